@@ -32,10 +32,12 @@ export CGO_ENABLED := 0
 LLVM         := 19
 CLANG        ?= clang-$(LLVM)
 STRIP        ?= llvm-strip-$(LLVM)
+OBJCOPY      ?= llvm-objcopy-$(LLVM)
 CLANG_FORMAT ?= clang-format-$(LLVM)
 export BPF2GO_CC    := $(CLANG)
 export BPF2GO_STRIP := $(CURDIR)/bpf/strip
 export STRIP
+export OBJCOPY
 # Debian keeps asm/ in a directory that clang does not search for the bpf target.
 export BPF2GO_CFLAGS := -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
@@ -46,9 +48,9 @@ BUILDFLAGS := -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSIO
 C_DIRS    := bpf tests/bench/probe
 GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o)
 
-# Kernel state is no input that Go's test cache knows of, hence -count=1. Lint vets, and
-# the debug information (-w) of some 60 binaries takes long to link.
-GOTEST := go test $(TESTFLAGS) -count=1 -vet=off -ldflags=-w
+# Runs go test, and says how to repeat what failed. TIMES=FILE has it write down how long each
+# test took. Lint vets, and the debug information (-w) of some 60 binaries takes long to link.
+GOTEST := dist/check test $(if $(TIMES),-times $(TIMES)) $(TESTFLAGS) -vet=off -ldflags=-w
 
 .PHONY: help
 help: ## list the targets
@@ -96,7 +98,7 @@ install-hub: made ## install the hub of a fleet (as root)
 	install -D -m 0755 $(OUT)/weir-hub $(DESTDIR)$(PREFIX)/bin/weir-hub
 	cd $(OUT)/dist/share-hub && find . -type f -exec install -D -m 0644 {} $(DESTDIR)$(PREFIX)/share/{} \;
 	install -D -m 0644 -t $(DESTDIR)$(SYSTEMD)/systemd/system cmd/weir-hub/packaging/weir-hub.service
-	sed -i -E 's|^(Exec[A-Za-z]*=)weir-hub |\1$(PROGRAMS)weir-hub |' $(DESTDIR)$(SYSTEMD)/systemd/system/weir-hub.service
+	sed -i -E 's,^(Exec[A-Za-z]*=)(weir|weir-hub) ,\1$(PROGRAMS)\2 ,' $(DESTDIR)$(SYSTEMD)/systemd/system/weir-hub.service
 	install -D -m 0644 cmd/weir-hub/packaging/weir-hub.sysusers $(DESTDIR)$(SYSTEMD)/sysusers.d/weir-hub.conf
 	install -D -m 0644 cmd/weir-hub/packaging/weir-hub.tmpfiles $(DESTDIR)$(SYSTEMD)/tmpfiles.d/weir-hub.conf
 	install -d -m 0750 $(DESTDIR)/etc/weir-hub
@@ -119,7 +121,7 @@ uninstall: ## stop filtering and remove what was installed, but configuration an
 	[ -n '$(DESTDIR)' ] || cmd/weir-hub/packaging/postremove remove
 
 # Not in go.mod: it would bring along several times what weir needs.
-NFPM := go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+NFPM := go tool -modfile=tests/tools/nfpm/go.mod nfpm
 
 # As dpkg and rpm want them, and sort them: v1.2.3-4-gabc is 1.2.3+4.gabc, past
 # 1.2.3, and v1.2.3-rc1 is 1.2.3~rc1, before it. As long as no release is tagged,
@@ -171,7 +173,7 @@ packages: build man ## make debs and rpms in ./dist (fetches nfpm)
 
 .PHONY: llvm
 llvm:
-	@for tool in $(CLANG) $(STRIP); do \
+	@for tool in $(CLANG) $(STRIP) $(OBJCOPY); do \
 		$$tool --version 2>/dev/null | grep -q 'version $(LLVM)\.' || { \
 			echo "$$tool: not found, or not of LLVM $(LLVM), which made the committed objects" \
 				"(on Debian: apt-get install clang-$(LLVM) llvm-$(LLVM))" >&2; \
@@ -200,37 +202,92 @@ fmt: ## format the Go and the C
 	find $(C_DIRS) -name '*.[ch]' -exec $(CLANG_FORMAT) -i {} +
 
 # Not in go.mod, like nfpm.
-GOLANGCI_LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOLANGCI_LINT := go tool -modfile=tests/tools/golangci-lint/go.mod golangci-lint
 
-.PHONY: lint
-lint: ## check the Go (fetches golangci-lint), the C's format and the shell scripts
+.PHONY: check-format
+check-format: ## check the format of Go and C, and the shell scripts
+	@files=$$(gofmt -l .) && [ -z "$$files" ] || { printf 'run make fmt for:\n%s\n' "$$files" >&2; exit 1; }
 	find $(C_DIRS) -name '*.[ch]' -exec $(CLANG_FORMAT) --dry-run -Werror {} +
-	go mod tidy -diff
-	$(GOLANGCI_LINT) run ./...
-	cd tests/bench/filters && go vet ./...
 	find . -path ./.git -prune -o -type f \
 		-exec awk 'FNR == 1 && /^#!.*[\/ ](ba)?sh/ { print FILENAME } { nextfile }' {} + \
 		| xargs -r shellcheck
 
+.PHONY: lint
+lint: check-format ## check the Go (fetches golangci-lint), and what check-format does
+	@# A proxy may lack what only the tests of a dependency import, so that go.sum differs.
+	@# What is missing there for weir is an error of the build.
+	@tidy=$$(go mod tidy -e -diff 2>&1) || case $$tidy in \
+		*'diff current/go.mod '*) echo "$$tidy" >&2; exit 1 ;; esac
+	$(GOLANGCI_LINT) run ./...
+	cd tests/bench/filters && go vet ./...
+
+.PHONY: check
+check:
+	@CGO_ENABLED=0 go build -o dist/check ./tests/check
+
+# Packages whose tests are functions of what Go's test cache knows of: it may answer for them.
+CACHED := $(addprefix ./,filter/... control/compressed control/list control/observe/learn \
+	control/plan control/quantity)
 # The packages that take longest, and mostly wait. They come first, so that the others
 # use the CPUs meanwhile.
 LONGEST := $(addprefix ./,tests/daemon tests/netns control/daemon tests/contract tests/faults control/fleet/hub)
 
-# Two packages more than there are CPUs, for the same reason.
-test test-long: GOTEST += -p $(shell echo $$(($$(nproc) + 2)))
+# The tests that packages of tests/ mark, as go test's pattern, and their packages.
+marked   = dist/check marked $(addprefix weir/tests/,$(1))
+names    = "^($$($(call marked,$(1)) | awk '{ print $$2 }' | sort -u | paste -sd '|'))$$"
+packages = $$($(call marked,$(1)) | awk '{ print $$1 }' | sort -u)
+
+# Those that wait leave the CPUs to two more packages, and to four tests of each.
+WIDE := -p $(shell echo $$(($$(nproc) + 2))) -parallel 4
+# A tenth of the CPU time of all daemons and tests was garbage collection. What measures
+# memory sets its own.
+COLLECT := GOGC=300
 
 .PHONY: test
-test: setup ## run the tests (as root: without it, those that need the kernel skip)
-	$(GOTEST) -timeout 9m $(LONGEST) ./...
-
-# Tests that measure times and rates for minutes, or come near a limit in time: beside
-# others they would measure these.
-TIMED := ^(TestBombs|TestPolice|TestPolicerCost|TestScale)$$
+test: setup check ## run the tests (as root: without it, those that need the kernel skip)
+	$(GOTEST) -timeout 5m -skip $(call names,timed.Alone) $(CACHED)
+	$(COLLECT) $(GOTEST) -count=1 $(WIDE) -timeout 9m -skip $(call names,timed.Alone) $(LONGEST) \
+		$$(go list ./... | grep -vxF "$$(go list $(CACHED))")
+	$(GOTEST) -count=1 -p 1 -timeout 9m -run $(call names,timed.Alone) $(call packages,timed.Alone)
 
 .PHONY: test-long
-test-long: setup ## run the tests with the long ones among them
-	WEIR_LONG=1 $(GOTEST) -timeout 60m -skip '$(TIMED)' $(LONGEST) ./...
-	WEIR_LONG=1 $(GOTEST) -timeout 20m -p 1 -run '$(TIMED)' ./control/feed ./control/fleet/hub ./tests/contract ./tests/netns
+test-long: setup check ## run the tests that take minutes, and the full sizes of others
+	WEIR_LONG=1 $(GOTEST) -count=1 $(WIDE) -parallel 2 -timeout 30m -skip $(call names,timed.Alone) \
+		-run $(call names,long) $(call packages,long)
+	WEIR_LONG=1 $(GOTEST) -count=1 -p 1 -timeout 20m -run $(call names,long timed.Alone) $(call packages,long timed.Alone)
+
+.PHONY: test-times
+test-times: ## run the tests, and print which take longest
+	rm -f dist/times
+	$(MAKE) test TIMES=dist/times
+	dist/check times dist/times
+
+# What has goroutines. Left out are the packages without, which only compute, or which
+# others lock for; config, list and demo, whose few goroutines meet in a channel or a
+# WaitGroup; loader, which the tests of attach and daemon use; and tests/, whose daemons are
+# processes of their own.
+RACED := ./cmd/... $(addprefix ./control/,announce api attach audit console daemon export feed \
+	fleet/broker fleet/hub fleet/node history journal metrics notify observe/digests \
+	observe/drops observe/events serve top)
+
+# The filters that are read beside their writer, by atomic operations, as the kernel's
+# programs do; the tests that do so.
+RACED_FILTERS := ./filter/membership ./filter/quotient
+READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideWriter|TestWeightsReadersBesideWriter)$$
+
+# Left out: tests that measure memory or processor time (TestBombs, TestHostile,
+# TestFetchEnds), one of a program that is no part of weir (TestPromtool), and the slowest.
+UNRACED := ^(TestBombs|TestHostile|TestFetchEnds|TestPromtool|TestFleetAttacks|TestKill|TestRehearsal|TestRolloutKilled|TestRolloutStoreLost)$$
+
+.PHONY: test-race
+test-race: export CGO_ENABLED := 1
+test-race: setup check ## run the tests of what has goroutines with the race detector (needs gcc; as root)
+	$(GOTEST) -race -count=1 -timeout 9m -run '$(READERS)' $(RACED_FILTERS)
+	$(GOTEST) -race -count=1 $(WIDE) -timeout 9m -skip '$(UNRACED)' ./control/daemon ./control/fleet/hub $(RACED)
+
+.PHONY: mutants
+mutants: setup ## put small faults into the code, one at a time: tests must fail (FAULTS: areas, names; as root; needs clang)
+	go run ./tests/mutants $(FAULTS)
 
 .PHONY: test-exhaustive
 test-exhaustive: ## ask filters of every address, hashes of every pair in reach (an hour)
@@ -250,7 +307,7 @@ box: ## make the box of the virtual machine from Debian's packages, in ./dist/bo
 vagrant: ## bring up a virtual machine, and run demo and tests in it (as root; see vagrant/README.md)
 	@[ -n "$${WEIR_BOX:-}" ] || [ -e dist/box/weir.box ] || $(MAKE) box
 	$(MAKE) build man OUT=dist/vagrant
-	go test -c -o dist/vagrant/tests/ ./loader ./tests/contract ./tests/kernels ./tests/netns
+	go test -c -o dist/vagrant/tests/ $$(awk '/^[^#]/ { print $$1 }' tests/kernels/suites)
 	rm -rf dist/vagrant/modules
 	@# What the machine's Go is to find without a network.
 	modules=$$(go env GOMODCACHE)/cache/download proxy=$$(go env GOPROXY) && \
@@ -301,12 +358,14 @@ setup:
 	@tests/setup
 
 .PHONY: fuzz
+# By default Go spends up to a minute on making an input shorter that reaches new code: all of the
+# time, of targets whose inputs hardly get shorter.
 fuzz: ## run every fuzz target for FUZZTIME (2m), one after another
 	@go test -list '^Fuzz' ./... \
 		| awk '/^Fuzz/ { names[n++] = $$1 } $$1 == "ok" { while (n > 0) print $$2, names[--n] }' \
 		| while read -r package name; do \
 			echo "$$package $$name"; \
-			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
+			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" </dev/null; \
 		done
 
 .PHONY: clean

@@ -256,6 +256,8 @@ __noinline int find_inner(struct context *ctx, __u32 at, __u32 end)
 	}
 	if (r == REASON_CLEAN && proto == bpf_htons(ETH_P_TEB))
 		r = skip_ethernet(&c, &proto);
+	else if (r == REASON_CLEAN)
+		r = skip_bare_tags(&c, &proto, MAX_VLAN_TAGS);
 	if (r == REASON_CLEAN && is_past_end(&c))
 		r = REASON_TRUNCATED;
 	if (r == REASON_CLEAN && proto != bpf_htons(ETH_P_IP) && proto != bpf_htons(ETH_P_IPV6))

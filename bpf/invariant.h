@@ -23,6 +23,7 @@
 
 #define PAYLOAD_V4 8
 #define PAYLOAD_V6 20
+#define BEHIND	   4 /* bytes behind it, if all are there, to take a checksum's place */
 
 /* Stored one after the other, the words are the invariant part. */
 struct invariant {
@@ -55,9 +56,49 @@ static __always_inline int short_payload(const __u8 *pos, const void *end, __u32
 	return 1;
 }
 
+/*
+ * Replaces the checksum of a protocol, which a sender may leave to a NIC on the way, by what
+ * is behind the payload.
+ */
+static __always_inline void leave_out_v4(__u8 proto, __u64 behind, struct invariant *out)
+{
+	switch (proto) {
+	case IPPROTO_UDP:
+	case IPPROTO_UDPLITE:
+	case IPPROTO_DCCP:
+		out->w[3] = (out->w[3] & 0xffff) | (behind & 0xffff) << 16;
+		break;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		out->w[2] = (out->w[2] & 0xffffffffffff) | behind << 48;
+		break;
+	}
+}
+
+static __always_inline void leave_out_v6(__u8 proto, __u64 behind, struct invariant *out)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+		out->w[7] = (out->w[7] & ~0xffffULL) | (behind & 0xffff);
+		break;
+	case IPPROTO_UDP:
+	case IPPROTO_UDPLITE:
+	case IPPROTO_DCCP:
+		out->w[5] = (out->w[5] & 0xffffffffffff) | behind << 48;
+		break;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		out->w[5] = (out->w[5] & ~(0xffffULL << 16)) | (behind & 0xffff) << 16;
+		break;
+	case IPPROTO_SCTP:
+		out->w[6] = (out->w[6] & ~0xffffffffULL) | behind;
+		break;
+	}
+}
+
 static __always_inline int invariant_v4(const struct cursor *c, struct invariant *out)
 {
-	__u32 *ip = c->pos, *payload, header, left;
+	__u32 *ip = c->pos, *payload, header, left, behind = 0;
 	__u64 rest = 0;
 
 	if ((void *)(ip + 5) > c->end)
@@ -72,6 +113,11 @@ static __always_inline int invariant_v4(const struct cursor *c, struct invariant
 		if ((void *)(payload + 2) > c->end)
 			return 0;
 		rest = pair(payload[0], payload[1]);
+		if (left >= PAYLOAD_V4 + BEHIND) {
+			if ((void *)(payload + 3) > c->end)
+				return 0;
+			behind = le32(payload[2]);
+		}
 	} else if (!short_payload((__u8 *)payload, c->end, left, PAYLOAD_V4, &rest)) {
 		return 0;
 	}
@@ -79,12 +125,14 @@ static __always_inline int invariant_v4(const struct cursor *c, struct invariant
 	out->w[1] = pair_head((__u32)((__u8 *)ip)[9] << 8, ip[3]);   /* protocol, source */
 	out->w[2] = rest << 32 | le32(ip[4]);
 	out->w[3] = rest >> 32;
+	if (!(((__be16 *)ip)[3] & bpf_htons(IPV4_OFFSET_MASK)))
+		leave_out_v4(((__u8 *)ip)[9], behind, out);
 	return INVARIANT_V4;
 }
 
 static __always_inline int invariant_v6(const struct cursor *c, struct invariant *out)
 {
-	__u32 *ip = c->pos, *payload, header = 0, left;
+	__u32 *ip = c->pos, *payload, header = 0, left, behind = 0;
 	__u64 rest[3] = {};
 	__u8 next;
 
@@ -110,6 +158,11 @@ static __always_inline int invariant_v6(const struct cursor *c, struct invariant
 		rest[0] = pair(payload[0], payload[1]);
 		rest[1] = pair(payload[2], payload[3]);
 		rest[2] = le32(payload[4]);
+		if (left >= PAYLOAD_V6 + BEHIND) {
+			if ((void *)(payload + 6) > c->end)
+				return 0;
+			behind = le32(payload[5]);
+		}
 	} else if (!short_payload((__u8 *)payload, c->end, left, PAYLOAD_V6, rest)) {
 		return 0;
 	}
@@ -121,6 +174,7 @@ static __always_inline int invariant_v6(const struct cursor *c, struct invariant
 	out->w[5] = rest[0];
 	out->w[6] = rest[1];
 	out->w[7] = rest[2];
+	leave_out_v6(next, behind, out);
 	return INVARIANT_V6;
 }
 

@@ -454,6 +454,19 @@ static __always_inline enum reason skip_tags(struct cursor *c, __be16 *proto, in
 }
 
 /*
+ * Moves the cursor, to which no Ethernet header leads, past the VLAN tags that *proto says
+ * are there, and sets *proto to the EtherType behind them. Linux takes them off as behind
+ * an Ethernet header.
+ */
+static __always_inline enum reason skip_bare_tags(struct cursor *c, __be16 *proto, int most)
+{
+	if (!is_vlan(*proto))
+		return REASON_CLEAN;
+	skip(c, sizeof(struct vlan_tag) - sizeof(*proto));
+	return skip_tags(c, proto, most - 1);
+}
+
+/*
  * Moves the cursor past the label stack and sets *proto to what follows it. Nothing
  * says what that is, so it is guessed by its first four bits, as routers do, and by the
  * length in the header: an Ethernet frame can look like IP.
@@ -579,13 +592,14 @@ __noinline int find_network(struct context *ctx)
 	if (no_link_header) {
 		c.at = 0;
 		proto = protocol_of(ctx);
+		r = skip_bare_tags(&c, &proto, MAX_VLAN_TAGS - tags_beside(ctx));
 	} else {
 		r = skip_tags(&c, &proto, MAX_VLAN_TAGS - tags_beside(ctx));
-		if (r != REASON_CLEAN)
-			return -r;
-		if (is_link_control(&c, proto))
-			return -REASON_LINK;
 	}
+	if (r != REASON_CLEAN)
+		return -r;
+	if (!no_link_header && is_link_control(&c, proto))
+		return -REASON_LINK;
 	type = proto;
 	if (proto == bpf_htons(ETH_P_PPP_SES) || is_mpls(proto))
 		row->packet.encapsulated = IN_LINK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Penalties of heavy hitters: a rate limit or a block that expires. The control plane
- * imposes them based on exact counts; here they are only looked up, and not even
+ * Penalties of heavy hitters: a rate limit or a block that expires. The control plane and
+ * threshold.h impose them based on exact counts; here they are only looked up, and not even
  * that while there are none. The twin of filter/penalty.
  *
  * The rate limit is the generic cell rate algorithm (ITU-T I.371): a token bucket

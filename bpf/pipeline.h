@@ -32,6 +32,7 @@
 #include "policy.h"
 #include "replies.h"
 #include "stats.h"
+#include "threshold.h"
 #include "tracker.h"
 
 #ifdef WEIR_TC
@@ -71,14 +72,19 @@ static __always_inline void police_by(int i, int counts, struct cpu_row *row, st
 {
 	const volatile struct tracker *t = &trackers[i];
 	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> i & 1);
-	__u64 h;
+	__u64 h, units;
 
 	if (p->exempt && t->unexempt)
 		return;
 	h = tracker_hash(t, p);
-	if (counts & 1 << i)
-		count_flow(i, row, p, bank * bank_lines + t->first,
-			   bank * bank_buckets + t->first_bucket, h);
+	if (counts & 1 << i) {
+		units = count_flow(i, row, p, bank * bank_lines + t->first,
+				   bank * bank_buckets + t->first_bucket, h);
+		if (t->punishes && units) {
+			keep(row, p);
+			report_flow(i, h, units);
+		}
+	}
 	if (t->punishes && row->penalties && !p->punished && !p->exempt)
 		p->punished = penalty_of(h, t->by_bytes ? p->len : 1);
 }

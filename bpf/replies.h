@@ -3,12 +3,13 @@
  * Connections that this host opens, remembered where they leave, so that their replies
  * pass the block lists. The twin of filter/verdict's Replies.
  *
- * Only what a program on this host sends opens a connection, and only in a way in which
- * nothing answers a packet: a TCP SYN, or a UDP packet from a port that hosts connect
- * from. So no packet that comes in makes one. A UDP socket without a remote address may
- * still be a server's: what it sends does not prolong a connection, and when that has
- * expired, it opens none to the same address for as long again. A source that was being
- * served when it was listed is cut off by then.
+ * Only what a program on this host sends opens a connection, or what it forwards for hosts
+ * behind the interfaces that the configuration names, and only in a way in which nothing
+ * answers a packet: a TCP SYN, or a UDP packet from a port that hosts connect from. So no
+ * packet that comes in from elsewhere makes one. A UDP socket without a remote address, or
+ * of another host, may still be a server's: what it sends does not prolong a connection, and
+ * when that has expired, it opens none to the same address for as long again. A source that
+ * was being served when it was listed is cut off by then.
  *
  * The maps are exact, and evict what was used least recently. Spoofed sources can have such a
  * server answer any number of addresses, so what sockets without a remote address send has a
@@ -68,6 +69,15 @@ struct {
 	__type(key, struct connection);
 	__type(value, struct connection_state);
 } unconnected SEC(".maps");
+
+/* The indexes of the interfaces behind which hosts are whose connections count, too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} reply_insides SEC(".maps");
 
 volatile const struct reply_config replies = {};
 
@@ -166,6 +176,14 @@ static __always_inline int is_connected(struct context *ctx, const struct packet
 	return !!*(volatile __u32 *)&sk->dst_port;
 }
 
+/* Whether a packet is sent by this host, or forwarded for a host behind it. */
+static __always_inline int is_ours(const struct context *ctx)
+{
+	__u32 from = ctx->ingress_ifindex;
+
+	return !from || bpf_map_lookup_elem(&reply_insides, &from);
+}
+
 /* Remembers the connection of this CPU's packet, which leaves. */
 __noinline int remember_connection(struct context *ctx)
 {
@@ -175,7 +193,7 @@ __noinline int remember_connection(struct context *ctx)
 	__u64 now = bpf_ktime_get_ns();
 	int flags;
 
-	if (!row || ctx->ingress_ifindex || !may_have_connection(&row->packet))
+	if (!row || !may_have_connection(&row->packet) || !is_ours(ctx))
 		return 0;
 	connection_of(&k, &row->packet);
 	s = find_state(&k);

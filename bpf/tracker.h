@@ -46,6 +46,8 @@ struct tracker {
 	struct shape v6;
 	struct shape pair4; /* of a guard's pairs, of the tuple form */
 	struct shape pair6;
+	struct shape src4; /* of a packet's source */
+	struct shape src6;
 };
 
 /* The first line of a tracker in a bank. */
@@ -56,7 +58,8 @@ struct tracker_head {
 	__u64 admit;  /* the least limit, in units, of what enters the memory */
 	__u64 share;  /* the limit as a share of what was counted so far, times 2^32: up to 2^31 */
 	__u64 spare;  /* a lower limit, in units, while there is room to spare */
-	__u64 pad[2];
+	__u64 began;  /* by the control plane: when it began to count, in ns; 0: unknown */
+	__u64 step;   /* of reports to a flow's window, as the power of 2 plus 1; 0: none */
 };
 
 #define LINE_COUNTERS 16
@@ -192,6 +195,15 @@ static __always_inline __u64 tracker_hash(const volatile struct tracker *t, cons
 	if (t->dropped)
 		h ^= drop_cause(p) * 0x9E3779B97F4A7C15ULL;
 	return h + !h; /* 0 is an empty slot */
+}
+
+/* The hash under which the control plane spares a source, whatever the flow. */
+static __always_inline __u64 source_hash(const volatile struct tracker *t, const struct packet *p)
+{
+	__u64 h = p->family == 4 ? packet_hash(KEY_V4, &t->src4, p, &t->secret)
+				 : packet_hash(KEY_V6, &t->src6, p, &t->secret);
+
+	return h + !h;
 }
 
 /*
@@ -383,12 +395,20 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
 	return 1;
 }
 
+/* Of units by which a flow's count grew, those up to the last multiple of its step. */
+static __always_inline __u64 reported(const struct tracker_head *head, __u64 before, __u64 after)
+{
+	__u32 shift = (head->step - 1) & 63;
+
+	return (after >> shift << shift) - (before >> shift << shift);
+}
+
 /*
  * Counts a packet, h being the hash of its flow's key, in the bank whose head is at
- * line and whose buckets begin at bucket.
+ * line and whose buckets begin at bucket. Returns the units that the flow's window lacks.
  */
-static __always_inline void count_flow(__u32 tracker, struct cpu_row *row, const struct packet *p,
-				       __u32 line, __u32 bucket, __u64 h)
+static __always_inline __u64 count_flow(__u32 tracker, struct cpu_row *row, const struct packet *p,
+					__u32 line, __u32 bucket, __u64 h)
 {
 	const volatile struct tracker *t = &trackers[tracker];
 	__u32 i, slot, least, after, n = t->by_bytes ? p->len : 1;
@@ -396,11 +416,12 @@ static __always_inline void count_flow(__u32 tracker, struct cpu_row *row, const
 	struct flow_bucket *b;
 	struct counters c;
 	struct flow *f;
+	__u64 units;
 
 	i = bucket + hash_reduce(h, t->buckets);
 	b = bpf_map_lookup_elem(&tracker_flows, &i);
 	if (!l || !b) /* impossible: the maps have all banks */
-		return;
+		return 0;
 	l->head.packets += 1;
 	l->head.bytes += p->len;
 
@@ -409,7 +430,7 @@ static __always_inline void count_flow(__u32 tracker, struct cpu_row *row, const
 		i = bucket + hash_reduce(h << 32, t->buckets);
 		b = bpf_map_lookup_elem(&tracker_flows, &i);
 		if (!b)
-			return;
+			return 0;
 		slot = flow_find(b, i, h);
 	}
 	if (slot) {
@@ -417,18 +438,22 @@ static __always_inline void count_flow(__u32 tracker, struct cpu_row *row, const
 		f = &b->flows[slot % SLOTS];
 		f->packets += 1;
 		f->bytes += p->len;
-		return;
+		if (!t->punishes || !l->head.step)
+			return 0;
+		units = t->by_bytes ? f->bytes : f->packets;
+		return reported(&l->head, units - n, units);
 	}
 	if (!sketch_at(line + 1, t->lines, h, &c))
-		return;
+		return 0;
 	least = sketch_least(&c);
 	after = least + n < least ? ~0U : least + n;
 	if (after >= l->head.spare || after >= tracker_limit(t, &l->head)) {
 		keep(row, p);
 		if (flow_enter(tracker, line, i, least, after))
-			return;
+			return t->punishes && l->head.step ? reported(&l->head, 0, n) : 0;
 	}
 	sketch_raise(&c, after);
+	return 0;
 }
 
 #endif

@@ -506,6 +506,16 @@ type WeirSighting struct {
 	Pad    [15]uint8
 }
 
+type WeirThreshold struct {
+	_      structs.HostLayout
+	Units  uint64
+	Window uint64
+	Lasts  uint64
+	Cost   uint64
+	Burst  uint64
+	Pad    [3]uint64
+}
+
 type WeirTracker struct {
 	_           structs.HostLayout
 	Secret      WeirSecret
@@ -525,6 +535,8 @@ type WeirTracker struct {
 	V6          WeirShape
 	Pair4       WeirShape
 	Pair6       WeirShape
+	Src4        WeirShape
+	Src6        WeirShape
 }
 
 type WeirTrackerHead struct {
@@ -535,7 +547,8 @@ type WeirTrackerHead struct {
 	Admit   uint64
 	Share   uint64
 	Spare   uint64
-	Pad     [2]uint64
+	Began   uint64
+	Step    uint64
 }
 
 type WeirTrackerState struct {
@@ -554,6 +567,19 @@ const (
 	WeirTunnelTUNNEL_GTPU  WeirTunnel = 4
 	WeirTunnelTUNNEL_COUNT WeirTunnel = 5
 )
+
+type WeirWindowBucket struct {
+	_     structs.HostLayout
+	Slots struct {
+		_      structs.HostLayout
+		Hashes [8]uint64
+	}
+	Entries [8]struct {
+		_     structs.HostLayout
+		Since uint64
+		Units uint64
+	}
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -597,12 +623,15 @@ const (
 	WeirMapPolicerCpus        = "policer_cpus"
 	WeirMapPolicerNow         = "policer_now"
 	WeirMapReasonStats        = "reason_stats"
+	WeirMapReplyInsides       = "reply_insides"
 	WeirMapSamplingNow        = "sampling_now"
+	WeirMapThresholds         = "thresholds"
 	WeirMapTrackerFlows       = "tracker_flows"
 	WeirMapTrackerLines       = "tracker_lines"
 	WeirMapTrackerNow         = "tracker_now"
 	WeirMapTrackerPairs       = "tracker_pairs"
 	WeirMapUnconnected        = "unconnected"
+	WeirMapWindows            = "windows"
 	WeirProgWeir              = "weir"
 	WeirProgWeirEgress        = "weir_egress"
 	WeirVarAllow              = "allow"
@@ -611,6 +640,7 @@ const (
 	WeirVarBankPairs          = "bank_pairs"
 	WeirVarBlock              = "block"
 	WeirVarBufferFlags        = "buffer_flags"
+	WeirVarCpuCount           = "cpu_count"
 	WeirVarDhcpServer         = "dhcp_server"
 	WeirVarDigestConfig       = "digest_config"
 	WeirVarDropLooped         = "drop_looped"
@@ -642,6 +672,7 @@ const (
 	WeirVarTrackerCount       = "tracker_count"
 	WeirVarTrackers           = "trackers"
 	WeirVarTunnels            = "tunnels"
+	WeirVarWindowBuckets      = "window_buckets"
 )
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
@@ -732,12 +763,15 @@ type WeirMapSpecs struct {
 	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
 	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
+	ReplyInsides     *ebpf.MapSpec `ebpf:"reply_insides"`
 	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
+	Thresholds       *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
 	TrackerLines     *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.MapSpec `ebpf:"tracker_pairs"`
 	Unconnected      *ebpf.MapSpec `ebpf:"unconnected"`
+	Windows          *ebpf.MapSpec `ebpf:"windows"`
 }
 
 // WeirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -750,6 +784,7 @@ type WeirVariableSpecs struct {
 	BankPairs          *ebpf.VariableSpec `ebpf:"bank_pairs"`
 	Block              *ebpf.VariableSpec `ebpf:"block"`
 	BufferFlags        *ebpf.VariableSpec `ebpf:"buffer_flags"`
+	CpuCount           *ebpf.VariableSpec `ebpf:"cpu_count"`
 	DhcpServer         *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestConfig       *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropLooped         *ebpf.VariableSpec `ebpf:"drop_looped"`
@@ -781,6 +816,7 @@ type WeirVariableSpecs struct {
 	TrackerCount       *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers           *ebpf.VariableSpec `ebpf:"trackers"`
 	Tunnels            *ebpf.VariableSpec `ebpf:"tunnels"`
+	WindowBuckets      *ebpf.VariableSpec `ebpf:"window_buckets"`
 }
 
 // WeirObjects contains all objects after they have been loaded into the kernel.
@@ -841,12 +877,15 @@ type WeirMaps struct {
 	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
 	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
+	ReplyInsides     *ebpf.Map `ebpf:"reply_insides"`
 	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
+	Thresholds       *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
 	TrackerLines     *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.Map `ebpf:"tracker_pairs"`
 	Unconnected      *ebpf.Map `ebpf:"unconnected"`
+	Windows          *ebpf.Map `ebpf:"windows"`
 }
 
 func (m *WeirMaps) Close() error {
@@ -889,12 +928,15 @@ func (m *WeirMaps) Close() error {
 		m.PolicerCpus,
 		m.PolicerNow,
 		m.ReasonStats,
+		m.ReplyInsides,
 		m.SamplingNow,
+		m.Thresholds,
 		m.TrackerFlows,
 		m.TrackerLines,
 		m.TrackerNow,
 		m.TrackerPairs,
 		m.Unconnected,
+		m.Windows,
 	)
 }
 
@@ -908,6 +950,7 @@ type WeirVariables struct {
 	BankPairs          *ebpf.Variable `ebpf:"bank_pairs"`
 	Block              *ebpf.Variable `ebpf:"block"`
 	BufferFlags        *ebpf.Variable `ebpf:"buffer_flags"`
+	CpuCount           *ebpf.Variable `ebpf:"cpu_count"`
 	DhcpServer         *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestConfig       *ebpf.Variable `ebpf:"digest_config"`
 	DropLooped         *ebpf.Variable `ebpf:"drop_looped"`
@@ -939,6 +982,7 @@ type WeirVariables struct {
 	TrackerCount       *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers           *ebpf.Variable `ebpf:"trackers"`
 	Tunnels            *ebpf.Variable `ebpf:"tunnels"`
+	WindowBuckets      *ebpf.Variable `ebpf:"window_buckets"`
 }
 
 // WeirPrograms contains all programs after they have been loaded into the kernel.

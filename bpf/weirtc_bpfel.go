@@ -46,18 +46,22 @@ const (
 	WeirTCMapListStats       = "list_stats"
 	WeirTCMapPenalties       = "penalties"
 	WeirTCMapReasonStats     = "reason_stats"
+	WeirTCMapReplyInsides    = "reply_insides"
 	WeirTCMapSamplingNow     = "sampling_now"
+	WeirTCMapThresholds      = "thresholds"
 	WeirTCMapTrackerFlows    = "tracker_flows"
 	WeirTCMapTrackerLines    = "tracker_lines"
 	WeirTCMapTrackerNow      = "tracker_now"
 	WeirTCMapTrackerPairs    = "tracker_pairs"
 	WeirTCMapUnconnected     = "unconnected"
+	WeirTCMapWindows         = "windows"
 	WeirTCProgWeir           = "weir"
 	WeirTCVarAllow           = "allow"
 	WeirTCVarBankBuckets     = "bank_buckets"
 	WeirTCVarBankLines       = "bank_lines"
 	WeirTCVarBankPairs       = "bank_pairs"
 	WeirTCVarBlock           = "block"
+	WeirTCVarCpuCount        = "cpu_count"
 	WeirTCVarDhcpServer      = "dhcp_server"
 	WeirTCVarDigestConfig    = "digest_config"
 	WeirTCVarDropLooped      = "drop_looped"
@@ -81,6 +85,7 @@ const (
 	WeirTCVarSampleClean     = "sample_clean"
 	WeirTCVarTrackerCount    = "tracker_count"
 	WeirTCVarTrackers        = "trackers"
+	WeirTCVarWindowBuckets   = "window_buckets"
 )
 
 // LoadWeirTC returns the embedded CollectionSpec for WeirTC.
@@ -162,12 +167,15 @@ type WeirTCMapSpecs struct {
 	ListStats       *ebpf.MapSpec `ebpf:"list_stats"`
 	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats     *ebpf.MapSpec `ebpf:"reason_stats"`
+	ReplyInsides    *ebpf.MapSpec `ebpf:"reply_insides"`
 	SamplingNow     *ebpf.MapSpec `ebpf:"sampling_now"`
+	Thresholds      *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows    *ebpf.MapSpec `ebpf:"tracker_flows"`
 	TrackerLines    *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow      *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs    *ebpf.MapSpec `ebpf:"tracker_pairs"`
 	Unconnected     *ebpf.MapSpec `ebpf:"unconnected"`
+	Windows         *ebpf.MapSpec `ebpf:"windows"`
 }
 
 // WeirTCVariableSpecs contains global variables before they are loaded into the kernel.
@@ -179,6 +187,7 @@ type WeirTCVariableSpecs struct {
 	BankLines      *ebpf.VariableSpec `ebpf:"bank_lines"`
 	BankPairs      *ebpf.VariableSpec `ebpf:"bank_pairs"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
+	CpuCount       *ebpf.VariableSpec `ebpf:"cpu_count"`
 	DhcpServer     *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
@@ -202,6 +211,7 @@ type WeirTCVariableSpecs struct {
 	SampleClean    *ebpf.VariableSpec `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
+	WindowBuckets  *ebpf.VariableSpec `ebpf:"window_buckets"`
 }
 
 // WeirTCObjects contains all objects after they have been loaded into the kernel.
@@ -254,12 +264,15 @@ type WeirTCMaps struct {
 	ListStats       *ebpf.Map `ebpf:"list_stats"`
 	Penalties       *ebpf.Map `ebpf:"penalties"`
 	ReasonStats     *ebpf.Map `ebpf:"reason_stats"`
+	ReplyInsides    *ebpf.Map `ebpf:"reply_insides"`
 	SamplingNow     *ebpf.Map `ebpf:"sampling_now"`
+	Thresholds      *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows    *ebpf.Map `ebpf:"tracker_flows"`
 	TrackerLines    *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow      *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs    *ebpf.Map `ebpf:"tracker_pairs"`
 	Unconnected     *ebpf.Map `ebpf:"unconnected"`
+	Windows         *ebpf.Map `ebpf:"windows"`
 }
 
 func (m *WeirTCMaps) Close() error {
@@ -294,12 +307,15 @@ func (m *WeirTCMaps) Close() error {
 		m.ListStats,
 		m.Penalties,
 		m.ReasonStats,
+		m.ReplyInsides,
 		m.SamplingNow,
+		m.Thresholds,
 		m.TrackerFlows,
 		m.TrackerLines,
 		m.TrackerNow,
 		m.TrackerPairs,
 		m.Unconnected,
+		m.Windows,
 	)
 }
 
@@ -312,6 +328,7 @@ type WeirTCVariables struct {
 	BankLines      *ebpf.Variable `ebpf:"bank_lines"`
 	BankPairs      *ebpf.Variable `ebpf:"bank_pairs"`
 	Block          *ebpf.Variable `ebpf:"block"`
+	CpuCount       *ebpf.Variable `ebpf:"cpu_count"`
 	DhcpServer     *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
@@ -335,6 +352,7 @@ type WeirTCVariables struct {
 	SampleClean    *ebpf.Variable `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
+	WindowBuckets  *ebpf.Variable `ebpf:"window_buckets"`
 }
 
 // WeirTCPrograms contains all programs after they have been loaded into the kernel.

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 )
@@ -27,7 +29,11 @@ type Attachment struct {
 	path        string
 	metadata    metadata
 	metadataMap *ebpf.Map
-	link        hold // nil: the pin is gone, and with it what it kept
+
+	// holding guards link and its state, taken after mu: a change of the attachment may
+	// wait for the pins, and Index does not.
+	holding sync.Mutex
+	link    hold // set with mu as well; nil: the pin is gone, and with it what it kept, or closed
 
 	// program is the ID of the program that this process attached or found last.
 	// If there is another now, a process has taken over.
@@ -40,6 +46,15 @@ type Attachment struct {
 	ifindex int // of the interface that this process attached to, 0 if another did
 
 	unpinned []string // maps of the stats whose pins are yet to be made or replaced
+
+	filter map[string]*array  // pinned beside the program, nil if none is
+	seen   map[string]seenPin // pins that are known to be right, by name
+	dir    inode              // of the directory of all pins
+	mirror uint64             // the mount that it is in, if that is a slave of another
+
+	orphan bool // the program's pins were lost before this process found it
+
+	problem atomic.Pointer[string] // see Unpinned; not guarded
 }
 
 // Preparation is an interface that a program is about to be attached to: between
@@ -70,7 +85,13 @@ func (p *Preparation) open() (err error) {
 	if p.iface, err = p.metadata.Target.find(); err != nil {
 		return err
 	}
+	if err := p.pins.sweep(); err != nil {
+		return err
+	}
 	p.found, err = p.pins.find(p.iface, p.metadata.Target.Out)
+	if errors.Is(err, ErrNotAttached) {
+		p.found, err = p.pins.findOrphan(p.iface, p.metadata.Target, p.metadata.Hook)
+	}
 	switch {
 	case err == nil:
 		err = p.adopt()
@@ -89,6 +110,12 @@ func (p *Preparation) adopt() error {
 	a := p.found
 	if a.metadata.Hook != p.metadata.Hook {
 		return fmt.Errorf("%w: %s, not %s: detach it first", ErrHook, a.metadata.Hook, p.metadata.Hook)
+	}
+	if a.metadataMap == nil { // it was lost
+		var err error
+		if a.metadataMap, err = a.metadata.newMap(); err != nil {
+			return err
+		}
 	}
 	if a.stats == nil {
 		// Another version's counters: what they counted is lost.
@@ -139,20 +166,29 @@ func (p *Preparation) attach(prog *Program, caller []byte) (*Attachment, error) 
 	if p.found == nil {
 		return p.pins.attach(m, p.iface, prog)
 	}
-	if _, err := m.encode(); err != nil {
-		return nil, err
-	}
 	return p.found, p.pins.locked(func() error {
+		if p.found.orphan {
+			if _, err := p.found.restore(); err != nil {
+				return err
+			}
+		}
 		if err := p.found.owns(); err != nil {
 			return err
 		}
 		if err := p.found.move(p.pins.path(p.iface, p.metadata.Target.Out)); err != nil { // from where an earlier version made them
 			return err
 		}
-		if err := p.found.replace(prog); err != nil {
+		if p.found.link != nil {
+			_, _ = p.found.restore() // before the next metadata lie beside the present ones
+		}
+		next, err := p.found.pinMetadata(m)
+		if err != nil {
 			return err
 		}
-		return p.found.writeMetadata(m)
+		if err := p.found.replace(prog); err != nil {
+			return errors.Join(err, next.Close())
+		}
+		return p.found.useMetadata(m, next)
 	})
 }
 
@@ -246,39 +282,23 @@ func (a *Attachment) pin(p *Program, metadata []byte) (err error) {
 	if a.metadataMap, err = newTextMap(pinMetadata, metadata); err != nil {
 		return explainPermission(err)
 	}
-	temp, err := os.MkdirTemp(string(a.pins), unfinished)
-	if err != nil {
-		return errors.Join(fmt.Errorf("make directory for pins: %w", err), a.metadataMap.Close())
-	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(temp)
 			a.metadataMap.Close()
 		}
 	}()
-	pins := map[string]pinner{pinMetadata: a.metadataMap, a.link.pinName(): a.link}
-	for name, m := range a.stats.maps {
-		pins[name] = m.m
+	a.filter = p.filter
+	err = a.pinAll(a.objects())
+	a.filter = nil
+	if err != nil {
+		return err
 	}
-	for name, object := range pins {
-		if err := pin(object, filepath.Join(temp, name)); err != nil {
-			return err
-		}
-	}
-	if p.filter != nil {
-		if err := pinFilterIn(filepath.Join(temp, pinFilter), p.filter); err != nil {
-			return err
-		}
-	}
-	if err := os.Rename(temp, a.path); err != nil {
-		return fmt.Errorf("rename directory of pins: %w", err)
-	}
-	if err := a.link.start(p.prog, sibling(a.path)); err != nil {
+	if err := a.begin(a.link, p.prog); err != nil {
 		return errors.Join(err, os.RemoveAll(a.path))
 	}
-	a.program = a.programID()
+	a.program = a.ProgramID()
 	a.own(p)
-	return nil
+	return a.noteDir()
 }
 
 // own takes over the program that is attached now, in place of the last one.
@@ -286,14 +306,20 @@ func (a *Attachment) own(p *Program) {
 	if a.prog != nil {
 		a.prog.Close() // if it fails, it leaks
 	}
+	a.releaseFilter()
 	a.prog, p.prog = p.prog, nil
-	p.releaseFilter()
+	a.filter, p.filter = p.filter, nil
 }
 
-type pinner interface{ Pin(string) error }
+func (a *Attachment) releaseFilter() {
+	for _, m := range a.filter {
+		m.Close() // if it fails, a map leaks
+	}
+	a.filter = nil
+}
 
-func pin(object pinner, path string) error {
-	if err := object.Pin(path); err != nil {
+func pin(object pinnable, path string) error {
+	if err := object.pinAt(path); err != nil {
 		return fmt.Errorf("pin %s: %w", filepath.Base(path), explainPermission(err))
 	}
 	return nil
@@ -309,35 +335,38 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 	defer func() {
 		if err != nil {
 			a.Close()
-			err = fmt.Errorf("damaged pins, remove the directory %s to detach: %w", path, err)
+			err = fmt.Errorf("open the pins in %s: %w", path, explainExhausted(explainPermission(err)))
 		}
 	}()
+	if err := a.noteDir(); err != nil {
+		return nil, err
+	}
 	if err := a.openLink(); err != nil {
 		return nil, err
 	}
-	a.program = a.programID()
+	a.program = a.ProgramID()
 	if a.stats, err = openStats(path); err != nil && !errors.Is(err, errLayout) {
 		return nil, err
 	}
 	return a, nil
 }
 
-// openLink opens the pinned metadata, and the link unless it is gone.
+// openLink opens the pinned metadata, and the link unless it is gone. Metadata that is lost
+// or damaged is guessed: what filters is to be found.
 func (a *Attachment) openLink() (err error) {
-	if a.metadataMap, err = ebpf.LoadPinnedMap(filepath.Join(a.path, pinMetadata), nil); err != nil {
-		return err
-	}
-	if a.metadata, err = readMetadata(a.metadataMap); err != nil {
+	if err := a.openMetadata(); isExhausted(err) {
 		return err
 	}
 	l, err := loadHold(a.path, a.metadata)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err == nil {
 		a.link = l
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return err
+	if a.metadataMap == nil {
+		a.guessMetadata()
+	}
+	return nil
 }
 
 // Replace replaces the program with p, loaded with the attachment's Stats, in one
@@ -365,13 +394,15 @@ func (a *Attachment) replace(p *Program) error {
 	if a.replaced() {
 		return ErrReplaced
 	}
-	if index, err := a.index(); err != nil {
+	if index, err := a.Index(); err != nil {
 		return err
 	} else if index == 0 {
-		if err := a.owns(); err != nil {
+		if err := a.ownsOrLost(); err != nil {
 			return fmt.Errorf("%w: %w", ErrSevered, err)
 		}
 	}
+	// Where pins are lost for good, too, the program is to be the present one.
+	_, lost := a.restore()
 	next := make(pinnedMaps)
 	maps.Copy(next, p.fresh)
 	for _, name := range a.unpinned {
@@ -381,19 +412,27 @@ func (a *Attachment) replace(p *Program) error {
 		a.stats.carry(lists)
 	}
 	for name, m := range next {
-		if err := a.pinNext(m.m, name); err != nil {
+		if lost != nil {
+			break
+		}
+		if err := a.pinNext(pinnableMap{m.m}, name); err != nil {
 			return err
 		}
 	}
-	if err := a.link.update(p.prog); err != nil {
+	a.holding.Lock()
+	err := a.link.update(p.prog)
+	a.holding.Unlock()
+	if err != nil {
 		return explainPermission(err)
 	}
-	a.program = a.programID()
-	for name := range next {
-		// If this fails, the next process does not find the counters.
-		os.Rename(a.next(name), filepath.Join(a.path, name))
+	a.program = a.ProgramID()
+	if lost == nil {
+		for name := range next {
+			// If this fails, Repin does so later.
+			os.Rename(a.next(name), filepath.Join(a.path, name))
+		}
+		_ = a.replaceFilter(p.filter) // likewise
 	}
-	_ = a.replaceFilter(p.filter) // if it fails, the next process builds its own
 	a.unpinned = nil
 	a.stats.move(p.take()) // if it fails, a map leaks
 	a.own(p)
@@ -405,9 +444,9 @@ func (a *Attachment) next(name string) string {
 	return filepath.Join(a.path, name+"_next")
 }
 
-func (a *Attachment) pinNext(object pinner, name string) error {
+func (a *Attachment) pinNext(object pinnable, name string) error {
 	// One may be left from a replacement that failed.
-	if err := os.Remove(a.next(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(a.next(name)); err != nil {
 		return err
 	}
 	return pin(object, a.next(name))
@@ -432,16 +471,32 @@ func (a *Attachment) DetachAny() error { return a.locked("detach from", a.detach
 func (a *Attachment) locked(attempt string, fn func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.pins.locked(fn); err != nil {
+	if err := a.lockedIfAny(fn); err != nil {
 		return fmt.Errorf("%s %s: %w", attempt, a.metadata.Target, err)
 	}
 	return nil
 }
 
+// lockedIfAny calls fn with the pins locked for writing; or not locked, where there can be
+// none that any process finds, as while their file system is unmounted.
+func (a *Attachment) lockedIfAny(fn func() error) error {
+	unlock, err := a.pins.lock(unix.LOCK_EX)
+	switch {
+	case err == nil:
+		defer unlock()
+	case errors.Is(err, ErrNoBPFFS), errors.Is(err, unix.EROFS), errors.Is(err, unix.ENOSPC), isExhausted(err) && !isDir(string(a.pins)):
+	default:
+		return err
+	}
+	return fn()
+}
+
 func (a *Attachment) detach() error {
 	if a.link != nil {
 		// Another process may have the link open, or pinned elsewhere.
+		a.holding.Lock()
 		err := a.link.detach()
+		a.holding.Unlock()
 		if errors.Is(err, ErrNoNetns) {
 			err = a.unseen()
 		}
@@ -463,6 +518,9 @@ func (a *Attachment) detach() error {
 		return err
 	}
 	if paths, err := a.pins.paths(); err != nil || len(paths) > 0 {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		return err
 	}
 	return a.pins.ForgetConnections()
@@ -496,16 +554,21 @@ func (a *Attachment) unseen() error {
 	}
 }
 
-// Close releases the attachment. The program stays attached.
+// Close releases the attachment, which counts as severed then. The program stays
+// attached.
 func (a *Attachment) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.holding.Lock()
+	defer a.holding.Unlock()
 	var errs []error
 	if a.prog != nil {
 		errs = append(errs, a.prog.Close())
+		a.prog = nil
 	}
 	if a.link != nil {
 		errs = append(errs, a.link.Close())
+		a.link = nil
 	}
 	if a.stats != nil {
 		errs = append(errs, a.stats.Close())
@@ -513,6 +576,7 @@ func (a *Attachment) Close() error {
 	if a.metadataMap != nil {
 		errs = append(errs, a.metadataMap.Close())
 	}
+	a.releaseFilter()
 	return errors.Join(errs...)
 }
 
@@ -527,25 +591,40 @@ func (a *Attachment) Severed() bool {
 	return err == nil && index == 0
 }
 
-// Index is the index of the interface in its namespace, 0 when severed from it.
+// Index is the index of the interface in its namespace, 0 when severed from it. It
+// does not wait for the lock of the pins.
 func (a *Attachment) Index() (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.index()
+	_, index, err := a.state()
+	return index, err
 }
 
-func (a *Attachment) index() (int, error) {
+// state returns the ID of the program and the index of the interface, both 0 when
+// severed from it.
+func (a *Attachment) state() (program uint32, index int, err error) {
+	a.holding.Lock()
+	defer a.holding.Unlock()
 	if a.link == nil {
-		return 0, nil
+		return 0, 0, nil
 	}
-	_, index, err := a.link.state()
-	return index, err
+	return a.link.state()
+}
+
+// begin attaches the program with a hold that is pinned, which is the attachment's from
+// then on.
+func (a *Attachment) begin(l hold, p *ebpf.Program) error {
+	a.holding.Lock()
+	defer a.holding.Unlock()
+	if a.link != nil && a.link != l {
+		a.link.Close() // if it fails, it leaks
+	}
+	a.link = l
+	return l.start(p, sibling(a.path))
 }
 
 // isOn reports whether the program is attached to the interface: an index alone
 // may be that of an interface in another namespace, to which this one was moved.
 func (a *Attachment) isOn(i *Iface) bool {
-	index, err := a.index()
+	index, err := a.Index()
 	if err != nil || index != i.Index {
 		return false
 	}
@@ -553,21 +632,12 @@ func (a *Attachment) isOn(i *Iface) bool {
 		return true
 	}
 	// The ID is 0 where there are programs in several modes.
-	return i.Xdp == nil || i.Xdp.Attached && (i.Xdp.ProgId == 0 || i.Xdp.ProgId == a.programID())
+	return i.Xdp == nil || i.Xdp.Attached && (i.Xdp.ProgId == 0 || i.Xdp.ProgId == a.ProgramID())
 }
 
 // ProgramID is the kernel's ID of the program, 0 if there is none.
 func (a *Attachment) ProgramID() uint32 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.programID()
-}
-
-func (a *Attachment) programID() uint32 {
-	if a.link == nil {
-		return 0
-	}
-	id, _, _ := a.link.state()
+	id, _, _ := a.state()
 	return id
 }
 
@@ -581,6 +651,6 @@ func (a *Attachment) Replaced() bool {
 
 // replaced is false where there is no program any more, or that cannot be read.
 func (a *Attachment) replaced() bool {
-	id := a.programID()
+	id := a.ProgramID()
 	return id != 0 && id != a.program
 }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -342,7 +344,10 @@ func TestForgetStats(t *testing.T) {
 // Counters that another version has laid out differently are made anew.
 func TestAdoptOtherLayout(t *testing.T) {
 	for _, pin := range pinnedMapNames {
-		t.Run(pin, func(t *testing.T) { testAdoptOtherLayout(t, pin) })
+		t.Run(pin, func(t *testing.T) {
+			t.Parallel() // it waits for the kernel
+			testAdoptOtherLayout(t, pin)
+		})
 	}
 }
 
@@ -804,6 +809,8 @@ func TestMovedAway(t *testing.T) {
 	wantError(t, err, ErrForeign, "left the namespace", a.path)
 	_, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, newTestProgram(t, g))
 	wantError(t, err, ErrForeign, "left the namespace", a.path)
+	_, err = pins.Open(target(l.B))
+	wantError(t, err, ErrForeign, "left the namespace", a.path)
 	if a.Severed() || a.Replaced() {
 		t.Error("another interface has its program")
 	}
@@ -1204,7 +1211,8 @@ func TestDriverMessageUndone(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
-	for _, bad := range [][]byte{[]byte("{"), []byte(`"` + string(bytes.Repeat([]byte("x"), MetadataSize)) + `"`)} {
+	tooLong := []byte(`"` + strings.Repeat("x", maxTextPieces*textPiece) + `"`)
+	for _, bad := range [][]byte{[]byte("{"), tooLong} {
 		if _, err := attachLoaded(pins, target(l.B), Native, bad, g.Load); err == nil {
 			t.Fatalf("attached with %.5q", bad)
 		}
@@ -1214,8 +1222,16 @@ func TestMetadata(t *testing.T) {
 	if a.Metadata() != nil {
 		t.Errorf("%s was said", a.Metadata())
 	}
-	long, _ := json.Marshal(string(bytes.Repeat([]byte("x"), 50_000)))
-	for _, about := range [][]byte{long, []byte("1"), nil} {
+	path := a.path
+	long, _ := json.Marshal(strings.Repeat("x", 50_000))
+	longer, _ := json.Marshal(strings.Repeat("x", 1<<20))
+	for _, about := range [][]byte{long, []byte("1"), longer, nil} {
+		// A process that was killed has left the next metadata.
+		if left, err := newTextMap(pinMetadata, []byte("{")); err != nil {
+			t.Fatal(err)
+		} else if err := errors.Join(pin(pinnableMap{left}, filepath.Join(path, pinMetadata+"_next")), left.Close()); err != nil {
+			t.Fatal(err)
+		}
 		if err := a.SetMetadata(about); err != nil {
 			t.Fatal(err)
 		}
@@ -1230,6 +1246,30 @@ func TestMetadata(t *testing.T) {
 	}
 	if err := a.SetMetadata([]byte("{")); err == nil {
 		t.Error("took what is no JSON")
+	}
+}
+
+// Earlier versions have metadata of one piece: they read what is no longer than that, and what
+// they have written is read. What is longer they take for damaged, and change nothing.
+func TestMetadataOfEarlierVersions(t *testing.T) {
+	text := []byte(`{"target":{"interface":"eth0"},"mode":"native","about":[1]}`)
+	for _, size := range []int{len(text), textPiece - 1, textPiece, textPiece + 1, 3 * textPiece} {
+		text := append(slices.Clip(text), bytes.Repeat([]byte(" "), size-len(text))...)
+		m, err := newTextMap(pinMetadata, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if got, err := readText(m); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("of %d bytes %d are read, %v", size, len(got), err)
+		}
+		first, err := m.LookupBytes(uint32(0)) // as they read it
+		if want := min(size, textPiece); err != nil || len(first) != 64<<10 || !bytes.Equal(bytes.TrimRight(first, "\x00"), text[:want]) {
+			t.Errorf("of %d bytes an earlier version reads %d, %v", size, len(first), err)
+		}
+		if err := m.Put(uint32(0), make([]byte, 64<<10)); err != nil { // as they write it
+			t.Error(err)
+		}
 	}
 }
 
@@ -1270,6 +1310,7 @@ func TestFailureLeavesNothing(t *testing.T) {
 		detach(t, a)
 	}
 	fail()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close what was forgotten
 	before := openFiles(t)
 	fail()
 	if after := openFiles(t); after != before {
@@ -1277,5 +1318,81 @@ func TestFailureLeavesNothing(t *testing.T) {
 	}
 	if !reaches(t, l, udp(l, addrA, addrB, 1)) {
 		t.Error("the wire is dead")
+	}
+}
+
+// Close leaves nothing to the garbage collector, which may not come for long.
+func TestCloseLeavesNothing(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	for _, hook := range []Hook{Native, TC} {
+		t.Run(hook.String(), func(t *testing.T) {
+			l, pins := lab.New(t), testPins(t)
+			to := target(l.B)
+			cfg := Config{Block: coarse(), Lists: 1, TC: hook == TC}
+			g := newTestGeneration(t, cfg)
+			a := attach(t, pins, to, hook, g)
+			defer detach(t, a)
+			for _, c := range []struct {
+				name   string
+				rounds int
+				do     func() error
+			}{
+				{"open", 100, func() error {
+					a, err := pins.Open(to)
+					if err != nil {
+						return err
+					}
+					return a.Close()
+				}},
+				{"list", 100, func() error {
+					all, err := pins.List()
+					if err != nil || len(all) != 1 {
+						return fmt.Errorf("%d attachments, %w", len(all), err)
+					}
+					return all[0].Close()
+				}},
+				{"prepare", 20, func() error {
+					p, err := pins.Prepare(to, hook)
+					if err != nil {
+						return err
+					}
+					return p.Close()
+				}},
+				{"replace", 3, func() error {
+					p, err := g.Load(a.Stats())
+					if err != nil {
+						return err
+					}
+					return a.Replace(p)
+				}},
+				{"a generation", 3, func() error {
+					g, err := NewGeneration(cfg)
+					if err != nil {
+						return err
+					}
+					s, err := NewStats(1)
+					if err != nil {
+						return errors.Join(err, g.Close())
+					}
+					return errors.Join(s.Close(), g.Close())
+				}},
+			} {
+				run := func() {
+					t.Helper()
+					if err := c.do(); err != nil {
+						t.Fatalf("%s: %v", c.name, err)
+					}
+				}
+				run() // the first may open what stays
+				before := openFiles(t)
+				for range c.rounds {
+					run()
+				}
+				// What was garbage before may go meanwhile.
+				if after := openFiles(t); after.files > before.files || after.maps > before.maps {
+					t.Errorf("%s, %d times: open before: %s; after: %s", c.name, c.rounds, before, after)
+				}
+			}
+		})
 	}
 }

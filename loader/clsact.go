@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -25,6 +26,7 @@ const (
 // tcx. The kernel replaces its program in one step, but has no object that stands for
 // the attachment: that is a map, which is pinned.
 type clsact struct {
+	pins   Pins   // where it is to be attached; "" where it is already
 	target Target // as it was named when it was attached
 	record *ebpf.Map
 	clsactRecord
@@ -38,7 +40,7 @@ type clsactRecord struct {
 }
 
 func (d Pins) newClsact(t Target, i *Iface) (*clsact, error) {
-	c := &clsact{target: t, clsactRecord: clsactRecord{Netns: i.inode, Index: uint32(i.Index)}}
+	c := &clsact{pins: d, target: t, clsactRecord: clsactRecord{Netns: i.inode, Index: uint32(i.Index)}}
 	// Its last filter may have been deleted by somebody who left the qdisc.
 	c.Made = madeBy(d.path(i, t.Out), c.Index)
 	var err error
@@ -54,22 +56,22 @@ func (d Pins) newClsact(t Target, i *Iface) (*clsact, error) {
 
 // loadClsact opens the pinned filter of an attachment. It fails with fs.ErrNotExist where
 // there is none.
-func loadClsact(path string, t Target) (hold, error) {
-	m, err := ebpf.LoadPinnedMap(filepath.Join(path, pinClsact), nil)
+func loadClsact(path string, m metadata) (hold, error) {
+	record, err := ebpf.LoadPinnedMap(filepath.Join(path, pinClsact), nil)
 	if err != nil {
 		return nil, err
 	}
-	c := &clsact{target: t, record: m}
-	if err := m.Lookup(uint32(0), &c.clsactRecord); err != nil {
-		m.Close()
+	c := &clsact{target: m.Target, record: record}
+	if err := record.Lookup(uint32(0), &c.clsactRecord); err != nil {
+		record.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *clsact) Pin(path string) error { return c.record.Pin(path) }
-func (c *clsact) Close() error          { return c.record.Close() }
-func (c *clsact) pinName() string       { return pinClsact }
+func (c *clsact) object() pinnable { return pinnableMap{c.record} }
+func (c *clsact) Close() error     { return c.record.Close() }
+func (c *clsact) pinName() string  { return pinClsact }
 
 func (c *clsact) id() (uint32, error) {
 	info, err := c.record.Info()
@@ -186,9 +188,7 @@ func (c *clsact) start(p *ebpf.Program, sibling string) error {
 		}
 		switch {
 		case errors.Is(err, unix.EEXIST):
-			return fmt.Errorf("%w: the tc filter of another daemon of weir, or of one whose pins were removed: "+
-				"`%s filter del dev %s %s pref %d handle %#x bpf` removes it", ErrForeign, c.target.tool("tc"), c.target.Iface,
-				gress(c.target.Out), clsactPriority, clsactHandle)
+			return c.explainRival()
 		case errors.Is(err, unix.ENODEV):
 			return fmt.Errorf("%w: %w", ErrNoInterface, err)
 		case err != nil:
@@ -198,12 +198,18 @@ func (c *clsact) start(p *ebpf.Program, sibling string) error {
 	})
 }
 
-// gress is tc's name of a direction.
-func gress(out bool) string {
-	if out {
-		return "egress"
+// explainRival says whose filter has the handle of weir's.
+func (c *clsact) explainRival() error {
+	if f, err := c.own(); err == nil && f != nil {
+		if holders := holdersOf(uint32(f.Id)); len(holders) > 0 {
+			return fmt.Errorf("%w: the tc filter of another daemon of weir, of %s: stop that first", ErrForeign, strings.Join(holders, ", "))
+		}
+		if pins := pinnedFor(uint32(f.Id), c.pins); pins != "" {
+			return fmt.Errorf("%w: the tc filter of weir whose pins are in %s: filter with `pins: %s` (--pins)", ErrForeign, pins, pins)
+		}
 	}
-	return "ingress"
+	return fmt.Errorf("%w: a tc filter of weir (pref %d, handle %#x) whose pins are lost: start weir once with CAP_SYS_ADMIN, "+
+		"as with `sudo weir run`, to take it over without a gap", ErrForeign, clsactPriority, clsactHandle)
 }
 
 // rival names what has the filter's place, or "".

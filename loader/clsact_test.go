@@ -101,7 +101,7 @@ func TestClsactOfOthers(t *testing.T) {
 	})
 	other := testPins(t)
 	_, err := attachLoaded(other, target(l.B), TC, nil, newTestGeneration(t, Config{TC: true}).Load)
-	wantError(t, err, ErrForeign, "another daemon", "filter del")
+	wantError(t, err, ErrForeign, "another daemon", "stop that first")
 	if list, err := other.List(); err != nil || len(list) != 0 {
 		t.Errorf("%d attachments are left of a failure, %v", len(list), err)
 	}

@@ -43,7 +43,7 @@ func (c *Config) validateDigests() error {
 }
 
 // digestLayout is the version of how digests are recorded.
-const digestLayout = "multilinear hash, one line, bits in consecutive words, sixteen gathered"
+const digestLayout = "multilinear hash, one line, bits in consecutive words, sixteen gathered, without checksums"
 
 // digestIdentity identifies what may be recorded in the same memory.
 func (c *Config) digestIdentity() uint64 {

@@ -49,6 +49,9 @@ func loadDispatched(path string, m metadata) (hold, error) {
 	if err != nil {
 		return nil, err
 	}
+	if of := unfinishedPath(path); of != "" {
+		path = of
+	}
 	_, index, _ := strings.Cut(filepath.Base(path), ":")
 	n, err := strconv.Atoi(index)
 	if err != nil {
@@ -68,10 +71,10 @@ func openDispatched(c *dispatchedProgram) (*dispatchedProgram, error) {
 	return c, nil
 }
 
-func (c *dispatchedProgram) Pin(path string) error { return c.program.Pin(path) }
-func (c *dispatchedProgram) Close() error          { return c.program.Close() }
-func (c *dispatchedProgram) pinName() string       { return pinDispatched }
-func (c *dispatchedProgram) id() (uint32, error)   { return uint32(c.mapID), nil }
+func (c *dispatchedProgram) object() pinnable    { return pinnableMap{c.program} }
+func (c *dispatchedProgram) Close() error        { return c.program.Close() }
+func (c *dispatchedProgram) pinName() string     { return pinDispatched }
+func (c *dispatchedProgram) id() (uint32, error) { return uint32(c.mapID), nil }
 
 // in calls fn in the network namespace of the interface.
 func (c *dispatchedProgram) in(fn func() error) error { return c.target.inNamespace(c.netns, fn) }

@@ -24,6 +24,7 @@ var (
 	ErrNoDriver    = errors.New("the driver has no native XDP")             // generic mode would work
 	ErrMTU         = errors.New("the interface's MTU is too large for XDP") // in this mode and with this driver
 	ErrUnsupported = errors.New("not supported")
+	ErrExhausted   = errors.New("a limit is reached") // of this process or of the kernel; pins and programs are not the cause
 )
 
 var errLayout = errors.New("pinned maps are of another layout")
@@ -43,6 +44,38 @@ func explainPermission(err error) error {
 		return err // the program is wrong
 	}
 	return fmt.Errorf("%w: %w", ErrPermission, err)
+}
+
+// isExhausted reports whether an error in opening a pin is of this process or of the kernel,
+// and says nothing about the pin.
+func isExhausted(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EPERM, unix.EACCES, unix.EAGAIN, unix.EINTR, unix.EIO} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// explainExhausted says what to do about an error that a limit causes.
+func explainExhausted(err error) error {
+	if err == nil || errors.Is(err, ErrExhausted) {
+		return err
+	}
+	for _, c := range []struct {
+		cause  unix.Errno
+		advice string
+	}{
+		{unix.EMFILE, "raise the limit of open files of this process (`ulimit -n`, LimitNOFILE= of the service)"},
+		{unix.ENFILE, "raise the limit of open files of the system (`sysctl fs.file-max`)"},
+		{unix.ENOMEM, "the kernel has no memory for it, or the control group may have no more"},
+		{unix.ENOSPC, "there is no room for it in the kernel"},
+	} {
+		if errors.Is(err, c.cause) {
+			return fmt.Errorf("%w: %s; what filters goes on: %w", ErrExhausted, c.advice, err)
+		}
+	}
+	return err
 }
 
 // Rejected reports whether an error is that the verifier rejects a program, which may

@@ -29,9 +29,6 @@ const (
 	pinDescription = "description"
 )
 
-// descriptionSize is the maximum size of a filter's description, in bytes.
-const descriptionSize = 64 << 10
-
 // filterMaps are the names of the maps that a filter consists of.
 var filterMaps = []string{
 	bpf.WeirMapBlockLines, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6, bpf.WeirMapBlockHot, mapCounters, mapRecord,
@@ -126,11 +123,7 @@ func (g *Generation) Keep(description []byte) error {
 	if g.maps[mapCounters] == nil {
 		return errors.New("keep the filter: the generation has no counters")
 	}
-	text, err := padText(description, descriptionSize)
-	if err != nil {
-		return fmt.Errorf("keep the filter: describe it: %w", err)
-	}
-	m, err := newTextMap(pinDescription, text)
+	m, err := newTextMap(pinDescription, description)
 	if err != nil {
 		return fmt.Errorf("keep the filter: %w", explainPermission(err))
 	}
@@ -157,7 +150,7 @@ func pinFilterIn(path string, filter map[string]*array) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(filter)) {
-		if err := pin(filter[name].m, filepath.Join(path, name)); err != nil {
+		if err := pin(pinnableMap{filter[name].m}, filepath.Join(path, name)); err != nil {
 			return err
 		}
 	}

@@ -72,9 +72,11 @@ func newGeneration(cfg Config, filter map[string]*array) (*Generation, error) {
 }
 
 func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
-	if g.spec, err = bpf.LoadWeir(); err != nil {
+	all, err := object()
+	if err != nil {
 		return err
 	}
+	g.spec = all.Copy()
 	frags, err := haveFrags()
 	if err != nil {
 		return err
@@ -138,24 +140,17 @@ func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
 			return err
 		}
 	}
-	flags := uint32(0)
+	var context kernelContext
 	if frags {
-		flags = bufferFlags()
+		context = contextOf()
 	}
-	if err := spec.Variables[bpf.WeirVarBufferFlags].Set(flags); err != nil {
-		return err
-	}
-	if flags == 0 {
-		for _, p := range spec.Programs {
-			dropKernelContext(p.Instructions)
-		}
-	}
-	if !frags {
-		for _, p := range spec.Programs {
+	for _, p := range spec.Programs {
+		context.resolve(p.Instructions)
+		if !frags {
 			p.Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 		}
 	}
-	return nil
+	return spec.Variables[bpf.WeirVarBufferFlags].Set(context.flags)
 }
 
 // constants returns the values of the variables that both entries may have, by name.
@@ -169,6 +164,8 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarBankPairs:      l.pairs,
 		bpf.WeirVarEphemeralPort:  uint32(cfg.EphemeralPort),
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
+		bpf.WeirVarWindowBuckets:  uint32(WindowBuckets),
+		bpf.WeirVarCpuCount:       uint32(CPUs()),
 		bpf.WeirVarDigestConfig:   &cfg.Digests,
 		bpf.WeirVarFirstSeen:      &cfg.First,
 		bpf.WeirVarKeySecret:      &cfg.Secret,

@@ -48,7 +48,7 @@ func largest() KeySet {
 // maxVerified is what a program may cost the verifier, in instructions that it
 // walks. Its limit is a million; the rest is left to other kernels, whose
 // verifiers prune other paths.
-const maxVerified = 400_000
+const maxVerified = 420_000
 
 func TestLoad(t *testing.T) {
 	full := Config{Block: largest(), Allow: largest(), DropMalformed: true, Lists: 65535}

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 
@@ -13,8 +14,10 @@ import (
 // hold keeps a program attached to an interface, and outlives the process when it is
 // pinned: a link of the kernel, or, for TC before Linux 6.6, a filter.
 type hold interface {
-	Pin(path string) error
 	Close() error
+
+	// object is what is pinned.
+	object() pinnable
 
 	// pinName is the name of its pin.
 	pinName() string
@@ -42,23 +45,30 @@ type hold interface {
 // loadHold opens the pinned hold in the directory of an attachment. It fails with
 // fs.ErrNotExist where there is none.
 func loadHold(path string, m metadata) (hold, error) {
-	if m.Hook.ByDispatcher() {
-		return loadDispatched(path, m)
-	}
 	l, err := link.LoadPinnedLink(filepath.Join(path, pinLink), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return loadClsact(path, m.Target)
+	if err == nil {
+		return kernelLink{l}, nil
 	}
-	if err != nil {
+	if err := unlessDamaged(filepath.Join(path, pinLink), err); err != nil {
 		return nil, err
 	}
-	return kernelLink{l}, nil
+	load, pin := loadClsact, filepath.Join(path, pinClsact)
+	if other := filepath.Join(path, pinDispatched); exists(other) {
+		load, pin = loadDispatched, other
+	}
+	h, err := load(path, m)
+	if err != nil && unlessDamaged(pin, err) == nil {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err) // something else is pinned there
+	}
+	return h, err
 }
 
 // kernelLink is a link of XDP or tcx.
 type kernelLink struct{ link.Link }
 
 func (l kernelLink) pinName() string { return pinLink }
+
+func (l kernelLink) object() pinnable { return l }
 
 func (l kernelLink) start(*ebpf.Program, string) error { return nil }
 

@@ -18,12 +18,9 @@ import (
 // namespace.
 func (t Target) Interfaces() (names []string, err error) {
 	err = t.in(func(uint64) error {
-		links, err := netlink.LinkList()
-		for tries := 0; errors.Is(err, netlink.ErrDumpInterrupted) && tries < 10; tries++ {
-			links, err = netlink.LinkList() // interfaces have appeared or gone meanwhile
-		}
+		links, err := listLinks()
 		if err != nil {
-			return fmt.Errorf("list interfaces: %w", err)
+			return err
 		}
 		for _, l := range links {
 			names = append(names, l.Attrs().Name)
@@ -31,6 +28,18 @@ func (t Target) Interfaces() (names []string, err error) {
 		return nil
 	})
 	return names, err
+}
+
+// listLinks returns the interfaces in the current network namespace.
+func listLinks() ([]netlink.Link, error) {
+	links, err := netlink.LinkList()
+	for tries := 0; errors.Is(err, netlink.ErrDumpInterrupted) && tries < 10; tries++ {
+		links, err = netlink.LinkList() // interfaces have appeared or gone meanwhile
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	return links, nil
 }
 
 // Iface is an interface with its attributes, as read from the kernel.
@@ -314,7 +323,7 @@ func mtus(iface *netlink.LinkAttrs) string {
 // below returns the interfaces that packets of a bridge, bond, VLAN device or the like
 // come in by, as far as they are in the same namespace.
 func below(iface *netlink.LinkAttrs) []string {
-	all, err := netlink.LinkList()
+	all, err := listLinks()
 	if err != nil {
 		return nil
 	}
@@ -361,6 +370,13 @@ func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *e
 		return fmt.Errorf("%w: %w", ErrForeign, err)
 	}
 	id := now.Xdp.ProgId
+	if isWeirs(id) && d.owner(id) == "" {
+		own := Native
+		if now.Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+			own = Generic
+		}
+		return fmt.Errorf("%w: %w", d.explainOwn(id, own), err)
+	}
 	if own := d.owner(id); own != "" {
 		return fmt.Errorf("%w: weir's own, attached by another process or in another namespace: detach it first (its pins are %s): %w",
 			ErrForeign, own, err)
@@ -381,6 +397,10 @@ func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *e
 			iface.Name)
 	case byLink: // which ip cannot remove
 		advice = "stop its owner, or remove the pin of the link, which `bpftool link` shows"
+		if has, err := capabilities(); err == nil && has>>unix.CAP_SYS_ADMIN&1 == 0 {
+			advice += fmt.Sprintf("; if it is weir's (`bpftool prog show id %d`) and filters without pins, start weir once with CAP_SYS_ADMIN, "+
+				"as with `sudo weir run`, which takes it over without a gap", id)
+		}
 	}
 	return fmt.Errorf("%w: %s: %s: %w", ErrForeign, text, advice, err)
 }

@@ -173,8 +173,13 @@ func reaches(t *testing.T, l *lab.Lab, frame []byte) bool {
 	}
 }
 
+// open counts the files and maps that a process has open.
+type open struct{ files, maps int }
+
+func (o open) String() string { return fmt.Sprintf("%d files, %d mapped maps", o.files, o.maps) }
+
 // openFiles is what the process has open, for tests of what leaks.
-func openFiles(t *testing.T) string {
+func openFiles(t *testing.T) open {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -184,5 +189,5 @@ func openFiles(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%d files, %d mapped maps", len(entries), strings.Count(string(mappings), "bpf-map"))
+	return open{len(entries), strings.Count(string(mappings), "bpf-map")}
 }

@@ -106,15 +106,37 @@ func setKeys(m *ebpf.Map, keys []uint32) error {
 	return errors.Join(errs...)
 }
 
+// Matching returns the indexes of the interfaces in the target's network namespace whose names
+// match one of the patterns, with *, ? and [ ]. It fails on a malformed pattern.
+func (t Target) Matching(patterns []string) (found []uint32, err error) {
+	err = t.in(func(uint64) error {
+		links, err := listLinks()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			match, err := matchAny(patterns, l.Attrs().Name)
+			if err != nil {
+				return err
+			}
+			if match {
+				found = append(found, uint32(l.Attrs().Index))
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
 // Edges returns the indexes of the interfaces in the target's network namespace
 // whose names match one of the patterns, with *, ? and [ ], and of the VLAN
 // devices above them; own is whether the target is one, or would be by its name.
 // It fails on a malformed pattern.
 func (t Target) Edges(patterns []string) (own bool, edges []uint32, err error) {
 	err = t.in(func(uint64) error {
-		links, err := netlink.LinkList()
+		links, err := listLinks()
 		if err != nil {
-			return fmt.Errorf("list interfaces: %w", err)
+			return err
 		}
 		own, edges, err = edgesOf(links, patterns, t.Iface)
 		return err

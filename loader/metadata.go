@@ -9,13 +9,21 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 )
 
-// MetadataSize is the maximum size of an attachment's metadata, in bytes: the
-// caller's, and about two hundred of the loader's own.
-const MetadataSize = 64 << 10
+// A text is pinned as an array whose entries are pieces of textPiece bytes each, the last
+// one padded with zeros: kernels before 5.15 want contiguous memory for the value of a
+// system call. Earlier versions write and read texts of one piece.
+const (
+	textPiece     = 64 << 10
+	maxTextPieces = 1 << 10
+)
 
 // metadata describes an attachment for other processes. It is pinned as JSON
 // text; the names of the keys are those of earlier versions, whose pins are
@@ -26,37 +34,119 @@ type metadata struct {
 	Caller json.RawMessage `json:"about,omitempty"`
 }
 
-// encode returns the text padded with zeros to MetadataSize.
+// openMetadata opens the pinned metadata. It fails where they are lost or damaged.
+func (a *Attachment) openMetadata() error {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(a.path, pinMetadata), nil)
+	if err != nil {
+		return err
+	}
+	text, err := readMetadata(m)
+	if err == nil && m.ValueSize() != textPiece {
+		err = fmt.Errorf("metadata in pieces of %d bytes", m.ValueSize())
+	}
+	if err != nil {
+		return errors.Join(err, m.Close())
+	}
+	a.metadata, a.metadataMap = text, m
+	return nil
+}
+
+// guessMetadata sets the metadata from what the kernel says of the interface, since they are
+// lost.
+func (a *Attachment) guessMetadata() {
+	_, index, _ := strings.Cut(strings.TrimSuffix(filepath.Base(a.path), pinOut), ":")
+	n, _ := strconv.Atoi(index)
+	a.metadata = metadata{Target: Target{
+		Netns: nameOfNetns(namespaceOf(a.path)), Iface: "interface " + index, Out: strings.HasSuffix(a.path, pinOut),
+	}}
+	switch l := a.link.(type) {
+	case *clsact:
+		a.metadata.Hook = TC
+	case *dispatchedProgram:
+		a.metadata.Hook = Dispatcher
+	case kernelLink:
+		if info, err := l.Info(); err == nil && info.TCX() != nil {
+			a.metadata.Hook = TC
+		}
+	}
+	_ = a.metadata.Target.inNamespace(namespaceOf(a.path), func() error {
+		i, err := netlink.LinkByIndex(n)
+		if err != nil {
+			return err
+		}
+		a.metadata.Target.Iface = i.Attrs().Name
+		if xdp := i.Attrs().Xdp; a.metadata.Hook == Native && xdp != nil && xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+			a.metadata.Hook = Generic
+		}
+		return nil
+	}) // if it fails, the interface is not known by its name
+	switch l := a.link.(type) {
+	case *clsact:
+		l.target = a.metadata.Target
+	case *dispatchedProgram:
+		l.target = a.metadata.Target
+	}
+}
+
+// nameOfNetns returns the name of a network namespace as of `ip netns`, "" where it is that of
+// this process, or has none.
+func nameOfNetns(inode uint64) string {
+	if own, err := (Target{}).Namespace(); err == nil && own == inode {
+		return ""
+	}
+	names, _ := os.ReadDir(namedNetns)
+	for _, n := range names {
+		if i, err := (Target{Netns: n.Name()}).Namespace(); err == nil && i == inode {
+			return n.Name()
+		}
+	}
+	return ""
+}
+
 func (m metadata) encode() ([]byte, error) {
 	text, err := json.Marshal(m)
-	if err == nil {
-		text, err = padText(text, MetadataSize)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("encode metadata: %w", err)
 	}
 	return text, nil
 }
 
-// padText returns a text padded with zeros to a size.
-func padText(text []byte, size int) ([]byte, error) {
-	if len(text) > size {
-		return nil, fmt.Errorf("%d bytes, more than the %d that fit", len(text), size)
+// newMap returns a map with the metadata.
+func (m metadata) newMap() (*ebpf.Map, error) {
+	text, err := m.encode()
+	if err != nil {
+		return nil, err
 	}
-	return append(slices.Clip(text), make([]byte, size-len(text))...), nil
+	next, err := newTextMap(pinMetadata, text)
+	return next, explainPermission(err)
 }
 
-// newTextMap returns a map of one entry, a padded text.
+// newTextMap returns a map with a text.
 func newTextMap(name string, text []byte) (*ebpf.Map, error) {
-	return ebpf.NewMap(&ebpf.MapSpec{
-		Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(text)), MaxEntries: 1,
-		Contents: []ebpf.MapKV{{Key: uint32(0), Value: text}},
-	})
+	pieces := max(1, (len(text)+textPiece-1)/textPiece)
+	if pieces > maxTextPieces {
+		return nil, fmt.Errorf("%s: a text of %d bytes, more than %d", name, len(text), maxTextPieces*textPiece)
+	}
+	spec := &ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: textPiece, MaxEntries: uint32(pieces)}
+	text = append(slices.Clip(text), make([]byte, pieces*textPiece-len(text))...)
+	for i, piece := range slices.Collect(slices.Chunk(text, textPiece)) {
+		spec.Contents = append(spec.Contents, ebpf.MapKV{Key: uint32(i), Value: piece})
+	}
+	return ebpf.NewMap(spec)
 }
 
-func readText(from *ebpf.Map) ([]byte, error) {
-	text, err := from.LookupBytes(uint32(0))
-	return bytes.TrimRight(text, "\x00"), err
+func readText(from *ebpf.Map) (text []byte, err error) {
+	if from.MaxEntries() > maxTextPieces {
+		return nil, fmt.Errorf("a text of %d pieces, more than %d", from.MaxEntries(), maxTextPieces)
+	}
+	for i := range from.MaxEntries() {
+		piece, err := from.LookupBytes(i)
+		if err != nil {
+			return nil, err
+		}
+		text = append(text, piece...)
+	}
+	return bytes.TrimRight(text, "\x00"), nil
 }
 
 func readMetadata(from *ebpf.Map) (m metadata, err error) {
@@ -68,17 +158,53 @@ func readMetadata(from *ebpf.Map) (m metadata, err error) {
 	return m, err
 }
 
-// writeMetadata makes m the attachment's metadata.
+// writeMetadata makes m the attachment's metadata. Where pins are lost for good, they are
+// those of this process alone, until it can pin them.
 func (a *Attachment) writeMetadata(m metadata) error {
-	text, err := m.encode()
-	if err != nil {
+	next, err := a.pinMetadata(m)
+	if err == nil {
+		return a.useMetadata(m, next)
+	}
+	if a.link == nil {
 		return err
 	}
-	if err := a.metadataMap.Put(uint32(0), text); err != nil {
-		return explainPermission(err)
+	if _, lost := a.restore(); lost == nil {
+		if next, err = a.pinMetadata(m); err != nil {
+			return err
+		}
+		return a.useMetadata(m, next)
 	}
-	a.metadata = m
-	return nil
+	if next, err = m.newMap(); err != nil {
+		return err
+	}
+	return a.setMetadata(m, next)
+}
+
+// pinMetadata pins a map with the next metadata beside the present one. A pin that is left
+// by a killed process is replaced by the next one's.
+func (a *Attachment) pinMetadata(m metadata) (*ebpf.Map, error) {
+	next, err := m.newMap()
+	if err != nil {
+		return nil, err
+	}
+	if err := a.pinNext(pinnableMap{next}, pinMetadata); err != nil {
+		return nil, errors.Join(err, next.Close())
+	}
+	return next, nil
+}
+
+// useMetadata exchanges the metadata, in one step, for what pinMetadata has pinned.
+func (a *Attachment) useMetadata(m metadata, next *ebpf.Map) error {
+	if err := os.Rename(a.next(pinMetadata), filepath.Join(a.path, pinMetadata)); err != nil {
+		return errors.Join(fmt.Errorf("replace pin %s: %w", pinMetadata, err), next.Close())
+	}
+	return a.setMetadata(m, next)
+}
+
+func (a *Attachment) setMetadata(m metadata, next *ebpf.Map) error {
+	last := a.metadataMap
+	a.metadata, a.metadataMap = m, next
+	return last.Close()
 }
 
 // Target names the interface as it was named when it was attached to.

@@ -90,8 +90,8 @@ func (a *Attachment) Order() (all []Neighbour, err error) {
 
 // order asks the hold for the order of programs, if it knows.
 func (a *Attachment) order() (all []Neighbour, ordered bool, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.holding.Lock()
+	defer a.holding.Unlock()
 	o, ordered := a.link.(interface{ order() ([]Neighbour, error) })
 	if ordered {
 		all, err = o.order()

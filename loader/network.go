@@ -26,9 +26,9 @@ var anywhere = []net.IP{net.ParseIP("198.41.0.4"), net.ParseIP("2001:503:ba3e::2
 // those that are above them: bridges, bonds, VLANs.
 func NetworkOf(netns string, match func(name string) bool) (n Network, err error) {
 	err = Target{Netns: netns}.in(func(uint64) error {
-		links, err := netlink.LinkList()
+		links, err := listLinks()
 		if err != nil {
-			return fmt.Errorf("list interfaces: %w", err)
+			return err
 		}
 		on := above(links, match)
 		for _, family := range []int{unix.AF_INET, unix.AF_INET6} {

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,12 +29,14 @@ import (
 //	ethertype_stats,
 //	inner_stats
 //	tracker_…     trackers of heavy hitters
-//	penalties
+//	penalties,
+//	thresholds,
+//	windows
 //	events        and their sampling rates,
 //	sampling_now
 //	policer_…     policing
 //	first_…       first-seen flows
-//	about         metadata, as JSON text
+//	about         metadata, as JSON text in pieces of 64 KiB; written anew and renamed
 //	filter/…      the block set, if another process can go on with it
 //
 // Such a directory appears complete or not at all. Readers lock the directory of
@@ -61,10 +64,10 @@ const (
 )
 
 // lock locks the directory of pins, unix.LOCK_SH or unix.LOCK_EX, until unlock is
-// called. For LOCK_EX it creates the directory; for LOCK_SH it fails with
+// called; with unix.LOCK_NB without waiting. For LOCK_EX it creates the directory; for LOCK_SH it fails with
 // fs.ErrNotExist where there is none, and none can be hidden.
 func (d Pins) lock(how int) (unlock func(), err error) {
-	if how == unix.LOCK_EX {
+	if how&unix.LOCK_EX != 0 {
 		if err := d.ensure(); err != nil {
 			return nil, err
 		}
@@ -282,6 +285,9 @@ func (d Pins) errAway(path string) error {
 // selects by its link and metadata. It fails with ErrNotAttached where there is none.
 func (d Pins) search(inode uint64, out bool, wanted func(*Attachment) bool) (*Attachment, error) {
 	paths, err := d.paths()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNotAttached
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -302,7 +308,7 @@ func (d Pins) search(inode uint64, out bool, wanted func(*Attachment) bool) (*At
 // severed returns the directories that interfaces of a name left when they went.
 func (d Pins) severed(inode uint64, t Target) (paths []string, err error) {
 	_, err = d.search(inode, t.Out, func(a *Attachment) bool {
-		if index, err := a.index(); err == nil && index == 0 && a.metadata.Target.Iface == t.Iface {
+		if index, err := a.Index(); err == nil && index == 0 && a.metadata.Target.Iface == t.Iface {
 			paths = append(paths, a.path)
 		}
 		return false
@@ -313,19 +319,32 @@ func (d Pins) severed(inode uint64, t Target) (paths []string, err error) {
 	return paths, err
 }
 
-// sweep removes the unfinished work of killed processes. The directory must be
-// locked exclusively.
+// sweep finishes the unfinished work of killed processes, where it keeps a program attached,
+// or else removes it. The directory must be locked exclusively.
 func (d Pins) sweep() error {
 	entries, err := os.ReadDir(string(d))
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), unfinished) {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(string(d), e.Name())))
+		if !strings.HasPrefix(e.Name(), unfinished) {
+			continue
+		}
+		path := filepath.Join(string(d), e.Name())
+		if finished, bad := d.finish(path); bad != nil || !finished {
+			err = errors.Join(err, cmp.Or(bad, os.RemoveAll(path)))
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("remove unfinished pins: %w", explainPermission(err))
 	}
 	return nil
+}
+
+// Finish makes pins complete that a killed process has left incomplete, so that what they keep
+// attached is found. It changes nothing where there are none.
+func (d Pins) Finish() error {
+	if !exists(string(d)) {
+		return d.hidden()
+	}
+	return d.locked(d.sweep)
 }
 
 // List opens the pinned attachments, including those severed from their interface.
@@ -395,7 +414,7 @@ func (d Pins) openTarget(t Target) (a *Attachment, err error) {
 	}
 	// Its pins may be left; or, if it was renamed, it has them by its former name.
 	return d.search(inode, t.Out, func(a *Attachment) bool {
-		index, err := a.index()
+		index, err := a.Index()
 		return a.metadata.Target.Iface == t.Iface && err == nil && (index == 0 || i == nil)
 	})
 }

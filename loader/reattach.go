@@ -22,7 +22,7 @@ import (
 func (a *Attachment) Reattach(i *Iface) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if index, err := a.index(); err != nil || index != 0 {
+	if index, err := a.Index(); err != nil || index != 0 {
 		return err
 	}
 	if err := a.reattach(i); err != nil {
@@ -39,7 +39,7 @@ func (a *Attachment) reattach(i *Iface) (err error) {
 		// Detached, or another process is about to attach its own program: wait for
 		// its lock to know which. Otherwise do not wait: the interface may appear any
 		// moment.
-		if err := a.pins.locked(a.owns); err != nil {
+		if err := a.lockedIfAny(a.ownsOrLost); err != nil {
 			return err
 		}
 	case i != nil && i.Index == a.ifindex:
@@ -57,30 +57,33 @@ func (a *Attachment) reattach(i *Iface) (err error) {
 	if err != nil {
 		return err
 	}
-	return a.pins.locked(func() error {
-		if err := a.repin(l, a.pins.path(i, a.metadata.Target.Out)); err != nil {
+	return a.lockedIfAny(func() error {
+		if err := a.pinHold(l, a.pins.path(i, a.metadata.Target.Out)); err != nil {
 			return errors.Join(err, l.Close())
 		}
-		a.link.Close() // if it fails, it leaks
-		a.link = l
-		if err := l.start(a.prog, sibling(a.path)); err != nil {
+		if err := a.begin(l, a.prog); err != nil {
 			return err
 		}
-		a.ifindex, a.program = i.Index, a.programID()
+		a.ifindex, a.program = i.Index, a.ProgramID()
 		return nil
 	})
 }
 
-// repin pins a hold in place of the severed one, and moves the pins to path.
-func (a *Attachment) repin(l hold, path string) error {
-	if err := a.owns(); err != nil {
+// pinHold pins a hold in place of the severed one, and moves the pins to path. Where they are
+// lost and cannot be made again, the program filters without.
+func (a *Attachment) pinHold(l hold, path string) error {
+	if err := a.ownsOrLost(); err != nil {
 		return err
+	}
+	if !exists(a.path) {
+		a.path = path
+		return nil
 	}
 	if err := a.move(path); err != nil {
 		return err
 	}
 	name := l.pinName()
-	if err := a.pinNext(l, name); err != nil {
+	if err := a.pinNext(l.object(), name); err != nil {
 		return err
 	}
 	if err := os.Rename(a.next(name), filepath.Join(a.path, name)); err != nil {
@@ -90,6 +93,17 @@ func (a *Attachment) repin(l hold, path string) error {
 		return os.Remove(filepath.Join(a.path, last))
 	}
 	return nil
+}
+
+// ownsOrLost is owns, but pins that were lost are made again if they can be, and it is no
+// error if they cannot: the severed attachment was not detached.
+func (a *Attachment) ownsOrLost() error {
+	err := a.owns()
+	if errors.Is(err, ErrNotAttached) && a.isElsewhere() {
+		_, _ = a.restore() // Repin says that it fails
+		return nil
+	}
+	return err
 }
 
 // move moves the pins to another directory.
@@ -119,7 +133,7 @@ func (a *Attachment) move(path string) error {
 func (a *Attachment) Name() (name string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index, err := a.index()
+	index, err := a.Index()
 	if err != nil {
 		return "", err
 	}

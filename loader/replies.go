@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 )
@@ -115,7 +116,7 @@ func (d Pins) openConnections(name string, entries int) (*array, error) {
 	}
 	if err == nil {
 		path := d.connections(name + nextConnections)
-		err = errors.Join(os.RemoveAll(path), pin(a.m, path))
+		err = errors.Join(os.RemoveAll(path), pin(pinnableMap{a.m}, path))
 	}
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
@@ -186,6 +187,65 @@ func (d Pins) keepConnections(name string) error {
 		}
 	}
 	return os.Rename(d.connections(name+nextConnections), d.connections(name))
+}
+
+// Connections returns the connections that the generation's programs know, for another
+// generation; nil where they know none, or have room for another number. The caller must close
+// them.
+func (g *Generation) Connections(entries int) *Connections {
+	if g.config.Connections == nil {
+		return nil
+	}
+	c := &Connections{make(map[string]*array)}
+	for name, n := range connectionEntries(entries) {
+		if g.maps[name].entries() != n {
+			c.Close()
+			return nil
+		}
+		c.maps[name] = g.maps[name].share()
+	}
+	return c
+}
+
+// RepinConnections pins the connections of a generation again that are no longer pinned, and
+// returns how many maps that were. It does not wait for the lock of the pins.
+func (d Pins) RepinConnections(g *Generation) (made int, err error) {
+	var lost []string
+	for name := range connectionEntries(0) {
+		if g.config.Connections == nil {
+			break
+		}
+		if is, err := (pinnableMap{g.maps[name].m}).isAt(d.connections(name)); err != nil {
+			return 0, fmt.Errorf("look for the pinned connections: %w", explainExhausted(explainPermission(err)))
+		} else if !is {
+			lost = append(lost, name)
+		}
+	}
+	if len(lost) == 0 {
+		return 0, nil
+	}
+	unlock, err := d.lock(unix.LOCK_EX | unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return 0, nil // next time
+	}
+	if err == nil {
+		defer unlock()
+		for _, name := range lost {
+			path := d.connections(name)
+			next := path + "_again"
+			if err = errors.Join(os.RemoveAll(next), pin(pinnableMap{g.maps[name].m}, next)); err == nil {
+				err = os.Rename(next, path)
+			}
+			if err != nil {
+				break
+			}
+			made++
+		}
+	}
+	if err != nil {
+		return made, fmt.Errorf("pin the connections again: %w", explainExhausted(explainPermission(err)))
+	}
+	return made, nil
 }
 
 // ForgetConnections removes the pins of the connections.
@@ -284,6 +344,17 @@ func (g *Generation) replies(s *Stats) *Replies {
 		r.Ephemeral = port
 	}
 	return &r
+}
+
+// SetInsides sets the interfaces behind which hosts are whose connections count as this
+// host's where they leave by the program's interface, by their indexes. It fails where there
+// are too many for the map, or where the kernel refuses, and then some may be set.
+func (s *Stats) SetInsides(devices []uint32) (err error) {
+	s.read(func(k pinnedMaps) { err = setKeys(k[bpf.WeirMapReplyInsides].m, devices) })
+	if err != nil {
+		return fmt.Errorf("set the interfaces whose hosts get replies: %w", explainPermission(err))
+	}
+	return nil
 }
 
 // SetNamespace makes the programs that are loaded with the stats from now on remember

@@ -1,9 +1,9 @@
 package loader
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"math/bits"
 	"path/filepath"
@@ -55,8 +55,8 @@ type pinnedMaps map[string]*array
 var pinnedMapNames = []string{
 	bpf.WeirMapReasonStats, bpf.WeirMapListStats, bpf.WeirMapEthertypeStats, bpf.WeirMapInnerStats,
 	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs,
-	bpf.WeirMapPenalties, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
-	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges,
+	bpf.WeirMapPenalties, bpf.WeirMapThresholds, bpf.WeirMapWindows, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
+	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges, bpf.WeirMapReplyInsides,
 	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,
 	bpf.WeirMapPolicerNow, bpf.WeirMapPolicerCpus,
 	bpf.WeirMapFirstNow, bpf.WeirMapFirstCpus, bpf.WeirMapFirstLines,
@@ -168,9 +168,13 @@ func statsSpec() (*ebpf.CollectionSpec, int, error) {
 	return spec, cpus, nil
 }
 
-// object is the object file, parsed once: that takes milliseconds, which add up
-// where there are hundreds of interfaces.
-var object = sync.OnceValues(bpf.LoadWeir)
+// object and objectTC are the object files, parsed once: that takes milliseconds, which
+// add up where there are hundreds of interfaces, or lists change often. Who changes a
+// specification copies it.
+var (
+	object   = sync.OnceValues(bpf.LoadWeir)
+	objectTC = sync.OnceValues(bpf.LoadWeirTC)
+)
 
 // openStats opens pinned maps. It fails with errLayout where they do not fit,
 // because another version of weir has made them, or are gone.
@@ -204,11 +208,8 @@ func openStats(path string) (_ *Stats, err error) {
 // openPinned opens a pinned map that matches spec, apart from its size.
 func openPinned(path string, spec *ebpf.MapSpec) (*array, error) {
 	m, err := ebpf.LoadPinnedMap(path, nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errLayout
-	}
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(unlessDamaged(path, err), errLayout)
 	}
 	spec.MaxEntries = m.MaxEntries()
 	if spec.Compatible(m) != nil {

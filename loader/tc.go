@@ -68,10 +68,11 @@ func (s *Stats) SetReject(on bool) { s.reject.Store(on) }
 
 // tcSpec returns the program for TC, specialised to a configuration.
 func tcSpec(cfg *Config) (*ebpf.CollectionSpec, error) {
-	spec, err := bpf.LoadWeirTC()
+	object, err := objectTC()
 	if err != nil {
 		return nil, err
 	}
+	spec := object.Copy()
 	const buffers = true // a packet may have several
 	for name, value := range constants(cfg, buffers) {
 		if v := spec.Variables[name]; v == nil {

@@ -31,11 +31,15 @@ const (
 // PenaltyBuckets is the number of buckets of eight penalties.
 const PenaltyBuckets = 1024
 
+// WindowBuckets is the number of buckets of eight flows' windows.
+const WindowBuckets = 1024
+
 const (
 	lineWords   = int(unsafe.Sizeof(bpf.WeirLine{})) / 8
 	bucketWords = int(unsafe.Sizeof(bpf.WeirFlowBucket{})) / 8
 	banks       = 2
 	banksWord   = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Banks)) / 8
+	beganWord   = int(unsafe.Offsetof(bpf.WeirTrackerHead{}.Began)) / 8
 	penaltyWord = int(unsafe.Offsetof(bpf.WeirCpuRow{}.Penalties)) / 8
 )
 
@@ -99,7 +103,7 @@ func (c *Config) layTrackers() (l layout) {
 
 // trackerLayout is the version of how trackers count in their memory: a program
 // that counts differently must not continue there.
-const trackerLayout = "tags of 16 bits, two counters, one multilinear hash"
+const trackerLayout = "tags of 16 bits, two counters, one multilinear hash, steps"
 
 // trackerIdentity identifies what may count in the same memory.
 func (c *Config) trackerIdentity() uint64 {
@@ -129,12 +133,23 @@ func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
 		bpf.WeirMapTrackerFlows: cpus * banks * int(l.buckets),
 		bpf.WeirMapTrackerPairs: max(1, banks*int(l.pairs)),
 		bpf.WeirMapPenalties:    PenaltyBuckets,
+		bpf.WeirMapThresholds:   MaxTrackers,
+		bpf.WeirMapWindows:      WindowBuckets,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("trackers: %w", err)
 	}
 	now := k.trackers()
 	now.Seed, now.Identity = cfg.TrackerSeed, cfg.trackerIdentity()
+	began := uint64(Monotonic()) // before any program counts
+	lines := k[bpf.WeirMapTrackerLines].words
+	for bank := range cpus * banks {
+		for _, t := range l.trackers {
+			if t.Lines > 0 {
+				lines[(bank*int(l.lines)+int(t.First))*lineWords+beganWord] = began
+			}
+		}
+	}
 	return k, nil
 }
 
@@ -151,7 +166,9 @@ func (s *Stats) TrackerSeed() (seed Seed) {
 type Trackers struct {
 	CPUs      int
 	Penalties []uint64 // a bucket of eight hashes and eight times four words, PenaltyBuckets times
+	Windows   []uint64 // a bucket of eight hashes and eight times two words, WindowBuckets times
 
+	thresholds                []Threshold
 	rows, lines, flows, pairs []uint64
 	layout                    layout
 	config                    *Config
@@ -170,7 +187,7 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 	if len(g.config.Trackers) == 0 {
 		return nil, ErrNotRecorded
 	}
-	shared := s.share(bpf.WeirMapReasonStats, bpf.WeirMapPenalties,
+	shared := s.share(bpf.WeirMapReasonStats, bpf.WeirMapPenalties, bpf.WeirMapThresholds, bpf.WeirMapWindows,
 		bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs)
 	if shared == nil || shared.identity() != g.config.trackerIdentity() {
 		return nil, errors.Join(ErrNotRecorded, shared.Close())
@@ -178,11 +195,15 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 	return &Trackers{
 		CPUs:      s.cpus,
 		Penalties: shared[bpf.WeirMapPenalties].words,
-		rows:      shared[bpf.WeirMapReasonStats].words,
-		lines:     shared[bpf.WeirMapTrackerLines].words,
-		flows:     shared[bpf.WeirMapTrackerFlows].words,
-		pairs:     shared[bpf.WeirMapTrackerPairs].words,
-		layout:    g.config.layTrackers(), config: &g.config,
+		Windows:   shared[bpf.WeirMapWindows].words,
+
+		thresholds: entriesOf[Threshold](shared[bpf.WeirMapThresholds]),
+
+		rows:   shared[bpf.WeirMapReasonStats].words,
+		lines:  shared[bpf.WeirMapTrackerLines].words,
+		flows:  shared[bpf.WeirMapTrackerFlows].words,
+		pairs:  shared[bpf.WeirMapTrackerPairs].words,
+		layout: g.config.layTrackers(), config: &g.config,
 		shared: shared,
 	}, nil
 }
@@ -212,6 +233,28 @@ func (t *Trackers) exchange(bank int) {
 // for any.
 func (t *Trackers) SetPenalized(n int) { t.eachRow(penaltyWord, uint64(n)) }
 
+// Penalized returns what SetPenalized has set, plus one for each penalty that programs have
+// imposed or renewed since.
+func (t *Trackers) Penalized() int { return int(atomic.LoadUint64(&t.rows[penaltyWord])) }
+
+// Threshold is a threshold of a tracker, and the penalty of what exceeds it: see
+// bpf/threshold.h.
+type Threshold = bpf.WeirThreshold
+
+// Threshold returns the threshold that programs enforce.
+func (t *Trackers) Threshold(tracker int) Threshold { return t.thresholds[tracker] }
+
+// SetThreshold makes programs enforce a threshold, and none by one of 0 units.
+func (t *Trackers) SetThreshold(tracker int, to Threshold) {
+	at := &t.thresholds[tracker]
+	atomic.StoreUint64(&at.Units, 0)
+	atomic.StoreUint64(&at.Window, to.Window)
+	atomic.StoreUint64(&at.Lasts, to.Lasts)
+	atomic.StoreUint64(&at.Cost, to.Cost)
+	atomic.StoreUint64(&at.Burst, to.Burst)
+	atomic.StoreUint64(&at.Units, to.Units)
+}
+
 // eachRow sets a word in the row of each CPU.
 func (t *Trackers) eachRow(word int, value uint64) {
 	for i := word; i < len(t.rows); i += rowWords {
@@ -227,6 +270,13 @@ func (t *Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
 	line, bucket := at*int(t.layout.lines)+int(l.First), at*int(t.layout.buckets)+int(l.FirstBucket)
 	return t.lines[line*lineWords : (line+1+int(l.Lines))*lineWords],
 		t.flows[bucket*bucketWords : (bucket+int(l.Buckets))*bucketWords]
+}
+
+// Began returns when a tracker's bank 0 or 1 began to count, by [Monotonic]; 0 if that is
+// unknown. The banks of all CPUs have the same time once they count.
+func (t *Trackers) Began(tracker, bank int) time.Duration {
+	lines, _ := t.Bank(tracker, 0, bank)
+	return time.Duration(atomic.LoadUint64(&lines[beganWord]))
 }
 
 // PairWords returns the memory of a guard's pairs in bank 0 or 1.

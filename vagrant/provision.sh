@@ -49,10 +49,11 @@ grep -v '^ ' /var/log/weir-demo.log | tail -n 12
 tests/setup
 case $1 in
 dataplane)
-	run kernels suite tests/kernels
-	run loader suite loader
-	run netns suite tests/netns -test.skip TestFlood # which is about fractions of a second
-	run contract suite tests/contract -test.run 'TestRandom|TestPenalties'
+	while read -r -u 3 package arguments; do
+		# Unquoted: a list of arguments.
+		# shellcheck disable=SC2086
+		run "${package##*/}" suite "$package" $arguments
+	done 3< <(grep '^[^#]' tests/kernels/suites)
 	;;
 all)
 	export PATH=$PATH:/usr/local/go/bin GOPROXY=file:///built/modules GOSUMDB=off

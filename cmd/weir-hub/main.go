@@ -17,6 +17,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -50,6 +51,14 @@ func main() {
 		// of it waits for the collector. 500 nodes that start anew at once took 1.26 GB, and
 		// take 0.82.
 		debug.SetGCPercent(50)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		// Where much is asked for at once, garbage is collected before the service's
+		// MemoryMax ends it, which is 80 % of the machine's memory.
+		var machine syscall.Sysinfo_t
+		if err := syscall.Sysinfo(&machine); err == nil {
+			debug.SetMemoryLimit(int64(machine.Totalram * uint64(machine.Unit) / 10 * 6))
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -106,7 +115,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newSite(), newRelay(), newRun(), newShare())
+	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newCheck(), newRun(), newShare())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {
@@ -293,6 +302,7 @@ for five years.`,
 		if err != nil {
 			return err
 		}
+		n.TLSFirst = h.Broker.TLSFirst != "" && site == ""
 		text, err := n.Marshal()
 		if err != nil {
 			return err
@@ -386,7 +396,11 @@ func newRun() *cobra.Command {
 		Use:   "run --config FILE",
 		Short: "Publish lists until stopped",
 		Long: `Publishes the lists of a configuration until it is stopped by SIGINT or SIGTERM.
-Nodes go on filtering without it, and report that they are stale after max_age.`,
+Nodes go on filtering without it, and report that they are stale after max_age.
+
+SIGHUP, or weir fleet reload, reads the configuration again and takes in all of
+it or nothing: nodes stay connected. keys, state_dir, servers, sites, broker,
+api and console change with a restart only.`,
 		Example: "  weir-hub run --config /etc/weir-hub/hub.yaml",
 		Args:    noArgs,
 	}
@@ -396,37 +410,26 @@ Nodes go on filtering without it, and report that they are stale after max_age.`
 		if err != nil {
 			return err
 		}
-		return run(c.Context(), h, a, newLog(c.ErrOrStderr(), h.Log))
+		return run(c.Context(), *file, h, a, c.ErrOrStderr())
 	}
 	return c
 }
 
-func newLog(to io.Writer, how config.Log) *slog.Logger {
-	journal := serve.ToJournal(to)
-	o := slog.HandlerOptions{Level: slog.Level(how.Level)}
-	newHandler := func(to io.Writer) slog.Handler {
-		if how.Format == config.LogJSON {
-			return slog.NewJSONHandler(to, &o)
-		}
-		text := o
-		if journal {
-			text.ReplaceAttr = serve.WithoutTime
-		}
-		return slog.NewTextHandler(to, &text)
-	}
-	if journal {
-		return slog.New(serve.NewJournalHandler(to, newHandler))
-	}
-	return slog.New(newHandler(to))
-}
-
-// run runs a hub, and its broker if it has one inside.
-func run(ctx context.Context, c *config.Hub, a *authority.Authority, log *slog.Logger) error {
+// run runs a hub with the configuration of a file, and its broker if it has one inside.
+func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority, stderr io.Writer) error {
+	p := &process{}
+	log := p.logging.New(stderr, serve.ToJournal(stderr))
+	p.log = log
+	p.setLog(c.Log)
+	hangUps := make(chan os.Signal, 1) // before lists are read, for a reload must not kill
+	signal.Notify(hangUps, syscall.SIGHUP)
+	defer signal.Stop(hangUps)
 	var servers hub.Broker
 	if c.Broker.Listen != "" {
 		b, err := broker.Start(broker.Options{
 			Authority: a, Dir: filepath.Join(string(c.StateDir), "broker"), Listen: string(c.Broker.Listen), Sites: string(c.Broker.ListenSites),
 			Names: hosts(slices.Concat(c.Servers, c.Sites)), Log: log,
+			TLSFirst: map[config.TLSFirst]broker.TLSFirst{config.TLSFirstAccept: broker.TLSAccept, config.TLSFirstRequire: broker.TLSRequire}[c.Broker.TLSFirst],
 		})
 		if err != nil {
 			return err
@@ -441,29 +444,126 @@ func run(ctx context.Context, c *config.Hub, a *authority.Authority, log *slog.L
 		defer e.Close()
 		servers = e
 	}
-	h, err := hub.Open(hub.Options{Config: c, Authority: a, Broker: servers, Log: log, Version: version})
+	h, err := hub.Open(hub.Options{
+		Config: c, Authority: a, Broker: servers, Log: log, Version: version,
+		Reader: config.HubFile(file), Process: p,
+	})
 	if err != nil {
 		return err
 	}
 	defer h.Close()
 	ctx, cancel := context.WithCancel(ctx)
+	if p.manager, err = serve.DialManager(); err != nil {
+		cancel()
+		return err
+	}
+	defer p.manager.Close()
 	serving := serve.Config{
-		Socket: string(c.API.Socket), Group: c.API.Group, Metrics: string(c.Metrics.Listen), ConsoleHandler: h.Console(),
+		Socket: string(c.API.Socket), Group: c.API.Group, ConsoleHandler: h.Console(),
 		Console: serve.TLS{Address: string(c.Console.Listen), Cert: string(c.Console.TLS.Cert), Key: string(c.Console.TLS.Key), ClientCA: string(c.Console.TLS.ClientCA)},
 	}
 	wait := serving.RunHub(ctx, h, log)
 	defer wait()
+	p.scrapes = func(address string) func() {
+		ctx, cancel := context.WithCancel(ctx)
+		wait := serve.Config{Metrics: address}.RunHub(ctx, h, log)
+		return func() { cancel(); wait() }
+	}
+	p.start(c)
+	defer p.stop()
+	var reloading sync.WaitGroup
+	defer reloading.Wait()
 	defer cancel()
-	manager, err := serve.DialManager()
-	if err != nil {
-		return err
-	}
-	defer manager.Close()
-	if err := manager.Ready(fmt.Sprintf("%d lists", len(c.AllLists()))); err != nil {
-		log.Warn("the service manager does not know that the hub is ready: " + err.Error())
-	}
+	reloading.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangUps:
+				_, _ = h.Reload(ctx) // it is in the log
+			}
+		}
+	})
 	log.Info("publishing", "lists", len(c.AllLists()), "servers", strings.Join(c.Servers, ","))
 	return h.Run(ctx)
+}
+
+// process has the listeners and the log, which a reload of the hub changes, too.
+type process struct {
+	logging serve.Logging
+	log     *slog.Logger
+	manager *serve.Manager
+	scrapes func(address string) (stop func()) // serves metrics
+
+	mu          sync.Mutex
+	metrics     config.Metrics
+	stopScrapes func() // nil: none are served
+}
+
+// setLog sets what is logged, and how.
+func (p *process) setLog(how config.Log) {
+	p.logging.Set(slog.Level(how.Level), how.Format == config.LogJSON)
+}
+
+// start begins to serve metrics, and says that the hub is ready.
+func (p *process) start(c *config.Hub) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serveMetrics(c.Metrics)
+	p.ready(c)
+}
+
+// serveMetrics serves metrics where a configuration says. p.mu is held.
+func (p *process) serveMetrics(m config.Metrics) {
+	if p.stopScrapes != nil {
+		p.stopScrapes()
+		p.stopScrapes = nil
+	}
+	if text := m.Warning(); text != "" {
+		p.log.Warn(text)
+	}
+	if p.metrics = m; m.Listen != "" {
+		p.stopScrapes = p.scrapes(string(m.Listen))
+	}
+}
+
+// ready says that the hub has a configuration.
+func (p *process) ready(c *config.Hub) {
+	if err := p.manager.Ready(fmt.Sprintf("%d lists", len(c.AllLists()))); err != nil {
+		p.log.Warn("the service manager does not know that the hub is ready: " + err.Error())
+	}
+}
+
+// stop stops to serve metrics.
+func (p *process) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serveMetrics(config.Metrics{})
+}
+
+// Check implements [hub.Process].
+func (p *process) Check(c *config.Hub) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.Metrics == p.metrics || c.Metrics.Listen == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", string(c.Metrics.Listen))
+	if err != nil {
+		return fmt.Errorf("metrics.listen: %w", err)
+	}
+	return l.Close()
+}
+
+// Configure implements [hub.Process].
+func (p *process) Configure(c *config.Hub) {
+	p.setLog(c.Log)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.Metrics != p.metrics {
+		p.serveMetrics(c.Metrics)
+	}
+	p.ready(c)
 }
 
 // hosts returns the names and addresses in URLs.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/config"
+	"weir/control/serve"
 	"weir/tests/lab"
 )
 
@@ -76,7 +76,8 @@ func TestJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", s.Dev, s.Ino))
-	log := newLog(w, config.Log{Format: config.LogText}).With("list", "drop")
+	var how process
+	log := how.logging.New(w, serve.ToJournal(w)).With("list", "drop")
 	log.Debug("none")
 	log.Info("read")
 	log.Warn("late")

@@ -9,6 +9,7 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
+	"weir/control/serve"
 )
 
 func newSite() *cobra.Command {
@@ -74,7 +75,9 @@ disk, and needs no connection to the hub to start.`,
 		if err != nil {
 			return err
 		}
-		log := newLog(c.ErrOrStderr(), config.Log{Level: level, Format: config.LogText})
+		var how serve.Logging
+		how.Set(slog.Level(level), false)
+		log := how.New(c.ErrOrStderr(), serve.ToJournal(c.ErrOrStderr()))
 		s, err := broker.StartSite(broker.SiteOptions{Enrollment: e, Dir: dir, Listen: listen, Log: log})
 		if err != nil {
 			return err

@@ -1,14 +1,23 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/audit"
+	"weir/control/queue"
 )
 
 func newAudit() *cobra.Command {
@@ -17,7 +26,9 @@ func newAudit() *cobra.Command {
 		Use:   "audit",
 		Short: "Show who changed what, when and why",
 		Long: `Shows the last changes of entries, of the configuration and of modes in the
-running daemon, by commands, the console, signals and expiry, the latest first.
+running daemon, by commands, the console, signals and expiry, the latest first,
+also those that were refused, and starts, stops and weir detach. "alice as root"
+is what alice did by sudo. Where no daemon answers, its file is read.
 
 With a state directory, those before a restart are among them, and all are in
 audit.log there, a line of JSON each.`,
@@ -26,19 +37,51 @@ audit.log there, a line of JSON each.`,
 		Args: noArgs,
 	}
 	socketFlag(c.Flags(), &socket)
-	showAudit(c, func() *api.Client { return api.Dial(socket) })
+	showAudit(c, func(ctx context.Context, limit int) (*api.Audit, error) {
+		a, err := api.Dial(socket).Audit(ctx, limit)
+		if starting := new(api.StartingError); !errors.Is(err, api.ErrNotRunning) && !errors.Is(err, api.ErrUnanswered) && !errors.As(err, &starting) {
+			return a, err
+		}
+		q, unknown := queueOf(socket)
+		if unknown != nil {
+			return nil, err
+		}
+		return readAudit(c, q, limit)
+	})
 	return c
 }
 
+// readAudit reads the audit that a daemon has left, with what was done since.
+func readAudit(c *cobra.Command, q queue.Queue, limit int) (*api.Audit, error) {
+	file := filepath.Join(q.StateDir(), audit.File)
+	if f, err := os.Open(file); err == nil {
+		f.Close()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "weir: the daemon does not answer: from %s\n", file)
+	log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
+	a := &api.Audit{Changes: audit.Read(q.StateDir(), limit, log)}
+	names, err := q.Waiting()
+	for _, name := range names {
+		if note, bad := q.Read(name); bad == nil && note.Note != nil {
+			a.Changes = append(a.Changes, *note.Note)
+		}
+	}
+	slices.SortStableFunc(a.Changes, func(x, y api.AuditRecord) int { return y.Time.Compare(x.Time) })
+	a.Changes = a.Changes[:min(limit, len(a.Changes))]
+	return a, err
+}
+
 // showAudit makes a command show the audit of a daemon or a hub.
-func showAudit(c *cobra.Command, dial func() *api.Client) {
+func showAudit(c *cobra.Command, ask func(context.Context, int) (*api.Audit, error)) {
 	limit := c.Flags().Int("limit", api.DefaultAudit, fmt.Sprintf("`number` of changes to show, at most %d", api.MaxAudit))
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if *limit < 1 || *limit > api.MaxAudit {
 			return usageError{fmt.Errorf("--limit %d: want 1 to %d", *limit, api.MaxAudit)}
 		}
-		a, err := dial().Audit(c.Context(), *limit)
+		a, err := ask(c.Context(), *limit)
 		switch {
 		case err != nil:
 			return err

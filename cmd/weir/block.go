@@ -27,13 +27,19 @@ quotes, because of the shell: 'tcp *:* > 198.51.100.7:443'. With "-", or without
 entries if standard input is not a terminal, entries are read from there, one
 per line. Changes are all-or-nothing.`
 
+const queueLong = `
+
+While no daemon answers, or until it filters, the change waits in its state_dir
+and is made when it starts: "queued". A TTL counts from the command. What the
+daemon refuses then is in its log and in weir audit.`
+
 func newBlock() *cobra.Command {
 	return newChange(&cobra.Command{
 		Use:   "block [--ttl TIME] [--reason TEXT] ENTRY... | -",
 		Short: "Block addresses, prefixes or flows, permanently or for a time",
 		Long: `Adds entries to a block list of the running daemon. When the command returns,
 they are blocked, and stay so after a restart if the daemon has a state_dir. An
-entry that exists already takes the new TTL and reason.` + entriesLong,
+entry that exists already takes the new TTL and reason.` + entriesLong + queueLong,
 		Example: `  weir block 192.0.2.1
   weir block --ttl 1h --reason 'scans ssh' 198.51.100.0/24 2001:db8::/32
   weir block 'udp *:* > 203.0.113.7:53'
@@ -47,7 +53,7 @@ func newAllow() *cobra.Command {
 		Short: "Let addresses, prefixes or flows pass, whatever blocks them",
 		Long: `Adds entries to an allow list of the running daemon. When the command returns,
 they pass, and do so after a restart if the daemon has a state_dir. An entry
-that exists already takes the new TTL and reason.` + entriesLong,
+that exists already takes the new TTL and reason.` + entriesLong + queueLong,
 		Example: `  weir allow 192.0.2.1
   weir allow --ttl 8h --reason 'audit of today' 198.51.100.0/24`,
 	}, api.Change{Action: api.Allow})
@@ -58,7 +64,7 @@ func newUnblock() *cobra.Command {
 		Use:   "unblock ENTRY... | -",
 		Short: "Remove entries that weir block added",
 		Long: `Removes entries that weir block added from a block list of the running daemon.
-Entries of a feed stay blocked; weir allow lets them pass.` + entriesLong,
+Entries of a feed stay blocked; weir allow lets them pass.` + entriesLong + queueLong,
 		Example: `  weir unblock 192.0.2.1
   weir unblock --list scanners - < found.txt`,
 	}, api.Change{Action: api.Block, Remove: true})
@@ -69,7 +75,7 @@ func newUnallow() *cobra.Command {
 		Use:   "unallow ENTRY... | -",
 		Short: "Remove entries that weir allow added",
 		Long: `Removes entries that weir allow added from an allow list of the running daemon.
-Entries of a feed stay allowed.` + entriesLong,
+Entries of a feed stay allowed.` + entriesLong + queueLong,
 		Example: `  weir unallow 192.0.2.1`,
 	}, api.Change{Action: api.Allow, Remove: true})
 }
@@ -98,7 +104,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		}
 		changed := &api.Changed{List: change.List}
 		if change.Entries = entries.text; len(change.Entries) > 0 {
-			if changed, err = api.Dial(socket).Change(c.Context(), change); err != nil {
+			if changed, err = submit(c.Context(), socket, change); err != nil {
 				return entries.locate(err)
 			}
 		}
@@ -107,7 +113,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 			return printJSON(c.OutOrStdout(), changed)
 		case len(change.Entries) > 0: // else there was nothing to do
 			printChanged(c.OutOrStdout(), change, changed)
-			if change.Action == api.Block && !change.Remove {
+			if change.Action == api.Block && !change.Remove && !changed.Queued {
 				warnOfMonitor(c, socket)
 			}
 		}
@@ -220,6 +226,10 @@ func printChanged(out io.Writer, asked api.Change, c *api.Changed) {
 		verb = "allowed in"
 	}
 	count := func(n int) string { return humanize.Comma(int64(n)) }
+	if c.Queued {
+		fmt.Fprintf(out, "queued for list %s: %s; the daemon is not running, or is starting: active when it filters\n", c.List, count(len(asked.Entries)))
+		return
+	}
 	fmt.Fprintf(out, "%s list %s: %s", verb, c.List, count(n))
 	if c.Unchanged > 0 {
 		fmt.Fprintf(out, "; %s: %s", unchanged, count(c.Unchanged))

@@ -380,6 +380,31 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.Question != "tcp 192.0.2.1:1 > 192.0.2.2:2" || len(got.Answers[0].Matches) != 2 {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
 	}
+	// A limit is the headline, and no pass for scripts.
+	d.answers = []engine.Answer{{
+		Packet: "from 192.0.2.1", Verdict: engine.Limited, PenaltiesMore: 7990, Spared: []string{"192.0.2.0/24 would be blocked"},
+		Limit: &engine.Limit{Flow: "192.0.2.1", Rate: 100, Tracker: "src", Unit: "packets", Offered: new(1140.0)},
+	}}
+	rest := fmt.Sprintf(`{"last_drop": {"time": %q, "reason": "blocked", "list": "drop", "packets": 1234},
+		"depends": [{"stage": "penalty", "packets": "192.0.2.1 above its rate", "verdict": "drop"}]}`, now.Add(-20*time.Minute).Format(time.RFC3339))
+	if err := json.Unmarshal([]byte(rest), &d.answers[0]); err != nil {
+		t.Fatal(err)
+	}
+	const limited = `from 192.0.2.1: rate-limited to 100 pps: 1.04 kpps of it are dropped now, 91% (tracker src)
+  no entry matches all of these packets
+  last dropped about 20m ago (blocked, list drop), 1,234 packets in the last hour
+  spared: 192.0.2.0/24 would be blocked
+  depends on the rest of the packet:
+    drop  penalty  192.0.2.1 above its rate
+    and 7,990 penalties more
+`
+	if code, out, _ := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1"); code != exitDropped || out != limited {
+		t.Errorf("exit code %d\n%s\nwant\n%s", code, out, limited)
+	}
+	code, out, _ = weir(t, "", "explain", "--json", "--socket", socket, "192.0.2.1")
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.Verdict != engine.Limited || *got.Answers[0].Limit.Offered != 1140 {
+		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
 	// Several questions, and those of standard input.
 	d.answers = []engine.Answer{{Packet: "from 192.0.2.1"}}
 	code, out, _ = weir(t, "192.0.2.2\n\n# nothing\n192.0.2.3 # here\n", "explain", "--json", "--socket", socket, "192.0.2.1", "-")

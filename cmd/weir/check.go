@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -25,7 +26,9 @@ func newCheck() *cobra.Command {
 its files and directories, and the saved contents of other sources, and builds
 the filter in its own memory. What weir check accepts, weir run starts with,
 provided that the interfaces exist and new fetches succeed. It changes nothing,
-contacts no server, and needs neither a running daemon nor privileges.
+contacts no server, and needs neither a running daemon nor privileges. A source
+that cannot be read, or is refused, is an error, although weir run starts
+without it unless its list is required.
 
 Errors have file, line and column. --print shows the configuration with its
 defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
@@ -74,14 +77,17 @@ defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
 			if bad := printJSON(out, r.json(name, wrong, err)); bad != nil {
 				return bad
 			}
-		case *whole && err == nil:
-			return conf.Print(out)
 		case err == nil:
-			for _, w := range r.warnings {
-				fmt.Fprintln(c.ErrOrStderr(), "warning:", w)
+			if *whole {
+				if err := conf.Print(out); err != nil {
+					return err
+				}
 			}
-			fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d, entries: %d, trackers: %d, guards: %d%s\n",
-				name, interfacesOf(conf), len(conf.Lists), r.entries, len(conf.Trackers), len(conf.Guards), memoryOf(conf))
+			r.print(c.ErrOrStderr())
+			if len(r.problems) == 0 && !*whole {
+				fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d%s, entries: %d, trackers: %d, guards: %d%s\n",
+					name, interfacesOf(conf), len(conf.Lists), r.unchecked(), r.entries, len(conf.Trackers), len(conf.Guards), memoryOf(conf))
+			}
 		case len(wrong) > 0:
 			for _, e := range wrong {
 				fmt.Fprintln(c.ErrOrStderr(), e)
@@ -90,15 +96,38 @@ defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
 		if len(wrong) > 0 {
 			return fmt.Errorf("%s: errors: %d", name, len(wrong))
 		}
+		if err == nil && len(r.problems) > 0 {
+			err = fmt.Errorf("%s: sources that could not be read, or are refused: %d", name, len(r.problems))
+		}
 		return err
 	}
 	return c
+}
+
+// unchecked notes the sources that were not checked.
+func (r *checked) unchecked() string {
+	if r.unread == 0 {
+		return ""
+	}
+	return " (" + plural(r.unread, "source", "sources") + " not checked)"
 }
 
 // checked is what is known of a configuration's lists.
 type checked struct {
 	entries  int
 	warnings []string
+	problems []string // why lists do not have what their sources contain
+	unread   int      // sources of which nothing is known
+}
+
+// print writes a line for each warning and problem.
+func (r *checked) print(out io.Writer) {
+	for _, w := range r.warnings {
+		fmt.Fprintln(out, "warning:", w)
+	}
+	for _, p := range r.problems {
+		fmt.Fprintln(out, "error:", p)
+	}
 }
 
 // checkLists builds the filter of a configuration on the heap.
@@ -115,7 +144,12 @@ func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &checked{entries: p.Entries(), warnings: slices.Concat(daemon.HostWarnings(conf), p.Advice(), p.Warnings())}, e.Close()
+	r := &checked{entries: p.Entries(), warnings: slices.Concat(daemon.HostWarnings(conf), p.Advice(), p.Warnings()), problems: p.Problems()}
+	for _, n := range p.Unread() {
+		r.unread++
+		r.warnings = append(r.warnings, fmt.Sprintf("list %s: %s: not checked, since nothing of it is saved, and weir check fetches nothing", n.List, n.Source))
+	}
+	return r, e.Close()
 }
 
 // interfacesOf returns the number of interfaces, and how many are not filtered at XDP.
@@ -166,6 +200,9 @@ func (r *checked) json(file string, wrong config.Errors, err error) any {
 	}
 	if r != nil {
 		warnings = append(warnings, r.warnings...)
+		for _, p := range r.problems {
+			all = append(all, configError{Error: p})
+		}
 	}
 	return map[string]any{"file": file, "errors": all, "warnings": warnings}
 }

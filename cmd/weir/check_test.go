@@ -115,3 +115,28 @@ func TestCheckFlags(t *testing.T) {
 		}
 	}
 }
+
+// A list that has not what its source contains is never called fine.
+func TestCheckSources(t *testing.T) {
+	refused, absent := file(t, "refused.txt", "0.0.0.0/0\n"), file(t, "x", "")+"absent"
+	bad := file(t, "weir.yaml", "interfaces: [lo]\nlists:\n  a: {sources: [{file: "+refused+"}]}\n  b: {sources: [{file: "+absent+"}]}\n")
+	code, out, log := weir(t, "", "check", bad)
+	if code != exitFailure || out != "" || !containsAll(log, []string{
+		"error: list a: it would cover 100 % of IPv4", "error: list b: stat " + absent + ": no such file or directory",
+		"weir: " + bad + ": sources that could not be read, or are refused: 2\n",
+	}) {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, _ := weir(t, "", "check", "--json", bad); code != exitFailure || strings.Count(out, `"error":`) != 2 {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	if code, out, log := weir(t, "", "check", "--print", bad); code != exitFailure || !strings.Contains(out, "interfaces:") || strings.Count(log, "error: list") != 2 {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	url := file(t, "url.yaml", "interfaces: [lo]\nstate_dir: \"\"\nlists: {c: {sources: [{url: 'https://192.0.2.1/c'}]}}\n")
+	code, out, log = weir(t, "", "check", url)
+	if code != exitOK || !strings.Contains(out, "lists: 1 (1 source not checked), entries: 0") ||
+		!strings.Contains(log, "warning: list c: https://192.0.2.1/c: not checked, since nothing of it is saved") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+}

@@ -162,7 +162,7 @@ func (v *configFlags) said() (*config.Config, error) {
 		c.API.Socket = config.Path(path)
 	}
 	if v.flags.Changed("learn") {
-		c.Learning.Elements, c.Learning.Exact = v.learn, v.learn > 0
+		c.Learning.Elements, c.Learning.Exact = quantity.Count(v.learn), v.learn > 0
 	}
 	for _, t := range targets(v.ifaces, v.netns) {
 		c.Interfaces = append(c.Interfaces, config.Interface{Name: t.Iface, Netns: t.Netns, Hook: v.hook, XDP: v.xdp, Attach: v.attach, Required: true})
@@ -232,7 +232,7 @@ func (v *configFlags) prepare(c *cobra.Command, out *console) (*daemon.Prepared,
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range p.Warnings() {
+	for _, w := range slices.Concat(p.Problems(), p.Warnings()) {
 		fmt.Fprintln(out, "weir:", w)
 	}
 	return p, nil

@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/config"
+	"weir/tests/seed"
 )
 
 // A configuration that flags make is printed as one that is read back the same.
 func TestPrintedFlags(t *testing.T) {
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seed.New(t)
 	accepted := 0
 	for range 1000 {
 		flags := randomFlags(r)
@@ -37,18 +37,18 @@ func TestPrintedFlags(t *testing.T) {
 			if !utf8.ValidString(strings.Join(flags, "")) && strings.Contains(err.Error(), "UTF-8") && printed.Len() == 0 {
 				continue
 			}
-			t.Fatalf("seed %d: %q: %v", seed, flags, err)
+			t.Fatalf("%q: %v", flags, err)
 		}
 		got, err := config.Parse("printed", printed.Bytes())
 		if err != nil {
-			t.Fatalf("seed %d: %q: %v\n%s", seed, flags, err, printed.String())
+			t.Fatalf("%q: %v\n%s", flags, err, printed.String())
 		}
 		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("seed %d: %q:\n%+v\nwant\n%+v\n%s", seed, flags, got, want, printed.String())
+			t.Fatalf("%q:\n%+v\nwant\n%+v\n%s", flags, got, want, printed.String())
 		}
 	}
 	if accepted < 200 {
-		t.Errorf("seed %d: only %d configurations are accepted", seed, accepted)
+		t.Errorf("only %d configurations are accepted", accepted)
 	}
 }
 

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,11 +24,15 @@ type console struct {
 	journal bool     // the log is systemd's
 	live    *os.File // nil where the output is no terminal
 	line    string   // that stands there
+
+	failed *atomic.Uint64 // lines that could not be written
+	late   uint64         // of them, those since the last one that could
+	logger *slog.Logger   // says so afterwards; nil: none does
 }
 
 // newConsole takes a terminal for the live line only if the output is one.
 func newConsole(stdout, stderr io.Writer) *console {
-	c := &console{log: stderr, journal: serve.ToJournal(raw(stderr))}
+	c := &console{log: stderr, failed: new(atomic.Uint64), journal: serve.ToJournal(raw(stderr))}
 	c.live = terminalOf(stdout)
 	return c
 }
@@ -50,54 +54,27 @@ func terminalOf(stream any) *os.File {
 
 func (c *console) terminal() bool { return c.live != nil }
 
-// logger logs to the console, or as the journal expects it.
-func (c *console) logger(l *logging) *slog.Logger {
-	text, json := slog.HandlerOptions{Level: &l.least}, slog.HandlerOptions{Level: &l.least}
-	if c.journal {
-		text.ReplaceAttr = serve.WithoutTime
-	}
-	newHandler := func(w io.Writer) slog.Handler {
-		return &handler{slog.NewTextHandler(w, &text), slog.NewJSONHandler(w, &json), &l.asJSON}
-	}
-	if c.journal {
-		return slog.New(serve.NewJournalHandler(c, newHandler))
-	}
-	return slog.New(newHandler(c))
+// newLogger returns what logs to the console, or as the journal expects it.
+func (c *console) newLogger(l *logging) *slog.Logger {
+	c.failed = &l.failed
+	c.logger = l.New(c, c.journal)
+	return c.logger
 }
 
 // logging is what is logged, and how: it may change at any time.
 type logging struct {
-	least     slog.LevelVar
-	asJSON    atomic.Bool // otherwise as text
-	forceJSON bool        // whatever the configuration says
+	serve.Logging
+	forceJSON bool // whatever the configuration says
+
+	failed atomic.Uint64 // lines that could not be written
 }
+
+// Failed returns how many lines could not be written, as to a pipe without a reader.
+func (l *logging) Failed() uint64 { return l.failed.Load() }
 
 // Configure sets what is logged, and how.
 func (l *logging) Configure(c config.Log) {
-	l.least.Set(slog.Level(c.Level))
-	l.asJSON.Store(l.forceJSON || c.Format == config.LogJSON)
-}
-
-// handler logs as text or as JSON, as is wanted at the moment.
-type handler struct {
-	slog.Handler // as text
-	json         slog.Handler
-	asJSON       *atomic.Bool
-}
-
-func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	if h.asJSON.Load() {
-		return h.json.Handle(ctx, r)
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &handler{h.Handler.WithAttrs(attrs), h.json.WithAttrs(attrs), h.asJSON}
-}
-
-func (h *handler) WithGroup(name string) slog.Handler {
-	return &handler{h.Handler.WithGroup(name), h.json.WithGroup(name), h.asJSON}
+	l.Set(slog.Level(c.Level), l.forceJSON || c.Format == config.LogJSON)
 }
 
 const eraseLine = "\r\x1b[K"
@@ -106,12 +83,21 @@ const eraseLine = "\r\x1b[K"
 func (c *console) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.line == "" {
-		return c.log.Write(b)
+	if c.line != "" {
+		fmt.Fprint(c.live, eraseLine)
+		defer func() { fmt.Fprint(c.live, c.line) }()
 	}
-	fmt.Fprint(c.live, eraseLine)
 	n, err := c.log.Write(b)
-	fmt.Fprint(c.live, c.line)
+	switch {
+	case err != nil:
+		lines := uint64(bytes.Count(b, []byte("\n")))
+		c.failed.Add(lines)
+		c.late += lines
+	case c.late > 0 && c.logger != nil:
+		late := c.late
+		c.late = 0
+		go c.logger.Warn("lines before this one could not be written to the log", "lines", late) // not here: the handler is locked
+	}
 	return n, err
 }
 

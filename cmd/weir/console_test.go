@@ -13,7 +13,7 @@ func TestLogging(t *testing.T) {
 	var out bytes.Buffer
 	var how logging
 	how.Configure(config.Log{Level: config.LogLevel(slog.LevelInfo), Format: config.LogText})
-	log := newConsole(&out, &out).logger(&how).With("list", "feed")
+	log := newConsole(&out, &out).newLogger(&how).With("list", "feed")
 	log.Debug("no")
 	log.Info("one")
 	how.Configure(config.Log{Level: config.LogLevel(slog.LevelDebug), Format: config.LogJSON})

@@ -51,7 +51,9 @@ func TestDocumentedConfigurations(t *testing.T) {
 				whole = "interfaces: [eth0]\n" + whole
 			}
 			path := file(t, "weir.yaml", whole)
-			if code, out, log := weir(t, "", "check", path); code != exitOK {
+			code, out, log := weir(t, "", "check", path)
+			absent := strings.Count(log, ": no such file or directory\n") // files of lists are not here
+			if code != exitOK && (absent == 0 || strings.Count(log, "error: ") != absent) {
 				t.Errorf("%s: exit code %d\n%s\n%s%s", page, code, c, out, log)
 			}
 			checked++

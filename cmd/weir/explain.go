@@ -56,7 +56,7 @@ starts with these, and none needs to run.`,
 	socketFlag(f, &socket)
 	f.StringVar(&from, "capture", "", "`file` whose packets are asked for, pcap or pcapng; - for standard input")
 	f.IntVar(&count, "count", 100, "most `packets` of the capture to ask for")
-	exitCode := f.Bool("exit-code", false, "exit with 3 if any packet would be dropped")
+	exitCode := f.Bool("exit-code", false, "exit with 3 if any packet would be dropped, or is of a rate-limited flow")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch {
@@ -72,7 +72,7 @@ starts with these, and none needs to run.`,
 		defer x.close()
 		dropped := false
 		x.answered = func(e api.Explanation) error {
-			dropped = dropped || e.Drops()
+			dropped = dropped || !e.Passes()
 			if *asJSON {
 				return printJSON(c.OutOrStdout(), e)
 			}
@@ -248,7 +248,11 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 		if a.Direction != "" {
 			packet += " (" + a.Direction + ")"
 		}
-		fmt.Fprintf(w, "%s: %v (%v%s)\n", packet, a.Verdict, a.Reason, list)
+		if a.Limit != nil {
+			fmt.Fprintf(w, "%s: %s\n", packet, api.LimitText(a.Limit))
+		} else {
+			fmt.Fprintf(w, "%s: %v (%v%s)\n", packet, a.Verdict, a.Reason, list)
+		}
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, m := range a.Matches {
 			fmt.Fprintf(t, "  %s\tlist %s\t%s\t%s\n", m.Action, m.List, m.Entry, origin(m, now))
@@ -259,6 +263,17 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 			fmt.Fprintln(w, "  no entry matches: a false positive of the approximate filter")
 		case len(a.Matches) == 0:
 			fmt.Fprintln(w, "  no entry matches all of these packets")
+		}
+		if l := a.LastDrop; l != nil {
+			list := ""
+			if l.List != "" {
+				list = ", list " + l.List
+			}
+			fmt.Fprintf(w, "  last dropped about %s (%v%s), %s in the last hour\n",
+				relative(&l.Time, now), l.Reason, list, plural(int(l.Packets), "packet", "packets"))
+		}
+		for _, text := range a.Spared {
+			fmt.Fprintln(w, "  spared:", text)
 		}
 		printStages(w, a.Stages, now)
 		printDepends(w, a, now)
@@ -317,6 +332,9 @@ func printDepends(w io.Writer, a engine.Answer, now time.Time) {
 	if a.DependsMore > 0 {
 		fmt.Fprintf(w, "    and %s more\n", plural(a.DependsMore, "entry", "entries"))
 	}
+	if a.PenaltiesMore > 0 {
+		fmt.Fprintf(w, "    and %s more\n", plural(a.PenaltiesMore, "penalty", "penalties"))
+	}
 }
 
 // origin says where an entry is from, and what is known of it.
@@ -333,6 +351,12 @@ func origin(m engine.Match, now time.Time) string {
 	}
 	if m.Added != nil {
 		text += ", " + relative(m.Added, now)
+	}
+	switch {
+	case m.Listed != nil && m.Earlier:
+		text += ", listed " + relative(m.Listed, now) + " or before"
+	case m.Listed != nil:
+		text += ", listed " + relative(m.Listed, now)
 	}
 	if m.Expires != nil {
 		text += ", expires " + relative(m.Expires, now)

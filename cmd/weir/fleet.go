@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/fleet/wire"
 )
 
 func newFleet() *cobra.Command {
@@ -30,6 +33,7 @@ nodes.`,
 		newFleetConsole(),
 		newFleetLists(),
 		newFleetRefresh(),
+		newFleetReload(),
 		newFleetAudit(),
 		newFleetExplain(),
 		newFleetTop(),
@@ -44,7 +48,7 @@ nodes.`,
 }
 
 // notPublished follows what a command has done.
-const notPublished = "The broker cannot be reached: nodes get it as soon as it can. weir fleet status says why."
+const notPublished = "It is not published yet: nodes get it as soon as the hub can publish it. weir fleet status says why."
 
 // hubFlag is the flag --socket.
 func hubFlag(c *cobra.Command) *string {
@@ -88,16 +92,23 @@ themselves, also while the hub is down.` + entriesLong,
 				return entries.locate(err)
 			}
 		}
+		var unpublished error
+		if len(change.Entries) > 0 && !changed.Published {
+			unpublished = errUnpublished
+		}
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), changed)
+			return cmp.Or(printJSON(c.OutOrStdout(), changed), unpublished)
 		}
 		if len(change.Entries) > 0 {
 			printChanged(c.OutOrStdout(), change, &changed.Changed)
+			for _, w := range changed.Warnings {
+				fmt.Fprintln(c.ErrOrStderr(), "weir: warning:", w)
+			}
 			if !changed.Published {
 				fmt.Fprintln(c.OutOrStdout(), notPublished)
 			}
 		}
-		return nil
+		return unpublished
 	}
 	return c
 }
@@ -111,16 +122,56 @@ the results. What has changed reaches the nodes as always: at once, or in waves.
 If a source fails, its old contents stay.
 
 With --accept, contents are accepted that have lost more entries than
-max_shrink, or have become empty. That counts for these contents alone: what is
-read later is compared with them.`,
+max_shrink, grown by more than max_growth, or have become empty. That counts for
+these contents alone: what is read later is compared with them.`,
 		Example: `  weir fleet refresh
   weir fleet refresh drop --accept`,
 	}
 	socket := hubFlag(c)
-	accept := c.Flags().Bool("accept", false, "accept shrunken and empty contents of these lists once")
+	accept := c.Flags().Bool("accept", false, "accept shrunken, grown and empty contents of these lists once")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
 		return refresh(c, api.DialHub(*socket), names, *accept, *asJSON)
+	}
+	return c
+}
+
+func newFleetReload() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "reload",
+		Short: "Have the hub read its configuration again",
+		Long: `Makes the running hub read hub.yaml again, and shows what has changed. If
+anything is wrong, or cannot change without a restart, all of the old
+configuration stays. Nodes stay connected. A rollout that is under way keeps the
+waves with which it began.`,
+		Example: `  weir hub check /etc/weir-hub/hub.yaml   # first: find mistakes
+  weir fleet reload`,
+		Args: noArgs,
+	}
+	socket := hubFlag(c)
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		r, err := api.DialHub(*socket).ReloadFleet(c.Context())
+		if err != nil {
+			return err
+		}
+		var unpublished error
+		if !r.Published {
+			unpublished = errUnpublished
+		}
+		if *asJSON {
+			return cmp.Or(printJSON(c.OutOrStdout(), r), unpublished)
+		}
+		for _, change := range r.Changes {
+			fmt.Fprintln(c.OutOrStdout(), change)
+		}
+		if len(r.Changes) == 0 {
+			fmt.Fprintln(c.OutOrStdout(), "nothing has changed")
+		}
+		if !r.Published {
+			fmt.Fprintln(c.OutOrStdout(), notPublished)
+		}
+		return unpublished
 	}
 	return c
 }
@@ -140,7 +191,9 @@ All are in audit.log in the hub's state directory, a line of JSON each.`,
 		Args: noArgs,
 	}
 	socket := hubFlag(c)
-	showAudit(c, func() *api.Client { return api.DialHub(*socket) })
+	showAudit(c, func(ctx context.Context, limit int) (*api.Audit, error) {
+		return api.DialHub(*socket).Audit(ctx, limit)
+	})
 	return c
 }
 
@@ -150,6 +203,8 @@ func newFleetStatus() *cobra.Command {
 		Short: "Show the lists of a fleet, and which versions its nodes have",
 		Long: `Shows the lists of a fleet, and its nodes: current, behind a version, stale
 (without news from the hub), silent, unseen since the hub started, or revoked.
+WANTED is which versions of a list the nodes are to have, which differ while a
+rollout is in its waves, and HAVE which they filter by: "2 of 8 .2, 6 nothing".
 
 Exit code 4: there are problems, or nodes that are behind, stale or silent.`,
 		Example: "  weir fleet status --json",
@@ -186,6 +241,39 @@ func healthy(f *api.HubStatus) bool {
 	return len(f.Problems) == 0
 }
 
+// sharesText says how many of some nodes have which versions of a list: "2 of 8 .2, 6 nothing".
+func sharesText(all []api.FleetShare, total int, last wire.Place, none string) string {
+	var texts []string
+	rest := total
+	for _, s := range all {
+		name := s.Version.String()
+		switch {
+		case s.Version == wire.Place{}:
+			name = none
+		case s.Version.Epoch == last.Epoch:
+			name = fmt.Sprintf(".%d", s.Version.Version)
+		}
+		switch {
+		case s.Nodes == total:
+			return "all " + name
+		case len(texts) == 0:
+			texts = append(texts, fmt.Sprintf("%d of %d %s", s.Nodes, total, name))
+		default:
+			texts = append(texts, fmt.Sprintf("%d %s", s.Nodes, name))
+		}
+		rest -= s.Nodes
+	}
+	switch {
+	case total == 0:
+		return "-"
+	case len(texts) == 0:
+		return "unknown"
+	case rest > 0:
+		texts = append(texts, fmt.Sprintf("%d unknown", rest))
+	}
+	return strings.Join(texts, ", ")
+}
+
 func printNodes(out io.Writer, f *api.HubStatus) {
 	for _, p := range f.Problems {
 		fmt.Fprintln(out, "problem:", p)
@@ -205,13 +293,21 @@ func printNodes(out io.Writer, f *api.HubStatus) {
 		fmt.Fprintf(out, " (%s)", strings.Join(counts, ", "))
 	}
 	fmt.Fprintln(out)
-	fmt.Fprintf(out, "\n%-24s %-6s %12s %8s  %-18s %s\n", "LIST", "ACTION", "ENTRIES", "MANUAL", "VERSION", "PUBLISHED")
+	if r := f.Reload; r != nil && r.Error == "" { // else it is among the problems
+		fmt.Fprintf(out, "hub.yaml: reloaded %v ago\n", f.Time.Sub(r.Time).Round(time.Second))
+	}
+	fmt.Fprintf(out, "\n%-24s %-6s %12s %8s  %-18s %-10s %-24s %s\n", "LIST", "ACTION", "ENTRIES", "MANUAL", "VERSION", "PUBLISHED", "WANTED", "HAVE")
 	for _, l := range f.Lists {
 		published := "yes"
 		if l.Published != l.Version {
 			published = l.Published.String()
 		}
-		fmt.Fprintf(out, "%-24s %-6s %12s %8s  %-18v %s\n", l.Name, l.Action, count(float64(l.Entries)), count(float64(l.Manual)), l.Version, published)
+		total := 0
+		for _, s := range l.Wanted {
+			total += s.Nodes
+		}
+		fmt.Fprintf(out, "%-24s %-6s %12s %8s  %-18v %-10s %-24s %s\n", l.Name, l.Action, count(float64(l.Entries)), count(float64(l.Manual)), l.Version, published,
+			sharesText(l.Wanted, total, l.Version, "as it is"), sharesText(l.Have, total, l.Version, "nothing"))
 	}
 	for _, l := range f.Lists {
 		if r := l.Rollout; r != nil && (r.State == api.RolloutRunning || r.State == api.RolloutPaused) {

@@ -85,7 +85,7 @@ Entries of the fleet's lists are shown with the file and line of the hub's feed.
 		if err := errors.Join(err, noAnswer(e.Nodes, func(n api.NodeExplanation) (name, problem string) { return n.Node, n.Problem })); err != nil {
 			return err
 		}
-		if *exitCode && slices.ContainsFunc(e.Nodes, func(n api.NodeExplanation) bool { return n.Explanation != nil && n.Explanation.Drops() }) {
+		if *exitCode && slices.ContainsFunc(e.Nodes, func(n api.NodeExplanation) bool { return n.Explanation != nil && !n.Explanation.Passes() }) {
 			return errDropped
 		}
 		return nil
@@ -118,6 +118,10 @@ func printFleetExplanation(out io.Writer, e *api.FleetExplanation, now time.Time
 		for i := range n.Explanation.Answers {
 			for _, m := range n.Explanation.Answers[i].Entries() {
 				m.Packets = nil // counts differ between nodes
+			}
+			n.Explanation.Answers[i].LastDrop = nil
+			if l := n.Explanation.Answers[i].Limit; l != nil {
+				l.Offered = nil // so do rates
 			}
 		}
 		printExplanation(&b, *n.Explanation, now)
@@ -282,8 +286,8 @@ func newFleetTrace() *cobra.Command {
 		Long: `Asks the nodes of a fleet whether and when the packets of a capture passed, as
 weir trace asks one daemon. It requires digest.rate in the configurations of the
 nodes. With links between the nodes, and the node where the packets arrived, it
-finds their path. Nodes are asked for the parts of a packet that do not change
-on the way: 28 bytes of IPv4, 60 of IPv6.` + askLong,
+finds their path. Nodes get of a packet what its digest depends on: at
+most 32 bytes of IPv4, 64 of IPv6.` + askLong,
 		Example: `  weir fleet trace attack.pcap
   weir fleet trace --link edge-core --link edge-west --from edge attack.pcap`,
 		Args: someArgs("CAPTURE"),

@@ -116,7 +116,7 @@ func TestFleetTop(t *testing.T) {
 func TestFleetTrace(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	traced := func(slices ...api.TracedSlice) *api.Traced {
-		return &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: new(time.Unix(0, 0)), Packets: []api.TracedPacket{{Slices: slices, Chance: 0.01}}}}}
+		return &api.Traced{Version: 3, Interfaces: []api.TracedInterface{{Name: "eth0", Since: new(time.Unix(0, 0)), Packets: []api.TracedPacket{{Slices: slices, Chance: 0.01}}}}}
 	}
 	n := &nodesOf{traced: api.FleetTraced{Nodes: []api.NodeTraced{
 		{Node: "core", Traced: traced(api.TracedSlice{Start: at, Length: 1})}, {Node: "edge", Traced: traced(api.TracedSlice{Start: at, Length: 1})},

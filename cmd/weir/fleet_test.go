@@ -22,6 +22,9 @@ type hubOf struct {
 	answer api.FleetChanged
 	rolled api.FleetRoll
 	audit  []api.AuditRecord
+
+	reloaded api.FleetReloaded
+	failure  error
 }
 
 func (h *hubOf) Fleet(context.Context) (api.HubStatus, error) { return h.fleet, nil }
@@ -52,6 +55,8 @@ func (h *hubOf) Roll(_ context.Context, r api.FleetRoll) (api.FleetRolled, error
 	return api.FleetRolled{Lists: []string{"drop"}, Published: r.Do != api.RollPause}, nil
 }
 
+func (h *hubOf) Reload(context.Context) (api.FleetReloaded, error) { return h.reloaded, h.failure }
+
 func (h *hubOf) Refresh(_ context.Context, name string, accept bool) ([]api.FetchOutcome, error) {
 	if name == "none" {
 		return nil, api.ErrNoList
@@ -80,6 +85,27 @@ func serveHub(t *testing.T, h *hubOf) string {
 	return socket
 }
 
+func TestFleetReload(t *testing.T) {
+	h := &hubOf{reloaded: api.FleetReloaded{Changes: []string{"lists.more: added"}, Published: true}}
+	socket := serveHub(t, h)
+	for _, c := range []struct {
+		args []string
+		says string
+	}{{nil, "lists.more: added\n"}, {[]string{"--json"}, `"published": true`}} {
+		if code, out, log := weir(t, "", append([]string{"fleet", "reload", "--socket", socket}, c.args...)...); code != exitOK || !strings.Contains(out, c.says) {
+			t.Errorf("%q: exit code %d\n%s%s", c.args, code, out, log)
+		}
+	}
+	h.reloaded = api.FleetReloaded{}
+	if code, out, _ := weir(t, "", "fleet", "reload", "--socket", socket); code != exitUnpublished || !strings.HasPrefix(out, "nothing has changed\nIt is not published yet") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	h.failure = errors.New("reload, the old configuration stays: broken")
+	if code, _, log := weir(t, "", "fleet", "reload", "--socket", socket); code != exitFailure || !strings.Contains(log, "the old configuration stays: broken") {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+}
+
 func TestFleetAudit(t *testing.T) {
 	h := &hubOf{audit: []api.AuditRecord{
 		{Change: "pause", First: []string{"drop"}, Entries: 1, User: "ada"},
@@ -106,7 +132,9 @@ func TestFleet(t *testing.T) {
 	h := &hubOf{
 		answer: api.FleetChanged{Changed: api.Changed{List: "block", Added: 1}, Published: true},
 		fleet: api.HubStatus{Time: time.Now(), Connected: true,
-			Lists: []api.FleetList{{Name: "drop", Action: api.Block, Entries: 1_200_000, Version: wire.Place{Epoch: 7, Version: 3}, Published: wire.Place{Epoch: 7, Version: 3}}},
+			Lists: []api.FleetList{{Name: "drop", Action: api.Block, Entries: 1_200_000, Version: wire.Place{Epoch: 7, Version: 3}, Published: wire.Place{Epoch: 7, Version: 3},
+				Wanted: []api.FleetShare{{Version: wire.Place{Epoch: 7, Version: 3}, Nodes: 2}, {Nodes: 6}},
+				Have:   []api.FleetShare{{Nodes: 5}, {Version: wire.Place{Epoch: 7, Version: 3}, Nodes: 1}, {Version: wire.Place{Epoch: 6, Version: 9}, Nodes: 1}}}},
 			Nodes: []api.FleetNode{
 				{Name: "edge-1", Labels: []string{"paris"}, State: api.NodeCurrent, Seen: &seen, Report: &wire.Status{Passed: 1000, Dropped: 20}},
 				{Name: "edge-2", State: api.NodeUnseen},
@@ -118,10 +146,10 @@ func TestFleet(t *testing.T) {
 		t.Errorf("%d: %s (%+v)", code, out, h.asked)
 	}
 	h.answer.Published = false
-	if code, out, _ = weir(t, "192.0.2.1\n192.0.2.2\n", "fleet", "unblock", "--socket", socket, "-"); code != exitOK || !strings.Contains(out, "broker cannot be reached") || !h.asked.Remove || len(h.asked.Entries) != 2 {
+	if code, out, _ = weir(t, "192.0.2.1\n192.0.2.2\n", "fleet", "unblock", "--socket", socket, "-"); code != exitUnpublished || !strings.Contains(out, "It is not published yet") || !h.asked.Remove || len(h.asked.Entries) != 2 {
 		t.Errorf("%d: %s (%+v)", code, out, h.asked)
 	}
-	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitOK ||
+	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitOK || !strings.Contains(out, " 2 of 8 .3, 6 as it is    5 of 8 nothing, 1 .3, 1 6.9, 1 unknown\n") ||
 		!strings.Contains(out, "nodes: 2 (current 1, unseen 1)") || !strings.Contains(out, "edge-1") || !strings.Contains(out, "1.2 M") {
 		t.Errorf("%d: %s", code, out)
 	}

@@ -99,7 +99,11 @@ func printHistory(out io.Writer, h *api.History) {
 	t.Flush()
 }
 
-// mostly returns the most frequent reason of drops, and the list with the most matches.
+// blocked is the reason of drops by block lists.
+const blocked = "blocked"
+
+// mostly returns the most frequent reason of drops, and, where lists are that, the list
+// with the most matches.
 func mostly(p api.HistoryPoint) string {
 	var reason api.HistoryReason
 	for _, r := range p.Reasons {
@@ -108,7 +112,7 @@ func mostly(p api.HistoryPoint) string {
 		}
 	}
 	switch {
-	case len(p.Lists) == 0 || p.Lists[0].List == "":
+	case len(p.Lists) == 0, p.Lists[0].List == "", reason.Reason != "" && reason.Reason != blocked:
 		return reason.Reason
 	case reason.Reason == "":
 		return p.Lists[0].List

@@ -37,6 +37,12 @@ func TestHistory(t *testing.T) {
 	if want := (api.HistoryQuestion{Since: 24 * time.Hour, Step: 5 * time.Minute}); d.historyAsked != want {
 		t.Errorf("asked %+v, want %+v", d.historyAsked, want)
 	}
+	// A limit on heavy hitters has nothing to do with a list.
+	point.Reasons = []api.HistoryReason{{Reason: "blocked", Drops: true, Packets: 85}, {Reason: "rate-limited", Drops: true, Packets: 50_377}}
+	d.history.Points = []api.HistoryPoint{point}
+	if _, out, _ := weir(t, "", "history", "--socket", socket); !strings.Contains(out, "  rate-limited\n") || strings.Contains(out, "rate-limited, feed") {
+		t.Errorf("mostly limited:\n%s", out)
+	}
 	d.history = api.History{}
 	if code, out, _ := weir(t, "", "history", "--socket", socket); code != exitOK || !strings.Contains(out, "nothing was recorded") {
 		t.Errorf("without records: %d\n%s", code, out)

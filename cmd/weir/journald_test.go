@@ -43,7 +43,7 @@ func TestLogToJournal(t *testing.T) {
 	stream, written := journal(t)
 	var how logging
 	how.Configure(config.Log{Level: config.LogLevel(slog.LevelDebug), Format: config.LogText})
-	log := newConsole(io.Discard, &printable{to: stream}).logger(&how).With("list", "feed")
+	log := newConsole(io.Discard, &printable{to: stream}).newLogger(&how).With("list", "feed")
 	log.Debug("one")
 	log.Info("two", "x", "a\nb")
 	log.Warn("three")

@@ -56,7 +56,7 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 	gap := "\n"
 	for _, l := range lists {
 		for _, o := range l.LeftOut {
-			fmt.Fprintf(out, "%s%s: LEFT OUT %s: it would cut off %s\n", gap, l.Name, o.Entry, o.CutOff)
+			fmt.Fprintf(out, "%s%s: LEFT OUT %s: %s\n", gap, l.Name, o.Entry, o.Why())
 			gap = ""
 		}
 		for _, s := range l.Spare {
@@ -187,7 +187,8 @@ func newRefresh() *cobra.Command {
 lists, and shows the results. If a source fails, its old contents stay active.
 
 With --accept, contents are accepted that have lost more entries than
-max_shrink, have become empty, or cover more than max_coverage. That counts for
+max_shrink or grown by more than max_growth, have become empty, or cover more
+than max_coverage. That counts for
 these contents alone: what is read later is compared with them, and its coverage
 is checked again.`,
 		Example: `  weir refresh
@@ -196,7 +197,7 @@ is checked again.`,
 		ValidArgsFunction: completeLists(math.MaxInt),
 	}
 	socketFlag(c.Flags(), &socket)
-	c.Flags().BoolVar(&accept, "accept", false, "accept shrunken, empty and wide contents of these lists once")
+	c.Flags().BoolVar(&accept, "accept", false, "accept shrunken, grown, empty and wide contents of these lists once")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
 		return refresh(c, api.Dial(socket), names, accept, *asJSON)

@@ -30,7 +30,8 @@ const (
 	exitDropped = 3 // weir explain --exit-code: it would be dropped
 	exitDiffer  = 3 // weir diff --exit-code: the lists differ
 
-	exitUnfiltered = 4 // weir status, weir reload: something is not filtered as configured
+	exitUnfiltered  = 4 // weir status, weir reload: something is not filtered as configured
+	exitUnpublished = 5 // weir fleet: it is done, and nodes get it when the hub can publish it
 )
 
 // usageError is a wrong command line.
@@ -44,6 +45,9 @@ var errDropped = errors.New("would be dropped")
 // errUnfiltered ends a command with exitUnfiltered; the command has said what is
 // not filtered.
 var errUnfiltered = errors.New("not filtered as configured")
+
+// errUnpublished ends a command with exitUnpublished; the command has said so.
+var errUnpublished = errors.New("not published yet")
 
 // execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -67,6 +71,8 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		return exitDiffer
 	case errors.Is(err, errUnfiltered):
 		return exitUnfiltered
+	case errors.Is(err, errUnpublished):
+		return exitUnpublished
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "weir: %v\nTry `%s --help`.\n", err, command.CommandPath())
 		return exitUsage
@@ -88,7 +94,8 @@ An allow list beats every block list.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped, or is
 different (weir explain, diff and fleet explain, with --exit-code), 4 something
-is not as configured (weir status, reload, fleet status and fleet rollout).`,
+is not as configured (weir status, reload, fleet status and fleet rollout), 5
+done, but not published to the nodes yet (weir fleet).`,
 		Example: `  weir run --iface eth0 --block feed.txt
   weir status
   weir explain 192.0.2.1

@@ -394,10 +394,10 @@ func TestStatusOfNothing(t *testing.T) {
 	const pins = "/sys/fs/bpf/weir-test-none"
 	unused := filepath.Join(t.TempDir(), "none.sock")
 	if code, out, log := weir(t, "", "status", "--json", "--pins", pins, "--socket", unused); code != exitUnfiltered || log != "" ||
-		strings.Join(strings.Fields(out), "") != `{"filtered":false,"daemon":null,"attachments":[]}` {
+		strings.Join(strings.Fields(out), "") != `{"filtered":false,"daemon":null,"pins":"`+pins+`","attachments":[]}` {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
-	if code, out, log := weir(t, "", "status", "--pins", pins, "--socket", unused); code != exitUnfiltered || out != "no daemon runs, and nothing is filtered\n" {
+	if code, out, log := weir(t, "", "status", "--pins", pins, "--socket", unused); code != exitUnfiltered || out != "no daemon runs, and nothing is filtered: no program is pinned in "+pins+"; if weir.yaml has other pins, name them with --pins\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	if code, out, _ := weir(t, "", "detach", "--pins", pins); code != exitOK || out != "nothing to detach: weir is not attached to any interface\n" {

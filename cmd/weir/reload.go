@@ -28,8 +28,9 @@ itself. A restart before weir confirm rolls back at once. A file that was rolled
 back is activated again by weir reload, or when it has changed, and not by a
 restart. Files of lists are not rolled back.
 
-The exit code is 4 if the new configuration is active, but an interface that
-exists cannot be filtered: that is retried.`,
+The exit code is 4 if the new configuration is active, but an interface that it
+names is not filtered: one that cannot be is retried, one that does not exist is
+waited for.`,
 		Example: `  weir check /etc/weir/weir.yaml   # first: find mistakes
   weir reload
   weir reload --confirm 60s && weir confirm   # from a new session`,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -155,8 +156,12 @@ func newFleetRoll(do, short, long string, args cobra.PositionalArgs) *cobra.Comm
 		if err != nil {
 			return err
 		}
+		var unpublished error
+		if !r.Published {
+			unpublished = errUnpublished
+		}
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), r)
+			return cmp.Or(printJSON(c.OutOrStdout(), r), unpublished)
 		}
 		done := map[string]string{
 			api.RollPause: "paused", api.RollResume: "resumed", api.RollForward: "released to all nodes", api.RollRollback: "rolled back",
@@ -165,7 +170,7 @@ func newFleetRoll(do, short, long string, args cobra.PositionalArgs) *cobra.Comm
 		if !r.Published {
 			fmt.Fprintln(c.OutOrStdout(), notPublished)
 		}
-		return nil
+		return unpublished
 	}
 	return c
 }

@@ -102,7 +102,13 @@ func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.
 	ctx := c.Context()
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
-	o.Log = out.logger(how)
+	o.Log = out.newLogger(how)
+	// A log collector behind a pipe may end, and one may read the first lines only: writing
+	// fails then, instead of ending the process. A signal that is caught, unlike one that is
+	// ignored, kills children as it should.
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	defer signal.Stop(pipes)
 	// Before the lists are read, for a reload must not kill.
 	ctx, reload, stop := hangUps(ctx, newSession(c.InOrStdin(), c.OutOrStdout()), o.Log)
 	defer stop()

@@ -9,10 +9,8 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"os"
-	"path"
+	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -31,7 +29,11 @@ import (
 type status struct {
 	Filtered    bool            `json:"filtered"` // everything, as configured; without a daemon: as it was attached
 	Daemon      *api.Status     `json:"daemon"`   // nil: none answers
+	Pins        attach.Pins     `json:"pins"`     // the directory where Attachments were looked for
 	Attachments []attach.Status `json:"attachments"`
+
+	Starting *api.Starting `json:"starting,omitempty"` // the daemon, which cannot answer yet
+	Queued   int           `json:"queued,omitempty"`   // changes that wait for the daemon
 }
 
 func newStatus() *cobra.Command {
@@ -47,9 +49,10 @@ The daemon is asked which interfaces are configured. The rest is read from
 the kernel, also when no daemon runs; without access to the kernel, only the
 states of the interfaces and their counters are shown.
 
-The exit code is 0 if every configured interface is filtered, 4 if one is not or
-nothing is, and 1 if the state could not be read. Without a daemon, every
-interface that it had attached to counts as configured.`,
+The exit code is 0 if every configured interface is filtered, 4 if one is not,
+or only until the daemon ends (not pinned), nothing is, or a list has nothing
+yet of one of its sources, and 1 if the state could not be read. Without a
+daemon, every interface that it had attached to counts as configured.`,
 		Example: `  weir status
   weir status >/dev/null || echo "not everything is filtered"
   weir status --verbose
@@ -70,7 +73,7 @@ interface that it had attached to counts as configured.`,
 		if *asJSON {
 			return cmp.Or(printJSON(out, s), err)
 		}
-		if s.Daemon != nil || len(s.Attachments) > 0 || errors.Is(err, errUnfiltered) {
+		if s.Daemon != nil || s.Starting != nil || len(s.Attachments) > 0 || errors.Is(err, errUnfiltered) {
 			s.print(out, *verbose)
 		}
 		return err
@@ -87,17 +90,30 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 	if unanswered == nil && (!chosen || d.Pins == string(pins)) {
 		s.Daemon, pins = d, attach.Pins(d.Pins)
 	}
+	s.Pins = pins
 	all, err := attach.ReadStatus(pins)
-	if errors.Is(err, fs.ErrPermission) && s.Daemon != nil {
+	switch {
+	case s.Daemon == nil:
+	case errors.Is(err, fs.ErrPermission):
 		err = nil // its group may ask, but pins are root's
+	case slices.ContainsFunc(s.Daemon.Interfaces, func(i api.InterfaceStatus) bool { return i.State == api.Unpinned }):
+		err = nil // it knows
 	}
 	s.Attachments = append(s.Attachments, all...)
 	if s.Daemon != nil {
 		s.Filtered = s.Daemon.Complete()
 	} else {
 		s.Filtered = len(all) > 0
-		if !chosen && unanswered != nil && !errors.Is(unanswered, api.ErrNotRunning) {
+		starting := new(api.StartingError)
+		switch {
+		case chosen || unanswered == nil || errors.Is(unanswered, api.ErrNotRunning):
+		case errors.As(unanswered, &starting):
+			s.Starting = &starting.Starting
+		default:
 			err = unanswered // such as that it does not answer, or what access to it takes
+		}
+		if unanswered != nil {
+			s.Queued = queued(socket)
 		}
 	}
 	for _, a := range all {
@@ -108,11 +124,7 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 
 // print prints the interfaces that the daemon names, then those it does not.
 func (s *status) print(w io.Writer, verbose bool) {
-	if s.Daemon == nil && len(s.Attachments) == 0 {
-		fmt.Fprintln(w, "no daemon runs, and nothing is filtered")
-		return
-	}
-	first := true
+	first := !s.printNotices(w)
 	separate := func() {
 		if !first {
 			fmt.Fprintln(w)
@@ -121,33 +133,13 @@ func (s *status) print(w io.Writer, verbose bool) {
 	}
 	var shown []attach.Interface
 	if s.Daemon != nil {
-		if o := s.Daemon.MonitorOverride; o != nil {
-			printOverride(w, o, time.Now())
-			first = false
-		}
-		if until := s.Daemon.ConfirmUntil; until != nil {
-			fmt.Fprintf(w, "UNCONFIRMED: the previous configuration is active again %s, unless you `weir confirm`\n", relative(until, time.Now()))
-			first = false
-		}
-		if s.Daemon.RolledBack {
-			fmt.Fprintln(w, "ROLLED BACK: the last configuration was not confirmed, the previous one is active until `weir reload`")
-			first = false
-		}
-		if f := s.Daemon.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0) {
-			printFleet(w, f)
-			first = false
-		}
-		if len(s.Daemon.Interfaces) == 0 {
-			fmt.Fprintf(w, "nothing is filtered: no interface matches, weir (PID %d) waits for one\n", s.Daemon.PID)
-			first = false
-		}
 		for _, i := range s.Daemon.Interfaces {
 			separate()
 			t := attach.Interface{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == "out"}
 			shown = append(shown, t)
 			at := slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Interface() == t })
 			if i.State == api.Filtered && at >= 0 {
-				printInterface(w, s.Attachments[at], verbose)
+				printInterface(w, s.Attachments[at], penaltiesOf(s.Daemon, i), verbose)
 				continue
 			}
 			printState(w, i, s.Daemon.PID)
@@ -156,9 +148,89 @@ func (s *status) print(w io.Writer, verbose bool) {
 	for _, a := range s.Attachments {
 		if !slices.Contains(shown, a.Interface()) {
 			separate()
-			printInterface(w, a, verbose)
+			printInterface(w, a, "", verbose)
 		}
 	}
+}
+
+// printUnconfirmed prints when the configuration is rolled back.
+func printUnconfirmed(w io.Writer, until, now time.Time) {
+	if until.After(now) {
+		fmt.Fprintf(w, "UNCONFIRMED: the previous configuration is active again %s, unless you `weir confirm`\n", relative(&until, now))
+		return
+	}
+	fmt.Fprintln(w, "UNCONFIRMED: not confirmed in time, rolling back now to the previous configuration")
+}
+
+// printNotices prints what is not as usual, before the interfaces, and reports whether there
+// is anything.
+func (s *status) printNotices(w io.Writer) (noticed bool) {
+	switch {
+	case s.Starting != nil:
+		fmt.Fprintf(w, "STARTING: weir (PID %d, since %s) is %s\n", s.Starting.PID, s.Starting.Since.Local().Format(time.TimeOnly), s.Starting.Doing)
+		noticed = true
+		if len(s.Attachments) == 0 {
+			fmt.Fprintln(w, "nothing is filtered yet")
+		}
+	case s.Daemon == nil && len(s.Attachments) == 0:
+		fmt.Fprintf(w, "no daemon runs, and nothing is filtered: no program is pinned in %s; if weir.yaml has other pins, name them with --pins\n", s.Pins)
+		noticed = true
+	}
+	if s.Queued > 0 {
+		fmt.Fprintf(w, "QUEUED: %s for the daemon\n", plural(s.Queued, "change waits", "changes wait"))
+		noticed = true
+	}
+	if s.Daemon == nil {
+		return noticed
+	}
+	if o := s.Daemon.MonitorOverride; o != nil {
+		printOverride(w, o, time.Now())
+		noticed = true
+	}
+	if until := s.Daemon.ConfirmUntil; until != nil {
+		printUnconfirmed(w, *until, time.Now())
+		noticed = true
+	}
+	if s.Daemon.RolledBack {
+		fmt.Fprintln(w, "ROLLED BACK: the last configuration was not confirmed, the previous one is active until `weir reload`")
+		noticed = true
+	}
+	if b := s.Daemon.Busy; b != nil {
+		of := ""
+		if b.List != "" {
+			of = " (list " + b.List + ")"
+		}
+		fmt.Fprintf(w, "BUSY since %s, commands wait: %s%s\n", b.Since.Format(time.TimeOnly), b.What, of)
+		noticed = true
+	}
+	if s.Daemon.Unsaved != "" {
+		fmt.Fprintln(w, "UNSAVED: a restart would forget:", s.Daemon.Unsaved)
+		noticed = true
+	}
+	for i, n := range s.Daemon.NotReady {
+		if i == maxListRows {
+			fmt.Fprintf(w, "NOT READY: %d more sources\n", len(s.Daemon.NotReady)-i)
+			break
+		}
+		fmt.Fprintf(w, "NOT READY: list %s has nothing of %s: %s\n", n.List, n.Source, n.Problem)
+		noticed = true
+	}
+	for _, x := range s.Daemon.Spared {
+		fmt.Fprintf(w, "SPARED: %v\n", x)
+		noticed = true
+	}
+	if more := s.Daemon.SparedMore; more > 0 {
+		fmt.Fprintf(w, "SPARED: %d more\n", more)
+	}
+	if f := s.Daemon.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0) {
+		printFleet(w, f)
+		noticed = true
+	}
+	if len(s.Daemon.Interfaces) == 0 {
+		fmt.Fprintf(w, "nothing is filtered: no interface matches, weir (PID %d) waits for one\n", s.Daemon.PID)
+		noticed = true
+	}
+	return noticed
 }
 
 // printFleet prints what is wrong with the fleet.
@@ -178,10 +250,14 @@ func printFleet(w io.Writer, f *api.Fleet) {
 func printState(w io.Writer, i api.InterfaceStatus, pid int) {
 	name := attach.Interface{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == "out"}.String()
 	switch i.State {
+	case api.Absent:
+		fmt.Fprintf(w, "%s NOT THERE YET, weir (PID %d) waits for it\n", name, pid)
 	case api.Gone:
 		fmt.Fprintf(w, "%s GONE, weir (PID %d) waits for it\n", name, pid)
 	case api.Unfiltered:
 		fmt.Fprintf(w, "%s NOT FILTERED, weir (PID %d) retries: %s\n", name, pid, strings.TrimSpace(i.Problem))
+	case api.Unpinned:
+		fmt.Fprintf(w, "%s NOT PINNED: filtered, %s, until weir (PID %d) ends, which retries: %s\n", name, hookName(i.XDP), pid, strings.TrimSpace(i.Problem))
 	case api.Detached:
 		fmt.Fprintf(w, "%s DETACHED, weir (PID %d) leaves it alone until `weir reload`\n", name, pid)
 	default:
@@ -330,7 +406,29 @@ func structureRows(i attach.Status, row func(name, format string, args ...any)) 
 	}
 }
 
-func printInterface(w io.Writer, i attach.Status, verbose bool) {
+// penaltiesOf describes the penalties on an interface, "" where there never were any.
+func penaltiesOf(d *api.Status, i api.InterfaceStatus) string {
+	if i.Penalties == nil || *i.Penalties == 0 && d.PenaltiesRefused == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%s of %s", humanize.Comma(int64(*i.Penalties)), humanize.Comma(int64(i.MaxPenalties)))
+	if d.PenaltiesRefused > 0 {
+		text += fmt.Sprintf(", %s refused", humanize.Comma(int64(d.PenaltiesRefused)))
+	}
+	if d.PenaltiesReplaced > 0 {
+		text += fmt.Sprintf(", %s replaced by stronger ones", humanize.Comma(int64(d.PenaltiesReplaced)))
+	}
+	return text
+}
+
+// penaltyRow shows the penalties, if there were any.
+func penaltyRow(penalties string, row func(name, format string, args ...any)) {
+	if penalties != "" {
+		row("penalties", "%s", penalties)
+	}
+}
+
+func printInterface(w io.Writer, i attach.Status, penalties string, verbose bool) {
 	name := i.Interface()
 	switch {
 	case i.Severed && i.Running:
@@ -388,32 +486,52 @@ func printInterface(w io.Writer, i attach.Status, verbose bool) {
 	for _, reason := range i.TopReasons() {
 		row("  "+reason, "%s", counted(i.Reasons[reason]))
 	}
+	penaltyRow(penalties, row)
 	etherTypeRows(i, verbose, row)
-	for _, l := range i.Lists {
-		if l.Allow {
-			row("allow "+l.Name, "%s", entries(l))
-		}
+	listRows(i, verbose, row)
+	t.Flush()
+}
+
+// maxListRows bounds the lists that are shown of an interface, unless all are asked for.
+const maxListRows = 50
+
+// listRows shows the lists: of many, those with the most packets.
+func listRows(i attach.Status, verbose bool, row func(name, format string, args ...any)) {
+	type shown struct {
+		name, text string
+		packets    uint64
 	}
-	files := map[string]attach.List{}
+	var all []shown
+	lists := make(map[string]attach.List, len(i.Lists))
 	for _, l := range i.Lists {
-		files[l.Name] = l
+		if lists[l.Name] = l; l.Allow {
+			all = append(all, shown{"allow " + l.Name, entries(l), 0})
+		}
 	}
 	for _, c := range i.ByList {
-		if c.List == "" {
-			row("block", "%s by all lists: approximate mode does not know which", counted(c.Count))
-			continue
-		}
-		l := files[c.List]
-		if l.Entries == 0 && c.Packets == 0 && strings.HasSuffix(l.Name, api.ManualSuffix) {
+		l := lists[c.List]
+		s := shown{"block " + c.List, counted(c.Count) + "; " + entries(l), c.Packets}
+		switch {
+		case c.List == "":
+			s = shown{"block", counted(c.Count) + " by all lists: approximate mode does not know which", math.MaxUint64}
+		case l.Entries == 0 && c.Packets == 0 && strings.HasSuffix(l.Name, api.ManualSuffix):
 			continue // there are no manual entries
+		case i.BitsPerEntry > 0: // in approximate mode, which counts no list
+			s.text = entries(l)
 		}
-		if i.BitsPerEntry > 0 { // in approximate mode, which counts no list
-			row("block "+c.List, "%s", entries(l))
-			continue
-		}
-		row("block "+c.List, "%s; %s", counted(c.Count), entries(l))
+		all = append(all, s)
 	}
-	t.Flush()
+	more := 0
+	if !verbose && len(all) > maxListRows {
+		slices.SortStableFunc(all, func(a, b shown) int { return cmp.Compare(b.packets, a.packets) })
+		all, more = all[:maxListRows], len(all)-maxListRows
+	}
+	for _, s := range all {
+		row(s.name, "%s", s.text)
+	}
+	if more > 0 {
+		row("lists", "%s more, with fewer packets: --verbose shows all, as does weir lists", humanize.Comma(int64(more)))
+	}
 }
 
 // entries says how many a list has, and where they come from if that is a file.
@@ -480,6 +598,11 @@ still runs, and how to stop it.`,
 				detached = append(detached, t)
 			}
 		}
+		if len(detached) > 0 {
+			if bad := noteDetached(pins, before, detached); bad != nil {
+				fmt.Fprintln(c.ErrOrStderr(), "weir: weir audit will not have this:", bad)
+			}
+		}
 		if err != nil && len(detached) == 0 && !*asJSON {
 			return err // that nothing was attached would sound like all is well
 		}
@@ -493,6 +616,7 @@ type daemonOf struct {
 	PID     int    `json:"pid"`
 	Service string `json:"service,omitempty"` // of systemd's
 	Running bool   `json:"running"`
+	Returns bool   `json:"returns,omitempty"` // it had ended before, and its service starts again
 }
 
 // endsWithin is how long a daemon may take to notice that nothing is left to
@@ -502,11 +626,17 @@ const endsWithin = 2 * time.Second
 // daemonsOf returns the processes that filtered on interfaces, and whether they
 // still run.
 func daemonsOf(before []attach.Status, detached []attach.Interface) []daemonOf {
-	all := []daemonOf{}
+	all, ended := []daemonOf{}, []daemonOf{}
 	for _, a := range before {
 		known := func(d daemonOf) bool { return d.PID == a.PID }
-		if a.Running && slices.Contains(detached, a.Interface()) && !slices.ContainsFunc(all, known) {
-			all = append(all, daemonOf{PID: a.PID, Service: serviceOf(a.PID), Running: true})
+		if !slices.Contains(detached, a.Interface()) || slices.ContainsFunc(slices.Concat(all, ended), known) {
+			continue
+		}
+		switch {
+		case a.Running:
+			all = append(all, daemonOf{PID: a.PID, Service: attach.ServiceOf(a.PID), Running: true})
+		case a.Service != "" && restarts(a.Service):
+			ended = append(ended, daemonOf{PID: a.PID, Service: a.Service, Returns: true})
 		}
 	}
 	look := time.NewTicker(20 * time.Millisecond)
@@ -518,26 +648,19 @@ func daemonsOf(before []attach.Status, detached []attach.Interface) []daemonOf {
 			left = left || all[i].Running
 		}
 		if !left || time.Now().After(deadline) {
-			return all
+			return append(all, ended...)
 		}
 	}
 }
 
-// serviceOf returns the service of systemd's that a process is, "" if it is none.
-func serviceOf(pid int) string {
-	dir := "/proc/" + strconv.Itoa(pid)
-	// What is run from a shell may be in the control group of sshd's service.
-	text, _ := os.ReadFile(dir + "/status")
-	if !strings.Contains(string(text), "\nPPid:\t1\n") {
-		return ""
+// restarts reports whether systemd is about to start a service, or has.
+func restarts(service string) bool {
+	out, err := exec.Command("systemctl", "show", "--property=ActiveState", "--value", service).Output()
+	switch strings.TrimSpace(string(out)) {
+	case "activating", "active", "reloading":
+		return err == nil
 	}
-	text, _ = os.ReadFile(dir + "/cgroup")
-	for line := range strings.Lines(string(text)) {
-		if name := path.Base(strings.TrimSpace(line)); strings.HasSuffix(name, ".service") {
-			return name
-		}
-	}
-	return ""
+	return false
 }
 
 // String says what becomes of the daemon, and how to stop it.
@@ -546,7 +669,10 @@ func (d daemonOf) String() string {
 	if d.Service != "" {
 		stop, later = "systemctl stop "+d.Service, fmt.Sprintf("; it starts again at boot, unless you `systemctl disable %s`", d.Service)
 	}
-	if !d.Running {
+	switch {
+	case d.Returns:
+		return fmt.Sprintf("weir (PID %d) had ended, but systemd starts %s again, which then filters: `%s` stops it%s", d.PID, d.Service, stop, later)
+	case !d.Running:
 		return fmt.Sprintf("weir (PID %d) had nothing else to filter and has ended: it stays off until it is started%s", d.PID, later)
 	}
 	return fmt.Sprintf("weir (PID %d) still runs: it leaves that alone until it is reloaded or started again; `%s` stops it%s", d.PID, stop, later)

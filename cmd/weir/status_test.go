@@ -2,8 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/control/api"
 	"weir/control/attach"
@@ -17,6 +21,8 @@ func TestStatusOfDaemon(t *testing.T) {
 			{Interface: "eth1", State: api.Gone, XDP: "native"},
 			{Interface: "eth2", Netns: "lab", State: api.Unfiltered, XDP: "native", Problem: "no native XDP\n"},
 			{Interface: "eth3", State: api.Detached, XDP: "native"},
+			{Interface: "eth4", State: api.Absent, XDP: "native"},
+			{Interface: "eth5", State: api.Unpinned, XDP: "native", Packets: 7, Problem: "read-only file system"},
 		},
 	}}
 	socket := serveDaemon(t, d)
@@ -30,6 +36,11 @@ func TestStatusOfDaemon(t *testing.T) {
 		"",
 		"eth3 DETACHED, weir (PID 7) leaves it alone until `weir reload`",
 		"",
+		"eth4 NOT THERE YET, weir (PID 7) waits for it",
+		"",
+		"eth5 NOT PINNED: filtered, native XDP, until weir (PID 7) ends, which retries: read-only file system",
+		"  7 packets since weir started, 0 dropped",
+		"",
 	}, "\n")
 	code, out, log := weir(t, "", "status", "--socket", socket)
 	if strings.Contains(log, "no BPF file system") {
@@ -38,12 +49,45 @@ func TestStatusOfDaemon(t *testing.T) {
 	if code != exitUnfiltered || out != want {
 		t.Errorf("exit code %d, want %d\n%s%s, want\n%s", code, exitUnfiltered, out, log, want)
 	}
-	d.status.Interfaces = d.status.Interfaces[:1]
+	// Its pins cannot be read, as it says.
+	d.status.Interfaces, d.status.Pins = d.status.Interfaces[5:], t.TempDir()
+	if code, out, log := weir(t, "", "status", "--socket", socket); code != exitUnfiltered || !strings.HasPrefix(out, "eth5 NOT PINNED") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	d.status.Interfaces, d.status.Pins = []api.InterfaceStatus{{Interface: "eth0", State: api.Filtered, XDP: "native"}}, "/sys/fs/bpf/weir-test-none"
 	code, out, log = weir(t, "", "status", "--json", "--socket", socket)
 	var s status
 	if err := json.Unmarshal([]byte(out), &s); err != nil || code != exitOK || !s.Filtered || s.Daemon == nil || len(s.Daemon.Interfaces) != 1 {
 		t.Errorf("exit code %d, %v\n%s%s", code, err, out, log)
 	}
+	d.status.Busy = &api.Busy{What: "what was read of a list is activated", List: "big", Since: time.Now()}
+	if code, out, _ := weir(t, "", "status", "--socket", socket); code != exitOK || !strings.HasPrefix(out, "BUSY since ") ||
+		!strings.Contains(out, ", commands wait: what was read of a list is activated (list big)\n") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	d.status.Busy, d.status.NotReady = nil, []api.NotReady{{List: "drop", Source: "https://192.0.2.1/drop", Problem: "not read yet"}}
+	if code, out, _ := weir(t, "", "status", "--socket", socket); code != exitUnfiltered ||
+		!strings.HasPrefix(out, "NOT READY: list drop has nothing of https://192.0.2.1/drop: not read yet\n") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	d.status.NotReady = nil
+	for in, want := range map[time.Duration]string{
+		time.Hour:    "UNCONFIRMED: the previous configuration is active again in 59m, unless you `weir confirm`\n",
+		-time.Second: "UNCONFIRMED: not confirmed in time, rolling back now to the previous configuration\n",
+	} {
+		until := time.Now().Add(in)
+		d.status.ConfirmUntil = &until
+		if _, out, _ := weir(t, "", "status", "--socket", socket); !strings.HasPrefix(out, want) {
+			t.Errorf("%v: %s", in, out)
+		}
+	}
+	d.status.ConfirmUntil = nil
+	d.status.Spared, d.status.SparedMore = []api.Spared{{Flow: "192.0.2.1", Tracker: "src", Action: "block", CutsOff: "the gateway 192.0.2.1"}}, 3
+	if code, out, _ := weir(t, "", "status", "--socket", socket); code != exitOK ||
+		!strings.HasPrefix(out, "SPARED: 192.0.2.1 would be blocked (tracker src), but that would cut off the gateway 192.0.2.1\nSPARED: 3 more\n") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	d.status.Spared, d.status.SparedMore = nil, 0
 	// What is asked about other pins is not about this daemon.
 	if code, out, _ := weir(t, "", "status", "--socket", socket, "--pins", "/sys/fs/bpf/weir-test-others"); code != exitUnfiltered || strings.Contains(out, "eth0") {
 		t.Errorf("exit code %d\n%s", code, out)
@@ -78,9 +122,13 @@ func TestStatusVerbose(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.Inner, i.Tunnels = true, map[string]attach.InnerCount{"gre": {Headers: 3000, Listed: 4}, "vxlan": {}}
+	penalties := penaltiesOf(&api.Status{PenaltiesRefused: 4069, PenaltiesReplaced: 40}, api.InterfaceStatus{Penalties: new(7996), MaxPenalties: 8192})
 	for _, verbose := range []bool{false, true} {
 		var out strings.Builder
-		printInterface(&out, i, verbose)
+		printInterface(&out, i, penalties, verbose)
+		if !strings.Contains(out.String(), "  penalties  7,996 of 8,192, 4,069 refused, 40 replaced by stronger ones\n") {
+			t.Errorf("penalties:\n%s", out.String())
+		}
 		if strings.Contains(out.String(), "4.0 KiB, quotient table") != verbose {
 			t.Errorf("verbose %t:\n%s", verbose, out.String())
 		}
@@ -99,7 +147,7 @@ func TestStatusVerbose(t *testing.T) {
 	}
 	var out strings.Builder
 	i.GeneralPath = nil
-	printInterface(&out, i, true)
+	printInterface(&out, i, "", true)
 	if !strings.Contains(out.String(), "lean for plain IPv4 packets") {
 		t.Error(out.String())
 	}
@@ -117,7 +165,7 @@ func TestStatusNewFlows(t *testing.T) {
 			i.NewFlows.FullWindows, i.NewFlows.MissedShare = 2, 0.12
 		}
 		var out strings.Builder
-		printInterface(&out, i, false)
+		printInterface(&out, i, "", false)
 		for text, want := range map[string]bool{
 			"1,234 in the last 10s, by flow; 56,789 in all\n": true, "17; 3,456 were suppressed, above 100 a second and CPU": true,
 			"2 windows ended early": full, "12% of new flows are taken for known ones": full,
@@ -138,7 +186,7 @@ func TestStatusForgottenFlows(t *testing.T) {
 	}
 	i.NewFlows = &attach.NewFlows{Flows: 5, Window: 10, FullWindows: 3, ForgottenShare: []float64{0.83, 0.7, 0.6, 0.5, 0.4, 0.3, 0.17}}
 	var out strings.Builder
-	printInterface(&out, i, false)
+	printInterface(&out, i, "", false)
 	for _, text := range []string{"about 83% of the flows of importance 1 that return a window later, 17% of importance 7", "the memory was full 3 times"} {
 		if !strings.Contains(out.String(), text) {
 			t.Errorf("no %q:\n%s", text, out.String())
@@ -156,7 +204,7 @@ func TestStatusPoliced(t *testing.T) {
 	for _, guarded := range []bool{false, true} {
 		i.Policed.Guarded = guarded
 		var out strings.Builder
-		printInterface(&out, i, false)
+		printInterface(&out, i, "", false)
 		for text, want := range map[string]bool{
 			"100Mbit/s by flow, fair; a flow may have 10 Mbit/s\n": true, "1,234 packets": true, "early": false, "0.4% of the counters": !guarded, "GUARD": guarded,
 		} {
@@ -164,5 +212,39 @@ func TestStatusPoliced(t *testing.T) {
 				t.Errorf("%q: want %t\n%s", text, want, out.String())
 			}
 		}
+	}
+}
+
+// A daemon that has failed and that systemd starts again is named, others that have ended are not.
+func TestDetachedBeforeRestart(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	in := attach.Interface{Iface: "eth0"}
+	before := []attach.Status{{Name: "eth0", Direction: "in", Metadata: attach.Metadata{PID: 1 << 30, Service: "weir.service"}}}
+	for state, want := range map[string]string{
+		"activating": "weir (PID 1073741824) had ended, but systemd starts weir.service again, which then filters: " +
+			"`systemctl stop weir.service` stops it; it starts again at boot, unless you `systemctl disable weir.service`",
+		"active": "weir (PID 1073741824) had ended, but systemd starts weir.service again, which then filters: " +
+			"`systemctl stop weir.service` stops it; it starts again at boot, unless you `systemctl disable weir.service`",
+		"inactive": "",
+		"failed":   "",
+	} {
+		script := fmt.Sprintf("#!/bin/sh\n[ \"$4\" = weir.service ] && echo %s\n", state)
+		if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, d := range daemonsOf(before, []attach.Interface{in}) {
+			got += d.String()
+		}
+		if got != want {
+			t.Errorf("%s: %q", state, got)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "systemctl")); err != nil {
+		t.Fatal(err)
+	}
+	if all := daemonsOf(before, []attach.Interface{in}); len(all) != 0 {
+		t.Errorf("without systemd: %v", all)
 	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -52,19 +54,26 @@ Rates after "≤" are estimates, which are never too small. /, o, Enter, b and u
 filter, sort, explain, block for an hour, and unblock.
 
 With --once, or if input or output is not a terminal, it prints one page of
-plain text, with the top flows; with --json, everything.
+plain text, with the top flows; with --json, everything, or with --by what the
+trackers of that key have.
+
+With --heavy, it prints the sources that are above the threshold of a tracker or
+guard, a line each, for weir block; with --by, destinations or flows. A source
+that would cut off this host makes weir block refuse them all.
 
 NO_COLOR=1 in the environment disables colours.`,
 		Example: `  weir top
   weir top --by dst --interval 5s
   weir top --once | less
-  weir top --json | jq -r '.trackers[].flows[] | select(.heavy).key'`,
+  weir top --heavy | weir block --ttl 1h --reason flood -
+  weir top --json | jq '.trackers[].flows[] | select(.state == "blocked")'`,
 		Args: noArgs,
 	}
 	f := c.Flags()
 	f.TextVar(&by, "by", by, "`view` to begin with: src, dst, flow, dropped or reason (default the first tracker)")
 	choices(c, "by", topViews...)
 	once := f.Bool("once", false, "print one page and end")
+	heavy := f.Bool("heavy", false, "print what is above a threshold, a line each, and end")
 	durationFlag(f, &interval, "interval", time.Second, "`time` between two updates")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
@@ -75,6 +84,12 @@ NO_COLOR=1 in the environment disables colours.`,
 		}
 		client := api.Dial(socket)
 		in, out := c.InOrStdin(), c.OutOrStdout()
+		if *heavy {
+			if *asJSON {
+				return usageError{errors.New("--heavy and --json exclude each other")}
+			}
+			return printHeavy(c.Context(), out, client, cmp.Or(by, "src"))
+		}
 		if !*asJSON && !*once && isScreen(in, out) {
 			return top.Run(c.Context(), terminalOf(in), terminalOf(out), top.Options{
 				By: string(by), Interval: interval, Host: hostname(), Colour: os.Getenv("NO_COLOR") == "", Read: client.Top,
@@ -86,6 +101,11 @@ NO_COLOR=1 in the environment disables colours.`,
 			return err
 		}
 		if *asJSON {
+			if by != "" && by != top.ByDropped && by != top.ByReason {
+				if now.Trackers = by.of(now.Trackers); len(now.Trackers) == 0 {
+					return by.missing()
+				}
+			}
 			return printJSON(out, now)
 		}
 		page, err := top.Page(now, string(by), hostname(), widthOf(out))
@@ -96,6 +116,46 @@ NO_COLOR=1 in the environment disables colours.`,
 		return err
 	}
 	return c
+}
+
+// of returns the trackers of a view: of src also those of prefixes, such as src/24.
+func (v topView) of(all []api.Tracker) []api.Tracker {
+	return slices.DeleteFunc(slices.Clone(all), func(t api.Tracker) bool {
+		shape, _, _ := strings.Cut(t.Key, "/")
+		return t.Key != string(v) && shape != string(v)
+	})
+}
+
+func (v topView) missing() error {
+	return fmt.Errorf("no tracker by %s: add one to trackers in weir.yaml, or run with --track key=%s", v, v)
+}
+
+// printHeavy prints what is above the thresholds of a view's trackers, each once.
+func printHeavy(ctx context.Context, out io.Writer, client *api.Client, by topView) error {
+	if by == top.ByDropped || by == top.ByReason {
+		return usageError{fmt.Errorf("--heavy --by %s: want src, dst, flow, or a tracker such as src/24", by)}
+	}
+	now, err := client.Top(ctx)
+	if err != nil {
+		return err
+	}
+	trackers := by.of(now.Trackers)
+	if len(trackers) == 0 {
+		return by.missing()
+	}
+	printed := make(map[string]bool)
+	for _, t := range trackers {
+		for _, f := range t.Flows {
+			if !f.Heavy || printed[f.Key] {
+				continue
+			}
+			printed[f.Key] = true
+			if _, err := fmt.Fprintln(out, f.Key); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // rows implements [top.Rows] by the running daemon.

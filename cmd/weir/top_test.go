@@ -113,6 +113,47 @@ func TestTopJSON(t *testing.T) {
 	}
 }
 
+func TestTopHeavy(t *testing.T) {
+	traffic := busy()
+	traffic.Trackers[0].Flows = append(traffic.Trackers[0].Flows, api.Flow{Key: "192.0.2.2"}, api.Flow{Key: "192.0.2.3", Heavy: true})
+	traffic.Trackers[1].Flows[0].Heavy = true
+	traffic.Trackers = append(traffic.Trackers,
+		api.Tracker{Key: "src", Unit: "ports", Flows: []api.Flow{{Key: "192.0.2.3", Heavy: true}, {Key: "192.0.2.4", Heavy: true}}},
+		api.Tracker{Key: "src/24", Unit: "packets", Flows: []api.Flow{{Key: "192.0.3.0/24", Heavy: true}}},
+	)
+	d := &fakeDaemon{}
+	socket := serving(t, served{fakeDaemon: d, top: traffic})
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--heavy"}, exitOK, "192.0.2.1\n192.0.2.3\n192.0.2.4\n192.0.3.0/24\n"},
+		{[]string{"--heavy", "--by", "src/24"}, exitOK, "192.0.3.0/24\n"},
+		{[]string{"--heavy", "--by", "dst"}, exitOK, "> 198.51.100.7\n"},
+		{[]string{"--heavy", "--by", "flow"}, exitFailure, ""},
+		{[]string{"--heavy", "--by", "reason"}, exitUsage, ""},
+		{[]string{"--heavy", "--json"}, exitUsage, ""},
+		{[]string{"--json", "--by", "flow"}, exitFailure, ""},
+	} {
+		code, out, log := weir(t, "", append([]string{"top", "--socket", socket}, c.args...)...)
+		if code != c.code || out != c.want {
+			t.Errorf("%v: exit code %d\n%s%s", c.args, code, out, log)
+		}
+		if code != exitOK {
+			continue
+		}
+		if code, _, log := weir(t, out, "block", "-", "--ttl", "1h", "--socket", socket); code != exitOK {
+			t.Errorf("%v: exit code %d\n%s", c.args, code, log)
+		}
+	}
+	var got api.Top
+	_, out, _ := weir(t, "", "top", "--json", "--by", "dst", "--socket", socket)
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Trackers) != 1 || got.Trackers[0].Key != "dst" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func learned() *api.Weights {
 	measured := 9.1e-5
 	return &api.Weights{

@@ -178,7 +178,7 @@ func printTrace(w io.Writer, t digests.Trace, nodes int) {
 	}
 	table.Flush()
 	for _, node := range t.Unknown {
-		fmt.Fprintf(w, "  %s: unknown, no answer or no digests of that time\n", node)
+		fmt.Fprintf(w, "  %s: unknown: no answer, no digests of that time, or digests of an older version of weir\n", node)
 	}
 	if len(t.Seen) == 0 && len(t.Unknown) < nodes {
 		fmt.Fprintln(w, "  no node has seen it")

@@ -42,7 +42,7 @@ func datagrams(t *testing.T, ttls ...byte) string {
 func TestTrace(t *testing.T) {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.Local)
 	weirOf := func(after time.Duration, chance float64) string {
-		return serving(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: &at, Packets: []api.TracedPacket{
+		return serving(t, served{traced: &api.Traced{Version: 3, Interfaces: []api.TracedInterface{{Name: "eth0", Since: &at, Packets: []api.TracedPacket{
 			{Slices: []api.TracedSlice{{Start: at.Add(after), Length: 1, Chance: chance}}, Chance: chance},
 		}}}}})
 	}
@@ -70,7 +70,7 @@ func TestTrace(t *testing.T) {
 
 	// Who has forgotten, or does not answer, has not said that the packet did not pass.
 	ofSince := func(since *time.Time) string {
-		return serving(t, served{traced: &api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Since: since, Packets: []api.TracedPacket{{}}}}}})
+		return serving(t, served{traced: &api.Traced{Version: 3, Interfaces: []api.TracedInterface{{Name: "eth0", Since: since, Packets: []api.TracedPacket{{}}}}}})
 	}
 	late := at.Add(5*time.Second + 1) // the window's end, and more
 	for _, c := range []struct {
@@ -79,9 +79,9 @@ func TestTrace(t *testing.T) {
 		want    string
 	}{
 		{&at, false, "  no node has seen it\n"},
-		{&late, false, "  n: unknown, no answer or no digests of that time\n"},
-		{nil, false, "  n: unknown, no answer or no digests of that time\n"},
-		{&at, true, "  x: unknown, no answer or no digests of that time\n  no node has seen it\n"},
+		{&late, false, "  n: unknown: no answer, no digests of that time, or digests of an older version of weir\n"},
+		{nil, false, "  n: unknown: no answer, no digests of that time, or digests of an older version of weir\n"},
+		{&at, true, "  x: unknown: no answer, no digests of that time, or digests of an older version of weir\n  no node has seen it\n"},
 	} {
 		args, code := []string{"trace", "--node", "n=" + ofSince(c.since), file}, exitOK
 		if c.nowhere {

@@ -86,7 +86,7 @@ type Tracker struct {
 	Key       string  `json:"key"`  // what makes a flow: "src", "dst", "flow", or a prefix as in "src/24"
 	Unit      string  `json:"unit"` // of the threshold: "packets" or "bytes"; of a guard "ports" or "addresses", of which "packets" are then the new ones
 	Interval  float64 `json:"interval_seconds"`
-	Threshold string  `json:"threshold"`          // as configured
+	Threshold string  `json:"threshold"`          // that is active, as in "100pps and 1% of packets"
 	Action    string  `json:"action"`             // on flows above the threshold, as configured
 	Packets   float64 `json:"packets_per_second"` // of all flows, including those not in Flows
 	Bytes     float64 `json:"bytes_per_second"`

@@ -78,7 +78,7 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 	s := source{
 		status: Status{
 			Version: "1", PID: 7, Started: until, Pins: "/sys/fs/bpf/weir", Entries: 9, Mode: "exact",
-			Interfaces: []InterfaceStatus{{"eth0", "lab", "in", Unfiltered, "native", "no native XDP", 3, 1}},
+			Interfaces: []InterfaceStatus{{"eth0", "lab", "in", Unfiltered, "native", "no native XDP", 3, 1, new(7996), 8192}},
 		},
 		top: &Top{
 			Time: until, Version: "1", Interfaces: []string{"eth0"}, Uptime: 60, Interval: 1,
@@ -347,6 +347,11 @@ func TestClientSaysWhatToDo(t *testing.T) {
 			_, err := Dial(path).Top(t.Context())
 			if want := strings.ReplaceAll(c.want, "PATH", path); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("got %v, want %q", err, want)
+			}
+			// A stream fails likewise before it begins.
+			_, failed := Dial(path).Events(t.Context(), Events{})
+			if running := !errors.Is(err, ErrNotRunning); running == errors.Is(failed, ErrNotRunning) || !running && failed.Error() != err.Error() {
+				t.Errorf("events: got %v, want %v", failed, err)
 			}
 		})
 	}

@@ -93,13 +93,16 @@ type NodeTraced struct {
 	Traced  *Traced `json:"traced,omitempty"`  // nil: there is none
 }
 
+// nodeParameter names a node; it may be repeated.
+const nodeParameter = "node"
+
 // maxNamed bounds the nodes that a request names.
 const maxNamed = 1000
 
 // askRoutes ask nodes.
 func askRoutes(a Asker) []route {
 	named := func(q *http.Request) ([]string, error) {
-		nodes := q.URL.Query()["node"]
+		nodes := q.URL.Query()[nodeParameter]
 		if len(nodes) > maxNamed {
 			return nil, &BadRequest{Err: fmt.Errorf("%d nodes: name at most %d, or none for all", len(nodes), maxNamed)}
 		}
@@ -166,7 +169,7 @@ func readTop(query url.Values) (asked FleetTopQuestion, err error) {
 
 // askNodes sends a request that waits for nodes.
 func askNodes[T any](ctx context.Context, c *Client, method, path string, query url.Values, nodes []string, body []byte) (*T, error) {
-	query["node"] = nodes
+	query[nodeParameter] = nodes
 	soon, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("the hub at %s does not answer within %v", c.path, askTimeout))
 	defer cancel()
 	return ask[T](soon, c, method, path+"?"+query.Encode(), body)

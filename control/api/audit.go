@@ -25,33 +25,50 @@ type Audit struct {
 
 // AuditRecord is a change that an operator made, or tried to make, and a line of audit.log.
 type AuditRecord struct {
-	Time      time.Time `json:"time"`
-	Change    string    `json:"change"`
-	List      string    `json:"list,omitempty"`
-	Interface string    `json:"interface,omitempty"` // of multicast groups
-	Entries   int       `json:"entries"`             // that were named
-	Changed   int       `json:"changed"`             // of those, without the ones that were there, or absent, already; sources that were accepted
-	First     []string  `json:"first,omitempty"`     // entries; of a reload, changes of the configuration; sources that were accepted
-	TTL       float64   `json:"ttl_seconds,omitempty"`
-	Reason    string    `json:"reason,omitempty"`
+	Time      time.Time  `json:"time"`
+	Given     *time.Time `json:"given,omitempty"` // when it was asked for, where it had to wait for the daemon
+	Change    string     `json:"change"`
+	List      string     `json:"list,omitempty"`
+	Interface string     `json:"interface,omitempty"` // of multicast groups
+	Entries   int        `json:"entries"`             // that were named
+	Changed   int        `json:"changed"`             // of those, without the ones that were there, or absent, already; sources that were accepted
+	First     []string   `json:"first,omitempty"`     // entries; of a reload, changes of the configuration; sources that were accepted
+	TTL       float64    `json:"ttl_seconds,omitempty"`
+	Reason    string     `json:"reason,omitempty"`
 
 	// Who: a user of this host, or the subject of a client's certificate as Source.
 	UID    *uint32 `json:"uid,omitempty"`
 	User   string  `json:"user,omitempty"`
-	Source string  `json:"source"` // "socket", "signal", "expiry", or the subject
+	Source string  `json:"source"` // "socket", "signal", "expiry", "process", "queue", or the subject
+
+	// The user's process, and who had logged in there.
+	Process
+	LoginName string `json:"login,omitempty"`
 
 	Error string `json:"error,omitempty"` // why the change was refused, or failed
+	More  int    `json:"more,omitempty"`  // refused changes before it that are not recorded, since they were too many
 }
 
-// Who returns who made the change.
+// Who returns who made the change, as in "alice as root" where she has used sudo.
 func (r *AuditRecord) Who() string {
+	who := r.Source
 	switch {
 	case r.User != "":
-		return r.User
+		who = r.User
 	case r.UID != nil:
-		return fmt.Sprintf("uid %d", *r.UID)
+		who = userOf(*r.UID, "")
 	}
-	return r.Source
+	if r.Login != nil && (r.UID == nil || *r.Login != *r.UID) {
+		who = userOf(*r.Login, r.LoginName) + " as " + who
+	}
+	return who
+}
+
+func userOf(uid uint32, name string) string {
+	if name != "" {
+		return name
+	}
+	return fmt.Sprintf("uid %d", uid)
 }
 
 // What returns what was changed: entries, or settings.

@@ -14,10 +14,19 @@ import (
 // NoUID is the UID of a caller over TCP, who has none on this host.
 const NoUID = math.MaxUint32 // (uid_t)-1, which no user has
 
-type uidKey struct{}
+type peerKey struct{}
 
-// identify adds the user at the other end of a connection to the context.
+// peer is the other end of a connection.
+type peer struct {
+	uid     uint32
+	process Process
+}
+
+// identify adds the user and the process at the other end of a connection to the context.
 func identify(ctx context.Context, c net.Conn) context.Context {
+	if l, ok := c.(*limitedConn); ok {
+		c = l.Conn
+	}
 	local, ok := c.(*net.UnixConn)
 	if !ok {
 		return ctx
@@ -26,18 +35,25 @@ func identify(ctx context.Context, c net.Conn) context.Context {
 	if err != nil {
 		return ctx
 	}
-	var peer *unix.Ucred
-	if bad := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); bad != nil || err != nil {
+	var p peer
+	if bad := raw.Control(func(fd uintptr) {
+		var c *unix.Ucred
+		if c, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			p = peer{c.Uid, peerProcess(int(fd), int(c.Pid))}
+		}
+	}); bad != nil || err != nil {
 		return ctx
 	}
-	return context.WithValue(ctx, uidKey{}, peer.Uid)
+	return context.WithValue(ctx, peerKey{}, p)
 }
 
 // Caller identifies the client of a request: a user of this host, or over TCP, where
 // UID is NoUID, the subject of the client's certificate.
 type Caller struct {
-	UID    uint32
-	Client string
+	UID    uint32 `json:"uid"`
+	Client string `json:"client,omitempty"`
+
+	Process Process `json:"process,omitzero"` // of this host, as far as it is known
 }
 
 type callerKey struct{}
@@ -54,18 +70,23 @@ func As(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// withCaller returns the context of a request, with its caller.
-func withCaller(q *http.Request) context.Context {
+// withCaller returns a request whose context has its caller.
+func withCaller(q *http.Request) *http.Request {
 	var c Caller
 	c.UID, c.Client = caller(q)
-	return As(q.Context(), c)
+	if p, ok := q.Context().Value(peerKey{}).(peer); ok {
+		if c.Process = p.process; p.uid == 0 {
+			c.Process = claimed(q, c.Process)
+		}
+	}
+	return q.WithContext(As(q.Context(), c))
 }
 
 // caller returns the user who sent a request, or over TLS the subject of the client's
 // certificate.
 func caller(q *http.Request) (uid uint32, client string) {
-	if uid, ok := q.Context().Value(uidKey{}).(uint32); ok {
-		return uid, ""
+	if p, ok := q.Context().Value(peerKey{}).(peer); ok {
+		return p.uid, ""
 	}
 	if q.TLS != nil && len(q.TLS.PeerCertificates) > 0 {
 		client = q.TLS.PeerCertificates[0].Subject.String()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -27,11 +28,18 @@ type Client struct {
 	hub  bool // it is a hub's
 }
 
+// local is the base of URLs over a Unix socket.
+const local = "http://weir"
+
 // patience is the timeout for requests that need no work.
 const patience = 5 * time.Second
 
 // ErrNotRunning is wrapped by errors for a socket on which no daemon listens.
 var ErrNotRunning = errors.New("the daemon is not running")
+
+// ErrUnanswered is wrapped by errors for a daemon that has ended, or was too busy to take
+// the request, before it answered: what was asked for may have been done.
+var ErrUnanswered = errors.New("the daemon has not answered")
 
 // ErrHubNotRunning is wrapped by errors for a socket on which no hub listens.
 var ErrHubNotRunning = errors.New("the hub is not running on this host")
@@ -42,7 +50,10 @@ func Dial(path string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
-	return &Client{path: path, base: "http://weir", http: http.Client{Transport: &http.Transport{DialContext: dial}}}
+	// A connection for each request: the daemon may close one that is idle to make room, and a
+	// request that had been sent there could not be repeated.
+	t := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	return &Client{path: path, base: local, http: http.Client{Transport: t}}
 }
 
 // DialHub is Dial for the hub of a fleet.
@@ -170,6 +181,9 @@ func (c *Client) send(ctx context.Context, method, path string, body []byte) (*h
 	if err != nil {
 		return nil, err
 	}
+	if c.base == local {
+		q.Header.Set(processHeader, ownProcess())
+	}
 	r, err := c.http.Do(q)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
@@ -182,9 +196,11 @@ func (c *Client) send(ctx context.Context, method, path string, body []byte) (*h
 	if json.NewDecoder(r.Body).Decode(&f) != nil || f.Error == "" {
 		return nil, fmt.Errorf("the server at %s is not weir: it answers %s to %s", c.path, r.Status, path)
 	}
-	switch err := errors.New(f.Error); r.StatusCode {
-	case http.StatusBadRequest:
+	switch err := errors.New(f.Error); {
+	case r.StatusCode == http.StatusBadRequest:
 		return nil, &BadRequest{Entry: f.Entry, Err: err}
+	case f.Starting != nil:
+		return nil, &StartingError{*f.Starting}
 	default:
 		return nil, err
 	}
@@ -203,7 +219,11 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	if c.hub {
 		notRunning, start = ErrHubNotRunning, "weir hub run"
 	}
+	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EAGAIN) ||
+		strings.HasSuffix(err.Error(), "http: server closed idle connection") // of which net/http exports no error
 	switch {
+	case c.hub && ended: // its socket may be gone, too
+		return fmt.Errorf("the hub at %s ended before it answered: what was asked for may or may not have been done, and to ask again is safe: %w", c.path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: %w: you need to be root%s", c.path, fs.ErrPermission, orGroup(info))
 	case errors.Is(missing, fs.ErrNotExist):
@@ -212,6 +232,8 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		return fmt.Errorf("%s is not a socket: name the one that weir listens on", c.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: nothing listens at %s any more; start `%s`", notRunning, c.path, start)
+	case ended:
+		return fmt.Errorf("%w, at %s: %w", ErrUnanswered, c.path, err)
 	}
 	return fmt.Errorf("ask the daemon at %s: %w", c.path, err)
 }

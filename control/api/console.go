@@ -20,8 +20,9 @@ type ConsoleRequest struct {
 	SSH string `json:"ssh_connection,omitempty"`
 
 	// The caller, set by the server, as of a Change.
-	UID    uint32 `json:"-"`
-	Client string `json:"-"`
+	UID     uint32  `json:"-"`
+	Client  string  `json:"-"`
+	Process Process `json:"-"`
 }
 
 // ConsoleOpened is a URL that opens the console once.
@@ -57,11 +58,12 @@ func consoleRoutes(d Consoles) []route {
 			if len(r.SSH) > maxConnection || strings.ContainsFunc(r.SSH, notPrintable) {
 				return nil, &BadRequest{Err: fmt.Errorf("ssh_connection %.60q: want two addresses with ports", r.SSH)}
 			}
-			r.UID, r.Client = caller(q)
+			by, _ := CallerOf(q.Context())
+			r.UID, r.Client, r.Process = by.UID, by.Client, by.Process
 			return d.OpenConsole(q.Context(), r)
 		}},
 		{http.MethodDelete, consolePath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			return d.EndConsole(withCaller(q))
+			return d.EndConsole(q.Context())
 		}},
 	}
 }

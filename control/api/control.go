@@ -48,6 +48,10 @@ type Change struct {
 
 	// Connection is the caller's over TCP, in the form of SSH, set by the server.
 	Connection string `json:"-"`
+
+	// Given is when the change was asked for, where it had to wait for the daemon. The zero
+	// time: now.
+	Given time.Time `json:"-"`
 }
 
 // Changed is the result of a change, as numbers of entries.
@@ -56,6 +60,10 @@ type Changed struct {
 	Added     int    `json:"added"`
 	Removed   int    `json:"removed"`
 	Unchanged int    `json:"unchanged"` // added but already listed, or removed but not listed
+
+	// Queued says that the change waits for the daemon, durably: nothing has changed yet. The
+	// daemon makes it when it starts, or refuses it then, which its log and audit show.
+	Queued bool `json:"queued,omitempty"`
 }
 
 // Lists are the active lists: GET /v1/lists.
@@ -80,10 +88,20 @@ type List struct {
 	Spare []SpareShape `json:"left_out_shapes"` // of what its sources list
 }
 
-// LeftOut is an entry that is not blocked because of whom it would cut off.
+// LeftOut is an entry that is not blocked because of whom it would cut off, or because it
+// covers what always passes.
 type LeftOut struct {
-	Entry  string `json:"entry"`
-	CutOff string `json:"would_cut_off"`
+	Entry    string `json:"entry"`
+	CutOff   string `json:"would_cut_off,omitempty"`
+	Failsafe string `json:"failsafe,omitempty"` // the prefix
+}
+
+// Why returns why the entry is left out, as a sentence without its end.
+func (l LeftOut) Why() string {
+	if l.Failsafe != "" {
+		return "it covers the failsafe prefix " + l.Failsafe
+	}
+	return "it would cut off " + l.CutOff
 }
 
 // SpareShape is a combination of fields and prefix lengths whose flows are left out,
@@ -120,7 +138,7 @@ type FetchOutcome struct {
 // Reloaded lists what has changed in the configuration: POST /v1/reload.
 type Reloaded struct {
 	Changes    []string `json:"changes"`    // a line for each
-	Unfiltered []string `json:"unfiltered"` // a line for each interface that exists and cannot be filtered
+	Unfiltered []string `json:"unfiltered"` // a line for each interface that is not filtered
 }
 
 // confirmParameter of a reload is in how many seconds it has to be confirmed.
@@ -199,14 +217,14 @@ func controlRoutes(c Daemon) []route {
 			}
 			var r Reloaded
 			if within == 0 {
-				r, err = c.Reload(withCaller(q))
+				r, err = c.Reload(q.Context())
 			} else {
-				r, err = c.ReloadUnconfirmed(withCaller(q), within)
+				r, err = c.ReloadUnconfirmed(q.Context(), within)
 			}
 			return Reloaded{list(r.Changes), list(r.Unfiltered)}, err
 		}},
 		{http.MethodPost, confirmPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			return Confirmed{true}, c.Confirm(withCaller(q))
+			return Confirmed{true}, c.Confirm(q.Context())
 		}},
 		monitorRoute(c),
 		{http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
@@ -245,7 +263,7 @@ func refreshRoutes(refresh func(ctx context.Context, list string, accept bool) (
 				return nil, &BadRequest{Err: fmt.Errorf("accept %.20q: want true or false, and the name of a list", text)}
 			}
 		}
-		outcomes, err := refresh(withCaller(q), name, accept)
+		outcomes, err := refresh(q.Context(), name, accept)
 		return Refreshed{list(outcomes)}, err
 	}
 	return []route{{http.MethodPost, refreshPath, answer}, {http.MethodPost, refreshListPath, answer}}

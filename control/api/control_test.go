@@ -148,7 +148,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 				Source: "https://example.com/feed", Outcome: Failed, Failure: "stalled", Error: "no data for 30s",
 				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true, BadLines: 2, FirstBad: []string{"feed:7: no address"},
 			}},
-			LeftOut: []LeftOut{{"10.0.0.0/8", "the gateway 10.0.0.1"}}, Private: 3,
+			LeftOut: []LeftOut{{Entry: "10.0.0.0/8", CutOff: "the gateway 10.0.0.1"}}, Private: 3,
 			Spare: []SpareShape{{"src/24+dport", 2, "any 192.0.2.0/24:* > *:53"}},
 		}},
 		outcomes: []FetchOutcome{{
@@ -157,7 +157,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 		}},
 		reloaded: Reloaded{Changes: []string{"mode: exact → approx"}, Unfiltered: []string{"eth1 is not filtered: no native XDP"}},
 		answers: []engine.Answer{{
-			Packet: "from 192.0.2.1", Verdict: verdict.Drop, Reason: verdict.Blocked, List: "drop",
+			Packet: "from 192.0.2.1", Verdict: engine.Drop, Reason: verdict.Blocked, List: "drop",
 			Stages: []engine.Stage{{Stage: verdict.StageExempt}, {Stage: verdict.StageBlock, Met: true, By: "list drop", Until: &now}},
 			Matches: []engine.Match{
 				{List: "drop", Action: Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed", Line: 17, Packets: new(uint64(7))},
@@ -195,9 +195,9 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"accept", func() (any, error) { return client.Accept(t.Context(), "a/b ü") }, &Refreshed{c.outcomes}},
 		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &c.reloaded},
 		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp 192.0.2.1:1 > *:2") },
-			&Explanation{"tcp 192.0.2.1:1 > *:2", verdict.Drop, c.answers}},
+			&Explanation{"tcp 192.0.2.1:1 > *:2", engine.Drop, c.answers}},
 		{"explain frames", func() (any, error) { return client.ExplainFrames(t.Context(), [][]byte{make([]byte, 14)}) },
-			[]Explanation{{"from 192.0.2.1", verdict.Drop, c.answers}}},
+			[]Explanation{{"from 192.0.2.1", engine.Drop, c.answers}}},
 		{"multicast", func() (any, error) { return client.Multicast(t.Context()) }, &c.multicast},
 		{"join", func() (any, error) { return client.ChangeMulticast(t.Context(), join) }, &MulticastChanged{Interface: "eth1", Added: 2}},
 		{"leave", func() (any, error) { return client.ChangeMulticast(t.Context(), leave) }, &MulticastChanged{Interface: "eth1", Removed: 1}},
@@ -212,7 +212,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
 	join.UID, leave.UID = add.UID, add.UID
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"accept", "a/b ü", Caller{UID: add.UID}}, "reload", "explain tcp 192.0.2.1:1 > 0.0.0.0/0:2", "explain a frame of 14 bytes", join, leave}; !reflect.DeepEqual(c.asked, want) {
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"accept", "a/b ü", Caller{UID: add.UID, Process: OwnProcess()}}, "reload", "explain tcp 192.0.2.1:1 > 0.0.0.0/0:2", "explain a frame of 14 bytes", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }
@@ -251,6 +251,10 @@ func TestRefusedChanges(t *testing.T) {
 		{"an array", "POST", `["192.0.2.1"]`, nil, 400, "array, where an object should be", -1},
 		{"two values", "POST", good + good, nil, 400, "more than one JSON value", -1},
 		{"unknown field", "POST", `{"action": "block", "entry": ["192.0.2.1"]}`, nil, 400, `unknown field "entry"`, -1},
+		{"a field twice", "POST", `{"action": "block", "entries": ["192.0.2.1"], "action": "allow"}`, nil, 400, `byte 54: "action" is there twice`, -1},
+		{"a field in two cases", "POST", `{"action": "block", "entries": ["192.0.2.1"], "acTion": "allow"}`, nil, 400, `"acTion" is there twice`, -1},
+		{"a field in another alphabet", "POST", `{"reason": "x", "action": "block", "entries": ["192.0.2.1"], "rea\u017fon": "y"}`, nil, 400, `"reaſon" is there twice`, -1},
+		{"an array with its name", "POST", `{"action": "block", "entries": ["entries", "action", "action"], "entries": []}`, nil, 400, `"entries" is there twice`, -1},
 		{"who asks", "POST", `{"action": "block", "entries": ["192.0.2.1"], "uid": 0}`, nil, 400, `unknown field "uid"`, -1},
 		{"a string of entries", "POST", `{"action": "block", "entries": "192.0.2.1"}`, nil, 400, "entries: string, where an array should be", -1},
 		{"a number of an entry", "POST", `{"action": "block", "entries": [192]}`, nil, 400, "entries: number, where a string should be", -1},
@@ -263,6 +267,8 @@ func TestRefusedChanges(t *testing.T) {
 		{"long reason", "POST", `{"action": "block", "entries": ["192.0.2.1"], "reason": "` + strings.Repeat("x", 513) + `"}`, nil, 400, "reason of 513 bytes", -1},
 		{"reason that draws", "POST", `{"action": "block", "entries": ["192.0.2.1"], "reason": "\u001b[2J"}`, nil, 400, "printable", -1},
 		{"TTL of what goes", "DELETE", `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 1}`, nil, 400, "to be added", -1},
+		{"reason of what goes", "DELETE", `{"action": "block", "entries": ["192.0.2.1"], "reason": "x"}`, nil, 400, "to be added", -1},
+		{"import of what goes", "DELETE", `{"action": "block", "entries": ["192.0.2.1"], "import": true}`, nil, 400, "to be added", -1},
 		{"blank entry", "POST", `{"action": "block", "entries": ["192.0.2.1", " "]}`, nil, 400, `entry " ": want one line`, 1},
 		{"entry of two lines", "POST", `{"action": "block", "entries": ["192.0.2.1 x\n192.0.2.2"]}`, nil, 400, "want one line", 0},
 		{"a large entry", "POST", `{"action": "block", "entries": ["192.0.2.1", "` + strings.Repeat("1", 1<<20) + `"]}`, nil, 400, `entry "` + strings.Repeat("1", 40) + `"… of 1048576 bytes: the most is 256`, 1},
@@ -309,6 +315,9 @@ func TestOtherRefusals(t *testing.T) {
 		{"no such list", "POST", "/v1/lists/x/refresh", &control{err: ErrNoList}, 404, "no such list", ""},
 		{"refused configuration", "POST", reloadPath, &control{err: errors.New("weir.yaml:3:1: no value")}, 500, "weir.yaml:3:1", ""},
 		{"strange question", "GET", explainPath + "?q=what", &control{}, 400, "want an address", ""},
+		{"two questions", "GET", explainPath + "?q=192.0.2.1&q=192.0.2.2", &control{}, 400, `"q" is there 2 times`, ""},
+		{"two times", "POST", reloadPath + "?confirm_seconds=60&confirm_seconds=0", &control{}, 400, `"confirm_seconds" is there 2 times`, ""},
+		{"half a query", "GET", auditPath + "?limit=1;limit=2", &control{}, 400, "the query: invalid semicolon", ""},
 		{"no frames", "POST", explainPath, &control{}, 400, "empty", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

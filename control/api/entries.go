@@ -183,7 +183,7 @@ func entriesRoutes(d Daemon) []route {
 			return e, err
 		}},
 		{http.MethodPost, flushPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			return d.Flush(withCaller(q), q.PathValue("list"))
+			return d.Flush(q.Context(), q.PathValue("list"))
 		}},
 		{http.MethodGet, exportPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			format := q.URL.Query().Get(formatParameter)

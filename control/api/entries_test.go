@@ -80,7 +80,7 @@ func TestFlush(t *testing.T) {
 	if want := (&Changed{List: "a/b ü", Removed: 3}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if want := []any{"flush", "a/b ü", Caller{UID: uint32(os.Getuid())}}; !reflect.DeepEqual(c.asked[0], want) {
+	if want := []any{"flush", "a/b ü", Caller{UID: uint32(os.Getuid()), Process: OwnProcess()}}; !reflect.DeepEqual(c.asked[0], want) {
 		t.Errorf("asked for %v, want %v", c.asked[0], want)
 	}
 	c.err = fmt.Errorf("%w: x", ErrNoList)

@@ -146,13 +146,6 @@ func TestEventsEnd(t *testing.T) {
 	}
 }
 
-func TestEventsClientSaysWhatToDo(t *testing.T) {
-	path := socket(t)
-	if _, err := Dial(path).Events(t.Context(), Events{}); !errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), path) {
-		t.Errorf("no weir: %v", err)
-	}
-}
-
 func TestEventsRefusals(t *testing.T) {
 	for query, want := range map[string]string{
 		"reason=blocked,none":       `unknown reason \"none\": want allowed, would-block, blocked`,

@@ -8,7 +8,7 @@ import (
 	"net/url"
 
 	"weir/control/engine"
-	"weir/filter/verdict"
+	"weir/control/quantity"
 )
 
 // Limits on a request to explain frames.
@@ -21,7 +21,7 @@ const (
 // /v1/explain.
 type Explanation struct {
 	Question string          `json:"question"`
-	Verdict  verdict.Action  `json:"verdict"` // drop if any answer's is
+	Verdict  engine.Verdict  `json:"verdict"` // drop if any answer's is, otherwise limited if any is
 	Answers  []engine.Answer `json:"answers"` // for an address or a prefix: from it, to it
 }
 
@@ -35,7 +35,31 @@ func NewExplanation(question string, answers ...engine.Answer) Explanation {
 }
 
 // Drops reports whether any of the packets is dropped, as far as they are known.
-func (e *Explanation) Drops() bool { return e.Verdict == verdict.Drop }
+func (e *Explanation) Drops() bool { return e.Verdict == engine.Drop }
+
+// Passes reports whether all of the packets pass, whatever their number, as far as they are
+// known.
+func (e *Explanation) Passes() bool { return e.Verdict == engine.Pass }
+
+// LimitText says what a limit is, and how much of its flow exceeds it.
+func LimitText(l *engine.Limit) string {
+	unit := map[string]string{"bytes": "B/s"}[l.Unit]
+	if unit == "" {
+		unit = "pps"
+	}
+	text := "rate-limited to " + quantity.SI(l.Rate, 2, unit)
+	if l.Offered != nil {
+		if over := *l.Offered - l.Rate; over > 0 {
+			text += fmt.Sprintf(": %s of it are dropped now, %.0f%%", quantity.SI(over, 2, unit), 100*over / *l.Offered)
+		} else {
+			text += ": it is within that now"
+		}
+	}
+	if l.Tracker != "" {
+		text += fmt.Sprintf(" (tracker %s)", l.Tracker)
+	}
+	return text
+}
 
 // Frames are whole Ethernet frames to explain: POST /v1/explain.
 type Frames struct {

@@ -28,6 +28,20 @@ type Hub interface {
 	Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
 	// Roll changes the course of rollouts.
 	Roll(context.Context, FleetRoll) (FleetRolled, error)
+	// Reload reads hub.yaml again. With an error, nothing has changed.
+	Reload(context.Context) (FleetReloaded, error)
+}
+
+// FleetReloaded lists what has changed in the configuration: POST /v1/reload of a hub.
+type FleetReloaded struct {
+	Changes   []string `json:"changes"`   // a line for each
+	Published bool     `json:"published"` // false: it will be, when the broker can be reached
+}
+
+// FleetReload is an attempt to reload the configuration.
+type FleetReload struct {
+	Time  time.Time `json:"time"`
+	Error string    `json:"error,omitempty"` // why the configuration before stays
 }
 
 // FleetChanged is the result of a change: POST or DELETE /v1/entries of a hub.
@@ -35,6 +49,7 @@ type FleetChanged struct {
 	Changed
 	Version   wire.Place `json:"version"`   // of the list, which has the change
 	Published bool       `json:"published"` // false: it will be, when the broker can be reached
+	Warnings  []string   `json:"warnings,omitempty"`
 }
 
 // HubStatus is the state of a fleet: GET /v1/fleet.
@@ -47,6 +62,8 @@ type HubStatus struct {
 	Lists     []FleetList `json:"lists"`
 	Nodes     []FleetNode `json:"nodes"`
 	Ignored   uint64      `json:"ignored_reports"` // of nodes: too many, or none that the hub understands
+
+	Reload *FleetReload `json:"reload,omitempty"` // the last one; nil: none since the start
 }
 
 // FleetList is a list of a fleet.
@@ -61,8 +78,22 @@ type FleetList struct {
 	Manual    int          `json:"manual_entries"`
 	Feeds     []FeedSource `json:"feeds"`
 
+	// Of the nodes that are enrolled: how many are to have which versions, and how many have
+	// them that have reported; at most MaxShares, those of most nodes.
+	Wanted []FleetShare `json:"wanted"`
+	Have   []FleetShare `json:"have"`
+
 	// Rollout is the last one, nil if changes reach all nodes at once, or there was none.
 	Rollout *FleetRollout `json:"rollout,omitempty"`
+}
+
+// MaxShares bounds the versions of a list that a status counts.
+const MaxShares = 8
+
+// FleetShare is how many nodes have a version.
+type FleetShare struct {
+	Version wire.Place `json:"version"` // 0.0: nothing, or with those that are wanted, what they have
+	Nodes   int        `json:"nodes"`
 }
 
 // The states of a node.
@@ -83,6 +114,9 @@ type FleetNode struct {
 	Seen    *time.Time   `json:"seen,omitempty"`
 	Report  *wire.Status `json:"report,omitempty"` // the last one
 	Ignored uint64       `json:"ignored_reports"`  // too many, or none that the hub understands
+
+	// Violations counts what the node tried at the server inside the hub that it may not do.
+	Violations uint64 `json:"violations"`
 }
 
 // HubHandler returns a handler of the API of a hub.
@@ -93,14 +127,27 @@ func hubRoutes(h Hub) []route {
 	status := route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		f, err := h.Fleet(q.Context())
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
+		for i := range f.Lists {
+			f.Lists[i].Wanted, f.Lists[i].Have = list(f.Lists[i].Wanted), list(f.Lists[i].Have)
+		}
 		return f, err
 	}}
-	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), auditRoute(h), status})
+	reload := route{http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		r, err := h.Reload(q.Context())
+		r.Changes = list(r.Changes)
+		return r, err
+	}}
+	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), auditRoute(h), reload, status})
 }
 
 // Fleet asks a hub for the state of its fleet.
 func (c *Client) Fleet(ctx context.Context) (*HubStatus, error) {
 	return get[HubStatus](ctx, c, fleetPath)
+}
+
+// ReloadFleet makes a hub read its configuration again.
+func (c *Client) ReloadFleet(ctx context.Context) (*FleetReloaded, error) {
+	return ask[FleetReloaded](ctx, c, http.MethodPost, reloadPath, nil)
 }
 
 // ChangeFleet is Change for a hub.

@@ -26,7 +26,7 @@ func (h hubStub) Fleet(context.Context) (HubStatus, error) {
 	}
 	now := time.Now()
 	return HubStatus{
-		Time: now, Catalog: &now, Problems: []string{"x"},
+		Time: now, Catalog: &now, Problems: []string{"x"}, Reload: &FleetReload{Time: now, Error: "x"},
 		Lists: []FleetList{{Action: Block, Direction: "src", Feeds: []FeedSource{{Outcome: Failed, FirstBad: []string{}}}, Rollout: &FleetRollout{
 			State: RolloutRunning, Waves: []FleetWave{{Labels: []string{}, Mode: "rehearse"}}, Top: []FleetAffected{{Node: "edge-1"}},
 		}}},
@@ -53,6 +53,8 @@ func (h hubStub) Audit(int) []AuditRecord {
 }
 
 func (hubStub) Roll(context.Context, FleetRoll) (FleetRolled, error) { return FleetRolled{}, nil }
+
+func (hubStub) Reload(context.Context) (FleetReloaded, error) { return FleetReloaded{}, nil }
 
 func (h hubStub) Explain(context.Context, []string, string) (e FleetExplanation, err error) {
 	if h.whole {
@@ -100,7 +102,7 @@ func TestHubIsAsDocumented(t *testing.T) {
 	schemas := map[string]any{}
 	for name, v := range map[string]any{
 		"HubStatus": HubStatus{}, "FleetChanged": FleetChanged{}, "FleetExplanation": FleetExplanation{}, "FleetTop": FleetTop{},
-		"FleetTraced": FleetTraced{}, "FleetRoll": FleetRoll{}, "FleetRolled": FleetRolled{},
+		"FleetTraced": FleetTraced{}, "FleetRoll": FleetRoll{}, "FleetRolled": FleetRolled{}, "FleetReloaded": FleetReloaded{},
 	} {
 		describe(reflect.TypeOf(v), name, schemas)
 	}

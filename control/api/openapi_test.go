@@ -180,7 +180,7 @@ const traced = `{"packets":[{"data":"RQA=","from":"2026-01-01T00:00:00Z","to":"2
 func TestAnswersAreAsDocumented(t *testing.T) {
 	now, rate, uid, index := time.Now(), 0.5, uint32(1), 1
 	s := source{
-		Status{Mode: "exact", Interfaces: []InterfaceStatus{{Direction: "out", State: Unfiltered, XDP: "native", Problem: "x"}}},
+		Status{Mode: "exact", Interfaces: []InterfaceStatus{{Direction: "out", State: Unfiltered, XDP: "native", Problem: "x", Penalties: new(1), MaxPenalties: 2}}},
 		&Top{
 			Interfaces: []string{"eth0"}, Reasons: []ReasonRate{{}}, Filter: Filter{Mode: "exact", WeightedPredicted: &rate, Measured: &rate, Lists: []ListRate{{}}},
 			Trackers: []Tracker{{Unit: "bytes", Flows: []Flow{{State: Blocked, Until: &now}, {State: RateLimited}, {}}}},
@@ -193,10 +193,10 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		outcomes: []FetchOutcome{{Outcome: Failed, Failure: "x", Error: "x"}},
 		reloaded: Reloaded{Changes: []string{"mode: exact → approx"}, Unfiltered: []string{"eth1 is not filtered: no native XDP"}},
 		answers: []engine.Answer{{
-			Verdict: verdict.Drop, Reason: verdict.Blocked, Stages: []engine.Stage{{Until: &now}}, Matches: []engine.Match{
+			Verdict: engine.Limited, Limit: &engine.Limit{Unit: "packets", Until: &now, Offered: &rate}, PenaltiesMore: 1, Spared: []string{"x"}, LastDrop: &engine.LastDrop{Time: now, Reason: verdict.Blocked, List: "x", Packets: 1}, Reason: verdict.Blocked, Stages: []engine.Stage{{Until: &now}}, Matches: []engine.Match{
 				{Action: Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid, Packets: new(uint64)},
 			},
-			Depends: []engine.Dependency{{Until: &now, Match: &engine.Match{Action: Allow}}}, DependsMore: 1,
+			Depends: []engine.Dependency{{Lists: 4, Until: &now, Match: &engine.Match{Action: Allow}}}, DependsMore: 1,
 			Inside: &engine.Inside{First: []engine.Match{{Action: Block}}},
 		}},
 		entries:   Entries{Entries: []Entry{{Action: Block, Added: now, Expires: &now, Reason: "x", UID: &uid, User: "x"}, {Action: Allow, Added: now}}, Next: "x"},

@@ -95,7 +95,7 @@ func rollRoute(h Hub) route {
 		case asked.List == "":
 			return nil, &BadRequest{Err: fmt.Errorf("do: %s: list is missing", asked.Do)}
 		}
-		r, err := h.Roll(withCaller(q), asked)
+		r, err := h.Roll(q.Context(), asked)
 		r.Lists = list(r.Lists)
 		return r, err
 	}}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -83,6 +84,8 @@ type fault struct {
 type failure struct {
 	Error string `json:"error"`
 	Entry *int   `json:"entry,omitempty"` // index of the entry that it is about
+
+	Starting *Starting `json:"starting,omitempty"` // the daemon, which cannot answer yet
 }
 
 // route is a method and a path with what answers them.
@@ -153,26 +156,53 @@ func Handler(d Daemon) http.Handler { return handler("daemon", routes(d)) }
 func handler(name string, all []route) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range all {
-		mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, q *http.Request) {
-			answer, err := r.answer(w, q)
-			if err != nil {
-				fail(w, err)
-				return
-			}
-			if s, ok := answer.(stream); ok {
-				s(w, q)
-				return
-			}
-			reply(w, http.StatusOK, answer)
-		})
+		r.on(mux)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) { fail(w, unanswered(w, q, name, all)) })
+	return fromHere(mux)
+}
+
+// on makes a mux answer by a route.
+func (r route) on(mux *http.ServeMux) {
+	mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, q *http.Request) {
+		answer, err := any(nil), checkQuery(q.URL)
+		if err == nil {
+			answer, err = r.answer(w, withCaller(q))
+		}
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		if s, ok := answer.(stream); ok {
+			s(w, q)
+			return
+		}
+		reply(w, http.StatusOK, answer)
+	})
+}
+
+// fromHere refuses requests that a web site has made a browser send.
+func fromHere(h http.Handler) http.Handler {
 	// A browser may have a client's certificate, and any site may make it send requests.
 	sameSite := http.NewCrossOriginProtection()
 	sameSite.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, fault{http.StatusForbidden, errors.New("requests from web sites may not change anything")})
 	}))
-	return sameSite.Handler(mux)
+	return sameSite.Handler(h)
+}
+
+// checkQuery returns an error where a parameter is there twice that has one value.
+func checkQuery(u *url.URL) error {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return &BadRequest{Err: fmt.Errorf("the query: %w", err)}
+	}
+	for name, values := range query {
+		if len(values) > 1 && name != reasonParameter && name != nodeParameter {
+			return &BadRequest{Err: fmt.Errorf("parameter %.60q is there %d times: want it once", name, len(values))}
+		}
+	}
+	return nil
 }
 
 // routes are those of the API's first version.
@@ -217,7 +247,10 @@ func fail(w http.ResponseWriter, err error) {
 	status, sent := http.StatusInternalServerError, failure{Error: err.Error()}
 	var f fault
 	var bad *BadRequest
+	var starting *StartingError
 	switch {
+	case errors.As(err, &starting):
+		status, sent.Starting = http.StatusServiceUnavailable, &starting.Starting
 	case errors.As(err, &f):
 		status = f.status
 	case errors.As(err, &bad):
@@ -276,8 +309,9 @@ func (c *complaints) Write(line []byte) (int, error) {
 // Answers that are being sent then have a second to end.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	server := &http.Server{
-		Handler:           h,
-		ConnContext:       identify,
+		Handler:           untilIdle(h),
+		ConnState:         noteIdle,
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return identify(withLimited(ctx, c), c) },
 		ReadHeaderTimeout: headerTimeout,
 		WriteTimeout:      answerTimeout,
 		IdleTimeout:       idleTimeout,

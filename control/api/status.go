@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -25,8 +26,42 @@ type Status struct {
 	// has yet to look.
 	Protected []Protected `json:"protected,omitzero"`
 
+	// Of all interfaces, since the daemon started.
+	PenaltiesRefused  uint64 `json:"total_penalties_refused,omitempty"`  // heavy hitters for whose penalty there was no room at once
+	PenaltiesReplaced uint64 `json:"total_penalties_replaced,omitempty"` // that made room for those of others
+
+	// Spared are the heavy hitters whose penalties would cut off something: at most MaxSpared
+	// of them. They are not blocked, or rate-limited less.
+	Spared     []Spared `json:"spared,omitempty"`
+	SparedMore int      `json:"spared_more,omitempty"` // others
+
+	// Busy describes the work that commands have waited for, for a second or longer; nil: they
+	// do not.
+	Busy *Busy `json:"busy,omitempty"`
+
+	// NotReady are the sources of lists that have nothing to filter by yet.
+	NotReady []NotReady `json:"not_ready,omitempty"`
+
+	// Unsaved is why a restart would forget manual entries or modes; "": it would not.
+	Unsaved string `json:"unsaved,omitempty"`
+
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 	Fleet           *Fleet           `json:"fleet,omitempty"`            // nil: this host is in none
+}
+
+// Busy is work that commands wait for.
+type Busy struct {
+	What  string    `json:"what"`           // as in "what was read of a list is activated"
+	List  string    `json:"list,omitempty"` // "": of no list
+	Since time.Time `json:"since"`
+}
+
+// NotReady is a source that has not been read, or was refused, and of which nothing was
+// saved.
+type NotReady struct {
+	List    string `json:"list"`
+	Source  string `json:"source"`
+	Problem string `json:"problem"`
 }
 
 // Protected is packets that must not be dropped, as they would cut off the host or its
@@ -34,6 +69,23 @@ type Status struct {
 type Protected struct {
 	What  string `json:"what"`  // as in "the gateway 192.0.2.1"
 	Entry string `json:"entry"` // that matches the packets, in the format of lists
+}
+
+// MaxSpared bounds Status.Spared.
+const MaxSpared = 10
+
+// Spared is a heavy hitter whose penalty would cut off something.
+type Spared struct {
+	Flow    string `json:"flow"`          // in the format of lists
+	Tracker string `json:"tracker"`       // its key, as in src
+	Action  string `json:"action"`        // that its penalty would be: limit or block
+	CutsOff string `json:"would_cut_off"` // as in "the gateway 192.0.2.1"
+}
+
+// String says what would become of the flow, and why it does not.
+func (s Spared) String() string {
+	would := map[string]string{"limit": "rate-limited more", "block": "blocked"}[s.Action]
+	return fmt.Sprintf("%s would be %s (tracker %s), but that would cut off %s", s.Flow, would, s.Tracker, s.CutsOff)
 }
 
 // Fleet is the state of a node of a fleet.
@@ -51,23 +103,32 @@ type InterfaceStatus struct {
 	Interface string `json:"interface"`
 	Netns     string `json:"netns"`     // "": the daemon's own
 	Direction string `json:"direction"` // of the packets: in or out
-	State     string `json:"state"`     // Filtered, Gone, Unfiltered or Detached
+	State     string `json:"state"`     // Filtered, Unpinned, Absent, Gone, Unfiltered or Detached
 	XDP       string `json:"xdp"`       // as configured, as a loader.Hook; tc for outgoing packets
 	Problem   string `json:"problem,omitempty"`
 	Packets   uint64 `json:"total_packets"` // since the daemon started
 	Dropped   uint64 `json:"total_dropped"`
+
+	// Penalties are the heavy hitters that are rate-limited or blocked; nil: no tracker may.
+	Penalties    *int `json:"penalties,omitempty"`
+	MaxPenalties int  `json:"max_penalties,omitempty"`
 }
 
 // The states of an interface.
 const (
 	Filtered   = "filtered"
-	Gone       = "gone"       // it does not exist, and is waited for
+	Unpinned   = "unpinned"   // it is filtered, but only until the daemon ends: its pins are lost, and cannot be made again
+	Absent     = "absent"     // it has not been there since weir began, and is waited for
+	Gone       = "gone"       // it no longer exists, and is waited for
 	Unfiltered = "unfiltered" // it exists, but attaching fails and is retried
 	Detached   = "detached"   // or taken over, by others: it is left alone until a reload
 )
 
-// Complete reports whether everything configured is filtered.
+// Complete reports whether everything configured is filtered, by all lists.
 func (s *Status) Complete() bool {
+	if len(s.NotReady) > 0 {
+		return false
+	}
 	for _, i := range s.Interfaces {
 		if i.State != Filtered {
 			return false

@@ -19,7 +19,7 @@ func ListenTLS(addr, cert, key, clientCA string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API at %s: %w", addr, err)
 	}
-	secure, err := NewTLSListener(l, cert, key, clientCA)
+	secure, err := NewTLSListener(Limit(l, MaxConnections), cert, key, clientCA)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen for the API at %s: %w", addr, err), l.Close())
 	}

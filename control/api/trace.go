@@ -34,7 +34,8 @@ type TraceAbout struct {
 
 // Traced is where and when packets may have passed a host.
 type Traced struct {
-	Host       string            `json:"host"` // name of the daemon's host
+	Host       string            `json:"host"`              // name of the daemon's host
+	Version    int               `json:"version,omitempty"` // of the digests; 0: before 3
 	Interfaces []TracedInterface `json:"interfaces"`
 }
 

@@ -72,10 +72,23 @@ type Condition string
 
 const (
 	Filtered   Condition = "filtered"
-	Gone       Condition = "gone"       // it does not exist, and is waited for
+	Unpinned   Condition = "unpinned"   // it is filtered, but only until this process ends: its pins are lost, and cannot be made again
+	Absent     Condition = "absent"     // it has not been there since weir began, and is waited for
+	Gone       Condition = "gone"       // it no longer exists, and is waited for
 	Unfiltered Condition = "unfiltered" // it exists, but attaching fails and is retried
 	Detached   Condition = "detached"   // or taken over, by others: it is left alone until a reload
 )
+
+// Says returns the condition in words.
+func (c Condition) Says() string {
+	switch c {
+	case Absent:
+		return "not there yet"
+	case Unpinned:
+		return "not pinned, so that filtering ends with weir"
+	}
+	return string(c)
+}
 
 // State is the state of an interface that a manager filters, waits for or has
 // given up.
@@ -83,8 +96,33 @@ type State struct {
 	loader.Target
 	Condition Condition
 	XDP       loader.Hook
-	Problem   string // of an unfiltered one, where it is known
+	Problem   string // of an unfiltered one, where it is known, and of an unpinned one
+
+	attachment *loader.Attachment // nil: there was none yet
+	passing    bool               // only a glob covers it
 }
+
+// Now returns the state of this instant: an interface that is filtered may have gone
+// since, or have come back and be without a program yet. There is none of one that has
+// gone and that only a glob covers. Now may be called at any time.
+func (s State) Now() (State, bool) {
+	if s.Condition != Filtered && s.Condition != Unpinned {
+		return s, true
+	}
+	s.Condition, s.Problem = Filtered, s.attachment.Unpinned()
+	if s.Problem != "" {
+		s.Condition = Unpinned
+	}
+	if s.attachment.Severed() {
+		s.Condition, s.Problem = Gone, ""
+		return s, !s.passing
+	}
+	return s, true
+}
+
+// Attachment returns what filters the interface, or did until it was gone; nil: nothing has
+// yet. It may have been closed since.
+func (s State) Attachment() *loader.Attachment { return s.attachment }
 
 // retryInterval is how soon attaching is tried again where it failed.
 const retryInterval = 2 * time.Second

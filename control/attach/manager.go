@@ -40,17 +40,17 @@ type Config struct {
 // goroutines of its own (see hotplug).
 type Manager struct {
 	Config
-	targets    []Target
-	edges      []string // of a domain that detects loops: names and globs
-	engine     *engine.Generation
-	metadata   Metadata
-	interfaces []*managedInterface
-	hotplug    *hotplug
-	lost       []loader.Target // detached or taken over by others: not attached to again
-	over       bool            // nothing is left to filter, nor to wait for
-	unseen     string          // why interfaces cannot be listed, as last logged
-	edgeError  string          // why a program does not know the edges, as last logged
-	steps      atomic.Uint64
+	targets     []Target
+	edges       []string // of a domain that detects loops: names and globs
+	engine      *engine.Generation
+	metadata    Metadata
+	interfaces  []*managedInterface
+	hotplug     *hotplug
+	lost        []loader.Target // detached or taken over by others: not attached to again
+	over        bool            // nothing is left to filter, nor to wait for
+	unseen      string          // why interfaces cannot be listed, as last logged
+	deviceError string          // why a program does not know other interfaces, as last logged
+	steps       atomic.Uint64
 }
 
 // Steps counts the programs that were loaded, attached or replaced. It may be called
@@ -65,6 +65,8 @@ func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotp
 // Inherited is what programs that filter already pass on to their successors.
 type Inherited struct {
 	Programs                int       // that filter
+	Lists                   []string  // whose sources have entries in them
+	Unknown                 bool      // one of them does not say which lists it has
 	TrackerSeed, DigestSeed hash.Seed // zero: there is none
 	FirstSeed               hash.Seed // likewise, of first-seen flows
 }
@@ -74,6 +76,9 @@ type Inherited struct {
 // that runs and is not to be taken over.
 func (m *Manager) Find(targets []Target) (Inherited, error) {
 	var all Inherited
+	if err := m.Pins.Finish(); err != nil && !errors.Is(err, loader.ErrNoBPFFS) {
+		return all, err
+	}
 	found, err := expand(targets)
 	if err != nil {
 		return all, err
@@ -86,8 +91,17 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 		if err != nil {
 			return all, err
 		}
+		if p.Attachment == nil && m.Pins.IsOrphaned(t.Target, t.XDP) {
+			all.Programs++
+			all.Unknown = true
+		}
 		if p.Attachment != nil {
 			all.Programs++
+			for _, l := range p.Metadata.Lists {
+				if l.Source != "" && l.Entries > 0 && !slices.Contains(all.Lists, l.Name) {
+					all.Lists = append(all.Lists, l.Name)
+				}
+			}
 		}
 		if p.Attachment != nil && !t.Out {
 			if all.TrackerSeed == (hash.Seed{}) {
@@ -232,6 +246,10 @@ func (m *Manager) attach(i *managedInterface) error {
 			break
 		}
 	}
+	if err == nil && i.TookOverOrphan() {
+		i.adopted = true
+		m.Log.Warn("took over a program of weir's that filtered without pins; its counters start anew", "interface", i.Target.String())
+	}
 	i.updateIndex()
 	return err
 }
@@ -254,7 +272,9 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 	if err := m.setEdges(t, s); err != nil {
 		return nil, err
 	}
-	specialise(m.targets, t, s)
+	if err := specialise(m.targets, t, s); err != nil {
+		return nil, err
+	}
 	p, err := e.For(t).Load(s)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t, err)
@@ -297,14 +317,19 @@ func (m *Manager) Names() []string {
 func (m *Manager) Interfaces() []State {
 	var all []State
 	for _, i := range m.interfaces {
-		n := State{Target: i.Target, Condition: Gone, XDP: i.XDP}
+		n := State{Target: i.Target, Condition: Gone, XDP: i.XDP, passing: !m.named(i.Target), attachment: i.Attachment}
 		switch {
 		case i.filtered():
 			n.Condition, n.XDP = Filtered, i.Hook()
+			if n.Problem = i.Unpinned(); n.Problem != "" {
+				n.Condition = Unpinned
+			}
 		case i.problem != "":
 			n.Condition, n.Problem = Unfiltered, i.problem
-		case !m.named(i.Target):
+		case n.passing:
 			continue // the next one may have any other name
+		case i.Attachment == nil:
+			n.Condition = Absent
 		}
 		all = append(all, n)
 	}
@@ -541,7 +566,9 @@ func (m *Manager) renew(i *managedInterface) error {
 	if err := m.setEdges(i.Target, i.Stats()); err != nil {
 		return err
 	}
-	specialise(m.targets, i.Target, i.Stats())
+	if err := specialise(m.targets, i.Target, i.Stats()); err != nil {
+		return err
+	}
 	// A preloaded program takes its interface for none of the edges, and polices nothing.
 	if i.engine == m.engine && !i.Stats().Edge() && !i.Stats().Polices() {
 		return nil
@@ -756,27 +783,29 @@ func (m *Manager) setEdges(t loader.Target, s *loader.Stats) error {
 	return s.SetEdges(own, edges)
 }
 
-// FollowEdges updates what the programs know of edges, as interfaces come and go.
-func (m *Manager) FollowEdges() {
-	if len(m.edges) > 0 {
-		m.writeEdges()
+// FollowDevices updates what the programs know of other interfaces, as these come and go.
+func (m *Manager) FollowDevices() {
+	if len(m.edges) > 0 || slices.ContainsFunc(m.targets, func(t Target) bool { return len(t.Insides) > 0 }) {
+		m.writeDevices()
 	}
 }
 
-func (m *Manager) writeEdges() {
+// writeDevices writes which interfaces are edges, and which have hosts behind them whose
+// connections are remembered.
+func (m *Manager) writeDevices() {
 	problem := ""
 	for _, i := range m.interfaces {
 		if !i.filtered() {
 			continue
 		}
-		if err := m.setEdges(i.Target, i.Stats()); err != nil {
+		if err := errors.Join(m.setEdges(i.Target, i.Stats()), setInsides(m.targets, i.Target, i.Stats())); err != nil {
 			problem = i.Target.String() + ": " + err.Error()
 		}
 	}
-	if problem != "" && problem != m.edgeError {
+	if problem != "" && problem != m.deviceError {
 		m.Log.Error(problem)
 	}
-	m.edgeError = problem
+	m.deviceError = problem
 }
 
 func names(interfaces []*managedInterface) string {

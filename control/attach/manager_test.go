@@ -187,7 +187,7 @@ func TestOtherReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i, err := StatusOf(a); err != nil || i.Total.Packets == 0 || i.Reasons["rain"] != i.Total && i.Reasons["snow"] != i.Total {
+	if i, err := StatusOf(a); err != nil || max(i.Reasons["rain"].Packets, i.Reasons["snow"].Packets) < packets {
 		t.Errorf("%+v, %v", i, err)
 	}
 	a.Close()
@@ -278,16 +278,13 @@ func TestRolloutStuck(t *testing.T) {
 			c, targets := options(t, &log, one.B, two.B)
 			m := begin(t, c, targets)
 			defer m.Stop(false)
-			// With so many lists, their counters move to new maps, and on the
-			// second interface there is no place any more to pin them.
 			g, d := buildKernel(t, "10.0.0.2\n", engine.Config{}, 101)
-			unpin(t, c.Pins, two.B)
 			want, entries := "the old lists stay active: ", 1
 			if stuck {
 				m.engine.Close() // which then cannot be put back
 				want, entries = "the old lists stay active, but on "+targets[0].String()+" the new ones are: ", 101
 			}
-			if err := m.roll(t, g, d, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			if err := m.rollHalf(t, g, d, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("rollout: %v, want %q", err, want)
 			}
 			if got := states(t, c.Pins)[one.B.Netns].Entries; got != entries {
@@ -322,11 +319,10 @@ func TestRolloutUndone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ec.Trackers = []engine.Tracker{spec.Tracker()} // its maps are to be pinned
+	ec.Trackers = []engine.Tracker{spec.Tracker()}
 	ec.TrackerSeed = hash.Seed{1}
 	next, d := buildKernel(t, "10.0.0.1\n", ec, 1)
-	unpin(t, c.Pins, two.B)
-	if err := m.roll(t, next, d, targets, []string{one.B.Iface, two.B.Iface}); err == nil || !strings.Contains(err.Error(), "the old lists stay active: ") {
+	if err := m.rollHalf(t, next, d, targets, []string{one.B.Iface, two.B.Iface}); err == nil || !strings.Contains(err.Error(), "the old lists stay active: ") {
 		t.Fatalf("rollout: %v", err)
 	}
 	if i.ProgramID() == program {
@@ -372,21 +368,24 @@ func constants(t *testing.T, h *managedInterface) []byte {
 	return nil
 }
 
-// unpin removes the pins of an end: whatever wants a new one there fails.
-func unpin(t *testing.T, pins loader.Pins, e lab.End) {
+// rollHalf is roll, but the second interface refuses its program.
+func (m *Manager) rollHalf(t *testing.T, g *engine.Generation, d Metadata, targets []Target, edges []string) error {
 	t.Helper()
-	target := loader.Target{Netns: e.Netns, Iface: e.Iface}
-	inode, err := target.Namespace()
+	r, err := m.Prepare(g, d, targets, edges)
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, err := target.Number()
+	other, err := loader.NewStats(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.RemoveAll(fmt.Sprintf("%s/%d:%d", pins, inode, index)); err != nil {
+	defer other.Close()
+	i := m.interfaces[1]
+	r.programs[i].Close()
+	if r.programs[i], err = g.Load(other); err != nil {
 		t.Fatal(err)
 	}
+	return r.Commit()
 }
 
 // Targets that cannot be looked for are refused before anything has changed.

@@ -18,10 +18,12 @@ import (
 // Metadata is what stands beside a program in the kernel: what its counters
 // mean, and what it was built from.
 type Metadata struct {
-	Version string    `json:"version"`
-	PID     int       `json:"pid"`    // of the process that attached it
-	Since   time.Time `json:"since"`  // filtering, through all generations
-	Loaded  time.Time `json:"loaded"` // when this generation was loaded
+	Version  string    `json:"version"`
+	PID      int       `json:"pid"`                 // of the process that attached it
+	Service  string    `json:"service,omitempty"`   // of systemd's, that the process is
+	StateDir string    `json:"state_dir,omitempty"` // its state directory; "": it has none, or is older than this field
+	Since    time.Time `json:"since"`               // filtering, through all generations
+	Loaded   time.Time `json:"loaded"`              // when this generation was loaded
 
 	Mode             string   `json:"mode"`
 	BitsPerEntry     float64  `json:"bits_per_entry,omitempty"` // in approximate mode
@@ -208,27 +210,6 @@ func (m *Metadata) InheritCounters(old Metadata, lists []loader.Counter) {
 func (m Metadata) CompatibleCounters(old Metadata) bool {
 	n := min(len(m.CountedReasons), len(old.CountedReasons))
 	return slices.Equal(m.CountedReasons[:n], old.CountedReasons[:n])
-}
-
-// CheckSize fails where there are more lists than metadata has room for: n of the
-// configuration, which the engine may have several for.
-func CheckSize(lists []List, n int) error {
-	const rest = 8 << 10 // for all other fields
-	widest := make([]List, len(lists))
-	for i, l := range lists {
-		l.Entries, l.BadLines = math.MaxInt32, math.MaxInt32
-		l.Before = loader.Counter{Packets: math.MaxUint64, Bytes: math.MaxUint64}
-		widest[i] = l
-	}
-	b, err := json.Marshal(widest)
-	if err != nil {
-		return fmt.Errorf("describe the lists: %w", err)
-	}
-	if most := loader.MetadataSize - rest; len(b) > most {
-		return fmt.Errorf("%d lists are too many: with such names and sources, an interface has room for about %d; join some",
-			n, n*most/len(b))
-	}
-	return nil
 }
 
 func (m Metadata) encode() ([]byte, error) {

@@ -1,7 +1,6 @@
 package attach
 
 import (
-	"fmt"
 	"math"
 	"net/netip"
 	"os"
@@ -122,28 +121,6 @@ func TestCompatibleCounters(t *testing.T) {
 		if got := d.CompatibleCounters(Metadata{CountedReasons: c.old}); got != c.want {
 			t.Errorf("counters of %q go on: %v", c.old, got)
 		}
-	}
-}
-
-// What CheckSize allows has room.
-func TestCheckSize(t *testing.T) {
-	var lists []List
-	for n := 0; CheckSize(lists, len(lists)) == nil; n++ {
-		lists = append(lists, List{Name: fmt.Sprintf("list-%d", n), Source: fmt.Sprintf("/var/lib/lists/list-%d.txt", n), Direction: "src"})
-	}
-	if err := CheckSize(lists, len(lists)).Error(); !strings.Contains(err, fmt.Sprint(len(lists), " lists")) {
-		t.Errorf("%d lists, %s", len(lists), err)
-	}
-	if len(lists) < 100 {
-		t.Errorf("room for %d lists only", len(lists))
-	}
-	lists = lists[1:]
-	for i := range lists {
-		lists[i].Entries, lists[i].BadLines, lists[i].Before = math.MaxInt32, math.MaxInt32, loader.Counter{Packets: math.MaxUint64, Bytes: math.MaxUint64}
-	}
-	b, err := Describe(build(t, engine.Config{}), engine.Config{}, lists).encode()
-	if err != nil || len(b) > loader.MetadataSize {
-		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }
 

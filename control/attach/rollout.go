@@ -51,7 +51,7 @@ func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target, ed
 	m.edges = edges
 	if err := r.load(); err != nil {
 		m.edges = before
-		m.writeEdges()
+		m.writeDevices()
 		return nil, errors.Join(err, r.close())
 	}
 	m.edges = before
@@ -76,7 +76,9 @@ func (r *Rollout) load() error {
 		if targets == nil {
 			targets = r.m.targets
 		}
-		specialise(targets, i.Target, i.Stats())
+		if err := specialise(targets, i.Target, i.Stats()); err != nil {
+			return errors.Join(err, loads.Wait())
+		}
 		loads.Go(func() error {
 			p, err := of.Load(i.Stats())
 			if err != nil {
@@ -104,7 +106,7 @@ func (r *Rollout) close() error {
 
 // Close gives up a rollout that was not committed.
 func (r *Rollout) Close() error {
-	r.m.writeEdges()
+	r.m.writeDevices()
 	return r.close()
 }
 
@@ -132,7 +134,7 @@ func (r *Rollout) Commit() error {
 			continue
 		}
 		m.edges = before
-		m.writeEdges()
+		m.writeDevices()
 		stuck, bad := m.restore(replaced)
 		for _, i := range stuck {
 			bad = errors.Join(bad, m.describe(i, r.metadata))
@@ -194,11 +196,16 @@ func (m *Manager) retarget(targets []Target) {
 	})
 }
 
-// Problems returns, for each interface that exists and cannot be filtered, why.
+// Problems returns, for each interface of the targets that is not filtered, why.
 func (m *Manager) Problems() (all []string) {
 	for _, i := range m.Interfaces() {
-		if i.Condition == Unfiltered {
+		switch i.Condition {
+		case Unpinned:
+			all = append(all, fmt.Sprintf("%s is %s: %s", i.Target, i.Condition.Says(), i.Problem))
+		case Unfiltered:
 			all = append(all, fmt.Sprintf("%s is not filtered: %s", i.Target, strings.TrimSpace(i.Problem)))
+		case Absent, Gone:
+			all = append(all, fmt.Sprintf("%s is not filtered: it is %s, weir waits for it", i.Target, i.Condition.Says()))
 		}
 	}
 	return all

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -341,6 +342,23 @@ func Alive(pid int) bool {
 	}
 	own, _ := process("self") // which may go by another name
 	return running && (name == own || strings.HasPrefix(name, "weir"))
+}
+
+// ServiceOf returns the service of systemd's that a process is, "" if it is none.
+func ServiceOf(pid int) string {
+	dir := "/proc/" + strconv.Itoa(pid)
+	// What is run from a shell may be in the control group of sshd's service.
+	text, _ := os.ReadFile(dir + "/status")
+	if !strings.Contains(string(text), "\nPPid:\t1\n") {
+		return ""
+	}
+	text, _ = os.ReadFile(dir + "/cgroup")
+	for line := range strings.Lines(string(text)) {
+		if name := path.Base(strings.TrimSpace(line)); strings.HasSuffix(name, ".service") {
+			return name
+		}
+	}
+	return ""
 }
 
 // process returns the name of a process and whether it still runs.

@@ -60,11 +60,12 @@ func TestStartWithoutOne(t *testing.T) {
 			t.Errorf("interfaces: %v, want %v", got, want)
 		}
 	}
-	check(map[string]Condition{loopback: Unfiltered, "absent0": Gone, l.B.Iface: Filtered})
+	check(map[string]Condition{loopback: Unfiltered, "absent0": Absent, l.B.Iface: Filtered})
 	if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, on(loopback).String()) {
 		t.Errorf("log:\n%s", text)
 	}
-	if p := m.Problems(); len(p) != 1 || !strings.HasPrefix(p[0], on(loopback).String()+" is not filtered: ") {
+	if p := m.Problems(); len(p) != 2 || !strings.HasPrefix(p[0], on(loopback).String()+" is not filtered: ") ||
+		p[1] != on("absent0").String()+" is not filtered: it is not there yet, weir waits for it" {
 		t.Errorf("problems: %q", p)
 	}
 	for range 3 { // which must not run the verifier each time
@@ -72,7 +73,7 @@ func TestStartWithoutOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check(map[string]Condition{loopback: Unfiltered, "absent0": Gone, l.B.Iface: Filtered})
+	check(map[string]Condition{loopback: Unfiltered, "absent0": Absent, l.B.Iface: Filtered})
 
 	targets[0].XDP = loader.Generic
 	if err := m.reconfigure(t, targets); err != nil {
@@ -81,7 +82,7 @@ func TestStartWithoutOne(t *testing.T) {
 	if err := m.Follow(); err != nil {
 		t.Fatal(err)
 	}
-	check(map[string]Condition{loopback: Filtered, "absent0": Gone, l.B.Iface: Filtered})
+	check(map[string]Condition{loopback: Filtered, "absent0": Absent, l.B.Iface: Filtered})
 
 	if err := Detach(c.Pins, on(loopback).Target); err != nil {
 		t.Fatal(err)
@@ -89,7 +90,7 @@ func TestStartWithoutOne(t *testing.T) {
 	if err := m.Follow(); err != nil {
 		t.Fatal(err)
 	}
-	check(map[string]Condition{loopback: Detached, "absent0": Gone, l.B.Iface: Filtered})
+	check(map[string]Condition{loopback: Detached, "absent0": Absent, l.B.Iface: Filtered})
 }
 
 // An interface is filtered without a reload once another's program is gone.
@@ -119,7 +120,7 @@ func TestRetried(t *testing.T) {
 	if err := theirs.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(5 * time.Second); m.conditions()["wan0"] != Filtered; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); m.conditions()["wan0"] != Filtered; time.Sleep(10 * time.Millisecond) {
 		if err := m.Follow(); err != nil {
 			t.Fatal(err)
 		}

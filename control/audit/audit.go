@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -30,6 +29,8 @@ import (
 const (
 	MaxText  = 256 // bytes of a text that others chose
 	MaxFirst = 5   // entries of a change that are written out
+
+	maxRefused = 30 // refused changes in a minute: more would push others out
 
 	maxFile = 16 << 20 // bytes: some 50,000 changes
 	maxRead = 1 << 20  // bytes of a file that are read at the start
@@ -58,8 +59,13 @@ const (
 	ConsoleEnd      = "console end"
 	Enroll          = "enroll" // a node of a fleet
 	Revoke          = "revoke"
+	Start           = "start"      // of the daemon
+	Stop            = "stop"       // of the daemon
+	Detach          = "detach"     // by weir detach
+	Unreadable      = "unreadable" // a file in the queue
 	EnrollSite      = "enroll site"
 	RevokeSite      = "revoke site"
+	NewEpoch        = "new epoch" // of a fleet: the hub's state is an older copy
 )
 
 // Record is a change, and a line of the file.
@@ -69,6 +75,14 @@ type Record = api.AuditRecord
 func ByCaller(ctx context.Context, r *Record) {
 	if caller, ok := api.CallerOf(ctx); ok {
 		By(r, caller.UID, caller.Client)
+		ByProcess(r, caller.Process)
+	}
+}
+
+// ByProcess sets the process that made the change, and who had logged in there.
+func ByProcess(r *Record, p api.Process) {
+	if r.Process = p; p.Login != nil {
+		r.LoginName = UserName(*p.Login)
 	}
 }
 
@@ -99,8 +113,11 @@ type Log struct {
 
 	writing sync.Mutex
 
-	mu   sync.Mutex // guards the following
-	last []Record   // the latest last, at most api.MaxAudit
+	mu      sync.Mutex // guards the following
+	last    []Record   // the latest last, at most api.MaxAudit
+	minute  time.Time  // when refused began
+	refused int        // recorded since
+	more    int        // not recorded since
 }
 
 // New returns the audit below a state directory, "" for none.
@@ -141,12 +158,17 @@ func read(path string, log *slog.Logger) (all []Record) {
 	}
 	for line := range bytes.Lines(end) {
 		var r Record
-		if json.Unmarshal(line, &r) == nil { // the first may begin before, and a crash may have torn one
+		// The first may begin before, and a crash may have torn one, or left zeros.
+		if json.Unmarshal(bytes.TrimLeft(line, "\x00"), &r) == nil {
 			all = append(all, r)
 		}
 	}
 	return all
 }
+
+// Read returns the last changes that the audit below a state directory has, the latest first,
+// also while a daemon writes to it.
+func Read(dir string, limit int, log *slog.Logger) []Record { return New(dir, log).Last(limit) }
 
 // Last returns the last changes, the latest first.
 func (a *Log) Last(limit int) []Record {
@@ -157,6 +179,28 @@ func (a *Log) Last(limit int) []Record {
 	return all
 }
 
+// Refused records a change that was not made, unless many were before it in this minute: the
+// next record has their number.
+func (a *Log) Refused(r Record, err error) {
+	now := time.Now()
+	a.mu.Lock()
+	if now.Sub(a.minute) >= time.Minute {
+		a.minute, a.refused = now, 0
+	}
+	left := a.refused == maxRefused
+	if left {
+		a.more++
+	} else {
+		a.refused++
+		r.More, a.more = a.more, 0
+	}
+	a.mu.Unlock()
+	if !left {
+		r.Error = err.Error()
+		a.Record(r)
+	}
+}
+
 // Record records a change that was made, or with an error one that was not. A change that
 // cannot be recorded stays.
 func (a *Log) Record(r Record) {
@@ -164,6 +208,7 @@ func (a *Log) Record(r Record) {
 		r.Time = time.Now()
 	}
 	r.Reason, r.Source, r.Error = Cut(r.Reason, journal.MaxReasonLen), Cut(r.Source, MaxText), Cut(r.Error, 2*MaxText)
+	r.Command, r.Terminal = Cut(r.Command, MaxText), Cut(r.Terminal, MaxText)
 	r.List, r.Interface = Cut(r.List, MaxText), Cut(r.Interface, MaxText)
 	r.First = slices.Clone(r.First[:min(len(r.First), MaxFirst)])
 	for i := range r.First {
@@ -189,7 +234,16 @@ func (a *Log) Record(r Record) {
 	if r.UID != nil {
 		args = append(args, "uid", *r.UID, "user", r.User)
 	}
+	if r.Login != nil {
+		args = append(args, "login_uid", *r.Login, "login", r.LoginName)
+	}
+	if r.PID != 0 {
+		args = append(args, "pid", r.PID, "command", r.Command, "terminal", r.Terminal)
+	}
 	args = append(args, "source", r.Source)
+	if r.Given != nil {
+		args = append(args, "given", *r.Given)
+	}
 	if r.Error != "" {
 		args = append(args, "error", r.Error)
 	}
@@ -211,43 +265,29 @@ func (a *Log) append(line []byte) (err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 	if s, err := os.Lstat(a.path); err == nil && s.Mode().IsRegular() && s.Size()+int64(len(line)) > maxFile {
-		if err := os.Rename(a.path, a.path+".1"); err != nil {
-			return err
+		if err := durable.Rename(a.path, a.path+".1"); err != nil {
+			if _, missing := os.Lstat(a.path); !errors.Is(missing, fs.ErrNotExist) {
+				return err
+			}
+			// It is renamed, but not durably yet: Append syncs the directory too.
 		}
 	}
-	_, missing := os.Lstat(a.path)
-	f, err := os.OpenFile(a.path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	f, err := durable.Open(a.path, os.O_CREATE|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	s, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !s.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", a.path)
-	}
-	if torn, err := endsTorn(f, s.Size()); err != nil {
+	if torn, err := endsTorn(f, f.Size()); err != nil {
 		return err
 	} else if torn {
 		line = append([]byte{'\n'}, line...)
 	}
-	if _, err := f.Write(line); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if errors.Is(missing, fs.ErrNotExist) {
-		return durable.SyncDirectory(filepath.Dir(a.path))
-	}
-	return nil
+	return f.Append(line)
 }
 
 // endsTorn reports whether a file's last line has no end: its writing was
 // interrupted.
-func endsTorn(f *os.File, size int64) (bool, error) {
+func endsTorn(f io.ReaderAt, size int64) (bool, error) {
 	if size == 0 {
 		return false, nil
 	}
@@ -267,13 +307,20 @@ func Cut(s string, most int) string {
 	return s[:most] + "…"
 }
 
-// Changed returns the record of a change of entries, the first of which are given.
-func Changed(c api.Change, done api.Changed, first []string) Record {
+// Changed returns the record of a change of entries, the first of which are given, by a
+// context's caller.
+func Changed(ctx context.Context, c api.Change, done api.Changed, first []string) Record {
 	r := Record{
 		Change: NameOf(c), List: done.List, Entries: len(c.Entries), Changed: done.Added + done.Removed,
 		First: first, TTL: c.TTL, Reason: c.Reason,
 	}
+	if !c.Given.IsZero() {
+		r.Given = &c.Given
+	}
 	By(&r, c.UID, c.Client)
+	if caller, ok := api.CallerOf(ctx); ok {
+		ByProcess(&r, caller.Process)
+	}
 	return r
 }
 

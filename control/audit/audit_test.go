@@ -3,6 +3,7 @@ package audit
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/control/api"
+	"weir/control/durable/durabletest"
 )
 
 func testAudit(t *testing.T) (a *Log, log *bytes.Buffer) {
@@ -91,6 +95,33 @@ func TestAuditRotates(t *testing.T) {
 	}
 }
 
+// A change is recorded, and a full file becomes the predecessor, also where the directory
+// cannot be synced. If its sync fails once, after the renaming, the record repeats it.
+func TestAuditWithoutDirectorySyncs(t *testing.T) {
+	for _, x := range []struct {
+		err   error
+		times int
+	}{{unix.EACCES, -1}, {unix.EINVAL, -1}, {unix.EOPNOTSUPP, -1}, {unix.EIO, 1}} {
+		for full, text := range map[bool]string{false: "", true: strings.Repeat("{}\n", maxFile/3)} {
+			if !full && x.times > 0 {
+				continue // nothing syncs it again
+			}
+			t.Run(fmt.Sprintf("%v full=%t", x.err, full), func(t *testing.T) {
+				a, log := testAudit(t)
+				write(t, a.path, text)
+				durabletest.FailDirectories(t, x.err, x.times)
+				a.Record(Record{Change: "block"})
+				if got := auditLines(t, a.path); len(got) != 1 || got[0].Change != "block" || strings.Contains(log.String(), "level=ERROR") {
+					t.Errorf("%d records, %s", len(got), log)
+				}
+				if before, err := os.ReadFile(a.path + ".1"); full && (err != nil || string(before) != text) {
+					t.Errorf("%d bytes before, %v", len(before), err)
+				}
+			})
+		}
+	}
+}
+
 // A line whose writing was interrupted spoils no other.
 func TestAuditAfterTornLine(t *testing.T) {
 	a, _ := testAudit(t)
@@ -104,6 +135,20 @@ func TestAuditAfterTornLine(t *testing.T) {
 	lines := strings.Split(string(text), "\n")
 	if len(lines) != 4 || lines[0] != `{"change":"blo` || !strings.Contains(lines[1], `"flush"`) || !strings.Contains(lines[2], `"block"`) {
 		t.Errorf("got %q", lines)
+	}
+}
+
+// Zeros, which a power cut may leave of a line, spoil no other.
+func TestAuditAfterZeros(t *testing.T) {
+	a, _ := testAudit(t)
+	write(t, a.path, "\x00\x00"+`{"change":"flush"}`+"\n\x00")
+	a.Record(Record{Change: "block"})
+	var all []string
+	for _, r := range New(filepath.Dir(a.path), a.log).last {
+		all = append(all, r.Change)
+	}
+	if got := strings.Join(all, " "); got != "flush block" {
+		t.Errorf("got %q", got)
 	}
 }
 
@@ -161,4 +206,42 @@ func TestAuditIsShown(t *testing.T) {
 	if all := again.Last(api.MaxAudit); len(all) != api.MaxAudit {
 		t.Errorf("%d changes", len(all))
 	}
+}
+
+// TestDurable lets the machine crash, and steps fail, while changes are recorded. Those
+// that were are there.
+func TestDurable(t *testing.T) {
+	recorded := func(dir string) string {
+		var all []string
+		for _, r := range New(dir, slog.New(slog.DiscardHandler)).last {
+			all = append(all, r.List)
+		}
+		return strings.Join(all, " ")
+	}
+	durabletest.Test{
+		Work: func(t *testing.T, d *durabletest.Disk) {
+			all := ""
+			for _, name := range []string{"one", "two", "three", "four"} {
+				next := strings.TrimLeft(all+" "+name, " ")
+				var log bytes.Buffer
+				failed := d.Do(func() error {
+					a := New(d.Dir, slog.New(slog.NewTextHandler(&log, nil)))
+					if a.Record(Record{Change: "block", List: name, Time: time.Unix(1, 0)}); strings.Contains(log.String(), "is missing") {
+						return errors.New("not recorded")
+					}
+					return nil
+				}, next)
+				left := recorded(d.Dir)
+				switch {
+				case failed == nil && left == next:
+					all = next
+				case failed != nil && left == next:
+					return // it may be there
+				case failed == nil || left != all:
+					t.Errorf("recorded are %q, before %q: %v", left, all, failed)
+				}
+			}
+		},
+		Read: func(_ *testing.T, dir string, _ int) (string, error) { return recorded(dir), nil },
+	}.Run(t)
 }

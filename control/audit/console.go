@@ -17,6 +17,7 @@ func (a *Log) OpenConsole(s Sessions, asked api.ConsoleRequest) api.ConsoleOpene
 	if !asked.ReadOnly {
 		r := Record{Change: Console}
 		By(&r, asked.UID, asked.Client)
+		ByProcess(&r, asked.Process)
 		a.Record(r)
 	}
 	return s.Open(asked)

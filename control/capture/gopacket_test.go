@@ -3,7 +3,6 @@ package capture_test
 import (
 	"bytes"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -13,14 +12,13 @@ import (
 	"github.com/google/gopacket/pcapgo"
 
 	"weir/control/capture"
+	"weir/tests/seed"
 )
 
 // draw returns packets of random bytes, some captured in part, and of times
 // that rise by whole units.
 func draw(t *testing.T, unit time.Duration) []capture.Packet {
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seed.New(t)
 	at := time.Unix(stampSec, 0)
 	packets := make([]capture.Packet, 200)
 	for i := range packets {

@@ -42,7 +42,7 @@ func TestBombs(t *testing.T) {
 				}
 			}
 			c := exec.Command(os.Args[0], "-test.run=^TestBombs$")
-			c.Env = append(os.Environ(), "WEIR_TEST_BOMB="+path)
+			c.Env = append(os.Environ(), "GOGC=100", "WEIR_TEST_BOMB="+path)
 			out, err := c.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%.2000s", err, out)

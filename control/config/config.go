@@ -260,7 +260,7 @@ type Learning struct {
 	HalfLife quantity.Duration `yaml:"half_life"`
 
 	// The maximum number of elements that get weights; 0 learns nothing.
-	Elements int `yaml:"elements" min:"0" max:"1048576"`
+	Elements quantity.Count `yaml:"elements" min:"0" max:"1048576"`
 
 	// Learn in exact mode, too, where a false positive of the filter costs a few
 	// nanoseconds and no packet.
@@ -312,7 +312,7 @@ type Multicast struct {
 
 	// The maximum number of groups of all interfaces, for which the filters are
 	// planned: they err once in a million packets to other groups.
-	MaxGroups int `yaml:"max_groups" min:"1" max:"65536"`
+	MaxGroups quantity.Count `yaml:"max_groups" min:"1" max:"65536"`
 }
 
 // MulticastInterface is an interface that wants groups: a name alone, or a

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -171,7 +172,7 @@ func TestRoundTrip(t *testing.T) {
 			}
 			for _, l := range c.Lists {
 				if len(l.Sources) > 0 {
-					if _, err := feed.Open(l.Feed(), t.TempDir()); err != nil {
+					if _, err := feed.Open(t.Context(), l.Feed(), t.TempDir()); err != nil {
 						t.Error(err)
 					}
 				}
@@ -241,7 +242,9 @@ func TestExample(t *testing.T) {
 		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, first)
 	}
 	c.FirstSeen = FirstSeen{}
-	if replies := element(reflect.TypeFor[Replies]()).Interface().(Replies); c.Replies != replies || !c.Replies.Pass() {
+	replies := element(reflect.TypeFor[Replies]()).Interface().(Replies)
+	replies.Inside = c.Replies.Inside
+	if !reflect.DeepEqual(c.Replies, replies) || !c.Replies.Pass() {
 		t.Errorf("replies %+v, the defaults are %+v", c.Replies, replies)
 	}
 	c.Replies = Replies{}
@@ -352,7 +355,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, guard, exclude_private, format, lenient, ignore_ports, sources, interval, jitter, max_bad or max_shrink`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, guard, exclude_private, format, lenient, ignore_ports, sources, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "mode: exact\nmode: exact", []string{`3:1: mode: duplicate key, first in line 2`}, false},
 		// Types.
@@ -367,7 +370,9 @@ func TestErrors(t *testing.T) {
 		{eth0 + "monitor: yes", []string{`2:10: monitor: want true or false`}, false},
 		{eth0 + "monitor:", []string{`2:1: monitor: want true or false`}, false},
 		{eth0 + "bits_per_entry: many", []string{`2:17: bits_per_entry: "many": want a number`}, false},
-		{eth0 + "learning: {elements: 1.5}", []string{`2:22: learning.elements: "1.5": want an integer`}, false},
+		{eth0 + "first_seen: {key: src, events: 1.5}", []string{`2:32: first_seen.events: "1.5": want an integer`}, false},
+		{eth0 + "learning: {elements: 1.5}", []string{`2:22: learning.elements: invalid number "1.5": want an integer up to 2^53, as in 2000, 64k or 10M`}, true},
+		{eth0 + "learning: {elements: 2M}", []string{`2:22: learning.elements: 2M is not between 0 and 1048576`}, true},
 		{eth0 + "log:\n  level:", []string{`3:3: log.level: no value`}, false},
 		{eth0 + "failsafe: [tcp/22]", []string{`2:1: failsafe: want a mapping: keys and values`}, false},
 		{eth0 + "failsafe:\n  ports:\n    tcp: 22", []string{`3:3: failsafe.ports: want a list: [ … ], or a line with a dash for each`}, false},
@@ -380,8 +385,8 @@ func TestErrors(t *testing.T) {
 		{eth0 + "log: {level: warning}", []string{`2:14: log.level: unknown level "warning": want debug, info, warn or error`}, false},
 		{eth0 + "bits_per_entry: 0.5", []string{`2:17: bits_per_entry: 0.5 is not between 1 and 256`}, false},
 		{eth0 + "bits_per_entry: .nan", []string{`2:17: bits_per_entry: ".nan": want a number`}, false},
-		{eth0 + "learning: {elements: -1, half_life: 10}", []string{
-			`2:22: learning.elements: -1 is not between 0 and 1048576`, `2:37: learning.half_life: invalid duration "10": want a number and its unit, as in 90s, 10m, 36h or 1d12h: did you mean 10s?`}, false},
+		{eth0 + "learning: {elements: 2000000, half_life: 10}", []string{
+			`2:22: learning.elements: 2M is not between 0 and 1048576`, `2:42: learning.half_life: invalid duration "10": want a number and its unit, as in 90s, 10m, 36h or 1d12h: did you mean 10s?`}, false},
 		{eth0 + "learning: {half_life: 0.5ms}", []string{`2:23: learning.half_life: 500µs is not between 1s and 1d`}, true},
 		{eth0 + "learning: {half_life: 0s}", []string{`2:23: learning.half_life: 0s is not between 1s and 1d`}, true},
 		{eth0 + "max_coverage: 120%", []string{`2:15: max_coverage: invalid share "120%": want 0% to 100%, as in 5% or 0.05`}, true},
@@ -698,12 +703,12 @@ func FuzzParse(f *testing.F) {
 func TestValidate(t *testing.T) {
 	c := Default()
 	c.Interfaces = []Interface{{Name: "a/b"}}
-	c.MaxCoverage, c.BitsPerEntry, c.Learning.Elements = 0, 0.5, -1
+	c.MaxCoverage, c.BitsPerEntry, c.Learning.Elements = 0, 0.5, 2e6
 	var errs Errors
 	if err := c.Validate(); !errors.As(err, &errs) || len(errs) != 4 {
 		t.Fatalf("got %v", err)
 	}
-	_, err := Parse("x", []byte("bits_per_entry: 0.5\nlearning: {elements: -1}\ninterfaces: [a/b]\nmax_coverage: 0"))
+	_, err := Parse("x", []byte("bits_per_entry: 0.5\nlearning: {elements: 2M}\ninterfaces: [a/b]\nmax_coverage: 0"))
 	var fromFile Errors
 	if !errors.As(err, &fromFile) || len(fromFile) != len(errs) {
 		t.Fatalf("from a file: %v", err)
@@ -717,5 +722,50 @@ func TestValidate(t *testing.T) {
 	c.Interfaces = []Interface{{Name: "eth0"}}
 	if err := c.Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Numbers of things may be written with a prefix, as everywhere.
+func TestCounts(t *testing.T) {
+	const text = `interfaces: [eth0]
+lists: {a: {sources: [{url: https://192.0.2.1/a, max_entries: 8M}]}}
+learning: {elements: 64k}
+replies: {action: pass, connections: 1M}
+multicast: {max_groups: 2k, interfaces: [eth1]}
+`
+	c, err := Parse("weir.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := c.Lists[0].Sources[0].MaxEntries; n != 8e6 || c.Learning.Elements != 64000 || c.Replies.Connections != 1e6 || c.Multicast.MaxGroups != 2000 {
+		t.Errorf("%v, %v, %v, %v", n, c.Learning.Elements, c.Replies.Connections, c.Multicast.MaxGroups)
+	}
+	if err := validate(t, []byte(text)); err != nil {
+		t.Errorf("the schema: %v", err)
+	}
+	var b bytes.Buffer
+	if err := c.Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Parse("weir.yaml", b.Bytes()); err != nil || again.Lists[0].Sources[0].MaxEntries != 8e6 {
+		t.Errorf("printed and read again: %v\n%s", err, &b)
+	}
+}
+
+// There may be thousands of lists, and not any number.
+func TestMaxLists(t *testing.T) {
+	text := func(n int) string {
+		var b strings.Builder
+		b.WriteString("interfaces: [{name: eth0}]\nlists:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "  list-%d: {sources: [{file: /f}]}\n", i)
+		}
+		return b.String()
+	}
+	if c, err := Parse("weir.yaml", []byte(text(MaxLists))); err != nil || len(c.Lists) != MaxLists {
+		t.Fatal(err)
+	}
+	if _, err := Parse("weir.yaml", []byte(text(MaxLists+1))); err == nil || !strings.Contains(err.Error(), "lists: there are 10001: the maximum is 10000") {
+		t.Errorf("one more: %v", err)
 	}
 }

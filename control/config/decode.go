@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -336,7 +337,14 @@ type field struct {
 	min, max                          string
 }
 
+// knownFields are the fields of the structs that were asked for: a configuration may have
+// thousands of lists.
+var knownFields sync.Map // of []field, by reflect.Type
+
 func fields(t reflect.Type) []field {
+	if known, ok := knownFields.Load(t); ok {
+		return known.([]field)
+	}
 	var all []field
 	for _, f := range reflect.VisibleFields(t) { // those of embedded structs, too
 		if f.Anonymous || !f.IsExported() || f.Tag.Get("yaml") == "-" {
@@ -350,6 +358,7 @@ func fields(t reflect.Type) []field {
 			min: f.Tag.Get("min"), max: f.Tag.Get("max"),
 		})
 	}
+	knownFields.Store(t, all)
 	return all
 }
 

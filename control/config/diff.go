@@ -11,7 +11,7 @@ import (
 
 // Diff returns a line for each difference between two configurations. Secrets are
 // not shown.
-func Diff(old, new *Config) []string {
+func Diff[C Config | Hub](old, new *C) []string {
 	var d differences
 	d.compare(reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem(), "", false)
 	return d.lines
@@ -25,6 +25,9 @@ func (i Interface) Label() string { return loader.Target{Netns: i.Netns, Iface: 
 
 // Label returns the name.
 func (l List) Label() string { return l.Name }
+
+// Label returns the name.
+func (r ListRollout) Label() string { return r.Name }
 
 // Label returns the name.
 func (i MulticastInterface) Label() string { return i.Name }
@@ -101,23 +104,27 @@ func (d *differences) elements(old, new reflect.Value, path string) {
 		}
 		return fmt.Sprintf("%s[%s]", path, label)
 	}
+	index, stays := make(map[string]int), make(map[string]bool)
+	for i, label := range before {
+		index[label] = i
+	}
 	var stayed []string
 	for i, label := range after {
-		j := slices.Index(before, label)
-		if j < 0 {
+		j, there := index[label]
+		if !there {
 			d.addf("%s: added", at(label))
 			continue
 		}
+		stays[label] = true
 		stayed = append(stayed, label)
 		d.compare(old.Index(j), new.Index(i), at(label), false)
 	}
-	gone := func(label string) bool { return !slices.Contains(after, label) }
 	for _, label := range before {
-		if gone(label) {
+		if !stays[label] {
 			d.addf("%s: removed", at(label))
 		}
 	}
-	if !slices.Equal(slices.DeleteFunc(before, gone), stayed) {
+	if !slices.Equal(slices.DeleteFunc(before, func(label string) bool { return !stays[label] }), stayed) {
 		d.addf("%s: in another order", path)
 	}
 }
@@ -126,13 +133,14 @@ func (d *differences) elements(old, new reflect.Value, path string) {
 // in secrets only, all but the first get a number.
 func labels(v reflect.Value) []string {
 	var all []string
+	has := make(map[string]bool)
 	for i := range v.Len() {
 		name := v.Index(i).Interface().(labelled).Label()
 		label := name
-		for n := 2; slices.Contains(all, label); n++ {
+		for n := 2; has[label]; n++ {
 			label = fmt.Sprintf("%s (%d)", name, n)
 		}
-		all = append(all, label)
+		all, has[label] = append(all, label), true
 	}
 	return all
 }

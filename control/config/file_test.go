@@ -1,15 +1,15 @@
 package config
 
 import (
-	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"weir/tests/seed"
 )
 
 // A list has a valid name of its own, whatever its file is called.
 func TestAddFile(t *testing.T) {
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seed.New(t)
 	for range 1000 {
 		c := Default()
 		c.Interfaces = []Interface{{Name: "eth0"}}
@@ -25,12 +25,12 @@ func TestAddFile(t *testing.T) {
 		names := make(map[string]bool)
 		for _, l := range c.Lists {
 			if names[l.Name] {
-				t.Errorf("seed %d: two lists are named %q", seed, l.Name)
+				t.Errorf("two lists are named %q", l.Name)
 			}
 			names[l.Name] = true
 		}
 		if err := c.Validate(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 	}
 }

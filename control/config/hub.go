@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/control/quantity"
@@ -97,6 +98,10 @@ type Broker struct {
 	// Address and port where it listens for the servers of sites.
 	ListenSites Address `yaml:"listen_sites,omitempty"`
 
+	// Whether nodes begin with TLS, before that server says anything: accept, where they
+	// may, or require. Nodes that are enrolled while one of them is set do.
+	TLSFirst TLSFirst `yaml:"tls_first,omitempty"`
+
 	// Instead of it, the URLs of a NATS cluster with JetStream that trusts the fleet's
 	// operator: tls://HOST:PORT.
 	Servers []string `yaml:"servers,omitempty"`
@@ -150,6 +155,15 @@ func LoadHub(path string) (*Hub, error) {
 	return ParseHub(path, text)
 }
 
+// HubReader reads the configuration of a hub, each time anew.
+type HubReader interface{ Read() (*Hub, error) }
+
+// HubFile is the path of a hub's configuration. It is a [HubReader].
+type HubFile string
+
+// Read is [LoadHub].
+func (f HubFile) Read() (*Hub, error) { return LoadHub(string(f)) }
+
 // ParseHub is LoadHub for the text of a file.
 func ParseHub(name string, text []byte) (*Hub, error) {
 	return read(name, text, DefaultHub(), (*Hub).check)
@@ -164,6 +178,21 @@ func (h *Hub) AllLists() []List {
 			l.SetDefaults()
 			l.Name, l.Action = name, manualLists[name]
 			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// fixed are the keys that change with a restart only: the broker, its clients and the state
+// go by them.
+var fixed = []string{"keys", "state_dir", "servers", "sites", "broker", "api", "console"}
+
+// Fixed returns those of the differences between two configurations that a running hub
+// cannot take in.
+func Fixed(differences []string) (all []string) {
+	for _, d := range differences {
+		if key, _, _ := strings.Cut(d, ":"); slices.ContainsFunc(fixed, func(f string) bool { return key == f || strings.HasPrefix(key, f+".") }) {
+			all = append(all, d)
 		}
 	}
 	return all
@@ -188,6 +217,8 @@ func (h *Hub) check() quantity.FieldErrors {
 		errs.Failf("broker", "want listen, for a server inside the hub, or servers")
 	case h.Broker.Listen != "" && len(h.Broker.Servers) > 0:
 		errs.Failf("broker.servers", "listen makes the hub a server of its own: want one of them")
+	case h.Broker.TLSFirst != "" && h.Broker.Listen == "":
+		errs.Failf("broker.tls_first", "the servers of the cluster say so themselves")
 	case h.Broker.ListenSites != "" && h.Broker.Listen == "":
 		errs.Failf("broker.listen_sites", "the servers of the cluster listen for sites")
 	case h.Broker.Listen != "" && (h.Broker.ListenSites == "") != (len(h.Sites) == 0):

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+	"path"
 	"time"
 
 	"weir/control/engine"
@@ -18,7 +20,7 @@ type Replies struct {
 	// The number of connections of all interfaces that are remembered, in 128 bytes
 	// each, and a quarter as many of UDP sockets without a remote address. Beyond that, those
 	// that were used least recently are forgotten.
-	Connections int `yaml:"connections" min:"1024" max:"16777216"`
+	Connections quantity.Count `yaml:"connections" min:"1024" max:"16777216"`
 
 	// How long a TCP connection lasts after the last packet that this host has sent: from 1s
 	// to 30d. One that is not established, or is closed, lasts 2 minutes at most.
@@ -27,6 +29,11 @@ type Replies struct {
 	// The same of UDP, for which what a socket that is not connected sends is a connection
 	// each time.
 	UDPTimeout quantity.Duration `yaml:"udp_timeout"`
+
+	// Interfaces behind which containers or hosts are, as in docker0, with *, ? and [ ]: what
+	// this host forwards for them opens connections, too. Of UDP each is like one of a socket
+	// that is not connected.
+	Inside []string `yaml:"inside,omitempty"`
 }
 
 // opening is how long a TCP connection lasts that is not established, or is closed.
@@ -43,8 +50,13 @@ func (r *Replies) SetDefaults() {
 func (r Replies) Pass() bool { return r.Connections > 0 && r.Action == verdict.Pass }
 
 func (r Replies) check() (errs quantity.FieldErrors) {
-	if r == (Replies{}) {
+	if r.Connections == 0 {
 		return nil
+	}
+	for i, name := range r.Inside {
+		if _, err := path.Match(name, ""); name == "" || err != nil {
+			errs.Failf(fmt.Sprintf("inside[%d]", i), "%q is neither a name nor a pattern of interfaces", name)
+		}
 	}
 	quantity.Between(&errs, "tcp_timeout", r.TCPTimeout, quantity.Duration(time.Second), quantity.Duration(30*24*time.Hour))
 	quantity.Between(&errs, "udp_timeout", r.UDPTimeout, quantity.Duration(time.Second), quantity.Duration(time.Hour))

@@ -31,6 +31,10 @@ type Rollout struct {
 	// a change goes to all nodes at once.
 	Waves []Wave `yaml:"waves,omitempty"`
 
+	// How the first contents of a list reach the nodes. waves: as any change; nodes that no
+	// wave has reached have nothing until then. at_once: all have them at once.
+	First First `yaml:"first"`
+
 	// The share of the packets that pass on a node which a version may drop in addition.
 	// If it is more, the rollout halts.
 	Limit quantity.Share `yaml:"limit"`
@@ -70,6 +74,18 @@ func (m *WaveMode) UnmarshalText(text []byte) error {
 	return oneOf(m, "mode", text, Rehearse, Enforce)
 }
 
+// First is how the first contents of a list reach the nodes.
+type First string
+
+// The ways of first contents.
+const (
+	InWaves First = "waves"
+	AtOnce  First = "at_once"
+)
+
+// UnmarshalText sets it by its name.
+func (f *First) UnmarshalText(text []byte) error { return oneOf(f, "first", text, InWaves, AtOnce) }
+
 // maxWaves bounds the waves of a rollout: each is in every catalog.
 const maxWaves = 20
 
@@ -77,7 +93,7 @@ const maxWaves = 20
 func (w *Wave) SetDefaults() { w.Mode, w.For = Enforce, quantity.Duration(5*time.Minute) }
 
 // SetDefaults sets the defaults.
-func (r *Rollout) SetDefaults() { r.Limit, r.Packets, r.Confirm = 0.001, 1000, 0.95 }
+func (r *Rollout) SetDefaults() { r.First, r.Limit, r.Packets, r.Confirm = InWaves, 0.001, 1000, 0.95 }
 
 // SetDefaults sets the defaults.
 func (r *Rollouts) SetDefaults() { r.Rollout.SetDefaults() }

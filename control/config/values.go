@@ -42,6 +42,14 @@ func (a Address) loopback() bool {
 	return err == nil && to.Addr().Unmap().IsLoopback()
 }
 
+// Warning returns what others learn who reach the address, "" for nothing.
+func (m Metrics) Warning() string {
+	if m.Listen == "" || m.Listen.loopback() {
+		return ""
+	}
+	return "metrics.listen: " + string(m.Listen) + " is no address of a loopback interface: who can reach it learns names, versions and sizes of lists, and what is dropped"
+}
+
 // Group is a multicast group that routers forward.
 type Group netip.Addr
 
@@ -159,6 +167,20 @@ const (
 // UnmarshalText sets the format by its name.
 func (f *LogFormat) UnmarshalText(text []byte) error {
 	return oneOf(f, "format", text, LogText, LogJSON)
+}
+
+// TLSFirst says whether nodes begin with TLS, before the server says anything.
+type TLSFirst string
+
+// The modes of TLSFirst; "" is a server that speaks first.
+const (
+	TLSFirstAccept  TLSFirst = "accept"
+	TLSFirstRequire TLSFirst = "require"
+)
+
+// UnmarshalText sets the mode by its name.
+func (f *TLSFirst) UnmarshalText(text []byte) error {
+	return oneOf(f, "tls_first", text, TLSFirstAccept, TLSFirstRequire)
 }
 
 // oneOf sets a name that is one of two.

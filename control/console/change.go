@@ -47,7 +47,7 @@ func failed(err error) result { return result{failed: true, text: err.Error(), u
 // act makes a change. Buttons of a row have the entry in their own names.
 func (c *Console) act(q *http.Request, one *session) result {
 	form := q.PostForm
-	if r, ok := c.changer.act(api.As(q.Context(), api.Caller{UID: one.UID, Client: one.Client}), form); ok {
+	if r, ok := c.changer.act(api.As(q.Context(), one.caller()), form); ok {
 		return r
 	}
 	if text := form.Get("undo"); text != "" {
@@ -116,7 +116,7 @@ func (c *Console) apply(q *http.Request, one *session, change api.Change) (*api.
 	if err := change.Check(); err != nil {
 		return nil, failed(err)
 	}
-	done, note, err := c.changer.apply(q.Context(), change)
+	done, note, err := c.changer.apply(api.As(q.Context(), one.caller()), change)
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -127,6 +127,8 @@ func (c *Console) apply(q *http.Request, one *session, change api.Change) (*api.
 	}
 	past := map[string]string{api.Block: "blocked", api.Allow: "allowed"}[change.Action]
 	switch {
+	case done.Queued:
+		r.text = fmt.Sprintf("%s waits: the daemon has ended, and makes the change when it starts", entry)
 	case change.Remove && done.Removed == 0:
 		r.text = fmt.Sprintf("%s was not in list %s: explain shows what lists it", entry, done.List)
 	case change.Remove:

@@ -202,7 +202,7 @@ func (c *Console) inSession(w http.ResponseWriter, q *http.Request, h func(http.
 		sorry(w, q, http.StatusForbidden, "No session", "It has ended or expired, or is another browser's. Run "+c.command+" for another one.")
 		return
 	}
-	if !one.limit.Allow() {
+	if !one.limit.AllowN(c.sessions.now(), 1) {
 		w.Header().Set("Retry-After", "1")
 		sorry(w, q, http.StatusTooManyRequests, "Too many requests", "Wait a second, and load the page again.")
 		return

@@ -196,7 +196,7 @@ func (f *fleet) explain(w http.ResponseWriter, q *http.Request, one *session) {
 }
 
 // notPublished follows what a hub has done.
-const notPublished = ". The broker cannot be reached: nodes get it as soon as it can"
+const notPublished = ". It is not published yet: nodes get it as soon as the hub can publish it"
 
 func (f *fleet) apply(ctx context.Context, change api.Change) (api.Changed, string, error) {
 	done, err := f.hub.Change(ctx, change)
@@ -204,7 +204,7 @@ func (f *fleet) apply(ctx context.Context, change api.Change) (api.Changed, stri
 	if !done.Published {
 		note += notPublished
 	}
-	return done.Changed, note, err
+	return done.Changed, strings.Join(append([]string{note}, done.Warnings...), ". "), err
 }
 
 // present implements [changer]: a hub does not list its manual entries.
@@ -360,7 +360,7 @@ func (v *fleetView) node(m *markup, n *api.FleetNode) {
 	if t := v.traffic[n.Name]; t.known {
 		passing, dropping = pps(t.passing), pps(t.dropping)
 	}
-	m.add(`<tr><th scope="row">%s</th><td>%s</td><td class="%s">%s</td><td>%s</td><td>%s</td><td class="n">%s</td><td class="n">%s</td><td class="long">%s</td></tr>`+"\n",
+	m.add(`<tr><th scope="row">%s</th><td>%s</td><td class="%s">%s</td><td>%s</td><td><bdi>%s</bdi></td><td class="n">%s</td><td class="n">%s</td><td class="long"><bdi>%s</bdi></td></tr>`+"\n",
 		n.Name, strings.Join(n.Labels, ", "), class, n.State, ago(n.Seen, v.Now), version, passing, dropping, strings.Join(trouble, "; "))
 }
 
@@ -507,9 +507,10 @@ func (v *fleetView) talkers(m *markup) {
 			m.add("</tr>\n")
 		}
 		if len(v.top.Flows) == 0 {
-			m.add(`<tr><td colspan="6">No source has a share of %s.</td></tr>`, share(v.top.Share))
+			m.add(`<tr><td colspan="6">No source is known to have a share of %s.</td></tr>`, share(v.top.Share))
 		}
 	}, columns...)
+	m.add(`<p class="quiet">No other source has more than %s (%s), by what the nodes know.</p>`, pps(v.top.Rest), share(v.top.Rest/max(v.top.Rate, 1e-9)))
 	problems := make(map[string][]string)
 	for _, n := range v.top.Nodes {
 		if n.Problem != "" {

@@ -92,16 +92,17 @@ func (h *fakeHub) Roll(ctx context.Context, r api.FleetRoll) (api.FleetRolled, e
 
 func (h *fakeHub) Top(context.Context, []string, api.FleetTopQuestion) (api.FleetTop, error) {
 	return api.FleetTop{
+		Rate: 3600, Rest: 180,
 		Flows: []api.FlowRate{{Key: "198.51.100.49" + h.hostile, Rate: 900, Least: 800, Share: 0.25, Nodes: 2}},
 		Nodes: []api.NodeRate{{Node: "edge-1"}, {Node: "edge-2", Problem: "no such tracker" + h.hostile}},
 	}, nil
 }
 
 func (h *fakeHub) Explain(_ context.Context, _ []string, packets string) (api.FleetExplanation, error) {
-	drop := api.Explanation{Answers: []engine.Answer{{Packet: "from " + packets + h.hostile, Verdict: verdict.Drop, Reason: verdict.Blocked, List: "fleet.drop"}}}
+	drop := api.Explanation{Answers: []engine.Answer{{Packet: "from " + packets + h.hostile, Verdict: engine.Drop, Reason: verdict.Blocked, List: "fleet.drop"}}}
 	pass := api.Explanation{Answers: []engine.Answer{{Packet: "from " + packets}}}
 	return api.FleetExplanation{Nodes: []api.NodeExplanation{
-		{Node: "edge-1", Explanation: &pass}, {Node: "edge-2", Explanation: &drop}, {Node: "edge-3", Explanation: &drop}, {Node: "edge-4", Problem: "no answer" + h.hostile},
+		{Node: "edge-1", Explanation: &pass}, {Node: "edge-2", Explanation: &drop}, {Node: "edge-3", Explanation: &drop}, {Node: "edge-4", Problem: "no answer" + h.hostile}, {Node: "edge-5", Problem: "no such tracker" + h.hostile},
 	}}, nil
 }
 
@@ -137,6 +138,7 @@ func TestFleetPage(t *testing.T) {
 		"Nodes behind: 1 of 3.", "feed fails", "list drop has version 7.3, wants 7.4", "disk", "v9", "1 have it, 1 have 7.3", "12,345",
 		">halted<", "too much", "2 % of 10,000, limit 0.1 %", "1 of 3, 3 needed", "77 packets from 192.0.2.9 on edge-1", "and 3 more: <code>weir fleet status",
 		"900 pps", "25.0 %", "Without edge-2: no such tracker", "Failing: 1 of 1 sources.", `value="resume drop"`, "they need two reports", "Block 1 h",
+		"No other source has more than 180 pps (5.0 %)", `<bdi>disk`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
@@ -217,7 +219,7 @@ func TestFleetPageIsClosed(t *testing.T) {
 func TestFleetExplain(t *testing.T) {
 	b := startFleet(t, &fakeHub{}).open(true)
 	_, text := b.get(b.base + "?q=192.0.2.1")
-	for _, want := range []string{"2 of 4 nodes: edge-2, edge-3", "from 192.0.2.1: <strong>drop</strong>", "fleet.drop", "1 of 4 nodes: edge-1", "1 of 4 nodes: edge-4", "no answer"} {
+	for _, want := range []string{"2 of 5 nodes: edge-2, edge-3", "from 192.0.2.1: <strong>drop</strong>", "fleet.drop", "1 of 5 nodes: edge-1", "1 of 5 nodes: edge-4", "no answer", "1 of 5 nodes: edge-5", "no such tracker"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -231,7 +233,7 @@ func TestFleetChange(t *testing.T) {
 	s := startFleet(t, h)
 	b := s.open(false)
 	_, text := b.post("change", b.change("block", "192.0.2.1"), "HX-Request: true")
-	if !strings.Contains(text, "192.0.2.1 is blocked for 60 min, in list block on all nodes. The broker cannot be reached") || len(h.changes) != 1 || h.changes[0].UID != 7 {
+	if !strings.Contains(text, "192.0.2.1 is blocked for 60 min, in list block on all nodes. It is not published yet") || len(h.changes) != 1 || h.changes[0].UID != 7 {
 		t.Errorf("%+v\n%s", h.changes, text)
 	}
 	undo := regexp.MustCompile(`name="undo" value="(\d+)"`).FindStringSubmatch(text)

@@ -9,7 +9,6 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/observe/events"
-	"weir/filter/verdict"
 )
 
 const htmlHead literal = `<!doctype html>
@@ -185,6 +184,15 @@ func (v *view) alerts(m *markup) {
 	}
 	if n := v.unfiltered(); n > 0 {
 		bad(fmt.Sprintf("Not filtered: %d of %d interfaces.", n, len(s.Interfaces)), "See Interfaces.")
+	}
+	for _, n := range s.NotReady {
+		bad("Not ready: list "+n.List+".", n.Source+": "+n.Problem)
+	}
+	for _, x := range s.Spared {
+		warn("Spared: "+x.Flow+".", x.String()+".")
+	}
+	if s.SparedMore > 0 {
+		warn("Spared: "+count(s.SparedMore)+" more.", "")
 	}
 	if s.ConfirmUntil != nil {
 		warn("The configuration is rolled back "+within(s.ConfirmUntil, v.Now), "unless it is confirmed: weir confirm.")
@@ -464,7 +472,7 @@ func (v *view) listsPart(m *markup) {
 				m.add(`<span class="never">has never matched</span> `)
 			}
 			for _, o := range l.LeftOut {
-				m.add(`<span class="bad">left out: %s would cut off %s</span> `, o.Entry, o.CutOff)
+				m.add(`<span class="bad">left out: %s: %s</span> `, o.Entry, o.Why())
 			}
 			for _, s := range l.Spare {
 				m.add(`<span class="bad">left out: %s</span> `, s)
@@ -642,13 +650,17 @@ func (v *frame) blockAsked(m *markup) {
 
 func (v *frame) explanation(m *markup, a *engine.Answer) {
 	class, list := "passes", ""
-	if a.Verdict == verdict.Drop {
+	if a.Verdict != engine.Pass {
 		class = "drops"
 	}
 	if a.List != "" {
 		list = ", list " + a.List
 	}
-	m.add(`<div class="verdict %s"><h3>%s: <strong>%s</strong> <span class="quiet">(%s%s)</span></h3>`, class, a.Packet, a.Verdict, a.Reason, list)
+	if a.Limit != nil {
+		m.add(`<div class="verdict %s"><h3>%s: <strong>%s</strong></h3>`, class, a.Packet, api.LimitText(a.Limit))
+	} else {
+		m.add(`<div class="verdict %s"><h3>%s: <strong>%s</strong> <span class="quiet">(%s%s)</span></h3>`, class, a.Packet, a.Verdict, a.Reason, list)
+	}
 	switch {
 	case a.FalsePositive:
 		m.add(`<p>No entry matches: a false positive of the approximate filter.</p>`)
@@ -668,6 +680,16 @@ func (v *frame) explanation(m *markup, a *engine.Answer) {
 		}
 		stages = append(stages, text)
 	}
+	if l := a.LastDrop; l != nil {
+		list := ""
+		if l.List != "" {
+			list = ", list " + l.List
+		}
+		m.add(`<p>Last dropped at about %s (%s%s), %s packets in the last hour.</p>`, l.Time.Format(time.TimeOnly), l.Reason, list, count(int(l.Packets)))
+	}
+	for _, text := range a.Spared {
+		m.add(`<p>Spared: %s.</p>`, text)
+	}
 	m.add(`<p class="quiet">Stages: %s</p>`, strings.Join(stages, ", "))
 	if len(a.Depends) > 0 {
 		m.add(`<p>It depends on the rest of the packet:</p><ul>`)
@@ -681,6 +703,9 @@ func (v *frame) explanation(m *markup, a *engine.Answer) {
 		m.add(`</ul>`)
 		if a.DependsMore > 0 {
 			m.add(`<p>and %s more entries</p>`, count(a.DependsMore))
+		}
+		if a.PenaltiesMore > 0 {
+			m.add(`<p>and %s more penalties</p>`, count(a.PenaltiesMore))
 		}
 	}
 	if in := a.Inside; in != nil {
@@ -715,6 +740,12 @@ func (v *frame) matches(m *markup, all []engine.Match) {
 		}
 		if e.Origin != "" {
 			place += " (" + e.Origin + ")"
+		}
+		if e.Listed != nil {
+			place += ", listed " + ago(e.Listed, v.Now)
+		}
+		if e.Listed != nil && e.Earlier {
+			place += " or before"
 		}
 		place += expiry(e.Expires, v.Now)
 		if e.Packets != nil {

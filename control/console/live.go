@@ -83,6 +83,8 @@ func (s stream) send(name string, text []byte) error {
 // take takes one of the streams of a session, or answers that there is none.
 func take(w http.ResponseWriter, q *http.Request, one *session) bool {
 	if one.begin() {
+		api.Stream(q.Context()) // sessions have limits
+		w.Header().Set("Connection", "close")
 		return true
 	}
 	sorry(w, q, http.StatusTooManyRequests, "Too many pages", fmt.Sprintf("This session has %d live pages. Close one.", maxStreams))

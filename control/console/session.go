@@ -63,6 +63,11 @@ type session struct {
 	undone  int // undo[0] has this number
 }
 
+// caller returns who has opened the session.
+func (one *session) caller() api.Caller {
+	return api.Caller{UID: one.UID, Client: one.Client, Process: one.Process}
+}
+
 // sessions are safe for concurrent use.
 type sessions struct {
 	now func() time.Time

@@ -66,7 +66,7 @@ func (d *Daemon) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, er
 		if !d.observers.heavy.Interval(d.engine, d.attach.Stats(false), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
 			a, err = node.Heavy(q, interval, banks)
 		}) {
-			return fmt.Errorf("no tracker counts %v by %v, or not for an interval yet: set trackers in weir.yaml", unit, k)
+			return fmt.Errorf("no tracker counts %v by %v, or it has no interval since a start or a pause: set trackers in weir.yaml, or ask again", unit, k)
 		}
 		return err
 	})

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 // A hub asks daemons with real traffic: what they would drop, for their heavy hitters,
 // and what has passed.
 func TestFleetAsked(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h := newFleetHub(t)
 	feed := filepath.Join(h.dir, "feed")
 	write(t, feed, "# scanners\n192.0.2.1\n")
@@ -59,7 +61,11 @@ func TestFleetAsked(t *testing.T) {
 
 	// One of them has traffic.
 	var top api.FleetTop
-	for deadline := time.Now().Add(30 * time.Second); len(top.Flows) < len(flood.Sources); time.Sleep(50 * time.Millisecond) {
+	const least = 20. // packets a second: half of what a machine sends that keeps up
+	complete := func() bool {
+		return len(top.Flows) >= len(flood.Sources) && !slices.ContainsFunc(top.Flows, func(f api.FlowRate) bool { return f.Rate < least })
+	}
+	for deadline := time.Now().Add(time.Minute); !complete(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v", top)
 		}
@@ -68,8 +74,7 @@ func TestFleetAsked(t *testing.T) {
 		}
 	}
 	for _, f := range top.Flows {
-		want := 40. // at least, as on a machine that keeps up
-		if f.Rate < want/2 || f.Least > f.Rate || f.Nodes != 1 || !strings.HasPrefix(f.Key, "198.51.100.") {
+		if f.Least > f.Rate || f.Nodes != 1 || !strings.HasPrefix(f.Key, "198.51.100.") {
 			t.Errorf("%+v", f)
 		}
 	}

@@ -2,14 +2,18 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sys/unix"
 
 	"weir/control/config"
 	"weir/control/fleet/wire"
@@ -63,6 +67,7 @@ func (h *fleetHub) broker() (*nats.Conn, nats.JetStreamContext) {
 // A broker that was taken over forges, changes, cuts off and repeats messages, live and
 // in the stream. The node applies none of them and reports each; the hub goes on.
 func TestFleetAttacks(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h := newFleetHub(t)
 	h.start("")
 	log := &lockedLog{}
@@ -187,5 +192,88 @@ func TestFleetAttacks(t *testing.T) {
 	}
 	if got := verdictOf(t, late, mine); got != verdict.Pass {
 		t.Errorf("packets from %s: %v", mine, got)
+	}
+}
+
+// processTime returns the processor time of this process.
+func processTime(t *testing.T) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
+}
+
+// A list of flows of too many shapes costs its own time once, however many lists are
+// beside it: at a start, and at the update of another list, where commands wait.
+func TestShapesBesideManyLists(t *testing.T) {
+	m := newMachine(t)
+	dir, err := os.MkdirTemp("", "w") // short: paths of lists are bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	var shapes, lists strings.Builder
+	for src := range 18 {
+		for dst := range 18 {
+			fmt.Fprintf(&shapes, "tcp 10.%d.%d.0/%d:* > 172.16.0.0/%d:80\n", src, dst, 15+src, 15+dst)
+			fmt.Fprintf(&shapes, "tcp [2001:db8::/%d]:* > [2001:db9::/%d]:80\n", 111+src, 111+dst)
+		}
+	}
+	fmt.Fprintf(&lists, "state_dir: \"\"\nlists:\n  shapes: {lenient: true, sources: [{file: %s/s}]}\n", dir)
+	write(t, filepath.Join(dir, "s"), shapes.String())
+	for i := range 150 {
+		write(t, filepath.Join(dir, fmt.Sprint(i)), fmt.Sprintf("198.51.100.%d\n", i))
+		fmt.Fprintf(&lists, "  l%d: {sources: [{file: %s/%[1]d}], interval: 1h}\n", i, dir)
+	}
+	began := processTime(t)
+	d, stop := m.start(lists.String())
+	defer stop()
+	started := processTime(t) - began
+	var left int
+	for _, l := range d.Lists() {
+		for _, s := range l.Spare {
+			left += s.Entries
+		}
+	}
+	if left == 0 {
+		t.Fatal("nothing is left out: the test tests nothing")
+	}
+	turns, longest := make(chan struct{}), time.Duration(0)
+	updating, updated := make(chan struct{}), make(chan error, 1)
+	began = processTime(t)
+	write(t, filepath.Join(dir, "7"), "198.51.100.7\n203.0.113.7\n")
+	go func() {
+		defer close(updating)
+		_, err := d.Refresh(context.Background(), "l7", false)
+		updated <- err
+	}()
+	go func() {
+		defer close(turns)
+		for {
+			asked := processTime(t)
+			if err := d.Do(t.Context(), func() error { return nil }); err != nil {
+				return
+			}
+			longest = max(longest, processTime(t)-asked)
+			select {
+			case <-updating:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	<-turns
+	if err := <-updated; err != nil {
+		t.Error(err)
+	}
+	took := processTime(t) - began
+	if got := verdictOf(t, d, "203.0.113.7"); got != verdict.Drop {
+		t.Errorf("the update is not active: %v", got)
+	}
+	t.Logf("processor time: start %v, update %v, of which a command waited for %v", started, took, longest)
+	if started > 4*time.Second || took > time.Second || longest > time.Second {
+		t.Errorf("processor time: start %v, update %v, of which a command waited for %v", started, took, longest)
 	}
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"os"
 
 	"weir/control/api"
 	"weir/control/audit"
@@ -20,7 +21,7 @@ func firstKeys(batch []journal.Change) (first []string) {
 }
 
 // auditMulticast records a change of multicast groups.
-func (d *Daemon) auditMulticast(c api.MulticastChange, changed api.MulticastChanged) {
+func (d *Daemon) auditMulticast(ctx context.Context, c api.MulticastChange, changed api.MulticastChanged, err error) {
 	r := audit.Record{
 		Change: audit.MulticastAdd, Interface: c.Interface, Entries: len(c.Groups),
 		Changed: changed.Added + changed.Removed, First: c.Groups,
@@ -29,12 +30,51 @@ func (d *Daemon) auditMulticast(c api.MulticastChange, changed api.MulticastChan
 		r.Change = audit.MulticastRemove
 	}
 	audit.By(&r, c.UID, c.Client)
+	d.audited(ctx, r, err)
+}
+
+// audited records a change that a context's caller has made, or with an error one that was
+// not made.
+func (d *Daemon) audited(ctx context.Context, r audit.Record, err error) {
+	audit.ByCaller(ctx, &r)
+	if err != nil {
+		d.audit.Refused(r, err)
+		return
+	}
 	d.audit.Record(r)
 }
 
-// auditReload records a change of the configuration.
-func (d *Daemon) auditReload(ctx context.Context, summary []string) {
-	r := audit.Record{Change: audit.Reload, Entries: len(summary), Changed: len(summary), First: summary, Source: "signal"}
-	audit.ByCaller(ctx, &r)
+// auditReload records a change of the configuration, or with an error one that was refused.
+func (d *Daemon) auditReload(ctx context.Context, summary []string, err error) {
+	d.audited(ctx, audit.Record{Change: audit.Reload, Entries: len(summary), Changed: len(summary), First: summary, Source: "signal"}, err)
+}
+
+// auditStart records the start of the daemon, and whether the last one was killed.
+func (d *Daemon) auditStart() {
+	r := audit.Record{Change: audit.Start, First: d.attach.Names(), Entries: len(d.attach.Names()), Source: "process"}
+	for _, last := range d.audit.Last(api.MaxAudit) {
+		if last.Change == audit.Stop {
+			break
+		}
+		if last.Change == audit.Start {
+			r.Reason = "no stop is recorded after the last start: a crash, or a kill"
+			break
+		}
+	}
+	audit.By(&r, uint32(os.Getuid()), "")
+	audit.ByProcess(&r, api.OwnProcess())
+	r.Source = "process"
+	d.audit.Record(r)
+}
+
+// auditStop records the end of the daemon.
+func (d *Daemon) auditStop(keep bool) {
+	r := audit.Record{Change: audit.Stop, Source: "signal", Reason: "the program is detached"}
+	switch {
+	case len(d.attach.Names()) == 0:
+		r.Source, r.Reason = "process", "nothing is left to filter"
+	case keep:
+		r.Reason = "the program stays attached"
+	}
 	d.audit.Record(r)
 }

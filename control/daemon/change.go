@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -19,15 +20,33 @@ import (
 
 var _ api.Daemon = (*Daemon)(nil)
 
-// Change implements [api.Daemon].
-func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed, err error) {
-	name := c.List
-	if name == "" {
-		name = map[string]string{api.Block: DefaultBlock, api.Allow: DefaultAllow}[c.Action]
+// Change implements [api.Daemon]. Changes that were given before come first.
+func (d *Daemon) Change(ctx context.Context, c api.Change) (api.Changed, error) {
+	d.takeQueued(ctx)
+	changed, err := d.carryOut(ctx, c)
+	if errors.Is(err, errStopped) {
+		if queued, err := d.Queue(ctx, c); err == nil {
+			return queued, nil
+		}
 	}
+	return changed, err
+}
+
+// listOf returns the list that a change is for.
+func listOf(c api.Change) string {
+	if c.List != "" {
+		return c.List
+	}
+	return map[string]string{api.Block: DefaultBlock, api.Allow: DefaultAllow}[c.Action]
+}
+
+// carryOut makes a change of entries, or refuses it.
+func (d *Daemon) carryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
+	name := listOf(c)
 	changed.List = name
 	var batch []journal.Change
 	err = d.Do(ctx, func() error {
+		d.turn.doing("entries are changed", name)
 		l := d.prepared.list(name)
 		switch {
 		case l == nil:
@@ -51,10 +70,13 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 		}
 		return err
 	})
-	if err == nil {
-		d.audit.Record(audit.Changed(c, changed, firstKeys(batch)))
-	} else {
+	switch {
+	case err == nil:
+		d.audit.Record(audit.Changed(ctx, c, changed, firstKeys(batch)))
+	case !c.Given.IsZero() && waits(err):
+	default:
 		d.news.refusedChange(c, name, err)
+		d.audit.Refused(audit.Changed(ctx, c, api.Changed{List: name}, c.Entries[:min(len(c.Entries), audit.MaxFirst)]), err)
 	}
 	return changed, err
 }
@@ -62,10 +84,16 @@ func (d *Daemon) Change(ctx context.Context, c api.Change) (changed api.Changed,
 // batch returns the changes of the journal that a request asks for.
 func (d *Daemon) batch(l *managedList, c api.Change) ([]journal.Change, error) {
 	now := time.Now()
-	each := journal.Entry{
-		List: l.Name, Allow: l.Action == config.Allow, Added: now, Reason: c.Reason, UID: c.UID,
-		Expires: expires(now, time.Duration(c.TTL*float64(time.Second))),
+	added := now
+	if !c.Given.IsZero() && c.Given.Before(now) { // not in the future, as after the clock was set back
+		added = c.Given
 	}
+	each := journal.Entry{
+		List: l.Name, Allow: l.Action == config.Allow, Added: added, Reason: c.Reason, UID: c.UID,
+		Expires: expires(added, time.Duration(c.TTL*float64(time.Second))),
+	}
+	// What has expired while it waited would have replaced what was there, and be gone.
+	remove := c.Remove || !each.Expires.IsZero() && !each.Expires.After(now)
 	var entries []list.Entries
 	var batch []journal.Change
 	seen := make(map[key.Key]bool) // a bulk may say the same twice
@@ -82,7 +110,7 @@ func (d *Daemon) batch(l *managedList, c api.Change) ([]journal.Change, error) {
 		for _, each.Key = range meant {
 			if !seen[each.Key] {
 				seen[each.Key] = true
-				batch = append(batch, journal.Change{Remove: c.Remove, Entry: each})
+				batch = append(batch, journal.Change{Remove: remove, Entry: each})
 			}
 		}
 	}
@@ -114,6 +142,11 @@ func (d *Daemon) formerKeys(l *managedList, e list.Entries) []key.Key {
 	})
 }
 
+// unrecorded is why the journal could not take changes.
+type unrecorded struct{ error }
+
+func (e unrecorded) Unwrap() error { return e.error }
+
 // change makes changes durable, then active. It returns the number of entries that
 // changed. When it fails, nothing has changed.
 func (d *Daemon) change(batch []journal.Change) (int, error) {
@@ -126,7 +159,7 @@ func (d *Daemon) change(batch []journal.Change) (int, error) {
 		before[len(batch)-1-i] = journal.Change{Remove: !had, Entry: e}
 	}
 	if err := d.journal.Apply(batch); err != nil {
-		return 0, err
+		return 0, unrecorded{err}
 	}
 	n, err := d.enforce(batch)
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // generator writes configurations at random: most are fine, others are refused
@@ -130,10 +130,9 @@ func (g *generator) config(n int) string {
 // What weir check accepts starts, and what a start refuses, weir check refuses for
 // the same reason.
 func TestCheckAgreesWithStart(t *testing.T) {
+	t.Parallel() // it waits a lot
 	l := lab.New(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), iface: l.B, pins: "/sys/fs/bpf/" + l.B.Netns}
+	g := &generator{Rand: seed.New(t), dir: t.TempDir(), iface: l.B, pins: "/sys/fs/bpf/" + l.B.Netns}
 	t.Cleanup(func() {
 		if _, err := attach.DetachAll(loader.Pins(g.pins)); err != nil {
 			t.Error(err)

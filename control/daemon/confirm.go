@@ -12,12 +12,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"time"
 
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/durable"
+	"weir/control/engine"
 	"weir/control/feed"
 )
 
@@ -25,7 +28,83 @@ import (
 // confirms it.
 type unconfirmed struct {
 	previous *Prepared // to return to
+	kept     kept      // its engine, so that a rollback builds none
 	until    time.Time
+}
+
+// kept is the engine of an earlier configuration, with filters as they were. The zero
+// value has none.
+type kept struct {
+	*engine.Generation
+	by *Prepared // what it was built from
+}
+
+func (k *kept) close(log *slog.Logger) {
+	if k.Generation == nil {
+		return
+	}
+	if err := k.Close(); err != nil {
+		log.Error("close the last engine: " + err.Error())
+	}
+	*k = kept{}
+}
+
+// fits reports whether the engine can serve a configuration, which is the one that it
+// was built from with what its lists contain now.
+func (k kept) fits(p *Prepared) bool {
+	if k.Generation == nil || len(p.config.Multicast.Interfaces) > 0 {
+		return false // groups may have changed
+	}
+	same := func(a, b engine.List) bool { a.Contents, b.Contents = nil, nil; return a == b }
+	return slices.EqualFunc(k.Lists(), p.rules, same) && slices.Equal(k.by.watched(), p.watched())
+}
+
+// engineOf returns the kept engine with the contents of a configuration's lists, and
+// nil where it has to be built. Then it is closed.
+func (d *Daemon) engineOf(k *kept, p *Prepared, c engine.Config) *engine.Generation {
+	defer k.close(d.o.Log)
+	if !k.fits(p) {
+		return nil
+	}
+	if err := k.catchUp(p, c); err != nil {
+		d.o.Log.Debug("building the previous engine anew: " + err.Error())
+		return nil
+	}
+	e := k.Generation
+	k.Generation = nil
+	return e
+}
+
+// catchUp brings the engine to the contents of a configuration's lists, and to the modes
+// of c.
+func (k *kept) catchUp(p *Prepared, c engine.Config) error {
+	var changes []engine.Change
+	for i, l := range k.Lists() {
+		if now := p.rules[i].Contents; now != l.Contents {
+			changes = append(changes, engine.Change{List: uint16(i + 1), Delta: now.Diff(l.Contents)})
+		}
+	}
+	if _, err := k.Apply(changes); err != nil {
+		return err
+	}
+	p.rules = k.Lists()
+	e := k.Generation
+	if e.Monitor != c.Monitor {
+		next, err := e.WithMonitor(c.Monitor)
+		if err != nil {
+			return err
+		}
+		e = next
+	}
+	if e.SamplesClean() != c.SampleClean {
+		next, err := e.WithCleanSampled(c.SampleClean)
+		if err != nil {
+			return err
+		}
+		e = next
+	}
+	k.Generation = e
+	return nil
 }
 
 // rollbackFile is the name of the file below the state directory that is there from
@@ -84,13 +163,7 @@ func forgetRollback(c *config.Config) error {
 	if path == "" {
 		return nil
 	}
-	switch err := os.Remove(path); {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	}
-	return durable.SyncDirectory(filepath.Dir(path))
+	return durable.Remove(path)
 }
 
 // confirmed returns the configuration to start with: c, unless it was active before
@@ -129,6 +202,8 @@ func confirmed(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack
 
 // ReloadUnconfirmed implements [api.Daemon].
 func (d *Daemon) ReloadUnconfirmed(ctx context.Context, within time.Duration) (api.Reloaded, error) {
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
 	return d.reload(ctx, within)
 }
 
@@ -143,22 +218,19 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 		if err := forgetRollback(d.prepared.config); err != nil {
 			return fmt.Errorf("not confirmed, a restart would roll back: %w", err)
 		}
+		d.unconfirmed.kept.close(d.o.Log)
 		d.unconfirmed = nil
 		d.note()
 		return nil
 	})
-	if err == nil {
-		r := audit.Record{Change: audit.Confirm}
-		audit.ByCaller(ctx, &r)
-		d.audit.Record(r)
-	}
+	d.audited(ctx, audit.Record{Change: audit.Confirm}, err)
 	return err
 }
 
 // reconfigureUnconfirmed is reconfigure for a configuration that is to be confirmed
 // within a time; 0: it need not be.
 func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed.Feed, within time.Duration) (r api.Reloaded, err error) {
-	before := d.prepared
+	before, last := d.prepared, kept{d.engine, d.prepared}
 	switch u := d.unconfirmed; {
 	case u == nil:
 	case within == 0:
@@ -171,7 +243,7 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 			return r, fmt.Errorf("a restart could not roll back: %w", err)
 		}
 	}
-	if r, err = d.reconfigure(c, feeds); err != nil {
+	if r, err = d.reconfigure(c, feeds, new(kept)); err != nil {
 		switch {
 		case within == 0, d.rolledBack: // a restart still begins with the one before
 		case d.unconfirmed != nil:
@@ -182,13 +254,21 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		return r, err
 	}
 	d.rolledBack = false
+	if u := d.unconfirmed; u != nil {
+		last.close(d.o.Log)
+		last = u.kept
+	}
 	if within == 0 {
+		last.close(d.o.Log)
 		if err := forgetRollback(c); err != nil {
 			d.o.Log.Error("a restart would return to the configuration before: " + err.Error())
 		}
 		return r, nil
 	}
-	d.unconfirmed = &unconfirmed{before, time.Now().Add(within)}
+	if !reflect.DeepEqual(c.Replies, before.config.Replies) {
+		last.close(d.o.Log) // it would not know the connections of meanwhile
+	}
+	d.unconfirmed = &unconfirmed{before, last, time.Now().Add(within)}
 	d.o.Log.Warn("the configuration is active until it is confirmed: weir confirm", "until", d.unconfirmed.until)
 	return r, nil
 }
@@ -206,13 +286,16 @@ func (d *Daemon) rollBack(now time.Time) error {
 			feeds[l.Name] = l.feed
 		}
 	}
-	r, err := d.reconfigure(u.previous.config, feeds)
+	last, began := d.engine, time.Now()
+	r, err := d.reconfigure(u.previous.config, feeds, &u.kept)
 	if err != nil {
 		d.retryRollback = now.Add(retryInterval)
 		return fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)
 	}
+	(&kept{Generation: last}).close(d.o.Log)
 	d.unconfirmed, d.rolledBack = nil, true
-	d.o.Log.Warn("the configuration was not confirmed in time: the previous one is active again")
+	d.o.Log.Warn("the configuration was not confirmed in time: the previous one is active again",
+		"took", time.Since(began).Round(time.Millisecond).String())
 	d.note()
 	d.audit.Record(audit.Record{Change: audit.Rollback, Entries: len(r.Changes), Changed: len(r.Changes), First: r.Changes, Source: "expiry"})
 	return nil

@@ -8,12 +8,14 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/engine"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 )
 
 // A configuration that is not confirmed goes by itself; after a crash, at once.
 func TestReloadUnconfirmed(t *testing.T) {
+	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	r := configure(t, l.B)
 	r.c.StateDir = config.Path(t.TempDir())
@@ -122,4 +124,69 @@ func TestReloadUnconfirmed(t *testing.T) {
 		t.Error("active, though a crash could not be rolled back")
 	}
 	active("a refused reload", bad)
+}
+
+// A rollback returns to the engine of before, with what lists contain now.
+func TestRollbackKeepsEngine(t *testing.T) {
+	t.Parallel() // it waits a lot
+	r := configure(t, lab.New(t).B)
+	good, file := r.c.Lists, string(r.c.Lists[0].Sources[0].File)
+	other := feedFile(t, "other.txt", secondSource+"\n")
+	d := begin(t, r)
+	engineNow := func() (e *engine.Generation) {
+		t.Helper()
+		if err := d.Do(t.Context(), func() error { e = d.engine; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	reload := func(within time.Duration) {
+		t.Helper()
+		if _, err := d.ReloadUnconfirmed(t.Context(), within); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := engineNow()
+	r.lists(t, other)
+	reload(time.Hour)
+	write(t, file, "198.51.100.3"+"\n")
+	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"198.51.100.4"}, UID: api.NoUID}); err != nil {
+		t.Fatal(err)
+	}
+	r.change(func(c *config.Config) { c.Monitor = true })
+	reload(time.Second) // with the same way back
+	if engineNow() == before {
+		t.Fatal("the engine of before is active")
+	}
+	await(t, "rollbacks", 1, func() uint64 {
+		if d.Status().RolledBack {
+			return 1
+		}
+		return 0
+	})
+	if engineNow() != before {
+		t.Error("an engine was built to roll back")
+	}
+	await(t, "entries of the file", 1, func() (n uint64) {
+		for _, l := range d.Lists() {
+			if l.Name == good[0].Name {
+				n = uint64(l.Entries)
+			}
+		}
+		return n
+	})
+	for source, want := range map[string]verdict.Action{secondSource: verdict.Pass, "198.51.100.4": verdict.Drop} {
+		if got := verdictOf(t, d.Daemon, source); got != want {
+			t.Errorf("%s: %v", source, got)
+		}
+	}
+
+	// What is confirmed has no way back any more.
+	reload(time.Hour)
+	if err := d.Confirm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := before.Load(nil); err == nil {
+		t.Error("the engine of before is kept")
+	}
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"weir/control/config"
@@ -10,15 +11,6 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 )
-
-// refuse returns why a list's entries must not become active: they would cover too
-// much, or what must always pass.
-func refuse(c *config.Config, l config.List, e *list.Set) error {
-	if err := tooWide(c, l, e); err != nil {
-		return err
-	}
-	return coversFailsafe(c, l, e)
-}
 
 // tooWide returns why a list must not have these entries, because of all that they
 // cover together.
@@ -32,49 +24,75 @@ func tooWide(c *config.Config, l config.List, e *list.Set) error {
 	return nil
 }
 
-// coversFailsafe returns which entry covers what must always pass.
-func coversFailsafe(c *config.Config, l config.List, e *list.Set) error {
+// overFailsafe is an entry that covers a failsafe prefix.
+type overFailsafe struct {
+	entry key.Key
+	safe  netip.Prefix
+}
+
+func (o overFailsafe) String() string {
+	p, _ := list.PrefixOf(o.entry)
+	return fmt.Sprintf("%v covers the failsafe prefix %v", p, o.safe)
+}
+
+// coverFailsafe returns the entries that cover what must always pass, each once.
+func coverFailsafe(c *config.Config, l config.List, e *list.Set) (all []overFailsafe) {
 	if l.Action == config.Allow || e.Len() == 0 {
 		return nil
 	}
 	// Failsafe prefixes are of the remote side.
 	source, matches := l.Direction != engine.Out, l.Direction != engine.Destination
 	for _, safe := range c.Failsafe.Prefixes {
-		var p netip.Prefix
-		var covered bool
+		var found []netip.Prefix
 		if safe.Addr().Is4() {
-			p, covered = covers(e.V4.Side(source, matches), list.V4Of(safe.Masked()))
+			found = covers(e.V4.Side(source, matches), list.V4Of(safe.Masked()))
 		} else {
-			p, covered = covers(e.V6.Side(source, matches), list.V6Of(safe.Masked()))
+			found = covers(e.V6.Side(source, matches), list.V6Of(safe.Masked()))
 		}
-		if covered {
-			return fmt.Errorf("list %s: its entry %v covers the failsafe prefix %v", l.Name, p, safe)
+		for _, p := range found {
+			k := key.Destination(p)
+			if source || p.Bits() == 0 {
+				k = key.Source(p)
+			}
+			if !slices.ContainsFunc(all, func(o overFailsafe) bool { return o.entry == k }) {
+				all = append(all, overFailsafe{k, safe.Prefix})
+			}
 		}
+	}
+	return all
+}
+
+// coversFailsafe returns an error for an entry that covers what must always pass: a
+// command must not add it.
+func coversFailsafe(c *config.Config, l config.List, e *list.Set) error {
+	if all := coverFailsafe(c, l, e); len(all) > 0 {
+		return fmt.Errorf("list %s: its entry %v", l.Name, all[0])
 	}
 	return nil
 }
 
-// refuseRead is refuse for what a feed has read, which an operator may have
-// accepted whatever it covers.
+// refuseRead returns why a list must not have what a feed has read, private networks left
+// out where that is wanted: it covers too much. An operator may have accepted that.
 func refuseRead(c *config.Config, l config.List, e *list.Set, accepted bool) error {
 	if accepted {
-		unlimited := *c
-		unlimited.MaxCoverage = 0
-		c = &unlimited
+		return nil
 	}
-	return refuse(c, l, e)
+	if l.ExcludePrivate {
+		e, _ = e.Apply(list.Delta{Remove: e.Inside(private...)})
+	}
+	return tooWide(c, l, e)
 }
 
-// covers returns an entry that covers a prefix.
-func covers[P list.Prefix[P]](entries []list.Sorted[P], safe P) (netip.Prefix, bool) {
+// covers returns the entries that cover a prefix.
+func covers[P list.Prefix[P]](entries []list.Sorted[P], safe P) (all []netip.Prefix) {
 	for bits := range safe.Bits() + 1 {
 		for _, e := range entries {
 			if p := safe.Cut(bits); e.Has(p) {
-				return p.Prefix(), true
+				all = append(all, p.Prefix())
 			}
 		}
 	}
-	return netip.Prefix{}, false
+	return all
 }
 
 // keys returns the keys that entries have in a list.

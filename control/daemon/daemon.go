@@ -22,6 +22,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/console"
+	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/export"
 	"weir/control/feed"
@@ -50,13 +51,18 @@ type Options struct {
 }
 
 // Logging is a logger's settings.
-type Logging interface{ Configure(config.Log) }
+type Logging interface {
+	Configure(config.Log)
+	// Failed returns how many lines could not be written.
+	Failed() uint64
+}
 
 // Daemon filters by a configuration. Run's goroutine owns the fields, but for
 // those that say otherwise.
 type Daemon struct {
 	o       Options
 	do      chan func()
+	taken   chan func()     // likewise, of what was read: commands do not queue behind thousands of lists
 	ctx     context.Context // of Run, for what it starts
 	ended   chan struct{}   // closed when Run has ended
 	journal *journal.Journal
@@ -64,9 +70,12 @@ type Daemon struct {
 	news    *news
 	manager *serve.Manager
 	attach  *attach.Manager
-	watcher *feed.Watcher    // nil: none
-	fleet   *node.Node       // nil: the host is in none
-	console *console.Console // nil: none is served
+	watcher *feed.Watcher          // nil: none
+	fleet   *node.Node             // nil: the host is in none
+	awaits  atomic.Pointer[string] // what the start waits for of the fleet; nil: nothing
+	console *console.Console       // nil: none is served
+	early   *serve.Early           // nil: the API's socket could not be opened yet
+	queued  waiting
 
 	loadTime      time.Duration // of Start
 	began         time.Time
@@ -97,30 +106,39 @@ type Daemon struct {
 	rehearsals rehearsals
 	record     record
 
-	turns     atomic.Uint64          // of Run's loop
-	state     atomic.Pointer[string] // the summary of the last second
-	status    atomic.Pointer[api.Status]
-	protected atomic.Pointer[[]api.Protected]
-	top       atomic.Pointer[api.Top]
-	weights   atomic.Pointer[api.Weights]
-	snapshot  atomic.Pointer[metrics.Snapshot]
+	turns            atomic.Uint64 // of Run's loop
+	turn             turnLog       // safe for concurrent use
+	lists            atomic.Pointer[[]api.List]
+	state            atomic.Pointer[string] // the summary of the last second
+	status           atomic.Pointer[noted]
+	unsaved          atomic.Pointer[string] // nil: the state is on disk, as far as it is known
+	pinning          sync.Mutex             // held while pins are looked for
+	connectionsError string                 // why those of connections cannot be made again, as logged; guarded by pinning
+	protected        atomic.Pointer[[]api.Protected]
+	top              atomic.Pointer[api.Top]
+	weights          atomic.Pointer[api.Weights]
+	snapshot         atomic.Pointer[metrics.Snapshot]
 
 	reloading sync.Mutex // held while the configuration is read again
+	shared    sharedReloads
 }
 
 // Start begins to filter by a configuration, with what is known of its lists:
-// the saved contents of feeds, and manual entries. Sources that have
-// never been read are read first: a program that is attached already has better
-// contents than none. When Start fails, nothing has changed.
+// the saved contents of feeds, and manual entries. Where nothing is known, or a program
+// that is attached already has a list that is not, sources are read first; lists of the
+// fleet are waited for as long as it takes. When Start fails, nothing has changed.
 func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	c, err := o.Config.Read()
 	if err != nil {
 		return nil, err
 	}
+	if isRealtime() {
+		o.Log.Warn(realtimeProblem)
+	}
 	c, rolledBack := confirmed(c, o.Log)
 	d := &Daemon{
 		rolledBack: rolledBack,
-		o:          o, do: make(chan func()), ended: make(chan struct{}),
+		o:          o, do: make(chan func()), taken: make(chan func()), ended: make(chan struct{}),
 		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), news: newNews(o), exports: exports{Exporter: export.New(o.Log)},
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
@@ -134,7 +152,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		return nil, err
 	}
 	if c.StateDir != "" {
-		if err := os.MkdirAll(string(c.StateDir), 0o700); err != nil {
+		if err := durable.MkdirAll(string(c.StateDir)); err != nil {
 			o.Log.Error("the state directory cannot be made, nothing will be saved: " + err.Error())
 		}
 	}
@@ -145,8 +163,13 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
 	}
+	if err := d.openQueue(c); err != nil {
+		o.Log.Error("changes that were given while no daemon ran are not made: " + err.Error())
+	}
+	d.early = serveOf(c).Open(api.StartingHandler(&starter{d, time.Now()}), o.Log)
 	defer func() {
 		if err != nil {
+			d.early.Close()
 			err = errors.Join(err, d.watcher.Close(), d.journal.Close())
 		}
 	}()
@@ -165,7 +188,15 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	d.observers.trackerSeed, d.observers.digestSeed, d.observers.firstSeed = inherited.TrackerSeed, inherited.DigestSeed, inherited.FirstSeed
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet})
+	if inherited.Unknown {
+		for _, l := range c.Lists {
+			inherited.Lists = append(inherited.Lists, l.Name)
+		}
+	}
+	if err := d.awaitFleet(ctx, inherited.Lists); err != nil {
+		return err
+	}
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet, attached: inherited.Lists})
 	if err != nil {
 		return err
 	}
@@ -185,7 +216,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return errors.Join(err, d.observers.recorder.CloseUnless(nil))
 	}
-	p.logFailures(d.o.Log)
+	p.logFailures(d.o.Log, nil)
 	d.began, d.prepared, d.engine, d.number = began, p, e, 1
 	d.observers.observe(p, d.hub, d.o.Log)
 	d.past.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
@@ -198,15 +229,13 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		}
 	}
 	d.note()
-	for _, c := range p.decisions() {
-		c.settle(d.o.Log)
-	}
+	settleAll(p.decisions(), d.o.Log)
 	return nil
 }
 
 // startEngine builds the first engine and attaches its program.
 func (d *Daemon) startEngine(ctx context.Context, p *Prepared, targets []attach.Target) (*engine.Generation, error) {
-	e, m, err := d.build(p)
+	e, m, err := d.build(p, new(kept))
 	if err != nil {
 		return nil, unbuilt{err}
 	}
@@ -232,20 +261,23 @@ type (
 func (e unbuilt) Unwrap() error  { return e.error }
 func (e rejected) Unwrap() error { return e.error }
 
-// build builds the engine of a configuration, with its metadata.
-func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error) {
+// build builds the engine of a configuration, unless one is kept, with its metadata.
+func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metadata, error) {
 	c := p.engineConfig()
 	c.Monitor, c.SampleClean = d.monitors(p.config), d.rehearsals.any()
 	d.observers.configure(p, &c)
 	c.Owner = d.owner(p.config)
 	var err error
 	if c.Replies != nil {
-		if c.Connections, err = p.config.Pins.OpenConnections(p.config.Replies.Connections); err != nil {
+		if c.Connections, err = d.connections(p.config); err != nil {
 			return nil, attach.Metadata{}, err
 		}
 		defer c.Connections.Close() // the engine shares them
 	}
-	e := d.adopt(p, c)
+	e := d.engineOf(by, p, c)
+	if e == nil {
+		e = d.adopt(p, c)
+	}
 	if e == nil {
 		e, err = engine.Build(p.rules, c)
 	}
@@ -261,12 +293,25 @@ func (d *Daemon) build(p *Prepared) (*engine.Generation, attach.Metadata, error)
 	m.Loop, m.FirstSeen = p.loopMetadata(), p.firstMetadata()
 	m.Replies = repliesMetadata(p.config.Replies)
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
-	m.Since = m.Loaded
+	m.Service = attach.ServiceOf(m.PID)
+	m.Since, m.StateDir = m.Loaded, d.queued.queue.StateDir()
 	// What reading and building took is given back now, not some minutes later:
 	// it is several times what stays.
 	debug.FreeOSMemory()
 	d.changed = false
 	return e, m, nil
+}
+
+// connections returns memory for the connections whose replies pass: that of the present
+// programs, whatever has become of its pins, unless there is none or its size changes.
+func (d *Daemon) connections(c *config.Config) (*loader.Connections, error) {
+	n := int(c.Replies.Connections)
+	if d.engine != nil {
+		if known := d.engine.Kernel().Connections(n); known != nil {
+			return known, nil
+		}
+	}
+	return c.Pins.OpenConnections(n)
 }
 
 // announce logs what is active, once the connections of its programs are pinned.
@@ -320,6 +365,10 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 			}
 		})
 	}
+	d.auditStart()
+	all.Go(func() { d.followState(ctx) })
+	all.Go(func() { d.followPins(ctx) })
+	all.Go(func() { d.followQueue(ctx) })
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
 	d.notified(d.manager.Ready(d.summary()))
@@ -340,6 +389,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		all.Go(func() { d.feedWatchdog(ctx, w/4) })
 	}
 	d.past.hits = d.meter.Hits()
+	d.drops.begin(d.past.hits)
 	d.exports.configure(d.prepared.config.Export, d.hub, now, d.past.hits)
 	snapshots, showing := traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
 	for {
@@ -347,26 +397,36 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		case <-ctx.Done():
 			return nil
 		case fn := <-d.do:
+			d.turn.begin("a command is carried out")
+			fn()
+		case fn := <-d.taken:
+			d.turn.begin("what was read is taken in")
 			fn()
 		case <-d.attach.Changed():
+			d.turn.begin("interfaces are followed")
 			if err := d.followInterfaces(); err != nil {
 				return err
 			}
-			d.attach.FollowEdges()
+			d.attach.FollowDevices()
 		case <-followed.C:
+			d.turn.begin("interfaces are followed")
 			if err := d.followInterfaces(); err != nil {
 				return err
 			}
 		case <-ticked.C:
+			d.turn.begin("trackers are read")
 			d.observers.tick(d)
 		case <-digests.C:
+			d.turn.begin("digests are read")
 			digests.Reset(d.observers.tickDigests(d))
 		case now := <-second.C:
+			d.turn.begin("entries and lists are tended")
 			d.tend(now)
+			d.turn.doing("the state is published", "")
 			state := d.summary()
 			d.state.Store(&state)
 			d.describe()
-			d.attach.FollowEdges()
+			d.attach.FollowDevices()
 			d.observers.logLoops(d, now)
 			d.publish(now, snapshots.Next(now, d.attach.Metadata()))
 			d.note()
@@ -377,6 +437,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 			}
 		}
 		d.turns.Add(1)
+		d.turn.end(d.o.Log)
 	}
 }
 
@@ -429,12 +490,21 @@ func (d *Daemon) Keeps() bool { return d.prepared.config.Keep }
 // Stop ends the daemon. Unless the program is to be kept, it is detached.
 func (d *Daemon) Stop() error {
 	d.notified(d.manager.Stopping())
+	d.early.Close() // where Run has not
 	defer d.news.Close(notifyGrace)
 	defer d.exports.Close(exportGrace)
 	d.exports.flush(time.Now(), d.attach.Metadata().Monitor, true)
 	d.exportCounters(time.Now())
 	d.exports.samples.close()
+	if u := d.unconfirmed; u != nil {
+		u.kept.close(d.o.Log)
+	}
 	keep := d.Keeps()
+	if keep {
+		d.lastPins()
+	}
+	d.takeNotes()
+	d.auditStop(keep)
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.engine)
 	}
@@ -450,18 +520,27 @@ func (d *Daemon) notified(err error) {
 
 // summary is the daemon's state in a line.
 func (d *Daemon) summary() string {
-	return fmt.Sprintf("filtering %d entries of %d lists", d.prepared.Entries(), len(d.prepared.lists))
+	text := fmt.Sprintf("filtering %d entries of %d lists", d.prepared.Entries(), len(d.prepared.lists))
+	if n := len(d.prepared.notReady()); n > 0 {
+		text += fmt.Sprintf(", sources that are not ready: %d", n)
+	}
+	return text
 }
+
+var errStopped = errors.New("the daemon has stopped")
 
 // Do calls fn in Run's goroutine, and returns its error. It fails when ctx is
 // done, or Run has ended, before fn is called.
-func (d *Daemon) Do(ctx context.Context, fn func() error) error {
+func (d *Daemon) Do(ctx context.Context, fn func() error) error { return d.doBy(ctx, d.do, fn) }
+
+// doBy is Do by one of the channels that Run's goroutine receives from.
+func (d *Daemon) doBy(ctx context.Context, to chan<- func(), fn func() error) error {
 	done := make(chan error, 1)
 	select {
-	case d.do <- func() { done <- fn() }:
+	case to <- func() { done <- fn() }:
 		return <-done
 	case <-d.ended:
-		return errors.New("the daemon has stopped")
+		return errStopped
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -485,16 +564,21 @@ func (d *Daemon) describe() {
 }
 
 func (d *Daemon) serveConfig() serve.Config {
-	c := d.prepared.config
+	s := serveOf(d.prepared.config)
+	s.Early = d.early
+	if d.console != nil {
+		s.ConsoleHandler = d.console
+	}
+	return s
+}
+
+// serveOf returns where a configuration says to listen.
+func serveOf(c *config.Config) serve.Config {
 	files := func(listen config.Address, t config.TLS) serve.TLS {
 		return serve.TLS{Address: string(listen), Cert: string(t.Cert), Key: string(t.Key), ClientCA: string(t.ClientCA)}
 	}
-	s := serve.Config{
+	return serve.Config{
 		Socket: string(c.API.Socket), Group: c.API.Group, Metrics: string(c.Metrics.Listen),
-		TLS: files(c.API.Listen, c.API.TLS),
+		TLS: files(c.API.Listen, c.API.TLS), Console: files(c.Console.Listen, c.Console.TLS),
 	}
-	if d.console != nil {
-		s.Console, s.ConsoleHandler = files(c.Console.Listen, c.Console.TLS), d.console
-	}
-	return s
 }

@@ -13,7 +13,6 @@ import (
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
-	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
 )
@@ -93,7 +92,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e, err := d.Explain(t.Context(), asked); err != nil || e[0].Verdict != verdict.Drop {
+	if e, err := d.Explain(t.Context(), asked); err != nil || e[0].Verdict != engine.Drop {
 		t.Errorf("refreshed, but %+v, %v", e, err)
 	}
 	if err := d.fetched(t.Context(), "feed", l.feed, read[0]); err != nil { // late

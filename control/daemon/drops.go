@@ -30,11 +30,18 @@ type dropped struct {
 
 	mu      sync.Mutex // guards the following
 	last    drops.Interval
-	lastOut drops.Interval    // of outgoing packets
-	lists   map[string]uint64 // packets that each list has matched since the start
+	lastOut drops.Interval            // of outgoing packets
+	lists   map[string]loader.Counter // what each list had matched at the last report
 }
 
-// add adds the report of an interval, with the packets that the lists have matched.
+// begin records what the lists have matched before the first interval.
+func (d *dropped) begin(hits map[string]loader.Counter) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lists = hits
+}
+
+// add adds the report of an interval, with what the lists have matched until now.
 func (d *dropped) add(now time.Time, r *heavy.Report, out bool, m attach.Metadata, hits map[string]loader.Counter) {
 	i := drops.Interval{
 		Begin: now.Add(-r.Interval), End: now, Packets: r.Packets, Bytes: r.Bytes,
@@ -53,21 +60,19 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, m attach.Metadat
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	known := d.lists != nil
-	all := make(map[string]uint64, len(hits))
+	before := d.lists
+	d.lists = hits
 	for name, n := range hits {
-		all[name] = n.Packets
-		if known && n.Packets > d.lists[name] {
-			i.Lists[strings.TrimSuffix(name, api.ManualSuffix)] += n.Packets - d.lists[name]
+		if n.Packets > before[name].Packets {
+			i.Lists[strings.TrimSuffix(name, api.ManualSuffix)] += n.Packets - before[name].Packets
 		}
 	}
-	d.lists = all
 	if out {
 		d.lastOut = i
 	} else {
 		d.last = i
 	}
-	if i.Packets > 0 {
+	if i.Packets > 0 || len(i.Lists) > 0 {
 		d.history.Add(i)
 	}
 }
@@ -168,12 +173,24 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 	}
 	if asked.By == api.ByList { // the lists' counters are exact, also for small sources
 		for name, n := range all.Lists {
-			r := row(dropKey{key: name, out: d.isOut(ctx, name)})
-			known += max(n, r.Packets) - r.Packets
-			r.Packets = max(n, r.Packets)
+			k := dropKey{key: name, out: d.isOut(ctx, name)}
+			opposite := rows[dropKey{key: name, out: !k.out}]
+			r := row(k)
+			known -= r.Packets
+			if opposite != nil { // the counter is of both directions
+				n -= min(n, opposite.Packets)
+				r.Least = min(r.Least, n)
+			} else {
+				r.Least = n
+			}
+			r.Packets = n
+			known += n
 			r.Lists = []string{name}
 		}
 	}
+	// Lists and drops are not counted at quite the same times.
+	all.Packets = max(all.Packets, known)
+	out.Packets = all.Packets
 	out.Other = all.Packets - min(known, all.Packets)
 	seconds := max(all.End.Sub(all.Begin).Seconds(), 1)
 	for k, r := range rows {
@@ -337,7 +354,7 @@ func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 func (d *Daemon) problems() (all []string) {
 	for _, i := range d.attach.Interfaces() {
 		if i.Condition != attach.Filtered {
-			line := "interface " + i.Target.String() + " is " + string(i.Condition)
+			line := "interface " + i.Target.String() + " is " + i.Condition.Says()
 			if i.Problem != "" {
 				line += ": " + i.Problem
 			}

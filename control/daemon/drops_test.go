@@ -13,9 +13,12 @@ import (
 	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"weir/control/api"
+	"weir/control/attach"
 	"weir/control/observe/drops"
+	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/filter/verdict"
+	"weir/loader"
 	"weir/tests/lab"
 )
 
@@ -77,5 +80,63 @@ func TestDropsByASN(t *testing.T) {
 	}
 	if got, err := d.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9}); err != nil || len(got.Drops) != 2 {
 		t.Errorf("after the database broke: %+v, %v", got, err)
+	}
+}
+
+// What lists match from the start on is counted, also beside reports without packets.
+func TestListsFromTheStart(t *testing.T) {
+	var d dropped
+	hits := func(n uint64) map[string]loader.Counter { return map[string]loader.Counter{"feed": {Packets: n}} }
+	now := time.Now()
+	d.begin(hits(100)) // of the daemon before
+	for _, next := range []struct {
+		packets, hits uint64
+		out           bool
+	}{{30, 130, false}, {0, 150, true}, {0, 150, false}, {20, 170, false}} {
+		now = now.Add(time.Second)
+		d.add(now, &heavy.Report{Interval: time.Second, Packets: next.packets}, next.out, attach.Metadata{}, hits(next.hits))
+	}
+	if got := d.history.Since(now.Add(-time.Hour), now).Lists["feed"]; got != 70 {
+		t.Errorf("%d packets of 70", got)
+	}
+}
+
+// Drops by list are those that the lists have counted, and their shares add up.
+func TestDropsByList(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	d := begin(t, r)
+	now := time.Now()
+	blocked := func(last byte, list string, out bool) drops.Flow {
+		return drops.Flow{Remote: netip.AddrFrom4([4]byte{192, 0, 2, last}), Reason: verdict.Blocked, List: list, Out: out}
+	}
+	d.drops.history.Add(drops.Interval{
+		Begin: now.Add(-time.Second), End: now, Packets: 1000, Bytes: 60_000,
+		Flows: map[drops.Flow]drops.Count{
+			blocked(1, "feed", false): {Packets: 700, Least: 600}, // an estimate
+			blocked(2, "feed", false): {Packets: 90, Least: 90},
+			blocked(3, "both", false): {Packets: 100, Least: 90},
+			blocked(4, "both", true):  {Packets: 30, Least: 25},
+			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 5}), Reason: verdict.RateLimited}: {Packets: 10, Least: 10},
+		},
+		Lists: map[string]uint64{"feed": 780, "small": 95, "both": 120},
+	})
+	got, err := d.Drops(t.Context(), api.DropsQuestion{By: api.ByList, Last: time.Minute, Limit: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, share := make(map[string]api.Drop), 0.0
+	for _, n := range got.Drops {
+		rows[n.Key+" "+n.Direction] = n
+		share += n.Share
+	}
+	for key, want := range map[string][2]uint64{
+		"feed in": {780, 780}, "small in": {95, 95}, "both in": {90, 90}, "both out": {30, 25}, " in": {10, 10},
+	} {
+		if n := rows[key]; n.Packets != want[0] || n.Least != want[1] {
+			t.Errorf("%q: %+v", key, n)
+		}
+	}
+	if sum := uint64(780 + 95 + 120 + 10); got.Packets != sum || got.Other != 0 || share > 1+1e-9 || share < 1-1e-9 || len(rows) != 5 {
+		t.Errorf("%+v: shares of %v", got, share)
 	}
 }

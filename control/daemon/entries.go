@@ -165,8 +165,9 @@ func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 // Flush implements [api.Daemon].
 func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, err error) {
 	changed.List = name
+	d.takeQueued(ctx)
 	var batch []journal.Change
-	if err := d.Do(ctx, func() error {
+	err = d.Do(ctx, func() error {
 		l := d.prepared.list(name)
 		if l == nil {
 			return d.noList(name)
@@ -182,13 +183,10 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 		}
 		changed.Removed, err = d.change(batch)
 		return err
-	}); err != nil {
-		return changed, err
-	}
+	})
 	r := audit.Record{Change: audit.Flush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}
-	audit.ByCaller(ctx, &r)
-	d.audit.Record(r)
-	return changed, nil
+	d.audited(ctx, r, err)
+	return changed, err
 }
 
 // Export implements [api.Daemon].

@@ -11,6 +11,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/tests/lab"
 )
 
 // Pages of any length have each entry once, in order, and filters leave out what
@@ -92,6 +93,25 @@ func TestFirstEntries(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("%+v, in pages of %d: got %d, want %d", c.asked, limit, len(got), len(want))
 			}
+		}
+	}
+}
+
+// A list with a feed has caught what its manual entries have, too.
+func TestPacketsOfManualEntries(t *testing.T) {
+	t.Parallel() // it waits a lot
+	l := lab.New(t)
+	d := begin(t, configure(t, l.B))
+	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{secondSource}}); err != nil {
+		t.Fatal(err)
+	}
+	send(t, l, 5, firstSource)
+	send(t, l, 3, secondSource)
+	awaitHits(t, d.Daemon, "feed", 5)
+	awaitHits(t, d.Daemon, "feed"+api.ManualSuffix, 3)
+	for _, l := range d.Lists() {
+		if l.Name == "feed" && (l.Packets == nil || *l.Packets != 8) {
+			t.Errorf("%+v, want 8 packets", l)
 		}
 	}
 }

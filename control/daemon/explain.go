@@ -2,12 +2,16 @@ package daemon
 
 import (
 	"context"
+	"net/netip"
 	"strings"
 
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/observe/drops"
 	"weir/filter/key"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
 	"weir/loader"
 )
 
@@ -24,8 +28,11 @@ func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers 
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := d.Do(ctx, func() error {
 			hits := d.meter.Hits()
-			all := d.engine.Explain(q, d.observers.heavy.Penalties(loader.Monotonic()))
+			penalties, more := meeting(d.observers.heavy.Penalties(loader.Monotonic()), q)
+			all := d.engine.Explain(q, penalties)
 			for i := range all {
+				d.observers.describe(&all[i], more)
+				all[i].Condense()
 				d.prepared.describe(&all[i], wanted, func(l *managedList, number uint16) *uint64 { return d.caught(l, d.hits(hits, number)) })
 			}
 			answers = append(answers, all...)
@@ -34,8 +41,77 @@ func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers 
 			return nil, nil, err
 		}
 	}
+	for i := range answers {
+		d.drops.describe(&answers[i])
+	}
 	return answers, wanted, nil
 }
+
+// describe adds to an answer when such packets were last dropped, where it is about those of a
+// remote address or network.
+func (d *dropped) describe(a *engine.Answer) {
+	out := a.Direction == direction(true)
+	addr, bits := a.Known.Src, a.Known.SrcBits
+	if out {
+		addr, bits = a.Known.Dst, a.Known.DstBits
+	}
+	if !addr.IsValid() || bits == 0 {
+		return
+	}
+	of := netip.PrefixFrom(addr, int(bits))
+	at, flow, all, ok := d.history.Last(func(f drops.Flow) bool { return f.Out == out && of.Contains(f.Remote) })
+	if ok {
+		a.LastDrop = &engine.LastDrop{Time: at, Reason: flow.Reason, List: flow.List, Packets: all.Packets}
+	}
+}
+
+// meeting returns the penalties that all packets of a question meet, and the first of those
+// that some may, and the number of the others.
+func meeting(all []verdict.Penalty, q engine.Question) (kept []verdict.Penalty, more int) {
+	if q.Frame != nil {
+		return all, 0 // a packet is of a flow, or it is not
+	}
+	some := 0
+	for _, p := range all {
+		switch {
+		case !p.Meets(q.Known):
+			continue
+		case !p.Flow.Shape.Within(q.Known.Shape):
+			if some++; some > maxDepends {
+				continue
+			}
+		}
+		kept = append(kept, p)
+	}
+	return kept, max(0, some-maxDepends)
+}
+
+// describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
+// how many penalties are left out, and which flows are spared.
+func (o *observers) describe(a *engine.Answer, more int) {
+	if a.Direction == direction(true) || !a.Known.Src.IsValid() {
+		return // outgoing packets have no penalties
+	}
+	a.PenaltiesMore = more
+	if l := a.Limit; l != nil {
+		spec, offered, known := o.heavy.Limited(l.Key, l.Rate)
+		l.Tracker, l.Unit = string(spec.Key), "packets"
+		if spec.Counts() == sketch.Bytes {
+			l.Unit = "bytes"
+		}
+		if known {
+			l.Offered = &offered
+		}
+	}
+	for _, x := range o.heavy.Spared(loader.Monotonic()) {
+		if len(a.Spared) < maxDepends && x.Flow.Overlaps(a.Known) {
+			a.Spared = append(a.Spared, sparedOf(x).String())
+		}
+	}
+}
+
+// maxDepends bounds the flows of one kind that an answer names.
+const maxDepends = 10
 
 // Explain answers questions as a daemon would, by an engine that p built.
 func (p *Prepared) Explain(e *engine.Generation, asked ...engine.Question) (answers []engine.Answer) {
@@ -43,6 +119,7 @@ func (p *Prepared) Explain(e *engine.Generation, asked ...engine.Question) (answ
 	for _, q := range asked {
 		all := e.Explain(q, nil)
 		for i := range all {
+			all[i].Condense()
 			p.describe(&all[i], wanted, func(*managedList, uint16) *uint64 { return nil })
 		}
 		answers = append(answers, all...)
@@ -98,6 +175,9 @@ func (w places) find(find func(source, []key.Key) []feed.Origin) {
 			m.Source, m.Line, m.Reason, m.Origin = o.Source, o.Line, o.Reason, o.By
 			if !o.Added.IsZero() {
 				m.Added = &o.Added
+			}
+			if !o.Listed.IsZero() {
+				m.Listed, m.Earlier = &o.Listed, o.Earlier
 			}
 			if !o.Expires.IsZero() {
 				m.Expires = &o.Expires

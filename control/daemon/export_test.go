@@ -3,23 +3,24 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
 
 	"weir/control/export"
+	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
+	"weir/filter/key"
+	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/tests/seed"
 )
 
 // Every packet is in exactly one record of all packets, in whatever order counters,
 // lists and sources become known, and however wrong these are.
 func TestExportedOnce(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seed.New(t)
 	now := time.Now()
 	for range 200 {
 		x := exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
@@ -60,6 +61,26 @@ func TestExportedOnce(t *testing.T) {
 			if r := verdict.Reason(i).String(); got[r] != n {
 				t.Fatalf("%s: %+v exported, %+v counted", r, got[r], n)
 			}
+		}
+	}
+}
+
+// Flows that are dropped are exported with the name of their list, the last one's too.
+func TestExportedLists(t *testing.T) {
+	now := time.Now()
+	x := exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
+	x.clear()
+	source := netip.MustParseAddr("192.0.2.1")
+	r := &heavy.Report{Role: heavy.Drops, Interval: time.Second}
+	for list := range uint16(4) { // there are two
+		f := sketch.Flow{Key: key.Key{Src: source}, Dst: source, Packets: 1, Bytes: 60}
+		f.Cause = sketch.Cause{Reason: uint8(verdict.Blocked), List: list}
+		r.Flows = append(r.Flows, heavy.Flow{Flow: f})
+	}
+	x.report(now, r, []string{"first", "last"}, false)
+	for name, want := range map[string]uint64{"": 2, "first": 1, "last": 1} {
+		if f := x.sources[dropFlow{source, verdict.Blocked, name}]; f.Packets != want || f.List != name {
+			t.Errorf("list %q: %+v, want %d packets", name, f, want)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
+	"sync"
 	"time"
 
 	"weir/control/api"
@@ -99,17 +101,95 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 				feeds[l.Name] = l.feed
 			}
 		}
-		_, err := d.reconfigure(d.prepared.config, feeds)
+		last := kept{Generation: d.engine}
+		_, err := d.reconfigure(d.prepared.config, feeds, new(kept))
 		if err == nil {
+			last.close(d.o.Log)
 			read = d.prepared.decisions()
 		}
 		d.note()
 		return err
 	})
-	for _, c := range read {
-		c.settle(d.o.Log)
-	}
+	settleAll(read, d.o.Log)
 	return err
+}
+
+// awaiting is a daemon that filters by no list of the fleet yet.
+type awaiting struct{ d *Daemon }
+
+var errAwaiting = errors.New("the program from before filters on until each list that it has is known")
+
+func (awaiting) TakeLists(context.Context) error                         { return errAwaiting }
+func (awaiting) TakeContents(context.Context, *node.List) error          { return errAwaiting }
+func (awaiting) Counted() (passed, dropped uint64)                       { return 0, 0 }
+func (awaiting) Answer(context.Context, string, []byte) (any, error)     { return nil, errAwaiting }
+func (awaiting) Rehearse(context.Context, string, *node.Candidate) error { return errAwaiting }
+func (awaiting) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }
+
+// awaitInterval is how often awaitFleet looks for lists.
+const awaitInterval = 100 * time.Millisecond
+
+// awaitFleet waits until the lists of the fleet are known which a program has that filters
+// already: what would replace it must not be without them. The node may have lost what it
+// had saved, and the hub be out of reach.
+func (d *Daemon) awaitFleet(ctx context.Context, attached []string) error {
+	if d.fleet == nil {
+		return nil
+	}
+	missing := func() (all []string) {
+		for _, name := range attached {
+			if hubs, ok := strings.CutPrefix(name, config.FleetPrefix); ok && d.fleet.Expects(hubs) {
+				all = append(all, name)
+			}
+		}
+		return all
+	}
+	if len(missing()) == 0 {
+		return nil
+	}
+	following, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	failed := make(chan error, 1)
+	all.Go(func() { failed <- d.fleet.Run(following, awaiting{d}) })
+	defer d.awaits.Store(nil)
+	tick := time.NewTicker(awaitInterval)
+	defer tick.Stop()
+	logged, notified := "", time.Time{}
+	for {
+		lists := missing()
+		if len(lists) == 0 {
+			return nil
+		}
+		text := "waiting for " + strings.Join(lists, ", ") + ", which the program from before has: it filters on"
+		if err := d.fleet.Age().Err(); err != nil {
+			text += "; " + err.Error()
+		}
+		d.awaits.Store(&text)
+		switch now := time.Now(); {
+		case notified.IsZero(): // the program from before filters: no service manager is to end this
+			d.notified(d.manager.Ready(text))
+			notified = now
+		case now.Sub(notified) >= time.Second:
+			d.notified(d.manager.Alive(text))
+			notified = now
+		}
+		if what := strings.Join(lists, ","); what != logged {
+			logged = what
+			d.o.Log.Warn("the lists of the fleet that filter already are not saved: "+text, "lists", what)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("stopped while lists of the fleet were awaited, nothing has changed: %w", ctx.Err())
+		case err := <-failed:
+			if err == nil {
+				err = ctx.Err()
+			}
+			return err
+		case <-tick.C:
+		}
+	}
 }
 
 // fleetStatus returns the state of the node, nil if the host is in no fleet.

@@ -18,6 +18,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/observe/heavy"
+	"weir/filter/key"
 	"weir/filter/verdict"
 )
 
@@ -31,6 +32,7 @@ var private = []netip.Prefix{
 
 // leftOut is what a list's sources list that is not blocked.
 type leftOut struct {
+	failsafe   []overFailsafe    // entries that cover failsafe prefixes
 	objections []guard.Objection // what it would cut off
 	private    int               // entries of private networks
 	excluded   bool              // those are left out as well
@@ -99,31 +101,59 @@ func (p *Prepared) leaveOut(peers []guard.Peer) {
 	objections := guard.Check(p.rules, policyOf(p.config), peers)
 	for _, l := range p.lists {
 		if l.source != 0 {
-			p.rules[l.source-1].Contents, l.left = l.without(p.contents(l.source), objections)
+			p.rules[l.source-1].Contents, l.left = l.without(p.config, p.contents(l.source), objections)
 		}
 	}
 }
 
 // admit returns the contents of a list's sources without what is left out.
 func (p *Prepared) admit(l *managedList, contents *list.Set) (*list.Set, leftOut) {
-	rules := slices.Clone(p.rules)
-	if int(l.source) > len(rules) { // a list that is not there yet
-		rules = append(rules, l.rule())
+	return p.admission([]read{{l, contents}}).admit(read{l, contents})
+}
+
+// read is what a list's sources contain.
+type read struct {
+	*managedList
+	contents *list.Set
+}
+
+// admission decides what is left out of what sources contain. It asks once for all of
+// them, since each question takes as long as there are lists.
+type admission struct {
+	config     *config.Config
+	objections []guard.Objection
+	census     *engine.Census
+}
+
+// admission returns what decides about what was read.
+func (p *Prepared) admission(all []read) *admission {
+	active, rules := slices.Clip(p.rules), slices.Clone(p.rules)
+	for _, r := range all {
+		if int(r.source) > len(rules) { // a list that is not there yet
+			active, rules = append(active, r.rule()), append(rules, r.rule())
+		}
+		rules[r.source-1].Contents = r.contents
 	}
-	rules[l.source-1].Contents = contents
-	contents, left := l.without(contents, guard.Check(rules, policyOf(p.config), p.peers))
-	rules[l.source-1].Contents = contents
-	if rest, shapes := withoutSpare(rules, l.source); len(shapes) > 0 {
+	return &admission{p.config, guard.Check(rules, policyOf(p.config), p.peers), engine.NewCensus(active)}
+}
+
+// admit returns contents without what is left out.
+func (a *admission) admit(r read) (*list.Set, leftOut) {
+	contents, left := r.without(a.config, r.contents, a.objections)
+	active := a.census.Contents(r.source)
+	a.census.Set(r.source, contents)
+	if rest, shapes := withoutSpare(a.census, r.source); len(shapes) > 0 {
 		contents, left.shapes = rest, shapes
 	}
+	a.census.Set(r.source, active)
 	return contents, left
 }
 
 // withoutSpare returns the contents of list number n without the flows of its rarest
 // shapes for which a set has no room beside the other lists.
-func withoutSpare(rules []engine.List, n uint16) (*list.Set, []api.SpareShape) {
-	contents := rules[n-1].Contents
-	spare := engine.Spare(rules, n)
+func withoutSpare(census *engine.Census, n uint16) (*list.Set, []api.SpareShape) {
+	contents := census.Contents(n)
+	spare := census.Spare(n)
 	if len(spare) == 0 {
 		return contents, nil
 	}
@@ -144,12 +174,14 @@ func withoutSpare(rules []engine.List, n uint16) (*list.Set, []api.SpareShape) {
 // out.
 func (p *Prepared) makeRoom() (undo func()) {
 	left := make(map[*managedList][]api.SpareShape)
+	census := engine.NewCensus(p.rules)
 	for _, l := range slices.Backward(p.lists) {
 		if l.source == 0 {
 			continue
 		}
-		contents, shapes := withoutSpare(p.rules, l.source)
+		contents, shapes := withoutSpare(census, l.source)
 		if len(shapes) > 0 {
+			census.Set(l.source, contents)
 			left[l] = l.left.shapes
 			p.rules[l.source-1].Contents = contents
 			l.left.shapes = slices.Concat(l.left.shapes, shapes)
@@ -172,10 +204,10 @@ func (o *leftOut) spare() (n int) {
 
 // entries returns the number of entries that are left out for other reasons than
 // that they are of private networks.
-func (o *leftOut) entries() int { return len(firstOf(o.objections)) + o.spare() }
+func (o *leftOut) entries() int { return len(o.failsafe) + len(firstOf(o.objections)) + o.spare() }
 
 // without returns contents without what is left out.
-func (l *managedList) without(contents *list.Set, objections []guard.Objection) (*list.Set, leftOut) {
+func (l *managedList) without(c *config.Config, contents *list.Set, objections []guard.Objection) (*list.Set, leftOut) {
 	var left leftOut
 	if l.Action == config.Allow {
 		return contents, left
@@ -185,9 +217,15 @@ func (l *managedList) without(contents *list.Set, objections []guard.Objection) 
 	if l.ExcludePrivate && left.private > 0 {
 		contents, _ = contents.Apply(list.Delta{Remove: inside})
 	}
+	left.failsafe = coverFailsafe(c, l.List, contents)
+	over := make([]key.Key, len(left.failsafe))
+	for i, o := range left.failsafe {
+		over[i] = o.entry
+	}
+	contents = guard.WithoutKeys(contents, over...)
 	if l.Guard {
 		for _, o := range objections {
-			if o.List == l.source && (!l.ExcludePrivate || !inside.Has(o.Entry)) {
+			if o.List == l.source && (!l.ExcludePrivate || !inside.Has(o.Entry)) && !slices.Contains(over, o.Entry) {
 				left.objections = append(left.objections, o)
 			}
 		}
@@ -198,6 +236,9 @@ func (l *managedList) without(contents *list.Set, objections []guard.Objection) 
 
 // warnings returns what an operator should know of what is left out.
 func (l *managedList) warnings() (all []string) {
+	for _, o := range l.left.failsafe {
+		all = append(all, fmt.Sprintf("list %s: left out: %v", l.Name, o))
+	}
 	for _, o := range firstOf(l.left.objections) {
 		all = append(all, fmt.Sprintf("list %s: left out: %v (allow that, or set guard: false)", l.Name, o))
 	}
@@ -226,8 +267,11 @@ func firstOf(all []guard.Objection) (first []guard.Objection) {
 
 // logLeftOut logs what is left out of a list, if that has changed.
 func (l *managedList) logLeftOut(log *slog.Logger, before leftOut) {
-	if reflect.DeepEqual(firstOf(before.objections), firstOf(l.left.objections)) && before.private == l.left.private && slices.Equal(before.shapes, l.left.shapes) {
+	if reflect.DeepEqual(firstOf(before.objections), firstOf(l.left.objections)) && before.private == l.left.private && slices.Equal(before.failsafe, l.left.failsafe) && slices.Equal(before.shapes, l.left.shapes) {
 		return
+	}
+	for _, o := range l.left.failsafe {
+		log.Warn("an entry is left out, because it covers a failsafe prefix", "list", l.Name, "entry", o.entry.String(), "prefix", o.safe.String())
 	}
 	for _, o := range firstOf(l.left.objections) {
 		log.Warn("an entry is left out, because of what it would cut off", "list", l.Name, "entry", o.Entry.String(), "would_cut_off", o.Peer.What)
@@ -255,14 +299,32 @@ func (d *Daemon) followPeers(now time.Time) {
 		return
 	}
 	d.lookAgain = now.Add(guardInterval)
+	d.turn.doing("it is checked whom the lists would cut off", "")
 	d.findPeers(now)
+	var all []read
+	entries := 0
 	for _, l := range d.prepared.lists {
 		if l.source == 0 || l.Action == config.Allow || l.refused != nil || l.unfit != nil || l.taken != l.from.Version() {
 			continue
 		}
-		if _, left := d.prepared.admit(l, l.from.Contents()); !reflect.DeepEqual(left, l.left) {
-			if err := d.update(l); err != nil {
-				d.o.Log.Error(err.Error(), "list", l.Name)
+		r := read{l, l.from.Contents()}
+		all = append(all, r)
+		// Those of several sources together are memory of their own.
+		if entries += r.contents.Len(); entries >= manyEntries {
+			d.admitAgain(all)
+			all, entries = nil, 0
+		}
+	}
+	d.admitAgain(all)
+}
+
+// admitAgain updates the lists of which another part is to be left out.
+func (d *Daemon) admitAgain(all []read) {
+	a := d.prepared.admission(all)
+	for _, r := range all {
+		if _, left := a.admit(r); !reflect.DeepEqual(left, r.left) {
+			if err := d.update(r.managedList); err != nil {
+				d.o.Log.Error(err.Error(), "list", r.Name)
 			}
 		}
 	}
@@ -293,6 +355,7 @@ func (d *Daemon) findPeers(now time.Time) {
 		d.o.Log.Warn(text)
 	}
 	d.guardError, d.prepared.peers = text, all
+	d.observers.protect(d.prepared)
 	protected := []api.Protected{}
 	for _, p := range all {
 		protected = append(protected, api.Protected{What: p.What, Entry: p.Key.String()})
@@ -364,7 +427,7 @@ func (p *Prepared) Advice() (all []string) {
 			if t.Guard() {
 				place = fmt.Sprintf("guards[%d]", i-len(c.Trackers))
 			}
-			all = append(all, fmt.Sprintf("%s: action block: who forges the address of another can have it blocked; "+
+			all = append(all, fmt.Sprintf("%s: action block: who forges the address of another can have it blocked, unless that would cut off this host; "+
 				"action limit leaves it some packets, and allow lists and failsafe spare it", place))
 		}
 	}

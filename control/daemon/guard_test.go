@@ -129,6 +129,41 @@ func TestListsAreGuarded(t *testing.T) {
 	}
 }
 
+// Where an entry expires that allowed what a list would cut off, that is left out in the same
+// turn, not only when it is time to look again.
+func TestGuardAfterExpiry(t *testing.T) {
+	l := lab.New(t)
+	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
+	neighbour := l.A.IPv4.String()
+	r := configure(t, l.B)
+	r.lists(t, feedFile(t, "feed.txt", local+"\n"+firstSource+"\n"))
+	d := begin(t, r)
+	if _, err := d.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{local}, TTL: 3600}); err != nil {
+		t.Fatal(err)
+	}
+	leftOut := func() int { return d.prepared.list("feed").left.entries() }
+	over := time.Now().Add(time.Hour + time.Minute)
+	err := d.Do(t.Context(), func() error {
+		d.lookAgain = time.Time{}
+		d.followPeers(over.Add(-2 * time.Minute))
+		if n := leftOut(); n != 0 {
+			return fmt.Errorf("%d entries are left out that are allowed", n)
+		}
+		d.lookAgain = over.Add(guardInterval)
+		d.tend(over)
+		if n := leftOut(); n != 1 {
+			return fmt.Errorf("%d entries are left out, want that of the connected network", n)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
+		t.Errorf("cut off from %s: %v", neighbour, got)
+	}
+}
+
 // A command does not cut off the host, or its caller, unless it insists.
 func TestCommandsAreGuarded(t *testing.T) {
 	l := lab.New(t)
@@ -205,7 +240,7 @@ func TestTooWide(t *testing.T) {
 		if err != nil {
 			t.Fatal(text, err)
 		}
-		if err := refuse(c, config.List{Name: "x"}, e.Set()); (err != nil) != wide {
+		if err := refuseRead(c, config.List{Name: "x"}, e.Set(), false); (err != nil) != wide {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -4,10 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/user"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir/control/config"
@@ -37,6 +41,13 @@ func HostWarnings(c *config.Config) (all []string) {
 			warn("interface %s is not on this host; %s", i.Name, waits)
 		}
 	}
+	if text := c.Metrics.Warning(); text != "" {
+		warn("%s", text)
+	}
+	all = append(all, slowVeths(c)...)
+	if isRealtime() {
+		warn("%s", realtimeProblem)
+	}
 	if group := c.API.Group; group != "" {
 		if _, err := user.LookupGroup(group); err != nil {
 			warn("api.group: no group %s on this host; commands cannot reach the daemon until there is one", group)
@@ -53,6 +64,49 @@ func HostWarnings(c *config.Config) (all []string) {
 		}
 	}
 	return all
+}
+
+// realtime is a file that contains 1 on a kernel with PREEMPT_RT; a variable for tests.
+var realtime = "/sys/kernel/realtime"
+
+// realtimeProblem warns of kernels with PREEMPT_RT.
+const realtimeProblem = "this kernel has PREEMPT_RT, with which weir was not tried: unless it has PREEMPT_RT_NEEDS_BH_LOCK, " +
+	"or is older than that option, two packets may be filtered on a CPU at once, and take each other's memory"
+
+// isRealtime reports whether the kernel may interrupt the filtering of one packet by another
+// on the same CPU.
+func isRealtime() bool {
+	text, err := os.ReadFile(realtime)
+	return err == nil && strings.TrimSpace(string(text)) == "1"
+}
+
+// slowVeths returns a line if interfaces of this namespace are veths that would be filtered
+// natively, without need: with XDP, their driver passes on TCP in single packets.
+func slowVeths(c *config.Config) []string {
+	needsXDP := c.Loop.On() || c.Digests() != nil || len(c.Multicast.Interfaces) > 0
+	links, err := netlink.LinkList()
+	if err != nil || needsXDP {
+		return nil
+	}
+	var names []string
+	for _, l := range links {
+		name := l.Attrs().Name
+		at := slices.IndexFunc(c.Interfaces, func(i config.Interface) bool {
+			matches, _ := path.Match(i.Name, name)
+			return i.Netns == "" && matches
+		})
+		if at >= 0 && l.Type() == "veth" && c.Interfaces[at].Place() == loader.Native && c.Interfaces[at].Police.Engine() == nil {
+			names = append(names, name)
+		}
+	}
+	const most = 5
+	switch more := len(names) - most; {
+	case len(names) == 0:
+		return nil
+	case more > 0:
+		names = append(names[:most], fmt.Sprintf("%d more", more))
+	}
+	return []string{"interfaces are veths, through which TCP is several times slower with native XDP: hook: tc costs it little: " + strings.Join(names, ", ")}
 }
 
 // holdsFiles returns an error if a directory is, or would be made, on a file system

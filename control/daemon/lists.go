@@ -3,6 +3,8 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"errors"
+	"time"
 
 	"weir/control/api"
 	"weir/control/audit"
@@ -12,32 +14,48 @@ import (
 	"weir/loader"
 )
 
+// listsWait is how long a question for the lists waits for Run's goroutine. Those of
+// the last second answer it otherwise: a list that keeps the daemon busy is among them.
+const listsWait = 250 * time.Millisecond
+
 // Lists implements [api.Daemon].
 func (d *Daemon) Lists() (lists []api.List) {
-	_ = d.Do(context.Background(), func() error {
-		hits := d.meter.Hits()
-		for _, l := range d.prepared.lists {
-			a := api.List{
-				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
-				Manual: d.prepared.contents(l.manual).Len(), Packets: d.caught(l, d.hits(hits, l.manual)),
-			}
-			a.Entries = a.Manual
-			a.Private = l.left.private
-			for _, o := range firstOf(l.left.objections) {
-				a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
-			}
-			a.Spare = l.left.shapes
-			if l.from != nil {
-				a.Entries += d.prepared.contents(l.source).Len()
-				a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))
-				for _, s := range l.from.Status().Sources {
-					a.Feeds = append(a.Feeds, api.NewFeedSource(s, cmp.Or(l.refused, l.unfit)))
-				}
-			}
-			lists = append(lists, a)
+	ctx, cancel := context.WithTimeout(context.Background(), listsWait)
+	defer cancel()
+	if err := d.Do(ctx, func() error { lists = d.describeLists(); return nil }); errors.Is(err, context.DeadlineExceeded) {
+		if last := d.lists.Load(); last != nil {
+			return *last
 		}
-		return nil
-	})
+	}
+	return lists
+}
+
+// describeLists describes the lists as they are.
+func (d *Daemon) describeLists() (lists []api.List) {
+	hits := d.meter.Hits()
+	for _, l := range d.prepared.lists {
+		a := api.List{
+			Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
+			Manual: d.prepared.contents(l.manual).Len(), Packets: d.caught(l, d.hits(hits, l.manual)),
+		}
+		a.Entries = a.Manual
+		a.Private = l.left.private
+		for _, o := range l.left.failsafe {
+			a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.entry.String(), Failsafe: o.safe.String()})
+		}
+		for _, o := range firstOf(l.left.objections) {
+			a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
+		}
+		a.Spare = l.left.shapes
+		if l.from != nil {
+			a.Entries += d.prepared.contents(l.source).Len()
+			a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))
+			for _, s := range l.from.Status().Sources {
+				a.Feeds = append(a.Feeds, api.NewFeedSource(s, cmp.Or(l.refused, l.unfit)))
+			}
+		}
+		lists = append(lists, a)
+	}
 	return lists
 }
 

@@ -72,13 +72,7 @@ func (d *Daemon) saveMonitor(o *api.MonitorOverride) error {
 		return nil
 	}
 	if o == nil {
-		switch err := os.Remove(path); {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil
-		case err != nil:
-			return err
-		}
-		return durable.SyncDirectory(filepath.Dir(path))
+		return durable.Remove(path)
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -127,9 +121,7 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 		done.Monitor, done.Override = d.engine.Monitor, o
 		return nil
 	})
-	if err == nil {
-		d.audit.Record(r)
-	}
+	d.audited(ctx, r, err)
 	return done, err
 }
 

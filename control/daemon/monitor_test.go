@@ -30,6 +30,7 @@ func monitored(d *Daemon) uint64 { return left(d, verdict.WouldBlock.String(), f
 // Everything passes at once: also after a reload, and on an interface
 // that comes back. Lists that change meanwhile are active when it is off again.
 func TestMonitorOverride(t *testing.T) {
+	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	r := configure(t, l.B)
 	r.c.StateDir = config.Path(t.TempDir())
@@ -113,6 +114,7 @@ func awaitState(t *testing.T, d *running, name, state string) {
 
 // It ends by itself, and a restart takes it over, unless its time is over.
 func TestMonitorOutlastsDaemon(t *testing.T) {
+	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	r := configure(t, l.B)
 	r.c.StateDir = config.Path(t.TempDir())

@@ -31,7 +31,7 @@ func keyOf(group netip.Addr) key.Key {
 // multicast returns what each interface of a configuration wants: the groups that are
 // configured, and those that were added manually.
 func (p *Prepared) multicast() engine.Multicast {
-	m := engine.Multicast{MaxGroups: p.config.Multicast.MaxGroups}
+	m := engine.Multicast{MaxGroups: int(p.config.Multicast.MaxGroups)}
 	at := make(map[string]*engine.Port)
 	for _, iface := range p.config.Multicast.Interfaces {
 		m.Ports = append(m.Ports, engine.Port{
@@ -171,9 +171,7 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 		changed.Unchanged = len(c.Groups) - len(batch)
 		return d.changeMulticast(port, batch, &changed)
 	})
-	if err == nil {
-		d.auditMulticast(c, changed)
-	}
+	d.auditMulticast(ctx, c, changed, err)
 	return changed, err
 }
 

@@ -105,7 +105,7 @@ func (n *news) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.
 		id := flowID{h.Spec.Label(), h.Flow.Hash}
 		e := notify.Event{Time: now, Kind: notify.Heavy, State: notify.Begin, Severity: notify.Warning, Flow: &notify.FlowEvent{
 			Flow: heavy.Name(h.Flow.Key), Tracker: string(h.Spec.Key), Action: h.Spec.Action.String(),
-			Packets: h.Flow.Packets, Bytes: h.Flow.Bytes, Interval: h.Spec.Interval.Seconds(), Unmet: h.Unmet,
+			Packets: h.Flow.Packets, Bytes: h.Flow.Bytes, Interval: h.Over.Round(time.Millisecond).Seconds(), Unmet: h.Unmet, CutsOff: h.CutsOff,
 		}}
 		if h.Spec.Action != heavy.ReportOnly {
 			e.Kind = notify.Penalty
@@ -121,8 +121,20 @@ func (n *news) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.
 			if done != "" {
 				e.Text = fmt.Sprintf("%s is no longer %s", e.Flow.Flow, done)
 			}
+			if h.Forgotten {
+				e.Text = e.Flow.Flow + " is no longer watched: there are too many heavy hitters"
+			}
+			if h.CutsOff != "" {
+				e.Text += ": that would cut off " + h.CutsOff
+			}
 			n.Send(e)
 			continue
+		case h.CutsOff != "":
+			what := "would be blocked, but that would cut off " + h.CutsOff
+			if h.Spec.Action == heavy.Limit {
+				what = fmt.Sprintf("is rate-limited to %s, since less would cut off %s", h.Spec.LeastLimit(), h.CutsOff)
+			}
+			e.Text = fmt.Sprintf("%s %s, and %s", e.Flow.Flow, h.Spec.Began(), what)
 		case h.Unmet:
 			e.Severity, e.Text = notify.Error, fmt.Sprintf("%s %s, and is not %s: there is no room for another penalty", e.Flow.Flow, h.Spec.Began(), done)
 		case done != "":
@@ -188,9 +200,15 @@ func (n *news) follow(states []attach.State, named []loader.Target) {
 				continue
 			}
 			e.State, e.Severity, e.Text = notify.End, notify.Info, s.Target.String()+" is filtered again"
+			if was == attach.Unpinned {
+				e.Text = s.Target.String() + " is pinned again: filtering goes on when weir ends"
+			}
 		default:
 			e.State, e.Severity = notify.Begin, notify.Error
-			e.Text = fmt.Sprintf("%s is not filtered: it is %s", s.Target, s.Condition)
+			e.Text = fmt.Sprintf("%s is not filtered: it is %s", s.Target, s.Condition.Says())
+			if s.Condition == attach.Unpinned {
+				e.Text = fmt.Sprintf("%s is %s", s.Target, s.Condition.Says())
+			}
 			if s.Problem != "" {
 				e.Text += ": " + s.Problem
 			}

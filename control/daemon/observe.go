@@ -7,6 +7,7 @@ import (
 
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/guard"
 	"weir/control/observe/digests"
 	"weir/control/observe/events"
 	"weir/control/observe/firstseen"
@@ -34,6 +35,9 @@ type observers struct {
 	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
 	endLoops  func()
 	loopsSeen events.Loops
+
+	lines       throttle  // of heavy hitters in the log
+	discardsDue time.Time // discarded intervals are logged from then on
 }
 
 // prepare makes what an engine has to know.
@@ -97,6 +101,7 @@ func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
 		o.watchedOut, o.heavyOut = out, heavy.NewWatcher(out)
 	}
 	watched := p.watched()
+	defer func() { o.protect(p) }()
 	if slices.Equal(watched, o.watched) && o.heavy != nil {
 		if o.learn != nil {
 			o.learn.Configure(p.learnConfig())
@@ -113,6 +118,20 @@ func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
 	}
 }
 
+// protect keeps penalties from what must not be blocked, as it is known now.
+func (o *observers) protect(p *Prepared) {
+	var of []key.Key
+	for _, peer := range p.peers {
+		of = append(of, peer.Key)
+	}
+	if o.heavy == nil { // it is not running yet
+		return
+	}
+	o.heavy.Protect(func(flows []key.Key) map[key.Key]string {
+		return guard.Penalties(p.rules, policyOf(p.config), p.peers, flows)
+	}, of)
+}
+
 // weigh takes an interval into the weights, and publishes them to an engine.
 func (o *observers) weigh(i learn.Interval, e *engine.Generation) {
 	if o.learn != nil {
@@ -126,7 +145,7 @@ func (o *observers) tick(d *Daemon) {
 		firstseen.Tick(loader.Monotonic(), time.Duration(f.Window), f.Engine().Lines, d.engine, d.attach.Stats(false))
 	}
 	if out := d.engine.Out(); out != nil && len(o.watchedOut) > 0 {
-		reports, _ := o.heavyOut.Tick(loader.Monotonic(), out, d.attach.Stats(true))
+		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, d.attach.Stats(true))
 		for _, r := range reports {
 			d.drops.add(time.Now(), r, true, d.attach.Metadata(), d.meter.Hits())
 		}
@@ -138,10 +157,12 @@ func (o *observers) tick(d *Daemon) {
 		reasons, refuted := d.meter.Counters()
 		o.learn.Judge(d.engine, reasons[verdict.Clean].Packets, refuted, heavy.Tick, d.attach.Metadata().Loaded)
 	}
-	reports, happened := o.heavy.Tick(loader.Monotonic(), d.engine, d.attach.Stats(false))
-	o.logHeavy(happened, d.o.Log)
+	reports, happened := o.heavy.Tick(loader.Monotonic, d.engine, d.attach.Stats(false))
+	o.logHeavy(happened, time.Now(), d.o.Log)
+	o.logDiscarded(o.heavy.Discarded, time.Now(), d.o.Log)
 	d.news.heavyHitters(o.heavy, happened, time.Now())
 	d.record.watched(o.heavy.Last(), reports, happened)
+	d.record.displaced(o.heavy)
 	d.exportReports(time.Now(), reports)
 	for _, r := range reports {
 		switch {
@@ -162,15 +183,19 @@ func (o *observers) weighReport(r *heavy.Report, e *engine.Generation) {
 	o.weigh(i, e)
 }
 
-// maxHeavyLines bounds the lines that one interval may add to the log.
-const maxHeavyLines = 10
+// heavyLines bounds the lines of heavy hitters in the log.
+var heavyLines = throttle{most: 10, refill: time.Second}
 
 // logHeavy logs which flows have become heavy, and which no longer are.
-func (o *observers) logHeavy(happened []heavy.Event, log *slog.Logger) {
-	for n, e := range happened {
-		if n == maxHeavyLines {
-			log.Warn("more heavy hitters, weir top shows them", "flows", len(happened)-n)
-			return
+func (o *observers) logHeavy(happened []heavy.Event, now time.Time, log *slog.Logger) {
+	o.lines.most, o.lines.refill = heavyLines.most, heavyLines.refill
+	for _, e := range happened {
+		more, ok := o.lines.pass(now)
+		if !ok {
+			continue
+		}
+		if more > 0 {
+			log.Warn("more heavy hitters, weir top shows them", "lines", more)
 		}
 		attrs := []any{"flow", heavy.Name(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String()}
 		began, ended := "heavy hitter", "no longer a heavy hitter"
@@ -178,16 +203,37 @@ func (o *observers) logHeavy(happened []heavy.Event, log *slog.Logger) {
 			began, ended = "scan", "no longer a scan"
 			attrs = append(attrs, e.Spec.Counts().String(), e.Flow.Packets, "threshold", e.Spec.Limits())
 		} else {
-			attrs = append(attrs, "packets", e.Flow.Packets, "bytes", e.Flow.Bytes, "interval", e.Spec.Interval.String())
+			attrs = append(attrs, "packets", e.Flow.Packets, "bytes", e.Flow.Bytes, "interval", e.Over.Round(time.Millisecond).String())
+		}
+		if e.CutsOff != "" {
+			attrs = append(attrs, "would_cut_off", e.CutsOff)
 		}
 		switch {
+		case e.Released && e.CutsOff != "":
+			log.Warn("a penalty has ended, because of what it would cut off", attrs...)
+		case e.CutsOff != "":
+			log.Warn(began+", spared because of what a penalty would cut off", attrs...)
 		case e.Unmet:
 			log.Error(began+", but there is no room for another penalty", attrs...)
+		case e.Forgotten:
+			log.Info("a heavy hitter is forgotten, since there are too many", attrs...)
 		case e.Released:
 			log.Info(ended, attrs...)
 		default:
 			log.Warn(began, attrs...)
 		}
+	}
+}
+
+// logDiscarded logs intervals of trackers that were discarded, at most once a minute.
+func (o *observers) logDiscarded(discarded func() []heavy.Discarded, now time.Time, log *slog.Logger) {
+	if now.Before(o.discardsDue) {
+		return
+	}
+	for _, x := range discarded() {
+		log.Warn("the daemon was held up for too long to judge what a tracker has counted: there may be heavy hitters",
+			"tracker", string(x.Spec.Key), "intervals", x.Intervals, "longest", x.Longest.Round(time.Millisecond).String())
+		o.discardsDue = now.Add(time.Minute)
 	}
 }
 

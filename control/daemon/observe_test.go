@@ -3,8 +3,10 @@ package daemon
 import (
 	"bytes"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/control/observe/heavy"
 )
@@ -14,7 +16,7 @@ import (
 func TestLevelsOfHeavyHitters(t *testing.T) {
 	var out bytes.Buffer
 	o := observers{}
-	o.logHeavy([]heavy.Event{{}, {Released: true}, {Unmet: true}}, slog.New(slog.NewTextHandler(&out, nil)))
+	o.logHeavy([]heavy.Event{{}, {Released: true}, {Unmet: true}}, time.Now(), slog.New(slog.NewTextHandler(&out, nil)))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 {
 		t.Fatalf("logged %q", lines)
@@ -23,5 +25,58 @@ func TestLevelsOfHeavyHitters(t *testing.T) {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("logged %q, want %s", lines[i], want)
 		}
+	}
+}
+
+// Discarded intervals are logged at once, then once a minute.
+func TestDiscardedIntervalsAreLogged(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	o := observers{}
+	now := time.Now()
+	lines := 0
+	for range 3 * 60 * 10 {
+		o.logDiscarded(func() []heavy.Discarded {
+			return []heavy.Discarded{{Spec: heavy.Spec{Key: "src"}, Intervals: 2, Longest: 3 * time.Second}, {Spec: heavy.Spec{Key: "dst"}, Intervals: 1}}
+		}, now, log)
+		now = now.Add(100 * time.Millisecond)
+	}
+	for line := range strings.Lines(out.String()) {
+		lines++
+		if want := "tracker=src intervals=2 longest=3s"; lines%2 == 1 && !strings.Contains(line, want) || !strings.Contains(line, "level=WARN") {
+			t.Errorf("logged %q, want %s", line, want)
+		}
+	}
+	if lines != 3*2 {
+		t.Errorf("%d lines of two trackers in three minutes, want 6", lines)
+	}
+}
+
+// A flood of heavy hitters adds ten lines to the log, and then one a second, which say how
+// many are left out.
+func TestLinesOfHeavyHittersAreBounded(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	var o observers
+	now := time.Now()
+	const seconds = 60
+	for range 10 * seconds {
+		o.logHeavy(make([]heavy.Event, 200), now, log)
+		now = now.Add(100 * time.Millisecond)
+	}
+	of, left := 0, 0
+	for line := range strings.Lines(out.String()) {
+		if _, n, ok := strings.Cut(line, " lines="); ok {
+			more, err := strconv.Atoi(strings.TrimSpace(n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			left += more
+			continue
+		}
+		of++
+	}
+	if of < seconds || of > 10+seconds || left+of < 200*10*(seconds-1) {
+		t.Errorf("%d lines, %d left out, in %d s of 2000 a second", of, left, seconds)
 	}
 }

@@ -46,7 +46,8 @@ const (
 type Prepared struct {
 	config   *config.Config
 	lists    []*managedList // by priority, as their numbers are
-	rules    []engine.List  // with their active contents: list number n is rules[n-1]
+	byName   map[string]*managedList
+	rules    []engine.List // with their active contents: list number n is rules[n-1]
 	journal  *journal.Journal
 	loop     *icarus.Node // nil: loops are not looked for
 	trackers []heavy.Spec // those of the configuration, the guards last
@@ -73,6 +74,7 @@ type managedList struct {
 	feed    *feed.Feed // from, if that is one
 	taken   uint64     // version of from whose contents are active, or could not be
 	refused error      // why the feed's contents must not be active, nil if they may
+	failed  error      // why what was taken could not be activated, nil if it was or must not be
 	unfit   error      // why an engine could not have the feed's contents, nil if it has
 	left    leftOut    // of the feed's contents
 	behind  bool       // its last change failed, and is tried again
@@ -93,6 +95,8 @@ type preparation struct {
 	progress *feed.Progress
 	watcher  *feed.Watcher // of files and directories; nil: none
 	fleet    *node.Node    // nil: the host is in none
+
+	attached []string // lists whose sources have entries in a program that filters already
 }
 
 // Prepare reads what a configuration filters by: files and directories, what was
@@ -136,7 +140,7 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 // assemble puts together what an engine is built from, after what the last one was
 // built from, if there is one.
 func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared) (*Prepared, error) {
-	p := &Prepared{config: c, journal: j}
+	p := &Prepared{config: c, journal: j, byName: make(map[string]*managedList)}
 	if c.Loop.On() {
 		var err error
 		if p.loop, err = c.Loop.NewNode(); err != nil {
@@ -160,9 +164,6 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	}
 	p.leaveOut(protected)
 	p.fit(last)
-	if err := attach.CheckSize(p.descriptions(), len(p.lists)); err != nil {
-		return nil, err
-	}
 	return p, p.planLearning()
 }
 
@@ -189,15 +190,11 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 	if c.StateDir != "" {
 		directory = filepath.Join(string(c.StateDir), "feeds")
 	}
-	short, cancel := context.WithTimeout(ctx, firstFetch)
-	defer cancel()
-	var all sync.WaitGroup
 	for _, l := range c.Lists {
 		if len(l.Sources) == 0 {
 			continue
 		}
 		f := how.last.feed(c, l)
-		known := f != nil
 		if f == nil {
 			var err error
 			of := l.Feed()
@@ -205,9 +202,8 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 			of.Hold = !how.readOnly
 			of.MayBeEmpty = of.MayBeEmpty || c.Monitor // which blocks nothing anyway
 			of.ReadOnly, of.Progress, of.Watcher, of.Version = how.readOnly, how.progress, how.watcher, how.version
-			if f, err = feed.Open(of, directory); err != nil {
-				all.Wait()
-				return nil, err
+			if f, err = feed.Open(ctx, of, directory); err != nil {
+				return nil, stopped(ctx, err)
 			}
 			if how.last.has(l.Name) {
 				if old := how.last.list(l.Name).feed; old != nil {
@@ -216,21 +212,10 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 			}
 		}
 		feeds[l.Name] = f
-		wait := short
-		if l.Required {
-			wait = ctx
-		}
-		switch {
-		case f.Local() && (how.readOnly || how.reload || f.Contents().Len() == 0):
-			all.Go(func() { _, _ = f.Fetch(wait) }) // Status has the outcome
-		case !how.readOnly && f.Contents().Len() == 0 && !known:
-			how.log.Info(fmt.Sprintf("waiting up to %v for the first fetch", firstFetch), "list", l.Name)
-			all.Go(func() { _, _ = f.Fetch(wait) })
-		}
 	}
-	all.Wait()
+	how.read(ctx, c, feeds)
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("stopped while the lists were read, nothing has changed: %w", ctx.Err())
+		return nil, stopped(ctx, ctx.Err())
 	}
 	for _, l := range c.Lists {
 		if f := feeds[l.Name]; f != nil && l.Required && !how.last.has(l.Name) {
@@ -242,8 +227,74 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 	return feeds, nil
 }
 
-// firstFetch bounds the wait for sources that have never been read.
-const firstFetch = 10 * time.Second
+// stopped returns err, or that ctx has ended before.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("stopped while the lists were read, nothing has changed: %w", ctx.Err())
+}
+
+// Variables for tests.
+var (
+	// firstFetch bounds the wait for sources that have never been read, where nothing
+	// is known to filter by, or a program filters meanwhile.
+	firstFetch = 10 * time.Second
+
+	// moment bounds the wait for files that have never been read where something is
+	// known to filter by.
+	moment = time.Second
+)
+
+// read reads the sources that a start or a reload waits for. What was saved, or
+// empty, is filtered by at once.
+func (how *preparation) read(ctx context.Context, c *config.Config, feeds map[string]*feed.Feed) {
+	saved := how.last != nil
+	for _, f := range feeds {
+		saved = saved || f.Known() || f.Status().Entries > 0
+	}
+	if how.fleet != nil {
+		for _, l := range how.fleet.Lists() {
+			saved = saved || l.Contents().Len() > 0
+		}
+	}
+	for range how.journal.Entries() {
+		saved = true
+		break
+	}
+	first, cancelFirst := context.WithTimeout(ctx, firstFetch)
+	defer cancelFirst()
+	short, cancelShort := context.WithTimeout(ctx, moment)
+	defer cancelShort()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, l := range c.Lists {
+		f := feeds[l.Name]
+		if f == nil {
+			continue
+		}
+		var within context.Context // nil: it is not waited for
+		local, attached := f.Local(), slices.Contains(how.attached, l.Name)
+		switch {
+		case local && (how.readOnly || how.reload):
+			within = ctx // a file is read however long it takes
+		case how.readOnly || f.Known() || how.last.has(l.Name) && how.last.list(l.Name).feed == f: // which goes on by itself
+		case l.Required, local && attached && !f.Once():
+			within = ctx
+		case !saved, how.reload, attached, f.Once():
+			within = first
+		case local:
+			within = short
+		}
+		if within == nil {
+			continue
+		}
+		if within == first && !f.Local() {
+			how.log.Info(fmt.Sprintf("waiting up to %v for the first fetch", firstFetch), "list", l.Name)
+		}
+		all.Go(func() { _, _ = f.Fetch(within) }) // Status has the outcome
+	}
+}
 
 // unread returns why a source of a feed has never been read, nil if all have.
 func unread(f *feed.Feed, onlyLocal bool) error {
@@ -264,22 +315,20 @@ func failure(list string, s feed.SourceStatus) error {
 	switch s.Last.Failure {
 	case feed.Refused:
 		return s.Last.Err // it names the list
-	case feed.Empty, feed.Shrunk:
+	case feed.Empty, feed.Shrunk, feed.Grown:
 		return fmt.Errorf("list %s: %s: %w", list, s.Source, s.Last.Err)
 	}
 	return fmt.Errorf("list %s: %w", list, s.Last.Err) // it names the source
 }
 
 // feed returns the feed of a list that is the same, and whose contents are refused
-// for the same reasons.
+// for the same reason.
 func (p *Prepared) feed(c *config.Config, l config.List) *feed.Feed {
-	if p == nil || p.config.MaxCoverage != c.MaxCoverage || !reflect.DeepEqual(p.config.Failsafe, c.Failsafe) {
+	if p == nil || p.config.MaxCoverage != c.MaxCoverage {
 		return nil
 	}
-	for _, old := range p.lists {
-		if old.feed != nil && reflect.DeepEqual(old.List, l) {
-			return old.feed
-		}
+	if old := p.list(l.Name); old != nil && reflect.DeepEqual(old.List, l) {
+		return old.feed
 	}
 	return nil
 }
@@ -319,7 +368,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 			suffix = api.ManualSuffix
 		}
 		m.manual = p.add(m, suffix, list.SetOf(manual[l.Name]...))
-		p.lists = append(p.lists, m)
+		p.lists, p.byName[l.Name] = append(p.lists, m), m
 	}
 }
 
@@ -331,31 +380,35 @@ func (p *Prepared) fit(last *Prepared) {
 	if engine.Fits(p.rules) == nil {
 		return
 	}
-	rules := slices.Clone(p.rules)
+	census := engine.NewCensus(p.rules)
 	var read []*managedList
 	for _, l := range p.lists {
 		if l.source == 0 {
 			continue
 		}
 		read = append(read, l)
-		rules[l.source-1].Contents = nil
+		var before *list.Set
 		if last.has(l.Name) && last.list(l.Name).source != 0 {
-			rules[l.source-1].Contents = last.contents(last.list(l.Name).source)
+			before = last.contents(last.list(l.Name).source)
 		}
+		census.Set(l.source, before)
 	}
-	if engine.Fits(rules) != nil { // the configuration has changed what fits
+	if census.Fits() != nil { // the configuration has changed what fits
 		for _, l := range read {
-			rules[l.source-1].Contents = nil
+			census.Set(l.source, nil)
 		}
 	}
+	rules := slices.Clone(p.rules)
 	for _, l := range read {
-		before := rules[l.source-1].Contents
-		rules[l.source-1].Contents = p.contents(l.source)
-		rules[l.source-1].Contents, l.left.shapes = withoutSpare(rules, l.source)
-		if err := engine.Fits(rules); err != nil {
+		before := census.Contents(l.source)
+		census.Set(l.source, p.contents(l.source))
+		rules[l.source-1].Contents, l.left.shapes = withoutSpare(census, l.source)
+		census.Set(l.source, rules[l.source-1].Contents)
+		if err := census.Fits(); err != nil {
 			l.left.shapes = nil
 			l.unfit = fmt.Errorf("list %s: %w", l.Name, err)
 			rules[l.source-1].Contents = before
+			census.Set(l.source, before)
 		}
 	}
 	p.rules = rules
@@ -452,7 +505,7 @@ func (p *Prepared) planLearning() error {
 	if len(p.trackers) == loader.MaxTrackers {
 		return fmt.Errorf("trackers: %d of them leave none for learning: take one away, or set learning.elements to 0", len(p.trackers))
 	}
-	spec := learningSpec(n, p.rules)
+	spec := learningSpec(int(n), p.rules)
 	p.learning = &spec
 	return nil
 }
@@ -505,7 +558,7 @@ func (p *Prepared) watchedOut() []heavy.Watched {
 func (p *Prepared) learnConfig() learn.Config {
 	t := p.learning.Tracker()
 	return learn.Config{
-		HalfLife: time.Duration(p.config.Learning.HalfLife), Elements: p.config.Learning.Elements, Trackers: []key.Shape{t.V4, t.V6},
+		HalfLife: time.Duration(p.config.Learning.HalfLife), Elements: int(p.config.Learning.Elements), Trackers: []key.Shape{t.V4, t.V6},
 	}
 }
 
@@ -528,7 +581,7 @@ func (p *Prepared) engineConfig() engine.Config {
 		e.Trackers = append(e.Trackers, t.Tracker())
 	}
 	if p.learning != nil {
-		e.Hot = c.Learning.Elements
+		e.Hot = int(c.Learning.Elements)
 	}
 	e.Multicast = p.multicast()
 	e.FirstSeen = c.FirstSeen.Engine()
@@ -573,14 +626,38 @@ func (p *Prepared) Config() *config.Config { return p.config }
 // Lists returns the lists of the engine: list number n is Lists()[n-1].
 func (p *Prepared) Lists() []engine.List { return p.rules }
 
-// Warnings returns what is wrong with the sources of lists, a line for each: why
-// they could not be read, and their bad lines.
-func (p *Prepared) Warnings() (all []string) {
+// Warnings returns what an operator should know of the lists, a line for each: what is
+// left out of them, and their bad lines.
+func (p *Prepared) Warnings() []string { return p.warnings(nil) }
+
+// warnings is like Warnings, without the bad lines of feeds whose version is known.
+func (p *Prepared) warnings(known map[*feed.Feed]uint64) (all []string) {
 	for _, l := range p.lists {
 		all = append(all, l.warnings()...)
 		if why := p.idle(l); why != "" {
 			all = append(all, why)
 		}
+		if l.from == nil || l.unchanged(known) {
+			continue
+		}
+		for _, s := range l.from.Status().Sources {
+			lines, _ := s.BadLines()
+			all = append(all, lines...)
+		}
+	}
+	return all
+}
+
+// unchanged reports whether a list's feed has a known version.
+func (l *managedList) unchanged(known map[*feed.Feed]uint64) bool {
+	version, ok := known[l.feed]
+	return ok && version == l.feed.Version()
+}
+
+// Problems returns why lists do not have what their sources contain, a line for each
+// source: it could not be read, or was refused.
+func (p *Prepared) Problems() (all []string) {
+	for _, l := range p.lists {
 		if l.refused != nil {
 			all = append(all, l.refused.Error())
 		}
@@ -594,8 +671,43 @@ func (p *Prepared) Warnings() (all []string) {
 			if s.Last.Result == feed.Failed {
 				all = append(all, failure(l.Name, s).Error())
 			}
-			lines, _ := s.BadLines()
-			all = append(all, lines...)
+		}
+	}
+	return all
+}
+
+// Unread returns the sources that have not been read, and of which nothing is saved,
+// each with its list.
+func (p *Prepared) Unread() (all []api.NotReady) {
+	for _, l := range p.lists {
+		if l.feed == nil {
+			continue
+		}
+		for _, s := range l.feed.Status().Sources {
+			if s.Read.IsZero() && s.Last.Result == feed.None {
+				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: "not read yet"})
+			}
+		}
+	}
+	return all
+}
+
+// notReady returns the sources of lists that have nothing to filter by: they have not
+// been read, or all that was read is refused.
+func (p *Prepared) notReady() []api.NotReady {
+	all := p.Unread()
+	for _, l := range p.lists {
+		if l.feed == nil {
+			continue
+		}
+		active := p.contents(l.source).Len()
+		for _, s := range l.feed.Status().Sources {
+			switch why := cmp.Or(l.refused, l.unfit); {
+			case s.Read.IsZero() && s.Last.Result == feed.Failed:
+				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: s.Last.Err.Error()})
+			case why != nil && active == 0 && s.Entries > 0:
+				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: why.Error()})
+			}
 		}
 	}
 	return all
@@ -634,14 +746,8 @@ func (p *Prepared) descriptions() []attach.List {
 	return all
 }
 
-func (p *Prepared) list(name string) *managedList {
-	for _, l := range p.lists {
-		if l.Name == name {
-			return l
-		}
-	}
-	return nil
-}
+// list returns the list of a name, nil if there is none.
+func (p *Prepared) list(name string) *managedList { return p.byName[name] }
 
 // Entries returns the number of entries of all lists.
 func (p *Prepared) Entries() (n int) {
@@ -661,8 +767,9 @@ func (p *Prepared) blocked() (n int) {
 	return n
 }
 
-// logFailures logs which lists do not have what their sources hold.
-func (p *Prepared) logFailures(log *slog.Logger) {
+// logFailures logs which lists do not have what their sources hold, and the bad lines
+// of feeds whose version is not known.
+func (p *Prepared) logFailures(log *slog.Logger, known map[*feed.Feed]uint64) {
 	if p.blind != "" {
 		log.Warn(p.blind)
 	}
@@ -690,7 +797,9 @@ func (p *Prepared) logFailures(log *slog.Logger) {
 			case s.Last.Result == feed.Failed:
 				log.Error("feed failed", "active_entries", s.Entries, "list", l.Name, "source", s.Source, "error", s.Last.Err)
 			}
-			logBadLines(log, l.Name, s)
+			if !l.unchanged(known) {
+				logBadLines(log, l.Name, s)
+			}
 		}
 	}
 }
@@ -740,7 +849,7 @@ func repliesMetadata(r config.Replies) *attach.Replies {
 	if !r.Pass() {
 		return nil
 	}
-	return &attach.Replies{Connections: r.Connections}
+	return &attach.Replies{Connections: int(r.Connections)}
 }
 
 // targetsOf returns the interfaces of a configuration.
@@ -754,7 +863,7 @@ func targetsOf(c *config.Config) []attach.Target {
 		if c.Sends(i) {
 			all = append(all, attach.Target{
 				Target: loader.Target{Netns: i.Netns, Iface: i.Name, Out: true}, XDP: loader.TC, Required: i.Required && i.Egress,
-				Replies: c.Replies.Pass(), Reject: i.Reject,
+				Replies: c.Replies.Pass(), Insides: c.Replies.Inside, Reject: i.Reject,
 			})
 		}
 	}

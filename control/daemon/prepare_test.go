@@ -25,7 +25,7 @@ func TestSourceNotReadYet(t *testing.T) {
 		{feed.Source{URL: "https://feeds.example.net/drop.txt"}, false, `level=WARN msg="the source is not read yet"`},
 		{feed.Source{File: feed.Path(empty)}, true, `level=INFO msg="the source is empty"`},
 	} {
-		f, err := feed.Open(feed.Config{Name: "drop", Spec: feed.DefaultSpec(c.source), MayBeEmpty: true}, "")
+		f, err := feed.Open(t.Context(), feed.Config{Name: "drop", Spec: feed.DefaultSpec(c.source), MayBeEmpty: true}, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestSourceNotReadYet(t *testing.T) {
 		}
 		var out bytes.Buffer
 		p := &Prepared{lists: []*managedList{{from: f}}}
-		p.logFailures(slog.New(slog.NewTextHandler(&out, nil)))
+		p.logFailures(slog.New(slog.NewTextHandler(&out, nil)), nil)
 		if !strings.Contains(out.String(), c.want) || strings.Count(out.String(), "\n") != 1 {
 			t.Errorf("%+v: %s, want %s", c.source, out.String(), c.want)
 		}

@@ -25,6 +25,7 @@ func general(t *testing.T, d *Daemon) (why []string) {
 // A rehearsal counts what passes that a version would drop in addition, and drops none
 // of it.
 func TestRehearsal(t *testing.T) {
+	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	allowed := feedFile(t, "allowed.txt", "198.51.100.7\n")
 	d := startLists(t, l, io.Discard, "track_drops: false\nlists: {drop: {sources: [{file: "+feedFile(t, "own.txt", "192.0.2.0/25\n")+"}]}, "+
@@ -119,6 +120,7 @@ func TestRehearsal(t *testing.T) {
 // TestFleetRehearsal has a node of a fleet refuse a list that would drop its traffic,
 // through the hub.
 func TestFleetRehearsal(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h := newFleetHub(t)
 	feed := feedFile(t, "feed", "192.0.2.1\n")
 	h.start("max_age: 2s\nrollout: {limit: 1%, packets: 0, waves: [{labels: [canary], mode: rehearse, for: 2s}]}\nlists: {drop: {sources: [{file: " + feed + "}], interval: 1s}}")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"weir/control/api"
@@ -13,20 +14,112 @@ import (
 )
 
 // Reload reads the configuration again, with its files and directories, and
-// activates all of it or nothing.
-func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) { return d.reload(ctx, 0) }
+// activates all of it or nothing. Calls that wait while another reload goes on
+// share the next one.
+func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) {
+	s, first := d.shared.join(ctx)
+	if first {
+		go func() {
+			d.reloading.Lock()
+			defer d.reloading.Unlock()
+			defer close(s.done)
+			defer s.cancel()
+			if d.shared.begin(s) {
+				s.r, s.err = d.reload(s.ctx, 0)
+			}
+		}()
+	}
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		if !d.shared.leave(s) {
+			return api.Reloaded{}, ctx.Err()
+		}
+		<-s.done // soon, since its context has ended
+		if errors.Is(s.err, context.Canceled) {
+			return api.Reloaded{}, ctx.Err()
+		}
+	}
+	if !first {
+		d.auditReload(ctx, nil, s.err) // the record of the first caller has the changes
+	}
+	return s.r, s.err
+}
+
+// sharedReloads has the reload that those wait for who have asked for one since the last
+// one has begun.
+type sharedReloads struct {
+	mu   sync.Mutex
+	next *sharedReload // nil: no caller waits
+}
+
+// sharedReload is a reload that several callers wait for.
+type sharedReload struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	waiting int           // callers
+	done    chan struct{} // closed when the following are set
+	r       api.Reloaded
+	err     error
+}
+
+// join returns the reload to wait for, and whether the caller is the first and has to do it.
+// It has the values of the first caller's context, and goes on while one of them waits.
+func (a *sharedReloads) join(ctx context.Context) (s *sharedReload, first bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if first = a.next == nil; first {
+		a.next = &sharedReload{done: make(chan struct{})}
+		a.next.ctx, a.next.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	}
+	a.next.waiting++
+	return a.next, first
+}
+
+// begin has the calls from now on wait for another reload, since this one is about to read
+// the configuration. It returns false where all callers have left.
+func (a *sharedReloads) begin(s *sharedReload) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.next != s {
+		return false
+	}
+	a.next = nil
+	return true
+}
+
+// leave ends the wait of a caller, and the reload when the last one leaves. It reports
+// whether there is an end to wait for.
+func (a *sharedReloads) leave(s *sharedReload) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s.waiting--; s.waiting > 0 {
+		return false
+	}
+	s.cancel()
+	begun := a.next != s
+	if !begun {
+		a.next = nil
+	}
+	return begun
+}
 
 // reload reloads a configuration that is to be confirmed within a time; 0: it need
-// not be.
+// not be. The caller holds d.reloading.
 func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reloaded, err error) {
-	d.reloading.Lock()
-	defer d.reloading.Unlock()
 	var last *Prepared
 	var warnings []string
+	known := make(map[*feed.Feed]uint64)
 	if err := d.Do(ctx, func() error { last = d.prepared; return nil }); err != nil {
 		return r, err
 	}
+	for _, l := range last.lists {
+		if l.feed != nil {
+			known[l.feed] = l.feed.Version()
+		}
+	}
 	d.notified(d.manager.Reloading())
+	d.checkPins(ctx)
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
 	var read []*decision
@@ -48,8 +141,8 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 			record.Done++
 			record.LastDone = record.Last
 			read = d.prepared.decisions()
-			warnings = d.prepared.Warnings()
-			d.prepared.logFailures(d.o.Log)
+			warnings = slices.Concat(d.prepared.Problems(), d.prepared.warnings(known))
+			d.prepared.logFailures(d.o.Log, known)
 		}
 		d.note()
 		d.notified(d.manager.Ready(d.summary()))
@@ -57,11 +150,11 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	}); bad != nil {
 		return r, bad
 	}
-	for _, c := range read {
-		c.settle(d.o.Log)
-	}
+	d.checkPins(ctx)
+	settleAll(read, d.o.Log)
 	if err != nil {
 		d.news.refusedReload(ctx, err)
+		d.auditReload(ctx, nil, err)
 		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
 	}
 	for _, line := range r.Changes {
@@ -70,17 +163,19 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	for _, line := range r.Unfiltered {
 		d.o.Log.Error("the configuration is active, but " + line)
 	}
-	d.auditReload(ctx, slices.Concat(r.Changes, r.Unfiltered))
+	d.auditReload(ctx, slices.Concat(r.Changes, r.Unfiltered), nil)
 	r.Changes = append(r.Changes, warnings...)
 	return r, nil
 }
 
-// reconfigure activates a configuration.
-func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) (r api.Reloaded, err error) {
+// reconfigure activates a configuration, by an engine that is kept of it if there is one.
+// The last engine is the caller's to close.
+func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *kept) (r api.Reloaded, err error) {
 	old := d.prepared.config
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
 		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
+	d.turn.doing("a configuration is activated", "")
 	next, err := assemble(c, d.journal, feeds, d.fleet, d.prepared)
 	if err != nil {
 		return r, err
@@ -95,7 +190,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed) (r a
 	if err != nil {
 		return r, err
 	}
-	if err := d.activate(next, recorder); err != nil {
+	if err := d.activate(next, recorder, by); err != nil {
 		return r, errors.Join(err, recorder.CloseUnless(current))
 	}
 	if err := current.CloseUnless(recorder); err != nil {

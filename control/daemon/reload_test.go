@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -76,6 +77,7 @@ func TestReloadUnreadable(t *testing.T) {
 
 // Learning follows the configuration, and ends with it.
 func TestReloadLearning(t *testing.T) {
+	t.Parallel() // it waits a lot
 	r := configure(t, lab.New(t).B)
 	r.c.Mode = membership.Approximate
 	d := begin(t, r)
@@ -105,6 +107,7 @@ func TestReloadLearning(t *testing.T) {
 
 // A reload does not begin anew.
 func TestReloadUptime(t *testing.T) {
+	t.Parallel() // it waits a lot
 	r := configure(t, lab.New(t).B)
 	d := begin(t, r)
 	await(t, "snapshots", 1, func() uint64 {
@@ -166,5 +169,104 @@ func TestReloadAbandoned(t *testing.T) {
 	}
 	if s := d.Metrics(); !s.Config.Failed || s.Config.Refused != 1 {
 		t.Errorf("%+v", s.Config)
+	}
+}
+
+// heldReader reads a configuration, and returns it when it may.
+type heldReader struct {
+	config.Reader
+	ctx   context.Context    // of the test
+	reads chan chan struct{} // each is closed to let a read return
+}
+
+func (r *heldReader) Read() (*config.Config, error) {
+	c, err := r.Reader.Read()
+	goOn := make(chan struct{})
+	select {
+	case r.reads <- goOn:
+		<-goOn
+	case <-r.ctx.Done():
+	}
+	return c, err
+}
+
+// Those who ask for a reload while another one goes on share the next one, which reads
+// what was written meanwhile.
+func TestReloadShared(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	d := begin(t, r)
+	held := &heldReader{r, t.Context(), make(chan chan struct{})}
+	if err := d.Do(t.Context(), func() error { d.o.Config = held; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan error, 100)
+	reload := func(ctx context.Context) {
+		_, err := d.Reload(ctx)
+		results <- err
+	}
+	go reload(t.Context())
+	first := <-held.reads
+	r.change(func(c *config.Config) { c.Monitor = true })
+	goOn := sync.OnceFunc(func() { close(first) })
+	defer goOn() // where the test fails
+	const callers = 20
+	gone, leave := context.WithCancel(t.Context())
+	go reload(gone)
+	for range callers {
+		go reload(t.Context())
+	}
+	await(t, "callers", callers+1, func() uint64 {
+		d.shared.mu.Lock()
+		defer d.shared.mu.Unlock()
+		if d.shared.next == nil {
+			return 0
+		}
+		return uint64(d.shared.next.waiting)
+	})
+	leave()
+	if err := <-results; !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has gone: %v", err)
+	}
+	goOn()
+	close(<-held.reads)
+	for range callers + 1 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if s := d.Metrics(); s.Config.Done != 3 { // the start is one
+		t.Errorf("%d configurations were activated", s.Config.Done)
+	}
+	if !d.Status().Monitor {
+		t.Error("the last configuration is not active")
+	}
+
+	// Where all have gone, there is no reload.
+	go reload(t.Context())
+	second := <-held.reads
+	goOn = sync.OnceFunc(func() { close(second) })
+	defer func() { goOn() }()
+	gone, leave = context.WithCancel(t.Context())
+	go reload(gone)
+	await(t, "callers", 1, func() uint64 {
+		d.shared.mu.Lock()
+		defer d.shared.mu.Unlock()
+		if d.shared.next == nil {
+			return 0
+		}
+		return uint64(d.shared.next.waiting)
+	})
+	leave()
+	if err := <-results; !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has gone: %v", err)
+	}
+	goOn()
+	if err := <-results; err != nil {
+		t.Error(err)
+	}
+	d.reloading.Lock() // all have ended
+	defer d.reloading.Unlock()
+	if s := d.Metrics(); s.Config.Done != 4 {
+		t.Errorf("%d configurations were activated", s.Config.Done)
 	}
 }

@@ -158,8 +158,21 @@ func (d *Daemon) weightsNow() *api.Weights {
 
 // Status implements [api.Daemon].
 func (d *Daemon) Status() api.Status {
-	s := *d.status.Load()
-	s.Interfaces = slices.Clone(s.Interfaces)
+	noted := d.status.Load()
+	s := noted.Status
+	s.Busy = d.turn.busy()
+	if problem := d.unsaved.Load(); problem != nil {
+		s.Unsaved = *problem
+	}
+	for _, i := range noted.interfaces {
+		i, there := i.Now() // Run's goroutine may be building an engine
+		if !there {
+			continue
+		}
+		s.Interfaces = append(s.Interfaces, api.InterfaceStatus{
+			Interface: i.Iface, Netns: i.Netns, Direction: i.Direction(), State: string(i.Condition), XDP: i.XDP.String(), Problem: i.Problem,
+		})
+	}
 	if p := d.protected.Load(); p != nil {
 		s.Protected = *p
 	}
@@ -169,6 +182,9 @@ func (d *Daemon) Status() api.Status {
 		for _, c := range counted {
 			if c.Target != (loader.Target{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == direction(true)}) {
 				continue
+			}
+			if i.Penalties = c.Penalties; i.Penalties != nil {
+				i.MaxPenalties = heavy.MaxPenalties
 			}
 			for _, n := range c.Counts {
 				i.Packets += n.Packets
@@ -181,25 +197,37 @@ func (d *Daemon) Status() api.Status {
 	return s
 }
 
+func sparedOf(x heavy.Spared) api.Spared {
+	return api.Spared{Flow: heavy.Name(x.Flow), Tracker: string(x.Spec.Key), Action: x.Spec.Action.String(), CutsOff: x.CutsOff}
+}
+
+// noted is the status that Run's goroutine knows. The status of an interface is that of
+// the moment when it is asked for.
+type noted struct {
+	api.Status
+	interfaces []attach.State
+}
+
 // noteStatus updates the states of the interfaces.
 func (d *Daemon) noteStatus() {
 	m := d.attach.Metadata()
-	s := &api.Status{
+	s := &noted{interfaces: d.attach.Interfaces(), Status: api.Status{
 		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.prepared.config.Pins),
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor, RolledBack: d.rolledBack,
 		FirstSeen: d.prepared.config.FirstSeen.On(),
-	}
+	}}
 	if d.unconfirmed != nil {
 		s.ConfirmUntil = &d.unconfirmed.until
 	}
-	for _, i := range d.attach.Interfaces() {
-		s.Interfaces = append(s.Interfaces, api.InterfaceStatus{
-			Interface: i.Iface, Netns: i.Netns, Direction: i.Direction(), State: string(i.Condition), XDP: i.XDP.String(), Problem: i.Problem,
-		})
+	s.Fleet, s.NotReady = d.fleetStatus(), d.prepared.notReady()
+	s.PenaltiesRefused, s.PenaltiesReplaced = d.record.refused, d.record.replaced
+	spared := d.observers.heavy.Spared(loader.Monotonic())
+	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
+		s.Spared = append(s.Spared, sparedOf(x))
 	}
-	s.Fleet = d.fleetStatus()
+	s.SparedMore = len(spared) - len(s.Spared)
 	d.status.Store(s)
-	d.news.follow(d.attach.Interfaces(), d.attach.Named())
+	d.news.follow(s.interfaces, d.attach.Named())
 }
 
 // Top implements [api.Daemon].
@@ -216,6 +244,9 @@ type record struct {
 	config   metrics.Reloads // of the configuration
 	trackers []metrics.Tracker
 	refused  uint64            // penalties
+	replaced uint64            // penalties
+	by       *heavy.Watcher    // that has replaced some
+	before   uint64            // of these, already in replaced
 	lists    map[string]uint64 // hits, as last published
 }
 
@@ -261,6 +292,15 @@ func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event) {
 	}
 }
 
+// displaced records how many penalties made room for others.
+func (r *record) displaced(w *heavy.Watcher) {
+	if w != r.by {
+		r.by, r.before = w, 0
+	}
+	n := w.Replaced()
+	r.replaced, r.before = r.replaced+n-r.before, n
+}
+
 // tracker returns what tracker i has counted so far, under its specification.
 func (r *record) tracker(i int, s heavy.Watched) *metrics.Tracker {
 	fresh := metrics.Tracker{Number: i + 1, Key: string(s.Key), Unit: s.Counts().String(), Action: s.Action.String()}
@@ -286,6 +326,21 @@ func (d *Daemon) Metrics() metrics.Snapshot {
 		s = *last
 	}
 	s.Interfaces, s.Hits = d.meter.Read()
+	if noted := d.status.Load(); noted != nil {
+		unpinned := make(map[loader.Target]bool)
+		for _, i := range noted.interfaces {
+			if i, _ := i.Now(); i.Condition == attach.Unpinned {
+				unpinned[i.Target] = true
+			}
+		}
+		for n := range s.Interfaces {
+			s.Interfaces[n].Unpinned = unpinned[s.Interfaces[n].Target]
+		}
+	}
+	s.LongestTurn = d.turn.longest()
+	if d.o.Logging != nil {
+		s.LogFailed = d.o.Logging.Failed()
+	}
 	s.Origins = origins(&s)
 	return s
 }
@@ -316,7 +371,7 @@ func (d *Daemon) note() {
 	s := metrics.Snapshot{
 		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor != nil,
 		Generation: d.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
-		Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Config: &config,
+		Unsaved: d.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Replaced: r.replaced, Config: &config,
 	}
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
@@ -366,6 +421,8 @@ func (d *Daemon) note() {
 	s.Multicast = d.forwarding.Read(d.engine)
 	s.Fleet = d.fleetMetrics()
 	d.snapshot.Store(&s)
+	lists := d.describeLists()
+	d.lists.Store(&lists)
 	d.noteStatus()
 	d.measure()
 }

@@ -1,11 +1,15 @@
 package daemon
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"weir/control/api"
 	"weir/control/config"
@@ -30,6 +34,7 @@ func stateOf(t *testing.T, d *running, name string) api.InterfaceStatus {
 // A reload reports interfaces that cannot be filtered; status and metrics show
 // them, and the uptime goes on.
 func TestStatus(t *testing.T) {
+	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	r := configure(t, l.B)
 	d := begin(t, r)
@@ -50,13 +55,14 @@ func TestStatus(t *testing.T) {
 	})
 	time.Sleep(time.Second)
 	reloaded, err := d.Reload(t.Context())
-	if err != nil || len(reloaded.Unfiltered) != 1 || !strings.Contains(reloaded.Unfiltered[0], loopback) {
+	if err != nil || len(reloaded.Unfiltered) != 2 || !strings.Contains(reloaded.Unfiltered[0], loopback) ||
+		!strings.Contains(reloaded.Unfiltered[1], "absent0") {
 		t.Errorf("reload: %+v, %v", reloaded, err)
 	}
 	if i := stateOf(t, d, loopback); i.State != api.Unfiltered || i.Problem == "" {
 		t.Errorf("%+v", i)
 	}
-	if i := stateOf(t, d, "absent0"); i.State != api.Gone || i.Problem != "" {
+	if i := stateOf(t, d, "absent0"); i.State != api.Absent || i.Problem != "" {
 		t.Errorf("%+v", i)
 	}
 	if i := stateOf(t, d, l.B.Iface); i.State != api.Filtered || i.Dropped != 5 {
@@ -83,6 +89,48 @@ func TestStatus(t *testing.T) {
 			t.Fatal("no rates after the reload")
 		}
 	}
+}
+
+// While the daemon has no time to look, an interface is filtered in no status from when it
+// is deleted until a program is on the one that replaces it.
+func TestStatusOfInterfaceThatReturns(t *testing.T) {
+	l := lab.New(t)
+	d := begin(t, configure(t, l.B))
+	awaitState(t, d, l.B.Iface, api.Filtered)
+	goOn := make(chan struct{})
+	looking := sync.OnceFunc(func() { close(goOn) })
+	defer looking()
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- d.Do(context.Background(), func() error { close(begun); <-goOn; return nil }) }()
+	<-begun
+	deleteWire(t, l)
+	if s := d.Status(); s.Complete() || s.Interfaces[0].State != api.Gone {
+		t.Errorf("deleted: %+v", s)
+	}
+	another := netlink.NewLinkAttrs()
+	another.Name = l.B.Iface
+	l.B.In(t, func() { // whose driver has no native XDP
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: another}); err != nil {
+			t.Error(err)
+		}
+	})
+	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if i := stateOf(t, d, l.B.Iface); i.State != api.Gone {
+			t.Fatalf("another without a program: %+v", i)
+		}
+	}
+	deleteWire(t, l)
+	l.Wire(t)
+	looking()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	awaitState(t, d, l.B.Iface, api.Filtered)
+	l.B.In(t, func() {
+		if i, err := netlink.LinkByName(l.B.Iface); err != nil || i.Attrs().Xdp == nil || !i.Attrs().Xdp.Attached {
+			t.Errorf("filtered, but: %+v, %v", i, err)
+		}
+	})
 }
 
 // A second daemon names the first one, and how to take over.

@@ -37,7 +37,7 @@ func (d *Daemon) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, e
 		return nil, fmt.Errorf("trace: %w", err)
 	}
 	host, _ := os.Hostname() // "": it has none
-	t := &api.Traced{Host: host}
+	t := &api.Traced{Host: host, Version: digest.Version}
 	for _, s := range seen {
 		i := api.TracedInterface{Name: s.Iface, Netns: s.Netns, Packets: make([]api.TracedPacket, len(s.Found))}
 		if !s.Since.IsZero() {

@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"weir/control/api"
 	"weir/control/config"
@@ -99,7 +102,7 @@ func remain(entries int) string {
 // returns to the last ones that could.
 func (d *Daemon) take(ctx context.Context, name string, f source) error {
 	var taken *decision
-	err := d.Do(ctx, func() (err error) {
+	err := d.doBy(ctx, d.taken, func() (err error) {
 		l := d.prepared.list(name)
 		if l == nil || l.from != f {
 			return nil // another configuration is active
@@ -109,8 +112,8 @@ func (d *Daemon) take(ctx context.Context, name string, f source) error {
 			err = d.update(l)
 		case l.behind:
 			err = errors.New("it was read before, and is not active yet: the log says why")
-		default:
-			err = l.refused
+		default: // perhaps by another reader, and its decision is still to be settled
+			err = cmp.Or(l.refused, l.failed)
 		}
 		taken = l.decision(err)
 		return err
@@ -145,11 +148,29 @@ func (c *decision) settle(log *slog.Logger) {
 	}
 }
 
+// settleAll settles decisions, many at a time: each waits for the disk.
+func settleAll(all []*decision, log *slog.Logger) {
+	var settling errgroup.Group
+	settling.SetLimit(maxSettling)
+	for _, c := range all {
+		settling.Go(func() error {
+			c.settle(log)
+			return nil
+		})
+	}
+	_ = settling.Wait() // the log has the errors
+}
+
+// maxSettling bounds the decisions that are settled at the same time.
+const maxSettling = 32
+
 // update activates the contents of a list's feed. Where it fails, the old ones stay
 // active.
 func (d *Daemon) update(l *managedList) error {
+	d.turn.doing("what was read of a list is activated", l.Name)
 	l.taken = l.from.Version() // before its contents, which may change
 	contents := l.from.Contents()
+	l.failed = nil
 	if l.refused = refuseRead(d.prepared.config, l.List, contents, l.from.Accepted()); l.refused != nil {
 		d.news.refusedList(l)
 		return fmt.Errorf("refused: %w", l.refused)
@@ -170,6 +191,7 @@ func (d *Daemon) update(l *managedList) error {
 		changes = append(changes, d.missed(l))
 	}
 	if _, err := d.apply(changes); err != nil {
+		l.failed = err
 		if l.unfit != nil {
 			l.unfit = err
 		}
@@ -369,12 +391,19 @@ func (d *Daemon) takeRead() (all []*decision) {
 }
 
 // rebuild builds the next engine for the same configuration, and swaps it in.
-func (d *Daemon) rebuild() error { return d.activate(d.prepared, d.observers.recorder) }
+func (d *Daemon) rebuild() error {
+	last := kept{Generation: d.engine}
+	if err := d.activate(d.prepared, d.observers.recorder, new(kept)); err != nil {
+		return err
+	}
+	last.close(d.o.Log)
+	return nil
+}
 
-// activate builds the engine of a configuration and swaps it in with one step for
-// each interface. When it fails, the current one stays active everywhere, or the
-// error says where it does not.
-func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder) (err error) {
+// activate builds the engine of a configuration, unless one is kept, and swaps it in with
+// one step for each interface. The last one is the caller's to close. When activate fails,
+// that stays active everywhere, or the error says where it does not.
+func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder, by *kept) (err error) {
 	began, changed, current := time.Now(), d.changed, d.observers.recorder
 	d.observers.recorder = recorder
 	defer func() {
@@ -384,7 +413,7 @@ func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder) (err error
 		d.record.loaded(true, began, err)
 		d.note()
 	}()
-	e, m, err := d.build(next)
+	e, m, err := d.build(next, by)
 	if err != nil {
 		return err
 	}
@@ -401,14 +430,10 @@ func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder) (err error
 	if err := rollout.Commit(); err != nil {
 		return errors.Join(err, e.Close())
 	}
-	old := d.engine
-	d.forwarding.Retire(old)
+	d.forwarding.Retire(d.engine)
 	d.prepared, d.engine = next, e
 	d.number++
 	d.observers.observe(next, d.hub, d.o.Log)
 	d.announce("reloaded", time.Since(began))
-	if err := old.Close(); err != nil {
-		d.o.Log.Error("close the last engine: " + err.Error())
-	}
 	return nil
 }

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/journal"
+	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -20,11 +22,14 @@ func verdictOf(t *testing.T, d *Daemon, from string) verdict.Action {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := d.Explain(t.Context(), asked)
+	a, _, err := d.explain(t.Context(), asked) // without asking the hub whose entries match
 	if err != nil {
 		t.Fatal(err)
 	}
-	return a[0].Verdict
+	if a[0].Verdict == engine.Drop {
+		return verdict.Drop
+	}
+	return verdict.Pass
 }
 
 // An expired entry that could not be removed is removed later, also where the
@@ -58,5 +63,67 @@ func TestBehind(t *testing.T) {
 	}
 	if got := verdictOf(t, d.Daemon, secondSource); got != verdict.Drop {
 		t.Errorf("the new entry is not active: %v", got)
+	}
+}
+
+// What leaves a feed stays for the list's TTL. A manual entry of the same address stays
+// as long as its user wants, if that is longer, also after a restart.
+func TestLingeringBesideManual(t *testing.T) {
+	const ttl = 2 * time.Hour
+	const ever, longer, shorter, none = "10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL = quantity.Duration(ttl)
+	file := string(r.c.Lists[0].Sources[0].File)
+	write(t, file, ever+"\n"+longer+"\n"+shorter+"\n"+none+"\n"+firstSource+"\n")
+	d := begin(t, r)
+	began := time.Now()
+	for address, wanted := range map[string]time.Duration{ever: 0, longer: 3 * time.Hour, shorter: time.Hour} {
+		if _, err := d.Change(t.Context(), api.Change{
+			Action: api.Block, List: "feed", Entries: []string{address}, TTL: wanted.Seconds(), Reason: "by hand", UID: 7,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, file, firstSource+"\n")
+	if all, err := d.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	ended := time.Now()
+	check := func(when string) {
+		t.Helper()
+		for address, want := range map[string]struct {
+			stays  time.Duration // 0: for ever
+			reason string
+			uid    uint32
+		}{
+			ever: {0, "by hand", 7}, longer: {3 * time.Hour, "by hand", 7},
+			shorter: {ttl, reasonLeft, api.NoUID}, none: {ttl, reasonLeft, api.NoUID},
+		} {
+			e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(address), 32)))
+			// The journal has milliseconds.
+			early, late := began.Add(want.stays-time.Millisecond), ended.Add(want.stays+time.Millisecond)
+			until := want.stays == 0 && e.Expires.IsZero() || want.stays != 0 && e.Expires.After(early) && e.Expires.Before(late)
+			if !ok || !until || e.Reason != want.reason || e.UID != want.uid {
+				t.Errorf("%s: %s: %+v, %v, want %+v", when, address, e, ok, want)
+			}
+			if got := verdictOf(t, d.Daemon, address); got != verdict.Drop {
+				t.Errorf("%s: %s: %v", when, address, got)
+			}
+		}
+	}
+	check("when it has left the feed")
+	d.stop()
+	d = begin(t, r)
+	check("after a restart")
+	if err := d.Do(t.Context(), func() error { return d.expire(ended.Add(ttl + time.Minute)) }); err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]verdict.Action{
+		ever: verdict.Drop, longer: verdict.Drop, shorter: verdict.Pass, none: verdict.Pass,
+	} {
+		if got := verdictOf(t, d.Daemon, address); got != want {
+			t.Errorf("after the TTL: %s: %v, want %v", address, got, want)
+		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 // The usage of CrowdSec's decisions is reported when it is due, once, and no more to a
 // local API that takes no reports.
 func TestUsageIsReported(t *testing.T) {
+	t.Parallel() // it waits a lot
 	reports, status := make(chan string, 10), http.StatusCreated
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.Method == http.MethodPost {

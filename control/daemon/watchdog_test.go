@@ -37,8 +37,8 @@ func TestWatchdog(t *testing.T) {
 		}
 	}
 	t.Setenv("NOTIFY_SOCKET", path)
-	t.Setenv("WATCHDOG_USEC", "4000000")
-	if m, err := serve.DialManager(); err != nil || m.Watchdog() != 4*time.Second {
+	t.Setenv("WATCHDOG_USEC", "2000000")
+	if m, err := serve.DialManager(); err != nil || m.Watchdog() != 2*time.Second {
 		t.Fatalf("watchdog %v, %v", m.Watchdog(), err)
 	}
 	d := begin(t, configure(t, lab.New(t).B))
@@ -52,8 +52,8 @@ func TestWatchdog(t *testing.T) {
 		_ = d.Do(t.Context(), func() error { close(stuck); <-free; return nil })
 	}()
 	<-stuck
-	alive(2 * time.Second) // for the turns before
-	if alive(4 * time.Second) {
+	alive(2 * time.Second)      // for the turns before
+	if alive(2 * time.Second) { // after which it would be killed
 		t.Error("reported alive while its loop is stuck")
 	}
 	close(free)

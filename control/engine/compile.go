@@ -22,17 +22,6 @@ type compiled struct {
 	prefixes []iter.Seq[membership.Prefix] // of an exact set
 }
 
-// Fits returns why no set could have the contents of lists, nil if one can. It
-// takes little time and memory compared with a build.
-func Fits(lists []List) error {
-	for _, out := range []bool{false, true} {
-		if err := newIndex(lists, out).plan(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // plan plans the levels of all entries.
 func (x *index) plan() error {
 	if err := x.block.plan(); err != nil {
@@ -103,15 +92,22 @@ func (s *side[P]) plan() error {
 			h[p.Bits()]++
 		}
 	}
+	var err error
+	s.levels, err = planPrefixes(&h)
+	return err
+}
+
+// planPrefixes plans the levels of prefixes. It fails where they would become too many.
+func planPrefixes(h *prefix.Histogram) (prefix.Levels, error) {
 	// Memory for probes: entries may grow by a quarter, and by a few thousand in any
 	// case; where the lengths are too many for that, by maxGrowth.
 	n := h.Total()
-	s.levels = prefix.Plan(&h, n+n/4+4096, maxLevels)
-	if grown := s.levels.Expanded(&h); grown > maxGrowth*n+1<<20 {
-		return fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
+	levels := prefix.Plan(h, n+n/4+4096, maxLevels)
+	if grown := levels.Expanded(h); grown > maxGrowth*n+1<<20 {
+		return nil, fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
 			n, maxLevels, grown)
 	}
-	return nil
+	return levels, nil
 }
 
 // addPrefixes adds one side of IPv4 to what an exact set is made from.

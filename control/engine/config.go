@@ -23,6 +23,8 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 			ByBytes: flag(t.Unit == sketch.Bytes), Tuple: flag(t.V4.Tuple()), Punishes: flag(t.Punishes),
 			Unexempt: flag(t.Unexempt), Dropped: flag(t.Dropped),
 			V4: shape(membership.GatedShape{Shape: t.V4}), V6: shape(membership.GatedShape{Shape: t.V6}),
+			Src4: shape(membership.GatedShape{Shape: key.Shape{SrcBits: 32}}),
+			Src6: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: 128}}),
 		}
 		if t.Pairs != nil {
 			trackers[i].Pairs = t.Pairs.Lines

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"weir/filter/key"
@@ -10,24 +12,88 @@ import (
 	"weir/loader"
 )
 
+// Verdict is the fate of packets, in order: the fates that leave more open are greater.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Pass    Verdict = iota
+	Limited         // they are of a flow that is rate-limited: what exceeds its rate is dropped
+	Drop
+)
+
+var verdicts = [...]string{"pass", "limited", "drop"}
+
+func (v Verdict) String() string { return verdicts[v] }
+
+// MarshalText returns the verdict's name.
+func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+
+// UnmarshalText sets the verdict by its name.
+func (v *Verdict) UnmarshalText(text []byte) error {
+	i := slices.Index(verdicts[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("unknown verdict %q: want pass, limited or drop", text)
+	}
+	*v = Verdict(i)
+	return nil
+}
+
+func verdictOf(a verdict.Action) Verdict {
+	if a == verdict.Drop {
+		return Drop
+	}
+	return Pass
+}
+
+// Limit is the rate limit of a flow. Rates are in units a second.
+type Limit struct {
+	Key key.Key `json:"-"` // of the flow
+
+	Flow    string     `json:"flow"` // in the format of lists
+	Rate    float64    `json:"rate"`
+	Until   *time.Time `json:"until,omitempty"`
+	Tracker string     `json:"tracker"` // its key, as in src
+	Unit    string     `json:"unit"`    // packets or bytes
+
+	// What the flow had in the tracker's last interval; nil: it is not known.
+	Offered *float64 `json:"offered,omitempty"`
+}
+
+// LastDrop describes the drops of packets in the last hour, in monitor mode those that would be.
+type LastDrop struct {
+	Time    time.Time      `json:"time"`           // of the last one, to ten seconds, or a minute if it is older
+	Reason  verdict.Reason `json:"reason"`         // for which most were dropped then
+	List    string         `json:"list,omitempty"` // that matched
+	Packets uint64         `json:"packets"`        // in the last hour
+}
+
 // Answer says what becomes of the packets of a question, and why.
 type Answer struct {
+	Known key.Key `json:"-"` // what is known of the packets; without addresses if these are not
+
 	Packet string `json:"packet"`
 	// Direction is out for outgoing packets, in for incoming ones. It is empty where only
 	// those are filtered.
 	Direction string `json:"direction,omitempty"`
 
-	Verdict verdict.Action `json:"verdict"`
+	Verdict Verdict        `json:"verdict"`
 	Reason  verdict.Reason `json:"reason"`
-	List    string         `json:"list,omitempty"` // that the packets are counted under, where it is known
-	Stages  []Stage        `json:"stages"`         // those that the packets reach, in their order
+	Limit   *Limit         `json:"limit,omitempty"` // of a flow that all of the packets are of, with [Limited]
+	List    string         `json:"list,omitempty"`  // that the packets are counted under, where it is known
+	Stages  []Stage        `json:"stages"`          // those that the packets reach, in their order
 	// Matches are the entries that match all of the packets: those of block lists
 	// first, the most specific of each side first.
 	Matches []Match `json:"matches"`
 	// Depends says what may change the verdict for some of the packets.
-	Depends     []Dependency `json:"depends,omitempty"`
-	DependsMore int          `json:"depends_more,omitempty"` // entries that Depends leaves out
-	Inside      *Inside      `json:"inside,omitempty"`       // of a question for a prefix
+	Depends       []Dependency `json:"depends,omitempty"`
+	DependsMore   int          `json:"depends_more,omitempty"`   // entries that Depends leaves out
+	PenaltiesMore int          `json:"penalties_more,omitempty"` // penalties that it leaves out
+	LastDrop      *LastDrop    `json:"last_drop,omitempty"`      // nil: none was dropped, or it is unknown
+	Inside        *Inside      `json:"inside,omitempty"`         // of a question for a prefix
+	// Spared says which heavy hitters among the packets would be rate-limited or blocked, if
+	// that did not cut off something.
+	Spared []string `json:"spared,omitempty"`
 	// FalsePositive is true where the filter drops what no entry matches, as it
 	// may in approximate mode.
 	FalsePositive bool `json:"false_positive"`
@@ -54,7 +120,9 @@ type Match struct {
 	Source  string     `json:"source,omitempty"` // "": the entry is manual
 	Line    int        `json:"line,omitempty"`   // there, from 1; 0: unknown
 	Added   *time.Time `json:"added,omitempty"`
-	Expires *time.Time `json:"expires,omitempty"` // nil: never
+	Listed  *time.Time `json:"listed,omitempty"`         // since when the source lists it; nil: unknown
+	Earlier bool       `json:"listed_earlier,omitempty"` // it did so then, and since when before is not known
+	Expires *time.Time `json:"expires,omitempty"`        // nil: never
 	Reason  string     `json:"reason,omitempty"`
 	Origin  string     `json:"origin,omitempty"`        // of a decision of CrowdSec, which has the scenario as its reason
 	UID     *uint32    `json:"uid,omitempty"`           // of the user who added it
@@ -69,6 +137,10 @@ type Dependency struct {
 	Reason  verdict.Reason `json:"reason"`
 	Until   *time.Time     `json:"until,omitempty"` // when a penalty ends
 	Match   *Match         `json:"match,omitempty"` // the entry, of a list
+	Lists   int            `json:"lists,omitempty"` // that Packets stands for, where they are not named: see Condense
+
+	Open   bool `json:"-"` // the packets are those of any address that a list has
+	Source bool `json:"-"` // of a source, with Open; otherwise of a destination
 }
 
 // Inside are the entries within a prefix, the prefix itself left out.
@@ -118,7 +190,7 @@ func (g *Generation) explain(q Question, penalties []verdict.Penalty) Answer {
 		t = g.Trace(known, append(listed, g.listed(verdict.StageAllow, g.Allow, known, &allow)...), penalties)
 	}
 	a := Answer{
-		Packet: q.String(), Verdict: t.Action, Reason: t.Reason, List: g.listName(t.List), Matches: []Match{},
+		Known: known, Packet: q.String(), Verdict: verdictOf(t.Action), Reason: t.Reason, List: g.listName(t.List), Matches: []Match{},
 		FalsePositive: (t.Reason == verdict.Blocked || t.Reason == verdict.WouldBlock && met(t, verdict.StageBlock)) && len(block.covering) == 0,
 	}
 	for _, s := range t.Steps {
@@ -126,6 +198,7 @@ func (g *Generation) explain(q Question, penalties []verdict.Penalty) Answer {
 	}
 	a.Matches = append(g.matches(block.covering), g.matches(allow.covering)...)
 	g.depend(&a, t.Depends, &block, &allow)
+	a.limit(t.Depends)
 	if q.prefix() {
 		a.Inside = &Inside{
 			Entries: block.within + allow.within,
@@ -133,6 +206,51 @@ func (g *Generation) explain(q Question, penalties []verdict.Penalty) Answer {
 		}
 	}
 	return a
+}
+
+// limit sets the limit of a flow that all of the packets are of. What is within it passes.
+func (a *Answer) limit(depends []verdict.Condition) {
+	for _, c := range depends {
+		if c.Reason == verdict.RateLimited && c.Then.Action == verdict.Drop && c.Covers && a.Verdict == Pass {
+			a.Verdict, a.Limit = Limited, &Limit{Key: c.Penalty.Flow, Flow: c.Penalty.Flow.String(), Rate: c.Penalty.Rate, Until: until(c.Penalty)}
+		}
+	}
+}
+
+// manyLists is the number of lists from which on Condense does not name them.
+const manyLists = 4
+
+// Condense joins dependencies on the addresses of many lists, whichever these are.
+func (a *Answer) Condense() {
+	same := func(d, e Dependency) bool {
+		return d.Open && e.Open && d.Source == e.Source && d.Stage == e.Stage && d.Verdict == e.Verdict && d.Reason == e.Reason
+	}
+	var all []Dependency
+	for _, d := range a.Depends {
+		n := 0
+		for _, e := range a.Depends {
+			if same(d, e) {
+				n++
+			}
+		}
+		if n < manyLists {
+			all = append(all, d)
+			continue
+		}
+		if slices.ContainsFunc(all, func(e Dependency) bool { return same(d, e) }) {
+			continue
+		}
+		of, side := "block", "to"
+		if d.Stage == verdict.StageAllow {
+			of = "allow"
+		}
+		if d.Source {
+			side = "from"
+		}
+		d.Packets, d.Lists = fmt.Sprintf("%s addresses of any of %d %s lists", side, n, of), n
+		all = append(all, d)
+	}
+	a.Depends = all
 }
 
 // Entries returns all entries that the answer names.
@@ -260,12 +378,14 @@ func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *ove
 			continue
 		}
 		for _, side := range o.open {
+			d.Open, d.Source = true, side.source
 			d.Packets = "to addresses of list " + g.listName(int(side.list))
 			if side.source {
 				d.Packets = "from addresses of list " + g.listName(int(side.list))
 			}
 			a.Depends = append(a.Depends, d)
 		}
+		d.Open = false
 		for _, m := range append(g.matches(o.inside), g.matches(o.flows)...) {
 			d.Packets, d.Match = m.Entry, &m
 			a.Depends = append(a.Depends, d)

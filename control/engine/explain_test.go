@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -311,7 +312,7 @@ func TestExplainPenalties(t *testing.T) {
 		time.Until(*a.Stages[3].Until).Round(10*time.Second) != time.Minute {
 		t.Errorf("%+v", a)
 	}
-	if a := explain("192.0.2.2"); summary(a) != "pass clean : | penalty 192.0.2.2 above its rate drop" || a.Depends[0].Reason != verdict.RateLimited {
+	if a := explain("192.0.2.2"); summary(a) != "limited clean : | penalty 192.0.2.2 above its rate drop" || a.Depends[0].Reason != verdict.RateLimited {
 		t.Errorf("%+v", a)
 	}
 	if a := explain("192.0.2.0/24"); summary(a) != "pass clean : | penalty 192.0.2.1 drop, penalty 192.0.2.2 above its rate drop" {
@@ -353,26 +354,40 @@ func TestExplainInside(t *testing.T) {
 }
 
 // In approximate mode the filter may block what no entry matches, and the answer
-// says so.
+// says so, also where monitor mode lets it pass.
 func TestExplainFalsePositive(t *testing.T) {
 	r := newRandom(t)
 	var text strings.Builder
 	for range 20_000 {
 		text.WriteString(netip.AddrFrom4([4]byte{10, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}).String() + "\n")
 	}
-	g := generation(t, Config{Mode: membership.Approximate, BitsPerKey: 1}, map[List]string{{Name: "b"}: text.String()})
-	found := 0
-	for i := range 40 { // at one bit an entry, most are found listed
-		a := g.Explain(Question{Known: key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i), 1}), 32))}, nil)[0]
-		if a.FalsePositive != (a.Verdict == verdict.Drop && len(a.Matches) == 0) {
-			t.Fatalf("%+v", a)
+	for _, monitor := range []bool{false, true} {
+		dropped := verdict.Blocked
+		if monitor {
+			dropped = verdict.WouldBlock
 		}
-		if a.FalsePositive {
-			found++
+		c := Config{Mode: membership.Approximate, BitsPerKey: 1, Policy: verdict.Policy{Monitor: monitor}}
+		g := generation(t, c, map[List]string{{Name: "b"}: text.String()})
+		found := 0
+		for i := range 40 { // at one bit an entry, most are found listed
+			source := key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i), 1}), 32))
+			a := g.Explain(Question{Known: source}, nil)[0]
+			if a.FalsePositive != (a.Reason == dropped && len(a.Matches) == 0) {
+				t.Fatalf("monitor %t: %+v", monitor, a)
+			}
+			if a.FalsePositive {
+				found++
+			}
 		}
-	}
-	if found == 0 {
-		t.Error("no false positive at one bit an entry")
+		if found == 0 {
+			t.Errorf("monitor %t: no false positive at one bit an entry", monitor)
+		}
+		// What a penalty drops is none. There are no entries of IPv6.
+		source := key.Source(netip.MustParsePrefix("2001:db8::1/128"))
+		penalties := []verdict.Penalty{{Flow: source, Penalty: penalty.Penalty{Until: loader.Monotonic() + time.Hour}}}
+		if a := g.Explain(Question{Known: source}, penalties)[0]; a.FalsePositive || a.Reason != verdict.Heavy && a.Reason != verdict.WouldBlock {
+			t.Errorf("monitor %t, with a penalty: %+v", monitor, a)
+		}
 	}
 }
 
@@ -398,5 +413,81 @@ func TestAnswerJSON(t *testing.T) {
 	}
 	if round, _ := json.Marshal(again); string(round) != want {
 		t.Errorf("read again: %s", round)
+	}
+}
+
+// Packets of a flow that is rate-limited have a verdict of their own, unless they are dropped,
+// or spared, anyway; what exceeds the limit is still a dependency.
+func TestExplainLimited(t *testing.T) {
+	lists := map[List]string{{Name: "block"}: "10.0.0.0/8\n", {Name: "let", Allow: true}: "203.0.113.0/24\n"}
+	for _, c := range []struct {
+		flow, question string
+		rate           float64
+		monitor        bool
+		want           Verdict
+	}{
+		{"192.0.2.1", "192.0.2.1", 100, false, Limited},
+		{"192.0.2.1", "tcp 192.0.2.1:1 > 198.51.100.7:443", 100, false, Limited},
+		{"192.0.2.0/24", "192.0.2.1", 100, false, Limited},
+		{"192.0.2.1", "192.0.2.0/24", 100, false, Pass}, // others are in it, too
+		{"192.0.2.1", "192.0.2.2", 100, false, Pass},
+		{"192.0.2.1", "> 192.0.2.1", 100, false, Pass},
+		{"192.0.2.1", "192.0.2.1", 0, false, Drop}, // blocked
+		{"192.0.2.1", "192.0.2.1", 100, true, Pass},
+		{"10.0.0.1", "10.0.0.1", 100, false, Drop},
+		{"203.0.113.1", "203.0.113.1", 100, false, Pass},
+	} {
+		g := generation(t, Config{Policy: verdict.Policy{Monitor: c.monitor}}, lists)
+		asked, err := ParseQuestion(c.question)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flow, err := ParseQuestion(c.flow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := verdict.Penalty{Flow: flow[0].Known, Penalty: penalty.Penalty{Until: loader.Monotonic() + time.Minute, Rate: c.rate, Burst: 1}}
+		a := g.Explain(asked[0], []verdict.Penalty{p})[0]
+		if a.Verdict != c.want || (a.Limit != nil) != (c.want == Limited) {
+			t.Errorf("%s, of which %s is limited: %v, %+v, want %v", c.question, c.flow, a.Verdict, a.Limit, c.want)
+		}
+		if a.Limit != nil && (a.Limit.Key != flow[0].Known || a.Limit.Rate != c.rate || a.Limit.Until == nil) {
+			t.Errorf("%s: %+v", c.question, a.Limit)
+		}
+		excess := slices.ContainsFunc(a.Depends, func(d Dependency) bool { return d.Reason == verdict.RateLimited })
+		if a.Limit != nil && !excess {
+			t.Errorf("%s depends on %+v: what exceeds the limit is missing", c.question, a.Depends)
+		}
+	}
+}
+
+// What depends on whether an address is on any of many lists is one line; few are named.
+func TestCondense(t *testing.T) {
+	for _, n := range []int{2, 3, 4, 145} {
+		lists := make(map[List]string)
+		for i := range n {
+			lists[List{Name: fmt.Sprintf("block%d", i)}] = "10.0.0.0/8\n192.0.2.1\n"
+			lists[List{Name: fmt.Sprintf("to%d", i), Direction: Destination}] = "10.0.0.0/8\n"
+		}
+		g := generation(t, Config{}, lists)
+		asked, err := ParseQuestion("> 99.3.0.9")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := g.Explain(asked[0], nil)[0]
+		if len(a.Depends) != n {
+			t.Fatalf("%d lists: %d dependencies", n, len(a.Depends))
+		}
+		a.Condense()
+		want := "pass clean : | block from addresses of any of " + fmt.Sprint(n) + " block lists drop"
+		if n < 4 {
+			want = ""
+			if len(a.Depends) != n {
+				t.Errorf("%d lists: %+v", n, a.Depends)
+			}
+		}
+		if want != "" && (summary(a) != want || a.Depends[0].Lists != n) {
+			t.Errorf("%d lists: %s, want %s", n, summary(a), want)
+		}
 	}
 }

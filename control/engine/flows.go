@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math"
 	"net/netip"
 	"slices"
 	"sort"
@@ -30,7 +29,7 @@ type flowLevels struct {
 	of     map[key.Shape][]key.Shape // by the stored shape, the most specific first
 }
 
-// Limits of what flows become where shapes are merged. Finding the cheapest pair
+// Limits to the growth of flows whose shapes are merged. Finding the cheapest pairs
 // among too many shapes takes long.
 const (
 	maxFlowGrowth  = 1 << 15 // or half of them
@@ -40,19 +39,28 @@ const (
 // plan plans the levels. It fails where the flows have more shapes than a set can
 // have, and would become too many at fewer.
 func (f *flows) plan() error {
-	counts := f.shapes()
+	stored, err := planFlows(f.shapes())
+	if err != nil {
+		return err
+	}
+	f.levels = newFlowLevels(stored)
+	return nil
+}
+
+// planFlows returns at which shape flows of each shape are stored, given their number by
+// shape. It fails as plan does.
+func planFlows(counts map[key.Shape]int) (map[key.Shape]key.Shape, error) {
 	stored := make(map[key.Shape]key.Shape)
 	for _, v6 := range []bool{false, true} {
 		of := maps.Clone(counts)
 		maps.DeleteFunc(of, func(s key.Shape, _ int) bool { return s.V6() != v6 })
-		merged, ok := mergeShapes(of)
+		merged, ok := plans.of(of)
 		if !ok {
-			return tooManyShapes(of, v6)
+			return nil, tooManyShapes(of, v6)
 		}
 		maps.Copy(stored, merged)
 	}
-	f.levels = newFlowLevels(stored)
-	return nil
+	return stored, nil
 }
 
 func newFlowLevels(stored map[key.Shape]key.Shape) *flowLevels {
@@ -89,61 +97,6 @@ func countShapes(counts map[key.Shape]int, keys list.Sorted[key.Key]) {
 // ofShape returns how many keys have the shape of the first.
 func ofShape(keys []key.Key) int {
 	return sort.Search(len(keys), func(i int) bool { return keys[i].Shape != keys[0].Shape })
-}
-
-// mergeShapes returns at which shape flows of each shape are stored, at most
-// membership.MaxShapes in all. It merges the cheapest two until they are few enough,
-// and reports false if the flows would grow too much.
-func mergeShapes(counts map[key.Shape]int) (stored map[key.Shape]key.Shape, ok bool) {
-	stored = make(map[key.Shape]key.Shape, len(counts))
-	n, growth := 0, 0
-	for s, c := range counts {
-		stored[s] = s
-		n += c
-	}
-	if len(counts) <= membership.MaxShapes {
-		return stored, true
-	}
-	if len(counts) > maxFlowsShapes {
-		return nil, false
-	}
-	sizes := maps.Clone(counts)
-	for len(sizes) > membership.MaxShapes {
-		a, b, cost := cheapestPair(sizes)
-		if growth += cost; cost == math.MaxInt || growth > max(maxFlowGrowth, n/2) {
-			return nil, false
-		}
-		both := joint(a, b)
-		size := sizes[a] + sizes[b] + cost
-		delete(sizes, a)
-		delete(sizes, b)
-		sizes[both] += size // it may be a shape in use
-		for s, at := range stored {
-			if at == a || at == b {
-				stored[s] = both
-			}
-		}
-	}
-	return stored, true
-}
-
-// cheapestPair returns the two shapes that grow least when they are stored at their
-// joint shape.
-func cheapestPair(sizes map[key.Shape]int) (a, b key.Shape, cost int) {
-	shapes := slices.SortedFunc(maps.Keys(sizes), compareShapes)
-	cost = math.MaxInt
-	for i, s := range shapes {
-		for _, t := range shapes[i+1:] {
-			if t.Fields != s.Fields {
-				break
-			}
-			both := joint(s, t)
-			if c := growth(sizes[s], s, both) + growth(sizes[t], t, both); c < cost {
-				a, b, cost = s, t, c
-			}
-		}
-	}
-	return a, b, cost
 }
 
 func compareShapes(a, b key.Shape) int {
@@ -334,48 +287,4 @@ func Shapes(s *list.Set) int {
 	counts := make(map[key.Shape]int)
 	countShapes(counts, s.Flows)
 	return len(counts) + s.V4.Lengths.Len() + s.V6.Lengths.Len()
-}
-
-// Spare returns flows of a list without which those of all lists fit into a set:
-// those of its rarest shapes, none if they fit with them, and all if they do not
-// without. List number n is lists[n-1].
-func Spare(lists []List, n uint16) []key.Key {
-	if planFlows(lists) == nil {
-		return nil
-	}
-	counts := make(map[key.Shape]int)
-	countShapes(counts, lists[n-1].Contents.Flows)
-	rarest := rarestFirst(counts)
-	lists = slices.Clone(lists)
-	all := lists[n-1].Contents
-	without := func(most int) (left []key.Key) {
-		for rest := all.Flows.Slice(); len(rest) > 0; {
-			n := ofShape(rest)
-			if slices.Contains(rarest[:most], rest[0].Shape) {
-				left = append(left, rest[:n]...)
-			}
-			rest = rest[n:]
-		}
-		return left
-	}
-	fits := func(most int) bool {
-		rest, _ := all.Apply(list.Delta{Remove: list.SetOf(without(most)...)})
-		lists[n-1].Contents = rest
-		return planFlows(lists) == nil
-	}
-	least, most := 0, len(rarest)
-	for least < most {
-		if half := (least + most) / 2; fits(half) {
-			most = half
-		} else {
-			least = half + 1
-		}
-	}
-	return without(least)
-}
-
-// planFlows returns why no set could have the flows of lists.
-func planFlows(lists []List) error {
-	in, out := newIndex(lists, false), newIndex(lists, true)
-	return cmp.Or(in.block.flows.plan(), in.allow.flows.plan(), out.block.flows.plan(), out.allow.flows.plan())
 }

@@ -164,9 +164,14 @@ func (g *Generation) addOut(c Config, inKernel bool) (err error) {
 }
 
 // buildSide builds the generation of one direction.
-func buildSide(lists []List, c Config, inKernel bool) (g *Generation, err error) {
+func buildSide(lists []List, c Config, inKernel bool) (*Generation, error) {
+	return attempt(func(seed hash.Seed) (*Generation, error) { return buildUnder(seed, lists, c, inKernel) })
+}
+
+// attempt builds a generation under another seed as long as a table is full.
+func attempt(build func(hash.Seed) (*Generation, error)) (g *Generation, err error) {
 	for range attempts {
-		if g, err = buildUnder(hash.NewSeed(), lists, c, inKernel); err == nil {
+		if g, err = build(hash.NewSeed()); err == nil {
 			return g, nil
 		}
 		if !errors.Is(err, membership.ErrFull) {

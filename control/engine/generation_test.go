@@ -10,20 +10,21 @@ import (
 	"testing"
 
 	"weir/control/list"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
+	"weir/filter/quotient"
 	"weir/filter/verdict"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 type random struct{ *rand.Rand }
 
 func newRandom(t testing.TB) random {
 	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	return random{rand.New(rand.NewPCG(seed, 0))}
+	return random{seed.Secrets(t)}
 }
 
 // needsNext reports whether an error of Apply means that the next generation is to be
@@ -402,6 +403,118 @@ func TestApplyWithoutRoom(t *testing.T) {
 	}
 }
 
+// Each generation has secrets of its own, also of the same lists, and so has each direction,
+// and each attempt to build one: what collides under one collides under no other.
+func TestSecretsAreNew(t *testing.T) {
+	network := netip.MustParsePrefix("192.0.2.0/24")
+	lists := []List{ofKeys(List{Name: "in"}, key.Source(network)), ofKeys(List{Name: "out", Direction: Out}, key.Destination(network))}
+	hashes, tables := make(map[uint64]bool), make(map[quotient.Secret]bool)
+	const generations = 3
+	for range generations {
+		g, err := Reference(lists, Config{Outgoing: &Telemetry{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, side := range []*Generation{g, g.Out()} {
+			hashes[key.Source(network).Hash(side.Block.Secret)], tables[side.Block.Prefixes.Secret] = true, true
+		}
+	}
+	if len(hashes) != 2*generations || len(tables) != 2*generations {
+		t.Errorf("%d generations of two directions have %d secrets of hashes and %d of tables", generations, len(hashes), len(tables))
+	}
+
+	seeds := make(map[hash.Seed]bool)
+	full := fmt.Errorf("block lists: %w", membership.ErrFull)
+	_, err := attempt(func(s hash.Seed) (*Generation, error) { seeds[s] = true; return nil, full })
+	if len(seeds) != attempts || !errors.Is(err, membership.ErrFull) {
+		t.Errorf("%d seeds of %d attempts, %v", len(seeds), attempts, err)
+	}
+	tried := 0
+	want := new(Generation)
+	if g, err := attempt(func(hash.Seed) (*Generation, error) {
+		if tried++; tried < attempts {
+			return nil, full
+		}
+		return want, nil
+	}); g != want || err != nil {
+		t.Errorf("after %d attempts that found no room: %v", tried-1, err)
+	}
+	tried = 0
+	if _, err := attempt(func(hash.Seed) (*Generation, error) { tried++; return nil, membership.ErrNoRoom }); tried != 1 || !errors.Is(err, membership.ErrNoRoom) {
+		t.Errorf("%d attempts at what no seed mends, %v", tried, err)
+	}
+}
+
+// A change that finds no room for incoming packets changes nothing for outgoing ones, whose
+// set has room for it.
+func TestApplyWithoutRoomInOneDirection(t *testing.T) {
+	const few, many = 100, 20_000
+	var sources, destinations []key.Key
+	for i := range many + 2000 {
+		a := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+		sources, destinations = append(sources, key.Source(a)), append(destinations, key.Destination(a))
+	}
+	flow := func(i int) key.Key {
+		a := sources[i].Src
+		k, _ := key.Shape{DstBits: 32, Fields: key.FieldDstPort}.Of(key.Tuple{Src: a, Dst: a, HasPorts: true, DstPort: 53})
+		return k
+	}
+	lists := []List{
+		ofKeys(List{Name: "in"}, sources[:few]...),
+		ofKeys(List{Name: "out", Direction: Out}, append(destinations[:many:many], flow(many))...),
+		ofKeys(List{Name: "out, too", Direction: Out}, destinations[:few]...),
+	}
+	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
+		t.Run(mode.String(), func(t *testing.T) {
+			g, err := Reference(lists, Config{Mode: mode, Outgoing: &Telemetry{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			verdicts := func() (got [][2]verdict.Outcome) {
+				remote := netip.MustParseAddr("198.51.100.1")
+				for _, k := range sources {
+					a := k.Src
+					in := packet.Frame(key.Tuple{Src: a, Dst: remote, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 53})
+					out := packet.Frame(key.Tuple{Src: remote, Dst: a, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 53})
+					got = append(got, [2]verdict.Outcome{g.Decide(in), g.Out().Decide(out)})
+				}
+				return got
+			}
+			before, keys := verdicts(), [2]int{g.Block.Len(), g.Out().Block.Len()}
+			outgoing := []Change{
+				delta(2, append(destinations[many:many+500:many+500], flow(many+1000)),
+					append(destinations[few/2:2*few:2*few], flow(many))), // some stay on the other list
+				delta(3, destinations[many+500:many+600], nil),
+			}
+			for name, incoming := range map[string]Change{
+				"too many": delta(1, sources[many:], sources[:few]),
+				"a shape":  delta(1, append(sources[many:many+10:many+10], flow(0)), sources[:few]),
+			} {
+				changes := slices.Concat(outgoing, []Change{incoming})
+				if n, err := g.Apply(changes); n != 0 || !needsNext(err) {
+					t.Fatalf("%s: %d entries changed: %v", name, n, err)
+				}
+				if now := [2]int{g.Block.Len(), g.Out().Block.Len()}; now != keys {
+					t.Errorf("%s: %d keys of incoming and outgoing packets, want %d", name, now, keys)
+				}
+				for i, now := range verdicts() {
+					if now != before[i] {
+						t.Fatalf("%s: %v: %+v, want %+v", name, sources[i].Src, now, before[i])
+					}
+				}
+				for i, l := range g.Out().Lists() {
+					if l.Contents.Len() != lists[i].Contents.Len() {
+						t.Errorf("%s: %d entries of outgoing packets in list %s, want %d", name, l.Contents.Len(), l.Name, lists[i].Contents.Len())
+					}
+				}
+			}
+			if n, err := g.Apply(append(outgoing, add(1, sources[many]))); n != 500+1+2*few-few/2+1+100+1 || err != nil {
+				t.Errorf("a change for which both have room: %d entries, %v", n, err)
+			}
+		})
+	}
+}
+
 func TestApplyNoRoom(t *testing.T) {
 	prefix := func(s string) key.Key { return key.Source(netip.MustParsePrefix(s)) }
 	var keys []key.Key
@@ -558,13 +671,13 @@ func TestSpare(t *testing.T) {
 		common = append(common, k)
 	}
 	lists := []List{ofKeys(List{Name: "few"}, common...), ofKeys(List{Name: "many"}, slices.Concat(far, common)...)}
-	if spare := Spare(lists, 1); len(spare) != len(common) {
+	if spare := NewCensus(lists).Spare(1); len(spare) != len(common) {
 		t.Errorf("beside a list that does not fit, %d flows are spared", len(spare))
 	}
 	if Fits(lists) == nil {
 		t.Fatal("the lists fit")
 	}
-	spare := Spare(lists, 2)
+	spare := NewCensus(lists).Spare(2)
 	if len(spare) == 0 || len(spare) > len(far)/2 {
 		t.Errorf("%d of %d flows are spared", len(spare), len(far))
 	}
@@ -577,7 +690,7 @@ func TestSpare(t *testing.T) {
 	if err := Fits(lists); err != nil {
 		t.Errorf("without those that are spared: %v", err)
 	}
-	if n := Spare(lists, 2); n != nil {
+	if n := NewCensus(lists).Spare(2); n != nil {
 		t.Errorf("of those that fit, %d are spared", len(n))
 	}
 }
@@ -633,6 +746,29 @@ func TestDirection(t *testing.T) {
 	}
 	if d := Both; d.UnmarshalText([]byte("up")) == nil || d != Both {
 		t.Error("a direction up")
+	}
+}
+
+// The sides of IPv4 and IPv6 lists are known, whichever they are; allow lists have none.
+func TestBlockSides(t *testing.T) {
+	v4 := list.Entries{V4: []list.V4Prefix{list.V4(1<<24, 32)}}.Set()
+	v6 := list.Entries{V6: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}.Set()
+	for _, test := range []struct {
+		list     List
+		src, dst bool
+	}{
+		{List{}, false, false},
+		{List{Contents: v4}, true, false},
+		{List{Contents: v6}, true, false},
+		{List{Contents: v4, Direction: Destination}, false, true},
+		{List{Contents: v6, Direction: Destination}, false, true},
+		{List{Contents: v6, Direction: Both}, true, true},
+		{List{Contents: list.SetOf(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), Proto: 47}.Key())}, true, true},
+		{List{Contents: v4, Allow: true}, false, false},
+	} {
+		if src, dst := BlockSides([]List{test.list}); src != test.src || dst != test.dst {
+			t.Errorf("%v, allow %t: sources %t, destinations %t", test.list.Direction, test.list.Allow, src, dst)
+		}
 	}
 }
 

@@ -107,6 +107,14 @@ func (t *Trackers) Banks(tracker, bank int) []*sketch.Bank {
 	return banks
 }
 
+// Hash returns the hash of a flow of a tracker, under which penalties are stored.
+func (t *Trackers) Hash(tracker int, k key.Key) uint64 { return t.trackers[tracker].Hash(k) }
+
+// SourceHash returns the hash under which a tracker spares the packets of a source.
+func (t *Trackers) SourceHash(tracker int, src netip.Addr) uint64 {
+	return verdict.SourceHash(src, t.trackers[tracker].Secret)
+}
+
 // Pairs returns what a guard remembers in bank 0 or 1, nil for a tracker of packets.
 func (t *Trackers) Pairs(tracker, bank int) *digest.Filter {
 	if g := t.trackers[tracker].guard(t.PairWords(tracker, bank)); g != nil {

@@ -368,6 +368,13 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: %v", c.url, err)
 		}
 	}
+	drops := FlowSamples
+	if err := drops.UnmarshalText([]byte("all")); err == nil || drops != FlowSamples {
+		t.Errorf("drops reported as all: %q, %v", drops, err)
+	}
+	if err := drops.UnmarshalText([]byte("notifications")); err != nil || drops != Notifications {
+		t.Errorf("%q, %v", drops, err)
+	}
 	s := Spec{}
 	s.SetDefaults()
 	s.Collectors = []Collector{collector("udp://a:1"), collector("tls://a:1")}

@@ -96,6 +96,24 @@ func TestSFlowSampling(t *testing.T) {
 	}
 }
 
+// What is dropped for a reason of its own has a number of its own, by the registry of sFlow.
+func TestDropReasons(t *testing.T) {
+	const unknown, acl, shaping = 256, 258, 261
+	same := map[verdict.Reason]uint32{
+		verdict.Blocked: acl, verdict.Heavy: acl, verdict.RateLimited: shaping, verdict.Policed: shaping, verdict.Looped: unknown,
+	}
+	used := make(map[uint32]verdict.Reason)
+	for r := range verdict.NumReasons {
+		got := dropReason(r)
+		if want, ok := same[r]; ok && got != want {
+			t.Errorf("%v has the number %d, want %d", r, got, want)
+		} else if other, twice := used[got]; !ok && got != unknown && twice {
+			t.Errorf("%v and %v have the number %d", r, other, got)
+		}
+		used[got] = r
+	}
+}
+
 // words reads a datagram behind its header as sflow_drops.txt describes it.
 func words(b []byte) (all []uint32) {
 	for ; len(b) >= 4; b = b[4:] {

@@ -24,12 +24,35 @@ type contents struct {
 	decisions decisions // CrowdSec's
 }
 
+// restPerWork is how long a source from a URL rests after an attempt that has failed, in
+// proportion to the processor time that this took: five seconds, which is the most by
+// default, are an hour's.
+const restPerWork = 720
+
+// lockAttempt waits until no other attempt of the source goes on.
+func (s *source) lockAttempt(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case s.attempting <- struct{}{}:
+		return nil
+	}
+}
+
+func (s *source) unlockAttempt() { <-s.attempting }
+
 // attempt tries to read a source, and with accept takes contents that are not
 // plausible, too. It fails only if ctx ends.
 func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, error) {
-	s.attempting.Lock()
-	defer s.attempting.Unlock()
-	o := Outcome{Source: s.name, Began: time.Now()}
+	o := Outcome{Source: s.name}
+	if err := s.lockAttempt(ctx); err != nil {
+		return o, err
+	}
+	defer s.unlockAttempt()
+	if s.URL == "" && !isStream(string(s.File)) {
+		defer reading.take(ctx)()
+	}
+	o.Began = time.Now()
 	s.restore()
 	if left, expired := s.decisions.active(o.Began); expired {
 		s.decisions = left
@@ -46,7 +69,8 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		to.path = ""
 	}
 	defer to.discard()
-	b, c, err := f.read(ctx, s, old, to, accept)
+	w := list.NewWork(ctx, s.maxCPU())
+	b, c, err := f.read(ctx, w, s, old, to, accept)
 	if ctx.Err() != nil {
 		return o, ctx.Err()
 	}
@@ -72,6 +96,9 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		}
 	default:
 		o.Result = New
+		if old == nil {
+			c.First = c.Read
+		}
 	}
 	if err == nil {
 		undecided = f.save(s, &o, c, old, undecided, to)
@@ -80,14 +107,25 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		}
 	}
 	o.Changed = o.Changed || o.Result == New
+	if s.URL != "" {
+		o.rest = min(restPerWork*w.Spent(), maxRetryAfter)
+	}
 	if c != nil {
 		o.Entries = c.entries.Len()
 	}
 	o.Ended = time.Now()
+	f.conclude(s, c, &o, undecided)
+	return o, nil
+}
 
+// conclude makes contents the current ones of a source, and counts its failures.
+func (f *Feed) conclude(s *source, c *contents, o *Outcome, undecided *candidate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.current, s.last, s.undecided = c, o, undecided
+	if o.Result == Failed && (s.failures > 0 || !o.brokenOff()) {
+		o.retryAfter = max(o.retryAfter, o.rest)
+	}
+	s.current, s.last, s.undecided = c, *o, undecided
 	if len(s.asked) > 0 { // otherwise a connection was reused
 		s.servers = s.asked
 	}
@@ -103,7 +141,6 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 	case undecided == nil: // else Keep or Revert counts
 		s.failures = 0
 	}
-	return o, nil
 }
 
 // save saves contents, or leaves them to Keep and Revert. It returns what is then
@@ -115,9 +152,12 @@ func (f *Feed) save(s *source, o *Outcome, c, old *contents, undecided *candidat
 			undecided = &candidate{former: old, decisions: s.decisions}
 		}
 		o.Unsaved = to.finish(c.record)
-		undecided.unsaved = o.Unsaved
+		if undecided.unsaved = o.Unsaved; o.Unsaved == nil {
+			f.age(s, c, undecided.former)
+		}
 	case !c.saved && undecided == nil:
 		if o.Unsaved = to.finish(c.record); o.Unsaved == nil {
+			f.age(s, c, old)
 			o.Unsaved = f.promote(s)
 		}
 		c.saved = o.Unsaved == nil
@@ -136,7 +176,7 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 
 // read reads a source, given its active contents, nil for none. It fails for
 // all contents that must not become active.
-func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer, accept bool) (*body, *contents, error) {
+func (f *Feed) read(ctx context.Context, w *list.Work, s *source, old *contents, to io.Writer, accept bool) (*body, *contents, error) {
 	var known validator
 	// Otherwise it must be read in full, to be saved or for another checksum.
 	if old != nil && old.saved && !accept && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
@@ -148,7 +188,7 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer,
 	case s.URL == "":
 		b, err = s.files(ctx, known, old != nil)
 	case f.Format.Kind == CrowdSec:
-		b, err = s.stream(ctx)
+		b, err = s.stream(ctx, w)
 	default:
 		b, err = s.download(ctx, known)
 	}
@@ -159,7 +199,7 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer,
 	if s.SignatureURL != "" {
 		to = io.MultiWriter(to, &text)
 	}
-	c, err := f.receive(s, b, to)
+	c, err := f.receive(w, s, b, to)
 	if b.whole != nil {
 		if changed := b.whole(); changed != nil {
 			err = changed
@@ -179,10 +219,11 @@ func (f *Feed) read(ctx context.Context, s *source, old *contents, to io.Writer,
 	}
 	if err == nil {
 		c.Accepted = accept
+		c.jump(old, float64(f.MaxShrink))
 		if b.stated || accept {
-			c.refer(nil)
+			c.refer(nil, float64(f.MaxShrink))
 		} else {
-			c.refer(old)
+			c.refer(old, float64(f.MaxShrink))
 		}
 	}
 	if err == nil && !b.stated && !accept {
@@ -211,7 +252,15 @@ func (f *Feed) plausible(s *source, c, old *contents) error {
 	case old == nil || s.URL == "":
 		return nil
 	}
-	reference, share := old.reference(c.Read), float64(f.MaxShrink)
+	// CrowdSec's decisions expire during an absence, after which all of them are read.
+	reference, share := old.reference(c.Read), float64(f.MaxShrink) // no less than old has
+	if f.MaxGrowth > 0 && f.Format.Kind != CrowdSec && float64(n) > f.MaxGrowth*reference+growthSlack {
+		return fail(Grown, "%d entries, up from %.0f: more than %g times as many, and %d (refresh --accept or a larger max_growth accepts it)",
+			n, reference, f.MaxGrowth, growthSlack)
+	}
+	if before, recent := old.beforeJump(c.Read); recent {
+		reference = min(reference, before)
+	}
 	if lost := reference - float64(n); lost > share*reference {
 		return fail(Shrunk, "%d entries, down from %.0f: more than %g%% removed (refresh --accept or a larger max_shrink accepts it)",
 			n, reference, 100*share)
@@ -231,17 +280,52 @@ func (c *contents) reference(now time.Time) float64 {
 	return n + max(c.Reference-n, 0)*math.Exp2(-since.Hours()/referenceHalfLife.Hours())
 }
 
-// refer sets what later contents are compared with, given the contents before.
-func (c *contents) refer(old *contents) {
-	c.Reference, c.ReferredAt = float64(c.entries.Len()), c.Read
-	if old != nil {
-		c.Reference = max(c.Reference, old.reference(c.Read))
+// refer sets what later contents are compared with, given the contents before. Contents
+// that are back from a jump are compared with what there was before it.
+func (c *contents) refer(old *contents, maxShrink float64) {
+	n := float64(c.entries.Len())
+	c.Reference, c.ReferredAt = n, c.Read
+	if old == nil {
+		return
+	}
+	reference := old.reference(c.Read)
+	if before, recent := old.beforeJump(c.Read); recent && n < (1-maxShrink)*reference {
+		reference = min(reference, before)
+	}
+	c.Reference = max(n, reference)
+}
+
+// jumpMemory is for how long the number of entries before a jump counts: a source
+// whose mistake was taken may return to what it was.
+const jumpMemory = 7 * 24 * time.Hour
+
+// leastJump is the number of entries that a jump adds at least: of a few entries, any
+// change is a large one.
+const leastJump = 1000
+
+// beforeJump returns the number of entries before the source grew by so many that to
+// lose them again would be refused, and whether that is recent.
+func (c *contents) beforeJump(now time.Time) (entries float64, recent bool) {
+	return c.Before, !c.Jumped.IsZero() && now.Sub(c.Jumped) < jumpMemory
+}
+
+// jump notes whether the contents are a jump from those before, or follow one.
+func (c *contents) jump(old *contents, maxShrink float64) {
+	if old == nil {
+		return
+	}
+	n, had := float64(c.entries.Len()), float64(old.entries.Len())
+	switch before, recent := old.beforeJump(c.Read); {
+	case recent && n > before:
+		c.Before, c.Jumped = before, old.Jumped
+	case had > 0 && had < (1-maxShrink)*n && n-had >= leastJump:
+		c.Before, c.Jumped = had, c.Read
 	}
 }
 
 // receive reads a body to its end and copies it to a writer. If the body could
 // be read, but not parsed, it returns contents with a checksum and an error.
-func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
+func (f *Feed) receive(w *list.Work, s *source, b *body, to io.Writer) (*contents, error) {
 	sum := sha256.New()
 	to = io.MultiWriter(sum, to)
 	left, textLeft := int64(s.MaxBytes), int64(s.MaxBytes)
@@ -250,19 +334,34 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 	most := s.maxEntries(f.Format.Kind, memory())
 	c.Source, c.Read, c.validator = s.name, time.Now(), b.validator
 	var bad error
+	lines := 0
 	for _, p := range b.parts {
 		src, err := p.open()
 		if err != nil {
 			return nil, err
 		}
-		in := &input{r: src, left: &left, to: to, progress: f.Progress}
+		in := &input{r: src, left: &left, to: to, progress: f.Progress, work: w, html: b.html}
 		f.Progress.begin(p.name, sizeOf(src))
 		before := left
-		e, r, err := f.format.read(p.name, in, &textLeft, f.options(max(most-all.Weight(), 1)))
+		o := f.options(max(most-all.Weight(), 1))
+		o.Work, o.ToEnd = w, b.known
+		if s.URL != "" && !b.known {
+			o.MaxLines = max(maxURLLines-lines, 1)
+		}
+		e, r, err := f.format.read(p.name, in, &textLeft, o)
+		lines += r.Lines
+		shift := w.Begin()
 		_, _ = io.Copy(io.Discard, in) // the rest, after a parse error
-		_ = src.Close()                // opened for reading, nothing can be lost
-		if in.err != io.EOF {
+		shift.End()
+		_ = src.Close() // opened for reading, nothing can be lost
+		switch {
+		case w.Err() != nil:
+			return nil, s.ended(w)
+		case in.err != io.EOF:
 			return nil, in.err
+		}
+		if errors.Is(err, list.ErrTooManyLines) {
+			err = fail(TooLarge, "%s: more than %d lines", p.name, maxURLLines)
 		}
 		if errors.Is(err, list.ErrTooManyEntries) || err == nil && all.Weight()+e.Weight() > most {
 			err = fail(TooLarge, "%s: more than %d entries (raise max_entries to accept it)", p.name, most)
@@ -274,10 +373,38 @@ func (f *Feed) receive(s *source, b *body, to io.Writer) (*contents, error) {
 		c.reports = append(c.reports, r)
 		c.Files = append(c.Files, recordFile{p.name, before - left})
 	}
-	c.entries = all.Set()
+	if c.entries = sorted(w, all); w.Err() != nil {
+		return nil, s.ended(w)
+	}
 	sum.Sum(c.sum[:0])
 	c.SHA256, c.Entries = hex.EncodeToString(c.sum[:]), c.entries.Len()
 	return c, bad
+}
+
+// sorted returns entries as a set, nil if the work's context ends before.
+func sorted(w *list.Work, all list.Entries) *list.Set {
+	set := make(chan *list.Set, 1)
+	go func() { // which cannot be interrupted
+		shift := w.Begin()
+		s := all.Set()
+		shift.End() // before its time is looked at
+		set <- s
+	}()
+	select {
+	case s := <-set:
+		return s
+	case <-w.Done():
+		return nil
+	}
+}
+
+// ended returns why reading has ended early.
+func (s *source) ended(w *list.Work) error {
+	err := w.Err()
+	if errors.Is(err, list.ErrTooMuchWork) {
+		err = fail(TooLarge, "%s: reading takes more than %v of processor time (raise max_cpu to accept it)", s.name, s.MaxCPU)
+	}
+	return err
 }
 
 func (f *Feed) options(maxEntries int) list.Options {
@@ -306,13 +433,29 @@ type input struct {
 	err  error // the source's own error, unwrapped; io.EOF at the end
 
 	progress *Progress
+	work     *list.Work  // a part of which the caller has begun
+	html     bool        // it is served as HTML
+	shift    *list.Shift // that part; nil: it is not counted here
 }
 
-func (in *input) Read(p []byte) (int, error) {
+// In says in which part of the work the input is read: a decompressor may read all of it
+// and return nothing.
+func (in *input) In(s *list.Shift) {
+	if in != nil {
+		in.shift = s
+	}
+}
+
+func (in *input) Read(p []byte) (n int, err error) {
+	if in.err == nil {
+		if in.err = in.shift.Check(); in.err == nil {
+			in.err = in.work.Err()
+		}
+	}
 	if in.err != nil {
 		return 0, in.err
 	}
-	n, err := in.r.Read(p)
+	in.work.Idle(func() { n, err = in.r.Read(p) })
 	if *in.left -= int64(n); *in.left < 0 {
 		n, err = 0, fail(TooLarge, "more bytes than max_bytes allows")
 	}
@@ -329,6 +472,7 @@ func (s *source) download(ctx context.Context, known validator) (*body, error) {
 		return nil, err
 	}
 	b := &body{parts: []part{{s.name, func() (io.ReadCloser, error) { return a, nil }}}}
+	b.html = isHTML(a.Header.Get("Content-Type"))
 	b.ETag, b.LastModified = a.Header.Get("ETag"), a.Header.Get("Last-Modified")
 	return b, nil
 }

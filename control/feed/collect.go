@@ -19,6 +19,7 @@ var errLongRecord = fmt.Errorf("a record of more than %d bytes", maxRecord)
 // lines counts the lines that are read from r, and maps offsets to lines.
 type lines struct {
 	r     io.Reader
+	most  int // lines; 0: no limit
 	read  int64
 	last  byte    // the last byte read
 	ends  []int64 // offsets of the line ends after the last offset looked up
@@ -51,6 +52,10 @@ func (l *lines) Read(p []byte) (int, error) {
 		} else {
 			l.ended++
 		}
+	}
+	if ended := l.ended + len(l.ends); l.most > 0 && ended > l.most {
+		l.err = fmt.Errorf("%w: more than %d", list.ErrTooManyLines, l.most)
+		return 0, l.err
 	}
 	if n > 0 {
 		l.last = p[n-1]
@@ -139,11 +144,28 @@ func notPrintable(r rune) bool { return r < ' ' || r > '~' }
 // bad records text that is not a value.
 func (c *collector) bad(at place, text string, err error) {
 	c.report.Bad++
+	if c.report.Bad%hopelessStep == 0 {
+		c.flush()
+		c.judge()
+	}
 	if len(c.report.Errors) == list.MaxErrors {
 		return
 	}
 	c.flush() // keeps errors in order
 	c.describe(at, text, err)
+}
+
+// hopelessStep is the number of bad values between two looks whether they are too many.
+const hopelessStep = 1000
+
+// judge ends reading where there are too many bad values.
+func (c *collector) judge() {
+	if c.options.ToEnd {
+		return
+	}
+	if err := c.report.Hopeless(c.options.MaxBad); err != nil && c.text.err == nil {
+		c.text.err = err
+	}
 }
 
 // describe adds a bad value to the report, unless that has enough of them.
@@ -175,14 +197,21 @@ func (c *collector) flush() {
 		}
 		return
 	}
-	o := list.Options{Lenient: c.options.Lenient, IgnorePorts: c.options.IgnorePorts, MaxBad: 1}
+	o := list.Options{Lenient: c.options.Lenient, IgnorePorts: c.options.IgnorePorts, MaxBad: 1, Work: c.options.Work}
 	if c.options.MaxEntries > 0 {
 		// With no room left, one more entry is too many.
 		o.MaxEntries = max(c.options.MaxEntries-c.entries.Weight(), 1)
 	}
-	// It fails only for too many entries: memory is readable, and no share of bad
-	// lines exceeds 1.
-	e, r, err := list.Parse(c.report.File, bytes.NewReader(c.values), o)
+	var e list.Entries
+	var r list.Report
+	var err error
+	o.Work.Idle(func() { e, r, err = list.Parse(c.report.File, bytes.NewReader(c.values), o) })
+	if ended := o.Work.Err(); ended != nil {
+		c.text.err, c.entries = ended, list.Entries{}
+		return
+	}
+	// Otherwise it fails only for too many entries: memory is readable, and no share
+	// of bad lines exceeds 1.
 	if err == nil && c.options.MaxEntries > 0 && c.entries.Weight()+e.Weight() > c.options.MaxEntries {
 		err = list.ErrTooManyEntries
 	}
@@ -197,6 +226,7 @@ func (c *collector) flush() {
 	for _, le := range r.Errors {
 		c.describe(c.places[le.Line-1], le.Text, le.Err)
 	}
+	c.judge()
 }
 
 // finish returns the collected entries, or rejects them if err is set or too

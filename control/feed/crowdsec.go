@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 	"unique"
 
+	"weir/control/list"
 	"weir/filter/key"
 )
 
@@ -72,7 +73,7 @@ func (d decision) enforceable() bool {
 // stream requests CrowdSec's decisions: all of them at the start and after a
 // failure, otherwise the changes. The API computes changes since its last
 // answer, whether or not that arrived.
-func (s *source) stream(ctx context.Context) (*body, error) {
+func (s *source) stream(ctx context.Context, w *list.Work) (*body, error) {
 	all := !s.synced
 	s.synced = false
 	u, err := url.Parse(string(s.URL))
@@ -93,8 +94,13 @@ func (s *source) stream(ctx context.Context) (*body, error) {
 		before = nil
 	}
 	left := int64(s.MaxBytes)
-	next, err := before.update(&input{r: a, left: &left, to: io.Discard}, s.maxEntries(CrowdSec, memory()), time.Now())
-	if err != nil {
+	shift := w.Begin()
+	next, err := before.update(&input{r: a, left: &left, to: io.Discard, work: w, shift: shift}, s.maxEntries(CrowdSec, memory()), time.Now())
+	shift.End()
+	switch {
+	case w.Err() != nil:
+		return nil, s.ended(w)
+	case err != nil:
 		return nil, err
 	}
 	for value, d := range next {
@@ -253,7 +259,7 @@ func parseDecisions(text io.Reader) (decisions, error) {
 // remake rebuilds the contents from CrowdSec's decisions.
 func (f *Feed) remake(s *source) {
 	b := s.decisions.body(s.name)
-	c, err := f.receive(s, b, io.Discard)
+	c, err := f.receive(nil, s, b, io.Discard)
 	if err != nil {
 		return // cannot fail: they were parsed before
 	}

@@ -79,6 +79,11 @@ func TestCrowdSec(t *testing.T) {
 	restart := func() { f = mustOpen(t, a.config(), dir) }
 
 	step("nothing yet", decided("null", "null"), New, NoFailure, "")
+	restart()
+	if !f.Known() {
+		t.Error("after a restart, nothing yet: a start would wait for it")
+	}
+	step("nothing after a restart", decided("null", "null"), Unchanged, NoFailure, "")
 	step("still nothing", decided("[]", "[]"), Unchanged, NoFailure, "")
 	step("new", decided("["+ban("192.0.2.1", "3h59m57.123456789s")+","+
 		`{"duration":"4h","scope":"Range","type":"ban","value":"198.51.100.7/24"},`+ // a network, whatever its host bits
@@ -109,7 +114,7 @@ func TestCrowdSec(t *testing.T) {
 	for _, q := range a.asked {
 		startup = append(startup, strings.TrimPrefix(q, "origins=cscli&startup="))
 	}
-	if got, want := strings.Join(startup, " "), "true false false false false true false true true true true true true true false"; got != want {
+	if got, want := strings.Join(startup, " "), "true true false false false false true false true true true true true true true false"; got != want {
 		t.Errorf("startup\n%s, want\n%s", got, want)
 	}
 }
@@ -206,7 +211,7 @@ func TestExpiry(t *testing.T) {
 		// As after a successful attempt.
 		s.decisions = decisions{"192.0.2.1": {Expires: time.Now().Add(time.Minute)}, "192.0.2.2": {Expires: time.Now().Add(time.Hour)}, "192.0.2.3": {Expires: time.Now().Add(2 * time.Hour)}}
 		to := &spool{path: s.saved}
-		held, err := f.receive(s, s.decisions.body(s.name), to)
+		held, err := f.receive(nil, s, s.decisions.body(s.name), to)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,3 +246,20 @@ var backThen = time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (rt roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return rt(r) }
+
+// After an absence, in which most decisions have expired, CrowdSec may have many new ones.
+func TestAfterAbsence(t *testing.T) {
+	a, dir := newLAPI(t), t.TempDir()
+	c := a.config()
+	c.Sources[0].MaxBytes = 16 << 20
+	a.next = decided("["+ban("192.0.2.1", "1h")+"]", "null")
+	fetch(t, mustOpen(t, c, dir))
+	var all []string
+	for address := range strings.FieldsSeq(addresses(20_011)) {
+		all = append(all, ban(address, "1h"))
+	}
+	a.next = decided("["+strings.Join(all, ",")+"]", "null")
+	if o := fetch(t, mustOpen(t, c, dir)); o.Result != New || o.Entries != len(all) {
+		t.Errorf("%d entries: %v", o.Entries, o.Err)
+	}
+}

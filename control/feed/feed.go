@@ -84,12 +84,12 @@ type source struct {
 	saved  string // path of the saved file; "": not saved
 	client *http.Client
 
-	agent    string                // the User-Agent of requests
-	internal func(netip.Addr) bool // isInternal
+	agent   string                 // the User-Agent of requests
+	reachOf func(netip.Addr) reach // reachOf
 
-	attempting sync.Mutex // locked during an attempt; guards what only attempts use:
-	decisions  decisions  // CrowdSec's
-	synced     bool       // CrowdSec may send changes only
+	attempting chan struct{} // has a value during an attempt; guards what only attempts use:
+	decisions  decisions     // CrowdSec's
+	synced     bool          // CrowdSec may send changes only
 
 	certificates [sha256.Size]byte // digest of the files that the client was made from
 
@@ -121,16 +121,19 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 // Open returns a feed with the contents that were saved below directory. It
 // fails only for a bad configuration: unusable saved contents are left in
 // place, and reported by [Feed.Status]. Without a directory, contents are kept
-// in memory only.
-func Open(c Config, directory string) (*Feed, error) {
+// in memory only. Open fails if ctx ends before they are loaded.
+func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 	f, err := open(c, directory)
 	if err != nil {
 		return nil, fmt.Errorf("feed %s: %w", c.Name, err)
 	}
 	for _, s := range f.sources {
 		if directory != "" {
-			s.last = f.load(s)
+			s.last = f.load(ctx, s)
 		}
+	}
+	if directory != "" && ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	return f, nil
 }
@@ -177,8 +180,8 @@ func open(c Config, directory string) (*Feed, error) {
 		s := &source{
 			Source: src,
 			name:   src.String(),
-			client: newClient(src, isInternal), internal: isInternal, agent: agent(c.Format.Kind, c.Version),
-			sooner: make(chan struct{}, 1),
+			client: newClient(src, reachOf), reachOf: reachOf, agent: agent(c.Format.Kind, c.Version),
+			attempting: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
 		}
 		if directory != "" {
 			s.saved = filepath.Join(directory, c.Name, src.id())
@@ -208,6 +211,21 @@ func (f *Feed) Version() uint64 { return f.version.Load() }
 // Local reports whether all sources are files and directories.
 func (f *Feed) Local() bool {
 	return !slices.ContainsFunc(f.sources, func(s *source) bool { return s.URL != "" })
+}
+
+// Once reports whether a source can be read only once: a pipe, or standard input.
+func (f *Feed) Once() bool {
+	return slices.ContainsFunc(f.sources, func(s *source) bool { return isStream(string(s.File)) })
+}
+
+// Known reports whether all sources have been read, by this process or by an earlier
+// one, which has saved what they contained: maybe nothing.
+func (f *Feed) Known() bool {
+	return !slices.ContainsFunc(f.sources, func(s *source) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.current == nil
+	})
 }
 
 // Accepted reports whether an operator has accepted the contents of a source,
@@ -246,13 +264,19 @@ func (f *Feed) Revert(version uint64, reason error) {
 	for _, s := range f.sources {
 		s.decide(version, func(c *candidate) {
 			if s.saved != "" {
-				_ = os.Remove(next(s.saved)) // else the next attempt overwrites it
+				_ = errors.Join(os.Remove(next(s.saved)), os.Remove(next(agesPath(s.saved)))) // else the next attempt overwrites it
 			}
-			defer func() { s.hasten(f.wait(s.retries(), 0)) }()
+			var rest time.Duration
+			defer func() { s.hasten(f.wait(s.retries(), rest)) }()
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			rest = s.last.rest
 			s.current, s.reverted = c.former, c
 			s.last.fail(fail(Uncompiled, "%w", reason))
+			s.last.retryAfter = rest
+			if next := time.Now().Add(rest); !s.next.IsZero() && s.next.Before(next) {
+				s.next = next
+			}
 			s.last.Entries, s.last.Unsaved = 0, nil
 			if s.current != nil {
 				s.last.Entries = s.current.entries.Len()

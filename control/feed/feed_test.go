@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -92,7 +93,7 @@ func named(name string, f Format, sources ...Source) Config {
 
 func mustOpen(t *testing.T, c Config, directory string) *Feed {
 	t.Helper()
-	f, err := Open(c, directory)
+	f, err := Open(t.Context(), c, directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func TestLastKnownGood(t *testing.T) {
 		{"500", status(500), BadStatus, "500"},
 		{"204", status(204), BadStatus, "204"},
 		{"unconditional 304", status(304), NoFailure, ""}, // asked: good has a tag
-		{"error page", text("<html>\n<body>504 Gateway Time-out</body>\n</html>\n"), Garbage, "too many bad lines"},
+		{"error page", text("<html>\n<body>504 Gateway Time-out</body>\n</html>\n"), Garbage, "a page of HTML"},
 		{"empty", text(""), Empty, "no entries"},
 		{"only comments", text("# 192.0.2.1\n\n"), Empty, "no entries"},
 		{"shrunk", text("192.0.2.1\n"), Shrunk, "1 entries, down from 4"},
@@ -627,6 +628,120 @@ func TestMaxShrink(t *testing.T) {
 	}
 }
 
+// addresses returns a text of n addresses.
+func addresses(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "20.%d.%d.%d\n", i>>16, i>>8&0xff, i&0xff)
+	}
+	return b.String()
+}
+
+func TestMaxGrowth(t *testing.T) {
+	for _, c := range []struct {
+		most          float64
+		before, after int
+		ok            bool
+	}{
+		{DefaultMaxGrowth, 5000, 60_000, true},
+		{DefaultMaxGrowth, 5000, 60_001, false},
+		{DefaultMaxGrowth, 1, 10_010, true},
+		{DefaultMaxGrowth, 1, 10_011, false},
+		{1, 20_000, 30_001, false},
+		{20, 5000, 60_001, true},
+		{0, 1, 60_001, true},
+	} {
+		s := serve(t, text(addresses(c.before)))
+		conf := config(from(s))
+		conf.Sources[0].MaxBytes, conf.MaxGrowth = 16<<20, c.most
+		f := mustOpen(t, conf, "")
+		fetch(t, f)
+		s.now(text(addresses(c.after)))
+		if o := fetch(t, f); (o.Result == New) != c.ok || !c.ok && o.Failure != Grown {
+			t.Errorf("%+v: %v, %v", c, o.Result, o.Err)
+		}
+		if _, err := f.Accept(t.Context()); err != nil || f.Contents().Len() != c.after {
+			t.Errorf("%+v: accepted: %d entries, %v", c, f.Contents().Len(), err)
+		}
+	}
+}
+
+// A source may return to what it had not long ago.
+func TestVolatile(t *testing.T) {
+	s := serve(t, text(addresses(20_000)))
+	conf := config(from(s))
+	conf.Sources[0].MaxBytes, conf.MaxShrink = 16<<20, 1
+	f := mustOpen(t, conf, "")
+	for _, n := range []int{20_000, 5, 20_000, 7, 20_000} {
+		s.now(text(addresses(n)))
+		if o := fetch(t, f); o.Result != New {
+			t.Fatalf("%d entries: %v", n, o.Err)
+		}
+	}
+	s.now(text(addresses(250_000)))
+	if o := fetch(t, f); o.Failure != Grown {
+		t.Errorf("%v, %v", o.Result, o.Err)
+	}
+}
+
+// A source that has grown by mistake may return to its size for a week, after a restart,
+// too.
+func TestBackFromGrowth(t *testing.T) {
+	s := serve(t, text(addresses(1000)))
+	conf := config(from(s))
+	conf.Sources[0].MaxBytes = 16 << 20
+	dir := t.TempDir()
+	f := mustOpen(t, conf, dir)
+	fetch(t, f)
+	for _, n := range []int{9000, 9100} {
+		s.now(text(addresses(n)))
+		if o := fetch(t, f); o.Result != New {
+			t.Fatal(o.Err)
+		}
+	}
+	f = mustOpen(t, conf, dir)
+	s.now(text(addresses(400)))
+	if o := fetch(t, f); o.Failure != Shrunk {
+		t.Errorf("less than half of what it had before: %v, %v", o.Result, o.Err)
+	}
+	s.now(text(addresses(600)))
+	if o := fetch(t, f); o.Result != New {
+		t.Errorf("back: %v, %v", o.Result, o.Err)
+	}
+	s.now(text(addresses(9000)))
+	fetch(t, f)
+	f.sources[0].current.Jumped = time.Now().Add(-jumpMemory)
+	s.now(text(addresses(600)))
+	if o := fetch(t, f); o.Failure != Shrunk {
+		t.Errorf("back after a week: %v, %v", o.Result, o.Err)
+	}
+}
+
+// Once a source is back from a jump, its next versions are compared with what it was
+// before, soon and when the jump is forgotten.
+func TestAfterBackFromGrowth(t *testing.T) {
+	for _, back := range []int{1001, 1000, 999} {
+		s := serve(t, text(addresses(1000)))
+		conf := config(from(s))
+		conf.Sources[0].MaxBytes = 16 << 20
+		f := mustOpen(t, conf, "")
+		fetch(t, f)
+		for _, n := range []int{9000, back, 998, 997} {
+			s.now(text(addresses(n)))
+			if o := fetch(t, f); o.Result != New {
+				t.Errorf("back at %d, then %d: %v", back, n, o.Err)
+			}
+			if c := f.sources[0].current; n < 9000 && !c.Jumped.IsZero() {
+				c.Jumped = time.Now().Add(-jumpMemory)
+			}
+		}
+		s.now(text(addresses(400)))
+		if o := fetch(t, f); o.Failure != Shrunk {
+			t.Errorf("back at %d, then 400: %v, %v", back, o.Result, o.Err)
+		}
+	}
+}
+
 // backdate makes files old enough to be recognised as unchanged by their times.
 func backdate(t *testing.T, paths ...string) {
 	t.Helper()
@@ -827,6 +942,27 @@ func TestCutGarbage(t *testing.T) {
 	want(t, f, fetch(t, f), Failed, Truncated, "")
 }
 
+// A fetch that waits for another attempt ends with its context.
+func TestWaitCancelled(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(http.ResponseWriter, *http.Request) {
+		close(asked)
+		<-release
+	})
+	f := mustOpen(t, config(from(s)), "")
+	var other sync.WaitGroup
+	other.Go(func() { _, _ = f.Fetch(t.Context()) })
+	defer other.Wait()
+	defer close(release)
+	<-asked
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := f.Fetch(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > DefaultStallTimeout/2 {
+		t.Errorf("error %v after %v", err, time.Since(began))
+	}
+}
+
 func TestCancelled(t *testing.T) {
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	f := mustOpen(t, config(from(s)), t.TempDir())
@@ -882,7 +1018,7 @@ func TestConfigMistakes(t *testing.T) {
 		{"require a URL", named("x", Format{Kind: CrowdSec}, Source{File: "/x"})},
 		{"needs the column", named("x", Format{Kind: CSV}, url)},
 	} {
-		if _, err := Open(c.config, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.reason) || strings.Contains(err.Error(), "secret") {
+		if _, err := Open(t.Context(), c.config, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.reason) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%+v: error %v, want %s", c.config, err, c.reason)
 		}
 	}

@@ -17,6 +17,11 @@ type Origin struct {
 	Source string // of a directory, the file; "": the feed does not have the entry
 	Line   int    // from 1; 0: not known, as the contents cannot be read again or have no lines
 
+	// Listed is since when the source lists the entry, as far as versions are remembered, or
+	// with Earlier, a time when it already did; zero: unknown.
+	Listed  time.Time
+	Earlier bool
+
 	// What is known of an entry of CrowdSec, or of a fleet's list.
 	Added   time.Time // zero: unknown
 	Expires time.Time // zero: unknown, or never
@@ -51,9 +56,22 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 			c.decide(here, keys, origins)
 		case len(here) > 0 && c.saved:
 			f.findLines(s, c, here, keys, origins)
+			s.findAges(c, here, keys, origins)
 		}
 	}
 	return origins
+}
+
+// findAges finds since when the keys that are here, by their index, are listed.
+func (s *source) findAges(c *contents, here []int, keys []key.Key, origins []Origin) {
+	if s.saved == "" || len(here) == 0 {
+		return
+	}
+	if a := s.ages(c); a != nil {
+		for _, i := range here {
+			origins[i].Listed, origins[i].Earlier = a.listed(keys[i])
+		}
+	}
 }
 
 // findLines finds the lines of the keys that are here, by their index.
@@ -64,13 +82,15 @@ func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, ori
 	}
 	defer b.Close()
 	left := int64(math.MaxInt64)
+	o := f.options(0)
+	o.ToEnd = true
 	for _, p := range b.parts {
 		r, err := p.open()
 		if err != nil {
 			return
 		}
 		// Cannot fail: it was read before.
-		_, _, _ = f.format.scan(p.name, r, &left, f.options(0), func(line int, e list.Entries) bool {
+		_, _, _ = f.format.scan(p.name, r, &left, o, func(line int, e list.Entries) bool {
 			missing := 0
 			for _, i := range here {
 				if origins[i].Line == 0 && e.Has(keys[i]) {

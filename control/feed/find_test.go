@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/control/list"
 	"weir/filter/key"
@@ -61,7 +62,7 @@ func TestFind(t *testing.T) {
 				t.Fatal(err)
 			}
 			none := keyOf(t, "192.0.2.255")
-			if got := f.Find([]key.Key{none, keyOf(t, c.entry)}); !slices.Equal(got, []Origin{{}, c.want}) {
+			if got := placesOf(f, none, keyOf(t, c.entry)); !slices.Equal(got, []Origin{{}, c.want}) {
 				t.Errorf("found %+v, want %+v", got, c.want)
 			}
 		})
@@ -72,7 +73,9 @@ func TestFind(t *testing.T) {
 		write(t, file, "192.0.2.1\n192.0.2.2\n")
 		f := mustOpen(t, config(Source{File: Path(file)}), "")
 		fetch(t, f)
-		find := func() Origin { return f.Find([]key.Key{keyOf(t, "192.0.2.2")})[0] }
+		find := func() Origin {
+			return placesOf(f, keyOf(t, "192.0.2.2"))[0]
+		}
 		if got := find(); got != (Origin{Source: file, Line: 2}) {
 			t.Errorf("found %+v", got)
 		}
@@ -94,7 +97,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%d entries were saved", got)
 		}
 		fetch(t, f)
-		if got := f.Find([]key.Key{keyOf(t, "192.0.2.2")}); got[0] != (Origin{Source: file, Line: 3}) {
+		if got := placesOf(f, keyOf(t, "192.0.2.2")); got[0] != (Origin{Source: file, Line: 3}) {
 			t.Errorf("found %+v", got)
 		}
 		if got := mustOpen(t, c, dir).Contents().Len(); got != 2 {
@@ -108,7 +111,9 @@ func TestFind(t *testing.T) {
 		f := mustOpen(t, config(Source{File: Path(file)}), t.TempDir())
 		fetch(t, f)
 		write(t, file, "192.0.2.2\n192.0.2.3\n")
-		find := func() Origin { return f.Find([]key.Key{keyOf(t, "192.0.2.2")})[0] }
+		find := func() Origin {
+			return placesOf(f, keyOf(t, "192.0.2.2"))[0]
+		}
 		if got := find(); got != (Origin{Source: file, Line: 2}) {
 			t.Errorf("found %+v", got)
 		}
@@ -119,6 +124,15 @@ func TestFind(t *testing.T) {
 			t.Errorf("found %+v, though nothing is saved", got)
 		}
 	})
+}
+
+// placesOf returns where the entries of keys come from, without their ages.
+func placesOf(f *Feed, keys ...key.Key) []Origin {
+	origins := f.Find(keys)
+	for i := range origins {
+		origins[i].Listed, origins[i].Earlier = time.Time{}, false
+	}
+	return origins
 }
 
 // keyOf returns the key of an entry in the list format.

@@ -2,11 +2,13 @@ package feed
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
 	"weir/control/compressed"
 	"weir/control/list"
@@ -186,15 +188,26 @@ func (f *reader) read(name string, src io.Reader, left *int64, o list.Options) (
 // scan is like read; with seek, it only calls that and returns no entries.
 func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, seek seek) (list.Entries, list.Report, error) {
 	none := list.Report{File: name}
+	shift := o.Work.Begin()
+	in, _ := src.(*input)
+	in.In(shift)
+	end := sync.OnceFunc(func() {
+		in.In(nil)
+		shift.End()
+	})
+	defer end()
 	text, err := compressed.NewReader(src)
 	if err != nil {
 		return list.Entries{}, none, err
 	}
 	defer text.Close()
-	if begin, _ := text.Peek(4); isCompressed(begin) {
-		return list.Entries{}, none, errors.New("compressed twice")
+	if err := f.checkStart(name, text, o); err != nil {
+		return list.Entries{}, none, err
 	}
-	limited := limit{text, left}
+	limited := limit{r: text, left: left, work: o.Work, shift: shift, in: in}
+	if in != nil && in.html && f.Kind != Deny {
+		limited.tags = new(tags)
+	}
 	if f.Kind == Plain && seek != nil {
 		for l, err := range list.ScanReader(name, limited, o) {
 			if err != nil || !seek(l.Number, l.Entries) {
@@ -204,13 +217,15 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 		return list.Entries{}, none, nil
 	}
 	if f.Kind == Plain || f.Kind == CrowdSec {
+		end() // list.Parse begins its own
+		limited.shift = nil
 		return list.Parse(name, limited, o)
 	}
 	const mark = "\ufeff"
 	if begin, _ := text.Peek(len(mark)); string(begin) == mark {
 		_, _ = text.Discard(len(mark)) // cannot fail, it was peeked
 	}
-	c := &collector{report: none, options: o, text: lines{r: limited}, seek: seek}
+	c := &collector{report: none, options: o, text: lines{r: limited, most: o.MaxLines}, seek: seek}
 	switch f.Kind {
 	case CSV:
 		err = f.csv(c)
@@ -236,6 +251,19 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 	return c.finish(err)
 }
 
+// checkStart refuses a text by its first bytes.
+func (f *reader) checkStart(name string, text peeker, o list.Options) error {
+	if begin, _ := text.Peek(4); isCompressed(begin) {
+		return errors.New("compressed twice")
+	}
+	if begin, _ := text.Peek(pageStart); !o.ToEnd && f.Kind != Deny && isPage(begin) { // deny has sections
+		return fmt.Errorf("%s: %w", name, errPage)
+	}
+	return nil
+}
+
+type peeker interface{ Peek(n int) ([]byte, error) }
+
 // isCompressed recognises gzip and zstd streams by their first bytes.
 func isCompressed(begin []byte) bool {
 	return bytes.HasPrefix(begin, []byte{0x1f, 0x8b}) || bytes.HasPrefix(begin, []byte{0x28, 0xb5, 0x2f, 0xfd})
@@ -243,14 +271,27 @@ func isCompressed(begin []byte) bool {
 
 // limit reads r and fails if it has more bytes than allowed.
 type limit struct {
-	r    io.Reader
-	left *int64
+	r     io.Reader
+	left  *int64
+	work  *list.Work
+	shift *list.Shift // nil: the reader of the limit has it
+	tags  *tags       // of a page served as HTML; nil: none are looked for
+	in    *input      // below r; nil: something else is
 }
 
+// In lets the input count the time of a shift.
+func (l limit) In(s *list.Shift) { l.in.In(s) }
+
 func (l limit) Read(p []byte) (int, error) {
+	if err := cmp.Or(l.shift.Check(), l.work.Err()); err != nil {
+		return 0, err
+	}
 	n, err := l.r.Read(p)
 	if *l.left -= int64(n); *l.left < 0 {
 		return 0, fail(TooLarge, "decompressed to more bytes than max_bytes allows")
+	}
+	if l.tags != nil && l.tags.in(p[:n]) {
+		return 0, errPage
 	}
 	return n, err
 }

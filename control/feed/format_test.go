@@ -206,10 +206,10 @@ func TestRejected(t *testing.T) {
 		want   Failure
 		reason string
 	}{
-		{"page as csv", Format{Kind: CSV, Column: "ip"}, page, Garbage, `no column "ip"`},
-		{"page as json", jsonAt(".[]"), page, Garbage, "line 1, byte 0: invalid character '<'"},
-		{"page as nft", Format{Kind: NFTables, Sets: []string{"b"}}, page, Garbage, "no set b"},
-		{"page as ipset", Format{Kind: IPSet, Sets: []string{"b"}}, page, Garbage, "no set b"},
+		{"page as csv", Format{Kind: CSV, Column: "ip"}, page, Garbage, "a page of HTML"},
+		{"page as json", jsonAt(".[]"), page, Garbage, "a page of HTML"},
+		{"page as nft", Format{Kind: NFTables, Sets: []string{"b"}}, page, Garbage, "a page of HTML"},
+		{"page as ipset", Format{Kind: IPSet, Sets: []string{"b"}}, page, Garbage, "a page of HTML"},
 		{"compressed twice", Format{}, string(zip(t, zip(t, []byte("192.0.2.1")))), Garbage, "compressed twice"},
 		{"zipped and cut", Format{}, string(zip(t, []byte("192.0.2.1"))[:25]), Truncated, "unexpected EOF"},
 		{"zipped, wrong checksum", Format{}, strings.Replace(string(zip(t, []byte("192.0.2.1"))), "\x00\x00\xff\xff", "\x00\x01\xff\xff", 1), Garbage, ""},
@@ -266,6 +266,40 @@ func TestMaxBad(t *testing.T) {
 		}
 		if want := map[bool]int{true: 3}[ok]; e.Len() != want || report.Good != 3 || report.Bad != 1 {
 			t.Errorf("max bad %v: %d entries, report %+v", maxBad, e.Len(), report)
+		}
+	}
+}
+
+// As many lines and sets as are allowed are read, and no more.
+func TestMostLines(t *testing.T) {
+	const most = 1000
+	sets := func(n int) string {
+		var text strings.Builder
+		for i := range n {
+			fmt.Fprintf(&text, "create s%d hash:ip\n", i)
+		}
+		return text.String() + "add s0 192.0.2.1\n"
+	}
+	for _, c := range []struct {
+		name   string
+		format Format
+		text   string
+		lines  int
+		want   string // in the error
+	}{
+		{"lines", Format{Kind: CSV, Column: "1"}, strings.Repeat("192.0.2.1\n", most), most, ""},
+		{"a line more", Format{Kind: CSV, Column: "1"}, strings.Repeat("192.0.2.1\n", most+1), most, "too many lines"},
+		{"sets", Format{Kind: IPSet, Sets: []string{"s0"}}, sets(maxSets), 0, ""},
+		{"a set more", Format{Kind: IPSet, Sets: []string{"s0"}}, sets(maxSets + 1), 0, "more than 65535 sets"},
+	} {
+		r, err := newReader(c.format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := int64(enough)
+		e, _, err := r.read("feed", strings.NewReader(c.text), &left, list.Options{MaxLines: c.lines})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || err == nil && e.Len() == 0 {
+			t.Errorf("%s: %d entries, %v, want %q", c.name, e.Len(), err, c.want)
 		}
 	}
 }

@@ -30,30 +30,56 @@ var (
 // weir to servers that only this host, or its network, can reach.
 type route struct {
 	redirected atomic.Bool
-	internal   atomic.Bool // the URL's own server is one of these
+	from       atomic.Uint32 // reach of the URL's own server
 }
 
 type routeKey struct{} // of a route, in a request's context
 
-// isInternal reports whether an address is not one of the Internet's.
-func isInternal(a netip.Addr) bool {
-	a = a.Unmap()
-	return !a.IsGlobalUnicast() || a.IsPrivate() || sharedSpace.Contains(a)
+// reach says who can reach an address.
+type reach uint32
+
+const (
+	everybody  reach = iota // an address of the Internet
+	ownHost                 // loopback, or none
+	ownLink                 // link-local
+	ownNetwork              // private
+	ownAccess               // shared by the customers of a provider, or of an overlay network
+	special                 // multicast, broadcast
+)
+
+// reachOf returns who can reach an address.
+func reachOf(a netip.Addr) reach {
+	switch a = a.Unmap(); {
+	case a.IsLoopback(), a.IsUnspecified():
+		return ownHost
+	case a.IsLinkLocalUnicast():
+		return ownLink
+	case a.IsPrivate():
+		return ownNetwork
+	case sharedSpace.Contains(a):
+		return ownAccess
+	case !a.IsGlobalUnicast():
+		return special
+	}
+	return everybody
 }
 
 var sharedSpace = netip.MustParsePrefix("100.64.0.0/10") // RFC 6598
 
-// newClient returns the client for a source's requests. A redirect to an internal
-// address is followed only if the URL's own server has one; internal reports that, as
-// isInternal does.
-func newClient(s Source, internal func(netip.Addr) bool) *http.Client {
+// newClient returns the client for a source's requests. A redirect to an address that not
+// everybody can reach is followed only if the URL's own server has one of the same reach,
+// by reachOf.
+func newClient(s Source, reachOf func(netip.Addr) reach) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	// The address is checked when it is connected to: a name may have another one
 	// each time it is looked up.
 	control := func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 		r, _ := ctx.Value(routeKey{}).(*route)
 		to, err := netip.ParseAddrPort(address)
-		if r != nil && err == nil && r.redirected.Load() && !r.internal.Load() && internal(to.Addr()) {
+		if r == nil || err != nil || !r.redirected.Load() {
+			return nil
+		}
+		if of := reachOf(to.Addr()); of != everybody && of != reach(r.from.Load()) {
 			return fail(BadStatus, "redirected to %v, an internal address", to.Addr())
 		}
 		return nil
@@ -130,8 +156,8 @@ func (s *source) get(ctx context.Context, at string, known validator) (*answer, 
 	to := &route{}
 	ctx = context.WithValue(ctx, routeKey{}, to)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: s.connects, GotConn: func(c httptrace.GotConnInfo) {
-		if server, err := netip.ParseAddrPort(c.Conn.RemoteAddr().String()); err == nil && !to.redirected.Load() && s.internal(server.Addr()) {
-			to.internal.Store(true)
+		if server, err := netip.ParseAddrPort(c.Conn.RemoteAddr().String()); err == nil && !to.redirected.Load() {
+			to.from.Store(uint32(s.reachOf(server.Addr())))
 		}
 	}})
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -178,15 +204,17 @@ func (s *source) connects(_, address string) {
 	}
 }
 
+// maxRetryAfter bounds the rest of a source that has failed: a server that asks for a
+// year must not disable the feed.
+const maxRetryAfter = 24 * time.Hour
+
 // retryAfter parses a Retry-After header; it returns 0 if there is none.
 func retryAfter(s string, now time.Time) time.Duration {
-	// A server that asks for a year must not disable the feed.
-	const most = 24 * time.Hour
 	if seconds, err := strconv.Atoi(s); err == nil {
-		return min(time.Duration(min(max(seconds, 0), int(most/time.Second)))*time.Second, most)
+		return min(time.Duration(min(max(seconds, 0), int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter)
 	}
 	if t, err := http.ParseTime(s); err == nil {
-		return min(max(t.Sub(now), 0), most)
+		return min(max(t.Sub(now), 0), maxRetryAfter)
 	}
 	return 0
 }

@@ -26,7 +26,7 @@ const (
 // bytes of memory.
 func (s Source) maxEntries(kind Kind, memory int64) int {
 	if s.MaxEntries > 0 {
-		return s.MaxEntries
+		return int(s.MaxEntries)
 	}
 	most := int(max(memory/bytesPerEntry, 1))
 	if kind == CrowdSec {

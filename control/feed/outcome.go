@@ -36,6 +36,7 @@ const (
 	Empty                // no entries
 	Garbage              // not in the feed's format, or with too many bad lines
 	Shrunk               // fewer entries than Config.MaxShrink allows
+	Grown                // more entries than Config.MaxGrowth allows
 	Refused              // by Config.Refuse
 	Uncompiled           // read, but the lists could not be activated with it
 	BadChecksum          // SHA-256 does not match
@@ -46,7 +47,7 @@ const (
 func (f Failure) String() string {
 	return [...]string{
 		"none", "unreachable", "status", "timeout", "stalled", "too-large", "truncated",
-		"empty", "garbage", "shrunk", "refused", "uncompiled", "checksum", "signature", "damaged",
+		"empty", "garbage", "shrunk", "grown", "refused", "uncompiled", "checksum", "signature", "damaged",
 	}[f]
 }
 
@@ -77,7 +78,14 @@ type Outcome struct {
 	Entries      int // of the source that are now active
 	Began, Ended time.Time
 
-	retryAfter time.Duration // the server's Retry-After
+	rest       time.Duration // how long the source rests if the attempt has failed, for its work
+	retryAfter time.Duration // the server's Retry-After, or the rest that applies
+}
+
+// brokenOff reports whether the attempt failed because the answer was not complete, as
+// happens to any server.
+func (o *Outcome) brokenOff() bool {
+	return o.Failure == Truncated || o.Failure == Stalled || o.Failure == TimedOut
 }
 
 // failure is an error with its kind.

@@ -9,28 +9,27 @@ import (
 	"testing"
 )
 
-// A public server must not make weir ask an internal one, at whatever hop; an internal
-// one may redirect to others.
+// A server must not make weir ask one that others cannot reach, at whatever hop, unless it is
+// as hard to reach itself.
 func TestRedirectInside(t *testing.T) {
-	asked := 0
-	var inside, outside *httptest.Server
+	at := map[string]reach{
+		"127.0.0.1": everybody, "127.0.0.2": ownNetwork, "127.0.0.3": ownNetwork, "127.0.0.4": ownHost, "127.0.0.5": ownLink, "127.0.0.6": ownAccess,
+	}
+	asked := make(map[string]int)
+	servers := make(map[string]*httptest.Server)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/in":
-			http.Redirect(w, r, inside.URL+"/list", http.StatusFound)
-		case "/twice":
-			http.Redirect(w, r, outside.URL+"/in", http.StatusFound)
-		case "/out":
-			http.Redirect(w, r, outside.URL+"/list", http.StatusFound)
-		default:
-			if strings.HasPrefix(r.Host, "127.0.0.2:") {
-				asked++
-			}
-			_, _ = w.Write([]byte("192.0.2.1\n"))
+		// The path has the addresses of the servers to go on to.
+		next, rest, more := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		if more {
+			http.Redirect(w, r, servers[next].URL+"/"+rest, http.StatusFound)
+			return
 		}
+		host, _, _ := strings.Cut(r.Host, ":")
+		asked[host]++
+		_, _ = w.Write([]byte("192.0.2.1\n"))
 	})
-	serve := func(at string) *httptest.Server {
-		l, err := net.Listen("tcp", at+":0")
+	for host := range at {
+		l, err := net.Listen("tcp", host+":0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,50 +38,55 @@ func TestRedirectInside(t *testing.T) {
 		s.Listener = l
 		s.Start()
 		t.Cleanup(s.Close)
-		return s
+		servers[host] = s
 	}
-	outside, inside = serve("127.0.0.1"), serve("127.0.0.2")
-	internal := func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.2") }
-	for _, c := range []struct {
-		url  string
-		want Failure
-	}{
-		{outside.URL + "/list", NoFailure},
-		{outside.URL + "/out", NoFailure},
-		{outside.URL + "/in", BadStatus},
-		{outside.URL + "/twice", BadStatus},
-		{inside.URL + "/list", NoFailure},
-		{inside.URL + "/out", NoFailure},
-		{inside.URL + "/in", NoFailure},
-		{inside.URL + "/twice", NoFailure},
-	} {
-		f, err := Open(Config{Name: "x", Spec: DefaultSpec(Source{URL: URL(c.url)})}, "")
+	of := func(a netip.Addr) reach { return at[a.String()] }
+	try := func(follow bool, hosts ...string) {
+		t.Helper()
+		path := servers[hosts[0]].URL + "/"
+		for _, next := range hosts[1:] {
+			path += next + "/"
+		}
+		f, err := Open(t.Context(), Config{Name: "x", Spec: DefaultSpec(Source{URL: URL(path)})}, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := f.sources[0]
-		s.internal, s.client = internal, newClient(s.Source, internal)
-		asked = 0
+		s.reachOf, s.client = of, newClient(s.Source, of)
+		defer s.client.CloseIdleConnections()
+		clear(asked)
+		want, last := NoFailure, hosts[len(hosts)-1]
+		if !follow {
+			want = BadStatus
+		}
 		for range 2 { // the second time on connections that are open
 			o, err := f.Fetch(t.Context())
-			if err != nil || o[0].Failure != c.want {
-				t.Errorf("%s: %+v, %v", c.url, o, err)
+			if err != nil || o[0].Failure != want {
+				t.Errorf("%v: %+v, %v", hosts, o, err)
 			}
 		}
-		if c.want != NoFailure && asked > 0 {
-			t.Errorf("%s: the internal server was asked", c.url)
+		if !follow && asked[last] > 0 {
+			t.Errorf("%v: the last server was asked", hosts)
 		}
-		s.client.CloseIdleConnections()
+	}
+	for from, a := range at {
+		try(true, from)
+		for to, b := range at {
+			follow := b == everybody || a == b
+			try(follow, from, to)
+			try(follow, from, "127.0.0.1", to)
+		}
 	}
 }
 
-func TestIsInternal(t *testing.T) {
-	for a, want := range map[string]bool{
-		"127.0.0.1": true, "::1": true, "10.1.2.3": true, "192.168.0.1": true, "172.16.0.1": true, "169.254.169.254": true,
-		"100.64.0.1": true, "0.0.0.0": true, "::": true, "fe80::1": true, "fd00::1": true, "::ffff:10.0.0.1": true, "224.0.0.1": true,
-		"192.0.2.1": false, "8.8.8.8": false, "2001:db8::1": false, "172.32.0.1": false, "100.128.0.1": false,
+func TestReachOf(t *testing.T) {
+	for a, want := range map[string]reach{
+		"127.0.0.1": ownHost, "::1": ownHost, "::ffff:127.0.0.1": ownHost, "0.0.0.0": ownHost, "::": ownHost, "::ffff:0.0.0.0": ownHost,
+		"10.1.2.3": ownNetwork, "192.168.0.1": ownNetwork, "172.16.0.1": ownNetwork, "fd00::1": ownNetwork, "::ffff:10.0.0.1": ownNetwork,
+		"169.254.169.254": ownLink, "fe80::1": ownLink, "100.64.0.1": ownAccess, "224.0.0.1": special, "255.255.255.255": special,
+		"192.0.2.1": everybody, "8.8.8.8": everybody, "2001:db8::1": everybody, "172.32.0.1": everybody, "100.128.0.1": everybody,
 	} {
-		if got := isInternal(netip.MustParseAddr(a)); got != want {
+		if got := reachOf(netip.MustParseAddr(a)); got != want {
 			t.Errorf("%s: %v", a, got)
 		}
 	}

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"weir/control/durable"
+	"weir/control/list"
 )
 
 // A saved source is a file: the bytes as they were served, those of a
@@ -30,9 +32,16 @@ type record struct {
 	Entries int          `json:"entries"`
 	Files   []recordFile `json:"files"`
 
+	// When they were read first, if there were no contents before.
+	First time.Time `json:"first,omitzero"`
+
 	// What the number of later entries is compared with, and since when.
 	Reference  float64   `json:"reference,omitempty"`
 	ReferredAt time.Time `json:"referred_at,omitzero"`
+
+	// How many entries there were before their number jumped, and when that was.
+	Before float64   `json:"before,omitempty"`
+	Jumped time.Time `json:"jumped,omitzero"`
 
 	Signed time.Time `json:"signed,omitzero"` // as their signature says
 
@@ -56,8 +65,8 @@ var footerLen = int64(len(footer(nil)))
 // still be used.
 type spool struct {
 	path string // of the saved file; "": not saved
-	file *os.File
-	err  error
+	file *durable.File
+	err  error // of making it
 }
 
 func (s *spool) temporary() string { return s.path + ".tmp" }
@@ -71,15 +80,15 @@ func (s *spool) Write(p []byte) (int, error) {
 		s.create()
 	}
 	if s.err == nil {
-		_, s.err = s.file.Write(p)
+		_, _ = s.file.Write(p) // finish returns the error
 	}
 	return len(p), nil
 }
 
 func (s *spool) create() {
-	const owner = 0o700 // a feed may be licensed
-	if s.err = os.MkdirAll(filepath.Dir(s.path), owner); s.err == nil {
-		s.file, s.err = os.OpenFile(s.temporary(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	defer writing.take(context.Background())()
+	if s.err = durable.MkdirAll(filepath.Dir(s.path)); s.err == nil {
+		s.file, s.err = durable.Create(s.temporary())
 	}
 }
 
@@ -99,17 +108,13 @@ func (s *spool) finish(r record) error {
 	}
 	_, _ = s.Write(append(text, footer(text)...)) // never fails
 	if s.err == nil {
-		s.err = s.file.Sync()
-	}
-	if s.file != nil {
-		s.err = errors.Join(s.err, s.file.Close())
+		defer writing.take(context.Background())()
+		if s.err = errors.Join(s.file.Replace(next(s.path)), s.file.Close()); s.err != nil {
+			s.file.Discard()
+		}
 		s.file = nil
 	}
-	if s.err == nil {
-		s.err = os.Rename(s.temporary(), next(s.path))
-	}
 	if s.err != nil {
-		_ = os.Remove(s.temporary()) // useless, and may fill a disk
 		return fmt.Errorf("not saved: %w", s.err)
 	}
 	return nil
@@ -120,12 +125,13 @@ func (f *Feed) promote(s *source) error {
 	if s.saved == "" || f.ReadOnly {
 		return nil
 	}
-	err := os.Rename(next(s.saved), s.saved)
-	if err == nil {
-		err = durable.SyncDirectory(filepath.Dir(s.saved))
-	}
-	if err != nil {
+	defer writing.take(context.Background())()
+	if err := durable.Rename(next(s.saved), s.saved); err != nil {
+		_ = errors.Join(os.Remove(next(s.saved)), os.Remove(next(agesPath(s.saved)))) // it is saved with the next attempt
 		return fmt.Errorf("not saved: %w", err)
+	}
+	if durable.Rename(next(agesPath(s.saved)), agesPath(s.saved)) != nil {
+		_ = os.Remove(next(agesPath(s.saved))) // they are not known then
 	}
 	return nil
 }
@@ -133,8 +139,7 @@ func (f *Feed) promote(s *source) error {
 // discard removes the spool; after finish it does nothing.
 func (s *spool) discard() {
 	if s.file != nil {
-		_ = s.file.Close()
-		_ = os.Remove(s.temporary())
+		s.file.Discard()
 		s.file = nil
 	}
 }
@@ -192,7 +197,7 @@ func readRecord(f *os.File) (record, error) {
 
 // body returns the bytes.
 func (s *saved) body() *body {
-	b := &body{validator: s.validator}
+	b := &body{validator: s.validator, known: true}
 	at := int64(0)
 	for _, f := range s.Files {
 		section := io.NewSectionReader(s.file, at, f.Bytes)
@@ -218,8 +223,8 @@ func (s *saved) check() error {
 	return nil
 }
 
-// load loads the saved contents.
-func (f *Feed) load(s *source) Outcome {
+// load loads the saved contents. They were read before: it takes as long as it takes.
+func (f *Feed) load(ctx context.Context, s *source) Outcome {
 	o := Outcome{Source: s.name, Began: time.Now()}
 	old, err := openSaved(s.saved)
 	if old == nil && err == nil {
@@ -228,7 +233,7 @@ func (f *Feed) load(s *source) Outcome {
 	var c *contents
 	if err == nil {
 		defer old.file.Close()
-		c, err = f.receive(s, old.body(), io.Discard)
+		c, err = f.receive(list.NewWork(ctx, 0), s, old.body(), io.Discard)
 		if err != nil || c.SHA256 != old.SHA256 {
 			// Corruption causes all kinds of errors, but is the reason to
 			// report.
@@ -245,7 +250,7 @@ func (f *Feed) load(s *source) Outcome {
 	} else {
 		c.Read, c.saved = old.Read, true
 		c.Reference, c.ReferredAt, c.Accepted = old.Reference, old.ReferredAt, old.Accepted
-		c.Signed = old.Signed
+		c.Signed, c.Before, c.Jumped, c.First = old.Signed, old.Before, old.Jumped, old.First
 		s.current = c
 		c.decisions = s.decisions
 		if left, expired := s.decisions.active(time.Now()); expired {

@@ -1,6 +1,8 @@
 package feed
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"weir/control/durable/durabletest"
 )
 
 // keep writes and saves a good list, and returns the feed's configuration and
@@ -31,6 +35,7 @@ func loaded(t *testing.T, c Config, directory string) (*Feed, Outcome) {
 
 // TestDamaged truncates, extends and alters saved contents at every offset.
 func TestDamaged(t *testing.T) {
+	durabletest.WithoutSyncs(t)
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
 	whole, err := os.ReadFile(saved)
@@ -223,5 +228,70 @@ func TestNoDirectory(t *testing.T) {
 	want(t, f, o, New, NoFailure, goodText)
 	if !errors.Is(o.Unsaved, syscall.ENOTDIR) {
 		t.Error(o.Unsaved)
+	}
+}
+
+// TestDurable lets the machine crash, and steps fail, while contents are saved, at once
+// or after they are kept. Those that were saved last are loaded.
+func TestDurable(t *testing.T) {
+	source := filepath.Join(t.TempDir(), "list")
+	c := config(Source{File: Path(source)})
+	durabletest.Test{
+		Work: func(t *testing.T, d *durabletest.Disk) {
+			dir := filepath.Join(d.Dir, "feeds")
+			save := func(f *Feed, content, text string) {
+				write(t, source, content)
+				_ = d.Do(func() error {
+					o := fetch(t, f)
+					want(t, f, o, New, NoFailure, text)
+					if o.Unsaved == nil && c.Hold {
+						return f.Keep(f.Version())
+					}
+					return o.Unsaved
+				}, text)
+			}
+			c.Hold = false
+			f := mustOpen(t, c, dir)
+			save(f, good, goodText)
+			write(t, source, "damaged!") // nothing of it is left behind
+			if o := fetch(t, f); o.Failure != Garbage {
+				t.Errorf("%+v", o)
+			}
+			c.Hold = true
+			save(mustOpen(t, c, dir), less, lessText)
+		},
+		Read: func(t *testing.T, dir string, _ int) (string, error) {
+			f, o := loaded(t, c, filepath.Join(dir, "feeds"))
+			return strings.Join(textsOf(f.Contents()), " "), o.Err
+		},
+	}.Run(t)
+}
+
+// What was accepted before is loaded, although reading it anew would be given up early.
+func TestLoadKnown(t *testing.T) {
+	many := addresses(300_000)
+	for name, body := range map[string]string{
+		"page":      "<by hand>\n" + many,
+		"bad lines": strings.Repeat("x\n", 11_000) + many,
+	} {
+		s := serve(t, text(many))
+		c, dir := config(from(s)), t.TempDir()
+		c.Sources[0].MaxBytes = 16 << 20
+		f := mustOpen(t, c, dir)
+		fetch(t, f)
+		to := &spool{path: f.sources[0].saved}
+		_, _ = to.Write([]byte(body))
+		r := f.sources[0].current.record
+		sum := sha256.Sum256([]byte(body))
+		r.SHA256, r.Files = hex.EncodeToString(sum[:]), []recordFile{{s.URL, int64(len(body))}}
+		if err := to.finish(r); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.promote(f.sources[0]); err != nil {
+			t.Fatal(err)
+		}
+		if _, o := loaded(t, c, dir); o.Result != Loaded || o.Entries != 300_000 {
+			t.Errorf("%s: %v, %d entries, %v", name, o.Result, o.Entries, o.Err)
+		}
 	}
 }

@@ -25,6 +25,15 @@ const (
 	// DefaultTimeout suffices for DefaultMaxBytes at 1 MB/s.
 	DefaultTimeout = 5 * time.Minute
 
+	// DefaultMaxCPU suffices for 20 million addresses, one a line, and for some
+	// millions in JSON, on a processor that reads 4 million addresses a second: a slow
+	// or busy one may need several times as much.
+	DefaultMaxCPU = 5 * time.Second
+
+	// maxURLLines bounds the lines of a source from a URL, most of which may be blank
+	// or comments: two and a half for each of the entries that it may have.
+	maxURLLines = 50_000_000
+
 	// DefaultConnectTimeout tolerates the loss of a TCP handshake's first two
 	// packets.
 	DefaultConnectTimeout = 10 * time.Second
@@ -62,10 +71,14 @@ type Source struct {
 	// The maximum size of a source, both as served and decompressed.
 	MaxBytes quantity.Size `yaml:"max_bytes"`
 
-	// The maximum number of entries, counting duplicates, the prefixes that a range
-	// becomes, and a flow as four. Default: one for every 256 bytes of the memory of the
+	// The maximum number of entries, counting duplicates but for equal lines in a row
+	// and equal ranges, the prefixes that a range becomes, and a flow as four. Default: one for every 256 bytes of the memory of the
 	// host or control group, for crowdsec a fifth of that; for a url at most 20 million.
-	MaxEntries int `yaml:"max_entries,omitempty" min:"0" max:"1000000000"`
+	MaxEntries quantity.Count `yaml:"max_entries,omitempty" min:"0" max:"1000000000"`
+
+	// For a url, the processor time that reading it may take: its server cannot
+	// keep the host busy. A source that has failed rests in proportion to what it took.
+	MaxCPU quantity.Duration `yaml:"max_cpu"`
 
 	// The SHA-256 that the contents as served must have, in hexadecimal.
 	SHA256 SHA256 `yaml:"sha256,omitempty"`
@@ -89,7 +102,7 @@ type Source struct {
 
 // SetDefaults sets the limits to their defaults.
 func (s *Source) SetDefaults() {
-	s.Timeout, s.MaxBytes = quantity.Duration(DefaultTimeout), DefaultMaxBytes
+	s.Timeout, s.MaxBytes, s.MaxCPU = quantity.Duration(DefaultTimeout), DefaultMaxBytes, quantity.Duration(DefaultMaxCPU)
 }
 
 // Label returns the text of String.
@@ -144,13 +157,23 @@ func (s Source) validate(kind Kind) error {
 	if s.Directory == "" && len(s.Suffixes) > 0 {
 		return errors.New("suffixes require a directory")
 	}
+	if err := s.validateLimits(); err != nil {
+		return err
+	}
+	return s.validateProofs(kind)
+}
+
+// validateLimits returns what is wrong with the bounds of a fetch.
+func (s Source) validateLimits() error {
 	switch {
-	case s.MaxBytes < 0 || s.MaxEntries < 0 || s.Timeout < 0 || min(s.ConnectTimeout, s.StallTimeout) < 0:
+	case s.MaxBytes < 0 || s.MaxEntries < 0 || s.Timeout < 0 || s.MaxCPU < 0 || min(s.ConnectTimeout, s.StallTimeout) < 0:
 		return errors.New("negative limit")
 	case s.MaxBytes == 0 || s.Timeout == 0:
 		return errors.New("max_bytes or timeout is 0: nothing could be read")
+	case s.MaxCPU == 0:
+		return errors.New("max_cpu is 0: nothing could be read")
 	}
-	return s.validateProofs(kind)
+	return nil
 }
 
 // validateProofs returns what is wrong with what the contents must prove.
@@ -177,6 +200,15 @@ func (s Source) validateProofs(kind Kind) error {
 	return nil
 }
 
+// maxCPU returns the processor time that reading the source may take, 0 for no limit: a
+// file is the operator's own.
+func (s Source) maxCPU() time.Duration {
+	if s.URL == "" {
+		return 0
+	}
+	return time.Duration(s.MaxCPU)
+}
+
 // proofs is not empty if a checksum or signature is required.
 func (s Source) proofs() string { return string(s.SHA256) + string(s.SHA256URL+s.SignatureURL) }
 
@@ -199,6 +231,9 @@ type body struct {
 	taken func()       // unless nil, called when the contents become active
 
 	decisions decisions // CrowdSec's, of which it consists
+
+	html  bool // it is served as HTML
+	known bool // it was accepted before: only its whole is judged
 
 	// stated reports that the source itself lists removals: then few or no
 	// entries do not indicate a failure.

@@ -37,6 +37,10 @@ type Spec struct {
 	// The share of its entries that a source may lose from one reading to the next;
 	// if it loses more, the old contents stay.
 	MaxShrink quantity.Share `yaml:"max_shrink"`
+
+	// How many times the entries that it had a source may have after a reading, and
+	// 10,000 more; if it has more, the old contents stay. 0: any number.
+	MaxGrowth float64 `yaml:"max_growth" min:"0" max:"1000000"`
 }
 
 // The defaults of a Spec.
@@ -47,13 +51,19 @@ const (
 	// DefaultMaxShrink: real feeds change by some percent from one day to the
 	// next; half of one is what an interrupted job of its maker leaves.
 	DefaultMaxShrink = 0.5
+
+	// DefaultMaxGrowth: a feed that becomes ten times as large has become another one.
+	DefaultMaxGrowth = 10
+
+	// growthSlack is the number of entries by which a source may grow in any case.
+	growthSlack = 10_000
 )
 
 // SetDefaults sets all fields to their defaults.
 func (s *Spec) SetDefaults() {
 	*s = Spec{
 		Interval: quantity.Duration(DefaultInterval), Jitter: quantity.Duration(DefaultJitter),
-		MaxBad: list.DefaultMaxBad, MaxShrink: DefaultMaxShrink,
+		MaxBad: list.DefaultMaxBad, MaxShrink: DefaultMaxShrink, MaxGrowth: DefaultMaxGrowth,
 	}
 }
 
@@ -85,6 +95,9 @@ func DefaultSpec(sources ...Source) Spec {
 		if src.MaxBytes == 0 {
 			src.MaxBytes = limits.MaxBytes
 		}
+		if src.MaxCPU == 0 {
+			src.MaxCPU = limits.MaxCPU
+		}
 		s.Sources = append(s.Sources, src)
 	}
 	return s
@@ -98,6 +111,9 @@ func (s Spec) Validate() error {
 	quantity.Between(&errs, "jitter", s.Jitter, 0, most)
 	quantity.Between(&errs, "max_bad", s.MaxBad, 0, 1)
 	quantity.Between(&errs, "max_shrink", s.MaxShrink, 0, 1)
+	if g := s.MaxGrowth; !(g == 0 || g >= 1 && g <= 1e6) {
+		errs.Failf("max_growth", "%v is neither 0 nor between 1 and 1000000", g)
+	}
 	if _, err := newReader(s.Format); err != nil {
 		errs.Failf("format", "%w", err)
 		return errs.Err() // what sources may have depends on it

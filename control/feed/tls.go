@@ -26,7 +26,7 @@ func (s *source) connection() (*http.Client, error) {
 	}
 	if digest != s.certificates {
 		s.client.CloseIdleConnections()
-		s.client = newClient(s.Source, s.internal)
+		s.client = newClient(s.Source, s.reachOf)
 		s.client.Transport.(*http.Transport).TLSClientConfig = c
 		s.certificates = digest
 	}

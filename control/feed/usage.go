@@ -117,9 +117,11 @@ func (s *source) report(ctx context.Context, version string, u Usage, items []us
 		q.Header.Set(name, value)
 	}
 	q.Header.Set("Content-Type", "application/json")
-	s.attempting.Lock()
+	if err := s.lockAttempt(ctx); err != nil {
+		return fmt.Errorf("%s: report usage: %w", s.name, err)
+	}
 	current, err := s.connection()
-	s.attempting.Unlock()
+	s.unlockAttempt()
 	if err != nil {
 		return err
 	}

@@ -31,10 +31,12 @@ type Objection struct {
 // failsafe or an allow list lets them pass.
 func Check(lists []engine.List, p *verdict.Policy, peers []Peer) (all []Objection) {
 	in, out := engine.NewFinder(lists, false), engine.NewFinder(lists, true)
+	objects := make(map[key.Key]bool) // there are objections of peers with a key; false: none
 	for _, peer := range peers {
-		if failsafe(p, peer.Key) {
+		if objects, known := objects[peer.Key]; known && !objects || failsafe(p, peer.Key) {
 			continue
 		}
+		before := len(all)
 		// What the host sends to a peer matters as much as what it receives.
 		for _, entries := range [][]engine.Found{in.Covering(peer.Key), out.Covering(peer.Key.Reverse())} {
 			var found []Objection
@@ -47,6 +49,7 @@ func Check(lists []engine.List, p *verdict.Policy, peers []Peer) (all []Objectio
 				all = append(all, found...)
 			}
 		}
+		objects[peer.Key] = len(all) > before
 	}
 	return all
 }
@@ -59,10 +62,11 @@ func failsafe(p *verdict.Policy, k key.Key) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(p.FailsafePrefixes, func(f netip.Prefix) bool {
-		return int(k.SrcBits) >= f.Bits() && f.Contains(k.Src)
-	})
+	return slices.ContainsFunc(p.FailsafePrefixes, func(f netip.Prefix) bool { return safe(f, k) })
 }
+
+// safe reports whether all packets of a key are from a failsafe prefix.
+func safe(f netip.Prefix, k key.Key) bool { return int(k.SrcBits) >= f.Bits() && f.Contains(k.Src) }
 
 // New returns the objections that are not among others.
 func New(now, before []Objection) []Objection {
@@ -88,18 +92,26 @@ func (o Objection) String() string { return fmt.Sprintf("%v would cut off %s", o
 
 // Without returns a set without the entries of objections to a list.
 func Without(contents *list.Set, number uint16, all []Objection) *list.Set {
-	var e list.Entries
+	var keys []key.Key
 	for _, o := range all {
-		if o.List != number {
+		if o.List == number {
+			keys = append(keys, o.Entry)
+		}
+	}
+	return WithoutKeys(contents, keys...)
+}
+
+// WithoutKeys returns a set without the entries of keys, which may be in it without a side.
+func WithoutKeys(contents *list.Set, keys ...key.Key) *list.Set {
+	e := list.Entries{Flows: slices.Clone(keys)}
+	for _, k := range keys {
+		if k.Tuple() {
 			continue
 		}
-		e.Flows = append(e.Flows, o.Entry)
-		if !o.Entry.Tuple() { // it may be in the set without a side
-			if p, _ := list.PrefixOf(o.Entry); p.Addr().Is4() {
-				e.V4 = append(e.V4, list.V4Of(p))
-			} else {
-				e.V6 = append(e.V6, p)
-			}
+		if p, _ := list.PrefixOf(k); p.Addr().Is4() {
+			e.V4 = append(e.V4, list.V4Of(p))
+		} else {
+			e.V6 = append(e.V6, p)
 		}
 	}
 	if e.Len() == 0 {

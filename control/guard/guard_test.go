@@ -1,9 +1,11 @@
 package guard
 
 import (
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"weir/control/engine"
@@ -122,5 +124,50 @@ func TestLogins(t *testing.T) {
 	got := logins(dir, []netip.Addr{netip.MustParseAddr("10.0.0.2")})
 	if len(got) != 1 || got[0].What != "the login from 192.0.2.9" || got[0].Key.String() != "tcp 192.0.2.9:* > 10.0.0.2:*" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A penalty of a flow is judged as an entry of a block list is, whatever other lists block.
+func TestPenalties(t *testing.T) {
+	own := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("2001:db8::2")}
+	peers := []Peer{
+		{"own", key.Destination(netip.MustParsePrefix("10.0.0.2/32"))},
+		{"own", key.Source(netip.MustParsePrefix("10.0.0.2/32"))},
+		{"network", key.Source(netip.MustParsePrefix("10.0.0.0/24"))},
+	}
+	for _, gateway := range []string{"10.0.0.1", "fe80::1", "203.0.113.1"} {
+		peers = append(peers, toOwn("gateway "+gateway, key.Tuple{Src: netip.MustParseAddr(gateway)}, 0, own)...)
+	}
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(file, []byte("nameserver 192.0.2.53\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	peers = append(peers, resolvers(file, file, own)...)
+	policy := &verdict.Policy{FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/25")}}
+	flow := key.Tuple{
+		Src: netip.MustParseAddr("10.0.0.1"), Dst: own[0], Proto: 6, HasPorts: true, SrcPort: 1, DstPort: 2,
+	}.Key()
+	want := map[key.Key]string{
+		key.Source(netip.MustParsePrefix("10.0.0.1/32")):        "gateway 10.0.0.1",
+		key.Source(netip.MustParsePrefix("10.0.0.0/24")):        "own",
+		key.Source(netip.MustParsePrefix("10.0.0.2/32")):        "own",
+		key.Destination(netip.MustParsePrefix("10.0.0.2/32")):   "own",
+		key.Source(netip.MustParsePrefix("fe80::1/128")):        "gateway fe80::1",
+		key.Source(netip.MustParsePrefix("192.0.2.53/32")):      "the resolver 192.0.2.53",
+		key.Source(netip.MustParsePrefix("198.51.100.7/32")):    "the failsafe prefix 198.51.100.0/25",
+		key.Source(netip.MustParsePrefix("198.51.100.200/32")):  "",
+		key.Source(netip.MustParsePrefix("10.0.0.77/32")):       "", // a neighbour
+		key.Source(netip.MustParsePrefix("203.0.113.1/32")):     "", // allowed: it is spared anyway
+		key.Destination(netip.MustParsePrefix("192.0.2.53/32")): "",
+		flow: "",
+	}
+	got := Penalties(lists(t, "203.0.113.0/28", "10.0.0.0/8", "192.0.2.53"), policy, peers, slices.Collect(maps.Keys(want)))
+	for k, what := range want {
+		if got[k] != what {
+			t.Errorf("a penalty of %v would cut off %q, want %q", k, got[k], what)
+		}
+	}
+	if got := Penalties(nil, policy, peers, nil); len(got) > 0 {
+		t.Errorf("no penalties would cut off %v", got)
 	}
 }

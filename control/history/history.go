@@ -16,6 +16,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The resolutions, and how long records of them are kept.
@@ -257,7 +259,7 @@ func (h *Recorder) recover(now time.Time) {
 	var intervals []time.Time
 	damaged := uint64(0)
 	slot := make([]byte, slotLen)
-	for at := int64(0); at < Size; at += slotLen {
+	for at := h.written(0); at < Size; at = h.written(at + slotLen) {
 		n, err := h.file.ReadAt(slot, at)
 		if err != nil && err != io.EOF {
 			damaged++
@@ -289,6 +291,19 @@ func (h *Recorder) recover(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.counts.Damaged = damaged
+}
+
+// written returns the offset of the first slot from at on that may be written, or Size.
+// Most of a young file is a hole: reading it would take 50 MB of the page cache.
+func (h *Recorder) written(at int64) int64 {
+	data, err := h.file.Seek(at, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO): // at is behind all data
+		return Size
+	case err != nil: // of a file system without holes
+		return at
+	}
+	return max(at, data-data%slotLen)
 }
 
 // Since returns what was recorded from a time until now, added up by steps, in order.
@@ -368,8 +383,8 @@ func (h *Recorder) Counts() Counts {
 	return h.counts
 }
 
-// closeGrace is how long Close waits for the disk.
-const closeGrace = 2 * time.Second
+// closeGrace is how long Close waits for the disk, which may be busy for seconds.
+const closeGrace = 10 * time.Second
 
 // Close writes what is not written yet, and closes the file. Samples that are added
 // afterwards are lost. A disk that hangs does not hold it up.

@@ -172,6 +172,17 @@ func TestKilled(t *testing.T) {
 	later := now.Add(20 * 24 * time.Hour)
 	h, _ = openAt(t, path, later)
 	want(t, "after weeks", h.Since(noon, later, Coarse), 880)
+
+	// Also one that is there again at once, and has nothing to count for weeks.
+	path = filepath.Join(t.TempDir(), "history")
+	h, _ = openAt(t, path, noon)
+	now = feed(t, h, noon, 300)
+	h.mu.Lock()
+	h.current = Record{}
+	h.mu.Unlock()
+	h, _ = openAt(t, path, now)
+	now = feed(t, h, later, 20)
+	want(t, "in the same interval", h.Since(noon, now, Coarse), 310)
 }
 
 // No file, however damaged, stops the recorder. What is whole in it is found.

@@ -21,7 +21,6 @@ package journal
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"log/slog"
@@ -83,25 +82,14 @@ type Journal struct {
 	lost int64 // set by Open
 	lock *os.File
 
-	writing   sync.Mutex // guards the fields below, and the file
-	file      file       // nil after Close, or if readOnly
-	readOnly  error      // the reason, nil if writable
-	size      int64      // of the intact part: the offset of the next record
-	shift     int64      // added to the offset in its checksum: bytes are missing
-	torn      bool       // there may be more bytes in the file
-	moved     bool       // the directory entry may not be durable yet
-	rewriteAt int64      // the size from which a rewrite is tried again
+	writing   sync.Mutex    // guards the fields below, and the file
+	file      *durable.File // nil after Close, or if readOnly
+	readOnly  error         // the reason, nil if writable
+	shift     int64         // added to a record's offset in its checksum: bytes are missing
+	rewriteAt int64         // the size from which a rewrite is tried again
 
 	memory  sync.RWMutex // guards entries; taken after writing
 	entries entries
-}
-
-// file is the part of *os.File that a journal uses.
-type file interface {
-	io.WriterAt
-	Truncate(size int64) error
-	Sync() error
-	Close() error
 }
 
 // Open reads or creates the journal at path. It returns [ErrLocked] or
@@ -127,12 +115,12 @@ func (j *Journal) open() error {
 		return err
 	}
 	j.lock, j.readOnly = lock, err
-	length, err := j.load()
+	size, err := j.load()
 	if err != nil {
 		return err
 	}
 	if j.readOnly == nil {
-		j.readOnly = j.openFile(length)
+		j.readOnly = j.openFile(size)
 	}
 	if j.readOnly != nil {
 		j.log.Warn("journal is read-only, entries can be neither added nor removed: " + j.readOnly.Error())
@@ -160,7 +148,7 @@ func acquire(path string) (*os.File, error) {
 	return f, nil
 }
 
-// load reads the file and returns its length, 0 if it does not exist.
+// load reads the file and returns the length of its intact part, 0 if it does not exist.
 func (j *Journal) load() (int64, error) {
 	b, err := os.ReadFile(j.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +173,7 @@ func (j *Journal) load() (int64, error) {
 		j.lost += int64(d.to - d.from + max(missing, 0))
 	}
 	if j.shift = int64(shift); len(b)-end > frameLen+maxBodyLen {
-		if err := os.WriteFile(j.path+".torn", b[end:], 0o600); err != nil {
+		if err := durable.WriteFile(j.path+".torn", b[end:]); err != nil {
 			j.log.Error("what is cut off could not be kept: " + err.Error())
 		}
 	}
@@ -197,41 +185,20 @@ func (j *Journal) load() (int64, error) {
 		j.log.Warn("clock is earlier than the last entry: entries will expire late",
 			"now", now, "last", newest)
 	}
-	j.size = int64(end)
-	return int64(len(b)), nil
+	return int64(end), nil
 }
 
-// openFile opens the file, of the length that was read, for writing.
-func (j *Journal) openFile(length int64) error {
-	if j.size == 0 { // not even a complete magic
+// openFile opens the file for writing and cuts it off behind its intact part.
+func (j *Journal) openFile(size int64) error {
+	if size == 0 { // not even a complete magic
 		return j.rewrite()
 	}
-	f, err := os.OpenFile(j.path, os.O_RDWR, 0)
-	if err != nil {
-		return err
+	f, err := durable.Open(j.path, 0)
+	if err == nil {
+		j.file = f
+		err = f.Cut(size)
 	}
-	j.file, j.torn = f, length > j.size
-	return j.mend()
-}
-
-// mend restores the file and its directory after an error.
-func (j *Journal) mend() error {
-	if j.torn {
-		if err := j.file.Truncate(j.size); err != nil {
-			return err
-		}
-		if err := j.file.Sync(); err != nil {
-			return err
-		}
-		j.torn = false
-	}
-	if j.moved {
-		if err := durable.SyncDirectory(filepath.Dir(j.path)); err != nil {
-			return err
-		}
-		j.moved = false
-	}
-	return nil
+	return err
 }
 
 // Apply makes changes in order. If it returns nil they are durable; if it
@@ -241,7 +208,13 @@ func (j *Journal) mend() error {
 func (j *Journal) Apply(batch []Change) error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	if err := j.record(batch); err != nil {
+	err := j.record(batch)
+	if err == nil && j.misplaced() {
+		if err = j.restore(); err == nil {
+			err = j.record(batch)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("journal %s: nothing recorded: %w", j.path, err)
 	}
 	j.memory.Lock()
@@ -250,6 +223,68 @@ func (j *Journal) Apply(batch []Change) error {
 	}
 	j.memory.Unlock()
 	j.tidy()
+	return nil
+}
+
+// Check looks whether the journal, or its lock, was removed or replaced, and restores them:
+// the entries in memory are those that were acknowledged. It logs that. An error means that a
+// restart would forget them.
+func (j *Journal) Check() error {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if err := j.relock(); err != nil {
+		return fmt.Errorf("journal %s: %w", j.path, err)
+	}
+	if j.misplaced() {
+		return j.restore()
+	}
+	return nil
+}
+
+// misplaced reports whether the journal is no longer at its path.
+func (j *Journal) misplaced() bool { return j.file != nil && !j.file.InPlace() }
+
+// restore writes the journal anew at its path. A file that has come there is kept beside it.
+func (j *Journal) restore() error {
+	j.log.Error("the journal was removed or replaced while weir ran: it is written anew", "entries", j.entries.n)
+	err := durable.MkdirAll(filepath.Dir(j.path))
+	if err == nil {
+		if _, missing := os.Lstat(j.path); missing == nil {
+			err = durable.Rename(j.path, j.path+".replaced")
+		}
+	}
+	if err == nil {
+		err = j.rewrite()
+	}
+	if err != nil {
+		return fmt.Errorf("it was removed or replaced, and cannot be written anew, so that a restart would forget its entries: %w", err)
+	}
+	return nil
+}
+
+// relock locks the journal again where the lock's file was removed or replaced: another
+// process could lock the new one.
+func (j *Journal) relock() error {
+	if j.lock == nil {
+		return nil
+	}
+	own, err := j.lock.Stat()
+	if err != nil {
+		return nil // unknown
+	}
+	there, err := os.Stat(lockOf(j.path))
+	if err == nil && os.SameFile(own, there) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := durable.MkdirAll(filepath.Dir(j.path)); err != nil {
+		return err
+	}
+	lock, err := acquire(lockOf(j.path))
+	if err != nil {
+		return err
+	}
+	j.lock.Close()
+	j.lock = lock
 	return nil
 }
 
@@ -271,30 +306,14 @@ func (j *Journal) record(batch []Change) error {
 	var b []byte
 	for i, c := range batch {
 		var err error
-		if b, err = appendRecord(b, j.size+j.shift, c); err != nil {
+		if b, err = appendRecord(b, j.file.Size()+j.shift, c); err != nil {
 			return fmt.Errorf("change %d of %d: %w", i+1, len(batch), err)
 		}
 	}
 	if len(b) == 0 {
 		return nil
 	}
-	if err := j.mend(); err != nil {
-		return err
-	}
-	j.torn = true // until everything is written
-	_, err := j.file.WriteAt(b, j.size)
-	if err == nil {
-		err = j.file.Sync()
-	}
-	if err != nil {
-		if bad := j.mend(); bad != nil {
-			err = fmt.Errorf("%w; undoing the write failed too, the changes may reappear after a restart: %w", err, bad)
-		}
-		return err
-	}
-	j.torn = false
-	j.size += int64(len(b))
-	return nil
+	return j.file.Append(b)
 }
 
 // tidy rewrites the journal if enough of it is superseded. If that fails, the
@@ -303,64 +322,58 @@ func (j *Journal) tidy() {
 	if j.path == "" {
 		return
 	}
-	garbage := j.size - j.entries.size
-	if garbage <= max(j.entries.size, minGarbage) || j.size < j.rewriteAt {
+	size := j.file.Size()
+	garbage := size - j.entries.size
+	if garbage <= max(j.entries.size, minGarbage) || size < j.rewriteAt {
 		return
 	}
 	if err := j.rewrite(); err != nil {
-		j.rewriteAt = j.size + minGarbage
-		j.log.Warn("journal cannot be rewritten and keeps growing: "+err.Error(), "bytes", j.size)
+		j.rewriteAt = size + minGarbage
+		j.log.Warn("journal cannot be rewritten and keeps growing: "+err.Error(), "bytes", size)
 	}
 }
 
 // rewrite replaces the file with a journal of the present entries. Until the
 // directory is synced, a crash may bring back the old one, which has the same
-// entries; syncing is left to the next change.
-func (j *Journal) rewrite() (err error) {
-	temp := j.path + ".new" // left over after a crash, and then overwritten
-	f, size, err := j.writeTo(temp)
-	if err == nil {
-		err = os.Rename(temp, j.path)
-	}
+// entries; if that fails, it is left to the next change.
+func (j *Journal) rewrite() error {
+	f, err := durable.Create(j.path + ".new") // left over after a crash, and then overwritten
 	if err != nil {
-		if f != nil {
-			f.Close()
-			os.Remove(temp)
-		}
+		return err
+	}
+	if err := j.writeTo(f); err != nil {
+		f.Discard()
+		return err
+	}
+	if err := f.Replace(j.path); err != nil && f.Path() != j.path {
 		return err
 	}
 	if j.file != nil {
 		j.file.Close() // no longer needed: an error does not matter
 	}
-	j.file, j.size, j.shift, j.torn, j.moved = f, size, 0, false, true
+	j.file, j.shift = f, 0
 	return nil
 }
 
-// writeTo writes the present entries to a new file, durably.
-func (j *Journal) writeTo(path string) (*os.File, int64, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, 0, err
-	}
+// writeTo writes the present entries to a new file.
+func (j *Journal) writeTo(f *durable.File) error {
 	const most = 1 << 20 // bytes per write
-	b, size := []byte(magic), int64(0)
+	b := []byte(magic)
 	flush := func() error {
-		n, err := f.Write(b)
-		b, size = b[:0], size+int64(n)
+		_, err := f.Write(b)
+		b = b[:0]
 		return err
 	}
 	for e := range j.entries.all() {
-		if b, err = appendRecord(b, size, Change{Entry: e}); err == nil && len(b) >= most {
+		var err error
+		if b, err = appendRecord(b, f.Size(), Change{Entry: e}); err == nil && len(b) >= most {
 			err = flush()
 		}
 		if err != nil {
-			return f, 0, err
+			return err
 		}
 	}
-	if err := flush(); err != nil {
-		return f, 0, err
-	}
-	return f, size, f.Sync()
+	return flush()
 }
 
 // Entries iterates over all entries in no particular order, including those

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,10 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"weir/control/durable/durabletest"
 	"weir/filter/key"
 	"weir/tests/long"
+	"weir/tests/seed"
+	"weir/tests/timed"
 )
 
 // began is an arbitrary time before that of all entries.
@@ -169,6 +169,7 @@ func TestReopen(t *testing.T) {
 // TestTorn truncates a journal at every offset, as a crash may, with nothing or
 // zeros after that.
 func TestTorn(t *testing.T) {
+	durabletest.WithoutSyncs(t)
 	changes := slices.Concat(add(0, 3), remove(1, 2))
 	whole, ends := write(t, changes)
 	path := filepath.Join(t.TempDir(), "journal")
@@ -217,6 +218,7 @@ func write(t *testing.T, changes []Change) (whole []byte, ends []int) {
 // TestDamage flips each bit of a journal: only the record with that bit is
 // lost, and that is logged.
 func TestDamage(t *testing.T) {
+	durabletest.WithoutSyncs(t)
 	changes := slices.Concat(add(0, 3), remove(1, 2))
 	whole, ends := write(t, changes)
 	path := filepath.Join(t.TempDir(), "journal")
@@ -261,6 +263,7 @@ func TestDamage(t *testing.T) {
 // TestCut cuts bytes out of a journal, and inserts some: only the records that they
 // touch are lost, and the journal goes on from there.
 func TestCut(t *testing.T) {
+	durabletest.WithoutSyncs(t)
 	changes := add(0, 1000)
 	whole, ends := write(t, changes)
 	path := filepath.Join(t.TempDir(), "journal")
@@ -410,146 +413,144 @@ func TestLock(t *testing.T) {
 	open(t, path)
 }
 
-// disk is a file that loses what was not synced, counts syncs, and can be made
-// to fail.
-type disk struct {
-	volatile, durable   []byte
-	syncs               int
-	write, sync, resize error // errors of the methods; a failing write writes a part
-}
-
-func (d *disk) WriteAt(b []byte, at int64) (int, error) {
-	if d.write != nil {
-		b = b[:len(b)/2]
+// ids returns the numbers of entries as text, after checking the rest of each.
+func ids(entries map[id]Entry) string {
+	var all []int
+	for k, e := range entries {
+		n := nth(int(e.UID))
+		if e != n || k != (id{n.List, n.Key}) {
+			return fmt.Sprintf("%+v instead of %+v", e, n)
+		}
+		all = append(all, int(e.UID))
 	}
-	d.volatile = append(d.volatile[:at], b...)
-	return len(b), d.write
+	slices.Sort(all)
+	return fmt.Sprint(all)
 }
 
-func (d *disk) Truncate(size int64) error {
-	if d.resize == nil {
-		d.volatile = d.volatile[:size]
-	}
-	return d.resize
-}
-
-func (d *disk) Sync() error {
-	d.syncs++
-	if d.sync == nil {
-		d.durable = bytes.Clone(d.volatile)
-	}
-	return d.sync
-}
-
-func (d *disk) Close() error { return nil }
-
-// onDisk opens a journal whose file is a disk.
-func onDisk(t *testing.T, path string) (*Journal, *disk) {
-	j, _ := open(t, path)
-	d := &disk{volatile: []byte(magic), durable: []byte(magic)}
-	j.file = d
-	return j, d
-}
-
-// crash opens a journal with the durable bytes of a disk.
-func (d *disk) crash(t *testing.T) (*Journal, *bytes.Buffer) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "journal")
-	if err := os.WriteFile(path, d.durable, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return open(t, path)
-}
-
+// TestDurable lets the machine crash, and steps fail, while entries are added and
+// removed, and while the journal is made, rewritten and opened again. What was
+// acknowledged is there, of the last batch any number of the first changes may be, and
+// a batch costs one sync. A change that fails has no effect in memory either.
 func TestDurable(t *testing.T) {
-	j, d := onDisk(t, filepath.Join(t.TempDir(), "journal"))
-	var all []Change
-	for n := range 5 {
-		batch := add(10*n, 10*n+10)
-		apply(t, j, batch)
-		all = append(all, batch...)
-		if d.syncs != n+1 {
-			t.Errorf("%d syncs for %d batches", d.syncs, n+1)
-		}
-		crashed, log := d.crash(t)
-		check(t, crashed, after(all))
-		if log.Len() > 0 {
-			t.Error(log)
-		}
-	}
-}
-
-// TestFailingDisk makes each step of a batch fail: nothing of it takes effect,
-// now or after a crash, and the next batch finds a consistent journal.
-func TestFailingDisk(t *testing.T) {
-	full, broken := unix.ENOSPC, unix.EIO
-	for _, c := range []struct {
-		name  string
-		fault disk
-		stuck bool // undoing the write fails too
-	}{
-		{"full", disk{write: full}, false},
-		{"sync", disk{sync: broken}, true}, // the sync of the truncation fails too
-		{"full and stuck", disk{write: full, resize: broken}, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			j, d := onDisk(t, filepath.Join(t.TempDir(), "journal"))
-			apply(t, j, add(0, 3))
-			d.write, d.sync, d.resize = c.fault.write, c.fault.sync, c.fault.resize
-			for range 2 { // the second batch finds what the first left behind
-				err := j.Apply(slices.Concat(add(3, 9), remove(0, 1)))
-				want := cmpErr(c.fault.write, c.fault.sync)
-				if c.stuck && d.resize != nil {
-					want = cmpErr(d.resize, want)
+	durabletest.Test{
+		Begin: "[]",
+		Work: func(t *testing.T, d *durabletest.Disk) {
+			path := filepath.Join(d.Dir, "journal")
+			var j *Journal
+			var all []Change
+			reopen := func() (usable bool) {
+				if j != nil {
+					_ = j.Close()
 				}
-				if !errors.Is(err, want) || !strings.Contains(err.Error(), "nothing recorded") {
-					t.Fatal(err)
+				var err error
+				for range 4 { // until it can be written
+					if j, err = Open(path, slog.New(slog.DiscardHandler)); err == nil && j.readOnly == nil {
+						// If undoing a write has failed too, it may be back, as the error said.
+						return ids(j.contents()) == ids(after(all))
+					} else if err == nil {
+						_ = j.Close()
+					}
 				}
-				check(t, j, after(add(0, 3)))
-				crashed, _ := d.crash(t)
-				check(t, crashed, after(add(0, 3)))
+				t.Fatal(err)
+				return false
 			}
-			d.write, d.sync, d.resize = nil, nil, nil
-			apply(t, j, add(20, 22))
-			want := after(append(add(0, 3), add(20, 22)...))
-			check(t, j, want)
-			crashed, log := d.crash(t)
-			check(t, crashed, want)
-			if log.Len() > 0 {
-				t.Error(log)
+			defer func() { _ = j.Close() }()
+			change := func(batch []Change) {
+				t.Helper()
+				var states []string
+				for i := range batch {
+					states = append(states, ids(after(slices.Concat(all, batch[:i+1]))))
+				}
+				before := d.Count("sync /")
+				err := d.Do(func() error { return j.Apply(batch) }, states...)
+				if err == nil {
+					all = append(all, batch...)
+				} else if !strings.Contains(err.Error(), "nothing recorded") {
+					t.Error(err)
+				}
+				if syncs := d.Count("sync /") - before; !d.Fails() && syncs != 1 {
+					t.Errorf("%d syncs for a batch", syncs)
+				}
+				check(t, j, after(all))
 			}
-		})
-	}
+			if !reopen() {
+				t.Fatal("a new journal is not empty")
+			}
+			change(add(0, 3))
+			change(slices.Concat(add(3, 6), remove(0, 2)))
+			_ = d.Do(j.rewrite, ids(after(all))) // if it fails, the old one is used on
+			change(add(6, 8))
+			change(remove(3, 4))
+			if !reopen() && d.Fails() {
+				return
+			}
+			change(add(8, 10))
+			_ = d.Do(j.rewrite, ids(after(all)))
+			if !reopen() && d.Fails() {
+				return
+			}
+			change(add(10, 12))
+		},
+		Read: func(t *testing.T, dir string, _ int) (string, error) {
+			path := filepath.Join(dir, "journal")
+			j, _ := open(t, path)
+			left := j.contents()
+			more := nth(99)
+			if j.Lost() > 0 || j.Apply([]Change{{Entry: more}}) != nil || j.Close() != nil {
+				t.Errorf("%d bytes are lost, or no more can be added", j.Lost())
+			}
+			j, log := open(t, path)
+			defer j.Close()
+			if _, ok := j.Get(more.List, more.Key); !ok || j.Len() != len(left)+1 || log.Len() > 0 {
+				t.Errorf("%d entries after %d, and one more; log: %s", j.Len(), len(left), log)
+			}
+			return ids(left), nil
+		},
+	}.Run(t)
 }
 
-func cmpErr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// TestUnsyncedDirectory checks that nothing is acknowledged while a crash might
-// bring back the replaced file.
-func TestUnsyncedDirectory(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "state")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	j, _ := open(t, filepath.Join(dir, "journal"))
-	if err := os.Rename(dir, dir+"-gone"); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Apply(add(0, 1)); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	check(t, j, nil)
-	if err := os.Rename(dir+"-gone", dir); err != nil {
-		t.Fatal(err)
-	}
-	apply(t, j, add(0, 1))
+// TestDurableTail opens a journal with more at its end than a torn record: a crash leaves
+// it there, or in the file that keeps it.
+func TestDurableTail(t *testing.T) {
+	whole, _ := write(t, add(0, 2))
+	tail := bytes.Repeat([]byte{0xa5}, frameLen+maxBodyLen+1)
+	durabletest.Test{
+		Begin: "two entries and the tail",
+		Work: func(t *testing.T, d *durabletest.Disk) {
+			d.Put(t, "journal", slices.Concat(whole, tail))
+			states := []string{"two entries and the tail"}
+			if d.Fails() { // what cannot be kept is no reason to stop
+				states = append([]string{"two entries and no tail"}, states...)
+			}
+			err := d.Do(func() error {
+				var log bytes.Buffer
+				j, err := Open(filepath.Join(d.Dir, "journal"), slog.New(slog.NewTextHandler(&log, nil)))
+				if err == nil {
+					err = errors.Join(j.readOnly, j.Close())
+				}
+				if strings.Contains(log.String(), "could not be kept") {
+					err = errors.New(log.String())
+				}
+				return err
+			}, states...)
+			if err != nil && !d.Fails() {
+				t.Error(err)
+			}
+		},
+		Read: func(t *testing.T, dir string, _ int) (string, error) {
+			path := filepath.Join(dir, "journal")
+			now, err := os.ReadFile(path)
+			kept, _ := os.ReadFile(path + ".torn")
+			state := "no tail"
+			if bytes.Equal(kept, tail) || bytes.HasSuffix(now, tail) {
+				state = "the tail"
+			}
+			if bytes.HasPrefix(now, whole) {
+				state = "two entries and " + state
+			}
+			return state, err
+		},
+	}.Run(t)
 }
 
 // TestRewrite adds and removes many entries: the file stays small and complete.
@@ -604,7 +605,7 @@ func TestNoRewrite(t *testing.T) {
 	var bytes int64
 	for bytes < 3*minGarbage {
 		apply(t, j, add(0, 600))
-		bytes = j.size
+		bytes = j.file.Size()
 	}
 	if n := strings.Count(log.String(), "cannot be rewritten"); n < 1 || n > 2 {
 		t.Errorf("%d complaints:\n%s", n, log)
@@ -618,8 +619,7 @@ func TestNoRewrite(t *testing.T) {
 func TestExpired(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, _ := open(t, path)
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := seed.New(t)
 	var all []Change
 	for step := range 400 {
 		c := Change{Entry: nth(rng.IntN(60)), Remove: rng.IntN(4) == 0}
@@ -649,13 +649,13 @@ func TestExpired(t *testing.T) {
 			got[id{c.List, c.Key}] = c.Entry
 		}
 		if !maps.Equal(got, want) || len(expired) != len(want) {
-			t.Fatalf("seed %d, step %d: %d expired, want %d", seed, step, len(expired), len(want))
+			t.Fatalf("step %d: %d expired, want %d", step, len(expired), len(want))
 		}
 		if step%20 == 0 {
 			apply(t, j, expired)
 			all = append(all, expired...)
 			if n := len(j.Expired(now)); n > 0 {
-				t.Fatalf("seed %d, step %d: %d expired once more", seed, step, n)
+				t.Fatalf("step %d: %d expired once more", step, n)
 			}
 		}
 	}
@@ -682,6 +682,7 @@ func TestReaders(t *testing.T) {
 	var readers sync.WaitGroup
 	var mu sync.Mutex
 	confirmed, done := 0, make(chan struct{})
+	first := add(0, 1)[0].Entry
 	for _, read := range []func() ([]Entry, error){
 		func() ([]Entry, error) { return Read(path) },
 		func() ([]Entry, error) { return slices.Collect(j.Entries()), nil },
@@ -696,6 +697,12 @@ func TestReaders(t *testing.T) {
 				mu.Lock()
 				least := confirmed
 				mu.Unlock()
+				for range 1000 { // often enough to meet a change
+					if e, ok := j.Get(first.List, first.Key); !ok && least > 0 || ok && e.Key != first.Key {
+						t.Errorf("%+v, %t, when %d were acknowledged", e, ok, least)
+						return
+					}
+				}
 				all, err := read()
 				if err != nil {
 					t.Error(err)
@@ -734,6 +741,7 @@ func TestReaders(t *testing.T) {
 // for a second. With WEIR_LONG=1 it takes thirty, and each batch must be
 // acknowledged before the next is due.
 func TestSustained(t *testing.T) {
+	timed.Alone(t)
 	const batch, interval = 1000, 100 * time.Millisecond
 	length := long.Or(time.Second, 30*time.Second)
 	j, log := open(t, filepath.Join(t.TempDir(), "journal"))
@@ -750,7 +758,7 @@ func TestSustained(t *testing.T) {
 		}
 	}
 	t.Logf("%d batches in %v, the longest took %v, %d were late", int(length/interval), time.Since(begin), longest, late)
-	if long.Enabled && late > int(length/interval)/10 { // other processes use the disk too
+	if long.Or(false, true) && late > int(length/interval)/10 { // other processes use the disk too
 		t.Errorf("%d batches took more than %v", late, interval)
 	}
 	if j.Len() != batch || log.Len() > 0 {
@@ -871,4 +879,97 @@ func TestInMemory(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A journal that is removed or replaced while it is open loses nothing that was acknowledged:
+// the next change restores it, or Check does.
+func TestRemovedJournal(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault func(dir, path string) error
+		kept  string // of what came to its place
+	}{
+		{"removed", func(_, path string) error { return os.Remove(path) }, ""},
+		{"with its lock", func(_, path string) error { return errors.Join(os.Remove(path), os.Remove(lockOf(path))) }, ""},
+		{"with its directory", func(dir, _ string) error { return os.RemoveAll(dir) }, ""},
+		{"replaced", func(dir, path string) error {
+			return errors.Join(os.WriteFile(path+".old", []byte("an old copy"), 0o600), os.Rename(path+".old", path))
+		}, "an old copy"},
+	} {
+		for _, by := range []string{"a change", "Check"} {
+			t.Run(c.name+", "+by, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "state")
+				path := filepath.Join(dir, "journal")
+				if err := os.Mkdir(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				j, log := open(t, path)
+				apply(t, j, add(0, 10))
+				if err := j.Check(); err != nil || log.Len() > 0 {
+					t.Fatal(err, log)
+				}
+				if err := c.fault(dir, path); err != nil {
+					t.Fatal(err)
+				}
+				want := after(add(0, 10))
+				if by == "Check" {
+					if err := j.Check(); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					apply(t, j, add(10, 20))
+					want = after(add(0, 20))
+				}
+				if n := strings.Count(log.String(), "was removed or replaced while weir ran"); n != 1 {
+					t.Errorf("logged %d times: %s", n, log)
+				}
+				if err := j.Check(); err != nil {
+					t.Fatal(err)
+				}
+				if other, err := Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLocked) {
+					t.Errorf("another process can open it: %v, %v", other, err)
+				}
+				if kept, _ := os.ReadFile(path + ".replaced"); string(kept) != c.kept {
+					t.Errorf("kept %q, want %q", kept, c.kept)
+				}
+				apply(t, j, add(20, 30))
+				for _, change := range add(20, 30) {
+					want[id{change.List, change.Key}] = change.Entry
+				}
+				j.Close()
+				j, _ = open(t, path)
+				check(t, j, want)
+			})
+		}
+	}
+}
+
+// Where it cannot be written anew, changes fail, and Check says so, until it can.
+func TestRemovedJournalThatCannotBeRestored(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	path := filepath.Join(dir, "journal")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	j, _ := open(t, path)
+	apply(t, j, add(0, 10))
+	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Apply(add(10, 20)); err == nil {
+		t.Error("a change is acknowledged that is nowhere")
+	}
+	if err := j.Check(); err == nil {
+		t.Error("all is well")
+	}
+	check(t, j, after(add(0, 10)))
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Check(); err != nil {
+		t.Error(err)
+	}
+	j.Close()
+	j, _ = open(t, path)
+	check(t, j, after(add(0, 10)))
 }

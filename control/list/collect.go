@@ -29,8 +29,9 @@ type chunk struct {
 	err    error  // from the reader, instead of text
 	read   int64  // bytes of the file read so far, before decompression
 	parser parser
-	report Report        // counts the lines from the chunk's first
-	room   *room         // of all chunks of the file
+	report Report // counts the lines from the chunk's first
+	room   *room  // of all chunks of the file
+	work   *Work
 	parsed chan struct{} // receives when the parser is done
 }
 
@@ -54,10 +55,13 @@ func (r *room) exceeded() bool { return r != nil && r.left.Load() < 0 }
 
 // parse parses the chunk's text, or as much of it as there is room for.
 func (c *chunk) parse() {
+	shift := c.work.Begin()
+	defer shift.End()
 	c.report = Report{Errors: c.report.Errors[:0]}
 	p := &c.parser
 	p.out = Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
 	taken := 0
+	var last []byte // the last good line
 	for text := c.text; len(text) > 0; {
 		if c.report.Lines%roomLines == 0 {
 			n := p.out.Weight()
@@ -69,6 +73,13 @@ func (c *chunk) parse() {
 		var line []byte
 		line, text = cutLine(text)
 		c.report.Lines++
+		switch {
+		case len(line) == 0:
+			continue
+		case bytes.Equal(line, last):
+			c.report.Good++
+			continue
+		}
 		switch entry, err := p.line(line); {
 		case err != nil:
 			c.report.Bad++
@@ -79,6 +90,7 @@ func (c *chunk) parse() {
 			}
 		case entry:
 			c.report.Good++
+			last = line
 		}
 	}
 	c.room.take(p.out.Weight() - taken)
@@ -101,7 +113,11 @@ func cutLine(text []byte) (line, rest []byte) {
 func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen int) (Entries, Report, error) {
 	var all Entries
 	report := Report{File: name}
+	begun := o.Work.Begin()
+	begun.in(r)
 	src, err := newSource(r)
+	(*Shift)(nil).in(r)
+	begun.End()
 	if err != nil {
 		return Entries{}, report, fmt.Errorf("%s: %w", name, err)
 	}
@@ -110,18 +126,32 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	// No send on these channels blocks: each has room for every chunk.
 	chunks := 2 * workers
 	room := newRoom(o.MaxEntries)
+	seen := &ranges{}
+	if o.Work != nil {
+		seen = &o.Work.ranges
+	}
+	var stop atomic.Bool // the rest is not read
 	free, work, order := make(chan *chunk, chunks), make(chan *chunk, chunks), make(chan *chunk, chunks)
 	for range chunks {
-		free <- &chunk{parser: newParser(o), room: room, parsed: make(chan struct{}, 1)}
+		p := newParser(o)
+		p.ranges = seen
+		free <- &chunk{parser: p, room: room, work: o.Work, parsed: make(chan struct{}, 1)}
 	}
 	go func() {
 		defer close(work)
 		defer close(order)
 		for c := range free {
+			if stop.Load() {
+				return
+			}
 			if c.buf == nil { // lazily: a short file takes one chunk
 				c.buf = make([]byte, chunkLen)
 			}
+			shift := o.Work.Begin()
+			shift.in(r)
 			c.text, c.err = src.next(c.buf)
+			(*Shift)(nil).in(r)
+			shift.End()
 			c.read = src.raw.n
 			order <- c
 			if c.err != nil {
@@ -148,12 +178,16 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 			continue // drain: the reader sends nothing after an error
 		}
 		<-c.parsed
-		if room.exceeded() {
-			all, c.parser.out = Entries{}, Entries{}
-			free <- c
-			continue // the rest is read, but not parsed
+		if err == nil {
+			report.add(c.report)
+			err = report.hopeless(o, room)
 		}
-		report.add(c.report)
+		if err != nil {
+			all, c.parser.out = Entries{}, Entries{}
+			stop.Store(true)
+			free <- c
+			continue
+		}
 		all.add(c.parser.out, c.read, size)
 		if c.parser.out.Len() > chunkLen/2 { // of ranges: too much memory to keep
 			c.parser.out = Entries{}
@@ -162,9 +196,6 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 			o.Progress(c.read, size)
 		}
 		free <- c
-	}
-	if err == nil && room.exceeded() {
-		err = fmt.Errorf("%w: more than %d", ErrTooManyEntries, o.MaxEntries)
 	}
 	if err == nil {
 		err = report.judge(o.MaxBad)
@@ -185,6 +216,36 @@ func (r *Report) add(next Report) {
 	r.Lines += next.Lines
 	r.Good += next.Good
 	r.Bad += next.Bad
+}
+
+// hopelessLines is the number of bad lines from which on a file is rejected before it
+// was read to its end, if they are too many of its lines so far: an error page, another
+// format, or garbage of gigabytes.
+const hopelessLines = 10_000
+
+// hopeless rejects a file that is not worth reading on.
+func (r *Report) hopeless(o Options, room *room) error {
+	switch err := o.Work.Err(); {
+	case err != nil:
+		return err
+	case room.exceeded():
+		return fmt.Errorf("%w: more than %d", ErrTooManyEntries, o.MaxEntries)
+	case o.MaxLines > 0 && r.Lines > o.MaxLines:
+		return fmt.Errorf("%w: more than %d", ErrTooManyLines, o.MaxLines)
+	}
+	if o.ToEnd {
+		return nil
+	}
+	return r.Hopeless(o.MaxBad)
+}
+
+// Hopeless rejects a file of which a part was read, if it has many bad lines, and more
+// than the given share of those read so far.
+func (r *Report) Hopeless(maxBad float64) error {
+	if r.Bad < hopelessLines {
+		return nil
+	}
+	return r.judge(maxBad)
 }
 
 // judge rejects a file with too many bad lines.

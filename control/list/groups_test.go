@@ -2,7 +2,6 @@ package list
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"weir/filter/key"
 	"weir/filter/snapshot"
+	"weir/tests/seed"
 )
 
 // TestGroups encodes sets of all kinds of entries, and decodes them.
@@ -24,8 +24,7 @@ func TestGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seed.New(t)
 	for range 10_000 {
 		e.V4 = append(e.V4, V4(r.Uint32()&^(1<<8-1), 24), V4(r.Uint32(), 32))
 	}
@@ -42,18 +41,18 @@ func TestGroups(t *testing.T) {
 		groups := s.Groups()
 		b, err := snapshot.Append(nil, groups)
 		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 		decoded, err := snapshot.Decode(b, s.Len())
 		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+			t.Fatal(err)
 		}
 		got, err := SetOfGroups(decoded)
 		if err != nil || !slices.Equal(slices.Collect(got.All()), slices.Collect(s.All())) || got.Diff(s).Len() != 0 {
-			t.Fatalf("seed %d: %d entries, want %d: %v", seed, got.Len(), s.Len(), err)
+			t.Fatalf("%d entries, want %d: %v", got.Len(), s.Len(), err)
 		}
 		if snapshot.Of(got.Groups()) != snapshot.Of(groups) {
-			t.Errorf("seed %d: another checksum", seed)
+			t.Error("another checksum")
 		}
 	}
 }

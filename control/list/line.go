@@ -42,6 +42,7 @@ func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\v' || c == '\
 type parser struct {
 	lenient     bool
 	ignorePorts bool
+	ranges      *ranges // those that are in out, or another parser's; nil: not known
 	out         Entries
 }
 
@@ -185,8 +186,17 @@ func (p *parser) span(first, last string) error {
 	if b.Less(a) {
 		return errReversed
 	}
+	r := span{a, b}
+	if p.ranges.has(r) {
+		return nil
+	}
+	n := 0
 	for pre := range prefixes(a, b) {
 		p.add(pre)
+		n++
+	}
+	if n >= memorable {
+		p.ranges.add(r)
 	}
 	return nil
 }

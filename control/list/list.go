@@ -66,8 +66,9 @@ const DefaultMaxBad = 0.05
 const MaxErrors = 20
 
 // Entries contains the entries of a list, each kind in the order of the file,
-// with duplicates. A range becomes the prefixes that cover it. [Entries.Set]
-// returns them as a list's contents.
+// with duplicates. A range becomes the prefixes that cover it; of equal ranges that
+// become many, one is kept, not always the first. [Entries.Set] returns the entries as
+// a list's contents.
 type Entries struct {
 	V4    []V4Prefix
 	V6    []netip.Prefix // masked
@@ -107,9 +108,22 @@ type Options struct {
 	MaxBad float64
 
 	// MaxEntries is the number of entries above which the file is rejected, 0 for
-	// no limit, by [Entries.Weight]. It counts duplicates, and the prefixes that
-	// ranges become: two kilobytes, compressed, can be ranges of a million prefixes.
+	// no limit, by [Entries.Weight]. It counts the prefixes that ranges become: two
+	// kilobytes, compressed, can be ranges of a million prefixes. It counts
+	// duplicates, too, but neither equal lines in a row nor equal ranges of many
+	// prefixes, which take no memory.
 	MaxEntries int
+
+	// MaxLines is the number of lines, with blank ones and comments, above which the
+	// file is rejected, 0 for no limit: a kilobyte, compressed, can be a million.
+	MaxLines int
+
+	// ToEnd reads a file to its end, even if it has too many bad lines until then: as a
+	// whole it was accepted before.
+	ToEnd bool
+
+	// Work, unless nil, is the work of which reading is a part.
+	Work *Work
 
 	// Progress, unless nil, is called from time to time by the goroutine that
 	// called Load or Parse, with the bytes read (before decompression) and the

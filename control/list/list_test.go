@@ -137,6 +137,7 @@ var bad = []struct{ line, reason string }{
 	{"1..218.28", `not an address: IPv4 field must have at least one digit (at ".218.28")`},
 	{"192.0.2.256", "not an address: IPv4 field has value >255"},
 	{"192.0.2.01", "leading zeros"},
+	{"192..002.1", "not an address"},
 	{"010.0.0.0/8", "leading zeros"},
 	{"192.0.2.1 - 192.000.002.009", "end of the range: an octet with leading zeros"},
 	{"0.0.0.0 ads.example.com", "a hosts file's line for this host"},
@@ -407,7 +408,7 @@ func TestEncodings(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(r, wantReport) {
+					if !equal(got, want) || !reflect.DeepEqual(r, wantReport) {
 						t.Errorf("zip %q, mark %q, line end %q, last %q: got another result", zip, mark, lineEnd, last)
 					}
 				}
@@ -648,8 +649,17 @@ func serial(name string, text []byte, lenient bool) (Entries, Report) {
 	return p.out, r
 }
 
+// equal reports whether entries are the same, each as often as it may be.
 func equal(a, b Entries) bool {
-	return slices.Equal(a.V4, b.V4) && slices.Equal(a.V6, b.V6) && slices.Equal(a.Flows, b.Flows)
+	return slices.Equal(distinct(a.V4, V4Prefix.Compare), distinct(b.V4, V4Prefix.Compare)) &&
+		slices.Equal(distinct(a.V6, netip.Prefix.Compare), distinct(b.V6, netip.Prefix.Compare)) &&
+		slices.Equal(distinct(a.Flows, key.Key.Compare), distinct(b.Flows, key.Key.Compare))
+}
+
+func distinct[T comparable](all []T, compare func(a, b T) int) []T {
+	all = slices.Clone(all)
+	slices.SortFunc(all, compare)
+	return slices.Compact(all)
 }
 
 // TestExtend checks that a wrong guess of the size neither makes copying
@@ -870,7 +880,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if r.Good+r.Bad > r.Lines || len(r.Errors) != min(r.Bad, MaxErrors) || e.Len() < r.Good {
+		if r.Good+r.Bad > r.Lines || len(r.Errors) != min(r.Bad, MaxErrors) || e.Len() == 0 && r.Good > 0 {
 			t.Fatalf("%d entries from %+v", e.Len(), r)
 		}
 		checkEntries(t, e)
@@ -925,8 +935,8 @@ func benchmarks(lines int) map[string][]byte {
 	return map[string][]byte{
 		"plain":   plain,
 		"remarks": bytes.ReplaceAll(plain, []byte("\n"), []byte("\t7\n")),
-		"ip6":     bytes.Repeat([]byte("2001:db8:1234:5678::9abc\n"), lines),
-		"flows":   bytes.Repeat([]byte("tcp 192.0.2.0/24:* > 198.51.100.7:443\n"), lines),
+		"ip6":     bytes.Repeat([]byte("2001:db8:1234:5678::9abc\n2001:db8:1234:5678::9abd\n"), lines/2),
+		"flows":   bytes.Repeat([]byte("tcp 192.0.2.0/24:* > 198.51.100.7:443\ntcp 192.0.2.0/24:* > 198.51.100.7:444\n"), lines/2),
 	}
 }
 

@@ -275,12 +275,14 @@ func (p *Prefixes[P]) Side(source, directed bool) []Sorted[P] {
 // Inside returns the addresses and prefixes of the set that other prefixes cover.
 func (s *Set) Inside(prefixes ...netip.Prefix) *Set {
 	s = s.orEmpty()
-	all := make([]*Set, 0, len(prefixes))
+	var all []*Set
 	for _, p := range prefixes {
 		if p.Addr().Is4() {
-			all = append(all, &Set{V4: s.V4.inside(V4Of(p))})
-		} else {
-			all = append(all, &Set{V6: s.V6.inside(V6Of(p))})
+			if in := s.V4.inside(V4Of(p)); in.len() > 0 {
+				all = append(all, &Set{V4: in})
+			}
+		} else if in := s.V6.inside(V6Of(p)); in.len() > 0 {
+			all = append(all, &Set{V6: in})
 		}
 	}
 	return Union(all...)

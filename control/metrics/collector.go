@@ -4,7 +4,9 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,6 +56,7 @@ var (
 	override = gauge("weir_monitor_override", "Whether monitor mode was switched on manually, whatever the configuration says.")
 
 	attached      = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over. The direction of the packets is in or out.", trafficLabels...)
+	unpinned      = gauge("weir_interface_unpinned", "Whether filtering ends with weir, because pins were lost and cannot be made again.", trafficLabels...)
 	placed        = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native or generic; with attach: dispatcher it is dispatcher or dispatcher-generic; it is tc for outgoing packets and with hook: tc.", append(trafficLabels, "xdp")...)
 	packets       = counter("weir_packets_total", "Packets received (direction in) or sent (out), by reason. The verdict is pass or drop.", append(trafficLabels, "reason", "verdict")...)
 	octets        = counter("weir_bytes_total", "Bytes of these packets, from the Ethernet header on.", append(trafficLabels, "reason", "verdict")...)
@@ -75,8 +78,9 @@ var (
 	newMissed     = gauge("weir_first_seen_missed_ratio", "Share of new flows that are taken for known ones now.", interfaceLabels...)
 	newForgotten  = gauge("weir_first_seen_forgotten_ratio", "Predicted share of flows that count as new when they return after as many others as the last window had, by importance. With a Bloom filter there are none.", append(interfaceLabels, "importance")...)
 
-	guarded = gauge("weir_policer_guarded", "Whether so many flows seem not to respond that none is limited for it, as with forged sources.", interfaceLabels...)
-	refused = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked, because there was no room for another penalty.")
+	guarded  = gauge("weir_policer_guarded", "Whether so many flows seem not to respond that none is limited for it, as with forged sources.", interfaceLabels...)
+	refused  = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked at once, because there was no room for another penalty.")
+	replaced = counter("weir_penalties_replaced_total", "Penalties that ended early, to make room for those of flows that exceed more.")
 
 	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\". The origin of the entry is sources or manual.", "list", "origin")
 	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list", "origin")
@@ -90,6 +94,12 @@ var (
 	mapBytes   = gauge("weir_map_bytes", "Kernel memory of the filter maps, in approximate mode with the counters.")
 	loads      = describe("weir_load_duration_seconds", "Time from the start of reading the lists until they were active.")
 	updates    = describe("weir_update_duration_seconds", "Time until changes made in place were active.")
+
+	longestTurn = gauge("weir_longest_turn_seconds", "Longest time for which commands had to wait for other work, in the last minute or two.")
+
+	stateUnsaved = gauge("weir_state_unsaved", "Whether a restart would forget manual entries or modes, because state files cannot be written.")
+
+	logFailed = counter("weir_log_failed_lines_total", "Lines of the log that could not be written, as to a pipe without a reader.")
 
 	reloads        = counter("weir_reloads_total", "Reloads of all lists. The outcome is done, or refused: then the old lists stay.", "outcome")
 	lastReload     = gauge("weir_last_reload_successful", "Whether the last reload, or the start, succeeded; otherwise the old lists stay.")
@@ -254,9 +264,11 @@ func (s sink) put(f family, value float64, labels ...string) {
 }
 
 // printable returns a valid label value: names of files and interfaces need not be
-// UTF-8, and one invalid value fails the whole scrape.
+// UTF-8, and one invalid value fails the whole scrape, as do two that are equal. What
+// would give orders to a terminal is quoted as well.
 func printable(s string) string {
-	if utf8.ValidString(s) {
+	hidden := func(r rune) bool { return r == '\\' || r != '\n' && !unicode.IsPrint(r) }
+	if utf8.ValidString(s) && strings.IndexFunc(s, hidden) < 0 {
 		return s
 	}
 	q := strconv.Quote(s)
@@ -276,6 +288,7 @@ func (s sink) filter(of *Snapshot) {
 	s.put(generation, float64(of.Generation))
 	s.put(mapBytes, float64(of.MapBytes))
 	s.put(refused, float64(of.Refused))
+	s.put(replaced, float64(of.Replaced))
 
 	s.put(hot, float64(of.Hot))
 	s.put(predicted, of.Predicted)
@@ -289,6 +302,9 @@ func (s sink) filter(of *Snapshot) {
 
 	s.durations(loads, &of.Loads)
 	s.durations(updates, &of.Updates)
+	s.put(longestTurn, of.LongestTurn.Seconds())
+	s.put(stateUnsaved, truth(of.Unsaved))
+	s.put(logFailed, float64(of.LogFailed))
 	s.put(reloads, float64(of.Reloads.Done), "done")
 	s.put(reloads, float64(of.Reloads.Refused), "refused")
 	s.put(lastReload, truth(!of.Reloads.Failed))
@@ -310,6 +326,7 @@ func (s sink) durations(d *prometheus.Desc, of *Durations) {
 
 func (s sink) iface(i Interface) {
 	s.put(attached, truth(i.XDP != ""), i.Iface, i.Netns, i.Direction())
+	s.put(unpinned, truth(i.Unpinned), i.Iface, i.Netns, i.Direction())
 	if i.XDP != "" {
 		s.put(placed, 1, i.Iface, i.Netns, i.Direction(), i.XDP)
 	}

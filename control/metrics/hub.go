@@ -23,7 +23,8 @@ type HubSnapshot struct {
 	Published HubPublished
 	Failures  uint64 // attempts to publish
 
-	Connections *int   // to the server inside the hub; nil: there is none
+	Connections *int // to the server inside the hub; nil: there is none
+	Misuse      *HubMisuse
 	StoreBytes  uint64 // on disk
 	StreamBytes uint64 // at the broker
 	DiskBytes   uint64 // of the state directory's file system
@@ -39,6 +40,13 @@ type HubSnapshot struct {
 
 	Lists []HubList
 	Feeds []Feed // of the lists that have sources
+}
+
+// HubMisuse is what nodes do at the server inside the hub that they should not.
+type HubMisuse struct {
+	Violations uint64 // of what they may do
+	Twice      int    // nodes that are connected twice
+	Slow       uint64 // connections that were closed since they were not read
 }
 
 // HubPublished counts messages by kind.
@@ -90,6 +98,9 @@ var (
 	hubPublished   = hubCounter("weir_hub_published_messages_total", "Messages published, by kind: catalog, delta or snapshot.", "kind")
 	hubFailures    = hubCounter("weir_hub_publishing_failures_total", "Attempts to publish that failed.")
 	hubConnections = hubGauge("weir_hub_broker_connections", "Connections to the server inside the hub, the hub's own included; absent with a cluster.")
+	hubViolations  = hubCounter("weir_hub_node_violations_total", "What nodes tried at the server inside the hub that they may not do; absent with a cluster.")
+	hubTwice       = hubGauge("weir_hub_nodes_connected_twice", "Nodes that are connected from two addresses: two hosts have the same file.")
+	hubSlow        = hubCounter("weir_hub_slow_connections_total", "Connections that the server inside the hub has closed since too much waited to be read.")
 	hubStore       = hubGauge("weir_hub_store_bytes", "Disk space of the versions of all lists.")
 	hubStream      = hubGauge("weir_hub_stream_bytes", "Size of the broker's stream.")
 	hubDisk        = hubGauge("weir_hub_disk_bytes", "Size of the file system with the state directory.")
@@ -144,6 +155,11 @@ func (c hubCollector) Collect(to chan<- prometheus.Metric) {
 	out.put(hubFailures, float64(s.Failures))
 	if s.Connections != nil {
 		out.put(hubConnections, float64(*s.Connections))
+	}
+	if m := s.Misuse; m != nil {
+		out.put(hubViolations, float64(m.Violations))
+		out.put(hubTwice, float64(m.Twice))
+		out.put(hubSlow, float64(m.Slow))
 	}
 	out.put(hubStore, float64(s.StoreBytes))
 	out.put(hubStream, float64(s.StreamBytes))

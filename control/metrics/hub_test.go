@@ -17,7 +17,7 @@ func (f *fakeHub) Metrics() HubSnapshot { return HubSnapshot(*f) }
 func wholeHub(t testing.TB) HubSnapshot {
 	return HubSnapshot{
 		Version: "1.2.3", Connected: true, Failing: true, Catalog: time.Unix(1_800_000_000, 250e6),
-		Published: HubPublished{Catalogs: 9, Deltas: 5, Snapshots: 2}, Failures: 3, Connections: new(4),
+		Published: HubPublished{Catalogs: 9, Deltas: 5, Snapshots: 2}, Failures: 3, Connections: new(4), Misuse: &HubMisuse{Violations: 3, Twice: 1, Slow: 2},
 		StoreBytes: 1 << 20, StreamBytes: 1 << 21, DiskBytes: 1 << 40, DiskFree: 1 << 39,
 		Nodes: map[string]int{"current": 7, "behind": 1}, Passed: 1e6, Dropped: 20, IgnoredReports: 6,
 		Asking: 1, Answered: 11, Unanswered: 12, RefusedQuestions: 13,

@@ -30,6 +30,7 @@ type Snapshot struct {
 	Origins    map[string]Origin         // by the names in Lists and Hits
 	Trackers   []Tracker
 	Refused    uint64 // penalties for which there was no room
+	Replaced   uint64 // penalties that made room for others
 	Digests    []Digests
 	Archive    *Archive // of digests; nil: there is none
 	Feeds      []Feed   // of the lists that have sources
@@ -50,8 +51,15 @@ type Snapshot struct {
 
 	Loads   Durations // from the start of reading the lists until they are active
 	Updates Durations // of changes in place
-	Reloads Reloads   // of the lists
-	Config  *Reloads  // of the configuration; nil: there is none
+
+	LongestTurn time.Duration // for which commands had to wait, in the last minute or two
+
+	Unsaved bool // a restart would forget manual entries or modes
+
+	LogFailed uint64 // lines of the log that could not be written
+
+	Reloads Reloads  // of the lists
+	Config  *Reloads // of the configuration; nil: there is none
 
 	Multicast *Multicast // nil: none is forwarded
 
@@ -124,6 +132,7 @@ type Port struct {
 type Interface struct {
 	loader.Target
 	XDP       string // as a loader.Hook; "" while the interface is gone or filtered by another program
+	Unpinned  bool   // it is filtered only until the daemon ends
 	Counts    []Count
 	Penalties *int   // active; nil: no tracker of the interface may punish
 	Lost      uint64 // events lost because the buffer was full

@@ -34,9 +34,9 @@ func (f *fake) Metrics() Snapshot { return Snapshot(*f) }
 func whole(t testing.TB) Snapshot {
 	at := time.Unix(1_800_000_000, 250e6)
 	s := Snapshot{
-		Version: "1.2.3", Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
+		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Policed: &Policed{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Policed: &Policed{
 				Outcomes: [loader.PolicerOutcomes]loader.Counter{{Packets: 20, Bytes: 2000}, {Packets: 1, Bytes: 100}}, Unit: "bytes", FairRate: 1e6, BoxedShare: 0.25, Guarded: true,
 			}, FirstSeen: &FirstSeen{FirstCounts: loader.FirstCounts{Flows: [loader.FirstLevels]uint64{1: 5, 7: 1}, Events: [loader.FirstLevels]uint64{7: 1}, Full: 1, New: 4}, Missed: 0.02, Forgotten: []float64{0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02}}, Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
@@ -59,6 +59,7 @@ func whole(t testing.TB) Snapshot {
 		}},
 		Archive:   &Archive{Slices: 100, Bytes: 1 << 24, Errors: 1},
 		Refused:   1,
+		Replaced:  2,
 		Predicted: 1e-4, Weighted: new(2e-5), Measured: new(3e-5), MeasuredPackets: 1e6,
 		Reloads: Reloads{Done: 3, Refused: 1, Last: at, LastDone: at.Add(-time.Hour), Failed: true},
 		Config:  &Reloads{Done: 3, Last: at, LastDone: at},
@@ -101,7 +102,7 @@ func bad(t testing.TB) *feed.Feed {
 }
 
 func fetched(t testing.TB, c feed.Config) *feed.Feed {
-	f, err := feed.Open(c, t.TempDir())
+	f, err := feed.Open(t.Context(), c, t.TempDir())
 	if err == nil {
 		_, err = f.Fetch(t.Context())
 	}
@@ -146,9 +147,13 @@ func TestScrape(t *testing.T) {
 weir_packets_total{direction="in",interface="eth0",netns="",reason="clean",verdict="pass"} 10
 weir_interface_attached{direction="in",interface="eth0",netns=""} 1
 weir_interface_attached{direction="in",interface="eth0",netns="lab"} 0
+weir_interface_unpinned{direction="in",interface="eth0",netns=""} 1
+weir_interface_unpinned{direction="in",interface="eth0",netns="lab"} 0
+weir_state_unsaved 1
 weir_interface_info{direction="in",interface="eth0",netns="",xdp="native"} 1
 weir_penalties{interface="eth0",netns=""} 3
 weir_penalties_refused_total 1
+weir_penalties_replaced_total 2
 weir_list_packets_total{list="drop",origin="sources"} 4
 weir_list_packets_total{list="drop",origin="manual"} 2
 weir_list_bytes_total{list="unattributed",origin=""} 7
@@ -239,9 +244,11 @@ func TestEmpty(t *testing.T) {
 
 // Names may be anything that a file system takes.
 func TestNames(t *testing.T) {
-	s := fake{Hits: map[string]loader.Counter{"bad\xff": {Packets: 1}, "good\n\"": {Packets: 2}}}
+	s := fake{Hits: map[string]loader.Counter{"bad\xff": {Packets: 1}, "good\n\"": {Packets: 2},
+		"draws\x1b[2J\u202e": {Packets: 3}, `draws\x1b[2J\u202e`: {Packets: 4}}}
 	body := scrape(t, &s)
-	for _, line := range []string{`weir_list_packets_total{list="bad\\xff",origin="sources"} 1`, `weir_list_packets_total{list="good\n\"",origin="sources"} 2`} {
+	for _, line := range []string{`weir_list_packets_total{list="bad\\xff",origin="sources"} 1`, `weir_list_packets_total{list="good\n\"",origin="sources"} 2`,
+		`weir_list_packets_total{list="draws\\x1b[2J\\u202e",origin="sources"} 3`, `weir_list_packets_total{list="draws\\\\x1b[2J\\\\u202e",origin="sources"} 4`} {
 		if !strings.Contains(body, line) {
 			t.Errorf("there is no %s", line)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Version is that of the form of events. It grows when a field is removed, or gets
@@ -89,8 +90,9 @@ type FlowEvent struct {
 	Action   string  `json:"action"`  // report, limit or block
 	Packets  uint64  `json:"packets"` // in the interval so far, or in the last one
 	Bytes    uint64  `json:"bytes"`
-	Interval float64 `json:"interval_seconds"`
-	Unmet    bool    `json:"unmet,omitempty"` // there was no room for the penalty
+	Interval float64 `json:"interval_seconds"`        // the time that they were counted over
+	Unmet    bool    `json:"unmet,omitempty"`         // there was no room for the penalty
+	CutsOff  string  `json:"would_cut_off,omitempty"` // what a penalty would cut off, so that there is none, or a milder one
 }
 
 // FeedEvent is a source of a list.
@@ -106,7 +108,7 @@ type FeedEvent struct {
 type InterfaceEvent struct {
 	Interface string `json:"interface"`
 	Netns     string `json:"netns,omitempty"`
-	State     string `json:"state"` // filtered, gone, unfiltered or detached, as in GET /v1/status
+	State     string `json:"state"` // filtered, unpinned, absent, gone, unfiltered or detached, as in GET /v1/status
 	Problem   string `json:"problem,omitempty"`
 }
 
@@ -132,7 +134,8 @@ type DropsEvent struct {
 // maxText bounds a text in an event, in bytes.
 const maxText = 1024
 
-// bounded shortens the texts of an event that others have chosen.
+// bounded shortens the texts of an event that others have chosen, and shows characters that
+// would give orders to a terminal.
 func (e Event) bounded() Event {
 	e.Text = cut(e.Text)
 	if e.Feed != nil {
@@ -142,7 +145,7 @@ func (e Event) bounded() Event {
 	}
 	if e.Interface != nil {
 		i := *e.Interface
-		i.Problem = cut(i.Problem)
+		i.Interface, i.Netns, i.Problem = cut(i.Interface), cut(i.Netns), cut(i.Problem)
 		e.Interface = &i
 	}
 	if e.Change != nil {
@@ -154,11 +157,28 @@ func (e Event) bounded() Event {
 }
 
 func cut(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = visible(strings.ToValidUTF8(s, "\uFFFD"))
 	if len(s) <= maxText {
 		return s
 	}
 	return strings.ToValidUTF8(s[:maxText], "") + "…"
+}
+
+// visible writes characters that are not printable as JSON does, but for the ends of lines.
+func visible(s string) string {
+	hidden := func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' && r != '\t' }
+	if strings.IndexFunc(s, hidden) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if hidden(r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 // body returns the event as JSON.

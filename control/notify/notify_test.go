@@ -21,6 +21,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -345,6 +346,10 @@ func TestKinds(t *testing.T) {
 	if _, err := n.Test(t.Context(), "other"); !errors.Is(err, ErrNoTarget) {
 		t.Error(err)
 	}
+	none, _ := newNotifier(t)
+	if _, err := none.Test(t.Context(), ""); !errors.Is(err, ErrNoTarget) {
+		t.Errorf("without targets: %v", err)
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	all, some := strings.Join(got["/all"], " "), strings.Join(got["/some"], " ")
@@ -534,7 +539,7 @@ func TestValidate(t *testing.T) {
 func examples() []Event {
 	return []Event{
 		{Kind: Heavy, State: Begin, More: 3, Missed: 2, Flow: &FlowEvent{Flow: "192.0.2.1", Tracker: "src", Action: "report", Packets: 1, Bytes: 60, Interval: 1}},
-		{Kind: Penalty, State: End, Flow: &FlowEvent{Flow: "192.0.2.1", Tracker: "src", Action: "block", Unmet: true}},
+		{Kind: Penalty, State: End, Flow: &FlowEvent{Flow: "192.0.2.1", Tracker: "src", Action: "block", Unmet: true, CutsOff: "the gateway 192.0.2.1"}},
 		{Kind: Feed, State: Begin, Feed: &FeedEvent{List: "drop", Source: "https://example.com", Failure: "timeout", Error: "x", Entries: 1}},
 		{Kind: Interface, State: Begin, Interface: &InterfaceEvent{Interface: "eth0", Netns: "lab", State: "unfiltered", Problem: "x"}},
 		{Kind: Refused, Change: &ChangeEvent{Change: "block", List: "manual", Error: "x", Entries: 1, UID: new(uint32(7)), User: "x", Source: "socket"}},
@@ -603,6 +608,31 @@ func TestBounded(t *testing.T) {
 	e := Event{Text: long, Feed: &FeedEvent{Error: long, Source: long}, Change: &ChangeEvent{Error: long}, Interface: &InterfaceEvent{Problem: long}}
 	if body := e.body(); len(body) > 6*maxText || !json.Valid(body) {
 		t.Errorf("%d bytes", len(body))
+	}
+}
+
+// What names of files and texts of servers contain gives no orders to a terminal, in any form.
+func TestVisible(t *testing.T) {
+	const hostile, shown = "a\x1b[2J\u202eb\u009c\x07", `a\u001b[2J\u202eb\u009c\u0007`
+	e := Event{
+		Kind: Feed, Text: hostile, Feed: &FeedEvent{Source: hostile, Error: hostile},
+		Interface: &InterfaceEvent{Interface: hostile, Netns: hostile, Problem: hostile}, Change: &ChangeEvent{Error: hostile, Source: hostile},
+	}
+	var sent Event
+	if err := json.Unmarshal(e.body(), &sent); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		sent.Text, sent.Feed.Source, sent.Feed.Error, sent.Interface.Interface, sent.Interface.Netns, sent.Interface.Problem, sent.Change.Error, sent.Change.Source,
+	} {
+		if text != shown {
+			t.Errorf("%q", text)
+		}
+	}
+	for _, form := range []Format{RFC5424, CEF} {
+		if text := e.syslog(form, "1"); strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) && r != '\ufeff' }) {
+			t.Errorf("%v: %q", form, text)
+		}
 	}
 }
 

@@ -56,6 +56,7 @@ func (e *Event) pairs() (all []pair) {
 		add("bytes", f.Bytes)
 		add("interval", f.Interval)
 		add("unmet", f.Unmet)
+		add("would_cut_off", f.CutsOff)
 	}
 	if f := e.Feed; f != nil {
 		add("list", f.List)

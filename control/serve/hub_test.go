@@ -48,3 +48,35 @@ func TestRunHub(t *testing.T) {
 		}
 	}
 }
+
+// However many requests are written in part, the console answers.
+func TestConsoleAnswers(t *testing.T) {
+	free, err := net.Listen("tcp", "127.99.97.3:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "page") })
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := Config{Console: TLS{Address: address}, ConsoleHandler: page}.RunHub(ctx, fakeHub{}, slog.New(slog.DiscardHandler))
+	defer wait()
+	defer cancel()
+	for range 3 * maxConsoleConnections {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "GET / HTTP/1.1\r\nHost:")
+	}
+	began := time.Now()
+	answer, err := (&http.Client{Timeout: 30 * time.Second}).Get("http://" + address + "/")
+	if err != nil {
+		t.Fatalf("after %v: %v", time.Since(began), err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "page" {
+		t.Errorf("%q, %v", text, err)
+	}
+}

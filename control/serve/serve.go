@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"weir/control/api"
 	"weir/control/metrics"
 )
@@ -23,6 +21,8 @@ type Config struct {
 	Group   string // whose members may use the socket, as root may; "": that of the process
 	TLS     TLS    // where the API is served as well
 	Metrics string // address and port where metrics are served as well; "": none
+
+	Early *Early // of Open, which is served on; nil: none
 
 	Console        TLS          // where the console is served, without certificates if these are ""
 	ConsoleHandler http.Handler // nil: there is none
@@ -39,8 +39,11 @@ type Source interface {
 }
 
 // maxConsoleConnections bounds what processes of this host, whichever they are, take of
-// the daemon's descriptors.
+// the daemon's descriptors, beside the streams of sessions.
 const maxConsoleConnections = 128
+
+// maxScrapeConnections bounds those of the metrics' listener, which is for few.
+const maxScrapeConnections = 128
 
 // retryInterval is how soon listening is tried again.
 const retryInterval = 2 * time.Second
@@ -61,6 +64,14 @@ type HubSource interface {
 // RunHub is Run for a hub.
 func (c Config) RunHub(ctx context.Context, s HubSource, log *slog.Logger) (wait func()) {
 	return c.run(ctx, api.HubHandler(s), metrics.HubHandler(s, log), log)
+}
+
+func (c Config) listen() (net.Listener, error) {
+	l, err := api.ListenGroup(c.Socket, c.Group)
+	if err != nil {
+		return nil, err
+	}
+	return api.Limit(l, api.MaxConnections), nil
 }
 
 func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *slog.Logger) (wait func()) {
@@ -89,7 +100,13 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 		})
 	}
 	if c.Metrics != "" {
-		answer("metrics listener", scrapes, func() (net.Listener, error) { return net.Listen("tcp", c.Metrics) })
+		answer("metrics listener", scrapes, func() (net.Listener, error) {
+			l, err := net.Listen("tcp", c.Metrics)
+			if err != nil {
+				return nil, err
+			}
+			return api.Limit(l, maxScrapeConnections), nil
+		})
 	}
 	if t := c.Console; c.ConsoleHandler != nil {
 		answer("console at "+t.Address, c.ConsoleHandler, func() (net.Listener, error) {
@@ -97,7 +114,7 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 			if err != nil {
 				return nil, err
 			}
-			l = netutil.LimitListener(l, maxConsoleConnections)
+			l = api.Limit(l, maxConsoleConnections)
 			if t.Cert == "" {
 				return l, nil
 			}
@@ -111,8 +128,11 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 	all := http.NewServeMux()
 	all.Handle("/", commands)
 	all.Handle(metrics.Path, scrapes)
-	if c.Socket != "" {
-		answer("API socket", all, func() (net.Listener, error) { return api.ListenGroup(c.Socket, c.Group) })
+	switch {
+	case c.Early != nil:
+		c.Early.takeOver(ctx, all, &servers)
+	case c.Socket != "":
+		answer("API socket", all, c.listen)
 	}
 	if t := c.TLS; t.Address != "" {
 		answer("API at "+t.Address, all, func() (net.Listener, error) {

@@ -30,28 +30,28 @@ var keys = []struct{ key, by, short, long string }{
 	{"^L", "", "", "draw all anew, where something else wrote over it"},
 }
 
-// help explains the keys and the marks.
-func help() []line {
+// help explains the keys and the marks, and the figures where there is room for all of it.
+func help(room int) []line {
 	lines := []line{title("keys")}
-	entry := func(s style, key, long string) {
-		lines = append(lines, say(plain, "   ").add(s, key).fill(8).add(plain, long))
-	}
 	for _, k := range keys {
-		entry(strong, k.key, k.long)
+		lines = append(lines, say(plain, "   ").add(strong, k.key).fill(9).add(plain, k.long))
 	}
-	lines = append(lines, nil, title("marks"))
-	entry(accent, markHeavy, "over the threshold")
-	entry(warns, markLimited, "rate-limited")
-	entry(drops, markBlocked, "blocked for a time")
-	lines = append(lines, nil, title("figures"))
+	lines = append(lines, nil, title("marks"), say(plain, "   ").
+		add(accent, markHeavy).add(plain, " over the threshold   ").
+		add(warns, markLimited).add(plain, " rate-limited   ").
+		add(drops, markBlocked).add(plain, " blocked for a time"))
+	figures := []line{nil, title("figures")}
 	for _, l := range []string{
 		"Rates are those of the last interval at which weir looks, on all",
 		"interfaces together. Bits are of whole frames. False drops are shares",
 		"of the packets that nothing lists.",
 	} {
-		lines = append(lines, say(plain, "   "+l))
+		figures = append(figures, say(plain, "   "+l))
 	}
-	return lines
+	if len(lines)+len(figures) > room {
+		return lines
+	}
+	return append(lines, figures...)
 }
 
 // intervals lists the choices of + and -.

@@ -65,3 +65,27 @@ func TestOtherKeys(t *testing.T) {
 		t.Errorf("3 s + : %v", v.every)
 	}
 }
+
+// The help fits a screen of the smallest usual size, and says more on a larger one.
+func TestHelpFits(t *testing.T) {
+	for high, more := range map[int]bool{24: false, 25: false, 50: true} {
+		v := view{help: true, live: true, every: time.Second}
+		var text strings.Builder
+		for _, l := range v.screen(sample(), 80, high) {
+			text.WriteString(strings.TrimRight(l.text(), " ") + "\n")
+		}
+		for _, want := range []string{"   Enter explain what", "• over the threshold   ▲ rate-limited   ■ blocked for a time"} {
+			if !strings.Contains(text.String(), want) {
+				t.Errorf("80x%d: no %q in\n%s", high, want, &text)
+			}
+		}
+		for _, k := range keys {
+			if !strings.Contains(text.String(), " "+k.long+"\n") {
+				t.Errorf("80x%d: %s is cut off or missing:\n%s", high, k.key, &text)
+			}
+		}
+		if strings.Contains(text.String(), "figures") != more || more != strings.Contains(text.String(), "that nothing lists.") {
+			t.Errorf("80x%d: figures in part:\n%s", high, &text)
+		}
+	}
+}

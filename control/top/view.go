@@ -134,7 +134,8 @@ func (v *view) screen(t *api.Top, to, high int) []line {
 	body := func() int { return max(high-len(all)-1, 0) } // the rest above the footer
 	switch left := int(leftShare * float64(to)); {
 	case v.help:
-		all = append(append(all, nil), help()...)
+		all = append(all, nil)
+		all = append(all, help(body())...)
 	case v.read != nil:
 		all = append(append(all, nil), v.read...)
 	case to >= wide:

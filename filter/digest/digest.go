@@ -26,7 +26,16 @@ const (
 
 	LenV4 = headerV4 + payloadV4 // length in bytes of an IPv4 packet's invariant part
 	LenV6 = headerV6 + payloadV6 // length in bytes of an IPv6 packet's invariant part
+
+	// MostV6 is the length in bytes of the longest start of an IPv6 packet without
+	// options that its digest depends on.
+	MostV6 = LenV6 + behind
+
+	behind = 4 // bytes that follow, if all are there, to take a checksum's place: SCTP's is the longest
 )
+
+// Version numbers the parts of packets that digests cover. Before 3, checksums were among them.
+const Version = 3
 
 var (
 	// ErrTruncated means that the packet ends, by its own length or within a
@@ -59,6 +68,10 @@ func Sum(s *hash.Secret, pkt []byte) (uint64, error) {
 //   - IPv6: the header with traffic class, flow label and hop limit zeroed,
 //     and the first 20 bytes of payload.
 //
+// Where the checksum of TCP, UDP, UDP-Lite, DCCP, SCTP or ICMP lies in these bytes of
+// payload, as many of the four bytes behind them take its place, or zeros where there are not
+// four: a sender may leave it to a NIC, and only nodes behind that see it.
+//
 // Nodes may insert IPv4 options and an IPv6 hop-by-hop header, and weir's own
 // loop check does. Both are therefore left out, where SPIE leaves out only the
 // values of options, and lengths and next header are adjusted as if they were
@@ -83,6 +96,29 @@ func AppendInvariant(b, pkt []byte) ([]byte, error) {
 	}
 }
 
+// AppendStart appends to b the start of a packet that has the digest of the IP packet pkt,
+// without what forwarding changes. It is the invariant part with the checksum of what IP
+// carries, and the bytes that take its place. Errors are those of AppendInvariant.
+func AppendStart(b, pkt []byte) ([]byte, error) {
+	begun := len(b)
+	b, err := AppendInvariant(b, pkt)
+	if err != nil {
+		return b, err
+	}
+	ip := b[begun:]
+	header, from := headerV4, int(pkt[0]&0x0f)*4
+	left := int(binary.BigEndian.Uint16(ip[2:])) - header
+	if ip[0]>>4 == 6 {
+		header, from, left = headerV6, headerV6, int(binary.BigEndian.Uint16(ip[4:]))
+		if pkt[6] == hopByHop {
+			from += 8 * (1 + int(pkt[headerV6+1]))
+		}
+	}
+	payload := pkt[from:min(len(pkt), from+min(left, len(ip)-header+behind))]
+	n := copy(ip[header:], payload)
+	return append(b, payload[n:]...), nil
+}
+
 func appendV4(b, pkt []byte) ([]byte, error) {
 	if len(pkt) < headerV4 {
 		return b, fmt.Errorf("%w: %d bytes of IPv4 header", ErrTruncated, len(pkt))
@@ -92,7 +128,11 @@ func appendV4(b, pkt []byte) ([]byte, error) {
 	if header < headerV4 || total < header {
 		return b, fmt.Errorf("%w: IPv4 header of %d bytes in a packet of %d", ErrMalformed, header, total)
 	}
-	payload, err := payloadOf(pkt, header, total, payloadV4)
+	proto := pkt[9]
+	if binary.BigEndian.Uint16(pkt[6:])&0x1fff != 0 {
+		proto = noChecksum // a later fragment, which has no header of it
+	}
+	payload, err := payloadOf(pkt, header, total, payloadV4, proto)
 	if err != nil {
 		return b, err
 	}
@@ -105,7 +145,6 @@ func appendV4(b, pkt []byte) ([]byte, error) {
 }
 
 func appendV6(b, pkt []byte) ([]byte, error) {
-	const hopByHop = 0
 	if len(pkt) < headerV6 {
 		return b, fmt.Errorf("%w: %d bytes of IPv6 header", ErrTruncated, len(pkt))
 	}
@@ -123,7 +162,7 @@ func appendV6(b, pkt []byte) ([]byte, error) {
 			return b, fmt.Errorf("%w: hop-by-hop header of %d bytes in a payload of %d", ErrMalformed, header-headerV6, total-headerV6)
 		}
 	}
-	payload, err := payloadOf(pkt, header, total, payloadV6)
+	payload, err := payloadOf(pkt, header, total, payloadV6, next)
 	if err != nil {
 		return b, err
 	}
@@ -134,20 +173,40 @@ func appendV6(b, pkt []byte) ([]byte, error) {
 	return append(b, payload...), nil
 }
 
-// zeros pads payloads.
-var zeros [payloadV6]byte
+const hopByHop = 0 // the protocol
 
-// payloadOf returns the first n bytes after the header of a packet of total
-// bytes, padded with zeros.
-func payloadOf(pkt []byte, header, total, n int) ([]byte, error) {
+// noChecksum stands for protocols without a checksum: 59, no next header, is one.
+const noChecksum = 59
+
+// checksumOf returns where a protocol's header has its checksum, in bytes, and its length.
+func checksumOf(proto byte) (at, length int) {
+	switch proto {
+	case 6: // TCP
+		return 16, 2
+	case 17, 33, 136: // UDP, DCCP, UDP-Lite
+		return 6, 2
+	case 1, 58: // ICMP, ICMPv6
+		return 2, 2
+	case 132: // SCTP
+		return 8, 4
+	}
+	return 0, 0
+}
+
+// payloadOf returns the first n bytes after the header of a packet of total bytes, padded
+// with zeros, in which bytes that follow take the place of the checksum of a protocol.
+func payloadOf(pkt []byte, header, total, n int, proto byte) ([]byte, error) {
 	end := min(header+n, total)
+	if total >= header+n+behind {
+		end += behind
+	}
 	if len(pkt) < end {
 		return nil, fmt.Errorf("%w: %d of %d bytes", ErrTruncated, len(pkt), end)
 	}
-	if end == header+n {
-		return pkt[header:end], nil
-	}
-	padded := zeros
+	var padded [payloadV6 + behind]byte
 	copy(padded[:], pkt[header:end])
+	if at, length := checksumOf(proto); at < n {
+		copy(padded[at:at+length], padded[n:])
+	}
 	return padded[:n], nil
 }

@@ -62,15 +62,37 @@ func mustSum(t testing.TB, p []byte) uint64 {
 
 // TestLayout spells out the invariant parts, for other implementations.
 func TestLayout(t *testing.T) {
+	// The payload's first bytes in hexadecimal, where those that follow replace n from at on.
+	text := func(size, at, n int) string {
+		b := slices.Clone(payload[:size])
+		copy(b[at:at+n], payload[size:])
+		return hex.EncodeToString(b)
+	}
+	text4 := func(at, n int) string { return text(8, at, n) }
+	text6 := func(at, n int) string { return text(20, at, n) }
+	const head4, tail4 = "4500003212344000", "0000c0000201c6336407"
+	const head6, tail6 = "60000000001e", "0020010db800000000000000000000000120010db8000000000000000000000002"
 	for _, c := range []struct {
 		name, want string
 		pkt        []byte
 	}{
-		{"IPv4", "450000321234400000110000c0000201c6336407" + hex.EncodeToString(payload[:8]), v4(nil, payload[:30])},
-		{"IPv4 with options", "450000321234400000110000c0000201c6336407" + hex.EncodeToString(payload[:8]), v4(make([]byte, 12), payload[:30])},
+		{"IPv4", "450000321234400000110000c0000201c6336407" + text4(6, 2), v4(nil, payload[:30])},
+		{"IPv4 with options", "450000321234400000110000c0000201c6336407" + text4(6, 2), v4(make([]byte, 12), payload[:30])},
 		{"IPv4, short", "450000171234400000110000c0000201c6336407" + "0102030000000000", v4(nil, []byte{1, 2, 3})},
-		{"IPv6", "60000000001e110020010db800000000000000000000000120010db8000000000000000000000002" + hex.EncodeToString(payload[:20]), v6(nil, payload[:30])},
-		{"IPv6 with hop-by-hop", "60000000001e110020010db800000000000000000000000120010db8000000000000000000000002" + hex.EncodeToString(payload[:20]), v6(make([]byte, 24), payload[:30])},
+		{"IPv6", "60000000001e110020010db800000000000000000000000120010db8000000000000000000000002" + text6(6, 2), v6(nil, payload[:30])},
+		{"IPv6 with hop-by-hop", "60000000001e110020010db800000000000000000000000120010db8000000000000000000000002" + text6(6, 2), v6(make([]byte, 24), payload[:30])},
+		{"TCP in IPv4", head4 + "0006" + tail4 + text4(0, 0), with(v4(nil, payload[:30]), 9, 6)},
+		{"SCTP in IPv4", head4 + "0084" + tail4 + text4(0, 0), with(v4(nil, payload[:30]), 9, 132)},
+		{"ICMP", head4 + "0001" + tail4 + text4(2, 2), with(v4(nil, payload[:30]), 9, 1)},
+		{"UDP-Lite", head4 + "0088" + tail4 + text4(6, 2), with(v4(nil, payload[:30]), 9, 136)},
+		{"DCCP", head4 + "0021" + tail4 + text4(6, 2), with(v4(nil, payload[:30]), 9, 33)},
+		{"GRE", head4 + "002f" + tail4 + text4(0, 0), with(v4(nil, payload[:30]), 9, 47)},
+		{"a later fragment", "450000321234000100110000c0000201c6336407" + text4(0, 0), with(with(v4(nil, payload[:30]), 6, 0), 7, 1)},
+		{"UDP with three bytes", "4500001f1234400000110000c0000201c6336407" + hex.EncodeToString(payload[:6]) + "0000", v4(nil, payload[:11])},
+		{"UDP with four bytes", "450000201234400000110000c0000201c6336407" + hex.EncodeToString(payload[:6]) + hex.EncodeToString(payload[8:10]), v4(nil, payload[:12])},
+		{"TCP in IPv6", head6 + "06" + tail6 + text6(16, 2), with(v6(nil, payload[:30]), 6, 6)},
+		{"SCTP in IPv6", head6 + "84" + tail6 + text6(8, 4), with(v6(nil, payload[:30]), 6, 132)},
+		{"ICMPv6", head6 + "3a" + tail6 + text6(2, 2), with(v6(nil, payload[:30]), 6, 58)},
 		{"IPv6, empty", "600000000000110020010db800000000000000000000000120010db8000000000000000000000002" + hex.EncodeToString(make([]byte, 20)), v6(nil, nil)},
 	} {
 		got, err := AppendInvariant([]byte("x"), c.pkt)
@@ -99,11 +121,11 @@ func TestEveryByte(t *testing.T) {
 		invariant func(i int) bool
 	}{
 		{"IPv4", v4(make([]byte, 8), payload), []int{0, 2, 3}, func(i int) bool {
-			return i >= 4 && i < 8 || i == 9 || i >= 12 && i < 20 || i >= 28 && i < 36
+			return i >= 4 && i < 8 || i == 9 || i >= 12 && i < 20 || i >= 28 && i < 34 || i == 36 || i == 37
 		}},
 		{"IPv6", v6(make([]byte, 16), payload), []int{0, 4, 5, 6, 41}, func(i int) bool {
 			// 40 is the next header, which lies in the hop-by-hop header here.
-			return i >= 8 && i < 41 || i >= 56 && i < 76
+			return i >= 8 && i < 41 || i >= 56 && i < 62 || i >= 64 && i < 78
 		}},
 	} {
 		before := mustSum(t, c.pkt)
@@ -159,11 +181,13 @@ func TestTruncated(t *testing.T) {
 		pkt  []byte
 		need int
 	}{
-		{"IPv4", v4(nil, payload), 28},
-		{"IPv4 with options", v4(make([]byte, 40), payload), 68},
+		{"IPv4", v4(nil, payload), 32},
+		{"IPv4 with options", v4(make([]byte, 40), payload), 72},
 		{"IPv4, short", v4(nil, payload[:3]), 23},
-		{"IPv6", v6(nil, payload), 60},
-		{"IPv6 with hop-by-hop", v6(make([]byte, 8), payload), 68},
+		{"TCP in IPv4", with(v4(nil, payload), 9, 6), 32},
+		{"SCTP in IPv6", with(v6(nil, payload), 6, 132), 64},
+		{"IPv6", v6(nil, payload), 64},
+		{"IPv6 with hop-by-hop", v6(make([]byte, 8), payload), 72},
 		{"IPv6, short", v6(make([]byte, 8), payload[:3]), 51},
 	} {
 		want := mustSum(t, c.pkt)
@@ -175,6 +199,34 @@ func TestTruncated(t *testing.T) {
 			case n >= c.need && (err != nil || got != want):
 				t.Errorf("%s: %d bytes: %x, %v; want %x", c.name, n, got, err, want)
 			}
+		}
+	}
+}
+
+// TestStart checks that the start of a packet has its first bytes of payload unchanged, as
+// digests before version 3 need them, and none that forwarding changes.
+func TestStart(t *testing.T) {
+	for _, c := range []struct {
+		pkt, want []byte // of want, the payload
+	}{
+		{v4(make([]byte, 12), payload[:30]), v4(nil, payload[:12])},
+		{v4(nil, payload[:3]), v4(nil, append(payload[:3:3], 0, 0, 0, 0, 0))},
+		{append(v4(nil, payload[:9]), "trailer"...), v4(nil, payload[:9])},
+		{v6(make([]byte, 24), payload[:30]), v6(nil, payload[:24])},
+	} {
+		got, err := AppendStart(nil, c.pkt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mustSum(t, got) != mustSum(t, c.pkt) {
+			t.Errorf("%x has another digest", got)
+		}
+		from := 20
+		if got[0]>>4 == 6 {
+			from = 40
+		}
+		if !bytes.Equal(got[from:], c.want[from:]) {
+			t.Errorf("payload %x, want %x", got[from:], c.want[from:])
 		}
 	}
 }
@@ -196,7 +248,7 @@ func TestMalformed(t *testing.T) {
 
 // FuzzSum checks, for arbitrary bytes, that computing a digest or rejecting the
 // packet leaves the input unchanged, that the digest depends on nothing after
-// the invariant part, and that forwarding does not change it.
+// the invariant part, that forwarding does not change it, and that the start suffices.
 func FuzzSum(f *testing.F) {
 	for _, p := range [][]byte{
 		nil, {0x45}, {0x60},
@@ -238,15 +290,17 @@ func FuzzSum(f *testing.F) {
 		if again, err := AppendInvariant([]byte("prefix"), forwarded); err != nil || !bytes.Equal(again, b) {
 			t.Fatalf("forwarded: %x, %v; want %x", again, err, b)
 		}
-		// The invariant part is itself a packet with the same invariant part,
-		// unless a second hop-by-hop header, which is not allowed, follows the
-		// first.
-		self := b[len(prefix):]
-		if self[0]>>4 == 6 && self[6] == 0 {
+		// The start of the packet has the same digest, unless a second hop-by-hop header,
+		// which is not allowed, follows the first.
+		start, err := AppendStart([]byte("prefix"), p)
+		if err != nil || !bytes.HasPrefix(start, []byte("prefix")) || !bytes.Equal(p, kept) {
+			t.Fatalf("start %x, %v", start, err)
+		}
+		if start = start[len(prefix):]; start[0]>>4 == 6 && start[6] == hopByHop {
 			return
 		}
-		if again, err := AppendInvariant(nil, self); err != nil || !bytes.Equal(again, self) {
-			t.Fatalf("invariant part of %x is %x, %v", self, again, err)
+		if again, err := AppendInvariant([]byte("prefix"), start); err != nil || !bytes.Equal(again, b) {
+			t.Fatalf("of the start %x: %x, %v; want %x", start, again, err, b)
 		}
 	})
 }

@@ -4,12 +4,12 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/cespare/xxhash/v2"
 
 	"weir/filter/hash"
+	"weir/tests/seed"
 )
 
 const (
@@ -82,9 +82,7 @@ func TestSumVectors(t *testing.T) {
 }
 
 func TestSumAsSpecified(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seed.New(t)
 	for range 100_000 {
 		b, under := make([]byte, r.IntN(70)), r.Uint64()
 		for i := range b {

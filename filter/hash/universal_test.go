@@ -16,17 +16,11 @@ import (
 
 	"weir/filter/hash"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // The lengths of keys, of the invariant parts of packets, and one between.
 var lengths = []int{8, 12, 16, 20, 28, 40, 60}
-
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 func randomBytes(r *rand.Rand, n int) []byte {
 	b := make([]byte, n)
@@ -61,7 +55,7 @@ var inverse2, inverse3 = inverse(prime2), inverse(prime3)
 
 // The formulas of the documentation, in integers of any size.
 func TestSecretAsSpecified(t *testing.T) {
-	r := newRand(t)
+	r := seed.Secrets(t)
 	number := func(x uint64) *big.Int { return new(big.Int).SetUint64(x) }
 	for range 20_000 {
 		s, b := newSecret(r), randomBytes(r, 4*r.IntN(hash.MaxLen/4+1))
@@ -87,7 +81,7 @@ func TestSecretAsSpecified(t *testing.T) {
 }
 
 func TestSecretRefusesLengths(t *testing.T) {
-	s := newSecret(newRand(t))
+	s := newSecret(seed.Secrets(t))
 	for n := range 80 {
 		func() {
 			defer func() {
@@ -230,7 +224,7 @@ func equal(p pair, sum func([]byte) uint64) bool { return sum(p.a) == sum(p.b) }
 // TestXXH64CanBeAimedAt documents why Secret is there, and that the pairs which
 // TestSecretCannotBeAimedAt tries are those that break XXH64.
 func TestXXH64CanBeAimedAt(t *testing.T) {
-	r := newRand(t)
+	r := seed.Secrets(t)
 	for _, p := range certain() {
 		if string(p.a) == string(p.b) {
 			t.Errorf("%s: equal", p.name)
@@ -387,14 +381,14 @@ func secrets(short, whole, exhaustive int) int {
 
 // The pairs that XXH64 does not survive: 10⁷ secrets with WEIR_LONG=1.
 func TestSecretCannotBeAimedAt(t *testing.T) {
-	r := newRand(t)
+	r := seed.Secrets(t)
 	differences(t, r, secrets(200_000, 10_000_000, 10_000_000), append(certain(), likely(r, 8)...))
 }
 
 // Inputs that differ in one bit: each of them, in a random input and in zeros.
 // 10⁶ secrets with WEIR_EXHAUSTIVE=1.
 func TestSecretDiffersByOneBit(t *testing.T) {
-	r, draws := newRand(t), secrets(4096, 50_000, 1_000_000)
+	r, draws := seed.Secrets(t), secrets(4096, 50_000, 1_000_000)
 	for _, length := range lengths {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			var pairs []pair
@@ -413,7 +407,7 @@ func TestSecretDiffersByOneBit(t *testing.T) {
 // Inputs that differ in two words, by ±2ʲ each or in a bit each: a sample, or
 // all of them with WEIR_EXHAUSTIVE=1.
 func TestSecretDiffersInTwoWords(t *testing.T) {
-	r, share := newRand(t), secrets(400, 4000, math.MaxInt)
+	r, share := seed.Secrets(t), secrets(400, 4000, math.MaxInt)
 	for _, length := range lengths {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			var pairs []pair
@@ -455,13 +449,13 @@ func TestSecretDiffersByLength(t *testing.T) {
 			pairs = append(pairs, pair{fmt.Sprintf("%d and %d bytes", n, m), a, a[:m]})
 		}
 	}
-	differences(t, newRand(t), 4096, pairs)
+	differences(t, seed.Secrets(t), 4096, pairs)
 }
 
 // Keys that count upwards fill the buckets as random ones would: chi-square,
 // with the fingerprint's bits too, under many secrets.
 func TestSecretSpreads(t *testing.T) {
-	r := newRand(t)
+	r := seed.Secrets(t)
 	const buckets, keys = 1024, 1 << 15
 	for _, k := range []struct {
 		name string

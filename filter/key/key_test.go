@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"weir/filter/hash"
+	"weir/tests/seed"
 )
 
 const anyFlow = FieldSrcPort | FieldDstPort | FieldProto
@@ -156,9 +157,7 @@ func TestParseRejects(t *testing.T) {
 // Different keys have different serialisations and texts, and their order is that
 // of the serialisations.
 func TestSerialisation(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seed.New(t)
 	serialised, texts := make(map[string]Key), make(map[string]Key)
 	var last Key
 	for range 100_000 {

@@ -8,6 +8,7 @@ import (
 
 	"weir/filter/hash"
 	"weir/filter/key"
+	"weir/tests/seed"
 )
 
 // random generates keys and packets. A failure can be reproduced with the seed
@@ -16,9 +17,7 @@ type random struct{ *rand.Rand }
 
 func newRandom(t testing.TB) random {
 	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	return random{rand.New(rand.NewPCG(seed, 0))}
+	return random{seed.Secrets(t)}
 }
 
 // fixed uses the same seed in each run: for rates, which fail by chance now and

@@ -13,6 +13,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
+	"weir/tests/seed"
 )
 
 func newTable(t testing.TB, l Layout) *Table {
@@ -56,9 +57,7 @@ func TestPlan(t *testing.T) {
 // A table answers like a set of groups for each port, except for false
 // positives of its filters, through any additions and removals.
 func TestTable(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := seed.Secrets(t)
 	const ports, groups, world = 3, 64, 128
 	table := newTable(t, Plan(ports, groups))
 	naive := make([]map[netip.Addr]bool, ports+1)

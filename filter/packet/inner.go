@@ -92,8 +92,12 @@ func (p *Packet) Inner(frame []byte) (inner Packet, r Result) {
 	case GTPU:
 		proto, b, r = skipGTPU(b, p.Payload)
 	}
-	if r == OK && proto == etherBridged {
+	switch {
+	case r != OK:
+	case proto == etherBridged:
 		proto, b, r = parseEthernet(b)
+	default: // Linux takes off tags without an Ethernet header, too
+		proto, b, r = skipTags(proto, b)
 	}
 	if r != OK {
 		return inner, r

@@ -163,7 +163,12 @@ func parseEthernet(frame []byte) (proto uint16, rest []byte, r Result) {
 	if len(frame) < 14 {
 		return 0, nil, Truncated
 	}
-	proto, rest = binary.BigEndian.Uint16(frame[12:]), frame[14:]
+	return skipTags(binary.BigEndian.Uint16(frame[12:]), frame[14:])
+}
+
+// skipTags returns what follows the VLAN tags that proto says rest begins with, and its
+// EtherType.
+func skipTags(proto uint16, rest []byte) (uint16, []byte, Result) {
 	for tags := 0; proto == etherVLAN || proto == etherQinQ; tags++ {
 		if tags == MaxVLANTags {
 			return 0, nil, Overtagged

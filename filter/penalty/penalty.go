@@ -1,7 +1,7 @@
 // Package penalty implements rate limits and blocks for single flows, each with
-// an expiry. The control plane imposes penalties based on exact counts; the
-// data plane looks them up. It is the twin of bpf/penalty.h, and works on
-// kernel memory as well as on the heap.
+// an expiry. The control plane and the data plane impose penalties based on exact
+// counts; the data plane looks them up. It is the twin of bpf/penalty.h and
+// bpf/threshold.h, and works on kernel memory as well as on the heap.
 //
 // The rate limit is the generic cell rate algorithm (ITU-T I.371), a token
 // bucket whose only state is the time at which it will be full.
@@ -9,6 +9,7 @@ package penalty
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"sync/atomic"
 	"time"
@@ -18,9 +19,9 @@ import (
 
 // Geometry, the same as in bpf/penalty.h.
 const (
-	slots       = 8
+	Slots       = 8 // penalties in a bucket
 	entryWords  = 4
-	BucketWords = slots * (1 + entryWords) // 64-bit words in a bucket
+	BucketWords = Slots * (1 + entryWords) // 64-bit words in a bucket
 
 	block     = math.MaxUint64 // the cost that marks a block
 	costShift = 10             // costs are in units of 2^-costShift nanoseconds
@@ -63,7 +64,7 @@ func NewTable(words []uint64) (*Table, error) {
 	}
 	t := &Table{words: words, buckets: uint32(len(words) / BucketWords)}
 	for b := range int(t.buckets) {
-		for i := range slots {
+		for i := range Slots {
 			if words[b*BucketWords+i] != 0 {
 				t.len++
 			}
@@ -79,7 +80,7 @@ func (t *Table) Len() int { return t.len }
 // find returns the flow's slot: words until, cost, burst, full.
 func (t *Table) find(h uint64) (hash *uint64, entry []uint64, ok bool) {
 	b := t.bucket(h)
-	for i := range slots {
+	for i := range Slots {
 		if atomic.LoadUint64(&b[i]) == h {
 			return &b[i], b.entry(i), true
 		}
@@ -94,18 +95,22 @@ func (t *Table) bucket(h uint64) bucket {
 	return t.words[i : i+BucketWords]
 }
 
-func (b bucket) entry(slot int) []uint64 { return b[slots+slot*entryWords:][:entryWords] }
+func (b bucket) entry(slot int) []uint64 { return b[Slots+slot*entryWords:][:entryWords] }
+
+// Words returns a penalty's cost and burst as programs have them.
+func (p Penalty) Words() (cost, burst uint64) {
+	if p.Rate <= 0 {
+		return block, 0
+	}
+	each := 1e9 / min(p.Rate, MaxRate)
+	return uint64(math.Round(each * (1 << costShift))), uint64(max(p.Burst-1, 0) * each)
+}
 
 // Set imposes a penalty on the flow with hash h, which must not be 0, or
 // replaces the flow's present one; the used part of its rate is carried over.
 // It reports false if the bucket is full: the flow then has no penalty.
 func (t *Table) Set(h uint64, p Penalty) bool {
-	cost, burst := uint64(block), uint64(0)
-	if p.Rate > 0 {
-		each := 1e9 / min(p.Rate, MaxRate)
-		cost = uint64(math.Round(each * (1 << costShift)))
-		burst = uint64(max(p.Burst-1, 0) * each)
-	}
+	cost, burst := p.Words()
 	if _, e, ok := t.find(h); ok {
 		atomic.StoreUint64(&e[1], cost)
 		atomic.StoreUint64(&e[2], burst)
@@ -113,7 +118,7 @@ func (t *Table) Set(h uint64, p Penalty) bool {
 		return true
 	}
 	b := t.bucket(h)
-	for i := range slots {
+	for i := range Slots {
 		if b[i] != 0 {
 			continue
 		}
@@ -128,6 +133,67 @@ func (t *Table) Set(h uint64, p Penalty) bool {
 	return false
 }
 
+// Impose is like Set, as programs do it: in a full bucket, a penalty takes the place of an
+// expired one.
+func (t *Table) Impose(h uint64, p Penalty, now time.Duration) {
+	b := t.bucket(h)
+	if _, _, ok := t.find(h); !ok {
+		slot := -1
+		for i := range Slots {
+			if b[i] == 0 || b.entry(i)[0] <= uint64(now) {
+				slot = i
+			}
+		}
+		if slot < 0 {
+			return
+		}
+		if b[slot] == 0 {
+			t.len++
+		}
+		b[slot] = h
+		b.entry(slot)[3] = 0
+	}
+	t.Set(h, p)
+}
+
+// All yields the hashes of all flows that have penalties, and when those expire.
+func (t *Table) All() iter.Seq2[uint64, time.Duration] {
+	return func(yield func(uint64, time.Duration) bool) {
+		for i := range int(t.buckets) {
+			b := bucket(t.words[i*BucketWords:][:BucketWords])
+			for j := range Slots {
+				if h := atomic.LoadUint64(&b[j]); h != 0 && !yield(h, time.Duration(atomic.LoadUint64(&b.entry(j)[0]))) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Has reports whether the flow has a penalty, maybe an expired one.
+func (t *Table) Has(h uint64) bool {
+	_, _, ok := t.find(h)
+	return ok
+}
+
+// Rival is a penalty in the bucket of a flow.
+type Rival struct {
+	Hash  uint64
+	Until time.Duration
+}
+
+// Rivals returns the penalties in the bucket of the flow with hash h. If it is full, one of
+// them must be removed to make room for that flow's.
+func (t *Table) Rivals(h uint64) (all []Rival) {
+	b := t.bucket(h)
+	for i := range Slots {
+		if b[i] != 0 {
+			all = append(all, Rival{b[i], time.Duration(b.entry(i)[0])})
+		}
+	}
+	return all
+}
+
 // Remove removes the flow's penalty, if any.
 func (t *Table) Remove(h uint64) {
 	if at, _, ok := t.find(h); ok {
@@ -140,7 +206,7 @@ func (t *Table) Remove(h uint64) {
 func (t *Table) Expire(now time.Duration) {
 	for i := range int(t.buckets) {
 		b := bucket(t.words[i*BucketWords:][:BucketWords])
-		for j := range slots {
+		for j := range Slots {
 			if b[j] != 0 && now >= time.Duration(b.entry(j)[0]) {
 				atomic.StoreUint64(&b[j], 0)
 				t.len--

@@ -86,7 +86,7 @@ func TestSetAgain(t *testing.T) {
 func TestRoom(t *testing.T) {
 	table := newTable(t, 1)
 	p := Penalty{Until: time.Second}
-	for h := range uint64(slots) {
+	for h := range uint64(Slots) {
 		if !table.Set(h+1, p) {
 			t.Fatalf("no room for penalty %d", h+1)
 		}
@@ -96,7 +96,7 @@ func TestRoom(t *testing.T) {
 	}
 	table.Remove(3)
 	table.Remove(3)
-	if table.Len() != slots-1 || !table.Set(99, p) || table.Check(99, 1, 0) != Blocked || table.Check(3, 1, 0) != None {
+	if table.Len() != Slots-1 || !table.Set(99, p) || table.Check(99, 1, 0) != Blocked || table.Check(3, 1, 0) != None {
 		t.Error("the room of a removed penalty is not used")
 	}
 	table.Set(1, Penalty{Until: time.Hour})

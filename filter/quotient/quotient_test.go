@@ -15,17 +15,8 @@ import (
 	"time"
 
 	"weir/tests/long"
+	"weir/tests/seed"
 )
-
-var exhaustive = os.Getenv("WEIR_EXHAUSTIVE") == "1"
-
-// newRandom returns a generator whose seed is logged.
-func newRandom(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // fixed returns a generator with a fixed seed, for statistical bounds.
 func fixed(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
@@ -199,7 +190,7 @@ func images(r *rand.Rand, s *Set) []uint64 {
 }
 
 func TestAgainstMap(t *testing.T) {
-	r := newRandom(t)
+	r := seed.Secrets(t)
 	for _, l := range layouts() {
 		t.Run(l.String(), func(t *testing.T) {
 			s := newSet(t, l, randomSecret(r))
@@ -261,7 +252,7 @@ func TestAgainstMap(t *testing.T) {
 // TestMoves checks that entries move from their first word to the second or to
 // the spill, and not otherwise: a reader could miss others.
 func TestMoves(t *testing.T) {
-	r := newRandom(t)
+	r := seed.Secrets(t)
 	for _, l := range []Layout{{32, 31, 5, 3, 0}, {33, 21, 1 << 13, 3, 0}, {32, 15, 1 << 18, 3, 0}} {
 		s := newSet(t, l, randomSecret(r))
 		universe := make([]uint64, 6*8*s.lanes) // in two lines
@@ -311,7 +302,7 @@ func TestMoves(t *testing.T) {
 // TestFull fills one word until its two buckets are full too, then shows that
 // the set is unchanged by the refusal, and that a deletion makes room.
 func TestFull(t *testing.T) {
-	r := newRandom(t)
+	r := seed.Secrets(t)
 	for _, l := range layouts() {
 		s := newSet(t, l, randomSecret(r))
 		want := make(map[uint64]uint16)
@@ -348,7 +339,7 @@ func TestFull(t *testing.T) {
 }
 
 func TestInvert(t *testing.T) {
-	r := newRandom(t)
+	r := seed.Secrets(t)
 	for i := range 100 {
 		s := newSet(t, Layout{MinKeyBits + i%3, 31, 64, 2, 0}, randomSecret(r))
 		for _, k := range []uint64{0, 1, s.keyMask, 1 << (s.keyBits - 1), r.Uint64() & s.keyMask, r.Uint64() & s.keyMask} {
@@ -392,7 +383,8 @@ var vectors = map[uint64]uint64{
 // TestEveryAddress looks up each key of 32 bits there is, with WEIR_EXHAUSTIVE=1,
 // otherwise a million of them at each width and size or more, and the listed ones.
 func TestEveryAddress(t *testing.T) {
-	r := newRandom(t)
+	exhaustive := os.Getenv("WEIR_EXHAUSTIVE") == "1"
+	r := seed.Secrets(t)
 	for _, w := range widths {
 		if w.bits == 63 {
 			continue // at these sizes, not narrower than those of 31 bits but longer
@@ -450,7 +442,7 @@ func TestConcurrent(t *testing.T) {
 		readers = 3
 	)
 	total := long.Or[int64](3_000_000, 100_000_000)
-	random := newRandom(t)
+	random := seed.Secrets(t)
 	recalled := 0
 	// Crowded lines, with list numbers of two bits.
 	for _, l := range []Layout{{34, 31, 1 << 8, 40, 60}, {32, 21, 1 << 13, 40, 0}, {33, 15, 1 << 20, 40, 0}, {32, 12, 1 << 22, 40, 0}, {34, 63, 16, 40, 0}} {
@@ -568,7 +560,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func TestFill(t *testing.T) {
-	r := newRandom(t)
+	r := seed.Secrets(t)
 	for _, n := range []int{0, 1, 2, 1000, 70_000} {
 		for _, w := range widths {
 			keyBits := MinKeyBits + r.IntN(3)
@@ -643,9 +635,9 @@ func TestExiled(t *testing.T) {
 		for name, entries := range sets {
 			var most, sum float64
 			full := 0
-			const secrets = 12
+			secrets := long.Or(3, 12)
 			for i := range secrets {
-				// Longer keys are those of prefixes and of two sides.
+				// Longer keys are those of prefixes and of two sides: each with some secret.
 				extra := i % 3
 				scaled := slices.Clone(entries)
 				for j := range scaled {
@@ -669,7 +661,7 @@ func TestExiled(t *testing.T) {
 
 // A set in which entries are replaced for ever has room, if it is tidied.
 func TestRecall(t *testing.T) {
-	r := newRandom(t)
+	r := seed.Secrets(t)
 	for _, keyBits := range []int{32, 34} { // three lanes, and two
 		const n = 100_000
 		entries := randomEntriesOf(keyBits, r, n, 1)
@@ -710,6 +702,62 @@ func TestRecall(t *testing.T) {
 			t.Errorf("%d recalls: want a few", recalls)
 		}
 		check(t, s, want)
+	}
+}
+
+// Recall waits before it clears a lane or a slot whose entry it has copied: a lookup that has
+// read words from before the copy looks for the entry there.
+func TestRecallWaits(t *testing.T) {
+	r := seed.New(t)
+	for _, keyBits := range []int{32, 34} {
+		const n = 2000
+		entries := randomEntriesOf(keyBits, r, n, 3)
+		s, err := Build(Plan(keyBits, n*103/100, 3), entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits := map[int]int{} // how often they were so many
+		for range 30 {
+			for range n / 10 {
+				e := &entries[r.IntN(n)]
+				s.Delete(e.Key)
+				for {
+					e.Key = r.Uint64() >> (64 - keyBits)
+					if _, ok := s.Lookup(e.Key); !ok && s.Put(e.Key, e.List) == nil {
+						break
+					}
+				}
+			}
+			// Lookups that have read one word, or both, and end here.
+			before := slices.Clone(s.lines)
+			end := func() {
+				t.Helper()
+				now := slices.Clone(s.lines)
+				for _, e := range entries {
+					p := s.permute(e.Key)
+					at := s.locate(p)
+					for loaded, word := range []int{at.first, at.second} {
+						now[word] = before[word]
+						if list := read(s.layout, now, s.spill, s.front, p); list != e.List {
+							t.Fatalf("a lookup that stops after word %d of %#x finds list %d, want %d", loaded+1, e.Key, list, e.List)
+						}
+					}
+					now[at.first], now[at.second] = s.lines[at.first], s.lines[at.second]
+				}
+			}
+			calls := 0
+			s.Recall(func() {
+				calls++
+				end()
+				copy(before, s.lines) // and others begin
+			})
+			end()
+			waits[calls]++
+		}
+		t.Logf("%v: waits %v", s.Layout(), waits)
+		if waits[2] == 0 {
+			t.Error("no recall has moved both in lines and from the spill: the test is too narrow")
+		}
 	}
 }
 
@@ -758,9 +806,10 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%d entries, list %d: %v: %v, highest list %d", c.entries, c.highest, l, err, l.MaxList())
 		}
 	}
+	r := seed.New(t)
 	for range 1000 {
-		entries, highest := rand.IntN(1<<rand.IntN(31)+1), uint16(rand.UintN(1<<rand.UintN(17)))
-		if l := Plan(MinKeyBits+rand.IntN(3), entries, highest); l.validate() != nil || l.MaxList() < highest {
+		entries, highest := r.IntN(1<<r.IntN(31)+1), uint16(r.UintN(1<<r.UintN(17)))
+		if l := Plan(MinKeyBits+r.IntN(3), entries, highest); l.validate() != nil || l.MaxList() < highest {
 			t.Fatalf("%d entries, list %d: %v: %v, highest list %d", entries, highest, l, l.validate(), l.MaxList())
 		}
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"math/bits"
 	"net/netip"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"weir/filter/hash"
@@ -37,12 +39,13 @@ type Bank struct {
 
 // head is the first line of a bank.
 type head struct {
-	packets, bytes uint64 // total counted
-	denied         uint64 // packets for which a flow at the limit had no room in the memory
-	admit          uint64 // the limit's floor, in units
-	share          uint64 // the limit as a fraction of the units counted so far, times 2³²; at most 2³¹
-	spare          uint64 // a lower limit while there is room to spare, in units
-	_              [2]uint64
+	packets, bytes uint64        // total counted
+	denied         uint64        // packets for which a flow at the limit had no room in the memory
+	admit          uint64        // the limit's floor, in units
+	share          uint64        // the limit as a fraction of the units counted so far, times 2³²; at most 2³¹
+	spare          uint64        // a lower limit while there is room to spare, in units
+	began          atomic.Uint64 // see Begin; 0: unknown
+	step           uint64        // see SetStep: its power of 2 plus 1; 0: none
 }
 
 // bucket is a bucket of the flow memory. Its slots are filled from the first
@@ -118,8 +121,11 @@ func (b *Bank) Count(p key.Tuple, length uint64) {
 	b.CountKey(k, b.Hash(k), length)
 }
 
-// CountKey is like [Bank.Count], for a packet with key k, whose Hash is h.
-func (b *Bank) CountKey(k key.Key, h, length uint64) { b.count(Flow{Key: k, Hash: h}, length) }
+// CountKey is like [Bank.Count], for a packet with key k, whose Hash is h. It returns the
+// units by which the exact count of its flow has passed multiples of the step.
+func (b *Bank) CountKey(k key.Key, h, length uint64) (passed uint64) {
+	return b.count(Flow{Key: k, Hash: h}, length)
+}
 
 // CountDropped is like [Bank.Count], for a packet that is dropped.
 func (b *Bank) CountDropped(p key.Tuple, length uint64, c Cause) {
@@ -128,7 +134,7 @@ func (b *Bank) CountDropped(p key.Tuple, length uint64, c Cause) {
 	b.count(f, length)
 }
 
-func (b *Bank) count(flow Flow, length uint64) {
+func (b *Bank) count(flow Flow, length uint64) (passed uint64) {
 	h := flow.Hash
 	b.head.packets++
 	b.head.bytes += length
@@ -140,7 +146,7 @@ func (b *Bank) count(flow Flow, length uint64) {
 		after, limit := plus(before, b.Unit.of(1, length)), b.limit()
 		if uint64(after) < min(limit, b.head.spare) {
 			b.sketch.raise(at, after)
-			return
+			return 0
 		}
 		if slot == slots {
 			var least uint64
@@ -153,7 +159,7 @@ func (b *Bank) count(flow Flow, length uint64) {
 			}
 			if slot == slots {
 				b.sketch.raise(at, after)
-				return
+				return 0
 			}
 		}
 		// The packet with which a flow enters the memory is counted there only:
@@ -163,7 +169,16 @@ func (b *Bank) count(flow Flow, length uint64) {
 	f := &in.flows[slot]
 	f.packets++
 	f.bytes += length
+	if b.head.step == 0 {
+		return 0
+	}
+	units, shift := b.Unit.of(f.packets, f.bytes), b.head.step-1
+	return units>>shift<<shift - (units-b.Unit.of(1, length))>>shift<<shift
 }
+
+// SetStep sets the step by which programs report the exact counts of flows, the largest power
+// of 2 of at most that many units; they report none with a step of 0.
+func (b *Bank) SetStep(units uint64) { atomic.StoreUint64(&b.head.step, uint64(bits.Len64(units))) }
 
 // Limit returns the units that no flow outside of the memory has, if none was denied.
 // The bank must not be counting.
@@ -267,6 +282,12 @@ func (b *Bank) SetSpare(units uint64) { atomic.StoreUint64(&b.head.spare, min(un
 
 // Spare returns what [Bank.SetSpare] has set, raised by what found no room.
 func (b *Bank) Spare() uint64 { return atomic.LoadUint64(&b.head.spare) }
+
+// Begin records when the bank begins to count, by the kernel's monotonic clock.
+func (b *Bank) Begin(at time.Duration) { b.head.began.Store(uint64(at)) }
+
+// Began returns what [Bank.Begin] has recorded, 0 if that is unknown, as after Reset.
+func (b *Bank) Began() time.Duration { return time.Duration(b.head.began.Load()) }
 
 // Packets returns the number of packets counted.
 func (b *Bank) Packets() uint64 { return atomic.LoadUint64(&b.head.packets) }
@@ -372,10 +393,10 @@ func (b *Bank) Keep(f Flow) bool {
 	return found
 }
 
-// Reset empties the bank for the next interval. The settings of Admit and SetSpare
+// Reset empties the bank for the next interval. The settings of Admit, SetSpare and SetStep
 // stay.
 func (b *Bank) Reset() {
-	*b.head = head{admit: b.head.admit, share: b.head.share, spare: b.head.spare}
+	*b.head = head{admit: b.head.admit, share: b.head.share, spare: b.head.spare, step: b.head.step}
 	b.sketch.Reset()
 	clear(b.buckets)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // group returns the group of n keys that key makes.
@@ -36,8 +37,7 @@ func group(tag uint32, size, n int, key func() []byte) Group {
 
 // TestRoundTrip encodes and decodes sets of all lengths, dense and sparse.
 func TestRoundTrip(t *testing.T) {
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 1))
+	r := seed.New(t)
 	for round := range 300 {
 		var set []Group
 		tag := uint32(0)
@@ -68,27 +68,27 @@ func TestRoundTrip(t *testing.T) {
 		}
 		b, err := Append(nil, set)
 		if err != nil {
-			t.Fatalf("seed %d, round %d: %v", seed, round, err)
+			t.Fatalf("round %d: %v", round, err)
 		}
 		got, err := Decode(b, total)
 		if err != nil || !equal(got, set) {
-			t.Fatalf("seed %d, round %d: %v\n%v\n%v", seed, round, err, got, set)
+			t.Fatalf("round %d: %v\n%v\n%v", round, err, got, set)
 		}
 		if Of(got) != Of(set) {
-			t.Fatalf("seed %d: another checksum", seed)
+			t.Fatal("another checksum")
 		}
 		if total > 0 {
 			if _, err := Decode(b, total-1); !errors.Is(err, ErrTooMany) {
-				t.Fatalf("seed %d, round %d: %d keys, one more than allowed: %v", seed, round, total, err)
+				t.Fatalf("round %d: %d keys, one more than allowed: %v", round, total, err)
 			}
 		}
 		for range 20 { // what is cut off or has something behind it is refused
 			if _, err := Decode(b[:r.IntN(len(b))], math.MaxInt); err == nil {
-				t.Fatalf("seed %d, round %d: a part was taken for the whole", seed, round)
+				t.Fatalf("round %d: a part was taken for the whole", round)
 			}
 		}
 		if _, err := Decode(append(b, 0), math.MaxInt); err == nil {
-			t.Fatalf("seed %d, round %d: a byte too many", seed, round)
+			t.Fatalf("round %d: a byte too many", round)
 		}
 	}
 }
@@ -101,11 +101,12 @@ func equal(a, b []Group) bool {
 
 // Both forms of a group decode to it.
 func TestForms(t *testing.T) {
+	r := seed.New(t)
 	for _, size := range []int{1, 32, 64, 65, 128, 320} {
 		g := group(1, size, 5000, func() []byte {
 			k := make([]byte, 64)
 			for i := range k {
-				k[i] = byte(rand.Uint32())
+				k[i] = byte(r.Uint32())
 			}
 			return k
 		})
@@ -150,7 +151,8 @@ func TestRefused(t *testing.T) {
 
 // TestSum changes a set and follows its checksum.
 func TestSum(t *testing.T) {
-	key := func() []byte { return binary.BigEndian.AppendUint32(nil, rand.Uint32()) }
+	r := seed.New(t)
+	key := func() []byte { return binary.BigEndian.AppendUint32(nil, r.Uint32()) }
 	a, b := group(1, 32, 1000, key), group(1, 32, 1000, key)
 	var both Sum
 	both.Add([]Group{a})
@@ -172,11 +174,11 @@ func TestSum(t *testing.T) {
 // TestSize compares the size of random IPv4 addresses with the entropy, and that of a
 // small change.
 func TestSize(t *testing.T) {
-	n := long.Or(1_000_000, 10_000_000)
+	n, r := long.Or(1_000_000, 10_000_000), seed.New(t)
 	addresses := func(n int) Group {
 		all := make([]uint32, n+n/100)
 		for i := range all {
-			all[i] = rand.Uint32()
+			all[i] = r.Uint32()
 		}
 		slices.Sort(all)
 		all = slices.Compact(all)

@@ -1,8 +1,10 @@
 package verdict
 
 import (
+	"net/netip"
 	"time"
 
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/penalty"
@@ -19,7 +21,38 @@ type Policer struct {
 	Guards    []*Guard             // for each tracker: what makes it count pairs; nil: it counts packets
 	Now       func() time.Duration // monotonic clock of the penalties
 
+	// The packet that lifts a flow over the threshold of a tracker imposes its penalty. Nil:
+	// none does.
+	Windows    *penalty.Windows
+	Thresholds []Threshold // for each tracker
+
 	Drops *sketch.Bank // of what is dropped, or would be without monitor mode; may be nil
+}
+
+// Threshold is a threshold of a tracker, and the penalty of what exceeds it.
+type Threshold struct {
+	penalty.Threshold
+	Penalty penalty.Penalty // Until counts from when the threshold is exceeded
+	Secret  *hash.Secret    // of the tracker's hashes
+}
+
+// report adds units of a packet's flow to its window, and imposes a penalty on the flow if it
+// exceeds the threshold.
+func (p *Policer) report(tracker int, h, units uint64, pkt packet.Packet) {
+	t := p.Thresholds[tracker]
+	now := p.Now()
+	if t.Units == 0 || !p.Windows.Add(t.Threshold, h, units, now) || p.Windows.Spares(SourceHash(pkt.Src, t.Secret)) {
+		return
+	}
+	imposed := t.Penalty
+	imposed.Until += now
+	p.Penalties[tracker].Impose(h, imposed, now)
+}
+
+// SourceHash returns the hash under which a tracker with this secret spares a source,
+// whatever the flow.
+func SourceHash(src netip.Addr, s *hash.Secret) uint64 {
+	return max(1, key.Source(netip.PrefixFrom(src, src.BitLen())).Hash(s))
 }
 
 // count counts a packet in every tracker. It returns the reason to drop it by
@@ -37,7 +70,10 @@ func (p *Policer) count(frame []byte, pkt packet.Packet, exempt bool) Reason {
 		k := b.Key(pkt.Tuple)
 		h, length := b.Hash(k), uint64(len(frame))
 		if p.Guards == nil || p.Guards[i] == nil || p.Guards[i].isNew(frame, pkt) {
-			b.CountKey(k, h, length)
+			units := b.CountKey(k, h, length)
+			if units > 0 && p.Windows != nil && p.Penalties[i] != nil && !exempt {
+				p.report(i, h, units, pkt)
+			}
 		}
 		if p.Penalties[i] == nil || punished != Clean || exempt {
 			continue // a dropped packet is not charged to other rates

@@ -48,6 +48,9 @@ type Condition struct {
 	// All reports whether every packet of the question meets the condition.
 	// Otherwise some of them do, depending on what the question leaves open.
 	All bool
+	// Covers reports whether every packet is of the flow of a penalty. One that is a rate limit
+	// is met by some of them all the same.
+	Covers bool
 	// Reason is the stage's reason for a packet that meets the condition, or
 	// Clean.
 	Reason  Reason
@@ -273,12 +276,16 @@ func (v *view) penalties(k key.Key, all []Penalty, portless bool) {
 			continue
 		}
 		c.All = all[i].Flow.Shape.Within(k.Shape)
+		c.Covers = c.All
 		if all[i].Rate > 0 {
 			c.All, c.Reason = false, RateLimited
 		}
 		v.add(c)
 	}
 }
+
+// Meets reports whether packets of k may be of the penalty's flow.
+func (p Penalty) Meets(k key.Key) bool { return flowsMeet(p.Flow, k) }
 
 // flowsMeet is like Overlaps, but a packet without ports has ports 0.
 func flowsMeet(flow, k key.Key) bool {

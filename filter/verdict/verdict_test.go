@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"bytes"
 	"maps"
 	"net/netip"
 	"slices"
@@ -48,126 +47,6 @@ func tuple(src, dst string, srcPort, dstPort uint16) key.Tuple {
 	return key.Tuple{
 		Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst),
 		Proto: 17, HasPorts: true, SrcPort: srcPort, DstPort: dstPort,
-	}
-}
-
-func TestDecide(t *testing.T) {
-	flow := tuple("198.51.100.1", "203.0.113.1", 1000, 53)
-	flowShape := key.Shape{Fields: key.FieldProto | key.FieldDstPort, DstBits: 32}
-	flowKey, _ := flowShape.Of(flow)
-	program := func(p Policy, mode membership.Mode) *Program {
-		return &Program{
-			Policy: p,
-			Block: set(t, mode, source("192.0.2.0/24"), source("2001:db8::/32"), flowKey,
-				source("fe80::/10"), source("0.0.0.0/32"), source("fd00::/8")),
-			Allow: set(t, mode, source("192.0.2.7/32")),
-		}
-	}
-	policy := Policy{
-		FailsafePorts:    []FailsafePort{{17, 4500}, {6, 22}},
-		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.64/26"), netip.MustParsePrefix("2001:db8:1::/48")},
-	}
-	change := func(f []byte, at int, to ...byte) []byte {
-		copy(f[at:], to)
-		return f
-	}
-	listed := func() []byte { return packet.Frame(tuple("192.0.2.1", "203.0.113.9", 1, 2)) }
-	clean := func() []byte { return packet.Frame(tuple("198.51.100.9", "203.0.113.9", 1, 2)) }
-	v6 := func() []byte { return packet.Frame(tuple("2001:db8::1", "2001:db8::2", 1, 2)) }
-	later := flow
-	later.HasPorts, later.SrcPort, later.DstPort = false, 0, 0
-	solicitation := func(src string) []byte {
-		n := tuple(src, "ff02::1", 0, 0)
-		n.Proto, n.HasPorts = 58, false
-		return change(change(packet.Frame(n), 21, 255), 54, 135)
-	}
-	behind := func(kind byte, f []byte) []byte { // an extension header of 8 bytes
-		f = slices.Insert(f, 54, f[20], 0, 0, 0, 0, 0, 0, 0)
-		return change(change(f, 20, kind), 19, f[19]+8)
-	}
-	for _, c := range []struct {
-		name  string
-		frame []byte
-		want  Reason
-		list  int
-	}{
-		{"nothing listed", clean(), Clean, 0},
-		{"a listed network", listed(), Blocked, 1},
-		{"a listed network, IPv6", v6(), Blocked, 2},
-		{"a listed flow", packet.Frame(flow), Blocked, 3},
-		{"another port", packet.Frame(tuple("198.51.100.1", "203.0.113.1", 1000, 54)), Clean, 0},
-		{"a listed flow's later fragment", packet.Frame(later), Clean, 0},
-		{"listed and allowed", packet.Frame(tuple("192.0.2.7", "203.0.113.9", 1, 2)), Allowed, 0},
-
-		{"a listed flow, from an allowed source", packet.Frame(tuple("192.0.2.7", "203.0.113.1", 1000, 53)), Allowed, 0},
-		{"a failsafe port", packet.Frame(tuple("192.0.2.1", "203.0.113.9", 1, 4500)), Failsafe, 0},
-		{"a failsafe port as source", packet.Frame(tuple("192.0.2.1", "203.0.113.9", 4500, 1)), Blocked, 1},
-		{"a failsafe port of another protocol", packet.Frame(tuple("192.0.2.1", "203.0.113.9", 1, 22)), Blocked, 1},
-		{"a failsafe network", packet.Frame(tuple("192.0.2.65", "203.0.113.9", 1, 2)), Failsafe, 0},
-		{"a failsafe network, IPv6", packet.Frame(tuple("2001:db8:1::1", "2001:db8::2", 1, 2)), Failsafe, 0},
-		{"a failsafe network as destination", packet.Frame(tuple("192.0.2.1", "192.0.2.65", 1, 2)), Blocked, 1},
-
-		{"DHCP from a listed client", packet.Frame(tuple("192.0.2.1", "255.255.255.255", 68, 67)), Blocked, 1},
-		{"DHCP from a server", packet.Frame(tuple("192.0.2.1", "255.255.255.255", 67, 68)), DHCP, 0},
-		{"DHCP through a relay", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 67, 67)), Blocked, 1},
-		{"not quite DHCP", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 68, 68)), Blocked, 1},
-		{"DHCPv6 from a listed client", packet.Frame(tuple("fe80::1", "ff02::1:2", 546, 547)), Blocked, 4},
-		{"DHCPv6 from a server to another address", packet.Frame(tuple("fe80::1", "2001:db8::2", 547, 546)), Blocked, 4},
-		{"DHCPv6 from a server", packet.Frame(tuple("fe80::1", "fe80::2", 547, 546)), DHCP, 0},
-		{"DHCP's ports over IPv6", packet.Frame(tuple("fe80::1", "fe80::2", 67, 68)), Blocked, 4},
-		{"DHCPv6's ports over IPv4", packet.Frame(tuple("192.0.2.1", "192.0.2.2", 546, 547)), Blocked, 1},
-		{"DHCP's ports over TCP", change(packet.Frame(tuple("192.0.2.1", "192.0.2.2", 68, 67)), 23, 6), Blocked, 1},
-		{"DHCPv6 behind HIP", behind(139, packet.Frame(tuple("fe80::1", "fe80::2", 547, 546))), Blocked, 4},
-		{"DHCP in a fragment", change(packet.Frame(tuple("192.0.2.1", "192.0.2.2", 67, 68)), 20, 0x20), Blocked, 1},
-		{"a failsafe port behind an extension header", behind(60, packet.Frame(tuple("fe80::1", "fe80::2", 1, 4500))), Blocked, 4},
-		{"a failsafe port in a fragment", change(packet.Frame(tuple("192.0.2.1", "203.0.113.9", 1, 4500)), 20, 0x20), Blocked, 1},
-		{"an IPv4 address in an IPv6 header", packet.Frame(tuple("::ffff:192.0.2.1", "2001:db8::2", 1, 2)), Clean, 0},
-		{"neighbour discovery", solicitation("fe80::1"), ND, 0},
-		{"neighbour discovery from another link", change(solicitation("fe80::1"), 21, 254), Blocked, 4},
-
-		{"ARP", change(clean(), 12, 8, 6), ARP, 0},
-		{"LLDP", change(clean(), 12, 0x88, 0xcc), Link, 0},
-		{"NSH", change(clean(), 12, 0x89, 0x4f), NotIP, 0},
-		{"truncated", clean()[:40], Truncated, 0},
-		{"malformed", change(clean(), 14, 0x41), Malformed, 0},
-		{"too many tags", slices.Concat(clean()[:12], bytes.Repeat([]byte{0x81, 0, 0, 1}, packet.MaxVLANTags+1), clean()[12:]), Overtagged, 0},
-		// The addresses matter, whatever follows them.
-		{"listed and truncated", listed()[:40], Blocked, 1},
-		{"listed and malformed", change(listed(), 14, 0x41), Blocked, 1},
-		{"cut before its addresses", listed()[:33], Truncated, 0},
-		{"failsafe and truncated", packet.Frame(tuple("192.0.2.65", "203.0.113.9", 1, 2))[:40], Failsafe, 0},
-	} {
-		for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
-			for _, flags := range []struct{ malformed, monitor bool }{{}, {malformed: true}, {monitor: true}, {true, true}} {
-				p := policy
-				p.DropMalformed, p.Monitor = flags.malformed, flags.monitor
-				want := Outcome{Reason: c.want, List: c.list}
-				switch c.want {
-				case Blocked:
-					want.Action = Drop
-					if p.Monitor {
-						want.Action, want.Reason = Pass, WouldBlock
-					}
-				case Overtagged:
-					if !p.Monitor {
-						want.Action = Drop
-					}
-				case Truncated, Malformed, Unparsed:
-					if p.DropMalformed && !p.Monitor {
-						want.Action = Drop
-					}
-				}
-				if mode == membership.Approximate {
-					want.List = 0
-				}
-				if got := program(p, mode).Decide(c.frame); got != want {
-					t.Errorf("%s, %v, %+v: %+v, want %+v", c.name, mode, flags, got, want)
-				}
-				if got := program(p, mode).TraceFrame(c.frame, nil); got.Outcome != want || len(got.Depends) > 0 {
-					t.Errorf("%s, %v, %+v: traced %+v, depends on %v, want %+v", c.name, mode, flags, got.Outcome, got.Depends, want)
-				}
-			}
-		}
 	}
 }
 
@@ -234,37 +113,6 @@ func TestMalformedButAllowed(t *testing.T) {
 	}
 	if got, want := p.Decide(truncated("192.0.2.8")), (Outcome{Drop, Truncated, 0}); got != want {
 		t.Errorf("another source: %+v, want %+v", got, want)
-	}
-}
-
-// A host that serves or relays DHCP hears clients and relays, listed or not.
-func TestDHCPServer(t *testing.T) {
-	for _, c := range []struct {
-		src, dst         string
-		srcPort, dstPort uint16
-		client, server   bool
-	}{
-		{"192.0.2.1", "255.255.255.255", 67, 68, true, true},
-		{"0.0.0.0", "255.255.255.255", 68, 67, false, true},
-		{"192.0.2.1", "192.0.2.2", 67, 67, false, true},
-		{"192.0.2.1", "192.0.2.2", 68, 68, false, false},
-		{"2001:db8::1", "fe80::2", 547, 546, true, true},
-		{"fe80::1", "2001:db8::2", 547, 546, false, false},
-		{"fe80::1", "ff02::1:2", 546, 547, false, true},
-		{"2001:db8::1", "2001:db8::2", 546, 547, false, false},
-		{"2001:db8::1", "2001:db8::2", 547, 547, false, true},
-	} {
-		frame := packet.Frame(tuple(c.src, c.dst, c.srcPort, c.dstPort))
-		for server, want := range map[bool]bool{false: c.client, true: c.server} {
-			p := &Program{Policy: Policy{DHCPServer: server}}
-			if got := p.Decide(frame).Reason == DHCP; got != want {
-				t.Errorf("%+v, server %t: %t", c, server, got)
-			}
-			pkt, _ := packet.Parse(frame)
-			if got := p.Trace(pkt.Tuple.Key(), nil, nil).Reason == DHCP; got != want {
-				t.Errorf("%+v, server %t: traced %t", c, server, got)
-			}
-		}
 	}
 }
 

@@ -79,7 +79,7 @@ func (h *hub) Top(context.Context, []string, api.FleetTopQuestion) (api.FleetTop
 }
 
 func (h *hub) Explain(_ context.Context, _ []string, packets string) (api.FleetExplanation, error) {
-	e := api.Explanation{Answers: []engine.Answer{{Packet: "from " + packets, Verdict: verdict.Drop, Reason: verdict.Blocked, List: "fleet.drop"}}}
+	e := api.Explanation{Answers: []engine.Answer{{Packet: "from " + packets, Verdict: engine.Drop, Reason: verdict.Blocked, List: "fleet.drop"}}}
 	return api.FleetExplanation{Nodes: []api.NodeExplanation{{Node: "edge-1", Explanation: &e}, {Node: "edge-2", Problem: "no answer within 3s"}}}, nil
 }
 

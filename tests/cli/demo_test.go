@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/tests/binary"
 	"weir/tests/lab"
 )
 
@@ -62,11 +62,7 @@ func TestDemoFleet(t *testing.T) {
 
 // buildHub builds weir-hub beside weir, once.
 var buildHub = sync.OnceValue(func() error {
-	path := filepath.Join(filepath.Dir(binary), "weir-hub")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "weir/cmd/weir-hub").CombinedOutput(); err != nil {
-		return fmt.Errorf("build weir-hub: %w\n%s", err, out)
-	}
-	return nil
+	return binary.Build(filepath.Dir(program), "weir-hub", "weir-hub")
 })
 
 func TestDemoInterrupted(t *testing.T) { demoInterrupted(t) }
@@ -81,7 +77,7 @@ func TestDemoFleetInterrupted(t *testing.T) {
 
 func demoInterrupted(t *testing.T, flags ...string) {
 	lab.Root(t)
-	cmd := exec.Command(binary, append([]string{"demo", "--entries", "20000"}, flags...)...)
+	cmd := exec.Command(program, append([]string{"demo", "--entries", "20000"}, flags...)...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

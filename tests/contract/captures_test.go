@@ -180,13 +180,16 @@ func (l lists) holdsNetwork(a netip.Addr) bool {
 	return false
 }
 
+// reasonOf has the reasons of the parser's results.
+var reasonOf = map[packet.Result]verdict.Reason{
+	packet.OK: verdict.Clean, packet.NotIP: verdict.NotIP, packet.ARP: verdict.ARP, packet.Link: verdict.Link,
+	packet.Truncated: verdict.Truncated, packet.Malformed: verdict.Malformed, packet.Unparsed: verdict.Unparsed, packet.Overtagged: verdict.Overtagged,
+}
+
 // outcome is the oracle's answer: the reason, and which lists may be named.
 func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int) {
 	p, result := packet.Parse(data)
-	o := verdict.Outcome{Reason: map[packet.Result]verdict.Reason{
-		packet.OK: verdict.Clean, packet.NotIP: verdict.NotIP, packet.ARP: verdict.ARP,
-		packet.Truncated: verdict.Truncated, packet.Malformed: verdict.Malformed, packet.Unparsed: verdict.Unparsed, packet.Overtagged: verdict.Overtagged, packet.Link: verdict.Link,
-	}[result]}
+	o := verdict.Outcome{Reason: reasonOf[result]}
 	ports := func(a, b uint16) bool { return p.HasPorts && p.Plain && p.SrcPort == a && p.DstPort == b }
 	var named []int
 	switch {

@@ -118,16 +118,19 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 			check(gone[removed-1], verdict.Clean)
 		}
 	}
-	for g.Block.Len()+2*batch <= g.Block.Planned() {
+	for g.Block.Len()+2*batch <= g.Block.Planned() && !t.Failed() {
 		changes(0)
 	}
 	few := func() bool { return lookups.Load() < 10*staying }
 	made, deadline := 0, time.Now().Add(time.Minute)
-	for ; made < rounds || few() && time.Now().Before(deadline); made++ {
+	for ; (made < rounds || few() && time.Now().Before(deadline)) && !t.Failed(); made++ {
 		changes(batch)
 	}
 	cascade, table := g.Block.Load()
 	t.Logf("%d lookups beside %d batches of %d changes; filled to %.3f and %.3f", lookups.Load(), made, 2*batch, cascade, table)
+	if t.Failed() {
+		return // the reader has ended
+	}
 	if few() {
 		t.Error("too few lookups for the test to say anything")
 	}

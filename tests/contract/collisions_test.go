@@ -2,6 +2,7 @@ package contract
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"net/netip"
 	"testing"
@@ -9,8 +10,10 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/membership"
 	"weir/filter/packet"
 	"weir/filter/verdict"
+	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
 )
@@ -85,4 +88,85 @@ func inverse(a uint64) uint64 {
 		x *= 2 - a*x
 	}
 	return x
+}
+
+// In exact mode, the table refutes what the filter takes for listed, and the program counts
+// how often: the rate is the predicted one. In approximate mode, nothing is refuted.
+func TestRefutedAreCounted(t *testing.T) {
+	lab.Root(t)
+	r := newRandom(t)
+	const listed, packets = 30_000, 100_000
+	address := func(network byte) netip.Addr {
+		a := [16]byte{0x20, 1, 0xd, 0xb8, network}
+		binary.BigEndian.PutUint64(a[8:], r.Uint64())
+		return netip.AddrFrom16(a)
+	}
+	dst := netip.MustParseAddr("2001:db9::1")
+	frame := func(src netip.Addr) []byte {
+		return packet.Frame(key.Tuple{Src: src, Dst: dst, Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 53})
+	}
+	var e list.Entries
+	for range listed { // addresses of IPv4 are in a table without false positives
+		e.V6 = append(e.V6, netip.PrefixFrom(address(1), 128))
+	}
+	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
+		t.Run(mode.String(), func(t *testing.T) {
+			g, err := engine.Build([]engine.List{{Name: "block", Contents: e.Set()}}, engine.Config{Mode: mode})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			stats, err := loader.NewStats(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stats.Close()
+			p, err := g.Load(stats)
+			if err != nil {
+				t.Fatalf("%+v", err)
+			}
+			defer p.Close()
+			if err := stats.Take(p); err != nil {
+				t.Fatal(err)
+			}
+			drops := func(src netip.Addr) bool {
+				action, err := p.Test(frame(src))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return action == loader.ActionDrop
+			}
+			for _, p := range e.V6[:1000] {
+				if !drops(p.Addr()) {
+					t.Fatalf("%v passes", p)
+				}
+			}
+			if n := stats.Refuted(); n != 0 {
+				t.Errorf("%d listed packets are refuted", n)
+			}
+			dropped := 0
+			n := packets
+			if mode == membership.Approximate {
+				n /= 10 // only that there are none
+			}
+			for range n {
+				if drops(address(2)) {
+					dropped++
+				}
+			}
+			rate := g.Block.FalsePositiveRate(listed)
+			// Within six deviations of the binomial distribution, and what a filter of this
+			// size may be off.
+			want := float64(n) * rate
+			off := 6*math.Sqrt(want) + 0.1*want
+			refuted := float64(stats.Refuted())
+			t.Logf("%.0f refuted and %d dropped of %d packets, predicted %.1f", refuted, dropped, n, want)
+			switch {
+			case mode == membership.Approximate && refuted != 0:
+				t.Error("without a table, packets are refuted")
+			case mode == membership.Exact && (dropped > 0 || math.Abs(refuted-want) > off || want-off < 1):
+				t.Errorf("want within %.1f, and none dropped", off)
+			}
+		})
+	}
 }

@@ -17,15 +17,15 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // random draws tables and packets from a small world, so that they meet.
 type random struct{ *rand.Rand }
 
 func newRandom(t testing.TB) random {
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	return random{rand.New(rand.NewPCG(seed, 0))}
+	t.Helper()
+	return random{seed.Secrets(t)}
 }
 
 func (r random) addr4() netip.Addr {
@@ -239,6 +239,7 @@ func (r random) extend(f []byte) []byte {
 // engines builds one generation in the kernel and returns both engines over it.
 func engines(t testing.TB, lists []engine.List, c engine.Config) (*engine.Generation, *replay.Kernel) {
 	t.Helper()
+	seed.Secrets(t)
 	g, err := engine.Build(lists, c)
 	if err != nil {
 		t.Fatal(err)

@@ -35,9 +35,14 @@ func TestEtherTypes(t *testing.T) {
 		frame(0x88, 0x47, 0, 0, 1, 64), frame(0x88, 0x64, 0x11, 0, 0, 1, 0, 9, 0, 0x3d),
 		frame(0x88, 0xcc), frame(8, 6), // counted under other reasons
 	}
+	types := make(map[uint16]bool) // there is room for 31
 	for range 2000 {
 		f := r.mutate(packet.Frame(r.tuple()))
-		frames = append(frames, f[:min(len(f), tcPage)])
+		f = f[:min(len(f), tcPage)]
+		if p, _ := packet.Parse(f); types[p.EtherType] || len(types) < 20 {
+			types[p.EtherType] = true
+			frames = append(frames, f)
+		}
 	}
 	g, kernels := kernels(t, nil, engine.Config{Policy: verdict.Policy{DropNotIP: true}})
 	for name, k := range kernels {

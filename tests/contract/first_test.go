@@ -21,6 +21,7 @@ import (
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // firstSeen is a program that looks for new flows, and its twin in Go.
@@ -39,6 +40,7 @@ func fiveTuple() (v4, v6 key.Shape) {
 
 func newFirstSeen(t testing.TB, lists []engine.List, c engine.Config) *firstSeen {
 	t.Helper()
+	seed.Secrets(t)
 	lab.Root(t)
 	onOneCPU(t)
 	c.FirstSeed, c.FirstSeen.Stopped = hash.NewSeed(), true

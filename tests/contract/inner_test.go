@@ -310,7 +310,7 @@ func TestInnerPrecedence(t *testing.T) {
 			}
 		}
 	}
-	if a := g.Explain(engine.Question{Frame: tagged(free)}, nil)[0]; a.Verdict != verdict.Drop || a.Stages[len(a.Stages)-2].By != "overtagged in VXLAN" {
+	if a := g.Explain(engine.Question{Frame: tagged(free)}, nil)[0]; a.Verdict != engine.Drop || a.Stages[len(a.Stages)-2].By != "overtagged in VXLAN" {
 		t.Errorf("too many tags in a tunnel: %+v", a)
 	}
 	a := g.Explain(engine.Question{Frame: in(free, web)}, nil)[0]

@@ -105,6 +105,8 @@ func (k *kernelOf) sameBanks(t *testing.T, other *kernelOf) {
 	for i, tr := range k.Trackers() {
 		for cpu := range a.CPUs {
 			for bank := range 2 {
+				a.Banks(i, bank)[cpu].Begin(0) // they were made one after the other
+				b.Banks(i, bank)[cpu].Begin(0)
 				lines, flows := a.Bank(i, cpu, bank)
 				otherLines, otherFlows := b.Bank(i, cpu, bank)
 				compareWords(t, "lines of a tracker", lines, otherLines)

@@ -20,12 +20,14 @@ import (
 	"weir/tests/bench/probe"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // addressSet returns a set of IPv4 sources in the kernel, with a quotient table of
 // this layout, and a directory if keys have 33 bits, and the programs that look addresses up in it.
 func addressSet(t *testing.T, l quotient.Layout) (*membership.Set, *probe.Programs, *probe.Keys) {
 	t.Helper()
+	seed.Secrets(t)
 	layout := membership.Layout{
 		Mode: membership.Exact, Secret: hash.NewSecret(hash.NewSeed()),
 		Prefixes: membership.PrefixLayout{Layout: l, Secret: quotient.NewSecret(), Shift: uint8(min(l.KeyBits-32, 1))},

@@ -24,6 +24,7 @@ import (
 	"weir/tests/data"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // scanTraffic is the traffic of a window, a packet a pair of source and destination.
@@ -161,7 +162,7 @@ func newWatch(t *testing.T, g heavy.Guard) *watch {
 
 // tick adds the addresses that are reported, and returns how many windows ended early.
 func (w *watch) tick(at time.Duration, found map[netip.Addr]bool) (full int) {
-	reports, events := w.watcher.Tick(at, w.generation, []*loader.Stats{w.stats})
+	reports, events := w.watcher.Tick(func() time.Duration { return at }, w.generation, []*loader.Stats{w.stats})
 	for _, e := range events {
 		if e.Released {
 			continue
@@ -184,6 +185,7 @@ func (w *watch) tick(at time.Duration, found map[netip.Addr]bool) (full int) {
 // newScanned returns a program with a guard.
 func newScanned(t *testing.T, tracker engine.Tracker) *counters {
 	t.Helper()
+	seed.Secrets(t)
 	c := &counters{}
 	var err error
 	c.generation, err = engine.Build(nil, engine.Config{Telemetry: engine.Telemetry{Trackers: []engine.Tracker{tracker}, TrackerSeed: hash.NewSeed()}})

@@ -22,6 +22,7 @@ import (
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // onOneCPU keeps the test, and the programs that it runs, on one CPU.
@@ -74,6 +75,7 @@ func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
 // newFiltering returns counters of programs that may also drop packets.
 func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trackers []engine.Tracker) *counters {
 	t.Helper()
+	seed.Secrets(t)
 	config := engine.Config{Policy: policy, Telemetry: engine.Telemetry{Trackers: trackers, TrackerSeed: hash.NewSeed()}}
 	c := &counters{}
 	var err error
@@ -107,6 +109,13 @@ func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trac
 		}
 		c.twins = append(c.twins, twins)
 	}
+	c.watch(t, func(n *engine.Trackers) {
+		for i := range c.twins {
+			for bank := range c.twins[i] {
+				c.twins[i][bank].Begin(n.Banks(i, bank)[0].Began())
+			}
+		}
+	})
 	c.follow(t)
 	return c
 }
@@ -440,21 +449,23 @@ func TestEqualTags(t *testing.T) {
 }
 
 // A penalty has the same verdicts in the kernel and in Go: a block until it
-// expires, and a limit by the burst that passes.
+// expires, and a limit by the burst that passes. Exempt packets are not charged to it.
 func TestPenalties(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
 	trackers := trackersOfAllKinds()[:2]
 	trackers[0].Punishes, trackers[1].Punishes = true, true
-	c := newCounters(t, trackers)
+	policy := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 17, Port: 22}}}
+	c := newFiltering(t, nil, policy, trackers)
 	k, err := replay.NewKernel(c.generation, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer k.Close()
-	source := func(s string) []byte {
-		return packet.Frame(key.Tuple{Src: netip.MustParseAddr(s), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2})
+	to := func(port uint16, s string) []byte {
+		return packet.Frame(key.Tuple{Src: netip.MustParseAddr(s), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: port})
 	}
+	source := func(s string) []byte { return to(2, s) }
 	hash := func(tracker int, frame []byte) uint64 {
 		p, _ := packet.Parse(frame)
 		tr := c.generation.Trackers()[tracker]
@@ -464,7 +475,7 @@ func TestPenalties(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	twin := verdict.Program{Policer: &verdict.Policer{Penalties: []*penalty.Table{table, table}, Now: loader.Monotonic}}
+	twin := verdict.Program{Policy: policy, Policer: &verdict.Policer{Penalties: []*penalty.Table{table, table}, Now: loader.Monotonic}}
 	for i := range trackers {
 		twin.Policer.Banks = append(twin.Policer.Banks, c.twins[i][0].Bank)
 	}
@@ -501,9 +512,12 @@ func TestPenalties(t *testing.T) {
 	set(hash(0, limited), penalty.Penalty{Until: now + time.Hour, Rate: 0.001, Burst: 3})
 	decide(free, verdict.Clean, verdict.Pass)
 	decide(blocked, verdict.Heavy, verdict.Drop)
+	exempt := to(22, "192.0.2.2")
 	for range 3 {
+		decide(exempt, verdict.Failsafe, verdict.Pass)
 		decide(limited, verdict.Clean, verdict.Pass)
 	}
+	decide(exempt, verdict.Failsafe, verdict.Pass)
 	decide(limited, verdict.RateLimited, verdict.Drop)
 	// A packet that one penalty drops is not charged to another's rate.
 	set(hash(1, free), penalty.Penalty{Until: now + time.Hour, Rate: 0.001, Burst: float64(3 * len(free))}) // of bytes

@@ -208,7 +208,8 @@ func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, eleme
 		now     = time.Second
 		learned learn.Weights
 	)
-	w.Tick(now, g, []*loader.Stats{b.Stats()})
+	clock := func() time.Duration { return now }
+	w.Tick(clock, g, []*loader.Stats{b.Stats()})
 	for range intervals {
 		for range packets / probe.KeysLen {
 			if err := keys.Set(func() [4]byte { return source(int(zipf.Uint64())).Src.As4() }); err != nil {
@@ -219,7 +220,7 @@ func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, eleme
 			}
 		}
 		now += time.Duration(spec.Interval)
-		reports, _ := w.Tick(now, g, []*loader.Stats{b.Stats()})
+		reports, _ := w.Tick(clock, g, []*loader.Stats{b.Stats()})
 		r := reports[0]
 		i := learn.Interval{Length: r.Interval, Packets: r.Packets}
 		for _, f := range r.Flows {

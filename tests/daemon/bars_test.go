@@ -14,6 +14,7 @@ import (
 
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/timed"
 )
 
 // spread is the i-th of different addresses, all over IPv4.
@@ -93,6 +94,7 @@ func (d *daemon) times() (sum times) {
 // The bars for a large set: start, changes, and cost. Each figure is the best
 // of a few, without the time in which other processes had the CPUs.
 func TestBars(t *testing.T) {
+	timed.Alone(t)
 	lab.Root(t)
 	const changes = 10_000
 	entries := long.Or(1_000_000, 10_000_000)
@@ -152,6 +154,7 @@ func TestBars(t *testing.T) {
 
 // With a large list and no traffic, the daemon does next to nothing.
 func TestIdle(t *testing.T) {
+	timed.Alone(t)
 	lab.Root(t)
 	const most = 0.01 // of a CPU
 	h := newHost(t)

@@ -20,6 +20,7 @@ import (
 // Connections to the servers of a whole list of command-and-control hosts fail at once, and
 // explain names the line that has them; others do not notice.
 func TestC2List(t *testing.T) {
+	t.Parallel()
 	feed := filepath.Join(data.Dir(t), "feeds", "maltrail-cobaltstrike.txt.gz")
 	at := serversIn(t, feed)
 	h := newHost(t)

@@ -13,17 +13,20 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/long"
+	"weir/tests/timed"
 )
 
 // 10 000 manual entries per second are added and removed: added ones are
 // blocked when the command returns, removed ones pass. In the end the daemon,
 // and its successor, has exactly the remaining ones.
 func TestCommands(t *testing.T) {
+	timed.Alone(t)
 	const (
 		second  = 10_000 // entries that are added, and removed, in a second
 		batch   = 500
 		staying = 20 * batch // entries stay so long
 		pause   = time.Second * batch / second
+		few     = 20 // batches, among which a generation that is built anew is no more than it is in the long run
 	)
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(20_000))
@@ -37,7 +40,7 @@ func TestCommands(t *testing.T) {
 	began, batches, before := time.Now(), 0, d.times()
 	length := time.Duration(long.Or(3, 30)) * time.Second
 	var slowest time.Duration
-	for ; time.Since(began) < length; batches++ {
+	for ; time.Since(began) < length || batches < few; batches++ {
 		come, gone := added(staying+batches*batch), added(batches*batch)
 		asked := time.Now()
 		h.mustChange("", false, lines(come)...)
@@ -99,6 +102,7 @@ func TestCommands(t *testing.T) {
 
 // Explain distinguishes listed, listed and allowed, and only monitored packets.
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	const listed, pardoned, unlisted = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 	configure := func(monitor bool) { h.configure(h.B.Iface, "monitor: %t\nlists: {}\n", monitor) }
@@ -131,6 +135,7 @@ func TestExplain(t *testing.T) {
 // Every stage of the program counts, not only the lists, and what comes from an
 // address is not what goes to it.
 func TestExplainStages(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.write("block.txt", []byte("0.0.0.0/8\n10.0.0.0/16\n10.9.0.1\n"))
 	h.write("out.txt", []byte("203.0.113.9\n"))

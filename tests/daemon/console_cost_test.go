@@ -23,6 +23,7 @@ import (
 	"weir/filter/packet"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/timed"
 )
 
 // flood sends the frames by turns, at a rate in packets a second or, with 0, as fast as a
@@ -65,6 +66,7 @@ func flood(ctx context.Context, from lab.End, frames [][]byte, rate int, used *a
 // the rate of the wire by at most 1 %.
 func TestConsoleCost(t *testing.T) {
 	long.Only(t, "measures for two minutes")
+	timed.Alone(t)
 	if !lab.KernelAtLeast(t, 5, 18) {
 		t.Skip("sends frames from the kernel, which Linux 5.18 and later do")
 	}

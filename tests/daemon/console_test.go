@@ -85,6 +85,7 @@ func browserOf(trusts *issuer, own ...tls.Certificate) *http.Client {
 // even they see nothing without a session. No page and no stream has a secret of the
 // configuration, whatever fails, is redirected or changes.
 func TestConsoleOverTLS(t *testing.T) {
+	t.Parallel()
 	h, ours, others := newHost(t), newIssuer(t, "ours"), newIssuer(t, "others")
 	server := ours.end(x509.ExtKeyUsageServerAuth, time.Now().Add(time.Hour))
 	keyDER, err := x509.MarshalPKCS8PrivateKey(server.PrivateKey)

@@ -26,6 +26,7 @@ func (h *host) directory(name, file, text string) string {
 // Explain names the source of an entry, the file of a directory, and the line,
 // of the active contents.
 func TestExplainNamesTheLine(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	first := h.write("first.txt", []byte("# a list\n192.0.2.1\n192.0.2.2\n198.51.100.0/24\n"))
 	second := h.directory("second", "b.txt", "192.0.2.2\n203.0.113.1-203.0.113.6\n> 192.0.2.9\n2001:db8::/32\n")
@@ -59,6 +60,7 @@ func TestExplainNamesTheLine(t *testing.T) {
 
 // Without a daemon, the command prints the socket and how to start one.
 func TestExplainWithoutTheDaemon(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
 	d := h.start(releases[0])
@@ -78,6 +80,7 @@ func TestExplainWithoutTheDaemon(t *testing.T) {
 // Allowed packets and those of approximate mode are not counted by list, and
 // not reported as zero.
 func TestPacketsOfLists(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "mode: approx\nlists: {always: {%s}}\n", h.feed(10))
 	h.start(releases[0])
@@ -110,6 +113,7 @@ func TestPacketsOfLists(t *testing.T) {
 
 // A batch that is refused says which of its entries is the reason.
 func TestRefusedEntry(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "failsafe: {prefixes: [10.9.9.0/24]}\nlists: {always: {%s}}\n", h.feed(10))
 	h.start(releases[0])
@@ -135,6 +139,7 @@ func TestRefusedEntry(t *testing.T) {
 // An allow list's directory may be empty at first; once it had entries, an
 // empty one is a failure.
 func TestEmptyDirectory(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	dir, blocks := h.directory("allow.d", "", ""), h.directory("block.d", "", "")
 	h.configure(h.B.Iface, "lists:\n  always: {%s}\n  ours: {action: allow, sources: [{directory: %s}], interval: 24h}\n", h.feed(10), dir)
@@ -172,6 +177,7 @@ func TestEmptyDirectory(t *testing.T) {
 
 // After a reload, level and format of the log follow the configuration.
 func TestLogFollows(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	feed := h.feed(10)
 	configure := func(level string) {

@@ -4,16 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"weir/tests/lab"
 )
 
 // crowdsec is a local API of CrowdSec with files of its own.
@@ -65,12 +65,7 @@ func crowdsecTool(t *testing.T, name string) string {
 func startCrowdSec(t *testing.T, h *host) *crowdsec {
 	t.Helper()
 	program := crowdsecTool(t, "crowdsec")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &crowdsec{h: h, cscli: crowdsecTool(t, "cscli"), addr: l.Addr().String()}
-	l.Close()
+	c := &crowdsec{h: h, cscli: crowdsecTool(t, "cscli"), addr: fmt.Sprint("127.0.0.1:", lab.FreePort(t))}
 	dir := h.path("crowdsec")
 	if err := os.MkdirAll(filepath.Join(dir, "hub"), 0o700); err != nil {
 		t.Fatal(err)
@@ -98,8 +93,7 @@ prometheus: {enabled: false}
 	c.do("machines", "add", "test", "--password", "test", "-f", filepath.Join(dir, "client.yaml"), "-u", "http://"+c.addr, "--force")
 	server := exec.Command(program, "-c", c.config, "-no-cs")
 	server.Stdout, server.Stderr = &c.log, &c.log
-	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := server.Start(); err != nil {
+	if err := start(server, ""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -135,6 +129,7 @@ func (c *crowdsec) do(args ...string) string {
 // The real CrowdSec's decisions are active within an interval, shown with origin,
 // scenario and expiry, and end with it; it knows weir as a bouncer with a version.
 func TestCrowdSec(t *testing.T) {
+	t.Parallel()
 	crowdsecTool(t, "cscli")
 	h := newHost(t)
 	c := startCrowdSec(t, h)
@@ -182,7 +177,7 @@ func TestCrowdSec(t *testing.T) {
 	if err := json.Unmarshal([]byte(c.do("bouncers", "list", "-o", "json")), &bouncers); err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(bouncers); got != "[{weir crowdsec-weir-bouncer one}]" {
+	if got := fmt.Sprint(bouncers); got != "[{weir crowdsec-weir-bouncer "+releases[0].version+"}]" {
 		t.Errorf("bouncers %s", got)
 	}
 	if log := c.log.text(); strings.Contains(log, "bad user agent") {

@@ -25,6 +25,7 @@ func to(dst netip.Addr, srcPort uint16) key.Tuple {
 // kills; all else does, with what answers the failsafe ports. What comes in is matched
 // against other lists.
 func TestEgress(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	c2 := netip.MustParseAddr("192.0.2.77")
 	write := func(more int) {
@@ -109,9 +110,10 @@ lists:
 		found, err := h.api.Drops(t.Context(), api.DropsQuestion{By: api.BySource, Last: time.Minute, Limit: 10})
 		return err == nil && len(found.Drops) > 0 && found.Drops[0].Key == c2.String() && found.Drops[0].Direction == "out"
 	})
-	if top, err := h.api.Top(t.Context()); err != nil || top.Out == nil || len(top.Out.Reasons) == 0 {
-		t.Errorf("top: %+v, %v", top, err)
-	}
+	h.eventually("rates of outgoing packets", func() bool {
+		top, err := h.api.Top(t.Context())
+		return err == nil && top.Out != nil && len(top.Out.Reasons) > 0
+	})
 
 	// Without egress, outgoing packets are left alone.
 	configure("", "dst", "")
@@ -129,6 +131,7 @@ lists:
 // that is listed leaves or comes in, and none that is not is lost. Replies pass, but nothing
 // here opens a connection.
 func TestBothDirections(t *testing.T) {
+	t.Parallel()
 	packets := uint64(2_000_000)
 	if text := os.Getenv("WEIR_PACKETS"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)

@@ -42,9 +42,9 @@ func serve(t *testing.T, path string, args ...string) (end func()) {
 	var log bytes.Buffer
 	c := exec.Command(path, args...)
 	c.Stdout, c.Stderr = &log, &log
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Env = append(os.Environ(), "LC_ALL=C")
-	if err := c.Start(); err != nil {
+	if err := start(c, ""); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
@@ -92,6 +92,7 @@ func listens(t *testing.T, port int) {
 // Two collectors read the same numbers of packets as weir counts, whatever they were
 // counted under. Others that are dead harm nothing, and what they lose is counted.
 func TestExport(t *testing.T) {
+	t.Parallel()
 	nfcapd, nfdump, nfacctd := needs(t, "nfcapd", "nfdump"), needs(t, "nfdump", "nfdump"), needs(t, "nfacctd", "pmacct")
 	h := newHost(t)
 	h.write("one.txt", []byte("198.51.100.0/24\n"))
@@ -224,26 +225,8 @@ func (h *host) untilDropped(t *testing.T, packets uint64) api.HistoryPoint {
 // with labels.
 func (h *host) untilMetric(t *testing.T, name string, want float64) map[string]float64 {
 	t.Helper()
-	client := http.Client{Timeout: patience, Transport: &http.Transport{
-		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", h.path("weir.sock")) },
-		DisableKeepAlives: true,
-	}}
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		a, err := client.Get("http://weir/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(a.Body)
-		a.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := make(map[string]float64)
-		for line := range strings.Lines(string(text)) {
-			if at := strings.LastIndexByte(line, ' '); at > 0 && line[0] != '#' {
-				all[line[:at]], _ = strconv.ParseFloat(strings.TrimSpace(line[at:]), 64)
-			}
-		}
+		all := h.metrics(t)
 		if got, ok := all[name]; ok && got == want {
 			return all
 		} else if time.Now().After(deadline) {
@@ -252,8 +235,34 @@ func (h *host) untilMetric(t *testing.T, name string, want float64) map[string]f
 	}
 }
 
+// metrics returns all metrics, by their names with labels.
+func (h *host) metrics(t *testing.T) map[string]float64 {
+	t.Helper()
+	client := http.Client{Timeout: patience, Transport: &http.Transport{
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", h.path("weir.sock")) },
+		DisableKeepAlives: true,
+	}}
+	a, err := client.Get("http://weir/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(a.Body)
+	a.Body.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]float64)
+	for line := range strings.Lines(string(text)) {
+		if at := strings.LastIndexByte(line, ' '); at > 0 && line[0] != '#' {
+			all[line[:at]], _ = strconv.ParseFloat(strings.TrimSpace(line[at:]), 64)
+		}
+	}
+	return all
+}
+
 // What rsyslog receives by UDP and TCP is what was sent, message for message.
 func TestSyslog(t *testing.T) {
+	t.Parallel()
 	rsyslogd := needs(t, "rsyslogd", "rsyslog")
 	h := newHost(t)
 	udp, tcp := lab.FreePort(t), lab.FreePort(t)

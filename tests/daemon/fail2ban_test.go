@@ -5,12 +5,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // fail2ban is a server of Fail2Ban with files of its own, and the action that is
@@ -60,8 +63,7 @@ func startFail2ban(h *host, bantime string) *fail2ban {
 	}
 	h.write("seen.log", nil)
 	c := exec.Command("fail2ban-server", append(f.files(), "-f", "start")...)
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.Start(); err != nil {
+	if err := start(c, ""); err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() {
@@ -131,6 +133,7 @@ func (h *host) entry(list, text string) *api.Entry {
 // The action for Fail2Ban bans with the jail's name and the ban's time, accepts a
 // second ban, lifts a ban, and never lifts what another list blocks.
 func TestFail2ban(t *testing.T) {
+	t.Parallel()
 	need(t, "fail2ban-server")
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}}\n")
@@ -166,6 +169,52 @@ func TestFail2ban(t *testing.T) {
 	f.do("set", "weir", "bantime", "-1")
 	f.do("set", "weir", "banip", "192.0.2.8")
 	h.eventually("192.0.2.8 is banned for good", func() bool { e := h.entry("jail", "192.0.2.8"); return e != nil && e.Expires == nil })
+	if log, err := os.ReadFile(h.path("fail2ban.log")); err != nil || strings.Contains(string(log), "ERROR") {
+		t.Errorf("Fail2Ban's log has errors: %v", err)
+	}
+}
+
+// Bans while the daemon is restarted, by a signal or by kill -9, are all enforced.
+func TestFail2banDuringRestarts(t *testing.T) {
+	t.Parallel()
+	need(t, "fail2ban-server")
+	random := seed.New(t)
+	restarts, bans := long.Or(3, 20), long.Or(20, 50) // bans of each restart
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {jail: {}, always: {%s}}\n", h.feed(long.Or(1000, 1_000_000)))
+	d := h.start(releases[0])
+	f := startFail2ban(h, "1h")
+	for i := range restarts {
+		client := exec.Command("fail2ban-client", slices.Concat(f.files(), []string{"set", "weir", "banip"}, lines(addresses(commandBlock, i*bans, bans)))...)
+		if err := start(client, ""); err != nil {
+			t.Fatal(err)
+		}
+		h.eventually("the bans begin", func() bool { return h.list("jail").Manual > i*bans })
+		time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
+		if i%2 == 0 {
+			d.kill()
+		} else {
+			d.stop()
+		}
+		time.Sleep(time.Duration(random.Int64N(int64(500 * time.Millisecond))))
+		d = h.start(releases[0])
+		if err := client.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.eventually("all bans are enforced", func() bool { return h.list("jail").Manual == restarts*bans })
+	for i := range restarts * bans {
+		h.explain(address(commandBlock, i).String(), true)
+	}
+	audit, err := os.ReadFile(h.path("state/audit.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := strings.Count(string(audit), `"given":`)
+	t.Logf("%d bans during %d restarts, %d of which waited for the daemon", restarts*bans, restarts, waited)
+	if waited == 0 {
+		t.Error("no ban came while no daemon ran: this test proves nothing")
+	}
 	if log, err := os.ReadFile(h.path("fail2ban.log")); err != nil || strings.Contains(string(log), "ERROR") {
 		t.Errorf("Fail2Ban's log has errors: %v", err)
 	}

@@ -157,17 +157,19 @@ var publish = map[string]func(t *testing.T, h *host) (source string, put func([]
 // all versions are blocked all the time, addresses in none pass all the time,
 // and changes take effect with the refresh.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, source string
 		feeds        []string
 		updates      int
 	}{
-		{"every two hours", "file", []string{"churn-data-shield-2h.tar.zst"}, long.Or(23, 10*23)},
-		{"every two weeks", "http", []string{"churn-x4b-vpn-2026.tar.zst"}, long.Or(2*9, 50*9)},
+		{"every two hours", "file", []string{"churn-data-shield-2h.tar.zst"}, long.Or(10, 10*23)},
+		{"every two weeks", "http", []string{"churn-x4b-vpn-2026.tar.zst"}, long.Or(9, 50*9)},
 		// So different that the next generation is built.
 		{"another list", "file", []string{"ipsum.txt.gz", "malicious-ip-full.txt.gz"}, long.Or(2, 20)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			versions := history(t, c.feeds...)
 			in := func(a netip.Addr) (n int) {
 				for _, v := range versions {

@@ -21,18 +21,17 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
+	"weir/tests/binary"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
+	"weir/tests/timed"
 )
 
 // hubBinary builds weir-hub.
 var hubBinary = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(releases[0].path), "weir-hub")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "weir/cmd/weir-hub").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("build weir-hub: %w\n%s", err, out)
-	}
-	return path, err
+	dir := filepath.Dir(releases[0].path)
+	return filepath.Join(dir, "weir-hub"), binary.Build(dir, "weir-hub", "weir-hub")
 })
 
 // fleet is a hub and nodes, each in a network namespace, with a wire from the hub to
@@ -173,9 +172,7 @@ func (f *fleet) begin() {
 	defer log.Close()
 	c := exec.Command(f.path, "run", "--config", f.file("hub.yaml"))
 	c.Stderr = log
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	f.host.In(f.t, func() { err = c.Start() })
-	if err != nil {
+	if err := start(c, f.host.Netns); err != nil {
 		f.t.Fatal(err)
 	}
 	ended := make(chan struct{})
@@ -278,6 +275,7 @@ func (f *fleet) enforced(src netip.Addr, change func()) time.Duration {
 
 // A change at the hub is enforced on all nodes within a second, with a million entries.
 func TestFleetLatency(t *testing.T) {
+	timed.Alone(t)
 	f := newFleet(t, long.Or(2, 8), long.Or(20_000, 1_000_000))
 	for _, n := range f.nodes {
 		n.load.run()
@@ -424,11 +422,10 @@ func (o *operator) follow(ctx context.Context) {
 // change the lists: a version that a node has acknowledged filters there from then on,
 // no acknowledged command is lost, and in the end all have the same lists.
 func TestFleetFaults(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, long.Or(3, 8), long.Or(20_000, 1_000_000))
 	epoch := f.converge()[0].Version.Epoch
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seed.New(t)
 	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Float64() * float64(d)) }
 	for _, n := range f.nodes {
 		n.load.run()
@@ -562,5 +559,126 @@ func (n *fleetNode) set(state func(netlink.Link) error) {
 	})
 	if err != nil {
 		n.t.Errorf("%s: %v", n.up.Iface, err)
+	}
+}
+
+// A node loses its state directory while the kernel filters on: with the hub there and away
+// nothing listed passes, and the status says what the node waits for.
+func TestFleetStateLost(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1, long.Or(20_000, 1_000_000))
+	n := f.nodes[0]
+	src := address(commandBlock, 1)
+	if _, err := f.change(t.Context(), config.FleetBlock, false, src); err != nil {
+		t.Fatal(err)
+	}
+	f.converge()
+	n.load.list(froms(src)...)
+	n.load.run()
+	lose := func() {
+		t.Helper()
+		n.d.kill()
+		if err := os.RemoveAll(n.path("state")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose()
+	n.d = n.begin(releases[0])
+	n.d.ready()
+	f.converge()
+
+	f.kill()
+	lose()
+	n.d = n.begin(releases[0])
+	n.d.await(0, "the lists of the fleet that filter already are not saved")
+	own := address(commandBlock, 2)
+	if c, err := n.change("manual", false, own.String()); err != nil || !c.Queued {
+		t.Errorf("a change meanwhile: %+v, %v", c, err)
+	}
+	time.Sleep(time.Second)
+	_, err := n.api.Status(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "waiting for fleet.block, fleet.drop") || !strings.Contains(err.Error(), "stale") {
+		t.Errorf("the status: %v", err)
+	}
+	f.start()
+	n.d.ready()
+	f.converge()
+	n.emptied() // the queue
+	n.load.expect("an entry that waited", false, froms(own)...)
+	n.load.finish()
+}
+
+// The hub goes on from older copies of its state, or of its machine. All nodes have its
+// contents in time, and nothing that is listed in both histories passes.
+func TestFleetRestored(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, long.Or(3, 8), long.Or(20_000, 1_000_000))
+	change := func(i int) netip.Addr {
+		t.Helper()
+		src := address(commandBlock, i)
+		if c, err := f.change(t.Context(), config.FleetBlock, false, src); err != nil || !c.Published {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		return src
+	}
+	both := change(0)
+	f.converge()
+	for _, n := range f.nodes {
+		n.load.list(froms(both)...)
+		n.load.run()
+	}
+	f.kill()
+	backup := f.file("backup")
+	if err := os.CopyFS(backup, os.DirFS(f.file("hub"))); err != nil {
+		t.Fatal(err)
+	}
+	f.start()
+	next := 1
+	for _, machine := range []bool{true, false} {
+		for _, after := range []int{0, 20} {
+			var lost []netip.Addr
+			for range 10 {
+				lost = append(lost, change(next))
+				next++
+			}
+			f.converge()
+			f.kill()
+			if err := os.RemoveAll(f.file("hub")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(f.file("hub"), os.DirFS(backup)); err != nil {
+				t.Fatal(err)
+			}
+			if !machine {
+				if err := os.RemoveAll(filepath.Join(f.file("hub"), "broker")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			began := time.Now()
+			f.start()
+			var made []netip.Addr
+			for range after {
+				made = append(made, change(next))
+				next++
+			}
+			lists := f.converge()
+			took := time.Since(began)
+			t.Logf("machine %v, %d changes: all nodes have the hub's contents %v after its start", machine, after, took.Round(time.Millisecond))
+			if took > 10*time.Second {
+				t.Errorf("machine %v, %d changes: all nodes have the hub's contents %v after its start", machine, after, took)
+			}
+			for _, l := range lists {
+				if l.Name == config.FleetBlock && l.Entries != 1+after {
+					t.Errorf("list %s has %d entries, want %d", l.Name, l.Entries, 1+after)
+				}
+			}
+			for _, n := range f.nodes {
+				n.load.expect(n.name+": an entry of the lost history", true, froms(lost...)...)
+				n.load.expect(n.name+": an entry of the new history", false, froms(made...)...)
+			}
+		}
+	}
+	for _, n := range f.nodes {
+		n.load.finish()
 	}
 }

@@ -24,6 +24,7 @@ func (h *host) history() *api.History {
 // The history has the packets that were counted, packet for packet, also after the
 // daemon was killed and the file was damaged.
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	listed := netip.MustParseAddr("198.51.100.7")
 	h.write("feed.txt", []byte(listed.String()+"\n"))

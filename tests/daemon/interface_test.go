@@ -3,7 +3,6 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -17,6 +16,8 @@ import (
 
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
+	"weir/tests/timed"
 )
 
 // An interface that is deleted and created again is filtered again at once.
@@ -26,6 +27,7 @@ import (
 func TestInterfaceComesBack(t *testing.T) {
 	for _, name := range []string{"veth-b", "veth-*"} {
 		t.Run(name, func(t *testing.T) {
+			random := seed.New(t)
 			h := newHost(t)
 			h.configure(name, "lists: {always: {%s}}\n", h.feed(20_000))
 			d := h.start(releases[0])
@@ -33,7 +35,7 @@ func TestInterfaceComesBack(t *testing.T) {
 			var took []time.Duration
 			unfiltered, times := 0, long.Or(7, 20)
 			for round := range times {
-				outOfStep := func() { time.Sleep(rand.N(300 * time.Millisecond)) } // with any timer
+				outOfStep := func() { time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond) } // with any timer
 				outOfStep()
 				from := d.logged()
 				h.cut()
@@ -158,6 +160,7 @@ func (h *host) filteredAgain(d *daemon, since int) (took time.Duration, passed i
 // interface that returns, and for new names. For one that is created up, the
 // kernel leaves a moment.
 func TestInterfaceIsNew(t *testing.T) {
+	timed.Alone(t)
 	for _, c := range []struct {
 		name, iface string
 		known       bool // by the name

@@ -2,18 +2,18 @@ package daemon
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
 
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // killed kills the daemon at some time within another, and starts the next one.
 func (h *host) killed(d *daemon, within time.Duration) *daemon {
 	h.t.Helper()
-	time.Sleep(rand.N(within))
+	time.Sleep(time.Duration(seed.New(h.t).Int64N(int64(within))))
 	d.kill()
 	return h.start(releases[0])
 }
@@ -21,6 +21,7 @@ func (h *host) killed(d *daemon, within time.Duration) *daemon {
 // Monitor mode is what was acknowledged last, whenever the daemon is killed: after
 // off, no listed packet passes.
 func TestMonitorKills(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(20_000))
 	load := h.flood()
@@ -67,6 +68,7 @@ func TestMonitorKills(t *testing.T) {
 // A configuration that was not confirmed is rolled back also where the daemon is
 // killed, and one that was is not.
 func TestConfirmKills(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	feed := h.feed(20_000)
 	confirmed := func() { h.configure(h.B.Iface, "lists: {always: {%s}}\n", feed) }

@@ -164,6 +164,7 @@ func (h *host) groups(iface string, remove bool, groups ...string) {
 // all the time loses no packet, one that it does not want never reaches it, and
 // a manual change is active when the command returns and survives the daemon.
 func TestMulticast(t *testing.T) {
+	t.Parallel()
 	const steady, steady6, changing, unwanted = 0, 1, 2, 3
 	r := lab.NewRouter(t, 3)
 	h := hostAt(t, r.Lab)
@@ -290,6 +291,7 @@ func (h *host) shows(iface string, want api.MulticastGroup) {
 
 // Impossible changes are rejected, and change nothing.
 func TestMulticastRefused(t *testing.T) {
+	t.Parallel()
 	r := lab.NewRouter(t, 1)
 	h := hostAt(t, r.Lab)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
@@ -325,6 +327,7 @@ func TestMulticastRefused(t *testing.T) {
 // Groups that were added to an interface which the configuration no longer
 // names are reported, can be removed, and return with the interface.
 func TestGroupsOfNoInterface(t *testing.T) {
+	t.Parallel()
 	r := lab.NewRouter(t, 1)
 	h := hostAt(t, r.Lab)
 	reload := func(multicast string) {

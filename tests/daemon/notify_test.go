@@ -90,6 +90,7 @@ func (w *webhook) text() string {
 // happen: of a flood, a penalty, a feed that fails and recovers, an interface that goes
 // and returns, and changes that are refused.
 func TestNotifications(t *testing.T) {
+	t.Parallel()
 	h, w := newHost(t), startWebhook(t)
 	h.write("feed.txt", []byte("203.0.113.0/24\n"))
 	h.write("secret", []byte("0123456789abcdef0123456789abcdef\n"))
@@ -228,6 +229,7 @@ notify:
 // A receiver that hangs delays nothing: a thousand events later the daemon answers at
 // once.
 func TestNotificationsDelayNothing(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	hang := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))

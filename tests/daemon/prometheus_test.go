@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ const observability = "../../docs/observability/"
 // Prometheus scrapes a daemon under traffic: every query of the dashboard has
 // an answer, and the alert rules fire when they should.
 func TestPrometheus(t *testing.T) {
+	t.Parallel()
 	path, err := exec.LookPath("prometheus")
 	if err != nil {
 		if os.Getenv("CI") == "true" {
@@ -66,6 +66,10 @@ lists:
 
 	asked := slices.DeleteFunc(questions(t, metrics), func(q question) bool { return strings.Contains(q.expr, "weir_hub_") }) // no hub runs
 	for deadline, round := time.Now().Add(patience), 0; len(asked) > 0; round++ {
+		// First what takes long: rates are asked of the last two seconds.
+		if _, err := h.api.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		// An increase is visible only if Prometheus has scraped before.
 		h.mustChange("", false, address(commandBlock, round).String())
 		if err := inside.Send(marked); err != nil {
@@ -75,9 +79,6 @@ lists:
 			if err := inside.Send(packet.Frame(flow)); err != nil {
 				t.Fatal(err)
 			}
-		}
-		if _, err := h.api.Reload(t.Context()); err != nil {
-			t.Fatal(err)
 		}
 		time.Sleep(2 * scrapeInterval)
 		asked = slices.DeleteFunc(asked, func(q question) bool { return p.answers(q) })
@@ -209,10 +210,9 @@ rule_files: [%s]
 `, scrapeInterval, metrics, h.write("rules.yaml", rules)))
 	c := exec.Command(path, "--config.file="+config, "--storage.tsdb.path="+h.path("tsdb"),
 		"--web.listen-address="+address, "--log.level=warn")
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var log strings.Builder
 	c.Stderr = &log
-	if err := c.Start(); err != nil {
+	if err := start(c, ""); err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() {

@@ -129,6 +129,7 @@ func answers(c net.Conn, within time.Duration) bool {
 // through the death of the daemon; and nothing else that these send reaches it, whatever
 // the host has answered them while it could.
 func TestReplies(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.addresses()
 	h.write("listed.txt", []byte(listedAddress+"\n"+listed6+"\n"))
@@ -288,6 +289,7 @@ func TestReplies(t *testing.T) {
 // With reject, a TCP connection to what is listed with direction out is refused at once, also
 // one that was open before; others are not, nor is what forwards or what others send.
 func TestReject(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.addresses()
 	for _, a := range []string{listedAddress, unlistedAddress, listed6} {

@@ -18,6 +18,7 @@ import (
 // exactly where all are reported, else within the error of sampling. They read the
 // counters of interfaces, too.
 func TestSFlow(t *testing.T) {
+	t.Parallel()
 	sfcapd, nfdump, sfacctd := needs(t, "sfcapd", "nfdump-sflow"), needs(t, "nfdump", "nfdump"), needs(t, "sfacctd", "pmacct")
 	h := newHost(t)
 	h.write("one.txt", []byte("198.51.100.0/24\n2001:db8:1::/48\n"))

@@ -33,6 +33,7 @@ func (h *host) status() (string, int) {
 // The status shows every configured interface: filtered, gone, not to be
 // filtered, detached; and what stands in the kernel once the daemon is dead.
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	// Loopback has no native XDP.
 	more := fmt.Sprintf(", {name: lo, netns: %s}", h.B.Netns)

@@ -31,7 +31,7 @@ var bombs = []struct {
 	{name: "ipv6-range", text: "1::1-fffe:ffff:ffff:ffff:ffff:ffff:ffff:fffe\n", times: 5_000_000},
 	{name: "ipv6-ranges", text: "2001:db8:%[2]x::1-fffe:ffff:ffff:ffff:ffff:ffff:ffff:%[2]x\n", times: 20_000, numbered: true},
 	{name: "ipv4-range", text: "0.0.0.1-255.255.255.254\n", times: 10_000_000},
-	{name: "flows", text: "any 1.2.3.4:* > 5.6.7.8:*\n", times: 9_000_000},
+	{name: "flows", text: "any 1.2.3.4:* > 5.6.7.8:*\nany 1.2.3.4:* > 5.6.7.9:*\n", times: 4_500_000},
 	{name: "addresses", text: "2001:db8:1234:5678:9abc::%[1]x:%[2]x\n", times: 2_000_000, numbered: true},
 	{name: "shapes", text: "tcp 10.0.0.0/%[3]d:* > 172.16.0.0/%[4]d:80\n", times: 40, numbered: true},
 	{name: "commas", format: "{kind: csv, column: 1}", text: ",", times: 200_000_000},

@@ -103,7 +103,7 @@ func TestSignals(t *testing.T) {
 	first := g.program()
 
 	s := newSlow(t, "10.0.0.2\n")
-	withSlow := lists + "  slow: {sources: [{url: \"" + s.url + "\"}]}\n"
+	withSlow := lists + "  slow: {required: true, sources: [{url: \"" + s.url + "\"}]}\n"
 	g.configure(withSlow)
 	d := g.run("weir")
 	d.start()

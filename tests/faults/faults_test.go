@@ -31,6 +31,7 @@ import (
 	"weir/control/api"
 	"weir/filter/key"
 	"weir/filter/packet"
+	"weir/tests/binary"
 	"weir/tests/lab"
 )
 
@@ -51,22 +52,14 @@ func buildAndRun(m *testing.M) int {
 		err = os.Chmod(binaries, 0o755)
 	}
 	if err == nil {
-		err = build("weir")
+		err = binary.Build(binaries, "weir", "weir")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	lab.Parallel()
 	return m.Run()
-}
-
-// build builds the command under a name.
-func build(name string, flags ...string) error {
-	args := slices.Concat([]string{"build", "-buildvcs=false", "-o", filepath.Join(binaries, name)}, flags, []string{"weir/cmd/weir"})
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", name, err, out)
-	}
-	return nil
 }
 
 // ground is a wire, and a directory with all that weir has, for weir at the

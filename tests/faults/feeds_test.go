@@ -27,7 +27,7 @@ var badFeeds = []badFeed{
 	{"missing", status(404), "status", "404 Not Found"},
 	{"broken", status(500), "status", "500 Internal Server Error"},
 	{"unchanged", status(304), "", ""}, // conditional: good contents have a tag
-	{"page", text("<html>\n<body>504 Gateway Time-out</body>\n</html>\n"), "garbage", "too many bad lines"},
+	{"page", text("<html>\n<body>504 Gateway Time-out</body>\n</html>\n"), "garbage", "a page of HTML or XML instead of a list"},
 	{"empty", text(""), "empty", "no entries"},
 	{"shrunk", text("10.0.0.1\n"), "shrunk", "1 entries, down from 4: more than 50% removed (refresh --accept or a larger max_shrink accepts it)"},
 	{"truncated", func(w http.ResponseWriter, _ *http.Request) {

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir/tests/binary"
 	"weir/tests/lab"
 )
 
@@ -42,7 +43,7 @@ var spoilt = sync.OnceValues(func() (string, error) {
 	if err := os.WriteFile(overlay, text, 0o600); err != nil {
 		return "", err
 	}
-	return name, build(name, "-overlay", overlay)
+	return name, binary.Build(binaries, name, "weir", "-overlay", overlay)
 })
 
 // program is the kernel's number of the program that filters.

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -11,7 +12,7 @@ import (
 )
 
 // A stale socket, left by a crash, is recreated; until then commands report
-// that no daemon is listening, while the kernel keeps filtering.
+// that no daemon is listening, or wait for it, while the kernel keeps filtering.
 func TestStaleSocket(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
@@ -22,12 +23,15 @@ func TestStaleSocket(t *testing.T) {
 	if _, err := os.Lstat(g.socket); err != nil {
 		t.Fatalf("no socket is left: %v", err)
 	}
-	for _, command := range [][]string{{"lists"}, {"reload"}, {"refresh"}, {"block", "10.0.0.2"}} {
+	for _, command := range [][]string{{"lists"}, {"reload"}, {"refresh"}} {
 		g.refuses([]string{"the daemon is not running: nothing listens at " + g.socket + " any more; start `weir run`"}, command...)
+	}
+	if out, _ := g.ask(0, "block", "10.0.0.2"); !strings.HasPrefix(out, "queued for list manual: 1; the daemon is not running") {
+		t.Errorf("block: %s", out)
 	}
 	g.filters("nothing listens", []string{"10.0.0.1"}, []string{"10.0.0.2"})
 	d = g.begin()
-	g.ask(0, "block", "10.0.0.2")
+	g.untilDropped("10.0.0.2")
 	g.filters("somebody listens", []string{"10.0.0.1", "10.0.0.2"}, []string{"10.0.0.3"})
 	d.stop()
 }

@@ -70,7 +70,6 @@ function read_results(file, line, field, suite, test, value, ended, running, sta
 	delete logged
 	delete log_of
 	ended = 0
-	n_suites = 0
 	while ((getline line < file) > 0) {
 		split(line, field, " ")
 		if (line ~ /^suite /) {
@@ -83,7 +82,8 @@ function read_results(file, line, field, suite, test, value, ended, running, sta
 			set("tests", suite, value)
 			if (value ~ /^FAIL/ && !failed)
 				complain(kernel ": " suite " ended with " field[3] " in " running log_of[running])
-			ended++
+		} else if (line == "end") {
+			ended = 1
 		} else if (line ~ /^=== (RUN|CONT|NAME) /) {
 			running = field[3]
 			if (field[2] == "RUN" && !((test = name_of(running)) in begun)) {
@@ -111,7 +111,7 @@ function read_results(file, line, field, suite, test, value, ended, running, sta
 	close(cache "/" kernel "/status")
 	getline seconds < (cache "/" kernel "/seconds")
 	close(cache "/" kernel "/seconds")
-	if (ended < suites)
+	if (!ended)
 		complain(kernel ": " (status == 124 ? "not done after " seconds " s" : "the guest ended early") \
 			(running == "" ? "" : ", in " running) ": see " cache "/" kernel "/console")
 	set("tests", "seconds", seconds)

@@ -4,6 +4,7 @@ package lab
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 
 	"weir/control/demo/playground"
@@ -29,6 +30,20 @@ func Root(t testing.TB) {
 		t.Fatal("needs root, and under CI=true may not be skipped")
 	}
 	t.Skip("needs root")
+}
+
+// Tool returns the path of a program that a test needs. Without it, the test is skipped, or
+// fails where CI must have it.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil && os.Getenv("CI") == "true" {
+		t.Fatalf("needs %s, and under CI=true may not be skipped", name)
+	}
+	if err != nil {
+		t.Skip("needs " + name)
+	}
+	return path
 }
 
 // New returns a lab, which is removed when the test ends. Without root, the

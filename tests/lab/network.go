@@ -1,9 +1,8 @@
 package lab
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"runtime"
@@ -22,9 +21,7 @@ type Host struct{ Netns string }
 func NewHost(t testing.TB, name string) Host {
 	t.Helper()
 	Root(t)
-	id := make([]byte, 4)
-	_, _ = rand.Read(id) // never fails
-	h := Host{"weir-" + hex.EncodeToString(id) + "-" + name}
+	h := Host{fmt.Sprintf("weir-%08x-%s", rand.Uint32(), name)}
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never back: the thread ends in the namespace

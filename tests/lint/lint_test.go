@@ -114,7 +114,11 @@ func TestEachPackageHasARule(t *testing.T) {
 var callbacks = []string{
 	"control/demo.Options.Say",
 	"control/demo.Options.Show",
+	"control/durable/durabletest.Test.Read",
+	"control/durable/durabletest.Test.Work",
 	"control/feed.Config.Refuse",
+	"control/fleet/hub.Options.Now",
+	"control/fleet/store.Store.Now",
 	"control/list.Options.Progress",
 	"control/observe/digests.Node.Ask",
 	"control/top.Options.Read",
@@ -149,6 +153,46 @@ func TestCallbacks(t *testing.T) {
 	for _, field := range got {
 		if !slices.Contains(callbacks, field) {
 			t.Errorf("%s is of function type", field)
+		}
+	}
+}
+
+// TestFilesAreDurable checks that the daemon and the hub change files by package durable
+// only, which syncs them, and which tests can let crash: a file that is renamed, replaced
+// or synced by hand is easily forgotten in part.
+func TestFilesAreDurable(t *testing.T) {
+	byHand := []string{"Create", "CreateTemp", "Link", "Mkdir", "MkdirAll", "Rename", "Truncate", "WriteFile"}
+	others := map[string]string{ // where such a function is used, and on what
+		"control/api/socket.go Mkdir":    "the directory of a socket",
+		"control/replay/files.go Create": "files that a command writes",
+	}
+	seen := make(map[string]bool)
+	for name, file := range product(t) {
+		if dir := filepath.Dir(name); strings.HasPrefix(dir, "control/durable") || strings.HasPrefix(dir, "control/demo") {
+			continue
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			f, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			of, _ := f.X.(*ast.Ident)
+			if of != nil && of.Name == "os" && slices.Contains(byHand, f.Sel.Name) || f.Sel.Name == "Sync" && len(call.Args) == 0 {
+				use := name + " " + f.Sel.Name
+				if seen[use] = true; others[use] == "" {
+					t.Errorf("%s: use package durable", use)
+				}
+			}
+			return true
+		})
+	}
+	for use := range others {
+		if !seen[use] {
+			t.Errorf("%s is no more", use)
 		}
 	}
 }

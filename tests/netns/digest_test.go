@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -34,7 +33,7 @@ type recorder struct {
 func startRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder {
 	t.Helper()
 	r := newRecorder(t, d, on...)
-	t.Cleanup(r.start(t))
+	t.Cleanup(r.start(t, r))
 	return r
 }
 
@@ -46,18 +45,6 @@ func newRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder {
 	c.Monitor = true // there is nothing to drop
 	addList(t, c, config.Block, "none.txt", "203.0.113.255\n")
 	return &recorder{&filter{config: c, log: &logBuffer{}}, api.Dial(string(c.API.Socket))}
-}
-
-// start starts it, and waits until it answers.
-func (r *recorder) start(t *testing.T) (stop func()) {
-	t.Helper()
-	stop = r.filter.start(t, r)
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if _, err := r.client.Weights(t.Context()); !errors.Is(err, api.ErrNotRunning) {
-			break
-		}
-	}
-	return stop
 }
 
 // digestsOf returns the specification of digests for a packet rate.
@@ -188,6 +175,7 @@ func counted(t *testing.T, r *recorder, want uint64) {
 //	             |
 //	             d - elsewhere
 func TestTraceback(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "s", "a", "b", "c", "d", "e")
 	n.wire("s", "a") // 10.0.1
 	n.wire("a", "b") // 10.0.2
@@ -304,7 +292,8 @@ func TestNoDigestIsLost(t *testing.T) {
 	packets := 0
 	for ; packets < 100_000 || time.Since(began) < 5*slice; packets++ {
 		f := bytes.Clone(frame)
-		binary.BigEndian.PutUint32(f[38:], uint32(packets)) // the UDP length and checksum
+		binary.BigEndian.PutUint16(f[18:], uint16(packets))     // the identification
+		binary.BigEndian.PutUint16(f[38:], uint16(packets>>16)) // and the UDP length
 		if err := tx.Send(f); err != nil {
 			t.Fatal(err)
 		}
@@ -337,6 +326,7 @@ func TestNoDigestIsLost(t *testing.T) {
 // Packets that pass while the daemon is not running, or while its configuration
 // changes, are found afterwards, even from disk alone.
 func TestDigestsOutlastTheDaemon(t *testing.T) {
+	t.Parallel()
 	l := lab.New(t)
 	c := digestsOf(1000, 200*time.Millisecond, 1e-5, time.Minute)
 	c.Archive = digests.ArchiveSpec{Keep: quantity.Duration(time.Hour), Size: 1 << 20}
@@ -355,7 +345,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 		var frames [][]byte
 		for range 10 {
 			f := frameOf(udp("192.0.2.1", "198.51.100.1", 9))
-			binary.BigEndian.PutUint32(f[38:], uint32(len(sent)))
+			binary.BigEndian.PutUint16(f[18:], uint16(len(sent))) // the identification
 			frames = append(frames, f)
 			sent = append(sent, api.TraceAbout{Data: f[14:], From: began.Add(-time.Minute), To: began.Add(time.Minute)})
 		}
@@ -399,12 +389,12 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 		}
 		r.reading = nil
 	}
-	stop := r.start(t)
+	stop := r.start(t, r)
 	pass()
 	found("at first")
 	stop()
 	pass() // while there is no reader
-	stop = r.start(t)
+	stop = r.start(t, r)
 	pass()
 	found("after a restart")
 
@@ -433,12 +423,13 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 // The first slice of an interface that is created while weir runs begins then.
 // Its last records are found when it is gone.
 func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, "s", "a")
 	at := n.at("a", "s")
 	at.Iface = "to-*"
 	r := newRecorder(t, digestsOf(1000, 200*time.Millisecond, 1e-5, time.Minute), at)
 	r.config.Interfaces[0].Required = false
-	t.Cleanup(r.start(t))
+	t.Cleanup(r.start(t, r))
 	time.Sleep(1500 * time.Millisecond) // more than it may take until an interface is known
 	made := time.Now()
 	n.wire("s", "a")
@@ -452,7 +443,7 @@ func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
 	send := func() {
 		t.Helper()
 		f := frameOf(udp("192.0.2.1", "198.51.100.1", 9))
-		binary.BigEndian.PutUint32(f[38:], uint32(len(sent)))
+		binary.BigEndian.PutUint16(f[18:], uint16(len(sent))) // the identification
 		if err := tx.Send(f); err != nil {
 			t.Fatal(err)
 		}

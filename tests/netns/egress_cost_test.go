@@ -17,6 +17,7 @@ import (
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/timed"
 )
 
 // What filtering outgoing packets costs a local TCP stream over veth, which hands down
@@ -26,6 +27,7 @@ import (
 // part in: both ends are in this process.
 func TestEgressCost(t *testing.T) {
 	long.Only(t, "half a minute on an idle machine")
+	timed.Alone(t)
 	const (
 		pairs    = 101
 		interval = 100 * time.Millisecond

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"weir/control/engine"
 	"weir/filter/key"
@@ -66,6 +67,67 @@ func pushTags(t *testing.T, e lab.End, id int32) (l link.Link) {
 		}
 	})
 	return l
+}
+
+// What goes to a listed destination does not leave the host.
+func TestOutgoingIsDropped(t *testing.T) {
+	const listed, clean = 4, 6 // versions of IP, which datagrams contain
+	eachTC(t, func(t *testing.T) {
+		l := new(lab.Lab)
+		l.A, l.B = lab.Join(t, 7, 1500, lab.NewHost(t, "a"), "veth0", lab.NewHost(t, "b"), "veth0")
+		// Not connected, which would keep a source from before IPv6 has one.
+		var from, to net.PacketConn
+		var err error
+		l.A.In(t, func() { from, err = net.ListenPacket("udp", ":0") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer from.Close()
+		l.B.In(t, func() { to, err = net.ListenPacket("udp", ":7777") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer to.Close()
+		address := map[byte]netip.Addr{listed: l.B.IPv4, clean: l.B.IPv6}
+		send := func(version, content byte) {
+			t.Helper()
+			at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(address[version], 7777))
+			if _, err := from.WriteTo([]byte{content}, at); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				t.Fatal(err)
+			}
+		}
+		for version := range address {
+			untilUp(t, to, func() { send(version, 0) })
+		}
+		receive := func(want byte) {
+			t.Helper()
+			if err := to.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			b := make([]byte, 1)
+			for b[0] == 0 { // from before the device was up
+				if _, _, err := to.ReadFrom(b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if b[0] != want {
+				t.Fatalf("IPv%d comes, want IPv%d", b[0], want)
+			}
+		}
+		a := attachOut(t, l, key.Destination(netip.PrefixFrom(l.B.IPv4, 32)))
+		for _, version := range []byte{listed, listed, clean} {
+			send(version, version)
+		}
+		receive(clean)
+		if n := a.Stats().Reasons(nil)[verdict.Blocked].Packets; n != 2 {
+			t.Errorf("%d packets blocked, want 2", n)
+		}
+		if err := a.Detach(); err != nil {
+			t.Fatal(err)
+		}
+		send(listed, listed)
+		receive(listed)
+	})
 }
 
 // A VLAN tag that the device of the wire is left to insert is a part of the packet, of its

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -29,15 +28,7 @@ func startWithLists(t *testing.T, l *lab.Lab, monitor bool) (f *filter, socket s
 	addList(t, c, config.Block, "dns.txt", "udp *:* > 203.0.113.1:53\n")
 	addList(t, c, config.Allow, "ours.txt", "192.0.2.64/26\n")
 	c.Malformed, c.Monitor = verdict.Drop, monitor
-	f = serve(t, c)
-	socket = string(c.API.Socket)
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(socket); err == nil {
-			return f, socket
-		}
-	}
-	t.Fatal("no socket")
-	return nil, ""
+	return serve(t, c), string(c.API.Socket)
 }
 
 // awaitEvents subscribes, sends frames, and returns the expected number of

@@ -21,6 +21,7 @@ import (
 // New flows are counted by window, have events while somebody asks, and are known after a
 // reload.
 func TestFirstSeenByConfiguration(t *testing.T) {
+	t.Parallel()
 	filters := []recent.Kind{recent.Bloom}
 	if long.Enabled {
 		filters = append(filters, recent.IBFMC)

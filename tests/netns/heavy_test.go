@@ -12,6 +12,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/filter/key"
 	"weir/tests/lab"
+	"weir/tests/timed"
 )
 
 // startFilter runs a filter with one tracker, and a list that allows one flooder,
@@ -136,8 +137,9 @@ func (f *traffic) stop() {
 // A flood from one source among normal flows is reported within an interval,
 // limited as configured, and released when it is over. The normal flows, and an
 // allowed flooder, lose nothing.
-func TestFlood(t *testing.T) {
+func TestFloodIsLimited(t *testing.T) {
 	lab.Root(t)
+	timed.Alone(t)
 	const interval, lasts = 500 * time.Millisecond, time.Second
 	for _, test := range []struct {
 		track string
@@ -149,6 +151,7 @@ func TestFlood(t *testing.T) {
 		{"action=block,duration=1s", 0, 0},
 	} {
 		t.Run(test.track, func(t *testing.T) {
+			t.Parallel()
 			l := lab.New(t)
 			filter := startFilter(t, l, fmt.Sprintf("key=src,threshold=1kpps,interval=%v,%s", interval, test.track))
 			traffic := startTraffic(t, l)

@@ -73,7 +73,7 @@ func TestTunnel(t *testing.T) {
 		name, iface string
 		open        func(t *testing.T) carrier
 	}{
-		{"TUN", "tun7", func(t *testing.T) carrier { return tun(t, l.B, "tun7") }},
+		{"TUN", "tun7", func(t *testing.T) carrier { return tun(t, l.B, "tun7", unix.IFF_NO_PI) }},
 		{"PPP", "ppp7", func(t *testing.T) carrier { return ppp(t, l.B, 7, "ppp7") }},
 	} {
 		for _, version := range []struct{ name, local, remote, listed string }{
@@ -91,13 +91,68 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
+// Without an Ethernet header, too, Linux takes off VLAN tags of VID 0, however many: the
+// first before TC. A listed sender cannot hide behind them.
+func TestTagsInTunnel(t *testing.T) {
+	const local, remote, listed, port = "192.0.2.1", "192.0.2.2", "192.0.2.66", 7777
+	l := lab.New(t)
+	device := tun(t, l.B, "tun7", 0)
+	t.Cleanup(func() { device.Close() })
+	addTo(t, l.B, "tun7", local)
+	var socket net.PacketConn
+	var err error
+	l.B.In(t, func() { socket, err = net.ListenPacket("udp", net.JoinHostPort(local, "7777")) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	eachTC(t, func(t *testing.T) {
+		g := build(t, lists([]key.Key{source(listed + "/32")}, nil), engine.Config{TC: true})
+		a, err := attachLoaded(pins(t), loader.Target{Netns: l.B.Netns, Iface: "tun7"}, loader.TC, nil, g.Load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := errors.Join(a.Detach(), a.Close()); err != nil {
+				t.Error(err)
+			}
+		}()
+		const most = packet.MaxVLANTags
+		for tags := range byte(most + 1) {
+			for _, src := range []string{listed, remote} {
+				frame := []byte{0, 0} // the flags
+				for range tags {
+					frame = append(frame, 0x88, 0xa8, 0, 0)
+				}
+				frame = append(append(frame, 8, 0), datagram(src, local, port, tags)...)
+				if _, err := device.Write(frame); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b := make([]byte, 2000)
+			if err := socket.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			n, from, err := socket.ReadFrom(b)
+			if err != nil || b[n-1] != tags || !strings.HasPrefix(from.String(), remote+":") {
+				t.Fatalf("%d tags: number %d from %v, %v", tags, b[max(n-1, 0)], from, err)
+			}
+		}
+		if c := a.Stats().Reasons(nil)[verdict.Blocked]; c.Packets != most+1 {
+			t.Errorf("blocked %d packets, want %d", c.Packets, most+1)
+		}
+	})
+}
+
 // carrier is the far end of a device that carries IP packets.
 type carrier interface {
 	io.ReadWriteCloser
 	SetReadDeadline(time.Time) error
 }
 
-func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, listed string) {
+// addTo adds an address to an interface, in a network of the usual size.
+func addTo(t *testing.T, at lab.End, iface, local string) {
+	t.Helper()
 	bits := "/24"
 	if strings.Contains(local, ":") {
 		bits = "/64"
@@ -116,8 +171,13 @@ func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, 
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, listed string) {
+	addTo(t, at, iface, local)
 	const port = 7777
 	var socket net.PacketConn
+	var err error
 	at.In(t, func() { socket, err = net.ListenPacket("udp", net.JoinHostPort(local, "7777")) })
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +185,7 @@ func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, 
 	defer socket.Close()
 	to := loader.Target{Netns: at.Netns, Iface: iface}
 
-	all := lists([]key.Key{source(listed + map[bool]string{true: "/32", false: "/128"}[bits == "/24"])}, nil)
+	all := lists([]key.Key{source(listed + map[bool]string{true: "/32", false: "/128"}[strings.Contains(listed, ".")])}, nil)
 	out := lists([]key.Key{key.Destination(netip.PrefixFrom(netip.MustParseAddr(listed), netip.MustParseAddr(listed).BitLen()))}, nil)
 	out[0].Direction, out[0].Name = engine.Out, "out"
 	g := build(t, append(all, out[0]), engine.Config{TC: true, Outgoing: &engine.Telemetry{}})

@@ -131,6 +131,7 @@ func devices() []stacked {
 // A packet to a device is matched below it, and at the device itself by hook: tc, which is
 // in each case what docs/interfaces.md says is seen there. Programs at both count it twice.
 func TestInterfaces(t *testing.T) {
+	t.Parallel()
 	lab.Root(t)
 	for _, d := range devices() {
 		t.Run(d.name, func(t *testing.T) { testStacked(t, d) })

@@ -122,6 +122,7 @@ func (r *multicastRing) send(t *testing.T, to netip.Addr, packets int, frame []b
 // domain, they stop each copy at the first router that it comes to again, and receivers
 // outside get packets without a filter.
 func TestMulticastRing(t *testing.T) {
+	t.Parallel()
 	lab.Root(t)
 	const packets = 20
 	for _, detects := range []bool{false, true} {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/engine"
@@ -84,6 +85,11 @@ func build(t *testing.T, lists []engine.List, c engine.Config) *engine.Generatio
 	}
 	t.Cleanup(func() { g.Close() })
 	return g
+}
+
+func TestMain(m *testing.M) {
+	lab.Parallel()
+	m.Run()
 }
 
 // patience is how long to wait for a frame that must come.
@@ -160,7 +166,7 @@ func (f *filter) Read() (*config.Config, error) {
 	return f.config, f.config.Validate()
 }
 
-// start starts the daemon, which runs until stop is called.
+// start starts the daemon, which runs until stop is called, and waits until it answers.
 func (f *filter) start(t *testing.T, source config.Reader) (stop func()) {
 	t.Helper()
 	var err error
@@ -171,13 +177,25 @@ func (f *filter) start(t *testing.T, source config.Reader) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- f.Run(ctx, nil, time.Minute, nil) }()
-	return func() {
+	stop = func() {
 		cancel()
 		if err := errors.Join(<-ended, f.Stop()); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
 			t.Log(f.log)
+		}
+	}
+	if f.config == nil { // its source knows the socket, and its test needs no answers
+		return stop
+	}
+	client := api.Dial(string(f.config.API.Socket))
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := client.Lists(t.Context()); err == nil {
+			return stop
+		} else if time.Now().After(deadline) {
+			stop()
+			t.Fatal(err)
 		}
 	}
 }

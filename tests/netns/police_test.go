@@ -31,6 +31,7 @@ import (
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/offload"
+	"weir/tests/timed"
 )
 
 // bottleneck is a wire whose end B can be policed. Replies return by a line of delay in
@@ -58,7 +59,7 @@ func newBottleneck(t *testing.T, rate float64) *bottleneck {
 			}
 		})
 	}
-	in, out := tun(t, n.B, "delay"), tun(t, n.A, "delay")
+	in, out := tun(t, n.B, "delay", unix.IFF_NO_PI), tun(t, n.A, "delay", unix.IFF_NO_PI)
 	n.B.In(t, func() {
 		link, err := netlink.LinkByName("delay")
 		if err == nil {
@@ -99,8 +100,9 @@ func newBottleneck(t *testing.T, rate float64) *bottleneck {
 	return n
 }
 
-// tun makes an interface in an end's namespace, whose packets are the file's.
-func tun(t *testing.T, e lab.End, name string) (f *os.File) {
+// tun makes an interface in an end's namespace, whose packets are the file's. They follow
+// flags and EtherType, two bytes each, unless the flags have IFF_NO_PI.
+func tun(t *testing.T, e lab.End, name string, flags uint16) (f *os.File) {
 	t.Helper()
 	e.In(t, func() {
 		for _, of := range []string{"all", "default"} {
@@ -116,7 +118,7 @@ func tun(t *testing.T, e lab.End, name string) (f *os.File) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		request.SetUint16(unix.IFF_TUN | flags)
 		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
 			t.Fatalf("make a TUN device: %v", err)
 		}
@@ -435,6 +437,7 @@ func (n *bottleneck) ecn(t *testing.T) (marked, wrong uint64) {
 // filter/sfb has the strict bounds; those here are for a machine that is busy with other
 // tests, too. With WEIR_LONG=1, medians of runs that take turns are logged.
 func TestPolice(t *testing.T) {
+	timed.Alone(t)
 	const rate = 100e6
 	how := senders{flows: 10, congestion: "cubic", settle: 1200 * time.Millisecond, measure: time.Second}
 	rounds := 1

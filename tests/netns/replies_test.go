@@ -13,7 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir/control/api"
+	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/quantity"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -230,4 +233,131 @@ func TestPortsOfNamespace(t *testing.T) {
 	if len(ports) != 1 || ports[0] != 25000 {
 		t.Errorf("connections from the ports %v, want 25000", ports)
 	}
+}
+
+// Containers behind an interface of `inside` get replies of listed addresses like the host's
+// own programs, also where it is created later; hosts behind others do not, and nothing that
+// comes in opens a connection.
+func TestInside(t *testing.T) {
+	t.Parallel()
+	nft := lab.Tool(t, "nft")
+	container, host, server, neighbour := lab.NewHost(t, "c"), lab.NewHost(t, "h"), lab.NewHost(t, "s"), lab.NewHost(t, "n")
+	in, inner := lab.Join(t, 1, 1500, container, "eth0", host, "vc")
+	up, out := lab.Join(t, 2, 1500, host, "up", server, "eth0")
+	aside, side := lab.Join(t, 3, 1500, neighbour, "eth0", host, "lan")
+	in.Route(t, "10.0.2.0/24", inner.IPv4)
+	aside.Route(t, "10.0.2.0/24", side.IPv4)
+	command := func(name string, args ...string) {
+		t.Helper()
+		host.In(t, func() {
+			if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+				t.Fatalf("%s %q: %v: %s", name, args, err, out)
+			}
+		})
+	}
+	command(nft, "add table ip nat; add chain ip nat out { type nat hook postrouting priority 100; }; add rule ip nat out oifname up masquerade")
+	for _, network := range []string{"tcp4", "udp4"} {
+		serveEcho(t, out, network, "10.0.2.2:7")
+	}
+
+	c := configuration(t, target(up))
+	addList(t, c, config.Block, "listed.txt", "10.0.2.2\n")
+	c.Lists[0].Guard = false // it is a neighbour
+	c.Replies.SetDefaults()
+	c.Replies.Action, c.Replies.Inside = verdict.Pass, []string{"br-*"}
+	c.Replies.UDPTimeout = quantity.Duration(2 * time.Second)
+	f := serve(t, c)
+	answered := func(e lab.End, network string, patience time.Duration) bool {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; {
+			var conn net.Conn
+			var err error
+			e.In(t, func() { conn, err = net.DialTimeout(network, "10.0.2.2:7", time.Second) })
+			if err == nil {
+				conn.SetDeadline(time.Now().Add(time.Second))
+				if _, err = conn.Write([]byte("?")); err == nil {
+					_, err = conn.Read(make([]byte, 1))
+				}
+				conn.Close()
+			}
+			if err == nil || time.Now().After(deadline) {
+				return err == nil
+			}
+		}
+	}
+	if !answered(up, "tcp4", patience) || answered(in, "tcp4", 0) || answered(aside, "tcp4", 0) {
+		t.Fatal("the host itself is to get replies, and no other one")
+	}
+	for _, args := range []string{
+		"addr flush dev vc", "link add br-1 type bridge", "link set vc master br-1", "addr add 10.0.1.2/24 dev br-1", "link set br-1 address 02:00:00:00:01:02 up",
+	} {
+		command("ip", strings.Fields(args)...)
+	}
+	for _, network := range []string{"tcp4", "udp4"} {
+		if !answered(in, network, patience) {
+			t.Errorf("%s: the container gets no reply", network)
+		}
+		if answered(aside, network, 0) {
+			t.Errorf("%s: a host behind another interface gets replies", network)
+		}
+	}
+	// The server cannot begin a connection.
+	out.Route(t, "10.0.1.0/24", up.IPv4)
+	serveEcho(t, in, "tcp4", "10.0.1.1:7")
+	var err error
+	out.In(t, func() { _, err = net.DialTimeout("tcp4", "10.0.1.1:7", time.Second) })
+	if err == nil {
+		t.Error("a listed address connects to the container")
+	}
+
+	// Once it is inside no more, its connections are not remembered.
+	next := *c
+	next.Replies.Inside = []string{"none"}
+	f.config = &next
+	if _, err := api.Dial(string(c.API.Socket)).Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if answered(in, "tcp4", 0) {
+		t.Error("the container gets replies though it is no longer inside")
+	}
+}
+
+// serveEcho answers each connection and each datagram at an address with a byte.
+func serveEcho(t *testing.T, at lab.End, network, address string) {
+	t.Helper()
+	var err error
+	if network == "udp4" {
+		var socket net.PacketConn
+		at.In(t, func() { socket, err = net.ListenPacket(network, address) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { socket.Close() })
+		go func() {
+			for b := make([]byte, 1500); ; {
+				_, from, err := socket.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				socket.WriteTo([]byte("!"), from)
+			}
+		}()
+		return
+	}
+	var listener net.Listener
+	at.In(t, func() { listener, err = net.Listen(network, address) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte("!"))
+			c.Close()
+		}
+	}()
 }

@@ -16,6 +16,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/timed"
 )
 
 // A flood from 50 sources at known rates, half of them listed: the rates of the top
@@ -23,12 +24,14 @@ import (
 // drops names sources, entries, lists and reasons. Failsafe packets are counted, too.
 func TestTopOfAFlood(t *testing.T) {
 	lab.Root(t)
+	timed.Alone(t)
 	for _, test := range []struct {
 		name    string
 		monitor bool
 		port    uint16 // 53 is a failsafe one
 	}{{"enforced", false, 9}, {"monitored", true, 9}, {"failsafe", false, 53}} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			l := lab.New(t)
 			c := configuration(t, target(l.B))
 			c.Monitor = test.monitor

@@ -2,7 +2,6 @@ package netns
 
 import (
 	"errors"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"weir/filter/membership"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/seed"
 )
 
 // Numbers of bits change continuously, under load: those of listed elements, of
@@ -29,9 +29,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 		least    = 20          // times, which may take longer
 	)
 	eachHook(t, func(t *testing.T, xdp loader.Hook) {
-		seed := rand.Uint64()
-		t.Logf("seed %#x", seed)
-		r := rand.New(rand.NewPCG(seed, 0))
+		r := seed.Secrets(t)
 		l := lab.New(t)
 		c := engine.Config{Mode: membership.Approximate} // an exact set has no weights for addresses
 		c.Hot = hot

@@ -219,6 +219,14 @@ func testServiceDetach(t *testing.T, m *machine) {
 	}
 	m.run("systemctl", "start", "weir")
 	m.passes(false)
+
+	m.run("systemctl", "kill", "--signal=KILL", "weir")
+	m.wait("it has ended", func() bool { return m.show("ActiveState") == "activating" })
+	if out := m.run("weir", "detach", "--all"); !strings.Contains(out, "starts weir.service again") {
+		t.Errorf("detach says %q", out)
+	}
+	m.wait("the service filters again", func() bool { return m.show("ActiveState") == "active" })
+	m.passes(false)
 }
 
 func testServiceUpgrade(t *testing.T, m *machine) {

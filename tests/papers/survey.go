@@ -407,7 +407,7 @@ such a branch, if it is followed, are not counted:`)
 misses the cache once, and they are fewer where that costs not more than a tenth in
 memory.`)
 	p.text(`The digest covers the header fields that do not change and the first 8 bytes of
-payload, 20 for IPv6. Departure from SPIE: IPv4 options and the IPv6 hop-by-hop header
+payload, 20 for IPv6, without a checksum among them. Departure from SPIE: IPv4 options and the IPv6 hop-by-hop header
 are left out altogether, with the lengths as they would be without, since nodes may
 insert them on the way.`)
 }

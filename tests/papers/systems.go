@@ -25,7 +25,7 @@ var systemsOf = []struct {
 		{"step distribution: figure 1 of the paper, 1 (i) of the report", onPage, "[weighted](weighted.md)"},
 		{"Zipf's distribution: figure 1 (ii) of the report", onPage, "[the report](weighted-report.md)"},
 		{"equations 11 to 15: correlated membership; figure 2", onPage, "[the report](weighted-report.md)"},
-		{"equations 16 to 22: proof of the theorem", leftOut, "a proof; the pages compare the theorem with a numerical optimum"},
+		{"equations 16 to 47: proof of the theorem", leftOut, "a proof; the pages compare the theorem with a numerical optimum"},
 		{"deterministic and probabilistic rounding", inLibrary, "weighted.Rounding"},
 		{"performance on real traces (their future work)", inControl,
 			"control/observe/learn: over a capture of 238,375 packets 23 times fewer false positives, 3 % more than predicted (`go test ./control/observe/learn -run TestCaptures -v`)"},
@@ -39,9 +39,9 @@ var systemsOf = []struct {
 		{"section 5: too small a filter, wrong k", inControl, "weir plan fpr"},
 	}},
 	{"Importance-aware Bloom Filter", []system{
-		{"SBF, IBF-2C, IBF-MC (algorithms 1 to 3)", inKernel,
+		{"SBF, IBF-2C (algorithm 1), IBF-MC (algorithm 2)", inKernel,
 			"bpf/first.h and filter/recent, Cells, with the cells of an item in one line, for first-seen flows; as printed: filter/stable"},
-		{"IBF-H (algorithm 4)", inLibrary, "filter/stable; to decrement by value takes as many draws as it needs, too many for a packet"},
+		{"IV-C: IBF-H, with Probabilistic Delete Val", inLibrary, "filter/stable; to decrement by value takes as many draws as it needs, too many for a packet"},
 		{"theorems and corollaries III.1 to III.8: stable points; figures 1 and 2: the Markov chains", inControl, "filter/stable, theory.go; for one line, filter/recent, Chain: weir plan first-seen, weir status"},
 		{"theorem III.9: constant time for an item", inKernel, "bpf/first.h: one line; filter/stable"},
 		{"tables I, III and IV: symbols, parameters, combinations", inLibrary, "filter/stable, Params and Algorithm"},
@@ -57,19 +57,23 @@ var systemsOf = []struct {
 	{"Network Applications of Bloom Filters", []system{
 		{"2.1 Bloom filter (figure 1); the best k; partitioned filters", inKernel, "filter/bloom; blocked in bpf/cascade.h"},
 		{"2.1 concentration by the Azuma–Hoeffding inequality", inLibrary, "filter/fpr, Concentration"},
+		{"2.1 negative dependence, and Chernoff bounds by it", leftOut, "a similar exponential tail; the one above is computed"},
 		{"2.2 lower bound n log₂(1/ε)", inControl, "weir plan fpr"},
 		{"2.2 lower bound in binomial form", inLibrary, "filter/fpr, LeastBits"},
 		{"2.2 perfect-hash scheme", inLibrary, "filter/bloomier, without values"},
 		{"2.3 hashing versus Bloom filters", inKernel, "bpf/table.h has fingerprints in a hash table"},
 		{"2.4 union, halving, intersection, cardinality", inLibrary, "filter/bloom"},
 		{"2.5 counting filters, overflow of 4 bits", inKernel, "filter/counting, in mapped memory by filter/membership"},
+		{"2.5 union bound over the sets of a filter's history", leftOut, "so many times filter/counting, OverflowBound"},
 		{"2.6 compressed filters, table 1", inControl, "filter/compress, the archive of digests"},
 		{"3.1 hyphenation, spelling, passwords", leftOut, "sets of words, as filter/bloom has them"},
 		{"3.2 semijoins (Bloomjoin), and their size", inLibrary, "filter/reconcile, Semijoin and Join; filter/bloom, IntersectionSize"},
 		{"3.2 differential files", inLibrary, "filter/reconcile, Differential"},
 		{"4 summary caches with deltas", inLibrary, "filter/reconcile, weir plan summary; weir's own nodes exchange exact, signed lists instead"},
+		{"4 Squid's cache digests", leftOut, "summary caches of a web proxy"},
 		{"5 Vistabar: a filter of all annotated addresses", leftOut, "a filter that clients download, as filter/bloom encodes it"},
 		{"5.1 PlanetP: groups and gossip", leftOut, "a fleet has a hub"},
+		{"5.1 groups with leaders (Ledlie et al.)", leftOut, "likewise"},
 		{"5.2 approximate reconciliation", inLibrary, "filter/reconcile; exact by filter/invertible, which adopts a filter after a crash"},
 		{"5.2 faster reconciliation by trees", inLibrary, "filter/reconcile, Tree"},
 		{"5.3 set intersection for keyword search", inLibrary, "filter/reconcile"},
@@ -95,8 +99,8 @@ var systemsOf = []struct {
 func (p *page) systems() {
 	p.section("Every system of the papers")
 	p.text(`Where each system, table and figure is: in the **kernel**'s program, in the **control
-plane**, in a **library** that only these pages and tests use, **computed** on a page, or
-**left out**, and why.`)
+plane**, in a **library**, which no program runs for it, but tests and some of these pages,
+**computed** on a page, or **left out**, and why.`)
 	var rows [][]string
 	for _, of := range systemsOf {
 		for _, s := range of.all {

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/demo/playground"
+	"weir/tests/binary"
 )
 
 // The terminal's size.
@@ -93,10 +94,10 @@ func rename(e *playground.End) error {
 
 // record returns what weir top shows, with escape sequences, and draws the console.
 func record(p *playground.Playground, dir, console string) (_ string, err error) {
-	binary := filepath.Join(dir, "weir")
-	if err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, "./cmd/weir").Run(); err != nil {
-		return "", fmt.Errorf("build weir: %w", err)
+	if err := binary.Build(dir, "weir", "weir"); err != nil {
+		return "", err
 	}
+	command := filepath.Join(dir, "weir")
 	config := filepath.Join(dir, "weir.yaml")
 	for name, text := range map[string]string{
 		config:                             fmt.Sprintf(configuration, iface, p.B.Netns, dir),
@@ -107,7 +108,7 @@ func record(p *playground.Playground, dir, console string) (_ string, err error)
 			return "", err
 		}
 	}
-	weir := exec.Command(binary, "run", "-c", config)
+	weir := exec.Command(command, "run", "-c", config)
 	weir.Stderr = os.Stderr
 	if err := p.B.In(weir.Start); err != nil {
 		return "", err
@@ -126,13 +127,13 @@ func record(p *playground.Playground, dir, console string) (_ string, err error)
 		return exec.Command("tmux", append([]string{"-L", server}, args...)...)
 	}
 	wait(ctx, 3*time.Second) // for the socket
-	page, err := openConsole(context.Background(), binary, filepath.Join(dir, "weir.sock"), p.B)
+	page, err := openConsole(context.Background(), command, filepath.Join(dir, "weir.sock"), p.B)
 	if err != nil {
 		return "", err
 	}
 	defer page.close()
 	start := tmux("-f", "/dev/null", "new-session", "-d", "-x", strconv.Itoa(columns), "-y", strconv.Itoa(rows),
-		binary+" top --socket "+filepath.Join(dir, "weir.sock"))
+		command+" top --socket "+filepath.Join(dir, "weir.sock"))
 	start.Env = append(os.Environ(), "TERM=xterm-256color", "COLORTERM=truecolor")
 	if out, err := start.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("tmux: %w: %s", err, out)

@@ -3,11 +3,10 @@
 package playground
 
 import (
-	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -37,9 +36,7 @@ type End struct {
 // The wire is nearly silent: no duplicate address detection, no router
 // solicitation, no further addresses.
 func New(prefix string) (_ *Playground, err error) {
-	id := make([]byte, 4)
-	_, _ = rand.Read(id) // never fails
-	name := prefix + "-" + hex.EncodeToString(id)
+	name := fmt.Sprintf("%s-%08x", prefix, rand.Uint32())
 	p := &Playground{A: end(name+"-a", "veth-a", 1), B: end(name+"-b", "veth-b", 2)}
 	defer func() {
 		if errors.Is(err, unix.EPERM) {

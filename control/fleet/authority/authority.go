@@ -74,7 +74,7 @@ type Authority struct {
 	fleet ed25519.PrivateKey
 
 	signing sync.Mutex
-	signed  map[string]signedAccount // by public key
+	signed  map[string]signedAccount // by public key, and what they are for
 }
 
 // signedAccount is an account's claims as they were signed last.
@@ -84,16 +84,17 @@ type signedAccount struct {
 	token    string
 }
 
-// sign signs the claims of an account, and returns their signed form. It stays the same
-// while they do: it has a time, and servers take another one for a change.
-func (a *Authority) sign(c *jwt.AccountClaims) (string, error) {
+// sign signs the claims of an account for some use, and returns their signed form. It stays
+// the same while they do: it has a time, and servers take another one for a change.
+func (a *Authority) sign(c *jwt.AccountClaims, as string) (string, error) {
 	unsigned, err := json.Marshal(c)
 	if err != nil {
 		return "", err
 	}
 	a.signing.Lock()
 	defer a.signing.Unlock()
-	if last, ok := a.signed[c.Subject]; ok && bytes.Equal(last.unsigned, unsigned) {
+	key := c.Subject + as
+	if last, ok := a.signed[key]; ok && bytes.Equal(last.unsigned, unsigned) {
 		*c = last.claims
 		return last.token, nil
 	}
@@ -104,13 +105,13 @@ func (a *Authority) sign(c *jwt.AccountClaims) (string, error) {
 	if a.signed == nil {
 		a.signed = make(map[string]signedAccount)
 	}
-	a.signed[c.Subject] = signedAccount{unsigned, *c, token}
+	a.signed[key] = signedAccount{unsigned, *c, token}
 	return token, nil
 }
 
 // Init makes the keys of a new fleet in a directory, which must not have any.
 func Init(dir string) (*Authority, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := durable.MkdirAll(dir); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(dir, fleetFile)); !errors.Is(err, fs.ErrNotExist) {
@@ -165,6 +166,9 @@ func Init(dir string) (*Authority, error) {
 			text []byte
 		}{k.name, append(seed, '\n')})
 	}
+	if err := durable.MkdirAll(filepath.Join(dir, nodesDir)); err != nil {
+		return nil, err
+	}
 	files = append(files, struct { // last: with it, all are there
 		name string
 		text []byte
@@ -173,9 +177,6 @@ func Init(dir string) (*Authority, error) {
 		if err := durable.WriteFile(filepath.Join(dir, f.name), f.text); err != nil {
 			return nil, err
 		}
-	}
-	if err := os.MkdirAll(filepath.Join(dir, nodesDir), 0o700); err != nil {
-		return nil, err
 	}
 	return Open(dir)
 }
@@ -429,10 +430,18 @@ func (a *Authority) Operator() (*jwt.OperatorClaims, string, error) {
 }
 
 // Account returns the claims of the account that hub and nodes are in, with the nodes
-// that are revoked, and their signed form. The stream is in another one: the broker
-// delivers what a node fetches to whatever subject the node names, and that must not
-// be one of the stream's, or of JetStream's API.
-func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
+// that are revoked, and their signed form. The stream is in another one, which nodes have no
+// access to, but for what is live: the server answers itself what they fetch. See
+// broker.Server.
+func (a *Authority) Account() (*jwt.AccountClaims, string, error) { return a.nodes(false) }
+
+// FormerAccount returns the same for servers that do not: those of a cluster, and those of
+// sites that were enrolled by a former version. There JetStream answers what a node
+// fetches, on whatever subject the node names: it must not be one of the stream's, or of
+// JetStream's API, and may be one that other nodes read.
+func (a *Authority) FormerAccount() (*jwt.AccountClaims, string, error) { return a.nodes(true) }
+
+func (a *Authority) nodes(fetch bool) (*jwt.AccountClaims, string, error) {
 	public, err := a.account.PublicKey()
 	if err != nil {
 		return nil, "", err
@@ -443,8 +452,14 @@ func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
 	}
 	c := jwt.NewAccountClaims(public)
 	c.Name = "weir"
+	as := ""
 	for _, e := range streamExports() {
-		c.Imports.Add(&jwt.Import{Name: e.Name, Subject: e.Subject, Type: e.Type, Account: stream})
+		if e.Type == jwt.Stream || fetch {
+			c.Imports.Add(&jwt.Import{Name: e.Name, Subject: e.Subject, Type: e.Type, Account: stream})
+		}
+	}
+	if fetch {
+		as = " with fetch"
 	}
 	scope := jwt.NewUserScope()
 	if scope.Key, err = a.scope.PublicKey(); err != nil {
@@ -467,16 +482,15 @@ func (a *Authority) Account() (*jwt.AccountClaims, string, error) {
 	if err := a.revokeSites(c, func(s Site) string { return s.Nodes }); err != nil {
 		return nil, "", err
 	}
-	token, err := a.sign(c)
+	token, err := a.sign(c, as)
 	return c, token, err
 }
 
-// streamExports are what nodes may use of the account of the stream.
+// streamExports returns the subjects of the stream's account that the nodes' account may import.
 func streamExports() jwt.Exports {
 	return jwt.Exports{
 		{Name: "live", Subject: wire.DownPrefix + ">", Type: jwt.Stream},
 		{Name: "fetch", Subject: jwt.Subject(wire.FetchSubject), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
-		{Name: "fetch by subject", Subject: jwt.Subject(wire.FetchSubject + ".>"), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
 	}
 }
 
@@ -497,7 +511,7 @@ func (a *Authority) Stream() (*jwt.AccountClaims, string, error) {
 	// Servers have this mapping of their JetStream domain while sites are connected, but
 	// forget it when the account changes.
 	c.AddMapping("$JS."+wire.HubDomain+".API.CONSUMER.>", jwt.WeightedMapping{Subject: "$JS.API.CONSUMER.>", Weight: 100})
-	token, err := a.sign(c)
+	token, err := a.sign(c, "")
 	return c, token, err
 }
 
@@ -509,7 +523,7 @@ func (a *Authority) System() (*jwt.AccountClaims, string, error) {
 	}
 	c := jwt.NewAccountClaims(public)
 	c.Name = "system"
-	token, err := a.sign(c)
+	token, err := a.sign(c, "")
 	return c, token, err
 }
 
@@ -519,13 +533,14 @@ func nodePermissions() jwt.UserPermissionLimits {
 	var p jwt.UserPermissionLimits
 	p.NatsLimits = jwt.NatsLimits{Subs: 64, Data: jwt.NoLimit, Payload: maxNodePayload}
 	p.Pub.Allow = jwt.StringList{
-		wire.FetchSubject,
-		wire.FetchSubject + ".>",
+		wire.NodeFetchSubject("{{name()}}"),
+		wire.FetchSubject, // of former versions
 		"weir.v1.up.{{name()}}.>",
 	}
-	p.Sub.Allow = jwt.StringList{
-		"_INBOX.{{name()}}.>",
-		wire.DownPrefix + ">",
+	p.Sub.Allow = jwt.StringList{ // not all that is live: the accounts are, too
+		wire.NodeInbox("{{name()}}") + ">",
+		wire.DownPrefix + wire.CatalogSubject(),
+		wire.DownPrefix + wire.ListsSubjects,
 		"weir.v1.ask.{{name()}}.>",
 	}
 	p.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: 10 * time.Second}

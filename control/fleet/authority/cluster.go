@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -53,7 +52,7 @@ func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	account, accountToken, err := a.Account()
+	account, accountToken, err := a.FormerAccount()
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +85,7 @@ func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 			return nil, err
 		}
 		to := filepath.Join(dir, hosts[i])
-		if err := os.MkdirAll(to, 0o700); err != nil {
+		if err := durable.MkdirAll(to); err != nil {
 			return nil, err
 		}
 		for name, content := range map[string][]byte{

@@ -72,6 +72,9 @@ func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment
 	if _, s.Own, err = siteUser(name, a.stream, within()); err != nil {
 		return s, err
 	}
+	if _, s.Fetch, err = siteUser(name, a.account, within()); err != nil {
+		return s, err
+	}
 	if _, s.Events, err = siteUser(name, a.system, within()); err != nil {
 		return s, err
 	}
@@ -199,7 +202,7 @@ func (a *Authority) Site(name string) (m Site, err error) {
 }
 
 func (a *Authority) recordSite(m Site) error {
-	if err := os.MkdirAll(filepath.Join(a.dir, sitesDir), 0o700); err != nil {
+	if err := durable.MkdirAll(filepath.Join(a.dir, sitesDir)); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(m, "", "  ")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
@@ -22,8 +23,22 @@ type Options struct {
 	Listen    string   // HOST:PORT
 	Sites     string   // HOST:PORT for the servers of sites; "": they cannot connect
 	Names     []string // DNS names and addresses that nodes and sites know it by
+	TLSFirst  TLSFirst
 	Log       *slog.Logger
 }
+
+// TLSFirst says whether clients begin with TLS, before the server says which version it is.
+type TLSFirst int
+
+// The modes of TLSFirst.
+const (
+	TLSLater   TLSFirst = iota // the server speaks first
+	TLSAccept                  // a client may begin; others wait a moment longer
+	TLSRequire                 // others cannot connect
+)
+
+// tlsWait is how long a server waits for a client that may begin with TLS.
+const tlsWait = 100 * time.Millisecond
 
 // Server is the hub's server.
 type Server struct {
@@ -36,6 +51,7 @@ type Server struct {
 // signed for the same node, and that are not revoked.
 func Start(o Options) (*Server, error) {
 	b := &Server{o: o, inside: inside{log: o.Log}}
+	b.names = b.nameOf
 	if err := b.start(); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("broker: %w", err)
@@ -74,6 +90,13 @@ func (b *Server) start() error {
 	if o.TLSConfig, err = b.o.Authority.ServerTLS(append([]string{authority.ServerName}, b.o.Names...)); err != nil {
 		return err
 	}
+	switch b.o.TLSFirst {
+	case TLSAccept:
+		o.TLSHandshakeFirst, o.TLSHandshakeFirstFallback = true, tlsWait
+	case TLSRequire:
+		o.TLSHandshakeFirst = true
+	case TLSLater:
+	}
 	if b.o.Sites != "" {
 		if o.LeafNode.Host, o.LeafNode.Port, err = address(b.o.Sites); err != nil {
 			return err
@@ -94,7 +117,41 @@ func (b *Server) start() error {
 	if err != nil {
 		return err
 	}
-	return b.watch(b.account, nats.UserJWTAndSeed(events, seed))
+	if err := b.watch(b.account, nats.UserJWTAndSeed(events, seed)); err != nil {
+		return err
+	}
+	nodes, nodesSeed, err := b.o.Authority.Own(false)
+	if err != nil {
+		return err
+	}
+	lists, listsSeed, err := b.o.Authority.OwnStream()
+	if err != nil {
+		return err
+	}
+	return b.serve(b.account, nats.UserJWTAndSeed(nodes, nodesSeed), nats.UserJWTAndSeed(lists, listsSeed))
+}
+
+// nameOf returns the node or site that a public key is of.
+func (b *Server) nameOf(key string) string {
+	members, err := b.o.Authority.Members()
+	if err != nil {
+		return ""
+	}
+	for name, m := range members {
+		if _, former := m.Former[key]; former || m.User == key {
+			return "node " + name
+		}
+	}
+	sites, err := b.o.Authority.Sites()
+	if err != nil {
+		return ""
+	}
+	for _, s := range sites {
+		if _, former := s.Former[key]; former || s.Stream == key || s.Nodes == key {
+			return "site " + s.Name
+		}
+	}
+	return ""
 }
 
 // Refresh takes in who was enrolled and revoked since. Nodes and sites that are revoked

@@ -33,7 +33,8 @@ const (
 func limits() *server.Options {
 	return &server.Options{
 		NoSigs: true, JetStream: true, SyncAlways: true,
-		TLSVerify: true, TLSTimeout: tlsTimeout,
+		JetStreamMaxStore: 1 << 50, // by default, three quarters of what is free at the start: nothing on a full disk
+		TLSVerify:         true, TLSTimeout: tlsTimeout,
 		MaxConn: 100_000, MaxPayload: 1 << 20, MaxPending: 64 << 20, MaxControlLine: 4096,
 		PingInterval: 20 * time.Second, MaxPingsOut: 2, WriteDeadline: 10 * time.Second,
 	}
@@ -60,17 +61,25 @@ type inside struct {
 	server *server.Server
 	own    *tls.Config
 	events *nats.Conn
+
+	guard   *guard
+	fetcher *fetcher                // nil: JetStream answers what nodes fetch
+	names   func(key string) string // of nodes and sites, by their public keys; nil: unknown
 }
 
 // run starts a server. Connections from within the process have a certificate, too.
 func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
+	i.guard = newGuard(i.log)
+	o.TLSConfig = o.TLSConfig.Clone() // not that of sites' servers
+	o.TLSConfig.VerifyConnection = i.guard.hello
 	if i.server, err = server.NewServer(o); err != nil {
 		return err
 	}
+	i.guard.server = i.server
 	i.own = own
 	i.own.ServerName = authority.ServerName
 	failed := make(chan string, 1)
-	i.server.SetLoggerV2(logger{i.log, failed}, false, false, false)
+	i.server.SetLoggerV2(&logger{log: i.log, guard: i.guard, names: i.names, failed: failed}, false, true, false)
 	i.server.Start()
 	ready := make(chan bool, 1)
 	go func() { ready <- i.server.ReadyForConnections(startTimeout) }()
@@ -83,6 +92,7 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 		}
 	}
 	go i.tidy()
+	go i.watchOver()
 	return nil
 }
 
@@ -100,6 +110,15 @@ func (i *inside) tidy() {
 			tidied = now
 		}
 		last = now
+	}
+}
+
+// watchOver looks after what nodes do.
+func (i *inside) watchOver() {
+	tick := time.NewTicker(guardInterval)
+	defer tick.Stop()
+	for i.server.Running() {
+		i.guard.look(<-tick.C)
 	}
 }
 
@@ -121,8 +140,21 @@ func (i *inside) Options() []nats.Option {
 // Connections returns the number of connections.
 func (i *inside) Connections() int { return i.server.NumClients() }
 
+// Sent returns the number of bytes that were sent, to the process itself, too.
+func (i *inside) Sent() int64 {
+	v, err := i.server.Varz(nil)
+	if err != nil {
+		return 0
+	}
+	return v.OutBytes
+}
+
 // Close stops the server.
 func (i *inside) Close() {
+	if i.fetcher != nil {
+		i.fetcher.close()
+		i.fetcher = nil
+	}
 	if i.events != nil {
 		i.events.Close()
 	}
@@ -150,11 +182,19 @@ func (i *inside) update(claims *jwt.AccountClaims, token string) error {
 	return nil
 }
 
-// watch compares the certificate of each connection with its key: nothing else ties
-// the two together.
+// watch takes in who is connected, and compares the certificate of each connection with its
+// key: nothing else ties the two together.
 func (i *inside) watch(account string, credentials nats.Option) (err error) {
 	i.events, err = nats.Connect("", append(i.Options(), credentials, nats.MaxReconnects(-1))...)
 	if err != nil {
+		return err
+	}
+	if _, err = i.events.Subscribe("$SYS.ACCOUNT."+account+".DISCONNECT", func(m *nats.Msg) {
+		var e server.DisconnectEventMsg
+		if err := json.Unmarshal(m.Data, &e); err == nil && e.Client.Kind == "Client" {
+			i.guard.disconnected(e.Client.ID)
+		}
+	}); err != nil {
 		return err
 	}
 	_, err = i.events.Subscribe("$SYS.ACCOUNT."+account+".CONNECT", func(m *nats.Msg) {
@@ -165,6 +205,9 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 		}
 		if e.Client.Kind != "Client" {
 			return // between the hub and a site
+		}
+		if e.Client.Host == "" {
+			return // within the process
 		}
 		all, err := i.server.Connz(&server.ConnzOptions{Username: true, CID: e.Client.ID})
 		if err != nil || len(all.Conns) == 0 {
@@ -177,34 +220,16 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 		if certs := all.Conns[0].TLSPeerCerts; len(certs) > 0 {
 			certificate = strings.TrimPrefix(certs[0].Subject, "CN=")
 		}
-		if key != "" && key == certificate {
+		address := net.JoinHostPort(e.Client.Host, strconv.Itoa(all.Conns[0].Port))
+		if key == "" || key != certificate {
+			i.log.Warn("a node was disconnected: its key and its certificate are of different nodes",
+				"key", key, "certificate", certificate, "address", e.Client.Host)
+			_ = i.server.DisconnectClientByID(e.Client.ID) // it may be gone
 			return
 		}
-		i.log.Warn("a node was disconnected: its key and its certificate are of different nodes",
-			"key", key, "certificate", certificate, "address", e.Client.Host)
-		_ = i.server.DisconnectClientByID(e.Client.ID) // it may be gone
+		for _, id := range i.guard.connected(key, connection{e.Client.ID, address, all.Conns[0].Start}) {
+			_ = i.server.DisconnectClientByID(id) // it may be gone
+		}
 	})
 	return err
-}
-
-// logger logs what the server does.
-type logger struct {
-	log    *slog.Logger
-	failed chan<- string // has room for why the server cannot run
-}
-
-func (l logger) Noticef(format string, v ...any) { l.log.Debug("broker: " + fmt.Sprintf(format, v...)) }
-func (l logger) Warnf(format string, v ...any)   { l.log.Warn("broker: " + fmt.Sprintf(format, v...)) }
-func (l logger) Errorf(format string, v ...any)  { l.log.Error("broker: " + fmt.Sprintf(format, v...)) }
-func (l logger) Debugf(string, ...any)           {}
-func (l logger) Tracef(string, ...any)           {}
-
-// Fatalf is called by a server that cannot run, as without a port to listen on. It does
-// not end the process.
-func (l logger) Fatalf(format string, v ...any) {
-	l.Errorf(format, v...)
-	select {
-	case l.failed <- fmt.Sprintf(format, v...):
-	default: // it has started
-	}
 }

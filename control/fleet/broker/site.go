@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -145,8 +146,25 @@ func (s *Site) start() (err error) {
 	if _, err := s.conn.Subscribe(wire.DownPrefix+wire.CatalogSubject(), s.live); err != nil {
 		return err
 	}
-	s.js, err = jetstream.New(s.conn)
+	if s.js, err = jetstream.New(s.conn); err != nil {
+		return err
+	}
+	if !s.serves() {
+		s.log.Warn("a former version has made the file of this site: what nodes fetch from it is not limited, enroll it anew with weir hub site")
+		return nil
+	}
+	err = s.serve(s.account.Subject, nats.UserJWTAndSeed(e.Fetch.JWT, e.Fetch.Seed), nats.UserJWTAndSeed(e.Own.JWT, e.Own.Seed))
+	s.fetcher.former.Store(fetches(s.account))
 	return err
+}
+
+// serves reports whether the server answers itself what nodes fetch.
+func (s *Site) serves() bool { return s.o.Enrollment.Fetch != (enrollment.Credentials{}) }
+
+// fetches reports whether JetStream answers what nodes of an account fetch: a hub of a former
+// version says so.
+func fetches(c *jwt.AccountClaims) bool {
+	return slices.ContainsFunc(c.Imports, func(i *jwt.Import) bool { return i.Subject == wire.FetchSubject })
 }
 
 // remote returns the connection of an account to the hub.
@@ -206,8 +224,9 @@ func (s *Site) live(m *nats.Msg) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.newer.Before(c.Place) {
-		s.newer, s.stream = c.Place, m.Header.Get(wire.StreamHeader)
+	// One that the hub could not store is in no stream.
+	if of := m.Header.Get(wire.StreamHeader); of != "" && s.newer.Before(c.Place) {
+		s.newer, s.stream = c.Place, of
 	}
 }
 
@@ -363,7 +382,16 @@ func (s *Site) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := stream.GetLastMsgForSubject(ctx, wire.AccountSubject())
+	subjects := []string{wire.FormerAccountSubject()}
+	if s.serves() {
+		subjects = []string{wire.AccountSubject(), wire.FormerAccountSubject()} // the latter: the hub is of a former version
+	}
+	var m *jetstream.RawStreamMsg
+	for _, subject := range subjects {
+		if m, err = stream.GetLastMsgForSubject(ctx, subject); !errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		}
+	}
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil
 	}
@@ -381,5 +409,8 @@ func (s *Site) refresh(ctx context.Context) error {
 		return err
 	}
 	s.account = c
+	if s.fetcher != nil {
+		s.fetcher.former.Store(fetches(c))
+	}
 	return durable.WriteFile(s.accountPath(), m.Data)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -100,7 +101,14 @@ func TestSitePermissions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Subscribe(">", func(m *nats.Msg) { heard <- m.Subject }); err != nil {
+		own := func(subject string) bool { // the hub's own reading of the stream
+			return strings.HasPrefix(subject, wire.HubInbox+".fetch.") || subject == "$JS.API.STREAM.INFO."+wire.Stream
+		}
+		if _, err := c.Subscribe(">", func(m *nats.Msg) {
+			if !own(m.Subject) {
+				heard <- m.Subject
+			}
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.Flush(); err != nil {
@@ -313,6 +321,48 @@ func TestSiteAccount(t *testing.T) {
 	for what, token := range map[string]string{"of another fleet": forged, "of another account": stream, "empty": "", "cut off": good[:len(good)-9]} {
 		if _, err := site.check(token); err == nil {
 			t.Errorf("%s: taken", what)
+		}
+	}
+}
+
+// A server that requires TLS first says nothing before, and one that accepts it lets in nodes
+// of both kinds.
+func TestTLSFirst(t *testing.T) {
+	a, err := authority.Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for mode, want := range map[TLSFirst]struct{ first, later bool }{TLSLater: {false, true}, TLSAccept: {true, true}, TLSRequire: {true, false}} {
+		b, err := Start(Options{Authority: a, Dir: t.TempDir(), Listen: "127.0.0.1:0", Names: []string{"127.0.0.1"}, TLSFirst: mode, Log: discard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		n, err := a.Enroll("edge-1", nil, []string{b.URL()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n.TLSFirst = range []bool{true, false} {
+			o, err := n.Options()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = connect(t, n.URL(), append(o, nats.Timeout(10*time.Second))...)
+			if let := err == nil; let != (n.TLSFirst && want.first || !n.TLSFirst && want.later) {
+				t.Errorf("mode %d, a node that begins with TLS: %v: %v", mode, n.TLSFirst, err)
+			}
+		}
+		c, err := net.Dial("tcp", strings.TrimPrefix(b.URL(), "tls://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := c.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		text := make([]byte, 1000)
+		if k, _ := c.Read(text); (k > 0) == (mode == TLSRequire) {
+			t.Errorf("mode %d: before TLS the server says %q", mode, text[:k])
 		}
 	}
 }

@@ -37,6 +37,9 @@ type Node struct {
 	// Servers are the URLs of the hub, or of a site's server: tls://HOST:PORT.
 	Servers []string `json:"servers"`
 
+	// TLSFirst says that the servers want TLS to begin before they say anything.
+	TLSFirst bool `json:"tls_first,omitempty"`
+
 	// In PEM: the authority that signs the servers' certificates, and the node's own
 	// certificate and its key.
 	CA          string `json:"ca"`
@@ -197,12 +200,16 @@ func (n Node) Options() ([]nats.Option, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []nats.Option{
+	o := []nats.Option{
 		nats.Name(n.Name),
 		nats.Secure(c),
 		nats.UserJWTAndSeed(n.JWT, n.Seed),
 		nats.CustomInboxPrefix("_INBOX." + n.Name),
-	}, nil
+	}
+	if n.TLSFirst {
+		o = append(o, nats.TLSHandshakeFirst())
+	}
+	return o, nil
 }
 
 // URL returns the servers as nats.Connect takes them.

@@ -32,10 +32,12 @@ type Site struct {
 	System        string `json:"system"`
 
 	// Stream and Nodes are for the connections to the hub, in these accounts. Own, in that
-	// of the stream, and Events are for connections within the process, and good for nothing else.
+	// of the stream, Fetch, in that of nodes, and Events are for connections within the
+	// process, and good for nothing else. Former versions made no Fetch.
 	Stream Credentials `json:"stream"`
 	Nodes  Credentials `json:"nodes"`
 	Own    Credentials `json:"own"`
+	Fetch  Credentials `json:"fetch,omitzero"`
 	Events Credentials `json:"events"`
 
 	// PublicKey verifies the lists.
@@ -87,6 +89,11 @@ func (s Site) check() error {
 	for what, c := range map[string]Credentials{"stream": s.Stream, "nodes": s.Nodes, "own": s.Own, "events": s.Events} {
 		if err := c.check(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	if s.Fetch != (Credentials{}) {
+		if err := s.Fetch.check(); err != nil {
+			return fmt.Errorf("fetch: %w", err)
 		}
 	}
 	_, err := s.TLS()

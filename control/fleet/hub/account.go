@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -16,17 +17,21 @@ func (p *publisher) account(ctx context.Context) error {
 	if err != nil || stamp.Equal(p.stamp) {
 		return err
 	}
-	_, token, err := p.hub.o.Authority.Account()
-	if err != nil {
-		return err
-	}
-	m := nats.NewMsg(wire.AccountSubject())
-	m.Data = []byte(token)
-	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	if _, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream)); err != nil {
-		return err
+	for subject, account := range map[string]func() (*jwt.AccountClaims, string, error){
+		wire.AccountSubject(): p.hub.o.Authority.Account, wire.FormerAccountSubject(): p.hub.o.Authority.FormerAccount,
+	} {
+		_, token, err := account()
+		if err != nil {
+			return err
+		}
+		m := nats.NewMsg(subject)
+		m.Data = []byte(token)
+		m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+		if _, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream)); err != nil {
+			return err
+		}
 	}
 	p.stamp = stamp
 	return nil

@@ -39,15 +39,15 @@ type asker struct {
 	origins chan *nats.Msg // questions that wait
 
 	mu      sync.Mutex
-	conn    *nats.Conn            // nil: it does not run
-	allowed map[string]*allowance // to ask for origins, by node
+	conn    *nats.Conn                 // nil: it does not run
+	allowed map[string]*wire.Allowance // to ask for origins, by node
 
 	answered, failed atomic.Uint64 // questions to nodes
 	declined         atomic.Uint64 // questions of nodes
 }
 
 func newAsker(h *Hub) *asker {
-	return &asker{hub: h, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*allowance)}
+	return &asker{hub: h, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*wire.Allowance)}
 }
 
 // run keeps the connection until ctx ends.
@@ -146,6 +146,7 @@ func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, questi
 				if a.err = json.Unmarshal(body, a.value); a.err == nil && check != nil {
 					a.err = check(a.value)
 				}
+				wire.Printable(a.value)
 				if a.err != nil {
 					a.value, a.err = nil, fmt.Errorf("invalid answer: %w", a.err)
 				}
@@ -204,25 +205,4 @@ func (h *Hub) asked(some []string) (names []string, err error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
-}
-
-// allowance is a token bucket for the messages of a node: a burst, then one each interval.
-type allowance struct {
-	credit  float64
-	counted time.Time
-}
-
-// take reports whether one more is allowed.
-func (a *allowance) take(burst float64, every time.Duration, now time.Time) bool {
-	if a.counted.IsZero() {
-		a.credit = burst
-	} else {
-		a.credit = min(burst, a.credit+now.Sub(a.counted).Seconds()/every.Seconds())
-	}
-	a.counted = now
-	if a.credit < 1 {
-		return false
-	}
-	a.credit--
-	return true
 }

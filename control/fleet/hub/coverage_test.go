@@ -17,6 +17,7 @@ import (
 // A feed that covers too much is refused: its old contents stay, also after a restart,
 // whether one source does or all together, until it covers less.
 func TestMaxCoverage(t *testing.T) {
+	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	one, other := filepath.Join(f.dir, "one.txt"), filepath.Join(f.dir, "other.txt")
 	write := func(file, text string) {

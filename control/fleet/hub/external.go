@@ -62,7 +62,7 @@ func (e *External) refresh(c *nats.Conn) error {
 	if err != nil {
 		return err
 	}
-	_, nodes, err := e.authority.Account()
+	_, nodes, err := e.authority.FormerAccount()
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
+	"net"
+	"net/netip"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -25,9 +27,11 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/console"
+	"weir/control/durable"
 	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
+	"weir/control/fleet/wire"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
@@ -43,6 +47,19 @@ type Broker interface {
 	Refresh() error
 }
 
+// guard knows what nodes do that they should not: the server inside the hub.
+type guard interface {
+	Problems() []string            // a line each
+	Violations() map[string]uint64 // by node
+	Misuse() (violations uint64, twice int, slow uint64)
+}
+
+// guard returns that, nil with a cluster.
+func (h *Hub) guard() guard {
+	g, _ := h.o.Broker.(guard)
+	return g
+}
+
 // Options say what a hub does.
 type Options struct {
 	Config    *config.Hub
@@ -50,18 +67,29 @@ type Options struct {
 	Broker    Broker
 	Log       *slog.Logger
 	Version   string // of weir
+
+	Reader config.HubReader // for a reload
+	// Process has what a reload changes outside the hub; nil: nothing.
+	Process Process
+
+	Now func() time.Time // numbers catalogs and epochs; nil: [time.Now]
 }
 
 // Hub is a hub. Its methods are safe for concurrent use.
 type Hub struct {
-	o       Options
-	store   *store.Store
-	journal *journal.Journal
-	lists   []*managed // Run's, as all below
-	watcher *feed.Watcher
-	opened  time.Time
-	members map[string]authority.Member // as of stamp; replaced, not changed
-	stamp   time.Time
+	o        Options
+	config   atomic.Pointer[config.Hub]
+	store    *store.Store
+	journal  *journal.Journal
+	lists    []*managed                      // Run's, as all below; replaced, not changed
+	feeds    map[*managed]context.CancelFunc // of those that are followed
+	replaced bool                            // lists has other feeds than these
+	watcher  *feed.Watcher
+	opened   time.Time
+	members  map[string]authority.Member // as of stamp; replaced, not changed
+	stamp    time.Time
+
+	histories atomic.Pointer[map[string]*store.List] // those of lists, by name
 
 	requests  chan func()
 	done      chan struct{} // closed when Run ends
@@ -71,20 +99,29 @@ type Hub struct {
 	noted     atomic.Pointer[noted] // each second
 	console   *console.Console      // nil: none is served
 	audit     *audit.Log
+
+	reloading sync.Mutex
+	reloaded  atomic.Pointer[api.FleetReload] // the last one; nil: none
 }
 
-// managed is a list of the hub.
+// conf returns the configuration.
+func (h *Hub) conf() *config.Hub { return h.config.Load() }
+
+// managed is a list of the hub. Where its settings change, it is replaced by another.
 type managed struct {
-	config.List
-	feed    *feed.Feed // nil: it has manual entries only
-	fetched sync.Mutex // what was read is taken in, in order
-	history *store.List
-	source  *list.Set // what its feed has
-	behind  error     // why the last change is not a version yet; nil: it is
+	config.List            // never changed
+	feed        *feed.Feed // nil: it has manual entries only
+	fetched     sync.Mutex // what was read is taken in, in order
+	history     *store.List
+	source      *list.Set // what its feed has
+	behind      error     // why the last change is not a version yet; nil: it is
 
 	// unread: neither the store nor the feed knows the contents yet. Nodes, which may have
 	// them from before the hub's state was lost, keep what they have.
 	unread bool
+	// since is the first version after that: nodes keep what they have until it is
+	// published, too.
+	since wire.Place
 	// kept is what the last version had. It stays until each source was read: what some of
 	// them have saved is lost. nil: each was.
 	kept *list.Set
@@ -102,7 +139,8 @@ const storeDir = "store"
 
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
-	h := &Hub{o: o, requests: make(chan func()), done: make(chan struct{}), opened: time.Now()}
+	h := &Hub{o: o, requests: make(chan func()), done: make(chan struct{}), opened: time.Now(), feeds: make(map[*managed]context.CancelFunc)}
+	h.config.Store(o.Config)
 	if err := h.open(); err != nil {
 		h.Close()
 		return nil, err
@@ -114,13 +152,16 @@ func Open(o Options) (*Hub, error) {
 }
 
 func (h *Hub) open() (err error) {
-	dir := string(h.o.Config.StateDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir := string(h.conf().StateDir)
+	if err := durable.MkdirAll(dir); err != nil {
 		return err
 	}
 	h.audit = audit.New(dir, h.o.Log)
 	if h.store, err = store.Open(filepath.Join(dir, storeDir), h.o.Authority.Key()); err != nil {
 		return err
+	}
+	if h.o.Now != nil {
+		h.store.Now = h.o.Now
 	}
 	if h.journal, err = journal.Open(filepath.Join(dir, "journal"), h.o.Log); err != nil {
 		return err
@@ -129,15 +170,10 @@ func (h *Hub) open() (err error) {
 		h.o.Log.Warn("files cannot be watched, they are read at their intervals: " + err.Error())
 		h.watcher = nil
 	}
-	for _, c := range h.o.Config.AllLists() {
-		l := &managed{List: c, plan: h.o.Config.RolloutOf(c)}
-		if len(c.Sources) > 0 {
-			f := c.Feed()
-			f.Watcher, f.Version, f.Hold = h.watcher, h.o.Version, true
-			f.Refuse = func(e *list.Set, _ bool) error { return h.tooWide(c, e) }
-			if l.feed, err = feed.Open(f, filepath.Join(dir, "feeds")); err != nil {
-				return err
-			}
+	for _, c := range h.conf().AllLists() {
+		l, err := h.openList(context.Background(), c, h.conf())
+		if err != nil {
+			return err
 		}
 		var damaged error
 		if l.history, damaged, err = h.store.List(c.Name); err != nil {
@@ -148,33 +184,81 @@ func (h *Hub) open() (err error) {
 		}
 		h.lists = append(h.lists, l)
 	}
+	h.noteHistories()
 	if err := h.openRollouts(); err != nil {
 		return err
 	}
 	for _, l := range h.lists {
-		if l.feed != nil {
-			l.source = l.feed.Contents()
-			if l.refused = h.tooWide(l.List, l.source); l.refused != nil { // max_coverage was higher
-				h.o.Log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
-				l.source = l.history.Contents()
-			}
-			if incomplete(l.feed) {
-				l.unread = l.history.Contents().Len() == 0
-				manual := list.SetOf(slices.Collect(maps.Keys(l.history.Expires()))...) // that no feed had
-				l.kept, _ = l.history.Contents().Apply(list.Delta{Remove: manual})
-				l.source = list.Union(l.source, l.kept)
-			}
-		}
-		if err := h.commit(l); err != nil {
+		h.fill(l)
+		if err := h.commit(l); durable.Full(err) { // which is tried again
+			h.o.Log.Error("the disk is full: "+err.Error(), "list", l.Name)
+		} else if err != nil {
 			return err
 		}
 	}
 	h.nodes = newNodes(h.o.Log)
 	h.publisher = newPublisher(h)
+	h.nodes.compare, h.nodes.found, h.nodes.heard = h.compare, h.publisher.history, h.publisher.wake
+	if err := h.readMembers(); err != nil {
+		return err
+	}
+	var members []string
+	for name, m := range h.members {
+		if m.Revoked.IsZero() {
+			members = append(members, name)
+		}
+	}
+	h.nodes.await(members)
 	h.asker = newAsker(h)
 	h.note()
 	return nil
 }
+
+// openList opens a list of a configuration, with the feed that it may have, and without its
+// history.
+func (h *Hub) openList(ctx context.Context, c config.List, of *config.Hub) (*managed, error) {
+	l := &managed{List: c, plan: of.RolloutOf(c)}
+	if len(c.Sources) == 0 {
+		return l, nil
+	}
+	f, most := c.Feed(), float64(of.MaxCoverage)
+	f.Watcher, f.Version, f.Hold = h.watcher, h.o.Version, true
+	f.Refuse = func(e *list.Set, _ bool) error { return tooWide(c, e, most) }
+	var err error
+	l.feed, err = feed.Open(ctx, f, filepath.Join(string(of.StateDir), "feeds"))
+	return l, err
+}
+
+// fill takes in what a list's feed has saved.
+func (h *Hub) fill(l *managed) {
+	if l.feed == nil {
+		return
+	}
+	l.source = l.feed.Contents()
+	if l.refused = h.tooWide(l.List, l.source); l.refused != nil { // max_coverage was higher
+		h.o.Log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
+		l.source = l.history.Contents()
+	}
+	if incomplete(l.feed) {
+		l.unread = l.history.Contents().Len() == 0
+		manual := list.SetOf(slices.Collect(maps.Keys(l.history.Expires()))...) // that no feed had
+		l.kept, _ = l.history.Contents().Apply(list.Delta{Remove: manual})
+		l.source = list.Union(l.source, l.kept)
+	}
+}
+
+// noteHistories notes the histories of the lists there are.
+func (h *Hub) noteHistories() {
+	all := make(map[string]*store.List)
+	for _, l := range h.lists {
+		all[l.Name] = l.history
+	}
+	h.histories.Store(&all)
+}
+
+// history returns that of a list, nil if there is no such list. It is safe for concurrent
+// use, as some methods of the history are.
+func (h *Hub) history(name string) *store.List { return (*h.histories.Load())[name] }
 
 // incomplete reports whether some source of a feed was never read, nor saved before.
 func incomplete(f *feed.Feed) bool {
@@ -228,13 +312,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	if h.console != nil {
 		defer h.console.End() // streams would hold up the server's end
 	}
-	for _, l := range h.lists {
-		if l.feed != nil {
-			all.Go(func() {
-				l.feed.Run(ctx, func(o feed.Outcome) { _ = h.fetched(ctx, l, o) }) // which has logged it
-			})
-		}
-	}
+	h.followFeeds(ctx, &all)
 	all.Go(func() { h.publisher.run(ctx) })
 	all.Go(func() { h.asker.run(ctx) })
 	seen, since := h.recordedCredentials()
@@ -248,10 +326,15 @@ func (h *Hub) Run(ctx context.Context) error {
 			return nil
 		case fn := <-h.requests:
 			fn()
+			if h.replaced {
+				h.followFeeds(ctx, &all)
+			}
 		case now := <-tick.C:
-			h.expire(now)
-			h.catchUp()
-			h.advance(now)
+			if h.room() == nil {
+				h.expire(now)
+				h.catchUp()
+				h.advance(now)
+			}
 			h.note()
 			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
 				if err := h.o.Broker.Refresh(); err != nil {
@@ -264,6 +347,31 @@ func (h *Hub) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// followFeeds follows the feeds of the lists there are, and no others.
+func (h *Hub) followFeeds(ctx context.Context, running *sync.WaitGroup) {
+	h.replaced = false
+	for l, stop := range h.feeds {
+		if h.list(l.Name) != l {
+			stop()
+			delete(h.feeds, l)
+		}
+	}
+	for _, l := range h.lists {
+		if l.feed == nil || h.feeds[l] != nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		h.feeds[l] = cancel
+		running.Go(func() {
+			defer cancel()
+			l.feed.Run(ctx, func(o feed.Outcome) { _ = h.fetched(ctx, l, o) }) // which has logged it
+		})
+	}
+}
+
+// errReplaced means that a reload has replaced a list, and follows its sources anew.
+var errReplaced = errors.New("its settings were reloaded meanwhile")
 
 // fetched takes in the outcome of an attempt to read a source. The error says why the
 // contents are not published.
@@ -364,6 +472,9 @@ func failure(outcomes []api.FetchOutcome, err error) string {
 
 // take takes in what a list's feed has after an attempt to read it, nil: nothing new.
 func (h *Hub) take(l *managed, contents *list.Set) error {
+	if h.list(l.Name) != l {
+		return errReplaced
+	}
 	known := l.unread && tried(l.feed)
 	if contents == nil && !known {
 		return nil
@@ -380,15 +491,30 @@ func (h *Hub) take(l *managed, contents *list.Set) error {
 		l.unread = false
 		h.publisher.wake()
 	}
-	return h.commit(l)
+	err := h.room()
+	if err != nil {
+		l.behind = err
+	} else {
+		err = h.commit(l)
+	}
+	if known {
+		if l.since = l.history.Place(); err != nil {
+			l.since.Version++
+		}
+	}
+	return err
 }
 
 // tooWide returns why a list must not have these entries, because of all that they cover.
 func (h *Hub) tooWide(l config.List, e *list.Set) error {
+	return tooWide(l, e, float64(h.conf().MaxCoverage))
+}
+
+func tooWide(l config.List, e *list.Set, most float64) error {
 	if l.Action == config.Allow {
 		return nil
 	}
-	if err := e.TooWide(float64(h.o.Config.MaxCoverage)); err != nil {
+	if err := e.TooWide(most); err != nil {
 		return fmt.Errorf("list %s: %w", l.Name, err)
 	}
 	return nil
@@ -525,12 +651,57 @@ func (h *Hub) audited(r audit.Record, err error) {
 // durable, here and, unless Published is false, in the broker's stream.
 func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChanged, err error) {
 	wait, err := h.change(ctx, c, &changed)
-	h.audited(audit.Changed(c, changed.Changed, c.Entries), err)
+	h.audited(audit.Changed(ctx, c, changed.Changed, c.Entries), err)
 	if err != nil {
 		return changed, err
 	}
 	changed.Published = h.waitFor(ctx, wait)
+	if c.Action == api.Block && !c.Remove {
+		changed.Warnings = h.leftOut(c.Entries)
+	}
 	return changed, nil
+}
+
+// leftOut says which entries nodes leave out, as far as the hub knows: they would cut nodes
+// off from it.
+func (h *Hub) leftOut(entries []string) (all []string) {
+	own := h.addresses()
+	for _, text := range entries {
+		e, err := list.ParseEntry(text)
+		if err != nil {
+			continue // it was refused
+		}
+		for k := range e.Set().All() {
+			prefix, source := list.PrefixOf(k)
+			at := slices.IndexFunc(own, prefix.Contains)
+			if !source || k.Tuple() || at < 0 || len(all) == maxDiffering {
+				continue
+			}
+			all = append(all, fmt.Sprintf("%s covers %v, which is an address of this hub: nodes leave it out, or they would lose the hub", k, own[at]))
+		}
+	}
+	return all
+}
+
+// addresses returns those of the hub: of its interfaces, and that nodes connect to.
+func (h *Hub) addresses() (own []netip.Addr) {
+	for _, s := range slices.Concat(h.conf().Servers, h.conf().Sites) {
+		if u, err := url.Parse(s); err == nil {
+			if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+				own = append(own, a.Unmap())
+			}
+		}
+	}
+	interfaces, err := net.InterfaceAddrs()
+	if err != nil {
+		return own
+	}
+	for _, i := range interfaces {
+		if p, err := netip.ParsePrefix(i.String()); err == nil && p.Addr().IsGlobalUnicast() {
+			own = append(own, p.Addr().Unmap())
+		}
+	}
+	return own
 }
 
 // waitFor waits until something is published, and reports whether it is. It does not wait
@@ -539,7 +710,7 @@ func (h *Hub) waitFor(ctx context.Context, published <-chan struct{}) bool {
 	select {
 	case <-published:
 		return true
-	case <-time.After(publishTimeout):
+	case <-time.After(h.publisher.patience()):
 	case <-ctx.Done():
 	case <-h.done:
 	}
@@ -571,6 +742,9 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		}
 	}
 	err = h.Do(ctx, func() error {
+		if err := h.room(); err != nil {
+			return err
+		}
 		l := h.list(name)
 		switch {
 		case l == nil:

@@ -32,13 +32,19 @@ type fleet struct {
 	broker    *broker.Server
 	hub       *Hub
 	listen    string
-	sites     string // where the broker listens for those; "": nowhere
+	sites     string        // where the broker listens for those; "": nowhere
+	clock     time.Duration // by how much the hub's clock is ahead
+	text      string        // of hub.yaml
+	beside    Process
+	log       *slog.Logger // nil: testLog
 	stop      func()
 }
 
-func newFleet(t *testing.T) *fleet {
+func newFleet(t *testing.T) *fleet { t.Helper(); return newFleetIn(t, t.TempDir()) }
+
+func newFleetIn(t *testing.T, dir string) *fleet {
 	t.Helper()
-	f := &fleet{t: t, dir: t.TempDir(), listen: "127.0.0.1:0"}
+	f := &fleet{t: t, dir: dir, listen: "127.0.0.1:0"}
 	var err error
 	if f.authority, err = authority.Init(filepath.Join(f.dir, "keys")); err != nil {
 		t.Fatal(err)
@@ -56,7 +62,10 @@ func testLog() *slog.Logger {
 // start starts broker and hub with lists in YAML.
 func (f *fleet) start(lists string) {
 	f.t.Helper()
-	log := testLog()
+	log := f.log
+	if log == nil {
+		log = testLog()
+	}
 	var err error
 	if f.broker, err = broker.Start(broker.Options{
 		Authority: f.authority, Dir: filepath.Join(f.dir, "broker"), Listen: f.listen, Sites: f.sites, Names: []string{"127.0.0.1"}, Log: log,
@@ -64,8 +73,8 @@ func (f *fleet) start(lists string) {
 		f.t.Fatal(err)
 	}
 	f.listen = strings.TrimPrefix(f.broker.URL(), "tls://")
-	text := fmt.Sprintf("servers: [%q]\nbroker: {listen: %q}\nkeys: %s/keys\nstate_dir: %s/hub\nheartbeat: 1s\n%s", f.broker.URL(), f.listen, f.dir, f.dir, lists)
-	c, err := config.ParseHub("hub.yaml", []byte(text))
+	f.text = fmt.Sprintf("servers: [%q]\nbroker: {listen: %q}\nkeys: %s/keys\nstate_dir: %s/hub\nheartbeat: 1s\n%s", f.broker.URL(), f.listen, f.dir, f.dir, lists)
+	c, err := config.ParseHub("hub.yaml", []byte(f.text))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -76,11 +85,19 @@ func (f *fleet) start(lists string) {
 	f.t.Cleanup(f.stop)
 }
 
+// now returns a clock that is ahead.
+func (f *fleet) now(by time.Duration) func() time.Time {
+	return func() time.Time { return time.Now().Add(by) }
+}
+
+// Read implements [config.HubReader].
+func (f *fleet) Read() (*config.Hub, error) { return config.ParseHub("hub.yaml", []byte(f.text)) }
+
 // run runs a hub until the test ends, or stop.
 func (f *fleet) run(c *config.Hub, b Broker) {
 	f.t.Helper()
 	var err error
-	if f.hub, err = Open(Options{Config: c, Authority: f.authority, Broker: b, Log: testLog()}); err != nil {
+	if f.hub, err = Open(Options{Config: c, Authority: f.authority, Broker: b, Log: testLog(), Now: f.now(f.clock), Reader: f, Process: f.beside}); err != nil {
 		f.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -113,15 +130,19 @@ func (f *fleet) enroll(name string) (enrollment.Node, *nats.Conn) {
 }
 
 func (f *fleet) connect(n enrollment.Node, more ...nats.Option) (*nats.Conn, error) {
-	options, err := n.Options()
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	c, err := nats.Connect(n.URL(), append(options, more...)...)
+	c, err := f.tryConnect(n, more...)
 	if err == nil {
 		f.t.Cleanup(c.Close)
 	}
 	return c, err
+}
+
+func (f *fleet) tryConnect(n enrollment.Node, more ...nats.Option) (*nats.Conn, error) {
+	options, err := n.Options()
+	if err != nil {
+		return nil, err
+	}
+	return nats.Connect(n.URL(), append(options, more...)...)
 }
 
 func (f *fleet) change(c api.Change) api.FleetChanged {
@@ -131,6 +152,20 @@ func (f *fleet) change(c api.Change) api.FleetChanged {
 		f.t.Fatal(err)
 	}
 	return changed
+}
+
+// has returns what a node reports that has the last version of a list.
+func (f *fleet) has(name string) wire.ListStatus {
+	f.t.Helper()
+	s := wire.ListStatus{Name: name}
+	if err := f.hub.Do(f.t.Context(), func() error {
+		l := f.hub.list(name).history
+		s.Active, s.ID, s.Sum, s.Entries = l.Place(), l.ID(l.Place()), snapshot.Of(l.Contents().Groups()).String(), l.Contents().Len()
+		return nil
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+	return s
 }
 
 func block(entries ...string) api.Change { return api.Change{Action: api.Block, Entries: entries} }
@@ -269,6 +304,7 @@ func wantEntries(s *list.Set, entries ...string) error {
 
 // TestHub follows lists from a feed and from commands through the broker.
 func TestHub(t *testing.T) {
+	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	file := filepath.Join(f.dir, "drop.txt")
 	write := func(text string) {
@@ -365,6 +401,7 @@ func TestHub(t *testing.T) {
 
 // TestLostStream loses what the broker has, and what the store has.
 func TestLostStream(t *testing.T) {
+	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.start("")
 	n, c := f.enroll("edge-1")
@@ -428,6 +465,7 @@ func TestLostStream(t *testing.T) {
 // TestTwoHubs starts a second hub for the same stream: the first one stops to publish,
 // and reports it.
 func TestTwoHubs(t *testing.T) {
+	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.start("")
 	n, c := f.enroll("edge-1")
@@ -462,6 +500,7 @@ func TestTwoHubs(t *testing.T) {
 
 // TestPermissions tries a node's credentials on what is not its own.
 func TestPermissions(t *testing.T) {
+	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.start("")
 	n, c := f.enroll("edge-1")
@@ -566,5 +605,21 @@ func TestPermissions(t *testing.T) {
 	anonymous.Certificates = nil
 	if _, err := nats.Connect(n.URL(), nats.Secure(anonymous), nats.UserJWTAndSeed(n.JWT, n.Seed)); err == nil {
 		t.Error("connected without a certificate")
+	}
+}
+
+// Who blocks an address of the hub learns that nodes leave it out.
+func TestOwnAddress(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("")
+	if w := f.change(block("192.0.2.1", "127.0.0.0/30")).Warnings; len(w) != 1 || !strings.HasPrefix(w[0], "127.0.0.0/30 covers 127.0.0.1, which is an address of this hub: nodes leave it out") {
+		t.Errorf("%q", w)
+	}
+	if w := f.change(api.Change{Action: api.Block, Remove: true, Entries: []string{"127.0.0.0/30"}}).Warnings; len(w) != 0 {
+		t.Errorf("%q", w)
+	}
+	if w := f.change(api.Change{Action: api.Allow, Entries: []string{"127.0.0.1"}}).Warnings; len(w) != 0 {
+		t.Errorf("%q", w)
 	}
 }

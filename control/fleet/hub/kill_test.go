@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // processDir is the variable with the directory of a hub that is a process of its own.
@@ -116,6 +116,8 @@ func (f *fleet) ready() {
 // TestKill kills a hub at random moments, while commands change a list: no command
 // that was acknowledged is lost, and no version has two contents.
 func TestKill(t *testing.T) {
+	t.Parallel() // it waits a lot
+	random := seed.New(t)
 	kills := long.Or(3, 30)
 	f := newFleet(t)
 	f.reserve()
@@ -164,7 +166,7 @@ func TestKill(t *testing.T) {
 		})
 	}
 	for k := range kills {
-		time.Sleep(100*time.Millisecond + rand.N(400*time.Millisecond))
+		time.Sleep(100*time.Millisecond + time.Duration(random.IntN(400))*time.Millisecond)
 		eventually(t, func() error {
 			mu.Lock()
 			defer mu.Unlock()

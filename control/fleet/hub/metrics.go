@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/fleet/authority"
@@ -45,7 +43,7 @@ func (h *Hub) note() {
 			one.Rollout = x.Rollout.metrics(l.gate)
 		}
 		n.lists = append(n.lists, one)
-		n.wanted = append(n.wanted, l.wanted(published))
+		n.wanted = append(n.wanted, l.wanted(at))
 		if l.feed != nil {
 			n.feeds = append(n.feeds, l.feed)
 		}
@@ -81,14 +79,17 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 	if b, ok := h.o.Broker.(interface{ Connections() int }); ok {
 		s.Connections = new(b.Connections())
 	}
-	dir := string(h.o.Config.StateDir)
+	if g := h.guard(); g != nil {
+		s.Misuse = &metrics.HubMisuse{}
+		s.Misuse.Violations, s.Misuse.Twice, s.Misuse.Slow = g.Misuse()
+	}
+	dir := string(h.conf().StateDir)
 	s.StoreBytes = sizeOf(filepath.Join(dir, storeDir))
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err == nil {
-		s.DiskBytes, s.DiskFree = disk.Blocks*uint64(disk.Bsize), disk.Bavail*uint64(disk.Bsize)
+	if free, size, err := diskOf(dir); err == nil {
+		s.DiskBytes, s.DiskFree = size, free
 	}
 	manual := h.countManual()
-	lag := h.nodes.measure(&s, known, time.Duration(h.o.Config.MaxAge), time.Now())
+	lag := h.nodes.measure(&s, known, time.Duration(h.conf().MaxAge), time.Now())
 	for _, l := range known.lists {
 		l.Manual, l.Lag = manual[l.Name], lag[l.Name]
 		s.Lists = append(s.Lists, l)

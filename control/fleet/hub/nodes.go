@@ -13,9 +13,7 @@ import (
 
 // Limits on what nodes report, so that no node takes the hub's time from the others.
 const (
-	maxNodes    = 100_000
-	statusEvery = time.Second // on average; more is ignored
-	statusBurst = 20
+	maxNodes = 100_000
 
 	// Limits on what waits to be read. The excess is dropped here, before the broker ends
 	// a connection on which too much is waiting.
@@ -27,7 +25,14 @@ const (
 type nodes struct {
 	log *slog.Logger
 
+	// compare says what a node has and the hub has not, and found takes that in.
+	compare func(node string, s *wire.Status) (l *lost, differs string)
+	found   func(l *lost)
+	heard   func() // is called when enough nodes have been heard
+
 	mu      sync.Mutex
+	awaited map[string]bool // nodes that have not been heard since the start
+	members int             // that were awaited at the start
 	all     map[string]*node
 	ignored uint64  // reports: too many, or invalid
 	passed  float64 // packets of all nodes since the hub started
@@ -38,8 +43,9 @@ type nodes struct {
 type node struct {
 	status  wire.Status
 	seen    time.Time
-	reports allowance
+	reports wire.Allowance
 	ignored uint64
+	differs string // from what the hub has; "": in nothing
 }
 
 func newNodes(log *slog.Logger) *nodes { return &nodes{log: log, all: make(map[string]*node)} }
@@ -77,23 +83,30 @@ func (n *nodes) misdirected(subject string) {
 func (n *nodes) report(subject string, text []byte, now time.Time) {
 	parts := strings.Split(subject, ".")
 	name := parts[len(parts)-2]
+	if l := n.take(name, text, now); l != nil {
+		n.found(l)
+	}
+}
+
+// take takes in a report. It returns what the node has and the hub has not.
+func (n *nodes) take(name string, text []byte, now time.Time) (l *lost) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	from := n.all[name]
 	if from == nil {
 		if len(n.all) >= maxNodes {
 			n.ignored++
-			return
+			return nil
 		}
 		from = &node{}
 		n.all[name] = from
 	}
-	if !from.reports.take(statusBurst, statusEvery, now) {
+	if !from.reports.Take(wire.ReportBurst, wire.ReportEvery, now) {
 		if from.ignored++; from.ignored == 1 {
 			n.log.Warn("a node reports too often: excess reports are ignored", "node", name)
 		}
 		n.ignored++
-		return
+		return nil
 	}
 	s, err := wire.ParseStatus(text)
 	if err != nil {
@@ -101,14 +114,44 @@ func (n *nodes) report(subject string, text []byte, now time.Time) {
 			n.log.Warn("a node's report is ignored: "+err.Error(), "node", name)
 		}
 		n.ignored++
-		return
+		return nil
 	}
 	if !from.seen.IsZero() {
 		n.passed += since(from.status.Passed, s.Passed)
 		n.dropped += since(from.status.Dropped, s.Dropped)
 	}
 	from.status, from.seen = s, now
+	if n.compare != nil {
+		l, from.differs = n.compare(name, &s)
+	}
+	if waits := !n.most(); n.awaited[name] {
+		delete(n.awaited, name)
+		if waits && n.most() {
+			n.heard()
+		}
+	}
+	return l
 }
+
+// await begins to wait for the first reports of some nodes.
+func (n *nodes) await(names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.awaited, n.members = make(map[string]bool), len(names)
+	for _, name := range names {
+		n.awaited[name] = true
+	}
+}
+
+// mostHeard reports whether more than half of the awaited nodes have been heard.
+func (n *nodes) mostHeard() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.most()
+}
+
+// most is mostHeard. n.mu is held.
+func (n *nodes) most() bool { return 2*len(n.awaited) < n.members || n.members == 0 }
 
 // since returns by how much a node's counter has grown: one that is smaller than before
 // has begun anew.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
 )
 
@@ -28,7 +30,7 @@ func TestReports(t *testing.T) {
 	for i := range 100 {
 		n.report(wire.StatusSubject("loud"), good, now.Add(time.Duration(i)*time.Millisecond))
 	}
-	if loud := n.all["loud"]; loud.ignored < 100-statusBurst-1 || loud.ignored > 100-statusBurst {
+	if loud := n.all["loud"]; loud.ignored < 100-wire.ReportBurst-1 || loud.ignored > 100-wire.ReportBurst {
 		t.Errorf("%d of 100 reports ignored", loud.ignored)
 	}
 	n.report(wire.StatusSubject("quiet"), good, now)
@@ -70,10 +72,11 @@ func TestFlood(t *testing.T) {
 			t.Fatalf("command %d was not published", i)
 		}
 	}
-	place := f.change(block("192.0.2.100")).Version
+	f.change(block("192.0.2.100"))
+	report := status(t, wire.Status{Lists: []wire.ListStatus{f.has(config.FleetBlock), f.has(config.FleetAllow)}})
 	var s api.HubStatus
 	eventually(t, func() (err error) {
-		if err := quiet.Publish(wire.StatusSubject("quiet"), status(t, wire.Status{Lists: []wire.ListStatus{{Name: config.FleetBlock, Active: place}, {Name: config.FleetAllow, Active: place}}})); err != nil {
+		if err := quiet.Publish(wire.StatusSubject("quiet"), report); err != nil {
 			return err
 		}
 		if s, err = f.hub.Fleet(t.Context()); err != nil {
@@ -91,4 +94,49 @@ func TestFlood(t *testing.T) {
 	}
 	stop()
 	t.Logf("%d messages of 20 kB, %d reports ignored", <-done, s.Ignored)
+}
+
+// The status says whose clock is wrong.
+func TestClocks(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		ahead []time.Duration
+		want  []string
+	}{
+		{[]time.Duration{0, time.Second, -9 * time.Second}, nil},
+		{[]time.Duration{0, time.Hour, 0, -time.Minute}, []string{"node b: its clock is 1h0m0s ahead of the hub's: ", "node d: its clock is 1m0s behind the hub's: "}},
+		{[]time.Duration{time.Hour}, []string{"node a: its clock is 1h0m0s ahead of the hub's: "}},
+		{[]time.Duration{time.Hour, 0, time.Hour, time.Hour}, []string{"the hub's clock is 1h0m0s behind those of most nodes: "}},
+		{[]time.Duration{-time.Hour, -time.Hour}, []string{"the hub's clock is 1h0m0s ahead of those of most nodes: "}},
+	} {
+		n := newNodes(testLog())
+		for i, by := range c.ahead {
+			n.report(wire.StatusSubject(string(rune('a'+i))), status(t, wire.Status{Time: now.Add(by)}), now)
+		}
+		got := n.clocks()
+		if len(got) != len(c.want) {
+			t.Errorf("%v: %q", c.ahead, got)
+			continue
+		}
+		for i := range got {
+			if !strings.HasPrefix(got[i], c.want[i]) {
+				t.Errorf("%v: %q, want %q", c.ahead, got[i], c.want[i])
+			}
+		}
+	}
+}
+
+// A node that misses one report is not silent, whatever max_age is.
+func TestSilent(t *testing.T) {
+	now := time.Now()
+	for ago, want := range map[time.Duration]string{wire.StatusInterval + time.Second: api.NodeCurrent, 2*wire.StatusInterval + time.Second: api.NodeSilent} {
+		n := &node{seen: now.Add(-ago)}
+		if got := n.stateOf(authority.Member{}, nil, 10*time.Second, now); got != want {
+			t.Errorf("after %v it is %s, want %s", ago, got, want)
+		}
+	}
+	n := &node{seen: now.Add(-time.Minute)}
+	if got := n.stateOf(authority.Member{}, nil, 2*time.Minute, now); got != api.NodeCurrent {
+		t.Errorf("within max_age it is %s", got)
+	}
 }

@@ -55,10 +55,10 @@ func (a *asker) mayAsk(m *nats.Msg, now time.Time) bool {
 		if len(a.allowed) >= maxNodes {
 			return false
 		}
-		of = &allowance{}
+		of = &wire.Allowance{}
 		a.allowed[name] = of
 	}
-	return of.take(originBurst, originEvery, now)
+	return of.Take(originBurst, originEvery, now)
 }
 
 func (a *asker) answerOrigin(ctx context.Context, m *nats.Msg) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
 )
@@ -36,11 +38,19 @@ type publisher struct {
 	stream   jetstream.Stream
 	at       map[string]*published // by list; nil: it is to be found out
 	last     uint64                // sequence of the last catalog
+	issued   wire.Catalog          // the last one that was stored
 	began    bool                  // the stream was brought up to the store once
 	stamp    time.Time             // of the authority, when the account was published; zero: it was not
 	measured time.Time             // the stream
+	pause    time.Duration         // before the next such epoch
 
-	mu      sync.Mutex
+	mu        sync.Mutex
+	lost      *lost     // what a node has and the hub has not; nil: nothing
+	believed  bool      // a new epoch has begun because of what a node reports
+	pausing   time.Time // until when no such epoch begins
+	first     time.Time // when there was first something to acknowledge
+	isSettled bool
+
 	reached map[string]wire.Place // published, by list
 	waiting map[string][]waiter
 	state   publisherState
@@ -65,10 +75,13 @@ type waiter struct {
 type publisherState struct {
 	connected bool
 	failed    string    // why it does not go on; "": it does
+	full      bool      // that is an errFull, and nodes are assured
 	catalog   time.Time // the last one; zero: none yet
 	published metrics.HubPublished
 	failures  uint64 // attempts to publish
 	stream    uint64 // its size in bytes
+	lost      string // of the history; "": nothing
+	lostAt    time.Time
 }
 
 func newPublisher(h *Hub) *publisher {
@@ -92,7 +105,7 @@ func (p *publisher) published(list string, place wire.Place) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := waiter{place, make(chan struct{})}
-	if !p.reached[list].Before(place) {
+	if p.isSettled && p.lost == nil && !p.reached[list].Before(place) {
 		close(w.done)
 	} else {
 		p.waiting[list] = append(p.waiting[list], w)
@@ -126,10 +139,15 @@ func (p *publisher) run(ctx context.Context) {
 			}
 		}
 	}()
-	heartbeat := time.NewTicker(time.Duration(p.hub.o.Config.Heartbeat))
+	every := p.hub.conf().Heartbeat
+	heartbeat := time.NewTicker(time.Duration(every))
 	defer heartbeat.Stop()
 	failed := ""
 	for {
+		if now := p.hub.conf().Heartbeat; now != every {
+			every = now
+			heartbeat.Reset(time.Duration(every))
+		}
 		err := p.publish(ctx)
 		text := ""
 		if err != nil && ctx.Err() == nil {
@@ -143,6 +161,7 @@ func (p *publisher) run(ctx context.Context) {
 		if text != "" {
 			p.state.failures++
 		}
+		_, p.state.full = errors.AsType[errFull](err)
 		p.state.failed, p.state.connected = text, p.conn != nil && p.conn.IsConnected() && p.lists != nil && p.lists.IsConnected()
 		p.mu.Unlock()
 		var retry <-chan time.Time
@@ -160,8 +179,8 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
-// connect connects to the broker, and makes the stream.
-func (p *publisher) connect(ctx context.Context) (err error) {
+// dialBoth connects to the broker, with both accounts.
+func (p *publisher) dialBoth() (err error) {
 	if p.conn == nil {
 		c, err := p.hub.dial("weir-hub", p.hub.ownAccount, nats.ReconnectHandler(func(*nats.Conn) { p.wake() }))
 		if err != nil {
@@ -180,6 +199,14 @@ func (p *publisher) connect(ctx context.Context) (err error) {
 		if p.js, err = jetstream.New(p.lists); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// connect connects to the broker, and makes the stream.
+func (p *publisher) connect(ctx context.Context) (err error) {
+	if err := p.dialBoth(); err != nil {
+		return err
 	}
 	if p.stream != nil && p.at != nil {
 		return nil
@@ -216,7 +243,7 @@ func (h *Hub) dial(name string, own func() (token, seed string, err error), more
 func (p *publisher) config() jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: wire.Stream, Subjects: wire.StreamSubjects, Storage: jetstream.FileStorage,
-		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Replicas: p.hub.o.Config.Broker.Replicas,
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Replicas: p.hub.conf().Broker.Replicas,
 		RePublish:   &jetstream.RePublish{Source: wire.LiveSubjects, Destination: wire.DownPrefix + wire.LiveSubjects},
 		AllowDirect: true, AllowRollup: true, DenyDelete: true,
 	}
@@ -224,13 +251,17 @@ func (p *publisher) config() jetstream.StreamConfig {
 
 // publish publishes what the stream does not have yet, and a catalog.
 func (p *publisher) publish(ctx context.Context) error {
+	if full := p.hub.room(); full != nil {
+		if err := p.assure(ctx); err != nil {
+			return fmt.Errorf("%s; nodes are not assured either: %w", full.Error(), err) // no errFull: nodes are not assured
+		}
+		return full
+	}
 	if err := p.connect(ctx); err != nil {
 		return err
 	}
-	if p.at == nil {
-		if err := p.compare(ctx); err != nil {
-			return err
-		}
+	if err := p.recover(ctx); err != nil {
+		return err
 	}
 	var names []string
 	if err := p.hub.Do(ctx, func() error {
@@ -241,8 +272,16 @@ func (p *publisher) publish(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	// The stream may have something of a list that was added.
+	if p.at == nil || slices.ContainsFunc(names, func(name string) bool { return p.at[name] == nil }) {
+		known := p.at
+		if err := p.compare(ctx); err != nil {
+			return err
+		}
+		maps.Copy(p.at, known)
+	}
 	for _, name := range names {
-		if err := p.list(ctx, name); err != nil {
+		if err := p.list(ctx, name); err != nil && !errors.Is(err, errRemoved) {
 			return fmt.Errorf("list %s: %w", name, err)
 		}
 	}
@@ -259,7 +298,7 @@ func (p *publisher) publish(ctx context.Context) error {
 
 // measure finds out how large the stream is, each heartbeat.
 func (p *publisher) measure(ctx context.Context) {
-	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.hub.o.Config.Heartbeat)/2 {
+	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.hub.conf().Heartbeat)/2 {
 		ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 		defer cancel()
 		if info, err := p.stream.Info(ctx); err == nil { // or publishing fails next
@@ -286,13 +325,11 @@ func (p *publisher) compare(ctx context.Context) error {
 	for {
 		at, err := p.look(ctx)
 		if ahead, ok := errors.AsType[errAhead](err); ok && p.began {
-			return fmt.Errorf("%s: another hub has published: run only one, and restart it if that is this one", ahead.what)
+			return anotherHub(ahead)
 		} else if ok {
-			err := p.hub.Do(ctx, func() error { return p.hub.newEpoch(ahead.epoch) })
-			if err != nil {
+			if err := p.newEpoch(ctx, ahead.epoch, ahead.what); err != nil {
 				return err
 			}
-			p.log.Error("a new epoch begins, nodes fetch snapshots: " + ahead.what)
 			continue
 		}
 		if err != nil {
@@ -303,8 +340,12 @@ func (p *publisher) compare(ctx context.Context) error {
 	}
 }
 
+// errRemoved means that a reload has removed a list.
+var errRemoved = errors.New("it was removed")
+
 // kept is what the store has of a list.
 type kept struct {
+	history     *store.List // safe for concurrent use are its Compare and ID
 	place, base wire.Place
 	messages    map[uint64][]byte
 	order       []uint64
@@ -314,7 +355,10 @@ type kept struct {
 func (p *publisher) kept(ctx context.Context, name string, after wire.Place) (k kept, err error) {
 	err = p.hub.Do(ctx, func() error {
 		l := p.hub.list(name)
-		k = kept{place: l.history.Place(), base: l.history.Base().Place, messages: make(map[uint64][]byte)}
+		if l == nil {
+			return errRemoved
+		}
+		k = kept{history: l.history, place: l.history.Place(), base: l.history.Base().Place, messages: make(map[uint64][]byte)}
 		from := uint64(0)
 		if after.Epoch == k.place.Epoch {
 			from = after.Version
@@ -359,6 +403,9 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 	}
 	for _, name := range names {
 		found, err := p.lookAt(ctx, name, epoch)
+		if errors.Is(err, errRemoved) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -386,6 +433,8 @@ func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*pub
 			p.log.Error("the stream has a snapshot that this hub has not signed, replacing it: "+err.Error(), "list", name)
 		case k.place.Before(h.Place):
 			return nil, errAhead{fmt.Sprintf("list %s: the stream has snapshot %v, the store reached %v", name, h.Place, k.place), h.Epoch}
+		case h.Epoch == epoch && h.List == name && k.history.Compare(wire.Version{Place: h.Place, ID: h.ID, Sum: h.Sum}) == store.Another:
+			return nil, errAhead{fmt.Sprintf("list %s: snapshot %v of the stream is another than that of the store", name, h.Place), h.Epoch}
 		case h.Epoch == epoch && h.List == name:
 			at.place, at.snapshot = h.Place, h.Place
 		}
@@ -429,8 +478,7 @@ func (p *publisher) lastMessage(ctx context.Context, subject string) (*jetstream
 func (p *publisher) list(ctx context.Context, name string) error {
 	at := p.at[name]
 	if at == nil {
-		at = &published{}
-		p.at[name] = at
+		return errRemoved // and maybe added again
 	}
 	k, err := p.kept(ctx, name, at.place)
 	if err != nil {
@@ -508,6 +556,9 @@ func (p *publisher) snapshot(ctx context.Context, name string, at *published) er
 	var place wire.Place
 	if err := p.hub.Do(ctx, func() (err error) {
 		l := p.hub.list(name)
+		if l == nil {
+			return errRemoved
+		}
 		place = l.history.Base().Place
 		chunks, head, err = l.history.Snapshot()
 		return err
@@ -559,8 +610,8 @@ func (p *publisher) trim(ctx context.Context, name string, at *published, place 
 // catalog publishes what each group of nodes is to have.
 func (p *publisher) catalog(ctx context.Context) error {
 	var text []byte
-	c := wire.Catalog{Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.hub.o.Config.MaxAge).Seconds())}
-	for _, l := range p.hub.o.Config.Links {
+	c := wire.Catalog{Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.hub.conf().MaxAge).Seconds())}
+	for _, l := range p.hub.conf().Links {
 		c.Links = append(c.Links, wire.Link{Groups: l.Labels, MaxRate: int64(l.MaxRate.PerSecond())})
 	}
 	reached := make(map[string]wire.Place)
@@ -568,10 +619,12 @@ func (p *publisher) catalog(ctx context.Context) error {
 	if err := p.hub.Do(ctx, func() (err error) {
 		p.mu.Lock()
 		waiting = len(p.next)
+		c.Report = !p.isSettled // the first reports may have come before the hub listened
 		p.mu.Unlock()
 		if c.Place, err = p.hub.store.NextCatalog(); err != nil {
 			return err
 		}
+		c.Seal = wire.SealPlace(p.hub.o.Authority.Key(), c.Place)
 		for _, l := range p.hub.lists {
 			var place wire.Place // the zero Place, nodes keep what they have: it is about to be published
 			if at := p.at[l.Name]; at != nil && at.place.Epoch == c.Epoch {
@@ -595,16 +648,22 @@ func (p *publisher) catalog(ctx context.Context) error {
 	}
 	m := nats.NewMsg(wire.CatalogSubject())
 	m.Data = text
-	m.Header.Set(wire.StreamHeader, p.stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano))
+	// Where the stream is an older copy, its sequence numbers come again, too.
+	m.Header.Set(wire.StreamHeader, fmt.Sprintf("%s %d", p.stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano), c.Epoch))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	var err error
 	if p.last, err = p.put(ctx, m, p.last); err != nil {
 		return err
 	}
+	p.issued = c
+	settled := p.settled(time.Now())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reached, p.state.catalog = reached, c.Issued
 	p.state.published.Catalogs++
+	if !settled { // what is published may be an older copy
+		return nil
+	}
 	for _, done := range p.next[:waiting] {
 		close(done)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
+	"weir/control/config"
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -20,26 +21,33 @@ func (h *Hub) openRollouts() error {
 		return fmt.Errorf("rollouts: %w", err)
 	}
 	for _, l := range h.lists {
-		x := saved[l.Name]
-		if l.plan == nil && (x == nil || !x.Rollout.active() && x.Refused == "") {
-			continue // all nodes are to have the last version
+		if l.released = l.planned(saved[l.Name]); l.released != nil {
+			l.rebased()
 		}
-		if x == nil {
-			x = &released{}
-			if l.history.Contents().Len() > 0 {
-				x.Stable = l.history.Place()
-			}
-		}
-		l.released = x
-		l.rebased()
 	}
 	return h.saveRollouts()
 }
 
+// planned returns what is released of a list that had x released before, nil: all nodes are
+// to have the last version.
+func (l *managed) planned(x *released) *released {
+	switch {
+	case l.plan == nil && (x == nil || !x.Rollout.active() && x.Refused == ""):
+		return nil
+	case x != nil:
+		return x
+	case l.history.Contents().Len() > 0:
+		return &released{Stable: l.history.Place()}
+	}
+	return &released{}
+}
+
 // saveRollouts saves which versions are released to which nodes.
-func (h *Hub) saveRollouts() error {
+func (h *Hub) saveRollouts() error { return h.saveRolloutsOf(h.lists) }
+
+func (h *Hub) saveRolloutsOf(lists []*managed) error {
 	all := make(map[string]*released)
-	for _, l := range h.lists {
+	for _, l := range lists {
 		if l.released != nil {
 			all[l.Name] = l.released
 		}
@@ -130,6 +138,10 @@ func (h *Hub) roll(l *managed, next store.Change) error {
 	if l.plan == nil { // those that are under way are the last
 		return h.settle(l, released{Stable: l.history.Place()})
 	}
+	if l.plan.First == config.AtOnce && x.Rollout == nil && x.Stable == (wire.Place{}) {
+		h.o.Log.Info("the first contents of a list go to all nodes at once", "list", l.Name, "version", l.history.Place().String())
+		return h.settle(l, released{Stable: l.history.Place()})
+	}
 	x.Refused = ""
 	x.Rollout = newRollout(l.plan, x.Stable, l.history.Place(), now)
 	if err := h.release(l, x); err != nil {
@@ -210,7 +222,7 @@ func (h *Hub) observe() (map[string][]observed, error) {
 // step advances the rollout of a list.
 func (h *Hub) step(l *managed, now time.Time, nodes []observed) {
 	before := l.released.Rollout
-	after, g := before.step(now, now.Sub(h.opened), time.Duration(h.o.Config.MaxAge), nodes)
+	after, g := before.step(now, now.Sub(h.opened), time.Duration(h.conf().MaxAge), nodes)
 	l.gate = g
 	if after.State == before.State && after.Wave == before.Wave && after.Settled == before.Settled && after.Confirmed.Equal(before.Confirmed) {
 		return
@@ -249,6 +261,9 @@ func (h *Hub) follow(l *managed) {
 func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRolled, err error) {
 	var wait <-chan struct{}
 	err = h.Do(ctx, func() error {
+		if err := h.room(); err != nil {
+			return err
+		}
 		if asked.List == "" {
 			done.Lists, err = h.rollAll(asked.Do)
 		} else if l := h.list(asked.List); l == nil {
@@ -334,6 +349,15 @@ func (h *Hub) rollOne(l *managed, do string) error {
 		}
 		r.State, r.Reason, r.Entered, r.Confirmed = api.RolloutRunning, "", now, time.Time{}
 	case api.RollForward:
+		if r.State == api.RolloutRolledBack { // it begins anew, and then goes to all
+			if err := h.rollOne(l, api.RollResume); err != nil {
+				return err
+			}
+			if r = *l.released.Rollout; !r.active() {
+				return nil // the feed has what was rolled back to
+			}
+			x = *l.released
+		}
 		if !r.active() {
 			return refuse("the rollout of version %v is %s", r.To, r.State)
 		}

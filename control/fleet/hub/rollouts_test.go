@@ -16,11 +16,13 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
+	"weir/control/fleet/enrollment"
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // host is a host of the fleet without a kernel: the node's code, and what it would
@@ -31,8 +33,13 @@ type host struct {
 	name string
 	stop func()
 
+	enrollment enrollment.Node
+	dir        string
+
 	mu   sync.Mutex
 	sets map[string]*list.Set
+	kept key.Key  // an entry of list block that is never to be missing; the zero Key: none
+	gone string   // when it was missing, "" for never
 	seen []string // the first entry of each version of list drop that was ever active
 
 	candidate *list.Set
@@ -45,9 +52,30 @@ func (f *fleet) host(name string, labels ...string) *host {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	h := &host{t: f.t, name: name, sets: make(map[string]*list.Set)}
-	if h.Node, err = fleetnode.Open(fleetnode.Config{Enrollment: e, Directory: f.t.TempDir(), Log: testLog()}); err != nil {
+	h := &host{t: f.t, name: name, sets: make(map[string]*list.Set), enrollment: e, dir: f.t.TempDir()}
+	f.follow(h)
+	return h
+}
+
+// again returns a host that was stopped, and starts with what it has saved.
+func (f *fleet) again(h *host) *host {
+	f.t.Helper()
+	next := &host{t: f.t, name: h.name, sets: make(map[string]*list.Set), enrollment: h.enrollment, dir: h.dir, kept: h.kept, gone: h.gone}
+	f.follow(next)
+	return next
+}
+
+// follow has a host follow the hub.
+func (f *fleet) follow(h *host) {
+	f.t.Helper()
+	var err error
+	if h.Node, err = fleetnode.Open(fleetnode.Config{Enrollment: h.enrollment, Directory: h.dir, Log: testLog()}); err != nil {
 		f.t.Fatal(err)
+	}
+	if len(h.Lists()) > 0 {
+		if err := h.TakeLists(f.t.Context()); err != nil {
+			f.t.Fatal(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -58,7 +86,28 @@ func (f *fleet) host(name string, labels ...string) *host {
 	})
 	h.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
 	f.t.Cleanup(h.stop)
-	return h
+}
+
+// keep has an entry of list block be there from now on.
+func (h *host) keep(entry string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kept = key.Source(netip.PrefixFrom(netip.MustParseAddr(entry), 32))
+	h.look("at first")
+}
+
+// look notes whether the entry that is to be there is. h.mu is held.
+func (h *host) look(when string) {
+	if s := h.sets["block"]; h.kept != (key.Key{}) && h.gone == "" && (s == nil || !s.Has(h.kept)) {
+		h.gone = when
+	}
+}
+
+// lost returns when the entry that is to be there was missing, "" for never.
+func (h *host) lost() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gone
 }
 
 // TakeContents implements [fleetnode.Daemon].
@@ -66,6 +115,7 @@ func (h *host) TakeContents(_ context.Context, l *fleetnode.List) error {
 	version := l.Version()
 	h.mu.Lock()
 	h.take(l)
+	h.look("in " + l.Status().Sources[0].Version + " and later")
 	h.mu.Unlock()
 	return l.Keep(version)
 }
@@ -81,6 +131,7 @@ func (h *host) TakeLists(context.Context) error {
 		versions[i] = l.Version()
 		h.take(l)
 	}
+	h.look("when the lists changed")
 	h.mu.Unlock()
 	for i, l := range all {
 		errs = append(errs, l.Keep(versions[i]))
@@ -213,8 +264,24 @@ func (f *fleet) roll(do string) {
 	}
 }
 
-// TestRollouts takes changes of a feed through a canary to all nodes: paused, resumed,
-// rolled back, by a hub that stops in between.
+// The first contents of a list reach all nodes at once where the configuration says so, and
+// what follows goes in waves.
+func TestFirstAtOnce(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start(strings.Replace(inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 30s}"), "rollout: {", "rollout: {first: at_once, ", 1))
+	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
+	canary.becomes("drop", "192.0.2.1")
+	other.becomes("drop", "192.0.2.1")
+	f.feed("192.0.2.2")
+	canary.becomes("drop", "192.0.2.2")
+	if r := f.rollout("drop"); r.State != api.RolloutRunning || other.had("192.0.2.2") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestRollouts takes changes of a feed through a canary to all nodes: paused and resumed,
+// by a hub that stops in between.
 func TestRollouts(t *testing.T) {
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
@@ -225,8 +292,21 @@ func TestRollouts(t *testing.T) {
 	if other.had("192.0.2.1") {
 		t.Error("all nodes have the first version at once")
 	}
+	shares := func() (wanted, have []api.FleetShare) {
+		t.Helper()
+		s, err := f.hub.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Lists[0].Wanted, s.Lists[0].Have
+	}
+	first := f.has("drop").Active
+	half := []api.FleetShare{{Version: first, Nodes: 1}, {Nodes: 1}}
+	until(t, "one of two nodes is to have the version", func() bool { w, h := shares(); return slices.Equal(w, half) && slices.Equal(h, half) })
 	f.reaches(api.RolloutDone)
 	other.becomes("drop", "192.0.2.1")
+	all := []api.FleetShare{{Version: first, Nodes: 2}}
+	until(t, "both nodes have the version", func() bool { w, h := shares(); return slices.Equal(w, all) && slices.Equal(h, all) })
 
 	// Paused, it stays where it is. Commands are urgent.
 	f.feed("192.0.2.2")
@@ -251,7 +331,38 @@ func TestRollouts(t *testing.T) {
 	f.reaches(api.RolloutDone)
 	other.becomes("drop", "192.0.2.3")
 
-	// Rolled back, before it reaches all nodes and after.
+	for do, want := range map[string]string{
+		api.RollPause: "no rollout is running", api.RollResume: "no rollout is paused",
+	} {
+		if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: do}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", do, err)
+		}
+	}
+	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "block"}); err == nil || !strings.Contains(err.Error(), "at once") {
+		t.Error(err)
+	}
+	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "none"}); !errors.Is(err, api.ErrNoList) {
+		t.Error(err)
+	}
+	c := block("203.0.113.2")
+	c.List = "drop"
+	if _, err := f.hub.Change(t.Context(), c); err == nil || !strings.Contains(err.Error(), "name no list") {
+		t.Errorf("an urgent change of a list that has waves: %v", err)
+	}
+}
+
+// TestRollback rolls a change back before it has reached all nodes, and after, by a hub
+// that stops in between.
+func TestRollback(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	lists := inWaves(f.feed("192.0.2.3"), "{labels: [canary], for: 2s}")
+	f.start(lists)
+	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
+	canary.becomes("drop", "192.0.2.3")
+	f.roll(api.RollForward)
+	other.becomes("drop", "192.0.2.3")
+
 	f.feed("192.0.2.4")
 	canary.becomes("drop", "192.0.2.4")
 	f.roll(api.RollRollback)
@@ -274,26 +385,17 @@ func TestRollouts(t *testing.T) {
 	f.roll(api.RollResume)
 	canary.becomes("drop", "192.0.2.5")
 	other.becomes("drop", "192.0.2.5")
+	f.reaches(api.RolloutDone)
 
-	for do, want := range map[string]string{
-		api.RollPause: "no rollout is running", api.RollResume: "no rollout is paused",
-	} {
-		f.reaches(api.RolloutDone)
-		if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: do}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", do, err)
-		}
-	}
-	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "block"}); err == nil || !strings.Contains(err.Error(), "at once") {
-		t.Error(err)
-	}
-	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollPause, List: "none"}); !errors.Is(err, api.ErrNoList) {
-		t.Error(err)
-	}
-	c := block("203.0.113.2")
-	c.List = "drop"
-	if _, err := f.hub.Change(t.Context(), c); err == nil || !strings.Contains(err.Error(), "name no list") {
-		t.Errorf("an urgent change of a list that has waves: %v", err)
-	}
+	// Or that all nodes are to have it at once.
+	f.feed("192.0.2.6")
+	canary.becomes("drop", "192.0.2.6")
+	f.roll(api.RollRollback)
+	canary.becomes("drop", "192.0.2.5")
+	f.roll(api.RollForward)
+	other.becomes("drop", "192.0.2.6")
+	canary.becomes("drop", "192.0.2.6")
+	f.reaches(api.RolloutDone)
 }
 
 // A change too long for a message keeps the version before it known: nodes that are to
@@ -325,9 +427,11 @@ func TestLongChange(t *testing.T) {
 		t.Errorf("from version %v to %v and back: the change fits a message", r.From, r.To)
 	}
 	for _, h := range []*host{rome, canary} {
+		h.mu.Lock()
 		if n := h.sets["drop"].Len(); n != 1 {
 			t.Errorf("%s: %d entries", h.name, n)
 		}
+		h.mu.Unlock()
 	}
 }
 
@@ -364,6 +468,7 @@ func TestRolloutKilled(t *testing.T) {
 	kills := long.Or(3, 30)
 	f := newFleet(t)
 	f.reserve()
+	random := seed.New(t)
 	entry := func(i int) string { return netip.AddrFrom4([4]byte{192, 0, byte(2 + i/200), byte(i % 200)}).String() }
 	lists := inWaves(f.feed(entry(0)), "{labels: [canary], for: 2s}")
 	hub := f.process(lists)
@@ -373,13 +478,13 @@ func TestRolloutKilled(t *testing.T) {
 	other.becomes("drop", entry(0))
 	for i := range kills {
 		f.feed(entry(2*i + 1))
-		time.Sleep(rand.N(1500 * time.Millisecond))
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
 		_ = hub.Process.Kill()
 		_ = hub.Wait()
 		f.feed(entry(2*i + 2))
 		hub = f.process(lists)
 		f.ready()
-		time.Sleep(rand.N(time.Second))
+		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
 		// What is acknowledged is durable.
 		_, err := f.client().Roll(t.Context(), api.FleetRoll{Do: api.RollPause})
 		_ = hub.Process.Kill()
@@ -415,14 +520,14 @@ func TestRolloutKilled(t *testing.T) {
 	}
 }
 
-// TestRehearsal has canaries rehearse a good list and a bad one, of which no other node
-// hears, until somebody wants it nevertheless.
-func TestRehearsal(t *testing.T) {
-	t.Parallel() // it waits a lot
-	f := newFleet(t)
-	lists := strings.Replace(inWaves(f.feed("192.0.2.1"), "{labels: [canary], mode: rehearse, for: 2s}, {labels: [canary], for: 2s}"), "{waves", "{packets: 100, waves", 1)
+// rehearsing starts a hub of a list that canaries are to rehearse first, and hosts with
+// traffic that have it.
+func rehearsing(t *testing.T) (f *fleet, lists string, hosts []*host) {
+	t.Helper()
+	f = newFleet(t)
+	lists = strings.Replace(inWaves(f.feed("192.0.2.1"), "{labels: [canary], mode: rehearse, for: 2s}, {labels: [canary], for: 2s}"), "{waves", "{packets: 100, waves", 1)
 	f.start(lists)
-	hosts := []*host{f.host("canary-1", "canary"), f.host("canary-2", "canary"), f.host("rome-1")}
+	hosts = []*host{f.host("canary-1", "canary"), f.host("canary-2", "canary"), f.host("rome-1")}
 	for _, h := range hosts {
 		h.mu.Lock()
 		for i := range 20 {
@@ -430,11 +535,19 @@ func TestRehearsal(t *testing.T) {
 		}
 		h.mu.Unlock()
 	}
+	until(t, "the first rollout begins", func() bool { return f.rollout("drop").State == api.RolloutRunning })
+	f.roll(api.RollForward)
 	for _, h := range hosts {
 		h.becomes("drop", "192.0.2.1")
 	}
-	f.reaches(api.RolloutDone)
+	return f, lists, hosts
+}
 
+// TestRehearsal has canaries rehearse a bad list, of which no other node hears, and then a
+// good one.
+func TestRehearsal(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f, lists, hosts := rehearsing(t)
 	f.feed("10.0.0.0/8", "192.0.2.1") // covers live traffic
 	f.reaches(api.RolloutHalted)
 	r := f.rollout("drop")
@@ -462,8 +575,13 @@ func TestRehearsal(t *testing.T) {
 		h.becomes("drop", "10.200.0.0/16")
 	}
 	f.reaches(api.RolloutDone)
+}
 
-	// It is wanted.
+// TestRehearsalOverruled has a list that a rehearsal has halted reach all nodes, since an
+// operator wants it.
+func TestRehearsalOverruled(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f, _, hosts := rehearsing(t)
 	f.feed("10.0.0.0/8")
 	f.reaches(api.RolloutHalted)
 	f.roll(api.RollResume)

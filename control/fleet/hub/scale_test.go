@@ -33,6 +33,7 @@ import (
 	"weir/control/metrics"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/timed"
 )
 
 // memory returns what a process has of memory, or had at most, in kB.
@@ -124,6 +125,7 @@ func (*tally) Answer(context.Context, string, []byte) (any, error) {
 // five hundred fetch a snapshot at once.
 func TestScale(t *testing.T) {
 	long.Only(t, "takes minutes")
+	timed.Alone(t)
 	const nodes, cold = 1000, 500
 	f := newFleet(t)
 	f.listen = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))

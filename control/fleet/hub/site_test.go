@@ -16,12 +16,12 @@ import (
 	"weir/control/fleet/broker"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
-	"weir/filter/verdict"
 	"weir/tests/lab"
 )
 
 // Nodes of a site are asked, and ask, through the site's server.
 func TestQuestionsOfSite(t *testing.T) {
+	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.sites = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
 	file := filepath.Join(f.dir, "drop.txt")
@@ -52,7 +52,7 @@ func TestQuestionsOfSite(t *testing.T) {
 	for i := range uint64(1000) {
 		banks[0].Count(source(i%3), 100)
 	}
-	explain := says(api.NewExplanation("", engine.Answer{Verdict: verdict.Drop, Matches: []engine.Match{
+	explain := says(api.NewExplanation("", engine.Answer{Verdict: engine.Drop, Matches: []engine.Match{
 		{List: "fleet.drop", Entry: "198.51.100.0/24", Source: wire.Source, Action: "block"},
 	}}))
 	answers := func(ctx context.Context, what string, question []byte) (any, error) {

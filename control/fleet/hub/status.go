@@ -1,7 +1,9 @@
 package hub
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -19,14 +21,25 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if !state.catalog.IsZero() {
 		f.Catalog = &state.catalog
 	}
-	if state.failed != "" {
+	full := h.room()
+	switch {
+	case full != nil && (state.failed == "" || state.full):
+		f.Problems = append(f.Problems, full.Error())
+	case state.failed != "":
 		f.Problems = append(f.Problems, "publishing failed: "+state.failed)
 	}
+	if state.lost != "" && time.Since(state.lostAt) < lostShown {
+		f.Problems = append(f.Problems, state.lost)
+	}
+	if f.Reload = h.reloaded.Load(); f.Reload != nil && f.Reload.Error != "" {
+		f.Problems = append(f.Problems, "hub.yaml was not reloaded at "+f.Reload.Time.Format(time.RFC3339)+", the old configuration stays: "+f.Reload.Error)
+	}
+	f.Problems = slices.Concat(f.Problems, h.nodes.differing(), h.nodes.clocks())
 	manual := h.countManual()
 	var wanted []wire.ListState
 	if err := h.Do(ctx, func() error {
 		for _, l := range h.lists {
-			wanted = append(wanted, l.wanted(reached[l.Name]))
+			wanted = append(wanted, l.wanted(l.history.Place()))
 			one := api.FleetList{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
 				Version: l.history.Place(), Published: reached[l.Name], Entries: l.history.Contents().Len(), Manual: manual[l.Name],
@@ -65,7 +78,17 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if err != nil {
 		return f, err
 	}
-	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.o.Config.MaxAge), time.Now())
+	for i, l := range wanted {
+		f.Lists[i].Wanted, f.Lists[i].Have = h.nodes.shares(members, l)
+	}
+	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.conf().MaxAge), time.Now())
+	if g := h.guard(); g != nil {
+		f.Problems = append(f.Problems, g.Problems()...)
+		violations := g.Violations()
+		for i := range f.Nodes {
+			f.Nodes[i].Violations = violations[f.Nodes[i].Name]
+		}
+	}
 	return f, nil
 }
 
@@ -91,6 +114,42 @@ func (n *nodes) show(members map[string]authority.Member, wanted []wire.ListStat
 	return all, n.ignored
 }
 
+// shares returns how many nodes are to have which versions of a list, and how many have them.
+func (n *nodes) shares(members map[string]authority.Member, l wire.ListState) (wanted, have []api.FleetShare) {
+	wants, has := make(map[wire.Place]int), make(map[wire.Place]int)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, m := range members {
+		if !m.Revoked.IsZero() {
+			continue
+		}
+		place, _, _ := l.For(groups(m))
+		wants[place]++
+		from := n.all[name]
+		if from == nil || from.seen.IsZero() {
+			continue
+		}
+		var active wire.Place
+		for _, s := range from.status.Lists {
+			if s.Name == l.Name {
+				active = s.Active
+			}
+		}
+		has[active]++
+	}
+	return sharesOf(wants), sharesOf(has)
+}
+
+func sharesOf(nodes map[wire.Place]int) (all []api.FleetShare) {
+	for p, n := range nodes {
+		all = append(all, api.FleetShare{Version: p, Nodes: n})
+	}
+	slices.SortFunc(all, func(a, b api.FleetShare) int {
+		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(b.Version.Epoch, a.Version.Epoch), cmp.Compare(b.Version.Version, a.Version.Version))
+	})
+	return all[:min(len(all), api.MaxShares)]
+}
+
 // stateOf returns the state of a node, nil if nothing came from it.
 func (n *node) stateOf(m authority.Member, wanted []wire.ListState, maxAge time.Duration, now time.Time) string {
 	switch {
@@ -98,14 +157,71 @@ func (n *node) stateOf(m authority.Member, wanted []wire.ListState, maxAge time.
 		return api.NodeRevoked
 	case n == nil || n.seen.IsZero():
 		return api.NodeUnseen
-	case now.Sub(n.seen) > maxAge:
+	case now.Sub(n.seen) > max(maxAge, 2*wire.StatusInterval): // one report may be lost
 		return api.NodeSilent
 	case n.status.Stale:
 		return api.NodeStale
 	}
 	state := api.NodeCurrent
+	if n.differs != "" {
+		state = api.NodeBehind
+	}
 	n.lacks(groups(m), wanted, func(string, uint64) { state = api.NodeBehind })
 	return state
+}
+
+// maxDiffering bounds the nodes whose differences are among the problems.
+const maxDiffering = 10
+
+// differing returns in what nodes differ from the hub.
+func (n *nodes) differing() (all []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, from := range n.all {
+		if from.differs != "" {
+			all = append(all, from.differs)
+		}
+	}
+	slices.Sort(all)
+	return all[:min(len(all), maxDiffering)]
+}
+
+// wrongClock is from when on a difference of clocks is reported: nodes let entries expire by
+// the hub's.
+const wrongClock = 10 * time.Second
+
+// clocks returns whose clock is wrong: the hub's, where most nodes that have reported say so,
+// or those of some nodes.
+func (n *nodes) clocks() (all []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var ahead []time.Duration // of the hub's clock
+	for name, from := range n.all {
+		if from.status.Time.IsZero() {
+			continue
+		}
+		by := from.status.Time.Sub(from.seen)
+		ahead = append(ahead, by)
+		if by.Abs() > wrongClock {
+			all = append(all, fmt.Sprintf("node %s: its clock is %s: until it hears the hub after a start, entries with a TTL expire too early or late there", name, offset(by, "the hub's")))
+		}
+	}
+	slices.Sort(ahead)
+	if 2*len(all) > len(ahead) && len(ahead) > 1 {
+		if middle := ahead[len(ahead)/2]; middle.Abs() > wrongClock {
+			return []string{fmt.Sprintf("the hub's clock is %s: when it is set, entries with a TTL expire too early or late", offset(-middle, "those of most nodes"))}
+		}
+	}
+	slices.Sort(all)
+	return all[:min(len(all), maxDiffering)]
+}
+
+// offset says by how much a clock differs from others.
+func offset(by time.Duration, of string) string {
+	if by < 0 {
+		return fmt.Sprintf("%v behind %s", by.Abs().Round(time.Second), of)
+	}
+	return fmt.Sprintf("%v ahead of %s", by.Round(time.Second), of)
 }
 
 // lacks calls fn with each list of which the node is to have a later version, and the
@@ -148,10 +264,13 @@ func (l *managed) wanted(reached wire.Place) wire.ListState {
 		Settings: wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority},
 	}
 	switch {
-	case l.unread:
+	case l.unread, reached.Before(l.since):
 		s.Releases = []wire.Release{{}}
 	case l.released != nil:
 		s.Releases = l.released.releases()
+	}
+	for i := range s.Releases {
+		s.Releases[i].ID = l.history.ID(s.Releases[i].Place)
 	}
 	return s
 }

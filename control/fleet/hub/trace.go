@@ -10,15 +10,15 @@ import (
 	"weir/filter/digest"
 )
 
-// Trace implements [api.Asker]. Nodes are asked for the part of a packet that does not
-// change on the way, which is its own.
+// Trace implements [api.Asker]. Nodes get of a packet what its digest depends on; those
+// whose digests cover its checksum, that as well.
 func (h *Hub) Trace(ctx context.Context, nodes []string, asked api.TraceQuestion) (t api.FleetTraced, err error) {
 	if nodes, err = h.asked(nodes); err != nil {
 		return t, err
 	}
 	q := api.TraceQuestion{Packets: make([]api.TraceAbout, len(asked.Packets))}
 	for i, p := range asked.Packets {
-		if p.Data, err = digest.AppendInvariant(nil, p.Data); err != nil {
+		if p.Data, err = digest.AppendStart(nil, p.Data); err != nil {
 			return t, &api.BadRequest{Err: fmt.Errorf("packet %d: %w", i+1, err)}
 		}
 		q.Packets[i] = p

@@ -72,7 +72,9 @@ type follower struct {
 type wanted struct {
 	wire.Settings
 	wire.Place            // to filter by; the zero Place: what there is
+	id         string     // of that version; "": unknown
 	rehearse   wire.Place // the zero Place: none
+	rehearseID string     // of that version
 }
 
 // opened is a verified delta.
@@ -157,7 +159,7 @@ func (f *follower) run(ctx context.Context) {
 // expire lets entries expire whose time has come. It returns how long to wait for the
 // next ones.
 func (f *follower) expire(ctx context.Context) time.Duration {
-	now := time.Now()
+	now := f.n.clock.now()
 	f.mu.Lock()
 	s := f.newest
 	if s == nil {
@@ -179,7 +181,7 @@ func (f *follower) expire(ctx context.Context) time.Duration {
 	if next.IsZero() {
 		return time.Hour
 	}
-	return max(time.Until(next), 0) + time.Millisecond
+	return max(next.Sub(f.n.clock.now()), 0) + time.Millisecond
 }
 
 // sync brings the list to the wanted version, or says why it cannot.
@@ -190,7 +192,10 @@ func (f *follower) sync(ctx context.Context) error {
 	current := f.list != nil && f.list.settings == want.Settings
 	f.mu.Unlock()
 	f.sort(inbox, want)
-	if !f.at.place().Before(want.Place) {
+	from := f.at
+	if from != nil && from.Place == want.Place && !from.is(want) {
+		from = nil // it is of a history that the hub has lost
+	} else if !from.place().Before(want.Place) {
 		if f.at != nil && !current {
 			return f.publish(ctx, want, update{state: f.at, whole: true})
 		}
@@ -199,7 +204,7 @@ func (f *follower) sync(ctx context.Context) error {
 	u := update{state: f.rehearsed(want), whole: true}
 	if u.state == nil {
 		var err error
-		if u, err = f.reach(ctx, f.at, want); err != nil {
+		if u, err = f.reach(ctx, from, want); err != nil {
 			return err
 		}
 	}
@@ -236,6 +241,14 @@ var errGap = errors.New("a delta is missing")
 // reach returns the wanted version, by deltas where they lead there from another one,
 // which may be nil.
 func (f *follower) reach(ctx context.Context, from *state, want wanted) (update, error) {
+	u, err := f.lead(ctx, from, want)
+	if err == nil && !u.is(want) {
+		err = fmt.Errorf("list %q: the stream leads to another version %v than the one that the hub wants", f.name, want.Place)
+	}
+	return u, err
+}
+
+func (f *follower) lead(ctx context.Context, from *state, want wanted) (update, error) {
 	u := update{state: from}
 	if u.state == nil || u.Epoch != want.Epoch {
 		return f.begin(ctx, from, want)
@@ -252,6 +265,9 @@ func (f *follower) reach(ctx context.Context, from *state, want wanted) (update,
 		return u, nil
 	case errors.Is(err, errGap), errors.Is(err, errBroken), errors.Is(err, wire.ErrForged):
 		f.n.log.Debug("deltas do not lead to the wanted version: "+err.Error(), "list", f.name)
+		if errors.Is(err, errBroken) {
+			from = nil // it is of a history that the hub has lost
+		}
 		again, failed := f.begin(ctx, from, want)
 		if failed != nil {
 			return again, fmt.Errorf("%w; %w", err, failed)
@@ -268,7 +284,7 @@ func (f *follower) begin(ctx context.Context, from *state, want wanted) (update,
 	if err != nil {
 		return update{}, err
 	}
-	if from != nil && from.Epoch == h.Epoch && !from.Before(h.Place) {
+	if from != nil && from.Epoch == h.Epoch && !from.Before(h.Place) && !f.leadsTo(ctx, want) {
 		return update{}, fmt.Errorf("list %q: the last snapshot is of version %v, which is not after %v", f.name, h.Place, from.Place)
 	}
 	began := time.Now()
@@ -296,6 +312,17 @@ func (f *follower) begin(ctx context.Context, from *state, want wanted) (update,
 		"took", time.Since(began).Round(time.Millisecond).String())
 	u := update{state: s, whole: true, head: h, body: whole}
 	return u, f.catchUp(ctx, &u, want, -1)
+}
+
+// leadsTo reports whether the stream has the wanted version: what is missing before is not
+// still to come.
+func (f *follower) leadsTo(ctx context.Context, want wanted) bool {
+	m, err := f.n.fetch(ctx, last(wire.DeltaSubject(f.name)))
+	if err != nil {
+		return false
+	}
+	d, err := wire.OpenDelta(f.n.key, m.data)
+	return err == nil && d.Epoch == want.Epoch && d.To >= want.Version
 }
 
 // head returns the newest head that is not after the wanted version.
@@ -426,7 +453,7 @@ func (f *follower) publish(ctx context.Context, want wanted, u update) error {
 	f.version++
 	u.version = f.version
 	f.newest, f.err = u.state, nil
-	now := time.Now()
+	now := f.n.clock.now()
 	f.hidden, _ = u.expired(now)
 	f.contents = u.state.active(now)
 	f.unconfirmed = append(f.unconfirmed, u)

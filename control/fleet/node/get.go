@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,16 +34,17 @@ type message struct {
 }
 
 func messageOf(m *nats.Msg) message {
-	seq, _ := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	seq, _ := strconv.ParseUint(m.Header.Get(wire.SequenceHeader), 10, 64)
 	return message{m.Data, seq}
 }
 
 // errNone means that the stream has no such message.
 var errNone = errors.New("the hub has none")
 
-// getTimeouts bound the time for a message, of a chunk's size at most: the first is for
-// an answer that was lost, the second for a slow link.
-var getTimeouts = [...]time.Duration{10 * time.Second, time.Minute}
+// getTimeouts bound the time for a message. The last is for a slow link, those before for an
+// answer that was lost: a hub that has just started loses some. Chunks, which are large, have
+// all but the first.
+var getTimeouts = [...]time.Duration{2 * time.Second, 10 * time.Second, time.Minute}
 
 // get reads a message of the stream.
 func (n *Node) get(ctx context.Context, what directGet) (message, error) {
@@ -56,15 +58,7 @@ func (n *Node) get(ctx context.Context, what directGet) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
-	var m *nats.Msg
-	for _, timeout := range getTimeouts {
-		short, cancel := context.WithTimeout(ctx, timeout)
-		m, err = conn.RequestMsgWithContext(short, &nats.Msg{Subject: wire.FetchSubject, Data: text})
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			break
-		}
-	}
+	m, err := n.request(ctx, conn, text, wire.IsChunk(what.Last))
 	switch status := ""; {
 	case errors.Is(err, nats.ErrNoResponders):
 		return message{}, fmt.Errorf("the hub's stream is not there: %w", err)
@@ -79,4 +73,40 @@ func (n *Node) get(ctx context.Context, what directGet) (message, error) {
 		}
 	}
 	return messageOf(m), nil
+}
+
+// request asks for a message of the stream.
+func (n *Node) request(ctx context.Context, conn *nats.Conn, text []byte, large bool) (m *nats.Msg, err error) {
+	timeouts := getTimeouts[:]
+	if large {
+		timeouts = timeouts[1:]
+	}
+	for _, timeout := range timeouts {
+		subject := wire.NodeFetchSubject(n.Name())
+		if n.former.Load() {
+			subject = wire.FetchSubject
+		}
+		short, cancel := context.WithTimeout(ctx, timeout)
+		m, err = conn.RequestMsgWithContext(short, &nats.Msg{Subject: subject, Data: text})
+		if errors.Is(err, nats.ErrNoResponders) && subject != wire.FetchSubject { // a cluster, or a former version
+			if m, err = conn.RequestMsgWithContext(short, &nats.Msg{Subject: wire.FetchSubject, Data: text}); err == nil {
+				n.former.Store(true)
+			}
+		}
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			break
+		}
+	}
+	return m, err
+}
+
+// denied takes in what the broker does not permit. It reports whether that is to ask on the
+// node's own subject, as a hub of a former version does not.
+func (n *Node) denied(err error) bool {
+	if !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), wire.NodeFetchSubject(n.Name())) {
+		return false
+	}
+	n.former.Store(true)
+	return true
 }

@@ -147,6 +147,11 @@ func (s *state) expiryOf(k key.Key) time.Time {
 	return time.Time{}
 }
 
+// is reports whether a state is that of the wanted version.
+func (s *state) is(want wanted) bool {
+	return s != nil && s.Place == want.Place && !differ(s.id, want.id)
+}
+
 func (s *state) place() (p wire.Place) {
 	if s != nil {
 		p = s.Place

@@ -2,8 +2,8 @@
 // publishes.
 //
 // A [Node] obeys the signed catalog, which says what version of what list it is to
-// have. It receives deltas as they are published, reads what it has missed with
-// JetStream's Direct Get, creates nothing at the broker, and verifies every byte
+// have. It receives deltas as they are published, asks the broker for what it has missed,
+// creates nothing there, and verifies every byte
 // against the fleet's key. What is active is saved, and loaded before the network is
 // there. A hub that is gone changes nothing, except that entries expire in their time.
 package node
@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -74,14 +75,17 @@ const (
 	// maxCatalog bounds the signed catalog: the broker's messages.
 	maxCatalog = 1 << 20
 
-	reportInterval    = 10 * time.Second
+	reportInterval    = wire.StatusInterval
 	rehearsalInterval = 2 * time.Second        // of reports during a rehearsal
 	reportAtMost      = 100 * time.Millisecond // apart
+	reportWithin      = time.Second            // where the hub asks for it
 	askInterval       = 30 * time.Second       // for the catalog, while none arrives
-	askTimeout        = 5 * time.Second        // nothing else is noticed meanwhile
+	askTimeout        = 5 * time.Second
+	askAgain          = time.Second // where there was no answer
 	relistInterval    = 10 * time.Second
 
-	maxRefusals = 8 // that are reported
+	maxRefusals = 8                // that are reported
+	refusalAge  = 10 * time.Minute // until one is not reported any more
 )
 
 // Node is a node of a fleet.
@@ -101,16 +105,18 @@ type Node struct {
 	read     uint64        // the sequence number of the last catalog that was fetched; loop's
 	live     uint64        // that of the newest one that came live; loop's
 
-	link pace
+	link   pace
+	clock  clock
+	former atomic.Bool // the broker answers on the subject of former versions only
 
 	mu        sync.Mutex // protects what follows
 	conn      *nats.Conn
 	catalog   wire.Catalog
 	heard     time.Time // when the catalog arrived; zero: it was loaded
 	followers map[string]*follower
-	problem   string // why the lists are not active
-	refusals  []string
-	refused   uint64 // messages
+	problem   string    // why the lists are not active
+	refusals  []refusal // the latest last
+	refused   uint64    // messages
 	logged    time.Time
 }
 
@@ -120,6 +126,7 @@ func Open(c Config) (*Node, error) {
 		c: c, log: c.Log, key: c.Enrollment.PublicKey, groups: c.Enrollment.Groups(), followers: make(map[string]*follower),
 		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
+	n.clock.local = time.Now
 	n.connect = func(more ...nats.Option) (*nats.Conn, error) {
 		o, err := c.Enrollment.Options()
 		if err != nil {
@@ -171,7 +178,7 @@ func (n *Node) open(name string, want wanted) *follower {
 	if s == nil {
 		return f
 	}
-	now := time.Now()
+	now := n.clock.now()
 	f.at, f.newest, f.contents, f.version, f.loaded = s, s, s.active(now), 1, 1
 	f.hidden, _ = s.expired(now)
 	f.unconfirmed = []update{{state: s, version: 1}}
@@ -192,6 +199,23 @@ func (n *Node) Lists() []*List {
 		f.mu.Unlock()
 	}
 	return all
+}
+
+// Expects reports whether a list of the hub may be among those of the node, but is not
+// known yet.
+func (n *Node) Expects(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.catalog.Place == (wire.Place{}) {
+		return true
+	}
+	f := n.followers[name]
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.list == nil
 }
 
 // sorted returns the followers by the names of their lists. n.mu is held.
@@ -272,7 +296,8 @@ func (n *Node) servers() []netip.Addr {
 	return nil
 }
 
-// Run follows the hub until ctx is done, and has d filter by its lists.
+// Run follows the hub until ctx is done, and has d filter by its lists. It may be called
+// again.
 func (n *Node) Run(ctx context.Context, d Daemon) error {
 	n.daemon = d
 	ctx, stop := context.WithCancel(ctx)
@@ -284,14 +309,20 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		nats.ReconnectBufSize(-1), nats.Timeout(10*time.Second),
 		nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(3), // of a link that a chunk fills
 		nats.ConnectHandler(func(*nats.Conn) { n.log.Info("connected to the hub of the fleet"); poke(n.joined) }),
-		nats.ReconnectHandler(func(*nats.Conn) { n.log.Info("connected to the hub of the fleet again"); poke(n.joined) }),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			n.log.Info("connected to the hub of the fleet again")
+			n.former.Store(false) // it may be another version
+			poke(n.joined)
+		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if ctx.Err() == nil {
 				n.log.Warn("the connection to the hub of the fleet is lost, filtering goes on", "error", err)
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			n.log.Warn("connection to the hub of the fleet: " + err.Error())
+			if !n.denied(err) {
+				n.log.Warn("connection to the hub of the fleet: " + err.Error())
+			}
 			poke(n.joined) // what was lost is fetched
 		}),
 	)
@@ -385,22 +416,36 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	soon := time.NewTimer(time.Hour)
 	defer soon.Stop()
 	stale := false
+	var allowed wire.Allowance
+	// in is how long the next report waits: the hub ignores what is beyond its allowance.
+	in := func() time.Duration {
+		return max(reportAtMost-time.Since(reported), allowed.Wait(wire.NodeBurst, wire.NodeEvery, time.Now()))
+	}
 	report := func() {
+		if !allowed.Take(wire.NodeBurst, wire.NodeEvery, time.Now()) {
+			soon.Reset(in())
+			return
+		}
 		soon.Stop()
 		reported = time.Now()
 		n.report()
 	}
+	type answer struct {
+		message
+		err error
+	}
+	answers, asking, again := make(chan answer, 1), false, false
 	ask := func() {
-		asked = time.Now()
-		short, cancel := context.WithTimeout(ctx, askTimeout)
-		m, err := n.get(short, last(wire.CatalogSubject()))
-		cancel()
-		if err == nil {
-			n.read = m.seq
-			n.obey(ctx, all, m, false)
-		} else if ctx.Err() == nil {
-			n.log.Debug("the catalog of the fleet cannot be read: " + err.Error())
+		if again = asking; asking {
+			return
 		}
+		asked, asking = time.Now(), true
+		all.Go(func() { // a hub that has just started may not answer
+			short, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			m, err := n.get(short, last(wire.CatalogSubject()))
+			answers <- answer{m, err}
+		})
 	}
 	for {
 		select {
@@ -409,6 +454,18 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 		case m := <-n.catalogs:
 			asked = time.Now()
 			n.obey(ctx, all, m, true)
+		case a := <-answers:
+			asking = false
+			if a.err == nil {
+				n.read = a.seq
+				n.obey(ctx, all, a.message, false)
+			} else if ctx.Err() == nil {
+				n.log.Debug("the catalog of the fleet cannot be read: " + a.err.Error())
+				asked = time.Now().Add(askAgain - askInterval)
+			}
+			if again {
+				ask()
+			}
 		case <-n.joined:
 			ask()
 			n.mu.Lock()
@@ -421,7 +478,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			listed = time.Now()
 			n.lists(ctx)
 		case <-n.reports:
-			soon.Reset(max(0, reportAtMost-time.Since(reported)))
+			soon.Reset(max(0, in()))
 		case <-soon.C:
 			report()
 		case now := <-second.C:
@@ -492,6 +549,9 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 		n.refuse(err)
 		return
 	}
+	if c.Report {
+		time.AfterFunc(rand.N(reportWithin), n.reportSoon) // not all nodes at once
+	}
 	n.mu.Lock()
 	last := n.catalog
 	n.mu.Unlock()
@@ -519,7 +579,17 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 			n.log.Error("the catalog of the fleet cannot be saved, a restart would find an older one: " + err.Error())
 		}
 	}
+	changed := live && n.clock.hear(c.Issued)
+	if n.follow(ctx, all, c, changed) {
+		n.relist(ctx)
+	}
+}
+
+// follow makes a catalog the current one, and reports whether a list is gone. changed: entries
+// expire at other times.
+func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, changed bool) (gone bool) {
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.catalog, n.heard = c, time.Now()
 	wants := make(map[string]wanted)
 	for _, l := range c.Lists {
@@ -527,7 +597,6 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 			wants[l.Name] = want
 		}
 	}
-	gone := false
 	for name, f := range n.followers {
 		if _, ok := wants[name]; ok {
 			continue
@@ -548,23 +617,21 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 			continue
 		}
 		f.mu.Lock()
-		changed := f.want.Settings != want.Settings || f.want.Place != want.Place || f.want.rehearse != want.rehearse
+		differs := f.want.Settings != want.Settings || f.want.Place != want.Place || f.want.id != want.id || f.want.rehearse != want.rehearse
 		f.want = want
 		f.mu.Unlock()
-		if changed {
+		if differs || changed {
 			f.poke()
 		}
 	}
-	n.mu.Unlock()
-	if gone {
-		n.relist(ctx)
-	}
+	return gone
 }
 
 // wants returns what a catalog says of a list for this node, false if nothing.
 func (n *Node) wants(l wire.ListState) (want wanted, ok bool) {
 	want = wanted{Settings: l.Settings}
 	want.Place, want.rehearse, ok = l.For(n.groups)
+	want.id, want.rehearseID = l.IDOf(want.Place), l.IDOf(want.rehearse)
 	return want, ok
 }
 
@@ -573,11 +640,17 @@ func (n *Node) refuse(err error) {
 	n.mu.Lock()
 	n.refused++
 	text := "refused: " + err.Error()
-	known := slices.Contains(n.refusals, text)
-	if !known {
-		n.refusals = append(n.refusals, text)
-		n.refusals = n.refusals[max(0, len(n.refusals)-maxRefusals):]
+	now := time.Now()
+	n.forget(now)
+	next := refusal{kind: kindOf(text), text: err.Error(), last: now}
+	at := slices.IndexFunc(n.refusals, func(r refusal) bool { return r.kind == next.kind })
+	known := at >= 0
+	if known {
+		next.before = n.refusals[at].before + 1
+		n.refusals = slices.Delete(n.refusals, at, at+1)
 	}
+	n.refusals = append(n.refusals, next)
+	n.refusals = n.refusals[max(0, len(n.refusals)-maxRefusals):]
 	quiet := time.Since(n.logged) < time.Second
 	if !quiet {
 		n.logged = time.Now()
@@ -591,6 +664,37 @@ func (n *Node) refuse(err error) {
 	}
 }
 
+// refusal is why messages were refused.
+type refusal struct {
+	kind   string // equal for those that differ in numbers only
+	text   string // of the last one
+	before int    // of the same kind
+	last   time.Time
+}
+
+// String describes it for the hub, which shows it: it says when that was.
+func (r refusal) String() string {
+	if r.before == 0 {
+		return fmt.Sprintf("refused at %s: %s", r.last.UTC().Format(time.TimeOnly+"Z"), r.text)
+	}
+	return fmt.Sprintf("refused %d times, the last at %s: %s", r.before+1, r.last.UTC().Format(time.TimeOnly+"Z"), r.text)
+}
+
+// kindOf returns a text without its numbers.
+func kindOf(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// forget forgets refusals that are over. n.mu is held.
+func (n *Node) forget(now time.Time) {
+	n.refusals = slices.DeleteFunc(n.refusals, func(r refusal) bool { return now.Sub(r.last) > refusalAge })
+}
+
 func (n *Node) reportSoon() { poke(n.reports) }
 
 // maxText bounds an error in a report.
@@ -599,10 +703,14 @@ const maxText = 200
 // report sends the node's status to the hub.
 func (n *Node) report() {
 	age := n.Age()
-	s := wire.Status{Time: time.Now(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}}
+	s := wire.Status{Time: n.clock.local(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}}
 	s.Passed, s.Dropped = n.daemon.Counted()
 	n.mu.Lock()
-	s.Catalog, s.Problems = n.catalog.Place, slices.Clone(n.refusals)
+	s.Catalog, s.Seal = n.catalog.Place, n.catalog.Seal
+	n.forget(time.Now())
+	for _, r := range n.refusals {
+		s.Problems = append(s.Problems, r.String())
+	}
 	if n.problem != "" {
 		s.Problems = append(s.Problems, n.problem)
 	}
@@ -618,6 +726,7 @@ func (n *Node) report() {
 	if err != nil {
 		s.Problems = []string{err.Error()}
 		for i := range s.Lists {
+			s.Lists[i].Seal = "" // which only matters where the hub has lost the version
 			s.Lists[i].Error = s.Lists[i].Error[:min(len(s.Lists[i].Error), 20)]
 		}
 		text, err = wire.MarshalStatus(s)
@@ -637,7 +746,7 @@ func (f *follower) status() wire.ListStatus {
 	defer f.mu.Unlock()
 	s := wire.ListStatus{Name: f.name, Active: f.active.place(), Wanted: f.want.Place, Sum: snapshot.Sum{}.String(), Refused: f.refused != nil, Rehearsal: rehearsal}
 	if f.active != nil {
-		s.Sum, s.Entries = f.active.sum.String(), f.active.entries.Len()
+		s.ID, s.Seal, s.Sum, s.Entries = f.active.id, f.active.seal, f.active.sum.String(), f.active.entries.Len()
 	}
 	for _, err := range []error{f.refused, f.err, f.unsaved} {
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"weir/control/feed"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -30,6 +32,7 @@ type hub struct {
 	t       *testing.T
 	r       *rand.Rand
 	server  *server.Server
+	user    string // that nodes connect as; "": none
 	conn    *nats.Conn
 	js      nats.JetStreamContext
 	public  ed25519.PublicKey
@@ -38,7 +41,10 @@ type hub struct {
 	catalog wire.Catalog
 	truth   map[wire.Place]*list.Set
 	timed   map[string]time.Time
-	maxRate int64 // of nodes
+	clock   time.Duration         // by how much the clocks of nodes are ahead
+	ahead   time.Duration         // of the hub's clock, the one that says how old catalogs are
+	ids     map[wire.Place]string // of versions; nil: they have none, as those of older hubs
+	maxRate int64                 // of nodes
 	at      wire.Place
 	live    func(subject string, message []byte) // publishes live, perhaps with faults
 	sent    [][]byte                             // all messages, with their subjects
@@ -47,9 +53,9 @@ type hub struct {
 
 const name = "drop.v1" // its dot is no end of a token
 
-func newHub(t *testing.T) *hub {
+func newHub(t *testing.T, users ...*server.User) *hub {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, Users: users})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +65,11 @@ func newHub(t *testing.T) *hub {
 		t.Fatal("the broker does not start")
 	}
 	h := &hub{t: t, r: rand.New(rand.NewPCG(1, 2)), server: s, truth: map[wire.Place]*list.Set{}, timed: map[string]time.Time{}, at: wire.Place{Epoch: 1}}
-	if h.conn, err = nats.Connect(s.ClientURL()); err != nil {
+	var as []nats.Option
+	if users != nil {
+		as = append(as, nats.UserInfo(users[0].Username, users[0].Password))
+	}
+	if h.conn, err = nats.Connect(s.ClientURL(), as...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.conn.Close)
@@ -112,7 +122,11 @@ func (h *hub) change(set *list.Set, expires ...wire.Expiry) {
 	h.at.Version++
 	d := set.Diff(h.truth[from])
 	h.truth[h.at] = set
+	if h.ids != nil {
+		h.ids[h.at] = wire.NewID()
+	}
 	m := must(wire.SealDelta(h.private, wire.Delta{
+		FromID: h.ids[from], ID: h.ids[h.at],
 		List: name, Epoch: h.at.Epoch, From: from.Version, To: h.at.Version, Sum: snapshot.Of(set.Groups()).String(), Entries: set.Len(),
 		Issued: time.Now(), Expires: expires, Add: d.Add.Groups(), Remove: d.Remove.Groups(),
 	}))
@@ -123,7 +137,7 @@ func (h *hub) change(set *list.Set, expires ...wire.Expiry) {
 // snapshot publishes a snapshot of the current version.
 func (h *hub) snapshot(expires ...wire.Expiry) {
 	h.t.Helper()
-	chunks, head, err := wire.SealSnapshot(h.private, wire.Head{List: name, Place: h.at, Issued: time.Now()}, h.truth[h.at].Groups(), expires)
+	chunks, head, err := wire.SealSnapshot(h.private, wire.Head{List: name, Place: h.at, ID: h.ids[h.at], Issued: time.Now()}, h.truth[h.at].Groups(), expires)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -138,7 +152,7 @@ func (h *hub) release() { h.t.Helper(); h.want(h.at) }
 
 func (h *hub) want(p wire.Place) {
 	h.t.Helper()
-	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: p}}})
+	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: p, ID: h.ids[p]}}})
 }
 
 var block = wire.Settings{Action: "block", Direction: "src"}
@@ -146,7 +160,7 @@ var block = wire.Settings{Action: "block", Direction: "src"}
 func (h *hub) publish(lists ...wire.ListState) {
 	h.t.Helper()
 	h.catalog.Version++
-	h.catalog.Issued, h.catalog.Lists = time.Now(), lists
+	h.catalog.Issued, h.catalog.Lists = time.Now().Add(h.ahead), lists
 	m := must(wire.SealCatalog(h.private, h.catalog))
 	h.store(wire.CatalogSubject(), m)
 	h.live(wire.CatalogSubject(), m)
@@ -159,6 +173,72 @@ func set(t testing.TB, entries ...string) *list.Set {
 		t.Fatal(err)
 	}
 	return e.Set()
+}
+
+// Messages that are refused for the same reason are one line, with their number, and are
+// forgotten when that is over.
+func TestRefusals(t *testing.T) {
+	n := &Node{log: slog.New(slog.DiscardHandler), reports: make(chan struct{}, 1)}
+	for i := range 30 {
+		n.refuse(fmt.Errorf("catalog 7.%d is older than 7.%d", i, i+10))
+	}
+	n.refuse(errors.New("forged"))
+	if len(n.refusals) != 2 {
+		t.Fatalf("%v", n.refusals)
+	}
+	first, second := n.refusals[0].String(), n.refusals[1].String()
+	if !strings.HasPrefix(first, "refused 30 times, the last at ") || !strings.HasSuffix(first, "Z: catalog 7.29 is older than 7.39") || !strings.HasPrefix(second, "refused at ") {
+		t.Errorf("%q, %q", first, second)
+	}
+	n.refusals[0].last = time.Now().Add(-refusalAge - time.Second)
+	n.forget(time.Now())
+	if len(n.refusals) != 1 || n.refusals[0].text != "forged" {
+		t.Errorf("%v", n.refusals)
+	}
+}
+
+// A list that changes all the time makes no more reports than the hub takes, and the last
+// one is of the last version.
+func TestReportsKeepToTheAllowance(t *testing.T) {
+	h := newHub(t)
+	var mu sync.Mutex
+	var allowed wire.Allowance
+	var last wire.Status
+	taken, ignored := 0, 0
+	if _, err := h.conn.Subscribe(wire.StatusSubject("edge-1"), func(m *nats.Msg) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !allowed.Take(wire.ReportBurst, wire.ReportEvery, time.Now()) {
+			ignored++
+			return
+		}
+		taken++
+		last = must(wire.ParseStatus(m.Data))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h.snapshot()
+	h.release()
+	r := h.start(t.TempDir())
+	for i := range 35 {
+		h.change(set(t, fmt.Sprintf("192.0.2.%d", i)))
+		h.release()
+		if i%10 == 0 {
+			r.reaches(h)
+		}
+		time.Sleep(reportAtMost)
+	}
+	eventually(t, "a report of the last version", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(last.Lists) == 1 && last.Lists[0].Active == h.at
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	t.Logf("%d reports", taken)
+	if ignored > 0 {
+		t.Errorf("%d of %d reports are ignored", ignored, taken+ignored)
+	}
 }
 
 // run is a node that runs, and what it has made known.
@@ -246,8 +326,13 @@ func (h *hub) start(directory string) *run {
 	if r.Node, err = Open(c); err != nil {
 		h.t.Fatal(err)
 	}
+	by := h.clock
+	r.clock.local = func() time.Time { return time.Now().Add(by) }
 	url := h.server.ClientURL()
 	r.connect = func(o ...nats.Option) (*nats.Conn, error) {
+		if h.user != "" {
+			o = append(o, nats.UserInfo(h.user, ""))
+		}
 		o = append(o, nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(time.Millisecond, time.Millisecond))
 		return nats.Connect(url, o...)
 	}
@@ -318,6 +403,7 @@ func follow(t *testing.T, dir string) (*hub, *run) {
 }
 
 func TestFollow(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h := newHub(t)
 	statuses := make(chan wire.Status, 1000)
 	if _, err := h.conn.Subscribe(wire.StatusSubject("edge-1"), func(m *nats.Msg) { statuses <- must(wire.ParseStatus(m.Data)) }); err != nil {
@@ -409,6 +495,7 @@ func TestLostAnswer(t *testing.T) {
 // A version that only other nodes are to have does not become active, nor one that is
 // between the node's own and the one that is wanted.
 func TestGroups(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h, n := follow(t, t.TempDir())
 	first := h.at
 	h.change(set(t, "192.0.2.2"))
@@ -446,6 +533,7 @@ func TestGroups(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h := newHub(t)
 	dir := t.TempDir()
 	n := h.start(dir)
@@ -477,6 +565,7 @@ func TestExpiry(t *testing.T) {
 
 // What cannot be activated is reported, and is not saved.
 func TestNotActive(t *testing.T) {
+	t.Parallel() // it waits a lot
 	dir := t.TempDir()
 	h, n := follow(t, dir)
 	good := h.at
@@ -488,6 +577,9 @@ func TestNotActive(t *testing.T) {
 	eventually(t, "the reason", func() bool { return strings.Contains(n.active().Error, "too wide") })
 	if s := n.active(); s.Active != good || s.Wanted != h.at {
 		t.Errorf("%+v", s)
+	}
+	if s := n.Lists()[0].Status().Sources[0]; s.Last.Result != feed.Failed || s.Last.Failure != feed.Uncompiled {
+		t.Errorf("%+v", s.Last)
 	}
 	n.stop()
 	n = h.start("")
@@ -553,6 +645,7 @@ func TestSaved(t *testing.T) {
 }
 
 func TestMaxRate(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h := newHub(t)
 	var entries list.Entries
 	for i := range 200_000 {
@@ -747,6 +840,7 @@ func faults(t *testing.T, seed uint64) {
 // The past of an earlier epoch, still in the stream and properly signed, does not come
 // back, nor after a restart.
 func TestReplay(t *testing.T) {
+	t.Parallel() // it waits a lot
 	dir := t.TempDir()
 	h, n := follow(t, dir)
 	first := h.at
@@ -780,6 +874,7 @@ func TestReplay(t *testing.T) {
 // A delta that does not lead from the node's version to the one that it promises, though
 // it is signed, is not applied.
 func TestBrokenDelta(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h, n := follow(t, t.TempDir())
 	for what, spoil := range map[string]func(*wire.Delta){
 		"sum":     func(d *wire.Delta) { d.Add = set(t, "192.0.2.99").Groups() },
@@ -813,8 +908,47 @@ func TestBrokenDelta(t *testing.T) {
 	}
 }
 
+// A delta of another list, properly signed, that comes as one of this list is refused, also
+// where it would fit: both lists are at the same version and have the same contents.
+func TestDeltaOfAnotherList(t *testing.T) {
+	for how, send := range map[string]func(h *hub, m []byte){
+		"live":   func(h *hub, m []byte) { h.publishLive(wire.DeltaSubject(name), m) },
+		"stored": func(h *hub, m []byte) { h.store(wire.DeltaSubject(name), m) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			h, n := follow(t, t.TempDir())
+			before := h.truth[h.at]
+			wrong := list.Union(before, set(t, "203.0.113.9"))
+			other := must(wire.SealDelta(h.private, wire.Delta{
+				List: "another", Epoch: h.at.Epoch, From: h.at.Version, To: h.at.Version + 1,
+				Sum: snapshot.Of(wrong.Groups()).String(), Entries: wrong.Len(), Issued: time.Now(), Add: wrong.Diff(before).Add.Groups(),
+			}))
+			h.live = func(subject string, m []byte) {
+				if subject == wire.CatalogSubject() { // the list's own delta is in the stream alone
+					h.publishLive(subject, m)
+				}
+			}
+			refused := func() bool {
+				n.Node.mu.Lock()
+				defer n.Node.mu.Unlock()
+				return slices.ContainsFunc(n.refusals, func(r refusal) bool { return strings.Contains(r.text, `delta of list "another"`) })
+			}
+			send(h, other)
+			h.change(list.Union(before, set(t, "198.51.100.9")))
+			send(h, other) // the node looks for the first delta, or the last one
+			h.release()
+			eventually(t, "the node has seen it", func() bool { return refused() || n.active().Active == h.at })
+			h.snapshot() // where the last delta of the stream leads nowhere
+			h.release()
+			n.reaches(h)
+			eventually(t, "it is refused", refused)
+		})
+	}
+}
+
 // A node that hears nothing new is stale, whatever old messages it is sent.
 func TestStale(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h := newHub(t)
 	h.catalog.MaxAge = 1
 	n := h.start(t.TempDir())
@@ -837,8 +971,27 @@ func TestStale(t *testing.T) {
 	eventually(t, "it is up to date", func() bool { return n.Age().Err() == nil })
 }
 
+// Where the hub's clock is ahead, a node that starts again is stale as long after it has heard
+// of the hub as others, not when its own clock has come so far.
+func TestStaleAhead(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h := newHub(t)
+	h.ahead, h.catalog.MaxAge = time.Hour, 1
+	dir := t.TempDir()
+	n := h.start(dir)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	eventually(t, "it is stale", func() bool { return n.Age().Err() != nil })
+	n.stop()
+	n = h.start(dir)
+	eventually(t, "it is stale again", func() bool { return n.Age().Err() != nil })
+}
+
 // A catalog that was on its way while a later one was fetched is no attack.
 func TestLateCatalog(t *testing.T) {
+	t.Parallel() // it waits a lot
 	h := newHub(t)
 	h.change(set(t, "192.0.2.1"))
 	h.snapshot()

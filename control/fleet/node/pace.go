@@ -6,21 +6,35 @@ import (
 	"time"
 )
 
-// pace keeps a node from fetching faster than a rate, all lists together.
+// pace keeps a node from fetching faster than a rate, all lists together. Short messages do
+// not wait for long ones, which wait for all: a small list does not wait for a large one.
 type pace struct {
-	mu   sync.Mutex
-	free time.Time // when what was fetched may have been
+	mu    sync.Mutex
+	free  time.Time // when what was fetched may have been
+	short time.Time // when the short messages may have been
 }
+
+// shortMessage is the length of a message, in bytes, that does not wait for longer ones.
+const shortMessage = 64 << 10
 
 // wait waits for the time that some bytes take at a rate a second.
 func (p *pace) wait(ctx context.Context, bytes int, rate int64) error {
-	p.mu.Lock()
-	if now := time.Now(); p.free.Before(now) {
-		p.free = now
+	takes := time.Duration(float64(bytes) / float64(rate) * float64(time.Second))
+	now := time.Now()
+	after := func(t *time.Time) time.Time {
+		if t.Before(now) {
+			*t = now
+		}
+		*t = t.Add(takes)
+		return *t
 	}
-	p.free = p.free.Add(time.Duration(float64(bytes) / float64(rate) * float64(time.Second)))
-	left := time.Until(p.free)
+	p.mu.Lock()
+	until := after(&p.free)
+	if bytes <= shortMessage {
+		until = after(&p.short)
+	}
 	p.mu.Unlock()
+	left := until.Sub(now)
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

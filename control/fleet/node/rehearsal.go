@@ -33,7 +33,7 @@ func (f *follower) rehearse(ctx context.Context) time.Duration {
 	want, last := f.want, f.rehearsing
 	f.mu.Unlock()
 	wanted := want
-	wanted.Place = want.rehearse
+	wanted.Place, wanted.id = want.rehearse, want.rehearseID
 	if want.rehearse == (wire.Place{}) || f.at != nil && !f.at.Before(want.rehearse) {
 		keep := rehearsal{state: last.state} // it may be enforced next
 		if f.at != nil && !f.at.Before(last.state.place()) {
@@ -67,7 +67,7 @@ func (f *follower) rehearse(ctx context.Context) time.Duration {
 		}
 	}
 	if next.err == nil {
-		next.err = f.n.daemon.Rehearse(ctx, f.name, &Candidate{List: f.name, Settings: want.Settings, Contents: next.state.active(time.Now())})
+		next.err = f.n.daemon.Rehearse(ctx, f.name, &Candidate{List: f.name, Settings: want.Settings, Contents: next.state.active(f.n.clock.now())})
 		next.begun = next.err == nil
 	}
 	if ctx.Err() != nil {
@@ -109,7 +109,7 @@ func (f *follower) rehearsed(want wanted) *state {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.rehearsing.state
-	if s.place() != want.Place {
+	if !s.is(want) {
 		return nil
 	}
 	return s

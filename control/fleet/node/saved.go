@@ -39,6 +39,7 @@ type disk struct {
 	path   string // "": nothing is saved
 	base   int64  // the length of head and snapshot; 0: the file is to be written anew
 	length int64
+	loaded bool // as it was found: a process that was killed may not have synced it
 }
 
 // full reports whether the deltas have become longer than a snapshot.
@@ -46,7 +47,7 @@ func (d *disk) full() bool { return d.path != "" && d.length-d.base > max(d.base
 
 // append adds deltas to the file.
 func (d *disk) append(deltas [][]byte) (err error) {
-	f, err := os.OpenFile(d.path, os.O_WRONLY, 0)
+	f, err := durable.Open(d.path, 0)
 	if err != nil {
 		d.base = 0
 		return err
@@ -55,18 +56,18 @@ func (d *disk) append(deltas [][]byte) (err error) {
 	for _, m := range deltas {
 		text = append(binary.BigEndian.AppendUint32(text, uint32(len(m))), m...)
 	}
-	_, err = f.WriteAt(text, d.length)
-	if err == nil {
-		err = f.Truncate(d.length + int64(len(text))) // what was cut off is longer, perhaps
+	if d.loaded || f.Size() != d.length {
+		err = f.Cut(d.length)
 	}
 	if err == nil {
-		err = f.Sync()
+		err = f.Append(text)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		d.base = 0
 		return err
 	}
 	d.length += int64(len(text))
+	d.loaded = false
 	return nil
 }
 
@@ -84,7 +85,7 @@ func (d *disk) replace(h wire.Head, whole []byte, deltas [][]byte) error {
 		return err
 	}
 	d.base = int64(len(begin) + len(whole))
-	d.length = d.base
+	d.length, d.loaded = d.base, false
 	if len(deltas) > 0 {
 		return d.append(deltas)
 	}
@@ -151,7 +152,7 @@ func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, er
 	if err != nil {
 		return nil, err
 	}
-	d.base = int64(len(begin) + len(head) + h.Size)
+	d.base, d.loaded = int64(len(begin)+len(head)+h.Size), true
 	for d.length = d.base; ; {
 		var size [4]byte
 		if _, err := io.ReadFull(r, size[:]); err != nil {
@@ -179,7 +180,7 @@ func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, er
 
 // compact writes the file anew from a state.
 func (d *disk) compact(name string, s *state) error {
-	h, whole, err := wire.NewSnapshot(wire.Head{List: name, Place: s.Place, Issued: time.Now()}, s.entries.Groups(), s.expiries())
+	h, whole, err := wire.NewSnapshot(wire.Head{List: name, Place: s.Place, ID: s.id, Seal: s.seal, Issued: time.Now()}, s.entries.Groups(), s.expiries())
 	if err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ func (d *disk) compact(name string, s *state) error {
 
 // writeFile replaces a file durably, and makes its directory.
 func writeFile(path string, parts ...[]byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := durable.MkdirAll(filepath.Dir(path)); err != nil {
 		return err
 	}
 	return durable.WriteFile(path, parts...)

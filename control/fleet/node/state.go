@@ -15,10 +15,11 @@ import (
 // state is a version of a list. It is immutable.
 type state struct {
 	wire.Place
-	entries *list.Set // of the version, with those that have expired since
-	sum     snapshot.Sum
-	timed   []timed
-	seq     uint64 // in the stream, of the delta that led here; 0: unknown
+	id, seal string    // as the hub says them; "": unknown
+	entries  *list.Set // of the version, with those that have expired since
+	sum      snapshot.Sum
+	timed    []timed
+	seq      uint64 // in the stream, of the delta that led here; 0: unknown
 }
 
 // timed is an entry that expires.
@@ -41,7 +42,7 @@ func stateOf(h wire.Head, whole []byte) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &state{Place: h.Place, entries: set}
+	s := &state{Place: h.Place, id: h.ID, seal: h.Seal, entries: set}
 	if s.sum, err = snapshot.ParseSum(h.Sum); err != nil {
 		return nil, err
 	}
@@ -55,6 +56,9 @@ func stateOf(h wire.Head, whole []byte) (*state, error) {
 	return s, nil
 }
 
+// differ reports whether two IDs are of different versions.
+func differ(a, b string) bool { return a != "" && b != "" && a != b }
+
 // errBroken means that a delta does not lead from the version that it names to the
 // one that it promises.
 var errBroken = errors.New("the delta does not match the version before it")
@@ -64,14 +68,14 @@ func (s *state) apply(d wire.Delta, seq uint64) (*state, error) {
 	fail := func(err error) (*state, error) {
 		return nil, fmt.Errorf("list %q, from version %v to %d: %w", d.List, s.Place, d.To, errors.Join(errBroken, err))
 	}
-	if d.Epoch != s.Epoch || d.From != s.Version {
+	if d.Epoch != s.Epoch || d.From != s.Version || differ(d.FromID, s.id) {
 		return fail(nil)
 	}
 	change, err := d.Set()
 	if err != nil {
 		return fail(err)
 	}
-	next := &state{Place: wire.Place{Epoch: d.Epoch, Version: d.To}, sum: s.sum, timed: s.timed, seq: seq}
+	next := &state{Place: wire.Place{Epoch: d.Epoch, Version: d.To}, id: d.ID, seal: d.Seal, sum: s.sum, timed: s.timed, seq: seq}
 	var n int
 	if next.entries, n = s.entries.Apply(change); n != change.Len() || next.entries.Len() != d.Entries {
 		return fail(nil)

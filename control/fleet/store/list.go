@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"weir/control/durable"
@@ -40,16 +41,91 @@ type List struct {
 	key  ed25519.PrivateKey
 
 	place    wire.Place
+	id       string // of that version; "": unknown
 	contents *list.Set
 	expires  map[key.Key]time.Time
 	sum      snapshot.Sum
 
 	base     wire.Head
 	baseHead []byte // signed
-	log      *os.File
-	size     int64
+	log      *durable.File
 	deltas   []record
-	failed   error // the log may have a torn end, which must be cut off first
+
+	// stray is the place of a base that could not be written, but may be on disk, where it
+	// would end the log. If it is of the last version, it is written again before the next
+	// one; else the next version comes after it, in a base.
+	stray wire.Place
+
+	known known
+}
+
+// known are the versions since the base. It is safe for concurrent use.
+type known struct {
+	mu    sync.Mutex
+	epoch uint64
+	last  uint64
+	all   map[uint64]wire.Version
+}
+
+// note notes a version: the one after those before, or a base.
+func (k *known) note(v wire.Version, base bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if base && (k.all == nil || v.Epoch != k.epoch) {
+		k.all = make(map[uint64]wire.Version)
+	} else if base {
+		maps.DeleteFunc(k.all, func(at uint64, _ wire.Version) bool { return at < v.Version })
+	}
+	k.epoch, k.last = v.Epoch, v.Version
+	k.all[v.Version] = v
+}
+
+// Verdict says how a version stands to those of a list.
+type Verdict int
+
+// The verdicts.
+const (
+	Same    Verdict = iota // it is one of them
+	Earlier                // it is before those that are known
+	Later                  // the list had no such version yet
+	Another                // the list had another one at its place
+	Damaged                // it is one of them, but with other entries
+)
+
+// Compare returns how a version stands to those of the list. It is safe for concurrent use.
+func (l *List) Compare(v wire.Version) Verdict {
+	k := &l.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if v.Epoch > k.epoch || v.Epoch == k.epoch && v.Version > k.last {
+		return Later
+	}
+	own, ok := k.all[v.Version]
+	switch {
+	case v.Epoch < k.epoch || !ok:
+		return Earlier
+	case v.ID == own.ID && v.ID != "" && v.Sum != own.Sum:
+		return Damaged
+	case v.ID != own.ID && v.ID != "" && own.ID != "", v.Sum != own.Sum:
+		return Another
+	}
+	return Same
+}
+
+// ID returns that of a version, "" if it is not known. It is safe for concurrent use.
+func (l *List) ID(p wire.Place) string {
+	k := &l.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p.Epoch != k.epoch {
+		return ""
+	}
+	return k.all[p.Version].ID
+}
+
+// version returns the last version.
+func (l *List) version() wire.Version {
+	return wire.Version{Place: l.place, ID: l.id, Sum: l.sum.String()}
 }
 
 // record is where a delta is in the log.
@@ -90,7 +166,7 @@ func (l *List) Commit(c Change) (changed bool, err error) {
 		return false, nil
 	}
 	d := wire.Delta{
-		List: l.name, Epoch: l.place.Epoch, From: l.place.Version, To: l.place.Version + 1,
+		List: l.name, Epoch: l.place.Epoch, From: l.place.Version, To: l.place.Version + 1, FromID: l.id, ID: wire.NewID(),
 		Entries: c.Contents.Len(), Issued: time.Now().UTC(), Expires: expires,
 		Add: diff.Add.Groups(), Remove: diff.Remove.Groups(),
 	}
@@ -98,7 +174,16 @@ func (l *List) Commit(c Change) (changed bool, err error) {
 	sum.Add(d.Add)
 	sum.Remove(d.Remove)
 	d.Sum = sum.String()
+	switch {
+	case l.stray == l.place:
+		if err := l.rebase(l.place, l.id); err != nil {
+			return false, err
+		}
+	case l.stray.Version != 0:
+		return l.commitBase(wire.Place{Epoch: l.stray.Epoch, Version: l.stray.Version + 1}, c, sum)
+	}
 	next := wire.Place{Epoch: d.Epoch, Version: d.To}
+	d.Seal = wire.Version{Place: next, ID: d.ID, Sum: d.Sum}.Sealed(l.key, l.name)
 	message, err := wire.SealDelta(l.key, d)
 	if err != nil {
 		return false, err
@@ -111,18 +196,24 @@ func (l *List) Commit(c Change) (changed bool, err error) {
 		return l.Commit(c)
 	}
 	if len(message) > MaxDelta {
-		before := *l
-		l.contents, l.expires, l.sum = c.Contents, c.Expires, sum
-		if err := l.rebase(next); err != nil {
-			l.contents, l.expires, l.sum = before.contents, before.expires, before.sum
-			return false, err
-		}
-		return true, nil
+		return l.commitBase(next, c, sum)
 	}
 	if err := l.append(message, d.To); err != nil {
 		return false, fmt.Errorf("list %s: version %v is not recorded: %w", l.name, next, err)
 	}
-	l.place, l.contents, l.expires, l.sum = next, c.Contents, c.Expires, sum
+	l.place, l.id, l.contents, l.expires, l.sum = next, d.ID, c.Contents, c.Expires, sum
+	l.known.note(l.version(), false)
+	return true, nil
+}
+
+// commitBase makes a version of contents that is a base.
+func (l *List) commitBase(next wire.Place, c Change, sum snapshot.Sum) (changed bool, err error) {
+	contents, expires, last := l.contents, l.expires, l.sum
+	l.contents, l.expires, l.sum = c.Contents, c.Expires, sum
+	if err := l.rebase(next, wire.NewID()); err != nil {
+		l.contents, l.expires, l.sum = contents, expires, last
+		return false, err
+	}
 	return true, nil
 }
 
@@ -152,7 +243,8 @@ func (l *List) At(place wire.Place) (Change, error) {
 	if place.Epoch != l.base.Epoch || place.Before(l.base.Place) || l.place.Before(place) {
 		return Change{}, fmt.Errorf("list %s: version %v is not known, those from %v to %v are", l.name, place, l.base.Place, l.place)
 	}
-	then := List{name: l.name, key: l.key, place: l.base.Place, sum: snapshot.Sum{}}
+	then := List{name: l.name, key: l.key, place: l.base.Place, id: l.base.ID}
+	then.known.note(then.version(), true)
 	h, _, whole, err := readBase(l.key, l.basePath(l.base.Version))
 	if err != nil {
 		return Change{}, err
@@ -209,15 +301,15 @@ func (l *List) Deltas(after uint64, fn func(to uint64, message []byte) error) er
 
 // Bulky reports whether the log is large enough for a new base.
 func (l *List) Bulky() bool {
-	return len(l.deltas) >= maxDeltas || l.size > max(maxLog, int64(l.base.Size)/2)
+	return len(l.deltas) >= maxDeltas || l.log.Size() > max(maxLog, int64(l.base.Size)/2)
 }
 
 // Rebase makes the last version the base.
 func (l *List) Rebase() error {
-	if l.place == l.base.Place {
+	if l.place == l.base.Place || l.place.Before(l.stray) { // then the next version will be one
 		return nil
 	}
-	return l.rebase(l.place)
+	return l.rebase(l.place, l.id)
 }
 
 // Snapshot returns the base's chunks and its signed head.
@@ -250,20 +342,23 @@ func (l *List) logPath(place wire.Place) string {
 
 // reset makes the list empty.
 func (l *List) reset() {
-	*l = List{name: l.name, dir: l.dir, key: l.key}
+	l.place, l.id, l.contents, l.expires, l.sum = wire.Place{}, "", nil, nil, snapshot.Sum{}
+	l.base, l.baseHead, l.log, l.deltas, l.stray = wire.Head{}, nil, nil, nil, wire.Place{}
 }
 
 // rebase makes what the list has the base, as a version.
-func (l *List) rebase(place wire.Place) error {
-	if err := l.writeBase(place); err != nil {
+func (l *List) rebase(place wire.Place, id string) error {
+	if err := l.writeBase(place, id); err != nil {
 		return fmt.Errorf("list %s: version %v is not recorded: %w", l.name, place, err)
 	}
 	return nil
 }
 
-func (l *List) writeBase(place wire.Place) error {
+func (l *List) writeBase(place wire.Place, id string) error {
 	groups := l.contents.Groups()
-	chunks, head, err := wire.SealSnapshot(l.key, wire.Head{List: l.name, Place: place, Issued: time.Now().UTC()}, groups, expiries(nil, l.expires))
+	sum := snapshot.Of(groups)
+	seal := wire.Version{Place: place, ID: id, Sum: sum.String()}.Sealed(l.key, l.name)
+	chunks, head, err := wire.SealSnapshot(l.key, wire.Head{List: l.name, Place: place, ID: id, Seal: seal, Issued: time.Now().UTC()}, groups, expiries(nil, l.expires))
 	if err != nil {
 		return err
 	}
@@ -272,24 +367,29 @@ func (l *List) writeBase(place wire.Place) error {
 		return err
 	}
 	// The log first: a base needs one.
-	log, err := os.OpenFile(l.logPath(place), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	log, err := durable.Create(l.logPath(place))
 	if err != nil {
-		return err
-	}
-	if err := log.Sync(); err != nil {
-		log.Close()
 		return err
 	}
 	var length [4]byte
 	binary.BigEndian.PutUint32(length[:], uint32(len(head)))
 	// One name for all bases of a version; the old base stays until the new one is whole.
-	if err := durable.WriteFile(l.basePath(place.Version), append([][]byte{length[:], head}, chunks...)...); err != nil {
-		log.Close()
+	path, before := l.basePath(place.Version), l.stray
+	l.stray = place
+	if err := durable.WriteFile(path, append([][]byte{length[:], head}, chunks...)...); err != nil {
+		_, missing := os.Lstat(path)
+		if place.Epoch != l.place.Epoch || !errors.Is(missing, fs.ErrNotExist) {
+			return errors.Join(err, log.Close())
+		}
+		// As on a full disk: the log that there is goes on. An epoch never does.
+		log.Discard()
+		l.stray = before
 		return err
 	}
 	l.close()
-	l.place, l.base, l.baseHead, l.log, l.size, l.deltas, l.failed = place, h, head, log, 0, nil, nil
-	l.sum = snapshot.Of(groups)
+	l.place, l.id, l.base, l.baseHead, l.log, l.deltas, l.stray = place, id, h, head, log, nil, wire.Place{}
+	l.sum = sum
+	l.known.note(l.version(), true)
 	l.tidy()
 	return nil
 }
@@ -359,12 +459,13 @@ func (l *List) open() error {
 	if newest.List != l.name {
 		return fmt.Errorf("it is of list %q", newest.List)
 	}
-	l.base, l.baseHead, l.place, l.contents = newest, head, newest.Place, set
+	l.base, l.baseHead, l.place, l.id, l.contents = newest, head, newest.Place, newest.ID, set
 	l.sum = snapshot.Of(set.Groups())
+	l.known.note(l.version(), true)
 	if l.expires, err = expiring(nil, expires); err != nil {
 		return err
 	}
-	if l.log, err = os.OpenFile(l.logPath(newest.Place), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if l.log, err = durable.Open(l.logPath(newest.Place), os.O_CREATE); err != nil {
 		return err
 	}
 	return l.replay()
@@ -409,14 +510,14 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // replay applies the deltas of the log, up to its end or a torn one.
 func (l *List) replay() error {
-	text, err := os.ReadFile(l.log.Name())
+	text, err := os.ReadFile(l.log.Path())
 	if err != nil {
 		return err
 	}
 	at := 0
 	for len(text)-at >= frameLen {
 		n := int(binary.BigEndian.Uint32(text[at:]))
-		if n > len(text)-at-frameLen {
+		if n == 0 || n > len(text)-at-frameLen { // a power cut may leave zeros
 			break
 		}
 		message := text[at+frameLen : at+frameLen+n]
@@ -424,16 +525,15 @@ func (l *List) replay() error {
 			break
 		}
 		if err := l.follow(message); err != nil {
-			return fmt.Errorf("%s: offset %d: %w", l.log.Name(), at, err)
+			return fmt.Errorf("%s: offset %d: %w", l.log.Path(), at, err)
 		}
 		l.deltas = append(l.deltas, record{l.place.Version, int64(at + frameLen), n})
 		at += frameLen + n
 	}
 	if rest := text[at:]; len(rest) > frameLen+MaxDelta || intact(rest) {
-		return fmt.Errorf("%s: offset %d: damaged before its end", l.log.Name(), at)
+		return fmt.Errorf("%s: offset %d: damaged before its end", l.log.Path(), at)
 	}
-	l.size = int64(at)
-	return l.cut()
+	return l.log.Cut(int64(at))
 }
 
 // intact reports whether a whole frame is anywhere after the first byte: then the
@@ -455,8 +555,8 @@ func (l *List) follow(message []byte) error {
 	if err != nil {
 		return err
 	}
-	if d.List != l.name || d.Epoch != l.place.Epoch || d.From != l.place.Version {
-		return fmt.Errorf("a delta of list %s from %d.%d, where one from %v should be", d.List, d.Epoch, d.From, l.place)
+	if d.List != l.name || d.Epoch != l.place.Epoch || d.From != l.place.Version || d.FromID != "" && l.id != "" && d.FromID != l.id {
+		return fmt.Errorf("a delta of list %s from %d.%d %s, where one from %v %s should be", d.List, d.Epoch, d.From, d.FromID, l.place, l.id)
 	}
 	change, err := d.Set()
 	if err != nil {
@@ -471,42 +571,22 @@ func (l *List) follow(message []byte) error {
 	if l.expires, err = expiring(l.expires, d.Expires); err != nil {
 		return err
 	}
-	l.place.Version = d.To
+	l.place.Version, l.id = d.To, d.ID
+	l.known.note(l.version(), false)
 	return nil
 }
 
 // append appends a delta to the log, durably.
 func (l *List) append(message []byte, to uint64) error {
-	if l.failed != nil {
-		if err := l.cut(); err != nil {
-			return err
-		}
-	}
 	frame := make([]byte, frameLen, frameLen+len(message))
 	binary.BigEndian.PutUint32(frame, uint32(len(message)))
 	binary.BigEndian.PutUint32(frame[4:], crc32.Checksum(message, castagnoli))
-	frame = append(frame, message...)
-	_, err := l.log.WriteAt(frame, l.size)
-	if err == nil {
-		err = l.log.Sync()
-	}
-	if err != nil {
-		l.failed = err
+	at := l.log.Size() + frameLen
+	if err := l.log.Append(append(frame, message...)); err != nil {
 		return err
 	}
-	l.deltas = append(l.deltas, record{to, l.size + frameLen, len(message)})
-	l.size += int64(len(frame))
+	l.deltas = append(l.deltas, record{to, at, len(message)})
 	return nil
-}
-
-// cut cuts off what was not written whole.
-func (l *List) cut() error {
-	err := l.log.Truncate(l.size)
-	if err == nil {
-		err = l.log.Sync()
-	}
-	l.failed = err
-	return err
 }
 
 func (l *List) close() {

@@ -8,9 +8,12 @@
 //
 // Versions are numbered from 1 within an epoch. Where history is lost, or another has
 // been published, [Store.NewEpoch] begins a new epoch with the contents there are.
+// Catalogs are numbered by the clock, so that a store that is an older copy of itself does
+// not count them again.
 package store
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
@@ -19,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,16 +34,21 @@ import (
 // ErrLocked means that another process has the store open.
 var ErrLocked = errors.New("another hub has it open")
 
-// catalogs are reserved in advance, so that not every one is written to disk.
-const reserve = 1000
+// reserve is for how long numbers of catalogs are reserved in advance, so that not every one
+// is written to disk.
+const reserve = 5 * time.Minute
 
 // Store is an open store. Its methods must not be called concurrently.
 type Store struct {
+	// Now returns the time; it is [time.Now], but in tests.
+	Now func() time.Time
+
 	dir   string
 	key   ed25519.PrivateKey
 	lock  *os.File
 	state state
-	last  uint64 // catalog
+	last  uint64                     // catalog
+	used  atomic.Pointer[wire.Place] // of catalogs, at most
 	lists map[string]*List
 }
 
@@ -51,7 +60,7 @@ type state struct {
 
 // Open opens or creates a store in a directory.
 func Open(dir string, key ed25519.PrivateKey) (*Store, error) {
-	s := &Store{dir: dir, key: key, lists: make(map[string]*List)}
+	s := &Store{Now: time.Now, dir: dir, key: key, lists: make(map[string]*List)}
 	if err := s.open(); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("store %s: %w", dir, err)
@@ -60,7 +69,7 @@ func Open(dir string, key ed25519.PrivateKey) (*Store, error) {
 }
 
 func (s *Store) open() (err error) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	if err := durable.MkdirAll(s.dir); err != nil {
 		return err
 	}
 	if s.lock, err = os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDONLY|os.O_CREATE, 0o600); err != nil {
@@ -75,7 +84,8 @@ func (s *Store) open() (err error) {
 	text, err := os.ReadFile(s.statePath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		s.state.Epoch = uint64(time.Now().Unix()) // above that of any store before
+		s.state.Epoch = uint64(s.Now().Unix()) // above that of any store before
+		s.note()
 		return s.save()
 	case err != nil:
 		return err
@@ -88,7 +98,19 @@ func (s *Store) open() (err error) {
 		return fmt.Errorf("%s is damaged: %w: move the store out of the way, and the hub begins a new epoch", s.statePath(), err)
 	}
 	s.last = s.state.Reserved
+	s.note()
 	return nil
+}
+
+// note notes which catalogs may have been published.
+func (s *Store) note() { s.used.Store(&wire.Place{Epoch: s.state.Epoch, Version: s.LastCatalog()}) }
+
+// Used returns the place that no catalog has exceeded, and that the next one exceeds: the time,
+// unless the last one has a later one. It is safe for concurrent use.
+func (s *Store) Used() wire.Place {
+	used := *s.used.Load()
+	used.Version = max(used.Version, uint64(max(0, s.Now().UnixMilli())))
+	return used
 }
 
 func (s *Store) statePath() string { return filepath.Join(s.dir, "state.json") }
@@ -119,6 +141,9 @@ func (s *Store) SetExtra(v any) error {
 		return err
 	}
 	before := s.state.Extra
+	if bytes.Equal(text, before) {
+		return nil // also on a full disk
+	}
 	s.state.Extra = text
 	if err := s.save(); err != nil {
 		s.state.Extra = before
@@ -127,31 +152,40 @@ func (s *Store) SetExtra(v any) error {
 	return nil
 }
 
-// NextCatalog returns the number of the next catalog, which no catalog had before.
+// NextCatalog returns the number of the next catalog, which no catalog had before: the time,
+// in milliseconds, unless the last one has a later one.
 func (s *Store) NextCatalog() (wire.Place, error) {
-	if s.last+1 >= s.state.Reserved {
+	next := max(s.last+1, uint64(max(0, s.Now().UnixMilli())))
+	if next >= s.state.Reserved {
 		before := s.state.Reserved
-		s.state.Reserved = s.last + 1 + reserve
+		s.state.Reserved = next + uint64(reserve.Milliseconds())
 		if err := s.save(); err != nil {
 			s.state.Reserved = before
-			return wire.Place{}, err
+			// On a full disk nodes are assured all the same. Numbers may come again after a
+			// restart then, until the clock has passed them, or a node reports a later one:
+			// a new epoch begins.
+			if !durable.Full(err) {
+				return wire.Place{}, err
+			}
 		}
 	}
-	s.last++
-	return wire.Place{Epoch: s.state.Epoch, Version: s.last}, nil
+	s.last = next
+	s.note()
+	return wire.Place{Epoch: s.state.Epoch, Version: next}, nil
 }
 
 // NewEpoch begins an epoch after another one. Each list goes on with its contents as
 // version 1.
 func (s *Store) NewEpoch(after uint64) error {
 	before := s.state.Epoch
-	s.state.Epoch = max(before, after, uint64(time.Now().Unix())-1) + 1
+	s.state.Epoch = max(before, after, uint64(s.Now().Unix())-1) + 1
 	if err := s.save(); err != nil {
 		s.state.Epoch = before
 		return err
 	}
+	defer s.note() // after the lists: what is compared with both is then of the epoch before
 	for _, l := range s.lists {
-		if err := l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1}); err != nil {
+		if err := l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1}, wire.NewID()); err != nil {
 			return err
 		}
 	}
@@ -169,32 +203,41 @@ func (s *Store) List(name string) (l *List, damaged error, err error) {
 		return nil, nil, fmt.Errorf("list %q cannot be the name of a directory", name)
 	}
 	l = &List{name: name, dir: filepath.Join(s.dir, "lists", name), key: s.key}
-	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+	if err := durable.MkdirAll(l.dir); err != nil {
 		return nil, nil, err
 	}
 	switch err := l.open(); {
 	case errors.Is(err, fs.ErrNotExist):
-		err = l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1})
-		if err != nil {
-			return nil, nil, err
-		}
 	case err != nil:
 		damaged = fmt.Errorf("history of list %s: %w", name, err)
 		l.close()
 		l.reset()
-		s.lists[name] = l
-		return l, damaged, s.NewEpoch(0)
+		if err := s.NewEpoch(0); err != nil {
+			return nil, damaged, err
+		}
 	case l.place.Epoch > s.state.Epoch:
 		damaged = fmt.Errorf("history of list %s is of epoch %d, and the store of %d", name, l.place.Epoch, s.state.Epoch)
-		s.lists[name] = l
-		return l, damaged, s.NewEpoch(l.place.Epoch)
-	case l.place.Epoch < s.state.Epoch: // a crash came in between
-		if err := l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1}); err != nil {
-			return nil, nil, err
+		if err := s.NewEpoch(l.place.Epoch); err != nil {
+			l.close()
+			return nil, damaged, err
+		}
+	}
+	if l.place.Epoch < s.state.Epoch { // it is new, or a crash came in between
+		if err := l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1}, wire.NewID()); err != nil {
+			l.close()
+			return nil, damaged, err
 		}
 	}
 	s.lists[name] = l
 	return l, damaged, nil
+}
+
+// Release closes the history of a list, which can be opened again.
+func (s *Store) Release(name string) {
+	if l := s.lists[name]; l != nil {
+		l.close()
+		delete(s.lists, name)
+	}
 }
 
 // Close closes the store.

@@ -12,12 +12,19 @@ const (
 	MaxLists  = 256
 )
 
+// maxCount bounds a count of packets: a billion a second for 36 years.
+const maxCount = 1 << 60
+
+// StatusInterval is how often nodes report when nothing has changed.
+const StatusInterval = 10 * time.Second
+
 // Status is what a node reports about itself, every ten seconds and when a list
 // becomes active. It is not signed: only the node may publish to its subject.
 type Status struct {
 	Time     time.Time    `json:"time"`
-	Version  string       `json:"version"` // of weir
-	Catalog  Place        `json:"catalog"` // that the node obeys
+	Version  string       `json:"version"`                // of weir
+	Catalog  Place        `json:"catalog"`                // that the node obeys
+	Seal     string       `json:"catalog_seal,omitempty"` // of Catalog, by the hub
 	Stale    bool         `json:"stale,omitempty"`
 	Lists    []ListStatus `json:"lists"`
 	Problems []string     `json:"problems,omitempty"` // a line each
@@ -30,8 +37,10 @@ type Status struct {
 // ListStatus is the state of a list on a node.
 type ListStatus struct {
 	Name      string     `json:"name"`
-	Active    Place      `json:"active"` // the version that filters; the zero Place: none
-	Sum       string     `json:"sum"`    // of its entries
+	Active    Place      `json:"active"`         // the version that filters; the zero Place: none
+	ID        string     `json:"id,omitempty"`   // of Active; "": unknown
+	Seal      string     `json:"seal,omitempty"` // of Active, by the hub
+	Sum       string     `json:"sum"`            // of its entries
 	Entries   int        `json:"entries"`
 	Wanted    Place      `json:"wanted"`
 	Rehearsal *Rehearsal `json:"rehearsal,omitempty"`
@@ -90,10 +99,16 @@ func ParseStatus(text []byte) (s Status, err error) {
 	if len(s.Lists) > MaxLists {
 		return Status{}, fmt.Errorf("status of %d lists, want at most %d", len(s.Lists), MaxLists)
 	}
+	Printable(&s)
+	absurd := s.Passed > maxCount || s.Dropped > maxCount
 	for i := range s.Lists {
 		if r := s.Lists[i].Rehearsal; r != nil {
+			absurd = absurd || r.Looked > maxCount || r.Passed > maxCount || r.WouldDrop > maxCount
 			r.Top = r.Top[:min(len(r.Top), MaxTop)]
 		}
+	}
+	if absurd {
+		return Status{}, fmt.Errorf("status with a count of more than %d packets", uint64(maxCount))
 	}
 	return s, nil
 }

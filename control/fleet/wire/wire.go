@@ -1,7 +1,9 @@
 // Package wire defines what the hub and the nodes of a fleet say to each other: the
 // subjects, and signed messages.
 //
-// A list has versions, numbered from 1 within an epoch. The hub publishes each change
+// A list has versions, numbered from 1 within an epoch. Each also has a random ID, and a
+// delta names those of both its versions: where the history of a list is lost, and goes on
+// from an older copy, its numbers come again, its IDs do not. The hub publishes each change
 // as a [Delta] from one version to the next, and from time to time a snapshot, in
 // chunks, which a [Head] describes. A [Catalog] says which lists there are and which
 // version each group of nodes is to have. All are signed with the fleet's key, which
@@ -31,8 +33,37 @@ import (
 // Stream is the JetStream stream that has the lists.
 const Stream = "WEIR"
 
-// FetchSubject is that of JetStream's Direct Get, by which nodes read the stream.
+// FetchSubject is that of JetStream's Direct Get, which reads the stream. Nodes of former
+// versions ask on it, and all nodes where a cluster, or a former version of a server, has
+// nothing on [NodeFetchSubject].
 const FetchSubject = "$JS.API.DIRECT.GET." + Stream
+
+// NodeFetchSubject returns the subject on which a node asks for a message of the stream, as
+// for JetStream's Direct Get. The broker lets no other node ask on it, and so knows who does.
+func NodeFetchSubject(node string) string { return fetchPrefix + node }
+
+const fetchPrefix = "weir.v1.fetch."
+
+// NodeOfFetch returns the node of a NodeFetchSubject.
+func NodeOfFetch(subject string) string { return strings.TrimPrefix(subject, fetchPrefix) }
+
+// NodeInbox is what the subjects begin with on which only that node receives answers.
+func NodeInbox(node string) string { return inboxPrefix + node + "." }
+
+const inboxPrefix = "_INBOX."
+
+// NodeOfInbox returns the node of a subject in its inbox, false if it is another subject.
+func NodeOfInbox(subject string) (node string, ok bool) {
+	rest, ok := strings.CutPrefix(subject, inboxPrefix)
+	node, token, whole := strings.Cut(rest, ".")
+	return node, ok && whole && node != "" && token != "" && !strings.ContainsAny(subject, "*> \t")
+}
+
+// Fetchable reports whether nodes may read the messages of a subject of the stream.
+func Fetchable(subject string) bool {
+	lists := strings.TrimSuffix(ListsSubjects, ">")
+	return (subject == CatalogSubject() || strings.HasPrefix(subject, lists) || IsChunk(subject)) && !strings.ContainsAny(subject, "*> \t")
+}
 
 // HubDomain is the JetStream domain of the hub's servers.
 const HubDomain = "hub"
@@ -47,13 +78,18 @@ const HubInbox = "weir.v1.answers"
 // MirrorPrefix comes before the subjects on which a site receives the stream.
 func MirrorPrefix(site string) string { return "weir.v1.mirror." + site }
 
-// StreamHeader is the header of catalogs that says which stream they are in: another
-// value is another stream, whose sequence numbers begin anew.
+// StreamHeader is the header of catalogs that says which stream they are in, and of which
+// epoch: another value is another stream, whose sequence numbers begin anew.
 const StreamHeader = "Weir-Stream"
 
+// SequenceHeader is the header, set by JetStream, of a message's place in the stream.
+const SequenceHeader = "Nats-Sequence"
+
 // AccountSubject returns the subject of the signed claims of the account that nodes are
-// in, from which servers of sites know which nodes are revoked.
-func AccountSubject() string { return "weir.v1.live.account" }
+// in, from which servers of sites know which nodes are revoked: those of a server that
+// answers itself what nodes fetch. FormerAccountSubject is that of the claims for others.
+func AccountSubject() string       { return "weir.v1.live.nodes" }
+func FormerAccountSubject() string { return "weir.v1.live.account" }
 
 // ChunkSize is the length in bytes of the chunks of a snapshot, but for the last. The
 // broker takes up to 1 MiB a message.
@@ -79,6 +115,11 @@ func ChunkSubject(list string, epoch, version uint64, i int) string {
 func chunksOf(list string, epoch, version uint64) string {
 	return fmt.Sprintf("weir.v1.chunks.%s.%d.%d", token(list), epoch, version)
 }
+
+// IsChunk reports whether a subject is that of a chunk.
+func IsChunk(subject string) bool { return strings.HasPrefix(subject, chunksPrefix) }
+
+const chunksPrefix = "weir.v1.chunks."
 
 // ChunksSubject matches the chunks of a snapshot.
 func ChunksSubject(list string, epoch, version uint64) string {
@@ -156,6 +197,7 @@ type Settings struct {
 type Release struct {
 	Groups []string `json:"groups,omitempty"` // none: all nodes
 	Place
+	ID string `json:"id,omitempty"` // of the version; "": unknown
 	// Rehearse makes nodes count what the version would drop in addition to the one
 	// that they filter by.
 	Rehearse bool `json:"rehearse,omitempty"`
@@ -192,14 +234,26 @@ func (l ListState) For(groups []string) (want, rehearse Place, ok bool) {
 	return want, rehearse, ok
 }
 
+// IDOf returns the ID of the version at a place that is released, "" if it is not known.
+func (l ListState) IDOf(p Place) string {
+	for _, r := range l.Releases {
+		if r.Place == p {
+			return r.ID
+		}
+	}
+	return ""
+}
+
 // Catalog says which lists there are. The hub publishes it anew at intervals, so that
 // nodes notice when they are cut off.
 type Catalog struct {
-	Place              // counts catalogs
+	Place              // by the hub's clock, in milliseconds, and always after the last one
+	Seal   string      `json:"seal,omitempty"` // [SealPlace]
 	Issued time.Time   `json:"issued"`
 	MaxAge int64       `json:"max_age"` // seconds after which nodes report that they are stale
 	Lists  []ListState `json:"lists"`
 	Links  []Link      `json:"links,omitempty"`
+	Report bool        `json:"report,omitempty"` // nodes are to report soon: the hub has just started
 }
 
 // MaxRate returns the least rate of the links of some groups; 0: no bound.
@@ -216,6 +270,8 @@ func (c Catalog) MaxRate(groups []string) (least int64) {
 type Head struct {
 	List string `json:"list"`
 	Place
+	ID      string    `json:"id,omitempty"`   // of the version; "": unknown
+	Seal    string    `json:"seal,omitempty"` // [Version.Sealed]
 	Entries int       `json:"entries"`
 	Sum     string    `json:"sum"`               // of the entries: [snapshot.Sum]
 	Size    int       `json:"size"`              // in bytes, of the snapshot and the expiries after it
@@ -233,7 +289,10 @@ type Delta struct {
 	Epoch   uint64           `json:"epoch"`
 	From    uint64           `json:"from"`
 	To      uint64           `json:"to"`
-	Sum     string           `json:"sum"` // of the entries after the change
+	FromID  string           `json:"from_id,omitempty"` // "": unknown
+	ID      string           `json:"id,omitempty"`      // of the version after the change; "": unknown
+	Seal    string           `json:"seal,omitempty"`    // of that: [Version.Sealed]
+	Sum     string           `json:"sum"`               // of the entries after the change
 	Entries int              `json:"entries"`
 	Issued  time.Time        `json:"issued"`
 	Expires []Expiry         `json:"expires,omitempty"`

@@ -182,3 +182,41 @@ func TestFor(t *testing.T) {
 		t.Error("a list that is released to others")
 	}
 }
+
+// Texts of a node are of one line, and change nothing around them; counts that cannot be are
+// refused.
+func TestStatusIsPrintable(t *testing.T) {
+	const bad = "a\u202eb\nc\x1b[2J\u2028d\u0085"
+	const clean = "a\ufffdb\ufffdc\ufffd[2J\ufffdd\ufffd"
+	s := Status{Version: bad, Problems: []string{bad, "fine: größer"}, Lists: []ListStatus{{Name: bad, Error: bad, Rehearsal: &Rehearsal{Error: bad, Top: []Affected{{Source: bad, Entry: bad}}}}}}
+	text, err := MarshalStatus(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseStatus(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := got.Lists[0]
+	for i, have := range []string{got.Version, got.Problems[0], l.Name, l.Error, l.Rehearsal.Error, l.Rehearsal.Top[0].Source, l.Rehearsal.Top[0].Entry} {
+		if have != clean {
+			t.Errorf("%d: %q", i, have)
+		}
+	}
+	if got.Problems[1] != "fine: größer" {
+		t.Errorf("%q", got.Problems[1])
+	}
+	answer := map[string][]string{bad: {bad}}
+	if Printable(&answer); len(answer) != 1 || answer[clean][0] != clean {
+		t.Errorf("%q", answer)
+	}
+	for _, s := range []Status{{Passed: 1<<64 - 1}, {Dropped: 1 << 63}, {Lists: []ListStatus{{Rehearsal: &Rehearsal{Looked: 1 << 61}}}}} {
+		text, err := MarshalStatus(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseStatus(text); err == nil || !strings.Contains(err.Error(), "packets") {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}

@@ -76,16 +76,21 @@ type file struct {
 }
 
 const (
-	suffix    = ".digests"
-	temporary = ".tmp"
-	backlog   = 16 // slices waiting to be written
+	suffix  = ".digests"
+	backlog = 16 // slices waiting to be written
 )
+
+// leftOver reports whether a file was left over by a process that was killed while it
+// wrote a slice.
+func leftOver(name string) bool {
+	const formerly = ".tmp"
+	return strings.HasSuffix(name, suffix+".new") || strings.HasSuffix(name, suffix+formerly)
+}
 
 // OpenArchive opens the archive in a directory, which is created if needed.
 // Other files in it are left alone.
 func OpenArchive(c ArchiveConfig, log *slog.Logger) (*Archive, error) {
-	const owner = 0o700
-	if err := os.MkdirAll(c.Dir, owner); err != nil {
+	if err := durable.MkdirAll(c.Dir); err != nil {
 		return nil, fmt.Errorf("archive of digests: %w", err)
 	}
 	entries, err := os.ReadDir(c.Dir)
@@ -94,7 +99,7 @@ func OpenArchive(c ArchiveConfig, log *slog.Logger) (*Archive, error) {
 	}
 	a := &Archive{config: c, dir: c.Dir, log: log, queue: make(chan archived, backlog), done: make(chan struct{}), reading: make(chan struct{}, 1)}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), suffix+temporary) { // left over by a killed process
+		if leftOver(e.Name()) {
 			_ = os.Remove(filepath.Join(c.Dir, e.Name()))
 			continue
 		}
@@ -215,29 +220,13 @@ func fault(err error) string {
 func (a *Archive) save(s archived) error {
 	text := encode(s.Slice)
 	path := filepath.Join(a.dir, nameOf(s))
-	if err := writeFile(path+temporary, text); err != nil {
-		_ = os.Remove(path + temporary) // useless, and may fill a disk
-		return err
-	}
-	if err := errors.Join(os.Rename(path+temporary, path), durable.SyncDirectory(a.dir)); err != nil {
+	if err := durable.WriteFile(path, text); err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.add(file{s.Target, s.From, s.To, int64(len(text)), filepath.Base(path), false})
 	return nil
-}
-
-func writeFile(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }
 
 // tidy removes slices beyond the limits of age and size.
@@ -354,7 +343,7 @@ func (a *Archive) Close() error {
 // The encoding of a slice, in little-endian order:
 //
 //	 0  magic "WDGS"
-//	 4  version, 2: version 1 had another hash
+//	 4  version, 3: version 1 had another hash, and 2 covered checksums
 //	 5  zero, 3 bytes
 //	 8  seed, 32 bytes
 //	40  begin and end, 8 bytes each, in nanoseconds since 1970
@@ -365,7 +354,7 @@ func (a *Archive) Close() error {
 //
 // The checksum detects corruption, not forgery.
 const (
-	prefix      = "WDGS\x02\x00\x00\x00"
+	prefix      = "WDGS" + string(rune(digest.Version)) + "\x00\x00\x00"
 	headerLen   = 72
 	checksumLen = 8
 )

@@ -73,8 +73,8 @@ type Hop struct {
 type Trace struct {
 	Asked
 	Seen []Sight `json:"seen"` // in order of time
-	// Unknown are the nodes that did not answer or have no records of the
-	// packet's window.
+	// Unknown are the nodes that did not answer, have no records of the packet's
+	// window, or did not find it in digests that cover checksums.
 	Unknown []string `json:"unknown"`
 	// Path is the reverse path, from where the packet arrived, if the links are
 	// known. It ends where the packet was not seen.
@@ -220,7 +220,7 @@ func (a Asked) when() time.Time {
 
 // mostData is the part of a packet that nodes need, with the longest possible
 // options.
-const mostData = 40 + 8*256 + digest.LenV6
+const mostData = 40 + 8*256 + digest.MostV6
 
 // whole checks that the answer to a number of packets is complete.
 func whole(batches []*api.Traced, packets int) error {
@@ -242,22 +242,18 @@ func whole(batches []*api.Traced, packets int) error {
 // enter adds a node's answers.
 func (q Question) enter(traces []Trace, node string, answers []*api.Traced) {
 	for k := range traces {
-		t := &traces[k]
+		t, answer := &traces[k], answers[k/api.MaxTraced]
+		seen, recorded := false, false
 		end := t.when().Add(q.Window)
-		if !slices.ContainsFunc(answers[k/api.MaxTraced].Interfaces, func(i api.TracedInterface) bool {
-			return i.Since != nil && !i.Since.After(end)
-		}) {
-			t.Unknown = append(t.Unknown, node)
-		}
-	}
-	for batch, t := range answers {
-		for _, i := range t.Interfaces {
-			for k, p := range i.Packets {
-				if len(p.Slices) > 0 {
-					at := &traces[batch*api.MaxTraced+k]
-					at.Seen = append(at.Seen, Sight{node, i.Name, i.Netns, p.Slices, p.Chance})
-				}
+		for _, i := range answer.Interfaces {
+			if p := i.Packets[k%api.MaxTraced]; len(p.Slices) > 0 {
+				t.Seen = append(t.Seen, Sight{node, i.Name, i.Netns, p.Slices, p.Chance})
+				seen = true
 			}
+			recorded = recorded || i.Since != nil && !i.Since.After(end)
+		}
+		if !recorded || !seen && answer.Version < digest.Version {
+			t.Unknown = append(t.Unknown, node)
 		}
 	}
 }

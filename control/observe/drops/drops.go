@@ -124,6 +124,25 @@ func (h *History) join(before time.Time) {
 	h.slices = joined
 }
 
+// Last returns what was dropped of the flows that match, and in which slice any of them was last:
+// about when, and which of them had the most packets then. It reports false if none was.
+func (h *History) Last(match func(Flow) bool) (at time.Time, flow Flow, all Count, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.slices {
+		var most Count
+		for f, n := range s.Flows {
+			if !match(f) {
+				continue
+			}
+			if all = all.plus(n); !ok || s.End.After(at) || n.Packets > most.Packets {
+				at, flow, most, ok = s.End, f, n, true
+			}
+		}
+	}
+	return at, flow, all, ok
+}
+
 // Since returns what was dropped from about a time on: the slice that contains it is
 // included. Without any, it returns an empty interval at now.
 func (h *History) Since(from, now time.Time) Interval {

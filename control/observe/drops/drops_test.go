@@ -101,3 +101,30 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	t.Logf("%d slices, %d flows", len(h.slices), kept)
 }
+
+// Last finds the last drop of the flows that match, also in slices that were joined.
+func TestLast(t *testing.T) {
+	var h History
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	blocked, limited := Flow{Remote: a, Reason: verdict.Blocked, List: "drop"}, Flow{Remote: a, Reason: verdict.RateLimited}
+	add := func(at time.Duration, flows map[Flow]Count) {
+		h.Add(Interval{Begin: start.Add(at), End: start.Add(at + time.Second), Flows: flows})
+	}
+	of := func(addr netip.Addr) func(Flow) bool { return func(f Flow) bool { return f.Remote == addr } }
+	if _, _, _, ok := h.Last(of(a)); ok {
+		t.Error("found in an empty history")
+	}
+	add(0, map[Flow]Count{blocked: {Packets: 3}})
+	add(10*time.Minute, map[Flow]Count{blocked: {Packets: 2}, limited: {Packets: 7}})
+	for i := range 20 {
+		add(time.Duration(15+i)*time.Minute, map[Flow]Count{{Remote: b}: {Packets: 1}})
+	}
+	at, flow, all, ok := h.Last(of(a))
+	if !ok || at != start.Add(10*time.Minute+time.Second) || flow != limited || all.Packets != 12 {
+		t.Errorf("%v, %+v, %+v, %t", at, flow, all, ok)
+	}
+	if _, _, _, ok := h.Last(of(netip.MustParseAddr("192.0.2.3"))); ok {
+		t.Error("found what was never dropped")
+	}
+}

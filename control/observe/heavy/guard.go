@@ -41,6 +41,10 @@ type Guard struct {
 	// How long the action lasts after it was last above half of the threshold.
 	Duration quantity.Duration `yaml:"duration"`
 
+	// Spare what would cut off this host, as lists do: none of it is blocked, nor
+	// rate-limited below 1000 packets a second.
+	Guarded bool `yaml:"guard"`
+
 	// Memory of a window, of which there are two. Three quarters of it remember pairs of
 	// source and destination, about 1.8 of them a byte, until the window ends early. The
 	// rest, which each CPU has, counts.
@@ -54,7 +58,7 @@ const DefaultGuardMemory = 512 << 10
 func (g *Guard) SetDefaults() {
 	*g = Guard{
 		Key: g.Key, Distinct: Ports, Threshold: 64, Window: quantity.Duration(10 * time.Second),
-		Duration: quantity.Duration(time.Minute), Memory: DefaultGuardMemory,
+		Duration: quantity.Duration(time.Minute), Memory: DefaultGuardMemory, Guarded: true,
 	}
 }
 
@@ -95,7 +99,7 @@ func (g Guard) Spec() Spec {
 	return Spec{
 		Key: g.Key, Interval: g.Window, Threshold: Threshold{Rate: quantity.Rate{Value: rate}},
 		Action: g.Action, Limit: g.Limit, Duration: g.Duration,
-		Memory: g.Memory, guards: g.Distinct, least: uint64(g.Threshold),
+		Guarded: g.Guarded, Memory: g.Memory, guards: g.Distinct, least: uint64(g.Threshold),
 	}
 }
 

@@ -5,7 +5,9 @@ package heavy
 import (
 	"encoding"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,6 +53,10 @@ type Spec struct {
 	// half of the threshold.
 	Duration quantity.Duration `yaml:"duration"`
 
+	// Spare what would cut off this host, as lists do: no flow of it is blocked, and none is
+	// rate-limited below 1000 packets or 1 MB a second.
+	Guarded bool `yaml:"guard"`
+
 	// Memory of a bank for flows; each CPU of each interface has two.
 	Memory quantity.Size `yaml:"memory"`
 
@@ -81,7 +87,7 @@ const DefaultMemory = 256 << 10
 func (s *Spec) SetDefaults() {
 	*s = Spec{
 		Key: s.Key, Interval: quantity.Duration(time.Second), Threshold: Threshold{Share: 0.01},
-		Duration: quantity.Duration(time.Minute), Memory: DefaultMemory,
+		Duration: quantity.Duration(time.Minute), Memory: DefaultMemory, Guarded: true,
 	}
 }
 
@@ -196,6 +202,20 @@ type text interface {
 	encoding.TextUnmarshaler
 }
 
+// boolean is true or false as text.
+type boolean bool
+
+func (b boolean) MarshalText() ([]byte, error) { return strconv.AppendBool(nil, bool(b)), nil }
+
+func (b *boolean) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "true", "false":
+		*b = string(text) == "true"
+		return nil
+	}
+	return fmt.Errorf("%q: want true or false", text)
+}
+
 // field is a field of a Spec by its name in YAML and on the command line.
 type field struct {
 	name  string
@@ -205,7 +225,7 @@ type field struct {
 func (s *Spec) fields() []field {
 	return []field{
 		{"key", &s.Key}, {"unit", &s.Unit}, {"interval", &s.Interval}, {"threshold", &s.Threshold}, {"action", &s.Action},
-		{"limit", &s.Limit}, {"burst", &s.Burst}, {"duration", &s.Duration}, {"memory", &s.Memory},
+		{"limit", &s.Limit}, {"burst", &s.Burst}, {"duration", &s.Duration}, {"memory", &s.Memory}, {"guard", (*boolean)(&s.Guarded)},
 	}
 }
 
@@ -293,6 +313,7 @@ func (s Spec) String() string {
 		case f.name == "unit" && s.Unit == quantity.AnyUnit:
 		case f.name == "limit" && s.Limit == quantity.Rate{}:
 		case f.name == "burst" && s.Burst == 0:
+		case f.name == "guard" && s.Guarded:
 		default:
 			pairs = append(pairs, f.name+"="+string(value))
 		}
@@ -321,13 +342,17 @@ func (s Spec) Tracker() engine.Tracker {
 // its ">": the tracker's key distinguishes it from a source.
 func Name(k key.Key) string { return strings.TrimPrefix(k.String(), "> ") }
 
-// Limits describes what makes a flow heavy: "10kpps", "1% of packets", or both.
+// Limits describes what makes a flow heavy: "10kpps", or "10kpps and 1% of packets". With a
+// share alone, the rate is the least of a heavy hitter.
 func (s Spec) Limits() string {
 	if s.guards != packets {
 		return fmt.Sprintf("%d %v in %v", s.least, s.guards, s.Interval)
 	}
 	var parts []string
-	if r := s.Threshold.Rate; r.Value > 0 {
+	if r := s.Threshold.Rate; r.Value > 0 || s.Threshold.Share > 0 {
+		if r.Value == 0 {
+			r.Value = s.leastRate()
+		}
 		if r.Unit == quantity.AnyUnit {
 			r.Unit = map[sketch.Unit]quantity.Unit{sketch.Packets: quantity.Packets, sketch.Bytes: quantity.Bytes}[s.Counts()]
 		}
@@ -339,19 +364,34 @@ func (s Spec) Limits() string {
 	return strings.Join(parts, " and ")
 }
 
-// threshold is what makes a flow heavy in one interval.
-func (s Spec) threshold() sketch.Threshold {
+// threshold returns the limit above which a flow is heavy in an interval or, if that is
+// longer, in a time.
+func (s Spec) threshold(over time.Duration) sketch.Threshold {
+	t := s.nominal()
+	if i := time.Duration(s.Interval); over > i {
+		t.Units = uint64(math.Ceil(float64(t.Units) * float64(over) / float64(i)))
+	}
+	return t
+}
+
+// nominal returns the limit above which a flow is heavy in an interval of the nominal length.
+func (s Spec) nominal() sketch.Threshold {
 	if s.guards != packets {
 		return sketch.Threshold{Units: s.least}
 	}
 	units, share := s.Threshold.Rate.PerSecond(), float64(s.Threshold.Share)
 	if units == 0 && share > 0 {
-		units = leastPackets
-		if s.Counts() == sketch.Bytes {
-			units = leastBytes
-		}
+		units = s.leastRate()
 	}
 	return sketch.Threshold{Units: uint64(units * s.Interval.Seconds()), Share: share}
+}
+
+// leastRate is the rate in units a second below which no flow is heavy by a share alone.
+func (s Spec) leastRate() float64 {
+	if s.Counts() == sketch.Bytes {
+		return leastBytes
+	}
+	return leastPackets
 }
 
 // penalty is the penalty of a flow that is heavy now.

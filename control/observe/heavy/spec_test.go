@@ -130,8 +130,8 @@ func TestThreshold(t *testing.T) {
 		"key=src,threshold=0.00001%":                    {Units: leastPackets, Share: 1e-7},
 	} {
 		s, err := Parse(text)
-		if err != nil || s.threshold() != want {
-			t.Errorf("%s: %+v, %v; want %+v", text, s.threshold(), err, want)
+		if err != nil || s.threshold(0) != want {
+			t.Errorf("%s: %+v, %v; want %+v", text, s.threshold(0), err, want)
 		}
 	}
 }
@@ -160,13 +160,13 @@ func TestCounts(t *testing.T) {
 		unit   sketch.Unit
 		limits string
 	}{
-		"key=src":                                                      {sketch.Packets, "1% of packets"},
-		"key=src,unit=bytes":                                           {sketch.Bytes, "1% of bytes"},
+		"key=src":                                                      {sketch.Packets, "100pps and 1% of packets"},
+		"key=src,unit=bytes":                                           {sketch.Bytes, "100kB/s and 1% of bytes"},
 		"key=src,unit=bytes,threshold=10k/s":                           {sketch.Bytes, "10kB/s"},
 		"key=src,threshold=10k/s":                                      {sketch.Packets, "10kpps"},
 		"key=src,threshold=10Mbit/s":                                   {sketch.Bytes, "10Mbit/s"},
 		"key=src,threshold=10Mbit/s+1%":                                {sketch.Bytes, "10Mbit/s and 1% of bytes"},
-		"key=src,threshold=1%,action=limit,limit=10MB/s":               {sketch.Bytes, "1% of bytes"},
+		"key=src,threshold=1%,action=limit,limit=10MB/s":               {sketch.Bytes, "100kB/s and 1% of bytes"},
 		"key=src,threshold=10Mbit/s,unit=bytes,action=limit,limit=5/s": {sketch.Bytes, "10Mbit/s"},
 	} {
 		s, err := Parse(text)

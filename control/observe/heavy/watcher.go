@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"time"
 
 	"weir/control/engine"
-	"weir/filter/penalty"
+	"weir/filter/digest"
+	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -17,9 +19,10 @@ import (
 // Flow is a flow in a report.
 type Flow struct {
 	sketch.Flow
-	Heavy bool
-	State Action        // the penalty, if it has one
-	Until time.Duration // its end, by the kernel's monotonic clock
+	Heavy   bool
+	State   Action        // the penalty, if it has one
+	Until   time.Duration // its end, by the kernel's monotonic clock
+	CutsOff string        // what a penalty would cut off: there is none, or a milder one
 }
 
 // Role is what a tracker is for.
@@ -61,20 +64,33 @@ type Report struct {
 
 // Event says that a flow became heavy, or was released.
 type Event struct {
-	Spec     Spec
-	Flow     sketch.Flow
-	Released bool
-	Unmet    bool // there was no room for the penalty
+	Spec      Spec
+	Flow      sketch.Flow
+	Over      time.Duration // the time that Flow was counted over
+	Released  bool
+	Unmet     bool   // there was no room for the penalty; if there is later, another event says so
+	Forgotten bool   // with Released: there are too many heavy hitters to remember it
+	CutsOff   string // what a penalty would cut off, as in "the gateway 192.0.2.1"; "": nothing
 }
 
 func (e Event) String() string {
 	switch {
 	case e.Released:
 		return fmt.Sprintf("%v is released", Name(e.Flow.Key))
+	case e.CutsOff != "":
+		return fmt.Sprintf("%v is heavy, but a penalty would cut off %s", Name(e.Flow.Key), e.CutsOff)
 	case e.Unmet:
 		return fmt.Sprintf("%v is heavy, but there is no room for another penalty", Name(e.Flow.Key))
 	}
 	return fmt.Sprintf("%v is heavy", Name(e.Flow.Key))
+}
+
+// Discarded says how many intervals of a tracker were not judged, since the watcher was
+// held up for too long.
+type Discarded struct {
+	Spec      Spec
+	Intervals int
+	Longest   time.Duration
 }
 
 // Tick is how often Watcher.Tick is to be called: it bounds the time from when a
@@ -85,8 +101,23 @@ const Tick = 100 * time.Millisecond
 // banks at the end of each interval, and sets penalties of flows that are heavy by
 // exact counts, all interfaces and CPUs together. It is not safe for concurrent use.
 // An interface must have only one.
+//
+// A bank has the time when it began to count, which outlives the process. Counts are
+// compared with a threshold for the time that they were counted over; those of a longer
+// time than longest returns, or of an unknown one, are discarded. So it neither punishes nor
+// reports a flow below the threshold, wherever it was held up, and for how long.
 type Watcher struct {
 	trackers []*tracker
+	grace    func() // waits until no program counts in banks that are idle now
+
+	cutsOff  CutsOff                // nil: nothing is protected
+	peers    []key.Key              // of the packets that are
+	replaced uint64                 // penalties
+	reviewed map[*loader.Stats]bool // interfaces whose penalties are judged by these
+	sparing  map[*loader.Stats]bool // interfaces whose programs spare these
+
+	unknown   map[uint64]time.Duration // penalties that no flow was found for, and when they expire
+	penalized map[*loader.Stats]int    // the numbers of penalties when all were known
 }
 
 type tracker struct {
@@ -96,26 +127,27 @@ type tracker struct {
 	began    time.Duration // start of this interval
 	previous uint64        // units in the previous interval
 	before   uint64        // units in the interval before that
+	known    bool          // previous is: an interval has ended, and the watcher has looked since
 	early    bool          // this interval ends early: see full
 	started  map[*loader.Stats]bool
 	penal    map[uint64]*punished
 	last     *Report
-}
+	read     bool // the idle banks are those of last
 
-// punished is a flow that has a penalty.
-type punished struct {
-	sketch.Flow
-	until  time.Duration
-	active bool // on an interface at least: there was room for it
+	discarded Discarded // since Watcher.Discarded was called
 }
 
 // NewWatcher returns a watcher of these trackers, which must be those of the
 // generations, in their order.
 func NewWatcher(trackers []Watched) *Watcher {
-	w := &Watcher{}
+	w := &Watcher{grace: loader.Grace, reviewed: make(map[*loader.Stats]bool), sparing: make(map[*loader.Stats]bool), unknown: make(map[uint64]time.Duration)}
 	for _, t := range trackers {
+		first := 4 * t.leastSpare()
+		if t.Guard() && t.Memory >= roomy {
+			first = t.leastSpare() // so that all of a scan is counted exactly
+		}
 		w.trackers = append(w.trackers, &tracker{
-			Watched: t, spare: 4 * t.leastSpare(),
+			Watched: t, spare: first,
 			started: make(map[*loader.Stats]bool), penal: make(map[uint64]*punished),
 		})
 	}
@@ -132,12 +164,30 @@ func (w *Watcher) Last() []*Report {
 	return last
 }
 
+// Discarded returns the trackers of which intervals were discarded since it was called last.
+// Those of an earlier watcher, which may have been gone for long, do not count.
+func (w *Watcher) Discarded() (all []Discarded) {
+	for _, t := range w.trackers {
+		if d := t.discarded; d.Intervals > 0 {
+			d.Spec, t.discarded = t.Spec, Discarded{}
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// discard counts an interval that is discarded.
+func (t *tracker) discard(over time.Duration) {
+	t.discarded.Intervals++
+	t.discarded.Longest = max(t.discarded.Longest, over)
+}
+
 // Interval calls read with the banks of the last interval of a tracker of heavy
-// hitters, and the length of that. It reports false if there is no such tracker, or no
-// interval has ended yet.
+// hitters, and the length of that. It reports false if there is no such tracker, if no
+// interval has ended yet, or if the last one was discarded.
 func (w *Watcher) Interval(g *engine.Generation, stats []*loader.Stats, k Key, unit sketch.Unit, read func(time.Duration, []*sketch.Bank)) bool {
 	for i, t := range w.trackers {
-		if t.Role != Hitters || t.Key != k || t.Counts() != unit || t.last == nil {
+		if t.Role != Hitters || t.Key != k || t.Counts() != unit || !t.read {
 			continue
 		}
 		on := open(g, stats)
@@ -151,15 +201,35 @@ func (w *Watcher) Interval(g *engine.Generation, stats []*loader.Stats, k Key, u
 	return false
 }
 
-// Tick does what is due at this time of the kernel's monotonic clock. It returns the
-// reports of the trackers whose interval has ended, and the events of flows.
-func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {
+// Tick does what is due by the kernel's monotonic clock. It returns the reports of the
+// trackers whose interval has ended, and the events of flows.
+func (w *Watcher) Tick(clock func() time.Duration, g *engine.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {
 	on := open(g, stats)
 	defer on.close()
+	return w.tick(clock, on)
+}
+
+func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Report, events []Event) {
+	renewed := false
+	for i, t := range w.trackers {
+		if t.renew(i, clock, on) {
+			renewed = true
+			events = append(events, t.release(clock())...) // who is below the threshold stays released
+		}
+	}
+	if renewed {
+		w.grace()
+	}
+	events = append(events, w.review(clock(), on)...)
+	w.arm(on)
+	events = append(events, w.adopt(clock(), on)...)
 	ended := make([]bool, len(w.trackers))
 	any := false
+	now := clock()
 	for i, t := range w.trackers {
-		if t.began == 0 {
+		if len(on) > 0 {
+			t.began = on.began(i)
+		} else if t.began == 0 {
 			t.began = now
 		}
 		t.early = t.full(i, on)
@@ -169,49 +239,73 @@ func (w *Watcher) Tick(now time.Duration, g *engine.Generation, stats []*loader.
 	// Penalties do not wait for the end of the interval.
 	for i, t := range w.trackers {
 		if (t.Action != ReportOnly || t.Guard()) && !ended[i] {
-			flows, heavy := t.sofar(i, on)
-			events = append(events, t.punish(now, flows, heavy, on)...)
+			flows, heavy, now := t.sofar(i, clock, on)
+			events = append(events, w.punish(t, now, now-t.began, flows, heavy, on)...)
 		}
 		t.start(i, on)
 	}
 	if any {
 		for i, t := range w.trackers {
 			if ended[i] {
-				t.exchange(i, on)
+				t.exchange(i, clock, on)
 			}
 		}
-		loader.Grace() // what still counted in the banks that are read now is through
+		w.grace() // what still counted in the banks that are read now is through
 		for i, t := range w.trackers {
 			if !ended[i] {
 				continue
 			}
+			now := clock() // they have counted until now at most
 			r := t.report(now, i, on)
+			if r == nil {
+				events = append(events, t.release(now)...)
+				continue
+			}
 			if t.Role == Hitters {
-				events = append(events, t.punish(now, r.flows(), r.Heavy, on)...)
+				events = append(events, w.punish(t, now, r.Interval, r.flows(), r.Heavy, on)...)
 				events = append(events, t.release(now)...)
 				t.mark(r)
 			}
 			t.last = r
 			reports = append(reports, r)
 		}
-		tidy(now, on)
+		w.tidy(now, on)
 	}
 	return reports, events
+}
+
+// memory holds the counters of an interface's trackers.
+type memory interface {
+	Threshold(tracker int) loader.Threshold
+	SetThreshold(tracker int, t loader.Threshold)
+	SourceHash(tracker int, src netip.Addr) uint64
+	Banks(tracker, bank int) []*sketch.Bank // of each CPU
+	Pairs(tracker, bank int) *digest.Filter // nil: the tracker is no guard's
+	Active(tracker int) (bank int)
+	Began(tracker, bank int) time.Duration
+	Exchange(tracker int)
+	SetPenalized(n int)
+	Penalized() int
+	Hash(tracker int, k key.Key) uint64
+	Close() error
 }
 
 // interfaces are the trackers of all interfaces, open for one tick.
 type interfaces []interfaceTrackers
 
 type interfaceTrackers struct {
-	*engine.Trackers
-	stats *loader.Stats
+	memory
+	cpus      int
+	penalties []uint64
+	windows   []uint64
+	stats     *loader.Stats
 }
 
 // open opens the generation's trackers on the interfaces that have them.
 func open(g *engine.Generation, stats []*loader.Stats) (on interfaces) {
 	for _, s := range stats {
 		if t, err := g.OpenTrackers(s); err == nil {
-			on = append(on, interfaceTrackers{t, s})
+			on = append(on, interfaceTrackers{t, t.CPUs, t.Penalties, t.Windows, s})
 		}
 	}
 	return on
@@ -221,6 +315,23 @@ func (on interfaces) close() {
 	for _, i := range on {
 		i.Close() // if it fails, the memory leaks
 	}
+}
+
+// began returns when the first of the banks that count tracker i began to.
+func (on interfaces) began(i int) time.Duration {
+	first := time.Duration(math.MaxInt64)
+	for _, c := range on {
+		first = min(first, c.Began(i, c.Active(i)))
+	}
+	return first
+}
+
+// cpus returns the number of banks that count for a tracker.
+func (on interfaces) cpus() (n int) {
+	for _, c := range on {
+		n += c.cpus
+	}
+	return n
 }
 
 // active returns the banks of tracker i that count, of all interfaces and CPUs.
@@ -241,16 +352,13 @@ func (on interfaces) idle(i int) (all []*sketch.Bank) {
 
 // start sets the admission of programs that have begun to count without one.
 func (t *tracker) start(i int, on interfaces) {
-	banks := 0
-	for _, c := range on {
-		banks += c.CPUs
-	}
+	banks := on.cpus()
 	for _, c := range on {
 		if t.started[c.stats] {
 			continue
 		}
 		for _, b := range c.Banks(i, c.Active(i)) {
-			t.admit(b, banks)
+			t.admit(b, banks, c.cpus)
 		}
 		t.started[c.stats] = true
 	}
@@ -263,14 +371,16 @@ func (t *tracker) start(i int, on interfaces) {
 
 // admit sets from how many units on flows enter the memory of a bank: low enough to
 // miss no heavy hitter, and lower while there is room, so that the largest flows are
-// counted exactly even if none is heavy.
-func (t *tracker) admit(b *sketch.Bank, banks int) {
+// counted exactly even if none is heavy. It also sets by which step programs report them, on
+// one of the CPUs of an interface.
+func (t *tracker) admit(b *sketch.Bank, banks, cpus int) {
 	if t.Role == Learning {
 		b.Admit(math.MaxUint64, 0)
 	} else {
-		b.Admit(t.threshold().Admission(t.previous, banks))
+		b.Admit(t.threshold(0).Admission(t.previous, banks))
 	}
 	b.SetSpare(t.spare)
+	b.SetStep(t.step(cpus))
 }
 
 // leastSpare is the minimum of a tracker's spare: two packets.
@@ -281,15 +391,71 @@ func (s Spec) leastSpare() uint64 {
 	return 2
 }
 
-// sofar returns the flows that may have enough in the current interval to be
-// punished, and the units from which on they are heavy already: by the traffic of the previous interval, if that was
-// more.
-func (t *tracker) sofar(i int, on interfaces) (flows []sketch.Flow, heavy uint64) {
+// renew makes the programs count in empty banks where they have counted for a time that is
+// unknown, or too long for their counts to be judged: the watcher has not looked meanwhile. It
+// reports whether there were any.
+func (t *tracker) renew(i int, clock func() time.Duration, on interfaces) (renewed bool) {
+	var lost time.Duration
+	for _, c := range on {
+		at, now := c.Began(i, c.Active(i)), clock()
+		if 0 < at && at <= now && now-at <= t.longest() {
+			continue
+		}
+		if 0 < at && at <= now && t.started[c.stats] {
+			lost = max(lost, now-at)
+		}
+		for _, b := range c.Banks(i, 1-c.Active(i)) {
+			b.Reset()
+			t.admit(b, on.cpus(), c.cpus)
+		}
+		t.exchangeOn(c, i, clock)
+		renewed, t.read, t.known = true, false, false
+	}
+	if lost > 0 {
+		t.discard(lost)
+	}
+	return renewed
+}
+
+// exchangeOn makes the programs of an interface count in the idle banks, which are prepared.
+func (t *tracker) exchangeOn(c interfaceTrackers, i int, clock func() time.Duration) {
+	if p := c.Pairs(i, 1-c.Active(i)); p != nil {
+		p.Clear()
+	}
+	at := clock() // before they do: a bank has counted for no longer than it says
+	for _, b := range c.Banks(i, 1-c.Active(i)) {
+		b.Begin(at)
+	}
+	c.Exchange(i)
+}
+
+// longest returns the maximum time over which counts are judged. A watcher that looks each
+// [Tick] exceeds it only if it is held up.
+func (w Watched) longest() time.Duration {
+	if w.Role != Hitters {
+		return time.Hour // it punishes no flow, and its reports say their time
+	}
+	return time.Duration(w.Interval) + max(time.Duration(w.Interval)/2, 2*Tick)
+}
+
+// sofar returns the flows that may have enough in the current interval to be punished, the
+// units from which on they are heavy already, and until when they were counted. By a share
+// they are heavy by the traffic of the previous interval, if that was more.
+func (t *tracker) sofar(i int, clock func() time.Duration, on interfaces) (flows []sketch.Flow, heavy uint64, now time.Duration) {
+	if t.Threshold.Share > 0 && !t.known {
+		return nil, 0, clock() // a share of a part of an interval is no share of the interval
+	}
 	banks := on.active(i)
-	heavy = t.threshold().Heavy(max(total(banks), t.previous), t.previous)
+	heavy = t.threshold(0).Heavy(max(total(banks), t.previous), t.previous)
 	// One of C banks has counted a C-th of what a flow has to have.
 	least := uint64(hysteresis*float64(heavy)) / uint64(max(1, len(banks)))
-	return sketch.MergeFrom(least, banks...), heavy
+	flows = sketch.MergeFrom(least, banks...)
+	// The clock is read last: they have counted for no longer than it says.
+	units, now := total(banks), clock()
+	if now-t.began > t.longest() {
+		return nil, 0, now
+	}
+	return flows, t.threshold(now-t.began).Heavy(max(units, t.previous), t.previous), now
 }
 
 func total(banks []*sketch.Bank) (units uint64) {
@@ -301,20 +467,23 @@ func total(banks []*sketch.Bank) (units uint64) {
 
 // exchange prepares the idle banks, with the flows that last, and makes the programs
 // count in them.
-func (t *tracker) exchange(i int, on interfaces) {
+func (t *tracker) exchange(i int, clock func() time.Duration, on interfaces) {
 	banks, idle := on.active(i), on.idle(i)
-	units := total(banks)
-	heavy := t.threshold().Heavy(units, t.previous)
+	units, over := total(banks), clock()-t.began
+	heavy := t.threshold(over).Heavy(units, t.previous)
 	t.adapt(banks)
 	heavy = min(heavy, 2*t.spare)
 	lasting := make(map[uint64]bool)
 	for _, f := range sketch.Merge(banks...) {
 		lasting[f.Hash] = f.Lasts(t.Counts(), heavy)
 	}
-	t.before, t.previous = t.previous, units
+	if nominal := time.Duration(t.Interval); over > nominal {
+		units = uint64(float64(units) * float64(nominal) / float64(over))
+	}
+	t.before, t.previous, t.known = t.previous, units, len(on) > 0
 	for j, b := range idle {
 		b.Reset()
-		t.admit(b, len(idle))
+		t.admit(b, len(idle), on[0].cpus)
 		for f := range banks[j].Flows() {
 			if lasting[f.Hash] {
 				b.Keep(f) // without room, it passes the sketch again
@@ -322,16 +491,17 @@ func (t *tracker) exchange(i int, on interfaces) {
 		}
 	}
 	for _, c := range on {
-		if p := c.Pairs(i, 1-c.Active(i)); p != nil {
-			p.Clear()
-		}
-		c.Exchange(i)
+		t.exchangeOn(c, i, clock)
 	}
 }
 
 // maxKept bounds the flows of all banks together, which are merged at each
 // interval. Those of learning are bounded by their memory.
 const maxKept = 2048
+
+// roomy is the memory from which on a guard's flow memory has room for all sources that begin
+// a few conversations, in an interval of usual traffic.
+const roomy = 128 << 10
 
 // adapt changes spare so that the flow memory is well filled, but has room to spare.
 func (t *tracker) adapt(banks []*sketch.Bank) {
@@ -354,10 +524,15 @@ func (t *tracker) adapt(banks []*sketch.Bank) {
 	}
 }
 
-// report reads the banks that have stopped counting.
+// report reads the banks that have stopped counting, at the latest now. It returns nil if
+// they may have counted for too long.
 func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	r := &Report{Spec: t.Spec, Role: t.Role, Interval: now - t.began, Full: t.early}
-	t.began = now
+	t.began = now // which the banks say, if there are any
+	if t.read = r.Interval <= t.longest(); !t.read {
+		t.discard(r.Interval)
+		return nil
+	}
 	banks := on.idle(i)
 	for _, b := range banks {
 		r.Packets += b.Packets()
@@ -376,7 +551,7 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	if t.Counts() == sketch.Bytes {
 		units = r.Bytes
 	}
-	r.Heavy = t.threshold().Heavy(units, t.before)
+	r.Heavy = t.threshold(r.Interval).Heavy(units, t.before)
 	for i := range r.Flows {
 		n := r.Flows[i].Estimate(t.Counts())
 		if t.Guard() { // the noise of a flood is no scan
@@ -398,45 +573,6 @@ func (r *Report) flows() []sketch.Flow {
 	return flows
 }
 
-// punish sets penalties of flows that are heavy by exact counts, and extends those of
-// flows that have not calmed down.
-func (t *tracker) punish(now time.Duration, flows []sketch.Flow, heavy uint64, on interfaces) (events []Event) {
-	var set []*punished
-	for _, f := range flows {
-		n := float64(f.Exact(t.Counts()))
-		p := t.penal[f.Hash]
-		switch {
-		case p != nil && n >= hysteresis*float64(heavy):
-			p.Flow, p.until = f, now+time.Duration(t.Duration)
-			set = append(set, p)
-		case p == nil && n >= float64(heavy):
-			p = &punished{Flow: f, until: now + time.Duration(t.Duration)}
-			t.penal[f.Hash] = p
-			set = append(set, p)
-			events = append(events, Event{Spec: t.Spec, Flow: f})
-		}
-	}
-	if t.Action == ReportOnly || len(set) == 0 {
-		return events
-	}
-	unmet := make(map[uint64]bool)
-	for _, c := range on {
-		table := table(c)
-		for _, p := range set {
-			if table.Set(p.Hash, t.penalty(now)) {
-				p.active = true
-			} else {
-				unmet[p.Hash] = true
-			}
-		}
-		c.SetPenalized(table.Len())
-	}
-	for i := range events {
-		events[i].Unmet = unmet[events[i].Flow.Hash]
-	}
-	return events
-}
-
 // Penalties returns the active penalties, in the order of their trackers.
 func (w *Watcher) Penalties(now time.Duration) (all []verdict.Penalty) {
 	for _, t := range w.trackers {
@@ -448,52 +584,11 @@ func (w *Watcher) Penalties(now time.Duration) (all []verdict.Penalty) {
 			if p.until <= now || !p.active {
 				continue
 			}
-			active := t.penalty(now)
-			active.Until = p.until
-			all = append(all, verdict.Penalty{Flow: p.Key, Penalty: active})
+			if x, ok := t.sentence(p, now); ok {
+				all = append(all, verdict.Penalty{Flow: p.Key, Penalty: x})
+			}
 		}
-		slices.SortFunc(all[first:], func(a, b verdict.Penalty) int { return cmp.Compare(a.Flow.String(), b.Flow.String()) })
+		slices.SortFunc(all[first:], func(a, b verdict.Penalty) int { return compareFlows(a.Flow, b.Flow) })
 	}
 	return all
-}
-
-// release forgets the flows whose penalty has ended.
-func (t *tracker) release(now time.Duration) (events []Event) {
-	for h, p := range t.penal {
-		if now >= p.until {
-			delete(t.penal, h)
-			events = append(events, Event{Spec: t.Spec, Flow: p.Flow, Released: true})
-		}
-	}
-	return events
-}
-
-// mark adds penalties to a report.
-func (t *tracker) mark(r *Report) {
-	if t.Action == ReportOnly {
-		return
-	}
-	for i := range r.Flows {
-		if p := t.penal[r.Flows[i].Hash]; p != nil {
-			r.Flows[i].State, r.Flows[i].Until = t.Action, p.until
-		}
-	}
-}
-
-// tidy removes expired penalties.
-func tidy(now time.Duration, on interfaces) {
-	for _, c := range on {
-		if table := table(c); table.Len() > 0 {
-			table.Expire(now)
-			c.SetPenalized(table.Len())
-		}
-	}
-}
-
-func table(c interfaceTrackers) *penalty.Table {
-	t, err := penalty.NewTable(c.Penalties)
-	if err != nil {
-		panic(err) // the map has whole buckets
-	}
-	return t
 }

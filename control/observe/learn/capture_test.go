@@ -35,8 +35,7 @@ func TestCaptures(t *testing.T) {
 			const entries, filters = 10_000, 200 // of each family, all of IPv4
 			var predicted, uniform, with, without float64
 			for n := range uint64(filters) {
-				s := seededSet(t, hash.Nth(2, n), entries, 8, c.hot, src32, six)
-				fill(t, s, 2*entries-2)
+				s := filledSet(t, hash.Nth(2, n), 2*entries-2, entries, 8, c.hot, src32, six)
 				plain := lookUp(s.Lookup, packets)
 				w := New(Config{Elements: c.hot, Trackers: []key.Shape{src32, six}}).Learn(i, s)
 				if _, err := Publish(s, w, func() {}); err != nil {

@@ -13,6 +13,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/tests/seed"
 )
 
 const (
@@ -24,10 +25,12 @@ const (
 // key in each that no test uses.
 func newSet(t testing.TB, n int, bitsPerKey float64, hot int, shapes ...key.Shape) *membership.Set {
 	t.Helper()
-	return seededSet(t, 1, n, bitsPerKey, hot, shapes...)
+	return filledSet(t, 1, 0, n, bitsPerKey, hot, shapes...)
 }
 
-func seededSet(t testing.TB, seed uint64, n int, bitsPerKey float64, hot int, shapes ...key.Shape) *membership.Set {
+// filledSet is newSet with a seed, and filled: it has that many sources of IPv4 that no test
+// uses.
+func filledSet(t testing.TB, seed uint64, filled, n int, bitsPerKey float64, hot int, shapes ...key.Shape) *membership.Set {
 	t.Helper()
 	census := membership.Census{Keys: make(map[key.Shape]int)}
 	for _, s := range shapes {
@@ -43,6 +46,15 @@ func seededSet(t testing.TB, seed uint64, n int, bitsPerKey float64, hot int, sh
 		t.Fatal(err)
 	}
 	s.Listed = func(key.Key) bool { return false }
+	c := membership.Column{Shape: src32, Lists: make([]uint16, filled)}
+	for i := range filled {
+		c.Keys, c.Lists[i] = source(1<<31+1+i).Append(c.Keys), 1
+	}
+	if filled > 0 {
+		if err := s.Fill([]membership.Column{c}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, shape := range shapes {
 		k, _ := shape.Of(key.Tuple{Src: address(shape.V6(), 1<<31), Dst: address(shape.V6(), 1<<31), HasPorts: true})
 		if err := s.Add(k, 1); err != nil {
@@ -240,12 +252,13 @@ func TestColdElementsLeave(t *testing.T) {
 
 // The same intervals result in the same weights, even with ties.
 func TestLearnIsDetermined(t *testing.T) {
+	random := seed.New(t)
 	s := newSet(t, 1000, 14, 0, src32, src24)
 	var first []Weight
 	for range 5 {
 		l := New(Config{Elements: 50, Trackers: []key.Shape{src32}})
 		i := Interval{Length: time.Second, Packets: 1e6}
-		for _, f := range rand.Perm(300) {
+		for _, f := range random.Perm(300) {
 			i.Flows = append(i.Flows, Flow{source(f * 100), uint64(1000 * (1 + f%3))})
 		}
 		w := l.Learn(i, s)

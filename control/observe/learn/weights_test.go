@@ -143,8 +143,7 @@ func zipf(n int, exponent, packets float64) []float64 {
 // many times lower than without.
 func TestImprovementForZipf(t *testing.T) {
 	const flows, entries = 4_000_000, 1_000_000
-	s := newSet(t, entries, 14, DefaultElements, src32)
-	fill(t, s, entries-1)
+	s := filledSet(t, 1, entries-1, entries, 14, DefaultElements, src32)
 	packets := zipf(flows, 1.2, 1e12)
 	// At best, no packet of a hot flow is a false positive.
 	best := 0.
@@ -167,16 +166,6 @@ func TestImprovementForZipf(t *testing.T) {
 	}
 }
 
-// fill adds n sources that no test uses.
-func fill(t testing.TB, s *membership.Set, n int) {
-	t.Helper()
-	for i := range n {
-		if err := s.Add(source(1<<31+1+i), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // The predicted rate is that of filters with the weights published, over all
 // packets of all flows but the hottest. A false positive of one of those, which
 // occurs once in thousands of filters, outweighs all others; they are left out
@@ -191,8 +180,7 @@ func TestPredictedIsMeasured(t *testing.T) {
 	}
 	var predicted, uniform, measured float64
 	for n := range uint64(filters) {
-		s := seededSet(t, hash.Nth(1, n), entries, 10, hot, src32)
-		fill(t, s, entries-1)
+		s := filledSet(t, hash.Nth(1, n), entries-1, entries, 10, hot, src32)
 		w := New(Config{Elements: hot, Trackers: []key.Shape{src32}}).Learn(i, s)
 		p, err := Publish(s, w, func() { t.Error("waiting although no listed key has a weight") })
 		if err != nil || p.Refused > hot/50 {

@@ -150,11 +150,11 @@ func (a *account) policed() *metrics.Policed {
 // addFirst adds by how much the counts of new flows have grown since they were last seen.
 func (a *account) addFirst(now loader.FirstCounts, seen *loader.FirstCounts) {
 	for i := range now.Flows {
-		a.first.Flows[i] += grown(now.Flows[i], &seen.Flows[i])
-		a.first.Events[i] += grown(now.Events[i], &seen.Events[i])
-		a.first.Suppressed[i] += grown(now.Suppressed[i], &seen.Suppressed[i])
+		a.first.Flows[i] += grownAnew(now.Flows[i], &seen.Flows[i])
+		a.first.Events[i] += grownAnew(now.Events[i], &seen.Events[i])
+		a.first.Suppressed[i] += grownAnew(now.Suppressed[i], &seen.Suppressed[i])
 	}
-	a.first.Full += grown(now.Full, &seen.Full)
+	a.first.Full += grownAnew(now.Full, &seen.Full)
 }
 
 // addInner adds by how much the counts of headers in tunnels have grown.
@@ -319,7 +319,7 @@ func (m *Meter) advance(a *account) {
 	}
 	if p, ok := a.stats.Policed(); ok {
 		for i, c := range p.Outcomes {
-			a.outcomes[i] = sum(a.outcomes[i], since(c, &a.seenPoliced[i]))
+			a.outcomes[i] = sum(a.outcomes[i], sinceAnew(c, &a.seenPoliced[i]))
 		}
 	}
 	if c, ok := a.stats.FirstCounts(); ok {
@@ -356,8 +356,9 @@ func (a *account) counts() []metrics.Count {
 	return all
 }
 
-// since returns by how much a counter has grown since it was last seen. While its
-// memory is being exchanged, it may be a little behind; it catches up.
+// since returns by how much a counter has grown since it was last seen. Its memory is never
+// replaced, or by memory that goes on with its count: that may be a little behind, and
+// catches up.
 func since(now loader.Counter, seen *loader.Counter) loader.Counter {
 	return loader.Counter{Packets: grown(now.Packets, &seen.Packets), Bytes: grown(now.Bytes, &seen.Bytes)}
 }
@@ -366,6 +367,18 @@ func grown(now uint64, seen *uint64) uint64 {
 	n := max(now, *seen) - *seen
 	*seen += n
 	return n
+}
+
+// sinceAnew is since for a counter that begins with 0 where its memory is replaced.
+func sinceAnew(now loader.Counter, seen *loader.Counter) loader.Counter {
+	return loader.Counter{Packets: grownAnew(now.Packets, &seen.Packets), Bytes: grownAnew(now.Bytes, &seen.Bytes)}
+}
+
+func grownAnew(now uint64, seen *uint64) uint64 {
+	if now < *seen {
+		*seen = 0
+	}
+	return grown(now, seen)
 }
 
 func sum(a, b loader.Counter) loader.Counter {

@@ -11,7 +11,6 @@
 //	                 bits a key   absent    present
 //	weir                  14.66   9.7 ns    14.4 ns
 //	bits-and-blooms       14.38  49.8 ns    55.4 ns
-//	blobloom              16.00  13.6 ns    11.8 ns
 package filters
 
 import (
@@ -25,13 +24,12 @@ import (
 	"time"
 
 	"github.com/bits-and-blooms/bloom/v3"
-	"github.com/cespare/xxhash/v2"
-	"github.com/greatroar/blobloom"
 
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/tests/seed"
 )
 
 // What the filters are made for.
@@ -50,13 +48,12 @@ type contender struct {
 }
 
 // contenders are made anew, and empty, the cascade first.
-func contenders() []contender { return []contender{cascade(), bitsAndBlooms(), blobBloom()} }
+func contenders(r *rand.Rand) []contender { return []contender{cascade(r.Uint64()), bitsAndBlooms()} }
 
 // cascade is weir's, of as few lines as reach the rate with the best number of
-// bits in the second line. Its keys are hashed by XXH64 under a secret seed. Its
+// bits in the second line. Its keys are hashed by XXH64 under a secret. Its
 // insertion counts, so that keys can be removed; that of the others does not.
-func cascade() contender {
-	seed := rand.Uint64()
+func cascade(secret uint64) contender {
 	lines := 1 + uint32(sort.Search(math.MaxInt32, func(i int) bool {
 		return fpr.BestCascade(listed, uint32(i+1), fpr.MaxFurther).Rate(listed) <= rate
 	}))
@@ -67,12 +64,12 @@ func cascade() contender {
 		bits: l.Bits(),
 		insert: func(keys []byte) {
 			for ; len(keys) > 0; keys = keys[key.LenV4:] {
-				c.Add(hash.Sum(seed, keys[:key.LenV4]))
+				c.Add(hash.Sum(secret, keys[:key.LenV4]))
 			}
 		},
 		query: func(keys []byte) (hits int) {
 			for ; len(keys) > 0; keys = keys[key.LenV4:] {
-				if c.Contains(hash.Sum(seed, keys[:key.LenV4])) {
+				if c.Contains(hash.Sum(secret, keys[:key.LenV4])) {
 					hits++
 				}
 			}
@@ -104,31 +101,6 @@ func bitsAndBlooms() contender {
 	}
 }
 
-// blobBloom is a blocked Bloom filter. Its keys are hashed by XXH64 without a
-// seed, as its documentation has it. Its own choice of the size for the rate is
-// 17 bits a key, with which it would reach 0.0007; this one is the smallest
-// and fastest that reaches the rate.
-func blobBloom() contender {
-	f := blobloom.New(16*listed, 9)
-	return contender{
-		name: "blobloom",
-		bits: int(f.NumBits()),
-		insert: func(keys []byte) {
-			for ; len(keys) > 0; keys = keys[key.LenV4:] {
-				f.Add(xxhash.Sum64(keys[:key.LenV4]))
-			}
-		},
-		query: func(keys []byte) (hits int) {
-			for ; len(keys) > 0; keys = keys[key.LenV4:] {
-				if f.Has(xxhash.Sum64(keys[:key.LenV4])) {
-					hits++
-				}
-			}
-			return hits
-		},
-	}
-}
-
 // random gives n keys of IPv4 sources in random order: the even or the odd
 // addresses, so that keys of different parity differ.
 func random(r *rand.Rand, n int, parity uint32) []byte {
@@ -142,18 +114,12 @@ func random(r *rand.Rand, n int, parity uint32) []byte {
 
 const present, absent = 0, 1
 
-func newRand(t testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	t.Logf("seed %#x", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
-
 // The rates must be equal for the times to be comparable. In four million
 // queries chance moves a rate of 0.001 by 1.6 %.
 func TestRatesAreEqual(t *testing.T) {
-	r := newRand(t)
+	r := seed.New(t)
 	in, out := random(r, listed, present), random(r, 4*listed, absent)
-	for _, c := range contenders() {
+	for _, c := range contenders(r) {
 		c.insert(in)
 		measured := float64(c.query(out)) / (4 * listed)
 		t.Logf("%-16s %.2f bits a key, rate %.4g", c.name, float64(c.bits)/listed, measured)
@@ -174,9 +140,9 @@ func TestRatesAreEqual(t *testing.T) {
 // time counts, since all else that the machine does can only add to it.
 func TestQueryTakesNoLonger(t *testing.T) {
 	const rounds, pieces = 25, 20
-	r := newRand(t)
+	r := seed.New(t)
 	in := random(r, listed, present)
-	all := contenders()
+	all := contenders(r)
 	for _, c := range all {
 		c.insert(in)
 	}
@@ -211,8 +177,9 @@ func TestQueryTakesNoLonger(t *testing.T) {
 }
 
 func BenchmarkInsert(b *testing.B) {
-	in := random(newRand(b), listed, present)
-	for _, c := range contenders() {
+	r := seed.New(b)
+	in := random(r, listed, present)
+	for _, c := range contenders(r) {
 		b.Run(fmt.Sprintf("keys=%d/filter=%s", listed, c.name), func(b *testing.B) {
 			inTurn(b, in, c.insert)
 		})
@@ -220,9 +187,9 @@ func BenchmarkInsert(b *testing.B) {
 }
 
 func BenchmarkQuery(b *testing.B) {
-	r := newRand(b)
+	r := seed.New(b)
 	in, out := random(r, listed, present), random(r, listed, absent)
-	for _, c := range contenders() {
+	for _, c := range contenders(r) {
 		c.insert(in)
 		for _, keys := range []struct {
 			name string

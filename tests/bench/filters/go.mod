@@ -4,13 +4,12 @@ go 1.26.0
 
 require (
 	github.com/bits-and-blooms/bloom/v3 v3.7.1
-	github.com/cespare/xxhash/v2 v2.3.0
-	github.com/greatroar/blobloom v0.8.0
 	weir v0.0.0
 )
 
 require (
 	github.com/bits-and-blooms/bitset v1.24.2 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	gonum.org/v1/gonum v0.17.0 // indirect
 )
 

@@ -62,7 +62,7 @@ type effort struct {
 	lookups  int // of a contender in a turn
 	frames   int // packets of a contender in a turn
 	runs     int // test runs of a stage in a turn; their mean comes in whole nanoseconds
-	prefixes int // size of the generated list of prefixes
+	prefixes int // size of the generated list of prefixes; 0: none
 	usual    int // size of the list of options, hooks and cores
 	wide     int // size of the list of IPv6 addresses
 	wrong    int // false positives to wait for

@@ -19,6 +19,7 @@ import (
 
 	"weir/control/list"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/papers/curve"
 )
 
@@ -92,7 +93,8 @@ func TestSchemaFields(t *testing.T) {
 }
 
 // TestRun measures a little with all installed contenders, and checks the report
-// against the schema and for completeness.
+// against the schema and for completeness. The feed has prefixes, too: with WEIR_LONG=1
+// they are generated as well.
 func TestRun(t *testing.T) {
 	lab.Root(t)
 	feed := filepath.Join(t.TempDir(), "feed.txt")
@@ -101,7 +103,7 @@ func TestRun(t *testing.T) {
 	}
 	var log strings.Builder
 	o := Options{Entries: []int{100}, Rounds: 1, Feeds: []string{feed}, Peers: true, Version: "test", Log: &log}
-	little := effort{lookups: 1 << 14, runs: 1000, frames: 1 << 14, prefixes: 1000, usual: 1000, wide: 1000, wrong: 100}
+	little := effort{lookups: 1 << 14, runs: 1000, frames: 1 << 14, prefixes: long.Or(0, 1000), usual: 1000, wide: 1000, wrong: 100}
 	r, err := run(context.Background(), o, little, []string{"lookup", "load", "update", "wire", "options", "hooks", "cores", "ipv6"})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
@@ -264,7 +266,7 @@ func TestLists(t *testing.T) {
 }
 
 // Bars are computed from the results, and left out without them.
-func TestBars(t *testing.T) {
+func TestReachedBars(t *testing.T) {
 	wire := Result{Benchmark: "wire", Set: setRandom, Entries: million, ListedShare: 1}
 	with := func(x Result, contender string, set func(*Result)) Result {
 		x.Contender = contender

@@ -51,8 +51,10 @@ func (s *session) eachList(sets []string, most int, fn func(*blocklist) error) e
 			}
 		}
 	}
-	if err := do(s.lists.make(setPrefixes, s.prefixes)); err != nil {
-		return err
+	if s.prefixes > 0 {
+		if err := do(s.lists.make(setPrefixes, s.prefixes)); err != nil {
+			return err
+		}
 	}
 	for _, path := range s.Feeds {
 		if err := do(s.lists.read(path)); err != nil {

@@ -59,12 +59,15 @@ const (
 	benchMapPolicerCpus      = "policer_cpus"
 	benchMapPolicerNow       = "policer_now"
 	benchMapReasonStats      = "reason_stats"
+	benchMapReplyInsides     = "reply_insides"
 	benchMapSamplingNow      = "sampling_now"
+	benchMapThresholds       = "thresholds"
 	benchMapTrackerFlows     = "tracker_flows"
 	benchMapTrackerLines     = "tracker_lines"
 	benchMapTrackerNow       = "tracker_now"
 	benchMapTrackerPairs     = "tracker_pairs"
 	benchMapUnconnected      = "unconnected"
+	benchMapWindows          = "windows"
 	benchProgGenerate        = "generate"
 	benchProgHashWords       = "hash_words"
 	benchProgLoopAsk         = "loop_ask"
@@ -109,6 +112,7 @@ const (
 	benchVarBenchXxh64       = "bench_xxh64"
 	benchVarBlock            = "block"
 	benchVarBufferFlags      = "buffer_flags"
+	benchVarCpuCount         = "cpu_count"
 	benchVarDhcpServer       = "dhcp_server"
 	benchVarDigestConfig     = "digest_config"
 	benchVarDropLooped       = "drop_looped"
@@ -134,6 +138,7 @@ const (
 	benchVarSampleClean      = "sample_clean"
 	benchVarTrackerCount     = "tracker_count"
 	benchVarTrackers         = "trackers"
+	benchVarWindowBuckets    = "window_buckets"
 )
 
 // loadBench returns the embedded CollectionSpec for bench.
@@ -257,12 +262,15 @@ type benchMapSpecs struct {
 	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
 	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
+	ReplyInsides     *ebpf.MapSpec `ebpf:"reply_insides"`
 	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
+	Thresholds       *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
 	TrackerLines     *ebpf.MapSpec `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.MapSpec `ebpf:"tracker_pairs"`
 	Unconnected      *ebpf.MapSpec `ebpf:"unconnected"`
+	Windows          *ebpf.MapSpec `ebpf:"windows"`
 }
 
 // benchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -283,6 +291,7 @@ type benchVariableSpecs struct {
 	BenchXxh64     *ebpf.VariableSpec `ebpf:"bench_xxh64"`
 	Block          *ebpf.VariableSpec `ebpf:"block"`
 	BufferFlags    *ebpf.VariableSpec `ebpf:"buffer_flags"`
+	CpuCount       *ebpf.VariableSpec `ebpf:"cpu_count"`
 	DhcpServer     *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.VariableSpec `ebpf:"digest_config"`
 	DropLooped     *ebpf.VariableSpec `ebpf:"drop_looped"`
@@ -308,6 +317,7 @@ type benchVariableSpecs struct {
 	SampleClean    *ebpf.VariableSpec `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.VariableSpec `ebpf:"tracker_count"`
 	Trackers       *ebpf.VariableSpec `ebpf:"trackers"`
+	WindowBuckets  *ebpf.VariableSpec `ebpf:"window_buckets"`
 }
 
 // benchObjects contains all objects after they have been loaded into the kernel.
@@ -373,12 +383,15 @@ type benchMaps struct {
 	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
 	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
+	ReplyInsides     *ebpf.Map `ebpf:"reply_insides"`
 	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
+	Thresholds       *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
 	TrackerLines     *ebpf.Map `ebpf:"tracker_lines"`
 	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.Map `ebpf:"tracker_pairs"`
 	Unconnected      *ebpf.Map `ebpf:"unconnected"`
+	Windows          *ebpf.Map `ebpf:"windows"`
 }
 
 func (m *benchMaps) Close() error {
@@ -426,12 +439,15 @@ func (m *benchMaps) Close() error {
 		m.PolicerCpus,
 		m.PolicerNow,
 		m.ReasonStats,
+		m.ReplyInsides,
 		m.SamplingNow,
+		m.Thresholds,
 		m.TrackerFlows,
 		m.TrackerLines,
 		m.TrackerNow,
 		m.TrackerPairs,
 		m.Unconnected,
+		m.Windows,
 	)
 }
 
@@ -453,6 +469,7 @@ type benchVariables struct {
 	BenchXxh64     *ebpf.Variable `ebpf:"bench_xxh64"`
 	Block          *ebpf.Variable `ebpf:"block"`
 	BufferFlags    *ebpf.Variable `ebpf:"buffer_flags"`
+	CpuCount       *ebpf.Variable `ebpf:"cpu_count"`
 	DhcpServer     *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestConfig   *ebpf.Variable `ebpf:"digest_config"`
 	DropLooped     *ebpf.Variable `ebpf:"drop_looped"`
@@ -478,6 +495,7 @@ type benchVariables struct {
 	SampleClean    *ebpf.Variable `ebpf:"sample_clean"`
 	TrackerCount   *ebpf.Variable `ebpf:"tracker_count"`
 	Trackers       *ebpf.Variable `ebpf:"trackers"`
+	WindowBuckets  *ebpf.Variable `ebpf:"window_buckets"`
 }
 
 // benchPrograms contains all programs after they have been loaded into the kernel.

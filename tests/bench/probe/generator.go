@@ -14,7 +14,7 @@ type Generator struct{ coll *ebpf.Collection }
 
 // NewGenerator loads the program that sends, beginning with a certain key.
 func NewGenerator(k *Keys, first int) (*Generator, error) {
-	spec, err := loadBench()
+	spec, err := newSpec()
 	if err != nil {
 		return nil, err
 	}

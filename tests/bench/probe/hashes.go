@@ -31,7 +31,7 @@ func LoadHashLoops(s *hash.Secret, k *Keys) (*Hashes, error) {
 var HashLengths = []int{8, 16, 20, 28, 40, 60}
 
 func loadHashes(s *hash.Secret, replacements map[string]*ebpf.Map, programs ...string) (*Hashes, error) {
-	spec, err := loadBench()
+	spec, err := newSpec()
 	if err != nil {
 		return nil, err
 	}

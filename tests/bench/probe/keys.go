@@ -39,7 +39,7 @@ func newKeys() (*Keys, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	spec, err := loadBench()
+	spec, err := newSpec()
 	if err != nil {
 		return nil, err
 	}

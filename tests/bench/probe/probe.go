@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -90,6 +91,18 @@ func LoadMap(kind string, entries int, k *Keys) (*Programs, error) {
 	return load(g, k, kind, entries, nil, loop)
 }
 
+// object is the object file, parsed once: that takes as long as most of its programs
+// take to load.
+var object = sync.OnceValues(loadBench)
+
+func newSpec() (*ebpf.CollectionSpec, error) {
+	spec, err := object()
+	if err != nil {
+		return nil, err
+	}
+	return spec.Copy(), nil
+}
+
 func load(g *loader.Generation, k *Keys, kind string, entries int, prepare func(*loader.Stats), loops ...string) (_ *Programs, err error) {
 	p := &Programs{loops: loops, wire: "wire_" + kind, loaded: make(map[part]*ebpf.Collection)}
 	defer func() {
@@ -97,7 +110,7 @@ func load(g *loader.Generation, k *Keys, kind string, entries int, prepare func(
 			err = errors.Join(fmt.Errorf("load probe of %s: %w", kind, err), p.Close())
 		}
 	}()
-	if p.spec, err = loadBench(); err != nil {
+	if p.spec, err = newSpec(); err != nil {
 		return nil, err
 	}
 	name := mapOf[kind]

@@ -5,8 +5,13 @@ import (
 	"debug/elf"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	_ "unsafe" // for go:linkname
+
+	"github.com/cilium/ebpf"
+
+	"weir/bpf"
 )
 
 // object is that of package bpf. A file in that package would have nearly all of weir
@@ -14,6 +19,11 @@ import (
 //
 //go:linkname object weir/bpf._WeirBytes
 var object []byte
+
+// parsed returns the object as package loader has parsed it.
+//
+//go:linkname parsed weir/loader.object
+var parsed func() (*ebpf.CollectionSpec, error)
 
 // With SPOILT in the environment the object is such that every kernel's verifier
 // refuses it: its program begins with reading beyond what it is given. SIGUSR1
@@ -35,6 +45,7 @@ func init() {
 	change := func() {
 		now, next = next, now
 		object = now
+		parsed = sync.OnceValues(bpf.LoadWeir)
 	}
 	if os.Getenv("SPOILT") != "" {
 		change()

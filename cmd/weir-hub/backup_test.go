@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+// backedUp is a hub in a directory.
+type backedUp struct {
+	t      *testing.T
+	dir    string
+	config string
+	stop   func()
+}
+
+func newBackedUp(t *testing.T) *backedUp {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	b := &backedUp{t: t, dir: t.TempDir()}
+	b.config = filepath.Join(b.dir, "hub.yaml")
+	text := fmt.Sprintf("servers: [\"tls://%[1]s\"]\nbroker: {listen: %[1]q}\nkeys: %[2]s/keys\nstate_dir: %[2]s/state\napi: {socket: %[2]s/sock}\nlog: {level: error}\n", l.Addr(), b.dir)
+	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *backedUp) file(name string) string { return filepath.Join(b.dir, name) }
+
+// run runs the hub until stop.
+func (b *backedUp) run() *api.Client {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		var out bytes.Buffer
+		if code := execute(ctx, []string{"run", "--config", b.config}, &out, &out); code != exitOK {
+			b.t.Errorf("exit code %d: %s", code, out.String())
+		}
+	})
+	b.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	b.t.Cleanup(b.stop)
+	c := api.DialHub(b.file("sock"))
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		s, err := c.Fleet(b.t.Context())
+		if err == nil && s.Catalog != nil {
+			return c
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// entries returns the number of entries in list block.
+func (b *backedUp) entries(c *api.Client) int {
+	b.t.Helper()
+	s, err := c.Fleet(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, l := range s.Lists {
+		if l.Name == "block" {
+			return l.Entries
+		}
+	}
+	b.t.Fatal("no list block")
+	return 0
+}
+
+func (b *backedUp) fails(says string, args ...string) {
+	b.t.Helper()
+	if code, out, log := command(b.t, append(args, "--config", b.config)...); code != exitFailure || !strings.Contains(log, says) {
+		b.t.Errorf("%q: exit code %d, want %q\n%s%s", args, code, says, out, log)
+	}
+}
+
+// A backup of a hub that runs has all that was acknowledged before. The host that it is
+// restored on is the fleet's hub.
+func TestBackup(t *testing.T) {
+	b := newBackedUp(t)
+	if code, _, log := command(t, "init", b.file("keys")); code != exitOK {
+		t.Fatal(log)
+	}
+	c := b.run()
+	if code, _, log := command(t, "enroll", "edge-1", "--config", b.config); code != exitOK {
+		t.Fatal(log)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	var mu sync.Mutex
+	acknowledged := 0
+	busy.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if _, err := c.ChangeFleet(ctx, api.Change{Action: api.Block, Entries: []string{fmt.Sprintf("10.0.%d.%d", i>>8, i&255)}}); err == nil {
+				mu.Lock()
+				acknowledged++
+				mu.Unlock()
+			}
+		}
+	})
+	known := func() int { mu.Lock(); defer mu.Unlock(); return acknowledged }
+	var least []int
+	for i := range 5 {
+		for at := known(); known() < at+20; {
+			time.Sleep(time.Millisecond)
+		}
+		least = append(least, known())
+		if code, _, log := command(t, "backup", b.file(fmt.Sprintf("%d.tar.gz", i)), "--config", b.config); code != exitOK {
+			t.Fatal(log)
+		}
+	}
+	stop()
+	busy.Wait()
+	most := b.entries(c)
+	b.fails("file exists", "backup", b.file("0.tar.gz"))
+	b.fails("has the state of a hub", "restore", b.file("0.tar.gz"))
+	b.stop()
+	if info, err := os.Stat(b.file("0.tar.gz")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+
+	other := newBackedUp(t) // another host
+	text, err := os.ReadFile(b.file("4.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, bad := range map[string][]byte{"half": text[:len(text)/2], "none": []byte("none"), "end": text[:len(text)-4]} {
+		if err := os.WriteFile(other.file(name), bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		other.fails("nothing has changed", "restore", other.file(name))
+	}
+	for i, want := range least {
+		for _, dir := range []string{"keys", "state"} {
+			if err := os.RemoveAll(other.file(dir)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		code, out, log := command(t, "restore", b.file(fmt.Sprintf("%d.tar.gz", i)), "--config", other.config)
+		if code != exitOK || !strings.Contains(out, "revoke again") {
+			t.Fatalf("%s%s", out, log)
+		}
+		c := other.run()
+		if n := other.entries(c); n < want || n > most {
+			t.Errorf("backup %d: %d entries, want %d to %d", i, n, want, most)
+		}
+		if s, err := c.Fleet(t.Context()); err != nil || len(s.Nodes) != 1 || s.Nodes[0].Name != "edge-1" {
+			t.Errorf("%+v, %v", s, err)
+		}
+		other.stop()
+	}
+
+	// Keys that are there stay, unless they are another fleet's.
+	if err := os.RemoveAll(other.file("state")); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, log := command(t, "restore", b.file("0.tar.gz"), "--config", other.config); code != exitOK || !strings.Contains(out, "stay as they were") {
+		t.Errorf("%s%s", out, log)
+	}
+	for _, dir := range []string{"keys", "state"} {
+		if err := os.RemoveAll(other.file(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, _, log := command(t, "init", other.file("keys")); code != exitOK {
+		t.Fatal(log)
+	}
+	other.fails("keys of another fleet", "restore", b.file("0.tar.gz"))
+}

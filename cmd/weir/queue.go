@@ -1,0 +1,111 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"weir/control/api"
+	"weir/control/attach"
+	"weir/control/audit"
+	"weir/control/config"
+	"weir/control/daemon"
+	"weir/control/queue"
+)
+
+// configFile is the file that the service reads.
+var configFile = "/etc/weir/weir.yaml"
+
+// submit asks the daemon for a change of entries. Where none answers, the change waits for
+// it in its state directory.
+func submit(ctx context.Context, socket string, change api.Change) (*api.Changed, error) {
+	changed, err := api.Dial(socket).Change(ctx, change)
+	if !errors.Is(err, api.ErrNotRunning) && !errors.Is(err, api.ErrUnanswered) {
+		return changed, err
+	}
+	change.UID = uint32(os.Getuid())
+	if waits := wait(socket, change); waits != nil {
+		return nil, fmt.Errorf("%w; and the change cannot wait for it: %w", err, waits)
+	}
+	byDefault := map[string]string{api.Block: daemon.DefaultBlock, api.Allow: daemon.DefaultAllow}[change.Action]
+	return &api.Changed{List: cmp.Or(change.List, byDefault), Queued: true}, nil
+}
+
+// wait stores a change for the daemon of a socket.
+func wait(socket string, change api.Change) error {
+	q, err := queueOf(socket)
+	if err != nil {
+		return err
+	}
+	err = q.Add(queue.Command{Time: time.Now(), By: api.Caller{UID: change.UID, Process: api.OwnProcess()}, Change: change})
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: you need to be root", err)
+	}
+	return err
+}
+
+// noteDetached leaves a note for the audit of each daemon whose program was detached, and
+// which may have ended. before are the interfaces as they were.
+func noteDetached(pins attach.Pins, before []attach.Status, detached []attach.Interface) error {
+	byState := make(map[string][]string)
+	for _, a := range before {
+		if t := a.Interface(); a.StateDir != "" && slices.Contains(detached, t) {
+			byState[a.StateDir] = append(byState[a.StateDir], t.String())
+		}
+	}
+	if len(byState) == 0 {
+		return nil // there is no audit
+	}
+	info, err := os.Stat(string(pins))
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("%s: %w", pins, errors.ErrUnsupported)
+	}
+	for state, names := range byState {
+		r := audit.Record{Time: time.Now(), Change: audit.Detach, Entries: len(names), Changed: len(names), First: names}
+		audit.By(&r, uint32(os.Getuid()), "")
+		audit.ByProcess(&r, api.OwnProcess())
+		r.Source = "process"
+		q := queue.In(state)
+		if owner.Uid != 0 { // who owns the pins says where this is written
+			q = queue.Of(state, int(owner.Uid))
+		}
+		err = errors.Join(err, q.Add(queue.Command{Time: r.Time, By: api.Caller{UID: *r.UID}, Note: &r}))
+	}
+	return err
+}
+
+// queueOf returns the queue of the daemon that listened on a socket: where that has left
+// it, or after a boot where the service's configuration says.
+func queueOf(socket string) (queue.Queue, error) {
+	q, err := queue.At(socket)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return q, err
+	}
+	if text, err := os.ReadFile(configFile); err == nil {
+		if c, err := config.Parse(configFile, text); err == nil && string(c.API.Socket) == socket && c.StateDir != "" {
+			return queue.In(string(c.StateDir)), nil
+		}
+	}
+	return queue.Queue{}, fmt.Errorf("no daemon with a state_dir has listened at %s", socket)
+}
+
+// queued returns how many changes wait for the daemon of a socket, as far as this user may
+// see that.
+func queued(socket string) int {
+	q, err := queueOf(socket)
+	if err != nil {
+		return 0
+	}
+	names, _ := q.Waiting() // a member of the group may not look
+	return len(names)
+}

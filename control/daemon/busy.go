@@ -1,0 +1,96 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir/control/api"
+)
+
+// longTurn is how long a turn of Run's loop takes at least to be shown and logged:
+// commands wait for its end.
+const longTurn = time.Second
+
+// longWait is from when on a turn is logged as a warning: the verifier alone may take seconds
+// on a busy machine.
+const longWait = 10 * time.Second
+
+// turn is one round of Run's goroutine, after which it answers the next command.
+type turn struct {
+	began time.Time
+	what  string
+	list  string // "": of no list
+}
+
+// turnLog knows the turn in progress, and the longest ones. Run's goroutine writes it;
+// it may be read at any time.
+type turnLog struct {
+	current atomic.Pointer[turn] // nil: none
+
+	mu      sync.Mutex
+	minute  time.Time // when last began
+	last    time.Duration
+	earlier time.Duration // of the minute before
+}
+
+func (t *turnLog) begin(what string) { t.current.Store(&turn{began: time.Now(), what: what}) }
+
+// doing says what the turn in progress does now.
+func (t *turnLog) doing(what, list string) {
+	if one := t.current.Load(); one != nil {
+		t.current.Store(&turn{one.began, what, list})
+	}
+}
+
+func (t *turnLog) end(log *slog.Logger) {
+	one := t.current.Swap(nil)
+	if one == nil {
+		return
+	}
+	took := time.Since(one.began)
+	t.note(took)
+	if took >= longTurn {
+		level := slog.LevelInfo
+		if took >= longWait {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "commands had to wait", "while", one.what, "list", one.list, "took", took.Round(time.Millisecond).String())
+	}
+}
+
+// note records the length of a turn, and forgets those of minutes ago.
+func (t *turnLog) note(took time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if past := time.Since(t.minute); past >= time.Minute {
+		if t.earlier = t.last; past >= 2*time.Minute {
+			t.earlier = 0
+		}
+		t.minute, t.last = time.Now(), 0
+	}
+	t.last = max(t.last, took)
+}
+
+// longest returns the longest turn of the last minute or two, which may be in progress.
+func (t *turnLog) longest() time.Duration {
+	t.note(0)
+	t.mu.Lock()
+	most := max(t.last, t.earlier)
+	t.mu.Unlock()
+	if one := t.current.Load(); one != nil {
+		most = max(most, time.Since(one.began))
+	}
+	return most
+}
+
+// busy returns the turn in progress if it takes long, nil if it does not.
+func (t *turnLog) busy() *api.Busy {
+	one := t.current.Load()
+	if one == nil || time.Since(one.began) < longTurn {
+		return nil
+	}
+	return &api.Busy{What: one.what, List: one.list, Since: one.began}
+}

@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/durable/durabletest"
+)
+
+// TestDurableFiles lets the machine crash, and steps fail, while manual monitor mode is
+// switched on and off, and while a configuration is to be confirmed.
+func TestDurableFiles(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	t.Run("monitor", func(t *testing.T) {
+		durabletest.Test{
+			Begin: "off",
+			Work: func(t *testing.T, d *durabletest.Disk) {
+				c := config.Default()
+				c.StateDir = config.Path(d.Dir)
+				daemon := &Daemon{prepared: &Prepared{config: c}}
+				on := &api.MonitorOverride{Since: time.Unix(1, 0)}
+				for range 2 {
+					_ = d.Do(func() error { return daemon.saveMonitor(on) }, "on")
+					for range 2 { // the second time it may be gone, but not for good
+						_ = d.Do(func() error { return daemon.saveMonitor(nil) }, "off")
+					}
+				}
+			},
+			Read: func(_ *testing.T, dir string, _ int) (string, error) {
+				c := config.Default()
+				c.StateDir = config.Path(dir)
+				if loadMonitor(monitorPath(c), time.Unix(2, 0), log) != nil {
+					return "on", nil
+				}
+				return "off", nil
+			},
+		}.Run(t)
+	})
+	t.Run("confirm", func(t *testing.T) {
+		var previous string
+		durabletest.Test{
+			Begin: "confirmed",
+			Work: func(t *testing.T, d *durabletest.Disk) {
+				before, after := config.Default(), config.Default()
+				before.StateDir, after.StateDir = config.Path(d.Dir), config.Path(d.Dir)
+				after.Monitor = true
+				var err error
+				if previous, _, err = textOf(before); err != nil {
+					t.Fatal(err)
+				}
+				_ = d.Do(func() error { return saveRollback(before, after) }, "unconfirmed")
+				for range 2 {
+					_ = d.Do(func() error { return forgetRollback(before) }, "confirmed")
+				}
+			},
+			Read: func(_ *testing.T, dir string, _ int) (string, error) {
+				text, err := os.ReadFile(filepath.Join(dir, rollbackFile))
+				if errors.Is(err, fs.ErrNotExist) {
+					return "confirmed", nil
+				}
+				var r rollback
+				if err == nil {
+					err = json.Unmarshal(text, &r)
+				}
+				if err == nil && r.Previous != previous {
+					err = errors.New("it is another configuration")
+				}
+				return "unconfirmed", err
+			},
+		}.Run(t)
+	})
+}

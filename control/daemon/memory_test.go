@@ -1,0 +1,127 @@
+package daemon
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"weir/control/config"
+	"weir/control/metrics"
+	"weir/control/observe/heavy"
+	"weir/control/quantity"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/recent"
+	"weir/filter/sfb"
+	"weir/tests/lab"
+)
+
+// grows returns the counters of a snapshot that grow by the number of packets of new flows
+// of a listed source, by name.
+func grows(s metrics.Snapshot) map[string]uint64 {
+	all := make(map[string]uint64)
+	for _, i := range s.Interfaces {
+		for _, c := range i.Counts {
+			all["packets"] += c.Packets
+		}
+		if p := i.Policed; p != nil {
+			all["policed"] = p.Outcomes[0].Packets
+		}
+		if f := i.FirstSeen; f != nil {
+			for _, n := range f.Flows {
+				all["first seen"] += n
+			}
+		}
+	}
+	for _, c := range s.Hits {
+		all["hits"] += c.Packets
+	}
+	for _, d := range s.Digests {
+		all["digests"] += d.Packets
+	}
+	return all
+}
+
+// Counters go on through reloads that give programs other memory to count in.
+func TestCountersGoOnInOtherMemory(t *testing.T) {
+	t.Parallel() // it waits a lot
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.change(func(c *config.Config) {
+		p := &c.Interfaces[0].Police
+		p.SetDefaults()
+		p.Rate = quantity.Rate{Value: sfb.MaxPacketRate / 8, Unit: quantity.Packets}
+		c.FirstSeen.SetDefaults()
+		c.FirstSeen.Key = "dst"
+		c.Trackers, c.Guards = []heavy.Spec{heavy.DefaultSpec("src")}, []heavy.Guard{heavy.DefaultGuard("src")}
+		c.Digest.SetDefaults()
+		c.Digest.Rate = quantity.Rate{Value: 1000, Unit: quantity.Packets}
+	})
+	d := begin(t, r)
+	var network uint16
+	flows := func(n uint64, source string) {
+		for range n {
+			network++
+			dst := netip.AddrFrom4([4]byte{203, 0, byte(network >> 8), byte(network)})
+			sendFrame(t, l, 1, packet.Frame(key.Tuple{Src: netip.MustParseAddr(source), Dst: dst, Proto: 17, HasPorts: true, SrcPort: network, DstPort: 53}))
+		}
+	}
+	// Of each source, new flows.
+	phase := func(name string, n uint64) {
+		t.Helper()
+		before := grows(d.Metrics())
+		flows(n, firstSource)
+		flows(n, cleanSource)
+		want := map[string]uint64{"packets": 2 * n, "policed": n, "first seen": 2 * n, "hits": n, "digests": n}
+		const others = 10 // packets that the kernel sends
+		var now map[string]uint64
+		met := func() bool {
+			now = grows(d.Metrics())
+			for counter, n := range want {
+				if grown := now[counter] - before[counter]; grown < n || grown > n+others {
+					return false
+				}
+			}
+			return true
+		}
+		for deadline := time.Now().Add(20 * time.Second); !met(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %v, before %v, want growth %v", name, now, before, want)
+			}
+		}
+	}
+	for _, setting := range []struct {
+		name   string
+		change func(*config.Config)
+	}{
+		{"first_seen.key", func(c *config.Config) { c.FirstSeen.Key = "flow" }},
+		{"first_seen.memory", func(c *config.Config) { c.FirstSeen.Memory *= 2 }},
+		{"police.rate", func(c *config.Config) { c.Interfaces[0].Police.Rate.Value *= 2 }},
+		{"police.depth", func(c *config.Config) { c.Interfaces[0].Police.Depth *= 2 }},
+		{"police.rehash", func(c *config.Config) { c.Interfaces[0].Police.Rehash *= 2 }},
+		{"police.key", func(c *config.Config) { c.Interfaces[0].Police.Key = "src" }},
+		{"police.controller", func(c *config.Config) { c.Interfaces[0].Police.Controller = sfb.Bucket }},
+		{"trackers.memory", func(c *config.Config) { c.Trackers[0].Memory *= 2 }},
+		{"another tracker", func(c *config.Config) { c.Trackers = append(c.Trackers, heavy.DefaultSpec("dst")) }},
+		{"guards.memory", func(c *config.Config) { c.Guards[0].Memory *= 2 }},
+		{"no guards", func(c *config.Config) { c.Guards = nil }},
+		{"digest.rate", func(c *config.Config) { c.Digest.Rate.Value *= 4 }},
+		{"inner", func(c *config.Config) { c.Inner = true }},
+		{"more lists than there are counters for", func(c *config.Config) {
+			for i := range 70 {
+				if _, err := c.AddFile(feedFile(t, fmt.Sprintf("list%d.txt", i), fmt.Sprintf("192.0.2.%d\n", i)), config.Block); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+		{"first_seen.filter", func(c *config.Config) { c.FirstSeen.Filter = recent.Stable; c.FirstSeen.Memory *= 2 }},
+	} {
+		phase("before "+setting.name, 60)
+		r.change(setting.change)
+		if _, err := d.Reload(t.Context()); err != nil {
+			t.Fatalf("%s: %v", setting.name, err)
+		}
+		phase("after "+setting.name, 20)
+	}
+}

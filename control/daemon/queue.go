@@ -1,0 +1,237 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"weir/control/api"
+	"weir/control/audit"
+	"weir/control/config"
+	"weir/control/durable"
+	"weir/control/list"
+	"weir/control/queue"
+)
+
+// queueInterval is how often the queue is looked at: a command may find no daemon just
+// before this one answers.
+const queueInterval = time.Second
+
+// waiting is the queue of changes that were given while no daemon could make them. It is
+// safe for concurrent use.
+type waiting struct {
+	queue queue.Queue
+
+	mu      sync.Mutex
+	done    map[string]bool // changes that were made, but whose files could not be removed
+	problem string          // as logged
+}
+
+// openQueue opens the queue of a configuration, and leaves beside the API's socket where it
+// is, for commands that find no daemon.
+func (d *Daemon) openQueue(c *config.Config) error {
+	at := ""
+	if c.StateDir != "" {
+		var err error
+		if at, err = filepath.Abs(string(c.StateDir)); err == nil {
+			at, err = filepath.EvalSymlinks(at)
+		}
+		if err != nil {
+			return err
+		}
+		d.queued.queue = queue.In(at)
+	}
+	return leavePlace(string(c.API.Socket), at)
+}
+
+// leavePlace writes the path of the state directory, "" for none, to a file beside a socket.
+func leavePlace(socket, state string) error {
+	if socket == "" {
+		return nil
+	}
+	place := queue.PlaceOf(socket)
+	if state == "" {
+		if err := os.Remove(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	dir := filepath.Dir(place)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		if err := errors.Join(durable.MkdirAll(dir), os.Chmod(dir, 0o755)); err != nil { // as for the socket
+			return err
+		}
+	}
+	if err := durable.WriteFile(place, []byte(state+"\n")); err != nil {
+		return err
+	}
+	return os.Chmod(place, 0o644)
+}
+
+// starter answers while the daemon starts.
+type starter struct {
+	d     *Daemon
+	since time.Time
+}
+
+// Starting implements [api.Starter].
+func (s *starter) Starting() api.Starting {
+	doing := "building and loading the filter"
+	switch source, read, total := s.d.o.Progress.Get(); {
+	case s.d.awaits.Load() != nil:
+		doing = *s.d.awaits.Load()
+	case source == "":
+		doing = "reading what is saved"
+	case total > 0 && read < total:
+		doing = fmt.Sprintf("reading %s, %s of %s", source, humanize.Bytes(uint64(read)), humanize.Bytes(uint64(total)))
+	}
+	return api.Starting{PID: os.Getpid(), Version: s.d.o.Version, Since: s.since, Doing: doing}
+}
+
+// Queue implements [api.Starter].
+func (s *starter) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
+	done, err := s.d.Queue(ctx, c)
+	if bad := new(api.BadRequest); err != nil && !errors.As(err, &bad) {
+		err = errors.Join(&api.StartingError{Starting: s.Starting()}, err)
+	}
+	return done, err
+}
+
+// Queue stores a change that this daemon cannot make now: it, or the next one, will.
+func (d *Daemon) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
+	for i, text := range c.Entries { // who asks knows at once
+		if _, err := list.ParseEntry(text); err != nil {
+			return api.Changed{}, &api.BadRequest{Entry: &i, Text: text, Err: err}
+		}
+	}
+	by, _ := api.CallerOf(ctx)
+	by.UID, by.Client = c.UID, c.Client
+	err := d.queued.queue.Add(queue.Command{Time: time.Now(), By: by, Change: c})
+	if err != nil {
+		return api.Changed{}, fmt.Errorf("the change cannot wait for the daemon: %w", err)
+	}
+	return api.Changed{List: listOf(c), Queued: true}, nil
+}
+
+// followQueue makes the changes that wait, until ctx is done.
+func (d *Daemon) followQueue(ctx context.Context) {
+	t := time.NewTicker(queueInterval)
+	defer t.Stop()
+	for {
+		d.takeQueued(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// takeQueued makes the changes that wait, in their order, before any that comes later.
+func (d *Daemon) takeQueued(ctx context.Context) {
+	w := &d.queued
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := d.takeEach(ctx)
+	text := ""
+	if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
+		text = "changes that were given while no daemon ran wait: " + err.Error()
+	}
+	if text != "" && text != w.problem { // once while it stays the same
+		d.o.Log.Error(text)
+	}
+	w.problem = text
+}
+
+// takeEach makes the changes that wait until one must wait longer. The caller has locked
+// the queue.
+func (d *Daemon) takeEach(ctx context.Context) error {
+	w := &d.queued
+	names, err := w.queue.Waiting()
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	d.o.Log.Info("making the changes that were given while no daemon ran", "changes", len(names))
+	for _, name := range names {
+		if !w.done[name] {
+			if err := d.takeOne(ctx, name); err != nil {
+				return err
+			}
+		}
+		if err := w.queue.Done(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if w.done == nil {
+				w.done = make(map[string]bool)
+			}
+			w.done[name] = true // by this daemon; the next one makes it again
+			return fmt.Errorf("%s was made, but cannot be removed: %w", name, err)
+		}
+		delete(w.done, name)
+	}
+	return nil
+}
+
+// takeOne makes a change that waits, or refuses it. It returns an error if it must wait
+// longer.
+func (d *Daemon) takeOne(ctx context.Context, name string) error {
+	c, err := d.queued.queue.Read(name)
+	if bad := new(queue.Bad); errors.As(err, &bad) {
+		d.o.Log.Error("a change that was given while no daemon ran cannot be read: " + err.Error())
+		d.audit.Record(audit.Record{Change: audit.Unreadable, Source: "queue", Error: err.Error()})
+		return d.queued.queue.SetAside(name)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // somebody has taken it back
+	}
+	if err != nil {
+		return err
+	}
+	if c.Note != nil {
+		d.recordNote(c)
+		return nil
+	}
+	ctx = api.As(ctx, c.By)
+	if _, err = d.carryOut(ctx, c.Change); err != nil {
+		if waits(err) {
+			return err
+		}
+		d.o.Log.Error("a change that was given while no daemon ran is refused: "+err.Error(), "given", c.Time)
+	}
+	return nil
+}
+
+// recordNote records what was done without the daemon.
+func (d *Daemon) recordNote(c queue.Command) {
+	r := *c.Note
+	r.Time, r.Given = time.Now(), &c.Time
+	d.audit.Record(r)
+}
+
+// takeNotes records what was done without the daemon, which may be why it ends.
+func (d *Daemon) takeNotes() {
+	q := d.queued.queue
+	names, err := q.Waiting()
+	for _, name := range names {
+		c, bad := q.Read(name)
+		if bad != nil || c.Note == nil {
+			continue // the next daemon sees to it
+		}
+		d.recordNote(c)
+		err = errors.Join(err, q.Done(name))
+	}
+	if err != nil {
+		d.o.Log.Error("what was done without the daemon: " + err.Error())
+	}
+}
+
+// waits reports whether a change that failed may be made later as it is.
+func waits(err error) bool {
+	var u unrecorded
+	return errors.As(err, &u) || errors.Is(err, errStopped) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}

@@ -1,0 +1,97 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+)
+
+// stateInterval is how often the files of the state directory, and the pins, are looked for:
+// what is lost is back, or said, within ten seconds.
+const stateInterval = 5 * time.Second
+
+// followState restores files of the state directory that are removed while the daemon runs,
+// until ctx is done.
+func (d *Daemon) followState(ctx context.Context) {
+	every(ctx, stateInterval, func() { d.checkState(ctx) })
+}
+
+// every calls fn at each interval, until ctx is done.
+func every(ctx context.Context, interval time.Duration, fn func()) {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			fn()
+		}
+	}
+}
+
+// checkState looks for the files of the state directory, and writes those anew that are
+// missing, from memory. Saved contents of feeds come back with their next version.
+func (d *Daemon) checkState(ctx context.Context) {
+	err := errors.Join(d.journal.Check(), d.Do(ctx, func() error { return errors.Join(d.checkMonitor(), d.checkRollback()) }))
+	if errors.Is(err, errStopped) || ctx.Err() != nil {
+		return
+	}
+	last := d.unsaved.Load()
+	if err == nil {
+		if last != nil {
+			d.o.Log.Info("the state is on disk again")
+		}
+		d.unsaved.Store(nil)
+		return
+	}
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if last == nil || *last != text {
+		d.o.Log.Error("a restart would forget what was changed: " + text)
+	}
+	d.unsaved.Store(&text)
+}
+
+// checkMonitor saves manual monitor mode again where its file is missing.
+func (d *Daemon) checkMonitor() error {
+	path := monitorPath(d.prepared.config)
+	if d.monitor == nil || !missing(path) {
+		return nil
+	}
+	d.o.Log.Error("a state file was removed while weir ran: it is written anew", "file", path)
+	if err := d.saveMonitor(d.monitor); err != nil {
+		return fmt.Errorf("monitor mode: %w", err)
+	}
+	return nil
+}
+
+// checkRollback makes a restart return to the previous configuration, where the file that
+// does so is missing.
+func (d *Daemon) checkRollback() error {
+	u := d.unconfirmed
+	if u == nil {
+		return nil
+	}
+	path := rollbackPath(u.previous.config)
+	if !missing(path) {
+		return nil
+	}
+	d.o.Log.Error("a state file was removed while weir ran: it is written anew", "file", path)
+	if err := saveRollback(u.previous.config, d.prepared.config); err != nil {
+		return fmt.Errorf("the configuration to return to: %w", err)
+	}
+	return nil
+}
+
+// missing reports whether a file does not exist.
+func missing(path string) bool {
+	if path == "" {
+		return false
+	}
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,62 @@
+// Package disk is the part of the operating system that changes files, so that a test can
+// put a disk below package durable that forgets what was not synced.
+package disk
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// File is the part of *os.File that a durable file uses.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	Stat() (fs.FileInfo, error)
+	Truncate(size int64) error
+	Sync() error
+	Close() error
+}
+
+// Disk has the system calls that change files. Paths are those of package os.
+type Disk interface {
+	Open(path string, flag int, mode fs.FileMode) (File, error)
+	Rename(from, to string) error
+	Remove(path string) error
+	Mkdir(path string, mode fs.FileMode) error
+	SyncDirectory(path string) error
+}
+
+// Current is the disk that package durable uses. Only tests replace it.
+var Current Disk = OS{}
+
+// OS is the disk of the operating system.
+type OS struct{}
+
+// Open is [os.OpenFile].
+func (OS) Open(path string, flag int, mode fs.FileMode) (File, error) {
+	f, err := os.OpenFile(path, flag, mode)
+	if err != nil {
+		return nil, err // not a nil *os.File in an interface
+	}
+	return f, nil
+}
+
+// Rename is [os.Rename].
+func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+
+// Remove is [os.Remove].
+func (OS) Remove(path string) error { return os.Remove(path) }
+
+// Mkdir is [os.Mkdir].
+func (OS) Mkdir(path string, mode fs.FileMode) error { return os.Mkdir(path, mode) }
+
+// SyncDirectory makes the names in a directory durable.
+func (OS) SyncDirectory(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,181 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"weir/control/audit"
+	"weir/control/fleet/store"
+	"weir/control/fleet/wire"
+)
+
+const (
+	// settleReports is how long after a start commands wait for the first reports of the
+	// nodes that were enrolled before: nodes connect again within three seconds.
+	settleReports = 4 * time.Second
+
+	// leastPause and mostPause are between two epochs that begin because of what nodes
+	// report: each has all nodes fetch all lists. The pause doubles each time, since only
+	// two hubs with the same keys make several.
+	leastPause, mostPause = 10 * time.Second, 10 * time.Minute
+
+	// maxProofs bounds the seals that are verified for a report.
+	maxProofs = 8
+
+	// lostShown is how long the status says that history was lost.
+	lostShown = 24 * time.Hour
+)
+
+// lost says that the hub's history is an older copy, by the report of a node.
+type lost struct {
+	what   string
+	epoch  uint64 // in which the node has what the hub does not
+	of     uint64 // the hub's epoch
+	proved bool   // the node has the hub's signature of that
+}
+
+// compare compares the report of a node with the hub's history. It returns what the node
+// has and the hub has not, nil for nothing, and in what the node differs without a proof
+// that the hub was different once, "" for nothing.
+func (h *Hub) compare(name string, s *wire.Status) (l *lost, differs string) {
+	key, used, tried := h.o.Authority.PublicKey(), h.store.Used(), 0
+	find := func(found lost) {
+		found.of = used.Epoch
+		tried++
+		if l == nil || found.proved && (!l.proved || found.epoch > l.epoch) {
+			l = &found
+		}
+	}
+	if used.Before(s.Catalog) {
+		what := fmt.Sprintf("node %s has catalog %v, this hub's last one is %v or before", name, s.Catalog, used)
+		find(lost{what: what, epoch: s.Catalog.Epoch, proved: wire.PlaceProved(key, s.Catalog, s.Seal)})
+	}
+	for _, r := range s.Lists {
+		history := h.history(r.Name)
+		if history == nil || r.Active == (wire.Place{}) || tried > maxProofs {
+			continue
+		}
+		v := wire.Version{Place: r.Active, ID: r.ID, Sum: r.Sum}
+		switch history.Compare(v) {
+		case store.Later:
+			differs = fmt.Sprintf("node %s has version %v of list %s, which this hub has not made", name, r.Active, r.Name)
+		case store.Another:
+			differs = fmt.Sprintf("node %s has another version %v of list %s than this hub", name, r.Active, r.Name)
+		case store.Damaged:
+			differs = fmt.Sprintf("node %s: list %s: its entries are not those of version %v: restart weir there", name, r.Name, r.Active)
+			continue
+		default:
+			continue
+		}
+		find(lost{what: differs, epoch: r.Active.Epoch, proved: v.Proved(key, r.Name, r.Seal)})
+	}
+	return l, differs
+}
+
+// history takes in that the hub's history is an older copy, if a node says so: a new epoch
+// begins.
+func (p *publisher) history(l *lost) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !l.proved && p.believed {
+		return
+	}
+	if p.lost == nil || l.proved && (!p.lost.proved || l.epoch > p.lost.epoch) {
+		p.lost = l
+		p.wake()
+	}
+}
+
+// recover begins a new epoch where a node has what the hub's history has not. Without a
+// proof, as of nodes of an older version, that is believed once after a start.
+func (p *publisher) recover(ctx context.Context) error {
+	now := time.Now()
+	p.mu.Lock()
+	if p.lost != nil && p.lost.of < p.hub.store.Used().Epoch {
+		p.lost = nil // an epoch has begun since
+	}
+	l := p.lost
+	if l == nil || now.Before(p.pausing) {
+		p.mu.Unlock()
+		return nil
+	}
+	p.lost = nil
+	p.mu.Unlock()
+	if !l.proved {
+		l.epoch = 0 // a node could say any
+	}
+	_, err := p.look(ctx)
+	if ahead, ok := errors.AsType[errAhead](err); ok && p.began {
+		return anotherHub(ahead)
+	} else if err != nil && !ok {
+		return err
+	}
+	if err := p.newEpoch(ctx, l.epoch, l.what); err != nil {
+		return err
+	}
+	p.pause = min(max(leastPause, 2*p.pause), mostPause)
+	p.mu.Lock()
+	p.believed = true
+	if p.lost != nil && !p.lost.proved {
+		p.lost = nil // a report that arrived meanwhile
+	}
+	p.pausing = now.Add(p.pause)
+	p.mu.Unlock()
+	time.AfterFunc(p.pause, p.wake)
+	p.at = nil
+	return nil
+}
+
+// anotherHub is the error where another hub publishes to the same stream.
+func anotherHub(ahead errAhead) error {
+	return fmt.Errorf("%s: another hub has published: run only one, and restart it if that is this one", ahead.what)
+}
+
+// newEpoch begins an epoch after another one, since the hub's state is an older copy.
+func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) error {
+	var epoch uint64
+	if err := p.hub.Do(ctx, func() error {
+		defer func() { epoch = p.hub.store.Epoch() }()
+		return p.hub.newEpoch(after)
+	}); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. Changes by commands since that copy was made are lost: make them again", why, epoch)
+	p.log.Error(text)
+	p.hub.audit.Record(audit.Record{Change: audit.NewEpoch, Reason: why, Source: "weir-hub"})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.lost, p.state.lostAt = text, time.Now()
+	return nil
+}
+
+// settled reports whether enough nodes have been heard since the start to say that the
+// hub's history is not an older copy: more than half of those that were enrolled before, or
+// those that connect in time.
+func (p *publisher) settled(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lost != nil {
+		return false
+	}
+	if !p.isSettled {
+		if p.first.IsZero() {
+			p.first = now
+			time.AfterFunc(settleReports, p.wake)
+		}
+		p.isSettled = p.hub.nodes.mostHeard() || now.Sub(p.first) >= settleReports
+	}
+	return p.isSettled
+}
+
+// patience returns how long a command waits until it is published.
+func (p *publisher) patience() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.isSettled {
+		return publishTimeout + settleReports
+	}
+	return publishTimeout
+}

@@ -1,0 +1,193 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/audit"
+	"weir/control/config"
+)
+
+// Process has what a reload changes outside the hub: listeners, the log.
+type Process interface {
+	// Check returns why a configuration cannot be had.
+	Check(*config.Hub) error
+	// Configure takes in a configuration that was checked.
+	Configure(*config.Hub)
+}
+
+// Reload implements [api.Hub]: it reads the configuration again, and takes in all of it or
+// nothing.
+func (h *Hub) Reload(ctx context.Context) (r api.FleetReloaded, err error) {
+	h.reloading.Lock()
+	defer h.reloading.Unlock()
+	var wait <-chan struct{}
+	r.Changes, wait, err = h.reload(ctx)
+	done := api.FleetReload{Time: time.Now().UTC()}
+	record := audit.Record{Change: audit.Reload, Entries: len(r.Changes), Changed: len(r.Changes), First: r.Changes, Source: "signal"}
+	audit.ByCaller(ctx, &record)
+	if err != nil {
+		done.Error = err.Error()
+		err = fmt.Errorf("reload, the old configuration stays: %w", err)
+		h.o.Log.Error(err.Error())
+	}
+	h.reloaded.Store(&done)
+	h.audited(record, err)
+	if err != nil {
+		return r, err
+	}
+	for _, line := range r.Changes {
+		h.o.Log.Info("configuration", "change", line)
+	}
+	r.Published = h.waitFor(ctx, wait)
+	return r, nil
+}
+
+func (h *Hub) reload(ctx context.Context) (changes []string, wait <-chan struct{}, err error) {
+	next, err := h.o.Reader.Read()
+	if err != nil {
+		return nil, nil, err
+	}
+	changes = config.Diff(h.conf(), next)
+	if fixed := config.Fixed(changes); len(fixed) > 0 {
+		return nil, nil, errors.New("a running hub cannot change this, restart it: " + strings.Join(fixed, "; "))
+	}
+	if h.o.Process != nil {
+		if err := h.o.Process.Check(next); err != nil {
+			return nil, nil, err
+		}
+	}
+	var before []*managed
+	if err := h.Do(ctx, func() error { before = h.lists; return nil }); err != nil {
+		return nil, nil, err
+	}
+	lists, err := h.openLists(ctx, next, before)
+	if err != nil {
+		return nil, nil, err
+	}
+	// What was read is taken in whether the caller waits or not.
+	err = h.Do(context.WithoutCancel(ctx), func() error {
+		if err := h.replace(next, lists); err != nil {
+			return err
+		}
+		wait = h.publisher.again()
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if h.o.Process != nil {
+		h.o.Process.Configure(next)
+	}
+	return changes, wait, nil
+}
+
+// openLists returns the lists of a configuration: those there are whose settings are the
+// same, and others without a history.
+func (h *Hub) openLists(ctx context.Context, next *config.Hub, before []*managed) (lists []*managed, err error) {
+	wide := next.MaxCoverage != h.conf().MaxCoverage
+	for _, c := range next.AllLists() {
+		var former *managed
+		if i := slices.IndexFunc(before, func(l *managed) bool { return l.Name == c.Name }); i >= 0 {
+			former = before[i]
+		}
+		if former != nil && reflect.DeepEqual(former.List, c) && (former.feed == nil || !wide) {
+			lists = append(lists, former)
+			continue
+		}
+		l, err := h.openList(ctx, c, next)
+		if err != nil {
+			return nil, err
+		}
+		if l.feed != nil && former != nil && former.feed != nil {
+			l.feed.Inherit(former.feed)
+		}
+		lists = append(lists, l)
+	}
+	return lists, nil
+}
+
+// replace makes lists those of the hub, by a configuration, or changes nothing.
+func (h *Hub) replace(next *config.Hub, lists []*managed) error {
+	if err := h.room(); err != nil {
+		return err
+	}
+	var added, opened []*managed
+	undo := func() {
+		for _, l := range added {
+			h.store.Release(l.Name)
+		}
+	}
+	for _, l := range lists {
+		former := h.list(l.Name)
+		if former == l {
+			continue
+		}
+		opened = append(opened, l)
+		if former != nil {
+			l.history, l.released, l.since, l.gate, l.waiting = former.history, former.released, former.since, former.gate, former.waiting
+			continue
+		}
+		history, damaged, err := h.store.List(l.Name)
+		if err != nil {
+			undo()
+			return err
+		}
+		l.history, added = history, append(added, l)
+		if damaged != nil {
+			h.o.Log.Error("a new epoch begins: "+damaged.Error(), "epoch", h.store.Epoch())
+			for _, l := range h.lists {
+				if l.released != nil {
+					l.rebased()
+				}
+			}
+		}
+	}
+	before := make(map[*managed]managedRollout)
+	for _, l := range lists {
+		before[l] = managedRollout{l.plan, l.released}
+		l.plan = next.RolloutOf(l.List)
+		if l.released = l.planned(l.released); l.released != nil {
+			l.rebased()
+		}
+	}
+	if err := h.saveRolloutsOf(lists); err != nil {
+		for l, was := range before {
+			l.plan, l.released = was.plan, was.released
+		}
+		undo()
+		return err
+	}
+	var removed []string
+	for _, l := range h.lists {
+		if !slices.ContainsFunc(lists, func(other *managed) bool { return other.Name == l.Name }) {
+			removed = append(removed, l.Name)
+		}
+	}
+	h.lists, h.replaced = lists, true
+	h.config.Store(next)
+	h.noteHistories()
+	for _, name := range removed {
+		h.store.Release(name)
+	}
+	for _, l := range opened {
+		h.fill(l)
+		if err := h.commit(l); err != nil { // which is tried again
+			h.o.Log.Error("reload: "+err.Error(), "list", l.Name)
+		}
+	}
+	h.note()
+	return nil
+}
+
+// managedRollout has the fields of a list that a reload changes where the list stays.
+type managedRollout struct {
+	plan     *config.Rollout
+	released *released
+}

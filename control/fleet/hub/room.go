@@ -1,0 +1,128 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sys/unix"
+
+	"weir/control/fleet/wire"
+)
+
+// reserve bounds the space that is kept free on the disk of the hub's state, at most a 20th of
+// it: what goes on without an operator, such as the audit, needs a little.
+const reserve = 16 << 20
+
+// diskOf returns how much of the disk of a directory is free, and its size.
+func diskOf(dir string) (free, size uint64, err error) {
+	var d unix.Statfs_t
+	if err := unix.Statfs(dir, &d); err != nil {
+		return 0, 0, err
+	}
+	return d.Bavail * uint64(d.Bsize), d.Blocks * uint64(d.Bsize), nil
+}
+
+// errFull means that the disk is full up to the reserve.
+type errFull struct{ error }
+
+// room returns an errFull where the hub must not write, since the disk is full.
+func (h *Hub) room() error {
+	dir := string(h.conf().StateDir)
+	free, size, err := diskOf(dir)
+	if err != nil {
+		return nil // writing says what is wrong
+	}
+	if keep := min(reserve, size/20); free < keep {
+		return errFull{fmt.Errorf("the disk of the hub is full: %s of %s at %s are free, less than the %s that are kept for its own work: nothing is changed until there is room",
+			humanize.Bytes(free), humanize.Bytes(size), dir, humanize.Bytes(keep))}
+	}
+	return nil
+}
+
+// assure has nodes hear that the hub is there, with the last catalog anew, where it cannot be
+// stored: in the stream stays the one before.
+func (p *publisher) assure(ctx context.Context) error {
+	if err := p.dialBoth(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	last := p.state.catalog
+	p.mu.Unlock()
+	if time.Since(last) < time.Duration(p.hub.conf().Heartbeat)-retryInterval/2 {
+		return nil
+	}
+	if p.issued.Epoch == 0 {
+		if err := p.readIssued(ctx); err != nil {
+			return err
+		}
+	}
+	c := p.issued
+	c.Issued, c.MaxAge = time.Now().UTC(), int64(time.Duration(p.hub.conf().MaxAge).Seconds())
+	p.mu.Lock()
+	c.Report = !p.isSettled
+	p.mu.Unlock()
+	var text []byte
+	if err := p.hub.Do(ctx, func() (err error) {
+		at, err := p.hub.store.NextCatalog()
+		if err == nil && at.Epoch != c.Epoch {
+			err = errors.New("a new epoch has begun, of which nothing is published")
+		}
+		if err != nil {
+			return err
+		}
+		c.Place, c.Seal = at, wire.SealPlace(p.hub.o.Authority.Key(), at)
+		text, err = wire.SealCatalog(p.hub.o.Authority.Key(), c)
+		return err
+	}); err != nil {
+		return err
+	}
+	m := nats.NewMsg(wire.DownPrefix + wire.CatalogSubject())
+	m.Data = text
+	// The stored one is then before it, also by its place in the stream.
+	m.Header.Set(wire.SequenceHeader, strconv.FormatUint(p.last+1, 10))
+	if err := p.lists.PublishMsg(m); err != nil {
+		return err
+	}
+	p.settled(time.Now())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.catalog = c.Issued
+	return nil
+}
+
+// readIssued reads the last catalog from the stream, where the hub has published none since
+// it started.
+func (p *publisher) readIssued(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	var err error
+	if p.stream, err = p.js.Stream(ctx, wire.Stream); err != nil {
+		return err
+	}
+	m, err := p.lastMessage(ctx, wire.CatalogSubject())
+	if err != nil || m == nil {
+		return errors.Join(err, errors.New("nothing was published yet"))
+	}
+	c, err := wire.OpenCatalog(p.hub.o.Authority.PublicKey(), m.Data)
+	if err != nil {
+		return err
+	}
+	p.issued, p.last = c, m.Sequence
+	reached := make(map[string]wire.Place)
+	for _, l := range c.Lists {
+		for _, r := range l.Releases {
+			if reached[l.Name].Before(r.Place) {
+				reached[l.Name] = r.Place
+			}
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reached = reached
+	return nil
+}

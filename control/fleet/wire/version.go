@@ -1,0 +1,57 @@
+package wire
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+)
+
+// Version is a version of a list, whichever history it is in.
+type Version struct {
+	Place
+	ID  string // random, of this version alone; "": unknown, it was made by a hub before that
+	Sum string // of the entries
+}
+
+// NewID returns a random ID for a version.
+func NewID() string { return rand.Text() }
+
+const (
+	kindVersion = "version"
+	kindPlace   = "catalog place"
+)
+
+func (v Version) text(list string) []byte {
+	return fmt.Appendf(nil, "%q %v %q %q", list, v.Place, v.ID, v.Sum)
+}
+
+// Sealed returns the hub's signature of a version of a list. A node that has it can prove
+// that the hub has made the version, also where the hub has lost that.
+func (v Version) Sealed(key ed25519.PrivateKey, list string) string {
+	return detached(key, kindVersion, v.text(list))
+}
+
+// Proved reports whether a seal is that of the version of a list.
+func (v Version) Proved(key ed25519.PublicKey, list, seal string) bool {
+	return proves(key, kindVersion, v.text(list), seal)
+}
+
+// SealPlace returns the hub's signature of a catalog's place.
+func SealPlace(key ed25519.PrivateKey, p Place) string {
+	return detached(key, kindPlace, []byte(p.String()))
+}
+
+// PlaceProved reports whether a seal is that of a catalog's place.
+func PlaceProved(key ed25519.PublicKey, p Place, seal string) bool {
+	return proves(key, kindPlace, []byte(p.String()), seal)
+}
+
+func detached(key ed25519.PrivateKey, kind string, text []byte) string {
+	return base64.RawStdEncoding.EncodeToString(ed25519.Sign(key, signed(kind, text)))
+}
+
+func proves(key ed25519.PublicKey, kind string, text []byte, seal string) bool {
+	signature, err := base64.RawStdEncoding.DecodeString(seal)
+	return err == nil && len(signature) == ed25519.SignatureSize && ed25519.Verify(key, signed(kind, text), signature)
+}

@@ -1,0 +1,122 @@
+package list
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// endless is a text that repeats a line, and counts what was read of it.
+type endless struct {
+	line string
+	most int // bytes; 0: endless
+	read int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	n := 0
+	for n+len(e.line) <= len(p) {
+		if e.most > 0 && e.read >= e.most {
+			return n, io.EOF
+		}
+		n += copy(p[n:], e.line)
+		e.read += len(e.line)
+	}
+	return n, nil
+}
+
+// A text that can only be rejected is not read to its end.
+func TestNotReadOn(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		o    Options
+		want error
+	}{
+		{"x\n", Options{}, ErrTooManyBad},
+		{"192.0.2.1\nx\n", Options{MaxBad: 0.4}, ErrTooManyBad},
+		{"\n", Options{MaxLines: 1_000_000}, ErrTooManyLines},
+		{"# a comment\n", Options{MaxLines: 1_000_000}, ErrTooManyLines},
+		{"# a comment\n", Options{Work: NewWork(t.Context(), 50*time.Millisecond)}, ErrTooMuchWork},
+		{"192.0.2.1\n192.0.2.2\n", Options{MaxEntries: 100_000}, ErrTooManyEntries},
+	} {
+		in := &endless{line: c.line, most: 1 << 30}
+		e, r, err := Parse("f", in, c.o)
+		if !errors.Is(err, c.want) || e.Len() > 0 {
+			t.Errorf("%q: %d entries, error %v, want %v", c.line, e.Len(), err, c.want)
+		}
+		if in.read > 100<<20 {
+			t.Errorf("%q: %d MiB were read, %d lines", c.line, in.read>>20, r.Lines)
+		}
+	}
+}
+
+// Bad lines reject a text early only where there are many.
+func TestBadLinesFirst(t *testing.T) {
+	for bad, want := range map[int]error{hopelessLines - 1: nil, 3 * hopelessLines: ErrTooManyBad} {
+		text := strings.Repeat("x\n", bad) + strings.Repeat("192.0.2.1\n", 1_000_000)
+		if _, _, err := Parse("f", strings.NewReader(text), Options{}); !errors.Is(err, want) {
+			t.Errorf("%d bad lines of a million: error %v, want %v", bad, err, want)
+		}
+	}
+}
+
+// Reading ends with its context.
+func TestParseEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWork(ctx, 0)
+	in := &endless{line: "# a comment\n"}
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := Parse("f", in, Options{Work: w})
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// More works than processors end, and each counts its own time.
+func TestManyWorks(t *testing.T) {
+	const works = 50
+	done := make(chan error, works)
+	for range works {
+		go func() {
+			w := NewWork(t.Context(), 0)
+			in := &endless{line: "192.0.2.0/30\n\n", most: 4 << 20}
+			e, _, err := Parse("f", in, Options{Work: w})
+			if err == nil && (e.Len() == 0 || w.Spent() <= 0) {
+				err = fmt.Errorf("%d entries, %v", e.Len(), w.Spent())
+			}
+			done <- err
+		}()
+	}
+	for range works {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Equal lines in a row, and equal ranges wherever they are, take the memory of one.
+func TestEqualLines(t *testing.T) {
+	for text, most := range map[string]int{
+		"192.0.2.1\n":             1000,
+		"any *:* > 192.0.2.1:*\n": 1000,
+		"2001:db8::1-2001:db8:ffff:ffff:ffff:ffff:ffff:fffe\n":                                     1000,
+		"2001:db8::1-2001:db8:ffff:ffff:ffff:ffff:ffff:fffe\n0.0.0.1-255.255.255.254\n192.0.2.1\n": 400_000,
+	} {
+		e, r, err := Parse("f", strings.NewReader(strings.Repeat(text, 300_000)), Options{MaxEntries: 1_000_000})
+		if err != nil || r.Good != 300_000*strings.Count(text, "\n") || e.Len() > most {
+			t.Errorf("%q: %d entries of %d lines, error %v", text, e.Len(), r.Good, err)
+		}
+		one, _ := serial("f", []byte(text), false)
+		if !equal(e, one) {
+			t.Errorf("%q: other entries than those of one", text)
+		}
+	}
+}

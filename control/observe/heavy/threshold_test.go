@@ -1,0 +1,137 @@
+package heavy
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"weir/filter/key"
+	"weir/filter/penalty"
+)
+
+// While the watcher is away, programs punish within an interval each source at twice the
+// threshold, and none at half of it, however long that takes. The watcher reports them when
+// it is back.
+func TestProgramsPunish(t *testing.T) {
+	s := mustParse(t, "key=src,threshold=60pps,action=block,duration=2s")
+	g := DefaultGuard("src")
+	g.Action, g.Threshold = Block, 640
+	watched := []Watched{{Spec: s}, {Spec: g.Spec()}}
+	h := newHost(t, watched)
+	h.wires = h.wires[:1] // or each has only a part of a source
+	w := newWatcher(watched, func() {})
+	on := h.wires[0]
+	w.tick(h.still, h.wires)
+	blocked := func(s source) bool { return table(on).Check(s.flow.Hash, 1, h.now) == penalty.Blocked }
+	begin := h.now
+	first := make(map[uint64]time.Duration) // when each was punished
+	for h.now < begin+time.Minute {
+		h.pass(10 * time.Millisecond)
+		for _, s := range h.sources {
+			if _, known := first[s.flow.Hash]; !known && blocked(s) {
+				first[s.flow.Hash] = h.now - begin
+			}
+		}
+	}
+	heavy := 0
+	for _, s := range h.sources {
+		at, punished := first[s.flow.Hash]
+		if !s.heavy {
+			if punished {
+				t.Errorf("%v, at half of the threshold, is punished after %v", s.flow.Key, at)
+			}
+			continue
+		}
+		heavy++
+		if !punished || at > time.Duration(watched[s.tracker].Interval) {
+			t.Errorf("%v, at twice the threshold, is punished after %v: %t", s.flow.Key, at, punished)
+		}
+		if !blocked(s) {
+			t.Errorf("%v, at twice the threshold, is not punished any more", s.flow.Key)
+		}
+	}
+	reports := make(map[uint64]bool)
+	_, events := w.tick(h.still, h.wires)
+	for _, e := range events {
+		reports[e.Flow.Hash] = true
+	}
+	if n := len(w.Penalties(h.now)); n != heavy || len(reports) != heavy || heavy != 6 {
+		t.Errorf("%d penalties of %d sources, %d reported", n, heavy, len(reports))
+	}
+}
+
+// A threshold that becomes a share is not enforced by programs any more.
+func TestProgramsStop(t *testing.T) {
+	h := newHost(t, []Watched{{Spec: mustParse(t, "key=src,threshold=60pps,action=block")}})
+	on := h.wires[0]
+	for _, x := range []struct {
+		spec     string
+		enforced uint64
+	}{
+		{"key=src,threshold=60pps,action=block", 60},
+		{"key=src,threshold=60pps+1%,action=block", 0},
+		{"key=src,threshold=90pps,action=block", 90},
+		{"key=src,threshold=90pps", 0},
+	} {
+		w := newWatcher([]Watched{{Spec: mustParse(t, x.spec)}}, func() {})
+		w.tick(h.still, h.wires)
+		if got := on.Threshold(0); got.Units != x.enforced {
+			t.Errorf("%s: %+v", x.spec, got)
+		}
+	}
+}
+
+func mustParse(t *testing.T, text string) Spec {
+	t.Helper()
+	s, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Programs impose no penalty on what it would cut off; what needs no protection any more is
+// punished again.
+func TestProgramsSpare(t *testing.T) {
+	s := mustParse(t, "key=src/24,threshold=60pps,action=block,duration=2s")
+	watched := []Watched{{Spec: s}}
+	h := newHost(t, watched)
+	h.wires = h.wires[:1]
+	m := h.wires[0].memory.(*wire)
+	w := newWatcher(watched, func() {})
+	gateway := key.Source(netip.MustParsePrefix("10.0.0.1/32"))
+	flow := h.sources[0].flow // of its network
+	protect := func(on bool) {
+		w.Protect(func(flows []key.Key) map[key.Key]string {
+			all := make(map[key.Key]string)
+			for _, f := range flows {
+				if on && f == flow.Key {
+					all[f] = "the gateway 10.0.0.1"
+				}
+			}
+			return all
+		}, []key.Key{gateway})
+		w.tick(h.still, h.wires)
+	}
+	send := func() bool {
+		for range 200 {
+			m.program(0, 0, flow, h.now)
+		}
+		return slices.ContainsFunc(h.sources, func(s source) bool { return table(h.wires[0]).Check(s.flow.Hash, 1, h.now) != penalty.None })
+	}
+	protect(true)
+	if send() {
+		t.Error("the network of the gateway is punished")
+	}
+	protect(false)
+	h.now += time.Minute
+	if !send() {
+		t.Error("it is still spared")
+	}
+	h.now += time.Minute
+	protect(true)
+	if send() {
+		t.Error("it is punished again")
+	}
+}

@@ -1,0 +1,215 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/api"
+)
+
+func block(entries ...string) Command {
+	return Command{Time: time.Now(), By: api.Caller{UID: 7}, Change: api.Change{Action: api.Block, Entries: entries, TTL: 60, Reason: "x", SSH: "192.0.2.1 1 192.0.2.2 22"}}
+}
+
+// entries returns the first entries of the changes that wait, in their order.
+func entries(t *testing.T, q Queue) (all []string) {
+	t.Helper()
+	names, err := q.Waiting()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		c, err := q.Read(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c.Change.Entries[0])
+	}
+	return all
+}
+
+// What is read is what was added, and it is gone once it is done.
+func TestRoundTrip(t *testing.T) {
+	q := In(t.TempDir())
+	if names, err := q.Waiting(); err != nil || len(names) != 0 {
+		t.Fatal(names, err)
+	}
+	want := block("192.0.2.1", "tcp *:* > 198.51.100.7:443")
+	want.Change.Remove, want.Change.TTL, want.Change.Reason, want.Change.Force = true, 0, "", true
+	if err := q.Add(want); err != nil {
+		t.Fatal(err)
+	}
+	names, err := q.Waiting()
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	got, err := q.Read(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Time = want.Time.UTC().Round(0)
+	want.Change.UID, want.Change.Given = 7, want.Time
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if err := q.Done(names[0]); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := q.Waiting(); err != nil || len(names) != 0 {
+		t.Error(names, err)
+	}
+}
+
+// The order is that in which changes were added, also when the clock is set back.
+func TestOrder(t *testing.T) {
+	q := In(t.TempDir())
+	var want []string
+	for i, at := range []time.Duration{0, time.Hour, -time.Hour, -time.Hour, 0} {
+		c := block(fmt.Sprintf("192.0.2.%d", i))
+		c.Time = c.Time.Add(at)
+		if err := q.Add(c); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, c.Change.Entries[0])
+	}
+	if got := entries(t, q); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Processes may add at the same time.
+func TestConcurrentAdds(t *testing.T) {
+	q := In(t.TempDir())
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			if err := q.Add(block(fmt.Sprintf("192.0.2.%d", i))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	got := entries(t, q)
+	slices.Sort(got)
+	if got = slices.Compact(got); len(got) != 20 {
+		t.Errorf("%d changes wait, want 20", len(got))
+	}
+}
+
+// Changes that the API would refuse do not wait, and there is a limit to their number.
+func TestLimits(t *testing.T) {
+	dir := t.TempDir()
+	q := In(dir)
+	if err := q.Add(block()); err == nil {
+		t.Error("a change without entries waits")
+	}
+	if err := (Queue{}).Add(block("192.0.2.1")); err == nil {
+		t.Error("a change waits nowhere")
+	}
+	if err := q.Add(block("192.0.2.1")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range MaxChanges - 1 {
+		if err := os.WriteFile(filepath.Join(dir, "queue", fmt.Sprintf("%019d-x.json", i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := q.Add(block("192.0.2.1")); !errors.Is(err, ErrFull) {
+		t.Error(err)
+	}
+}
+
+// Root's changes belong to the owner of the state directory, who must be able to read and
+// remove them; root follows no link in there, and writes nowhere but where the owner of the
+// file beside the socket may.
+func TestAnotherUsersStateDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root")
+		}
+		t.Skip("needs root")
+	}
+	const user, group = 12345, 23456
+	dir := t.TempDir()
+	state, socket := filepath.Join(dir, "state"), filepath.Join(dir, "weir.sock")
+	if err := errors.Join(os.Mkdir(state, 0o750), os.Chown(state, user, group), os.WriteFile(PlaceOf(socket), []byte(state+"\n"), 0o644), os.Chown(PlaceOf(socket), user, group)); err != nil {
+		t.Fatal(err)
+	}
+	q, err := At(socket)
+	if err == nil {
+		err = q.Add(block("192.0.2.1"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := q.Waiting()
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	for _, path := range []string{"queue", filepath.Join("queue", names[0])} {
+		var s unix.Stat_t
+		if err := unix.Stat(filepath.Join(state, path), &s); err != nil || s.Uid != user || s.Mode&0o077 != 0 {
+			t.Errorf("%s: user %d, mode %o, %v", path, s.Uid, s.Mode, err)
+		}
+	}
+
+	roots := filepath.Join(dir, "root")
+	if err := errors.Join(os.Mkdir(roots, 0o700), os.WriteFile(PlaceOf(socket), []byte(roots+"\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if q, err = At(socket); err == nil {
+		err = q.Add(block("192.0.2.1"))
+	}
+	if err == nil || !strings.Contains(err.Error(), "belongs to user 0, not 12345") {
+		t.Error(err)
+	}
+	if err := errors.Join(os.RemoveAll(filepath.Join(state, "queue")), os.Symlink(roots, filepath.Join(state, "queue"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := Of(state, user).Add(block("192.0.2.1")); err == nil {
+		t.Error("a link was followed")
+	}
+	if left, err := os.ReadDir(roots); err != nil || len(left) > 0 {
+		t.Error(left, err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	q := In(f.TempDir())
+	if err := q.Add(block("192.0.2.1")); err != nil {
+		f.Fatal(err)
+	}
+	names, err := q.Waiting()
+	if err != nil {
+		f.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(q.state, directory, names[0]))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"version":1,"time":"2026-01-01T00:00:00Z","by":{"uid":0},"change":{"action":"allow","entries":["x"]}}`))
+	f.Add([]byte(`{"version":2}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := parse(text)
+		if err != nil {
+			return
+		}
+		if c.Note != nil {
+			return
+		}
+		if err := c.Change.Check(); err != nil || c.Time.IsZero() || c.Change.UID != c.By.UID {
+			t.Errorf("%+v: %v", c, err)
+		}
+	})
+}

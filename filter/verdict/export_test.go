@@ -1,0 +1,4 @@
+package verdict
+
+// For TestDecide, which shares its frames with the tests of the kernel.
+var SetOf = set

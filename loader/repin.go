@@ -1,0 +1,409 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// pinnable is an object of the kernel that is pinned.
+type pinnable interface {
+	// pinAt pins it at a path, wherever else it is pinned.
+	pinAt(path string) error
+
+	// isAt reports whether it is the object that is pinned at a path.
+	isAt(path string) (bool, error)
+}
+
+// pinnableMap is a map. [ebpf.Map.Pin] moves the pin of a map that it knows to be pinned, and
+// does nothing where it believes that the map is pinned there.
+type pinnableMap struct{ *ebpf.Map }
+
+func (m pinnableMap) pinAt(path string) error {
+	c, err := m.Clone()
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.Pin(path), c.Close())
+}
+
+func (m pinnableMap) isAt(path string) (bool, error) {
+	there, err := ebpf.LoadPinnedMap(path, nil)
+	if err != nil {
+		return false, unlessDamaged(path, err)
+	}
+	defer there.Close()
+	theirs, err1 := mapID(there)
+	ours, err2 := mapID(m.Map)
+	return theirs == ours, errors.Join(err1, err2)
+}
+
+func mapID(m *ebpf.Map) (ebpf.MapID, error) {
+	info, err := m.Info()
+	if err != nil {
+		return 0, err
+	}
+	id, _ := info.ID()
+	return id, nil
+}
+
+func (l kernelLink) pinAt(path string) error {
+	raw, ok := l.Link.(interface{ FD() int })
+	if !ok {
+		return errors.New("a link without a file descriptor")
+	}
+	fd, err := unix.FcntlInt(uintptr(raw.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	c, err := link.NewFromFD(fd)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.Pin(path), c.Close())
+}
+
+func (l kernelLink) isAt(path string) (bool, error) {
+	there, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return false, unlessDamaged(path, err)
+	}
+	defer there.Close()
+	theirs, err1 := kernelLink{there}.id()
+	ours, err2 := l.id()
+	return theirs == ours, errors.Join(err1, err2)
+}
+
+// unlessDamaged returns an error in opening a pin, unless it says that the pin is gone, or
+// that of something else.
+func unlessDamaged(path string, err error) error {
+	if isExhausted(err) && !isDir(path) {
+		return err
+	}
+	return nil
+}
+
+// inode identifies a file among those of all file systems.
+type inode struct{ dev, ino uint64 }
+
+// inodeOf fails with fs.ErrNotExist where there is no such file.
+func inodeOf(path string) (inode, error) {
+	var s unix.Stat_t
+	if err := unix.Lstat(path, &s); err != nil {
+		if errors.Is(err, unix.ENOTDIR) {
+			err = fs.ErrNotExist
+		}
+		return inode{}, err
+	}
+	return inode{s.Dev, s.Ino}, nil
+}
+
+// seenPin is a pin that was found to be that of an object.
+type seenPin struct {
+	inode
+	of pinnable
+}
+
+// objects returns what is to be pinned in the directory of the attachment, by its path there.
+func (a *Attachment) objects() map[string]pinnable {
+	all := map[string]pinnable{a.link.pinName(): a.link.object()}
+	if a.metadataMap != nil {
+		all[pinMetadata] = pinnableMap{a.metadataMap}
+	}
+	a.stats.read(func(k pinnedMaps) {
+		for name, m := range k {
+			if !slices.Contains(a.unpinned, name) {
+				all[name] = pinnableMap{m.m}
+			}
+		}
+	})
+	for name, m := range a.filter {
+		all[filepath.Join(pinFilter, name)] = pinnableMap{m.m}
+	}
+	return all
+}
+
+// lost returns the objects that are not pinned where they are to be, the hold first. Pins
+// with the inodes that were seen last are not opened.
+func (a *Attachment) lost() (names []string, objects map[string]pinnable, err error) {
+	objects = a.objects()
+	for name, o := range objects {
+		path := filepath.Join(a.path, name)
+		i, err := inodeOf(path)
+		if err == nil {
+			seen := seenPin{i, o}
+			if a.seen[name] == seen {
+				continue
+			}
+			is, err := o.isAt(path)
+			if err != nil {
+				return nil, nil, err
+			}
+			if is {
+				if a.seen == nil {
+					a.seen = make(map[string]seenPin)
+				}
+				a.seen[name] = seen
+				continue
+			}
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, err
+		}
+		names = append(names, name)
+	}
+	hold := a.link.pinName()
+	slices.SortFunc(names, func(x, y string) int {
+		switch {
+		case x == y:
+			return 0
+		case x == hold, y != hold && x < y:
+			return -1
+		}
+		return 1
+	})
+	return names, objects, nil
+}
+
+// noteDir remembers the directory of pins.
+func (a *Attachment) noteDir() (err error) {
+	was := a.dir
+	if a.dir, err = inodeOf(string(a.pins)); a.dir != was {
+		a.mirror = mirrorOf(string(a.pins))
+	}
+	return err
+}
+
+// isElsewhere reports whether the directory of pins is not the one that the attachment's were
+// in last: its file system was unmounted, or another one is mounted over it.
+func (a *Attachment) isElsewhere() bool {
+	now, err := inodeOf(string(a.pins))
+	return err != nil || now != a.dir
+}
+
+// Unpinned returns why the program would not stay attached when this process ends, as
+// [Attachment.Repin] has last found, "" if it would. It does not wait for anything.
+func (a *Attachment) Unpinned() string {
+	if text := a.problem.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
+// repinPatience bounds the wait of Repin for the lock of the pins.
+const repinPatience = time.Second
+
+// Repin makes sure that all that is pinned for the attachment still is, and pins again what is
+// not, from the descriptors that this process has open. It returns how many pins it has made.
+// Where it fails, the program is detached when this process ends: Unpinned says so until
+// another call succeeds. It does nothing for an attachment that is closed, or that another
+// process has taken over, nor, where the interface is gone, if only the attachment's own pins
+// are gone: that is how others detach.
+//
+// While nothing is lost, it takes some microseconds. It never waits for long.
+func (a *Attachment) Repin() (made int, err error) {
+	deadline := time.Now().Add(repinPatience)
+	for {
+		made, err = a.tryRepin()
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // a lock of a file cannot be waited for with a deadline
+	}
+	if err == nil {
+		a.problem.Store(nil)
+		return made, nil
+	}
+	a.problem.Store(new(strings.ReplaceAll(err.Error(), "\n", "; ")))
+	return made, fmt.Errorf("pin the attachment to %s again: %w", a.Target(), err)
+}
+
+func (a *Attachment) tryRepin() (made int, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.link == nil {
+		return 0, nil
+	}
+	if names, _, err := a.lost(); err != nil {
+		return 0, explainExhausted(explainPermission(err))
+	} else if len(names) == 0 && !a.isElsewhere() {
+		return 0, a.lostMirror()
+	}
+	unlock, err := a.pins.lock(unix.LOCK_EX | unix.LOCK_NB)
+	if err != nil {
+		return 0, explainExhausted(err)
+	}
+	defer unlock()
+	index, err := a.Index()
+	if err != nil {
+		return 0, err
+	}
+	if a.replaced() || index == 0 && !a.isElsewhere() {
+		return 0, nil
+	}
+	return a.restore()
+}
+
+// restore pins what is not pinned any more. Whatever becomes of this process meanwhile, the
+// next one finds no less than before. The directory of pins must be locked exclusively.
+func (a *Attachment) restore() (made int, err error) {
+	defer func() {
+		if err != nil {
+			err = explainExhausted(explainPermission(err))
+			return
+		}
+		err = a.noteDir()
+	}()
+	names, objects, err := a.lost()
+	if err != nil || len(names) == 0 {
+		return 0, err
+	}
+	if err := a.isAnothers(); err != nil {
+		return 0, err
+	}
+	if _, err := os.ReadDir(a.path); err != nil {
+		// Whole, or not at all.
+		return len(names), a.pinAll(objects)
+	}
+	for _, name := range names {
+		if err := a.pinOver(objects[name], name); err != nil {
+			return made, err
+		}
+		made++
+	}
+	return made, nil
+}
+
+// isAnothers fails with ErrForeign where the pins are those of another attachment, which
+// filters.
+func (a *Attachment) isAnothers() error {
+	there, err := loadHold(a.path, a.metadata)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	theirs, err1 := there.id()
+	ours, err2 := a.link.id()
+	_, index, err3 := there.state()
+	if err := errors.Join(err1, err2, err3); err != nil || theirs == ours || index == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: the pins %s are those of another daemon", ErrForeign, a.path)
+}
+
+// pinAll makes the directory of the pins, which appears whole. The hold comes last: what is
+// left by a process that was killed filters only if it is complete.
+func (a *Attachment) pinAll(objects map[string]pinnable) (err error) {
+	temp, err := os.MkdirTemp(string(a.pins), unfinished+filepath.Base(a.path)+"-")
+	if err != nil {
+		return fmt.Errorf("make directory for pins: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(temp)
+		}
+	}()
+	hold := a.link.pinName()
+	for name, o := range objects {
+		if name == hold {
+			continue
+		}
+		path := filepath.Join(temp, name)
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := pin(o, path); err != nil {
+			return err
+		}
+	}
+	if err := pin(objects[hold], filepath.Join(temp, hold)); err != nil {
+		return err
+	}
+	if !isDir(a.path) {
+		_ = os.Remove(a.path) // if it fails, Rename does
+	}
+	if err := os.Rename(temp, a.path); err != nil {
+		return fmt.Errorf("rename directory of pins: %w", err)
+	}
+	return nil
+}
+
+// pinOver pins an object in place of what is there, in one step.
+func (a *Attachment) pinOver(o pinnable, name string) error {
+	path := filepath.Join(a.path, name)
+	if dir := filepath.Dir(path); dir != a.path && !isDir(dir) {
+		_ = os.Remove(dir) // if it fails, Mkdir does
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := a.pinNext(o, name); err != nil {
+		return err
+	}
+	if isDir(path) {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(a.next(name), path); err != nil {
+		return fmt.Errorf("replace pin %s: %w", name, err)
+	}
+	return nil
+}
+
+func isDir(path string) bool {
+	i, err := os.Lstat(path)
+	return err == nil && i.IsDir()
+}
+
+// unfinishedPath returns the path that a directory under construction is for, "" where its
+// name does not say.
+func unfinishedPath(temp string) string {
+	name, ok := strings.CutPrefix(filepath.Base(temp), unfinished)
+	end := strings.LastIndexByte(name, '-')
+	if !ok || end < 0 || namespaceOf(name[:end]) == 0 {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(temp), name[:end])
+}
+
+// finish makes a directory that a killed process has left under construction the pins of its
+// interface, if it keeps a program attached there that has no others. It reports whether it
+// has.
+func (d Pins) finish(temp string) (bool, error) {
+	path := unfinishedPath(temp)
+	if path == "" {
+		return false, nil
+	}
+	filters := func(path string) (bool, error) {
+		a := &Attachment{pins: d, path: path}
+		defer a.Close()
+		if err := a.openLink(); err != nil {
+			return false, err
+		}
+		_, index, err := a.state()
+		return index != 0, err
+	}
+	left, err := filters(temp)
+	if err != nil || !left {
+		return false, err
+	}
+	if done, err := filters(path); err != nil || done {
+		return false, err
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return false, err
+	}
+	return true, os.Rename(temp, path)
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// environment names the variables that choose what tests do, and so belong to the
+// command that repeats one.
+var environment = []string{"WEIR_LONG", "WEIR_SEED", "CI"}
+
+// goTest runs go test with -json, and prints what go test prints without it: a line for each
+// package, and the output of tests that failed. With -times, it appends how long each test
+// took to a file.
+func goTest(args []string) error {
+	var file string
+	if len(args) > 1 && args[0] == "-times" {
+		path, err := filepath.Abs(args[1])
+		if err != nil {
+			return err
+		}
+		file, args = path, args[2:]
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, wrapper(self, file), args)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p := printer{out: os.Stdout, verbose: slices.Contains(args, "-v")}
+	readErr := p.copy(out)
+	if err := cmd.Wait(); err != nil {
+		p.summary(args)
+		if failed, ok := errors.AsType[*exec.ExitError](err); ok {
+			return exitStatus(failed.ExitCode())
+		}
+		return err
+	}
+	return readErr
+}
+
+// wrapper returns the flag that has go test run binaries by check exec.
+func wrapper(self, file string) []string {
+	if file == "" {
+		return nil
+	}
+	return []string{"-exec", self + " exec " + file}
+}
+
+// event is an event of go test -json: see go doc test2json.
+type event struct {
+	Action, Package, Test, Output, ImportPath string
+}
+
+// A printer turns events into text.
+type printer struct {
+	out     io.Writer
+	verbose bool
+	output  map[string][]line // by package, until it ends
+	good    map[test]bool     // passed or skipped
+	failed  []test
+	ran     int
+	skipped int
+}
+
+type line struct{ test, text string }
+
+type test struct{ pkg, name string }
+
+func (p *printer) copy(events io.Reader) error {
+	p.output, p.good = make(map[string][]line), make(map[test]bool)
+	lines := bufio.NewReader(events)
+	for {
+		text, err := lines.ReadString('\n')
+		if text != "" {
+			p.print(text)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+func (p *printer) print(text string) {
+	var e event
+	if json.Unmarshal([]byte(text), &e) != nil {
+		fmt.Fprint(p.out, text)
+		return
+	}
+	switch e.Action {
+	case "build-output":
+		fmt.Fprint(p.out, e.Output)
+	case "output":
+		if p.verbose {
+			fmt.Fprint(p.out, e.Output)
+			return
+		}
+		p.output[e.Package] = append(p.output[e.Package], line{e.Test, e.Output})
+	case "pass", "fail", "skip":
+		switch {
+		case e.Test == "":
+			p.end(e)
+		case e.Action == "fail":
+			p.failed = append(p.failed, test{e.Package, e.Test})
+			p.ran++
+		case e.Action == "skip":
+			p.good[test{e.Package, e.Test}] = true
+			p.skipped++
+		default:
+			p.good[test{e.Package, e.Test}] = true
+			p.ran++
+		}
+	}
+}
+
+// end prints what is to be said of a package: if it failed, the output of all that did not
+// pass, such as that of tests that ran when it panicked, and reports of data races, which may
+// stand in the output of any test; or else its last line.
+func (p *printer) end(e event) {
+	lines := p.output[e.Package]
+	delete(p.output, e.Package)
+	race := false
+	for i, l := range lines {
+		switch l.text {
+		case "WARNING: DATA RACE\n":
+			race = true
+		case "==================\n":
+			race = false
+		}
+		if i == len(lines)-1 || e.Action == "fail" && (race || !p.good[test{e.Package, l.test}]) {
+			fmt.Fprint(p.out, l.text)
+		}
+	}
+}
+
+// summary prints the tests that failed with the commands that repeat them.
+func (p *printer) summary(args []string) {
+	var set []string
+	for _, name := range environment {
+		if value := os.Getenv(name); value != "" {
+			set = append(set, name+"="+value+" ")
+		}
+	}
+	race := ""
+	if slices.Contains(args, "-race") {
+		race = "-race "
+		set = append(set, "CGO_ENABLED=1 ")
+	}
+	fmt.Fprintf(p.out, "\n%d tests passed or failed, %d were skipped. Repeat what failed by:\n", p.ran, p.skipped)
+	for _, f := range p.failed {
+		if !strings.Contains(f.name, "/") {
+			fmt.Fprintf(p.out, "  %sgo test -count=1 %s-run '^%s$' %s\n", strings.Join(set, ""), race, f.name, f.pkg)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package netns
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"weir/control/observe/heavy"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/tests/lab"
+)
+
+// The packet of a scan that exceeds the threshold is the first that is dropped, however fast
+// the scan is: of a thousand ports, it reaches no more than the threshold and one. The daemon
+// reports it.
+func TestScanIsCut(t *testing.T) {
+	const threshold, ports = 64, 1000
+	for name, source := range map[string]string{"IPv4": "198.51.100.9", "IPv6": "2001:db8::9"} {
+		t.Run(name, func(t *testing.T) {
+			l := lab.New(t)
+			c := configuration(t, target(l.B))
+			g := heavy.DefaultGuard("src")
+			g.Action, g.Threshold = heavy.Block, threshold
+			c.Guards = []heavy.Guard{g}
+			d := serve(t, c)
+			time.Sleep(5 * heavy.Tick) // it has looked once
+			src := netip.MustParseAddr(source)
+			dst := netip.MustParseAddr("203.0.113.1")
+			if src.Is6() {
+				dst = netip.MustParseAddr("2001:db8:1::1")
+			}
+			receiver := l.B.Receiver(t)
+			var through atomic.Int64
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					frame, err := receiver.Receive(time.Second)
+					if err != nil {
+						return
+					}
+					if p, _ := packet.Parse(frame); p.HasAddresses && p.Src == src {
+						through.Add(1)
+					}
+				}
+			}()
+			sender := l.A.Sender(t)
+			began := time.Now()
+			for port := range uint16(ports) {
+				f := frameOf(key.Tuple{Src: src, Dst: dst, Proto: 17, HasPorts: true, SrcPort: 50_000, DstPort: 1 + port})
+				if err := sender.Send(f); err != nil {
+					t.Fatal(err)
+				}
+			}
+			took := time.Since(began)
+			<-done
+			n := through.Load()
+			t.Logf("%d of %d ports were reached in %v", n, ports, took)
+			if n < threshold-1 || n > threshold+1 {
+				t.Errorf("%d ports were reached, want %d or one more", n, threshold)
+			}
+			d.log.await(t, began, 5*time.Second, "scan", source)
+		})
+	}
+}

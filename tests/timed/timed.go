@@ -1,0 +1,34 @@
+// Package timed marks tests that measure.
+package timed
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// Alone marks a test that measures times, rates or memory, and so measures other tests, too,
+// that run beside it: make test runs it after them, alone. Where the processor is emulated,
+// where such figures say nothing of weir, it skips the test.
+func Alone(t testing.TB) {
+	t.Helper()
+	processors, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if emulated(string(processors)) {
+		t.Skip("measures, and this processor is emulated")
+	}
+}
+
+// emulated reports whether the processors are those of QEMU without KVM, by what
+// /proc/cpuinfo says of them.
+func emulated(processors string) bool {
+	for line := range strings.Lines(processors) {
+		name, value, _ := strings.Cut(line, ":")
+		if strings.TrimSpace(name) == "model name" && strings.HasPrefix(strings.TrimSpace(value), "QEMU TCG CPU") {
+			return true
+		}
+	}
+	return false
+}
