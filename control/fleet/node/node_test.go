@@ -378,10 +378,22 @@ func (r *run) active() wire.ListStatus {
 	return f.status()
 }
 
+// refusedWhat returns what the node has refused, and why.
+func (r *run) refusedWhat() []refusal {
+	r.Node.mu.Lock()
+	defer r.Node.mu.Unlock()
+	return slices.Clone(r.refusals)
+}
+
 // reaches waits until a node filters by the hub's version.
 func (r *run) reaches(h *hub) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("version %v; the node: %+v, it has refused %q", h.at, r.active(), r.refusals), func() bool { return r.active().Active == h.at })
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("the node: %+v, it has refused %q", r.active(), r.refusedWhat())
+		}
+	}()
+	eventually(r.t, fmt.Sprintf("version %v", h.at), func() bool { return r.active().Active == h.at })
 	if !equal(r.has(name), h.truth[h.at]) {
 		r.t.Fatalf("version %v: %d entries, want %d", h.at, r.has(name).Len(), h.truth[h.at].Len())
 	}
@@ -929,9 +941,7 @@ func TestDeltaOfAnotherList(t *testing.T) {
 				}
 			}
 			refused := func() bool {
-				n.Node.mu.Lock()
-				defer n.Node.mu.Unlock()
-				return slices.ContainsFunc(n.refusals, func(r refusal) bool { return strings.Contains(r.text, `delta of list "another"`) })
+				return slices.ContainsFunc(n.refusedWhat(), func(r refusal) bool { return strings.Contains(r.text, `delta of list "another"`) })
 			}
 			send(h, other)
 			h.change(list.Union(before, set(t, "198.51.100.9")))
@@ -1009,7 +1019,7 @@ func TestLateCatalog(t *testing.T) {
 	h.release()
 	eventually(t, "the catalog after it", func() bool { return n.Catalog() == h.catalog.Place })
 	if n.Refused() > 0 {
-		t.Errorf("refused: %q", n.refusals)
+		t.Errorf("refused: %q", n.refusedWhat())
 	}
 	h.publishLive(wire.CatalogSubject(), late)
 	eventually(t, "the old one is refused", func() bool { return n.Refused() == 1 })
@@ -1049,7 +1059,7 @@ func TestSpoiltSnapshot(t *testing.T) {
 				t.Errorf("active: %+v", n.active())
 			}
 			if withheld := strings.HasPrefix(what, "no "); (n.Refused() == 0) != withheld {
-				t.Errorf("%d messages refused: %q", n.Refused(), n.refusals)
+				t.Errorf("%d messages refused: %q", n.Refused(), n.refusedWhat())
 			}
 			h.snapshot()
 			h.release()
