@@ -101,6 +101,7 @@ type source struct {
 	reverted  *candidate // what the next attempt must forget; nil: nothing
 
 	sooner   chan struct{} // next has changed
+	changed  bool          // since the last attempt has begun
 	last     Outcome
 	failures int // consecutive
 	next     time.Time
@@ -360,12 +361,17 @@ func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 		return
 	}
 	for {
+		s.mu.Lock()
+		s.changed = false
+		s.mu.Unlock()
 		o, err := f.attempt(ctx, s, false)
 		if err != nil {
 			return
 		}
 		s.mu.Lock()
-		s.next = time.Now().Add(f.wait(s.failures, o.retryAfter))
+		if s.next = time.Now(); !s.changed { // or the attempt may have read what was there before
+			s.next = s.next.Add(f.wait(s.failures, o.retryAfter))
+		}
 		s.mu.Unlock()
 		f.handling.Lock()
 		handle(o)
@@ -419,6 +425,14 @@ func (s *source) hasten(delay time.Duration) {
 		default:
 		}
 	}
+}
+
+// noteChange has Run read the source now, or once more after an attempt that goes on.
+func (s *source) noteChange() {
+	s.mu.Lock()
+	s.changed = true
+	s.mu.Unlock()
+	s.hasten(0)
 }
 
 // wait returns the delay after a number of consecutive failures, given the

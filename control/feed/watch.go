@@ -166,7 +166,7 @@ func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
 			return
 		}
 		d.first, d.held, d.steps = time.Time{}, time.Time{}, false
-		s.hasten(0)
+		s.noteChange()
 	})
 	d.timer.Stop()
 	w.mu.Lock()

@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"weir/control/list"
 	"weir/control/quantity"
 	"weir/tests/long"
 )
@@ -33,7 +35,12 @@ func newTestWatcher(t *testing.T) *Watcher {
 func follow(t *testing.T, src Source) *Feed {
 	t.Helper()
 	src.MaxBytes = 1 << 20
-	c := config(src)
+	return followBy(t, config(src))
+}
+
+// followBy is follow by a configuration.
+func followBy(t *testing.T, c Config) *Feed {
+	t.Helper()
 	c.Interval, c.Watcher = quantity.Duration(700*time.Hour), newTestWatcher(t)
 	f := mustOpen(t, c, "")
 	ended := make(chan struct{})
@@ -104,6 +111,25 @@ func TestWatchFile(t *testing.T) {
 	}
 	must(t, file.Close())
 	awaitEntries(t, f, "written in steps", strings.Join(all, " "))
+}
+
+// A file that is replaced while it is read is read again: reading a large one takes seconds.
+func TestWatchWhileReading(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "list")
+	write(t, path, "192.0.2.1\n")
+	replace := sync.OnceFunc(func() {
+		write(t, path+".new", "192.0.2.2\n")
+		must(t, os.Rename(path+".new", path))
+		time.Sleep(4 * settleWhole)
+	})
+	c := config(Source{File: Path(path), MaxBytes: 1 << 20})
+	c.Refuse = func(*list.Set, bool) error {
+		replace()
+		return nil
+	}
+	f := followBy(t, c)
+	awaitEntries(t, f, "replaced while it was read", "192.0.2.2")
 }
 
 // Directories that are made while the one above them begins to be watched are watched, too.
