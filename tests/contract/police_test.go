@@ -452,12 +452,32 @@ func TestPolicerCost(t *testing.T) {
 	}
 	var one, two float64
 	for range 4 {
-		ns := measure()
+		ns, clock := measure(), clockTime()
+		t.Logf("the clock: %.0f ns", clock)
 		fair, plain := ns["fair"], ns["plain"]
-		one, two = fair[0]/plain[0], fair[1]/plain[1]
-		if one <= 2.75 && two <= 1.1*one {
+		one, two = (fair[0]-clock)/plain[0], (fair[1]-clock)/plain[1]
+		if one <= maxPolicerCost && two <= 1.1*one {
 			return
 		}
 	}
-	t.Errorf("fair takes %.2f times as long as plain on one CPU, %.2f on two; want at most 2.75, and 1.1 times as much on two", one, two)
+	t.Errorf("without the clock, fair takes %.2f times as long as plain on one CPU, %.2f on two; want at most %v, and 1.1 times as much on two", one, two, maxPolicerCost)
+}
+
+// maxPolicerCost bounds the time of a policed packet, without that of reading the clock,
+// in times of one that is not policed. In a guest the clock can take longer than all else.
+const maxPolicerCost = 2.25
+
+// clockTime returns how long reading the clock takes, in ns: the median of some runs.
+func clockTime() float64 {
+	const n = 200_000
+	var all []float64
+	for range 15 {
+		began := time.Now()
+		for range n {
+			_ = time.Since(began)
+		}
+		all = append(all, float64(time.Since(began).Nanoseconds())/n)
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
 }
