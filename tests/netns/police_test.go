@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -34,23 +35,26 @@ import (
 	"weir/tests/timed"
 )
 
-// bottleneck is a wire whose end B can be policed. Replies return by a line of delay in
-// user space: few kernels have netem.
+// bottleneck is a path from A over a router to B. The router can police what it receives
+// from A, and queue what it sends to B. Replies return by a line of delay in user space: few
+// kernels have netem.
 type bottleneck struct {
 	*lab.Lab
-	rate float64 // bits a second
+	in, out lab.End // of the router
+	rate    float64 // bits a second
 }
 
-// delay is that of the line: with it, the round-trip time.
-const delay = 12 * time.Millisecond
-
-func newBottleneck(t *testing.T, rate float64) *bottleneck {
+// newBottleneck returns a bottleneck. delay is that of the line, and nearly the round-trip
+// time.
+func newBottleneck(t *testing.T, rate float64, delay time.Duration) *bottleneck {
 	t.Helper()
 	n := &bottleneck{rate: rate}
-	a, b := lab.NewHost(t, "sender"), lab.NewHost(t, "receiver")
+	a, router, b := lab.NewHost(t, "sender"), lab.NewHost(t, "router"), lab.NewHost(t, "receiver")
 	n.Lab = new(lab.Lab)
-	n.A, n.B = lab.Join(t, 1, 1500, a, "a0", b, "b0")
-	for _, e := range []lab.End{n.A, n.B} {
+	n.A, n.in = lab.Join(t, 1, 1500, a, "a0", router, "in")
+	n.out, n.B = lab.Join(t, 2, 1500, router, "out", b, "b0")
+	n.A.Route(t, "10.0.2.0/24", n.in.IPv4)
+	for _, e := range []lab.End{n.A, n.in, n.out, n.B} {
 		e.In(t, func() {
 			for _, feature := range []uint32{unix.ETHTOOL_STSO, unix.ETHTOOL_SGSO, unix.ETHTOOL_SGRO} {
 				if err := offload.Set(e.Iface, feature, false); err != nil {
@@ -134,10 +138,10 @@ func tun(t *testing.T, e lab.End, name string, flags uint16) (f *os.File) {
 	return f
 }
 
-// police attaches a policer at B until detach is called.
-func (n *bottleneck) police(t *testing.T, c sfb.Controller) (a *loader.Attachment, detach func()) {
+// police attaches a policer at the router until detach is called.
+func (n *bottleneck) police(t *testing.T, c sfb.Controller, rate float64) (a *loader.Attachment, detach func()) {
 	t.Helper()
-	limits, err := sfb.Plan(c, n.rate/8, false, 20*time.Millisecond, time.Minute)
+	limits, err := sfb.Plan(c, rate/8, false, 20*time.Millisecond, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +152,7 @@ func (n *bottleneck) police(t *testing.T, c sfb.Controller) (a *loader.Attachmen
 		V6:     key.Shape{Fields: tuple | key.FieldV6, SrcBits: 128, DstBits: 128},
 	}
 	g := build(t, nil, engine.Config{})
-	a, err = attachLoaded(pins(t), target(n.B), loader.Native, nil, func(s *loader.Stats) (*loader.Program, error) {
+	a, err = attachLoaded(pins(t), target(n.in), loader.Native, nil, func(s *loader.Stats) (*loader.Program, error) {
 		p.Apply(s)
 		return g.Load(s)
 	})
@@ -192,6 +196,36 @@ func (n *bottleneck) htb(t *testing.T, flows int) (end func()) {
 	return func() {
 		n.A.In(t, func() {
 			if err := netlink.QdiscDel(root); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// queue has the router send at the rate, by a token bucket filter with a queue of 20 ms,
+// until end is called.
+func (n *bottleneck) queue(t *testing.T) (end func()) {
+	t.Helper()
+	var q netlink.Qdisc
+	n.out.In(t, func() {
+		link, err := netlink.LinkByName(n.out.Iface)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const burst = 64 << 10
+		q = &netlink.Tbf{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+			Rate:       uint64(n.rate / 8),
+			Buffer:     uint32(burst / (n.rate / 8) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec()),
+			Limit:      uint32(n.rate/8*0.02) + burst,
+		}
+		if err := netlink.QdiscAdd(q); err != nil {
+			t.Skipf("no TBF: %v", err)
+		}
+	})
+	return func() {
+		n.out.In(t, func() {
+			if err := netlink.QdiscDel(q); err != nil {
 				t.Error(err)
 			}
 		})
@@ -243,9 +277,16 @@ func (s share) String() string {
 	return fmt.Sprintf("TCP %.2f Mbit/s (Jain %.3f), UDP %.2f, passed %.2f", s.total()/1e6, s.jain(), s.udp/1e6, s.passed/1e6)
 }
 
-// run sends traffic and returns what arrives while it is measured.
+// run sends traffic and returns what arrives while it is measured. a is the policer, if there
+// is one.
 func (n *bottleneck) run(t *testing.T, a *loader.Attachment, how senders) share {
 	t.Helper()
+	counted := func() (p loader.Policed) {
+		if a != nil {
+			p, _ = a.Stats().Policed()
+		}
+		return p
+	}
 	var done atomic.Bool
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -309,14 +350,14 @@ func (n *bottleneck) run(t *testing.T, a *loader.Attachment, how senders) share 
 
 	time.Sleep(how.settle)
 	began := time.Now()
-	policed, _ := a.Stats().Policed()
+	policed := counted()
 	before := make([]uint64, how.flows)
 	for i := range received {
 		before[i] = received[i].Load()
 	}
 	udpBefore := udp.Load()
 	time.Sleep(how.measure)
-	after, _ := a.Stats().Policed()
+	after := counted()
 	seconds := time.Since(began).Seconds()
 	s := share{udp: 8 * float64(udp.Load()-udpBefore) / seconds}
 	for i := range received {
@@ -435,22 +476,21 @@ func (n *bottleneck) ecn(t *testing.T) (marked, wrong uint64) {
 // what they have alone, and UDP gets next to nothing. Behind a token bucket alone, the
 // control, UDP takes almost all. Marks arrive where both ends want them. TestPolicerTCP of
 // filter/sfb has the strict bounds; those here are for a machine that is busy with other
-// tests, too. With WEIR_LONG=1, medians of runs that take turns are logged.
+// tests, too. With WEIR_LONG=1 and WEIR_ROUNDS=n, medians of n runs that take turns are logged.
 func TestPolice(t *testing.T) {
 	timed.Alone(t)
 	const rate = 100e6
 	how := senders{flows: 10, congestion: "cubic", settle: 1200 * time.Millisecond, measure: time.Second}
-	rounds := 1
 	if long.Enabled {
-		how.settle, how.measure, rounds = 2*time.Second, 4*time.Second, 3
+		how.settle, how.measure = 2*time.Second, 4*time.Second
 	}
-	n := newBottleneck(t, rate)
+	n, rounds := newBottleneck(t, rate, 12*time.Millisecond), rounds(t)
 	run := func(t *testing.T, c sfb.Controller, how senders, multiples ...float64) (s share, p loader.Policed) {
 		t.Helper()
 		for _, m := range multiples {
 			how.blasters = append(how.blasters, m*rate)
 		}
-		a, detach := n.police(t, c)
+		a, detach := n.police(t, c, rate)
 		defer detach()
 		s = n.run(t, a, how)
 		p, _ = a.Stats().Policed()
@@ -538,6 +578,93 @@ func TestPolice(t *testing.T) {
 		}
 	})
 }
+
+// A policer has no queue, so that on a LAN, where a window is a few packets, what it drops
+// leaves the link idle. Before a queue of the kernel at the link's rate, it limits what does
+// not respond, and the queue delays what does: TCP has what it has with the queue alone,
+// whatever its round-trip time, and keeps it beside a flood.
+func TestPolicerBeforeQueue(t *testing.T) {
+	long.Only(t, "takes half a minute")
+	timed.Alone(t)
+	const rate, spare = 100e6, 1.05
+	type path struct {
+		delay           time.Duration
+		settle, measure time.Duration
+	}
+	paths := []path{{500 * time.Microsecond, 3 * time.Second, 5 * time.Second}}
+	compare := os.Getenv(roundsVariable) != ""
+	if compare {
+		paths = append(paths, path{12 * time.Millisecond, 3 * time.Second, 5 * time.Second}, path{100 * time.Millisecond, 15 * time.Second, 10 * time.Second})
+	}
+	for _, p := range paths {
+		t.Run(p.delay.String(), func(t *testing.T) {
+			n := newBottleneck(t, rate, p.delay)
+			total, jain, udp := make(map[string][]float64), make(map[string][]float64), make(map[string][]float64)
+			run := func(what string, queued bool, c sfb.Controller, limit float64, multiples ...float64) {
+				t.Helper()
+				how := senders{flows: 10, congestion: "cubic", settle: p.settle, measure: p.measure}
+				for _, m := range multiples {
+					how.blasters = append(how.blasters, m*rate)
+				}
+				if queued {
+					defer n.queue(t)()
+				}
+				var a *loader.Attachment
+				if limit > 0 {
+					var detach func()
+					a, detach = n.police(t, c, limit)
+					defer detach()
+				}
+				s := n.run(t, a, how)
+				t.Logf("%s: %v", what, s)
+				total[what] = append(total[what], s.total()/rate)
+				jain[what] = append(jain[what], s.jain())
+				udp[what] = append(udp[what], s.udp/rate)
+			}
+			for range rounds(t) {
+				run("queue", true, 0, 0)
+				run("fair and queue", true, sfb.Fair, spare*rate)
+				run("fair and queue, UDP", true, sfb.Fair, spare*rate, 2)
+				if compare {
+					run("fair and queue, UDP at 4", true, sfb.Fair, spare*rate, 4)
+					run("queue, UDP", true, 0, 0, 2)
+					run("fair", false, sfb.Fair, rate)
+					run("fair, UDP", false, sfb.Fair, rate, 2)
+					run("bucket", false, sfb.Bucket, rate)
+					run("blue", false, sfb.Blue, rate)
+				}
+			}
+			for _, what := range slices.Sorted(maps.Keys(total)) {
+				t.Logf("%-26s TCP %.1f %% of the link, Jain %.3f; UDP %.1f %%", what, 100*median(total[what]), median(jain[what]), 100*median(udp[what]))
+			}
+			link := median(total["queue"])
+			// UDP at twice the rate, which is less than twice the fair rate of flows that all have
+			// what they want, leaves the penalty box now and then.
+			for what, least := range map[string]float64{"fair and queue": 0.95, "fair and queue, UDP": 0.85, "fair and queue, UDP at 4": 0.9} {
+				if all := total[what]; all != nil && median(all) < least*link {
+					t.Errorf("%s: TCP has %.1f %% of the link, %.1f %% with the queue alone", what, 100*median(all), 100*link)
+				}
+			}
+		})
+	}
+}
+
+// rounds returns how many runs of each kind are compared.
+func rounds(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv(roundsVariable)
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q, want a number from 1", roundsVariable, text)
+	}
+	return n
+}
+
+// roundsVariable has rounds that are compared.
+const roundsVariable = "WEIR_ROUNDS"
 
 func median(v []float64) float64 {
 	slices.Sort(v)
