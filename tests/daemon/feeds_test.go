@@ -163,8 +163,8 @@ func TestHistories(t *testing.T) {
 		feeds        []string
 		updates      int
 	}{
-		{"every two hours", "file", []string{"churn-data-shield-2h.tar.zst"}, long.Or(10, 10*23)},
-		{"every two weeks", "http", []string{"churn-x4b-vpn-2026.tar.zst"}, long.Or(9, 50*9)},
+		{"every two hours", "file", []string{"churn-data-shield-2h.tar.zst"}, long.Or(6, 5*23)},
+		{"every two weeks", "http", []string{"churn-x4b-vpn-2026.tar.zst"}, long.Or(5, 20*9)},
 		// So different that the next generation is built.
 		{"another list", "file", []string{"ipsum.txt.gz", "malicious-ip-full.txt.gz"}, long.Or(2, 20)},
 	} {

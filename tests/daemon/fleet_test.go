@@ -451,7 +451,7 @@ func TestFleetFaults(t *testing.T) {
 		times int
 		do    func()
 	}{
-		{"kill the hub", long.Or(3, 30), func() {
+		{"kill the hub", long.Or(3, 15), func() {
 			f.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
 			if random.IntN(3) == 0 {
@@ -460,7 +460,7 @@ func TestFleetFaults(t *testing.T) {
 				f.start()
 			}
 		}},
-		{"kill a node", long.Or(3, 30), func() {
+		{"kill a node", long.Or(3, 15), func() {
 			n := any()
 			n.d.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
@@ -469,7 +469,7 @@ func TestFleetFaults(t *testing.T) {
 				n.d.ready()
 			}
 		}},
-		{"cut a node off", long.Or(2, 15), func() {
+		{"cut a node off", long.Or(2, 8), func() {
 			n, for_ := any(), upTo(3*time.Second)
 			if !cut[n].TryLock() {
 				return

@@ -116,7 +116,7 @@ func TestReloads(t *testing.T) {
 	h.mustChange("", false, lines(commanded)...)
 	load.list(froms(commanded...)...)
 	load.run()
-	for round := 1; round <= long.Or(15, 100); round++ {
+	for round := 1; round <= long.Or(12, 60); round++ {
 		check := configure(round)
 		if round%2 == 0 {
 			if r, err := h.api.Reload(t.Context()); err != nil || len(r.Changes) == 0 {
@@ -215,7 +215,7 @@ func testKills(t *testing.T, mode, adoption string) {
 	}
 	adopted := 0
 	for round := range 100 {
-		if round >= long.Or(5, 50) {
+		if round >= long.Or(4, 30) {
 			if !few() {
 				break
 			}
