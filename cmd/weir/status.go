@@ -200,8 +200,12 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 		if b.List != "" {
 			of = " (list " + b.List + ")"
 		}
-		fmt.Fprintf(w, "BUSY since %s, commands wait: %s%s\n", b.Since.Format(time.TimeOnly), b.What, of)
-		noticed = true
+		wait := "commands wait"
+		if b.Beside {
+			wait = "other lists and reloads wait"
+		}
+		fmt.Fprintf(w, "BUSY since %s, %s: %s%s\n", b.Since.Format(time.TimeOnly), wait, b.What, of)
+		noticed = noticed || !b.Beside
 	}
 	if s.Daemon.Unsaved != "" {
 		fmt.Fprintln(w, "UNSAVED: a restart would forget:", s.Daemon.Unsaved)

@@ -35,8 +35,7 @@ type Status struct {
 	Spared     []Spared `json:"spared,omitempty"`
 	SparedMore int      `json:"spared_more,omitempty"` // others
 
-	// Busy describes the work that commands have waited for, for a second or longer; nil: they
-	// do not.
+	// Busy describes the work that has gone on for a second or longer; nil: there is none.
 	Busy *Busy `json:"busy,omitempty"`
 
 	// NotReady are the sources of lists that have nothing to filter by yet.
@@ -49,11 +48,12 @@ type Status struct {
 	Fleet           *Fleet           `json:"fleet,omitempty"`            // nil: this host is in none
 }
 
-// Busy is work that commands wait for.
+// Busy is work that commands wait for, or other lists and reloads only.
 type Busy struct {
-	What  string    `json:"what"`           // as in "what was read of a list is activated"
-	List  string    `json:"list,omitempty"` // "": of no list
-	Since time.Time `json:"since"`
+	What   string    `json:"what"`           // as in "what was read of a list is activated"
+	List   string    `json:"list,omitempty"` // "": of no list
+	Since  time.Time `json:"since"`
+	Beside bool      `json:"beside,omitempty"` // commands are carried out meanwhile
 }
 
 // NotReady is a source that has not been read, or was refused, and of which nothing was

@@ -269,7 +269,7 @@ func (m *Manager) attachOnce(i *managedInterface, metadata []byte) (*loader.Atta
 
 // load loads an engine's program for an interface.
 func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (*loader.Program, error) {
-	if err := m.setEdges(t, s); err != nil {
+	if err := setEdges(m.edges, t, s); err != nil {
 		return nil, err
 	}
 	if err := specialise(m.targets, t, s); err != nil {
@@ -563,7 +563,7 @@ func (m *Manager) bringUp(i *managedInterface) error {
 // renew replaces the program that hotplug has attached, unless it is the current
 // one.
 func (m *Manager) renew(i *managedInterface) error {
-	if err := m.setEdges(i.Target, i.Stats()); err != nil {
+	if err := setEdges(m.edges, i.Target, i.Stats()); err != nil {
 		return err
 	}
 	if err := specialise(m.targets, i.Target, i.Stats()); err != nil {
@@ -769,11 +769,11 @@ func (m *Manager) Stop(keep bool) error {
 
 // setEdges writes which interfaces are edges of a loop domain into the memory of
 // an interface's program.
-func (m *Manager) setEdges(t loader.Target, s *loader.Stats) error {
-	if len(m.edges) == 0 || t.Out {
+func setEdges(names []string, t loader.Target, s *loader.Stats) error {
+	if len(names) == 0 || t.Out {
 		return s.SetEdges(false, nil)
 	}
-	own, edges, err := t.Edges(m.edges)
+	own, edges, err := t.Edges(names)
 	if errors.Is(err, loader.ErrNoNetns) {
 		return nil // the interface is gone with it
 	}
@@ -798,7 +798,7 @@ func (m *Manager) writeDevices() {
 		if !i.filtered() {
 			continue
 		}
-		if err := errors.Join(m.setEdges(i.Target, i.Stats()), setInsides(m.targets, i.Target, i.Stats())); err != nil {
+		if err := errors.Join(setEdges(m.edges, i.Target, i.Stats()), setInsides(m.targets, i.Target, i.Stats())); err != nil {
 			problem = i.Target.String() + ": " + err.Error()
 		}
 	}

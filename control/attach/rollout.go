@@ -23,14 +23,28 @@ type Rollout struct {
 	metadata Metadata
 	targets  []Target // nil: those of the manager stay
 	edges    []string
+	loads    []*managedInterface // whose programs are to be loaded
 	programs map[*managedInterface]*loader.Program
 }
 
-// Prepare loads an engine's programs for the interfaces that are filtered: all
-// that is likely to fail comes before the first interface changes. Interfaces
-// that the targets no longer cover are released by Commit. Without targets,
-// those of the manager and its edges stay.
+// Prepare plans a rollout and loads its programs.
 func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target, edges []string) (*Rollout, error) {
+	r, err := m.Plan(e, d, targets, edges)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Load(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// Plan returns the rollout of an engine for the interfaces that are filtered, whose programs
+// are still to be loaded: all that is likely to fail comes before the first interface changes.
+// Interfaces that the targets no longer cover are released by Commit. Without targets,
+// those of the manager and its edges stay. None comes or goes until the rollout is committed
+// or closed.
+func (m *Manager) Plan(e *engine.Generation, d Metadata, targets []Target, edges []string) (*Rollout, error) {
 	if targets == nil {
 		edges = m.edges
 	}
@@ -47,40 +61,39 @@ func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target, ed
 		m: m, engine: e, metadata: d, targets: targets, edges: edges,
 		programs: make(map[*managedInterface]*loader.Program),
 	}
-	before := m.edges
-	m.edges = edges
-	if err := r.load(); err != nil {
-		m.edges = before
-		m.writeDevices()
-		return nil, errors.Join(err, r.close())
+	if err := r.plan(); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
-	m.edges = before
 	return r, nil
 }
 
-// load loads the programs, on all CPUs: the verifier takes tens of milliseconds for
-// each.
-func (r *Rollout) load() error {
+// plan sets what is particular to the program of each interface.
+func (r *Rollout) plan() error {
+	targets := r.targets
+	if targets == nil {
+		targets = r.m.targets
+	}
+	for _, i := range r.m.interfaces {
+		if i.Attachment == nil || i.Replaced() || r.engine.For(i.Target) == nil { // of none, Commit detaches
+			continue
+		}
+		r.loads = append(r.loads, i)
+		if err := errors.Join(setEdges(r.edges, i.Target, i.Stats()), specialise(targets, i.Target, i.Stats())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Load loads the programs, on all CPUs: the verifier takes tens of milliseconds for
+// each. It may be called in another goroutine than the manager's other methods.
+func (r *Rollout) Load() error {
 	var all sync.Mutex // guards r.programs
 	var loads errgroup.Group
 	loads.SetLimit(runtime.GOMAXPROCS(0))
-	for _, i := range r.m.interfaces {
-		of := r.engine.For(i.Target)
-		if i.Attachment == nil || i.Replaced() || of == nil { // of none, Commit detaches
-			continue
-		}
-		if err := r.m.setEdges(i.Target, i.Stats()); err != nil {
-			return errors.Join(err, loads.Wait())
-		}
-		targets := r.targets
-		if targets == nil {
-			targets = r.m.targets
-		}
-		if err := specialise(targets, i.Target, i.Stats()); err != nil {
-			return errors.Join(err, loads.Wait())
-		}
+	for _, i := range r.loads {
 		loads.Go(func() error {
-			p, err := of.Load(i.Stats())
+			p, err := r.engine.For(i.Target).Load(i.Stats())
 			if err != nil {
 				return fmt.Errorf("%s: %w", i.Target, err)
 			}

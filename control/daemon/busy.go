@@ -29,6 +29,7 @@ type turn struct {
 // it may be read at any time.
 type turnLog struct {
 	current atomic.Pointer[turn] // nil: none
+	outer   atomic.Pointer[turn] // whose long work goes on beside the other turns; nil: none
 
 	mu      sync.Mutex
 	minute  time.Time // when last began
@@ -61,6 +62,24 @@ func (t *turnLog) end(log *slog.Logger) {
 	}
 }
 
+// leave ends the turn in progress until [turnLog.enter], while its work goes on beside others.
+func (t *turnLog) leave() *turn {
+	one := t.current.Swap(nil)
+	if one != nil {
+		t.note(time.Since(one.began))
+		t.outer.Store(one)
+	}
+	return one
+}
+
+// enter goes on with a turn that was left.
+func (t *turnLog) enter(one *turn) {
+	t.outer.Store(nil)
+	if one != nil {
+		t.current.Store(&turn{time.Now(), one.what, one.list})
+	}
+}
+
 // note records the length of a turn, and forgets those of minutes ago.
 func (t *turnLog) note(took time.Duration) {
 	t.mu.Lock()
@@ -86,11 +105,14 @@ func (t *turnLog) longest() time.Duration {
 	return most
 }
 
-// busy returns the turn in progress if it takes long, nil if it does not.
+// busy returns the turn in progress if it takes long, or else the long work beside other
+// turns. It returns nil where there is neither.
 func (t *turnLog) busy() *api.Busy {
-	one := t.current.Load()
-	if one == nil || time.Since(one.began) < longTurn {
-		return nil
+	current, outer := t.current.Load(), t.outer.Load()
+	for _, one := range []*turn{current, outer} {
+		if one != nil && time.Since(one.began) >= longTurn {
+			return &api.Busy{What: one.what, List: one.list, Since: one.began, Beside: one == outer}
+		}
 	}
-	return &api.Busy{What: one.what, List: one.list, Since: one.began}
+	return nil
 }

@@ -45,7 +45,7 @@ func (d *Daemon) carryOut(ctx context.Context, c api.Change) (changed api.Change
 	name := listOf(c)
 	changed.List = name
 	var batch []journal.Change
-	err = d.Do(ctx, func() error {
+	err = d.doEntries(ctx, func() error {
 		d.turn.doing("entries are changed", name)
 		l := d.prepared.list(name)
 		switch {

@@ -31,7 +31,6 @@ import (
 	"weir/control/journal"
 	"weir/control/metrics"
 	"weir/control/observe/events"
-	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
 	"weir/filter/membership"
@@ -62,7 +61,7 @@ type Logging interface {
 type Daemon struct {
 	o       Options
 	do      chan func()
-	taken   chan func()     // likewise, of what was read: commands do not queue behind thousands of lists
+	loop    loop
 	ctx     context.Context // of Run, for what it starts
 	ended   chan struct{}   // closed when Run has ended
 	journal *journal.Journal
@@ -95,6 +94,7 @@ type Daemon struct {
 	cutOff        []string  // feeds whose servers are blocked, as logged
 	tendError     string    // of the last second, as logged
 	changed       bool      // entries have changed since the metadata was written
+	applied       uint64    // changes of entries, made or not
 
 	meter      traffic.Meter // safe for concurrent use
 	forwarding traffic.Forwarding
@@ -138,7 +138,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	c, rolledBack := confirmed(c, o.Log)
 	d := &Daemon{
 		rolledBack: rolledBack,
-		o:          o, do: make(chan func()), taken: make(chan func()), ended: make(chan struct{}),
+		o:          o, do: make(chan func()), loop: loop{alone: make(chan func()), taken: make(chan func())}, ended: make(chan struct{}),
 		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), news: newNews(o), exports: exports{Exporter: export.New(o.Log)},
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
@@ -279,7 +279,13 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 		e = d.adopt(p, c)
 	}
 	if e == nil {
-		e, err = engine.Build(p.rules, c)
+		rules := p.rules
+		d.aside(func() {
+			e, err = engine.Build(rules, c)
+			// What reading and building took is given back now, not some minutes later:
+			// it is several times what stays.
+			debug.FreeOSMemory()
+		})
 	}
 	if err != nil {
 		return nil, attach.Metadata{}, err
@@ -295,10 +301,6 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
 	m.Service = attach.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, d.queued.queue.StateDir()
-	// What reading and building took is given back now, not some minutes later:
-	// it is several times what stays.
-	debug.FreeOSMemory()
-	d.changed = false
 	return e, m, nil
 }
 
@@ -378,67 +380,25 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		return err
 	}
 
-	followed, ticked := time.NewTicker(attach.FollowInterval), time.NewTicker(heavy.Tick)
-	second, shown := time.NewTicker(time.Second), time.NewTicker(interval)
-	for _, t := range []*time.Ticker{followed, ticked, second, shown} {
-		defer t.Stop()
-	}
-	digests := time.NewTimer(0)
-	defer digests.Stop()
+	d.loop.start(interval, rates)
+	defer d.loop.stop()
 	if w := d.manager.Watchdog(); w > 0 {
 		all.Go(func() { d.feedWatchdog(ctx, w/4) })
 	}
 	d.past.hits = d.meter.Hits()
 	d.drops.begin(d.past.hits)
 	d.exports.configure(d.prepared.config.Export, d.hub, now, d.past.hits)
-	snapshots, showing := traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case fn := <-d.do:
-			d.turn.begin("a command is carried out")
-			fn()
-		case fn := <-d.taken:
-			d.turn.begin("what was read is taken in")
-			fn()
-		case <-d.attach.Changed():
-			d.turn.begin("interfaces are followed")
-			if err := d.followInterfaces(); err != nil {
-				return err
-			}
-			d.attach.FollowDevices()
-		case <-followed.C:
-			d.turn.begin("interfaces are followed")
-			if err := d.followInterfaces(); err != nil {
-				return err
-			}
-		case <-ticked.C:
-			d.turn.begin("trackers are read")
-			d.observers.tick(d)
-		case <-digests.C:
-			d.turn.begin("digests are read")
-			digests.Reset(d.observers.tickDigests(d))
-		case now := <-second.C:
-			d.turn.begin("entries and lists are tended")
-			d.tend(now)
-			d.turn.doing("the state is published", "")
-			state := d.summary()
-			d.state.Store(&state)
-			d.describe()
-			d.attach.FollowDevices()
-			d.observers.logLoops(d, now)
-			d.publish(now, snapshots.Next(now, d.attach.Metadata()))
-			d.note()
-		case now := <-shown.C:
-			select {
-			case rates <- showing.Next(now, d.attach.Metadata()):
-			default:
-			}
+	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
+	for more := true; more; {
+		var err error
+		if more, err = d.turnOf(ctx, nil); err == nil {
+			err = d.loop.lost
 		}
-		d.turns.Add(1)
-		d.turn.end(d.o.Log)
+		if err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // feedWatchdog reports to the service manager that the daemon is alive, while Run
@@ -530,7 +490,8 @@ func (d *Daemon) summary() string {
 var errStopped = errors.New("the daemon has stopped")
 
 // Do calls fn in Run's goroutine, and returns its error. It fails when ctx is
-// done, or Run has ended, before fn is called.
+// done, or Run has ended, before fn is called. fn leaves the engine as it is, but for entries
+// that change in place: see [Daemon.doAlone].
 func (d *Daemon) Do(ctx context.Context, fn func() error) error { return d.doBy(ctx, d.do, fn) }
 
 // doBy is Do by one of the channels that Run's goroutine receives from.

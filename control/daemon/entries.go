@@ -167,11 +167,12 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 	changed.List = name
 	d.takeQueued(ctx)
 	var batch []journal.Change
-	err = d.Do(ctx, func() error {
+	err = d.doEntries(ctx, func() error {
 		l := d.prepared.list(name)
 		if l == nil {
 			return d.noList(name)
 		}
+		batch = nil
 		for k := range d.prepared.contents(l.manual).All() {
 			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: name, Key: k, Allow: l.Action == config.Allow}})
 		}

@@ -94,7 +94,7 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
 	var read []*decision
-	err := d.Do(ctx, func() error {
+	err := d.doAlone(ctx, func() error {
 		feeds := make(map[string]*feed.Feed)
 		for _, l := range d.prepared.lists {
 			if l.feed != nil {

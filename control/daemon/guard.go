@@ -301,33 +301,41 @@ func (d *Daemon) followPeers(now time.Time) {
 	d.lookAgain = now.Add(guardInterval)
 	d.turn.doing("it is checked whom the lists would cut off", "")
 	d.findPeers(now)
+	var changed []*managedList
+	p := d.prepared.copied()
+	d.aside(func() { changed = p.leftOutAnew() })
+	for _, l := range changed {
+		if err := d.update(l); err != nil {
+			d.o.Log.Error(err.Error(), "list", l.Name)
+		}
+	}
+}
+
+// leftOutAnew returns the lists of which another part is to be left out than before.
+func (p *Prepared) leftOutAnew() (changed []*managedList) {
 	var all []read
 	entries := 0
-	for _, l := range d.prepared.lists {
+	admit := func() {
+		a := p.admission(all)
+		for _, r := range all {
+			if _, left := a.admit(r); !reflect.DeepEqual(left, r.left) {
+				changed = append(changed, r.managedList)
+			}
+		}
+		all, entries = nil, 0
+	}
+	for _, l := range p.lists {
 		if l.source == 0 || l.Action == config.Allow || l.refused != nil || l.unfit != nil || l.taken != l.from.Version() {
 			continue
 		}
-		r := read{l, l.from.Contents()}
-		all = append(all, r)
+		all = append(all, read{l, l.from.Contents()})
 		// Those of several sources together are memory of their own.
-		if entries += r.contents.Len(); entries >= manyEntries {
-			d.admitAgain(all)
-			all, entries = nil, 0
+		if entries += all[len(all)-1].contents.Len(); entries >= manyEntries {
+			admit()
 		}
 	}
-	d.admitAgain(all)
-}
-
-// admitAgain updates the lists of which another part is to be left out.
-func (d *Daemon) admitAgain(all []read) {
-	a := d.prepared.admission(all)
-	for _, r := range all {
-		if _, left := a.admit(r); !reflect.DeepEqual(left, r.left) {
-			if err := d.update(r.managedList); err != nil {
-				d.o.Log.Error(err.Error(), "list", r.Name)
-			}
-		}
-	}
+	admit()
+	return changed
 }
 
 // receivers returns the servers of notifications and exports.

@@ -146,7 +146,7 @@ func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool)
 // ChangeMulticast implements [api.Daemon].
 func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
 	changed.Interface = c.Interface
-	err = d.Do(ctx, func() error {
+	err = d.doAlone(ctx, func() error {
 		if c.Remove {
 			if idle := d.idleGroups()[c.Interface]; len(idle) > 0 {
 				return d.forgetGroups(idle, c, &changed)

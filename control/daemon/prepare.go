@@ -73,6 +73,7 @@ type managedList struct {
 	from    source     // what its sources contain; nil: it has none
 	feed    *feed.Feed // from, if that is one
 	taken   uint64     // version of from whose contents are active, or could not be
+	decided uint64     // the last such version: taken, or an earlier one while taken is being activated
 	refused error      // why the feed's contents must not be active, nil if they may
 	failed  error      // why what was taken could not be activated, nil if it was or must not be
 	unfit   error      // why an engine could not have the feed's contents, nil if it has
@@ -357,6 +358,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 		suffix := ""
 		if m.from != nil {
 			m.taken = m.from.Version() // before its contents, which may change
+			m.decided = m.taken
 			contents := m.from.Contents()
 			if m.refused = refuseRead(p.config, l, contents, m.from.Accepted()); m.refused != nil {
 				contents = nil
@@ -707,6 +709,8 @@ func (p *Prepared) notReady() []api.NotReady {
 				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: s.Last.Err.Error()})
 			case why != nil && active == 0 && s.Entries > 0:
 				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: why.Error()})
+			case l.decided != l.feed.Version() && active == 0 && s.Entries > 0:
+				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: "it was read, and is being activated"})
 			}
 		}
 	}

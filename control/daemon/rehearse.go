@@ -73,7 +73,7 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 		<-before.ended
 	}
 	if c == nil {
-		return d.Do(ctx, d.sampleClean)
+		return d.doAlone(ctx, d.sampleClean)
 	}
 	of, err := fleetConfig(name, c.Settings)
 	if err != nil {
@@ -84,7 +84,7 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 		contents: c.Contents, allow: of.Action == config.Allow, from: make(map[netip.Addr]*wire.Affected),
 		sum: wire.Rehearsal{Since: time.Now().UTC()}, end: end, ended: make(chan struct{}),
 	}
-	if err := d.Do(ctx, func() error {
+	if err := d.doAlone(ctx, func() error {
 		if err := refuseRead(d.prepared.config, of, c.Contents, false); err != nil {
 			return fmt.Errorf("refused: %w", err)
 		}
@@ -192,7 +192,7 @@ func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packet
 		case <-ctx.Done():
 			return
 		case <-again.C: // lists may have changed
-			_ = d.Do(ctx, func() error {
+			_ = d.doAlone(ctx, func() error {
 				d.compare(r, of)
 				return nil
 			})

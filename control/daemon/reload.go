@@ -128,7 +128,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	if err == nil {
 		feeds, err = openFeeds(ctx, c, how)
 	}
-	if bad := d.Do(context.WithoutCancel(ctx), func() error { // the service manager waits for it
+	if bad := d.doAlone(context.WithoutCancel(ctx), func() error { // the service manager waits for it
 		if err == nil {
 			r, err = d.reconfigureUnconfirmed(c, feeds, within)
 		}
@@ -176,7 +176,9 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
 	d.turn.doing("a configuration is activated", "")
-	next, err := assemble(c, d.journal, feeds, d.fleet, d.prepared)
+	last, applied := d.prepared.copied(), d.applied
+	var next *Prepared
+	d.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet, last) })
 	if err != nil {
 		return r, err
 	}
@@ -190,7 +192,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 	if err != nil {
 		return r, err
 	}
-	if err := d.activate(next, recorder, by); err != nil {
+	if err := d.activate(next, targetsOf(next.config), applied, recorder, by); err != nil {
 		return r, errors.Join(err, recorder.CloseUnless(current))
 	}
 	if err := current.CloseUnless(recorder); err != nil {

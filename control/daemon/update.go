@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"weir/control/api"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
@@ -102,7 +104,7 @@ func remain(entries int) string {
 // returns to the last ones that could.
 func (d *Daemon) take(ctx context.Context, name string, f source) error {
 	var taken *decision
-	err := d.doBy(ctx, d.taken, func() (err error) {
+	err := d.doBy(ctx, d.loop.taken, func() (err error) {
 		l := d.prepared.list(name)
 		if l == nil || l.from != f {
 			return nil // another configuration is active
@@ -169,15 +171,25 @@ const maxSettling = 32
 func (d *Daemon) update(l *managedList) error {
 	d.turn.doing("what was read of a list is activated", l.Name)
 	l.taken = l.from.Version() // before its contents, which may change
-	contents := l.from.Contents()
+	defer func() { l.decided = l.taken }()
 	l.failed = nil
-	if l.refused = refuseRead(d.prepared.config, l.List, contents, l.from.Accepted()); l.refused != nil {
+	began, before, p := time.Now(), l.left, d.prepared.copied()
+	var contents *list.Set
+	var left leftOut
+	var delta list.Delta
+	var refused error
+	d.aside(func() {
+		contents = l.from.Contents()
+		if refused = refuseRead(p.config, l.List, contents, l.from.Accepted()); refused != nil {
+			return
+		}
+		contents, left = p.admit(l, contents)
+		delta = contents.Diff(p.contents(l.source))
+	})
+	if l.refused = refused; refused != nil {
 		d.news.refusedList(l)
-		return fmt.Errorf("refused: %w", l.refused)
+		return fmt.Errorf("refused: %w", refused)
 	}
-	began, before := time.Now(), l.left
-	contents, left := d.prepared.admit(l, contents)
-	delta := contents.Diff(d.prepared.contents(l.source))
 	changes := []engine.Change{{List: l.source, Delta: delta}}
 	if l.TTL > 0 && delta.Len() <= maxLingering {
 		if stay, err := d.linger(l, delta.Remove); err == nil {
@@ -188,7 +200,7 @@ func (d *Daemon) update(l *managedList) error {
 		}
 	}
 	if l.behind {
-		changes = append(changes, d.missed(l))
+		changes = append(changes, d.prepared.missed(l)...)
 	}
 	if _, err := d.apply(changes); err != nil {
 		l.failed = err
@@ -227,16 +239,20 @@ func (d *Daemon) linger(l *managedList, left *list.Set) (stay engine.Change, err
 }
 
 // tend does what is due each second: it removes expired entries, and tries again
-// to activate what could not be.
+// to activate what could not be. Beside the work on another engine only entries expire.
 func (d *Daemon) tend(now time.Time) {
 	var err error
-	if now.After(d.retry) {
-		err = d.catchUpAll()
+	if d.loop.aside != idle {
+		err = d.expire(now)
+	} else {
+		if now.After(d.retry) {
+			err = d.catchUpAll()
+		}
+		err = errors.Join(err, d.expire(now), d.endMonitor(now), d.rollBack(now))
+		d.followPeers(now)
+		d.logCutOff()
+		d.reportUsage(now)
 	}
-	err = errors.Join(err, d.expire(now), d.endMonitor(now), d.rollBack(now))
-	d.followPeers(now)
-	d.logCutOff()
-	d.reportUsage(now)
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -309,25 +325,28 @@ func (d *Daemon) changesOf(batch []journal.Change) (changes []engine.Change) {
 // It returns the number of entries that change. When it fails, nothing has changed.
 func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 	began := time.Now()
-	p := d.prepared
+	d.applied++
 	if n, err = d.engine.Apply(changes); err == nil {
-		p.rules = d.engine.Lists()
+		d.prepared.rules = d.engine.Lists()
 		d.changed = d.changed || n > 0
 		d.record.updates.Observe(time.Since(began))
 		return n, nil
 	}
-	d.o.Log.Debug("building the next engine: " + err.Error())
-	before := p.rules
-	undo := func() {}
-	if p.rules, n, err = engine.With(before, changes); err == nil {
-		undo = p.makeRoom()
-		err = d.rebuild()
+	if d.loop.aside != idle {
+		return 0, errors.Join(errBuilding, err)
 	}
+	d.o.Log.Debug("building the next engine: " + err.Error())
+	next, last, applied := d.prepared.copied(), kept{Generation: d.engine}, d.applied
+	d.aside(func() { next.rules, n, err = engine.With(next.rules, changes) })
 	if err != nil {
-		undo()
-		p.rules = before
 		return 0, err
 	}
+	undo := next.makeRoom()
+	if err := d.activate(next, nil, applied, d.observers.recorder, new(kept)); err != nil {
+		undo()
+		return 0, err
+	}
+	last.close(d.o.Log)
 	return n, nil
 }
 
@@ -343,10 +362,41 @@ func (d *Daemon) late(err error, lists ...*managedList) error {
 	return fmt.Errorf("the old contents stay active, retrying in %v: %w", retryInterval, err)
 }
 
-// missed returns the change to the manual entries of a list that the journal has.
-func (d *Daemon) missed(l *managedList) engine.Change {
-	recorded := list.SetOf(manualKeys(d.journal, d.prepared.configured())[l.Name]...)
-	return engine.Change{List: l.manual, Delta: recorded.Diff(d.prepared.contents(l.manual))}
+// missed returns the changes to the manual entries of lists that the journal has.
+func (p *Prepared) missed(lists ...*managedList) (changes []engine.Change) {
+	recorded := manualKeys(p.journal, p.configured())
+	for _, l := range lists {
+		if delta := list.SetOf(recorded[l.Name]...).Diff(p.contents(l.manual)); delta.Len() > 0 {
+			changes = append(changes, engine.Change{List: l.manual, Delta: delta})
+		}
+	}
+	return changes
+}
+
+// copied returns a copy whose rules are its own: those of the active configuration change
+// with each entry.
+func (p *Prepared) copied() *Prepared {
+	c := *p
+	c.rules = slices.Clone(p.rules)
+	return &c
+}
+
+// load builds the engine of a configuration, unless one is kept, and loads its programs.
+func (d *Daemon) load(next *Prepared, targets []attach.Target, by *kept) (*engine.Generation, *attach.Rollout, error) {
+	e, m, err := d.build(next, by)
+	if err != nil {
+		return nil, nil, err
+	}
+	d.observers.weigh(learn.Interval{}, e)
+	rollout, err := d.attach.Plan(e, m, targets, next.config.Loop.Edges)
+	if err != nil {
+		return nil, nil, errors.Join(err, e.Close())
+	}
+	d.besides(loading, func() { err = rollout.Load() })
+	if err != nil {
+		return nil, nil, errors.Join(err, rollout.Close(), e.Close())
+	}
+	return e, rollout, nil
 }
 
 // catchUpAll tries again to change the lists that are behind, and to activate the
@@ -356,7 +406,7 @@ func (d *Daemon) catchUpAll() error {
 	for _, l := range d.prepared.lists {
 		var err error
 		if l.behind {
-			if _, err = d.apply([]engine.Change{d.missed(l)}); err != nil {
+			if _, err = d.apply(d.prepared.missed(l)); err != nil {
 				err = d.late(err, l)
 			} else {
 				l.behind = false
@@ -390,48 +440,57 @@ func (d *Daemon) takeRead() (all []*decision) {
 	return all
 }
 
-// rebuild builds the next engine for the same configuration, and swaps it in.
-func (d *Daemon) rebuild() error {
-	last := kept{Generation: d.engine}
-	if err := d.activate(d.prepared, d.observers.recorder, new(kept)); err != nil {
-		return err
-	}
-	last.close(d.o.Log)
-	return nil
-}
+// maxRebuilds bounds how often an engine is built anew since entries that changed meanwhile do
+// not fit into it. The last time, nothing changes meanwhile.
+const maxRebuilds = 3
 
 // activate builds the engine of a configuration, unless one is kept, and swaps it in with
-// one step for each interface. The last one is the caller's to close. When activate fails,
-// that stays active everywhere, or the error says where it does not.
-func (d *Daemon) activate(next *Prepared, recorder *digests.Recorder, by *kept) (err error) {
-	began, changed, current := time.Now(), d.changed, d.observers.recorder
+// one step for each interface: those of targets, or with nil the present ones. Its manual
+// entries are those after a number of changes; later changes follow. The last engine is the
+// caller's to close. When activate fails, that stays active everywhere, or the error says
+// where it does not.
+func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint64, recorder *digests.Recorder, by *kept) (err error) {
+	began, current := time.Now(), d.observers.recorder
 	d.observers.recorder = recorder
 	defer func() {
 		if err != nil {
-			d.changed, d.observers.recorder = changed, current
+			d.observers.recorder = current
 		}
 		d.record.loaded(true, began, err)
 		d.note()
 	}()
-	e, m, err := d.build(next, by)
-	if err != nil {
-		return err
-	}
-	d.observers.weigh(learn.Interval{}, e)
-	targets := targetsOf(next.config)
-	if next == d.prepared {
-		targets = nil // nor do the edges change
-	}
-	rollout, err := d.attach.Prepare(e, m, targets, next.config.Loop.Edges)
-	if err != nil {
-		return errors.Join(err, e.Close())
+	defer func() { d.loop.still = false }()
+	var e *engine.Generation
+	var rollout *attach.Rollout
+	changed := false
+	for n := 1; rollout == nil; n++ {
+		d.loop.still = n == maxRebuilds
+		if e, rollout, err = d.load(next, targets, by); err != nil {
+			return err
+		}
+		if d.applied == applied {
+			break
+		}
+		applied = d.applied
+		missed := next.missed(next.lists...)
+		if _, err := e.Apply(missed); err == nil {
+			next.rules, changed = e.Lists(), true
+			break
+		}
+		if err := errors.Join(rollout.Close(), e.Close()); err != nil {
+			return err
+		}
+		rollout = nil
+		if next.rules, _, err = engine.With(next.rules, missed); err != nil {
+			return err
+		}
 	}
 	succeed(current, recorder, d.engine)
 	if err := rollout.Commit(); err != nil {
 		return errors.Join(err, e.Close())
 	}
 	d.forwarding.Retire(d.engine)
-	d.prepared, d.engine = next, e
+	d.prepared, d.engine, d.changed = next, e, changed
 	d.number++
 	d.observers.observe(next, d.hub, d.o.Log)
 	d.announce("reloaded", time.Since(began))

@@ -39,6 +39,13 @@ func With(lists []List, changes []Change) (next []List, n int, err error) {
 // membership.ErrNoRoom or ErrFull, and the answer is to build the next generation,
 // of [With] the changes.
 func (g *Generation) Apply(changes []Change) (n int, err error) {
+	all := 0
+	for _, c := range changes {
+		all += c.Len()
+	}
+	if all > maxEdits { // before much work on what hardly fits
+		return 0, fmt.Errorf("%d changes: %w", all, membership.ErrNoRoom)
+	}
 	lists, n, err := With(g.index.lists, changes)
 	if err != nil || n == 0 {
 		return 0, err

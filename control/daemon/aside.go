@@ -1,0 +1,176 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"weir/control/attach"
+	"weir/control/observe/heavy"
+	"weir/control/observe/traffic"
+)
+
+// loop is what Run's goroutine waits for.
+type loop struct {
+	alone    chan func() // commands that may need another engine, or change the configuration
+	taken    chan func() // what was read: commands do not queue behind thousands of lists
+	followed *time.Ticker
+	ticked   *time.Ticker
+	second   *time.Ticker
+	shown    *time.Ticker
+	digests  *time.Timer
+
+	snapshots, showing *traffic.Intervals
+	rates              chan<- traffic.Rates
+
+	running bool
+	still   bool  // nothing runs beside the turns
+	aside   stage // of the long work beside the turns
+	lost    error // why Run ends: nothing is left to filter, as was found beside such work
+}
+
+// stage is how far the work is that runs beside the turns of the loop.
+type stage int
+
+const (
+	idle     stage = iota // there is none
+	building              // the engine and its programs are as they were
+	loading               // programs are loaded for the interfaces that there are: none is to come or go
+)
+
+// start makes the tickers, until stop.
+func (l *loop) start(interval time.Duration, rates chan<- traffic.Rates) {
+	l.followed, l.ticked = time.NewTicker(attach.FollowInterval), time.NewTicker(heavy.Tick)
+	l.second, l.shown = time.NewTicker(time.Second), time.NewTicker(interval)
+	l.digests = time.NewTimer(0)
+	l.rates, l.running = rates, true
+}
+
+func (l *loop) stop() {
+	for _, t := range []*time.Ticker{l.followed, l.ticked, l.second, l.shown} {
+		t.Stop()
+	}
+	l.digests.Stop()
+	l.running = false
+}
+
+// turnOf carries out what comes next, and reports whether more may come: until ctx is done, or
+// the work that runs beside the turns has ended. Beside such work there are only turns that
+// leave the engine and the configuration as they are: entries change in place.
+func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, err error) {
+	l := &d.loop
+	alone, taken, changed, followed, digests := l.alone, l.taken, d.attach.Changed(), l.followed.C, l.digests.C
+	if l.aside != idle {
+		alone, taken, digests = nil, nil, nil
+	}
+	if l.aside == loading {
+		changed, followed = nil, nil
+	}
+	select {
+	case <-ctx.Done():
+		return false, nil
+	case <-ended:
+		return false, nil
+	case fn := <-d.do:
+		d.turn.begin("a command is carried out")
+		fn()
+	case fn := <-alone:
+		d.turn.begin("a command is carried out")
+		fn()
+	case fn := <-taken:
+		d.turn.begin("what was read is taken in")
+		fn()
+	case <-changed:
+		d.turn.begin("interfaces are followed")
+		if err := d.followInterfaces(); err != nil {
+			return false, err
+		}
+		d.attach.FollowDevices()
+	case <-followed:
+		d.turn.begin("interfaces are followed")
+		if err := d.followInterfaces(); err != nil {
+			return false, err
+		}
+	case <-l.ticked.C:
+		d.turn.begin("trackers are read")
+		d.observers.tick(d)
+	case <-digests:
+		d.turn.begin("digests are read")
+		l.digests.Reset(d.observers.tickDigests(d))
+	case now := <-l.second.C:
+		d.turn.begin("entries and lists are tended")
+		d.tend(now)
+		d.turn.doing("the state is published", "")
+		state := d.summary()
+		d.state.Store(&state)
+		d.describe()
+		if l.aside != loading {
+			d.attach.FollowDevices()
+		}
+		d.observers.logLoops(d, now)
+		d.publish(now, l.snapshots.Next(now, d.attach.Metadata()))
+		d.note()
+	case now := <-l.shown.C:
+		select {
+		case l.rates <- l.showing.Next(now, d.attach.Metadata()):
+		default:
+		}
+	}
+	d.turns.Add(1)
+	d.turn.end(d.o.Log)
+	return true, nil
+}
+
+// aside runs fn, which takes long, in a goroutine of its own, and has turns go on meanwhile. fn
+// must read nothing that such turns change: rules of the configuration are copied before. Work
+// within such a turn, or before Run, is not worth a goroutine, and runs at once.
+func (d *Daemon) aside(fn func()) { d.besides(building, fn) }
+
+// asideLonger is by how much work beside turns takes longer, for tests.
+var asideLonger time.Duration
+
+// besides is aside for work at a stage.
+func (d *Daemon) besides(s stage, fn func()) {
+	if !d.loop.running || d.loop.still || d.loop.aside != idle {
+		fn()
+		return
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		fn()
+		time.Sleep(asideLonger)
+	}()
+	outer := d.turn.leave()
+	d.loop.aside = s
+	for more := true; more; {
+		var err error
+		if more, err = d.turnOf(context.Background(), ended); err != nil {
+			d.loop.lost = err
+			<-ended
+			break
+		}
+	}
+	d.loop.aside = idle
+	d.turn.enter(outer)
+}
+
+// errBuilding is why entries cannot change now: there is no room for them in place, and the next
+// engine is being built.
+var errBuilding = errors.New("the next engine is being built")
+
+// doAlone is Do for what needs another engine, or changes the configuration: it waits while
+// such work goes on.
+func (d *Daemon) doAlone(ctx context.Context, fn func() error) error {
+	return d.doBy(ctx, d.loop.alone, fn)
+}
+
+// doEntries is Do for a change of entries, which are changed in place if they fit, even while the
+// next engine is built.
+func (d *Daemon) doEntries(ctx context.Context, fn func() error) error {
+	err := d.Do(ctx, fn)
+	if errors.Is(err, errBuilding) {
+		return d.doAlone(ctx, fn)
+	}
+	return err
+}

@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/filter/verdict"
+)
+
+// While a list is replaced, entries change at once, and the next engine has them, too: those of
+// a shape for which there is no room wait for it.
+func TestEntriesChangeBesideBuilding(t *testing.T) {
+	before := asideLonger
+	defer func() { asideLonger = before }()
+	asideLonger = 300 * time.Millisecond
+	m := newMachine(t)
+	path := filepath.Join(m.dir, "list")
+	write(t, path, firstSource+"\n")
+	d, stop := m.start(fmt.Sprintf("state_dir: %s/state\nlists: {big: {sources: [{file: %s}]}}", m.dir, path))
+	defer stop()
+	m.until("the list is ready", func() bool { s := d.Status(); return s.Complete() })
+	change := func(remove bool, ttl float64, entries ...string) {
+		t.Helper()
+		c := api.Change{Action: api.Block, List: "manual", Entries: entries, Remove: remove, TTL: ttl, UID: api.NoUID}
+		if _, err := d.Change(t.Context(), c); err != nil {
+			t.Errorf("%q: %v", entries, err)
+		}
+	}
+	is := func(when, source string, want verdict.Action) {
+		t.Helper()
+		if got := verdictOf(t, d, source); got != want {
+			t.Errorf("%s: %s: %v, want %v", when, source, got, want)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		build func()
+		ready func() bool
+	}{
+		{"prefixes", func() { write(t, path, firstSource+"\n45.0.0.0/15\n") }, func() bool { return verdictOf(t, d, "45.0.0.1") == verdict.Drop }},
+		{"another family", func() { write(t, path, firstSource+"\n2001:db8:5::/48\n") }, func() bool { return verdictOf(t, d, "2001:db8:5::1") == verdict.Drop }},
+		{"reload", func() {
+			if _, err := d.Reload(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}, func() bool { return true }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			change(false, 0, "192.0.2.1", "192.0.2.2")
+			change(false, 1.2, "192.0.2.3") // it expires meanwhile
+			var all sync.WaitGroup
+			defer all.Wait()
+			all.Go(c.build)
+			m.until("contents are being activated", func() bool {
+				o := d.turn.outer.Load()
+				return o != nil && strings.Contains(o.what, "activated")
+			})
+			began := time.Now()
+			change(true, 0, "192.0.2.1")
+			change(false, 0, "192.0.2.4")
+			if took := time.Since(began); took >= asideLonger {
+				t.Errorf("two changes took %v", took)
+			}
+			look := func(when string) {
+				t.Helper()
+				is(when, "192.0.2.1", verdict.Pass)
+				is(when, "192.0.2.2", verdict.Drop)
+				is(when, "192.0.2.4", verdict.Drop)
+			}
+			look("meanwhile")
+			change(false, 0, "2001:db8:7:8::/61") // no room in place
+			is("once it is acknowledged", "2001:db8:7:8::1", verdict.Drop)
+			m.until("the contents are active", c.ready)
+			all.Wait()
+			look("afterwards")
+			m.until("the entry has expired", func() bool { return verdictOf(t, d, "192.0.2.3") == verdict.Pass })
+			change(true, 0, "192.0.2.2", "192.0.2.4", "2001:db8:7:8::/61")
+			is("removed", "192.0.2.4", verdict.Pass)
+		})
+	}
+}

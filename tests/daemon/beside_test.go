@@ -1,0 +1,109 @@
+package daemon
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/tests/long"
+	"weir/tests/seed"
+	"weir/tests/timed"
+)
+
+// maxWait bounds how long a command takes while lists of millions of entries are replaced.
+const maxWait = 250 * time.Millisecond
+
+// While a list of millions is replaced, the configuration is read again, and a stage is switched
+// on and off, commands take no longer than maxWait, and what they block is blocked from then on.
+func TestCommandsBesideReplacement(t *testing.T) {
+	long.Only(t, "has lists of 3 and 10 million entries")
+	timed.Alone(t)
+	for _, entries := range []int{3_000_000, 10_000_000} {
+		t.Run(fmt.Sprint(entries), func(t *testing.T) {
+			h := newHost(t)
+			random := seed.New(t)
+			text := func() []byte {
+				var b strings.Builder
+				for range entries {
+					a := netip.AddrFrom4([4]byte{20 + byte(random.IntN(80)), byte(random.IntN(256)), byte(random.IntN(256)), byte(random.IntN(256))})
+					b.WriteString(a.String())
+					b.WriteByte('\n')
+				}
+				return []byte(b.String())
+			}
+			versions := [][]byte{text(), text()}
+			path := h.write("feed.txt", versions[0])
+			configure := func(more string) {
+				h.configure(h.B.Iface, "%slists: {big: {sources: [{file: %s}], interval: 24h}}\n", more, path)
+			}
+			configure("")
+			d := h.start(releases[0])
+			h.settled("big")
+			load := startTraffic(t, h.Lab, froms(addresses(commandBlock, 0, 1)...), froms(addresses(cleanBlock, 0, 10)...))
+			h.mustChange("", false, address(commandBlock, 0).String())
+			load.run()
+			next := 1
+			// beside returns how long the slowest command took beside work.
+			beside := func(what string, work func() error) (worst time.Duration) {
+				t.Helper()
+				done := make(chan error, 1)
+				began := time.Now()
+				go func() { done <- work() }()
+				n := 0
+				for ended := false; !ended; next++ {
+					select {
+					case err := <-done:
+						if err != nil {
+							t.Fatalf("%s: %v", what, err)
+						}
+						ended = true
+					case <-time.After(time.Duration(rand.IntN(10)) * time.Millisecond):
+					}
+					asked := time.Now()
+					h.mustChange("", false, address(commandBlock, next).String())
+					worst = max(worst, time.Since(asked))
+					n++
+				}
+				t.Logf("%s: %v; the slowest of %d commands took %v", what, time.Since(began).Round(time.Millisecond), n, worst.Round(time.Millisecond))
+				load.expect(what, false, froms(addresses(commandBlock, 0, next)...)...)
+				return worst
+			}
+			reload := func() error {
+				_, err := h.api.Reload(t.Context())
+				return err
+			}
+			var replaced []time.Duration
+			for i := range 5 {
+				h.write("feed.txt", versions[(i+1)%2])
+				unix.Sync() // what the test has written keeps the disk busy
+				replaced = append(replaced, beside("replacement", func() error {
+					_, err := h.api.Refresh(t.Context(), "big")
+					return err
+				}))
+			}
+			all := slices.Clone(replaced)
+			all = append(all, beside("reload", reload))
+			configure("replies: pass\n")
+			all = append(all, beside("a stage on", reload))
+			configure("")
+			all = append(all, beside("a stage off", reload))
+			slices.Sort(replaced)
+			if median := replaced[len(replaced)/2]; median > maxWait {
+				t.Errorf("beside a replacement, the slowest command took %v, the median of %v; want %v at most", median, replaced, maxWait)
+			}
+			if slowest := slices.Max(all); slowest > 4*maxWait {
+				t.Errorf("a command took %v", slowest)
+			}
+			if l := h.list("manual"); l.Manual != next {
+				t.Errorf("%d manual entries, want %d", l.Manual, next)
+			}
+			d.complain()
+		})
+	}
+}
