@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/timed"
@@ -152,23 +154,40 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// With a large list and no traffic, the daemon does next to nothing.
+// ownTime returns the processor time of this process.
+func ownTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Nano())
+}
+
+// With a large list and no traffic, the daemon does next to nothing: it takes one percent of a
+// CPU, or on a machine where waking is expensive, no more than eight times what a process takes
+// that wakes twenty times a second.
 func TestIdle(t *testing.T) {
 	timed.Alone(t)
 	lab.Root(t)
-	const most = 0.01 // of a CPU
+	most := 0.01 // of a CPU
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {big: {sources: [{file: %s}], interval: 24h}}\n", h.bigList(1_000_000))
 	d := h.start(releases[0])
 	h.settled("big")
-	busy, length := 1., time.Duration(long.Or(1, 10))*time.Second
+	busy, waking, length := 1., 1., time.Duration(long.Or(1, 10))*time.Second
 	// Memory may be returned after the start, and waking costs more on an idle machine.
 	for i := 0; i < 3 || busy > most && i < 8; i++ {
 		before, began := d.times(), time.Now()
-		time.Sleep(length)
+		own := ownTime(t)
+		for tick := time.NewTicker(50 * time.Millisecond); time.Since(began) < length; {
+			<-tick.C
+		}
+		waking = min(waking, float64(ownTime(t)-own)/float64(time.Since(began)))
 		busy = min(busy, float64(d.times().ran-before.ran)/float64(time.Since(began)))
 	}
-	t.Logf("%.2f %% of a CPU", 100*busy)
+	most = max(most, 8*waking)
+	t.Logf("%.2f %% of a CPU; waking twenty times a second takes %.2f %%", 100*busy, 100*waking)
 	if busy > most {
 		t.Errorf("%.2f %% of a CPU when idle, want %g %% at most", 100*busy, 100*most)
 	}
