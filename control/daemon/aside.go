@@ -24,9 +24,10 @@ type loop struct {
 	rates              chan<- traffic.Rates
 
 	running bool
-	still   bool  // nothing runs beside the turns
-	aside   stage // of the long work beside the turns
-	lost    error // why Run ends: nothing is left to filter, as was found beside such work
+	still   bool          // nothing runs beside the turns
+	held    chan struct{} // loading ends once it is closed, for tests; nil: when it has ended
+	aside   stage         // of the long work beside the turns
+	lost    error         // why Run ends: nothing is left to filter, as was found beside such work
 }
 
 // stage is how far the work is that runs beside the turns of the loop.
@@ -126,9 +127,6 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 // within such a turn, or before Run, is not worth a goroutine, and runs at once.
 func (d *Daemon) aside(fn func()) { d.besides(building, fn) }
 
-// asideLonger is by how much work beside turns takes longer, for tests.
-var asideLonger time.Duration
-
 // besides is aside for work at a stage.
 func (d *Daemon) besides(s stage, fn func()) {
 	if !d.loop.running || d.loop.still || d.loop.aside != idle {
@@ -136,10 +134,16 @@ func (d *Daemon) besides(s stage, fn func()) {
 		return
 	}
 	ended := make(chan struct{})
+	var held chan struct{}
+	if s == loading {
+		held = d.loop.held
+	}
 	go func() {
 		defer close(ended)
 		fn()
-		time.Sleep(asideLonger)
+		if held != nil {
+			<-held
+		}
 	}()
 	outer := d.turn.leave()
 	d.loop.aside = s
