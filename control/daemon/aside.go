@@ -10,7 +10,7 @@ import (
 	"weir/control/observe/traffic"
 )
 
-// loop is what Run's goroutine waits for.
+// loop has the channels and timers of Run's goroutine, and the state of the work beside its turns.
 type loop struct {
 	alone    chan func() // commands that may need another engine, or change the configuration
 	taken    chan func() // what was read: commands do not queue behind thousands of lists
@@ -125,10 +125,10 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 // aside runs fn, which takes long, in a goroutine of its own, and has turns go on meanwhile. fn
 // must read nothing that such turns change: rules of the configuration are copied before. Work
 // within such a turn, or before Run, is not worth a goroutine, and runs at once.
-func (d *Daemon) aside(fn func()) { d.besides(building, fn) }
+func (d *Daemon) aside(fn func()) { d.asideAt(building, fn) }
 
-// besides is aside for work at a stage.
-func (d *Daemon) besides(s stage, fn func()) {
+// asideAt is aside for work at a stage.
+func (d *Daemon) asideAt(s stage, fn func()) {
 	if !d.loop.running || d.loop.still || d.loop.aside != idle {
 		fn()
 		return

@@ -111,7 +111,7 @@ func (p *Prepared) admit(l *managedList, contents *list.Set) (*list.Set, leftOut
 	return p.admission([]read{{l, contents}}).admit(read{l, contents})
 }
 
-// read is what a list's sources contain.
+// read pairs a list with the contents of its sources.
 type read struct {
 	*managedList
 	contents *list.Set

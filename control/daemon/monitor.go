@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/attach"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/durable"
+	"weir/control/engine"
 )
 
 // monitorFile is the name of the file below the state directory that outlasts a
@@ -140,6 +142,16 @@ func (d *Daemon) switchMonitor() error {
 	}
 	m := d.attach.Metadata()
 	m.Monitor = on
+	if err := d.swap(next, m); err != nil {
+		return err
+	}
+	d.o.Log.Warn("monitor mode was switched", "monitor", on)
+	return nil
+}
+
+// swap replaces the engine by one with the same filters in another mode, with one step for
+// each interface.
+func (d *Daemon) swap(next *engine.Generation, m attach.Metadata) error {
 	rollout, err := d.attach.Prepare(next, m, nil, nil)
 	if err != nil {
 		return err
@@ -148,7 +160,6 @@ func (d *Daemon) switchMonitor() error {
 		return err
 	}
 	d.engine = next
-	d.o.Log.Warn("monitor mode was switched", "monitor", on)
 	return nil
 }
 

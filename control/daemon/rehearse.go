@@ -143,14 +143,9 @@ func (d *Daemon) sampleClean() error {
 	if err != nil {
 		return err
 	}
-	rollout, err := d.attach.Prepare(next, d.attach.Metadata(), nil, nil)
-	if err != nil {
+	if err := d.swap(next, d.attach.Metadata()); err != nil {
 		return err
 	}
-	if err := rollout.Commit(); err != nil {
-		return err
-	}
-	d.engine = next
 	d.note()
 	return nil
 }

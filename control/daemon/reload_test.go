@@ -215,14 +215,15 @@ func TestReloadShared(t *testing.T) {
 	for range callers {
 		go reload(t.Context())
 	}
-	await(t, "callers", callers+1, func() uint64 {
+	waiting := func() uint64 {
 		d.shared.mu.Lock()
 		defer d.shared.mu.Unlock()
 		if d.shared.next == nil {
 			return 0
 		}
 		return uint64(d.shared.next.waiting)
-	})
+	}
+	await(t, "callers", callers+1, waiting)
 	leave()
 	if err := <-results; !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has gone: %v", err)
@@ -248,14 +249,7 @@ func TestReloadShared(t *testing.T) {
 	defer func() { goOn() }()
 	gone, leave = context.WithCancel(t.Context())
 	go reload(gone)
-	await(t, "callers", 1, func() uint64 {
-		d.shared.mu.Lock()
-		defer d.shared.mu.Unlock()
-		if d.shared.next == nil {
-			return 0
-		}
-		return uint64(d.shared.next.waiting)
-	})
+	await(t, "callers", 1, waiting)
 	leave()
 	if err := <-results; !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has gone: %v", err)

@@ -392,7 +392,7 @@ func (d *Daemon) load(next *Prepared, targets []attach.Target, by *kept) (*engin
 	if err != nil {
 		return nil, nil, errors.Join(err, e.Close())
 	}
-	d.besides(loading, func() { err = rollout.Load() })
+	d.asideAt(loading, func() { err = rollout.Load() })
 	if err != nil {
 		return nil, nil, errors.Join(err, rollout.Close(), e.Close())
 	}

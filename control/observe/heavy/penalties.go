@@ -50,7 +50,7 @@ func (w *Watcher) Protect(cutsOff CutsOff, peers []key.Key) {
 
 // protects reports whether a tracker's penalties are not to cut off anything.
 func (t *tracker) protects() bool {
-	return t.Role == Hitters && t.Action != ReportOnly && t.Guarded
+	return t.punishes() && t.Guarded
 }
 
 // sentence returns the penalty of a flow, and false if it has none.
@@ -226,7 +226,7 @@ func (w *Watcher) owner(h uint64) (*tracker, *punished) {
 // punishing returns the number of trackers that limit or block.
 func (w *Watcher) punishing() (n int) {
 	for _, t := range w.trackers {
-		if t.Role == Hitters && t.Action != ReportOnly {
+		if t.punishes() {
 			n++
 		}
 	}

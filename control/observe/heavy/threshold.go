@@ -15,9 +15,12 @@ import (
 // interval only. The watcher reports the penalties that programs have imposed, renews and
 // releases them, and imposes them on the other interfaces.
 
+// punishes reports whether the tracker limits or blocks.
+func (w Watched) punishes() bool { return w.Role == Hitters && w.Action != ReportOnly }
+
 // enforceable reports whether programs can enforce the tracker's threshold.
 func (w Watched) enforceable() bool {
-	return w.Role == Hitters && w.Action != ReportOnly && w.Threshold.Share == 0
+	return w.punishes() && w.Threshold.Share == 0
 }
 
 // step returns the units of a flow after which a program adds them to its window, so few that
