@@ -42,7 +42,7 @@ type HubSnapshot struct {
 	Feeds []Feed // of the lists that have sources
 }
 
-// HubMisuse is what nodes do at the server inside the hub that they should not.
+// HubMisuse counts what nodes may not do at the server inside the hub.
 type HubMisuse struct {
 	Violations uint64 // of what they may do
 	Twice      int    // nodes that are connected twice

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Logging is what is logged, and how: it may change at any time.
+// Logging holds the level and format of the log, which may change at any time.
 type Logging struct {
 	least  slog.LevelVar
 	asJSON atomic.Bool // otherwise as text

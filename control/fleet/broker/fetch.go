@@ -47,7 +47,7 @@ const (
 	maxFetchWait = 65536 // questions that wait to be looked at
 )
 
-// question is what nodes ask for: the part of JetStream's Direct Get that they need.
+// question is a request of a node: the part of JetStream's Direct Get that nodes need.
 type question struct {
 	Seq  uint64 `json:"seq,omitempty"`
 	Next string `json:"next_by_subj,omitempty"`

@@ -69,7 +69,7 @@ type Options struct {
 	Version   string // of weir
 
 	Reader config.HubReader // for a reload
-	// Process has what a reload changes outside the hub; nil: nothing.
+	// Process follows reloads outside the hub; nil: nothing does.
 	Process Process
 
 	Now func() time.Time // numbers catalogs and epochs; nil: [time.Now]

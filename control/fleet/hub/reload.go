@@ -14,7 +14,7 @@ import (
 	"weir/control/config"
 )
 
-// Process has what a reload changes outside the hub: listeners, the log.
+// Process follows reloads outside the hub: listeners, the log.
 type Process interface {
 	// Check returns why a configuration cannot be had.
 	Check(*config.Hub) error

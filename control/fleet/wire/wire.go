@@ -33,7 +33,7 @@ import (
 // Stream is the JetStream stream that has the lists.
 const Stream = "WEIR"
 
-// FetchSubject is that of JetStream's Direct Get, which reads the stream. Nodes of former
+// FetchSubject is the subject of JetStream's Direct Get, which reads the stream. Nodes of former
 // versions ask on it, and all nodes where a cluster, or a former version of a server, has
 // nothing on [NodeFetchSubject].
 const FetchSubject = "$JS.API.DIRECT.GET." + Stream
@@ -47,7 +47,7 @@ const fetchPrefix = "weir.v1.fetch."
 // NodeOfFetch returns the node of a NodeFetchSubject.
 func NodeOfFetch(subject string) string { return strings.TrimPrefix(subject, fetchPrefix) }
 
-// NodeInbox is what the subjects begin with on which only that node receives answers.
+// NodeInbox returns the prefix of the subjects on which only that node receives answers.
 func NodeInbox(node string) string { return inboxPrefix + node + "." }
 
 const inboxPrefix = "_INBOX."
