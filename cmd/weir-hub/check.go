@@ -60,7 +60,7 @@ Errors have file, line and column.`,
 		if !*asJSON {
 			sources, waves := 0, 0
 			for _, l := range h.Lists {
-				sources += len(l.Sources)
+				sources += len(l.All())
 				if h.RolloutOf(l) != nil {
 					waves++
 				}

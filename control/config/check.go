@@ -287,7 +287,7 @@ func (l List) check() (errs quantity.FieldErrors) {
 		errs.Failf("", `the name %q: want up to %d letters, digits, "_", "-" and inner dots`, l.Name, maxName)
 		return errs
 	}
-	if l.TTL > 0 && len(l.Sources) > 0 && l.TTL < l.Interval+l.Jitter {
+	if l.TTL > 0 && len(l.All()) > 0 && l.TTL < l.Interval+l.Jitter {
 		errs.Failf("ttl", "%v is less than interval and jitter: entries would expire between two fetches", l.TTL)
 	}
 	errs.Add("", l.Spec.Validate())

@@ -205,7 +205,7 @@ func TestPrinted(t *testing.T) {
 // TestExample checks that the example's comments state the defaults.
 func TestExample(t *testing.T) {
 	c, d := parse(t, everything()), Default()
-	if len(c.Lists) != 10 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
+	if len(c.Lists) != 11 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
 		t.Fatalf("not all is there: %+v", c)
 	}
 	police := element(reflect.TypeFor[Police]()).Interface().(Police)
@@ -355,8 +355,15 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, guard, exclude_private, format, lenient, ignore_ports, sources, interval, jitter, max_bad, max_shrink or max_growth`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, guard, exclude_private, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
+		{eth0 + "lists:\n  a:\n    entries: [192.0.2.1, 192.0.2.1/24, '# none', 192.0.2.1, \"192.0.2.2\\n192.0.2.3\"]\n", []string{
+			`4:26: lists.a.entries[1]: "192.0.2.1/24": host bits set beyond /24`,
+			`4:40: lists.a.entries[2]: "# none": no entry`,
+			`4:50: lists.a.entries[3]: the same as entries[0]`,
+			`4:61: lists.a.entries[4]: "192.0.2.2\n192.0.2.3" has several lines: write each as an entry of its own`}, true},
+		{eth0 + "lists: {a: {format: crowdsec, entries: [192.0.2.1]}}", []string{
+			`2:31: lists.a.entries: a list of CrowdSec's decisions has no others: name another list for these`}, true},
 		{eth0 + "mode: exact\nmode: exact", []string{`3:1: mode: duplicate key, first in line 2`}, false},
 		// Types.
 		{"", []string{`1:1: interfaces is missing`}, false},

@@ -108,7 +108,7 @@ func (h *Hub) RolloutOf(l List) *Rollout {
 	if i := slices.IndexFunc(h.Rollout.Lists, func(own ListRollout) bool { return own.Name == l.Name }); i >= 0 {
 		r = h.Rollout.Lists[i].Rollout
 	}
-	if len(l.Sources) == 0 || len(r.Waves) == 0 {
+	if len(l.All()) == 0 || len(r.Waves) == 0 {
 		return nil
 	}
 	return &r
@@ -121,7 +121,7 @@ func (r *Rollouts) check(h *Hub) (errs quantity.FieldErrors) {
 		own := &r.Lists[i]
 		path := join("rollout.lists", own.Name)
 		own.check(path, h, &errs)
-		if !slices.ContainsFunc(h.Lists, func(l List) bool { return l.Name == own.Name && len(l.Sources) > 0 }) {
+		if !slices.ContainsFunc(h.Lists, func(l List) bool { return l.Name == own.Name && len(l.All()) > 0 }) {
 			errs.Failf(path, "want a list that has sources: manual entries reach all nodes at once")
 		}
 	}

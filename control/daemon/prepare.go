@@ -192,7 +192,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 		directory = filepath.Join(string(c.StateDir), "feeds")
 	}
 	for _, l := range c.Lists {
-		if len(l.Sources) == 0 {
+		if len(l.All()) == 0 {
 			continue
 		}
 		f := how.last.feed(c, l)

@@ -348,7 +348,7 @@ func (f *Feed) receive(w *list.Work, s *source, b *body, to io.Writer) (*content
 		if s.URL != "" && !b.known {
 			o.MaxLines = max(maxURLLines-lines, 1)
 		}
-		e, r, err := f.format.read(p.name, in, &textLeft, o)
+		e, r, err := s.format.read(p.name, in, &textLeft, o)
 		lines += r.Lines
 		shift := w.Begin()
 		_, _ = io.Copy(io.Discard, in) // the rest, after a parse error

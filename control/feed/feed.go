@@ -83,6 +83,7 @@ type source struct {
 	name   string
 	saved  string // path of the saved file; "": not saved
 	client *http.Client
+	format *reader
 
 	agent   string                 // the User-Agent of requests
 	reachOf func(netip.Addr) reach // reachOf
@@ -132,6 +133,11 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 		if directory != "" {
 			s.last = f.load(ctx, s)
 		}
+		if s.written != nil {
+			if _, err := f.attempt(ctx, s, false); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if directory != "" && ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -167,7 +173,7 @@ func open(c Config, directory string) (*Feed, error) {
 		return nil, err
 	case !namePattern.MatchString(c.Name):
 		return nil, fmt.Errorf("name %q: want letters, digits, _, - and inner dots", c.Name)
-	case len(c.Sources) == 0:
+	case len(c.All()) == 0:
 		return nil, errors.New("no sources")
 	}
 	var err error
@@ -175,7 +181,7 @@ func open(c Config, directory string) (*Feed, error) {
 		return nil, err
 	}
 	f.Lenient = f.Lenient || c.Format.Kind == CrowdSec // its ranges need not be masked
-	for _, src := range c.Sources {
+	for _, src := range c.All() {
 		src.ConnectTimeout = cmp.Or(src.ConnectTimeout, DefaultConnectTimeout)
 		src.StallTimeout = cmp.Or(src.StallTimeout, DefaultStallTimeout)
 		s := &source{
@@ -183,6 +189,10 @@ func open(c Config, directory string) (*Feed, error) {
 			name:   src.String(),
 			client: newClient(src, reachOf), reachOf: reachOf, agent: agent(c.Format.Kind, c.Version),
 			attempting: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
+			format: f.format,
+		}
+		if src.written != nil {
+			s.format = &reader{}
 		}
 		if directory != "" {
 			s.saved = filepath.Join(directory, c.Name, src.id())

@@ -90,7 +90,7 @@ func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, ori
 			return
 		}
 		// Cannot fail: it was read before.
-		_, _, _ = f.format.scan(p.name, r, &left, o, func(line int, e list.Entries) bool {
+		_, _, _ = s.format.scan(p.name, r, &left, o, func(line int, e list.Entries) bool {
 			missing := 0
 			for _, i := range here {
 				if origins[i].Line == 0 && e.Has(keys[i]) {

@@ -96,6 +96,8 @@ type Source struct {
 	// signify.
 	PublicKey string `yaml:"public_key,omitempty"`
 
+	written []string // the entries of a Spec, instead of a file, a directory or a URL
+
 	ConnectTimeout time.Duration `yaml:"-"` // of the TCP connection, and again of TLS; 0: DefaultConnectTimeout
 	StallTimeout   time.Duration `yaml:"-"` // between two pieces of the answer; 0: DefaultStallTimeout
 }
@@ -111,6 +113,9 @@ func (s Source) Label() string { return s.String() }
 // String returns the source's name, without the possibly secret parts of a URL:
 // user, password and query.
 func (s Source) String() string {
+	if s.written != nil {
+		return "the configuration"
+	}
 	if s.URL == "" {
 		return string(s.File + s.Directory) // one of them is empty
 	}
@@ -249,6 +254,11 @@ type part struct {
 // files opens a file or a directory, unless it is unchanged. A stream, such as a
 // shell's <(…), can be read only once and is unchanged after that.
 func (s Source) files(ctx context.Context, known validator, read bool) (*body, error) {
+	if s.written != nil {
+		text := strings.Join(s.written, "\n") + "\n"
+		open := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
+		return &body{parts: []part{{s.String(), open}}}, nil
+	}
 	if isStream(string(s.File)) {
 		if read {
 			return nil, errUnchanged

@@ -2,6 +2,8 @@ package feed
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"weir/control/list"
@@ -23,6 +25,10 @@ type Spec struct {
 
 	// Where entries come from. A list without sources has manual entries only.
 	Sources []Source `yaml:"sources,omitempty"`
+
+	// Entries that are written here, in the format of lists, beside those of sources: one
+	// of the configuration's own sources.
+	Entries []string `yaml:"entries,omitempty"`
 
 	// How often sources are read. Default for crowdsec: 10s.
 	Interval quantity.Duration `yaml:"interval"`
@@ -103,6 +109,39 @@ func DefaultSpec(sources ...Source) Spec {
 	return s
 }
 
+// All returns the sources, with one of the entries that are written in the configuration.
+func (s Spec) All() []Source {
+	if len(s.Entries) == 0 {
+		return s.Sources
+	}
+	written := Source{written: s.Entries}
+	written.SetDefaults()
+	return append(slices.Clone(s.Sources), written)
+}
+
+// validateEntries adds what is wrong with the entries that are written in the configuration.
+func (s Spec) validateEntries(errs *quantity.FieldErrors) {
+	if s.Format.Kind == CrowdSec && len(s.Entries) > 0 {
+		errs.Failf("entries", "a list of CrowdSec's decisions has no others: name another list for these")
+		return
+	}
+	o := list.Options{Lenient: s.Lenient, IgnorePorts: s.IgnorePorts}
+	first := make(map[string]int)
+	for i, e := range s.Entries {
+		field := fmt.Sprintf("entries[%d]", i)
+		if j, twice := first[e]; twice {
+			errs.Failf(field, "the same as entries[%d]", j)
+			continue
+		}
+		first[e] = i
+		if strings.ContainsAny(e, "\r\n") {
+			errs.Failf(field, "%q has several lines: write each as an entry of its own", e)
+		} else if _, err := o.ParseEntry(e); err != nil {
+			errs.Failf(field, "%q: %w", e, err)
+		}
+	}
+}
+
 // Validate returns what is wrong with a Spec as [quantity.FieldErrors].
 func (s Spec) Validate() error {
 	var errs quantity.FieldErrors
@@ -118,6 +157,7 @@ func (s Spec) Validate() error {
 		errs.Failf("format", "%w", err)
 		return errs.Err() // what sources may have depends on it
 	}
+	s.validateEntries(&errs)
 	first := make(map[[3]string]int)
 	for i, src := range s.Sources {
 		field := fmt.Sprintf("sources[%d]", i)

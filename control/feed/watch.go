@@ -141,7 +141,7 @@ func (d *watched) note(how fsnotify.Op) {
 // watch watches a source until ctx ends or the returned function is called.
 func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
 	w := f.Watcher
-	if w == nil || s.URL != "" || isStream(string(s.File)) {
+	if w == nil || s.URL != "" || s.written != nil || isStream(string(s.File)) {
 		return func() {}
 	}
 	d := &watched{source: s}

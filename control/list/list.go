@@ -182,8 +182,11 @@ func Parse(name string, r io.Reader, o Options) (Entries, Report, error) {
 
 // ParseEntry parses one line of a list. It fails on a blank line and on a
 // comment.
-func ParseEntry(text string) (Entries, error) {
-	var p parser
+func ParseEntry(text string) (Entries, error) { return Options{}.ParseEntry(text) }
+
+// ParseEntry is like the function of that name, with the options of lines.
+func (o Options) ParseEntry(text string) (Entries, error) {
+	p := newParser(o)
 	entry, err := p.line([]byte(text))
 	if err == nil && !entry {
 		err = errors.New("no entry")

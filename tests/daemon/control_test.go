@@ -175,6 +175,33 @@ func TestEmptyDirectory(t *testing.T) {
 	}
 }
 
+// Entries that are written in the configuration are enforced from the start, and replaced by
+// a reload.
+func TestWrittenEntries(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	const text = "lists: {few: {entries: [%s, 198.51.100.0/24]}}\n"
+	h.configure(h.B.Iface, text, "192.0.2.1")
+	h.start(releases[0])
+	h.explain("192.0.2.1", true)
+	h.explain("198.51.100.9", true)
+	h.explain("192.0.2.2", false)
+	e, err := h.api.Explain(t.Context(), "198.51.100.9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := e.Answers[0].Matches[0]; m.List != "few" || m.Source != "the configuration" || m.Line != 2 {
+		t.Errorf("explained by %+v", m)
+	}
+	h.configure(h.B.Iface, text, "192.0.2.2")
+	if _, err := h.api.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.explain("192.0.2.1", false)
+	h.explain("192.0.2.2", true)
+	h.explain("198.51.100.9", true)
+}
+
 // After a reload, level and format of the log follow the configuration.
 func TestLogFollows(t *testing.T) {
 	t.Parallel()

@@ -218,7 +218,7 @@ func (h *Hub) open() (err error) {
 // history.
 func (h *Hub) openList(ctx context.Context, c config.List, of *config.Hub) (*managed, error) {
 	l := &managed{List: c, plan: of.RolloutOf(c)}
-	if len(c.Sources) == 0 {
+	if len(c.All()) == 0 {
 		return l, nil
 	}
 	f, most := c.Feed(), float64(of.MaxCoverage)
