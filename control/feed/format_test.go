@@ -107,6 +107,12 @@ func TestFormats(t *testing.T) {
 			"3: byte 30: not an address: IPv4 address too short; 3: byte 49: null instead of a string with an address; " +
 				"4: byte 63: an object or array instead of a string with an address; 4: byte 74: .ip leads into \"5\"; " +
 				"5: byte 77: no field .ip; 6: byte 105: not an address"},
+		{"json conditions", jsonAt(".a[x=1&y=b].ip,.a[z=true].ip"), `{"a": [{"ip": "192.0.2.1", "x": 1, "y": "b"}, {"y": "b", "ip": "192.0.2.2"},
+			{"x": "1", "y": "b", "ip": 5}, {"z": true, "ip": "192.0.2.3", "u": {"z": false}}, {"u": {"z": true}, "ip": "192.0.2.4"}, "192.0.2.5", [{"z": true, "ip": "192.0.2.6"}]]}`,
+			"192.0.2.1 192.0.2.3", "2: byte 107: 5 instead of a string with an address"},
+		{"json conditions within conditions", jsonAt(".[on=yes].all[v=4].ips[]"),
+			`[{"all": [{"ips": ["192.0.2.1", "192.0.2.2"], "v": 4}, {"v": "6", "ips": ["2001:db8::1"]}], "on": "yes"}, {"on": "no", "all": [{"v": 4, "ips": ["192.0.2.3"]}]},
+			{"on": "yes", "all": [{"v": 4}]}, {"on": "yes", "all": [{"v": 6}]}]`, "192.0.2.1 192.0.2.2", "2: byte 186: no field .ips"},
 		{"json empty arrays", jsonAt(".a[].ip"), `{"a": []}`, "", ""},
 
 		{"jsonl", jsonl, "{\"ip\": \"192.0.2.1\"}\r\n\n{\"ip\": \"192.0.2.2\"}", "192.0.2.1 192.0.2.2", ""},
@@ -386,7 +392,11 @@ func TestFormatMistakes(t *testing.T) {
 		`path "": want`:                           jsonAt(".a,"),
 		`path ".a.": want`:                        jsonAt(".a."),
 		`path "..a": want`:                        jsonAt("..a"),
-		`path ".a[0]": want`:                      jsonAt(".a[0]"),
+		`path ".a[0]": condition "0": want`:       jsonAt(".a[0]"),
+		`path ".a[b=c": want`:                     jsonAt(".a[b=c"),
+		`path ".a[=c]": condition "=c": want`:     jsonAt(".a[=c]"),
+		`path ".a[b=c&].d": condition "": want`:   jsonAt(".a[b=c&].d"),
+		"9 conditions in one pair of brackets":    jsonAt(".a[" + strings.Repeat("b=c&", 8) + "b=c]"),
 		`path ".a b": want`:                       jsonAt(".a b"),
 		`path ".a]": want`:                        jsonAt(".a]"),
 		`path ".a[]b": want something like ".dat`: jsonAt(".a[]b"),
@@ -436,5 +446,19 @@ func TestParseFormat(t *testing.T) {
 		if got, err := ParseFormat(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v, want %s", text, got, err, want)
 		}
+	}
+}
+
+// TestHeldValues checks that an element with conditions holds a bounded number of values
+// until its end, and that those of elements before it do not count.
+func TestHeldValues(t *testing.T) {
+	element := `{"ips": [` + strings.Repeat(`"192.0.2.1",`, 10_000) + `"192.0.2.2"], "on": %v},`
+	few := strings.Repeat(fmt.Sprintf(element, true), 3)
+	if _, report, err := read(t, jsonAt(".[on=true].ips[]"), strings.NewReader("["+few+"{}]")); err != nil || report.Good != 30_003 {
+		t.Errorf("%d values, %v", report.Good, err)
+	}
+	many := `[{"ips": [` + strings.Repeat(`"192.0.2.1",`, 20_000) + `"192.0.2.2"]}]`
+	if _, _, err := read(t, jsonAt(".[on=true].ips[]"), strings.NewReader(many)); err == nil || !strings.Contains(err.Error(), "elements with conditions have more than") {
+		t.Errorf("held without bound: %v", err)
 	}
 }

@@ -10,11 +10,16 @@ import (
 	"strings"
 )
 
-// step is a step of a path: into each element, or into the field of that name.
+// step is a step of a path: into each element, or each object that meets conditions, or
+// into the field of that name.
 type step struct {
 	field string
 	each  bool
+	only  []condition // of each
 }
+
+// condition is a field of an object and the text that it must have.
+type condition struct{ field, text string }
 
 func (s step) String() string {
 	if s.each {
@@ -25,7 +30,8 @@ func (s step) String() string {
 
 // parsePaths parses paths that are separated by commas. A path is a sequence of
 // ".name" and "[]", which may be preceded by a dot, or a single dot. A name is
-// anything without dots, brackets, commas and blanks.
+// anything without dots, brackets, commas and blanks. Brackets may have conditions, as in
+// "[service=EC2&region=eu-west-1]".
 func parsePaths(s string) ([][]step, error) {
 	var paths [][]step
 	for text := range strings.SplitSeq(s, ",") {
@@ -33,9 +39,14 @@ func parsePaths(s string) ([][]step, error) {
 		rest, ok := strings.CutPrefix(text, ".")
 		path := []step{}
 		for ok && rest != "" {
-			if after, each := strings.CutPrefix(rest, "[]"); each {
-				path = append(path, step{each: true})
-				rest = after
+			if after, each := strings.CutPrefix(rest, "["); each {
+				inside, behind, closed := strings.Cut(after, "]")
+				only, err := parseConditions(inside)
+				if err != nil {
+					return nil, fmt.Errorf("path %q: %w", text, err)
+				}
+				path = append(path, step{each: true, only: only})
+				rest, ok = behind, closed
 			} else {
 				end := strings.IndexAny(rest, ".[")
 				if end < 0 {
@@ -58,6 +69,64 @@ func parsePaths(s string) ([][]step, error) {
 		paths = append(paths, path)
 	}
 	return paths, nil
+}
+
+// maxConditions bounds the conditions of a step, whose number is that of bits of an
+// element's missing ones.
+const maxConditions = 8
+
+// parseConditions parses conditions that are separated by "&"; there may be none.
+func parseConditions(s string) ([]condition, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var all []condition
+	for text := range strings.SplitSeq(s, "&") {
+		field, value, ok := strings.Cut(text, "=")
+		if !ok || field == "" || strings.ContainsAny(text, "[ \t") {
+			return nil, fmt.Errorf(`condition %q: want a field and its text, as in "[service=EC2]", or with a second one "[service=EC2&region=eu-west-1]"`, text)
+		}
+		all = append(all, condition{field, value})
+	}
+	if len(all) > maxConditions {
+		return nil, fmt.Errorf("%d conditions in one pair of brackets: the maximum is %d", len(all), maxConditions)
+	}
+	return all, nil
+}
+
+// branch is the remainder of a path that leads into a value.
+type branch struct {
+	steps []step
+	in    *element // the innermost one on the way; nil: none has conditions
+}
+
+// element is an element of an array that counts only if it is an object that meets
+// conditions. They may be known only at its end, as an object has no order.
+type element struct {
+	only  []condition
+	unmet uint // a bit for each condition
+	begun bool
+	held  []found
+	above *element // nil: none
+}
+
+// found is a value or an error in an element.
+type found struct {
+	at   place
+	text string
+	err  error // nil: a value
+}
+
+// maxHeld bounds the bytes of the values of all open elements with conditions.
+const maxHeld = 1 << 20
+
+// field notes a field of the element.
+func (e *element) field(name string, t json.Token) {
+	for i, c := range e.only {
+		if c.field == name && t != nil && fmt.Sprint(t) == c.text {
+			e.unmet &^= 1 << i
+		}
+	}
 }
 
 // json reads documents, one after another.
@@ -131,6 +200,7 @@ type walker struct {
 	value func(at place, v string)
 	bad   func(at place, err error)
 	depth int
+	held  int // bytes of values in elements with conditions
 }
 
 // maxDepth bounds the nesting of values, and with it the stack.
@@ -139,8 +209,12 @@ const maxDepth = 100
 // documents traverses all documents.
 func (w *walker) documents(paths [][]step) error {
 	w.dec.UseNumber() // a number beyond float64 is not an error
+	all := make([]branch, len(paths))
+	for i, p := range paths {
+		all[i].steps = p
+	}
 	for {
-		err := w.walk(paths)
+		_, err := w.walk(all)
 		if err == io.EOF {
 			return nil
 		}
@@ -148,6 +222,38 @@ func (w *walker) documents(paths [][]step) error {
 			return err
 		}
 	}
+}
+
+// find hands on a value, or an error, or holds it until the end of its element.
+func (w *walker) find(in *element, f found) error {
+	switch {
+	case in != nil:
+		const each = 64 // bytes, beside the text
+		if w.held += len(f.text) + each; w.held > maxHeld {
+			return fmt.Errorf("elements with conditions have more than %d bytes of addresses", maxHeld)
+		}
+		in.held = append(in.held, f)
+	case f.err != nil:
+		w.bad(f.at, f.err)
+	default:
+		w.value(f.at, f.text)
+	}
+	return nil
+}
+
+// end hands on what an element holds if it meets its conditions.
+func (w *walker) end(e *element) error {
+	for _, f := range e.held {
+		const each = 64
+		w.held -= len(f.text) + each
+		if e.unmet == 0 {
+			if err := w.find(e.above, f); err != nil {
+				return err
+			}
+		}
+	}
+	e.held = nil
+	return nil
 }
 
 // token returns the decoder's next token; inside a document, the end is an
@@ -163,56 +269,81 @@ func (w *walker) token() (json.Token, error) {
 	return t, err
 }
 
-// walk traverses a value. paths are the remainders of those that lead into it;
-// an empty remainder selects the value itself.
-func (w *walker) walk(paths [][]step) error {
+// walk traverses a value and returns it if it is a scalar. paths are the remainders of
+// those that lead into it; an empty remainder selects the value itself.
+func (w *walker) walk(paths []branch) (json.Token, error) {
 	t, err := w.token()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d, container := t.(json.Delim)
 	if !container {
-		w.scalar(t, paths)
-		return nil
+		return t, w.scalar(t, paths)
 	}
 	if w.depth == maxDepth {
-		return fmt.Errorf("nested deeper than %d", maxDepth)
+		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
 	}
 	w.depth++
 	var begin place
 	if len(paths) > 0 {
 		begin = w.at(w.dec.InputOffset() - 1)
 	}
-	found := false
+	own := begun(paths)
+	known := false
 	for w.dec.More() {
 		field := ""
 		if d == '{' {
 			t, err := w.token()
 			if err != nil {
-				return err
+				return nil, err
 			}
 			field = t.(string) // the decoder accepts nothing else
 		}
 		below := into(paths, field, d == '{')
-		found = found || len(below) > 0
-		if err := w.walk(below); err != nil {
-			return err
+		known = known || len(below) > 0
+		scalar, err := w.walk(below)
+		if err != nil {
+			return nil, err
+		}
+		if d == '{' {
+			for _, e := range own {
+				e.field(field, scalar)
+			}
 		}
 	}
 	if _, err := w.token(); err != nil { // the closing bracket
-		return err
+		return nil, err
 	}
 	w.depth--
-	if err := missing(paths); err != nil && !found {
-		w.bad(begin, err)
+	if in, err := missing(paths); err != nil && !known {
+		if err := w.find(in, found{at: begin, err: err}); err != nil {
+			return nil, err
+		}
 	}
-	return nil
+	for _, e := range own {
+		if err := w.end(e); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// begun returns the elements that begin with the value into which paths lead.
+func begun(paths []branch) []*element {
+	var own []*element
+	for _, p := range paths {
+		if p.in != nil && !p.in.begun {
+			p.in.begun = true
+			own = append(own, p.in)
+		}
+	}
+	return own
 }
 
 // scalar handles a scalar value.
-func (w *walker) scalar(t json.Token, paths [][]step) {
+func (w *walker) scalar(t json.Token, paths []branch) error {
 	if len(paths) == 0 {
-		return
+		return nil
 	}
 	v, text := t.(string)
 	begin := w.dec.InputOffset()
@@ -229,45 +360,58 @@ func (w *walker) scalar(t json.Token, paths [][]step) {
 	}
 	at := w.at(max(begin, 0))
 	for _, p := range paths {
+		f := found{at: at, text: v}
 		switch {
-		case len(p) > 0:
-			w.bad(at, fmt.Errorf("%s leads into %.60q", p[0], v))
+		case p.in != nil && !p.in.begun:
+			continue // no object, so that it meets no condition
+		case len(p.steps) > 0:
+			f.err = fmt.Errorf("%s leads into %.60q", p.steps[0], v)
 		case !text:
-			w.bad(at, fmt.Errorf("%.60s instead of a string with an address", v))
-		default:
-			w.value(at, v)
+			f.err = fmt.Errorf("%.60s instead of a string with an address", v)
+		}
+		if err := w.find(p.in, f); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // into returns the remainders of the paths that lead into a field of an object,
 // or into an element of an array.
-func into(paths [][]step, field string, object bool) [][]step {
-	var below [][]step
+func into(paths []branch, field string, object bool) []branch {
+	var below []branch
 	for _, p := range paths {
-		if len(p) > 0 && (p[0].each || object && p[0].field == field) {
-			below = append(below, p[1:])
+		if len(p.steps) == 0 || !p.steps[0].each && !(object && p.steps[0].field == field) {
+			continue
 		}
+		in := p.in
+		if only := p.steps[0].only; len(only) > 0 {
+			in = &element{only: only, unmet: 1<<len(only) - 1, above: in}
+		}
+		below = append(below, branch{p.steps[1:], in})
 	}
 	return below
 }
 
-// missing returns the error for a container into which none of the paths leads.
-// It is nil if all of them select its elements, or if there is no path.
-func missing(paths [][]step) error {
+// missing returns the error for a container into which none of the paths leads, and the
+// element that it is in. The error is nil if all of them select its elements, or if there
+// is no path.
+func missing(paths []branch) (*element, error) {
 	var fields []string
+	var in *element
 	for _, p := range paths {
 		switch {
-		case len(p) == 0:
-			return errors.New("an object or array instead of a string with an address")
-		case !p[0].each:
-			fields = append(fields, p[0].String())
+		case len(p.steps) == 0:
+			return p.in, errors.New("an object or array instead of a string with an address")
+		case !p.steps[0].each:
+			fields = append(fields, p.steps[0].String())
+			in = p.in
 		}
 	}
 	if fields == nil {
-		return nil
+		return nil, nil
 	}
-	return fmt.Errorf("no field %s", strings.Join(fields, " or "))
+	return in, fmt.Errorf("no field %s", strings.Join(fields, " or "))
 }
 
 // spamhaus reads Spamhaus DROP: one record per line, and a last one with their
