@@ -118,7 +118,7 @@ done, but not published to the nodes yet (weir fleet).`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
 		newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newWeb(), newDetach(), newStatus(), newTop(), newDrops(), newHistory(), newAudit(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
-		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newDiff(), newMulticast(), newNotify(), newAnnounce(),
+		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newFeeds(), newDiff(), newMulticast(), newNotify(), newAnnounce(),
 		newFleet(), newHub(), newReplay(), newDemo(), newPlan(), newVersion(), newCompletion(), newShare(),
 	)
 	root.SetHelpCommand(newHelp())

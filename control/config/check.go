@@ -287,6 +287,9 @@ func (l List) check() (errs quantity.FieldErrors) {
 		errs.Failf("", `the name %q: want up to %d letters, digits, "_", "-" and inner dots`, l.Name, maxName)
 		return errs
 	}
+	if l.Action == "" {
+		errs.Failf("action", "say block or allow: the feed %s has the addresses of a provider, which some block and others must let in", l.FeedName)
+	}
 	if l.TTL > 0 && len(l.All()) > 0 && l.TTL < l.Interval+l.Jitter {
 		errs.Failf("ttl", "%v is less than interval and jitter: entries would expire between two fetches", l.TTL)
 	}

@@ -388,7 +388,7 @@ type List struct {
 
 	// Leave out what its sources list of private, loopback and similar networks, which
 	// have no place in the Internet.
-	ExcludePrivate bool `yaml:"exclude_private,omitempty"`
+	ExcludePrivate bool `yaml:"exclude_private"`
 
 	// Where entries come from. A list without sources has manual entries only.
 	feed.Spec `yaml:",inline"`
@@ -433,6 +433,26 @@ func (l *List) SetDefaults() {
 	l.Action = Block
 	l.Guard = true
 	l.Spec.SetDefaults()
+}
+
+// Complete sets the defaults that depend on other fields, where those of their names
+// are not given. A feed of a provider has no default action: block and allow are both
+// common.
+func (l *List) Complete(given func(name string) bool) {
+	l.Spec.Complete(given)
+	k, ok := l.FeedName.Known()
+	if !ok {
+		return
+	}
+	if k.Use == feed.Provider && !given("action") {
+		l.Action = ""
+	}
+	if k.Use == feed.Destinations && !given("direction") {
+		l.Direction = engine.Out
+	}
+	if !given("exclude_private") {
+		l.ExcludePrivate = k.Private
+	}
 }
 
 // Digests returns what is recorded, nil for nothing.

@@ -205,7 +205,7 @@ func TestPrinted(t *testing.T) {
 // TestExample checks that the example's comments state the defaults.
 func TestExample(t *testing.T) {
 	c, d := parse(t, everything()), Default()
-	if len(c.Lists) != 11 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
+	if len(c.Lists) != 13 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
 		t.Fatalf("not all is there: %+v", c)
 	}
 	police := element(reflect.TypeFor[Police]()).Interface().(Police)
@@ -355,7 +355,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, guard, exclude_private, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, guard, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "lists:\n  a:\n    entries: [192.0.2.1, 192.0.2.1/24, '# none', 192.0.2.1, \"192.0.2.2\\n192.0.2.3\"]\n", []string{
 			`4:26: lists.a.entries[1]: "192.0.2.1/24": host bits set beyond /24`,
@@ -567,6 +567,12 @@ func TestErrors(t *testing.T) {
 			`6:44: guards[3].limit: it goes with action limit, not report`,
 			`6:59: guards[3].memory: 1KiB is not between 16KiB and 1GiB`,
 			`7:5: guards[4]: the same as guards[1]`}, true},
+		// Known feeds.
+		{eth0 + "lists:\n  a: {feed: firehol}\n  b: {feed: aws}\n  c: {feed: doh}\n  d: {feed: dshield, interval: 10m}", []string{
+			"3:13: lists.a.feed: unknown feed \"firehol\": `weir feeds` prints the known ones; another has sources instead",
+			`4:3: lists.b.action: say block or allow: the feed aws has the addresses of a provider, which some block and others must let in`,
+			`5:3: lists.c.direction: outgoing packets are filtered on no interface: set egress: true on one`,
+			`6:32: lists.d.interval: 10m is less than the 1h that feed dshield asks for`}, false},
 		// YAML.
 		{eth0 + "\tmode: exact", []string{`2:1: not YAML: a tab: indent with spaces`}, false},
 		{"interfaces: [eth0", []string{`1:13: not YAML: sequence end token ']' not found`}, false},
@@ -591,6 +597,38 @@ func TestErrors(t *testing.T) {
 		if seen := validate(t, []byte(c.text)) != nil; seen == c.unseen {
 			t.Errorf("%s\nthe schema says that it is wrong: %v", c.text, seen)
 		}
+	}
+}
+
+// TestKnownFeeds checks what naming a feed of the catalog sets, and that what is printed is
+// read again as the same.
+func TestKnownFeeds(t *testing.T) {
+	c := parse(t, `
+interfaces: [{name: eth0, egress: true}]
+lists:
+  a: {feed: firehol_level1}
+  b: {feed: firehol_level1, exclude_private: false, interval: 2h}
+  c: {feed: aws_cloudfront, action: allow}
+  d: {feed: doh}
+  e: {feed: doh, direction: src, sources: [{file: /etc/doh.txt}]}`)
+	for i, want := range []string{
+		"block src private=false 1h0m0s https://iplists.firehol.org/files/firehol_level1.netset",
+		"block src private=true 2h0m0s https://iplists.firehol.org/files/firehol_level1.netset",
+		"allow src private=true 1h0m0s https://ip-ranges.amazonaws.com/ip-ranges.json",
+		"block out private=true 24h0m0s https://raw.githubusercontent.com/dibdot/DoH-IP-blocklists/master/doh-ipv4.txt",
+		"block src private=true 24h0m0s /etc/doh.txt",
+	} {
+		l := c.Lists[i]
+		if got := fmt.Sprintf("%v %v private=%v %v %v", l.Action, l.Direction, !l.ExcludePrivate, time.Duration(l.Interval), l.Sources[0]); got != want {
+			t.Errorf("list %s: %s, want %s", l.Name, got, want)
+		}
+	}
+	var printed strings.Builder
+	if err := c.Print(&printed); err != nil {
+		t.Fatal(err)
+	}
+	if again := parse(t, printed.String()); !reflect.DeepEqual(again, c) {
+		t.Errorf("printed and read again:\n%+v\nwant\n%+v", again.Lists, c.Lists)
 	}
 }
 

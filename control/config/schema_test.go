@@ -155,9 +155,10 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[sfb.Controller]():         enum("fair", "blue", "bucket"),
 		reflect.TypeFor[Importance]():             enum("size", "list"),
 		reflect.TypeFor[recent.Kind]():            enum("bloom", "stable", "ibf-2c", "ibf-mc"),
-		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both"),
+		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both", "out"),
 		reflect.TypeFor[quantity.Unit]():          enum("packets", "bytes"),
 		reflect.TypeFor[feed.Kind]():              enum(feed.Kinds()...),
+		reflect.TypeFor[feed.Name]():              enum(feedNames()...),
 		reflect.TypeFor[Action]():                 enum("block", "allow"),
 		reflect.TypeFor[heavy.Action]():           enum("report", "limit", "block"),
 		reflect.TypeFor[heavy.Distinct]():         enum("ports", "addresses"),
@@ -195,6 +196,15 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		t.Fatalf("no schema for %v", of)
 	}
 	return s
+}
+
+// feedNames returns the names of the known feeds.
+func feedNames() []string {
+	var names []string
+	for _, k := range feed.Catalog() {
+		names = append(names, string(k.Name))
+	}
+	return names
 }
 
 // generator makes the schema of types.

@@ -78,7 +78,7 @@ type Format struct {
 	Separator Separator `yaml:"separator,omitempty"`
 
 	// For json and jsonl, where the entries are, as in .data[].ip; several paths are
-	// joined by commas.
+	// joined by commas. Brackets may have conditions, as in .prefixes[service=EC2].ip_prefix.
 	Path string `yaml:"path,omitempty"`
 
 	// For nftables and ipset, the names of the sets to read. Default: the only set

@@ -13,6 +13,10 @@ import (
 // Spec says where the entries of a list come from, and when contents are refused.
 // Use SetDefaults, or [DefaultSpec], before setting fields.
 type Spec struct {
+	// A known feed, from which the sources and what is not given here come: `weir feeds`
+	// prints the names. Sources that are given, of a mirror say, replace its own.
+	FeedName Name `yaml:"feed,omitempty"`
+
 	// The form of the sources' contents: the name of a format, or a mapping.
 	Format Format `yaml:"format"`
 
@@ -76,6 +80,9 @@ func (s *Spec) SetDefaults() {
 // Complete sets the defaults that depend on other fields, where those of their names
 // are not given.
 func (s *Spec) Complete(given func(name string) bool) {
+	if k, ok := s.FeedName.Known(); ok {
+		k.complete(s, given)
+	}
 	if s.Format.Kind != CrowdSec {
 		return
 	}
@@ -142,11 +149,19 @@ func (s Spec) validateEntries(errs *quantity.FieldErrors) {
 	}
 }
 
+// fetches reports whether the spec has a URL of the feed itself.
+func (s Spec) fetches(k Known) bool {
+	return slices.ContainsFunc(s.Sources, func(src Source) bool { return slices.Contains(k.URLs, src.URL) })
+}
+
 // Validate returns what is wrong with a Spec as [quantity.FieldErrors].
 func (s Spec) Validate() error {
 	var errs quantity.FieldErrors
 	const most = quantity.Duration(30 * 24 * time.Hour)
 	quantity.Between(&errs, "interval", s.Interval, quantity.Duration(time.Second), most)
+	if k, _ := s.FeedName.Known(); s.Interval < quantity.Duration(k.Least) && s.fetches(k) {
+		errs.Failf("interval", "%v is less than the %v that feed %s asks for", s.Interval, quantity.Duration(k.Least), k.Name)
+	}
 	quantity.Between(&errs, "jitter", s.Jitter, 0, most)
 	quantity.Between(&errs, "max_bad", s.MaxBad, 0, 1)
 	quantity.Between(&errs, "max_shrink", s.MaxShrink, 0, 1)

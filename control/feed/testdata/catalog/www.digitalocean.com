@@ -1,0 +1,2 @@
+192.0.2.0/24,US,US-NJ,Clifton,07014
+2001:db8::/64,NL,NL-NH,Amsterdam,1098
