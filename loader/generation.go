@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/fold"
 )
 
 // Memory is the kernel memory of a set, read by the program as it is written. It
@@ -400,12 +401,39 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.prog, err = loadFolded(spec, replacements); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// foldConstants is a variable for tests.
+var foldConstants = fold.Constants
+
+// loadFolded loads the program of a specification with its constants in the instructions, or,
+// where the kernel's verifier does not accept that, as the compiler has made it.
+func loadFolded(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) (*ebpf.Program, error) {
+	folded := spec.Copy()
+	if err := foldConstants(folded); err != nil {
+		return nil, err
+	}
+	p, err := loadVerified(folded, replacements)
+	if errors.Is(err, ErrUnsupported) || errors.As(err, new(*ebpf.VerifierError)) {
+		if p, plain := loadVerified(spec, replacements); plain == nil {
+			return p, nil
+		}
+	}
+	return p, err
+}
+
+// loadVerified loads the program of a specification.
+func loadVerified(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) (*ebpf.Program, error) {
 	var objects struct {
 		Weir *ebpf.Program `ebpf:"weir"`
 	}
 	options := ebpf.CollectionOptions{MapReplacements: replacements}
 	options.Programs.LogLevel = ebpf.LogLevelStats // see VerifiedInstructions
-	err = spec.LoadAndAssign(&objects, &options)
+	err := spec.LoadAndAssign(&objects, &options)
 	if errors.Is(err, unix.E2BIG) {
 		return nil, fmt.Errorf("%w: the shapes and trackers together make the program too large for this kernel's verifier (%w): "+
 			"use fewer prefix lengths, kinds of flows or trackers, or a later kernel", ErrUnsupported, unix.E2BIG)
@@ -418,11 +446,7 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	if errors.As(err, &verifier) {
 		err = verifier // without the names of the steps up to it
 	}
-	if err != nil {
-		return nil, err
-	}
-	p.prog = objects.Weir
-	return p, nil
+	return objects.Weir, err
 }
 
 // specFor returns the specification of the program for an interface, without its maps.

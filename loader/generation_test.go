@@ -256,7 +256,7 @@ func TestGeneral(t *testing.T) {
 func TestVerifierMessage(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	insns := g.spec.Programs[bpf.WeirProgWeir].Instructions
-	g.spec.Programs[bpf.WeirProgWeir].Instructions = insns[:len(insns)-1] // falls off the end
+	insns[0] = asm.StoreImm(asm.R5, 0, 1, asm.Word).WithMetadata(insns[0].Metadata) // to no address
 	s, err := NewStats(0)
 	if err != nil {
 		t.Fatal(err)
@@ -277,9 +277,10 @@ func TestVerifierMessage(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	p := g.spec.Programs[bpf.WeirProgWeir]
-	nothing := asm.Mov.Imm(asm.R0, 0)
+	nothing := asm.StoreImm(asm.RFP, -8, 0, asm.Word)
 	begin := nothing.WithMetadata(p.Instructions[0].Metadata) // the function's name and type
 	p.Instructions = append(asm.Instructions{begin}, slices.Repeat(asm.Instructions{nothing}, 1_000_000)...)
+	p.Instructions = append(p.Instructions, asm.Mov.Imm(asm.R0, 0), asm.Return())
 	s, err := NewStats(0)
 	if err != nil {
 		t.Fatal(err)
@@ -288,6 +289,33 @@ func TestTooLarge(t *testing.T) {
 	_, err = g.Load(s)
 	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "fewer prefix lengths") {
 		t.Errorf("error: %v", err)
+	}
+}
+
+// What the verifier does not accept with its constants in place is loaded as it was compiled.
+func TestUnfolded(t *testing.T) {
+	defer func(f func(*ebpf.CollectionSpec) error) { foldConstants = f }(foldConstants)
+	for name, broken := range map[string]asm.Instructions{
+		"refused":   {asm.StoreImm(asm.R5, 0, 1, asm.Word)},
+		"too large": slices.Repeat(asm.Instructions{asm.StoreImm(asm.RFP, -8, 0, asm.Word)}, 1_000_000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			tried := false
+			foldConstants = func(spec *ebpf.CollectionSpec) error {
+				p := spec.Programs[bpf.WeirProgWeir]
+				code := slices.Concat(broken, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()})
+				code[0] = code[0].WithMetadata(p.Instructions[0].Metadata)
+				p.Instructions, tried = code, true
+				return nil
+			}
+			p := newTestProgram(t, newTestGeneration(t, Config{DropMalformed: true}))
+			if !tried {
+				t.Error("the broken program was not tried")
+			}
+			if action, err := p.Test(make([]byte, 60)); err != nil || action != ActionPass {
+				t.Errorf("action %d, %v", action, err)
+			}
+		})
 	}
 }
 

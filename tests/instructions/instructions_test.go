@@ -25,6 +25,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/fold"
 	"weir/tests/lab"
 )
 
@@ -192,6 +193,9 @@ func (c configuration) count(t *testing.T) (figures []figure) {
 		if err := spec.Variables[name].Set(value); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := fold.Constants(spec); err != nil {
+		t.Fatal(err)
 	}
 	program, err := g.Load(stats)
 	if err != nil {

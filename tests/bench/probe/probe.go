@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"weir/loader"
+	"weir/loader/fold"
 )
 
 // loopLookups is LOOKUPS in bench.bpf.c.
@@ -173,12 +174,12 @@ func (p *Programs) collection(which part) (*ebpf.Collection, error) {
 
 // loadOnly loads the named programs and the maps they use.
 func loadOnly(spec *ebpf.CollectionSpec, programs []string, replacements map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(programs, name) })
+	if err := fold.Constants(spec); err != nil {
+		return nil, err
+	}
 	used := make(map[string]bool)
-	for name, p := range spec.Programs {
-		if !slices.Contains(programs, name) {
-			delete(spec.Programs, name)
-			continue
-		}
+	for _, p := range spec.Programs {
 		for _, ins := range p.Instructions {
 			if ins.IsLoadFromMap() {
 				used[ins.Reference()] = true

@@ -1,0 +1,784 @@
+// Package fold specialises programs to their constants: what the object reads from a section
+// of constants, whose values are known when it is loaded, becomes part of the instructions.
+//
+// The kernel's verifier knows these values too, and does not walk branches that they rule
+// out. But it leaves the loads in place, and the branches wherever other paths lead to both
+// of their ends: on a short path these are a third of all instructions.
+package fold
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Constants rewrites the programs of a specification, whose variables are set, so that they
+// do not read them. Variables that change later must not be constants. Results stay the
+// same, and so do maps, helpers and the order in which memory is accessed.
+//
+// It is conditional constant propagation (Wegman and Zadeck, 1991) over registers, and then
+// the removal of what is not reached, or computes what nothing uses.
+func Constants(spec *ebpf.CollectionSpec) error {
+	c := constantsOf(spec)
+	for name, p := range spec.Programs {
+		code, err := c.program(p.Instructions)
+		if err != nil {
+			return fmt.Errorf("fold the constants of %s: %w", name, err)
+		}
+		p.Instructions = code
+	}
+	return nil
+}
+
+// constants are the contents of the sections of constants, by their numbers.
+type constants struct {
+	order    binary.ByteOrder
+	numbers  map[string]int
+	sections [][]byte
+}
+
+func constantsOf(spec *ebpf.CollectionSpec) *constants {
+	c := &constants{order: spec.ByteOrder, numbers: make(map[string]int)}
+	if c.order == nil {
+		c.order = binary.NativeEndian
+	}
+	for name, m := range spec.Maps {
+		if !strings.HasPrefix(name, ".rodata") || len(m.Contents) != 1 {
+			continue
+		}
+		if contents, ok := m.Contents[0].Value.([]byte); ok {
+			c.numbers[name] = len(c.sections)
+			c.sections = append(c.sections, slices.Clone(contents))
+		}
+	}
+	for _, v := range spec.Variables {
+		if i, ok := c.numbers[v.SectionName]; ok {
+			copy(c.sections[i][v.Offset:], v.Value)
+		}
+	}
+	return c
+}
+
+// read returns a number in a section.
+func (c *constants) read(at value, size int) (uint64, bool) {
+	contents := c.sections[at.section]
+	if at.bits > uint64(len(contents)) || uint64(size) > uint64(len(contents))-at.bits {
+		return 0, false
+	}
+	b := contents[at.bits:][:size]
+	switch size {
+	case 1:
+		return uint64(b[0]), true
+	case 2:
+		return uint64(c.order.Uint16(b)), true
+	case 4:
+		return uint64(c.order.Uint32(b)), true
+	}
+	return c.order.Uint64(b), true
+}
+
+var errUnknown = errors.New("an instruction that is not known")
+
+// program folds the functions of a program, and leaves out those that it does not call any
+// more, which the verifier would refuse.
+func (c *constants) program(code asm.Instructions) (asm.Instructions, error) {
+	folded, names := make(map[string]asm.Instructions), []string{}
+	for len(code) > 0 {
+		end := 1
+		for end < len(code) && code[end].Symbol() == "" {
+			end++
+		}
+		f, err := newFunction(code[:end])
+		if err != nil {
+			return nil, err
+		}
+		f.propagate(c)
+		f.rewrite(c)
+		f.straighten()
+		f.removeUnused()
+		f.straighten()
+		names = append(names, code[0].Symbol())
+		if folded[code[0].Symbol()], err = f.assemble(); err != nil {
+			return nil, err
+		}
+		code = code[end:]
+	}
+	called := map[string]bool{names[0]: true}
+	for next := names[:1]; len(next) > 0; next = next[1:] {
+		for _, ins := range folded[next[0]] {
+			if ins.IsFunctionReference() && !called[ins.Reference()] {
+				called[ins.Reference()] = true
+				next = append(slices.Clip(next), ins.Reference())
+			}
+		}
+	}
+	var out asm.Instructions
+	for _, name := range names {
+		if called[name] {
+			out = append(out, folded[name]...)
+		}
+	}
+	return out, nil
+}
+
+// value is what is known of a register.
+type value struct {
+	kind    kind
+	section int32  // of an address
+	bits    uint64 // a number, or an offset in the section
+}
+
+var zero = value{kind: number}
+
+type kind uint8
+
+const (
+	unreached kind = iota // no path is known to lead here
+	number
+	address // in a section of constants
+	unknown
+)
+
+type registers [11]value
+
+// join adds what is known on another path, and reports whether that is news.
+func (r *registers) join(other *registers) (news bool) {
+	for i := range r {
+		switch {
+		case other[i].kind == unreached || r[i] == other[i] || r[i].kind == unknown:
+		case r[i].kind == unreached:
+			r[i], news = other[i], true
+		default:
+			r[i], news = value{kind: unknown}, true
+		}
+	}
+	return news
+}
+
+// function is the code of a function. Indexes of instructions stay the same until it is
+// assembled.
+type function struct {
+	code    asm.Instructions
+	targets []int        // of jumps
+	kept    []bool       // instructions that are reached and needed
+	marks   []bool       // jumps to the next instruction, by which the C marks states for the verifier
+	before  []*registers // what is known before instructions that are jumped to, and the first one
+}
+
+func newFunction(code asm.Instructions) (*function, error) {
+	n := len(code)
+	f := &function{
+		code: slices.Clone(code), targets: make([]int, n), kept: make([]bool, n), marks: make([]bool, n),
+		before: make([]*registers, n),
+	}
+	raw, at := make([]int, n), make([]int, 0, 2*n) // offsets of instructions, and the instructions at offsets
+	for i := range code {
+		raw[i] = len(at)
+		at = append(at, i)
+		if code[i].Width() == 2 {
+			at = append(at, -1)
+		}
+	}
+	f.before[0] = new(registers)
+	for i, ins := range code {
+		if !jumps(ins) {
+			continue
+		}
+		to := raw[i] + 1 + int(ins.Offset)
+		if ins.OpCode.JumpOp() == asm.Ja && ins.OpCode.Class() == asm.Jump32Class || ins.Reference() != "" {
+			return nil, fmt.Errorf("%w: %v", errUnknown, ins)
+		}
+		if to < 0 || to >= len(at) || at[to] < 0 {
+			return nil, fmt.Errorf("%w: a jump out of the function: %v", errUnknown, ins)
+		}
+		target := at[to]
+		f.targets[i] = target
+		if f.before[target] == nil {
+			f.before[target] = new(registers)
+		}
+		f.marks[i] = ins.OpCode.JumpOp() == asm.Ja && ins.Offset == 0
+	}
+	return f, nil
+}
+
+// jumps reports whether an instruction has a target in its function.
+func jumps(ins asm.Instruction) bool {
+	switch ins.OpCode.JumpOp() {
+	case asm.InvalidJumpOp, asm.Exit, asm.Call:
+		return false
+	}
+	return true
+}
+
+// ends reports whether the next instruction is not reached from this one.
+func ends(ins asm.Instruction) bool {
+	op := ins.OpCode.JumpOp()
+	return op == asm.Exit || op == asm.Ja
+}
+
+// propagate finds out what is reached, and what is known there.
+func (f *function) propagate(c *constants) {
+	for i := range f.before[0] {
+		f.before[0][i].kind = unknown
+	}
+	f.kept[0] = true
+	pending := []int{0}
+	reach := func(i int, known *registers) {
+		news := f.before[i].join(known)
+		if news || !f.kept[i] {
+			f.kept[i] = true
+			pending = append(pending, i)
+		}
+	}
+	for len(pending) > 0 {
+		i := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		known := *f.before[i]
+		for {
+			f.kept[i] = true
+			ins := f.code[i]
+			if jumps(ins) {
+				taken, decided := decide(ins, &known)
+				if !decided || taken {
+					reach(f.targets[i], &known)
+				}
+				if decided && taken {
+					break
+				}
+			} else if ins.OpCode.JumpOp() == asm.Exit {
+				break
+			}
+			c.step(ins, &known)
+			if i++; i == len(f.code) {
+				break
+			}
+			if f.before[i] != nil {
+				reach(i, &known)
+				break
+			}
+		}
+	}
+}
+
+// step follows an instruction.
+func (c *constants) step(ins asm.Instruction, known *registers) {
+	if v, ok := c.result(ins, known); ok {
+		known[ins.Dst] = v
+		return
+	}
+	may := defines(ins)
+	if ins.OpCode.Mode() == asm.AtomicMode {
+		may |= 1<<ins.Src | 1<<asm.R0 // some return what they found
+	}
+	for r := range known {
+		if may>>r&1 != 0 {
+			known[r] = value{kind: unknown}
+		}
+	}
+}
+
+// result returns what an instruction without other effects computes.
+func (c *constants) result(ins asm.Instruction, known *registers) (value, bool) {
+	switch ins.OpCode.Class() {
+	case asm.LdClass:
+		if !ins.OpCode.IsDWordLoad() {
+			return value{}, false
+		}
+		if ins.Src == 0 && ins.Reference() == "" {
+			return value{kind: number, bits: uint64(ins.Constant)}, true
+		}
+		section, ok := c.numbers[ins.Reference()]
+		if ins.Src == asm.PseudoMapValue && ok {
+			return value{address, int32(section), uint64(ins.Constant) >> 32}, true
+		}
+	case asm.LdXClass:
+		from := known[ins.Src]
+		if from.kind != address || ins.OpCode.Mode() != asm.MemMode {
+			return value{}, false
+		}
+		from.bits += uint64(int64(ins.Offset))
+		n, ok := c.read(from, ins.OpCode.Size().Sizeof())
+		return value{kind: number, bits: n}, ok
+	case asm.ALUClass, asm.ALU64Class:
+		return calculate(ins.OpCode.ALUOp(), ins.OpCode.Class() == asm.ALU64Class, known[ins.Dst], operand(ins, known))
+	}
+	return value{}, false
+}
+
+func calculate(op asm.ALUOp, wide bool, a, b value) (value, bool) {
+	switch {
+	case op == asm.Mov && wide && b.kind == address:
+		return b, true
+	case op == asm.Add && wide && a.kind == address && b.kind == number:
+		a.bits += b.bits
+		return a, true
+	case (op == asm.And || op == asm.Mul) && (a == zero || b == zero), (op == asm.LSh || op == asm.RSh) && a == zero:
+		return zero, true
+	case b.kind == number && (a.kind == number || op == asm.Mov):
+		n, ok := compute(op, wide, a.bits, b.bits)
+		return value{kind: number, bits: n}, ok
+	}
+	return value{}, false
+}
+
+// operand returns the second operand of an instruction.
+func operand(ins asm.Instruction, known *registers) value {
+	if ins.OpCode.Source() == asm.ImmSource {
+		return value{kind: number, bits: uint64(ins.Constant)}
+	}
+	return known[ins.Src]
+}
+
+func compute(op asm.ALUOp, wide bool, a, b uint64) (uint64, bool) {
+	size := uint64(64)
+	if !wide {
+		a, b, size = uint64(uint32(a)), uint64(uint32(b)), 32
+	}
+	switch op {
+	case asm.Mov:
+		a = b
+	case asm.Add:
+		a += b
+	case asm.Sub:
+		a -= b
+	case asm.Mul:
+		a *= b
+	case asm.Or:
+		a |= b
+	case asm.And:
+		a &= b
+	case asm.Xor:
+		a ^= b
+	case asm.LSh:
+		a <<= b & (size - 1)
+	case asm.RSh:
+		a >>= b & (size - 1)
+	case asm.ArSh:
+		if wide {
+			a = uint64(int64(a) >> (b & 63))
+		} else {
+			a = uint64(int32(a) >> (b & 31))
+		}
+	default:
+		return 0, false
+	}
+	if !wide {
+		a = uint64(uint32(a))
+	}
+	return a, true
+}
+
+// decide returns whether a jump is taken, if that is known.
+func decide(ins asm.Instruction, known *registers) (taken, decided bool) {
+	if ins.OpCode.JumpOp() == asm.Ja {
+		return true, true
+	}
+	x, y := known[ins.Dst], operand(ins, known)
+	if x.kind != number || y.kind != number {
+		return false, false
+	}
+	a, b := x.bits, y.bits
+	signedA, signedB := int64(a), int64(b)
+	if ins.OpCode.Class() == asm.Jump32Class {
+		a, b = uint64(uint32(a)), uint64(uint32(b))
+		signedA, signedB = int64(int32(a)), int64(int32(b))
+	}
+	switch ins.OpCode.JumpOp() {
+	case asm.JEq:
+		return a == b, true
+	case asm.JNE:
+		return a != b, true
+	case asm.JGT:
+		return a > b, true
+	case asm.JGE:
+		return a >= b, true
+	case asm.JLT:
+		return a < b, true
+	case asm.JLE:
+		return a <= b, true
+	case asm.JSet:
+		return a&b != 0, true
+	case asm.JSGT:
+		return signedA > signedB, true
+	case asm.JSGE:
+		return signedA >= signedB, true
+	case asm.JSLT:
+		return signedA < signedB, true
+	case asm.JSLE:
+		return signedA <= signedB, true
+	}
+	return false, false
+}
+
+// rewrite puts what is known into the instructions.
+func (f *function) rewrite(c *constants) {
+	var known registers
+	for i := range f.code {
+		if !f.kept[i] {
+			continue
+		}
+		if f.before[i] != nil {
+			known = *f.before[i]
+		}
+		ins := f.code[i]
+		switch class := ins.OpCode.Class(); {
+		case jumps(ins):
+			if taken, decided := decide(ins, &known); !decided {
+				f.code[i] = withImmediate(ins, &known)
+			} else if taken {
+				f.code[i].OpCode, f.code[i].Dst, f.code[i].Src = asm.Ja.Op(asm.ImmSource), 0, 0
+				f.code[i].Constant = 0
+			} else {
+				f.kept[i] = false
+			}
+		case class == asm.LdXClass || class.IsALU():
+			if v, ok := c.result(ins, &known); ok && v.kind == number {
+				f.code[i] = withResult(ins, v.bits)
+			} else if class.IsALU() {
+				f.code[i], f.kept[i] = simplify(withImmediate(ins, &known), known[ins.Dst], operand(ins, &known))
+			}
+		}
+		c.step(ins, &known)
+	}
+	f.kept[0] = true // it has the function's name
+}
+
+// withResult returns the instruction that sets the destination to a number.
+func withResult(ins asm.Instruction, n uint64) asm.Instruction {
+	next := asm.LoadImm(ins.Dst, int64(n), asm.DWord)
+	switch {
+	case int64(n) == int64(int32(n)):
+		next = asm.Mov.Imm(ins.Dst, int32(n))
+	case n <= math.MaxUint32:
+		next = asm.Mov.Imm32(ins.Dst, int32(uint32(n)))
+	}
+	next.Metadata = ins.Metadata
+	return next
+}
+
+// withImmediate returns an instruction with its second operand as a part of it, where it is
+// known and fits.
+func withImmediate(ins asm.Instruction, known *registers) asm.Instruction {
+	if ins.OpCode.Source() != asm.RegSource {
+		return ins
+	}
+	v := known[ins.Src]
+	wide := ins.OpCode.Class() == asm.ALU64Class || ins.OpCode.Class() == asm.JumpClass
+	if v.kind != number || wide && int64(v.bits) != int64(int32(v.bits)) {
+		return ins
+	}
+	switch ins.OpCode.ALUOp() {
+	case asm.Swap, asm.Neg, asm.Div, asm.Mod, asm.SDiv, asm.SMod, asm.MovSX8, asm.MovSX16, asm.MovSX32:
+		return ins
+	case asm.LSh, asm.RSh, asm.ArSh:
+		if v.bits > 31 && (!wide || v.bits > 63) {
+			return ins
+		}
+	}
+	ins.OpCode, ins.Src, ins.Constant = ins.OpCode.SetSource(asm.ImmSource), 0, int64(int32(v.bits))
+	return ins
+}
+
+// simplify returns a simpler instruction, or reports that it is not needed. Those of 32 bits
+// set the upper half to zero, whatever else they do.
+func simplify(ins asm.Instruction, a, b value) (asm.Instruction, bool) {
+	op, wide := ins.OpCode.ALUOp(), ins.OpCode.Class() == asm.ALU64Class
+	ones := uint64(math.MaxUint64)
+	if !wide {
+		ones = math.MaxUint32
+		a.bits, b.bits = uint64(uint32(a.bits)), uint64(uint32(b.bits))
+	}
+	from := ins.Dst
+	switch {
+	case op == asm.Mov && b.kind != number:
+		return ins, !wide || ins.Dst != ins.Src
+	case b.kind == number && isNeutral(op, b.bits, ones):
+	case a.kind == number && b.kind != number && commutes(op) && isNeutral(op, a.bits, ones):
+		from = ins.Src
+	case op == asm.And && b == (value{kind: number, bits: math.MaxUint32}):
+		wide = false // the lower half
+	default:
+		return ins, true
+	}
+	if wide && from == ins.Dst {
+		return ins, false
+	}
+	next := asm.Mov.Reg32(ins.Dst, from)
+	if wide {
+		next = asm.Mov.Reg(ins.Dst, from)
+	}
+	next.Metadata = ins.Metadata
+	return next, true
+}
+
+// isNeutral reports whether an operation with n as its second operand returns the first.
+func isNeutral(op asm.ALUOp, n, ones uint64) bool {
+	switch op {
+	case asm.Add, asm.Sub, asm.Or, asm.Xor, asm.LSh, asm.RSh, asm.ArSh:
+		return n == 0
+	case asm.And:
+		return n == ones
+	case asm.Mul:
+		return n == 1
+	}
+	return false
+}
+
+func commutes(op asm.ALUOp) bool {
+	switch op {
+	case asm.Add, asm.Or, asm.Xor, asm.And, asm.Mul:
+		return true
+	}
+	return false
+}
+
+// next returns the first instruction from i on that is kept.
+func (f *function) next(i int) int {
+	for i < len(f.code) && !f.kept[i] {
+		i++
+	}
+	return i
+}
+
+// straighten removes jumps that lead where the program goes anyway, and what is no longer
+// reached.
+func (f *function) straighten() {
+	for i := range f.code {
+		if f.kept[i] && jumps(f.code[i]) {
+			f.targets[i] = f.end(f.targets[i])
+		}
+	}
+	reached := make([]bool, len(f.code))
+	pending := []int{0}
+	for len(pending) > 0 {
+		i := f.next(pending[len(pending)-1])
+		pending = pending[:len(pending)-1]
+		for i < len(f.code) && !reached[i] {
+			reached[i] = true
+			if jumps(f.code[i]) {
+				pending = append(pending, f.targets[i])
+			}
+			if ends(f.code[i]) {
+				break
+			}
+			i = f.next(i + 1)
+		}
+	}
+	f.kept = reached
+	for i := len(f.code) - 1; i > 0; i-- { // backwards: what is between a jump and its target may go, too
+		if f.kept[i] && jumps(f.code[i]) && !f.marks[i] && f.next(f.targets[i]) == f.next(i+1) {
+			f.kept[i] = false
+		}
+	}
+}
+
+// end follows jumps to jumps.
+func (f *function) end(i int) int {
+	for range 8 { // a loop of jumps, without an end, would be no program
+		i = f.next(i)
+		if i == len(f.code) || f.code[i].OpCode.JumpOp() != asm.Ja || f.marks[i] {
+			break
+		}
+		i = f.targets[i]
+	}
+	return i
+}
+
+// removeUnused removes instructions whose results nothing uses.
+func (f *function) removeUnused() {
+	used := make([]uint16, len(f.code)+1) // registers, by their bits, before each instruction
+	for changed := true; changed; {
+		changed = false
+		for i := len(f.code) - 1; i >= 0; i-- {
+			if !f.kept[i] {
+				used[i] = used[i+1] // as before the next one, for those who come from above
+				continue
+			}
+			before := f.usedBefore(i, used)
+			changed = changed || before != used[i]
+			used[i] = before
+		}
+	}
+	for i := 1; i < len(f.code); i++ {
+		if f.kept[i] && pure(f.code[i]) && f.usedAfter(i, used)&defines(f.code[i]) == 0 {
+			f.kept[i] = false
+		}
+	}
+}
+
+func (f *function) usedAfter(i int, used []uint16) (after uint16) {
+	if !ends(f.code[i]) {
+		after = used[i+1]
+	}
+	if jumps(f.code[i]) {
+		after |= used[f.targets[i]]
+	}
+	return after
+}
+
+func (f *function) usedBefore(i int, used []uint16) uint16 {
+	after, sets := f.usedAfter(i, used), defines(f.code[i])
+	if pure(f.code[i]) && i > 0 && after&sets == 0 {
+		return after
+	}
+	return after&^sets | uses(f.code[i])
+}
+
+// pure reports whether an instruction only sets its destination.
+func pure(ins asm.Instruction) bool {
+	class := ins.OpCode.Class()
+	return class.IsALU() || ins.OpCode.IsDWordLoad() || class == asm.LdXClass && ins.OpCode.Mode() == asm.MemMode
+}
+
+const scratch = 1<<asm.R0 | arguments
+
+const arguments = 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5
+
+// argumentsOf are the registers that helpers take, where these are not all.
+var argumentsOf = map[asm.BuiltinFunc]uint16{
+	asm.FnGetSmpProcessorId: 0,
+	asm.FnKtimeGetNs:        0,
+	asm.FnGetPrandomU32:     0,
+	asm.FnMapLookupElem:     1<<asm.R1 | 1<<asm.R2,
+}
+
+// defines returns the registers that an instruction sets in any case, a bit for each.
+func defines(ins asm.Instruction) uint16 {
+	switch class := ins.OpCode.Class(); {
+	case class.IsALU(), class == asm.LdXClass, ins.OpCode.IsDWordLoad():
+		return 1 << ins.Dst
+	case class == asm.LdClass, ins.OpCode.JumpOp() == asm.Call:
+		return scratch
+	}
+	return 0
+}
+
+// uses returns the registers that an instruction may read.
+func uses(ins asm.Instruction) uint16 {
+	op, dst, src := ins.OpCode, uint16(1)<<ins.Dst, uint16(1)<<ins.Src
+	switch class := op.Class(); class {
+	case asm.ALUClass, asm.ALU64Class:
+		switch fromRegister := op.Source() == asm.RegSource; {
+		case op.ALUOp() == asm.Swap || op.ALUOp() == asm.Neg:
+			return dst
+		case movesOnly(op) && fromRegister:
+			return src
+		case movesOnly(op):
+			return 0
+		case fromRegister:
+			return dst | src
+		}
+		return dst
+	case asm.LdClass:
+		if op.IsDWordLoad() {
+			return 0
+		}
+	case asm.LdXClass:
+		return src
+	case asm.StClass:
+		return dst
+	case asm.StXClass:
+		if op.Mode() == asm.MemMode {
+			return dst | src
+		}
+	case asm.JumpClass, asm.Jump32Class:
+		switch op.JumpOp() {
+		case asm.Ja:
+			return 0
+		case asm.Exit:
+			return 1 << asm.R0
+		case asm.Call:
+			if known, ok := argumentsOf[asm.BuiltinFunc(ins.Constant)]; ok && ins.IsBuiltinCall() {
+				return known
+			}
+			return arguments
+		}
+		if op.Source() == asm.RegSource {
+			return dst | src
+		}
+		return dst
+	}
+	return math.MaxUint16 // atomic operations, and what compilers do not make
+}
+
+// movesOnly reports whether an instruction does not read its destination.
+func movesOnly(op asm.OpCode) bool {
+	switch op.ALUOp() {
+	case asm.Mov, asm.MovSX8, asm.MovSX16, asm.MovSX32:
+		return true
+	}
+	return false
+}
+
+// repeats returns the instructions, but jumps, behind which a loop begins again. The verifier
+// of Linux 5.10 accepts loops by jumps alone.
+func (f *function) repeats() []bool {
+	const discovered, explored = 1, 2
+	found, state, pending := make([]bool, len(f.code)), make([]byte, len(f.code)+1), []int{0}
+	state[0] = discovered
+	for len(pending) > 0 {
+		i, deeper := pending[len(pending)-1], false
+		var follow []int
+		if !ends(f.code[i]) {
+			follow = append(follow, f.next(i+1))
+		}
+		if jumps(f.code[i]) {
+			follow = append(follow, f.next(f.targets[i]))
+		}
+		for _, to := range follow {
+			if state[to] == discovered && !jumps(f.code[i]) {
+				found[i] = true
+			}
+			if state[to] == 0 && to < len(f.code) {
+				state[to], deeper = discovered, true
+				pending = append(pending, to)
+				break
+			}
+		}
+		if !deeper {
+			state[i] = explored
+			pending = pending[:len(pending)-1]
+		}
+	}
+	return found
+}
+
+// assemble returns the instructions that are left.
+func (f *function) assemble() (asm.Instructions, error) {
+	repeats := f.repeats()
+	at, offset := make([]int, len(f.code)+1), 0
+	for i := range f.code {
+		at[i] = offset
+		if f.kept[i] {
+			offset += int(f.code[i].Width())
+		}
+		if repeats[i] {
+			offset++
+		}
+	}
+	at[len(f.code)] = offset
+	out := make(asm.Instructions, 0, offset)
+	for i, ins := range f.code {
+		if !f.kept[i] {
+			continue
+		}
+		if jumps(ins) {
+			by := at[f.targets[i]] - at[i] - 1
+			if by != int(int16(by)) {
+				return nil, fmt.Errorf("a jump by %d instructions", by)
+			}
+			ins.Offset = int16(by)
+		}
+		out = append(out, ins)
+		if repeats[i] {
+			out = append(out, asm.Instruction{OpCode: asm.Ja.Op(asm.ImmSource)})
+		}
+	}
+	return out, nil
+}
