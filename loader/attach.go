@@ -523,7 +523,7 @@ func (a *Attachment) detach() error {
 		}
 		return err
 	}
-	return a.pins.ForgetConnections()
+	return a.pins.ForgetShared()
 }
 
 // unseen returns nil if the network namespace that a filter was in, which this process does

@@ -111,7 +111,7 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	if err := g.makeLevels(); err != nil {
 		return err
 	}
-	if err := g.makeConnections(); err != nil {
+	if err := g.makeShared(); err != nil {
 		return err
 	}
 	return g.makeMulticast()
@@ -459,14 +459,14 @@ func (g *Generation) specFor(stats *Stats) (spec *ebpf.CollectionSpec, err error
 		if err := spec.Variables[bpf.WeirTCVarReject].Set(flag(g.config.Out && stats.reject.Load())); err != nil {
 			return nil, err
 		}
-		return spec, spec.Variables[bpf.WeirVarReplies].Set(g.replies(stats))
+		return spec, g.setParts(spec, stats)
 	}
 	spec = g.spec.Copy()
 	if entry == entryDispatched {
 		// Later kernels compare it with that of the stub that jumps, which has none.
 		spec.Programs[bpf.WeirProgWeir].AttachType = ebpf.AttachNone
 	}
-	if err := spec.Variables[bpf.WeirVarReplies].Set(g.replies(stats)); err != nil {
+	if err := g.setParts(spec, stats); err != nil {
 		return nil, err
 	}
 	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(flag(stats.edge.Load())); err != nil {

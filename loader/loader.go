@@ -96,8 +96,8 @@ type Config struct {
 	FirstSeed   Seed      // their secret derives from it; stored with them
 	FirstLevels []uint64  // the importance of lists, by number, from 1 to FirstLevels-1; nil: they have none
 
-	Connections *Connections // of this host, whose replies pass; nil: they do not
-	Replies     Replies      // how long they last
+	Shared *Shared // maps of all generations; nil: none
+	Parts  []Part  // the shares of stages
 }
 
 // As in the object, whose BTF does not have macros.

@@ -340,28 +340,31 @@ func TestRepinDetached(t *testing.T) {
 	detach(t, last)
 }
 
-// The connections of this host are pinned again as well.
-func TestRepinConnections(t *testing.T) {
+// Maps that all programs share are pinned again as well.
+func TestRepinShared(t *testing.T) {
 	pins := testPins(t)
-	c, err := pins.OpenConnections(64)
+	room := func(entries int) map[string]int {
+		return map[string]int{bpf.WeirMapConnections: entries, bpf.WeirMapUnconnected: 16}
+	}
+	s, err := pins.OpenShared(room(64))
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newTestGeneration(t, Config{Connections: c, Out: true, TC: true})
+	g := newTestGeneration(t, Config{Shared: s, Out: true, TC: true})
 	for entries, same := range map[int]bool{32: false, 64: true, 128: false} {
-		known := g.Connections(entries)
+		known := g.Shared(room(entries))
 		if (known != nil) != same {
-			t.Errorf("room for 64 connections is taken over where %d are wanted: %t", entries, known != nil)
+			t.Errorf("maps of 64 entries are taken over where %d are wanted: %t", entries, known != nil)
 		}
 		if known != nil {
 			known.Close()
 		}
 	}
-	if err := errors.Join(pins.KeepConnections(), c.Close()); err != nil {
+	if err := errors.Join(pins.KeepShared(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	path := pins.connections(bpf.WeirMapConnections)
-	if made, err := pins.RepinConnections(g); made != 0 || err != nil {
+	path := pins.shared(bpf.WeirMapConnections)
+	if made, err := pins.RepinShared(g); made != 0 || err != nil {
 		t.Error(made, err)
 	}
 	before, err := inodeOf(path)
@@ -371,13 +374,13 @@ func TestRepinConnections(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if made, err := pins.RepinConnections(g); made != 1 || err != nil {
+	if made, err := pins.RepinShared(g); made != 1 || err != nil {
 		t.Error(made, err)
 	}
 	if now, err := inodeOf(path); err != nil || now == before {
 		t.Error(now, err)
 	}
-	if err := pins.ForgetConnections(); err != nil {
+	if err := pins.ForgetShared(); err != nil {
 		t.Error(err)
 	}
 }

@@ -34,9 +34,8 @@ type Stats struct {
 	edge atomic.Bool  // the interface is an edge of a domain with loop detection
 
 	entry atomic.Uint32 // the program that counts in them
-	scope atomic.Uint64 // of connections: see SetNamespace
 
-	ephemeral atomic.Uint32 // port, see SetNamespace; 0: that of the configuration
+	target atomic.Pointer[Target] // see For; nil: none
 
 	reject atomic.Bool // see SetReject
 

@@ -22,10 +22,10 @@ func newEvents() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "events [--first-seen] [--follow]",
 		Short: "Show dropped packets, and why",
-		Long: `Shows the packets that the running daemon drops, or would drop if not for an
-allow list, replies: pass, monitor mode or --malformed pass, each with its time,
-interface, reason and list. It ends after a second; with --follow, when it is
-stopped; with --count, after that many packets.
+		Long: `Shows the packets that the running daemon drops, or would drop if they were not
+on an allow list, a reply, or let pass by monitor mode or --malformed pass,
+each with its time, interface, reason and list. It ends after a second; with
+--follow, when it is stopped; with --count, after that many packets.
 
 Events are produced only while a client reads them. In a flood they are sampled,
 marked "1 of N", so that all reasons and interfaces together produce at most

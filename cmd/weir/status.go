@@ -479,8 +479,8 @@ func printInterface(w io.Writer, i attach.Status, penalties string, verbose bool
 		}
 	}
 	failsafeRow(i, row)
-	if r := i.Replies; r != nil && i.Direction == "in" {
-		row("replies", "pass, to connections that this host opens: to the last %s that left by interfaces with (out)", humanize.Comma(int64(r.Connections)))
+	for _, r := range i.Rows(i.Interface().Out) {
+		row(r.Name, "%s", r.Text)
 	}
 	policeRows(i, row)
 	tunnelRows(i, row)

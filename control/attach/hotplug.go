@@ -28,6 +28,7 @@ type hotplug struct {
 	mu        sync.Mutex                      // guards what follows; never held while waiting for the pins
 	pending   map[loader.Target]*loader.Iface // interfaces that a goroutine works on, and what was reported of them since
 	targets   []Target                        // none: nothing is attached to any more
+	kinds     []kind                          // of the targets
 	lost      []loader.Target
 	known     map[loader.Target]*loader.Attachment // those the manager has, or is to take in
 	preloaded []*preloaded
@@ -54,15 +55,11 @@ type preloaded struct {
 type kind struct {
 	out, tc, reject bool
 	byDispatcher    bool
-	netns           string // "" also where it does not matter
+	parts           uint64 // of stages: engine.Generation.Kind
 }
 
-func kindOf(t Target) kind {
-	k := kind{out: t.Out, tc: t.XDP == loader.TC, byDispatcher: t.XDP.ByDispatcher(), reject: t.Reject}
-	if t.Replies {
-		k.netns = t.Netns
-	}
-	return k
+func kindOf(e *engine.Generation, t Target) kind {
+	return kind{out: t.Out, tc: t.XDP == loader.TC, byDispatcher: t.XDP.ByDispatcher(), reject: t.Reject, parts: e.Kind(t.Target)}
 }
 
 func (p *preloaded) Close() error { return errors.Join(p.program.Close(), p.stats.Close()) }
@@ -155,7 +152,7 @@ func (h *hotplug) attach(t loader.Target, i *loader.Iface) bool {
 	if at < 0 || h.failed[t] == i.Index || slices.Contains(h.lost, t) {
 		return false
 	}
-	fits := slices.IndexFunc(h.preloaded, func(p *preloaded) bool { return p.kind == kindOf(h.targets[at]) })
+	fits := slices.IndexFunc(h.preloaded, func(p *preloaded) bool { return p.kind == h.kinds[at] })
 	if fits < 0 {
 		return false
 	}
@@ -202,11 +199,15 @@ func (h *hotplug) arrivals() (all []*managedInterface) {
 	return all
 }
 
-// setTargets sets what is to be filtered, and what is filtered.
-func (h *hotplug) setTargets(targets []Target, lost []loader.Target, interfaces []*managedInterface) {
+// setTargets sets what an engine is to filter, and what is filtered.
+func (h *hotplug) setTargets(e *engine.Generation, targets []Target, lost []loader.Target, interfaces []*managedInterface) {
+	kinds := make([]kind, len(targets))
+	for i, t := range targets {
+		kinds[i] = kindOf(e, t)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.targets, h.lost = slices.Clone(targets), slices.Clone(lost)
+	h.targets, h.kinds, h.lost = slices.Clone(targets), kinds, slices.Clone(lost)
 	clear(h.known)
 	for _, i := range slices.Concat(interfaces, h.arrived) {
 		if i.Attachment != nil {
@@ -247,12 +248,13 @@ func (h *hotplug) forget(i *managedInterface) bool {
 	return true
 }
 
-// wanted is how many programs are to be preloaded: for interfaces that may come
-// and have no program kept for them.
-func (h *hotplug) wanted() map[kind]int {
-	n := make(map[kind]int)
-	for _, t := range h.targets {
-		k := kindOf(t)
+// wanted is how many programs are to be preloaded, and for which targets: for interfaces
+// that may come and have no program kept for them.
+func (h *hotplug) wanted() (n map[kind]int, like map[kind]loader.Target) {
+	n, like = make(map[kind]int), make(map[kind]loader.Target)
+	for i, t := range h.targets {
+		k := h.kinds[i]
+		like[k] = t.Target
 		switch {
 		case t.glob():
 			n[k] = maxPreloaded
@@ -260,13 +262,13 @@ func (h *hotplug) wanted() map[kind]int {
 			n[k] = min(n[k]+1, maxPreloaded)
 		}
 	}
-	return n
+	return n, like
 }
 
 // refill preloads the programs that are wanted, of the current engine.
 func (h *hotplug) refill(e *engine.Generation, m Metadata) error {
 	h.mu.Lock()
-	wanted := h.wanted()
+	wanted, like := h.wanted()
 	missing := maps.Clone(wanted)
 	for _, p := range h.preloaded {
 		if p.engine == e {
@@ -279,7 +281,7 @@ func (h *hotplug) refill(e *engine.Generation, m Metadata) error {
 	for k, n := range missing {
 		for ; n > 0 && err == nil; n-- {
 			var p *preloaded
-			if p, err = preload(e, k, m); err == nil {
+			if p, err = preload(e, k, like[k], m); err == nil {
 				loaded = append(loaded, p)
 			}
 		}
@@ -299,7 +301,7 @@ func (h *hotplug) refill(e *engine.Generation, m Metadata) error {
 	return err
 }
 
-func preload(e *engine.Generation, k kind, m Metadata) (_ *preloaded, err error) {
+func preload(e *engine.Generation, k kind, t loader.Target, m Metadata) (_ *preloaded, err error) {
 	p := &preloaded{kind: k, engine: e}
 	if k.out {
 		m = m.outgoing()
@@ -316,9 +318,9 @@ func preload(e *engine.Generation, k kind, m Metadata) (_ *preloaded, err error)
 	if k.byDispatcher {
 		p.stats.UseDispatcher()
 	}
-	p.stats.SetNamespace(k.netns)
+	p.stats.For(t)
 	p.stats.SetReject(k.reject)
-	if p.program, err = e.For(loader.Target{Out: k.out}).Load(p.stats); err != nil {
+	if p.program, err = e.For(t).Load(p.stats); err != nil {
 		return nil, errors.Join(err, p.stats.Close())
 	}
 	return p, nil

@@ -237,9 +237,9 @@ func TestPreloaded(t *testing.T) {
 		{[]Target{pattern}, []loader.Target{named.Target}, nil, maxPreloaded},
 	} {
 		s := newHotplug(Config{})
-		s.setTargets(c.targets, c.lost, c.interfaces)
-		if got := s.wanted()[kind{}]; got != c.want {
-			t.Errorf("%v, lost %v, %d held: %d programs wait, want %d", c.targets, c.lost, len(c.interfaces), got, c.want)
+		s.setTargets(nil, c.targets, c.lost, c.interfaces)
+		if n, _ := s.wanted(); n[kind{}] != c.want {
+			t.Errorf("%v, lost %v, %d held: %d programs wait, want %d", c.targets, c.lost, len(c.interfaces), n[kind{}], c.want)
 		}
 	}
 }

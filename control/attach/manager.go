@@ -185,7 +185,7 @@ func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edge
 		return failed
 	}
 	m.tidy()
-	m.hotplug.setTargets(m.targets, nil, m.interfaces)
+	m.hotplug.setTargets(m.engine, m.targets, nil, m.interfaces)
 	m.refill()
 	return nil
 }
@@ -272,7 +272,7 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 	if err := setEdges(m.edges, t, s); err != nil {
 		return nil, err
 	}
-	if err := specialise(m.targets, t, s); err != nil {
+	if err := specialise(e, m.targets, t, s); err != nil {
 		return nil, err
 	}
 	p, err := e.For(t).Load(s)
@@ -453,7 +453,7 @@ func (m *Manager) Follow() error {
 		}
 		m.interfaces = append(m.interfaces, i)
 	}
-	m.hotplug.setTargets(m.targets, m.lost, m.interfaces)
+	m.hotplug.setTargets(m.engine, m.targets, m.lost, m.interfaces)
 	m.refill()
 	if m.over {
 		return ErrNothingLeft
@@ -566,7 +566,7 @@ func (m *Manager) renew(i *managedInterface) error {
 	if err := setEdges(m.edges, i.Target, i.Stats()); err != nil {
 		return err
 	}
-	if err := specialise(m.targets, i.Target, i.Stats()); err != nil {
+	if err := specialise(m.engine, m.targets, i.Target, i.Stats()); err != nil {
 		return err
 	}
 	// A preloaded program takes its interface for none of the edges, and polices nothing.
@@ -785,20 +785,19 @@ func setEdges(names []string, t loader.Target, s *loader.Stats) error {
 
 // FollowDevices updates what the programs know of other interfaces, as these come and go.
 func (m *Manager) FollowDevices() {
-	if len(m.edges) > 0 || slices.ContainsFunc(m.targets, func(t Target) bool { return len(t.Insides) > 0 }) {
+	if len(m.edges) > 0 || slices.ContainsFunc(m.targets, func(t Target) bool { return m.engine.Follows(t.Target) }) {
 		m.writeDevices()
 	}
 }
 
-// writeDevices writes which interfaces are edges, and which have hosts behind them whose
-// connections are remembered.
+// writeDevices writes which interfaces are edges, and which others programs know by name.
 func (m *Manager) writeDevices() {
 	problem := ""
 	for _, i := range m.interfaces {
 		if !i.filtered() {
 			continue
 		}
-		if err := errors.Join(setEdges(m.edges, i.Target, i.Stats()), setInsides(m.targets, i.Target, i.Stats())); err != nil {
+		if err := errors.Join(setEdges(m.edges, i.Target, i.Stats()), m.engine.Follow(i.Target, i.Stats())); err != nil {
 			problem = i.Target.String() + ": " + err.Error()
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	"weir/control/stage/replies"
 	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/verdict"
@@ -496,9 +497,9 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// A daemon that lets no replies pass removes connections only where no other daemon's
-// programs remember some.
-func TestForgetConnections(t *testing.T) {
+// A daemon whose programs share no maps removes those of before only where no other daemon's
+// programs read them.
+func TestForgetShared(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
 	config, targets := options(t, &log, l.B)
@@ -509,20 +510,20 @@ func TestForgetConnections(t *testing.T) {
 			t.Fatalf("pinned: %q, %v", files, err)
 		}
 	}
-	connections, err := config.Pins.OpenConnections(1024)
+	connections, err := config.Pins.OpenShared(replies.Maps(1024))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer connections.Close()
 	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
-	d.Replies = &Replies{}
+	d.Replies = &replies.About{}
 	m := NewManager(config)
-	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepConnections(), ForgetConnections(config.Pins)); err != nil {
+	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepShared(), ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(true)
 	d.Replies = nil
-	if err := errors.Join(m.roll(t, g, d, targets, nil), ForgetConnections(config.Pins)); err != nil {
+	if err := errors.Join(m.roll(t, g, d, targets, nil), ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(false)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/control/engine"
+	"weir/control/stages"
 	"weir/filter/fpr"
 	"weir/filter/membership"
 	"weir/filter/recent"
@@ -50,7 +51,7 @@ type Metadata struct {
 
 	FirstSeen *FirstSeen `json:"first_seen,omitempty"` // nil: new flows are not looked for
 
-	Replies *Replies `json:"replies,omitempty"` // nil: replies are matched like other packets
+	stages.About
 
 	out *Metadata // of outgoing packets, where they are filtered: what the engine says of them
 }
@@ -65,11 +66,6 @@ func (m Metadata) outgoing() Metadata {
 	m.BlockStructures, m.AllowStructures = n.BlockStructures, n.AllowStructures
 	m.Loop, m.Police, m.FirstSeen, m.out = nil, nil, nil, nil
 	return m
-}
-
-// Replies describes the connections of this host whose replies pass the block lists.
-type Replies struct {
-	Connections int `json:"connections"` // of all interfaces, that are remembered at most
 }
 
 // FirstSeen describes what looks for new flows.

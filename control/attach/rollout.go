@@ -78,7 +78,7 @@ func (r *Rollout) plan() error {
 			continue
 		}
 		r.loads = append(r.loads, i)
-		if err := errors.Join(setEdges(r.edges, i.Target, i.Stats()), specialise(targets, i.Target, i.Stats())); err != nil {
+		if err := errors.Join(setEdges(r.edges, i.Target, i.Stats()), specialise(r.engine, targets, i.Target, i.Stats())); err != nil {
 			return err
 		}
 	}
@@ -195,7 +195,7 @@ func (m *Manager) restore(interfaces []*managedInterface) (stuck []*managedInter
 func (m *Manager) retarget(targets []Target) {
 	m.targets = targets
 	m.lost = nil // who names an interface again wants it filtered again
-	m.hotplug.setTargets(targets, nil, m.interfaces)
+	m.hotplug.setTargets(m.engine, targets, nil, m.interfaces)
 	m.interfaces = slices.DeleteFunc(m.interfaces, func(i *managedInterface) bool {
 		if at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i.Target) }); at >= 0 {
 			if i.Attachment == nil {

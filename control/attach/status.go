@@ -209,20 +209,20 @@ func ReadStatus(pins loader.Pins) ([]Status, error) {
 	return all, err
 }
 
-// ForgetConnections removes the pins of the connections whose replies pass, unless a
-// program remembers some: that of another daemon.
-func ForgetConnections(pins loader.Pins) error {
+// ForgetShared removes the pins of the maps that all programs share, unless a program reads
+// some: that of another daemon.
+func ForgetShared(pins loader.Pins) error {
 	attachments, err := pins.List()
 	used := err != nil // then some may
 	for _, a := range attachments {
 		m, bad := MetadataOf(a)
-		used = used || bad != nil || m.Replies != nil
+		used = used || bad != nil || m.Shares()
 		err = errors.Join(err, a.Close())
 	}
 	if used || err != nil {
 		return err
 	}
-	return pins.ForgetConnections()
+	return pins.ForgetShared()
 }
 
 // StatusOf returns the state of an attachment. Where its metadata cannot be read,

@@ -31,11 +31,6 @@ type Target struct {
 	Required bool // Start fails without the interface, instead of waiting for it
 	Police   *engine.Police
 	Reject   bool // TCP that programs on this host send and that is dropped is refused
-	Replies  bool // its programs remember connections, which are those of its namespace
-
-	// Insides are names and globs of interfaces: connections of hosts behind them count as
-	// this host's.
-	Insides []string
 }
 
 // policeOf returns the policing of an interface by its target, nil for none.
@@ -46,30 +41,13 @@ func policeOf(targets []Target, i loader.Target) *engine.Police {
 	return nil
 }
 
-// setInsides writes the interfaces of a target's Insides into the memory of the program of an
-// interface.
-func setInsides(targets []Target, i loader.Target, s *loader.Stats) error {
-	at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i) })
-	if at < 0 || len(targets[at].Insides) == 0 {
-		return s.SetInsides(nil)
-	}
-	devices, err := i.Matching(targets[at].Insides)
-	if errors.Is(err, loader.ErrNoNetns) {
-		return nil // the interface is gone with it
-	}
-	if err != nil {
-		return err
-	}
-	return s.SetInsides(devices)
-}
-
-// specialise makes the programs that are loaded with an interface's stats from now on what
-// its target wants.
-func specialise(targets []Target, i loader.Target, s *loader.Stats) error {
+// specialise makes an engine's programs that are loaded with an interface's stats from now on
+// what its target wants.
+func specialise(e *engine.Generation, targets []Target, i loader.Target, s *loader.Stats) error {
 	policeOf(targets, i).Apply(s)
-	s.SetNamespace(i.Netns)
+	s.For(i)
 	s.SetReject(slices.ContainsFunc(targets, func(t Target) bool { return t.Reject && t.matches(i) }))
-	return setInsides(targets, i, s)
+	return e.Follow(i, s)
 }
 
 // glob reports whether the name is a glob.

@@ -60,7 +60,7 @@ func (c *Config) check() quantity.FieldErrors {
 		}
 	}
 	errs.Add("failsafe", c.Failsafe.check().Err())
-	errs.Add("replies", c.Replies.check().Err())
+	c.CheckStages(&errs)
 	checkCoverage(&errs, c.MaxCoverage)
 	if !filepath.IsAbs(string(c.Pins)) {
 		errs.Failf("pins", "%q: want an absolute path", c.Pins)
@@ -140,6 +140,9 @@ func (c *Config) checkTC(i Interface) error {
 	}
 	return nil
 }
+
+// Sends reports whether an interface's outgoing packets are filtered, too.
+func (c *Config) Sends(i Interface) bool { return i.Egress || c.NeedsOutgoing() }
 
 // FiltersOutgoing reports whether outgoing packets are filtered on any interface.
 func (c *Config) FiltersOutgoing() bool {

@@ -21,6 +21,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/quantity"
+	"weir/control/stages"
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -74,9 +75,7 @@ type Config struct {
 	// What passes before the lists are looked up, as a protection against lock-out.
 	Failsafe Failsafe `yaml:"failsafe"`
 
-	// What becomes of replies to connections that this host opens: pass or drop (the
-	// default), or a mapping.
-	Replies Replies `yaml:"replies,omitempty"`
+	stages.Sections `yaml:",inline"`
 
 	// The share of IPv4 or of IPv6 above which a block list is refused: it is
 	// probably a broken feed.

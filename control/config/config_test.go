@@ -20,6 +20,7 @@ import (
 	"weir/control/notify"
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
+	"weir/control/stage/replies"
 	"weir/filter/icarus"
 	"weir/filter/key"
 )
@@ -242,12 +243,12 @@ func TestExample(t *testing.T) {
 		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, first)
 	}
 	c.FirstSeen = FirstSeen{}
-	replies := element(reflect.TypeFor[Replies]()).Interface().(Replies)
-	replies.Inside = c.Replies.Inside
-	if !reflect.DeepEqual(c.Replies, replies) || !c.Replies.Pass() {
-		t.Errorf("replies %+v, the defaults are %+v", c.Replies, replies)
+	passing := element(reflect.TypeFor[replies.Spec]()).Interface().(replies.Spec)
+	passing.Inside = c.Replies.Inside
+	if !reflect.DeepEqual(c.Replies, passing) || !c.Replies.On() {
+		t.Errorf("replies %+v, the defaults are %+v", c.Replies, passing)
 	}
-	c.Replies = Replies{}
+	c.Replies = replies.Spec{}
 	flows := export.Collector{Name: "flows", IPFIX: c.Export.Collectors[0].IPFIX}
 	flows.SetDefaults()
 	packets := export.Collector{Name: "packets", SFlow: c.Export.Collectors[1].SFlow}

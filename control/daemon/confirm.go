@@ -10,9 +10,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"time"
 
@@ -265,8 +265,8 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		}
 		return r, nil
 	}
-	if !reflect.DeepEqual(c.Replies, before.config.Replies) {
-		last.close(d.o.Log) // it would not know the connections of meanwhile
+	if !maps.Equal(c.Shared(), before.config.Shared()) {
+		last.close(d.o.Log) // its maps would lack what was added meanwhile
 	}
 	d.unconfirmed = &unconfirmed{before, last, time.Now().Add(within)}
 	d.o.Log.Warn("the configuration is active until it is confirmed: weir confirm", "until", d.unconfirmed.until)

@@ -106,18 +106,18 @@ type Daemon struct {
 	rehearsals rehearsals
 	record     record
 
-	turns            atomic.Uint64 // of Run's loop
-	turn             turnLog       // safe for concurrent use
-	lists            atomic.Pointer[[]api.List]
-	state            atomic.Pointer[string] // the summary of the last second
-	status           atomic.Pointer[noted]
-	unsaved          atomic.Pointer[string] // nil: the state is on disk, as far as it is known
-	pinning          sync.Mutex             // held while pins are looked for
-	connectionsError string                 // why those of connections cannot be made again, as logged; guarded by pinning
-	protected        atomic.Pointer[[]api.Protected]
-	top              atomic.Pointer[api.Top]
-	weights          atomic.Pointer[api.Weights]
-	snapshot         atomic.Pointer[metrics.Snapshot]
+	turns       atomic.Uint64 // of Run's loop
+	turn        turnLog       // safe for concurrent use
+	lists       atomic.Pointer[[]api.List]
+	state       atomic.Pointer[string] // the summary of the last second
+	status      atomic.Pointer[noted]
+	unsaved     atomic.Pointer[string] // nil: the state is on disk, as far as it is known
+	pinning     sync.Mutex             // held while pins are looked for
+	sharedError string                 // why those of shared maps cannot be made again, as logged; guarded by pinning
+	protected   atomic.Pointer[[]api.Protected]
+	top         atomic.Pointer[api.Top]
+	weights     atomic.Pointer[api.Weights]
+	snapshot    atomic.Pointer[metrics.Snapshot]
 
 	reloading sync.Mutex // held while the configuration is read again
 	shared    sharedReloads
@@ -268,12 +268,10 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	d.observers.configure(p, &c)
 	c.Owner = d.owner(p.config)
 	var err error
-	if c.Replies != nil {
-		if c.Connections, err = d.connections(p.config); err != nil {
-			return nil, attach.Metadata{}, err
-		}
-		defer c.Connections.Close() // the engine shares them
+	if c.Shared, err = d.sharedMaps(p.config); err != nil {
+		return nil, attach.Metadata{}, err
 	}
+	defer c.Shared.Close() // the engine shares them
 	e := d.engineOf(by, p, c)
 	if e == nil {
 		e = d.adopt(p, c)
@@ -297,31 +295,34 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	}
 	m := attach.Describe(e, c, p.descriptions())
 	m.Loop, m.FirstSeen = p.loopMetadata(), p.firstMetadata()
-	m.Replies = repliesMetadata(p.config.Replies)
+	m.About = p.config.About()
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
 	m.Service = attach.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, d.queued.queue.StateDir()
 	return e, m, nil
 }
 
-// connections returns memory for the connections whose replies pass: that of the present
-// programs, whatever has become of its pins, unless there is none or its size changes.
-func (d *Daemon) connections(c *config.Config) (*loader.Connections, error) {
-	n := int(c.Replies.Connections)
+// sharedMaps returns the maps that all programs share, nil for none: those of the present
+// programs, whatever has become of their pins, unless there are others or a size changes.
+func (d *Daemon) sharedMaps(c *config.Config) (*loader.Shared, error) {
+	entries := c.Shared()
+	if len(entries) == 0 {
+		return nil, nil
+	}
 	if d.engine != nil {
-		if known := d.engine.Kernel().Connections(n); known != nil {
+		if known := d.engine.Kernel().Shared(entries); known != nil {
 			return known, nil
 		}
 	}
-	return c.Pins.OpenConnections(n)
+	return c.Pins.OpenShared(entries)
 }
 
-// announce logs what is active, once the connections of its programs are pinned.
+// announce logs what is active, once the maps that its programs share are pinned.
 func (d *Daemon) announce(what string, took time.Duration) {
 	pins := d.prepared.config.Pins
-	keep := pins.KeepConnections
-	if !d.prepared.config.Replies.Pass() {
-		keep = func() error { return attach.ForgetConnections(pins) }
+	keep := pins.KeepShared
+	if len(d.prepared.config.Shared()) == 0 {
+		keep = func() error { return attach.ForgetShared(pins) }
 	}
 	if err := keep(); err != nil {
 		d.o.Log.Error(err.Error())

@@ -12,18 +12,15 @@ func (d *Daemon) followPins(ctx context.Context) {
 	every(ctx, stateInterval, func() { d.checkPins(ctx) })
 }
 
-// checkPins looks for the pins of all interfaces and of the connections, and makes those again
+// checkPins looks for the pins of all interfaces and of shared maps, and makes those again
 // that are gone, as where the BPF file system was unmounted. Those of interfaces are not looked
 // for in Run's goroutine: it may be busy for longer than a lost pin may go unnoticed.
 func (d *Daemon) checkPins(ctx context.Context) {
 	d.repin()
 	err := d.Do(ctx, func() error {
-		if !d.prepared.config.Replies.Pass() {
-			return nil
-		}
-		made, err := d.prepared.config.Pins.RepinConnections(d.engine.Kernel())
+		made, err := d.prepared.config.Pins.RepinShared(d.engine.Kernel())
 		if made > 0 {
-			d.o.Log.Error("the pins of the connections whose replies pass were lost while weir ran: they are made again")
+			d.o.Log.Error("pins of maps that all programs share were lost while weir ran: they are made again", "pins", made)
 		}
 		return err
 	})
@@ -33,10 +30,10 @@ func (d *Daemon) checkPins(ctx context.Context) {
 	}
 	d.pinning.Lock()
 	defer d.pinning.Unlock()
-	if text != "" && text != d.connectionsError {
-		d.o.Log.Error("a restart would forget the connections whose replies pass: " + text)
+	if text != "" && text != d.sharedError {
+		d.o.Log.Error("a restart would forget what all programs share: " + text)
 	}
-	d.connectionsError = text
+	d.sharedError = text
 }
 
 // repin makes the pins of the interfaces again that are gone. It is safe for concurrent use.

@@ -587,7 +587,7 @@ func (p *Prepared) engineConfig() engine.Config {
 	}
 	e.Multicast = p.multicast()
 	e.FirstSeen = c.FirstSeen.Engine()
-	e.Replies = c.Replies.Engine()
+	e.Parts = c.Parts()
 	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
 	if c.FiltersOutgoing() {
 		e.Outgoing = new(engine.Telemetry)
@@ -848,26 +848,18 @@ func (p *Prepared) firstMetadata() *attach.FirstSeen {
 	return &attach.FirstSeen{Key: string(f.Key), Window: f.Window.Seconds(), Filter: f.Filter, Lines: f.Engine().Lines, Events: f.Events}
 }
 
-// repliesMetadata describes the connections whose replies pass, nil: none do.
-func repliesMetadata(r config.Replies) *attach.Replies {
-	if !r.Pass() {
-		return nil
-	}
-	return &attach.Replies{Connections: int(r.Connections)}
-}
-
 // targetsOf returns the interfaces of a configuration.
 func targetsOf(c *config.Config) []attach.Target {
 	var all []attach.Target
 	for _, i := range c.Interfaces {
 		all = append(all, attach.Target{
 			Target: loader.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.Place(), Required: i.Required,
-			Police: i.Police.Engine(), Replies: c.Replies.Pass(),
+			Police: i.Police.Engine(),
 		})
 		if c.Sends(i) {
 			all = append(all, attach.Target{
 				Target: loader.Target{Netns: i.Netns, Iface: i.Name, Out: true}, XDP: loader.TC, Required: i.Required && i.Egress,
-				Replies: c.Replies.Pass(), Insides: c.Replies.Inside, Reject: i.Reject,
+				Reject: i.Reject,
 			})
 		}
 	}

@@ -68,12 +68,6 @@ func secret(s *hash.Secret) loader.Secret {
 	return loader.Secret{Pairs: s.Pairs, Offsets: s.Offsets}
 }
 
-func replies(r *verdict.Replies) loader.Replies {
-	return loader.Replies{
-		Opening: uint64(r.Opening), Established: uint64(r.Established), Udp: uint64(r.UDP), Ephemeral: uint32(r.Ephemeral),
-	}
-}
-
 func flag(b bool) uint8 {
 	if b {
 		return 1

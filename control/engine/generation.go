@@ -44,10 +44,8 @@ type Config struct {
 
 	SampleClean bool // packets that match nothing have events, too: they take the general path
 
-	// Replies is how long connections of this host last whose replies pass the block lists,
-	// and Connections has them; nil: they do not pass.
-	Replies     *verdict.Replies
-	Connections *loader.Connections
+	Parts  []Part         // the shares of stages
+	Shared *loader.Shared // the maps that they share with other generations
 
 	// Outgoing is what is measured of outgoing packets; nil: they are not filtered. Loops
 	// and digests are of incoming packets.
@@ -60,6 +58,13 @@ func (c Config) out() Config {
 	c.Telemetry, c.Outgoing, c.Multicast, c.Owner = *c.Outgoing, nil, Multicast{}, ""
 	c.Policy.Out, c.DropLooped = true, false
 	return c
+}
+
+// Part is the share that a stage has in a generation.
+type Part interface {
+	loader.Part
+	// Twin makes the reference decide as the programs do.
+	Twin(*verdict.Program)
 }
 
 // Telemetry configures what a generation measures. Verdicts depend on it only where
@@ -213,8 +218,11 @@ func assemble(
 	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
 ) (_ *Generation, err error) {
 	secret, lists := block.layout.Secret, x.lists
-	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node, Replies: c.Replies}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
 	c.Trackers = g.trackers
+	for _, p := range c.Parts {
+		p.Twin(&g.Program)
+	}
 	defer func() {
 		if err != nil {
 			g.Close()
@@ -233,8 +241,9 @@ func assemble(
 			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
 		}
 		c.FirstSeen.constants(&of, c.FirstSeed, lists)
-		if c.Replies != nil {
-			of.Connections, of.Replies = c.Connections, replies(c.Replies)
+		of.Shared = c.Shared
+		for _, p := range c.Parts {
+			of.Parts = append(of.Parts, p)
 		}
 		g.kernel, err = newKernel(of)
 		if err != nil {
@@ -322,6 +331,29 @@ func (g *Generation) For(t loader.Target) *Generation {
 // Load loads the generation's program for an interface.
 func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
 	return g.kernel.Load(stats)
+}
+
+// Kind is [loader.Generation.Kind] of the part for an interface.
+func (g *Generation) Kind(t loader.Target) uint64 {
+	if g = g.For(t); g == nil || g.kernel == nil {
+		return 0
+	}
+	return g.kernel.Kind(t)
+}
+
+// Follows reports whether the program of an interface knows others by their names, so that
+// Follow is to be called when interfaces come and go.
+func (g *Generation) Follows(t loader.Target) bool {
+	g = g.For(t)
+	return g != nil && g.kernel.Follows(t)
+}
+
+// Follow writes which others there are into the memory of an interface's program.
+func (g *Generation) Follow(t loader.Target, stats *loader.Stats) error {
+	if g = g.For(t); g == nil {
+		return nil
+	}
+	return g.kernel.Follow(stats)
 }
 
 // Kernel returns the generation's part in the kernel, or nil for one in the heap.

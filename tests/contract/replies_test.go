@@ -10,6 +10,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/replay"
+	"weir/control/stage/replies"
 	"weir/filter/digest"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -20,7 +21,7 @@ import (
 )
 
 // connectionIn returns a connection as the program has it.
-func connectionIn(c verdict.Connection) loader.Connection {
+func connectionIn(c verdict.Connection) replies.Connection {
 	words := func(a netip.Addr) (w [4]uint32) {
 		var b [16]byte
 		copy(b[:], a.AsSlice())
@@ -31,20 +32,20 @@ func connectionIn(c verdict.Connection) loader.Connection {
 	}
 	ports := binary.BigEndian.AppendUint16(nil, c.Local.Port())
 	ports = binary.BigEndian.AppendUint16(ports, c.Remote.Port())
-	return loader.Connection{
+	return replies.Connection{
 		Local: words(c.Local.Addr()), Remote: words(c.Remote.Addr()),
-		Ports: binary.NativeEndian.Uint32(ports), Proto: uint32(c.Proto),
+		Ports: binary.NativeEndian.Uint32(ports), Proto: uint32(c.Proto), Scope: replies.Scope(""),
 	}
 }
 
 // sameConnections compares what both sides remember. The clocks of both are read one after
 // the other.
-func sameConnections(known *loader.Connections, want map[verdict.Connection]verdict.ConnectionState) error {
-	left := make(map[loader.Connection]verdict.ConnectionState)
+func sameConnections(known replies.Connections, want map[verdict.Connection]verdict.ConnectionState) error {
+	left := make(map[replies.Connection]verdict.ConnectionState)
 	for c, s := range want {
 		left[connectionIn(c)] = s
 	}
-	err := known.All(func(c loader.Connection, s loader.ConnectionState) error {
+	err := known.All(func(c replies.Connection, s replies.State) error {
 		w, ok := left[c]
 		delete(left, c)
 		if apart := time.Duration(s.Until) - w.Until; !ok || (s.Closing != 0) != w.Closing || apart.Abs() > 10*time.Minute {
@@ -76,7 +77,7 @@ func TestReplies(t *testing.T) {
 		if i >= 4 && len(missing()) == 0 {
 			break
 		}
-		known, err := loader.NewConnections(1 << 14)
+		known, err := replies.NewConnections(1 << 14)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,11 +85,11 @@ func TestReplies(t *testing.T) {
 		c := r.config(i)
 		lean := i%4 == 2
 		c.Monitor = i%8 == 3
-		c.Connections = known
-		c.Replies = &verdict.Replies{
+		twin := &verdict.Replies{
 			Opening: time.Hour, Established: 3 * time.Hour, UDP: 2 * time.Hour, Ephemeral: 32768, Now: loader.Monotonic,
 			Open: make(map[verdict.Connection]verdict.ConnectionState),
 		}
+		c.Shared, c.Parts = known.Shared, []engine.Part{&replies.Part{Replies: twin}}
 		var lists []engine.List
 		for i := range 3 {
 			entries := r.entries([]int{100, 30, 3}[i])
@@ -139,16 +140,16 @@ func TestReplies(t *testing.T) {
 				}
 				seen["out/"+o.Reason.String()]++
 			case 1: // time passes
-				for c, s := range c.Replies.Open {
+				for c, s := range twin.Open {
 					if r.IntN(4) > 0 {
 						continue
 					}
 					// An hour and three ago, if the host has run for so long.
 					s.Until = max(1, loader.Monotonic()+time.Duration(r.pick(-2, 1, 2, -6))*time.Hour/2)
-					if err := known.Put(connectionIn(c), loader.ConnectionState{Until: uint64(s.Until), Closing: flagOf(s.Closing)}); err != nil {
+					if err := known.Put(connectionIn(c), replies.State{Until: uint64(s.Until), Closing: flagOf(s.Closing)}); err != nil {
 						t.Fatal(err)
 					}
-					in.Replies.Open[c] = s
+					twin.Open[c] = s
 				}
 			default:
 				tuple.Src, tuple.Dst, tuple.SrcPort, tuple.DstPort = tuple.Dst, tuple.Src, tuple.DstPort, tuple.SrcPort
@@ -163,7 +164,7 @@ func TestReplies(t *testing.T) {
 				seen["in/"+o.Reason.String()]++
 			}
 			if n%50 == 0 {
-				if err := sameConnections(known, c.Replies.Open); err != nil {
+				if err := sameConnections(known, twin.Open); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -180,14 +181,14 @@ func TestReplies(t *testing.T) {
 func TestRepliesToSpoofedSources(t *testing.T) {
 	lab.Root(t)
 	const room = 1 << 10
-	known, err := loader.NewConnections(room)
+	known, err := replies.NewConnections(room)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	c := engine.Config{Connections: known, Replies: &verdict.Replies{
+	c := engine.Config{Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
 		Opening: time.Hour, Established: time.Hour, UDP: time.Hour, Ephemeral: 32768, Now: loader.Monotonic,
-	}}
+	}}}}
 	out := tcEntries(t, nil, c)[1]
 	host := netip.MustParseAddr("192.0.2.1")
 	leaves := func(proto uint8, to netip.Addr, from, port uint16, flags byte) {
@@ -204,7 +205,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 	ownAddress := connectionIn(verdict.Connection{Local: netip.AddrPortFrom(host, 0), Remote: netip.AddrPortFrom(own, 0)}).Remote
 	count := func() (all, kept int) {
 		t.Helper()
-		if err := known.All(func(c loader.Connection, _ loader.ConnectionState) error {
+		if err := known.All(func(c replies.Connection, _ replies.State) error {
 			all++
 			if c.Remote == ownAddress {
 				kept++
@@ -228,7 +229,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 		leaves(6, own, 40000+port, 443, 0x02)
 		// As a socket with a remote address sends, which packets of test runs have not.
 		connected := verdict.Connection{Local: netip.AddrPortFrom(host, 40000+port), Remote: netip.AddrPortFrom(own, 53), Proto: 17}
-		if err := known.Put(connectionIn(connected), loader.ConnectionState{Until: math.MaxUint64}); err != nil {
+		if err := known.Put(connectionIn(connected), replies.State{Until: math.MaxUint64}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -260,7 +261,7 @@ func flagOf(b bool) uint64 {
 func TestRepliesInBloomFilters(t *testing.T) {
 	lab.Root(t)
 	const known, probes = 1 << 16, 1 << 19
-	exact, err := loader.NewConnections(known)
+	exact, err := replies.NewConnections(known)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"weir/control/attach"
+	"weir/control/stage/replies"
 	"weir/filter/key"
 	"weir/filter/packet"
-	"weir/loader"
 	"weir/tests/lab"
 )
 
@@ -230,13 +230,14 @@ func TestReplies(t *testing.T) {
 	}
 	monitor(false)
 	closed("after it could reach the host")
-	known, err := h.pins.OpenConnections(1 << 16)
+	maps, err := h.pins.OpenShared(replies.Maps(1 << 16))
 	if err != nil {
 		t.Fatal(err)
 	}
+	known := replies.Connections{Shared: maps}
 	defer known.Close()
 	n := 0
-	if err := known.All(func(c loader.Connection, _ loader.ConnectionState) error { n++; return nil }); err != nil || n != len(open) {
+	if err := known.All(func(c replies.Connection, _ replies.State) error { n++; return nil }); err != nil || n != len(open) {
 		t.Errorf("%d connections are known, want the %d that the host has opened: %v", n, len(open), err)
 	}
 

@@ -13,6 +13,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/stage/replies"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -70,7 +71,7 @@ func TestEgressCost(t *testing.T) {
 		e.V4 = append(e.V4, list.V4(10<<24+uint32(i), 32))
 	}
 	lists := []engine.List{{Name: "c2", Direction: engine.Out, Contents: e.Set()}}
-	known, err := loader.NewConnections(1 << 16)
+	known, err := replies.NewConnections(1 << 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,9 +81,9 @@ func TestEgressCost(t *testing.T) {
 		config engine.Config
 	}{
 		{"egress", engine.Config{Outgoing: &engine.Telemetry{}}},
-		{"egress, replies pass", engine.Config{Outgoing: &engine.Telemetry{}, Connections: known, Replies: &verdict.Replies{
+		{"egress, replies pass", engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
 			Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
-		}}},
+		}}}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := build(t, lists, c.config)

@@ -17,6 +17,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/quantity"
+	"weir/control/stage/replies"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -37,18 +38,18 @@ func TestForwardedOpensNothing(t *testing.T) {
 	}
 	defer listener.Close()
 
-	known, err := loader.NewConnections(1 << 10)
+	known, err := replies.NewConnections(1 << 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Connections: known, Replies: &verdict.Replies{
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
-	}})
+	}}}})
 	to := target(out)
 	to.Out = true
 	a, err := attachLoaded(pins(t), to, loader.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
-		s.SetNamespace(to.Netns)
+		s.For(to)
 		return g.Out().Load(s)
 	})
 	if err != nil {
@@ -70,7 +71,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 	}
 	count := func() (scopes []uint64) {
 		t.Helper()
-		if err := known.All(func(c loader.Connection, _ loader.ConnectionState) error {
+		if err := known.All(func(c replies.Connection, _ replies.State) error {
 			scopes = append(scopes, c.Scope)
 			return nil
 		}); err != nil {
@@ -99,14 +100,14 @@ func TestForwardedOpensNothing(t *testing.T) {
 // may serve a peer from a port that hosts connect from, as WireGuard does at 51820.
 func TestTunnelIsNotConnected(t *testing.T) {
 	l := lab.New(t)
-	known, err := loader.NewConnections(1 << 10)
+	known, err := replies.NewConnections(1 << 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Connections: known, Replies: &verdict.Replies{
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
-	}})
+	}}}})
 	local, remote := l.B.IPv4, l.A.IPv4
 	for _, args := range []string{
 		fmt.Sprintf("link add vx0 type vxlan id 7 local %v remote %v dstport 4789 srcport 51820 51821 dev %s", local, remote, l.B.Iface),
@@ -132,7 +133,7 @@ func TestTunnelIsNotConnected(t *testing.T) {
 	// until returns when the connection expires whose ports these are.
 	until := func(ports string) (at uint64) {
 		t.Helper()
-		if err := known.All(func(c loader.Connection, s loader.ConnectionState) error {
+		if err := known.All(func(c replies.Connection, s replies.State) error {
 			b := binary.NativeEndian.AppendUint32(nil, c.Ports)
 			if ports == fmt.Sprintf("%d>%d", binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])) {
 				at = s.Until
@@ -189,18 +190,18 @@ func TestPortsOfNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	known, err := loader.NewConnections(1 << 10)
+	known, err := replies.NewConnections(1 << 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Connections: known, Replies: &verdict.Replies{
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
-	}})
+	}}}})
 	to := target(l.B)
 	to.Out = true
 	a, err := attachLoaded(pins(t), to, loader.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
-		s.SetNamespace(to.Netns)
+		s.For(to)
 		return g.Out().Load(s)
 	})
 	if err != nil {
@@ -224,7 +225,7 @@ func TestPortsOfNamespace(t *testing.T) {
 		}
 	}
 	var ports []uint16
-	if err := known.All(func(c loader.Connection, _ loader.ConnectionState) error {
+	if err := known.All(func(c replies.Connection, _ replies.State) error {
 		ports = append(ports, binary.BigEndian.Uint16(binary.NativeEndian.AppendUint32(nil, c.Ports)))
 		return nil
 	}); err != nil {

@@ -1,0 +1,47 @@
+package replies
+
+import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+
+	"weir/bpf"
+	"weir/loader"
+)
+
+// Connection and State are what programs remember of a connection.
+type (
+	Connection = bpf.WeirConnection
+	State      = bpf.WeirConnectionState
+)
+
+// Connections are the connections that programs remember.
+type Connections struct{ *loader.Shared }
+
+// NewConnections returns memory for a number of connections, which is not pinned.
+func NewConnections(n int) (Connections, error) {
+	s, err := loader.NewShared(Maps(n))
+	return Connections{s}, err
+}
+
+// Put remembers a connection, where it is known or else as that of a connected socket.
+func (c Connections) Put(k Connection, s State) error {
+	err := c.Shared.Put(bpf.WeirMapUnconnected, &k, &s, ebpf.UpdateExist)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = c.Shared.Put(bpf.WeirMapConnections, &k, &s, ebpf.UpdateAny)
+	}
+	return err
+}
+
+// All calls fn with each connection, expired ones included, until it fails. Those that
+// come and go meanwhile may be left out.
+func (c Connections) All(fn func(Connection, State) error) error {
+	var k Connection
+	var s State
+	for name := range Maps(0) {
+		if err := c.Each(name, &k, &s, func() error { return fn(k, s) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+// Package replies lets replies to the connections of this host pass the block lists.
+package replies
+
+import (
+	"fmt"
+	"hash/fnv"
+	"path"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"weir/bpf"
+	"weir/control/engine"
+	"weir/control/quantity"
+	"weir/control/stage"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// Spec says what becomes of replies to connections that this host opens.
+type Spec struct {
+	// pass: they pass all block lists, and egress is true for all interfaces, since
+	// connections are remembered as they leave. drop: they are matched like other packets.
+	Action verdict.Action `yaml:"action,required,short"`
+
+	// The number of connections of all interfaces that are remembered, in 128 bytes
+	// each, and a quarter as many of UDP sockets without a remote address. Beyond that, those
+	// that were used least recently are forgotten.
+	Connections quantity.Count `yaml:"connections" min:"1024" max:"16777216"`
+
+	// How long a TCP connection lasts after the last packet that this host has sent: from 1s
+	// to 30d. One that is not established, or is closed, lasts 2 minutes at most.
+	TCPTimeout quantity.Duration `yaml:"tcp_timeout"`
+
+	// The same of UDP, for which what a socket that is not connected sends is a connection
+	// each time.
+	UDPTimeout quantity.Duration `yaml:"udp_timeout"`
+
+	// Interfaces behind which containers or hosts are, as in docker0, with *, ? and [ ]: what
+	// this host forwards for them opens connections, too. Of UDP each is like one of a socket
+	// that is not connected.
+	Inside []string `yaml:"inside,omitempty"`
+}
+
+// opening is how long a TCP connection lasts that is not established, or is closed.
+const opening = 2 * time.Minute
+
+// SetDefaults sets the defaults. Those of TCP are above the two hours after which Linux
+// probes connections that are idle.
+func (s *Spec) SetDefaults() {
+	s.Connections = 1 << 16
+	s.TCPTimeout, s.UDPTimeout = quantity.Duration(3*time.Hour), quantity.Duration(time.Minute)
+}
+
+// On reports whether replies pass.
+func (s *Spec) On() bool { return s.Connections > 0 && s.Action == verdict.Pass }
+
+// Check returns what is wrong with the section.
+func (s *Spec) Check() (errs quantity.FieldErrors) {
+	if s.Connections == 0 {
+		return nil
+	}
+	for i, name := range s.Inside {
+		if _, err := path.Match(name, ""); name == "" || err != nil {
+			errs.Failf(fmt.Sprintf("inside[%d]", i), "%q is neither a name nor a pattern of interfaces", name)
+		}
+	}
+	quantity.Between(&errs, "tcp_timeout", s.TCPTimeout, quantity.Duration(time.Second), quantity.Duration(30*24*time.Hour))
+	quantity.Between(&errs, "udp_timeout", s.UDPTimeout, quantity.Duration(time.Second), quantity.Duration(time.Hour))
+	return errs
+}
+
+// Outgoing reports that connections are remembered as they leave.
+func (s *Spec) Outgoing() bool { return s.On() }
+
+// Shared returns the maps of the connections.
+func (s *Spec) Shared() map[string]int { return Maps(int(s.Connections)) }
+
+// Part returns the share of programs.
+func (s *Spec) Part() engine.Part {
+	return &Part{
+		Replies: &verdict.Replies{
+			Opening: min(opening, time.Duration(s.TCPTimeout)), Established: time.Duration(s.TCPTimeout), UDP: time.Duration(s.UDPTimeout),
+			Ephemeral: engine.EphemeralPort(), Now: loader.Monotonic,
+		},
+		Inside: s.Inside,
+	}
+}
+
+// unconnectedShare is how many connections there are for one of sockets without a remote
+// address.
+const unconnectedShare = 4
+
+// Maps returns the maps of a number of connections. Those of UDP sockets without a remote
+// address have one of their own, and evict none of the others.
+func Maps(connections int) map[string]int {
+	return map[string]int{
+		bpf.WeirMapConnections: connections,
+		bpf.WeirMapUnconnected: max(1, connections/unconnectedShare),
+	}
+}
+
+// Part is the share of programs.
+type Part struct {
+	*verdict.Replies
+	Inside []string // interfaces behind which hosts are whose connections count as this host's
+}
+
+// Constants returns those of the program of an interface. It knows the connections of its
+// network namespace only, and the ports that are connected from there.
+func (p *Part) Constants(t loader.Target) map[string]any {
+	c := bpf.WeirReplyConfig{
+		On: 1, Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
+		Opening: uint64(p.Opening), Established: uint64(p.Established), Udp: uint64(p.UDP),
+	}
+	if t.Netns != "" {
+		if port, err := t.EphemeralPort(); err == nil && port != 0 {
+			c.Ephemeral = uint32(port)
+		}
+	}
+	return map[string]any{bpf.WeirVarReplies: &c}
+}
+
+// Devices returns the interfaces inside, for the programs of what leaves.
+func (p *Part) Devices(t loader.Target) map[string][]string {
+	all := map[string][]string{bpf.WeirMapReplyInsides: nil}
+	if t.Out {
+		all[bpf.WeirMapReplyInsides] = p.Inside
+	}
+	return all
+}
+
+// Twin makes the twin of programs let replies pass.
+func (p *Part) Twin(v *verdict.Program) { v.Replies = p.Replies }
+
+// Scope identifies the connections of a network namespace.
+func Scope(netns string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(netns))
+	return h.Sum64()
+}
+
+// About describes the connections of this host whose replies pass the block lists.
+type About struct {
+	Connections int `json:"connections"` // of all interfaces, that are remembered at most
+}
+
+// About returns what is said of the programs, nil where no replies pass.
+func (s *Spec) About() *About {
+	if !s.On() {
+		return nil
+	}
+	return &About{int(s.Connections)}
+}
+
+// Rows describes what becomes of packets of a direction.
+func (a *About) Rows(out bool) []stage.Row {
+	if a == nil || out {
+		return nil
+	}
+	return []stage.Row{{Name: "replies", Text: fmt.Sprintf(
+		"pass, to connections that this host opens: to the last %s that left by interfaces with (out)", humanize.Comma(int64(a.Connections)))}}
+}

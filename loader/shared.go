@@ -1,0 +1,307 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"weir/bpf"
+)
+
+// Shared are maps that the programs of all generations and interfaces share. They are
+// hashes, and pinned beside the interfaces.
+type Shared struct {
+	maps map[string]*array
+}
+
+// sharedMapNames are the names of all of them.
+var sharedMapNames = []string{bpf.WeirMapConnections, bpf.WeirMapUnconnected}
+
+// NewShared returns maps with room for numbers of entries, which are not pinned.
+func NewShared(entries map[string]int) (*Shared, error) {
+	return makeShared(entries, newShared)
+}
+
+// makeShared makes each of the maps.
+func makeShared(entries map[string]int, newMap func(name string, entries int) (*array, error)) (s *Shared, err error) {
+	s = &Shared{make(map[string]*array)}
+	for name, n := range entries {
+		if n < 1 || n > maxEntries {
+			return nil, errors.Join(fmt.Errorf("%s: %d entries: not in 1 … %d", name, n, maxEntries), s.Close())
+		}
+		a, err := newMap(name, n)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", name, explainPermission(err)), s.Close())
+		}
+		s.maps[name] = a
+	}
+	return s, nil
+}
+
+func newShared(name string, entries int) (*array, error) {
+	spec, err := sharedSpec(name)
+	if err != nil {
+		return nil, err
+	}
+	spec.MaxEntries = uint32(entries)
+	return newArray(spec)
+}
+
+func sharedSpec(name string) (*ebpf.MapSpec, error) {
+	all, err := object()
+	if err != nil {
+		return nil, err
+	}
+	return all.Maps[name].Copy(), nil
+}
+
+// OpenShared opens the maps that are pinned, or makes new ones, which KeepShared has to
+// pin. If there is room for another number of entries, those of before are copied.
+func (d Pins) OpenShared(entries map[string]int) (s *Shared, err error) {
+	err = d.locked(func() error {
+		s, err = makeShared(entries, d.openShared)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the maps that all programs share: %w", explainPermission(err))
+	}
+	return s, nil
+}
+
+func (d Pins) openShared(name string, entries int) (*array, error) {
+	old, err := d.pinnedShared(name)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil && old.entries() == entries {
+		return old, nil
+	}
+	a, err := newShared(name, entries)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		err = errors.Join(copyEntries(old, a), old.Close())
+	}
+	if err == nil {
+		path := d.shared(name + nextShared)
+		err = errors.Join(os.RemoveAll(path), pin(pinnableMap{a.m}, path))
+	}
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return a, nil
+}
+
+// nextShared is the suffix of the pins of maps that no program may use yet.
+const nextShared = "_next"
+
+func (d Pins) shared(name string) string { return filepath.Join(string(d), name) }
+
+// pinnedShared opens what is pinned under a name, nil where that is nothing, or of
+// another version.
+func (d Pins) pinnedShared(name string) (*array, error) {
+	spec, err := sharedSpec(strings.TrimSuffix(name, nextShared))
+	if err != nil {
+		return nil, err
+	}
+	a, err := openPinned(d.shared(name), spec)
+	if errors.Is(err, errLayout) {
+		return nil, nil
+	}
+	return a, err
+}
+
+// copyEntries copies those that the other map does not have.
+func copyEntries(from, to *array) error {
+	key, value := make([]byte, from.m.KeySize()), make([]byte, from.m.ValueSize())
+	return eachEntry(from.m, key, value, func() error {
+		if err := to.m.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			return err
+		}
+		return nil
+	})
+}
+
+// eachEntry calls fn for each entry of a hash, with key and value set to it, until it fails.
+func eachEntry(m *ebpf.Map, key, value any, fn func() error) error {
+	all := m.Iterate()
+	for all.Next(key, value) {
+		if err := fn(); err != nil {
+			return err
+		}
+	}
+	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("read a map: %w", err)
+	}
+	return nil
+}
+
+// KeepShared pins the maps that OpenShared has made, once all programs use them, with what
+// the former programs have added meanwhile. Until then the former ones stay pinned, since
+// the new programs may fail.
+func (d Pins) KeepShared() error {
+	err := d.locked(func() error {
+		for _, name := range sharedMapNames {
+			if err := d.keepShared(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("keep the maps that all programs share: %w", explainPermission(err))
+	}
+	return nil
+}
+
+func (d Pins) keepShared(name string) error {
+	next, err := d.pinnedShared(name + nextShared)
+	if err != nil || next == nil {
+		return err
+	}
+	defer next.Close()
+	old, err := d.pinnedShared(name)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		if err := errors.Join(copyEntries(old, next), old.Close()); err != nil {
+			return err
+		}
+	}
+	return os.Rename(d.shared(name+nextShared), d.shared(name))
+}
+
+// Shared returns the maps that the generation's programs share with others, for another
+// generation; nil where these are others, or have room for other numbers of entries. The
+// caller must close them.
+func (g *Generation) Shared(entries map[string]int) *Shared {
+	if g.config.Shared == nil {
+		return nil
+	}
+	s := &Shared{make(map[string]*array)}
+	for name, n := range entries {
+		a := g.config.Shared.maps[name]
+		if a == nil || a.entries() != n {
+			s.Close()
+			return nil
+		}
+		s.maps[name] = a.share()
+	}
+	return s
+}
+
+// RepinShared pins the shared maps of a generation again that are no longer pinned, and
+// returns how many those were. It does not wait for the lock of the pins.
+func (d Pins) RepinShared(g *Generation) (made int, err error) {
+	if g.config.Shared == nil {
+		return 0, nil
+	}
+	var lost []string
+	for _, name := range slices.Sorted(maps.Keys(g.config.Shared.maps)) {
+		if is, err := (pinnableMap{g.maps[name].m}).isAt(d.shared(name)); err != nil {
+			return 0, fmt.Errorf("look for the pins of %s: %w", name, explainExhausted(explainPermission(err)))
+		} else if !is {
+			lost = append(lost, name)
+		}
+	}
+	if len(lost) == 0 {
+		return 0, nil
+	}
+	unlock, err := d.lock(unix.LOCK_EX | unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return 0, nil // next time
+	}
+	if err == nil {
+		defer unlock()
+		for _, name := range lost {
+			path := d.shared(name)
+			next := path + "_again"
+			if err = errors.Join(os.RemoveAll(next), pin(pinnableMap{g.maps[name].m}, next)); err == nil {
+				err = os.Rename(next, path)
+			}
+			if err != nil {
+				break
+			}
+			made++
+		}
+	}
+	if err != nil {
+		return made, fmt.Errorf("pin %s again: %w", strings.Join(lost, " and "), explainExhausted(explainPermission(err)))
+	}
+	return made, nil
+}
+
+// ForgetShared removes the pins of the shared maps.
+func (d Pins) ForgetShared() error {
+	for _, name := range sharedMapNames {
+		for _, suffix := range []string{"", nextShared} {
+			err := os.Remove(d.shared(name + suffix))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("forget %s: %w", name, explainPermission(err))
+			}
+		}
+	}
+	return nil
+}
+
+// Put sets an entry of one of the maps, as the flags of [ebpf.Map.Update] say.
+func (s *Shared) Put(name string, key, value any, flags ebpf.MapUpdateFlags) error {
+	return s.maps[name].m.Update(key, value, flags)
+}
+
+// Each calls fn for each entry of one of the maps, with key and value set to it, until it
+// fails. Entries that come and go meanwhile may be left out.
+func (s *Shared) Each(name string, key, value any, fn func() error) error {
+	return eachEntry(s.maps[name].m, key, value, fn)
+}
+
+// Bytes is the kernel memory that they take, 0 where the kernel does not say.
+func (s *Shared) Bytes() (bytes int) {
+	for _, a := range s.maps {
+		info, err := a.m.Info()
+		if err != nil {
+			return 0
+		}
+		n, _ := info.Memlock()
+		bytes += int(n)
+	}
+	return bytes
+}
+
+// Close releases the maps. Programs keep theirs.
+func (s *Shared) Close() (err error) {
+	if s == nil {
+		return nil
+	}
+	for _, a := range s.maps {
+		err = errors.Join(err, a.Close())
+	}
+	return err
+}
+
+// makeShared takes part in the shared maps of the configuration. In place of others, which
+// no program reads, the generation has some of its own.
+func (g *Generation) makeShared() error {
+	for _, name := range sharedMapNames {
+		if s := g.config.Shared; s != nil && s.maps[name] != nil {
+			g.maps[name] = s.maps[name].share()
+			continue
+		}
+		a, err := newArray(g.spec.Maps[name])
+		if err != nil {
+			return err
+		}
+		g.maps[name] = a
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package loader
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"weir/bpf"
+)
+
+// Shared maps outlive their process. Their entries move along to maps of another size, as far as
+// they fit; maps of another layout are replaced.
+func TestSharedStay(t *testing.T) {
+	d := testPins(t)
+	count := func(s *Shared) (n int) {
+		t.Helper()
+		var k bpf.WeirConnection
+		var v bpf.WeirConnectionState
+		if err := s.Each(bpf.WeirMapConnections, &k, &v, func() error {
+			if uint64(k.Proto) != v.Until {
+				t.Errorf("%+v has %+v", k, v)
+			}
+			n++
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	open := func(entries, want int) *Shared {
+		t.Helper()
+		s, err := d.OpenShared(map[string]int{bpf.WeirMapConnections: entries})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		if n := count(s); n != want {
+			t.Errorf("%d entries, want %d", n, want)
+		}
+		return s
+	}
+	put := func(s *Shared, i uint32) {
+		t.Helper()
+		if err := s.Put(bpf.WeirMapConnections, &bpf.WeirConnection{Proto: i}, &bpf.WeirConnectionState{Until: uint64(i)}, ebpf.UpdateAny); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := open(1024, 0)
+	for i := range uint32(100) {
+		put(first, i)
+	}
+	keep := func() {
+		t.Helper()
+		if err := d.KeepShared(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep()
+	open(1024, 100)
+	keep()
+	open(4096, 100) // for programs that fail
+	put(first, 1000)
+	open(1024, 101) // what the former ones go on with
+	open(4096, 101)
+	put(first, 1001)
+	keep()
+	open(4096, 102) // also what was remembered until all had changed
+	if err := d.ForgetShared(); err != nil {
+		t.Fatal(err)
+	}
+	open(4096, 0)
+	keep()
+
+	path := filepath.Join(string(d), bpf.WeirMapConnections)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := NewStats(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stats.Close()
+	stats.read(func(k pinnedMaps) { err = k[pinLists].m.Pin(path) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	open(1024, 0)
+	for range 2 {
+		if err := d.ForgetShared(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := NewShared(map[string]int{bpf.WeirMapConnections: 0}); err == nil {
+		t.Error("a map has no entries")
+	}
+}
