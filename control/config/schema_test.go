@@ -178,6 +178,8 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[heavy.Threshold]():        text(`^(` + rate + `|` + decimal + `%)(\+(` + rate + `|` + decimal + `%))?$`),
 		reflect.TypeFor[heavy.Key]():              text(`^(flow|(src|dst)(/[0-9]+)?)$`),
 		reflect.TypeFor[Path]():                   text(`^(/.*)?$`),
+		reflect.TypeFor[feed.Country]():           text(`^[A-Z]{2}$`),
+		reflect.TypeFor[feed.ASN]():               text(`^(AS)?[0-9]+$`),
 		reflect.TypeFor[feed.SHA256]():            text(`^[0-9a-fA-F]{64}$`),
 		reflect.TypeFor[feed.Separator]():         text(`^[^\r\n"]$`),
 		reflect.TypeFor[Address]():                text(`:[0-9]+$`),

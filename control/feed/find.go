@@ -55,7 +55,11 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 		case f.Format.Kind == CrowdSec: // its lines are not the server's
 			c.decide(here, keys, origins)
 		case len(here) > 0 && c.saved:
-			f.findLines(s, c, here, keys, origins)
+			if f.Format.Kind == MMDB && s.written == nil {
+				f.findRecords(s, c, here, keys, origins)
+			} else {
+				f.findLines(s, c, here, keys, origins)
+			}
 			s.findAges(c, here, keys, origins)
 		}
 	}

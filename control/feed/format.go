@@ -30,9 +30,10 @@ const (
 	DAT                   // ipfilter.dat: first - last , level , name
 	Hosts                 // hosts(5), without the host's own addresses
 	Deny                  // the "Deny from" and "Require not ip" of Apache, the "deny" of nginx
+	MMDB                  // a database in MaxMind's format, of countries or autonomous systems
 )
 
-var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny"}
+var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny", "mmdb"}
 
 // Kinds returns the names of all kinds.
 func Kinds() []string { return slices.Clone(kindNames) }
@@ -63,8 +64,9 @@ type Format struct {
 	// plain (an entry a line; netsets, too), csv, json, jsonl (JSON, a document a
 	// line), spamhaus (DROP as JSON), crowdsec (the decision stream of its API),
 	// nftables or ipset (what they save; of nft also JSON), p2p (PeerGuardian), dat
-	// (ipfilter.dat), hosts (hosts files, without the host's own addresses) or deny
-	// (of Apache or nginx).
+	// (ipfilter.dat), hosts (hosts files, without the host's own addresses), deny (of
+	// Apache or nginx) or mmdb (a database of countries or autonomous systems in MaxMind's
+	// format).
 	Kind Kind `yaml:"kind,short"`
 
 	// For csv, the column of the address, prefix or range: its name in the first
@@ -84,6 +86,15 @@ type Format struct {
 	// For nftables and ipset, the names of the sets to read. Default: the only set
 	// of addresses.
 	Sets []string `yaml:"sets,omitempty"`
+
+	// For mmdb, the countries whose networks to read, as in [CN, RU].
+	Countries []Country `yaml:"countries,omitempty"`
+
+	// For mmdb, the countries whose networks not to read: those of all others are.
+	Except []Country `yaml:"except,omitempty"`
+
+	// For mmdb, the autonomous systems whose networks to read, as in [AS64496].
+	ASNs []ASN `yaml:"asns,omitempty"`
 }
 
 // ParseFormat returns a format from its text, as flags have it: the kind, and options
@@ -104,7 +115,7 @@ func ParseFormat(text string) (Format, error) {
 		if option := f.option(name); named && option != nil {
 			set = option
 		} else if value = part; set == nil {
-			return Format{}, fmt.Errorf("format %s: unknown option %q: want column, last_column, separator, path or sets", kind, name)
+			return Format{}, fmt.Errorf("format %s: unknown option %q: want column, last_column, separator, path, sets, countries, except or asns", kind, name)
 		}
 		if err := set(value); err != nil {
 			return Format{}, fmt.Errorf("format %s: %w", kind, err)
@@ -137,8 +148,29 @@ func (f *Format) option(name string) func(value string) error {
 		return func(value string) error { return f.Separator.UnmarshalText([]byte(value)) }
 	case "sets":
 		return func(value string) error { f.Sets = append(f.Sets, value); return nil }
+	case "countries":
+		return adds(&f.Countries)
+	case "except":
+		return adds(&f.Except)
+	case "asns":
+		return adds(&f.ASNs)
 	}
 	return nil
+}
+
+// adds returns a function that adds the value of a text.
+func adds[T any, P interface {
+	*T
+	UnmarshalText(text []byte) error
+}](to *[]T) func(string) error {
+	return func(text string) error {
+		var v T
+		if err := P(&v).UnmarshalText([]byte(text)); err != nil {
+			return err
+		}
+		*to = append(*to, v)
+		return nil
+	}
 }
 
 // reader reads a format.
@@ -165,6 +197,9 @@ func newReader(f Format) (*reader, error) {
 		return nil, errors.New("a path goes with formats json and jsonl only")
 	case !kinds(NFTables, IPSet) && len(f.Sets) > 0:
 		return nil, errors.New("sets go with formats nftables and ipset only")
+	}
+	if err := f.checkSelection(); err != nil {
+		return nil, err
 	}
 	r := &reader{Format: f}
 	if f.Path != "" {
@@ -201,10 +236,13 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 		return list.Entries{}, none, err
 	}
 	defer text.Close()
+	limited := limit{r: text, left: left, work: o.Work, shift: shift, in: in}
+	if f.Kind == MMDB {
+		return f.mmdb(name, limited, o, shift)
+	}
 	if err := f.checkStart(name, text, o); err != nil {
 		return list.Entries{}, none, err
 	}
-	limited := limit{r: text, left: left, work: o.Work, shift: shift, in: in}
 	if in != nil && in.html && f.Kind != Deny {
 		limited.tags = new(tags)
 	}
