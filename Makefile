@@ -266,7 +266,7 @@ test-times: ## run the tests, and print which take longest
 # others lock for; config, list and demo, whose few goroutines meet in a channel or a
 # WaitGroup; loader, which the tests of attach and daemon use; and tests/, whose daemons are
 # processes of their own.
-RACED := ./cmd/... $(addprefix ./control/,announce api attach audit console daemon export feed \
+RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console daemon export feed \
 	fleet/broker fleet/hub fleet/node history journal metrics notify observe/digests \
 	observe/drops observe/events serve top)
 

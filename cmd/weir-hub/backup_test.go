@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
 )
 
 // backedUp is a hub in a directory.
@@ -42,7 +43,7 @@ func newBackedUp(t *testing.T) *backedUp {
 func (b *backedUp) file(name string) string { return filepath.Join(b.dir, name) }
 
 // run runs the hub until stop.
-func (b *backedUp) run() *api.Client {
+func (b *backedUp) run() *client.Client {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -54,7 +55,7 @@ func (b *backedUp) run() *api.Client {
 	})
 	b.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
 	b.t.Cleanup(b.stop)
-	c := api.DialHub(b.file("sock"))
+	c := client.DialHub(b.file("sock"))
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		s, err := c.Fleet(b.t.Context())
 		if err == nil && s.Catalog != nil {
@@ -67,7 +68,7 @@ func (b *backedUp) run() *api.Client {
 }
 
 // entries returns the number of entries in list block.
-func (b *backedUp) entries(c *api.Client) int {
+func (b *backedUp) entries(c *client.Client) int {
 	b.t.Helper()
 	s, err := c.Fleet(b.t.Context())
 	if err != nil {

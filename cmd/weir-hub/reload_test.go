@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/metrics"
 )
 
@@ -58,7 +59,7 @@ func TestHangUp(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 	}()
-	client := api.DialHub(socket)
+	client := client.DialHub(socket)
 	status := func(met func(*api.HubStatus) bool) {
 		t.Helper()
 		var s *api.HubStatus

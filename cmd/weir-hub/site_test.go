@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/config"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/node"
@@ -61,13 +62,13 @@ func started(t *testing.T, args ...string) (kill func()) {
 type fleet struct {
 	t      *testing.T
 	dir    string
-	client *api.Client
+	client *client.Client
 }
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{t: t, dir: t.TempDir()}
-	f.client = api.Dial(f.path("hub.sock"))
+	f.client = client.Dial(f.path("hub.sock"))
 	hub, sites := lab.FreePort(t), lab.FreePort(t)
 	text := fmt.Sprintf(`keys: %[1]s/keys
 state_dir: %[1]s/hub

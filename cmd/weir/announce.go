@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/announce"
-	"weir/control/api"
+	"weir/control/api/client"
 )
 
 // matchesCommunity are communities as in 65535:666, and large ones.
@@ -114,7 +114,7 @@ What is announced, refused and withdrawn is logged on standard error. With
 		}
 		a.Out, a.Log = raw(c.OutOrStdout()), slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
 		go logRefused(c.InOrStdin(), a.Log)
-		return a.Run(c.Context(), api.Dial(socket), interval)
+		return a.Run(c.Context(), client.Dial(socket), interval)
 	}
 	return c
 }

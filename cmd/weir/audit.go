@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/audit"
 	"weir/control/queue"
 )
@@ -38,8 +39,8 @@ audit.log there, a line of JSON each.`,
 	}
 	socketFlag(c.Flags(), &socket)
 	showAudit(c, func(ctx context.Context, limit int) (*api.Audit, error) {
-		a, err := api.Dial(socket).Audit(ctx, limit)
-		if starting := new(api.StartingError); !errors.Is(err, api.ErrNotRunning) && !errors.Is(err, api.ErrUnanswered) && !errors.As(err, &starting) {
+		a, err := client.Dial(socket).Audit(ctx, limit)
+		if starting := new(api.StartingError); !errors.Is(err, client.ErrNotRunning) && !errors.Is(err, client.ErrUnanswered) && !errors.As(err, &starting) {
 			return a, err
 		}
 		q, unknown := queueOf(socket)

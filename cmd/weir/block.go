@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/compressed"
 	"weir/control/daemon"
 	"weir/control/guard"
@@ -125,7 +126,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 // warnOfMonitor says that entries block nothing, if so. It is no error if the daemon does
 // not answer: the change was made.
 func warnOfMonitor(c *cobra.Command, socket string) {
-	s, err := api.Dial(socket).Status(c.Context())
+	s, err := client.Dial(socket).Status(c.Context())
 	if err == nil && s.Monitor {
 		fmt.Fprintln(c.ErrOrStderr(), "weir: monitor mode is on: nothing is dropped")
 	}

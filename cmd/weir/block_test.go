@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/engine"
 )
 
@@ -27,8 +28,8 @@ type fakeDaemon struct {
 	outcomes  map[string][]api.FetchOutcome // by list
 	reloaded  api.Reloaded
 	status    api.Status
-	answers   []engine.Answer
-	asked     []engine.Question
+	answers   []api.Answer
+	frames    [][]byte // that were to be explained
 	multicast api.Multicast
 	notified  []api.NotifyTested
 	err       error
@@ -121,9 +122,19 @@ func (d *fakeDaemon) Reload(context.Context) (api.Reloaded, error) { return d.re
 
 func (d *fakeDaemon) Status() api.Status { return d.status }
 
-func (d *fakeDaemon) Explain(_ context.Context, asked []engine.Question) ([]engine.Answer, error) {
-	d.asked = asked
-	return d.answers, d.err
+func (d *fakeDaemon) Explain(_ context.Context, question string) (api.Explanation, error) {
+	if _, err := engine.ParseQuestion(question); err != nil {
+		return api.Explanation{}, &api.BadRequest{Err: err}
+	}
+	return api.NewExplanation(question, d.answers...), d.err
+}
+
+func (d *fakeDaemon) ExplainFrames(_ context.Context, frames [][]byte) (all []api.Explanation, err error) {
+	d.frames = frames
+	for range frames {
+		all = append(all, api.NewExplanation("a frame", d.answers...))
+	}
+	return all, d.err
 }
 
 func (d *fakeDaemon) Audit(limit int) []api.AuditRecord {
@@ -167,13 +178,13 @@ func (d *fakeDaemon) ChangeMulticast(_ context.Context, c api.MulticastChange) (
 func serveDaemon(t *testing.T, d *fakeDaemon) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weir.sock")
-	l, err := api.Listen(path)
+	l, err := server.Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- api.Serve(ctx, l, api.Handler(d), slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- server.Serve(ctx, l, server.Handler(d), slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -350,9 +361,9 @@ func TestDaemonCommandFailures(t *testing.T) {
 func TestExplainAsksTheDaemon(t *testing.T) {
 	now, uid := time.Now(), uint32(4_000_000_000)
 	added, expires := now.Add(-2*time.Hour-time.Second), now.Add(time.Hour+time.Minute)
-	d := &fakeDaemon{answers: []engine.Answer{{
+	d := &fakeDaemon{answers: []api.Answer{{
 		Packet: "from 192.0.2.1", List: "manual",
-		Matches: []engine.Match{
+		Matches: []api.Match{
 			{List: "manual", Action: api.Block, Entry: "192.0.2.1", Added: &added, Expires: &expires, Reason: "scans", UID: &uid, Packets: new(uint64(1234))},
 			{List: "drop", Action: api.Block, Entry: "192.0.2.0/24", Source: "https://example.com/feed.txt", Line: 17},
 		},
@@ -381,9 +392,9 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
 	}
 	// A limit is the headline, and no pass for scripts.
-	d.answers = []engine.Answer{{
-		Packet: "from 192.0.2.1", Verdict: engine.Limited, PenaltiesMore: 7990, Spared: []string{"192.0.2.0/24 would be blocked"},
-		Limit: &engine.Limit{Flow: "192.0.2.1", Rate: 100, Tracker: "src", Unit: "packets", Offered: new(1140.0)},
+	d.answers = []api.Answer{{
+		Packet: "from 192.0.2.1", Verdict: api.VerdictLimited, PenaltiesMore: 7990, Spared: []string{"192.0.2.0/24 would be blocked"},
+		Limit: &api.Limit{Flow: "192.0.2.1", Rate: 100, Tracker: "src", Unit: "packets", Offered: new(1140.0)},
 	}}
 	rest := fmt.Sprintf(`{"last_drop": {"time": %q, "reason": "blocked", "list": "drop", "packets": 1234},
 		"depends": [{"stage": "penalty", "packets": "192.0.2.1 above its rate", "verdict": "drop"}]}`, now.Add(-20*time.Minute).Format(time.RFC3339))
@@ -402,11 +413,11 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 		t.Errorf("exit code %d\n%s\nwant\n%s", code, out, limited)
 	}
 	code, out, _ = weir(t, "", "explain", "--json", "--socket", socket, "192.0.2.1")
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.Verdict != engine.Limited || *got.Answers[0].Limit.Offered != 1140 {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.Verdict != api.VerdictLimited || *got.Answers[0].Limit.Offered != 1140 {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
 	}
 	// Several questions, and those of standard input.
-	d.answers = []engine.Answer{{Packet: "from 192.0.2.1"}}
+	d.answers = []api.Answer{{Packet: "from 192.0.2.1"}}
 	code, out, _ = weir(t, "192.0.2.2\n\n# nothing\n192.0.2.3 # here\n", "explain", "--json", "--socket", socket, "192.0.2.1", "-")
 	var asked []string
 	for answers := json.NewDecoder(strings.NewReader(out)); ; {
@@ -427,8 +438,8 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 		capture.Write(append(make([]byte, 13), i))
 	}
 	code, _, log = weir(t, capture.String(), "explain", "--socket", socket, "--capture", "-", "--count", "2")
-	if code != exitOK || len(d.asked) != 2 || len(d.asked[1].Frame) != 14 || d.asked[1].Frame[13] != 1 {
-		t.Errorf("exit code %d, asked %+v\n%s", code, d.asked, log)
+	if code != exitOK || len(d.frames) != 2 || len(d.frames[1]) != 14 || d.frames[1][13] != 1 {
+		t.Errorf("exit code %d, asked %x\n%s", code, d.frames, log)
 	}
 	// Where no daemon answers, the error says how to ask without one.
 	_, _, log = weir(t, "", "explain", "--socket", socket+"x", "192.0.2.1")

@@ -12,13 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/capture"
 	"weir/control/observe/events"
 )
 
 func newCapture() *cobra.Command {
 	var socket, file string
-	var reasons []events.Reason
+	var reasons []string
 	c := &cobra.Command{
 		Use:   "capture --write FILE",
 		Short: "Write dropped packets to a capture file",
@@ -55,7 +56,7 @@ Nothing is loaded or attached for it.`,
 			ctx, cancel = context.WithTimeout(ctx, duration)
 			defer cancel()
 		}
-		happened, err := api.Dial(socket).Events(ctx, api.Events{Reasons: reasons, Frames: true, Follow: true})
+		happened, err := client.Dial(socket).Events(ctx, api.Events{Reasons: reasons, Frames: true, Follow: true})
 		if err != nil {
 			return err
 		}
@@ -81,7 +82,7 @@ Nothing is loaded or attached for it.`,
 			if lost += int(e.Lost); e.Lost != 0 {
 				continue
 			}
-			if err = w.Write(e.Captured()); err != nil {
+			if err = w.Write(capture.Of(e)); err != nil {
 				break
 			}
 			of += int(e.OneIn)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/quantity"
 )
 
@@ -52,7 +53,7 @@ if it is no longer listed, or has ports.`,
 		case asked.Limit < 1 || asked.Limit > api.MaxDrops:
 			return usageError{fmt.Errorf("--limit %d: want 1 to %d", asked.Limit, api.MaxDrops)}
 		}
-		d, err := api.Dial(socket).Drops(c.Context(), asked)
+		d, err := client.Dial(socket).Drops(c.Context(), asked)
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/feed"
 	"weir/control/guard"
 	"weir/control/list"
@@ -58,7 +59,7 @@ scenario; --manual leaves both out. weir export shows what feeds list now.`,
 		if *asJSON {
 			show = printPagesJSON
 		}
-		return show(c.OutOrStdout(), entryPages(c.Context(), api.Dial(socket), asked))
+		return show(c.OutOrStdout(), entryPages(c.Context(), client.Dial(socket), asked))
 	}
 	return c
 }
@@ -66,7 +67,7 @@ scenario; --manual leaves both out. weir export shows what feeds list now.`,
 // pages calls fn for each page of entries.
 type pages func(fn func([]api.Entry) error) error
 
-func entryPages(ctx context.Context, client *api.Client, asked api.EntriesQuestion) pages {
+func entryPages(ctx context.Context, client *client.Client, asked api.EntriesQuestion) pages {
 	asked.Limit = api.MaxPage
 	return func(fn func([]api.Entry) error) error {
 		for {
@@ -77,9 +78,7 @@ func entryPages(ctx context.Context, client *api.Client, asked api.EntriesQuesti
 			if err := fn(page.Entries); err != nil || page.Next == "" {
 				return err
 			}
-			if err := asked.After.UnmarshalText([]byte(page.Next)); err != nil {
-				return err
-			}
+			asked.After = page.Next
 		}
 	}
 }
@@ -158,7 +157,7 @@ with weir export or weir entries --json.`,
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		changed, err := api.Dial(socket).Flush(c.Context(), args[0])
+		changed, err := client.Dial(socket).Flush(c.Context(), args[0])
 		if err != nil {
 			return err
 		}
@@ -205,7 +204,7 @@ out, the exit code is 1.`,
 		if err := checkFormat(format); err != nil {
 			return err
 		}
-		leftOut, err := api.Dial(socket).Export(c.Context(), args[0], format, c.OutOrStdout())
+		leftOut, err := client.Dial(socket).Export(c.Context(), args[0], format, c.OutOrStdout())
 		if err == nil && leftOut > 0 {
 			err = fmt.Errorf("entries that format %s cannot express were left out: %s; --format plain has them", format, humanize.Comma(int64(leftOut)))
 		}
@@ -268,7 +267,7 @@ hosts or deny.`,
 		if change.Entries, err = readImport(c, args[1], given, o); err != nil {
 			return err
 		}
-		client := api.Dial(socket)
+		client := client.Dial(socket)
 		if change.Action, err = actionOf(c.Context(), client, change.List); err != nil {
 			return err
 		}
@@ -332,7 +331,7 @@ func readIn(c *cobra.Command, path string, format feed.Format, o list.Options) (
 }
 
 // actionOf returns the action of a list.
-func actionOf(ctx context.Context, client *api.Client, name string) (string, error) {
+func actionOf(ctx context.Context, client *client.Client, name string) (string, error) {
 	all, err := client.Lists(ctx)
 	if err != nil {
 		return "", err
@@ -363,7 +362,7 @@ func completeLists(most int) cobra.CompletionFunc {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		all, err := api.Dial(socket).Lists(ctx)
+		all, err := client.Dial(socket).Lists(ctx)
 		if err != nil { // there is nothing to complete
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -10,22 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/list"
 )
-
-// next is the end of a page.
-func next(t *testing.T) string {
-	t.Helper()
-	e, err := list.ParseEntry("> 192.0.2.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := api.Cursor{List: "manual", Key: e.Flows[0]}.MarshalText()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
 
 // somePages are two pages of entries, with the cursor between them.
 func somePages(t *testing.T) []api.Entries {
@@ -33,7 +18,7 @@ func somePages(t *testing.T) []api.Entries {
 	now := time.Now()
 	soon, root, gone := now.Add(59*time.Minute+30*time.Second), uint32(0), uint32(4242424242)
 	return []api.Entries{
-		{Next: next(t), Entries: []api.Entry{
+		{Next: "next", Entries: []api.Entry{
 			{List: "drop", Action: api.Block, Entry: "198.51.100.0/24", Added: now.Add(-48 * time.Hour), Expires: &soon, Reason: "left the feed"},
 			{List: "manual", Action: api.Block, Entry: "192.0.2.1", Manual: true, Added: now.Add(-3 * time.Minute), Expires: &soon, Reason: "scans ssh", UID: &root, User: "root"},
 		}},
@@ -46,10 +31,6 @@ func somePages(t *testing.T) []api.Entries {
 
 func TestEntries(t *testing.T) {
 	d := &fakeDaemon{pages: somePages(t)}
-	var after api.Cursor
-	if err := after.UnmarshalText([]byte(d.pages[0].Next)); err != nil {
-		t.Fatal(err)
-	}
 	socket := serveDaemon(t, d)
 	code, out, log := weir(t, "", "entries", "--socket", socket)
 	const want = `list    entry            expires  added   by        reason
@@ -61,7 +42,7 @@ manual-allow  192.0.2.3  never  3m ago  remote
 	if code != exitOK || log != "" || out != want {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, log, out, want)
 	}
-	if asked := []api.EntriesQuestion{{Limit: api.MaxPage}, {Limit: api.MaxPage, After: after}}; !reflect.DeepEqual(d.askedEntries, asked) {
+	if asked := []api.EntriesQuestion{{Limit: api.MaxPage}, {Limit: api.MaxPage, After: "next"}}; !reflect.DeepEqual(d.askedEntries, asked) {
 		t.Errorf("asked for %+v", d.askedEntries)
 	}
 

@@ -13,12 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/observe/events"
 )
 
 func newEvents() *cobra.Command {
 	var socket string
-	var reasons []events.Reason
+	var reasons []string
 	c := &cobra.Command{
 		Use:   "events [--first-seen] [--follow]",
 		Short: "Show dropped packets, and why",
@@ -51,7 +52,7 @@ instead, the important ones first, as first_seen in weir.yaml says.`,
 			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for any", *count)}
 		}
 		asked := api.Events{Reasons: reasons, Follow: *follow || *count > 0, FirstSeen: *firstSeen}
-		happened, err := api.Dial(socket).Events(c.Context(), asked)
+		happened, err := client.Dial(socket).Events(c.Context(), asked)
 		if err != nil {
 			return err
 		}
@@ -84,10 +85,10 @@ instead, the important ones first, as first_seen in weir.yaml says.`,
 	return c
 }
 
-func reasonFlag(c *cobra.Command, reasons *[]events.Reason) {
+func reasonFlag(c *cobra.Command, reasons *[]string) {
 	listFlag(c.Flags(), "reason", "only packets with one of these `reasons`, joined by commas, as in blocked,rate-limited", func(name string) error {
-		r, err := events.ParseReason(name)
-		*reasons = append(*reasons, r)
+		_, err := events.ParseReason(name)
+		*reasons = append(*reasons, name)
 		return err
 	})
 	var names []string

@@ -49,9 +49,9 @@ var happening = []events.Event{
 
 // reporting serves a daemon with these events, and records the request. Then
 // it stops, or goes on without more events.
-func reporting(t *testing.T, all []events.Event, stops bool) (socket string, asked *events.Want) {
-	asked = new(events.Want)
-	return serving(t, served{events: func(w events.Want) <-chan events.Event {
+func reporting(t *testing.T, all []events.Event, stops bool) (socket string, asked *api.Events) {
+	asked = new(api.Events)
+	return serving(t, served{events: func(w api.Events) <-chan events.Event {
 		*asked = w
 		reported := make(chan events.Event, len(all))
 		for _, e := range all {
@@ -88,7 +88,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s%s\nwant\n%s", c.args, code, out, log, strings.Join(lines, ""))
 		}
 	}
-	if len(asked.Reasons) != 3 || asked.Reasons[2].String() != "heavy" || asked.Frames {
+	if len(asked.Reasons) != 3 || asked.Reasons[2] != "heavy" || asked.Frames {
 		t.Errorf("asked for %+v", asked)
 	}
 	code, out, log := weir(t, "", "events", "--socket", socket, "--json", "--count", "2")

@@ -16,9 +16,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/capture"
 	"weir/control/daemon"
 	"weir/control/engine"
+	"weir/control/quantity"
 )
 
 // maxLine bounds a line of standard input.
@@ -96,14 +98,14 @@ starts with these, and none needs to run.`,
 // with.
 type explainer struct {
 	ctx      context.Context
-	client   *api.Client
+	client   *client.Client
 	prepared *daemon.Prepared // nil: the client is asked
 	engine   *engine.Generation
 	answered func(api.Explanation) error
 }
 
 func newExplainer(c *cobra.Command, v *configFlags, socket string) (*explainer, error) {
-	x := &explainer{ctx: c.Context(), client: api.Dial(socket)}
+	x := &explainer{ctx: c.Context(), client: client.Dial(socket)}
 	if !v.given() {
 		return x, v.check()
 	}
@@ -157,7 +159,7 @@ func (x *explainer) question(text string) error {
 		return usageError{err}
 	}
 	if x.prepared != nil {
-		return x.answered(api.NewExplanation(text, x.prepared.Explain(x.engine, asked...)...))
+		return x.answered(daemon.Explanation(text, x.prepared.Explain(x.engine, asked...)...))
 	}
 	e, err := x.client.Explain(x.ctx, text)
 	if err != nil {
@@ -210,7 +212,7 @@ func (x *explainer) frames(frames [][]byte) error {
 	case x.prepared != nil:
 		for _, f := range frames {
 			a := x.prepared.Explain(x.engine, engine.Question{Frame: f})[0]
-			all = append(all, api.NewExplanation(a.Packet, a))
+			all = append(all, daemon.Explanation(a.Packet, a))
 		}
 	default:
 		var err error
@@ -230,7 +232,7 @@ func (x *explainer) frames(frames [][]byte) error {
 func notRunning(err error) error {
 	var bad *api.BadRequest
 	switch {
-	case errors.Is(err, api.ErrNotRunning):
+	case errors.Is(err, client.ErrNotRunning):
 		return fmt.Errorf("%w, or give lists with --block and --allow, or --config", err)
 	case errors.As(err, &bad):
 		return usageError{err}
@@ -249,7 +251,7 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 			packet += " (" + a.Direction + ")"
 		}
 		if a.Limit != nil {
-			fmt.Fprintf(w, "%s: %s\n", packet, api.LimitText(a.Limit))
+			fmt.Fprintf(w, "%s: %s\n", packet, quantity.Limited(a.Limit.Rate, a.Limit.Offered, a.Limit.Unit, a.Limit.Tracker))
 		} else {
 			fmt.Fprintf(w, "%s: %v (%v%s)\n", packet, a.Verdict, a.Reason, list)
 		}
@@ -291,12 +293,12 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 }
 
 // printStages prints the stages in one line: which are met, by what.
-func printStages(w io.Writer, stages []engine.Stage, now time.Time) {
+func printStages(w io.Writer, stages []api.Stage, now time.Time) {
 	var all []string
 	for _, s := range stages {
-		text := s.Stage.String() + " no"
+		text := s.Stage + " no"
 		if s.Met {
-			text = s.Stage.String() + " yes"
+			text = s.Stage + " yes"
 			if s.By != "" {
 				text += " (" + s.By + expiry(s.Until, now) + ")"
 			}
@@ -315,7 +317,7 @@ func expiry(until *time.Time, now time.Time) string {
 	return ", expires " + relative(until, now)
 }
 
-func printDepends(w io.Writer, a engine.Answer, now time.Time) {
+func printDepends(w io.Writer, a api.Answer, now time.Time) {
 	if len(a.Depends) == 0 {
 		return
 	}
@@ -338,7 +340,7 @@ func printDepends(w io.Writer, a engine.Answer, now time.Time) {
 }
 
 // origin says where an entry is from, and what is known of it.
-func origin(m engine.Match, now time.Time) string {
+func origin(m api.Match, now time.Time) string {
 	text := m.Source
 	switch {
 	case m.Line > 0:

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/config"
 	"weir/control/fleet/wire"
 )
@@ -88,7 +89,7 @@ themselves, also while the hub is down.` + entriesLong,
 		}
 		changed := &api.FleetChanged{}
 		if change.Entries = entries.text; len(change.Entries) > 0 {
-			if changed, err = api.DialHub(*socket).ChangeFleet(c.Context(), change); err != nil {
+			if changed, err = client.DialHub(*socket).ChangeFleet(c.Context(), change); err != nil {
 				return entries.locate(err)
 			}
 		}
@@ -131,7 +132,7 @@ these contents alone: what is read later is compared with them.`,
 	accept := c.Flags().Bool("accept", false, "accept shrunken, grown and empty contents of these lists once")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		return refresh(c, api.DialHub(*socket), names, *accept, *asJSON)
+		return refresh(c, client.DialHub(*socket), names, *accept, *asJSON)
 	}
 	return c
 }
@@ -151,7 +152,7 @@ waves with which it began.`,
 	socket := hubFlag(c)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		r, err := api.DialHub(*socket).ReloadFleet(c.Context())
+		r, err := client.DialHub(*socket).ReloadFleet(c.Context())
 		if err != nil {
 			return err
 		}
@@ -192,7 +193,7 @@ All are in audit.log in the hub's state directory, a line of JSON each.`,
 	}
 	socket := hubFlag(c)
 	showAudit(c, func(ctx context.Context, limit int) (*api.Audit, error) {
-		return api.DialHub(*socket).Audit(ctx, limit)
+		return client.DialHub(*socket).Audit(ctx, limit)
 	})
 	return c
 }
@@ -213,7 +214,7 @@ Exit code 4: there are problems, or nodes that are behind, stale or silent.`,
 	socket := hubFlag(c)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		f, err := api.DialHub(*socket).Fleet(c.Context())
+		f, err := client.DialHub(*socket).Fleet(c.Context())
 		if err != nil {
 			return err
 		}

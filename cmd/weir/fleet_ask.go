@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/engine"
 	"weir/control/observe/digests"
 	"weir/control/quantity"
@@ -73,7 +74,7 @@ Entries of the fleet's lists are shown with the file and line of the hub's feed.
 		if _, err := engine.ParseQuestion(question); err != nil {
 			return usageError{err}
 		}
-		e, err := api.DialHub(*socket).ExplainFleet(c.Context(), *nodes, question)
+		e, err := client.DialHub(*socket).ExplainFleet(c.Context(), *nodes, question)
 		if err != nil {
 			return badRequest(err)
 		}
@@ -189,7 +190,7 @@ have the share of --share.` + askLong,
 		if *most < 0 {
 			return usageError{fmt.Errorf("--count %d: want a number of flows, or 0 for all", *most)}
 		}
-		t, err := api.DialHub(*socket).TopFleet(c.Context(), *nodes, api.FleetTopQuestion{Key: *key, Unit: *unit, Share: float64(share)})
+		t, err := client.DialHub(*socket).TopFleet(c.Context(), *nodes, api.FleetTopQuestion{Key: *key, Unit: *unit, Share: float64(share)})
 		if err != nil {
 			return badRequest(err)
 		}
@@ -240,7 +241,7 @@ below with the reason; their old contents stay published.`,
 	socket := hubFlag(c)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		f, err := api.DialHub(*socket).Fleet(c.Context())
+		f, err := client.DialHub(*socket).Fleet(c.Context())
 		if err != nil {
 			return err
 		}
@@ -303,7 +304,7 @@ most 32 bytes of IPv4, 64 of IPv6.` + askLong,
 		if *packets < 0 {
 			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for all", *packets)}
 		}
-		hub := api.DialHub(*socket)
+		hub := client.DialHub(*socket)
 		ask := func(ctx context.Context, asked []digests.Asked) ([]digests.Trace, int, error) {
 			return traceFleet(ctx, hub, q, *nodes, asked)
 		}
@@ -313,7 +314,7 @@ most 32 bytes of IPv4, 64 of IPv6.` + askLong,
 }
 
 // traceFleet asks nodes for packets, and combines what they answer.
-func traceFleet(ctx context.Context, hub *api.Client, q digests.Question, nodes []string, asked []digests.Asked) ([]digests.Trace, int, error) {
+func traceFleet(ctx context.Context, hub *client.Client, q digests.Question, nodes []string, asked []digests.Asked) ([]digests.Trace, int, error) {
 	answers := make(map[string]*digests.Answer)
 	for batch := range q.Batches(asked) {
 		t, err := hub.TraceFleet(ctx, nodes, batch)

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/fleet/wire"
 )
 
 // hubOf answers for a hub.
 type hubOf struct {
-	api.Asker
+	server.Asker
 	fleet  api.HubStatus
 	asked  api.Change
 	answer api.FleetChanged
@@ -71,11 +72,11 @@ func (h *hubOf) Refresh(_ context.Context, name string, accept bool) ([]api.Fetc
 func serveHub(t *testing.T, h *hubOf) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "hub.sock")
-	l, err := api.Listen(socket)
+	l, err := server.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{Handler: api.HubHandler(h)}
+	s := &http.Server{Handler: server.HubHandler(h)}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)

@@ -16,11 +16,11 @@ import (
 // command has a terminal of its own, which outlives the user's.
 type session struct {
 	terminals []*os.File
-	processes []process
+	processes []ancestor
 }
 
-// process is a process with a controlling terminal.
-type process struct {
+// ancestor is a process with a controlling terminal.
+type ancestor struct {
 	pid     int
 	started string // in clock ticks: a later process may have the same number
 }
@@ -48,7 +48,7 @@ func newSession(streams ...any) *session {
 
 // readProcess returns a process, its parent, and whether it has a controlling
 // terminal; 0 as the parent if there is no such process.
-func readProcess(pid int) (p process, parent int, terminal bool) {
+func readProcess(pid int) (p ancestor, parent int, terminal bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return p, 0, false
@@ -60,7 +60,7 @@ func readProcess(pid int) (p process, parent int, terminal bool) {
 		return p, 0, false
 	}
 	parent, _ = strconv.Atoi(fields[1])
-	return process{pid, fields[19]}, parent, fields[4] != "0"
+	return ancestor{pid, fields[19]}, parent, fields[4] != "0"
 }
 
 // lost reports whether a terminal is gone: its user may be locked out.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/quantity"
 )
 
@@ -49,7 +50,7 @@ the 32 with the most.`,
 		if err := checked.Check(); err != nil {
 			return usageError{fmt.Errorf("--%w", err)}
 		}
-		h, err := api.Dial(socket).History(c.Context(), asked)
+		h, err := client.Dial(socket).History(c.Context(), asked)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 )
 
 func newLists() *cobra.Command {
@@ -30,7 +31,7 @@ below with the reason; their old contents stay active.`,
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		l, err := api.Dial(socket).Lists(c.Context())
+		l, err := client.Dial(socket).Lists(c.Context())
 		if err != nil {
 			return err
 		}
@@ -200,13 +201,13 @@ is checked again.`,
 	c.Flags().BoolVar(&accept, "accept", false, "accept shrunken, grown, empty and wide contents of these lists once")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		return refresh(c, api.Dial(socket), names, accept, *asJSON)
+		return refresh(c, client.Dial(socket), names, accept, *asJSON)
 	}
 	return c
 }
 
 // refresh has a daemon or hub read the sources of lists, and prints the outcomes.
-func refresh(c *cobra.Command, client *api.Client, names []string, accept, asJSON bool) error {
+func refresh(c *cobra.Command, client *client.Client, names []string, accept, asJSON bool) error {
 	read := client.Refresh
 	switch {
 	case accept && len(names) == 0:

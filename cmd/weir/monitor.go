@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 )
 
 func newMonitor() *cobra.Command {
@@ -41,7 +42,7 @@ it. Where the configuration says monitor: true, or weir runs with --monitor,
 		case !on && during != 0:
 			return usageError{errors.New("--for goes with on")}
 		}
-		m, err := api.Dial(socket).SetMonitor(c.Context(), on, during)
+		m, err := client.Dial(socket).SetMonitor(c.Context(), on, during)
 		if err != nil {
 			return err
 		}

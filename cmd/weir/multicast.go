@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/config"
 )
 
@@ -67,7 +68,7 @@ func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
 			}
 		}
 		change.Groups = args
-		changed, err := api.Dial(socket).ChangeMulticast(c.Context(), change)
+		changed, err := client.Dial(socket).ChangeMulticast(c.Context(), change)
 		if err != nil {
 			return err
 		}
@@ -107,7 +108,7 @@ of unwanted groups that pass it, from the bits that are set now.`,
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		m, err := api.Dial(socket).Multicast(c.Context())
+		m, err := client.Dial(socket).Multicast(c.Context())
 		if err != nil {
 			return err
 		}

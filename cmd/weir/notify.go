@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 )
 
 func newNotify() *cobra.Command {
@@ -54,7 +55,7 @@ The exit code is 1 if it was not delivered to one of them.`,
 		if len(args) > 0 {
 			name = args[0]
 		}
-		tested, err := api.Dial(socket).TestNotify(c.Context(), name)
+		tested, err := client.Dial(socket).TestNotify(c.Context(), name)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
+	"weir/control/api/process"
 	"weir/control/attach"
 	"weir/control/audit"
 	"weir/control/config"
@@ -25,8 +27,8 @@ var configFile = "/etc/weir/weir.yaml"
 // submit asks the daemon for a change of entries. Where none answers, the change waits for
 // it in its state directory.
 func submit(ctx context.Context, socket string, change api.Change) (*api.Changed, error) {
-	changed, err := api.Dial(socket).Change(ctx, change)
-	if !errors.Is(err, api.ErrNotRunning) && !errors.Is(err, api.ErrUnanswered) {
+	changed, err := client.Dial(socket).Change(ctx, change)
+	if !errors.Is(err, client.ErrNotRunning) && !errors.Is(err, client.ErrUnanswered) {
 		return changed, err
 	}
 	change.UID = uint32(os.Getuid())
@@ -43,7 +45,7 @@ func wait(socket string, change api.Change) error {
 	if err != nil {
 		return err
 	}
-	err = q.Add(queue.Command{Time: time.Now(), By: api.Caller{UID: change.UID, Process: api.OwnProcess()}, Change: change})
+	err = q.Add(queue.Command{Time: time.Now(), By: api.Caller{UID: change.UID, Process: process.Own()}, Change: change})
 	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%w: you need to be root", err)
 	}
@@ -73,7 +75,7 @@ func noteDetached(pins attach.Pins, before []attach.Status, detached []attach.In
 	for state, names := range byState {
 		r := audit.Record{Time: time.Now(), Change: audit.Detach, Entries: len(names), Changed: len(names), First: names}
 		audit.By(&r, uint32(os.Getuid()), "")
-		audit.ByProcess(&r, api.OwnProcess())
+		audit.ByProcess(&r, process.Own())
 		r.Source = "process"
 		q := queue.In(state)
 		if owner.Uid != 0 { // who owns the pins says where this is written

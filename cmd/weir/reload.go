@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/quantity"
 )
 
@@ -43,7 +44,7 @@ waited for.`,
 		if c.Flags().Changed("confirm") && within <= 0 {
 			return usageError{errors.New("--confirm 0s: want a time in which to confirm, as in 60s, or no --confirm to reload for good")}
 		}
-		client := api.Dial(socket)
+		client := client.Dial(socket)
 		var r *api.Reloaded
 		var err error
 		if within == 0 {
@@ -91,7 +92,7 @@ rolled back otherwise. It fails if that has happened already.`,
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := api.Dial(socket).Confirm(c.Context()); err != nil {
+		if err := client.Dial(socket).Confirm(c.Context()); err != nil {
 			return err
 		}
 		if *asJSON {

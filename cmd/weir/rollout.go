@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/quantity"
 )
 
@@ -30,7 +31,7 @@ Exit code 4: a rollout is halted.`,
 	socket := hubFlag(c)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		f, err := api.DialHub(*socket).Fleet(c.Context())
+		f, err := client.DialHub(*socket).Fleet(c.Context())
 		if err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func newFleetRoll(do, short, long string, args cobra.PositionalArgs) *cobra.Comm
 		if *now && asked.List == "" {
 			return usageError{errors.New("--now wants the name of a list")}
 		}
-		r, err := api.DialHub(*socket).Roll(c.Context(), asked)
+		r, err := client.DialHub(*socket).Roll(c.Context(), asked)
 		if err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/attach"
 	"weir/control/quantity"
 )
@@ -86,7 +87,7 @@ daemon, every interface that it had attached to counts as configured.`,
 // together with an error.
 func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen bool) (status, error) {
 	s := status{Attachments: []attach.Status{}}
-	d, unanswered := api.Dial(socket).Status(ctx)
+	d, unanswered := client.Dial(socket).Status(ctx)
 	if unanswered == nil && (!chosen || d.Pins == string(pins)) {
 		s.Daemon, pins = d, attach.Pins(d.Pins)
 	}
@@ -106,7 +107,7 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 		s.Filtered = len(all) > 0
 		starting := new(api.StartingError)
 		switch {
-		case chosen || unanswered == nil || errors.Is(unanswered, api.ErrNotRunning):
+		case chosen || unanswered == nil || errors.Is(unanswered, client.ErrNotRunning):
 		case errors.As(unanswered, &starting):
 			s.Starting = &starting.Starting
 		default:

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/top"
 )
 
@@ -82,7 +83,7 @@ NO_COLOR=1 in the environment disables colours.`,
 		if interval < shortest {
 			return usageError{fmt.Errorf("--interval %v: it must be %v or more", interval, shortest)}
 		}
-		client := api.Dial(socket)
+		client := client.Dial(socket)
 		in, out := c.InOrStdin(), c.OutOrStdout()
 		if *heavy {
 			if *asJSON {
@@ -131,7 +132,7 @@ func (v topView) missing() error {
 }
 
 // printHeavy prints what is above the thresholds of a view's trackers, each once.
-func printHeavy(ctx context.Context, out io.Writer, client *api.Client, by topView) error {
+func printHeavy(ctx context.Context, out io.Writer, client *client.Client, by topView) error {
 	if by == top.ByDropped || by == top.ByReason {
 		return usageError{fmt.Errorf("--heavy --by %s: want src, dst, flow, or a tracker such as src/24", by)}
 	}
@@ -159,7 +160,7 @@ func printHeavy(ctx context.Context, out io.Writer, client *api.Client, by topVi
 }
 
 // rows implements [top.Rows] by the running daemon.
-type rows struct{ client *api.Client }
+type rows struct{ client *client.Client }
 
 func (r rows) Explain(ctx context.Context, entry string) (string, error) {
 	e, err := r.client.Explain(ctx, entry)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/observe/events"
 )
 
@@ -20,7 +21,7 @@ type served struct {
 	top         *api.Top
 	weights     *api.Weights
 	traced      *api.Traced
-	events      func(events.Want) <-chan events.Event
+	events      func(api.Events) <-chan events.Event
 }
 
 func (s served) Top() *api.Top         { return s.top }
@@ -33,19 +34,37 @@ func (s served) Trace(context.Context, api.TraceQuestion) (*api.Traced, error) {
 	return s.traced, nil
 }
 
-func (s served) Events(w events.Want) (<-chan events.Event, func()) { return s.events(w), func() {} }
+func (s served) Subscribe(asked api.Events) (server.Subscription, error) {
+	return subscription(s.events(asked)), nil
+}
+
+// subscription has the events of a channel.
+type subscription <-chan events.Event
+
+func (s subscription) Next(ctx context.Context) (api.Event, bool) {
+	select {
+	case e, ok := <-s:
+		return e.API(), ok
+	case <-ctx.Done():
+		return api.Event{}, false
+	}
+}
+
+func (s subscription) Ready() bool { return len(s) > 0 }
+
+func (subscription) Close() {}
 
 // serving serves it until the test ends, and returns the socket's path.
 func serving(t *testing.T, s served) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weir.sock")
-	l, err := api.Listen(path)
+	l, err := server.Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- api.Serve(ctx, l, api.Handler(s), slog.New(slog.DiscardHandler)) }()
+	go func() { ended <- server.Serve(ctx, l, server.Handler(s), slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
-	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/capture"
 	"weir/control/observe/digests"
 )
@@ -88,17 +88,17 @@ for packets that were seen repeatedly with a lower TTL.`,
 			nodes = []nodeAddress{{"here", socket}}
 		}
 		for _, n := range nodes {
-			client := api.Dial(n.address)
+			asked := client.Dial(n.address)
 			if strings.Contains(n.address, "://") {
 				if cert == "" || key == "" || ca == "" {
 					return usageError{fmt.Errorf("node %s: https requires a certificate: --cert with its --key, and --ca", n.name)}
 				}
 				var err error
-				if client, err = api.DialTLS(n.address, cert, key, ca); err != nil {
+				if asked, err = client.DialTLS(n.address, cert, key, ca); err != nil {
 					return usageError{fmt.Errorf("node %s: %w", n.name, err)}
 				}
 			}
-			q.Nodes = append(q.Nodes, digests.Node{Name: n.name, Ask: client.Trace})
+			q.Nodes = append(q.Nodes, digests.Node{Name: n.name, Ask: asked.Trace})
 		}
 		if err := q.Check(); err != nil {
 			return usageError{err}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/guard"
 )
 
@@ -30,7 +31,7 @@ its port: ssh -L 9479:127.0.0.1:9479 HOST.`,
 		Args: noArgs,
 	}
 	socketFlag(c.Flags(), &socket)
-	openConsole(c, func() *api.Client { return api.Dial(socket) })
+	openConsole(c, func() *client.Client { return client.Dial(socket) })
 	return c
 }
 
@@ -50,12 +51,12 @@ console.listen in hub.yaml switches the console on.`,
 		Args: noArgs,
 	}
 	socket := hubFlag(c)
-	openConsole(c, func() *api.Client { return api.DialHub(*socket) })
+	openConsole(c, func() *client.Client { return client.DialHub(*socket) })
 	return c
 }
 
 // openConsole has a command open a console.
-func openConsole(c *cobra.Command, dial func() *api.Client) {
+func openConsole(c *cobra.Command, dial func() *client.Client) {
 	f := c.Flags()
 	readOnly := f.Bool("read-only", false, "a session that may not change anything")
 	end := f.Bool("end", false, "end all sessions, and open none")

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
+	"weir/control/api/client"
 )
 
 func newWeights() *cobra.Command {
@@ -41,7 +42,7 @@ has none.`,
 		if *limit < 0 {
 			return usageError{fmt.Errorf("--limit %d: want a number of elements, or 0 for all", *limit)}
 		}
-		w, err := api.Dial(socket).Weights(c.Context())
+		w, err := client.Dial(socket).Weights(c.Context())
 		if err != nil {
 			return err
 		}

@@ -23,10 +23,9 @@ import (
 	"weir/control/durable"
 	"weir/control/list"
 	"weir/filter/key"
-	"weir/filter/verdict"
 )
 
-// Daemon is a running daemon, as [api.Client] asks it.
+// Daemon is a running daemon, as [client.Client] asks it.
 type Daemon interface {
 	Top(ctx context.Context) (*api.Top, error)
 	Status(ctx context.Context) (*api.Status, error)
@@ -263,7 +262,7 @@ func allowed(ctx context.Context, d Daemon, k key.Key) (why, failed error) {
 	}
 	for _, answer := range e.Answers {
 		for _, s := range answer.Stages {
-			if s.Met && s.Stage == verdict.StageFailsafe {
+			if s.Met && s.Stage == api.StageFailsafe {
 				return fmt.Errorf("failsafe: %s", s.By), nil
 			}
 		}
@@ -278,7 +277,7 @@ func allowed(ctx context.Context, d Daemon, k key.Key) (why, failed error) {
 					return fmt.Errorf("list %s allows %s, which is in it", m.List, m.Entry), nil
 				}
 			}
-			if _, from, _ := strings.Cut(some.Packets, " "); some.Stage == verdict.StageFailsafe {
+			if _, from, _ := strings.Cut(some.Packets, " "); some.Stage == api.StageFailsafe {
 				if p, err := netip.ParsePrefix(from); err == nil && names(key.Source(p), k) {
 					return fmt.Errorf("failsafe: %s, which is in it", p), nil
 				}

@@ -15,9 +15,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/engine"
 	"weir/control/list"
-	"weir/filter/verdict"
 )
 
 // fake is a daemon.
@@ -27,7 +25,7 @@ type fake struct {
 	protected []api.Protected
 	allowed   string // an address
 	failsafe  string
-	depends   []engine.Dependency // of all packets
+	depends   []api.Dependency // of all packets
 }
 
 func (f *fake) Top(context.Context) (*api.Top, error) { return &f.top, f.err }
@@ -37,12 +35,12 @@ func (f *fake) Status(context.Context) (*api.Status, error) {
 }
 
 func (f *fake) Explain(_ context.Context, question string) (*api.Explanation, error) {
-	e := api.Explanation{Answers: []engine.Answer{{Depends: f.depends}}}
+	e := api.Explanation{Answers: []api.Answer{{Depends: f.depends}}}
 	switch question {
 	case f.allowed:
-		e.Answers = []engine.Answer{{}, {Matches: []engine.Match{{List: "friends", Action: "allow", Entry: question}}}}
+		e.Answers = []api.Answer{{}, {Matches: []api.Match{{List: "friends", Action: "allow", Entry: question}}}}
 	case f.failsafe:
-		e.Answers = []engine.Answer{{Stages: []engine.Stage{{Stage: verdict.StageFailsafe, Met: true, By: "from it"}}}}
+		e.Answers = []api.Answer{{Stages: []api.Stage{{Stage: api.StageFailsafe, Met: true, By: "from it"}}}}
 	}
 	return &e, f.err
 }
@@ -175,7 +173,7 @@ func TestRefused(t *testing.T) {
 			s.d.depends = depends("allow", "tcp *:* > 203.0.113.7:443")
 		}},
 		{"failsafe inside", "src/24", "198.51.100.0/24", "failsafe: 198.51.100.7/32, which is in it", func(s *setup) {
-			s.Min4, s.d.depends = 24, []engine.Dependency{{Stage: verdict.StageFailsafe, Packets: "from 198.51.100.7/32"}}
+			s.Min4, s.d.depends = 24, []api.Dependency{{Stage: api.StageFailsafe, Packets: "from 198.51.100.7/32"}}
 		}},
 		{"monitor mode", "dst", "203.0.113.7", "monitor mode", func(s *setup) { s.d.top.Monitor = true }},
 		{"unknown peers", "dst", "203.0.113.7", "has yet to find out", func(s *setup) { s.d.protected = nil }},
@@ -199,18 +197,18 @@ func TestRefused(t *testing.T) {
 }
 
 // depends are dependencies on an entry.
-func depends(action, entry string) []engine.Dependency {
-	return []engine.Dependency{{Packets: entry, Match: &engine.Match{List: "friends", Action: action, Entry: entry}}}
+func depends(action, entry string) []api.Dependency {
+	return []api.Dependency{{Packets: entry, Match: &api.Match{List: "friends", Action: action, Entry: entry}}}
 }
 
 // What does not name the address spares none of its packets in particular.
 func TestNotRefused(t *testing.T) {
-	for name, on := range map[string][]engine.Dependency{
+	for name, on := range map[string][]api.Dependency{
 		"allowed from elsewhere":  depends("allow", "192.0.2.0/24"),
 		"allowed from any":        depends("allow", "udp *:53"),
 		"blocked":                 depends("block", "tcp *:* > 203.0.113.7:443"),
-		"failsafe from elsewhere": {{Stage: verdict.StageFailsafe, Packets: "from 10.0.0.0/8"}},
-		"failsafe port":           {{Stage: verdict.StageFailsafe, Packets: "tcp/22"}},
+		"failsafe from elsewhere": {{Stage: api.StageFailsafe, Packets: "from 10.0.0.0/8"}},
+		"failsafe port":           {{Stage: api.StageFailsafe, Packets: "tcp/22"}},
 	} {
 		s := newSetup(t, "dst")
 		s.d.depends = on

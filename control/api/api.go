@@ -1,29 +1,13 @@
-// Package api is the HTTP API of a running daemon, its server and its client: JSON
-// over a Unix socket, or over TCP with client certificates. Paths begin with a
-// version; within one, names stay and new ones may be added. docs/api/openapi.yaml
-// describes it, and a test compares that with the types and routes here.
+// Package api has the types of the HTTP API of a running daemon, and of the hub of a fleet:
+// JSON over a Unix socket, or over TCP with client certificates. Paths begin with a version;
+// within one, names stay and new ones may be added. It imports nothing of weir; packages
+// client and server do the rest.
 package api
 
 import "time"
 
 // DefaultSocket is the default path of the socket.
 const DefaultSocket = "/run/weir/weir.sock"
-
-// The paths.
-const (
-	statusPath      = "/v1/status"
-	topPath         = "/v1/top"
-	weightsPath     = "/v1/weights"
-	eventsPath      = "/v1/events"
-	entriesPath     = "/v1/entries"
-	listsPath       = "/v1/lists"
-	refreshPath     = "/v1/refresh"
-	refreshListPath = "/v1/lists/{list}/refresh"
-	reloadPath      = "/v1/reload"
-	confirmPath     = "/v1/confirm"
-	explainPath     = "/v1/explain"
-	tracePath       = "/v1/trace"
-)
 
 // Top is the current traffic: GET /v1/top. Rates are those of the last interval, of
 // all interfaces together.

@@ -1,16 +1,10 @@
 package api
 
 import (
-	"context"
 	"fmt"
-	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 )
-
-const auditPath = "/v1/audit"
 
 // Limits of a question for the audit.
 const (
@@ -89,31 +83,4 @@ func (r *AuditRecord) Why() string {
 		return "failed: " + r.Error
 	}
 	return r.Reason + "; failed: " + r.Error
-}
-
-// audited has an audit.
-type audited interface {
-	// Audit returns the last changes, the latest first.
-	Audit(limit int) []AuditRecord
-}
-
-func auditRoute(d audited) route {
-	return route{http.MethodGet, auditPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		limit := DefaultAudit
-		for name, values := range q.URL.Query() {
-			var err error
-			if name != limitParameter {
-				return nil, &BadRequest{Err: fmt.Errorf("unknown parameter %.60q: want limit", name)}
-			}
-			if limit, err = strconv.Atoi(values[len(values)-1]); err != nil || limit < 1 || limit > MaxAudit {
-				return nil, &BadRequest{Err: fmt.Errorf("limit=%.60q: want 1 to %d", values[len(values)-1], MaxAudit)}
-			}
-		}
-		return Audit{list(d.Audit(limit))}, nil
-	}}
-}
-
-// Audit returns the last changes, the latest first.
-func (c *Client) Audit(ctx context.Context, limit int) (*Audit, error) {
-	return get[Audit](ctx, c, auditPath+"?"+url.Values{limitParameter: {strconv.Itoa(limit)}}.Encode())
 }

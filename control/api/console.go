@@ -1,16 +1,9 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
-	"strings"
 	"time"
 )
-
-const consolePath = "/v1/console"
 
 // ConsoleRequest asks for a URL of the console: POST /v1/console.
 type ConsoleRequest struct {
@@ -39,45 +32,3 @@ type ConsoleEnded struct {
 
 // ErrNoConsole is wrapped by errors of a daemon that serves no console.
 var ErrNoConsole = errors.New("there is no console")
-
-// Consoles opens sessions of a console, and ends them.
-type Consoles interface {
-	// OpenConsole returns a URL that opens the console once.
-	OpenConsole(context.Context, ConsoleRequest) (ConsoleOpened, error)
-	// EndConsole ends all sessions of the console.
-	EndConsole(context.Context) (ConsoleEnded, error)
-}
-
-func consoleRoutes(d Consoles) []route {
-	return []route{
-		{http.MethodPost, consolePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
-			var r ConsoleRequest
-			if err := readBody(w, q, 1<<20, &r); err != nil {
-				return nil, err
-			}
-			if len(r.SSH) > maxConnection || strings.ContainsFunc(r.SSH, notPrintable) {
-				return nil, &BadRequest{Err: fmt.Errorf("ssh_connection %.60q: want two addresses with ports", r.SSH)}
-			}
-			by, _ := CallerOf(q.Context())
-			r.UID, r.Client, r.Process = by.UID, by.Client, by.Process
-			return d.OpenConsole(q.Context(), r)
-		}},
-		{http.MethodDelete, consolePath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			return d.EndConsole(q.Context())
-		}},
-	}
-}
-
-// OpenConsole asks for a URL that opens the console once.
-func (c *Client) OpenConsole(ctx context.Context, r ConsoleRequest) (*ConsoleOpened, error) {
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, err
-	}
-	return ask[ConsoleOpened](ctx, c, http.MethodPost, consolePath, body)
-}
-
-// EndConsole ends all sessions of the console.
-func (c *Client) EndConsole(ctx context.Context) (*ConsoleEnded, error) {
-	return ask[ConsoleEnded](ctx, c, http.MethodDelete, consolePath, nil)
-}

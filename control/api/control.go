@@ -1,15 +1,10 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -141,22 +136,6 @@ type Reloaded struct {
 	Unfiltered []string `json:"unfiltered"` // a line for each interface that is not filtered
 }
 
-// confirmParameter of a reload is in how many seconds it has to be confirmed.
-const confirmParameter = "confirm_seconds"
-
-// readWithin returns in what time a reload has to be confirmed, 0 for never.
-func readWithin(query url.Values) (time.Duration, error) {
-	text := query.Get(confirmParameter)
-	if text == "" {
-		return 0, nil
-	}
-	seconds, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(seconds >= 1 && seconds <= 24*60*60) {
-		return 0, &BadRequest{Err: fmt.Errorf("%s=%.60q: want 1 to %d", confirmParameter, text, 24*60*60)}
-	}
-	return time.Duration(seconds * float64(time.Second)), nil
-}
-
 // Confirmed is the result of POST /v1/confirm.
 type Confirmed struct {
 	Confirmed bool `json:"confirmed"`
@@ -194,77 +173,10 @@ func NoList(name string, exist []string) error {
 	return fmt.Errorf("%w: %q: there are %s", ErrNoList, name, strings.Join(exist, ", "))
 }
 
-// controlRoutes returns the routes that wait for the daemon's loop, or change
-// something.
-func controlRoutes(c Daemon) []route {
-	change := func(ctx context.Context, asked Change) (any, error) { return c.Change(ctx, asked) }
-	return slices.Concat(changeRoutes(change), refreshRoutes(c.Refresh), []route{
-		{http.MethodGet, listsPath, func(http.ResponseWriter, *http.Request) (any, error) {
-			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
-			for i := range lists {
-				lists[i].Feeds, lists[i].LeftOut, lists[i].Spare = list(lists[i].Feeds), list(lists[i].LeftOut), list(lists[i].Spare)
-				lists[i].Feeds = slices.Clone(lists[i].Feeds)
-				for j := range lists[i].Feeds {
-					lists[i].Feeds[j].FirstBad = list(lists[i].Feeds[j].FirstBad)
-				}
-			}
-			return Lists{lists}, nil
-		}},
-		{http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			within, err := readWithin(q.URL.Query())
-			if err != nil {
-				return nil, err
-			}
-			var r Reloaded
-			if within == 0 {
-				r, err = c.Reload(q.Context())
-			} else {
-				r, err = c.ReloadUnconfirmed(q.Context(), within)
-			}
-			return Reloaded{list(r.Changes), list(r.Unfiltered)}, err
-		}},
-		{http.MethodPost, confirmPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			return Confirmed{true}, c.Confirm(q.Context())
-		}},
-		monitorRoute(c),
-		{http.MethodGet, explainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			return Explain(q.Context(), c, q.URL.Query().Get("q"))
-		}},
-		{http.MethodPost, explainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
-			return explainFrames(c, w, q)
-		}},
-	}, entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))
-}
+// Failure is the JSON form of an error.
+type Failure struct {
+	Error string `json:"error"`
+	Entry *int   `json:"entry,omitempty"` // index of the entry that it is about
 
-// changeRoutes add and remove entries.
-func changeRoutes(do func(context.Context, Change) (any, error)) []route {
-	var large sync.Mutex // locked during a large change
-	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
-		if q.ContentLength < 0 || q.ContentLength > largeBody {
-			large.Lock()
-			defer large.Unlock()
-		}
-		asked, err := readChange(w, q)
-		if err != nil {
-			return nil, err
-		}
-		return do(q.Context(), asked)
-	}
-	return []route{{http.MethodPost, entriesPath, change}, {http.MethodDelete, entriesPath, change}}
-}
-
-// refreshRoutes returns the routes that have sources read.
-func refreshRoutes(refresh func(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)) []route {
-	answer := func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		name, accept := q.PathValue("list"), false
-		if text := q.URL.Query().Get("accept"); text != "" {
-			var err error
-			if accept, err = strconv.ParseBool(text); err != nil || accept && name == "" {
-				return nil, &BadRequest{Err: fmt.Errorf("accept %.20q: want true or false, and the name of a list", text)}
-			}
-		}
-		outcomes, err := refresh(q.Context(), name, accept)
-		return Refreshed{list(outcomes)}, err
-	}
-	return []route{{http.MethodPost, refreshPath, answer}, {http.MethodPost, refreshListPath, answer}}
+	Starting *Starting `json:"starting,omitempty"` // the daemon, which cannot answer yet
 }

@@ -1,18 +1,6 @@
 package api
 
-import (
-	"context"
-	"fmt"
-	"math"
-	"net/http"
-	"net/url"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
-)
-
-const dropsPath = "/v1/drops"
+import "time"
 
 // What dropped packets can be added up by.
 const (
@@ -69,65 +57,4 @@ type Drop struct {
 	Bytes     uint64   `json:"bytes"`              // may be an estimate
 	Rate      float64  `json:"packets_per_second"` // on average
 	Share     float64  `json:"share"`              // of all packets that were dropped: 0 … 1
-}
-
-// The parameters of GET /v1/drops.
-const (
-	byParameter   = "by"
-	lastParameter = "last" // seconds
-)
-
-// readDrops reads what is asked for.
-func readDrops(query url.Values) (asked DropsQuestion, err error) {
-	asked = DropsQuestion{By: BySource, Last: DefaultDropsFor, Limit: DefaultDrops}
-	bad := func(format string, args ...any) (DropsQuestion, error) {
-		return DropsQuestion{}, &BadRequest{Err: fmt.Errorf(format, args...)}
-	}
-	for name, values := range query {
-		value := values[len(values)-1]
-		switch name {
-		case byParameter:
-			if asked.By = value; !slices.Contains(DropsBy, value) {
-				return bad("by=%.60q: want %s", value, strings.Join(DropsBy, ", "))
-			}
-		case lastParameter:
-			seconds, err := strconv.ParseFloat(value, 64)
-			if err != nil || math.IsNaN(seconds) || seconds <= 0 || seconds > MaxDropsFor.Seconds() {
-				return bad("last=%.60q: want seconds, up to %v", value, MaxDropsFor.Seconds())
-			}
-			asked.Last = time.Duration(seconds * float64(time.Second))
-		case limitParameter:
-			if asked.Limit, err = strconv.Atoi(value); err != nil || asked.Limit < 1 || asked.Limit > MaxDrops {
-				return bad("limit=%.60q: want 1 to %d", value, MaxDrops)
-			}
-		default:
-			return bad("unknown parameter %.60q: want by, last or limit", name)
-		}
-	}
-	return asked, nil
-}
-
-func dropsRoute(d Daemon) route {
-	return route{http.MethodGet, dropsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		asked, err := readDrops(q.URL.Query())
-		if err != nil {
-			return nil, err
-		}
-		drops, err := d.Drops(q.Context(), asked)
-		drops.Drops = list(drops.Drops)
-		for i := range drops.Drops {
-			drops.Drops[i].Lists, drops.Drops[i].Reasons = list(drops.Drops[i].Lists), list(drops.Drops[i].Reasons)
-		}
-		return drops, err
-	}}
-}
-
-// Drops asks who was dropped.
-func (c *Client) Drops(ctx context.Context, asked DropsQuestion) (*Drops, error) {
-	q := url.Values{
-		byParameter:    {asked.By},
-		lastParameter:  {strconv.FormatFloat(asked.Last.Seconds(), 'g', -1, 64)},
-		limitParameter: {strconv.Itoa(asked.Limit)},
-	}
-	return get[Drops](ctx, c, dropsPath+"?"+q.Encode())
 }

@@ -1,65 +1,183 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/url"
-
-	"weir/control/engine"
-	"weir/control/quantity"
+	"slices"
+	"time"
 )
 
-// Limits on a request to explain frames.
+// MaxExplained bounds the frames of a request.
+const MaxExplained = 256
+
+// The verdicts, as far as they are known; what leaves more open comes later.
 const (
-	MaxExplained  = 256
-	maxExplaining = 24 << 20 // bytes: MaxExplained frames of 64 KiB in base64
+	VerdictPass    = "pass"
+	VerdictLimited = "limited" // the packets are of a flow that is rate-limited: what exceeds its rate is dropped
+	VerdictDrop    = "drop"
 )
+
+var verdicts = []string{VerdictPass, VerdictLimited, VerdictDrop}
+
+// ReasonWouldBlock is the reason of packets that a block list matches, in monitor mode.
+const ReasonWouldBlock = "would-block"
+
+// StageFailsafe is the stage of packets that always pass.
+const StageFailsafe = "failsafe"
 
 // Explanation is the verdict on the packets of a question, and its reasons: GET
 // /v1/explain.
 type Explanation struct {
-	Question string          `json:"question"`
-	Verdict  engine.Verdict  `json:"verdict"` // drop if any answer's is, otherwise limited if any is
-	Answers  []engine.Answer `json:"answers"` // for an address or a prefix: from it, to it
+	Question string   `json:"question"`
+	Verdict  string   `json:"verdict"` // drop if any answer's is, otherwise limited if any is
+	Answers  []Answer `json:"answers"` // for an address or a prefix: from it, to it
+}
+
+// Answer says what becomes of the packets of a question, and why.
+type Answer struct {
+	Packet string `json:"packet"`
+	// Direction is out for outgoing packets, in for incoming ones. It is empty where only
+	// those are filtered.
+	Direction string `json:"direction,omitempty"`
+
+	Verdict string  `json:"verdict"`
+	Reason  string  `json:"reason"`
+	Limit   *Limit  `json:"limit,omitempty"` // of a flow that all of the packets are of, with VerdictLimited
+	List    string  `json:"list,omitempty"`  // that the packets are counted under, where it is known
+	Stages  []Stage `json:"stages"`          // those that the packets reach, in their order
+	// Matches are the entries that match all of the packets: those of block lists
+	// first, the most specific of each side first.
+	Matches []Match `json:"matches"`
+	// Depends says what may change the verdict for some of the packets.
+	Depends       []Dependency `json:"depends,omitempty"`
+	DependsMore   int          `json:"depends_more,omitempty"`   // entries that Depends leaves out
+	PenaltiesMore int          `json:"penalties_more,omitempty"` // penalties that it leaves out
+	LastDrop      *LastDrop    `json:"last_drop,omitempty"`      // nil: none was dropped, or it is unknown
+	Inside        *Inside      `json:"inside,omitempty"`         // of a question for a prefix
+	// Spared says which heavy hitters among the packets would be rate-limited or blocked, if
+	// that did not cut off something.
+	Spared []string `json:"spared,omitempty"`
+	// FalsePositive is true where the filter drops what no entry matches, as it
+	// may in approximate mode.
+	FalsePositive bool `json:"false_positive"`
+}
+
+// Limit is the rate limit of a flow. Rates are in units a second.
+type Limit struct {
+	Flow    string     `json:"flow"` // in the format of lists
+	Rate    float64    `json:"rate"`
+	Until   *time.Time `json:"until,omitempty"`
+	Tracker string     `json:"tracker"` // its key, as in src
+	Unit    string     `json:"unit"`    // packets or bytes
+
+	// What the flow had in the tracker's last interval; nil: it is not known.
+	Offered *float64 `json:"offered,omitempty"`
+}
+
+// LastDrop describes the drops of packets in the last hour, in monitor mode those that would be.
+type LastDrop struct {
+	Time    time.Time `json:"time"`           // of the last one, to ten seconds, or a minute if it is older
+	Reason  string    `json:"reason"`         // for which most were dropped then
+	List    string    `json:"list,omitempty"` // that matched
+	Packets uint64    `json:"packets"`        // in the last hour
+}
+
+// Stage is a step of the program.
+type Stage struct {
+	Stage string     `json:"stage"`
+	Met   bool       `json:"met"`             // by all of the packets
+	By    string     `json:"by,omitempty"`    // what they met: a protocol, a port, a prefix, a flow, a list
+	Until *time.Time `json:"until,omitempty"` // when a penalty ends
+}
+
+// Match is an entry that matches packets. Beginning with Source, its fields come
+// from the list's source.
+type Match struct {
+	List   string `json:"list"`
+	Action string `json:"action"` // block or allow
+	Entry  string `json:"entry"`
+
+	Source  string     `json:"source,omitempty"` // "": the entry is manual
+	Line    int        `json:"line,omitempty"`   // there, from 1; 0: unknown
+	Added   *time.Time `json:"added,omitempty"`
+	Listed  *time.Time `json:"listed,omitempty"`         // since when the source lists it; nil: unknown
+	Earlier bool       `json:"listed_earlier,omitempty"` // it did so then, and since when before is not known
+	Expires *time.Time `json:"expires,omitempty"`        // nil: never
+	Reason  string     `json:"reason,omitempty"`
+	Origin  string     `json:"origin,omitempty"`        // of a decision of CrowdSec, which has the scenario as its reason
+	UID     *uint32    `json:"uid,omitempty"`           // of the user who added it
+	Packets *uint64    `json:"total_packets,omitempty"` // that the list has caught; nil: not counted
+}
+
+// Dependency is what some of the packets may meet, and the verdict on them.
+type Dependency struct {
+	Stage   string     `json:"stage"`
+	Packets string     `json:"packets"` // which
+	Verdict string     `json:"verdict"`
+	Reason  string     `json:"reason"`
+	Until   *time.Time `json:"until,omitempty"` // when a penalty ends
+	Match   *Match     `json:"match,omitempty"` // the entry, of a list
+	Lists   int        `json:"lists,omitempty"` // that Packets stands for, where they are not named
+}
+
+// Inside are the entries within a prefix, the prefix itself left out.
+type Inside struct {
+	Entries int     `json:"entries"` // all of them
+	First   []Match `json:"first"`
+}
+
+// Entries returns all entries that the answer names.
+func (a *Answer) Entries() (all []*Match) {
+	for i := range a.Matches {
+		all = append(all, &a.Matches[i])
+	}
+	for _, d := range a.Depends {
+		if d.Match != nil {
+			all = append(all, d.Match)
+		}
+	}
+	if a.Inside != nil {
+		for i := range a.Inside.First {
+			all = append(all, &a.Inside.First[i])
+		}
+	}
+	return all
 }
 
 // NewExplanation returns the explanation that consists of answers.
-func NewExplanation(question string, answers ...engine.Answer) Explanation {
-	e := Explanation{Question: question, Answers: list(answers)}
+func NewExplanation(question string, answers ...Answer) Explanation {
+	e := Explanation{Question: question, Verdict: VerdictPass, Answers: answers}
+	if answers == nil {
+		e.Answers = []Answer{} // which JSON does not encode as null
+	}
 	for _, a := range answers {
-		e.Verdict = max(e.Verdict, a.Verdict)
+		if slices.Index(verdicts, a.Verdict) > slices.Index(verdicts, e.Verdict) {
+			e.Verdict = a.Verdict
+		}
 	}
 	return e
 }
 
+// Check returns what is wrong with an explanation that comes from elsewhere: a verdict that
+// there is not.
+func (e *Explanation) Check() error {
+	all := []string{e.Verdict}
+	for _, a := range e.Answers {
+		all = append(all, a.Verdict)
+	}
+	for _, v := range all {
+		if !slices.Contains(verdicts, v) {
+			return fmt.Errorf("unknown verdict %.20q", v)
+		}
+	}
+	return nil
+}
+
 // Drops reports whether any of the packets is dropped, as far as they are known.
-func (e *Explanation) Drops() bool { return e.Verdict == engine.Drop }
+func (e *Explanation) Drops() bool { return e.Verdict == VerdictDrop }
 
 // Passes reports whether all of the packets pass, whatever their number, as far as they are
 // known.
-func (e *Explanation) Passes() bool { return e.Verdict == engine.Pass }
-
-// LimitText says what a limit is, and how much of its flow exceeds it.
-func LimitText(l *engine.Limit) string {
-	unit := map[string]string{"bytes": "B/s"}[l.Unit]
-	if unit == "" {
-		unit = "pps"
-	}
-	text := "rate-limited to " + quantity.SI(l.Rate, 2, unit)
-	if l.Offered != nil {
-		if over := *l.Offered - l.Rate; over > 0 {
-			text += fmt.Sprintf(": %s of it are dropped now, %.0f%%", quantity.SI(over, 2, unit), 100*over / *l.Offered)
-		} else {
-			text += ": it is within that now"
-		}
-	}
-	if l.Tracker != "" {
-		text += fmt.Sprintf(" (tracker %s)", l.Tracker)
-	}
-	return text
-}
+func (e *Explanation) Passes() bool { return e.Verdict == VerdictPass }
 
 // Frames are whole Ethernet frames to explain: POST /v1/explain.
 type Frames struct {
@@ -69,55 +187,4 @@ type Frames struct {
 // Explanations are the explanations of frames, in the order of the request.
 type Explanations struct {
 	Explanations []Explanation `json:"explanations"`
-}
-
-// Explain asks a daemon a question, as [engine.ParseQuestion] reads it.
-func Explain(ctx context.Context, c Daemon, question string) (e Explanation, err error) {
-	asked, err := engine.ParseQuestion(question)
-	if err != nil {
-		return e, &BadRequest{Err: fmt.Errorf("%w; ask as in %s?q=192.0.2.1", err, explainPath)}
-	}
-	answers, err := c.Explain(ctx, asked)
-	return NewExplanation(question, answers...), err
-}
-
-func explainFrames(c Daemon, w http.ResponseWriter, q *http.Request) (e Explanations, err error) {
-	var f Frames
-	if err := readBody(w, q, maxExplaining, &f); err != nil {
-		return e, err
-	}
-	if n := len(f.Frames); n == 0 || n > MaxExplained {
-		return e, &BadRequest{Err: fmt.Errorf("%d frames: want 1 to %d", n, MaxExplained)}
-	}
-	var asked []engine.Question
-	for i, frame := range f.Frames {
-		if len(frame) == 0 {
-			return e, &BadRequest{Err: fmt.Errorf("frame %d is empty", i+1)}
-		}
-		asked = append(asked, engine.Question{Frame: frame})
-	}
-	answers, err := c.Explain(q.Context(), asked)
-	for _, a := range answers {
-		e.Explanations = append(e.Explanations, NewExplanation(a.Packet, a))
-	}
-	e.Explanations = list(e.Explanations)
-	return e, err
-}
-
-// Explain returns the answer to a question, as [engine.ParseQuestion] reads it.
-func (c *Client) Explain(ctx context.Context, question string) (*Explanation, error) {
-	return ask[Explanation](ctx, c, http.MethodGet, explainPath+"?q="+url.QueryEscape(question), nil)
-}
-
-// ExplainFrames explains Ethernet frames, at most MaxExplained.
-func (c *Client) ExplainFrames(ctx context.Context, frames [][]byte) ([]Explanation, error) {
-	body, err := json.Marshal(Frames{frames})
-	if err != nil {
-		return nil, err
-	}
-	e, err := ask[Explanations](ctx, c, http.MethodPost, explainPath, body)
-	if err != nil {
-		return nil, err
-	}
-	return e.Explanations, nil
 }

@@ -1,10 +1,6 @@
 package api
 
-import (
-	"time"
-
-	"weir/control/feed"
-)
+import "time"
 
 // FeedSource is a source of a list. Outcome and Failure are named as in package feed.
 type FeedSource struct {
@@ -29,31 +25,3 @@ const Failed = "failed"
 // Inactive is the failure of a source that was read, but whose entries are not
 // active: they were refused, or could not be activated yet.
 const Inactive = "inactive"
-
-// maxBadLines bounds the bad lines of a source that are shown one by one.
-const maxBadLines = 5
-
-// NewFeedSource returns the state of a source, whose entries may be refused.
-func NewFeedSource(s feed.SourceStatus, refusal error) FeedSource {
-	f := FeedSource{
-		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved, Version: s.Version,
-	}
-	lines, bad := s.BadLines()
-	f.BadLines, f.FirstBad = bad, list(lines[:min(len(lines), maxBadLines)])
-	if refusal != nil {
-		f.Outcome, f.Failure, f.Error = Failed, Inactive, refusal.Error()
-	}
-	if s.Last.Failure != feed.NoFailure {
-		f.Failure = s.Last.Failure.String()
-	}
-	if s.Last.Err != nil {
-		f.Error = s.Last.Err.Error()
-	}
-	if !s.Read.IsZero() {
-		f.Read = &s.Read
-	}
-	if !s.Next.IsZero() {
-		f.Next = &s.Next
-	}
-	return f
-}

@@ -1,36 +1,9 @@
 package api
 
-import (
-	"context"
-	"net/http"
-	"slices"
-	"time"
-
-	"weir/control/fleet/wire"
-)
+import "time"
 
 // DefaultHubSocket is the default path of the socket of a hub.
 const DefaultHubSocket = "/run/weir-hub/hub.sock"
-
-const fleetPath = "/v1/fleet"
-
-// Hub is what the server of a hub serves. It is safe for concurrent use.
-type Hub interface {
-	Asker
-	Consoles
-	audited
-	// Fleet returns the state of the hub and of what its nodes report.
-	Fleet(context.Context) (HubStatus, error)
-	// Change adds or removes entries on all nodes, as that of a [Daemon].
-	Change(context.Context, Change) (FleetChanged, error)
-	// Refresh reads the sources of a list now, "" for those of all lists. With accept,
-	// contents that have shrunk or become empty are accepted, this once.
-	Refresh(ctx context.Context, list string, accept bool) ([]FetchOutcome, error)
-	// Roll changes the course of rollouts.
-	Roll(context.Context, FleetRoll) (FleetRolled, error)
-	// Reload reads hub.yaml again. With an error, nothing has changed.
-	Reload(context.Context) (FleetReloaded, error)
-}
 
 // FleetReloaded lists what has changed in the configuration: POST /v1/reload of a hub.
 type FleetReloaded struct {
@@ -47,9 +20,9 @@ type FleetReload struct {
 // FleetChanged is the result of a change: POST or DELETE /v1/entries of a hub.
 type FleetChanged struct {
 	Changed
-	Version   wire.Place `json:"version"`   // of the list, which has the change
-	Published bool       `json:"published"` // false: it will be, when the broker can be reached
-	Warnings  []string   `json:"warnings,omitempty"`
+	Version   Place    `json:"version"`   // of the list, which has the change
+	Published bool     `json:"published"` // false: it will be, when the broker can be reached
+	Warnings  []string `json:"warnings,omitempty"`
 }
 
 // HubStatus is the state of a fleet: GET /v1/fleet.
@@ -72,8 +45,8 @@ type FleetList struct {
 	Action    string       `json:"action"`
 	Direction string       `json:"direction"`
 	Priority  int          `json:"priority"`
-	Version   wire.Place   `json:"version"`
-	Published wire.Place   `json:"published"`
+	Version   Place        `json:"version"`
+	Published Place        `json:"published"`
 	Entries   int          `json:"entries"`
 	Manual    int          `json:"manual_entries"`
 	Feeds     []FeedSource `json:"feeds"`
@@ -92,8 +65,8 @@ const MaxShares = 8
 
 // FleetShare is how many nodes have a version.
 type FleetShare struct {
-	Version wire.Place `json:"version"` // 0.0: nothing, or with those that are wanted, what they have
-	Nodes   int        `json:"nodes"`
+	Version Place `json:"version"` // 0.0: nothing, or with those that are wanted, what they have
+	Nodes   int   `json:"nodes"`
 }
 
 // The states of a node.
@@ -108,49 +81,13 @@ const (
 
 // FleetNode is a node of a fleet.
 type FleetNode struct {
-	Name    string       `json:"node"`
-	Labels  []string     `json:"labels"`
-	State   string       `json:"state"`
-	Seen    *time.Time   `json:"seen,omitempty"`
-	Report  *wire.Status `json:"report,omitempty"` // the last one
-	Ignored uint64       `json:"ignored_reports"`  // too many, or none that the hub understands
+	Name    string      `json:"node"`
+	Labels  []string    `json:"labels"`
+	State   string      `json:"state"`
+	Seen    *time.Time  `json:"seen,omitempty"`
+	Report  *NodeStatus `json:"report,omitempty"` // the last one
+	Ignored uint64      `json:"ignored_reports"`  // too many, or none that the hub understands
 
 	// Violations counts what the node tried at the server inside the hub that it may not do.
 	Violations uint64 `json:"violations"`
-}
-
-// HubHandler returns a handler of the API of a hub.
-func HubHandler(h Hub) http.Handler { return handler("hub", hubRoutes(h)) }
-
-func hubRoutes(h Hub) []route {
-	change := func(ctx context.Context, asked Change) (any, error) { return h.Change(ctx, asked) }
-	status := route{http.MethodGet, fleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		f, err := h.Fleet(q.Context())
-		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
-		for i := range f.Lists {
-			f.Lists[i].Wanted, f.Lists[i].Have = list(f.Lists[i].Wanted), list(f.Lists[i].Have)
-		}
-		return f, err
-	}}
-	reload := route{http.MethodPost, reloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		r, err := h.Reload(q.Context())
-		r.Changes = list(r.Changes)
-		return r, err
-	}}
-	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), auditRoute(h), reload, status})
-}
-
-// Fleet asks a hub for the state of its fleet.
-func (c *Client) Fleet(ctx context.Context) (*HubStatus, error) {
-	return get[HubStatus](ctx, c, fleetPath)
-}
-
-// ReloadFleet makes a hub read its configuration again.
-func (c *Client) ReloadFleet(ctx context.Context) (*FleetReloaded, error) {
-	return ask[FleetReloaded](ctx, c, http.MethodPost, reloadPath, nil)
-}
-
-// ChangeFleet is Change for a hub.
-func (c *Client) ChangeFleet(ctx context.Context, change Change) (*FleetChanged, error) {
-	return askChange[FleetChanged](ctx, c, change)
 }

@@ -1,29 +1,19 @@
 package api
 
 import (
-	"context"
 	"fmt"
-	"math"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
-
-	"weir/control/history"
-	"weir/control/quantity"
 )
-
-const historyPath = "/v1/history"
 
 // Defaults and limits of a question for the history.
 const (
-	DefaultHistory = history.KeepFine
-	MaxHistory     = history.KeepCoarse
+	DefaultHistory = 24 * time.Hour
+	MaxHistory     = 30 * 24 * time.Hour
 
 	// MinHistoryStep is the finest resolution, which is kept for DefaultHistory. Older
 	// points have at least MinOldHistoryStep.
-	MinHistoryStep    = history.Fine
-	MinOldHistoryStep = history.Coarse
+	MinHistoryStep    = 10 * time.Second
+	MinOldHistoryStep = 15 * time.Minute
 
 	// MaxHistoryPoints bounds an answer.
 	MaxHistoryPoints = 10_000
@@ -94,68 +84,18 @@ type HistoryList struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// The parameters of GET /v1/history, in seconds.
-const (
-	sinceParameter = "since"
-	stepParameter  = "step"
-)
-
 // Check returns what is wrong with a question, whose Step is chosen if it is 0.
 func (q *HistoryQuestion) Check() error {
 	switch {
 	case q.Since <= 0 || q.Since > MaxHistory:
-		return fmt.Errorf("since %v: want more than 0, and up to %v", quantity.Duration(q.Since), quantity.Duration(MaxHistory))
+		return fmt.Errorf("since %v: want more than 0, and up to %dd", q.Since, MaxHistory/(24*time.Hour))
 	case q.Step != 0 && q.Step < MinHistoryStep:
-		return fmt.Errorf("step %v: want at least %v", quantity.Duration(q.Step), quantity.Duration(MinHistoryStep))
+		return fmt.Errorf("step %v: want at least %v", q.Step, MinHistoryStep)
 	case q.Step != 0 && q.Since/q.Step > MaxHistoryPoints:
-		return fmt.Errorf("step %v: that is %d points, and there may be %d: want a longer one", quantity.Duration(q.Step), q.Since/q.Step, MaxHistoryPoints)
+		return fmt.Errorf("step %v: that is %d points, and there may be %d: want a longer one", q.Step, q.Since/q.Step, MaxHistoryPoints)
 	case q.Step == 0:
 		const points = 300
 		q.Step = HistoryStep(q.Since, points)
 	}
 	return nil
-}
-
-func readHistory(query url.Values) (HistoryQuestion, error) {
-	asked := HistoryQuestion{Since: DefaultHistory}
-	for name, values := range query {
-		to := map[string]*time.Duration{sinceParameter: &asked.Since, stepParameter: &asked.Step}[name]
-		if to == nil {
-			return asked, &BadRequest{Err: fmt.Errorf("unknown parameter %.60q: want since or step", name)}
-		}
-		seconds, err := strconv.ParseFloat(values[len(values)-1], 64)
-		if err != nil || math.IsNaN(seconds) || seconds < 1 || seconds > MaxHistory.Seconds() {
-			return asked, &BadRequest{Err: fmt.Errorf("%s=%.60q: want seconds, from 1 to %.0f", name, values[len(values)-1], MaxHistory.Seconds())}
-		}
-		*to = time.Duration(seconds * float64(time.Second))
-	}
-	if err := asked.Check(); err != nil {
-		return asked, &BadRequest{Err: err}
-	}
-	return asked, nil
-}
-
-func historyRoute(d Daemon) route {
-	return route{http.MethodGet, historyPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		asked, err := readHistory(q.URL.Query())
-		if err != nil {
-			return nil, err
-		}
-		h, err := d.History(q.Context(), asked)
-		h.Points = list(h.Points)
-		for i := range h.Points {
-			h.Points[i].Reasons, h.Points[i].Lists = list(h.Points[i].Reasons), list(h.Points[i].Lists)
-		}
-		h.Total.Reasons, h.Total.Lists = list(h.Total.Reasons), list(h.Total.Lists)
-		return h, err
-	}}
-}
-
-// History asks what passed and was dropped.
-func (c *Client) History(ctx context.Context, asked HistoryQuestion) (*History, error) {
-	q := url.Values{sinceParameter: {strconv.FormatFloat(asked.Since.Seconds(), 'g', -1, 64)}}
-	if asked.Step != 0 {
-		q.Set(stepParameter, strconv.FormatFloat(asked.Step.Seconds(), 'g', -1, 64))
-	}
-	return get[History](ctx, c, historyPath+"?"+q.Encode())
 }

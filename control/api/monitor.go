@@ -1,15 +1,9 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"time"
 )
-
-const monitorPath = "/v1/monitor"
 
 // MonitorChange is a request to switch monitor mode on, whatever the configuration
 // says, or to end that: POST /v1/monitor.
@@ -47,40 +41,4 @@ func (o *MonitorOverride) Who() string {
 		return fmt.Sprintf("uid %d", *o.UID)
 	}
 	return o.Client
-}
-
-func (c *MonitorChange) check() error {
-	switch {
-	case c.On == nil:
-		return &BadRequest{Err: errors.New("on is missing: want true or false")}
-	case !*c.On && c.For != 0:
-		return &BadRequest{Err: errors.New("for_seconds is for monitor mode to be switched on")}
-	case c.For != 0 && c.For < minTTL || c.For > maxTTL:
-		return &BadRequest{Err: fmt.Errorf("for_seconds %v: want %v up to %d, or 0 for ever", c.For, minTTL, maxTTL)}
-	}
-	return nil
-}
-
-func monitorRoute(d Daemon) route {
-	return route{http.MethodPost, monitorPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
-		var c MonitorChange
-		if err := readBody(w, q, 1<<20, &c); err != nil {
-			return nil, err
-		}
-		c.UID, c.Client = caller(q)
-		if err := c.check(); err != nil {
-			return nil, err
-		}
-		return d.SetMonitor(q.Context(), c)
-	}}
-}
-
-// SetMonitor switches monitor mode on for a time, 0 for ever, whatever the
-// configuration says, or ends that.
-func (c *Client) SetMonitor(ctx context.Context, on bool, during time.Duration) (*Monitored, error) {
-	body, err := json.Marshal(MonitorChange{On: &on, For: during.Seconds()})
-	if err != nil {
-		return nil, err
-	}
-	return ask[Monitored](ctx, c, http.MethodPost, monitorPath, body)
 }

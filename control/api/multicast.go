@@ -1,18 +1,9 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"net/http"
-	"net/netip"
-	"slices"
 	"time"
-
-	"weir/filter/multicast"
 )
-
-const multicastPath = "/v1/multicast"
 
 // Multicast is the state of multicast forwarding: GET /v1/multicast. Packets and
 // bytes are counted from the daemon's start.
@@ -77,71 +68,3 @@ type MulticastChanged struct {
 
 // ErrNoMulticast says that the daemon forwards no multicast.
 var ErrNoMulticast = errors.New("this daemon forwards no multicast: name the interfaces that want it under multicast in its configuration, then `weir reload`")
-
-// check returns what is wrong with a change, as far as that does not depend on the
-// interfaces.
-func (c *MulticastChange) check() error {
-	if c.Interface == "" {
-		return &BadRequest{Err: errors.New("no interface")}
-	}
-	if len(c.Groups) == 0 {
-		return &BadRequest{Err: errors.New("no groups")}
-	}
-	for i, text := range c.Groups {
-		group, err := netip.ParseAddr(text)
-		if err == nil {
-			err = multicast.Check(group)
-		}
-		if err != nil {
-			return &BadRequest{Entry: &i, Text: text, Err: err}
-		}
-	}
-	return nil
-}
-
-// multicastRoutes returns the routes of multicast forwarding.
-func multicastRoutes(c Daemon) []route {
-	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
-		var asked MulticastChange
-		if err := readBody(w, q, maxBody, &asked); err != nil {
-			return nil, err
-		}
-		asked.Remove = q.Method == http.MethodDelete
-		asked.UID, asked.Client = caller(q)
-		if err := asked.check(); err != nil {
-			return nil, err
-		}
-		return c.ChangeMulticast(q.Context(), asked)
-	}
-	return []route{
-		{http.MethodGet, multicastPath, func(http.ResponseWriter, *http.Request) (any, error) {
-			m, err := c.Multicast()
-			m.Interfaces = slices.Clone(list(m.Interfaces)) // the daemon's slice must not change
-			for i := range m.Interfaces {
-				m.Interfaces[i].Groups = list(m.Interfaces[i].Groups)
-			}
-			return m, err
-		}},
-		{http.MethodPost, multicastPath, change},
-		{http.MethodDelete, multicastPath, change},
-	}
-}
-
-// Multicast returns the state of multicast forwarding.
-func (c *Client) Multicast(ctx context.Context) (*Multicast, error) {
-	return get[Multicast](ctx, c, multicastPath)
-}
-
-// ChangeMulticast adds groups to those that an interface wants, or removes them. It
-// fails with a [*BadRequest] if the daemon does not understand or refuses the change.
-func (c *Client) ChangeMulticast(ctx context.Context, change MulticastChange) (*MulticastChanged, error) {
-	method := http.MethodPost
-	if change.Remove {
-		method = http.MethodDelete
-	}
-	body, err := json.Marshal(change)
-	if err != nil {
-		return nil, err
-	}
-	return ask[MulticastChanged](ctx, c, method, multicastPath, body)
-}

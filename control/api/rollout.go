@@ -1,16 +1,6 @@
 package api
 
-import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"net/http"
-	"time"
-
-	"weir/control/fleet/wire"
-)
-
-const rolloutsPath = "/v1/fleet/rollouts"
+import "time"
 
 // The states of a rollout.
 const (
@@ -23,10 +13,10 @@ const (
 
 // FleetRollout is how a version of a list reaches the nodes.
 type FleetRollout struct {
-	State  string     `json:"state"`
-	Reason string     `json:"reason,omitempty"` // why it halted
-	From   wire.Place `json:"from"`             // what other nodes have
-	To     wire.Place `json:"to"`
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"` // why it halted
+	From   Place  `json:"from"`             // what other nodes have
+	To     Place  `json:"to"`
 
 	Wave  int         `json:"wave"` // from 1; after the last one come all nodes
 	Waves []FleetWave `json:"waves"`
@@ -59,7 +49,7 @@ type FleetWave struct {
 // FleetAffected is a source of packets that a version would drop on a node.
 type FleetAffected struct {
 	Node string `json:"node"`
-	wire.Affected
+	Affected
 }
 
 // What is done to rollouts.
@@ -80,32 +70,4 @@ type FleetRoll struct {
 type FleetRolled struct {
 	Lists     []string `json:"lists"`
 	Published bool     `json:"published"` // false: it will be, when the broker can be reached
-}
-
-func rollRoute(h Hub) route {
-	return route{http.MethodPost, rolloutsPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
-		var asked FleetRoll
-		if err := readBody(w, q, 1<<20, &asked); err != nil {
-			return nil, err
-		}
-		switch {
-		case asked.Do == RollPause, asked.Do == RollResume:
-		case asked.Do != RollForward && asked.Do != RollRollback:
-			return nil, &BadRequest{Err: fmt.Errorf("do: %.20q: want pause, resume, forward or rollback", asked.Do)}
-		case asked.List == "":
-			return nil, &BadRequest{Err: fmt.Errorf("do: %s: list is missing", asked.Do)}
-		}
-		r, err := h.Roll(q.Context(), asked)
-		r.Lists = list(r.Lists)
-		return r, err
-	}}
-}
-
-// Roll changes the course of rollouts at a hub.
-func (c *Client) Roll(ctx context.Context, asked FleetRoll) (*FleetRolled, error) {
-	body, err := json.Marshal(asked)
-	if err != nil {
-		return nil, err
-	}
-	return ask[FleetRolled](ctx, c, http.MethodPost, rolloutsPath, body)
 }

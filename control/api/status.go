@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"fmt"
 	"time"
 )
@@ -136,6 +135,3 @@ func (s *Status) Complete() bool {
 	}
 	return len(s.Interfaces) > 0
 }
-
-// Status returns the states of all interfaces.
-func (c *Client) Status(ctx context.Context) (*Status, error) { return get[Status](ctx, c, statusPath) }

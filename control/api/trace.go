@@ -1,19 +1,15 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 )
 
 // Limits on a request.
 const (
-	MaxTraced  = 256
-	maxPacket  = 64 << 10 // bytes of a packet
-	maxTracing = 4 << 20  // bytes of a request
+	MaxTraced = 256
+	maxPacket = 64 << 10 // bytes of a packet
 )
 
 // TraceQuestion is a request for where and when packets passed: POST /v1/trace.
@@ -67,33 +63,6 @@ type TracedSlice struct {
 // ErrNoDigests says that the daemon records no digests.
 var ErrNoDigests = errors.New("this daemon records no digests of packets: set digest.rate in its configuration")
 
-// traceRoute returns the route that traces packets.
-func traceRoute(s Daemon) route {
-	return route{http.MethodPost, tracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
-		asked, err := readTrace(w, q)
-		if err != nil {
-			return nil, err
-		}
-		t, err := s.Trace(q.Context(), asked)
-		if err != nil {
-			return nil, err
-		}
-		answer := *t // the daemon's slice must not change
-		answer.Interfaces = list(t.Interfaces)
-		return answer, nil
-	}}
-}
-
-func readTrace(w http.ResponseWriter, q *http.Request) (asked TraceQuestion, err error) {
-	if err := readBody(w, q, maxTracing, &asked); err != nil {
-		return asked, err
-	}
-	if err := asked.Check(); err != nil {
-		return asked, &BadRequest{Err: err}
-	}
-	return asked, nil
-}
-
 // Check returns what is wrong with a request.
 func (t *TraceQuestion) Check() error {
 	if n := len(t.Packets); n == 0 || n > MaxTraced {
@@ -108,14 +77,4 @@ func (t *TraceQuestion) Check() error {
 		}
 	}
 	return nil
-}
-
-// Trace returns where and when packets may have passed. It fails with a [*BadRequest]
-// for a packet that has no digest.
-func (c *Client) Trace(ctx context.Context, asked TraceQuestion) (*Traced, error) {
-	body, err := json.Marshal(asked)
-	if err != nil {
-		return nil, err
-	}
-	return ask[Traced](ctx, c, http.MethodPost, tracePath, body)
 }

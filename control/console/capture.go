@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"weir/control/api"
 	"weir/control/capture"
 )
 
@@ -65,11 +64,11 @@ func (c *Console) capture(w http.ResponseWriter, q *http.Request, one *session) 
 			if !ok {
 				return
 			}
-			e := api.NewEvent(event)
+			e := event.API()
 			if e.Lost > 0 || !asked.matches(&e) {
 				continue
 			}
-			if file.Write(e.Captured()) != nil || len(all) == 0 && out.Flush() != nil {
+			if file.Write(capture.Of(&e)) != nil || len(all) == 0 && out.Flush() != nil {
 				return
 			}
 			written++

@@ -9,6 +9,7 @@
 package console
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/server"
+	"weir/control/observe/events"
 )
 
 // The paths.
@@ -29,9 +32,22 @@ const (
 // maxForm bounds a form, in bytes: an entry has up to 256, a reason 500.
 const maxForm = 8 << 10
 
+// Daemon is what the page of a daemon shows and changes.
+type Daemon interface {
+	server.Snapshots
+	server.Auditor
+	Explain(ctx context.Context, question string) (api.Explanation, error)
+	History(context.Context, api.HistoryQuestion) (api.History, error)
+	Entries(context.Context, api.EntriesQuestion) (api.Entries, error)
+	Change(context.Context, api.Change) (api.Changed, error)
+	// Events returns a channel of events that is open until end is called or the
+	// daemon stops.
+	Events(events.Want) (all <-chan events.Event, end func())
+}
+
 // Console serves the page.
 type Console struct {
-	daemon   api.Daemon // nil: it is a hub's
+	daemon   Daemon // nil: it is a hub's
 	changer  changer
 	url      string // without a path
 	secure   bool   // over TLS
@@ -44,7 +60,7 @@ type Console struct {
 
 // New returns the console of a daemon, for an address to listen on, with TLS if it is
 // secure.
-func New(d api.Daemon, address string, secure bool, version string) *Console {
+func New(d Daemon, address string, secure bool, version string) *Console {
 	c := newConsole("weir console", address, secure, version)
 	c.daemon, c.changer = d, ofDaemon{c}
 	c.at("GET {$}", c.page)

@@ -29,13 +29,13 @@ import (
 
 // daemon is one with fixed answers, which records changes.
 type daemon struct {
-	api.Daemon // what the console does not use
+	Daemon // what the console does not use
 
 	mu      sync.Mutex
 	changes []api.Change
 	changed api.Changed
 	err     error
-	answers []engine.Answer
+	answers []api.Answer
 	hostile string // in every text that others choose
 	wanted  events.Want
 	happens []events.Event // instead of a hundred; then events end
@@ -88,8 +88,9 @@ func (d *daemon) History(context.Context, api.HistoryQuestion) (api.History, err
 	}, nil
 }
 
-func (d *daemon) Explain(_ context.Context, q []engine.Question) ([]engine.Answer, error) {
-	return d.answers, nil
+func (d *daemon) Explain(_ context.Context, question string) (api.Explanation, error) {
+	_, err := engine.ParseQuestion(question)
+	return api.NewExplanation(question, d.answers...), err
 }
 
 func (d *daemon) Change(_ context.Context, c api.Change) (api.Changed, error) {
@@ -308,7 +309,7 @@ func TestChange(t *testing.T) {
 
 	// What was there is restored with its time and reason.
 	expires := s.clock.Add(30 * time.Minute)
-	s.daemon.answers = []engine.Answer{{Matches: []engine.Match{{List: "manual", Action: api.Block, Entry: "203.0.113.9", Expires: &expires, Reason: "old"}}}}
+	s.daemon.answers = []api.Answer{{Matches: []api.Match{{List: "manual", Action: api.Block, Entry: "203.0.113.9", Expires: &expires, Reason: "old"}}}}
 	_, text = b.post("change", b.change("remove", "block manual 203.0.113.9"), "HX-Request: true")
 	undo = regexp.MustCompile(`name="undo" value="(\d+)"`).FindStringSubmatch(text)
 	b.post("change", b.change("undo", undo[1]))
@@ -556,7 +557,7 @@ func TestHeaders(t *testing.T) {
 func TestHostileTexts(t *testing.T) {
 	s := start(t)
 	s.daemon.hostile = `"><script>alert(1)</script><img src=x onerror=alert(1)>'&`
-	s.daemon.answers = []engine.Answer{{Packet: s.daemon.hostile, List: s.daemon.hostile, Matches: []engine.Match{{List: s.daemon.hostile, Entry: s.daemon.hostile, Source: s.daemon.hostile, Reason: s.daemon.hostile, Origin: s.daemon.hostile}}}}
+	s.daemon.answers = []api.Answer{{Packet: s.daemon.hostile, List: s.daemon.hostile, Matches: []api.Match{{List: s.daemon.hostile, Entry: s.daemon.hostile, Source: s.daemon.hostile, Reason: s.daemon.hostile, Origin: s.daemon.hostile}}}}
 	b := s.open(false)
 	b.post("change", b.change("block", s.daemon.hostile))
 	hostile := url.QueryEscape(s.daemon.hostile)
@@ -657,9 +658,9 @@ func TestManyEvents(t *testing.T) {
 func TestExplain(t *testing.T) {
 	s := start(t)
 	b := s.open(true)
-	s.daemon.answers = []engine.Answer{{
-		Packet: "from 192.0.2.1", Verdict: engine.Drop, Reason: verdict.Blocked, List: "drop",
-		Matches: []engine.Match{{List: "drop", Action: "block", Entry: "192.0.2.0/24", Source: "/lists/drop.txt", Line: 7, Packets: new(uint64(1234))}},
+	s.daemon.answers = []api.Answer{{
+		Packet: "from 192.0.2.1", Verdict: api.VerdictDrop, Reason: "blocked", List: "drop",
+		Matches: []api.Match{{List: "drop", Action: "block", Entry: "192.0.2.0/24", Source: "/lists/drop.txt", Line: 7, Packets: new(uint64(1234))}},
 	}}
 	_, text := b.get(b.base + "?q=192.0.2.1")
 	for _, want := range []string{"from 192.0.2.1: <strong>drop</strong>", "192.0.2.0/24", "/lists/drop.txt:7", "has caught 1,234 packets"} {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/fleet/wire"
 )
 
@@ -31,7 +32,7 @@ const (
 // fleet is the console of a hub.
 type fleet struct {
 	c      *Console
-	hub    api.Hub
+	hub    server.Hub
 	asking chan struct{}
 
 	mu      sync.Mutex // guards the following
@@ -56,7 +57,7 @@ type nodeTraffic struct {
 }
 
 // NewHub is [New] for a hub.
-func NewHub(h api.Hub, address string, secure bool, version string) *Console {
+func NewHub(h server.Hub, address string, secure bool, version string) *Console {
 	c := newConsole("weir fleet console", address, secure, version)
 	f := &fleet{c: c, hub: h, asking: make(chan struct{}, maxAsking), traffic: make(map[string]nodeTraffic)}
 	c.host, c.changer = "hub "+c.host, f

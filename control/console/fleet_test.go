@@ -14,14 +14,13 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/engine"
+	"weir/control/api/server"
 	"weir/control/fleet/wire"
-	"weir/filter/verdict"
 )
 
 // fakeHub is a hub with fixed answers, which records changes.
 type fakeHub struct {
-	api.Hub // what the console does not use
+	server.Hub // what the console does not use
 
 	mu      sync.Mutex
 	asked   int // for the state of the fleet
@@ -99,8 +98,8 @@ func (h *fakeHub) Top(context.Context, []string, api.FleetTopQuestion) (api.Flee
 }
 
 func (h *fakeHub) Explain(_ context.Context, _ []string, packets string) (api.FleetExplanation, error) {
-	drop := api.Explanation{Answers: []engine.Answer{{Packet: "from " + packets + h.hostile, Verdict: engine.Drop, Reason: verdict.Blocked, List: "fleet.drop"}}}
-	pass := api.Explanation{Answers: []engine.Answer{{Packet: "from " + packets}}}
+	drop := api.Explanation{Answers: []api.Answer{{Packet: "from " + packets + h.hostile, Verdict: api.VerdictDrop, Reason: "blocked", List: "fleet.drop"}}}
+	pass := api.Explanation{Answers: []api.Answer{{Packet: "from " + packets}}}
 	return api.FleetExplanation{Nodes: []api.NodeExplanation{
 		{Node: "edge-1", Explanation: &pass}, {Node: "edge-2", Explanation: &drop}, {Node: "edge-3", Explanation: &drop}, {Node: "edge-4", Problem: "no answer" + h.hostile}, {Node: "edge-5", Problem: "no such tracker" + h.hostile},
 	}}, nil

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/engine"
 	"weir/control/observe/events"
+	"weir/control/quantity"
 )
 
 const htmlHead literal = `<!doctype html>
@@ -648,16 +648,16 @@ func (v *frame) blockAsked(m *markup) {
 	}
 }
 
-func (v *frame) explanation(m *markup, a *engine.Answer) {
+func (v *frame) explanation(m *markup, a *api.Answer) {
 	class, list := "passes", ""
-	if a.Verdict != engine.Pass {
+	if a.Verdict != api.VerdictPass {
 		class = "drops"
 	}
 	if a.List != "" {
 		list = ", list " + a.List
 	}
 	if a.Limit != nil {
-		m.add(`<div class="verdict %s"><h3>%s: <strong>%s</strong></h3>`, class, a.Packet, api.LimitText(a.Limit))
+		m.add(`<div class="verdict %s"><h3>%s: <strong>%s</strong></h3>`, class, a.Packet, quantity.Limited(a.Limit.Rate, a.Limit.Offered, a.Limit.Unit, a.Limit.Tracker))
 	} else {
 		m.add(`<div class="verdict %s"><h3>%s: <strong>%s</strong> <span class="quiet">(%s%s)</span></h3>`, class, a.Packet, a.Verdict, a.Reason, list)
 	}
@@ -671,9 +671,9 @@ func (v *frame) explanation(m *markup, a *engine.Answer) {
 	}
 	var stages []string
 	for _, s := range a.Stages {
-		text := s.Stage.String() + " no"
+		text := s.Stage + " no"
 		if s.Met {
-			text = s.Stage.String() + " yes"
+			text = s.Stage + " yes"
 			if s.By != "" {
 				text += " (" + s.By + expiry(s.Until, v.Now) + ")"
 			}
@@ -723,7 +723,7 @@ func expiry(until *time.Time, now time.Time) string {
 }
 
 // matches writes entries: the list, and the file and line, or who added them.
-func (v *frame) matches(m *markup, all []engine.Match) {
+func (v *frame) matches(m *markup, all []api.Match) {
 	m.add(`<ul>`)
 	for _, e := range all {
 		class, _ := action(e.Action == api.Block)

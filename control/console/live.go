@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/observe/events"
 )
 
@@ -83,7 +84,7 @@ func (s stream) send(name string, text []byte) error {
 // take takes one of the streams of a session, or answers that there is none.
 func take(w http.ResponseWriter, q *http.Request, one *session) bool {
 	if one.begin() {
-		api.Stream(q.Context()) // sessions have limits
+		server.Stream(q.Context()) // sessions have limits
 		w.Header().Set("Connection", "close")
 		return true
 	}
@@ -240,7 +241,7 @@ func (c *Console) glance(ctx context.Context, asked *eventsView, want events.Wan
 			if !ok {
 				return rows
 			}
-			if e := api.NewEvent(event); e.Lost == 0 && asked.matches(&e) {
+			if e := event.API(); e.Lost == 0 && asked.matches(&e) {
 				rows = append(rows, e)
 			}
 		case <-over:
@@ -280,7 +281,7 @@ func (c *Console) followEvents(w http.ResponseWriter, q *http.Request, one *sess
 	for {
 		select {
 		case event, ok := <-all:
-			e := api.NewEvent(event)
+			e := event.API()
 			switch {
 			case !ok:
 				return

@@ -49,7 +49,7 @@ func (d *Daemon) answerExplain(ctx context.Context, q wire.ExplainQuestion) (any
 		}
 		return s.Find(keys)
 	})
-	return api.NewExplanation(q.Packets, answers...), err
+	return Explanation(q.Packets, answers...), err
 }
 
 func (d *Daemon) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, error) {

@@ -5,11 +5,12 @@ import (
 	"os"
 
 	"weir/control/api"
+	"weir/control/api/process"
 	"weir/control/audit"
 	"weir/control/journal"
 )
 
-// Audit implements [api.Daemon].
+// Audit implements [server.Daemon].
 func (d *Daemon) Audit(limit int) []api.AuditRecord { return d.audit.Last(limit) }
 
 // firstKeys returns the first entries of a batch, as in a list.
@@ -62,7 +63,7 @@ func (d *Daemon) auditStart() {
 		}
 	}
 	audit.By(&r, uint32(os.Getuid()), "")
-	audit.ByProcess(&r, api.OwnProcess())
+	audit.ByProcess(&r, process.Own())
 	r.Source = "process"
 	d.audit.Record(r)
 }

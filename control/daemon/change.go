@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/engine"
@@ -18,9 +19,9 @@ import (
 	"weir/filter/key"
 )
 
-var _ api.Daemon = (*Daemon)(nil)
+var _ server.Daemon = (*Daemon)(nil)
 
-// Change implements [api.Daemon]. Changes that were given before come first.
+// Change implements [server.Daemon]. Changes that were given before come first.
 func (d *Daemon) Change(ctx context.Context, c api.Change) (api.Changed, error) {
 	d.takeQueued(ctx)
 	changed, err := d.carryOut(ctx, c)

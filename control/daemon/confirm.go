@@ -200,14 +200,14 @@ func confirmed(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack
 	return previous, true
 }
 
-// ReloadUnconfirmed implements [api.Daemon].
+// ReloadUnconfirmed implements [server.Daemon].
 func (d *Daemon) ReloadUnconfirmed(ctx context.Context, within time.Duration) (api.Reloaded, error) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
 	return d.reload(ctx, within)
 }
 
-// Confirm implements [api.Daemon].
+// Confirm implements [server.Daemon].
 func (d *Daemon) Confirm(ctx context.Context) error {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()

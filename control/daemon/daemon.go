@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/attach"
 	"weir/control/audit"
 	"weir/control/config"
@@ -166,7 +167,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.openQueue(c); err != nil {
 		o.Log.Error("changes that were given while no daemon ran are not made: " + err.Error())
 	}
-	d.early = serveOf(c).Open(api.StartingHandler(&starter{d, time.Now()}), o.Log)
+	d.early = serveOf(c).Open(server.StartingHandler(&starter{d, time.Now()}), o.Log)
 	defer func() {
 		if err != nil {
 			d.early.Close()

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/config"
-	"weir/control/engine"
 	"weir/loader"
 	"weir/tests/lab"
 )
@@ -88,11 +88,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err != nil || len(outcomes) != 1 || outcomes[0].Outcome != "unchanged" || outcomes[0].Error != "" {
 		t.Errorf("refreshed: %+v, %v", outcomes, err)
 	}
-	asked, err := engine.ParseQuestion("192.0.2.2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e, err := d.Explain(t.Context(), asked); err != nil || e[0].Verdict != engine.Drop {
+	if e, err := d.Explain(t.Context(), "192.0.2.2"); err != nil || e.Answers[0].Verdict != api.VerdictDrop {
 		t.Errorf("refreshed, but %+v, %v", e, err)
 	}
 	if err := d.fetched(t.Context(), "feed", l.feed, read[0]); err != nil { // late

@@ -110,7 +110,7 @@ func (d *dropped) recent(now time.Time) (in, out drops.Interval) {
 // errNotTracked says why it is unknown who was dropped.
 var errNotTracked = errors.New("dropped packets are not tracked: set track_drops to true")
 
-// Drops implements [api.Daemon].
+// Drops implements [server.Daemon].
 func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops, error) {
 	now := time.Now()
 	out := api.Drops{By: asked.By, Until: now}

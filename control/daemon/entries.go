@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,9 +41,39 @@ type shownEntry struct {
 	origin string // of a decision of CrowdSec
 }
 
-// Entries implements [api.Daemon]. Run's goroutine only lends its sets, which are
+// cursor is the position of an entry among all.
+type cursor struct {
+	list string
+	key  key.Key
+}
+
+// text returns the form of the cursor that clients give back.
+func (c cursor) text() string {
+	return base64.RawURLEncoding.EncodeToString(c.key.Append([]byte(c.list + "\x00")))
+}
+
+// parseCursor reads such a text; "": before all.
+func parseCursor(text string) (c cursor, err error) {
+	if text == "" {
+		return c, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	name, serial, ok := strings.Cut(string(b), "\x00")
+	if err == nil && ok && name != "" {
+		if k, err := key.Parse([]byte(serial)); err == nil {
+			return cursor{name, k}, nil
+		}
+	}
+	return c, &api.BadRequest{Err: fmt.Errorf("after=%.60q: want the next of the page before", text)}
+}
+
+// Entries implements [server.Daemon]. Run's goroutine only lends its sets, which are
 // immutable: however many entries there are, filtering goes on.
 func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page api.Entries, err error) {
+	at, err := parseCursor(asked.After)
+	if err != nil {
+		return page, err
+	}
 	var lists []manualList
 	if err := d.Do(ctx, func() error {
 		if asked.List != "" && d.prepared.list(asked.List) == nil {
@@ -65,21 +96,20 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 	users := make(map[uint32]string)
 	now := time.Now()
 	for _, l := range lists {
-		if l.name < asked.After.List {
+		if l.name < at.list {
 			continue
 		}
 		var after *key.Key
-		if l.name == asked.After.List {
-			after = &asked.After.Key
+		if l.name == at.list {
+			after = &at.key
 		}
 		// One more than the page has, to know whether there is another page.
 		for _, e := range d.firstEntries(ctx, l, after, asked, now, asked.Limit+1-len(page.Entries)) {
 			if len(page.Entries) == asked.Limit {
-				next, err := api.Cursor{List: page.Entries[asked.Limit-1].List, Key: asked.After.Key}.MarshalText()
-				page.Next = string(next)
-				return page, err
+				page.Next = cursor{page.Entries[asked.Limit-1].List, at.key}.text()
+				return page, nil
 			}
-			asked.After.Key = e.Key
+			at.key = e.Key
 			page.Entries = append(page.Entries, entryOf(l, e, users))
 		}
 		if ctx.Err() != nil {
@@ -162,7 +192,7 @@ func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 	return out
 }
 
-// Flush implements [api.Daemon].
+// Flush implements [server.Daemon].
 func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, err error) {
 	changed.List = name
 	d.takeQueued(ctx)
@@ -190,7 +220,7 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 	return changed, err
 }
 
-// Export implements [api.Daemon].
+// Export implements [server.Daemon].
 func (d *Daemon) Export(ctx context.Context, name, format string) (api.Export, error) {
 	var of engine.List
 	var sets []*list.Set

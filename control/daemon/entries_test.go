@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -114,4 +115,20 @@ func TestPacketsOfManualEntries(t *testing.T) {
 			t.Errorf("%+v, want 8 packets", l)
 		}
 	}
+}
+
+func FuzzCursor(f *testing.F) {
+	f.Add(cursor{"manual", key.Source(netip.MustParsePrefix("192.0.2.1/32"))}.text())
+	f.Add("")
+	f.Add("AA")
+	f.Add("eA")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := parseCursor(text)
+		if err != nil || text == "" {
+			return
+		}
+		if again, err := parseCursor(c.text()); err != nil || again != c {
+			t.Fatalf("%q: %+v is %+v, %v", text, c, again, err)
+		}
+	})
 }

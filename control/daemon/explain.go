@@ -15,11 +15,38 @@ import (
 	"weir/loader"
 )
 
-// Explain implements [api.Daemon].
-func (d *Daemon) Explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, err error) {
+// Explain implements [server.Daemon].
+func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanation, err error) {
+	asked, err := engine.ParseQuestion(question)
+	if err != nil {
+		return e, &api.BadRequest{Err: err}
+	}
 	answers, wanted, err := d.explain(ctx, asked)
 	wanted.find(source.Find) // outside of the loop, as it reads the feeds
-	return answers, err
+	return Explanation(question, answers...), err
+}
+
+// ExplainFrames implements [server.Daemon].
+func (d *Daemon) ExplainFrames(ctx context.Context, frames [][]byte) (all []api.Explanation, err error) {
+	var asked []engine.Question
+	for _, f := range frames {
+		asked = append(asked, engine.Question{Frame: f})
+	}
+	answers, wanted, err := d.explain(ctx, asked)
+	wanted.find(source.Find)
+	for _, a := range answers {
+		all = append(all, Explanation(a.Packet, a))
+	}
+	return all, err
+}
+
+// Explanation returns the answers to a question as clients see them.
+func Explanation(question string, answers ...engine.Answer) api.Explanation {
+	all := make([]api.Answer, len(answers))
+	for i := range answers {
+		all[i] = answers[i].API()
+	}
+	return api.NewExplanation(question, all...)
 }
 
 // explain answers questions, but for the places of entries, which it returns.

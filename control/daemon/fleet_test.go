@@ -14,7 +14,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/engine"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
@@ -145,12 +144,8 @@ func TestFleet(t *testing.T) {
 	if l := listNamed(d, "drop"); l == nil || l.Entries != 1 || l.Feeds[0].Version != "" {
 		t.Errorf("%+v", l)
 	}
-	asked, err := engine.ParseQuestion("192.0.2.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a, err := d.Explain(t.Context(), asked); err != nil || a[0].List != "fleet.drop" || a[0].Entries()[0].Source != "fleet: "+feed || a[0].Entries()[0].Line != 1 {
-		t.Errorf("%+v, %v", a, err)
+	if e, err := d.Explain(t.Context(), "192.0.2.1"); err != nil || e.Answers[0].List != "fleet.drop" || e.Answers[0].Entries()[0].Source != "fleet: "+feed || e.Answers[0].Entries()[0].Line != 1 {
+		t.Errorf("%+v, %v", e, err)
 	}
 
 	// A command at the hub.

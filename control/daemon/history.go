@@ -49,7 +49,7 @@ func (p *past) add(now time.Time, r traffic.Rates, drops func(verdict.Reason) bo
 	p.Add(now, s)
 }
 
-// History implements [api.Daemon].
+// History implements [server.Daemon].
 func (d *Daemon) History(_ context.Context, asked api.HistoryQuestion) (api.History, error) {
 	now := time.Now()
 	step := asked.Step

@@ -18,7 +18,7 @@ import (
 // the last second answer it otherwise: a list that keeps the daemon busy is among them.
 const listsWait = 250 * time.Millisecond
 
-// Lists implements [api.Daemon].
+// Lists implements [server.Daemon].
 func (d *Daemon) Lists() (lists []api.List) {
 	ctx, cancel := context.WithTimeout(context.Background(), listsWait)
 	defer cancel()
@@ -51,7 +51,7 @@ func (d *Daemon) describeLists() (lists []api.List) {
 			a.Entries += d.prepared.contents(l.source).Len()
 			a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))
 			for _, s := range l.from.Status().Sources {
-				a.Feeds = append(a.Feeds, api.NewFeedSource(s, cmp.Or(l.refused, l.unfit)))
+				a.Feeds = append(a.Feeds, s.API(cmp.Or(l.refused, l.unfit)))
 			}
 		}
 		lists = append(lists, a)
@@ -82,7 +82,7 @@ func (d *Daemon) noList(name string) error {
 	return api.NoList(name, exist)
 }
 
-// Refresh implements [api.Daemon]. Lists are read in the order of the configuration.
+// Refresh implements [server.Daemon]. Lists are read in the order of the configuration.
 func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
 	type read struct {
 		list string

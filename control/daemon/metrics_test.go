@@ -19,9 +19,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/config"
-	"weir/control/engine"
 	"weir/control/metrics"
 	"weir/control/observe/heavy"
 	"weir/filter/key"
@@ -430,13 +430,9 @@ func TestMetricsTrackers(t *testing.T) {
 	if tr := s.Trackers[0]; tr.Number != 1 || tr.Key != "src" || tr.Action != "block" || tr.Packets < packets || tr.Packets > 2*sent {
 		t.Errorf("%+v", tr)
 	}
-	asked, err := engine.ParseQuestion(cleanSource)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := d.Explain(t.Context(), asked)
-	if err != nil || a[0].Reason != verdict.Heavy || a[0].Verdict != engine.Drop || a[1].Verdict != engine.Pass {
-		t.Errorf("a heavy hitter is explained by %+v, %v", a, err)
+	e, err := d.Explain(t.Context(), cleanSource)
+	if err != nil || e.Answers[0].Reason != "heavy" || e.Answers[0].Verdict != api.VerdictDrop || e.Answers[1].Verdict != api.VerdictPass {
+		t.Errorf("a heavy hitter is explained by %+v, %v", e, err)
 	}
 }
 
@@ -464,12 +460,8 @@ func TestGuard(t *testing.T) {
 		return 0
 	})
 	for source, want := range map[string]verdict.Reason{scanner: verdict.Heavy, cleanSource: verdict.Clean} {
-		asked, err := engine.ParseQuestion(source)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if a, err := d.Explain(t.Context(), asked); err != nil || a[0].Reason != want {
-			t.Errorf("%s is explained by %+v, %v", source, a, err)
+		if e, err := d.Explain(t.Context(), source); err != nil || e.Answers[0].Reason != want.String() {
+			t.Errorf("%s is explained by %+v, %v", source, e, err)
 		}
 	}
 	if tr := d.Metrics().Trackers[0]; tr.Unit != "ports" {

@@ -83,7 +83,7 @@ func (d *Daemon) saveMonitor(o *api.MonitorOverride) error {
 	return durable.WriteFile(path, append(text, '\n'))
 }
 
-// SetMonitor implements [api.Daemon]. A full disk does not hold it up.
+// SetMonitor implements [server.Daemon]. A full disk does not hold it up.
 func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.Monitored, err error) {
 	now := time.Now()
 	r := audit.Record{Change: audit.MonitorOff}

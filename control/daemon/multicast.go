@@ -61,7 +61,7 @@ func (p *Prepared) multicast() engine.Multicast {
 	return m
 }
 
-// Multicast implements [api.Daemon].
+// Multicast implements [server.Daemon].
 func (d *Daemon) Multicast() (m api.Multicast, err error) {
 	bad := d.Do(context.Background(), func() error {
 		f, idle := d.forwarding.Read(d.engine), d.idleGroups()
@@ -143,7 +143,7 @@ func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool)
 	return g
 }
 
-// ChangeMulticast implements [api.Daemon].
+// ChangeMulticast implements [server.Daemon].
 func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
 	changed.Interface = c.Interface
 	err = d.doAlone(ctx, func() error {

@@ -287,7 +287,7 @@ func (n *news) refusedList(l *managedList) {
 	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.refused.Error(), Entries: l.from.Status().Entries})
 }
 
-// TestNotify implements [api.Daemon].
+// TestNotify implements [server.Daemon].
 func (d *Daemon) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
 	all, err := d.news.Test(ctx, target)
 	if errors.Is(err, notify.ErrNoTarget) {

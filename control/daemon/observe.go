@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/guard"
@@ -303,5 +305,13 @@ func (d *Daemon) listen() {
 	d.hub.Follow(all)
 }
 
-// Events implements [api.Daemon].
+// Subscribe implements [server.Daemon].
+func (d *Daemon) Subscribe(asked api.Events) (server.Subscription, error) {
+	if asked.FirstSeen && !d.Status().FirstSeen {
+		return nil, api.ErrNoFirstSeen
+	}
+	return d.hub.Subscription(asked)
+}
+
+// Events implements [console.Daemon].
 func (d *Daemon) Events(w events.Want) (<-chan events.Event, func()) { return d.hub.Subscribe(w) }

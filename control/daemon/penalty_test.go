@@ -134,14 +134,10 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 		}
 	}
 
-	asked, err := engine.ParseQuestion(gateway)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := d.Explain(t.Context(), asked)
+	e, err := d.Explain(t.Context(), gateway)
 	want := gateway + " would be blocked (tracker src), but that would cut off the gateway " + gateway
-	if err != nil || len(a[0].Spared) == 0 || a[0].Spared[0] != want || a[0].Verdict != engine.Pass {
-		t.Errorf("explained by %+v, %v; want %q", a, err, want)
+	if err != nil || len(e.Answers[0].Spared) == 0 || e.Answers[0].Spared[0] != want || e.Answers[0].Verdict != api.VerdictPass {
+		t.Errorf("explained by %+v, %v; want %q", e, err, want)
 	}
 	if err := d.Do(t.Context(), func() error { d.noteStatus(); return nil }); err != nil {
 		t.Fatal(err)
@@ -186,24 +182,20 @@ func TestExplainPenalties(t *testing.T) {
 	}
 	r.c.Trackers = []heavy.Spec{spec}
 	d := begin(t, r)
-	explain := func(question string) engine.Answer {
+	explain := func(question string) api.Answer {
 		t.Helper()
-		asked, err := engine.ParseQuestion(question)
+		e, err := d.Explain(t.Context(), question)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := d.Explain(t.Context(), asked)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a[0]
+		return e.Answers[0]
 	}
 	const flooder = "192.0.2.1"
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		send(t, l, 400, flooder)
 		a := explain(flooder)
 		if a.Limit != nil && a.Limit.Offered != nil && *a.Limit.Offered > 100 {
-			if x := a.Limit; a.Verdict != engine.Limited || x.Flow != flooder || x.Rate != 10 || x.Tracker != "src" || x.Unit != "packets" || x.Until == nil {
+			if x := a.Limit; a.Verdict != api.VerdictLimited || x.Flow != flooder || x.Rate != 10 || x.Tracker != "src" || x.Unit != "packets" || x.Until == nil {
 				t.Errorf("%v: %+v", a.Verdict, x)
 			}
 			break
@@ -216,7 +208,7 @@ func TestExplainPenalties(t *testing.T) {
 	send(t, l, 5, listed)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if x := explain(listed).LastDrop; x != nil && x.Packets == 5 {
-			if x.Reason != verdict.Blocked || x.List != "feed" || time.Since(x.Time) > time.Minute {
+			if x.Reason != "blocked" || x.List != "feed" || time.Since(x.Time) > time.Minute {
 				t.Errorf("%+v", x)
 			}
 			break
@@ -227,7 +219,7 @@ func TestExplainPenalties(t *testing.T) {
 	if x := explain(cleanSource).LastDrop; x != nil {
 		t.Errorf("what was not dropped was last dropped: %+v", x)
 	}
-	if a := explain("192.0.2.2"); a.Verdict != engine.Pass || a.Limit != nil || a.PenaltiesMore != 0 {
+	if a := explain("192.0.2.2"); a.Verdict != api.VerdictPass || a.Limit != nil || a.PenaltiesMore != 0 {
 		t.Errorf("another source: %+v", a)
 	}
 

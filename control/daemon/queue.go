@@ -81,7 +81,7 @@ type starter struct {
 	since time.Time
 }
 
-// Starting implements [api.Starter].
+// Starting implements [server.Starter].
 func (s *starter) Starting() api.Starting {
 	doing := "building and loading the filter"
 	switch source, read, total := s.d.o.Progress.Get(); {
@@ -95,7 +95,7 @@ func (s *starter) Starting() api.Starting {
 	return api.Starting{PID: os.Getpid(), Version: s.d.o.Version, Since: s.since, Doing: doing}
 }
 
-// Queue implements [api.Starter].
+// Queue implements [server.Starter].
 func (s *starter) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
 	done, err := s.d.Queue(ctx, c)
 	if bad := new(api.BadRequest); err != nil && !errors.As(err, &bad) {

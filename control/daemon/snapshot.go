@@ -156,7 +156,7 @@ func (d *Daemon) weightsNow() *api.Weights {
 	return w
 }
 
-// Status implements [api.Daemon].
+// Status implements [server.Daemon].
 func (d *Daemon) Status() api.Status {
 	noted := d.status.Load()
 	s := noted.Status
@@ -230,10 +230,10 @@ func (d *Daemon) noteStatus() {
 	d.news.follow(s.interfaces, d.attach.Named())
 }
 
-// Top implements [api.Daemon].
+// Top implements [server.Daemon].
 func (d *Daemon) Top() *api.Top { return d.top.Load() }
 
-// Weights implements [api.Daemon].
+// Weights implements [server.Daemon].
 func (d *Daemon) Weights() *api.Weights { return d.weights.Load() }
 
 // record is what is kept for metrics, beyond what the kernel counts.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/journal"
@@ -56,7 +56,7 @@ func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Jo
 // processOf returns the process of the daemon that runs, 0 if it is unknown: one
 // that waits for its interfaces has no pins, and one that starts has no socket.
 func processOf(ctx context.Context, c *config.Config) int {
-	if s, err := api.Dial(string(c.API.Socket)).Status(ctx); err == nil {
+	if s, err := client.Dial(string(c.API.Socket)).Status(ctx); err == nil {
 		return s.PID
 	}
 	all, _ := attach.ReadStatus(c.Pins) // damaged pins are not what is looked for

@@ -11,7 +11,7 @@ import (
 	"weir/filter/digest"
 )
 
-// Trace implements [api.Daemon].
+// Trace implements [server.Daemon].
 func (d *Daemon) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
 	var r *digests.Recorder
 	if err := d.doAlone(ctx, func() error {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/demo/playground"
 	"weir/control/fleet/wire"
 	"weir/filter/packet"
@@ -68,7 +69,7 @@ type fleetStage struct {
 
 	hubNetns string
 	hub      *process
-	api      *api.Client
+	api      *client.Client
 	nodes    []*fleetNode
 	report   FleetReport
 }
@@ -260,7 +261,7 @@ func (s *fleetStage) configure() error {
 	if err := os.WriteFile(s.path("hub.yaml"), []byte(b.String()), 0o600); err != nil {
 		return err
 	}
-	s.api = api.DialHub(s.path("hub.sock"))
+	s.api = client.DialHub(s.path("hub.sock"))
 	_, err := s.run("init", s.path("keys"))
 	return err
 }

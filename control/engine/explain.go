@@ -26,19 +26,6 @@ var verdicts = [...]string{"pass", "limited", "drop"}
 
 func (v Verdict) String() string { return verdicts[v] }
 
-// MarshalText returns the verdict's name.
-func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
-
-// UnmarshalText sets the verdict by its name.
-func (v *Verdict) UnmarshalText(text []byte) error {
-	i := slices.Index(verdicts[:], string(text))
-	if i < 0 {
-		return fmt.Errorf("unknown verdict %q: want pass, limited or drop", text)
-	}
-	*v = Verdict(i)
-	return nil
-}
-
 func verdictOf(a verdict.Action) Verdict {
 	if a == verdict.Drop {
 		return Drop
@@ -48,105 +35,105 @@ func verdictOf(a verdict.Action) Verdict {
 
 // Limit is the rate limit of a flow. Rates are in units a second.
 type Limit struct {
-	Key key.Key `json:"-"` // of the flow
+	Key key.Key // of the flow
 
-	Flow    string     `json:"flow"` // in the format of lists
-	Rate    float64    `json:"rate"`
-	Until   *time.Time `json:"until,omitempty"`
-	Tracker string     `json:"tracker"` // its key, as in src
-	Unit    string     `json:"unit"`    // packets or bytes
+	Flow    string // in the format of lists
+	Rate    float64
+	Until   *time.Time
+	Tracker string // its key, as in src
+	Unit    string // packets or bytes
 
 	// What the flow had in the tracker's last interval; nil: it is not known.
-	Offered *float64 `json:"offered,omitempty"`
+	Offered *float64
 }
 
 // LastDrop describes the drops of packets in the last hour, in monitor mode those that would be.
 type LastDrop struct {
-	Time    time.Time      `json:"time"`           // of the last one, to ten seconds, or a minute if it is older
-	Reason  verdict.Reason `json:"reason"`         // for which most were dropped then
-	List    string         `json:"list,omitempty"` // that matched
-	Packets uint64         `json:"packets"`        // in the last hour
+	Time    time.Time      // of the last one, to ten seconds, or a minute if it is older
+	Reason  verdict.Reason // for which most were dropped then
+	List    string         // that matched
+	Packets uint64         // in the last hour
 }
 
 // Answer says what becomes of the packets of a question, and why.
 type Answer struct {
-	Known key.Key `json:"-"` // what is known of the packets; without addresses if these are not
+	Known key.Key // what is known of the packets; without addresses if these are not
 
-	Packet string `json:"packet"`
+	Packet string
 	// Direction is out for outgoing packets, in for incoming ones. It is empty where only
 	// those are filtered.
-	Direction string `json:"direction,omitempty"`
+	Direction string
 
-	Verdict Verdict        `json:"verdict"`
-	Reason  verdict.Reason `json:"reason"`
-	Limit   *Limit         `json:"limit,omitempty"` // of a flow that all of the packets are of, with [Limited]
-	List    string         `json:"list,omitempty"`  // that the packets are counted under, where it is known
-	Stages  []Stage        `json:"stages"`          // those that the packets reach, in their order
+	Verdict Verdict
+	Reason  verdict.Reason
+	Limit   *Limit  // of a flow that all of the packets are of, with [Limited]
+	List    string  // that the packets are counted under, where it is known
+	Stages  []Stage // those that the packets reach, in their order
 	// Matches are the entries that match all of the packets: those of block lists
 	// first, the most specific of each side first.
-	Matches []Match `json:"matches"`
+	Matches []Match
 	// Depends says what may change the verdict for some of the packets.
-	Depends       []Dependency `json:"depends,omitempty"`
-	DependsMore   int          `json:"depends_more,omitempty"`   // entries that Depends leaves out
-	PenaltiesMore int          `json:"penalties_more,omitempty"` // penalties that it leaves out
-	LastDrop      *LastDrop    `json:"last_drop,omitempty"`      // nil: none was dropped, or it is unknown
-	Inside        *Inside      `json:"inside,omitempty"`         // of a question for a prefix
+	Depends       []Dependency
+	DependsMore   int       // entries that Depends leaves out
+	PenaltiesMore int       // penalties that it leaves out
+	LastDrop      *LastDrop // nil: none was dropped, or it is unknown
+	Inside        *Inside   // of a question for a prefix
 	// Spared says which heavy hitters among the packets would be rate-limited or blocked, if
 	// that did not cut off something.
-	Spared []string `json:"spared,omitempty"`
+	Spared []string
 	// FalsePositive is true where the filter drops what no entry matches, as it
 	// may in approximate mode.
-	FalsePositive bool `json:"false_positive"`
+	FalsePositive bool
 }
 
 // Stage is a step of the program.
 type Stage struct {
-	Stage verdict.Stage `json:"stage"`
-	Met   bool          `json:"met"`             // by all of the packets
-	By    string        `json:"by,omitempty"`    // what they met: a protocol, a port, a prefix, a flow, a list
-	Until *time.Time    `json:"until,omitempty"` // when a penalty ends
+	Stage verdict.Stage
+	Met   bool       // by all of the packets
+	By    string     // what they met: a protocol, a port, a prefix, a flow, a list
+	Until *time.Time // when a penalty ends
 }
 
 // Match is an entry that matches packets. Beginning with Source, its fields come
 // from the list's source.
 type Match struct {
-	Number uint16  `json:"-"` // of the list
-	Key    key.Key `json:"-"`
+	Number uint16 // of the list
+	Key    key.Key
 
-	List   string `json:"list"`
-	Action string `json:"action"` // block or allow
-	Entry  string `json:"entry"`
+	List   string
+	Action string // block or allow
+	Entry  string
 
-	Source  string     `json:"source,omitempty"` // "": the entry is manual
-	Line    int        `json:"line,omitempty"`   // there, from 1; 0: unknown
-	Added   *time.Time `json:"added,omitempty"`
-	Listed  *time.Time `json:"listed,omitempty"`         // since when the source lists it; nil: unknown
-	Earlier bool       `json:"listed_earlier,omitempty"` // it did so then, and since when before is not known
-	Expires *time.Time `json:"expires,omitempty"`        // nil: never
-	Reason  string     `json:"reason,omitempty"`
-	Origin  string     `json:"origin,omitempty"`        // of a decision of CrowdSec, which has the scenario as its reason
-	UID     *uint32    `json:"uid,omitempty"`           // of the user who added it
-	Packets *uint64    `json:"total_packets,omitempty"` // that the list has caught; nil: not counted
+	Source  string // "": the entry is manual
+	Line    int    // there, from 1; 0: unknown
+	Added   *time.Time
+	Listed  *time.Time // since when the source lists it; nil: unknown
+	Earlier bool       // it did so then, and since when before is not known
+	Expires *time.Time // nil: never
+	Reason  string
+	Origin  string  // of a decision of CrowdSec, which has the scenario as its reason
+	UID     *uint32 // of the user who added it
+	Packets *uint64 // that the list has caught; nil: not counted
 }
 
 // Dependency is what some of the packets may meet, and the verdict on them.
 type Dependency struct {
-	Stage   verdict.Stage  `json:"stage"`
-	Packets string         `json:"packets"` // which
-	Verdict verdict.Action `json:"verdict"`
-	Reason  verdict.Reason `json:"reason"`
-	Until   *time.Time     `json:"until,omitempty"` // when a penalty ends
-	Match   *Match         `json:"match,omitempty"` // the entry, of a list
-	Lists   int            `json:"lists,omitempty"` // that Packets stands for, where they are not named: see Condense
+	Stage   verdict.Stage
+	Packets string // which
+	Verdict verdict.Action
+	Reason  verdict.Reason
+	Until   *time.Time // when a penalty ends
+	Match   *Match     // the entry, of a list
+	Lists   int        // that Packets stands for, where they are not named: see Condense
 
-	Open   bool `json:"-"` // the packets are those of any address that a list has
-	Source bool `json:"-"` // of a source, with Open; otherwise of a destination
+	Open   bool // the packets are those of any address that a list has
+	Source bool // of a source, with Open; otherwise of a destination
 }
 
 // Inside are the entries within a prefix, the prefix itself left out.
 type Inside struct {
-	Entries int     `json:"entries"` // all of them
-	First   []Match `json:"first"`
+	Entries int // all of them
+	First   []Match
 }
 
 // Explain answers a question, as far as lists and penalties are active: for incoming

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -395,7 +396,7 @@ func TestExplainFalsePositive(t *testing.T) {
 func TestAnswerJSON(t *testing.T) {
 	g := generation(t, Config{}, map[List]string{{Name: "b"}: "192.0.2.0/24\n"})
 	a := g.Explain(mustAsk(t, "192.0.2.1")[0], nil)[0]
-	text, err := json.Marshal(a)
+	text, err := json.Marshal(a.API())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +408,7 @@ func TestAnswerJSON(t *testing.T) {
 	if string(text) != want {
 		t.Errorf("%s\nwant %s", text, want)
 	}
-	var again Answer
+	var again api.Answer
 	if err := json.Unmarshal(text, &again); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"weir/control/api"
+	"weir/control/api/server"
 )
 
 // Early is the API's socket of a daemon that is starting, which Run takes over.
@@ -32,7 +32,7 @@ func (c Config) Open(h http.Handler, log *slog.Logger) *Early {
 	e.handler.Store(&h)
 	go func() {
 		defer close(e.ended)
-		if err := api.Serve(ctx, l, e, log); err != nil {
+		if err := server.Serve(ctx, l, e, log); err != nil {
 			log.Error(err.Error())
 		}
 	}()

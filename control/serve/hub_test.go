@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/metrics"
 )
 
-type fakeHub struct{ api.Hub }
+type fakeHub struct{ server.Hub }
 
 func (fakeHub) Metrics() metrics.HubSnapshot { return metrics.HubSnapshot{Connected: true} }
 

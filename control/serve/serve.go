@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/metrics"
 )
 
@@ -34,7 +34,7 @@ type TLS struct{ Address, Cert, Key, ClientCA string }
 
 // Source is what is served.
 type Source interface {
-	api.Daemon
+	server.Daemon
 	metrics.Source
 }
 
@@ -52,26 +52,26 @@ const retryInterval = 2 * time.Second
 // the end. Filtering does not depend on it: where listening fails, it is logged
 // and tried again, since at boot the network comes up after the filter.
 func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) (wait func()) {
-	return c.run(ctx, api.Handler(s), metrics.Handler(s, log), log)
+	return c.run(ctx, server.Handler(s), metrics.Handler(s, log), log)
 }
 
 // HubSource is what is served of a hub.
 type HubSource interface {
-	api.Hub
+	server.Hub
 	metrics.HubSource
 }
 
 // RunHub is Run for a hub.
 func (c Config) RunHub(ctx context.Context, s HubSource, log *slog.Logger) (wait func()) {
-	return c.run(ctx, api.HubHandler(s), metrics.HubHandler(s, log), log)
+	return c.run(ctx, server.HubHandler(s), metrics.HubHandler(s, log), log)
 }
 
 func (c Config) listen() (net.Listener, error) {
-	l, err := api.ListenGroup(c.Socket, c.Group)
+	l, err := server.ListenGroup(c.Socket, c.Group)
 	if err != nil {
 		return nil, err
 	}
-	return api.Limit(l, api.MaxConnections), nil
+	return server.LimitListener(l, server.MaxConnections), nil
 }
 
 func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *slog.Logger) (wait func()) {
@@ -94,7 +94,7 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 			if late {
 				log.Info("listening", "address", l.Addr().String())
 			}
-			if err := api.Serve(ctx, l, h, log); err != nil {
+			if err := server.Serve(ctx, l, h, log); err != nil {
 				log.Error(err.Error())
 			}
 		})
@@ -105,7 +105,7 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 			if err != nil {
 				return nil, err
 			}
-			return api.Limit(l, maxScrapeConnections), nil
+			return server.LimitListener(l, maxScrapeConnections), nil
 		})
 	}
 	if t := c.Console; c.ConsoleHandler != nil {
@@ -114,11 +114,11 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 			if err != nil {
 				return nil, err
 			}
-			l = api.Limit(l, maxConsoleConnections)
+			l = server.LimitListener(l, maxConsoleConnections)
 			if t.Cert == "" {
 				return l, nil
 			}
-			secure, err := api.NewTLSListener(l, t.Cert, t.Key, t.ClientCA)
+			secure, err := server.NewTLSListener(l, t.Cert, t.Key, t.ClientCA)
 			if err != nil {
 				return nil, errors.Join(err, l.Close())
 			}
@@ -136,7 +136,7 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 	}
 	if t := c.TLS; t.Address != "" {
 		answer("API at "+t.Address, all, func() (net.Listener, error) {
-			return api.ListenTLS(t.Address, t.Cert, t.Key, t.ClientCA)
+			return server.ListenTLS(t.Address, t.Cert, t.Key, t.ClientCA)
 		})
 	}
 	return servers.Wait

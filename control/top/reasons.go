@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"weir/control/api"
-	"weir/filter/verdict"
 )
 
 // dropTable returns the packets that are dropped, or would be without monitor
@@ -29,7 +28,7 @@ func dropTable(t *api.Top, to, most int) []line {
 }
 
 // monitored reports whether a reason would drop packets without monitor mode.
-func monitored(r api.ReasonRate) bool { return r.Reason == verdict.WouldBlock.String() }
+func monitored(r api.ReasonRate) bool { return r.Reason == api.ReasonWouldBlock }
 
 // counted returns the reasons with packets, the most frequent first.
 func counted(reasons []api.ReasonRate) []api.ReasonRate {

@@ -13,15 +13,14 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/console"
-	"weir/control/engine"
 	"weir/control/fleet/wire"
-	"weir/filter/verdict"
 )
 
 // hub is one with two nodes and a rollout, which changes with each question.
 type hub struct {
-	api.Hub // what the console does not use
+	server.Hub // what the console does not use
 
 	mu     sync.Mutex
 	asked  uint64
@@ -79,7 +78,7 @@ func (h *hub) Top(context.Context, []string, api.FleetTopQuestion) (api.FleetTop
 }
 
 func (h *hub) Explain(_ context.Context, _ []string, packets string) (api.FleetExplanation, error) {
-	e := api.Explanation{Answers: []engine.Answer{{Packet: "from " + packets, Verdict: engine.Drop, Reason: verdict.Blocked, List: "fleet.drop"}}}
+	e := api.Explanation{Answers: []api.Answer{{Packet: "from " + packets, Verdict: api.VerdictDrop, Reason: "blocked", List: "fleet.drop"}}}
 	return api.FleetExplanation{Nodes: []api.NodeExplanation{{Node: "edge-1", Explanation: &e}, {Node: "edge-2", Problem: "no answer within 3s"}}}, nil
 }
 

@@ -8,10 +8,8 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/packet"
-	"weir/filter/verdict"
 	"weir/tests/long"
 	"weir/tests/timed"
 )
@@ -119,7 +117,7 @@ func TestExplain(t *testing.T) {
 			listed: {reason, verdict}, "> " + listed: {"clean", "pass"}, pardoned: {"allowed", "pass"}, unlisted: {"clean", "pass"},
 		} {
 			e, err := h.api.Explain(t.Context(), asked)
-			if err != nil || e.Answers[0].Reason.String() != want[0] || e.Answers[0].Verdict.String() != want[1] {
+			if err != nil || e.Answers[0].Reason != want[0] || e.Answers[0].Verdict != want[1] {
 				t.Errorf("%q: %+v, %v, want %q", asked, e, err, want)
 			}
 		}
@@ -166,7 +164,7 @@ lists:
 		}
 		var reasons []string
 		for _, a := range e.Answers {
-			reasons = append(reasons, a.Reason.String())
+			reasons = append(reasons, a.Reason)
 		}
 		if got := strings.Join(reasons, " "); got != want || e.Drops() != strings.Contains(want, "blocked") {
 			t.Errorf("%s: %q, %v, want %q", question, got, e.Verdict, want)
@@ -174,7 +172,7 @@ lists:
 	}
 	// A port that always passes is what the verdict on an address depends on.
 	e, err := h.api.Explain(t.Context(), "10.0.0.1")
-	if err != nil || !slices.ContainsFunc(e.Answers[0].Depends, func(d engine.Dependency) bool { return d.Packets == "tcp/22" }) {
+	if err != nil || !slices.ContainsFunc(e.Answers[0].Depends, func(d api.Dependency) bool { return d.Packets == "tcp/22" }) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	// Frames are answered in their order.
@@ -182,7 +180,7 @@ lists:
 		Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 6, HasPorts: true, SrcPort: 9, DstPort: 22,
 	})
 	all, err := h.api.ExplainFrames(t.Context(), [][]byte{frame, frame[:20]})
-	if err != nil || len(all) != 2 || all[0].Answers[0].Reason != verdict.Failsafe || all[1].Answers[0].Reason != verdict.Truncated {
+	if err != nil || len(all) != 2 || all[0].Answers[0].Reason != "failsafe" || all[1].Answers[0].Reason != "truncated" {
 		t.Errorf("%+v, %v", all, err)
 	}
 }

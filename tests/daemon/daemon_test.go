@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/attach"
 	"weir/loader"
 	"weir/tests/binary"
@@ -74,7 +75,7 @@ type host struct {
 	t    testing.TB
 	dir  string
 	pins loader.Pins
-	api  *api.Client
+	api  *client.Client
 
 	inside bool // daemons run in the namespace of B
 }
@@ -89,7 +90,7 @@ func newHost(t testing.TB) *host {
 func hostAt(t testing.TB, l *lab.Lab) *host {
 	t.Helper()
 	h := &host{Lab: l, t: t, dir: t.TempDir(), pins: loader.Pins("/sys/fs/bpf/" + l.B.Netns)}
-	h.api = api.Dial(h.path("weir.sock"))
+	h.api = client.Dial(h.path("weir.sock"))
 	t.Cleanup(func() {
 		h.detach()
 		if err := os.Remove(string(h.pins)); err != nil && !errors.Is(err, os.ErrNotExist) {

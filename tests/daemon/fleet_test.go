@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/config"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
@@ -41,7 +42,7 @@ type fleet struct {
 	dir   string
 	path  string // of weir-hub
 	host  lab.Host
-	api   *api.Client
+	api   *client.Client
 	nodes []*fleetNode
 
 	process *os.Process
@@ -70,7 +71,7 @@ func newFleet(t *testing.T, nodes, entries int) *fleet {
 	if f.path, err = hubBinary(); err != nil {
 		t.Fatal(err)
 	}
-	f.api = api.DialHub(filepath.Join(f.dir, "hub.sock"))
+	f.api = client.DialHub(filepath.Join(f.dir, "hub.sock"))
 	f.host.In(t, func() {
 		var lo netlink.Link
 		var addr *netlink.Addr

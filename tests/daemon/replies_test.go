@@ -258,7 +258,7 @@ func TestReplies(t *testing.T) {
 			t.Errorf("%v is cut off when the daemon comes back", c.RemoteAddr())
 		}
 	}
-	if e, err := h.api.Explain(t.Context(), "tcp "+listedAddress+":7 > "+hostAddress+":40000"); err != nil || len(e.Answers[0].Depends) != 1 || e.Answers[0].Depends[0].Reason.String() != "reply" {
+	if e, err := h.api.Explain(t.Context(), "tcp "+listedAddress+":7 > "+hostAddress+":40000"); err != nil || len(e.Answers[0].Depends) != 1 || e.Answers[0].Depends[0].Reason != "reply" {
 		t.Errorf("explain: %+v, %v", e, err)
 	}
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/attach"
 	"weir/control/capture"
 	"weir/control/config"
@@ -26,7 +27,7 @@ import (
 // recorder is a filter that records digests.
 type recorder struct {
 	*filter
-	client *api.Client
+	client *client.Client
 }
 
 // startRecorder runs one on some interfaces until the test ends.
@@ -44,7 +45,7 @@ func newRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder {
 	c.Digest = d
 	c.Monitor = true // there is nothing to drop
 	addList(t, c, config.Block, "none.txt", "203.0.113.255\n")
-	return &recorder{&filter{config: c, log: &logBuffer{}}, api.Dial(string(c.API.Socket))}
+	return &recorder{&filter{config: c, log: &logBuffer{}}, client.Dial(string(c.API.Socket))}
 }
 
 // digestsOf returns the specification of digests for a packet rate.

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/capture"
 	"weir/control/config"
 	"weir/filter/verdict"
@@ -37,7 +38,7 @@ func awaitEvents(t *testing.T, socket string, w *lab.Probe, n int, frames ...[]b
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	stream, err := api.Dial(socket).Events(ctx, api.Events{Frames: true, Follow: true})
+	stream, err := client.Dial(socket).Events(ctx, api.Events{Frames: true, Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +174,7 @@ func TestEventsGoOn(t *testing.T) {
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	defer cancel()
-	report, err := api.Dial(socket).Events(ctx, api.Events{Follow: true})
+	report, err := client.Dial(socket).Events(ctx, api.Events{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}

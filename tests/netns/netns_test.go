@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/engine"
@@ -189,7 +189,7 @@ func (f *filter) start(t *testing.T, source config.Reader) (stop func()) {
 	if f.config == nil { // its source knows the socket, and its test needs no answers
 		return stop
 	}
-	client := api.Dial(string(f.config.API.Socket))
+	client := client.Dial(string(f.config.API.Socket))
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := client.Lists(t.Context()); err == nil {
 			return stop

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/quantity"
@@ -315,7 +315,7 @@ func TestInside(t *testing.T) {
 	next := *c
 	next.Replies.Inside = []string{"none"}
 	f.config = &next
-	if _, err := api.Dial(string(c.API.Socket)).Reload(t.Context()); err != nil {
+	if _, err := client.Dial(string(c.API.Socket)).Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if answered(in, "tcp4", 0) {

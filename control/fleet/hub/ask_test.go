@@ -16,12 +16,10 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"weir/control/api"
-	"weir/control/engine"
 	"weir/control/feed"
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
-	"weir/filter/verdict"
 )
 
 // answerer is a node that answers.
@@ -103,7 +101,7 @@ func TestAsk(t *testing.T) {
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.start("")
-	drop := api.NewExplanation("", engine.Answer{Verdict: engine.Drop, Reason: verdict.Blocked})
+	drop := api.NewExplanation("", api.Answer{Verdict: api.VerdictDrop, Reason: "blocked"})
 	f.answerer("good", says(drop))
 	f.answerer("failing", func(context.Context, string, []byte) (any, error) { return nil, errors.New("out of order") })
 	f.answerer("large", func(context.Context, string, []byte) (any, error) { return strings.Repeat("x", wire.MaxAnswer), nil })
@@ -238,14 +236,14 @@ func TestOrigins(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.start("lists: {drop: {sources: [{file: " + file + "}], interval: 1h}}\n")
-	var e []engine.Match
+	var e []api.Match
 	for _, m := range [][3]string{
 		{"fleet.drop", "198.51.100.0/24", wire.Source}, {"fleet.block", "192.0.2.7", wire.Source}, {"own", "192.0.2.7", "own.txt"},
 		{"fleet.none", "192.0.2.7", wire.Source}, {"fleet.drop", "nonsense\x1b[2J", wire.Source}, {"fleet.drop", "192.0.2.99", wire.Source}, {"fleet.drop", "> 203.0.113.1", wire.Source},
 	} {
-		e = append(e, engine.Match{List: m[0], Entry: m[1], Source: m[2], Action: "block"})
+		e = append(e, api.Match{List: m[0], Entry: m[1], Source: m[2], Action: "block"})
 	}
-	h := f.answerer("edge-1", says(api.NewExplanation("", engine.Answer{Verdict: engine.Drop, Matches: e})))
+	h := f.answerer("edge-1", says(api.NewExplanation("", api.Answer{Verdict: api.VerdictDrop, Matches: e})))
 	if changed := f.change(api.Change{Action: api.Block, Entries: []string{"192.0.2.7"}, Reason: "scans ssh"}); changed.List != "block" {
 		t.Errorf("%+v", changed)
 	}
@@ -255,7 +253,7 @@ func TestOrigins(t *testing.T) {
 		t.Fatalf("%+v, %v", asked, err)
 	}
 	got := asked.Nodes[0].Explanation.Answers[0].Matches
-	for i, want := range []engine.Match{
+	for i, want := range []api.Match{
 		{Source: file, Line: 3}, {Source: wire.Source, Reason: "scans ssh"}, {Source: "own.txt"}, {Source: wire.Source}, {Source: wire.Source}, {Source: wire.Source},
 		{Source: file, Line: 4},
 	} {

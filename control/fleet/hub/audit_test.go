@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
+	"weir/control/api/server"
 	"weir/control/audit"
 )
 
@@ -25,19 +27,19 @@ func TestAudit(t *testing.T) {
 	lists := fmt.Sprintf("console: {listen: 127.0.0.1:9481}\n%s", inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 1h}"))
 	f.start(lists)
 	socket := filepath.Join(t.TempDir(), "hub.sock")
-	l, err := api.Listen(socket)
+	l, err := server.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		if err := api.Serve(ctx, l, api.HubHandler(f.hub), testLog()); err != nil {
+		if err := server.Serve(ctx, l, server.HubHandler(f.hub), testLog()); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Cleanup(serving.Wait)
-	hub := api.DialHub(socket)
+	hub := client.DialHub(socket)
 
 	eventually(t, func() error {
 		if s, err := hub.Fleet(ctx); err != nil || len(s.Lists) == 0 || s.Lists[0].Entries == 0 {

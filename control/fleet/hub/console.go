@@ -19,7 +19,7 @@ func (h *Hub) Console() http.Handler {
 	return h.console
 }
 
-// OpenConsole implements [api.Consoles].
+// OpenConsole implements [server.Consoles].
 func (h *Hub) OpenConsole(_ context.Context, asked api.ConsoleRequest) (api.ConsoleOpened, error) {
 	if h.console == nil {
 		return api.ConsoleOpened{}, errNoConsole
@@ -27,7 +27,7 @@ func (h *Hub) OpenConsole(_ context.Context, asked api.ConsoleRequest) (api.Cons
 	return h.audit.OpenConsole(h.console, asked), nil
 }
 
-// EndConsole implements [api.Consoles].
+// EndConsole implements [server.Consoles].
 func (h *Hub) EndConsole(ctx context.Context) (api.ConsoleEnded, error) {
 	if h.console == nil {
 		return api.ConsoleEnded{}, errNoConsole

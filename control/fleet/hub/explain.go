@@ -12,13 +12,16 @@ import (
 	"weir/filter/key"
 )
 
-// Explain implements [api.Asker].
+// Explain implements [server.Asker].
 func (h *Hub) Explain(ctx context.Context, nodes []string, packets string) (e api.FleetExplanation, err error) {
 	e.Question = packets
+	if _, err := engine.ParseQuestion(packets); err != nil {
+		return e, &api.BadRequest{Err: err}
+	}
 	if nodes, err = h.asked(nodes); err != nil {
 		return e, err
 	}
-	answers, err := ask[api.Explanation](ctx, h, nodes, wire.AskExplain, wire.ExplainQuestion{Packets: packets}, patience, nil)
+	answers, err := ask[api.Explanation](ctx, h, nodes, wire.AskExplain, wire.ExplainQuestion{Packets: packets}, patience, (*api.Explanation).Check)
 	if err != nil {
 		return e, err
 	}
@@ -41,11 +44,11 @@ func (h *Hub) Explain(ctx context.Context, nodes []string, packets string) (e ap
 }
 
 // entries are matches of which the hub knows more than nodes, by list and entry.
-type entries map[string]map[string][]*engine.Match
+type entries map[string]map[string][]*api.Match
 
-func (e entries) add(list string, m *engine.Match) {
+func (e entries) add(list string, m *api.Match) {
 	if e[list] == nil {
-		e[list] = make(map[string][]*engine.Match)
+		e[list] = make(map[string][]*api.Match)
 	}
 	if same := e[list][m.Entry]; same != nil || len(e[list]) < wire.MaxOrigins {
 		e[list][m.Entry] = append(same, m)
@@ -56,7 +59,7 @@ func (e entries) add(list string, m *engine.Match) {
 func (e entries) find(ctx context.Context, h *Hub) {
 	for name, matches := range e {
 		var keys []key.Key
-		var found [][]*engine.Match
+		var found [][]*api.Match
 		for text, same := range matches {
 			parsed, err := list.ParseEntry(text)
 			if err != nil || parsed.Len() != 1 {

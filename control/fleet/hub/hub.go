@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/console"
@@ -407,7 +408,7 @@ func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) error {
 	return errors.Join(refused, err)
 }
 
-// Refresh implements [api.Hub].
+// Refresh implements [server.Hub].
 func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
 	var lists []*managed
 	if err := h.Do(ctx, func() error {
@@ -634,9 +635,9 @@ func (h *Hub) noList(name string) error {
 // publishTimeout is how long a command waits for the broker.
 const publishTimeout = 5 * time.Second
 
-var _ api.Hub = (*Hub)(nil)
+var _ server.Hub = (*Hub)(nil)
 
-// Audit implements [api.Hub].
+// Audit implements [server.Hub].
 func (h *Hub) Audit(limit int) []api.AuditRecord { return h.audit.Last(limit) }
 
 // audited records a change that was made, or failed.
@@ -647,7 +648,7 @@ func (h *Hub) audited(r audit.Record, err error) {
 	h.audit.Record(r)
 }
 
-// Change implements [api.Hub]. When it returns without an error, that is
+// Change implements [server.Hub]. When it returns without an error, that is
 // durable, here and, unless Published is false, in the broker's stream.
 func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChanged, err error) {
 	wait, err := h.change(ctx, c, &changed)

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/fleet/enrollment"
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
@@ -75,7 +76,7 @@ func TestIsolation(t *testing.T) {
 	}
 	bad := enroll("bad")
 	hub.start()
-	client := api.Dial(filepath.Join(f.dir, "hub.sock"))
+	client := client.Dial(filepath.Join(f.dir, "hub.sock"))
 	var length, done atomic.Int64
 	length.Store(1 << 40)
 	ctx, stop := context.WithCancel(t.Context())

@@ -15,7 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"weir/control/api"
+	"weir/control/api/client"
+	"weir/control/api/server"
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
@@ -39,14 +40,14 @@ func TestProcess(t *testing.T) {
 	}
 	f := &fleet{t: t, dir: dir, authority: a, listen: os.Getenv("WEIR_TEST_HUB_LISTEN")}
 	f.start(os.Getenv("WEIR_TEST_HUB_LISTS"))
-	socket, err := api.Listen(filepath.Join(dir, "hub.sock"))
+	socket, err := server.Listen(filepath.Join(dir, "hub.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := http.NewServeMux()
-	all.Handle("/", api.HubHandler(f.hub))
+	all.Handle("/", server.HubHandler(f.hub))
 	all.Handle(metrics.Path, metrics.HubHandler(f.hub, testLog()))
-	if err := api.Serve(t.Context(), socket, all, testLog()); err != nil {
+	if err := server.Serve(t.Context(), socket, all, testLog()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -99,7 +100,7 @@ func (f *fleet) process(lists string) *exec.Cmd {
 	return c
 }
 
-func (f *fleet) client() *api.Client { return api.Dial(filepath.Join(f.dir, "hub.sock")) }
+func (f *fleet) client() *client.Client { return client.Dial(filepath.Join(f.dir, "hub.sock")) }
 
 // ready waits until the hub's process publishes.
 func (f *fleet) ready() {

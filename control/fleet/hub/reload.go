@@ -22,7 +22,7 @@ type Process interface {
 	Configure(*config.Hub)
 }
 
-// Reload implements [api.Hub]: it reads the configuration again, and takes in all of it or
+// Reload implements [server.Hub]: it reads the configuration again, and takes in all of it or
 // nothing.
 func (h *Hub) Reload(ctx context.Context) (r api.FleetReloaded, err error) {
 	h.reloading.Lock()

@@ -257,7 +257,7 @@ func (h *Hub) follow(l *managed) {
 	}
 }
 
-// Roll implements [api.Hub].
+// Roll implements [server.Hub].
 func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRolled, err error) {
 	var wait <-chan struct{}
 	err = h.Do(ctx, func() error {

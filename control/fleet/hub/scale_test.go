@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/config"
 	"weir/control/fleet/enrollment"
 	fleetnode "weir/control/fleet/node"
@@ -146,7 +147,7 @@ func TestScale(t *testing.T) {
 	}
 	hub := &process{t: t, test: "TestProcess", env: []string{processDir + "=" + f.dir, "WEIR_TEST_HUB_LISTEN=" + f.listen, "GOGC=50"}} // as weir-hub has it
 	hub.start()
-	client := api.Dial(filepath.Join(f.dir, "hub.sock"))
+	client := client.Dial(filepath.Join(f.dir, "hub.sock"))
 	status := func() api.HubStatus {
 		t.Helper()
 		var s *api.HubStatus
@@ -247,7 +248,7 @@ func TestScale(t *testing.T) {
 }
 
 // coldStarts has nodes fetch a large list at once.
-func (f *fleet) coldStarts(hub *process, client *api.Client, feed string, nodes []enrollment.Node) {
+func (f *fleet) coldStarts(hub *process, client *client.Client, feed string, nodes []enrollment.Node) {
 	t := f.t
 	t.Helper()
 	hub.kill()

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/engine"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
@@ -52,7 +51,7 @@ func TestQuestionsOfSite(t *testing.T) {
 	for i := range uint64(1000) {
 		banks[0].Count(source(i%3), 100)
 	}
-	explain := says(api.NewExplanation("", engine.Answer{Verdict: engine.Drop, Matches: []engine.Match{
+	explain := says(api.NewExplanation("", api.Answer{Verdict: api.VerdictDrop, Matches: []api.Match{
 		{List: "fleet.drop", Entry: "198.51.100.0/24", Source: wire.Source, Action: "block"},
 	}}))
 	answers := func(ctx context.Context, what string, question []byte) (any, error) {

@@ -14,7 +14,7 @@ import (
 	"weir/control/fleet/wire"
 )
 
-// Fleet implements [api.Hub].
+// Fleet implements [server.Hub].
 func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	state, reached := h.publisher.current()
 	f = api.HubStatus{Time: time.Now().UTC(), Version: h.o.Version, Connected: state.connected}
@@ -62,7 +62,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			}
 			if l.feed != nil {
 				for _, s := range l.feed.Status().Sources {
-					one.Feeds = append(one.Feeds, api.NewFeedSource(s, l.refused))
+					one.Feeds = append(one.Feeds, s.API(l.refused))
 					if s.Last.Err != nil {
 						f.Problems = append(f.Problems, "list "+l.Name+": "+s.Source+": "+s.Last.Err.Error())
 					}

@@ -14,7 +14,7 @@ import (
 	"weir/filter/key"
 )
 
-// Top implements [api.Asker]. It asks each node for its largest flows, and then all of
+// Top implements [server.Asker]. It asks each node for its largest flows, and then all of
 // them for those that may be large together: a flow that is spread over many nodes may
 // not be among the largest of each.
 func (h *Hub) Top(ctx context.Context, nodes []string, asked api.FleetTopQuestion) (t api.FleetTop, err error) {

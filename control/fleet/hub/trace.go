@@ -10,7 +10,7 @@ import (
 	"weir/filter/digest"
 )
 
-// Trace implements [api.Asker]. Nodes get of a packet what its digest depends on; those
+// Trace implements [server.Asker]. Nodes get of a packet what its digest depends on; those
 // whose digests cover its checksum, that as well.
 func (h *Hub) Trace(ctx context.Context, nodes []string, asked api.TraceQuestion) (t api.FleetTraced, err error) {
 	if nodes, err = h.asked(nodes); err != nil {

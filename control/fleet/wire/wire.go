@@ -26,6 +26,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"weir/control/api"
 	"weir/control/list"
 	"weir/filter/snapshot"
 )
@@ -171,19 +172,8 @@ const (
 	kindDelta   = "delta"
 )
 
-// Place is a version of a list. Epochs are the hub's: it begins a new one when its
-// history is lost.
-type Place struct {
-	Epoch   uint64 `json:"epoch"`
-	Version uint64 `json:"version"`
-}
-
-// Before reports whether p is an earlier version than q.
-func (p Place) Before(q Place) bool {
-	return p.Epoch < q.Epoch || p.Epoch == q.Epoch && p.Version < q.Version
-}
-
-func (p Place) String() string { return fmt.Sprintf("%d.%d", p.Epoch, p.Version) }
+// Place is a version of a list.
+type Place = api.Place
 
 // Settings are what a list's entries mean.
 type Settings struct {

@@ -33,8 +33,8 @@ func set(t *testing.T, text string) *list.Set {
 func TestMessages(t *testing.T) {
 	public, private := keys(t)
 	now := time.Now().UTC().Truncate(time.Second)
-	c := Catalog{Place: Place{7, 3}, Issued: now, MaxAge: 60, Lists: []ListState{
-		{Name: "drop", Settings: Settings{Action: "block", Direction: "src"}, Releases: []Release{{Place: Place{7, 1}}, {Groups: []string{"canary"}, Place: Place{7, 2}, Rehearse: true}}},
+	c := Catalog{Place: Place{Epoch: 7, Version: 3}, Issued: now, MaxAge: 60, Lists: []ListState{
+		{Name: "drop", Settings: Settings{Action: "block", Direction: "src"}, Releases: []Release{{Place: Place{Epoch: 7, Version: 1}}, {Groups: []string{"canary"}, Place: Place{Epoch: 7, Version: 2}, Rehearse: true}}},
 	}}
 	catalog, err := SealCatalog(private, c)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestMessages(t *testing.T) {
 	if change, err := got.Set(); err != nil || change.Add.Diff(add).Len() != 0 || change.Remove.Len() != 0 {
 		t.Errorf("%+v, %v", change, err)
 	}
-	chunks, head, err := SealSnapshot(private, Head{List: "drop", Place: Place{7, 2}, Issued: now}, add.Groups(), d.Expires)
+	chunks, head, err := SealSnapshot(private, Head{List: "drop", Place: Place{Epoch: 7, Version: 2}, Issued: now}, add.Groups(), d.Expires)
 	if err != nil || len(chunks) != 1 {
 		t.Fatalf("%d chunks, %v", len(chunks), err)
 	}
@@ -118,8 +118,8 @@ func TestListOfDelta(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
-	want := Status{Time: now, Version: "1.2.3", Catalog: Place{7, 9}, Passed: 10, Dropped: 3, Lists: []ListStatus{{
-		Name: "drop", Active: Place{7, 1}, Sum: "00", Entries: 4, Wanted: Place{7, 2}, Rehearsal: &Rehearsal{Place: Place{7, 2}, Since: now, Looked: 4, Passed: 5, WouldDrop: 1, Top: []Affected{{"192.0.2.1", "192.0.2.1", "192.0.2.0/24", 1}}},
+	want := Status{Time: now, Version: "1.2.3", Catalog: Place{Epoch: 7, Version: 9}, Passed: 10, Dropped: 3, Lists: []ListStatus{{
+		Name: "drop", Active: Place{Epoch: 7, Version: 1}, Sum: "00", Entries: 4, Wanted: Place{Epoch: 7, Version: 2}, Rehearsal: &Rehearsal{Place: Place{Epoch: 7, Version: 2}, Since: now, Looked: 4, Passed: 5, WouldDrop: 1, Top: []Affected{{Source: "192.0.2.1", Packet: "192.0.2.1", Entry: "192.0.2.0/24", Packets: 1}}},
 	}}}
 	text, err := MarshalStatus(want)
 	if err != nil {
@@ -157,10 +157,10 @@ func FuzzOpenDelta(f *testing.F) {
 // A node has the last release of its groups, and rehearses only what comes after that.
 func TestFor(t *testing.T) {
 	l := ListState{Releases: []Release{
-		{Place: Place{1, 5}},
-		{Groups: []string{"canary"}, Place: Place{1, 7}, Rehearse: true},
-		{Groups: []string{"early", "node:a"}, Place: Place{1, 6}},
-		{Groups: []string{"paris"}, Place: Place{1, 7}, Rehearse: true},
+		{Place: Place{Epoch: 1, Version: 5}},
+		{Groups: []string{"canary"}, Place: Place{Epoch: 1, Version: 7}, Rehearse: true},
+		{Groups: []string{"early", "node:a"}, Place: Place{Epoch: 1, Version: 6}},
+		{Groups: []string{"paris"}, Place: Place{Epoch: 1, Version: 7}, Rehearse: true},
 	}}
 	for _, c := range []struct {
 		groups         []string

@@ -1,0 +1,264 @@
+// Package client asks a running daemon, or the hub of a fleet, by its API: see package api.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// Client is a client of a running daemon. It is safe for concurrent use.
+type Client struct {
+	path string // of the socket, or the URL
+	base string // URL that paths are appended to
+	http http.Client
+	hub  bool // it is a hub's
+}
+
+// local is the base of URLs over a Unix socket.
+const local = "http://weir"
+
+// patience is the timeout for requests that need no work.
+const patience = 5 * time.Second
+
+// ErrNotRunning is wrapped by errors for a socket on which no daemon listens.
+var ErrNotRunning = errors.New("the daemon is not running")
+
+// ErrUnanswered is wrapped by errors for a daemon that has ended, or was too busy to take
+// the request, before it answered: what was asked for may have been done.
+var ErrUnanswered = errors.New("the daemon has not answered")
+
+// ErrHubNotRunning is wrapped by errors for a socket on which no hub listens.
+var ErrHubNotRunning = errors.New("the hub is not running on this host")
+
+// Dial returns a client for the daemon that listens on a socket. It connects when
+// needed, so that it outlives a restart of the daemon.
+func Dial(path string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}
+	// A connection for each request: the daemon may close one that is idle to make room, and a
+	// request that had been sent there could not be repeated.
+	t := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	return &Client{path: path, base: local, http: http.Client{Transport: t}}
+}
+
+// DialHub is Dial for the hub of a fleet.
+func DialHub(path string) *Client {
+	c := Dial(path)
+	c.hub = true
+	return c
+}
+
+// DialTLS returns a client for the daemon at a URL, https://HOST:PORT, that accepts
+// clients with a certificate. The files are PEM; ca contains the authorities for the
+// daemon's certificate. The client connects when needed.
+func DialTLS(address, cert, key, ca string) (*Client, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+		return nil, fmt.Errorf("%q: want https://HOST:PORT, where weir's api.listen is", address)
+	}
+	own, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
+	}
+	authorities, err := contract.ReadAuthorities(ca)
+	if err != nil {
+		return nil, err
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: authorities}
+	return &Client{path: address, base: "https://" + u.Host, http: http.Client{Transport: &http.Transport{TLSClientConfig: c}}}, nil
+}
+
+// Top returns the current traffic.
+func (c *Client) Top(ctx context.Context) (*api.Top, error) {
+	return get[api.Top](ctx, c, contract.TopPath)
+}
+
+// Weights returns the weights learned from the traffic.
+func (c *Client) Weights(ctx context.Context) (*api.Weights, error) {
+	return get[api.Weights](ctx, c, contract.WeightsPath)
+}
+
+// Lists returns the lists.
+func (c *Client) Lists(ctx context.Context) (*api.Lists, error) {
+	return get[api.Lists](ctx, c, contract.ListsPath)
+}
+
+// Change adds or removes entries. It fails with a [*api.BadRequest] if the daemon does
+// not understand or refuses the change. Change, Refresh and Reload have no timeout
+// but that of ctx.
+func (c *Client) Change(ctx context.Context, change api.Change) (*api.Changed, error) {
+	return askChange[api.Changed](ctx, c, change)
+}
+
+func askChange[T any](ctx context.Context, c *Client, change api.Change) (*T, error) {
+	method := http.MethodPost
+	if change.Remove {
+		method = http.MethodDelete
+	}
+	body, err := json.Marshal(change)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(body) > contract.MaxBody: // the server's refusal might not arrive while the body is being sent
+		return nil, contract.ErrTooLarge
+	}
+	return ask[T](ctx, c, method, contract.EntriesPath, body)
+}
+
+// Refresh reads the sources of a list now, or with "" those of all lists.
+func (c *Client) Refresh(ctx context.Context, list string) (*api.Refreshed, error) {
+	path := contract.RefreshPath
+	if list != "" {
+		path = strings.Replace(contract.RefreshListPath, "{list}", url.PathEscape(list), 1)
+	}
+	return ask[api.Refreshed](ctx, c, http.MethodPost, path, nil)
+}
+
+// Accept is like Refresh, and accepts, this once, sources that have shrunk or
+// become empty, or cover more than max_coverage.
+func (c *Client) Accept(ctx context.Context, list string) (*api.Refreshed, error) {
+	path := strings.Replace(contract.RefreshListPath, "{list}", url.PathEscape(list), 1)
+	return ask[api.Refreshed](ctx, c, http.MethodPost, path+"?accept=true", nil)
+}
+
+// Reload makes the daemon read its configuration again.
+func (c *Client) Reload(ctx context.Context) (*api.Reloaded, error) {
+	return ask[api.Reloaded](ctx, c, http.MethodPost, contract.ReloadPath, nil)
+}
+
+// ReloadUnconfirmed is Reload, but the daemon returns to the configuration before
+// after a time, unless Confirm is called.
+func (c *Client) ReloadUnconfirmed(ctx context.Context, within time.Duration) (*api.Reloaded, error) {
+	query := url.Values{contract.ConfirmParameter: {strconv.FormatFloat(within.Seconds(), 'f', -1, 64)}}
+	return ask[api.Reloaded](ctx, c, http.MethodPost, contract.ReloadPath+"?"+query.Encode(), nil)
+}
+
+// Confirm confirms the last reload.
+func (c *Client) Confirm(ctx context.Context) error {
+	_, err := ask[api.Confirmed](ctx, c, http.MethodPost, contract.ConfirmPath, nil)
+	return err
+}
+
+// get sends a GET request, with patience as the timeout.
+func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
+	soon, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	t, err := ask[T](soon, c, http.MethodGet, path, nil)
+	if err != nil && ctx.Err() == nil && soon.Err() != nil {
+		return nil, fmt.Errorf("the daemon at %s does not answer within %v", c.path, patience)
+	}
+	return t, err
+}
+
+// ask sends a request and decodes the answer.
+func ask[T any](ctx context.Context, c *Client, method, path string, body []byte) (*T, error) {
+	r, err := c.send(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	t := new(T)
+	if err := json.NewDecoder(r.Body).Decode(t); err != nil {
+		return nil, fmt.Errorf("answer of the daemon at %s to %s: %w", c.path, path, err)
+	}
+	return t, nil
+}
+
+// send sends a request and returns the response. The caller closes its body.
+func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if c.base == local {
+		q.Header.Set(contract.ProcessHeader, ownProcess())
+	}
+	r, err := c.http.Do(q)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if r.StatusCode == http.StatusOK {
+		return r, nil
+	}
+	defer r.Body.Close()
+	var f api.Failure
+	if json.NewDecoder(r.Body).Decode(&f) != nil || f.Error == "" {
+		return nil, fmt.Errorf("the server at %s is not weir: it answers %s to %s", c.path, r.Status, path)
+	}
+	switch err := errors.New(f.Error); {
+	case r.StatusCode == http.StatusBadRequest:
+		return nil, &api.BadRequest{Entry: f.Entry, Err: err}
+	case f.Starting != nil:
+		return nil, &api.StartingError{Starting: *f.Starting}
+	default:
+		return nil, err
+	}
+}
+
+// unreachable explains why there was no answer, and what to do.
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if strings.HasPrefix(c.base, "https:") {
+		return fmt.Errorf("ask the daemon at %s: %w", c.path, err)
+	}
+	info, missing := os.Stat(c.path)
+	notRunning, start := ErrNotRunning, "weir run"
+	if c.hub {
+		notRunning, start = ErrHubNotRunning, "weir hub run"
+	}
+	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EAGAIN) ||
+		strings.HasSuffix(err.Error(), "http: server closed idle connection") // of which net/http exports no error
+	switch {
+	case c.hub && ended: // its socket may be gone, too
+		return fmt.Errorf("the hub at %s ended before it answered: what was asked for may or may not have been done, and to ask again is safe: %w", c.path, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: %w: you need to be root%s", c.path, fs.ErrPermission, orGroup(info))
+	case errors.Is(missing, fs.ErrNotExist):
+		return fmt.Errorf("%w: %s does not exist; start `%s`", notRunning, c.path, start)
+	case missing == nil && info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is not a socket: name the one that weir listens on", c.path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: nothing listens at %s any more; start `%s`", notRunning, c.path, start)
+	case ended:
+		return fmt.Errorf("%w, at %s: %w", ErrUnanswered, c.path, err)
+	}
+	return fmt.Errorf("ask the daemon at %s: %w", c.path, err)
+}
+
+// orGroup returns " or in group NAME" for the group that may use a socket as root
+// may, and "" where the socket's file is unknown.
+func orGroup(socket fs.FileInfo) string {
+	if socket == nil {
+		return ""
+	}
+	stat, ok := socket.Sys().(*syscall.Stat_t)
+	if !ok || stat.Gid == 0 {
+		return ""
+	}
+	id := strconv.Itoa(int(stat.Gid))
+	if g, err := user.LookupGroupId(id); err == nil {
+		return " or in group " + g.Name
+	}
+	return " or in group " + id
+}

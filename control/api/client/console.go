@@ -1,0 +1,24 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// OpenConsole asks for a URL that opens the console once.
+func (c *Client) OpenConsole(ctx context.Context, r api.ConsoleRequest) (*api.ConsoleOpened, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return ask[api.ConsoleOpened](ctx, c, http.MethodPost, contract.ConsolePath, body)
+}
+
+// EndConsole ends all sessions of the console.
+func (c *Client) EndConsole(ctx context.Context) (*api.ConsoleEnded, error) {
+	return ask[api.ConsoleEnded](ctx, c, http.MethodDelete, contract.ConsolePath, nil)
+}

@@ -1,0 +1,74 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"time"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// queryOfEvents returns the parameters of a question.
+func queryOfEvents(e api.Events) string {
+	q := url.Values{}
+	for _, r := range e.Reasons {
+		q.Add(contract.ReasonParameter, r)
+	}
+	if e.Frames {
+		q.Set(contract.FramesParameter, "1")
+	}
+	if e.Follow {
+		q.Set(contract.FollowParameter, "1")
+	}
+	if e.FirstSeen {
+		q.Set(contract.FirstParameter, "1")
+	}
+	return q.Encode()
+}
+
+// ErrStopped is the error of events that were followed when the daemon stopped.
+var ErrStopped = errors.New("weir has stopped")
+
+// Events returns events, to be ranged over once. They end after a second, or if they
+// are followed, with an error, such as that of the context.
+func (c *Client) Events(ctx context.Context, asked api.Events) (iter.Seq2[*api.Event, error], error) {
+	asking, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(patience, func() {
+		cancel(fmt.Errorf("the daemon at %s does not answer within %v", c.path, patience))
+	})
+	r, err := c.send(asking, http.MethodGet, contract.EventsPath+"?"+queryOfEvents(asked), nil)
+	late.Stop()
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	return func(yield func(*api.Event, error) bool) {
+		defer cancel(nil)
+		defer r.Body.Close()
+		lines := json.NewDecoder(r.Body)
+		for {
+			e := new(api.Event)
+			err := lines.Decode(e)
+			switch {
+			case err == io.EOF && !asked.Follow:
+				return
+			case err != nil && ctx.Err() != nil:
+				err = context.Cause(ctx)
+			case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+				err = ErrStopped
+			case err != nil:
+				err = fmt.Errorf("events of the daemon at %s: %w", c.path, err)
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}, nil
+}

@@ -1,0 +1,29 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// Explain returns the answer to a question: about an entry, in the format of lists.
+func (c *Client) Explain(ctx context.Context, question string) (*api.Explanation, error) {
+	return ask[api.Explanation](ctx, c, http.MethodGet, contract.ExplainPath+"?q="+url.QueryEscape(question), nil)
+}
+
+// ExplainFrames explains Ethernet frames, at most MaxExplained.
+func (c *Client) ExplainFrames(ctx context.Context, frames [][]byte) ([]api.Explanation, error) {
+	body, err := json.Marshal(api.Frames{Frames: frames})
+	if err != nil {
+		return nil, err
+	}
+	e, err := ask[api.Explanations](ctx, c, http.MethodPost, contract.ExplainPath, body)
+	if err != nil {
+		return nil, err
+	}
+	return e.Explanations, nil
+}

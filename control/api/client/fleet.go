@@ -1,0 +1,24 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// Fleet asks a hub for the state of its fleet.
+func (c *Client) Fleet(ctx context.Context) (*api.HubStatus, error) {
+	return get[api.HubStatus](ctx, c, contract.FleetPath)
+}
+
+// ReloadFleet makes a hub read its configuration again.
+func (c *Client) ReloadFleet(ctx context.Context) (*api.FleetReloaded, error) {
+	return ask[api.FleetReloaded](ctx, c, http.MethodPost, contract.ReloadPath, nil)
+}
+
+// ChangeFleet is Change for a hub.
+func (c *Client) ChangeFleet(ctx context.Context, change api.Change) (*api.FleetChanged, error) {
+	return askChange[api.FleetChanged](ctx, c, change)
+}

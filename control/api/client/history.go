@@ -1,0 +1,19 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// History asks what passed and was dropped.
+func (c *Client) History(ctx context.Context, asked api.HistoryQuestion) (*api.History, error) {
+	q := url.Values{contract.SinceParameter: {strconv.FormatFloat(asked.Since.Seconds(), 'g', -1, 64)}}
+	if asked.Step != 0 {
+		q.Set(contract.StepParameter, strconv.FormatFloat(asked.Step.Seconds(), 'g', -1, 64))
+	}
+	return get[api.History](ctx, c, contract.HistoryPath+"?"+q.Encode())
+}

@@ -1,0 +1,13 @@
+package client
+
+import (
+	"context"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// Status returns the states of all interfaces.
+func (c *Client) Status(ctx context.Context) (*api.Status, error) {
+	return get[api.Status](ctx, c, contract.StatusPath)
+}

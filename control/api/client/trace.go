@@ -1,0 +1,20 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// Trace returns where and when packets may have passed. It fails with a [*api.BadRequest]
+// for a packet that has no digest.
+func (c *Client) Trace(ctx context.Context, asked api.TraceQuestion) (*api.Traced, error) {
+	body, err := json.Marshal(asked)
+	if err != nil {
+		return nil, err
+	}
+	return ask[api.Traced](ctx, c, http.MethodPost, contract.TracePath, body)
+}

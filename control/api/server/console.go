@@ -1,0 +1,39 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// Consoles opens sessions of a console, and ends them.
+type Consoles interface {
+	// OpenConsole returns a URL that opens the console once.
+	OpenConsole(context.Context, api.ConsoleRequest) (api.ConsoleOpened, error)
+	// EndConsole ends all sessions of the console.
+	EndConsole(context.Context) (api.ConsoleEnded, error)
+}
+
+func consoleRoutes(d Consoles) []route {
+	return []route{
+		{http.MethodPost, contract.ConsolePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+			var r api.ConsoleRequest
+			if err := readBody(w, q, 1<<20, &r); err != nil {
+				return nil, err
+			}
+			if len(r.SSH) > api.MaxConnection || strings.ContainsFunc(r.SSH, api.NotPrintable) {
+				return nil, &api.BadRequest{Err: fmt.Errorf("ssh_connection %.60q: want two addresses with ports", r.SSH)}
+			}
+			by, _ := api.CallerOf(q.Context())
+			r.UID, r.Client, r.Process = by.UID, by.Client, by.Process
+			return d.OpenConsole(q.Context(), r)
+		}},
+		{http.MethodDelete, contract.ConsolePath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			return d.EndConsole(q.Context())
+		}},
+	}
+}

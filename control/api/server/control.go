@@ -1,0 +1,104 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// readWithin returns in what time a reload has to be confirmed, 0 for never.
+func readWithin(query url.Values) (time.Duration, error) {
+	text := query.Get(contract.ConfirmParameter)
+	if text == "" {
+		return 0, nil
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(seconds >= 1 && seconds <= 24*60*60) {
+		return 0, &api.BadRequest{Err: fmt.Errorf("%s=%.60q: want 1 to %d", contract.ConfirmParameter, text, 24*60*60)}
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
+
+// controlRoutes returns the routes that wait for the daemon's loop, or change
+// something.
+func controlRoutes(c Daemon) []route {
+	change := func(ctx context.Context, asked api.Change) (any, error) { return c.Change(ctx, asked) }
+	return slices.Concat(changeRoutes(change), refreshRoutes(c.Refresh), []route{
+		{http.MethodGet, contract.ListsPath, func(http.ResponseWriter, *http.Request) (any, error) {
+			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
+			for i := range lists {
+				lists[i].Feeds, lists[i].LeftOut, lists[i].Spare = list(lists[i].Feeds), list(lists[i].LeftOut), list(lists[i].Spare)
+				lists[i].Feeds = slices.Clone(lists[i].Feeds)
+				for j := range lists[i].Feeds {
+					lists[i].Feeds[j].FirstBad = list(lists[i].Feeds[j].FirstBad)
+				}
+			}
+			return api.Lists{Lists: lists}, nil
+		}},
+		{http.MethodPost, contract.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			within, err := readWithin(q.URL.Query())
+			if err != nil {
+				return nil, err
+			}
+			var r api.Reloaded
+			if within == 0 {
+				r, err = c.Reload(q.Context())
+			} else {
+				r, err = c.ReloadUnconfirmed(q.Context(), within)
+			}
+			return api.Reloaded{Changes: list(r.Changes), Unfiltered: list(r.Unfiltered)}, err
+		}},
+		{http.MethodPost, contract.ConfirmPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			return api.Confirmed{Confirmed: true}, c.Confirm(q.Context())
+		}},
+		monitorRoute(c),
+		{http.MethodGet, contract.ExplainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			e, err := c.Explain(q.Context(), q.URL.Query().Get("q"))
+			return e, askAsIn(contract.ExplainPath, err)
+		}},
+		{http.MethodPost, contract.ExplainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+			return explainFrames(c, w, q)
+		}},
+	}, entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))
+}
+
+// changeRoutes add and remove entries.
+func changeRoutes(do func(context.Context, api.Change) (any, error)) []route {
+	var large sync.Mutex // locked during a large change
+	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
+		if q.ContentLength < 0 || q.ContentLength > largeBody {
+			large.Lock()
+			defer large.Unlock()
+		}
+		asked, err := readChange(w, q)
+		if err != nil {
+			return nil, err
+		}
+		return do(q.Context(), asked)
+	}
+	return []route{{http.MethodPost, contract.EntriesPath, change}, {http.MethodDelete, contract.EntriesPath, change}}
+}
+
+// refreshRoutes returns the routes that have sources read.
+func refreshRoutes(refresh func(ctx context.Context, list string, accept bool) ([]api.FetchOutcome, error)) []route {
+	answer := func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		name, accept := q.PathValue("list"), false
+		if text := q.URL.Query().Get("accept"); text != "" {
+			var err error
+			if accept, err = strconv.ParseBool(text); err != nil || accept && name == "" {
+				return nil, &api.BadRequest{Err: fmt.Errorf("accept %.20q: want true or false, and the name of a list", text)}
+			}
+		}
+		outcomes, err := refresh(q.Context(), name, accept)
+		return api.Refreshed{Sources: list(outcomes)}, err
+	}
+	return []route{{http.MethodPost, contract.RefreshPath, answer}, {http.MethodPost, contract.RefreshListPath, answer}}
+}

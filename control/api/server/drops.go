@@ -1,0 +1,60 @@
+package server
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// readDrops reads what is asked for.
+func readDrops(query url.Values) (asked api.DropsQuestion, err error) {
+	asked = api.DropsQuestion{By: api.BySource, Last: api.DefaultDropsFor, Limit: api.DefaultDrops}
+	bad := func(format string, args ...any) (api.DropsQuestion, error) {
+		return api.DropsQuestion{}, &api.BadRequest{Err: fmt.Errorf(format, args...)}
+	}
+	for name, values := range query {
+		value := values[len(values)-1]
+		switch name {
+		case contract.ByParameter:
+			if asked.By = value; !slices.Contains(api.DropsBy, value) {
+				return bad("by=%.60q: want %s", value, strings.Join(api.DropsBy, ", "))
+			}
+		case contract.LastParameter:
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil || math.IsNaN(seconds) || seconds <= 0 || seconds > api.MaxDropsFor.Seconds() {
+				return bad("last=%.60q: want seconds, up to %v", value, api.MaxDropsFor.Seconds())
+			}
+			asked.Last = time.Duration(seconds * float64(time.Second))
+		case contract.LimitParameter:
+			if asked.Limit, err = strconv.Atoi(value); err != nil || asked.Limit < 1 || asked.Limit > api.MaxDrops {
+				return bad("limit=%.60q: want 1 to %d", value, api.MaxDrops)
+			}
+		default:
+			return bad("unknown parameter %.60q: want by, last or limit", name)
+		}
+	}
+	return asked, nil
+}
+
+func dropsRoute(d Recorder) route {
+	return route{http.MethodGet, contract.DropsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		asked, err := readDrops(q.URL.Query())
+		if err != nil {
+			return nil, err
+		}
+		drops, err := d.Drops(q.Context(), asked)
+		drops.Drops = list(drops.Drops)
+		for i := range drops.Drops {
+			drops.Drops[i].Lists, drops.Drops[i].Reasons = list(drops.Drops[i].Lists), list(drops.Drops[i].Reasons)
+		}
+		return drops, err
+	}}
+}

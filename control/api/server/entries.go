@@ -1,0 +1,104 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// readEntries reads what is asked for.
+func readEntries(query url.Values) (asked api.EntriesQuestion, err error) {
+	bad := func(format string, args ...any) (api.EntriesQuestion, error) {
+		return api.EntriesQuestion{}, &api.BadRequest{Err: fmt.Errorf(format, args...)}
+	}
+	for name, values := range query {
+		value := values[len(values)-1]
+		switch name {
+		case contract.ListParameter:
+			asked.List = value
+		case contract.ExpiringParameter:
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil || math.IsNaN(seconds) || seconds <= 0 || seconds > api.MaxTTL {
+				return bad("expiring=%.60q: want seconds, up to %d", value, api.MaxTTL)
+			}
+			asked.Expiring = time.Duration(seconds * float64(time.Second))
+		case contract.ManualParameter:
+			if value != "0" && value != "1" {
+				return bad("manual=%.60q: want 0 or 1", value)
+			}
+			asked.Manual = value == "1"
+		case contract.AfterParameter:
+			asked.After = value
+		case contract.LimitParameter:
+			if asked.Limit, err = strconv.Atoi(value); err != nil || asked.Limit < 1 || asked.Limit > api.MaxPage {
+				return bad("limit=%.60q: want 1 to %d", value, api.MaxPage)
+			}
+		default:
+			return bad("unknown parameter %.60q: want list, expiring, manual, after or limit", name)
+		}
+	}
+	if asked.Limit == 0 {
+		asked.Limit = api.DefaultPage
+	}
+	return asked, nil
+}
+
+// entriesRoutes show the entries of lists, and remove manual ones.
+func entriesRoutes(d interface {
+	Changer
+	EntriesReader
+}) []route {
+	return []route{
+		{http.MethodGet, contract.EntriesPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			asked, err := readEntries(q.URL.Query())
+			if err != nil {
+				return nil, err
+			}
+			e, err := d.Entries(q.Context(), asked)
+			e.Entries = list(e.Entries)
+			return e, err
+		}},
+		{http.MethodPost, contract.FlushPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			return d.Flush(q.Context(), q.PathValue("list"))
+		}},
+		{http.MethodGet, contract.ExportPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			format := q.URL.Query().Get(contract.FormatParameter)
+			switch format {
+			case "":
+				format = api.FormatPlain
+			case api.FormatPlain, api.FormatIPSet, api.FormatNFT:
+			default:
+				return nil, &api.BadRequest{Err: fmt.Errorf("format=%.60q: want %s, %s or %s", format, api.FormatPlain, api.FormatIPSet, api.FormatNFT)}
+			}
+			e, err := d.Export(q.Context(), q.PathValue("list"), format)
+			return stream(func(w http.ResponseWriter, _ *http.Request) { answerExport(e, w) }), err
+		}},
+	}
+}
+
+// answerExport sends the text.
+func answerExport(e api.Export, w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set(contract.LeftOutHeader, strconv.Itoa(e.LeftOut))
+	if _, err := e.Text.WriteTo(patientWriter{w, http.NewResponseController(w)}); err != nil {
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
+	}
+}
+
+// patientWriter bounds the time that a client takes for each piece, not for the whole.
+type patientWriter struct {
+	io.Writer
+	connection *http.ResponseController
+}
+
+func (p patientWriter) Write(b []byte) (int, error) {
+	_ = p.connection.SetWriteDeadline(time.Now().Add(answerTimeout)) // fails in tests only
+	return p.Writer.Write(b)
+}

@@ -1,0 +1,89 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// stream is an answer that writes itself to the response.
+type stream func(http.ResponseWriter, *http.Request)
+
+// eventsRoute streams events.
+func eventsRoute(s Streamer) route {
+	return route{http.MethodGet, contract.EventsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		asked, err := readEvents(q.URL.Query())
+		if err != nil {
+			return nil, err
+		}
+		all, err := s.Subscribe(asked)
+		if err != nil {
+			return nil, err
+		}
+		return stream(func(w http.ResponseWriter, q *http.Request) { answerEvents(asked, w, q, all) }), nil
+	}}
+}
+
+// readEvents parses the parameters.
+func readEvents(query url.Values) (asked api.Events, err error) {
+	bad := func(format string, args ...any) (api.Events, error) {
+		return api.Events{}, &api.BadRequest{Err: fmt.Errorf(format, args...)}
+	}
+	for name, values := range query {
+		for _, value := range values {
+			switch name {
+			case contract.ReasonParameter:
+				asked.Reasons = append(asked.Reasons, strings.Split(value, ",")...)
+			case contract.FramesParameter, contract.FollowParameter, contract.FirstParameter:
+				if value != "0" && value != "1" {
+					return bad("%s=%q: want 0 or 1", name, value)
+				}
+				*map[string]*bool{
+					contract.FramesParameter: &asked.Frames, contract.FollowParameter: &asked.Follow, contract.FirstParameter: &asked.FirstSeen,
+				}[name] = value == "1"
+			default:
+				return bad("%s has no parameter %q: there are %s, %s, %s, %s",
+					contract.EventsPath, name, contract.ReasonParameter, contract.FramesParameter, contract.FollowParameter, contract.FirstParameter)
+			}
+		}
+	}
+	return asked, nil
+}
+
+// glance is how long events are sent to a client that does not follow them.
+const glance = time.Second
+
+// answerEvents sends events, a line each, until the client disconnects or the daemon stops.
+func answerEvents(e api.Events, w http.ResponseWriter, q *http.Request, all Subscription) {
+	defer all.Close()
+	connection := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	if connection.Flush() != nil {
+		return
+	}
+	ctx := q.Context()
+	if !e.Follow {
+		glimpse, cancel := context.WithTimeout(ctx, glance)
+		defer cancel()
+		ctx = glimpse
+	}
+	lines := json.NewEncoder(w)
+	for {
+		event, ok := all.Next(ctx)
+		if !ok {
+			return
+		}
+		_ = connection.SetWriteDeadline(time.Now().Add(answerTimeout)) // fails in tests only
+		if lines.Encode(event) != nil || !all.Ready() && connection.Flush() != nil {
+			return
+		}
+	}
+}

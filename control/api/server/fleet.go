@@ -1,0 +1,47 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// Hub is what the server of a hub serves. It is safe for concurrent use.
+type Hub interface {
+	Asker
+	Consoles
+	Auditor
+	Refresher
+	// Fleet returns the state of the hub and of what its nodes report.
+	Fleet(context.Context) (api.HubStatus, error)
+	// Change adds or removes entries on all nodes, as that of a [Daemon].
+	Change(context.Context, api.Change) (api.FleetChanged, error)
+	// Roll changes the course of rollouts.
+	Roll(context.Context, api.FleetRoll) (api.FleetRolled, error)
+	// Reload reads hub.yaml again. With an error, nothing has changed.
+	Reload(context.Context) (api.FleetReloaded, error)
+}
+
+// HubHandler returns a handler of the API of a hub.
+func HubHandler(h Hub) http.Handler { return handler("hub", hubRoutes(h)) }
+
+func hubRoutes(h Hub) []route {
+	change := func(ctx context.Context, asked api.Change) (any, error) { return h.Change(ctx, asked) }
+	status := route{http.MethodGet, contract.FleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		f, err := h.Fleet(q.Context())
+		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
+		for i := range f.Lists {
+			f.Lists[i].Wanted, f.Lists[i].Have = list(f.Lists[i].Wanted), list(f.Lists[i].Have)
+		}
+		return f, err
+	}}
+	reload := route{http.MethodPost, contract.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		r, err := h.Reload(q.Context())
+		r.Changes = list(r.Changes)
+		return r, err
+	}}
+	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), auditRoute(h), reload, status})
+}

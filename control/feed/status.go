@@ -1,0 +1,31 @@
+package feed
+
+import "weir/control/api"
+
+// maxBadLines bounds the bad lines of a source that are shown one by one.
+const maxBadLines = 5
+
+// API returns the state of a source, whose entries may be refused, as clients see it.
+func (s SourceStatus) API(refusal error) api.FeedSource {
+	f := api.FeedSource{
+		Source: s.Source, Outcome: s.Last.Result.String(), Entries: s.Entries, Failures: s.Failures, Unsaved: s.Unsaved, Version: s.Version,
+	}
+	lines, bad := s.BadLines()
+	f.BadLines, f.FirstBad = bad, append([]string{}, lines[:min(len(lines), maxBadLines)]...)
+	if refusal != nil {
+		f.Outcome, f.Failure, f.Error = api.Failed, api.Inactive, refusal.Error()
+	}
+	if s.Last.Failure != NoFailure {
+		f.Failure = s.Last.Failure.String()
+	}
+	if s.Last.Err != nil {
+		f.Error = s.Last.Err.Error()
+	}
+	if !s.Read.IsZero() {
+		f.Read = &s.Read
+	}
+	if !s.Next.IsZero() {
+		f.Next = &s.Next
+	}
+	return f
+}
