@@ -18,7 +18,7 @@ import (
 )
 
 func newDrops() *cobra.Command {
-	var socket, by string
+	var by string
 	asked := api.DropsQuestion{}
 	c := &cobra.Command{
 		Use:   "drops",
@@ -42,28 +42,20 @@ if it is no longer listed, or has ports.`,
 	choices(c, "by", api.DropsBy...)
 	durationFlag(f, &asked.Last, "last", api.DefaultDropsFor, "how far back, a `time` up to 1h")
 	f.IntVarP(&asked.Limit, "limit", "n", api.DefaultDrops, "most `rows` to show")
-	socketFlag(f, &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		switch asked.By = by; {
-		case !slices.Contains(api.DropsBy, by):
-			return usageError{fmt.Errorf("--by %q: want %s", by, strings.Join(api.DropsBy, ", "))}
-		case asked.Last <= 0 || asked.Last > api.MaxDropsFor:
-			return usageError{fmt.Errorf("--last %v: want up to %v", quantity.Duration(asked.Last), quantity.Duration(api.MaxDropsFor))}
-		case asked.Limit < 1 || asked.Limit > api.MaxDrops:
-			return usageError{fmt.Errorf("--limit %d: want 1 to %d", asked.Limit, api.MaxDrops)}
-		}
-		d, err := client.Dial(socket).Drops(c.Context(), asked)
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), d)
-		}
-		printDrops(c.OutOrStdout(), d)
-		return nil
-	}
-	return c
+	return question[*api.Drops]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Drops, error) {
+			switch asked.By = by; {
+			case !slices.Contains(api.DropsBy, by):
+				return nil, usageError{fmt.Errorf("--by %q: want %s", by, strings.Join(api.DropsBy, ", "))}
+			case asked.Last <= 0 || asked.Last > api.MaxDropsFor:
+				return nil, usageError{fmt.Errorf("--last %v: want up to %v", quantity.Duration(asked.Last), quantity.Duration(api.MaxDropsFor))}
+			case asked.Limit < 1 || asked.Limit > api.MaxDrops:
+				return nil, usageError{fmt.Errorf("--limit %d: want 1 to %d", asked.Limit, api.MaxDrops)}
+			}
+			return of.Drops(c.Context(), asked)
+		},
+		text: func(c *cobra.Command, d *api.Drops) { printDrops(c.OutOrStdout(), d) },
+	}.complete(c)
 }
 
 func printDrops(out io.Writer, d *api.Drops) {

@@ -144,7 +144,6 @@ func printPagesJSON(out io.Writer, all pages) error {
 }
 
 func newFlush() *cobra.Command {
-	var socket string
 	c := &cobra.Command{
 		Use:   "flush LIST",
 		Short: "Remove all manual entries of a list",
@@ -154,20 +153,14 @@ with weir export or weir entries --json.`,
 		Example: `  weir flush manual`,
 		Args:    theArgs("LIST"), ValidArgsFunction: completeLists(1),
 	}
-	socketFlag(c.Flags(), &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		changed, err := client.Dial(socket).Flush(c.Context(), args[0])
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), changed)
-		}
-		fmt.Fprintf(c.OutOrStdout(), "removed from list %s: %s\n", changed.List, humanize.Comma(int64(changed.Removed)))
-		return nil
-	}
-	return c
+	return question[*api.Changed]{
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.Changed, error) {
+			return of.Flush(c.Context(), args[0])
+		},
+		text: func(c *cobra.Command, changed *api.Changed) {
+			fmt.Fprintf(c.OutOrStdout(), "removed from list %s: %s\n", changed.List, humanize.Comma(int64(changed.Removed)))
+		},
+	}.complete(c)
 }
 
 // formatNames are the formats of weir export and import.

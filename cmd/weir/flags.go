@@ -62,6 +62,12 @@ func jsonFlag(c *cobra.Command) *bool {
 	return c.Flags().Bool("json", false, "print JSON")
 }
 
+// wantsJSON reports whether the flag is given.
+func wantsJSON(c *cobra.Command) bool {
+	given, _ := c.Flags().GetBool("json")
+	return given
+}
+
 // printJSON prints a value as indented JSON.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)

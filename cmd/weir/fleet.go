@@ -56,6 +56,14 @@ func hubFlag(c *cobra.Command) *string {
 	return c.Flags().String("socket", api.DefaultHubSocket, "`path` of the hub's socket")
 }
 
+// unlessPublished returns the error of a change that the nodes do not get yet.
+func unlessPublished(published bool) error {
+	if published {
+		return nil
+	}
+	return errUnpublished
+}
+
 func newFleetChange(name, short string, change api.Change) *cobra.Command {
 	use := name + " ENTRY... | -"
 	if !change.Remove {
@@ -149,32 +157,19 @@ waves with which it began.`,
   weir fleet reload`,
 		Args: noArgs,
 	}
-	socket := hubFlag(c)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		r, err := client.DialHub(*socket).ReloadFleet(c.Context())
-		if err != nil {
-			return err
-		}
-		var unpublished error
-		if !r.Published {
-			unpublished = errUnpublished
-		}
-		if *asJSON {
-			return cmp.Or(printJSON(c.OutOrStdout(), r), unpublished)
-		}
-		for _, change := range r.Changes {
-			fmt.Fprintln(c.OutOrStdout(), change)
-		}
-		if len(r.Changes) == 0 {
-			fmt.Fprintln(c.OutOrStdout(), "nothing has changed")
-		}
-		if !r.Published {
-			fmt.Fprintln(c.OutOrStdout(), notPublished)
-		}
-		return unpublished
-	}
-	return c
+	return question[*api.FleetReloaded]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.FleetReloaded, error) {
+			return of.ReloadFleet(c.Context())
+		},
+		text: func(c *cobra.Command, r *api.FleetReloaded) {
+			printChanges(c.OutOrStdout(), r.Changes)
+			if !r.Published {
+				fmt.Fprintln(c.OutOrStdout(), notPublished)
+			}
+		},
+		outcome: func(r *api.FleetReloaded) error { return unlessPublished(r.Published) },
+	}.complete(c)
 }
 
 func newFleetAudit() *cobra.Command {
@@ -211,24 +206,19 @@ Exit code 4: there are problems, or nodes that are behind, stale or silent.`,
 		Example: "  weir fleet status --json",
 		Args:    noArgs,
 	}
-	socket := hubFlag(c)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		f, err := client.DialHub(*socket).Fleet(c.Context())
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			err = printJSON(c.OutOrStdout(), f)
-		} else {
-			printNodes(c.OutOrStdout(), f)
-		}
-		if err == nil && !healthy(f) {
-			err = errUnfiltered
-		}
-		return err
-	}
-	return c
+	return question[*api.HubStatus]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.HubStatus, error) {
+			return of.Fleet(c.Context())
+		},
+		text: func(c *cobra.Command, f *api.HubStatus) { printNodes(c.OutOrStdout(), f) },
+		outcome: func(f *api.HubStatus) error {
+			if !healthy(f) {
+				return errUnfiltered
+			}
+			return nil
+		},
+	}.complete(c)
 }
 
 // healthy reports whether there is nothing to be done.

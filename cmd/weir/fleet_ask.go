@@ -66,32 +66,29 @@ Entries of the fleet's lists are shown with the file and line of the hub's feed.
   weir fleet explain --node edge-1,edge-2 'tcp 192.0.2.1:* > 198.51.100.7:443'`,
 		Args: someArgs("ADDRESS, PREFIX or FLOW"),
 	}
-	nodes, socket := nodesFlag(c), hubFlag(c)
+	nodes := nodesFlag(c)
 	exitCode := c.Flags().Bool("exit-code", false, "exit with 3 if any node would drop packets")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		question := strings.Join(args, " ") // a flow without quotes
-		if _, err := engine.ParseQuestion(question); err != nil {
-			return usageError{err}
-		}
-		e, err := client.DialHub(*socket).ExplainFleet(c.Context(), *nodes, question)
-		if err != nil {
-			return badRequest(err)
-		}
-		if *asJSON {
-			err = printJSON(c.OutOrStdout(), e)
-		} else {
-			printFleetExplanation(c.OutOrStdout(), e, time.Now())
-		}
-		if err := errors.Join(err, noAnswer(e.Nodes, func(n api.NodeExplanation) (name, problem string) { return n.Node, n.Problem })); err != nil {
-			return err
-		}
-		if *exitCode && slices.ContainsFunc(e.Nodes, func(n api.NodeExplanation) bool { return n.Explanation != nil && !n.Explanation.Passes() }) {
-			return errDropped
-		}
-		return nil
-	}
-	return c
+	return question[*api.FleetExplanation]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.FleetExplanation, error) {
+			question := strings.Join(args, " ") // a flow without quotes
+			if _, err := engine.ParseQuestion(question); err != nil {
+				return nil, usageError{err}
+			}
+			e, err := of.ExplainFleet(c.Context(), *nodes, question)
+			return e, badRequest(err)
+		},
+		text: func(c *cobra.Command, e *api.FleetExplanation) { printFleetExplanation(c.OutOrStdout(), e, time.Now()) },
+		outcome: func(e *api.FleetExplanation) error {
+			if err := noAnswer(e.Nodes, func(n api.NodeExplanation) (name, problem string) { return n.Node, n.Problem }); err != nil {
+				return err
+			}
+			if *exitCode && slices.ContainsFunc(e.Nodes, func(n api.NodeExplanation) bool { return n.Explanation != nil && !n.Explanation.Passes() }) {
+				return errDropped
+			}
+			return nil
+		},
+	}.complete(c)
 }
 
 // badRequest makes an error of the request one of the command line.
@@ -182,26 +179,23 @@ have the share of --share.` + askLong,
 	unit := f.String("unit", "packets", "`unit` of that tracker, packets or bytes")
 	f.TextVar(&share, "share", share, "`share` of all that is counted that a flow is to have")
 	most := f.Int("count", 20, "most `flows` to print; 0: all")
-	nodes, socket := nodesFlag(c), hubFlag(c)
-	asJSON := jsonFlag(c)
+	nodes := nodesFlag(c)
 	choices(c, "unit", "packets", "bytes")
 	choices(c, "key", "src", "dst", "flow")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if *most < 0 {
-			return usageError{fmt.Errorf("--count %d: want a number of flows, or 0 for all", *most)}
-		}
-		t, err := client.DialHub(*socket).TopFleet(c.Context(), *nodes, api.FleetTopQuestion{Key: *key, Unit: *unit, Share: float64(share)})
-		if err != nil {
-			return badRequest(err)
-		}
-		if *asJSON {
-			err = printJSON(c.OutOrStdout(), t)
-		} else {
-			printFleetTop(c.OutOrStdout(), t, *most)
-		}
-		return errors.Join(err, noAnswer(t.Nodes, func(n api.NodeRate) (name, problem string) { return n.Node, n.Problem }))
-	}
-	return c
+	return question[*api.FleetTop]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.FleetTop, error) {
+			if *most < 0 {
+				return nil, usageError{fmt.Errorf("--count %d: want a number of flows, or 0 for all", *most)}
+			}
+			t, err := of.TopFleet(c.Context(), *nodes, api.FleetTopQuestion{Key: *key, Unit: *unit, Share: float64(share)})
+			return t, badRequest(err)
+		},
+		text: func(c *cobra.Command, t *api.FleetTop) { printFleetTop(c.OutOrStdout(), t, *most) },
+		outcome: func(t *api.FleetTop) error {
+			return noAnswer(t.Nodes, func(n api.NodeRate) (name, problem string) { return n.Node, n.Problem })
+		},
+	}.complete(c)
 }
 
 func printFleetTop(out io.Writer, t *api.FleetTop, most int) {
@@ -238,20 +232,20 @@ below with the reason; their old contents stay published.`,
   weir fleet lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
 		Args: noArgs,
 	}
-	socket := hubFlag(c)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		f, err := client.DialHub(*socket).Fleet(c.Context())
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), map[string]any{"lists": f.Lists})
-		}
-		printFleetLists(c.OutOrStdout(), f.Lists, time.Now())
-		return nil
+	type fleetLists struct {
+		Lists []api.FleetList `json:"lists"`
 	}
-	return c
+	return question[fleetLists]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (fleetLists, error) {
+			f, err := of.Fleet(c.Context())
+			if err != nil {
+				return fleetLists{}, err
+			}
+			return fleetLists{f.Lists}, nil
+		},
+		text: func(c *cobra.Command, l fleetLists) { printFleetLists(c.OutOrStdout(), l.Lists, time.Now()) },
+	}.complete(c)
 }
 
 func printFleetLists(out io.Writer, lists []api.FleetList, now time.Time) {

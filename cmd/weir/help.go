@@ -135,10 +135,16 @@ func printUsage(c *cobra.Command) error {
 		fmt.Fprintf(&b, "\n\nExamples:\n%s", c.Example)
 	}
 	if c.HasAvailableSubCommands() {
-		b.WriteString("\n\nAvailable Commands:")
-		for _, sub := range c.Commands() {
-			if sub.IsAvailableCommand() || sub.Name() == "help" {
-				fmt.Fprintf(&b, "\n  %-*s %s", sub.NamePadding(), sub.Name(), sub.Short)
+		groups := c.Groups()
+		if len(groups) == 0 {
+			groups = []*cobra.Group{{Title: "Available Commands"}}
+		}
+		for _, g := range groups {
+			fmt.Fprintf(&b, "\n\n%s:", g.Title)
+			for _, sub := range c.Commands() {
+				if sub.GroupID == g.ID && (sub.IsAvailableCommand() || sub.Name() == "help") {
+					fmt.Fprintf(&b, "\n  %-*s %s", sub.NamePadding(), sub.Name(), sub.Short)
+				}
 			}
 		}
 	}

@@ -17,7 +17,6 @@ import (
 )
 
 func newHistory() *cobra.Command {
-	var socket string
 	asked := api.HistoryQuestion{}
 	c := &cobra.Command{
 		Use:   "history",
@@ -39,28 +38,20 @@ the 32 with the most.`,
 	f := c.Flags()
 	durationFlag(f, &asked.Since, "since", api.DefaultHistory, "how far back, a `time` up to 30d")
 	durationFlag(f, &asked.Step, "step", 0, "`time` that a line covers: at least 10s, or 15m with more than a day (default: about 30 lines)")
-	socketFlag(f, &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		const lines = 30
-		if asked.Step == 0 && !*asJSON {
-			asked.Step = api.HistoryStep(asked.Since, lines)
-		}
-		checked := asked
-		if err := checked.Check(); err != nil {
-			return usageError{fmt.Errorf("--%w", err)}
-		}
-		h, err := client.Dial(socket).History(c.Context(), asked)
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), h)
-		}
-		printHistory(c.OutOrStdout(), h)
-		return nil
-	}
-	return c
+	return question[*api.History]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.History, error) {
+			const lines = 30
+			if asked.Step == 0 && !wantsJSON(c) {
+				asked.Step = api.HistoryStep(asked.Since, lines)
+			}
+			checked := asked
+			if err := checked.Check(); err != nil {
+				return nil, usageError{fmt.Errorf("--%w", err)}
+			}
+			return of.History(c.Context(), asked)
+		},
+		text: func(c *cobra.Command, h *api.History) { printHistory(c.OutOrStdout(), h) },
+	}.complete(c)
 }
 
 func printHistory(out io.Writer, h *api.History) {

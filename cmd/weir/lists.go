@@ -16,7 +16,6 @@ import (
 )
 
 func newLists() *cobra.Command {
-	var socket string
 	c := &cobra.Command{
 		Use:   "lists",
 		Short: "Show the lists, what they catch, and the state of their sources",
@@ -28,20 +27,12 @@ below with the reason; their old contents stay active.`,
   weir lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
 		Args: noArgs,
 	}
-	socketFlag(c.Flags(), &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		l, err := client.Dial(socket).Lists(c.Context())
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), l)
-		}
-		printLists(c.OutOrStdout(), l.Lists, time.Now())
-		return nil
-	}
-	return c
+	return question[*api.Lists]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Lists, error) {
+			return of.Lists(c.Context())
+		},
+		text: func(c *cobra.Command, l *api.Lists) { printLists(c.OutOrStdout(), l.Lists, time.Now()) },
+	}.complete(c)
 }
 
 func printLists(out io.Writer, lists []api.List, now time.Time) {

@@ -81,6 +81,9 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	return exitFailure
 }
 
+// aboutWeir is the title of the last group of commands.
+const aboutWeir = "About weir"
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "weir",
@@ -116,12 +119,29 @@ done, but not published to the nodes yet (weir fleet).`,
 		return c.Help()
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(
-		newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newWeb(), newDetach(), newStatus(), newTop(), newDrops(), newHistory(), newAudit(), newWeights(), newEvents(), newCapture(), newExplain(), newTrace(),
-		newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newExport(), newImport(), newLists(), newRefresh(), newFeeds(), newDiff(), newMulticast(), newNotify(), newAnnounce(),
-		newFleet(), newHub(), newReplay(), newDemo(), newPlan(), newVersion(), newCompletion(), newShare(),
-	)
-	root.SetHelpCommand(newHelp())
+	for _, g := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Filter", []*cobra.Command{newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newStatus(), newExplain(), newDetach()}},
+		{"Lists", []*cobra.Command{
+			newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newLists(), newRefresh(), newFeeds(), newDiff(), newExport(), newImport(),
+		}},
+		{"Watch", []*cobra.Command{newTop(), newWeb(), newDrops(), newHistory(), newEvents(), newCapture(), newTrace(), newAudit(), newWeights()}},
+		{"Notify and forward", []*cobra.Command{newNotify(), newAnnounce(), newMulticast()}},
+		{"Fleet", []*cobra.Command{newFleet(), newHub()}},
+		{"Plan and try", []*cobra.Command{newPlan(), newReplay(), newDemo()}},
+		{aboutWeir, []*cobra.Command{newVersion(), newCompletion(), newShare()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+		}
+		root.AddCommand(g.commands...)
+	}
+	help := newHelp()
+	help.GroupID = aboutWeir
+	root.SetHelpCommand(help)
 	completeWords(root)
 	return root
 }

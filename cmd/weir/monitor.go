@@ -13,7 +13,6 @@ import (
 )
 
 func newMonitor() *cobra.Command {
-	var socket string
 	var during time.Duration
 	c := &cobra.Command{
 		Use:   "monitor on|off [--for TIME]",
@@ -32,34 +31,29 @@ it. Where the configuration says monitor: true, or weir runs with --monitor,
 		Args: theArgs("on|off"), ValidArgs: []string{"on", "off"},
 	}
 	durationFlag(c.Flags(), &during, "for", 0, "`time` after which monitor mode ends by itself, as in 10m; 0: never")
-	socketFlag(c.Flags(), &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		on := args[0] == "on"
-		switch {
-		case !on && args[0] != "off":
-			return usageError{fmt.Errorf("%q: want on or off", args[0])}
-		case !on && during != 0:
-			return usageError{errors.New("--for goes with on")}
-		}
-		m, err := client.Dial(socket).SetMonitor(c.Context(), on, during)
-		if err != nil {
-			return err
-		}
-		if m.Unsaved != "" {
-			fmt.Fprintln(c.ErrOrStderr(), "weir: a restart will forget this:", m.Unsaved)
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), m)
-		}
-		if m.Override == nil {
-			fmt.Fprintln(c.OutOrStdout(), "monitor mode is off: listed packets are dropped")
-		} else {
-			printOverride(c.OutOrStdout(), m.Override, time.Now())
-		}
-		return nil
-	}
-	return c
+	return question[*api.Monitored]{
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.Monitored, error) {
+			on := args[0] == "on"
+			switch {
+			case !on && args[0] != "off":
+				return nil, usageError{fmt.Errorf("%q: want on or off", args[0])}
+			case !on && during != 0:
+				return nil, usageError{errors.New("--for goes with on")}
+			}
+			m, err := of.SetMonitor(c.Context(), on, during)
+			if err == nil && m.Unsaved != "" {
+				fmt.Fprintln(c.ErrOrStderr(), "weir: a restart will forget this:", m.Unsaved)
+			}
+			return m, err
+		},
+		text: func(c *cobra.Command, m *api.Monitored) {
+			if m.Override == nil {
+				fmt.Fprintln(c.OutOrStdout(), "monitor mode is off: listed packets are dropped")
+			} else {
+				printOverride(c.OutOrStdout(), m.Override, time.Now())
+			}
+		},
+	}.complete(c)
 }
 
 // printOverride prints who has switched monitor mode on, and when it ends.

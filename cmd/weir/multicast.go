@@ -51,46 +51,38 @@ names are forgotten.`,
 
 // newMulticastChange completes a command that asks for a change.
 func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
-	var socket string
 	change := api.MulticastChange{Remove: remove}
 	f := c.Flags()
 	f.StringVar(&change.Interface, "iface", "", "`name` of the interface")
-	socketFlag(f, &socket)
-	asJSON := jsonFlag(c)
 	c.Args = someArgs("GROUP")
-	c.RunE = func(c *cobra.Command, args []string) error {
-		if change.Interface == "" {
-			return usageError{errors.New("--iface is required")}
-		}
-		for _, text := range args {
-			if err := new(config.Group).UnmarshalText([]byte(text)); err != nil {
-				return usageError{err}
+	return question[*api.MulticastChanged]{
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.MulticastChanged, error) {
+			if change.Interface == "" {
+				return nil, usageError{errors.New("--iface is required")}
 			}
-		}
-		change.Groups = args
-		changed, err := client.Dial(socket).ChangeMulticast(c.Context(), change)
-		if err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), changed)
-		}
-		verb, n, unchanged := "forwarded to", changed.Added, "already"
-		if remove {
-			verb, n, unchanged = "no longer forwarded to", changed.Removed, "not before"
-		}
-		fmt.Fprintf(c.OutOrStdout(), "%s %s: %d", verb, changed.Interface, n)
-		if changed.Unchanged > 0 {
-			fmt.Fprintf(c.OutOrStdout(), "; %s: %d", unchanged, changed.Unchanged)
-		}
-		fmt.Fprintln(c.OutOrStdout())
-		return nil
-	}
-	return c
+			for _, text := range args {
+				if err := new(config.Group).UnmarshalText([]byte(text)); err != nil {
+					return nil, usageError{err}
+				}
+			}
+			change.Groups = args
+			return of.ChangeMulticast(c.Context(), change)
+		},
+		text: func(c *cobra.Command, changed *api.MulticastChanged) {
+			verb, n, unchanged := "forwarded to", changed.Added, "already"
+			if remove {
+				verb, n, unchanged = "no longer forwarded to", changed.Removed, "not before"
+			}
+			fmt.Fprintf(c.OutOrStdout(), "%s %s: %d", verb, changed.Interface, n)
+			if changed.Unchanged > 0 {
+				fmt.Fprintf(c.OutOrStdout(), "; %s: %d", unchanged, changed.Unchanged)
+			}
+			fmt.Fprintln(c.OutOrStdout())
+		},
+	}.complete(c)
 }
 
 func newMulticastList() *cobra.Command {
-	var socket string
 	var ifaces []string
 	c := &cobra.Command{
 		Use:   "list",
@@ -105,23 +97,16 @@ of unwanted groups that pass it, from the bits that are set now.`,
 		Args: noArgs,
 	}
 	c.Flags().StringSliceVar(&ifaces, "iface", nil, "`interfaces` to show, joined by commas (default all)")
-	socketFlag(c.Flags(), &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		m, err := client.Dial(socket).Multicast(c.Context())
-		if err != nil {
-			return err
-		}
-		if err := only(m, ifaces); err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), m)
-		}
-		printMulticast(c.OutOrStdout(), m)
-		return nil
-	}
-	return c
+	return question[*api.Multicast]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Multicast, error) {
+			m, err := of.Multicast(c.Context())
+			if err != nil {
+				return nil, err
+			}
+			return m, only(m, ifaces)
+		},
+		text: func(c *cobra.Command, m *api.Multicast) { printMulticast(c.OutOrStdout(), m) },
+	}.complete(c)
 }
 
 // only leaves the interfaces of these names, unless there are none.

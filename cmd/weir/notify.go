@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +28,6 @@ failures of feeds and interfaces, refused changes and surges of drops.`,
 }
 
 func newNotifyTest() *cobra.Command {
-	var socket string
 	c := &cobra.Command{
 		Use:   "test [NAME]",
 		Short: "Send a test event, and show what the receivers answer",
@@ -48,30 +46,25 @@ The exit code is 1 if it was not delivered to one of them.`,
 			return nil
 		},
 	}
-	socketFlag(c.Flags(), &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		name := ""
-		if len(args) > 0 {
-			name = args[0]
-		}
-		tested, err := client.Dial(socket).TestNotify(c.Context(), name)
-		if err != nil {
-			return err
-		}
-		var undelivered error
-		for _, t := range tested {
-			if !t.Delivered {
-				undelivered = errors.New("the test event was not delivered everywhere")
+	return question[api.NotifyTests]{
+		ask: func(c *cobra.Command, of *client.Client, args []string) (api.NotifyTests, error) {
+			name := ""
+			if len(args) > 0 {
+				name = args[0]
 			}
-		}
-		if *asJSON {
-			return cmp.Or(printJSON(c.OutOrStdout(), api.NotifyTests{Targets: tested}), undelivered)
-		}
-		printNotifyTests(c.OutOrStdout(), tested)
-		return undelivered
-	}
-	return c
+			tested, err := of.TestNotify(c.Context(), name)
+			return api.NotifyTests{Targets: tested}, err
+		},
+		text: func(c *cobra.Command, tested api.NotifyTests) { printNotifyTests(c.OutOrStdout(), tested.Targets) },
+		outcome: func(tested api.NotifyTests) error {
+			for _, t := range tested.Targets {
+				if !t.Delivered {
+					return errors.New("the test event was not delivered everywhere")
+				}
+			}
+			return nil
+		},
+	}.complete(c)
 }
 
 func printNotifyTests(out io.Writer, tested []api.NotifyTested) {

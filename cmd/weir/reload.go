@@ -1,9 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +14,6 @@ import (
 )
 
 func newReload() *cobra.Command {
-	var socket string
 	var within time.Duration
 	c := &cobra.Command{
 		Use:   "reload",
@@ -38,49 +37,45 @@ waited for.`,
 		Args: noArgs,
 	}
 	durationFlag(c.Flags(), &within, "confirm", 0, "`time` after which the previous configuration is active again, as in 60s, unless weir confirm comes first")
-	socketFlag(c.Flags(), &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if c.Flags().Changed("confirm") && within <= 0 {
-			return usageError{errors.New("--confirm 0s: want a time in which to confirm, as in 60s, or no --confirm to reload for good")}
-		}
-		client := client.Dial(socket)
-		var r *api.Reloaded
-		var err error
-		if within == 0 {
-			r, err = client.Reload(c.Context())
-		} else {
-			r, err = client.ReloadUnconfirmed(c.Context(), within)
-		}
-		if err != nil {
-			return err
-		}
-		var unfiltered error
-		if len(r.Unfiltered) > 0 {
-			unfiltered = errUnfiltered
-		}
-		if *asJSON {
-			return cmp.Or(printJSON(c.OutOrStdout(), r), unfiltered)
-		}
-		for _, change := range r.Changes {
-			fmt.Fprintln(c.OutOrStdout(), change)
-		}
-		if len(r.Changes) == 0 {
-			fmt.Fprintln(c.OutOrStdout(), "nothing has changed")
-		}
-		if within > 0 {
-			fmt.Fprintf(c.OutOrStdout(), "active for %v: then the previous configuration is active again, unless `weir confirm` comes first\n", quantity.Duration(within))
-		}
-		for _, problem := range r.Unfiltered {
-			fmt.Fprintln(c.ErrOrStderr(), "weir: the configuration is active, but", problem)
-		}
-		return unfiltered
+	return question[*api.Reloaded]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Reloaded, error) {
+			if c.Flags().Changed("confirm") && within <= 0 {
+				return nil, usageError{errors.New("--confirm 0s: want a time in which to confirm, as in 60s, or no --confirm to reload for good")}
+			}
+			if within == 0 {
+				return of.Reload(c.Context())
+			}
+			return of.ReloadUnconfirmed(c.Context(), within)
+		},
+		text: func(c *cobra.Command, r *api.Reloaded) {
+			printChanges(c.OutOrStdout(), r.Changes)
+			if within > 0 {
+				fmt.Fprintf(c.OutOrStdout(), "active for %v: then the previous configuration is active again, unless `weir confirm` comes first\n", quantity.Duration(within))
+			}
+			for _, problem := range r.Unfiltered {
+				fmt.Fprintln(c.ErrOrStderr(), "weir: the configuration is active, but", problem)
+			}
+		},
+		outcome: func(r *api.Reloaded) error {
+			if len(r.Unfiltered) > 0 {
+				return errUnfiltered
+			}
+			return nil
+		},
+	}.complete(c)
+}
+
+// printChanges prints what has changed in a configuration, a line each.
+func printChanges(out io.Writer, changes []string) {
+	for _, change := range changes {
+		fmt.Fprintln(out, change)
 	}
-	return c
+	if len(changes) == 0 {
+		fmt.Fprintln(out, "nothing has changed")
+	}
 }
 
 func newConfirm() *cobra.Command {
-	var socket string
 	c := &cobra.Command{
 		Use:   "confirm",
 		Short: "Keep the configuration that weir reload --confirm has activated",
@@ -89,17 +84,12 @@ rolled back otherwise. It fails if that has happened already.`,
 		Example: `  weir confirm`,
 		Args:    noArgs,
 	}
-	socketFlag(c.Flags(), &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := client.Dial(socket).Confirm(c.Context()); err != nil {
-			return err
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), api.Confirmed{Confirmed: true})
-		}
-		fmt.Fprintln(c.OutOrStdout(), "confirmed: the configuration stays")
-		return nil
-	}
-	return c
+	return question[api.Confirmed]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (api.Confirmed, error) {
+			return api.Confirmed{Confirmed: true}, of.Confirm(c.Context())
+		},
+		text: func(c *cobra.Command, _ api.Confirmed) {
+			fmt.Fprintln(c.OutOrStdout(), "confirmed: the configuration stays")
+		},
+	}.complete(c)
 }

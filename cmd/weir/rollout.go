@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -140,40 +139,32 @@ func newFleetRoll(do, short, long string, args cobra.PositionalArgs) *cobra.Comm
 	if do == api.RollResume {
 		now = c.Flags().Bool("now", false, "give LIST to all nodes at once, whatever waves are left")
 	}
-	socket := hubFlag(c)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		asked := api.FleetRoll{Do: do}
-		if len(args) > 0 {
-			asked.List = args[0]
-		}
-		if *now {
-			asked.Do = api.RollForward
-		}
-		if *now && asked.List == "" {
-			return usageError{errors.New("--now wants the name of a list")}
-		}
-		r, err := client.DialHub(*socket).Roll(c.Context(), asked)
-		if err != nil {
-			return err
-		}
-		var unpublished error
-		if !r.Published {
-			unpublished = errUnpublished
-		}
-		if *asJSON {
-			return cmp.Or(printJSON(c.OutOrStdout(), r), unpublished)
-		}
-		done := map[string]string{
-			api.RollPause: "paused", api.RollResume: "resumed", api.RollForward: "released to all nodes", api.RollRollback: "rolled back",
-		}[asked.Do]
-		fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", done, strings.Join(r.Lists, ", "))
-		if !r.Published {
-			fmt.Fprintln(c.OutOrStdout(), notPublished)
-		}
-		return unpublished
-	}
-	return c
+	asked := api.FleetRoll{Do: do}
+	return question[*api.FleetRolled]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.FleetRolled, error) {
+			if len(args) > 0 {
+				asked.List = args[0]
+			}
+			if *now {
+				asked.Do = api.RollForward
+			}
+			if *now && asked.List == "" {
+				return nil, usageError{errors.New("--now wants the name of a list")}
+			}
+			return of.Roll(c.Context(), asked)
+		},
+		text: func(c *cobra.Command, r *api.FleetRolled) {
+			done := map[string]string{
+				api.RollPause: "paused", api.RollResume: "resumed", api.RollForward: "released to all nodes", api.RollRollback: "rolled back",
+			}[asked.Do]
+			fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", done, strings.Join(r.Lists, ", "))
+			if !r.Published {
+				fmt.Fprintln(c.OutOrStdout(), notPublished)
+			}
+		},
+		outcome: func(r *api.FleetRolled) error { return unlessPublished(r.Published) },
+	}.complete(c)
 }
 
 func newFleetRolls() []*cobra.Command {

@@ -17,7 +17,6 @@ import (
 )
 
 func newWeights() *cobra.Command {
-	var socket string
 	c := &cobra.Command{
 		Use:   "weights",
 		Short: "Show the weights of hot elements, and their effect",
@@ -36,28 +35,25 @@ has none.`,
 	}
 	f := c.Flags()
 	limit := f.Int("limit", 50, "`number` of elements to show, those with the most packets; 0: all")
-	socketFlag(f, &socket)
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if *limit < 0 {
-			return usageError{fmt.Errorf("--limit %d: want a number of elements, or 0 for all", *limit)}
-		}
-		w, err := client.Dial(socket).Weights(c.Context())
-		if err != nil {
-			return err
-		}
-		all := len(w.Elements)
-		slices.SortStableFunc(w.Elements, func(a, b api.Weight) int { return cmp.Compare(b.Rate, a.Rate) })
-		if *limit > 0 && (!*asJSON || c.Flags().Changed("limit")) {
-			w.Elements = w.Elements[:min(*limit, all)]
-		}
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), w)
-		}
-		printWeights(c.OutOrStdout(), w, all)
-		return nil
-	}
-	return c
+	all := 0
+	return question[*api.Weights]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Weights, error) {
+			if *limit < 0 {
+				return nil, usageError{fmt.Errorf("--limit %d: want a number of elements, or 0 for all", *limit)}
+			}
+			w, err := of.Weights(c.Context())
+			if err != nil {
+				return nil, err
+			}
+			all = len(w.Elements)
+			slices.SortStableFunc(w.Elements, func(a, b api.Weight) int { return cmp.Compare(b.Rate, a.Rate) })
+			if *limit > 0 && (!wantsJSON(c) || c.Flags().Changed("limit")) {
+				w.Elements = w.Elements[:min(*limit, all)]
+			}
+			return w, nil
+		},
+		text: func(c *cobra.Command, w *api.Weights) { printWeights(c.OutOrStdout(), w, all) },
+	}.complete(c)
 }
 
 func printWeights(out io.Writer, w *api.Weights, all int) {

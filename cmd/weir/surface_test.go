@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "add what is new to the record of names")
+
+// Scripts, dashboards and clients rely on names: a release takes none of them away. The record
+// has those of commands and flags, paths of the API, metrics, and keys of the configurations.
+// Other tests compare the documents, from which it is made, with the code.
+func TestNothingIsLost(t *testing.T) {
+	const record = "testdata/names"
+	var all []string
+	for _, c := range commands(newRoot()) {
+		all = append(all, "command "+c.CommandPath())
+		c.Flags().VisitAll(func(f *pflag.Flag) { all = append(all, "command "+c.CommandPath()+" --"+f.Name) })
+	}
+	for _, file := range []string{"openapi.yaml", "hub.yaml"} {
+		var doc struct {
+			Paths      map[string]map[string]any
+			Components struct {
+				Schemas map[string]struct{ Properties map[string]any }
+			}
+		}
+		if err := yaml.Unmarshal(readFile(t, "../../docs/api/"+file), &doc); err != nil {
+			t.Fatal(err)
+		}
+		for path, methods := range doc.Paths {
+			for method := range methods {
+				all = append(all, fmt.Sprintf("route %s %s %s", file, strings.ToUpper(method), path))
+			}
+		}
+		for name, s := range doc.Components.Schemas {
+			for property := range s.Properties {
+				all = append(all, fmt.Sprintf("json %s %s.%s", file, name, property))
+			}
+		}
+	}
+	for _, name := range regexp.MustCompile("`(weir_[a-z_]+)`").FindAllSubmatch(readFile(t, "../../docs/observability.md"), -1) {
+		all = append(all, "metric "+string(name[1]))
+	}
+	for _, file := range []string{"weir", "hub"} {
+		var schema any
+		if err := json.Unmarshal(readFile(t, "../../control/config/"+file+".schema.json"), &schema); err != nil {
+			t.Fatal(err)
+		}
+		keys(schema, "key "+file+".yaml", &all)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if *update {
+		if err := os.WriteFile(record, []byte(strings.Join(all, "\n")+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recorded := strings.Split(strings.TrimSpace(string(readFile(t, record))), "\n")
+	if len(recorded) < 1000 {
+		t.Errorf("%d names in the record", len(recorded))
+	}
+	for _, name := range recorded {
+		if _, there := slices.BinarySearch(all, name); !there {
+			t.Errorf("gone: %s", name)
+		}
+	}
+}
+
+// keys adds the keys below a schema, in the place that their parents make.
+func keys(schema any, place string, all *[]string) {
+	switch s := schema.(type) {
+	case []any:
+		for _, one := range s {
+			keys(one, place, all)
+		}
+	case map[string]any:
+		for name, below := range s {
+			properties, ok := below.(map[string]any)
+			switch {
+			case name == "properties" && ok:
+				for key, value := range properties {
+					*all = append(*all, place+" "+key)
+					keys(value, place+" "+key, all)
+				}
+			case (name == "$defs" || name == "definitions") && ok:
+				for def, value := range properties {
+					keys(value, strings.Fields(place)[0]+" "+strings.Fields(place)[1]+" #"+def, all)
+				}
+			default:
+				keys(below, place, all)
+			}
+		}
+	}
+}
+
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
