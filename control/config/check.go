@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/control/engine"
+	"weir/control/feed"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/filter/verdict"
@@ -292,6 +293,9 @@ func (l List) check() (errs quantity.FieldErrors) {
 	}
 	if l.Action == "" {
 		errs.Failf("action", "say block or allow: the feed %s has the addresses of a provider, which some block and others must let in", l.FeedName)
+	}
+	if l.Format.Kind == feed.Names && l.Action == Block && l.Direction != engine.Out {
+		errs.Failf("format", "names are for allow lists and for lists with direction out: the owner of a name chooses its addresses, and could have others blocked")
 	}
 	if l.TTL > 0 && len(l.All()) > 0 && l.TTL < l.Interval+l.Jitter {
 		errs.Failf("ttl", "%v is less than interval and jitter: entries would expire between two fetches", l.TTL)

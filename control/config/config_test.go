@@ -206,7 +206,7 @@ func TestPrinted(t *testing.T) {
 // TestExample checks that the example's comments state the defaults.
 func TestExample(t *testing.T) {
 	c, d := parse(t, everything()), Default()
-	if len(c.Lists) != 15 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
+	if len(c.Lists) != 16 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
 		t.Fatalf("not all is there: %+v", c)
 	}
 	police := element(reflect.TypeFor[Police]()).Interface().(Police)
@@ -531,7 +531,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  a: {format: csv}\n  b: {format: {kind: json, path: x}}\n  c: {format: plane}\n  d: {format: {column: 1}}", []string{
 			`3:15: lists.a.format: format csv needs the column of the addresses, by name or number, as in {kind: csv, column: ip}`,
 			`4:7: lists.b.format: path "x": want something like ".data[].ip"`,
-			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables, ipset, p2p, dat, hosts, deny or mmdb`,
+			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables, ipset, p2p, dat, hosts, deny, mmdb or names`,
 			`6:7: lists.d.format: a column goes with format csv only`}, false},
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x, url: \"http://x\"}\n      - {}\n      - {file: /x, sha256: 12}\n      - {url: \"ftp://x\"}\n      - {url: \"http:///x\"}", []string{
 			`5:9: lists.a.sources[0]: want one of file, directory and URL`,
@@ -574,6 +574,10 @@ func TestErrors(t *testing.T) {
 			`4:3: lists.b.action: say block or allow: the feed aws has the addresses of a provider, which some block and others must let in`,
 			`5:3: lists.c.direction: outgoing packets are filtered on no interface: set egress: true on one`,
 			`6:32: lists.d.interval: 10m is less than the 1h that feed dshield asks for`}, false},
+		// Names.
+		{eth0 + "lists:\n  a: {format: names, entries: [home.example.org]}\n  b: {format: names, action: allow, entries: [home]}", []string{
+			`3:15: lists.a.format: names are for allow lists and for lists with direction out: the owner of a name chooses its addresses, and could have others blocked`,
+			`4:47: lists.b.entries[0]: "home": want a name with a dot, as in home.example.org, or an address`}, true},
 		// YAML.
 		{eth0 + "\tmode: exact", []string{`2:1: not YAML: a tab: indent with spaces`}, false},
 		{"interfaces: [eth0", []string{`1:13: not YAML: sequence end token ']' not found`}, false},

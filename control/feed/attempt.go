@@ -49,7 +49,7 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		return o, err
 	}
 	defer s.unlockAttempt()
-	if s.URL == "" && !isStream(string(s.File)) {
+	if s.URL == "" && !isStream(string(s.File)) && f.Format.Kind != Names { // which waits for resolvers
 		defer reading.take(ctx)()
 	}
 	o.Began = time.Now()
@@ -70,7 +70,7 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 	}
 	defer to.discard()
 	w := list.NewWork(ctx, s.maxCPU())
-	b, c, err := f.read(ctx, w, s, old, to, accept)
+	b, c, err := f.read(ctx, w, s, &o, old, to, accept)
 	if ctx.Err() != nil {
 		return o, ctx.Err()
 	}
@@ -88,9 +88,9 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		c = old
 	case old != nil && c.sum == old.sum:
 		o.Result = Unchanged
-		accepted, signed := c.Accepted && !old.Accepted, c.Signed
+		accepted, signed, reports := c.Accepted && !old.Accepted, c.Signed, c.reports
 		c = old.confirmed(b.validator, o.Began)
-		c.Signed = signed
+		c.Signed, c.reports = signed, reports
 		if accepted {
 			c.Accepted, c.saved, o.Changed = true, false, true
 		}
@@ -174,16 +174,15 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 	return &same
 }
 
-// read reads a source, given its active contents, nil for none. It fails for
-// all contents that must not become active.
-func (f *Feed) read(ctx context.Context, w *list.Work, s *source, old *contents, to io.Writer, accept bool) (*body, *contents, error) {
+// open opens a source, given its active contents, nil for none. For names, it also returns
+// what is to be reported of them.
+func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, old *contents, accept bool) (b *body, reports []list.Report, err error) {
 	var known validator
-	// Otherwise it must be read in full, to be saved or for another checksum.
-	if old != nil && old.saved && !accept && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
+	// Otherwise it must be read in full, to be saved or for another checksum; and names are
+	// the same while their addresses change.
+	if old != nil && old.saved && !accept && f.Format.Kind != Names && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
 		known = old.validator
 	}
-	var b *body
-	var err error
 	switch {
 	case s.URL == "":
 		b, err = s.files(ctx, known, old != nil)
@@ -192,6 +191,16 @@ func (f *Feed) read(ctx context.Context, w *list.Work, s *source, old *contents,
 	default:
 		b, err = s.download(ctx, known)
 	}
+	if err == nil && f.Format.Kind == Names {
+		b, reports, o.valid, err = s.resolve(ctx, b)
+	}
+	return b, reports, err
+}
+
+// read reads a source, given its active contents, nil for none. It fails for
+// all contents that must not become active.
+func (f *Feed) read(ctx context.Context, w *list.Work, s *source, o *Outcome, old *contents, to io.Writer, accept bool) (*body, *contents, error) {
+	b, reports, err := f.open(ctx, w, s, o, old, accept)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -207,6 +216,9 @@ func (f *Feed) read(ctx context.Context, w *list.Work, s *source, old *contents,
 	}
 	if c == nil {
 		return nil, nil, err
+	}
+	if reports != nil {
+		c.reports = reports
 	}
 	// Verify before reporting a parse error, of which a bad checksum may be the
 	// reason.

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -86,11 +87,13 @@ type source struct {
 	format *reader
 
 	agent   string                 // the User-Agent of requests
+	lookup  lookup                 // of names
 	reachOf func(netip.Addr) reach // reachOf
 
 	attempting chan struct{} // has a value during an attempt; guards what only attempts use:
 	decisions  decisions     // CrowdSec's
-	synced     bool          // CrowdSec may send changes only
+	names      map[string]*resolved
+	synced     bool // CrowdSec may send changes only
 
 	certificates [sha256.Size]byte // digest of the files that the client was made from
 
@@ -133,7 +136,7 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 		if directory != "" {
 			s.last = f.load(ctx, s)
 		}
-		if s.written != nil {
+		if s.written != nil && f.Format.Kind != Names {
 			if _, err := f.attempt(ctx, s, false); err != nil {
 				return nil, err
 			}
@@ -189,9 +192,9 @@ func open(c Config, directory string) (*Feed, error) {
 			name:   src.String(),
 			client: newClient(src, reachOf), reachOf: reachOf, agent: agent(c.Format.Kind, c.Version),
 			attempting: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
-			format: f.format,
+			format: f.format, lookup: systemLookup(new(net.Dialer).DialContext),
 		}
-		if src.written != nil {
+		if src.written != nil || c.Format.Kind == Names {
 			s.format = &reader{}
 		}
 		if directory != "" {
@@ -221,7 +224,7 @@ func (f *Feed) Version() uint64 { return f.version.Load() }
 
 // Local reports whether all sources are files and directories.
 func (f *Feed) Local() bool {
-	return !slices.ContainsFunc(f.sources, func(s *source) bool { return s.URL != "" })
+	return f.Format.Kind != Names && !slices.ContainsFunc(f.sources, func(s *source) bool { return s.URL != "" })
 }
 
 // Once reports whether a source can be read only once: a pipe, or standard input.
@@ -380,7 +383,11 @@ func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 		}
 		s.mu.Lock()
 		if s.next = time.Now(); !s.changed { // or the attempt may have read what was there before
-			s.next = s.next.Add(f.wait(s.failures, o.retryAfter))
+			wait := f.wait(s.failures, o.retryAfter)
+			if s.failures == 0 && o.valid > 0 {
+				wait = min(wait, o.valid)
+			}
+			s.next = s.next.Add(wait)
 		}
 		s.mu.Unlock()
 		f.handling.Lock()

@@ -55,15 +55,29 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 		case f.Format.Kind == CrowdSec: // its lines are not the server's
 			c.decide(here, keys, origins)
 		case len(here) > 0 && c.saved:
-			if f.Format.Kind == MMDB && s.written == nil {
-				f.findRecords(s, c, here, keys, origins)
-			} else {
-				f.findLines(s, c, here, keys, origins)
-			}
+			f.findPlaces(s, c, here, keys, origins)
 			s.findAges(c, here, keys, origins)
 		}
 	}
 	return origins
+}
+
+// findPlaces finds the lines of the keys that are here, by their index, or the records or
+// names.
+func (f *Feed) findPlaces(s *source, c *contents, here []int, keys []key.Key, origins []Origin) {
+	b := s.again(c)
+	if b == nil {
+		return // the next attempt to load it reports why
+	}
+	defer b.Close()
+	switch {
+	case f.Format.Kind == Names:
+		s.findNames(b, here, keys, origins)
+	case f.Format.Kind == MMDB && s.written == nil:
+		f.findRecords(s, b, here, keys, origins)
+	default:
+		f.findLines(s, b, here, keys, origins)
+	}
 }
 
 // findAges finds since when the keys that are here, by their index, are listed.
@@ -79,12 +93,7 @@ func (s *source) findAges(c *contents, here []int, keys []key.Key, origins []Ori
 }
 
 // findLines finds the lines of the keys that are here, by their index.
-func (f *Feed) findLines(s *source, c *contents, here []int, keys []key.Key, origins []Origin) {
-	b := s.again(c)
-	if b == nil {
-		return // the next attempt to load it reports why
-	}
-	defer b.Close()
+func (f *Feed) findLines(s *source, b *known, here []int, keys []key.Key, origins []Origin) {
 	left := int64(math.MaxInt64)
 	o := f.options(0)
 	o.ToEnd = true

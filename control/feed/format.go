@@ -31,9 +31,10 @@ const (
 	Hosts                 // hosts(5), without the host's own addresses
 	Deny                  // the "Deny from" and "Require not ip" of Apache, the "deny" of nginx
 	MMDB                  // a database in MaxMind's format, of countries or autonomous systems
+	Names                 // names of hosts, which are resolved
 )
 
-var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny", "mmdb"}
+var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny", "mmdb", "names"}
 
 // Kinds returns the names of all kinds.
 func Kinds() []string { return slices.Clone(kindNames) }
@@ -65,8 +66,9 @@ type Format struct {
 	// line), spamhaus (DROP as JSON), crowdsec (the decision stream of its API),
 	// nftables or ipset (what they save; of nft also JSON), p2p (PeerGuardian), dat
 	// (ipfilter.dat), hosts (hosts files, without the host's own addresses), deny (of
-	// Apache or nginx) or mmdb (a database of countries or autonomous systems in MaxMind's
-	// format).
+	// Apache or nginx), mmdb (a database of countries or autonomous systems in MaxMind's
+	// format) or names (of hosts, resolved again and again, for allow lists and lists of
+	// direction out).
 	Kind Kind `yaml:"kind,short"`
 
 	// For csv, the column of the address, prefix or range: its name in the first

@@ -139,12 +139,7 @@ func (f Format) checkFound(countries map[Country]bool, asns map[ASN]bool) error 
 
 // findRecords says which countries or autonomous systems the keys that are here, by
 // their index, are of.
-func (f *Feed) findRecords(s *source, c *contents, here []int, keys []key.Key, origins []Origin) {
-	b := s.again(c)
-	if b == nil {
-		return // the next attempt to load it reports why
-	}
-	defer b.Close()
+func (f *Feed) findRecords(s *source, b *known, here []int, keys []key.Key, origins []Origin) {
 	for _, p := range b.parts {
 		contents, err := p.contents(int64(s.MaxBytes))
 		if err != nil {

@@ -80,6 +80,7 @@ type Outcome struct {
 
 	rest       time.Duration // how long the source rests if the attempt has failed, for its work
 	retryAfter time.Duration // the server's Retry-After, or the rest that applies
+	valid      time.Duration // of names, how long all addresses are valid; 0: of others
 }
 
 // brokenOff reports whether the attempt failed because the answer was not complete, as

@@ -245,6 +245,9 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 	if err == nil && f.Format.Kind == CrowdSec {
 		s.decisions, err = parseDecisions(io.NewSectionReader(old.file, 0, old.Files[0].Bytes))
 	}
+	if err == nil && f.Format.Kind == Names {
+		s.restoreNames(io.NewSectionReader(old.file, 0, old.Files[0].Bytes))
+	}
 	if err != nil {
 		o.fail(err)
 	} else {

@@ -143,6 +143,12 @@ func (s Spec) validateEntries(errs *quantity.FieldErrors) {
 		first[e] = i
 		if strings.ContainsAny(e, "\r\n") {
 			errs.Failf(field, "%q has several lines: write each as an entry of its own", e)
+		} else if s.Format.Kind == Names {
+			if l, err := parseNameLine(1, e); err != nil {
+				errs.Failf(field, "%w", err)
+			} else if l == nil {
+				errs.Failf(field, "%q: no entry", e)
+			}
 		} else if _, err := o.ParseEntry(e); err != nil {
 			errs.Failf(field, "%q: %w", e, err)
 		}

@@ -1,0 +1,342 @@
+package feed
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// Bounds of names.
+const (
+	maxNames       = 1000            // of a source
+	maxNameBytes   = 1 << 20         // of a source's text
+	maxAddresses   = 64              // of a name; others are left out
+	lookups        = 8               // at a time
+	lookupTimeout  = 5 * time.Second // of a name
+	lookupsTimeout = 30 * time.Second
+	leastTTL       = 30 * time.Second
+	unknownTTL     = 5 * time.Minute // of a name in hosts, or whose answer came by TCP
+	failedLookup   = time.Minute     // until a name that was not resolved is looked up again
+	mostNameLength = 253
+)
+
+// lookup returns the addresses of a name, and how long they are valid, 0 if unknown.
+type lookup func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error)
+
+// resolved is what is known of a name.
+type resolved struct {
+	addresses []netip.Addr // sorted; the last good ones
+	until     time.Time    // when it is looked up again
+	err       error        // of the last lookup
+}
+
+// nameLine is a line of a list of names.
+type nameLine struct {
+	number int
+	name   string // "": an address or a prefix
+	text   string
+}
+
+// parseName returns the name in a line of text without its comment, with ok false if it is
+// none.
+func parseName(text string) (name string, ok bool) {
+	name = strings.ToLower(strings.TrimSuffix(text, "."))
+	if len(name) > mostNameLength || !strings.Contains(name, ".") {
+		return "", false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" || label[0] == '-' {
+			return "", false
+		}
+	}
+	return name, strings.Trim(name, "0123456789.") != "" // else a mistyped address
+}
+
+// parseNameLine returns a line's name, address or prefix, and nil for a blank line.
+func parseNameLine(number int, text string) (*nameLine, error) {
+	if i := strings.IndexAny(text, "#;"); i >= 0 {
+		text = text[:i]
+	}
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return nil, nil
+	}
+	if name, ok := parseName(text); ok {
+		return &nameLine{number, name, text}, nil
+	}
+	if _, err := (list.Options{}).ParseEntry(text); err != nil {
+		return nil, fmt.Errorf("%.60q: want a name with a dot, as in home.example.org, or an address", text)
+	}
+	return &nameLine{number, "", text}, nil
+}
+
+// resolve returns a body in the list format, an address a line with its name as a comment,
+// for a body of names, and what is to be reported of each part. A name that cannot be
+// looked up keeps its last addresses. It looks up the names whose addresses are no longer
+// valid, and returns when the next ones are not.
+func (s *source) resolve(ctx context.Context, b *body) (*body, []list.Report, time.Duration, error) {
+	var reports []list.Report
+	var parts [][]nameLine
+	wanted := make(map[string]*resolved)
+	for _, p := range b.parts {
+		lines, report, err := p.names()
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		for _, l := range lines {
+			if l.name != "" && wanted[l.name] == nil {
+				wanted[l.name] = &resolved{}
+				if known := s.names[l.name]; known != nil {
+					*wanted[l.name] = *known
+				}
+			}
+		}
+		if len(wanted) > maxNames {
+			return nil, nil, 0, fail(TooLarge, "%s: more than %d names", s.name, maxNames)
+		}
+		parts, reports = append(parts, lines), append(reports, report)
+	}
+	s.lookUp(ctx, wanted)
+	if ctx.Err() != nil {
+		return nil, nil, 0, ctx.Err()
+	}
+	s.names = wanted
+	text := make(map[string]bool) // the lines of the list
+	for i, lines := range parts {
+		for _, l := range lines {
+			if l.name == "" {
+				text[l.text] = true
+				continue
+			}
+			r := wanted[l.name]
+			for _, a := range r.addresses {
+				text[a.String()+" # "+l.name] = true
+			}
+			if r.err != nil {
+				err := r.err
+				if len(r.addresses) > 0 {
+					err = fmt.Errorf("its last addresses stay: %w", err)
+				}
+				reports[i].Bad++
+				if len(reports[i].Errors) < list.MaxErrors {
+					reports[i].Errors = append(reports[i].Errors, list.LineError{File: reports[i].File, Line: l.number, Text: l.name, Err: err})
+				}
+			}
+		}
+	}
+	if len(text) == 0 && len(wanted) > 0 {
+		for _, r := range wanted {
+			return nil, nil, 0, fail(Unreachable, "%s: no name can be resolved: %w", s.name, r.err)
+		}
+	}
+	var all bytes.Buffer
+	for _, line := range slices.Sorted(maps.Keys(text)) {
+		all.WriteString(line + "\n")
+	}
+	next := time.Duration(0)
+	for _, r := range wanted {
+		if left := max(time.Until(r.until), time.Second); next == 0 || left < next {
+			next = left
+		}
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(all.Bytes())), nil }
+	made := *b
+	made.parts, made.validator, made.stated = []part{{s.name, open}}, validator{}, true
+	return &made, reports, next, nil
+}
+
+// names reads the lines of a part.
+func (p part) names() ([]nameLine, list.Report, error) {
+	report := list.Report{File: p.name}
+	r, err := p.open()
+	if err != nil {
+		return nil, report, err
+	}
+	defer r.Close()
+	var lines []nameLine
+	in := &io.LimitedReader{R: r, N: maxNameBytes + 1}
+	for scan := bufio.NewScanner(in); scan.Scan(); {
+		report.Lines++
+		l, err := parseNameLine(report.Lines, scan.Text())
+		switch {
+		case err != nil:
+			report.Bad++
+			if len(report.Errors) < list.MaxErrors {
+				report.Errors = append(report.Errors, list.LineError{File: p.name, Line: report.Lines, Err: err})
+			}
+		case l != nil:
+			lines = append(lines, *l)
+		}
+	}
+	if in.N <= 0 {
+		return nil, report, fail(TooLarge, "%s: more than %d bytes of names", p.name, maxNameBytes)
+	}
+	report.Good = len(lines)
+	if report.Bad > 0 && report.Good == 0 {
+		return nil, report, fmt.Errorf("%s: %w: %w", p.name, list.ErrTooManyBad, report.Errors[0].Err)
+	}
+	return lines, report, nil
+}
+
+// lookUp looks up the names that are due, some at a time.
+func (s *source) lookUp(ctx context.Context, wanted map[string]*resolved) {
+	var all sync.WaitGroup
+	slots := make(chan struct{}, lookups)
+	ctx, cancel := context.WithTimeout(ctx, lookupsTimeout)
+	defer cancel()
+	now := time.Now()
+	for name, r := range wanted {
+		if r.until.After(now) {
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			limited, cancel := context.WithTimeout(ctx, lookupTimeout)
+			defer cancel()
+			addresses, ttl, err := s.lookup(limited, name)
+			addresses = usable(addresses)
+			if err == nil && len(addresses) == 0 {
+				err = errors.New("no address")
+			}
+			if err != nil {
+				r.until, r.err = time.Now().Add(failedLookup), err
+				return
+			}
+			if ttl == 0 {
+				ttl = unknownTTL
+			}
+			*r = resolved{addresses: addresses, until: time.Now().Add(max(ttl, leastTTL))}
+		})
+	}
+	all.Wait()
+}
+
+// usable returns the addresses that a host can have, sorted, at most maxAddresses.
+func usable(addresses []netip.Addr) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range addresses {
+		if a = a.Unmap().WithZone(""); !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	all = slices.Compact(all)
+	return all[:min(len(all), maxAddresses)]
+}
+
+// restoreNames takes over the addresses of names from the text that resolve made.
+func (s *source) restoreNames(text io.Reader) {
+	s.names = make(map[string]*resolved)
+	for scan := bufio.NewScanner(text); scan.Scan(); {
+		address, name, _ := strings.Cut(scan.Text(), " # ")
+		a, err := netip.ParseAddr(address)
+		if err != nil || name == "" {
+			continue
+		}
+		r := s.names[name]
+		if r == nil {
+			r = &resolved{}
+			s.names[name] = r
+		}
+		r.addresses = append(r.addresses, a)
+	}
+}
+
+// findNames says which names the keys that are here, by their index, are addresses of.
+func (s *source) findNames(b *known, here []int, keys []key.Key, origins []Origin) {
+	text, err := b.parts[0].open()
+	if err != nil {
+		return
+	}
+	defer text.Close()
+	for scan := bufio.NewScanner(text); scan.Scan(); {
+		address, name, _ := strings.Cut(scan.Text(), " # ")
+		a, err := netip.ParseAddr(address)
+		if err != nil {
+			continue
+		}
+		for _, i := range here {
+			if p, _ := list.PrefixOf(keys[i]); p.Addr() == a && p.IsSingleIP() {
+				origins[i].Reason = name
+			}
+		}
+	}
+}
+
+// systemLookup asks the resolvers of the host. The standard library does not say how long
+// answers are valid, so that it reads them on their way.
+func systemLookup(dial func(ctx context.Context, network, address string) (net.Conn, error)) lookup {
+	return func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error) {
+		var mu sync.Mutex
+		ttl := time.Duration(0)
+		r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := dial(ctx, network, address)
+			if udp, ok := c.(*net.UDPConn); ok && err == nil {
+				return answers{udp, func(message []byte) {
+					mu.Lock()
+					defer mu.Unlock()
+					if least := leastOf(message); least > 0 && (ttl == 0 || least < ttl) {
+						ttl = least
+					}
+				}}, nil
+			}
+			return c, err
+		}}
+		addresses, err := r.LookupNetIP(ctx, "ip", name+".")
+		mu.Lock()
+		defer mu.Unlock()
+		return addresses, ttl, err
+	}
+}
+
+// answers is a connection to a resolver whose answers are seen.
+type answers struct {
+	*net.UDPConn
+	see func(message []byte)
+}
+
+func (a answers) Read(p []byte) (int, error) {
+	n, err := a.UDPConn.Read(p)
+	if err == nil {
+		a.see(p[:n])
+	}
+	return n, err
+}
+
+// leastOf returns the least time that an answer's records are valid, 0 if it has none.
+func leastOf(message []byte) time.Duration {
+	var p dnsmessage.Parser
+	if _, err := p.Start(message); err != nil || p.SkipAllQuestions() != nil {
+		return 0
+	}
+	least := time.Duration(0)
+	for {
+		h, err := p.AnswerHeader()
+		if err != nil {
+			return least
+		}
+		// A second for none, which leastTTL raises.
+		if ttl := max(time.Duration(h.TTL)*time.Second, time.Second); least == 0 || ttl < least {
+			least = ttl
+		}
+		if p.SkipAnswer() != nil {
+			return least
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// zone answers lookups by name, and counts them.
+type zone struct {
+	mu      sync.Mutex
+	answers map[string]string // addresses, or an error's text after "!"
+	ttl     time.Duration
+	asked   map[string]int
+}
+
+func (z *zone) set(name, answer string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.answers[name] = answer
+}
+
+func (z *zone) lookup(_ context.Context, name string) ([]netip.Addr, time.Duration, error) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.asked == nil {
+		z.asked = make(map[string]int)
+	}
+	z.asked[name]++
+	text, ok := z.answers[name]
+	if wrong, failed := strings.CutPrefix(text, "!"); failed || !ok {
+		return nil, 0, errors.New("no such name" + wrong)
+	}
+	var all []netip.Addr
+	for a := range strings.FieldsSeq(text) {
+		all = append(all, netip.MustParseAddr(a))
+	}
+	return all, z.ttl, nil
+}
+
+// namesFeed returns a feed of names from a file, of which a zone resolves.
+func namesFeed(t *testing.T, z *zone, file, state string) *Feed {
+	t.Helper()
+	spec := DefaultSpec(Source{File: Path(file)})
+	spec.Format.Kind = Names
+	f, err := Open(t.Context(), Config{Name: "names", Spec: spec}, state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range f.sources {
+		s.lookup = z.lookup
+	}
+	return f
+}
+
+func contentsOf(f *Feed) string {
+	var all []string
+	for p := range f.Contents().V4.Plain.All() {
+		all = append(all, p.String())
+	}
+	for p := range f.Contents().V6.Plain.All() {
+		all = append(all, p.String())
+	}
+	return strings.Join(all, " ")
+}
+
+// TestHostNames checks that names are resolved, that one that fails keeps its last addresses,
+// after a restart, too, and what status and explanations say of it.
+func TestHostNames(t *testing.T) {
+	dir := t.TempDir()
+	file, state := filepath.Join(dir, "names.txt"), filepath.Join(dir, "state")
+	text := "# ours\nHome.example.org.  # at home\n\n198.51.100.0/24 ; office\nvpn.example.org\nlocalhost\ngone.example.org\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	z := &zone{ttl: time.Hour, answers: map[string]string{
+		"home.example.org": "192.0.2.7 2001:db8::7", "vpn.example.org": "::ffff:192.0.2.9 0.0.0.0 127.0.0.1 224.0.0.1",
+	}}
+	f := namesFeed(t, z, file, state)
+	fetch := func(result Result) Outcome {
+		t.Helper()
+		o, err := f.Fetch(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o[0].Result != result {
+			t.Errorf("result %v (%v), want %v", o[0].Result, o[0].Err, result)
+		}
+		return o[0]
+	}
+	want := func(entries string, bad ...string) {
+		t.Helper()
+		if got := contentsOf(f); got != entries {
+			t.Errorf("contents %s, want %s", got, entries)
+		}
+		lines, _ := f.Status().Sources[0].BadLines()
+		if len(lines) != len(bad) {
+			t.Errorf("bad lines %q, want %q", lines, bad)
+			return
+		}
+		for i, line := range lines {
+			if !strings.Contains(line, bad[i]) {
+				t.Errorf("bad line %q, want %s", line, bad[i])
+			}
+		}
+	}
+	fetch(New)
+	wrong := `names.txt:6: "localhost": want a name with a dot`
+	want("192.0.2.7 192.0.2.9 198.51.100.0/24 2001:db8::7", wrong, `names.txt:7: no such name: "gone.example.org"`)
+	k := list.V4(0xc0000207, 32).Key(true)
+	if o := f.Find([]key.Key{k}); o[0].Reason != "home.example.org" || o[0].Source != file {
+		t.Errorf("origin %+v", o[0])
+	}
+
+	// Nothing is due yet but what failed, and what is new in the file.
+	z.set("home.example.org", "192.0.2.8")
+	z.set("new.example.org", "192.0.2.20")
+	if err := os.WriteFile(file, []byte(text+"new.example.org\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fetch(New)
+	want("192.0.2.7 192.0.2.9 192.0.2.20 198.51.100.0/24 2001:db8::7", wrong, "gone.example.org")
+	if z.asked["home.example.org"] != 1 || z.asked["new.example.org"] != 1 {
+		t.Errorf("asked %v", z.asked)
+	}
+
+	// After a restart the resolver does not know a name: its last addresses stay.
+	z.set("home.example.org", "!, for a while")
+	z.set("vpn.example.org", "192.0.2.10")
+	f = namesFeed(t, z, file, state)
+	if got := contentsOf(f); got != "192.0.2.7 192.0.2.9 192.0.2.20 198.51.100.0/24 2001:db8::7" {
+		t.Errorf("after a restart: %s", got)
+	}
+	fetch(New)
+	want("192.0.2.7 192.0.2.10 192.0.2.20 198.51.100.0/24 2001:db8::7", wrong,
+		"its last addresses stay: no such name, for a while", "gone.example.org")
+
+	// No resolver answers.
+	for name := range z.answers {
+		z.set(name, "!")
+	}
+	f = namesFeed(t, z, file, state)
+	fetch(Unchanged)
+	want("192.0.2.7 192.0.2.10 192.0.2.20 198.51.100.0/24 2001:db8::7", wrong, "last addresses", "last addresses", "gone", "last addresses")
+	if err := os.WriteFile(file, []byte("gone.example.org\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o := fetch(Failed); !strings.Contains(o.Err.Error(), "no name can be resolved") {
+		t.Errorf("%v", o.Err)
+	}
+	if got := contentsOf(f); got == "" {
+		t.Error("the list is empty")
+	}
+}
+
+// TestHostNamesInTime checks that names are looked up again when their addresses are no longer
+// valid, and not before.
+func TestHostNamesInTime(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "names.txt")
+	if err := os.WriteFile(file, []byte("a.example.org\nb.example.org\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		z := &zone{ttl: 2 * time.Minute, answers: map[string]string{"a.example.org": "192.0.2.1"}}
+		f := namesFeed(t, z, file, "")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.Run(ctx, func(Outcome) {})
+		}()
+		time.Sleep(time.Second)
+		z.set("a.example.org", "192.0.2.2")
+		time.Sleep(90 * time.Second)
+		if got := contentsOf(f); got != "192.0.2.1" {
+			t.Errorf("while it is valid: %s", got)
+		}
+		if n := z.asked["b.example.org"]; n != 2 {
+			t.Errorf("a name that fails was asked for %d times in 90 s, want 2", n)
+		}
+		z.set("b.example.org", "192.0.2.3")
+		time.Sleep(time.Minute)
+		if got := contentsOf(f); got != "192.0.2.2 192.0.2.3" {
+			t.Errorf("after two minutes: %s", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// TestHostNamesBounds checks that a source of too many names is refused, and that of a name's
+// addresses some are taken.
+func TestHostNamesBounds(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "names.txt")
+	var text strings.Builder
+	for i := range maxNames + 1 {
+		fmt.Fprintf(&text, "n%d.example.org\n", i)
+	}
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	z := &zone{answers: map[string]string{}}
+	f := namesFeed(t, z, file, "")
+	if o, err := f.Fetch(t.Context()); err != nil || o[0].Failure != TooLarge || len(z.asked) > 0 {
+		t.Errorf("%+v, %v, asked for %d", o, err, len(z.asked))
+	}
+	var many []string
+	for i := range 200 {
+		many = append(many, fmt.Sprintf("192.0.2.%d", i))
+	}
+	z.set("n0.example.org", strings.Join(many, " "))
+	if err := os.WriteFile(file, []byte("n0.example.org\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := f.Fetch(t.Context()); err != nil || o[0].Entries != maxAddresses {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestNameLines checks what a name is.
+func TestNameLines(t *testing.T) {
+	for text, want := range map[string]string{
+		"home.example.org": "home.example.org", "A.B": "a.b", "_x.a-b.example.": "_x.a-b.example", "192.0.2.1": "192.0.2.1", "2001:db8::/48": "2001:db8::/48",
+		"localhost": "", "a..b": "", "-a.b": "", "192.0.2.256": "", "a b.c": "", "a.b/24": "", strings.Repeat("a", 64) + ".b": "", strings.Repeat("a.", 127) + "b": "",
+		"*.example.org": "", "tcp 192.0.2.1:* > *:22": "tcp 192.0.2.1:* > *:22", "bücher.example": "",
+	} {
+		l, err := parseNameLine(1, text)
+		got := ""
+		if err == nil {
+			got = l.text
+			if l.name != "" {
+				got = l.name
+			}
+		}
+		if got != want {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+	}
+}
+
+// TestSystemLookup asks a resolver on this host by the standard library, and checks the
+// least time that the answers are valid.
+func TestSystemLookup(t *testing.T) {
+	server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	go func() {
+		for buf := make([]byte, 1500); ; {
+			n, from, err := server.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			var q dnsmessage.Message
+			if q.Unpack(buf[:n]) != nil || len(q.Questions) != 1 {
+				continue
+			}
+			q.Response, q.Additionals = true, nil
+			head := dnsmessage.ResourceHeader{Name: q.Questions[0].Name, Class: dnsmessage.ClassINET, TTL: 300}
+			if q.Questions[0].Type == dnsmessage.TypeA {
+				q.Answers = append(q.Answers, dnsmessage.Resource{Header: head, Body: &dnsmessage.AResource{A: [4]byte{192, 0, 2, 7}}})
+			} else {
+				head.TTL = 90
+				q.Answers = append(q.Answers, dnsmessage.Resource{Header: head, Body: &dnsmessage.AAAAResource{AAAA: netip.MustParseAddr("2001:db8::7").As16()}})
+			}
+			answer, err := q.Pack()
+			if err == nil {
+				_, _ = server.WriteToUDPAddrPort(answer, from)
+			}
+		}
+	}()
+	look := systemLookup(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, server.LocalAddr().String())
+	})
+	addresses, ttl, err := look(t.Context(), "home.example.org")
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	if fmt.Sprint(addresses) != "[192.0.2.7 2001:db8::7]" || ttl != 90*time.Second || err != nil {
+		t.Errorf("%v for %v, %v", addresses, ttl, err)
+	}
+}
