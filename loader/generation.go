@@ -393,7 +393,7 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	}
 	maps.Copy(p.maps, p.fresh)
 
-	spec, err := g.specFor(stats)
+	spec, err := g.specFor(stats, p.maps)
 	if err != nil {
 		return nil, err
 	}
@@ -450,7 +450,7 @@ func loadVerified(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) 
 }
 
 // specFor returns the specification of the program for an interface, without its maps.
-func (g *Generation) specFor(stats *Stats) (spec *ebpf.CollectionSpec, err error) {
+func (g *Generation) specFor(stats *Stats, kept pinnedMaps) (spec *ebpf.CollectionSpec, err error) {
 	entry := stats.entry.Load()
 	if g.config.Out || entry == entryTC || entry == entryBare {
 		if spec, err = g.tcFor(entry); err != nil {
@@ -459,20 +459,17 @@ func (g *Generation) specFor(stats *Stats) (spec *ebpf.CollectionSpec, err error
 		if err := spec.Variables[bpf.WeirTCVarReject].Set(flag(g.config.Out && stats.reject.Load())); err != nil {
 			return nil, err
 		}
-		return spec, g.setParts(spec, stats)
+		return spec, g.setParts(spec, stats, kept)
 	}
 	spec = g.spec.Copy()
 	if entry == entryDispatched {
 		// Later kernels compare it with that of the stub that jumps, which has none.
 		spec.Programs[bpf.WeirProgWeir].AttachType = ebpf.AttachNone
 	}
-	if err := g.setParts(spec, stats); err != nil {
-		return nil, err
-	}
 	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(flag(stats.edge.Load())); err != nil {
 		return nil, err
 	}
-	return spec, g.police(spec, stats)
+	return spec, g.setParts(spec, stats, kept)
 }
 
 // Bind prepares spec, other programs that include the data plane's headers, to
@@ -509,10 +506,10 @@ func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*
 	if err := stats.move(fresh); err != nil {
 		return nil, err
 	}
-	if err := g.police(spec, stats); err != nil {
+	maps.Copy(kept, fresh)
+	if err := g.setParts(spec, stats, kept); err != nil {
 		return nil, err
 	}
-	maps.Copy(kept, fresh)
 	return g.connect(spec, kept, stats.stride(kept[bpf.WeirMapListStats]))
 }
 
@@ -548,27 +545,12 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		}
 		maps.Copy(fresh, first)
 	}
-	if p := stats.policer(); p.Cost != 0 && p.identity() != present.policer().Identity {
-		policer, err := newPolicer(p, stats.cpus)
-		if err != nil {
-			return nil, errors.Join(err, fresh.Close())
-		}
-		maps.Copy(fresh, policer)
+	of, err := g.outgrownParts(stats.of(), present)
+	if err != nil {
+		return nil, errors.Join(err, fresh.Close())
 	}
+	maps.Copy(fresh, of)
 	return fresh, nil
-}
-
-// police makes the spec's programs police an interface, if it is to be. The lean path
-// does not.
-func (g *Generation) police(spec *ebpf.CollectionSpec, stats *Stats) error {
-	p := stats.policer()
-	if p.Cost == 0 {
-		return nil
-	}
-	if err := spec.Variables[bpf.WeirVarPolicer].Set(&p.Policer); err != nil {
-		return err
-	}
-	return spec.Variables[bpf.WeirVarLean].Set(flag(false))
 }
 
 // connect makes the spec's programs use the generation's filter maps and those

@@ -182,6 +182,9 @@ func TestLoad(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+			if strings.HasPrefix(test.name, "policed") {
+				test.cfg.Parts = []Part{policed{}}
+			}
 			g := newTestGeneration(t, test.cfg)
 			s, err := NewStats(0)
 			if err != nil {
@@ -190,9 +193,6 @@ func TestLoad(t *testing.T) {
 			defer s.Close()
 			if err := s.SetEdges(test.name == "at an edge", []uint32{7}); err != nil {
 				t.Fatal(err)
-			}
-			if strings.HasPrefix(test.name, "policed") {
-				s.SetPolicer(Policer{Cost: 1, Limit: 1, Tuple: 1}, Seed{1})
 			}
 			p, err := g.Load(s)
 			if err != nil {

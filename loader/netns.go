@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -113,6 +114,18 @@ func (ns *netnsFile) in(fn func(inode uint64) error) error {
 		}()
 	}()
 	return <-done
+}
+
+// Glob reports whether the target's name is a glob with *, ? and [ ].
+func (t Target) Glob() bool { return strings.ContainsAny(t.Iface, "*?[") }
+
+// Covers reports whether the target is an interface, or a glob that matches it.
+func (t Target) Covers(i Target) bool {
+	if !t.Glob() {
+		return t == i
+	}
+	ok, _ := path.Match(t.Iface, i.Iface)
+	return ok && t.Netns == i.Netns && t.Out == i.Out
 }
 
 // EphemeralPort returns the lowest port that is connected from in the target's network

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -8,17 +9,44 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"weir/bpf"
 )
 
 // Part is the share that a stage has in the programs of a generation.
 type Part interface {
 	// Constants returns values of variables in the program of an interface, by name. An
-	// entry without a variable does without its value.
-	Constants(Target) map[string]any
+	// entry without a variable does without its value. Secrets derive from the seed, which
+	// is that of a [Keeper].
+	Constants(Target, Seed) map[string]any
 	// Devices returns sets of interfaces that the program of an interface reads, by the
 	// names of their maps: names and globs, in the interface's network namespace.
 	Devices(Target) map[string][]string
+	// General returns why no packet of an interface takes the lean path, "" if some do.
+	General(Target) string
 }
+
+// Keeper is a part with memory that outlives the programs of an interface.
+type Keeper interface {
+	// Keeps returns its maps, with their entries; nil where an interface needs none.
+	Keeps(Target) map[string]int
+	// Head returns where the memory has its seed, and what identifies it.
+	Head(Kept) (seed *Seed, identity *uint64)
+	// Identity identifies what may go on in the same memory. It is not 0.
+	Identity(Target, Seed) uint64
+	// Begin makes new memory ready.
+	Begin(Kept)
+}
+
+// Kept are the maps that outlive the programs of an interface.
+type Kept = pinnedMaps
+
+// Entries returns the entries of a map, in the kernel's memory.
+func Entries[T any](k Kept, name string) []T { return entriesOf[T](k[name]) }
+
+// Read calls fn with the maps, unless the stats are closed. They are valid until it
+// returns.
+func (s *Stats) Read(fn func(Kept)) { s.read(fn) }
 
 // For makes the programs that are loaded with the stats from now on have the parts of an
 // interface.
@@ -32,10 +60,50 @@ func (s *Stats) of() (t Target) {
 	return t
 }
 
-// setParts sets the constants of the parts in the program that counts in stats.
-func (g *Generation) setParts(spec *ebpf.CollectionSpec, stats *Stats) error {
+// outgrownParts creates the maps that must replace those that parts have in the stats.
+func (g *Generation) outgrownParts(t Target, present pinnedMaps) (pinnedMaps, error) {
+	all := make(pinnedMaps)
 	for _, p := range g.config.Parts {
-		for name, value := range p.Constants(stats.of()) {
+		k, ok := p.(Keeper)
+		if !ok || len(k.Keeps(t)) == 0 {
+			continue
+		}
+		at, identity := k.Head(present)
+		seed := *at
+		if seed == (Seed{}) {
+			_, _ = rand.Read(seed[:]) // never fails
+		}
+		id := k.Identity(t, seed)
+		if id == *identity {
+			continue
+		}
+		fresh, err := newPinnedMaps(k.Keeps(t))
+		if err != nil {
+			return nil, errors.Join(err, all.Close())
+		}
+		at, identity = k.Head(fresh)
+		*at, *identity = seed, id
+		k.Begin(fresh)
+		maps.Copy(all, fresh)
+	}
+	return all, nil
+}
+
+// setParts sets the constants of the parts in the program that counts in stats, whose maps
+// are to be these.
+func (g *Generation) setParts(spec *ebpf.CollectionSpec, stats *Stats, kept pinnedMaps) error {
+	t := stats.of()
+	for _, p := range g.config.Parts {
+		var seed Seed
+		if k, ok := p.(Keeper); ok && len(k.Keeps(t)) > 0 {
+			at, _ := k.Head(kept)
+			seed = *at
+		}
+		constants := p.Constants(t, seed)
+		if p.General(t) != "" {
+			constants[bpf.WeirVarLean] = flag(false)
+		}
+		for name, value := range constants {
 			if v := spec.Variables[name]; v == nil {
 				continue
 			} else if err := v.Set(value); err != nil {
@@ -50,7 +118,7 @@ func (g *Generation) setParts(spec *ebpf.CollectionSpec, stats *Stats) error {
 func (g *Generation) Kind(t Target) uint64 {
 	h := fnv.New64a()
 	for _, p := range g.config.Parts {
-		constants := p.Constants(t)
+		constants := p.Constants(t, Seed{})
 		for _, name := range slices.Sorted(maps.Keys(constants)) {
 			fmt.Fprint(h, name, constants[name])
 		}

@@ -39,8 +39,6 @@ type Stats struct {
 
 	reject atomic.Bool // see SetReject
 
-	policing atomic.Pointer[policing] // nil: the interface is not policed
-
 	reading sync.Mutex      // guards the following; taken after mu
 	events  *ringbuf.Reader // nil until it is read
 	record  ringbuf.Record

@@ -22,7 +22,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/attach"
-	"weir/control/quantity"
 )
 
 // status is what `weir status` shows: what the daemon says, and what stands in
@@ -295,29 +294,6 @@ func pathRow(i attach.Status, row func(name, format string, args ...any)) {
 	row("path", "general for all packets: %s", strings.Join(i.GeneralPath, "; "))
 }
 
-// policeRows shows what policing does.
-func policeRows(i attach.Status, row func(name, format string, args ...any)) {
-	if i.Police == nil || i.Policed == nil {
-		return
-	}
-	fair := humanize.Comma(int64(i.Policed.FairRate)) + " packets/s"
-	if !i.Police.Packets {
-		fair = quantity.SI(8*i.Policed.FairRate, 1, "bit/s")
-	}
-	row("limit", "%s, %s; a flow may have %s", i.Police.Limit, i.Police.Controller, fair)
-	for _, outcome := range []string{"marked", "early", "boxed", "over"} {
-		if c := i.Policed.Outcomes[outcome]; c.Packets > 0 {
-			row("  "+outcome, "%s", counted(c))
-		}
-	}
-	switch p := i.Policed; {
-	case p.Guarded:
-		row("  GUARD", "%.0f%% of the counters have flows that do not respond: none is penalised", 100*p.BoxedShare)
-	case p.BoxedShare > 0:
-		row("  penalised", "%.1f%% of the counters, whose flows do not respond", 100*p.BoxedShare)
-	}
-}
-
 // newFlowRows shows the flows that were not seen lately.
 func newFlowRows(i attach.Status, row func(name, format string, args ...any)) {
 	if i.FirstSeen == nil || i.NewFlows == nil {
@@ -480,10 +456,9 @@ func printInterface(w io.Writer, i attach.Status, penalties string, verbose bool
 		}
 	}
 	failsafeRow(i, row)
-	for _, r := range i.Rows(i.Interface().Out) {
+	for _, r := range i.About.Rows(i.Interface().Out, &i.State) {
 		row(r.Name, "%s", r.Text)
 	}
-	policeRows(i, row)
 	tunnelRows(i, row)
 	newFlowRows(i, row)
 	row("packets", "%s", counted(i.Total))
@@ -549,7 +524,7 @@ func entries(l attach.List) string {
 }
 
 func counted(c attach.Count) string {
-	return plural(int(c.Packets), "packet", "packets") + ", " + humanize.Bytes(c.Bytes)
+	return c.String()
 }
 
 // plural is a number of things.

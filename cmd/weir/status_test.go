@@ -11,6 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
+	"weir/control/stage/police"
 )
 
 // Without access to its pins, the daemon's answer is shown.
@@ -197,8 +198,8 @@ func TestStatusForgottenFlows(t *testing.T) {
 // What policing does is shown, and when it has given up penalising.
 func TestStatusPoliced(t *testing.T) {
 	var i attach.Status
-	i.Police = &attach.Police{Limit: "100Mbit/s by flow", Controller: "fair"}
-	i.Policed = &attach.Policed{
+	i.Police = &police.About{Limit: "100Mbit/s by flow", Controller: "fair"}
+	i.Policed = &police.State{
 		Outcomes: map[string]attach.Count{"passed": {Packets: 100}, "boxed": {Packets: 1234, Bytes: 5}}, FairRate: 1.25e6, BoxedShare: 0.004,
 	}
 	for _, guarded := range []bool{false, true} {

@@ -148,7 +148,7 @@ func (h *hotplug) attach(t loader.Target, i *loader.Iface) bool {
 		})
 		return true
 	}
-	at := slices.IndexFunc(h.targets, func(o Target) bool { return o.matches(t) })
+	at := slices.IndexFunc(h.targets, func(o Target) bool { return o.Covers(t) })
 	if at < 0 || h.failed[t] == i.Index || slices.Contains(h.lost, t) {
 		return false
 	}
@@ -215,7 +215,7 @@ func (h *hotplug) setTargets(e *engine.Generation, targets []Target, lost []load
 		}
 	}
 	for t := range h.failed {
-		if !slices.ContainsFunc(h.targets, func(o Target) bool { return o.matches(t) }) {
+		if !slices.ContainsFunc(h.targets, func(o Target) bool { return o.Covers(t) }) {
 			delete(h.failed, t)
 		}
 	}
@@ -256,7 +256,7 @@ func (h *hotplug) wanted() (n map[kind]int, like map[kind]loader.Target) {
 		k := h.kinds[i]
 		like[k] = t.Target
 		switch {
-		case t.glob():
+		case t.Glob():
 			n[k] = maxPreloaded
 		case h.known[t.Target] == nil && !slices.Contains(h.lost, t.Target):
 			n[k] = min(n[k]+1, maxPreloaded)
@@ -303,10 +303,7 @@ func (h *hotplug) refill(e *engine.Generation, m Metadata) error {
 
 func preload(e *engine.Generation, k kind, t loader.Target, m Metadata) (_ *preloaded, err error) {
 	p := &preloaded{kind: k, engine: e}
-	if k.out {
-		m = m.outgoing()
-	}
-	if p.metadata, err = m.encode(); err != nil {
+	if p.metadata, err = m.at(t).encode(); err != nil {
 		return nil, err
 	}
 	if p.stats, err = loader.NewStats(0); err != nil {

@@ -215,7 +215,7 @@ func (m *Manager) find(t loader.Target) (p predecessor, err error) {
 // attach attaches the program to an interface. A program that was filtering
 // there is replaced.
 func (m *Manager) attach(i *managedInterface) error {
-	d := m.about(i.Target, m.metadata)
+	d := m.metadata.at(i.Target)
 	before, err := m.find(i.Target)
 	if err != nil {
 		return err
@@ -343,7 +343,7 @@ func (m *Manager) Interfaces() []State {
 func (m *Manager) Named() []loader.Target {
 	var all []loader.Target
 	for _, t := range m.targets {
-		if !t.glob() {
+		if !t.Glob() {
 			all = append(all, t.Target)
 		}
 	}
@@ -384,15 +384,7 @@ func (m *Manager) Metadata() Metadata { return m.metadata }
 
 // describe updates the metadata at an interface.
 func (m *Manager) describe(i *managedInterface, d Metadata) error {
-	return i.describe(m.about(i.Target, d))
-}
-
-// about returns the metadata of an interface.
-func (m *Manager) about(t loader.Target, d Metadata) Metadata {
-	if t.Out {
-		return d.outgoing()
-	}
-	return d.policed(policeOf(m.targets, t))
+	return i.describe(d.at(i.Target))
 }
 
 // Describe updates the metadata at the attachments.
@@ -430,7 +422,7 @@ func (m *Manager) Follow() error {
 		return err != nil
 	})
 	// Who detaches an interface that a glob covers does not mean the next one.
-	if lost != nil && len(m.interfaces) == 0 && (errors.Is(lost, errTaken) || !slices.ContainsFunc(m.targets, Target.glob)) {
+	if lost != nil && len(m.interfaces) == 0 && (errors.Is(lost, errTaken) || !slices.ContainsFunc(m.targets, Target.Glob)) {
 		m.over = true
 	}
 	unseen := ""
@@ -511,7 +503,7 @@ func (m *Manager) renamed(i *managedInterface) (t loader.Target, ok bool) {
 	if err != nil || t == i.Target {
 		return t, false
 	}
-	at := slices.IndexFunc(m.targets, func(o Target) bool { return o.matches(t) })
+	at := slices.IndexFunc(m.targets, func(o Target) bool { return o.Covers(t) })
 	return t, at >= 0 && m.targets[at].XDP == i.XDP
 }
 
@@ -569,8 +561,8 @@ func (m *Manager) renew(i *managedInterface) error {
 	if err := specialise(m.engine, m.targets, i.Target, i.Stats()); err != nil {
 		return err
 	}
-	// A preloaded program takes its interface for none of the edges, and polices nothing.
-	if i.engine == m.engine && !i.Stats().Edge() && !i.Stats().Polices() {
+	// A preloaded program takes its interface for none of the edges.
+	if i.engine == m.engine && !i.Stats().Edge() {
 		return nil
 	}
 	p, err := m.engine.For(i.Target).Load(i.Stats())
@@ -616,7 +608,7 @@ func (m *Manager) tidy() {
 		m.Log.Warn(err.Error()) // the others are tidied
 	}
 	for _, a := range all {
-		covers := func(t Target) bool { return t.matches(a.Target()) }
+		covers := func(t Target) bool { return t.Covers(a.Target()) }
 		if d, _ := MetadataOf(a); a.Severed() && !Alive(d.PID) &&
 			!m.named(a.Target()) && slices.ContainsFunc(m.targets, covers) {
 			if err := a.DetachAny(); err != nil {

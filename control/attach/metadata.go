@@ -47,11 +47,11 @@ type Metadata struct {
 	Lists             []List   `json:"lists"`                     // list number n is Lists[n-1]
 	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
 	Loop              *Loop    `json:"loop,omitempty"`            // nil: loops are not looked for
-	Police            *Police  `json:"police,omitempty"`          // nil: the interface is not policed
 
 	FirstSeen *FirstSeen `json:"first_seen,omitempty"` // nil: new flows are not looked for
 
 	stages.About
+	Stages *stages.Table `json:"-"` // what About is from, for each interface
 
 	out *Metadata // of outgoing packets, where they are filtered: what the engine says of them
 }
@@ -64,7 +64,7 @@ func (m Metadata) outgoing() Metadata {
 	n := *m.out
 	m.Shapes, m.GeneralPath, m.FalsePositiveRate = n.Shapes, n.GeneralPath, n.FalsePositiveRate
 	m.BlockStructures, m.AllowStructures = n.BlockStructures, n.AllowStructures
-	m.Loop, m.Police, m.FirstSeen, m.out = nil, nil, nil, nil
+	m.Loop, m.FirstSeen, m.out = nil, nil, nil
 	return m
 }
 
@@ -80,18 +80,14 @@ type FirstSeen struct {
 // Forgets reports whether flows may be forgotten before their window has ended.
 func (f *FirstSeen) Forgets() bool { return f.Filter != recent.Bloom }
 
-// Police describes the policing of an interface.
-type Police struct {
-	Limit      string `json:"limit"`      // the rate and what makes a flow
-	Controller string `json:"controller"` // how flows share it
-	Packets    bool   `json:"packets"`    // the limit is of packets, not of bytes
-}
-
-// policed returns the metadata of an interface.
-func (m Metadata) policed(p *engine.Police) Metadata {
-	if p != nil {
-		m.Police = &Police{Limit: p.Name, Controller: p.Controller.String(), Packets: p.Packets}
-		m.GeneralPath = append(slices.Clone(m.GeneralPath), "the interface is policed")
+// at returns the metadata of an interface, with what stages say of its program.
+func (m Metadata) at(t loader.Target) Metadata {
+	if t.Out {
+		m = m.outgoing()
+	}
+	if m.Stages != nil {
+		m.About = m.Stages.About(t)
+		m.GeneralPath = append(slices.Clone(m.GeneralPath), m.Stages.General(t)...)
 	}
 	return m
 }

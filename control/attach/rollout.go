@@ -52,7 +52,7 @@ func (m *Manager) Plan(e *engine.Generation, d Metadata, targets []Target, edges
 		return nil, err
 	}
 	for _, i := range m.interfaces {
-		at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i.Target) })
+		at := slices.IndexFunc(targets, func(t Target) bool { return t.Covers(i.Target) })
 		if at >= 0 && i.XDP != targets[at].XDP && i.Attachment != nil {
 			return nil, fmt.Errorf("%s: changing from %v to %v would leave it unfiltered for a moment: detach it first", i.Target, i.XDP, targets[at].XDP)
 		}
@@ -197,7 +197,7 @@ func (m *Manager) retarget(targets []Target) {
 	m.lost = nil // who names an interface again wants it filtered again
 	m.hotplug.setTargets(m.engine, targets, nil, m.interfaces)
 	m.interfaces = slices.DeleteFunc(m.interfaces, func(i *managedInterface) bool {
-		if at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i.Target) }); at >= 0 {
+		if at := slices.IndexFunc(targets, func(t Target) bool { return t.Covers(i.Target) }); at >= 0 {
 			if i.Attachment == nil {
 				i.XDP, i.retry = targets[at].XDP, time.Time{} // which may mend it
 			}

@@ -14,24 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/engine"
+	"weir/control/stage"
+	"weir/control/stages"
 	"weir/filter/icarus"
 	"weir/filter/packet"
 	"weir/filter/recent"
-	"weir/filter/sfb"
 	"weir/filter/verdict"
 	"weir/loader"
 )
 
 // Count is a number of packets and of their bytes.
-type Count struct {
-	Packets uint64 `json:"packets"`
-	Bytes   uint64 `json:"bytes"`
-}
-
-func (c *Count) add(d loader.Counter) {
-	c.Packets += d.Packets
-	c.Bytes += d.Bytes
-}
+type Count = stage.Count
 
 // Status is the state of one attachment, as the kernel has it.
 type Status struct {
@@ -55,8 +48,7 @@ type Status struct {
 	Order []loader.Neighbour `json:"order,omitempty"`
 	// Loops are packets by what became of their loop filter.
 	Loops map[string]uint64 `json:"loop_packets,omitempty"`
-	// Policed is what policing has done, nil for none.
-	Policed *Policed `json:"policed,omitempty"`
+	stages.State
 	// NewFlows are the flows that were not seen lately, nil where they are not looked for.
 	NewFlows *NewFlows `json:"new_flows,omitempty"`
 }
@@ -123,29 +115,6 @@ func (f *FirstSeen) forgotten(c loader.FirstCounts) (shares []float64) {
 		shares = append(shares, chain.Forgotten(level, float64(c.Entered), 2*f.Lines))
 	}
 	return shares
-}
-
-// Policed is what the policing of an interface has done, and its state.
-type Policed struct {
-	Outcomes map[string]Count `json:"outcomes"`
-	// FairRate is what each flow may have now, in bytes or packets a second.
-	FairRate float64 `json:"fair_rate"`
-	// BoxedShare is the share of counters whose flows do not respond, and have almost
-	// nothing. With the guard on, they are so many that none is limited like that.
-	BoxedShare float64 `json:"boxed_share"`
-	Guarded    bool    `json:"guarded"`
-}
-
-// PolicedOf returns what an interface's policer has done, as it is shown.
-func PolicedOf(p loader.Policed) *Policed {
-	of := &Policed{
-		Outcomes: make(map[string]Count), FairRate: sfb.FairRate(p.Fair),
-		BoxedShare: float64(p.Boxed) / (sfb.PolicerLevels * sfb.PolicerBins), Guarded: p.Guarded,
-	}
-	for i, c := range p.Outcomes {
-		of.Outcomes[sfb.Outcome(i).String()] = Count(c)
-	}
-	return of
 }
 
 // ListCount is the number of packets that a block list has matched: dropped, or
@@ -254,9 +223,9 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 			name = d.CountedReasons[n]
 		}
 		i.Reasons[name] = Count(c)
-		i.Total.add(c)
+		i.Total.Add(c)
 		if d.Drops(r) {
-			i.Dropped.add(c)
+			i.Dropped.Add(c)
 		}
 	}
 	i.ByList = byList(d, t.Out, a.Stats().Lists(nil))
@@ -272,9 +241,7 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 			}
 		}
 	}
-	if p, ok := a.Stats().Policed(); ok && d.Police != nil {
-		i.Policed = PolicedOf(p)
-	}
+	i.State = d.About.State(a.Stats())
 	if d.FirstSeen != nil {
 		i.NewFlows = d.FirstSeen.NewFlowsOf(a.Stats())
 	}
@@ -295,7 +262,7 @@ func byList(d Metadata, out bool, counters []loader.Counter) []ListCount {
 		c := counters[i+1]
 		counts = append(counts, ListCount{
 			List:  l.Name,
-			Count: Count{c.Packets - l.Before.Packets, c.Bytes - l.Before.Bytes},
+			Count: Count{Packets: c.Packets - l.Before.Packets, Bytes: c.Bytes - l.Before.Bytes},
 		})
 	}
 	return counts

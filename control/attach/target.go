@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 
 	"weir/control/engine"
 	"weir/loader"
@@ -29,37 +28,15 @@ type Target struct {
 	loader.Target
 	XDP      loader.Hook
 	Required bool // Start fails without the interface, instead of waiting for it
-	Police   *engine.Police
 	Reject   bool // TCP that programs on this host send and that is dropped is refused
-}
-
-// policeOf returns the policing of an interface by its target, nil for none.
-func policeOf(targets []Target, i loader.Target) *engine.Police {
-	if at := slices.IndexFunc(targets, func(t Target) bool { return t.matches(i) }); at >= 0 {
-		return targets[at].Police
-	}
-	return nil
 }
 
 // specialise makes an engine's programs that are loaded with an interface's stats from now on
 // what its target wants.
 func specialise(e *engine.Generation, targets []Target, i loader.Target, s *loader.Stats) error {
-	policeOf(targets, i).Apply(s)
 	s.For(i)
-	s.SetReject(slices.ContainsFunc(targets, func(t Target) bool { return t.Reject && t.matches(i) }))
+	s.SetReject(slices.ContainsFunc(targets, func(t Target) bool { return t.Reject && t.Covers(i) }))
 	return e.Follow(i, s)
-}
-
-// glob reports whether the name is a glob.
-func (t Target) glob() bool { return strings.ContainsAny(t.Iface, "*?[") }
-
-// matches reports whether the target covers an interface.
-func (t Target) matches(i loader.Target) bool {
-	if !t.glob() {
-		return t.Target == i
-	}
-	ok, _ := path.Match(t.Iface, i.Iface)
-	return ok && t.Netns == i.Netns && t.Out == i.Out
 }
 
 // expand returns the targets with globs replaced by the interfaces that exist.
@@ -72,7 +49,7 @@ func expand(targets []Target) ([]Target, error) {
 		}
 	}
 	for _, t := range targets {
-		if !t.glob() {
+		if !t.Glob() {
 			add(t)
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 	"weir/control/feed"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/stages"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -54,7 +55,7 @@ func (c *Config) check() quantity.FieldErrors {
 		if iface.Reject && !c.Sends(iface) {
 			errs.Failf(fmt.Sprintf("interfaces[%d].reject", i), "it is of outgoing packets, which are not filtered here: set egress: true")
 		}
-		errs.Add(fmt.Sprintf("interfaces[%d].police", i), iface.Police.check().Err())
+		iface.AtInterface.CheckStages(&errs, fmt.Sprintf("interfaces[%d]", i))
 		errs.Add(fmt.Sprintf("interfaces[%d].attach", i), iface.checkAttach())
 		if iface.Hook == HookTC {
 			errs.Add(fmt.Sprintf("interfaces[%d].hook", i), c.checkTC(iface))
@@ -129,17 +130,28 @@ func (i Interface) checkAttach() error {
 // checkTC fails where an interface with the hook tc is to have what needs XDP.
 func (c *Config) checkTC(i Interface) error {
 	const hook = "tc: "
+	stages := i.AtInterface.NeedsXDP()
 	switch {
 	case i.XDP != loader.Native:
 		return fmt.Errorf(hook+"xdp: %v is a mode of hook xdp: leave one of the two out", i.XDP)
-	case i.Police != (Police{}):
-		return errors.New(hook + "the interface is policed, which marks packets: that takes hook xdp")
+	case stages != "":
+		return errors.New(hook + stages + ": that takes hook xdp")
 	case c.Loop.On():
 		return errors.New(hook + "loops are detected, which changes packets: that takes hook xdp")
 	case c.Digests() != nil:
 		return errors.New(hook + "packets are recorded by their digests, but may have been joined before they come here: that takes hook xdp")
 	}
 	return nil
+}
+
+// Stages returns the stages that the configuration has.
+func (c *Config) Stages() *stages.Table {
+	at := make([]stages.Interface, len(c.Interfaces))
+	for i := range c.Interfaces {
+		of := &c.Interfaces[i]
+		at[i] = stages.Interface{Target: loader.Target{Netns: of.Netns, Iface: of.Name}, AtInterface: &of.AtInterface}
+	}
+	return stages.New(&c.Sections, at)
 }
 
 // Sends reports whether an interface's outgoing packets are filtered, too.

@@ -182,9 +182,7 @@ type Interface struct {
 	// Do not start without the interface, instead of waiting for it.
 	Required bool `yaml:"required,omitempty"`
 
-	// Limit what it receives to a rate, which flows share fairly: a rate alone, or a
-	// mapping. Default: no limit.
-	Police Police `yaml:"police,omitempty"`
+	stages.AtInterface `yaml:",inline"`
 }
 
 // Failsafe is what passes before the lists are looked up.

@@ -20,6 +20,7 @@ import (
 	"weir/control/notify"
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
+	"weir/control/stage/police"
 	"weir/control/stage/replies"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -209,10 +210,10 @@ func TestExample(t *testing.T) {
 	if len(c.Lists) != 16 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
 		t.Fatalf("not all is there: %+v", c)
 	}
-	police := element(reflect.TypeFor[Police]()).Interface().(Police)
-	police.Rate = c.Interfaces[4].Police.Rate
-	if c.Interfaces[4].Police != police {
-		t.Errorf("police %+v, the defaults are %+v", c.Interfaces[4].Police, police)
+	policed := element(reflect.TypeFor[police.Spec]()).Interface().(police.Spec)
+	policed.Rate = c.Interfaces[4].Police.Rate
+	if c.Interfaces[4].Police != policed {
+		t.Errorf("police %+v, the defaults are %+v", c.Interfaces[4].Police, policed)
 	}
 	c.Interfaces, c.Monitor, c.Failsafe, c.Metrics, c.Trackers = nil, false, Failsafe{}, Metrics{}, nil
 	c.API = API{Socket: c.API.Socket}

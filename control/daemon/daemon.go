@@ -296,7 +296,7 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	}
 	m := attach.Describe(e, c, p.descriptions())
 	m.Loop, m.FirstSeen = p.loopMetadata(), p.firstMetadata()
-	m.About = p.config.About()
+	m.Stages = p.config.Stages()
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
 	m.Service = attach.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, d.queued.queue.StateDir()

@@ -95,7 +95,7 @@ func slowVeths(c *config.Config) []string {
 			matches, _ := path.Match(i.Name, name)
 			return i.Netns == "" && matches
 		})
-		if at >= 0 && l.Type() == "veth" && c.Interfaces[at].Place() == loader.Native && c.Interfaces[at].Police.Engine() == nil {
+		if at >= 0 && l.Type() == "veth" && c.Interfaces[at].Place() == loader.Native && c.Interfaces[at].NeedsXDP() == "" {
 			names = append(names, name)
 		}
 	}

@@ -587,7 +587,7 @@ func (p *Prepared) engineConfig() engine.Config {
 	}
 	e.Multicast = p.multicast()
 	e.FirstSeen = c.FirstSeen.Engine()
-	e.Parts = c.Parts()
+	e.Parts = c.Stages().Parts()
 	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
 	if c.FiltersOutgoing() {
 		e.Outgoing = new(engine.Telemetry)
@@ -854,7 +854,6 @@ func targetsOf(c *config.Config) []attach.Target {
 	for _, i := range c.Interfaces {
 		all = append(all, attach.Target{
 			Target: loader.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.Place(), Required: i.Required,
-			Police: i.Police.Engine(),
 		})
 		if c.Sends(i) {
 			all = append(all, attach.Target{

@@ -19,7 +19,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 	trackers, ephemeral := make([]loader.Tracker, len(c.Trackers)), uint16(0)
 	for i, t := range c.Trackers {
 		trackers[i] = loader.Tracker{
-			Secret: secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets,
+			Secret: Secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets,
 			ByBytes: flag(t.Unit == sketch.Bytes), Tuple: flag(t.V4.Tuple()), Punishes: flag(t.Punishes),
 			Unexempt: flag(t.Unexempt), Dropped: flag(t.Dropped),
 			V4: shape(membership.GatedShape{Shape: t.V4}), V6: shape(membership.GatedShape{Shape: t.V6}),
@@ -34,7 +34,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 	}
 	digests := loader.Digests{Lines: c.Digests.Lines, Bits: uint32(c.Digests.Bits)}
 	if digests.Lines != 0 {
-		digests.Secret = secret(hash.NewSecret(c.DigestSeed))
+		digests.Secret = Secret(hash.NewSecret(c.DigestSeed))
 	}
 	return loader.Config{
 		Trackers:      trackers,
@@ -43,7 +43,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		Digests:       digests,
 		DigestSeed:    loader.Seed(c.DigestSeed),
 		DigestSlice:   c.DigestSlice,
-		Secret:        secret(s),
+		Secret:        Secret(s),
 		Block:         keySet(block),
 		CounterWords:  block.CounterWords(),
 		RecordWords:   block.RecordWords(),
@@ -64,7 +64,8 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 	}
 }
 
-func secret(s *hash.Secret) loader.Secret {
+// Secret returns a secret as the program has it.
+func Secret(s *hash.Secret) loader.Secret {
 	return loader.Secret{Pairs: s.Pairs, Offsets: s.Offsets}
 }
 
@@ -130,6 +131,9 @@ func PrefixDirectory(l membership.DirectoryLayout) loader.Directory {
 		Shift: uint32(32 - l.Bits), Parts: uint32(l.Parts()), Src: uint32(l.SrcWords()), Dst: uint32(l.DstWords()),
 	}
 }
+
+// Shape returns a shape as the program has it.
+func Shape(s key.Shape) loader.Shape { return shape(membership.GatedShape{Shape: s}) }
 
 func shape(g membership.GatedShape) loader.Shape {
 	s := loader.Shape{

@@ -42,7 +42,7 @@ func (f *FirstSeen) constants(to *loader.Config, seed hash.Seed, lists []List) {
 	}
 	of := &to.First
 	*of = loader.FirstSeen{
-		Secret: secret(hash.NewSecret(seed)),
+		Secret: Secret(hash.NewSecret(seed)),
 		V4:     shape(membership.GatedShape{Shape: f.V4}), V6: shape(membership.GatedShape{Shape: f.V6}),
 		Gap: f.gap(), Lines: f.Lines, Tuple: flag(f.V4.Tuple()),
 		BySize: flag(f.BySize), ByList: flag(f.ByList), Stopped: flag(f.Stopped),

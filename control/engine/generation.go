@@ -67,6 +67,18 @@ type Part interface {
 	Twin(*verdict.Program)
 }
 
+// BasePart has the methods of a part without any, but for constants.
+type BasePart struct{}
+
+// Devices returns no sets.
+func (BasePart) Devices(loader.Target) map[string][]string { return nil }
+
+// General says that packets may take the lean path.
+func (BasePart) General(loader.Target) string { return "" }
+
+// Twin changes nothing.
+func (BasePart) Twin(*verdict.Program) {}
+
 // Telemetry configures what a generation measures. Verdicts depend on it only where
 // heavy hitters get penalties, or packets in a loop are dropped.
 type Telemetry struct {

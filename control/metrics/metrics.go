@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/feed"
+	"weir/filter/sfb"
 	"weir/loader"
 )
 
@@ -157,7 +158,7 @@ type FirstSeen struct {
 
 // Policed is what the policing of an interface has done, and its state.
 type Policed struct {
-	Outcomes   [loader.PolicerOutcomes]loader.Counter
+	Outcomes   [sfb.NumOutcomes]loader.Counter
 	Unit       string  // bytes or packets
 	FairRate   float64 // that each flow may have, in units a second
 	BoxedShare float64 // of the counters, whose flows do not respond

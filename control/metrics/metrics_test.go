@@ -22,6 +22,7 @@ import (
 	"weir/control/quantity"
 	"weir/filter/icarus"
 	"weir/filter/packet"
+	"weir/filter/sfb"
 	"weir/loader"
 )
 
@@ -37,7 +38,7 @@ func whole(t testing.TB) Snapshot {
 		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
 			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Policed: &Policed{
-				Outcomes: [loader.PolicerOutcomes]loader.Counter{{Packets: 20, Bytes: 2000}, {Packets: 1, Bytes: 100}}, Unit: "bytes", FairRate: 1e6, BoxedShare: 0.25, Guarded: true,
+				Outcomes: [sfb.NumOutcomes]loader.Counter{{Packets: 20, Bytes: 2000}, {Packets: 1, Bytes: 100}}, Unit: "bytes", FairRate: 1e6, BoxedShare: 0.25, Guarded: true,
 			}, FirstSeen: &FirstSeen{FirstCounts: loader.FirstCounts{Flows: [loader.FirstLevels]uint64{1: 5, 7: 1}, Events: [loader.FirstLevels]uint64{7: 1}, Full: 1, New: 4}, Missed: 0.02, Forgotten: []float64{0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02}}, Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},

@@ -3,8 +3,12 @@
 package stage
 
 import (
+	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
+
 	"weir/control/engine"
 	"weir/control/quantity"
+	"weir/loader"
 )
 
 // Stage is a stage as weir.yaml configures it. The zero value is off.
@@ -22,3 +26,19 @@ type Stage interface {
 
 // Row is a line of weir status.
 type Row struct{ Name, Text string }
+
+// Count is a number of packets and of their bytes.
+type Count struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// Add adds a counter.
+func (c *Count) Add(d loader.Counter) {
+	c.Packets += d.Packets
+	c.Bytes += d.Bytes
+}
+
+func (c Count) String() string {
+	return humanize.Comma(int64(c.Packets)) + " " + english.PluralWord(int(c.Packets), "packet", "packets") + ", " + humanize.Bytes(c.Bytes)
+}

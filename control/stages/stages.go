@@ -4,11 +4,14 @@ package stages
 
 import (
 	"maps"
+	"slices"
 
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage"
+	"weir/control/stage/police"
 	"weir/control/stage/replies"
+	"weir/loader"
 )
 
 // Sections are the sections of weir.yaml that stages have.
@@ -58,30 +61,100 @@ func (s *Sections) Shared() map[string]int {
 	return all
 }
 
-// Parts returns the shares of programs.
-func (s *Sections) Parts() (all []engine.Part) {
+// AtInterface are the keys that stages have at an interface in weir.yaml.
+type AtInterface struct {
+	// Limit what it receives to a rate, which flows share fairly: a rate alone, or a
+	// mapping. Default: no limit.
+	Police police.Spec `yaml:"police,omitempty"`
+}
+
+// CheckStages adds what is wrong with the keys of an interface.
+func (s *AtInterface) CheckStages(errs *quantity.FieldErrors, path string) {
+	errs.Add(path+".police", s.Police.Check().Err())
+}
+
+// NeedsXDP returns why the interface's packets must be filtered at XDP, "" if they need not.
+func (s *AtInterface) NeedsXDP() string {
+	if s.Police != (police.Spec{}) {
+		return "the interface is policed, which marks packets"
+	}
+	return ""
+}
+
+// Interface is an interface, or a glob, with what stages have there.
+type Interface struct {
+	loader.Target
+	*AtInterface
+}
+
+// Table are the stages of a configuration.
+type Table struct {
+	*Sections
+	police *police.Part // nil: no interface is policed
+	parts  []engine.Part
+}
+
+// New returns the stages of a configuration.
+func New(s *Sections, interfaces []Interface) *Table {
+	t := &Table{Sections: s}
 	for _, each := range s.all() {
 		if each.On() {
-			all = append(all, each.Part())
+			t.parts = append(t.parts, each.Part())
 		}
 	}
-	return all
+	policed, any := new(police.Part), false
+	for _, i := range interfaces {
+		l := i.Police.Limits()
+		policed.Interfaces, any = append(policed.Interfaces, police.Interface{Target: i.Target, Limits: l}), any || l != nil
+	}
+	if any {
+		t.police, t.parts = policed, append(t.parts, policed)
+	}
+	return t
+}
+
+// Parts returns the shares of programs.
+func (t *Table) Parts() []engine.Part { return t.parts }
+
+// General returns why no packet of an interface takes the lean path.
+func (t *Table) General(at loader.Target) (why []string) {
+	for _, p := range t.parts {
+		if of := p.General(at); of != "" {
+			why = append(why, of)
+		}
+	}
+	return why
 }
 
 // About is what stages say of a program, beside it in the kernel.
 type About struct {
 	Replies *replies.About `json:"replies,omitempty"` // nil: they are matched like other packets
+	Police  *police.About  `json:"police,omitempty"`  // nil: the interface is not policed
 }
 
-// About returns what the stages say of programs.
-func (s *Sections) About() About {
-	return About{Replies: s.Replies.About()}
-}
-
-// Rows returns the rows of weir status for an interface and a direction.
-func (a *About) Rows(out bool) []stage.Row {
-	return a.Replies.Rows(out)
+// About returns what the stages say of an interface's program.
+func (t *Table) About(at loader.Target) About {
+	a := About{Replies: t.Replies.About()}
+	if t.police != nil {
+		a.Police = t.police.About(at)
+	}
+	return a
 }
 
 // Shares reports whether the program reads maps that others share.
 func (a *About) Shares() bool { return a.Replies != nil }
+
+// State is what stages have done on an interface.
+type State struct {
+	Policed *police.State `json:"policed,omitempty"` // nil: it is not policed
+}
+
+// State returns what the stages have done, as a program's memory has it.
+func (a *About) State(s *loader.Stats) State {
+	return State{Policed: a.Police.State(s)}
+}
+
+// Rows returns the rows of weir status for an interface and a direction.
+func (a *About) Rows(out bool, s *State) []stage.Row {
+	return slices.Concat(a.Replies.Rows(out), a.Police.Rows(s.Policed))
+}

@@ -15,6 +15,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/stage/police"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -39,13 +40,13 @@ type policed struct {
 }
 
 // limits returns a policer's limits, and the flows by one address or by the five-tuple.
-func limits(t testing.TB, c sfb.Controller, rate float64, packets, tuple bool) *engine.Police {
+func limits(t testing.TB, c sfb.Controller, rate float64, packets, tuple bool) *police.Limits {
 	t.Helper()
 	l, err := sfb.Plan(c, rate, packets, 20*time.Millisecond, 3*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &engine.Police{Limits: l, V4: key.Shape{SrcBits: 24}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 48}, Stopped: true}
+	p := &police.Limits{Limits: l, V4: key.Shape{SrcBits: 24}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 48}, Stopped: true}
 	if tuple {
 		p.V4 = key.Shape{Fields: key.FieldSrcPort | key.FieldDstPort | key.FieldProto, SrcBits: 32, DstBits: 32}
 		p.V6 = key.Shape{Fields: p.V4.Fields | key.FieldV6, SrcBits: 128, DstBits: 128}
@@ -53,10 +54,15 @@ func limits(t testing.TB, c sfb.Controller, rate float64, packets, tuple bool) *
 	return p
 }
 
-func newPoliced(t testing.TB, p *engine.Police, monitor bool) *policed {
+// policing returns the part that polices any interface of a test.
+func policing(l *police.Limits) *police.Part {
+	return &police.Part{Interfaces: []police.Interface{{Limits: l}}}
+}
+
+func newPoliced(t testing.TB, p *police.Limits, monitor bool) *policed {
 	t.Helper()
 	onOneCPU(t)
-	g, err := engine.Build(nil, engine.Config{Policy: verdict.Policy{Monitor: monitor}})
+	g, err := engine.Build(nil, engine.Config{Policy: verdict.Policy{Monitor: monitor}, Parts: []engine.Part{policing(p)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +72,6 @@ func newPoliced(t testing.TB, p *engine.Police, monitor bool) *policed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stats.Close() })
-	p.Apply(stats)
 	program, err := g.Load(stats)
 	if err != nil {
 		t.Fatalf("%+v", err)
@@ -81,8 +86,8 @@ func newPoliced(t testing.TB, p *engine.Police, monitor bool) *policed {
 		t.Fatal(err)
 	}
 	d := &policed{Program: program, stats: stats, cpu: -1, now: 1e9, seen: make(map[string]int)}
-	d.flow = sketch.Tracker{V4: p.V4, V6: p.V6, Secret: hash.NewSecret(hash.Seed(stats.PolicerSeed()))}
-	stats.PolicerMemory(func(_ *loader.PolicerState, cpus []loader.PolicerCPU) {
+	police.Memory(stats, func(now *police.Shared, cpus []police.CPU) {
+		d.flow = sketch.Tracker{V4: p.V4, V6: p.V6, Secret: hash.NewSecret(hash.Seed(now.Seed))}
 		d.twin = sfb.NewPolicer(p.Limits, make([]uint64, len(cpus))...)
 		for i := range cpus {
 			d.twin.CPUs[i].Random = cpus[i].Random
@@ -93,13 +98,13 @@ func newPoliced(t testing.TB, p *engine.Police, monitor bool) *policed {
 
 // pass runs both over a frame, and compares the outcome, the action and the mark.
 func (d *policed) pass(frame []byte) error {
-	before, _ := d.stats.Policed()
-	d.stats.PolicerMemory(func(s *loader.PolicerState, _ []loader.PolicerCPU) { s.Clock = d.now })
+	before, _ := police.Read(d.stats)
+	police.Memory(d.stats, func(s *police.Shared, _ []police.CPU) { s.Clock = d.now })
 	action, got, err := d.Pass(frame)
 	if err != nil {
 		return err
 	}
-	after, _ := d.stats.Policed()
+	after, _ := police.Read(d.stats)
 	outcome := sfb.NumOutcomes
 	for i := range after.Outcomes {
 		if after.Outcomes[i].Packets != before.Outcomes[i].Packets {
@@ -117,7 +122,7 @@ func (d *policed) pass(frame []byte) error {
 		return nil
 	}
 	if d.cpu < 0 {
-		d.stats.PolicerMemory(func(_ *loader.PolicerState, cpus []loader.PolicerCPU) {
+		police.Memory(d.stats, func(_ *police.Shared, cpus []police.CPU) {
 			for i := range cpus {
 				for _, o := range cpus[i].Outcomes {
 					if o.Packets > 0 {
@@ -176,7 +181,7 @@ func sum(ip []byte) uint32 { return uint32(binary.BigEndian.Uint16(ip)) }
 
 // same compares all that the two know.
 func (d *policed) same() (err error) {
-	d.stats.PolicerMemory(func(k *loader.PolicerState, cpus []loader.PolicerCPU) {
+	police.Memory(d.stats, func(k *police.Shared, cpus []police.CPU) {
 		s := d.twin.State
 		got := [...]uint64{k.Next, k.Epoch, k.Full, k.Release, k.Slice, k.Fair, k.Queue, k.Ticked, k.Moves, k.Guarded}
 		want := [...]uint64{s.Next, s.Epoch, s.Full, s.Release, s.Slice, s.Fair, s.Queue, s.Ticked, s.Moves, s.Guarded}
@@ -310,6 +315,7 @@ func TestPolicerComesLast(t *testing.T) {
 	for _, monitor := range []bool{false, true} {
 		g, err := engine.Build([]engine.List{{Name: "b", Contents: source(blocked)}, {Name: "a", Allow: true, Contents: source(allowed)}}, engine.Config{
 			Policy: verdict.Policy{Monitor: monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix(exempt + "/32")}},
+			Parts:  []engine.Part{policing(limits(t, sfb.Fair, sfb.MinPacketRate, true, true))},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -320,7 +326,6 @@ func TestPolicerComesLast(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer stats.Close()
-		limits(t, sfb.Fair, sfb.MinPacketRate, true, true).Apply(stats)
 		p, err := g.Load(stats)
 		if err != nil {
 			t.Fatalf("%+v", err)
@@ -332,7 +337,7 @@ func TestPolicerComesLast(t *testing.T) {
 		run := func(src string) (dropped int, policed uint64) {
 			frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 6, HasPorts: true, SrcPort: 4000, DstPort: 53})
 			frame[15] = 2 // capable of ECN
-			before, _ := stats.Policed()
+			before, _ := police.Read(stats)
 			for range 200 {
 				action, out, err := p.Pass(frame)
 				if err != nil {
@@ -345,7 +350,7 @@ func TestPolicerComesLast(t *testing.T) {
 					t.Fatalf("monitor mode changes % x to % x", frame, out)
 				}
 			}
-			after, _ := stats.Policed()
+			after, _ := police.Read(stats)
 			for i := range after.Outcomes {
 				policed += after.Outcomes[i].Packets - before.Outcomes[i].Packets
 			}
@@ -375,11 +380,6 @@ func TestPolicerCost(t *testing.T) {
 	if !long.Enabled || runtime.NumCPU() < 2 {
 		t.Skip("takes an idle machine with two CPUs, and WEIR_LONG=1")
 	}
-	g, err := engine.Build(nil, engine.Config{NoLean: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
 	frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr("198.51.100.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 53})
 	programs := make(map[string]*loader.Program)
 	for _, name := range []string{"plain", "fair", "blue", "bucket"} {
@@ -388,12 +388,18 @@ func TestPolicerCost(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer stats.Close()
+		config := engine.Config{NoLean: true}
 		var c sfb.Controller
 		if c.UnmarshalText([]byte(name)) == nil {
 			l := limits(t, c, sfb.MaxPacketRate, true, true)
 			l.Stopped = false
-			l.Apply(stats)
+			config.Parts = []engine.Part{policing(l)}
 		}
+		g, err := engine.Build(nil, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
 		p, err := g.Load(stats)
 		if err != nil {
 			t.Fatal(err)

@@ -21,10 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/attach"
-	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/quantity"
+	"weir/control/stage/police"
 	"weir/filter/key"
 	"weir/filter/sfb"
 	"weir/filter/verdict"
@@ -146,16 +146,13 @@ func (n *bottleneck) police(t *testing.T, c sfb.Controller, rate float64) (a *lo
 		t.Fatal(err)
 	}
 	const tuple = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
-	p := &engine.Police{
+	p := &police.Limits{
 		Limits: limits,
 		V4:     key.Shape{Fields: tuple, SrcBits: 32, DstBits: 32},
 		V6:     key.Shape{Fields: tuple | key.FieldV6, SrcBits: 128, DstBits: 128},
 	}
-	g := build(t, nil, engine.Config{})
-	a, err = attachLoaded(pins(t), target(n.in), loader.Native, nil, func(s *loader.Stats) (*loader.Program, error) {
-		p.Apply(s)
-		return g.Load(s)
-	})
+	g := build(t, nil, engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []police.Interface{{Limits: p}}}}})
+	a, err = attachLoaded(pins(t), target(n.in), loader.Native, nil, g.Load)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,9 +278,9 @@ func (s share) String() string {
 // is one.
 func (n *bottleneck) run(t *testing.T, a *loader.Attachment, how senders) share {
 	t.Helper()
-	counted := func() (p loader.Policed) {
+	counted := func() (p police.Policed) {
 		if a != nil {
-			p, _ = a.Stats().Policed()
+			p, _ = police.Read(a.Stats())
 		}
 		return p
 	}
@@ -485,7 +482,7 @@ func TestPolice(t *testing.T) {
 		how.settle, how.measure = 2*time.Second, 4*time.Second
 	}
 	n, rounds := newBottleneck(t, rate, 12*time.Millisecond), rounds(t)
-	run := func(t *testing.T, c sfb.Controller, how senders, multiples ...float64) (s share, p loader.Policed) {
+	run := func(t *testing.T, c sfb.Controller, how senders, multiples ...float64) (s share, p police.Policed) {
 		t.Helper()
 		for _, m := range multiples {
 			how.blasters = append(how.blasters, m*rate)
@@ -493,7 +490,7 @@ func TestPolice(t *testing.T) {
 		a, detach := n.police(t, c, rate)
 		defer detach()
 		s = n.run(t, a, how)
-		p, _ = a.Stats().Policed()
+		p, _ = police.Read(a.Stats())
 		t.Logf("%v, %s, UDP at %v: %v; boxed %d", c, how.congestion, multiples, s, p.Outcomes[sfb.DroppedBoxed].Packets)
 		// The bucket may have been full at the beginning, and fuller at the end.
 		if burst := rate * 0.03 / how.measure.Seconds(); s.passed > 1.01*rate+burst {
@@ -676,7 +673,7 @@ func median(v []float64) float64 {
 func TestPoliceByConfiguration(t *testing.T) {
 	l := lab.New(t)
 	c := configuration(t, target(l.B))
-	var p config.Police
+	var p police.Spec
 	p.SetDefaults()
 	p.Rate = quantity.Rate{Value: 200, Unit: quantity.Packets}
 	c.Interfaces[0].Police = p
@@ -758,7 +755,7 @@ func TestPoliceByConfiguration(t *testing.T) {
 	if s := status(); s.Reasons["policed"].Packets != dropped || s.Reasons["would-block"].Packets == 0 {
 		t.Errorf("in monitor mode: %v, dropped before %d", s.Reasons, dropped)
 	}
-	c.Interfaces[0].Police = config.Police{}
+	c.Interfaces[0].Police = police.Spec{}
 	reload()
 	if s := status(); s.Police != nil || len(s.GeneralPath) != 0 {
 		t.Errorf("without a limit, the status is %+v", s)

@@ -9,6 +9,7 @@ import (
 
 	"weir/control/attach"
 	"weir/control/metrics"
+	"weir/control/stage/police"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -62,8 +63,8 @@ type account struct {
 
 	lost     uint64 // events
 	loops    [loader.LoopOutcomes]uint64
-	outcomes [loader.PolicerOutcomes]loader.Counter // of policing
-	first    loader.FirstCounts                     // of new flows; only what grows
+	outcomes police.Counters    // of policing
+	first    loader.FirstCounts // of new flows; only what grows
 	total    [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 	notIP    loader.EtherTypes
 	inner    [loader.Tunnels]loader.InnerCount
@@ -81,7 +82,7 @@ type reader struct {
 	seenRefuted uint64
 	seenLost    uint64
 	seenLoops   [loader.LoopOutcomes]uint64
-	seenPoliced [loader.PolicerOutcomes]loader.Counter
+	seenPoliced police.Counters
 	seenFirst   loader.FirstCounts
 	seenNotIP   loader.EtherTypes
 	seenInner   [loader.Tunnels]loader.InnerCount
@@ -141,8 +142,10 @@ func (a *account) policed() *metrics.Policed {
 	if a.metadata.Police.Packets {
 		p.Unit = "packets"
 	}
-	now, _ := a.stats.Policed()
-	state := attach.PolicedOf(now)
+	state := a.metadata.Police.State(a.stats)
+	if state == nil {
+		return p
+	}
 	p.FairRate, p.BoxedShare, p.Guarded = state.FairRate, state.BoxedShare, state.Guarded
 	return p
 }
@@ -317,7 +320,7 @@ func (m *Meter) advance(a *account) {
 	for i, n := range a.stats.Loops() {
 		a.loops[i] += grown(n, &a.seenLoops[i])
 	}
-	if p, ok := a.stats.Policed(); ok {
+	if p, ok := police.Read(a.stats); ok {
 		for i, c := range p.Outcomes {
 			a.outcomes[i] = sum(a.outcomes[i], sinceAnew(c, &a.seenPoliced[i]))
 		}

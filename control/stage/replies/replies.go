@@ -102,13 +102,14 @@ func Maps(connections int) map[string]int {
 
 // Part is the share of programs.
 type Part struct {
+	engine.BasePart
 	*verdict.Replies
 	Inside []string // interfaces behind which hosts are whose connections count as this host's
 }
 
 // Constants returns those of the program of an interface. It knows the connections of its
 // network namespace only, and the ports that are connected from there.
-func (p *Part) Constants(t loader.Target) map[string]any {
+func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 	c := bpf.WeirReplyConfig{
 		On: 1, Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
 		Opening: uint64(p.Opening), Established: uint64(p.Established), Udp: uint64(p.UDP),

@@ -10,6 +10,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	"weir/control/stage/police"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/sfb"
@@ -44,11 +45,12 @@ func optional() ([]kind, error) {
 	}
 	flood := guard
 	flood.forget = true
-	police := configuration{police: &engine.Police{}}
-	if police.police.Limits, err = sfb.Plan(sfb.Fair, sfb.MaxPacketRate, true, 20*time.Millisecond, time.Minute); err != nil {
+	limits := &police.Limits{}
+	if limits.Limits, err = sfb.Plan(sfb.Fair, sfb.MaxPacketRate, true, 20*time.Millisecond, time.Minute); err != nil {
 		return nil, err
 	}
-	police.police.V4, police.police.V6 = heavy.Key("flow").Shapes()
+	limits.V4, limits.V6 = heavy.Key("flow").Shapes()
+	policed := configuration{config: engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []police.Interface{{Limits: limits}}}}}}
 	// What is not forgotten fills the default memory, and is known.
 	flows := config.FirstSeen{Key: "flow"}
 	flows.SetDefaults()
@@ -66,7 +68,7 @@ func optional() ([]kind, error) {
 		{name: weirGuardNew, make: newWeir(flood)},
 		{name: weirDigest, make: newWeir(configuration{config: digests})},
 		{name: weirGeneral, make: newWeir(configuration{config: engine.Config{NoLean: true}})},
-		{name: weirPolice, make: newWeir(police)},
+		{name: weirPolice, make: newWeir(policed)},
 		{name: weirFirst, make: newWeir(first)},
 		{name: weirFirstNew, make: newWeir(forged)},
 		{name: weirApprox, make: newWeir(approximate)},

@@ -37,7 +37,6 @@ type configuration struct {
 	config engine.Config
 	allow  bool // has an allow list
 	units  int  // of a flow from which it is a heavy hitter; 0: mostUnits
-	police *engine.Police
 	forget bool // no pairs of a guard, and no flows, are known when a turn begins
 }
 
@@ -206,7 +205,7 @@ func singles(addrs []uint32) *list.Set {
 
 func (w *weir) bench(b *blocklist) (_ *probe.Programs, loop string, err error) {
 	if w.programs == nil {
-		if w.programs, err = probe.LoadWith(w.generation.Kernel(), w.keys, w.police.Apply); err != nil {
+		if w.programs, err = probe.Load(w.generation.Kernel(), w.keys); err != nil {
 			return nil, "", err
 		}
 	}

@@ -63,16 +63,13 @@ var mapOf = map[string]string{
 }
 
 // Load returns the programs that measure a generation.
-func Load(g *loader.Generation, k *Keys) (*Programs, error) { return LoadWith(g, k, nil) }
-
-// LoadWith is Load with stats that a function prepares, as with a policer.
-func LoadWith(g *loader.Generation, k *Keys, prepare func(*loader.Stats)) (*Programs, error) {
-	return load(g, k, "weir", 0, prepare, "loop_weir", "loop_match", "loop_ask", "loop_track")
+func Load(g *loader.Generation, k *Keys) (*Programs, error) {
+	return load(g, k, "weir", 0, "loop_weir", "loop_match", "loop_ask", "loop_track")
 }
 
 // LoadV6 returns the program for the wire that looks up IPv6 sources, and nothing
 // else, in a generation that lists IPv6 addresses alone.
-func LoadV6(g *loader.Generation, k *Keys) (*Programs, error) { return load(g, k, "v6", 0, nil) }
+func LoadV6(g *loader.Generation, k *Keys) (*Programs, error) { return load(g, k, "v6", 0) }
 
 // LoadMap returns the programs that measure a map of the kernel with room for a
 // number of entries or, for Line, with as many lines.
@@ -89,7 +86,7 @@ func LoadMap(kind string, entries int, k *Keys) (*Programs, error) {
 		return nil, err
 	}
 	defer g.Close()
-	return load(g, k, kind, entries, nil, loop)
+	return load(g, k, kind, entries, loop)
 }
 
 // object is the object file, parsed once: that takes as long as most of its programs
@@ -104,7 +101,7 @@ func newSpec() (*ebpf.CollectionSpec, error) {
 	return spec.Copy(), nil
 }
 
-func load(g *loader.Generation, k *Keys, kind string, entries int, prepare func(*loader.Stats), loops ...string) (_ *Programs, err error) {
+func load(g *loader.Generation, k *Keys, kind string, entries int, loops ...string) (_ *Programs, err error) {
 	p := &Programs{loops: loops, wire: "wire_" + kind, loaded: make(map[part]*ebpf.Collection)}
 	defer func() {
 		if err != nil {
@@ -123,9 +120,6 @@ func load(g *loader.Generation, k *Keys, kind string, entries int, prepare func(
 	}
 	if p.stats, err = loader.NewStats(0); err != nil {
 		return nil, err
-	}
-	if prepare != nil {
-		prepare(p.stats)
 	}
 	bound, err := g.Bind(p.spec, p.stats)
 	if err != nil {

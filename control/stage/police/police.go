@@ -1,16 +1,16 @@
-package config
+// Package police limits what an interface receives to a rate, which flows share fairly.
+package police
 
 import (
 	"time"
 
-	"weir/control/engine"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/filter/sfb"
 )
 
-// Police limits what an interface receives to a rate, which flows share fairly.
-type Police struct {
+// Spec limits what an interface receives to a rate, which flows share fairly.
+type Spec struct {
 	// The limit, as in 950Mbit/s or 100kpps: from 1Mbit/s to 100Gbit/s, or from 100pps to
 	// 1Gpps. Set it a few percent below what the bottleneck behind the interface carries.
 	Rate quantity.Rate `yaml:"rate,required,short"`
@@ -32,12 +32,13 @@ type Police struct {
 }
 
 // SetDefaults sets the defaults.
-func (p *Police) SetDefaults() {
+func (p *Spec) SetDefaults() {
 	p.Key, p.Depth, p.Rehash = "flow", quantity.Duration(20*time.Millisecond), quantity.Duration(time.Minute)
 }
 
-func (p Police) check() (errs quantity.FieldErrors) {
-	if p == (Police{}) {
+// Check returns what is wrong with the section.
+func (p Spec) Check() (errs quantity.FieldErrors) {
+	if p == (Spec{}) {
 		return nil
 	}
 	least, most := quantity.Rate{Value: 8 * sfb.MinByteRate, Unit: quantity.Bits}, quantity.Rate{Value: 8 * sfb.MaxByteRate, Unit: quantity.Bits}
@@ -55,13 +56,13 @@ func (p Police) check() (errs quantity.FieldErrors) {
 	return errs
 }
 
-// Engine returns what the interface's program does, nil without a limit.
-func (p Police) Engine() *engine.Police {
+// Limits returns what the interface's program does, nil without a limit.
+func (p Spec) Limits() *Limits {
 	limits, err := sfb.Plan(p.Controller, p.Rate.PerSecond(), p.Rate.Unit == quantity.Packets, time.Duration(p.Depth), time.Duration(p.Rehash))
-	if err != nil { // there is no limit: check has found others
+	if err != nil { // there is no limit: Check has found others
 		return nil
 	}
-	e := &engine.Police{Limits: limits, Name: p.Rate.String() + " by " + string(p.Key)}
-	e.V4, e.V6 = p.Key.Shapes()
-	return e
+	l := &Limits{Limits: limits, Name: p.Rate.String() + " by " + string(p.Key)}
+	l.V4, l.V6 = p.Key.Shapes()
+	return l
 }

@@ -1,0 +1,113 @@
+package police
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"weir/bpf"
+	"weir/control/engine"
+	"weir/filter/hash"
+	"weir/filter/key"
+	"weir/filter/sfb"
+	"weir/loader"
+)
+
+// Limits are the limits of an interface.
+type Limits struct {
+	sfb.Limits
+	Name    string    // for status
+	V4, V6  key.Shape // of flows
+	Stopped bool      // time is what the policer's memory says, for tests
+}
+
+// Interface is an interface, or a glob, with its limits; nil: none.
+type Interface struct {
+	loader.Target
+	Limits *Limits
+}
+
+// Part is the share of programs. An interface has the limits of the first that covers it.
+type Part struct {
+	engine.BasePart
+	Interfaces []Interface
+}
+
+// at returns the limits of an interface, nil for none.
+func (p *Part) at(t loader.Target) *Limits {
+	is := func(i Interface) bool { return i.Target == t }
+	if !t.Glob() {
+		is = func(i Interface) bool { return i.Covers(t) }
+	}
+	if at := slices.IndexFunc(p.Interfaces, is); at >= 0 {
+		return p.Interfaces[at].Limits
+	}
+	return nil
+}
+
+// Constants returns those of a policed interface.
+func (p *Part) Constants(t loader.Target, seed loader.Seed) map[string]any {
+	all := make(map[string]any)
+	if l := p.at(t); l != nil {
+		all[bpf.WeirVarPolicer] = l.constants(seed)
+	}
+	return all
+}
+
+func (l *Limits) constants(seed loader.Seed) *bpf.WeirPolicerConfig {
+	c := &bpf.WeirPolicerConfig{
+		Secret: engine.Secret(hash.NewSecret(hash.Seed(seed))), V4: engine.Shape(l.V4), V6: engine.Shape(l.V6),
+		Cost: l.Cost, BinCost: l.BinCost, Depth: l.Depth, Limit: l.Limit, Target: l.Target,
+		Gap: l.Gap, Lifetime: l.Lifetime, Chunk: l.Chunk, Cpus: uint32(loader.CPUs()), Controller: uint8(l.Controller),
+	}
+	for flag, is := range map[*uint8]bool{&c.ByPackets: l.Packets, &c.Tuple: l.V4.Tuple(), &c.Stopped: l.Stopped} {
+		if is {
+			*flag = 1
+		}
+	}
+	return c
+}
+
+// General keeps packets of policed interfaces off the lean path.
+func (p *Part) General(t loader.Target) string {
+	if p.at(t) == nil {
+		return ""
+	}
+	return "the interface is policed"
+}
+
+// Keeps returns the memory of a policer.
+func (p *Part) Keeps(t loader.Target) map[string]int {
+	if p.at(t) == nil {
+		return nil
+	}
+	return map[string]int{bpf.WeirMapPolicerNow: 1, bpf.WeirMapPolicerCpus: loader.CPUs()}
+}
+
+// Head returns where a policer's memory has its seed and identity.
+func (p *Part) Head(k loader.Kept) (*loader.Seed, *uint64) {
+	now := stateOf(k)
+	return &now.Seed, &now.Identity
+}
+
+// Identity identifies what may go on in the same memory.
+func (p *Part) Identity(t loader.Target, seed loader.Seed) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, "four levels of 256 bins, slices of 64", &struct {
+		bpf.WeirPolicerConfig
+		loader.Seed
+	}{*p.at(t).constants(seed), seed})
+	return h.Sum64() | 1
+}
+
+// Begin seeds the random numbers of each CPU.
+func (p *Part) Begin(k loader.Kept) {
+	of := cpusOf(k)
+	for i := range of {
+		var random [8]byte
+		_, _ = rand.Read(random[:]) // never fails
+		of[i].Random = binary.NativeEndian.Uint64(random[:]) | 1
+	}
+}

@@ -1,0 +1,66 @@
+package loader
+
+import (
+	"testing"
+
+	"weir/bpf"
+)
+
+// policed is a part with memory: a policer on any interface.
+type policed struct{ limit uint32 }
+
+func (p policed) Constants(Target, Seed) map[string]any {
+	return map[string]any{bpf.WeirVarPolicer: &bpf.WeirPolicerConfig{Cost: 1, Limit: uint64(1 + p.limit), Tuple: 1}}
+}
+
+func (policed) Devices(Target) map[string][]string { return nil }
+func (policed) General(Target) string              { return "it is policed" }
+func (policed) Keeps(Target) map[string]int {
+	return map[string]int{bpf.WeirMapPolicerNow: 1, bpf.WeirMapPolicerCpus: CPUs()}
+}
+
+func (policed) Head(k Kept) (*Seed, *uint64) {
+	now := &Entries[bpf.WeirPolicerState](k, bpf.WeirMapPolicerNow)[0]
+	return &now.Seed, &now.Identity
+}
+
+func (p policed) Identity(Target, Seed) uint64 { return 7 + uint64(p.limit) }
+
+func (policed) Begin(k Kept) {
+	Entries[bpf.WeirPolicerCpu](k, bpf.WeirMapPolicerCpus)[0].Random = 3
+}
+
+// The memory of a part goes on with the next program, unless another is wanted. The seed
+// stays in any case.
+func TestPartKeeps(t *testing.T) {
+	s, err := NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var seed Seed
+	for n, step := range []struct {
+		part  policed
+		fresh bool
+	}{{policed{}, true}, {policed{}, false}, {policed{1}, true}, {policed{1}, false}} {
+		p, err := newTestGeneration(t, Config{Parts: []Part{step.part}}).Load(s)
+		if err != nil {
+			t.Fatalf("%+v", err)
+		}
+		if err := s.Take(p); err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		s.Read(func(k Kept) {
+			at, identity := step.part.Head(k)
+			first := &Entries[bpf.WeirPolicerCpu](k, bpf.WeirMapPolicerCpus)[0]
+			if (first.Random == 3) != step.fresh || *identity != step.part.Identity(Target{}, *at) {
+				t.Errorf("step %d: new memory: %t, identity %d", n, first.Random == 3, *identity)
+			}
+			if *at == (Seed{}) || n > 0 && *at != seed {
+				t.Errorf("step %d: the seed is %v, after %v", n, *at, seed)
+			}
+			seed, first.Random = *at, 4
+		})
+	}
+}
