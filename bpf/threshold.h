@@ -162,6 +162,7 @@ __noinline int report_flow(__u32 tracker, __u64 h, __u64 units)
 
 	if (!t || !row || tracker >= MAX_TRACKERS) /* impossible */
 		return 0;
+	wake(row);
 	if (!t->units || row->packet.exempt)
 		return 0;
 	now = bpf_ktime_get_ns();

@@ -21,6 +21,7 @@
 #include "packet.h"
 #include "slots.h"
 #include "stats.h"
+#include "wake.h"
 
 #define MAX_TRACKERS 4
 /* One more counts dropped packets. Its bit in the banks of a row is behind DIGEST_BANK. */
@@ -377,6 +378,7 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
 	if (!l || !b || !row || tracker > DROP_TRACKER) /* impossible */
 		return 0;
 	t = &trackers[tracker];
+	wake(row);
 	slot = flow_room(b);
 	if (!slot)
 		slot = flow_evict(t, line, &l->head, b, after);

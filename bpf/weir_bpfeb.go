@@ -631,6 +631,7 @@ const (
 	WeirMapTrackerNow         = "tracker_now"
 	WeirMapTrackerPairs       = "tracker_pairs"
 	WeirMapUnconnected        = "unconnected"
+	WeirMapWakes              = "wakes"
 	WeirMapWindows            = "windows"
 	WeirProgWeir              = "weir"
 	WeirProgWeirEgress        = "weir_egress"
@@ -771,6 +772,7 @@ type WeirMapSpecs struct {
 	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.MapSpec `ebpf:"tracker_pairs"`
 	Unconnected      *ebpf.MapSpec `ebpf:"unconnected"`
+	Wakes            *ebpf.MapSpec `ebpf:"wakes"`
 	Windows          *ebpf.MapSpec `ebpf:"windows"`
 }
 
@@ -885,6 +887,7 @@ type WeirMaps struct {
 	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.Map `ebpf:"tracker_pairs"`
 	Unconnected      *ebpf.Map `ebpf:"unconnected"`
+	Wakes            *ebpf.Map `ebpf:"wakes"`
 	Windows          *ebpf.Map `ebpf:"windows"`
 }
 
@@ -936,6 +939,7 @@ func (m *WeirMaps) Close() error {
 		m.TrackerNow,
 		m.TrackerPairs,
 		m.Unconnected,
+		m.Wakes,
 		m.Windows,
 	)
 }

@@ -54,6 +54,7 @@ const (
 	WeirTCMapTrackerNow      = "tracker_now"
 	WeirTCMapTrackerPairs    = "tracker_pairs"
 	WeirTCMapUnconnected     = "unconnected"
+	WeirTCMapWakes           = "wakes"
 	WeirTCMapWindows         = "windows"
 	WeirTCProgWeir           = "weir"
 	WeirTCVarAllow           = "allow"
@@ -175,6 +176,7 @@ type WeirTCMapSpecs struct {
 	TrackerNow      *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs    *ebpf.MapSpec `ebpf:"tracker_pairs"`
 	Unconnected     *ebpf.MapSpec `ebpf:"unconnected"`
+	Wakes           *ebpf.MapSpec `ebpf:"wakes"`
 	Windows         *ebpf.MapSpec `ebpf:"windows"`
 }
 
@@ -272,6 +274,7 @@ type WeirTCMaps struct {
 	TrackerNow      *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs    *ebpf.Map `ebpf:"tracker_pairs"`
 	Unconnected     *ebpf.Map `ebpf:"unconnected"`
+	Wakes           *ebpf.Map `ebpf:"wakes"`
 	Windows         *ebpf.Map `ebpf:"windows"`
 }
 
@@ -315,6 +318,7 @@ func (m *WeirTCMaps) Close() error {
 		m.TrackerNow,
 		m.TrackerPairs,
 		m.Unconnected,
+		m.Wakes,
 		m.Windows,
 	)
 }

@@ -649,6 +649,14 @@ func (a *Attachment) Replaced() bool {
 	return a.replaced()
 }
 
+// IsOn reports whether the program is on the interface with an index, by one system call.
+func (a *Attachment) IsOn(index int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	program, now, err := a.state()
+	return err == nil && now == index && program == a.program
+}
+
 // replaced is false where there is no program any more, or that cannot be read.
 func (a *Attachment) replaced() bool {
 	id := a.ProgramID()

@@ -41,10 +41,14 @@ type Generation struct {
 	spec   *ebpf.CollectionSpec // specialised, apart from what differs by interface
 	tc     *ebpf.CollectionSpec // the same for TC; nil: no program is for TC
 	config Config
-	maps   map[string]*array
-	block  Memory
-	allow  Memory
-	ports  []port // of multicast, as they are in the map of devices
+
+	trackers uint64 // identity of the trackers, which takes long to compute
+	layout   layout // of the trackers
+
+	maps  map[string]*array
+	block Memory
+	allow Memory
+	ports []port // of multicast, as they are in the map of devices
 
 	description *array // of the block set, for the next process; nil: it is not kept
 }
@@ -59,7 +63,7 @@ func newGeneration(cfg Config, filter map[string]*array) (*Generation, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("new generation: %w", err)
 	}
-	g := &Generation{config: cfg, maps: make(map[string]*array)}
+	g := &Generation{config: cfg, trackers: cfg.trackerIdentity(), layout: cfg.layTrackers(), maps: make(map[string]*array)}
 	if err := g.build(&cfg, filter); err != nil {
 		for name, a := range filter {
 			if g.maps[name] == a {
@@ -112,6 +116,9 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 		return err
 	}
 	if err := g.makeShared(); err != nil {
+		return err
+	}
+	if err := g.makeWakes(); err != nil {
 		return err
 	}
 	return g.makeMulticast()
@@ -524,7 +531,7 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		}
 		fresh[bpf.WeirMapListStats] = lists
 	}
-	if id := g.config.trackerIdentity(); len(g.config.Trackers) > 0 && id != present.identity() {
+	if len(g.config.Trackers) > 0 && g.trackers != present.identity() {
 		trackers, err := newTrackers(&g.config, stats.cpus)
 		if err != nil {
 			return nil, errors.Join(err, fresh.Close())

@@ -189,7 +189,7 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 	}
 	shared := s.share(bpf.WeirMapReasonStats, bpf.WeirMapPenalties, bpf.WeirMapThresholds, bpf.WeirMapWindows,
 		bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs)
-	if shared == nil || shared.identity() != g.config.trackerIdentity() {
+	if shared == nil || shared.identity() != g.trackers {
 		return nil, errors.Join(ErrNotRecorded, shared.Close())
 	}
 	return &Trackers{
@@ -203,7 +203,7 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 		lines:  shared[bpf.WeirMapTrackerLines].words,
 		flows:  shared[bpf.WeirMapTrackerFlows].words,
 		pairs:  shared[bpf.WeirMapTrackerPairs].words,
-		layout: g.config.layTrackers(), config: &g.config,
+		layout: g.layout, config: &g.config,
 		shared: shared,
 	}, nil
 }

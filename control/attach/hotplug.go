@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"weir/control/engine"
 	"weir/loader"
@@ -23,6 +24,7 @@ type hotplug struct {
 	changed chan struct{} // the manager has something to look at
 
 	watches map[string]watch // by namespace; the manager's goroutine alone uses them
+	reports atomic.Uint64    // of changes, by the kernel
 
 	attaching sync.WaitGroup                  // the goroutines
 	mu        sync.Mutex                      // guards what follows; never held while waiting for the pins
@@ -107,9 +109,15 @@ func (h *hotplug) watch(targets []Target) {
 	}
 }
 
+// isWatching reports whether the kernel reports what changes in the namespaces of all targets.
+func (h *hotplug) isWatching(targets []Target) bool {
+	return !slices.ContainsFunc(targets, func(t Target) bool { _, watched := h.watches[t.Netns]; return !watched })
+}
+
 // notice handles an interface that has come or changed, or, where it is nil, one
 // that has gone.
 func (h *hotplug) notice(netns string, i *loader.Iface) {
+	h.reports.Add(1)
 	attaching := false
 	for _, out := range []bool{false, true} {
 		attaching = i != nil && h.attach(loader.Target{Netns: netns, Iface: i.Name, Out: out}, i) || attaching

@@ -20,7 +20,8 @@ import (
 )
 
 // FollowInterval is how often [Manager.Follow] is to be called where the kernel
-// reports no change: a namespace that does not exist yet cannot be watched.
+// reports no change: a namespace that does not exist yet cannot be watched. Where it does, each
+// second will do: others may have detached programs, or replaced a namespace.
 const FollowInterval = 250 * time.Millisecond
 
 // goneFor is how long an interface that only a glob covers is waited for when it
@@ -49,6 +50,7 @@ type Manager struct {
 	lost        []loader.Target // detached or taken over by others: not attached to again
 	over        bool            // nothing is left to filter, nor to wait for
 	unseen      string          // why interfaces cannot be listed, as last logged
+	looked      look            // at the interfaces of the namespaces
 	deviceError string          // why a program does not know other interfaces, as last logged
 	steps       atomic.Uint64
 }
@@ -410,6 +412,10 @@ func (m *Manager) Changed() <-chan struct{} { return m.hotplug.changed }
 // come, the error is ErrNothingLeft.
 func (m *Manager) Follow() error {
 	m.hotplug.watch(m.targets)
+	if m.isUnchanged() {
+		return nil
+	}
+	looked := m.look()
 	m.takeIn(m.hotplug.arrivals())
 	m.followNames()
 	var lost error
@@ -446,12 +452,50 @@ func (m *Manager) Follow() error {
 		m.interfaces = append(m.interfaces, i)
 	}
 	m.hotplug.setTargets(m.engine, m.targets, m.lost, m.interfaces)
-	m.refill()
+	looked.complete = m.refill() && m.unseen == "" && !m.over
+	m.looked = looked
 	if m.over {
 		return ErrNothingLeft
 	}
 	return nil
 }
+
+// look is a look at the interfaces of all namespaces.
+type look struct {
+	at       time.Time
+	reports  uint64             // of changes, by then
+	engine   *engine.Generation // whose programs were preloaded
+	targets  *Target
+	complete bool // nothing failed
+}
+
+// unreported bounds the time until interfaces are looked for that the kernel has not reported.
+const unreported = 10 * time.Second
+
+func (m *Manager) look() look {
+	l := look{at: time.Now(), reports: m.hotplug.reports.Load(), engine: m.engine}
+	if len(m.targets) > 0 {
+		l.targets = &m.targets[0]
+	}
+	return l
+}
+
+// isUnchanged reports whether all is as Follow has left it: the kernel has reported nothing
+// since, and each interface that was there has its program.
+func (m *Manager) isUnchanged() bool {
+	now, last := m.look(), m.looked
+	if !last.complete || now.reports != last.reports || now.engine != last.engine || now.targets != last.targets ||
+		now.at.Sub(last.at) >= unreported || !m.IsWatching() {
+		return false
+	}
+	return !slices.ContainsFunc(m.interfaces, func(i *managedInterface) bool {
+		return i.index == 0 || i.named != i.index || i.problem != "" || i.engine != nil || !i.IsOn(i.index)
+	})
+}
+
+// IsWatching reports whether the kernel reports all changes of interfaces, as Follow has found:
+// otherwise it is to be called each FollowInterval.
+func (m *Manager) IsWatching() bool { return m.hotplug.isWatching(m.targets) }
 
 // followNames switches to the names of interfaces that were renamed and that the
 // targets cover under those as well: their programs stay where they are.
@@ -576,11 +620,13 @@ func (m *Manager) renew(i *managedInterface) error {
 	return nil
 }
 
-// refill preloads programs for interfaces that may come.
-func (m *Manager) refill() {
-	if err := m.hotplug.refill(m.engine, m.metadata); err != nil {
+// refill preloads programs for interfaces that may come, and reports whether it could.
+func (m *Manager) refill() bool {
+	err := m.hotplug.refill(m.engine, m.metadata)
+	if err != nil {
 		m.Log.Error("no program is preloaded, new interfaces will be filtered later than they could: " + err.Error())
 	}
+	return err == nil
 }
 
 // forget drops interfaces that only a glob covers where they do not come back,

@@ -482,6 +482,7 @@ func TestLost(t *testing.T) {
 			at(t, l.B, addVeth("wan2"))
 			theirs(t, o, "wan2")
 			at(t, l.B, addVeth("wan3"))
+			f.hotplug.reports.Add(1)
 			for range 3 {
 				if err := f.Follow(); err != nil {
 					t.Error(err)

@@ -6,8 +6,9 @@ import (
 	"time"
 
 	"weir/control/attach"
-	"weir/control/observe/heavy"
+	"weir/control/observe/digests"
 	"weir/control/observe/traffic"
+	"weir/loader"
 )
 
 // loop has the channels and timers of Run's goroutine, and the state of the work beside its turns.
@@ -15,13 +16,19 @@ type loop struct {
 	alone    chan func() // commands that may need another engine, or change the configuration
 	taken    chan func() // what was read: commands do not queue behind thousands of lists
 	followed *time.Ticker
-	ticked   *time.Ticker
-	second   *time.Ticker
+	ticked   *time.Timer
+	second   *time.Timer
 	shown    *time.Ticker
 	digests  *time.Timer
 
 	snapshots, showing *traffic.Intervals
 	rates              chan<- traffic.Rates
+
+	tickDue    time.Duration     // when ticked fires, by the kernel's clock
+	secondDue  time.Time         // when second does
+	postponed  bool              // it was to be earlier
+	unreported bool              // the kernel does not report all changes of interfaces
+	recorder   *digests.Recorder // that digests is set for
 
 	running bool
 	still   bool          // nothing runs beside the turns
@@ -41,17 +48,19 @@ const (
 
 // start makes the tickers, until stop.
 func (l *loop) start(interval time.Duration, rates chan<- traffic.Rates) {
-	l.followed, l.ticked = time.NewTicker(attach.FollowInterval), time.NewTicker(heavy.Tick)
-	l.second, l.shown = time.NewTicker(time.Second), time.NewTicker(interval)
+	l.followed, l.ticked = time.NewTicker(attach.FollowInterval), time.NewTimer(0)
+	l.second, l.shown = time.NewTimer(time.Second), time.NewTicker(interval)
+	l.secondDue = time.Now().Add(time.Second)
 	l.digests = time.NewTimer(0)
 	l.rates, l.running = rates, true
 }
 
 func (l *loop) stop() {
-	for _, t := range []*time.Ticker{l.followed, l.ticked, l.second, l.shown} {
+	for _, t := range []interface{ Stop() bool }{l.ticked, l.second, l.digests} {
 		t.Stop()
 	}
-	l.digests.Stop()
+	l.followed.Stop()
+	l.shown.Stop()
 	l.running = false
 }
 
@@ -87,18 +96,35 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 			return false, err
 		}
 		d.attach.FollowDevices()
+		d.observers.wake() // what is new has yet to be watched
 	case <-followed:
 		d.turn.begin("interfaces are followed")
 		if err := d.followInterfaces(); err != nil {
 			return false, err
 		}
+	case <-d.woken:
+		d.turn.begin("trackers are read")
+		d.observers.wake()
+		d.observers.tick(d)
 	case <-l.ticked.C:
 		d.turn.begin("trackers are read")
+		l.tickDue = -1
 		d.observers.tick(d)
 	case <-digests:
 		d.turn.begin("digests are read")
 		l.digests.Reset(d.observers.tickDigests(d))
 	case now := <-l.second.C:
+		l.nextSecond(now)
+		select {
+		case d.seconds <- struct{}{}:
+		default: // changes that wait are being made
+		}
+		if l.aside != loading {
+			d.turn.begin("interfaces are followed")
+			if err := d.followInterfaces(); err != nil {
+				return false, err
+			}
+		}
 		d.turn.begin("entries and lists are tended")
 		d.tend(now)
 		d.turn.doing("the state is published", "")
@@ -117,9 +143,58 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		default:
 		}
 	}
+	d.schedule()
 	d.turns.Add(1)
 	d.turn.end(d.o.Log)
 	return true, nil
+}
+
+// follow sets how often interfaces are followed besides each second and what the kernel reports.
+func (l *loop) follow(reported bool) {
+	switch {
+	case l.followed == nil:
+	case reported:
+		l.followed.Stop()
+	case l.unreported != !reported:
+		l.followed.Reset(attach.FollowInterval)
+	}
+	l.unreported = !reported
+}
+
+// nextSecond sets the next second. What was missed is not made up for.
+func (l *loop) nextSecond(now time.Time) {
+	if l.secondDue = l.secondDue.Add(time.Second); l.secondDue.Before(now) {
+		l.secondDue = now.Add(time.Second)
+	}
+	l.postponed = false
+	l.second.Reset(time.Until(l.secondDue))
+}
+
+// postpone has the next second wait, once, for what comes each second.
+func (l *loop) postpone(wait time.Duration) {
+	const each = 9 * time.Second / 10
+	if second := time.Until(l.secondDue); !l.postponed && wait > each && second < wait && wait < second+time.Second {
+		l.postponed, l.secondDue = true, time.Now().Add(wait)
+		l.second.Reset(wait)
+	}
+}
+
+// schedule sets the timers of what is due at other times than before this turn. A second waits
+// for the end of an interval that nothing else ends, so that an idle daemon wakes once for both.
+func (d *Daemon) schedule() {
+	l := &d.loop
+	if due, rests := d.observers.due(d); due != l.tickDue {
+		l.tickDue = due
+		wait := min(due-loader.Monotonic(), time.Hour)
+		l.ticked.Reset(wait)
+		if rests {
+			l.postpone(wait)
+		}
+	}
+	if d.observers.recorder != l.recorder {
+		l.recorder = d.observers.recorder
+		l.digests.Reset(0)
+	}
 }
 
 // aside runs fn, which takes long, in a goroutine of its own, and has turns go on meanwhile. fn

@@ -63,6 +63,8 @@ type Daemon struct {
 	o       Options
 	do      chan func()
 	loop    loop
+	seconds chan struct{}   // a second has passed
+	woken   chan struct{}   // a program has seen what the trackers are read for
 	ctx     context.Context // of Run, for what it starts
 	ended   chan struct{}   // closed when Run has ended
 	journal *journal.Journal
@@ -139,7 +141,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	c, rolledBack := confirmed(c, o.Log)
 	d := &Daemon{
 		rolledBack: rolledBack,
-		o:          o, do: make(chan func()), loop: loop{alone: make(chan func()), taken: make(chan func())}, ended: make(chan struct{}),
+		o:          o, do: make(chan func()), woken: make(chan struct{}, 1), seconds: make(chan struct{}, 1), loop: loop{alone: make(chan func()), taken: make(chan func())}, ended: make(chan struct{}),
 		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), news: newNews(o), exports: exports{Exporter: export.New(o.Log)},
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
@@ -204,6 +206,9 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	// The lists live long and are most of the memory: a heap of twice their size,
 	// which the collector would allow otherwise, is a lot.
 	debug.SetGCPercent(25)
+	if d.observers.wakes, err = loader.NewWakes(); err != nil {
+		return err
+	}
 	if err := d.observers.prepare(p, d.o.Log); err != nil {
 		return err
 	}
@@ -267,6 +272,7 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	c := p.engineConfig()
 	c.Monitor, c.SampleClean = d.monitors(p.config), d.rehearsals.any()
 	d.observers.configure(p, &c)
+	c.Wakes = d.observers.wakes
 	c.Owner = d.owner(p.config)
 	var err error
 	if c.Shared, err = d.sharedMaps(p.config); err != nil {
@@ -370,6 +376,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		})
 	}
 	d.auditStart()
+	all.Go(func() { d.followWakes(ctx) })
 	all.Go(func() { d.followState(ctx) })
 	all.Go(func() { d.followPins(ctx) })
 	all.Go(func() { d.followQueue(ctx) })
@@ -423,9 +430,22 @@ func (d *Daemon) feedWatchdog(ctx context.Context, interval time.Duration) {
 	}
 }
 
+// followWakes passes on that programs wake the daemon, until ctx is done.
+func (d *Daemon) followWakes(ctx context.Context) {
+	w := d.observers.wakes
+	defer context.AfterFunc(ctx, func() { _ = w.End() })()
+	for w.Wait() == nil {
+		select {
+		case d.woken <- struct{}{}:
+		default: // it has yet to look
+		}
+	}
+}
+
 // followInterfaces follows interfaces that come and go.
 func (d *Daemon) followInterfaces() error {
 	err := d.attach.Follow()
+	d.loop.follow(d.attach.IsWatching())
 	d.noteStatus()
 	d.forwarding.Connect(d.engine, d.o.Log)
 	return err
@@ -470,7 +490,7 @@ func (d *Daemon) Stop() error {
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.engine)
 	}
-	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.recorder.CloseUnless(nil), d.past.Close(), d.watcher.Close(), d.journal.Close())
+	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.past.Close(), d.watcher.Close(), d.journal.Close())
 }
 
 // notified logs that the service manager could not be notified.

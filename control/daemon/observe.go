@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"time"
 
@@ -37,6 +39,9 @@ type observers struct {
 	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
 	endLoops  func()
 	loopsSeen events.Loops
+
+	wakes  *loader.Wakes // what programs wake the daemon by; nil: they cannot
+	ticked time.Duration // when the trackers were read last, by the kernel's clock
 
 	lines       throttle  // of heavy hitters in the log
 	discardsDue time.Time // discarded intervals are logged from then on
@@ -100,7 +105,7 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 // observe begins to observe by a configuration; what was learned stays.
 func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
 	if out := p.watchedOut(); o.heavyOut == nil || !slices.Equal(out, o.watchedOut) {
-		o.watchedOut, o.heavyOut = out, heavy.NewWatcher(out)
+		o.watchedOut, o.heavyOut = out, o.newWatcher(out, o.heavyOut)
 	}
 	watched := p.watched()
 	defer func() { o.protect(p) }()
@@ -110,7 +115,7 @@ func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
 		}
 		return
 	}
-	o.watched, o.heavy = watched, heavy.NewWatcher(watched)
+	o.watched, o.heavy = watched, o.newWatcher(watched, o.heavy)
 	if o.learn != nil {
 		o.learn.Close()
 		o.learn = nil
@@ -118,6 +123,43 @@ func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
 	if p.learning != nil {
 		o.learn = learn.NewObserver(p.learnConfig(), hub, log)
 	}
+}
+
+// newWatcher returns a watcher of trackers in place of another one, or of none.
+func (o *observers) newWatcher(of []heavy.Watched, last *heavy.Watcher) *heavy.Watcher {
+	_ = last.Close() // if it fails, the memory leaks
+	w := heavy.NewWatcher(of)
+	if o.wakes != nil {
+		w.Rest()
+	}
+	return w
+}
+
+// close releases the memory of the trackers, once no program can wake the daemon any more.
+func (o *observers) close() error {
+	return errors.Join(o.heavy.Close(), o.heavyOut.Close(), o.wakes.Close())
+}
+
+// wake makes the next tick due: a program has woken the daemon, or interfaces have changed.
+func (o *observers) wake() {
+	o.heavy.Wake()
+	o.heavyOut.Wake()
+}
+
+// due returns when the next tick is due, by the kernel's clock, and whether that is because an
+// interval ends of trackers that have nothing else to see.
+func (o *observers) due(d *Daemon) (at time.Duration, rests bool) {
+	at = math.MaxInt64
+	if len(o.watched) > 0 {
+		at = o.heavy.Due()
+	}
+	if len(o.watchedOut) > 0 && d.engine.Out() != nil {
+		at = min(at, o.heavyOut.Due())
+	}
+	if often := o.ticked + heavy.Tick; often < at && (d.prepared.config.FirstSeen.On() || o.learn != nil && o.learn.Judges(d.engine)) {
+		return often, false
+	}
+	return at, at > o.ticked+heavy.Tick
 }
 
 // protect keeps penalties from what must not be blocked, as it is known now.
@@ -143,6 +185,9 @@ func (o *observers) weigh(i learn.Interval, e *engine.Generation) {
 
 // tick runs the trackers once.
 func (o *observers) tick(d *Daemon) {
+	now := loader.Monotonic()
+	since := now - o.ticked
+	o.ticked = now
 	if f := d.prepared.config.FirstSeen; f.On() {
 		firstseen.Tick(loader.Monotonic(), time.Duration(f.Window), f.Engine().Lines, d.engine, d.attach.Stats(false))
 	}
@@ -157,7 +202,7 @@ func (o *observers) tick(d *Daemon) {
 	}
 	if o.learn != nil {
 		reasons, refuted := d.meter.Counters()
-		o.learn.Judge(d.engine, reasons[verdict.Clean].Packets, refuted, heavy.Tick, d.attach.Metadata().Loaded)
+		o.learn.Judge(d.engine, reasons[verdict.Clean].Packets, refuted, since, d.attach.Metadata().Loaded)
 	}
 	reports, happened := o.heavy.Tick(loader.Monotonic, d.engine, d.attach.Stats(false))
 	o.logHeavy(happened, time.Now(), d.o.Log)
@@ -242,7 +287,7 @@ func (o *observers) logDiscarded(discarded func() []heavy.Discarded, now time.Ti
 // tickDigests reads the digests that are due, and returns when the next ones are.
 func (o *observers) tickDigests(d *Daemon) time.Duration {
 	if o.recorder == nil {
-		return time.Second
+		return time.Hour
 	}
 	var all []digests.Interface
 	for _, a := range d.attach.Attached() {

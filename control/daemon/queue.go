@@ -20,10 +20,6 @@ import (
 	"weir/control/queue"
 )
 
-// queueInterval is how often the queue is looked at: a command may find no daemon just
-// before this one answers.
-const queueInterval = time.Second
-
 // waiting is the queue of changes that were given while no daemon could make them. It is
 // safe for concurrent use.
 type waiting struct {
@@ -120,16 +116,15 @@ func (d *Daemon) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
 	return api.Changed{List: listOf(c), Queued: true}, nil
 }
 
-// followQueue makes the changes that wait, until ctx is done.
+// followQueue makes the changes that wait, until ctx is done. It looks each second: a command
+// may find no daemon just before this one answers.
 func (d *Daemon) followQueue(ctx context.Context) {
-	t := time.NewTicker(queueInterval)
-	defer t.Stop()
 	for {
 		d.takeQueued(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case <-d.seconds: // not by a clock of its own, which would wake an idle daemon once more
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
 	"weir/filter/membership"
-	"weir/filter/penalty"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -435,11 +434,8 @@ func (d *Daemon) measure() {
 	for _, a := range d.attach.Attached() {
 		n := traffic.Attachment{Attachment: a}
 		if punishing && !a.Severed() && !a.Target().Out {
-			if c, err := d.engine.OpenTrackers(a.Stats()); err == nil {
-				if t, err := penalty.NewTable(c.Penalties); err == nil {
-					n.Penalties = new(t.Len())
-				}
-				c.Close() // if it fails, the memory leaks
+			if active, ok := d.observers.heavy.PenaltiesOn(d.engine, a.Stats()); ok {
+				n.Penalties = &active
 			}
 		}
 		all = append(all, n)

@@ -40,7 +40,8 @@ type Config struct {
 	// Owner identifies who may adopt the filter of an approximate set: at any time, one
 	// process may have it. "": no one.
 	Owner  string
-	NoLean bool // all packets take the program's general path, for comparison
+	Wakes  *loader.Wakes // what programs wake this process by; nil: they do not
+	NoLean bool          // all packets take the program's general path, for comparison
 
 	SampleClean bool // packets that match nothing have events, too: they take the general path
 
@@ -253,6 +254,7 @@ func assemble(
 			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
 		}
 		c.FirstSeen.constants(&of, c.FirstSeed, lists)
+		of.Wakes = c.Wakes
 		of.Shared = c.Shared
 		for _, p := range c.Parts {
 			of.Parts = append(of.Parts, p)

@@ -67,6 +67,7 @@ func (g *Generation) Trackers() []Tracker { return g.trackers }
 type Trackers struct {
 	*loader.Trackers
 	trackers []Tracker
+	banks    [][2][]*sketch.Bank // of each tracker, once they were asked for
 }
 
 // OpenTrackers opens what the trackers count for the programs that were loaded
@@ -80,7 +81,7 @@ func (g *Generation) OpenTrackers(stats *loader.Stats) (*Trackers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Trackers{t, g.trackers}, nil
+	return &Trackers{Trackers: t, trackers: g.trackers, banks: make([][2][]*sketch.Bank, len(g.trackers))}, nil
 }
 
 // OpenDigests opens the digests of what has passed the programs that were loaded
@@ -95,6 +96,9 @@ func (g *Generation) OpenDigests(stats *loader.Stats) (*loader.DigestMemory, err
 
 // Banks returns bank 0 or 1 of a tracker on each CPU.
 func (t *Trackers) Banks(tracker, bank int) []*sketch.Bank {
+	if known := t.banks[tracker][bank]; known != nil {
+		return known
+	}
 	banks := make([]*sketch.Bank, t.CPUs)
 	for cpu := range banks {
 		lines, flows := t.Bank(tracker, cpu, bank)
@@ -104,6 +108,7 @@ func (t *Trackers) Banks(tracker, bank int) []*sketch.Bank {
 		}
 		banks[cpu] = b
 	}
+	t.banks[tracker][bank] = banks
 	return banks
 }
 

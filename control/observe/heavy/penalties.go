@@ -46,6 +46,7 @@ func (w *Watcher) Protect(cutsOff CutsOff, peers []key.Key) {
 	w.cutsOff, w.peers = cutsOff, peers
 	clear(w.reviewed)
 	clear(w.sparing)
+	w.rest.due = 0
 }
 
 // protects reports whether a tracker's penalties are not to cut off anything.
@@ -422,6 +423,9 @@ func (t *tracker) mark(r *Report) {
 // tidy removes expired penalties.
 func (w *Watcher) tidy(now time.Duration, on interfaces) {
 	for _, c := range on {
+		if c.Penalized() == 0 {
+			continue // its memory need not be touched
+		}
 		if table := table(c); table.Len() > 0 {
 			table.Expire(now)
 			w.setPenalized(c, table)

@@ -2,7 +2,9 @@ package heavy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -93,8 +95,8 @@ type Discarded struct {
 	Longest   time.Duration
 }
 
-// Tick is how often Watcher.Tick is to be called: it bounds the time from when a
-// flow becomes heavy until it is rate-limited or blocked.
+// Tick is how often Watcher.Tick is to be called while there is something to see: it bounds
+// the time from when a flow becomes heavy until it is rate-limited or blocked.
 const Tick = 100 * time.Millisecond
 
 // Watcher reads the trackers of a generation on some interfaces, exchanges their
@@ -116,6 +118,10 @@ type Watcher struct {
 	reviewed map[*loader.Stats]bool // interfaces whose penalties are judged by these
 	sparing  map[*loader.Stats]bool // interfaces whose programs spare these
 
+	opened interfaces         // of the last tick, which stay open
+	of     *engine.Generation // that they were opened for
+	rest   rest
+
 	unknown   map[uint64]time.Duration // penalties that no flow was found for, and when they expire
 	penalized map[*loader.Stats]int    // the numbers of penalties when all were known
 }
@@ -130,9 +136,12 @@ type tracker struct {
 	known    bool          // previous is: an interval has ended, and the watcher has looked since
 	early    bool          // this interval ends early: see full
 	started  map[*loader.Stats]bool
+	empty    map[*loader.Stats]contents
 	penal    map[uint64]*punished
 	last     *Report
 	read     bool // the idle banks are those of last
+
+	exchanged interfaces // at the end of the last interval: the others have counted nothing
 
 	discarded Discarded // since Watcher.Discarded was called
 }
@@ -148,7 +157,7 @@ func NewWatcher(trackers []Watched) *Watcher {
 		}
 		w.trackers = append(w.trackers, &tracker{
 			Watched: t, spare: first,
-			started: make(map[*loader.Stats]bool), penal: make(map[uint64]*punished),
+			started: make(map[*loader.Stats]bool), empty: make(map[*loader.Stats]contents), penal: make(map[uint64]*punished),
 		})
 	}
 	return w
@@ -190,9 +199,7 @@ func (w *Watcher) Interval(g *engine.Generation, stats []*loader.Stats, k Key, u
 		if t.Role != Hitters || t.Key != k || t.Counts() != unit || !t.read {
 			continue
 		}
-		on := open(g, stats)
-		defer on.close()
-		banks := on.idle(i)
+		banks := w.open(g, stats).idle(i)
 		if len(banks) > 0 {
 			read(t.last.Interval, banks)
 		}
@@ -204,9 +211,17 @@ func (w *Watcher) Interval(g *engine.Generation, stats []*loader.Stats, k Key, u
 // Tick does what is due by the kernel's monotonic clock. It returns the reports of the
 // trackers whose interval has ended, and the events of flows.
 func (w *Watcher) Tick(clock func() time.Duration, g *engine.Generation, stats []*loader.Stats) (reports []*Report, events []Event) {
-	on := open(g, stats)
-	defer on.close()
-	return w.tick(clock, on)
+	return w.tick(clock, w.open(g, stats))
+}
+
+// Close releases the memory of the trackers. A nil Watcher has none.
+func (w *Watcher) Close() error {
+	if w == nil {
+		return nil
+	}
+	err := w.opened.close(nil)
+	w.opened, w.of = nil, nil
+	return err
 }
 
 func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Report, events []Event) {
@@ -245,12 +260,16 @@ func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Re
 		t.start(i, on)
 	}
 	if any {
+		exchanged := false
 		for i, t := range w.trackers {
 			if ended[i] {
 				t.exchange(i, clock, on)
+				exchanged = exchanged || len(t.exchanged) > 0
 			}
 		}
-		w.grace() // what still counted in the banks that are read now is through
+		if exchanged {
+			w.grace() // what still counted in the banks that are read now is through
+		}
 		for i, t := range w.trackers {
 			if !ended[i] {
 				continue
@@ -271,6 +290,7 @@ func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Re
 		}
 		w.tidy(now, on)
 	}
+	w.settle(clock, on)
 	return reports, events
 }
 
@@ -287,10 +307,13 @@ type memory interface {
 	SetPenalized(n int)
 	Penalized() int
 	Hash(tracker int, k key.Key) uint64
+	SetWake(on bool)
+	Wakes() bool
+	IsPresent(*loader.Stats) bool
 	Close() error
 }
 
-// interfaces are the trackers of all interfaces, open for one tick.
+// interfaces are the trackers of all interfaces.
 type interfaces []interfaceTrackers
 
 type interfaceTrackers struct {
@@ -301,20 +324,37 @@ type interfaceTrackers struct {
 	stats     *loader.Stats
 }
 
-// open opens the generation's trackers on the interfaces that have them.
-func open(g *engine.Generation, stats []*loader.Stats) (on interfaces) {
+// open opens the generation's trackers on the interfaces that have them. They stay open until
+// programs count elsewhere, or other interfaces or another generation are asked for.
+func (w *Watcher) open(g *engine.Generation, stats []*loader.Stats) (on interfaces) {
 	for _, s := range stats {
+		if at := w.opened.of(s); at >= 0 && w.of == g && w.opened[at].IsPresent(s) {
+			on = append(on, w.opened[at])
+			continue
+		}
 		if t, err := g.OpenTrackers(s); err == nil {
 			on = append(on, interfaceTrackers{t, t.CPUs, t.Penalties, t.Windows, s})
 		}
 	}
+	_ = w.opened.close(on) // if it fails, the memory leaks
+	w.opened, w.of = on, g
 	return on
 }
 
-func (on interfaces) close() {
+// of returns the index of the trackers that count in the stats, -1 if there are none.
+func (on interfaces) of(s *loader.Stats) int {
+	return slices.IndexFunc(on, func(i interfaceTrackers) bool { return i.stats == s })
+}
+
+// close releases the memory of all but those that stay.
+func (on interfaces) close(stay interfaces) error {
+	var errs []error
 	for _, i := range on {
-		i.Close() // if it fails, the memory leaks
+		if at := stay.of(i.stats); at < 0 || stay[at].memory != i.memory {
+			errs = append(errs, i.Close())
+		}
 	}
+	return errors.Join(errs...)
 }
 
 // began returns when the first of the banks that count tracker i began to.
@@ -362,11 +402,9 @@ func (t *tracker) start(i int, on interfaces) {
 		}
 		t.started[c.stats] = true
 	}
-	for s := range t.started {
-		if !slices.ContainsFunc(on, func(c interfaceTrackers) bool { return c.stats == s }) {
-			delete(t.started, s)
-		}
-	}
+	gone := func(s *loader.Stats) bool { return on.of(s) < 0 }
+	maps.DeleteFunc(t.started, func(s *loader.Stats, _ bool) bool { return gone(s) })
+	maps.DeleteFunc(t.empty, func(s *loader.Stats, _ contents) bool { return gone(s) })
 }
 
 // admit sets from how many units on flows enter the memory of a bank: low enough to
@@ -409,6 +447,7 @@ func (t *tracker) renew(i int, clock func() time.Duration, on interfaces) (renew
 			t.admit(b, on.cpus(), c.cpus)
 		}
 		t.exchangeOn(c, i, clock)
+		delete(t.empty, c.stats)
 		renewed, t.read, t.known = true, false, false
 	}
 	if lost > 0 {
@@ -445,10 +484,10 @@ func (t *tracker) sofar(i int, clock func() time.Duration, on interfaces) (flows
 	if t.Threshold.Share > 0 && !t.known {
 		return nil, 0, clock() // a share of a part of an interval is no share of the interval
 	}
-	banks := on.active(i)
+	banks := t.counting(i, on).active(i)
 	heavy = t.threshold(0).Heavy(max(total(banks), t.previous), t.previous)
 	// One of C banks has counted a C-th of what a flow has to have.
-	least := uint64(hysteresis*float64(heavy)) / uint64(max(1, len(banks)))
+	least := uint64(hysteresis*float64(heavy)) / uint64(max(1, on.cpus()))
 	flows = sketch.MergeFrom(least, banks...)
 	// The clock is read last: they have counted for no longer than it says.
 	units, now := total(banks), clock()
@@ -468,7 +507,8 @@ func total(banks []*sketch.Bank) (units uint64) {
 // exchange prepares the idle banks, with the flows that last, and makes the programs
 // count in them.
 func (t *tracker) exchange(i int, clock func() time.Duration, on interfaces) {
-	banks, idle := on.active(i), on.idle(i)
+	t.exchanged = t.begin(i, clock, on)
+	banks, idle := t.exchanged.active(i), t.exchanged.idle(i)
 	units, over := total(banks), clock()-t.began
 	heavy := t.threshold(over).Heavy(units, t.previous)
 	t.adapt(banks)
@@ -481,17 +521,29 @@ func (t *tracker) exchange(i int, clock func() time.Duration, on interfaces) {
 		units = uint64(float64(units) * float64(nominal) / float64(over))
 	}
 	t.before, t.previous, t.known = t.previous, units, len(on) > 0
+	kept := make([]int, len(idle))
 	for j, b := range idle {
 		b.Reset()
-		t.admit(b, len(idle), on[0].cpus)
+		t.admit(b, on.cpus(), on[0].cpus)
 		for f := range banks[j].Flows() {
 			if lasting[f.Hash] {
 				b.Keep(f) // without room, it passes the sketch again
+				kept[j]++
 			}
 		}
 	}
-	for _, c := range on {
+	for _, c := range t.exchanged {
 		t.exchangeOn(c, i, clock)
+		now := contents{begunEmpty: !slices.ContainsFunc(kept[:c.cpus], func(n int) bool { return n > 0 })}
+		now.beforeEmpty = t.empty[c.stats].begunEmpty
+		t.empty[c.stats], kept = now, kept[c.cpus:]
+	}
+	for _, c := range on {
+		if t.isEmpty(c) {
+			for _, b := range c.Banks(i, c.Active(i)) {
+				t.admit(b, on.cpus(), c.cpus)
+			}
+		}
 	}
 }
 
@@ -533,13 +585,14 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 		t.discard(r.Interval)
 		return nil
 	}
-	banks := on.idle(i)
+	banks := t.exchanged.idle(i)
+	t.noteEmpty(i)
 	for _, b := range banks {
 		r.Packets += b.Packets()
 		r.Bytes += b.Bytes()
 		r.Denied += b.Denied()
 	}
-	if t.Role == Learning {
+	if t.Role == Learning && len(banks) > 0 {
 		r.Distinct = sketch.Distinct(banks...)
 	}
 	for _, f := range sketch.Merge(banks...) {

@@ -29,6 +29,9 @@ type host struct {
 
 	pauses float64 // the probability of one wherever the watcher may be held up
 	kills  float64 // the probability that it is killed there instead
+
+	woken     bool // a program has woken the watcher
+	exchanges int  // of banks
 }
 
 // source sends to the tracker of its number only.
@@ -47,6 +50,7 @@ type wire struct {
 	active    []int
 	trackers  []*sketch.Tracker
 	penalized int
+	wake      bool // programs wake the watcher
 
 	thresholds []loader.Threshold
 	on         *interfaceTrackers
@@ -54,7 +58,12 @@ type wire struct {
 
 // program counts a packet on a CPU at a time, as the program does.
 func (w *wire) program(tracker, cpu int, f sketch.Flow, at time.Duration) {
-	units := w.banks[tracker][w.active[tracker]][cpu].CountKey(f.Key, f.Hash, 100)
+	bank := w.banks[tracker][w.active[tracker]][cpu]
+	_, known := bank.Find(f.Hash)
+	units := bank.CountKey(f.Key, f.Hash, 100)
+	if _, knows := bank.Find(f.Hash); w.wake && (units > 0 || knows && !known) {
+		w.h.woken = true
+	}
 	t := w.thresholds[tracker]
 	if units == 0 || t.Units == 0 {
 		return
@@ -129,6 +138,7 @@ func (w *wire) Began(tracker, bank int) time.Duration {
 
 func (w *wire) Exchange(tracker int) {
 	w.h.held()
+	w.h.exchanges++
 	w.active[tracker] ^= 1
 	w.h.held()
 }
@@ -136,6 +146,9 @@ func (w *wire) Exchange(tracker int) {
 func (w *wire) SetPenalized(n int)                 { w.penalized = n }
 func (w *wire) Penalized() int                     { return w.penalized }
 func (w *wire) Hash(tracker int, k key.Key) uint64 { return w.trackers[tracker].Hash(k) }
+func (w *wire) SetWake(on bool)                    { w.wake = on }
+func (w *wire) Wakes() bool                        { return w.wake }
+func (w *wire) IsPresent(*loader.Stats) bool       { return true }
 func (w *wire) Close() error                       { return nil }
 
 // newWire returns the trackers of an interface with a number of CPUs, and of buckets of
@@ -204,7 +217,7 @@ func trackerOf(w Watched) *sketch.Tracker {
 // half of the threshold is punished or reported, neither by it nor by the next one; and each
 // at twice the threshold is once a watcher has had two intervals undisturbed.
 // A time that is unknown, as to banks of a release that does not record it, is one of the
-// disturbances.
+// disturbances. The same holds for a watcher that rests, as that of every other run does.
 func TestPauses(t *testing.T) {
 	var watched []Watched
 	for _, text := range []string{
@@ -224,7 +237,13 @@ func TestPauses(t *testing.T) {
 
 	for run := range long.Or(2, 15) {
 		h := newHost(t, watched)
-		w := newWatcher(watched, h.held)
+		rests := run%2 == 1
+		start := func() *Watcher {
+			w := newWatcher(watched, h.held)
+			w.rest.allowed = rests
+			return w
+		}
+		w := start()
 		caught := make(map[uint64]bool) // reported or punished since the last disturbance
 		judged := func(what string, f sketch.Flow) {
 			i := slices.IndexFunc(h.sources, func(s source) bool { return s.flow.Hash == f.Hash })
@@ -240,9 +259,16 @@ func TestPauses(t *testing.T) {
 					if r != (killed{}) {
 						panic(r)
 					}
-					w = newWatcher(watched, h.held)
+					w = start()
 				}
 			}()
+			if h.woken {
+				h.woken = false
+				w.Wake()
+			}
+			if rests && h.now < w.Due() {
+				return true
+			}
 			reports, events := w.tick(h.clock, h.wires)
 			for _, e := range events {
 				if !e.Released {

@@ -80,6 +80,9 @@ func (o *Observer) Measured() (rate *float64, packets float64) {
 	return new(o.wrong / o.unlisted), o.unlisted
 }
 
+// Judges reports whether Judge has to be called often, lest events are missed.
+func (o *Observer) Judges(e *engine.Generation) bool { return e.Block.Mode != membership.Exact }
+
 // Judge counts the false positives since it was last called. In exact mode, the
 // table refutes them; in approximate mode a sample of the dropped packets is
 // looked up in the lists. clean and refuted are the programs' counters, elapsed

@@ -67,6 +67,7 @@ const (
 	benchMapTrackerNow       = "tracker_now"
 	benchMapTrackerPairs     = "tracker_pairs"
 	benchMapUnconnected      = "unconnected"
+	benchMapWakes            = "wakes"
 	benchMapWindows          = "windows"
 	benchProgGenerate        = "generate"
 	benchProgHashWords       = "hash_words"
@@ -270,6 +271,7 @@ type benchMapSpecs struct {
 	TrackerNow       *ebpf.MapSpec `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.MapSpec `ebpf:"tracker_pairs"`
 	Unconnected      *ebpf.MapSpec `ebpf:"unconnected"`
+	Wakes            *ebpf.MapSpec `ebpf:"wakes"`
 	Windows          *ebpf.MapSpec `ebpf:"windows"`
 }
 
@@ -391,6 +393,7 @@ type benchMaps struct {
 	TrackerNow       *ebpf.Map `ebpf:"tracker_now"`
 	TrackerPairs     *ebpf.Map `ebpf:"tracker_pairs"`
 	Unconnected      *ebpf.Map `ebpf:"unconnected"`
+	Wakes            *ebpf.Map `ebpf:"wakes"`
 	Windows          *ebpf.Map `ebpf:"windows"`
 }
 
@@ -447,6 +450,7 @@ func (m *benchMaps) Close() error {
 		m.TrackerNow,
 		m.TrackerPairs,
 		m.Unconnected,
+		m.Wakes,
 		m.Windows,
 	)
 }
