@@ -140,13 +140,19 @@ define licenses
 		done >>$(2)/copyright
 endef
 
+# Packages and releases are reproducible: the same commit makes the same bytes.
+packed release: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+
 .PHONY: packages
-# Packages are reproducible: the same commit makes the same bytes.
-packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
-packages: root := $(abspath $(OUT)/dist/root)
-packages: doc := $(root)/weir/usr/share/doc/weir
-packages: hubdoc := $(root)/weir-hub/usr/share/doc/weir-hub
 packages: build man ## make debs and rpms in ./dist (fetches nfpm)
+	$(MAKE) packed
+
+# What packages makes of what build and man have made.
+.PHONY: packed
+packed: root := $(abspath $(OUT)/dist/root)
+packed: doc := $(root)/weir/usr/share/doc/weir
+packed: hubdoc := $(root)/weir-hub/usr/share/doc/weir-hub
+packed: made
 	rm -rf $(root) $(OUT)/dist/weir_*.deb $(OUT)/dist/weir-*.rpm $(OUT)/dist/weir-hub_*.deb
 	$(MAKE) install-weir DESTDIR=$(root)/weir PREFIX=/usr
 	$(MAKE) install-hub DESTDIR=$(root)/weir-hub PREFIX=/usr
@@ -170,6 +176,13 @@ packages: build man ## make debs and rpms in ./dist (fetches nfpm)
 				--packager $$packager --target $(OUT)/dist; \
 		done; \
 	done
+
+.PHONY: release
+# KEY, GPG_KEY and PUBLISHED are arguments of the script, which describes them.
+release: export VERSION := $(VERSION)
+release: export COMMIT := $(COMMIT)
+release: ## make all files of a release in ./dist/release (VERSION, KEY, GPG_KEY; see docs/releasing.md)
+	KEY='$(KEY)' GPG_KEY='$(GPG_KEY)' PUBLISHED='$(PUBLISHED)' tests/tools/release/release $(OUT)/dist/release
 
 .PHONY: llvm
 llvm:
@@ -220,6 +233,7 @@ lint: check-format ## check the Go (fetches golangci-lint), and what check-forma
 		*'diff current/go.mod '*) echo "$$tidy" >&2; exit 1 ;; esac
 	$(GOLANGCI_LINT) run ./...
 	cd tests/bench/filters && go vet ./...
+	cd tests/tools/release && go vet ./...
 
 .PHONY: check
 check:

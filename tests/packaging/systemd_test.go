@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,20 +24,14 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
-	"weir/tests/long"
 )
 
-// A Debian that systemd has booted, and what an operator does there, with packets on
-// the wire: none of the listed ones may pass where filtering goes on, and all must
-// where it has ended.
-func TestService(t *testing.T) {
-	long.Only(t, "makes two packages and a Debian system")
-	l := lab.New(t)
-	first, second := packages(t, "v1.2.3"), packages(t, "v1.3.0")
-	m := boot(t, l)
-	m.copy(first["weir"].deb, "/root/first.deb")
-	m.copy(second["weir"].deb, "/root/second.deb")
-	m.copy(second["weir-hub"].deb, "/root/hub.deb")
+// testService runs a Debian that systemd has booted, and does there what an operator does, with
+// packages from the repository and packets on the wire: none of the listed ones may pass where
+// filtering goes on, and all must where it has ended.
+func testService(t *testing.T, r *release) {
+	m := boot(t, lab.New(t))
+	m.r = r
 	// Not in /etc/weir, where it would outlast the purge.
 	m.write("/srv/drop.txt", "192.0.2.0/24\n")
 
@@ -44,6 +39,7 @@ func TestService(t *testing.T) {
 		name string
 		run  func(*testing.T, *machine)
 	}{
+		{"untrusted", testServiceUntrusted},
 		{"install", testServiceInstall},
 		{"start", testServiceStart},
 		{"hardening", testServiceHardening},
@@ -65,8 +61,55 @@ func TestService(t *testing.T) {
 	}
 }
 
+// apt takes the repository by its key, and refuses it by another, and what was changed in it.
+func testServiceUntrusted(t *testing.T, m *machine) {
+	m.run("rm", "-rf", "/etc/apt/sources.list", "/etc/apt/sources.list.d") // there is no network
+	m.run("mkdir", "-p", "/etc/apt/sources.list.d", "/srv/repo")
+	output(t, exec.Command("cp", "-r", filepath.Join(m.r.repository, "apt"), filepath.Join(m.root, "srv/repo")))
+	// As in README.md.
+	m.write("/etc/apt/sources.list.d/weir.sources",
+		"Types: deb\nURIs: file:///srv/repo/apt\nSuites: stable\nComponents: main\nSigned-By: /etc/apt/keyrings/weir.asc\n")
+	refused := func(what string) {
+		t.Helper()
+		// Without --error-on=any, apt goes on by what it has.
+		if out, code := m.try("apt-get", "update", "--error-on=any"); code == 0 {
+			t.Errorf("%s: apt has taken the repository\n%s", what, out)
+		}
+	}
+	m.write("/etc/apt/keyrings/weir.asc", m.r.otherKey)
+	refused("signed by another key")
+	key, err := os.ReadFile(filepath.Join(m.r.repository, "weir.asc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write("/etc/apt/keyrings/weir.asc", string(key))
+	packages := filepath.Join("/srv/repo/apt/dists/stable/main/binary-"+runtime.GOARCH, "Packages")
+	m.run("cp", packages, "/root/Packages")
+	m.run("mv", packages+".gz", "/root")
+	m.run("sed", "-i", "s/^Recommends: .*/Depends: evil/", packages)
+	refused("a changed index")
+	m.run("mv", "/root/Packages", packages)
+	m.run("mv", "/root/Packages.gz", packages+".gz")
+	m.run("apt-get", "update", "--error-on=any")
+
+	deb := m.run("find", "/srv/repo/apt/pool", "-name", "weir_"+before+"_*.deb")
+	deb = strings.TrimSpace(deb)
+	m.run("cp", deb, "/root/weir.deb")
+	m.run("bash", "-c", "echo >>"+deb)
+	if out, code := m.try("apt-get", "install", "--yes", "--no-install-recommends", "weir="+before); code == 0 {
+		t.Errorf("apt has installed a changed package:\n%s", out)
+	}
+	m.run("mv", "/root/weir.deb", deb)
+}
+
+// install installs a package from the repository: NAME, or NAME=VERSION.
+func (m *machine) install(wanted string) {
+	m.t.Helper()
+	m.run("apt-get", "install", "--yes", "--no-install-recommends", wanted)
+}
+
 func testServiceInstall(t *testing.T, m *machine) {
-	m.run("dpkg", "--install", "/root/first.deb")
+	m.install("weir=" + before)
 	if out, code := m.try("systemctl", "is-active", "weir"); code == 0 {
 		t.Errorf("the service was started: %s", out)
 	}
@@ -232,12 +275,12 @@ func testServiceDetach(t *testing.T, m *machine) {
 func testServiceUpgrade(t *testing.T, m *machine) {
 	m.run("weir", "block", "198.51.100.1")
 	before := m.show("MainPID")
-	m.withoutGap("upgrade", func() { m.run("dpkg", "--install", "/root/second.deb") })
+	m.withoutGap("upgrade", func() { m.run("apt-get", "upgrade", "--yes") })
 	m.run("systemctl", "is-active", "weir")
 	if after := m.show("MainPID"); after == before {
 		t.Errorf("process %s still runs", before)
 	}
-	if out := m.run("weir", "status"); !strings.Contains(out, "weir v1.3.0") {
+	if out := m.run("weir", "status"); !strings.Contains(out, "weir v"+m.r.version) {
 		t.Errorf("status:\n%s", out)
 	}
 	if m.through("198.51.100.1") {
@@ -248,7 +291,7 @@ func testServiceUpgrade(t *testing.T, m *machine) {
 // testServiceHub makes the host the hub of a fleet, and a node of it, with the service
 // of each.
 func testServiceHub(t *testing.T, m *machine) {
-	m.run("dpkg", "--install", "/root/hub.deb")
+	m.install("weir-hub")
 	if out, code := m.try("systemctl", "is-active", "weir-hub"); code == 0 {
 		t.Errorf("the service was started: %s", out)
 	}
@@ -284,13 +327,14 @@ func testServiceHub(t *testing.T, m *machine) {
 	m.configure("")
 	m.run("systemctl", "restart", "weir")
 	m.wait("without the fleet's lists", func() bool { return m.through("203.0.113.77") })
-	m.run("dpkg", "--purge", "weir-hub")
+	m.run("apt-get", "purge", "--yes", "weir-hub")
 	m.run("rm", "-r", "/etc/weir-hub", "/etc/weir/fleet.json")
 }
 
 func testServicePurge(t *testing.T, m *machine) {
-	m.run("dpkg", "--purge", "weir")
+	m.run("apt-get", "purge", "--yes", "weir")
 	m.passes(true)
+	m.run("rm", "/etc/apt/sources.list.d/weir.sources", "/etc/apt/keyrings/weir.asc")
 	left, _ := m.try("find", "/etc", "/usr", "/var", "/run", "/sys/fs/bpf", "-name", "*weir*",
 		"-not", "-path", "/var/log/*", "-not", "-path", "/var/lib/systemd/*", "-not", "-path", "/var/cache/*")
 	if left != "" {
@@ -309,6 +353,7 @@ func testServicePurge(t *testing.T, m *machine) {
 type machine struct {
 	t    testing.TB
 	lab  *lab.Lab
+	r    *release
 	root string // its root directory
 	init int    // its first process
 	p    *lab.Probe
@@ -468,15 +513,6 @@ func (m *machine) journal() string {
 func (m *machine) write(path, content string) {
 	m.t.Helper()
 	write(m.t, filepath.Join(m.root, path), content, 0o644)
-}
-
-func (m *machine) copy(file, path string) {
-	m.t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	m.write(path, string(b))
 }
 
 // configure writes the configuration, with further lists.
