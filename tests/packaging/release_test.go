@@ -7,9 +7,11 @@ import (
 	"crypto/sha256"
 	"debug/buildinfo"
 	"debug/elf"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -247,21 +249,50 @@ func testNotes(t *testing.T, r *release) {
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
 // static checks that a binary is that of an architecture, and needs no library.
-func static(t *testing.T, binary, arch string) {
+func static(t *testing.T, path, arch string) {
 	t.Helper()
-	file, err := elf.Open(binary)
+	file, err := elf.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
 	if libraries, err := file.ImportedLibraries(); file.Machine != machines[arch] || err != nil || len(libraries) > 0 {
-		t.Errorf("%s: %v with %q, %v", binary, file.Machine, libraries, err)
+		t.Errorf("%s: %v with %q, %v", path, file.Machine, libraries, err)
 	}
 	for _, p := range file.Progs {
 		if p.Type == elf.PT_INTERP {
-			t.Errorf("%s: needs an interpreter", binary)
+			t.Errorf("%s: needs an interpreter", path)
 		}
 	}
+}
+
+// command runs a binary of an architecture, which QEMU emulates where it is another.
+func command(t *testing.T, arch, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	if arch == runtime.GOARCH {
+		return exec.Command(program, args...)
+	}
+	emulator := "qemu-" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch]
+	need(t, emulator)
+	return exec.Command(emulator, append([]string{program}, args...)...)
+}
+
+// pcap returns a capture of frames.
+func pcap(frames ...[]byte) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, 0xa1b2c3d4)
+	b = binary.LittleEndian.AppendUint16(b, 2) // version 2.4
+	b = binary.LittleEndian.AppendUint16(b, 4)
+	for _, v := range []uint32{0, 0, 1 << 16, 1} { // time zone, accuracy, length, Ethernet
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	for _, frame := range frames {
+		n := uint32(len(frame))
+		for _, v := range []uint32{epoch, 0, n, n} {
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
+		b = append(b, frame...)
+	}
+	return b
 }
 
 // The archive is what may be unpacked below /usr/local.
@@ -279,14 +310,25 @@ func testArchive(t *testing.T, r *release, arch string) {
 		}
 	}
 	for _, program := range names {
-		binary := filepath.Join(dir, name, "bin", program)
-		static(t, binary, arch)
-		if arch != runtime.GOARCH {
-			continue
-		}
-		if got := output(t, exec.Command(binary, "--version")); !strings.HasPrefix(got, program+" v"+r.version) {
+		path := filepath.Join(dir, name, "bin", program)
+		static(t, path, arch)
+		if got := output(t, command(t, arch, path, "--version")); !strings.HasPrefix(got, program+" v"+r.version) {
 			t.Errorf("got %q", got)
 		}
+	}
+	// It matches by the same hashes: a listed packet of two, from a list of many.
+	list, capture := filepath.Join(dir, "list"), filepath.Join(dir, "capture")
+	var entries strings.Builder
+	for i := range 10000 {
+		fmt.Fprintf(&entries, "11.%d.%d.0/24\n2a00:%x::/32\n", i/256, i%256, i)
+	}
+	write(t, list, entries.String()+listedSource+"\n", 0o644)
+	write(t, capture, string(pcap(frameFrom(listedSource), frameFrom(cleanSource))), 0o644)
+	var replayed struct{ Verdicts map[string]int }
+	replay := command(t, arch, filepath.Join(dir, name, "bin/weir"), "replay", "--engine", "go", "--block", list, "--json", capture)
+	out, err := replay.Output()
+	if err != nil || json.Unmarshal(out, &replayed) != nil || replayed.Verdicts["drop"] != 1 || replayed.Verdicts["pass"] != 1 {
+		t.Errorf("replayed: %v\n%s", err, out)
 	}
 	if unit, err := os.ReadFile(filepath.Join(dir, name, "lib/systemd/system/weir.service")); err != nil || !bytes.Contains(unit, []byte("ExecStart=weir run")) {
 		t.Errorf("the unit: %v\n%s", err, unit)
@@ -299,7 +341,7 @@ func testMaterials(t *testing.T, r *release, name string) {
 		unpacked := t.TempDir()
 		output(t, exec.Command("tar", "--directory", unpacked, "--strip-components=1", "--extract",
 			"--file", filepath.Join(r.dir, "weir-"+r.version+"-linux-"+arch+".tar.gz")))
-		binary := filepath.Join(unpacked, "bin", name)
+		program := filepath.Join(unpacked, "bin", name)
 		text, err := os.ReadFile(filepath.Join(r.dir, name+"-"+r.version+"-"+arch+".cdx.json"))
 		if err != nil {
 			t.Fatal(err)
@@ -320,7 +362,7 @@ func testMaterials(t *testing.T, r *release, name string) {
 		if err := json.Unmarshal(text, &bom); err != nil || bom.BOMFormat != "CycloneDX" || bom.Metadata.Timestamp != "2023-11-14T22:13:20Z" {
 			t.Fatalf("%v\n%.1000s", err, text)
 		}
-		content, err := os.ReadFile(binary)
+		content, err := os.ReadFile(program)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -332,7 +374,7 @@ func testMaterials(t *testing.T, r *release, name string) {
 		for _, c := range bom.Components {
 			got = append(got, c.Name+" "+c.Version)
 		}
-		info, err := buildinfo.ReadFile(binary)
+		info, err := buildinfo.ReadFile(program)
 		if err != nil {
 			t.Fatal(err)
 		}
