@@ -196,3 +196,18 @@ func TestFilesAreDurable(t *testing.T) {
 		}
 	}
 }
+
+// The index of the documentation links each page, once.
+func TestEachPageHasAReader(t *testing.T) {
+	index := read(t, "docs/README.md")
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(pages) < 20 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	for _, page := range pages {
+		name := filepath.Base(page)
+		if n := strings.Count(index, "]("+name+")"); n != 1 && name != "README.md" {
+			t.Errorf("docs/README.md links %s %d times", name, n)
+		}
+	}
+}
