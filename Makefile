@@ -52,6 +52,10 @@ GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o)
 # test took. Lint vets, and the debug information (-w) of some 60 binaries takes long to link.
 GOTEST := dist/check test $(if $(TIMES),-times $(TIMES)) $(TESTFLAGS) -vet=off -ldflags=-w
 
+# Modules of tests/, whose heavy dependencies are not weir's: GOWORK joins them with weir's.
+MODULES := ./tests/browser/... ./tests/man/...
+WORK    := $(CURDIR)/tests/modules.work
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,7 +69,7 @@ build: ## build ./weir and ./weir-hub
 man: ## make the man pages, and what shells complete commands with, in ./dist/share*
 	env -u GOARCH go run $(BUILDFLAGS) ./cmd/weir share $(OUT)/dist/share
 	env -u GOARCH go run $(BUILDFLAGS) ./cmd/weir-hub share $(OUT)/dist/share-hub
-	env -u GOARCH go run ./tests/man $(OUT)/dist/share $(OUT)/dist/share-hub $(VERSION)
+	GOWORK=$(WORK) env -u GOARCH go run ./tests/man $(OUT)/dist/share $(OUT)/dist/share-hub $(VERSION)
 
 # It makes nothing, since root may have no Go.
 .PHONY: install
@@ -229,9 +233,14 @@ check-format: ## check the format of Go and C, and the shell scripts
 lint: check-format ## check the Go (fetches golangci-lint), and what check-format does
 	@# A proxy may lack what only the tests of a dependency import, so that go.sum differs.
 	@# What is missing there for weir is an error of the build.
-	@tidy=$$(go mod tidy -e -diff 2>&1) || case $$tidy in \
-		*'diff current/go.mod '*) echo "$$tidy" >&2; exit 1 ;; esac
+	@for module in . tests/browser tests/man; do \
+		tidy=$$(cd $$module && go mod tidy -e -diff 2>&1) || case $$tidy in \
+			*'diff current/go.mod '*) echo "$$module: $$tidy" >&2; exit 1 ;; esac; \
+	done
 	$(GOLANGCI_LINT) run ./...
+	@# With GOWORK, go tool takes no -modfile: it prints the program, which then gets GOWORK.
+	linter=$$(go tool -modfile=tests/tools/golangci-lint/go.mod -n golangci-lint); \
+		GOWORK=$(WORK) $$linter run $(MODULES)
 	cd tests/bench/filters && go vet ./...
 	cd tests/tools/release && go vet ./...
 
@@ -258,13 +267,15 @@ WIDE := -p $(shell echo $$(($$(nproc) + 2))) -parallel 4
 COLLECT := GOGC=300
 
 .PHONY: test
+test: export GOWORK := $(WORK)
 test: setup check ## run the tests (as root: without it, those that need the kernel skip)
 	$(GOTEST) -timeout 5m -skip $(call names,timed.Alone) $(CACHED)
 	$(COLLECT) $(GOTEST) -count=1 $(WIDE) -timeout 9m -skip $(call names,timed.Alone) $(LONGEST) \
-		$$(go list ./... | grep -vxF "$$(go list $(CACHED))")
+		$$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED))")
 	$(GOTEST) -count=1 -p 1 -timeout 9m -run $(call names,timed.Alone) $(call packages,timed.Alone)
 
 .PHONY: test-long
+test-long: export GOWORK := $(WORK)
 test-long: setup check ## run the tests that take minutes, and the full sizes of others
 	WEIR_LONG=1 $(GOTEST) -count=1 $(WIDE) -parallel 2 -timeout 30m -skip $(call names,timed.Alone) \
 		-run $(call names,long) $(call packages,long)
@@ -326,7 +337,8 @@ vagrant: ## bring up a virtual machine, and run demo and tests in it (as root; s
 	@# What the machine's Go is to find without a network.
 	modules=$$(go env GOMODCACHE)/cache/download proxy=$$(go env GOPROXY) && \
 		export GOMODCACHE=$$(mktemp -d) && \
-		GOFLAGS=-modcacherw GOPROXY=file://$$modules,$$proxy GOSUMDB=off go mod download && \
+		export GOFLAGS=-modcacherw GOPROXY=file://$$modules,$$proxy GOSUMDB=off && \
+		for module in . tests/browser tests/man; do (cd $$module && go mod download); done && \
 		mv $$GOMODCACHE/cache/download dist/vagrant/modules && rm -rf $$GOMODCACHE
 	VAGRANT_CWD=vagrant vagrant --no-tty up --provision
 
@@ -360,7 +372,7 @@ bench-filters: ## measure the cascade in Go beside other Bloom filter libraries
 
 .PHONY: pictures
 pictures: setup ## draw the README's pictures anew (as root; needs tmux and chromium)
-	go run ./tests/picture docs/images/top.svg docs/images/console.png
+	GOWORK=$(WORK) go run ./tests/browser/picture docs/images/top.svg docs/images/console.png
 
 .PHONY: papers
 papers: ## compute the figures and tables of docs/papers anew

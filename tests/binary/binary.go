@@ -28,6 +28,9 @@ func Build(dir, name, command string, flags ...string) error {
 		return fmt.Errorf("build %s: go env GOMOD: %w", command, err)
 	}
 	root := filepath.Dir(string(bytes.TrimSpace(mod)))
+	if _, err := os.Stat(filepath.Join(root, "cmd", command)); errors.Is(err, fs.ErrNotExist) {
+		root = filepath.Join(root, "../..") // from a module of tests/
+	}
 	built := filepath.Join(root, "dist", "tests", name)
 	if err := os.MkdirAll(filepath.Dir(built), 0o755); err != nil {
 		return err

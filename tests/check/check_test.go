@@ -78,6 +78,7 @@ func TestTest(t *testing.T) {
 	t.Setenv("WEIR_LONG", "1")
 	t.Setenv("WEIR_SEED", "")
 	t.Setenv("CI", "")
+	t.Setenv("GOWORK", "")
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod": "module m\n\ngo 1.26\n",

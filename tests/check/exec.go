@@ -67,13 +67,14 @@ func directory() string {
 	if err != nil {
 		return "?"
 	}
-	for root := dir; root != "/"; root = filepath.Dir(root) {
+	from := dir
+	for root := dir; root != "/"; root = filepath.Dir(root) { // up to the last: tests/ has modules
 		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
 			rel, _ := filepath.Rel(root, dir)
-			return "./" + rel
+			from = "./" + rel
 		}
 	}
-	return dir
+	return from
 }
 
 // A watch follows the output of a test binary, to see which tests run.

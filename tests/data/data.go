@@ -47,14 +47,15 @@ func Find() (string, error) {
 	return filepath.EvalSymlinks(dir) // a walk does not follow a link that it starts at
 }
 
-// root returns the directory of go.mod, above the directory of the running test.
+// root returns the directory of weir's go.mod, above the directory of the running test, which
+// may be in a module of tests/.
 func root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if text, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && strings.HasPrefix(string(text), "module weir\n") {
 			return dir, nil
 		}
 		parent := filepath.Dir(dir)

@@ -28,33 +28,16 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestDependencies compares go.mod with the tables of docs/dependencies.md.
-// make lint keeps go.mod tidy.
+// TestDependencies compares go.mod, and those of the modules of tests/, with the tables of
+// docs/dependencies.md. make lint keeps them tidy.
 func TestDependencies(t *testing.T) {
-	cmd := exec.Command("go", "mod", "edit", "-json")
-	cmd.Dir = root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %v", cmd, err)
-	}
-	var mod struct {
-		Require []struct {
-			Path     string
-			Indirect bool
-		}
-		Tool []struct{ Path string }
-	}
-	if err := json.Unmarshal(out, &mod); err != nil {
-		t.Fatal(err)
-	}
 	var direct []string
-	for _, r := range mod.Require {
-		if !r.Indirect {
-			direct = append(direct, r.Path)
+	for _, dir := range []string{".", "tests/browser", "tests/man"} {
+		for _, d := range dependencies(t, dir) {
+			if d != "weir" && !slices.Contains(direct, d) {
+				direct = append(direct, d)
+			}
 		}
-	}
-	for _, tool := range mod.Tool {
-		direct = append(direct, tool.Path)
 	}
 
 	const doc = "docs/dependencies.md"
@@ -72,6 +55,36 @@ func TestDependencies(t *testing.T) {
 	for d := range reasons {
 		t.Errorf("%s: %s is not a direct dependency", doc, d)
 	}
+}
+
+// dependencies returns the direct dependencies and tools of the module in a directory.
+func dependencies(t *testing.T, dir string) (direct []string) {
+	t.Helper()
+	cmd := exec.Command("go", "mod", "edit", "-json")
+	cmd.Dir = filepath.Join(root, dir)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+		Tool []struct{ Path string }
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range mod.Require {
+		if !r.Indirect {
+			direct = append(direct, r.Path)
+		}
+	}
+	for _, tool := range mod.Tool {
+		direct = append(direct, tool.Path)
+	}
+	return direct
 }
 
 // product returns the files under control/, without tests.

@@ -135,6 +135,7 @@ func TestSkipped(t *testing.T) { t.Skip("always") }
 		}
 	}
 	t.Setenv("GOFLAGS", "-mod=mod")
+	t.Setenv("GOWORK", "off")
 	b := &bench{root: root, dir: t.TempDir(), green: make(map[string]bool)}
 	ones := fault{file: "one.go", old: "\treturn 1\n", pkg: "."}
 	for _, test := range []struct{ new, test, failed, wrong string }{

@@ -2,7 +2,7 @@
 // namespaces, sends traffic for half a minute, and draws the terminal that weir top
 // writes to and the page of the console. It needs root, tmux and chromium:
 //
-//	go run ./tests/picture docs/images/top.svg docs/images/console.png
+//	GOWORK=$PWD/tests/modules.work go run ./tests/browser/picture docs/images/top.svg docs/images/console.png
 package main
 
 import (
