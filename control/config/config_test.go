@@ -207,7 +207,7 @@ func TestPrinted(t *testing.T) {
 // TestExample checks that the example's comments state the defaults.
 func TestExample(t *testing.T) {
 	c, d := parse(t, everything()), Default()
-	if len(c.Lists) != 16 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
+	if len(c.Lists) != 17 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
 		t.Fatalf("not all is there: %+v", c)
 	}
 	policed := element(reflect.TypeFor[police.Spec]()).Interface().(police.Spec)
@@ -532,7 +532,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  a: {format: csv}\n  b: {format: {kind: json, path: x}}\n  c: {format: plane}\n  d: {format: {column: 1}}", []string{
 			`3:15: lists.a.format: format csv needs the column of the addresses, by name or number, as in {kind: csv, column: ip}`,
 			`4:7: lists.b.format: path "x": want something like ".data[].ip"`,
-			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables, ipset, p2p, dat, hosts, deny, mmdb or names`,
+			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables, ipset, p2p, dat, hosts, deny, mmdb, names or asns`,
 			`6:7: lists.d.format: a column goes with format csv only`}, false},
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x, url: \"http://x\"}\n      - {}\n      - {file: /x, sha256: 12}\n      - {url: \"ftp://x\"}\n      - {url: \"http:///x\"}", []string{
 			`5:9: lists.a.sources[0]: want one of file, directory and URL`,

@@ -178,9 +178,9 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 // what is to be reported of them.
 func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, old *contents, accept bool) (b *body, reports []list.Report, err error) {
 	var known validator
-	// Otherwise it must be read in full, to be saved or for another checksum; and names are
-	// the same while their addresses change.
-	if old != nil && old.saved && !accept && f.Format.Kind != Names && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
+	// Otherwise it must be read in full, to be saved or for another checksum; or for what
+	// changes while it stays the same.
+	if old != nil && old.saved && !accept && !f.Format.Kind.made() && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
 		known = old.validator
 	}
 	switch {
@@ -191,8 +191,14 @@ func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 	default:
 		b, err = s.download(ctx, known)
 	}
-	if err == nil && f.Format.Kind == Names {
+	if err != nil {
+		return nil, nil, err
+	}
+	switch f.Format.Kind {
+	case Names:
 		b, reports, o.valid, err = s.resolve(ctx, b)
+	case ASNs:
+		b, reports, err = f.systems(w, s, b)
 	}
 	return b, reports, err
 }

@@ -136,7 +136,7 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 		if directory != "" {
 			s.last = f.load(ctx, s)
 		}
-		if s.written != nil && f.Format.Kind != Names {
+		if s.written != nil && !f.Format.Kind.made() {
 			if _, err := f.attempt(ctx, s, false); err != nil {
 				return nil, err
 			}
@@ -194,7 +194,7 @@ func open(c Config, directory string) (*Feed, error) {
 			attempting: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
 			format: f.format, lookup: systemLookup(new(net.Dialer).DialContext),
 		}
-		if src.written != nil || c.Format.Kind == Names {
+		if src.written != nil || c.Format.Kind.made() {
 			s.format = &reader{}
 		}
 		if directory != "" {

@@ -71,8 +71,8 @@ func (f *Feed) findPlaces(s *source, c *contents, here []int, keys []key.Key, or
 	}
 	defer b.Close()
 	switch {
-	case f.Format.Kind == Names:
-		s.findNames(b, here, keys, origins)
+	case f.Format.Kind.made():
+		findReasons(b, here, keys, origins)
 	case f.Format.Kind == MMDB && s.written == nil:
 		f.findRecords(s, b, here, keys, origins)
 	default:

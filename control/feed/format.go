@@ -32,9 +32,10 @@ const (
 	Deny                  // the "Deny from" and "Require not ip" of Apache, the "deny" of nginx
 	MMDB                  // a database in MaxMind's format, of countries or autonomous systems
 	Names                 // names of hosts, which are resolved
+	ASNs                  // autonomous systems, whose networks are in a database
 )
 
-var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny", "mmdb", "names"}
+var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny", "mmdb", "names", "asns"}
 
 // Kinds returns the names of all kinds.
 func Kinds() []string { return slices.Clone(kindNames) }
@@ -68,7 +69,7 @@ type Format struct {
 	// (ipfilter.dat), hosts (hosts files, without the host's own addresses), deny (of
 	// Apache or nginx), mmdb (a database of countries or autonomous systems in MaxMind's
 	// format) or names (of hosts, resolved again and again, for allow lists and lists of
-	// direction out).
+	// direction out) or asns (autonomous systems, whose networks a database has).
 	Kind Kind `yaml:"kind,short"`
 
 	// For csv, the column of the address, prefix or range: its name in the first
@@ -88,6 +89,9 @@ type Format struct {
 	// For nftables and ipset, the names of the sets to read. Default: the only set
 	// of addresses.
 	Sets []string `yaml:"sets,omitempty"`
+
+	// For asns, the database of autonomous systems in MaxMind's format (.mmdb).
+	Database Path `yaml:"database,omitempty"`
 
 	// For mmdb, the countries whose networks to read, as in [CN, RU].
 	Countries []Country `yaml:"countries,omitempty"`
@@ -117,7 +121,7 @@ func ParseFormat(text string) (Format, error) {
 		if option := f.option(name); named && option != nil {
 			set = option
 		} else if value = part; set == nil {
-			return Format{}, fmt.Errorf("format %s: unknown option %q: want column, last_column, separator, path, sets, countries, except or asns", kind, name)
+			return Format{}, fmt.Errorf("format %s: unknown option %q: want column, last_column, separator, path, sets, countries, except, asns or database", kind, name)
 		}
 		if err := set(value); err != nil {
 			return Format{}, fmt.Errorf("format %s: %w", kind, err)
@@ -150,6 +154,8 @@ func (f *Format) option(name string) func(value string) error {
 		return func(value string) error { return f.Separator.UnmarshalText([]byte(value)) }
 	case "sets":
 		return func(value string) error { f.Sets = append(f.Sets, value); return nil }
+	case "database":
+		return func(value string) error { return f.Database.UnmarshalText([]byte(value)) }
 	case "countries":
 		return adds(&f.Countries)
 	case "except":

@@ -57,6 +57,10 @@ func (f Format) checkSelection() error {
 		}
 	}
 	switch {
+	case f.Kind == ASNs && f.Database == "":
+		return errors.New("format asns needs a database, as in {kind: asns, database: /var/lib/GeoIP/asn.mmdb}")
+	case f.Kind != ASNs && f.Database != "":
+		return errors.New("a database goes with format asns only; of mmdb it is the source")
 	case f.Kind != MMDB && selects > 0:
 		return errors.New("countries, except and asns go with format mmdb only")
 	case f.Kind == MMDB && selects != 1:

@@ -258,22 +258,31 @@ func (s *source) restoreNames(text io.Reader) {
 	}
 }
 
-// findNames says which names the keys that are here, by their index, are addresses of.
-func (s *source) findNames(b *known, here []int, keys []key.Key, origins []Origin) {
+// made reports whether the contents of a source are made from its text and something else.
+// They are saved as they are made: in the list format, with the reason as a comment.
+func (k Kind) made() bool { return k == Names || k == ASNs }
+
+// findReasons says why the keys that are here, by their index, are in contents that were
+// made.
+func findReasons(b *known, here []int, keys []key.Key, origins []Origin) {
 	text, err := b.parts[0].open()
 	if err != nil {
 		return
 	}
 	defer text.Close()
 	for scan := bufio.NewScanner(text); scan.Scan(); {
-		address, name, _ := strings.Cut(scan.Text(), " # ")
-		a, err := netip.ParseAddr(address)
+		entry, reason, _ := strings.Cut(scan.Text(), " # ")
+		p, err := netip.ParsePrefix(entry)
 		if err != nil {
-			continue
+			a, err := netip.ParseAddr(entry)
+			if err != nil {
+				continue
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
 		}
 		for _, i := range here {
-			if p, _ := list.PrefixOf(keys[i]); p.Addr() == a && p.IsSingleIP() {
-				origins[i].Reason = name
+			if of, _ := list.PrefixOf(keys[i]); of == p {
+				origins[i].Reason = reason
 			}
 		}
 	}

@@ -145,8 +145,8 @@ func (s Source) validate(kind Kind) error {
 	if s.URL == "" && (kind == CrowdSec || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
 		return errors.New("headers, CrowdSec, and checksums and signatures from a URL require a URL")
 	}
-	if kind == Names && (s.SHA256 != "" || s.SHA256URL != "" || s.SignatureURL != "") {
-		return errors.New("names have no checksum or signature: their addresses change")
+	if kind.made() && (s.SHA256 != "" || s.SHA256URL != "" || s.SignatureURL != "") {
+		return fmt.Errorf("%v have no checksum or signature: their addresses change", kind)
 	}
 	switch {
 	case s.TLS == TLS{}:

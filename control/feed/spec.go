@@ -143,6 +143,10 @@ func (s Spec) validateEntries(errs *quantity.FieldErrors) {
 		first[e] = i
 		if strings.ContainsAny(e, "\r\n") {
 			errs.Failf(field, "%q has several lines: write each as an entry of its own", e)
+		} else if s.Format.Kind == ASNs {
+			if err := new(ASN).UnmarshalText([]byte(e)); err != nil {
+				errs.Failf(field, "%w", err)
+			}
 		} else if s.Format.Kind == Names {
 			if l, err := parseNameLine(1, e); err != nil {
 				errs.Failf(field, "%w", err)

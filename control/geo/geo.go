@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/oschwald/maxminddb-golang/v2"
@@ -111,9 +112,17 @@ func (d *Database) Refresh() error {
 	return nil
 }
 
-func read(path string) (_ *maxminddb.Reader, is version, err error) {
-	defer recovered(&err)
-	f, err := os.Open(path)
+// ReadFile reads a database into memory.
+func ReadFile(path string) ([]byte, error) {
+	contents, _, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return contents, nil
+}
+
+func readFile(path string) (_ []byte, is version, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer would block
 	if err != nil {
 		return nil, is, err
 	}
@@ -131,11 +140,20 @@ func read(path string) (_ *maxminddb.Reader, is version, err error) {
 	if _, err := io.ReadFull(f, contents); err != nil {
 		return nil, is, fmt.Errorf("it has changed while it was read: %w", err)
 	}
+	return contents, versionOf(info), nil
+}
+
+func read(path string) (_ *maxminddb.Reader, is version, err error) {
+	defer recovered(&err)
+	contents, is, err := readFile(path)
+	if err != nil {
+		return nil, is, err
+	}
 	r, err := maxminddb.OpenBytes(contents)
 	if err != nil {
 		return nil, is, fmt.Errorf("want a database in MaxMind's format (.mmdb): %w", err)
 	}
-	return r, versionOf(info), nil
+	return r, is, nil
 }
 
 // Find returns the name of an address, the zero Name if the database has none.

@@ -36,66 +36,85 @@ func Prefixes(contents []byte, want func(Record) bool, check func() error) ([]ne
 	return prefixes(contents, walk{want: want, check: check, most: maxNetworks})
 }
 
-func prefixes(contents []byte, w walk) (all []netip.Prefix, err error) {
+func prefixes(contents []byte, w walk) ([]netip.Prefix, error) {
+	wanted := make(map[uintptr]bool) // by the offset of the record
+	var all []netip.Prefix
+	err := w.each(contents, func(p netip.Prefix, offset uintptr, record func() (Record, error)) error {
+		is, known := wanted[offset]
+		if !known {
+			r, err := record()
+			if err != nil {
+				return err
+			}
+			is = w.want(r)
+			const most = 1 << 20 // records that are remembered, some 40 MB
+			if len(wanted) < most {
+				wanted[offset] = is
+			}
+		}
+		if is {
+			all = join(all, p)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// Each calls visit with each network of a database in MaxMind's format, IPv4 before IPv6. It
+// calls check from time to time, and ends with its error.
+func Each(contents []byte, visit func(netip.Prefix, Record), check func() error) error {
+	return walk{check: check, most: maxNetworks}.each(contents, func(p netip.Prefix, _ uintptr, record func() (Record, error)) error {
+		r, err := record()
+		if err == nil {
+			visit(p, r)
+		}
+		return err
+	})
+}
+
+// walk visits networks in the order of their addresses.
+type walk struct {
+	want  func(Record) bool
+	check func() error
+	most  int // networks
+}
+
+// visitor is called with a network, the offset of its record, and a function that reads it.
+type visitor func(p netip.Prefix, offset uintptr, record func() (Record, error)) error
+
+func (w walk) each(contents []byte, visit visitor) (err error) {
 	defer recovered(&err)
 	r, err := maxminddb.OpenBytes(contents)
 	if err != nil {
-		return nil, fmt.Errorf("want a database in MaxMind's format (.mmdb): %w", err)
+		return fmt.Errorf("want a database in MaxMind's format (.mmdb): %w", err)
 	}
-	w.known = make(map[uintptr]bool)
-	if err := w.within(r, allIPv4); err != nil {
-		return nil, err
+	visited := 0
+	if err := w.within(r, allIPv4, &visited, visit); err != nil || r.Metadata.IPVersion == 4 {
+		return err
 	}
-	if r.Metadata.IPVersion != 4 {
-		if err := w.within(r, unicast); err != nil {
-			return nil, err
-		}
-	}
-	return w.all, nil
+	return w.within(r, unicast, &visited, visit)
 }
 
-// walk collects networks in the order of their addresses.
-type walk struct {
-	want    func(Record) bool
-	check   func() error
-	most    int              // networks
-	known   map[uintptr]bool // by the offset of the record
-	visited int
-	all     []netip.Prefix
-}
-
-func (w *walk) within(r *maxminddb.Reader, p netip.Prefix) error {
+func (w walk) within(r *maxminddb.Reader, p netip.Prefix, visited *int, visit visitor) error {
 	// Without these options there are networks that are skipped without a look at check.
 	for n := range r.NetworksWithin(p, maxminddb.IncludeNetworksWithoutData(), maxminddb.IncludeAliasedNetworks()) {
-		w.visited++
-		if w.visited%checkEvery == 0 {
+		*visited++
+		if *visited%checkEvery == 0 {
 			if err := w.check(); err != nil {
 				return err
 			}
 		}
-		if w.visited > w.most {
+		if *visited > w.most {
 			return fmt.Errorf("more than %d networks", w.most)
 		}
 		if n.Err() != nil {
 			return n.Err()
 		}
-		if !n.Found() {
+		if !n.Found() || repeated(n.Prefix()) {
 			continue
 		}
-		wanted, known := w.known[n.Offset()]
-		if !known {
-			record, err := recordOf(&n)
-			if err != nil {
-				return fmt.Errorf("%v: %w", n.Prefix(), err)
-			}
-			wanted = w.want(record)
-			const most = 1 << 20 // records that are remembered, some 40 MB
-			if len(w.known) < most {
-				w.known[n.Offset()] = wanted
-			}
-		}
-		if wanted && !repeated(n.Prefix()) {
-			w.add(n.Prefix().Masked())
+		if err := visit(n.Prefix().Masked(), n.Offset(), func() (Record, error) { return recordOf(&n) }); err != nil {
+			return fmt.Errorf("%v: %w", n.Prefix(), err)
 		}
 	}
 	return nil
@@ -110,18 +129,18 @@ func repeated(p netip.Prefix) bool {
 	return false
 }
 
-// add adds a prefix, and joins the two halves of another one.
-func (w *walk) add(p netip.Prefix) {
-	for len(w.all) > 0 && p.Bits() > 0 {
-		last := w.all[len(w.all)-1]
+// join adds a prefix after those before it, and joins the two halves of another one.
+func join(all []netip.Prefix, p netip.Prefix) []netip.Prefix {
+	for len(all) > 0 && p.Bits() > 0 {
+		last := all[len(all)-1]
 		both := netip.PrefixFrom(last.Addr(), p.Bits()-1).Masked()
 		if last.Bits() != p.Bits() || last == p || last.Addr().Is4() != p.Addr().Is4() || !both.Contains(p.Addr()) {
 			break
 		}
-		w.all = w.all[:len(w.all)-1]
+		all = all[:len(all)-1]
 		p = both
 	}
-	w.all = append(w.all, p)
+	return append(all, p)
 }
 
 // Lookup returns the record of an address.

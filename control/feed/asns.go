@@ -1,0 +1,158 @@
+package feed
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"weir/control/geo"
+	"weir/control/list"
+)
+
+// Bounds of lists of autonomous systems. There are some 120,000 in the Internet.
+const (
+	maxASNs     = 200_000
+	maxASNBytes = 32 << 20 // of a source's text
+)
+
+// asnLines are the autonomous systems of a part, by their lines.
+type asnLines struct {
+	lines  map[ASN]int
+	report list.Report
+}
+
+// systems returns a body in the list format, a prefix a line with its autonomous system as
+// a comment, for a body of autonomous systems, and what is to be reported of each part.
+func (f *Feed) systems(w *list.Work, s *source, b *body) (*body, []list.Report, error) {
+	var parts []asnLines
+	wanted := make(map[ASN]bool)
+	for _, p := range b.parts {
+		l, err := p.asns()
+		if err != nil {
+			return nil, nil, err
+		}
+		for a := range l.lines {
+			wanted[a] = true
+		}
+		if len(wanted) > maxASNs {
+			return nil, nil, fail(TooLarge, "%s: more than %d autonomous systems", s.name, maxASNs)
+		}
+		parts = append(parts, l)
+	}
+	database, err := geo.ReadFile(string(f.Format.Database))
+	if err != nil {
+		return nil, nil, fail(Unreachable, "database: %w", err)
+	}
+	shift := w.Begin()
+	defer shift.End()
+	var text bytes.Buffer
+	found := make(map[ASN]bool)
+	err = geo.Each(database, func(p netip.Prefix, r geo.Record) {
+		if a := ASN(r.ASN); wanted[a] {
+			found[a] = true
+			fmt.Fprintf(&text, "%v # %v\n", p, a)
+		}
+	}, func() error { return errors.Join(shift.Check(), w.Err()) })
+	if err != nil {
+		return nil, nil, fail(Unreachable, "database %s: %w", f.Format.Database, err)
+	}
+	var reports []list.Report
+	for _, l := range parts {
+		for a, line := range l.lines {
+			if !found[a] {
+				l.report.Bad++
+				if len(l.report.Errors) < list.MaxErrors {
+					l.report.Errors = append(l.report.Errors, list.LineError{
+						File: l.report.File, Line: line, Text: a.String(), Err: errors.New("no network in the database"),
+					})
+				}
+			}
+		}
+		reports = append(reports, l.report)
+	}
+	if len(found) == 0 && len(wanted) > 0 {
+		return nil, nil, fail(Refused, "%s: the database has no network of any of %d autonomous systems", s.name, len(wanted))
+	}
+	made := *b
+	made.parts, made.validator = []part{{s.name, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text.Bytes())), nil }}}, validator{}
+	return &made, reports, nil
+}
+
+// asns reads the autonomous systems of a part: one a line, by its number, or an object with
+// a field asn, as Spamhaus has it.
+func (p part) asns() (asnLines, error) {
+	l := asnLines{lines: make(map[ASN]int), report: list.Report{File: p.name}}
+	r, err := p.open()
+	if err != nil {
+		return l, err
+	}
+	defer r.Close()
+	in := &io.LimitedReader{R: r, N: maxASNBytes + 1}
+	scan := bufio.NewScanner(in)
+	records, stated := 0, -1
+	for scan.Scan() {
+		l.report.Lines++
+		text, object := asnText(scan.Bytes())
+		if object != nil {
+			if object.Type == "metadata" {
+				stated = object.Records
+				continue
+			}
+			records++
+			text = object.ASN.String()
+		}
+		if text == "" {
+			continue
+		}
+		var a ASN
+		if err := a.UnmarshalText([]byte(text)); err != nil {
+			l.report.Bad++
+			if len(l.report.Errors) < list.MaxErrors {
+				l.report.Errors = append(l.report.Errors, list.LineError{File: p.name, Line: l.report.Lines, Err: err})
+			}
+			continue
+		}
+		if l.report.Good++; l.lines[a] == 0 {
+			l.lines[a] = l.report.Lines
+		}
+	}
+	switch {
+	case scan.Err() != nil:
+		return l, fmt.Errorf("%s: %w", p.name, scan.Err())
+	case in.N <= 0:
+		return l, fail(TooLarge, "%s: more than %d bytes", p.name, maxASNBytes)
+	case stated >= 0 && stated != records:
+		return l, fail(Truncated, "%d records, but the last line says %d", records, stated)
+	case float64(l.report.Bad) > list.DefaultMaxBad*float64(l.report.Bad+l.report.Good):
+		return l, fmt.Errorf("%s: %w: %w", p.name, list.ErrTooManyBad, l.report.Errors[0].Err)
+	}
+	return l, nil
+}
+
+// asnObject is a line of Spamhaus ASN-DROP.
+type asnObject struct {
+	ASN     json.Number `json:"asn"`
+	Type    string      `json:"type"`
+	Records int         `json:"records"`
+}
+
+// asnText returns a line without its comment, or the object that it is.
+func asnText(line []byte) (string, *asnObject) {
+	line = bytes.TrimSpace(line)
+	if len(line) > 0 && line[0] == '{' {
+		var o asnObject
+		if json.Unmarshal(line, &o) == nil {
+			return "", &o
+		}
+	}
+	text := string(line)
+	if i := strings.IndexAny(text, "#;"); i >= 0 {
+		text = text[:i]
+	}
+	return strings.TrimSpace(text), nil
+}
