@@ -463,9 +463,6 @@ func (g *Generation) specFor(stats *Stats, kept pinnedMaps) (spec *ebpf.Collecti
 		if spec, err = g.tcFor(entry); err != nil {
 			return nil, err
 		}
-		if err := spec.Variables[bpf.WeirTCVarReject].Set(flag(g.config.Out && stats.reject.Load())); err != nil {
-			return nil, err
-		}
 		return spec, g.setParts(spec, stats, kept)
 	}
 	spec = g.spec.Copy()

@@ -37,8 +37,6 @@ type Stats struct {
 
 	target atomic.Pointer[Target] // see For; nil: none
 
-	reject atomic.Bool // see SetReject
-
 	reading sync.Mutex      // guards the following; taken after mu
 	events  *ringbuf.Reader // nil until it is read
 	record  ringbuf.Record

@@ -62,10 +62,6 @@ func (s *Stats) UseTC(ethernet bool) {
 // libxdp's dispatcher.
 func (s *Stats) UseDispatcher() { s.entry.Store(entryDispatched) }
 
-// SetReject makes the programs that are loaded with the stats from now on refuse what they
-// drop of TCP that programs on this host send. Only those of outgoing packets do.
-func (s *Stats) SetReject(on bool) { s.reject.Store(on) }
-
 // tcSpec returns the program for TC, specialised to a configuration.
 func tcSpec(cfg *Config) (*ebpf.CollectionSpec, error) {
 	object, err := objectTC()

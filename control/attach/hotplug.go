@@ -55,13 +55,13 @@ type preloaded struct {
 
 // kind is what interfaces have in common that one preloaded program fits.
 type kind struct {
-	out, tc, reject bool
-	byDispatcher    bool
-	parts           uint64 // of stages: engine.Generation.Kind
+	out, tc      bool
+	byDispatcher bool
+	parts        uint64 // of stages: engine.Generation.Kind
 }
 
 func kindOf(e *engine.Generation, t Target) kind {
-	return kind{out: t.Out, tc: t.XDP == loader.TC, byDispatcher: t.XDP.ByDispatcher(), reject: t.Reject, parts: e.Kind(t.Target)}
+	return kind{out: t.Out, tc: t.XDP == loader.TC, byDispatcher: t.XDP.ByDispatcher(), parts: e.Kind(t.Target)}
 }
 
 func (p *preloaded) Close() error { return errors.Join(p.program.Close(), p.stats.Close()) }
@@ -324,7 +324,6 @@ func preload(e *engine.Generation, k kind, t loader.Target, m Metadata) (_ *prel
 		p.stats.UseDispatcher()
 	}
 	p.stats.For(t)
-	p.stats.SetReject(k.reject)
 	if p.program, err = e.For(t).Load(p.stats); err != nil {
 		return nil, errors.Join(err, p.stats.Close())
 	}

@@ -274,7 +274,7 @@ func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (
 	if err := setEdges(m.edges, t, s); err != nil {
 		return nil, err
 	}
-	if err := specialise(e, m.targets, t, s); err != nil {
+	if err := specialise(e, t, s); err != nil {
 		return nil, err
 	}
 	p, err := e.For(t).Load(s)
@@ -602,7 +602,7 @@ func (m *Manager) renew(i *managedInterface) error {
 	if err := setEdges(m.edges, i.Target, i.Stats()); err != nil {
 		return err
 	}
-	if err := specialise(m.engine, m.targets, i.Target, i.Stats()); err != nil {
+	if err := specialise(m.engine, i.Target, i.Stats()); err != nil {
 		return err
 	}
 	// A preloaded program takes its interface for none of the edges.

@@ -69,16 +69,12 @@ func (m *Manager) Plan(e *engine.Generation, d Metadata, targets []Target, edges
 
 // plan sets what is particular to the program of each interface.
 func (r *Rollout) plan() error {
-	targets := r.targets
-	if targets == nil {
-		targets = r.m.targets
-	}
 	for _, i := range r.m.interfaces {
 		if i.Attachment == nil || i.Replaced() || r.engine.For(i.Target) == nil { // of none, Commit detaches
 			continue
 		}
 		r.loads = append(r.loads, i)
-		if err := errors.Join(setEdges(r.edges, i.Target, i.Stats()), specialise(r.engine, targets, i.Target, i.Stats())); err != nil {
+		if err := errors.Join(setEdges(r.edges, i.Target, i.Stats()), specialise(r.engine, i.Target, i.Stats())); err != nil {
 			return err
 		}
 	}

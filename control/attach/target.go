@@ -28,14 +28,12 @@ type Target struct {
 	loader.Target
 	XDP      loader.Hook
 	Required bool // Start fails without the interface, instead of waiting for it
-	Reject   bool // TCP that programs on this host send and that is dropped is refused
 }
 
 // specialise makes an engine's programs that are loaded with an interface's stats from now on
-// what its target wants.
-func specialise(e *engine.Generation, targets []Target, i loader.Target, s *loader.Stats) error {
+// those of the interface.
+func specialise(e *engine.Generation, i loader.Target, s *loader.Stats) error {
 	s.For(i)
-	s.SetReject(slices.ContainsFunc(targets, func(t Target) bool { return t.Reject && t.Covers(i) }))
 	return e.Follow(i, s)
 }
 

@@ -52,10 +52,7 @@ func (c *Config) check() quantity.FieldErrors {
 		if iface.XDP >= loader.TC {
 			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "%v is not an XDP mode: want native or generic", iface.XDP)
 		}
-		if iface.Reject && !c.Sends(iface) {
-			errs.Failf(fmt.Sprintf("interfaces[%d].reject", i), "it is of outgoing packets, which are not filtered here: set egress: true")
-		}
-		iface.AtInterface.CheckStages(&errs, fmt.Sprintf("interfaces[%d]", i))
+		iface.AtInterface.CheckStages(&errs, fmt.Sprintf("interfaces[%d]", i), c.Sends(iface))
 		errs.Add(fmt.Sprintf("interfaces[%d].attach", i), iface.checkAttach())
 		if iface.Hook == HookTC {
 			errs.Add(fmt.Sprintf("interfaces[%d].hook", i), c.checkTC(iface))

@@ -175,10 +175,6 @@ type Interface struct {
 	// Filter what it sends, too, by the lists of direction out.
 	Egress bool `yaml:"egress,omitempty"`
 
-	// Refuse TCP connections of programs on this host that are dropped by the lists of
-	// direction out, by a RST, instead of dropping them silently.
-	Reject bool `yaml:"reject,omitempty"`
-
 	// Do not start without the interface, instead of waiting for it.
 	Required bool `yaml:"required,omitempty"`
 

@@ -858,7 +858,6 @@ func targetsOf(c *config.Config) []attach.Target {
 		if c.Sends(i) {
 			all = append(all, attach.Target{
 				Target: loader.Target{Netns: i.Netns, Iface: i.Name, Out: true}, XDP: loader.TC, Required: i.Required && i.Egress,
-				Reject: i.Reject,
 			})
 		}
 	}

@@ -24,6 +24,15 @@ type Stage interface {
 	Part() engine.Part
 }
 
+// Covers reports whether what weir.yaml says of an interface or a glob holds for an interface,
+// or for the programs that wait for those of a glob.
+func Covers(o, t loader.Target) bool {
+	if t.Glob() {
+		return o == t
+	}
+	return o.Covers(t)
+}
+
 // Row is a line of weir status.
 type Row struct{ Name, Text string }
 

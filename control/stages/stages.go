@@ -10,6 +10,7 @@ import (
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/control/stage/police"
+	"weir/control/stage/reject"
 	"weir/control/stage/replies"
 	"weir/loader"
 )
@@ -63,13 +64,19 @@ func (s *Sections) Shared() map[string]int {
 
 // AtInterface are the keys that stages have at an interface in weir.yaml.
 type AtInterface struct {
+	// Refuse TCP connections of programs on this host that are dropped by the lists of
+	// direction out, by a RST, instead of dropping them silently.
+	Reject bool `yaml:"reject,omitempty"`
+
 	// Limit what it receives to a rate, which flows share fairly: a rate alone, or a
 	// mapping. Default: no limit.
 	Police police.Spec `yaml:"police,omitempty"`
 }
 
-// CheckStages adds what is wrong with the keys of an interface.
-func (s *AtInterface) CheckStages(errs *quantity.FieldErrors, path string) {
+// CheckStages adds what is wrong with the keys of an interface, whose outgoing packets are
+// filtered or not.
+func (s *AtInterface) CheckStages(errs *quantity.FieldErrors, path string, outgoing bool) {
+	errs.Add(path+".reject", reject.Check(s.Reject, outgoing))
 	errs.Add(path+".police", s.Police.Check().Err())
 }
 
@@ -103,12 +110,19 @@ func New(s *Sections, interfaces []Interface) *Table {
 		}
 	}
 	policed, any := new(police.Part), false
+	var rejecting reject.Part
 	for _, i := range interfaces {
+		if i.Reject {
+			rejecting.Interfaces = append(rejecting.Interfaces, loader.Target{Netns: i.Netns, Iface: i.Iface, Out: true})
+		}
 		l := i.Police.Limits()
 		policed.Interfaces, any = append(policed.Interfaces, police.Interface{Target: i.Target, Limits: l}), any || l != nil
 	}
 	if any {
 		t.police, t.parts = policed, append(t.parts, policed)
+	}
+	if len(rejecting.Interfaces) > 0 {
+		t.parts = append(t.parts, &rejecting)
 	}
 	return t
 }

@@ -8,6 +8,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/stage/reject"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
@@ -42,13 +43,15 @@ func TestRefused(t *testing.T) {
 			e.V6 = append(e.V6, p)
 		}
 	}
-	out := tcEntries(t, []engine.List{{Name: "c2", Direction: engine.Out, Contents: e.Set()}}, engine.Config{})[1]
+	out := tcEntries(t, []engine.List{{Name: "c2", Direction: engine.Out, Contents: e.Set()}}, engine.Config{
+		Parts: []engine.Part{&reject.Part{Interfaces: []loader.Target{{Out: true}}}},
+	})[1]
 	stats, err := loader.NewStats(1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stats.Close()
-	stats.SetReject(true)
+	stats.For(loader.Target{Out: true})
 	program, err := out.Generation.Load(stats)
 	if err != nil {
 		t.Fatal(err)

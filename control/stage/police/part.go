@@ -9,6 +9,7 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
+	"weir/control/stage"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/sfb"
@@ -37,11 +38,7 @@ type Part struct {
 
 // at returns the limits of an interface, nil for none.
 func (p *Part) at(t loader.Target) *Limits {
-	is := func(i Interface) bool { return i.Target == t }
-	if !t.Glob() {
-		is = func(i Interface) bool { return i.Covers(t) }
-	}
-	if at := slices.IndexFunc(p.Interfaces, is); at >= 0 {
+	if at := slices.IndexFunc(p.Interfaces, func(i Interface) bool { return stage.Covers(i.Target, t) }); at >= 0 {
 		return p.Interfaces[at].Limits
 	}
 	return nil
