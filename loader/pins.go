@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
@@ -272,7 +273,7 @@ func (d Pins) find(i *Iface, out bool) (*Attachment, error) {
 	case !errors.Is(err, ErrNotAttached):
 		return nil, err
 	}
-	return d.search(i.inode, out, func(a *Attachment) bool { return a.isOn(i) })
+	return d.search(i.inode, out, func(index int) bool { return index == i.Index }, func(a *Attachment) bool { return a.isOn(i) })
 }
 
 // errAway says that pins belong to an interface that was moved to another network
@@ -282,8 +283,10 @@ func (d Pins) errAway(path string) error {
 }
 
 // search opens the first attachment in a network namespace and a direction that wanted
-// selects by its link and metadata. It fails with ErrNotAttached where there is none.
-func (d Pins) search(inode uint64, out bool, wanted func(*Attachment) bool) (*Attachment, error) {
+// selects by its link and metadata. It fails with ErrNotAttached where there is none. Where
+// the link alone says the index of the interface, 0 if it is severed, and on does not hold for
+// that, it reads no metadata: with hundreds of interfaces that takes long.
+func (d Pins) search(inode uint64, out bool, on func(index int) bool, wanted func(*Attachment) bool) (*Attachment, error) {
 	paths, err := d.paths()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNotAttached
@@ -293,6 +296,9 @@ func (d Pins) search(inode uint64, out bool, wanted func(*Attachment) bool) (*At
 	}
 	for _, path := range paths {
 		if namespaceOf(path) != inode || strings.HasSuffix(path, pinOut) != out {
+			continue
+		}
+		if index, known := indexOfLink(path); known && !on(index) {
 			continue
 		}
 		a := &Attachment{pins: d, path: path}
@@ -305,9 +311,25 @@ func (d Pins) search(inode uint64, out bool, wanted func(*Attachment) bool) (*At
 	return nil, ErrNotAttached
 }
 
+// indexOfLink returns the index of the interface of the kernel's link that is pinned in a
+// directory, if one is.
+func indexOfLink(path string) (index int, ok bool) {
+	l, err := link.LoadPinnedLink(filepath.Join(path, pinLink), nil)
+	if err != nil {
+		return 0, false
+	}
+	defer l.Close()
+	_, index, err = kernelLink{l}.state()
+	return index, err == nil
+}
+
+func isSevered(index int) bool { return index == 0 }
+
+func anyIndex(int) bool { return true }
+
 // severed returns the directories that interfaces of a name left when they went.
 func (d Pins) severed(inode uint64, t Target) (paths []string, err error) {
-	_, err = d.search(inode, t.Out, func(a *Attachment) bool {
+	_, err = d.search(inode, t.Out, isSevered, func(a *Attachment) bool {
 		if index, err := a.Index(); err == nil && index == 0 && a.metadata.Target.Iface == t.Iface {
 			paths = append(paths, a.path)
 		}
@@ -413,7 +435,7 @@ func (d Pins) openTarget(t Target) (a *Attachment, err error) {
 		}
 	}
 	// Its pins may be left; or, if it was renamed, it has them by its former name.
-	return d.search(inode, t.Out, func(a *Attachment) bool {
+	return d.search(inode, t.Out, func(index int) bool { return index == 0 || i == nil }, func(a *Attachment) bool {
 		index, err := a.Index()
 		return a.metadata.Target.Iface == t.Iface && err == nil && (index == 0 || i == nil)
 	})

@@ -394,3 +394,41 @@ func childLifecycle(dir string) error {
 	}
 	return errors.Join(list[0].Detach(), list[0].Close())
 }
+
+// A search of pins reads the metadata only of those that may be meant: with hundreds of
+// interfaces, each of which searches, reading all takes half of the start.
+func TestSearchReadsLittle(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	at := target(l.B)
+	a := attach(t, pins, at, Native, newTestGeneration(t, Config{}))
+	defer detach(t, a)
+	inode, err := at.Namespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := a.Index()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		on   func(int) bool
+		read int
+	}{
+		"severed":           {isSevered, 0},
+		"another interface": {func(i int) bool { return i == index+1 }, 0},
+		"this one":          {func(i int) bool { return i == index }, 1},
+		"any":               {anyIndex, 1},
+	} {
+		read := 0
+		_, err := pins.search(inode, false, c.on, func(b *Attachment) bool {
+			if read++; b.metadata.Target != at {
+				t.Errorf("%s: %+v", name, b.metadata.Target)
+			}
+			return false
+		})
+		wantError(t, err, ErrNotAttached)
+		if read != c.read {
+			t.Errorf("%s: metadata are read %d times, want %d", name, read, c.read)
+		}
+	}
+}

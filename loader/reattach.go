@@ -198,7 +198,7 @@ func (a *Attachment) owns() error {
 // superseded returns ErrReplaced where an interface of the same name has pins of
 // its own, and ErrNotAttached where there are none.
 func (a *Attachment) superseded() error {
-	next, err := a.pins.search(namespaceOf(a.path), a.metadata.Target.Out, func(b *Attachment) bool {
+	next, err := a.pins.search(namespaceOf(a.path), a.metadata.Target.Out, anyIndex, func(b *Attachment) bool {
 		return b.metadata.Target.Iface == a.metadata.Target.Iface
 	})
 	if err != nil {
