@@ -49,7 +49,7 @@ const digestLayout = "multilinear hash, one line, bits in consecutive words, six
 func (c *Config) digestIdentity() uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, digestLayout, c.DigestSeed, c.Digests.Lines, c.Digests.Bits, c.DigestSlice)
-	return h.Sum64() | 1 // 0 is that of none
+	return h.Sum64() | 1 // 0 means none
 }
 
 // recorded returns the identity of the digests in the memory, 0 for none.

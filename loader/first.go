@@ -41,7 +41,7 @@ func (c *Config) firstIdentity() uint64 {
 	} else {
 		fmt.Fprint(h, "cells of three bits, multilinear hash, four of one line", c.FirstSeed, f.V4, f.V6, f.Lines, f.Tuple, f.Sinks, f.Values)
 	}
-	return h.Sum64() | 1 // 0 is that of none
+	return h.Sum64() | 1 // 0 means none
 }
 
 // firstNow returns the record of what uses the memory of first-seen flows.

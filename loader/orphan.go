@@ -20,7 +20,7 @@ import (
 // its file system was unmounted, but another mount namespace, such as a container's, has it
 // still. The program goes on until that ends, and nothing else can be attached there.
 
-// programName is that of weir's programs in their objects.
+// programName is the name of weir's programs in their objects.
 const programName = "weir"
 
 // isWeirs reports whether a program is one of weir's, by its name and its counters. It is

@@ -112,7 +112,7 @@ func (c *Config) trackerIdentity() uint64 {
 	for _, t := range c.Trackers {
 		fmt.Fprintf(h, "%+v", t)
 	}
-	return h.Sum64() | 1 // 0 is that of no trackers
+	return h.Sum64() | 1 // 0 means no trackers
 }
 
 // identity returns that of the trackers in the memory, 0 for none.

@@ -13,7 +13,7 @@ import (
 	"os"
 )
 
-// header is that of the section, of struct btf_ext_header in libbpf; its offsets count from
+// header is the header of the section, struct btf_ext_header in libbpf; its offsets count from
 // its end.
 type header struct {
 	Magic          uint16

@@ -19,7 +19,7 @@ type Program struct {
 	SeeAlso string
 }
 
-// manSection is that of commands for system administration.
+// manSection is the section for system administration.
 const manSection = "8"
 
 // manName returns the name of a command's page, as in weir-plan-fpr.

@@ -20,7 +20,7 @@ import (
 	"weir/control/top"
 )
 
-// pageWidth is that of a page that goes to no terminal.
+// pageWidth is the width when the output is not a terminal.
 const pageWidth = 80
 
 // topView is what `weir top` shows: flows by the key of a tracker, or reasons.

@@ -32,7 +32,7 @@ type Daemon interface {
 	Explain(ctx context.Context, question string) (*api.Explanation, error)
 }
 
-// Peer is who must not be cut off.
+// Peer is a neighbour that must not be cut off.
 type Peer struct {
 	What     string
 	Prefixes []netip.Prefix

@@ -62,5 +62,5 @@ type NodeTraced struct {
 	Traced  *Traced `json:"traced,omitempty"`  // nil: there is none
 }
 
-// DefaultShare is that of flows that are asked for.
+// DefaultShare is the smallest share of traffic for which a query returns a flow.
 const DefaultShare = 0.001

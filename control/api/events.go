@@ -35,7 +35,7 @@ type Event struct {
 	Frame     []byte    `json:"frame,omitempty"`  // beginning of the frame, in base64
 	Lost      uint64    `json:"lost,omitempty"`
 
-	// Importance is that of a flow that was not seen lately, from 1 to 7.
+	// Importance of the flow, which was not seen lately, from 1 to 7.
 	Importance int `json:"importance,omitempty"`
 
 	// FirstTTL and TTL are those of a packet that seems to run in a loop, when it

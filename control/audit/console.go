@@ -6,7 +6,7 @@ import (
 	"weir/control/api"
 )
 
-// Sessions are those of a console.
+// Sessions records the sessions of a console.
 type Sessions interface {
 	Open(api.ConsoleRequest) api.ConsoleOpened
 	End() int

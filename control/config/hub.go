@@ -80,7 +80,7 @@ type Hub struct {
 	Lists []List `yaml:"lists,omitempty"`
 }
 
-// Link is that of nodes to the hub.
+// Link limits the connection between nodes and hub.
 type Link struct {
 	// The labels of the nodes, one of which a node must have.
 	Labels []string `yaml:"labels,required"`

@@ -173,7 +173,7 @@ func reply(w http.ResponseWriter, status int, m *markup) {
 	_, _ = w.Write(m.Bytes()) // an error means that the client has gone
 }
 
-// cookieName is that of all sessions: their paths distinguish them.
+// cookieName is the name of all sessions' cookies: their paths distinguish them.
 const cookieName = "weir"
 
 // open begins a session. The page that it answers with leads to the session's: a

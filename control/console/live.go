@@ -168,7 +168,7 @@ type eventsView struct {
 	wrong  string // about the question
 }
 
-// query is that of the stream's URL.
+// query returns the query of the stream's URL.
 func (v *eventsView) query() string {
 	return url.Values{"reason": {v.reason}, "match": {v.match}}.Encode()
 }

@@ -35,7 +35,7 @@ type frame struct {
 // change reports whether the session may change something.
 func (v *frame) change() bool { return !v.session.ReadOnly }
 
-// path is that of the session.
+// path is the session's path.
 func (v *frame) path() string { return sessionPath + v.session.id + "/" }
 
 // frame returns the frame of a session's page.

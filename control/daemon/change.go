@@ -76,7 +76,7 @@ func (d *Daemon) carryOut(ctx context.Context, c api.Change) (changed api.Change
 		d.audit.Record(audit.Changed(ctx, c, changed, firstKeys(batch)))
 	case !c.Given.IsZero() && waits(err):
 	default:
-		d.news.refusedChange(c, name, err)
+		d.notifier.refusedChange(c, name, err)
 		d.audit.Refused(audit.Changed(ctx, c, api.Changed{List: name}, c.Entries[:min(len(c.Entries), audit.MaxFirst)]), err)
 	}
 	return changed, err

@@ -60,24 +60,24 @@ type Logging interface {
 // Daemon filters by a configuration. Run's goroutine owns the fields, but for
 // those that say otherwise.
 type Daemon struct {
-	o       Options
-	do      chan func()
-	loop    loop
-	seconds chan struct{}   // a second has passed
-	woken   chan struct{}   // a program has seen what the trackers are read for
-	ctx     context.Context // of Run, for what it starts
-	ended   chan struct{}   // closed when Run has ended
-	journal *journal.Journal
-	audit   *audit.Log
-	news    *news
-	manager *serve.Manager
-	attach  *attach.Manager
-	watcher *feed.Watcher          // nil: none
-	fleet   *node.Node             // nil: the host is in none
-	awaits  atomic.Pointer[string] // what the start waits for of the fleet; nil: nothing
-	console *console.Console       // nil: none is served
-	early   *serve.Early           // nil: the API's socket could not be opened yet
-	queued  waiting
+	o        Options
+	do       chan func()
+	loop     loop
+	seconds  chan struct{}   // a second has passed
+	woken    chan struct{}   // a program has seen what the trackers are read for
+	ctx      context.Context // of Run, for what it starts
+	ended    chan struct{}   // closed when Run has ended
+	journal  *journal.Journal
+	audit    *audit.Log
+	notifier *notifier
+	manager  *serve.Manager
+	attach   *attach.Manager
+	watcher  *feed.Watcher          // nil: none
+	fleet    *node.Node             // nil: the host is in none
+	awaits   atomic.Pointer[string] // what the start waits for of the fleet; nil: nothing
+	console  *console.Console       // nil: none is served
+	early    *serve.Early           // nil: the API's socket could not be opened yet
+	queued   waiting
 
 	loadTime      time.Duration // of Start
 	began         time.Time
@@ -104,7 +104,7 @@ type Daemon struct {
 	hub        *events.Hub // safe for concurrent use
 	observers  observers
 	drops      dropped // safe for concurrent use
-	past       past
+	history    trafficHistory
 	exports    exports
 	rehearsals rehearsals
 	record     record
@@ -142,7 +142,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		rolledBack: rolledBack,
 		o:          o, do: make(chan func()), woken: make(chan struct{}, 1), seconds: make(chan struct{}, 1), loop: loop{alone: make(chan func()), taken: make(chan func())}, ended: make(chan struct{}),
-		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), news: newNews(o), exports: exports{Exporter: export.New(o.Log)},
+		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), notifier: newNotifier(o), exports: exports{Exporter: export.New(o.Log)},
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
 	if c.Console.Listen != "" {
@@ -225,13 +225,13 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	p.logFailures(d.o.Log, nil)
 	d.began, d.prepared, d.engine, d.number = began, p, e, 1
 	d.observers.observe(p, d.hub, d.o.Log)
-	d.past.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
+	d.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
 	d.loadTime = time.Since(began)
 	d.record.loaded(false, began, nil)
-	d.news.configure(p.config)
+	d.notifier.configure(p.config)
 	for _, l := range p.lists {
 		if l.refused != nil {
-			d.news.refusedList(l)
+			d.notifier.refusedList(l)
 		}
 	}
 	d.note()
@@ -394,9 +394,9 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	if w := d.manager.Watchdog(); w > 0 {
 		all.Go(func() { d.feedWatchdog(ctx, w/4) })
 	}
-	d.past.hits = d.meter.Hits()
-	d.drops.begin(d.past.hits)
-	d.exports.configure(d.prepared.config.Export, d.hub, now, d.past.hits)
+	d.history.hits = d.meter.Hits()
+	d.drops.begin(d.history.hits)
+	d.exports.configure(d.prepared.config.Export, d.hub, now, d.history.hits)
 	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
 	for more := true; more; {
 		var err error
@@ -473,7 +473,7 @@ func (d *Daemon) Keeps() bool { return d.prepared.config.Keep }
 func (d *Daemon) Stop() error {
 	d.notified(d.manager.Stopping())
 	d.early.Close() // where Run has not
-	defer d.news.Close(notifyGrace)
+	defer d.notifier.Close(notifyGrace)
 	defer d.exports.Close(exportGrace)
 	d.exports.flush(time.Now(), d.attach.Metadata().Monitor, true)
 	d.exportCounters(time.Now())
@@ -490,7 +490,7 @@ func (d *Daemon) Stop() error {
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.engine)
 	}
-	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.past.Close(), d.watcher.Close(), d.journal.Close())
+	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.history.Close(), d.watcher.Close(), d.journal.Close())
 }
 
 // notified logs that the service manager could not be notified.

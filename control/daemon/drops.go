@@ -23,7 +23,7 @@ import (
 	"weir/loader"
 )
 
-// dropped is who was dropped: the last interval of the tracker of dropped packets,
+// dropped records the sources that were dropped: the last interval of the tracker of dropped packets,
 // and the last hour.
 type dropped struct {
 	history drops.History

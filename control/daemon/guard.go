@@ -325,7 +325,7 @@ func (p *Prepared) leftOutAnew() (changed []*managedList) {
 		all, entries = nil, 0
 	}
 	for _, l := range p.lists {
-		if l.source == 0 || l.Action == config.Allow || l.refused != nil || l.unfit != nil || l.taken != l.from.Version() {
+		if l.source == 0 || l.Action == config.Allow || l.refused != nil || l.rejected != nil || l.seenVersion != l.from.Version() {
 			continue
 		}
 		all = append(all, read{l, l.from.Contents()})
@@ -341,7 +341,7 @@ func (p *Prepared) leftOutAnew() (changed []*managedList) {
 // receivers returns the servers of notifications and exports.
 func (d *Daemon) receivers() map[string][]netip.Addr {
 	all := make(map[string][]netip.Addr)
-	for name, servers := range d.news.Servers() {
+	for name, servers := range d.notifier.Servers() {
 		all["notification target "+name] = servers
 	}
 	for name, servers := range d.exports.Servers() {

@@ -22,14 +22,14 @@ func historyPath(c *config.Config) string {
 	return filepath.Join(string(c.StateDir), "history")
 }
 
-// past records the history of a second at a time.
-type past struct {
+// trafficHistory records the history of a second at a time.
+type trafficHistory struct {
 	*history.Recorder                           // safe for concurrent use
 	hits              map[string]loader.Counter // by list, at the end of the last second
 }
 
 // add records what was counted until now. hits are those of the block lists.
-func (p *past) add(now time.Time, r traffic.Rates, drops func(verdict.Reason) bool, hits map[string]loader.Counter) {
+func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.Reason) bool, hits map[string]loader.Counter) {
 	s := history.Sample{Interval: r.Interval}
 	for i, n := range r.Grown {
 		if n.Packets > 0 {
@@ -56,7 +56,7 @@ func (d *Daemon) History(_ context.Context, asked api.HistoryQuestion) (api.Hist
 	if asked.Since > history.KeepFine {
 		step = max(step, history.Coarse)
 	}
-	all := d.past.Since(now.Add(-asked.Since), now, step)
+	all := d.history.Since(now.Add(-asked.Since), now, step)
 	h := api.History{Since: now.Add(-asked.Since), Until: now, Step: step.Seconds(), Total: pointOf(history.Sum(all))}
 	for _, r := range all {
 		h.Points = append(h.Points, pointOf(r))

@@ -51,7 +51,7 @@ func (d *Daemon) describeLists() (lists []api.List) {
 			a.Entries += d.prepared.contents(l.source).Len()
 			a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))
 			for _, s := range l.from.Status().Sources {
-				a.Feeds = append(a.Feeds, s.API(cmp.Or(l.refused, l.unfit)))
+				a.Feeds = append(a.Feeds, s.API(cmp.Or(l.refused, l.rejected)))
 			}
 		}
 		lists = append(lists, a)

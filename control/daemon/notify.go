@@ -22,9 +22,9 @@ import (
 	"weir/loader"
 )
 
-// news turns what happens into events of notifications, in its order: each method
+// notifier turns what happens into events of notifications, in its order: each method
 // takes in one kind. Run's goroutine owns it, but for what says otherwise.
-type news struct {
+type notifier struct {
 	*notify.Notifier // safe for concurrent use
 
 	interfaces map[loader.Target]attach.Condition // as last seen
@@ -50,8 +50,8 @@ const maxFlowsNotified = 1024
 // notifyGrace is how long receivers have for the last events when the daemon ends.
 const notifyGrace = 2 * time.Second
 
-func newNews(o Options) *news {
-	return &news{
+func newNotifier(o Options) *notifier {
+	return &notifier{
 		Notifier: notify.New(o.Version, o.Log), interfaces: make(map[loader.Target]attach.Condition),
 		flows: make(map[flowID]bool), failing: make(map[string]int),
 		heavy: throttle{most: 10, refill: time.Second}, refused: throttle{most: 10, refill: 10 * time.Second},
@@ -59,7 +59,7 @@ func newNews(o Options) *news {
 }
 
 // configure follows a configuration.
-func (n *news) configure(c *config.Config) {
+func (n *notifier) configure(c *config.Config) {
 	n.Configure(c.Notify.Targets)
 	n.surge.SurgeSpec = c.Notify.Surge
 	n.mu.Lock()
@@ -96,7 +96,7 @@ func (t *throttle) pass(now time.Time) (more int, ok bool) {
 }
 
 // heavyHitters takes in which flows have become heavy, and which no longer are.
-func (n *news) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.Time) {
+func (n *notifier) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.Time) {
 	if of != n.watcher { // it knows nothing of the flows of the one before
 		n.watcher = of
 		clear(n.flows)
@@ -157,7 +157,7 @@ func (n *news) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.
 // fetched takes in the outcome of an attempt to read a source. A first failure may be
 // a restart of the server: the second, some seconds later, is sent. It is safe for
 // concurrent use.
-func (n *news) fetched(name string, o feed.Outcome) {
+func (n *notifier) fetched(name string, o feed.Outcome) {
 	n.mu.Lock()
 	defer n.mu.Unlock() // while sending, too: for the order
 	id := name + "\x00" + o.Source
@@ -183,7 +183,7 @@ func (n *news) fetched(name string, o feed.Outcome) {
 
 // follow takes in the states of the interfaces. Interfaces that only a pattern names
 // come and go.
-func (n *news) follow(states []attach.State, named []loader.Target) {
+func (n *notifier) follow(states []attach.State, named []loader.Target) {
 	next := make(map[loader.Target]attach.Condition)
 	passing := func(t loader.Target) bool { return !slices.Contains(named, t) }
 	for _, s := range states {
@@ -219,7 +219,7 @@ func (n *news) follow(states []attach.State, named []loader.Target) {
 }
 
 // dropped takes in the rates of a second.
-func (n *news) dropped(r traffic.Rates) {
+func (n *notifier) dropped(r traffic.Rates) {
 	rate := r.Dropped
 	if r.Monitor {
 		rate = float64(r.Grown[verdict.WouldBlock].Packets) / max(r.Interval.Seconds(), 1e-3)
@@ -242,7 +242,7 @@ func (n *news) dropped(r traffic.Rates) {
 }
 
 // refuse sends that a change was refused. It is safe for concurrent use.
-func (n *news) refuse(c notify.ChangeEvent) {
+func (n *notifier) refuse(c notify.ChangeEvent) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	more, ok := n.refused.pass(time.Now())
@@ -258,7 +258,7 @@ func (n *news) refuse(c notify.ChangeEvent) {
 
 // refusedChange takes in why a change of entries was refused, unless the request
 // itself was wrong: who sent it knows.
-func (n *news) refusedChange(c api.Change, name string, err error) {
+func (n *notifier) refusedChange(c api.Change, name string, err error) {
 	var bad *api.BadRequest
 	switch {
 	case errors.Is(err, api.ErrNoList), errors.Is(err, context.Canceled):
@@ -276,20 +276,20 @@ func (n *news) refusedChange(c api.Change, name string, err error) {
 }
 
 // refusedReload takes in why a configuration was refused.
-func (n *news) refusedReload(ctx context.Context, err error) {
+func (n *notifier) refusedReload(ctx context.Context, err error) {
 	r := audit.Record{Source: "signal"}
 	audit.ByCaller(ctx, &r)
 	n.refuse(notify.ChangeEvent{Change: audit.Reload, Error: err.Error(), UID: r.UID, User: r.User, Source: r.Source})
 }
 
 // refusedList takes in why the contents of a list's sources were refused.
-func (n *news) refusedList(l *managedList) {
+func (n *notifier) refusedList(l *managedList) {
 	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.refused.Error(), Entries: l.from.Status().Entries})
 }
 
 // TestNotify implements [server.Daemon].
 func (d *Daemon) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
-	all, err := d.news.Test(ctx, target)
+	all, err := d.notifier.Test(ctx, target)
 	if errors.Is(err, notify.ErrNoTarget) {
 		return nil, fmt.Errorf("%w%s", api.ErrNoTarget, strings.TrimPrefix(err.Error(), notify.ErrNoTarget.Error()))
 	}

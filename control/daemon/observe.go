@@ -207,7 +207,7 @@ func (o *observers) tick(d *Daemon) {
 	reports, happened := o.heavy.Tick(loader.Monotonic, d.engine, d.attach.Stats(false))
 	o.logHeavy(happened, time.Now(), d.o.Log)
 	o.logDiscarded(o.heavy.Discarded, time.Now(), d.o.Log)
-	d.news.heavyHitters(o.heavy, happened, time.Now())
+	d.notifier.heavyHitters(o.heavy, happened, time.Now())
 	d.record.watched(o.heavy.Last(), reports, happened)
 	d.record.displaced(o.heavy)
 	d.exportReports(time.Now(), reports)

@@ -68,17 +68,17 @@ type Prepared struct {
 // goes.
 type managedList struct {
 	config.List
-	source  uint16     // number of the engine's list of what its sources contain, 0 if it has none
-	manual  uint16     // number of the engine's list of manual entries
-	from    source     // what its sources contain; nil: it has none
-	feed    *feed.Feed // from, if that is one
-	taken   uint64     // version of from whose contents are active, or could not be
-	decided uint64     // the last such version: taken, or an earlier one while taken is being activated
-	refused error      // why the feed's contents must not be active, nil if they may
-	failed  error      // why what was taken could not be activated, nil if it was or must not be
-	unfit   error      // why an engine could not have the feed's contents, nil if it has
-	left    leftOut    // of the feed's contents
-	behind  bool       // its last change failed, and is tried again
+	source       uint16     // number of the engine's list of what its sources contain, 0 if it has none
+	manual       uint16     // number of the engine's list of manual entries
+	from         source     // what its sources contain; nil: it has none
+	feed         *feed.Feed // from, if that is one
+	seenVersion  uint64     // version of from whose contents are active, or could not be
+	decided      uint64     // the last such version: taken, or an earlier one while seenVersion is being activated
+	refused      error      // why the feed's contents must not be active, nil if they may
+	failed       error      // why what was seenVersion could not be activated, nil if it was or must not be
+	rejected     error      // why an engine could not have the feed's contents, nil if it has
+	left         leftOut    // of the feed's contents
+	retryPending bool       // its last change failed, and is tried again
 }
 
 func (l *managedList) rule() engine.List {
@@ -131,8 +131,8 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 		return nil, err
 	}
 	for _, l := range p.lists {
-		if l.unfit != nil && l.Required {
-			return nil, l.unfit
+		if l.rejected != nil && l.Required {
+			return nil, l.rejected
 		}
 	}
 	return p, nil
@@ -357,8 +357,8 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 		}
 		suffix := ""
 		if m.from != nil {
-			m.taken = m.from.Version() // before its contents, which may change
-			m.decided = m.taken
+			m.seenVersion = m.from.Version() // before its contents, which may change
+			m.decided = m.seenVersion
 			contents := m.from.Contents()
 			if m.refused = refuseRead(p.config, l, contents, m.from.Accepted()); m.refused != nil {
 				contents = nil
@@ -408,7 +408,7 @@ func (p *Prepared) fit(last *Prepared) {
 		census.Set(l.source, rules[l.source-1].Contents)
 		if err := census.Fits(); err != nil {
 			l.left.shapes = nil
-			l.unfit = fmt.Errorf("list %s: %w", l.Name, err)
+			l.rejected = fmt.Errorf("list %s: %w", l.Name, err)
 			rules[l.source-1].Contents = before
 			census.Set(l.source, before)
 		}
@@ -445,7 +445,7 @@ func (p *Prepared) shed(reason error) bool {
 	}
 	p.rules = slices.Clone(p.rules)
 	p.rules[worst.source-1].Contents = nil
-	worst.unfit = fmt.Errorf("list %s: %w", worst.Name, reason)
+	worst.rejected = fmt.Errorf("list %s: %w", worst.Name, reason)
 	return true
 }
 
@@ -453,7 +453,7 @@ func (p *Prepared) shed(reason error) bool {
 func (p *Prepared) decisions() (all []*decision) {
 	for _, l := range p.lists {
 		if l.from != nil {
-			all = append(all, l.decision(cmp.Or(l.refused, l.unfit)))
+			all = append(all, l.decision(cmp.Or(l.refused, l.rejected)))
 		}
 	}
 	return all
@@ -663,8 +663,8 @@ func (p *Prepared) Problems() (all []string) {
 		if l.refused != nil {
 			all = append(all, l.refused.Error())
 		}
-		if l.unfit != nil {
-			all = append(all, "not active: "+l.unfit.Error())
+		if l.rejected != nil {
+			all = append(all, "not active: "+l.rejected.Error())
 		}
 		if l.from == nil {
 			continue
@@ -704,7 +704,7 @@ func (p *Prepared) notReady() []api.NotReady {
 		}
 		active := p.contents(l.source).Len()
 		for _, s := range l.feed.Status().Sources {
-			switch why := cmp.Or(l.refused, l.unfit); {
+			switch why := cmp.Or(l.refused, l.rejected); {
 			case s.Read.IsZero() && s.Last.Result == feed.Failed:
 				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: s.Last.Err.Error()})
 			case why != nil && active == 0 && s.Entries > 0:
@@ -785,8 +785,8 @@ func (p *Prepared) logFailures(log *slog.Logger, known map[*feed.Feed]uint64) {
 		if l.refused != nil {
 			log.Error("refused: " + l.refused.Error())
 		}
-		if l.unfit != nil {
-			log.Error("contents that cannot be activated are left out: "+l.unfit.Error(),
+		if l.rejected != nil {
+			log.Error("contents that cannot be activated are left out: "+l.rejected.Error(),
 				"list", l.Name, "active_entries", p.contents(l.source).Len())
 		}
 		if l.from == nil {

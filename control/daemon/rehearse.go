@@ -26,7 +26,7 @@ import (
 // drops by the entries that it adds, or that it removes from an allow list; each packet
 // is matched against these.
 
-// rehearsals are those of all lists.
+// rehearsals has the rehearsals of all lists.
 type rehearsals struct {
 	mu     sync.Mutex
 	byList map[string]*rehearsal // as the hub calls the list

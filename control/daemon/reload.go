@@ -153,7 +153,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	d.checkPins(ctx)
 	settleAll(read, d.o.Log)
 	if err != nil {
-		d.news.refusedReload(ctx, err)
+		d.notifier.refusedReload(ctx, err)
 		d.auditReload(ctx, nil, err)
 		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
 	}
@@ -200,7 +200,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 	}
 	_ = d.followInterfaces() // Run ends where nothing is left
 	d.followFeeds()
-	d.news.configure(c)
+	d.notifier.configure(c)
 	d.exports.configure(c.Export, d.hub, time.Now(), d.meter.Hits())
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)

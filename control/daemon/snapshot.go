@@ -54,7 +54,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	}
 	hits := d.meter.Hits()
 	top.Filter.Lists = d.listRates(seconds, hits)
-	d.past.add(now, r, m.Drops, hits)
+	d.history.add(now, r, m.Drops, hits)
 	if d.exports.second(now, r, d.prepared.trackDrops, m.Drops, hits) {
 		d.exportCounters(now)
 	}
@@ -68,7 +68,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 		d.weights.Store(d.weightsNow())
 	}
 	d.top.Store(top)
-	d.news.dropped(r)
+	d.notifier.dropped(r)
 }
 
 // reasonRates returns the rates of the reasons that have had packets.
@@ -226,7 +226,7 @@ func (d *Daemon) noteStatus() {
 	}
 	s.SparedMore = len(spared) - len(s.Spared)
 	d.status.Store(s)
-	d.news.follow(s.interfaces, d.attach.Named())
+	d.notifier.follow(s.interfaces, d.attach.Named())
 }
 
 // Top implements [server.Daemon].
@@ -375,7 +375,7 @@ func (d *Daemon) note() {
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
 		if l := d.prepared.list(l.Name); l != nil {
-			n.Refused = l.refused != nil || l.unfit != nil
+			n.Refused = l.refused != nil || l.rejected != nil
 			n.LeftOut, n.Private = l.left.entries(), l.left.private
 			if l.feed != nil {
 				n.BadLines = 0 // which may change while the entries do not
@@ -410,13 +410,13 @@ func (d *Daemon) note() {
 		}
 		s.Hot = o.learn.Hot()
 	}
-	for _, c := range d.news.Counts() {
+	for _, c := range d.notifier.Counts() {
 		s.Notifications = append(s.Notifications, metrics.Notifications(c))
 	}
 	for _, c := range d.exports.Counts() {
 		s.Exports = append(s.Exports, metrics.Export(c))
 	}
-	s.History = metrics.History(d.past.Counts())
+	s.History = metrics.History(d.history.Counts())
 	s.Multicast = d.forwarding.Read(d.engine)
 	s.Fleet = d.fleetMetrics()
 	d.snapshot.Store(&s)

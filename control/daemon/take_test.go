@@ -32,7 +32,7 @@ func TestTakeTwice(t *testing.T) {
 	var name string
 	if err := d.Do(t.Context(), func() error {
 		l := d.prepared.lists[0]
-		name, l.from, l.taken, l.failed = l.Name, from, from.Version(), failure
+		name, l.from, l.seenVersion, l.failed = l.Name, from, from.Version(), failure
 		return nil
 	}); err != nil {
 		t.Fatal(err)

@@ -69,7 +69,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 	default:
 		log.Debug("feed read", "result", o.Result.String())
 	}
-	d.news.fetched(name, o)
+	d.notifier.fetched(name, o)
 	if o.Result == feed.New {
 		for _, s := range f.Status().Sources {
 			if s.Source == o.Source {
@@ -110,9 +110,9 @@ func (d *Daemon) take(ctx context.Context, name string, f source) error {
 			return nil // another configuration is active
 		}
 		switch {
-		case l.taken != f.Version() || l.unfit != nil:
+		case l.seenVersion != f.Version() || l.rejected != nil:
 			err = d.update(l)
-		case l.behind:
+		case l.retryPending:
 			err = errors.New("it was read before, and is not active yet: the log says why")
 		default: // perhaps by another reader, and its decision is still to be settled
 			err = cmp.Or(l.refused, l.failed)
@@ -133,7 +133,7 @@ type decision struct {
 }
 
 func (l *managedList) decision(err error) *decision {
-	return &decision{l.Name, l.from, l.taken, err}
+	return &decision{l.Name, l.from, l.seenVersion, err}
 }
 
 // settle has a feed save the contents that are active, and forget those that
@@ -170,8 +170,8 @@ const maxSettling = 32
 // active.
 func (d *Daemon) update(l *managedList) error {
 	d.turn.doing("what was read of a list is activated", l.Name)
-	l.taken = l.from.Version() // before its contents, which may change
-	defer func() { l.decided = l.taken }()
+	l.seenVersion = l.from.Version() // before its contents, which may change
+	defer func() { l.decided = l.seenVersion }()
 	l.failed = nil
 	began, before, p := time.Now(), l.left, d.prepared.copied()
 	var contents *list.Set
@@ -187,7 +187,7 @@ func (d *Daemon) update(l *managedList) error {
 		delta = contents.Diff(p.contents(l.source))
 	})
 	if l.refused = refused; refused != nil {
-		d.news.refusedList(l)
+		d.notifier.refusedList(l)
 		return fmt.Errorf("refused: %w", refused)
 	}
 	changes := []engine.Change{{List: l.source, Delta: delta}}
@@ -199,17 +199,17 @@ func (d *Daemon) update(l *managedList) error {
 			changes[0].Delta = list.Delta{Add: delta.Add}
 		}
 	}
-	if l.behind {
+	if l.retryPending {
 		changes = append(changes, d.prepared.missed(l)...)
 	}
 	if _, err := d.apply(changes); err != nil {
 		l.failed = err
-		if l.unfit != nil {
-			l.unfit = err
+		if l.rejected != nil {
+			l.rejected = err
 		}
 		return err
 	}
-	l.unfit, l.behind, l.left = nil, false, left
+	l.rejected, l.retryPending, l.left = nil, false, left
 	l.logLeftOut(d.o.Log, before)
 	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())
@@ -356,7 +356,7 @@ const retryInterval = 10 * time.Second
 // late notes that changes of lists have failed.
 func (d *Daemon) late(err error, lists ...*managedList) error {
 	for _, l := range lists {
-		l.behind = true
+		l.retryPending = true
 	}
 	d.retry = time.Now().Add(retryInterval)
 	return fmt.Errorf("the old contents stay active, retrying in %v: %w", retryInterval, err)
@@ -405,14 +405,14 @@ func (d *Daemon) catchUpAll() error {
 	var errs []error
 	for _, l := range d.prepared.lists {
 		var err error
-		if l.behind {
+		if l.retryPending {
 			if _, err = d.apply(d.prepared.missed(l)); err != nil {
 				err = d.late(err, l)
 			} else {
-				l.behind = false
+				l.retryPending = false
 			}
 		}
-		if err == nil && l.unfit != nil {
+		if err == nil && l.rejected != nil {
 			if err = d.update(l); err != nil {
 				d.retry = time.Now().Add(retryInterval)
 				err = fmt.Errorf("list %s: its contents are not active: %w", l.Name, err)
@@ -428,7 +428,7 @@ func (d *Daemon) catchUpAll() error {
 // what has become of them.
 func (d *Daemon) takeRead() (all []*decision) {
 	for _, l := range d.prepared.lists {
-		if l.from == nil || l.taken == l.from.Version() {
+		if l.from == nil || l.seenVersion == l.from.Version() {
 			continue
 		}
 		err := d.update(l)

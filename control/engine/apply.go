@@ -85,7 +85,7 @@ func (g *Generation) apply(lists []List, changes []Change) (undo func() error, e
 	}
 	g.index = next
 	for _, set := range []*membership.Set{g.Block, g.Allow} {
-		if set.Crowded() {
+		if set.NeedsCompaction() {
 			set.Tidy(g.grace)
 		}
 	}

@@ -43,7 +43,7 @@ var (
 	coarse = ring{Coarse, int64(KeepCoarse / Coarse), int64(KeepFine/Fine) * slotLen}
 )
 
-// Size is that of the file: 47 MB.
+// Size is the size of the file: 47 MB.
 const Size = int64(KeepFine/Fine+KeepCoarse/Coarse) * slotLen
 
 // at returns the offset of the slot of a record.

@@ -74,7 +74,7 @@ type HubRollout struct {
 	WouldDrop        float64 // share of the packets that pass
 }
 
-// hubFamilies are those of a hub. In addition to them it has build, and those of feeds.
+// hubFamilies are the families of a hub, beside build and the families of feeds.
 var hubFamilies []*prometheus.Desc
 
 func hubFamily(kind prometheus.ValueType, name, help string, labels ...string) family {

@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// Version is that of the form of events. It grows when a field is removed, or gets
+// Version is the version of the form of events. It grows when a field is removed, or gets
 // another meaning; new fields and kinds do not change it.
 const Version = 1
 

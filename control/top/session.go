@@ -23,7 +23,7 @@ type session struct {
 	onYes          tea.Cmd         // what the question asks for
 }
 
-// result is that of what a key has asked for: lines to read, or one for the footer.
+// result is the answer to a key: lines to read, or one for the footer.
 type result struct {
 	text string
 	page bool

@@ -50,7 +50,7 @@ func check(t *api.Top, by string) error {
 }
 
 // Page returns the view as plain text, in lines no wider than columns. by and
-// host are those of Options.
+// host are the fields of Options.
 func Page(t *api.Top, by, host string, columns int) (string, error) {
 	if err := check(t, by); err != nil {
 		return "", err

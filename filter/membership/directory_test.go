@@ -136,7 +136,7 @@ func TestDirectoryAgainstMap(t *testing.T) {
 				check()
 				change(1000)
 			}
-			if !s.dir.isStale(s.prefixes.Len()) || !s.Crowded() {
+			if !s.dir.isStale(s.prefixes.Len()) || !s.NeedsCompaction() {
 				t.Fatalf("%d prefixes removed of a directory for %d, and it is not stale", s.dir.stale, s.Len())
 			}
 			s.Tidy(func() {})
@@ -289,18 +289,18 @@ func TestShortPrefixCloses(t *testing.T) {
 					}
 				}
 			}
-			if s.Crowded() {
+			if s.NeedsCompaction() {
 				t.Error("after 100 addresses the directory is to be renewed")
 			}
 			leave(t, s)
-			if !s.Crowded() {
+			if !s.NeedsCompaction() {
 				t.Error("half of the addresses stay open")
 			}
 			s.Tidy(func() {})
 			if !slices.Equal(s.dir.words, want) {
 				t.Error("after Tidy the words are others than before")
 			}
-			if s.Crowded() {
+			if s.NeedsCompaction() {
 				t.Error("after Tidy it is to be renewed again")
 			}
 		})

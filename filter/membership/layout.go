@@ -110,7 +110,7 @@ type Census struct {
 	// keys cover by source and by destination; 0 means unknown, and plans no
 	// marker.
 	MarkedSrc24, MarkedDst24 int
-	// Prefixes are those of an exact set, for which a directory may be planned.
+	// Prefixes are the prefixes of an exact set, for which a directory may be planned.
 	Prefixes []iter.Seq[Prefix]
 }
 

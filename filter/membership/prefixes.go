@@ -151,10 +151,10 @@ func (s *Set) putPrefix(k key.Key, list uint16) error {
 	return err
 }
 
-// Crowded reports whether it is time to Tidy, which makes room for more prefixes, and
+// NeedsCompaction reports whether it is time to Tidy, which makes room for more prefixes, and
 // lookups quicker.
-func (s *Set) Crowded() bool {
-	return s.prefixes != nil && (s.prefixes.Crowded() || s.dir.isStale(s.prefixes.Len()))
+func (s *Set) NeedsCompaction() bool {
+	return s.prefixes != nil && (s.prefixes.NeedsCompaction() || s.dir.isStale(s.prefixes.Len()))
 }
 
 // Tidy moves prefixes back from the spill, and reports whether it moved any. wait
@@ -166,7 +166,7 @@ func (s *Set) Tidy(wait func()) bool {
 	if s.dir.isStale(s.prefixes.Len()) {
 		s.dir.renew(s.allPrefixes())
 	}
-	return s.prefixes.Recall(wait) > 0
+	return s.prefixes.Compact(wait) > 0
 }
 
 // allPrefixes returns the prefixes in the table. It must not run beside updates.

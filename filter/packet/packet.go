@@ -45,7 +45,7 @@ type Packet struct {
 	// Payload is the offset in the frame of what the IP headers carry, 0 where they are
 	// bad or the packet is a later fragment.
 	Payload int
-	// length is that of the payload by the IP headers, which say nothing of what may
+	// length is the length of the payload by the IP headers, which say nothing of what may
 	// follow it in the frame.
 	length int
 	// EtherType is what follows the Ethernet header and its VLAN tags. Frames that are

@@ -60,7 +60,7 @@
 // only from its first word to its second, the copy before the original is
 // overwritten; chains of such moves begin at the far end. Into the spill go new
 // entries and those in their first word: slot, bit 63, then the lane is overwritten.
-// Nothing moves back, but by [Set.Recall], which leaves the copy in the spill until
+// Nothing moves back, but by [Set.Compact], which leaves the copy in the spill until
 // all readers have ended that were there. A present entry is therefore found at
 // every instant, and an absent one never: a lane or slot is always that of one
 // entry.

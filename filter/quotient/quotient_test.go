@@ -443,8 +443,8 @@ func TestConcurrent(t *testing.T) {
 	)
 	total := long.Or[int64](3_000_000, 100_000_000)
 	random := seed.Secrets(t)
-	recalled := 0
-	// Crowded lines, with list numbers of two bits.
+	compacted := 0
+	// NeedsCompaction lines, with list numbers of two bits.
 	for _, l := range []Layout{{34, 31, 1 << 8, 40, 60}, {32, 21, 1 << 13, 40, 0}, {33, 15, 1 << 20, 40, 0}, {32, 12, 1 << 22, 40, 0}, {34, 63, 16, 40, 0}} {
 		s := newSet(t, l, randomSecret(random))
 		// Few addresses, so that readers meet each move, and two lines, which three
@@ -498,7 +498,7 @@ func TestConcurrent(t *testing.T) {
 				}
 				exiled.Store(max(exiled.Load(), int64(s.Exiled())))
 				if writes.Load()%512 == 0 {
-					recalled += s.Recall(wait)
+					compacted += s.Compact(wait)
 				}
 			}
 		})
@@ -554,8 +554,8 @@ func TestConcurrent(t *testing.T) {
 			t.Error("too few of a kind")
 		}
 	}
-	if t.Logf("%d recalled", recalled); recalled == 0 {
-		t.Error("none was recalled")
+	if t.Logf("%d compacted", compacted); compacted == 0 {
+		t.Error("none was compacted")
 	}
 }
 
@@ -685,16 +685,16 @@ func TestRecall(t *testing.T) {
 				}
 				if err := s.Put(k, 1); err != nil {
 					full++
-					if s.Recall(func() {}) == 0 {
+					if s.Compact(func() {}) == 0 {
 						t.Fatalf("%v: %d recalls, %d in %d slots: %v", s.Layout(), recalls, s.Exiled(), len(s.spill), err)
 					}
 					continue
 				}
 				entries[i].Key, want[k] = k, 1
 			}
-			if s.Crowded() {
+			if s.NeedsCompaction() {
 				recalls++
-				s.Recall(func() {})
+				s.Compact(func() {})
 			}
 		}
 		t.Logf("%v: %d recalls, %d times full before", s.Layout(), recalls, full)
@@ -705,9 +705,9 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// Recall waits before it clears a lane or a slot whose entry it has copied: a lookup that has
+// Compact waits before it clears a lane or a slot whose entry it has copied: a lookup that has
 // read words from before the copy looks for the entry there.
-func TestRecallWaits(t *testing.T) {
+func TestCompactWaits(t *testing.T) {
 	r := seed.New(t)
 	for _, keyBits := range []int{32, 34} {
 		const n = 2000
@@ -746,7 +746,7 @@ func TestRecallWaits(t *testing.T) {
 				}
 			}
 			calls := 0
-			s.Recall(func() {
+			s.Compact(func() {
 				calls++
 				end()
 				copy(before, s.lines) // and others begin

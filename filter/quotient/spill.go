@@ -46,9 +46,9 @@ func (s *Set) findSpill(p uint64) int {
 	return -1
 }
 
-// exile stores p in the emptier of its buckets, and then sets the bit of its
+// spillAdd stores p in the emptier of its buckets, and then sets the bit of its
 // first word. It reports whether a slot was free.
-func (s *Set) exile(at place, list uint16) bool {
+func (s *Set) spillAdd(at place, list uint16) bool {
 	first, second := s.buckets(at.p)
 	into, most := -1, 0
 	for _, b := range [2]uint64{first, second} {
@@ -73,22 +73,24 @@ func (s *Set) exile(at place, list uint16) bool {
 	return true
 }
 
-// crowded is the share of slots in use from which a set is Crowded: below that at
+// compactionShare is the share of slots in use from which a set needs compaction: below that at
 // which buckets become full, above that which Plan expects.
-const crowded = 0.75
+const compactionShare = 0.75
 
-// Crowded reports whether a Recall is due. As entries are replaced by others, more
+// NeedsCompaction reports whether a Compact is due. As entries are replaced by others, more
 // and more of them are exiled, though lanes become free.
-func (s *Set) Crowded() bool { return float64(s.exiled) > crowded*float64(len(s.spill)) }
+func (s *Set) NeedsCompaction() bool {
+	return float64(s.exiled) > compactionShare*float64(len(s.spill))
+}
 
-// Recall moves entries of the spill to lanes that have become free, and returns
+// Compact moves entries of the spill to lanes that have become free, and returns
 // their number. In their lines, it first moves entries from their second word back
 // to the first: from there they can make room.
 //
 // wait, which is called twice, must return when every lookup has ended that began
 // before: it may have read a word before the copy came, and will look for the entry
 // where it was.
-func (s *Set) Recall(wait func()) int {
+func (s *Set) Compact(wait func()) int {
 	var crowdedLines []uint64
 	for _, v := range s.spill {
 		if v != 0 {
@@ -120,7 +122,7 @@ func (s *Set) Recall(wait func()) int {
 	if len(copied) > 0 {
 		wait()
 		for _, i := range copied {
-			s.pardon(i, s.locate(s.spill[i]&imageMask))
+			s.spillRemove(i, s.locate(s.spill[i]&imageMask))
 		}
 	}
 	return len(copied)
@@ -151,9 +153,9 @@ func (s *Set) copyBack(line uint64, originals []lane) []lane {
 	return originals
 }
 
-// pardon clears slot i, and the bit of its key's first word if no other key
+// spillRemove clears slot i, and the bit of its key's first word if no other key
 // in the spill needs it.
-func (s *Set) pardon(i int, at place) {
+func (s *Set) spillRemove(i int, at place) {
 	atomic.StoreUint64(&s.spill[i], 0)
 	s.exiled--
 	first, second := s.buckets(at.p)

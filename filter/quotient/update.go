@@ -57,7 +57,7 @@ func (s *Set) Delete(k uint64) bool {
 		return true
 	}
 	if i := s.findSpill(at.p); i >= 0 {
-		s.pardon(i, at)
+		s.spillRemove(i, at)
 		s.len--
 		return true
 	}
@@ -83,7 +83,7 @@ func (s *Set) add(at place, list uint16) error {
 // overflow adds an image to full words: it exiles it, or if its buckets are full
 // too, another one, which is in its first word, and takes its lane.
 func (s *Set) overflow(at place, list uint16) bool {
-	if s.exile(at, list) {
+	if s.spillAdd(at, list) {
 		return true
 	}
 	// Those of at.first have the same buckets.
@@ -92,7 +92,7 @@ func (s *Set) overflow(at place, list uint16) bool {
 		in := s.nth(at.second, n)
 		value := s.get(in)
 		other := s.locate(s.image(start, value))
-		if other.first == at.second && s.exile(other, uint16(value>>s.remBits)) {
+		if other.first == at.second && s.spillAdd(other, uint16(value>>s.remBits)) {
 			s.set(in, s.entry(at.p, list))
 			return true
 		}

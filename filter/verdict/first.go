@@ -5,7 +5,7 @@ import (
 	"weir/filter/sketch"
 )
 
-// Importance is that of a flow that is new: from 1 to MaxImportance.
+// Importance is the importance of a new flow: from 1 to MaxImportance.
 type Importance uint8
 
 // MaxImportance is the highest importance, FIRST_LEVELS in bpf/first.h.

@@ -70,7 +70,7 @@ type Step struct {
 
 // Trace describes how a program reaches its outcome.
 type Trace struct {
-	// Outcome is that of packets that meet none of the conditions in Depends.
+	// Outcome is the outcome of packets that meet none of the conditions in Depends.
 	Outcome
 	Steps   []Step      // up to the last one reached, in order
 	Depends []Condition // met by some packets only, with another outcome

@@ -16,7 +16,7 @@ import (
 )
 
 // Reason is the reason under which a packet is counted. The numbers and their
-// order are those of enum reason in bpf/packet.h.
+// order are the numbers of enum reason in bpf/packet.h.
 type Reason uint8
 
 const (

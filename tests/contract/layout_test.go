@@ -38,7 +38,7 @@ func objectTypes(t *testing.T) *btf.Spec {
 // plain is a member's name in either language.
 func plain(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
 
-// fields are those of a Go struct that have a counterpart in C.
+// fields returns the fields of a Go struct that have a counterpart in C.
 func fields(g reflect.Type) []reflect.StructField {
 	var all []reflect.StructField
 	for f := range g.Fields() {

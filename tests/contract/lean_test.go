@@ -146,7 +146,7 @@ func (k *kernelOf) sameDigests(t *testing.T, other *kernelOf) (recorded uint64) 
 }
 
 // sameEvent compares what an event says about a packet. Words of a packet that mean
-// nothing are those of earlier ones.
+// nothing may be left from earlier ones.
 func sameEvent(a, b loader.Event) bool {
 	p, q := &a.Packet, &b.Packet
 	if p.Len != q.Len || p.Reason != q.Reason || p.Family != q.Family || !slices.Equal(a.Frame, b.Frame) {

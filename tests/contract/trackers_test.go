@@ -271,7 +271,7 @@ func testTrackers(t *testing.T, c *counters, traffic []frame) {
 	}
 }
 
-// guards are those of scans of ports and of addresses, and of what many sources reach.
+// guards count scans of ports and of addresses, and targets that many sources reach.
 func guards() []engine.Tracker {
 	const v6 = key.FieldV6
 	const ports = key.FieldDstPort | key.FieldProto

@@ -248,7 +248,7 @@ type answers struct {
 	classes [membership.MaxExtra + 1]class
 }
 
-// class is that of all flows of one weight. They are alike to a filter under a
+// class is the class of all flows of one weight. They are alike to a filter under a
 // random seed.
 type class struct {
 	expected, wrong float64 // number of false positives among the flows
@@ -317,7 +317,7 @@ func (a *answers) rates() (measured, predicted, deviation float64) {
 
 // The false positives of an approximate set, with weights that were learned
 // from the kernel's trackers, compared with the same set without weights: all
-// answers are those of the pipeline's own function in the kernel.
+// answers are given by the pipeline's own function in the kernel.
 //
 // The rate is that of packets, each flow counting by its share r_e, and is
 // heavy-tailed: a fifth of all packets belong to one flow, which without a

@@ -129,7 +129,7 @@ type question struct {
 	label string // that the answer must have
 }
 
-// questions are those of the dashboard, with its variables set as Grafana sets
+// questions are the queries of the dashboard, with its variables set as Grafana sets
 // them: to a choice of values, and to four times the scrape interval.
 func questions(t *testing.T, instance string) (all []question) {
 	t.Helper()

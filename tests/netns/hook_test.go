@@ -44,7 +44,7 @@ func datagram(src, dst string, port uint16, number byte) []byte {
 	return f
 }
 
-// udpChecksum is that of a datagram in IPv6.
+// udpChecksum returns the checksum of a datagram in IPv6.
 func udpChecksum(addresses, udp []byte) uint16 {
 	pseudo := append([]byte(nil), addresses...)
 	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(udp)))

@@ -73,7 +73,7 @@ func TestPriorityTags(t *testing.T) {
 	}
 }
 
-// checksum is that of an IPv4 header, in which it is 0.
+// checksum returns the checksum of an IPv4 header, in which it is 0.
 func checksum(header []byte) (high, low byte) {
 	sum := uint32(0)
 	for i := 0; i < len(header); i += 2 {

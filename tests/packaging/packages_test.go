@@ -39,7 +39,7 @@ func TestVersionsSort(t *testing.T) {
 	}
 }
 
-// names are those of the packages.
+// names are the packages' names.
 var names = []string{"weir", "weir-hub"}
 
 // made are the paths of a package in both formats.

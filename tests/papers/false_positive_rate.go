@@ -75,7 +75,7 @@ values of m (such as m = 32 and m = 64) the relative error can be significant."`
 	p.table([]string{"m", "m/n = 4", "8", "12", "16"}, rows...)
 }
 
-// experiments are those of section 2: the mean number of bits set, then the
+// experiments are the experiments of section 2: the mean number of bits set, then the
 // rate; and the mean of the rates.
 func (p *page) experiments() {
 	p.section("Section 2: the two experiments")

@@ -20,7 +20,7 @@ const (
 	ibfRuns   = 3
 )
 
-// ibfDistributions are those of section IV-D.
+// ibfDistributions are the distributions of section IV-D.
 var ibfDistributions = []struct {
 	name   string
 	figure int // of the false positives; the next has the false negatives

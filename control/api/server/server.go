@@ -272,7 +272,7 @@ func checkQuery(u *url.URL) error {
 	return nil
 }
 
-// routes are those of the API's first version.
+// routes returns the routes of the API's first version.
 func routes(d Daemon) []route {
 	return slices.Concat(snapshotRoutes(d), []route{eventsRoute(d), traceRoute(d), dropsRoute(d), historyRoute(d), auditRoute(d)}, controlRoutes(d), consoleRoutes(d))
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Version is that of the format.
+// Version is the version of the format.
 const Version = 1
 
 // maxSize bounds the file. It is about 4 KB long.
@@ -54,7 +54,7 @@ type Node struct {
 	PublicKey ed25519.PublicKey `json:"public_key"`
 }
 
-// name is that of nodes and labels: a token of a subject, and of metrics.
+// name matches names of nodes and labels: a token of a subject, and of metrics.
 var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
 
 // CheckName returns what is wrong with the name of a node.

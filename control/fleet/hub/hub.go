@@ -115,7 +115,7 @@ type managed struct {
 	fetched     sync.Mutex // what was read is taken in, in order
 	history     *store.List
 	source      *list.Set // what its feed has
-	behind      error     // why the last change is not a version yet; nil: it is
+	unrecorded  error     // why the last change is not a version yet; nil: it is
 
 	// unread: neither the store nor the feed knows the contents yet. Nodes, which may have
 	// them from before the hub's state was lost, keep what they have.
@@ -494,7 +494,7 @@ func (h *Hub) take(l *managed, contents *list.Set) error {
 	}
 	err := h.room()
 	if err != nil {
-		l.behind = err
+		l.unrecorded = err
 	} else {
 		err = h.commit(l)
 	}
@@ -532,11 +532,11 @@ func (h *Hub) commit(l *managed) error {
 		change.Contents = list.Union(manual, l.source) // a small addition to a large set is cheap
 	}
 	if l.released != nil {
-		l.behind = h.roll(l, change)
-		return l.behind
+		l.unrecorded = h.roll(l, change)
+		return l.unrecorded
 	}
 	changed, err := l.history.Commit(change)
-	if l.behind = err; err != nil {
+	if l.unrecorded = err; err != nil {
 		return err
 	}
 	if !changed {
@@ -562,7 +562,7 @@ func (h *Hub) rebase(l *managed) {
 // catchUp tries again to record what could not be.
 func (h *Hub) catchUp() {
 	for _, l := range h.lists {
-		if l.behind != nil {
+		if l.unrecorded != nil {
 			if err := h.commit(l); err == nil {
 				h.o.Log.Info("list recorded", "list", l.Name)
 			}

@@ -34,7 +34,7 @@ func (h *Hub) note() {
 		at, published := l.history.Place(), reached[l.Name]
 		one := metrics.HubList{
 			Name: l.Name, Action: string(l.Action), Entries: l.history.Contents().Len(),
-			Epoch: at.Epoch, Version: at.Version, Unrecorded: l.behind != nil, Refused: l.refuses(),
+			Epoch: at.Epoch, Version: at.Version, Unrecorded: l.unrecorded != nil, Refused: l.refuses(),
 		}
 		if published.Epoch == at.Epoch {
 			one.Published = published.Version

@@ -57,8 +57,8 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			if l.refused != nil {
 				f.Problems = append(f.Problems, "list "+l.Name+" keeps its last version: what its sources had is refused: "+l.refused.Error())
 			}
-			if l.behind != nil {
-				f.Problems = append(f.Problems, "list "+l.Name+": "+l.behind.Error())
+			if l.unrecorded != nil {
+				f.Problems = append(f.Problems, "list "+l.Name+": "+l.unrecorded.Error())
 			}
 			if l.feed != nil {
 				for _, s := range l.feed.Status().Sources {

@@ -75,7 +75,7 @@ func (r *Report) Plot(dir string) (drawn []Figure, err error) {
 	return drawn, nil
 }
 
-// colors are those of contenders in all figures, from the palette of Okabe and Ito,
+// colors are the contenders' colors in all figures, from the palette of Okabe and Ito,
 // which the colour-blind can distinguish. weir's have two colours of their own.
 var colors = map[string]color.Color{
 	xdpDrop:     color.Gray{0x88},

@@ -48,7 +48,7 @@ type Machine struct {
 	Load float64 `json:"load"`
 	// Stolen is the share of the CPUs' time that other virtual machines had.
 	Stolen float64 `json:"stolen"`
-	// Versions are those of weir, Go and the other tools measured.
+	// Versions has the versions of weir, Go and the other tools measured.
 	Versions map[string]string `json:"versions"`
 	Command  []string          `json:"command"`
 	Time     time.Time         `json:"time"` // of the start

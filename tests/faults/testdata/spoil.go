@@ -14,7 +14,7 @@ import (
 	"weir/bpf"
 )
 
-// object is that of package bpf. A file in that package would have nearly all of weir
+// object is the object of package bpf. A file in that package would have nearly all of weir
 // compiled again.
 //
 //go:linkname object weir/bpf._WeirBytes

@@ -95,7 +95,7 @@ type Style struct {
 	Bold   bool // it stands out
 }
 
-// dashes are those of a style.
+// dashes are the dashes of a dashed style.
 var dashes = []vg.Length{vg.Points(5), vg.Points(3)}
 
 // Lines adds curves. It fails, naming the curve, if one has no points or some
