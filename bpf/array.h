@@ -18,4 +18,49 @@
 		__type(value, value_type);         \
 	} name SEC(".maps")
 
+/*
+ * An array of which the program takes addresses. The loader makes a map of it whose only
+ * value is all entries, where the kernel accepts a value of this size: that takes a
+ * comparison, where a lookup takes a key on the stack, a call and a test for null.
+ * NAME_whole stands for the address of the value; the loader replaces it. NAME_entries is
+ * how many entries it has; 0: the map has as many values as entries.
+ *
+ * For what every packet needs. The verifier walks loops with such arrays several times as
+ * long.
+ */
+#define ADDRESSED_ARRAY(name, value_type)     \
+	ARRAY(name, value_type);              \
+	char name##_whole SEC(".data.whole"); \
+	volatile const __u32 name##_entries = 0
+
+struct array {
+	void *map;
+	char *whole;
+	const volatile __u32 *entries;
+};
+
+#define ARRAY_OF(name) ((struct array){&name, &name##_whole, &name##_entries})
+
+/* The entry with this index, or null. */
+static __always_inline void *entry_at(struct array a, __u64 index, __u32 size)
+{
+	if (*a.entries) {
+		/* The verifier must see the comparison of just what the address is made of. */
+		asm volatile("" : "+r"(index));
+		if (index >= *a.entries)
+			return 0;
+		/* The compiler must not know how little lies there in the object. */
+		asm volatile("" : "+r"(a.whole));
+		return a.whole + index * size;
+	} else {
+		__u32 key = index;
+
+		return bpf_map_lookup_elem(a.map, &key);
+	}
+}
+
+/* The same of an array by its name. */
+#define AT(name, index) \
+	((typeof((name).value))entry_at(ARRAY_OF(name), index, sizeof(*(name).value)))
+
 #endif

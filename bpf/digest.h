@@ -83,8 +83,8 @@ struct digest_state {
 
 ARRAY(digest_now, struct digest_state);
 /* Two banks for each possible CPU, and their filters in the same order. */
-ARRAY(digest_banks, struct digest_bank);
-ARRAY(digest_lines, struct line);
+ADDRESSED_ARRAY(digest_banks, struct digest_bank);
+ADDRESSED_ARRAY(digest_lines, struct line);
 /* SIGHTINGS for each possible CPU. */
 ARRAY(digest_sightings, struct sighting);
 
@@ -119,7 +119,7 @@ static __always_inline int watch_again(const struct sighting *seen)
  */
 __noinline int record_gathered(__u32 bank)
 {
-	struct digest_bank *b = bpf_map_lookup_elem(&digest_banks, &bank);
+	struct digest_bank *b = AT(digest_banks, bank);
 	__u32 first = bank * digest_config.lines;
 	__u64 loaded = 0;
 
@@ -128,7 +128,7 @@ __noinline int record_gathered(__u32 bank)
 	/* All misses at once; each write would wait for its own. */
 	for (int i = 0; i < GATHERED; i++) {
 		__u32 at = first + hash_reduce(b->gathered[i].digest, digest_config.lines);
-		struct line *l = bpf_map_lookup_elem(&digest_lines, &at);
+		struct line *l = AT(digest_lines, at);
 
 		if (l)
 			loaded |= l->words[0];
@@ -137,7 +137,7 @@ __noinline int record_gathered(__u32 bank)
 	for (int i = 0; i < GATHERED; i++) {
 		__u64 h = b->gathered[i].digest;
 		__u32 at = first + hash_reduce(h, digest_config.lines);
-		struct line *l = bpf_map_lookup_elem(&digest_lines, &at);
+		struct line *l = AT(digest_lines, at);
 
 		if (l && line_set(l, h, digest_config.bits))
 			b->loops += watch_again(&b->gathered[i]);
@@ -154,7 +154,7 @@ static __always_inline void record_digest(struct context *ctx, const struct cpu_
 					  const struct packet *p)
 {
 	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> DIGEST_BANK & 1), n;
-	struct digest_bank *b = bpf_map_lookup_elem(&digest_banks, &bank);
+	struct digest_bank *b = AT(digest_banks, bank);
 	struct cursor c = {(void *)(long)ctx->data + p->network, (void *)(long)ctx->data_end};
 	struct invariant inv;
 	struct sighting *s;

@@ -12,6 +12,8 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
+#include "array.h"
+
 /* Geometry of a directory, constants of the program. */
 struct directory {
 	__u32 shift; /* of an address to the number of its network; 0: there is no directory */
@@ -21,13 +23,13 @@ struct directory {
 };
 
 /* The word of an address, or 0 if no prefix touches its part. */
-static __always_inline __u64 directory_read(const volatile struct directory *d, void *map,
+static __always_inline __u64 directory_read(const volatile struct directory *d, struct array map,
 					    __u32 base, __be32 addr)
 {
 	__u64 host = bpf_ntohl(addr);
 	__u64 part = ((host << (32 - d->shift) & 0xffffffff) * d->parts) >> 32;
 	__u32 i = base + (host >> d->shift);
-	const volatile __u64 *word = bpf_map_lookup_elem(map, &i);
+	const volatile __u64 *word = entry_at(map, i, sizeof(*word));
 	__u64 w;
 
 	if (!word) /* impossible: the map has `src` + `dst` words */
@@ -37,8 +39,8 @@ static __always_inline __u64 directory_read(const volatile struct directory *d, 
 }
 
 /* The lengths that may match: a bit for each, in the order of lookups. */
-static __always_inline __u32 open_lengths(const volatile struct directory *d, void *map, __be32 src,
-					  __be32 dst)
+static __always_inline __u32 open_lengths(const volatile struct directory *d, struct array map,
+					  __be32 src, __be32 dst)
 {
 	__u64 open = 0;
 

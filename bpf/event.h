@@ -43,7 +43,7 @@ struct event {
 _Static_assert(sizeof(struct sampling) == 128, "two cache lines");
 _Static_assert(sizeof(struct event) % 8 == 0, "the unit of the ring buffer");
 
-ARRAY(sampling_now, struct sampling);
+ADDRESSED_ARRAY(sampling_now, struct sampling);
 
 /* About 1500 events: 150 ms at the highest rate that the control plane sets. */
 struct {
@@ -118,8 +118,7 @@ static __always_inline __u32 copy_packet(struct context *ctx, struct event *e, _
  */
 __noinline int emit_event(struct context *ctx, __u32 one_in, __u32 first)
 {
-	__u32 zero = 0;
-	struct sampling *s = bpf_map_lookup_elem(&sampling_now, &zero);
+	struct sampling *s = AT(sampling_now, 0);
 	struct cpu_row *row = this_row();
 	struct event *e;
 	__u64 now;
@@ -149,13 +148,13 @@ volatile const __u8 sample_clean = 0; /* 1: packets that match nothing have even
 /* Packets that pass before any list have no events. */
 static __always_inline void sample(struct context *ctx, struct cpu_row *row, const struct packet *p)
 {
-	__u32 zero = 0, r = p->reason, one_in;
+	__u32 r = p->reason, one_in;
 	struct sampling *s;
 
 	if (r == REASON_CLEAN ? !sample_clean
 			      : r < REASON_ALLOWED || r == REASON_LINK || r >= REASON_COUNT)
 		return;
-	s = bpf_map_lookup_elem(&sampling_now, &zero);
+	s = AT(sampling_now, 0);
 	one_in = s ? s->one_in[r] : 0;
 	if (!one_in || (one_in > 1 && bpf_get_prandom_u32() & (one_in - 1)))
 		return;

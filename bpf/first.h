@@ -102,9 +102,9 @@ _Static_assert(sizeof(struct first_cpu) % 64 == 0, "CPUs do not share cache line
 
 ARRAY(first_now, struct first_state);
 /* max_entries: the number of possible CPUs */
-ARRAY(first_cpus, struct first_cpu);
+ADDRESSED_ARRAY(first_cpus, struct first_cpu);
 /* Two generations, or as many lines of cells. */
-ARRAY(first_lines, struct line);
+ADDRESSED_ARRAY(first_lines, struct line);
 /* The importance of block lists, by number. */
 ARRAY(first_levels, __u64);
 
@@ -153,8 +153,7 @@ static __always_inline int first_pay(struct first_cpu *c, __u32 level, __u64 now
 
 static __always_inline void first_event(struct context *ctx, struct first_cpu *c, __u32 level)
 {
-	__u32 zero = 0, none = 0;
-	struct sampling *s = bpf_map_lookup_elem(&sampling_now, &zero);
+	struct sampling *s = AT(sampling_now, 0);
 	struct first_state *state;
 	__u64 now;
 
@@ -164,6 +163,8 @@ static __always_inline void first_event(struct context *ctx, struct first_cpu *c
 	if (now >= s->until)
 		return;
 	if (first_seen.stopped) {
+		__u32 none = 0;
+
 		state = bpf_map_lookup_elem(&first_now, &none);
 		if (state)
 			now = state->clock;
@@ -218,7 +219,7 @@ static __always_inline int enter_cells(struct first_cpu *c, __u64 h, __u32 level
 {
 	__u64 value = first_seen.values[level % FIRST_ROW], least;
 	__u32 at = hash_reduce(h, 2 * first_seen.lines), word;
-	struct line *l = bpf_map_lookup_elem(&first_lines, &at);
+	struct line *l = AT(first_lines, at);
 
 	if (!l) /* impossible */
 		return 1;
@@ -247,8 +248,8 @@ static __always_inline int enter_generation(struct cpu_row *row, struct first_cp
 	__u32 bank = row->banks >> FIRST_BANK & 1;
 	__u32 at = bank * first_seen.lines + hash_reduce(h, first_seen.lines);
 	__u32 before = (1 - bank) * first_seen.lines + hash_reduce(h, first_seen.lines);
-	struct line *present = bpf_map_lookup_elem(&first_lines, &at);
-	struct line *former = bpf_map_lookup_elem(&first_lines, &before);
+	struct line *present = AT(first_lines, at);
+	struct line *former = AT(first_lines, before);
 	int known;
 
 	if (!present || !former) /* impossible */
@@ -267,7 +268,7 @@ __noinline int first_enter(struct context *ctx, __u64 h)
 {
 	struct cpu_row *row = this_row();
 	__u32 cpu = bpf_get_smp_processor_id(), level;
-	struct first_cpu *c = bpf_map_lookup_elem(&first_cpus, &cpu);
+	struct first_cpu *c = AT(first_cpus, cpu);
 
 	if (!c || !row) /* impossible */
 		return 0;
@@ -290,7 +291,7 @@ static __always_inline int first_settled(struct cpu_row *row, const struct packe
 	else
 		at = (row->banks >> FIRST_BANK & 1) * first_seen.lines +
 		     hash_reduce(h, first_seen.lines);
-	l = bpf_map_lookup_elem(&first_lines, &at);
+	l = AT(first_lines, at);
 	if (!l) /* impossible */
 		return 0;
 	if (first_seen.sinks)

@@ -27,24 +27,33 @@ ARRAY(block_buckets, struct bucket);
 ARRAY(block_marks4, __u64);
 ARRAY(block_marks6, struct line);
 ARRAY(block_hot, struct bucket);
-ARRAY(block_prefixes, struct line);
-ARRAY(block_spill, struct bucket);
-ARRAY(block_front, __u64);
-ARRAY(block_directory, __u64);
+ADDRESSED_ARRAY(block_prefixes, struct line);
+ADDRESSED_ARRAY(block_spill, struct bucket);
+ADDRESSED_ARRAY(block_front, __u64);
+ADDRESSED_ARRAY(block_directory, __u64);
 ARRAY(allow_lines, struct line);
 ARRAY(allow_buckets, struct bucket);
 ARRAY(allow_marks4, __u64);
 ARRAY(allow_marks6, struct line);
-ARRAY(allow_prefixes, struct line);
-ARRAY(allow_spill, struct bucket);
+ADDRESSED_ARRAY(allow_prefixes, struct line);
+ADDRESSED_ARRAY(allow_spill, struct bucket);
 
-#define BLOCK_MAPS(confirm)                                               \
-	{&block_lines,	   &block_marks4,                                 \
-	 &block_marks6,	   {&block_prefixes, &block_spill, &block_front}, \
-	 &block_directory, open_block,                                    \
+#define BLOCK_MAPS(confirm)                                                        \
+	{&block_lines,                                                             \
+	 &block_marks4,                                                            \
+	 &block_marks6,                                                            \
+	 {ARRAY_OF(block_prefixes), ARRAY_OF(block_spill), ARRAY_OF(block_front)}, \
+	 ARRAY_OF(block_directory),                                                \
+	 open_block,                                                               \
 	 confirm}
-#define ALLOW_MAPS(confirm)                                                                    \
-	{&allow_lines, &allow_marks4, &allow_marks6, {&allow_prefixes, &allow_spill, 0}, 0, 0, \
+/* The allow set has neither front nor directory, and asks none. */
+#define ALLOW_MAPS(confirm)                                                        \
+	{&allow_lines,                                                             \
+	 &allow_marks4,                                                            \
+	 &allow_marks6,                                                            \
+	 {ARRAY_OF(allow_prefixes), ARRAY_OF(allow_spill), ARRAY_OF(block_front)}, \
+	 ARRAY_OF(block_directory),                                                \
+	 0,                                                                        \
 	 confirm}
 
 /*
@@ -146,22 +155,28 @@ __noinline int match_allow(void)
 	return row->packet.list;
 }
 
+static __always_inline int is_allowed(struct cpu_row *row, struct packet *p)
+{
+	if (is_empty(&allow))
+		return 0;
+	keep(row, p);
+	p->list = match_allow();
+	return p->list != LIST_NONE;
+}
+
 /* As many lengths of prefixes are looked up without a call. */
 #define FEW_ALLOWED_LENGTHS 4
 
-static __always_inline int is_allowed(struct cpu_row *row, struct packet *p)
+/* The same of a packet on the lean path. */
+static __always_inline int is_plain_allowed(struct cpu_row *row, struct packet *p)
 {
 	struct set_maps maps = ALLOW_MAPS(confirm_allow);
 
 	if (is_empty(&allow))
 		return 0;
-	if (p != &row->packet && !allow.gates_v4 && allow.n_prefixes <= FEW_ALLOWED_LENGTHS) {
-		/* Of IPv4, and in registers. */
-		p->list = prefix_match(&allow, maps, p->src[0], p->dst[0]);
-		return p->list != LIST_NONE;
-	}
-	keep(row, p);
-	p->list = match_allow();
+	if (p->family != 4 || allow.gates_v4 || allow.n_prefixes > FEW_ALLOWED_LENGTHS)
+		return is_allowed(row, p);
+	p->list = prefix_match(&allow, maps, p->src[0], p->dst[0]);
 	return p->list != LIST_NONE;
 }
 

@@ -43,7 +43,11 @@
 #include "police.h"
 #endif
 
-volatile const __u8 lean = 0; /* 1: plain packets take the lean path */
+/* Which plain packets take the lean path: LEAN_V4, LEAN_V6. */
+volatile const __u8 lean = 0;
+
+#define LEAN_V4 1
+#define LEAN_V6 2
 
 /* Sets the cursor to the frame, which is this CPU's packet from now on. */
 static __always_inline struct cpu_row *begin(struct context *ctx, struct cursor *c)
@@ -128,14 +132,14 @@ static __always_inline int is_refused(enum reason r)
 
 /*
  * The reason for which a packet leaves that all stages have seen, list being the block
- * list that matches it.
+ * list that matches it. on_lean_path is a constant.
  */
 static __always_inline enum reason judge(struct context *ctx, struct cpu_row *row, struct packet *p,
-					 int list)
+					 int list, int on_lean_path)
 {
 	if (list == LIST_NONE && !p->punished && !is_refused(p->reason))
 		return loop_node.words && p->loop == LOOP_LOOPED ? REASON_LOOPED : p->reason;
-	if (is_allowed(row, p))
+	if (on_lean_path ? is_plain_allowed(row, p) : is_allowed(row, p))
 		return REASON_ALLOWED;
 	p->list = list;
 	if (list != LIST_NONE && is_reply(ctx, row, p)) {
@@ -192,13 +196,14 @@ static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 	if (p->exempt)
 		return p->exempt;
 
+	p->list = LIST_NONE;
 	if (!is_empty(&block))
 		list = match_block(p);
 	if (inner && list == LIST_NONE && p->reason == REASON_CLEAN && tunnel_of(p)) {
 		list = match_inner(ctx);
 		barrier();
 	}
-	return police_rate(ctx, row, p, judge(ctx, row, p, list));
+	return police_rate(ctx, row, p, judge(ctx, row, p, list, 0));
 }
 
 /* Counts the packet and returns its action. Every packet leaves through here. */
@@ -274,56 +279,237 @@ static __always_inline int is_paged(struct context *ctx, __u32 len)
 /* Not an action: the packet takes the general path. */
 #define TAKES_GENERAL_PATH -1
 
-/*
- * Parses a whole IPv4 packet without a tag, options, fragments or an exemption, as most
- * are, into p, which stays in registers. Returns whether it is one.
- */
-static __always_inline int parse_lean(struct context *ctx, struct packet *p)
-{
-	struct cursor c = {.pos = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
-	struct ethhdr *eth = c.pos;
-	struct iphdr *ip = (void *)(eth + 1);
+#define ETHERNET_HEADER 14
+#define IPV4_HEADER	20
+#define IPV6_HEADER	40
 
-	*p = (struct packet){.len = length_of(ctx), .network = sizeof(*eth)};
-	if (is_paged(ctx, p->len) || (void *)(ip + 1) > c.end ||
-	    eth->h_proto != bpf_htons(ETH_P_IP) || *(__u8 *)ip != 0x45 ||
-	    ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET_MASK))
+/*
+ * What is known of a packet on the lean path. It has no copy in memory until something
+ * else than the block lists asks for it: see keep_plain().
+ */
+struct plain {
+	__u32 src[4];
+	__u32 dst[4];
+	__u32 ports; /* or what is in their place */
+	__u32 len;
+	__u8 family;
+	__u8 proto;
+};
+
+/* The words of a header at a place that is within the frame. */
+static __always_inline __u32 word_at(const void *at, __u32 offset)
+{
+	return *(const __u32 *)(at + offset);
+}
+
+static __always_inline int has_ports(__u8 proto)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_DCCP:
+	case IPPROTO_SCTP:
+	case IPPROTO_UDPLITE:
+		return 1;
+	}
+	return 0;
+}
+
+/* Makes a packet of the lean path one that any stage takes. */
+static __always_inline void to_packet(const struct plain *h, struct packet *p)
+{
+	p->family = h->family;
+	p->proto = h->proto;
+	p->has_ports = has_ports(h->proto);
+	p->ports = p->has_ports ? h->ports : 0;
+	p->plain = 1;
+	p->len = h->len;
+	p->network = ETHERNET_HEADER;
+	p->reason = REASON_CLEAN;
+	p->punished = REASON_CLEAN;
+	p->list = LIST_NONE;
+	p->loop = 0;
+	p->exempt = 0;
+	p->encapsulated = 0;
+	p->src[0] = h->src[0];
+	p->dst[0] = h->dst[0];
+	for (int i = 1; i < 4 && h->family == 6; i++) {
+		p->src[i] = h->src[i];
+		p->dst[i] = h->dst[i];
+	}
+}
+
+/* Whether a packet passes before any list, but for neighbour discovery. */
+static __always_inline int is_exempt(const struct plain *h)
+{
+	struct packet p = {.family = h->family, .proto = h->proto, .plain = 1, .ports = h->ports};
+
+	if (h->proto != IPPROTO_UDP && !failsafe_config.n_ports && !failsafe_config.n_v4 &&
+	    !failsafe_config.n_v6)
 		return 0;
-	c.pos = ip;
-	return parse_ipv4(&c, p) == REASON_CLEAN && !failsafe(&failsafe_config, p);
+	p.has_ports = has_ports(h->proto);
+	for (int i = 0; i < 4; i++) {
+		p.src[i] = h->src[i];
+		p.dst[i] = h->dst[i];
+	}
+	return failsafe(&failsafe_config, &p);
 }
 
 /*
- * The lean path, of most packets under most configurations. One that matches a list, or
- * has a penalty, becomes this CPU's packet, and leaves as in the general path. The
- * control plane sets `lean` where no more than this is configured.
+ * Parses a whole packet of IPv4 without options or fragments, behind an Ethernet header, in
+ * words. Returns whether it is one, and is not exempt.
+ */
+static __always_inline int parse_lean_v4(const void *ip, struct plain *h)
+{
+	__u32 next = bpf_ntohl(word_at(ip, 8)); /* TTL, protocol, checksum */
+
+	if (*(__be16 *)(ip + 6) & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET_MASK) ||
+	    bpf_ntohs(*(__be16 *)(ip + 2)) < IPV4_HEADER + MIN_TRANSPORT)
+		return 0;
+	h->family = 4;
+	h->proto = next >> 16;
+	h->src[0] = word_at(ip, 12);
+	h->dst[0] = word_at(ip, 16);
+	h->ports = word_at(ip, IPV4_HEADER);
+	return !is_exempt(h);
+}
+
+/* The same of IPv6 without extension headers; of neighbour discovery, is_nd() must judge. */
+static __always_inline int parse_lean_v6(const void *ip, struct plain *h)
+{
+	__u8 type;
+
+	if (bpf_ntohs(*(__be16 *)(ip + 4)) < MIN_TRANSPORT)
+		return 0;
+	h->family = 6;
+	h->proto = *(__u8 *)(ip + 6);
+	for (int i = 0; i < 4; i++) {
+		h->src[i] = word_at(ip, 8 + 4 * i);
+		h->dst[i] = word_at(ip, 24 + 4 * i);
+	}
+	h->ports = word_at(ip, IPV6_HEADER);
+	type = bpf_ntohl(h->ports) >> 24;
+	if (h->proto == IPPROTO_ICMPV6
+		    ? type >= ICMPV6_ROUTER_SOLICITATION && type <= ICMPV6_REDIRECT
+		    : h->proto != IPPROTO_TCP && h->proto != IPPROTO_UDP)
+		return 0;
+	return !is_exempt(h);
+}
+
+/* The number of the block list that contains a packet of the lean path, or LIST_NONE. */
+static __always_inline int match_plain(const struct plain *h)
+{
+	struct set_maps maps = BLOCK_MAPS(confirm_block);
+	struct packet p = {.list = LIST_NONE};
+
+	if (h->family == 4)
+		return prefix_match(&block, maps, h->src[0], h->dst[0]);
+	if (!block.n_v6)
+		return LIST_NONE;
+	for (int i = 0; i < 4; i++) {
+		p.src[i] = h->src[i];
+		p.dst[i] = h->dst[i];
+	}
+	p.open = open_gates_v6(&block, maps, &p, &key_secret);
+	if (!(block.gates_v6 & p.open))
+		return LIST_NONE;
+	if (block.n_v6 == 1) /* a constant index, and so constant masks */
+		set_probe(&block, maps, &p, packet_hash(KEY_V6, &block.v6[0], &p, &key_secret));
+	else
+		probe_shapes(&block, maps, &p, &key_secret, KEY_V6, block.v6, &block.n_v6);
+	return p.list;
+}
+
+/* Whether nothing but counters concerns itself with what passes. */
+static __always_inline int counts_only(void)
+{
+	return !tracker_count && !first_seen.lines && !digest_config.lines &&
+	       !(replies.on && outgoing);
+}
+
+/* Whether nothing but counters and events concerns itself with what the block lists match. */
+static __always_inline int is_simple_drop(void)
+{
+	return is_empty(&allow) && !replies.on && !reject && !trackers[DROP_TRACKER].lines &&
+	       !first_seen.lines && !(monitor && digest_config.lines);
+}
+
+/* Whether packets that leave for this reason have events. */
+static __always_inline int is_sampled(enum reason r)
+{
+	struct sampling *s = AT(sampling_now, 0);
+
+	return !s || s->one_in[r];
+}
+
+/* What becomes of a packet on the lean path, whose family is a constant. */
+static __always_inline int judge_lean(struct context *ctx, const struct plain *h)
+{
+	struct cpu_row *row = this_row();
+	struct packet *p;
+	int list;
+
+	if (!row) /* impossible */
+		return TAKES_GENERAL_PATH;
+	p = &row->packet;
+	/* First, so that a mispredicted branch of the tracker does not delay its loads. */
+	list = match_plain(h);
+	if (!counts_only())
+		to_packet(h, p);
+	if (tracker_count)
+		police_by(0, -1, row, p);
+	if (list == LIST_NONE && !(tracker_count && p->punished)) {
+		count_reason(row, REASON_CLEAN, h->len);
+		if (first_seen.lines)
+			observe_flow(ctx, row, p);
+		if (digest_config.lines)
+			record_digest(ctx, row, p);
+		remember(ctx, row, p);
+		return XDP_PASS;
+	}
+	if (list != LIST_NONE && is_simple_drop()) {
+		/* Not a variable: it would be on the stack, and no constant. */
+		if (monitor ? !is_sampled(REASON_WOULD_BLOCK) : !is_sampled(REASON_BLOCKED)) {
+			count_list(list, h->len);
+			if (monitor) {
+				count_reason(row, REASON_WOULD_BLOCK, h->len);
+				return XDP_PASS;
+			}
+			count_reason(row, REASON_BLOCKED, h->len);
+			return XDP_DROP;
+		}
+	}
+	if (counts_only())
+		to_packet(h, p);
+	barrier();
+	return leave(ctx, row, p, judge(ctx, row, p, list, 1));
+}
+
+/*
+ * The lean path, of most packets under most configurations: whole ones, without tags. One
+ * that matches a list, or has a penalty, becomes this CPU's packet, and leaves as in the
+ * general path, unless it is counted and no more. The control plane sets `lean` where no
+ * more than this is configured.
  */
 static __always_inline int run_lean(struct context *ctx)
 {
-	struct set_maps maps = BLOCK_MAPS(confirm_block);
-	struct cpu_row *row;
-	struct packet p;
-	int list;
+	void *pos = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct plain h;
+	__u32 first;
 
-	if (!parse_lean(ctx, &p))
+	h.len = length_of(ctx);
+	if (pos + ETHERNET_HEADER + IPV4_HEADER + MIN_TRANSPORT > end || is_paged(ctx, h.len))
 		return TAKES_GENERAL_PATH;
-	row = this_row();
-	if (!row) /* impossible */
+	/* EtherType, version and, of IPv4, the length of the header */
+	first = word_at(pos, ETHERTYPE_OFFSET);
+	pos += ETHERNET_HEADER;
+	if ((first & bpf_htonl(0xffffff00)) == bpf_htonl(ETH_P_IP << 16 | 0x4500))
+		return parse_lean_v4(pos, &h) ? judge_lean(ctx, &h) : TAKES_GENERAL_PATH;
+	if (!(lean & LEAN_V6) ||
+	    (first & bpf_htonl(0xfffff000)) != bpf_htonl((__u32)ETH_P_IPV6 << 16 | 0x6000) ||
+	    pos + IPV6_HEADER + MIN_TRANSPORT > end)
 		return TAKES_GENERAL_PATH;
-	/* First, so that a mispredicted branch of the tracker does not delay its loads. */
-	list = prefix_match(&block, maps, p.src[0], p.dst[0]);
-	if (tracker_count)
-		police_by(0, -1, row, &p);
-	if (list == LIST_NONE && !p.punished) {
-		count_reason(row, REASON_CLEAN, p.len);
-		if (first_seen.lines)
-			observe_flow(ctx, row, &p);
-		if (digest_config.lines)
-			record_digest(ctx, row, &p);
-		remember(ctx, row, &p);
-		return XDP_PASS;
-	}
-	return leave(ctx, row, &p, judge(ctx, row, &p, list));
+	return parse_lean_v6(pos, &h) ? judge_lean(ctx, &h) : TAKES_GENERAL_PATH;
 }
 
 static __always_inline int run_pipeline(struct context *ctx)

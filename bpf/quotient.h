@@ -32,9 +32,9 @@ struct quotient {
 };
 
 struct quotient_maps {
-	void *lines;
-	void *spill;
-	void *front;
+	struct array lines;
+	struct array spill;
+	struct array front;
 };
 
 #define QUOTIENT_KEY_BITS 34 /* of the longest keys: the shift by them is constant */
@@ -56,37 +56,34 @@ static __always_inline __u32 after(__u64 w)
 
 static __always_inline __u64 quotient_permute(const volatile struct quotient *q, __u64 key)
 {
-	__u64 p = (key ^ q->salt) * q->mul[0] & q->key_mask;
+	__u64 p;
+
+	if (q->key_mask == 0xffffffff) { /* of addresses alone: no product needs a mask */
+		__u32 half = ((__u32)key ^ (__u32)q->salt) * (__u32)q->mul[0];
+
+		half = (half ^ half >> 16) * (__u32)q->mul[1];
+		return (half ^ half >> 15) * (__u32)q->mul[2];
+	}
+	p = (key ^ q->salt) * q->mul[0] & q->key_mask;
 
 	p = (p ^ p >> 16) * q->mul[1] & q->key_mask;
 	return (p ^ p >> 15) * q->mul[2] & q->key_mask;
 }
 
 /*
- * The list in the lane of w whose remainder is repeated in want, or 0. Without
- * branches: a mispredicted one on a value from memory would serialise the cache
- * misses of successive packets. An empty lane matches remainder 0 with list 0, so
- * that lanes are joined by OR. bits and lanes are constants in each use.
+ * The lanes of w whose remainder is repeated in want, all others 0. Without branches: a
+ * mispredicted one on a value from memory would serialise the cache misses of successive
+ * packets. An empty lane matches remainder 0, and is 0 itself. bits and lanes are constants
+ * in each use.
  */
-static __always_inline __u64 lanes_find(const volatile struct quotient *q, __u64 w, __u64 want,
-					int bits, int lanes)
+static __always_inline __u64 lanes_equal(const volatile struct quotient *q, __u64 w, __u64 want,
+					 __u64 ones, int bits)
 {
-	__u64 ones = 0, differ, equal;
-
-#pragma unroll
-	for (int i = 0; i < lanes; i++)
-		ones |= 1ULL << i * bits;
 	/* No carry leaves a lane: a remainder is shorter than the lane. */
-	differ = ((w ^ want) & q->rems) + ones * ((1ULL << (bits - 1)) - 1);
-	equal = ~differ & ones << (bits - 1);
-	w &= (equal << 1) - (equal >> (bits - 1)); /* the lanes that match */
-	if (lanes > 1)
-		w |= w >> bits;
-	if (lanes > 2)
-		w |= w >> 2 * bits;
-	if (lanes > 4)
-		w |= w >> 4 * bits;
-	return (w & ((1ULL << bits) - 1)) >> q->rem_bits;
+	__u64 differ = ((w ^ want) & q->rems) + ones * ((1ULL << (bits - 1)) - 1);
+	__u64 equal = ~differ & ones << (bits - 1);
+
+	return w & ((equal << 1) - (equal >> (bits - 1)));
 }
 
 /*
@@ -96,34 +93,41 @@ static __always_inline __u64 lanes_find(const volatile struct quotient *q, __u64
 static __always_inline __u32 words_find(const volatile struct quotient *q, __u64 w1, __u64 w2,
 					__u64 rem, int bits, int lanes)
 {
-	__u64 ones = 0, list;
+	__u64 ones = 0, w;
 	__s64 none;
 
 #pragma unroll
 	for (int i = 0; i < lanes; i++)
 		ones |= 1ULL << i * bits;
-	list = lanes_find(q, w1, rem * ones, bits, lanes);
-	none = list;
+	w = lanes_equal(q, w1, rem * ones, ones, bits);
+	none = w; /* without the upper bit, which is not a part of a lane */
 	none -= 1;
 	/* Keeps the compiler from seeing, and branching on, a comparison. */
 	asm volatile("" : "+r"(none));
-	return list | (lanes_find(q, w2, rem * ones, bits, lanes) & none >> 63);
+	w |= lanes_equal(q, w2, rem * ones, ones, bits) & none >> 63;
+	/* At most one lane is left. */
+	if (lanes > 1)
+		w |= w >> bits;
+	if (lanes > 2)
+		w |= w >> 2 * bits;
+	if (lanes > 4)
+		w |= w >> 4 * bits;
+	return (w & ((1ULL << bits) - 1)) >> q->rem_bits;
 }
 
-static __always_inline __u64 load_word(const struct line *l, __u32 word)
+/* The word at an offset of a line, whose other bits are ignored. */
+static __always_inline __u64 load_word(const struct line *l, __u64 at)
 {
-	__u64 at = word * sizeof(__u64);
-
 	/* The compiler must not know the bounds, or it drops the mask that Linux 5.10 needs. */
 	asm volatile("" : "+r"(at));
 	return *(const volatile __u64 *)((const void *)l + (at & (sizeof(*l) - sizeof(__u64))));
 }
 
-static __always_inline __u32 spill_find(const volatile struct quotient *q, void *spill, __u32 word,
-					__u64 p)
+static __always_inline __u32 spill_find(const volatile struct quotient *q, struct array spill,
+					__u32 word, __u64 p)
 {
 	__u32 first = (__u64)(word * 0x9E3779B1) * q->buckets >> 32, second;
-	struct bucket *b = bpf_map_lookup_elem(spill, &first);
+	struct bucket *b = entry_at(spill, first, sizeof(*b));
 	__u64 slot;
 
 	if (!b) /* impossible: the map has `buckets` entries */
@@ -134,15 +138,16 @@ static __always_inline __u32 spill_find(const volatile struct quotient *q, void 
 	second = first + 1 + ((__u64)(word * 0x85EBCA6B) * (q->buckets - 1) >> 32);
 	if (second >= q->buckets)
 		second -= q->buckets;
-	b = bpf_map_lookup_elem(spill, &second);
+	b = entry_at(spill, second, sizeof(*b));
 	return b ? bucket_find(b, p) >> LIST_SHIFT : 0;
 }
 
 /* Whether an image passes the front, which fits a nearer cache than the lines. */
-static __always_inline int front_test(const volatile struct quotient *q, void *front, __u64 p)
+static __always_inline int front_test(const volatile struct quotient *q, struct array front,
+				      __u64 p)
 {
 	__u32 n = p * q->front_scale >> QUOTIENT_KEY_BITS, t = (__u32)p * 0x85EBCA6B;
-	__u64 *word = bpf_map_lookup_elem(front, &n);
+	__u64 *word = entry_at(front, n, sizeof(*word));
 
 	return word && *word >> (t >> 26) & *word >> (t >> 20 & 63) & *word >> (t >> 14 & 63) & 1;
 }
@@ -152,21 +157,22 @@ static __always_inline __u32 quotient_find(const volatile struct quotient *q,
 					   struct quotient_maps maps, __u64 key)
 {
 	__u64 p = quotient_permute(q, key), rem = p & q->rem_mask, w1, w2;
-	__u32 n = p * q->scale >> QUOTIENT_KEY_BITS;
-	__u32 s = (__u32)p * 0x9E3779B1, first = s >> 29, second = first ^ ((s >> 26 & 7) | 1);
+	__u64 n = p * q->scale >> QUOTIENT_KEY_BITS;
+	/* The offsets of the first word, and of the second one, from it, by three bits each. */
+	__u32 s = (__u32)p * 0x9E3779B1, to = (s >> 23 & 0x38) | 8;
 	struct line *l;
 	__u32 list;
 
 	if (q->front && !front_test(q, maps.front, p))
 		return 0;
-	l = bpf_map_lookup_elem(maps.lines, &n);
+	l = entry_at(maps.lines, n, sizeof(*l));
 	if (!l) /* impossible: the map has `lines` entries */
 		return 0;
 	/* In this order: an entry moves from its first word to its second, never back. */
-	w1 = load_word(l, first);
+	w1 = load_word(l, s >> 26);
 	if (reorders_loads)
-		second += after(w1);
-	w2 = load_word(l, second);
+		to += after(w1);
+	w2 = load_word(l, s >> 26 ^ to);
 	switch (q->lane_bits) {
 	case 12:
 		list = words_find(q, w1, w2, rem, 12, 5);
@@ -185,7 +191,7 @@ static __always_inline __u32 quotient_find(const volatile struct quotient *q,
 	}
 	if (list || !(w1 >> 63))
 		return list;
-	return spill_find(q, maps.spill, n * LINE_WORDS + first + after(w1), p);
+	return spill_find(q, maps.spill, n * LINE_WORDS + (s >> 29) + after(w1), p);
 }
 
 #endif

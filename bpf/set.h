@@ -80,7 +80,7 @@ struct set_maps {
 	void *marks4;
 	void *marks6;
 	struct quotient_maps prefixes;
-	void *directory;
+	struct array directory;
 	/*
 	 * Returns the number of the list with a prefix of a length that a directory has
 	 * left open, or LIST_NONE. A global function, or 0 where there is no directory.
@@ -223,6 +223,10 @@ static __always_inline int prefix_match(const volatile struct key_set *s, struct
 	if (s->directory.shift) {
 		open = open_lengths(&s->directory, maps.directory, src, dst);
 		return open ? maps.open_match(open, src, dst) : LIST_NONE;
+	}
+	if (s->n_prefixes == 1) { /* a constant index, and so constant masks */
+		list = length_find(s, maps, 0, src, dst);
+		return list ? list : LIST_NONE;
 	}
 	for (int i = 0; i < MAX_SHAPES && i < s->n_prefixes; i++) {
 		checkpoint();

@@ -37,10 +37,10 @@ _Static_assert(REASON_COUNT <= MAX_REASONS, "a row holds every reason");
 _Static_assert(sizeof(struct cpu_row) == 512, "rows do not share cache lines");
 
 /* max_entries: the number of possible CPUs, so that a CPU's lookup cannot fail */
-ARRAY(reason_stats, struct cpu_row);
+ADDRESSED_ARRAY(reason_stats, struct cpu_row);
 
 /* max_entries: the number of possible CPUs times list_stride; list 0 is LIST_UNKNOWN. */
-ARRAY(list_stats, struct counter);
+ADDRESSED_ARRAY(list_stats, struct counter);
 
 /* Counters of a CPU in list_stats: the lists and list 0. */
 volatile const __u32 list_stride = 1;
@@ -55,7 +55,7 @@ static __always_inline struct cpu_row *this_row(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 
-	return bpf_map_lookup_elem(&reason_stats, &cpu);
+	return AT(reason_stats, cpu);
 }
 
 /* Makes p this CPU's packet, which global functions take from its row. */
@@ -82,7 +82,7 @@ static __always_inline void count_refuted(void)
 static __always_inline void count_list(__u32 list, __u32 len)
 {
 	__u32 i = bpf_get_smp_processor_id() * list_stride + list;
-	struct counter *c = bpf_map_lookup_elem(&list_stats, &i);
+	struct counter *c = AT(list_stats, i);
 
 	if (c)
 		count(c, len);

@@ -142,7 +142,7 @@ static __always_inline void penalize(const struct threshold *t, __u64 h, __u64 n
 	/* From now on all CPUs look for penalties; the control plane puts the number right. */
 	for (__u32 cpu = 0; cpu < cpu_count; cpu++) {
 		__u32 at = cpu;
-		struct cpu_row *row = bpf_map_lookup_elem(&reason_stats, &at);
+		struct cpu_row *row = AT(reason_stats, at);
 
 		if (row)
 			row->penalties += 1;

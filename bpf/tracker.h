@@ -109,8 +109,8 @@ struct tracker_state {
 
 ARRAY(tracker_now, struct tracker_state);
 /* Two banks for each possible CPU; in a bank, the trackers follow one another. */
-ARRAY(tracker_lines, union tracker_line);
-ARRAY(tracker_flows, struct flow_bucket);
+ADDRESSED_ARRAY(tracker_lines, union tracker_line);
+ADDRESSED_ARRAY(tracker_flows, struct flow_bucket);
 
 volatile const struct tracker trackers[MAX_TRACKERS + 1] = {};
 volatile const __u32 tracker_count = 0; /* without that of dropped packets */
@@ -138,8 +138,8 @@ static __always_inline int sketch_at(__u32 first, __u32 lines, __u64 h, struct c
 	__u32 half = lines / 2;
 	__u32 i0 = first + hash_reduce(h << 16, half);
 	__u32 i1 = first + half + hash_reduce(z, half);
-	union tracker_line *l0 = bpf_map_lookup_elem(&tracker_lines, &i0);
-	union tracker_line *l1 = bpf_map_lookup_elem(&tracker_lines, &i1);
+	union tracker_line *l0 = AT(tracker_lines, i0);
+	union tracker_line *l1 = AT(tracker_lines, i1);
 
 	if (!l0 || !l1) /* impossible */
 		return 0;
@@ -296,7 +296,7 @@ static __always_inline __u32 tag_find(const struct flow_bucket *b, __u64 tag)
  */
 __noinline int flow_search(__u32 bucket, __u64 h)
 {
-	struct flow_bucket *b = bpf_map_lookup_elem(&tracker_flows, &bucket);
+	struct flow_bucket *b = AT(tracker_flows, bucket);
 	__u32 found = 0;
 
 	if (!b) /* impossible */
@@ -368,8 +368,8 @@ static __always_inline __u32 flow_room(const struct flow_bucket *b)
  */
 __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before, __u32 after)
 {
-	union tracker_line *l = bpf_map_lookup_elem(&tracker_lines, &line);
-	struct flow_bucket *b = bpf_map_lookup_elem(&tracker_flows, &bucket);
+	union tracker_line *l = AT(tracker_lines, line);
+	struct flow_bucket *b = AT(tracker_flows, bucket);
 	struct cpu_row *row = this_row();
 	const volatile struct tracker *t;
 	struct flow *f;
@@ -414,14 +414,14 @@ static __always_inline __u64 count_flow(__u32 tracker, struct cpu_row *row, cons
 {
 	const volatile struct tracker *t = &trackers[tracker];
 	__u32 i, slot, least, after, n = t->by_bytes ? p->len : 1;
-	union tracker_line *l = bpf_map_lookup_elem(&tracker_lines, &line);
+	union tracker_line *l = AT(tracker_lines, line);
 	struct flow_bucket *b;
 	struct counters c;
 	struct flow *f;
 	__u64 units;
 
 	i = bucket + hash_reduce(h, t->buckets);
-	b = bpf_map_lookup_elem(&tracker_flows, &i);
+	b = AT(tracker_flows, i);
 	if (!l || !b) /* impossible: the maps have all banks */
 		return 0;
 	l->head.packets += 1;
@@ -430,7 +430,7 @@ static __always_inline __u64 count_flow(__u32 tracker, struct cpu_row *row, cons
 	slot = flow_find(b, i, h);
 	if (!slot && (__s64)b->tags[1] < 0) { /* full: it may be in the second */
 		i = bucket + hash_reduce(h << 32, t->buckets);
-		b = bpf_map_lookup_elem(&tracker_flows, &i);
+		b = AT(tracker_flows, i);
 		if (!b)
 			return 0;
 		slot = flow_find(b, i, h);

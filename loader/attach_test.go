@@ -134,14 +134,21 @@ func TestAdopt(t *testing.T) {
 		name   string
 		lists  int
 		stride int
+		whole  uint64 // the largest array that is one value, at first
 	}{
-		{"same room", 1, 64},
-		{"more lists", 500, 512},
+		{"same room", 1, 64, maxWhole},
+		{"more lists", 500, 512, maxWhole},
+		{"arrays of an earlier version", 1, 64, 0},
+		{"more lists than in one", 500, 512, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l, pins := lab.New(t), testPins(t)
 			frame := udp(l, addrA, addrB, 1)
+			defer func(most uint64) { maxWhole = most }(maxWhole)
+			most := maxWhole
+			maxWhole = test.whole
 			a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+			maxWhole = most
 			reaches(t, l, frame)
 			if err := a.Close(); err != nil {
 				t.Fatal(err)
@@ -152,6 +159,9 @@ func TestAdopt(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer detach(t, a)
+			if rows := a.Stats().maps[bpf.WeirMapReasonStats]; rows.entries() > 1 && rows.isWhole() != (test.whole > 0) {
+				t.Errorf("rows that are one value: %v", rows.isWhole())
+			}
 			check := func(s *Stats, n uint64) {
 				t.Helper()
 				lists := s.Lists(nil)

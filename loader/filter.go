@@ -73,7 +73,7 @@ func (f *Filter) open(path string) error {
 		if err != nil {
 			return err
 		}
-		if f.maps[name], err = mapArray(m); err != nil {
+		if f.maps[name], err = mapArray(m, int(m.ValueSize())); err != nil {
 			return err
 		}
 	}
@@ -107,11 +107,12 @@ func arrayOf(spec *ebpf.MapSpec, of map[string]*array) (*array, error) {
 	if a == nil {
 		return newArray(spec)
 	}
-	if err := spec.Compatible(a.m); err != nil {
+	if err := fits(a.m, spec); err != nil {
 		return nil, fmt.Errorf("the filter's map %s: %w", spec.Name, err)
 	}
-	if a.m.MaxEntries() != spec.MaxEntries {
-		return nil, fmt.Errorf("the filter's map %s has %d entries, not %d", spec.Name, a.m.MaxEntries(), spec.MaxEntries)
+	a.entry = int(spec.ValueSize)
+	if a.entries() != int(spec.MaxEntries) {
+		return nil, fmt.Errorf("the filter's map %s has %d entries, not %d", spec.Name, a.entries(), spec.MaxEntries)
 	}
 	return a, nil
 }

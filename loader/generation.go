@@ -188,7 +188,7 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarDhcpServer:     flag(cfg.DHCPServer),
 		bpf.WeirVarDropLooped:     flag(cfg.DropLooped),
 		bpf.WeirVarMonitor:        flag(cfg.Monitor),
-		bpf.WeirVarLean:           flag(len(cfg.general()) == 0),
+		bpf.WeirVarLean:           cfg.lean(),
 		bpf.WeirVarSampleClean:    flag(cfg.SampleClean),
 		bpf.WeirVarFrags:          flag(frags),
 		bpf.WeirVarReordersLoads:  flag(runtime.GOARCH != "amd64" && runtime.GOARCH != "386" && runtime.GOARCH != "s390x"),
@@ -338,30 +338,30 @@ func (g *Generation) ChangeBytes() int {
 func (g *Generation) WithMonitor(on bool) (*Generation, error) {
 	next := *g
 	next.config.Monitor = on
-	return &next, next.flip(bpf.WeirVarMonitor, on)
+	return &next, next.set(bpf.WeirVarMonitor, flag(on))
 }
 
 // WithCleanSampled is WithMonitor for events of packets that match nothing.
 func (g *Generation) WithCleanSampled(on bool) (*Generation, error) {
 	next := *g
 	next.config.SampleClean = on
-	if err := next.flip(bpf.WeirVarSampleClean, on); err != nil {
+	if err := next.set(bpf.WeirVarSampleClean, flag(on)); err != nil {
 		return nil, err
 	}
-	return &next, next.flip(bpf.WeirVarLean, len(next.config.general()) == 0)
+	return &next, next.set(bpf.WeirVarLean, next.config.lean())
 }
 
 // SamplesClean reports whether packets that match nothing have events.
 func (g *Generation) SamplesClean() bool { return g.config.SampleClean }
 
-// flip sets a flag of the programs to be loaded, in a copy of their specification.
-func (g *Generation) flip(name string, on bool) error {
+// set sets a constant of the programs to be loaded, in a copy of their specification.
+func (g *Generation) set(name string, value uint8) error {
 	g.spec, g.tc = g.spec.Copy(), g.tc.Copy()
 	for _, spec := range []*ebpf.CollectionSpec{g.spec, g.tc} {
 		if spec == nil {
 			continue
 		}
-		if err := spec.Variables[name].Set(flag(on)); err != nil {
+		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
@@ -561,15 +561,19 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 // that outlive programs: it sets sizes and the stride, and returns the maps by
 // name.
 func (g *Generation) connect(spec *ebpf.CollectionSpec, k pinnedMaps, stride int) (map[string]*ebpf.Map, error) {
-	maps := make(map[string]*ebpf.Map)
+	used, maps := make(map[string]*array), make(map[string]*ebpf.Map)
 	for _, arrays := range []map[string]*array{k, g.maps} {
-		for name, m := range arrays {
-			if spec.Maps[name] == nil {
+		for name, a := range arrays {
+			s := spec.Maps[name]
+			if s == nil {
 				continue // no program reads it
 			}
-			maps[name] = m.m
-			spec.Maps[name].MaxEntries, spec.Maps[name].Flags = m.m.MaxEntries(), m.m.Flags()
+			used[name], maps[name] = a, a.m
+			s.ValueSize, s.MaxEntries, s.Flags = a.m.ValueSize(), a.m.MaxEntries(), a.m.Flags()
 		}
+	}
+	if err := address(spec, used); err != nil {
+		return nil, err
 	}
 	return maps, spec.Variables[bpf.WeirVarListStride].Set(uint32(stride))
 }

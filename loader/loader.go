@@ -152,6 +152,26 @@ func (c *Config) general() (why []string) {
 	return why
 }
 
+// maxLeanV6 bounds the IPv6 prefix lengths of the lean path, likewise.
+const maxLeanV6 = 4
+
+// As in the object, whose BTF does not have macros.
+const (
+	leanV4 = 1 // LEAN_V4
+	leanV6 = 2 // LEAN_V6
+)
+
+// lean returns which packets take the lean path.
+func (c *Config) lean() uint8 {
+	switch b := &c.Block; {
+	case len(c.general()) > 0:
+		return 0
+	case b.Lines != 0 && (b.N_v6Flow > 0 || b.N_v6 > maxLeanV6):
+		return leanV4
+	}
+	return leanV4 | leanV6
+}
+
 // validate rejects what the kernel would accept but would let listed packets
 // through or make a lookup fail.
 func (c *Config) validate() error {

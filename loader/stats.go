@@ -206,12 +206,11 @@ func openPinned(path string, spec *ebpf.MapSpec) (*array, error) {
 	if err != nil {
 		return nil, cmp.Or(unlessDamaged(path, err), errLayout)
 	}
-	spec.MaxEntries = m.MaxEntries()
-	if spec.Compatible(m) != nil {
+	if fits(m, spec) != nil {
 		m.Close()
 		return nil, errLayout
 	}
-	return mapArray(m)
+	return mapArray(m, int(spec.ValueSize))
 }
 
 // present returns the maps that a program loaded now shares.

@@ -103,6 +103,7 @@ func (c *constants) program(code asm.Instructions) (asm.Instructions, error) {
 		f.straighten()
 		f.removeUnused()
 		f.straighten()
+		f.join()
 		names = append(names, code[0].Symbol())
 		if folded[code[0].Symbol()], err = f.assemble(); err != nil {
 			return nil, err
@@ -142,6 +143,7 @@ const (
 	unreached kind = iota // no path is known to lead here
 	number
 	address // in a section of constants
+	pointer // into the value of a map, and so not null
 	unknown
 )
 
@@ -297,6 +299,7 @@ func (c *constants) result(ins asm.Instruction, known *registers) (value, bool) 
 		if ins.Src == asm.PseudoMapValue && ok {
 			return value{address, int32(section), uint64(ins.Constant) >> 32}, true
 		}
+		return value{kind: pointer}, ins.Src == asm.PseudoMapValue
 	case asm.LdXClass:
 		from := known[ins.Src]
 		if from.kind != address || ins.OpCode.Mode() != asm.MemMode {
@@ -313,8 +316,10 @@ func (c *constants) result(ins asm.Instruction, known *registers) (value, bool) 
 
 func calculate(op asm.ALUOp, wide bool, a, b value) (value, bool) {
 	switch {
-	case op == asm.Mov && wide && b.kind == address:
+	case op == asm.Mov && wide && (b.kind == address || b.kind == pointer):
 		return b, true
+	case op == asm.Add && wide && a.kind == pointer && b.kind != pointer:
+		return a, true // within the value, or the verifier refuses it
 	case op == asm.Add && wide && a.kind == address && b.kind == number:
 		a.bits += b.bits
 		return a, true
@@ -380,6 +385,9 @@ func decide(ins asm.Instruction, known *registers) (taken, decided bool) {
 		return true, true
 	}
 	x, y := known[ins.Dst], operand(ins, known)
+	if op := ins.OpCode.JumpOp(); x.kind == pointer && y == zero && ins.OpCode.Class() == asm.JumpClass && (op == asm.JEq || op == asm.JNE) {
+		return op == asm.JNE, true
+	}
 	if x.kind != number || y.kind != number {
 		return false, false
 	}
@@ -588,6 +596,75 @@ func (f *function) end(i int) int {
 		i = f.targets[i]
 	}
 	return i
+}
+
+// join puts what only one jump leads to behind that jump, which then is not needed.
+func (f *function) join() {
+	leads := make([]int, len(f.code)) // numbers of jumps
+	for i := range f.code {
+		if f.kept[i] && jumps(f.code[i]) {
+			f.targets[i] = f.next(f.targets[i])
+			leads[f.targets[i]]++
+		}
+	}
+	// Runs of instructions up to one behind which the program does not go on, by their first ones.
+	var firsts []int
+	last, behind, follows := make(map[int]int), make(map[int]int), make(map[int]bool)
+	for i := f.next(0); i < len(f.code); i = f.next(i + 1) {
+		first := i
+		for !ends(f.code[i]) {
+			if i = f.next(i + 1); i == len(f.code) {
+				return // no program: the verifier says so
+			}
+		}
+		firsts, last[first] = append(firsts, first), i
+	}
+	for _, first := range firsts {
+		end := last[first]
+		to := f.targets[end]
+		if _, run := last[to]; !run || to == 0 || f.code[end].OpCode.JumpOp() != asm.Ja || f.marks[end] || leads[to] != 1 || leads[end] != 0 {
+			continue
+		}
+		// Not where that leads back to this run.
+		back := false
+		for i, ok := to, true; ok; i, ok = behind[i] {
+			back = back || i == first
+		}
+		if !back {
+			behind[first], follows[to], f.kept[end] = to, true, false
+		}
+	}
+	var order []int
+	for _, first := range firsts {
+		if follows[first] {
+			continue
+		}
+		for i, ok := first, true; ok; i, ok = behind[i] {
+			for at := i; at <= last[i]; at++ {
+				if f.kept[at] {
+					order = append(order, at)
+				}
+			}
+		}
+	}
+	f.reorder(order)
+}
+
+// reorder makes these instructions the code, in this order.
+func (f *function) reorder(order []int) {
+	at := make([]int, len(f.code))
+	for n, i := range order {
+		at[i] = n
+	}
+	next := &function{kept: make([]bool, len(order)), marks: make([]bool, len(order)), targets: make([]int, len(order))}
+	for n, i := range order {
+		next.code = append(next.code, f.code[i])
+		next.kept[n], next.marks[n] = true, f.marks[i]
+		if jumps(f.code[i]) {
+			next.targets[n] = at[f.targets[i]]
+		}
+	}
+	*f = *next
 }
 
 // removeUnused removes instructions whose results nothing uses.

@@ -94,6 +94,13 @@ func TestFold(t *testing.T) {
 			asm.Instructions{first, unknown, asm.Mov.Imm(asm.R2, 7), jump(asm.JEq, asm.R6, 1, 1),
 				asm.Mov.Reg(asm.R2, asm.R6), asm.Mov.Reg(asm.R0, asm.R2), asm.Return()},
 		},
+		"a pointer into a map": {
+			asm.Instructions{first, unknown, asm.And.Imm(asm.R6, 7), asm.LoadMapValue(asm.R2, 0, 0).WithReference("array"),
+				asm.Add.Reg(asm.R2, asm.R6), jump(asm.JEq, asm.R2, 0, 2), asm.LoadMem(asm.R0, asm.R2, 0, asm.Byte), asm.Return(),
+				asm.Mov.Imm(asm.R0, 2), asm.Return()},
+			asm.Instructions{first, unknown, asm.And.Imm(asm.R6, 7), asm.LoadMapValue(asm.R2, 0, 0).WithReference("array"),
+				asm.Add.Reg(asm.R2, asm.R6), asm.LoadMem(asm.R0, asm.R2, 0, asm.Byte), asm.Return()},
+		},
 		"the marks of the C": {
 			asm.Instructions{first, unknown, jump(asm.Ja, 0, 0, 0), jump(asm.Ja, 0, 0, 0), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
 			asm.Instructions{first, unknown, jump(asm.Ja, 0, 0, 0), jump(asm.Ja, 0, 0, 0), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},

@@ -366,9 +366,12 @@ SEC("xdp.frags")
 int wire_line(struct xdp_md *ctx)
 {
 	struct cpu_row *row;
-	struct packet p;
+	void *pos = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct plain p = {.len = end - pos};
 
-	if (!parse_lean(ctx, &p))
+	if (pos + ETHERNET_HEADER + IPV4_HEADER + MIN_TRANSPORT > end || is_paged(ctx, p.len) ||
+	    word_at(pos, ETHERTYPE_OFFSET) != bpf_htonl(ETH_P_IP << 16 | 0x4500) ||
+	    !parse_lean_v4(pos + ETHERNET_HEADER, &p))
 		return XDP_ABORTED;
 	row = this_row();
 	if (!row)
