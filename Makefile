@@ -46,7 +46,7 @@ BUILDFLAGS := -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSIO
 
 # The C of the data plane, and of the benchmark.
 C_DIRS    := bpf tests/bench/probe
-GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o)
+GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o*)
 
 # Runs go test, and says how to repeat what failed. TIMES=FILE has it write down how long each
 # test took. Lint vets, and the debug information (-w) of some 60 binaries takes long to link.

@@ -4,7 +4,6 @@
 package bpf
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"io"
@@ -708,7 +707,7 @@ const (
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
 func LoadWeir() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_WeirBytes)
+	reader := object(_WeirBytes)
 	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
 	if err != nil {
 		return nil, fmt.Errorf("can't load Weir: %w", err)
@@ -1105,5 +1104,5 @@ func _WeirClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed weir_bpfel.o
+//go:embed weir_bpfel.o.gz
 var _WeirBytes []byte

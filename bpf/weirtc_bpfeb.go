@@ -4,7 +4,6 @@
 package bpf
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"io"
@@ -121,7 +120,7 @@ const (
 
 // LoadWeirTC returns the embedded CollectionSpec for WeirTC.
 func LoadWeirTC() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_WeirTCBytes)
+	reader := object(_WeirTCBytes)
 	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
 	if err != nil {
 		return nil, fmt.Errorf("can't load WeirTC: %w", err)
@@ -473,5 +472,5 @@ func _WeirTCClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed weirtc_bpfeb.o
+//go:embed weirtc_bpfeb.o.gz
 var _WeirTCBytes []byte

@@ -122,6 +122,13 @@ func (b *bench) compile(ctx context.Context, f fault, text string) (map[string]s
 			return nil, fmt.Errorf("bpf2go: %w\n%s", err, out)
 		}
 	}
+	objects, err := filepath.Glob(filepath.Join(to, "*.o"))
+	if err != nil {
+		return nil, err
+	}
+	if out, err := exec.CommandContext(ctx, "gzip", append([]string{"-9nf"}, objects...)...).CombinedOutput(); err != nil { // as bpf/compress.sh does
+		return nil, fmt.Errorf("gzip: %w\n%s", err, out)
+	}
 	return differing(from, to)
 }
 
@@ -129,7 +136,7 @@ func (b *bench) compile(ctx context.Context, f fault, text string) (map[string]s
 // another, as an overlay of that.
 func differing(from, to string) (map[string]string, error) {
 	overlay := make(map[string]string)
-	objects, err := filepath.Glob(filepath.Join(to, "*.o"))
+	objects, err := filepath.Glob(filepath.Join(to, "*.o.gz"))
 	for _, path := range objects {
 		replaced := filepath.Join(from, filepath.Base(path))
 		before, err := os.ReadFile(replaced)

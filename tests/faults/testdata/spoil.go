@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"debug/elf"
+	"io"
 	"os"
 	"os/signal"
 	"sync"
@@ -32,7 +34,15 @@ var parsed func() (*ebpf.CollectionSpec, error)
 // called.
 func init() {
 	const beyond = "\x79\x10\x0f\x27\x00\x00\x00\x00" // r0 = *(u64 *)(r1 + 9999)
-	file, err := elf.NewFile(bytes.NewReader(object))
+	unzip, err := gzip.NewReader(bytes.NewReader(object))
+	if err != nil {
+		panic(err)
+	}
+	plain, err := io.ReadAll(unzip)
+	if err != nil {
+		panic(err)
+	}
+	file, err := elf.NewFile(bytes.NewReader(plain))
 	if err != nil {
 		panic(err)
 	}
@@ -40,8 +50,16 @@ func init() {
 	if os.Getenv("SPOILT") == "many shapes" {
 		at = file.Section(".text").Offset + offset(file, "called_match_block")
 	}
-	now, next := object, bytes.Clone(object)
-	copy(next[at:], beyond)
+	copy(plain[at:], beyond)
+	var spoilt bytes.Buffer
+	zip := gzip.NewWriter(&spoilt)
+	if _, err := zip.Write(plain); err != nil {
+		panic(err)
+	}
+	if err := zip.Close(); err != nil {
+		panic(err)
+	}
+	now, next := object, spoilt.Bytes()
 	change := func() {
 		now, next = next, now
 		object = now
