@@ -88,7 +88,7 @@ var isAddressed = sync.OnceValue(func() map[string]bool {
 // addresses, where they are one value.
 func address(spec *ebpf.CollectionSpec, arrays map[string]*array) error {
 	var section string
-	at := make(map[uint32]string) // names by the places of what stands for their addresses
+	at := make(map[uint32]string) // names by the offsets of their variables
 	for name, v := range spec.Variables {
 		name, ok := strings.CutSuffix(name, suffixWhole)
 		if !ok {
@@ -154,8 +154,8 @@ func (a *array) entries() int {
 // isWhole reports whether all entries are one value of the map.
 func (a *array) isWhole() bool { return a.entry != 0 && a.m.MaxEntries() == 1 }
 
-// fits reports whether the map is what a specification asks for, but for the number of its
-// entries, or all of these as one value.
+// fits returns an error unless the map has the form of its specification. The number of
+// entries may differ, and all of them may be one value.
 func fits(m *ebpf.Map, spec *ebpf.MapSpec) error {
 	spec = spec.Copy()
 	spec.MaxEntries = m.MaxEntries()
