@@ -2,10 +2,9 @@ package bpf
 
 import (
 	"bytes"
+	"compress/gzip"
 	"fmt"
 	"io"
-
-	"github.com/klauspost/compress/gzip"
 )
 
 // object returns an object, which is part of the binary, decompressed.
