@@ -311,9 +311,10 @@ func (h *Recorder) written(at int64) int64 {
 // KeepFine, a step is at least Coarse.
 func (h *Recorder) Since(from, now time.Time, step time.Duration) []Record {
 	step = max(step.Truncate(Fine), Fine)
-	edge := from // fine records from here on
+	edge, first := from, from // fine records from the edge on, coarse ones from the first one to it
 	if oldest := now.Add(-KeepFine); from.Before(oldest) {
 		edge = oldest.Truncate(Coarse).Add(Coarse)
+		first = later(from.Truncate(Coarse), now.Add(-KeepCoarse).Truncate(Coarse))
 		step = max(step.Truncate(Coarse), Coarse)
 	}
 	var all []Record
@@ -333,7 +334,7 @@ func (h *Recorder) Since(from, now time.Time, step time.Duration) []Record {
 	names := make(map[string]string)
 	h.disk.Lock()
 	defer h.disk.Unlock()
-	for at := later(from.Truncate(Coarse), now.Add(-KeepCoarse).Truncate(Coarse)); at.Before(edge) && at.Before(now); at = at.Add(Coarse) {
+	for at := first; at.Before(edge) && at.Before(now); at = at.Add(Coarse) {
 		if r, ok := h.read(coarse, at, names); ok {
 			add(r)
 		}

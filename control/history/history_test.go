@@ -141,6 +141,19 @@ func TestHistory(t *testing.T) {
 
 // Beyond a day, the history is coarser; beyond 30 days, it ends. The file stays as it
 // is.
+// TestSinceWithinCoarse checks that a window that begins within a quarter of an hour counts
+// its packets once, whether the coarse record of that quarter is written or not.
+func TestSinceWithinCoarse(t *testing.T) {
+	h, _ := openAt(t, filepath.Join(t.TempDir(), "history"), noon)
+	const seconds = 2 * 3600
+	now := feed(t, h, noon, seconds)
+	for back := 10; back <= seconds; back += 170 {
+		since := time.Duration(back) * time.Second
+		want(t, "the last "+since.String(), h.Since(now.Add(-since), now, Fine), back)
+		want(t, "the last "+since.String()+" by the hour", h.Since(now.Add(-since), now, time.Hour), back)
+	}
+}
+
 func TestOldHistory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history")
 	h, _ := openAt(t, path, noon)
