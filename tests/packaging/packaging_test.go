@@ -23,6 +23,12 @@ const (
 	hubFiles = root + "/cmd/weir-hub/packaging"
 )
 
+// TestMain leaves the workspace of make test: packages are made without it.
+func TestMain(m *testing.M) {
+	os.Setenv("GOWORK", "off")
+	os.Exit(m.Run())
+}
+
 // need ends the test where a program is missing: skipped, but failed under
 // CI=true, which installs it.
 func need(t *testing.T, program string) {
