@@ -471,7 +471,9 @@ func TestPolicerCost(t *testing.T) {
 
 // maxPolicerCost bounds the time of a policed packet, without that of reading the clock,
 // in times of one that is not policed. In a guest the clock can take longer than all else.
-const maxPolicerCost = 2.25
+// The packet that is not policed takes 12 ns since constants are part of the instructions,
+// where it took 16, and the other one 29 instead of 31.
+const maxPolicerCost = 2.75
 
 // clockTime returns how long reading the clock takes, in ns: the median of some runs.
 func clockTime() float64 {

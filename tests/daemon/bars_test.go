@@ -188,7 +188,8 @@ func (d *daemon) sleeps() (sum int) {
 }
 
 // With a large list, two trackers and no traffic, the daemon does next to nothing: its threads
-// wake twenty times a second, which is what Go needs to look at three timers, and take 0.15
+// wake ten times a second, which is what Go needs to look at three timers, or thirty where
+// namespaces report other changes, as after other tests, and take 0.15
 // percent of a CPU, or on a machine where waking is expensive, no more than two and a half times
 // what a process takes that wakes so often.
 func TestIdle(t *testing.T) {
@@ -201,7 +202,7 @@ func TestIdle(t *testing.T) {
 	h.settled("big")
 	busy, waking, woken, length := 1., 1., 1e3, time.Duration(long.Or(2, 10))*time.Second
 	most := func() float64 { return max(0.0015, 2.5*waking) } // of a CPU
-	const mostWoken = 20.                                     // times a second
+	const mostWoken = 50.                                     // times a second
 	// Memory may be returned after the start, and waking costs more on an idle machine. The
 	// host's ends of the wire send for some seconds, to find their neighbours.
 	for i := 0; i < 3 || (busy > most() || woken > mostWoken) && i < 12; i++ {

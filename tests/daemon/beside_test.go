@@ -31,8 +31,8 @@ func TestCommandsBesideReplacement(t *testing.T) {
 			random := seed.New(t)
 			text := func() []byte {
 				var b strings.Builder
-				for range entries {
-					a := netip.AddrFrom4([4]byte{20 + byte(random.IntN(80)), byte(random.IntN(256)), byte(random.IntN(256)), byte(random.IntN(256))})
+				for range entries { // none of the traffic
+					a := netip.AddrFrom4([4]byte{cleanBlock + 1 + byte(random.IntN(59)), byte(random.IntN(256)), byte(random.IntN(256)), byte(random.IntN(256))})
 					b.WriteString(a.String())
 					b.WriteByte('\n')
 				}
