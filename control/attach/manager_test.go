@@ -18,7 +18,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"weir/bpf"
+	"weir/bpf" //nolint:depguard // the places of constants, for a test only
 	"weir/control/engine"
 	"weir/control/observe/heavy"
 	"weir/control/stage/replies"
