@@ -65,12 +65,7 @@ func (f *Feed) systems(w *list.Work, s *source, b *body) (*body, []list.Report, 
 	for _, l := range parts {
 		for a, line := range l.lines {
 			if !found[a] {
-				l.report.Bad++
-				if len(l.report.Errors) < list.MaxErrors {
-					l.report.Errors = append(l.report.Errors, list.LineError{
-						File: l.report.File, Line: line, Text: a.String(), Err: errors.New("no network in the database"),
-					})
-				}
+				addBad(&l.report, line, a.String(), errors.New("no network in the database"))
 			}
 		}
 		reports = append(reports, l.report)
@@ -111,10 +106,7 @@ func (p part) asns() (asnLines, error) {
 		}
 		var a ASN
 		if err := a.UnmarshalText([]byte(text)); err != nil {
-			l.report.Bad++
-			if len(l.report.Errors) < list.MaxErrors {
-				l.report.Errors = append(l.report.Errors, list.LineError{File: p.name, Line: l.report.Lines, Err: err})
-			}
+			addBad(&l.report, l.report.Lines, "", err)
 			continue
 		}
 		if l.report.Good++; l.lines[a] == 0 {

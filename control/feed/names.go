@@ -38,7 +38,7 @@ const (
 // lookup returns the addresses of a name, and how long they are valid, 0 if unknown.
 type lookup func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error)
 
-// resolved is what is known of a name.
+// resolved has the addresses of a name, and the result of its last lookup.
 type resolved struct {
 	addresses []netip.Addr // sorted; the last good ones
 	until     time.Time    // when it is looked up again
@@ -132,10 +132,7 @@ func (s *source) resolve(ctx context.Context, b *body) (*body, []list.Report, ti
 				if len(r.addresses) > 0 {
 					err = fmt.Errorf("its last addresses stay: %w", err)
 				}
-				reports[i].Bad++
-				if len(reports[i].Errors) < list.MaxErrors {
-					reports[i].Errors = append(reports[i].Errors, list.LineError{File: reports[i].File, Line: l.number, Text: l.name, Err: err})
-				}
+				addBad(&reports[i], l.number, l.name, err)
 			}
 		}
 	}
@@ -160,6 +157,14 @@ func (s *source) resolve(ctx context.Context, b *body) (*body, []list.Report, ti
 	return &made, reports, next, nil
 }
 
+// addBad counts a bad line, and describes it unless the report has enough of them.
+func addBad(r *list.Report, line int, text string, err error) {
+	r.Bad++
+	if len(r.Errors) < list.MaxErrors {
+		r.Errors = append(r.Errors, list.LineError{File: r.File, Line: line, Text: text, Err: err})
+	}
+}
+
 // names reads the lines of a part.
 func (p part) names() ([]nameLine, list.Report, error) {
 	report := list.Report{File: p.name}
@@ -175,10 +180,7 @@ func (p part) names() ([]nameLine, list.Report, error) {
 		l, err := parseNameLine(report.Lines, scan.Text())
 		switch {
 		case err != nil:
-			report.Bad++
-			if len(report.Errors) < list.MaxErrors {
-				report.Errors = append(report.Errors, list.LineError{File: p.name, Line: report.Lines, Err: err})
-			}
+			addBad(&report, report.Lines, "", err)
 		case l != nil:
 			lines = append(lines, *l)
 		}
