@@ -165,6 +165,7 @@ packed: made
 		bpf/LICENSE.BSD-2-Clause bpf/LICENSE.GPL-2.0 control/config/weir.schema.json \
 		docs/*.md
 	install -D -m 0644 -t $(doc)/api docs/api/*
+	install -D -m 0644 -t $(doc)/hosts docs/hosts/*
 	install -D -m 0644 -t $(doc)/observability docs/observability/*
 	install -D -m 0644 -t $(hubdoc) cmd/weir-hub/packaging/copyright LICENSE \
 		control/config/hub.schema.json control/config/hub.yaml docs/fleet.md

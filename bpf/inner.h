@@ -279,11 +279,12 @@ static __always_inline __u64 enter(struct context *ctx, struct packet *p, __u32 
 }
 
 /*
- * The number of the block list that contains a header in this CPU's packet, or LIST_NONE.
+ * The number of the block list that drops a header in this CPU's packet, or LIST_NONE.
  * If there is one, the header is this CPU's packet until leave_tunnel(). Otherwise the
- * packet's reason says what is wrong with the headers, unless one lets it pass.
+ * packet's reason says what is wrong with the headers, unless one lets it pass; and trial is
+ * returned, or where that is LIST_NONE, the number of a list on trial, plus ON_TRIAL.
  */
-__noinline int match_inner(struct context *ctx)
+__noinline int match_inner(struct context *ctx, int trial)
 {
 	struct inner_row *in = this_inner();
 	struct cpu_row *row = this_row();
@@ -291,20 +292,23 @@ __noinline int match_inner(struct context *ctx)
 	struct packet *p;
 	__u32 tunnel;
 	__u64 parsed;
-	int found, list;
+	__u64 *first = rules.on_trial ? tunnel_trial() : 0;
+	int found, list, on_trial, left = MAX_INNER;
 
 	if (!row || !in) /* impossible */
-		return LIST_NONE;
+		return trial;
 	p = &row->packet;
+	if (first)
+		*first = 0;
 	in->outer = *p;
 	parsed = enter(ctx, p, p->network << 16 | (p->family == 4 ? ETH_P_IP : ETH_P_IPV6),
 		       end_of(ctx, p));
-	for (int i = 0;; i++) {
+	for (;;) {
 		r = PARSED_REASON(parsed);
 		tunnel = tunnel_of(p);
 		if (r == REASON_CLEAN && (!tunnel || !PARSED_OFFSET(parsed)))
 			break;
-		if (!is_empty(&allow) && match_allow() != LIST_NONE) {
+		if (is_allowed(ctx, row, p)) {
 			r = REASON_CLEAN;
 			break;
 		}
@@ -320,25 +324,32 @@ __noinline int match_inner(struct context *ctx)
 			r = PARSED_REASON(parsed);
 			break;
 		}
-		if (i == MAX_INNER) {
+		if (!left) {
 			r = REASON_UNPARSED;
 			break;
 		}
+		left--;
+		barrier();
 		in->by_tunnel[tunnel % MAX_TUNNELS].headers += 1;
 		if (failsafe(&failsafe_config, p)) {
 			r = REASON_CLEAN;
 			break;
 		}
 		list = called_match_block();
-		if (list != LIST_NONE) {
+		list = apply_rules(ctx, p, list);
+		if (list != LIST_NONE)
 			in->by_tunnel[tunnel % MAX_TUNNELS].listed += 1;
+		on_trial = rules.on_trial && list > 0 && list & ON_TRIAL;
+		if (on_trial && first && !*first)
+			*first = list;
+		if (list != LIST_NONE && !on_trial) {
 			p->encapsulated |= IN_TUNNEL;
 			return list;
 		}
 	}
 	in->outer.reason = r;
 	*p = in->outer;
-	return LIST_NONE;
+	return trial == LIST_NONE && first && *first ? *first : trial;
 }
 
 /* Makes the outermost header this CPU's packet again. What is counted is the one listed. */

@@ -14,6 +14,7 @@
 #include "hot.h"
 #include "key.h"
 #include "packet.h"
+#include "rules.h"
 #include "set.h"
 #include "stats.h"
 #include "table.h"
@@ -38,23 +39,25 @@ ARRAY(allow_marks6, struct line);
 ADDRESSED_ARRAY(allow_prefixes, struct line);
 ADDRESSED_ARRAY(allow_spill, struct bucket);
 
-#define BLOCK_MAPS(confirm)                                                        \
+#define BLOCK_MAPS(open_match, confirm, settle)                                    \
 	{&block_lines,                                                             \
 	 &block_marks4,                                                            \
 	 &block_marks6,                                                            \
 	 {ARRAY_OF(block_prefixes), ARRAY_OF(block_spill), ARRAY_OF(block_front)}, \
 	 ARRAY_OF(block_directory),                                                \
-	 open_block,                                                               \
-	 confirm}
+	 open_match,                                                               \
+	 confirm,                                                                  \
+	 settle}
 /* The allow set has neither front nor directory, and asks none. */
-#define ALLOW_MAPS(confirm)                                                        \
+#define ALLOW_MAPS(confirm, settle)                                                \
 	{&allow_lines,                                                             \
 	 &allow_marks4,                                                            \
 	 &allow_marks6,                                                            \
 	 {ARRAY_OF(allow_prefixes), ARRAY_OF(allow_spill), ARRAY_OF(block_front)}, \
 	 ARRAY_OF(block_directory),                                                \
 	 0,                                                                        \
-	 confirm}
+	 confirm,                                                                  \
+	 settle}
 
 /*
  * The number of the block list with a prefix of a length that its directory has left
@@ -62,7 +65,15 @@ ADDRESSED_ARRAY(allow_spill, struct bucket);
  */
 __noinline int open_block(__u32 open, __u32 src, __u32 dst)
 {
-	struct set_maps maps = BLOCK_MAPS(0);
+	struct set_maps maps = BLOCK_MAPS(0, 0, 0);
+
+	return open_match(&block, maps, open, src, dst);
+}
+
+/* The same of one that ends the search by rules. */
+__noinline int open_block_by_rules(__u32 open, __u32 src, __u32 dst)
+{
+	struct set_maps maps = BLOCK_MAPS(0, 0, settle);
 
 	return open_match(&block, maps, open, src, dst);
 }
@@ -119,7 +130,7 @@ __noinline int confirm_allow(__u64 h)
 
 __noinline int called_match_block(void)
 {
-	struct set_maps maps = BLOCK_MAPS(called_confirm_block);
+	struct set_maps maps = BLOCK_MAPS(open_block, called_confirm_block, 0);
 	struct cpu_row *row = this_row();
 
 	if (!row)
@@ -129,13 +140,40 @@ __noinline int called_match_block(void)
 }
 
 /*
+ * The number of the block list that drops this CPU's packet, which a rule of the first match
+ * leaves to others; or that of one on trial, plus ON_TRIAL; or LIST_NONE.
+ */
+__noinline int match_block_by_rules(struct context *ctx)
+{
+	struct set_maps maps = BLOCK_MAPS(open_block_by_rules, called_confirm_block, settle);
+	__u64 *trial = search_word(1);
+	struct cpu_row *row = this_row();
+
+	if (!row || !trial || !begin_search(ctx, &row->packet)) /* impossible */
+		return LIST_NONE;
+	set_match(&block, maps, &row->packet, &key_secret);
+	if (row->packet.list == LIST_NONE && *trial)
+		return ON_TRIAL | *trial;
+	return row->packet.list;
+}
+
+/* The same of a packet whose first match is list. */
+static __always_inline int apply_rules(struct context *ctx, const struct packet *p, int list)
+{
+	if (!rules.nodes || list <= 0)
+		return list;
+	list = settle_first(ctx, list, p->proto | (p->has_ports ? WITH_PORTS : 0), p->ports);
+	return list == UNSETTLED ? match_block_by_rules(ctx) : list;
+}
+
+/*
  * The number of the block list that contains the packet, or LIST_NONE. A function
  * call costs some 9 ns where the CPU's returns are guarded against speculation, so
  * only a set of many shapes makes any.
  */
 static __always_inline int match_block(struct packet *p)
 {
-	struct set_maps maps = BLOCK_MAPS(confirm_block);
+	struct set_maps maps = BLOCK_MAPS(open_block, confirm_block, 0);
 
 	if (!has_few_shapes(&block))
 		return called_match_block();
@@ -143,24 +181,36 @@ static __always_inline int match_block(struct packet *p)
 	return p->list;
 }
 
-/* The same of the allow lists, which are asked only for a packet about to be dropped. */
-__noinline int match_allow(void)
+/* The same of the allow lists, if a rule of the first match leaves a packet to others. */
+__noinline int match_allow_by_rules(struct context *ctx)
 {
-	struct set_maps maps = ALLOW_MAPS(confirm_allow);
+	struct set_maps maps = ALLOW_MAPS(confirm_allow, settle);
 	struct cpu_row *row = this_row();
 
-	if (!row)
+	if (!row || !begin_search(ctx, &row->packet)) /* impossible */
 		return LIST_NONE;
 	set_match(&allow, maps, &row->packet, &key_secret);
 	return row->packet.list;
 }
 
-static __always_inline int is_allowed(struct cpu_row *row, struct packet *p)
+/* The same, which are asked only for a packet about to be dropped. */
+__noinline int match_allow(struct context *ctx)
+{
+	struct set_maps maps = ALLOW_MAPS(confirm_allow, 0);
+	struct cpu_row *row = this_row();
+
+	if (!row)
+		return LIST_NONE;
+	set_match(&allow, maps, &row->packet, &key_secret);
+	return rule_node(row->packet.list) ? match_allow_by_rules(ctx) : row->packet.list;
+}
+
+static __always_inline int is_allowed(struct context *ctx, struct cpu_row *row, struct packet *p)
 {
 	if (is_empty(&allow))
 		return 0;
 	keep(row, p);
-	p->list = match_allow();
+	p->list = match_allow(ctx);
 	return p->list != LIST_NONE;
 }
 
@@ -168,14 +218,16 @@ static __always_inline int is_allowed(struct cpu_row *row, struct packet *p)
 #define FEW_ALLOWED_LENGTHS 4
 
 /* The same of a packet on the lean path. */
-static __always_inline int is_plain_allowed(struct cpu_row *row, struct packet *p)
+static __always_inline int is_plain_allowed(struct context *ctx, struct cpu_row *row,
+					    struct packet *p)
 {
-	struct set_maps maps = ALLOW_MAPS(confirm_allow);
+	struct set_maps maps = ALLOW_MAPS(confirm_allow, 0);
 
 	if (is_empty(&allow))
 		return 0;
-	if (p->family != 4 || allow.gates_v4 || allow.n_prefixes > FEW_ALLOWED_LENGTHS)
-		return is_allowed(row, p);
+	if (rules.nodes || p->family != 4 || allow.gates_v4 ||
+	    allow.n_prefixes > FEW_ALLOWED_LENGTHS)
+		return is_allowed(ctx, row, p);
 	p->list = prefix_match(&allow, maps, p->src[0], p->dst[0]);
 	return p->list != LIST_NONE;
 }

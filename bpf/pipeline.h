@@ -31,6 +31,7 @@
 #include "penalty.h"
 #include "policy.h"
 #include "replies.h"
+#include "rules.h"
 #include "stats.h"
 #include "threshold.h"
 #include "tracker.h"
@@ -130,16 +131,48 @@ static __always_inline int is_refused(enum reason r)
 		(r == REASON_TRUNCATED || r == REASON_MALFORMED || r == REASON_UNPARSED));
 }
 
+/* Whether a list is one on trial, as match_block_by_rules() returns it. */
+static __always_inline int is_trial(int list)
+{
+	return rules.on_trial && list > 0 && list & ON_TRIAL;
+}
+
+/*
+ * The reason for which this CPU's packet leaves that a list on trial matches, and nothing
+ * else would drop. A global function, like those in lists.h.
+ */
+__noinline int judge_trial(struct context *ctx, int list)
+{
+	struct cpu_row *row = this_row();
+	struct packet *p;
+
+	if (!row) /* impossible */
+		return REASON_CLEAN;
+	p = &row->packet;
+	if (is_allowed(ctx, row, p))
+		return REASON_ALLOWED;
+	p->list = list;
+	if (is_reply(ctx, row, p))
+		return REASON_REPLY;
+	count_list(list, p->len);
+	return REASON_WOULD_BLOCK;
+}
+
 /*
  * The reason for which a packet leaves that all stages have seen, list being the block
- * list that matches it. on_lean_path is a constant.
+ * list that matches it, as apply_rules() returns it. on_lean_path is a constant.
  */
 static __always_inline enum reason judge(struct context *ctx, struct cpu_row *row, struct packet *p,
 					 int list, int on_lean_path)
 {
+	if (is_trial(list)) {
+		if (!p->punished && !is_refused(p->reason))
+			return judge_trial(ctx, list & ~ON_TRIAL);
+		list = LIST_NONE;
+	}
 	if (list == LIST_NONE && !p->punished && !is_refused(p->reason))
 		return loop_node.words && p->loop == LOOP_LOOPED ? REASON_LOOPED : p->reason;
-	if (on_lean_path ? is_plain_allowed(row, p) : is_allowed(row, p))
+	if (on_lean_path ? is_plain_allowed(ctx, row, p) : is_allowed(ctx, row, p))
 		return REASON_ALLOWED;
 	p->list = list;
 	if (list != LIST_NONE && is_reply(ctx, row, p)) {
@@ -163,8 +196,10 @@ static __always_inline enum reason judge(struct context *ctx, struct cpu_row *ro
 static __always_inline enum reason police_rate(struct context *ctx, struct cpu_row *row,
 					       struct packet *p, enum reason r)
 {
-	if (!policer.cost || r == REASON_ALLOWED || r == REASON_WOULD_BLOCK ||
-	    action_of(r) != XDP_PASS || is_allowed(row, p) || policer_admit(ctx) < POLICER_EARLY)
+	/* What a list on trial would drop is on no allow list. */
+	if (!policer.cost || r == REASON_ALLOWED ||
+	    (r == REASON_WOULD_BLOCK ? !is_on_trial(p->list) : is_allowed(ctx, row, p)) ||
+	    action_of(r) != XDP_PASS || policer_admit(ctx) < POLICER_EARLY)
 		return r;
 	p->list = LIST_NONE;
 	p->punished = REASON_POLICED;
@@ -189,7 +224,7 @@ static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 			check_loop(ctx, p);
 		barrier();
 		if (p->loop == LOOP_LOOPED && action_of(REASON_LOOPED) == XDP_DROP)
-			return is_allowed(row, p) ? REASON_ALLOWED : REASON_LOOPED;
+			return is_allowed(ctx, row, p) ? REASON_ALLOWED : REASON_LOOPED;
 	}
 	police(ctx, row);
 	barrier();
@@ -198,9 +233,10 @@ static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 
 	p->list = LIST_NONE;
 	if (!is_empty(&block))
-		list = match_block(p);
-	if (inner && list == LIST_NONE && p->reason == REASON_CLEAN && tunnel_of(p)) {
-		list = match_inner(ctx);
+		list = apply_rules(ctx, p, match_block(p));
+	if (inner && (list == LIST_NONE || is_trial(list)) && p->reason == REASON_CLEAN &&
+	    tunnel_of(p)) {
+		list = match_inner(ctx, list);
 		barrier();
 	}
 	return police_rate(ctx, row, p, judge(ctx, row, p, list, 0));
@@ -399,11 +435,24 @@ static __always_inline int parse_lean_v6(const void *ip, struct plain *h)
 /* The number of the block list that contains a packet of the lean path, or LIST_NONE. */
 static __always_inline int match_plain(const struct plain *h)
 {
-	struct set_maps maps = BLOCK_MAPS(confirm_block);
+	struct set_maps maps = BLOCK_MAPS(open_block, confirm_block, 0);
 	struct packet p = {.list = LIST_NONE};
 
-	if (h->family == 4)
-		return prefix_match(&block, maps, h->src[0], h->dst[0]);
+	if (h->family == 4) {
+		if (!block.n_v4)
+			return prefix_match(&block, maps, h->src[0], h->dst[0]);
+		p.src[0] = h->src[0];
+		p.dst[0] = h->dst[0];
+		p.open = open_gates_v4(&block, maps, &p);
+		if (!(block.gates_v4 & p.open))
+			return LIST_NONE;
+		if (block.n_v4 == 1) /* a constant index, and so constant masks */
+			set_probe(&block, maps, &p,
+				  packet_hash(KEY_V4, &block.v4[0], &p, &key_secret));
+		else
+			probe_shapes(&block, maps, &p, &key_secret, KEY_V4, block.v4, &block.n_v4);
+		return p.list;
+	}
 	if (!block.n_v6)
 		return LIST_NONE;
 	for (int i = 0; i < 4; i++) {
@@ -413,7 +462,7 @@ static __always_inline int match_plain(const struct plain *h)
 	p.open = open_gates_v6(&block, maps, &p, &key_secret);
 	if (!(block.gates_v6 & p.open))
 		return LIST_NONE;
-	if (block.n_v6 == 1) /* a constant index, and so constant masks */
+	if (block.n_v6 == 1)
 		set_probe(&block, maps, &p, packet_hash(KEY_V6, &block.v6[0], &p, &key_secret));
 	else
 		probe_shapes(&block, maps, &p, &key_secret, KEY_V6, block.v6, &block.n_v6);
@@ -467,7 +516,14 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 		remember(ctx, row, p);
 		return XDP_PASS;
 	}
-	if (list != LIST_NONE && is_simple_drop()) {
+	if (rules.nodes && list > 0) {
+		__u32 proto = h->proto;
+
+		/* Whether it has ports is not to be remembered from above: that costs all packets. */
+		asm volatile("" : "+r"(proto));
+		list = settle_by(ctx, list, proto, has_ports(proto), h->ports);
+	}
+	if (list >= 0 && is_simple_drop()) {
 		/* Not a variable: it would be on the stack, and no constant. */
 		if (monitor ? !is_sampled(REASON_WOULD_BLOCK) : !is_sampled(REASON_BLOCKED)) {
 			count_list(list, h->len);
@@ -482,6 +538,8 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 	if (counts_only())
 		to_packet(h, p);
 	barrier();
+	if (rules.nodes && list == UNSETTLED)
+		list = match_block_by_rules(ctx);
 	return leave(ctx, row, p, judge(ctx, row, p, list, 1));
 }
 

@@ -43,8 +43,11 @@
 #define PROBABILITY_HALF 32768U
 
 /*
- * A bin's integrator: half a second with a probability of ½ or more leads to the box, and
- * about as long below it out again, so that a flow that pauses for less stays there.
+ * A bin's integrator: half a second with a probability of ½ or more leads to the box. Out
+ * again leads as long at a probability of 0, so that a flow that pauses for less stays
+ * there. As in the paper, what is between neither raises nor lowers: while the others do
+ * not need the link, the fair rate is the whole limit, and a flow that does not respond
+ * would come out with anything below twice that, and take the link until it is in again.
  */
 #define BOX_RISE 4
 #define BOX_AT	 200
@@ -175,6 +178,7 @@ __noinline int policer_update(__u32 bin, __u64 microseconds, __u32 ticks)
 	struct policer_state *s = this_policer();
 	__u64 sum = 0, rate, fair, keep, p = 0;
 	struct policer_bin *b;
+	__u32 last;
 
 	if (!s || bin >= POLICER_ALL || !microseconds) /* impossible */
 		return 0;
@@ -199,13 +203,14 @@ __noinline int policer_update(__u32 bin, __u64 microseconds, __u32 ticks)
 	rate = (b->rate * keep + rate * (256 - keep)) >> 8;
 	b->rate = rate;
 	fair = s->fair;
+	last = s->probability[bin];
 	if (rate > fair)
 		p = PROBABILITY_ONE - 1 - fair * (PROBABILITY_ONE - 1) / rate;
 	if (p >= PROBABILITY_HALF) {
 		b->level += BOX_RISE * ticks;
 		if (b->level > BOX_MAX)
 			b->level = BOX_MAX;
-	} else {
+	} else if (!p || last < PROBABILITY_ONE) {
 		b->level = b->level > ticks ? b->level - ticks : 0;
 	}
 	if (b->level < BOX_AT) {

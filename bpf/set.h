@@ -92,6 +92,11 @@ struct set_maps {
 	 * global function: inline, the verifier would walk it again for each.
 	 */
 	int (*confirm)(__u64 h);
+	/*
+	 * Returns the list by which a match ends the search, or 0: see rules.h. 0 where the
+	 * first match does.
+	 */
+	int (*settle)(__u32 list);
 };
 
 /*
@@ -111,6 +116,11 @@ static __always_inline int set_probe(const volatile struct key_set *s, struct se
 		p->list = rest_test(maps.lines, s->lines, s->rest, h) ? LIST_UNKNOWN : LIST_NONE;
 	else
 		p->list = maps.confirm(h);
+	if (maps.settle && p->list != LIST_NONE) {
+		int list = maps.settle(p->list);
+
+		p->list = list ? list : LIST_NONE;
+	}
 	return p->list != LIST_NONE;
 }
 
@@ -184,14 +194,16 @@ static __always_inline __u32 open_gates_v6(const volatile struct key_set *s, str
 	return open;
 }
 
-/* The number of the list with the prefix of the i-th length, or 0. */
+/* The number of the list with the prefix of the i-th length that ends the search, or 0. */
 static __always_inline __u32 length_find(const volatile struct key_set *s, struct set_maps maps,
 					 __u32 i, __u32 src, __u32 dst)
 {
 	const volatile struct prefix_length *l = &s->prefixes[i];
 	__u64 addr = bpf_ntohl((src & l->src_mask) | (dst & l->dst_mask));
 
-	return quotient_find(&s->quotient, maps.prefixes, addr << s->prefix_shift | l->tail);
+	__u32 list = quotient_find(&s->quotient, maps.prefixes, addr << s->prefix_shift | l->tail);
+
+	return list && maps.settle ? maps.settle(list) : list;
 }
 
 /* The same of the lengths that a directory has left open. */

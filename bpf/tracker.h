@@ -19,6 +19,7 @@
 #include "hash.h"
 #include "key.h"
 #include "packet.h"
+#include "rules.h"
 #include "slots.h"
 #include "stats.h"
 #include "wake.h"
@@ -176,7 +177,9 @@ static __always_inline __u32 drop_cause(const struct packet *p)
 {
 	__u32 r = p->reason, list = 0;
 
-	if (r == REASON_WOULD_BLOCK)
+	if (r == REASON_WOULD_BLOCK && is_on_trial(p->list))
+		list = p->list;
+	else if (r == REASON_WOULD_BLOCK)
 		r = p->punished && p->list < 0 ? p->punished : REASON_BLOCKED;
 	if (r == REASON_BLOCKED && p->list > 0)
 		list = p->list;

@@ -466,6 +466,15 @@ type WeirReplyConfig struct {
 	Pad         [3]uint8
 }
 
+type WeirRuleLayout struct {
+	_         structs.HostLayout
+	OnTrial   uint64
+	Nodes     uint32
+	Protocols uint32
+	Vlans     uint32
+	Cpus      uint32
+}
+
 type WeirSampling struct {
 	_     structs.HostLayout
 	Until uint64
@@ -623,6 +632,7 @@ const (
 	WeirMapPolicerNow            = "policer_now"
 	WeirMapReasonStats           = "reason_stats"
 	WeirMapReplyInsides          = "reply_insides"
+	WeirMapRuleWords             = "rule_words"
 	WeirMapSamplingNow           = "sampling_now"
 	WeirMapThresholds            = "thresholds"
 	WeirMapTrackerFlows          = "tracker_flows"
@@ -692,6 +702,10 @@ const (
 	WeirVarReasons               = "reasons"
 	WeirVarReordersLoads         = "reorders_loads"
 	WeirVarReplies               = "replies"
+	WeirVarRuleWordsEntries      = "rule_words_entries"
+	WeirVarRuleWordsWhole        = "rule_words_whole"
+	WeirVarRules                 = "rules"
+	WeirVarRulesHere             = "rules_here"
 	WeirVarSampleClean           = "sample_clean"
 	WeirVarSamplingNowEntries    = "sampling_now_entries"
 	WeirVarSamplingNowWhole      = "sampling_now_whole"
@@ -707,7 +721,7 @@ const (
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
 func LoadWeir() (*ebpf.CollectionSpec, error) {
-	reader := object(_WeirBytes)
+	reader := object(_WeirBytes, nil)
 	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
 	if err != nil {
 		return nil, fmt.Errorf("can't load Weir: %w", err)
@@ -794,6 +808,7 @@ type WeirMapSpecs struct {
 	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
 	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
 	ReplyInsides     *ebpf.MapSpec `ebpf:"reply_insides"`
+	RuleWords        *ebpf.MapSpec `ebpf:"rule_words"`
 	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
 	Thresholds       *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
@@ -867,6 +882,10 @@ type WeirVariableSpecs struct {
 	Reasons               *ebpf.VariableSpec `ebpf:"reasons"`
 	ReordersLoads         *ebpf.VariableSpec `ebpf:"reorders_loads"`
 	Replies               *ebpf.VariableSpec `ebpf:"replies"`
+	RuleWordsEntries      *ebpf.VariableSpec `ebpf:"rule_words_entries"`
+	RuleWordsWhole        *ebpf.VariableSpec `ebpf:"rule_words_whole"`
+	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
+	RulesHere             *ebpf.VariableSpec `ebpf:"rules_here"`
 	SampleClean           *ebpf.VariableSpec `ebpf:"sample_clean"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
@@ -939,6 +958,7 @@ type WeirMaps struct {
 	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
 	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
 	ReplyInsides     *ebpf.Map `ebpf:"reply_insides"`
+	RuleWords        *ebpf.Map `ebpf:"rule_words"`
 	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
 	Thresholds       *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
@@ -991,6 +1011,7 @@ func (m *WeirMaps) Close() error {
 		m.PolicerNow,
 		m.ReasonStats,
 		m.ReplyInsides,
+		m.RuleWords,
 		m.SamplingNow,
 		m.Thresholds,
 		m.TrackerFlows,
@@ -1065,6 +1086,10 @@ type WeirVariables struct {
 	Reasons               *ebpf.Variable `ebpf:"reasons"`
 	ReordersLoads         *ebpf.Variable `ebpf:"reorders_loads"`
 	Replies               *ebpf.Variable `ebpf:"replies"`
+	RuleWordsEntries      *ebpf.Variable `ebpf:"rule_words_entries"`
+	RuleWordsWhole        *ebpf.Variable `ebpf:"rule_words_whole"`
+	Rules                 *ebpf.Variable `ebpf:"rules"`
+	RulesHere             *ebpf.Variable `ebpf:"rules_here"`
 	SampleClean           *ebpf.Variable `ebpf:"sample_clean"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
@@ -1104,5 +1129,5 @@ func _WeirClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed weir_bpfel.o.gz
+//go:embed weir_bpfel.o.zst
 var _WeirBytes []byte

@@ -46,6 +46,7 @@ const (
 	WeirTCMapPenalties             = "penalties"
 	WeirTCMapReasonStats           = "reason_stats"
 	WeirTCMapReplyInsides          = "reply_insides"
+	WeirTCMapRuleWords             = "rule_words"
 	WeirTCMapSamplingNow           = "sampling_now"
 	WeirTCMapThresholds            = "thresholds"
 	WeirTCMapTrackerFlows          = "tracker_flows"
@@ -106,6 +107,10 @@ const (
 	WeirTCVarReject                = "reject"
 	WeirTCVarReordersLoads         = "reorders_loads"
 	WeirTCVarReplies               = "replies"
+	WeirTCVarRuleWordsEntries      = "rule_words_entries"
+	WeirTCVarRuleWordsWhole        = "rule_words_whole"
+	WeirTCVarRules                 = "rules"
+	WeirTCVarRulesHere             = "rules_here"
 	WeirTCVarSampleClean           = "sample_clean"
 	WeirTCVarSamplingNowEntries    = "sampling_now_entries"
 	WeirTCVarSamplingNowWhole      = "sampling_now_whole"
@@ -120,7 +125,7 @@ const (
 
 // LoadWeirTC returns the embedded CollectionSpec for WeirTC.
 func LoadWeirTC() (*ebpf.CollectionSpec, error) {
-	reader := object(_WeirTCBytes)
+	reader := object(_WeirTCBytes, dictionary)
 	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
 	if err != nil {
 		return nil, fmt.Errorf("can't load WeirTC: %w", err)
@@ -198,6 +203,7 @@ type WeirTCMapSpecs struct {
 	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats     *ebpf.MapSpec `ebpf:"reason_stats"`
 	ReplyInsides    *ebpf.MapSpec `ebpf:"reply_insides"`
+	RuleWords       *ebpf.MapSpec `ebpf:"rule_words"`
 	SamplingNow     *ebpf.MapSpec `ebpf:"sampling_now"`
 	Thresholds      *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows    *ebpf.MapSpec `ebpf:"tracker_flows"`
@@ -263,6 +269,10 @@ type WeirTCVariableSpecs struct {
 	Reject                *ebpf.VariableSpec `ebpf:"reject"`
 	ReordersLoads         *ebpf.VariableSpec `ebpf:"reorders_loads"`
 	Replies               *ebpf.VariableSpec `ebpf:"replies"`
+	RuleWordsEntries      *ebpf.VariableSpec `ebpf:"rule_words_entries"`
+	RuleWordsWhole        *ebpf.VariableSpec `ebpf:"rule_words_whole"`
+	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
+	RulesHere             *ebpf.VariableSpec `ebpf:"rules_here"`
 	SampleClean           *ebpf.VariableSpec `ebpf:"sample_clean"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
@@ -326,6 +336,7 @@ type WeirTCMaps struct {
 	Penalties       *ebpf.Map `ebpf:"penalties"`
 	ReasonStats     *ebpf.Map `ebpf:"reason_stats"`
 	ReplyInsides    *ebpf.Map `ebpf:"reply_insides"`
+	RuleWords       *ebpf.Map `ebpf:"rule_words"`
 	SamplingNow     *ebpf.Map `ebpf:"sampling_now"`
 	Thresholds      *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows    *ebpf.Map `ebpf:"tracker_flows"`
@@ -370,6 +381,7 @@ func (m *WeirTCMaps) Close() error {
 		m.Penalties,
 		m.ReasonStats,
 		m.ReplyInsides,
+		m.RuleWords,
 		m.SamplingNow,
 		m.Thresholds,
 		m.TrackerFlows,
@@ -436,6 +448,10 @@ type WeirTCVariables struct {
 	Reject                *ebpf.Variable `ebpf:"reject"`
 	ReordersLoads         *ebpf.Variable `ebpf:"reorders_loads"`
 	Replies               *ebpf.Variable `ebpf:"replies"`
+	RuleWordsEntries      *ebpf.Variable `ebpf:"rule_words_entries"`
+	RuleWordsWhole        *ebpf.Variable `ebpf:"rule_words_whole"`
+	Rules                 *ebpf.Variable `ebpf:"rules"`
+	RulesHere             *ebpf.Variable `ebpf:"rules_here"`
 	SampleClean           *ebpf.Variable `ebpf:"sample_clean"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
@@ -472,5 +488,5 @@ func _WeirTCClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed weirtc_bpfeb.o.gz
+//go:embed weirtc_bpfeb.o.zst
 var _WeirTCBytes []byte

@@ -10,16 +10,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"weir/bpf"
-)
-
-// Maps of the block set that no program reads: its counters, and the record of what it
-// contains.
-const (
-	mapCounters = "block_counters"
-	mapRecord   = "block_record"
 )
 
 // pinFilter is the directory, in that of an interface, with the pins of the block set
@@ -29,9 +21,10 @@ const (
 	pinDescription = "description"
 )
 
-// filterMaps are the names of the maps that a filter consists of.
+// filterMaps are the names of the maps that a filter consists of. Earlier versions have
+// pinned others beside them, of counters, which go with the directory.
 var filterMaps = []string{
-	bpf.WeirMapBlockLines, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6, bpf.WeirMapBlockHot, mapCounters, mapRecord,
+	bpf.WeirMapBlockLines, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6, bpf.WeirMapBlockHot,
 }
 
 // Filter is the memory of a block set that stays in the kernel, pinned, when the process
@@ -121,8 +114,8 @@ func arrayOf(spec *ebpf.MapSpec, of map[string]*array) (*array, error) {
 // from now on, attaching one pins the set's maps beside it, and a description for the
 // process that opens them with [Pins.OpenFilter].
 func (g *Generation) Keep(description []byte) error {
-	if g.maps[mapCounters] == nil {
-		return errors.New("keep the filter: the generation has no counters")
+	if !g.config.Kept {
+		return errors.New("keep the filter: the generation shares its maps")
 	}
 	m, err := newTextMap(pinDescription, description)
 	if err != nil {
@@ -172,9 +165,4 @@ func (a *Attachment) replaceFilter(filter map[string]*array) error {
 		return err
 	}
 	return os.Rename(next, path)
-}
-
-// unread is the specification of a map that no program reads.
-func unread(name string, valueSize, entries uint32) *ebpf.MapSpec {
-	return &ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: valueSize, MaxEntries: entries, Flags: unix.BPF_F_MMAPABLE}
 }

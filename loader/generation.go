@@ -29,9 +29,6 @@ type Memory struct {
 	Front    []uint64 // words of its front
 
 	Directory []uint64 // a word for each network, of sources and then of destinations
-
-	Counters []uint64 // of the bits of Lines; read by no program
-	Record   []uint64 // of what the set contains, likewise
 }
 
 // Generation is a configuration in the kernel: the filter maps, of exactly
@@ -101,11 +98,6 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	}, filter); err != nil {
 		return err
 	}
-	if cfg.CounterWords > 0 {
-		if err := g.makeUnread(cfg, filter); err != nil {
-			return err
-		}
-	}
 	if g.allow, err = g.makeSet(cfg.Allow, setMaps{
 		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6,
 		"", bpf.WeirMapAllowPrefixes, bpf.WeirMapAllowSpill, "", "",
@@ -113,6 +105,9 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 		return err
 	}
 	if err := g.makeLevels(); err != nil {
+		return err
+	}
+	if err := g.makeRules(); err != nil {
 		return err
 	}
 	if err := g.makeShared(); err != nil {
@@ -182,6 +177,7 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarBlock:          &cfg.Block,
 		bpf.WeirVarAllow:          &cfg.Allow,
 		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,
+		bpf.WeirVarRules:          &cfg.Rules,
 		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
 		bpf.WeirVarDropNotIp:      flag(cfg.DropNotIP),
 		bpf.WeirVarInner:          flag(cfg.Inner),
@@ -208,19 +204,6 @@ type setMaps struct {
 	hot                            string // "": the set has no weights
 	prefixes, spill                string
 	front, directory               string // "": the set has none
-}
-
-// makeUnread creates the maps of the block set that no program reads.
-func (g *Generation) makeUnread(cfg *Config, filter map[string]*array) (err error) {
-	const line = 64
-	if g.maps[mapCounters], err = arrayOf(unread(mapCounters, line, uint32(cfg.CounterWords/8)), filter); err != nil {
-		return err
-	}
-	if g.maps[mapRecord], err = arrayOf(unread(mapRecord, 8, uint32(cfg.RecordWords)), filter); err != nil {
-		return err
-	}
-	g.block.Counters, g.block.Record = g.maps[mapCounters].words, g.maps[mapRecord].words
-	return nil
 }
 
 // makeSet creates the maps of a set, but for those of a filter.
@@ -265,13 +248,41 @@ func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) 
 	return m, nil
 }
 
+// makeRules creates the map of the rules of lists.
+func (g *Generation) makeRules() (err error) {
+	spec := g.spec.Maps[bpf.WeirMapRuleWords]
+	if g.config.Rules.Nodes == 0 {
+		g.maps[spec.Name], err = g.unused(spec, nil)
+		if err != nil {
+			delete(g.maps, spec.Name)
+		}
+		return err
+	}
+	spec.MaxEntries = uint32(len(g.config.RuleWords))
+	a, err := newArray(spec)
+	if err != nil {
+		return err
+	}
+	copy(a.words, g.config.RuleWords)
+	g.maps[spec.Name] = a
+	return nil
+}
+
+// RuleWords is the memory of the rules of lists, until Close; nil: there are none.
+func (g *Generation) RuleWords() []uint64 {
+	if g.config.Rules.Nodes == 0 {
+		return nil
+	}
+	return g.maps[bpf.WeirMapRuleWords].words
+}
+
 // unused returns the array of a map that the generation's programs refer to only in
 // code that the verifier removes. The kernel has no empty arrays: maps with values of one
 // size share one, unless they are to be pinned. It cannot be mapped, which would take a
 // page.
 func (g *Generation) unused(spec *ebpf.MapSpec, filter map[string]*array) (*array, error) {
 	spec.MaxEntries = 1
-	if g.config.CounterWords > 0 && slices.Contains(filterMaps, spec.Name) {
+	if g.config.Kept && slices.Contains(filterMaps, spec.Name) {
 		return arrayOf(spec, filter)
 	}
 	for _, m := range g.maps {
@@ -316,18 +327,6 @@ func (g *Generation) MapBytes() int {
 			n += m.bytes()
 		}
 		counted[m] = true
-	}
-	return n
-}
-
-// ChangeBytes is the memory of those of them that no program reads, which changes in
-// place take.
-func (g *Generation) ChangeBytes() int {
-	n := 0
-	for _, name := range []string{mapCounters, mapRecord} {
-		if m := g.maps[name]; m != nil {
-			n += m.bytes()
-		}
 	}
 	return n
 }

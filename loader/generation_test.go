@@ -119,6 +119,10 @@ func TestLoad(t *testing.T) {
 	directed.Block.Directory = Directory{Shift: 16, Parts: 64 - maxLeanLengths, Src: 1 << 16, Dst: 1 << 16}
 	directedGeneral := directed
 	directedGeneral.NoLean = true
+	leanApproximate := lean
+	leanApproximate.Block = approximateWeighed.Block
+	leanApproximate.Block.N_v4, leanApproximate.Block.N_v4Flow = maxLeanHashed, 0
+	leanApproximate.Block.N_v6, leanApproximate.Block.N_v6Flow = maxLeanHashed, 0
 	fewAllowed := lean
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
@@ -147,6 +151,7 @@ func TestLoad(t *testing.T) {
 		{"few shapes, prefixes, all", fewOfAddresses},
 		{"few shapes, most of them prefixes, all", manyPrefixes},
 		{"lean", lean},
+		{"lean, approximate", leanApproximate},
 		{"lean, few allowed", fewAllowed},
 		{"lean, cells", leanCells},
 		{"lean, with a directory", directed},
@@ -232,14 +237,15 @@ func TestGeneral(t *testing.T) {
 		First:    FirstSeen{Lines: 1},
 	}
 	plain.Block = largest()
-	plain.Block.GatesV4, plain.Block.N_v4, plain.Block.N_v4Flow = 0, 0, 0
+	plain.Block.N_v4, plain.Block.N_v4Flow = maxLeanHashed, 0
 	if why := plain.general(); len(why) != 0 {
 		t.Errorf("a plain configuration takes the general path: %q", why)
 	}
 	for i, change := range []func(*Config){
 		func(c *Config) { c.NoLean = true },
 		func(c *Config) { c.SampleClean = true },
-		func(c *Config) { c.Block.GatesV4 = 1 },
+		func(c *Config) { c.Block.N_v4Flow = 1 },
+		func(c *Config) { c.Block.N_v4 = maxLeanHashed + 1 },
 		func(c *Config) { c.Trackers = append(c.Trackers[:1:1], c.Trackers[0]) },
 		func(c *Config) { c.Loop.Mask = make([]byte, 8) },
 		func(c *Config) { c.Multicast.Ports = 1 },

@@ -298,8 +298,8 @@ func (d Pins) explainAttach(err error, t Target, iface *netlink.LinkAttrs, p *eb
 		return fmt.Errorf("%w: driver %s, %s: %s: %w", ErrMTU, name, mtus(iface), advice, err)
 	case says("lro"), says("gro"):
 		return fmt.Errorf("%w by driver %s together with hardware aggregation: "+
-			"switch it off with `ethtool -K %s lro off rx-gro-hw off`: %w",
-			ErrUnsupported, name, iface.Name, err)
+			"switch it off with `%s`: %w",
+			ErrUnsupported, name, t.AggregationOff(), err)
 	case errno == unix.EOPNOTSUPP:
 		advice := "xdp generic and hook tc work, but are slower"
 		if lower := below(iface); len(lower) > 0 {
@@ -381,28 +381,12 @@ func (d Pins) explainForeign(err error, t Target, iface *netlink.LinkAttrs, p *e
 		return fmt.Errorf("%w: weir's own, attached by another process or in another namespace: detach it first (its pins are %s): %w",
 			ErrForeign, own, err)
 	}
-	hook, off := Native, "xdp"
-	switch now.Xdp.AttachMode {
-	case nl.XDP_ATTACHED_SKB:
-		hook, off = Generic, "xdpgeneric"
-	case nl.XDP_ATTACHED_HW:
-		off = "xdpoffload"
+	hook := Native
+	if now.Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
+		hook = Generic
 	}
-	byLink := strings.Contains(driverMessage(iface, p, hook), "link")
-	text := describeForeign(foreign{id, now.Index, byLink})
-	advice := fmt.Sprintf("stop its owner; `%s link set dev %s %s off` removes it", t.tool("ip"), iface.Name, off)
-	switch {
-	case strings.Contains(text, ", "+dispatcherName+","):
-		advice = fmt.Sprintf("`attach: dispatcher` (--attach dispatcher) makes weir one of its programs; `xdp-loader unload %s --all` removes these",
-			iface.Name)
-	case byLink: // which ip cannot remove
-		advice = "stop its owner, or remove the pin of the link, which `bpftool link` shows"
-		if has, err := capabilities(); err == nil && has>>unix.CAP_SYS_ADMIN&1 == 0 {
-			advice += fmt.Sprintf("; if it is weir's (`bpftool prog show id %d`) and filters without pins, start weir once with CAP_SYS_ADMIN, "+
-				"as with `sudo weir run`, which takes it over without a gap", id)
-		}
-	}
-	return fmt.Errorf("%w: %s: %s: %w", ErrForeign, text, advice, err)
+	o := t.occupant(now, strings.Contains(driverMessage(iface, p, hook), "link"))
+	return fmt.Errorf("%w: %s: %s: %w", ErrForeign, o.Text, o.Advice, err)
 }
 
 // owner returns the directory of the pins of a program, or "": an interface that

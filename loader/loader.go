@@ -55,6 +55,12 @@ type Shape = bpf.WeirShape
 // Failsafe has the ports and prefixes that pass before any list is looked up.
 type Failsafe = bpf.WeirFailsafe
 
+// Rules says where the rules of lists are: see bpf/rules.h.
+type Rules = bpf.WeirRuleLayout
+
+// RulesHere is the constant with the rules that match on an interface, a bit for each.
+const RulesHere = bpf.WeirVarRulesHere
+
 // Counter is a number of packets and of the bytes in them.
 type Counter struct {
 	Packets, Bytes uint64
@@ -74,11 +80,13 @@ type Config struct {
 	Monitor       bool // count, and drop nothing
 	Out           bool // the packets leave the host; there are neither loops, multicast nor policing
 	TC            bool // incoming packets may also be filtered by TC
-	CounterWords  int  // of the block set's counters; 0: it is not changed by another process
-	RecordWords   int  // of the block set's record, likewise
+	Kept          bool // the maps of the block set may be pinned for the next process; see Keep
 	Lists         int  // highest list number in the tables; lists are numbered from 1
 	NoLean        bool // all packets take the general path, for comparison
 	SampleClean   bool // packets that match nothing have events, too
+
+	Rules     Rules    // of lists; without nodes: no list has one
+	RuleWords []uint64 // what they begin with
 
 	Trackers    []Tracker // of heavy hitters, at most MaxTrackers
 	TrackerSeed Seed      // the trackers' secrets derive from it; stored with their counts
@@ -136,7 +144,8 @@ func (c *Config) general() (why []string) {
 		is   bool
 	}{
 		{"the lean path is switched off", c.NoLean},
-		{"IPv4 flows, or addresses in approximate mode, are blocked", c.Block.GatesV4 != 0},
+		{"IPv4 flows are blocked", c.Block.N_v4Flow > 0},
+		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked in approximate mode", maxLeanHashed), c.Block.N_v4 > maxLeanHashed},
 		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked", maxLeanLengths), c.Block.N_prefixes > maxLeanLengths},
 		{"packets are counted by more than one tracker", len(c.counting()) > 1},
 		{"guards count scans", slices.ContainsFunc(c.Trackers, func(t Tracker) bool { return t.Pairs != 0 })},
@@ -152,8 +161,9 @@ func (c *Config) general() (why []string) {
 	return why
 }
 
-// maxLeanV6 bounds the IPv6 prefix lengths of the lean path, likewise.
-const maxLeanV6 = 4
+// maxLeanHashed bounds the shapes of a family that the lean path looks up in the cascade,
+// likewise.
+const maxLeanHashed = 4
 
 // As in the object, whose BTF does not have macros.
 const (
@@ -166,7 +176,7 @@ func (c *Config) lean() uint8 {
 	switch b := &c.Block; {
 	case len(c.general()) > 0:
 		return 0
-	case b.Lines != 0 && (b.N_v6Flow > 0 || b.N_v6 > maxLeanV6):
+	case b.Lines != 0 && (b.N_v6Flow > 0 || b.N_v6 > maxLeanHashed):
 		return leanV4
 	}
 	return leanV4 | leanV6

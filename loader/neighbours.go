@@ -147,7 +147,7 @@ func (f foreign) describe() string {
 	} else {
 		text += ", attached over netlink"
 	}
-	if holders := holdersOf(f.id); len(holders) > 0 {
+	if holders := holdersBy(f.id, time.Now().Add(holdersPatience)); len(holders) > 0 {
 		return text + ", held by " + strings.Join(holders, ", ")
 	}
 	return text + ", held by no process that can be seen"
@@ -187,10 +187,21 @@ func linkOf(id uint32, index int) link.ID {
 const mostHolders = 4
 
 // holdersOf returns the processes that have a program, or a link of it, open.
-func holdersOf(id uint32) (holders []string) {
+func holdersOf(id uint32) []string { return holdersBy(id, time.Time{}) }
+
+// holdersPatience bounds the time of a description: with thousands of processes, the walk through
+// their open files takes seconds.
+const holdersPatience = 500 * time.Millisecond
+
+// holdersBy returns those that it finds by a time, unless that is zero, and says that there may be
+// others.
+func holdersBy(id uint32, deadline time.Time) (holders []string) {
 	processes, _ := os.ReadDir("/proc")
 	wanted := fmt.Sprintf("prog_id:\t%d", id)
 	for _, p := range processes {
+		if !deadline.IsZero() && time.Now().After(deadline) {
+			return append(holders, "perhaps others")
+		}
 		pid, err := strconv.Atoi(p.Name())
 		if err != nil || !holds(pid, wanted) {
 			continue

@@ -48,7 +48,7 @@ func pinsOf(t *testing.T, a *Attachment) (names []string) {
 // keeping is a generation that blocks all, and whose filter is pinned.
 func keeping(t *testing.T, tc bool) *Generation {
 	t.Helper()
-	g := newTestGeneration(t, Config{Block: coarse(), Lists: 1, CounterWords: 64, RecordWords: 64, TC: tc})
+	g := newTestGeneration(t, Config{Block: coarse(), Lists: 1, Kept: true, TC: tc})
 	fill(g.Block().Lines)
 	if err := g.Keep([]byte("a description")); err != nil {
 		t.Fatal(err)

@@ -115,7 +115,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newEnroll(), newRevoke(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newCheck(), newRun(), newShare())
+	root.AddCommand(newInit(), newEnroll(), newRevoke(), newForget(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newCheck(), newRun(), newShare())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {
@@ -341,6 +341,31 @@ with what that server has, until they are enrolled anew to connect elsewhere.`,
 			return err
 		}
 		fmt.Fprintf(c.OutOrStdout(), "revoked: %s\n", args[0])
+		return nil
+	}
+	return c
+}
+
+func newForget() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "forget NODE",
+		Short: "Show a revoked node no more",
+		Long: `Has weir fleet status, the page and weir hub nodes show a node no more, which is
+revoked and gone for good. Its credentials stay revoked. The audit keeps it. A
+node of this name can be enrolled again.`,
+		Example: "  weir-hub revoke edge-1 && weir-hub forget edge-1",
+		Args:    exactly("NODE"),
+	}
+	file := configFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		_, a, err := openedAsOwner(*file)
+		if err != nil {
+			return err
+		}
+		if err := a.Forget(args[0]); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.OutOrStdout(), "forgotten: %s\n", args[0])
 		return nil
 	}
 	return c

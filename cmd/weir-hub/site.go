@@ -1,8 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
+	"reflect"
+	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -63,7 +69,11 @@ func newRelay() *cobra.Command {
 		Short: "Run the server of a site until stopped",
 		Long: `Runs the server of a site, with a file that weir-hub site has printed, until it
 is stopped by SIGINT or SIGTERM. It has a mirror of what the hub publishes, on
-disk, and needs no connection to the hub to start.`,
+disk, and needs no connection to the hub to start.
+
+SIGHUP reads the file again. If another one of the same site is there, as after
+the site was enrolled anew, the server starts anew with it, and nodes connect
+again; if it cannot be used, the server goes on with the former one.`,
 		Example: "  weir-hub relay /etc/weir/site.json",
 		Args:    exactly("FILE"),
 	}
@@ -78,13 +88,77 @@ disk, and needs no connection to the hub to start.`,
 		var how serve.Logging
 		how.Set(slog.Level(level), false)
 		log := how.New(c.ErrOrStderr(), serve.ToJournal(c.ErrOrStderr()))
-		s, err := broker.StartSite(broker.SiteOptions{Enrollment: e, Dir: dir, Listen: listen, Log: log})
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		log.Info("listening for nodes", "site", e.Name, "address", s.URL())
-		return s.Run(c.Context())
+		hangUps := make(chan os.Signal, 1)
+		signal.Notify(hangUps, syscall.SIGHUP)
+		defer signal.Stop(hangUps)
+		r := relay{file: args[0], log: log, options: broker.SiteOptions{Enrollment: e, Dir: dir, Listen: listen, Log: log}}
+		return r.run(c.Context(), hangUps)
 	}
 	return c
+}
+
+// relay is the server of a site, with the file that says which.
+type relay struct {
+	file    string
+	options broker.SiteOptions
+	log     *slog.Logger
+}
+
+// run runs the server until ctx is done, and has it take another file where one is there at a
+// signal.
+func (r *relay) run(ctx context.Context, hangUps <-chan os.Signal) error {
+	s, err := r.start()
+	for err == nil {
+		next := r.serve(ctx, s, hangUps)
+		s.Close()
+		if next == nil {
+			return nil
+		}
+		former := r.options.Enrollment
+		r.options.Enrollment = *next
+		if s, err = r.start(); err != nil {
+			r.log.Error("the file of the site cannot be used, the former one stays: " + err.Error())
+			r.options.Enrollment = former
+			s, err = r.start()
+		}
+	}
+	return err
+}
+
+func (r *relay) start() (*broker.Site, error) {
+	s, err := broker.StartSite(r.options)
+	if err == nil {
+		r.log.Info("listening for nodes", "site", r.options.Enrollment.Name, "address", s.URL())
+	}
+	return s, err
+}
+
+// serve looks after the server until ctx is done, or another file of the site is there, which
+// it returns.
+func (r *relay) serve(ctx context.Context, s *broker.Site, hangUps <-chan os.Signal) *enrollment.Site {
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { _ = s.Run(ctx) }) // it ends with ctx
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangUps:
+		}
+		next, err := enrollment.ReadSite(r.file)
+		if err == nil && next.Name != r.options.Enrollment.Name {
+			err = fmt.Errorf("%s is of site %s: start another server for it", r.file, next.Name)
+		}
+		switch {
+		case err != nil:
+			r.log.Error("the file of the site is not read again, the former one stays: " + err.Error())
+		case reflect.DeepEqual(next, r.options.Enrollment):
+			r.log.Info("the file of the site was read again: it is the same")
+		default:
+			r.log.Info("the file of the site is another one: starting anew with it")
+			return &next
+		}
+	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +25,7 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/tests/binary"
 	"weir/tests/lab"
 	"weir/tests/long"
 )
@@ -37,8 +41,11 @@ func TestMain(m *testing.M) {
 }
 
 // weirHub returns a command line of weir-hub.
-func weirHub(args ...string) *exec.Cmd {
-	c := exec.Command(os.Args[0], args...)
+func weirHub(args ...string) *exec.Cmd { return weirHubOf("", args...) }
+
+// weirHubOf returns one of the binary at a path, "": of this one.
+func weirHubOf(path string, args ...string) *exec.Cmd {
+	c := exec.Command(cmp.Or(path, os.Args[0]), args...)
 	c.Env = append(os.Environ(), asCommand+"=1")
 	if testing.Verbose() {
 		c.Stderr = os.Stderr
@@ -49,7 +56,12 @@ func weirHub(args ...string) *exec.Cmd {
 // started starts a process until the test ends, and returns how to kill it.
 func started(t *testing.T, args ...string) (kill func()) {
 	t.Helper()
-	c := weirHub(args...)
+	return startedOf(t, "", args...)
+}
+
+func startedOf(t *testing.T, path string, args ...string) (kill func()) {
+	t.Helper()
+	c := weirHubOf(path, args...)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +75,7 @@ type fleet struct {
 	t      *testing.T
 	dir    string
 	client *client.Client
+	binary string // of weir-hub; "": this one
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -94,7 +107,7 @@ func (f *fleet) run(args ...string) []byte {
 		args = append(args, "--config", f.path("hub.yaml"))
 	}
 	var out, log bytes.Buffer
-	c := weirHub(args...)
+	c := weirHubOf(f.binary, args...)
 	c.Stdout, c.Stderr = &out, &log
 	if err := c.Run(); err != nil {
 		f.t.Fatalf("weir-hub %s: %v\n%s", strings.Join(args, " "), err, log.Bytes())
@@ -104,7 +117,7 @@ func (f *fleet) run(args ...string) []byte {
 
 func (f *fleet) hub() (kill func()) {
 	f.t.Helper()
-	kill = started(f.t, "run", "--config", f.path("hub.yaml"))
+	kill = startedOf(f.t, f.binary, "run", "--config", f.path("hub.yaml"))
 	f.eventually(func() error {
 		s, err := f.client.Fleet(f.t.Context())
 		if err == nil && s.Catalog == nil {
@@ -317,4 +330,174 @@ func TestSite(t *testing.T) {
 	f.have(entries, a, c)
 	cut()
 	kill()
+}
+
+// A hub that goes on from an older copy brings nodes of a site to its contents, too: where the
+// site's server is there and where it comes later, and where the hub is upgraded first and the
+// site's server later, or with the former file.
+func TestSiteRestored(t *testing.T) {
+	long.Only(t, "builds a former version, and the server takes up to a minute to follow again")
+	former, err := binary.Former("weir-hub")
+	if errors.Is(err, binary.ErrNoHistory) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, relay, first string }{{"one version", "", ""}, {"the former file", "", former}, {"the former server", former, former}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // it waits a lot
+			f := newFleet(t)
+			f.binary = c.first
+			listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+			if err := os.WriteFile(f.path("site.json"), f.run("site", "paris", "--server", "tls://"+listen), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			relay := func(path string) (kill func()) {
+				t.Helper()
+				return startedOf(t, path, "relay", f.path("site.json"), "--listen", listen, "--state-dir", f.path("relay"))
+			}
+			kill, cut := f.hub(), relay(c.relay)
+			a, direct := f.node("a", "--site", "paris"), f.node("direct")
+			kept := []string{"192.0.2.1", "192.0.2.2"}
+			f.block(kept...)
+			f.have(kept, a, direct)
+			kill()
+			if err := os.CopyFS(f.path("backup"), os.DirFS(f.path("hub"))); err != nil {
+				t.Fatal(err)
+			}
+			f.binary = "" // upgraded
+			kill = f.hub()
+			entries := slices.Clip(kept)
+			for i, machine := range []bool{true, false, true} {
+				for k := range 5 {
+					entries = append(entries, fmt.Sprintf("198.51.100.%d", 10*i+k))
+				}
+				f.block(entries[len(entries)-5:]...)
+				f.have(entries, a, direct)
+				kill()
+				if i == 2 { // the server comes later
+					cut()
+				}
+				if err := errors.Join(os.RemoveAll(f.path("hub")), os.CopyFS(f.path("hub"), os.DirFS(f.path("backup")))); err != nil {
+					t.Fatal(err)
+				}
+				if !machine {
+					if err := os.RemoveAll(f.path("hub/broker")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				began := time.Now()
+				kill = f.hub()
+				entries = append(slices.Clip(kept), fmt.Sprintf("203.0.113.%d", i))
+				f.block(entries[len(entries)-1])
+				f.have(entries, direct)
+				took := time.Since(began)
+				if i == 2 {
+					cut = relay("") // upgraded
+				}
+				f.have(entries, a)
+				t.Logf("machine %v: %v after the hub's start, at the site after %v", machine, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+			}
+			f.eventually(func() error {
+				s, err := f.client.Fleet(t.Context())
+				if err != nil {
+					return err
+				}
+				for _, n := range s.Nodes {
+					if n.State != api.NodeCurrent {
+						return fmt.Errorf("node %s is %s", n.Name, n.State)
+					}
+				}
+				return nil
+			})
+			cut()
+			kill()
+		})
+	}
+}
+
+// SIGHUP has the server of a site take another file, as of a site that was enrolled anew, or
+// go on with the former one.
+func TestRelayHangUp(t *testing.T) {
+	f := newFleet(t)
+	listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	write := func(text []byte) {
+		t.Helper()
+		if err := os.WriteFile(f.path("site.json"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	site := func(name string) []byte { return f.run("site", name, "--server", "tls://"+listen) }
+	first := site("paris")
+	write(first)
+	f.hub()
+	relay := weirHub("relay", f.path("site.json"), "--listen", listen, "--state-dir", f.path("relay"))
+	relay.Stderr = nil // which it has where tests are verbose
+	log, err := relay.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := relay.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = relay.Process.Kill(); _ = relay.Wait() })
+	said := make(chan string, 1000)
+	go func() {
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			said <- lines.Text()
+		}
+		close(said)
+	}()
+	says := func(want string) {
+		t.Helper()
+		for end := time.After(2 * time.Minute); ; {
+			select {
+			case line, ok := <-said:
+				if !ok {
+					t.Fatalf("the server has ended, want %q", want)
+				}
+				if strings.Contains(line, want) {
+					return
+				}
+			case <-end:
+				t.Fatalf("the server does not say %q", want)
+			}
+		}
+	}
+	hangUp := func() {
+		t.Helper()
+		if err := relay.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says("listening for nodes")
+	a := f.node("a", "--site", "paris")
+	var entries []string
+	block := func() {
+		t.Helper()
+		entries = append(entries, fmt.Sprintf("192.0.2.%d", len(entries)))
+		f.block(entries[len(entries)-1])
+		f.have(entries, a)
+	}
+	block()
+	hangUp()
+	says("it is the same")
+	block()
+	// Files that cannot be used: the text says so, or the server that starts with it.
+	for i, bad := range [][]byte{[]byte("{}"), site("rome"), bytes.Replace(first, []byte(`"operator": "`), []byte(`"operator": "x`), 1)} {
+		write(bad)
+		hangUp()
+		says("the former one stays")
+		if i == 2 {
+			says("listening for nodes")
+		}
+		block()
+	}
+	// The site is enrolled anew, which revokes the former file.
+	write(site("paris"))
+	hangUp()
+	says("is another one")
+	says("listening for nodes")
+	block()
 }

@@ -36,9 +36,10 @@ one, wanted packets included, to save the rest. Sources (--tracker src) are
 FlowSpec rules, or blackholes for routers that check sources, and never in a
 prefix of --own, private or local.
 
-Never announced is what would cut off this host or its operator: own addresses,
-gateways, resolvers, logins; what an allow list or failsafe lets pass; and what
-is shorter than a host route, unless --min-ipv4 and --min-ipv6 permit it.
+Networks are never announced that would cut off this host or its operator: own
+addresses, gateways, resolvers, logins; nor those that an allow list or failsafe
+lets pass; nor any that is shorter than a host route, unless --min-ipv4 and
+--min-ipv6 permit it.
 Nothing new is announced in monitor mode, or while the daemon does not answer.
 
 What is announced, refused and withdrawn is logged on standard error. With

@@ -37,7 +37,7 @@ func noCommand(c *cobra.Command, name string) error {
 	return usageError{errors.New(text)}
 }
 
-// synonyms are what other programs call the commands.
+// synonyms are the names of the commands in other programs.
 var synonyms = map[string][]string{
 	"add": {"block", "allow"}, "ban": {"block"}, "blacklist": {"block"}, "deny": {"block"}, "drop": {"block"}, "reject": {"block"},
 	"unban": {"unblock"}, "del": {"unblock", "unallow"}, "delete": {"unblock", "unallow"}, "remove": {"unblock", "unallow"}, "rm": {"unblock", "unallow"},

@@ -29,7 +29,7 @@ func newAudit() *cobra.Command {
 		Long: `Shows the last changes of entries, of the configuration and of modes in the
 running daemon, by commands, the console, signals and expiry, the latest first,
 also those that were refused, and starts, stops and weir detach. "alice as root"
-is what alice did by sudo. Where no daemon answers, its file is read.
+means alice, by sudo. Where no daemon answers, its file is read.
 
 With a state directory, those before a restart are among them, and all are in
 audit.log there, a line of JSON each.`,

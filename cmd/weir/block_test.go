@@ -23,6 +23,7 @@ import (
 
 // fakeDaemon is a daemon that takes commands, and keeps the last change.
 type fakeDaemon struct {
+	versions *api.ListVersions
 	served
 	lists     []api.List
 	outcomes  map[string][]api.FetchOutcome // by list
@@ -116,6 +117,21 @@ func (d *fakeDaemon) Refresh(_ context.Context, list string, accept bool) ([]api
 		return nil, fmt.Errorf("%w: %q", api.ErrNoList, list)
 	}
 	return o, d.err
+}
+
+func (d *fakeDaemon) Versions(_ context.Context, list string) (api.ListVersions, error) {
+	if d.versions == nil {
+		return api.ListVersions{}, fmt.Errorf("%w: %q", api.ErrNoList, list)
+	}
+	return *d.versions, d.err
+}
+
+func (d *fakeDaemon) Rollback(_ context.Context, list string) (api.FetchOutcome, error) {
+	o, ok := d.outcomes[list]
+	if !ok || len(o) == 0 {
+		return api.FetchOutcome{}, &api.BadRequest{Err: fmt.Errorf("list %s: no version before the active one is known", list)}
+	}
+	return o[0], d.err
 }
 
 func (d *fakeDaemon) Reload(context.Context) (api.Reloaded, error) { return d.reloaded, d.err }

@@ -14,6 +14,7 @@ import (
 
 	"weir/control/config"
 	"weir/control/daemon"
+	"weir/control/doctor"
 	"weir/control/feed"
 )
 
@@ -28,7 +29,9 @@ the filter in its own memory. What weir check accepts, weir run starts with,
 provided that the interfaces exist and new fetches succeed. It changes nothing,
 contacts no server, and needs neither a running daemon nor privileges. A source
 that cannot be read, or is refused, is an error, although weir run starts
-without it unless its list is required.
+without it unless its list is required. What this host lacks, as far as that
+can be known without attaching, is a warning with the line that mends it; weir
+doctor says more.
 
 Errors have file, line and column. --print shows the configuration with its
 defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
@@ -112,9 +115,10 @@ func (r *checked) unchecked() string {
 	return " (" + plural(r.unread, "source", "sources") + " not checked)"
 }
 
-// checked is what is known of a configuration's lists.
+// checked describes a configuration's lists.
 type checked struct {
 	entries  int
+	findings []doctor.Finding
 	warnings []string
 	problems []string // why lists do not have what their sources contain
 	unread   int      // sources of which nothing is known
@@ -144,12 +148,24 @@ func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &checked{entries: p.Entries(), warnings: slices.Concat(daemon.HostWarnings(conf), p.Advice(), p.Warnings()), problems: p.Problems()}
+	findings := doctor.Examine(c.Context(), doctor.Configured(conf))
+	r := &checked{entries: p.Entries(), findings: findings, warnings: slices.Concat(warningsOf(findings), p.Advice(), p.Warnings()), problems: p.Problems()}
 	for _, n := range p.Unread() {
 		r.unread++
 		r.warnings = append(r.warnings, fmt.Sprintf("list %s: %s: not checked, since nothing of it is saved, and weir check fetches nothing", n.List, n.Source))
 	}
 	return r, e.Close()
+}
+
+// warningsOf returns what a configuration's user should know of a host: problems, and what
+// interfaces could do better.
+func warningsOf(all []doctor.Finding) (lines []string) {
+	for _, f := range all {
+		if f.Level == doctor.Problem || f.Level == doctor.Note && f.Interface != "" {
+			lines = append(lines, f.String())
+		}
+	}
+	return lines
 }
 
 // interfacesOf returns the number of interfaces, and how many are not filtered at XDP.
@@ -191,7 +207,7 @@ type configError struct {
 }
 
 func (r *checked) json(file string, wrong config.Errors, err error) any {
-	all, warnings := []configError{}, []string{}
+	all, warnings, findings := []configError{}, []string{}, []doctor.Finding{}
 	for _, e := range wrong {
 		all = append(all, configError{e.Line, e.Column, e.Path, e.Err.Error()})
 	}
@@ -199,10 +215,10 @@ func (r *checked) json(file string, wrong config.Errors, err error) any {
 		all = append(all, configError{Error: err.Error()})
 	}
 	if r != nil {
-		warnings = append(warnings, r.warnings...)
+		warnings, findings = append(warnings, r.warnings...), append(findings, r.findings...)
 		for _, p := range r.problems {
 			all = append(all, configError{Error: p})
 		}
 	}
-	return map[string]any{"file": file, "errors": all, "warnings": warnings}
+	return map[string]any{"file": file, "errors": all, "warnings": warnings, "findings": findings}
 }

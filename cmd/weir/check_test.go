@@ -7,7 +7,7 @@ import (
 )
 
 func TestCheck(t *testing.T) {
-	good := file(t, "weir.yaml", "interfaces: [lo, 'eth*']\nlists: {ours: {action: allow}}\n")
+	good := file(t, "weir.yaml", "interfaces: [{name: lo, xdp: generic}, 'nosuch*']\nlists: {ours: {action: allow}}\n")
 	code, out, log := weir(t, "", "check", good)
 	if code != exitOK || log != "" || out != good+": no errors; interfaces: 2, lists: 1, entries: 0, trackers: 0, guards: 0\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
@@ -26,7 +26,14 @@ func TestCheck(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", code, again, log)
 	}
 	code, out, _ = weir(t, "", "check", "--json", good)
-	if code != exitOK || strings.Join(strings.Fields(out), "") != `{"errors":[],"file":"`+good+`","warnings":[]}` {
+	var got struct {
+		Findings []struct{ Check, Level string }
+		File     string
+		Errors   []any
+		Warnings []string
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.File != good || len(got.Findings) == 0 ||
+		got.Errors == nil || len(got.Errors) > 0 || got.Warnings == nil || len(got.Warnings) > 0 {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
@@ -35,7 +42,7 @@ func TestCheck(t *testing.T) {
 func TestCheckHost(t *testing.T) {
 	bad := file(t, "weir.yaml", "interfaces: [lo, nosuch0]\n")
 	if code, out, log := weir(t, "", "check", bad); code != exitOK || !strings.Contains(out, "no errors") ||
-		!strings.Contains(log, "warning: interface nosuch0 is not on this host") {
+		!strings.Contains(log, "warning: interface nosuch0: it is not on this host") {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 }

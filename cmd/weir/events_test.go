@@ -137,7 +137,7 @@ func TestCapture(t *testing.T) {
 	checkCapture(t, out, 1)
 }
 
-// checkCapture reads what was written of what happens.
+// checkCapture reads a capture of events.
 func checkCapture(t *testing.T, file string, packets int) {
 	t.Helper()
 	r, err := capture.NewReader("test", strings.NewReader(file))

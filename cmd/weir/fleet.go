@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -140,7 +141,14 @@ these contents alone: what is read later is compared with them.`,
 	accept := c.Flags().Bool("accept", false, "accept shrunken, grown and empty contents of these lists once")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		return refresh(c, client.DialHub(*socket), names, *accept, *asJSON)
+		hub := client.DialHub(*socket)
+		switch {
+		case *accept && len(names) == 0:
+			return errors.New("--accept: name the lists to accept")
+		case *accept:
+			return refresh(c, hub.Accept, names, *asJSON)
+		}
+		return refresh(c, hub.Refresh, names, *asJSON)
 	}
 	return c
 }

@@ -21,7 +21,7 @@ import (
 	"weir/control/quantity"
 )
 
-// askLong is what commands have in common that ask nodes.
+// askLong is the common part of the help of commands that ask nodes.
 const askLong = `
 
 All nodes are asked at once, or those that --node names. One that does not
@@ -166,7 +166,7 @@ func newFleetTop() *cobra.Command {
 		Short: "Show the heavy hitters of all nodes together",
 		Long: `Shows the largest flows of all nodes of a fleet together, though they may be
 small on each. The nodes must have trackers of the same key and unit: trackers
-in weir.yaml. Rates are those of the last interval of each node.
+in weir.yaml. Rates cover the last interval of each node.
 
 A flow has no more than RATE, and no less than AT LEAST. It is listed if it may
 have the share of --share.` + askLong,

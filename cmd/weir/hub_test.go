@@ -24,7 +24,7 @@ func TestHubCommand(t *testing.T) {
 		c.Env = append(os.Environ(), "WEIR_TEST_HUB=1", "PATH="+path)
 		var out bytes.Buffer
 		c.Stdout, c.Stderr = &out, &out
-		_ = c.Run() // its code is what counts
+		_ = c.Run() // its code is looked at below
 		return out.String(), c.ProcessState.ExitCode()
 	}
 	if out, code := run(bin); code != 7 || out != "ran enroll edge-1 --label a\n" {

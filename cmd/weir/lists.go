@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,17 +23,57 @@ func newLists() *cobra.Command {
 		Long: `Shows the lists of the running daemon: their entries, how many of them are
 manual, the packets that they have caught, and when their sources were last
 read, how that went, and when they are read next. Sources that failed are listed
-below with the reason; their old contents stay active.`,
+below with the reason; their old contents stay active.
+
+With --versions, shows which contents the sources of a list have had, the active
+ones first: "weir refresh LIST --rollback" returns to those before.`,
 		Example: `  weir lists
+  weir lists --versions drop
   weir lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
 		Args: noArgs,
 	}
-	return question[*api.Lists]{
-		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Lists, error) {
-			return of.Lists(c.Context())
+	var versions string
+	c.Flags().StringVar(&versions, "versions", "", "show the versions of a `list`'s sources")
+	_ = c.RegisterFlagCompletionFunc("versions", completeLists(1))
+	// One of the two is nil.
+	type answer struct {
+		*api.Lists
+		*api.ListVersions
+	}
+	return question[answer]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (a answer, err error) {
+			if versions != "" {
+				a.ListVersions, err = of.Versions(c.Context(), versions)
+			} else {
+				a.Lists, err = of.Lists(c.Context())
+			}
+			return a, err
 		},
-		text: func(c *cobra.Command, l *api.Lists) { printLists(c.OutOrStdout(), l.Lists, time.Now()) },
+		text: func(c *cobra.Command, a answer) {
+			if a.Lists != nil {
+				printLists(c.OutOrStdout(), a.Lists.Lists, time.Now())
+			} else {
+				printVersions(c.OutOrStdout(), a.ListVersions, time.Now())
+			}
+		},
 	}.complete(c)
+}
+
+func printVersions(out io.Writer, of *api.ListVersions, now time.Time) {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "source\tsince\t%10s\t%9s\t%9s\tsha256\n", "entries", "added", "removed")
+	for _, s := range of.Sources {
+		name := s.Source
+		for i, v := range s.Versions {
+			added, removed := "-", "-"
+			if i+1 < len(s.Versions) {
+				added, removed = humanize.Comma(int64(v.Added)), humanize.Comma(int64(v.Removed))
+			}
+			fmt.Fprintf(t, "%s\t%s\t%10s\t%9s\t%9s\t%.12s\n", name, relative(&v.Since, now), humanize.Comma(int64(v.Entries)), added, removed, v.SHA256)
+			name = ""
+		}
+	}
+	t.Flush()
 }
 
 func printLists(out io.Writer, lists []api.List, now time.Time) {
@@ -163,6 +204,9 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 		}
 		all = append(all, bad)
 	}
+	if f.RolledBack != nil {
+		all = append(all, fmt.Sprintf("ROLLED BACK %s: what the source had then is refused, until it has something else or refresh --accept takes it", relative(f.RolledBack, now)))
+	}
 	if f.Unsaved {
 		all = append(all, "NOT SAVED: a restart would not find these entries")
 	}
@@ -171,7 +215,7 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 
 func newRefresh() *cobra.Command {
 	var socket string
-	var accept bool
+	var accept, rollback bool
 	c := &cobra.Command{
 		Use:   "refresh [LIST...]",
 		Short: "Read the sources of lists now",
@@ -182,30 +226,42 @@ With --accept, contents are accepted that have lost more entries than
 max_shrink or grown by more than max_growth, have become empty, or cover more
 than max_coverage. That counts for
 these contents alone: what is read later is compared with them, and its coverage
-is checked again.`,
+is checked again.
+
+With --rollback, a list returns to its contents before the last change of one of
+its sources; "weir lists --versions LIST" shows them. What is like the contents
+that it returns from is refused until the source has something else: at least
+half of the change is gone. --accept takes it all the same.`,
 		Example: `  weir refresh
   weir refresh drop scanners
-  weir refresh drop --accept`,
+  weir refresh drop --accept
+  weir refresh drop --rollback`,
 		ValidArgsFunction: completeLists(math.MaxInt),
 	}
 	socketFlag(c.Flags(), &socket)
 	c.Flags().BoolVar(&accept, "accept", false, "accept shrunken, grown, empty and wide contents of these lists once")
+	c.Flags().BoolVar(&rollback, "rollback", false, "return to the contents of these lists before the last change")
+	c.MarkFlagsMutuallyExclusive("accept", "rollback")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		return refresh(c, client.Dial(socket), names, accept, *asJSON)
+		of := client.Dial(socket)
+		switch {
+		case (accept || rollback) && len(names) == 0:
+			return errors.New("--accept, --rollback: name the lists")
+		case accept:
+			return refresh(c, of.Accept, names, *asJSON)
+		case rollback:
+			return refresh(c, of.Rollback, names, *asJSON)
+		}
+		return refresh(c, of.Refresh, names, *asJSON)
 	}
 	return c
 }
 
-// refresh has a daemon or hub read the sources of lists, and prints the outcomes.
-func refresh(c *cobra.Command, client *client.Client, names []string, accept, asJSON bool) error {
-	read := client.Refresh
-	switch {
-	case accept && len(names) == 0:
-		return errors.New("--accept: name the lists to accept")
-	case accept:
-		read = client.Accept
-	case len(names) == 0:
+// refresh has a daemon or hub change the contents of lists, or with no name of all lists, and
+// prints the outcomes.
+func refresh(c *cobra.Command, read func(ctx context.Context, list string) (*api.Refreshed, error), names []string, asJSON bool) error {
+	if len(names) == 0 {
 		names = []string{""} // all
 	}
 	all := api.Refreshed{Sources: []api.FetchOutcome{}}

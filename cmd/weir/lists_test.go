@@ -81,6 +81,9 @@ func TestRefresh(t *testing.T) {
 		{nil, exitFailure, goodLine + badLine, "weir: failed sources: 1 of 2; their old contents stay active\n"},
 		{[]string{"drop"}, exitOK, goodLine, ""},
 		{[]string{"ours", "drop"}, exitOK, goodLine, ""},
+		{[]string{"--rollback", "drop"}, exitOK, goodLine, ""},
+		{[]string{"--rollback", "ours"}, exitFailure, "", "weir: list ours: no version before the active one is known\n"},
+		{[]string{"--rollback"}, exitFailure, "", "weir: --accept, --rollback: name the lists\n"},
 		{[]string{"drop", "nosuch", "scanners"}, exitFailure, goodLine, "weir: no such list: \"nosuch\"\n"},
 	} {
 		code, out, log := weir(t, "", append([]string{"refresh", "--socket", socket}, c.args...)...)
@@ -92,6 +95,29 @@ func TestRefresh(t *testing.T) {
 	var got api.Refreshed
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitFailure || !reflect.DeepEqual(got.Sources, []api.FetchOutcome{bad}) {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	now := time.Now()
+	socket := serveDaemon(t, &fakeDaemon{versions: &api.ListVersions{List: "drop", Sources: []api.SourceVersions{
+		{Source: "https://example.com/4.json", Versions: []api.FeedVersion{
+			{Since: now.Add(-time.Minute), Entries: 120340, Added: 119136, Removed: 0, SHA256: "0123456789abcdef"},
+			{Since: now.Add(-49 * time.Hour), Entries: 1204, SHA256: "fedcba9876543210"},
+		}},
+		{Source: "/etc/own.txt", Versions: []api.FeedVersion{{Since: now.Add(-time.Hour * 24 * 30), Entries: 7, SHA256: "00"}}},
+	}}})
+	code, out, log := weir(t, "", "lists", "--versions", "drop", "--socket", socket)
+	const want = `source                      since       entries      added    removed  sha256
+https://example.com/4.json  60s ago     120,340    119,136          0  0123456789ab
+                            2d ago        1,204          -          -  fedcba987654
+/etc/own.txt                30d ago           7          -          -  00
+`
+	if code != exitOK || log != "" || out != want {
+		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
+	}
+	if code, out, _ := weir(t, "", "lists", "--versions", "drop", "--json", "--socket", socket); code != exitOK || !strings.Contains(out, `"added": 119136`) || strings.Contains(out, `"lists"`) {
+		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
 

@@ -31,6 +31,7 @@ const (
 	exitDiffer  = 3 // weir diff --exit-code: the lists differ
 
 	exitUnfiltered  = 4 // weir status, weir reload: something is not filtered as configured
+	exitProblem     = 4 // weir doctor: there is a problem
 	exitUnpublished = 5 // weir fleet: it is done, and nodes get it when the hub can publish it
 )
 
@@ -45,6 +46,9 @@ var errDropped = errors.New("would be dropped")
 // errUnfiltered ends a command with exitUnfiltered; the command has said what is
 // not filtered.
 var errUnfiltered = errors.New("not filtered as configured")
+
+// errProblem ends a command with exitProblem; the command has said which.
+var errProblem = errors.New("there is a problem")
 
 // errUnpublished ends a command with exitUnpublished; the command has said so.
 var errUnpublished = errors.New("not published yet")
@@ -71,6 +75,8 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		return exitDiffer
 	case errors.Is(err, errUnfiltered):
 		return exitUnfiltered
+	case errors.Is(err, errProblem):
+		return exitProblem
 	case errors.Is(err, errUnpublished):
 		return exitUnpublished
 	case errors.As(err, &usage):
@@ -97,8 +103,9 @@ An allow list beats every block list.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped, or is
 different (weir explain, diff and fleet explain, with --exit-code), 4 something
-is not as configured (weir status, reload, fleet status and fleet rollout), 5
-done, but not published to the nodes yet (weir fleet).`,
+is not as configured (weir status, reload, fleet status and fleet rollout), or
+weir doctor has found a problem, 5 done, but not published to the nodes yet
+(weir fleet).`,
 		Example: `  weir run --iface eth0 --block feed.txt
   weir status
   weir explain 192.0.2.1
@@ -123,7 +130,7 @@ done, but not published to the nodes yet (weir fleet).`,
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Filter", []*cobra.Command{newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newStatus(), newExplain(), newDetach()}},
+		{"Filter", []*cobra.Command{newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newStatus(), newDoctor(), newExplain(), newDetach()}},
 		{"Lists", []*cobra.Command{
 			newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newLists(), newRefresh(), newFeeds(), newDiff(), newExport(), newImport(),
 		}},

@@ -195,7 +195,7 @@ func TestHelpOf(t *testing.T) {
 	}
 }
 
-// What is completed is what goes there: files only where a file goes.
+// Completion proposes what fits: files only where a file goes.
 func TestCompletion(t *testing.T) {
 	const none, files = ":4", ":0"
 	for line, want := range map[string]string{

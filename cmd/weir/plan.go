@@ -71,7 +71,7 @@ and the share of unlisted keys that it drops by mistake. With
 --flows, also the share of packets, for flows whose popularity follows Zipf's
 law, with and without more bits for the most popular flows.
 
-Kernel memory is that of the cascade with its counters, and of the table.
+Kernel memory is that of the cascade, or of the table.
 Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 10 bits per IPv6 entry. In the daemon, lists need 8 bytes per IPv4 prefix.`,
 		Example: `  weir plan --entries 10M

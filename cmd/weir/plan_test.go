@@ -13,7 +13,7 @@ func TestPlan(t *testing.T) {
 		keys []string
 	}{
 		{[]string{"--entries", "1M", "--mode", "approx", "--zipf", "1.1", "--flows", "100k", "--hot", "1k"},
-			[]string{"entries", "mode", "kernel_bytes", "change_bytes", "false_drop", "standard", "traffic"}},
+			[]string{"entries", "mode", "kernel_bytes", "daemon_bytes", "exact_bytes", "false_drop", "standard", "traffic"}},
 		{[]string{"fpr", "--m", "8192", "--n", "1000", "--k", "6"}, []string{"classic", "exact", "bloom1970"}},
 		{[]string{"fpr", "--m", "8192", "--n", "1000"}, []string{"classic", "exact", "bloom1970", "k"}},
 		{[]string{"fpr", "--n", "1000", "--fpr", "1e-3"}, []string{"m", "k", "exact"}},

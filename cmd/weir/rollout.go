@@ -173,8 +173,8 @@ func newFleetRolls() []*cobra.Command {
 		newFleetRoll(api.RollPause, "Pause rollouts", `Pauses the rollout of a list, or all that are running: nodes keep the versions
 that they have, and no further wave begins until weir fleet resume.`, maybeArg("LIST")),
 		newFleetRoll(api.RollResume, "Let rollouts go on", `Lets the rollout of a list go on, or all that are paused. The wave's time begins
-anew. One that is halted goes on in spite of what halted it, but only in this
-wave. What was rolled back begins anew, with the first wave.`, maybeArg("LIST")),
+anew. One that is halted goes on despite the reason of the halt, but only in
+this wave. A list that was rolled back begins anew, with the first wave.`, maybeArg("LIST")),
 		newFleetRoll(api.RollRollback, "Take back the last rollout of a list", `Publishes what a list had before its last rollout, as a new version, to all
 nodes at once. What the feed has now is not rolled out again until it changes,
 or weir fleet resume says so.`, theArgs("LIST")),

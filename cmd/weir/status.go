@@ -22,6 +22,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/attach"
+	"weir/control/doctor"
 )
 
 // status is what `weir status` shows: what the daemon says, and what stands in
@@ -34,6 +35,8 @@ type status struct {
 
 	Starting *api.Starting `json:"starting,omitempty"` // the daemon, which cannot answer yet
 	Queued   int           `json:"queued,omitempty"`   // changes that wait for the daemon
+
+	Problems []doctor.Finding `json:"problems,omitempty"` // of this host, as weir doctor finds them
 }
 
 func newStatus() *cobra.Command {
@@ -47,7 +50,9 @@ first filtered, and the number of packets for each reason.
 
 The daemon is asked which interfaces are configured. The rest is read from
 the kernel, also when no daemon runs; without access to the kernel, only the
-states of the interfaces and their counters are shown.
+states of the interfaces and their counters are shown. Problems of the host and
+of its interfaces come first, as weir doctor finds them; they do not change the
+exit code.
 
 The exit code is 0 if every configured interface is filtered, 4 if one is not,
 or only until the daemon ends (not pinned), nothing is, or a list has nothing
@@ -69,6 +74,7 @@ daemon, every interface that it had attached to counts as configured.`,
 		if err == nil && !s.Filtered {
 			err = errUnfiltered
 		}
+		s.Problems = doctor.Of(doctor.Problem, doctor.Examine(c.Context(), s.subject()))
 		out := c.OutOrStdout()
 		if *asJSON {
 			return cmp.Or(printJSON(out, s), err)
@@ -153,6 +159,34 @@ func (s *status) print(w io.Writer, verbose bool) {
 	}
 }
 
+// subject returns where weir filters, or fails to, as weir doctor looks at it. What this process
+// may do says nothing of the daemon, which says itself what is wrong with its pins.
+func (s *status) subject() (of doctor.Subject) {
+	add := func(t attach.Interface, hook string, attached bool) {
+		i := doctor.Interface{Target: t, Attached: attached}
+		if t.Out || i.Hook.UnmarshalText([]byte(hook)) != nil ||
+			slices.ContainsFunc(of.Interfaces, func(o doctor.Interface) bool { return o.Target == t }) {
+			return
+		}
+		of.Interfaces = append(of.Interfaces, i)
+	}
+	for _, a := range s.Attachments {
+		if !a.Severed {
+			add(a.Interface(), a.XDP, true)
+		}
+	}
+	if s.Daemon == nil {
+		of.Pins = s.Pins
+		return of
+	}
+	for _, i := range s.Daemon.Interfaces {
+		if i.State == api.Unfiltered {
+			add(attach.Interface{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == "out"}, i.XDP, false)
+		}
+	}
+	return of
+}
+
 // printUnconfirmed prints when the configuration is rolled back.
 func printUnconfirmed(w io.Writer, until, now time.Time) {
 	if until.After(now) {
@@ -174,6 +208,10 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 		}
 	case s.Daemon == nil && len(s.Attachments) == 0:
 		fmt.Fprintf(w, "no daemon runs, and nothing is filtered: no program is pinned in %s; if weir.yaml has other pins, name them with --pins\n", s.Pins)
+		noticed = true
+	}
+	for _, f := range s.Problems {
+		fmt.Fprintln(w, "PROBLEM:", f)
 		noticed = true
 	}
 	if s.Queued > 0 {

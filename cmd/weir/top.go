@@ -23,7 +23,7 @@ import (
 // pageWidth is the width when the output is not a terminal.
 const pageWidth = 80
 
-// topView is what `weir top` shows: flows by the key of a tracker, or reasons.
+// topView is the contents of `weir top`: flows by the key of a tracker, or reasons.
 type topView string
 
 var topViews = []string{"src", "dst", "flow", top.ByDropped, top.ByReason}

@@ -9,7 +9,10 @@ import "time"
 // DefaultSocket is the default path of the socket.
 const DefaultSocket = "/run/weir/weir.sock"
 
-// Top is the current traffic: GET /v1/top. Rates are those of the last interval, of
+// MaxTop bounds the flows of each tracker and the dropped sources of [Top].
+const MaxTop = 100
+
+// Top is the current traffic: GET /v1/top. Rates cover the last interval and
 // all interfaces together.
 type Top struct {
 	Time       time.Time `json:"time"` // end of the interval
@@ -22,7 +25,7 @@ type Top struct {
 	Bytes   float64 `json:"bytes_per_second"`
 	Dropped float64 `json:"dropped_per_second"` // packets dropped
 
-	// Out is what is sent; all other rates are of packets that are received. nil: it is not
+	// Out has the rates of sent packets; all others are of received packets. nil: it is not
 	// filtered.
 	Out *Sent `json:"out,omitempty"`
 
@@ -36,7 +39,7 @@ type Top struct {
 	Filter   Filter       `json:"filter"`
 }
 
-// Sent is what interfaces with egress send.
+// Sent has the rates of the packets that interfaces with egress send.
 type Sent struct {
 	Packets float64      `json:"packets_per_second"`
 	Bytes   float64      `json:"bytes_per_second"`
@@ -65,7 +68,7 @@ type ReasonRate struct {
 	Drops   bool    `json:"drops"`         // whether such packets are dropped
 }
 
-// Tracker is what a heavy-hitter tracker found in its last interval.
+// Tracker is the result of a heavy-hitter tracker in its last interval.
 type Tracker struct {
 	Key       string  `json:"key"`  // what makes a flow: "src", "dst", "flow", or a prefix as in "src/24"
 	Unit      string  `json:"unit"` // of the threshold: "packets" or "bytes"; of a guard "ports" or "addresses", of which "packets" are then the new ones
@@ -138,7 +141,7 @@ const ManualSuffix = " (manual)"
 // rates are shares of the unlisted packets, 0 … 1.
 type Weights struct {
 	Base     int     `json:"base"`              // k, the number of bits of an element that is not hot
-	HalfLife float64 `json:"half_life_seconds"` // of what was learned
+	HalfLife float64 `json:"half_life_seconds"` // of the learned rates
 
 	Predicted       float64  `json:"predicted"`          // false-positive rate with these weights
 	Uniform         float64  `json:"uniform"`            // with k bits for all elements

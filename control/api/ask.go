@@ -21,7 +21,7 @@ type FleetTopQuestion struct {
 }
 
 // FleetTop are the largest flows of a fleet: GET /v1/fleet/top. Each node counts in
-// intervals of its own, and the rates are those of each node's last one.
+// intervals of its own, and the rates are of each node's last one.
 type FleetTop struct {
 	Key   string     `json:"key"`
 	Unit  string     `json:"unit"`
@@ -32,7 +32,7 @@ type FleetTop struct {
 	Flows []FlowRate `json:"flows"`           // the largest first
 }
 
-// NodeRate is what a node has counted.
+// NodeRate is a node's count.
 type NodeRate struct {
 	Node     string  `json:"node"`
 	Problem  string  `json:"problem,omitempty"` // why there is no answer, or only a part of it

@@ -77,7 +77,7 @@ type List struct {
 	Packets   *uint64      `json:"total_packets,omitempty"` // matched since counting began; nil: unknown
 	Feeds     []FeedSource `json:"feeds"`
 
-	LeftOut []LeftOut `json:"left_out"`        // of what its sources list
+	LeftOut []LeftOut `json:"left_out"`        // of its sources
 	Private int       `json:"private_entries"` // of private, loopback and similar networks, in its sources
 
 	Spare []SpareShape `json:"left_out_shapes"` // of what its sources list

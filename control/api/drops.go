@@ -44,7 +44,7 @@ type Drops struct {
 	Other   uint64 `json:"other_packets"` // not in any row, nor in those left out: of too many small sources
 }
 
-// Drop is what was dropped of a source, for an entry, and so on.
+// Drop counts the dropped packets of a source, of an entry, and so on.
 type Drop struct {
 	Key       string   `json:"key"`                // a source, an entry, a list, a reason, as in AS64496, or a country's ISO code; "": unknown
 	Name      string   `json:"name,omitempty"`     // of an autonomous system or a country

@@ -11,7 +11,7 @@ type Events struct {
 	Frames  bool     // include the beginnings of frames
 	Follow  bool     // until the client disconnects; otherwise for a second
 
-	FirstSeen bool // the first packets of flows that were not seen lately, instead of what is dropped
+	FirstSeen bool // the first packets of flows that were not seen lately, instead of dropped packets
 }
 
 // Event is a packet that was decided on: a line of the answer to GET /v1/events. With
@@ -29,7 +29,7 @@ type Event struct {
 	SrcPort   *int      `json:"src_port,omitempty"`
 	Dst       string    `json:"dst,omitempty"`
 	DstPort   *int      `json:"dst_port,omitempty"`
-	Inner     bool      `json:"inner,omitempty"`  // protocol, addresses and ports are those of a header in a tunnel
+	Inner     bool      `json:"inner,omitempty"`  // protocol, addresses and ports are from a header in a tunnel
 	Length    int       `json:"length,omitempty"` // bytes on the wire
 	OneIn     uint32    `json:"one_in,omitempty"` // sampling rate: number of packets that the event stands for
 	Frame     []byte    `json:"frame,omitempty"`  // beginning of the frame, in base64
@@ -38,7 +38,7 @@ type Event struct {
 	// Importance of the flow, which was not seen lately, from 1 to 7.
 	Importance int `json:"importance,omitempty"`
 
-	// FirstTTL and TTL are those of a packet that seems to run in a loop, when it
+	// FirstTTL and TTL belong to a packet that seems to run in a loop, when it
 	// was first and last seen.
 	FirstTTL int `json:"first_ttl,omitempty"`
 	TTL      int `json:"ttl,omitempty"`

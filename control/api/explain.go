@@ -95,6 +95,8 @@ type Match struct {
 	List   string `json:"list"`
 	Action string `json:"action"` // block or allow
 	Entry  string `json:"entry"`
+	Trial  bool   `json:"trial,omitempty"` // the list is on trial
+	For    string `json:"for,omitempty"`   // the packets for which the list is; "": all
 
 	Source  string     `json:"source,omitempty"` // "": the entry is manual
 	Line    int        `json:"line,omitempty"`   // there, from 1; 0: unknown
@@ -108,7 +110,7 @@ type Match struct {
 	Packets *uint64    `json:"total_packets,omitempty"` // that the list has caught; nil: not counted
 }
 
-// Dependency is what some of the packets may meet, and the verdict on them.
+// Dependency is a condition that some of the packets meet, and the verdict on these.
 type Dependency struct {
 	Stage   string     `json:"stage"`
 	Packets string     `json:"packets"` // which

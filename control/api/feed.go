@@ -15,6 +15,9 @@ type FeedSource struct {
 	Unsaved  bool       `json:"unsaved"`           // the entries could not be saved: a restart would not find them
 	Version  string     `json:"version,omitempty"` // active, of a fleet's list: its epoch and number
 
+	// When an operator has returned to these entries; what the source had then is refused.
+	RolledBack *time.Time `json:"rolled_back,omitempty"`
+
 	BadLines int      `json:"bad_lines"`       // left out
 	FirstBad []string `json:"first_bad_lines"` // of those, with their places
 }
@@ -25,3 +28,25 @@ const Failed = "failed"
 // Inactive is the failure of a source that was read, but whose entries are not
 // active: they were refused, or could not be activated yet.
 const Inactive = "inactive"
+
+// ListVersions are the versions of a list's sources: GET /v1/lists/{list}/versions. Those of
+// CrowdSec, of names, and of the configuration's own entries have none.
+type ListVersions struct {
+	List    string           `json:"list"`
+	Sources []SourceVersions `json:"sources"`
+}
+
+// SourceVersions are the versions of a source.
+type SourceVersions struct {
+	Source   string        `json:"source"`
+	Versions []FeedVersion `json:"versions"` // the active one first; then those before it, at most five
+}
+
+// FeedVersion is the contents of a source between two changes of it.
+type FeedVersion struct {
+	Since   time.Time `json:"since"` // when the source was first read with these contents
+	Entries int       `json:"entries"`
+	Added   int       `json:"added"` // since the version before it
+	Removed int       `json:"removed"`
+	SHA256  string    `json:"sha256"` // of the contents
+}

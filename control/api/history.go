@@ -19,7 +19,7 @@ const (
 	MaxHistoryPoints = 10_000
 )
 
-// historySteps are what steps are chosen from.
+// historySteps has the steps to choose from.
 var historySteps = []time.Duration{
 	MinHistoryStep, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute,
 	MinOldHistoryStep, 30 * time.Minute, time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour,
@@ -42,7 +42,7 @@ type HistoryQuestion struct {
 	Step  time.Duration // of the points; 0: one of which there are at most 300
 }
 
-// History is what passed and was dropped: GET /v1/history.
+// History counts passed and dropped packets: GET /v1/history.
 type History struct {
 	Since  time.Time      `json:"since"`
 	Until  time.Time      `json:"until"`
@@ -51,7 +51,7 @@ type History struct {
 	Total  HistoryPoint   `json:"total"`
 }
 
-// HistoryPoint is what passed and was dropped in a step.
+// HistoryPoint counts the passed and dropped packets of a step.
 type HistoryPoint struct {
 	Time    time.Time `json:"time"`    // begin of the step
 	Seconds float64   `json:"seconds"` // for which was counted: less than the step where the daemon did not run all the time

@@ -19,7 +19,7 @@ func (p Place) Before(q Place) bool {
 
 func (p Place) String() string { return fmt.Sprintf("%d.%d", p.Epoch, p.Version) }
 
-// NodeStatus is what a node reports about itself, every ten seconds and when a list
+// NodeStatus is a node's report about itself, every ten seconds and when a list
 // becomes active. It is not signed: only the node may publish to its subject.
 type NodeStatus struct {
 	Time     time.Time  `json:"time"`

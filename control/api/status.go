@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Status is what the daemon filters: GET /v1/status.
+// Status describes the daemon and its filters: GET /v1/status.
 type Status struct {
 	Version    string            `json:"version"`
 	PID        int               `json:"pid"`

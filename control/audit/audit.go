@@ -53,12 +53,14 @@ const (
 	Accept          = "accept"
 	Confirm         = "confirm"
 	Rollback        = "rollback"
+	RollbackList    = "rollback list"
 	MonitorOn       = "monitor on"
 	MonitorOff      = "monitor off"
 	Console         = "console" // a session that may change something was asked for
 	ConsoleEnd      = "console end"
 	Enroll          = "enroll" // a node of a fleet
 	Revoke          = "revoke"
+	Forget          = "forget"     // a node that is revoked
 	Start           = "start"      // of the daemon
 	Stop            = "stop"       // of the daemon
 	Detach          = "detach"     // by weir detach
@@ -114,6 +116,7 @@ type Log struct {
 	writing sync.Mutex
 
 	mu      sync.Mutex // guards the following
+	next    *lines     // that wait for writing; nil: there are none
 	last    []Record   // the latest last, at most api.MaxAudit
 	minute  time.Time  // when refused began
 	refused int        // recorded since
@@ -260,11 +263,38 @@ func (a *Log) Record(r Record) {
 	}
 }
 
-// append appends a line to the file, durably.
-func (a *Log) append(line []byte) (err error) {
+// lines are written to the file together: a storm of changes takes one sync of the disk, not one
+// for each.
+type lines struct {
+	text    []byte
+	written bool
+	err     error
+}
+
+// append appends a line to the file, durably, with those that wait meanwhile.
+func (a *Log) append(line []byte) error {
+	a.mu.Lock()
+	if a.next == nil {
+		a.next = &lines{}
+	}
+	own := a.next
+	own.text = append(own.text, line...)
+	a.mu.Unlock()
+
 	a.writing.Lock()
 	defer a.writing.Unlock()
-	if s, err := os.Lstat(a.path); err == nil && s.Mode().IsRegular() && s.Size()+int64(len(line)) > maxFile {
+	if !own.written {
+		a.mu.Lock()
+		a.next = nil
+		a.mu.Unlock()
+		own.written, own.err = true, a.write(own.text)
+	}
+	return own.err
+}
+
+// write appends lines to the file, durably. The caller has locked a.writing.
+func (a *Log) write(text []byte) (err error) {
+	if s, err := os.Lstat(a.path); err == nil && s.Mode().IsRegular() && s.Size()+int64(len(text)) > maxFile {
 		if err := durable.Rename(a.path, a.path+".1"); err != nil {
 			if _, missing := os.Lstat(a.path); !errors.Is(missing, fs.ErrNotExist) {
 				return err
@@ -280,9 +310,9 @@ func (a *Log) append(line []byte) (err error) {
 	if torn, err := endsTorn(f, f.Size()); err != nil {
 		return err
 	} else if torn {
-		line = append([]byte{'\n'}, line...)
+		text = append([]byte{'\n'}, text...)
 	}
-	return f.Append(line)
+	return f.Append(text)
 }
 
 // endsTorn reports whether a file's last line has no end: its writing was
@@ -326,7 +356,16 @@ func Changed(ctx context.Context, c api.Change, done api.Changed, first []string
 
 // Accepted returns the record of sources that were read, whatever they contain.
 func Accepted(ctx context.Context, list string, outcomes []api.FetchOutcome) Record {
-	r := Record{Change: Accept, List: list}
+	return fetched(ctx, Accept, list, outcomes)
+}
+
+// RolledBack returns the record of a list's return to earlier contents.
+func RolledBack(ctx context.Context, outcome api.FetchOutcome) Record {
+	return fetched(ctx, RollbackList, outcome.List, []api.FetchOutcome{outcome})
+}
+
+func fetched(ctx context.Context, change, list string, outcomes []api.FetchOutcome) Record {
+	r := Record{Change: change, List: list}
 	for _, o := range outcomes {
 		if o.Outcome == api.Failed {
 			continue

@@ -60,8 +60,8 @@ type Reader struct {
 	close  []func() error
 }
 
-// format finds the records of one kind of capture file. Its state is what the
-// file's headers said.
+// format finds the records of one kind of capture file. Its state comes from
+// the file's headers.
 type format interface {
 	// next reads the next packet. It returns io.EOF where the capture ends
 	// properly, and keeps in.begin at the place that an error is about.
@@ -77,7 +77,7 @@ type record struct {
 }
 
 // Open opens the capture at path; "-" is standard input. The caller closes the
-// Reader. Errors are those of [NewReader] and of opening the file.
+// Reader. It returns the errors of [NewReader] and of opening the file.
 func Open(path string) (*Reader, error) {
 	if path == "-" {
 		return NewReader("standard input", os.Stdin)

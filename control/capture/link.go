@@ -39,8 +39,8 @@ type framing struct {
 	etherType func(packet []byte) uint16 // packet has at least header bytes
 }
 
-// framings are the link types that can be read. 12 and 14 are what BSD systems
-// write for raw IP.
+// framings are the link types that can be read. BSD systems write 12 and 14 for
+// raw IP.
 var framings = map[linkType]framing{
 	linkEthernet: {},
 	12:           {0, rawType},

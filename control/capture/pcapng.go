@@ -37,7 +37,7 @@ type pcapng struct {
 	left       int // bytes of the current block's body that are not yet read
 }
 
-// ngInterface is what a section says of one of its interfaces.
+// ngInterface describes an interface of a section.
 type ngInterface struct {
 	link   linkType
 	snap   uint32 // most bytes captured of a packet, 0 for no limit

@@ -14,7 +14,7 @@ const (
 	optionFlags       = 2 // epb_flags
 	optionVerdict     = 7 // epb_verdict
 
-	verdictXDP = 2 // what follows is what an XDP program has answered:
+	verdictXDP = 2 // the answer of an XDP program follows:
 	xdpDrop    = 1
 	xdpPass    = 2
 )
@@ -32,7 +32,7 @@ const (
 	outbound = 2
 )
 
-// Note is what a written capture records about a packet, in addition to the packet.
+// Note is a written capture's record about a packet, in addition to the packet.
 type Note struct {
 	Interface string
 	Out       bool // it was leaving the host, otherwise coming in

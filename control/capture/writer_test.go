@@ -82,7 +82,7 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// The blocks and options are those of the specification, which the Reader passes
+// The blocks and options follow the specification, and the Reader passes
 // over.
 func TestWrittenOptions(t *testing.T) {
 	var file bytes.Buffer

@@ -21,7 +21,7 @@ import (
 	"weir/loader"
 )
 
-// maxName is the maximum length of a list's name, which is that of a directory
+// maxName is the maximum length of a list's name, which is the name of a directory
 // and a label of metrics.
 const maxName = 64
 
@@ -106,13 +106,14 @@ func (c *Config) check() quantity.FieldErrors {
 	}
 	for _, l := range c.Lists {
 		if c.Fleet.On() && strings.HasPrefix(l.Name, FleetPrefix) {
-			errs.Failf(join("lists", l.Name), "names that begin with %s are those of the fleet's lists", FleetPrefix)
+			errs.Failf(join("lists", l.Name), "names that begin with %s are for the fleet's lists", FleetPrefix)
 		}
 		errs.Add(join("lists", l.Name), l.check().Err())
 		if l.Direction == engine.Out && !c.FiltersOutgoing() {
 			errs.Failf(join(join("lists", l.Name), "direction"), "outgoing packets are filtered on no interface: set egress: true on one")
 		}
 	}
+	c.checkRules(&errs)
 	return errs
 }
 
@@ -309,6 +310,10 @@ func (l List) check() (errs quantity.FieldErrors) {
 	if l.TTL > 0 && len(l.All()) > 0 && l.TTL < l.Interval+l.Jitter {
 		errs.Failf("ttl", "%v is less than interval and jitter: entries would expire between two fetches", l.TTL)
 	}
+	if !l.Enforce && l.Action == Allow {
+		errs.Failf("enforce", "an allow list cannot be on trial, since it drops nothing: leave enforce out")
+	}
+	errs.Add("", l.Only.check().Err())
 	errs.Add("", l.Spec.Validate())
 	return errs
 }

@@ -139,7 +139,7 @@ type Config struct {
 	// Who is notified of heavy hitters, failures, surges of drops and refused changes.
 	Notify Notify `yaml:"notify,omitempty"`
 
-	// Flow collectors, and what they get: IPFIX records of what passed and was dropped, or sFlow.
+	// Flow collectors, and what they get: IPFIX records of passed and dropped packets, or sFlow.
 	Export export.Spec `yaml:"export,omitempty"`
 
 	// The fleet that this host is a node of: its lists are filtered by, beside those
@@ -181,7 +181,7 @@ type Interface struct {
 	stages.AtInterface `yaml:",inline"`
 }
 
-// Failsafe is what passes before the lists are looked up.
+// Failsafe has the packets that pass before the lists are looked up.
 type Failsafe struct {
 	// Destination ports, as in tcp/22 or 22/tcp; up to 8.
 	Ports []verdict.FailsafePort `yaml:"ports,omitempty"`
@@ -318,7 +318,7 @@ type MulticastInterface struct {
 	Groups []Group `yaml:"groups,omitempty"`
 }
 
-// Notify says who is notified of what.
+// Notify says who is notified of which events.
 type Notify struct {
 	// The receivers, by name: letters, digits, "_", "-" and dots. Each has a url, a
 	// command or syslog.
@@ -367,6 +367,12 @@ type List struct {
 	// priority; of equals, for the first.
 	Priority int `yaml:"priority,omitempty" min:"-1000" max:"1000"`
 
+	// false: the list is on trial. What its entries match is counted as would-block, and
+	// passes. Entries of other lists are enforced all the same.
+	Enforce bool `yaml:"enforce"`
+
+	Only `yaml:",inline"`
+
 	// How long an entry is kept after its source drops it. Default: it is removed at
 	// once. While a source cannot be read, its last contents stay.
 	TTL quantity.Duration `yaml:"ttl,omitempty"`
@@ -402,7 +408,7 @@ func Default() *Config {
 // country's addresses can be more than this, and must be confirmed.
 const defaultCoverage = 0.25
 
-// SetDefaults sets the defaults of what is always there.
+// SetDefaults sets the defaults of the parts that are always there.
 func (c *Config) SetDefaults() {
 	c.BitsPerEntry = engine.DefaultBitsPerKey
 	c.MaxCoverage = defaultCoverage
@@ -424,6 +430,7 @@ func (m *Multicast) SetDefaults() { m.MaxGroups = DefaultMaxGroups }
 // SetDefaults sets the defaults.
 func (l *List) SetDefaults() {
 	l.Action = Block
+	l.Enforce = true
 	l.Guard = true
 	l.Spec.SetDefaults()
 }

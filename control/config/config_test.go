@@ -269,7 +269,7 @@ func TestExample(t *testing.T) {
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)
-	want.Name, want.TTL, want.Sources = feed.Name, feed.TTL, feed.Sources
+	want.Name, want.TTL, want.Sources, want.Only = feed.Name, feed.TTL, feed.Sources, feed.Only
 	if !reflect.DeepEqual(feed, want) {
 		t.Errorf("list %+v, the defaults are %+v", feed, want)
 	}
@@ -357,7 +357,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, ttl, required, guard, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, ttl, required, guard, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "lists:\n  a:\n    entries: [192.0.2.1, 192.0.2.1/24, '# none', 192.0.2.1, \"192.0.2.2\\n192.0.2.3\"]\n", []string{
 			`4:26: lists.a.entries[1]: "192.0.2.1/24": host bits set beyond /24`,
@@ -366,6 +366,44 @@ func TestErrors(t *testing.T) {
 			`4:61: lists.a.entries[4]: "192.0.2.2\n192.0.2.3" has several lines: write each as an entry of its own`}, true},
 		{eth0 + "lists: {a: {format: crowdsec, entries: [192.0.2.1]}}", []string{
 			`2:31: lists.a.entries: a list of CrowdSec's decisions has no others: name another list for these`}, true},
+		{eth0 + "lists: {a: {ports: [tcp/22-20, 22, icmp/1, tcp/1-70000, tcp/22, tcp/22]}}", []string{
+			`2:21: lists.a.ports[0]: the range "tcp/22-20" is upside down: did you mean tcp/20-22?`,
+			`2:32: lists.a.ports[1]: port "22" without its protocol: did you mean tcp/22?`,
+			`2:36: lists.a.ports[2]: invalid port "icmp/1": want a protocol with ports, as tcp and udp, and a number or a range, as in tcp/22 or udp/5000-5010`,
+			`2:44: lists.a.ports[3]: invalid port "tcp/1-70000": want a protocol with ports, as tcp and udp, and a number or a range, as in tcp/22 or udp/5000-5010`,
+			`2:65: lists.a.ports[5]: the same as ports[4]`,
+		}, false},
+		{eth0 + "lists: {a: {ports: [tcp/22, tcp/22], protocols: [icmp, icmp]}}", []string{
+			`2:21: lists.a.ports[0]: tcp/22, but protocols leaves tcp out: add it there, or leave out protocols`,
+			`2:29: lists.a.ports[1]: the same as ports[0]`,
+			`2:29: lists.a.ports[1]: tcp/22, but protocols leaves tcp out: add it there, or leave out protocols`,
+			`2:56: lists.a.protocols[1]: the same as protocols[0]`,
+		}, true},
+		{eth0 + "lists: {a: {protocols: [icmpv6, tcp/22, 256, quic]}}", []string{
+			`2:25: lists.a.protocols[0]: unknown protocol "icmpv6": want tcp, udp, icmp, icmp6, sctp, dccp, udplite or a number: did you mean icmp6?`,
+			`2:33: lists.a.protocols[1]: unknown protocol "tcp/22": want tcp, udp, icmp, icmp6, sctp, dccp, udplite or a number; ports has ports, as in tcp/22`,
+			`2:41: lists.a.protocols[2]: unknown protocol "256": want tcp, udp, icmp, icmp6, sctp, dccp, udplite or a number`,
+			`2:46: lists.a.protocols[3]: unknown protocol "quic": want tcp, udp, icmp, icmp6, sctp, dccp, udplite or a number`,
+		}, false},
+		{"interfaces: [eth0, 'veth*']\nlists: {a: {interfaces: [wan0, veth1, 'a b', eth0], vlans: [10, 4095, -1]}}", []string{
+			`2:26: lists.a.interfaces[0]: "wan0" is not filtered by that name: want one of interfaces, which has eth0, veth*`,
+			`2:32: lists.a.interfaces[1]: "veth1" is not filtered by that name: name veth1 in interfaces, too, beside veth*`,
+			`2:39: lists.a.interfaces[2]: "a b" cannot be an interface: 1 to 15 characters, no slash, colon or space`,
+			`2:39: lists.a.interfaces[2]: "a b" is not filtered by that name: want one of interfaces, which has eth0, veth*`,
+			`2:65: lists.a.vlans[1]: 4095 is no VLAN: want 1 to 4094, or 0 for packets without one`,
+			`2:71: lists.a.vlans[2]: -1 is no VLAN: want 1 to 4094, or 0 for packets without one`,
+		}, true},
+		{eth0 + "lists: {a: {enforce: false, action: allow}, b: {enforce: no}}", []string{
+			`2:22: lists.a.enforce: an allow list cannot be on trial, since it drops nothing: leave enforce out`,
+			`2:58: lists.b.enforce: want true or false`,
+		}, false},
+		{eth0 + "lists: {a: {enforce: false, action: allow}}", []string{
+			`2:22: lists.a.enforce: an allow list cannot be on trial, since it drops nothing: leave enforce out`,
+		}, true},
+		{eth0 + "mode: approx\nlists: {a: {enforce: false}, b: {ports: [tcp/22]}}", []string{
+			`3:9: lists.a: enforce: false: mode: approx does not know which list matches a packet: set mode: exact`,
+			`3:30: lists.b: ports, protocols, interfaces and vlans: mode: approx does not know which list matches a packet: set mode: exact`,
+		}, true},
 		{eth0 + "mode: exact\nmode: exact", []string{`3:1: mode: duplicate key, first in line 2`}, false},
 		// Types.
 		{"", []string{`1:1: interfaces is missing`}, false},

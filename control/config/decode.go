@@ -139,7 +139,7 @@ func within(path, above string) bool {
 type decoder struct {
 	file string
 	errs Errors
-	at   map[string]*token.Position // by path, of what is in the file
+	at   map[string]*token.Position // by path, of the values in the file
 }
 
 // fail adds an error at a path or, if that is not in the file, at the nearest path

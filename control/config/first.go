@@ -43,7 +43,7 @@ type FirstSeen struct {
 	Ports []verdict.FailsafePort `yaml:"ports,omitempty"`
 }
 
-// Importance is what makes a flow important.
+// Importance is a property that makes a flow important.
 type Importance string
 
 // What makes a flow important.

@@ -49,7 +49,8 @@ type Hub struct {
 	Heartbeat quantity.Duration `yaml:"heartbeat"`
 
 	// The time without that after which a node reports that its lists are stale. It goes
-	// on filtering.
+	// on filtering. The hub calls a node silent that has not reported for as long, and at least
+	// for 20s: nodes report each 10s.
 	MaxAge quantity.Duration `yaml:"max_age"`
 
 	// How commands reach the hub.
@@ -134,7 +135,7 @@ func DefaultHub() *Hub {
 	return h
 }
 
-// SetDefaults sets the defaults of what is always there.
+// SetDefaults sets the defaults of the parts that are always there.
 func (h *Hub) SetDefaults() {
 	h.Keys, h.StateDir = "/etc/weir-hub/keys", "/var/lib/weir-hub"
 	h.Heartbeat, h.MaxAge = quantity.Duration(10*time.Second), quantity.Duration(time.Minute)
@@ -242,6 +243,12 @@ func (h *Hub) check() quantity.FieldErrors {
 	for _, l := range h.Lists {
 		path := join("lists", l.Name)
 		errs.Add(path, l.check().Err())
+		if !l.Enforce {
+			errs.Failf(path+".enforce", "nodes of earlier versions would enforce the list: waves with mode: rehearse count what a version would drop")
+		}
+		if r := l.Rule(); r.On() && r.Narrow() {
+			errs.Failf(path, "ports, protocols, interfaces and vlans are for lists of weir.yaml: nodes of earlier versions would drop all packets")
+		}
 		if l.TTL > 0 {
 			errs.Failf(path+".ttl", "a hub removes what a feed drops at once")
 		}

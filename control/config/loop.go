@@ -22,7 +22,7 @@ const (
 // On reports whether loops are to be looked for.
 func (l Loop) On() bool { return l.Node != 0 }
 
-// Geometry is what is said of the filter, and what follows for the rest of it
+// Geometry is the part of the filter that is configured, and what follows for the rest of it
 // from the paths' length. It fails where no filter is good enough.
 func (l Loop) Geometry() (icarus.Geometry, error) {
 	hops, target := l.PathLength, float64(l.FPR)

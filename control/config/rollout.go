@@ -60,7 +60,7 @@ type Wave struct {
 	For quantity.Duration `yaml:"for"`
 }
 
-// WaveMode is what the nodes of a wave do with a version.
+// WaveMode is the way in which the nodes of a wave take a version.
 type WaveMode string
 
 // The modes of waves.

@@ -109,7 +109,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "first.go", "hub.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go", "../stage/police/police.go", "../stage/replies/replies.go"} {
+	for _, file := range []string{"config.go", "first.go", "hub.go", "only.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go", "../stage/police/police.go", "../stage/replies/replies.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -184,6 +184,8 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[feed.Separator]():         text(`^[^\r\n"]$`),
 		reflect.TypeFor[Address]():                text(`:[0-9]+$`),
 		reflect.TypeFor[verdict.FailsafePort]():   text(`^((tcp|udp|sctp)/[0-9]+|[0-9]+/(tcp|udp|sctp))$`),
+		reflect.TypeFor[verdict.PortRange]():      text(`^[a-z]+/[0-9]+(-[0-9]+)?$`),
+		reflect.TypeFor[Protocol]():               {"type": []string{"string", "integer"}, "pattern": `^[a-z0-9]+$`, "minimum": 0, "maximum": 255},
 		reflect.TypeFor[verdict.FailsafePrefix](): text(`^[0-9a-fA-F:.]+(/[0-9]+)?$`),
 		reflect.TypeFor[Group]():                  text(`^[0-9a-fA-F:.]+$`),
 		reflect.TypeFor[feed.URL]():               text(`^https?://`),

@@ -90,7 +90,7 @@ func (l LogLevel) MarshalText() ([]byte, error) { return []byte(l.String()), nil
 
 func (l LogLevel) String() string { return strings.ToLower(slog.Level(l).String()) }
 
-// Action is what a list does to the packets that it contains.
+// Action is the effect of a list on the packets that it contains.
 type Action string
 
 // The actions of lists.
@@ -104,7 +104,7 @@ func (a *Action) UnmarshalText(text []byte) error {
 	return oneOf(a, "action", text, Block, Allow)
 }
 
-// LoopAction is what happens to packets in a loop.
+// LoopAction is the action against packets in a loop.
 type LoopAction string
 
 // The actions on loops.

@@ -19,7 +19,7 @@ const quickTTL = time.Hour
 // defaultReason is the reason of a change that has none.
 const defaultReason = "weir console"
 
-// result is what became of a change.
+// result is the result of a change.
 type result struct {
 	failed bool
 	text   string

@@ -32,7 +32,7 @@ const (
 // maxForm bounds a form, in bytes: an entry has up to 256, a reason 500.
 const maxForm = 8 << 10
 
-// Daemon is what the page of a daemon shows and changes.
+// Daemon has the state that the page of a daemon shows and changes.
 type Daemon interface {
 	server.Snapshots
 	server.Auditor

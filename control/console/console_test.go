@@ -707,7 +707,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// The libraries are what docs/dependencies.md says, with their licenses.
+// The libraries agree with docs/dependencies.md, and have their licenses.
 func TestLibraries(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/dependencies.md")
 	if err != nil {

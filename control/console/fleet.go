@@ -18,7 +18,7 @@ import (
 
 // What pages of a hub ask of it, and of its nodes, all pages together.
 const (
-	statusAge   = 2 * time.Second  // of what they show
+	statusAge   = 2 * time.Second  // of the pages' contents
 	talkersAge  = 10 * time.Second // of the largest flows, for which all nodes are asked
 	maxAsking   = 2                // explanations at a time
 	maxNodes    = 100              // rows
@@ -67,7 +67,7 @@ func NewHub(h server.Hub, address string, secure bool, version string) *Console 
 	return c
 }
 
-// fleetView is what a hub's page shows.
+// fleetView is the contents of a hub's page.
 type fleetView struct {
 	frame
 	status  api.HubStatus

@@ -213,7 +213,7 @@ func (v *view) alerts(m *markup) {
 	}
 }
 
-// early is what panels show before there are rates.
+// early shows panels before there are rates.
 func (v *view) early(m *markup) bool {
 	if v.Top == nil {
 		m.add("<p>No rates yet: the daemon has just started.</p>")

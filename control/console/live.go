@@ -17,7 +17,7 @@ import (
 
 const (
 	tick         = time.Second // between two updates
-	slowTicks    = 5           // until the next update of what changes less often
+	slowTicks    = 5           // until the next update of panels that change less often
 	historyTicks = 60          // until that of the history
 	silentTicks  = 2           // without an update until alive is sent again
 	alive        = "now"
@@ -253,7 +253,7 @@ func (c *Console) glance(ctx context.Context, asked *eventsView, want events.Wan
 	return rows
 }
 
-// batch is what is sent of the events of an interval.
+// batch is the part of an interval's events that is sent.
 type batch struct {
 	rows []api.Event // the latest first
 	more int         // events that were not sent

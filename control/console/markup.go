@@ -26,7 +26,7 @@ func (m *markup) add(format literal, values ...any) {
 }
 
 // table begins a table that scrolls where it is too wide, and calls rows. Names of
-// columns that begin with "#" are those of numbers; one that begins with "-" is only
+// columns that begin with "#" are for numbers; one that begins with "-" is only
 // read out.
 func (m *markup) table(label string, rows func(), columns ...string) {
 	m.add(`<div class="scroll" role="region" aria-label="%s" tabindex="0"><table><thead><tr>`, label)

@@ -22,7 +22,7 @@ const (
 	maxChanges = 15
 )
 
-// frame is what the pages of a daemon and of a hub have in common.
+// frame has the common parts of the pages of a daemon and of a hub.
 type frame struct {
 	Host, Version string
 	Now           time.Time
@@ -43,7 +43,7 @@ func (c *Console) frame(one *session) frame {
 	return frame{Host: c.host, Version: c.version, Now: c.sessions.now(), session: one}
 }
 
-// view is what a daemon's page shows.
+// view is the contents of a daemon's page.
 type view struct {
 	frame
 

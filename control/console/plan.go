@@ -96,7 +96,7 @@ func newPlan(query url.Values, entries int, mode string) (p planView) {
 
 func (p *planView) value(s slider) int { return s.value(p.at[s.name]) }
 
-// request is what is asked of package plan.
+// request returns the question for package plan.
 func (p *planView) request() plan.Request {
 	r := plan.Request{Entries: p.value(entriesSlider)}
 	switch p.given {

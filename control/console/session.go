@@ -35,16 +35,16 @@ func secret() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// digest is what is kept and compared of a secret.
+// digest returns the digest of a secret, to keep and to compare.
 func digest(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
-// grant is what a URL that was printed permits, once.
+// grant is the permission that a printed URL has, once.
 type grant struct {
 	api.ConsoleRequest
 	expires time.Time
 }
 
-// session is what a browser may do. It is the cookie's, at a path that only it has:
+// session is the permission of a browser. It is the cookie's, at a path that only it has:
 // browsers send the cookies of a host to all of its ports, where other users of this
 // host may listen, but to this path only.
 type session struct {

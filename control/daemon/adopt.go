@@ -47,7 +47,7 @@ func (d *Daemon) adopt(p *Prepared, c engine.Config) *engine.Generation {
 		d.o.Log.Info("the filter in the kernel is built anew: " + err.Error())
 		return nil
 	}
-	d.o.Log.Info("adopted the filter in the kernel, with its counters", "entries", p.blocked(), "changed", changed,
+	d.o.Log.Info("adopted the filter in the kernel", "entries", p.blocked(), "changed_bits", changed,
 		"took", time.Since(began).Round(time.Millisecond).String())
 	return e
 }

@@ -45,35 +45,21 @@ func listOf(c api.Change) string {
 func (d *Daemon) carryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
 	name := listOf(c)
 	changed.List = name
-	var batch []journal.Change
-	err = d.doEntries(ctx, func() error {
-		d.turn.doing("entries are changed", name)
-		l := d.prepared.list(name)
-		switch {
-		case l == nil:
-			return d.noList(name)
-		case string(l.Action) != c.Action:
-			return &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", name, l.Action, c.Action)}
-		}
-		var err error
-		if batch, err = d.batch(l, c); err != nil {
-			return err
-		}
-		if !c.Force {
-			if err := d.refuseCutOff(l, c, batch); err != nil {
-				return err
-			}
-		}
-		n, err := d.change(batch)
-		changed.Unchanged = len(batch) - n
-		if changed.Added = n; c.Remove {
-			changed.Added, changed.Removed = 0, n
-		}
-		return err
-	})
+	p := &pending{change: c, list: name, changed: changed, made: make(chan struct{})}
+	d.gathered.add(p)
+	err = d.Do(ctx, func() error { d.makeGathered(); return nil })
+	if err == nil || !d.gathered.remove(p) { // another one's turn may have taken it
+		<-p.made
+		changed, err = p.changed, p.err
+	}
+	if errors.Is(err, errBuilding) {
+		p = &pending{change: c, list: name, changed: api.Changed{List: name}, made: make(chan struct{})}
+		err = d.doAlone(ctx, func() error { d.makeTogether([]*pending{p}); return p.err })
+		changed = p.changed
+	}
 	switch {
 	case err == nil:
-		d.audit.Record(audit.Changed(ctx, c, changed, firstKeys(batch)))
+		d.audit.Record(audit.Changed(ctx, c, changed, firstKeys(p.batch)))
 	case !c.Given.IsZero() && waits(err):
 	default:
 		d.notifier.refusedChange(c, name, err)
@@ -82,8 +68,8 @@ func (d *Daemon) carryOut(ctx context.Context, c api.Change) (changed api.Change
 	return changed, err
 }
 
-// batch returns the changes of the journal that a request asks for.
-func (d *Daemon) batch(l *managedList, c api.Change) ([]journal.Change, error) {
+// batch returns the changes of the journal that a request asks for, once others are made.
+func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([]journal.Change, error) {
 	now := time.Now()
 	added := now
 	if !c.Given.IsZero() && c.Given.Before(now) { // not in the future, as after the clock was set back
@@ -116,6 +102,15 @@ func (d *Daemon) batch(l *managedList, c api.Change) ([]journal.Change, error) {
 		}
 	}
 	manual := d.prepared.contents(l.manual)
+	var more []key.Key
+	for _, of := range others {
+		if !of.Remove && of.List == l.Name {
+			more = append(more, of.Key)
+		}
+	}
+	if len(more) > 0 {
+		manual = list.Union(manual, list.SetOf(more...))
+	}
 	refusal := func(n int) error { // of the first entries
 		var all list.Entries
 		for _, e := range entries[:n] {
@@ -151,23 +146,46 @@ func (e unrecorded) Unwrap() error { return e.error }
 // change makes changes durable, then active. It returns the number of entries that
 // changed. When it fails, nothing has changed.
 func (d *Daemon) change(batch []journal.Change) (int, error) {
-	before := make([]journal.Change, len(batch))
-	for i, c := range batch {
-		e, had := d.journal.Get(c.List, c.Key)
-		if e.List, e.Key = c.List, c.Key; !had {
-			e.Allow = c.Allow
-		}
-		before[len(batch)-1-i] = journal.Change{Remove: !had, Entry: e}
-	}
+	before := d.before(batch)
 	if err := d.journal.Apply(batch); err != nil {
 		return 0, unrecorded{err}
 	}
 	n, err := d.enforce(batch)
 	if err != nil {
-		if err := d.journal.Apply(before); err != nil {
-			d.o.Log.Error("entries that are not active are recorded, and will be active after a restart: " + err.Error())
-		}
-		return 0, fmt.Errorf("nothing was changed: %w", err)
+		return 0, d.undo(batch, before, err)
 	}
 	return n, nil
+}
+
+// entryID identifies an entry of the journal.
+type entryID struct {
+	list string
+	key  key.Key
+}
+
+func idOf(c journal.Change) entryID { return entryID{c.List, c.Key} }
+
+// before returns the changes that bring back what there is instead of a batch's entries.
+func (d *Daemon) before(batch []journal.Change) map[entryID]journal.Change {
+	all := make(map[entryID]journal.Change, len(batch))
+	for _, c := range batch {
+		e, had := d.journal.Get(c.List, c.Key)
+		if e.List, e.Key = c.List, c.Key; !had {
+			e.Allow = c.Allow
+		}
+		all[idOf(c)] = journal.Change{Remove: !had, Entry: e}
+	}
+	return all
+}
+
+// undo takes a recorded batch back that could not be made active, and returns why, which err is.
+func (d *Daemon) undo(batch []journal.Change, before map[entryID]journal.Change, err error) error {
+	var back []journal.Change
+	for _, c := range batch {
+		back = append(back, before[idOf(c)])
+	}
+	if err := d.journal.Apply(back); err != nil {
+		d.o.Log.Error("entries that are not active are recorded, and will be active after a restart: " + err.Error())
+	}
+	return fmt.Errorf("nothing was changed: %w", err)
 }

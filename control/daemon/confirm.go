@@ -55,7 +55,7 @@ func (k kept) fits(p *Prepared) bool {
 	if k.Generation == nil || len(p.config.Multicast.Interfaces) > 0 {
 		return false // groups may have changed
 	}
-	same := func(a, b engine.List) bool { a.Contents, b.Contents = nil, nil; return a == b }
+	same := func(a, b engine.List) bool { a.Contents, b.Contents = nil, nil; return a.Equal(b) }
 	return slices.EqualFunc(k.Lists(), p.rules, same) && slices.Equal(k.by.watched(), p.watched())
 }
 

@@ -66,6 +66,9 @@ func (d *Daemon) blocking(found []engine.Found, covers func(key.Key) bool) (name
 			continue
 		}
 		l := d.prepared.rules[f.List-1]
+		if l.Rule.On() && (l.Rule.Trial || l.Rule.Narrow()) {
+			continue
+		}
 		if l.Allow {
 			return ""
 		}

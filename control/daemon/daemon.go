@@ -23,6 +23,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/console"
+	"weir/control/doctor"
 	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/export"
@@ -78,6 +79,7 @@ type Daemon struct {
 	console  *console.Console       // nil: none is served
 	early    *serve.Early           // nil: the API's socket could not be opened yet
 	queued   waiting
+	gathered gathered // safe for concurrent use
 
 	loadTime      time.Duration // of Start
 	began         time.Time
@@ -135,8 +137,8 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if isRealtime() {
-		o.Log.Warn(realtimeProblem)
+	if text := doctor.Realtime(); text != "" {
+		o.Log.Warn(text)
 	}
 	c, rolledBack := confirmed(c, o.Log)
 	d := &Daemon{

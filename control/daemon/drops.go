@@ -300,7 +300,7 @@ func droppedSources(intervals ...drops.Interval) *[]api.DropRate {
 	slices.SortFunc(all, func(a, b api.DropRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Reason, b.Reason))
 	})
-	all = all[:min(len(all), maxFlows)]
+	all = all[:min(len(all), api.MaxTop)]
 	return &all
 }
 
@@ -321,7 +321,7 @@ func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 			}
 			a := d.engine.Explain(engine.Question{Known: k}, nil)[0]
 			to.Dropped = new(0.0)
-			if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock {
+			if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock && d.engine.Monitor {
 				to.Dropped, to.Reasons = new(to.Packets), []string{verdict.Blocked.String()}
 				if a.List != "" {
 					to.Lists = []string{strings.TrimSuffix(a.List, api.ManualSuffix)}
@@ -331,7 +331,7 @@ func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 			sum := 0.0
 			prefix := netip.PrefixFrom(k.Src, int(k.SrcBits))
 			for f, c := range recent.Flows {
-				if !prefix.Contains(f.Remote) {
+				if !prefix.Contains(f.Remote) || f.Reason == verdict.WouldBlock { // by a list on trial
 					continue
 				}
 				sum += float64(c.Packets) / seconds

@@ -86,7 +86,10 @@ func (d *dropped) describe(a *engine.Answer) {
 		return
 	}
 	of := netip.PrefixFrom(addr, int(bits))
-	at, flow, all, ok := d.history.Last(func(f drops.Flow) bool { return f.Out == out && of.Contains(f.Remote) })
+	at, flow, all, ok := d.history.Last(func(f drops.Flow) bool {
+		// What a list on trial would drop has passed.
+		return f.Out == out && f.Reason != verdict.WouldBlock && of.Contains(f.Remote)
+	})
 	if ok {
 		a.LastDrop = &engine.LastDrop{Time: at, Reason: flow.Reason, List: flow.List, Packets: all.Packets}
 	}

@@ -30,6 +30,7 @@ type exports struct {
 	waiting [verdict.NumReasons]loader.Counter // of these, since the last interval or longer
 	drops   [verdict.NumReasons]bool
 	lists   map[string]loader.Counter // matched, and not exported yet
+	trial   map[string]bool           // of these, those that are on trial
 	hits    map[string]loader.Counter // as last read
 	sources map[dropFlow]export.Flow
 	heavy   map[heavyFlow]export.Flow
@@ -191,12 +192,12 @@ func (x *exports) batch(now time.Time, monitor, last bool) export.Batch {
 			ready[i] = least(n, x.waiting[i])
 		}
 	}
-	listed := verdict.Blocked
-	if monitor {
-		listed = verdict.WouldBlock
-	}
 	whole := export.Flow{Begin: x.began, End: now}
 	for name, n := range x.lists {
+		listed := verdict.Blocked
+		if monitor || x.trial[name] {
+			listed = verdict.WouldBlock
+		}
 		before := x.reasons[listed]
 		whole.List, whole.Packets, whole.Bytes = name, n.Packets, n.Bytes
 		if name != "" && len(b.All) < export.MaxFlows-int(verdict.NumReasons) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"weir/control/api"
@@ -57,6 +58,20 @@ func (d *Daemon) describeLists() (lists []api.List) {
 		lists = append(lists, a)
 	}
 	return lists
+}
+
+// onTrial returns the names of the lists on trial.
+func (p *Prepared) onTrial() map[string]bool {
+	var all map[string]bool
+	for _, l := range p.lists {
+		if r := p.rules[l.manual-1].Rule; r.On() && r.Trial {
+			if all == nil {
+				all = make(map[string]bool)
+			}
+			all[l.Name] = true
+		}
+	}
+	return all
 }
 
 // hits returns the packets that a list has matched, by its number.
@@ -117,32 +132,81 @@ func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcome
 			if o.Err == nil && !o.Changed {
 				unenforced = d.take(ctx, name, f) // what was read before
 			}
-			out := api.FetchOutcome{
-				List: name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
-			}
-			var last feed.Outcome
-			for _, s := range f.Status().Sources {
-				if s.Source == o.Source {
-					last = s.Last
-				}
-			}
-			if o.Err == nil && unenforced == nil {
-				unenforced = last.Err // another reader was first, and its contents are not active
-			}
-			switch {
-			case o.Err != nil:
-				out.Failure, out.Error = o.Failure.String(), o.Err.Error()
-			case unenforced != nil:
-				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, unenforced.Error(), false
-				if last.Failure != feed.NoFailure {
-					out.Failure, out.Entries = last.Failure.String(), last.Entries
-				}
-			}
-			outcomes = append(outcomes, out)
+			outcomes = append(outcomes, outcomeOf(name, f, o, unenforced))
 		}
 		if err != nil {
 			return outcomes, err
 		}
 	}
 	return outcomes, nil
+}
+
+// outcomeOf describes an attempt to change a list's contents, and the error of activating
+// them.
+func outcomeOf(name string, f *feed.Feed, o feed.Outcome, unenforced error) api.FetchOutcome {
+	out := api.FetchOutcome{
+		List: name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
+	}
+	var last feed.Outcome
+	for _, s := range f.Status().Sources {
+		if s.Source == o.Source {
+			last = s.Last
+		}
+	}
+	if o.Err == nil && unenforced == nil {
+		unenforced = last.Err // another reader was first, and its contents are not active
+	}
+	switch {
+	case o.Err != nil:
+		out.Failure, out.Error = o.Failure.String(), o.Err.Error()
+	case unenforced != nil:
+		out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, unenforced.Error(), false
+		if last.Failure != feed.NoFailure {
+			out.Failure, out.Entries = last.Failure.String(), last.Entries
+		}
+	}
+	return out
+}
+
+// feedOf returns the feed of a list.
+func (d *Daemon) feedOf(ctx context.Context, name string) (f *feed.Feed, err error) {
+	err = d.Do(ctx, func() error {
+		l := d.prepared.list(name)
+		switch {
+		case l == nil:
+			return d.noList(name)
+		case l.feed == nil:
+			return &api.BadRequest{Err: fmt.Errorf("list %s has no sources of this host, so that no versions of it are known", name)}
+		}
+		f = l.feed
+		return nil
+	})
+	return f, err
+}
+
+// Versions implements [server.Daemon].
+func (d *Daemon) Versions(ctx context.Context, name string) (api.ListVersions, error) {
+	f, err := d.feedOf(ctx, name)
+	if err != nil {
+		return api.ListVersions{}, err
+	}
+	return api.ListVersions{List: name, Sources: f.Versions()}, nil
+}
+
+// Rollback implements [server.Daemon].
+func (d *Daemon) Rollback(ctx context.Context, name string) (out api.FetchOutcome, err error) {
+	f, err := d.feedOf(ctx, name)
+	if err != nil {
+		return out, err
+	}
+	o, err := f.Rollback(ctx)
+	if errors.Is(err, feed.ErrNoVersion) {
+		err = &api.BadRequest{Err: fmt.Errorf("list %s: %w", name, err)}
+	}
+	if err != nil {
+		return out, err
+	}
+	out = outcomeOf(name, f, o, d.fetched(ctx, name, f, o))
+	d.audit.Record(audit.RolledBack(ctx, out))
+	return out, nil
 }

@@ -82,7 +82,7 @@ type managedList struct {
 }
 
 func (l *managedList) rule() engine.List {
-	return engine.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction, Priority: l.Priority}
+	return engine.List{Name: l.Name, Allow: l.Action == config.Allow, Direction: l.Direction, Priority: l.Priority, Rule: l.Rule()}
 }
 
 // preparation says how a configuration is prepared.
@@ -340,7 +340,7 @@ func (p *Prepared) has(name string) bool { return p != nil && p.list(name) != ni
 func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared) {
 	lists, shared := fleetLists(fleet)
 	lists = slices.Concat(p.config.Lists, lists)
-	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block}, {Name: DefaultAllow, Action: config.Allow}} {
+	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block, Enforce: true}, {Name: DefaultAllow, Action: config.Allow, Enforce: true}} {
 		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
 			lists = append(lists, l)
 		}

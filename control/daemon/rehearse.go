@@ -79,24 +79,31 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 	if err != nil {
 		return err
 	}
-	within, end := context.WithCancel(d.ctx)
+	var within context.Context
+	var end context.CancelFunc
+	if err := d.Do(ctx, func() error { // where d.ctx is set
+		within, end = context.WithCancel(d.ctx)
+		return nil
+	}); err != nil {
+		return err
+	}
 	r := &rehearsal{
 		contents: c.Contents, allow: of.Action == config.Allow, from: make(map[netip.Addr]*wire.Affected),
 		sum: wire.Rehearsal{Since: time.Now().UTC()}, end: end, ended: make(chan struct{}),
 	}
-	if err := d.doAlone(ctx, func() error {
-		if err := refuseRead(d.prepared.config, of, c.Contents, false); err != nil {
-			return fmt.Errorf("refused: %w", err)
-		}
-		d.compare(r, of)
-		d.rehearsals.mu.Lock()
-		if d.rehearsals.byList == nil {
-			d.rehearsals.byList = make(map[string]*rehearsal)
-		}
-		d.rehearsals.byList[name] = r
-		d.rehearsals.mu.Unlock()
-		return d.sampleClean()
-	}); err != nil {
+	err = d.followActive(ctx, r, of)
+	if err == nil {
+		err = d.doAlone(ctx, func() error {
+			d.rehearsals.mu.Lock()
+			if d.rehearsals.byList == nil {
+				d.rehearsals.byList = make(map[string]*rehearsal)
+			}
+			d.rehearsals.byList[name] = r
+			d.rehearsals.mu.Unlock()
+			return d.sampleClean()
+		})
+	}
+	if err != nil {
 		end()
 		d.rehearsals.mu.Lock()
 		delete(d.rehearsals.byList, name)
@@ -150,11 +157,24 @@ func (d *Daemon) sampleClean() error {
 	return nil
 }
 
-// compare sets what a rehearsal matches packets against, by what is active now, unless
-// that is as it was. It is for Run's goroutine.
-func (d *Daemon) compare(r *rehearsal, of config.List) {
-	l := d.prepared.list(of.Name)
-	rules := d.engine.Lists()
+// followActive sets what a rehearsal matches packets against, by what is active now, unless that
+// is as it was. With millions of entries it takes seconds, of which the loop has only the beginning.
+// It is for the goroutine of the rehearsal, or before that runs.
+func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List) error {
+	var p *Prepared // what is active
+	if err := d.doAlone(ctx, func() error {
+		p = d.prepared.copied()
+		p.rules = d.engine.Lists()
+		return nil
+	}); err != nil {
+		return err
+	}
+	if r.compared == nil {
+		if err := refuseRead(p.config, of, r.contents, false); err != nil {
+			return fmt.Errorf("refused: %w", err)
+		}
+	}
+	l, rules := p.list(of.Name), p.rules
 	if l == nil || l.source == 0 {
 		l = &managedList{List: of, source: uint16(len(rules) + 1)}
 		rules = append(rules, l.rule())
@@ -162,11 +182,11 @@ func (d *Daemon) compare(r *rehearsal, of config.List) {
 	compared := slices.DeleteFunc(slices.Clone(rules), func(l engine.List) bool { return !l.Allow })
 	active := rules[l.source-1].Contents
 	compared = append(compared, engine.List{Contents: active})
-	if slices.Equal(compared, r.compared) {
-		return
+	if slices.EqualFunc(compared, r.compared, engine.List.Equal) {
+		return nil
 	}
 	r.compared = compared
-	contents, _ := d.prepared.admit(l, r.contents)
+	contents, _ := p.admit(l, r.contents)
 	delta := contents.Diff(active)
 	rules[l.source-1].Contents = contents
 	more := l.rule()
@@ -176,6 +196,7 @@ func (d *Daemon) compare(r *rehearsal, of config.List) {
 	r.out = more.Direction == engine.Out
 	r.added = engine.NewFinder([]engine.List{more}, r.out)
 	r.allowed = engine.NewFinder(slices.DeleteFunc(rules, func(l engine.List) bool { return !l.Allow }), r.out)
+	return nil
 }
 
 // count counts what a version would drop until ctx is done.
@@ -187,10 +208,7 @@ func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packet
 		case <-ctx.Done():
 			return
 		case <-again.C: // lists may have changed
-			_ = d.doAlone(ctx, func() error {
-				d.compare(r, of)
-				return nil
-			})
+			_ = d.followActive(ctx, r, of)
 		case e, ok := <-packets:
 			if !ok {
 				return

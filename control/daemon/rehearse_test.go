@@ -12,6 +12,7 @@ import (
 	"weir/control/list"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/timed"
 )
 
 func general(t *testing.T, d *Daemon) (why []string) {
@@ -163,4 +164,38 @@ func setOf(t *testing.T, entries ...string) *list.Set {
 		t.Fatal(err)
 	}
 	return e.Set()
+}
+
+// While a version of millions of entries is compared with what is active, the loop goes on.
+func TestRehearsalLeavesTheLoop(t *testing.T) {
+	timed.Alone(t)
+	const entries = 5_000_000
+	d := startLists(t, lab.New(t), io.Discard, "")
+	var e list.Entries
+	for i := range uint32(entries) {
+		e.V4 = append(e.V4, list.V4(45<<24+i*4, 32))
+	}
+	candidate := &node.Candidate{Settings: wire.Settings{Action: "block", Direction: "src"}, Contents: e.Set()}
+	done := make(chan error)
+	began := time.Now()
+	go func() { done <- d.Rehearse(t.Context(), "large", candidate) }()
+	var worst, took time.Duration
+	for took == 0 {
+		asked := time.Now()
+		if err := d.Do(t.Context(), func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		worst = max(worst, time.Since(asked))
+		select {
+		case err := <-done:
+			if took = time.Since(began); err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(time.Millisecond):
+		}
+	}
+	t.Logf("the rehearsal begins after %v, in which a turn took %v at most", took, worst)
+	if worst > took/2 {
+		t.Errorf("the loop was held up for %v of %v", worst, took)
+	}
 }

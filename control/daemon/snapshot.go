@@ -17,9 +17,6 @@ import (
 	"weir/loader"
 )
 
-// maxFlows bounds the flows of a tracker in a snapshot.
-const maxFlows = 100
-
 // publish publishes what is going on, for those who ask.
 func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	m := d.attach.Metadata()
@@ -55,6 +52,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	hits := d.meter.Hits()
 	top.Filter.Lists = d.listRates(seconds, hits)
 	d.history.add(now, r, m.Drops, hits)
+	d.exports.trial = d.prepared.onTrial()
 	if d.exports.second(now, r, d.prepared.trackDrops, m.Drops, hits) {
 		d.exportCounters(now)
 	}
@@ -96,7 +94,7 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 	if r.Spec.Counts() == sketch.Bytes {
 		whole = r.Bytes
 	}
-	for _, f := range r.Flows[:min(len(r.Flows), maxFlows)] {
+	for _, f := range r.Flows[:min(len(r.Flows), api.MaxTop)] {
 		packets, bytes := estimate(f.Flow, r.Spec.Counts())
 		flow := api.Flow{
 			Key: heavy.Name(f.Key), Packets: packets / seconds, Bytes: bytes / seconds, Estimate: f.Before > 0,

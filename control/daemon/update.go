@@ -324,12 +324,7 @@ func (d *Daemon) changesOf(batch []journal.Change) (changes []engine.Change) {
 // apply changes lists, in place where the changes fit, else with the next engine.
 // It returns the number of entries that change. When it fails, nothing has changed.
 func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
-	began := time.Now()
-	d.applied++
-	if n, err = d.engine.Apply(changes); err == nil {
-		d.prepared.rules = d.engine.Lists()
-		d.changed = d.changed || n > 0
-		d.record.updates.Observe(time.Since(began))
+	if n, err = d.applyInPlace(changes); err == nil {
 		return n, nil
 	}
 	if d.loop.aside != idle {
@@ -347,6 +342,21 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 		return 0, err
 	}
 	last.close(d.o.Log)
+	return n, nil
+}
+
+// applyInPlace changes lists in the present engine. When it fails, as where there is no room,
+// nothing has changed.
+func (d *Daemon) applyInPlace(changes []engine.Change) (int, error) {
+	began := time.Now()
+	d.applied++
+	n, err := d.engine.Apply(changes)
+	if err != nil {
+		return 0, err
+	}
+	d.prepared.rules = d.engine.Lists()
+	d.changed = d.changed || n > 0
+	d.record.updates.Observe(time.Since(began))
 	return n, nil
 }
 

@@ -69,6 +69,9 @@ func (g *Generation) Apply(changes []Change) (n int, err error) {
 func (g *Generation) apply(lists []List, changes []Change) (undo func() error, err error) {
 	before, next := g.index, g.index.with(lists)
 	edits, err := g.edits(next, changes)
+	if err == nil {
+		err = g.index.book.room()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +107,7 @@ type edit struct {
 	set           *membership.Set
 	key           key.Key
 	before, after uint16
+	both          uint16 // of the lists before and after, meanwhile; 0: the key is added or removed
 }
 
 const (
@@ -125,7 +129,7 @@ func (g *Generation) edits(next *index, changes []Change) (edits []edit, err err
 			parts = append(parts, l)
 		}
 	}
-	touched := newIndex(parts, next.out)
+	touched := newIndexOf(parts, next.out, nil)
 	for _, allow := range []bool{true, false} {
 		set := g.Block
 		if allow {
@@ -147,6 +151,11 @@ func (g *Generation) edits(next *index, changes []Change) (edits []edit, err err
 	if len(edits) > maxEdits {
 		return nil, membership.ErrNoRoom
 	}
+	for i := range edits {
+		if e := &edits[i]; e.before != 0 && e.after != 0 {
+			e.both = next.book.combine(e.before, e.after)
+		}
+	}
 	return edits, nil
 }
 
@@ -154,7 +163,7 @@ func (g *Generation) edits(next *index, changes []Change) (edits []edit, err err
 // stand for.
 func addEdits[P list.Prefix[P]](edits *[]edit, set *membership.Set, old, next, touched *side[P]) error {
 	var keys []P
-	for _, p := range touched.merged().keys {
+	for _, p := range touched.merged(touched.book).keys {
 		level, ok := old.levels.Of(p.Bits())
 		if !ok || level-p.Bits() > maxExpansion {
 			if slices.Equal(old.lists(p), next.lists(p)) {
@@ -172,7 +181,7 @@ func addEdits[P list.Prefix[P]](edits *[]edit, set *membership.Set, old, next, t
 	slices.SortFunc(keys, P.Compare)
 	for _, k := range slices.Compact(keys) { // prefixes may overlap
 		if before, after := old.owner(k), next.owner(k); before != after {
-			*edits = append(*edits, edit{set, k.Key(old.source), before, after})
+			*edits = append(*edits, edit{set: set, key: k.Key(old.source), before: before, after: after})
 		}
 	}
 	return nil
@@ -193,7 +202,12 @@ func (g *Generation) enact(edits []edit) error {
 		}
 		added = append(added, e)
 	}
-	if replaces(edits) {
+	for _, e := range edits {
+		if e.both != e.before && e.both != 0 {
+			e.set.SetList(e.key, e.both)
+		}
+	}
+	if replaces(edits, g.index.book != nil) {
 		// A program that runs may have missed what was added, and would miss what
 		// is removed now: one key of the same packet, for the other.
 		g.grace()
@@ -202,7 +216,7 @@ func (g *Generation) enact(edits []edit) error {
 		switch {
 		case e.after == 0:
 			e.set.Remove(e.key)
-		case e.before != 0:
+		case e.before != 0 && e.both != e.after:
 			e.set.SetList(e.key, e.after)
 		}
 	}
@@ -210,11 +224,14 @@ func (g *Generation) enact(edits []edit) error {
 }
 
 // replaces reports whether edits may replace a key by one of another shape for the
-// same packet. Of one shape, a packet has one key.
-func replaces(edits []edit) bool {
+// same packet. Of one shape, a packet has one key. With rules, a key of other lists may be
+// added, or removed, for a packet.
+func replaces(edits []edit, rules bool) bool {
 	added, removed := make(map[key.Shape]bool), make(map[key.Shape]bool)
 	for _, e := range edits {
 		switch {
+		case e.before != 0 && e.after != 0 && rules:
+			added[e.key.Shape], removed[e.key.Shape] = true, true
 		case e.before == 0:
 			added[e.key.Shape] = true
 		case e.after == 0:

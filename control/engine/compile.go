@@ -51,6 +51,9 @@ func (e *entries) compile(mode membership.Mode, bitsPerKey float64, secret *hash
 		c.columns = e.columns()
 	}
 	census.Prefixes = c.prefixes
+	if b := e.src4.book; b != nil {
+		census.Highest = b.reserve()
+	}
 	src, dst := membership.NewMarks4(), membership.NewMarks4()
 	for _, col := range c.columns {
 		census.Keys[col.Shape] += len(col.Lists)
@@ -112,7 +115,7 @@ func planPrefixes(h *prefix.Histogram) (prefix.Levels, error) {
 
 // addPrefixes adds one side of IPv4 to what an exact set is made from.
 func (c *compiled) addPrefixes(s *side[list.V4Prefix], census *membership.Census) {
-	all := s.merged()
+	all := s.merged(s.book)
 	if len(all.keys) == 0 {
 		return
 	}
@@ -174,6 +177,8 @@ type expandedPrefix uint64
 func (e expandedPrefix) prefix() list.V4Prefix { return list.V4Prefix(e >> 24) }
 func (e expandedPrefix) list() uint16          { return uint16(e) }
 
+func (e expandedPrefix) with(list uint16) expandedPrefix { return e&^0xffff | expandedPrefix(list) }
+
 // expandPrefixes returns the prefixes at levels that stand for entries of other lengths, each
 // with the list of the most specific one, except those that are entries themselves.
 func expandPrefixes(s *side[list.V4Prefix], all *run[list.V4Prefix], levels lengths) []expandedPrefix {
@@ -193,6 +198,7 @@ func expandPrefixes(s *side[list.V4Prefix], all *run[list.V4Prefix], levels leng
 	for i, e := range children {
 		p := e.prefix()
 		if i+1 < len(children) && children[i+1].prefix() == p {
+			children[i+1] = children[i+1].with(s.book.combine(children[i+1].list(), e.list()))
 			continue // for a more specific entry
 		}
 		for len(keys) > 0 && keys[0] < p {
@@ -200,6 +206,8 @@ func expandPrefixes(s *side[list.V4Prefix], all *run[list.V4Prefix], levels leng
 		}
 		if len(keys) == 0 || keys[0] != p {
 			expanded = append(expanded, e)
+		} else if s.book != nil {
+			all.combine(len(all.keys)-len(keys), e.list(), s.book)
 		}
 	}
 	return expanded
@@ -207,7 +215,7 @@ func expandPrefixes(s *side[list.V4Prefix], all *run[list.V4Prefix], levels leng
 
 // compile appends a column for each level of one side of one family.
 func (s *side[P]) compile(columns *[]membership.Column) {
-	all := s.merged()
+	all := s.merged(s.book)
 	if len(all.keys) == 0 {
 		return
 	}
@@ -255,7 +263,9 @@ func (s *side[P]) at(level int, all *run[P]) iter.Seq[entry[P]] {
 			}
 			for len(expanded) > 0 && expanded[0].key.Compare(e.key) <= 0 {
 				var c entry[P]
-				if c, expanded = lastOfEqual(expanded); c.key != e.key && !yield(c) {
+				if c, expanded = lastOfEqual(expanded, s.book); c.key == e.key {
+					e.list = s.book.combine(e.list, c.list)
+				} else if !yield(c) {
 					return
 				}
 			}
@@ -265,17 +275,19 @@ func (s *side[P]) at(level int, all *run[P]) iter.Seq[entry[P]] {
 		}
 		for len(expanded) > 0 {
 			var c entry[P]
-			if c, expanded = lastOfEqual(expanded); !yield(c) {
+			if c, expanded = lastOfEqual(expanded, s.book); !yield(c) {
 				return
 			}
 		}
 	}
 }
 
-func lastOfEqual[P list.Prefix[P]](e []entry[P]) (last entry[P], rest []entry[P]) {
-	i := 0
-	for i+1 < len(e) && e[i+1].key == e[0].key {
-		i++
+// lastOfEqual returns the last of equal entries, with the number of all of them.
+func lastOfEqual[P list.Prefix[P]](e []entry[P], b *book) (last entry[P], rest []entry[P]) {
+	last = e[0]
+	i := 1
+	for ; i < len(e) && e[i].key == last.key; i++ {
+		last.list = b.combine(e[i].list, last.list)
 	}
-	return e[i], e[i+1:]
+	return last, e[i:]
 }

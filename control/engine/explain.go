@@ -104,6 +104,9 @@ type Match struct {
 	Action string // block or allow
 	Entry  string
 
+	Trial bool   // the list is on trial
+	For   string // the packets for which the list is; "": all
+
 	Source  string // "": the entry is manual
 	Line    int    // there, from 1; 0: unknown
 	Added   *time.Time
@@ -158,8 +161,7 @@ func (g *Generation) explain(q Question, penalties []verdict.Penalty) Answer {
 	known := q.Known
 	if q.Frame != nil {
 		if p, r := packet.Parse(q.Frame); p.HasAddresses {
-			_, listed := g.Block.Match(p.Tuple)
-			if c := g.Carried(q.Frame, p); c.Reason == verdict.Blocked && r == packet.OK && !listed {
+			if c := g.Carried(q.Frame, p); c.Reason == verdict.Blocked && r == packet.OK && !g.Drops(q.Frame, p) {
 				p = c.Packet
 			}
 			known = p.Tuple.Key()
@@ -274,6 +276,9 @@ func (g *Generation) listed(stage verdict.Stage, set *membership.Set, k key.Key,
 	if stage == verdict.StageAllow {
 		reason = verdict.Allowed
 	}
+	if g.Rules != nil {
+		return g.ruled(stage, k, o)
+	}
 	number, all := set.MatchAll(k)
 	if !all && len(o.covering) > 0 && !whole(k) {
 		// A prefix is in the set as longer ones, which the set is not asked for.
@@ -289,6 +294,52 @@ func (g *Generation) listed(stage verdict.Stage, set *membership.Set, k key.Key,
 		c = append(c, verdict.Condition{Stage: stage, Reason: reason})
 	}
 	return c
+}
+
+// ruled is listed where lists have rules: those that drop packets first, then those on trial.
+func (g *Generation) ruled(stage verdict.Stage, k key.Key, o *overlap) (c []verdict.Condition) {
+	var enforced, some, trial, someTrial []verdict.Condition
+	for _, f := range o.covering {
+		rule := g.ruleOf(f.List)
+		all, may := rule.Of(k)
+		of := verdict.Condition{Stage: stage, All: all, Reason: verdict.Blocked, List: int(f.List)}
+		if stage == verdict.StageAllow {
+			of.Reason = verdict.Allowed
+		}
+		if !all {
+			of.What = fmt.Sprintf("packets of %s, for which list %s is", rule, g.listName(int(f.List)))
+		}
+		switch {
+		case !may:
+		case rule.Trial:
+			of.Reason = verdict.WouldBlock
+			if all {
+				trial = append(trial, of)
+			} else {
+				someTrial = append(someTrial, of)
+			}
+		case all:
+			enforced = append(enforced, of)
+		default:
+			some = append(some, of)
+		}
+	}
+	if o.some() {
+		reason := verdict.Blocked
+		if stage == verdict.StageAllow {
+			reason = verdict.Allowed
+		}
+		some = append(some, verdict.Condition{Stage: stage, Reason: reason})
+	}
+	return slices.Concat(enforced, some, trial, someTrial)
+}
+
+// ruleOf returns the rule of a list, which may be the zero rule.
+func (g *Generation) ruleOf(number uint16) *verdict.Rule {
+	if r := g.index.lists[number-1].Rule; r != nil {
+		return r
+	}
+	return &verdict.Rule{}
 }
 
 // whole reports whether the addresses of k's packets are known, as far as any is.
@@ -332,6 +383,9 @@ func (g *Generation) matches(found []Found) []Match {
 	for i, f := range found {
 		l := g.index.lists[f.List-1]
 		matches[i] = Match{Number: f.List, Key: f.Key, List: l.Name, Action: "block", Entry: f.Key.String()}
+		if l.Rule != nil {
+			matches[i].Trial, matches[i].For = l.Rule.Trial, l.Rule.String()
+		}
 		if l.Allow {
 			matches[i].Action = "allow"
 		}
@@ -351,7 +405,7 @@ func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *ove
 		switch {
 		case c.Stage == verdict.StageBlock && c.What == "":
 			o = block
-		case c.Stage == verdict.StageAllow:
+		case c.Stage == verdict.StageAllow && c.What == "":
 			o = allow
 		default:
 			if !seen[d] { // DHCP has several ports
@@ -370,13 +424,32 @@ func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *ove
 			if side.source {
 				d.Packets = "from addresses of list " + g.listName(int(side.list))
 			}
-			a.Depends = append(a.Depends, d)
+			g.addDependency(a, d, side.list)
 		}
 		d.Open = false
 		for _, m := range append(g.matches(o.inside), g.matches(o.flows)...) {
 			d.Packets, d.Match = m.Entry, &m
-			a.Depends = append(a.Depends, d)
+			g.addDependency(a, d, m.Number)
 		}
 		a.DependsMore += o.within - len(o.inside) + o.flowing - len(o.flows)
 	}
+}
+
+// addDependency adds what the verdict depends on, unless the rule of the list is not for
+// packets of the question.
+func (g *Generation) addDependency(a *Answer, d Dependency, number uint16) {
+	rule := g.ruleOf(number)
+	if _, some := rule.Of(a.Known); !some && a.Known.Src.IsValid() {
+		return
+	}
+	if rule.Narrow() {
+		d.Packets += ", of " + rule.String()
+	}
+	if rule.Trial {
+		if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock {
+			return
+		}
+		d.Verdict, d.Reason = verdict.Pass, verdict.WouldBlock
+	}
+	a.Depends = append(a.Depends, d)
 }

@@ -20,6 +20,7 @@ import (
 // two from a /24.
 type flows struct {
 	relation[key.Key]
+	book   *book
 	levels *flowLevels
 }
 
@@ -191,20 +192,21 @@ func cut(k key.Key, s key.Shape) key.Key {
 }
 
 // owner returns the list to which a key at a stored shape is attributed: that of the
-// most specific flow that stands for it, then the lowest number. It is 0 for a key
-// that is not listed.
-func (f *flows) owner(k key.Key) uint16 {
+// most specific flow that stands for it, then the lowest number; with rules, see the method
+// of side. It is 0 for a key that is not listed.
+func (f *flows) owner(k key.Key) (n uint16) {
 	for _, s := range f.levels.of[k.Shape] {
-		if n := f.first(cut(k, s)); n != 0 {
+		n = f.book.combine(n, f.first(cut(k, s), f.book))
+		if n != 0 && (f.book == nil || f.book.settled(n)) {
 			return n
 		}
 	}
-	return 0
+	return n
 }
 
 // compile appends a column for each stored shape.
 func (f *flows) compile(columns []membership.Column) []membership.Column {
-	all := f.merged()
+	all := f.merged(f.book)
 	runs := make(map[key.Shape]run[key.Key]) // the order of keys is by shape first
 	for from := 0; from < len(all.keys); {
 		s := all.keys[from].Shape
@@ -218,7 +220,7 @@ func (f *flows) compile(columns []membership.Column) []membership.Column {
 	for _, stored := range slices.SortedFunc(maps.Keys(f.levels.of), compareShapes) {
 		of := f.levels.of[stored]
 		c := membership.Column{Shape: stored}
-		for e := range atShape(stored, of, runs) {
+		for e := range atShape(stored, of, runs, f.book) {
 			c.Keys = e.key.Append(c.Keys)
 			c.Lists = append(c.Lists, e.list)
 		}
@@ -229,7 +231,7 @@ func (f *flows) compile(columns []membership.Column) []membership.Column {
 
 // atShape returns the distinct keys at a stored shape that stand for flows, each
 // with its owner.
-func atShape(stored key.Shape, of []key.Shape, runs map[key.Shape]run[key.Key]) iter.Seq[entry[key.Key]] {
+func atShape(stored key.Shape, of []key.Shape, runs map[key.Shape]run[key.Key], b *book) iter.Seq[entry[key.Key]] {
 	if len(of) == 1 && of[0] == stored {
 		r := runs[stored]
 		return r.all()
@@ -246,10 +248,15 @@ func atShape(stored key.Shape, of []key.Shape, runs map[key.Shape]run[key.Key]) 
 		}
 		// The first of equal keys is the most specific flow's.
 		slices.SortStableFunc(all, func(a, b entry[key.Key]) int { return a.key.Compare(b.key) })
-		for i, e := range all {
-			if (i == 0 || all[i-1].key != e.key) && !yield(e) {
+		for len(all) > 0 {
+			e, n := all[0], 1
+			for ; n < len(all) && all[n].key == e.key; n++ {
+				e.list = b.combine(e.list, all[n].list)
+			}
+			if !yield(e) {
 				return
 			}
+			all = all[n:]
 		}
 	}
 }
@@ -257,7 +264,7 @@ func atShape(stored key.Shape, of []key.Shape, runs map[key.Shape]run[key.Key]) 
 // addFlowEdits appends what becomes of the keys that touched flows stand for.
 func addFlowEdits(edits *[]edit, set *membership.Set, old, next, touched *flows) error {
 	var keys []key.Key
-	for _, k := range touched.merged().keys {
+	for _, k := range touched.merged(touched.book).keys {
 		stored, ok := old.levels.stored[k.Shape]
 		if !ok || expansion(k.Shape, stored) > maxExpansion {
 			if slices.Equal(old.lists(k), next.lists(k)) {
@@ -273,7 +280,7 @@ func addFlowEdits(edits *[]edit, set *membership.Set, old, next, touched *flows)
 	slices.SortFunc(keys, key.Key.Compare)
 	for _, k := range slices.Compact(keys) { // flows may overlap
 		if before, after := old.owner(k), next.owner(k); before != after {
-			*edits = append(*edits, edit{set, k, before, after})
+			*edits = append(*edits, edit{set: set, key: k, before: before, after: after})
 		}
 	}
 	return nil

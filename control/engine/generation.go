@@ -208,6 +208,9 @@ func (c *Config) setDefaults() {
 func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generation, error) {
 	c.setDefaults()
 	x := newIndex(lists, c.Policy.Out)
+	if x.book != nil && c.Mode != membership.Exact {
+		return nil, errApproximate
+	}
 	if err := x.plan(); err != nil {
 		return nil, err
 	}
@@ -231,7 +234,7 @@ func assemble(
 	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
 ) (_ *Generation, err error) {
 	secret, lists := block.layout.Secret, x.lists
-	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed)}
 	c.Trackers = g.trackers
 	for _, p := range c.Parts {
 		p.Twin(&g.Program)
@@ -246,6 +249,10 @@ func assemble(
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}
+	if err := x.book.check(); err != nil {
+		return nil, err
+	}
+	x.book.seal()
 	groups := layMulticast(c.Multicast)
 	var blockMemory, allowMemory membership.Memory
 	if newKernel != nil {
@@ -259,9 +266,16 @@ func assemble(
 		for _, p := range c.Parts {
 			of.Parts = append(of.Parts, p)
 		}
+		if x.book != nil {
+			of.Parts = append(of.Parts, rulePart{book: x.book})
+			of.Rules, of.RuleWords = x.book.lay()
+		}
 		g.kernel, err = newKernel(of)
 		if err != nil {
 			return nil, err
+		}
+		if x.book != nil {
+			x.book.words = g.kernel.RuleWords()
 		}
 		blockMemory, allowMemory = membership.Memory(g.kernel.Block()), membership.Memory(g.kernel.Allow())
 	} else {

@@ -10,6 +10,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/prefix"
+	"weir/filter/verdict"
 )
 
 // Direction says which side of a packet a list's addresses are matched against.
@@ -51,8 +52,15 @@ type List struct {
 	Name      string
 	Allow     bool // otherwise its entries are blocked
 	Direction Direction
-	Priority  int // makes flows that it matches important: see [FirstSeen]
+	Priority  int           // makes flows that it matches important: see [FirstSeen]
+	Rule      *verdict.Rule // for which packets it is; nil: for all
 	Contents  *list.Set
+}
+
+// Equal reports whether two lists are the same, with the same set as their contents.
+func (l List) Equal(o List) bool {
+	return l.Name == o.Name && l.Allow == o.Allow && l.Direction == o.Direction && l.Priority == o.Priority &&
+		l.Rule.Equal(o.Rule) && l.Contents == o.Contents
 }
 
 // covers reports whether the list's direction covers sources, or destinations.
@@ -82,7 +90,7 @@ func (l List) All() iter.Seq[key.Key] {
 }
 
 func (s *side[P]) each(yield func(key.Key) bool) bool {
-	for _, k := range s.merged().keys {
+	for _, k := range s.merged(s.book).keys {
 		if !yield(k.Key(s.source)) {
 			return false
 		}
@@ -91,7 +99,7 @@ func (s *side[P]) each(yield func(key.Key) bool) bool {
 }
 
 func (e *entries) eachFlow(yield func(key.Key) bool) bool {
-	for _, k := range e.flows.merged().keys {
+	for _, k := range e.flows.merged(e.flows.book).keys {
 		if !yield(k) {
 			return false
 		}
@@ -105,6 +113,7 @@ type index struct {
 	lists        []List
 	out          bool // of the lists of outgoing packets, otherwise of the others
 	block, allow entries
+	book         *book // nil: no list has a rule
 }
 
 // entries is what the lists of one action match.
@@ -118,6 +127,7 @@ type entries struct {
 // one family.
 type side[P list.Prefix[P]] struct {
 	relation[P]
+	book    *book
 	source  bool          // otherwise the destination
 	lengths list.Lengths  // of the prefixes, and maybe others
 	levels  prefix.Levels // the lengths at which prefixes are stored in a set
@@ -133,8 +143,13 @@ type contents[K list.Ordered[K]] struct {
 }
 
 // newIndex returns an index of one direction, without levels.
-func newIndex(lists []List, out bool) *index {
-	x := &index{lists: lists, out: out}
+func newIndex(lists []List, out bool) *index { return newIndexOf(lists, out, newBook(lists)) }
+
+func newIndexOf(lists []List, out bool, b *book) *index {
+	x := &index{lists: lists, out: out, book: b}
+	for _, e := range []*entries{&x.block, &x.allow} {
+		e.src4.book, e.dst4.book, e.src6.book, e.dst6.book, e.flows.book = b, b, b, b, b
+	}
 	x.block.src4.source, x.block.src6.source = true, true
 	x.allow.src4.source, x.allow.src6.source = true, true
 	for i, l := range lists {
@@ -169,7 +184,7 @@ func (x *index) action(allow bool) *entries {
 
 // with returns the index after changes, with the same levels.
 func (x *index) with(lists []List) *index {
-	next := newIndex(lists, x.out)
+	next := newIndexOf(lists, x.out, x.book)
 	for _, allow := range []bool{false, true} {
 		e, from := next.action(allow), x.action(allow)
 		e.src4.levels, e.dst4.levels = from.src4.levels, from.dst4.levels
@@ -189,23 +204,26 @@ func (r relation[K]) lists(k K) (lists []uint16) {
 	return lists
 }
 
-// first returns the first list that has a key, 0 if none has it.
-func (r relation[K]) first(k K) uint16 {
+// first returns the first list that has a key, or the number of those that do where they have
+// rules; 0 if none has it.
+func (r relation[K]) first(k K, b *book) (n uint16) {
 	for _, c := range r {
 		if c.keys.Has(k) {
-			return c.list
+			if n = b.combine(n, c.list); b == nil || b.settled(n) {
+				return n
+			}
 		}
 	}
-	return 0
+	return n
 }
 
-// entry is a key and the first list that has it.
+// entry is a key and what first returns of it.
 type entry[K any] struct {
 	key  K
 	list uint16
 }
 
-// run is distinct keys in ascending order, each with the first list that has it.
+// run is distinct keys in ascending order, each with what first returns of it.
 type run[K list.Ordered[K]] struct {
 	keys  []K
 	lists []uint16 // nil: all are of list
@@ -217,6 +235,14 @@ func (r *run[K]) first(i int) uint16 {
 		return r.list
 	}
 	return r.lists[i]
+}
+
+// combine makes the i-th key belong to another number, too.
+func (r *run[K]) combine(i int, n uint16, b *book) {
+	if r.lists == nil {
+		r.lists = slices.Repeat([]uint16{r.list}, len(r.keys))
+	}
+	r.lists[i] = b.combine(r.lists[i], n)
 }
 
 // all iterates over the entries in ascending order.
@@ -231,7 +257,7 @@ func (r *run[K]) all() iter.Seq[entry[K]] {
 }
 
 // merged returns all keys. Those of one list are not copied.
-func (r relation[K]) merged() run[K] {
+func (r relation[K]) merged(b *book) run[K] {
 	runs := make([]run[K], len(r))
 	for i, c := range r {
 		runs[i] = run[K]{keys: c.keys.Slice(), list: c.list}
@@ -240,7 +266,7 @@ func (r relation[K]) merged() run[K] {
 		half := runs[:0]
 		for pair := range slices.Chunk(runs, 2) {
 			if len(pair) == 2 {
-				pair[0] = merge(pair[0], pair[1])
+				pair[0] = merge(pair[0], pair[1], b)
 			}
 			half = append(half, pair[0])
 		}
@@ -252,8 +278,8 @@ func (r relation[K]) merged() run[K] {
 	return runs[0]
 }
 
-// merge merges two runs. Of equal keys, that of a stays.
-func merge[K list.Ordered[K]](a, b run[K]) run[K] {
+// merge merges two runs. Of equal keys, that of a stays, unless it has a rule.
+func merge[K list.Ordered[K]](a, b run[K], of *book) run[K] {
 	n := len(a.keys) + len(b.keys)
 	all := run[K]{keys: make([]K, 0, n), lists: make([]uint16, 0, n)}
 	for i, j := 0, 0; i < len(a.keys) || j < len(b.keys); {
@@ -265,7 +291,11 @@ func merge[K list.Ordered[K]](a, b run[K]) run[K] {
 			order = a.keys[i].Compare(b.keys[j])
 		}
 		if order <= 0 {
-			all.keys, all.lists = append(all.keys, a.keys[i]), append(all.lists, a.first(i))
+			n := a.first(i)
+			if order == 0 {
+				n = of.combine(n, b.first(j))
+			}
+			all.keys, all.lists = append(all.keys, a.keys[i]), append(all.lists, n)
 			i++
 		} else {
 			all.keys, all.lists = append(all.keys, b.keys[j]), append(all.lists, b.first(j))
@@ -278,18 +308,20 @@ func merge[K list.Ordered[K]](a, b run[K]) run[K] {
 }
 
 // owner returns the list to which a prefix at a level is attributed: that of the
-// longest prefix that stands for it at this level, then the lowest number. It is
-// 0 for a prefix that is not listed.
-func (s *side[P]) owner(k P) uint16 {
+// longest prefix that stands for it at this level, then the lowest number. Where that has a
+// rule, it is a number of all of them, or the first one without a rule. It is 0 for a prefix
+// that is not listed.
+func (s *side[P]) owner(k P) (n uint16) {
 	for bits := k.Bits(); bits > s.below(k.Bits()); bits-- {
 		if !s.lengths.Has(bits) {
 			continue
 		}
-		if n := s.first(k.Cut(bits)); n != 0 {
+		n = s.book.combine(n, s.first(k.Cut(bits), s.book))
+		if n != 0 && (s.book == nil || s.book.settled(n)) {
 			return n
 		}
 	}
-	return 0
+	return n
 }
 
 // below returns the next level below one, or −1.

@@ -1,4 +1,4 @@
-// Package export sends flow collectors records of what passed and was dropped, as IPFIX
+// Package export sends flow collectors records of passed and dropped packets, as IPFIX
 // (RFC 7011), and samples of dropped packets, as sFlow version 5.
 //
 // Nothing waits for a collector. Each has a queue of its own, of bounded length, and a
@@ -113,7 +113,7 @@ func (x *Exporter) Close(grace time.Duration) {
 	x.Configure(nil)
 }
 
-// Count is what became of a collector's records.
+// Count counts a collector's records by their fate.
 type Count struct {
 	Collector string
 	Sent      uint64

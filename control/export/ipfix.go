@@ -18,7 +18,7 @@ type Flow struct {
 	Tracker, Action  string // of heavy hitters
 }
 
-// Batch is what is exported at the end of an interval as IPFIX, or of a shorter one as
+// Batch is the data that is exported at the end of an interval as IPFIX, or of a shorter one as
 // sFlow.
 type Batch struct {
 	Time    time.Time

@@ -10,7 +10,7 @@ import (
 	"weir/filter/verdict"
 )
 
-// Samples are what is exported as sFlow.
+// Samples is the data that is exported as sFlow.
 type Samples struct {
 	Packets    []Sample
 	Lost       uint64 // samples that are missing
@@ -28,14 +28,14 @@ type Sample struct {
 	OneIn     uint32 // the number of packets that the sample stands for, a power of two
 }
 
-// Interface is what was counted on an interface.
+// Interface has the counts of an interface.
 type Interface struct {
 	Index   uint32
 	Name    string
 	In, Out *Traffic // nil: that direction is not filtered
 }
 
-// Traffic is what was counted in a direction.
+// Traffic has the counts of a direction.
 type Traffic struct {
 	Bytes           uint64 // of all packets
 	Passed, Dropped uint64 // packets

@@ -47,10 +47,10 @@ const (
 func agesPath(saved string) string { return saved + ".ages" }
 
 // age completes the ages of contents that are about to be saved, given the contents that are
-// saved so far, nil for none, which have no file. It reports its errors by leaving them out: they are no reason
-// not to take the contents.
-func (f *Feed) age(s *source, c, former *contents) {
-	if s.saved == "" || former == nil || f.ReadOnly || f.Format.Kind == CrowdSec { // which says since when itself
+// saved so far, and the difference. It reports its errors by leaving them out: they are no
+// reason not to take the contents.
+func (f *Feed) age(s *source, c, former *contents, delta list.Delta) {
+	if f.Format.Kind == CrowdSec { // which says since when itself
 		return
 	}
 	path := agesPath(s.saved)
@@ -62,7 +62,6 @@ func (f *Feed) age(s *source, c, former *contents) {
 		known = &ages{before: former.Read}
 	}
 	a := ages{of: c.SHA256, before: known.before}
-	delta := c.entries.Diff(former.entries)
 	if delta.Add.Len() > 0 {
 		a.eras = append(a.eras, era{c.Read, delta.Add})
 	}

@@ -91,6 +91,9 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		accepted, signed, reports := c.Accepted && !old.Accepted, c.Signed, c.reports
 		c = old.confirmed(b.validator, o.Began)
 		c.Signed, c.reports = signed, reports
+		if !c.RolledBack.IsZero() { // the source has come back to these contents
+			c.RolledBack, c.saved = time.Time{}, false
+		}
 		if accepted {
 			c.Accepted, c.saved, o.Changed = true, false, true
 		}
@@ -153,16 +156,36 @@ func (f *Feed) save(s *source, o *Outcome, c, old *contents, undecided *candidat
 		}
 		o.Unsaved = to.finish(c.record)
 		if undecided.unsaved = o.Unsaved; o.Unsaved == nil {
-			f.age(s, c, undecided.former)
+			f.remember(s, c, undecided.former)
 		}
 	case !c.saved && undecided == nil:
 		if o.Unsaved = to.finish(c.record); o.Unsaved == nil {
-			f.age(s, c, old)
-			o.Unsaved = f.promote(s)
+			f.remember(s, c, old)
+			o.Unsaved = f.promote(s, c)
 		}
 		c.saved = o.Unsaved == nil
 	}
 	return undecided
+}
+
+// remember updates the ages and the versions of a source for contents that are about to be
+// saved, given those that are saved so far, nil for none.
+func (f *Feed) remember(s *source, c, former *contents) {
+	if s.saved == "" || former == nil || f.ReadOnly {
+		return
+	}
+	delta := c.entries.Diff(former.entries)
+	f.age(s, c, former, delta)
+	f.rememberVersion(s, c, former, delta)
+}
+
+// readerOf returns the reader of the source's bytes, or of those that were written in the
+// format of lists.
+func (s *source) readerOf(plain bool) *reader {
+	if plain {
+		return &reader{}
+	}
+	return s.format
 }
 
 // confirmed returns a copy of c, found to be unchanged at a time, with the
@@ -234,6 +257,15 @@ func (f *Feed) read(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 	}
 	if bad != nil {
 		return nil, nil, bad
+	}
+	if err == nil && !accept {
+		rejects, bad := s.rejects(old, c)
+		if bad != nil {
+			return nil, nil, bad
+		}
+		if rejects {
+			return nil, nil, errUnchanged
+		}
 	}
 	if err == nil {
 		c.Accepted = accept
@@ -366,7 +398,7 @@ func (f *Feed) receive(w *list.Work, s *source, b *body, to io.Writer) (*content
 		if s.URL != "" && !b.known {
 			o.MaxLines = max(maxURLLines-lines, 1)
 		}
-		e, r, err := s.format.read(p.name, in, &textLeft, o)
+		e, r, err := s.readerOf(b.plain).read(p.name, in, &textLeft, o)
 		lines += r.Lines
 		shift := w.Begin()
 		_, _ = io.Copy(io.Discard, in) // the rest, after a parse error

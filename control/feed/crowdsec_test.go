@@ -215,7 +215,7 @@ func TestExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(to.finish(held.record), f.promote(s)); err != nil {
+		if err := errors.Join(to.finish(held.record), f.promote(s, held)); err != nil {
 			t.Fatal(err)
 		}
 		held.saved = true

@@ -24,7 +24,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -257,14 +256,17 @@ func (f *Feed) Keep(version uint64) error {
 	var errs []error
 	for _, s := range f.sources {
 		s.decide(version, func(c *candidate) {
+			s.mu.Lock()
+			saved := *s.current
+			s.mu.Unlock()
 			err := c.unsaved // which the outcome has reported
 			if err == nil {
-				err = f.promote(s)
+				err = f.promote(s, &saved)
 				errs = append(errs, err)
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			saved := *s.current
+			saved = *s.current
 			saved.saved = err == nil
 			s.current, s.last.Unsaved, s.failures = &saved, err, 0
 		})
@@ -278,7 +280,7 @@ func (f *Feed) Revert(version uint64, reason error) {
 	for _, s := range f.sources {
 		s.decide(version, func(c *candidate) {
 			if s.saved != "" {
-				_ = errors.Join(os.Remove(next(s.saved)), os.Remove(next(agesPath(s.saved)))) // else the next attempt overwrites it
+				s.forgetNext() // else the next attempt overwrites it
 			}
 			var rest time.Duration
 			defer func() { s.hasten(f.wait(s.retries(), rest)) }()
@@ -489,6 +491,10 @@ type SourceStatus struct {
 	Next     time.Time     // next attempt of Run; zero: none planned
 	Servers  []netip.Addr  // last connected to, or tried
 	Version  string        // of a fleet's list
+
+	// RolledBack is when an operator has returned to these entries: what the source had
+	// then is refused. Zero: they are the source's.
+	RolledBack time.Time
 }
 
 // BadLines describes the lines that were left out, and returns their number.
@@ -513,6 +519,7 @@ func (f *Feed) Status() Status {
 		one := SourceStatus{Source: s.name, Last: s.last, Failures: s.failures, Next: s.next, Servers: s.servers}
 		if c := s.current; c != nil {
 			one.Entries, one.Reports, one.Read, one.Unsaved = c.entries.Len(), c.reports, c.Read, !c.saved && s.undecided == nil
+			one.RolledBack = c.RolledBack
 		}
 		s.mu.Unlock()
 		st.Entries += one.Entries

@@ -71,9 +71,9 @@ func (f *Feed) findPlaces(s *source, c *contents, here []int, keys []key.Key, or
 	}
 	defer b.Close()
 	switch {
-	case f.Format.Kind.made():
+	case f.Format.Kind.made() && !c.Plain:
 		findReasons(b, here, keys, origins)
-	case f.Format.Kind == MMDB && s.written == nil:
+	case f.Format.Kind == MMDB && s.written == nil && !c.Plain:
 		f.findRecords(s, b, here, keys, origins)
 	default:
 		f.findLines(s, b, here, keys, origins)
@@ -103,7 +103,7 @@ func (f *Feed) findLines(s *source, b *known, here []int, keys []key.Key, origin
 			return
 		}
 		// Cannot fail: it was read before.
-		_, _, _ = s.format.scan(p.name, r, &left, o, func(line int, e list.Entries) bool {
+		_, _, _ = s.readerOf(b.plain).scan(p.name, r, &left, o, func(line int, e list.Entries) bool {
 			missing := 0
 			for _, i := range here {
 				if origins[i].Line == 0 && e.Has(keys[i]) {

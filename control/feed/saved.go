@@ -46,6 +46,13 @@ type record struct {
 	Signed time.Time `json:"signed,omitzero"` // as their signature says
 
 	Accepted bool `json:"accepted,omitempty"` // by an operator, whatever they cover
+
+	// Of contents that an operator has returned to: the bytes are in the format of lists, and
+	// when that was.
+	Plain      bool      `json:"plain,omitempty"`
+	RolledBack time.Time `json:"rolled_back,omitzero"`
+
+	Versions []version `json:"versions,omitempty"` // of a file with versions
 }
 
 type recordFile struct {
@@ -121,19 +128,36 @@ func (s *spool) finish(r record) error {
 }
 
 // promote replaces the saved contents with the complete ones.
-func (f *Feed) promote(s *source) error {
+func (f *Feed) promote(s *source, c *contents) error {
 	if s.saved == "" || f.ReadOnly {
 		return nil
 	}
 	defer writing.take(context.Background())()
 	if err := durable.Rename(next(s.saved), s.saved); err != nil {
-		_ = errors.Join(os.Remove(next(s.saved)), os.Remove(next(agesPath(s.saved)))) // it is saved with the next attempt
+		s.forgetNext() // it is saved with the next attempt
 		return fmt.Errorf("not saved: %w", err)
 	}
-	if durable.Rename(next(agesPath(s.saved)), agesPath(s.saved)) != nil {
-		_ = os.Remove(next(agesPath(s.saved))) // they are not known then
+	for _, beside := range s.beside() {
+		if durable.Rename(next(beside), beside) != nil {
+			_ = os.Remove(next(beside)) // then it describes other contents, and is not used
+		}
+	}
+	if c.RolledBack.IsZero() {
+		_ = os.Remove(rejectedPath(s.saved))
 	}
 	return nil
+}
+
+// beside returns the paths of the files beside the saved contents.
+func (s *source) beside() []string {
+	return []string{agesPath(s.saved), versionsPath(s.saved), rejectedPath(s.saved)}
+}
+
+// forgetNext removes complete contents that do not replace the saved ones, where it can.
+func (s *source) forgetNext() {
+	for _, path := range append(s.beside(), s.saved) {
+		_ = os.Remove(next(path))
+	}
 }
 
 // discard removes the spool; after finish it does nothing.
@@ -197,7 +221,7 @@ func readRecord(f *os.File) (record, error) {
 
 // body returns the bytes.
 func (s *saved) body() *body {
-	b := &body{validator: s.validator, known: true}
+	b := &body{validator: s.validator, known: true, plain: s.Plain}
 	at := int64(0)
 	for _, f := range s.Files {
 		section := io.NewSectionReader(s.file, at, f.Bytes)
@@ -254,6 +278,7 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 		c.Read, c.saved = old.Read, true
 		c.Reference, c.ReferredAt, c.Accepted = old.Reference, old.ReferredAt, old.Accepted
 		c.Signed, c.Before, c.Jumped, c.First = old.Signed, old.Before, old.Jumped, old.First
+		c.Plain, c.RolledBack = old.Plain, old.RolledBack
 		s.current = c
 		c.decisions = s.decisions
 		if left, expired := s.decisions.active(time.Now()); expired {

@@ -287,7 +287,7 @@ func TestLoadKnown(t *testing.T) {
 		if err := to.finish(r); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.promote(f.sources[0]); err != nil {
+		if err := f.promote(f.sources[0], f.sources[0].current); err != nil {
 			t.Fatal(err)
 		}
 		if _, o := loaded(t, c, dir); o.Result != Loaded || o.Entries != 300_000 {

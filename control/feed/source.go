@@ -241,6 +241,7 @@ type body struct {
 	decisions decisions // CrowdSec's, of which it consists
 
 	html  bool // it is served as HTML
+	plain bool // it is in the format of lists, whatever the source's
 	known bool // it was accepted before: only its whole is judged
 
 	// stated reports that the source itself lists removals: then few or no

@@ -24,6 +24,9 @@ func (s SourceStatus) API(refusal error) api.FeedSource {
 	if !s.Read.IsZero() {
 		f.Read = &s.Read
 	}
+	if !s.RolledBack.IsZero() {
+		f.RolledBack = &s.RolledBack
+	}
 	if !s.Next.IsZero() {
 		f.Next = &s.Next
 	}

@@ -38,12 +38,20 @@ func Check(lists []engine.List, p *verdict.Policy, peers []Peer) (all []Objectio
 		}
 		before := len(all)
 		// What the host sends to a peer matters as much as what it receives.
-		for _, entries := range [][]engine.Found{in.Covering(peer.Key), out.Covering(peer.Key.Reverse())} {
+		for _, way := range []struct {
+			packets key.Key
+			entries []engine.Found
+		}{{peer.Key, in.Covering(peer.Key)}, {peer.Key.Reverse(), out.Covering(peer.Key.Reverse())}} {
 			var found []Objection
 			allowed := false
-			for _, f := range entries {
-				allowed = allowed || lists[f.List-1].Allow
-				found = append(found, Objection{f.List, f.Key, peer})
+			for _, f := range way.entries {
+				switch l := lists[f.List-1]; {
+				case !matches(l, way.packets):
+				case l.Allow:
+					allowed = true
+				default:
+					found = append(found, Objection{f.List, f.Key, peer})
+				}
 			}
 			if !allowed {
 				all = append(all, found...)
@@ -52,6 +60,20 @@ func Check(lists []engine.List, p *verdict.Policy, peers []Peer) (all []Objectio
 		objects[peer.Key] = len(all) > before
 	}
 	return all
+}
+
+// matches reports whether a list drops all packets of a key that its entries match, or lets
+// them pass: not where it is on trial, or for other protocols or ports. Of the interfaces
+// and VLANs where it does is not known which ones the packets cross.
+func matches(l engine.List, k key.Key) bool {
+	if !l.Rule.On() {
+		return true
+	}
+	if l.Allow {
+		all, _ := l.Rule.Of(k)
+		return all
+	}
+	return !l.Rule.Trial && l.Rule.Headers(k)
 }
 
 // failsafe reports whether all packets of a key pass before any list is asked.

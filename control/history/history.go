@@ -116,7 +116,7 @@ func open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Sample is what was counted in a short time, such as a second.
+// Sample has the counts of a short time, such as a second.
 type Sample struct {
 	Interval time.Duration
 	Reasons  []Reason

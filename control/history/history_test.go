@@ -47,7 +47,7 @@ func openAt(t *testing.T, path string, now time.Time) (*Recorder, *buffer) {
 	return h, log
 }
 
-// second is what one second of traffic counts.
+// second returns the counts of one second of traffic.
 func second() Sample {
 	return Sample{
 		Interval: time.Second,

@@ -28,7 +28,7 @@ type List struct {
 	Count
 }
 
-// Record is what was counted in an interval. A Record does not change once it was
+// Record has the counts of an interval. A Record does not change once it was
 // returned.
 type Record struct {
 	Begin   time.Time

@@ -887,7 +887,7 @@ func TestRemovedJournal(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault func(dir, path string) error
-		kept  string // of what came to its place
+		kept  string // of the file in its place
 	}{
 		{"removed", func(_, path string) error { return os.Remove(path) }, ""},
 		{"with its lock", func(_, path string) error { return errors.Join(os.Remove(path), os.Remove(lockOf(path))) }, ""},

@@ -15,7 +15,7 @@ const magic = "weir journal 1\n"
 
 // A record is a change, all numbers in network order:
 //
-//	checksum  8  XXH64 of what follows, seeded with the record's offset in the file
+//	checksum  8  XXH64 of the rest, seeded with the record's offset in the file
 //	length    2  of what follows
 //	flags     1
 //	added     8  milliseconds since 1970, 0: unknown
@@ -163,7 +163,7 @@ func fromMillis(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// span is a half-open range of a file, and the shift of what follows it.
+// span is a half-open range of a file, and the shift of the bytes after it.
 type span struct{ from, to, shift int }
 
 // scanner reads the records of a file.

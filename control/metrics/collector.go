@@ -91,7 +91,7 @@ var (
 	badLines    = gauge("weir_list_bad_lines", "Lines skipped because they are not valid entries.", "list", "action")
 
 	generation = gauge("weir_generation", "Number of the active generation, from 1 at the start.")
-	mapBytes   = gauge("weir_map_bytes", "Kernel memory of the filter maps, in approximate mode with the counters.")
+	mapBytes   = gauge("weir_map_bytes", "Kernel memory of the filter maps.")
 	loads      = describe("weir_load_duration_seconds", "Time from the start of reading the lists until they were active.")
 	updates    = describe("weir_update_duration_seconds", "Time until changes made in place were active.")
 

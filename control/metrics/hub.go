@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// HubSource is what a scrape of a hub reads. It is safe for concurrent use.
+// HubSource is the data that a scrape of a hub reads. It is safe for concurrent use.
 type HubSource interface {
 	// Metrics returns a snapshot, which does not change afterwards.
 	Metrics() HubSnapshot
@@ -44,7 +44,7 @@ type HubSnapshot struct {
 
 // HubMisuse counts what nodes may not do at the server inside the hub.
 type HubMisuse struct {
-	Violations uint64 // of what they may do
+	Violations uint64 // of their permissions
 	Twice      int    // nodes that are connected twice
 	Slow       uint64 // connections that were closed since they were not read
 }

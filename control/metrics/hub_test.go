@@ -68,7 +68,7 @@ weir_hub_rollout_would_drop_ratio{list="drop"} 0.25
 	}
 	for _, absent := range []string{"key=1", `weir_hub_rollout_info{list="allow"`, "weir_generation"} {
 		if strings.Contains(body, absent) {
-			t.Errorf("there is what should not be: %s", absent)
+			t.Errorf("there should not be: %s", absent)
 		}
 	}
 }

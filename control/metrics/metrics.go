@@ -14,7 +14,7 @@ import (
 	"weir/loader"
 )
 
-// Source is what a scrape reads: a running daemon. It is safe for concurrent use.
+// Source is the data that a scrape reads: a running daemon's. It is safe for concurrent use.
 type Source interface {
 	// Metrics returns a snapshot, which does not change afterwards.
 	Metrics() Snapshot
@@ -129,7 +129,7 @@ type Port struct {
 	Sent, Dropped     loader.Counter
 }
 
-// Interface is what an interface has counted.
+// Interface has the counters of an interface.
 type Interface struct {
 	loader.Target
 	XDP       string // as a loader.Hook; "" while the interface is gone or filtered by another program
@@ -156,7 +156,7 @@ type FirstSeen struct {
 	Forgotten []float64 // share of known flows that are taken for new ones, by importance from 1; nil: none
 }
 
-// Policed is what the policing of an interface has done, and its state.
+// Policed has the counters of an interface's policing, and its state.
 type Policed struct {
 	Outcomes   [sfb.NumOutcomes]loader.Counter
 	Unit       string  // bytes or packets
@@ -204,7 +204,7 @@ type List struct {
 	Refused  bool // the current contents of its sources were refused, the previous ones are active
 }
 
-// Tracker is what a tracker counted in all its intervals, and its findings in the
+// Tracker has a tracker's counts of all its intervals, and its findings in the
 // last one.
 type Tracker struct {
 	Number int    // 1 for the first

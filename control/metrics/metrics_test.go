@@ -215,7 +215,7 @@ promhttp_metric_handler_errors_total{cause="gathering"} 0
 		}
 	}
 	if strings.Contains(body, "key=1") || strings.Contains(body, `weir_feed_failing{failure="status",list="good"`) {
-		t.Errorf("there is what should not be:\n%s", body)
+		t.Errorf("there should not be:\n%s", body)
 	}
 }
 

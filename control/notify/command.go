@@ -66,7 +66,7 @@ func start(c *exec.Cmd) error {
 	return <-started
 }
 
-// bounded keeps the beginning of what is written.
+// bounded keeps the beginning of the text that is written.
 type bounded struct {
 	bytes.Buffer
 	most int

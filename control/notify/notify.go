@@ -186,7 +186,7 @@ func (n *Notifier) Test(ctx context.Context, name string) ([]Tested, error) {
 	return tests, ctx.Err()
 }
 
-// Count is what became of a target's events.
+// Count counts a target's events by their fate.
 type Count struct {
 	Target    string
 	Delivered uint64

@@ -75,13 +75,13 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// received is what tests look at of an event.
+// received is the part of an event that tests look at.
 type received struct {
 	ID, Kind, Text string
 	Missed         int
 }
 
-// answers are what a webhook answers to a request.
+// answers makes a webhook's answer to a request.
 type answers func(body []byte, h http.Header) (status int, header http.Header)
 
 // RoundTrip is an exchange with a server, in a bubble of synctest.

@@ -95,7 +95,7 @@ func (m *Meter) begins() float64 {
 	return least
 }
 
-// learn takes a rate into the average, which is that of all until there are enough.
+// learn takes a rate into the average, which is the mean of all until there are enough.
 func (m *Meter) learn(rate float64) {
 	m.samples = min(m.samples+1, averageOver.Seconds())
 	m.average += (rate - m.average) / m.samples

@@ -31,7 +31,7 @@ func InvertibleFor(elements int) (Invertible, error) {
 	}, nil
 }
 
-// Summary is a planned summary cache: filters of what the caches of peers contain.
+// Summary is a planned summary cache: filters of the contents of the peers' caches.
 type Summary struct {
 	M            int     `json:"m"`
 	K            int     `json:"k"`

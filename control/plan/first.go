@@ -8,7 +8,7 @@ import (
 	"weir/filter/recent"
 )
 
-// FlowFilter is what remembers flows.
+// FlowFilter is the kind of filter that remembers flows.
 type FlowFilter = recent.Kind
 
 // First is a planned memory of first-seen flows on one interface.

@@ -49,11 +49,14 @@ func TestSizeApproximate(t *testing.T) {
 	if s.First != fpr.ApproxFirst || s.Rest == 0 || s.Buckets != 0 {
 		t.Errorf("layout %+v", s)
 	}
-	if perEntry := float64(s.KernelBytes-s.ChangeBytes) / 10e6; perEntry > 2.1 {
-		t.Errorf("%.2f bytes an entry that packets read, want at most 2.1", perEntry)
+	if perEntry := float64(s.KernelBytes) / 10e6; perEntry > 2.1 {
+		t.Errorf("%.2f bytes an entry in the kernel, want at most 2.1", perEntry)
 	}
-	if counters := s.ChangeBytes - 1<<20; counters < 4*64*s.Lines-1<<20 || counters > 4*64*s.Lines {
-		t.Errorf("%d bytes for changes in %d lines, want 4 bits a bit and up to 1 MiB", s.ChangeBytes, s.Lines)
+	if s.DaemonBytes != 4*64*s.Lines {
+		t.Errorf("%d bytes of counters for %d lines, want 4 bits a bit", s.DaemonBytes, s.Lines)
+	}
+	if exact := size(t, Request{Entries: 10_000_000}); s.ExactBytes != exact.KernelBytes || exact.DaemonBytes != 0 {
+		t.Errorf("%d bytes in exact mode, of which the plan has %d", s.ExactBytes, exact.KernelBytes)
 	}
 	if s.FalseDrop != s.Cascade || s.SecondLine > 0.035 {
 		t.Errorf("rates %+v", s)
@@ -81,6 +84,29 @@ func TestSizeForRate(t *testing.T) {
 	}
 	if _, err := Size(Request{Entries: 1_000_000, Rate: 1e-30}); err == nil {
 		t.Error("an impossible rate was planned")
+	}
+}
+
+// The table of hot flows is part of the memory, and the rate without weights that it could
+// buy instead is beside that with weights: lower for a small filter, higher for a large one.
+func TestSizeOfWeights(t *testing.T) {
+	for n, pays := range map[int]bool{100_000: false, 10_000_000: true} {
+		r := Request{Entries: n, BitsPerEntry: 8, Zipf: 1.1, Flows: 300_000}
+		plain := size(t, r)
+		r.Hot = 65_536
+		s := size(t, r)
+		if s.KernelBytes != plain.KernelBytes+1<<20 || s.BitsPerEntry != plain.BitsPerEntry || s.Lines != plain.Lines {
+			t.Errorf("%d entries: %+v with weights, %+v without", n, s, plain)
+		}
+		if s.Traffic.SameMemory > plain.FalseDrop || (s.Traffic.Weighted < s.Traffic.SameMemory) != pays {
+			t.Errorf("%d entries: %+v", n, s.Traffic)
+		}
+		if plain.Traffic.SameMemory != plain.Traffic.Plain {
+			t.Errorf("%d entries without weights: %+v", n, plain.Traffic)
+		}
+	}
+	if s := size(t, Request{Entries: 1_000_000, Mode: "approx", Memory: 3 << 20, Flows: 300_000, Hot: 65_536}); s.KernelBytes > 3<<20 || s.BitsPerEntry > 17 {
+		t.Errorf("of 3 MiB, with 1 MiB of hot flows: %+v", s)
 	}
 }
 

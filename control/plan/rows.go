@@ -24,8 +24,9 @@ func (s Sizing) Rows() (rows []Row) {
 		row("bits set", "%d in the first line, %d in others", s.First, s.Rest)
 	}
 	row("kernel memory", "%s, %.2f bytes an entry", humanize.IBytes(uint64(s.KernelBytes)), float64(s.KernelBytes)/float64(s.Entries))
-	if s.ChangeBytes > 0 {
-		row("  of it", "%s for changes in place: a counter for each bit", humanize.IBytes(uint64(s.ChangeBytes)))
+	if s.DaemonBytes > 0 {
+		row("  of the daemon", "%s for changes in place: a counter for each bit", humanize.IBytes(uint64(s.DaemonBytes)))
+		row("  exact mode", "%s, %.2f bytes an entry of IPv4, and no false drops", humanize.IBytes(uint64(s.ExactBytes)), float64(s.ExactBytes)/float64(s.Entries))
 	}
 	row("false drops", "%.3g of unlisted keys", s.FalseDrop)
 	row("  standard filter", "%.3g of as many bits with k = %d (classic formula: %.3g)", s.Standard.Exact, s.Standard.K, s.Standard.Classic)
@@ -41,6 +42,7 @@ func (s Sizing) Rows() (rows []Row) {
 		row("  false drops", "%.3g of unlisted packets", t.Plain)
 		if t.Hot > 0 && t.MostBits > 0 {
 			row("  with weights", "%.3g, %.1f times fewer, at most %d bits a key", t.Weighted, t.Improvement, t.MostBits)
+			row("  same memory", "%.3g without weights", t.SameMemory)
 		}
 	}
 	return rows

@@ -56,7 +56,8 @@ type Sizing struct {
 	First        int      `json:"first"`          // bits of an entry in its first line of the cascade
 	Rest         int      `json:"rest"`           // bits of an entry in further lines
 	KernelBytes  int      `json:"kernel_bytes"`   // without markers
-	ChangeBytes  int      `json:"change_bytes"`   // of these, what changes in place take; no program reads it
+	DaemonBytes  int      `json:"daemon_bytes"`   // of counters, beside the lists; no program reads them
+	ExactBytes   int      `json:"exact_bytes"`    // of the kernel's that exact mode takes for IPv4 addresses
 	Cascade      float64  `json:"cascade"`        // rate of the cascade, fpr.CascadeLayout
 	SecondLine   float64  `json:"second_line"`    // share of unlisted keys that read more than one line
 	FalseDrop    float64  `json:"false_drop"`     // rate of the filter; 0 in exact mode
@@ -82,6 +83,7 @@ type Traffic struct {
 	Plain       float64 `json:"plain"`       // rate without weights
 	Weighted    float64 `json:"weighted"`    // rate with weights
 	Improvement float64 `json:"improvement"` // Plain/Weighted
+	SameMemory  float64 `json:"same_memory"` // rate without weights of a filter that has the memory of the hot flows, too
 }
 
 // Size plans a filter. It fails, naming the field: with an InvalidError where
@@ -94,8 +96,11 @@ func Size(r Request) (Sizing, error) {
 	if err != nil {
 		return Sizing{}, err
 	}
-	s := Sizing{Entries: r.Entries, Mode: layout.Mode.String(), KernelBytes: layout.Bytes() + layout.ChangeBytes(), ChangeBytes: layout.ChangeBytes()}
-	bits := 8 * layout.Bytes()
+	s := Sizing{Entries: r.Entries, Mode: layout.Mode.String(), KernelBytes: layout.Bytes(), DaemonBytes: layout.CounterBytes()}
+	if s.ExactBytes, err = r.exactBytes(); err != nil {
+		return Sizing{}, err
+	}
+	bits := 8 * (layout.Bytes() - int(layout.HotBuckets)*lineBytes)
 	s.BitsPerEntry = float64(bits) / float64(r.Entries)
 	s.Standard.K, s.Standard.Exact = fpr.BestK(bits, r.Entries)
 	s.Standard.Classic = fpr.Classic(bits, r.Entries, s.Standard.K)
@@ -111,7 +116,7 @@ func Size(r Request) (Sizing, error) {
 		}
 	}
 	if r.Flows > 0 {
-		s.Traffic = traffic(r, layout.Mode, c)
+		s.Traffic = traffic(r, layout.Mode, c, layout.HotBuckets)
 	}
 	return s, nil
 }
@@ -150,13 +155,27 @@ func (r Request) validate() error {
 	return nil
 }
 
+func (r Request) census() membership.Census {
+	return membership.Census{Keys: map[key.Shape]int{{SrcBits: 32}: r.Entries}, Highest: uint16(r.Lists)}
+}
+
+// exactBytes returns the kernel memory of exact mode.
+func (r Request) exactBytes() (int, error) {
+	l, err := membership.PlanLayout(r.census(), membership.Exact, 0, nil)
+	return l.Bytes(), err
+}
+
 // layout is the geometry of weir's own sets for IPv4 addresses, without markers,
 // which depend on the entries themselves: in approximate mode up to 2 MiB for each
 // side of packets.
 func (r Request) layout() (membership.Layout, error) {
-	census := membership.Census{Keys: map[key.Shape]int{{SrcBits: 32}: r.Entries}, Highest: uint16(r.Lists)}
+	census := r.census()
 	build := func(mode membership.Mode, bitsPerEntry float64) (membership.Layout, error) {
-		return membership.PlanLayout(census, mode, bitsPerEntry, nil)
+		l, err := membership.PlanLayout(census, mode, bitsPerEntry, nil)
+		if mode == membership.Approximate {
+			l.PlanHot(r.Hot)
+		}
+		return l, err
 	}
 	if r.Mode == "exact" || r.Mode == "" && r.BitsPerEntry == 0 && r.Rate == 0 {
 		l, err := build(membership.Exact, 0)
@@ -198,7 +217,7 @@ func (r Request) layout() (membership.Layout, error) {
 	}
 	i := sort.Search(most-least+1, func(i int) bool {
 		l := at(i)
-		return l.Bytes()+l.ChangeBytes() > r.Memory
+		return l.Bytes() > r.Memory
 	})
 	if i == 0 {
 		return membership.Layout{}, fmt.Errorf("plan: memory: %d bytes are less than a bit for each of %d entries", r.Memory, r.Entries)
@@ -209,7 +228,7 @@ func (r Request) layout() (membership.Layout, error) {
 // traffic plans as many bits as there may be for hot flows. None of them is listed, so
 // that x_e = 0 and their bits cost the filter nothing (Bruck, Gao and Jiang, equation
 // 4). In exact mode there are no false positives to weigh.
-func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout) *Traffic {
+func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout, hotBuckets uint32) *Traffic {
 	u := weighted.Zipf(r.Flows, r.Hot, 0, r.Zipf)
 	t := &Traffic{Zipf: r.Zipf, Flows: r.Flows, Hot: r.Hot, Improvement: 1}
 	for _, share := range u.Queries()[:r.Hot] {
@@ -219,8 +238,9 @@ func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout) *Traffic {
 		return t
 	}
 	t.MostBits, t.Plain = c.K(), c.Rate(r.Entries)
-	t.Weighted = t.Plain
+	t.Weighted, t.SameMemory = t.Plain, t.Plain
 	if r.Hot > 0 {
+		t.SameMemory = fpr.BestCascade(r.Entries, c.Lines+hotBuckets, fpr.MaxFurther).Rate(r.Entries)
 		t.MostBits = max(c.K(), mostBits)
 		hot := c
 		hot.Rest = t.MostBits - c.First

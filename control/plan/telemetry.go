@@ -54,7 +54,7 @@ func MulticastFor(ports, groups int) (Multicast, error) {
 	return Multicast{Bytes: 8 * l.Words(), Lines: l.Lines, Rate: l.Rate()}, nil
 }
 
-// Police is what flows that do not respond cost others at a policer.
+// Police has the cost of flows that do not respond to others at a policer.
 type Police struct {
 	Levels   int     `json:"levels"`
 	Bins     int     `json:"bins"`     // of a level

@@ -58,6 +58,19 @@ func NewKernel(g *engine.Generation, lists int) (*Kernel, error) {
 	return newKernel(g, stats)
 }
 
+// NewKernelOn is NewKernel with the program of an interface.
+func NewKernelOn(g *engine.Generation, lists int, t loader.Target) (*Kernel, error) {
+	stats, err := loader.NewStats(lists)
+	if err != nil {
+		return nil, err
+	}
+	stats.For(t)
+	if t.Out {
+		stats.UseTC(true)
+	}
+	return newKernel(g, stats)
+}
+
 // NewTCKernel is NewKernel with the program for TC. Without Ethernet headers, the program
 // reads packets from their IP header on; it is still to be given whole frames.
 func NewTCKernel(g *engine.Generation, lists int, ethernet bool) (*Kernel, error) {

@@ -42,7 +42,7 @@ func help(room int) []line {
 		add(drops, markBlocked).add(plain, " blocked for a time"))
 	figures := []line{nil, title("figures")}
 	for _, l := range []string{
-		"Rates are those of the last interval at which weir looks, on all",
+		"Rates cover the last interval at which weir looks, on all",
 		"interfaces together. Bits are of whole frames. False drops are shares",
 		"of the packets that nothing lists.",
 	} {

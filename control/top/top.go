@@ -32,7 +32,7 @@ type Options struct {
 	Rows Rows
 }
 
-// Rows is what can be asked for a row, by its entry in the format of lists. The
+// Rows answers questions about a row, by its entry in the format of lists. The
 // methods return what to show.
 type Rows interface {
 	Explain(ctx context.Context, entry string) (string, error)

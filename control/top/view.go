@@ -28,7 +28,7 @@ type view struct {
 	order  int    // of the rows
 	cursor int    // the chosen row, −1 for none
 	read   []line // what explain said, over everything else; nil: nothing
-	note   string // the result of what was asked for last
+	note   string // the result of the last request
 	asks   string // a question to be answered by y or n
 
 	// trouble is the reason why there is no newer data; "" if nothing is wrong.

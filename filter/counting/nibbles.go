@@ -22,12 +22,6 @@ func NewNibbles(n uint64) *Nibbles {
 	return &Nibbles{words: make([]uint64, (n+15)/16), n: n}
 }
 
-// NibblesOver returns the counters that words, sixteen to each, are already. They may
-// be kernel memory.
-func NibblesOver(words []uint64) *Nibbles {
-	return &Nibbles{words: words, n: uint64(len(words)) * 16}
-}
-
 // Len returns the number of counters.
 func (c *Nibbles) Len() uint64 { return c.n }
 
@@ -79,19 +73,15 @@ func (c *Nibbles) Saturated() uint64 {
 	return n
 }
 
-// Around returns the word of counter i, and what it becomes by an increment or by a
-// decrement, for those who store it themselves.
-func (c *Nibbles) Around(i uint64) (word *uint64, up, down uint64) {
-	word = &c.words[i>>4]
-	shift := 4 * (i & 15)
-	up, down = *word, *word
-	switch v := *word >> shift & Max; {
-	case v == Max:
-	case v == 0:
-		up += 1 << shift
-	default:
-		up += 1 << shift
-		down -= 1 << shift
+// Bits returns a bit for each of the counters 64i … 64i+63, the lowest for the first: 1 if
+// the counter is not zero. There must be as many counters.
+func (c *Nibbles) Bits(i uint64) (all uint64) {
+	for j, w := range c.words[4*i : 4*i+4] {
+		w = (w | w>>1 | w>>2 | w>>3) & low
+		w = (w | w>>3) & 0x0303030303030303
+		w = (w | w>>6) & 0x000f000f000f000f
+		w = (w | w>>12) & 0x000000ff000000ff
+		all |= ((w | w>>24) & 0xffff) << (16 * j)
 	}
-	return word, up, down
+	return all
 }

@@ -74,3 +74,22 @@ func BenchmarkNibbles(b *testing.B) {
 		})
 	}
 }
+
+// The bits of 64 counters, from their values.
+func TestNibblesBits(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 0))
+	c := NewNibbles(3 * 64)
+	var want [3]uint64
+	for range 150 {
+		i := rng.Uint64N(3 * 64)
+		for range 1 + rng.IntN(20) {
+			c.Inc(i)
+		}
+		want[i/64] |= 1 << (i % 64)
+	}
+	for i, w := range want {
+		if got := c.Bits(uint64(i)); got != w {
+			t.Errorf("word %d is %#x, want %#x", i, got, w)
+		}
+	}
+}

@@ -47,8 +47,8 @@ var (
 	ErrMalformed = errors.New("digest: packet malformed")
 )
 
-// Sum returns the digest of the IP packet pkt: the hash of what
-// [AppendInvariant] appends. The packet begins with the IP header; trailing
+// Sum returns the digest of the IP packet pkt: the hash of the
+// bytes that [AppendInvariant] appends. The packet begins with the IP header; trailing
 // bytes are ignored. The secret keeps others from crafting packets with
 // equal digests. It returns ErrTruncated or ErrMalformed, wrapped.
 func Sum(s *hash.Secret, pkt []byte) (uint64, error) {
@@ -98,7 +98,7 @@ func AppendInvariant(b, pkt []byte) ([]byte, error) {
 
 // AppendStart appends to b the start of a packet that has the digest of the IP packet pkt,
 // without what forwarding changes. It is the invariant part with the checksum of what IP
-// carries, and the bytes that take its place. Errors are those of AppendInvariant.
+// carries, and the bytes that take its place. It returns the errors of AppendInvariant.
 func AppendStart(b, pkt []byte) ([]byte, error) {
 	begun := len(b)
 	b, err := AppendInvariant(b, pkt)

@@ -173,8 +173,8 @@ func TestLengthsAreDistinguished(t *testing.T) {
 	}
 }
 
-// TestTruncated truncates packets to every length: the digest is that of the
-// whole packet or there is none.
+// TestTruncated truncates packets to every length: the digest is equal to the
+// whole packet's or there is none.
 func TestTruncated(t *testing.T) {
 	for _, c := range []struct {
 		name string

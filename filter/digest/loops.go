@@ -1,7 +1,7 @@
 package digest
 
 // A packet in a routing loop produces the same digest again and again, with a
-// decreasing TTL. The constants are those of bpf/digest.h.
+// decreasing TTL. bpf/digest.h has the same constants.
 const (
 	// LoopFalls is the number of times that the TTL must have decreased. It
 	// decreases once for an observer on both sides of a single router.

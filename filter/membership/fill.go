@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"sync"
 
-	"weir/filter/hash"
 	"weir/filter/key"
 )
 
@@ -53,67 +52,73 @@ func (s *Set) Fill(columns []Column, prefixes ...iter.Seq[Prefix]) error {
 }
 
 func (s *Set) fillHashed(columns []Column) error {
+	if err := s.admit(columns); err != nil {
+		return err
+	}
+	if err := s.count(columns); err != nil {
+		return err
+	}
+	s.cascade.setCounted()
+	return nil
+}
+
+// admit marks the networks of all keys of the columns and counts the keys, if there is room
+// for them in an empty set.
+func (s *Set) admit(columns []Column) error {
 	n := 0
 	for _, c := range columns {
+		if _, ok := s.gate(c.Shape); !ok {
+			return ErrNoRoom
+		}
 		n += len(c.Lists)
 	}
 	if n > s.Capacity {
 		return ErrNoRoom
 	}
-	hashes := make([]uint64, 0, n)
-	lists := make([]uint16, 0, n)
 	for _, c := range columns {
-		gate, ok := s.gate(c.Shape)
-		if !ok {
-			return ErrNoRoom
-		}
-		from := len(hashes)
-		hashes = hashes[:from+len(c.Lists)]
-		s.sum(hashes[from:], c)
+		gate, _ := s.gate(c.Shape)
 		s.markColumn(c, gate)
-		lists = append(lists, c.Lists...)
-	}
-	hashes, lists = partition(hashes, lists)
-
-	var (
-		wg  sync.WaitGroup
-		err error
-	)
-	if s.Mode == Exact {
-		wg.Go(func() {
-			for i, h := range hashes {
-				if err = s.table.Insert(h, lists[i]); err != nil {
-					return
-				}
-			}
-		})
-	}
-	if s.record != nil {
-		wg.Go(func() {
-			for _, h := range hashes {
-				s.record.keys.Insert(h)
-			}
-		})
-	}
-	for _, h := range hashes {
-		s.cascade.addBits(h, bitRange{0, s.First})
-	}
-	for line, b := range behind(0, s.Rest) {
-		further := make([]uint64, n)
-		for i, h := range hashes {
-			further[i] = hash.Nth(h, line)
-		}
-		further, _ = partition(further, nil)
-		for _, h := range further {
-			s.cascade.addBits(h, b)
-		}
-	}
-	wg.Wait()
-	for _, c := range columns {
 		s.keys[c.Shape] += len(c.Lists)
 	}
 	s.len += n
-	return err
+	return nil
+}
+
+// countAtOnce bounds the memory of hashes: three words each.
+const countAtOnce = 1 << 24
+
+// count adds the keys of the columns to the cascade's counters, and to the table of an exact
+// set.
+func (s *Set) count(columns []Column) error {
+	for _, c := range columns {
+		size := c.Shape.KeyLen()
+		for len(c.Lists) > 0 {
+			n := min(countAtOnce, len(c.Lists))
+			hashes := make([]uint64, n)
+			s.sum(hashes, Column{Shape: c.Shape, Keys: c.Keys[:n*size]})
+			hashes, lists := partition(hashes, c.Lists[:n])
+			c.Keys, c.Lists = c.Keys[n*size:], c.Lists[n:]
+			var (
+				wg  sync.WaitGroup
+				err error
+			)
+			if s.Mode == Exact {
+				wg.Go(func() {
+					for i, h := range hashes {
+						if err = s.table.Insert(h, lists[i]); err != nil {
+							return
+						}
+					}
+				})
+			}
+			s.cascade.count(hashes)
+			wg.Wait()
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // sum hashes the keys of a column on all cores.

@@ -370,9 +370,6 @@ type Memory struct {
 	Front    []uint64 // words of its front
 
 	Directory []uint64 // words of the directory of prefixes
-
-	Counters []uint64 // one of 4 bits for each bit of Lines, of an approximate set
-	Record   []uint64 // of what an approximate set contains; see Adopt
 }
 
 // Alloc returns memory for the layout on the heap.
@@ -389,37 +386,18 @@ func (l *Layout) Alloc() Memory {
 		Front:    make([]uint64, l.Prefixes.Front),
 
 		Directory: make([]uint64, l.Directory.Words()),
-
-		Counters: make([]uint64, l.CounterWords()),
-		Record:   make([]uint64, l.RecordWords()),
 	}
 }
 
-// Bytes returns the size of the layout's memory that programs read.
+// Bytes returns the size of the layout's memory.
 func (l *Layout) Bytes() int {
 	return l.Prefixes.Bytes() + 8*(int(l.Lines)*LineWords+int(l.Buckets)*BucketSlots+
 		l.Mark4Sides()*mark4Words+int(l.Mark6Lines)*LineWords+int(l.HotBuckets)*BucketSlots+l.Directory.Words())
 }
 
-// ChangeBytes returns the size of the rest, which changes in place take.
-func (l *Layout) ChangeBytes() int { return 8 * (l.CounterWords() + l.RecordWords()) }
-
-// CounterWords returns the size of an approximate set's counters. Those of an exact set
-// are not in its memory: it is built anew from its lists.
-func (l *Layout) CounterWords() int {
-	if l.Mode == Exact {
-		return 0
-	}
-	return int(l.Lines) * LineWords * counterWords
-}
-
-// RecordWords returns the size of an approximate set's record.
-func (l *Layout) RecordWords() int {
-	if l.Mode == Exact || l.Lines == 0 {
-		return 0
-	}
-	return recordWords
-}
+// CounterBytes returns the size of the counters by which keys are deleted from the cascade,
+// 4 bits for each of its bits. They are in the memory of the process that changes the set.
+func (l *Layout) CounterBytes() int { return int(l.Lines) * LineBits / 2 }
 
 // FalsePositiveRate returns the predicted rate at which the cascade passes a
 // key that is none of the n present ones. In approximate mode that is the set's

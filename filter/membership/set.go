@@ -7,6 +7,7 @@ package membership
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math/bits"
 	"net/netip"
 
@@ -31,7 +32,6 @@ type Set struct {
 	prefixes *quotient.Set // nil: none
 	dir      *directory    // of prefixes; nil: none
 	cascade  *Cascade
-	record   *record // of an approximate set's keys; nil: none
 	table    *Table
 	marks4   [2]Marks4 // sources, destinations
 	marks6   *Cascade
@@ -48,27 +48,21 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords ||
 		len(m.Hot) != int(l.HotBuckets)*BucketSlots ||
 		len(m.Prefixes) != l.Prefixes.Lines*LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots ||
-		len(m.Front) != l.Prefixes.Front || len(m.Directory) != l.Directory.Words() ||
-		len(m.Counters) != l.CounterWords() || len(m.Record) != l.RecordWords() {
+		len(m.Front) != l.Prefixes.Front || len(m.Directory) != l.Directory.Words() {
 		return nil, fmt.Errorf("membership: memory does not match the layout")
 	}
 	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
 		return nil, fmt.Errorf("membership: %d hot buckets, want a power of two, at least %d", n, MinHotBuckets)
 	}
 	s := &Set{
-		Layout: l,
-		dir:    newDirectory(&l, m.Directory),
-		table:  NewTable(m.Buckets),
-		marks6: NewCascade(m.Marks6, MaxLineBits, 0),
-		hot:    NewHot(m.Hot),
-		raised: make(map[uint64]int),
-		keys:   make(map[key.Shape]int),
-	}
-	if l.Mode == Approximate {
-		s.cascade = newCascadeOver(m.Lines, m.Counters, l.First, l.Rest)
-		s.record = newRecord(m.Record, s.cascade)
-	} else {
-		s.cascade = NewCascade(m.Lines, l.First, l.Rest)
+		Layout:  l,
+		dir:     newDirectory(&l, m.Directory),
+		cascade: NewCascade(m.Lines, l.First, l.Rest),
+		table:   NewTable(m.Buckets),
+		marks6:  newGrowing(m.Marks6, MaxLineBits, 0),
+		hot:     NewHot(m.Hot),
+		raised:  make(map[uint64]int),
+		keys:    make(map[key.Shape]int),
 	}
 	if l.Prefixes.Lines > 0 {
 		var err error
@@ -122,29 +116,39 @@ func (s *Set) Keys(shape key.Shape) int {
 // Match returns the list number of the first shape, in the layout's order, with
 // a key that matches the packet: 0 in approximate mode.
 func (s *Set) Match(t key.Tuple) (list int, ok bool) {
-	if s.Len() == 0 {
-		return 0, false
+	for list = range s.Matches(t) {
+		return list, true
 	}
-	address, flow := s.V4, s.V4Flow
-	if t.Src.Is6() {
-		address, flow = s.V6, s.V6Flow
-	}
-	open, lengths := s.open(t), s.dir.open(t)
-	for _, shapes := range [...][]GatedShape{address, flow} {
-		for _, g := range shapes {
-			if g.Gate&open == 0 || !s.Hashed(g.Shape) && !s.dir.isOpen(lengths, g.Shape) {
-				continue
-			}
-			k, ok := g.Of(t)
-			if !ok {
-				continue
-			}
-			if list, ok := s.Lookup(k); ok {
-				return list, true
+	return 0, false
+}
+
+// Matches iterates over the list numbers of all shapes with a key that matches the packet, in
+// the layout's order.
+func (s *Set) Matches(t key.Tuple) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		if s.Len() == 0 {
+			return
+		}
+		address, flow := s.V4, s.V4Flow
+		if t.Src.Is6() {
+			address, flow = s.V6, s.V6Flow
+		}
+		open, lengths := s.open(t), s.dir.open(t)
+		for _, shapes := range [...][]GatedShape{address, flow} {
+			for _, g := range shapes {
+				if g.Gate&open == 0 || !s.Hashed(g.Shape) && !s.dir.isOpen(lengths, g.Shape) {
+					continue
+				}
+				k, ok := g.Of(t)
+				if !ok {
+					continue
+				}
+				if list, ok := s.Lookup(k); ok && !yield(list) {
+					return
+				}
 			}
 		}
 	}
-	return 0, false
 }
 
 // MatchAll is like [Set.Match], for all packets that match k. It consults the
@@ -247,14 +251,8 @@ func (s *Set) Add(k key.Key, list uint16) error {
 			return err
 		}
 	}
-	// The marks come first, since a change that is interrupted is finished without
-	// the key; see Adopt.
 	s.mark(serialised, gate)
-	if s.record != nil {
-		s.record.change(adding, h)
-	} else {
-		s.cascade.Add(h)
-	}
+	s.cascade.Add(h)
 	s.raise(h, s.hot.Find(h))
 	s.keys[k.Shape]++
 	s.len++
@@ -289,11 +287,7 @@ func (s *Set) Remove(k key.Key) bool {
 	if s.Mode == Exact && !s.table.Delete(h) {
 		return false
 	}
-	if s.record != nil {
-		s.record.change(removing, h)
-	} else {
-		s.cascade.Remove(h)
-	}
+	s.cascade.Remove(h)
 	if _, shared := s.table.Find(h); !shared { // else Settle lowers it
 		s.lower(h, 0)
 	}

@@ -31,8 +31,6 @@ func (l *Layout) Structures() []Structure {
 	add(8*p.Front, "front of the quotient table")
 	add(8*l.Directory.Words(), "directory of IPv4 prefixes, a word for each network /%d", l.Directory.Bits)
 	add(64*int(l.Lines), "cascade, %d bits an entry in the first line, %d in others", l.First, l.Rest)
-	add(8*l.CounterWords(), "counters of the cascade, 4 bits each")
-	add(8*l.RecordWords(), "record of the entries, by which another process adopts the cascade")
 	add(64*int(l.Buckets), "table of fingerprints")
 	add(64*int(l.HotBuckets), "weights of hot elements")
 	add(8*l.Mark4Sides()*mark4Words, "marked IPv4 networks")

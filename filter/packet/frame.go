@@ -48,3 +48,18 @@ func Frame(t key.Tuple) []byte {
 	f = append(f, t.Dst.AsSlice()...)
 	return append(f, transport...)
 }
+
+// VLAN returns the VLAN of a frame: that of the outermost tag that names one, as priority tags
+// do not. It is 0 where none does.
+func VLAN(frame []byte) uint16 {
+	for i := range MaxVLANTags {
+		at := 12 + 4*i
+		if len(frame) < at+4 || !isVLAN(binary.BigEndian.Uint16(frame[at:])) {
+			return 0
+		}
+		if id := binary.BigEndian.Uint16(frame[at+2:]) & 0xfff; id != 0 {
+			return id
+		}
+	}
+	return 0
+}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Tunnel is what carries an IP header in a packet. The numbers are those of enum tunnel
+// Tunnel is a header that carries an IP header in a packet. The numbers are equal to enum tunnel
 // in bpf/inner.h.
 type Tunnel uint8
 
@@ -116,7 +116,7 @@ func (p *Packet) Inner(frame []byte) (inner Packet, r Result) {
 	return inner, r
 }
 
-// These skip a tunnel's header, and return the EtherType of what follows. NotIP: nothing that
+// These skip a tunnel's header, and return the EtherType of the rest. NotIP: nothing that
 // is looked into.
 
 func skipGRE(b []byte, in4 bool) (proto uint16, rest []byte, r Result) {

@@ -42,13 +42,13 @@ type Packet struct {
 	HasAddresses bool
 	// Network is the offset of the IP header in the frame.
 	Network int
-	// Payload is the offset in the frame of what the IP headers carry, 0 where they are
+	// Payload is the offset in the frame of the IP headers' payload, 0 where they are
 	// bad or the packet is a later fragment.
 	Payload int
 	// length is the length of the payload by the IP headers, which say nothing of what may
 	// follow it in the frame.
 	length int
-	// EtherType is what follows the Ethernet header and its VLAN tags. Frames that are
+	// EtherType is the type after the Ethernet header and its VLAN tags. Frames that are
 	// NotIP are counted by it. It is 0 for a length, as in 802.3 frames.
 	EtherType uint16
 	// Encapsulated is true for a packet in PPPoE or MPLS.
@@ -169,7 +169,7 @@ func parseEthernet(frame []byte) (proto uint16, rest []byte, r Result) {
 // skipTags returns what follows the VLAN tags that proto says rest begins with, and its
 // EtherType.
 func skipTags(proto uint16, rest []byte) (uint16, []byte, Result) {
-	for tags := 0; proto == etherVLAN || proto == etherQinQ; tags++ {
+	for tags := 0; isVLAN(proto); tags++ {
 		if tags == MaxVLANTags {
 			return 0, nil, Overtagged
 		}
@@ -180,6 +180,8 @@ func skipTags(proto uint16, rest []byte) (uint16, []byte, Result) {
 	}
 	return proto, rest, OK
 }
+
+func isVLAN(proto uint16) bool { return proto == etherVLAN || proto == etherQinQ }
 
 // isLinkControl reports whether a frame controls the link, which could go down
 // without it. None of these protocols carries packets.

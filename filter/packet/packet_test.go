@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Neighbour discovery is what receivers accept as such: RFC 4861, and RFC 6980.
+// Neighbour discovery has to be what receivers accept as such: RFC 4861, and RFC 6980.
 func TestNeighbourDiscovery(t *testing.T) {
 	least := map[int]int{133: 8, 134: 16, 135: 24, 136: 24, 137: 40} // bytes
 	for kind := range 256 {

@@ -11,7 +11,7 @@ import (
 // Kind is a kind of filter that remembers the items of a stream.
 type Kind uint8
 
-// The kinds of filters. All but Bloom are those of package stable, with their cells in one
+// The kinds of filters. All but Bloom are from package stable, with their cells in one
 // cache line: see [Cells].
 const (
 	Bloom  Kind = iota // two generations of a Bloom filter

@@ -116,7 +116,7 @@ func TestFullCells(t *testing.T) {
 	}
 }
 
-// The chain is a distribution, is at rest, and what is forgotten in the end is what never came.
+// The chain is a distribution, is at rest, and forgets in the end exactly the items that never came.
 func TestChain(t *testing.T) {
 	for kind := range cellKinds {
 		for _, levels := range []Levels{Uniform(), {1: 1}, {7: 5}, {1: 1000, 7: 1}} {
@@ -147,7 +147,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// The names are what weir.yaml has.
+// weir.yaml has these names.
 func TestKindText(t *testing.T) {
 	for k := range Kind(len(kinds)) {
 		text, _ := k.MarshalText()

@@ -56,8 +56,8 @@ func (f *Filter) Turn() {
 	f.filters[f.present].Clear()
 }
 
-// Words returns the words of the two filters, the first of which is that of generation 0,
-// 2, 4 and so on. The caller must not change them.
+// Words returns the words of the two filters, the first of which holds generations 0, 2,
+// 4 and so on. The caller must not change them.
 func (f *Filter) Words() [2][]uint64 {
 	return [2][]uint64{f.filters[0].Words(), f.filters[1].Words()}
 }

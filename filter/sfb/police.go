@@ -114,7 +114,7 @@ type Limits struct {
 	Chunk      uint32 // units of credit that a CPU takes at a time
 }
 
-// Bounds of what [Plan] accepts, in units a second.
+// Bounds of the rates that [Plan] accepts, in units a second.
 const (
 	MinPacketRate = 100
 	MaxPacketRate = 1e9
@@ -160,7 +160,7 @@ func Plan(c Controller, rate float64, packets bool, depth, lifetime time.Duratio
 	}, nil
 }
 
-// PolicerState is what all CPUs share. Times are in nanoseconds, rates in units in a
+// PolicerState is the state that all CPUs share. Times are in nanoseconds, rates in units in a
 // tick, times 2^8.
 type PolicerState struct {
 	Next    uint64 // when the next slice is due
@@ -193,7 +193,7 @@ type PolicerBin struct {
 	Level uint64 // of its integrator
 }
 
-// PolicerCPU is what a CPU has for itself.
+// PolicerCPU is the state of one CPU.
 type PolicerCPU struct {
 	Credit   uint64 // units
 	Random   uint64 // not 0
@@ -430,12 +430,13 @@ func (p *Policer) update(bin int, microseconds, ticks uint64) bool {
 	keep := kept[ticks]
 	b.Rate = (b.Rate*keep + arrived*(tick>>10<<unitShift)/microseconds*(256-keep)) >> 8
 	var prob uint64
+	last := s.Probability[bin]
 	if b.Rate > s.Fair {
 		prob = one - 1 - s.Fair*(one-1)/b.Rate
 	}
 	if prob >= half {
 		b.Level = min(b.Level+boxRise*ticks, boxMax)
-	} else {
+	} else if prob == 0 || last < one {
 		b.Level -= min(b.Level, ticks)
 	}
 	s.Probability[bin] = uint32(prob)

@@ -82,6 +82,39 @@ func TestPolicerPenalises(t *testing.T) {
 	}
 }
 
+// A flood stays in the penalty box for as long as it sends more than it may, also below twice
+// that and while the others leave room, so that the fair rate is the limit. It is let out
+// once it sends what the link has room for, and with the next hash function, which is the
+// second chance of a flow that shares its bins with it.
+func TestPolicerKeeps(t *testing.T) {
+	for _, flood := range []float64{1.1, 1.5, 1.9, 2} {
+		rng := rand.New(source(t, 4))
+		l := plan(t, Fair)
+		l.Lifetime = uint64(20 * time.Second)
+		p := NewPolicer(l, 1, 2)
+		hashes, rates := []uint64{rng.Uint64()}, []float64{4 * rate}
+		for range 10 {
+			hashes, rates = append(hashes, rng.Uint64()), append(rates, rate/20)
+		}
+		offered(p, rng, 0, 3*time.Second, hashes, rates)
+		rates[0] = flood * rate
+		passed := offered(p, rng, 3*time.Second, 15*time.Second, hashes, rates)
+		least := 1.0
+		for _, x := range passed[1:] {
+			least = min(least, x)
+		}
+		t.Logf("a flood of %g times the rate gets %.4f of it; of the worst other flow %.3f passes", flood, flood*passed[0], least)
+		if flood*passed[0] > 0.01 || least < 0.99 {
+			t.Errorf("a flood of %g times the rate leaves the box, and gets %.4f of it; of the worst other flow %.3f passes", flood, flood*passed[0], least)
+		}
+		rates[0] = rate / 3
+		offered(p, rng, 15*time.Second, 16*time.Second, hashes, rates)
+		if passed := offered(p, rng, 16*time.Second, 19*time.Second, hashes, rates); passed[0] < 0.99 {
+			t.Errorf("%.3f of the former flood passes, for which there is room", passed[0])
+		}
+	}
+}
+
 // So many flows that do not respond, as a flood with forged sources has, are not penalised:
 // all bins would be in the penalty box.
 func TestPolicerGuard(t *testing.T) {

@@ -26,7 +26,7 @@ type event struct {
 	do func()
 }
 
-// events is a heap of what will happen.
+// events is a heap of future events.
 type events []event
 
 func (e events) Len() int           { return len(e) }

@@ -10,6 +10,7 @@ type Carried struct {
 	Packet packet.Packet // the header that is listed
 	Tunnel packet.Tunnel // what carries the header that is listed, or complained about
 	List   int           // see [Outcome]
+	Trial  int           // the first list on trial that a header matches, unless one is Blocked; 0: none
 }
 
 // Carried returns for which header in a tunnel a packet of a frame is dropped that no
@@ -20,18 +21,19 @@ func (p *Program) Carried(frame []byte, pkt packet.Packet) (c Carried) {
 	if !p.Inner {
 		return c
 	}
+	trial := 0
 	for depth := 0; ; depth++ {
-		if _, allowed := p.Allow.Match(pkt.Tuple); allowed {
-			return Carried{}
+		if p.allows(frame, pkt) {
+			return Carried{Trial: trial}
 		}
 		if c.Reason != Clean {
 			return c
 		}
 		in, result := pkt.Inner(frame)
 		if result == packet.NotIP {
-			return Carried{}
+			return Carried{Trial: trial}
 		}
-		c = Carried{Tunnel: pkt.Tunnel(), Reason: parsed[result]}
+		c = Carried{Tunnel: pkt.Tunnel(), Reason: parsed[result], Trial: trial}
 		switch {
 		case depth == packet.MaxInner && in.HasAddresses:
 			c.Reason = Unparsed
@@ -39,11 +41,16 @@ func (p *Program) Carried(frame []byte, pkt packet.Packet) (c Carried) {
 		case !in.HasAddresses:
 			return c
 		case p.exempts(in):
-			return Carried{}
+			return Carried{Trial: trial}
 		}
-		if list, ok := p.Block.Match(in.Tuple); ok {
-			return Carried{Blocked, in, c.Tunnel, list}
+		list, ok, of := p.match(p.Block, in.Tuple, p.where(frame))
+		if ok {
+			return Carried{Blocked, in, c.Tunnel, list, 0}
 		}
+		if trial == 0 {
+			trial = of
+		}
+		c.Trial = trial
 		pkt = in
 	}
 }

@@ -153,10 +153,15 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 	}
 	v.penalties(k, penalties, !pkt.HasPorts)
 	within := ""
-	if list, ok := p.Block.Match(pkt.Tuple); ok {
+	list, ok, trial := p.match(p.Block, pkt.Tuple, p.where(frame))
+	if ok {
 		v.add(Condition{Stage: StageBlock, All: true, Reason: Blocked, List: list})
 	} else if v.parsed == Clean {
-		switch c := p.Carried(frame, pkt); c.Reason {
+		c := p.Carried(frame, pkt)
+		if trial == 0 {
+			trial = c.Trial
+		}
+		switch c.Reason {
 		case Clean:
 		case Blocked:
 			v.add(Condition{Stage: StageBlock, What: inTunnel(c), All: true, Reason: Blocked, List: c.List})
@@ -165,16 +170,37 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 			v.parsed, within = c.Reason, " in "+tunnelName(c.Tunnel)
 		}
 	}
+	v.elsewhere(pkt)
+	if trial != 0 {
+		v.add(Condition{Stage: StageBlock, All: true, Reason: WouldBlock, List: trial})
+	}
 	if p.dropsMalformed(v.parsed) {
 		v.add(Condition{Stage: StageMalformed, What: v.parsed.String() + within, All: true, Reason: v.parsed})
 	}
-	if _, ok := p.Allow.Match(pkt.Tuple); ok {
+	if p.allows(frame, pkt) {
 		v.add(Condition{Stage: StageAllow, All: true, Reason: Allowed})
 	}
 	if _, ok := connectionOf(pkt); ok && pkt == v.outer {
 		v.replies(k)
 	}
 	return v.finish()
+}
+
+// elsewhere adds what lists for interfaces do where the packet crosses one of these: which it
+// does is not asked.
+func (v *view) elsewhere(pkt packet.Packet) {
+	p := v.program
+	if p.Rules == nil || p.Interface != "" {
+		return
+	}
+	for _, r := range p.Rules.Distinct {
+		for _, name := range r.Interfaces {
+			at := Where{Interface: name, VLAN: packet.VLAN(v.frame)}
+			if list, ok, _ := p.match(p.Block, pkt.Tuple, at); ok {
+				v.add(Condition{Stage: StageBlock, What: "packets on " + name, Reason: Blocked, List: list})
+			}
+		}
+	}
 }
 
 // mayBeIn returns the outermost tunnel that packets of k may belong to, as people write

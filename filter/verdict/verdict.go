@@ -27,7 +27,7 @@ const (
 	DHCP                      // pass: before any list
 	Failsafe                  // pass: a failsafe port or prefix
 	Allowed                   // pass: would be dropped, but an allow list matches
-	WouldBlock                // pass: would be dropped, but monitor mode is on
+	WouldBlock                // pass: would be dropped, but monitor mode is on, or the list is on trial
 	Blocked                   // drop: a block list matches
 	Truncated                 // configurable: the packet ends within a header
 	Malformed                 // configurable: a header is inconsistent
@@ -136,6 +136,8 @@ func (p *Policy) unwanted(r Reason) bool {
 type Program struct {
 	Policy
 	Block, Allow *membership.Set
+	Rules        *Rules       // of the lists; nil: they have none
+	Interface    string       // that the packets cross, by which rules match
 	Policer      *Policer     // nil: no flows are counted
 	Loop         *icarus.Node // inside a domain; nil: no loop detection
 	FirstSeen    *FirstSeen   // nil: new flows are not looked for
@@ -181,7 +183,7 @@ type view struct {
 	outer  packet.Packet
 	parsed Reason // Clean, or why the parser stopped
 
-	enforced Reason // of WouldBlock: the reason without monitor mode
+	enforced Reason // of WouldBlock: the reason without monitor mode; WouldBlock of a list on trial
 
 	trace   *Trace // nil: the stages examine the frame
 	assumed int    // index of the condition that is assumed to be met, or -1
@@ -202,7 +204,7 @@ func (v *view) outcome() Outcome {
 		if o.Reason == WouldBlock {
 			cause.Reason = uint8(v.enforced)
 		}
-		if Reason(cause.Reason) == Blocked {
+		if r := Reason(cause.Reason); r == Blocked || r == WouldBlock {
 			cause.List = uint16(o.List)
 		}
 		p.Policer.drop(v.packet.Tuple, len(v.frame), cause)
@@ -238,9 +240,12 @@ func (v *view) decide() Outcome {
 		return Outcome{Reason: Looped}
 	}
 	punished := v.punished(false)
-	list, blocked := v.blocked()
+	list, blocked, trial := v.blocked()
 	if !blocked && punished == Clean && !v.refused() {
-		if looped {
+		switch {
+		case trial != 0:
+			return v.onTrial(trial)
+		case looped:
 			return Outcome{Reason: Looped}
 		}
 		return Outcome{Reason: v.parsed}
@@ -267,6 +272,18 @@ func (v *view) decide() Outcome {
 		return Outcome{Reason: punished}
 	}
 	return Outcome{Reason: Blocked, List: list}
+}
+
+// onTrial decides on a packet that a list on trial would drop, and nothing else would.
+func (v *view) onTrial(list int) Outcome {
+	switch {
+	case v.allowed():
+		return Outcome{Reason: Allowed}
+	case v.reply():
+		return Outcome{Reason: Reply}
+	}
+	v.enforced = WouldBlock
+	return Outcome{Reason: WouldBlock, List: list}
 }
 
 func (v *view) exempt() Reason {
@@ -307,21 +324,32 @@ func (v *view) punished(exempt bool) Reason {
 	return v.met(StagePenalty).Reason
 }
 
-func (v *view) blocked() (list int, ok bool) {
+// blocked returns the list that drops the packet, or where there is none, the first one on
+// trial, or 0.
+func (v *view) blocked() (list int, ok bool, trial int) {
 	if v.trace != nil {
-		c := v.met(StageBlock)
-		return c.List, c.Reason != Clean
+		if c := v.met(StageBlock); c.Reason == Blocked {
+			return c.List, true, 0
+		} else if c.Reason == WouldBlock {
+			trial = c.List
+		}
+		return 0, false, trial
 	}
-	if list, ok = v.program.Block.Match(v.packet.Tuple); ok || v.parsed != Clean {
-		return list, ok
+	p := v.program
+	list, ok, trial = p.match(p.Block, v.packet.Tuple, p.where(v.frame))
+	if ok || v.parsed != Clean {
+		return list, ok, trial
 	}
-	c := v.program.Carried(v.frame, v.packet)
+	c := p.Carried(v.frame, v.packet)
 	if c.Reason == Blocked {
 		v.packet = c.Packet
-		return c.List, true
+		return c.List, true, 0
+	}
+	if trial == 0 {
+		trial = c.Trial
 	}
 	v.parsed = c.Reason
-	return 0, false
+	return 0, false, trial
 }
 
 // refused reports whether the parse error alone would drop the packet.
@@ -338,7 +366,12 @@ func (v *view) allowed() bool {
 	if v.trace != nil {
 		return v.met(StageAllow).Reason != Clean
 	}
-	_, ok := v.program.Allow.Match(v.packet.Tuple)
+	return v.program.allows(v.frame, v.packet)
+}
+
+// allows reports whether an allow list matches a packet of a frame.
+func (p *Program) allows(frame []byte, pkt packet.Packet) bool {
+	_, ok, _ := p.match(p.Allow, pkt.Tuple, p.where(frame))
 	return ok
 }
 

@@ -278,6 +278,13 @@ func TestValues(t *testing.T) {
 	}
 	keep(t, "example.yaml", shown.configs["weir"].Data["weir.yaml"])
 
+	_, example, _ = strings.Cut(read(t, "docs/hosts/kubernetes.md"), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	if shown, err = render(t, "weir", example); err != nil {
+		t.Fatalf("%v\n%s", err, example)
+	}
+	keep(t, "hosts.yaml", shown.configs["weir"].Data["weir.yaml"])
+
 	r, err := render(t, "weir", "metrics: {port: 0}")
 	if err != nil {
 		t.Fatal(err)

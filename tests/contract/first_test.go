@@ -15,6 +15,7 @@ import (
 	"weir/control/replay"
 	"weir/filter/hash"
 	"weir/filter/key"
+	"weir/filter/membership"
 	"weir/filter/packet"
 	"weir/filter/recent"
 	"weir/filter/verdict"
@@ -100,9 +101,9 @@ func TestFirstSeen(t *testing.T) {
 	}
 	for round := range rounds {
 		i := round % 12
-		lists := r.leanLists(engine.Source)
+		lists := r.leanLists(membership.Exact, engine.Source)
 		if i%2 == 1 {
-			lists = r.leanLists(engine.Both, engine.Destination)
+			lists = r.leanLists(membership.Exact, engine.Both, engine.Destination)
 		}
 		for n := range lists {
 			lists[n].Priority = 10 * (n % 3)

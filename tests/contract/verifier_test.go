@@ -62,13 +62,16 @@ func repeatByJumps(t *testing.T, name string, code asm.Instructions) {
 	at, symbols := make(map[int]*asm.Instruction), make(map[string]int)
 	next, last := make(map[int]int), -1
 	starts := []int{0}
+	function := make(map[int]string)
+	in := ""
 	for it := code.Iterate(); it.Next(); {
 		o := int(it.Offset)
 		if s := it.Ins.Symbol(); s != "" {
+			in = s
 			symbols[s] = o
 			starts = append(starts, o)
 		}
-		at[o], next[last], last = it.Ins, o, o
+		at[o], next[last], last, function[o] = it.Ins, o, o, in
 	}
 	const discovered, explored = 1, 2
 	state := make(map[int]int)
@@ -100,7 +103,7 @@ func repeatByJumps(t *testing.T, name string, code asm.Instructions) {
 			deeper := false
 			for _, f := range follow {
 				if state[f] == discovered && !repeats {
-					t.Errorf("%s: instruction %d, %v, runs into the head of a loop that it is a part of", name, o, i)
+					t.Errorf("%s: in %s, instruction %d, %v, runs into the head of a loop that it is a part of", name, function[o], o, i)
 				}
 				if state[f] == 0 {
 					state[f], deeper = discovered, true

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // steady sends from sources at constant rates, and makes up for nothing: where it does not
@@ -129,16 +131,20 @@ func (f *steady) lost() (all []string) {
 	return all
 }
 
-// awaitDrops waits until each source above a threshold was held back for a while.
-func (f *steady) awaitDrops(t *testing.T, what string) {
+// awaitDrops waits until each source above a threshold was held back for a while, and returns
+// how long that took.
+func (f *steady) awaitDrops(t testing.TB, what string) time.Duration {
 	t.Helper()
 	const while = 300 * time.Millisecond
 	left := make(map[*steadySource]bool)
 	for _, s := range f.sources {
 		left[s] = s.above
 	}
-	began := time.Now()
-	for deadline := began.Add(patience); ; {
+	began, first := time.Now(), make(map[*steadySource]uint64)
+	for _, s := range f.sources {
+		first[s] = s.sent.Load()
+	}
+	for deadline := began.Add(30 * time.Second); ; {
 		sent, received := make(map[*steadySource]uint64), make(map[*steadySource]uint64)
 		for _, s := range f.sources {
 			received[s], sent[s] = s.received.Load(), s.sent.Load()
@@ -154,14 +160,30 @@ func (f *steady) awaitDrops(t *testing.T, what string) {
 			}
 		}
 		if still == "" {
-			t.Logf("%s: those above a threshold are held back %v later", what, time.Since(began).Round(10*time.Millisecond))
-			return
+			took := time.Since(began)
+			t.Logf("%s: those above a threshold are held back %v later%s", what, took.Round(10*time.Millisecond), f.slow(first, took))
+			return took
 		}
 		if time.Now().After(deadline) {
 			// Where many at half of it are held back, no more is sent.
 			t.Fatalf("%s: at twice a threshold, and not held back:%s; at half of it, and lost: %v", what, still, f.lost())
 		}
 	}
+}
+
+// slow says how much of its rate the slowest source above a threshold has sent, where that is
+// little: on a busy machine it may not be above it.
+func (f *steady) slow(since map[*steadySource]uint64, during time.Duration) string {
+	least := 1.0
+	for _, s := range f.sources {
+		if s.above {
+			least = min(least, float64(s.sent.Load()-since[s])/(s.rate*during.Seconds()))
+		}
+	}
+	if least > 0.75 {
+		return ""
+	}
+	return fmt.Sprintf(", with %.0f %% of their rate", 100*least)
 }
 
 // Whatever holds the daemon up, or ends it, sources at half of a threshold lose no packet and
@@ -174,17 +196,26 @@ func TestPausesPunishNoneBelow(t *testing.T) {
 	}
 }
 
-func testPauses(t *testing.T, entries int) {
-	h := newHost(t)
-	configure := func(more string) {
-		h.configure(h.B.Iface, `
-lists: {big: {sources: [{file: %s}], interval: 24h}%s}
-trackers: [{key: src, threshold: 200pps, action: block, duration: 1s}]
-guards: [{key: src, distinct: ports, threshold: 64, window: 2s, action: block, duration: 1s}]
-`, h.path("feed.txt"), more)
-	}
-	h.bigList(entries)
-	configure("")
+// moments changes, stops and replaces a daemon whose trackers and guards see sources below and
+// above their thresholds.
+type moments struct {
+	*host
+	entries int
+	daemons []*daemon
+	traffic *steady
+	pause   time.Duration // of a daemon that is stopped
+	slowest time.Duration // until those above a threshold were held back
+	changed int           // how often the configuration and the list were
+	blocked bool          // an entry by hand, the only one
+}
+
+// startMoments starts a daemon with a list and the traffic: numbers of sources at half of the
+// tracker's threshold and at twice of it, and of scanners at half of the guard's and at twice of it.
+func startMoments(t *testing.T, by release, entries, below, above, scansBelow, scansAbove int) *moments {
+	t.Helper()
+	m := &moments{host: newHost(t), entries: entries, pause: long.Or(3*time.Second, 20*time.Second)}
+	m.bigList(entries)
+	m.setUp()
 	var sources []*steadySource
 	add := func(n int, rate float64, scans, above bool) {
 		for range n {
@@ -193,101 +224,198 @@ guards: [{key: src, distinct: ports, threshold: 64, window: 2s, action: block, d
 			})
 		}
 	}
-	add(12, 100, false, false)
-	add(3, 400, false, true)
-	add(5, 16, true, false)
-	add(2, 64, true, true)
+	add(below, 100, false, false)
+	add(above, 400, false, true)
+	add(scansBelow, 16, true, false)
+	add(scansAbove, 64, true, true)
+	m.next(m.start(by))
+	m.settled("big")
+	m.traffic = startSteady(t, m.Lab, sources)
+	m.traffic.awaitDrops(t, "start")
+	return m
+}
 
-	daemons := []*daemon{h.start(releases[0])}
-	last := func() *daemon { return daemons[len(daemons)-1] }
-	h.settled("big")
-	f := startSteady(t, h.Lab, sources)
-	f.awaitDrops(t, "start")
-	pause := long.Or(3*time.Second, 20*time.Second)
-	next := func(d *daemon) { daemons = append(daemons, d) }
-	for _, moment := range []struct {
-		name string
-		do   func()
-	}{
-		{"reload", func() {
-			h.write("extra.txt", []byte("192.0.2.0/24\n2001:db8::/32\n"))
-			configure(", extra: {direction: dst, sources: [{file: " + h.path("extra.txt") + "}]}")
-			if _, err := h.api.Reload(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"update of the list", func() {
-			h.bigList(entries + entries/4)
-			if _, err := h.api.Refresh(t.Context(), "big"); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"first block", func() { h.mustChange("", false, "203.0.113.200") }},
-		{"stopped process", func() {
-			for _, s := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-				if err := last().process.Signal(s); err != nil {
-					t.Fatal(err)
-				}
-				if s == syscall.SIGSTOP {
-					time.Sleep(pause) // penalties of before have expired
-					f.awaitDrops(t, "while it is stopped")
-				}
-			}
-		}},
-		{"takeover", func() { next(h.takeOver(last(), releases[1])) }},
-		{"kill", func() {
-			last().kill()
-			time.Sleep(pause)
-			f.awaitDrops(t, "while none runs")
-			next(h.start(releases[0]))
-		}},
-		{"kill and start at once", func() {
-			last().kill()
-			next(h.start(releases[0]))
-		}},
-		{"stop", func() {
-			last().stop()
-			time.Sleep(pause)
-			next(h.start(releases[1]))
-		}},
-	} {
-		began := time.Now()
-		moment.do()
-		t.Logf("%s took %v", moment.name, time.Since(began).Round(10*time.Millisecond))
-		f.awaitDrops(t, moment.name)
-		if lost := f.lost(); len(lost) > 0 {
-			t.Errorf("%s: sources at half of the threshold lost packets:\n%s", moment.name, strings.Join(lost, "\n"))
-			break
-		}
+// setUp writes the configuration, each time another one.
+func (m *moments) setUp() {
+	m.t.Helper()
+	more := ""
+	if m.changed%2 == 1 {
+		m.write("extra.txt", []byte("192.0.2.0/24\n2001:db8::/32\n"))
+		more = ", extra: {direction: dst, sources: [{file: " + m.path("extra.txt") + "}]}"
 	}
-	f.stop()
-	if lost := f.lost(); len(lost) > 0 {
-		t.Errorf("in the end sources at half of the threshold have lost packets:\n%s", strings.Join(lost, "\n"))
+	m.configure(m.B.Iface, `
+lists: {big: {sources: [{file: %s}], interval: 24h}%s}
+trackers: [{key: src, threshold: 200pps, action: block, duration: 1s}]
+guards: [{key: src, distinct: ports, threshold: 64, window: 2s, action: block, duration: 1s}]
+`, m.path("feed.txt"), more)
+	m.changed++
+}
+
+func (m *moments) next(d *daemon) { m.daemons = append(m.daemons, d) }
+
+func (m *moments) last() *daemon { return m.daemons[len(m.daemons)-1] }
+
+// moment is a change of the daemon. It calls between while no daemon answers, which awaits that
+// sources above a threshold are held back.
+type moment struct {
+	name string
+	do   func(m *moments, between func(what string))
+}
+
+var allMoments = []moment{
+	{"reload", func(m *moments, _ func(string)) {
+		m.setUp()
+		if _, err := m.api.Reload(m.t.Context()); err != nil {
+			m.t.Fatal(err)
+		}
+	}},
+	{"update of the list", func(m *moments, _ func(string)) {
+		m.bigList(m.entries + m.changed%2*m.entries/4)
+		m.changed++
+		if _, err := m.api.Refresh(m.t.Context(), "big"); err != nil {
+			m.t.Fatal(err)
+		}
+	}},
+	{"first block", func(m *moments, _ func(string)) {
+		m.mustChange("", m.blocked, "203.0.113.200")
+		m.blocked = !m.blocked
+	}},
+	{"stopped process", func(m *moments, between func(string)) {
+		for _, s := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+			if err := m.last().process.Signal(s); err != nil {
+				m.t.Fatal(err)
+			}
+			if s == syscall.SIGSTOP {
+				time.Sleep(m.pause / 2) // penalties of before have expired
+				between("while it is stopped")
+			}
+		}
+	}},
+	{"takeover", func(m *moments, _ func(string)) {
+		m.next(m.takeOver(m.last(), releases[len(m.daemons)%2]))
+	}},
+	{"kill", func(m *moments, between func(string)) {
+		m.last().kill()
+		time.Sleep(m.pause)
+		between("while none runs")
+		m.next(m.start(releases[0]))
+	}},
+	{"kill and start at once", func(m *moments, _ func(string)) {
+		m.last().kill()
+		m.next(m.start(releases[0]))
+	}},
+	{"stop", func(m *moments, _ func(string)) {
+		m.last().stop()
+		time.Sleep(m.pause)
+		m.next(m.start(releases[1]))
+	}},
+	{"restart", func(m *moments, _ func(string)) {
+		m.last().stop()
+		m.next(m.start(releases[0]))
+	}},
+}
+
+// pass does something, and awaits that sources above a threshold are held back again. It
+// reports whether no other has lost a packet.
+func (m *moments) pass(do moment) bool {
+	m.t.Helper()
+	began := time.Now()
+	await := func(what string) { m.slowest = max(m.slowest, m.traffic.awaitDrops(m.t, what)) }
+	do.do(m, await)
+	m.t.Logf("%s took %v", do.name, time.Since(began).Round(10*time.Millisecond))
+	await(do.name)
+	lost := m.traffic.lost()
+	if len(lost) > 0 {
+		m.t.Errorf("%s: sources at half of the threshold lost packets:\n%s", do.name, strings.Join(lost, "\n"))
+	}
+	return len(lost) == 0
+}
+
+// judge stops the traffic, and fails where a source at half of a threshold has lost a packet
+// or was reported.
+func (m *moments) judge() {
+	m.t.Helper()
+	m.traffic.stop()
+	if lost := m.traffic.lost(); len(lost) > 0 {
+		m.t.Errorf("in the end sources at half of the threshold have lost packets:\n%s", strings.Join(lost, "\n"))
 	}
 	reported := 0
-	for _, d := range daemons {
+	for _, d := range m.daemons {
 		d.mu.Lock()
 		for _, e := range d.log {
 			if e.Msg != "heavy hitter" && e.Msg != "scan" {
 				continue
 			}
 			reported++
-			for _, s := range sources {
+			for _, s := range m.traffic.sources {
 				if !s.above && strings.Contains(e.text, fmt.Sprintf("%q", s.addr)) {
-					t.Errorf("reported at half of the threshold: %s", e.text)
+					m.t.Errorf("reported at half of the threshold: %s", e.text)
 				}
 			}
 		}
 		d.mu.Unlock()
 	}
-	if least := 5; reported < least*len(daemons)/2 {
-		t.Errorf("%d reports of sources at twice the threshold by %d daemons: too few", reported, len(daemons))
+	if least := 5; reported < least*len(m.daemons)/2 {
+		m.t.Errorf("%d reports of sources at twice the threshold by %d daemons: too few", reported, len(m.daemons))
 	}
-	sent := uint64(0)
-	for _, s := range sources {
-		if !s.above {
+	var sent, passed, above uint64
+	for _, s := range m.traffic.sources {
+		if s.above {
+			passed, above = passed+s.received.Load(), above+s.sent.Load()
+		} else {
 			sent += s.sent.Load()
 		}
 	}
-	t.Logf("%d packets of sources at half of the threshold have come, all that were sent; %d reports of the others", sent, reported)
+	m.t.Logf("%d packets of sources at half of the threshold have come, all that were sent, and %d of %d at twice; %d reports of these, which were held back %v after a moment at the latest",
+		sent, passed, above, reported, m.slowest.Round(10*time.Millisecond))
+}
+
+func testPauses(t *testing.T, entries int) {
+	m := startMoments(t, releases[0], entries, 12, 3, 5, 2)
+	for _, do := range allMoments {
+		if !m.pass(do) {
+			break
+		}
+	}
+	m.judge()
+}
+
+// Variables of TestRandomPauses: how many moments there are, and the entries of the list.
+const (
+	momentsVariable = "WEIR_MOMENTS"
+	entriesVariable = "WEIR_ENTRIES"
+)
+
+// TestRandomPauses is TestPausesPunishNoneBelow with moments that are drawn, random pauses
+// between them and twenty sources at half of a threshold and at twice of it. With
+// WEIR_MOMENTS=200 WEIR_ENTRIES=1000000 it takes the better part of an hour.
+func TestRandomPauses(t *testing.T) {
+	lab.Root(t)
+	long.Only(t, "minutes")
+	number := func(name string, otherwise int) int {
+		text := os.Getenv(name)
+		if text == "" {
+			return otherwise
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			t.Fatalf("%s is %q, want a number from 1", name, text)
+		}
+		return n
+	}
+	random := seed.New(t)
+	n := number(momentsVariable, 5)
+	m := startMoments(t, releases[0], number(entriesVariable, 200_000), 15, 15, 5, 5)
+	done := make(map[string]int)
+	for i := range n {
+		do := allMoments[random.IntN(len(allMoments))]
+		done[do.name]++
+		time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+		if !m.pass(do) {
+			t.Logf("after %d moments", i+1)
+			break
+		}
+	}
+	m.judge()
+	t.Logf("%d daemons, moments: %v", len(m.daemons), done)
 }

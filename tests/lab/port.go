@@ -2,31 +2,60 @@ package lab
 
 import (
 	"net"
+	"os"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // givenPorts are those that FreePort has returned.
 var givenPorts sync.Map
 
 // FreePort returns a port of 127.0.0.1 that is unused, by TCP and by UDP, and that it has
-// not returned before.
+// not returned before. Until the test ends, the kernel chooses it for no other socket of TCP, such
+// as that of a test of another package; a server that sets SO_REUSEADDR can listen on it.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, hold, err := reservePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.ListenPacket("udp", l.Addr().String())
-		l.Close()
+		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 		if err != nil {
+			hold.Close()
 			continue // another process has it
 		}
 		c.Close()
-		port := l.Addr().(*net.TCPAddr).Port
-		if _, given := givenPorts.LoadOrStore(port, true); !given {
-			return port
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			hold.Close()
+			continue
 		}
+		t.Cleanup(func() { hold.Close() })
+		return port
 	}
+}
+
+// reservePort returns a port, and a socket that is bound to it and does not listen. Linux lets
+// others bind to it by its number, and does not choose it for them.
+func reservePort() (port int, hold *os.File, err error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, nil, os.NewSyscallError("socket", err)
+	}
+	hold = os.NewFile(uintptr(fd), "port")
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	}
+	var of unix.Sockaddr
+	if err == nil {
+		of, err = unix.Getsockname(fd)
+	}
+	if err != nil {
+		hold.Close()
+		return 0, nil, os.NewSyscallError("bind", err)
+	}
+	return of.(*unix.SockaddrInet4).Port, hold, nil
 }

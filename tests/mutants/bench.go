@@ -122,12 +122,10 @@ func (b *bench) compile(ctx context.Context, f fault, text string) (map[string]s
 			return nil, fmt.Errorf("bpf2go: %w\n%s", err, out)
 		}
 	}
-	objects, err := filepath.Glob(filepath.Join(to, "*.o"))
-	if err != nil {
-		return nil, err
-	}
-	if out, err := exec.CommandContext(ctx, "gzip", append([]string{"-9nf"}, objects...)...).CombinedOutput(); err != nil { // as bpf/compress.sh does
-		return nil, fmt.Errorf("gzip: %w\n%s", err, out)
+	c := exec.CommandContext(ctx, "go", "run", "weir/bpf/compress", to, strings.TrimPrefix(target, "bpf"))
+	c.Dir = from
+	if out, err := c.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("compress: %w\n%s", err, out)
 	}
 	return differing(from, to)
 }
@@ -136,7 +134,7 @@ func (b *bench) compile(ctx context.Context, f fault, text string) (map[string]s
 // another, as an overlay of that.
 func differing(from, to string) (map[string]string, error) {
 	overlay := make(map[string]string)
-	objects, err := filepath.Glob(filepath.Join(to, "*.o.gz"))
+	objects, err := filepath.Glob(filepath.Join(to, "*.o.zst"))
 	for _, path := range objects {
 		replaced := filepath.Join(from, filepath.Base(path))
 		before, err := os.ReadFile(replaced)

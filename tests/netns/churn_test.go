@@ -23,7 +23,7 @@ import (
 	"weir/tests/long"
 )
 
-// poisons are what a feed may serve that must not become active.
+// poisons are contents that a feed may serve, and that must not become active.
 func poisons(good string) []string {
 	var shapes strings.Builder
 	for n := range 40 {
@@ -98,7 +98,7 @@ func TestChurnUnderLoad(t *testing.T) {
 	c := configuration(t, loader.Target{Netns: l.B.Netns, Iface: "wan*"})
 	addList(t, c, config.Block, "feed.txt", mine.String())
 	for _, name := range []string{"fetched", "other"} {
-		list := config.List{Name: name, Action: config.Block}
+		list := config.List{Name: name, Action: config.Block, Enforce: true}
 		list.Spec = feed.DefaultSpec(feed.Source{URL: feed.URL(server.URL + "/" + name)})
 		list.Sources[0].SetDefaults()
 		c.Lists = append(c.Lists, list)

@@ -117,11 +117,15 @@ reported:
 	known("after a reload")
 
 	// A shorter window: the flows are forgotten.
-	c.FirstSeen.Window = quantity.Duration(time.Second)
+	const window = time.Second
+	c.FirstSeen.Window = quantity.Duration(window)
+	began := time.Now()
 	if _, err := d.Reload(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	known("with another window")
+	if time.Since(began) < window/2 { // on a busy machine, windows end meanwhile
+		known("with another window")
+	}
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		n := status().NewFlows
 		if n.Window > 0 && n.Window < 1000 && n.WindowFlows == 0 {

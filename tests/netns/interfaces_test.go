@@ -36,13 +36,13 @@ type stacked struct {
 	other  func(b lab.End, ip []byte) []byte // that only veth0 receives
 }
 
-// seen is what a program sees of a packet to above0.
+// seen is a program's view of a packet to above0.
 type seen struct {
 	unmatched bool // not the packet's own addresses
 	network   int  // offset of its IP header
 }
 
-// Addresses of what the tests of devices send.
+// Addresses of the packets that the tests of devices send.
 const (
 	listedSource = "192.0.2.66"
 	cleanSource  = "192.0.2.67"

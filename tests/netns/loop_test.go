@@ -24,7 +24,7 @@ import (
 	"weir/filter/key"
 	"weir/loader"
 	"weir/tests/lab"
-	"weir/tests/offload"
+	"weir/tests/long"
 )
 
 var domainKey = icarus.Key([]byte("0123456789abcdef"))
@@ -67,8 +67,8 @@ func outcomes(f *filter) map[string]uint64 {
 }
 
 // ring is four routers in a circle, and a host at the first of them. Each
-// forwards 203.0.113.0/24 and 2001:db8::/32 to the next. The host leaves checksums to its
-// interface, which is none that fills them in; the first router's next one does.
+// forwards 203.0.113.0/24 and 2001:db8::/32 to the next. A host with offloads leaves checksums to
+// its interface, which is none that fills them in; the first router's next one does.
 type ring struct {
 	host    lab.End
 	gateway lab.End    // the first router's, to the host
@@ -76,7 +76,7 @@ type ring struct {
 	routers [4]lab.Host
 }
 
-func newRing(t *testing.T) *ring {
+func newRing(t *testing.T, offloads bool) *ring {
 	t.Helper()
 	r := &ring{}
 	host := lab.NewHost(t, "host")
@@ -84,16 +84,13 @@ func newRing(t *testing.T) *ring {
 		r.routers[i] = lab.NewHost(t, fmt.Sprint("r", i+1))
 	}
 	r.host, r.gateway = lab.Join(t, 9, 1500, host, "up", r.routers[0], "edge")
+	leaveChecksums(t, r.host, offloads)
 	r.host.Route(t, "203.0.113.0/24", r.gateway.IPv4)
 	r.host.Route(t, "2001:db8::/32", r.gateway.IPv6)
 	for i := range r.routers {
 		next := (i + 1) % len(r.routers)
 		r.out[i], r.in[next] = lab.Join(t, byte(i+1), 1600, r.routers[i], "out", r.routers[next], "in")
-		r.out[i].In(t, func() {
-			if err := offload.Set(r.out[i].Iface, unix.ETHTOOL_STXCSUM, false); err != nil {
-				t.Fatal(err)
-			}
-		})
+		leaveChecksums(t, r.out[i], false)
 		r.out[i].Route(t, "203.0.113.0/24", r.in[next].IPv4)
 		r.out[i].Route(t, "2001:db8::/32", r.in[next].IPv6)
 	}
@@ -108,27 +105,16 @@ func (r *ring) load(t *testing.T) (n uint64) {
 	return n
 }
 
-// circle sends packets of both families with a TTL of 64 into the circle, and
+// circle sends packets of a family and a protocol with a TTL of 64 into the circle, and
 // returns the load on its wires per packet.
-func (r *ring) circle(t *testing.T, v6 bool, packets int) float64 {
+func (r *ring) circle(t *testing.T, v6 bool, proto uint8, packets int) float64 {
 	t.Helper()
-	to := "203.0.113.7:8"
+	to := "203.0.113.7"
 	if v6 {
-		to = "[2001:db8::7]:8"
+		to = "2001:db8::7"
 	}
-	var socket net.Conn
-	var err error
-	r.host.In(t, func() { socket, err = net.Dial("udp", to) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer socket.Close()
 	before := r.load(t)
-	for i := range packets {
-		if _, err := socket.Write([]byte{byte(i)}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	speak(t, r.host, netip.MustParseAddr(to), proto, packets)
 	last, quiet := r.load(t), 0
 	for deadline := time.Now().Add(patience); quiet < 20 && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
@@ -153,20 +139,33 @@ func sum(header []byte) {
 }
 
 // A wrong route makes packets loop until their TTL expires. With a node on each
-// router they are stopped at the first revisit.
+// router they are stopped at the first revisit, of whatever protocol they are, and whether or
+// not their sender has filled in checksums.
 func TestRing(t *testing.T) {
 	t.Parallel()
 	lab.Root(t)
 	const packets = 50
 	g := icarus.Geometry{Size: 128, K: 12, Confirm: 1}
-	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
-		t.Run(mode.String(), func(t *testing.T) {
-			r := newRing(t)
-			for _, v6 := range []bool{false, true} {
-				if got := r.circle(t, v6, packets); got < 60 || got > 64 {
-					t.Errorf("IPv6 %t, without weir: a packet takes %.1f hops on the ring, want 60 to 64", v6, got)
+	type kind struct {
+		mode     loader.Hook
+		offloads bool
+	}
+	some := []kind{{loader.Native, true}, {loader.Generic, false}}
+	for _, c := range long.Or(some, append(some, kind{loader.Native, false}, kind{loader.Generic, true})) {
+		t.Run(fmt.Sprintf("%v/offloads=%t", c.mode, c.offloads), func(t *testing.T) {
+			r := newRing(t, c.offloads)
+			each := func(fn func(name string, v6 bool, proto uint8)) {
+				for _, k := range kindsOfTraffic {
+					for _, v6 := range []bool{false, true} {
+						fn(fmt.Sprintf("%s, IPv6 %t", k.name, v6), v6, k.proto(v6))
+					}
 				}
 			}
+			each(func(name string, v6 bool, proto uint8) {
+				if got := r.circle(t, v6, proto, packets); got < 60 || got > 64 {
+					t.Errorf("%s, without weir: a packet takes %.1f hops on the ring, want 60 to 64", name, got)
+				}
+			})
 			var nodes []*filter
 			for i := range r.routers {
 				var edges []string
@@ -174,25 +173,29 @@ func TestRing(t *testing.T) {
 				if i == 0 {
 					edges, ends = []string{"edge"}, append(ends, r.gateway)
 				}
-				nodes = append(nodes, startNode(t, i+1, g, true, mode, edges, ends...))
+				nodes = append(nodes, startNode(t, i+1, g, true, c.mode, edges, ends...))
 			}
 			time.Sleep(100 * time.Millisecond)
-			for i, v6 := range []bool{false, true} {
+			sent := 0
+			each(func(name string, v6 bool, proto uint8) {
 				began := time.Now()
-				got := r.circle(t, v6, packets)
-				t.Logf("IPv6 %t: %.2f hops of a packet on the ring", v6, got)
+				got := r.circle(t, v6, proto, packets)
+				sent += packets
+				t.Logf("%s: %.2f hops of a packet on the ring", name, got)
 				if got != 4 {
-					t.Errorf("IPv6 %t: a packet takes %.2f hops on the ring, want 4", v6, got)
+					t.Errorf("%s: a packet takes %.2f hops on the ring, want 4", name, got)
 				}
-				dst := []string{"203.0.113.7", "2001:db8::7"}[i]
-				nodes[0].log.await(t, began, patience, "a packet runs in a loop: it has come here again", "dst="+dst, "dropped=true")
-			}
+				if proto == unix.IPPROTO_UDP { // later loops of the same addresses are not reported at once
+					dst := map[bool]string{false: "203.0.113.7", true: "2001:db8::7"}[v6]
+					nodes[0].log.await(t, began, patience, "a packet runs in a loop: it has come here again", "dst="+dst, "dropped=true")
+				}
+			})
 			for i, f := range nodes {
 				got := outcomes(f)
 				t.Logf("router %d: %v", i+1, got)
-				want := map[string]uint64{"visited": 2 * packets}
+				want := map[string]int{"visited": sent}
 				if i == 0 {
-					want = map[string]uint64{"inserted": 2 * packets, "looped": 2 * packets}
+					want = map[string]int{"inserted": sent, "looped": sent}
 				}
 				if fmt.Sprint(got) != fmt.Sprint(want) {
 					t.Errorf("router %d counts %v, want %v", i+1, got, want)
@@ -202,14 +205,9 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// path is a line of routers between two hosts; every one is a node of the
-// domain, the first and the last with an edge.
-type path struct {
-	from, to lab.End
-	nodes    []*filter
-}
-
-func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
+// newLine makes routers in a row between two hosts, and returns the ends of each wire: those of
+// the host before it and of the host behind it.
+func newLine(t *testing.T, routers, mtu int) (up, down []lab.End) {
 	t.Helper()
 	hosts := []lab.Host{lab.NewHost(t, "from")}
 	for i := range routers {
@@ -217,7 +215,7 @@ func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
 	}
 	hosts = append(hosts, lab.NewHost(t, "to"))
 	wires := len(hosts) - 1
-	up, down := make([]lab.End, wires), make([]lab.End, wires) // the ends of each wire
+	up, down = make([]lab.End, wires), make([]lab.End, wires)
 	for i := range wires {
 		wireMTU := mtu
 		if i == 0 || i == wires-1 {
@@ -238,7 +236,20 @@ func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
 			}
 		}
 	}
-	p := &path{from: up[0], to: down[wires-1]}
+	return up, down
+}
+
+// path is a line of routers between two hosts; every one is a node of the
+// domain, the first and the last with an edge.
+type path struct {
+	from, to lab.End
+	nodes    []*filter
+}
+
+func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
+	t.Helper()
+	up, down := newLine(t, routers, mtu)
+	p := &path{from: up[0], to: down[routers]}
 	for i := range routers {
 		var edges []string
 		switch i {

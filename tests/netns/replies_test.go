@@ -92,7 +92,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 		t.Fatalf("what the host has opened are %d connections, want 1", len(all))
 	}
 	if all[0] == 0 {
-		t.Error("the connection is that of any namespace")
+		t.Error("the connection belongs to any namespace")
 	}
 }
 
@@ -302,10 +302,34 @@ func TestInside(t *testing.T) {
 			t.Errorf("%s: a host behind another interface gets replies", network)
 		}
 	}
+	// Whose socket it is cannot be known: a server's would hold who it served when that was
+	// listed. So what one socket exchanges ends in time; another one goes on at once.
+	var conn net.Conn
+	var err error
+	in.In(t, func() { conn, err = net.Dial("udp4", "10.0.2.2:7") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	first, last := time.Now(), time.Time{}
+	for time.Since(first) < 2*time.Duration(c.Replies.UDPTimeout) {
+		conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		if _, err := conn.Write([]byte("?")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			last = time.Now()
+		}
+	}
+	if took := last.Sub(first); took < time.Duration(c.Replies.UDPTimeout)/2 || took > time.Duration(c.Replies.UDPTimeout)*3/2 {
+		t.Errorf("a conversation of a container's socket ended after %v, want %v", took, time.Duration(c.Replies.UDPTimeout))
+	}
+	if !answered(in, "udp4", 0) {
+		t.Error("another socket of the container gets no reply")
+	}
 	// The server cannot begin a connection.
 	out.Route(t, "10.0.1.0/24", up.IPv4)
 	serveEcho(t, in, "tcp4", "10.0.1.1:7")
-	var err error
 	out.In(t, func() { _, err = net.DialTimeout("tcp4", "10.0.1.1:7", time.Second) })
 	if err == nil {
 		t.Error("a listed address connects to the container")

@@ -394,7 +394,7 @@ func testDnf(t *testing.T, r *release) {
 	dir := t.TempDir()
 	repository := filepath.Join(dir, "rpm")
 	output(t, exec.Command("cp", "-r", filepath.Join(r.repository, "rpm"), repository))
-	// As in README.md.
+	// As in docs/start.md.
 	write(t, filepath.Join(dir, "repos/weir.repo"), "[weir]\nname=weir\nbaseurl=file://"+repository+
 		"\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://"+filepath.Join(r.repository, "weir.asc")+"\n", 0o644)
 	if err := os.Mkdir(filepath.Join(dir, "log"), 0o755); err != nil {

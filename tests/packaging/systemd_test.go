@@ -66,7 +66,7 @@ func testServiceUntrusted(t *testing.T, m *machine) {
 	m.run("rm", "-rf", "/etc/apt/sources.list", "/etc/apt/sources.list.d") // there is no network
 	m.run("mkdir", "-p", "/etc/apt/sources.list.d", "/srv/repo")
 	output(t, exec.Command("cp", "-r", filepath.Join(m.r.repository, "apt"), filepath.Join(m.root, "srv/repo")))
-	// As in README.md.
+	// As in docs/start.md.
 	m.write("/etc/apt/sources.list.d/weir.sources",
 		"Types: deb\nURIs: file:///srv/repo/apt\nSuites: stable\nComponents: main\nSigned-By: /etc/apt/keyrings/weir.asc\n")
 	refused := func(what string) {

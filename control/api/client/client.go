@@ -140,6 +140,18 @@ func (c *Client) Accept(ctx context.Context, list string) (*api.Refreshed, error
 	return ask[api.Refreshed](ctx, c, http.MethodPost, path+"?accept=true", nil)
 }
 
+// Versions returns the versions of a list's sources.
+func (c *Client) Versions(ctx context.Context, list string) (*api.ListVersions, error) {
+	return get[api.ListVersions](ctx, c, strings.Replace(contract.VersionsPath, "{list}", url.PathEscape(list), 1))
+}
+
+// Rollback returns to the contents of a list before the last change of its sources. It fails
+// with a [*api.BadRequest] if these are not known.
+func (c *Client) Rollback(ctx context.Context, list string) (*api.Refreshed, error) {
+	path := strings.Replace(contract.RollbackPath, "{list}", url.PathEscape(list), 1)
+	return ask[api.Refreshed](ctx, c, http.MethodPost, path, nil)
+}
+
 // Reload makes the daemon read its configuration again.
 func (c *Client) Reload(ctx context.Context) (*api.Reloaded, error) {
 	return ask[api.Reloaded](ctx, c, http.MethodPost, contract.ReloadPath, nil)

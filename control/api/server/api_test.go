@@ -141,6 +141,28 @@ func TestListsAreNeverNull(t *testing.T) {
 	}
 }
 
+// A limit bounds the flows of each tracker and the dropped sources, and leaves the daemon's own
+// as they are.
+func TestLimitOfTop(t *testing.T) {
+	flows := make([]api.Flow, api.MaxTop)
+	sources := make([]api.DropRate, api.MaxTop)
+	s := source{top: &api.Top{Trackers: []api.Tracker{{Flows: flows}, {Flows: flows[:1]}}, Sources: &sources}}
+	for query, want := range map[string]int{"": api.MaxTop, "?limit=1": 1, "?limit=7": 7, "?limit=100": api.MaxTop} {
+		r := httptest.NewRecorder()
+		Handler(daemon{s, nil}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, contract.TopPath+query, nil))
+		var got api.Top
+		if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil {
+			t.Fatalf("%q: %s", query, r.Body)
+		}
+		if a, b, c := len(got.Trackers[0].Flows), len(got.Trackers[1].Flows), len(*got.Sources); a != want || b != 1 || c != want {
+			t.Errorf("%q: %d and %d flows, %d sources, want %d", query, a, b, c, want)
+		}
+	}
+	if len(s.top.Trackers[0].Flows) != api.MaxTop || len(*s.top.Sources) != api.MaxTop {
+		t.Error("the daemon's own value was changed")
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	nothing := source{}
 	for _, c := range []struct {
@@ -150,6 +172,10 @@ func TestRefusals(t *testing.T) {
 		want, allow        string
 	}{
 		{"no rates yet", "GET", contract.TopPath, nothing, 503, "try again", ""},
+		{"a limit of nothing", "GET", contract.TopPath + "?limit=0", nothing, 400, `limit="0": want 1 to 100`, ""},
+		{"a limit that is too large", "GET", contract.TopPath + "?limit=101", nothing, 400, `limit="101": want 1 to 100`, ""},
+		{"a limit that is no number", "GET", contract.TopPath + "?limit=1e9", nothing, 400, `limit="1e9": want 1 to 100`, ""},
+		{"an unknown parameter", "GET", contract.TopPath + "?last=5", nothing, 400, `unknown parameter "last": want limit`, ""},
 		{"nothing learned", "GET", contract.WeightsPath, nothing, 404, "learns no weights", ""},
 		{"unknown path", "GET", "/v1/tops", nothing, 404, "this is a daemon, which has no /v1/tops: it has /v1/status, /v1/top, ", ""},
 		{"unknown version", "GET", "/v2/top", nothing, 404, "/v1/top", ""},
@@ -412,6 +438,8 @@ type (
 		Flush(ctx context.Context, list string) (api.Changed, error)
 		Export(ctx context.Context, list, format string) (api.Export, error)
 		Refresh(ctx context.Context, list string, accept bool) ([]api.FetchOutcome, error)
+		Versions(ctx context.Context, list string) (api.ListVersions, error)
+		Rollback(ctx context.Context, list string) (api.FetchOutcome, error)
 		Reload(context.Context) (api.Reloaded, error)
 		ReloadUnconfirmed(context.Context, time.Duration) (api.Reloaded, error)
 		Confirm(context.Context) error

@@ -43,6 +43,15 @@ func controlRoutes(c Daemon) []route {
 			}
 			return api.Lists{Lists: lists}, nil
 		}},
+		{http.MethodGet, contract.VersionsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			v, err := c.Versions(q.Context(), q.PathValue("list"))
+			v.Sources = list(v.Sources)
+			return v, err
+		}},
+		{http.MethodPost, contract.RollbackPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			o, err := c.Rollback(q.Context(), q.PathValue("list"))
+			return api.Refreshed{Sources: []api.FetchOutcome{o}}, err
+		}},
 		{http.MethodPost, contract.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			within, err := readWithin(q.URL.Query())
 			if err != nil {

@@ -87,6 +87,20 @@ func (c *control) Refresh(ctx context.Context, list string, accept bool) ([]api.
 	return c.outcomes, c.ask("refresh " + list)
 }
 
+func (c *control) Versions(_ context.Context, list string) (api.ListVersions, error) {
+	sources := []api.SourceVersions{{Source: "x", Versions: []api.FeedVersion{{Entries: 2, Added: 1, Removed: 1}}}}
+	return api.ListVersions{List: list, Sources: sources}, c.ask("versions " + list)
+}
+
+func (c *control) Rollback(ctx context.Context, list string) (api.FetchOutcome, error) {
+	caller, _ := api.CallerOf(ctx)
+	var first api.FetchOutcome
+	if len(c.outcomes) > 0 {
+		first = c.outcomes[0]
+	}
+	return first, c.ask([]any{"rollback", list, caller})
+}
+
 func (c *control) Reload(context.Context) (api.Reloaded, error) { return c.reloaded, c.ask("reload") }
 
 func (c *control) Explain(_ context.Context, question string) (api.Explanation, error) {
@@ -198,6 +212,10 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"lists", func() (any, error) { return client.Lists(t.Context()) }, &api.Lists{Lists: c.lists}},
 		{"refresh", func() (any, error) { return client.Refresh(t.Context(), "") }, &api.Refreshed{Sources: c.outcomes}},
 		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes}},
+		{"rollback", func() (any, error) { return client.Rollback(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes[:1]}},
+		{"versions", func() (any, error) { return client.Versions(t.Context(), "a/b ü") }, &api.ListVersions{
+			List: "a/b ü", Sources: []api.SourceVersions{{Source: "x", Versions: []api.FeedVersion{{Entries: 2, Added: 1, Removed: 1}}}},
+		}},
 		{"accept", func() (any, error) { return client.Accept(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes}},
 		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &c.reloaded},
 		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp 192.0.2.1:1 > *:2") },
@@ -218,7 +236,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
 	join.UID, leave.UID = add.UID, add.UID
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }

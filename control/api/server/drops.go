@@ -34,8 +34,8 @@ func readDrops(query url.Values) (asked api.DropsQuestion, err error) {
 			}
 			asked.Last = time.Duration(seconds * float64(time.Second))
 		case contract.LimitParameter:
-			if asked.Limit, err = strconv.Atoi(value); err != nil || asked.Limit < 1 || asked.Limit > api.MaxDrops {
-				return bad("limit=%.60q: want 1 to %d", value, api.MaxDrops)
+			if asked.Limit, err = readLimit(value, api.MaxDrops); err != nil {
+				return asked, err
 			}
 		default:
 			return bad("unknown parameter %.60q: want by, last or limit", name)

@@ -37,8 +37,8 @@ func readEntries(query url.Values) (asked api.EntriesQuestion, err error) {
 		case contract.AfterParameter:
 			asked.After = value
 		case contract.LimitParameter:
-			if asked.Limit, err = strconv.Atoi(value); err != nil || asked.Limit < 1 || asked.Limit > api.MaxPage {
-				return bad("limit=%.60q: want 1 to %d", value, api.MaxPage)
+			if asked.Limit, err = readLimit(value, api.MaxPage); err != nil {
+				return asked, err
 			}
 		default:
 			return bad("unknown parameter %.60q: want list, expiring, manual, after or limit", name)

@@ -162,7 +162,11 @@ func TestLimitByPeer(t *testing.T) {
 	}
 	for range 3 * most {
 		io.WriteString(dial("127.99.96.3"), "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
-		<-streams
+		select {
+		case <-streams:
+		case <-time.After(10 * time.Second):
+			t.Fatal("no room for another stream")
+		}
 	}
 	quiet := dial("127.99.96.4")
 	for range 3 * most {
@@ -174,4 +178,49 @@ func TestLimitByPeer(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	close(end)
+}
+
+// Where half of the connections that there may be are there, another one that sends its header
+// slowly is closed soon.
+func TestHurry(t *testing.T) {
+	const most = 8
+	made, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := Serve(ctx, LimitListener(made, most), http.NotFoundHandler(), slog.New(slog.DiscardHandler)); err != nil {
+			t.Error(err)
+		}
+	})
+	defer served.Wait()
+	defer stop()
+	closed := func(c net.Conn, within time.Duration) bool {
+		t.Helper()
+		if err := c.SetReadDeadline(time.Now().Add(within)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := io.ReadAll(c)
+		return !errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	var all []net.Conn
+	for i := range most/2 + 2 {
+		c, err := net.Dial("unix", made.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "GET / HTTP/1.1\r\nHost:")
+		if all = append(all, c); i == 0 {
+			time.Sleep(500 * time.Millisecond) // until the server reads of it
+		}
+	}
+	if !closed(all[len(all)-1], headerTimeout-time.Second) {
+		t.Error("the last one stays for as long as if it were alone")
+	}
+	if closed(all[0], time.Millisecond) {
+		t.Error("the first one is closed, when there was room enough")
+	}
 }

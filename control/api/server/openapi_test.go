@@ -85,7 +85,7 @@ func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
 		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "Monitored": api.Monitored{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
-		"Lists": api.Lists{}, "Refreshed": api.Refreshed{}, "Reloaded": api.Reloaded{}, "Explanation": api.Explanation{}, "Frames": api.Frames{}, "Explanations": api.Explanations{}, "Event": api.Event{},
+		"Lists": api.Lists{}, "Refreshed": api.Refreshed{}, "ListVersions": api.ListVersions{}, "SourceVersions": api.SourceVersions{}, "FeedVersion": api.FeedVersion{}, "Reloaded": api.Reloaded{}, "Explanation": api.Explanation{}, "Frames": api.Frames{}, "Explanations": api.Explanations{}, "Event": api.Event{},
 		"Multicast": api.Multicast{}, "MulticastChange": api.MulticastChange{}, "MulticastChanged": api.MulticastChanged{},
 		"NotifyTest": api.NotifyTest{}, "NotifyTests": api.NotifyTests{},
 		"Audit": api.Audit{}, "ConsoleRequest": api.ConsoleRequest{}, "ConsoleOpened": api.ConsoleOpened{}, "ConsoleEnded": api.ConsoleEnded{},
@@ -188,7 +188,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		&api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Netns: "lab", Since: &now, Packets: []api.TracedPacket{{Slices: []api.TracedSlice{{Start: now}}}}}}},
 	}
 	c := &control{
-		lists:    []api.List{{Action: api.Allow, Direction: "both", Packets: new(uint64), Feeds: []api.FeedSource{{Outcome: api.Failed, Failure: "x", Error: "x", Read: &now, Next: &now}}}},
+		lists:    []api.List{{Action: api.Allow, Direction: "both", Packets: new(uint64), Feeds: []api.FeedSource{{Outcome: api.Failed, Failure: "x", Error: "x", Read: &now, Next: &now, RolledBack: &now}}}},
 		outcomes: []api.FetchOutcome{{Outcome: api.Failed, Failure: "x", Error: "x"}},
 		reloaded: api.Reloaded{Changes: []string{"mode: exact → approx"}, Unfiltered: []string{"eth1 is not filtered: no native XDP"}},
 		answers: []api.Answer{{

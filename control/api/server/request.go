@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -41,6 +43,29 @@ func readBody(w http.ResponseWriter, q *http.Request, most int64, v any) error {
 	err := decode(http.MaxBytesReader(w, q.Body, most), v)
 	_ = connection.SetReadDeadline(time.Time{})
 	return err
+}
+
+// readLimit reads how many rows an answer may have at most.
+func readLimit(value string, most int) (int, error) {
+	limit, err := strconv.Atoi(value)
+	if err != nil || limit < 1 || limit > most {
+		return 0, &api.BadRequest{Err: fmt.Errorf("limit=%.60q: want 1 to %d", value, most)}
+	}
+	return limit, nil
+}
+
+// onlyLimit reads a query that may have a limit, and nothing else.
+func onlyLimit(query url.Values, otherwise, most int) (limit int, err error) {
+	limit = otherwise
+	for name, values := range query {
+		if name != contract.LimitParameter {
+			return 0, &api.BadRequest{Err: fmt.Errorf("unknown parameter %.60q: want limit", name)}
+		}
+		if limit, err = readLimit(values[len(values)-1], most); err != nil {
+			return 0, err
+		}
+	}
+	return limit, nil
 }
 
 // decode reads one JSON value. Unknown fields are errors, and so are fields that are there

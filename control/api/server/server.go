@@ -36,6 +36,7 @@ type Daemon interface {
 	Changer
 	EntriesReader
 	Refresher
+	Versioner
 	Reloader
 	Monitor
 	Notifier
@@ -113,6 +114,14 @@ type Refresher interface {
 	Refresh(ctx context.Context, list string, accept bool) ([]api.FetchOutcome, error)
 }
 
+// Versioner remembers the contents that lists had before.
+type Versioner interface {
+	// Versions returns those of a list's sources.
+	Versions(ctx context.Context, list string) (api.ListVersions, error)
+	// Rollback returns to the contents before the last change of a list's sources.
+	Rollback(ctx context.Context, list string) (api.FetchOutcome, error)
+}
+
 // Reloader reads the configuration.
 type Reloader interface {
 	// Reload reads the configuration again. With an error, nothing has changed.
@@ -176,9 +185,13 @@ func snapshotRoutes(s Snapshots) []route {
 			status.Interfaces = list(status.Interfaces)
 			return status, nil
 		}},
-		{http.MethodGet, contract.TopPath, func(http.ResponseWriter, *http.Request) (any, error) {
+		{http.MethodGet, contract.TopPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			limit, err := onlyLimit(q.URL.Query(), api.MaxTop, api.MaxTop)
+			if err != nil {
+				return nil, err
+			}
 			if t := s.Top(); t != nil {
-				return whole(*t), nil
+				return whole(*t, limit), nil
 			}
 			return nil, fault{http.StatusServiceUnavailable, errors.New("no rates yet, the daemon has just started: try again in a second")}
 		}},
@@ -201,16 +214,22 @@ func list[T any](all []T) []T {
 	return all
 }
 
-// whole returns t with an empty slice for every nil one.
-func whole(t api.Top) api.Top {
+// whole returns t with an empty slice for every nil one, and at most limit flows of each
+// tracker and dropped sources.
+func whole(t api.Top, limit int) api.Top {
 	t.Interfaces, t.Reasons, t.Filter.Lists, t.Problems = list(t.Interfaces), list(t.Reasons), list(t.Filter.Lists), list(t.Problems)
 	t.Trackers = slices.Clone(list(t.Trackers)) // the daemon's slice must not change
 	for i := range t.Trackers {
-		t.Trackers[i].Flows = slices.Clone(list(t.Trackers[i].Flows))
+		flows := list(t.Trackers[i].Flows)
+		t.Trackers[i].Flows = slices.Clone(flows[:min(len(flows), limit)])
 		for j := range t.Trackers[i].Flows {
 			f := &t.Trackers[i].Flows[j]
 			f.Reasons, f.Lists = list(f.Reasons), list(f.Lists)
 		}
+	}
+	if t.Sources != nil {
+		sources := (*t.Sources)[:min(len(*t.Sources), limit)]
+		t.Sources = &sources
 	}
 	return t
 }

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/big"
 	"net"
 	"os"
@@ -277,6 +278,7 @@ type Member struct {
 	Certificate string    `json:"certificate"` // SHA-256 of the DER form
 	Enrolled    time.Time `json:"enrolled"`
 	Revoked     time.Time `json:"revoked,omitzero"`
+	Forgotten   time.Time `json:"forgotten,omitzero"` // it is revoked, and shown no more
 
 	// Former are users of the node that are revoked since it was enrolled anew.
 	Former map[string]time.Time `json:"former,omitempty"`
@@ -350,6 +352,26 @@ func (a *Authority) Revoke(name string) error {
 	return a.record(m)
 }
 
+// Forget leaves a node that is revoked out of Members. Its credentials stay revoked: they
+// would be good again if nothing were known of it.
+func (a *Authority) Forget(name string) error {
+	if err := enrollment.CheckName(name); err != nil {
+		return err
+	}
+	m, err := a.member(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("no node %q was enrolled", name)
+	case err != nil:
+		return err
+	case m.Revoked.IsZero():
+		return fmt.Errorf("node %q is not revoked, and may connect: revoke it first", name)
+	case m.Forgotten.IsZero():
+		m.Forgotten = time.Now().UTC()
+	}
+	return a.record(m)
+}
+
 func (a *Authority) memberPath(name string) string {
 	return filepath.Join(a.dir, nodesDir, name+".json")
 }
@@ -376,8 +398,15 @@ func (a *Authority) record(m Member) error {
 	return durable.WriteFile(a.memberPath(m.Name), append(text, '\n'))
 }
 
-// Members returns the nodes that were enrolled, by name.
+// Members returns the nodes that were enrolled, by name, but for those that are forgotten.
 func (a *Authority) Members() (map[string]Member, error) {
+	all, err := a.AllMembers()
+	maps.DeleteFunc(all, func(_ string, m Member) bool { return !m.Forgotten.IsZero() })
+	return all, err
+}
+
+// AllMembers returns the nodes that were ever enrolled, by name.
+func (a *Authority) AllMembers() (map[string]Member, error) {
 	files, err := os.ReadDir(filepath.Join(a.dir, nodesDir))
 	if err != nil {
 		return nil, err
@@ -397,7 +426,7 @@ func (a *Authority) Members() (map[string]Member, error) {
 	return all, nil
 }
 
-// Stamp changes when a node or site is enrolled or revoked.
+// Stamp changes when a node or site is enrolled or revoked, or a node is forgotten.
 func (a *Authority) Stamp() (last time.Time, err error) {
 	for _, dir := range []string{nodesDir, sitesDir} { // files are replaced in them
 		info, err := os.Stat(filepath.Join(a.dir, dir))
@@ -467,7 +496,7 @@ func (a *Authority) nodes(fetch bool) (*jwt.AccountClaims, string, error) {
 	}
 	scope.Role, scope.Template = "node", nodePermissions()
 	c.SigningKeys.AddScopedSigner(scope)
-	members, err := a.Members()
+	members, err := a.AllMembers()
 	if err != nil {
 		return nil, "", err
 	}

@@ -85,6 +85,65 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
+// A node that is forgotten is among the members no more, and stays revoked, also when its
+// name is used again.
+func TestForget(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []string
+	enroll := func() {
+		t.Helper()
+		n, err := a.Enroll("edge-1", nil, []string{"tls://hub.example.net:4222"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, n.JWT)
+	}
+	check := func(what string, members int, good ...bool) {
+		t.Helper()
+		all, err := a.Members()
+		if err != nil || len(all) != members {
+			t.Errorf("%s: %d members, want %d: %v", what, len(all), members, err)
+		}
+		account, _, err := a.Account()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, token := range nodes {
+			if revoked(t, account, token) == good[i] {
+				t.Errorf("%s: credentials %d: good: %t", what, i, !good[i])
+			}
+		}
+	}
+	for _, name := range []string{"edge-1", "../x", ""} {
+		if a.Forget(name) == nil {
+			t.Errorf("%q is forgotten, and was never enrolled", name)
+		}
+	}
+	enroll()
+	if err := a.Forget("edge-1"); err == nil || !strings.Contains(err.Error(), "revoke it first") {
+		t.Errorf("a node that may connect: %v", err)
+	}
+	check("enrolled", 1, true)
+	if err := a.Revoke("edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := a.Forget("edge-1"); err != nil {
+			t.Fatal(err)
+		}
+		check("forgotten", 0, false)
+	}
+	enroll()
+	check("enrolled again", 1, false, true)
+	if a, err = Open(a.dir); err != nil {
+		t.Fatal(err)
+	}
+	check("opened again", 1, false, true)
+}
+
 // TestNodePermissions holds what a node may do to what it needs. Its credentials say
 // nothing: the scope of the key that signs them does.
 func TestNodePermissions(t *testing.T) {

@@ -133,7 +133,7 @@ func (b *Server) start() error {
 
 // nameOf returns the node or site that a public key is of.
 func (b *Server) nameOf(key string) string {
-	members, err := b.o.Authority.Members()
+	members, err := b.o.Authority.AllMembers()
 	if err != nil {
 		return ""
 	}

@@ -190,4 +190,6 @@ func TestAuditCredentials(t *testing.T) {
 	audit.New(filepath.Join(f.dir, "hub"), testLog()).Record(audit.Record{Time: time.Now().Add(time.Second), Change: "block", First: []string{"192.0.2.1"}})
 	f.start(lists)
 	check("block 192.0.2.1", "revoke edge-1")
+	do(nil, f.authority.Forget("edge-1"))
+	check("forget edge-1")
 }

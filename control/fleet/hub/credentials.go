@@ -10,7 +10,7 @@ import (
 	"weir/control/audit"
 )
 
-// credential is that a node or site was enrolled or revoked.
+// credential is that a node or site was enrolled or revoked, or a node forgotten.
 type credential struct {
 	change, name string
 	at           int64 // Unix time in ns
@@ -24,12 +24,15 @@ func (h *Hub) credentials() (all []credential, err error) {
 			all = append(all, credential{revoke, name, revoked.UnixNano()})
 		}
 	}
-	members, err := h.o.Authority.Members()
+	members, err := h.o.Authority.AllMembers()
 	if err != nil {
 		return nil, err
 	}
 	for name, m := range members {
 		add(audit.Enroll, audit.Revoke, name, m.Enrolled, m.Revoked)
+		if !m.Forgotten.IsZero() {
+			all = append(all, credential{audit.Forget, name, m.Forgotten.UnixNano()})
+		}
 	}
 	sites, err := h.o.Authority.Sites()
 	if err != nil {

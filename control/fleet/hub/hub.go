@@ -673,15 +673,22 @@ func (h *Hub) leftOut(entries []string) (all []string) {
 			continue // it was refused
 		}
 		for k := range e.Set().All() {
-			prefix, source := list.PrefixOf(k)
-			at := slices.IndexFunc(own, prefix.Contains)
-			if !source || k.Tuple() || at < 0 || len(all) == maxDiffering {
-				continue
+			if text := covers(k, own); text != "" && len(all) < maxDiffering {
+				all = append(all, text)
 			}
-			all = append(all, fmt.Sprintf("%s covers %v, which is an address of this hub: nodes leave it out, or they would lose the hub", k, own[at]))
 		}
 	}
 	return all
+}
+
+// covers says which of the hub's own addresses an entry would block, "" for none.
+func covers(k key.Key, own []netip.Addr) string {
+	prefix, source := list.PrefixOf(k)
+	at := slices.IndexFunc(own, prefix.Contains)
+	if !source || k.Tuple() || at < 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s covers %v, which is an address of this hub: nodes leave it out, or they would lose the hub", k, own[at])
 }
 
 // addresses returns those of the hub: of its interfaces, and that nodes connect to.

@@ -608,7 +608,7 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// Who blocks an address of the hub learns that nodes leave it out.
+// Who blocks an address of the hub learns that nodes leave it out, and the status says so.
 func TestOwnAddress(t *testing.T) {
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
@@ -616,8 +616,22 @@ func TestOwnAddress(t *testing.T) {
 	if w := f.change(block("192.0.2.1", "127.0.0.0/30")).Warnings; len(w) != 1 || !strings.HasPrefix(w[0], "127.0.0.0/30 covers 127.0.0.1, which is an address of this hub: nodes leave it out") {
 		t.Errorf("%q", w)
 	}
+	problems := func() []string {
+		t.Helper()
+		s, err := f.hub.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Problems
+	}
+	if all := problems(); len(all) != 1 || !strings.HasPrefix(all[0], "list block: 127.0.0.0/30 covers 127.0.0.1, which is an address of this hub") {
+		t.Errorf("problems %q", all)
+	}
 	if w := f.change(api.Change{Action: api.Block, Remove: true, Entries: []string{"127.0.0.0/30"}}).Warnings; len(w) != 0 {
 		t.Errorf("%q", w)
+	}
+	if all := problems(); len(all) != 0 {
+		t.Errorf("problems %q", all)
 	}
 	if w := f.change(api.Change{Action: api.Allow, Entries: []string{"127.0.0.1"}}).Warnings; len(w) != 0 {
 		t.Errorf("%q", w)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -252,6 +254,72 @@ func TestFetchLimit(t *testing.T) {
 	}
 	f.named("edge-1", "more than there is")
 	if m, err := other.Request(wire.NodeFetchSubject("edge-2"), what, 10*time.Second); err != nil || m.Header.Get("Status") != "" {
+		t.Errorf("another node: %v", err)
+	}
+}
+
+// small dials connections that take little before somebody reads.
+type small struct{ deafDialer }
+
+func (d small) Dial(network, address string) (net.Conn, error) {
+	c, err := d.deafDialer.Dial(network, address)
+	if err == nil {
+		err = c.(deaf).Conn.(*net.TCPConn).SetReadBuffer(4096)
+	}
+	return c, err
+}
+
+// What a node does not read the hub does not go on to send: its memory would have it.
+func TestDoesNotRead(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	feed := filepath.Join(f.dir, "large.txt")
+	if err := writeFeed(feed, 300_000); err != nil {
+		t.Fatal(err)
+	}
+	f.start("lists: {large: {sources: [{file: " + feed + "}]}}")
+	_, good := f.enroll("good")
+	bad := enrolled(t, f, "bad")
+	var stop atomic.Bool
+	until := make(chan struct{})
+	defer close(until)
+	c, err := f.connect(bad, nats.NoReconnect(), nats.SetCustomDialer(small{deafDialer{&stop, until}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := fmt.Sprintf(`{"last_by_subj":%q}`, wire.DeltaSubject("large"))
+	eventually(t, func() error {
+		m, err := good.Request(wire.NodeFetchSubject("good"), []byte(large), 10*time.Second)
+		if err == nil && len(m.Data) < wire.ChunkSize/2 {
+			err = fmt.Errorf("a delta of %d bytes", len(m.Data))
+		}
+		return err
+	})
+	inbox := c.NewInbox()
+	if _, err := c.Subscribe(inbox, func(*nats.Msg) {}); err != nil { // which does not happen
+		t.Fatal(err)
+	}
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	stop.Store(true)
+	before := f.broker.Sent()
+	for i := range 60 { // 64 may wait
+		// Equal questions are one.
+		if err := c.PublishRequest(wire.NodeFetchSubject("bad"), inbox, fmt.Appendf(nil, "%s%*s", large, i, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = c.FlushTimeout(time.Second) // it reads no answer
+	time.Sleep(2 * time.Second)
+	// The stream sends each answer to the server, and that to the node. What a socket holds of it
+	// has a bound of the system's.
+	sent := f.broker.Sent() - before
+	t.Logf("the hub has sent %d bytes to a node that reads nothing", sent)
+	if sent < wire.ChunkSize || sent > 2*(8<<20) {
+		t.Error("too many, or too few to say anything")
+	}
+	if _, err := good.Request(wire.NodeFetchSubject("good"), []byte(large), 10*time.Second); err != nil {
 		t.Errorf("another node: %v", err)
 	}
 }

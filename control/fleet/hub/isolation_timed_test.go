@@ -94,6 +94,12 @@ func TestIsolation(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		// While its source is read, nodes are current without the large list.
+		for _, l := range s.Lists {
+			if l.Name == "large" && (l.Entries == 0 || l.Published != l.Version) {
+				return fmt.Errorf("the large list is not published: %d entries", l.Entries)
+			}
+		}
 		current := 0
 		for _, n := range s.Nodes {
 			if n.State == api.NodeCurrent {
@@ -118,6 +124,9 @@ func TestIsolation(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
+	if h.Chunks() < 2 {
+		t.Fatalf("a snapshot of %d bytes: too few to say anything", h.Size)
+	}
 	chunk := fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.ChunkSubject("large", h.Epoch, h.Version, 0))
 
 	total := 0
@@ -194,7 +203,8 @@ func TestIsolation(t *testing.T) {
 			var deaf atomic.Bool
 			for attack.Err() == nil {
 				deaf.Store(false)
-				c, err := f.tryConnect(lazy, nats.NoReconnect(), nats.SetCustomDialer(deafDialer{&deaf, attack.Done()}))
+				// 80 handshakes at once may take a busy machine long, and who tries too often is not let in.
+				c, err := f.tryConnect(lazy, nats.NoReconnect(), nats.Timeout(20*time.Second), nats.SetCustomDialer(deafDialer{&deaf, attack.Done()}))
 				if err != nil {
 					select {
 					case <-attack.Done():
@@ -216,6 +226,12 @@ func TestIsolation(t *testing.T) {
 			}
 		})
 	}
+	eventually(t, func() error {
+		if n := asking.Load(); n < 2 {
+			return fmt.Errorf("%d ask", n)
+		}
+		return nil
+	})
 	peak := 0
 	watch := func() { peak = max(peak, rss()) }
 	for range 4 {
@@ -250,7 +266,7 @@ func TestIsolation(t *testing.T) {
 	if peak > before+100 {
 		t.Errorf("the hub has %d MB, before %d", peak, before)
 	}
-	if asking.Load() < 2 || tried.Load() < many {
-		t.Errorf("%d asked, %d connected: too few to say anything", asking.Load(), tried.Load())
+	if tried.Load() < many {
+		t.Errorf("%d connected: too few to say anything", tried.Load())
 	}
 }

@@ -88,7 +88,7 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 	if free, size, err := diskOf(dir); err == nil {
 		s.DiskBytes, s.DiskFree = size, free
 	}
-	manual := h.countManual()
+	manual, _ := h.countManual()
 	lag := h.nodes.measure(&s, known, time.Duration(h.conf().MaxAge), time.Now())
 	for _, l := range known.lists {
 		l.Manual, l.Lag = manual[l.Name], lag[l.Name]

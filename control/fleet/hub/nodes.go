@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
 )
 
@@ -46,6 +47,7 @@ type node struct {
 	reports wire.Allowance
 	ignored uint64
 	differs string // from what the hub has; "": in nothing
+	revoked bool   // what it has reported last is no problem
 }
 
 func newNodes(log *slog.Logger) *nodes { return &nodes{log: log, all: make(map[string]*node)} }
@@ -140,6 +142,19 @@ func (n *nodes) await(names []string) {
 	n.awaited, n.members = make(map[string]bool), len(names)
 	for _, name := range names {
 		n.awaited[name] = true
+	}
+}
+
+// keep forgets the reports of nodes that are no members any more.
+func (n *nodes) keep(members map[string]authority.Member) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, from := range n.all {
+		m, ok := members[name]
+		if !ok {
+			delete(n.all, name)
+		}
+		from.revoked = !m.Revoked.IsZero()
 	}
 }
 

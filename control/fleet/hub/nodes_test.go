@@ -96,6 +96,57 @@ func TestFlood(t *testing.T) {
 	t.Logf("%d messages of 20 kB, %d reports ignored", <-done, s.Ignored)
 }
 
+// A node that is revoked is no problem any more, and one that is forgotten is nowhere.
+func TestForgotten(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("")
+	_, c := f.enroll("edge-1")
+	f.enroll("edge-2")
+	f.change(block("192.0.2.1"))
+	wrong := f.has(config.FleetBlock)
+	wrong.Sum = "00"
+	report := status(t, wire.Status{Time: time.Now().Add(time.Hour), Lists: []wire.ListStatus{wrong}})
+	shows := func(nodes, problems int) {
+		t.Helper()
+		eventually(t, func() error {
+			if problems > 0 {
+				if err := c.Publish(wire.StatusSubject("edge-1"), report); err != nil {
+					return err
+				}
+			}
+			s, err := f.hub.Fleet(t.Context())
+			about := 0
+			for _, p := range s.Problems {
+				if strings.Contains(p, "edge-1") {
+					about++
+				}
+			}
+			if err == nil && (len(s.Nodes) != nodes || about != problems) {
+				err = fmt.Errorf("%d nodes, problems %q", len(s.Nodes), s.Problems)
+			}
+			return err
+		})
+	}
+	shows(2, 2) // what it has, and its clock
+	if err := f.authority.Revoke("edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	shows(2, 0)
+	if err := f.authority.Forget("edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	shows(1, 0)
+	eventually(t, func() error {
+		f.hub.nodes.mu.Lock()
+		defer f.hub.nodes.mu.Unlock()
+		if f.hub.nodes.all["edge-1"] != nil {
+			return fmt.Errorf("its report is kept")
+		}
+		return nil
+	})
+}
+
 // The status says whose clock is wrong.
 func TestClocks(t *testing.T) {
 	now := time.Now()
@@ -122,6 +173,19 @@ func TestClocks(t *testing.T) {
 			if !strings.HasPrefix(got[i], c.want[i]) {
 				t.Errorf("%v: %q, want %q", c.ahead, got[i], c.want[i])
 			}
+		}
+	}
+}
+
+// A node that has other entries than the hub in the version that it is to have is not current.
+func TestDiffers(t *testing.T) {
+	n := newNodes(testLog())
+	n.compare = func(_ string, s *wire.Status) (*lost, string) { return nil, s.Version }
+	now := time.Now()
+	for differs, want := range map[string]string{"": api.NodeCurrent, "other entries": api.NodeBehind} {
+		n.report(wire.StatusSubject("edge-1"), status(t, wire.Status{Version: differs}), now)
+		if got := n.all["edge-1"].stateOf(authority.Member{}, nil, time.Minute, now); got != want {
+			t.Errorf("differs %q: it is %s, want %s", differs, got, want)
 		}
 	}
 }

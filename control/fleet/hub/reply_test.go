@@ -22,8 +22,8 @@ func TestReplySubjects(t *testing.T) {
 	f.start("")
 	_, bad := f.enroll("bad")
 	n, good := f.enroll("good")
-	f.change(block("192.0.2.1"))
-	place := f.change(block("192.0.2.2")).Version
+	f.change(block("198.18.7.1"))
+	place := f.change(block("198.18.7.2")).Version
 	token, seed, err := f.authority.OwnStream()
 	if err != nil {
 		t.Fatal(err)
@@ -100,10 +100,10 @@ func TestReplySubjects(t *testing.T) {
 		t.Errorf("the stream had %s, and has %s", before, after)
 	}
 	eventually(t, func() error { return report("2") })
-	if changed := f.change(block("192.0.2.3")); !changed.Published {
+	if changed := f.change(block("198.18.7.3")); !changed.Published {
 		t.Errorf("%+v", changed)
 	}
-	if s, _, _, err := f.follower(n, good).read(config.FleetBlock); err != nil || wantEntries(s, "192.0.2.1", "192.0.2.2", "192.0.2.3") != nil {
+	if s, _, _, err := f.follower(n, good).read(config.FleetBlock); err != nil || wantEntries(s, "198.18.7.1", "198.18.7.2", "198.18.7.3") != nil {
 		t.Errorf("%v, %v", s, err)
 	}
 	eventually(t, func() error {

@@ -184,6 +184,9 @@ func (h *Hub) readMembers() error {
 	if err == nil && (h.members == nil || !stamp.Equal(h.stamp)) { // thousands of files
 		h.members, err = h.o.Authority.Members()
 		h.stamp = stamp
+		if err == nil && h.nodes != nil {
+			h.nodes.keep(h.members)
+		}
 	}
 	if err != nil {
 		h.members = nil

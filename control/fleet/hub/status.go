@@ -35,7 +35,8 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		f.Problems = append(f.Problems, "hub.yaml was not reloaded at "+f.Reload.Time.Format(time.RFC3339)+", the old configuration stays: "+f.Reload.Error)
 	}
 	f.Problems = slices.Concat(f.Problems, h.nodes.differing(), h.nodes.clocks())
-	manual := h.countManual()
+	manual, covering := h.countManual()
+	f.Problems = append(f.Problems, covering...)
 	var wanted []wire.ListState
 	if err := h.Do(ctx, func() error {
 		for _, l := range h.lists {
@@ -178,7 +179,7 @@ func (n *nodes) differing() (all []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, from := range n.all {
-		if from.differs != "" {
+		if from.differs != "" && !from.revoked {
 			all = append(all, from.differs)
 		}
 	}
@@ -197,7 +198,7 @@ func (n *nodes) clocks() (all []string) {
 	defer n.mu.Unlock()
 	var ahead []time.Duration // of the hub's clock
 	for name, from := range n.all {
-		if from.status.Time.IsZero() {
+		if from.status.Time.IsZero() || from.revoked {
 			continue
 		}
 		by := from.status.Time.Sub(from.seen)
@@ -243,13 +244,21 @@ func (n *node) lacks(groups []string, wanted []wire.ListState, fn func(list stri
 	}
 }
 
-// countManual returns the number of manual entries, by list.
-func (h *Hub) countManual() map[string]int {
-	manual := make(map[string]int)
+// countManual returns the number of manual entries, by list, and which of them nodes leave
+// out: who has blocked an address of the hub may not have seen the warning.
+func (h *Hub) countManual() (manual map[string]int, covering []string) {
+	manual = make(map[string]int)
+	own := h.addresses()
 	for e := range h.journal.Entries() {
 		manual[e.List]++
+		if e.Allow || len(covering) == maxDiffering {
+			continue
+		}
+		if text := covers(e.Key, own); text != "" {
+			covering = append(covering, "list "+e.List+": "+text)
+		}
 	}
-	return manual
+	return manual, covering
 }
 
 // groups returns the groups of a [wire.Release] that a node is in.

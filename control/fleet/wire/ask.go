@@ -152,5 +152,5 @@ func (h HeavyFlows) Check(q HeavyQuestion) error {
 	return nil
 }
 
-// Source is what stands for the hub where a node shows the sources of lists.
+// Source stands for the hub where a node shows the sources of lists.
 const Source = "fleet"

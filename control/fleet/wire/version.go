@@ -32,7 +32,7 @@ func (v Version) Sealed(key ed25519.PrivateKey, list string) string {
 	return detached(key, kindVersion, v.text(list))
 }
 
-// Proved reports whether a seal is that of the version of a list.
+// Proved reports whether a seal belongs to the version of a list.
 func (v Version) Proved(key ed25519.PublicKey, list, seal string) bool {
 	return proves(key, kindVersion, v.text(list), seal)
 }
@@ -42,7 +42,7 @@ func SealPlace(key ed25519.PrivateKey, p Place) string {
 	return detached(key, kindPlace, []byte(p.String()))
 }
 
-// PlaceProved reports whether a seal is that of a catalog's place.
+// PlaceProved reports whether a seal belongs to a catalog's place.
 func PlaceProved(key ed25519.PublicKey, p Place, seal string) bool {
 	return proves(key, kindPlace, []byte(p.String()), seal)
 }

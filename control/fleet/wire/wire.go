@@ -88,7 +88,7 @@ const SequenceHeader = "Nats-Sequence"
 
 // AccountSubject returns the subject of the signed claims of the account that nodes are
 // in, from which servers of sites know which nodes are revoked: those of a server that
-// answers itself what nodes fetch. FormerAccountSubject is that of the claims for others.
+// answers itself what nodes fetch. FormerAccountSubject is the subject of the claims for others.
 func AccountSubject() string       { return "weir.v1.live.nodes" }
 func FormerAccountSubject() string { return "weir.v1.live.account" }
 
@@ -117,7 +117,7 @@ func chunksOf(list string, epoch, version uint64) string {
 	return fmt.Sprintf("weir.v1.chunks.%s.%d.%d", token(list), epoch, version)
 }
 
-// IsChunk reports whether a subject is that of a chunk.
+// IsChunk reports whether a subject belongs to a chunk.
 func IsChunk(subject string) bool { return strings.HasPrefix(subject, chunksPrefix) }
 
 const chunksPrefix = "weir.v1.chunks."
@@ -175,7 +175,7 @@ const (
 // Place is a version of a list.
 type Place = api.Place
 
-// Settings are what a list's entries mean.
+// Settings say what a list's entries mean.
 type Settings struct {
 	Action    string `json:"action"`    // block or allow
 	Direction string `json:"direction"` // src, dst or both
@@ -329,7 +329,7 @@ func open(key ed25519.PublicKey, kind string, message []byte) ([]byte, error) {
 	return text, nil
 }
 
-// signed is what a signature is of. The kind keeps a message of one kind from passing
+// signed returns the text that a signature covers. The kind keeps a message of one kind from passing
 // for one of another.
 func signed(kind string, text []byte) []byte {
 	sum := sha256.Sum256(text)
@@ -434,7 +434,7 @@ func OpenDelta(key ed25519.PublicKey, message []byte) (d Delta, err error) {
 	return d, nil
 }
 
-// SealSnapshot returns the chunks of a set and of what expires in it, and the signed
+// SealSnapshot returns the chunks of a set and of its entries that expire, and the signed
 // head. The head's place, list and time are given.
 func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group, expires []Expiry) (chunks [][]byte, head []byte, err error) {
 	h, whole, err := NewSnapshot(h, groups, expires)

@@ -108,7 +108,7 @@ func (g Guard) String() string {
 	return fmt.Sprintf("%s reaching %d %v in %v", g.Key, uint64(g.Threshold), g.Distinct, g.Window)
 }
 
-// Distinct is what a guard counts.
+// Distinct is the unit that a guard counts.
 type Distinct uint8
 
 const (

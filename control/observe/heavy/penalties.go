@@ -362,8 +362,8 @@ func (w *Watcher) Limited(flow key.Key, rate float64) (s Spec, offered float64, 
 	return Spec{}, 0, false
 }
 
-// Spared is a heavy hitter that has no penalty, or a milder one, because of what a penalty
-// would cut off.
+// Spared is a heavy hitter that has no penalty, or a milder one, because a penalty would
+// cut something off.
 type Spared struct {
 	Spec    Spec
 	Flow    key.Key

@@ -24,7 +24,7 @@ import (
 type Spec struct {
 	// What makes a flow: src, dst, or flow (addresses, ports and protocol). A
 	// prefix as in src/24 counts its sources together: of IPv6, those of a prefix
-	// twice as long. Lengths above 32 are those of IPv6; IPv4 then goes by address.
+	// twice as long. Lengths above 32 are for IPv6; IPv4 then goes by address.
 	Key Key `yaml:"key,required"`
 
 	// What is counted: packets or bytes. Default: as in threshold, otherwise packets.
@@ -326,7 +326,7 @@ func (s Spec) Tracker() engine.Tracker {
 	v4, v6 := s.Key.Shapes()
 	if s.guards != packets {
 		_, bank := verdict.DivideGuard(int(s.Memory))
-		// Of what is exempt nothing is a scan.
+		// Exempt packets are no scan.
 		return engine.Tracker{
 			Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(bank)},
 			Punishes: s.Action != ReportOnly, Unexempt: true, Pairs: s.pairs(),

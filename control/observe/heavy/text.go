@@ -11,7 +11,7 @@ import (
 	"weir/filter/key"
 )
 
-// Action is what happens to a heavy hitter.
+// Action is the action against a heavy hitter.
 type Action uint8
 
 const (
@@ -37,7 +37,7 @@ func (a *Action) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Key is what makes a flow: src, dst, flow, or a prefix as in src/24.
+// Key says which packets make a flow: src, dst, flow, or a prefix as in src/24.
 type Key string
 
 // MarshalText returns the key.
@@ -89,7 +89,7 @@ func (k Key) Shapes() (v4, v6 key.Shape) {
 	return of(netip.PrefixFrom(netip.IPv4Unspecified(), bits4)).Shape, of(netip.PrefixFrom(netip.IPv6Unspecified(), bits6)).Shape
 }
 
-// Threshold is what makes a flow heavy: a rate, a share of all that is counted, or
+// Threshold is the size from which on a flow is heavy: a rate, a share of all that is counted, or
 // both.
 type Threshold struct {
 	Rate  quantity.Rate

@@ -27,7 +27,7 @@ type Flow struct {
 	CutsOff string        // what a penalty would cut off: there is none, or a milder one
 }
 
-// Role is what a tracker is for.
+// Role is the purpose of a tracker.
 type Role uint8
 
 const (
@@ -45,7 +45,7 @@ type Watched struct {
 // Tracker is the data plane's part of a tracker.
 func (w Watched) Tracker() engine.Tracker {
 	t := w.Spec.Tracker()
-	t.Unexempt = t.Unexempt || w.Role == Learning // weights are of what the lists are asked for
+	t.Unexempt = t.Unexempt || w.Role == Learning // weights are of all packets that are looked up
 	t.Dropped = w.Role == Drops
 	return t
 }

@@ -699,7 +699,7 @@ func TestProtected(t *testing.T) {
 			want("protected now, and heavy", other, true)
 			want("no longer protected", gateway, false)
 
-			// Another watcher knows nothing of what this one has set.
+			// Another watcher does not know what this one has set.
 			w = newWatcher(watched, func() {})
 			k := h.sources[gateway].flow.Key
 			w.Protect(func([]key.Key) map[key.Key]string { return map[key.Key]string{k: "the gateway"} }, []key.Key{k})

@@ -217,7 +217,7 @@ func (w *weir) bench(b *blocklist) (_ *probe.Programs, loop string, err error) {
 
 // kernelBytes is the memory that packets are looked up in.
 func (w *weir) kernelBytes() int {
-	return w.generation.KernelBytes() - w.generation.Kernel().ChangeBytes()
+	return w.generation.KernelBytes()
 }
 
 func (w *weir) detach() (err error) {

@@ -101,7 +101,7 @@ static __always_inline void look_up_empty(struct loop *l)
 
 static __always_inline void look_up_weir(struct loop *l)
 {
-	struct set_maps maps = BLOCK_MAPS(confirm_block);
+	struct set_maps maps = BLOCK_MAPS(open_block, confirm_block, 0);
 	struct packet p = {.list = LIST_NONE};
 
 	if (block.quotient.lines) {
@@ -321,7 +321,7 @@ volatile const __u8 bench_xxh64 = 0; /* 1: instead of weir's hash */
 /* A set of IPv6 addresses alone, by one hash or another. */
 static __always_inline int lookup_v6(struct packet *p)
 {
-	struct set_maps maps = BLOCK_MAPS(confirm_block);
+	struct set_maps maps = BLOCK_MAPS(open_block, confirm_block, 0);
 	struct key k = key_v6(&block.v6[0], p);
 	__u64 h = bench_xxh64 ? xxh64_20(key_secret.offsets[0][0], k.w[0], k.w[1], k.w[2])
 			      : key_hash(KEY_V6, k, &key_secret);

@@ -60,6 +60,7 @@ const (
 	benchMapPolicerNow            = "policer_now"
 	benchMapReasonStats           = "reason_stats"
 	benchMapReplyInsides          = "reply_insides"
+	benchMapRuleWords             = "rule_words"
 	benchMapSamplingNow           = "sampling_now"
 	benchMapThresholds            = "thresholds"
 	benchMapTrackerFlows          = "tracker_flows"
@@ -160,6 +161,10 @@ const (
 	benchVarReasonStatsWhole      = "reason_stats_whole"
 	benchVarReordersLoads         = "reorders_loads"
 	benchVarReplies               = "replies"
+	benchVarRuleWordsEntries      = "rule_words_entries"
+	benchVarRuleWordsWhole        = "rule_words_whole"
+	benchVarRules                 = "rules"
+	benchVarRulesHere             = "rules_here"
 	benchVarSampleClean           = "sample_clean"
 	benchVarSamplingNowEntries    = "sampling_now_entries"
 	benchVarSamplingNowWhole      = "sampling_now_whole"
@@ -294,6 +299,7 @@ type benchMapSpecs struct {
 	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
 	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
 	ReplyInsides     *ebpf.MapSpec `ebpf:"reply_insides"`
+	RuleWords        *ebpf.MapSpec `ebpf:"rule_words"`
 	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
 	Thresholds       *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
@@ -370,6 +376,10 @@ type benchVariableSpecs struct {
 	ReasonStatsWhole      *ebpf.VariableSpec `ebpf:"reason_stats_whole"`
 	ReordersLoads         *ebpf.VariableSpec `ebpf:"reorders_loads"`
 	Replies               *ebpf.VariableSpec `ebpf:"replies"`
+	RuleWordsEntries      *ebpf.VariableSpec `ebpf:"rule_words_entries"`
+	RuleWordsWhole        *ebpf.VariableSpec `ebpf:"rule_words_whole"`
+	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
+	RulesHere             *ebpf.VariableSpec `ebpf:"rules_here"`
 	SampleClean           *ebpf.VariableSpec `ebpf:"sample_clean"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
@@ -446,6 +456,7 @@ type benchMaps struct {
 	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
 	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
 	ReplyInsides     *ebpf.Map `ebpf:"reply_insides"`
+	RuleWords        *ebpf.Map `ebpf:"rule_words"`
 	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
 	Thresholds       *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
@@ -503,6 +514,7 @@ func (m *benchMaps) Close() error {
 		m.PolicerNow,
 		m.ReasonStats,
 		m.ReplyInsides,
+		m.RuleWords,
 		m.SamplingNow,
 		m.Thresholds,
 		m.TrackerFlows,
@@ -580,6 +592,10 @@ type benchVariables struct {
 	ReasonStatsWhole      *ebpf.Variable `ebpf:"reason_stats_whole"`
 	ReordersLoads         *ebpf.Variable `ebpf:"reorders_loads"`
 	Replies               *ebpf.Variable `ebpf:"replies"`
+	RuleWordsEntries      *ebpf.Variable `ebpf:"rule_words_entries"`
+	RuleWordsWhole        *ebpf.Variable `ebpf:"rule_words_whole"`
+	Rules                 *ebpf.Variable `ebpf:"rules"`
+	RulesHere             *ebpf.Variable `ebpf:"rules_here"`
 	SampleClean           *ebpf.Variable `ebpf:"sample_clean"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"debug/elf"
-	"io"
 	"os"
 	"os/signal"
 	"sync"
@@ -12,6 +10,7 @@ import (
 	_ "unsafe" // for go:linkname
 
 	"github.com/cilium/ebpf"
+	"github.com/klauspost/compress/zstd"
 
 	"weir/bpf"
 )
@@ -34,11 +33,12 @@ var parsed func() (*ebpf.CollectionSpec, error)
 // called.
 func init() {
 	const beyond = "\x79\x10\x0f\x27\x00\x00\x00\x00" // r0 = *(u64 *)(r1 + 9999)
-	unzip, err := gzip.NewReader(bytes.NewReader(object))
+	unzip, err := zstd.NewReader(nil)
 	if err != nil {
 		panic(err)
 	}
-	plain, err := io.ReadAll(unzip)
+	defer unzip.Close()
+	plain, err := unzip.DecodeAll(object, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -51,15 +51,11 @@ func init() {
 		at = file.Section(".text").Offset + offset(file, "called_match_block")
 	}
 	copy(plain[at:], beyond)
-	var spoilt bytes.Buffer
-	zip := gzip.NewWriter(&spoilt)
-	if _, err := zip.Write(plain); err != nil {
+	zip, err := zstd.NewWriter(nil)
+	if err != nil {
 		panic(err)
 	}
-	if err := zip.Close(); err != nil {
-		panic(err)
-	}
-	now, next := object, spoilt.Bytes()
+	now, next := object, zip.EncodeAll(plain, nil)
 	change := func() {
 		now, next = next, now
 		object = now

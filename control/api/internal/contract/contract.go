@@ -26,6 +26,8 @@ const (
 	ExportPath      = "/v1/lists/{list}/export"
 	RefreshPath     = "/v1/refresh"
 	RefreshListPath = "/v1/lists/{list}/refresh"
+	VersionsPath    = "/v1/lists/{list}/versions"
+	RollbackPath    = "/v1/lists/{list}/rollback"
 	ReloadPath      = "/v1/reload"
 	ConfirmPath     = "/v1/confirm"
 	MonitorPath     = "/v1/monitor"

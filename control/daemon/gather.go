@@ -1,0 +1,167 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/control/api"
+	"weir/control/journal"
+)
+
+// Bounds of the changes that share a write of the journal.
+const (
+	maxTogether        = 256 // requests
+	maxEntriesTogether = 4096
+)
+
+// pending is a change of entries that waits for a turn of the loop.
+type pending struct {
+	change  api.Change
+	list    string
+	made    chan struct{} // closed once the following is final
+	batch   []journal.Change
+	changed api.Changed
+	err     error
+}
+
+// gathered are the changes that wait for a turn. The first turn makes all of them, so that a storm
+// of commands takes one sync of the disk, not one each.
+type gathered struct {
+	mu      sync.Mutex
+	waiting []*pending
+}
+
+func (g *gathered) add(p *pending) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting = append(g.waiting, p)
+}
+
+// remove takes a change back, and reports whether it was still waiting.
+func (g *gathered) remove(p *pending) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := len(g.waiting)
+	g.waiting = slices.DeleteFunc(g.waiting, func(of *pending) bool { return of == p })
+	return len(g.waiting) < n
+}
+
+func (g *gathered) take() []*pending {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := g.waiting
+	g.waiting = nil
+	return all
+}
+
+// makeGathered makes the changes that wait, in their order.
+func (d *Daemon) makeGathered() {
+	for all := d.gathered.take(); len(all) > 0; {
+		all = all[d.makeTogether(all):]
+	}
+}
+
+// makeTogether makes the first of some changes, and returns how many. They are independent of each
+// other: one that is refused because of those before it, or is of an entry of theirs, is left.
+func (d *Daemon) makeTogether(all []*pending) (n int) {
+	var group []*pending
+	var joint []journal.Change
+	touched := make(map[entryID]bool)
+	for _, p := range all {
+		if len(group) == maxTogether || len(group) > 0 && len(joint)+len(p.change.Entries) > maxEntriesTogether {
+			break
+		}
+		batch, err := d.prepare(p, joint)
+		if len(group) > 0 && (err != nil || slices.ContainsFunc(batch, func(c journal.Change) bool { return touched[idOf(c)] })) {
+			break
+		}
+		n++
+		if err != nil {
+			p.finish(0, err)
+			continue
+		}
+		for _, c := range batch {
+			touched[idOf(c)] = true
+		}
+		p.batch = batch
+		group, joint = append(group, p), append(joint, batch...)
+	}
+	switch len(group) {
+	case 0:
+	case 1:
+		k, err := d.change(group[0].batch)
+		group[0].finish(k, err)
+	default:
+		d.changeAll(group, joint)
+	}
+	return n
+}
+
+// changeAll is change for several independent changes, which joint has together.
+func (d *Daemon) changeAll(group []*pending, joint []journal.Change) {
+	before := d.before(joint)
+	if err := d.journal.Apply(joint); err != nil {
+		for _, p := range group {
+			p.finish(0, unrecorded{err})
+		}
+		return
+	}
+	d.lookAgain = time.Time{} // an entry that allowed something may have gone
+	var rest []*pending       // which need another engine
+	var batch []journal.Change
+	for _, p := range group {
+		if k, err := d.applyInPlace(d.changesOf(p.batch)); err == nil {
+			p.finish(k, nil)
+		} else {
+			rest, batch = append(rest, p), append(batch, p.batch...)
+		}
+	}
+	if len(rest) == 0 {
+		return
+	}
+	_, err := d.enforce(batch)
+	if err != nil {
+		err = d.undo(batch, before, err)
+	}
+	for _, p := range rest {
+		k := 0
+		for _, c := range p.batch {
+			if before[idOf(c)].Remove != c.Remove { // it was not there and is, or the other way round
+				k++
+			}
+		}
+		p.finish(k, err)
+	}
+}
+
+// finish ends a change, with the number of entries that have changed, or why none has.
+func (p *pending) finish(n int, err error) {
+	p.err = err
+	if err == nil {
+		p.changed.Unchanged = len(p.batch) - n
+		if p.changed.Added = n; p.change.Remove {
+			p.changed.Added, p.changed.Removed = 0, n
+		}
+	}
+	close(p.made)
+}
+
+// prepare returns the changes of the journal that a request asks for, or why it is refused, once
+// others are made.
+func (d *Daemon) prepare(p *pending, others []journal.Change) ([]journal.Change, error) {
+	d.turn.doing("entries are changed", p.list)
+	l := d.prepared.list(p.list)
+	switch {
+	case l == nil:
+		return nil, d.noList(p.list)
+	case string(l.Action) != p.change.Action:
+		return nil, &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", p.list, l.Action, p.change.Action)}
+	}
+	batch, err := d.batch(l, p.change, others)
+	if err == nil && !p.change.Force {
+		err = d.refuseCutOff(l, p.change, slices.Concat(others, batch))
+	}
+	return batch, err
+}

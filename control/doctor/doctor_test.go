@@ -1,0 +1,224 @@
+package doctor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/config"
+	"weir/loader"
+	"weir/tests/lab"
+)
+
+func parse(t *testing.T, text string) *config.Config {
+	t.Helper()
+	conf, err := config.Parse("weir.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conf
+}
+
+// What a configuration names and the host does not have is a problem.
+func TestConfigured(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"interfaces: ['nosuch*']\nstate_dir: /tmp/weir-of-the-test", ""},
+		{"interfaces: [nosuch0]", "interface nosuch0: it is not on this host; the daemon waits for it"},
+		{"interfaces: [{name: nosuch0, required: true}]", "interface nosuch0: it is not on this host; it is required, and the daemon does not start without it"},
+		{"interfaces: [{name: eth0, netns: nosuchns}]", "interface eth0 in namespace nosuchns: no such network namespace"},
+		{"interfaces: ['nosuch*']\napi: {group: nosuchgroup}", "api.group: no group nosuchgroup on this host"},
+		{"interfaces: ['nosuch*']\nstate_dir: /proc/foo/bar", "state_dir: /proc/foo/bar: /proc takes no files"},
+		{"interfaces: ['nosuch*']\nlists: {cs: {format: crowdsec, sources: [{url: 'http://127.0.0.1:8080'}]}}", `list cs: CrowdSec wants a key`},
+		{"interfaces: ['nosuch*']\nlists: {cs: {format: crowdsec, sources: [{url: 'http://127.0.0.1:8080', headers: {X-Api-Key: x}}]}}", ""},
+		{"interfaces: [lo]", "interface lo: driver unknown has no native XDP"},
+	} {
+		s := Configured(parse(t, c.text))
+		s.Pins = "" // whatever this host has of it
+		var got []string
+		for _, f := range Of(Problem, Examine(t.Context(), s)) {
+			if f.Check != "bpffs" && f.Check != "up" && f.Check != "jit" && f.Check != "realtime" {
+				got = append(got, f.String())
+			}
+		}
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("%s\n got %q\nwant %q", c.text, got, c.want)
+		}
+	}
+}
+
+// A veth that could as well be filtered at TC is pointed out.
+func TestSlowVeth(t *testing.T) {
+	l := lab.New(t)
+	for _, c := range []struct {
+		text string
+		want bool
+	}{
+		{"interfaces: [{name: IFACE, netns: NETNS}]", true},
+		{"interfaces: [{name: 'veth*', netns: NETNS}]", true},
+		{"interfaces: [{name: IFACE, netns: NETNS, hook: tc}]", false},
+		{"interfaces: [{name: IFACE, netns: NETNS, xdp: generic}]", false},
+		{"interfaces: [{name: IFACE, netns: NETNS, police: {rate: 1Mbit/s}}]", false},
+		{"interfaces: [{name: IFACE, netns: NETNS}]\ndigest: {rate: 1kpps}", false},
+		{"interfaces: [{name: 'v*', netns: NETNS, hook: tc}, {name: IFACE, netns: NETNS}]", false},
+	} {
+		text := strings.NewReplacer("IFACE", l.B.Iface, "NETNS", l.B.Netns).Replace(c.text)
+		got := ""
+		for _, f := range Examine(t.Context(), Configured(parse(t, text))) {
+			if f.Check == "tcp" {
+				got = f.Set
+			}
+		}
+		if got != "" != c.want || c.want && got != "interfaces: [{name: "+l.B.Iface+", netns: "+l.B.Netns+", hook: tc}]" {
+			t.Errorf("%s: %q", text, got)
+		}
+	}
+}
+
+// A kernel on which packets may interrupt each other is pointed out.
+func TestRealtime(t *testing.T) {
+	defer func(before string) { sysfs = before }(sysfs)
+	sysfs = t.TempDir()
+	for text, want := range map[string]bool{"": false, "0\n": false, "1\n": true} {
+		file := filepath.Join(sysfs, "kernel/realtime")
+		if text != "" {
+			write(t, file, text)
+		}
+		if got := checkRealtime(nil)[0]; (got.Level == Problem) != want || strings.Contains(got.Run, "PREEMPT_RT_NEEDS_BH_LOCK") != want {
+			t.Errorf("%q: %+v", text, got)
+		}
+		if err := os.RemoveAll(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClock(t *testing.T) {
+	defer func() { now = time.Now }()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "journal"), "")
+	for _, c := range []struct {
+		at    time.Time
+		level Level
+		text  string
+	}{
+		{time.Unix(0, 0), Problem, "1970-01-01, which is in the past"},
+		{time.Now().Add(-time.Hour), Problem, "journal was written at"},
+		{time.Now(), "", ""},
+	} {
+		now = func() time.Time { return c.at }
+		got := checkClock(&Subject{StateDir: dir})[0]
+		if c.level != "" && got.Level != c.level || !strings.Contains(got.Text, c.text) || got.Level == Problem && got.Run == "" {
+			t.Errorf("%v: %+v", c.at, got)
+		}
+	}
+}
+
+// What drivers refuse was read in their sources, and not all of them can be had here.
+func TestDrivers(t *testing.T) {
+	nic := func(driver string, change func(*device)) *device {
+		d := &device{
+			Interface: Interface{Target: loader.Target{Iface: "eth0"}},
+			Device:    loader.Device{Target: loader.Target{Iface: "eth0"}, Driver: driver, Up: true, Ethernet: true, MTU: 1500, Native: loader.Yes},
+			release:   release{6, 12}, frags: true, cpus: 8,
+		}
+		if change != nil {
+			change(d)
+		}
+		return d
+	}
+	on, fixed := loader.Offload{On: true}, loader.Offload{On: true, Fixed: true}
+	for _, c := range []struct {
+		name        string
+		d           *device
+		check, mend string // "": nothing is wrong
+	}{
+		{"fine", nic("ice", nil), "", ""},
+		{"LRO", nic("mlx5_core", func(d *device) { d.LRO = on }), "aggregation", "ethtool -K eth0 lro off rx-gro-hw off"},
+		{"LRO, namespace", nic("mlx5_core", func(d *device) {
+			d.HardwareGRO, d.Interface.Netns, d.Device.Target.Netns = on, "lab", "lab"
+		}), "aggregation", "ip netns exec lab ethtool -K eth0 lro off rx-gro-hw off"},
+		{"LRO, generic", nic("mlx5_core", func(d *device) { d.LRO, d.Hook, d.Native = on, loader.Generic, loader.No }), "", ""},
+		{"GRO of virtio", nic("virtio_net", func(d *device) { d.HardwareGRO = on }), "", ""},
+		{"GRO of virtio, fixed", nic("virtio_net", func(d *device) { d.HardwareGRO = fixed }), "aggregation", "interfaces: [{name: eth0, xdp: generic}]"},
+		{"generic, although native would do", nic("ice", func(d *device) { d.Hook = loader.Generic }), "driver", "interfaces: [eth0]"},
+		{"queues of ena", nic("ena", func(d *device) { d.Channels = loader.Channels{Combined: 8, MaxCombined: 8} }), "queues", "ethtool -L eth0 combined 4"},
+		{"queues of ena, half", nic("ena", func(d *device) { d.Channels = loader.Channels{Combined: 4, MaxCombined: 8} }), "", ""},
+		{"channels of bnxt", nic("bnxt_en", func(d *device) { d.Channels = loader.Channels{RX: 4, TX: 4, MaxCombined: 8} }), "queues", "ethtool -L eth0 rx 0 tx 0 combined 4"},
+		{"SR-IOV", nic("ixgbe", func(d *device) { d.VFs = 2 }), "queues", "echo 0 > /sys/class/net/eth0/device/sriov_numvfs"},
+		{"one queue", nic("ice", func(d *device) { d.Channels = loader.Channels{Combined: 1, MaxCombined: 16} }), "queues", "ethtool -L eth0 combined 8"},
+		{"MTU", nic("ixgbe", func(d *device) { d.MTU, d.Buffers = 9000, loader.No }), "mtu", "ip link set dev eth0 mtu 3506"},
+		{"MTU, buffers", nic("ice", func(d *device) { d.MTU, d.Buffers = 9000, loader.Yes }), "", ""},
+		{"MTU, virtio", nic("virtio_net", func(d *device) { d.MTU, d.release, d.Native = 9000, release{6, 1}, loader.Unknown }), "mtu", "ip link set dev eth0 mtu 4064"},
+		{"MTU, generic", nic("e1000", func(d *device) { d.MTU, d.Hook, d.Native = 9000, loader.Generic, loader.No }), "", ""},
+		{"MTU of a veth's peer", nic("veth", func(d *device) {
+			d.Kind, d.frags, d.NeedsXDP, d.Peer = "veth", false, "police", &loader.Peer{Name: "eth1", MTU: 9000}
+		}), "mtu", "ip link set dev eth1 mtu 3506"},
+		{"no driver", nic("e1000", func(d *device) { d.Native = loader.No }), "driver", "interfaces: [{name: eth0, xdp: generic}]"},
+		{"an old kernel, a known driver", nic("ice", func(d *device) { d.Native, d.release = loader.Unknown, release{5, 10} }), "", ""},
+		{"an old kernel, another driver", nic("e1000", func(d *device) { d.Native, d.release = loader.Unknown, release{5, 10} }), "driver", "interfaces: [{name: eth0, xdp: generic}]"},
+		{"VLAN tags", nic("ice", func(d *device) { d.StripsVLAN, d.tags = on, true }), "vlan", "ethtool -K eth0 rxvlan off"},
+		{"libxdp", nic("ice", func(d *device) { d.Program = &loader.Occupant{Text: "id 7", Behind: true} }), "xdp", "interfaces: [{name: eth0, attach: dispatcher}]"},
+		{"libxdp, shared", nic("ice", func(d *device) { d.Program, d.Hook = &loader.Occupant{Text: "id 7", Behind: true}, loader.Dispatcher }), "", ""},
+	} {
+		var bad []Finding
+		for _, f := range c.d.find() {
+			if f.Level != OK {
+				bad = append(bad, f)
+			}
+		}
+		switch {
+		case c.check == "" && len(bad) > 0:
+			t.Errorf("%s: %v", c.name, bad)
+		case c.check != "" && (len(bad) != 1 || bad[0].Check != c.check || bad[0].Run+bad[0].Set != c.mend):
+			t.Errorf("%s: %+v, want %s: %s", c.name, bad, c.check, c.mend)
+		}
+	}
+}
+
+// A check that hangs, as on a file system of the network, delays the others for two seconds at most.
+func TestHanging(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes two seconds")
+	}
+	before := ofHost
+	defer func() { ofHost = before }()
+	hang := make(chan struct{})
+	defer close(hang)
+	ofHost = append(ofHost[:1:1], before[0])
+	ofHost[0].name, ofHost[0].find = "hangs", func(*Subject) []Finding { <-hang; return nil }
+	begun := time.Now()
+	all := Examine(context.Background(), Subject{})
+	if took := time.Since(begun); took > 2*patience || len(all) < 2 || all[0].Check != "hangs" || all[0].Level != Problem || all[1].Check != "kernel" {
+		t.Errorf("%v: %+v", took, all)
+	}
+}
+
+func TestScrub(t *testing.T) {
+	for text, want := range map[string]string{
+		"list drop: https://user:pw@feeds.example/v1/SECRET/list.txt?key=1, 3 entries": "list drop: https://feeds.example/… 3 entries",
+		"failsafe  tcp/22, 10.0.0.0/8, 2001:db8::/32":                                  "failsafe  tcp/22, IPv4/8, IPv6/32",
+		"nats://hub.example:4222":                                                      "nats://hub.example:4222",
+		"the gateway 192.0.2.1: spared.":                                               "the gateway IPv4: spared.",
+		"at fe80::1%eth0.":                                                             "at IPv6.",
+		"192.0.2.1:443 > [2001:db8::1]:*":                                              "IPv4:443 > [IPv6]:*",
+		"Linux 6.18.44-fc, 2026-11-23T07:52:40Z, 10.5 packets, 07:52:40":               "Linux 6.18.44-fc, 2026-11-23T07:52:40Z, 10.5 packets, 07:52:40",
+		"link/ether 02:fc:00:00:00:01":                                                 "link/ether MAC",
+	} {
+		if got := Scrub(text); got != want {
+			t.Errorf("%s\n got %s\nwant %s", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package feed
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir/control/durable/durabletest"
+	"weir/tests/seed"
+)
+
+// lines4 returns the text of a list with the addresses 192.0.2.n in a canonical order.
+func lines4(all ...int) string {
+	var b strings.Builder
+	for _, n := range all {
+		fmt.Fprintf(&b, "192.0.2.%d\n", n)
+	}
+	return b.String()
+}
+
+// plainOf returns the active entries in the format of lists.
+func plainOf(t *testing.T, f *Feed) string {
+	t.Helper()
+	var b strings.Builder
+	if _, err := f.Contents().Plain().WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// rollBack returns to the version before, and keeps it.
+func rollBack(t *testing.T, f *Feed) {
+	t.Helper()
+	o, err := f.Rollback(t.Context())
+	if err != nil || o.Result != New || o.Unsaved != nil {
+		t.Fatalf("%v, %v, %v, %v", o.Result, o.Err, o.Unsaved, err)
+	}
+	if f.Hold {
+		if err := f.Keep(f.Version()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Contents that were rolled back stay away, whatever else the source changes, until it has
+// mended them, or they are accepted; also after a restart.
+func TestRollback(t *testing.T) {
+	durabletest.WithoutSyncs(t)
+	good, bad := lines4(1, 2, 3, 4), lines4(1, 2, 3, 4, 11, 12, 13, 14, 15, 16)
+	for _, c := range []struct {
+		name   string
+		format Format
+		text   func(string) string
+	}{
+		{"list", Format{}, func(s string) string { return "# of now\n" + s }},
+		{"json", Format{Kind: JSON, Path: ".ips[]"}, func(s string) string {
+			return `{"ips": ["` + strings.Join(strings.Fields(s), `", "`) + `"]}`
+		}},
+	} {
+		for _, hold := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/hold=%t", c.name, hold), func(t *testing.T) {
+				dir, s := t.TempDir(), serve(t, text(c.text(good)))
+				c := struct {
+					Config
+					text func(string) string
+				}{named("list", c.format, from(s)), c.text}
+				c.Hold = hold
+				f := mustOpen(t, c.Config, dir)
+				take := func(entries string, result Result) {
+					t.Helper()
+					s.now(text(c.text(entries)))
+					if o := fetch(t, f); o.Result != result {
+						t.Fatalf("%v, %v, want %v", o.Result, o.Err, result)
+					}
+					if hold {
+						if err := f.Keep(f.Version()); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				has := func(when, want string) {
+					t.Helper()
+					if got := plainOf(t, f); got != want {
+						t.Fatalf("%s:\n%swant\n%s", when, got, want)
+					}
+				}
+				take(good, New)
+				if _, err := f.Rollback(t.Context()); !errors.Is(err, ErrNoVersion) {
+					t.Fatalf("the first version rolled back: %v", err)
+				}
+				take(bad, New)
+				rollBack(t, f)
+				has("rolled back", good)
+				for _, restarted := range []bool{false, true} {
+					if restarted {
+						f = mustOpen(t, c.Config, dir)
+						has("restarted", good)
+					}
+					if f.Status().Sources[0].RolledBack.IsZero() {
+						t.Error("the status does not say so")
+					}
+					for i, still := range []string{bad, bad + lines4(17), lines4(2, 3, 4, 11, 12, 13, 14, 15), bad} {
+						take(still, Unchanged)
+						has(fmt.Sprintf("the source still has it, in form %d", i), good)
+					}
+				}
+				mended := good + lines4(11, 21)
+				take(mended, New)
+				has("mended", mended)
+				if st := f.Status().Sources[0]; !st.RolledBack.IsZero() {
+					t.Errorf("%+v", st)
+				}
+				if _, err := os.Stat(rejectedPath(f.sources[0].saved)); !os.IsNotExist(err) {
+					t.Errorf("the refused contents are kept: %v", err)
+				}
+				take(bad, New) // that is another change
+				rollBack(t, f)
+				has("rolled back again", mended)
+				s.now(text(c.text(bad)))
+				if o, err := f.Accept(t.Context()); err != nil || o[0].Result != New {
+					t.Fatal(o, err)
+				}
+				if hold {
+					_ = f.Keep(f.Version())
+				}
+				has("accepted", bad)
+				take(bad, Unchanged)
+				f = mustOpen(t, c.Config, dir)
+				has("accepted, and restarted", bad)
+			})
+		}
+	}
+}
+
+// Versions are the contents that were active, in order, with their numbers, over restarts, contents that were
+// not activated and changes of bytes alone; a rollback returns to each of them.
+func TestVersions(t *testing.T) {
+	durabletest.WithoutSyncs(t)
+	random := seed.New(t)
+	for range 20 {
+		dir, s := t.TempDir(), serve(t, text(""))
+		c := config(from(s))
+		c.MaxShrink, c.Hold = 1, random.IntN(2) == 0
+		f := mustOpen(t, c, dir)
+		var model [][]int // the first one is active
+		for n := range 12 {
+			next := pick(random)
+			same := len(model) > 0 && random.IntN(4) == 0
+			if same {
+				next = model[0]
+			}
+			same = same || len(model) > 0 && slices.Equal(next, model[0])
+			s.now(text(fmt.Sprintf("# %d\n%s", n, lines4(next...))))
+			if o := fetch(t, f); o.Result != New {
+				t.Fatal(o.Result, o.Err)
+			}
+			kept := true
+			if c.Hold {
+				if kept = random.IntN(4) > 0; kept {
+					if err := f.Keep(f.Version()); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					f.Revert(f.Version(), errors.New("it does not fit"))
+				}
+			}
+			if kept && !same {
+				model = append([][]int{next}, model[:min(len(model), maxVersions)]...)
+			}
+			if random.IntN(3) == 0 {
+				f = mustOpen(t, c, dir)
+			}
+			if len(model) == 0 {
+				continue
+			}
+			all := f.Versions()[0].Versions
+			if len(all) != len(model) {
+				t.Fatalf("%d versions, want %d", len(all), len(model))
+			}
+			for i, v := range all {
+				if v.Entries != len(model[i]) || i > 0 && all[i-1].Since.Before(v.Since) {
+					t.Fatalf("version %d: %v of %v", i, v, all)
+				}
+				if i+1 < len(model) && v.Added-v.Removed != len(model[i])-len(model[i+1]) {
+					t.Fatalf("version %d: %+v after %d entries", i, v, len(model[i+1]))
+				}
+			}
+		}
+		for len(model) > 1 {
+			rollBack(t, f)
+			if random.IntN(2) == 0 {
+				f = mustOpen(t, c, dir)
+			}
+			if got, want := plainOf(t, f), lines4(model[1]...); got != want {
+				t.Fatalf("rolled back to\n%swant\n%s", got, want)
+			}
+			model = model[1:]
+			if all := f.Versions()[0].Versions; len(all) != len(model) {
+				t.Fatalf("after a rollback, %d versions, want %d", len(all), len(model))
+			}
+		}
+	}
+}
+
+// pick returns some numbers of addresses, at least one.
+func pick(random *rand.Rand) (all []int) {
+	for n := range 30 {
+		if random.IntN(3) == 0 {
+			all = append(all, n)
+		}
+	}
+	return append(all, 30)
+}
+
+// Damage to the files of versions costs no contents, and nothing damaged is rolled back to.
+func TestVersionsDamaged(t *testing.T) {
+	durabletest.WithoutSyncs(t)
+	dir, s := t.TempDir(), serve(t, text(lines4(1)))
+	f := mustOpen(t, config(from(s)), dir)
+	fetch(t, f)
+	s.now(text(lines4(1, 2)))
+	fetch(t, f)
+	path := versionsPath(f.sources[0].saved)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoilt := slices.Clone(whole)
+	spoilt[0] ^= 1
+	write(t, path, string(spoilt))
+	if o, err := f.Rollback(t.Context()); err != nil || o.Failure != Damaged {
+		t.Errorf("%v %v %v", o.Failure, o.Err, err)
+	}
+	for _, text := range []string{"", string(whole[:len(whole)/2])} {
+		write(t, path, text)
+		if o, err := f.Rollback(t.Context()); !errors.Is(err, ErrNoVersion) {
+			t.Errorf("%v, %v", o, err)
+		}
+	}
+	write(t, path, string(whole))
+	rollBack(t, f)
+	if err := os.Remove(rejectedPath(f.sources[0].saved)); err != nil {
+		t.Fatal(err)
+	}
+	s.now(text("# changed\n" + lines4(1, 2)))
+	if o := fetch(t, f); o.Failure != Damaged { // it could have the refused contents
+		t.Errorf("%v, %v", o.Failure, o.Err)
+	}
+	if got := plainOf(t, f); got != lines4(1) {
+		t.Error(got)
+	}
+	if o, err := f.Accept(t.Context()); err != nil || o[0].Result != New {
+		t.Error(o, err)
+	}
+}

@@ -1,0 +1,61 @@
+package binary
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// formerCommit is the last one before versions of a fleet's lists had IDs and seals, and
+// servers answered themselves what nodes fetch.
+const formerCommit = "4835e65"
+
+// ErrNoHistory means that the history of the repository is not there, as in an archive or a
+// shallow clone.
+var ErrNoHistory = errors.New("the history of the repository is not there")
+
+// Former returns the path of a command as a former version has built it. It is built once, and
+// stays in dist/tests.
+func Former(command string) (path string, err error) {
+	top, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
+	if err != nil {
+		return "", ErrNoHistory
+	}
+	root := string(bytes.TrimSpace(top))
+	if exec.Command("git", "-C", root, "cat-file", "-e", formerCommit+"^{commit}").Run() != nil {
+		return "", ErrNoHistory
+	}
+	path = filepath.Join(root, "dist", "tests", "former-"+formerCommit, command)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(path + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	dir, err := os.MkdirTemp("", "weir-former-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	archive := filepath.Join(dir, "archive.tar")
+	for _, c := range [][]string{
+		{"git", "-C", root, "archive", "-o", archive, formerCommit},
+		{"tar", "-xf", archive, "-C", dir},
+		{"go", "build", "-C", dir, "-buildvcs=false", "-ldflags=-w", "-o", path + ".new", "./cmd/" + command},
+	} {
+		cmd := exec.Command(c[0], c[1:]...)
+		cmd.Env = append(os.Environ(), "GOWORK=off") // make test has one, of this version
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build a former %s: %q: %w\n%s", command, c, err, out)
+		}
+	}
+	return path, os.Rename(path+".new", path)
+}

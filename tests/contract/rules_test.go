@@ -1,0 +1,279 @@
+package contract
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"weir/control/engine"
+	"weir/control/list"
+	"weir/control/replay"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/tests/lab"
+	"weir/tests/long"
+)
+
+// rule draws a rule, or none.
+func (r random) rule(trial bool) *verdict.Rule {
+	of := &verdict.Rule{Trial: trial && r.IntN(2) == 0}
+	if r.IntN(3) == 0 {
+		return of
+	}
+	for range r.pick(0, 0, 1, 2) {
+		of.Protocols = append(of.Protocols, uint8(r.pick(1, 6, 17, 58, 47, 4)))
+	}
+	for range r.pick(0, 1, 2) {
+		first := uint16(r.pick(0, 67, 80, 81, 255, 256, 443))
+		of.Ports = append(of.Ports, verdict.PortRange{Proto: uint8(r.pick(6, 17, 132)), First: first, Last: first + uint16(r.pick(0, 0, 1, 400))})
+	}
+	if r.IntN(4) == 0 {
+		of.Interfaces = []string{[]string{"eth0", "eth*", "eth1", "wan?"}[r.IntN(4)]}
+	}
+	if r.IntN(4) == 0 {
+		of.VLANs = []uint16{uint16(r.pick(0, 7)), uint16(r.pick(8, 9))}
+	}
+	return of
+}
+
+// ruledLists draws lists with rules, which have entries in common, even flows and prefixes of
+// several lengths.
+func (r random) ruledLists(directions ...engine.Direction) (lists []engine.List) {
+	common := r.entries(r.pick(5, 100, 300))
+	n := r.pick(2, 4, 7)
+	for i := range n {
+		e := r.entries(r.pick(0, 5, 100))
+		if i > 0 {
+			e.Flows = nil // too many kinds of flows otherwise
+		}
+		for _, p := range common.V4 {
+			if r.IntN(2) == 0 {
+				e.V4 = append(e.V4, p)
+			}
+		}
+		for _, p := range common.V6 {
+			if r.IntN(2) == 0 {
+				e.V6 = append(e.V6, p)
+			}
+		}
+		for _, k := range common.Flows {
+			if r.IntN(2) == 0 {
+				e.Flows = append(e.Flows, k)
+			}
+		}
+		l := engine.List{
+			Name: fmt.Sprint(i), Allow: i == n-1 && r.IntN(3) > 0, Priority: r.IntN(3), Direction: directions[r.IntN(len(directions))], Contents: e.Set(),
+		}
+		l.Rule = r.rule(!l.Allow)
+		lists = append(lists, l)
+	}
+	return lists
+}
+
+// tagged puts VLAN tags before a frame, some of which only have a priority.
+func (r random) tagged(f []byte) []byte {
+	for range r.pick(0, 0, 0, 1, 2) {
+		f = slices.Concat(f[:12:12], []byte{0x81, 0, 0x20, byte(r.pick(0, 7, 8))}, f[12:])
+	}
+	return f
+}
+
+// byEntries decides on packets by trying each entry of each list.
+type byEntries struct {
+	lists []engine.List
+	keys  [][]key.Key
+	p     *verdict.Policy
+	where verdict.Where
+}
+
+func newByEntries(lists []engine.List, p *verdict.Policy, iface string) byEntries {
+	b := byEntries{lists: lists, p: p, where: verdict.Where{Interface: iface}}
+	for _, l := range lists {
+		var keys []key.Key
+		if (l.Direction == engine.Out) == p.Out {
+			keys = slices.Collect(l.All())
+		}
+		b.keys = append(b.keys, keys)
+	}
+	return b
+}
+
+// matching returns the lists that match a packet.
+func (b byEntries) matching(t key.Tuple, of func(engine.List) bool) (numbers []int) {
+	for i, l := range b.lists {
+		if !of(l) || l.Rule.On() && !l.Rule.Matches(t, b.where) {
+			continue
+		}
+		if slices.ContainsFunc(b.keys[i], func(k key.Key) bool { found, ok := k.Of(t); return ok && found == k }) {
+			numbers = append(numbers, i+1)
+		}
+	}
+	return numbers
+}
+
+// decide returns the reason for which a packet leaves, and the lists that may be named. ok is
+// false for packets of which other things decide.
+func (b byEntries) decide(frame []byte) (reason verdict.Reason, lists []int, ok bool) {
+	b.where.VLAN = vlanOf(frame)
+	p, result := packet.Parse(frame)
+	outer := p
+	var onTrial []int
+	for depth := 0; ; depth++ {
+		dhcp := p.Proto == 17 && p.HasPorts && p.SrcPort+p.DstPort == 67+68
+		if result != packet.OK || p.ND || dhcp {
+			return 0, nil, false
+		}
+		allowed := len(b.matching(p.Tuple, func(l engine.List) bool { return l.Allow })) > 0
+		enforced := b.matching(p.Tuple, func(l engine.List) bool { return !l.Allow && (l.Rule == nil || !l.Rule.Trial) })
+		switch {
+		case len(enforced) > 0 && allowed:
+			return verdict.Allowed, nil, true
+		case len(enforced) > 0 && b.p.Monitor:
+			return verdict.WouldBlock, enforced, true
+		case len(enforced) > 0:
+			return verdict.Blocked, enforced, true
+		}
+		if onTrial == nil {
+			onTrial = b.matching(p.Tuple, func(l engine.List) bool { return !l.Allow && l.Rule != nil && l.Rule.Trial })
+		}
+		if allowed || !b.p.Inner || p.Tunnel() == packet.NoTunnel {
+			break
+		}
+		if p, result = p.Inner(frame); result == packet.NotIP {
+			break
+		} else if depth == packet.MaxInner {
+			return 0, nil, false
+		}
+	}
+	switch {
+	case len(onTrial) == 0:
+		return verdict.Clean, nil, true
+	case len(b.matching(outer.Tuple, func(l engine.List) bool { return l.Allow })) > 0:
+		return verdict.Allowed, nil, true
+	}
+	return verdict.WouldBlock, onTrial, true
+}
+
+func vlanOf(f []byte) uint16 {
+	for len(f) >= 16 && (f[12] == 0x81 && f[13] == 0 || f[12] == 0x88 && f[13] == 0xa8) {
+		if id := uint16(f[14]&15)<<8 | uint16(f[15]); id != 0 {
+			return id
+		}
+		f = slices.Concat(f[:12:12], f[16:])
+	}
+	return 0
+}
+
+// Lists with rules drop what they are for: the kernel, its reference and a search through all
+// entries agree, also on packets in tunnels, of both directions, and on which list is named.
+func TestRules(t *testing.T) {
+	lab.Root(t)
+	r := newRandom(t)
+	seen, checked := map[string]int{}, 0
+	for i := range long.Or(24, 200) {
+		lists := r.ruledLists(engine.Source, engine.Destination, engine.Both, engine.Out)
+		c := r.config(i)
+		c.Mode, c.FailsafePorts, c.FailsafePrefixes = 0, nil, nil
+		c.DHCPServer, c.NoLean, c.Inner = false, i%5 == 0, i%2 == 0
+		c.TC, c.Outgoing = true, &engine.Telemetry{}
+		in, err := engine.Build(lists, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		for _, out := range []bool{false, true} {
+			at := loader.Target{Iface: []string{"eth0", "wan1", "lo"}[r.IntN(3)], Out: out}
+			g := in.For(at)
+			g.Interface = at.Iface
+			k, err := replay.NewKernelOn(g, len(lists), at)
+			if err != nil {
+				t.Fatalf("%+v", err)
+			}
+			defer k.Close()
+			truth := newByEntries(lists, &g.Policy, at.Iface)
+			for range 1000 {
+				f := packet.Frame(r.tuple())
+				switch r.IntN(6) {
+				case 0:
+					f = r.mutate(f)
+				case 1:
+					f = r.tunnel(f)
+				case 2:
+					f = r.packetOnLeanPath()
+				}
+				if r.IntN(3) == 0 && len(f) > 14 {
+					f = r.tagged(f)
+				}
+				f = f[:min(len(f), tcPage)]
+				o, err := agree(g, k, f)
+				if err != nil {
+					t.Fatalf("generation %d, %v: %v: % x", i, at, err, f)
+				}
+				want, by, ok := truth.decide(f)
+				if !ok {
+					continue
+				}
+				checked++
+				seen[o.Reason.String()]++
+				if o.Reason != want || len(by) > 0 && !slices.Contains(by, o.List) {
+					t.Fatalf("generation %d, %v: %v by list %d, want %v by one of %v: % x\n%+v", i, at, o.Reason, o.List, want, by, f, lists)
+				}
+			}
+			k.Close()
+		}
+		in.Close()
+	}
+	t.Log(checked, seen)
+	for _, reason := range []string{"clean", "blocked", "would-block", "allowed"} {
+		if seen[reason] < 100 {
+			t.Errorf("%d packets are %s: the test is too narrow", seen[reason], reason)
+		}
+	}
+}
+
+// Changes in place keep what rules say, and what the next generation would do.
+func TestRulesAfterChanges(t *testing.T) {
+	lab.Root(t)
+	r := newRandom(t)
+	made, rebuilt := 0, 0
+	for i := range long.Or(6, 60) {
+		lists := r.ruledLists(engine.Source, engine.Both)
+		g, k := engines(t, lists, engine.Config{NoLean: i%2 == 0})
+		for range 8 {
+			var changes []engine.Change
+			for n := range lists {
+				if r.IntN(2) == 0 {
+					changes = append(changes, engine.Change{List: uint16(n + 1), Delta: list.Delta{
+						Add: lists[r.IntN(len(lists))].Contents, Remove: lists[r.IntN(len(lists))].Contents,
+					}})
+				}
+			}
+			next, _, err := engine.With(lists, changes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.Apply(changes); err != nil {
+				rebuilt++ // no room
+				continue
+			}
+			lists, made = next, made+1
+			truth := newByEntries(lists, &g.Policy, "")
+			for range 300 {
+				f := r.tagged(packet.Frame(r.tuple()))
+				o, err := agree(g, k, f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want, by, ok := truth.decide(f); ok && (o.Reason != want || len(by) > 0 && !slices.Contains(by, o.List)) {
+					t.Fatalf("%v by list %d, want %v by one of %v: % x", o.Reason, o.List, want, by, f)
+				}
+			}
+		}
+	}
+	t.Log(made, rebuilt)
+	if made == 0 {
+		t.Error("no change was made in place")
+	}
+}
