@@ -246,7 +246,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		return fmt.Errorf("the hub at %s ended before it answered: what was asked for may or may not have been done, and to ask again is safe: %w", c.path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: %w: you need to be root%s", c.path, fs.ErrPermission, orGroup(info))
-	case errors.Is(missing, fs.ErrNotExist):
+	case errors.Is(missing, fs.ErrNotExist), errors.Is(err, fs.ErrNotExist): // a daemon may have begun to listen since
 		return fmt.Errorf("%w: %s does not exist; start `%s`", notRunning, c.path, start)
 	case missing == nil && info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is not a socket: name the one that weir listens on", c.path)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -36,5 +37,22 @@ func TestClientNamesTheGroup(t *testing.T) {
 	err = Dial(path).unreachable(t.Context(), denied)
 	if err == nil || !strings.HasSuffix(err.Error(), "you need to be root or in group 4242424") {
 		t.Errorf("with a group: %v", err)
+	}
+}
+
+// A daemon may begin to listen between the attempt to connect and the look at its socket:
+// the attempt found none, and the change is to wait for it.
+func TestDaemonStartsMeanwhile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "weir.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, errno := range []syscall.Errno{syscall.ENOENT, syscall.ECONNREFUSED} {
+		missed := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", errno)}
+		if err := Dial(path).unreachable(t.Context(), missed); !errors.Is(err, ErrNotRunning) {
+			t.Errorf("%v: %v", errno, err)
+		}
 	}
 }
