@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"io"
 	"io/fs"
 	"net/http"
 	"path"
@@ -14,13 +15,14 @@ import (
 	"sync"
 )
 
-//go:embed static
+// The libraries are kept compressed: plain, they would be 0.3 % of weir's binary.
+//
+//go:embed static/*.css static/*.js static/*/*.gz
 var staticFiles embed.FS
 
-// asset is a file of the page.
+// asset is a file of the page, compressed.
 type asset struct {
 	kind       string
-	plain      []byte
 	compressed []byte
 }
 
@@ -32,21 +34,25 @@ var kinds = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "
 var assets = sync.OnceValues(func() (map[string]asset, map[string]string) {
 	all, byFile := make(map[string]asset), make(map[string]string)
 	_ = fs.WalkDir(staticFiles, "static", func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || path.Base(file) == "LICENSE" {
+		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := staticFiles.ReadFile(file)
+		contents, err := staticFiles.ReadFile(file)
 		if err != nil {
 			return err
 		}
-		sum := sha256.Sum256(text)
-		name := hex.EncodeToString(sum[:8]) + "-" + path.Base(file)
-		var b bytes.Buffer
-		w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
-		_, _ = w.Write(text)                                  // into memory
-		_ = w.Close()
-		all[name] = asset{kinds[path.Ext(file)], text, b.Bytes()}
-		byFile[path.Base(file)] = staticPath + name
+		sum := sha256.Sum256(contents)
+		plain, ready := strings.CutSuffix(path.Base(file), ".gz")
+		if !ready {
+			var b bytes.Buffer
+			w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
+			_, _ = w.Write(contents)                              // into memory
+			_ = w.Close()
+			contents = b.Bytes()
+		}
+		name := hex.EncodeToString(sum[:8]) + "-" + plain
+		all[name] = asset{kinds[path.Ext(plain)], contents}
+		byFile[plain] = staticPath + name
 		return nil
 	})
 	return all, byFile
@@ -60,16 +66,21 @@ func static(w http.ResponseWriter, q *http.Request) {
 		http.NotFound(w, q)
 		return
 	}
-	body := a.plain
 	w.Header().Set("Vary", "Accept-Encoding")
-	if strings.Contains(q.Header.Get("Accept-Encoding"), "gzip") {
-		body = a.compressed
-		w.Header().Set("Content-Encoding", "gzip")
-	}
 	w.Header().Set("Content-Type", a.kind)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-	_, _ = w.Write(body) // an error means that the client has gone
+	if strings.Contains(q.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Content-Length", strconv.Itoa(len(a.compressed)))
+		_, _ = w.Write(a.compressed) // an error means that the client has gone
+		return
+	}
+	plain, err := gzip.NewReader(bytes.NewReader(a.compressed))
+	if err != nil {
+		http.Error(w, "a file of this binary is broken", http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.Copy(w, plain)
 }
 
 // staticURL returns the URL of a file of the page.
