@@ -48,6 +48,7 @@ type fakeDaemon struct {
 	changed          api.Change
 	changedMulticast api.MulticastChange
 	changedMonitor   api.MonitorChange
+	enforced         map[string]api.EnforceChange
 	opened           []api.ConsoleRequest
 
 	audit      []api.AuditRecord
@@ -101,6 +102,19 @@ func (d *fakeDaemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Mon
 	}
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
 	return api.Monitored{Monitor: true, Override: &api.MonitorOverride{Since: since, User: "ada"}, Unsaved: "no space left"}, nil
+}
+
+func (d *fakeDaemon) Enforce(_ context.Context, list string, c api.EnforceChange) (api.Enforced, error) {
+	if list != "drop" {
+		return api.Enforced{}, api.NoList(list, []string{"drop"})
+	}
+	d.enforced = map[string]api.EnforceChange{list: c}
+	e := api.Enforced{List: list, Changed: d.err == nil}
+	if c.Off {
+		since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
+		e.Trial = &api.Trial{Since: &since, By: "ada"}
+	}
+	return e, nil
 }
 
 func (d *fakeDaemon) Flush(_ context.Context, list string) (api.Changed, error) {

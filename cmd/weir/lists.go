@@ -88,6 +88,14 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 	t.Flush()
 	gap := "\n"
 	for _, l := range lists {
+		if l.For != "" {
+			fmt.Fprintf(out, "%s%s: only for %s\n", gap, l.Name, l.For)
+			gap = ""
+		}
+		if l.Trial != nil {
+			fmt.Fprintf(out, "%s%s: TRIAL: it %s\n", gap, l.Name, trialText(*l.Trial, now))
+			gap = ""
+		}
 		for _, o := range l.LeftOut {
 			fmt.Fprintf(out, "%s%s: LEFT OUT %s: %s\n", gap, l.Name, o.Entry, o.Why())
 			gap = ""

@@ -225,6 +225,7 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 		printOverride(w, o, time.Now())
 		noticed = true
 	}
+	noticed = printTrials(w, s.Daemon.Trials) || noticed
 	if until := s.Daemon.ConfirmUntil; until != nil {
 		printUnconfirmed(w, *until, time.Now())
 		noticed = true
@@ -273,6 +274,18 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 		noticed = true
 	}
 	return noticed
+}
+
+// printTrials prints which lists are on trial, and reports whether there are any.
+func printTrials(w io.Writer, all []api.TrialList) bool {
+	for i, t := range all {
+		if i == maxListRows {
+			fmt.Fprintf(w, "TRIAL: %d more lists\n", len(all)-i)
+			break
+		}
+		fmt.Fprintf(w, "TRIAL: list %s %s\n", t.List, trialText(t.Trial, time.Now()))
+	}
+	return len(all) > 0
 }
 
 // printFleet prints what is wrong with the fleet.

@@ -81,6 +81,9 @@ type List struct {
 	Private int       `json:"private_entries"` // of private, loopback and similar networks, in its sources
 
 	Spare []SpareShape `json:"left_out_shapes"` // of what its sources list
+
+	For   string `json:"for,omitempty"`   // the packets for which the list is; "": all
+	Trial *Trial `json:"trial,omitempty"` // nil: it is enforced, as the configuration says
 }
 
 // LeftOut is an entry that is not blocked because of whom it would cut off, or because it

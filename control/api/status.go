@@ -43,6 +43,10 @@ type Status struct {
 	// Unsaved is why a restart would forget manual entries or modes; "": it would not.
 	Unsaved string `json:"unsaved,omitempty"`
 
+	// Trials are the lists that the configuration or a command has put on trial, and those
+	// whose trial a command has ended.
+	Trials []TrialList `json:"trials,omitempty"`
+
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 	Fleet           *Fleet           `json:"fleet,omitempty"`            // nil: this host is in none
 }

@@ -56,6 +56,8 @@ const (
 	RollbackList    = "rollback list"
 	MonitorOn       = "monitor on"
 	MonitorOff      = "monitor off"
+	Enforce         = "enforce" // the trial of a list ends
+	EnforceOff      = "enforce off"
 	Console         = "console" // a session that may change something was asked for
 	ConsoleEnd      = "console end"
 	Enroll          = "enroll" // a node of a fleet

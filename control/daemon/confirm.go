@@ -280,14 +280,8 @@ func (d *Daemon) rollBack(now time.Time) error {
 	if u == nil || now.Before(u.until) || now.Before(d.retryRollback) {
 		return nil
 	}
-	feeds := make(map[string]*feed.Feed)
-	for _, l := range u.previous.lists {
-		if l.feed != nil {
-			feeds[l.Name] = l.feed
-		}
-	}
 	last, began := d.engine, time.Now()
-	r, err := d.reconfigure(u.previous.config, feeds, &u.kept)
+	r, err := d.reconfigure(u.previous.config, u.previous.feeds(), &u.kept)
 	if err != nil {
 		d.retryRollback = now.Add(retryInterval)
 		return fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)

@@ -88,6 +88,8 @@ type Daemon struct {
 	monitor       *api.MonitorOverride // nil: the configuration decides
 	unconfirmed   *unconfirmed         // nil: the configuration need not be confirmed
 	retryRollback time.Time            // where it failed
+	trials        trials               // what commands have decided about lists on trial
+	retryTrials   time.Time            // where ending one failed
 	rolledBack    bool                 // the configuration is not the one that Options.Config reads
 	number        int                  // of the engine, from 1
 	feeds         map[*feed.Feed]context.CancelFunc
@@ -182,6 +184,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
 	d.monitor = loadMonitor(monitorPath(c), time.Now(), o.Log)
+	d.trials = loadTrials(trialPath(c), o.Log)
 	return d, d.start(ctx, c)
 }
 
@@ -201,7 +204,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.awaitFleet(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet, attached: inherited.Lists})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet, trials: d.trials, attached: inherited.Lists})
 	if err != nil {
 		return err
 	}

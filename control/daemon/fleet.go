@@ -95,22 +95,25 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 	defer d.reloading.Unlock()
 	var read []*decision
 	err := d.doAlone(ctx, func() error {
-		feeds := make(map[string]*feed.Feed)
-		for _, l := range d.prepared.lists {
-			if l.feed != nil {
-				feeds[l.Name] = l.feed
-			}
-		}
-		last := kept{Generation: d.engine}
-		_, err := d.reconfigure(d.prepared.config, feeds, new(kept))
+		err := d.reassemble()
 		if err == nil {
-			last.close(d.o.Log)
 			read = d.prepared.decisions()
 		}
-		d.note()
 		return err
 	})
 	settleAll(read, d.o.Log)
+	return err
+}
+
+// reassemble activates the configuration again, whose lists have changed in more than their
+// contents.
+func (d *Daemon) reassemble() error {
+	last := kept{Generation: d.engine}
+	_, err := d.reconfigure(d.prepared.config, d.prepared.feeds(), new(kept))
+	if err == nil {
+		last.close(d.o.Log)
+	}
+	d.note()
 	return err
 }
 

@@ -371,12 +371,17 @@ func (d *Daemon) findPeers(now time.Time) {
 	d.protected.Store(&protected)
 }
 
-// cutsOff returns which peers a change of manual entries would cut off, the caller
-// among them, as an error of the caller's.
-func (d *Daemon) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
+// freshPeers finds what must not be blocked, unless that was just found.
+func (d *Daemon) freshPeers() {
 	if now := time.Now(); now.Sub(d.looked) > 2*time.Second {
 		d.findPeers(now)
 	}
+}
+
+// cutsOff returns which peers a change of manual entries would cut off, the caller
+// among them, as an error of the caller's.
+func (d *Daemon) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
+	d.freshPeers()
 	before := d.prepared.rules
 	after, _, err := engine.With(before, d.changesOf(batch))
 	if err != nil {
@@ -392,12 +397,7 @@ func (d *Daemon) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
 // refuseCutOff returns why a request must not be carried out, because of whom it
 // would cut off.
 func (d *Daemon) refuseCutOff(l *managedList, c api.Change, batch []journal.Change) error {
-	var caller []guard.Peer
-	for what, connection := range map[string]string{"your SSH session": c.SSH, "your connection": c.Connection} {
-		if p, ok := guard.Connection(what, connection); ok {
-			caller = append(caller, p)
-		}
-	}
+	caller := callers(c.SSH, c.Connection)
 	err := d.cutsOff(batch, caller...)
 	if err == nil {
 		return nil

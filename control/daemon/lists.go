@@ -40,7 +40,10 @@ func (d *Daemon) describeLists() (lists []api.List) {
 			Manual: d.prepared.contents(l.manual).Len(), Packets: d.caught(l, d.hits(hits, l.manual)),
 		}
 		a.Entries = a.Manual
-		a.Private = l.left.private
+		a.Private, a.Trial = l.left.private, l.trial
+		if r := d.prepared.rules[l.manual-1].Rule; r.On() {
+			a.For = r.String()
+		}
 		for _, o := range l.left.failsafe {
 			a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.entry.String(), Failsafe: o.safe.String()})
 		}

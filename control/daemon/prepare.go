@@ -78,6 +78,7 @@ type managedList struct {
 	failed       error      // why what was seenVersion could not be activated, nil if it was or must not be
 	rejected     error      // why an engine could not have the feed's contents, nil if it has
 	left         leftOut    // of the feed's contents
+	trial        *api.Trial // what decides whether List.Enforce is as configured; nil: it is
 	retryPending bool       // its last change failed, and is tried again
 }
 
@@ -96,6 +97,7 @@ type preparation struct {
 	progress *feed.Progress
 	watcher  *feed.Watcher // of files and directories; nil: none
 	fleet    *node.Node    // nil: the host is in none
+	trials   trials        // what commands have decided
 
 	attached []string // lists whose sources have entries in a program that filters already
 }
@@ -118,7 +120,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet})
+	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet, trials: loadTrials(trialPath(c), log)})
 }
 
 func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared, error) {
@@ -126,7 +128,7 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 	if err != nil {
 		return nil, err
 	}
-	p, err := assemble(c, how.journal, feeds, how.fleet, how.last)
+	p, err := assemble(c, how.journal, feeds, how.fleet, how.last, how.trials)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +142,7 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 
 // assemble puts together what an engine is built from, after what the last one was
 // built from, if there is one.
-func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared) (*Prepared, error) {
+func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trials) (*Prepared, error) {
 	p := &Prepared{config: c, journal: j, byName: make(map[string]*managedList)}
 	if c.Loop.On() {
 		var err error
@@ -155,7 +157,7 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	if err := p.openGeo(); err != nil {
 		return nil, err
 	}
-	p.addLists(feeds, fleet, last)
+	p.addLists(feeds, fleet, last, decided)
 	if last != nil {
 		p.notified = last.notified
 	}
@@ -328,16 +330,33 @@ func (p *Prepared) feed(c *config.Config, l config.List) *feed.Feed {
 	if p == nil || p.config.MaxCoverage != c.MaxCoverage {
 		return nil
 	}
-	if old := p.list(l.Name); old != nil && reflect.DeepEqual(old.List, l) {
-		return old.feed
+	old := p.list(l.Name)
+	if old == nil {
+		return nil
 	}
-	return nil
+	same := old.List
+	same.Enforce = l.Enforce // of which a feed knows nothing
+	if !reflect.DeepEqual(same, l) {
+		return nil
+	}
+	return old.feed
+}
+
+// feeds returns the feeds by list.
+func (p *Prepared) feeds() map[string]*feed.Feed {
+	feeds := make(map[string]*feed.Feed)
+	for _, l := range p.lists {
+		if l.feed != nil {
+			feeds[l.Name] = l.feed
+		}
+	}
+	return feeds
 }
 
 func (p *Prepared) has(name string) bool { return p != nil && p.list(name) != nil }
 
 // addLists adds the lists, with all that is known of them.
-func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared) {
+func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trials) {
 	lists, shared := fleetLists(fleet)
 	lists = slices.Concat(p.config.Lists, lists)
 	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block, Enforce: true}, {Name: DefaultAllow, Action: config.Allow, Enforce: true}} {
@@ -350,6 +369,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 	manual := manualKeys(p.journal, lists)
 	for _, l := range lists {
 		m := &managedList{List: l, feed: feeds[l.Name]}
+		m.follow(p.config, decided)
 		if m.feed != nil {
 			m.from = m.feed
 		} else if s := shared[l.Name]; s != nil {

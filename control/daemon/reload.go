@@ -132,6 +132,9 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		if err == nil {
 			r, err = d.reconfigureUnconfirmed(c, feeds, within)
 		}
+		if err == nil {
+			r.Changes = append(r.Changes, d.followTrials()...)
+		}
 		record := &d.record.config
 		record.Last, record.Failed = time.Now(), err != nil
 		if err != nil {
@@ -176,9 +179,9 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
 	d.turn.doing("a configuration is activated", "")
-	last, applied := d.prepared.copied(), d.applied
+	last, applied, decided := d.prepared.copied(), d.applied, d.trials
 	var next *Prepared
-	d.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet, last) })
+	d.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet, last, decided) })
 	if err != nil {
 		return r, err
 	}

@@ -213,6 +213,7 @@ func (d *Daemon) noteStatus() {
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor, RolledBack: d.rolledBack,
 		FirstSeen: d.prepared.config.FirstSeen.On(),
 	}}
+	s.Trials = d.prepared.trialLists()
 	if d.unconfirmed != nil {
 		s.ConfirmUntil = &d.unconfirmed.until
 	}

@@ -248,7 +248,8 @@ func (d *Daemon) tend(now time.Time) {
 		if now.After(d.retry) {
 			err = d.catchUpAll()
 		}
-		err = errors.Join(err, d.expire(now), d.endMonitor(now), d.rollBack(now))
+		err = errors.Join(err, d.expire(now), d.endMonitor(now), d.rollBack(now), d.endTrials(now))
+		d.followTrials()
 		d.followPeers(now)
 		d.logCutOff()
 		d.reportUsage(now)

@@ -1,11 +1,16 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
+	"weir/control/api"
 	"weir/filter/key"
 )
 
@@ -64,4 +69,171 @@ lists:
 	d.stop()
 	load.expect("SSH from others, on trial, without a daemon", true, toPort(a("198.51.100.9"), 6, 22))
 	load.expect("VoIP without a daemon", false, toPort(a("198.51.100.1"), 17, 5000))
+}
+
+// What weir enforce has decided holds over everything that happens to the daemon, until the
+// configuration decides anew; a time that comes while no daemon runs counts.
+func TestEnforce(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	configure := func(trial, other string) {
+		h.configure(h.B.Iface, "lists:\n  trial: {entries: [203.0.113.1]%s}\n  ours: {action: allow, entries: [192.0.2.1]}\n%s", trial, other)
+	}
+	const onTrial, other = ", enforce: false", "  other: {entries: [203.0.113.2]}\n"
+	configure(onTrial, other)
+	load := startTraffic(h.t, h.Lab, nil, froms(netip.MustParseAddr("10.0.0.1")))
+	d := h.start(releases[0])
+	listed := map[string]string{"trial": "203.0.113.1", "other": "203.0.113.2", "manual": "203.0.113.3"}
+	expect := func(when, list string, enforced bool) {
+		t.Helper()
+		load.expect(when+": "+list, !enforced, from(netip.MustParseAddr(listed[list])))
+	}
+	enforce := func(list string, c api.EnforceChange) *api.Enforced {
+		t.Helper()
+		e, err := h.api.Enforce(t.Context(), list, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	refused := func(list string, c api.EnforceChange, why string) {
+		t.Helper()
+		if e, err := h.api.Enforce(t.Context(), list, c); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %+v: %+v, %v, want %q", list, c, e, err, why)
+		}
+	}
+	reload := func(want string) {
+		t.Helper()
+		r, err := h.api.Reload(t.Context())
+		if err != nil || !strings.Contains(strings.Join(r.Changes, "\n"), want) {
+			t.Fatalf("%+v, %v, want %q", r, err, want)
+		}
+	}
+	// ended waits until a list is enforced by itself.
+	ended := func(when, list string) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			if l := h.list(list).Trial; l == nil || l.Enforced {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: list %s is still on trial", when, list)
+			}
+		}
+		expect(when, list, true)
+	}
+
+	expect("as configured", "trial", false)
+	expect("as configured", "other", true)
+	if l := h.list("trial").Trial; l == nil || l.Enforced || !l.Configured || l.Since != nil {
+		t.Errorf("as configured: %+v", l)
+	}
+	refused("nothing", api.EnforceChange{}, "other")
+	refused("ours", api.EnforceChange{Off: true}, "name a block list")
+	refused("other", api.EnforceChange{After: 60}, "enforced already")
+	refused("trial", api.EnforceChange{After: -1}, "after_seconds")
+	if e := enforce("trial", api.EnforceChange{Off: true}); e.Changed {
+		t.Errorf("it is on trial already: %+v", e)
+	}
+
+	if e := enforce("trial", api.EnforceChange{}); !e.Changed || !e.Trial.Enforced || e.Trial.By != "root" {
+		t.Errorf("%+v, %+v", e, e.Trial)
+	}
+	enforce("other", api.EnforceChange{Off: true})
+	for _, moment := range []struct {
+		name string
+		do   func()
+	}{
+		{"at once", func() {}},
+		{"reloaded", func() { reload("") }},
+		{"killed", func() { d.kill(); d = h.start(releases[0]) }},
+		{"restarted", func() { d.stop(); d = h.start(releases[0]) }},
+		{"taken over", func() { d = h.takeOver(d, releases[0]) }},
+	} {
+		moment.do()
+		expect(moment.name, "trial", true)
+		expect(moment.name, "other", false)
+		if l := h.list("other").Trial; l == nil || l.Enforced || l.Configured || l.Since == nil {
+			t.Errorf("%s: %+v", moment.name, l)
+		}
+	}
+	x, err := h.api.Explain(t.Context(), listed["other"])
+	if a := x.Answers[0]; err != nil || a.Reason != api.ReasonWouldBlock || len(a.Matches) != 1 || !a.Matches[0].Trial {
+		t.Errorf("%+v, %v", x, err)
+	}
+	if s, err := h.api.Status(t.Context()); err != nil || len(s.Trials) != 2 {
+		t.Errorf("%+v, %v", s.Trials, err)
+	}
+
+	// A time that comes while no daemon runs, and while one does.
+	at := *enforce("other", api.EnforceChange{Off: true, After: 0.2}).Trial.EnforcedAt
+	d.kill()
+	time.Sleep(time.Until(at))
+	expect("the time has come without a daemon", "other", false)
+	d = h.start(releases[0])
+	ended("started after the time", "other")
+	enforce("other", api.EnforceChange{Off: true})
+	enforce("other", api.EnforceChange{After: 0.1})
+	ended("the time has come", "other")
+	enforce("other", api.EnforceChange{Off: true, After: 3600})
+	enforce("other", api.EnforceChange{Off: true})
+	if l := h.list("other").Trial; l == nil || l.EnforcedAt != nil {
+		t.Errorf("without a time: %+v", l)
+	}
+
+	// The configuration wins where it changes, whether a daemon runs or not.
+	configure("", other)
+	reload("`weir enforce` of")
+	expect("configured to be enforced", "trial", true)
+	configure(onTrial, other)
+	reload("")
+	expect("configured to be on trial again", "trial", false)
+	d.stop()
+	configure(onTrial, "  other: {entries: [203.0.113.2], enforce: false}\n")
+	d = h.start(releases[0])
+	expect("configured to be on trial while no daemon ran", "other", false)
+	d.await(0, "trials: list other")
+	configure(onTrial, other)
+	reload("")
+	expect("configured to be enforced again", "other", true)
+
+	// A list that goes takes its trial with it.
+	enforce("other", api.EnforceChange{Off: true})
+	configure(onTrial, "")
+	reload("the list is gone")
+	configure(onTrial, other)
+	reload("")
+	expect("the list is back", "other", true)
+
+	// What would cut off the caller is not enforced, by a command or by itself.
+	ssh := listed["manual"] + " 50000 192.0.2.2 22"
+	enforce("manual", api.EnforceChange{Off: true})
+	if _, err := h.api.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{listed["manual"]}, SSH: ssh}); err != nil {
+		t.Fatal(err)
+	}
+	refused("manual", api.EnforceChange{SSH: ssh}, "would cut off your SSH session")
+	expect("refused", "manual", false)
+	enforce("manual", api.EnforceChange{SSH: ssh, Force: true})
+	expect("forced", "manual", true)
+	if l := h.list("manual").Trial; l != nil {
+		t.Errorf("enforced as configured: %+v", l)
+	}
+	if _, err := os.Stat(h.path("state/trial.json")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing is left to remember: %v", err)
+	}
+
+	records, err := h.api.Audit(t.Context(), 100)
+	kinds := make(map[string]int)
+	for _, r := range records.Changes {
+		if r.Error != "" {
+			r.Change += ", refused"
+		}
+		kinds[r.Change+" "+r.List+" "+r.Source]++
+	}
+	for _, want := range []string{"enforce trial socket", "enforce off other socket", "enforce other expiry", "enforce, refused manual socket"} {
+		if err != nil || kinds[want] == 0 {
+			t.Errorf("the audit lacks %q: %v, %v", want, kinds, err)
+		}
+	}
+	d.stop()
 }

@@ -443,6 +443,7 @@ type (
 		Reload(context.Context) (api.Reloaded, error)
 		ReloadUnconfirmed(context.Context, time.Duration) (api.Reloaded, error)
 		Confirm(context.Context) error
+		Enforce(ctx context.Context, list string, c api.EnforceChange) (api.Enforced, error)
 		SetMonitor(context.Context, api.MonitorChange) (api.Monitored, error)
 		TestNotify(context.Context, string) ([]api.NotifyTested, error)
 		Multicast() (api.Multicast, error)

@@ -124,6 +124,11 @@ func (c *control) SetMonitor(_ context.Context, change api.MonitorChange) (api.M
 	return api.Monitored{Monitor: *change.On, Override: &api.MonitorOverride{UID: &change.UID}}, c.ask(fmt.Sprint("monitor ", *change.On, " ", change.For))
 }
 
+func (c *control) Enforce(_ context.Context, list string, change api.EnforceChange) (api.Enforced, error) {
+	at := time.Unix(100, 0).UTC()
+	return api.Enforced{List: list, Changed: true, Trial: &api.Trial{Enforced: !change.Off, Configured: true, EnforcedAt: &at, By: fmt.Sprint(change)}}, c.ask([]any{list, change})
+}
+
 func (c *control) TestNotify(_ context.Context, target string) ([]api.NotifyTested, error) {
 	return []api.NotifyTested{{Target: "pager", To: "https://example.com/…", Answer: "500", Error: "500", Seconds: 0.5, Waiting: 2}}, c.ask("notify " + target)
 }

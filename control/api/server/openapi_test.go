@@ -84,7 +84,7 @@ func TestDocumentedPaths(t *testing.T) {
 func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
-		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "Monitored": api.Monitored{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
+		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "EnforceChange": api.EnforceChange{}, "Enforced": api.Enforced{}, "Monitored": api.Monitored{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
 		"Lists": api.Lists{}, "Refreshed": api.Refreshed{}, "ListVersions": api.ListVersions{}, "SourceVersions": api.SourceVersions{}, "FeedVersion": api.FeedVersion{}, "Reloaded": api.Reloaded{}, "Explanation": api.Explanation{}, "Frames": api.Frames{}, "Explanations": api.Explanations{}, "Event": api.Event{},
 		"Multicast": api.Multicast{}, "MulticastChange": api.MulticastChange{}, "MulticastChanged": api.MulticastChanged{},
 		"NotifyTest": api.NotifyTest{}, "NotifyTests": api.NotifyTests{},
@@ -118,7 +118,10 @@ func describe(t reflect.Type, name string, all map[string]any) {
 		}
 	}
 	slices.SortFunc(required, func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
-	all[name] = map[string]any{"type": "object", "properties": properties, "required": required}
+	all[name] = map[string]any{"type": "object", "properties": properties}
+	if len(required) > 0 {
+		all[name].(map[string]any)["required"] = required
+	}
 }
 
 func schemaOf(t reflect.Type, all map[string]any) map[string]any {
@@ -253,6 +256,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			body = `{"frames": ["AAAA"]}`
 		case r.path == contract.MonitorPath:
 			body = `{"on": true, "for_seconds": 600}`
+		case r.path == contract.EnforcePath:
+			body = `{"after_seconds": 86400}`
 		case r.path == contract.MulticastPath:
 			body = example["MulticastChange"]
 		case r.path == contract.ConsolePath:

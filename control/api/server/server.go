@@ -37,6 +37,7 @@ type Daemon interface {
 	EntriesReader
 	Refresher
 	Versioner
+	Enforcer
 	Reloader
 	Monitor
 	Notifier
@@ -120,6 +121,13 @@ type Versioner interface {
 	Versions(ctx context.Context, list string) (api.ListVersions, error)
 	// Rollback returns to the contents before the last change of a list's sources.
 	Rollback(ctx context.Context, list string) (api.FetchOutcome, error)
+}
+
+// Enforcer has lists on trial.
+type Enforcer interface {
+	// Enforce ends the trial of a list, or begins one, whatever the configuration says. When
+	// it returns without an error, that is durable; with one, nothing has changed.
+	Enforce(ctx context.Context, list string, c api.EnforceChange) (api.Enforced, error)
 }
 
 // Reloader reads the configuration.

@@ -28,6 +28,7 @@ const (
 	RefreshListPath = "/v1/lists/{list}/refresh"
 	VersionsPath    = "/v1/lists/{list}/versions"
 	RollbackPath    = "/v1/lists/{list}/rollback"
+	EnforcePath     = "/v1/lists/{list}/enforce"
 	ReloadPath      = "/v1/reload"
 	ConfirmPath     = "/v1/confirm"
 	MonitorPath     = "/v1/monitor"

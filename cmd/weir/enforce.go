@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/api/client"
+	"weir/control/guard"
+)
+
+func newEnforce() *cobra.Command {
+	var change api.EnforceChange
+	var after time.Duration
+	c := &cobra.Command{
+		Use:   "enforce LIST [--after TIME] [--off]",
+		Short: "End the trial of a list, or put it on trial",
+		Long: `Has the running daemon enforce a list that is on trial: what its entries match
+was counted as would-block, and is dropped from now on. With --off the list is
+put on trial. Other lists, and what is counted, stay as they are.
+
+With --after, the list is on trial until then, and enforced by itself. If no
+daemon runs at that time, the next one enforces it when it starts.
+
+The command counts whatever the configuration says (enforce: true or false). It
+outlasts reloads and, if there is a state_dir, restarts and crashes, and ends
+when enforce of the list changes in the configuration, or the list goes. Manual
+entries that would cut off this host, or your SSH session, are not enforced
+without --force. weir status, lists, explain and audit show it.`,
+		Example: `  weir enforce drop               # the trial was long enough
+  weir enforce drop --after 24h   # unless --off comes first
+  weir enforce drop --off         # it has caught somebody innocent`,
+		Args: theArgs("LIST"), ValidArgsFunction: completeLists(1),
+	}
+	durationFlag(c.Flags(), &after, "after", 0, "`time` until the list is enforced by itself, as in 24h; 0: at once")
+	c.Flags().BoolVar(&change.Off, "off", false, "put the list on trial; with --after until then")
+	c.Flags().BoolVar(&change.Force, "force", false, "enforce the list even if that cuts off this host, or you")
+	return question[*api.Enforced]{
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.Enforced, error) {
+			if after < 0 || after == 0 && c.Flags().Changed("after") {
+				return nil, usageError{errors.New("--after: want a time from now on, as in 24h, or leave it out")}
+			}
+			change.After, change.SSH = after.Seconds(), guard.SSHConnection()
+			return of.Enforce(c.Context(), args[0], change)
+		},
+		text: func(c *cobra.Command, e *api.Enforced) { printEnforced(c.OutOrStdout(), e, time.Now()) },
+	}.complete(c)
+}
+
+func printEnforced(w io.Writer, e *api.Enforced, now time.Time) {
+	was := ""
+	if !e.Changed {
+		was = ", as it was before"
+	}
+	if e.Trial == nil {
+		fmt.Fprintf(w, "list %s is enforced%s\n", e.List, was)
+		return
+	}
+	fmt.Fprintf(w, "list %s %s%s\n", e.List, trialText(*e.Trial, now), was)
+}
+
+// trialText says whether a list is on trial, until when, and who wanted that.
+func trialText(t api.Trial, now time.Time) string {
+	text := "is on trial, and drops nothing"
+	if t.Enforced {
+		text = "is enforced"
+	}
+	if t.Since != nil {
+		text += fmt.Sprintf(", since %s", t.Since.Local().Format(time.DateTime))
+		if t.By != "" {
+			text += " by " + t.By
+		}
+	}
+	switch {
+	case t.EnforcedAt != nil:
+		text += fmt.Sprintf(", until %s (%s)", t.EnforcedAt.Local().Format(time.DateTime), due(t.EnforcedAt, now))
+	case t.Enforced:
+		text += ", though the configuration says enforce: false"
+	case t.Configured && t.Since == nil:
+		text += ", as configured"
+	}
+	return text
+}

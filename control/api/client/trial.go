@@ -1,0 +1,22 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+)
+
+// Enforce ends the trial of a list, or begins one, whatever the configuration says. It fails
+// with a [*api.BadRequest] if that must not be.
+func (c *Client) Enforce(ctx context.Context, list string, change api.EnforceChange) (*api.Enforced, error) {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	return ask[api.Enforced](ctx, c, http.MethodPost, strings.Replace(contract.EnforcePath, "{list}", url.PathEscape(list), 1), body)
+}

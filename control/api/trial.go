@@ -1,0 +1,58 @@
+package api
+
+import (
+	"fmt"
+	"time"
+)
+
+// EnforceChange is a request to end the trial of a list, or to begin one, whatever the
+// configuration says: POST /v1/lists/{list}/enforce.
+type EnforceChange struct {
+	Off   bool    `json:"off,omitempty"`           // the list is on trial from now on
+	After float64 `json:"after_seconds,omitempty"` // it is enforced so much later; 0: at once, or with Off never
+
+	// Force enforces a list that would cut off this host, or the caller.
+	Force bool `json:"force,omitempty"`
+
+	// SSH is the caller's variable SSH_CONNECTION, which the list must not cut off.
+	SSH string `json:"ssh_connection,omitempty"`
+
+	// The caller, set by the server, as of a Change.
+	UID        uint32 `json:"-"`
+	Client     string `json:"-"`
+	Connection string `json:"-"`
+}
+
+// Check returns what is wrong with a change, as far as that does not depend on the lists.
+func (c *EnforceChange) Check() error {
+	switch {
+	case c.After != 0 && !(c.After >= MinTTL && c.After <= MaxTTL):
+		return &BadRequest{Err: fmt.Errorf("after_seconds %v: want %v up to %d, a hundred years, or leave it out", c.After, MinTTL, MaxTTL)}
+	case len(c.SSH) > MaxConnection:
+		return &BadRequest{Err: fmt.Errorf("ssh_connection %.60q: want two addresses with ports", c.SSH)}
+	}
+	return nil
+}
+
+// Enforced is the result of an EnforceChange.
+type Enforced struct {
+	List    string `json:"list"`
+	Changed bool   `json:"changed"`         // false: it was so before
+	Trial   *Trial `json:"trial,omitempty"` // nil: the list is enforced, as the configuration says
+}
+
+// Trial says of a list whether what it would drop passes, where the configuration or a
+// command has put it on trial, or a command has ended that.
+type Trial struct {
+	Enforced   bool       `json:"enforced"`              // packets are dropped: the trial is over
+	Configured bool       `json:"configured"`            // the configuration has put the list on trial
+	Since      *time.Time `json:"since,omitempty"`       // when a command decided; nil: none has
+	EnforcedAt *time.Time `json:"enforced_at,omitempty"` // when the trial ends by itself; nil: it does not
+	By         string     `json:"by,omitempty"`          // who gave the command
+}
+
+// TrialList is the trial of a list.
+type TrialList struct {
+	List string `json:"list"`
+	Trial
+}
