@@ -25,6 +25,7 @@ type result struct {
 	text   string
 	undo   int    // its number; -1: there is none
 	what   string // undoing does
+	ask    *question
 }
 
 // change makes the change that a form asks for.
@@ -39,7 +40,7 @@ func (c *Console) change(w http.ResponseWriter, q *http.Request, one *session) {
 		http.Redirect(w, q, sessionPath+one.id+"/#result", http.StatusSeeOther)
 		return
 	}
-	show(w, c.changer.changed(q.Context(), one))
+	show(w, q, c.changer.changed(q.Context(), one))
 }
 
 func failed(err error) result { return result{failed: true, text: err.Error(), undo: -1} }
@@ -67,6 +68,9 @@ func (c *Console) act(q *http.Request, one *session) result {
 		return r
 	}
 	change, err := asked(form)
+	if key, ok := strings.CutPrefix(form.Get("sure"), heavyFlows+" "); ok {
+		change, err = c.changer.heavy(key)
+	}
 	if err != nil {
 		return failed(err)
 	}
@@ -85,6 +89,9 @@ func (c *Console) act(q *http.Request, one *session) result {
 func asked(form url.Values) (api.Change, error) {
 	if entry := form.Get("block"); entry != "" {
 		return api.Change{Action: api.Block, Entries: []string{entry}, TTL: quickTTL.Seconds(), Reason: defaultReason}, nil
+	}
+	if entry := form.Get("allow"); entry != "" {
+		return api.Change{Action: api.Allow, Entries: []string{entry}, TTL: quickTTL.Seconds(), Reason: defaultReason}, nil
 	}
 	if text := form.Get("remove"); text != "" {
 		parts := strings.SplitN(text, " ", 3) // names of lists have no spaces
@@ -120,7 +127,11 @@ func (c *Console) apply(q *http.Request, one *session, change api.Change) (*api.
 	if err != nil {
 		return nil, failed(err)
 	}
-	entry, r := change.Entries[0], result{undo: -1}
+	entry, r := named(change.Entries), result{undo: -1}
+	is, was := "is", "was"
+	if len(change.Entries) > 1 {
+		is, was = "are", "were"
+	}
 	during := ""
 	if change.TTL > 0 {
 		during = " for " + brief(time.Duration(change.TTL*float64(time.Second)))
@@ -130,16 +141,24 @@ func (c *Console) apply(q *http.Request, one *session, change api.Change) (*api.
 	case done.Queued:
 		r.text = fmt.Sprintf("%s waits: the daemon has ended, and makes the change when it starts", entry)
 	case change.Remove && done.Removed == 0:
-		r.text = fmt.Sprintf("%s was not in list %s: explain shows what lists it", entry, done.List)
+		r.text = fmt.Sprintf("%s %s not in list %s: explain shows what lists it", entry, was, done.List)
 	case change.Remove:
-		r.text = fmt.Sprintf("%s is no longer %s by list %s", entry, past, done.List)
+		r.text = fmt.Sprintf("%s %s no longer %s by list %s", entry, is, past, done.List)
 	case done.Added == 0:
-		r.text = fmt.Sprintf("%s was in list %s already: it is %s%s from now on", entry, done.List, past, during)
+		r.text = fmt.Sprintf("%s %s in list %s already, and %s %s%s from now on", entry, was, done.List, is, past, during)
 	default:
-		r.text = fmt.Sprintf("%s is %s%s, in list %s", entry, past, during, done.List)
+		r.text = fmt.Sprintf("%s %s %s%s, in list %s", entry, is, past, during, done.List)
 	}
 	r.text += note
 	return &done, r
+}
+
+// named names entries by the first one.
+func named(entries []string) string {
+	if more := len(entries) - 1; more > 0 {
+		return entries[0] + " and " + count(more) + " more"
+	}
+	return entries[0]
 }
 
 // changer makes changes at a daemon or a hub.
@@ -152,6 +171,8 @@ type changer interface {
 	// present returns the manual entry that a change is about, nil if there is none, or
 	// it is unknown.
 	present(context.Context, api.Change) *api.Entry
+	// heavy returns the change that blocks the heavy hitters of a tracker, by its key.
+	heavy(key string) (api.Change, error)
 	// changed returns what writes the result of the last change, and the panels that it
 	// is in.
 	changed(context.Context, *session) func(*markup)
@@ -164,8 +185,6 @@ func (o ofDaemon) apply(ctx context.Context, change api.Change) (api.Changed, st
 	done, err := o.c.daemon.Change(ctx, change)
 	return done, "", err
 }
-
-func (o ofDaemon) act(context.Context, url.Values) (result, bool) { return result{}, false }
 
 func (o ofDaemon) changed(ctx context.Context, one *session) func(*markup) {
 	v := o.c.look(one)
@@ -196,7 +215,9 @@ func inverse(change api.Change, done api.Changed, before *api.Entry, now time.Ti
 	switch {
 	case !change.Remove && done.Added > 0 && done.Unchanged == 0:
 		back.Remove = true
-		return undo{back, "remove " + change.Entries[0] + " again"}
+		return undo{back, "remove " + named(change.Entries) + " again"}
+	case len(change.Entries) > 1:
+		return undo{}
 	case before == nil || before.List != done.List || change.Remove && done.Removed == 0:
 		return undo{}
 	}

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"weir/control/api"
@@ -36,10 +37,14 @@ const maxForm = 8 << 10
 type Daemon interface {
 	server.Snapshots
 	server.Auditor
+	server.Refresher
+	server.Versioner
+	server.Monitor
 	Explain(ctx context.Context, question string) (api.Explanation, error)
 	History(context.Context, api.HistoryQuestion) (api.History, error)
 	Entries(context.Context, api.EntriesQuestion) (api.Entries, error)
 	Change(context.Context, api.Change) (api.Changed, error)
+	Confirm(context.Context) error
 	// Events returns a channel of events that is open until end is called or the
 	// daemon stops.
 	Events(events.Want) (all <-chan events.Event, end func())
@@ -56,6 +61,9 @@ type Console struct {
 	host     string // name of this host
 	sessions *sessions
 	mux      *http.ServeMux
+
+	knowing sync.Mutex // guards the following
+	known   usual
 }
 
 // New returns the console of a daemon, for an address to listen on, with TLS if it is
@@ -66,6 +74,7 @@ func New(d Daemon, address string, secure bool, version string) *Console {
 	c.at("GET {$}", c.page)
 	c.at("GET live", c.live)
 	c.at("GET explain", c.explain)
+	c.at("GET lists", c.lists)
 	c.at("GET plan", c.plan)
 	c.at("GET events", c.events)
 	c.at("GET events/live", c.followEvents)
@@ -161,16 +170,24 @@ func (c *Console) named(q *http.Request) bool {
 func sorry(w http.ResponseWriter, q *http.Request, status int, title, text string) {
 	var m markup
 	message(&m, title, text, partial(q))
-	reply(w, status, &m)
+	reply(w, q, status, &m)
 }
 
 // partial reports whether htmx wants a part of the page.
 func partial(q *http.Request) bool { return q.Header.Get("HX-Request") != "" }
 
-func reply(w http.ResponseWriter, status int, m *markup) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+// reply answers with HTML, compressed where the browser takes that: a page has secrets, but
+// no other site can have it loaded.
+func reply(w http.ResponseWriter, q *http.Request, status int, m *markup) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	body := m.Bytes()
+	if strings.Contains(q.Header.Get("Accept-Encoding"), "gzip") {
+		body = compress(body)
+		h.Set("Content-Encoding", "gzip")
+	}
 	w.WriteHeader(status)
-	_, _ = w.Write(m.Bytes()) // an error means that the client has gone
+	_, _ = w.Write(body) // an error means that the client has gone
 }
 
 // cookieName is the name of all sessions' cookies: their paths distinguish them.
@@ -197,7 +214,7 @@ func (c *Console) open(w http.ResponseWriter, q *http.Request) {
 	})
 	var m markup
 	openPage(&m, path)
-	reply(w, http.StatusOK, &m)
+	reply(w, q, http.StatusOK, &m)
 }
 
 // sameSite refuses changes that other sites have a browser send.

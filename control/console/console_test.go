@@ -39,6 +39,9 @@ type daemon struct {
 	hostile string // in every text that others choose
 	wanted  events.Want
 	happens []events.Event // instead of a hundred; then events end
+	more    []api.List
+	audit   []api.AuditRecord // instead of one
+	did     string            // beside changes
 }
 
 func (d *daemon) Status() api.Status {
@@ -63,12 +66,40 @@ func (d *daemon) Top() *api.Top {
 }
 
 func (d *daemon) Lists() []api.List {
-	return []api.List{
+	return append([]api.List{
 		{Name: "drop", Action: api.Block, Entries: 9, Packets: new(uint64(400)), Feeds: []api.FeedSource{
 			{Source: "https://example.com/feed" + d.hostile, Outcome: api.Failed, Failure: "stalled", Error: "no data" + d.hostile, Failures: 3, BadLines: 1, FirstBad: []string{"bad" + d.hostile}},
 		}},
 		{Name: "quiet", Action: api.Block, Entries: 7, Packets: new(uint64(0)), LeftOut: []api.LeftOut{{Entry: "192.0.2.1" + d.hostile, CutOff: "the gateway" + d.hostile}}},
+	}, d.more...)
+}
+
+func (d *daemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Monitored, error) {
+	d.did = fmt.Sprintf("monitor %t %g by %d", *c.On, c.For, c.UID)
+	return api.Monitored{Monitor: *c.On}, nil
+}
+
+func (d *daemon) Confirm(context.Context) error { d.did = "confirm"; return nil }
+
+func (d *daemon) Refresh(_ context.Context, list string, accept bool) ([]api.FetchOutcome, error) {
+	d.did = fmt.Sprintf("refresh %s %t", list, accept)
+	return []api.FetchOutcome{{List: list, Source: "feed", Outcome: "new", Entries: 60_000}}, nil
+}
+
+func (d *daemon) Versions(_ context.Context, list string) (api.ListVersions, error) {
+	if list == "none" {
+		return api.ListVersions{}, nil
 	}
+	ago := func(h int) time.Time { return time.Now().Add(-time.Duration(h) * time.Hour) }
+	return api.ListVersions{List: list, Sources: []api.SourceVersions{
+		{Versions: []api.FeedVersion{{Since: ago(9), Entries: 7}, {Since: ago(10), Entries: 8}}},
+		{Versions: []api.FeedVersion{{Since: ago(1), Entries: 60_000}, {Since: ago(9), Entries: 5001}}},
+	}}, nil
+}
+
+func (d *daemon) Rollback(_ context.Context, list string) (api.FetchOutcome, error) {
+	d.did = "rollback " + list
+	return api.FetchOutcome{List: list, Entries: 5001}, nil
 }
 
 func (d *daemon) Entries(context.Context, api.EntriesQuestion) (api.Entries, error) {
@@ -76,6 +107,9 @@ func (d *daemon) Entries(context.Context, api.EntriesQuestion) (api.Entries, err
 }
 
 func (d *daemon) Audit(int) []api.AuditRecord {
+	if d.audit != nil {
+		return d.audit
+	}
 	return []api.AuditRecord{{Change: "block" + d.hostile, First: []string{"203.0.113.9" + d.hostile}, Reason: d.hostile, User: "ada" + d.hostile}}
 }
 
@@ -262,7 +296,7 @@ func TestPage(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Not filtered: 1 of 3 interfaces.", "eth0 (out)", "feed fails", "60 pps", "40 pps", "40.0 %", "198.51.100.49", `class="heavy"`, "has never matched", "Failing: 1 of 1 sources.",
-		"stalled: no data (3 times)", "left out: 192.0.2.1: it would cut off the gateway", "203.0.113.9", "1.0 MiB", "none: the mode is exact", "ada",
+		"1 of 1 failing", "never matched, 1 left out", "203.0.113.9", "<strong>Heavy sources:</strong> 100 pps arrive, the usual is 10 pps. 198.51.100.49 is above its limit. 40.0 % is dropped, most by list drop.", "1.0 MiB", "none: the mode is exact", "ada",
 		`data-points="[[1700000000,1700000060,1700000120,1700000540],[10.0,10.0,null,0.0],[2.0,0.0,null,1.0]]"`, "54,321", "Matched by drop",
 		`<td class="n">40 pps</td><td class="n">400</td>`, // both rates of the list
 	} {
@@ -272,6 +306,144 @@ func TestPage(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(text)
+	}
+	for list, want := range map[string]string{"drop": "stalled: no data (3 times)", "quiet": "left out: 192.0.2.1: it would cut off the gateway", "other": "There is no list other"} {
+		for _, partly := range []bool{false, true} { // without scripts, and with them
+			if text := b.part("lists?open="+list, partly); !strings.Contains(text, want) || strings.Contains(text, "<html") == partly {
+				t.Errorf("list %s, of which part %t:\n%s", list, partly, text)
+			}
+		}
+	}
+}
+
+// part returns an answer, as htmx asks for it or as a browser does.
+func (b *browser) part(path string, part bool) string {
+	b.t.Helper()
+	q, _ := http.NewRequest(http.MethodGet, b.base+path, nil)
+	if part {
+		q.Header.Set("HX-Request", "true")
+	}
+	status, text, _ := b.do(q)
+	if status != http.StatusOK {
+		b.t.Errorf("%s: status %d", path, status)
+	}
+	return text
+}
+
+// Lists are found, and put into an order, without making the page longer than asked for.
+func TestLists(t *testing.T) {
+	s := start(t)
+	for i := range 1200 {
+		l := api.List{Name: fmt.Sprintf("list-%04d", i), Action: api.Block, Entries: i, Packets: new(uint64((i * 7) % 1200))}
+		if i == 600 {
+			l.Feeds = []api.FeedSource{{Source: "x", Outcome: api.Failed}}
+		}
+		s.daemon.more = append(s.daemon.more, l)
+	}
+	b := s.open(true)
+	row := regexp.MustCompile(`id="l-([^"]+)"`)
+	for query, want := range map[string]string{
+		"": "15 drop", "sort=rate&list=LIST": "15 list-0857", "sort=packets": "15 list-0857", "sort=trouble": "15 drop", "sort=trouble&list=list": "15 list-0600",
+		"sort=entries": "15 list-1199", "sort=name&list=list-1": "15 list-1000", "list=list-0007": "1 list-0007", "all=1&sort=name": "1000 drop", "list=none": "0 ", "sort=nonsense": "15 drop",
+	} {
+		all := row.FindAllStringSubmatch(b.part("lists?"+query, true), -1)
+		first := ""
+		if len(all) > 0 {
+			first = all[0][1]
+		}
+		if got := fmt.Sprint(len(all), " ", first); got != want {
+			t.Errorf("%q: %s, want %s", query, got, want)
+		}
+		s.advance(time.Second)
+	}
+	page := b.part("", false)
+	if n := len(row.FindAllString(page, -1)); n != maxRows || len(page) > 40_000 {
+		t.Errorf("%d lists, %d bytes", n, len(page))
+	}
+}
+
+// Buttons ask first, and do then what they say, as who has opened the session.
+func TestControl(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	press := func(name, value string) string {
+		t.Helper()
+		s.advance(time.Second)
+		_, text := b.post("change", b.change(name, value), "HX-Request: true")
+		return text
+	}
+	for _, c := range []struct{ name, value, did, says string }{
+		{"do", monitorOn, "", "In monitor mode nothing is dropped"},
+		{"sure", monitorOn, "monitor true 3600 by 7", "nothing is dropped for an hour"},
+		{"sure", monitorOff, "monitor false 0 by 7", "packets are dropped again"},
+		{"do", confirm, "", "Keep it"},
+		{"sure", confirm, "confirm", "is confirmed"},
+		{"do", "rollback drop", "", "returns from the 60,000 entries that it has had for 60 min to the 5,001 before"},
+		{"do", "rollback none", "", "no version before"},
+		{"sure", "rollback drop", "rollback drop", "has the 5,001 entries again"},
+		{"do", "accept drop", "", "takes what its sources have now"},
+		{"sure", "accept drop", "refresh drop true", "feed: new, 60,000 entries"},
+		{"sure", "refresh drop", "refresh drop false", "feed: new, 60,000 entries"},
+		{"leave", "1", "", "Left as it was"},
+		{"do", "format disk", "", "unknown"},
+		{"sure", "format disk", "", "unknown"},
+	} {
+		s.daemon.did = ""
+		if text := press(c.name, c.value); !strings.Contains(text, c.says) || s.daemon.did != c.did {
+			t.Errorf("%s=%s: did %q\n%.300s", c.name, c.value, s.daemon.did, text)
+		}
+	}
+	s.daemon.did = ""
+	reader := s.open(true)
+	reader.form = s.sessions.all[path.Base(reader.base)].form
+	if status, _ := reader.post("change", reader.change("sure", monitorOn)); status != http.StatusForbidden || s.daemon.did != "" {
+		t.Errorf("a session to read: status %d, did %q", status, s.daemon.did)
+	}
+}
+
+// The last change is undone, also if a command made it, unless there is another by then.
+func TestRevert(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	at := time.Unix(1700000000, 5).UTC()
+	button := regexp.MustCompile(`name="revert" value="([^"]+)"`)
+	for _, c := range []struct {
+		last api.AuditRecord
+		did  string // "": there is no button
+	}{
+		{api.AuditRecord{Change: "block", List: "manual", Entries: 2, Changed: 2, First: []string{"192.0.2.1", "192.0.2.2"}}, "change"},
+		{api.AuditRecord{Change: "block", List: "manual", Entries: 2, Changed: 1, First: []string{"192.0.2.1", "192.0.2.2"}}, ""},
+		{api.AuditRecord{Change: "allow", List: "office", Entries: 9, Changed: 9, First: []string{"192.0.2.1"}}, ""},
+		{api.AuditRecord{Change: "unblock", List: "manual", Entries: 1, Changed: 1, First: []string{"192.0.2.1"}}, ""},
+		{api.AuditRecord{Change: "monitor on"}, "monitor false 0 by 7"},
+		{api.AuditRecord{Change: "accept", List: "drop", Changed: 1}, "rollback drop"},
+		{api.AuditRecord{Change: "reload"}, ""},
+	} {
+		c.last.Time = at
+		s.advance(time.Second)
+		s.daemon.did, s.daemon.changes, s.daemon.audit = "", nil, []api.AuditRecord{{Change: "console"}, {Change: "block", Error: "refused"}, c.last}
+		m := button.FindStringSubmatch(b.part("", false))
+		if (m != nil) != (c.did != "") {
+			t.Errorf("%s: the button is there: %t", c.last.Change, m != nil)
+		}
+		if m == nil {
+			continue
+		}
+		later := c.last
+		later.Time = at.Add(1)
+		s.daemon.audit = append([]api.AuditRecord{later}, s.daemon.audit...)
+		if _, text := b.post("change", b.change("revert", m[1]), "HX-Request: true"); !strings.Contains(text, "changed meanwhile") || s.daemon.did != "" || len(s.daemon.changes) > 0 {
+			t.Errorf("%s: undone although there was another change\n%.300s", c.last.Change, text)
+		}
+		s.daemon.audit = s.daemon.audit[1:]
+		_, text := b.post("change", b.change("revert", m[1]), "HX-Request: true")
+		if c.did == "change" {
+			if got := s.daemon.last(t); !got.Remove || got.List != "manual" || len(got.Entries) != 2 || got.UID != 7 {
+				t.Errorf("%+v", got)
+			}
+		} else if s.daemon.did != c.did {
+			t.Errorf("%s: did %q\n%.300s", c.last.Change, s.daemon.did, text)
+		}
 	}
 }
 
@@ -452,7 +624,7 @@ func TestNoSession(t *testing.T) {
 	if status, text, _ := crossed(); status != http.StatusForbidden || strings.Contains(text, "eth0") {
 		t.Errorf("another session's cookie: status %d", status)
 	}
-	for _, path := range []string{"", "live", "explain?q=192.0.2.1", "plan", "events", "events/live", "events/capture?seconds=5"} {
+	for _, path := range []string{"", "live", "lists", "explain?q=192.0.2.1", "plan", "events", "events/live", "events/capture?seconds=5"} {
 		if status, text := nothing.get(a.base + path); status != http.StatusForbidden || strings.Contains(text, "eth0") {
 			t.Errorf("%q without a cookie: status %d", path, status)
 		}
@@ -561,7 +733,7 @@ func TestHostileTexts(t *testing.T) {
 	b := s.open(false)
 	b.post("change", b.change("block", s.daemon.hostile))
 	hostile := url.QueryEscape(s.daemon.hostile)
-	for _, path := range []string{"", "?q=192.0.2.1", "?q=" + hostile, "events?match=" + hostile, "events?reason=" + hostile, "events"} {
+	for _, path := range []string{"", "lists?open=drop", "lists?open=quiet", "lists?open=" + hostile + "&list=" + hostile + "&sort=" + hostile, "?q=192.0.2.1", "?q=" + hostile, "events?match=" + hostile, "events?reason=" + hostile, "events"} {
 		_, text := b.get(b.base + path)
 		if strings.Contains(text, "<script>") || strings.Contains(text, "<img") {
 			t.Errorf("%q has markup of others", path)
@@ -669,16 +841,18 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	changes := s.open(false)
-	const block = "Block 192.0.2.1 for an hour"
-	if _, text = changes.get(changes.base + "?q=192.0.2.1"); !strings.Contains(text, block) {
-		t.Errorf("no %q in\n%s", block, text)
+	for verdict, want := range map[string]string{api.VerdictDrop: "Allow 192.0.2.1 for an hour", api.VerdictPass: "Block 192.0.2.1 for an hour"} {
+		s.daemon.answers[0].Verdict = verdict
+		if _, text = changes.get(changes.base + "?q=192.0.2.1"); !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
 	if _, text = changes.get(changes.base + "?q=nonsense"); !strings.Contains(text, "result failed") || strings.Contains(text, "Block nonsense") {
 		t.Errorf("nonsense is explained, or to be blocked:\n%s", text)
 	}
 }
 
-// A page with all that it loads has at most 150 kB on the wire.
+// A page with all that it loads has at most 100 kB on the wire.
 func TestSize(t *testing.T) {
 	s := start(t)
 	b := s.open(false)
@@ -702,7 +876,7 @@ func TestSize(t *testing.T) {
 		}
 		sum += len(text)
 	}
-	if t.Logf("%d bytes", sum); sum > 150_000 {
+	if t.Logf("%d bytes", sum); sum > 100_000 {
 		t.Errorf("%d bytes", sum)
 	}
 }

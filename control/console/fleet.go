@@ -147,7 +147,7 @@ func (f *fleet) count() {
 func (f *fleet) page(w http.ResponseWriter, q *http.Request, one *session) {
 	v := f.look(q.Context(), one)
 	f.answer(q, v)
-	show(w, v.page)
+	show(w, q, v.page)
 }
 
 var fleetPanels = []panel[*fleetView]{
@@ -193,7 +193,7 @@ func (f *fleet) explain(w http.ResponseWriter, q *http.Request, one *session) {
 	}
 	v := &fleetView{frame: f.c.frame(one)}
 	f.answer(q, v)
-	show(w, v.answer)
+	show(w, q, v.answer)
 }
 
 // notPublished follows what a hub has done.
@@ -210,6 +210,9 @@ func (f *fleet) apply(ctx context.Context, change api.Change) (api.Changed, stri
 
 // present implements [changer]: a hub does not list its manual entries.
 func (f *fleet) present(context.Context, api.Change) *api.Entry { return nil }
+
+// heavy implements [changer]: a hub's page has no trackers.
+func (f *fleet) heavy(string) (api.Change, error) { return api.Change{}, errNoHeavy }
 
 func (f *fleet) changed(ctx context.Context, one *session) func(*markup) {
 	v := &fleetView{frame: f.c.frame(one), audit: f.hub.Audit(maxChanges)}
@@ -251,9 +254,10 @@ func (f *fleet) act(ctx context.Context, form url.Values) (result, bool) {
 
 func (v *fleetView) page(m *markup) {
 	v.begin(m)
-	v.frame.top(m, v.alerts, v.now)
+	v.frame.top(m, "", v.alerts, v.now)
 	section(m, "full", "rollouts", "Rollouts", v.rollouts)
-	v.forms(m, v.answer)
+	v.explainForm(m, "half", v.answer)
+	v.changeForm(m, "half")
 	section(m, "full", "nodes", "Nodes", v.nodes)
 	section(m, "wide", "talkers", "Top talkers of all nodes", v.talkers)
 	section(m, "wide", "lists", "Lists", v.lists)
@@ -577,5 +581,5 @@ func (v *fleetView) answer(m *markup) {
 			}
 		}
 	}
-	v.blockAsked(m)
+	v.changeAsked(m, false)
 }

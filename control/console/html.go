@@ -1,8 +1,10 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,52 +55,74 @@ func (v *frame) begin(m *markup) {
 	for _, script := range []string{"htmx.min.js", "sse.min.js", "uPlot.iife.min.js", "console.js"} {
 		m.add(`<script defer src="%s"></script>`+"\n", staticURL(script))
 	}
-	m.add(`</head>
-<body hx-ext="sse" sse-connect="%slive" sse-close="ended">
+	if m.add("</head>\n"); v.beside {
+		m.add(`<body>`)
+	} else {
+		m.add(`<body hx-ext="sse" sse-connect="%slive" sse-close="ended">`, v.path())
+	}
+	m.add(`
 <a class="skip" href="#main">Skip to the contents</a>
-`, v.path())
+<p id="gone" role="alert"></p>
+`)
 	v.header(m)
 	if v.change() {
 		m.add(`<form id="quick" method="post" action="%schange" hx-post="%schange" hx-target="#result"><input type="hidden" name="form" value="%s"></form>`,
 			v.path(), v.path(), v.session.form)
 	}
+	v.resultSection(m)
 	m.add(`<main id="main">` + "\n")
 }
 
 func end(m *markup) { m.add("</main>\n</body></html>\n") }
 
-// top writes what both kinds of pages begin with: alerts, the result of the last change,
-// and rates with their chart.
-func (v *frame) top(m *markup, alerts, now func(*markup)) {
+// resultSection has the result of the last change, which stays in sight.
+func (v *frame) resultSection(m *markup) {
+	m.add(`<div id="result" role="status">`)
+	v.resultPart(m)
+	m.add("</div>\n")
+}
+
+// top writes what both kinds of pages begin with: alerts, and rates with their chart, in
+// which there are points already.
+func (v *frame) top(m *markup, points string, alerts, now func(*markup)) {
 	m.add(`<div id="p-alerts" class="wide" sse-swap="alerts">`)
 	alerts(m)
 	m.add(`</div>
-<div id="result" class="wide" role="status">`)
-	v.resultPart(m)
-	m.add(`</div>
-<section class="full" aria-labelledby="h-traffic"><h2 id="h-traffic">Traffic</h2>
+<section class="full" aria-labelledby="h-traffic"><h2 id="h-traffic" class="hidden">Traffic</h2>
 <div id="p-now" sse-swap="now">`)
 	now(m)
 	m.add(`</div>
-<div id="chart" role="img" aria-label="Packets that passed and that were dropped while this page was open. The figures above are the latest."></div>
+<div id="chart" class="chart" data-points="%s" role="img" aria-label="Packets that passed and that were dropped in the last ten minutes. The figures above are the latest."></div>
 </section>
-`)
+`, points)
 }
 
-// page writes the whole page.
+// page writes the whole page. The first screen says what happens, who does it, which list
+// catches it, and what was changed last.
 func (v *view) page(m *markup) {
 	v.begin(m)
-	v.top(m, v.alerts, v.now)
+	v.frame.top(m, v.recent, v.alerts, v.now)
+	m.add(`<section class="full" aria-labelledby="h-talkers"><h2 id="h-talkers" class="hidden">Who</h2><div id="p-talkers" sse-swap="talkers">`)
+	v.talkers(m)
+	m.add("</div></section>\n")
+	section(m, "half", "caught", "Caught by", v.caught)
+	m.add(`<div class="half stack">`)
+	section(m, "", "last", "Last change", v.last)
+	v.explainForm(m, "", v.answer)
+	m.add("</div>\n")
+	v.changeForm(m, "wide")
 	m.add(`<section class="full" aria-labelledby="h-history"><h2 id="h-history">24 hours</h2>
-<div id="past" role="img" aria-label="Packets that passed and that were dropped in the last 24 hours. The sums are below."></div>
+<div id="past" class="chart" role="img" aria-label="Packets that passed and that were dropped in the last 24 hours. The sums are below."></div>
 <div id="p-history" sse-swap="history">`)
 	v.history(m)
 	m.add("</div></section>\n")
-	v.forms(m, v.answer)
+	v.listsSection(m)
+	if v.Top != nil && len(v.Top.Trackers) > 1 {
+		section(m, "full", "trackers", "Other trackers", v.otherTrackers)
+	}
 	for _, s := range sections {
 		section(m, s.width, s.name, s.title, func(m *markup) { s.write(v, m) })
 	}
-	v.planSection(m)
 	v.eventsSection(m)
 	end(m)
 }
@@ -116,9 +140,6 @@ var sections = []struct {
 	width       string // its class
 	write       func(*view, *markup)
 }{
-	{"talkers", "Top talkers", "full", (*view).talkers},
-	{"lists", "Lists", "wide", (*view).listsPart},
-	{"feeds", "Feeds", "wide", (*view).feeds},
 	{"reasons", "Reasons", "half", (*view).reasons},
 	{"interfaces", "Interfaces", "", (*view).interfaces},
 	{"memory", "Filter", "", (*view).memory},
@@ -131,36 +152,50 @@ func (v *frame) header(m *markup) {
 	if !v.change() {
 		m.add(` · read-only`)
 	}
+	again := "Reload"
+	if v.beside {
+		again = "Back to what happens"
+	}
 	m.add(` · the session expires %s</p>
 <p id="live" class="live" role="status">Loaded %s</p>
-<div class="tools"><button type="button" id="pause" hidden aria-pressed="false">Pause</button>
-<a class="button" href="%s">Reload</a>
+<div class="tools">`, within(&v.session.expires, v.Now), clock(v.Now))
+	if v.ofDaemon {
+		if !v.beside && v.change() {
+			quick(m, "monitor", "do", monitorOn, "Monitor…", "Monitor mode: drop nothing for an hour")
+		}
+		m.add(`<a class="button" href="%splan">Plan</a>`, v.path())
+	}
+	m.add(`<button type="button" id="pause" class="scripted" aria-pressed="false">Pause</button>
+<a class="button" href="%s">%s</a>
 <form method="post" action="%send"><input type="hidden" name="form" value="%s"><button id="end">End session</button></form></div>
 </header>
-`, within(&v.session.expires, v.Now), clock(v.Now), v.path(), v.path(), v.session.form)
+`, v.path(), again, v.path(), v.session.form)
 }
 
-// forms writes the sections in which an operator asks and changes.
-func (v *frame) forms(m *markup, answer func(*markup)) {
-	m.add(`<section id="explain" class="half" aria-labelledby="h-explain"><h2 id="h-explain">Explain</h2>
+// explainForm writes the section in which an operator asks.
+func (v *frame) explainForm(m *markup, width string, answer func(*markup)) {
+	m.add(`<section id="explain" class="%s" aria-labelledby="h-explain"><h2 id="h-explain">Explain</h2>
 <form method="get" action="%s#explain" hx-get="%sexplain" hx-target="#answer"><label for="q">Address, prefix or flow</label>
 <div class="row"><input id="q" name="q" value="%s" placeholder="192.0.2.1" autocomplete="off" spellcheck="false" maxlength="256" required><button>Explain</button></div></form>
-<div id="answer" aria-live="polite">`, v.path(), v.path(), v.Question)
+<div id="answer" aria-live="polite">`, width, v.path(), v.path(), v.Question)
 	answer(m)
 	m.add("</div></section>\n")
+}
+
+// changeForm writes the section in which an operator changes lists.
+func (v *frame) changeForm(m *markup, width string) {
 	if !v.change() {
 		return
 	}
-	m.add(`<section class="half" aria-labelledby="h-change"><h2 id="h-change">Block or allow</h2>
+	m.add(`<section class="%s" aria-labelledby="h-change"><h2 id="h-change">Block or allow</h2>
 <form id="change" method="post" action="%schange" hx-post="%schange" hx-target="#result"><input type="hidden" name="form" value="%s">
-<label for="entry">Address, prefix or flow</label>
-<input id="entry" name="entry" placeholder="198.51.100.0/24" autocomplete="off" spellcheck="false" maxlength="256" required>
-<div class="row"><span><label for="ttl">For</label>
+<div class="row"><span class="grow"><label for="entry">Address, prefix or flow</label><input id="entry" name="entry" placeholder="198.51.100.0/24" autocomplete="off" spellcheck="false" maxlength="256" required></span>
+<span><label for="ttl">For</label>
 <select id="ttl" name="ttl"><option value="10m">10 minutes</option><option value="1h" selected>1 hour</option><option value="8h">8 hours</option><option value="1d">1 day</option><option value="7d">7 days</option><option value="never">ever</option></select></span>
-<span class="grow"><label for="reason">Reason</label><input id="reason" name="reason" placeholder="flood" maxlength="200" autocomplete="off"></span></div>
-<div class="row"><button name="action" value="block" class="drop">Block</button><button name="action" value="allow" class="pass">Allow</button></div>
+<span class="grow"><label for="reason">Reason</label><input id="reason" name="reason" placeholder="flood" maxlength="200" autocomplete="off"></span>
+<span class="bottom"><button name="action" value="block" class="drop">Block</button> <button name="action" value="allow" class="pass">Allow</button></span></div>
 </form></section>
-`, v.path(), v.path(), v.session.form)
+`, width, v.path(), v.path(), v.session.form)
 }
 
 func alert(m *markup, class, strong, text string) {
@@ -169,7 +204,13 @@ func alert(m *markup, class, strong, text string) {
 
 func (v *view) alerts(m *markup) {
 	bad := func(strong, text string) { alert(m, "bad", strong, text) }
-	warn := func(strong, text string) { alert(m, "monitor", strong, text) }
+	warn := func(strong, text, do, says string) {
+		m.add(`<p class="alert monitor"><strong>%s</strong> %s`, strong, text)
+		if do != "" && v.change() {
+			quick(m, "do-"+do, "do", do, says, says)
+		}
+		m.add(`</p>`)
+	}
 	s := &v.Status
 	if s.Monitor {
 		text := "What is shown as dropped would be."
@@ -180,25 +221,28 @@ func (v *view) alerts(m *markup) {
 			}
 			text += "."
 		}
-		warn("Monitor mode: nothing is dropped.", text)
+		warn("Monitor mode: nothing is dropped.", text, monitorOff, "Drop again…")
 	}
 	if n := v.unfiltered(); n > 0 {
 		bad(fmt.Sprintf("Not filtered: %d of %d interfaces.", n, len(s.Interfaces)), "See Interfaces.")
 	}
-	for _, n := range s.NotReady {
+	for _, n := range s.NotReady[:min(len(s.NotReady), maxAlerts)] {
 		bad("Not ready: list "+n.List+".", n.Source+": "+n.Problem)
 	}
+	if more := len(s.NotReady) - maxAlerts; more > 0 {
+		bad("Not ready: "+count(more)+" more lists.", "")
+	}
 	for _, x := range s.Spared {
-		warn("Spared: "+x.Flow+".", x.String()+".")
+		warn("Spared: "+x.Flow+".", x.String()+".", "", "")
 	}
 	if s.SparedMore > 0 {
-		warn("Spared: "+count(s.SparedMore)+" more.", "")
+		warn("Spared: "+count(s.SparedMore)+" more.", "", "", "")
 	}
 	if s.ConfirmUntil != nil {
-		warn("The configuration is rolled back "+within(s.ConfirmUntil, v.Now), "unless it is confirmed: weir confirm.")
+		warn("The configuration is rolled back "+within(s.ConfirmUntil, v.Now), "unless it is confirmed.", confirm, "Confirm…")
 	}
 	if s.RolledBack {
-		warn("The last configuration was not confirmed.", "The one before is active.")
+		warn("The last configuration was not confirmed.", "The one before is active: weir reload tries it again.", "", "")
 	}
 	if s.Fleet != nil && s.Fleet.Stale {
 		bad("The hub of the fleet is silent.", s.Fleet.Problem+" Filtering goes on by the last lists.")
@@ -207,8 +251,11 @@ func (v *view) alerts(m *markup) {
 		bad("Some of this page is missing:", v.Trouble)
 	}
 	if v.Top != nil {
-		for _, p := range v.Top.Problems {
+		for _, p := range v.Top.Problems[:min(len(v.Top.Problems), maxAlerts)] {
 			bad("", p)
+		}
+		if more := len(v.Top.Problems) - maxAlerts; more > 0 {
+			bad(count(more)+" more problems.", "See Lists and Interfaces.")
 		}
 	}
 }
@@ -230,6 +277,7 @@ func (v *view) now(m *markup) {
 	if t.Monitor {
 		mode = "monitor only"
 	}
+	v.headline(m)
 	figures(m, t.Time, v.passed(), t.Dropped, []figure{
 		{"", "Mode", mode},
 		{"is-passed", "Passed", pps(v.passed())},
@@ -257,29 +305,15 @@ func writeFigures(m *markup, all []figure) {
 	}
 }
 
-// history writes the sums of the last day, with the points for its chart. A step in which
-// the daemon did not run is a gap.
+// history writes the sums of the last day, with the points for its chart.
 func (v *view) history(m *markup) {
 	h := &v.History
 	if len(h.Points) == 0 {
 		m.add("<p>Nothing is recorded yet.</p>")
 		return
 	}
-	step := time.Duration(h.Step * float64(time.Second))
-	var times, passed, dropped []string
-	var last time.Time
-	for _, p := range h.Points {
-		if !last.IsZero() && p.Time.Sub(last) > step+step/2 {
-			times, passed, dropped = append(times, fmt.Sprint(last.Add(step).Unix())), append(passed, "null"), append(dropped, "null")
-		}
-		last = p.Time
-		seconds := max(1, p.Seconds)
-		times = append(times, fmt.Sprint(p.Time.Unix()))
-		passed = append(passed, fmt.Sprintf("%.1f", float64(p.Passed)/seconds))
-		dropped = append(dropped, fmt.Sprintf("%.1f", float64(p.Dropped)/seconds))
-	}
-	m.add(`<dl class="figures" id="history" data-points="[[%s],[%s],[%s]]"><div class="is-passed"><dt>Passed</dt><dd>%s</dd></div><div class="is-dropped"><dt>Dropped</dt><dd>%s</dd></div>`,
-		strings.Join(times, ","), strings.Join(passed, ","), strings.Join(dropped, ","), count(h.Total.Passed), count(h.Total.Dropped))
+	m.add(`<dl class="figures" id="history" data-points="%s"><div class="is-passed"><dt>Passed</dt><dd>%s</dd></div><div class="is-dropped"><dt>Dropped</dt><dd>%s</dd></div>`,
+		pointsOf(h), count(h.Total.Passed), count(h.Total.Dropped))
 	for _, l := range h.Total.Lists[:min(len(h.Total.Lists), 5)] {
 		if l.List != "" {
 			m.add(`<div><dt>Matched by %s</dt><dd>%s</dd></div>`, l.List, count(l.Packets))
@@ -290,7 +324,10 @@ func (v *view) history(m *markup) {
 
 func (v *view) interfaces(m *markup) {
 	m.table("Interfaces", func() {
-		for _, i := range v.Status.Interfaces {
+		all := slices.SortedStableFunc(slices.Values(v.Status.Interfaces), func(a, b api.InterfaceStatus) int {
+			return cmp.Compare(trouble(a.State != api.Filtered), trouble(b.State != api.Filtered))
+		})
+		for _, i := range all[:min(len(all), maxEntries)] {
 			m.add(`<tr><th scope="row">%s`, i.Interface)
 			if i.Direction == "out" {
 				m.add(" (out)")
@@ -309,6 +346,9 @@ func (v *view) interfaces(m *markup) {
 		}
 		if len(v.Status.Interfaces) == 0 {
 			m.add(`<tr><td colspan="5">No interface is filtered.</td></tr>`)
+		}
+		if more := len(all) - maxEntries; more > 0 {
+			m.add(`<tr><td colspan="5">and %s more: <code>weir status</code> shows all.</td></tr>`, count(more))
 		}
 	}, "Interface", "State", "XDP", "#Packets", "#Dropped")
 }
@@ -377,6 +417,7 @@ func quick(m *markup, id, name, value, text, label string) {
 	m.add(`<button type="submit" form="quick" name="%s" value="%s" id="%s" aria-label="%s">%s</button>`, name, value, id, label, text)
 }
 
+// talkers writes the flows of the first tracker, and the sources of dropped packets.
 func (v *view) talkers(m *markup) {
 	if v.early(m) {
 		return
@@ -385,25 +426,8 @@ func (v *view) talkers(m *markup) {
 		m.add(`<p>No trackers are configured: <code>trackers</code> in weir.yaml finds the largest flows.</p>`)
 	}
 	m.add(`<div class="groups">`)
-	for i, t := range v.Top.Trackers {
-		counts := t.Unit
-		if counts != "packets" && counts != "bytes" {
-			counts = "distinct " + counts
-		}
-		m.add(`<div><h3>By %s, in %s <span class="quiet">above %s: %s</span></h3>`, t.Key, counts, t.Threshold, t.Action)
-		columns := []string{"Flow", "#Packets", "#Bits", "#Share", "#Dropped", "Why", "State"}
-		if v.change() {
-			columns = append(columns, "-Action")
-		}
-		m.table("Top talkers by "+t.Key, func() {
-			for _, f := range t.Flows[:min(len(t.Flows), maxRows)] {
-				v.talker(m, i, &f)
-			}
-			if len(t.Flows) == 0 {
-				m.add(`<tr><td colspan="8">No traffic in the last interval.</td></tr>`)
-			}
-		}, columns...)
-		m.add(`</div>`)
+	for _, t := range v.Top.Trackers[:min(len(v.Top.Trackers), 1)] {
+		v.tracker(m, 0, &t, maxFirst)
 	}
 	if v.Top.Sources != nil {
 		v.droppedSources(m, *v.Top.Sources)
@@ -411,10 +435,52 @@ func (v *view) talkers(m *markup) {
 	m.add("</div>\n")
 }
 
+// otherTrackers writes the flows of all trackers but the first.
+func (v *view) otherTrackers(m *markup) {
+	if v.Top == nil || len(v.Top.Trackers) < 2 {
+		m.add("<p>There are none.</p>")
+		return
+	}
+	m.add(`<div class="groups">`)
+	for i, t := range v.Top.Trackers[1:] {
+		v.tracker(m, i+1, &t, maxRows)
+	}
+	m.add("</div>\n")
+}
+
+// tracker writes the largest flows of a tracker. Blocking what leads to a host would cut
+// it off, and is not offered.
+func (v *view) tracker(m *markup, number int, t *api.Tracker, most int) {
+	counts := t.Unit
+	if counts != "packets" && counts != "bytes" {
+		counts = "distinct " + counts
+	}
+	m.add(`<div><h3>By %s, in %s <span class="quiet">above %s: %s</span>`, t.Key, counts, t.Threshold, t.Action)
+	block := v.change() && !strings.HasPrefix(t.Key, "dst")
+	if all := heavyOf(t); block && len(all) > 1 {
+		m.add(` `)
+		quick(m, "heavy-"+t.Key, "do", heavyFlows+" "+t.Key, "Block "+count(len(all))+" above the limit…", "Block all flows above the limit of tracker "+t.Key+" for an hour")
+	}
+	m.add("</h3>\n")
+	columns := []string{"Flow", "-Action", "#Packets", "#Share", "#Dropped", "Why", "State", "#Bits"}
+	if !block {
+		columns = slices.Delete(columns, 1, 2)
+	}
+	m.table("Top talkers by "+t.Key, func() {
+		for _, f := range t.Flows[:min(len(t.Flows), most)] {
+			v.talker(m, number, &f, block)
+		}
+		if len(t.Flows) == 0 {
+			m.add(`<tr><td colspan="8">No traffic in the last interval.</td></tr>`)
+		}
+	}, columns...)
+	m.add(`</div>`)
+}
+
 func (v *view) droppedSources(m *markup, sources []api.DropRate) {
 	m.add(`<div><h3>Dropped sources</h3>`)
 	m.table("Dropped sources", func() {
-		for i, s := range sources[:min(len(sources), maxRows)] {
+		for i, s := range sources[:min(len(sources), maxFirst)] {
 			m.add(`<tr><th scope="row">`)
 			name := s.Source
 			if s.Direction == "out" {
@@ -430,7 +496,7 @@ func (v *view) droppedSources(m *markup, sources []api.DropRate) {
 	m.add(`</div>`)
 }
 
-func (v *view) talker(m *markup, tracker int, f *api.Flow) {
+func (v *view) talker(m *markup, tracker int, f *api.Flow, block bool) {
 	row, state, why, dropped, about := literal("<tr>"), f.State, strings.Join(f.Reasons, ", "), "–", ""
 	if f.Heavy {
 		row, state = `<tr class="heavy">`, strings.TrimSpace("heavy "+f.State)
@@ -449,57 +515,21 @@ func (v *view) talker(m *markup, tracker int, f *api.Flow) {
 	}
 	m.add(row + `<th scope="row">`)
 	v.flow(m, fmt.Sprintf("x-%d-%s", tracker, f.Key), f.Key)
-	m.add(`</th><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td>`,
-		about+pps(f.Packets), bits(f.Bytes), share(f.Share), dropped, why, state)
-	if v.change() {
+	m.add(`</th>`)
+	if block {
 		m.add(`<td>`)
 		quick(m, fmt.Sprintf("b-%d-%s", tracker, f.Key), "block", f.Key, "Block 1 h", "Block "+f.Key+" for an hour")
 		m.add(`</td>`)
 	}
+	m.add(`<td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td><td class="n">%s</td>`,
+		about+pps(f.Packets), share(f.Share), dropped, why, state, bits(f.Bytes))
 	m.add("</tr>\n")
-}
-
-func (v *view) listsPart(m *markup) {
-	m.table("Lists", func() {
-		for _, l := range v.Lists {
-			rate, caught := "–", "–"
-			if l.Packets != nil {
-				rate, caught = pps(v.listRate(l.Name)), count(*l.Packets)
-			}
-			m.add(`<tr><th scope="row">%s</th><td>%s</td><td>%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="long">`,
-				l.Name, l.Action, l.Direction, count(l.Entries), count(l.Manual), rate, caught)
-			if l.Packets != nil && *l.Packets == 0 && l.Entries > 0 {
-				m.add(`<span class="never">has never matched</span> `)
-			}
-			for _, o := range l.LeftOut {
-				m.add(`<span class="bad">left out: %s: %s</span> `, o.Entry, o.Why())
-			}
-			for _, s := range l.Spare {
-				m.add(`<span class="bad">left out: %s</span> `, s)
-			}
-			if l.Private > 0 {
-				m.add(`%s entries of private networks`, count(l.Private))
-			}
-			m.add("</td></tr>\n")
-		}
-		if len(v.Lists) == 0 {
-			m.add(`<tr><td colspan="8">There are no lists.</td></tr>`)
-		}
-	}, "List", "Action", "Side", "#Entries", "#Manual", "#Rate", "#Packets", "Notes")
 }
 
 // listFeeds are the sources of a list.
 type listFeeds struct {
 	list  string
 	feeds []api.FeedSource
-}
-
-func (v *view) feeds(m *markup) {
-	all := make([]listFeeds, 0, len(v.Lists))
-	for _, l := range v.Lists {
-		all = append(all, listFeeds{l.Name, l.Feeds})
-	}
-	v.feedsOf(m, all)
 }
 
 func (v *frame) feedsOf(m *markup, lists []listFeeds) {
@@ -557,20 +587,20 @@ func (v *view) entriesPart(m *markup) {
 		m.add("<p>There are none.</p>")
 		return
 	}
-	columns := []string{"Entry", "Action", "List", "Added", "Expires", "Reason", "By"}
-	if v.change() {
-		columns = append(columns, "-Action")
+	columns := []string{"Entry", "-Remove", "Action", "List", "Added", "Expires", "Reason", "By"}
+	if !v.change() {
+		columns = slices.Delete(columns, 1, 2)
 	}
 	m.table("Manual entries", func() {
 		for _, e := range v.Entries {
-			m.add(`<tr><th scope="row">%s</th><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td class="long">%s</td><td>%s</td>`,
-				e.Entry, e.Action, e.List, ago(&e.Added, v.Now), within(e.Expires, v.Now), e.Reason, e.User)
+			m.add(`<tr><th scope="row">%s</th>`, e.Entry)
 			if v.change() {
 				m.add(`<td>`)
 				quick(m, "r-"+e.List+"-"+e.Entry, "remove", e.Action+" "+e.List+" "+e.Entry, "Remove", "Remove "+e.Entry+" from "+e.List)
 				m.add(`</td>`)
 			}
-			m.add("</tr>\n")
+			m.add(`<td>%s</td><td>%s</td><td>%s</td><td>%s</td><td class="long">%s</td><td>%s</td></tr>`+"\n",
+				e.Action, e.List, ago(&e.Added, v.Now), within(e.Expires, v.Now), e.Reason, e.User)
 		}
 	}, columns...)
 	if v.More {
@@ -609,6 +639,10 @@ func (v *frame) resultPart(m *markup) {
 		return
 	}
 	m.add(`<div class="result"><p>%s</p>`, r.text)
+	if q := r.ask; q != nil && v.change() {
+		m.add(`<button type="submit" form="quick" name="sure" value="%s" id="sure" class="drop">%s</button>`, q.do, q.button)
+		quick(m, "leave", "leave", "1", "Leave it", "Leave it as it is")
+	}
 	if v.change() && r.undo >= 0 {
 		quick(m, "undo", "undo", fmt.Sprint(r.undo), "Undo", "Undo: "+r.what)
 	}
@@ -622,6 +656,8 @@ func (v *view) changed(m *markup) {
 	v.entriesPart(m)
 	m.add(`</div><div id="p-audit" hx-swap-oob="innerHTML">`)
 	v.auditPart(m)
+	m.add(`</div><div id="p-last" hx-swap-oob="innerHTML">`)
+	v.last(m)
 	m.add(`</div>`)
 }
 
@@ -633,15 +669,23 @@ func (v *view) answer(m *markup) {
 	if v.Answer == nil {
 		return
 	}
+	dropped := false
 	for _, a := range v.Answer.Answers {
 		v.explanation(m, &a)
+		dropped = dropped || a.Verdict == api.VerdictDrop
 	}
-	v.blockAsked(m)
+	v.changeAsked(m, dropped)
 }
 
-// blockAsked writes a button that blocks what was asked for.
-func (v *frame) blockAsked(m *markup) {
-	if v.change() {
+// changeAsked writes a button that blocks what was asked for, or allows what is dropped.
+func (v *frame) changeAsked(m *markup, dropped bool) {
+	switch {
+	case !v.change():
+	case dropped:
+		m.add(`<div class="row">`)
+		quick(m, "allow-asked", "allow", v.Question, "Allow 1 h", "Allow "+v.Question+" for an hour")
+		m.add(`</div>`)
+	default:
 		m.add(`<div class="row">`)
 		quick(m, "block-asked", "block", v.Question, "Block 1 h", "Block "+v.Question+" for an hour")
 		m.add(`</div>`)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -40,13 +41,14 @@ var panels = []panel[*view]{
 	{"alerts", 1, (*view).alerts},
 	{"now", 1, (*view).now},
 	{"talkers", 1, (*view).talkers},
+	{"caught", 1, (*view).caught},
+	{"trackers", 1, (*view).otherTrackers},
 	{"reasons", 1, (*view).reasons},
 	{"interfaces", 1, (*view).interfaces},
 	{"memory", 1, (*view).memory},
-	{"lists", slowTicks, (*view).listsPart},
-	{"feeds", slowTicks, (*view).feeds},
 	{"entries", slowTicks, (*view).entriesPart},
 	{"audit", slowTicks, (*view).auditPart},
+	{"last", slowTicks, (*view).last},
 	{"history", historyTicks, (*view).history},
 }
 
@@ -60,6 +62,7 @@ func newStream(w http.ResponseWriter) stream {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
+	_, _ = io.WriteString(w, "retry: 1000\n") // milliseconds until a browser comes back
 	return stream{w, http.NewResponseController(w)}
 }
 
@@ -217,17 +220,15 @@ func (c *Console) events(w http.ResponseWriter, q *http.Request, one *session) {
 	wanted := asked.wrong == "" && q.URL.Query().Get("stop") == ""
 	if partial(q) {
 		v.events.live = wanted
-		show(w, v.eventsPart)
+		show(w, q, v.eventsPart)
 		return
 	}
-	c.lookClosely(q.Context(), v)
-	c.lookBack(q.Context(), v)
+	c.lookAround(q, v)
 	if wanted {
 		v.events.looked = true
 		v.events.rows = c.glance(q.Context(), &asked, want)
 	}
-	c.planned(q, v)
-	show(w, v.page)
+	show(w, q, v.page)
 }
 
 // glance returns events of a second.

@@ -17,7 +17,10 @@ import (
 
 // Limits on what a page shows.
 const (
-	maxRows    = 15 // of a table of flows
+	maxFirst   = 6  // flows on the first screen
+	maxRows    = 15 // of other tables of flows, and of lists unless all are shown
+	maxCaught  = 5  // lists that match packets
+	maxAlerts  = 5  // of a kind
 	maxEntries = 50
 	maxChanges = 15
 )
@@ -30,6 +33,9 @@ type frame struct {
 
 	Question string
 	Wrong    string // about the question
+
+	ofDaemon bool // not of a hub
+	beside   bool // it is a page beside the one that shows what happens
 }
 
 // change reports whether the session may change something.
@@ -58,6 +64,9 @@ type view struct {
 
 	Answer *api.Explanation
 
+	usual  usual
+	recent string // points of the last minutes, for the chart
+	lists  listsView
 	events eventsView
 	plan   planView
 }
@@ -65,17 +74,15 @@ type view struct {
 // passed is the rate of the packets that pass.
 func (v *view) passed() float64 { return max(0, v.Top.Packets-v.Top.Dropped) }
 
-// listRate returns the rate of the packets that a list matches.
-func (v *view) listRate(name string) (sum float64) {
-	if v.Top == nil {
-		return 0
-	}
-	for _, l := range v.Top.Filter.Lists {
-		if strings.TrimSuffix(l.Name, api.ManualSuffix) == name {
-			sum += l.Packets
+// listRates returns the rates of the packets that lists match.
+func (v *view) listRates() map[string]float64 {
+	rates := make(map[string]float64)
+	if v.Top != nil {
+		for _, l := range v.Top.Filter.Lists {
+			rates[strings.TrimSuffix(l.Name, api.ManualSuffix)] += l.Packets
 		}
 	}
-	return sum
+	return rates
 }
 
 // unfiltered returns the number of interfaces that are not filtered as configured.
@@ -97,21 +104,32 @@ func (v *view) sortedReasons() []api.ReasonRate {
 
 // look returns what changes each second.
 func (c *Console) look(one *session) *view {
-	return &view{frame: c.frame(one), Status: c.daemon.Status(), Top: c.daemon.Top()}
+	v := &view{frame: c.frame(one), Status: c.daemon.Status(), Top: c.daemon.Top(), usual: c.usually()}
+	v.ofDaemon = true
+	return v
 }
 
 // lookBack adds what passed and was dropped in the last day.
 func (c *Console) lookBack(ctx context.Context, v *view) {
-	past, err := c.daemon.History(ctx, api.HistoryQuestion{Since: api.DefaultHistory})
+	v.History = c.past(ctx, v, api.HistoryQuestion{Since: api.DefaultHistory})
+}
+
+// past answers a question for the history.
+func (c *Console) past(ctx context.Context, v *view, q api.HistoryQuestion) api.History {
+	past := api.History{}
+	err := q.Check() // chooses the step
+	if err == nil {
+		past, err = c.daemon.History(ctx, q)
+	}
 	if err != nil {
 		v.Trouble = err.Error()
 	}
-	v.History = past
+	return past
 }
 
 // lookClosely adds what changes less often.
 func (c *Console) lookClosely(ctx context.Context, v *view) {
-	v.Lists, v.Audit = c.daemon.Lists(), c.daemon.Audit(maxChanges)
+	v.Audit = c.daemon.Audit(maxChanges)
 	page, err := c.daemon.Entries(ctx, api.EntriesQuestion{Manual: true, Limit: maxEntries})
 	if err != nil {
 		v.Trouble = err.Error()
@@ -122,11 +140,18 @@ func (c *Console) lookClosely(ctx context.Context, v *view) {
 // page answers with the whole page, and the answer to a question.
 func (c *Console) page(w http.ResponseWriter, q *http.Request, one *session) {
 	v := c.look(one)
+	c.lookAround(q, v)
+	show(w, q, v.page)
+}
+
+// lookAround adds what a whole page has beside what changes each second.
+func (c *Console) lookAround(q *http.Request, v *view) {
 	c.lookClosely(q.Context(), v)
 	c.lookBack(q.Context(), v)
+	points := c.past(q.Context(), v, api.HistoryQuestion{Since: recently, Step: api.MinHistoryStep})
+	v.recent = pointsOf(&points)
+	c.listsAsked(q, v)
 	c.answer(q, v)
-	c.planned(q, v)
-	show(w, v.page)
 }
 
 // answer adds the answer to the question of a request, if it has one.
@@ -150,14 +175,14 @@ func (c *Console) explain(w http.ResponseWriter, q *http.Request, one *session) 
 	}
 	v := c.look(one)
 	c.answer(q, v)
-	show(w, v.answer)
+	show(w, q, v.answer)
 }
 
 // show answers with what write writes.
-func show(w http.ResponseWriter, write func(*markup)) {
+func show(w http.ResponseWriter, q *http.Request, write func(*markup)) {
 	var m markup
 	write(&m)
-	reply(w, http.StatusOK, &m)
+	reply(w, q, http.StatusOK, &m)
 }
 
 func count[T int | uint64](n T) string { return humanize.Comma(int64(n)) }

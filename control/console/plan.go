@@ -191,13 +191,14 @@ func (c *curves) memoryOf(bits int) [2][]point {
 
 // plan answers with a plan.
 func (c *Console) plan(w http.ResponseWriter, q *http.Request, one *session) {
+	v := c.look(one)
+	v.beside = true
+	c.planned(q, v)
 	if !partial(q) {
-		c.page(w, q, one)
+		show(w, q, v.planPage)
 		return
 	}
-	v := c.look(one)
-	c.planned(q, v)
-	show(w, func(m *markup) {
+	show(w, q, func(m *markup) {
 		v.planPart(m)
 		for _, s := range []slider{entriesSlider, bitsSlider, memorySlider} {
 			v.position(m, s, ` hx-swap-oob="true"`)
@@ -212,6 +213,13 @@ func (c *Console) planned(q *http.Request, v *view) {
 		entries, mode = v.Top.Filter.Entries, v.Top.Filter.Mode
 	}
 	v.plan = newPlan(q.URL.Query(), entries, mode)
+}
+
+// planPage writes a page that has the plan alone.
+func (v *view) planPage(m *markup) {
+	v.begin(m)
+	v.planSection(m)
+	end(m)
 }
 
 func (v *view) planSection(m *markup) {

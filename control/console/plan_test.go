@@ -26,7 +26,7 @@ func TestPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, page := b.get(b.base + "plan" + query)
-		if status != http.StatusOK || !strings.Contains(page, "<h2 id=\"h-traffic\">") {
+		if status != http.StatusOK || !strings.Contains(page, "<h2 id=\"h-plan\">") {
 			t.Fatalf("%s: status %d\n%s", query, status, page)
 		}
 		q, _ := http.NewRequest(http.MethodGet, b.base+"plan"+query, nil)

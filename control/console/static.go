@@ -44,11 +44,7 @@ var assets = sync.OnceValues(func() (map[string]asset, map[string]string) {
 		sum := sha256.Sum256(contents)
 		plain, ready := strings.CutSuffix(path.Base(file), ".gz")
 		if !ready {
-			var b bytes.Buffer
-			w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
-			_, _ = w.Write(contents)                              // into memory
-			_ = w.Close()
-			contents = b.Bytes()
+			contents = compress(contents)
 		}
 		name := hex.EncodeToString(sum[:8]) + "-" + plain
 		all[name] = asset{kinds[path.Ext(plain)], contents}
@@ -57,6 +53,14 @@ var assets = sync.OnceValues(func() (map[string]asset, map[string]string) {
 	})
 	return all, byFile
 })
+
+func compress(text []byte) []byte {
+	var b bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // the level is valid
+	_, _ = w.Write(text)                                  // into memory
+	_ = w.Close()
+	return b.Bytes()
+}
 
 // static answers with a file. It is the same for all, and needs no session.
 func static(w http.ResponseWriter, q *http.Request) {

@@ -39,6 +39,7 @@ const (
 	loud   = "198.51.100.49"
 	second = "198.51.100.48"
 	listed = "198.51.100.3"
+	most   = "198.51.100.40" // of those that lists have
 )
 
 // desk is a daemon under a flood, and a browser.
@@ -66,15 +67,21 @@ func setUpFor(t *testing.T, during time.Duration) *desk {
 	d := &desk{t: t}
 	path := chromium(t)
 	l := lab.New(t)
-	d.startDaemon(l)
+	d.startDaemon(l, "", "400pps")
+	d.flood(l)
+	d.startBrowser(path, during)
+	return d
+}
+
+// flood sends from many sources, some of which are listed.
+func (d *desk) flood(l *lab.Lab) {
+	d.t.Helper()
 	dst := l.B.IPv4
-	l.A.StartFlood(t, func(src netip.Addr) []byte {
+	l.A.StartFlood(d.t, func(src netip.Addr) []byte {
 		frame := packet.Frame(key.Tuple{Src: src, Dst: dst, Proto: 17, HasPorts: true, SrcPort: 1000, DstPort: 2000})
 		copy(frame, l.B.MAC)
 		return append(frame, make([]byte, 60)...)
 	})
-	d.startBrowser(path, during)
-	return d
 }
 
 // chromium returns the path of the browser.
@@ -113,8 +120,10 @@ func (d *desk) startBrowser(path string, during time.Duration) {
 	}()
 }
 
-func (d *desk) startDaemon(l *lab.Lab) {
+// startDaemon starts a daemon, with more lists than two, and a limit of sources.
+func (d *desk) startDaemon(l *lab.Lab, lists, limit string) {
 	t := d.t
+	t.Helper()
 	dir := t.TempDir()
 	feed := filepath.Join(dir, "scanners.txt")
 	if err := os.WriteFile(feed, []byte("198.51.100.0/28\n198.51.100.40\n"), 0o600); err != nil {
@@ -139,8 +148,8 @@ learning: {elements: 0}
 lists:
   scanners: {sources: [{file: %s}]}
   quiet: {sources: [{file: %s}]}
-trackers: [{key: src, threshold: 400pps, duration: 1s}]
-`, l.B.Iface, l.B.Netns, l.B.Netns, dir, filepath.Join(dir, "sock"), free.Addr(), feed, filepath.Join(dir, "quiet.txt")))
+%strackers: [{key: src, threshold: %s, duration: 1s}]
+`, l.B.Iface, l.B.Netns, l.B.Netns, dir, filepath.Join(dir, "sock"), free.Addr(), feed, filepath.Join(dir, "quiet.txt"), lists, limit))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +269,7 @@ func TestIncident(t *testing.T) {
 	d.shows("live", "Live")
 	d.until("the chart is drawn", "document.querySelector('#chart canvas') !== null")
 	d.until("a list has matched, and another never", `(t => /scanners.*[1-9]/.test(t) && /quiet.*has never matched/.test(t))([...document.querySelectorAll('#p-lists tr')].map(r => r.textContent).join(';'))`)
-	d.shows("p-talkers", listed)
+	d.shows("p-talkers", most)
 	d.click(explainLoud)
 	d.shows("answer", "from "+loud+": pass")
 	d.do(chromedp.SetValue("#q", listed))
@@ -455,17 +464,6 @@ func TestKeyboard(t *testing.T) {
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.shows("result", second+" is no longer blocked")
 
-	// A slider that is moved is what the plan is given.
-	tabTo("#plan-bits")
-	d.do(chromedp.KeyEvent(kb.ArrowRight))
-	d.shows("p-plan", "--bits-per-entry 17")
-	d.shows("at-bits", "17")
-	d.do(chromedp.KeyEvent(kb.Tab))
-	d.until("memory has the focus", "document.activeElement.id === 'plan-memory'")
-	d.do(chromedp.KeyEvent(kb.End))
-	d.shows("p-plan", " --memory 33554432KiB")
-	d.until("memory is what is given", "document.getElementById('given-memory').checked")
-
 	// Events, with a filter; tables that scroll have the focus; pause; the end.
 	tabTo("#match")
 	d.do(chromedp.KeyEvent(listed + kb.Enter))
@@ -482,6 +480,20 @@ func TestKeyboard(t *testing.T) {
 	d.shows("live", "Paused")
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.shows("live", "Live")
+
+	// The plan is a page beside it. A slider that is moved is what the plan is given.
+	tabTo(`a[href$="/plan"]`)
+	d.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#plan-form"))
+	tabTo("#plan-bits")
+	d.do(chromedp.KeyEvent(kb.ArrowRight))
+	d.shows("p-plan", "--bits-per-entry 17")
+	d.shows("at-bits", "17")
+	d.do(chromedp.KeyEvent(kb.Tab))
+	d.until("memory has the focus", "document.activeElement.id === 'plan-memory'")
+	d.do(chromedp.KeyEvent(kb.End))
+	d.shows("p-plan", " --memory 33554432KiB")
+	d.until("memory is what is given", "document.getElementById('given-memory').checked")
+
 	d.quiet()
 	tabTo("#end")
 	d.do(chromedp.KeyEvent(kb.Enter))

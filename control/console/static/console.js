@@ -1,5 +1,5 @@
-// What the page does beyond htmx: it draws the charts, pauses, says when it is not live,
-// drops old events, and follows the sliders.
+// What the page does beyond htmx: it draws the charts, pauses, dims itself while weir does
+// not answer, drops old events, and follows the sliders.
 "use strict";
 
 (() => {
@@ -18,6 +18,16 @@
     live.classList.toggle("stale", stale);
   };
 
+  // What is shown is old: it says so, and nothing can be clicked.
+  const gone = document.getElementById("gone");
+  let since = "";
+  const dim = (text) => {
+    if (text === since) return;
+    since = text;
+    gone.textContent = text;
+    document.body.classList.toggle("dim", text !== "");
+  };
+
   // The charts, whose colours are those of the style sheet.
   const rate = (v) => {
     if (v === null || v === undefined) return "–";
@@ -25,11 +35,11 @@
     return Math.round(v) + " pps";
   };
   const charts = [];
-  const newChart = (id, data, letters, incrs) => {
+  const newChart = (id, data, letters, incrs, height, zooms) => {
     const box = document.getElementById(id);
     if (!box) return {draw() {}, set() {}};
     const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, letters);
-    const size = () => ({width: box.clientWidth || 300, height: 190});
+    const size = () => ({width: box.clientWidth || 300, height});
     let plot = null;
     const chart = {
       draw() {
@@ -39,13 +49,14 @@
         const axis = {stroke: colour("--quiet"), grid: {stroke: colour("--line"), width: 1}, ticks: {stroke: colour("--line"), width: 1}};
         plot = new uPlot({
           ...size(),
-          cursor: {drag: {x: false, y: false}},
+          cursor: {drag: {x: zooms, y: false}},
+          legend: {show: zooms},
           scales: {y: {range: (_, min, max) => [0, Math.max(10, max * 1.1)]}},
-          axes: [{...axis, space: 90, incrs, values: (_, all) => all.map(clock)}, {...axis, size: 85, values: (_, all) => all.map(rate)}],
+          axes: [{...axis, size: 34, space: 90, incrs, values: (_, all) => all.map(clock)}, {...axis, size: 85, space: 25, values: (_, all) => all.map(rate)}],
           series: [
             {label: "time", value: (_, v) => (v === null ? "–" : clock(v))},
-            {label: "passed", stroke: colour("--passed"), width: 2, value: (_, v) => rate(v)},
-            {label: "dropped", stroke: colour("--dropped"), width: 2, dash: [6, 4], value: (_, v) => rate(v)},
+            {label: "passed", stroke: colour("--passed"), width: 2, points: {show: false}, value: (_, v) => rate(v)},
+            {label: "dropped", stroke: colour("--dropped"), width: 2, dash: [6, 4], points: {show: false}, value: (_, v) => rate(v)},
           ],
         }, data, box);
       },
@@ -58,9 +69,9 @@
     charts.push(chart);
     return chart;
   };
-  const now = newChart("chart", [], 8, [1, 2, 5, 10, 15, 30, 60, 120]);
-  const past = newChart("past", [], 5, [60, 300, 600, 1800, 3600, 7200, 14400]);
-  const data = [[], [], []];
+  const now = newChart("chart", [], 8, [1, 2, 5, 10, 15, 30, 60, 120], 100, false);
+  const past = newChart("past", [], 5, [60, 300, 600, 1800, 3600, 7200, 14400], 190, true);
+  const data = JSON.parse(document.getElementById("chart")?.dataset.points || "[[],[],[]]");
   const take = () => {
     const figures = document.getElementById("figures");
     if (!figures) return;
@@ -93,12 +104,27 @@
     if (e.target.id === "event-rows") while (e.target.rows.length > maxEvents) e.target.deleteRow(-1);
   });
   document.body.addEventListener("htmx:sseClose", (e) => { if (e.target === document.body) ended = true; });
-  setInterval(() => {
+  // What answers, but not to this session, does not come back.
+  document.body.addEventListener("htmx:sseError", async () => {
+    const answer = await fetch(location.pathname, {method: "HEAD"}).catch(() => null);
+    if (answer?.status === 403) ended = true;
+  });
+  // The lists are asked for every five seconds.
+  document.body.addEventListener("htmx:beforeRequest", (e) => {
+    if ((paused || since) && e.target.id === "lists-form" && !e.detail.requestConfig.triggeringEvent) e.preventDefault();
+  });
+  if (document.body.hasAttribute("sse-connect")) setInterval(() => {
+    const silent = Date.now() - last > patience;
+    if (ended) dim("The session has ended. weir console on the host prints a URL for another one.");
+    else dim(silent ? "weir has not answered since " + new Date(last).toLocaleTimeString() + ". What is shown is old. The page goes on by itself as soon as weir answers." : "");
     if (ended) say("The session has ended", true);
+    else if (silent) say("Not live", true);
     else if (paused) say("Paused", true);
-    else if (Date.now() - last > patience) say("Not live: nothing was heard since " + new Date(last).toLocaleTimeString(), true);
     else say("Live", false);
-  }, 1000);
+  }, 500);
+
+  // A question is answered at once by the keyboard.
+  document.body.addEventListener("htmx:afterSettle", (e) => { if (e.target.id === "result") document.getElementById("sure")?.focus(); });
 
   // A slider that is moved is what the plan is given.
   document.getElementById("plan-form")?.addEventListener("input", (e) => {
@@ -106,7 +132,7 @@
     if (given) given.checked = true;
   });
 
-  pause.hidden = false;
+  pause.hidden = !document.body.hasAttribute("sse-connect");
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.setAttribute("aria-pressed", paused);

@@ -1,0 +1,221 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"weir/control/api"
+)
+
+// What buttons do beside changes of entries. All but refresh ask first.
+const (
+	monitorOn  = "monitor-on"
+	monitorOff = "monitor-off"
+	confirm    = "confirm"
+	refresh    = "refresh" // of a list, as the following
+	accept     = "accept"
+	rollback   = "rollback"
+	heavyFlows = "heavy" // of a tracker, which are blocked
+)
+
+// monitorTime is for how long monitor mode is switched on.
+const monitorTime = time.Hour
+
+// readWithin is in what time sources are read. A page waits as long.
+const readWithin = 25 * time.Second
+
+// errMeanwhile says that a change is not the last one any more.
+var errMeanwhile = errors.New("something else was changed meanwhile: see Last change")
+
+// question is asked before something is done.
+type question struct {
+	do     string // with the name of a list
+	text   string // what becomes of it
+	button string
+}
+
+// act does what buttons ask for, or asks whether that is meant.
+func (o ofDaemon) act(ctx context.Context, form url.Values) (result, bool) {
+	switch {
+	case form.Get("leave") != "":
+		return result{undo: -1, text: "Left as it was"}, true
+	case form.Get("do") != "":
+		q, err := o.ask(ctx, form.Get("do"))
+		if err != nil {
+			return failed(err), true
+		}
+		return result{undo: -1, text: q.text, ask: &q}, true
+	case strings.HasPrefix(form.Get("sure"), heavyFlows+" "): // a change of entries
+	case form.Get("sure") != "":
+		text, err := o.do(ctx, form.Get("sure"))
+		if err != nil {
+			return failed(err), true
+		}
+		return result{undo: -1, text: text}, true
+	case form.Get("revert") != "":
+		text, err := o.revert(ctx, form.Get("revert"))
+		if err != nil {
+			return failed(err), true
+		}
+		return result{undo: -1, text: "Undone: " + text}, true
+	}
+	return result{}, false
+}
+
+// ask returns what to ask before something is done.
+func (o ofDaemon) ask(ctx context.Context, do string) (question, error) {
+	q := question{do: do}
+	switch verb, list, _ := strings.Cut(do, " "); verb {
+	case monitorOn:
+		q.text, q.button = "In monitor mode nothing is dropped: floods and listed sources come through, for an hour.", "Drop nothing for 1 h"
+	case monitorOff:
+		q.text, q.button = "Packets are dropped again, as lists and trackers say.", "Drop again"
+	case confirm:
+		q.text, q.button = "The configuration that is active now stays, and is not rolled back.", "Keep it"
+	case heavyFlows:
+		change, err := o.heavy(list)
+		if err != nil {
+			return q, err
+		}
+		q.text = fmt.Sprintf("The flows that are above the limit of tracker %s now are blocked for an hour: %s.", list, named(change.Entries))
+		q.button = "Block " + count(len(change.Entries)) + " for 1 h"
+	case accept:
+		q.text, q.button = "List "+list+" takes what its sources have now, whatever was refused about it.", "Take it"
+	case rollback:
+		versions, err := o.c.daemon.Versions(ctx, list)
+		if err != nil {
+			return q, err
+		}
+		now, before := latest(versions.Sources)
+		if before == nil {
+			return q, fmt.Errorf("list %s: no version before this one is known", list)
+		}
+		q.text = fmt.Sprintf("List %s returns from the %s entries that it has had for %s to the %s before. What its source has now is refused from then on.",
+			list, count(now.Entries), brief(o.c.sessions.now().Sub(now.Since)), count(before.Entries))
+		q.button = "Return to " + count(before.Entries) + " entries"
+	default:
+		return q, fmt.Errorf("do=%.60q: that is unknown", do)
+	}
+	return q, nil
+}
+
+// errNoHeavy says that there is nothing to block.
+var errNoHeavy = errors.New("no flow is above its limit now")
+
+func (o ofDaemon) heavy(key string) (api.Change, error) {
+	change := api.Change{Action: api.Block, TTL: quickTTL.Seconds(), Reason: "weir console: above the limit of tracker " + key}
+	if top := o.c.daemon.Top(); top != nil {
+		for _, t := range top.Trackers {
+			if t.Key == key {
+				change.Entries = append(change.Entries, heavyOf(&t)...)
+			}
+		}
+	}
+	if len(change.Entries) == 0 {
+		return change, errNoHeavy
+	}
+	return change, nil
+}
+
+// heavyOf returns the flows of a tracker that are above its limit, and that no list blocks.
+func heavyOf(t *api.Tracker) (all []string) {
+	for _, f := range t.Flows {
+		if f.Heavy && len(f.Lists) == 0 {
+			all = append(all, f.Key)
+		}
+	}
+	return all
+}
+
+// latest returns the active version of the source that has changed last, and the one
+// before it, nil if there is none.
+func latest(sources []api.SourceVersions) (now, before *api.FeedVersion) {
+	for _, s := range sources {
+		if v := s.Versions; len(v) > 1 && (now == nil || v[0].Since.After(now.Since)) {
+			now, before = &v[0], &v[1]
+		}
+	}
+	return now, before
+}
+
+// do does something, and returns what has been done.
+func (o ofDaemon) do(ctx context.Context, what string) (string, error) {
+	d := o.c.daemon
+	verb, list, _ := strings.Cut(what, " ")
+	switch verb {
+	case monitorOn, monitorOff:
+		by, _ := api.CallerOf(ctx)
+		on := verb == monitorOn
+		change := api.MonitorChange{On: &on, UID: by.UID, Client: by.Client}
+		if on {
+			change.For = monitorTime.Seconds()
+		}
+		done, err := d.SetMonitor(ctx, change)
+		switch {
+		case err != nil:
+			return "", err
+		case done.Monitor && on:
+			return "Monitor mode: nothing is dropped for an hour", nil
+		case done.Monitor:
+			return "Monitor mode stays on, as weir.yaml says", nil
+		}
+		return "Monitor mode has ended: packets are dropped again", nil
+	case confirm:
+		return "The configuration is confirmed: it stays", d.Confirm(ctx)
+	case refresh, accept:
+		// Reading goes on if the page is closed meanwhile.
+		soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), readWithin)
+		defer cancel()
+		all, err := d.Refresh(soon, list, verb == accept)
+		return outcomes(list, all), err
+	case rollback:
+		outcome, err := d.Rollback(ctx, list)
+		if err == nil && outcome.Error != "" {
+			err = errors.New(outcome.Error)
+		}
+		return fmt.Sprintf("List %s has the %s entries again that it had before", list, count(outcome.Entries)), err
+	}
+	return "", fmt.Errorf("sure=%.60q: that is unknown", what)
+}
+
+// outcomes says what became of reading the sources of a list.
+func outcomes(list string, all []api.FetchOutcome) string {
+	var parts []string
+	for _, f := range all[:min(len(all), maxAlerts)] {
+		text := fmt.Sprintf("%s: %s, %s entries", f.Source, f.Outcome, count(f.Entries))
+		if f.Error != "" {
+			text += " (" + f.Error + ")"
+		}
+		parts = append(parts, text)
+	}
+	if more := len(all) - maxAlerts; more > 0 {
+		parts = append(parts, "and "+count(more)+" more sources")
+	}
+	return "List " + list + " was read: " + strings.Join(parts, "; ")
+}
+
+// revert undoes the last change, if it is the one of a time.
+func (o ofDaemon) revert(ctx context.Context, at string) (string, error) {
+	r := changing(o.c.daemon.Audit(maxChanges))
+	if r == nil || r.Time.Format(time.RFC3339Nano) != at {
+		return "", errMeanwhile
+	}
+	do, _ := reversal(r)
+	switch do {
+	case "":
+		return "", errNotUndone
+	case "remove":
+		by, _ := api.CallerOf(ctx)
+		change := api.Change{Remove: true, Action: r.Change, List: r.List, Entries: r.First, UID: by.UID, Client: by.Client}
+		if err := change.Check(); err != nil {
+			return "", err
+		}
+		done, err := o.c.daemon.Change(ctx, change)
+		return fmt.Sprintf("%s of %s entries removed from list %s", count(done.Removed), count(len(r.First)), r.List), err
+	}
+	return o.do(ctx, do)
+}

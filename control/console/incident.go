@@ -1,0 +1,237 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+)
+
+// What counts as a flood: a multiple of the usual rate, from a rate on that is worth the
+// word. The usual rate is the median of the last day, so that an hour's flood does not
+// become usual.
+const (
+	floodTimes  = 3
+	floodLeast  = 1000 // packets a second
+	usualLeast  = 3    // steps that were counted, for anything to be usual
+	usualWithin = time.Minute
+	recently    = 10 * time.Minute
+)
+
+// usual is the rate of packets that is usual.
+type usual struct {
+	at    time.Time
+	rate  float64
+	known bool
+}
+
+// usually returns the usual rate, which is computed once a minute for all pages.
+func (c *Console) usually() usual {
+	c.knowing.Lock()
+	defer c.knowing.Unlock()
+	now := time.Now()
+	if now.Sub(c.known.at) < usualWithin {
+		return c.known
+	}
+	c.known = usual{at: now}
+	q := api.HistoryQuestion{Since: api.DefaultHistory}
+	if q.Check() != nil {
+		return c.known
+	}
+	past, err := c.daemon.History(context.Background(), q)
+	if err != nil {
+		return c.known
+	}
+	var rates []float64
+	for _, p := range past.Points {
+		if p.Seconds > 0 {
+			rates = append(rates, float64(p.Passed+p.Dropped)/p.Seconds)
+		}
+	}
+	if len(rates) >= usualLeast {
+		slices.Sort(rates)
+		c.known.rate, c.known.known = rates[len(rates)/2], true
+	}
+	return c.known
+}
+
+// headline says whether there is a flood, who sends it, and what catches it.
+func (v *view) headline(m *markup) {
+	t := v.Top
+	heavy, first := 0, ""
+	for _, tracker := range t.Trackers {
+		for _, f := range tracker.Flows {
+			if f.Heavy {
+				if heavy++; first == "" {
+					first = f.Key
+				}
+			}
+		}
+	}
+	above := v.usual.known && t.Packets >= floodLeast && t.Packets >= floodTimes*v.usual.rate
+	class, what := "calm", "No flood"
+	switch {
+	case above:
+		class, what = "flood", "Flood"
+	case heavy > 0:
+		class, what = "flood", "Heavy sources"
+	}
+	text := pps(t.Packets) + " arrive"
+	switch {
+	case above:
+		text += fmt.Sprintf(", %.0f times the usual %s", t.Packets/max(v.usual.rate, 1), pps(v.usual.rate))
+	case v.usual.known:
+		text += ", the usual is " + pps(v.usual.rate)
+	}
+	text += ". "
+	switch {
+	case heavy == 1:
+		text += first + " is above its limit. "
+	case heavy > 1:
+		text += fmt.Sprintf("%s flows are above their limits, %s first. ", count(heavy), first)
+	}
+	would, dropped := "is", "Nothing"
+	if t.Monitor {
+		would = "would be"
+	}
+	if t.Dropped >= 0.5 {
+		dropped = share(t.Dropped / max(1, t.Packets))
+	}
+	text += dropped + " " + would + " dropped"
+	if by := v.catching(); t.Dropped >= 0.5 && len(by) > 0 {
+		text += ", most by list " + by[0].name
+	}
+	text += "."
+	m.add(`<p class="headline %s"><strong>%s:</strong> %s</p>`, class, what, text)
+}
+
+// catch is a list that matches packets now.
+type catch struct {
+	name string
+	rate float64
+}
+
+// catching returns the lists that match packets now, the most first.
+func (v *view) catching() (all []catch) {
+	for name, rate := range v.listRates() {
+		if rate > 0 {
+			all = append(all, catch{name, rate})
+		}
+	}
+	slices.SortFunc(all, func(a, b catch) int { return cmp.Or(cmp.Compare(b.rate, a.rate), strings.Compare(a.name, b.name)) })
+	return all
+}
+
+// caught writes the lists that match packets now, and the other reasons of drops.
+func (v *view) caught(m *markup) {
+	if v.early(m) {
+		return
+	}
+	all := v.catching()
+	m.table("Lists that match packets now", func() {
+		for _, c := range all[:min(len(all), maxCaught)] {
+			m.add(`<tr><th scope="row">`)
+			v.listLink(m, "c-", c.name)
+			m.add(`</th><td class="n">%s</td><td class="n">%s</td></tr>`, pps(c.rate), share(c.rate/max(1, v.Top.Packets)))
+		}
+		rest := 0.0
+		for _, c := range all[min(len(all), maxCaught):] {
+			rest += c.rate
+		}
+		if more := len(all) - maxCaught; more > 0 {
+			m.add(`<tr><th scope="row">%s more lists</th><td class="n">%s</td><td class="n">%s</td></tr>`, count(more), pps(rest), share(rest/max(1, v.Top.Packets)))
+		}
+		for _, r := range v.sortedReasons() {
+			if r.Drops && r.Packets > 0 && r.Reason != reasonBlocked {
+				m.add(`<tr><th scope="row" class="quiet">no list: %s</th><td class="n">%s</td><td class="n">%s</td></tr>`, r.Reason, pps(r.Packets), share(r.Packets/max(1, v.Top.Packets)))
+			}
+		}
+		if len(all) == 0 {
+			m.add(`<tr><td colspan="3">No list matches packets now.</td></tr>`)
+		}
+	}, "List", "#Rate", "#Of all")
+}
+
+// reasonBlocked is the reason of packets that a list drops.
+const reasonBlocked = "blocked"
+
+// The audit's names of some changes.
+const (
+	auditMonitorOn = "monitor on"
+	auditAccept    = "accept"
+)
+
+// changing returns the last change of lists or modes, nil for none: sessions of the
+// console and starts of the daemon change nothing.
+func changing(all []api.AuditRecord) *api.AuditRecord {
+	for i, r := range all {
+		switch {
+		case r.Error != "", r.Change == "console", r.Change == "console end", r.Change == "start", r.Change == "stop":
+		default:
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// reversal returns what undoes a change of anybody, "" if the audit does not know enough
+// for that, and what a button says that does it.
+func reversal(r *api.AuditRecord) (do, says string) {
+	switch {
+	case (r.Change == api.Block || r.Change == api.Allow) && r.Changed == r.Entries && len(r.First) == r.Entries:
+		return "remove", "Undo: remove " + r.What() + " again"
+	case r.Change == auditMonitorOn:
+		return monitorOff, "Undo: end monitor mode"
+	case r.Change == auditAccept && r.Changed > 0:
+		return rollback + " " + r.List, "Undo: return list " + r.List + " to what it had before"
+	}
+	return "", ""
+}
+
+// last writes the last change, also of a command, with a way to undo it.
+func (v *view) last(m *markup) {
+	r := changing(v.Audit)
+	if r == nil {
+		m.add("<p>No change was made.</p>")
+		return
+	}
+	m.add(`<p><strong>%s %s</strong>`, r.Change, r.List+r.Interface)
+	if what := r.What(); what != "" {
+		m.add(` %s`, what)
+	}
+	if r.TTL > 0 {
+		m.add(` for %s`, brief(time.Duration(r.TTL*float64(time.Second))))
+	}
+	m.add(`, by %s, %s`, r.Who(), ago(&r.Time, v.Now))
+	if r.Reason != "" {
+		m.add(` (%s)`, r.Reason)
+	}
+	m.add(`. `)
+	if _, says := reversal(r); says != "" && v.change() {
+		quick(m, "revert", "revert", r.Time.Format(time.RFC3339Nano), "Undo", says)
+	}
+	m.add(`</p>`)
+}
+
+// pointsOf returns the points of a chart, as JSON: times, and packets a second that passed
+// and that were dropped. A step in which the daemon did not run is a gap.
+func pointsOf(h *api.History) string {
+	step := time.Duration(h.Step * float64(time.Second))
+	var times, passed, dropped []string
+	var last time.Time
+	for _, p := range h.Points {
+		if !last.IsZero() && p.Time.Sub(last) > step+step/2 {
+			times, passed, dropped = append(times, fmt.Sprint(last.Add(step).Unix())), append(passed, "null"), append(dropped, "null")
+		}
+		last = p.Time
+		seconds := max(1, p.Seconds)
+		times = append(times, fmt.Sprint(p.Time.Unix()))
+		passed = append(passed, fmt.Sprintf("%.1f", float64(p.Passed)/seconds))
+		dropped = append(dropped, fmt.Sprintf("%.1f", float64(p.Dropped)/seconds))
+	}
+	return fmt.Sprintf("[[%s],[%s],[%s]]", strings.Join(times, ","), strings.Join(passed, ","), strings.Join(dropped, ","))
+}

@@ -1,0 +1,260 @@
+package console
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/control/api"
+)
+
+// Limits on the lists that a page shows.
+const (
+	maxLists   = 1000 // rows, if all are shown
+	maxSources = 50   // of a list
+	maxNotes   = 10   // entries of a list that are left out
+)
+
+// orders are the orders of lists that a page offers, the first by default.
+var orders = []struct{ name, says string }{
+	{"rate", "rate now"}, {"packets", "packets caught"}, {"trouble", "trouble"}, {"entries", "entries"}, {"name", "name"},
+}
+
+// listsView has the lists that a page shows.
+type listsView struct {
+	search, order string
+	all           bool
+	open          string // the name of a list that is shown with its sources
+
+	rows    []listRow // in order, as searched
+	of      int       // all lists
+	sources int
+	failing int
+	opened  *listRow // nil: it does not exist
+}
+
+// listRow is a list with what orders it.
+type listRow struct {
+	*api.List
+	rate    float64
+	caught  uint64
+	failing int        // sources
+	good    *time.Time // when the source was last good that is the oldest
+}
+
+// troubled reports whether there is something to look into.
+func (r *listRow) troubled() bool { return r.failing > 0 || len(r.LeftOut) > 0 || len(r.Spare) > 0 }
+
+// listsAsked adds the lists that a query asks for.
+func (c *Console) listsAsked(q *http.Request, v *view) {
+	query := q.URL.Query()
+	l := &v.lists
+	l.search, l.order, l.all, l.open = strings.TrimSpace(query.Get("list")), query.Get("sort"), query.Get("all") != "", query.Get("open")
+	lists, rates := c.daemon.Lists(), v.listRates()
+	l.of = len(lists)
+	for i := range lists {
+		r := listRow{List: &lists[i], rate: rates[lists[i].Name]}
+		if r.Packets != nil {
+			r.caught = *r.Packets
+		}
+		for _, f := range r.Feeds {
+			l.sources++
+			if f.Outcome == api.Failed {
+				r.failing++
+			}
+			if f.Read != nil && (r.good == nil || f.Read.Before(*r.good)) {
+				r.good = f.Read
+			}
+		}
+		l.failing += r.failing
+		if r.Name == l.open {
+			l.opened = &r
+		}
+		if strings.Contains(strings.ToLower(r.Name), strings.ToLower(l.search)) {
+			l.rows = append(l.rows, r)
+		}
+	}
+	slices.SortStableFunc(l.rows, func(a, b listRow) int {
+		name := strings.Compare(a.Name, b.Name)
+		rate := cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(b.caught, a.caught))
+		switch l.order {
+		case "packets":
+			return cmp.Or(cmp.Compare(b.caught, a.caught), name)
+		case "entries":
+			return cmp.Or(cmp.Compare(b.Entries, a.Entries), name)
+		case "trouble":
+			return cmp.Or(cmp.Compare(b.failing, a.failing), cmp.Compare(trouble(!b.troubled()), trouble(!a.troubled())), rate, name)
+		case "name":
+			return name
+		}
+		return cmp.Or(rate, name)
+	})
+}
+
+// trouble is 0 if there is some, so that it comes first.
+func trouble(is bool) int {
+	if is {
+		return 0
+	}
+	return 1
+}
+
+// lists answers with the lists that are asked for.
+func (c *Console) lists(w http.ResponseWriter, q *http.Request, one *session) {
+	if !partial(q) {
+		c.page(w, q, one)
+		return
+	}
+	v := c.look(one)
+	c.listsAsked(q, v)
+	show(w, q, v.listsPart)
+}
+
+func (v *view) listsSection(m *markup) {
+	l := &v.lists
+	checked := literal("")
+	if l.all {
+		checked = " checked"
+	}
+	m.add(`<section class="full" id="lists" aria-labelledby="h-lists"><h2 id="h-lists">Lists</h2>
+<form id="lists-form" method="get" action="%slists#lists" hx-get="%slists" hx-target="#p-lists" hx-trigger="input delay:150ms, submit, every 5s" hx-sync="this:replace"><div class="row">
+<span class="grow"><label for="list">Name contains</label><input id="list" name="list" value="%s" type="search" maxlength="64" autocomplete="off" spellcheck="false"></span>
+<span><label for="sort">Sort by</label><select id="sort" name="sort">`, v.path(), v.path(), l.search)
+	for _, o := range orders {
+		selected := literal("")
+		if o.name == l.order {
+			selected = " selected"
+		}
+		m.add(`<option value="%s"`+selected+`>%s</option>`, o.name, o.says)
+	}
+	m.add(`</select></span>
+<span class="bottom"><label class="choice"><input type="checkbox" id="all" name="all" value="1"`+checked+`> Show all %s</label></span>
+<noscript><span class="bottom"><button>Show</button></span></noscript></div></form>
+<div id="p-lists">`, count(l.of))
+	v.listsPart(m)
+	m.add("</div></section>\n")
+}
+
+// listLink writes the name of a list as a link to its sources.
+func (v *frame) listLink(m *markup, id, name string) {
+	query := url.Values{"open": {name}}.Encode()
+	m.add(`<a id="%s%s" href="%slists?%s#lists" hx-get="%slists?%s" hx-include="#list, #sort, #all" hx-target="#p-lists" hx-swap="innerHTML show:#lists:top">%s</a>`,
+		id, name, v.path(), query, v.path(), query, name)
+}
+
+func (v *view) listsPart(m *markup) {
+	l := &v.lists
+	if l.open != "" {
+		m.add(`<input type="hidden" name="open" value="%s" form="lists-form">`, l.open)
+		v.listPart(m)
+	}
+	switch {
+	case l.of == 0:
+		m.add(`<p>There are no lists.</p>`)
+		return
+	case l.failing > 0:
+		m.add(`<p><strong class="bad">Failing: %s of %s sources.</strong> Their last good contents stay active.</p>`, count(l.failing), count(l.sources))
+	case l.sources > 0:
+		m.add(`<p>No source fails, of %s.</p>`, count(l.sources))
+	}
+	shown := l.rows[:min(len(l.rows), maxRows)]
+	if l.all {
+		shown = l.rows[:min(len(l.rows), maxLists)]
+	}
+	m.table("Lists", func() {
+		for _, r := range shown {
+			v.listRow(m, &r)
+		}
+		if len(shown) == 0 {
+			m.add(`<tr><td colspan="7">No name contains that.</td></tr>`)
+		}
+	}, "List", "#Rate", "#Packets", "#Entries", "Action", "Sources", "Notes")
+	if more := len(l.rows) - len(shown); more > 0 {
+		m.add(`<p class="quiet">%s of %s are shown.</p>`, count(len(shown)), count(len(l.rows)))
+	}
+}
+
+func (v *view) listRow(m *markup, r *listRow) {
+	rate, caught := "–", "–"
+	if r.Packets != nil {
+		rate, caught = pps(r.rate), count(*r.Packets)
+	}
+	class, sources := "", "manual entries only"
+	switch {
+	case r.failing > 0:
+		class, sources = "bad", count(r.failing)+" of "+count(len(r.Feeds))+" failing"
+	case len(r.Feeds) > 0:
+		sources = "good " + ago(r.good, v.Now)
+	}
+	var notes []string
+	if r.Packets != nil && *r.Packets == 0 && r.Entries > 0 {
+		notes = append(notes, "has never matched")
+	}
+	if n := len(r.LeftOut) + len(r.Spare); n > 0 {
+		notes = append(notes, count(n)+" left out")
+	}
+	if r.Private > 0 {
+		notes = append(notes, count(r.Private)+" private")
+	}
+	m.add(`<tr><th scope="row">`)
+	v.listLink(m, "l-", r.Name)
+	m.add(`</th><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s %s</td><td class="%s">%s</td><td class="never">%s</td></tr>`+"\n",
+		rate, caught, count(r.Entries), r.Action, r.Direction, class, sources, strings.Join(notes, ", "))
+}
+
+// listPart writes a list with its sources, and what can be done about them.
+func (v *view) listPart(m *markup) {
+	m.add(`<div class="opened">`)
+	defer m.add("</div>\n")
+	r := v.lists.opened
+	if r == nil {
+		m.add(`<p>There is no list %s.</p>`, v.lists.open)
+		return
+	}
+	m.add(`<h3 id="h-list">%s <span class="quiet">%s entries, %s manual, priority %s</span></h3><div class="row">`, r.Name, count(r.Entries), count(r.Manual), r.Priority)
+	if v.change() && len(r.Feeds) > 0 {
+		quick(m, "refresh", "sure", refresh+" "+r.Name, "Read again", "Read the sources of "+r.Name+" again")
+		quick(m, "rollback", "do", rollback+" "+r.Name, "Roll back…", "Return "+r.Name+" to what it had before")
+		if r.acceptable() {
+			quick(m, "accept", "do", accept+" "+r.Name, "Accept…", "Accept what the sources of "+r.Name+" have now")
+		}
+	}
+	m.add(`<a class="button" id="close" href="%s#lists" hx-get="%slists" hx-include="#list, #sort, #all" hx-target="#p-lists">Close</a></div>`, v.path(), v.path())
+	if len(r.Feeds) > 0 {
+		m.table("Sources of "+r.Name, func() {
+			for _, f := range r.Feeds[:min(len(r.Feeds), maxSources)] {
+				v.feed(m, r.Name, &f)
+			}
+			if more := len(r.Feeds) - maxSources; more > 0 {
+				m.add(`<tr><td colspan="7">and %s more</td></tr>`, count(more))
+			}
+		}, "List", "Source", "Last attempt", "#Entries", "Last good", "Next", "Trouble")
+	}
+	var notes []string
+	for _, o := range r.LeftOut {
+		notes = append(notes, "left out: "+o.Entry+": "+o.Why())
+	}
+	for _, s := range r.Spare {
+		notes = append(notes, "left out: "+s.String())
+	}
+	for _, n := range notes[:min(len(notes), maxNotes)] {
+		m.add(`<p class="bad">%s</p>`, n)
+	}
+	if more := len(notes) - maxNotes; more > 0 {
+		m.add(`<p class="bad">and %s more are left out</p>`, count(more))
+	}
+	if r.Private > 0 {
+		m.add(`<p>%s entries of private networks are left out.</p>`, count(r.Private))
+	}
+}
+
+// acceptable reports whether a source of the list has something that was refused by a
+// bound, or that an operator has returned from.
+func (r *listRow) acceptable() bool {
+	return slices.ContainsFunc(r.Feeds, func(f api.FeedSource) bool {
+		return f.RolledBack != nil || f.Outcome == api.Failed && slices.Contains([]string{"shrunk", "grown", "refused"}, f.Failure)
+	})
+}
