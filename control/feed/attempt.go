@@ -77,8 +77,13 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	s.mu.Lock()
+	compared := old
 	old, undecided := s.current, s.undecided // Revert may have changed them
+	last := s.last
 	s.mu.Unlock()
+	if errors.Is(err, errUnchanged) && (old == nil || compared != nil && old.sum != compared.sum) {
+		return last, nil // the source has what Revert has just refused
+	}
 	switch {
 	case errors.Is(err, errUnchanged):
 		o.Result = Unchanged
@@ -197,13 +202,20 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 	return &same
 }
 
+// holds reports whether contents are saved, or will be if they are kept.
+func (s *source) holds(c *contents) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c != nil && (c.saved || c == s.current && s.undecided != nil && s.undecided.unsaved == nil)
+}
+
 // open opens a source, given its active contents, nil for none. For names, it also returns
 // what is to be reported of them.
 func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, old *contents, accept bool) (b *body, reports []list.Report, err error) {
 	var known validator
 	// Otherwise it must be read in full, to be saved or for another checksum; or for what
 	// changes while it stays the same.
-	if old != nil && old.saved && !accept && !f.Format.Kind.made() && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
+	if s.holds(old) && !accept && !f.Format.Kind.made() && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
 		known = old.validator
 	}
 	switch {

@@ -24,6 +24,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/control/list"
 	"weir/control/quantity"
 )
@@ -745,6 +747,13 @@ func TestAfterBackFromGrowth(t *testing.T) {
 // backdate makes files old enough to be recognised as unchanged by their times.
 func backdate(t *testing.T, paths ...string) {
 	t.Helper()
+	defer func() {
+		for _, path := range paths {
+			for mayHide(path) { // the time of the last change cannot be set back
+				_ = unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil) // the kernel's time, also where a test has another
+			}
+		}
+	}()
 	for i, path := range paths {
 		when := time.Now().Add(-time.Hour + time.Duration(i)*time.Second)
 		if err := os.Chtimes(path, when, when); err != nil {
@@ -1126,5 +1135,64 @@ func TestInMemory(t *testing.T) {
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
 		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// A file that is overwritten in place, with as many bytes, and with its time of modification set
+// back, is read.
+func TestOverwrittenInPlace(t *testing.T) {
+	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
+	write(t, path, "192.0.2.1\n")
+	backdate(t, path)
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := mustOpen(t, config(Source{File: Path(path)}), dir)
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1")
+	if f.sources[0].current.ETag == "" {
+		t.Error("an old file does not count as unchanged")
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteString("192.0.2.2\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, st.ModTime(), st.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	now, err := os.Stat(path)
+	if err != nil || now.Size() != st.Size() || !now.ModTime().Equal(st.ModTime()) || !os.SameFile(st, now) {
+		t.Fatalf("%v, %v: the file looks different", now, err)
+	}
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.2")
+}
+
+// Contents that are not kept or reverted yet are not read again; once they are reverted, the
+// source has failed.
+func TestUndecidedIsNotReadAgain(t *testing.T) {
+	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
+	write(t, path, good)
+	backdate(t, path)
+	c := config(Source{File: Path(path)})
+	c.Hold, c.Progress = true, new(Progress)
+	f := mustOpen(t, c, dir)
+	want(t, f, fetch(t, f), New, NoFailure, goodText)
+	write(t, path, less)
+	backdate(t, path)
+	want(t, f, fetch(t, f), New, NoFailure, lessText)
+	c.Progress.begin("", 0)
+	want(t, f, fetch(t, f), Unchanged, NoFailure, lessText)
+	if _, done, _ := c.Progress.Get(); done > 0 {
+		t.Errorf("%d bytes of it were read again", done)
+	}
+	f.Revert(f.Version(), errors.New("no"))
+	if o := fetch(t, f); o.Result == Unchanged {
+		t.Errorf("the refused contents are %v", o.Result)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/control/quantity"
 )
 
@@ -293,8 +295,8 @@ func (s Source) files(ctx context.Context, known validator, read bool) (*body, e
 			return fail(Truncated, "changed while being read: write to another name, then rename")
 		}
 		// A second write within one tick of the file system's clock would not
-		// change the tag. FAT has the coarsest clock, two seconds.
-		if s.touched(paths, 2*time.Second) {
+		// change the tag.
+		if slices.ContainsFunc(paths, mayHide) {
 			b.ETag = ""
 		}
 		return nil
@@ -383,7 +385,8 @@ func (s Source) list() (paths []string, tag string, err error) {
 			continue
 		}
 		paths = append(paths, path)
-		fmt.Fprintf(sum, "%q %d %d %d\n", path, st.Sys().(*syscall.Stat_t).Ino, st.Size(), st.ModTime().UnixNano())
+		at := st.Sys().(*syscall.Stat_t)
+		fmt.Fprintf(sum, "%q %d %d %d %d %d\n", path, at.Dev, at.Ino, st.Size(), st.ModTime().UnixNano(), changeTime(st).UnixNano())
 	}
 	return paths, hex.EncodeToString(sum.Sum(nil)[:16]), nil
 }
@@ -395,10 +398,38 @@ func (s Source) matches(name string) bool {
 		}))
 }
 
-// touched reports whether any file was written within the last d.
-func (s Source) touched(paths []string, d time.Duration) bool {
-	return slices.ContainsFunc(paths, func(path string) bool {
-		st, err := os.Stat(path)
-		return err != nil || time.Since(st.ModTime()) < d
-	})
+// Bounds of the time for which two writes to a file may have the same time: the kernel's clock
+// for that ticks each 10 ms at the least, and of all file systems FAT has the coarsest one, of
+// two seconds.
+const (
+	fineTick   = 100 * time.Millisecond
+	coarseTick = 2 * time.Second
+)
+
+// fineClocks are the types of file systems, by statfs(2), on whose files this host's kernel
+// writes its own clock as it is. Others may have a server's, or round it.
+var fineClocks = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC}
+
+// mayHide reports whether a file was changed so lately that another change may show neither in
+// its times nor in its size.
+func mayHide(path string) bool {
+	st, err := os.Stat(path)
+	if err != nil {
+		return true
+	}
+	made := changeTime(st)
+	tick := coarseTick
+	var fs unix.Statfs_t
+	// Whole hundredths of a second are a sign of a rounded clock, as of ext4 with small inodes.
+	if made.Nanosecond()%1e7 != 0 && unix.Statfs(path, &fs) == nil && slices.Contains(fineClocks, int64(fs.Type)) {
+		tick = fineTick
+	}
+	var now unix.Timespec // of the clock that files are stamped by
+	return unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now) != nil || time.Unix(now.Unix()).Sub(made) < tick
+}
+
+// changeTime returns the time of the last change of a file or its inode: other than the time of
+// modification, a program cannot set it back.
+func changeTime(st os.FileInfo) time.Time {
+	return time.Unix(st.Sys().(*syscall.Stat_t).Ctim.Unix())
 }
