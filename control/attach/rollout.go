@@ -186,6 +186,16 @@ func (m *Manager) restore(interfaces []*managedInterface) (stuck []*managedInter
 	return stuck, err
 }
 
+// Check returns why targets cannot be followed, nil if they can.
+func (m *Manager) Check(targets []Target) error {
+	_, err := expand(targets)
+	return err
+}
+
+// Retarget names the targets again that the manager has, with the same engine: interfaces that
+// it has given up, or could not attach to, are filtered again, if that is possible by now.
+func (m *Manager) Retarget(targets []Target) { m.retarget(targets) }
+
 // retarget changes what is to be filtered. Interfaces that are no longer covered
 // are released.
 func (m *Manager) retarget(targets []Target) {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"weir/control/api"
 	"weir/filter/verdict"
@@ -40,7 +41,9 @@ func TestEntriesChangeBesideBuilding(t *testing.T) {
 		{"prefixes", func() { write(t, path, firstSource+"\n45.0.0.0/15\n") }, func() bool { return verdictOf(t, d, "45.0.0.1") == verdict.Drop }},
 		{"another family", func() { write(t, path, firstSource+"\n2001:db8:5::/48\n") }, func() bool { return verdictOf(t, d, "2001:db8:5::1") == verdict.Drop }},
 		{"reload", func() {
-			if _, err := d.Reload(t.Context()); err != nil {
+			if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil { // builds an engine
+				t.Error(err)
+			} else if err := d.Confirm(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}, func() bool { return true }},

@@ -243,7 +243,11 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 			return r, fmt.Errorf("a restart could not roll back: %w", err)
 		}
 	}
-	if r, err = d.reconfigure(c, feeds, new(kept)); err != nil {
+	var by *kept // the present engine may go on
+	if within > 0 || d.unconfirmed != nil {
+		by = new(kept) // it is the way back
+	}
+	if r, err = d.reconfigure(c, feeds, by); err != nil {
 		switch {
 		case within == 0, d.rolledBack: // a restart still begins with the one before
 		case d.unconfirmed != nil:
@@ -254,6 +258,9 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		return r, err
 	}
 	d.rolledBack = false
+	if last.Generation == d.engine {
+		last = kept{}
+	}
 	if u := d.unconfirmed; u != nil {
 		last.close(d.o.Log)
 		last = u.kept

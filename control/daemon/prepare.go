@@ -74,6 +74,7 @@ type managedList struct {
 	feed         *feed.Feed // from, if that is one
 	seenVersion  uint64     // version of from whose contents are active, or could not be
 	decided      uint64     // the last such version: taken, or an earlier one while seenVersion is being activated
+	read         *list.Set  // the contents of from that refused is about
 	refused      error      // why the feed's contents must not be active, nil if they may
 	failed       error      // why what was seenVersion could not be activated, nil if it was or must not be
 	rejected     error      // why an engine could not have the feed's contents, nil if it has
@@ -380,7 +381,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 			m.seenVersion = m.from.Version() // before its contents, which may change
 			m.decided = m.seenVersion
 			contents := m.from.Contents()
-			if m.refused = refuseRead(p.config, l, contents, m.from.Accepted()); m.refused != nil {
+			if m.refuse(p.config, contents, last); m.refused != nil {
 				contents = nil
 				if m.feed == nil && last.has(l.Name) && last.list(l.Name).source != 0 {
 					contents = last.contents(last.list(l.Name).source)
@@ -389,9 +390,27 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 			m.source = p.add(m, "", contents)
 			suffix = api.ManualSuffix
 		}
-		m.manual = p.add(m, suffix, list.SetOf(manual[l.Name]...))
+		entries := list.SetOf(manual[l.Name]...)
+		if last.has(l.Name) { // the same set says that nothing has changed
+			if before := last.contents(last.list(l.Name).manual); entries.Diff(before).Len() == 0 {
+				entries = before
+			}
+		}
+		m.manual = p.add(m, suffix, entries)
 		p.lists, p.byName[l.Name] = append(p.lists, m), m
 	}
+}
+
+// refuse sets whether the contents of a list's sources are refused: as they were, where these
+// and the list are the same.
+func (m *managedList) refuse(c *config.Config, contents *list.Set, last *Prepared) {
+	m.read = contents
+	if last.has(m.Name) && last.config.MaxCoverage == c.MaxCoverage {
+		if old := last.list(m.Name); old.from == m.from && old.read == contents && old.refused == nil && reflect.DeepEqual(old.List, m.List) {
+			return
+		}
+	}
+	m.refused = refuseRead(c, m.List, contents, m.from.Accepted())
 }
 
 // fit leaves out what does not fit into an engine beside the other lists: flows of
@@ -399,7 +418,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 // in the last engine, or nothing. Manual entries come first, then lists that have not changed, then those of a higher
 // priority.
 func (p *Prepared) fit(last *Prepared) {
-	if engine.Fits(p.rules) == nil {
+	if last != nil && slices.EqualFunc(p.rules, last.rules, engine.List.Equal) || engine.Fits(p.rules) == nil {
 		return
 	}
 	census := engine.NewCensus(p.rules)

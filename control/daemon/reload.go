@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,8 +172,9 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	return r, nil
 }
 
-// reconfigure activates a configuration, by an engine that is kept of it if there is one.
-// The last engine is the caller's to close.
+// reconfigure activates a configuration, by an engine that is kept of it if there is one. With
+// nil, the present engine may go on, with changes in place; else the last one is the caller's to
+// close.
 func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *kept) (r api.Reloaded, err error) {
 	old := d.prepared.config
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
@@ -190,16 +192,10 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 			return r, l.refused
 		}
 	}
-	current := d.observers.recorder
-	recorder, err := newRecorder(c, current, d.o.Log)
-	if err != nil {
-		return r, err
-	}
-	if err := d.activate(next, targetsOf(next.config), applied, recorder, by); err != nil {
-		return r, errors.Join(err, recorder.CloseUnless(current))
-	}
-	if err := current.CloseUnless(recorder); err != nil {
-		d.o.Log.Error(err.Error())
+	if by != nil || !d.activateInPlace(next, applied) {
+		if err := d.replaceEngine(next, applied, cmp.Or(by, new(kept))); err != nil {
+			return r, err
+		}
 	}
 	_ = d.followInterfaces() // Run ends where nothing is left
 	d.followFeeds()
@@ -209,4 +205,20 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 		d.o.Logging.Configure(c.Log)
 	}
 	return api.Reloaded{Changes: config.Diff(old, c), Unfiltered: d.attach.Problems()}, nil
+}
+
+// replaceEngine activates a configuration by another engine.
+func (d *Daemon) replaceEngine(next *Prepared, applied uint64, by *kept) error {
+	current := d.observers.recorder
+	recorder, err := newRecorder(next.config, current, d.o.Log)
+	if err != nil {
+		return err
+	}
+	if err := d.activate(next, targetsOf(next.config), applied, recorder, by); err != nil {
+		return errors.Join(err, recorder.CloseUnless(current))
+	}
+	if err := current.CloseUnless(recorder); err != nil {
+		d.o.Log.Error(err.Error())
+	}
+	return nil
 }

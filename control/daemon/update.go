@@ -174,7 +174,7 @@ func (d *Daemon) update(l *managedList) error {
 	defer func() { l.decided = l.seenVersion }()
 	l.failed = nil
 	began, before, p := time.Now(), l.left, d.prepared.copied()
-	var contents *list.Set
+	var contents, read *list.Set
 	var left leftOut
 	var delta list.Delta
 	var refused error
@@ -183,6 +183,7 @@ func (d *Daemon) update(l *managedList) error {
 		if refused = refuseRead(p.config, l.List, contents, l.from.Accepted()); refused != nil {
 			return
 		}
+		read = contents
 		contents, left = p.admit(l, contents)
 		delta = contents.Diff(p.contents(l.source))
 	})
@@ -209,7 +210,7 @@ func (d *Daemon) update(l *managedList) error {
 		}
 		return err
 	}
-	l.rejected, l.retryPending, l.left = nil, false, left
+	l.rejected, l.retryPending, l.left, l.read = nil, false, left, read
 	l.logLeftOut(d.o.Log, before)
 	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())

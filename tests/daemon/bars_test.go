@@ -224,3 +224,71 @@ func TestIdle(t *testing.T) {
 		t.Errorf("%.2f %% of a CPU when idle, want %.2f %% at most", 100*busy, 100*most())
 	}
 }
+
+// changedLines returns a list's text with one line in two hundred replaced by an address that it
+// has not.
+func changedLines(text []byte, entries, round int) []byte {
+	var b bytes.Buffer
+	b.Grow(len(text) + len(text)/100)
+	n := 0
+	for line := range bytes.Lines(text) {
+		if n%200 == round {
+			b.Write(spread(2*entries + n*8 + round).AppendTo(b.AvailableBuffer()))
+			b.WriteByte('\n')
+		} else {
+			b.Write(line)
+		}
+		n++
+	}
+	return b.Bytes()
+}
+
+// The bars of a reload, where nothing has changed, and where one entry in a hundred has: half of
+// them have gone, half are new. Each figure is the best of three, and as for TestBars.
+func TestReloadBars(t *testing.T) {
+	timed.Alone(t)
+	lab.Root(t)
+	entries := long.Or(1_000_000, 10_000_000)
+	h := newHost(t)
+	path := h.bigList(entries)
+	h.configure(h.B.Iface, "lists: {big: {sources: [{file: %s}], interval: 24h}}\n", path)
+	d := h.start(releases[0])
+	h.settled("big")
+	reload := func(what string) time.Duration {
+		before, began := d.times(), time.Now()
+		if _, err := h.api.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		took, now := time.Since(began), d.times()
+		ran := now.ran - before.ran
+		t.Logf("%s: active after %v, %v of processor time", what, took.Round(time.Millisecond), ran.Round(time.Millisecond))
+		return now.alone(took, before)
+	}
+	same, changed := time.Hour, time.Hour
+	for range 3 {
+		same = min(same, reload("nothing changed"))
+	}
+	for round := 1; round <= 3; round++ {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.write("feed.txt", changedLines(text, entries, round))
+		changed = min(changed, reload("one in a hundred"))
+		h.explain(spread(2*entries+round*9).String(), true)
+		h.explain(spread(200+round).String(), false)
+	}
+	d.complain("feed failed") // where the file is replaced while its watcher reads it
+	for _, bar := range []struct {
+		what       string
+		took, most time.Duration
+	}{
+		{"nothing changed", same, 100 * time.Millisecond},
+		{"one in a hundred", changed, long.Or(500*time.Millisecond, 1500*time.Millisecond)},
+	} {
+		t.Logf("%-28s %8.4f s, at most %g", bar.what, bar.took.Seconds(), bar.most.Seconds())
+		if bar.took > bar.most {
+			t.Errorf("%s: %v, want %v at most", bar.what, bar.took, bar.most)
+		}
+	}
+}

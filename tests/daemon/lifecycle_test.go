@@ -66,6 +66,39 @@ func (h *host) flood() *traffic {
 	return startTraffic(h.t, h.Lab, froms(addresses(feedBlock, 0, 1000)...), clean)
 }
 
+// The contents of a list's file change at random, but for entries that are always listed. They
+// are active when the reload returns, and what is always listed is blocked all the time.
+func TestReloadsOfContents(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	random := seed.New(t)
+	always, others := addresses(feedBlock, 0, 1000), addresses(feedBlock, 2000, 5000)
+	next := func() (in, out netip.Addr) {
+		random.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+		listed := 1 + random.IntN(len(others)-1)
+		all := slices.Concat(always, others[:listed])
+		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		h.write("feed.txt", []byte(strings.Join(lines(all), "\n")))
+		return others[listed-1], others[listed]
+	}
+	next()
+	h.configure(h.B.Iface, "lists: {always: {sources: [{file: %s}], interval: 24h}}\n", h.path("feed.txt"))
+	load := h.flood()
+	d := h.start(releases[0])
+	h.settled("always")
+	load.run()
+	for round := range long.Or(12, 100) {
+		in, out := next()
+		if _, err := h.api.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		load.expect(fmt.Sprintf("reload %d, what is listed", round), false, from(in))
+		load.expect(fmt.Sprintf("reload %d, what is not", round), true, from(out))
+	}
+	load.finish()
+	d.complain("feed failed") // the file was replaced while its watcher read it
+}
+
 // The configuration changes repeatedly: lists, directions, allow lists,
 // failsafe, trackers. It is active when the reload returns, and entries that
 // are always listed are blocked all the time.
