@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -289,6 +290,53 @@ func TestReloadBars(t *testing.T) {
 		t.Logf("%-28s %8.4f s, at most %g", bar.what, bar.took.Seconds(), bar.most.Seconds())
 		if bar.took > bar.most {
 			t.Errorf("%s: %v, want %v at most", bar.what, bar.took, bar.most)
+		}
+	}
+}
+
+// The bars of 120 interfaces of one namespace, with a list of a thousand entries and a tracker:
+// from the start to filtering, and idle.
+func TestManyInterfaces(t *testing.T) {
+	timed.Alone(t)
+	lab.Root(t)
+	long.Only(t, "half a minute")
+	const interfaces = 120
+	h := newHost(t)
+	if err := h.B.Do(func() error {
+		for i := range interfaces / 2 {
+			if out, err := exec.Command("ip", "link", "add", fmt.Sprintf("m%d", i), "type", "veth", "peer", "name", fmt.Sprintf("m%d", interfaces/2+i)).CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h.configure("m*", "lists: {big: {sources: [{file: %s}], interval: 24h}}\n"+
+		"trackers: [{key: src, threshold: 50kpps, action: block}]\n", h.bigList(1000))
+	d := h.start(releases[0])
+	took, now := time.Since(d.began), d.times()
+	t.Logf("%d interfaces are filtered %v after the start, %v of processor time; alone, it would take %v",
+		interfaces, took.Round(time.Millisecond), now.ran.Round(time.Millisecond), now.alone(took, times{}).Round(time.Millisecond))
+	h.settled("big")
+	busy, woken := 1., 1e6
+	for range 5 {
+		before, slept, began := d.times(), d.sleeps(), time.Now()
+		time.Sleep(4 * time.Second)
+		busy = min(busy, float64(d.times().ran-before.ran)/float64(time.Since(began)))
+		woken = min(woken, float64(d.sleeps()-slept)/time.Since(began).Seconds())
+	}
+	t.Logf("idle: %.2f %% of a CPU, %.0f wake-ups a second; %d MiB resident", 100*busy, woken, d.resident()>>20)
+	for _, bar := range []struct {
+		what         string
+		figure, most float64
+	}{
+		{"seconds to start, alone", now.alone(took, times{}).Seconds(), 10},
+		{"of a CPU when idle", busy, 0.05},
+		{"MiB resident", float64(d.resident() >> 20), 600},
+	} {
+		if bar.figure > bar.most {
+			t.Errorf("%s: %g, want %g at most", bar.what, bar.figure, bar.most)
 		}
 	}
 }
