@@ -53,7 +53,7 @@ GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o*)
 GOTEST := dist/check test $(if $(TIMES),-times $(TIMES)) $(TESTFLAGS) -vet=off -ldflags=-w
 
 # Modules of tests/, whose heavy dependencies are not weir's: GOWORK joins them with weir's.
-MODULES := ./tests/browser/... ./tests/man/...
+MODULES := ./tests/bench/filters/... ./tests/browser/... ./tests/man/...
 WORK    := $(CURDIR)/tests/modules.work
 
 .PHONY: help
@@ -234,7 +234,7 @@ check-format: ## check the format of Go and C, and the shell scripts
 lint: check-format ## check the Go (fetches golangci-lint), and what check-format does
 	@# A proxy may lack what only the tests of a dependency import, so that go.sum differs.
 	@# What is missing there for weir is an error of the build.
-	@for module in . tests/browser tests/man; do \
+	@for module in . tests/bench/filters tests/browser tests/man; do \
 		tidy=$$(cd $$module && go mod tidy -e -diff 2>&1) || case $$tidy in \
 			*'diff current/go.mod '*) echo "$$module: $$tidy" >&2; exit 1 ;; esac; \
 	done
@@ -242,7 +242,6 @@ lint: check-format ## check the Go (fetches golangci-lint), and what check-forma
 	@# With GOWORK, go tool takes no -modfile: it prints the program, which then gets GOWORK.
 	linter=$$(go tool -modfile=tests/tools/golangci-lint/go.mod -n golangci-lint); \
 		GOWORK=$(WORK) $$linter run $(MODULES)
-	cd tests/bench/filters && go vet ./...
 	cd tests/tools/release && go vet ./...
 
 .PHONY: check
@@ -339,7 +338,7 @@ vagrant: ## bring up a virtual machine, and run demo and tests in it (as root; s
 	modules=$$(go env GOMODCACHE)/cache/download proxy=$$(go env GOPROXY) && \
 		export GOMODCACHE=$$(mktemp -d) && \
 		export GOFLAGS=-modcacherw GOPROXY=file://$$modules,$$proxy GOSUMDB=off && \
-		for module in . tests/browser tests/man; do (cd $$module && go mod download); done && \
+		for module in . tests/bench/filters tests/browser tests/man; do (cd $$module && go mod download); done && \
 		mv $$GOMODCACHE/cache/download dist/vagrant/modules && rm -rf $$GOMODCACHE
 	VAGRANT_CWD=vagrant vagrant --no-tty up --provision
 
@@ -368,8 +367,8 @@ bench-peers: setup ## measure weir beside nftables, ipset and xdp-filter, which 
 	go run ./tests/peers
 
 .PHONY: bench-filters
-bench-filters: ## measure the cascade in Go beside other Bloom filter libraries
-	cd tests/bench/filters && go test -count=1 -v -run . . && go test -run '^$$' -bench . -count 6 .
+bench-filters: ## compare filters and sketches with others, for docs/comparison.md, with times (needs WEIR_DATA)
+	GOWORK=$(WORK) go run $(BUILDFLAGS) ./tests/bench/filters -times
 
 .PHONY: pictures
 pictures: setup ## draw the README's pictures anew (as root; needs tmux and chromium)

@@ -44,7 +44,8 @@ func generate(dir string, pages []paper) error {
 	index.text(`What weir implements, computed anew from its own packages by "make papers":
 figures and tables of the papers, the paper's value beside ours, and departures
 explained. The same values are held by the packages' tests. The second table below
-lists everything in the papers, also what is left out.`)
+lists everything in the papers, also what is left out.
+[Another page](../comparison.md) compares weir's filters and sketches with younger ones.`)
 	var rows [][]string
 	for _, each := range pages {
 		p := newPage(dir, each.name, each.title)

@@ -1,7 +1,6 @@
-// Package filters compares weir's cascade with other Bloom filters in Go.
+// These tests compare weir's cascade with other Bloom filters in Go.
 //
-// It is a module of its own, so that the other filters are no dependencies of
-// weir. make bench-filters runs it; for a comparison in one table,
+// make test-long runs them; for a comparison in one table,
 //
 //	go test -run '^$' -bench . -count 8 . | tee bench.txt
 //	benchstat -col /filter bench.txt
@@ -11,7 +10,7 @@
 //	                 bits a key   absent    present
 //	weir                  14.66   9.7 ns    14.4 ns
 //	bits-and-blooms       14.38  49.8 ns    55.4 ns
-package filters
+package main
 
 import (
 	"encoding/binary"
@@ -29,7 +28,9 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/timed"
 )
 
 // What the filters are made for.
@@ -117,6 +118,7 @@ const present, absent = 0, 1
 // The rates must be equal for the times to be comparable. In four million
 // queries chance moves a rate of 0.001 by 1.6 %.
 func TestRatesAreEqual(t *testing.T) {
+	long.Only(t, "ten million look-ups")
 	r := seed.New(t)
 	in, out := random(r, listed, present), random(r, 4*listed, absent)
 	for _, c := range contenders(r) {
@@ -139,6 +141,8 @@ func TestRatesAreEqual(t *testing.T) {
 // The contenders take turns at pieces of the keys. Of each piece the fastest
 // time counts, since all else that the machine does can only add to it.
 func TestQueryTakesNoLonger(t *testing.T) {
+	timed.Alone(t)
+	long.Only(t, "a hundred million look-ups")
 	const rounds, pieces = 25, 20
 	r := seed.New(t)
 	in := random(r, listed, present)
