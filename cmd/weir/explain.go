@@ -350,6 +350,8 @@ func origin(m api.Match, now time.Time) string {
 	switch {
 	case m.Line > 0:
 		text += fmt.Sprintf(":%d", m.Line)
+	case m.Derived != nil:
+		text = m.Derived.String()
 	case text == "":
 		text = "manual"
 	}
@@ -376,6 +378,9 @@ func origin(m api.Match, now time.Time) string {
 	}
 	if m.Packets != nil {
 		text += ", " + plural(int(*m.Packets), "packet", "packets") + " on this list"
+	}
+	if m.NotDerived != "" {
+		text += "; " + m.NotDerived
 	}
 	return text
 }

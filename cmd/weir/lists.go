@@ -96,6 +96,10 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 			fmt.Fprintf(out, "%s%s: TRIAL: it %s\n", gap, l.Name, trialText(*l.Trial, now))
 			gap = ""
 		}
+		if l.Derived > 0 {
+			fmt.Fprintf(out, "%s%s: %s around its addresses\n", gap, l.Name, plural(l.Derived, "prefix", "prefixes"))
+			gap = ""
+		}
 		for _, o := range l.LeftOut {
 			fmt.Fprintf(out, "%s%s: LEFT OUT %s: %s\n", gap, l.Name, o.Entry, o.Why())
 			gap = ""

@@ -545,8 +545,8 @@ func listRows(i attach.Status, verbose bool, row func(name, format string, args 
 		switch {
 		case c.List == "":
 			s = shown{"block", counted(c.Count) + " by all lists: approximate mode does not know which", math.MaxUint64}
-		case l.Entries == 0 && c.Packets == 0 && strings.HasSuffix(l.Name, api.ManualSuffix):
-			continue // there are no manual entries
+		case l.Entries == 0 && c.Packets == 0 && api.ListOf(l.Name) != l.Name:
+			continue // there are no manual entries, or derived ones
 		case i.BitsPerEntry > 0: // in approximate mode, which counts no list
 			s.text = entries(l)
 		}

@@ -4,7 +4,10 @@
 // client and server do the rest.
 package api
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // DefaultSocket is the default path of the socket.
 const DefaultSocket = "/run/weir/weir.sock"
@@ -136,6 +139,15 @@ type ListRate struct {
 // ManualSuffix follows the name of a list where its manual entries are counted
 // apart from those of its sources.
 const ManualSuffix = " (manual)"
+
+// DerivedSuffix follows the name of a list where the prefixes are counted apart that it has
+// because of its addresses: its aggregates, and IPv6 addresses that are widened.
+const DerivedSuffix = " (derived)"
+
+// ListOf returns the name of a list, given that under which some of its entries are counted.
+func ListOf(name string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(name, ManualSuffix), DerivedSuffix)
+}
 
 // Weights are the weights learned from the traffic: GET /v1/weights. False-positive
 // rates are shares of the unlisted packets, 0 … 1.

@@ -74,6 +74,7 @@ type List struct {
 	Priority  int          `json:"priority"`
 	Entries   int          `json:"entries"`                 // from sources and manual
 	Manual    int          `json:"manual_entries"`          // the manual ones
+	Derived   int          `json:"derived_entries"`         // prefixes around its addresses, besides
 	Packets   *uint64      `json:"total_packets,omitempty"` // matched since counting began; nil: unknown
 	Feeds     []FeedSource `json:"feeds"`
 
@@ -92,12 +93,16 @@ type LeftOut struct {
 	Entry    string `json:"entry"`
 	CutOff   string `json:"would_cut_off,omitempty"`
 	Failsafe string `json:"failsafe,omitempty"` // the prefix
+	Allowed  string `json:"allowed,omitempty"`  // of a prefix around an address: what it would block, too
 }
 
 // Why returns why the entry is left out, as a sentence without its end.
 func (l LeftOut) Why() string {
 	if l.Failsafe != "" {
 		return "it covers the failsafe prefix " + l.Failsafe
+	}
+	if l.Allowed != "" {
+		return "it covers " + l.Allowed
 	}
 	return "it would cut off " + l.CutOff
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -98,6 +99,9 @@ type Match struct {
 	Trial  bool   `json:"trial,omitempty"` // the list is on trial
 	For    string `json:"for,omitempty"`   // the packets for which the list is; "": all
 
+	Derived    *Derived `json:"derived,omitempty"`     // nil: the entry is one of its own
+	NotDerived string   `json:"not_derived,omitempty"` // why the prefix around the address is not listed
+
 	Source  string     `json:"source,omitempty"` // "": the entry is manual
 	Line    int        `json:"line,omitempty"`   // there, from 1; 0: unknown
 	Added   *time.Time `json:"added,omitempty"`
@@ -108,6 +112,30 @@ type Match struct {
 	Origin  string     `json:"origin,omitempty"`        // of a decision of CrowdSec, which has the scenario as its reason
 	UID     *uint32    `json:"uid,omitempty"`           // of the user who added it
 	Packets *uint64    `json:"total_packets,omitempty"` // that the list has caught; nil: not counted
+}
+
+// Derived says for which addresses of a list a prefix is listed.
+type Derived struct {
+	By    string   `json:"by"`    // ByAggregate or ByPrefix6
+	Of    int      `json:"of"`    // addresses, counted to 65536; with prefix6, an aggregate counts prefixes of that length
+	First []string `json:"first"` // of the addresses, 3 at most
+}
+
+// Why a prefix is listed that neither a source nor a command has added.
+const (
+	ByAggregate = "aggregate"
+	ByPrefix6   = "prefix6"
+)
+
+func (d *Derived) String() string {
+	if d.By == ByPrefix6 {
+		text := "prefix6 of " + strings.Join(d.First, ", ")
+		if more := d.Of - len(d.First); more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		return text
+	}
+	return fmt.Sprintf("aggregate of %d entries", d.Of)
 }
 
 // Dependency is a condition that some of the packets meet, and the verdict on these.

@@ -313,6 +313,7 @@ func (l List) check() (errs quantity.FieldErrors) {
 	if !l.Enforce && l.Action == Allow {
 		errs.Failf("enforce", "an allow list cannot be on trial, since it drops nothing: leave enforce out")
 	}
+	errs.Add("", l.checkDerived().Err())
 	errs.Add("", l.Only.check().Err())
 	errs.Add("", l.Spec.Validate())
 	return errs

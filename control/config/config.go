@@ -373,6 +373,14 @@ type List struct {
 
 	Only `yaml:",inline"`
 
+	// IPv6 addresses that are added by commands, as by fail2ban, and those of CrowdSec block the
+	// prefix of this length, too. One that covers an address of this host, what keeps it on the
+	// network, an allowed address or a failsafe one is left out.
+	Prefix6 int `yaml:"prefix6,omitempty" min:"32" max:"127"`
+
+	// Prefixes that are listed, too, while so many addresses of the list are in them.
+	Aggregate Aggregate `yaml:"aggregate,omitempty"`
+
 	// How long an entry is kept after its source drops it. Default: it is removed at
 	// once. While a source cannot be read, its last contents stay.
 	TTL quantity.Duration `yaml:"ttl,omitempty"`

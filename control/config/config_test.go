@@ -270,6 +270,7 @@ func TestExample(t *testing.T) {
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)
 	want.Name, want.TTL, want.Sources, want.Only = feed.Name, feed.TTL, feed.Sources, feed.Only
+	want.Prefix6, want.Aggregate = feed.Prefix6, Aggregate{IPv4: 24, IPv6: 48, At: defaultAggregateAt}
 	if !reflect.DeepEqual(feed, want) {
 		t.Errorf("list %+v, the defaults are %+v", feed, want)
 	}
@@ -332,6 +333,13 @@ func TestErrors(t *testing.T) {
 		want   []string // without the file's name
 		unseen bool     // by the schema
 	}{
+		{eth0 + "lists: {a: {prefix6: 20, aggregate: {ipv4: 24, at: 1}}}", []string{`2:22: lists.a.prefix6: 20 is not between 32 and 127`, `2:52: lists.a.aggregate.at: 1 is not between 2 and 65536`}, false},
+		{eth0 + "lists: {a: {action: allow, prefix6: 64, aggregate: {ipv4: 24}}}", []string{
+			`2:37: lists.a.prefix6: an allow list would let in the neighbours of an address: list the prefix itself`,
+			`2:41: lists.a.aggregate: an allow list would let in the neighbours of its addresses: list the prefix itself`}, true},
+		{eth0 + "lists: {a: {aggregate: {}}}", []string{`2:13: lists.a.aggregate: say ipv4 or ipv6: the length of the prefixes, as in {ipv4: 24, ipv6: 48, at: 8}`}, true},
+		{eth0 + "lists: {a: {prefix6: 64, aggregate: {ipv6: 64}}}", []string{`2:44: lists.a.aggregate.ipv6: 64 is not less than prefix6, by which each address has a prefix of 64 bits already`}, true},
+		{eth0 + "lists: {a: {aggregate: {ipv4: 30}}}", []string{`2:13: lists.a.aggregate.at: a prefix of 30 bits has no more than 4 addresses`}, true},
 		// Keys.
 		{"interface: [eth0]", []string{`1:1: interface: unknown key "interface": did you mean interfaces?`, `1:1: interfaces is missing`}, false},
 		{eth0 + "failsave:\n  ports: []", []string{`2:1: failsave: unknown key "failsave": did you mean failsafe?`}, false},
@@ -357,7 +365,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, ttl, required, guard, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, prefix6, aggregate, ttl, required, guard, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "lists:\n  a:\n    entries: [192.0.2.1, 192.0.2.1/24, '# none', 192.0.2.1, \"192.0.2.2\\n192.0.2.3\"]\n", []string{
 			`4:26: lists.a.entries[1]: "192.0.2.1/24": host bits set beyond /24`,

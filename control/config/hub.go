@@ -243,12 +243,7 @@ func (h *Hub) check() quantity.FieldErrors {
 	for _, l := range h.Lists {
 		path := join("lists", l.Name)
 		errs.Add(path, l.check().Err())
-		if !l.Enforce {
-			errs.Failf(path+".enforce", "nodes of earlier versions would enforce the list: waves with mode: rehearse count what a version would drop")
-		}
-		if r := l.Rule(); r.On() && r.Narrow() {
-			errs.Failf(path, "ports, protocols, interfaces and vlans are for lists of weir.yaml: nodes of earlier versions would drop all packets")
-		}
+		l.checkAtHub(&errs, path)
 		if l.TTL > 0 {
 			errs.Failf(path+".ttl", "a hub removes what a feed drops at once")
 		}

@@ -199,7 +199,7 @@ func (o ofDaemon) present(ctx context.Context, change api.Change) *api.Entry {
 	}
 	for _, a := range e.Answers {
 		for _, m := range a.Matches {
-			if m.Source != "" || m.Action != change.Action || m.Entry != change.Entries[0] || change.List != "" && m.List != change.List {
+			if m.Source != "" || m.Derived != nil || m.Action != change.Action || m.Entry != change.Entries[0] || change.List != "" && m.List != change.List {
 				continue
 			}
 			return &api.Entry{List: m.List, Action: m.Action, Entry: m.Entry, Expires: m.Expires, Reason: m.Reason}

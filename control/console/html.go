@@ -774,6 +774,8 @@ func (v *frame) matches(m *markup, all []api.Match) {
 		m.add(`<li><span class="%s">%s</span> <code>%s</code> of list <strong>%s</strong>, `, class, e.Action, e.Entry, e.List)
 		place := e.Source
 		switch {
+		case e.Derived != nil:
+			place = e.Derived.String()
 		case place == "":
 			place = "manual"
 		case e.Line > 0:
@@ -794,6 +796,9 @@ func (v *frame) matches(m *markup, all []api.Match) {
 		place += expiry(e.Expires, v.Now)
 		if e.Packets != nil {
 			place += ", the list has caught " + count(*e.Packets) + " packets"
+		}
+		if e.NotDerived != "" {
+			place += "; " + e.NotDerived
 		}
 		m.add(`%s</li>`, place)
 	}

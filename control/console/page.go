@@ -79,7 +79,7 @@ func (v *view) listRates() map[string]float64 {
 	rates := make(map[string]float64)
 	if v.Top != nil {
 		for _, l := range v.Top.Filter.Lists {
-			rates[strings.TrimSuffix(l.Name, api.ManualSuffix)] += l.Packets
+			rates[api.ListOf(l.Name)] += l.Packets
 		}
 	}
 	return rates

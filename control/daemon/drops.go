@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -53,7 +52,7 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, m attach.Metadat
 			flow.Remote = f.Key.Dst
 		}
 		if n := int(f.Cause.List); 0 < n && n <= len(m.Lists) {
-			flow.List = strings.TrimSuffix(m.Lists[n-1].Name, api.ManualSuffix)
+			flow.List = api.ListOf(m.Lists[n-1].Name)
 		}
 		packets, bytes := estimate(f.Flow, sketch.Packets)
 		i.Flows[flow] = drops.Count{Packets: uint64(packets), Bytes: uint64(bytes), Least: f.Packets, Dst: f.Dst}
@@ -64,7 +63,7 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, m attach.Metadat
 	d.lists = hits
 	for name, n := range hits {
 		if n.Packets > before[name].Packets {
-			i.Lists[strings.TrimSuffix(name, api.ManualSuffix)] += n.Packets - before[name].Packets
+			i.Lists[api.ListOf(name)] += n.Packets - before[name].Packets
 		}
 	}
 	if out {
@@ -278,7 +277,7 @@ func (d *Daemon) entryOf(f drops.Flow, dst netip.Addr) string {
 		return ""
 	}
 	for _, found := range e.Blocking(src, dst) {
-		if f.List == "" || strings.TrimSuffix(lists[found.List-1].Name, api.ManualSuffix) == f.List {
+		if f.List == "" || api.ListOf(lists[found.List-1].Name) == f.List {
 			return found.Key.String()
 		}
 	}
@@ -324,7 +323,7 @@ func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 			if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock && d.engine.Monitor {
 				to.Dropped, to.Reasons = new(to.Packets), []string{verdict.Blocked.String()}
 				if a.List != "" {
-					to.Lists = []string{strings.TrimSuffix(a.List, api.ManualSuffix)}
+					to.Lists = []string{api.ListOf(a.List)}
 				}
 			}
 		case v4.SrcBits > 0:

@@ -233,6 +233,9 @@ func (d *Daemon) Export(ctx context.Context, name, format string) (api.Export, e
 		if sets = []*list.Set{d.prepared.contents(l.manual)}; l.source != 0 {
 			sets = append(sets, d.prepared.contents(l.source))
 		}
+		if l.derived != 0 {
+			sets = append(sets, d.prepared.contents(l.derived))
+		}
 		return nil
 	}); err != nil {
 		return api.Export{}, err

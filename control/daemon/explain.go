@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"net/netip"
-	"strings"
 
 	"weir/control/api"
 	"weir/control/engine"
@@ -164,16 +163,21 @@ type places map[source][]*engine.Match
 // describe adds to the matches of an answer what is known of their entries, and
 // to wanted those that are of a feed.
 func (p *Prepared) describe(a *engine.Answer, wanted places, packets func(*managedList, uint16) *uint64) {
-	a.List = strings.TrimSuffix(a.List, api.ManualSuffix)
+	a.List = api.ListOf(a.List)
 	for _, m := range a.Entries() {
 		for _, l := range p.lists {
 			switch m.Number {
 			case l.source:
 				m.List, m.Packets = l.Name, packets(l, m.Number)
+				p.describeNotDerived(l, m)
 				wanted[l.from] = append(wanted[l.from], m)
 			case l.manual:
 				m.List, m.Packets = l.Name, packets(l, m.Number)
 				p.describeManual(m)
+				p.describeNotDerived(l, m)
+			case l.derived:
+				m.List, m.Packets = l.Name, packets(l, m.Number)
+				p.describeDerived(l, m)
 			}
 		}
 	}

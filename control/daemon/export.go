@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"weir/control/api"
@@ -137,7 +136,7 @@ func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops fun
 	}
 	for name, n := range hits {
 		if before := x.hits[name]; n.Packets > before.Packets {
-			list := strings.TrimSuffix(name, api.ManualSuffix)
+			list := api.ListOf(name)
 			sum := x.lists[list]
 			x.lists[list] = loader.Counter{Packets: sum.Packets + n.Packets - before.Packets, Bytes: sum.Bytes + n.Bytes - min(n.Bytes, before.Bytes)}
 		}
@@ -237,7 +236,7 @@ func (d *Daemon) exportReports(now time.Time, reports []*heavy.Report) {
 	m := d.attach.Metadata()
 	var lists []string
 	for _, l := range m.Lists {
-		lists = append(lists, strings.TrimSuffix(l.Name, api.ManualSuffix))
+		lists = append(lists, api.ListOf(l.Name))
 	}
 	for _, r := range reports {
 		d.exports.report(now, r, lists, m.Monitor)

@@ -309,6 +309,11 @@ func (d *Daemon) followPeers(now time.Time) {
 			d.o.Log.Error(err.Error(), "list", l.Name)
 		}
 	}
+	if _, _, n, err := d.prepared.withDerived(nil); n > 0 || err != nil {
+		if _, err := d.apply(nil); err != nil {
+			d.o.Log.Error("prefixes around addresses of lists: " + err.Error())
+		}
+	}
 }
 
 // leftOutAnew returns the lists of which another part is to be left out than before.

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"weir/control/api"
@@ -40,7 +39,7 @@ func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.
 	for name, n := range hits {
 		if before := p.hits[name]; n.Packets > before.Packets {
 			s.Lists = append(s.Lists, history.List{
-				Name:  strings.TrimSuffix(name, api.ManualSuffix),
+				Name:  api.ListOf(name),
 				Count: history.Count{Packets: n.Packets - before.Packets, Bytes: n.Bytes - min(n.Bytes, before.Bytes)},
 			})
 		}

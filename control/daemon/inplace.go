@@ -52,13 +52,18 @@ func (d *Daemon) activateInPlace(next *Prepared, applied uint64) bool {
 		return false
 	}
 	if d.applied != applied { // manual entries have changed meanwhile
-		rules, _, err := engine.With(next.rules, next.missed(next.lists...))
+		missed, derived, _, err := next.withDerived(next.missed(next.lists...))
 		if err != nil {
 			return false
 		}
+		rules, _, err := engine.With(next.rules, missed)
+		if err != nil {
+			return false
+		}
+		next.derived = derived
 		next.rules, changes = rules, differences(rules, d.engine.Lists())
 	}
-	if _, err := d.applyInPlace(changes); err != nil {
+	if _, err := d.enactInPlace(changes); err != nil {
 		d.o.Log.Debug("building the next engine: " + err.Error())
 		return false
 	}

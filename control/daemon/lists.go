@@ -37,7 +37,7 @@ func (d *Daemon) describeLists() (lists []api.List) {
 	for _, l := range d.prepared.lists {
 		a := api.List{
 			Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
-			Manual: d.prepared.contents(l.manual).Len(), Packets: d.caught(l, d.hits(hits, l.manual)),
+			Manual: d.prepared.contents(l.manual).Len(),
 		}
 		a.Entries = a.Manual
 		a.Private, a.Trial = l.left.private, l.trial
@@ -51,13 +51,20 @@ func (d *Daemon) describeLists() (lists []api.List) {
 			a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
 		}
 		a.Spare = l.left.shapes
+		packets := d.hits(hits, l.manual)
+		if l.derived != 0 {
+			a.Derived = d.prepared.contents(l.derived).Len()
+			a.LeftOut = append(a.LeftOut, d.prepared.leftOutDerived(l)...)
+			packets += d.hits(hits, l.derived)
+		}
 		if l.from != nil {
 			a.Entries += d.prepared.contents(l.source).Len()
-			a.Packets = d.caught(l, d.hits(hits, l.manual)+d.hits(hits, l.source))
+			packets += d.hits(hits, l.source)
 			for _, s := range l.from.Status().Sources {
 				a.Feeds = append(a.Feeds, s.API(cmp.Or(l.refused, l.rejected)))
 			}
 		}
+		a.Packets = d.caught(l, packets)
 		lists = append(lists, a)
 	}
 	return lists

@@ -61,6 +61,8 @@ type Prepared struct {
 	notified map[string][]netip.Addr // servers of notifications and exports, as last seen
 
 	asn, country *geo.Database // nil: none
+
+	derived map[uint16]derived // by number of the engine's list
 }
 
 // managedList is a list of the configuration. In the engine it is two: what its
@@ -70,6 +72,8 @@ type managedList struct {
 	config.List
 	source       uint16     // number of the engine's list of what its sources contain, 0 if it has none
 	manual       uint16     // number of the engine's list of manual entries
+	derived      uint16     // number of the engine's list of prefixes that these derive, 0 if there are none
+	counted      *derived   // ahead of an activation; nil: nothing was
 	from         source     // what its sources contain; nil: it has none
 	feed         *feed.Feed // from, if that is one
 	seenVersion  uint64     // version of from whose contents are active, or could not be
@@ -168,6 +172,7 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	}
 	p.leaveOut(protected)
 	p.fit(last)
+	p.deriveAll(last)
 	return p, p.planLearning()
 }
 
@@ -397,6 +402,9 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 			}
 		}
 		m.manual = p.add(m, suffix, entries)
+		if derivation(l).On() {
+			m.derived = p.add(m, api.DerivedSuffix, nil)
+		}
 		p.lists, p.byName[l.Name] = append(p.lists, m), m
 	}
 }
@@ -485,6 +493,7 @@ func (p *Prepared) shed(reason error) bool {
 	p.rules = slices.Clone(p.rules)
 	p.rules[worst.source-1].Contents = nil
 	worst.rejected = fmt.Errorf("list %s: %w", worst.Name, reason)
+	p.deriveAll(nil)
 	return true
 }
 
@@ -675,6 +684,7 @@ func (p *Prepared) Warnings() []string { return p.warnings(nil) }
 func (p *Prepared) warnings(known map[*feed.Feed]uint64) (all []string) {
 	for _, l := range p.lists {
 		all = append(all, l.warnings()...)
+		all = append(all, l.derivedWarnings(p.derived[l.derived])...)
 		if why := p.idle(l); why != "" {
 			all = append(all, why)
 		}
@@ -771,6 +781,10 @@ func (p *Prepared) descriptions() []attach.List {
 		d := attach.List{Allow: l.Action == config.Allow, Direction: l.Direction.String()}
 		d.Name, d.Entries = p.rules[l.manual-1].Name, p.contents(l.manual).Len()
 		all[l.manual-1] = d
+		if l.derived != 0 {
+			d.Name, d.Entries = p.rules[l.derived-1].Name, p.contents(l.derived).Len()
+			all[l.derived-1] = d
+		}
 		if l.source == 0 {
 			continue
 		}
@@ -821,6 +835,7 @@ func (p *Prepared) logFailures(log *slog.Logger, known map[*feed.Feed]uint64) {
 			log.Warn(why)
 		}
 		l.logLeftOut(log, leftOut{})
+		l.logDerived(log, derived{}, p.derived[l.derived])
 		if l.refused != nil {
 			log.Error("refused: " + l.refused.Error())
 		}

@@ -356,6 +356,8 @@ func origins(s *metrics.Snapshot) map[string]metrics.Origin {
 		if l, manual := strings.CutSuffix(name, api.ManualSuffix); manual {
 			all[name] = metrics.Origin{List: l, Entries: metrics.Manual}
 			all[l] = metrics.Origin{List: l, Entries: metrics.FromSources}
+		} else if l, derived := strings.CutSuffix(name, api.DerivedSuffix); derived {
+			all[name] = metrics.Origin{List: l, Entries: metrics.Derived}
 		}
 	}
 	return all

@@ -178,6 +178,7 @@ func (d *Daemon) update(l *managedList) error {
 	var left leftOut
 	var delta list.Delta
 	var refused error
+	var counted *derived
 	d.aside(func() {
 		contents = l.from.Contents()
 		if refused = refuseRead(p.config, l.List, contents, l.from.Accepted()); refused != nil {
@@ -186,7 +187,10 @@ func (d *Daemon) update(l *managedList) error {
 		read = contents
 		contents, left = p.admit(l, contents)
 		delta = contents.Diff(p.contents(l.source))
+		counted = p.countAhead(l, contents)
 	})
+	l.counted = counted
+	defer func() { l.counted = nil }()
 	if l.refused = refused; refused != nil {
 		d.notifier.refusedList(l)
 		return fmt.Errorf("refused: %w", refused)
@@ -334,10 +338,15 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 	}
 	d.o.Log.Debug("building the next engine: " + err.Error())
 	next, last, applied := d.prepared.copied(), kept{Generation: d.engine}, d.applied
+	more := 0
+	if changes, next.derived, more, err = next.withDerived(changes); err != nil {
+		return 0, err
+	}
 	d.aside(func() { next.rules, n, err = engine.With(next.rules, changes) })
 	if err != nil {
 		return 0, err
 	}
+	n -= more
 	undo := next.makeRoom()
 	if err := d.activate(next, nil, applied, d.observers.recorder, new(kept)); err != nil {
 		undo()
@@ -350,6 +359,20 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 // applyInPlace changes lists in the present engine. When it fails, as where there is no room,
 // nothing has changed.
 func (d *Daemon) applyInPlace(changes []engine.Change) (int, error) {
+	changes, derived, more, err := d.prepared.withDerived(changes)
+	if err != nil {
+		return 0, err
+	}
+	n, err := d.enactInPlace(changes)
+	if err != nil {
+		return 0, err
+	}
+	d.settleDerived(derived)
+	return n - more, nil
+}
+
+// enactInPlace is applyInPlace where derived prefixes are among the changes.
+func (d *Daemon) enactInPlace(changes []engine.Change) (int, error) {
 	began := time.Now()
 	d.applied++
 	n, err := d.engine.Apply(changes)
@@ -484,9 +507,12 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 			break
 		}
 		applied = d.applied
-		missed := next.missed(next.lists...)
+		missed, derived, _, err := next.withDerived(next.missed(next.lists...))
+		if err != nil {
+			return errors.Join(err, rollout.Close(), e.Close())
+		}
 		if _, err := e.Apply(missed); err == nil {
-			next.rules, changed = e.Lists(), true
+			next.rules, next.derived, changed = e.Lists(), derived, true
 			break
 		}
 		if err := errors.Join(rollout.Close(), e.Close()); err != nil {
@@ -496,6 +522,7 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 		if next.rules, _, err = engine.With(next.rules, missed); err != nil {
 			return err
 		}
+		next.derived = derived
 	}
 	succeed(current, recorder, d.engine)
 	if err := rollout.Commit(); err != nil {

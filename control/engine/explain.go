@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/control/api"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -106,6 +107,9 @@ type Match struct {
 
 	Trial bool   // the list is on trial
 	For   string // the packets for which the list is; "": all
+
+	Derived    *api.Derived // nil: the entry is one of its own
+	NotDerived string       // why the prefix around the address is not listed; "": it is, or need not be
 
 	Source  string // "": the entry is manual
 	Line    int    // there, from 1; 0: unknown

@@ -272,6 +272,9 @@ func (p *Prefixes[P]) Side(source, directed bool) []Sorted[P] {
 	return all
 }
 
+// IPv6 returns the addresses and prefixes of IPv6.
+func (s *Set) IPv6() *Prefixes[V6Prefix] { return &s.orEmpty().V6 }
+
 // Inside returns the addresses and prefixes of the set that other prefixes cover.
 func (s *Set) Inside(prefixes ...netip.Prefix) *Set {
 	s = s.orEmpty()

@@ -82,9 +82,9 @@ var (
 	refused  = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked at once, because there was no room for another penalty.")
 	replaced = counter("weir_penalties_replaced_total", "Penalties that ended early, to make room for those of flows that exceed more.")
 
-	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\". The origin of the entry is sources or manual.", "list", "origin")
+	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\". The origin of the entry is sources, manual or derived.", "list", "origin")
 	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list", "origin")
-	entries     = gauge("weir_list_entries", "Active entries. The action is block or allow, the origin sources or manual.", "list", "action", "origin")
+	entries     = gauge("weir_list_entries", "Active entries. The action is block or allow, the origin sources, manual or derived.", "list", "action", "origin")
 	listRefused = gauge("weir_list_refused", "Whether the current contents of the list's sources were refused; the previous ones stay active.", "list", "action")
 	listLeftOut = gauge("weir_list_left_out", "Entries of the list's sources that are left out: they would cut off this host, or are flows of too many combinations of fields.", "list", "action")
 	listPrivate = gauge("weir_list_private_entries", "Entries of the list's sources that are of private, loopback and similar networks.", "list", "action")

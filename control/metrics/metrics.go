@@ -176,13 +176,14 @@ type Count struct {
 // Origin says which entries of a list are counted under a name of their own.
 type Origin struct {
 	List    string
-	Entries string // FromSources or Manual
+	Entries string // FromSources, Manual or Derived
 }
 
 // The origins of entries.
 const (
 	FromSources = "sources"
 	Manual      = "manual"
+	Derived     = "derived" // prefixes around addresses
 )
 
 // origin returns the origin of the entries with a name.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/dustin/go-humanize"
 
@@ -51,7 +50,7 @@ func rate(r float64) string {
 // empty manual lists.
 func lists(t *api.Top) []api.ListRate {
 	all := slices.DeleteFunc(slices.Clone(t.Filter.Lists), func(l api.ListRate) bool {
-		return l.Total == 0 && strings.HasSuffix(l.Name, api.ManualSuffix)
+		return l.Total == 0 && api.ListOf(l.Name) != l.Name
 	})
 	slices.SortStableFunc(all, func(a, b api.ListRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Total, a.Total))

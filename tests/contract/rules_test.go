@@ -2,6 +2,7 @@ package contract
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -72,6 +73,79 @@ func (r random) ruledLists(directions ...engine.Direction) (lists []engine.List)
 	return lists
 }
 
+// derivations are by the index of the list that has the derived prefixes.
+type derivations map[int]derivation
+
+type derivation struct {
+	list.Derivation
+	of int // index of the list
+}
+
+// derive adds lists of the prefixes that addresses of some block lists derive.
+func (r random) derive(lists []engine.List) ([]engine.List, derivations) {
+	all := make(derivations)
+	for i, l := range lists {
+		if l.Allow || r.IntN(2) == 0 {
+			continue
+		}
+		d := list.Derivation{
+			V4: r.pick(0, 27, 29), V6: r.pick(0, 61, 110), At: r.pick(2, 3, 5), Prefix6: r.pick(0, 112, 125),
+			Src: l.Direction == engine.Source || l.Direction == engine.Both, Dst: l.Direction != engine.Source,
+		}
+		members := []*list.Set{l.Contents}
+		l.Name += " (derived)"
+		l.Contents = d.Prefixes(list.Members{All: members, Widened: members})
+		all[len(lists)] = derivation{d, i}
+		lists = append(lists, l)
+	}
+	return lists, all
+}
+
+// keys returns the prefixes that the keys of a list derive, by counting them for each prefix.
+func (d derivation) keys(of []key.Key) (all []key.Key) {
+	type derived struct {
+		k     key.Key
+		least int
+	}
+	members := make(map[derived]map[netip.Prefix]bool)
+	for _, k := range of {
+		p, source := list.PrefixOf(k)
+		if k.Tuple() || !p.IsSingleIP() {
+			continue
+		}
+		note := func(bits, unit, least int) {
+			if bits == 0 {
+				return
+			}
+			outer, _ := p.Addr().Prefix(bits)
+			to := derived{key.Source(outer), least}
+			if !source {
+				to.k = key.Destination(outer)
+			}
+			if members[to] == nil {
+				members[to] = make(map[netip.Prefix]bool)
+			}
+			member, _ := p.Addr().Prefix(unit)
+			members[to][member] = true
+		}
+		switch {
+		case p.Addr().Is4():
+			note(d.V4, 32, d.At)
+		case d.Prefix6 > 0:
+			note(d.Prefix6, 128, 1)
+			note(d.V6, d.Prefix6, d.At)
+		default:
+			note(d.V6, 128, d.At)
+		}
+	}
+	for of, n := range members {
+		if len(n) >= of.least {
+			all = append(all, of.k)
+		}
+	}
+	return all
+}
+
 // tagged puts VLAN tags before a frame, some of which only have a priority.
 func (r random) tagged(f []byte) []byte {
 	for range r.pick(0, 0, 0, 1, 2) {
@@ -88,12 +162,15 @@ type byEntries struct {
 	where verdict.Where
 }
 
-func newByEntries(lists []engine.List, p *verdict.Policy, iface string) byEntries {
+func newByEntries(lists []engine.List, p *verdict.Policy, iface string, derived derivations) byEntries {
 	b := byEntries{lists: lists, p: p, where: verdict.Where{Interface: iface}}
 	for _, l := range lists {
 		var keys []key.Key
 		if (l.Direction == engine.Out) == p.Out {
 			keys = slices.Collect(l.All())
+			if d, ok := derived[len(b.keys)]; ok {
+				keys = d.keys(b.keys[d.of])
+			}
 		}
 		b.keys = append(b.keys, keys)
 	}
@@ -173,7 +250,7 @@ func TestRules(t *testing.T) {
 	r := newRandom(t)
 	seen, checked := map[string]int{}, 0
 	for i := range long.Or(24, 200) {
-		lists := r.ruledLists(engine.Source, engine.Destination, engine.Both, engine.Out)
+		lists, derived := r.derive(r.ruledLists(engine.Source, engine.Destination, engine.Both, engine.Out))
 		c := r.config(i)
 		c.Mode, c.FailsafePorts, c.FailsafePrefixes = 0, nil, nil
 		c.DHCPServer, c.NoLean, c.Inner = false, i%5 == 0, i%2 == 0
@@ -192,7 +269,7 @@ func TestRules(t *testing.T) {
 				t.Fatalf("%+v", err)
 			}
 			defer k.Close()
-			truth := newByEntries(lists, &g.Policy, at.Iface)
+			truth := newByEntries(lists, &g.Policy, at.Iface, derived)
 			for range 1000 {
 				f := packet.Frame(r.tuple())
 				switch r.IntN(6) {
@@ -217,6 +294,9 @@ func TestRules(t *testing.T) {
 				}
 				checked++
 				seen[o.Reason.String()]++
+				if _, ok := derived[o.List-1]; ok {
+					seen["derived"]++
+				}
 				if o.Reason != want || len(by) > 0 && !slices.Contains(by, o.List) {
 					t.Fatalf("generation %d, %v: %v by list %d, want %v by one of %v: % x\n%+v", i, at, o.Reason, o.List, want, by, f, lists)
 				}
@@ -226,7 +306,7 @@ func TestRules(t *testing.T) {
 		in.Close()
 	}
 	t.Log(checked, seen)
-	for _, reason := range []string{"clean", "blocked", "would-block", "allowed"} {
+	for _, reason := range []string{"clean", "blocked", "would-block", "allowed", "derived"} {
 		if seen[reason] < 100 {
 			t.Errorf("%d packets are %s: the test is too narrow", seen[reason], reason)
 		}
@@ -259,7 +339,7 @@ func TestRulesAfterChanges(t *testing.T) {
 				continue
 			}
 			lists, made = next, made+1
-			truth := newByEntries(lists, &g.Policy, "")
+			truth := newByEntries(lists, &g.Policy, "", nil)
 			for range 300 {
 				f := r.tagged(packet.Frame(r.tuple()))
 				o, err := agree(g, k, f)

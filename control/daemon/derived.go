@@ -1,0 +1,347 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// derived are the prefixes that a list has because of its addresses. It is not changed, but
+// replaced.
+type derived struct {
+	of   list.Derivation
+	from [2]*list.Set // the contents of the list's sources, and its manual entries
+	all  *list.Set
+	left []notDerived // the first of those that are left out
+	more int          // the others
+	wide error        // why all of them are; nil: they are not
+}
+
+// notDerived is a prefix that is left out because it covers what must pass.
+type notDerived struct {
+	entry key.Key
+	over  covered
+}
+
+// covered is an address or a prefix that a list must not block because of its neighbours.
+type covered struct {
+	prefix        netip.Prefix
+	peer, allowed string // what it is, and the list that allows it; both "": it is failsafe
+}
+
+func (c covered) String() string {
+	switch {
+	case c.peer != "":
+		return c.peer
+	case c.allowed != "":
+		return fmt.Sprintf("%s, which list %s allows", shortOf(c.prefix), c.allowed)
+	}
+	return fmt.Sprintf("the failsafe prefix %v", c.prefix)
+}
+
+// shortOf returns a prefix, or the address that it is.
+func shortOf(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// maxLeftDerived bounds the prefixes that are left out and named.
+const maxLeftDerived = 20
+
+// membersOf returns the entries by which a list derives prefixes, among the lists of an engine.
+func (l *managedList) membersOf(rules []engine.List) list.Members {
+	manual := rules[l.manual-1].Contents
+	m := list.Members{All: []*list.Set{manual}, Widened: []*list.Set{manual}}
+	if l.source != 0 {
+		source := rules[l.source-1].Contents
+		m.All = append(m.All, source)
+		if l.WidensSources() {
+			m.Widened = append(m.Widened, source)
+		}
+	}
+	return m
+}
+
+// fromOf returns the sets that a list has among the lists of an engine.
+func (l *managedList) fromOf(rules []engine.List) (from [2]*list.Set) {
+	if l.source != 0 {
+		from[0] = rules[l.source-1].Contents
+	}
+	from[1] = rules[l.manual-1].Contents
+	return from
+}
+
+// deriveAll derives the prefixes of all lists, after those of the last configuration.
+func (p *Prepared) deriveAll(last *Prepared) {
+	all := make(map[uint16]derived)
+	for _, l := range p.lists {
+		if l.derived == 0 {
+			continue
+		}
+		d := derived{of: derivation(l.List)}
+		if last.has(l.Name) {
+			d = last.derived[last.list(l.Name).derived]
+		}
+		if d.of != derivation(l.List) || last.has(l.Name) && last.list(l.Name).WidensSources() != l.WidensSources() {
+			d = derived{of: derivation(l.List)}
+		}
+		d = l.derive(d, p.rules)
+		kept := p.leaveOutDerived(l, &d, p.rules)
+		if last.has(l.Name) && last.list(l.Name).derived != 0 { // the same set says that nothing has changed
+			if before := last.contents(last.list(l.Name).derived); kept.Diff(before).Len() == 0 {
+				kept = before
+			}
+		}
+		p.rules[l.derived-1].Contents = kept
+		all[l.derived] = d
+	}
+	p.derived = all
+}
+
+// manyMembers is the number of changes from which on a list is counted anew: a pass over
+// millions of entries takes less time than to look up as many.
+const manyMembers = 1 << 14
+
+// derive returns what a list derives of its present entries, given what it derived before.
+func (l *managedList) derive(before derived, rules []engine.List) derived {
+	d := derived{of: before.of, from: l.fromOf(rules)}
+	members := l.membersOf(rules)
+	var changes []*list.Set
+	n := 0
+	for i, now := range d.from {
+		if was := before.from[i]; now != was {
+			delta := now.Diff(was)
+			changes = append(changes, delta.Add, delta.Remove)
+			n += delta.Len()
+		}
+	}
+	switch {
+	case before.all == nil || n > manyMembers:
+		d.all = d.of.Prefixes(members)
+	case n == 0:
+		d.all = before.all
+	default:
+		d.all = d.of.Change(before.all, members, changes...)
+	}
+	return d
+}
+
+// leaveOutDerived returns the prefixes without those that are left out, which it notes.
+func (p *Prepared) leaveOutDerived(l *managedList, d *derived, rules []engine.List) *list.Set {
+	if share := d.of.Share(d.all); p.config.MaxCoverage > 0 && share > float64(p.config.MaxCoverage) {
+		d.wide = fmt.Errorf("they would cover %.3g %%, where max_coverage is %.3g %%", 100*share, 100*float64(p.config.MaxCoverage))
+		return new(list.Set)
+	}
+	over := make(map[key.Key]covered)
+	note := func(c covered) {
+		for _, k := range d.of.Around(d.all, c.prefix) {
+			if _, known := over[k]; !known {
+				over[k] = c
+			}
+		}
+	}
+	for _, f := range p.config.Failsafe.Prefixes {
+		note(covered{prefix: f.Masked()})
+	}
+	for _, peer := range p.peers {
+		k := peer.Key
+		if k.SrcBits > 0 {
+			note(covered{prefix: netip.PrefixFrom(k.Src, int(k.SrcBits)), peer: peer.What})
+		}
+		if k.DstBits > 0 {
+			note(covered{prefix: netip.PrefixFrom(k.Dst, int(k.DstBits)), peer: peer.What})
+		}
+	}
+	if d.of.Prefix6 > 0 {
+		for _, a := range rules {
+			if a.Allow {
+				l.notWidened(d, a, over)
+			}
+		}
+	}
+	if len(over) == 0 {
+		return d.all
+	}
+	keys := slices.SortedFunc(maps.Keys(over), key.Key.Compare)
+	for _, k := range keys[:min(len(keys), maxLeftDerived)] {
+		d.left = append(d.left, notDerived{k, over[k]})
+	}
+	d.more = len(keys) - len(d.left)
+	kept, _ := d.all.Apply(list.Delta{Remove: list.SetOf(keys...)})
+	return kept
+}
+
+// notWidened notes the prefixes of addresses that are widened in which a list allows something.
+func (l *managedList) notWidened(d *derived, allow engine.List, over map[key.Key]covered) {
+	all := allow.Contents.IPv6()
+	for _, some := range []list.Sorted[list.V6Prefix]{all.Plain, all.Src, all.Dst} {
+		for q := range some.All() {
+			for _, k := range d.of.Around(d.all, q.Prefix()) {
+				p, _ := list.PrefixOf(k)
+				if _, known := over[k]; !known && p.Bits() == d.of.Prefix6 {
+					over[k] = covered{prefix: q.Prefix(), allowed: api.ListOf(allow.Name)}
+				}
+			}
+		}
+	}
+}
+
+// withDerived adds the changes of derived prefixes that follow from changes, and returns all derived
+// prefixes then, and how many change.
+func (p *Prepared) withDerived(changes []engine.Change) (all []engine.Change, now map[uint16]derived, n int, err error) {
+	if len(p.derived) == 0 {
+		return changes, nil, 0, nil
+	}
+	rules, _, err := engine.With(p.rules, changes)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	now = make(map[uint16]derived, len(p.derived))
+	all = slices.Clip(changes)
+	for _, l := range p.lists {
+		if l.derived == 0 {
+			continue
+		}
+		before := p.derived[l.derived]
+		if c := l.counted; c != nil && c.from[0] == l.fromOf(rules)[0] {
+			before = *c
+		}
+		d := l.derive(before, rules)
+		kept := p.leaveOutDerived(l, &d, rules)
+		now[l.derived] = d
+		if delta := kept.Diff(p.contents(l.derived)); delta.Len() > 0 {
+			all = append(all, engine.Change{List: l.derived, Delta: delta})
+			n += delta.Len()
+		}
+	}
+	return all, now, n, nil
+}
+
+// countAhead counts what a list will derive of contents of its sources, which takes long for
+// many entries, and which withDerived takes up.
+func (p *Prepared) countAhead(l *managedList, contents *list.Set) *derived {
+	if l.derived == 0 {
+		return nil
+	}
+	rules := slices.Clone(p.rules)
+	rules[l.source-1].Contents = contents
+	d := l.derive(p.derived[l.derived], rules)
+	return &d
+}
+
+// settleDerived notes the derived prefixes, and logs which ones are left out.
+func (d *Daemon) settleDerived(now map[uint16]derived) {
+	if now == nil {
+		return
+	}
+	before := d.prepared.derived
+	d.prepared.derived = now
+	for _, l := range d.prepared.lists {
+		if l.derived != 0 {
+			l.logDerived(d.o.Log, before[l.derived], now[l.derived])
+		}
+	}
+}
+
+// logDerived logs which prefixes are left out, if that has changed.
+func (l *managedList) logDerived(log *slog.Logger, before, now derived) {
+	if before.more == now.more && reflect.DeepEqual(before.left, now.left) && (before.wide == nil) == (now.wide == nil) {
+		return
+	}
+	for _, w := range l.derivedWarnings(now) {
+		log.Warn(w)
+	}
+}
+
+// derivedWarnings returns which prefixes are left out, and why.
+func (l *managedList) derivedWarnings(d derived) (all []string) {
+	if d.wide != nil {
+		return []string{fmt.Sprintf("list %s: no prefix is listed for its addresses: %v", l.Name, d.wide)}
+	}
+	for n, o := range d.left {
+		if n == maxBadLines {
+			all = append(all, fmt.Sprintf("list %s: left out: %d more prefixes around its addresses", l.Name, len(d.left)+d.more-n))
+			break
+		}
+		all = append(all, fmt.Sprintf("list %s: left out: %v, around its addresses, covers %v", l.Name, o.entry, o.over))
+	}
+	return all
+}
+
+// maxMembers bounds how far the addresses of a prefix are counted for an answer.
+const maxMembers = 1 << 16
+
+// describeDerived says for which addresses a match stands that is derived.
+func (p *Prepared) describeDerived(l *managedList, m *engine.Match) {
+	n, first, widened := derivation(l.List).Of(l.membersOf(p.rules), m.Key, maxMembers, 3)
+	m.Derived = &api.Derived{By: api.ByAggregate, Of: n}
+	if widened {
+		m.Derived.By = api.ByPrefix6
+	}
+	for _, a := range first {
+		m.Derived.First = append(m.Derived.First, a.String())
+	}
+}
+
+// describeNotDerived says why the prefix of a match is left out, where it is.
+func (p *Prepared) describeNotDerived(l *managedList, m *engine.Match) {
+	if l.derived == 0 || m.Key.Tuple() {
+		return
+	}
+	d := p.derived[l.derived]
+	at, source := list.PrefixOf(m.Key)
+	for _, k := range d.of.Around(d.all, at) {
+		if _, side := list.PrefixOf(k); side != source || p.contents(l.derived).Has(k) {
+			continue
+		}
+		m.NotDerived = fmt.Sprintf("%v is not listed: %v", k, d.wide)
+		if d.wide == nil {
+			m.NotDerived = fmt.Sprintf("%v is not listed: it covers %v", k, p.coveredBy(k, d))
+		}
+	}
+}
+
+// coveredBy returns what a prefix that is left out covers.
+func (p *Prepared) coveredBy(k key.Key, d derived) any {
+	if i := slices.IndexFunc(d.left, func(o notDerived) bool { return o.entry == k }); i >= 0 {
+		return d.left[i].over
+	}
+	return "what must pass" // one of many
+}
+
+// leftOutDerived returns the prefixes that are left out as clients see them.
+func (p *Prepared) leftOutDerived(l *managedList) (all []api.LeftOut) {
+	for _, o := range p.derived[l.derived].left {
+		out := api.LeftOut{Entry: o.entry.String(), CutOff: o.over.peer}
+		switch {
+		case o.over.allowed != "":
+			out.Allowed = o.over.String()
+		case o.over.peer == "":
+			out.Failsafe = o.over.prefix.String()
+		}
+		all = append(all, out)
+	}
+	return all
+}
+
+// derivation returns which prefixes a list has because of its addresses.
+func derivation(l config.List) list.Derivation {
+	if l.Action == config.Allow {
+		return list.Derivation{}
+	}
+	return list.Derivation{
+		V4: l.Aggregate.IPv4, V6: l.Aggregate.IPv6, At: l.Aggregate.At, Prefix6: l.Prefix6,
+		Src: l.Direction == engine.Source || l.Direction == engine.Both, Dst: l.Direction != engine.Source,
+	}
+}
