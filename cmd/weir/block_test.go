@@ -24,6 +24,7 @@ import (
 // fakeDaemon is a daemon that takes commands, and keeps the last change.
 type fakeDaemon struct {
 	versions *api.ListVersions
+	worth    api.ListsWorth
 	served
 	lists     []api.List
 	outcomes  map[string][]api.FetchOutcome // by list
@@ -132,6 +133,8 @@ func (d *fakeDaemon) Refresh(_ context.Context, list string, accept bool) ([]api
 	}
 	return o, d.err
 }
+
+func (d *fakeDaemon) Worth(context.Context) (api.ListsWorth, error) { return d.worth, d.err }
 
 func (d *fakeDaemon) Versions(_ context.Context, list string) (api.ListVersions, error) {
 	if d.versions == nil {

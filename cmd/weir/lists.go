@@ -25,34 +25,50 @@ manual, the packets that they have caught, and when their sources were last
 read, how that went, and when they are read next. Sources that failed are listed
 below with the reason; their old contents stay active.
 
+With --worth, shows what each list adds to the others, for which a pass over all
+entries is made. Of the last hour's dropped packets the remote addresses with
+the most are known: "alone" are the packets of those that no other list would
+have dropped, "seen" the entries that they were in; of other entries it is not
+known whether a packet has matched them. "month" counts the last 30 days.
+
 With --versions, shows which contents the sources of a list have had, the active
 ones first: "weir refresh LIST --rollback" returns to those before.`,
 		Example: `  weir lists
   weir lists --versions drop
+  weir lists --worth
   weir lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
 		Args: noArgs,
 	}
 	var versions string
 	c.Flags().StringVar(&versions, "versions", "", "show the versions of a `list`'s sources")
 	_ = c.RegisterFlagCompletionFunc("versions", completeLists(1))
-	// One of the two is nil.
+	worth := c.Flags().Bool("worth", false, "show what each list adds to the others")
+	c.MarkFlagsMutuallyExclusive("versions", "worth")
+	// All but one are nil.
 	type answer struct {
 		*api.Lists
 		*api.ListVersions
+		*api.ListsWorth
 	}
 	return question[answer]{
 		ask: func(c *cobra.Command, of *client.Client, _ []string) (a answer, err error) {
-			if versions != "" {
+			switch {
+			case *worth:
+				a.ListsWorth, err = of.Worth(c.Context())
+			case versions != "":
 				a.ListVersions, err = of.Versions(c.Context(), versions)
-			} else {
+			default:
 				a.Lists, err = of.Lists(c.Context())
 			}
 			return a, err
 		},
 		text: func(c *cobra.Command, a answer) {
-			if a.Lists != nil {
+			switch {
+			case a.ListsWorth != nil:
+				printWorth(c.OutOrStdout(), a.ListsWorth, time.Now())
+			case a.Lists != nil:
 				printLists(c.OutOrStdout(), a.Lists.Lists, time.Now())
-			} else {
+			default:
 				printVersions(c.OutOrStdout(), a.ListVersions, time.Now())
 			}
 		},

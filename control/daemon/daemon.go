@@ -126,6 +126,7 @@ type Daemon struct {
 	weights     atomic.Pointer[api.Weights]
 	snapshot    atomic.Pointer[metrics.Snapshot]
 
+	worthing  sync.Mutex // held while it is counted what lists are worth
 	reloading sync.Mutex // held while the configuration is read again
 	shared    sharedReloads
 }

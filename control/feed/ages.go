@@ -179,3 +179,42 @@ func (a *ages) listed(k key.Key) (since time.Time, earlier bool) {
 	}
 	return a.before, true
 }
+
+// Age is since when some entries are listed.
+type Age struct {
+	Since   time.Time // zero: unknown
+	Earlier bool      // or before
+	Entries int
+}
+
+// Ages returns since when the entries of all sources are listed. It reads what was saved of that.
+func (f *Feed) Ages() (all []Age) {
+	for _, s := range f.sources {
+		s.mu.Lock()
+		c := s.current
+		s.mu.Unlock()
+		if c == nil {
+			continue
+		}
+		left := c.entries.Len()
+		add := func(a Age) {
+			all, left = append(all, a), left-a.Entries
+		}
+		if f.Format.Kind == CrowdSec {
+			for _, by := range c.decisions {
+				add(Age{Since: by.Added, Entries: 1})
+			}
+		} else if s.saved != "" && c.saved {
+			if a := s.ages(c); a != nil {
+				for _, e := range a.eras {
+					add(Age{Since: e.since, Entries: e.entries.Len()})
+				}
+				add(Age{Since: a.before, Earlier: true, Entries: left})
+			}
+		}
+		if left > 0 {
+			all = append(all, Age{Entries: left})
+		}
+	}
+	return all
+}

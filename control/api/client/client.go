@@ -140,6 +140,11 @@ func (c *Client) Accept(ctx context.Context, list string) (*api.Refreshed, error
 	return ask[api.Refreshed](ctx, c, http.MethodPost, path+"?accept=true", nil)
 }
 
+// Worth returns what lists are worth.
+func (c *Client) Worth(ctx context.Context) (*api.ListsWorth, error) {
+	return get[api.ListsWorth](ctx, c, contract.WorthPath)
+}
+
 // Versions returns the versions of a list's sources.
 func (c *Client) Versions(ctx context.Context, list string) (*api.ListVersions, error) {
 	return get[api.ListVersions](ctx, c, strings.Replace(contract.VersionsPath, "{list}", url.PathEscape(list), 1))

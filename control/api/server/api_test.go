@@ -439,6 +439,7 @@ type (
 		Export(ctx context.Context, list, format string) (api.Export, error)
 		Refresh(ctx context.Context, list string, accept bool) ([]api.FetchOutcome, error)
 		Versions(ctx context.Context, list string) (api.ListVersions, error)
+		Worth(context.Context) (api.ListsWorth, error)
 		Rollback(ctx context.Context, list string) (api.FetchOutcome, error)
 		Reload(context.Context) (api.Reloaded, error)
 		ReloadUnconfirmed(context.Context, time.Duration) (api.Reloaded, error)

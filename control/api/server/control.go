@@ -43,6 +43,14 @@ func controlRoutes(c Daemon) []route {
 			}
 			return api.Lists{Lists: lists}, nil
 		}},
+		{http.MethodGet, contract.WorthPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			w, err := c.Worth(q.Context())
+			w.Lists = list(w.Lists)
+			for i := range w.Lists {
+				w.Lists[i].Months, w.Lists[i].Overlaps = list(w.Lists[i].Months), list(w.Lists[i].Overlaps)
+			}
+			return w, err
+		}},
 		{http.MethodGet, contract.VersionsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			v, err := c.Versions(q.Context(), q.PathValue("list"))
 			v.Sources = list(v.Sources)

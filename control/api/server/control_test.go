@@ -87,6 +87,10 @@ func (c *control) Refresh(ctx context.Context, list string, accept bool) ([]api.
 	return c.outcomes, c.ask("refresh " + list)
 }
 
+func (c *control) Worth(context.Context) (api.ListsWorth, error) {
+	return api.ListsWorth{Tracked: true, Lists: []api.ListWorth{{Name: "x", Action: api.Block, Seen: 3}}}, c.ask("worth")
+}
+
 func (c *control) Versions(_ context.Context, list string) (api.ListVersions, error) {
 	sources := []api.SourceVersions{{Source: "x", Versions: []api.FeedVersion{{Entries: 2, Added: 1, Removed: 1}}}}
 	return api.ListVersions{List: list, Sources: sources}, c.ask("versions " + list)
@@ -218,6 +222,9 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"refresh", func() (any, error) { return client.Refresh(t.Context(), "") }, &api.Refreshed{Sources: c.outcomes}},
 		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes}},
 		{"rollback", func() (any, error) { return client.Rollback(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes[:1]}},
+		{"worth", func() (any, error) { return client.Worth(t.Context()) }, &api.ListsWorth{
+			Tracked: true, Lists: []api.ListWorth{{Name: "x", Action: api.Block, Seen: 3, Months: []api.MonthPackets{}, Overlaps: []api.Overlap{}}},
+		}},
 		{"versions", func() (any, error) { return client.Versions(t.Context(), "a/b ü") }, &api.ListVersions{
 			List: "a/b ü", Sources: []api.SourceVersions{{Source: "x", Versions: []api.FeedVersion{{Entries: 2, Added: 1, Removed: 1}}}},
 		}},
@@ -241,7 +248,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
 	join.UID, leave.UID = add.UID, add.UID
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "worth", "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }

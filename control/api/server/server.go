@@ -38,6 +38,7 @@ type Daemon interface {
 	Refresher
 	Versioner
 	Enforcer
+	Appraiser
 	Reloader
 	Monitor
 	Notifier
@@ -105,6 +106,12 @@ type EntriesReader interface {
 	Entries(context.Context, api.EntriesQuestion) (api.Entries, error)
 	// Export returns all active entries of a list, in one of the formats.
 	Export(ctx context.Context, list, format string) (api.Export, error)
+}
+
+// Appraiser says what lists are worth.
+type Appraiser interface {
+	// Worth takes a pass over all entries.
+	Worth(context.Context) (api.ListsWorth, error)
 }
 
 // Refresher reads the sources of lists.

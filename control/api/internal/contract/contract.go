@@ -15,6 +15,7 @@ const (
 	TopPath         = "/v1/top"
 	WeightsPath     = "/v1/weights"
 	ListsPath       = "/v1/lists"
+	WorthPath       = "/v1/worth"
 	ExplainPath     = "/v1/explain"
 	EventsPath      = "/v1/events"
 	TracePath       = "/v1/trace"

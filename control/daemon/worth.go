@@ -1,0 +1,205 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"weir/control/api"
+	"weir/control/engine"
+	"weir/control/history"
+	"weir/control/list"
+	"weir/control/observe/drops"
+	"weir/filter/key"
+	"weir/filter/verdict"
+)
+
+// Worth implements [server.Daemon]. Run's goroutine only lends its sets: a pass over all of
+// them takes a while.
+func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
+	d.worthing.Lock() // one pass at a time
+	defer d.worthing.Unlock()
+	var p *Prepared
+	now := time.Now()
+	if err := d.Do(ctx, func() error {
+		p = d.prepared.copied()
+		hits := d.meter.Hits()
+		for _, l := range p.lists {
+			of := api.ListWorth{Name: l.Name, Action: string(l.Action), Entries: p.contents(l.manual).Len()}
+			packets := d.hits(hits, l.manual)
+			for _, n := range []uint16{l.source, l.derived} {
+				if n != 0 {
+					packets += d.hits(hits, n)
+				}
+			}
+			if l.source != 0 {
+				of.Entries += p.contents(l.source).Len()
+			}
+			of.Packets = d.caught(l, packets)
+			w.Lists = append(w.Lists, of)
+		}
+		return nil
+	}); err != nil {
+		return w, err
+	}
+	dropped := d.drops.history.Since(now.Add(-drops.Keep), now)
+	w.Since, w.Tracked = dropped.Begin, p.trackDrops
+	months := monthsOf(d.history.Since(now.Add(-history.KeepCoarse), now, history.Coarse))
+	overlaps := list.Overlaps(p.matched())
+	for i, l := range p.lists {
+		of := &w.Lists[i]
+		of.Months = months[l.Name]
+		of.Ages = p.agesOf(l, now)
+		for j, n := range overlaps[i] {
+			if n > 0 {
+				of.Overlaps = append(of.Overlaps, api.Overlap{List: p.lists[j].Name, Entries: n})
+			}
+		}
+		slices.SortStableFunc(of.Overlaps, func(a, b api.Overlap) int { return cmp.Compare(b.Entries, a.Entries) })
+	}
+	p.credit(w.Lists, dropped.Flows)
+	return w, ctx.Err()
+}
+
+// matched returns the contents of the lists, in their order, as they are matched.
+func (p *Prepared) matched() []list.Matched {
+	all := make([]list.Matched, len(p.lists))
+	for i, l := range p.lists {
+		sets := []*list.Set{p.contents(l.manual)}
+		if l.source != 0 {
+			sets = []*list.Set{p.contents(l.source), sets[0]}
+		}
+		source := l.Direction == engine.Source || l.Direction == engine.Both
+		all[i] = list.Matched{Set: list.Union(sets...), Source: source, Directed: true}
+	}
+	return all
+}
+
+// monthsOf returns what lists have matched by month, the latest first.
+func monthsOf(all []history.Record) map[string][]api.MonthPackets {
+	months := make(map[string][]api.MonthPackets)
+	for _, r := range slices.Backward(all) {
+		month := r.Begin.Format("2006-01")
+		for _, l := range r.Lists {
+			of := months[l.Name]
+			if last := len(of) - 1; last < 0 || of[last].Month != month {
+				of = append(of, api.MonthPackets{Month: month})
+			}
+			of[len(of)-1].Packets += l.Packets
+			months[l.Name] = of
+		}
+	}
+	return months
+}
+
+// agesOf returns how long the entries of a list are listed.
+func (p *Prepared) agesOf(l *managedList, now time.Time) (ages api.EntryAges) {
+	const day = 24 * time.Hour
+	add := func(since time.Time, earlier bool, n int) {
+		switch age := now.Sub(since); {
+		case since.IsZero(), earlier && age <= 30*day:
+			ages.Unknown += n
+		case age <= day:
+			ages.Day += n
+		case age <= 7*day:
+			ages.Week += n
+		case age <= 30*day:
+			ages.Month += n
+		default:
+			ages.Older += n
+		}
+	}
+	switch {
+	case l.feed != nil:
+		for _, a := range l.feed.Ages() {
+			add(a.Since, a.Earlier, a.Entries)
+		}
+	case l.source != 0:
+		ages.Unknown = p.contents(l.source).Len()
+	}
+	for k := range p.contents(l.manual).All() {
+		e, _ := p.journal.Get(l.Name, k)
+		add(e.Added, false, 1)
+	}
+	return ages
+}
+
+// credit adds which lists have, or would have, dropped packets of remote addresses.
+func (p *Prepared) credit(lists []api.ListWorth, flows map[drops.Flow]drops.Count) {
+	type remote struct {
+		netip.Addr
+		out bool
+	}
+	type packets struct {
+		n  uint64
+		by map[string]bool // the lists under which they were counted
+	}
+	all := make(map[remote]*packets)
+	for f, n := range flows {
+		if f.Reason != verdict.Blocked && f.Reason != verdict.WouldBlock || !f.Remote.IsValid() {
+			continue
+		}
+		r := remote{f.Remote, f.Out}
+		if all[r] == nil {
+			all[r] = &packets{by: make(map[string]bool)}
+		}
+		all[r].n += n.Packets
+		if f.List != "" {
+			all[r].by[f.List] = true
+		}
+	}
+	number := make(map[string]int)
+	for i, l := range lists {
+		number[l.Name] = i
+	}
+	in, out := engine.NewFinder(p.rules, false), engine.NewFinder(p.rules, true)
+	seen := make(map[int]map[key.Key]bool)
+	for r, of := range all {
+		whole := netip.PrefixFrom(r.Addr, r.BitLen())
+		found := in.Covering(key.Source(whole))
+		if r.out {
+			found = out.Covering(key.Destination(whole))
+		}
+		has, drop := make(map[int]bool), make(map[int]bool) // lists that have the address, and those that drop all its packets
+		for name := range of.by {
+			if i, ok := number[name]; ok {
+				has[i], drop[i] = true, true
+			}
+		}
+		for _, f := range found {
+			rule := p.rules[f.List-1]
+			i, ok := number[api.ListOf(rule.Name)]
+			if !ok || rule.Allow {
+				continue
+			}
+			l := p.lists[i]
+			if !has[i] || !rule.Rule.On() {
+				drop[i] = drop[i] || !rule.Rule.On()
+			}
+			has[i] = true
+			if f.List != l.derived && seen[i] == nil {
+				seen[i] = make(map[key.Key]bool)
+			}
+			if f.List != l.derived {
+				seen[i][f.Key] = true
+			}
+		}
+		for i := range has {
+			lists[i].Addresses++
+			lists[i].AddressPackets += of.n
+			others := len(drop)
+			if drop[i] {
+				others--
+			}
+			if others == 0 {
+				lists[i].Alone++
+				lists[i].AlonePackets += of.n
+			}
+		}
+	}
+	for i, keys := range seen {
+		lists[i].Seen = len(keys)
+	}
+}
