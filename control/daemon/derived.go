@@ -184,13 +184,31 @@ func (p *Prepared) leaveOutDerived(l *managedList, d *derived, rules []engine.Li
 
 // notWidened notes the prefixes of addresses that are widened in which a list allows something.
 func (l *managedList) notWidened(d *derived, allow engine.List, over map[key.Key]covered) {
-	all := allow.Contents.IPv6()
+	note := func(k key.Key, allowed netip.Prefix) {
+		if _, known := over[k]; !known {
+			over[k] = covered{prefix: allowed, allowed: api.ListOf(allow.Name)}
+		}
+	}
+	all, derived := allow.Contents.IPv6(), d.all.IPv6()
+	if all.Len() > derived.Len() { // a lookup for each of the fewer ones
+		for k := range (&list.Set{V6: *derived}).All() {
+			p, _ := list.PrefixOf(k)
+			if p.Bits() != d.of.Prefix6 {
+				continue
+			}
+			for inside := range allow.Contents.Inside(p).All() {
+				q, _ := list.PrefixOf(inside)
+				note(k, q)
+				break
+			}
+		}
+		return
+	}
 	for _, some := range []list.Sorted[list.V6Prefix]{all.Plain, all.Src, all.Dst} {
 		for q := range some.All() {
 			for _, k := range d.of.Around(d.all, q.Prefix()) {
-				p, _ := list.PrefixOf(k)
-				if _, known := over[k]; !known && p.Bits() == d.of.Prefix6 {
-					over[k] = covered{prefix: q.Prefix(), allowed: api.ListOf(allow.Name)}
+				if p, _ := list.PrefixOf(k); p.Bits() == d.of.Prefix6 {
+					note(k, q.Prefix())
 				}
 			}
 		}

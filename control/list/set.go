@@ -107,6 +107,9 @@ func (s *Set) Len() int {
 	return s.V4.len() + s.V6.len() + s.Flows.Len()
 }
 
+// Len returns the number of addresses and prefixes.
+func (p *Prefixes[P]) Len() int { return p.len() }
+
 func (p *Prefixes[P]) len() int { return p.Plain.Len() + p.Src.Len() + p.Dst.Len() }
 
 // All iterates over the entries: addresses and prefixes first, in order by kind.
