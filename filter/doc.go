@@ -70,6 +70,7 @@
 //     "Importance-aware Bloom filter", 2013.
 //   - [weir/filter/snapshot]: exact sets and their differences as bytes, 1.28 an entry
 //     for ten million IPv4 addresses.
+//   - [weir/filter/ordered]: sorting that is compiled once for all types, which is smaller
 //
 // # Papers
 //

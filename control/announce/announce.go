@@ -23,6 +23,7 @@ import (
 	"weir/control/durable"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/ordered"
 )
 
 // Daemon is a running daemon, as [client.Client] asks it.
@@ -135,7 +136,7 @@ func (a *Announcer) end(now time.Time) error {
 }
 
 func (a *Announcer) sorted() []key.Key {
-	return slices.SortedFunc(maps.Keys(a.routes), func(a, b key.Key) int { return strings.Compare(a.String(), b.String()) })
+	return ordered.Of(maps.Keys(a.routes), func(a, b key.Key) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // report logs a problem, and its end, once.
@@ -228,7 +229,7 @@ func (a *Announcer) heavy(t *api.Top) (all []candidate, err error) {
 			err = fmt.Errorf("the daemon has no tracker %s: add {key: %s, …} to trackers in weir.yaml", name, name)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(b.rate, a.rate) })
+	ordered.By(all, func(a, b candidate) int { return cmp.Compare(b.rate, a.rate) })
 	return all, err
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"weir/control/stage"
 	"weir/control/stages"
 	"weir/filter/icarus"
+	"weir/filter/ordered"
 	"weir/filter/packet"
 	"weir/filter/recent"
 	"weir/filter/verdict"
@@ -153,7 +153,7 @@ func notIP(e loader.EtherTypes) []EtherTypeCount {
 	for t, c := range e.ByType {
 		counts = append(counts, EtherTypeCount{packet.FormatEtherType(t), packet.EtherTypeName(t), Count(c)})
 	}
-	slices.SortFunc(counts, func(a, b EtherTypeCount) int {
+	ordered.By(counts, func(a, b EtherTypeCount) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.EtherType, b.EtherType))
 	})
 	if e.Others.Packets > 0 {
@@ -282,7 +282,7 @@ func (i Status) TopReasons() []string {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int {
+	ordered.By(names, func(a, b string) int {
 		switch x, y := i.Reasons[a].Packets, i.Reasons[b].Packets; {
 		case x > y:
 			return -1

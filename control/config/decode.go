@@ -20,6 +20,7 @@ import (
 
 	"weir/control/feed"
 	"weir/control/quantity"
+	"weir/filter/ordered"
 )
 
 // Error is an error in a configuration.
@@ -105,7 +106,7 @@ func read[T any](name string, text []byte, c *T, checks ...func(*T) quantity.Fie
 		}
 	}
 	if len(d.errs) > 0 {
-		slices.SortStableFunc(d.errs, func(a, b *Error) int {
+		ordered.By(d.errs, func(a, b *Error) int {
 			if a.Line != b.Line {
 				return a.Line - b.Line
 			}

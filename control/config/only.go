@@ -11,6 +11,7 @@ import (
 	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/ordered"
 	"weir/filter/verdict"
 )
 
@@ -105,7 +106,7 @@ func (l *List) Rule() *verdict.Rule {
 	if !r.On() {
 		return nil
 	}
-	slices.SortFunc(r.Ports, func(a, b verdict.PortRange) int {
+	ordered.By(r.Ports, func(a, b verdict.PortRange) int {
 		return cmp.Or(cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.First, b.First), cmp.Compare(a.Last, b.Last))
 	})
 	slices.Sort(r.Protocols)

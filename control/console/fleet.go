@@ -14,6 +14,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/fleet/wire"
+	"weir/filter/ordered"
 )
 
 // What pages of a hub ask of it, and of its nodes, all pages together.
@@ -329,7 +330,7 @@ func (v *fleetView) nodes(m *markup) {
 		return
 	}
 	all := slices.Clone(v.status.Nodes)
-	slices.SortStableFunc(all, func(a, b api.FleetNode) int {
+	ordered.By(all, func(a, b api.FleetNode) int {
 		return cmp.Compare(slices.Index(order, a.State), slices.Index(order, b.State))
 	})
 	m.table("Nodes", func() {
@@ -401,7 +402,7 @@ func (v *fleetView) versions(name string, last wire.Place) string {
 	for p := range have {
 		others = append(others, p)
 	}
-	slices.SortFunc(others, func(a, b wire.Place) int {
+	ordered.By(others, func(a, b wire.Place) int {
 		return cmp.Or(cmp.Compare(have[b], have[a]), cmp.Compare(b.Epoch, a.Epoch), cmp.Compare(b.Version, a.Version))
 	})
 	for _, p := range others[:min(len(others), maxVersions)] {
@@ -533,7 +534,7 @@ func sortedByNodes(nodes map[string][]string) []string {
 	for k := range nodes {
 		all = append(all, k)
 	}
-	slices.SortFunc(all, func(a, b string) int {
+	ordered.By(all, func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(nodes[b]), len(nodes[a])), strings.Compare(a, b))
 	})
 	return all

@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/observe/events"
 	"weir/control/quantity"
+	"weir/filter/ordered"
 )
 
 const htmlHead literal = `<!doctype html>
@@ -324,7 +325,7 @@ func (v *view) history(m *markup) {
 
 func (v *view) interfaces(m *markup) {
 	m.table("Interfaces", func() {
-		all := slices.SortedStableFunc(slices.Values(v.Status.Interfaces), func(a, b api.InterfaceStatus) int {
+		all := ordered.Of(slices.Values(v.Status.Interfaces), func(a, b api.InterfaceStatus) int {
 			return cmp.Compare(trouble(a.State != api.Filtered), trouble(b.State != api.Filtered))
 		})
 		for _, i := range all[:min(len(all), maxEntries)] {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/filter/ordered"
 )
 
 // What counts as a flood: a multiple of the usual rate, from a rate on that is worth the
@@ -122,7 +123,7 @@ func (v *view) catching() (all []catch) {
 			all = append(all, catch{name, rate})
 		}
 	}
-	slices.SortFunc(all, func(a, b catch) int { return cmp.Or(cmp.Compare(b.rate, a.rate), strings.Compare(a.name, b.name)) })
+	ordered.By(all, func(a, b catch) int { return cmp.Or(cmp.Compare(b.rate, a.rate), strings.Compare(a.name, b.name)) })
 	return all
 }
 

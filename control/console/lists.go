@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/filter/ordered"
 )
 
 // Limits on the lists that a page shows.
@@ -77,7 +78,7 @@ func (c *Console) listsAsked(q *http.Request, v *view) {
 			l.rows = append(l.rows, r)
 		}
 	}
-	slices.SortStableFunc(l.rows, func(a, b listRow) int {
+	ordered.By(l.rows, func(a, b listRow) int {
 		name := strings.Compare(a.Name, b.Name)
 		rate := cmp.Or(cmp.Compare(b.rate, a.rate), cmp.Compare(b.caught, a.caught))
 		switch l.order {

@@ -13,6 +13,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/quantity"
+	"weir/filter/ordered"
 )
 
 // Limits on what a page shows.
@@ -98,7 +99,7 @@ func (v *view) unfiltered() (n int) {
 // sortedReasons returns the reasons, the most frequent first.
 func (v *view) sortedReasons() []api.ReasonRate {
 	all := slices.Clone(v.Top.Reasons)
-	slices.SortStableFunc(all, func(a, b api.ReasonRate) int { return cmp.Compare(b.Packets, a.Packets) })
+	ordered.By(all, func(a, b api.ReasonRate) int { return cmp.Compare(b.Packets, a.Packets) })
 	return all
 }
 

@@ -13,6 +13,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/ordered"
 )
 
 // derived are the prefixes that a list has because of its addresses. It is not changed, but
@@ -173,7 +174,7 @@ func (p *Prepared) leaveOutDerived(l *managedList, d *derived, rules []engine.Li
 	if len(over) == 0 {
 		return d.all
 	}
-	keys := slices.SortedFunc(maps.Keys(over), key.Key.Compare)
+	keys := ordered.Of(maps.Keys(over), key.Key.Compare)
 	for _, k := range keys[:min(len(keys), maxLeftDerived)] {
 		d.left = append(d.left, notDerived{k, over[k]})
 	}

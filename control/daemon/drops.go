@@ -17,6 +17,7 @@ import (
 	"weir/control/geo"
 	"weir/control/observe/drops"
 	"weir/control/observe/heavy"
+	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -199,7 +200,7 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 		slices.Sort(r.Reasons)
 		out.Drops = append(out.Drops, *r)
 	}
-	slices.SortFunc(out.Drops, func(a, b api.Drop) int {
+	ordered.By(out.Drops, func(a, b api.Drop) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Key, b.Key))
 	})
 	out.More = max(0, len(out.Drops)-asked.Limit)
@@ -296,7 +297,7 @@ func droppedSources(intervals ...drops.Interval) *[]api.DropRate {
 			})
 		}
 	}
-	slices.SortFunc(all, func(a, b api.DropRate) int {
+	ordered.By(all, func(a, b api.DropRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Reason, b.Reason))
 	})
 	all = all[:min(len(all), api.MaxTop)]

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/ordered"
 )
 
 // reasonLeft is the reason of an entry that has left a feed, and stays for its
@@ -92,7 +92,7 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 	}); err != nil {
 		return page, err
 	}
-	slices.SortFunc(lists, func(a, b manualList) int { return strings.Compare(a.name, b.name) })
+	ordered.By(lists, func(a, b manualList) int { return strings.Compare(a.name, b.name) })
 	users := make(map[uint32]string)
 	now := time.Now()
 	for _, l := range lists {
@@ -124,7 +124,7 @@ func (d *Daemon) firstEntries(ctx context.Context, l manualList, after *key.Key,
 	var first []shownEntry
 	byKey := func(a, b shownEntry) int { return a.Key.Compare(b.Key) }
 	shorten := func() {
-		slices.SortFunc(first, byKey)
+		ordered.By(first, byKey)
 		first = first[:min(n, len(first))]
 	}
 	sorted, seen := false, 0 // sorted: there are n, in order, and what comes after the last is not wanted
@@ -240,7 +240,7 @@ func (d *Daemon) Export(ctx context.Context, name, format string) (api.Export, e
 	}); err != nil {
 		return api.Export{}, err
 	}
-	slices.SortFunc(sets, func(a, b *list.Set) int { return cmp.Compare(b.Len(), a.Len()) }) // a small addition to a large set is cheap
+	ordered.By(sets, func(a, b *list.Set) int { return cmp.Compare(b.Len(), a.Len()) }) // a small addition to a large set is cheap
 	all := list.Union(sets...)
 	var e list.Export
 	switch src, dst := of.Direction != engine.Destination, of.Direction != engine.Source; format {

@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"net/netip"
-	"slices"
 	"time"
 
 	"weir/control/api"
@@ -12,6 +11,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -216,7 +216,7 @@ func (x *exports) batch(now time.Time, monitor, last bool) export.Batch {
 	for _, f := range x.heavy {
 		b.Heavy = append(b.Heavy, f)
 	}
-	slices.SortFunc(b.Heavy, func(a, b export.Flow) int { return cmp.Compare(b.Packets, a.Packets) })
+	ordered.By(b.Heavy, func(a, b export.Flow) int { return cmp.Compare(b.Packets, a.Packets) })
 	return b
 }
 

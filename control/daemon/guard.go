@@ -19,6 +19,7 @@ import (
 	"weir/control/list"
 	"weir/control/observe/heavy"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/verdict"
 )
 
@@ -164,7 +165,7 @@ func withoutSpare(census *engine.Census, n uint16) (*list.Set, []api.SpareShape)
 		}
 		shapes[len(shapes)-1].Entries++
 	}
-	slices.SortStableFunc(shapes, func(a, b api.SpareShape) int { return b.Entries - a.Entries })
+	ordered.By(shapes, func(a, b api.SpareShape) int { return b.Entries - a.Entries })
 	contents, _ = contents.Apply(list.Delta{Remove: list.SetOf(spare...)})
 	return contents, shapes
 }

@@ -16,6 +16,7 @@ import (
 	"weir/control/journal"
 	"weir/control/metrics"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/loader"
 )
 
@@ -88,7 +89,7 @@ func (d *Daemon) Multicast() (m api.Multicast, err error) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(idle)) {
 			iface := api.MulticastInterface{Name: name}
-			for _, group := range slices.SortedFunc(slices.Values(idle[name]), netip.Addr.Compare) {
+			for _, group := range ordered.Of(slices.Values(idle[name]), netip.Addr.Compare) {
 				iface.Groups = append(iface.Groups, d.multicastGroup(name, group, false))
 			}
 			m.Interfaces = append(m.Interfaces, iface)

@@ -31,6 +31,7 @@ import (
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/ordered"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -371,7 +372,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 		}
 	}
 	// A packet that several lists match is credited to the one of the lowest number.
-	slices.SortStableFunc(lists, func(a, b config.List) int { return b.Priority - a.Priority })
+	ordered.By(lists, func(a, b config.List) int { return b.Priority - a.Priority })
 	manual := manualKeys(p.journal, lists)
 	for _, l := range lists {
 		m := &managedList{List: l, feed: feeds[l.Name]}

@@ -17,6 +17,7 @@ import (
 	"weir/control/list"
 	"weir/control/observe/events"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/verdict"
 )
 
@@ -130,7 +131,7 @@ func (d *Daemon) Rehearsed(name string) wire.Rehearsal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.sum
-	for _, a := range slices.SortedFunc(maps.Values(r.from), func(a, b *wire.Affected) int { return cmp.Compare(b.Packets, a.Packets) }) {
+	for _, a := range ordered.Of(maps.Values(r.from), func(a, b *wire.Affected) int { return cmp.Compare(b.Packets, a.Packets) }) {
 		if len(out.Top) == wire.MaxTop {
 			break
 		}

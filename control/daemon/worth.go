@@ -13,6 +13,7 @@ import (
 	"weir/control/list"
 	"weir/control/observe/drops"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/verdict"
 )
 
@@ -57,7 +58,7 @@ func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 				of.Overlaps = append(of.Overlaps, api.Overlap{List: p.lists[j].Name, Entries: n})
 			}
 		}
-		slices.SortStableFunc(of.Overlaps, func(a, b api.Overlap) int { return cmp.Compare(b.Entries, a.Entries) })
+		ordered.By(of.Overlaps, func(a, b api.Overlap) int { return cmp.Compare(b.Entries, a.Entries) })
 	}
 	p.credit(w.Lists, dropped.Flows)
 	return w, ctx.Err()

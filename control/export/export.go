@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"weir/control/endpoint"
+	"weir/filter/ordered"
 )
 
 const (
@@ -74,7 +75,7 @@ func (x *Exporter) Configure(collectors []Collector) {
 			x.former = merge(x.former, s.count())
 		}
 	}
-	slices.SortFunc(next, func(a, b *sender) int { return cmp.Compare(a.Name, b.Name) })
+	ordered.By(next, func(a, b *sender) int { return cmp.Compare(a.Name, b.Name) })
 	x.senders = next
 }
 
@@ -131,7 +132,7 @@ func (x *Exporter) Counts() []Count {
 	for _, s := range x.senders {
 		all = merge(all, s.count())
 	}
-	slices.SortFunc(all, func(a, b Count) int { return cmp.Compare(a.Collector, b.Collector) })
+	ordered.By(all, func(a, b Count) int { return cmp.Compare(a.Collector, b.Collector) })
 	return all
 }
 

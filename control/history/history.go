@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir/filter/ordered"
 )
 
 // The resolutions, and how long records of them are kept.
@@ -135,7 +137,7 @@ func (h *Recorder) Add(now time.Time, s Sample) {
 		h.queue()
 		h.current = Record{Begin: begin}
 	}
-	r := Record{Covered: s.Interval, Reasons: slices.SortedFunc(slices.Values(s.Reasons), byReason), Lists: s.Lists}
+	r := Record{Covered: s.Interval, Reasons: ordered.Of(slices.Values(s.Reasons), byReason), Lists: s.Lists}
 	h.current.add(r)
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"weir/filter/ordered"
 )
 
 // Count is a number of packets, and their bytes.
@@ -78,7 +80,7 @@ func (r *Record) add(o Record) {
 
 // trim leaves the largest lists.
 func (r *Record) trim(most int) {
-	slices.SortFunc(r.Lists, func(a, b List) int {
+	ordered.By(r.Lists, func(a, b List) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Name, b.Name))
 	})
 	for _, l := range r.Lists[min(most, len(r.Lists)):] {

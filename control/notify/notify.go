@@ -23,6 +23,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"weir/filter/ordered"
 )
 
 const (
@@ -82,7 +84,7 @@ func (n *Notifier) Configure(targets []Target) {
 			n.leave(r)
 		}
 	}
-	slices.SortFunc(next, func(a, b *receiver) int { return cmp.Compare(a.Name, b.Name) })
+	ordered.By(next, func(a, b *receiver) int { return cmp.Compare(a.Name, b.Name) })
 	n.receivers = next
 }
 
@@ -206,7 +208,7 @@ func (n *Notifier) Counts() []Count {
 	for _, r := range slices.Concat(n.leaving, n.receivers) {
 		all = merge(all, r.count())
 	}
-	slices.SortFunc(all, func(a, b Count) int { return cmp.Compare(a.Target, b.Target) })
+	ordered.By(all, func(a, b Count) int { return cmp.Compare(a.Target, b.Target) })
 	return all
 }
 

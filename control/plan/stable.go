@@ -8,6 +8,7 @@ import (
 	"sort"
 	"strings"
 
+	"weir/filter/ordered"
 	"weir/filter/stable"
 )
 
@@ -91,7 +92,7 @@ func StableFor(r StableRequest) (Stable, error) {
 	if len(s.Filters) == 0 {
 		return Stable{}, fmt.Errorf("plan stable: no filter of %d bytes has at most %v false positives", r.Memory, r.Rate)
 	}
-	slices.SortStableFunc(s.Filters, func(a, b Forget) int { return cmp.Compare(a.Weighted, b.Weighted) })
+	ordered.By(s.Filters, func(a, b Forget) int { return cmp.Compare(a.Weighted, b.Weighted) })
 	return s, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"weir/control/capture"
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -132,7 +133,7 @@ func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
 	flows := slices.DeleteFunc(sketch.Merge(banks...), func(f sketch.Flow) bool {
 		return f.Estimate(spec.Counts()) < shareOf(spec).Heavy(total, 0)
 	})
-	slices.SortFunc(flows, func(a, b sketch.Flow) int {
+	ordered.By(flows, func(a, b sketch.Flow) int {
 		return cmp.Or(cmp.Compare(b.Estimate(spec.Counts()), a.Estimate(spec.Counts())), cmp.Compare(a.Key.String(), b.Key.String()))
 	})
 	s.Heavy = make([]HeavyHitter, 0, len(flows))

@@ -6,10 +6,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"weir/control/capture"
 	"weir/control/engine"
+	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -257,7 +257,7 @@ func top(counts map[string]int) []string {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int {
+	ordered.By(names, func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
 	return names

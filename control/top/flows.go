@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"weir/control/api"
+	"weir/filter/ordered"
 )
 
 // Marks before a flow.
@@ -39,7 +40,7 @@ func (v *view) flows(tracker *api.Tracker) []api.Flow {
 	flows := slices.DeleteFunc(slices.Clone(tracker.Flows), func(f api.Flow) bool {
 		return !v.wanted(append(append([]string{f.Key, f.State}, f.Reasons...), f.Lists...)...)
 	})
-	slices.SortStableFunc(flows, func(a, b api.Flow) int {
+	ordered.By(flows, func(a, b api.Flow) int {
 		first := 0
 		switch v.order {
 		case byDropped:
@@ -154,7 +155,7 @@ func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 	if some(func(f api.Flow) bool { return len(f.Reasons) > 0 }) {
 		add(column{name: "why", width: 16, styled: true}, 4, func(f api.Flow) string { return why(f.Reasons, f.Lists) })
 	}
-	rates.yields = slices.SortedFunc(maps.Keys(ranks), func(a, b int) int { return cmp.Compare(ranks[a], ranks[b]) })
+	rates.yields = ordered.Of(maps.Keys(ranks), func(a, b int) int { return cmp.Compare(ranks[a], ranks[b]) })
 	for _, f := range flows {
 		rates.longest = max(rates.longest, width(printable(f.Key)))
 	}
@@ -215,7 +216,7 @@ func (v *view) sources(t *api.Top) []api.DropRate {
 	}
 	all := slices.DeleteFunc(slices.Clone(*t.Sources), func(s api.DropRate) bool { return !v.wanted(s.Source, s.Reason, s.List) })
 	if v.order == byName {
-		slices.SortStableFunc(all, func(a, b api.DropRate) int { return compareNames(a.Source, b.Source) })
+		ordered.By(all, func(a, b api.DropRate) int { return compareNames(a.Source, b.Source) })
 	}
 	return all
 }

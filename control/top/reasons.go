@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"weir/control/api"
+	"weir/filter/ordered"
 )
 
 // dropTable returns the packets that are dropped, or would be without monitor
@@ -33,7 +34,7 @@ func monitored(r api.ReasonRate) bool { return r.Reason == api.ReasonWouldBlock 
 // counted returns the reasons with packets, the most frequent first.
 func counted(reasons []api.ReasonRate) []api.ReasonRate {
 	all := slices.DeleteFunc(slices.Clone(reasons), func(r api.ReasonRate) bool { return r.Packets == 0 && r.Total == 0 })
-	slices.SortStableFunc(all, func(a, b api.ReasonRate) int {
+	ordered.By(all, func(a, b api.ReasonRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Total, a.Total))
 	})
 	return all

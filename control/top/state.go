@@ -8,6 +8,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"weir/control/api"
+	"weir/filter/ordered"
 )
 
 // filterLines returns the filter's own state, each part on at most `most`
@@ -52,7 +53,7 @@ func lists(t *api.Top) []api.ListRate {
 	all := slices.DeleteFunc(slices.Clone(t.Filter.Lists), func(l api.ListRate) bool {
 		return l.Total == 0 && api.ListOf(l.Name) != l.Name
 	})
-	slices.SortStableFunc(all, func(a, b api.ListRate) int {
+	ordered.By(all, func(a, b api.ListRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Total, a.Total))
 	})
 	return all

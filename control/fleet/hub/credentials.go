@@ -3,11 +3,11 @@ package hub
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"weir/control/api"
 	"weir/control/audit"
+	"weir/filter/ordered"
 )
 
 // credential is that a node or site was enrolled or revoked, or a node forgotten.
@@ -41,7 +41,7 @@ func (h *Hub) credentials() (all []credential, err error) {
 	for _, s := range sites {
 		add(audit.EnrollSite, audit.RevokeSite, s.Name, s.Enrolled, s.Revoked)
 	}
-	slices.SortFunc(all, func(a, b credential) int {
+	ordered.By(all, func(a, b credential) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name))
 	})
 	return all, nil

@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/fleet/wire"
+	"weir/filter/ordered"
 )
 
 const (
@@ -146,7 +147,7 @@ func (r *rollout) look(w *wave, now time.Time, maxAge time.Duration, all []obser
 			v.refused = append(v.refused, n)
 		}
 	}
-	slices.SortFunc(v.top, func(a, b api.FleetAffected) int { return cmp.Compare(b.Packets, a.Packets) })
+	ordered.By(v.top, func(a, b api.FleetAffected) int { return cmp.Compare(b.Packets, a.Packets) })
 	v.top = v.top[:min(len(v.top), wire.MaxTop)]
 	return v
 }

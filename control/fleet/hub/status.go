@@ -12,6 +12,7 @@ import (
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
+	"weir/filter/ordered"
 )
 
 // Fleet implements [server.Hub].
@@ -111,7 +112,7 @@ func (n *nodes) show(members map[string]authority.Member, wanted []wire.ListStat
 		}
 		all = append(all, one)
 	}
-	slices.SortFunc(all, func(a, b api.FleetNode) int { return strings.Compare(a.Name, b.Name) })
+	ordered.By(all, func(a, b api.FleetNode) int { return strings.Compare(a.Name, b.Name) })
 	return all, n.ignored
 }
 
@@ -145,7 +146,7 @@ func sharesOf(nodes map[wire.Place]int) (all []api.FleetShare) {
 	for p, n := range nodes {
 		all = append(all, api.FleetShare{Version: p, Nodes: n})
 	}
-	slices.SortFunc(all, func(a, b api.FleetShare) int {
+	ordered.By(all, func(a, b api.FleetShare) int {
 		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(b.Version.Epoch, a.Version.Epoch), cmp.Compare(b.Version.Version, a.Version.Version))
 	})
 	return all[:min(len(all), api.MaxShares)]

@@ -12,6 +12,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/observe/heavy"
 	"weir/filter/key"
+	"weir/filter/ordered"
 )
 
 // Top implements [server.Asker]. It asks each node for its largest flows, and then all of
@@ -72,7 +73,7 @@ func (h *Hub) Top(ctx context.Context, nodes []string, asked api.FleetTopQuestio
 			Key: heavy.Name(f.key), Rate: f.most, Least: f.least, Share: min(1, f.most/max(t.Rate, 1e-9)), Nodes: f.nodes,
 		})
 	}
-	slices.SortFunc(t.Flows, func(a, b api.FlowRate) int { return cmp.Or(cmp.Compare(b.Rate, a.Rate), strings.Compare(a.Key, b.Key)) })
+	ordered.By(t.Flows, func(a, b api.FlowRate) int { return cmp.Or(cmp.Compare(b.Rate, a.Rate), strings.Compare(a.Key, b.Key)) })
 	return t, nil
 }
 
@@ -146,7 +147,7 @@ func merge(all []counted, share float64) (candidates []*candidate, rest float64)
 		f.most += floors // where a node does not name it
 		candidates = append(candidates, f)
 	}
-	slices.SortFunc(candidates, func(f, g *candidate) int { return cmp.Or(cmp.Compare(g.most, f.most), f.key.Compare(g.key)) })
+	ordered.By(candidates, func(f, g *candidate) int { return cmp.Or(cmp.Compare(g.most, f.most), f.key.Compare(g.key)) })
 	n := slices.IndexFunc(candidates, func(f *candidate) bool { return f.most < share*rate })
 	if n < 0 {
 		n = len(candidates)

@@ -9,6 +9,7 @@ import (
 
 	"weir/control/fleet/wire"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/sketch"
 )
 
@@ -47,7 +48,7 @@ func Heavy(q wire.HeavyQuestion, interval time.Duration, banks []*sketch.Bank) (
 	}
 	flows := sketch.Merge(banks...)
 	flows = slices.DeleteFunc(flows, func(f sketch.Flow) bool { return f.Estimate(unit) == 0 }) // kept, and not seen since
-	slices.SortFunc(flows, func(f, g sketch.Flow) int { return cmp.Compare(g.Estimate(unit), f.Estimate(unit)) })
+	ordered.By(flows, func(f, g sketch.Flow) int { return cmp.Compare(g.Estimate(unit), f.Estimate(unit)) })
 	if len(flows) > q.Most {
 		a.Rest = max(a.Rest, flows[q.Most].Estimate(unit))
 		flows = flows[:q.Most]

@@ -30,6 +30,7 @@ import (
 
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
+	"weir/filter/ordered"
 	"weir/filter/snapshot"
 )
 
@@ -224,7 +225,7 @@ func (n *Node) sorted() []*follower {
 	for _, f := range n.followers {
 		all = append(all, f)
 	}
-	slices.SortFunc(all, func(a, b *follower) int { return strings.Compare(a.name, b.name) })
+	ordered.By(all, func(a, b *follower) int { return strings.Compare(a.name, b.name) })
 	return all
 }
 

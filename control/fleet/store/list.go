@@ -20,6 +20,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/snapshot"
 )
 
@@ -278,7 +279,7 @@ func expiries(before, after map[key.Key]time.Time) (all []wire.Expiry) {
 			all = append(all, wire.Expiry{Entry: k.String()})
 		}
 	}
-	slices.SortFunc(all, func(a, b wire.Expiry) int { return strings.Compare(a.Entry, b.Entry) })
+	ordered.By(all, func(a, b wire.Expiry) int { return strings.Compare(a.Entry, b.Entry) })
 	return all
 }
 

@@ -22,6 +22,7 @@ import (
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/loader"
 )
 
@@ -399,7 +400,7 @@ func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 	}
 	for i := range q.seen {
 		for k := range q.seen[i].Found {
-			slices.SortFunc(q.seen[i].Found[k].Matches, func(a, b digest.Match) int { return a.Start.Compare(b.Start) })
+			ordered.By(q.seen[i].Found[k].Matches, func(a, b digest.Match) int { return a.Start.Compare(b.Start) })
 		}
 	}
 	return q.seen, nil

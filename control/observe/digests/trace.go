@@ -18,6 +18,7 @@ import (
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/packet"
 )
 
@@ -187,7 +188,7 @@ func (q Question) Combine(asked []Asked, all []Answer) ([]Trace, error) {
 	}
 	for i := range traces {
 		t := &traces[i]
-		slices.SortStableFunc(t.Seen, func(a, b Sight) int {
+		ordered.By(t.Seen, func(a, b Sight) int {
 			return cmp.Or(a.Slices[0].Start.Compare(b.Slices[0].Start), strings.Compare(a.Node, b.Node))
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"weir/filter/ordered"
 	"weir/filter/verdict"
 )
 
@@ -67,7 +68,7 @@ func (i *Interval) trim() {
 	if len(i.Flows) <= maxFlows {
 		return
 	}
-	all := slices.SortedFunc(maps.Keys(i.Flows), func(a, b Flow) int {
+	all := ordered.Of(maps.Keys(i.Flows), func(a, b Flow) int {
 		return cmp.Or(cmp.Compare(i.Flows[b].Packets, i.Flows[a].Packets), a.Remote.Compare(b.Remote))
 	})
 	for _, f := range all[maxFlows:] {
