@@ -515,10 +515,12 @@ func (a *Authority) nodes(fetch bool) (*jwt.AccountClaims, string, error) {
 	return c, token, err
 }
 
-// streamExports returns the subjects of the stream's account that the nodes' account may import.
+// streamExports returns the subjects of the stream's account that the nodes' account may
+// import: not all that is live, which has the accounts, too.
 func streamExports() jwt.Exports {
 	return jwt.Exports{
-		{Name: "live", Subject: wire.DownPrefix + ">", Type: jwt.Stream},
+		{Name: "catalog", Subject: jwt.Subject(wire.DownPrefix + wire.CatalogSubject()), Type: jwt.Stream},
+		{Name: "lists", Subject: wire.DownPrefix + wire.ListsSubjects, Type: jwt.Stream},
 		{Name: "fetch", Subject: jwt.Subject(wire.FetchSubject), Type: jwt.Service, ResponseType: jwt.ResponseTypeSingleton},
 	}
 }
@@ -566,10 +568,9 @@ func nodePermissions() jwt.UserPermissionLimits {
 		wire.FetchSubject, // of former versions
 		"weir.v1.up.{{name()}}.>",
 	}
-	p.Sub.Allow = jwt.StringList{ // not all that is live: the accounts are, too
+	p.Sub.Allow = jwt.StringList{
 		wire.NodeInbox("{{name()}}") + ">",
-		wire.DownPrefix + wire.CatalogSubject(),
-		wire.DownPrefix + wire.ListsSubjects,
+		wire.DownPrefix + ">", // of which the account imports what nodes may read: each token here takes half a kilobyte a connection
 		"weir.v1.ask.{{name()}}.>",
 	}
 	p.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: 10 * time.Second}

@@ -36,6 +36,7 @@ func limits() *server.Options {
 		JetStreamMaxStore: 1 << 50, // by default, three quarters of what is free at the start: nothing on a full disk
 		TLSVerify:         true, TLSTimeout: tlsTimeout,
 		MaxConn: 100_000, MaxPayload: 1 << 20, MaxPending: 64 << 20, MaxControlLine: 4096,
+		TraceHeaders: true, // logger.Tracef needs operations, not what is in messages
 		PingInterval: 20 * time.Second, MaxPingsOut: 2, WriteDeadline: 10 * time.Second,
 	}
 }

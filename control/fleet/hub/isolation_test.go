@@ -193,25 +193,54 @@ func TestFetchable(t *testing.T) {
 			}
 		}
 	}
-	// Nor is the account among what is live.
-	bad := make(chan error, 10)
-	d, err := f.connect(enrolled(t, f, "edge-2"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { bad <- err }))
+	// Of what is live, catalogs and lists arrive, and no account.
+	d, err := f.connect(enrolled(t, f, "edge-2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, subject := range []string{wire.DownPrefix + ">", wire.DownPrefix + wire.AccountSubject(), wire.DownPrefix + wire.FormerAccountSubject()} {
-		if _, err := d.Subscribe(subject, func(*nats.Msg) {}); err != nil {
+	got := make(chan string, 1000)
+	for _, subject := range []string{wire.DownPrefix + ">", wire.DownPrefix + "*.*.live.*", wire.DownPrefix + wire.AccountSubject(), wire.DownPrefix + wire.FormerAccountSubject()} {
+		if _, err := d.Subscribe(subject, func(m *nats.Msg) { got <- m.Subject }); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case err := <-bad:
-			if !errors.Is(err, nats.ErrPermissionViolation) {
-				t.Error(err)
-			}
-		case <-time.After(10 * time.Second):
-			t.Errorf("subscribed to %s", subject)
+	}
+	if err := d.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	own := f.inStream()
+	for _, subject := range []string{wire.AccountSubject(), wire.FormerAccountSubject(), wire.LiveSubjects[:len(wire.LiveSubjects)-1] + "other", wire.HeadSubject("last")} {
+		if err := own.Publish(wire.DownPrefix+subject, nil); err != nil {
+			t.Fatal(err)
 		}
 	}
+	for last := wire.DownPrefix + wire.HeadSubject("last"); ; {
+		select {
+		case subject := <-got:
+			if subject == last {
+				return
+			}
+			if subject != wire.DownPrefix+wire.CatalogSubject() && !strings.HasPrefix(subject, wire.DownPrefix+strings.TrimSuffix(wire.ListsSubjects, ">")) {
+				t.Errorf("a node reads %s", subject)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("nothing arrives")
+		}
+	}
+}
+
+// inStream returns a connection in the account of the stream.
+func (f *fleet) inStream() *nats.Conn {
+	f.t.Helper()
+	token, seed, err := f.authority.OwnStream()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	c, err := nats.Connect("", append(f.broker.Options(), nats.UserJWTAndSeed(token, seed))...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(c.Close)
+	return c
 }
 
 func enrolled(t *testing.T, f *fleet, name string) enrollment.Node {

@@ -24,15 +24,7 @@ func TestReplySubjects(t *testing.T) {
 	n, good := f.enroll("good")
 	f.change(block("198.18.7.1"))
 	place := f.change(block("198.18.7.2")).Version
-	token, seed, err := f.authority.OwnStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := nats.Connect("", append(f.broker.Options(), nats.UserJWTAndSeed(token, seed))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer own.Close()
+	own := f.inStream()
 	js, err := jetstream.New(own)
 	if err != nil {
 		t.Fatal(err)
