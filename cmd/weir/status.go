@@ -221,20 +221,26 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 	if s.Daemon == nil {
 		return noticed
 	}
-	if o := s.Daemon.MonitorOverride; o != nil {
+	return printDaemonNotices(w, s.Daemon) || noticed
+}
+
+// printDaemonNotices prints what is not as usual with a daemon, and reports whether there is
+// anything.
+func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
+	if o := d.MonitorOverride; o != nil {
 		printOverride(w, o, time.Now())
 		noticed = true
 	}
-	noticed = printTrials(w, s.Daemon.Trials) || noticed
-	if until := s.Daemon.ConfirmUntil; until != nil {
+	noticed = printTrials(w, d.Trials) || noticed
+	if until := d.ConfirmUntil; until != nil {
 		printUnconfirmed(w, *until, time.Now())
 		noticed = true
 	}
-	if s.Daemon.RolledBack {
+	if d.RolledBack {
 		fmt.Fprintln(w, "ROLLED BACK: the last configuration was not confirmed, the previous one is active until `weir reload`")
 		noticed = true
 	}
-	if b := s.Daemon.Busy; b != nil {
+	if b := d.Busy; b != nil {
 		of := ""
 		if b.List != "" {
 			of = " (list " + b.List + ")"
@@ -246,31 +252,31 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 		fmt.Fprintf(w, "BUSY since %s, %s: %s%s\n", b.Since.Format(time.TimeOnly), wait, b.What, of)
 		noticed = noticed || !b.Beside
 	}
-	if s.Daemon.Unsaved != "" {
-		fmt.Fprintln(w, "UNSAVED: a restart would forget:", s.Daemon.Unsaved)
+	if d.Unsaved != "" {
+		fmt.Fprintln(w, "UNSAVED: a restart would forget:", d.Unsaved)
 		noticed = true
 	}
-	for i, n := range s.Daemon.NotReady {
+	for i, n := range d.NotReady {
 		if i == maxListRows {
-			fmt.Fprintf(w, "NOT READY: %d more sources\n", len(s.Daemon.NotReady)-i)
+			fmt.Fprintf(w, "NOT READY: %d more sources\n", len(d.NotReady)-i)
 			break
 		}
 		fmt.Fprintf(w, "NOT READY: list %s has nothing of %s: %s\n", n.List, n.Source, n.Problem)
 		noticed = true
 	}
-	for _, x := range s.Daemon.Spared {
+	for _, x := range d.Spared {
 		fmt.Fprintf(w, "SPARED: %v\n", x)
 		noticed = true
 	}
-	if more := s.Daemon.SparedMore; more > 0 {
+	if more := d.SparedMore; more > 0 {
 		fmt.Fprintf(w, "SPARED: %d more\n", more)
 	}
-	if f := s.Daemon.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0) {
+	if f := d.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0) {
 		printFleet(w, f)
 		noticed = true
 	}
-	if len(s.Daemon.Interfaces) == 0 {
-		fmt.Fprintf(w, "nothing is filtered: no interface matches, weir (PID %d) waits for one\n", s.Daemon.PID)
+	if len(d.Interfaces) == 0 {
+		fmt.Fprintf(w, "nothing is filtered: no interface matches, weir (PID %d) waits for one\n", d.PID)
 		noticed = true
 	}
 	return noticed

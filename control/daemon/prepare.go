@@ -412,14 +412,14 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 
 // refuse sets whether the contents of a list's sources are refused: as they were, where these
 // and the list are the same.
-func (m *managedList) refuse(c *config.Config, contents *list.Set, last *Prepared) {
-	m.read = contents
-	if last.has(m.Name) && last.config.MaxCoverage == c.MaxCoverage {
-		if old := last.list(m.Name); old.from == m.from && old.read == contents && old.refused == nil && reflect.DeepEqual(old.List, m.List) {
+func (l *managedList) refuse(c *config.Config, contents *list.Set, last *Prepared) {
+	l.read = contents
+	if last.has(l.Name) && last.config.MaxCoverage == c.MaxCoverage {
+		if old := last.list(l.Name); old.from == l.from && old.read == contents && old.refused == nil && reflect.DeepEqual(old.List, l.List) {
 			return
 		}
 	}
-	m.refused = refuseRead(c, m.List, contents, m.from.Accepted())
+	l.refused = refuseRead(c, l.List, contents, l.from.Accepted())
 }
 
 // fit leaves out what does not fit into an engine beside the other lists: flows of

@@ -421,7 +421,7 @@ func mayHide(path string) bool {
 	tick := coarseTick
 	var fs unix.Statfs_t
 	// Whole hundredths of a second are a sign of a rounded clock, as of ext4 with small inodes.
-	if made.Nanosecond()%1e7 != 0 && unix.Statfs(path, &fs) == nil && slices.Contains(fineClocks, int64(fs.Type)) {
+	if made.Nanosecond()%1e7 != 0 && unix.Statfs(path, &fs) == nil && slices.Contains(fineClocks, fs.Type) {
 		tick = fineTick
 	}
 	var now unix.Timespec // of the clock that files are stamped by

@@ -148,7 +148,7 @@ lists:
 	d = h.start(releases[0])
 	both("after kill -9", true)
 	d.stop()
-	d = h.start(releases[0])
+	h.start(releases[0])
 	both("after a restart", true)
 
 	if _, err := h.api.Flush(t.Context(), "bans"); err != nil {

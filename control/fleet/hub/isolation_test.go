@@ -193,7 +193,7 @@ func TestFetchable(t *testing.T) {
 			}
 		}
 	}
-	// Of what is live, catalogs and lists arrive, and no account.
+	// Catalogs and lists arrive live, and no account does.
 	d, err := f.connect(enrolled(t, f, "edge-2"))
 	if err != nil {
 		t.Fatal(err)
