@@ -78,6 +78,8 @@ func (c *Console) capture(w http.ResponseWriter, q *http.Request, one *session) 
 			return
 		case <-one.ended:
 			return
+		case <-one.stopped:
+			return
 		case <-q.Context().Done():
 			return
 		}

@@ -75,6 +75,7 @@ func New(d Daemon, address string, secure bool, version string) *Console {
 	c.at("GET live", c.live)
 	c.at("GET explain", c.explain)
 	c.at("GET lists", c.lists)
+	c.at("GET history", c.history)
 	c.at("GET plan", c.plan)
 	c.at("GET events", c.events)
 	c.at("GET events/live", c.followEvents)

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -40,8 +41,9 @@ type daemon struct {
 	wanted  events.Want
 	happens []events.Event // instead of a hundred; then events end
 	more    []api.List
-	audit   []api.AuditRecord // instead of one
-	did     string            // beside changes
+	audit   []api.AuditRecord   // instead of one
+	did     string              // beside changes
+	past    api.HistoryQuestion // the last
 }
 
 func (d *daemon) Status() api.Status {
@@ -113,7 +115,10 @@ func (d *daemon) Audit(int) []api.AuditRecord {
 	return []api.AuditRecord{{Change: "block" + d.hostile, First: []string{"203.0.113.9" + d.hostile}, Reason: d.hostile, User: "ada" + d.hostile}}
 }
 
-func (d *daemon) History(context.Context, api.HistoryQuestion) (api.History, error) {
+func (d *daemon) History(_ context.Context, q api.HistoryQuestion) (api.History, error) {
+	if d.past = q; q.Step == 0 || q.Since/q.Step > maxPoints {
+		return api.History{}, fmt.Errorf("too many points: %+v", q)
+	}
 	at := func(minutes int) time.Time { return time.Unix(1700000000, 0).Add(time.Duration(minutes) * time.Minute) }
 	return api.History{
 		Step:   60,
@@ -290,7 +295,15 @@ func (b *browser) change(fields ...string) url.Values {
 func TestPage(t *testing.T) {
 	s := start(t)
 	b := s.open(false)
+	s.daemon.audit = []api.AuditRecord{{Time: s.clock, Change: "console", User: "ada"}, {Time: s.clock, Change: "block", List: "drop", First: []string{"192.0.2.1"}, Entries: 1, User: "ada"}, {Time: s.clock.Add(-48 * time.Hour), Change: "reload"}}
+	marks := fmt.Sprintf(`data-marks="[[%d,&#34;block drop 192.0.2.1, by ada&#34;]`, s.clock.Unix())
+	if text := b.part("history?for=30d", true); !strings.Contains(text, marks+",") || s.daemon.past.Since != api.MaxHistory || s.daemon.past.Step != time.Hour {
+		t.Errorf("asked for %+v\n%s", s.daemon.past, text)
+	}
 	status, text := b.get(b.base)
+	if !strings.Contains(text, marks+"]") || strings.Contains(text, "&#34;reload") {
+		t.Error("the chart lacks a change, or has an old one")
+	}
 	if status != http.StatusOK {
 		t.Fatalf("status %d", status)
 	}
@@ -607,6 +620,81 @@ func TestSessionEnds(t *testing.T) {
 	}
 }
 
+// Sessions outlive a restart, unless they have ended, and streams do not hold one up.
+func TestSessionsSurvive(t *testing.T) {
+	s, dir := start(t), t.TempDir()
+	if err := s.Keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	b, ended, reader := s.open(false), s.open(false), s.open(true)
+	ended.post("end", ended.change())
+	r, err := b.client.Get(b.base + "live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	s.Close()
+	if text, err := io.ReadAll(r.Body); err != nil || strings.Contains(string(text), "event: ended") {
+		t.Errorf("the stream says that the session has ended, or does not end: %v", err)
+	}
+	file := filepath.Join(dir, sessionsFile)
+	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	cookies, _ := url.Parse(b.base)
+	if text, _ := os.ReadFile(file); strings.Contains(string(text), b.client.Jar.Cookies(cookies)[0].Value) {
+		t.Error("the file has a cookie")
+	}
+	again := func() *setup {
+		t.Helper()
+		next := start(t)
+		next.clock = s.clock
+		if err := next.Keep(dir); err != nil {
+			t.Error(err)
+		}
+		for _, b := range []*browser{b, ended, reader} { // the cookies are of the address, which a restart keeps
+			b.base = next.server.URL + sessionPath + path.Base(b.base) + "/"
+		}
+		return next
+	}
+	next := again()
+	for name, c := range map[string]struct {
+		*browser
+		status int
+	}{"open": {b, http.StatusOK}, "ended": {ended, http.StatusForbidden}, "reading": {reader, http.StatusOK}} {
+		if status, _ := c.get(c.base); status != c.status {
+			t.Errorf("%s: status %d", name, status)
+		}
+	}
+	if b.post("change", b.change("block", "192.0.2.1")); next.daemon.last(t).UID != 7 || next.daemon.last(t).SSH == "" {
+		t.Errorf("%+v", next.daemon.changes)
+	}
+	if status, _ := reader.post("change", url.Values{"form": {next.sessions.all[path.Base(reader.base)].form}, "block": {"192.0.2.1"}}); status != http.StatusForbidden {
+		t.Errorf("a session to read changes something: status %d", status)
+	}
+
+	// What has ended or expired does not come back.
+	next.End()
+	if status, _ := b.get(again().url + sessionPath + path.Base(b.base) + "/"); status != http.StatusForbidden {
+		t.Errorf("all have ended: status %d", status)
+	}
+	late := again()
+	b = late.open(false)
+	s.clock = late.clock.Add(sessionTime)
+	if next := again(); len(next.sessions.all) != 0 {
+		t.Errorf("%d sessions", len(next.sessions.all))
+	}
+	for _, text := range []string{"", "{", `[{"id":"x"}]`, `[{"id":"x","form":"y","cookie_sha256":"AAAA","expires":"2999-01-01T00:00:00Z"}]`} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		next := start(t)
+		if err := next.Keep(dir); (err == nil) != strings.HasPrefix(text, "[") || len(next.sessions.all) > 0 {
+			t.Errorf("%q: %v, %d sessions", text, err, len(next.sessions.all))
+		}
+	}
+}
+
 // Neither the path nor the cookie is enough, nor those of two sessions.
 func TestNoSession(t *testing.T) {
 	s := start(t)
@@ -624,7 +712,7 @@ func TestNoSession(t *testing.T) {
 	if status, text, _ := crossed(); status != http.StatusForbidden || strings.Contains(text, "eth0") {
 		t.Errorf("another session's cookie: status %d", status)
 	}
-	for _, path := range []string{"", "live", "lists", "explain?q=192.0.2.1", "plan", "events", "events/live", "events/capture?seconds=5"} {
+	for _, path := range []string{"", "live", "lists", "history", "explain?q=192.0.2.1", "plan", "events", "events/live", "events/capture?seconds=5"} {
 		if status, text := nothing.get(a.base + path); status != http.StatusForbidden || strings.Contains(text, "eth0") {
 			t.Errorf("%q without a cookie: status %d", path, status)
 		}

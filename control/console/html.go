@@ -111,12 +111,8 @@ func (v *view) page(m *markup) {
 	section(m, "", "last", "Last change", v.last)
 	v.explainForm(m, "", v.answer)
 	m.add("</div>\n")
-	v.changeForm(m, "wide")
-	m.add(`<section class="full" aria-labelledby="h-history"><h2 id="h-history">24 hours</h2>
-<div id="past" class="chart" role="img" aria-label="Packets that passed and that were dropped in the last 24 hours. The sums are below."></div>
-<div id="p-history" sse-swap="history">`)
-	v.history(m)
-	m.add("</div></section>\n")
+	v.changeForm(m, "full")
+	v.historySection(m)
 	v.listsSection(m)
 	if v.Top != nil && len(v.Top.Trackers) > 1 {
 		section(m, "full", "trackers", "Other trackers", v.otherTrackers)
@@ -306,15 +302,39 @@ func writeFigures(m *markup, all []figure) {
 	}
 }
 
-// history writes the sums of the last day, with the points for its chart.
+func (v *view) historySection(m *markup) {
+	m.add(`<section class="full" id="back" aria-labelledby="h-history"><h2 id="h-history">History</h2>
+<form id="history-form" method="get" action="%shistory#back" hx-get="%shistory" hx-target="#p-history" hx-trigger="change, submit, every 60s" hx-sync="this:replace"><div class="row">
+<span><label for="for">Of the last</label><select id="for" name="for">`, v.path(), v.path())
+	for _, s := range spans {
+		selected := literal("")
+		if s.name == v.span {
+			selected = " selected"
+		}
+		m.add(`<option value="%s"`+selected+`>%s</option>`, s.name, s.says)
+	}
+	m.add(`</select></span><noscript><span class="bottom"><button>Show</button></span></noscript>
+<span class="bottom grow quiet scripted" id="mark">Drag to zoom, double-click for all. Vertical lines are changes.</span></div></form>
+`)
+	hidden := literal("")
+	if len(v.History.Points) < leastPoints {
+		hidden = " hidden"
+	}
+	m.add(`<div id="past" class="chart"` + hidden + ` role="img" aria-label="Packets that passed and that were dropped. The sums are below, and the last changes under Changes."></div>
+<div id="p-history">`)
+	v.history(m)
+	m.add("</div></section>\n")
+}
+
+// history writes sums, with the points for a chart.
 func (v *view) history(m *markup) {
 	h := &v.History
 	if len(h.Points) == 0 {
 		m.add("<p>Nothing is recorded yet.</p>")
 		return
 	}
-	m.add(`<dl class="figures" id="history" data-points="%s"><div class="is-passed"><dt>Passed</dt><dd>%s</dd></div><div class="is-dropped"><dt>Dropped</dt><dd>%s</dd></div>`,
-		pointsOf(h), count(h.Total.Passed), count(h.Total.Dropped))
+	m.add(`<dl class="figures" id="history" data-points="%s" data-marks="%s"><div class="is-passed"><dt>Passed</dt><dd>%s</dd></div><div class="is-dropped"><dt>Dropped</dt><dd>%s</dd></div>`,
+		pointsOf(h), v.marksOf(), count(h.Total.Passed), count(h.Total.Dropped))
 	for _, l := range h.Total.Lists[:min(len(h.Total.Lists), 5)] {
 		if l.List != "" {
 			m.add(`<div><dt>Matched by %s</dt><dd>%s</dd></div>`, l.List, count(l.Packets))

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -170,13 +171,27 @@ const (
 // console and starts of the daemon change nothing.
 func changing(all []api.AuditRecord) *api.AuditRecord {
 	for i, r := range all {
-		switch {
-		case r.Error != "", r.Change == "console", r.Change == "console end", r.Change == "start", r.Change == "stop":
-		default:
+		if changed(&r) && r.Change != "start" && r.Change != "stop" {
 			return &all[i]
 		}
 	}
 	return nil
+}
+
+// changed reports whether a record may be why traffic is different from then on.
+func changed(r *api.AuditRecord) bool {
+	return r.Error == "" && r.Change != "console" && r.Change != "console end"
+}
+
+// marksOf returns the changes for a chart, as JSON: when, and what, by whom.
+func (v *view) marksOf() string {
+	all := make([][2]any, 0, len(v.marks))
+	for _, r := range v.marks {
+		text := strings.Join(strings.Fields(r.Change+" "+r.List+r.Interface+" "+r.What()), " ")
+		all = append(all, [2]any{r.Time.Unix(), text + ", by " + r.Who()})
+	}
+	text, _ := json.Marshal(all) // numbers and texts
+	return string(text)
 }
 
 // reversal returns what undoes a change of anybody, "" if the audit does not know enough

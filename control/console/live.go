@@ -19,7 +19,6 @@ import (
 const (
 	tick         = time.Second // between two updates
 	slowTicks    = 5           // until the next update of panels that change less often
-	historyTicks = 60          // until that of the history
 	silentTicks  = 2           // without an update until alive is sent again
 	alive        = "now"
 	writeTimeout = 10 * time.Second
@@ -49,7 +48,6 @@ var panels = []panel[*view]{
 	{"entries", slowTicks, (*view).entriesPart},
 	{"audit", slowTicks, (*view).auditPart},
 	{"last", slowTicks, (*view).last},
-	{"history", historyTicks, (*view).history},
 }
 
 // stream is an answer of server-sent events.
@@ -102,9 +100,6 @@ func (c *Console) live(w http.ResponseWriter, q *http.Request, one *session) {
 		if n%slowTicks == 0 {
 			c.lookClosely(q.Context(), v)
 		}
-		if n%historyTicks == 0 {
-			c.lookBack(q.Context(), v)
-		}
 		return v
 	})
 }
@@ -154,6 +149,8 @@ func follow[V any](c *Console, w http.ResponseWriter, q *http.Request, one *sess
 			return
 		case <-one.ended:
 			_ = s.send("ended", nil)
+			return
+		case <-one.stopped:
 			return
 		case <-q.Context().Done():
 			return
@@ -310,6 +307,8 @@ func (c *Console) followEvents(w http.ResponseWriter, q *http.Request, one *sess
 			return
 		case <-one.ended:
 			_ = s.send("ended", nil)
+			return
+		case <-one.stopped:
 			return
 		case <-q.Context().Done():
 			return

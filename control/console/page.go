@@ -61,7 +61,9 @@ type view struct {
 	More    bool // entries
 	Audit   []api.AuditRecord
 	History api.History
-	Trouble string // why some of that is missing
+	span    string            // its
+	marks   []api.AuditRecord // changes meanwhile
+	Trouble string            // why some of that is missing
 
 	Answer *api.Explanation
 
@@ -110,9 +112,47 @@ func (c *Console) look(one *session) *view {
 	return v
 }
 
-// lookBack adds what passed and was dropped in the last day.
-func (c *Console) lookBack(ctx context.Context, v *view) {
-	v.History = c.past(ctx, v, api.HistoryQuestion{Since: api.DefaultHistory})
+// spans are for how long back a page shows what passed and was dropped.
+var spans = []struct {
+	name, says string
+	since      time.Duration
+}{
+	{"24h", "24 hours", api.DefaultHistory}, {"1h", "1 hour", time.Hour}, {"30d", "30 days", api.MaxHistory},
+}
+
+// Points of a chart: fewer are no curve, and more than it has pixels of no use.
+const (
+	leastPoints = 3
+	maxPoints   = 720
+)
+
+// lookBack adds what passed and was dropped, and what was changed meanwhile, for the time
+// that a request asks for.
+func (c *Console) lookBack(q *http.Request, v *view) {
+	span := spans[0]
+	for _, s := range spans {
+		if s.name == q.URL.Query().Get("for") {
+			span = s
+		}
+	}
+	v.span = span.name
+	v.History = c.past(q.Context(), v, api.HistoryQuestion{Since: span.since, Step: api.HistoryStep(span.since, maxPoints)})
+	for _, r := range c.daemon.Audit(api.MaxAudit) {
+		if changed(&r) && r.Time.After(v.Now.Add(-span.since)) {
+			v.marks = append(v.marks, r)
+		}
+	}
+}
+
+// history answers with what passed and was dropped.
+func (c *Console) history(w http.ResponseWriter, q *http.Request, one *session) {
+	if !partial(q) {
+		c.page(w, q, one)
+		return
+	}
+	v := c.look(one)
+	c.lookBack(q, v)
+	show(w, q, v.history)
 }
 
 // past answers a question for the history.
@@ -148,7 +188,7 @@ func (c *Console) page(w http.ResponseWriter, q *http.Request, one *session) {
 // lookAround adds what a whole page has beside what changes each second.
 func (c *Console) lookAround(q *http.Request, v *view) {
 	c.lookClosely(q.Context(), v)
-	c.lookBack(q.Context(), v)
+	c.lookBack(q, v)
 	points := c.past(q.Context(), v, api.HistoryQuestion{Since: recently, Step: api.MinHistoryStep})
 	v.recent = pointsOf(&points)
 	c.listsAsked(q, v)

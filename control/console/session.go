@@ -54,6 +54,7 @@ type session struct {
 	form    string // proves that a form is one of this session's pages
 	expires time.Time
 	ended   chan struct{} // closed at the end
+	stopped chan struct{} // closed when the daemon stops: streams end, and sessions do not
 	limit   *rate.Limiter
 
 	mu      sync.Mutex // guards the following
@@ -70,7 +71,12 @@ func (one *session) caller() api.Caller {
 
 // sessions are safe for concurrent use.
 type sessions struct {
-	now func() time.Time
+	now     func() time.Time
+	stopped chan struct{}
+	stop    func() // closes it
+
+	saving sync.Mutex // guards the file; locked before mu
+	file   string     // of the sessions; "": a restart ends them
 
 	mu     sync.Mutex
 	grants map[[sha256.Size]byte]grant
@@ -78,7 +84,9 @@ type sessions struct {
 }
 
 func newSessions(now func() time.Time) *sessions {
-	return &sessions{now: now, grants: make(map[[sha256.Size]byte]grant), all: make(map[string]*session)}
+	s := &sessions{now: now, stopped: make(chan struct{}), grants: make(map[[sha256.Size]byte]grant), all: make(map[string]*session)}
+	s.stop = sync.OnceFunc(func() { close(s.stopped) })
+	return s
 }
 
 // expire removes what has expired. The caller has locked mu.
@@ -123,6 +131,13 @@ func (s *sessions) grant(asked api.ConsoleRequest) (token string, expires time.T
 // open begins the session of a token, which is worth nothing from then on. It returns
 // the session's cookie.
 func (s *sessions) open(token string) (one *session, cookie string) {
+	if one, cookie = s.begin(token); one != nil {
+		s.save()
+	}
+	return one, cookie
+}
+
+func (s *sessions) begin(token string) (one *session, cookie string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
@@ -143,10 +158,16 @@ func (s *sessions) open(token string) (one *session, cookie string) {
 	cookie = secret()
 	one = &session{
 		ConsoleRequest: g.ConsoleRequest, id: secret(), cookie: digest(cookie), form: secret(),
-		expires: s.now().Add(sessionTime), ended: make(chan struct{}), limit: rate.NewLimiter(requestRate, requestBurst),
+		expires: s.now().Add(sessionTime),
 	}
-	s.all[one.id] = one
+	s.add(one)
 	return one, cookie
+}
+
+// add adds a session. The caller has locked mu.
+func (s *sessions) add(one *session) {
+	one.ended, one.stopped, one.limit = make(chan struct{}), s.stopped, rate.NewLimiter(requestRate, requestBurst)
+	s.all[one.id] = one
 }
 
 // find returns the session of a path and a cookie, nil if there is none.
@@ -163,6 +184,7 @@ func (s *sessions) find(id, cookie string) *session {
 
 // end ends a session.
 func (s *sessions) end(one *session) {
+	defer s.save()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all[one.id] == one {
@@ -172,6 +194,7 @@ func (s *sessions) end(one *session) {
 
 // endAll ends all sessions, and forgets all tokens. It returns their number.
 func (s *sessions) endAll() int {
+	defer s.save()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()

@@ -163,6 +163,11 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		if err := durable.MkdirAll(string(c.StateDir)); err != nil {
 			o.Log.Error("the state directory cannot be made, nothing will be saved: " + err.Error())
 		}
+		if d.console != nil {
+			if err := d.console.Keep(string(c.StateDir)); err != nil {
+				o.Log.Warn(err.Error())
+			}
+		}
 	}
 	if d.journal, err = d.openJournal(ctx, c); err != nil {
 		return nil, err
@@ -370,7 +375,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.hub.Run(ctx) })
 	all.Go(d.serveConfig().Run(ctx, d, d.o.Log))
 	if d.console != nil {
-		context.AfterFunc(ctx, func() { d.console.End() }) // streams would hold up the server's end
+		context.AfterFunc(ctx, d.console.Close) // streams would hold up the server's end
 	}
 	d.announce("filtering", d.loadTime) // and answering
 	d.followFeeds()

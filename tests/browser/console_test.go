@@ -45,7 +45,10 @@ const (
 // desk is a daemon under a flood, and a browser.
 type desk struct {
 	t      *testing.T
+	state  string // its directory
+	config *config.Config
 	daemon *daemon.Daemon
+	stop   func() // the daemon
 	tab    context.Context
 
 	mu       sync.Mutex
@@ -124,7 +127,10 @@ func (d *desk) startBrowser(path string, during time.Duration) {
 func (d *desk) startDaemon(l *lab.Lab, lists, limit string) {
 	t := d.t
 	t.Helper()
-	dir := t.TempDir()
+	if d.state == "" {
+		d.state = t.TempDir()
+	}
+	dir := d.state
 	feed := filepath.Join(dir, "scanners.txt")
 	if err := os.WriteFile(feed, []byte("198.51.100.0/28\n198.51.100.40\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -153,22 +159,35 @@ lists:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.daemon, err = daemon.Start(t.Context(), daemon.Options{Config: fixed{c}, Version: "test", Log: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
+	d.config = c
+	d.run()
+	t.Cleanup(func() {
+		d.stop()
+		os.Remove("/sys/fs/bpf/" + l.B.Netns)
+	})
+}
+
+// run starts the daemon, until stop.
+func (d *desk) run() {
+	t := d.t
+	t.Helper()
+	var err error
+	if d.daemon, err = daemon.Start(t.Context(), daemon.Options{Config: fixed{d.config}, Version: "test", Log: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- d.daemon.Run(ctx, nil, time.Hour, nil) }()
-	t.Cleanup(func() {
+	running := d.daemon
+	go func() { ended <- running.Run(ctx, nil, time.Hour, nil) }()
+	d.stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if err := d.daemon.Stop(); err != nil {
+		if err := running.Stop(); err != nil {
 			t.Error(err)
 		}
-		os.Remove("/sys/fs/bpf/" + l.B.Netns)
-	})
+	}
 }
 
 func (d *desk) do(steps ...chromedp.Action[chromedp.Void]) {

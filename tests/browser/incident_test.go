@@ -1,8 +1,10 @@
 package browser
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -14,9 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	"weir/control/api"
+	"weir/control/history"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
@@ -113,12 +118,6 @@ func (w *worker) enter(selector, text string) {
 	w.do(chromedp.SetValue(selector, text))
 }
 
-// headline waits until the first line says something.
-func (w *worker) headline(text string) {
-	w.t.Helper()
-	w.until("the first line says "+text, fmt.Sprintf("document.querySelector('.headline')?.textContent.includes(%q) ?? false", text))
-}
-
 // An incident, in the browser alone: a flood of 50,000 forged and 20 real sources, a
 // customer's question, a feed that has gone bad, monitor mode, undo and rollback.
 func TestFlood(t *testing.T) {
@@ -131,13 +130,13 @@ func TestFlood(t *testing.T) {
 	began := time.Now()
 
 	// Who: all are blocked at once.
-	w.headline("Heavy sources")
+	w.headlineOf("Heavy sources")
 	w.until("all twenty are above the limit", `document.getElementById("heavy-src")?.textContent.includes("Block 20") ?? false`)
 	w.click("#heavy-src")
 	w.shows("result", "are blocked for an hour")
 	w.click("#sure")
 	w.shows("result", "and 19 more are blocked for 60 min, in list manual")
-	w.headline("most by list manual")
+	w.headlineOf("most by list manual")
 	w.shows("p-last", "block manual")
 	blocked := time.Since(began)
 
@@ -165,12 +164,12 @@ func TestFlood(t *testing.T) {
 	w.shows("result", "In monitor mode nothing is dropped")
 	w.click("#sure")
 	w.shows("p-alerts", "Monitor mode: nothing is dropped.")
-	w.headline("would be dropped")
+	w.headlineOf("would be dropped")
 	w.until("the change can be undone", `document.getElementById("p-last").textContent.includes("monitor on")`)
 	w.click("#revert")
 	w.shows("result", "Undone: Monitor mode has ended")
 	w.until("the alert is gone", `!document.getElementById("p-alerts").textContent.includes("Monitor mode")`)
-	w.headline("is dropped")
+	w.headlineOf("is dropped")
 
 	// The allowed customer is undone by the change's own button.
 	w.click(`#p-entries button[value="allow manual-allow ` + customer + `"], #p-entries button[value$=" ` + customer + `"]`)
@@ -187,7 +186,10 @@ func TestFlood(t *testing.T) {
 }
 
 // shifts sums up what moves without the user having done something.
-const shifts = `window.shifts = 0; new PerformanceObserver(l => { for (const e of l.getEntries()) if (!e.hadRecentInput) window.shifts += e.value; }).observe({type: "layout-shift", buffered: true});`
+const shifts = `window.shifts = 0; window.shifted = []; new PerformanceObserver(l => { for (const e of l.getEntries()) if (!e.hadRecentInput) {
+	window.shifts += e.value;
+	window.shifted.push(...e.sources.map(s => (s.node?.id || s.node?.parentElement?.id || s.node?.nodeName) + " " + s.previousRect.y + " to " + s.currentRect.y));
+} }).observe({type: "layout-shift", buffered: true});`
 
 // The page does not grow with the number of lists, loads little, from here alone, and does
 // not jump.
@@ -206,6 +208,12 @@ func TestFigures(t *testing.T) {
 			d.startDaemon(l, text, "400pps")
 			d.flood(l)
 			d.startBrowser(path, 3*patience)
+			for top := d.daemon.Top(); top == nil || len(top.Trackers) == 0 || len(top.Trackers[0].Flows) < 10 || top.Sources == nil || len(*top.Sources) < 10; top = d.daemon.Top() {
+				if t.Context().Err() != nil || d.tab.Err() != nil {
+					t.Fatal("no flood")
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
 			if _, err := chromedp.Call(d.tab, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: shifts}); err != nil {
 				t.Fatal(err)
 			}
@@ -224,7 +232,7 @@ func TestFigures(t *testing.T) {
 				t.Errorf("loads %s", others)
 			}
 			if moved > 0.005 || bytes > 100_000 {
-				t.Errorf("%d bytes, moved by %g", bytes, moved)
+				t.Errorf("%d bytes, moved by %g: %s", bytes, moved, eval[string](d, "window.shifted.join()"))
 			}
 			heights := make(map[int64]int)
 			for width, most := range map[int64]int{1440: 4000, 375: 7000} {
@@ -250,4 +258,110 @@ func TestFigures(t *testing.T) {
 			d.quiet()
 		})
 	}
+}
+
+// While no daemon runs the page is dimmed and says so. It goes on by itself in the same
+// session after a restart, and ends with the session.
+func TestRestart(t *testing.T) {
+	d, path, l := &desk{t: t}, chromium(t), lab.New(t)
+	d.startDaemon(l, "", "400pps")
+	d.flood(l)
+	d.startBrowser(path, 3*patience)
+	d.open(false)
+	d.shows("live", "Live")
+	d.stop()
+	d.until("the page is dimmed", `document.body.classList.contains("dim") && document.getElementById("gone").textContent.includes("weir has not answered since")`)
+	d.picture("dim")
+	if eval[string](d, `getComputedStyle(document.getElementById("main")).pointerEvents`) != "none" {
+		t.Error("buttons of the past can be clicked")
+	}
+	d.run()
+	d.shows("live", "Live")
+	if eval[bool](d, `document.body.classList.contains("dim") || document.getElementById("gone").textContent !== ""`) {
+		t.Error("the page stays dimmed")
+	}
+	d.until("the loudest source can be blocked", fmt.Sprintf("document.querySelector(%q) !== null", blockLoud))
+	d.click(blockLoud)
+	d.shows("result", loud+" is blocked for 60 min")
+	if _, err := d.daemon.EndConsole(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.shows("gone", "The session has ended. weir console")
+}
+
+// hasLine reports whether a chart has a curve in nearly all columns of its right half, and
+// in how many columns a change.
+const hasLine = `(() => {
+	const canvas = document.querySelector("#past canvas"), style = getComputedStyle(document.documentElement);
+	const one = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+	const colour = (name) => { one.fillStyle = style.getPropertyValue(name).trim(); one.fillRect(0, 0, 1, 1); return one.getImageData(0, 0, 1, 1).data; };
+	const copy = document.createElement("canvas");
+	[copy.width, copy.height] = [canvas.width, canvas.height];
+	const context = copy.getContext("2d", {willReadFrequently: true});
+	context.drawImage(canvas, 0, 0);
+	const pixels = context.getImageData(0, 0, copy.width, copy.height).data;
+	const count = (x, [r, g, b]) => { let n = 0; for (let y = 0; y < copy.height; y++) { const i = 4 * (y * copy.width + x); if (Math.abs(pixels[i] - r) + Math.abs(pixels[i + 1] - g) + Math.abs(pixels[i + 2] - b) < 30 && pixels[i + 3] > 200) n++; } return n; };
+	const passed = colour("--passed"), warn = colour("--warn");
+	let curve = 0, changes = 0, half = 0;
+	for (let x = Math.floor(copy.width / 2); x < 0.9 * copy.width; x++) { half++; if (count(x, passed) > 0) curve++; }
+	for (let x = 0; x < copy.width; x++) if (count(x, warn) > copy.height / 2) changes++;
+	return [curve / half, changes];
+})()`
+
+// The history is a curve, with a line where something was changed, and can be zoomed.
+func TestHistory(t *testing.T) {
+	d, path, l := &desk{t: t, state: t.TempDir()}, chromium(t), lab.New(t)
+	now := time.Now()
+	for from := now.Add(-time.Hour); from.Before(now.Add(-time.Minute)); from = from.Add(6 * time.Minute) { // fewer records than may wait
+		h := history.Open(filepath.Join(d.state, "history"), now, slog.New(slog.NewTextHandler(t.Output(), nil)))
+		for at := from; at.Before(from.Add(6*time.Minute)) && at.Before(now.Add(-time.Minute)); at = at.Add(history.Fine) {
+			n := uint64(40_000 + 20_000*(at.Unix()/600%2))
+			h.Add(at.Add(history.Fine), history.Sample{Interval: history.Fine, Reasons: []history.Reason{{Name: "clean", Count: history.Count{Packets: n}}, {Name: "blocked", Drops: true, Count: history.Count{Packets: n / 10}}}})
+		}
+		if err := h.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change, err := json.Marshal(api.AuditRecord{Time: now.Add(-15 * time.Minute), Change: api.Block, List: "manual", First: []string{loud}, Entries: 1, Changed: 1, User: "ada"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(d.state, "audit.log"), append(change, '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.startDaemon(l, "", "400pps")
+	d.startBrowser(path, 3*patience)
+	d.do(chromedp.EmulateViewport(1280, 900))
+	d.open(false)
+	d.headlineOf("No flood: ")
+	d.do(chromedp.Evaluate[chromedp.Void](`document.getElementById("for").value = "1h", document.getElementById("for").dispatchEvent(new Event("change", {bubbles: true}))`))
+	d.until("an hour is shown", `JSON.parse(document.getElementById("history").dataset.points)[0].length > 330`)
+	d.until("the curve is drawn", "document.querySelector('#past canvas') !== null")
+	d.until("it is a curve, with the change", fmt.Sprintf("(([curve, changes]) => curve > 0.9 && changes >= 1)(%s)", hasLine))
+	d.picture("history")
+	box := eval[[]float64](d, `(b => [b.left, b.top, b.width, b.height])((document.getElementById("past").scrollIntoView({block: "center"}), document.querySelector("#past .u-over")).getBoundingClientRect())`)
+	mouse := func(kind input.DispatchMouseEventType, part float64) {
+		t.Helper()
+		if _, err := chromedp.Call(d.tab, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: kind, X: box[0] + part*box[2], Y: box[1] + box[3]/2, Button: input.MouseButtonLeft, ClickCount: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mouse("mouseMoved", 0.75)
+	d.shows("mark", "block manual "+loud+", by ada")
+	mouse("mouseMoved", 0.2)
+	mouse("mousePressed", 0.2)
+	mouse("mouseMoved", 0.4)
+	mouse("mouseMoved", 0.5)
+	mouse("mouseReleased", 0.5)
+	d.until("a part is shown, without the change", fmt.Sprintf("(([curve, changes]) => curve > 0.9 && changes === 0)(%s)", hasLine))
+	d.picture("zoomed")
+	d.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#past .u-over").dispatchEvent(new MouseEvent("dblclick", {bubbles: true}))`))
+	d.until("all is shown", fmt.Sprintf("(([curve, changes]) => curve > 0.9 && changes >= 1)(%s)", hasLine))
+	d.quiet()
+}
+
+// headlineOf waits until the first line says something.
+func (d *desk) headlineOf(text string) {
+	d.t.Helper()
+	d.until("the first line says "+text, fmt.Sprintf("document.querySelector('.headline')?.textContent.includes(%q) ?? false", text))
 }

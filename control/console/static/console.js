@@ -38,9 +38,34 @@
   const newChart = (id, data, letters, incrs, height, zooms) => {
     const box = document.getElementById(id);
     if (!box) return {draw() {}, set() {}};
-    const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, letters);
+    const clock = (seconds) => {
+      const date = new Date(seconds * 1000), time = date.toTimeString().slice(0, letters);
+      return plot && plot.scales.x.max - plot.scales.x.min > 172800 ? date.toLocaleDateString() : time;
+    };
     const size = () => ({width: box.clientWidth || 300, height});
-    let plot = null;
+    let plot = null, zoomed = false, marks = [];
+    // Changes are vertical lines, and the nearest one is named.
+    const lines = (u) => {
+      const {left, top, width, height} = u.bbox;
+      u.ctx.save();
+      u.ctx.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--warn").trim();
+      u.ctx.lineWidth = 1;
+      u.ctx.setLineDash([]);
+      for (const [time] of marks) {
+        const x = Math.round(u.valToPos(time, "x", true)) + 0.5;
+        if (x < left || x > left + width) continue;
+        u.ctx.beginPath();
+        u.ctx.moveTo(x, top);
+        u.ctx.lineTo(x, top + height);
+        u.ctx.stroke();
+      }
+      u.ctx.restore();
+    };
+    const nearest = (time, span) => {
+      const near = marks.filter((m) => Math.abs(m[0] - time) < span / 100).sort((a, b) => Math.abs(a[0] - time) - Math.abs(b[0] - time))[0];
+      const text = document.getElementById("mark");
+      if (near && text) text.textContent = new Date(near[0] * 1000).toLocaleString() + ": " + near[1];
+    };
     const chart = {
       draw() {
         if (plot) plot.destroy();
@@ -49,6 +74,8 @@
         const axis = {stroke: colour("--quiet"), grid: {stroke: colour("--line"), width: 1}, ticks: {stroke: colour("--line"), width: 1}};
         plot = new uPlot({
           ...size(),
+          hooks: {draw: [lines], setCursor: [(u) => { if (u.cursor.left >= 0) nearest(u.posToVal(u.cursor.left, "x"), u.scales.x.max - u.scales.x.min); }],
+            setScale: [(u, key) => { if (key === "x") zoomed = zooms && data[0].length > 0 && (u.scales.x.min > data[0][0] || u.scales.x.max < data[0].at(-1)); }]},
           cursor: {drag: {x: zooms, y: false}},
           legend: {show: zooms},
           scales: {y: {range: (_, min, max) => [0, Math.max(10, max * 1.1)]}},
@@ -60,9 +87,10 @@
           ],
         }, data, box);
       },
-      set(points) {
+      set(points, changes = []) {
         data = points;
-        if (plot) plot.setData(data); else chart.draw();
+        marks = changes;
+        if (plot) plot.setData(data, !zoomed); else chart.draw();
       },
     };
     new ResizeObserver(() => { if (plot) plot.setSize(size()); }).observe(box);
@@ -70,7 +98,7 @@
     return chart;
   };
   const now = newChart("chart", [], 8, [1, 2, 5, 10, 15, 30, 60, 120], 100, false);
-  const past = newChart("past", [], 5, [60, 300, 600, 1800, 3600, 7200, 14400], 190, true);
+  const past = newChart("past", [], 5, [60, 300, 600, 1800, 3600, 7200, 14400, 86400, 432000], 190, true);
   const data = JSON.parse(document.getElementById("chart")?.dataset.points || "[[],[],[]]");
   const take = () => {
     const figures = document.getElementById("figures");
@@ -84,8 +112,8 @@
   const takePast = () => {
     const history = document.getElementById("history"), box = document.getElementById("past");
     const points = history ? JSON.parse(history.dataset.points) : [[]];
-    if (box) box.hidden = points[0].length < 3; // no curve yet
-    if (history && !box.hidden) past.set(points);
+    if (box) box.hidden = points[0].length < 3 || points[1].filter((v) => v !== null).length < 3; // no curve yet
+    if (history && !box.hidden) past.set(points, JSON.parse(history.dataset.marks));
   };
   take();
   takePast();
@@ -100,7 +128,6 @@
   });
   document.body.addEventListener("htmx:sseMessage", (e) => {
     if (e.target.id === "p-now") take();
-    if (e.target.id === "p-history") takePast();
     if (e.target.id === "event-rows") while (e.target.rows.length > maxEvents) e.target.deleteRow(-1);
   });
   document.body.addEventListener("htmx:sseClose", (e) => { if (e.target === document.body) ended = true; });
@@ -109,9 +136,10 @@
     const answer = await fetch(location.pathname, {method: "HEAD"}).catch(() => null);
     if (answer?.status === 403) ended = true;
   });
-  // The lists are asked for every five seconds.
+  document.body.addEventListener("htmx:afterSwap", (e) => { if (e.target.id === "p-history") takePast(); });
+  // The lists and the history are asked for again and again.
   document.body.addEventListener("htmx:beforeRequest", (e) => {
-    if ((paused || since) && e.target.id === "lists-form" && !e.detail.requestConfig.triggeringEvent) e.preventDefault();
+    if ((paused || since) && e.target.id.endsWith("-form") && !e.detail.requestConfig.triggeringEvent) e.preventDefault();
   });
   if (document.body.hasAttribute("sse-connect")) setInterval(() => {
     const silent = Date.now() - last > patience;

@@ -148,6 +148,9 @@ func Open(o Options) (*Hub, error) {
 	}
 	if c := o.Config.Console; c.Listen != "" {
 		h.console = console.NewHub(h, string(c.Listen), c.TLS != config.TLS{}, o.Version)
+		if err := h.console.Keep(string(o.Config.StateDir)); err != nil {
+			o.Log.Warn(err.Error())
+		}
 	}
 	return h, nil
 }
@@ -311,7 +314,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.done)
 	defer cancel()
 	if h.console != nil {
-		defer h.console.End() // streams would hold up the server's end
+		defer h.console.Close() // streams would hold up the server's end
 	}
 	h.followFeeds(ctx, &all)
 	all.Go(func() { h.publisher.run(ctx) })

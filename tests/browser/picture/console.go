@@ -28,7 +28,7 @@ const consoleAddress = "127.0.0.1:9479"
 // The size of the console's picture.
 const (
 	consoleWidth  = 1200
-	consoleHeight = 1160
+	consoleHeight = 1090
 )
 
 // page is a browser that shows the console.
