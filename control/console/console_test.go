@@ -41,6 +41,7 @@ type daemon struct {
 	wanted  events.Want
 	happens []events.Event // instead of a hundred; then events end
 	more    []api.List
+	rate    float64             // of packets, if it is larger
 	audit   []api.AuditRecord   // instead of one
 	did     string              // beside changes
 	past    api.HistoryQuestion // the last
@@ -57,7 +58,7 @@ func (d *daemon) Status() api.Status {
 func (d *daemon) Top() *api.Top {
 	dropped := 40.0
 	return &api.Top{
-		Time: time.Unix(1700000000, 0), Packets: 100, Dropped: 40, Bytes: 1e6, Uptime: 60, Problems: []string{"feed fails" + d.hostile},
+		Time: time.Unix(1700000000, 0), Packets: max(100, d.rate), Dropped: 40, Bytes: 1e6, Uptime: 60, Problems: []string{"feed fails" + d.hostile},
 		Reasons: []api.ReasonRate{{Reason: "clean", Packets: 60, Total: 600}, {Reason: "blocked", Packets: 40, Total: 400, Drops: true}},
 		Trackers: []api.Tracker{{Key: "src", Unit: "packets", Threshold: "1%" + d.hostile, Action: "report", Flows: []api.Flow{
 			{Key: "198.51.100.49" + d.hostile, Packets: 90, Share: 0.9, Heavy: true, Dropped: &dropped, Reasons: []string{"blocked"}, Lists: []string{"drop" + d.hostile}},
@@ -341,6 +342,18 @@ func (b *browser) part(path string, part bool) string {
 		b.t.Errorf("%s: status %d", path, status)
 	}
 	return text
+}
+
+// A flood is a multiple of the usual rate that is worth the word.
+func TestFlood(t *testing.T) {
+	s := start(t)
+	for rate, want := range map[float64]string{5000: "<strong>Flood:</strong> 5 kpps arrive, 500 times the usual 10 pps.", 999: "<strong>Heavy sources:</strong> 999 pps arrive, the usual is 10 pps."} {
+		s.daemon.rate = rate
+		b := s.open(true)
+		if _, text := b.get(b.base); !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%.3000s", want, text)
+		}
+	}
 }
 
 // Lists are found, and put into an order, without making the page longer than asked for.
@@ -658,6 +671,9 @@ func TestSessionsSurvive(t *testing.T) {
 		return next
 	}
 	next := again()
+	if n := len(next.sessions.all); n != 2 {
+		t.Errorf("%d sessions, want the two that have not ended", n)
+	}
 	for name, c := range map[string]struct {
 		*browser
 		status int
