@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,41 +46,6 @@ without --force. weir status, lists, explain and audit show it.`,
 			change.After, change.SSH = after.Seconds(), guard.SSHConnection()
 			return of.Enforce(c.Context(), args[0], change)
 		},
-		text: func(c *cobra.Command, e *api.Enforced) { printEnforced(c.OutOrStdout(), e, time.Now()) },
+		text: func(c *cobra.Command, e *api.Enforced) { fmt.Fprintln(c.OutOrStdout(), e) },
 	}.complete(c)
-}
-
-func printEnforced(w io.Writer, e *api.Enforced, now time.Time) {
-	was := ""
-	if !e.Changed {
-		was = ", as it was before"
-	}
-	if e.Trial == nil {
-		fmt.Fprintf(w, "list %s is enforced%s\n", e.List, was)
-		return
-	}
-	fmt.Fprintf(w, "list %s %s%s\n", e.List, trialText(*e.Trial, now), was)
-}
-
-// trialText says whether a list is on trial, until when, and who wanted that.
-func trialText(t api.Trial, now time.Time) string {
-	text := "is on trial, and drops nothing"
-	if t.Enforced {
-		text = "is enforced"
-	}
-	if t.Since != nil {
-		text += fmt.Sprintf(", since %s", t.Since.Local().Format(time.DateTime))
-		if t.By != "" {
-			text += " by " + t.By
-		}
-	}
-	switch {
-	case t.EnforcedAt != nil:
-		text += fmt.Sprintf(", until %s (%s)", t.EnforcedAt.Local().Format(time.DateTime), due(t.EnforcedAt, now))
-	case t.Enforced:
-		text += ", though the configuration says enforce: false"
-	case t.Configured && t.Since == nil:
-		text += ", as configured"
-	}
-	return text
 }

@@ -53,7 +53,7 @@ func TestTrialsShown(t *testing.T) {
 	by := ", since " + since.Format(time.DateTime)
 	texts := []string{
 		"is on trial, and drops nothing, as configured",
-		"is on trial, and drops nothing" + by + " by ada, until " + at.Format(time.DateTime) + " (in 30m)",
+		"is on trial, and drops nothing" + by + " by ada, until " + at.Format(time.DateTime),
 		"is enforced" + by + ", though the configuration says enforce: false",
 	}
 	var b strings.Builder

@@ -246,10 +246,8 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 		if a.List != "" {
 			list = ", list " + a.List
 		}
-		for _, m := range a.Matches {
-			if m.Trial && a.Reason == api.ReasonWouldBlock && m.List == a.List {
-				list = fmt.Sprintf(", since list %s is on trial", a.List)
-			}
+		if a.OnTrial() {
+			list = ", since list " + a.List + " is on trial"
 		}
 		packet := a.Packet
 		if a.Direction != "" {

@@ -109,7 +109,7 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 			gap = ""
 		}
 		if l.Trial != nil {
-			fmt.Fprintf(out, "%s%s: TRIAL: it %s\n", gap, l.Name, trialText(*l.Trial, now))
+			fmt.Fprintf(out, "%s%s: TRIAL: it %v\n", gap, l.Name, l.Trial)
 			gap = ""
 		}
 		if l.Derived > 0 {

@@ -289,7 +289,7 @@ func printTrials(w io.Writer, all []api.TrialList) bool {
 			fmt.Fprintf(w, "TRIAL: %d more lists\n", len(all)-i)
 			break
 		}
-		fmt.Fprintf(w, "TRIAL: list %s %s\n", t.List, trialText(t.Trial, time.Now()))
+		fmt.Fprintf(w, "TRIAL: list %s %v\n", t.List, t.Trial)
 	}
 	return len(all) > 0
 }

@@ -15,6 +15,8 @@ type Caller struct {
 	Client string `json:"client,omitempty"`
 
 	Process Process `json:"process,omitzero"` // of this host, as far as it is known
+
+	SSH string `json:"-"` // of a session of the console: the variable SSH_CONNECTION of who has opened it
 }
 
 type callerKey struct{}

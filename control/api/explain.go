@@ -155,6 +155,11 @@ type Inside struct {
 	First   []Match `json:"first"`
 }
 
+// OnTrial reports whether the packets pass because their list is on trial.
+func (a *Answer) OnTrial() bool {
+	return a.Reason == ReasonWouldBlock && slices.ContainsFunc(a.Matches, func(m Match) bool { return m.Trial && m.List == a.List })
+}
+
 // Entries returns all entries that the answer names.
 func (a *Answer) Entries() (all []*Match) {
 	for i := range a.Matches {

@@ -41,6 +41,18 @@ type Enforced struct {
 	Trial   *Trial `json:"trial,omitempty"` // nil: the list is enforced, as the configuration says
 }
 
+// String says what the list is now, as a sentence without its end.
+func (e *Enforced) String() string {
+	text := "list " + e.List + " is enforced"
+	if e.Trial != nil {
+		text = "list " + e.List + " " + e.Trial.String()
+	}
+	if !e.Changed {
+		text += ", as it was before"
+	}
+	return text
+}
+
 // Trial says of a list whether what it would drop passes, where the configuration or a
 // command has put it on trial, or a command has ended that.
 type Trial struct {
@@ -49,6 +61,30 @@ type Trial struct {
 	Since      *time.Time `json:"since,omitempty"`       // when a command decided; nil: none has
 	EnforcedAt *time.Time `json:"enforced_at,omitempty"` // when the trial ends by itself; nil: it does not
 	By         string     `json:"by,omitempty"`          // who gave the command
+}
+
+// String says whether the list is on trial, until when, and who wanted that: what follows its
+// name in a sentence.
+func (t Trial) String() string {
+	text := "is on trial, and drops nothing"
+	if t.Enforced {
+		text = "is enforced"
+	}
+	if t.Since != nil {
+		text += ", since " + t.Since.Local().Format(time.DateTime)
+		if t.By != "" {
+			text += " by " + t.By
+		}
+	}
+	switch {
+	case t.EnforcedAt != nil:
+		text += ", until " + t.EnforcedAt.Local().Format(time.DateTime)
+	case t.Enforced:
+		text += ", though the configuration says enforce: false"
+	case t.Configured && t.Since == nil:
+		text += ", as configured"
+	}
+	return text
 }
 
 // TrialList is the trial of a list.

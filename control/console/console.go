@@ -45,6 +45,7 @@ type Daemon interface {
 	Entries(context.Context, api.EntriesQuestion) (api.Entries, error)
 	Change(context.Context, api.Change) (api.Changed, error)
 	Confirm(context.Context) error
+	Enforce(ctx context.Context, list string, c api.EnforceChange) (api.Enforced, error)
 	// Events returns a channel of events that is open until end is called or the
 	// daemon stops.
 	Events(events.Want) (all <-chan events.Event, end func())

@@ -48,7 +48,7 @@ type daemon struct {
 }
 
 func (d *daemon) Status() api.Status {
-	return api.Status{Version: d.hostile, Interfaces: []api.InterfaceStatus{
+	return api.Status{Version: d.hostile, Mode: "exact", Interfaces: []api.InterfaceStatus{
 		{Interface: "eth0" + d.hostile, State: api.Filtered, XDP: "native", Packets: 12345, Dropped: 678},
 		{Interface: "eth0", Direction: "out", State: api.Filtered, XDP: "tc"},
 		{Interface: "eth1", State: api.Unfiltered, Problem: "busy" + d.hostile},
@@ -80,6 +80,14 @@ func (d *daemon) Lists() []api.List {
 func (d *daemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Monitored, error) {
 	d.did = fmt.Sprintf("monitor %t %g by %d", *c.On, c.For, c.UID)
 	return api.Monitored{Monitor: *c.On}, nil
+}
+
+func (d *daemon) Enforce(_ context.Context, list string, c api.EnforceChange) (api.Enforced, error) {
+	d.did = fmt.Sprintf("enforce %s %t by %d from %.11s", list, !c.Off, c.UID, c.SSH)
+	if c.Off {
+		return api.Enforced{List: list, Changed: true, Trial: &api.Trial{By: "ada" + d.hostile}}, nil
+	}
+	return api.Enforced{List: list, Changed: true}, d.err
 }
 
 func (d *daemon) Confirm(context.Context) error { d.did = "confirm"; return nil }
@@ -388,6 +396,35 @@ func TestLists(t *testing.T) {
 	}
 }
 
+// A list has a button that ends its trial, or begins one, where it may have one, and says what
+// it is for.
+func TestTrialButtons(t *testing.T) {
+	s := start(t)
+	since := time.Unix(1700000000, 0)
+	s.daemon.more = []api.List{
+		{Name: "trial", Action: api.Block, For: "tcp/22", Trial: &api.Trial{Configured: true, Since: &since, By: "ada"}},
+		{Name: "over", Action: api.Block, Trial: &api.Trial{Configured: true, Enforced: true}},
+		{Name: "ours", Action: api.Allow}, {Name: "shared", Action: api.Block, Feeds: []api.FeedSource{{Version: "1.2"}}},
+	}
+	b, reader := s.open(false), s.open(true)
+	button := regexp.MustCompile(`name="do" value="((?:enforce|try) [^"]+)"`)
+	for list, want := range map[string]string{"drop": "try drop", "trial": "enforce trial", "over": "try over", "ours": "", "shared": ""} {
+		text := b.part("lists?open="+list, true)
+		if m := append(button.FindStringSubmatch(text), "", ""); m[1] != want {
+			t.Errorf("%s: the button does %q, want %q", list, m[1], want)
+		}
+		if text := reader.part("lists?open="+list, true); button.MatchString(text) {
+			t.Errorf("%s: a session to read has a button", list)
+		}
+		if list == "trial" && (!strings.Contains(text, "on trial, and drops nothing, since") || !strings.Contains(text, "by ada") || !strings.Contains(text, "only for tcp/22")) {
+			t.Error(text)
+		}
+	}
+	if text := b.part("lists", true); strings.Count(text, "on trial") != 1 {
+		t.Errorf("not one list is on trial:\n%s", text)
+	}
+}
+
 // Buttons ask first, and do then what they say, as who has opened the session.
 func TestControl(t *testing.T) {
 	s := start(t)
@@ -410,6 +447,10 @@ func TestControl(t *testing.T) {
 		{"do", "accept drop", "", "takes what its sources have now"},
 		{"sure", "accept drop", "refresh drop true", "feed: new, 60,000 entries"},
 		{"sure", "refresh drop", "refresh drop false", "feed: new, 60,000 entries"},
+		{"do", "enforce drop", "", "is dropped from now on"},
+		{"sure", "enforce drop", "enforce drop true by 7 from 192.0.2.9 5", "From now on list drop is enforced"},
+		{"do", "try drop", "", "comes through, and is counted"},
+		{"sure", "try drop", "enforce drop false by 7 from 192.0.2.9 5", "From now on list drop is on trial, and drops nothing"},
 		{"leave", "1", "", "Left as it was"},
 		{"do", "format disk", "", "unknown"},
 		{"sure", "format disk", "", "unknown"},
@@ -443,6 +484,10 @@ func TestRevert(t *testing.T) {
 		{api.AuditRecord{Change: "unblock", List: "manual", Entries: 1, Changed: 1, First: []string{"192.0.2.1"}}, ""},
 		{api.AuditRecord{Change: "monitor on"}, "monitor false 0 by 7"},
 		{api.AuditRecord{Change: "accept", List: "drop", Changed: 1}, "rollback drop"},
+		{api.AuditRecord{Change: "enforce", List: "drop", Changed: 1}, "enforce drop false by 7 from 192.0.2.9 5"},
+		{api.AuditRecord{Change: "enforce", List: "drop", Changed: 1, TTL: 60}, ""},
+		{api.AuditRecord{Change: "enforce", List: "drop"}, ""},
+		{api.AuditRecord{Change: "enforce off", List: "drop", Changed: 1}, "enforce drop true by 7 from 192.0.2.9 5"},
 		{api.AuditRecord{Change: "reload"}, ""},
 	} {
 		c.last.Time = at

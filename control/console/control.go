@@ -19,6 +19,8 @@ const (
 	refresh    = "refresh" // of a list, as the following
 	accept     = "accept"
 	rollback   = "rollback"
+	enforce    = "enforce"
+	try        = "try"   // a list is put on trial
 	heavyFlows = "heavy" // of a tracker, which are blocked
 )
 
@@ -85,6 +87,10 @@ func (o ofDaemon) ask(ctx context.Context, do string) (question, error) {
 		q.button = "Block " + count(len(change.Entries)) + " for 1 h"
 	case accept:
 		q.text, q.button = "List "+list+" takes what its sources have now, whatever was refused about it.", "Take it"
+	case enforce:
+		q.text, q.button = "What list "+list+" matches is dropped from now on, instead of counted.", "Drop it"
+	case try:
+		q.text, q.button = "List "+list+" is put on trial: what it alone matches comes through, and is counted.", "Drop nothing of it"
 	case rollback:
 		versions, err := o.c.daemon.Versions(ctx, list)
 		if err != nil {
@@ -166,6 +172,10 @@ func (o ofDaemon) do(ctx context.Context, what string) (string, error) {
 		return "Monitor mode has ended: packets are dropped again", nil
 	case confirm:
 		return "The configuration is confirmed: it stays", d.Confirm(ctx)
+	case enforce, try:
+		by, _ := api.CallerOf(ctx)
+		done, err := d.Enforce(ctx, list, api.EnforceChange{Off: verb == try, UID: by.UID, Client: by.Client, SSH: by.SSH})
+		return "From now on " + done.String(), err
 	case refresh, accept:
 		// Reading goes on if the page is closed meanwhile.
 		soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), readWithin)

@@ -721,6 +721,9 @@ func (v *frame) explanation(m *markup, a *api.Answer) {
 	if a.List != "" {
 		list = ", list " + a.List
 	}
+	if a.OnTrial() {
+		list = ", since list " + a.List + " is on trial"
+	}
 	if a.Limit != nil {
 		m.add(`<div class="verdict %s"><h3>%s: <strong>%s</strong></h3>`, class, a.Packet, quantity.Limited(a.Limit.Rate, a.Limit.Offered, a.Limit.Unit, a.Limit.Tracker))
 	} else {

@@ -165,6 +165,9 @@ const reasonBlocked = "blocked"
 const (
 	auditMonitorOn = "monitor on"
 	auditAccept    = "accept"
+
+	auditEnforce    = "enforce"
+	auditEnforceOff = "enforce off"
 )
 
 // changing returns the last change of lists or modes, nil for none: sessions of the
@@ -202,6 +205,10 @@ func reversal(r *api.AuditRecord) (do, says string) {
 		return "remove", "Undo: remove " + r.What() + " again"
 	case r.Change == auditMonitorOn:
 		return monitorOff, "Undo: end monitor mode"
+	case r.Change == auditEnforce && r.Changed > 0 && r.TTL == 0:
+		return try + " " + r.List, "Undo: put list " + r.List + " on trial"
+	case r.Change == auditEnforceOff && r.Changed > 0:
+		return enforce + " " + r.List, "Undo: enforce list " + r.List
 	case r.Change == auditAccept && r.Changed > 0:
 		return rollback + " " + r.List, "Undo: return list " + r.List + " to what it had before"
 	}

@@ -200,6 +200,9 @@ func (v *view) listRow(m *markup, r *listRow) {
 	if r.Private > 0 {
 		notes = append(notes, count(r.Private)+" private")
 	}
+	if r.onTrial() {
+		notes = append(notes, "on trial")
+	}
 	m.add(`<tr><th scope="row">`)
 	v.listLink(m, "l-", r.Name)
 	m.add(`</th><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s %s</td><td class="%s">%s</td><td class="never">%s</td></tr>`+"\n",
@@ -223,6 +226,13 @@ func (v *view) listPart(m *markup) {
 			quick(m, "accept", "do", accept+" "+r.Name, "Accept…", "Accept what the sources of "+r.Name+" have now")
 		}
 	}
+	switch {
+	case !v.change() || !r.mayBeOnTrial():
+	case r.onTrial():
+		quick(m, "enforce", "do", enforce+" "+r.Name, "Enforce…", "End the trial of list "+r.Name)
+	case v.Status.Mode == "exact":
+		quick(m, "enforce", "do", try+" "+r.Name, "Put on trial…", "Put list "+r.Name+" on trial")
+	}
 	m.add(`<a class="button" id="close" href="%s#lists" hx-get="%slists" hx-include="#list, #sort, #all" hx-target="#p-lists">Close</a></div>`, v.path(), v.path())
 	if len(r.Feeds) > 0 {
 		m.table("Sources of "+r.Name, func() {
@@ -233,6 +243,12 @@ func (v *view) listPart(m *markup) {
 				m.add(`<tr><td colspan="7">and %s more</td></tr>`, count(more))
 			}
 		}, "List", "Source", "Last attempt", "#Entries", "Last good", "Next", "Trouble")
+	}
+	if r.Trial != nil {
+		m.add(`<p class="never">The list %s.</p>`, r.Trial)
+	}
+	if r.For != "" {
+		m.add(`<p>It is only for %s.</p>`, r.For)
 	}
 	var notes []string
 	for _, o := range r.LeftOut {
@@ -250,6 +266,15 @@ func (v *view) listPart(m *markup) {
 	if r.Private > 0 {
 		m.add(`<p>%s entries of private networks are left out.</p>`, count(r.Private))
 	}
+}
+
+// onTrial reports whether what the list matches passes.
+func (r *listRow) onTrial() bool { return r.Trial != nil && !r.Trial.Enforced }
+
+// mayBeOnTrial reports whether that can change: not of an allow list, or of one of the fleet,
+// whose sources have versions.
+func (r *listRow) mayBeOnTrial() bool {
+	return r.Action == api.Block && !slices.ContainsFunc(r.Feeds, func(f api.FeedSource) bool { return f.Version != "" })
 }
 
 // acceptable reports whether a source of the list has something that was refused by a

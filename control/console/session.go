@@ -66,7 +66,7 @@ type session struct {
 
 // caller returns who has opened the session.
 func (one *session) caller() api.Caller {
-	return api.Caller{UID: one.UID, Client: one.Client, Process: one.Process}
+	return api.Caller{UID: one.UID, Client: one.Client, Process: one.Process, SSH: one.SSH}
 }
 
 // sessions are safe for concurrent use.
