@@ -95,19 +95,29 @@ func printHistory(out io.Writer, h *api.History) {
 const blocked = "blocked"
 
 // mostly returns the most frequent reason of drops, and, where lists are that, the list
-// with the most matches.
+// with the most matches. It leaves the list out where that may not have dropped the most: all that
+// was counted as would-block may be its share, as of a list on trial.
 func mostly(p api.HistoryPoint) string {
 	var reason api.HistoryReason
+	passed, next := uint64(0), uint64(0)
 	for _, r := range p.Reasons {
 		if r.Drops && r.Packets > reason.Packets {
 			reason = r
 		}
+		if !r.Drops && r.Reason == api.ReasonWouldBlock {
+			passed = r.Packets
+		}
+	}
+	if len(p.Lists) > 1 {
+		next = p.Lists[1].Packets
 	}
 	switch {
 	case len(p.Lists) == 0, p.Lists[0].List == "", reason.Reason != "" && reason.Reason != blocked:
 		return reason.Reason
 	case reason.Reason == "":
 		return p.Lists[0].List
+	case passed > 0 && p.Lists[0].Packets < passed+max(next, 1):
+		return reason.Reason
 	}
 	return reason.Reason + ", " + p.Lists[0].List
 }

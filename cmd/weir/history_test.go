@@ -43,6 +43,17 @@ func TestHistory(t *testing.T) {
 	if _, out, _ := weir(t, "", "history", "--socket", socket); !strings.Contains(out, "  rate-limited\n") || strings.Contains(out, "rate-limited, feed") {
 		t.Errorf("mostly limited:\n%s", out)
 	}
+	// A list on trial has matched the most, and dropped none of it.
+	for _, c := range []struct {
+		would uint64 // that passed
+		want  string
+	}{{0, "blocked, trial"}, {900, "blocked"}, {500, "blocked, trial"}, {950, "blocked"}} {
+		point.Reasons = []api.HistoryReason{{Reason: "blocked", Drops: true, Packets: 100}, {Reason: "would-block", Packets: c.would}}
+		point.Lists = []api.HistoryList{{List: "trial", Packets: 900}, {List: "feed", Packets: 100}}
+		if got := mostly(point); got != c.want {
+			t.Errorf("%d would be dropped: mostly %q, want %q", c.would, got, c.want)
+		}
+	}
 	d.history = api.History{}
 	if code, out, _ := weir(t, "", "history", "--socket", socket); code != exitOK || !strings.Contains(out, "nothing was recorded") {
 		t.Errorf("without records: %d\n%s", code, out)

@@ -47,6 +47,7 @@ type rehearsal struct {
 
 	// Of its goroutine.
 	out      bool          // the list is of outgoing packets
+	monitor  bool          // nothing is dropped
 	added    engine.Finder // the entries that would drop more
 	allowed  engine.Finder // the allow lists as they would be
 	allow    bool          // the version is of an allow list
@@ -60,8 +61,9 @@ type rehearsal struct {
 // maxAffected bounds the sources that are counted one by one.
 const maxAffected = 1024
 
-// rehearsed are the reasons of packets that pass, and that lists are asked for.
-var rehearsed = []verdict.Reason{verdict.Clean, verdict.Allowed, verdict.Truncated, verdict.Malformed, verdict.Unparsed}
+// rehearsed are the reasons of packets that pass, and that lists are asked for. Those of lists on
+// trial pass as would-block.
+var rehearsed = []verdict.Reason{verdict.Clean, verdict.Allowed, verdict.WouldBlock, verdict.Truncated, verdict.Malformed, verdict.Unparsed}
 
 // Rehearse implements [node.Daemon].
 func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) error {
@@ -165,7 +167,7 @@ func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List)
 	var p *Prepared // what is active
 	if err := d.doAlone(ctx, func() error {
 		p = d.prepared.copied()
-		p.rules = d.engine.Lists()
+		p.rules, r.monitor = d.engine.Lists(), d.engine.Monitor
 		return nil
 	}); err != nil {
 		return err
@@ -223,6 +225,9 @@ func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packet
 func (r *rehearsal) see(e *events.Event) {
 	if e.Dropped || !e.Tuple.Src.IsValid() || e.OneIn == 0 || e.Out != r.out {
 		return
+	}
+	if e.Reason == verdict.WouldBlock && r.monitor {
+		return // it would be dropped without the version, too
 	}
 	var entry key.Key
 	drops := false

@@ -2,14 +2,18 @@ package daemon
 
 import (
 	"io"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/control/engine"
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/observe/events"
+	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/timed"
@@ -29,7 +33,7 @@ func TestRehearsal(t *testing.T) {
 	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	allowed := feedFile(t, "allowed.txt", "198.51.100.7\n")
-	d := startLists(t, l, io.Discard, "track_drops: false\nlists: {drop: {sources: [{file: "+feedFile(t, "own.txt", "192.0.2.0/25\n")+"}]}, "+
+	d := startLists(t, l, io.Discard, "track_drops: false\nlists: {drop: {sources: [{file: "+feedFile(t, "own.txt", "192.0.2.0/25\n")+"}]}, trial: {entries: [198.51.100.1], enforce: false}, "+
 		"fleet.ours: {action: allow, sources: [{file: "+allowed+"}]}}")
 	if why := general(t, d); len(why) != 0 {
 		t.Fatalf("before it, packets take the general path: %q", why)
@@ -115,6 +119,20 @@ func TestRehearsal(t *testing.T) {
 	}
 	if why := general(t, d); len(why) != 0 {
 		t.Errorf("%q", why)
+	}
+}
+
+// What passes since its list is on trial may be dropped by a version, and what passes in monitor
+// mode would be dropped already.
+func TestRehearsalWouldBlock(t *testing.T) {
+	for monitor, want := range map[bool]int{false: 1, true: 0} {
+		r := &rehearsal{monitor: monitor, from: make(map[netip.Addr]*wire.Affected)}
+		r.added = engine.NewFinder([]engine.List{{Name: "x", Contents: setOf(t, "198.51.100.1")}}, false)
+		r.allowed = engine.NewFinder(nil, false)
+		r.see(&events.Event{Tuple: key.Tuple{Src: netip.MustParseAddr("198.51.100.1"), Dst: netip.MustParseAddr("10.0.0.1")}, OneIn: 1, Reason: verdict.WouldBlock})
+		if int(r.sum.WouldDrop) != want || int(r.sum.Passed) != want {
+			t.Errorf("monitor %t: %+v", monitor, r.sum)
+		}
 	}
 }
 
