@@ -339,6 +339,21 @@ func TestIncident(t *testing.T) {
 	d.shows("p-entries", "There are none.")
 	d.shows("p-audit", "unblock")
 
+	// A list drops nothing while it is on trial.
+	d.click("#l-scanners")
+	d.click("#enforce")
+	d.shows("result", "List scanners is put on trial")
+	d.click("#sure")
+	d.shows("result", "list scanners is on trial, and drops nothing")
+	d.do(chromedp.SetValue("#q", listed))
+	d.click("#explain button")
+	d.shows("answer", "since list scanners is on trial")
+	d.shows("p-last", "enforce off scanners")
+	d.click("#revert")
+	d.shows("result", "Undone: From now on list scanners is enforced")
+	d.click("#explain button")
+	d.shows("answer", "from "+listed+": drop")
+
 	d.quiet()
 	d.click("#end")
 	d.until("the session has ended", "document.body?.textContent.includes('The session has ended') ?? false")
