@@ -230,7 +230,7 @@ notify:
 		}
 	}
 	check("the page", page+fmt.Sprint(header))
-	for _, path := range []string{"?q=203.0.113.7", "explain?q=203.0.113.7", "plan", "events", "events?reason=blocked", "end"} {
+	for _, path := range []string{"?q=203.0.113.7", "explain?q=203.0.113.7", "lists?open=refused", "plan", "events", "events?reason=blocked", "end"} {
 		_, text, _ := get(base + path)
 		check(path, text)
 		_, text, _ = get(base+path, "HX-Request", "true")
@@ -247,7 +247,7 @@ notify:
 	for lines.Scan() && !strings.Contains(streamed, "event: history") {
 		streamed += lines.Text() + "\n"
 	}
-	for _, want := range []string{"event: feeds", "event: audit", "/refused"} {
+	for _, want := range []string{"event: alerts", "event: audit", "/refused"} {
 		if !strings.Contains(streamed, want) {
 			t.Errorf("the stream lacks %q", want)
 		}
