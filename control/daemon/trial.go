@@ -205,11 +205,12 @@ func (d *Daemon) decide(next trials) error {
 	d.trials = next
 	same := true
 	for _, l := range d.prepared.lists {
-		same = same && l.Enforce == l.enforcedBy(d.prepared.config, next)
+		t := l.trialBy(d.prepared.config, next)
+		same = same && l.Enforce == (t == nil || t.Enforced)
 	}
-	if same { // only times have changed
+	if same { // only times have changed, and what others read beside the loop stays
 		for _, l := range d.prepared.lists {
-			l.follow(d.prepared.config, next)
+			l.trial = l.trialBy(d.prepared.config, next)
 		}
 		d.note()
 		return nil
@@ -230,17 +231,15 @@ func (l *managedList) configured() config.List {
 	return c
 }
 
-// enforcedBy reports whether a list is enforced where commands have decided that.
-func (l *managedList) enforcedBy(c *config.Config, t trials) bool {
+// trialBy returns the trial of a list where commands have decided that.
+func (l *managedList) trialBy(c *config.Config, t trials) *api.Trial {
 	as := l.configured()
-	trial := t.of(c, &as)
-	return trial == nil || trial.Enforced
+	return t.of(c, &as)
 }
 
-// follow sets whether a list is on trial.
+// follow sets whether a new list is on trial.
 func (l *managedList) follow(c *config.Config, t trials) {
-	l.List = l.configured()
-	if l.trial = t.of(c, &l.List); l.trial != nil {
+	if l.trial = l.trialBy(c, t); l.trial != nil {
 		l.Enforce = l.trial.Enforced
 	}
 }

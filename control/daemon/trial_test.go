@@ -44,11 +44,12 @@ func TestTrialOf(t *testing.T) {
 			c.command.Since = &now
 			decided["a"] = *c.command
 		}
-		for range 2 { // the list may be the one of the active configuration
-			l.follow(conf, decided)
-			if l.Enforce == c.onTrial || l.commanded() != c.decided || l.configured().Enforce != c.enforce {
-				t.Errorf("%s: %t, %+v", c.name, l.Enforce, l.trial)
-			}
+		l.follow(conf, decided)
+		if l.Enforce == c.onTrial || l.commanded() != c.decided || l.configured().Enforce != c.enforce {
+			t.Errorf("%s: %t, %+v", c.name, l.Enforce, l.trial)
+		}
+		if again := l.trialBy(conf, decided); (again == nil) != (l.trial == nil) || again != nil && *again != *l.trial {
+			t.Errorf("%s: %+v, and then %+v", c.name, l.trial, again)
 		}
 	}
 }
