@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -163,7 +164,12 @@ func (f *filter) Read() (*config.Config, error) {
 	if f.reading != nil {
 		f.reading()
 	}
-	return f.config, f.config.Validate()
+	if err := f.config.Validate(); err != nil {
+		return nil, err
+	}
+	c := *f.config // the daemon compares it with the last one
+	c.Interfaces, c.Lists = slices.Clone(c.Interfaces), slices.Clone(c.Lists)
+	return &c, nil
 }
 
 // start starts the daemon, which runs until stop is called, and waits until it answers.
