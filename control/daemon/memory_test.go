@@ -25,8 +25,10 @@ func grows(s metrics.Snapshot) map[string]uint64 {
 		for _, c := range i.Counts {
 			all["packets"] += c.Packets
 		}
-		if p := i.Policed; p != nil {
-			all["policed"] = p.Outcomes[0].Packets
+		for _, c := range i.Stages {
+			if c.Name == "weir_policed_packets_total" && c.Of == "passed" {
+				all["policed"] = uint64(c.Value)
+			}
 		}
 		if f := i.FirstSeen; f != nil {
 			for _, n := range f.Flows {

@@ -12,9 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/control/feed"
+	"weir/control/stage"
+	"weir/control/stages"
 	"weir/filter/icarus"
 	"weir/filter/packet"
-	"weir/filter/sfb"
 	"weir/loader"
 )
 
@@ -38,6 +39,22 @@ func counter(name, help string, labels ...string) family {
 
 func gauge(name, help string, labels ...string) family {
 	return family{describe(name, help, labels...), prometheus.GaugeValue}
+}
+
+// describeStages returns the families of stages.
+func describeStages() map[*stage.Family]family {
+	all := make(map[*stage.Family]family)
+	for _, f := range stages.Families {
+		labels, kind := interfaceLabels, prometheus.GaugeValue
+		if f.Label != "" {
+			labels = append(labels, f.Label)
+		}
+		if f.Counter {
+			kind = prometheus.CounterValue
+		}
+		all[f] = family{describe(f.Name, f.Help, labels...), kind}
+	}
+	return all
 }
 
 // These come first: package variables are initialised in dependency order, and
@@ -66,10 +83,7 @@ var (
 	penalties     = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
 	lost          = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
 	looping       = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
-	policed       = counter("weir_policed_packets_total", "Packets by the outcome of policing: passed, marked (passed with a mark of congestion), early (dropped as more than the fair rate), boxed (of a flow that does not respond) or over (the token bucket was empty).", append(interfaceLabels, "outcome")...)
-	policedBy     = counter("weir_policed_bytes_total", "Bytes by the outcome of policing.", append(interfaceLabels, "outcome")...)
-	fairRate      = gauge("weir_policer_fair_rate", "What each flow may have now, in bytes or packets a second.", append(interfaceLabels, "unit")...)
-	boxed         = gauge("weir_policer_boxed_ratio", "Share of the counters whose flows do not respond.", interfaceLabels...)
+	ofStages      = describeStages()
 	newFlows      = counter("weir_first_seen_flows_total", "Flows that were not seen lately, by importance, from 1 to 7.", append(interfaceLabels, "importance")...)
 	newEvents     = counter("weir_first_seen_events_total", "Events of such flows.", append(interfaceLabels, "importance")...)
 	newSuppressed = counter("weir_first_seen_suppressed_total", "Events of such flows for which the budget had no room.", append(interfaceLabels, "importance")...)
@@ -78,7 +92,6 @@ var (
 	newMissed     = gauge("weir_first_seen_missed_ratio", "Share of new flows that are taken for known ones now.", interfaceLabels...)
 	newForgotten  = gauge("weir_first_seen_forgotten_ratio", "Predicted share of flows that count as new when they return after as many others as the last window had, by importance. With a Bloom filter there are none.", append(interfaceLabels, "importance")...)
 
-	guarded  = gauge("weir_policer_guarded", "Whether so many flows seem not to respond that none is limited for it, as with forged sources.", interfaceLabels...)
 	refused  = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked at once, because there was no room for another penalty.")
 	replaced = counter("weir_penalties_replaced_total", "Penalties that ended early, to make room for those of flows that exceed more.")
 
@@ -357,13 +370,12 @@ func (s sink) iface(i Interface) {
 			}
 		}
 	}
-	if p := i.Policed; p != nil {
-		for n, c := range p.Outcomes {
-			s.count(policed, policedBy, c, i.Iface, i.Netns, sfb.Outcome(n).String())
+	for _, of := range i.Stages {
+		labels := []string{i.Iface, i.Netns}
+		if of.Label != "" {
+			labels = append(labels, of.Of)
 		}
-		s.put(fairRate, p.FairRate, i.Iface, i.Netns, p.Unit)
-		s.put(boxed, p.BoxedShare, i.Iface, i.Netns)
-		s.put(guarded, truth(p.Guarded), i.Iface, i.Netns)
+		s.put(ofStages[of.Family], of.Value, labels...)
 	}
 	if f := i.FirstSeen; f != nil {
 		for n := 1; n < loader.FirstLevels; n++ {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"weir/control/feed"
-	"weir/filter/sfb"
+	"weir/control/stage"
 	"weir/loader"
 )
 
@@ -144,7 +144,7 @@ type Interface struct {
 	NotIP loader.EtherTypes                  // frames with the reason not-ip
 	Inner *[loader.Tunnels]loader.InnerCount // headers in tunnels; nil: they are not matched
 
-	Policed *Policed // nil: the interface is not policed
+	Stages []stage.Sample // of stages
 
 	FirstSeen *FirstSeen // nil: new flows are not looked for
 }
@@ -154,15 +154,6 @@ type FirstSeen struct {
 	loader.FirstCounts
 	Missed    float64   // share of new flows that are taken for known ones
 	Forgotten []float64 // share of known flows that are taken for new ones, by importance from 1; nil: none
-}
-
-// Policed has the counters of an interface's policing, and its state.
-type Policed struct {
-	Outcomes   [sfb.NumOutcomes]loader.Counter
-	Unit       string  // bytes or packets
-	FairRate   float64 // that each flow may have, in units a second
-	BoxedShare float64 // of the counters, whose flows do not respond
-	Guarded    bool    // these are too many to be limited
 }
 
 // Count is the number of packets with a reason. The verdict of some reasons depends

@@ -20,9 +20,10 @@ import (
 
 	"weir/control/feed"
 	"weir/control/quantity"
+	"weir/control/stage"
+	"weir/control/stages"
 	"weir/filter/icarus"
 	"weir/filter/packet"
-	"weir/filter/sfb"
 	"weir/loader"
 )
 
@@ -31,15 +32,21 @@ type fake Snapshot
 
 func (f *fake) Metrics() Snapshot { return Snapshot(*f) }
 
+// ofAllStages returns a sample of each family of stages.
+func ofAllStages() (all []stage.Sample) {
+	for i, f := range stages.Families {
+		all = append(all, stage.Sample{Family: f, Of: f.Label, Value: float64(i)})
+	}
+	return all
+}
+
 // whole is a snapshot that has every metric.
 func whole(t testing.TB) Snapshot {
 	at := time.Unix(1_800_000_000, 250e6)
 	s := Snapshot{
 		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Policed: &Policed{
-				Outcomes: [sfb.NumOutcomes]loader.Counter{{Packets: 20, Bytes: 2000}, {Packets: 1, Bytes: 100}}, Unit: "bytes", FairRate: 1e6, BoxedShare: 0.25, Guarded: true,
-			}, FirstSeen: &FirstSeen{FirstCounts: loader.FirstCounts{Flows: [loader.FirstLevels]uint64{1: 5, 7: 1}, Events: [loader.FirstLevels]uint64{7: 1}, Full: 1, New: 4}, Missed: 0.02, Forgotten: []float64{0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02}}, Counts: []Count{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Stages: ofAllStages(), FirstSeen: &FirstSeen{FirstCounts: loader.FirstCounts{Flows: [loader.FirstLevels]uint64{1: 5, 7: 1}, Events: [loader.FirstLevels]uint64{7: 1}, Full: 1, New: 4}, Missed: 0.02, Forgotten: []float64{0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02}}, Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},

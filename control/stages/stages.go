@@ -168,6 +168,16 @@ func (a *About) State(s *loader.Stats) State {
 	return State{Policed: a.Police.State(s)}
 }
 
+// Families are the metrics of stages.
+var Families = police.Families
+
+// Counted returns what stages have counted on an interface, as a program's memory has it.
+// Its values begin anew with other memory.
+func (a *About) Counted(s *loader.Stats) []stage.Sample { return a.Police.Counted(s) }
+
+// Gauges returns what else stages say of an interface.
+func (a *About) Gauges(s *loader.Stats) []stage.Sample { return a.Police.Gauges(s) }
+
 // Rows returns the rows of weir status for an interface and a direction.
 func (a *About) Rows(out bool, s *State) []stage.Row {
 	return slices.Concat(a.Replies.Rows(out), a.Police.Rows(s.Policed))

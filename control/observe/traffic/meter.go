@@ -9,7 +9,7 @@ import (
 
 	"weir/control/attach"
 	"weir/control/metrics"
-	"weir/control/stage/police"
+	"weir/control/stage"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -61,14 +61,22 @@ type account struct {
 	xdp       string // "" while it is not filtered
 	penalties *int
 
-	lost     uint64 // events
-	loops    [loader.LoopOutcomes]uint64
-	outcomes police.Counters    // of policing
-	first    loader.FirstCounts // of new flows; only what grows
-	total    [verdict.NumReasons]struct{ passed, dropped loader.Counter }
-	notIP    loader.EtherTypes
-	inner    [loader.Tunnels]loader.InnerCount
+	lost   uint64 // events
+	loops  [loader.LoopOutcomes]uint64
+	first  loader.FirstCounts // of new flows; only what grows
+	stages map[counter]float64
+	total  [verdict.NumReasons]struct{ passed, dropped loader.Counter }
+	notIP  loader.EtherTypes
+	inner  [loader.Tunnels]loader.InnerCount
 }
+
+// counter identifies a counter of a stage.
+type counter struct {
+	*stage.Family
+	of string
+}
+
+func counterOf(s stage.Sample) counter { return counter{s.Family, s.Of} }
 
 // reader reads the counters of an attachment.
 type reader struct {
@@ -82,10 +90,14 @@ type reader struct {
 	seenRefuted uint64
 	seenLost    uint64
 	seenLoops   [loader.LoopOutcomes]uint64
-	seenPoliced police.Counters
+	seenStages  map[counter]float64
 	seenFirst   loader.FirstCounts
 	seenNotIP   loader.EtherTypes
 	seenInner   [loader.Tunnels]loader.InnerCount
+}
+
+func newReader(s *loader.Stats, m attach.Metadata) *reader {
+	return &reader{stats: s, metadata: m, seenStages: make(map[counter]float64)}
 }
 
 // add adds what was counted under another name.
@@ -94,8 +106,8 @@ func (a *account) add(other *account) {
 	for i, n := range other.loops {
 		a.loops[i] += n
 	}
-	for i, n := range other.outcomes {
-		a.outcomes[i] = sum(a.outcomes[i], n)
+	for k, n := range other.stages {
+		a.stages[k] += n
 	}
 	a.addFirst(other.first, new(loader.FirstCounts))
 	a.addNotIP(other.notIP, new(loader.EtherTypes))
@@ -122,9 +134,11 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 			loops := a.loops
 			i.Loops = &loops
 		}
-		if a.metadata.Police != nil {
-			i.Policed = a.policed()
+		for _, c := range a.metadata.Counted(nil) {
+			c.Value = a.stages[counterOf(c)]
+			i.Stages = append(i.Stages, c)
 		}
+		i.Stages = append(i.Stages, a.metadata.Gauges(a.stats)...)
 		if f := a.metadata.FirstSeen; f != nil {
 			i.FirstSeen = &metrics.FirstSeen{FirstCounts: a.first}
 			if now := f.NewFlowsOf(a.stats); now != nil {
@@ -134,20 +148,6 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 		all = append(all, i)
 	}
 	return all, maps.Clone(m.hits)
-}
-
-// policed returns what policing has done.
-func (a *account) policed() *metrics.Policed {
-	p := &metrics.Policed{Outcomes: a.outcomes, Unit: "bytes"}
-	if a.metadata.Police.Packets {
-		p.Unit = "packets"
-	}
-	state := a.metadata.Police.State(a.stats)
-	if state == nil {
-		return p
-	}
-	p.FairRate, p.BoxedShare, p.Guarded = state.FairRate, state.BoxedShare, state.Guarded
-	return p
 }
 
 // addFirst adds by how much the counts of new flows have grown since they were last seen.
@@ -234,7 +234,7 @@ func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
 		if a.stats != nil {
 			former[a.stats], readers[a.stats] = a, a.reader
 		}
-		a.xdp, a.penalties, a.reader = "", nil, &reader{metadata: a.metadata}
+		a.xdp, a.penalties, a.reader = "", nil, newReader(nil, a.metadata)
 	}
 	for _, t := range named {
 		m.account(t)
@@ -245,7 +245,7 @@ func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
 			a.xdp = ""
 		}
 		if a.reader = readers[n.Stats()]; a.reader == nil {
-			a.reader = &reader{stats: n.Stats()}
+			a.reader = newReader(n.Stats(), attach.Metadata{})
 		}
 		if text := n.Metadata(); !bytes.Equal(a.text, text) {
 			a.text = text
@@ -269,7 +269,7 @@ func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
 func (m *Meter) account(t loader.Target) *account {
 	i := slices.IndexFunc(m.accounts, func(a *account) bool { return a.Target == t })
 	if i < 0 {
-		i, m.accounts = len(m.accounts), append(m.accounts, &account{Target: t, reader: new(reader)})
+		i, m.accounts = len(m.accounts), append(m.accounts, &account{Target: t, reader: newReader(nil, attach.Metadata{}), stages: make(map[counter]float64)})
 	}
 	return m.accounts[i]
 }
@@ -320,10 +320,14 @@ func (m *Meter) advance(a *account) {
 	for i, n := range a.stats.Loops() {
 		a.loops[i] += grown(n, &a.seenLoops[i])
 	}
-	if p, ok := police.Read(a.stats); ok {
-		for i, c := range p.Outcomes {
-			a.outcomes[i] = sum(a.outcomes[i], sinceAnew(c, &a.seenPoliced[i]))
+	for _, c := range a.metadata.Counted(a.stats) {
+		k := counterOf(c)
+		seen := a.seenStages[k]
+		if c.Value < seen {
+			seen = 0 // the memory was replaced
 		}
+		a.stages[k] += c.Value - seen
+		a.seenStages[k] = c.Value
 	}
 	if c, ok := a.stats.FirstCounts(); ok {
 		a.addFirst(c, &a.seenFirst)
@@ -372,11 +376,7 @@ func grown(now uint64, seen *uint64) uint64 {
 	return n
 }
 
-// sinceAnew is since for a counter that begins with 0 where its memory is replaced.
-func sinceAnew(now loader.Counter, seen *loader.Counter) loader.Counter {
-	return loader.Counter{Packets: grownAnew(now.Packets, &seen.Packets), Bytes: grownAnew(now.Bytes, &seen.Bytes)}
-}
-
+// grownAnew is grown for a counter that begins with 0 where its memory is replaced.
 func grownAnew(now uint64, seen *uint64) uint64 {
 	if now < *seen {
 		*seen = 0
