@@ -104,10 +104,7 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	}, nil); err != nil {
 		return err
 	}
-	if err := g.makeLevels(); err != nil {
-		return err
-	}
-	if err := g.makeRules(); err != nil {
+	if err := g.makeWords(); err != nil {
 		return err
 	}
 	if err := g.makeShared(); err != nil {
@@ -170,7 +167,6 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarWindowBuckets:  uint32(WindowBuckets),
 		bpf.WeirVarCpuCount:       uint32(CPUs()),
 		bpf.WeirVarDigestConfig:   &cfg.Digests,
-		bpf.WeirVarFirstSeen:      &cfg.First,
 		bpf.WeirVarKeySecret:      &cfg.Secret,
 		bpf.WeirVarLoopNode:       cfg.Loop.constants(),
 		bpf.WeirVarMulticast:      &cfg.Multicast,
@@ -248,32 +244,38 @@ func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) 
 	return m, nil
 }
 
-// makeRules creates the map of the rules of lists.
-func (g *Generation) makeRules() (err error) {
-	spec := g.spec.Maps[bpf.WeirMapRuleWords]
-	if g.config.Rules.Nodes == 0 {
-		g.maps[spec.Name], err = g.unused(spec, nil)
-		if err != nil {
-			delete(g.maps, spec.Name)
+// wordMaps are the maps of a generation with words that depend on its lists.
+var wordMaps = []string{RuleWords, bpf.WeirMapFirstLevels}
+
+// makeWords creates these maps.
+func (g *Generation) makeWords() error {
+	for _, name := range wordMaps {
+		spec, words := g.spec.Maps[name], g.config.Words[name]
+		var a *array
+		var err error
+		if len(words) == 0 {
+			a, err = g.unused(spec, nil)
+		} else {
+			spec.MaxEntries = uint32(len(words))
+			a, err = newArray(spec)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		if len(words) > 0 {
+			copy(a.words, words)
+		}
+		g.maps[name] = a
 	}
-	spec.MaxEntries = uint32(len(g.config.RuleWords))
-	a, err := newArray(spec)
-	if err != nil {
-		return err
-	}
-	copy(a.words, g.config.RuleWords)
-	g.maps[spec.Name] = a
 	return nil
 }
 
-// RuleWords is the memory of the rules of lists, until Close; nil: there are none.
-func (g *Generation) RuleWords() []uint64 {
-	if g.config.Rules.Nodes == 0 {
+// Words is the memory of a map of [Config.Words], until Close; nil: it has none.
+func (g *Generation) Words(name string) []uint64 {
+	if len(g.config.Words[name]) == 0 {
 		return nil
 	}
-	return g.maps[bpf.WeirMapRuleWords].words
+	return g.maps[name].words
 }
 
 // unused returns the array of a map that the generation's programs refer to only in
@@ -540,13 +542,6 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 			return nil, errors.Join(err, fresh.Close())
 		}
 		maps.Copy(fresh, digests)
-	}
-	if g.config.First.Lines > 0 && g.config.firstIdentity() != present.firstNow().Identity {
-		first, err := newFirst(&g.config, stats.cpus)
-		if err != nil {
-			return nil, errors.Join(err, fresh.Close())
-		}
-		maps.Copy(fresh, first)
 	}
 	of, err := g.outgrownParts(stats.of(), present)
 	if err != nil {

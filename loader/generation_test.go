@@ -80,8 +80,8 @@ func TestLoad(t *testing.T) {
 	all.Loop.Mask[0] = 1
 	all.Inner = true
 	all.Digests = Digests{Lines: 1000, Bits: 4}
-	all.First = FirstSeen{Lines: 1000, Tuple: 1, Gap: 1, BySize: 1, ByList: 1, N_ports: 8}
-	all.FirstLevels = make([]uint64, 9)
+	flows := firstSeen{Lines: 1000, Tuple: 1, Gap: 1, BySize: 1, ByList: 1, N_ports: 8}
+	all.Parts, all.Words = []Part{flows}, map[string][]uint64{bpf.WeirMapFirstLevels: make([]uint64, 9)}
 	if haveBroadcast() == nil {
 		all.Multicast = Multicast{Ports: 3, Lines: 71, First: 5, Rest: 6}
 	}
@@ -89,8 +89,8 @@ func TestLoad(t *testing.T) {
 	approximateAll.Block = approximateWeighed.Block
 
 	// Its flows remembered by cells.
-	cells := all.First
-	cells.Sinks, cells.Values = 2, [FirstLevels]uint8{1: 4, 2: 4, 3: 4, 4: 7, 5: 7, 6: 7, 7: 7}
+	cells := flows
+	cells.Sinks, cells.Values = 2, [8]uint8{1: 4, 2: 4, 3: 4, 4: 7, 5: 7, 6: 7, 7: 7}
 
 	// The most that is matched inline.
 	few, approximateFew := all, approximateAll
@@ -110,7 +110,7 @@ func TestLoad(t *testing.T) {
 	}
 	lean.Trackers = append(slices.Clone(weighed.Trackers[1:2]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
 	lean.Digests = Digests{Lines: 1000, Bits: 6}
-	lean.First, lean.FirstLevels = all.First, all.FirstLevels
+	lean.Parts, lean.Words = all.Parts, all.Words
 	fewOfAddresses.Block.N_prefixes, fewOfAddresses.Block.PrefixShift, fewOfAddresses.Block.Quotient = 7, 2, lean.Block.Quotient
 	fewOfAddresses.Block.Prefixes = lean.Block.Prefixes
 	manyPrefixes := fewOfAddresses
@@ -127,7 +127,7 @@ func TestLoad(t *testing.T) {
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
 	leanCells, fewCells := lean, approximateFew
-	leanCells.First, fewCells.First = cells, cells
+	leanCells.Parts, fewCells.Parts = []Part{cells}, []Part{cells}
 	general := lean
 	general.NoLean, general.Inner = true, true
 	fullInner := full
@@ -188,7 +188,7 @@ func TestLoad(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			if strings.HasPrefix(test.name, "policed") {
-				test.cfg.Parts = []Part{policed{}}
+				test.cfg.Parts = append(slices.Clip(test.cfg.Parts), policed{})
 			}
 			g := newTestGeneration(t, test.cfg)
 			s, err := NewStats(0)
@@ -234,7 +234,6 @@ func TestGeneral(t *testing.T) {
 	plain := Config{
 		Allow: largest(), Monitor: true, Lists: 3, Digests: Digests{Lines: 1, Bits: 1},
 		Trackers: []Tracker{{Lines: 2, Buckets: 1}, {Lines: 2, Buckets: 1, Dropped: 1}},
-		First:    FirstSeen{Lines: 1},
 	}
 	plain.Block = largest()
 	plain.Block.N_v4, plain.Block.N_v4Flow = maxLeanHashed, 0

@@ -58,6 +58,9 @@ type Failsafe = bpf.WeirFailsafe
 // Rules says where the rules of lists are: see bpf/rules.h.
 type Rules = bpf.WeirRuleLayout
 
+// RuleWords is the map of the rules of lists.
+const RuleWords = bpf.WeirMapRuleWords
+
 // RulesHere is the constant with the rules that match on an interface, a bit for each.
 const RulesHere = bpf.WeirVarRulesHere
 
@@ -85,8 +88,8 @@ type Config struct {
 	NoLean        bool // all packets take the general path, for comparison
 	SampleClean   bool // packets that match nothing have events, too
 
-	Rules     Rules    // of lists; without nodes: no list has one
-	RuleWords []uint64 // what they begin with
+	Rules Rules               // of lists; without nodes: no list has one
+	Words map[string][]uint64 // what maps begin with that depend on the lists, by name
 
 	Trackers    []Tracker // of heavy hitters, at most MaxTrackers
 	TrackerSeed Seed      // the trackers' secrets derive from it; stored with their counts
@@ -99,10 +102,6 @@ type Config struct {
 	Digests     Digests       // of the packets that pass
 	DigestSeed  Seed          // their secret derives from it; stored with them
 	DigestSlice time.Duration // length of a slice of time; slices in memory are numbered by it
-
-	First       FirstSeen // flows that are new
-	FirstSeed   Seed      // their secret derives from it; stored with them
-	FirstLevels []uint64  // the importance of lists, by number, from 1 to FirstLevels-1; nil: they have none
 
 	Shared *Shared // maps of all generations; nil: none
 	Parts  []Part  // the shares of stages
@@ -205,9 +204,6 @@ func (c *Config) validate() error {
 		return fmt.Errorf("multicast: %w", err)
 	}
 	if err := c.validateDigests(); err != nil {
-		return err
-	}
-	if err := c.validateFirst(); err != nil {
 		return err
 	}
 	if err := validateSet(&c.Block); err != nil {

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 
@@ -43,6 +44,20 @@ type Kept = pinnedMaps
 
 // Entries returns the entries of a map, in the kernel's memory.
 func Entries[T any](k Kept, name string) []T { return entriesOf[T](k[name]) }
+
+// Words returns the words of a map, in the kernel's memory.
+func Words(k Kept, name string) []uint64 { return k[name].words }
+
+// Bank returns which of two banks programs use, by its bit in the rows of CPUs: enum bank.
+func Bank(k Kept, bit int) int {
+	return int(atomic.LoadUint64(&Words(k, bpf.WeirMapReasonStats)[banksWord]) >> bit & 1)
+}
+
+// ExchangeBank makes programs use the other bank. Those under way may still use the former.
+// It must not run concurrently with [Trackers.Exchange].
+func ExchangeBank(k Kept, bit int) {
+	(&Trackers{rows: Words(k, bpf.WeirMapReasonStats)}).exchange(bit)
+}
 
 // Read calls fn with the maps, unless the stats are closed. They are valid until it
 // returns.

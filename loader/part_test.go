@@ -64,3 +64,25 @@ func TestPartKeeps(t *testing.T) {
 		})
 	}
 }
+
+// firstSeen is a part with new flows.
+type firstSeen bpf.WeirFirstConfig
+
+func (f firstSeen) Constants(Target, Seed) map[string]any {
+	return map[string]any{bpf.WeirVarFirstSeen: (*bpf.WeirFirstConfig)(&f)}
+}
+
+func (firstSeen) Devices(Target) map[string][]string { return nil }
+func (firstSeen) General(Target) string              { return "" }
+func (f firstSeen) Keeps(Target) map[string]int {
+	return map[string]int{bpf.WeirMapFirstNow: 1, bpf.WeirMapFirstCpus: CPUs(), bpf.WeirMapFirstLines: banks * int(f.Lines)}
+}
+
+func (firstSeen) Head(k Kept) (*Seed, *uint64) {
+	now := &Entries[bpf.WeirFirstState](k, bpf.WeirMapFirstNow)[0]
+	return &now.Seed, &now.Identity
+}
+
+func (f firstSeen) Identity(Target, Seed) uint64 { return 7 + uint64(f.Sinks) }
+
+func (firstSeen) Begin(Kept) {}

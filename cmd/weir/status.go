@@ -351,39 +351,6 @@ func pathRow(i attach.Status, row func(name, format string, args ...any)) {
 	row("path", "general for all packets: %s", strings.Join(i.GeneralPath, "; "))
 }
 
-// newFlowRows shows the flows that were not seen lately.
-func newFlowRows(i attach.Status, row func(name, format string, args ...any)) {
-	if i.FirstSeen == nil || i.NewFlows == nil {
-		return
-	}
-	n := i.NewFlows
-	if n.Window > 0 {
-		row("new flows", "%s in the last %v, by %s; %s in all", humanize.Comma(int64(n.WindowFlows)),
-			time.Duration(n.Window*float64(time.Second)).Round(100*time.Millisecond), i.FirstSeen.Key, humanize.Comma(int64(n.Flows)))
-	} else {
-		row("new flows", "%s, by %s", humanize.Comma(int64(n.Flows)), i.FirstSeen.Key)
-	}
-	var events, suppressed uint64
-	for _, of := range n.ByImportance {
-		events, suppressed = events+of.Events, suppressed+of.Suppressed
-	}
-	if suppressed > 0 {
-		row("  events", "%s; %s were suppressed, above %d a second and CPU", humanize.Comma(int64(events)), humanize.Comma(int64(suppressed)), i.FirstSeen.Events)
-	}
-	if share := n.ForgottenShare; len(share) > 0 {
-		row("  forgotten", "about %.0f%% of the flows of importance 1 that return a window later, %.0f%% of importance %d: they count as new",
-			100*share[0], 100*share[len(share)-1], len(share))
-	}
-	if n.MissedShare > 0.08 {
-		row("  MISSED", "%.0f%% of new flows are taken for known ones: more memory remembers more", 100*n.MissedShare)
-	}
-	if n.FullWindows > 0 && i.FirstSeen.Forgets() {
-		row("  full", "the memory was full %s: more remembers more", plural(int(n.FullWindows), "time", "times"))
-	} else if n.FullWindows > 0 {
-		row("  full", "%s ended early: more memory remembers more", plural(int(n.FullWindows), "window", "windows"))
-	}
-}
-
 // failsafeRow shows what always passes.
 func failsafeRow(i attach.Status, row func(name, format string, args ...any)) {
 	if always := strings.Join(append(i.FailsafePorts, i.FailsafePrefixes...), ", "); always != "" {
@@ -517,7 +484,6 @@ func printInterface(w io.Writer, i attach.Status, penalties string, verbose bool
 		row(r.Name, "%s", r.Text)
 	}
 	tunnelRows(i, row)
-	newFlowRows(i, row)
 	row("packets", "%s", counted(i.Total))
 	row("dropped", "%s", counted(i.Dropped))
 	for _, reason := range i.TopReasons() {

@@ -11,6 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
+	"weir/control/stage/first"
 	"weir/control/stage/police"
 )
 
@@ -159,9 +160,9 @@ func TestStatusVerbose(t *testing.T) {
 // How many flows are new is shown, and when the memory does not suffice.
 func TestStatusNewFlows(t *testing.T) {
 	var i attach.Status
-	i.FirstSeen = &attach.FirstSeen{Key: "flow", Window: 10, Lines: 2048, Events: 100}
-	i.NewFlows = &attach.NewFlows{
-		Flows: 56789, WindowFlows: 1234, Window: 10.04, ByImportance: []attach.ByImportance{{Importance: 1, Flows: 56000, Events: 12, Suppressed: 3456}, {Importance: 7, Flows: 789, Events: 5}},
+	i.FirstSeen = &first.About{Key: "flow", Window: 10, Lines: 2048, Events: 100}
+	i.NewFlows = &first.State{
+		Flows: 56789, WindowFlows: 1234, Window: 10.04, ByImportance: []first.ByImportance{{Importance: 1, Flows: 56000, Events: 12, Suppressed: 3456}, {Importance: 7, Flows: 789, Events: 5}},
 	}
 	for _, full := range []bool{false, true} {
 		if full {
@@ -183,11 +184,11 @@ func TestStatusNewFlows(t *testing.T) {
 // How many flows a filter forgets that has false negatives is said plainly.
 func TestStatusForgottenFlows(t *testing.T) {
 	var i attach.Status
-	i.FirstSeen = &attach.FirstSeen{Key: "flow", Window: 10, Lines: 2048}
+	i.FirstSeen = &first.About{Key: "flow", Window: 10, Lines: 2048}
 	if err := i.FirstSeen.Filter.UnmarshalText([]byte("ibf-mc")); err != nil {
 		t.Fatal(err)
 	}
-	i.NewFlows = &attach.NewFlows{Flows: 5, Window: 10, FullWindows: 3, ForgottenShare: []float64{0.83, 0.7, 0.6, 0.5, 0.4, 0.3, 0.17}}
+	i.NewFlows = &first.State{Flows: 5, Window: 10, FullWindows: 3, ForgottenShare: []float64{0.83, 0.7, 0.6, 0.5, 0.4, 0.3, 0.17}}
 	var out strings.Builder
 	printInterface(&out, i, "", false)
 	for _, text := range []string{"about 83% of the flows of importance 1 that return a window later, 17% of importance 7", "the memory was full 3 times"} {

@@ -70,7 +70,6 @@ type Inherited struct {
 	Lists                   []string  // whose sources have entries in them
 	Unknown                 bool      // one of them does not say which lists it has
 	TrackerSeed, DigestSeed hash.Seed // zero: there is none
-	FirstSeed               hash.Seed // likewise, of first-seen flows
 }
 
 // Find looks for programs that filter on targets already. It fails where a
@@ -111,9 +110,6 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 			}
 			if all.DigestSeed == (hash.Seed{}) {
 				all.DigestSeed = p.Stats().DigestSeed()
-			}
-			if all.FirstSeed == (hash.Seed{}) {
-				all.FirstSeed = p.Stats().FirstSeed()
 			}
 		}
 		p.Close()

@@ -11,7 +11,6 @@ import (
 	"weir/control/stages"
 	"weir/filter/fpr"
 	"weir/filter/membership"
-	"weir/filter/recent"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -48,8 +47,6 @@ type Metadata struct {
 	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
 	Loop              *Loop    `json:"loop,omitempty"`            // nil: loops are not looked for
 
-	FirstSeen *FirstSeen `json:"first_seen,omitempty"` // nil: new flows are not looked for
-
 	stages.About
 	Stages *stages.Table `json:"-"` // what About is from, for each interface
 
@@ -64,21 +61,9 @@ func (m Metadata) outgoing() Metadata {
 	n := *m.out
 	m.Shapes, m.GeneralPath, m.FalsePositiveRate = n.Shapes, n.GeneralPath, n.FalsePositiveRate
 	m.BlockStructures, m.AllowStructures = n.BlockStructures, n.AllowStructures
-	m.Loop, m.FirstSeen, m.out = nil, nil, nil
+	m.Loop, m.out = nil, nil
 	return m
 }
-
-// FirstSeen describes what looks for new flows.
-type FirstSeen struct {
-	Key    string      `json:"key"`    // what makes a flow
-	Window float64     `json:"window"` // how long a flow is known at least, in seconds
-	Filter recent.Kind `json:"filter"` // what remembers flows
-	Lines  uint32      `json:"lines"`  // of a generation, or of half of the cells, 64 bytes each
-	Events int         `json:"events"` // that a CPU may send in a second
-}
-
-// Forgets reports whether flows may be forgotten before their window has ended.
-func (f *FirstSeen) Forgets() bool { return f.Filter != recent.Bloom }
 
 // at returns the metadata of an interface, with what stages say of its program.
 func (m Metadata) at(t loader.Target) Metadata {

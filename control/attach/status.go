@@ -18,7 +18,6 @@ import (
 	"weir/filter/icarus"
 	"weir/filter/ordered"
 	"weir/filter/packet"
-	"weir/filter/recent"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -49,72 +48,6 @@ type Status struct {
 	// Loops are packets by what became of their loop filter.
 	Loops map[string]uint64 `json:"loop_packets,omitempty"`
 	stages.State
-	// NewFlows are the flows that were not seen lately, nil where they are not looked for.
-	NewFlows *NewFlows `json:"new_flows,omitempty"`
-}
-
-// NewFlows are counts of flows that were not seen lately.
-type NewFlows struct {
-	Flows        uint64         `json:"flows"`
-	ByImportance []ByImportance `json:"by_importance"` // those of which there are any
-	WindowFlows  uint64         `json:"window_flows"`  // in the last window
-	Window       float64        `json:"window"`        // its length in seconds; 0: none has ended
-	FullWindows  uint64         `json:"full_windows"`  // that ended early
-	// MissedShare is the share of new flows that are taken for known ones now.
-	MissedShare float64 `json:"missed_share"`
-	// ForgottenShare is the predicted share of the flows that are taken for new ones when
-	// they return after as many others as the last window had, by importance from 1. Empty
-	// with a Bloom filter, which forgets none, and before the first window has ended.
-	ForgottenShare []float64 `json:"forgotten_share,omitempty"`
-}
-
-// ByImportance are the counts of flows of an importance.
-type ByImportance struct {
-	Importance int    `json:"importance"`
-	Flows      uint64 `json:"flows"`
-	Events     uint64 `json:"events"`
-	Suppressed uint64 `json:"suppressed"` // events for which the budget had no room
-}
-
-// NewFlowsOf returns what the stats of an interface have of new flows, as it is shown, nil
-// if they have nothing.
-func (f *FirstSeen) NewFlowsOf(s *loader.Stats) *NewFlows {
-	c, ok := s.FirstCounts()
-	if !ok {
-		return nil
-	}
-	n := &NewFlows{ByImportance: []ByImportance{}, WindowFlows: c.New, Window: c.Window.Seconds(), FullWindows: c.Full}
-	if f.Forgets() {
-		s.FirstWords(func(words []uint64) { n.MissedShare = recent.Missed(words) })
-		n.ForgottenShare = f.forgotten(c)
-	} else {
-		n.MissedShare = recent.FalsePositive(f.Lines, int(c.EnteredNow), int(c.Entered))
-	}
-	for i, flows := range c.Flows {
-		n.Flows += flows
-		if flows > 0 {
-			n.ByImportance = append(n.ByImportance, ByImportance{i, flows, c.Events[i], c.Suppressed[i]})
-		}
-	}
-	return n
-}
-
-// forgotten predicts the share of the flows that cells forget, by importance from 1.
-func (f *FirstSeen) forgotten(c loader.FirstCounts) (shares []float64) {
-	var levels recent.Levels
-	var flows float64
-	for level, n := range c.Flows {
-		levels[level] = float64(n)
-		flows += float64(n)
-	}
-	if c.Window == 0 || flows == 0 {
-		return nil
-	}
-	chain := f.Filter.NewChain(levels)
-	for level := 1; level <= recent.MaxLevel; level++ {
-		shares = append(shares, chain.Forgotten(level, float64(c.Entered), 2*f.Lines))
-	}
-	return shares
 }
 
 // ListCount is the number of packets that a block list has matched: dropped, or
@@ -242,9 +175,6 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 		}
 	}
 	i.State = d.About.State(a.Stats())
-	if d.FirstSeen != nil {
-		i.NewFlows = d.FirstSeen.NewFlowsOf(a.Stats())
-	}
 	return i, err
 }
 

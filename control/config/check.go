@@ -46,7 +46,7 @@ func (c *Config) check() quantity.FieldErrors {
 	if len(c.Interfaces) == 0 {
 		errs.Failf("interfaces", "no interface to filter on")
 	}
-	unique(&errs, "interfaces", c.Interfaces, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
+	quantity.Unique(&errs, "interfaces", c.Interfaces, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
 	for i, iface := range c.Interfaces {
 		errs.Add(fmt.Sprintf("interfaces[%d]", i), iface.check())
 		if iface.XDP >= loader.TC {
@@ -78,15 +78,14 @@ func (c *Config) check() quantity.FieldErrors {
 			errs.Failf("trackers", "there are %d: the maximum is %d", n, loader.MaxTrackers)
 		}
 	}
-	unique(&errs, "trackers", c.Trackers, func(t heavy.Spec) any { return t.Label() })
+	quantity.Unique(&errs, "trackers", c.Trackers, func(t heavy.Spec) any { return t.Label() })
 	for i, t := range c.Trackers {
 		errs.Add(fmt.Sprintf("trackers[%d]", i), t.Validate())
 	}
-	unique(&errs, "guards", c.Guards, func(g heavy.Guard) any { return g.Spec().Label() })
+	quantity.Unique(&errs, "guards", c.Guards, func(g heavy.Guard) any { return g.Spec().Label() })
 	for i, g := range c.Guards {
 		errs.Add(fmt.Sprintf("guards[%d]", i), g.Validate())
 	}
-	errs.Add("first_seen", c.FirstSeen.check().Err())
 	errs.Add("loop", c.Loop.check().Err())
 	c.checkMulticast(&errs)
 	if len(c.Notify.Targets) > maxTargets {
@@ -200,7 +199,7 @@ func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 	if len(m.Interfaces) == 0 {
 		return
 	}
-	unique(errs, "multicast.interfaces", m.Interfaces, func(i MulticastInterface) any { return i.Name })
+	quantity.Unique(errs, "multicast.interfaces", m.Interfaces, func(i MulticastInterface) any { return i.Name })
 	groups := make(map[Group]bool)
 	for i, iface := range m.Interfaces {
 		at := fmt.Sprintf("multicast.interfaces[%d]", i)
@@ -209,7 +208,7 @@ func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 		} else if strings.ContainsAny(iface.Name, `*?[\`) {
 			errs.Failf(at, "%q is a pattern, but each interface has groups of its own: name them one by one", iface.Name)
 		}
-		unique(errs, at+".groups", iface.Groups, func(g Group) any { return g })
+		quantity.Unique(errs, at+".groups", iface.Groups, func(g Group) any { return g })
 		for _, g := range iface.Groups {
 			groups[g] = true
 		}
@@ -228,18 +227,6 @@ func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 	}
 }
 
-// unique adds an error for each element with the identity of one before it.
-func unique[T any](errs *quantity.FieldErrors, path string, all []T, id func(T) any) {
-	first := map[any]int{}
-	for i, e := range all {
-		if j, twice := first[id(e)]; twice {
-			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "the same as %s[%d]", path, j)
-			continue
-		}
-		first[id(e)] = i
-	}
-}
-
 func (i Interface) check() error {
 	const most = 15 // IFNAMSIZ, without the end
 	_, err := path.Match(i.Name, "")
@@ -254,11 +241,11 @@ func (i Interface) check() error {
 }
 
 func (f Failsafe) check() (errs quantity.FieldErrors) {
-	unique(&errs, "ports", f.Ports, func(p verdict.FailsafePort) any { return p })
+	quantity.Unique(&errs, "ports", f.Ports, func(p verdict.FailsafePort) any { return p })
 	if len(f.Ports) > verdict.MaxFailsafe {
 		errs.Failf("ports", "there are %d: the maximum is %d", len(f.Ports), verdict.MaxFailsafe)
 	}
-	unique(&errs, "prefixes", f.Prefixes, func(p verdict.FailsafePrefix) any { return p })
+	quantity.Unique(&errs, "prefixes", f.Prefixes, func(p verdict.FailsafePrefix) any { return p })
 	v4 := 0
 	for _, p := range f.Prefixes {
 		if p.Addr().Is4() {

@@ -114,10 +114,6 @@ type Config struct {
 	// Scans and floods: who reaches many ports or addresses, and what many reach.
 	Guards []heavy.Guard `yaml:"guards,omitempty"`
 
-	// Flows that were not seen lately: how many there are, and events of them within a
-	// budget, the important ones first. A key of flows alone, or a mapping.
-	FirstSeen FirstSeen `yaml:"first_seen,omitempty"`
-
 	// Count dropped packets by source, for weir drops and weir top. Packets that pass
 	// cost nothing for it.
 	TrackDrops bool `yaml:"track_drops"`

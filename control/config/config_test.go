@@ -20,6 +20,7 @@ import (
 	"weir/control/notify"
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
+	"weir/control/stage/first"
 	"weir/control/stage/police"
 	"weir/control/stage/replies"
 	"weir/filter/icarus"
@@ -238,12 +239,12 @@ func TestExample(t *testing.T) {
 	if c.Notify.Surge.Times != surge.Times || script.Timeout != element(reflect.TypeFor[notify.Target]()).Interface().(notify.Target).Timeout {
 		t.Errorf("notify %+v, other than the defaults", c.Notify)
 	}
-	first := element(reflect.TypeFor[FirstSeen]()).Interface().(FirstSeen)
-	first.Key, first.Importance, first.Ports = c.FirstSeen.Key, c.FirstSeen.Importance, c.FirstSeen.Ports
-	if !reflect.DeepEqual(c.FirstSeen, first) || first.Key == "" {
-		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, first)
+	fresh := element(reflect.TypeFor[first.Spec]()).Interface().(first.Spec)
+	fresh.Key, fresh.Importance, fresh.Ports = c.FirstSeen.Key, c.FirstSeen.Importance, c.FirstSeen.Ports
+	if !reflect.DeepEqual(c.FirstSeen, fresh) || fresh.Key == "" {
+		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, fresh)
 	}
-	c.FirstSeen = FirstSeen{}
+	c.FirstSeen = first.Spec{}
 	passing := element(reflect.TypeFor[replies.Spec]()).Interface().(replies.Spec)
 	passing.Inside = c.Replies.Inside
 	if !reflect.DeepEqual(c.Replies, passing) || !c.Replies.On() {

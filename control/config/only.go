@@ -73,10 +73,10 @@ func (o Only) check() (errs quantity.FieldErrors) {
 			errs.Failf(of.name, "there are %d: the maximum is %d", of.n, maxOnly)
 		}
 	}
-	unique(&errs, "ports", o.Ports, func(p verdict.PortRange) any { return p })
-	unique(&errs, "protocols", o.Protocols, func(p Protocol) any { return p })
-	unique(&errs, "interfaces", o.Interfaces, func(s string) any { return s })
-	unique(&errs, "vlans", o.VLANs, func(v int) any { return v })
+	quantity.Unique(&errs, "ports", o.Ports, func(p verdict.PortRange) any { return p })
+	quantity.Unique(&errs, "protocols", o.Protocols, func(p Protocol) any { return p })
+	quantity.Unique(&errs, "interfaces", o.Interfaces, func(s string) any { return s })
+	quantity.Unique(&errs, "vlans", o.VLANs, func(v int) any { return v })
 	for i, p := range o.Ports {
 		if len(o.Protocols) > 0 && !slices.Contains(o.Protocols, Protocol(p.Proto)) {
 			name := key.ProtoName(p.Proto)

@@ -25,6 +25,7 @@ import (
 	"weir/control/notify"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/stage/first"
 	"weir/filter/membership"
 	"weir/filter/recent"
 	"weir/filter/sfb"
@@ -109,7 +110,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "derived.go", "first.go", "hub.go", "only.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go", "../stage/police/police.go", "../stage/replies/replies.go"} {
+	for _, file := range []string{"config.go", "derived.go", "hub.go", "only.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go", "../stage/first/first.go", "../stage/police/police.go", "../stage/replies/replies.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -153,7 +154,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[loader.Hook]():            enum("native", "generic"),
 		reflect.TypeFor[verdict.Action]():         enum("pass", "drop"),
 		reflect.TypeFor[sfb.Controller]():         enum("fair", "blue", "bucket"),
-		reflect.TypeFor[Importance]():             enum("size", "list"),
+		reflect.TypeFor[first.Importance]():       enum("size", "list"),
 		reflect.TypeFor[recent.Kind]():            enum("bloom", "stable", "ibf-2c", "ibf-mc"),
 		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both", "out"),
 		reflect.TypeFor[quantity.Unit]():          enum("packets", "bytes"),

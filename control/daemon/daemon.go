@@ -201,7 +201,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	d.observers.trackerSeed, d.observers.digestSeed, d.observers.firstSeed = inherited.TrackerSeed, inherited.DigestSeed, inherited.FirstSeed
+	d.observers.trackerSeed, d.observers.digestSeed = inherited.TrackerSeed, inherited.DigestSeed
 	if inherited.Unknown {
 		for _, l := range c.Lists {
 			inherited.Lists = append(inherited.Lists, l.Name)
@@ -312,7 +312,7 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 			"(reasons truncated, unparsed): malformed: drop closes that")
 	}
 	m := attach.Describe(e, c, p.descriptions())
-	m.Loop, m.FirstSeen = p.loopMetadata(), p.firstMetadata()
+	m.Loop = p.loopMetadata()
 	m.Stages = p.config.Stages()
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
 	m.Service = attach.ServiceOf(m.PID)

@@ -29,10 +29,8 @@ func grows(s metrics.Snapshot) map[string]uint64 {
 			if c.Name == "weir_policed_packets_total" && c.Of == "passed" {
 				all["policed"] = uint64(c.Value)
 			}
-		}
-		if f := i.FirstSeen; f != nil {
-			for _, n := range f.Flows {
-				all["first seen"] += n
+			if c.Name == "weir_first_seen_flows_total" {
+				all["first seen"] += uint64(c.Value)
 			}
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"weir/control/guard"
 	"weir/control/observe/digests"
 	"weir/control/observe/events"
-	"weir/control/observe/firstseen"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/filter/hash"
@@ -27,7 +26,7 @@ import (
 // observers are what is observed of the traffic, and done about it: heavy
 // hitters, weights that are learned, digests, and loops.
 type observers struct {
-	trackerSeed, digestSeed, firstSeed hash.Seed
+	trackerSeed, digestSeed hash.Seed
 
 	watched    []heavy.Watched
 	heavy      *heavy.Watcher
@@ -86,10 +85,6 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 		o.trackerSeed = hash.NewSeed()
 	}
 	c.TrackerSeed = o.trackerSeed
-	if o.firstSeed == (hash.Seed{}) {
-		o.firstSeed = hash.NewSeed()
-	}
-	c.FirstSeed = o.firstSeed
 	if c.Outgoing != nil {
 		c.Outgoing.TrackerSeed = o.trackerSeed
 	}
@@ -156,7 +151,7 @@ func (o *observers) due(d *Daemon) (at time.Duration, rests bool) {
 	if len(o.watchedOut) > 0 && d.engine.Out() != nil {
 		at = min(at, o.heavyOut.Due())
 	}
-	if often := o.ticked + heavy.Tick; often < at && (d.prepared.config.FirstSeen.On() || o.learn != nil && o.learn.Judges(d.engine)) {
+	if often := o.ticked + heavy.Tick; often < at && (d.attach.Metadata().Stages.Ticks() || o.learn != nil && o.learn.Judges(d.engine)) {
 		return often, false
 	}
 	return at, at > o.ticked+heavy.Tick
@@ -188,9 +183,7 @@ func (o *observers) tick(d *Daemon) {
 	now := loader.Monotonic()
 	since := now - o.ticked
 	o.ticked = now
-	if f := d.prepared.config.FirstSeen; f.On() {
-		firstseen.Tick(loader.Monotonic(), time.Duration(f.Window), f.Engine().Lines, d.engine, d.attach.Stats(false))
-	}
+	d.attach.Metadata().Stages.Tick(now, d.attach.Stats(false))
 	if out := d.engine.Out(); out != nil && len(o.watchedOut) > 0 {
 		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, d.attach.Stats(true))
 		for _, r := range reports {

@@ -635,7 +635,6 @@ func (p *Prepared) engineConfig() engine.Config {
 		e.Hot = int(c.Learning.Elements)
 	}
 	e.Multicast = p.multicast()
-	e.FirstSeen = c.FirstSeen.Engine()
 	e.Parts = c.Stages().Parts()
 	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
 	if c.FiltersOutgoing() {
@@ -892,15 +891,6 @@ func (p *Prepared) loopMetadata() *attach.Loop {
 		Node: uint64(p.config.Loop.Node), Domain: p.loop.Domain, Size: p.loop.Size, K: p.loop.K, Confirm: p.loop.Confirm,
 		Drop: p.config.Loop.Action == config.DropLoops, Edges: p.config.Loop.Edges,
 	}
-}
-
-// firstMetadata describes what looks for new flows, nil: nothing.
-func (p *Prepared) firstMetadata() *attach.FirstSeen {
-	f := p.config.FirstSeen
-	if !f.On() {
-		return nil
-	}
-	return &attach.FirstSeen{Key: string(f.Key), Window: f.Window.Seconds(), Filter: f.Filter, Lines: f.Engine().Lines, Events: f.Events}
 }
 
 // targetsOf returns the interfaces of a configuration.

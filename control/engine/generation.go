@@ -14,6 +14,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -68,6 +69,11 @@ type Part interface {
 	Twin(*verdict.Program)
 }
 
+// Listing is a part with maps of words that depend on the lists, by their names.
+type Listing interface {
+	Words(lists []List) map[string][]uint64
+}
+
 // BasePart has the methods of a part without any, but for constants.
 type BasePart struct{}
 
@@ -91,9 +97,6 @@ type Telemetry struct {
 	Digests     digest.Geometry // of what passes: the filter of a slice; without lines: none
 	DigestSeed  hash.Seed       // the secret of digests derives from it
 	DigestSlice time.Duration   // length of a slice of time
-
-	FirstSeen FirstSeen // flows that are new
-	FirstSeed hash.Seed // their secret derives from it
 }
 
 // Tracker is a tracker of heavy hitters. The generation sets its secret.
@@ -260,22 +263,24 @@ func assemble(
 		of.Multicast = loader.Multicast{
 			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
 		}
-		c.FirstSeen.constants(&of, c.FirstSeed, lists)
-		of.Wakes = c.Wakes
+		of.Wakes, of.Words = c.Wakes, make(map[string][]uint64)
 		of.Shared = c.Shared
 		for _, p := range c.Parts {
 			of.Parts = append(of.Parts, p)
+			if l, ok := p.(Listing); ok {
+				maps.Copy(of.Words, l.Words(lists))
+			}
 		}
 		if x.book != nil {
 			of.Parts = append(of.Parts, rulePart{book: x.book})
-			of.Rules, of.RuleWords = x.book.lay()
+			of.Rules, of.Words[loader.RuleWords] = x.book.lay()
 		}
 		g.kernel, err = newKernel(of)
 		if err != nil {
 			return nil, err
 		}
 		if x.book != nil {
-			x.book.words = g.kernel.RuleWords()
+			x.book.words = g.kernel.Words(loader.RuleWords)
 		}
 		blockMemory, allowMemory = membership.Memory(g.kernel.Block()), membership.Memory(g.kernel.Allow())
 	} else {

@@ -72,25 +72,18 @@ var (
 	monitor  = gauge("weir_monitor", "Whether weir is in monitor mode: listed packets are counted, none is dropped.")
 	override = gauge("weir_monitor_override", "Whether monitor mode was switched on manually, whatever the configuration says.")
 
-	attached      = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over. The direction of the packets is in or out.", trafficLabels...)
-	unpinned      = gauge("weir_interface_unpinned", "Whether filtering ends with weir, because pins were lost and cannot be made again.", trafficLabels...)
-	placed        = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native or generic; with attach: dispatcher it is dispatcher or dispatcher-generic; it is tc for outgoing packets and with hook: tc.", append(trafficLabels, "xdp")...)
-	packets       = counter("weir_packets_total", "Packets received (direction in) or sent (out), by reason. The verdict is pass or drop.", append(trafficLabels, "reason", "verdict")...)
-	octets        = counter("weir_bytes_total", "Bytes of these packets, from the Ethernet header on.", append(trafficLabels, "reason", "verdict")...)
-	notIP         = counter("weir_not_ip_packets_total", "Packets with the reason not-ip, by EtherType as 0x88e7; 802.3 where a frame has a length instead, and other beyond the first types that an interface met.", append(trafficLabels, "ethertype")...)
-	innerHeaders  = counter("weir_inner_headers_total", "Headers in tunnels that were looked up, by tunnel: ip, gre, vxlan or gtp-u.", append(trafficLabels, "tunnel")...)
-	innerListed   = counter("weir_inner_listed_total", "Of these, those that a block list matches: their packets have the reason blocked, unless they are allowed.", append(trafficLabels, "tunnel")...)
-	penalties     = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
-	lost          = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
-	looping       = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
-	ofStages      = describeStages()
-	newFlows      = counter("weir_first_seen_flows_total", "Flows that were not seen lately, by importance, from 1 to 7.", append(interfaceLabels, "importance")...)
-	newEvents     = counter("weir_first_seen_events_total", "Events of such flows.", append(interfaceLabels, "importance")...)
-	newSuppressed = counter("weir_first_seen_suppressed_total", "Events of such flows for which the budget had no room.", append(interfaceLabels, "importance")...)
-	newInWindow   = gauge("weir_first_seen_window_flows", "Such flows in the last window.", interfaceLabels...)
-	newFull       = counter("weir_first_seen_full_windows_total", "Windows that ended early, since the memory was full; with other filters than bloom, times that it was found full.", interfaceLabels...)
-	newMissed     = gauge("weir_first_seen_missed_ratio", "Share of new flows that are taken for known ones now.", interfaceLabels...)
-	newForgotten  = gauge("weir_first_seen_forgotten_ratio", "Predicted share of flows that count as new when they return after as many others as the last window had, by importance. With a Bloom filter there are none.", append(interfaceLabels, "importance")...)
+	attached     = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over. The direction of the packets is in or out.", trafficLabels...)
+	unpinned     = gauge("weir_interface_unpinned", "Whether filtering ends with weir, because pins were lost and cannot be made again.", trafficLabels...)
+	placed       = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native or generic; with attach: dispatcher it is dispatcher or dispatcher-generic; it is tc for outgoing packets and with hook: tc.", append(trafficLabels, "xdp")...)
+	packets      = counter("weir_packets_total", "Packets received (direction in) or sent (out), by reason. The verdict is pass or drop.", append(trafficLabels, "reason", "verdict")...)
+	octets       = counter("weir_bytes_total", "Bytes of these packets, from the Ethernet header on.", append(trafficLabels, "reason", "verdict")...)
+	notIP        = counter("weir_not_ip_packets_total", "Packets with the reason not-ip, by EtherType as 0x88e7; 802.3 where a frame has a length instead, and other beyond the first types that an interface met.", append(trafficLabels, "ethertype")...)
+	innerHeaders = counter("weir_inner_headers_total", "Headers in tunnels that were looked up, by tunnel: ip, gre, vxlan or gtp-u.", append(trafficLabels, "tunnel")...)
+	innerListed  = counter("weir_inner_listed_total", "Of these, those that a block list matches: their packets have the reason blocked, unless they are allowed.", append(trafficLabels, "tunnel")...)
+	penalties    = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
+	lost         = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
+	looping      = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
+	ofStages     = describeStages()
 
 	refused  = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked at once, because there was no room for another penalty.")
 	replaced = counter("weir_penalties_replaced_total", "Penalties that ended early, to make room for those of flows that exceed more.")
@@ -376,20 +369,6 @@ func (s sink) iface(i Interface) {
 			labels = append(labels, of.Of)
 		}
 		s.put(ofStages[of.Family], of.Value, labels...)
-	}
-	if f := i.FirstSeen; f != nil {
-		for n := 1; n < loader.FirstLevels; n++ {
-			importance := strconv.Itoa(n)
-			s.put(newFlows, float64(f.Flows[n]), i.Iface, i.Netns, importance)
-			s.put(newEvents, float64(f.Events[n]), i.Iface, i.Netns, importance)
-			s.put(newSuppressed, float64(f.Suppressed[n]), i.Iface, i.Netns, importance)
-		}
-		s.put(newInWindow, float64(f.New), i.Iface, i.Netns)
-		s.put(newFull, float64(f.FirstCounts.Full), i.Iface, i.Netns)
-		s.put(newMissed, f.Missed, i.Iface, i.Netns)
-		for n, share := range f.Forgotten {
-			s.put(newForgotten, share, i.Iface, i.Netns, strconv.Itoa(n+1))
-		}
 	}
 	if i.Penalties != nil {
 		s.put(penalties, float64(*i.Penalties), i.Iface, i.Netns)

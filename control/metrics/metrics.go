@@ -145,15 +145,6 @@ type Interface struct {
 	Inner *[loader.Tunnels]loader.InnerCount // headers in tunnels; nil: they are not matched
 
 	Stages []stage.Sample // of stages
-
-	FirstSeen *FirstSeen // nil: new flows are not looked for
-}
-
-// FirstSeen are counts of flows that were not seen lately.
-type FirstSeen struct {
-	loader.FirstCounts
-	Missed    float64   // share of new flows that are taken for known ones
-	Forgotten []float64 // share of known flows that are taken for new ones, by importance from 1; nil: none
 }
 
 // Count is the number of packets with a reason. The verdict of some reasons depends

@@ -46,7 +46,7 @@ func whole(t testing.TB) Snapshot {
 	s := Snapshot{
 		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Stages: ofAllStages(), FirstSeen: &FirstSeen{FirstCounts: loader.FirstCounts{Flows: [loader.FirstLevels]uint64{1: 5, 7: 1}, Events: [loader.FirstLevels]uint64{7: 1}, Full: 1, New: 4}, Missed: 0.02, Forgotten: []float64{0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02}}, Counts: []Count{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Stages: ofAllStages(), Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},

@@ -81,6 +81,18 @@ func Between[T interface {
 	}
 }
 
+// Unique adds an error for each element with the identity of one before it.
+func Unique[T any](errs *FieldErrors, path string, all []T, id func(T) any) {
+	first := map[any]int{}
+	for i, e := range all {
+		if j, twice := first[id(e)]; twice {
+			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "the same as %s[%d]", path, j)
+			continue
+		}
+		first[id(e)] = i
+	}
+}
+
 // Err returns the errors, or nil if there is none.
 func (es FieldErrors) Err() error {
 	if len(es) == 0 {

@@ -3,6 +3,8 @@
 package stage
 
 import (
+	"time"
+
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
@@ -22,6 +24,11 @@ type Stage interface {
 	Shared() map[string]int
 	// Part returns its share of programs. It is called for stages that are on.
 	Part() engine.Part
+}
+
+// Ticker is a part with something to do while its programs run, each 100 ms.
+type Ticker interface {
+	Tick(now time.Duration, incoming []*loader.Stats) // by the kernel's monotonic clock
 }
 
 // Covers reports whether what weir.yaml says of an interface or a glob holds for an interface,

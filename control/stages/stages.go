@@ -5,10 +5,12 @@ package stages
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage"
+	"weir/control/stage/first"
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
 	"weir/control/stage/replies"
@@ -20,6 +22,10 @@ type Sections struct {
 	// What becomes of replies to connections that this host opens: pass or drop (the
 	// default), or a mapping.
 	Replies replies.Spec `yaml:"replies,omitempty"`
+
+	// Flows that were not seen lately: how many there are, and events of them within a
+	// budget, the important ones first. A key of flows alone, or a mapping.
+	FirstSeen first.Spec `yaml:"first_seen,omitempty"`
 }
 
 // section is a section with its key.
@@ -31,6 +37,7 @@ type section struct {
 func (s *Sections) all() []section {
 	return []section{
 		{"replies", &s.Replies},
+		{"first_seen", &s.FirstSeen},
 	}
 }
 
@@ -127,6 +134,23 @@ func New(s *Sections, interfaces []Interface) *Table {
 	return t
 }
 
+// Ticks reports whether a stage has something to do while its programs run.
+func (t *Table) Ticks() bool { return t != nil && slices.ContainsFunc(t.parts, isTicker) }
+
+func isTicker(p engine.Part) bool { _, is := p.(stage.Ticker); return is }
+
+// Tick makes stages do it, with the memory of the interfaces.
+func (t *Table) Tick(now time.Duration, incoming []*loader.Stats) {
+	if t == nil {
+		return
+	}
+	for _, p := range t.parts {
+		if of, is := p.(stage.Ticker); is {
+			of.Tick(now, incoming)
+		}
+	}
+}
+
 // Parts returns the shares of programs.
 func (t *Table) Parts() []engine.Part { return t.parts }
 
@@ -144,11 +168,13 @@ func (t *Table) General(at loader.Target) (why []string) {
 type About struct {
 	Replies *replies.About `json:"replies,omitempty"` // nil: they are matched like other packets
 	Police  *police.About  `json:"police,omitempty"`  // nil: the interface is not policed
+
+	FirstSeen *first.About `json:"first_seen,omitempty"` // nil: new flows are not looked for
 }
 
 // About returns what the stages say of an interface's program.
 func (t *Table) About(at loader.Target) About {
-	a := About{Replies: t.Replies.About()}
+	a := About{Replies: t.Replies.About(), FirstSeen: t.FirstSeen.About(at)}
 	if t.police != nil {
 		a.Police = t.police.About(at)
 	}
@@ -160,25 +186,30 @@ func (a *About) Shares() bool { return a.Replies != nil }
 
 // State is what stages have done on an interface.
 type State struct {
-	Policed *police.State `json:"policed,omitempty"` // nil: it is not policed
+	Policed  *police.State `json:"policed,omitempty"`   // nil: it is not policed
+	NewFlows *first.State  `json:"new_flows,omitempty"` // nil: new flows are not looked for
 }
 
 // State returns what the stages have done, as a program's memory has it.
 func (a *About) State(s *loader.Stats) State {
-	return State{Policed: a.Police.State(s)}
+	return State{Policed: a.Police.State(s), NewFlows: a.FirstSeen.State(s)}
 }
 
 // Families are the metrics of stages.
-var Families = police.Families
+var Families = slices.Concat(police.Families, first.Families)
 
 // Counted returns what stages have counted on an interface, as a program's memory has it.
 // Its values begin anew with other memory.
-func (a *About) Counted(s *loader.Stats) []stage.Sample { return a.Police.Counted(s) }
+func (a *About) Counted(s *loader.Stats) []stage.Sample {
+	return append(a.Police.Counted(s), a.FirstSeen.Counted(s)...)
+}
 
 // Gauges returns what else stages say of an interface.
-func (a *About) Gauges(s *loader.Stats) []stage.Sample { return a.Police.Gauges(s) }
+func (a *About) Gauges(s *loader.Stats) []stage.Sample {
+	return append(a.Police.Gauges(s), a.FirstSeen.Gauges(s)...)
+}
 
 // Rows returns the rows of weir status for an interface and a direction.
 func (a *About) Rows(out bool, s *State) []stage.Row {
-	return slices.Concat(a.Replies.Rows(out), a.Police.Rows(s.Policed))
+	return slices.Concat(a.Replies.Rows(out), a.Police.Rows(s.Policed), a.FirstSeen.Rows(s.NewFlows))
 }

@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"weir/control/engine"
-	"weir/control/observe/firstseen"
 	"weir/control/replay"
-	"weir/filter/hash"
+	"weir/control/stage/first"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -29,7 +28,7 @@ import (
 type firstSeen struct {
 	*replay.Kernel
 	*engine.Generation
-	memory *loader.FirstMemory
+	memory *first.Memory
 	now    uint64
 }
 
@@ -39,20 +38,19 @@ func fiveTuple() (v4, v6 key.Shape) {
 	return v4, key.Shape{Fields: v4.Fields | key.FieldV6, SrcBits: 128, DstBits: 128}
 }
 
-func newFirstSeen(t testing.TB, lists []engine.List, c engine.Config) *firstSeen {
+func newFirstSeen(t testing.TB, lists []engine.List, c engine.Config, flows *first.Part) *firstSeen {
 	t.Helper()
 	seed.Secrets(t)
 	lab.Root(t)
 	onOneCPU(t)
-	c.FirstSeed, c.FirstSeen.Stopped = hash.NewSeed(), true
+	flows.Stopped, c.Parts = true, []engine.Part{flows}
 	f := &firstSeen{now: 1e9}
 	f.Generation, f.Kernel = engines(t, lists, c)
-	f.FirstSeen = c.FirstSeen.Twin(c.FirstSeed, lists, func() uint64 { return f.now })
-	var err error
-	if f.memory, err = f.OpenFirst(f.Stats()); err != nil {
-		t.Fatal(err)
+	flows.Read(f.Stats(), func(m *first.Memory) { f.memory = m })
+	if f.memory == nil {
+		t.Fatal("the program has no memory of its flows")
 	}
-	t.Cleanup(func() { f.memory.Close() })
+	f.FirstSeen = flows.Reference(f.memory.Seed(), lists, func() uint64 { return f.now })
 	f.Stats().Sample(loader.Sampling{First: true, Until: math.MaxInt64})
 	return f
 }
@@ -110,16 +108,16 @@ func TestFirstSeen(t *testing.T) {
 		}
 		c := r.config(2 * i)
 		c.NoLean = i%3 == 2
-		c.FirstSeen = engine.FirstSeen{Lines: 64, Events: r.pick(0, 1, 50, 1000), BySize: i%2 == 0, ByList: i/2%2 == 0}
-		c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
+		part := &first.Part{Lines: 64, Events: r.pick(0, 1, 50, 1000), BySize: i%2 == 0, ByList: i/2%2 == 0}
+		part.V4, part.V6 = fiveTuple()
 		if i >= 8 {
-			c.FirstSeen.V4, c.FirstSeen.V6 = key.Shape{SrcBits: 24}, key.Shape{Fields: key.FieldV6, SrcBits: 48}
+			part.V4, part.V6 = key.Shape{SrcBits: 24}, key.Shape{Fields: key.FieldV6, SrcBits: 48}
 		}
 		if i%5 < 2 {
-			c.FirstSeen.Ports = []verdict.FailsafePort{{Proto: 6, Port: 443}, {Proto: 17, Port: 9}}
+			part.Ports = []verdict.FailsafePort{{Proto: 6, Port: 443}, {Proto: 17, Port: 9}}
 		}
-		c.FirstSeen.Filter = kinds[(i+i/4+round/12)%len(kinds)]
-		f := newFirstSeen(t, lists, c)
+		part.Filter = kinds[(i+i/4+round/12)%len(kinds)]
+		f := newFirstSeen(t, lists, c, part)
 		for n := range packets {
 			frame := r.packetOnLeanPath()
 			f.now += uint64(r.IntN(2_000_000))
@@ -131,12 +129,12 @@ func TestFirstSeen(t *testing.T) {
 			}
 			if n%1000 == 0 {
 				if err := f.same(); err != nil {
-					t.Fatalf("configuration %d, %v, packet %d: %v", i, c.FirstSeen.Filter, n, err)
+					t.Fatalf("configuration %d, %v, packet %d: %v", i, part.Filter, n, err)
 				}
 			}
 		}
 		if err := f.same(); err != nil {
-			t.Fatalf("configuration %d, %v: %v", i, c.FirstSeen.Filter, err)
+			t.Fatalf("configuration %d, %v: %v", i, part.Filter, err)
 		}
 		for level := range all.Flows {
 			all.Flows[level] += f.FirstSeen.Flows[level]
@@ -164,10 +162,9 @@ func TestFirstSeenOverCaptures(t *testing.T) {
 }
 
 func firstSeenOverCaptures(t *testing.T, kind recent.Kind) {
-	c := engine.Config{}
-	c.FirstSeen = engine.FirstSeen{Filter: kind, Lines: 2048, Events: 100, BySize: true}
-	c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
-	f := newFirstSeen(t, nil, c)
+	part := &first.Part{Filter: kind, Lines: 2048, Events: 100, BySize: true}
+	part.V4, part.V6 = fiveTuple()
+	f := newFirstSeen(t, nil, engine.Config{}, part)
 	for n, of := range frames(t) {
 		if len(of.data) > 3000 {
 			continue
@@ -207,10 +204,9 @@ func TestFirstSeenErrors(t *testing.T) {
 	size := long.Or(20, 1) // a part of the whole
 	within, flows := 200_000/size, 1_000_000/size
 	lines := uint32(2048 / size)
-	c := engine.Config{}
-	c.FirstSeen = engine.FirstSeen{Lines: lines}
-	c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
-	f := newFirstSeen(t, nil, c)
+	part := &first.Part{Lines: lines}
+	part.V4, part.V6 = fiveTuple()
+	f := newFirstSeen(t, nil, engine.Config{}, part)
 	rng := rand.New(rand.NewPCG(7, 8))
 	due := make(map[int]uint32) // by the number of the packet
 	frames := newFirstFrames()
@@ -280,10 +276,9 @@ func TestFirstSeenErrorsByImportance(t *testing.T) {
 func firstSeenErrors(t *testing.T, kind recent.Kind, size int, tolerance float64) {
 	within, flows := 200_000/size, 1_000_000/size
 	lines := uint32(2048 / size)
-	c := engine.Config{}
-	c.FirstSeen = engine.FirstSeen{Filter: kind, Lines: lines, BySize: true}
-	c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
-	f := newFirstSeen(t, nil, c)
+	part := &first.Part{Filter: kind, Lines: lines, BySize: true}
+	part.V4, part.V6 = fiveTuple()
+	f := newFirstSeen(t, nil, engine.Config{}, part)
 	type mistakes struct{ fresh, missed, repeated, forgotten, predicted float64 }
 	type repeat struct {
 		flow uint32
@@ -354,10 +349,9 @@ func firstSeenErrors(t *testing.T, kind recent.Kind, size int, tolerance float64
 // Cells in which hardly any flow is new, so that none sink, are full: the daemon lets them
 // sink until flows are new again. The ends of windows change nothing.
 func TestFirstSeenFullCells(t *testing.T) {
-	c := engine.Config{}
-	c.FirstSeen = engine.FirstSeen{Filter: recent.Stable, Lines: 64}
-	c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
-	f := newFirstSeen(t, nil, c)
+	part := &first.Part{Filter: recent.Stable, Lines: 64, Window: time.Second}
+	part.V4, part.V6 = fiveTuple()
+	f := newFirstSeen(t, nil, engine.Config{}, part)
 	frames := newFirstFrames()
 	const flows = 1000
 	var tried uint32
@@ -374,7 +368,7 @@ func TestFirstSeenFullCells(t *testing.T) {
 	now := time.Second
 	tick := func() {
 		now += time.Hour
-		firstseen.Tick(now, time.Second, c.FirstSeen.Lines, f.Generation, []*loader.Stats{f.Stats()})
+		part.Tick(now, []*loader.Stats{f.Stats()})
 	}
 	if n := found(); n < flows/2 {
 		t.Fatalf("%d of %d flows are new in empty cells", n, flows)
@@ -404,10 +398,9 @@ func TestFirstSeenFullCells(t *testing.T) {
 func TestFirstSeenFlood(t *testing.T) {
 	flows := long.Or(100_000, 1_000_000)
 	const budget, seconds = 100, 10
-	c := engine.Config{}
-	c.FirstSeen = engine.FirstSeen{Lines: 2048, Events: budget, Ports: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
-	c.FirstSeen.V4, c.FirstSeen.V6 = fiveTuple()
-	f := newFirstSeen(t, nil, c)
+	part := &first.Part{Lines: 2048, Events: budget, Ports: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
+	part.V4, part.V6 = fiveTuple()
+	f := newFirstSeen(t, nil, engine.Config{}, part)
 	frames := newFirstFrames()
 	important := packet.Frame(key.Tuple{
 		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 6, HasPorts: true, DstPort: 22,

@@ -16,6 +16,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/observe/heavy"
+	"weir/control/stage/first"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -44,10 +45,10 @@ func configurations(t *testing.T) []configuration {
 	sources := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultSpec("src").Tracker()}, TrackerSeed: hash.Seed{1}}
 	guards := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultGuard("src").Spec().Tracker()}, TrackerSeed: hash.Seed{1}}
 	digests := engine.Telemetry{DigestSeed: hash.Seed{1}}
-	first := engine.Telemetry{FirstSeen: engine.FirstSeen{Lines: 2048, Events: 100}, FirstSeed: hash.Seed{1}}
-	first.FirstSeen.V4, first.FirstSeen.V6 = heavy.Key("flow").Shapes()
-	cells := first
-	cells.FirstSeen.Filter, cells.FirstSeen.BySize = recent.IBFMC, true
+	flows := first.Part{Lines: 2048, Events: 100}
+	flows.V4, flows.V6 = heavy.Key("flow").Shapes()
+	cells := flows
+	cells.Filter, cells.BySize = recent.IBFMC, true
 	var err error
 	if digests.Digests, err = digest.Smallest(100_000, 0.01); err != nil {
 		t.Fatal(err)
@@ -62,8 +63,8 @@ func configurations(t *testing.T) []configuration {
 		{name: "general path", config: engine.Config{NoLean: true}},
 		{name: "guard", config: engine.Config{Telemetry: guards}},
 		{name: "digests", config: engine.Config{Telemetry: digests}},
-		{name: "first-seen flows", config: engine.Config{Telemetry: first}},
-		{name: "first-seen flows, ibf-mc", config: engine.Config{Telemetry: cells}},
+		{name: "first-seen flows", config: engine.Config{Parts: []engine.Part{&flows}}},
+		{name: "first-seen flows, ibf-mc", config: engine.Config{Parts: []engine.Part{&cells}}},
 		{name: "approximate", config: engine.Config{Mode: membership.Approximate}},
 	}
 }

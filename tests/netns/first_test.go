@@ -4,13 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"weir/control/attach"
-	"weir/control/config"
 	"weir/control/observe/events"
 	"weir/control/quantity"
+	"weir/control/stage"
+	"weir/control/stage/first"
 	"weir/filter/key"
 	"weir/filter/recent"
 	"weir/filter/verdict"
@@ -34,7 +36,7 @@ func TestFirstSeenByConfiguration(t *testing.T) {
 func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 	l := lab.New(t)
 	c := configuration(t, target(l.B))
-	var f config.FirstSeen
+	var f first.Spec
 	f.SetDefaults()
 	f.Key, f.Filter, f.Window = "flow", filter, quantity.Duration(time.Hour)
 	f.Ports = []verdict.FailsafePort{{Proto: 17, Port: 53}}
@@ -76,9 +78,9 @@ func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 	}
 	sendAll()
 	// The hosts send some packets of their own.
-	first := status().NewFlows.Flows
-	if first < flows || first > flows+20 {
-		t.Fatalf("%d new flows, want %d", first, flows)
+	before := status().NewFlows.Flows
+	if before < flows || before > flows+20 {
+		t.Fatalf("%d new flows, want %d", before, flows)
 	}
 	known := func(what string) {
 		t.Helper()
@@ -150,11 +152,13 @@ reported:
 		}
 	}
 	m := d.Metrics()
-	if len(m.Interfaces) != 1 || m.Interfaces[0].FirstSeen == nil || m.Interfaces[0].FirstSeen.Flows[1] < flows {
+	if len(m.Interfaces) != 1 || !slices.ContainsFunc(m.Interfaces[0].Stages, func(s stage.Sample) bool {
+		return s.Name == "weir_first_seen_flows_total" && s.Of == "1" && s.Value >= flows
+	}) {
 		t.Errorf("the metrics are %+v", m.Interfaces)
 	}
 
-	c.FirstSeen = config.FirstSeen{}
+	c.FirstSeen = first.Spec{}
 	if _, err := d.Reload(context.Background()); err != nil {
 		t.Fatal(err)
 	}

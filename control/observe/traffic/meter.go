@@ -63,7 +63,6 @@ type account struct {
 
 	lost   uint64 // events
 	loops  [loader.LoopOutcomes]uint64
-	first  loader.FirstCounts // of new flows; only what grows
 	stages map[counter]float64
 	total  [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 	notIP  loader.EtherTypes
@@ -91,7 +90,6 @@ type reader struct {
 	seenLost    uint64
 	seenLoops   [loader.LoopOutcomes]uint64
 	seenStages  map[counter]float64
-	seenFirst   loader.FirstCounts
 	seenNotIP   loader.EtherTypes
 	seenInner   [loader.Tunnels]loader.InnerCount
 }
@@ -109,7 +107,6 @@ func (a *account) add(other *account) {
 	for k, n := range other.stages {
 		a.stages[k] += n
 	}
-	a.addFirst(other.first, new(loader.FirstCounts))
 	a.addNotIP(other.notIP, new(loader.EtherTypes))
 	a.addInner(other.inner, new([loader.Tunnels]loader.InnerCount))
 	for i, n := range other.total {
@@ -139,25 +136,9 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 			i.Stages = append(i.Stages, c)
 		}
 		i.Stages = append(i.Stages, a.metadata.Gauges(a.stats)...)
-		if f := a.metadata.FirstSeen; f != nil {
-			i.FirstSeen = &metrics.FirstSeen{FirstCounts: a.first}
-			if now := f.NewFlowsOf(a.stats); now != nil {
-				i.FirstSeen.New, i.FirstSeen.Missed, i.FirstSeen.Forgotten = now.WindowFlows, now.MissedShare, now.ForgottenShare
-			}
-		}
 		all = append(all, i)
 	}
 	return all, maps.Clone(m.hits)
-}
-
-// addFirst adds by how much the counts of new flows have grown since they were last seen.
-func (a *account) addFirst(now loader.FirstCounts, seen *loader.FirstCounts) {
-	for i := range now.Flows {
-		a.first.Flows[i] += grownAnew(now.Flows[i], &seen.Flows[i])
-		a.first.Events[i] += grownAnew(now.Events[i], &seen.Events[i])
-		a.first.Suppressed[i] += grownAnew(now.Suppressed[i], &seen.Suppressed[i])
-	}
-	a.first.Full += grownAnew(now.Full, &seen.Full)
 }
 
 // addInner adds by how much the counts of headers in tunnels have grown.
@@ -329,9 +310,6 @@ func (m *Meter) advance(a *account) {
 		a.stages[k] += c.Value - seen
 		a.seenStages[k] = c.Value
 	}
-	if c, ok := a.stats.FirstCounts(); ok {
-		a.addFirst(c, &a.seenFirst)
-	}
 	a.addNotIP(a.stats.EtherTypes(), &a.seenNotIP)
 	a.addInner(a.stats.Inner(), &a.seenInner)
 	for i, c := range a.stats.Lists(nil) {
@@ -374,14 +352,6 @@ func grown(now uint64, seen *uint64) uint64 {
 	n := max(now, *seen) - *seen
 	*seen += n
 	return n
-}
-
-// grownAnew is grown for a counter that begins with 0 where its memory is replaced.
-func grownAnew(now uint64, seen *uint64) uint64 {
-	if now < *seen {
-		*seen = 0
-	}
-	return grown(now, seen)
 }
 
 func sum(a, b loader.Counter) loader.Counter {

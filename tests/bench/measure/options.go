@@ -7,9 +7,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	"weir/control/stage/first"
 	"weir/control/stage/police"
 	"weir/filter/digest"
 	"weir/filter/hash"
@@ -52,10 +52,10 @@ func optional() ([]kind, error) {
 	limits.V4, limits.V6 = heavy.Key("flow").Shapes()
 	policed := configuration{config: engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []police.Interface{{Limits: limits}}}}}}
 	// What is not forgotten fills the default memory, and is known.
-	flows := config.FirstSeen{Key: "flow"}
+	flows := first.Spec{Key: "flow"}
 	flows.SetDefaults()
-	first := configuration{config: engine.Config{Telemetry: engine.Telemetry{FirstSeen: flows.Engine(), FirstSeed: hash.Seed{1}}}}
-	forged := first
+	newFlows := configuration{config: engine.Config{Parts: []engine.Part{flows.Part()}}}
+	forged := newFlows
 	forged.forget = true
 	return []kind{
 		{name: xdpDrop, make: newDrop, blind: true},
@@ -69,7 +69,7 @@ func optional() ([]kind, error) {
 		{name: weirDigest, make: newWeir(configuration{config: digests})},
 		{name: weirGeneral, make: newWeir(configuration{config: engine.Config{NoLean: true}})},
 		{name: weirPolice, make: newWeir(policed)},
-		{name: weirFirst, make: newWeir(first)},
+		{name: weirFirst, make: newWeir(newFlows)},
 		{name: weirFirstNew, make: newWeir(forged)},
 		{name: weirApprox, make: newWeir(approximate)},
 	}, nil

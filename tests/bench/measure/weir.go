@@ -11,6 +11,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/observe/heavy"
+	"weir/control/stage/first"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -127,6 +128,16 @@ const sliceLen = 100_000
 // of those of a second.
 const mostUnits = 4 << 20 / 1000
 
+// forgets returns the first-seen flows that are forgotten each time, nil: none.
+func (w *weir) forgets() *first.Part {
+	for _, p := range w.config.Parts {
+		if flows, is := p.(*first.Part); is && w.forget {
+			return flows
+		}
+	}
+	return nil
+}
+
 // begin begins an interval of trackers, a slice of digests and, where nothing is to be known,
 // a window of first-seen flows. Programs must not run.
 func (w *weir) begin() error {
@@ -146,16 +157,11 @@ func (w *weir) begin() error {
 			return err
 		}
 	}
-	if w.forget && w.config.FirstSeen.Lines > 0 {
-		m, err := w.generation.OpenFirst(w.programs.Stats())
-		if err != nil {
-			return err
-		}
-		m.Turn(0, false) // twice: the former window counts, too
-		m.Turn(0, false)
-		if err := m.Close(); err != nil {
-			return err
-		}
+	if flows := w.forgets(); flows != nil {
+		flows.Read(w.programs.Stats(), func(m *first.Memory) {
+			m.Turn(0, false) // twice: the former window counts, too
+			m.Turn(0, false)
+		})
 	}
 	if w.config.Digests.Lines == 0 {
 		return nil

@@ -1,4 +1,5 @@
-package config
+// Package first looks for flows that were not seen lately.
+package first
 
 import (
 	"fmt"
@@ -12,8 +13,8 @@ import (
 	"weir/filter/verdict"
 )
 
-// FirstSeen looks for flows that were not seen lately.
-type FirstSeen struct {
+// Spec looks for flows that were not seen lately.
+type Spec struct {
 	// What makes a flow: flow (addresses, ports and protocol), src, dst, or a prefix as in
 	// src/24.
 	Key heavy.Key `yaml:"key,required,short"`
@@ -64,40 +65,44 @@ func (i *Importance) UnmarshalText(text []byte) error {
 func (i Importance) MarshalText() ([]byte, error) { return []byte(i), nil }
 
 // SetDefaults sets the defaults.
-func (f *FirstSeen) SetDefaults() {
-	f.Window, f.Memory, f.Events = quantity.Duration(10*time.Second), 256<<10, 100
+func (s *Spec) SetDefaults() {
+	s.Window, s.Memory, s.Events = quantity.Duration(10*time.Second), 256<<10, 100
 }
 
 // On reports whether new flows are looked for.
-func (f FirstSeen) On() bool { return f.Key != "" }
+func (s *Spec) On() bool { return s.Key != "" }
 
-func (f FirstSeen) check() (errs quantity.FieldErrors) {
-	if !f.On() {
+// Outgoing reports that only flows of incoming packets count.
+func (*Spec) Outgoing() bool { return false }
+
+// Shared returns no maps: each interface has its own.
+func (*Spec) Shared() map[string]int { return nil }
+
+// Check returns what is wrong with the section.
+func (s *Spec) Check() (errs quantity.FieldErrors) {
+	if !s.On() {
 		return nil
 	}
-	quantity.Between(&errs, "window", f.Window, quantity.Duration(time.Second), quantity.Duration(time.Hour))
-	quantity.Between(&errs, "memory", f.Memory, 4<<10, 1<<30)
-	unique(&errs, "importance", f.Importance, func(i Importance) any { return i })
-	if f.Filter.ByImportance() && len(f.Importance) == 0 && len(f.Ports) == 0 {
-		errs.Failf("filter", "%v remembers important flows longer, and importance and ports are missing, which say what is important", f.Filter)
+	quantity.Between(&errs, "window", s.Window, quantity.Duration(time.Second), quantity.Duration(time.Hour))
+	quantity.Between(&errs, "memory", s.Memory, 4<<10, 1<<30)
+	quantity.Unique(&errs, "importance", s.Importance, func(i Importance) any { return i })
+	if s.Filter.ByImportance() && len(s.Importance) == 0 && len(s.Ports) == 0 {
+		errs.Failf("filter", "%v remembers important flows longer, and importance and ports are missing, which say what is important", s.Filter)
 	}
-	unique(&errs, "ports", f.Ports, func(p verdict.FailsafePort) any { return p })
-	if len(f.Ports) > verdict.MaxFailsafe {
-		errs.Failf("ports", "there are %d: the maximum is %d", len(f.Ports), verdict.MaxFailsafe)
+	quantity.Unique(&errs, "ports", s.Ports, func(p verdict.FailsafePort) any { return p })
+	if len(s.Ports) > verdict.MaxFailsafe {
+		errs.Failf("ports", "there are %d: the maximum is %d", len(s.Ports), verdict.MaxFailsafe)
 	}
 	return errs
 }
 
-// Engine returns what programs do.
-func (f FirstSeen) Engine() engine.FirstSeen {
-	if !f.On() {
-		return engine.FirstSeen{}
+// Part returns the share of programs.
+func (s *Spec) Part() engine.Part {
+	p := &Part{
+		Filter: s.Filter, Lines: uint32(s.Memory / banks / line), Events: s.Events, Ports: s.Ports,
+		BySize: slices.Contains(s.Importance, BySize), ByList: slices.Contains(s.Importance, ByList),
+		Window: time.Duration(s.Window),
 	}
-	const line = 64
-	e := engine.FirstSeen{
-		Filter: f.Filter, Lines: uint32(f.Memory / 2 / line), Events: f.Events, Ports: f.Ports,
-		BySize: slices.Contains(f.Importance, BySize), ByList: slices.Contains(f.Importance, ByList),
-	}
-	e.V4, e.V6 = f.Key.Shapes()
-	return e
+	p.V4, p.V6 = s.Key.Shapes()
+	return p
 }
