@@ -49,8 +49,8 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		// Most of the memory is the lists' and the connections', which change little: less
 		// of it waits for the collector. 500 nodes that start anew at once took 1.26 GB, and
-		// take 0.82.
-		debug.SetGCPercent(50)
+		// take 0.82 with 50. A thousand that are connected take 5 % less with 40 than with 50.
+		debug.SetGCPercent(40)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		// Where much is asked for at once, garbage is collected before the service's

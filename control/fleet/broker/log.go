@@ -128,12 +128,12 @@ func (l *logger) Tracef(format string, v ...any) {
 		return
 	}
 	text, ok := operation[1].(string) // of the server's buffer: not to be kept
-	if !ok || !strings.HasPrefix(text, wire.FetchSubject) {
+	if !ok || !strings.HasPrefix(text, wire.FetchSubject+" ") {
 		return
 	}
 	f := strings.Fields(text)
 	found := ofConnection.FindStringSubmatch(format)
-	if len(f) < 3 || f[0] != wire.FetchSubject || found == nil || found[1] != "cid" {
+	if len(f) < 3 || found == nil || found[1] != "cid" {
 		return
 	}
 	id, err := strconv.ParseUint(found[2], 10, 64)
