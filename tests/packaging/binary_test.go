@@ -1,9 +1,7 @@
 package packaging
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -27,22 +25,5 @@ func TestBinaryImports(t *testing.T) {
 		if !unwanted.MatchString(name) {
 			t.Errorf("%s is not unwanted", name)
 		}
-	}
-}
-
-// What is imported for a trifle weighs on every host.
-func TestBinarySize(t *testing.T) {
-	const most = 24e6
-	binary := filepath.Join(t.TempDir(), "weir")
-	// Without -trimpath, which would compile all packages again.
-	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", binary, "weir/cmd/weir")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	output(t, build)
-	info, err := os.Stat(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.Size() > most {
-		t.Errorf("the stripped binary has %d bytes, want at most %g", info.Size(), most)
 	}
 }
