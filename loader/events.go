@@ -136,3 +136,6 @@ func (e *Event) addEthernet() {
 // EventsLost returns the number of events that were lost because the buffer was
 // full.
 func (s *Stats) EventsLost() uint64 { return s.sumOfRows(eventsLostWord) }
+
+// InTunnel reports whether the addresses of a packet are those of a header in a tunnel.
+func InTunnel(p *Packet) bool { return p.Encapsulated&2 != 0 } // IN_TUNNEL

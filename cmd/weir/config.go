@@ -69,7 +69,7 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 	f.BoolVar(&conf.Monitor, "monitor", false, "count what would be dropped, and drop nothing")
 	f.TextVar(&conf.Malformed, "malformed", conf.Malformed, "`action` on malformed packets: pass or drop")
 	f.TextVar(&conf.NotIP, "not-ip", conf.NotIP, "`action` on what is neither IP nor ARP nor of the link itself: pass or drop")
-	f.BoolVar(&conf.Inner, "inner", false, "match the headers that GRE, IP in IP, VXLAN and GTP-U carry, too")
+	f.BoolVar((*bool)(&conf.Inner), "inner", false, "match the headers that GRE, IP in IP, VXLAN and GTP-U carry, too")
 	f.BoolVar(&conf.Failsafe.DHCPServer, "dhcp-server", false, "this host serves or relays DHCP: let pass what clients send, too")
 	listFlag(f, "failsafe-port", "destination `port` that always passes, as in tcp/22 or 22/tcp; repeat for more, up to 8",
 		appendText(&conf.Failsafe.Ports))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"math"
 	"os/exec"
 	"slices"
@@ -370,23 +369,6 @@ func orderRow(i attach.Status, row func(name, format string, args ...any)) {
 	row("order", "%s", strings.Join(names, ", then "))
 }
 
-// tunnelRows shows how many headers were found in tunnels.
-func tunnelRows(i attach.Status, row func(name, format string, args ...any)) {
-	if !i.Inner {
-		return
-	}
-	seen := false
-	for _, name := range slices.Sorted(maps.Keys(i.Tunnels)) {
-		if n := i.Tunnels[name]; n.Headers > 0 {
-			row("in "+name, "%s, %s listed", plural(int(n.Headers), "header", "headers"), humanize.Comma(int64(n.Listed)))
-			seen = true
-		}
-	}
-	if !seen {
-		row("in tunnels", "no headers yet")
-	}
-}
-
 // etherTypeRows shows which protocols the frames have that are not IP.
 func etherTypeRows(i attach.Status, verbose bool, row func(name, format string, args ...any)) {
 	if !verbose {
@@ -483,7 +465,6 @@ func printInterface(w io.Writer, i attach.Status, penalties string, verbose bool
 	for _, r := range i.About.Rows(i.Interface().Out, &i.State) {
 		row(r.Name, "%s", r.Text)
 	}
-	tunnelRows(i, row)
 	row("packets", "%s", counted(i.Total))
 	row("dropped", "%s", counted(i.Dropped))
 	for _, reason := range i.TopReasons() {

@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/stage/first"
+	"weir/control/stage/inner"
 	"weir/control/stage/police"
 )
 
@@ -125,7 +126,7 @@ func TestStatusVerbose(t *testing.T) {
 	if err := json.Unmarshal([]byte(`[{"id": 5, "name": "before"}, {"id": 6, "weir": true}, {"id": 7}]`), &i.Order); err != nil {
 		t.Fatal(err)
 	}
-	i.Inner, i.Tunnels = true, map[string]attach.InnerCount{"gre": {Headers: 3000, Listed: 4}, "vxlan": {}}
+	i.Inner, i.Tunnels = true, inner.State{"gre": {Headers: 3000, Listed: 4}, "vxlan": {}}
 	penalties := penaltiesOf(&api.Status{PenaltiesRefused: 4069, PenaltiesReplaced: 40}, api.InterfaceStatus{Penalties: new(7996), MaxPenalties: 8192})
 	for _, verbose := range []bool{false, true} {
 		var out strings.Builder

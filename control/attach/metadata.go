@@ -30,7 +30,6 @@ type Metadata struct {
 	Monitor          bool     `json:"monitor"`
 	DropMalformed    bool     `json:"drop_malformed"`
 	DropNotIP        bool     `json:"drop_not_ip,omitempty"`
-	Inner            bool     `json:"inner,omitempty"` // headers in tunnels are matched
 	FailsafePorts    []string `json:"failsafe_ports,omitempty"`
 	FailsafePrefixes []string `json:"failsafe_prefixes,omitempty"`
 	Entries          int      `json:"entries"` // of all lists
@@ -111,7 +110,6 @@ func (l *List) same(other List) bool {
 func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 	m := describeSets(e)
 	m.Mode, m.Monitor, m.DropMalformed, m.DropNotIP = c.Mode.String(), c.Monitor, c.DropMalformed, c.DropNotIP
-	m.Inner = c.Inner
 	m.KernelBytes, m.Lists = e.KernelBytes(), lists
 	if out := e.Out(); out != nil {
 		m.out = new(describeSets(out))

@@ -41,8 +41,6 @@ type Status struct {
 	ByList  []ListCount      `json:"by_list"`
 	// NotIP are the frames with the reason not-ip by EtherType, the most frequent first.
 	NotIP []EtherTypeCount `json:"not_ip"`
-	// Tunnels are the headers in tunnels by what carries them, nil where they are not matched.
-	Tunnels map[string]InnerCount `json:"tunnels,omitempty"`
 	// Order has the programs that packets meet at TC or in a dispatcher, this one among them, in their order.
 	Order []loader.Neighbour `json:"order,omitempty"`
 	// Loops are packets by what became of their loop filter.
@@ -55,22 +53,6 @@ type Status struct {
 type ListCount struct {
 	List string `json:"list"`
 	Count
-}
-
-// InnerCount is the number of headers in a kind of tunnel that were looked up, and of
-// those that a block list matches.
-type InnerCount struct {
-	Headers uint64 `json:"headers"`
-	Listed  uint64 `json:"listed"`
-}
-
-// tunnels names the counts of headers in tunnels.
-func tunnels(counts [loader.Tunnels]loader.InnerCount) map[string]InnerCount {
-	all := make(map[string]InnerCount)
-	for t := packet.NoTunnel + 1; t < packet.NumTunnels; t++ {
-		all[t.String()] = InnerCount(counts[t])
-	}
-	return all
 }
 
 // EtherTypeCount is the number of frames of a protocol that is not IP.
@@ -163,9 +145,6 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 	}
 	i.ByList = byList(d, t.Out, a.Stats().Lists(nil))
 	i.NotIP = notIP(a.Stats().EtherTypes())
-	if d.Inner {
-		i.Tunnels = tunnels(a.Stats().Inner())
-	}
 	if d.Loop != nil {
 		i.Loops = make(map[string]uint64)
 		for n, packets := range a.Stats().Loops() {

@@ -69,9 +69,6 @@ type Config struct {
 	// follow, and all else.
 	NotIP verdict.Action `yaml:"not_ip"`
 
-	// Match the headers that GRE, IP in IP, VXLAN and GTP-U carry with the lists, too.
-	Inner bool `yaml:"inner"`
-
 	// What passes before the lists are looked up, as a protection against lock-out.
 	Failsafe Failsafe `yaml:"failsafe"`
 

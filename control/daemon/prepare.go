@@ -619,7 +619,7 @@ func (p *Prepared) engineConfig() engine.Config {
 	var e engine.Config
 	e.Mode, e.BitsPerKey, e.Monitor = c.Mode, c.BitsPerEntry, c.Monitor
 	e.DropMalformed, e.DropNotIP = c.Malformed == verdict.Drop, c.NotIP == verdict.Drop
-	e.Inner, e.DHCPServer = c.Inner, c.Failsafe.DHCPServer
+	e.DHCPServer = c.Failsafe.DHCPServer
 	e.FailsafePorts = c.Failsafe.Ports
 	for _, f := range c.Failsafe.Prefixes {
 		e.FailsafePrefixes = append(e.FailsafePrefixes, f.Prefix)

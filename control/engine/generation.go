@@ -242,6 +242,7 @@ func assemble(
 	for _, p := range c.Parts {
 		p.Twin(&g.Program)
 	}
+	c.Policy = g.Policy // parts may have added to it
 	defer func() {
 		if err != nil {
 			g.Close()

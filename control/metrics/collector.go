@@ -46,6 +46,9 @@ func describeStages() map[*stage.Family]family {
 	all := make(map[*stage.Family]family)
 	for _, f := range stages.Families {
 		labels, kind := interfaceLabels, prometheus.GaugeValue
+		if f.Directed {
+			labels = trafficLabels
+		}
 		if f.Label != "" {
 			labels = append(labels, f.Label)
 		}
@@ -72,18 +75,16 @@ var (
 	monitor  = gauge("weir_monitor", "Whether weir is in monitor mode: listed packets are counted, none is dropped.")
 	override = gauge("weir_monitor_override", "Whether monitor mode was switched on manually, whatever the configuration says.")
 
-	attached     = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over. The direction of the packets is in or out.", trafficLabels...)
-	unpinned     = gauge("weir_interface_unpinned", "Whether filtering ends with weir, because pins were lost and cannot be made again.", trafficLabels...)
-	placed       = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native or generic; with attach: dispatcher it is dispatcher or dispatcher-generic; it is tc for outgoing packets and with hook: tc.", append(trafficLabels, "xdp")...)
-	packets      = counter("weir_packets_total", "Packets received (direction in) or sent (out), by reason. The verdict is pass or drop.", append(trafficLabels, "reason", "verdict")...)
-	octets       = counter("weir_bytes_total", "Bytes of these packets, from the Ethernet header on.", append(trafficLabels, "reason", "verdict")...)
-	notIP        = counter("weir_not_ip_packets_total", "Packets with the reason not-ip, by EtherType as 0x88e7; 802.3 where a frame has a length instead, and other beyond the first types that an interface met.", append(trafficLabels, "ethertype")...)
-	innerHeaders = counter("weir_inner_headers_total", "Headers in tunnels that were looked up, by tunnel: ip, gre, vxlan or gtp-u.", append(trafficLabels, "tunnel")...)
-	innerListed  = counter("weir_inner_listed_total", "Of these, those that a block list matches: their packets have the reason blocked, unless they are allowed.", append(trafficLabels, "tunnel")...)
-	penalties    = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
-	lost         = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
-	looping      = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
-	ofStages     = describeStages()
+	attached  = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over. The direction of the packets is in or out.", trafficLabels...)
+	unpinned  = gauge("weir_interface_unpinned", "Whether filtering ends with weir, because pins were lost and cannot be made again.", trafficLabels...)
+	placed    = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native or generic; with attach: dispatcher it is dispatcher or dispatcher-generic; it is tc for outgoing packets and with hook: tc.", append(trafficLabels, "xdp")...)
+	packets   = counter("weir_packets_total", "Packets received (direction in) or sent (out), by reason. The verdict is pass or drop.", append(trafficLabels, "reason", "verdict")...)
+	octets    = counter("weir_bytes_total", "Bytes of these packets, from the Ethernet header on.", append(trafficLabels, "reason", "verdict")...)
+	notIP     = counter("weir_not_ip_packets_total", "Packets with the reason not-ip, by EtherType as 0x88e7; 802.3 where a frame has a length instead, and other beyond the first types that an interface met.", append(trafficLabels, "ethertype")...)
+	penalties = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
+	lost      = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
+	looping   = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
+	ofStages  = describeStages()
 
 	refused  = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked at once, because there was no room for another penalty.")
 	replaced = counter("weir_penalties_replaced_total", "Penalties that ended early, to make room for those of flows that exceed more.")
@@ -349,12 +350,6 @@ func (s sink) iface(i Interface) {
 	if n := i.NotIP.Others.Packets; n > 0 {
 		s.put(notIP, float64(n), i.Iface, i.Netns, i.Direction(), packet.OtherEtherTypes)
 	}
-	if i.Inner != nil {
-		for t := packet.NoTunnel + 1; t < packet.NumTunnels; t++ {
-			s.put(innerHeaders, float64(i.Inner[t].Headers), i.Iface, i.Netns, i.Direction(), t.String())
-			s.put(innerListed, float64(i.Inner[t].Listed), i.Iface, i.Netns, i.Direction(), t.String())
-		}
-	}
 	s.put(lost, float64(i.Lost), i.Iface, i.Netns, i.Direction())
 	if i.Loops != nil {
 		for n, packets := range i.Loops {
@@ -365,6 +360,9 @@ func (s sink) iface(i Interface) {
 	}
 	for _, of := range i.Stages {
 		labels := []string{i.Iface, i.Netns}
+		if of.Directed {
+			labels = append(labels, i.Direction())
+		}
 		if of.Label != "" {
 			labels = append(labels, of.Of)
 		}

@@ -141,8 +141,7 @@ type Interface struct {
 	// Loops counts packets by the outcome of loop detection; nil where that is off.
 	Loops *[loader.LoopOutcomes]uint64
 
-	NotIP loader.EtherTypes                  // frames with the reason not-ip
-	Inner *[loader.Tunnels]loader.InnerCount // headers in tunnels; nil: they are not matched
+	NotIP loader.EtherTypes // frames with the reason not-ip
 
 	Stages []stage.Sample // of stages
 }

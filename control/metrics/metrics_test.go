@@ -23,7 +23,6 @@ import (
 	"weir/control/stage"
 	"weir/control/stages"
 	"weir/filter/icarus"
-	"weir/filter/packet"
 	"weir/loader"
 )
 
@@ -46,7 +45,7 @@ func whole(t testing.TB) Snapshot {
 	s := Snapshot{
 		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Inner: &[loader.Tunnels]loader.InnerCount{packet.GRE: {Headers: 9, Listed: 4}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Stages: ofAllStages(), Counts: []Count{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Loops: &[loader.LoopOutcomes]uint64{icarus.Looped: 13}, Stages: ofAllStages(), Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},
@@ -195,9 +194,10 @@ weir_tracker_heavy_hitters{action="limit",key="src/24",tracker="1",unit="bytes"}
 weir_config_last_reload_successful 1
 weir_config_last_reload_success_timestamp_seconds 1.80000000025e+09
 weir_events_lost_total{direction="in",interface="eth0",netns=""} 12
-weir_inner_headers_total{direction="in",interface="eth0",netns="",tunnel="gre"} 9
-weir_inner_listed_total{direction="in",interface="eth0",netns="",tunnel="gre"} 4
-weir_inner_headers_total{direction="in",interface="eth0",netns="",tunnel="gtp-u"} 0
+weir_inner_headers_total{direction="in",interface="eth0",netns="",tunnel="tunnel"} 0
+weir_inner_listed_total{direction="in",interface="eth0",netns="",tunnel="tunnel"} 1
+weir_policed_bytes_total{interface="eth0",netns="",outcome="outcome"} 3
+weir_first_seen_window_flows{interface="eth0",netns=""} 10
 weir_not_ip_packets_total{direction="in",ethertype="0x88e7",interface="eth0",netns=""} 3
 weir_not_ip_packets_total{direction="in",ethertype="802.3",interface="eth0",netns=""} 2
 weir_not_ip_packets_total{direction="in",ethertype="other",interface="eth0",netns=""} 1

@@ -5,6 +5,7 @@ type Family struct {
 	Name, Help string
 	Label      string // beside those of the interface; "": none
 	Counter    bool   // otherwise it is a gauge
+	Directed   bool   // its interfaces have a direction
 }
 
 // Sample is a value of a metric family for an interface.

@@ -11,6 +11,7 @@ import (
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/control/stage/first"
+	"weir/control/stage/inner"
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
 	"weir/control/stage/replies"
@@ -19,6 +20,9 @@ import (
 
 // Sections are the sections of weir.yaml that stages have.
 type Sections struct {
+	// Match the headers that GRE, IP in IP, VXLAN and GTP-U carry with the lists, too.
+	Inner inner.Spec `yaml:"inner"`
+
 	// What becomes of replies to connections that this host opens: pass or drop (the
 	// default), or a mapping.
 	Replies replies.Spec `yaml:"replies,omitempty"`
@@ -36,6 +40,7 @@ type section struct {
 
 func (s *Sections) all() []section {
 	return []section{
+		{"inner", &s.Inner},
 		{"replies", &s.Replies},
 		{"first_seen", &s.FirstSeen},
 	}
@@ -166,6 +171,7 @@ func (t *Table) General(at loader.Target) (why []string) {
 
 // About is what stages say of a program, beside it in the kernel.
 type About struct {
+	Inner   inner.About    `json:"inner,omitempty"`   // headers in tunnels are matched
 	Replies *replies.About `json:"replies,omitempty"` // nil: they are matched like other packets
 	Police  *police.About  `json:"police,omitempty"`  // nil: the interface is not policed
 
@@ -174,7 +180,7 @@ type About struct {
 
 // About returns what the stages say of an interface's program.
 func (t *Table) About(at loader.Target) About {
-	a := About{Replies: t.Replies.About(), FirstSeen: t.FirstSeen.About(at)}
+	a := About{Inner: inner.About(t.Inner), Replies: t.Replies.About(), FirstSeen: t.FirstSeen.About(at)}
 	if t.police != nil {
 		a.Police = t.police.About(at)
 	}
@@ -186,22 +192,24 @@ func (a *About) Shares() bool { return a.Replies != nil }
 
 // State is what stages have done on an interface.
 type State struct {
+	// Tunnels are the headers in tunnels by what carries them, nil where they are not matched.
+	Tunnels  inner.State   `json:"tunnels,omitempty"`
 	Policed  *police.State `json:"policed,omitempty"`   // nil: it is not policed
 	NewFlows *first.State  `json:"new_flows,omitempty"` // nil: new flows are not looked for
 }
 
 // State returns what the stages have done, as a program's memory has it.
 func (a *About) State(s *loader.Stats) State {
-	return State{Policed: a.Police.State(s), NewFlows: a.FirstSeen.State(s)}
+	return State{Tunnels: a.Inner.State(s), Policed: a.Police.State(s), NewFlows: a.FirstSeen.State(s)}
 }
 
 // Families are the metrics of stages.
-var Families = slices.Concat(police.Families, first.Families)
+var Families = slices.Concat(inner.Families, police.Families, first.Families)
 
 // Counted returns what stages have counted on an interface, as a program's memory has it.
 // Its values begin anew with other memory.
 func (a *About) Counted(s *loader.Stats) []stage.Sample {
-	return append(a.Police.Counted(s), a.FirstSeen.Counted(s)...)
+	return slices.Concat(a.Inner.Counted(s), a.Police.Counted(s), a.FirstSeen.Counted(s))
 }
 
 // Gauges returns what else stages say of an interface.
@@ -211,5 +219,5 @@ func (a *About) Gauges(s *loader.Stats) []stage.Sample {
 
 // Rows returns the rows of weir status for an interface and a direction.
 func (a *About) Rows(out bool, s *State) []stage.Row {
-	return slices.Concat(a.Replies.Rows(out), a.Police.Rows(s.Policed), a.FirstSeen.Rows(s.NewFlows))
+	return slices.Concat(a.Replies.Rows(out), a.Police.Rows(s.Policed), a.Inner.Rows(s.Tunnels), a.FirstSeen.Rows(s.NewFlows))
 }

@@ -14,6 +14,7 @@ import (
 	"weir/bpf"
 	"weir/control/engine"
 	"weir/control/list"
+	innerstage "weir/control/stage/inner"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -187,7 +188,7 @@ func TestInner(t *testing.T) {
 			f = r.tunnel(f)
 			f = f[:min(len(f), tcPage)]
 			for name, k := range all {
-				before := k.Stats().Inner()
+				before := innerstage.Read(k.Stats())
 				o, err := agree(g, k, f)
 				if err != nil {
 					t.Fatalf("%s: %v: % x", name, err, f)
@@ -201,7 +202,7 @@ func TestInner(t *testing.T) {
 					continue
 				}
 				carried := g.Carried(f, p)
-				tunnel, after := carried.Tunnel, k.Stats().Inner()
+				tunnel, after := carried.Tunnel, innerstage.Read(k.Stats())
 				if carried.Reason != verdict.Blocked || after[tunnel].Listed != before[tunnel].Listed+1 {
 					t.Fatalf("%s: a header in %v leads to %+v, and is counted as %v: % x", name, tunnel, o, after, f)
 				}
@@ -241,8 +242,9 @@ func TestInnerPrecedence(t *testing.T) {
 		{Name: "block", Contents: contents(listed, both, managed)},
 		{Name: "allow", Allow: true, Contents: contents(both, allowed)},
 	}
-	c := engine.Config{Policy: verdict.Policy{
-		Inner: true, FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}},
+	matched := innerstage.Spec(true)
+	c := engine.Config{Parts: []engine.Part{matched.Part()}, Policy: verdict.Policy{
+		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}},
 		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix(managed + "/32")},
 	}}
 	in := func(outer string, f []byte) []byte { return carry(flow(outer, 47, 0), f[14:], 0, 0, 8, 0) }
@@ -262,7 +264,7 @@ func TestInnerPrecedence(t *testing.T) {
 		deep = in(free, deep)
 	}
 	off := c
-	off.Inner = false
+	off.Parts = nil
 	g, on := kernels(t, lists, c)
 	without, offKernels := kernels(t, lists, off)
 	for name, test := range map[string]struct {
@@ -304,7 +306,7 @@ func TestInnerPrecedence(t *testing.T) {
 		}
 	}
 	for entry, k := range offKernels {
-		for tunnel, n := range k.Stats().Inner() {
+		for tunnel, n := range innerstage.Read(k.Stats()) {
 			if n.Headers != 0 {
 				t.Errorf("%s: headers in %v are looked up without inner", entry, packet.Tunnel(tunnel))
 			}

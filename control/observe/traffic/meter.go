@@ -66,7 +66,6 @@ type account struct {
 	stages map[counter]float64
 	total  [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 	notIP  loader.EtherTypes
-	inner  [loader.Tunnels]loader.InnerCount
 }
 
 // counter identifies a counter of a stage.
@@ -91,7 +90,6 @@ type reader struct {
 	seenLoops   [loader.LoopOutcomes]uint64
 	seenStages  map[counter]float64
 	seenNotIP   loader.EtherTypes
-	seenInner   [loader.Tunnels]loader.InnerCount
 }
 
 func newReader(s *loader.Stats, m attach.Metadata) *reader {
@@ -108,7 +106,6 @@ func (a *account) add(other *account) {
 		a.stages[k] += n
 	}
 	a.addNotIP(other.notIP, new(loader.EtherTypes))
-	a.addInner(other.inner, new([loader.Tunnels]loader.InnerCount))
 	for i, n := range other.total {
 		a.total[i].passed = sum(a.total[i].passed, n.passed)
 		a.total[i].dropped = sum(a.total[i].dropped, n.dropped)
@@ -123,10 +120,6 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 		m.advance(a)
 		i := metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()}
 		i.NotIP = loader.EtherTypes{ByType: maps.Clone(a.notIP.ByType), Others: a.notIP.Others}
-		if a.metadata.Inner {
-			inner := a.inner
-			i.Inner = &inner
-		}
 		if a.metadata.Loop != nil {
 			loops := a.loops
 			i.Loops = &loops
@@ -139,14 +132,6 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 		all = append(all, i)
 	}
 	return all, maps.Clone(m.hits)
-}
-
-// addInner adds by how much the counts of headers in tunnels have grown.
-func (a *account) addInner(now [loader.Tunnels]loader.InnerCount, seen *[loader.Tunnels]loader.InnerCount) {
-	for i, n := range now {
-		a.inner[i].Headers += grown(n.Headers, &seen[i].Headers)
-		a.inner[i].Listed += grown(n.Listed, &seen[i].Listed)
-	}
 }
 
 // mostEtherTypes is the number of EtherTypes that an interface is asked for: more than a
@@ -311,7 +296,6 @@ func (m *Meter) advance(a *account) {
 		a.seenStages[k] = c.Value
 	}
 	a.addNotIP(a.stats.EtherTypes(), &a.seenNotIP)
-	a.addInner(a.stats.Inner(), &a.seenInner)
 	for i, c := range a.stats.Lists(nil) {
 		switch {
 		case i >= len(a.seenLists):
