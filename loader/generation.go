@@ -168,7 +168,6 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarCpuCount:       uint32(CPUs()),
 		bpf.WeirVarDigestConfig:   &cfg.Digests,
 		bpf.WeirVarKeySecret:      &cfg.Secret,
-		bpf.WeirVarLoopNode:       cfg.Loop.constants(),
 		bpf.WeirVarMulticast:      &cfg.Multicast,
 		bpf.WeirVarBlock:          &cfg.Block,
 		bpf.WeirVarAllow:          &cfg.Allow,

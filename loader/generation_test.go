@@ -67,21 +67,22 @@ func TestLoad(t *testing.T) {
 		})
 	}
 	looking := weighed
-	looking.Loop, looking.DropLooped = Loop{Mask: make([]byte, 32), Confirm: 2}, true
+	node := loopNode{Words: 4, Confirm: 2}
+	looking.Parts, looking.DropLooped = []Part{node}, true
 	edges := looking
-	edges.Loop.Edges = true
+	node.Edges = 1
+	edges.Parts = []Part{node}
 	approximate := full
 	approximate.Block.Buckets = 0
 	approximateWeighed := approximate
 	approximateWeighed.Block.HotBuckets, approximateWeighed.Trackers = weighed.Block.HotBuckets, weighed.Trackers
 	// All that there is at once.
 	all := weighed
-	all.Loop = Loop{Mask: make([]byte, 32), Confirm: 2, Edges: true}
-	all.Loop.Mask[0] = 1
+	node.Mask[0] = 1
 	all.Inner = true
 	all.Digests = Digests{Lines: 1000, Bits: 4}
 	flows := firstSeen{Lines: 1000, Tuple: 1, Gap: 1, BySize: 1, ByList: 1, N_ports: 8}
-	all.Parts, all.Words = []Part{flows}, map[string][]uint64{bpf.WeirMapFirstLevels: make([]uint64, 9)}
+	all.Parts, all.Words = []Part{node, flows}, map[string][]uint64{bpf.WeirMapFirstLevels: make([]uint64, 9)}
 	if haveBroadcast() == nil {
 		all.Multicast = Multicast{Ports: 3, Lines: 71, First: 5, Rest: 6}
 	}
@@ -110,7 +111,7 @@ func TestLoad(t *testing.T) {
 	}
 	lean.Trackers = append(slices.Clone(weighed.Trackers[1:2]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
 	lean.Digests = Digests{Lines: 1000, Bits: 6}
-	lean.Parts, lean.Words = all.Parts, all.Words
+	lean.Parts, lean.Words = []Part{flows}, all.Words
 	fewOfAddresses.Block.N_prefixes, fewOfAddresses.Block.PrefixShift, fewOfAddresses.Block.Quotient = 7, 2, lean.Block.Quotient
 	fewOfAddresses.Block.Prefixes = lean.Block.Prefixes
 	manyPrefixes := fewOfAddresses
@@ -127,7 +128,7 @@ func TestLoad(t *testing.T) {
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
 	leanCells, fewCells := lean, approximateFew
-	leanCells.Parts, fewCells.Parts = []Part{cells}, []Part{cells}
+	leanCells.Parts, fewCells.Parts = []Part{cells}, []Part{node, cells}
 	general := lean
 	general.NoLean, general.Inner = true, true
 	fullInner := full
@@ -246,7 +247,6 @@ func TestGeneral(t *testing.T) {
 		func(c *Config) { c.Block.N_v4Flow = 1 },
 		func(c *Config) { c.Block.N_v4 = maxLeanHashed + 1 },
 		func(c *Config) { c.Trackers = append(c.Trackers[:1:1], c.Trackers[0]) },
-		func(c *Config) { c.Loop.Mask = make([]byte, 8) },
 		func(c *Config) { c.Multicast.Ports = 1 },
 	} {
 		c := plain

@@ -96,7 +96,6 @@ type Config struct {
 
 	EphemeralPort uint16 // for guards: the port from which on hosts connect
 
-	Loop      Loop      // loop detection; off without a mask
 	Multicast Multicast // forwarding to groups
 
 	Digests     Digests       // of the packets that pass
@@ -148,7 +147,6 @@ func (c *Config) general() (why []string) {
 		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked", maxLeanLengths), c.Block.N_prefixes > maxLeanLengths},
 		{"packets are counted by more than one tracker", len(c.counting()) > 1},
 		{"guards count scans", slices.ContainsFunc(c.Trackers, func(t Tracker) bool { return t.Pairs != 0 })},
-		{"loops are detected", len(c.Loop.Mask) != 0},
 		{"multicast is forwarded", c.Multicast.Ports != 0},
 		{"packets that match nothing have events, for a rehearsal", c.SampleClean},
 		{"headers in tunnels are matched", c.Inner},
@@ -194,11 +192,8 @@ func (c *Config) validate() error {
 	if err := c.validateTrackers(); err != nil {
 		return err
 	}
-	if c.Out && (len(c.Loop.Mask) != 0 || c.Multicast.Ports != 0) {
-		return errors.New("loops and multicast are of incoming packets")
-	}
-	if err := c.Loop.validate(); err != nil {
-		return err
+	if c.Out && c.Multicast.Ports != 0 {
+		return errors.New("multicast is of incoming packets")
 	}
 	if err := c.validateMulticast(); err != nil {
 		return fmt.Errorf("multicast: %w", err)

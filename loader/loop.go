@@ -5,66 +5,12 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"sync/atomic"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"weir/bpf"
 )
-
-// Loop configures a program's node in a domain with loop detection.
-type Loop struct {
-	Mask    []byte   // the node's, as in a packet: 8, 16 or 32 bytes; none: no loop detection
-	Key     [16]byte // the domain's secret
-	Domain  uint8
-	Confirm uint8 // number of nodes in a row that must find a filter unchanged, at least 1
-	Edges   bool  // some interfaces are edges: see [Stats.SetEdges]
-}
-
-func (l *Loop) validate() error {
-	if n := len(l.Mask); n != 0 && n != 8 && n != 16 && n != 32 {
-		return fmt.Errorf("loop filter of %d bytes: not 8, 16 or 32", n)
-	}
-	if len(l.Mask) != 0 && l.Confirm == 0 {
-		return errors.New("loop filter: no node to confirm a loop")
-	}
-	return nil
-}
-
-// constants returns the program's constants.
-func (l *Loop) constants() *bpf.WeirLoopConfig {
-	c := &bpf.WeirLoopConfig{
-		Words: uint32(len(l.Mask) / 8), Domain: l.Domain, Confirm: l.Confirm, Edges: flag(l.Edges),
-	}
-	// Masks in the byte order of a packet, the key as numbers.
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.Mask)), unsafe.Sizeof(c.Mask)), l.Mask)
-	for i := range c.Key {
-		for j := range 8 {
-			c.Key[i] |= uint64(l.Key[8*i+j]) << (8 * j)
-		}
-	}
-	return c
-}
-
-// LoopOutcomes is the number of outcomes, LOOP_OUTCOME_COUNT.
-const LoopOutcomes = int(bpf.WeirLoopOutcomeLOOP_OUTCOME_COUNT)
-
-const loopRowWords = int(unsafe.Sizeof(bpf.WeirLoopRow{})) / 8
-
-// Loops returns the packets by the outcome of their loop filter.
-func (s *Stats) Loops() (packets [LoopOutcomes]uint64) {
-	s.read(func(k pinnedMaps) {
-		words := k[bpf.WeirMapLoopStats].words
-		for row := 0; row < len(words); row += loopRowWords {
-			for i := range packets {
-				packets[i] += atomic.LoadUint64(&words[row+i])
-			}
-		}
-	})
-	return packets
-}
 
 // SetEdges sets the interfaces that are the domain's edges, by their indexes.
 // Whether the program's own is one applies to programs loaded from now on.

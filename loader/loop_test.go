@@ -11,28 +11,6 @@ import (
 	"weir/tests/lab"
 )
 
-func TestLoopRefused(t *testing.T) {
-	for _, l := range []Loop{{Mask: make([]byte, 9), Confirm: 1}, {Mask: make([]byte, 8)}, {Mask: make([]byte, 64), Confirm: 1}} {
-		cfg := Config{Loop: l}
-		if err := cfg.validate(); err == nil {
-			t.Errorf("%+v accepted", l)
-		}
-	}
-}
-
-// The key is two numbers in the program, the mask the bytes that stand in
-// packets.
-func TestLoopConstants(t *testing.T) {
-	l := Loop{Mask: []byte{1, 0, 0, 0, 0, 0, 0, 0x80}, Domain: 3, Confirm: 1, Edges: true}
-	for i := range l.Key {
-		l.Key[i] = byte(i)
-	}
-	c := l.constants()
-	if c.Key != [2]uint64{0x0706050403020100, 0x0f0e0d0c0b0a0908} || c.Words != 1 || c.Edges != 1 {
-		t.Errorf("%+v", c)
-	}
-}
-
 // Edges follow what they are set to, and what is over their number is refused.
 func TestSetEdges(t *testing.T) {
 	lab.Root(t)

@@ -86,3 +86,13 @@ func (firstSeen) Head(k Kept) (*Seed, *uint64) {
 func (f firstSeen) Identity(Target, Seed) uint64 { return 7 + uint64(f.Sinks) }
 
 func (firstSeen) Begin(Kept) {}
+
+// loopNode is a part that looks for loops.
+type loopNode bpf.WeirLoopConfig
+
+func (n loopNode) Constants(Target, Seed) map[string]any {
+	return map[string]any{bpf.WeirVarLoopNode: (*bpf.WeirLoopConfig)(&n)}
+}
+
+func (loopNode) Devices(Target) map[string][]string { return nil }
+func (loopNode) General(Target) string              { return "loops are detected" }

@@ -21,6 +21,7 @@ import (
 	"weir/bpf" //nolint:depguard // the places of constants, for a test only
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	"weir/control/stage/loop"
 	"weir/control/stage/replies"
 	"weir/filter/hash"
 	"weir/filter/icarus"
@@ -306,7 +307,8 @@ func TestRolloutUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ec engine.Config
-	ec.Loop = engine.Loop{Node: node}
+	part := &loop.Part{Node: node}
+	ec.Parts = []engine.Part{part}
 	g, d := buildKernel(t, "10.0.0.1\n", ec, 1)
 	m := NewManager(c)
 	if err := m.Start(g, d, targets, nil); err != nil {
@@ -316,7 +318,7 @@ func TestRolloutUndone(t *testing.T) {
 	i := m.interfaces[0]
 	program, before := i.ProgramID(), constants(t, i)
 
-	ec.Loop.Edges = true
+	ec.Parts = []engine.Part{&loop.Part{Node: part.Node, Edges: true}}
 	spec, err := heavy.Parse("key=src,threshold=1kpps")
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,6 @@ type Metadata struct {
 	FalsePositiveRate float64  `json:"false_positive_rate"`       // predicted, for a packet that is on no list
 	Lists             []List   `json:"lists"`                     // list number n is Lists[n-1]
 	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
-	Loop              *Loop    `json:"loop,omitempty"`            // nil: loops are not looked for
 
 	stages.About
 	Stages *stages.Table `json:"-"` // what About is from, for each interface
@@ -60,7 +59,7 @@ func (m Metadata) outgoing() Metadata {
 	n := *m.out
 	m.Shapes, m.GeneralPath, m.FalsePositiveRate = n.Shapes, n.GeneralPath, n.FalsePositiveRate
 	m.BlockStructures, m.AllowStructures = n.BlockStructures, n.AllowStructures
-	m.Loop, m.out = nil, nil
+	m.out = nil
 	return m
 }
 
@@ -74,17 +73,6 @@ func (m Metadata) at(t loader.Target) Metadata {
 		m.GeneralPath = append(slices.Clone(m.GeneralPath), m.Stages.General(t)...)
 	}
 	return m
-}
-
-// Loop describes the host's node in a domain that detects loops.
-type Loop struct {
-	Node    uint64   `json:"node"`
-	Domain  uint8    `json:"domain"`
-	Size    int      `json:"size"`            // of a packet's filter, in bits
-	K       int      `json:"k"`               // bits that a node sets
-	Confirm int      `json:"confirm"`         // nodes in a row that must find a filter unchanged
-	Drop    bool     `json:"drop"`            // otherwise packets in a loop are only reported
-	Edges   []string `json:"edges,omitempty"` // interfaces where packets enter and leave
 }
 
 // List describes a list.
@@ -209,7 +197,7 @@ func MetadataOf(a *loader.Attachment) (Metadata, error) {
 
 // Policy returns what the action of a reason depends on.
 func (m *Metadata) Policy() *verdict.Policy {
-	return &verdict.Policy{DropMalformed: m.DropMalformed, DropNotIP: m.DropNotIP, DropLooped: m.Loop != nil && m.Loop.Drop, Monitor: m.Monitor}
+	return &verdict.Policy{DropMalformed: m.DropMalformed, DropNotIP: m.DropNotIP, DropLooped: m.Loop.Drops(), Monitor: m.Monitor}
 }
 
 // Drops reports whether packets that leave for a reason are dropped.

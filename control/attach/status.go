@@ -15,7 +15,6 @@ import (
 	"weir/control/engine"
 	"weir/control/stage"
 	"weir/control/stages"
-	"weir/filter/icarus"
 	"weir/filter/ordered"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -43,8 +42,6 @@ type Status struct {
 	NotIP []EtherTypeCount `json:"not_ip"`
 	// Order has the programs that packets meet at TC or in a dispatcher, this one among them, in their order.
 	Order []loader.Neighbour `json:"order,omitempty"`
-	// Loops are packets by what became of their loop filter.
-	Loops map[string]uint64 `json:"loop_packets,omitempty"`
 	stages.State
 }
 
@@ -145,14 +142,6 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 	}
 	i.ByList = byList(d, t.Out, a.Stats().Lists(nil))
 	i.NotIP = notIP(a.Stats().EtherTypes())
-	if d.Loop != nil {
-		i.Loops = make(map[string]uint64)
-		for n, packets := range a.Stats().Loops() {
-			if o := icarus.Outcome(n); o != icarus.Untouched {
-				i.Loops[o.String()] = packets
-			}
-		}
-	}
 	i.State = d.About.State(a.Stats())
 	return i, err
 }

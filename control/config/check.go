@@ -86,7 +86,6 @@ func (c *Config) check() quantity.FieldErrors {
 	for i, g := range c.Guards {
 		errs.Add(fmt.Sprintf("guards[%d]", i), g.Validate())
 	}
-	errs.Add("loop", c.Loop.check().Err())
 	c.checkMulticast(&errs)
 	if len(c.Notify.Targets) > maxTargets {
 		errs.Failf("notify.targets", "there are %d: the maximum is %d", len(c.Notify.Targets), maxTargets)
@@ -142,7 +141,7 @@ func (c *Config) checkTC(i Interface) error {
 }
 
 // Stages returns the stages that the configuration has.
-func (c *Config) Stages() *stages.Table {
+func (c *Config) Stages() (*stages.Table, error) {
 	at := make([]stages.Interface, len(c.Interfaces))
 	for i := range c.Interfaces {
 		of := &c.Interfaces[i]
@@ -310,4 +309,21 @@ func checkCoverage(errs *quantity.FieldErrors, most quantity.Share) {
 	if most == 0 {
 		errs.Failf("max_coverage", "no list could have any entry")
 	}
+}
+
+// checkFiles returns the errors in other files that would keep weir from starting.
+func (c *Config) checkFiles() (errs quantity.FieldErrors) {
+	for _, t := range c.Notify.Targets {
+		errs.Add(join("notify.targets", t.Name), t.ValidateFiles())
+	}
+	for _, e := range c.Export.Collectors {
+		errs.Add(join("export.collectors", e.Name), e.TLS.ValidateFiles())
+	}
+	for _, l := range c.Lists {
+		for i, s := range l.Sources {
+			errs.Add(join("lists", l.Name)+fmt.Sprintf(".sources[%d]", i), s.ValidateFiles())
+		}
+	}
+	c.CheckStageFiles(&errs)
+	return errs
 }

@@ -119,9 +119,6 @@ type Config struct {
 	// weir drops. They are read again when they change.
 	Geo geo.Spec `yaml:"geo,omitempty"`
 
-	// Detection of packets that loop through a domain of nodes.
-	Loop Loop `yaml:"loop,omitempty"`
-
 	// Forwarding of multicast to the interfaces that want it.
 	Multicast Multicast `yaml:"multicast,omitempty"`
 
@@ -251,43 +248,6 @@ type Learning struct {
 	// Learn in exact mode, too, where a false positive of the filter costs a few
 	// nanoseconds and no packet.
 	Exact bool `yaml:"exact,omitempty"`
-}
-
-// Loop makes this host a node of a domain in which packets carry a small filter of
-// the nodes that they have passed.
-type Loop struct {
-	// Number of this node, unique in the domain.
-	Node int `yaml:"node,required" min:"1" max:"4294967295"`
-
-	// Number of the domain, to distinguish it from others.
-	Domain int `yaml:"domain,omitempty" min:"0" max:"255"`
-
-	// File with the secret that all nodes share: 32 hexadecimal digits, or 16 bytes.
-	// Only its owner and group may have access.
-	KeyFile Path `yaml:"key_file,required"`
-
-	// Names or patterns of the interfaces where packets enter and leave the domain.
-	Edges []string `yaml:"edges,omitempty"`
-
-	// The action on a packet in a loop: report (the default) or drop.
-	Action LoopAction `yaml:"action,omitempty"`
-
-	// Bits of a packet's filter: 64, 128 or 256, the same on all nodes. Default: as
-	// follows from path_length and false_positive_rate.
-	Size int `yaml:"size,omitempty" min:"64" max:"256"`
-
-	// Bits that a node sets. Default: the best for path_length.
-	K int `yaml:"k,omitempty" min:"1" max:"128"`
-
-	// Nodes in a row that must find a filter unchanged. Default: 1, or as
-	// false_positive_rate requires.
-	Confirm int `yaml:"confirm,omitempty" min:"1" max:"16"`
-
-	// Nodes on the longest path without a loop. Default: 16.
-	PathLength int `yaml:"path_length,omitempty" min:"1" max:"255"`
-
-	// The share of such paths that may be mistaken for a loop. Default: 0.1%.
-	FPR quantity.Share `yaml:"false_positive_rate,omitempty"`
 }
 
 // Multicast forwards packets to groups wider than a link, from the interfaces where

@@ -21,6 +21,7 @@ import (
 	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
 	"weir/control/stage/first"
+	"weir/control/stage/loop"
 	"weir/control/stage/police"
 	"weir/control/stage/replies"
 	"weir/filter/icarus"
@@ -221,7 +222,7 @@ func TestExample(t *testing.T) {
 	if g, err := c.Loop.Geometry(); err != nil || g != (icarus.Geometry{Size: 256, K: 12, Confirm: 1}) {
 		t.Errorf("a loop filter %+v, %v", g, err)
 	}
-	if unsaid := (Loop{}); c.Loop.Action != ReportLoops || fmt.Sprint(must(unsaid.Geometry())) != fmt.Sprint(must(c.Loop.Geometry())) {
+	if unsaid := new(loop.Spec); c.Loop.Action != loop.Report || fmt.Sprint(must(unsaid.Geometry())) != fmt.Sprint(must(c.Loop.Geometry())) {
 		t.Errorf("loops %+v, other than the defaults", c.Loop)
 	}
 	digest := digests.Spec{Rate: c.Digest.Rate, Archive: digests.ArchiveSpec{Size: c.Digest.Archive.Size}}
@@ -265,7 +266,7 @@ func TestExample(t *testing.T) {
 		t.Errorf("guard %+v, the defaults are %+v", c.Guards[0], guard)
 	}
 	c.Guards = nil
-	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = Loop{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
+	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = loop.Spec{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
 	c.Export = export.Spec{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]

@@ -26,6 +26,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/control/stage/first"
+	"weir/control/stage/loop"
 	"weir/filter/membership"
 	"weir/filter/recent"
 	"weir/filter/sfb"
@@ -110,7 +111,7 @@ func TestExampleShowsEachKey(t *testing.T) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, file := range []string{"config.go", "derived.go", "hub.go", "only.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go", "../stage/first/first.go", "../stage/police/police.go", "../stage/replies/replies.go"} {
+	for _, file := range []string{"config.go", "derived.go", "hub.go", "only.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../observe/digests/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go", "../stage/first/first.go", "../stage/loop/loop.go", "../stage/police/police.go", "../stage/replies/replies.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +164,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[Action]():                 enum("block", "allow"),
 		reflect.TypeFor[heavy.Action]():           enum("report", "limit", "block"),
 		reflect.TypeFor[heavy.Distinct]():         enum("ports", "addresses"),
-		reflect.TypeFor[LoopAction]():             enum("report", "drop"),
+		reflect.TypeFor[loop.Action]():            enum("report", "drop"),
 		reflect.TypeFor[WaveMode]():               enum("rehearse", "enforce"),
 		reflect.TypeFor[First]():                  enum("waves", "at_once"),
 		reflect.TypeFor[Hook]():                   enum("xdp", "tc"),

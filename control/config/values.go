@@ -104,20 +104,6 @@ func (a *Action) UnmarshalText(text []byte) error {
 	return oneOf(a, "action", text, Block, Allow)
 }
 
-// LoopAction is the action against packets in a loop.
-type LoopAction string
-
-// The actions on loops.
-const (
-	ReportLoops LoopAction = "report"
-	DropLoops   LoopAction = "drop"
-)
-
-// UnmarshalText sets the action by its name.
-func (a *LoopAction) UnmarshalText(text []byte) error {
-	return oneOf(a, "action", text, ReportLoops, DropLoops)
-}
-
 // Hook is where incoming packets are filtered.
 type Hook string
 

@@ -312,8 +312,7 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 			"(reasons truncated, unparsed): malformed: drop closes that")
 	}
 	m := attach.Describe(e, c, p.descriptions())
-	m.Loop = p.loopMetadata()
-	m.Stages = p.config.Stages()
+	m.Stages = p.stages
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
 	m.Service = attach.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, d.queued.queue.StateDir()

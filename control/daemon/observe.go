@@ -302,7 +302,7 @@ func (o *observers) tickDigests(d *Daemon) time.Duration {
 
 // logLoops logs which packets were found in a loop.
 func (o *observers) logLoops(d *Daemon, now time.Time) {
-	if on := d.prepared.loop != nil; on && o.loops == nil {
+	if on := d.prepared.config.Loop.On(); on && o.loops == nil {
 		o.loops, o.endLoops = d.hub.Subscribe(events.Want{Reasons: []verdict.Reason{verdict.Looped}})
 	} else if !on && o.loops != nil {
 		o.endLoops()

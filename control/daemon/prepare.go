@@ -27,8 +27,8 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/quantity"
+	"weir/control/stages"
 	"weir/filter/hash"
-	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/ordered"
@@ -50,7 +50,7 @@ type Prepared struct {
 	byName   map[string]*managedList
 	rules    []engine.List // with their active contents: list number n is rules[n-1]
 	journal  *journal.Journal
-	loop     *icarus.Node // nil: loops are not looked for
+	stages   *stages.Table
 	trackers []heavy.Spec // those of the configuration, the guards last
 	learning *heavy.Spec  // the one that weights are learned from; nil: none are
 
@@ -149,13 +149,11 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 // assemble puts together what an engine is built from, after what the last one was
 // built from, if there is one.
 func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trials) (*Prepared, error) {
-	p := &Prepared{config: c, journal: j, byName: make(map[string]*managedList)}
-	if c.Loop.On() {
-		var err error
-		if p.loop, err = c.Loop.NewNode(); err != nil {
-			return nil, fmt.Errorf("loop: %w", err)
-		}
+	of, err := c.Stages()
+	if err != nil {
+		return nil, err
 	}
+	p := &Prepared{config: c, journal: j, stages: of, byName: make(map[string]*managedList)}
 	p.trackers, p.trackDrops = slices.Clone(c.Trackers), c.TrackDrops
 	for _, g := range c.Guards {
 		p.trackers = append(p.trackers, g.Spec())
@@ -624,10 +622,6 @@ func (p *Prepared) engineConfig() engine.Config {
 	for _, f := range c.Failsafe.Prefixes {
 		e.FailsafePrefixes = append(e.FailsafePrefixes, f.Prefix)
 	}
-	e.DropLooped = p.loop != nil && c.Loop.Action == config.DropLoops
-	if p.loop != nil {
-		e.Loop = engine.Loop{Node: p.loop, Edges: len(c.Loop.Edges) > 0}
-	}
 	for _, t := range p.watched() {
 		e.Trackers = append(e.Trackers, t.Tracker())
 	}
@@ -635,7 +629,7 @@ func (p *Prepared) engineConfig() engine.Config {
 		e.Hot = int(c.Learning.Elements)
 	}
 	e.Multicast = p.multicast()
-	e.Parts = c.Stages().Parts()
+	e.Parts = p.stages.Parts()
 	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
 	if c.FiltersOutgoing() {
 		e.Outgoing = new(engine.Telemetry)
@@ -880,17 +874,6 @@ func logBadLines(log *slog.Logger, list string, s feed.SourceStatus) {
 func evadable(e *engine.Generation) bool {
 	return !e.Policy.DropMalformed &&
 		slices.ContainsFunc(e.Block.V6Flow, func(s membership.GatedShape) bool { return s.Ports() })
-}
-
-// loopMetadata describes the node of a domain that detects loops, nil: none.
-func (p *Prepared) loopMetadata() *attach.Loop {
-	if p.loop == nil {
-		return nil
-	}
-	return &attach.Loop{
-		Node: uint64(p.config.Loop.Node), Domain: p.loop.Domain, Size: p.loop.Size, K: p.loop.K, Confirm: p.loop.Confirm,
-		Drop: p.config.Loop.Action == config.DropLoops, Edges: p.config.Loop.Edges,
-	}
 }
 
 // targetsOf returns the interfaces of a configuration.

@@ -59,7 +59,6 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		Lists:         lists,
 		NoLean:        c.NoLean,
 		SampleClean:   c.SampleClean,
-		Loop:          c.Loop.config(),
 	}
 }
 

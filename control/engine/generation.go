@@ -58,7 +58,7 @@ type Config struct {
 // out returns the configuration of the part for outgoing packets.
 func (c Config) out() Config {
 	c.Telemetry, c.Outgoing, c.Multicast, c.Owner = *c.Outgoing, nil, Multicast{}, ""
-	c.Policy.Out, c.DropLooped = true, false
+	c.Policy.Out = true
 	return c
 }
 
@@ -92,7 +92,6 @@ type Telemetry struct {
 	Trackers    []Tracker // of heavy hitters, at most loader.MaxTrackers
 	TrackerSeed hash.Seed // the trackers' secrets derive from it
 	Hot         int       // elements that may have weights in the block set
-	Loop        Loop      // looks for packets in a loop, and may drop them
 
 	Digests     digest.Geometry // of what passes: the filter of a slice; without lines: none
 	DigestSeed  hash.Seed       // the secret of digests derives from it
@@ -237,7 +236,7 @@ func assemble(
 	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
 ) (_ *Generation, err error) {
 	secret, lists := block.layout.Secret, x.lists
-	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Loop: c.Loop.Node, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed)}
 	c.Trackers = g.trackers
 	for _, p := range c.Parts {
 		p.Twin(&g.Program)

@@ -14,7 +14,6 @@ import (
 	"weir/control/feed"
 	"weir/control/stage"
 	"weir/control/stages"
-	"weir/filter/icarus"
 	"weir/filter/packet"
 	"weir/loader"
 )
@@ -83,7 +82,6 @@ var (
 	notIP     = counter("weir_not_ip_packets_total", "Packets with the reason not-ip, by EtherType as 0x88e7; 802.3 where a frame has a length instead, and other beyond the first types that an interface met.", append(trafficLabels, "ethertype")...)
 	penalties = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
 	lost      = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
-	looping   = counter("weir_loop_packets_total", "Packets by the outcome of loop detection; those in a loop have the outcome looped.", append(interfaceLabels, "outcome")...)
 	ofStages  = describeStages()
 
 	refused  = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked at once, because there was no room for another penalty.")
@@ -351,13 +349,6 @@ func (s sink) iface(i Interface) {
 		s.put(notIP, float64(n), i.Iface, i.Netns, i.Direction(), packet.OtherEtherTypes)
 	}
 	s.put(lost, float64(i.Lost), i.Iface, i.Netns, i.Direction())
-	if i.Loops != nil {
-		for n, packets := range i.Loops {
-			if o := icarus.Outcome(n); o != icarus.Untouched {
-				s.put(looping, float64(packets), i.Iface, i.Netns, o.String())
-			}
-		}
-	}
 	for _, of := range i.Stages {
 		labels := []string{i.Iface, i.Netns}
 		if of.Directed {

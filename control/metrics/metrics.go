@@ -138,9 +138,6 @@ type Interface struct {
 	Penalties *int   // active; nil: no tracker of the interface may punish
 	Lost      uint64 // events lost because the buffer was full
 
-	// Loops counts packets by the outcome of loop detection; nil where that is off.
-	Loops *[loader.LoopOutcomes]uint64
-
 	NotIP loader.EtherTypes // frames with the reason not-ip
 
 	Stages []stage.Sample // of stages

@@ -22,8 +22,9 @@ type Stage interface {
 	Outgoing() bool
 	// Shared returns the maps that all programs share, by name, with their entries.
 	Shared() map[string]int
-	// Part returns its share of programs. It is called for stages that are on.
-	Part() engine.Part
+	// Part returns its share of programs. It is called for stages that are on, and fails where
+	// a file cannot be read.
+	Part() (engine.Part, error)
 }
 
 // Ticker is a part with something to do while its programs run, each 100 ms.

@@ -3,6 +3,7 @@
 package stages
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"weir/control/stage"
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
+	"weir/control/stage/loop"
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
 	"weir/control/stage/replies"
@@ -20,6 +22,9 @@ import (
 
 // Sections are the sections of weir.yaml that stages have.
 type Sections struct {
+	// Detection of packets that loop through a domain of nodes.
+	Loop loop.Spec `yaml:"loop,omitempty"`
+
 	// Match the headers that GRE, IP in IP, VXLAN and GTP-U carry with the lists, too.
 	Inner inner.Spec `yaml:"inner"`
 
@@ -40,6 +45,7 @@ type section struct {
 
 func (s *Sections) all() []section {
 	return []section{
+		{"loop", &s.Loop},
 		{"inner", &s.Inner},
 		{"replies", &s.Replies},
 		{"first_seen", &s.FirstSeen},
@@ -51,6 +57,11 @@ func (s *Sections) CheckStages(errs *quantity.FieldErrors) {
 	for _, each := range s.all() {
 		errs.Add(each.key, each.Check().Err())
 	}
+}
+
+// CheckStageFiles adds what is wrong with files that the sections name.
+func (s *Sections) CheckStageFiles(errs *quantity.FieldErrors) {
+	errs.Add("loop", s.Loop.CheckFiles().Err())
 }
 
 // NeedsOutgoing reports whether a stage needs programs for outgoing packets.
@@ -113,12 +124,16 @@ type Table struct {
 	parts  []engine.Part
 }
 
-// New returns the stages of a configuration.
-func New(s *Sections, interfaces []Interface) *Table {
+// New returns the stages of a configuration. It fails where files that they need cannot be read.
+func New(s *Sections, interfaces []Interface) (*Table, error) {
 	t := &Table{Sections: s}
 	for _, each := range s.all() {
 		if each.On() {
-			t.parts = append(t.parts, each.Part())
+			p, err := each.Part()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", each.key, err)
+			}
+			t.parts = append(t.parts, p)
 		}
 	}
 	policed, any := new(police.Part), false
@@ -136,7 +151,7 @@ func New(s *Sections, interfaces []Interface) *Table {
 	if len(rejecting.Interfaces) > 0 {
 		t.parts = append(t.parts, &rejecting)
 	}
-	return t
+	return t, nil
 }
 
 // Ticks reports whether a stage has something to do while its programs run.
@@ -157,7 +172,12 @@ func (t *Table) Tick(now time.Duration, incoming []*loader.Stats) {
 }
 
 // Parts returns the shares of programs.
-func (t *Table) Parts() []engine.Part { return t.parts }
+func (t *Table) Parts() []engine.Part {
+	if t == nil {
+		return nil
+	}
+	return t.parts
+}
 
 // General returns why no packet of an interface takes the lean path.
 func (t *Table) General(at loader.Target) (why []string) {
@@ -171,6 +191,7 @@ func (t *Table) General(at loader.Target) (why []string) {
 
 // About is what stages say of a program, beside it in the kernel.
 type About struct {
+	Loop    *loop.About    `json:"loop,omitempty"`    // nil: loops are not looked for
 	Inner   inner.About    `json:"inner,omitempty"`   // headers in tunnels are matched
 	Replies *replies.About `json:"replies,omitempty"` // nil: they are matched like other packets
 	Police  *police.About  `json:"police,omitempty"`  // nil: the interface is not policed
@@ -180,7 +201,7 @@ type About struct {
 
 // About returns what the stages say of an interface's program.
 func (t *Table) About(at loader.Target) About {
-	a := About{Inner: inner.About(t.Inner), Replies: t.Replies.About(), FirstSeen: t.FirstSeen.About(at)}
+	a := About{Loop: t.Loop.About(at), Inner: inner.About(t.Inner), Replies: t.Replies.About(), FirstSeen: t.FirstSeen.About(at)}
 	if t.police != nil {
 		a.Police = t.police.About(at)
 	}
@@ -192,6 +213,8 @@ func (a *About) Shares() bool { return a.Replies != nil }
 
 // State is what stages have done on an interface.
 type State struct {
+	// Loops are packets by what became of their loop filter.
+	Loops loop.State `json:"loop_packets,omitempty"`
 	// Tunnels are the headers in tunnels by what carries them, nil where they are not matched.
 	Tunnels  inner.State   `json:"tunnels,omitempty"`
 	Policed  *police.State `json:"policed,omitempty"`   // nil: it is not policed
@@ -200,16 +223,16 @@ type State struct {
 
 // State returns what the stages have done, as a program's memory has it.
 func (a *About) State(s *loader.Stats) State {
-	return State{Tunnels: a.Inner.State(s), Policed: a.Police.State(s), NewFlows: a.FirstSeen.State(s)}
+	return State{Loops: a.Loop.State(s), Tunnels: a.Inner.State(s), Policed: a.Police.State(s), NewFlows: a.FirstSeen.State(s)}
 }
 
 // Families are the metrics of stages.
-var Families = slices.Concat(inner.Families, police.Families, first.Families)
+var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families)
 
 // Counted returns what stages have counted on an interface, as a program's memory has it.
 // Its values begin anew with other memory.
 func (a *About) Counted(s *loader.Stats) []stage.Sample {
-	return slices.Concat(a.Inner.Counted(s), a.Police.Counted(s), a.FirstSeen.Counted(s))
+	return slices.Concat(a.Loop.Counted(s), a.Inner.Counted(s), a.Police.Counted(s), a.FirstSeen.Counted(s))
 }
 
 // Gauges returns what else stages say of an interface.

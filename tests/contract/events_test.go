@@ -12,6 +12,7 @@ import (
 	"weir/control/list"
 	"weir/control/observe/events"
 	"weir/control/replay"
+	"weir/control/stage/loop"
 	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -64,7 +65,7 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	c := engine.Config{Policy: p}
 	c.TrackerSeed, c.Trackers = hash.Seed{1}, trackersOfAllKinds()[:1]
 	c.Trackers[0].Punishes = true
-	c.Loop.Node = mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
+	c.Parts = []engine.Part{&loop.Part{Node: mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})}}
 	g, k := engines(t, lists, c)
 	n, err := g.OpenTrackers(k.Stats())
 	if err != nil {

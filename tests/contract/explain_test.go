@@ -11,6 +11,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/replay"
+	"weir/control/stage/loop"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -49,8 +50,7 @@ func (r random) world(t *testing.T, i int) world {
 	c.TrackerSeed = randomSeed(r)
 	if i%3 == 0 {
 		n := mustNode(t, 1, icarus.Geometry{Size: 128, K: 6, Confirm: 1})
-		c.DropLooped = i%2 == 0
-		c.Loop = engine.Loop{Node: n}
+		c.Parts = []engine.Part{&loop.Part{Node: n, Drop: i%2 == 0}}
 	}
 	w := world{}
 	w.Generation, w.kernel = engines(t, lists, c)

@@ -243,7 +243,11 @@ func TestInnerPrecedence(t *testing.T) {
 		{Name: "allow", Allow: true, Contents: contents(both, allowed)},
 	}
 	matched := innerstage.Spec(true)
-	c := engine.Config{Parts: []engine.Part{matched.Part()}, Policy: verdict.Policy{
+	part, err := matched.Part()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := engine.Config{Parts: []engine.Part{part}, Policy: verdict.Policy{
 		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}},
 		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix(managed + "/32")},
 	}}

@@ -17,6 +17,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/stage/loop"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -54,7 +55,7 @@ type loopNode struct {
 	program    *loader.Program
 	role       role
 	mtu        int
-	seen       [loader.LoopOutcomes]uint64
+	seen       [icarus.NumOutcomes]uint64
 }
 
 // newLoopNode returns a node whose packets leave by the interface with the
@@ -62,7 +63,7 @@ type loopNode struct {
 func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.Policy) *loopNode {
 	t.Helper()
 	g, err := engine.Build(nil, engine.Config{
-		Policy: policy, Telemetry: engine.Telemetry{Loop: engine.Loop{Node: n, Edges: r != inner}},
+		Policy: policy, Parts: []engine.Part{&loop.Part{Node: n, Edges: r != inner}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +177,7 @@ func (n *loopNode) pass(frame []byte) ([]byte, error) {
 
 // grown returns the outcomes counted since the last call.
 func (n *loopNode) grown() (outcomes []icarus.Outcome) {
-	now := n.stats.Loops()
+	now := loop.Read(n.stats)
 	for i := range now {
 		for range now[i] - n.seen[i] {
 			outcomes = append(outcomes, icarus.Outcome(i))
@@ -622,8 +623,8 @@ func TestLoopVerdicts(t *testing.T) {
 	} {
 		n := mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 		g, k := engines(t, lists, engine.Config{
-			Policy:    verdict.Policy{DropLooped: c.drop, Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
-			Telemetry: engine.Telemetry{Loop: engine.Loop{Node: n}},
+			Policy: verdict.Policy{DropLooped: c.drop, Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
+			Parts:  []engine.Part{&loop.Part{Node: n}},
 		})
 		for i, want := range c.want {
 			plain := packet.Frame(key.Tuple{

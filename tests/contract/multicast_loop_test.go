@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"weir/control/engine"
+	"weir/control/stage/loop"
 	"weir/filter/icarus"
 	"weir/filter/multicast"
 	"weir/filter/packet"
@@ -31,8 +32,7 @@ func TestMulticastFilters(t *testing.T) {
 	}
 	geometry := icarus.Geometry{Size: 128, K: 12, Confirm: 1}
 	node, other := mustNode(t, 1, geometry), mustNode(t, 2, geometry)
-	c := engine.Config{Policy: verdict.Policy{DropLooped: true}, Multicast: m}
-	c.Loop = engine.Loop{Node: node, Edges: true}
+	c := engine.Config{Multicast: m, Parts: []engine.Part{&loop.Part{Node: node, Edges: true, Drop: true}}}
 	g, err := engine.Build(nil, c)
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 
 	"weir/control/attach"
 	"weir/control/config"
+	"weir/control/stage/loop"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/loader"
@@ -38,11 +39,11 @@ func startNode(t *testing.T, id int, g icarus.Geometry, drop bool, mode loader.H
 		t.Fatal(err)
 	}
 	c := configuration(t)
-	c.Loop = config.Loop{
+	c.Loop = loop.Spec{
 		Node: id, Domain: 7, KeyFile: config.Path(file), Edges: edges, Size: g.Size, K: g.K, Confirm: g.Confirm,
 	}
 	if drop {
-		c.Loop.Action = config.DropLoops
+		c.Loop.Action = loop.Drop
 	}
 	for _, e := range ends {
 		c.Interfaces = append(c.Interfaces, config.Interface{Name: e.Iface, Netns: e.Netns, XDP: mode, Required: true})
@@ -54,12 +55,9 @@ func startNode(t *testing.T, id int, g icarus.Geometry, drop bool, mode loader.H
 func outcomes(f *filter) map[string]uint64 {
 	sum := make(map[string]uint64)
 	for _, i := range f.Metrics().Interfaces {
-		if i.Loops == nil {
-			continue
-		}
-		for o, n := range i.Loops {
-			if n > 0 {
-				sum[icarus.Outcome(o).String()] += n
+		for _, c := range i.Stages {
+			if c.Name == "weir_loop_packets_total" && c.Value > 0 {
+				sum[c.Of] += uint64(c.Value)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/config"
+	"weir/control/stage/loop"
 	"weir/loader"
 	"weir/tests/lab"
 )
@@ -69,8 +70,8 @@ func (r *multicastRing) start(t *testing.T, detects bool) {
 			c.Interfaces = append(c.Interfaces, config.Interface{Name: e.Iface, Netns: e.Netns, XDP: loader.Native, Required: true})
 		}
 		if detects {
-			c.Loop = config.Loop{
-				Node: i + 1, Domain: 7, KeyFile: config.Path(file), Size: 128, K: 12, Confirm: 1, Action: config.DropLoops,
+			c.Loop = loop.Spec{
+				Node: i + 1, Domain: 7, KeyFile: config.Path(file), Size: 128, K: 12, Confirm: 1, Action: loop.Drop,
 			}
 			if i%2 == 0 {
 				c.Loop.Edges = []string{"edge"}

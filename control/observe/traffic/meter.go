@@ -62,7 +62,6 @@ type account struct {
 	penalties *int
 
 	lost   uint64 // events
-	loops  [loader.LoopOutcomes]uint64
 	stages map[counter]float64
 	total  [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 	notIP  loader.EtherTypes
@@ -87,7 +86,6 @@ type reader struct {
 	seenLists   []loader.Counter
 	seenRefuted uint64
 	seenLost    uint64
-	seenLoops   [loader.LoopOutcomes]uint64
 	seenStages  map[counter]float64
 	seenNotIP   loader.EtherTypes
 }
@@ -99,9 +97,6 @@ func newReader(s *loader.Stats, m attach.Metadata) *reader {
 // add adds what was counted under another name.
 func (a *account) add(other *account) {
 	a.lost += other.lost
-	for i, n := range other.loops {
-		a.loops[i] += n
-	}
 	for k, n := range other.stages {
 		a.stages[k] += n
 	}
@@ -120,10 +115,6 @@ func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter)
 		m.advance(a)
 		i := metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()}
 		i.NotIP = loader.EtherTypes{ByType: maps.Clone(a.notIP.ByType), Others: a.notIP.Others}
-		if a.metadata.Loop != nil {
-			loops := a.loops
-			i.Loops = &loops
-		}
 		for _, c := range a.metadata.Counted(nil) {
 			c.Value = a.stages[counterOf(c)]
 			i.Stages = append(i.Stages, c)
@@ -282,9 +273,6 @@ func (m *Meter) advance(a *account) {
 	a.lost += grown(a.stats.EventsLost(), &a.seenLost)
 	if !a.Out {
 		m.refuted += grown(a.stats.Refuted(), &a.seenRefuted)
-	}
-	for i, n := range a.stats.Loops() {
-		a.loops[i] += grown(n, &a.seenLoops[i])
 	}
 	for _, c := range a.metadata.Counted(a.stats) {
 		k := counterOf(c)

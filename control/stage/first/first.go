@@ -97,12 +97,12 @@ func (s *Spec) Check() (errs quantity.FieldErrors) {
 }
 
 // Part returns the share of programs.
-func (s *Spec) Part() engine.Part {
+func (s *Spec) Part() (engine.Part, error) {
 	p := &Part{
 		Filter: s.Filter, Lines: uint32(s.Memory / banks / line), Events: s.Events, Ports: s.Ports,
 		BySize: slices.Contains(s.Importance, BySize), ByList: slices.Contains(s.Importance, ByList),
 		Window: time.Duration(s.Window),
 	}
 	p.V4, p.V6 = s.Key.Shapes()
-	return p
+	return p, nil
 }

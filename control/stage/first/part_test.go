@@ -14,7 +14,11 @@ func TestIdentity(t *testing.T) {
 	for filter, want := range map[recent.Kind]uint64{recent.Bloom: 0xf7ec79c3baa5d7d7, recent.IBFMC: 0x66b8a81204180bd9} {
 		s := Spec{Key: heavy.Key("flow"), Filter: filter}
 		s.SetDefaults()
-		if got := s.Part().(*Part).Identity(loader.Target{}, loader.Seed{1}); got != want {
+		p, err := s.Part()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.(*Part).Identity(loader.Target{}, loader.Seed{1}); got != want {
 			t.Errorf("%v: %#x, want %#x", filter, got, want)
 		}
 	}

@@ -35,7 +35,7 @@ func (*Spec) Outgoing() bool { return false }
 func (*Spec) Shared() map[string]int { return nil }
 
 // Part returns the share of programs: their policy.
-func (*Spec) Part() engine.Part { return part{} }
+func (*Spec) Part() (engine.Part, error) { return part{}, nil }
 
 type part struct{ engine.BasePart }
 

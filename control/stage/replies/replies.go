@@ -77,14 +77,14 @@ func (s *Spec) Outgoing() bool { return s.On() }
 func (s *Spec) Shared() map[string]int { return Maps(int(s.Connections)) }
 
 // Part returns the share of programs.
-func (s *Spec) Part() engine.Part {
+func (s *Spec) Part() (engine.Part, error) {
 	return &Part{
 		Replies: &verdict.Replies{
 			Opening: min(opening, time.Duration(s.TCPTimeout)), Established: time.Duration(s.TCPTimeout), UDP: time.Duration(s.UDPTimeout),
 			Ephemeral: engine.EphemeralPort(), Now: loader.Monotonic,
 		},
 		Inside: s.Inside,
-	}
+	}, nil
 }
 
 // unconnectedShare is how many connections there are for one of sockets without a remote

@@ -54,7 +54,11 @@ func optional() ([]kind, error) {
 	// What is not forgotten fills the default memory, and is known.
 	flows := first.Spec{Key: "flow"}
 	flows.SetDefaults()
-	newFlows := configuration{config: engine.Config{Parts: []engine.Part{flows.Part()}}}
+	known, err := flows.Part()
+	if err != nil {
+		return nil, err
+	}
+	newFlows := configuration{config: engine.Config{Parts: []engine.Part{known}}}
 	forged := newFlows
 	forged.forget = true
 	return []kind{

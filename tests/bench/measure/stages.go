@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"weir/control/engine"
+	loops "weir/control/stage/loop"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/icarus"
@@ -75,7 +76,7 @@ func loopStages(filter int) ([]stage, error) {
 			return slices.Concat(plain[:14], pkt, make([]byte, 64)), nil
 		}
 		one := stage{name: fmt.Sprintf("loop-%d", size), frame: tagged, run: visit}
-		one.config.Loop = engine.Loop{Node: node}
+		one.config.Parts = []engine.Part{&loops.Part{Node: node}}
 		all = append(all, one)
 	}
 	return append([]stage{{name: "plain", frame: all[len(all)-1].frame, run: visit}}, all...), nil
