@@ -487,6 +487,9 @@ func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority
 		Socket: string(c.API.Socket), Group: c.API.Group, ConsoleHandler: h.Console(),
 		Console: serve.TLS{Address: string(c.Console.Listen), Cert: string(c.Console.TLS.Cert), Key: string(c.Console.TLS.Key), ClientCA: string(c.Console.TLS.ClientCA)},
 	}
+	if x := c.Console.Proxy; x.Socket != "" {
+		serving.Proxy, serving.ProxyHandler = serve.Proxy{Socket: string(x.Socket), Group: x.Group}, h.ConsoleProxy()
+	}
 	wait := serving.RunHub(ctx, h, log)
 	defer wait()
 	p.scrapes = func(address string) func() {

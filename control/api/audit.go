@@ -30,10 +30,11 @@ type AuditRecord struct {
 	TTL       float64    `json:"ttl_seconds,omitempty"`
 	Reason    string     `json:"reason,omitempty"`
 
-	// Who: a user of this host, or the subject of a client's certificate as Source.
+	// Who: a user of this host; or the subject of a client's certificate as Source; or a user
+	// without a UID, whom the console's reverse proxy has named, with the source "proxy".
 	UID    *uint32 `json:"uid,omitempty"`
 	User   string  `json:"user,omitempty"`
-	Source string  `json:"source"` // "socket", "signal", "expiry", "process", "queue", or the subject
+	Source string  `json:"source"` // "socket", "signal", "expiry", "process", "queue", "proxy", or the subject
 
 	// The user's process, and who had logged in there.
 	Process
@@ -47,15 +48,23 @@ type AuditRecord struct {
 func (r *AuditRecord) Who() string {
 	who := r.Source
 	switch {
-	case r.User != "":
-		who = r.User
 	case r.UID != nil:
-		who = userOf(*r.UID, "")
+		who = userOf(*r.UID, r.User)
+	case r.User != "":
+		who = remote(r.User, r.Source)
 	}
 	if r.Login != nil && (r.UID == nil || *r.Login != *r.UID) {
 		who = userOf(*r.Login, r.LoginName) + " as " + who
 	}
 	return who
+}
+
+// remote names a user who is none of this host.
+func remote(user, source string) string {
+	if source == "" {
+		return user
+	}
+	return user + " (" + source + ")"
 }
 
 func userOf(uid uint32, name string) string {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -29,16 +28,16 @@ type MonitorOverride struct {
 	Until  *time.Time `json:"until,omitempty"` // none: until it is switched off
 	UID    *uint32    `json:"uid,omitempty"`   // of the user who switched it on; none: a client of another host did
 	User   string     `json:"user,omitempty"`
-	Client string     `json:"client,omitempty"` // the subject of its certificate
+	Client string     `json:"client,omitempty"` // the subject of its certificate; "proxy": User is one of the console's reverse proxy
 }
 
 // Who returns who switched it on.
 func (o *MonitorOverride) Who() string {
 	switch {
-	case o.User != "":
-		return o.User
 	case o.UID != nil:
-		return fmt.Sprintf("uid %d", *o.UID)
+		return userOf(*o.UID, o.User)
+	case o.User != "":
+		return remote(o.User, o.Client)
 	}
 	return o.Client
 }

@@ -92,9 +92,12 @@ func ByProcess(r *Record, p api.Process) {
 
 // By sets who made the change.
 func By(r *Record, uid uint32, client string) {
+	user, proxied := api.ProxyUser(client)
 	switch {
 	case uid != api.NoUID:
 		r.UID, r.User, r.Source = &uid, UserName(uid), "socket"
+	case proxied:
+		r.User, r.Source = user, "proxy"
 	default:
 		r.Source = client
 	}
@@ -237,7 +240,10 @@ func (a *Log) Record(r Record) {
 		args = append(args, "reason", r.Reason)
 	}
 	if r.UID != nil {
-		args = append(args, "uid", *r.UID, "user", r.User)
+		args = append(args, "uid", *r.UID)
+	}
+	if r.UID != nil || r.User != "" {
+		args = append(args, "user", r.User)
 	}
 	if r.Login != nil {
 		args = append(args, "login_uid", *r.Login, "login", r.LoginName)

@@ -65,7 +65,7 @@ func (c *Config) check() quantity.FieldErrors {
 		errs.Failf("pins", "%q: want an absolute path", c.Pins)
 	}
 	errs.Add("api", c.API.check().Err())
-	errs.Add("console", c.Console.check().Err())
+	errs.Add("console", c.Console.check(c.API.Socket).Err())
 	quantity.Between(&errs, "learning.half_life", c.Learning.HalfLife, quantity.Duration(time.Second), quantity.Duration(24*time.Hour))
 	errs.Add("digest", c.Digest.Validate())
 	if c.Digest.Archive.Size > 0 && c.StateDir == "" {
@@ -259,15 +259,35 @@ func (f Failsafe) check() (errs quantity.FieldErrors) {
 
 func (t TLS) complete() bool { return t.Cert != "" && t.Key != "" && t.ClientCA != "" }
 
-func (c Console) check() (errs quantity.FieldErrors) {
+func (c Console) check(api Path) (errs quantity.FieldErrors) {
 	switch {
 	case c.TLS != TLS{} && !c.TLS.complete():
 		errs.Failf("tls", "it needs cert, key and client_ca")
 	case c.Listen != "" && c.TLS == TLS{} && !c.Listen.loopback():
 		errs.Failf("listen", "%s is no address of a loopback interface, as 127.0.0.1:9479 is: others could reach it, which requires tls with cert, key and client_ca", c.Listen)
 	}
+	if c.Proxy != (ConsoleProxy{}) {
+		errs.Add("proxy", c.Proxy.check(api).Err())
+	}
 	return errs
 }
+
+func (p ConsoleProxy) check(api Path) (errs quantity.FieldErrors) {
+	switch {
+	case !filepath.IsAbs(string(p.Socket)):
+		errs.Failf("socket", "%q: want an absolute path", p.Socket)
+	case filepath.Clean(string(p.Socket)) == filepath.Clean(string(api)):
+		errs.Failf("socket", "%s is api.socket, whose users need no header: want another path", p.Socket)
+	}
+	if !headerName.MatchString(p.UserHeader) {
+		errs.Failf("user_header", `%q: want the name of a header, such as X-Forwarded-User`, p.UserHeader)
+	}
+	return errs
+}
+
+// headerName matches the names of headers. Each that browsers set of a user's own accord, such
+// as Cookie, has none of the hyphens that headers of proxies have.
+var headerName = regexp.MustCompile(`^[A-Za-z0-9]{1,30}(-[A-Za-z0-9]{1,30}){1,4}$`)
 
 func (a API) check() (errs quantity.FieldErrors) {
 	switch {

@@ -226,7 +226,26 @@ type Console struct {
 
 	// Files in PEM, for an address that others reach: browsers must have a certificate.
 	TLS TLS `yaml:"tls,omitempty"`
+
+	// A reverse proxy whose users need no URL of weir console.
+	Proxy ConsoleProxy `yaml:"proxy,omitempty"`
 }
+
+// ConsoleProxy says how a reverse proxy reaches the console, which believes it who a user is.
+type ConsoleProxy struct {
+	// Path of a Unix socket for the proxy alone.
+	Socket Path `yaml:"socket,required"`
+
+	// Group that the proxy is in. Default: only root may connect.
+	Group string `yaml:"group,omitempty"`
+
+	// The header with the user's name, of 1 to 64 printable characters. The proxy must
+	// replace what browsers send in it.
+	UserHeader string `yaml:"user_header"`
+}
+
+// SetDefaults sets the defaults.
+func (p *ConsoleProxy) SetDefaults() { p.UserHeader = "X-Forwarded-User" }
 
 // Log is the log on standard error.
 type Log struct {

@@ -480,6 +480,12 @@ func TestErrors(t *testing.T) {
 			`2:19: console.listen: 0.0.0.0:9479 is no address of a loopback interface, as 127.0.0.1:9479 is: others could reach it, which requires tls with cert, key and client_ca`}, true},
 		{eth0 + "console: {listen: \"example.com:9479\"}", []string{
 			`2:19: console.listen: example.com:9479 is no address of a loopback interface, as 127.0.0.1:9479 is: others could reach it, which requires tls with cert, key and client_ca`}, true},
+		{eth0 + "console: {listen: \"127.0.0.1:9479\", proxy: {group: nginx}}", []string{`2:37: console.proxy: socket is missing`}, false},
+		{eth0 + "console: {listen: \"127.0.0.1:9479\", proxy: {socket: weir.sock, user_header: Cookie}}", []string{
+			`2:53: console.proxy.socket: "weir.sock": want an absolute path`,
+			`2:77: console.proxy.user_header: "Cookie": want the name of a header, such as X-Forwarded-User`}, false},
+		{eth0 + "console: {listen: \"127.0.0.1:9479\", proxy: {socket: /run/weir//weir.sock}}", []string{
+			`2:53: console.proxy.socket: /run/weir//weir.sock is api.socket, whose users need no header: want another path`}, true},
 		{eth0 + "console: {listen: \":9479\", tls: {cert: /a, key: /b}}", []string{`2:28: console.tls: it needs cert, key and client_ca`}, true},
 		{eth0 + "api: {tls: {cert: /a}}", []string{`2:7: api.tls: it is for listen, which is missing`}, true},
 		{eth0 + "trackers: [{key: src/129, threshold: 0/s}, {key: ip, threshold: 5}, {key: dst, threshold: 0%}]", []string{

@@ -233,7 +233,7 @@ func (h *Hub) check() quantity.FieldErrors {
 	}
 	quantity.Between(&errs, "max_age", h.MaxAge, 0, quantity.Duration(24*time.Hour))
 	checkCoverage(&errs, h.MaxCoverage)
-	errs.Add("console", h.Console.check().Err())
+	errs.Add("console", h.Console.check(h.API.Socket).Err())
 	errs = append(errs, h.Rollout.check(h)...)
 	for i, l := range h.Links {
 		at := fmt.Sprintf("links[%d]", i)

@@ -31,7 +31,7 @@ type result struct {
 // change makes the change that a form asks for.
 func (c *Console) change(w http.ResponseWriter, q *http.Request, one *session) {
 	if one.ReadOnly {
-		sorry(w, q, http.StatusForbidden, "Nothing was changed", "This session may only read. Run "+c.command+" without --read-only for one that may change something.")
+		sorry(w, q, http.StatusForbidden, "Nothing was changed", "This session may only read: another one may change something. "+c.another(q))
 		return
 	}
 	r := c.act(q, one)

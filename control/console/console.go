@@ -39,6 +39,7 @@ type Daemon interface {
 	server.Auditor
 	server.Refresher
 	server.Versioner
+	server.Consoles
 	server.Monitor
 	Explain(ctx context.Context, question string) (api.Explanation, error)
 	History(context.Context, api.HistoryQuestion) (api.History, error)
@@ -55,6 +56,7 @@ type Daemon interface {
 type Console struct {
 	daemon   Daemon // nil: it is a hub's
 	changer  changer
+	opener   server.Consoles
 	url      string // without a path
 	secure   bool   // over TLS
 	version  string
@@ -71,7 +73,7 @@ type Console struct {
 // secure.
 func New(d Daemon, address string, secure bool, version string) *Console {
 	c := newConsole("weir console", address, secure, version)
-	c.daemon, c.changer = d, ofDaemon{c}
+	c.daemon, c.changer, c.opener = d, ofDaemon{c}, d
 	c.at("GET {$}", c.page)
 	c.at("GET live", c.live)
 	c.at("GET explain", c.explain)
@@ -93,7 +95,7 @@ func newConsole(command, address string, secure bool, version string) *Console {
 	c.mux.HandleFunc("GET "+staticPath+"{name}", static)
 	c.mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	c.mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
-		sorry(w, q, http.StatusForbidden, "No session", "Run "+c.command+" on the host that serves this, as root or in the group of its socket, and open the URL that it prints.")
+		sorry(w, q, http.StatusForbidden, "No session", c.another(q)+" It must run on the host that serves this, as root or in the group of its socket.")
 	})
 	c.at("POST change", c.change)
 	c.at("POST end", c.end)
@@ -136,6 +138,17 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // ServeHTTP answers a request.
 func (c *Console) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	secure(w)
+	if !c.named(q) {
+		http.Error(w, "421 this server has no such name", http.StatusMisdirectedRequest)
+		return
+	}
+	q.Body = http.MaxBytesReader(w, q.Body, maxForm)
+	c.mux.ServeHTTP(w, q)
+}
+
+// secure adds the headers of all answers.
+func secure(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Frame-Options", "DENY")
@@ -144,12 +157,6 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if !c.named(q) {
-		http.Error(w, "421 this server has no such name", http.StatusMisdirectedRequest)
-		return
-	}
-	q.Body = http.MaxBytesReader(w, q.Body, maxForm)
-	c.mux.ServeHTTP(w, q)
 }
 
 // named reports whether a request is for a name of this server. A site whose name leads
@@ -204,15 +211,20 @@ func (c *Console) open(w http.ResponseWriter, q *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	one, cookie := c.sessions.open(q.PathValue("token"))
+	c.begin(w, q, q.PathValue("token"))
+}
+
+// begin begins the session of a token.
+func (c *Console) begin(w http.ResponseWriter, q *http.Request, token string) {
+	one, cookie := c.sessions.open(token)
 	if one == nil {
 		sorry(w, q, http.StatusForbidden, "This URL does not open the console any more",
-			"It works once, and for five minutes. Run "+c.command+" for another one.")
+			"It works once, and for five minutes. "+c.another(q))
 		return
 	}
 	path := sessionPath + one.id + "/"
 	http.SetCookie(w, &http.Cookie{
-		Name: cookieName, Value: cookie, Path: path, Expires: one.expires, HttpOnly: true, Secure: c.secure, SameSite: http.SameSiteStrictMode,
+		Name: cookieName, Value: cookie, Path: path, Expires: one.expires, HttpOnly: true, Secure: c.secure || one.proxied(), SameSite: http.SameSiteStrictMode,
 	})
 	var m markup
 	openPage(&m, path)
@@ -222,10 +234,19 @@ func (c *Console) open(w http.ResponseWriter, q *http.Request) {
 // sameSite refuses changes that other sites have a browser send.
 var sameSite = http.NewCrossOriginProtection()
 
+// fromElsewhere refuses a request that another site has a browser send.
+func fromElsewhere(w http.ResponseWriter, q *http.Request) bool {
+	site := q.Header.Get("Sec-Fetch-Site")
+	if (site == "" || site == "same-origin" || site == "none") && sameSite.Check(q) == nil {
+		return false
+	}
+	sorry(w, q, http.StatusForbidden, "From another site", "Other sites may not lead here. Enter the URL by hand.")
+	return true
+}
+
 // inSession answers a request of a session.
 func (c *Console) inSession(w http.ResponseWriter, q *http.Request, h func(http.ResponseWriter, *http.Request, *session)) {
-	if site := q.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" || sameSite.Check(q) != nil {
-		sorry(w, q, http.StatusForbidden, "From another site", "Other sites may not lead here. Enter the URL by hand.")
+	if fromElsewhere(w, q) {
 		return
 	}
 	cookie, err := q.Cookie(cookieName)
@@ -233,8 +254,8 @@ func (c *Console) inSession(w http.ResponseWriter, q *http.Request, h func(http.
 	if err == nil {
 		one = c.sessions.find(q.PathValue("id"), cookie.Value)
 	}
-	if one == nil {
-		sorry(w, q, http.StatusForbidden, "No session", "It has ended or expired, or is another browser's. Run "+c.command+" for another one.")
+	if one == nil || !one.of(q) {
+		sorry(w, q, http.StatusForbidden, "No session", "It has ended or expired, or is another browser's. "+c.another(q))
 		return
 	}
 	if !one.limit.AllowN(c.sessions.now(), 1) {
@@ -259,6 +280,6 @@ func (c *Console) inSession(w http.ResponseWriter, q *http.Request, h func(http.
 func (c *Console) end(w http.ResponseWriter, q *http.Request, one *session) {
 	c.sessions.end(one)
 	w.Header().Set("Clear-Site-Data", `"cache"`)
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: sessionPath + one.id + "/", MaxAge: -1, HttpOnly: true, Secure: c.secure, SameSite: http.SameSiteStrictMode})
-	sorry(w, q, http.StatusOK, "The session has ended", "weir goes on filtering. Run "+c.command+" for another session.")
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: sessionPath + one.id + "/", MaxAge: -1, HttpOnly: true, Secure: c.secure || one.proxied(), SameSite: http.SameSiteStrictMode})
+	sorry(w, q, http.StatusOK, "The session has ended", "weir goes on filtering. "+c.another(q))
 }

@@ -45,6 +45,17 @@ type daemon struct {
 	audit   []api.AuditRecord   // instead of one
 	did     string              // beside changes
 	past    api.HistoryQuestion // the last
+	console *Console
+	opened  []api.ConsoleRequest
+}
+
+func (d *daemon) OpenConsole(_ context.Context, asked api.ConsoleRequest) (api.ConsoleOpened, error) {
+	d.opened = append(d.opened, asked)
+	return d.console.Open(asked), nil
+}
+
+func (d *daemon) EndConsole(context.Context) (api.ConsoleEnded, error) {
+	return api.ConsoleEnded{Sessions: d.console.End()}, nil
 }
 
 func (d *daemon) Status() api.Status {
@@ -217,7 +228,7 @@ func start(t *testing.T) *setup {
 	t.Helper()
 	d := &daemon{changed: api.Changed{Added: 1}}
 	s := &setup{t: t, daemon: d, Console: New(d, "127.0.0.1:9479", false, "v1")}
-	s.clock = time.Now()
+	d.console, s.clock = s.Console, time.Now()
 	s.sessions.now = func() time.Time { s.mu.Lock(); defer s.mu.Unlock(); return s.clock }
 	s.server = httptest.NewServer(s.Console)
 	s.Console.url = s.server.URL

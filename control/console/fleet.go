@@ -61,7 +61,7 @@ type nodeTraffic struct {
 func NewHub(h server.Hub, address string, secure bool, version string) *Console {
 	c := newConsole("weir fleet console", address, secure, version)
 	f := &fleet{c: c, hub: h, asking: make(chan struct{}, maxAsking), traffic: make(map[string]nodeTraffic)}
-	c.host, c.changer = "hub "+c.host, f
+	c.host, c.changer, c.opener = "hub "+c.host, f, h
 	c.at("GET {$}", f.page)
 	c.at("GET live", f.live)
 	c.at("GET explain", f.explain)

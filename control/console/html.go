@@ -31,6 +31,14 @@ func openPage(m *markup, path string) {
 `, staticURL("console.css"), path, path)
 }
 
+// welcomePage has a user whom a reverse proxy names begin a session.
+func welcomePage(m *markup, host, user string) {
+	m.add(htmlHead+`<title>%s – weir</title></head>
+<body><main class="lone"><h1>weir <span class="host">%s</span></h1><p>You are %s. What you change is recorded under this name.</p>
+<form method="post" action="/"><div class="row"><button>Open the console</button><button name="read-only" value="1">Only look</button></div></form></main></body></html>
+`, staticURL("console.css"), host, host, user)
+}
+
 // message writes a page that says something, or a part of one.
 func message(m *markup, title, text string, part bool) {
 	if part {
@@ -146,6 +154,9 @@ var sections = []struct {
 
 func (v *frame) header(m *markup) {
 	m.add(`<header><h1>weir <span class="host">%s</span></h1><p class="quiet">%s`, v.Host, v.Version)
+	if user, ok := api.ProxyUser(v.session.Client); ok {
+		m.add(` · %s`, user)
+	}
 	if !v.change() {
 		m.add(` · read-only`)
 	}

@@ -20,6 +20,7 @@ const (
 	openWithin  = 5 * time.Minute // in which a URL is to be opened
 	sessionTime = 12 * time.Hour  // a shift
 	maxSessions = 64              // also of URLs; the oldest ends
+	maxOfUser   = 8               // of a user whom a reverse proxy names
 	maxStreams  = 8               // of a session: tabs
 	maxUndo     = 32              // changes of a session that can be undone
 
@@ -146,15 +147,8 @@ func (s *sessions) begin(token string) (one *session, cookie string) {
 		return nil, ""
 	}
 	delete(s.grants, digest(token))
-	if len(s.all) == maxSessions {
-		var oldest *session
-		for _, one := range s.all {
-			if oldest == nil || one.expires.Before(oldest.expires) {
-				oldest = one
-			}
-		}
-		s.remove(oldest)
-	}
+	s.expireOldest(maxOfUser, func(one *session) bool { return one.proxied() && one.Client == g.Client })
+	s.expireOldest(maxSessions, func(*session) bool { return true })
 	cookie = secret()
 	one = &session{
 		ConsoleRequest: g.ConsoleRequest, id: secret(), cookie: digest(cookie), form: secret(),
@@ -162,6 +156,23 @@ func (s *sessions) begin(token string) (one *session, cookie string) {
 	}
 	s.add(one)
 	return one, cookie
+}
+
+// expireOldest ends the oldest of some sessions, if there are so many. The caller has locked mu.
+func (s *sessions) expireOldest(most int, which func(*session) bool) {
+	var oldest *session
+	n := 0
+	for _, one := range s.all {
+		if !which(one) {
+			continue
+		}
+		if n++; oldest == nil || one.expires.Before(oldest.expires) {
+			oldest = one
+		}
+	}
+	if n >= most {
+		s.remove(oldest)
+	}
 }
 
 // add adds a session. The caller has locked mu.

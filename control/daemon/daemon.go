@@ -562,6 +562,9 @@ func (d *Daemon) serveConfig() serve.Config {
 	if d.console != nil {
 		s.ConsoleHandler = d.console
 	}
+	if p := d.prepared.config.Console.Proxy; p.Socket != "" {
+		s.Proxy, s.ProxyHandler = serve.Proxy{Socket: string(p.Socket), Group: p.Group}, d.console.Proxy(p.UserHeader)
+	}
 	return s
 }
 

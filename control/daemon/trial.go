@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,10 +126,7 @@ func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 		r.Change = audit.EnforceOff
 	}
 	audit.By(&r, c.UID, c.Client)
-	by := cmp.Or(r.User, audit.Cut(r.Source, audit.MaxText))
-	if r.UID != nil && r.User == "" {
-		by = fmt.Sprintf("uid %d", *r.UID)
-	}
+	by := audit.Cut(r.Who(), audit.MaxText)
 	err = d.doAlone(ctx, func() (err error) {
 		done, err = d.setTrial(name, c, by)
 		return err

@@ -26,7 +26,13 @@ type Config struct {
 
 	Console        TLS          // where the console is served, without certificates if these are ""
 	ConsoleHandler http.Handler // nil: there is none
+
+	Proxy        Proxy        // where its reverse proxy connects to
+	ProxyHandler http.Handler // nil: there is none
 }
+
+// Proxy is a socket, and the group whose members may use it, as root may.
+type Proxy struct{ Socket, Group string }
 
 // TLS is a TCP address, "": none, where clients with certificates are served,
 // and files in PEM for that.
@@ -123,6 +129,15 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 				return nil, errors.Join(err, l.Close())
 			}
 			return secure, nil
+		})
+	}
+	if c.ProxyHandler != nil {
+		answer("the console's socket "+c.Proxy.Socket, c.ProxyHandler, func() (net.Listener, error) {
+			l, err := server.ListenPeers(c.Proxy.Socket, c.Proxy.Group, log)
+			if err != nil {
+				return nil, err
+			}
+			return server.LimitListener(l, maxConsoleConnections), nil
 		})
 	}
 	all := http.NewServeMux()

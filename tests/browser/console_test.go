@@ -369,14 +369,31 @@ func (d *desk) looksRight(name string) {
 		}); err != nil {
 			d.t.Fatal(err)
 		}
-		for _, width := range []int64{360, 1280, 2560} {
+		for _, width := range []int64{360, 768, 1280, 2560} {
 			d.do(chromedp.EmulateViewport(width, 900))
 			d.until(fmt.Sprintf("nothing is cut off at %d px", width), "document.documentElement.scrollWidth <= innerWidth")
+			if overlap := eval[string](d, overlaps); overlap != "" {
+				d.t.Errorf("at %d px these overlap: %s", width, overlap)
+			}
+			if width == 768 {
+				d.until("tables are whole on a tablet", `[...document.querySelectorAll("#p-talkers .scroll, #p-audit .scroll")].every(e => e.scrollWidth <= e.clientWidth)`)
+			}
 			d.until("the theme is "+theme, fmt.Sprintf("(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0] < 128) === %t", theme == "dark"))
 			d.picture(fmt.Sprintf("%s%s-%d", name, theme, width))
 		}
 	}
 }
+
+// overlaps names two panels, or two of the elements that a user works with, of which one covers
+// a part of the other.
+const overlaps = `(() => {
+	for (const all of ["main section", "header :is(h1, p, a, button), main :is(a, button, input, select)"]) {
+		const seen = [...document.querySelectorAll(all)].filter(e => e.checkVisibility() && !e.closest(".events")).map(e => [e, e.getBoundingClientRect()]);
+		for (const [i, [a, x]] of seen.entries()) for (const [b, y] of seen.slice(i + 1))
+			if (!a.contains(b) && x.left + 1 < y.right && y.left + 1 < x.right && x.top + 1 < y.bottom && y.top + 1 < x.bottom) return a.outerHTML.slice(0, 200) + " and " + b.outerHTML.slice(0, 200);
+	}
+	return "";
+})()`
 
 // contrast is the contrast of a colour with that of cards.
 const contrast = `(() => {

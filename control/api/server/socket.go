@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +23,8 @@ import (
 const (
 	socketMode = 0o660
 	dirMode    = 0o755
-	maxPath    = 107 // bytes of sun_path, without the zero that ends it: unix(7)
+	maxGroups  = 1 << 16 // of a process: NGROUPS_MAX
+	maxPath    = 107     // bytes of sun_path, without the zero that ends it: unix(7)
 )
 
 // listener removes its socket when it is closed, unless the file is another socket
@@ -46,6 +50,78 @@ func ListenGroup(path, group string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen for the API: %w", err)
 	}
 	return l, nil
+}
+
+// ListenPeers is ListenGroup for a socket whose file may not decide alone who connects, since its
+// mode can be changed: the kernel must say that the other end is root or in the group.
+func ListenPeers(path, group string, log *slog.Logger) (net.Listener, error) {
+	l, err := listen(path, group)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the console's proxy: %w", err)
+	}
+	gid, err := groupID(group)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &peers{l, gid, &complaints{log: log}}, nil
+}
+
+// peers is a listener for members of a group, -1 for none, and root.
+type peers struct {
+	net.Listener
+	gid        int
+	complaints *complaints
+}
+
+// Accept implements [net.Listener].
+func (p *peers) Accept() (net.Conn, error) {
+	for {
+		c, err := p.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if err = p.check(c); err == nil {
+			return c, nil
+		}
+		fmt.Fprintf(p.complaints, "%v: connection refused: %v", p.Addr(), err)
+		_ = c.Close()
+	}
+}
+
+// check returns an error unless a connection's other end is root or in the group.
+func (p *peers) check(c net.Conn) error {
+	local, ok := c.(*net.UnixConn)
+	if !ok {
+		return errors.New("no Unix socket")
+	}
+	raw, err := local.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var u *unix.Ucred
+	var groups []uint32
+	if bad := raw.Control(func(fd uintptr) {
+		if u, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			groups, err = peerGroups(fd)
+		}
+	}); bad != nil || err != nil {
+		return errors.Join(bad, err)
+	}
+	if u.Uid == 0 || p.gid >= 0 && (u.Gid == uint32(p.gid) || slices.Contains(groups, uint32(p.gid))) {
+		return nil
+	}
+	return fmt.Errorf("user %d is neither root nor in group %d", u.Uid, p.gid)
+}
+
+// peerGroups returns the supplementary groups of a socket's other end.
+func peerGroups(fd uintptr) ([]uint32, error) {
+	groups := make([]uint32, maxGroups)
+	size := uint32(len(groups) * 4)
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS, uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if e != 0 {
+		return nil, fmt.Errorf("groups of the other end: %w", e)
+	}
+	return groups[:size/4], nil
 }
 
 func listen(path, group string) (net.Listener, error) {

@@ -19,6 +19,11 @@ func (h *Hub) Console() http.Handler {
 	return h.console
 }
 
+// ConsoleProxy returns the handler of the console for requests of its reverse proxy.
+func (h *Hub) ConsoleProxy() http.Handler {
+	return h.console.Proxy(h.o.Config.Console.Proxy.UserHeader)
+}
+
 // OpenConsole implements [server.Consoles].
 func (h *Hub) OpenConsole(_ context.Context, asked api.ConsoleRequest) (api.ConsoleOpened, error) {
 	if h.console == nil {
