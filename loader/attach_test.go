@@ -964,6 +964,7 @@ func TestReattach(t *testing.T) {
 	if err := list[0].DetachAny(); err != nil {
 		t.Fatal(err)
 	}
+	wantError(t, a.SetMetadata([]byte("2")), ErrNotAttached) // it makes no pins
 	wantError(t, a.Reattach(nil), ErrNotAttached)
 	if !reaches(t, l, frame) {
 		t.Error("filtered, though somebody has detached it")

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -159,7 +160,8 @@ func readMetadata(from *ebpf.Map) (m metadata, err error) {
 }
 
 // writeMetadata makes m the attachment's metadata. Where pins are lost for good, they are
-// those of this process alone, until it can pin them.
+// those of this process alone, until it can pin them. It fails with ErrNotAttached where
+// somebody has detached the program: pins that it made would undo that.
 func (a *Attachment) writeMetadata(m metadata) error {
 	next, err := a.pinMetadata(m)
 	if err == nil {
@@ -167,6 +169,9 @@ func (a *Attachment) writeMetadata(m metadata) error {
 	}
 	if a.link == nil {
 		return err
+	}
+	if gone, err := a.detached(); gone || err != nil {
+		return cmp.Or(err, ErrNotAttached)
 	}
 	if _, lost := a.restore(); lost == nil {
 		if next, err = a.pinMetadata(m); err != nil {
@@ -230,7 +235,8 @@ func (a *Attachment) Metadata() []byte {
 }
 
 // SetMetadata stores a JSON value for processes that open the attachment later. It
-// fails with [ErrReplaced] where another process has taken over.
+// fails with [ErrReplaced] where another process has taken over, and with [ErrNotAttached]
+// where one has detached the program.
 func (a *Attachment) SetMetadata(caller []byte) error {
 	return a.locked("set metadata of", func() error {
 		if a.replaced() {

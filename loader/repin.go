@@ -242,14 +242,17 @@ func (a *Attachment) tryRepin() (made int, err error) {
 		return 0, explainExhausted(err)
 	}
 	defer unlock()
-	index, err := a.Index()
-	if err != nil {
+	if gone, err := a.detached(); gone || err != nil || a.replaced() {
 		return 0, err
 	}
-	if a.replaced() || index == 0 && !a.isElsewhere() {
-		return 0, nil
-	}
 	return a.restore()
+}
+
+// detached reports whether pins that are missing are so because somebody has detached the
+// program, or because they went with the interface.
+func (a *Attachment) detached() (bool, error) {
+	index, err := a.Index()
+	return err == nil && index == 0 && !a.isElsewhere(), err
 }
 
 // restore pins what is not pinned any more. Whatever becomes of this process meanwhile, the

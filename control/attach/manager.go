@@ -380,9 +380,14 @@ func (m *Manager) Stats(out bool) []*loader.Stats {
 // Metadata describes the engine that filters.
 func (m *Manager) Metadata() Metadata { return m.metadata }
 
-// describe updates the metadata at an interface.
+// describe updates the metadata at an interface, unless that is not this manager's any more,
+// as Follow will find.
 func (m *Manager) describe(i *managedInterface, d Metadata) error {
-	return i.describe(d.at(i.Target))
+	err := i.describe(d.at(i.Target))
+	if errors.Is(err, loader.ErrReplaced) || errors.Is(err, loader.ErrNotAttached) {
+		return nil
+	}
+	return err
 }
 
 // Describe updates the metadata at the attachments.
@@ -392,7 +397,7 @@ func (m *Manager) Describe(d Metadata) {
 		if !i.filtered() {
 			continue
 		}
-		if err := m.describe(i, d); err != nil && !errors.Is(err, loader.ErrReplaced) {
+		if err := m.describe(i, d); err != nil {
 			m.Log.Warn(err.Error())
 		}
 	}

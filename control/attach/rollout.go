@@ -160,7 +160,7 @@ func (r *Rollout) Commit() error {
 	}
 	for _, i := range replaced {
 		m.progress()
-		if err := m.describe(i, r.metadata); err != nil && !errors.Is(err, loader.ErrReplaced) {
+		if err := m.describe(i, r.metadata); err != nil {
 			m.Log.Warn(err.Error())
 		}
 	}
