@@ -14,7 +14,6 @@ import (
 
 	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/control/stages"
 	"weir/filter/verdict"
@@ -46,7 +45,7 @@ func (c *Config) check() quantity.FieldErrors {
 	if len(c.Interfaces) == 0 {
 		errs.Failf("interfaces", "no interface to filter on")
 	}
-	quantity.Unique(&errs, "interfaces", c.Interfaces, func(i Interface) any { return loader.Target{Netns: i.Netns, Iface: i.Name} })
+	quantity.Unique(&errs, "interfaces", len(c.Interfaces), func(i int) any { return loader.Target{Netns: c.Interfaces[i].Netns, Iface: c.Interfaces[i].Name} })
 	for i, iface := range c.Interfaces {
 		errs.Add(fmt.Sprintf("interfaces[%d]", i), iface.check())
 		if iface.XDP >= loader.TC {
@@ -78,11 +77,11 @@ func (c *Config) check() quantity.FieldErrors {
 			errs.Failf("trackers", "there are %d: the maximum is %d", n, loader.MaxTrackers)
 		}
 	}
-	quantity.Unique(&errs, "trackers", c.Trackers, func(t heavy.Spec) any { return t.Label() })
+	quantity.Unique(&errs, "trackers", len(c.Trackers), func(i int) any { return c.Trackers[i].Label() })
 	for i, t := range c.Trackers {
 		errs.Add(fmt.Sprintf("trackers[%d]", i), t.Validate())
 	}
-	quantity.Unique(&errs, "guards", c.Guards, func(g heavy.Guard) any { return g.Spec().Label() })
+	quantity.Unique(&errs, "guards", len(c.Guards), func(i int) any { return c.Guards[i].Spec().Label() })
 	for i, g := range c.Guards {
 		errs.Add(fmt.Sprintf("guards[%d]", i), g.Validate())
 	}
@@ -198,7 +197,7 @@ func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 	if len(m.Interfaces) == 0 {
 		return
 	}
-	quantity.Unique(errs, "multicast.interfaces", m.Interfaces, func(i MulticastInterface) any { return i.Name })
+	quantity.Unique(errs, "multicast.interfaces", len(m.Interfaces), func(i int) any { return m.Interfaces[i].Name })
 	groups := make(map[Group]bool)
 	for i, iface := range m.Interfaces {
 		at := fmt.Sprintf("multicast.interfaces[%d]", i)
@@ -207,7 +206,7 @@ func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 		} else if strings.ContainsAny(iface.Name, `*?[\`) {
 			errs.Failf(at, "%q is a pattern, but each interface has groups of its own: name them one by one", iface.Name)
 		}
-		quantity.Unique(errs, at+".groups", iface.Groups, func(g Group) any { return g })
+		quantity.Unique(errs, at+".groups", len(iface.Groups), func(i int) any { return iface.Groups[i] })
 		for _, g := range iface.Groups {
 			groups[g] = true
 		}
@@ -240,11 +239,11 @@ func (i Interface) check() error {
 }
 
 func (f Failsafe) check() (errs quantity.FieldErrors) {
-	quantity.Unique(&errs, "ports", f.Ports, func(p verdict.FailsafePort) any { return p })
+	quantity.Unique(&errs, "ports", len(f.Ports), func(i int) any { return f.Ports[i] })
 	if len(f.Ports) > verdict.MaxFailsafe {
 		errs.Failf("ports", "there are %d: the maximum is %d", len(f.Ports), verdict.MaxFailsafe)
 	}
-	quantity.Unique(&errs, "prefixes", f.Prefixes, func(p verdict.FailsafePrefix) any { return p })
+	quantity.Unique(&errs, "prefixes", len(f.Prefixes), func(i int) any { return f.Prefixes[i] })
 	v4 := 0
 	for _, p := range f.Prefixes {
 		if p.Addr().Is4() {

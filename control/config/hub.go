@@ -255,7 +255,7 @@ func (h *Hub) check() quantity.FieldErrors {
 }
 
 func checkServers(errs *quantity.FieldErrors, path string, servers []string) {
-	quantity.Unique(errs, path, servers, func(s string) any { return s })
+	quantity.Unique(errs, path, len(servers), func(i int) any { return servers[i] })
 	for i, s := range servers {
 		u, err := url.Parse(s)
 		if err == nil && u.Scheme == "tls" {

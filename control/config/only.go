@@ -73,10 +73,10 @@ func (o Only) check() (errs quantity.FieldErrors) {
 			errs.Failf(of.name, "there are %d: the maximum is %d", of.n, maxOnly)
 		}
 	}
-	quantity.Unique(&errs, "ports", o.Ports, func(p verdict.PortRange) any { return p })
-	quantity.Unique(&errs, "protocols", o.Protocols, func(p Protocol) any { return p })
-	quantity.Unique(&errs, "interfaces", o.Interfaces, func(s string) any { return s })
-	quantity.Unique(&errs, "vlans", o.VLANs, func(v int) any { return v })
+	quantity.Unique(&errs, "ports", len(o.Ports), func(i int) any { return o.Ports[i] })
+	quantity.Unique(&errs, "protocols", len(o.Protocols), func(i int) any { return o.Protocols[i] })
+	quantity.Unique(&errs, "interfaces", len(o.Interfaces), func(i int) any { return o.Interfaces[i] })
+	quantity.Unique(&errs, "vlans", len(o.VLANs), func(i int) any { return o.VLANs[i] })
 	for i, p := range o.Ports {
 		if len(o.Protocols) > 0 && !slices.Contains(o.Protocols, Protocol(p.Proto)) {
 			name := key.ProtoName(p.Proto)

@@ -147,7 +147,7 @@ func (r *Rollout) check(path string, h *Hub, errs *quantity.FieldErrors) {
 }
 
 func checkLabels(errs *quantity.FieldErrors, path string, labels []string) {
-	quantity.Unique(errs, path, labels, func(s string) any { return s })
+	quantity.Unique(errs, path, len(labels), func(i int) any { return labels[i] })
 	for i, l := range labels {
 		if err := enrollment.CheckLabel(l); err != nil {
 			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "%v", err)

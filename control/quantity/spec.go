@@ -81,15 +81,15 @@ func Between[T interface {
 	}
 }
 
-// Unique adds an error for each element with the identity of one before it.
-func Unique[T any](errs *FieldErrors, path string, all []T, id func(T) any) {
+// Unique adds an error for each of n elements with the identity of one before it.
+func Unique(errs *FieldErrors, path string, n int, id func(int) any) {
 	first := map[any]int{}
-	for i, e := range all {
-		if j, twice := first[id(e)]; twice {
+	for i := range n {
+		if j, twice := first[id(i)]; twice {
 			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "the same as %s[%d]", path, j)
 			continue
 		}
-		first[id(e)] = i
+		first[id(i)] = i
 	}
 }
 

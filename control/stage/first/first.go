@@ -85,11 +85,11 @@ func (s *Spec) Check() (errs quantity.FieldErrors) {
 	}
 	quantity.Between(&errs, "window", s.Window, quantity.Duration(time.Second), quantity.Duration(time.Hour))
 	quantity.Between(&errs, "memory", s.Memory, 4<<10, 1<<30)
-	quantity.Unique(&errs, "importance", s.Importance, func(i Importance) any { return i })
+	quantity.Unique(&errs, "importance", len(s.Importance), func(i int) any { return s.Importance[i] })
 	if s.Filter.ByImportance() && len(s.Importance) == 0 && len(s.Ports) == 0 {
 		errs.Failf("filter", "%v remembers important flows longer, and importance and ports are missing, which say what is important", s.Filter)
 	}
-	quantity.Unique(&errs, "ports", s.Ports, func(p verdict.FailsafePort) any { return p })
+	quantity.Unique(&errs, "ports", len(s.Ports), func(i int) any { return s.Ports[i] })
 	if len(s.Ports) > verdict.MaxFailsafe {
 		errs.Failf("ports", "there are %d: the maximum is %d", len(s.Ports), verdict.MaxFailsafe)
 	}
