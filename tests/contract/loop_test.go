@@ -623,8 +623,8 @@ func TestLoopVerdicts(t *testing.T) {
 	} {
 		n := mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})
 		g, k := engines(t, lists, engine.Config{
-			Policy: verdict.Policy{DropLooped: c.drop, Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
-			Parts:  []engine.Part{&loop.Part{Node: n}},
+			Policy: verdict.Policy{Monitor: c.monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.4/32")}},
+			Parts:  []engine.Part{&loop.Part{Node: n, Drop: c.drop}},
 		})
 		for i, want := range c.want {
 			plain := packet.Frame(key.Tuple{
