@@ -79,12 +79,17 @@ __noinline int open_block_by_rules(__u32 open, __u32 src, __u32 dst)
 }
 
 /*
- * Whether the bits of a hot block key are set that follow its k. A global function, since
- * the verifier walks through five lines in it, and few keys get here.
+ * Whether the bits of a hot block key are set that follow its k; a key that they refute is
+ * counted. A global function, since the verifier walks through five lines in it, and few
+ * keys get here.
  */
 __noinline int hot_block(__u32 extra, __u64 h)
 {
-	return hot_test(&block_lines, block.lines, block.rest, extra, h);
+	int listed = hot_test(&block_lines, block.lines, block.rest, extra, h);
+
+	if (!listed)
+		count_refuted();
+	return listed;
 }
 
 /* The second line, weights, and table: what follows when a block key's first line has passed. */

@@ -26,7 +26,7 @@ struct counter {
  */
 struct cpu_row {
 	struct counter by_reason[MAX_REASONS];
-	__u64 refuted;	   /* keys that passed the cascade and are not in the table */
+	__u64 refuted;	   /* keys that passed the cascade, and that hot table or table refuted */
 	__u64 events_lost; /* because the ring buffer was full */
 	__u64 banks;	   /* set by the control plane: bit i is the active bank of tracker i */
 	__u64 penalties;   /* set by the control plane: how many are active */

@@ -107,8 +107,8 @@ func (v *configFlags) attachFlags(c *cobra.Command) {
 		conf.Trackers = append(conf.Trackers, spec)
 		return err
 	})
-	f.IntVar(&v.learn, "learn", 0, "hot `elements` that get additional bits, so that they are not mistaken for listed ones; "+
-		"0: none (default in approximate mode "+fmt.Sprint(conf.Learning.Elements)+")")
+	f.IntVar(&v.learn, "learn", 0, "hot `elements` that get additional bits, so that they are not mistaken for listed ones, in approximate mode; "+
+		"0: none (default "+fmt.Sprint(conf.Learning.Elements)+")")
 	f.StringVar((*string)(&conf.API.Socket), "socket", string(conf.API.Socket), "`path` of the socket that commands use; empty: none")
 	f.TextVar(&conf.Metrics.Listen, "metrics", conf.Metrics.Listen, "`address` and port on which Prometheus may scrape /metrics, such as 127.0.0.1:9477; "+
 		"without it, the socket alone serves them")
@@ -162,7 +162,7 @@ func (v *configFlags) said() (*config.Config, error) {
 		c.API.Socket = config.Path(path)
 	}
 	if v.flags.Changed("learn") {
-		c.Learning.Elements, c.Learning.Exact = quantity.Count(v.learn), v.learn > 0
+		c.Learning.Elements = quantity.Count(v.learn)
 	}
 	for _, t := range targets(v.ifaces, v.netns) {
 		c.Interfaces = append(c.Interfaces, config.Interface{Name: t.Iface, Netns: t.Netns, Hook: v.hook, XDP: v.xdp, Attach: v.attach, Required: true})

@@ -174,13 +174,15 @@ func TestTopHeavy(t *testing.T) {
 }
 
 func learned() *api.Weights {
-	measured := 9.1e-5
+	measured, without := 9.1e-5, 1.3e-3
+	found := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return &api.Weights{
-		Base: 8, HalfLife: 30, Predicted: 1e-4, Uniform: 1.2e-3, Measured: &measured, MeasuredPackets: 1234567,
+		Base: 8, HalfLife: 30, Predicted: 1e-4, Uniform: 1.2e-3, Measured: &measured, Without: &without, MeasuredPackets: 1234567,
+		Spared: 1493, Dropped: 112, Refused: 2,
 		Elements: []api.Weight{
-			{Element: "192.0.2.2", Rate: 10, Share: 0.001, K: 9, Contribution: 2e-7},
-			{Element: "192.0.2.1", Rate: 372000, Share: 0.3, K: 19, Contribution: 3e-7},
-			{Element: "2001:db8::/32", Rate: 5000, Share: 0.004, K: 8, Listed: true},
+			{Element: "192.0.2.2", Dropped: 1, K: 24, Found: found},
+			{Element: "192.0.2.1", Dropped: 37, K: 24, Found: found},
+			{Element: "2001:db8::/32", Dropped: 2, K: 24, Found: found},
 		},
 	}
 }
@@ -191,12 +193,16 @@ func TestWeights(t *testing.T) {
 	const want = `predicted     0.0001 of unlisted packets are mistaken for listed ones
 uniform       0.0012 with 8 bits for all, 12.0 times as many
 measured      9.1e-05, of 1,234,567 packets
+  without     0.0013, had there been no weights
+saved         1,493 unlisted packets from being dropped
+dropped       112 unlisted packets
+  no room     2 of them, of elements for which the table of weights was full
 half-life     30s
 hot elements  3
 
-element          packets/s     share  k_e  listed  contribution
-192.0.2.1          372,000  30.000 %   19          3.0e-07
-2001:db8::/32        5,000   0.400 %    8     yes  0
+element         dropped  k_e  since
+192.0.2.1            37   24  2026-01-02 03:04:05
+2001:db8::/32         2   24  2026-01-02 03:04:05
 and 1 more: --limit 0 shows all
 `
 	if code != exitOK || log != "" || out != want {

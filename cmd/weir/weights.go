@@ -20,21 +20,21 @@ func newWeights() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "weights",
 		Short: "Show the weights of hot elements, and their effect",
-		Long: `Shows the hot elements of the traffic, and how many bits of the filter are
-tested for each (k_e): the more packets an element has, the more bits, and the
-fewer of its packets are mistaken for listed ones.
+		Long: `Shows the unlisted elements of which packets were dropped by mistake, in
+approximate mode. More bits of the filter are tested for them since (k_e), so
+that they pass.
 
-Above them are the false-positive rates, as shares of the unlisted packets:
-predicted with these bits, predicted with the same number of bits for all, and
-measured. The last column is an element's share of the first; a listed element
-has none.`,
+Above them are the shares of the unlisted packets that are dropped: predicted
+with these bits, predicted with the same number of bits for all, measured, and
+measured as if there were no weights. Packets are counted since the daemon
+began.`,
 		Example: `  weir weights
   weir weights --limit 10
-  weir weights --json | jq -r '.elements[] | [.element, .k] | @tsv'`,
+  weir weights --json | jq '.spared_packets, .dropped_packets'`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	limit := f.Int("limit", 50, "`number` of elements to show, those with the most packets; 0: all")
+	limit := f.Int("limit", 50, "`number` of elements to show, those with the most dropped packets; 0: all")
 	all := 0
 	return question[*api.Weights]{
 		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Weights, error) {
@@ -46,7 +46,7 @@ has none.`,
 				return nil, err
 			}
 			all = len(w.Elements)
-			slices.SortStableFunc(w.Elements, func(a, b api.Weight) int { return cmp.Compare(b.Rate, a.Rate) })
+			slices.SortStableFunc(w.Elements, func(a, b api.Weight) int { return cmp.Compare(b.Dropped, a.Dropped) })
 			if *limit > 0 && (!wantsJSON(c) || c.Flags().Changed("limit")) {
 				w.Elements = w.Elements[:min(*limit, all)]
 			}
@@ -66,8 +66,16 @@ func printWeights(out io.Writer, w *api.Weights, all int) {
 		}
 		if w.Measured != nil {
 			row("measured", "%.3g, of %s packets", *w.Measured, humanize.Comma(int64(w.MeasuredPackets)))
+			if w.Without != nil {
+				row("  without", "%.3g, had there been no weights", *w.Without)
+			}
 		} else {
 			row("measured", "nothing yet")
+		}
+		row("saved", "%s unlisted packets from being dropped", humanize.Comma(int64(w.Spared)))
+		row("dropped", "%s unlisted packets", humanize.Comma(int64(w.Dropped)))
+		if w.Refused > 0 {
+			row("  no room", "%s of them, of elements for which the table of weights was full", humanize.Comma(int64(w.Refused)))
 		}
 		row("half-life", "%v", time.Duration(w.HalfLife*float64(time.Second)).Round(time.Millisecond))
 		row("hot elements", "%s", humanize.Comma(int64(all)))
@@ -77,15 +85,10 @@ func printWeights(out io.Writer, w *api.Weights, all int) {
 	}
 	fmt.Fprintln(out)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	const figures = "%s\t%11s\t%8s\t%3s\t%6s\t%s\n"
-	fmt.Fprintf(t, figures, "element", "packets/s", "share", "k_e", "listed", "contribution")
+	const figures = "%s\t%8s\t%3s\t%s\n"
+	fmt.Fprintf(t, figures, "element", "dropped", "k_e", "since")
 	for _, e := range w.Elements {
-		listed, contribution := "", fmt.Sprintf("%.1e", e.Contribution)
-		if e.Listed {
-			listed, contribution = "yes", "0"
-		}
-		fmt.Fprintf(t, figures, e.Element, humanize.CommafWithDigits(e.Rate, 0), fmt.Sprintf("%.3f %%", 100*e.Share),
-			strconv.Itoa(e.K), listed, contribution)
+		fmt.Fprintf(t, figures, e.Element, humanize.Comma(int64(e.Dropped)), strconv.Itoa(e.K), e.Found.Format(time.DateTime))
 	}
 	t.Flush()
 	if more := all - len(w.Elements); more > 0 {

@@ -153,22 +153,25 @@ func ListOf(name string) string {
 // rates are shares of the unlisted packets, 0 … 1.
 type Weights struct {
 	Base     int     `json:"base"`              // k, the number of bits of an element that is not hot
-	HalfLife float64 `json:"half_life_seconds"` // of the learned rates
+	HalfLife float64 `json:"half_life_seconds"` // of the rates by which elements compete for room
 
 	Predicted       float64  `json:"predicted"`          // false-positive rate with these weights
 	Uniform         float64  `json:"uniform"`            // with k bits for all elements
 	Measured        *float64 `json:"measured,omitempty"` // nil until there are packets to measure
+	Without         *float64 `json:"without,omitempty"`  // the same without weights
 	MeasuredPackets uint64   `json:"measured_packets"`   // unlisted packets that Measured is computed from
+
+	Spared  uint64 `json:"spared_packets"`  // unlisted packets that weights have saved from being dropped, since the start
+	Dropped uint64 `json:"dropped_packets"` // unlisted packets that were dropped, since the start
+	Refused uint64 `json:"refused_packets"` // of them, those of elements that had no room for a weight
 
 	Elements []Weight `json:"elements"`
 }
 
 // Weight is the weight of a hot element.
 type Weight struct {
-	Element      string  `json:"element"` // in the format of lists
-	Rate         float64 `json:"packets_per_second"`
-	Share        float64 `json:"share"` // of all packets: 0 … 1
-	K            int     `json:"k"`     // k_e, its bits
-	Listed       bool    `json:"listed"`
-	Contribution float64 `json:"contribution"` // to Predicted; 0 for a listed element
+	Element string    `json:"element"` // in the format of lists
+	K       int       `json:"k"`       // k_e, its bits
+	Found   time.Time `json:"found"`   // when its first packet was dropped by mistake
+	Dropped float64   `json:"dropped"` // packets that were dropped before it had these bits
 }

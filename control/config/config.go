@@ -101,8 +101,8 @@ type Config struct {
 	// The log, on standard error.
 	Log Log `yaml:"log"`
 
-	// Learning which flows are the largest, so that the filter of approximate mode
-	// hardly ever drops them by mistake.
+	// Learning what the filter of approximate mode drops by mistake, so that it hardly ever
+	// does so again.
 	Learning Learning `yaml:"learning"`
 
 	// Heavy hitters: what is counted, and the action on flows above a threshold.
@@ -256,16 +256,16 @@ type Log struct {
 	Format LogFormat `yaml:"format"`
 }
 
-// Learning weighs elements by their traffic, in approximate mode.
+// Learning gives weights to what approximate mode drops by mistake.
 type Learning struct {
-	// The time after which an observation counts half.
+	// The time after which a packet dropped by mistake counts half: where there is no room for
+	// all elements, those with the fewest have no weights.
 	HalfLife quantity.Duration `yaml:"half_life"`
 
 	// The maximum number of elements that get weights; 0 learns nothing.
 	Elements quantity.Count `yaml:"elements" min:"0" max:"1048576"`
 
-	// Learn in exact mode, too, where a false positive of the filter costs a few
-	// nanoseconds and no packet.
+	// Has no effect any more: in exact mode no mistake drops a packet.
 	Exact bool `yaml:"exact,omitempty"`
 }
 

@@ -196,7 +196,7 @@ func TestPrinted(t *testing.T) {
 		}
 	}
 	printed := print(t, parse(t, good["least"]))
-	for _, want := range []string{"interfaces:\n", "mode: exact\n", "max_coverage: 25%\n", "  half_life: 30s\n", "malformed: pass\n"} {
+	for _, want := range []string{"interfaces:\n", "mode: exact\n", "max_coverage: 25%\n", "  half_life: 10m\n", "malformed: pass\n"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("%q is missing in\n%s", want, printed)
 		}

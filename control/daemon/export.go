@@ -71,7 +71,7 @@ func (x *exports) clear() {
 
 // report takes in the report of a tracker, of which lists are those of the programs.
 func (x *exports) report(now time.Time, r *heavy.Report, lists []string, monitor bool) {
-	if x.began.IsZero() || r.Spec.Guard() || r.Role == heavy.Learning {
+	if x.began.IsZero() || r.Spec.Guard() {
 		return
 	}
 	flow := export.Flow{Begin: now.Add(-r.Interval), End: now}

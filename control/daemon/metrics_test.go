@@ -484,14 +484,14 @@ func TestWatched(t *testing.T) {
 	}
 	var r record
 	first, second := report(5, 1), report(7, 2)
-	second.Role = heavy.Learning
+	second.Role = heavy.Drops
 	r.watched([]*heavy.Report{first, nil}, []*heavy.Report{first}, []heavy.Event{{Unmet: true}, {}})
 	r.watched([]*heavy.Report{first, second}, []*heavy.Report{second}, nil)
 	first = report(6, 0)
 	r.watched([]*heavy.Report{first, second}, []*heavy.Report{first}, nil)
 	want := []metrics.Tracker{
 		{Number: 1, Key: "src", Unit: "packets", Action: "limit", Counter: loader.Counter{Packets: 11, Bytes: 110}, Denied: 2, Flows: 3},
-		{Number: 2, Key: "src", Unit: "packets", Action: "learn", Counter: loader.Counter{Packets: 7, Bytes: 70}, Denied: 1, Flows: 3, Heavy: 2},
+		{Number: 2, Key: "src", Unit: "packets", Action: "drops", Counter: loader.Counter{Packets: 7, Bytes: 70}, Denied: 1, Flows: 3, Heavy: 2},
 	}
 	if !slices.Equal(r.trackers, want) || r.refused != 1 {
 		t.Errorf("%+v, %d refused; want %+v", r.trackers, r.refused, want)

@@ -18,7 +18,6 @@ import (
 	"weir/control/observe/learn"
 	"weir/filter/hash"
 	"weir/filter/key"
-	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -85,6 +84,9 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 		o.trackerSeed = hash.NewSeed()
 	}
 	c.TrackerSeed = o.trackerSeed
+	if o.learn != nil {
+		c.Demand = o.learn.Demand(loader.Monotonic())
+	}
 	if c.Outgoing != nil {
 		c.Outgoing.TrackerSeed = o.trackerSeed
 	}
@@ -102,20 +104,24 @@ func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
 	if out := p.watchedOut(); o.heavyOut == nil || !slices.Equal(out, o.watchedOut) {
 		o.watchedOut, o.heavyOut = out, o.newWatcher(out, o.heavyOut)
 	}
+	o.observeMistakes(p, hub, log)
 	watched := p.watched()
 	defer func() { o.protect(p) }()
 	if slices.Equal(watched, o.watched) && o.heavy != nil {
-		if o.learn != nil {
-			o.learn.Configure(p.learnConfig())
-		}
 		return
 	}
 	o.watched, o.heavy = watched, o.newWatcher(watched, o.heavy)
-	if o.learn != nil {
+}
+
+// observeMistakes begins or ends to learn from what is dropped by mistake.
+func (o *observers) observeMistakes(p *Prepared, hub *events.Hub, log *slog.Logger) {
+	switch {
+	case o.learn != nil && p.learns():
+		o.learn.Configure(p.learnConfig())
+	case o.learn != nil:
 		o.learn.Close()
 		o.learn = nil
-	}
-	if p.learning != nil {
+	case p.learns():
 		o.learn = learn.NewObserver(p.learnConfig(), hub, log)
 	}
 }
@@ -151,7 +157,7 @@ func (o *observers) due(d *Daemon) (at time.Duration, rests bool) {
 	if len(o.watchedOut) > 0 && d.engine.Out() != nil {
 		at = min(at, o.heavyOut.Due())
 	}
-	if often := o.ticked + heavy.Tick; often < at && (d.attach.Metadata().Stages.Ticks() || o.learn != nil && o.learn.Judges(d.engine)) {
+	if often := o.ticked + heavy.Tick; often < at && (d.attach.Metadata().Stages.Ticks() || o.learn != nil) {
 		return often, false
 	}
 	return at, at > o.ticked+heavy.Tick
@@ -171,10 +177,10 @@ func (o *observers) protect(p *Prepared) {
 	}, of)
 }
 
-// weigh takes an interval into the weights, and publishes them to an engine.
-func (o *observers) weigh(i learn.Interval, e *engine.Generation) {
+// weigh brings what was learned before to an engine.
+func (o *observers) weigh(e *engine.Generation) {
 	if o.learn != nil {
-		o.learn.Learn(i, e)
+		o.learn.Follow(e, loader.Monotonic())
 	}
 }
 
@@ -190,12 +196,12 @@ func (o *observers) tick(d *Daemon) {
 			d.drops.add(time.Now(), r, true, d.attach.Metadata(), d.meter.Hits())
 		}
 	}
-	if len(o.watched) == 0 {
-		return
-	}
 	if o.learn != nil {
 		reasons, refuted := d.meter.Counters()
-		o.learn.Judge(d.engine, reasons[verdict.Clean].Packets, refuted, since, d.attach.Metadata().Loaded)
+		o.learn.Judge(d.engine, learn.Counted{Clean: reasons[verdict.Clean].Packets, Spared: refuted}, now, since, d.attach.Metadata().Loaded)
+	}
+	if len(o.watched) == 0 {
+		return
 	}
 	reports, happened := o.heavy.Tick(loader.Monotonic, d.engine, d.attach.Stats(false))
 	o.logHeavy(happened, time.Now(), d.o.Log)
@@ -205,22 +211,10 @@ func (o *observers) tick(d *Daemon) {
 	d.record.displaced(o.heavy)
 	d.exportReports(time.Now(), reports)
 	for _, r := range reports {
-		switch {
-		case r.Role == heavy.Drops:
+		if r.Role == heavy.Drops {
 			d.drops.add(time.Now(), r, false, d.attach.Metadata(), d.meter.Hits())
-		case r.Role == heavy.Learning && o.learn != nil:
-			o.weighReport(r, d.engine)
 		}
 	}
-}
-
-// weighReport takes the interval of a report into the weights.
-func (o *observers) weighReport(r *heavy.Report, e *engine.Generation) {
-	i := learn.Interval{Length: r.Interval, Packets: r.Packets, Distinct: r.Distinct}
-	for _, f := range r.Flows {
-		i.Flows = append(i.Flows, learn.Flow{Key: f.Key, Packets: f.Estimate(sketch.Packets)})
-	}
-	o.weigh(i, e)
 }
 
 // heavyLines bounds the lines of heavy hitters in the log.

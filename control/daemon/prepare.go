@@ -26,7 +26,6 @@ import (
 	"weir/control/list"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
-	"weir/control/quantity"
 	"weir/control/stages"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -52,7 +51,6 @@ type Prepared struct {
 	journal  *journal.Journal
 	stages   *stages.Table
 	trackers []heavy.Spec // those of the configuration, the guards last
-	learning *heavy.Spec  // the one that weights are learned from; nil: none are
 
 	trackDrops bool // who is being dropped
 
@@ -172,7 +170,7 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	p.leaveOut(protected)
 	p.fit(last)
 	p.deriveAll(last)
-	return p, p.planLearning()
+	return p, nil
 }
 
 // openGeo opens the databases of the configuration.
@@ -544,49 +542,16 @@ func manualKeys(j *journal.Journal, lists []config.List) map[string][]key.Key {
 	return all
 }
 
-// planLearning decides which tracker weights are learned from.
-func (p *Prepared) planLearning() error {
-	n := p.config.Learning.Elements
-	exact := p.config.Mode == membership.Exact && !p.config.Learning.Exact
-	if n == 0 || exact || p.blocked() == 0 {
-		return nil
-	}
-	if len(p.trackers) == loader.MaxTrackers {
-		return fmt.Errorf("trackers: %d of them leave none for learning: take one away, or set learning.elements to 0", len(p.trackers))
-	}
-	spec := learningSpec(int(n), p.rules)
-	p.learning = &spec
-	return nil
+// learns reports whether weights are learned. In exact mode a table confirms what the
+// cascade passes, so that there is nothing to win.
+func (p *Prepared) learns() bool {
+	return p.config.Mode == membership.Approximate && p.config.Learning.Elements > 0 && p.blocked() > 0
 }
 
-// learnInterval is how often the weights follow the traffic.
-const learnInterval = 5 * time.Second
-
-// learningSpec returns the tracker that weights are learned from. Its memory, of
-// all CPUs together, has room for twice the elements.
-func learningSpec(elements int, lists []engine.List) heavy.Spec {
-	const bytesPerFlow = 2 * 72 // with as much for the sketch
-	src, dst := engine.BlockSides(lists)
-	spec := heavy.DefaultSpec("flow")
-	switch {
-	case !dst:
-		spec.Key = "src"
-	case !src:
-		spec.Key = "dst"
-	}
-	spec.Interval = quantity.Duration(learnInterval)
-	spec.Memory = quantity.Size(max(heavy.DefaultMemory, 2*elements*bytesPerFlow/loader.CPUs()))
-	return spec
-}
-
-// watched returns all trackers: those of the configuration, then that for learning,
-// then that of dropped packets.
+// watched returns all trackers: those of the configuration, then that of dropped packets.
 func (p *Prepared) watched() (all []heavy.Watched) {
 	for _, s := range p.trackers {
 		all = append(all, heavy.Watched{Spec: s, Role: heavy.Hitters})
-	}
-	if p.learning != nil {
-		all = append(all, heavy.Watched{Spec: *p.learning, Role: heavy.Learning})
 	}
 	if p.trackDrops {
 		all = append(all, heavy.Watched{Spec: heavy.DefaultSpec("src"), Role: heavy.Drops})
@@ -605,10 +570,8 @@ func (p *Prepared) watchedOut() []heavy.Watched {
 
 // learnConfig is what weights are learned by.
 func (p *Prepared) learnConfig() learn.Config {
-	t := p.learning.Tracker()
-	return learn.Config{
-		HalfLife: time.Duration(p.config.Learning.HalfLife), Elements: int(p.config.Learning.Elements), Trackers: []key.Shape{t.V4, t.V6},
-	}
+	l := p.config.Learning
+	return learn.Config{HalfLife: time.Duration(l.HalfLife), Elements: int(l.Elements)}
 }
 
 // engineConfig returns what an engine is specialised to, but for seeds and digests.
@@ -625,7 +588,7 @@ func (p *Prepared) engineConfig() engine.Config {
 	for _, t := range p.watched() {
 		e.Trackers = append(e.Trackers, t.Tracker())
 	}
-	if p.learning != nil {
+	if p.learns() {
 		e.Hot = int(c.Learning.Elements)
 	}
 	e.Multicast = p.multicast()
@@ -658,7 +621,7 @@ func (p *Prepared) BuildKernel() (*engine.Generation, error) {
 
 // ReplaceTrackers replaces all trackers by one, or none.
 func (p *Prepared) ReplaceTrackers(spec *heavy.Spec) {
-	p.trackers, p.learning, p.trackDrops = nil, nil, false
+	p.trackers, p.trackDrops = nil, false
 	if spec != nil {
 		p.trackers = []heavy.Spec{*spec}
 	}

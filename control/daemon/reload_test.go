@@ -87,12 +87,12 @@ func TestReloadLearning(t *testing.T) {
 		}
 		return seconds
 	}
-	await(t, "half-life", 30, halfLife)
-	r.change(func(c *config.Config) { c.Learning.HalfLife = quantity.Duration(time.Minute) })
+	await(t, "half-life", 600, halfLife)
+	r.change(func(c *config.Config) { c.Learning.HalfLife = quantity.Duration(20 * time.Minute) })
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "half-life", 60, halfLife)
+	await(t, "half-life", 1200, halfLife)
 	r.change(func(c *config.Config) { c.Mode = membership.Exact })
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"weir/control/attach"
 	"weir/control/metrics"
 	"weir/control/observe/heavy"
+	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
 	"weir/filter/membership"
 	"weir/filter/sketch"
@@ -59,10 +60,9 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	if l := d.observers.learn; l == nil {
 		d.weights.Store(nil)
 	} else {
-		weights := l.Weights()
 		top.Filter.Hot = l.Hot()
-		top.Filter.Measured, _ = l.Measured()
-		top.Filter.WeightedPredicted = new(weights.Predicted)
+		top.Filter.Measured, _, _ = measuredRate(l)
+		top.Filter.WeightedPredicted = new(l.Predicted())
 		d.weights.Store(d.weightsNow())
 	}
 	d.top.Store(top)
@@ -139,18 +139,32 @@ func (d *Daemon) listRates(seconds float64, hits map[string]loader.Counter) (rat
 func (d *Daemon) weightsNow() *api.Weights {
 	l := d.observers.learn
 	weights := l.Weights()
-	measured, packets := l.Measured()
+	measured, without, packets := measuredRate(l)
+	_, all := l.Measured()
 	w := &api.Weights{
 		Base: weights.Base, HalfLife: l.HalfLife().Seconds(),
-		Predicted: weights.Predicted, Uniform: weights.Uniform,
-		Measured: measured, MeasuredPackets: uint64(packets),
+		Predicted: l.Predicted(), Uniform: weights.Uniform,
+		Measured: measured, Without: without, MeasuredPackets: uint64(packets),
+		Spared: uint64(all.Spared), Dropped: uint64(all.Dropped), Refused: weights.Refused,
 	}
+	boot := time.Now().Add(-loader.Monotonic())
 	for _, e := range weights.Elements {
 		w.Elements = append(w.Elements, api.Weight{
-			Element: e.Key.String(), Rate: e.Rate, Share: e.Share, K: e.K, Listed: e.Listed, Contribution: e.Contribution,
+			Element: e.Key.String(), K: e.K, Dropped: e.Dropped, Found: boot.Add(e.Found).Truncate(time.Second),
 		})
 	}
 	return w
+}
+
+// measuredRate returns the share of unlisted packets that were dropped by mistake lately, that
+// without weights, and of how many packets; nil while there were none.
+func measuredRate(l *learn.Observer) (with, without *float64, packets float64) {
+	recent, _ := l.Measured()
+	if packets = recent.Packets(); packets < 1 {
+		return nil, nil, packets
+	}
+	a, b := recent.Rate()
+	return &a, &b, packets
 }
 
 // Status implements [server.Daemon].
@@ -302,10 +316,7 @@ func (r *record) displaced(w *heavy.Watcher) {
 // tracker returns what tracker i has counted so far, under its specification.
 func (r *record) tracker(i int, s heavy.Watched) *metrics.Tracker {
 	fresh := metrics.Tracker{Number: i + 1, Key: string(s.Key), Unit: s.Counts().String(), Action: s.Action.String()}
-	switch s.Role {
-	case heavy.Learning:
-		fresh.Action = "learn"
-	case heavy.Drops:
+	if s.Role == heavy.Drops {
 		fresh.Action = "drops"
 	}
 	at := slices.IndexFunc(r.trackers, func(t metrics.Tracker) bool {
@@ -405,10 +416,8 @@ func (d *Daemon) note() {
 		}
 	}
 	if o.learn != nil {
-		if weights := o.learn.Weights(); weights.Uniform > 0 { // something was learned
-			s.Weighted = new(weights.Predicted)
-			s.Measured, s.MeasuredPackets = o.learn.Measured()
-		}
+		s.Weighted = new(o.learn.Predicted())
+		s.Measured, _, s.MeasuredPackets = measuredRate(o.learn)
 		s.Hot = o.learn.Hot()
 	}
 	for _, c := range d.notifier.Counts() {

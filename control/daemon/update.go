@@ -20,7 +20,6 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/observe/digests"
-	"weir/control/observe/learn"
 	"weir/filter/key"
 )
 
@@ -422,7 +421,7 @@ func (d *Daemon) load(next *Prepared, targets []attach.Target, by *kept) (*engin
 	if err != nil {
 		return nil, nil, err
 	}
-	d.observers.weigh(learn.Interval{}, e)
+	d.observers.weigh(e)
 	rollout, err := d.attach.Plan(e, m, targets, next.config.Loop.Edges)
 	if err != nil {
 		return nil, nil, errors.Join(err, e.Close())

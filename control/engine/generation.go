@@ -92,6 +92,7 @@ type Telemetry struct {
 	Trackers    []Tracker // of heavy hitters, at most loader.MaxTrackers
 	TrackerSeed hash.Seed // the trackers' secrets derive from it
 	Hot         int       // elements that may have weights in the block set
+	Demand      membership.Demand
 
 	Digests     digest.Geometry // of what passes: the filter of a slice; without lines: none
 	DigestSeed  hash.Seed       // the secret of digests derives from it
@@ -220,7 +221,7 @@ func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generat
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)
 	}
-	block.layout.PlanHot(c.Hot)
+	block.layout.PlanWeights(c.Hot, c.Demand)
 	newKernel := loader.NewGeneration
 	if !inKernel {
 		newKernel = nil

@@ -132,7 +132,7 @@ var (
 	portPackets   = counter("weir_multicast_packets_total", "Copies for the interface, by its filter's verdict: pass or drop.", append(interfaceLabels, "verdict")...)
 	portBytes     = counter("weir_multicast_bytes_total", "Bytes of the copies for the interface.", append(interfaceLabels, "verdict")...)
 
-	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy hitters is report, limit or block; learn: weights are learned from them; drops: only packets that are dropped are counted, for weir drops.", trackerLabels...)
+	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy hitters is report, limit or block; drops: only packets that are dropped are counted, for weir drops.", trackerLabels...)
 	trackerBytes   = counter("weir_tracker_bytes_total", "Bytes of the packets that a tracker has counted.", trackerLabels...)
 	trackerFull    = counter("weir_tracker_full_windows_total", "Windows of a guard that ended early, because its memory was full: a flood of new pairs.", trackerLabels...)
 	trackerDenied  = counter("weir_tracker_denied_packets_total", "Packets that a tracker could not count exactly, because the flow memory was full.", trackerLabels...)

@@ -189,7 +189,7 @@ type Tracker struct {
 	Number int    // 1 for the first
 	Key    string // what makes a flow: src, dst, flow, or a prefix as in src/24
 	Unit   string // of the threshold: packets or bytes; of a guard ports or addresses
-	Action string // on heavy hitters: report, limit or block; "learn" for the tracker that weights are learned from, "drops" for that of dropped packets
+	Action string // on heavy hitters: report, limit or block; "drops" for that of dropped packets
 
 	loader.Counter
 	Denied uint64 // packets not counted exactly, because the flow memory was full

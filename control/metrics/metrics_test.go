@@ -57,7 +57,7 @@ func whole(t testing.TB) Snapshot {
 		},
 		Trackers: []Tracker{
 			{Number: 1, Key: "src/24", Unit: "bytes", Action: "limit", Counter: loader.Counter{Packets: 8, Bytes: 9}, Denied: 2, Flows: 40, Heavy: 3},
-			{Number: 2, Key: "src/24", Unit: "bytes", Action: "learn"},
+			{Number: 2, Key: "src/24", Unit: "bytes", Action: "drops"},
 			{Number: 3, Key: "src", Unit: "ports", Action: "report", Full: 1},
 		},
 		Digests: []Digests{{

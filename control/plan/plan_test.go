@@ -87,26 +87,26 @@ func TestSizeForRate(t *testing.T) {
 	}
 }
 
-// The table of hot flows is part of the memory, and the rate without weights that it could
-// buy instead is beside that with weights: lower for a small filter, higher for a large one.
+// The table of hot flows is part of the memory: it has room for those that the filter passes. The
+// rate without weights that it could buy instead is beside that with weights, and higher.
 func TestSizeOfWeights(t *testing.T) {
-	for n, pays := range map[int]bool{100_000: false, 10_000_000: true} {
+	for n, bytes := range map[int]int{100_000: 32 << 10, 10_000_000: 64 << 10} {
 		r := Request{Entries: n, BitsPerEntry: 8, Zipf: 1.1, Flows: 300_000}
 		plain := size(t, r)
 		r.Hot = 65_536
 		s := size(t, r)
-		if s.KernelBytes != plain.KernelBytes+1<<20 || s.BitsPerEntry != plain.BitsPerEntry || s.Lines != plain.Lines {
+		if s.KernelBytes != plain.KernelBytes+bytes || s.BitsPerEntry != plain.BitsPerEntry || s.Lines != plain.Lines {
 			t.Errorf("%d entries: %+v with weights, %+v without", n, s, plain)
 		}
-		if s.Traffic.SameMemory > plain.FalseDrop || (s.Traffic.Weighted < s.Traffic.SameMemory) != pays {
+		if s.Traffic.SameMemory > plain.FalseDrop || s.Traffic.Weighted > s.Traffic.SameMemory/3 {
 			t.Errorf("%d entries: %+v", n, s.Traffic)
 		}
 		if plain.Traffic.SameMemory != plain.Traffic.Plain {
 			t.Errorf("%d entries without weights: %+v", n, plain.Traffic)
 		}
 	}
-	if s := size(t, Request{Entries: 1_000_000, Mode: "approx", Memory: 3 << 20, Flows: 300_000, Hot: 65_536}); s.KernelBytes > 3<<20 || s.BitsPerEntry > 17 {
-		t.Errorf("of 3 MiB, with 1 MiB of hot flows: %+v", s)
+	if s := size(t, Request{Entries: 1_000_000, Mode: "approx", Memory: 1 << 20, Flows: 300_000, Hot: 300_000}); s.KernelBytes > 1<<20 || s.BitsPerEntry > 8.2 {
+		t.Errorf("of 1 MiB, with the table of hot flows: %+v", s)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestTraffic(t *testing.T) {
 		t.Errorf("improvement %v, want between 2 and %v", s.Traffic.Improvement, best)
 	}
 	// And they are, but for flows that are no hot ones.
-	if want := s.Traffic.Plain * (1 - s.Traffic.HotShare); s.Traffic.Weighted < want || s.Traffic.Weighted > 1.001*want {
+	if want := s.Traffic.Plain * (1 - s.Traffic.HotShare); s.Traffic.Weighted < want || s.Traffic.Weighted > 1.2*want {
 		t.Errorf("with weights %v, want %v", s.Traffic.Weighted, want)
 	}
 	if s := size(t, Request{Entries: 1_000_000, Mode: "approx", BitsPerEntry: 12, Flows: 100, Hot: 10}); math.Abs(s.Traffic.Improvement-1/0.9) > 1e-3 {

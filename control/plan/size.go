@@ -20,6 +20,9 @@ const DefaultBitsPerEntry = 16
 // mostBits is the largest k of a weighted query; it bounds the cost of a packet.
 const mostBits = 24
 
+// mostWeights bounds the table of hot flows, as the configuration does by default.
+const mostWeights = 1 << 16
+
 // InvalidError is an error in a request. Other errors mean that no filter can
 // meet it.
 type InvalidError struct{ error }
@@ -41,7 +44,7 @@ type Request struct {
 	Memory       int     // bytes of the kernel's that the set may take
 	Zipf         float64 // exponent of the popularity of flows; needs Flows
 	Flows        int     // flows that the traffic consists of; 0 leaves out the traffic
-	Hot          int     // of them, the number of the most frequent whose k_e is known
+	Hot          int     // of them, the number of the most frequent that had packets before
 }
 
 // Sizing is a planned filter. A rate is the probability that an unlisted key
@@ -170,10 +173,12 @@ func (r Request) exactBytes() (int, error) {
 // side of packets.
 func (r Request) layout() (membership.Layout, error) {
 	census := r.census()
+	share := r.hotShare()
 	build := func(mode membership.Mode, bitsPerEntry float64) (membership.Layout, error) {
 		l, err := membership.PlanLayout(census, mode, bitsPerEntry, nil)
-		if mode == membership.Approximate {
-			l.PlanHot(r.Hot)
+		if mode == membership.Approximate && r.Hot > 0 {
+			passing := float64(r.Hot) * l.FalsePositiveRate(r.Entries)
+			l.PlanWeights(mostWeights, membership.Demand{Elements: int(passing), Known: share, Others: 1 - share})
 		}
 		return l, err
 	}
@@ -225,15 +230,22 @@ func (r Request) layout() (membership.Layout, error) {
 	return at(i - 1), failed
 }
 
-// traffic plans as many bits as there may be for hot flows. None of them is listed, so
-// that x_e = 0 and their bits cost the filter nothing (Bruck, Gao and Jiang, equation
-// 4). In exact mode there are no false positives to weigh.
-func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout, hotBuckets uint32) *Traffic {
-	u := weighted.Zipf(r.Flows, r.Hot, 0, r.Zipf)
-	t := &Traffic{Zipf: r.Zipf, Flows: r.Flows, Hot: r.Hot, Improvement: 1}
-	for _, share := range u.Queries()[:r.Hot] {
-		t.HotShare += share
+// hotShare returns the share of the hottest flows in all packets.
+func (r Request) hotShare() (share float64) {
+	if r.Hot > 0 {
+		for _, q := range weighted.Zipf(r.Flows, r.Hot, 0, r.Zipf).Queries()[:r.Hot] {
+			share += q
+		}
 	}
+	return share
+}
+
+// traffic plans as many bits as there may be for those of the hot flows that the cascade
+// passes, and whose bucket has room. None of them is listed, so that x_e = 0 and their bits cost
+// the filter nothing (Bruck, Gao and Jiang, equation 4). In exact mode there are no false
+// positives to weigh.
+func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout, hotBuckets uint32) *Traffic {
+	t := &Traffic{Zipf: r.Zipf, Flows: r.Flows, Hot: r.Hot, HotShare: r.hotShare(), Improvement: 1}
 	if mode == membership.Exact {
 		return t
 	}
@@ -244,7 +256,8 @@ func traffic(r Request, mode membership.Mode, c fpr.CascadeLayout, hotBuckets ui
 		t.MostBits = max(c.K(), mostBits)
 		hot := c
 		hot.Rest = t.MostBits - c.First
-		t.Weighted = (1-t.HotShare)*t.Plain + t.HotShare*hot.RateAmong(fpr.Members{Keys: r.Entries, Rest: c.Rest})
+		spared := t.HotShare * membership.HotRoom(float64(r.Hot)*t.Plain, int(hotBuckets))
+		t.Weighted = (1-spared)*t.Plain + spared*hot.RateAmong(fpr.Members{Keys: r.Entries, Rest: c.Rest})
 		t.Improvement = t.Plain / t.Weighted
 	}
 	return t

@@ -181,6 +181,11 @@ func (s *Set) Lookup(k key.Key) (list int, ok bool) {
 	return s.lookup(k.Hash(s.Secret))
 }
 
+// Passes reports whether the cascade passes a key, whatever its weight.
+func (s *Set) Passes(k key.Key) bool {
+	return s.Hashed(k.Shape) && s.cascade.Contains(k.Hash(s.Secret))
+}
+
 func (s *Set) lookup(h uint64) (list int, ok bool) {
 	if !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, s.hot.Find(h)) {
 		return 0, false

@@ -1,22 +1,23 @@
 package contract
 
 import (
+	"container/heap"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
-	"weir/filter/hash"
+	"weir/filter/fpr"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
-	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/bench/probe"
@@ -93,6 +94,14 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 		first = append(first, decide(i))
 	}
 
+	// Few enough for a small table: listed ones, and those that are dropped by mistake.
+	pool := slices.Clone(entries.Flows[:100])
+	for i := listed; i < packets && len(pool) < 400; i++ {
+		if first[i].Reason == verdict.Blocked || mode == membership.Exact {
+			pool = append(pool, keys[5*i:5*i+5]...)
+		}
+	}
+
 	// Each bit alone: a listed element has one more than were set for it, which
 	// may be set by chance. The set must not know that it is listed.
 	tried := 0
@@ -123,7 +132,7 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 	g.Block.Settle() // no program is running
 	for range rounds {
 		for range 1000 {
-			e := keys[r.IntN(len(keys))]
+			e := pool[r.IntN(len(pool))]
 			switch err := g.Block.SetWeight(e, r.pick(0, 1, 1+r.IntN(membership.MaxExtra))); {
 			case errors.Is(err, membership.ErrHotFull):
 				seen["refused"]++
@@ -161,25 +170,6 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 	}
 }
 
-// exponent of Zipf's law, by which the packets of the flows are distributed.
-const exponent = 1.2
-
-// skewed is the share of each flow in all packets, the hottest first. Flow i is
-// that of source(i), which is not listed.
-type skewed []float64
-
-func newSkewed(flows int) skewed {
-	share, sum := make(skewed, flows), 0.
-	for i := range share {
-		share[i] = math.Pow(float64(i+1), -exponent)
-		sum += share[i]
-	}
-	for i := range share {
-		share[i] /= sum
-	}
-	return share
-}
-
 // newBench loads the programs that measure a generation, with keys of their own.
 func newBench(t *testing.T, g *engine.Generation) (*probe.Programs, *probe.Keys) {
 	t.Helper()
@@ -196,73 +186,25 @@ func newBench(t *testing.T, g *engine.Generation) (*probe.Programs, *probe.Keys)
 	return b, keys
 }
 
-// learn passes packets, each drawn independently, through the kernel's tracker,
-// and learns from it as weir run does, on a clock of its own.
-func (s skewed) learn(t *testing.T, g *engine.Generation, spec heavy.Spec, elements, intervals, packets int) *learn.Learner {
-	t.Helper()
-	b, keys := newBench(t, g)
-	var (
-		zipf    = rand.NewZipf(newRandom(t).Rand, exponent, 1, uint64(len(s)-1))
-		w       = heavy.NewWatcher([]heavy.Watched{{Spec: spec, Role: heavy.Learning}})
-		l       = learn.New(learn.Config{Elements: elements, Trackers: []key.Shape{spec.Tracker().V4}})
-		now     = time.Second
-		learned learn.Weights
-	)
-	clock := func() time.Duration { return now }
-	w.Tick(clock, g, []*loader.Stats{b.Stats()})
-	for range intervals {
-		for range packets / probe.KeysLen {
-			if err := keys.Set(func() [4]byte { return source(int(zipf.Uint64())).Src.As4() }); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := b.Loop("track", probe.KeysLen); err != nil {
-				t.Fatal(err)
-			}
-		}
-		now += time.Duration(spec.Interval)
-		reports, _ := w.Tick(clock, g, []*loader.Stats{b.Stats()})
-		r := reports[0]
-		i := learn.Interval{Length: r.Interval, Packets: r.Packets}
-		for _, f := range r.Flows {
-			i.Flows = append(i.Flows, learn.Flow{Key: f.Key, Packets: f.Estimate(spec.Counts())})
-		}
-		c, err := g.OpenTrackers(b.Stats())
-		if err != nil {
-			t.Fatal(err)
-		}
-		i.Distinct = sketch.Distinct(c.Banks(0, 1-c.Active(0))...)
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-		learned = l.Learn(i, g.Block)
-		t.Logf("%d packets of some %.0f flows; %d flows in memory, %d packets denied; predicted %.4g",
-			r.Packets, i.Distinct, len(r.Flows), r.Denied, learned.Predicted)
+// shares are the shares of flows in all packets, the largest first. Flow i is that of
+// source(i), which is not listed.
+type shares []float64
+
+func zipf(flows int, exponent float64) shares {
+	all, sum := make(shares, flows), 0.
+	for i := range all {
+		all[i] = math.Pow(float64(i+1), -exponent)
+		sum += all[i]
 	}
-	return l
-}
-
-// answers are those about all flows, over all filters.
-type answers struct {
-	filters int
-	plain   float64 // the shares of all false positives, summed
-	classes [membership.MaxExtra + 1]class
-}
-
-// class is the class of all flows of one weight. They are alike to a filter under a
-// random seed.
-type class struct {
-	expected, wrong float64 // number of false positives among the flows
-	predicted       float64 // rate of false positives among the packets, over all filters
-}
-
-// ask looks up all flows in the kernel. Flows are weighted by their true
-// shares, not by the learned ones.
-func (s skewed) ask(t *testing.T, b *probe.Programs, keys *probe.Keys, set *membership.Set, a *answers) {
-	t.Helper()
-	var rates [membership.MaxExtra + 1]float64
-	for extra := range rates {
-		rates[extra] = set.HotFalsePositiveRate(set.Len(), extra)
+	for i := range all {
+		all[i] /= sum
 	}
+	return all
+}
+
+// dropped asks the kernel which flows it drops.
+func (s shares) dropped(t *testing.T, b *probe.Programs, keys *probe.Keys) (all []int) {
+	t.Helper()
 	for from := 0; from < len(s); from += probe.KeysLen {
 		next := from
 		if err := keys.Set(func() [4]byte {
@@ -279,146 +221,152 @@ func (s skewed) ask(t *testing.T, b *probe.Programs, keys *probe.Keys, set *memb
 			t.Fatal(err)
 		}
 		for i := from; i < min(next, len(s)); i++ {
-			extra := set.Weight(source(i).Hash(set.Secret))
-			c := &a.classes[extra]
-			c.expected += rates[extra]
-			c.predicted += s[i] * rates[extra]
 			if listed[i-from] {
-				c.wrong++
-				a.plain += s[i]
+				all = append(all, i)
 			}
 		}
 	}
-	a.filters++
+	return all
 }
 
-// rates returns the false-positive rates among the packets of one filter,
-// measured and predicted, and the relative standard deviation of the measured
-// one. Classes are pooled, from the largest weight on, until a pool expects
-// enough false positives for a comparison.
-func (a *answers) rates() (measured, predicted, deviation float64) {
-	const enough = 25
-	var pool class
-	for extra := membership.MaxExtra; extra >= 0; extra-- {
-		c := a.classes[extra]
-		pool.expected += c.expected
-		pool.wrong += c.wrong
-		pool.predicted += c.predicted
-		if pool.expected >= enough {
-			measured += pool.predicted * pool.wrong / pool.expected
-			deviation += pool.predicted * pool.predicted / pool.expected
-			pool = class{}
-		}
-		predicted += c.predicted
+// arrival is when the next packet of a flow comes, counted in packets of all flows.
+type arrival struct {
+	at   float64
+	flow int
+}
+
+type arrivals []arrival
+
+func (a arrivals) Len() int           { return len(a) }
+func (a arrivals) Less(i, j int) bool { return a[i].at < a[j].at }
+func (a arrivals) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
+func (a *arrivals) Push(x any)        { *a = append(*a, x.(arrival)) }
+func (a *arrivals) Pop() any {
+	last := (*a)[len(*a)-1]
+	*a = (*a)[:len(*a)-1]
+	return last
+}
+
+// learn has packets come independently of one another, a millisecond between two, and the
+// learner see those that the kernel drops. So those of each flow are a Poisson process, and one that
+// is not dropped now is looked at again a little later.
+func (s shares) learn(t *testing.T, r *rand.Rand, l *learn.Learner, g *engine.Generation, drops []int, packets float64) {
+	t.Helper()
+	later := packets / 1000
+	next := new(arrivals)
+	for _, i := range drops {
+		*next = append(*next, arrival{r.ExpFloat64() / s[i], i})
 	}
-	n := float64(a.filters)
-	return measured / n, predicted / n, math.Sqrt(deviation) / measured
+	heap.Init(next)
+	for next.Len() > 0 && (*next)[0].at < packets {
+		now := &(*next)[0]
+		k := source(now.flow)
+		if _, ok := g.Block.Lookup(k); ok {
+			if err := l.Mistake(k, 1, time.Duration(now.at*1e6)); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			now.at += later
+		}
+		now.at += r.ExpFloat64() / s[now.flow]
+		heap.Fix(next, 0)
+	}
+	l.Tidy(time.Duration(packets*1e6), loader.Grace)
 }
 
-// The false positives of an approximate set, with weights that were learned
-// from the kernel's trackers, compared with the same set without weights: all
-// answers are given by the pipeline's own function in the kernel.
-//
-// The rate is that of packets, each flow counting by its share r_e, and is
-// heavy-tailed: a fifth of all packets belong to one flow, which without a
-// weight is a false positive in one of 700 filters. The variance of the plain
-// mean over S filters is f·Σr_e²/S: a standard deviation of 5 % takes 13 000 of
-// them, and with weights r_e²·f_e has a heavy tail, too. But all flows with the
-// same number of bits are equivalent for a filter with a random seed. So the
-// test measures the number of false positives among the flows of each k_e,
-// against the predicted one, each k_e weighted by its contribution to the
-// predicted rate. That has the same mean, whatever the shares of its flows are,
-// and so little variance that a few seeds suffice. The plain means are logged,
-// too.
+// The packets that an approximate set drops by mistake, after it has learned from those that it
+// has dropped before, against an unweighted filter that has as much memory: all answers are
+// given by the pipeline's own function in the kernel.
 func TestWeightedRate(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
-	flows, entries, elements := probe.KeysLen, 250_000, 1<<14
-	intervals, packets, seeds := 4, 2*probe.KeysLen, 8
+	type load struct {
+		entries  int
+		bits     float64
+		exponent float64
+		least    float64 // times fewer than without weights
+	}
+	// The hot table has as much memory as may be lost where it wins nothing; then as much as
+	// what was learned takes.
+	loads := []load{{250_000, 10, 1.1, 4}}
+	flows, packets, seeds := 1<<17, 1e6, 4
 	if long.Enabled {
-		flows, entries, elements = 4_000_000, 1_000_000, 1<<16
-		intervals, packets, seeds = 8, 8*probe.KeysLen, 20
-	}
-	const tolerance = 0.1
-	traffic := newSkewed(flows)
-	var listed list.Entries
-	for i := range entries {
-		listed.Flows = append(listed.Flows, source(flows+i))
-	}
-	lists := []engine.List{{Name: "block", Contents: listed.Set()}}
-	// As much memory as weir run takes for this number of elements on all CPUs
-	// together, since one sees all packets here.
-	spec, err := heavy.Parse(fmt.Sprintf("key=src,interval=5s,memory=%dB", 2*144*elements))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := engine.Config{Mode: membership.Approximate, BitsPerKey: 14}
-	config.Hot, config.Trackers, config.TrackerSeed = elements, []engine.Tracker{spec.Tracker()}, hash.Seed{1}
-	g, err := engine.Build(lists, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	learner := traffic.learn(t, g, spec, elements, intervals, packets)
-	if err := g.Close(); err != nil {
-		t.Fatal(err)
-	}
-
-	config.Trackers = nil
-	var (
-		uniform, weighted answers
-		learned           learn.Weights
-		layout            membership.Layout
-	)
-	for range seeds {
-		func() {
-			g, err := engine.Build(lists, config)
-			if err != nil {
-				t.Fatal(err)
+		flows, packets, seeds = 1<<20, 2e7, 6
+		loads = nil
+		for _, entries := range []int{1_000_000, 10_000_000} {
+			for _, exponent := range []float64{0.8, 1.1, 1.4} {
+				for _, bits := range []float64{8, 10, 12, 16} {
+					least := 1 / 1.02
+					if exponent == 1.1 {
+						least = map[int]float64{1_000_000: 4, 10_000_000: 10}[entries]
+					}
+					loads = append(loads, load{entries, bits, exponent, least})
+				}
 			}
-			defer g.Close()
-			b, keys := newBench(t, g)
-			traffic.ask(t, b, keys, g.Block, &uniform)
-			layout, learned = g.Block.Layout, learner.Learn(learn.Interval{}, g.Block)
-			if _, err := learn.Publish(g.Block, learned, loader.Grace); err != nil {
-				t.Fatal(err)
+		}
+	}
+	r := newRandom(t).Rand
+	for _, of := range loads {
+		t.Run(fmt.Sprintf("%d entries, %v bits, Zipf %v", of.entries, of.bits, of.exponent), func(t *testing.T) {
+			traffic := zipf(flows, of.exponent)
+			lists := []engine.List{{Name: "block", Contents: sources(flows, of.entries)}}
+			var demand, learned membership.Demand
+			for round := range 2 {
+				var counted, predicted, unweighted float64
+				var layout membership.Layout
+				for range seeds {
+					func() {
+						config := engine.Config{Mode: membership.Approximate, BitsPerKey: of.bits}
+						config.Hot, config.Demand = learn.DefaultElements, demand
+						g, err := engine.Build(lists, config)
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer g.Close()
+						b, keys := newBench(t, g)
+						defer b.Close()
+						l := learn.New(learn.Config{HalfLife: 1e6 * time.Hour})
+						if err := l.Follow(g.Block, 0); err != nil {
+							t.Fatal(err)
+						}
+						first := traffic.dropped(t, b, keys)
+						traffic.learn(t, r, l, g, first, packets)
+						refuted := b.Stats().Refuted()
+						last := traffic.dropped(t, b, keys)
+						for _, i := range last {
+							counted += traffic[i] / float64(seeds)
+						}
+						if n := b.Stats().Refuted() - refuted; int(n) != len(first)-len(last) || n == 0 {
+							t.Errorf("%d packets are counted as saved, and were %d", n, len(first)-len(last))
+						}
+						layout = g.Block.Layout
+						rate := layout.FalsePositiveRate(of.entries)
+						predicted += learn.Predict(traffic, rate, int(layout.HotBuckets), packets) / float64(seeds)
+						unweighted = fpr.BestCascade(of.entries, layout.Lines+layout.HotBuckets, fpr.MaxFurther).Rate(of.entries)
+						learned = l.Demand(time.Duration(packets * 1e6))
+					}()
+				}
+				demand = learned
+				t.Logf("round %d: %d buckets of %d lines; counted %.4g, predicted %.4g, without weights in the same memory %.4g: %.1f times fewer",
+					round+1, layout.HotBuckets, layout.Lines, counted, predicted, unweighted, unweighted/counted)
+				if unweighted/counted < of.least {
+					t.Errorf("%.2f times fewer, want %v", unweighted/counted, of.least)
+				}
+				if off := counted / predicted; off < 0.9 || off > 1.5 {
+					t.Errorf("counted %.4g, predicted %.4g", counted, predicted)
+				}
 			}
-			traffic.ask(t, b, keys, g.Block, &weighted)
-		}()
+		})
 	}
+}
 
-	measure := func(name string, a *answers) float64 {
-		measured, predicted, deviation := a.rates()
-		t.Logf("%s, %d seeds: measured %.4g ± %.1f %%, plain %.4g, predicted %.4g",
-			name, seeds, measured, 100*deviation, a.plain/float64(seeds), predicted)
-		if math.Abs(measured/predicted-1) > tolerance {
-			t.Errorf("%s: measured %.4g, predicted %.4g", name, measured, predicted)
-		}
-		if deviation > tolerance/5 {
-			t.Errorf("%s: a standard deviation of %.1f %% takes more seeds", name, 100*deviation)
-		}
-		return measured
+// sources returns n sources that are listed, from the given one on.
+func sources(from, n int) *list.Set {
+	all := make([]list.V4Prefix, n)
+	for i := range all {
+		k := source(from + i)
+		all[i] = list.V4(binary.BigEndian.Uint32(k.Src.AsSlice()), 32)
 	}
-	before, after := measure("uniform", &uniform), measure("weighted", &weighted)
-	// What weir reports, which only knows the learned shares. It is rather too high: what
-	// is in the tracker's memory in some of the intervals counts as cold in the others.
-	if ratio := learned.Predicted / after; ratio < 1-tolerance || ratio > 1+2*tolerance {
-		t.Errorf("measured %.4g, predicted from the learned weights %.4g", after, learned.Predicted)
-	}
-	improvement := before / after
-	t.Logf("%.2f times lower; predicted from the learned weights: %.4g, %.2f times lower",
-		improvement, learned.Predicted, learned.Uniform/learned.Predicted)
-	if improvement < 8 {
-		t.Errorf("weights make the rate %.2f times lower, want 8", improvement)
-	}
-	// The hot table and its effect do not grow with the entries; the effect of
-	// the same memory in the cascade shrinks with them.
-	hot := float64(layout.HotBuckets) * membership.LineBits
-	for n := entries; n <= 100*entries; n *= 10 {
-		larger, err := membership.PlanLayout(membership.Census{Keys: map[key.Shape]int{source(0).Shape: n}}, membership.Approximate, 14+hot/float64(n), hash.NewSecret(hash.Seed{1}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("with %d entries, the hot table's memory in the cascade makes the rate %.2f times lower",
-			n, layout.FalsePositiveRate(entries)/larger.FalsePositiveRate(n))
-	}
+	slices.Sort(all)
+	return list.Entries{V4: all}.Set()
 }

@@ -100,8 +100,8 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 			},
 		},
 		weights: &api.Weights{
-			Base: 8, HalfLife: 30, Predicted: 1e-5, Uniform: 1e-4, Measured: &rate, MeasuredPackets: 1000,
-			Elements: []api.Weight{{Element: "192.0.2.1", Rate: 100, Share: 0.5, K: 12, Listed: true, Contribution: 0}},
+			Base: 8, HalfLife: 30, Predicted: 1e-5, Uniform: 1e-4, Measured: &rate, Without: &rate, MeasuredPackets: 1000, Spared: 3, Dropped: 2, Refused: 1,
+			Elements: []api.Weight{{Element: "192.0.2.1", K: 24, Found: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Dropped: 1.5}},
 		},
 	}
 	path := socket(t)

@@ -187,7 +187,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			Interfaces: []string{"eth0"}, Reasons: []api.ReasonRate{{}}, Filter: api.Filter{Mode: "exact", WeightedPredicted: &rate, Measured: &rate, Lists: []api.ListRate{{}}},
 			Trackers: []api.Tracker{{Unit: "bytes", Flows: []api.Flow{{State: api.Blocked, Until: &now}, {State: api.RateLimited}, {}}}},
 		},
-		&api.Weights{Measured: &rate, Elements: []api.Weight{{}}},
+		&api.Weights{Measured: &rate, Without: &rate, Elements: []api.Weight{{}}},
 		&api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Netns: "lab", Since: &now, Packets: []api.TracedPacket{{Slices: []api.TracedSlice{{Start: now}}}}}}},
 	}
 	c := &control{

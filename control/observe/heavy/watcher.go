@@ -31,9 +31,8 @@ type Flow struct {
 type Role uint8
 
 const (
-	Hitters  Role = iota // heavy hitters, and their penalties
-	Learning             // weights: whatever is heavy, the flow memory is well filled
-	Drops                // who is being dropped
+	Hitters Role = iota // heavy hitters, and their penalties
+	Drops               // who is being dropped
 )
 
 // Watched is a tracker with its role.
@@ -45,7 +44,6 @@ type Watched struct {
 // Tracker is the data plane's part of a tracker.
 func (w Watched) Tracker() engine.Tracker {
 	t := w.Spec.Tracker()
-	t.Unexempt = t.Unexempt || w.Role == Learning // weights are of all packets that are looked up
 	t.Dropped = w.Role == Drops
 	return t
 }
@@ -57,11 +55,10 @@ type Report struct {
 	Interval time.Duration // measured
 	Packets  uint64        // of all flows
 	Bytes    uint64
-	Denied   uint64  // packets whose flow had no room in the flow memory; if there are any, counts are estimates
-	Heavy    uint64  // units from which on a flow is heavy
-	Full     bool    // a guard's window ended early, since its memory was full
-	Distinct float64 // estimated number of different flows, for trackers of learning
-	Flows    []Flow  // in the flow memory, the largest first
+	Denied   uint64 // packets whose flow had no room in the flow memory; if there are any, counts are estimates
+	Heavy    uint64 // units from which on a flow is heavy
+	Full     bool   // a guard's window ended early, since its memory was full
+	Flows    []Flow // in the flow memory, the largest first
 }
 
 // Event says that a flow became heavy, or was released.
@@ -412,11 +409,7 @@ func (t *tracker) start(i int, on interfaces) {
 // counted exactly even if none is heavy. It also sets by which step programs report them, on
 // one of the CPUs of an interface.
 func (t *tracker) admit(b *sketch.Bank, banks, cpus int) {
-	if t.Role == Learning {
-		b.Admit(math.MaxUint64, 0)
-	} else {
-		b.Admit(t.threshold(0).Admission(t.previous, banks))
-	}
+	b.Admit(t.threshold(0).Admission(t.previous, banks))
 	b.SetSpare(t.spare)
 	b.SetStep(t.step(cpus))
 }
@@ -568,10 +561,10 @@ func (t *tracker) adapt(banks []*sketch.Bank) {
 		t.spare = max(t.spare, b.Spare()) // raised by flows that found no room
 	}
 	switch {
-	case full > 0.6 || t.Role != Learning && len(kept) > maxKept:
+	case full > 0.6 || len(kept) > maxKept:
 		slices.Sort(kept)
 		t.spare = max(t.spare, kept[len(kept)/2])
-	case full < 0.25 && (t.Role == Learning || len(kept) < maxKept/4):
+	case full < 0.25 && len(kept) < maxKept/4:
 		t.spare = max(t.spare/2, t.leastSpare())
 	}
 }
@@ -591,9 +584,6 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 		r.Packets += b.Packets()
 		r.Bytes += b.Bytes()
 		r.Denied += b.Denied()
-	}
-	if t.Role == Learning && len(banks) > 0 {
-		r.Distinct = sketch.Distinct(banks...)
 	}
 	for _, f := range sketch.Merge(banks...) {
 		if f.Packets > 0 || f.Before > 0 { // otherwise it lasted, but had no packets

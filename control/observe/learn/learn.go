@@ -1,247 +1,340 @@
-// Package learn finds the hot elements of the traffic and assigns weights to
-// them: additional bits of the cascade that are tested for them only, so that
-// the filter's false positives avoid the flows that the host really carries.
+// Package learn finds the elements of unlisted traffic that the filter of approximate
+// mode takes for listed ones, and gives them weights: additional bits of the cascade that
+// are tested for them only, so that their packets are no longer dropped.
 //
-// An element is a key that a set can list, derived from a packet by a shape in
-// use. The trackers count the packets of heavy hitters in each interval. Learner
-// maps the flows to elements, smooths their rates, and assigns each a k_e as in
-// the weighted Bloom filter (package weighted); Publish writes these to the set
-// that the data plane uses.
+// An element is a key that a set can list, derived from a packet by a shape in use. It is
+// found by its own packets: programs report a sample of the dropped ones, and some are on no
+// list. So the hot table has no others than elements that the cascade
+// passes, a hundredth or less of all, and the hottest come first, since they have the most
+// packets to be found by. Package weighted has the mathematics of weights.
 package learn
 
 import (
-	"bytes"
 	"cmp"
+	"errors"
 	"math"
 	"slices"
 	"time"
 
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/weighted"
 )
 
 // Defaults of a Config.
 const (
-	// DefaultHalfLife is short enough to follow a change of the traffic within
-	// a minute or two, and long enough to count a hundred packets of a flow
-	// with a few per second.
-	DefaultHalfLife = 30 * time.Second
-	// DefaultElements takes a hot table of 1 MiB.
+	// DefaultHalfLife is long against the pauses of a host that is still there.
+	DefaultHalfLife = 10 * time.Minute
+	// DefaultElements does not limit a set of less than some hundred million entries:
+	// [membership.Layout.PlanWeights] does.
 	DefaultElements = 1 << 16
 )
 
 // Config configures a Learner.
 type Config struct {
-	HalfLife time.Duration // of the smoothed rates; 0: DefaultHalfLife
-	Elements int           // maximum number with weights, in all shapes together; 0: DefaultElements
-	Trackers []key.Shape   // the keys by which flows are observed, of both families
+	HalfLife time.Duration // of an element's rate, by which it competes for room; 0: DefaultHalfLife
+	Elements int           // maximum number with weights; 0: DefaultElements
 }
 
-// Interval is what the trackers counted in a period of time.
-type Interval struct {
-	Length   time.Duration // above 0
-	Packets  uint64        // of all flows
-	Flows    []Flow        // the heavy ones, once for each tracker
-	Distinct float64       // estimated number of distinct flows, 0: unknown
-}
-
-// Flow is a flow that a tracker has observed.
-type Flow struct {
-	Key     key.Key // of one of the trackers' shapes; ports are 0 where packets have none
-	Packets uint64  // in the interval
-}
-
-// Learner learns from interval to interval. It remembers twice as many elements
-// as have weights, so that one near the threshold does not start from zero each
-// time. It is not safe for concurrent use.
+// Learner knows the elements of a set that have weights, and others that have found no
+// room. It is not safe for concurrent use.
 type Learner struct {
 	Config
-	// seen is the total weight of all intervals so far, which approaches 1.
-	// Rates are relative to it; otherwise they would take several half-lives to
-	// approach the truth.
-	seen     float64
-	packets  float64    // of all traffic, per second; smoothed like the others
-	observed [2]float64 // of the flows observed, IPv4 and IPv6
-	distinct float64    // as of the last interval
+	set      *membership.Set // that has the weights; nil: none yet
+	began    time.Duration   // when the learner began to follow it
 	elements map[key.Key]*element
-	hottest  []*element // the same, by rate
+	hot      map[int][]*element // those with weights, by the bucket of the hot table
+	refused  uint64             // packets of elements that had no room
 }
 
-// element is a key that a shape in use derives from observed flows.
+// element is an unlisted key with packets that were dropped.
 type element struct {
 	key     key.Key
-	rate    float64 // packets per second
-	packets uint64  // of this interval, not in the rate yet
+	packets float64 // that were dropped
+	times   int     // that it was seen to be dropped
+	found   time.Duration
+	seen    time.Duration // when it was dropped last
+	exposed time.Duration // for how long it has had no weight, up to since
+	since   time.Duration // when it last lost its weight, or got it
+	hot     bool
 }
 
-// New returns a Learner without observations.
+// rate estimates an element's packets per second: the number of dropped ones, by the time
+// without a weight. With a weight an element has no packets to count, and its rate halves after each
+// half-life.
+//
+// One packet says little: of many elements with few packets, some are seen at once by
+// chance. So each is taken to have been exposed for as long as the set is known, too. Then a weight
+// that rests on one packet goes to an element that is dropped again and again; the
+// other comes back with its next packet, if it has any.
+func (l *Learner) rate(e *element, at time.Duration) float64 {
+	exposed := e.exposed + at - l.began
+	if !e.hot {
+		exposed += at - e.since
+	}
+	return e.packets / max(exposed, time.Millisecond).Seconds() * e.fade(at, l.HalfLife)
+}
+
+func (e *element) fade(at, halfLife time.Duration) float64 {
+	return math.Exp2(-float64(at-e.seen) / float64(halfLife))
+}
+
+// setHot says since when the element has its weight, or none.
+func (e *element) setHot(hot bool, at time.Duration) {
+	if e.hot != hot {
+		if hot {
+			e.exposed += at - e.since
+		}
+		e.hot, e.since = hot, at
+	}
+}
+
+// New returns a Learner that knows nothing.
 func New(c Config) *Learner {
 	c.HalfLife = cmp.Or(c.HalfLife, DefaultHalfLife)
 	c.Elements = cmp.Or(c.Elements, DefaultElements)
-	return &Learner{Config: c, elements: make(map[key.Key]*element)}
+	return &Learner{Config: c, elements: make(map[key.Key]*element), hot: make(map[int][]*element)}
 }
 
-// Learn adds an interval, and returns the weights of the hottest elements of
-// the shapes that the set has in use. The set must not be changed meanwhile; an
-// approximate one needs its Listed.
-//
-// Rates are smoothed exponentially in time: an observation counts half after a
-// half-life, whatever the number of intervals.
-func (l *Learner) Learn(i Interval, s *membership.Set) Weights {
-	if i.Length > 0 {
-		l.observe(i, shapes(s))
+// Follow makes the learner learn for a set, which must not be changed meanwhile; an
+// approximate one needs its Listed. Elements that are known from an earlier set get
+// weights in this one if its cascade passes them, too.
+func (l *Learner) Follow(s *membership.Set, at time.Duration) error {
+	if l.set == s {
+		return nil
 	}
-	return l.weigh(s)
-}
-
-func (l *Learner) observe(i Interval, shapes []key.Shape) {
-	keep := math.Exp2(-float64(i.Length) / float64(l.HalfLife))
-	// The contribution of one packet of this interval to a smoothed rate.
-	scale := (1 - keep) / i.Length.Seconds()
-
-	l.seen = l.seen*keep + 1 - keep
-	l.packets = l.packets*keep + float64(i.Packets)*scale
-	l.distinct = i.Distinct
-	var observed [2]uint64
-	for _, f := range i.Flows {
-		observed[family(f.Key.Shape)] += f.Packets
+	l.set, l.began = s, at
+	clear(l.hot)
+	order := make([]*element, 0, len(l.elements))
+	for _, e := range l.elements {
+		e.setHot(false, at)
+		order = append(order, e)
 	}
-	for f := range observed {
-		l.observed[f] = l.observed[f]*keep + float64(observed[f])*scale
+	l.sort(order, at)
+	for h := range s.Weights() { // of elements that may have been forgotten since
+		s.Cool(h)
 	}
-	for _, e := range l.hottest {
-		e.rate *= keep
-	}
-	inUse := make(map[key.Shape]bool)
-	for _, s := range shapes {
-		inUse[s] = true
-		if tracker, ok := l.tracker(s); ok {
-			l.count(s, tracker, i.Flows)
-		}
-		if len(l.hottest) > 2*l.Elements {
-			l.sort(scale)
-			l.cut()
-		}
-	}
-	l.sort(scale)
-	l.forget(inUse)
-}
-
-// count adds the packets of a tracker's flows to their elements of shape s.
-func (l *Learner) count(s, tracker key.Shape, flows []Flow) {
-	for _, f := range flows {
-		if f.Key.Shape != tracker {
-			continue
-		}
-		k, ok := s.Of(packet(f.Key))
-		if !ok {
-			continue
-		}
-		e := l.elements[k]
-		if e == nil {
-			e = &element{key: k}
-			l.elements[k] = e
-			l.hottest = append(l.hottest, e)
-		}
-		e.packets += f.Packets
-	}
-}
-
-// sort updates the rates with the counts, and orders the elements by rate; ties
-// in a deterministic order.
-func (l *Learner) sort(scale float64) {
-	for _, e := range l.hottest {
-		e.rate += float64(e.packets) * scale
-		e.packets = 0
-	}
-	slices.SortFunc(l.hottest, func(a, b *element) int {
-		if a.rate != b.rate {
-			return cmp.Compare(b.rate, a.rate)
-		}
-		var left, right [key.MaxLen]byte
-		return bytes.Compare(a.key.Append(left[:0]), b.key.Append(right[:0]))
-	})
-}
-
-// cut drops the coolest elements beyond those that are remembered.
-func (l *Learner) cut() {
-	most := 2 * l.Elements
-	for _, e := range l.hottest[most:] {
-		delete(l.elements, e.key)
-	}
-	clear(l.hottest[most:])
-	l.hottest = l.hottest[:most]
-}
-
-// forget drops the elements of shapes that are no longer in use, and those that
-// have cooled down to less than one packet per half-life.
-func (l *Learner) forget(inUse map[key.Shape]bool) {
-	least := l.seen / l.HalfLife.Seconds()
-	l.hottest = slices.DeleteFunc(l.hottest, func(e *element) bool {
-		gone := e.rate < least || !inUse[e.key.Shape]
-		if gone {
-			delete(l.elements, e.key)
-		}
-		return gone
-	})
-}
-
-// tracker returns the shape of the trackers' keys that determines the keys of
-// shape s: among several, the one with the fewest distinct flows. It knows most
-// of an element's flows; using all would count packets twice.
-func (l *Learner) tracker(s key.Shape) (best key.Shape, ok bool) {
-	for _, t := range l.Trackers {
-		if t.V6() == s.V6() && t.SrcBits >= s.SrcBits && t.DstBits >= s.DstBits && s.Fields&^t.Fields == 0 &&
-			(!ok || bits(t) < bits(best)) {
-			best, ok = t, true
-		}
-	}
-	return best, ok
-}
-
-// packet returns a packet of a flow, as far as its key determines it. A flow
-// whose ports are both 0 has none: its protocol has no ports, or its packets
-// are later fragments. A shape with ports matches none of its packets, and so
-// has no element for it.
-func packet(k key.Key) key.Tuple {
-	return key.Tuple{
-		Src: k.Src, Dst: k.Dst, Proto: k.Proto,
-		HasPorts: k.SrcPort != 0 || k.DstPort != 0, SrcPort: k.SrcPort, DstPort: k.DstPort,
-	}
-}
-
-// shapes returns the shapes of a set whose keys can have weights.
-func shapes(s *membership.Set) []key.Shape {
-	var all []key.Shape
-	for _, kind := range [][]membership.GatedShape{s.V4, s.V4Flow, s.V6, s.V6Flow} {
-		for _, g := range kind {
-			if s.Hashed(g.Shape) {
-				all = append(all, g.Shape)
+	for _, e := range order {
+		if s.Passes(e.key) && !l.isListed(e.key) {
+			if err := l.heat(e, at); err != nil {
+				return err
 			}
 		}
 	}
-	return all
+	return nil
 }
 
-// bits returns the number of bits that a shape matches.
-func bits(s key.Shape) int {
-	n := int(s.SrcBits) + int(s.DstBits)
-	if s.Fields&key.FieldSrcPort != 0 {
-		n += 16
+// sort orders elements, those with the highest rates first.
+func (l *Learner) sort(all []*element, at time.Duration) {
+	rates := make(map[*element]float64, len(all))
+	for _, e := range all {
+		rates[e] = l.rate(e, at)
 	}
-	if s.Fields&key.FieldDstPort != 0 {
-		n += 16
+	slices.SortFunc(all, func(a, b *element) int {
+		return cmp.Or(cmp.Compare(rates[b], rates[a]), a.key.Compare(b.key))
+	})
+}
+
+func (l *Learner) isListed(k key.Key) bool { return l.set.Listed != nil && l.set.Listed(k) }
+
+// Mistake takes in packets of an unlisted element of the set that were dropped: it gets
+// its weight at once. Where its bucket is full, an element that was dropped twice replaces
+// the one with the lowest rate, if its own is higher: a source with one packet, as in a flood
+// of forged ones, replaces nothing.
+func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
+	e := l.elements[k]
+	if e == nil {
+		if len(l.elements) >= l.room() {
+			l.forget(at)
+		}
+		e = &element{key: k, found: at, since: l.began}
+		l.elements[k] = e
 	}
-	if s.Fields&key.FieldProto != 0 {
-		n += 8
+	e.seen = at
+	e.packets += packets
+	e.times++
+	if e.hot { // it was dropped before it had its weight
+		return nil
+	}
+	err := l.heat(e, at)
+	if !e.hot {
+		l.refused += uint64(packets)
+	}
+	return err
+}
+
+// heat sets the weight of an element if there is room for it.
+func (l *Learner) heat(e *element, at time.Duration) error {
+	// Of an element that is known to be unlisted, x_e is 0: no bit of it is set, so that
+	// its bits cost the filter nothing, and the optimum is as many as the bound allows
+	// (Bruck, Gao and Jiang, equation 4; [weighted.Universe.Optimal]).
+	extra := weighted.Dropping.Most - l.base()
+	if extra <= 0 {
+		return nil
+	}
+	bucket := l.set.WeightBucket(e.key.Hash(l.set.Secret))
+	in := l.hot[bucket]
+	if len(in) == membership.BucketSlots {
+		if e.times < 2 {
+			return nil
+		}
+		lowest := slices.MinFunc(in, func(a, b *element) int {
+			return cmp.Compare(l.rate(a, at), l.rate(b, at))
+		})
+		if l.rate(lowest, at) >= l.rate(e, at) {
+			return nil
+		}
+		l.cool(lowest, at)
+		in = l.hot[bucket]
+	}
+	switch err := l.set.SetWeight(e.key, extra); {
+	case errors.Is(err, membership.ErrHotFull): // there is no hot table
+		return nil
+	case err != nil:
+		return err
+	}
+	e.setHot(true, at)
+	l.hot[bucket] = append(in, e)
+	return nil
+}
+
+// cool takes the weight from an element.
+func (l *Learner) cool(e *element, at time.Duration) {
+	h := e.key.Hash(l.set.Secret)
+	l.set.Cool(h)
+	e.setHot(false, at)
+	bucket := l.set.WeightBucket(h)
+	l.hot[bucket] = slices.DeleteFunc(l.hot[bucket], func(o *element) bool { return o == e })
+}
+
+func (l *Learner) base() int { return l.set.First + l.set.Rest }
+
+// room is how many elements are remembered: more than can have weights, to know how many the
+// next set should have room for.
+func (l *Learner) room() int {
+	return min(8*max(membership.MinHotBuckets, int(l.set.HotBuckets))*membership.BucketSlots, 2*max(l.Elements, 1024))
+}
+
+// Demand describes the elements that the set passes. A flood of forged sources,
+// each with one packet, is among the others.
+func (l *Learner) Demand(at time.Duration) (d membership.Demand) {
+	half := (at - l.began) / 2
+	for _, e := range l.elements {
+		if e.times > 1 || e.hot {
+			d.Elements++
+			d.Known += l.rate(e, at)
+		}
+		if e.found > l.began+half {
+			d.Others++
+		}
+	}
+	d.Others /= max(half, time.Millisecond).Seconds()
+	return d
+}
+
+// forget drops half of the elements without weights, those with the lowest rates.
+func (l *Learner) forget(at time.Duration) {
+	var cold []*element
+	for _, e := range l.elements {
+		if !e.hot {
+			cold = append(cold, e)
+		}
+	}
+	l.sort(cold, at)
+	for _, e := range cold[len(cold)/2:] {
+		delete(l.elements, e.key)
+	}
+}
+
+// Tidy removes the weights of elements that have been listed or that the cascade passes no
+// longer, and forgets elements without weights that have faded away.
+//
+// Bits that listed elements no longer need are cleared after a grace period: wait must
+// return when every program has ended that was running when it was called. It is called
+// only if there are such bits.
+func (l *Learner) Tidy(at time.Duration, wait func()) {
+	if l.set == nil {
+		return
+	}
+	for k, e := range l.elements {
+		switch {
+		case e.hot && (!l.set.Passes(k) || l.isListed(k)):
+			l.cool(e, at)
+		case !e.hot && e.packets*e.fade(at, l.HalfLife) < 0.5:
+			delete(l.elements, k)
+		}
+	}
+	if l.set.Unsettled() {
+		wait()
+		l.set.Settle()
+	}
+}
+
+// Weights are the weights of a set.
+type Weights struct {
+	Base     int      // k, the bits of every element
+	Elements []Weight // the ones with the most packets that were dropped first
+
+	// Uniform is the predicted share of unlisted packets that are dropped with k bits for
+	// all, where a packet is looked up in all shapes of its family.
+	Uniform float64
+	Refused uint64 // packets that were dropped of elements that had no room
+}
+
+// Weight is the weight of one element.
+type Weight struct {
+	Key     key.Key
+	Dropped float64 // packets that were dropped before it had its weight
+	K       int     // k_e, the bits of the element
+	Found   time.Duration
+}
+
+// Weights returns the weights of the set.
+func (l *Learner) Weights() Weights {
+	if l.set == nil {
+		return Weights{}
+	}
+	w := Weights{Base: l.base(), Uniform: uniform(l.set), Refused: l.refused}
+	var order []*element
+	for _, in := range l.hot {
+		order = append(order, in...)
+	}
+	slices.SortFunc(order, func(a, b *element) int {
+		return cmp.Or(cmp.Compare(b.packets, a.packets), a.key.Compare(b.key))
+	})
+	for _, e := range order {
+		w.Elements = append(w.Elements, Weight{e.key, e.packets, max(w.Base, weighted.Dropping.Most), e.found})
+	}
+	return w
+}
+
+// Hot returns the number of elements with weights.
+func (l *Learner) Hot() (n int) {
+	for _, in := range l.hot {
+		n += len(in)
 	}
 	return n
 }
 
-// family returns 0 for IPv4, 1 for IPv6.
-func family(s key.Shape) int {
-	if s.V6() {
-		return 1
+func uniform(s *membership.Set) float64 {
+	if s.Len() == 0 {
+		return 0
 	}
-	return 0
+	shapes := [2]int{len(s.V4) + len(s.V4Flow), len(s.V6) + len(s.V6Flow)}
+	return 1 - math.Pow(1-s.FalsePositiveRate(s.Len()), float64(max(shapes[0], shapes[1])))
+}
+
+// mistaken calls with each key of a packet that the set takes for a listed one.
+func mistaken(s *membership.Set, t key.Tuple, with func(key.Key)) {
+	all := [2][]membership.GatedShape{s.V4, s.V4Flow}
+	if t.Src.Is6() {
+		all = [2][]membership.GatedShape{s.V6, s.V6Flow}
+	}
+	for _, shapes := range all {
+		for _, g := range shapes {
+			if k, ok := g.Of(t); ok && s.Passes(k) {
+				with(k)
+			}
+		}
+	}
 }

@@ -1,12 +1,10 @@
 package learn
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,292 +14,332 @@ import (
 	"weir/tests/seed"
 )
 
-const (
-	v6   = key.FieldV6
-	flow = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
-)
+var src32 = key.Shape{SrcBits: 32}
 
-// newSet returns an approximate set with room for n keys of each shape, and one
-// key in each that no test uses.
-func newSet(t testing.TB, n int, bitsPerKey float64, hot int, shapes ...key.Shape) *membership.Set {
+// newSet returns an approximate set of n sources from source(1<<31) on, and which are listed.
+// It has room for others.
+func newSet(t testing.TB, s uint64, n int, bitsPerKey float64, hot int) (*membership.Set, map[key.Key]bool) {
 	t.Helper()
-	return filledSet(t, 1, 0, n, bitsPerKey, hot, shapes...)
-}
-
-// filledSet is newSet with a seed, and filled: it has that many sources of IPv4 that no test
-// uses.
-func filledSet(t testing.TB, seed uint64, filled, n int, bitsPerKey float64, hot int, shapes ...key.Shape) *membership.Set {
-	t.Helper()
-	census := membership.Census{Keys: make(map[key.Shape]int)}
-	for _, s := range shapes {
-		census.Keys[s] = n
+	var of hash.Seed
+	for i := range 8 {
+		of[i] = byte(s >> (8 * i))
 	}
-	l, err := membership.PlanLayout(census, membership.Approximate, bitsPerKey, secretOf(seed))
+	l, err := membership.PlanLayout(membership.Census{Keys: map[key.Shape]int{src32: n}}, membership.Approximate, bitsPerKey, hash.NewSecret(of))
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.PlanHot(hot)
-	s, err := membership.NewSet(l, l.Alloc())
+	set, err := membership.NewSet(l, l.Alloc())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Listed = func(key.Key) bool { return false }
-	c := membership.Column{Shape: src32, Lists: make([]uint16, filled)}
-	for i := range filled {
-		c.Keys, c.Lists[i] = source(1<<31+1+i).Append(c.Keys), 1
+	listed := make(map[key.Key]bool)
+	set.Listed = func(k key.Key) bool { return listed[k] }
+	c := membership.Column{Shape: src32, Lists: make([]uint16, n)}
+	for i := range n {
+		k := source(1<<31 + i)
+		listed[k] = true
+		c.Keys = k.Append(c.Keys)
 	}
-	if filled > 0 {
-		if err := s.Fill([]membership.Column{c}); err != nil {
-			t.Fatal(err)
-		}
+	if err := set.Fill([]membership.Column{c}); err != nil {
+		t.Fatal(err)
 	}
-	for _, shape := range shapes {
-		k, _ := shape.Of(key.Tuple{Src: address(shape.V6(), 1<<31), Dst: address(shape.V6(), 1<<31), HasPorts: true})
-		if err := s.Add(k, 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return s
-}
-
-// address returns the i-th address of a family.
-func address(v6 bool, i uint32) netip.Addr {
-	if v6 {
-		return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i), 15: 1})
-	}
-	return netip.AddrFrom4([4]byte{byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)})
+	return set, listed
 }
 
 func source(i int) key.Key {
-	return key.Source(netip.PrefixFrom(address(false, uint32(i)), 32))
+	return key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)}), 32))
 }
 
-func fiveTuple(src, dst string, proto uint8, srcPort, dstPort uint16) key.Key {
-	t := key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: proto, HasPorts: true, SrcPort: srcPort, DstPort: dstPort}
-	s := key.Shape{Fields: flow, SrcBits: 32, DstBits: 32}
-	if t.Src.Is6() {
-		s = key.Shape{Fields: flow | v6, SrcBits: 128, DstBits: 128}
+// passing returns unlisted sources that the cascade passes.
+func passing(s *membership.Set, n int) (all []key.Key) {
+	for i := 0; len(all) < n; i++ {
+		if k := source(i); s.Passes(k) {
+			all = append(all, k)
+		}
 	}
-	k, _ := s.Of(t)
-	return k
+	return all
 }
 
-var (
-	src32 = key.Shape{SrcBits: 32}
-	dst32 = key.Shape{DstBits: 32}
-	src24 = key.Shape{SrcBits: 24}
-	flow4 = key.Shape{Fields: flow, SrcBits: 32, DstBits: 32}
-	flow6 = key.Shape{Fields: flow | v6, SrcBits: 128, DstBits: 128}
-)
-
-func rates(w Weights) map[string]float64 {
-	r := make(map[string]float64)
-	for _, e := range w.Elements {
-		r[e.Key.String()] = e.Rate
-	}
-	return r
+func dropped(s *membership.Set, k key.Key) bool {
+	_, ok := s.Lookup(k)
+	return ok
 }
 
-func near(t *testing.T, what string, got, want float64) {
+func mistake(t *testing.T, l *Learner, k key.Key, packets float64, at time.Duration) {
 	t.Helper()
-	if math.Abs(got-want) > 1e-9*math.Abs(want) {
-		t.Errorf("%s is %v, want %v", what, got, want)
+	if err := l.Mistake(k, packets, at); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// An observation counts half after a half-life, whatever the number of
-// intervals; a constant rate is exact from the first interval on.
-func TestHalfLife(t *testing.T) {
-	for _, steps := range []int{1, 2, 5, 20} {
-		t.Run(fmt.Sprint(steps), func(t *testing.T) {
-			l := New(Config{HalfLife: 10 * time.Second, Trackers: []key.Shape{src32}})
-			s := newSet(t, 10, 12, 0, src32)
-			step := func(span time.Duration, steady, now uint64) map[string]float64 {
-				var w Weights
-				for range steps {
-					n := func(a uint64) uint64 { return a * 1000 * uint64(span/time.Second) / uint64(steps) }
-					i := Interval{Length: span / time.Duration(steps), Packets: n(100)}
-					for k, rate := range []uint64{steady, now} {
-						if rate > 0 {
-							i.Flows = append(i.Flows, Flow{source(k), n(rate)})
-						}
-					}
-					w = l.Learn(i, s)
-				}
-				return rates(w)
+func follow(t *testing.T, l *Learner, s *membership.Set, at time.Duration) {
+	t.Helper()
+	if err := l.Follow(s, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An element is dropped by mistake once, and a listed one always: also if it is listed while
+// it has a weight, and after that.
+func TestMistakesEnd(t *testing.T) {
+	s, listed := newSet(t, seed.New(t).Uint64(), 2000, 6, 100)
+	l := New(Config{})
+	follow(t, l, s, 0)
+	all := passing(s, 20)
+	for _, k := range all {
+		if !dropped(s, k) {
+			t.Fatalf("%v passes", k)
+		}
+		mistake(t, l, k, 1, time.Second)
+		if dropped(s, k) {
+			t.Errorf("%v is dropped, and has %d bits more", k, s.Weight(k.Hash(s.Secret)))
+		}
+	}
+	w := l.Weights()
+	if l.Hot() != len(all) || len(w.Elements) != len(all) || w.Elements[0].K != 24 || w.Base != s.First+s.Rest || math.Abs(w.Uniform/s.FalsePositiveRate(s.Len())-1) > 1e-9 {
+		t.Errorf("%d have weights: %+v", l.Hot(), w)
+	}
+	// One is listed, and then removed.
+	k, waited := all[0], 0
+	for range 2 {
+		listed[k] = true
+		if err := s.Add(k, 1); err != nil {
+			t.Fatal(err)
+		}
+		if !dropped(s, k) {
+			t.Fatalf("%v is listed, and passes", k)
+		}
+		l.Tidy(2*time.Second, func() {
+			waited++
+			if !dropped(s, k) {
+				t.Errorf("%v is listed, and passes as its weight goes", k)
 			}
-			r := step(10*time.Second, 3, 0)
-			near(t, "the steady rate at first", r["0.0.0.0"], 3*1000)
-			for range 40 { // until the beginning is forgotten
-				r = step(10*time.Second, 3, 8)
-			}
-			near(t, "the rate of the other flow", r["0.0.0.1"], 8*1000)
-			r = step(10*time.Second, 3, 0)
-			near(t, "the rate after a half-life", r["0.0.0.1"], 4*1000)
-			r = step(20*time.Second, 3, 0)
-			near(t, "the rate after three", r["0.0.0.1"], 1000)
-			near(t, "the steady rate", r["0.0.0.0"], 3*1000)
-			near(t, "the rate of all packets", l.packets, 100*1000)
 		})
+		if !dropped(s, k) || s.Weight(k.Hash(s.Secret)) != 0 || l.Hot() != len(all)-1 {
+			t.Errorf("%v is listed, and has a weight", k)
+		}
+		delete(listed, k)
+		s.Remove(k)
+		if s.Passes(k) {
+			mistake(t, l, k, 1, 3*time.Second)
+			if dropped(s, k) {
+				t.Errorf("%v is no longer listed, and dropped", k)
+			}
+		}
+	}
+	if waited == 0 {
+		t.Error("the bits of a listed element are gone before programs have ended")
+	}
+	for k := range listed {
+		if !dropped(s, k) {
+			t.Fatalf("%v is listed, and passes", k)
+		}
 	}
 }
 
-// A flow counts for the element of each shape that its key determines.
-func TestElementsOfShapes(t *testing.T) {
-	all := []key.Shape{src32, src24, dst32, {}, {SrcBits: 24, Fields: key.FieldDstPort}, {DstBits: 32, Fields: key.FieldProto}, flow4,
-		{Fields: v6, SrcBits: 128}, {Fields: v6, SrcBits: 48}, {Fields: v6, DstBits: 64}, flow6}
-	tcp := fiveTuple("192.0.2.1", "198.51.100.7", 6, 1234, 443)
-	icmp := fiveTuple("192.0.2.1", "198.51.100.7", 1, 0, 0)
-	tcp6 := fiveTuple("2001:db8::1", "2001:db8:1::2", 6, 1, 2)
+// The hot table has no elements that the cascade passes no longer.
+func TestTidy(t *testing.T) {
+	s, listed := newSet(t, seed.New(t).Uint64(), 3000, 6, 100)
+	l := New(Config{HalfLife: time.Minute})
+	follow(t, l, s, 0)
+	for _, k := range passing(s, 50) {
+		mistake(t, l, k, 4, 0)
+	}
+	for k := range listed {
+		s.Remove(k)
+	}
+	clear(listed)
+	l.Tidy(0, func() { t.Error("waits for nothing") })
+	if n := l.Hot(); n != 0 {
+		t.Errorf("%d elements have weights, and the list is empty", n)
+	}
+	if len(l.elements) != 50 {
+		t.Errorf("%d elements are remembered, want 50", len(l.elements))
+	}
+	l.Tidy(4*time.Minute, nil)
+	if len(l.elements) != 0 {
+		t.Errorf("%d elements are remembered after four half-lives of four packets", len(l.elements))
+	}
+}
+
+// Another generation has another secret: the known elements that it passes have weights from
+// the beginning.
+func TestFollow(t *testing.T) {
+	r := seed.New(t)
+	s, _ := newSet(t, r.Uint64(), 4000, 4, 1000)
+	l := New(Config{})
+	follow(t, l, s, 0)
+	all := passing(s, 300)
+	for _, k := range all {
+		mistake(t, l, k, 1, 0)
+	}
+	next, _ := newSet(t, r.Uint64(), 4000, 4, 1000)
+	want := 0
+	for _, k := range all {
+		if dropped(next, k) {
+			want++
+		}
+	}
+	follow(t, l, next, time.Second)
+	for _, k := range all {
+		if dropped(next, k) {
+			t.Errorf("%v is known, and dropped by the next", k)
+		}
+	}
+	if l.Hot() != want || want == 0 {
+		t.Errorf("%d have weights in the next, want %d", l.Hot(), want)
+	}
+	// The old one filters on for a while, and its weights stay.
+	follow(t, l, s, time.Second)
+	for _, k := range all {
+		if dropped(s, k) {
+			t.Errorf("%v is dropped by the old one", k)
+		}
+	}
+}
+
+// Where there is no room, elements that are dropped again and again replace others, and sources
+// with one packet replace nothing.
+func TestFullTable(t *testing.T) {
+	r := seed.New(t)
+	s, _ := newSet(t, r.Uint64(), 4000, 4, 1) // 256 slots
+	l := New(Config{})
+	follow(t, l, s, 0)
+	all := passing(s, 4000)
+	steady, flood := all[:100], all[100:]
+	for i, k := range steady {
+		mistake(t, l, k, 3, time.Duration(i)*time.Millisecond)
+	}
+	had := make(map[key.Key]bool)
+	for _, k := range steady {
+		had[k] = !dropped(s, k)
+	}
+	for _, k := range flood {
+		mistake(t, l, k, 1, time.Second)
+		if len(l.elements) > 8*256 {
+			t.Fatalf("%d elements are remembered", len(l.elements))
+		}
+	}
+	for _, k := range steady {
+		if had[k] && dropped(s, k) {
+			t.Errorf("a flood of single packets has taken the weight of %v", k)
+		}
+	}
+	if n := l.Hot(); n > 256 || n < 200 {
+		t.Errorf("%d of 256 slots have elements", n)
+	}
+	if l.Weights().Refused == 0 {
+		t.Error("a full table refuses nothing")
+	}
+	// One of the flood stays: it gets a weight in place of another.
+	var late key.Key
+	for _, k := range flood {
+		if dropped(s, k) {
+			late = k
+		}
+	}
+	for range 3 {
+		mistake(t, l, late, 1, 2*time.Second)
+	}
+	if dropped(s, late) {
+		t.Errorf("%v was dropped three times, and still is", late)
+	}
+	for bucket, in := range l.hot {
+		for _, e := range in {
+			if h := e.key.Hash(s.Secret); s.WeightBucket(h) != bucket || s.Weight(h) == 0 || !e.hot {
+				t.Fatalf("%v has no weight in bucket %d", e.key, bucket)
+			}
+		}
+	}
+}
+
+// A set without a hot table, or one with as many bits as there may be, has no weights.
+func TestNoWeights(t *testing.T) {
+	s, _ := newSet(t, 1, 2000, 6, 0)
+	l := New(Config{})
+	follow(t, l, s, 0)
+	for _, k := range passing(s, 5) {
+		mistake(t, l, k, 1, 0)
+	}
+	if l.Hot() != 0 || l.Weights().Refused != 5 {
+		t.Errorf("%d of no slots, %d refused", l.Hot(), l.Weights().Refused)
+	}
+	if w := New(Config{}).Weights(); w.Uniform != 0 || len(w.Elements) != 0 {
+		t.Errorf("%+v of no set", w)
+	}
+}
+
+// Learned from packets, and counted over the next ones: the model predicts the rate
+// where there is room for all elements. Without, some have weights that deserve them less than
+// others.
+func TestPredictedRate(t *testing.T) {
+	r := seed.New(t)
 	for _, c := range []struct {
-		name     string
-		trackers []key.Shape
-		flows    []Flow
-		want     map[string]float64 // packets
-	}{
-		{"source", []key.Shape{src32}, []Flow{{key.Source(netip.MustParsePrefix("192.0.2.1/32")), 5}, {key.Source(netip.MustParsePrefix("192.0.2.9/32")), 2}},
-			map[string]float64{"192.0.2.1": 5, "192.0.2.9": 2, "192.0.2.0/24": 7, "0.0.0.0/0": 7}},
-		{"network", []key.Shape{src24}, []Flow{{key.Source(netip.MustParsePrefix("192.0.2.0/24")), 5}},
-			map[string]float64{"192.0.2.0/24": 5, "0.0.0.0/0": 5}},
-		{"destination", []key.Shape{dst32}, []Flow{{key.Destination(netip.MustParsePrefix("198.51.100.7/32")), 5}},
-			map[string]float64{"> 198.51.100.7": 5, "0.0.0.0/0": 5}},
-		{"five-tuple", []key.Shape{flow4, flow6}, []Flow{{tcp, 5}},
-			map[string]float64{"192.0.2.1": 5, "192.0.2.0/24": 5, "> 198.51.100.7": 5, "0.0.0.0/0": 5, "any 192.0.2.0/24:* > 0.0.0.0/0:443": 5,
-				"tcp 0.0.0.0/0:* > 198.51.100.7:*": 5, "tcp 192.0.2.1:1234 > 198.51.100.7:443": 5}},
-		{"no ports", []key.Shape{flow4, flow6}, []Flow{{icmp, 5}},
-			map[string]float64{"192.0.2.1": 5, "192.0.2.0/24": 5, "> 198.51.100.7": 5, "0.0.0.0/0": 5, "icmp 0.0.0.0/0:* > 198.51.100.7:*": 5}},
-		{"IPv6", []key.Shape{flow4, flow6}, []Flow{{tcp6, 5}},
-			map[string]float64{"2001:db8::1": 5, "2001:db8::/48": 5, "> 2001:db8:1::/64": 5, "tcp [2001:db8::1]:1 > [2001:db8:1::2]:2": 5}},
-		{"no packet counts twice", []key.Shape{flow4, flow6, src32}, []Flow{{tcp, 5}, {key.Source(netip.MustParsePrefix("192.0.2.1/32")), 6}},
-			map[string]float64{"192.0.2.1": 6, "192.0.2.0/24": 6, "> 198.51.100.7": 5, "0.0.0.0/0": 6, "any 192.0.2.0/24:* > 0.0.0.0/0:443": 5,
-				"tcp 0.0.0.0/0:* > 198.51.100.7:*": 5, "tcp 192.0.2.1:1234 > 198.51.100.7:443": 5}},
-		{"another tracker's", []key.Shape{src32}, []Flow{{tcp, 5}}, map[string]float64{}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			l := New(Config{Trackers: c.trackers})
-			got := rates(l.Learn(Interval{Length: time.Second, Packets: 100, Flows: c.flows}, newSet(t, 10, 12, 0, all...)))
-			if len(got) != len(c.want) {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
-			for k, want := range c.want {
-				near(t, k, got[k], want)
-			}
-			// Elements of unused shapes are dropped.
-			got = rates(l.Learn(Interval{Length: time.Millisecond, Packets: 1}, newSet(t, 10, 12, 0, src24)))
-			for k := range got {
-				if k != "192.0.2.0/24" {
-					t.Errorf("%s is still there", k)
+		hot     int
+		zipf    float64
+		packets int
+		most    float64 // times the predicted rate
+	}{{10_000, 1.1, 300_000, 1.1}, {10_000, 0.8, 300_000, 1.1}, {10_000, 1.4, 20_000, 1.1}, {1, 1.1, 300_000, 1.6}, {1000, 0.8, 300_000, 2.5}} {
+		t.Run(fmt.Sprintf("%d hot, Zipf %v", c.hot, c.zipf), func(t *testing.T) {
+			const flows, sets = 30_000, 8
+			shares := zipf(flows, c.zipf)
+			var counted, predicted, uniform float64
+			for range sets {
+				s, _ := newSet(t, r.Uint64(), 20_000, 6, c.hot)
+				l := New(Config{HalfLife: 1000 * time.Hour})
+				follow(t, l, s, 0)
+				for n, i := range draws(r, shares, c.packets) {
+					if k := source(i); dropped(s, k) {
+						mistake(t, l, k, 1, time.Duration(n)*time.Millisecond)
+					}
 				}
+				for i, share := range shares {
+					if dropped(s, source(i)) {
+						counted += share / sets
+					}
+				}
+				uniform = s.FalsePositiveRate(s.Len())
+				predicted += Predict(shares, s.FalsePositiveRate(s.Len()), int(s.HotBuckets), float64(c.packets)) / sets
+			}
+			t.Logf("counted %.4g, predicted %.4g, without weights %.4g", counted, predicted, uniform)
+			if counted > c.most*predicted || counted < 0.9*predicted {
+				t.Errorf("counted %.4g, predicted %.4g", counted, predicted)
 			}
 		})
 	}
 }
 
-// At any time at most twice as many elements are remembered as have weights,
-// and these are the hottest.
-func TestBoundedMemory(t *testing.T) {
-	const most = 100
-	l := New(Config{Elements: most, Trackers: []key.Shape{src32}})
-	s := newSet(t, 10, 12, 0, src32, src24)
-	for n := range 50 {
-		i := Interval{Length: time.Second, Packets: 1e6}
-		for f := range 20 * most {
-			k := source(1_000_000*(n+1) + f*256) // never seen again, and alone in its network
-			if f < 40 {
-				k = source(f * 256) // always there
+func zipf(n int, exponent float64) []float64 {
+	shares, sum := make([]float64, n), 0.
+	for i := range shares {
+		shares[i] = math.Pow(float64(i+1), -exponent)
+		sum += shares[i]
+	}
+	for i := range shares {
+		shares[i] /= sum
+	}
+	return shares
+}
+
+// draws returns n packets, each the number of its flow.
+func draws(r *rand.Rand, shares []float64, n int) []int {
+	sums, sum := make([]float64, len(shares)), 0.
+	for i, s := range shares {
+		sum += s
+		sums[i] = sum
+	}
+	all := make([]int, n)
+	for i := range all {
+		x, from, to := r.Float64()*sum, 0, len(sums)-1
+		for from < to {
+			if mid := (from + to) / 2; sums[mid] < x {
+				from = mid + 1
+			} else {
+				to = mid
 			}
-			i.Flows = append(i.Flows, Flow{k, uint64(1000 - f/10)})
 		}
-		w := l.Learn(i, s)
-		if len(w.Elements) > most || len(l.elements) > 2*most || len(l.hottest) != len(l.elements) {
-			t.Fatalf("%d weights, %d and %d elements, want %d and %d at most", len(w.Elements), len(l.elements), len(l.hottest), most, 2*most)
-		}
-		if !slices.IsSortedFunc(w.Elements, func(a, b Weight) int { return int(b.Rate - a.Rate) }) {
-			t.Fatal("the elements are not sorted by their rates")
-		}
-		found := 0
-		for _, e := range w.Elements {
-			if i := e.Key.Src.As4(); i[0] == 0 && int(i[1])<<8|int(i[2]) < 40 {
-				found++
-			}
-		}
-		if found != 80 { // in both shapes
-			t.Fatalf("interval %d: %d of the 80 hottest elements have weights", n, found)
-		}
+		all[i] = from
 	}
-}
-
-// An element that is no longer seen is dropped below one packet per half-life.
-func TestColdElementsLeave(t *testing.T) {
-	l := New(Config{HalfLife: time.Second, Trackers: []key.Shape{src32}})
-	s := newSet(t, 10, 12, 0, src32)
-	idle := Interval{Length: time.Second, Packets: 1 << 20}
-	for range 60 {
-		l.Learn(idle, s)
-	}
-	l.Learn(Interval{Length: time.Second, Packets: 1 << 20, Flows: []Flow{{source(1), 1 << 10}, {source(2), 1}}}, s)
-	for halved := 1; halved <= 9; halved++ {
-		if w := l.Learn(idle, s); len(w.Elements) != 1 || w.Elements[0].Key != source(1) {
-			t.Fatalf("after %d half-lives: %v", halved, w.Elements)
-		}
-	}
-	if w := l.Learn(idle, s); len(w.Elements) != 0 || len(l.elements) != 0 {
-		t.Errorf("%v with half a packet in a half-life", w.Elements)
-	}
-}
-
-// The same intervals result in the same weights, even with ties.
-func TestLearnIsDetermined(t *testing.T) {
-	random := seed.New(t)
-	s := newSet(t, 1000, 14, 0, src32, src24)
-	var first []Weight
-	for range 5 {
-		l := New(Config{Elements: 50, Trackers: []key.Shape{src32}})
-		i := Interval{Length: time.Second, Packets: 1e6}
-		for _, f := range random.Perm(300) {
-			i.Flows = append(i.Flows, Flow{source(f * 100), uint64(1000 * (1 + f%3))})
-		}
-		w := l.Learn(i, s)
-		if first == nil {
-			first = w.Elements
-		}
-		if !slices.Equal(first, w.Elements) {
-			t.Fatal("the order of the flows matters")
-		}
-	}
-}
-
-// An interval without length is ignored.
-func TestLearnIgnoresNoLength(t *testing.T) {
-	l := New(Config{Trackers: []key.Shape{src32}})
-	w := l.Learn(Interval{Packets: 10, Flows: []Flow{{source(1), 5}}}, newSet(t, 10, 12, 0, src32))
-	if len(w.Elements) != 0 || w.Predicted != 0 {
-		t.Errorf("%+v", w)
-	}
-}
-
-// One interval of a busy host: as many flows as have weights, in two shapes.
-func BenchmarkLearn(b *testing.B) {
-	l := New(Config{Trackers: []key.Shape{src32}})
-	s := newSet(b, 1_000_000, 14, DefaultElements, src32, src24)
-	r := rand.New(rand.NewPCG(1, 2))
-	z := rand.NewZipf(r, 1.2, 1, 1<<24)
-	i := Interval{Length: time.Second, Packets: 1e6}
-	seen := make(map[uint64]bool)
-	for len(i.Flows) < DefaultElements {
-		if n := z.Uint64(); !seen[n] {
-			seen[n] = true
-			i.Flows = append(i.Flows, Flow{source(int(n * 256)), uint64(1e6 / float64(n+1))})
-		}
-	}
-	for b.Loop() {
-		l.Learn(i, s)
-	}
-}
-
-// secretOf returns the secret of a number.
-func secretOf(n uint64) *hash.Secret {
-	var seed hash.Seed
-	binary.LittleEndian.PutUint64(seed[:], n)
-	return hash.NewSecret(seed)
+	return all
 }

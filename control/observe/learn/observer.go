@@ -7,33 +7,68 @@ import (
 
 	"weir/control/engine"
 	"weir/control/observe/events"
+	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
 )
 
-// Observer learns weights from a tracker's reports, publishes them to the engine
-// that filters, and measures the rate of false positives. It is not safe for
-// concurrent use.
+// Observer learns weights from the packets that are dropped by mistake, in the engine
+// that filters, and measures their rate. It is not safe for concurrent use.
 type Observer struct {
 	learner *Learner
-	weights Weights
 	hub     *events.Hub
 	log     *slog.Logger
+	failed  bool // to publish, which was logged
 
-	// wrong is the number of packets that are on no list and that the cascade
-	// took for listed ones, unlisted the number of packets on no list. Old counts
-	// fade.
-	wrong, unlisted float64
-	refuted, clean  uint64 // counters as last read
-	judging         bool   // they have been read
+	recent, all Mistakes // those before count less and less in recent
+	counted     Counted  // as last read
+	judging     bool     // they have been read
+	tidied      time.Duration
 
-	judged <-chan events.Event // listed packets; nil where the table judges
+	judged <-chan events.Event // dropped packets; nil: not subscribed yet
 	end    func()
 }
 
-// measuredHalfLife is long against the time between two false positives.
-const measuredHalfLife = 5 * time.Minute
+// Counted are counters of all programs: packets that no list has, and packets that a
+// weight has spared.
+type Counted struct{ Clean, Spared uint64 }
+
+// Mistakes are packets that no list has.
+type Mistakes struct {
+	Dropped float64 // by mistake
+	Spared  float64 // that would have been dropped without weights
+	Passed  float64 // all that passed, the spared ones among them
+}
+
+// Rate returns the share that is dropped, and the share that would be without weights.
+func (m Mistakes) Rate() (with, without float64) {
+	all := m.Dropped + m.Passed
+	if all < 1 {
+		return 0, 0
+	}
+	return m.Dropped / all, (m.Dropped + m.Spared) / all
+}
+
+// Packets returns the number of packets.
+func (m Mistakes) Packets() float64 { return m.Dropped + m.Passed }
+
+func (m *Mistakes) add(n Mistakes, fade float64) {
+	m.Dropped = m.Dropped*fade + n.Dropped
+	m.Spared = m.Spared*fade + n.Spared
+	m.Passed = m.Passed*fade + n.Passed
+}
+
+const (
+	// measuredHalfLife is long against the time between two false positives.
+	measuredHalfLife = 5 * time.Minute
+
+	// tidyPeriod is how often elements are looked at that may need no weight any more.
+	tidyPeriod = 5 * time.Second
+
+	// judgeRoom is the number of events between two calls of Judge, at events.Limit.
+	judgeRoom = 2048
+)
 
 // NewObserver returns an observer that knows nothing yet.
 func NewObserver(c Config, hub *events.Hub, log *slog.Logger) *Observer {
@@ -46,78 +81,70 @@ func (o *Observer) Configure(c Config) {
 	o.learner.HalfLife, o.learner.Elements = c.HalfLife, c.Elements
 }
 
-// HalfLife returns the half-life of what is learned.
+// HalfLife returns the half-life of the learned rates.
 func (o *Observer) HalfLife() time.Duration { return o.learner.HalfLife }
 
 // Weights returns the current weights.
-func (o *Observer) Weights() Weights { return o.weights }
+func (o *Observer) Weights() Weights { return o.learner.Weights() }
 
 // Hot returns the number of elements that have bits of their own.
-func (o *Observer) Hot() (n int) {
-	for _, e := range o.weights.Elements {
-		if e.K > o.weights.Base {
-			n++
-		}
-	}
-	return n
+func (o *Observer) Hot() int { return o.learner.Hot() }
+
+// Demand returns the demand by which the next engine plans its weights.
+func (o *Observer) Demand(at time.Duration) membership.Demand { return o.learner.Demand(at) }
+
+// Follow brings the known elements to the next engine.
+func (o *Observer) Follow(e *engine.Generation, at time.Duration) {
+	o.report(o.learner.Follow(e.Block, at))
 }
 
-// Learn takes in an interval, and publishes the weights that follow to an engine.
-// The zero interval brings what was learned before to the next engine.
-func (o *Observer) Learn(i Interval, e *engine.Generation) {
-	o.weights = o.learner.Learn(i, e.Block)
-	if _, err := Publish(e.Block, o.weights, loader.Grace); err != nil {
+func (o *Observer) report(err error) {
+	if err != nil && !o.failed {
+		o.failed = true
 		o.log.Error("the weights are not active: " + err.Error())
 	}
 }
 
-// Measured returns the share of packets on no list that the cascade takes for
-// listed ones, and of how many packets; nil while there were none.
-func (o *Observer) Measured() (rate *float64, packets float64) {
-	if o.unlisted < 1 {
-		return nil, o.unlisted
+// Measured returns the recent mistakes, and all since the observer began.
+func (o *Observer) Measured() (recent, all Mistakes) { return o.recent, o.all }
+
+// Predicted returns the predicted share of unlisted packets that are dropped: that without
+// weights, of which weights spare as many as they did lately.
+func (o *Observer) Predicted() float64 {
+	w := uniform(o.learner.set)
+	if sum := o.recent.Dropped + o.recent.Spared; sum > 0 {
+		w *= o.recent.Dropped / sum
 	}
-	return new(o.wrong / o.unlisted), o.unlisted
+	return w
 }
 
-// Judges reports whether Judge has to be called often, lest events are missed.
-func (o *Observer) Judges(e *engine.Generation) bool { return e.Block.Mode != membership.Exact }
-
-// Judge counts the false positives since it was last called. In exact mode, the
-// table refutes them; in approximate mode a sample of the dropped packets is
-// looked up in the lists. clean and refuted are the programs' counters, elapsed
-// the time since the last call, and loaded when the engine was loaded.
-func (o *Observer) Judge(e *engine.Generation, clean, refuted uint64, elapsed time.Duration, loaded time.Time) {
-	exact := e.Block.Mode == membership.Exact
-	var wrong, passed float64
-	if !exact {
-		wrong = o.misjudged(e, loaded)
-	} else {
-		o.Close()
+// Judge looks up the packets in the lists that were dropped since it was last called, a
+// sample if they are many, and sets weights by the mistakes among them. elapsed is the time
+// since the last call, and loaded when the engine was loaded.
+func (o *Observer) Judge(e *engine.Generation, c Counted, at, elapsed time.Duration, loaded time.Time) {
+	o.Follow(e, at)
+	now := Mistakes{Dropped: o.misjudged(e, at, loaded)}
+	if o.judging { // what was counted before is not to be judged
+		now.Spared = float64(c.Spared - min(c.Spared, o.counted.Spared))
+		now.Passed = float64(c.Clean - min(c.Clean, o.counted.Clean))
 	}
-	passed = float64(clean - o.clean)
-	if exact {
-		wrong = float64(refuted - o.refuted)
-	} else {
-		passed += wrong
+	o.counted, o.judging = c, true
+	o.recent.add(now, math.Exp2(-float64(elapsed)/float64(measuredHalfLife)))
+	o.all.add(now, 1)
+	if at-o.tidied >= tidyPeriod {
+		o.tidied = at
+		o.learner.Tidy(at, loader.Grace)
 	}
-	if !o.judging { // what was counted before is not to be judged
-		wrong, passed = 0, 0
-	}
-	o.clean, o.refuted, o.judging = clean, refuted, true
-	fade := math.Exp2(-float64(elapsed) / float64(measuredHalfLife))
-	o.wrong, o.unlisted = o.wrong*fade+wrong, o.unlisted*fade+passed
 }
-
-// judgeOneIn is the sampling rate of listed packets in approximate mode.
-const judgeOneIn = 256
 
 // misjudged returns the number of packets, since it was last called, that were
 // taken for listed ones and are not.
-func (o *Observer) misjudged(e *engine.Generation, loaded time.Time) (wrong float64) {
+func (o *Observer) misjudged(e *engine.Generation, at time.Duration, loaded time.Time) (wrong float64) {
 	if o.judged == nil {
+		// As many as there may be: the first packet of an element that is seen is the last
+		// that is dropped.
 		o.judged, o.end = o.hub.Subscribe(events.Want{
-			Reasons: []verdict.Reason{verdict.Blocked, verdict.WouldBlock}, OneIn: judgeOneIn,
+			Reasons: []verdict.Reason{verdict.Blocked, verdict.WouldBlock}, Room: judgeRoom,
 		})
 	}
 	for {
@@ -126,10 +153,14 @@ func (o *Observer) misjudged(e *engine.Generation, loaded time.Time) (wrong floa
 			if !ok {
 				return wrong // the hub has ended
 			}
-			// The lists of an earlier engine are gone.
-			if p.Lost == 0 && p.Time.After(loaded) && !e.Blocks(p.Tuple) {
-				wrong += float64(p.OneIn)
+			// The lists of an earlier engine are gone, and outgoing packets have no weights.
+			if p.Lost != 0 || p.Out || !p.Time.After(loaded) || e.Blocks(p.Tuple) {
+				continue
 			}
+			wrong += float64(p.OneIn)
+			mistaken(e.Block, p.Tuple, func(k key.Key) {
+				o.report(o.learner.Mistake(k, float64(p.OneIn), at))
+			})
 		default:
 			return wrong
 		}

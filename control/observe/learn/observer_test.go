@@ -7,22 +7,32 @@ import (
 
 	"weir/control/engine"
 	"weir/control/observe/events"
-	"weir/filter/membership"
 )
 
-// What was counted before an observer began is not judged.
+// Packets from before an observer began are not judged; of the rest, it says how many weights
+// have saved.
 func TestJudge(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	o := NewObserver(Config{}, events.NewHub(log), log)
 	var e engine.Generation
-	e.Block = new(membership.Set)
-	e.Block.Mode = membership.Exact
-	o.Judge(&e, 1000, 500, time.Nanosecond, time.Time{})
-	if rate, packets := o.Measured(); rate != nil || packets != 0 {
-		t.Errorf("%v of %v packets, none of them judged", rate, packets)
+	e.Block, _ = newSet(t, 1, 1000, 8, 10)
+	o.Judge(&e, Counted{1000, 500}, 0, time.Nanosecond, time.Time{})
+	if recent, all := o.Measured(); recent != (Mistakes{}) || all != recent {
+		t.Errorf("%v and %v, nothing is judged", recent, all)
 	}
-	o.Judge(&e, 1100, 501, time.Nanosecond, time.Time{})
-	if rate, packets := o.Measured(); rate == nil || *rate != 0.01 || packets != 100 {
-		t.Errorf("%v of %v packets, want 0.01 of 100", rate, packets)
+	o.Judge(&e, Counted{1100, 504}, 0, time.Nanosecond, time.Time{})
+	recent, all := o.Measured()
+	if want := (Mistakes{Spared: 4, Passed: 100}); all != want || recent != want {
+		t.Errorf("%v and %v, want %v", recent, all, want)
+	}
+	if with, without := recent.Rate(); with != 0 || without != 0.04 {
+		t.Errorf("%v are dropped, and %v without weights, want 0 and 0.04", with, without)
+	}
+	if p := o.Predicted(); p != 0 {
+		t.Errorf("%v predicted, and all are spared", p)
+	}
+	o.recent = Mistakes{Dropped: 1, Spared: 3, Passed: 99}
+	if p, u := o.Predicted(), o.Weights().Uniform; p != u/4 || u == 0 {
+		t.Errorf("%v predicted, and a quarter of %v is dropped", p, u)
 	}
 }
