@@ -152,9 +152,9 @@ type Kind struct {
 // Kinds are all kinds.
 var Kinds = []Kind{
 	{"Bloom, nothing learned", "Broder, Mitzenmacher, section 2.1", false, newPlain},
-	{"cascade and hot table (weir)", "Bruck, Gao, Jiang, Weighted Bloom Filter, 2006, section III; filter/membership", true,
+	{"cascade, hot table of all hot sources", "Bruck, Gao, Jiang, Weighted Bloom Filter, 2006, section III", false,
 		func(t *Task, seed uint64) (Filter, float64) { return newHot(t, seed, false) }},
-	{"cascade, hot table of those that pass", "the same; a prototype", false,
+	{"cascade and hot table (weir)", "the same, of those that the cascade passes; filter/membership", true,
 		func(t *Task, seed uint64) (Filter, float64) { return newHot(t, seed, true) }},
 	{"k_e by network", "Bruck, Gao, Jiang, theorem 3.1 as in filter/weighted, Optimal", false, newByClass},
 	{"Ada-BF", "Dai, Shrivastava, NeurIPS 2020, section 3", false, newAda},
@@ -247,8 +247,8 @@ type hot struct {
 const hotBits = 64 * membership.BucketSlots
 
 // newHot chooses how many sources are hot by the least rate that is predicted. The table has
-// all of them, as weir's has, or only those that the cascade passes: to test more bits of the
-// others changes nothing, as long as the list does not change.
+// all of them, or only those that the cascade passes, as weir's has: to test more bits of the
+// others changes nothing.
 func newHot(t *Task, seed uint64, onlyPassing bool) (Filter, float64) {
 	n := len(t.Listed)
 	least, buckets, known := math.Inf(1), 0, 0

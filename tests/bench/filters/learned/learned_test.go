@@ -66,7 +66,7 @@ func TestHottest(t *testing.T) {
 			if dropped[i] < 3 {
 				t.Errorf("%s: %d of %d are dropped", k.Name, dropped[i], tasks*hottest)
 			}
-		case "cascade, hot table of those that pass", "stacked":
+		case "cascade and hot table (weir)", "stacked":
 			if dropped[i] > 6 {
 				t.Errorf("%s: %d of %d are dropped", k.Name, dropped[i], tasks*hottest)
 			}
