@@ -216,7 +216,7 @@ func TestFullTable(t *testing.T) {
 		had[k] = !dropped(s, k)
 	}
 	for _, k := range flood {
-		mistake(t, l, k, 1, time.Second)
+		mistake(t, l, k, 1, time.Hour)
 		if len(l.elements) > 8*256 {
 			t.Fatalf("%d elements are remembered", len(l.elements))
 		}
@@ -240,7 +240,7 @@ func TestFullTable(t *testing.T) {
 		}
 	}
 	for range 3 {
-		mistake(t, l, late, 1, 2*time.Second)
+		mistake(t, l, late, 1, time.Hour+time.Second)
 	}
 	if dropped(s, late) {
 		t.Errorf("%v was dropped three times, and still is", late)
