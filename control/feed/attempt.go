@@ -223,6 +223,8 @@ func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 		b, err = s.files(ctx, known, old != nil)
 	case f.Format.Kind == CrowdSec:
 		b, err = s.stream(ctx, w)
+	case f.Format.Kind == TAXII:
+		b, err = s.collection(ctx)
 	default:
 		b, err = s.download(ctx, known)
 	}
@@ -234,6 +236,10 @@ func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 		b, reports, o.valid, err = s.resolve(ctx, b)
 	case ASNs:
 		b, reports, err = f.systems(w, s, b)
+	case STIX, TAXII:
+		if s.written == nil {
+			b, reports, err = f.indicators(w, s, b)
+		}
 	}
 	return b, reports, err
 }

@@ -86,6 +86,7 @@ type source struct {
 	format *reader
 
 	agent   string                 // the User-Agent of requests
+	accept  string                 // what they ask for; "": anything
 	lookup  lookup                 // of names
 	reachOf func(netip.Addr) reach // reachOf
 
@@ -192,6 +193,9 @@ func open(c Config, directory string) (*Feed, error) {
 			client: newClient(src, reachOf), reachOf: reachOf, agent: agent(c.Format.Kind, c.Version),
 			attempting: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
 			format: f.format, lookup: systemLookup(new(net.Dialer).DialContext),
+		}
+		if c.Format.Kind == TAXII {
+			s.accept = taxiiType
 		}
 		if src.written != nil || c.Format.Kind.made() {
 			s.format = &reader{}

@@ -33,9 +33,11 @@ const (
 	MMDB                  // a database in MaxMind's format, of countries or autonomous systems
 	Names                 // names of hosts, which are resolved
 	ASNs                  // autonomous systems, whose networks are in a database
+	STIX                  // indicators of STIX 2.1
+	TAXII                 // a collection of TAXII 2.1, of STIX
 )
 
-var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny", "mmdb", "names", "asns"}
+var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny", "mmdb", "names", "asns", "stix", "taxii"}
 
 // Kinds returns the names of all kinds.
 func Kinds() []string { return slices.Clone(kindNames) }
@@ -69,7 +71,8 @@ type Format struct {
 	// (ipfilter.dat), hosts (hosts files, without the host's own addresses), deny (of
 	// Apache or nginx), mmdb (a database of countries or autonomous systems in MaxMind's
 	// format) or names (of hosts, resolved again and again, for allow lists and lists of
-	// direction out) or asns (autonomous systems, whose networks a database has).
+	// direction out), asns (autonomous systems, whose networks a database has), stix (the
+	// addresses in indicators of STIX 2.1) or taxii (a collection of these).
 	Kind Kind `yaml:"kind,short"`
 
 	// For csv, the column of the address, prefix or range: its name in the first
@@ -272,29 +275,36 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 		_, _ = text.Discard(len(mark)) // cannot fail, it was peeked
 	}
 	c := &collector{report: none, options: o, text: lines{r: limited, most: o.MaxLines}, seek: seek}
+	return c.finish(f.collect(c))
+}
+
+// collect reads a text whose values a collector takes.
+func (f *reader) collect(c *collector) error {
 	switch f.Kind {
 	case CSV:
-		err = f.csv(c)
+		return f.csv(c)
 	case JSON:
-		err = f.json(c)
+		return f.json(c)
 	case JSONLines:
-		err = f.jsonLines(c)
+		return f.jsonLines(c)
 	case Spamhaus:
-		err = spamhaus(c)
+		return spamhaus(c)
 	case NFTables:
-		err = f.nftables(c)
+		return f.nftables(c)
 	case IPSet:
-		err = f.ipset(c)
+		return f.ipset(c)
 	case P2P:
-		err = p2p(c)
+		return p2p(c)
 	case DAT:
-		err = dat(c)
+		return dat(c)
 	case Hosts:
-		err = hosts(c)
+		return hosts(c)
 	case Deny:
-		err = deny(c)
+		return deny(c)
+	case STIX, TAXII:
+		return stix(c)
 	}
-	return c.finish(err)
+	return nil
 }
 
 // checkStart refuses a text by its first bytes.

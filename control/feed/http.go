@@ -141,6 +141,9 @@ func (s *source) get(ctx context.Context, at string, known validator) (*answer, 
 		return nil, err
 	}
 	r.Header.Set("User-Agent", s.agent)
+	if s.accept != "" {
+		r.Header.Set("Accept", s.accept)
+	}
 	if home, err := url.Parse(string(s.URL)); err == nil && r.URL.Host == home.Host {
 		for name, value := range s.Headers {
 			r.Header.Set(name, value)

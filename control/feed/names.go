@@ -262,7 +262,7 @@ func (s *source) restoreNames(text io.Reader) {
 
 // made reports whether the contents of a source are made from its text and something else.
 // They are saved as they are made: in the list format, with the reason as a comment.
-func (k Kind) made() bool { return k == Names || k == ASNs }
+func (k Kind) made() bool { return k == Names || k == ASNs || k == STIX || k == TAXII }
 
 // findReasons says why the keys that are here, by their index, are in contents that were
 // made.

@@ -58,7 +58,8 @@ type Source struct {
 	// all.
 	Suffixes []string `yaml:"suffixes,omitempty"`
 
-	// HTTP or HTTPS. For crowdsec the URL of its API, without the path.
+	// HTTP or HTTPS. For crowdsec the URL of its API, without the path; for taxii that of a
+	// collection, as in https://HOST/api/collections/ID/.
 	URL URL `yaml:"url,omitempty"`
 
 	// Sent to the URL's own host, as in X-Api-Key for crowdsec.
@@ -144,8 +145,8 @@ func (s Source) validate(kind Kind) error {
 	if places != 1 {
 		return errors.New("want one of file, directory and URL")
 	}
-	if s.URL == "" && (kind == CrowdSec || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
-		return errors.New("headers, CrowdSec, and checksums and signatures from a URL require a URL")
+	if s.URL == "" && (kind == CrowdSec || kind == TAXII || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
+		return errors.New("headers, CrowdSec, TAXII, and checksums and signatures from a URL require a URL")
 	}
 	if kind.made() && (s.SHA256 != "" || s.SHA256URL != "" || s.SignatureURL != "") {
 		return fmt.Errorf("%v have no checksum or signature: their addresses change", kind)

@@ -1,0 +1,334 @@
+package feed
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// indicator is the part of an object of STIX 2.1 that matters here.
+type indicator struct {
+	Type        string     `json:"type"`
+	Name        string     `json:"name"`
+	Pattern     string     `json:"pattern"`
+	PatternType string     `json:"pattern_type"`
+	Revoked     bool       `json:"revoked"`
+	From        *time.Time `json:"valid_from"`
+	Until       *time.Time `json:"valid_until"`
+}
+
+// valid reports whether an object is an indicator with a pattern of STIX that holds at a time.
+func (i *indicator) valid(now time.Time) bool {
+	return i.Type == "indicator" && !i.Revoked && (i.PatternType == "" || i.PatternType == "stix") &&
+		(i.From == nil || !i.From.After(now)) && (i.Until == nil || i.Until.After(now))
+}
+
+// indicators reads bundles of STIX, or envelopes of TAXII, one after another, and hands on the
+// addresses and prefixes of the indicators that are valid at a time, and what is bad. Objects
+// without an address are left out.
+func indicators(text *lines, now time.Time, value func(at place, address, name string), bad func(at place, text string, err error)) error {
+	dec := json.NewDecoder(text)
+	text.offsets = true
+	token := func() (json.Token, error) {
+		text.begin(dec.InputOffset())
+		return dec.Token()
+	}
+	next := func(v any) error {
+		text.begin(dec.InputOffset())
+		return dec.Decode(v)
+	}
+	for {
+		t, err := token()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil && t != json.Delim('{') {
+			return fail(Garbage, "%.60q instead of a bundle of STIX", fmt.Sprint(t))
+		}
+		for err == nil && dec.More() {
+			if t, err = token(); err != nil {
+				break
+			}
+			if t != "objects" {
+				var skipped json.RawMessage
+				err = next(&skipped)
+				continue
+			}
+			if t, err = token(); err == nil && t != json.Delim('[') {
+				return fail(Garbage, "%.60q instead of a list of objects", fmt.Sprint(t))
+			}
+			for err == nil && dec.More() {
+				var i indicator
+				err = next(&i)
+				at := place{text.at(max(dec.InputOffset()-1, 0)), dec.InputOffset()}
+				if mistyped := (*json.UnmarshalTypeError)(nil); errors.As(err, &mistyped) || errors.As(err, new(*time.ParseError)) {
+					bad(at, "", err)
+					err = nil
+					continue
+				}
+				if err != nil || !i.valid(now) {
+					continue
+				}
+				addresses, wrong := addressesOf(i.Pattern)
+				if wrong != nil {
+					bad(at, i.Pattern, wrong)
+				}
+				for _, a := range addresses {
+					value(at, a, i.Name)
+				}
+			}
+			if err == nil {
+				_, err = token() // the closing bracket
+			}
+		}
+		if err == nil {
+			_, err = token()
+		}
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// stix reads STIX 2.1.
+func stix(c *collector) error {
+	return indicators(&c.text, time.Now(), func(at place, address, _ string) { c.value(at, address) }, c.bad)
+}
+
+// Bounds of a pattern.
+const (
+	maxPattern      = 64 << 10 // bytes
+	maxPatternDepth = 50
+)
+
+// meaning has the addresses each of which is enough for an expression of a pattern. It is narrow
+// where an address counts under a further condition.
+type meaning struct {
+	addresses []string
+	narrow    bool
+	types     bool // it only says that an address is one of IPv4 or IPv6
+}
+
+var errNarrow = errors.New("an address with a further condition: to list the address alone would block more")
+
+// addressesOf returns the addresses each of which is a match of a pattern by itself. A pattern
+// that asks for more than an address is an error, and one about something else is not.
+func addressesOf(pattern string) ([]string, error) {
+	if len(pattern) > maxPattern {
+		return nil, fmt.Errorf("a pattern of more than %d bytes", maxPattern)
+	}
+	p := &patternParser{rest: pattern}
+	p.next()
+	m := p.expression(false, 0)
+	switch {
+	case p.err != nil:
+		return nil, p.err
+	case p.token != "":
+		return nil, fmt.Errorf("%.30q is not expected in a pattern", p.token)
+	case m.narrow:
+		return m.addresses, errNarrow
+	}
+	return m.addresses, nil
+}
+
+// patternParser reads the patterns of STIX 2.1, section 9.
+type patternParser struct {
+	rest  string
+	token string // "": the end
+	text  string // of a token that is a string
+	err   error
+}
+
+func (p *patternParser) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf(format, args...)
+	}
+	p.rest, p.token = "", ""
+}
+
+// next reads a token.
+func (p *patternParser) next() {
+	p.rest = strings.TrimLeftFunc(p.rest, unicode.IsSpace)
+	p.token, p.text = "", ""
+	if p.rest == "" {
+		return
+	}
+	n := strings.IndexFunc(p.rest, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("()[],=<>!'", r) })
+	switch {
+	case n < 0:
+		n = len(p.rest)
+	case n > 0: // a path may have names in quotes, and indexes in brackets
+		for n < len(p.rest) && (p.rest[n] == '\'' || p.rest[n] == '[' && strings.Contains(p.rest[:n], ":")) {
+			end := strings.IndexByte(p.rest[n+1:], map[byte]byte{'\'': '\'', '[': ']'}[p.rest[n]])
+			if end < 0 {
+				p.fail("an open quote or bracket in a pattern")
+				return
+			}
+			n += end + 2
+			for n < len(p.rest) && !unicode.IsSpace(rune(p.rest[n])) && !strings.ContainsRune("()[],=<>!'", rune(p.rest[n])) {
+				n++
+			}
+		}
+	case p.rest[0] == '\'':
+		p.quoted()
+		return
+	default:
+		if n = 1; strings.ContainsRune("<>!=", rune(p.rest[0])) && strings.HasPrefix(p.rest[1:], "=") || strings.HasPrefix(p.rest, "<>") {
+			n = 2
+		}
+	}
+	p.token, p.rest = p.rest[:n], p.rest[n:]
+}
+
+// quoted reads a string, in which a backslash escapes a quote or a backslash.
+func (p *patternParser) quoted() {
+	var text strings.Builder
+	for i := 1; i < len(p.rest); i++ {
+		switch p.rest[i] {
+		case '\\':
+			if i++; i < len(p.rest) {
+				text.WriteByte(p.rest[i])
+			}
+		case '\'':
+			p.token, p.text, p.rest = "'", text.String(), p.rest[i+1:]
+			return
+		default:
+			text.WriteByte(p.rest[i])
+		}
+	}
+	p.fail("an open string in a pattern")
+}
+
+func (p *patternParser) accept(token string) bool {
+	if p.token != token {
+		return false
+	}
+	p.next()
+	return true
+}
+
+func (p *patternParser) want(token string) {
+	if !p.accept(token) {
+		p.fail("%.30q instead of %q in a pattern", p.token, token)
+	}
+}
+
+// expression reads comparisons, inside brackets, or observations. AND binds before OR, and
+// FOLLOWEDBY, which is for observations, is no wider than AND.
+func (p *patternParser) expression(inside bool, depth int) meaning {
+	if depth > maxPatternDepth {
+		p.fail("a pattern nested deeper than %d", maxPatternDepth)
+		return meaning{}
+	}
+	m := p.both(inside, depth)
+	for p.accept("OR") {
+		other := p.both(inside, depth)
+		m = meaning{addresses: append(m.addresses, other.addresses...), narrow: m.narrow || other.narrow}
+	}
+	return m
+}
+
+func (p *patternParser) both(inside bool, depth int) meaning {
+	m := p.single(inside, depth)
+	for p.accept("AND") || !inside && p.accept("FOLLOWEDBY") {
+		other := p.single(inside, depth)
+		switch {
+		case inside && other.types:
+		case inside && m.types:
+			m = other
+		default:
+			m = meaning{narrow: m.narrow || other.narrow || len(m.addresses)+len(other.addresses) > 0}
+		}
+	}
+	return m
+}
+
+func (p *patternParser) single(inside bool, depth int) (m meaning) {
+	switch {
+	case p.accept("("):
+		m = p.expression(inside, depth+1)
+		p.want(")")
+	case inside:
+		return p.comparison()
+	default:
+		p.want("[")
+		m = p.expression(true, depth+1)
+		p.want("]")
+	}
+	for !inside && (p.token == "WITHIN" || p.token == "REPEATS" || p.token == "START" || p.token == "STOP") {
+		for p.token != "" && p.token != "AND" && p.token != "OR" && p.token != "FOLLOWEDBY" && p.token != ")" {
+			p.next()
+		}
+		m = meaning{narrow: m.narrow || len(m.addresses) > 0}
+	}
+	return m
+}
+
+// comparison reads the comparison of a value with constants.
+func (p *patternParser) comparison() meaning {
+	not := p.accept("NOT")
+	exists := p.accept("EXISTS")
+	path := p.token
+	if !strings.Contains(path, ":") {
+		p.fail("%.30q instead of an object's property in a pattern", path)
+		return meaning{}
+	}
+	p.next()
+	addresses := path == "ipv4-addr:value" || path == "ipv6-addr:value" || path == "network-traffic:dst_ref.value" || path == "network-traffic:src_ref.value"
+	if exists {
+		return meaning{narrow: addresses}
+	}
+	not = p.accept("NOT") || not
+	operator := p.token
+	p.next()
+	var values []string
+	if operator == "IN" {
+		p.want("(")
+		for values = p.constant(nil); p.accept(","); {
+			values = p.constant(values)
+		}
+		p.want(")")
+	} else {
+		values = p.constant(nil)
+	}
+	switch equal := !not && (operator == "=" || operator == "==" || operator == "IN"); {
+	case addresses && (equal || !not && operator == "ISSUBSET"):
+		return meaning{addresses: values}
+	case addresses:
+		return meaning{narrow: true}
+	case equal && len(values) == 1 && (path == "network-traffic:dst_ref.type" || path == "network-traffic:src_ref.type"):
+		return meaning{types: values[0] == "ipv4-addr" || values[0] == "ipv6-addr"}
+	}
+	return meaning{}
+}
+
+// constant reads a constant, as a text without a blank where it is an address.
+func (p *patternParser) constant(to []string) []string {
+	if p.token == "" || strings.ContainsAny(p.token, "()[],=<>!") {
+		p.fail("%.30q instead of a constant in a pattern", p.token)
+		return nil
+	}
+	text := p.text
+	if p.token != "'" {
+		text = p.token
+	}
+	p.next()
+	return append(to, strings.TrimSpace(text))
+}
+
+// isAddress reports whether a text is an address or a prefix, masked or not.
+func isAddress(text string) bool {
+	if _, err := netip.ParsePrefix(text); err == nil {
+		return true
+	}
+	a, err := netip.ParseAddr(text)
+	return err == nil && a.Zone() == ""
+}
