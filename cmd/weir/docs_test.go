@@ -43,7 +43,7 @@ func TestDocumentedConfigurations(t *testing.T) {
 	}
 	pages = append(pages, hosts...)
 	// What they take to be there.
-	here := strings.NewReplacer("$PWD", t.TempDir(), "/etc/weir/loop.key", file(t, "loop.key", strings.Repeat("0f", 16)+"\n"))
+	here := strings.NewReplacer("$PWD", t.TempDir(), "/usr/local/lib/weir/abuseipdb", "/bin/true", "/etc/weir/loop.key", file(t, "loop.key", strings.Repeat("0f", 16)+"\n"))
 	checked := 0
 	for _, page := range append(pages, "../../README.md", "../../vagrant/README.md") {
 		text, err := os.ReadFile(page)
