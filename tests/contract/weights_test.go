@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -291,8 +292,11 @@ func TestWeightedRate(t *testing.T) {
 	loads := []load{{250_000, 10, 1.1, 4}}
 	flows, packets, seeds := 1<<17, 1e6, 4
 	if long.Enabled {
-		flows, packets, seeds = 1<<20, 2e7, 6
-		loads = nil
+		flows, packets, seeds = 1<<20, 2e7, 2
+		loads = []load{{1_000_000, 8, 0.8, 1 / 1.02}, {1_000_000, 12, 1.1, 4}, {1_000_000, 8, 1.4, 1 / 1.02}, {10_000_000, 8, 1.1, 10}}
+	}
+	if os.Getenv("WEIR_RATES") == "all" { // docs/benchmarks.md: an hour
+		seeds, loads = 6, nil
 		for _, entries := range []int{1_000_000, 10_000_000} {
 			for _, exponent := range []float64{0.8, 1.1, 1.4} {
 				for _, bits := range []float64{8, 10, 12, 16} {
