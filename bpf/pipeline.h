@@ -18,6 +18,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "collateral.h"
 #include "context.h"
 #include "digest.h"
 #include "event.h"
@@ -152,6 +153,7 @@ __noinline int judge_trial(struct context *ctx, int list)
 	if (is_allowed(ctx, row, p))
 		return REASON_ALLOWED;
 	p->list = list;
+	note_conversation(ctx, row, p);
 	if (is_reply(ctx, row, p))
 		return REASON_REPLY;
 	count_list(list, p->len);
@@ -175,6 +177,8 @@ static __always_inline enum reason judge(struct context *ctx, struct cpu_row *ro
 	if (on_lean_path ? is_plain_allowed(ctx, row, p) : is_allowed(ctx, row, p))
 		return REASON_ALLOWED;
 	p->list = list;
+	if (list != LIST_NONE)
+		note_conversation(ctx, row, p);
 	if (list != LIST_NONE && is_reply(ctx, row, p)) {
 		if (!p->punished)
 			return REASON_REPLY;

@@ -37,8 +37,9 @@ struct reply_config {
 	__u64 established;
 	__u64 udp;
 	__u32 ephemeral; /* the port from which on hosts connect */
-	__u8 on;
-	__u8 pad[3];
+	__u8 on;	 /* connections are remembered */
+	__u8 pass;	 /* replies pass the block lists */
+	__u8 pad[2];
 };
 
 struct connection {
@@ -51,7 +52,11 @@ struct connection {
 
 struct connection_state {
 	__u64 until; /* when it expires */
-	__u64 closing;
+	__u8 closing;
+	/* What follows is for collateral.h. */
+	__u8 answered; /* both sides have taken part */
+	__u8 pad[2];
+	__u32 expected; /* what acknowledges the SYN that this host sent; 0: unknown */
 };
 
 /* The programs of an instance share it, in both directions. */
@@ -81,8 +86,33 @@ struct {
 
 volatile const struct reply_config replies = {};
 
-#define TCP_FIN 0x01
-#define TCP_RST 0x04
+/* 1: conversations with what lists match are recorded: see collateral.h. Needs replies.on. */
+volatile const __u8 collateral = 0;
+
+/*
+ * Connections of TCP that others open and this host answers. Spoofed sources can have it answer
+ * any number, so they have a map of their own.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct connection);
+	__type(value, struct connection_state);
+} accepted SEC(".maps");
+
+#define TCP_FIN		    0x01
+#define TCP_RST		    0x04
+#define TCP_SEQUENCE	    4 /* offsets in the header */
+#define TCP_ACKNOWLEDGEMENT 8
+#define TCP_LENGTH	    12
+
+/* A TCP segment. */
+struct segment {
+	__u32 sequence;
+	__u32 acknowledgement;
+	__u8 flags;
+	__u8 has_data;
+};
 
 static __always_inline int may_have_connection(const struct packet *p)
 {
@@ -115,6 +145,50 @@ static __always_inline int tcp_flags(struct context *ctx, const struct packet *p
 	skip(&c, TCP_FLAGS + (p->family == 4 ? (*at & 15) * 4 : sizeof(struct ipv6hdr)));
 	at = peek(&c, &copy, 1);
 	return at ? *at : -1;
+}
+
+/* Reads the header of a plain TCP packet. Returns 0 where the frame ends before. */
+static __always_inline int read_segment(struct context *ctx, const struct packet *p,
+					struct segment *s)
+{
+	struct cursor c = {.loads = 1, .ctx = ctx, .at = p->network, .frame = end_of(ctx, p)};
+	__u8 copy[TCP_FLAGS + 1], *at = peek(&c, copy, 6); /* up to the length */
+	__u32 header, length;
+
+	if (!at)
+		return 0;
+	header = ip_header(p, *at);
+	length = p->family == 4 ? at[2] << 8 | at[3] : at[4] << 8 | at[5];
+	/* The length of segments to be cut can be too large for the field, which is 0 then. */
+	if (length && p->family == 6)
+		length += header;
+	skip(&c, header);
+	at = peek(&c, copy, sizeof(copy));
+	if (!at)
+		return 0;
+	s->sequence = bpf_ntohl(*(__u32 *)(at + TCP_SEQUENCE));
+	s->acknowledgement = bpf_ntohl(*(__u32 *)(at + TCP_ACKNOWLEDGEMENT));
+	s->flags = at[TCP_FLAGS];
+	s->has_data = !length || length > header + (at[TCP_LENGTH] >> 4) * 4;
+	return 1;
+}
+
+/*
+ * Whether what this host sends shows that the other side has taken part. Who opens sends nothing
+ * but SYNs and RSTs until its SYN is answered. Who accepts may send an ACK to a spoofed source,
+ * but neither data nor a FIN.
+ */
+static __always_inline int shows_answer(const struct segment *s, int opened)
+{
+	if ((s->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_ACK)
+		return 0;
+	return opened || s->has_data || s->flags & TCP_FIN;
+}
+
+/* The state of a connection that has not expired, or 0. */
+static __always_inline struct connection_state *unexpired(struct connection_state *s, __u64 now)
+{
+	return s && now < s->until ? s : 0;
 }
 
 static __always_inline struct connection_state *find_state(const struct connection *k)
@@ -151,7 +225,7 @@ __noinline int find_connection(struct context *ctx)
 static __always_inline int is_reply(struct context *ctx, struct cpu_row *row,
 				    const struct packet *p)
 {
-	if (!replies.on || outgoing || p->encapsulated & IN_TUNNEL)
+	if (!replies.pass || outgoing || p->encapsulated & IN_TUNNEL)
 		return 0;
 	keep(row, p);
 	return find_connection(ctx);
@@ -191,7 +265,8 @@ __noinline int remember_connection(struct context *ctx)
 	struct connection_state *s, next = {};
 	struct connection k;
 	__u64 now = bpf_ktime_get_ns();
-	int flags;
+	struct segment segment = {};
+	int flags, opened = 1;
 
 	if (!row || !may_have_connection(&row->packet) || !is_ours(ctx))
 		return 0;
@@ -209,16 +284,34 @@ __noinline int remember_connection(struct context *ctx)
 		}
 		return 0;
 	}
-	flags = tcp_flags(ctx, &row->packet);
+	if (!collateral)
+		flags = tcp_flags(ctx, &row->packet);
+	else
+		flags = read_segment(ctx, &row->packet, &segment) ? segment.flags : -1;
 	if (flags < 0)
 		return 0;
 	if ((flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN) {
 		next.until = now + replies.opening;
+		if (collateral)
+			next.expected = segment.sequence + 1;
 		bpf_map_update_elem(&connections, &k, &next, BPF_ANY);
 		return 0;
 	}
-	if (!s || now >= s->until)
+	s = unexpired(s, now);
+	if (collateral) {
+		if ((flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == (TCP_SYN | TCP_ACK)) {
+			next.until = now + replies.opening;
+			next.expected = segment.sequence + 1;
+			bpf_map_update_elem(&accepted, &k, &next, BPF_ANY);
+		} else if (!s) {
+			s = unexpired(bpf_map_lookup_elem(&accepted, &k), now);
+			opened = 0;
+		}
+	}
+	if (!s)
 		return 0;
+	if (collateral && shows_answer(&segment, opened))
+		s->answered = 1;
 	if (flags & (TCP_FIN | TCP_RST))
 		s->closing = 1;
 	next.until = now + (s->closing ? replies.opening : replies.established);

@@ -27,9 +27,20 @@ type WeirConnection struct {
 }
 
 type WeirConnectionState struct {
-	_       structs.HostLayout
-	Until   uint64
-	Closing uint64
+	_        structs.HostLayout
+	Until    uint64
+	Closing  uint8
+	Answered uint8
+	Pad      [2]uint8
+	Expected uint32
+}
+
+type WeirConversation struct {
+	_     structs.HostLayout
+	First uint64
+	Last  uint64
+	How   uint32
+	Pad   uint32
 }
 
 type WeirCounter struct {
@@ -304,6 +315,14 @@ type WeirPacket struct {
 	Encapsulated uint8
 }
 
+type WeirPartner struct {
+	_      structs.HostLayout
+	Addr   [4]uint32
+	Family uint8
+	Out    uint8
+	Pad    [2]uint8
+}
+
 type WeirPenaltyBucket struct {
 	_     structs.HostLayout
 	Slots struct {
@@ -463,7 +482,8 @@ type WeirReplyConfig struct {
 	Udp         uint64
 	Ephemeral   uint32
 	On          uint8
-	Pad         [3]uint8
+	Pass        uint8
+	Pad         [2]uint8
 }
 
 type WeirRuleLayout struct {
@@ -593,6 +613,7 @@ type WeirWindowBucket struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	WeirMapAccepted              = "accepted"
 	WeirMapAllowBuckets          = "allow_buckets"
 	WeirMapAllowLines            = "allow_lines"
 	WeirMapAllowMarks4           = "allow_marks4"
@@ -627,6 +648,7 @@ const (
 	WeirMapMulticastLines        = "multicast_lines"
 	WeirMapMulticastMtu          = "multicast_mtu"
 	WeirMapMulticastStats        = "multicast_stats"
+	WeirMapPartners              = "partners"
 	WeirMapPenalties             = "penalties"
 	WeirMapPolicerCpus           = "policer_cpus"
 	WeirMapPolicerNow            = "policer_now"
@@ -662,6 +684,7 @@ const (
 	WeirVarBlockSpillEntries     = "block_spill_entries"
 	WeirVarBlockSpillWhole       = "block_spill_whole"
 	WeirVarBufferFlags           = "buffer_flags"
+	WeirVarCollateral            = "collateral"
 	WeirVarCpuCount              = "cpu_count"
 	WeirVarDhcpServer            = "dhcp_server"
 	WeirVarDigestBanksEntries    = "digest_banks_entries"
@@ -769,6 +792,7 @@ type WeirProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirMapSpecs struct {
+	Accepted         *ebpf.MapSpec `ebpf:"accepted"`
 	AllowBuckets     *ebpf.MapSpec `ebpf:"allow_buckets"`
 	AllowLines       *ebpf.MapSpec `ebpf:"allow_lines"`
 	AllowMarks4      *ebpf.MapSpec `ebpf:"allow_marks4"`
@@ -803,6 +827,7 @@ type WeirMapSpecs struct {
 	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
 	MulticastMtu     *ebpf.MapSpec `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
+	Partners         *ebpf.MapSpec `ebpf:"partners"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
 	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
@@ -842,6 +867,7 @@ type WeirVariableSpecs struct {
 	BlockSpillEntries     *ebpf.VariableSpec `ebpf:"block_spill_entries"`
 	BlockSpillWhole       *ebpf.VariableSpec `ebpf:"block_spill_whole"`
 	BufferFlags           *ebpf.VariableSpec `ebpf:"buffer_flags"`
+	Collateral            *ebpf.VariableSpec `ebpf:"collateral"`
 	CpuCount              *ebpf.VariableSpec `ebpf:"cpu_count"`
 	DhcpServer            *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestBanksEntries    *ebpf.VariableSpec `ebpf:"digest_banks_entries"`
@@ -919,6 +945,7 @@ func (o *WeirObjects) Close() error {
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirMaps struct {
+	Accepted         *ebpf.Map `ebpf:"accepted"`
 	AllowBuckets     *ebpf.Map `ebpf:"allow_buckets"`
 	AllowLines       *ebpf.Map `ebpf:"allow_lines"`
 	AllowMarks4      *ebpf.Map `ebpf:"allow_marks4"`
@@ -953,6 +980,7 @@ type WeirMaps struct {
 	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
 	MulticastMtu     *ebpf.Map `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
+	Partners         *ebpf.Map `ebpf:"partners"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
 	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
@@ -972,6 +1000,7 @@ type WeirMaps struct {
 
 func (m *WeirMaps) Close() error {
 	return _WeirClose(
+		m.Accepted,
 		m.AllowBuckets,
 		m.AllowLines,
 		m.AllowMarks4,
@@ -1006,6 +1035,7 @@ func (m *WeirMaps) Close() error {
 		m.MulticastLines,
 		m.MulticastMtu,
 		m.MulticastStats,
+		m.Partners,
 		m.Penalties,
 		m.PolicerCpus,
 		m.PolicerNow,
@@ -1046,6 +1076,7 @@ type WeirVariables struct {
 	BlockSpillEntries     *ebpf.Variable `ebpf:"block_spill_entries"`
 	BlockSpillWhole       *ebpf.Variable `ebpf:"block_spill_whole"`
 	BufferFlags           *ebpf.Variable `ebpf:"buffer_flags"`
+	Collateral            *ebpf.Variable `ebpf:"collateral"`
 	CpuCount              *ebpf.Variable `ebpf:"cpu_count"`
 	DhcpServer            *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestBanksEntries    *ebpf.Variable `ebpf:"digest_banks_entries"`

@@ -15,6 +15,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	WeirTCMapAccepted              = "accepted"
 	WeirTCMapAllowBuckets          = "allow_buckets"
 	WeirTCMapAllowLines            = "allow_lines"
 	WeirTCMapAllowMarks4           = "allow_marks4"
@@ -43,6 +44,7 @@ const (
 	WeirTCMapFirstNow              = "first_now"
 	WeirTCMapInnerStats            = "inner_stats"
 	WeirTCMapListStats             = "list_stats"
+	WeirTCMapPartners              = "partners"
 	WeirTCMapPenalties             = "penalties"
 	WeirTCMapReasonStats           = "reason_stats"
 	WeirTCMapReplyInsides          = "reply_insides"
@@ -74,6 +76,7 @@ const (
 	WeirTCVarBlockPrefixesWhole    = "block_prefixes_whole"
 	WeirTCVarBlockSpillEntries     = "block_spill_entries"
 	WeirTCVarBlockSpillWhole       = "block_spill_whole"
+	WeirTCVarCollateral            = "collateral"
 	WeirTCVarCpuCount              = "cpu_count"
 	WeirTCVarDhcpServer            = "dhcp_server"
 	WeirTCVarDigestBanksEntries    = "digest_banks_entries"
@@ -172,6 +175,7 @@ type WeirTCProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirTCMapSpecs struct {
+	Accepted        *ebpf.MapSpec `ebpf:"accepted"`
 	AllowBuckets    *ebpf.MapSpec `ebpf:"allow_buckets"`
 	AllowLines      *ebpf.MapSpec `ebpf:"allow_lines"`
 	AllowMarks4     *ebpf.MapSpec `ebpf:"allow_marks4"`
@@ -200,6 +204,7 @@ type WeirTCMapSpecs struct {
 	FirstNow        *ebpf.MapSpec `ebpf:"first_now"`
 	InnerStats      *ebpf.MapSpec `ebpf:"inner_stats"`
 	ListStats       *ebpf.MapSpec `ebpf:"list_stats"`
+	Partners        *ebpf.MapSpec `ebpf:"partners"`
 	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats     *ebpf.MapSpec `ebpf:"reason_stats"`
 	ReplyInsides    *ebpf.MapSpec `ebpf:"reply_insides"`
@@ -236,6 +241,7 @@ type WeirTCVariableSpecs struct {
 	BlockPrefixesWhole    *ebpf.VariableSpec `ebpf:"block_prefixes_whole"`
 	BlockSpillEntries     *ebpf.VariableSpec `ebpf:"block_spill_entries"`
 	BlockSpillWhole       *ebpf.VariableSpec `ebpf:"block_spill_whole"`
+	Collateral            *ebpf.VariableSpec `ebpf:"collateral"`
 	CpuCount              *ebpf.VariableSpec `ebpf:"cpu_count"`
 	DhcpServer            *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestBanksEntries    *ebpf.VariableSpec `ebpf:"digest_banks_entries"`
@@ -305,6 +311,7 @@ func (o *WeirTCObjects) Close() error {
 //
 // It can be passed to LoadWeirTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirTCMaps struct {
+	Accepted        *ebpf.Map `ebpf:"accepted"`
 	AllowBuckets    *ebpf.Map `ebpf:"allow_buckets"`
 	AllowLines      *ebpf.Map `ebpf:"allow_lines"`
 	AllowMarks4     *ebpf.Map `ebpf:"allow_marks4"`
@@ -333,6 +340,7 @@ type WeirTCMaps struct {
 	FirstNow        *ebpf.Map `ebpf:"first_now"`
 	InnerStats      *ebpf.Map `ebpf:"inner_stats"`
 	ListStats       *ebpf.Map `ebpf:"list_stats"`
+	Partners        *ebpf.Map `ebpf:"partners"`
 	Penalties       *ebpf.Map `ebpf:"penalties"`
 	ReasonStats     *ebpf.Map `ebpf:"reason_stats"`
 	ReplyInsides    *ebpf.Map `ebpf:"reply_insides"`
@@ -350,6 +358,7 @@ type WeirTCMaps struct {
 
 func (m *WeirTCMaps) Close() error {
 	return _WeirTCClose(
+		m.Accepted,
 		m.AllowBuckets,
 		m.AllowLines,
 		m.AllowMarks4,
@@ -378,6 +387,7 @@ func (m *WeirTCMaps) Close() error {
 		m.FirstNow,
 		m.InnerStats,
 		m.ListStats,
+		m.Partners,
 		m.Penalties,
 		m.ReasonStats,
 		m.ReplyInsides,
@@ -415,6 +425,7 @@ type WeirTCVariables struct {
 	BlockPrefixesWhole    *ebpf.Variable `ebpf:"block_prefixes_whole"`
 	BlockSpillEntries     *ebpf.Variable `ebpf:"block_spill_entries"`
 	BlockSpillWhole       *ebpf.Variable `ebpf:"block_spill_whole"`
+	Collateral            *ebpf.Variable `ebpf:"collateral"`
 	CpuCount              *ebpf.Variable `ebpf:"cpu_count"`
 	DhcpServer            *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestBanksEntries    *ebpf.Variable `ebpf:"digest_banks_entries"`

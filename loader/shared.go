@@ -23,7 +23,7 @@ type Shared struct {
 }
 
 // sharedMapNames are the names of all of them.
-var sharedMapNames = []string{bpf.WeirMapConnections, bpf.WeirMapUnconnected}
+var sharedMapNames = []string{bpf.WeirMapConnections, bpf.WeirMapUnconnected, bpf.WeirMapAccepted, bpf.WeirMapPartners}
 
 // NewShared returns maps with room for numbers of entries, which are not pinned.
 func NewShared(entries map[string]int) (*Shared, error) {

@@ -17,6 +17,7 @@ const statusKeys = `
 .by_list[].bytes
 .by_list[].list
 .by_list[].packets
+.collateral.sources
 .counted_reasons[]
 .direction
 .drop_malformed

@@ -252,6 +252,10 @@ func TestExample(t *testing.T) {
 		t.Errorf("replies %+v, the defaults are %+v", c.Replies, passing)
 	}
 	c.Replies = replies.Spec{}
+	if c.Collateral.Sources != 1<<16 {
+		t.Errorf("collateral %+v", c.Collateral)
+	}
+	c.Collateral.Sources = 0
 	flows := export.Collector{Name: "flows", IPFIX: c.Export.Collectors[0].IPFIX}
 	flows.SetDefaults()
 	packets := export.Collector{Name: "packets", SFlow: c.Export.Collectors[1].SFlow}
@@ -518,6 +522,7 @@ func TestErrors(t *testing.T) {
 			`2:38: replies.connections: 1 is not between 1024 and 16777216`, `2:54: replies.tcp_timeout: 40d is not between 1s and 30d`,
 			`2:72: replies.udp_timeout: 10ms is not between 1s and 1h`,
 		}, false},
+		{eth0 + "collateral: {sources: 1000}\n", []string{`2:23: collateral.sources: 1k is not between 1024 and 1048576`}, false},
 		{eth0 + "first_seen: {window: 1s}\n", []string{`2:1: first_seen: key is missing`}, false},
 		{eth0 + "first_seen: {key: flow, filter: cuckoo}\n", []string{`2:33: first_seen.filter: unknown filter "cuckoo": want bloom, stable, ibf-2c or ibf-mc`}, false},
 		{eth0 + "first_seen: {key: flow, filter: ibf-mc}\n", []string{

@@ -11,6 +11,7 @@ import (
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage"
+	"weir/control/stage/collateral"
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
 	"weir/control/stage/loop"
@@ -32,6 +33,10 @@ type Sections struct {
 	// default), or a mapping.
 	Replies replies.Spec `yaml:"replies,omitempty"`
 
+	// Records which of the addresses that lists match this host converses with: a number of
+	// addresses, or a mapping. Default: none.
+	Collateral collateral.Spec `yaml:"collateral,omitempty"`
+
 	// Flows that were not seen lately: how many there are, and events of them within a
 	// budget, the important ones first. A key of flows alone, or a mapping.
 	FirstSeen first.Spec `yaml:"first_seen,omitempty"`
@@ -47,7 +52,8 @@ func (s *Sections) all() []section {
 	return []section{
 		{"loop", &s.Loop},
 		{"inner", &s.Inner},
-		{"replies", &s.Replies},
+		{"replies", replies.NewMemory(s.Replies, s.Collateral.On())},
+		{"collateral", &s.Collateral},
 		{"first_seen", &s.FirstSeen},
 	}
 }
@@ -83,6 +89,12 @@ func (s *Sections) Shared() map[string]int {
 		}
 	}
 	return all
+}
+
+// Conversations opens the record of conversations of a generation's programs, nil where there
+// is none. It must be closed.
+func (s *Sections) Conversations(g *loader.Generation) *collateral.Record {
+	return s.Collateral.Open(g)
 }
 
 // AtInterface are the keys that stages have at an interface in weir.yaml.
@@ -191,17 +203,18 @@ func (t *Table) General(at loader.Target) (why []string) {
 
 // About is what stages say of a program, beside it in the kernel.
 type About struct {
-	Loop    *loop.About    `json:"loop,omitempty"`    // nil: loops are not looked for
-	Inner   inner.About    `json:"inner,omitempty"`   // headers in tunnels are matched
-	Replies *replies.About `json:"replies,omitempty"` // nil: they are matched like other packets
-	Police  *police.About  `json:"police,omitempty"`  // nil: the interface is not policed
+	Loop       *loop.About       `json:"loop,omitempty"`       // nil: loops are not looked for
+	Inner      inner.About       `json:"inner,omitempty"`      // headers in tunnels are matched
+	Replies    *replies.About    `json:"replies,omitempty"`    // nil: they are matched like other packets
+	Collateral *collateral.About `json:"collateral,omitempty"` // nil: it is not recorded
+	Police     *police.About     `json:"police,omitempty"`     // nil: the interface is not policed
 
 	FirstSeen *first.About `json:"first_seen,omitempty"` // nil: new flows are not looked for
 }
 
 // About returns what the stages say of an interface's program.
 func (t *Table) About(at loader.Target) About {
-	a := About{Loop: t.Loop.About(at), Inner: inner.About(t.Inner), Replies: t.Replies.About(), FirstSeen: t.FirstSeen.About(at)}
+	a := About{Loop: t.Loop.About(at), Inner: inner.About(t.Inner), Replies: t.Replies.About(), Collateral: t.Collateral.About(), FirstSeen: t.FirstSeen.About(at)}
 	if t.police != nil {
 		a.Police = t.police.About(at)
 	}
@@ -209,7 +222,7 @@ func (t *Table) About(at loader.Target) About {
 }
 
 // Shares reports whether the program reads maps that others share.
-func (a *About) Shares() bool { return a.Replies != nil }
+func (a *About) Shares() bool { return a.Replies != nil || a.Collateral != nil }
 
 // State is what stages have done on an interface.
 type State struct {
@@ -242,5 +255,5 @@ func (a *About) Gauges(s *loader.Stats) []stage.Sample {
 
 // Rows returns the rows of weir status for an interface and a direction.
 func (a *About) Rows(out bool, s *State) []stage.Row {
-	return slices.Concat(a.Replies.Rows(out), a.Police.Rows(s.Policed), a.Inner.Rows(s.Tunnels), a.FirstSeen.Rows(s.NewFlows))
+	return slices.Concat(a.Replies.Rows(out), a.Collateral.Rows(out), a.Police.Rows(s.Policed), a.Inner.Rows(s.Tunnels), a.FirstSeen.Rows(s.NewFlows))
 }

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -19,6 +20,7 @@ type Replies struct {
 	UDP         time.Duration // likewise
 	Ephemeral   uint16        // the port from which on hosts connect
 	Now         func() time.Duration
+	Drop        bool // replies do not pass: connections are remembered for Collateral alone
 
 	Open map[Connection]ConnectionState
 }
@@ -33,6 +35,11 @@ type Connection struct {
 type ConnectionState struct {
 	Until   time.Duration // when it expires
 	Closing bool          // this host has closed it
+
+	// What Collateral asks for.
+	Connected bool   // of UDP: a connected socket has opened it
+	Answered  bool   // both sides have taken part
+	Expected  uint32 // what acknowledges the SYN that this host sent; 0: unknown
 }
 
 const (
@@ -46,17 +53,58 @@ func connectionOf(p packet.Packet) (c Connection, ok bool) {
 	return Connection{netip.AddrPortFrom(p.Dst, p.DstPort), netip.AddrPortFrom(p.Src, p.SrcPort), p.Proto}, ok
 }
 
-// flagsOf returns the flags of a plain TCP packet, and false where the frame ends before.
-func flagsOf(frame []byte, p packet.Packet) (flags byte, ok bool) {
+// segment is a TCP segment.
+type segment struct {
+	sequence, acknowledgement uint32
+	flags                     byte
+	hasData                   bool
+}
+
+// kind returns the flags that say what a segment is for.
+func (g segment) kind() byte { return g.flags & (tcpSYN | tcpACK | tcpRST | tcpFIN) }
+
+// showsAnswer reports whether the other side has taken part in a connection of which this host
+// sends the segment. Who opens sends nothing but SYNs and RSTs until its SYN is answered. Who
+// accepts may send an ACK to a spoofed source, but neither data nor a FIN.
+func (g segment) showsAnswer(opened bool) bool {
+	return g.flags&(tcpSYN|tcpACK|tcpRST) == tcpACK && (opened || g.hasData || g.flags&tcpFIN != 0)
+}
+
+// segmentOf returns what a plain TCP packet is, and false where the frame ends before.
+func segmentOf(frame []byte, p packet.Packet) (g segment, ok bool) {
 	header := frame[p.Network:]
-	length := 40
+	begin, length := 40, int(binary.BigEndian.Uint16(header[4:]))
+	if length > 0 {
+		length += begin
+	}
 	if p.Src.Is4() {
-		length = int(header[0]&15) * 4
+		begin, length = int(header[0]&15)*4, int(binary.BigEndian.Uint16(header[2:]))
 	}
-	if len(header) <= length+tcpFlags {
-		return 0, false
+	if len(header) <= begin+tcpFlags {
+		return g, false
 	}
-	return header[length+tcpFlags], true
+	tcp := header[begin:]
+	return segment{
+		sequence: binary.BigEndian.Uint32(tcp[4:]), acknowledgement: binary.BigEndian.Uint32(tcp[8:]), flags: tcp[tcpFlags],
+		// The length of segments to be cut can be too large for the field, which is 0 then.
+		hasData: length == 0 || length > begin+int(tcp[12]>>4)*4,
+	}, true
+}
+
+// prolong returns the state of a connection, which this host has opened or accepted, after a
+// segment that it sends.
+func (r *Replies) prolong(s ConnectionState, g segment, opened bool) ConnectionState {
+	s.Answered = s.Answered || g.showsAnswer(opened)
+	s.Closing = s.Closing || g.flags&(tcpFIN|tcpRST) != 0
+	until := r.Now() + r.Established
+	if s.Closing {
+		until = r.Now() + r.Opening
+	}
+	// A RST prolongs nothing: whatever comes in is answered by one, once the socket is gone.
+	if g.flags&tcpRST == 0 || until < s.Until {
+		s.Until = until
+	}
+	return s
 }
 
 // isReply reports whether an incoming packet is a reply.
@@ -66,7 +114,7 @@ func (r *Replies) isReply(frame []byte, p packet.Packet) bool {
 		return false
 	}
 	if p.Proto == protoTCP {
-		if flags, ok := flagsOf(frame, p); !ok || flags&(tcpSYN|tcpACK) == tcpSYN {
+		if g, ok := segmentOf(frame, p); !ok || g.flags&(tcpSYN|tcpACK) == tcpSYN {
 			return false
 		}
 	}
@@ -74,8 +122,9 @@ func (r *Replies) isReply(frame []byte, p packet.Packet) bool {
 	return ok && r.Now() < s.Until
 }
 
-// remember remembers the connection of a packet that leaves.
-func (r *Replies) remember(frame []byte, p packet.Packet) {
+// remember remembers the connection of a packet that leaves. What Collateral asks for is
+// remembered if it is not nil.
+func (r *Replies) remember(frame []byte, p packet.Packet, measured *Collateral) {
 	c, ok := connectionOf(p)
 	if !ok {
 		return
@@ -92,21 +141,18 @@ func (r *Replies) remember(frame []byte, p packet.Packet) {
 		}
 		return
 	}
-	flags, ok := flagsOf(frame, p)
+	g, ok := segmentOf(frame, p)
+	if !ok {
+		return
+	}
+	open := known && now < s.Until
 	switch {
-	case !ok:
-	case flags&(tcpSYN|tcpACK|tcpRST|tcpFIN) == tcpSYN:
-		r.Open[c] = ConnectionState{Until: now + r.Opening}
-	case known && now < s.Until:
-		s.Closing = s.Closing || flags&(tcpFIN|tcpRST) != 0
-		until := now + r.Established
-		if s.Closing {
-			until = now + r.Opening
-		}
-		// A RST prolongs nothing: whatever comes in is answered by one, once the socket is gone.
-		if flags&tcpRST == 0 || until < s.Until {
-			s.Until = until
-		}
-		r.Open[c] = s
+	case g.kind() == tcpSYN:
+		r.Open[c] = ConnectionState{Until: now + r.Opening, Expected: g.sequence + 1}
+	case open:
+		r.Open[c] = r.prolong(s, g, true)
+	}
+	if measured != nil {
+		measured.answer(r, c, g, open)
 	}
 }

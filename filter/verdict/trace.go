@@ -285,7 +285,7 @@ func (v *view) exemptions(k key.Key, plain bool) {
 
 // replies adds what passes if this host has opened a connection, which is not asked.
 func (v *view) replies(k key.Key) {
-	if v.program.Replies != nil && !v.program.Out && (k.Fields&key.FieldProto == 0 || k.Proto == protoTCP || k.Proto == protoUDP) {
+	if r := v.program.Replies; r != nil && !r.Drop && !v.program.Out && (k.Fields&key.FieldProto == 0 || k.Proto == protoTCP || k.Proto == protoUDP) {
 		v.add(Condition{Stage: StageReply, What: "replies to connections that this host has opened", Reason: Reply})
 	}
 }

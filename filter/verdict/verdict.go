@@ -142,6 +142,7 @@ type Program struct {
 	Loop         *icarus.Node // inside a domain; nil: no loop detection
 	FirstSeen    *FirstSeen   // nil: new flows are not looked for
 	Replies      *Replies     // that pass the block lists; nil: none do
+	Collateral   *Collateral  // nil: conversations are not recorded
 }
 
 // Outcome is the decision on one frame.
@@ -212,7 +213,7 @@ func (v *view) outcome() Outcome {
 	if v.trace == nil && v.packet.HasAddresses {
 		v.program.FirstSeen.observe(v.packet, o, len(v.frame))
 		if r := v.program.Replies; r != nil && v.program.Out && o.Action == Pass {
-			r.remember(v.frame, v.outer)
+			r.remember(v.frame, v.outer, v.program.Collateral)
 		}
 	}
 	return o
@@ -253,6 +254,9 @@ func (v *view) decide() Outcome {
 	if v.allowed() {
 		return Outcome{Reason: Allowed}
 	}
+	if blocked {
+		v.conversed()
+	}
 	if blocked && v.reply() {
 		if punished == Clean {
 			return Outcome{Reason: Reply}
@@ -276,10 +280,11 @@ func (v *view) decide() Outcome {
 
 // onTrial decides on a packet that a list on trial would drop, and nothing else would.
 func (v *view) onTrial(list int) Outcome {
-	switch {
-	case v.allowed():
+	if v.allowed() {
 		return Outcome{Reason: Allowed}
-	case v.reply():
+	}
+	v.conversed()
+	if v.reply() {
 		return Outcome{Reason: Reply}
 	}
 	v.enforced = WouldBlock
@@ -379,7 +384,7 @@ func (p *Program) allows(frame []byte, pkt packet.Packet) bool {
 // is not known to.
 func (v *view) reply() bool {
 	switch {
-	case v.program.Replies == nil || v.program.Out:
+	case v.program.Replies == nil || v.program.Replies.Drop || v.program.Out:
 		return false
 	case v.trace != nil:
 		return v.met(StageReply).Reason != Clean

@@ -218,7 +218,7 @@ func TestResetsProlongNothing(t *testing.T) {
 		f := packet.Frame(out)
 		f[14+20+tcpFlags] = flags
 		p, _ := packet.Parse(f)
-		r.remember(f, p)
+		r.remember(f, p, nil)
 	}
 	answered := func(at time.Duration) bool {
 		now = at

@@ -249,7 +249,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 	}
 }
 
-func flagOf(b bool) uint64 {
+func flagOf(b bool) uint8 {
 	if b {
 		return 1
 	}

@@ -80,12 +80,31 @@ func (s *Spec) Shared() map[string]int { return Maps(int(s.Connections)) }
 func (s *Spec) Part() (engine.Part, error) {
 	return &Part{
 		Replies: &verdict.Replies{
+			Drop:    !s.On(),
 			Opening: min(opening, time.Duration(s.TCPTimeout)), Established: time.Duration(s.TCPTimeout), UDP: time.Duration(s.UDPTimeout),
 			Ephemeral: engine.EphemeralPort(), Now: loader.Monotonic,
 		},
 		Inside: s.Inside,
 	}, nil
 }
+
+// Memory is the stage where another one may ask for what it remembers, too.
+type Memory struct {
+	Spec
+	asked bool
+}
+
+// NewMemory returns the stage. asked: connections are remembered even if replies do not pass.
+func NewMemory(s Spec, asked bool) *Memory {
+	if asked && s.Connections == 0 {
+		s.SetDefaults()
+		s.Action = verdict.Drop
+	}
+	return &Memory{s, asked}
+}
+
+// On reports whether connections are remembered.
+func (m *Memory) On() bool { return m.asked || m.Spec.On() }
 
 // unconnectedShare is how many connections there are for one of sockets without a remote
 // address.
@@ -111,7 +130,7 @@ type Part struct {
 // network namespace only, and the ports that are connected from there.
 func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 	c := bpf.WeirReplyConfig{
-		On: 1, Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
+		On: 1, Pass: flag(!p.Drop), Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
 		Opening: uint64(p.Opening), Established: uint64(p.Established), Udp: uint64(p.UDP),
 	}
 	if t.Netns != "" {
@@ -120,6 +139,13 @@ func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 		}
 	}
 	return map[string]any{bpf.WeirVarReplies: &c}
+}
+
+func flag(on bool) uint8 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 // Devices returns the interfaces inside, for the programs of what leaves.

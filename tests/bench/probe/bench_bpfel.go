@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	benchMapAccepted              = "accepted"
 	benchMapAllowBuckets          = "allow_buckets"
 	benchMapAllowLines            = "allow_lines"
 	benchMapAllowMarks4           = "allow_marks4"
@@ -55,6 +56,7 @@ const (
 	benchMapMulticastLines        = "multicast_lines"
 	benchMapMulticastMtu          = "multicast_mtu"
 	benchMapMulticastStats        = "multicast_stats"
+	benchMapPartners              = "partners"
 	benchMapPenalties             = "penalties"
 	benchMapPolicerCpus           = "policer_cpus"
 	benchMapPolicerNow            = "policer_now"
@@ -126,6 +128,7 @@ const (
 	benchVarBlockSpillEntries     = "block_spill_entries"
 	benchVarBlockSpillWhole       = "block_spill_whole"
 	benchVarBufferFlags           = "buffer_flags"
+	benchVarCollateral            = "collateral"
 	benchVarCpuCount              = "cpu_count"
 	benchVarDhcpServer            = "dhcp_server"
 	benchVarDigestBanksEntries    = "digest_banks_entries"
@@ -255,6 +258,7 @@ type benchProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type benchMapSpecs struct {
+	Accepted         *ebpf.MapSpec `ebpf:"accepted"`
 	AllowBuckets     *ebpf.MapSpec `ebpf:"allow_buckets"`
 	AllowLines       *ebpf.MapSpec `ebpf:"allow_lines"`
 	AllowMarks4      *ebpf.MapSpec `ebpf:"allow_marks4"`
@@ -294,6 +298,7 @@ type benchMapSpecs struct {
 	MulticastLines   *ebpf.MapSpec `ebpf:"multicast_lines"`
 	MulticastMtu     *ebpf.MapSpec `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
+	Partners         *ebpf.MapSpec `ebpf:"partners"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
 	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
@@ -341,6 +346,7 @@ type benchVariableSpecs struct {
 	BlockSpillEntries     *ebpf.VariableSpec `ebpf:"block_spill_entries"`
 	BlockSpillWhole       *ebpf.VariableSpec `ebpf:"block_spill_whole"`
 	BufferFlags           *ebpf.VariableSpec `ebpf:"buffer_flags"`
+	Collateral            *ebpf.VariableSpec `ebpf:"collateral"`
 	CpuCount              *ebpf.VariableSpec `ebpf:"cpu_count"`
 	DhcpServer            *ebpf.VariableSpec `ebpf:"dhcp_server"`
 	DigestBanksEntries    *ebpf.VariableSpec `ebpf:"digest_banks_entries"`
@@ -412,6 +418,7 @@ func (o *benchObjects) Close() error {
 //
 // It can be passed to loadBenchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type benchMaps struct {
+	Accepted         *ebpf.Map `ebpf:"accepted"`
 	AllowBuckets     *ebpf.Map `ebpf:"allow_buckets"`
 	AllowLines       *ebpf.Map `ebpf:"allow_lines"`
 	AllowMarks4      *ebpf.Map `ebpf:"allow_marks4"`
@@ -451,6 +458,7 @@ type benchMaps struct {
 	MulticastLines   *ebpf.Map `ebpf:"multicast_lines"`
 	MulticastMtu     *ebpf.Map `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
+	Partners         *ebpf.Map `ebpf:"partners"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
 	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
@@ -470,6 +478,7 @@ type benchMaps struct {
 
 func (m *benchMaps) Close() error {
 	return _BenchClose(
+		m.Accepted,
 		m.AllowBuckets,
 		m.AllowLines,
 		m.AllowMarks4,
@@ -509,6 +518,7 @@ func (m *benchMaps) Close() error {
 		m.MulticastLines,
 		m.MulticastMtu,
 		m.MulticastStats,
+		m.Partners,
 		m.Penalties,
 		m.PolicerCpus,
 		m.PolicerNow,
@@ -557,6 +567,7 @@ type benchVariables struct {
 	BlockSpillEntries     *ebpf.Variable `ebpf:"block_spill_entries"`
 	BlockSpillWhole       *ebpf.Variable `ebpf:"block_spill_whole"`
 	BufferFlags           *ebpf.Variable `ebpf:"buffer_flags"`
+	Collateral            *ebpf.Variable `ebpf:"collateral"`
 	CpuCount              *ebpf.Variable `ebpf:"cpu_count"`
 	DhcpServer            *ebpf.Variable `ebpf:"dhcp_server"`
 	DigestBanksEntries    *ebpf.Variable `ebpf:"digest_banks_entries"`

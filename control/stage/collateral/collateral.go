@@ -1,0 +1,131 @@
+// Package collateral records which of the addresses that lists match this host converses with.
+package collateral
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"weir/bpf"
+	"weir/control/engine"
+	"weir/control/quantity"
+	"weir/control/stage"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// Spec has the addresses recorded that lists match and with which this host converses.
+type Spec struct {
+	// The number of addresses that are recorded, in 112 bytes each, and of connections that
+	// others open, in 128 bytes each. Beyond that, those that were used least recently are
+	// forgotten. egress is true for all interfaces, since connections are remembered as they
+	// leave: see replies.
+	Sources quantity.Count `yaml:"sources,required,short" min:"1024" max:"1048576"`
+}
+
+// On reports whether addresses are recorded.
+func (s *Spec) On() bool { return s.Sources > 0 }
+
+// Check returns what is wrong with the section.
+func (s *Spec) Check() quantity.FieldErrors { return nil }
+
+// Outgoing reports that connections are remembered as they leave.
+func (s *Spec) Outgoing() bool { return s.On() }
+
+// Shared returns the maps of the record.
+func (s *Spec) Shared() map[string]int { return Maps(int(s.Sources)) }
+
+// Part returns the share of programs.
+func (s *Spec) Part() (engine.Part, error) { return &Part{Collateral: NewTwin()}, nil }
+
+// Maps returns the maps of a record of a number of addresses.
+func Maps(sources int) map[string]int {
+	return map[string]int{bpf.WeirMapPartners: sources, bpf.WeirMapAccepted: sources}
+}
+
+// Part is the share of programs. They need that of replies, too, which remembers connections.
+type Part struct {
+	engine.BasePart
+	*verdict.Collateral
+}
+
+// NewTwin returns what the twin of programs records in.
+func NewTwin() *verdict.Collateral {
+	return &verdict.Collateral{
+		Accepted: make(map[verdict.Connection]verdict.ConnectionState), Partners: make(map[verdict.Partner]verdict.Conversation),
+	}
+}
+
+// Constants returns those of a program.
+func (p *Part) Constants(loader.Target, loader.Seed) map[string]any {
+	return map[string]any{bpf.WeirVarCollateral: uint8(1)}
+}
+
+// Twin makes the twin of programs record conversations.
+func (p *Part) Twin(v *verdict.Program) { v.Collateral = p.Collateral }
+
+// About describes the record of conversations.
+type About struct {
+	Sources int `json:"sources"` // addresses of all interfaces, that are recorded at most
+}
+
+// About returns what is said of the programs, nil where nothing is recorded.
+func (s *Spec) About() *About {
+	if !s.On() {
+		return nil
+	}
+	return &About{int(s.Sources)}
+}
+
+// Rows describes what becomes of packets of a direction.
+func (a *About) Rows(out bool) []stage.Row {
+	if a == nil || out {
+		return nil
+	}
+	return []stage.Row{{Name: "collateral", Text: fmt.Sprintf(
+		"the last %s listed addresses that this host converses with are recorded", humanize.Comma(int64(a.Sources)))}}
+}
+
+// Record is the record of conversations, in the shared maps of programs.
+type Record struct{ *loader.Shared }
+
+// Open returns the record of a generation's programs, nil where there is none. It must be
+// closed.
+func (s *Spec) Open(g *loader.Generation) *Record {
+	if !s.On() {
+		return nil
+	}
+	shared := g.Shared(s.Shared())
+	if shared == nil {
+		return nil
+	}
+	return &Record{shared}
+}
+
+// Partners returns what is recorded, with times of the kernel's clock.
+func (r *Record) Partners() (map[verdict.Partner]verdict.Conversation, error) {
+	var k bpf.WeirPartner
+	var c bpf.WeirConversation
+	all := make(map[verdict.Partner]verdict.Conversation)
+	err := r.Each(bpf.WeirMapPartners, &k, &c, func() error {
+		all[partnerOf(k)] = verdict.Conversation{First: time.Duration(c.First), Last: time.Duration(c.Last), How: verdict.How(c.How)}
+		return nil
+	})
+	return all, err
+}
+
+// partnerOf returns a partner as programs have it.
+func partnerOf(k bpf.WeirPartner) verdict.Partner {
+	b := make([]byte, 0, 16)
+	for _, word := range k.Addr {
+		b = binary.NativeEndian.AppendUint32(b, word)
+	}
+	addr := netip.AddrFrom16([16]byte(b))
+	if k.Family == 4 {
+		addr = netip.AddrFrom4([4]byte(b))
+	}
+	return verdict.Partner{Addr: addr, Out: k.Out != 0}
+}

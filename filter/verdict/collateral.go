@@ -1,0 +1,113 @@
+package verdict
+
+import (
+	"net/netip"
+	"time"
+
+	"weir/filter/packet"
+)
+
+// Collateral records the remote addresses that lists match and with which this host has
+// conversed: it opened the connection and was answered, or it answered a handshake that was
+// completed. It asks Replies for the connections that this host opens. Who does not receive
+// what this host sends makes no packet part of a conversation: bpf/collateral.h, its twin, says
+// why.
+type Collateral struct {
+	Accepted map[Connection]ConnectionState // that others open and this host answers
+	Partners map[Partner]Conversation
+}
+
+// Partner is a remote address, as the source of what comes in or the destination of what leaves.
+type Partner struct {
+	Addr netip.Addr
+	Out  bool
+}
+
+// Conversation is what is known of the packets of a partner that lists matched.
+type Conversation struct {
+	First, Last time.Duration
+	How         How
+}
+
+// How says how this host has conversed, in bits.
+type How uint32
+
+const (
+	OpenedTCP How = 1 << iota
+	OpenedUDP
+	AcceptedTCP
+)
+
+// answer remembers that this host answers a connection, with a segment that leaves. opened: it
+// is one that this host has opened.
+func (m *Collateral) answer(r *Replies, c Connection, g segment, opened bool) {
+	s, known := m.Accepted[c]
+	switch now := r.Now(); {
+	case g.kind() == tcpSYN:
+	case g.kind() == tcpSYN|tcpACK:
+		m.Accepted[c] = ConnectionState{Until: now + r.Opening, Expected: g.sequence + 1}
+	case !opened && known && now < s.Until:
+		m.Accepted[c] = r.prolong(s, g, false)
+	}
+}
+
+// conversed records the conversation of a packet that a list matches, if it is of any.
+func (v *view) conversed() {
+	p := v.program
+	if p.Collateral == nil || p.Replies == nil || v.trace != nil || v.packet != v.outer {
+		return
+	}
+	c, ok := connectionOf(v.packet)
+	if !ok {
+		return
+	}
+	if p.Out {
+		c.Local, c.Remote = c.Remote, c.Local
+	}
+	now := p.Replies.Now()
+	how := p.Collateral.how(p, v.frame, v.packet, c, now)
+	if how == 0 {
+		return
+	}
+	partner := Partner{c.Remote.Addr(), p.Out}
+	of, known := p.Collateral.Partners[partner]
+	if !known {
+		of.First = now
+	}
+	of.Last = now
+	of.How |= how
+	p.Collateral.Partners[partner] = of
+}
+
+// how returns how a packet shows a conversation, 0 if it does not.
+func (m *Collateral) how(p *Program, frame []byte, pkt packet.Packet, c Connection, now time.Duration) How {
+	opened, accepted := p.Replies.Open[c], m.Accepted[c]
+	if pkt.Proto == protoUDP {
+		if p.Out || !opened.Connected || now >= opened.Until {
+			return 0
+		}
+		return OpenedUDP
+	}
+	g, ok := segmentOf(frame, pkt)
+	if !ok || g.flags&tcpACK == 0 || g.flags&tcpRST != 0 || p.Out && g.flags&tcpSYN != 0 {
+		return 0
+	}
+	answered := func(s ConnectionState, opened bool) bool {
+		switch {
+		case now >= s.Until:
+			return false
+		case s.Answered:
+			return true
+		case p.Out:
+			return g.showsAnswer(opened)
+		}
+		return s.Expected != 0 && g.acknowledgement == s.Expected
+	}
+	switch {
+	case answered(opened, true):
+		return OpenedTCP
+	case answered(accepted, false):
+		return AcceptedTCP
+	}
+	return 0
+}
