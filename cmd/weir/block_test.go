@@ -23,8 +23,10 @@ import (
 
 // fakeDaemon is a daemon that takes commands, and keeps the last change.
 type fakeDaemon struct {
-	versions *api.ListVersions
-	worth    api.ListsWorth
+	versions   *api.ListVersions
+	worth      api.ListsWorth
+	collateral api.Collateral
+	asked      string // of which list Collateral was asked
 	served
 	lists     []api.List
 	outcomes  map[string][]api.FetchOutcome // by list
@@ -132,6 +134,11 @@ func (d *fakeDaemon) Refresh(_ context.Context, list string, accept bool) ([]api
 		return nil, fmt.Errorf("%w: %q", api.ErrNoList, list)
 	}
 	return o, d.err
+}
+
+func (d *fakeDaemon) Collateral(_ context.Context, list string) (api.Collateral, error) {
+	d.asked = list
+	return d.collateral, d.err
 }
 
 func (d *fakeDaemon) Worth(context.Context) (api.ListsWorth, error) { return d.worth, d.err }

@@ -29,7 +29,9 @@ The command counts whatever the configuration says (enforce: true or false). It
 outlasts reloads and, if there is a state_dir, restarts and crashes, and ends
 when enforce of the list changes in the configuration, or the list goes. Manual
 entries that would cut off this host, or your SSH session, are not enforced
-without --force. weir status, lists, explain and audit show it.`,
+without --force, and neither are lists with addresses with which this host has
+conversed in the last 24 hours, as "weir collateral LIST" shows them. weir
+status, lists, explain and audit show what is on trial.`,
 		Example: `  weir enforce drop               # the trial was long enough
   weir enforce drop --after 24h   # unless --off comes first
   weir enforce drop --off         # it has caught somebody innocent`,
@@ -37,7 +39,7 @@ without --force. weir status, lists, explain and audit show it.`,
 	}
 	durationFlag(c.Flags(), &after, "after", 0, "`time` until the list is enforced by itself, as in 24h; 0: at once")
 	c.Flags().BoolVar(&change.Off, "off", false, "put the list on trial; with --after until then")
-	c.Flags().BoolVar(&change.Force, "force", false, "enforce the list even if that cuts off this host, or you")
+	c.Flags().BoolVar(&change.Force, "force", false, "enforce the list even if that cuts off this host, you, or whom it converses with")
 	return question[*api.Enforced]{
 		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.Enforced, error) {
 			if after < 0 || after == 0 && c.Flags().Changed("after") {

@@ -112,6 +112,10 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 			fmt.Fprintf(out, "%s%s: TRIAL: it %v\n", gap, l.Name, l.Trial)
 			gap = ""
 		}
+		if of := l.Collateral; of != nil && of.Addresses > 0 {
+			fmt.Fprintf(out, "%s%s: %s\n", gap, l.Name, talkedTo(of, l.Trial != nil && !l.Trial.Enforced, now))
+			gap = ""
+		}
 		if l.Derived > 0 {
 			fmt.Fprintf(out, "%s%s: %s around its addresses\n", gap, l.Name, plural(l.Derived, "prefix", "prefixes"))
 			gap = ""

@@ -132,7 +132,7 @@ weir doctor has found a problem, 5 done, but not published to the nodes yet
 	}{
 		{"Filter", []*cobra.Command{newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newStatus(), newDoctor(), newExplain(), newDetach()}},
 		{"Lists", []*cobra.Command{
-			newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newLists(), newEnforce(), newRefresh(), newFeeds(), newDiff(), newExport(), newImport(),
+			newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newLists(), newEnforce(), newCollateral(), newRefresh(), newFeeds(), newDiff(), newExport(), newImport(),
 		}},
 		{"Watch", []*cobra.Command{newTop(), newWeb(), newDrops(), newHistory(), newEvents(), newCapture(), newTrace(), newAudit(), newWeights()}},
 		{"Notify and forward", []*cobra.Command{newNotify(), newAnnounce(), newMulticast()}},

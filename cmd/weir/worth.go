@@ -17,8 +17,8 @@ const maxOverlaps = 3
 
 func printWorth(out io.Writer, w *api.ListsWorth, now time.Time) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	const row = "%s\t%s\t%10s\t%13s\t%11s\t%11s\t%8s\t%s\t%s\n"
-	fmt.Fprintf(t, row, "list", "action", "entries", "month", "last hour", "alone", "seen", "age", "also in")
+	const row = "%s\t%s\t%10s\t%13s\t%11s\t%11s\t%8s\t%9s\t%s\t%s\n"
+	fmt.Fprintf(t, row, "list", "action", "entries", "month", "last hour", "alone", "seen", "conversed", "age", "also in")
 	for _, l := range w.Lists {
 		count := func(n uint64) string {
 			if l.Packets == nil {
@@ -32,12 +32,16 @@ func printWorth(out io.Writer, w *api.ListsWorth, now time.Time) {
 			}
 			return humanize.Comma(int64(n))
 		}
+		conversed := "-"
+		if l.Collateral != nil {
+			conversed = humanize.Comma(int64(*l.Collateral))
+		}
 		month := uint64(0)
 		for _, m := range l.Months {
 			month += m.Packets
 		}
 		fmt.Fprintf(t, row, l.Name, l.Action, humanize.Comma(int64(l.Entries)), count(month), recent(l.AddressPackets), recent(l.AlonePackets),
-			recent(uint64(l.Seen)), ageOf(l.Ages), alsoIn(l))
+			recent(uint64(l.Seen)), conversed, ageOf(l.Ages), alsoIn(l))
 	}
 	t.Flush()
 	if !w.Tracked {

@@ -85,6 +85,8 @@ type List struct {
 
 	For   string `json:"for,omitempty"`   // the packets for which the list is; "": all
 	Trial *Trial `json:"trial,omitempty"` // nil: it is enforced, as the configuration says
+
+	Collateral *ListCollateral `json:"collateral,omitempty"` // nil: it is not recorded; three addresses are named
 }
 
 // LeftOut is an entry that is not blocked because of whom it would cut off, or because it

@@ -11,7 +11,8 @@ type EnforceChange struct {
 	Off   bool    `json:"off,omitempty"`           // the list is on trial from now on
 	After float64 `json:"after_seconds,omitempty"` // it is enforced so much later; 0: at once, or with Off never
 
-	// Force enforces a list that would cut off this host, or the caller.
+	// Force enforces a list that would cut off this host, the caller, or others with whom this
+	// host has conversed.
 	Force bool `json:"force,omitempty"`
 
 	// SSH is the caller's variable SSH_CONNECTION, which the list must not cut off.

@@ -26,6 +26,8 @@ type ListWorth struct {
 	AlonePackets   uint64 `json:"alone_packets"`   // of these
 	Seen           int    `json:"entries_seen"`    // entries that dropped addresses are in; of the others it is not known
 
+	Collateral *int `json:"collateral_addresses,omitempty"` // with which this host has conversed; nil: unknown
+
 	Ages     EntryAges `json:"ages"`
 	Overlaps []Overlap `json:"overlaps"` // the largest first
 }

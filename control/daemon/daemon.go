@@ -126,6 +126,9 @@ type Daemon struct {
 	weights     atomic.Pointer[api.Weights]
 	snapshot    atomic.Pointer[metrics.Snapshot]
 
+	collateral atomic.Pointer[api.Collateral] // as last read; nil: it is not recorded
+
+	measuring sync.Mutex // held while the record of conversations is read
 	worthing  sync.Mutex // held while it is counted what lists are worth
 	reloading sync.Mutex // held while the configuration is read again
 	shared    sharedReloads
@@ -390,6 +393,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.followState(ctx) })
 	all.Go(func() { d.followPins(ctx) })
 	all.Go(func() { d.followQueue(ctx) })
+	all.Go(func() { d.followCollateral(ctx) })
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
 	d.notified(d.manager.Ready(d.summary()))

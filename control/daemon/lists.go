@@ -41,6 +41,11 @@ func (d *Daemon) describeLists() (lists []api.List) {
 		}
 		a.Entries = a.Manual
 		a.Private, a.Trial = l.left.private, l.trial
+		if of := d.collateralOf(l.Name); of != nil {
+			some := *of
+			some.Latest = of.Latest[:min(len(of.Latest), namedPartners)]
+			a.Collateral = &some
+		}
 		if r := d.prepared.rules[l.manual-1].Rule; r.On() {
 			a.For = r.String()
 		}

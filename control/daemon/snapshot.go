@@ -389,6 +389,9 @@ func (d *Daemon) note() {
 		if l := d.prepared.list(l.Name); l != nil {
 			n.Refused = l.refused != nil || l.rejected != nil
 			n.LeftOut, n.Private = l.left.entries(), l.left.private
+			if c := d.collateralOf(l.Name); c != nil {
+				n.Collateral = new(c.Addresses)
+			}
 			if l.feed != nil {
 				n.BadLines = 0 // which may change while the entries do not
 				for _, s := range l.feed.Status().Sources {

@@ -127,10 +127,15 @@ func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 	}
 	audit.By(&r, c.UID, c.Client)
 	by := audit.Cut(r.Who(), audit.MaxText)
-	err = d.doAlone(ctx, func() (err error) {
-		done, err = d.setTrial(name, c, by)
-		return err
-	})
+	if !c.Off && c.After == 0 && !c.Force {
+		_, err = d.readCollateral(ctx) // for setTrial
+	}
+	if err == nil {
+		err = d.doAlone(ctx, func() (err error) {
+			done, err = d.setTrial(name, c, by)
+			return err
+		})
+	}
 	if done.Changed {
 		r.Changed = 1
 	}
@@ -159,6 +164,9 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 	if o.Enforced && !l.Enforce && !c.Force {
 		if err := d.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
 			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: allow that first, or use --force (force: true)", name, err)}
+		}
+		if err := d.dropsPartners(name); err != nil {
+			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: %w: allow those first, or use --force (force: true)", name, err)}
 		}
 	}
 	before, next := d.trials, maps.Clone(d.trials)
@@ -285,6 +293,10 @@ func (d *Daemon) endTrials(now time.Time) error {
 		}
 		if err := d.enforcingCutsOff([]*managedList{l}); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", name, err, name))
+			continue
+		}
+		if err := d.dropsPartners(name); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("the trial of list %s is over, but it is not enforced: %w: allow those, or weir enforce --force %s", name, err, name))
 			continue
 		}
 		o.Enforced, o.Since, o.EnforcedAt = true, o.EnforcedAt, nil

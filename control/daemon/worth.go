@@ -39,6 +39,9 @@ func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 				of.Entries += p.contents(l.source).Len()
 			}
 			of.Packets = d.caught(l, packets)
+			if c := d.collateralOf(l.Name); c != nil {
+				of.Collateral = new(c.Addresses)
+			}
 			w.Lists = append(w.Lists, of)
 		}
 		return nil

@@ -93,6 +93,7 @@ var (
 	listRefused = gauge("weir_list_refused", "Whether the current contents of the list's sources were refused; the previous ones stay active.", "list", "action")
 	listLeftOut = gauge("weir_list_left_out", "Entries of the list's sources that are left out: they would cut off this host, or are flows of too many combinations of fields.", "list", "action")
 	listPrivate = gauge("weir_list_private_entries", "Entries of the list's sources that are of private, loopback and similar networks.", "list", "action")
+	listTalked  = gauge("weir_list_collateral_addresses", "Addresses of the list with which this host has conversed, as recorded by collateral in weir.yaml.", "list", "action")
 	badLines    = gauge("weir_list_bad_lines", "Lines skipped because they are not valid entries.", "list", "action")
 
 	generation = gauge("weir_generation", "Number of the active generation, from 1 at the start.")
@@ -214,6 +215,9 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		out.put(listRefused, truth(l.Refused), l.Name, action)
 		out.put(listLeftOut, float64(l.LeftOut), l.Name, action)
 		out.put(listPrivate, float64(l.Private), l.Name, action)
+		if l.Collateral != nil {
+			out.put(listTalked, float64(*l.Collateral), l.Name, action)
+		}
 		out.put(badLines, float64(l.BadLines), l.Name, action)
 	}
 	for _, t := range s.Trackers {

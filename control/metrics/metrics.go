@@ -181,6 +181,8 @@ type List struct {
 	Private  int  // entries of private networks, in its sources
 	BadLines int  // skipped
 	Refused  bool // the current contents of its sources were refused, the previous ones are active
+
+	Collateral *int // addresses with which this host has conversed; nil: it is not recorded
 }
 
 // Tracker has a tracker's counts of all its intervals, and its findings in the

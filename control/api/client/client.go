@@ -140,6 +140,15 @@ func (c *Client) Accept(ctx context.Context, list string) (*api.Refreshed, error
 	return ask[api.Refreshed](ctx, c, http.MethodPost, path+"?accept=true", nil)
 }
 
+// Collateral returns with which addresses of a list the host has conversed, "" for all lists.
+func (c *Client) Collateral(ctx context.Context, list string) (*api.Collateral, error) {
+	path := contract.CollateralPath
+	if list != "" {
+		path += "?" + url.Values{contract.ListParameter: {list}}.Encode()
+	}
+	return get[api.Collateral](ctx, c, path)
+}
+
 // Worth returns what lists are worth.
 func (c *Client) Worth(ctx context.Context) (*api.ListsWorth, error) {
 	return get[api.ListsWorth](ctx, c, contract.WorthPath)

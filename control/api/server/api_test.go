@@ -440,6 +440,7 @@ type (
 		Refresh(ctx context.Context, list string, accept bool) ([]api.FetchOutcome, error)
 		Versions(ctx context.Context, list string) (api.ListVersions, error)
 		Worth(context.Context) (api.ListsWorth, error)
+		Collateral(context.Context, string) (api.Collateral, error)
 		Rollback(ctx context.Context, list string) (api.FetchOutcome, error)
 		Reload(context.Context) (api.Reloaded, error)
 		ReloadUnconfirmed(context.Context, time.Duration) (api.Reloaded, error)

@@ -51,6 +51,14 @@ func controlRoutes(c Daemon) []route {
 			}
 			return w, err
 		}},
+		{http.MethodGet, contract.CollateralPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			a, err := c.Collateral(q.Context(), q.URL.Query().Get(contract.ListParameter))
+			a.Lists = list(a.Lists)
+			for i := range a.Lists {
+				a.Lists[i].Latest = list(a.Lists[i].Latest)
+			}
+			return a, err
+		}},
 		{http.MethodGet, contract.VersionsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			v, err := c.Versions(q.Context(), q.PathValue("list"))
 			v.Sources = list(v.Sources)

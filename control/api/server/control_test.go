@@ -87,6 +87,10 @@ func (c *control) Refresh(ctx context.Context, list string, accept bool) ([]api.
 	return c.outcomes, c.ask("refresh " + list)
 }
 
+func (c *control) Collateral(_ context.Context, list string) (api.Collateral, error) {
+	return api.Collateral{Recorded: true, Room: 5, Lists: []api.ListCollateral{{List: "x", Addresses: 1}}}, c.ask("collateral " + list)
+}
+
 func (c *control) Worth(context.Context) (api.ListsWorth, error) {
 	return api.ListsWorth{Tracked: true, Lists: []api.ListWorth{{Name: "x", Action: api.Block, Seen: 3}}}, c.ask("worth")
 }
@@ -222,6 +226,9 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"refresh", func() (any, error) { return client.Refresh(t.Context(), "") }, &api.Refreshed{Sources: c.outcomes}},
 		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes}},
 		{"rollback", func() (any, error) { return client.Rollback(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes[:1]}},
+		{"collateral", func() (any, error) { return client.Collateral(t.Context(), "a/b ü") }, &api.Collateral{
+			Recorded: true, Room: 5, Lists: []api.ListCollateral{{List: "x", Addresses: 1, Latest: []api.Partner{}}},
+		}},
 		{"worth", func() (any, error) { return client.Worth(t.Context()) }, &api.ListsWorth{
 			Tracked: true, Lists: []api.ListWorth{{Name: "x", Action: api.Block, Seen: 3, Months: []api.MonthPackets{}, Overlaps: []api.Overlap{}}},
 		}},
@@ -248,7 +255,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
 	join.UID, leave.UID = add.UID, add.UID
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "worth", "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "collateral a/b ü", "worth", "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }

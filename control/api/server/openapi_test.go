@@ -85,7 +85,7 @@ func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
 		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "EnforceChange": api.EnforceChange{}, "Enforced": api.Enforced{}, "Monitored": api.Monitored{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
-		"Lists": api.Lists{}, "ListsWorth": api.ListsWorth{}, "MonthPackets": api.MonthPackets{}, "EntryAges": api.EntryAges{}, "Overlap": api.Overlap{}, "Refreshed": api.Refreshed{}, "ListVersions": api.ListVersions{}, "SourceVersions": api.SourceVersions{}, "FeedVersion": api.FeedVersion{}, "Reloaded": api.Reloaded{}, "Explanation": api.Explanation{}, "Frames": api.Frames{}, "Explanations": api.Explanations{}, "Event": api.Event{},
+		"Lists": api.Lists{}, "ListsWorth": api.ListsWorth{}, "Collateral": api.Collateral{}, "ListCollateral": api.ListCollateral{}, "Partner": api.Partner{}, "MonthPackets": api.MonthPackets{}, "EntryAges": api.EntryAges{}, "Overlap": api.Overlap{}, "Refreshed": api.Refreshed{}, "ListVersions": api.ListVersions{}, "SourceVersions": api.SourceVersions{}, "FeedVersion": api.FeedVersion{}, "Reloaded": api.Reloaded{}, "Explanation": api.Explanation{}, "Frames": api.Frames{}, "Explanations": api.Explanations{}, "Event": api.Event{},
 		"Multicast": api.Multicast{}, "MulticastChange": api.MulticastChange{}, "MulticastChanged": api.MulticastChanged{},
 		"NotifyTest": api.NotifyTest{}, "NotifyTests": api.NotifyTests{},
 		"Audit": api.Audit{}, "ConsoleRequest": api.ConsoleRequest{}, "ConsoleOpened": api.ConsoleOpened{}, "ConsoleEnded": api.ConsoleEnded{},

@@ -112,6 +112,8 @@ type EntriesReader interface {
 type Appraiser interface {
 	// Worth takes a pass over all entries.
 	Worth(context.Context) (api.ListsWorth, error)
+	// Collateral returns that of a list, "" for all of them.
+	Collateral(ctx context.Context, list string) (api.Collateral, error)
 }
 
 // Refresher reads the sources of lists.

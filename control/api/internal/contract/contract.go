@@ -16,6 +16,7 @@ const (
 	WeightsPath     = "/v1/weights"
 	ListsPath       = "/v1/lists"
 	WorthPath       = "/v1/worth"
+	CollateralPath  = "/v1/collateral"
 	ExplainPath     = "/v1/explain"
 	EventsPath      = "/v1/events"
 	TracePath       = "/v1/trace"
