@@ -4,11 +4,11 @@
  * opened the connection and was answered, or it answered a handshake that was completed. The
  * twin of filter/verdict's Collateral.
  *
- * Only a packet that a block list matches is looked at. Nobody who does not receive what this
- * host sends can make it part of a conversation: of TCP it needs the number by which a SYN of
- * this host is acknowledged, or this host has sent what it sends only after that; of UDP it
- * needs a socket that receives from one address only. A socket without a remote address may be
- * a server's, and what it sends shows nothing.
+ * Only a packet that a block list matches is looked at. A sender with a forged
+ * address cannot make it part of a conversation. In TCP it needs the number by which a SYN of
+ * this host is acknowledged, unless this host has sent data, which it does only after that. In
+ * UDP it needs a socket that receives from one address only. A socket without a remote address
+ * may be a server's, and its packets show nothing.
  */
 #ifndef WEIR_COLLATERAL_H
 #define WEIR_COLLATERAL_H

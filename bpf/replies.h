@@ -174,9 +174,9 @@ static __always_inline int read_segment(struct context *ctx, const struct packet
 }
 
 /*
- * Whether what this host sends shows that the other side has taken part. Who opens sends nothing
- * but SYNs and RSTs until its SYN is answered. Who accepts may send an ACK to a spoofed source,
- * but neither data nor a FIN.
+ * Whether what this host sends shows that the other side has taken part. A host that opens
+ * a connection sends nothing but SYNs and RSTs until its SYN is answered. One that accepts may
+ * send an ACK to a spoofed source, but neither data nor a FIN.
  */
 static __always_inline int shows_answer(const struct segment *s, int opened)
 {

@@ -9,21 +9,20 @@ import (
 
 // Collateral records the remote addresses that lists match and with which this host has
 // conversed: it opened the connection and was answered, or it answered a handshake that was
-// completed. It asks Replies for the connections that this host opens. Who does not receive
-// what this host sends makes no packet part of a conversation: bpf/collateral.h, its twin, says
-// why.
+// completed. It asks Replies for the connections that this host opens. Packets with a forged
+// source address are part of no conversation: bpf/collateral.h, its twin, says why.
 type Collateral struct {
 	Accepted map[Connection]ConnectionState // that others open and this host answers
 	Partners map[Partner]Conversation
 }
 
-// Partner is a remote address, as the source of what comes in or the destination of what leaves.
+// Partner is a remote address, as the source of an incoming packet or the destination of one that leaves.
 type Partner struct {
 	Addr netip.Addr
 	Out  bool
 }
 
-// Conversation is what is known of the packets of a partner that lists matched.
+// Conversation describes the packets of a partner that lists matched.
 type Conversation struct {
 	First, Last time.Duration
 	How         How

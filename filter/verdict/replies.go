@@ -36,10 +36,10 @@ type ConnectionState struct {
 	Until   time.Duration // when it expires
 	Closing bool          // this host has closed it
 
-	// What Collateral asks for.
+	// For Collateral.
 	Connected bool   // of UDP: a connected socket has opened it
 	Answered  bool   // both sides have taken part
-	Expected  uint32 // what acknowledges the SYN that this host sent; 0: unknown
+	Expected  uint32 // the number that acknowledges the SYN of this host; 0: unknown
 }
 
 const (
@@ -60,17 +60,17 @@ type segment struct {
 	hasData                   bool
 }
 
-// kind returns the flags that say what a segment is for.
+// kind returns the flags that open, accept, reset or close.
 func (g segment) kind() byte { return g.flags & (tcpSYN | tcpACK | tcpRST | tcpFIN) }
 
 // showsAnswer reports whether the other side has taken part in a connection of which this host
-// sends the segment. Who opens sends nothing but SYNs and RSTs until its SYN is answered. Who
-// accepts may send an ACK to a spoofed source, but neither data nor a FIN.
+// sends the segment. A host that opens a connection sends nothing but SYNs and RSTs until its SYN
+// is answered. One that accepts may send an ACK to a spoofed source, but neither data nor a FIN.
 func (g segment) showsAnswer(opened bool) bool {
 	return g.flags&(tcpSYN|tcpACK|tcpRST) == tcpACK && (opened || g.hasData || g.flags&tcpFIN != 0)
 }
 
-// segmentOf returns what a plain TCP packet is, and false where the frame ends before.
+// segmentOf reads the header of a plain TCP packet, and returns false where the frame ends before.
 func segmentOf(frame []byte, p packet.Packet) (g segment, ok bool) {
 	header := frame[p.Network:]
 	begin, length := 40, int(binary.BigEndian.Uint16(header[4:]))
@@ -122,8 +122,8 @@ func (r *Replies) isReply(frame []byte, p packet.Packet) bool {
 	return ok && r.Now() < s.Until
 }
 
-// remember remembers the connection of a packet that leaves. What Collateral asks for is
-// remembered if it is not nil.
+// remember remembers the connection of a packet that leaves, for Collateral, too, unless that is
+// nil.
 func (r *Replies) remember(frame []byte, p packet.Packet, measured *Collateral) {
 	c, ok := connectionOf(p)
 	if !ok {
