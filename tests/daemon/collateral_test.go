@@ -149,7 +149,7 @@ lists:
 	reload()
 	expect("with more room", "bad", want)
 	d.stop()
-	d = h.start(releases[0])
+	h.start(releases[0])
 	expect("after a restart", "bad", want)
 	h.succeeds("", "allow", listed6, "--socket", h.path("weir.sock"))
 	delete(want, listed6+" in")
