@@ -228,6 +228,11 @@ func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs, ed
 	if err != nil {
 		return err
 	}
+	for _, p := range g.config.Parts { // at an edge, it takes off the filter of the domain that detects loops
+		if err := setConstants(spec, p.Constants(Target{}, Seed{})); err != nil {
+			return err
+		}
+	}
 	if err := spec.Variables[bpf.WeirVarEgress].Set(&egress); err != nil {
 		return err
 	}

@@ -118,12 +118,20 @@ func (g *Generation) setParts(spec *ebpf.CollectionSpec, stats *Stats, kept pinn
 		if p.General(t) != "" {
 			constants[bpf.WeirVarLean] = flag(false)
 		}
-		for name, value := range constants {
-			if v := spec.Variables[name]; v == nil {
-				continue
-			} else if err := v.Set(value); err != nil {
-				return err
-			}
+		if err := setConstants(spec, constants); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setConstants sets those constants that the programs have.
+func setConstants(spec *ebpf.CollectionSpec, constants map[string]any) error {
+	for name, value := range constants {
+		if v := spec.Variables[name]; v == nil {
+			continue
+		} else if err := v.Set(value); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -316,6 +316,7 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	}
 	m := attach.Describe(e, c, p.descriptions())
 	m.Stages = p.stages
+	m.Loop = p.stages.About(loader.Target{}).Loop // what is dropped on all interfaces
 	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
 	m.Service = attach.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, d.queued.queue.StateDir()
