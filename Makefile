@@ -247,10 +247,11 @@ lint: check-format ## check the Go (fetches golangci-lint), and what check-forma
 		tidy=$$(cd $$module && go mod tidy -e -diff 2>&1) || case $$tidy in \
 			*'diff current/go.mod '*) echo "$$module: $$tidy" >&2; exit 1 ;; esac; \
 	done
-	$(GOLANGCI_LINT) run ./...
+	@# Beside others, such as those of other clones, it would fail for its lock.
+	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
 	@# With GOWORK, go tool takes no -modfile: it prints the program, which then gets GOWORK.
 	linter=$$(go tool -modfile=tests/tools/golangci-lint/go.mod -n golangci-lint); \
-		GOWORK=$(WORK) $$linter run $(MODULES)
+		GOWORK=$(WORK) $$linter run --allow-parallel-runners $(MODULES)
 	cd tests/tools/release && go vet ./...
 
 .PHONY: check

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Packets that pass before any list is looked up, against lock-out: neighbour
- * discovery, DHCP, and the configured management ports and networks. (ARP has left
- * in parse() already.)
+ * discovery, DHCP, the configured management ports and networks, and kinds of ICMP
+ * messages (icmp.h). (ARP has left in parse() already.)
  *
  * Of outgoing packets, the two sides are exchanged: what passes is what answers such
  * packets, or asks for them.
@@ -119,7 +119,7 @@ static __always_inline int failsafe_prefix(const volatile struct failsafe *f,
 static __always_inline enum reason failsafe(const volatile struct failsafe *f,
 					    const struct packet *p)
 {
-	if (p->exempt) /* neighbour discovery, by parse() */
+	if (p->exempt) /* neighbour discovery and kinds of ICMP, by parse() */
 		return p->exempt;
 	if (is_dhcp(p))
 		return REASON_DHCP;

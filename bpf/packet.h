@@ -18,7 +18,7 @@ enum reason {
 	REASON_ARP,	     /* pass: before any list */
 	REASON_ND,	     /* pass: before any list */
 	REASON_DHCP,	     /* pass: before any list */
-	REASON_FAILSAFE,     /* pass: a failsafe port or prefix */
+	REASON_FAILSAFE,     /* pass: a failsafe port, prefix or kind of ICMP */
 	REASON_ALLOWED,	     /* pass: would be dropped, but an allow list matches */
 	REASON_WOULD_BLOCK,  /* pass: would be blocked, if not for monitor mode */
 	REASON_BLOCKED,	     /* drop: a block list matches */

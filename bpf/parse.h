@@ -32,6 +32,7 @@
 
 #include "context.h"
 #include "ethertype.h"
+#include "icmp.h"
 #include "packet.h"
 #include "stats.h"
 
@@ -231,6 +232,8 @@ static __always_inline enum reason parse_transport(struct cursor *c, struct pack
 	if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6) {
 		p->ports = words[0];
 		p->has_ports = 1;
+	} else if (p->plain && is_failsafe_icmp(p->family, p->proto, *(__u8 *)words)) {
+		p->exempt = REASON_FAILSAFE;
 	}
 	return REASON_CLEAN;
 }

@@ -385,8 +385,10 @@ static __always_inline int is_exempt(const struct plain *h)
 	struct packet p = {.family = h->family, .proto = h->proto, .plain = 1, .ports = h->ports};
 
 	if (h->proto != IPPROTO_UDP && !failsafe_config.n_ports && !failsafe_config.n_v4 &&
-	    !failsafe_config.n_v6)
+	    !failsafe_config.n_v6 && !failsafe_icmp)
 		return 0;
+	if (is_failsafe_icmp(h->family, h->proto, *(const __u8 *)&h->ports))
+		return REASON_FAILSAFE;
 	p.has_ports = has_ports(h->proto);
 	for (int i = 0; i < 4; i++) {
 		p.src[i] = h->src[i];

@@ -699,6 +699,7 @@ const (
 	WeirVarEphemeralPort         = "ephemeral_port"
 	WeirVarEventType             = "event_type"
 	WeirVarFailsafeConfig        = "failsafe_config"
+	WeirVarFailsafeIcmp          = "failsafe_icmp"
 	WeirVarFirstCpusEntries      = "first_cpus_entries"
 	WeirVarFirstCpusWhole        = "first_cpus_whole"
 	WeirVarFirstLinesEntries     = "first_lines_entries"
@@ -882,6 +883,7 @@ type WeirVariableSpecs struct {
 	EphemeralPort         *ebpf.VariableSpec `ebpf:"ephemeral_port"`
 	EventType             *ebpf.VariableSpec `ebpf:"event_type"`
 	FailsafeConfig        *ebpf.VariableSpec `ebpf:"failsafe_config"`
+	FailsafeIcmp          *ebpf.VariableSpec `ebpf:"failsafe_icmp"`
 	FirstCpusEntries      *ebpf.VariableSpec `ebpf:"first_cpus_entries"`
 	FirstCpusWhole        *ebpf.VariableSpec `ebpf:"first_cpus_whole"`
 	FirstLinesEntries     *ebpf.VariableSpec `ebpf:"first_lines_entries"`
@@ -1091,6 +1093,7 @@ type WeirVariables struct {
 	EphemeralPort         *ebpf.Variable `ebpf:"ephemeral_port"`
 	EventType             *ebpf.Variable `ebpf:"event_type"`
 	FailsafeConfig        *ebpf.Variable `ebpf:"failsafe_config"`
+	FailsafeIcmp          *ebpf.Variable `ebpf:"failsafe_icmp"`
 	FirstCpusEntries      *ebpf.Variable `ebpf:"first_cpus_entries"`
 	FirstCpusWhole        *ebpf.Variable `ebpf:"first_cpus_whole"`
 	FirstLinesEntries     *ebpf.Variable `ebpf:"first_lines_entries"`

@@ -89,6 +89,7 @@ const (
 	WeirTCVarDropNotIp             = "drop_not_ip"
 	WeirTCVarEphemeralPort         = "ephemeral_port"
 	WeirTCVarFailsafeConfig        = "failsafe_config"
+	WeirTCVarFailsafeIcmp          = "failsafe_icmp"
 	WeirTCVarFirstCpusEntries      = "first_cpus_entries"
 	WeirTCVarFirstCpusWhole        = "first_cpus_whole"
 	WeirTCVarFirstLinesEntries     = "first_lines_entries"
@@ -254,6 +255,7 @@ type WeirTCVariableSpecs struct {
 	DropNotIp             *ebpf.VariableSpec `ebpf:"drop_not_ip"`
 	EphemeralPort         *ebpf.VariableSpec `ebpf:"ephemeral_port"`
 	FailsafeConfig        *ebpf.VariableSpec `ebpf:"failsafe_config"`
+	FailsafeIcmp          *ebpf.VariableSpec `ebpf:"failsafe_icmp"`
 	FirstCpusEntries      *ebpf.VariableSpec `ebpf:"first_cpus_entries"`
 	FirstCpusWhole        *ebpf.VariableSpec `ebpf:"first_cpus_whole"`
 	FirstLinesEntries     *ebpf.VariableSpec `ebpf:"first_lines_entries"`
@@ -438,6 +440,7 @@ type WeirTCVariables struct {
 	DropNotIp             *ebpf.Variable `ebpf:"drop_not_ip"`
 	EphemeralPort         *ebpf.Variable `ebpf:"ephemeral_port"`
 	FailsafeConfig        *ebpf.Variable `ebpf:"failsafe_config"`
+	FailsafeIcmp          *ebpf.Variable `ebpf:"failsafe_icmp"`
 	FirstCpusEntries      *ebpf.Variable `ebpf:"first_cpus_entries"`
 	FirstCpusWhole        *ebpf.Variable `ebpf:"first_cpus_whole"`
 	FirstLinesEntries     *ebpf.Variable `ebpf:"first_lines_entries"`

@@ -131,7 +131,7 @@ func (p *Preparation) adopt() error {
 			return explainPermission(err)
 		}
 		a.stats.move(pinnedMaps{bpf.WeirMapEvents: events}) // if it fails, a map leaks
-		a.unpinned = []string{bpf.WeirMapEvents}
+		a.unpinned = append(a.unpinned, bpf.WeirMapEvents)
 	}
 	p.stats = a.stats
 	return nil
@@ -345,7 +345,7 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 		return nil, err
 	}
 	a.program = a.ProgramID()
-	if a.stats, err = openStats(path); err != nil && !errors.Is(err, errLayout) {
+	if a.stats, a.unpinned, err = openStats(path); err != nil && !errors.Is(err, errLayout) {
 		return nil, err
 	}
 	return a, nil

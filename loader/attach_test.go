@@ -401,6 +401,49 @@ func testAdoptOtherLayout(t *testing.T, pin string) {
 	}
 }
 
+// Counters go on where the version that made them lacked a stage, and the maps of that
+// stage are pinned with the next program.
+func TestAdoptWithoutStage(t *testing.T) {
+	stages := make(map[string][]string)
+	for _, name := range pinnedMapNames {
+		stages[stageOf(name)] = append(stages[stageOf(name)], name)
+	}
+	for stage, names := range stages {
+		if stage == stageOf(bpf.WeirMapReasonStats) || stage == stageOf(bpf.WeirMapListStats) {
+			continue // no version lacks them
+		}
+		t.Run(stage, func(t *testing.T) {
+			t.Parallel() // it waits for the kernel
+			l, pins := lab.New(t), testPins(t)
+			frame := udp(l, addrA, addrB, 1)
+			a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+			reaches(t, l, frame)
+			if err := a.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range names {
+				if err := os.Remove(filepath.Join(a.path, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a = attach(t, pins, target(l.B), Native, blockAll(t, 1))
+			defer detach(t, a)
+			reaches(t, l, frame)
+			if n := a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != 2 {
+				t.Errorf("%d blocked, want 2", n)
+			}
+			for _, name := range pinnedMapNames {
+				if !exists(filepath.Join(a.path, name)) {
+					t.Errorf("%s is not pinned", name)
+				}
+			}
+			if lost := a.Unpinned(); lost != "" {
+				t.Errorf("unpinned: %s", lost)
+			}
+		})
+	}
+}
+
 // Under a flood of listed packets, none gets past an exchange of generations,
 // and every one is counted.
 func TestReplaceUnderway(t *testing.T) {

@@ -60,7 +60,7 @@ func (s *Stats) Sample(now Sampling) {
 			snap = uint32(EventFrame)
 		}
 		atomic.StoreUint32(&to.Snap, snap)
-		atomic.StoreUint32(&to.First, uint32(flag(now.First)))
+		atomic.StoreUint32(&to.First, uint32(Flag(now.First)))
 		for i, n := range now.OneIn {
 			atomic.StoreUint32(&to.OneIn[i], n)
 		}

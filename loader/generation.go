@@ -172,21 +172,23 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarBlock:          &cfg.Block,
 		bpf.WeirVarAllow:          &cfg.Allow,
 		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,
+		bpf.WeirVarFailsafeIcmp:   cfg.FailsafeICMP,
 		bpf.WeirVarRules:          &cfg.Rules,
-		bpf.WeirVarDropMalformed:  flag(cfg.DropMalformed),
-		bpf.WeirVarDropNotIp:      flag(cfg.DropNotIP),
-		bpf.WeirVarInner:          flag(cfg.Inner),
-		bpf.WeirVarDhcpServer:     flag(cfg.DHCPServer),
-		bpf.WeirVarDropLooped:     flag(cfg.DropLooped),
-		bpf.WeirVarMonitor:        flag(cfg.Monitor),
+		bpf.WeirVarDropMalformed:  Flag(cfg.DropMalformed),
+		bpf.WeirVarDropNotIp:      Flag(cfg.DropNotIP),
+		bpf.WeirVarInner:          Flag(cfg.Inner),
+		bpf.WeirVarDhcpServer:     Flag(cfg.DHCPServer),
+		bpf.WeirVarDropLooped:     Flag(cfg.DropLooped),
+		bpf.WeirVarMonitor:        Flag(cfg.Monitor),
 		bpf.WeirVarLean:           cfg.lean(),
-		bpf.WeirVarSampleClean:    flag(cfg.SampleClean),
-		bpf.WeirVarFrags:          flag(frags),
-		bpf.WeirVarReordersLoads:  flag(runtime.GOARCH != "amd64" && runtime.GOARCH != "386" && runtime.GOARCH != "s390x"),
+		bpf.WeirVarSampleClean:    Flag(cfg.SampleClean),
+		bpf.WeirVarFrags:          Flag(frags),
+		bpf.WeirVarReordersLoads:  Flag(runtime.GOARCH != "amd64" && runtime.GOARCH != "386" && runtime.GOARCH != "s390x"),
 	}
 }
 
-func flag(b bool) uint8 {
+// Flag returns a truth value as programs have it.
+func Flag(b bool) uint8 {
 	if b {
 		return 1
 	}
@@ -338,14 +340,14 @@ func (g *Generation) MapBytes() int {
 func (g *Generation) WithMonitor(on bool) (*Generation, error) {
 	next := *g
 	next.config.Monitor = on
-	return &next, next.set(bpf.WeirVarMonitor, flag(on))
+	return &next, next.set(bpf.WeirVarMonitor, Flag(on))
 }
 
 // WithCleanSampled is WithMonitor for events of packets that match nothing.
 func (g *Generation) WithCleanSampled(on bool) (*Generation, error) {
 	next := *g
 	next.config.SampleClean = on
-	if err := next.set(bpf.WeirVarSampleClean, flag(on)); err != nil {
+	if err := next.set(bpf.WeirVarSampleClean, Flag(on)); err != nil {
 		return nil, err
 	}
 	return &next, next.set(bpf.WeirVarLean, next.config.lean())
@@ -470,7 +472,7 @@ func (g *Generation) specFor(stats *Stats, kept pinnedMaps) (spec *ebpf.Collecti
 		// Later kernels compare it with that of the stub that jumps, which has none.
 		spec.Programs[bpf.WeirProgWeir].AttachType = ebpf.AttachNone
 	}
-	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(flag(stats.edge.Load())); err != nil {
+	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(Flag(stats.edge.Load())); err != nil {
 		return nil, err
 	}
 	return spec, g.setParts(spec, stats, kept)

@@ -75,18 +75,19 @@ type Config struct {
 	Block         KeySet
 	Allow         KeySet
 	Failsafe      Failsafe
-	DropMalformed bool // drop what is truncated, malformed or cannot be parsed
-	DropNotIP     bool // drop what is neither IP nor ARP nor of the link itself
-	Inner         bool // headers in tunnels are matched
-	DHCPServer    bool // the host serves or relays DHCP
-	DropLooped    bool // drop packets in a loop; otherwise only report them
-	Monitor       bool // count, and drop nothing
-	Out           bool // the packets leave the host; there are neither loops, multicast nor policing
-	TC            bool // incoming packets may also be filtered by TC
-	Kept          bool // the maps of the block set may be pinned for the next process; see Keep
-	Lists         int  // highest list number in the tables; lists are numbered from 1
-	NoLean        bool // all packets take the general path, for comparison
-	SampleClean   bool // packets that match nothing have events, too
+	FailsafeICMP  uint8 // 1 << packet.ICMP of each kind that passes, as it comes in
+	DropMalformed bool  // drop what is truncated, malformed or cannot be parsed
+	DropNotIP     bool  // drop what is neither IP nor ARP nor of the link itself
+	Inner         bool  // headers in tunnels are matched
+	DHCPServer    bool  // the host serves or relays DHCP
+	DropLooped    bool  // drop packets in a loop; otherwise only report them
+	Monitor       bool  // count, and drop nothing
+	Out           bool  // the packets leave the host; there are neither loops, multicast nor policing
+	TC            bool  // incoming packets may also be filtered by TC
+	Kept          bool  // the maps of the block set may be pinned for the next process; see Keep
+	Lists         int   // highest list number in the tables; lists are numbered from 1
+	NoLean        bool  // all packets take the general path, for comparison
+	SampleClean   bool  // packets that match nothing have events, too
 
 	Rules Rules               // of lists; without nodes: no list has one
 	Words map[string][]uint64 // what maps begin with that depend on the lists, by name

@@ -218,7 +218,7 @@ func (g *Generation) setPort(devices *array, n int, iface *netlink.LinkAttrs, ed
 	if p.index == iface.Index && int(now.Index) == p.index && bytes.Equal(p.mac, iface.HardwareAddr) {
 		return nil
 	}
-	egress := bpf.WeirMulticastPort{Port: uint32(n), Edge: flag(edge)}
+	egress := bpf.WeirMulticastPort{Port: uint32(n), Edge: Flag(edge)}
 	if len(iface.HardwareAddr) != len(egress.Mac) {
 		return fmt.Errorf("%w: it has no Ethernet address", ErrUnsupported)
 	}

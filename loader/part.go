@@ -116,7 +116,7 @@ func (g *Generation) setParts(spec *ebpf.CollectionSpec, stats *Stats, kept pinn
 		}
 		constants := p.Constants(t, seed)
 		if p.General(t) != "" {
-			constants[bpf.WeirVarLean] = flag(false)
+			constants[bpf.WeirVarLean] = Flag(false)
 		}
 		if err := setConstants(spec, constants); err != nil {
 			return err

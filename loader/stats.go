@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -115,9 +116,6 @@ func newStats(lists int) (_ *Stats, err error) {
 			s.maps.Close()
 		}
 	}()
-	for _, name := range perCPU {
-		spec.Maps[name].MaxEntries = uint32(cpus)
-	}
 	for _, name := range pinnedMapNames {
 		if name == bpf.WeirMapListStats {
 			s.maps[name], err = newListArray(lists)
@@ -146,7 +144,8 @@ func newListArray(lists int) (*array, error) {
 	return newArray(m)
 }
 
-// statsSpec returns the specifications of maps, and the number of CPUs.
+// statsSpec returns the specifications of maps, those in perCPU with all their rows, and the
+// number of CPUs.
 func statsSpec() (*ebpf.CollectionSpec, int, error) {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -160,6 +159,9 @@ func statsSpec() (*ebpf.CollectionSpec, int, error) {
 	for name, m := range all.Maps {
 		spec.Maps[name] = m.Copy()
 	}
+	for _, name := range perCPU {
+		spec.Maps[name].MaxEntries = uint32(cpus)
+	}
 	return spec, cpus, nil
 }
 
@@ -172,11 +174,13 @@ var (
 )
 
 // openStats opens pinned maps. It fails with errLayout where they do not fit,
-// because another version of weir has made them, or are gone.
-func openStats(path string) (_ *Stats, err error) {
+// because another version of weir has made them, or are gone. The maps of a stage that
+// has no pins at all, because the version that made the others did not have it, are
+// new and empty; their names are in fresh.
+func openStats(path string) (_ *Stats, fresh []string, err error) {
 	spec, cpus, err := statsSpec()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s := &Stats{cpus: cpus, maps: make(pinnedMaps)}
 	defer func() {
@@ -184,20 +188,38 @@ func openStats(path string) (_ *Stats, err error) {
 			s.maps.Close()
 		}
 	}()
+	pinned := make(map[string]bool) // by stage
 	for _, name := range pinnedMapNames {
-		if s.maps[name], err = openPinned(filepath.Join(path, name), spec.Maps[name]); err != nil {
-			return nil, err
+		if exists(filepath.Join(path, name)) {
+			pinned[stageOf(name)] = true
+		}
+	}
+	for _, name := range pinnedMapNames {
+		if stage := stageOf(name); pinned[stage] || name == bpf.WeirMapReasonStats || name == bpf.WeirMapListStats {
+			s.maps[name], err = openPinned(filepath.Join(path, name), spec.Maps[name])
+		} else {
+			fresh = append(fresh, name)
+			s.maps[name], err = newArray(spec.Maps[name])
+		}
+		if err != nil {
+			return nil, nil, err
 		}
 	}
 	for _, name := range perCPU {
 		if s.maps[name].entries() != cpus {
-			return nil, errLayout
+			return nil, nil, errLayout
 		}
 	}
 	if stride := s.stride(s.maps[bpf.WeirMapListStats]); stride < minStride || bits.OnesCount(uint(stride)) != 1 {
-		return nil, errLayout
+		return nil, nil, errLayout
 	}
-	return s, nil
+	return s, fresh, nil
+}
+
+// stageOf returns the first word of a map's name, which the maps of a stage share.
+func stageOf(name string) string {
+	stage, _, _ := strings.Cut(name, "_")
+	return stage
 }
 
 // openPinned opens a pinned map that matches spec, apart from its size.

@@ -77,7 +77,7 @@ func tcSpec(cfg *Config) (*ebpf.CollectionSpec, error) {
 			return nil, err
 		}
 	}
-	return spec, spec.Variables[bpf.WeirTCVarOutgoing].Set(flag(cfg.Out))
+	return spec, spec.Variables[bpf.WeirTCVarOutgoing].Set(Flag(cfg.Out))
 }
 
 // tcFor returns the program for TC that an entry is for.
@@ -89,10 +89,10 @@ func (g *Generation) tcFor(entry uint32) (*ebpf.CollectionSpec, error) {
 	if entry != entryBare {
 		return spec, nil
 	}
-	if err := spec.Variables[bpf.WeirTCVarNoLinkHeader].Set(flag(true)); err != nil {
+	if err := spec.Variables[bpf.WeirTCVarNoLinkHeader].Set(Flag(true)); err != nil {
 		return nil, err
 	}
-	return spec, spec.Variables[bpf.WeirVarLean].Set(flag(false))
+	return spec, spec.Variables[bpf.WeirVarLean].Set(Flag(false))
 }
 
 // attachTC attaches a program to an interface, in the direction of the target, before

@@ -75,6 +75,8 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 		appendText(&conf.Failsafe.Ports))
 	listFlag(f, "failsafe", "`prefix` of sources that always pass; repeat for more, up to 8 of each family",
 		appendText(&conf.Failsafe.Prefixes))
+	listFlag(f, "failsafe-icmp", "`kind` of ICMP that always passes: errors, echo-request, echo-reply; repeat for more",
+		appendText(&conf.Failsafe.ICMP))
 	choices(c, "direction", "src", "dst", "both")
 	choices(c, "mode", "exact", "approx")
 	choices(c, "malformed", "pass", "drop")

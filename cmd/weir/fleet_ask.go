@@ -258,7 +258,7 @@ func printFleetLists(out io.Writer, lists []api.FleetList, now time.Time) {
 		if l.Published != l.Version {
 			published = l.Published.String()
 		}
-		fmt.Fprintf(t, row, l.Name, l.Action, l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.Manual)),
+		fmt.Fprintf(t, row, l.Name, l.Does(), l.Direction, humanize.Comma(int64(l.Entries)), humanize.Comma(int64(l.Manual)),
 			l.Version.String(), published, feeds, relative(read, now), due(next, now))
 	}
 	t.Flush()

@@ -98,7 +98,8 @@ func newRoot() *cobra.Command {
 before the network stack sees them. Lists may have tens of millions of entries.
 Every packet is counted under one reason.
 
-ARP, neighbour discovery and DHCP always pass, then failsafe ports and prefixes.
+ARP, neighbour discovery and DHCP always pass, then what is failsafe: ports,
+prefixes, kinds of ICMP.
 An allow list beats every block list.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped, or is

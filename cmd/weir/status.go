@@ -352,8 +352,12 @@ func pathRow(i attach.Status, row func(name, format string, args ...any)) {
 
 // failsafeRow shows what always passes.
 func failsafeRow(i attach.Status, row func(name, format string, args ...any)) {
-	if always := strings.Join(append(i.FailsafePorts, i.FailsafePrefixes...), ", "); always != "" {
-		row("failsafe", "%s", always)
+	always := slices.Concat(i.FailsafePorts, i.FailsafePrefixes)
+	for _, kind := range i.FailsafeICMP {
+		always = append(always, "ICMP "+kind)
+	}
+	if len(always) > 0 {
+		row("failsafe", "%s", strings.Join(always, ", "))
 	}
 }
 

@@ -45,6 +45,8 @@ type FleetList struct {
 	Action    string       `json:"action"`
 	Direction string       `json:"direction"`
 	Priority  int          `json:"priority"`
+	Trial     bool         `json:"trial,omitempty"` // it drops nothing
+	For       string       `json:"for,omitempty"`   // the packets that it is for; "": all
 	Version   Place        `json:"version"`
 	Published Place        `json:"published"`
 	Entries   int          `json:"entries"`
@@ -58,6 +60,18 @@ type FleetList struct {
 
 	// Rollout is the last one, nil if changes reach all nodes at once, or there was none.
 	Rollout *FleetRollout `json:"rollout,omitempty"`
+}
+
+// Does returns the action with the packets that it is for, as in "block, on trial, for tcp/22".
+func (l *FleetList) Does() string {
+	text := l.Action
+	if l.Trial {
+		text += ", on trial"
+	}
+	if l.For != "" {
+		text += ", for " + l.For
+	}
+	return text
 }
 
 // MaxShares bounds the versions of a list that a status counts.

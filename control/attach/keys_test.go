@@ -25,6 +25,7 @@ const statusKeys = `
 .dropped.bytes
 .dropped.packets
 .entries
+.failsafe_icmp[]
 .failsafe_ports[]
 .failsafe_prefixes[]
 .false_positive_rate

@@ -32,6 +32,7 @@ type Metadata struct {
 	DropNotIP        bool     `json:"drop_not_ip,omitempty"`
 	FailsafePorts    []string `json:"failsafe_ports,omitempty"`
 	FailsafePrefixes []string `json:"failsafe_prefixes,omitempty"`
+	FailsafeICMP     []string `json:"failsafe_icmp,omitempty"`
 	Entries          int      `json:"entries"` // of all lists
 	Shapes           []string `json:"shapes,omitempty"`
 	KernelBytes      int      `json:"kernel_bytes"`
@@ -116,6 +117,9 @@ func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 	}
 	for _, p := range c.FailsafePrefixes {
 		m.FailsafePrefixes = append(m.FailsafePrefixes, p.String())
+	}
+	for _, i := range c.FailsafeICMP {
+		m.FailsafeICMP = append(m.FailsafeICMP, i.String())
 	}
 	return m
 }

@@ -244,6 +244,7 @@ func (f Failsafe) check() (errs quantity.FieldErrors) {
 		errs.Failf("ports", "there are %d: the maximum is %d", len(f.Ports), verdict.MaxFailsafe)
 	}
 	quantity.Unique(&errs, "prefixes", len(f.Prefixes), func(i int) any { return f.Prefixes[i] })
+	quantity.Unique(&errs, "icmp", len(f.ICMP), func(i int) any { return f.ICMP[i] })
 	v4 := 0
 	for _, p := range f.Prefixes {
 		if p.Addr().Is4() {

@@ -179,6 +179,11 @@ type Failsafe struct {
 	// Addresses and prefixes of sources; up to 8 of IPv4 and 8 of IPv6.
 	Prefixes []verdict.FailsafePrefix `yaml:"prefixes,omitempty"`
 
+	// Kinds of ICMP and ICMPv6 messages, from any source: errors, without which paths of
+	// a smaller MTU stall; echo-request, so that the host can be pinged; echo-reply, so
+	// that it can ping.
+	ICMP []verdict.FailsafeICMP `yaml:"icmp,omitempty"`
+
 	// This host serves or relays DHCP: what clients and relays send passes, too.
 	DHCPServer bool `yaml:"dhcp_server"`
 }

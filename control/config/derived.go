@@ -50,15 +50,12 @@ func (l *List) checkDerived() (errs quantity.FieldErrors) {
 	return errs
 }
 
-// checkAtHub adds the errors in what nodes of earlier versions would not do for a list.
+// checkAtHub adds the errors in keys that make no sense for a list of a fleet.
 func (l *List) checkAtHub(errs *quantity.FieldErrors, path string) {
-	if !l.Enforce {
-		errs.Failf(path+".enforce", "nodes of earlier versions would enforce the list: waves with mode: rehearse count what a version would drop")
-	}
-	if r := l.Rule(); r.On() && r.Narrow() {
-		errs.Failf(path, "ports, protocols, interfaces and vlans are for lists of weir.yaml: nodes of earlier versions would drop all packets")
+	if len(l.Interfaces) > 0 {
+		errs.Failf(path+".interfaces", "each node has interfaces of its own: use ports, protocols or vlans here, or a list of weir.yaml")
 	}
 	if l.Prefix6 > 0 || l.Aggregate != (Aggregate{}) {
-		errs.Failf(path, "prefix6 and aggregate are for lists of weir.yaml: nodes of earlier versions would not list these prefixes")
+		errs.Failf(path, "prefix6 and aggregate are for lists of weir.yaml: the entries of a hub do not say which of them commands have added; list the prefixes themselves")
 	}
 }

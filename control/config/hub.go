@@ -240,6 +240,7 @@ func (h *Hub) check() quantity.FieldErrors {
 		checkLabels(&errs, join(at, "labels"), l.Labels)
 		checkMaxRate(&errs, join(at, "max_rate"), l.MaxRate)
 	}
+	checkRuleCount(&errs, h.Lists)
 	for _, l := range h.Lists {
 		path := join("lists", l.Name)
 		errs.Add(path, l.check().Err())

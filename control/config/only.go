@@ -118,7 +118,6 @@ func (l *List) Rule() *verdict.Rule {
 // checkRules adds the errors in what lists are for that depend on the rest of the
 // configuration.
 func (c *Config) checkRules(errs *quantity.FieldErrors) {
-	var distinct []*verdict.Rule
 	for i := range c.Lists {
 		l := &c.Lists[i]
 		r := l.Rule()
@@ -126,12 +125,8 @@ func (c *Config) checkRules(errs *quantity.FieldErrors) {
 			continue
 		}
 		at := join("lists", l.Name)
-		if c.Mode != membership.Exact {
-			what := "ports, protocols, interfaces and vlans"
-			if r.Trial {
-				what = "enforce: false"
-			}
-			errs.Failf(at, "%s: mode: approx does not know which list matches a packet: set mode: exact", what)
+		if err := refuseApprox(c.Mode, r); err != nil {
+			errs.Failf(at, "%v", err)
 		}
 		for n, name := range l.Interfaces {
 			if !slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.Name == name }) {
@@ -148,12 +143,52 @@ func (c *Config) checkRules(errs *quantity.FieldErrors) {
 				errs.Failf(fmt.Sprintf("%s.interfaces[%d]", at, n), "%q is not filtered by that name: %s", name, mend)
 			}
 		}
-		if !slices.ContainsFunc(distinct, r.Equal) {
+	}
+	checkRuleCount(errs, c.Lists)
+}
+
+func refuseApprox(mode membership.Mode, r *verdict.Rule) error {
+	if mode == membership.Exact {
+		return nil
+	}
+	what := "ports, protocols, interfaces and vlans"
+	if r.Trial {
+		what = "enforce: false"
+	}
+	return fmt.Errorf("%s: mode: approx does not know which list matches a packet: set mode: exact", what)
+}
+
+// countRules returns how many different rules lists have.
+func countRules(lists []List) int {
+	var distinct []*verdict.Rule
+	for i := range lists {
+		if r := lists[i].Rule(); r != nil && !slices.ContainsFunc(distinct, r.Equal) {
 			distinct = append(distinct, r)
 		}
 	}
-	// Each list may be on trial or not, by a command.
-	if n := len(distinct); 2*n > verdict.MaxRules {
+	return len(distinct)
+}
+
+// checkRuleCount adds an error where lists have too many different rules. Each list may be on trial
+// or not, by a command.
+func checkRuleCount(errs *quantity.FieldErrors, lists []List) {
+	if n := countRules(lists); 2*n > verdict.MaxRules {
 		errs.Failf("lists", "they have %d different rules of enforce, ports, protocols, interfaces and vlans: the maximum is %d", n, verdict.MaxRules/2)
 	}
+}
+
+// CheckShared returns why a list of the fleet cannot be filtered by beside the lists of the
+// configuration, and others of the fleet.
+func (c *Config) CheckShared(l List, others []List) error {
+	r := l.Rule()
+	if r == nil {
+		return nil
+	}
+	if err := refuseApprox(c.Mode, r); err != nil {
+		return err
+	}
+	if own, all := countRules(c.Lists), countRules(append(slices.Clone(others), l)); 2*own+all > verdict.MaxRules {
+		return fmt.Errorf("the rules of enforce, ports, protocols and vlans are too many: %d of this configuration, and %d of the fleet", own, all)
+	}
+	return nil
 }

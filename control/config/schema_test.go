@@ -186,6 +186,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[feed.Separator]():         text(`^[^\r\n"]$`),
 		reflect.TypeFor[Address]():                text(`:[0-9]+$`),
 		reflect.TypeFor[verdict.FailsafePort]():   text(`^((tcp|udp|sctp)/[0-9]+|[0-9]+/(tcp|udp|sctp))$`),
+		reflect.TypeFor[verdict.FailsafeICMP]():   enum("errors", "echo-request", "echo-reply"),
 		reflect.TypeFor[verdict.PortRange]():      text(`^[a-z]+/[0-9]+(-[0-9]+)?$`),
 		reflect.TypeFor[Protocol]():               {"type": []string{"string", "integer"}, "pattern": `^[a-z0-9]+$`, "minimum": 0, "maximum": 255},
 		reflect.TypeFor[verdict.FailsafePrefix](): text(`^[0-9a-fA-F:.]+(/[0-9]+)?$`),

@@ -378,7 +378,7 @@ func (v *fleetView) lists(m *markup) {
 				published = "up to " + l.Published.String()
 			}
 			m.add(`<tr><th scope="row">%s</th><td>%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td><td class="long">%s</td></tr>`+"\n",
-				l.Name, l.Action, count(l.Entries), count(l.Manual), l.Version, published, v.versions(l.Name, l.Version))
+				l.Name, l.Does(), count(l.Entries), count(l.Manual), l.Version, published, v.versions(l.Name, l.Version))
 		}
 	}, "List", "Action", "#Entries", "#Manual", "Version", "Published", "Nodes")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"weir/control/list"
 	"weir/control/metrics"
 	"weir/filter/key"
+	"weir/filter/verdict"
 )
 
 // source is where a list's contents come from, but for manual entries: a [feed.Feed],
@@ -57,26 +59,25 @@ func openFleet(c *config.Config, version string, readOnly bool, log *slog.Logger
 }
 
 // fleetLists returns the lists of a fleet as a configuration would have them, and where
-// their contents come from, by name.
-func fleetLists(n *node.Node) (lists []config.List, from map[string]*node.List) {
+// their contents come from, by name. Those that c cannot have beside its own are refused.
+func fleetLists(n *node.Node, c *config.Config) (lists []config.List, from map[string]*node.List) {
 	if n == nil {
 		return nil, nil
 	}
 	from = make(map[string]*node.List)
 	for _, l := range n.Lists() {
-		c, err := fleetList(l)
+		one, err := fleetConfig(l.Name(), l.Settings())
+		if err == nil {
+			err = c.CheckShared(one, lists)
+		}
 		if err != nil {
 			l.Revert(l.Version(), err)
 			continue
 		}
-		lists = append(lists, c)
-		from[c.Name] = l
+		lists = append(lists, one)
+		from[one.Name] = l
 	}
 	return lists, from
-}
-
-func fleetList(l *node.List) (c config.List, err error) {
-	return fleetConfig(l.Name(), l.Settings())
 }
 
 // fleetConfig returns a list of the fleet as a configuration would have it.
@@ -84,8 +85,40 @@ func fleetConfig(name string, s wire.Settings) (c config.List, err error) {
 	c.SetDefaults()
 	c.Name = config.FleetPrefix + name
 	c.Priority = s.Priority
-	err = errors.Join(c.Action.UnmarshalText([]byte(s.Action)), c.Direction.UnmarshalText([]byte(s.Direction)), c.Check())
+	action, limited := strings.CutSuffix(s.Action, wire.Limited)
+	if limited {
+		c.Enforce = !s.Trial
+		err = errors.Join(each(s.Ports, func(text string) error {
+			var p verdict.PortRange
+			err := p.UnmarshalText([]byte(text))
+			c.Ports = append(c.Ports, p)
+			return err
+		}), each(s.Protocols, func(text string) error {
+			var p config.Protocol
+			err := p.UnmarshalText([]byte(text))
+			c.Protocols = append(c.Protocols, p)
+			return err
+		}), each(s.VLANs, func(text string) error {
+			v, err := strconv.Atoi(text)
+			c.VLANs = append(c.VLANs, v)
+			return err
+		}))
+	}
+	err = errors.Join(err, c.Action.UnmarshalText([]byte(action)), c.Direction.UnmarshalText([]byte(s.Direction)), c.Check())
 	return c, err
+}
+
+// each calls read with each of the texts that are joined by commas.
+func each(texts string, read func(text string) error) error {
+	if texts == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(texts, ",") {
+		if err := read(text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TakeLists implements [node.Daemon]. The lists change like those of a configuration

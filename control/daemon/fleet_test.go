@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,9 @@ import (
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/hub"
+	"weir/control/fleet/wire"
+	"weir/filter/key"
+	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 )
@@ -225,6 +229,128 @@ func TestFleetGuard(t *testing.T) {
 	}
 	h.block(netip.MustParseAddr("192.0.2.2").String())
 	becomes(t, d, "192.0.2.2", verdict.Drop)
+}
+
+// A list of the fleet may be for certain packets, or on trial; a node that cannot do that refuses
+// it, reports that to the hub, and has the other lists.
+func TestFleetLimited(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h := newFleetHub(t)
+	const lists = "lists: {limited: {entries: [192.0.2.1, 192.0.2.2, 192.0.2.3], PORTS, vlans: [0]}, trial: {entries: [192.0.2.2], ENFORCE}, whole: {entries: [192.0.2.9]}}"
+	text := func(ports, enforce string) string {
+		return strings.NewReplacer("PORTS", "ports: ["+ports+"]", "ENFORCE", "enforce: "+enforce).Replace(lists)
+	}
+	h.start(text("tcp/22, udp/5000-5010", "false"))
+	l := lab.New(t)
+	d := startLists(t, l, io.Discard, "fleet: {enroll: "+h.enroll("edge-1")+"}")
+	approx := startLists(t, lab.New(t), io.Discard, "mode: approx\nfleet: {enroll: "+h.enroll("edge-2")+"}")
+	becomes(t, d, "192.0.2.9", verdict.Drop)
+	becomes(t, approx, "192.0.2.9", verdict.Drop)
+	reasons := func(from string, port uint16, want verdict.Reason) {
+		t.Helper()
+		counted := func() (n uint64) {
+			interfaces, _ := d.meter.Read()
+			for _, i := range interfaces {
+				n += i.Counts[want].Packets
+			}
+			return n
+		}
+		before := counted()
+		sendFrame(t, l, 7, packet.Frame(key.Tuple{Src: netip.MustParseAddr(from), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: port}))
+		await(t, fmt.Sprintf("packets from %s to port %d as %v", from, port, want), before+7, counted)
+	}
+	// The settings of each list arrive by themselves.
+	arrived := func(ports string, onTrial bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			limited, trial := listNamed(d, "fleet.limited"), listNamed(d, "fleet.trial")
+			if limited != nil && limited.Entries == 3 && limited.For == ports+", of VLAN 0" && trial != nil && trial.Entries == 1 && (trial.Trial != nil) == onTrial {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%+v, %+v", limited, trial)
+			}
+		}
+	}
+	arrived("tcp/22, udp/5000-5010", true)
+	reasons("192.0.2.1", 5005, verdict.Blocked)
+	reasons("192.0.2.1", 4999, verdict.Clean)
+	reasons("192.0.2.2", 5005, verdict.Blocked)
+	reasons("192.0.2.2", 4999, verdict.WouldBlock)
+	for _, name := range []string{"fleet.limited", "fleet.trial"} {
+		if l := listNamed(approx, name); l != nil {
+			t.Errorf("mode: approx: %+v", l)
+		}
+	}
+	refusals := func() int {
+		f, err := h.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, node := range f.Nodes {
+			if node.Name != "edge-2" || node.Report == nil {
+				continue
+			}
+			for _, l := range node.Report.Lists {
+				if l.Refused && strings.Contains(l.Error, "mode: approx does not know") {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	for end := time.Now().Add(60 * time.Second); refusals() != 2; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the hub does not know that a node refuses the lists")
+		}
+	}
+	if f, err := h.Fleet(t.Context()); err != nil || !slices.ContainsFunc(f.Lists, func(l api.FleetList) bool {
+		return l.Name == "limited" && l.For == "tcp/22, udp/5000-5010, of VLAN 0" && !l.Trial
+	}) || !slices.ContainsFunc(f.Lists, func(l api.FleetList) bool { return l.Name == "trial" && l.Trial && l.For == "" }) {
+		t.Errorf("%+v, %v", f.Lists, err)
+	}
+	if _, err := d.Enforce(t.Context(), "fleet.trial", api.EnforceChange{}); err == nil || !strings.Contains(err.Error(), "hub.yaml") {
+		t.Errorf("%v", err)
+	}
+
+	// Other ports, and the trial is over.
+	h.stop()
+	h.start(text("udp/4999", "true"))
+	arrived("udp/4999", false)
+	reasons("192.0.2.1", 4999, verdict.Blocked)
+	reasons("192.0.2.1", 5005, verdict.Clean)
+	reasons("192.0.2.2", 5005, verdict.Blocked)
+
+	// Without the hub.
+	h.stop()
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Error(err)
+	}
+	reasons("192.0.2.1", 4999, verdict.Blocked)
+	reasons("192.0.2.1", 5005, verdict.Clean)
+}
+
+// A node reads the settings of a list as its hub writes them, and refuses unknown ones; a node of
+// an earlier version refuses a limited list.
+func TestFleetSettings(t *testing.T) {
+	c, err := fleetConfig("x", wire.Settings{Action: "allow-limited", Direction: "dst", Ports: "tcp/22,udp/5000-5010", Protocols: "tcp,icmp,47,udp", VLANs: "0,10"})
+	if err != nil || c.Action != config.Allow || c.Rule().String() != "tcp/22, udp/5000-5010, icmp, 47, of VLAN 0 or 10" || !c.Enforce {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if err := new(config.Action).UnmarshalText([]byte("block" + wire.Limited)); err == nil {
+		t.Error("versions that know no rules take the list for all packets")
+	}
+	for _, s := range []wire.Settings{
+		{Action: "block-limited", Direction: "src", Ports: "tcp/22-20"},
+		{Action: "block-limited", Direction: "src", Protocols: "xyz"},
+		{Action: "block-limited", Direction: "src", VLANs: "5000"},
+		{Action: "block-limited-limited", Direction: "src"},
+	} {
+		if c, err := fleetConfig("x", s); err == nil {
+			t.Errorf("%+v: %+v", s, c)
+		}
+	}
 }
 
 func TestFleetRefused(t *testing.T) {

@@ -360,7 +360,7 @@ func (p *Prepared) has(name string) bool { return p != nil && p.list(name) != ni
 
 // addLists adds the lists, with all that is known of them.
 func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trials) {
-	lists, shared := fleetLists(fleet)
+	lists, shared := fleetLists(fleet, p.config)
 	lists = slices.Concat(p.config.Lists, lists)
 	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block, Enforce: true}, {Name: DefaultAllow, Action: config.Allow, Enforce: true}} {
 		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
@@ -581,7 +581,7 @@ func (p *Prepared) engineConfig() engine.Config {
 	e.Mode, e.BitsPerKey, e.Monitor = c.Mode, c.BitsPerEntry, c.Monitor
 	e.DropMalformed, e.DropNotIP = c.Malformed == verdict.Drop, c.NotIP == verdict.Drop
 	e.DHCPServer = c.Failsafe.DHCPServer
-	e.FailsafePorts = c.Failsafe.Ports
+	e.FailsafePorts, e.FailsafeICMP = c.Failsafe.Ports, c.Failsafe.ICMP
 	for _, f := range c.Failsafe.Prefixes {
 		e.FailsafePrefixes = append(e.FailsafePrefixes, f.Prefix)
 	}

@@ -18,6 +18,7 @@ import (
 	"weir/control/observe/events"
 	"weir/filter/key"
 	"weir/filter/ordered"
+	"weir/filter/packet"
 	"weir/filter/verdict"
 )
 
@@ -47,6 +48,7 @@ type rehearsal struct {
 
 	// Of its goroutine.
 	out      bool          // the list is of outgoing packets
+	vlans    bool          // a list is for packets of some VLANs alone, which frames show
 	monitor  bool          // nothing is dropped
 	added    engine.Finder // the entries that would drop more
 	allowed  engine.Finder // the allow lists as they would be
@@ -113,7 +115,7 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 		d.rehearsals.mu.Unlock()
 		return err
 	}
-	packets, unsubscribe := d.hub.Subscribe(events.Want{Reasons: rehearsed})
+	packets, unsubscribe := d.hub.Subscribe(events.Want{Reasons: rehearsed, Frames: r.vlans})
 	go func() {
 		defer close(r.ended)
 		defer unsubscribe()
@@ -197,6 +199,7 @@ func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List)
 		more.Contents = delta.Remove
 	}
 	r.out = more.Direction == engine.Out
+	r.vlans = slices.ContainsFunc(append(slices.Clone(rules), more), func(l engine.List) bool { return l.Rule != nil && len(l.Rule.VLANs) > 0 })
 	r.added = engine.NewFinder([]engine.List{more}, r.out)
 	r.allowed = engine.NewFinder(slices.DeleteFunc(rules, func(l engine.List) bool { return !l.Allow }), r.out)
 	return nil
@@ -231,8 +234,9 @@ func (r *rehearsal) see(e *events.Event) {
 	}
 	var entry key.Key
 	drops := false
-	if k := e.Tuple.Key(); r.allow == (e.Reason == verdict.Allowed) {
-		if found := r.added.Covering(k); len(found) > 0 && len(r.allowed.Covering(k)) == 0 {
+	where := verdict.Where{Interface: e.Iface, VLAN: packet.VLAN(e.Frame)}
+	if r.allow == (e.Reason == verdict.Allowed) {
+		if found := r.added.Deciding(e.Tuple, where); len(found) > 0 && len(r.allowed.Deciding(e.Tuple, where)) == 0 {
 			entry, drops = found[0].Key, true
 		}
 	}

@@ -193,7 +193,7 @@ func (d *Daemon) refuseTrial(l *managedList, c api.EnforceChange) error {
 	case l.Action == config.Allow:
 		return fmt.Errorf("list %s allows: it drops nothing, and has no trial: name a block list", l.Name)
 	case shared:
-		return fmt.Errorf("list %s is the fleet's, which has it enforced on all nodes: change it at the hub", l.Name)
+		return fmt.Errorf("list %s is of the fleet: enforce in hub.yaml says for all nodes whether it is on trial", l.Name)
 	case c.After > 0 && !c.Off && l.Enforce:
 		return fmt.Errorf("list %s is enforced already: leave out --after (after_seconds), or put it on trial until then by --off (off: true) beside it", l.Name)
 	case c.Off && d.prepared.config.Mode != membership.Exact:

@@ -20,8 +20,8 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 	for i, t := range c.Trackers {
 		trackers[i] = loader.Tracker{
 			Secret: Secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets,
-			ByBytes: flag(t.Unit == sketch.Bytes), Tuple: flag(t.V4.Tuple()), Punishes: flag(t.Punishes),
-			Unexempt: flag(t.Unexempt), Dropped: flag(t.Dropped),
+			ByBytes: loader.Flag(t.Unit == sketch.Bytes), Tuple: loader.Flag(t.V4.Tuple()), Punishes: loader.Flag(t.Punishes),
+			Unexempt: loader.Flag(t.Unexempt), Dropped: loader.Flag(t.Dropped),
 			V4: shape(membership.GatedShape{Shape: t.V4}), V6: shape(membership.GatedShape{Shape: t.V6}),
 			Src4: shape(membership.GatedShape{Shape: key.Shape{SrcBits: 32}}),
 			Src6: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: 128}}),
@@ -48,6 +48,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		Kept:          block.Mode == membership.Approximate && block.Lines > 0,
 		Allow:         keySet(allow),
 		Failsafe:      failsafe(p),
+		FailsafeICMP:  failsafeICMP(p),
 		DropMalformed: p.DropMalformed,
 		DropNotIP:     p.DropNotIP,
 		Inner:         p.Inner,
@@ -65,13 +66,6 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 // Secret returns a secret as the program has it.
 func Secret(s *hash.Secret) loader.Secret {
 	return loader.Secret{Pairs: s.Pairs, Offsets: s.Offsets}
-}
-
-func flag(b bool) uint8 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func keySet(l *membership.Layout) loader.KeySet {
@@ -188,6 +182,13 @@ func failsafe(p verdict.Policy) loader.Failsafe {
 		*n++
 	}
 	return f
+}
+
+func failsafeICMP(p verdict.Policy) (kinds uint8) {
+	for _, f := range p.FailsafeICMP {
+		kinds |= 1 << f.ICMP
+	}
+	return kinds
 }
 
 func words(a netip.Addr) [4]uint32 {

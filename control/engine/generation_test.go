@@ -749,29 +749,6 @@ func TestDirection(t *testing.T) {
 	}
 }
 
-// The sides of IPv4 and IPv6 lists are known, whichever they are; allow lists have none.
-func TestBlockSides(t *testing.T) {
-	v4 := list.Entries{V4: []list.V4Prefix{list.V4(1<<24, 32)}}.Set()
-	v6 := list.Entries{V6: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}.Set()
-	for _, test := range []struct {
-		list     List
-		src, dst bool
-	}{
-		{List{}, false, false},
-		{List{Contents: v4}, true, false},
-		{List{Contents: v6}, true, false},
-		{List{Contents: v4, Direction: Destination}, false, true},
-		{List{Contents: v6, Direction: Destination}, false, true},
-		{List{Contents: v6, Direction: Both}, true, true},
-		{List{Contents: list.SetOf(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), Proto: 47}.Key())}, true, true},
-		{List{Contents: v4, Allow: true}, false, false},
-	} {
-		if src, dst := BlockSides([]List{test.list}); src != test.src || dst != test.dst {
-			t.Errorf("%v, allow %t: sources %t, destinations %t", test.list.Direction, test.list.Allow, src, dst)
-		}
-	}
-}
-
 // One prefix of no bits is one key, whichever the side.
 func TestEverything(t *testing.T) {
 	everything := list.Entries{V4: []list.V4Prefix{list.V4(0, 0)}, V6: []netip.Prefix{netip.MustParsePrefix("::/0")}}.Set()

@@ -408,16 +408,6 @@ func (s *side[P]) covering(p P, found []Found) []Found {
 	return found
 }
 
-// BlockSides reports whether block lists match sources of incoming packets, and whether they match
-// destinations.
-func BlockSides(lists []List) (src, dst bool) {
-	e := &newIndex(lists, false).block
-	if len(e.flows.relation) > 0 {
-		return true, true
-	}
-	return len(e.src4.relation)+len(e.src6.relation) > 0, len(e.dst4.relation)+len(e.dst6.relation) > 0
-}
-
 // Blocks reports whether a packet matches an entry of the block lists. Unlike an
 // approximate set, it makes no mistakes.
 func (g *Generation) Blocks(t key.Tuple) bool {

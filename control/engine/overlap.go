@@ -2,9 +2,11 @@ package engine
 
 import (
 	"net/netip"
+	"slices"
 
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/verdict"
 )
 
 // maxNamed bounds the entries of one kind that an answer names.
@@ -121,6 +123,14 @@ func NewFinder(lists []List, out bool) Finder { return Finder{newIndex(lists, ou
 // first.
 func (f Finder) Covering(k key.Key) []Found {
 	return append(f.index.block.covering(k), f.index.allow.covering(k)...)
+}
+
+// Deciding is Covering for a packet, without the entries of lists that are not for it, or on trial.
+func (f Finder) Deciding(t key.Tuple, w verdict.Where) []Found {
+	return slices.DeleteFunc(f.Covering(t.Key()), func(found Found) bool {
+		r := f.index.lists[found.List-1].Rule
+		return r != nil && (r.Trial || !r.Matches(t, w))
+	})
 }
 
 // covering returns the entries that all packets of a key match.

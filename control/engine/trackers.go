@@ -130,14 +130,15 @@ func (t *Trackers) Pairs(tracker, bank int) *digest.Filter {
 
 // TupleOf returns the fields of a packet that keys match.
 func TupleOf(s *loader.Packet) key.Tuple {
-	t := key.Tuple{Src: addrOf(s.Family, s.Src), Dst: addrOf(s.Family, s.Dst), Proto: s.Proto, HasPorts: s.HasPorts != 0}
+	t := key.Tuple{Src: AddrOf(s.Family, s.Src), Dst: AddrOf(s.Family, s.Dst), Proto: s.Proto, HasPorts: s.HasPorts != 0}
 	var ports [4]byte
 	binary.NativeEndian.PutUint32(ports[:], s.Ports)
 	t.SrcPort, t.DstPort = binary.BigEndian.Uint16(ports[:]), binary.BigEndian.Uint16(ports[2:])
 	return t
 }
 
-func addrOf(family uint8, words [4]uint32) netip.Addr {
+// AddrOf returns an address as programs have it.
+func AddrOf(family uint8, words [4]uint32) netip.Addr {
 	var b [16]byte
 	for i, w := range words {
 		binary.NativeEndian.PutUint32(b[4*i:], w)

@@ -12,18 +12,15 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"weir/tests/lab"
 )
 
 // The command of the page reports an address once in 15 minutes, and no more than the day's
 // budget.
 func TestAbuseIPDB(t *testing.T) {
 	for _, tool := range []string{"curl", "jq", "flock"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			if os.Getenv("CI") == "true" {
-				t.Fatal(err)
-			}
-			t.Skip(err)
-		}
+		lab.Need(t, tool)
 	}
 	page, err := os.ReadFile("../../docs/notifications.md")
 	if err != nil {

@@ -132,6 +132,7 @@ type Interface struct {
 // Table are the stages of a configuration.
 type Table struct {
 	*Sections
+	loop   *loop.About  // of incoming packets; nil: loops are not looked for
 	police *police.Part // nil: no interface is policed
 	parts  []engine.Part
 }
@@ -148,6 +149,7 @@ func New(s *Sections, interfaces []Interface) (*Table, error) {
 			t.parts = append(t.parts, p)
 		}
 	}
+	t.loop = s.Loop.About()
 	policed, any := new(police.Part), false
 	var rejecting reject.Part
 	for _, i := range interfaces {
@@ -214,7 +216,10 @@ type About struct {
 
 // About returns what the stages say of an interface's program.
 func (t *Table) About(at loader.Target) About {
-	a := About{Loop: t.Loop.About(at), Inner: inner.About(t.Inner), Replies: t.Replies.About(), Collateral: t.Collateral.About(), FirstSeen: t.FirstSeen.About(at)}
+	a := About{Inner: inner.About(t.Inner), Replies: t.Replies.About(), Collateral: t.Collateral.About(), FirstSeen: t.FirstSeen.About(at)}
+	if !at.Out {
+		a.Loop = t.loop
+	}
 	if t.police != nil {
 		a.Police = t.police.About(at)
 	}

@@ -58,6 +58,8 @@ type Packet struct {
 	Plain bool
 	// ND is true for IPv6 neighbour discovery from this link.
 	ND bool
+	// ICMP is the kind of a Plain packet's message.
+	ICMP ICMP
 }
 
 const (
@@ -390,6 +392,8 @@ func (p *Packet) parseTransport(b []byte, left int) Result {
 		p.HasPorts = true
 		p.SrcPort = binary.BigEndian.Uint16(b)
 		p.DstPort = binary.BigEndian.Uint16(b[2:])
+	} else if p.Plain {
+		p.ICMP = icmpKind(p.Src.Is6(), p.Proto, b[0])
 	}
 	return OK
 }

@@ -3,10 +3,12 @@ package verdict
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	"weir/filter/key"
+	"weir/filter/packet"
 )
 
 // MaxFailsafe bounds the failsafe ports, and the failsafe prefixes of each family,
@@ -70,5 +72,27 @@ func (p *FailsafePrefix) UnmarshalText(text []byte) error {
 		return fmt.Errorf("prefix %q has host bits set: did you mean %v?", text, prefix.Masked())
 	}
 	*p = FailsafePrefix{prefix}
+	return nil
+}
+
+// FailsafeICMP is a kind of ICMP messages that pass before any list is asked.
+type FailsafeICMP struct{ packet.ICMP }
+
+var icmpNames = [packet.NumICMP]string{
+	packet.ICMPError: "errors", packet.EchoRequest: "echo-request", packet.EchoReply: "echo-reply",
+}
+
+func (f FailsafeICMP) String() string { return icmpNames[f.ICMP%packet.NumICMP] }
+
+// MarshalText returns the kind as in echo-request.
+func (f FailsafeICMP) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText reads a kind by its name.
+func (f *FailsafeICMP) UnmarshalText(text []byte) error {
+	i := slices.Index(icmpNames[1:], string(text))
+	if i < 0 {
+		return fmt.Errorf("unknown kind of ICMP %q: want errors, echo-request or echo-reply", text)
+	}
+	f.ICMP = packet.ICMP(i + 1)
 	return nil
 }

@@ -150,6 +150,9 @@ func (r *Rule) Covers(name string) bool {
 // String describes for which packets the list is, as in "tcp/22, icmp, on eth0, of VLAN 10". It
 // is empty for all.
 func (r *Rule) String() string {
+	if r == nil {
+		return ""
+	}
 	var parts []string
 	for _, p := range r.Ports {
 		parts = append(parts, p.String())

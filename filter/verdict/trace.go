@@ -16,7 +16,7 @@ type Stage uint8
 // The stages, in the order of the program.
 const (
 	StageExempt    Stage = iota // protocols that no list stops: ARP, neighbor discovery, DHCP
-	StageFailsafe               // failsafe ports and prefixes
+	StageFailsafe               // failsafe ports, prefixes and kinds of ICMP
 	StageLoop                   // packets in a loop
 	StagePenalty                // heavy hitters
 	StageBlock                  // block lists
@@ -146,6 +146,9 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 		v.add(Condition{Stage: StageExempt, What: "neighbor discovery", All: true, Reason: ND})
 	}
 	v.exemptions(k, pkt.Plain)
+	if slices.ContainsFunc(p.FailsafeICMP, func(f FailsafeICMP) bool { return p.icmp(f) == pkt.ICMP }) {
+		v.add(Condition{Stage: StageFailsafe, What: icmpWords[pkt.ICMP], All: true, Reason: Failsafe})
+	}
 	// Unknown ports do not exist.
 	v.trace.conditions = slices.DeleteFunc(v.trace.conditions, func(c Condition) bool { return !c.All })
 	if p.isLooped(frame, pkt) {
@@ -273,6 +276,11 @@ func (v *view) exemptions(k key.Key, plain bool) {
 				Proto: f.Proto, DstPort: f.Port, Src: zero, Dst: zero,
 			}), k)
 		}
+		if proto := icmpOf(k); !k.Ports() && (k.Fields&key.FieldProto == 0 || k.Proto == proto) {
+			for _, f := range v.program.FailsafeICMP { // a key does not say of which kind
+				v.add(Condition{Stage: StageFailsafe, What: icmpWords[v.program.icmp(f)], Reason: Failsafe})
+			}
+		}
 	}
 	for _, f := range v.program.FailsafePrefixes {
 		what := "from " + f.String()
@@ -281,6 +289,19 @@ func (v *view) exemptions(k key.Key, plain bool) {
 		}
 		v.meet(Condition{Stage: StageFailsafe, What: what, Reason: Failsafe}, v.program.inbound(key.Source(f)), k)
 	}
+}
+
+// icmpWords are kinds of ICMP as people write them.
+var icmpWords = [packet.NumICMP]string{
+	packet.ICMPError: "ICMP errors", packet.EchoRequest: "ICMP echo requests", packet.EchoReply: "ICMP echo replies",
+}
+
+// icmpOf returns the ICMP of a key's family.
+func icmpOf(k key.Key) uint8 {
+	if k.V6() {
+		return protoICMPv6
+	}
+	return protoICMP
 }
 
 // replies adds what passes if this host has opened a connection, which is not asked.

@@ -25,7 +25,7 @@ const (
 	ARP                       // pass: before any list
 	ND                        // pass: before any list
 	DHCP                      // pass: before any list
-	Failsafe                  // pass: a failsafe port or prefix
+	Failsafe                  // pass: a failsafe port, prefix or kind of ICMP
 	Allowed                   // pass: would be dropped, but an allow list matches
 	WouldBlock                // pass: would be dropped, but monitor mode is on, or the list is on trial
 	Blocked                   // drop: a block list matches
@@ -91,6 +91,7 @@ func (a *Action) UnmarshalText(text []byte) error {
 type Policy struct {
 	FailsafePorts    []FailsafePort // at most MaxFailsafe
 	FailsafePrefixes []netip.Prefix // of sources; at most MaxFailsafe of each family
+	FailsafeICMP     []FailsafeICMP // kinds of messages
 	Out              bool           // the packets leave the host: failsafe has their sides exchanged
 	DropMalformed    bool           // drop truncated, malformed and unparsed packets
 	DropNotIP        bool           // drop what is neither IP nor ARP nor of the link itself
@@ -465,7 +466,15 @@ func (p *Policy) failsafe(pkt packet.Packet) bool {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(p.FailsafeICMP, func(f FailsafeICMP) bool { return pkt.ICMP == p.icmp(f) })
+}
+
+// icmp returns the kind of messages that pass where those of f would on the way in.
+func (p *Policy) icmp(f FailsafeICMP) packet.ICMP {
+	if p.Out {
+		return f.ICMP.Answers()
+	}
+	return f.ICMP
 }
 
 // covers is like Prefix.Contains, but treats an IPv4-mapped IPv6 address as

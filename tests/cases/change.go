@@ -13,6 +13,7 @@ import (
 // Protocols and ports, by their numbers at IANA.
 const (
 	protoHopOpts  = 0
+	protoICMP     = 1
 	protoIPIP     = 4
 	protoUDP      = 17
 	protoIPv6     = 41

@@ -14,6 +14,7 @@ import (
 var Policy = verdict.Policy{
 	FailsafePorts:    []verdict.FailsafePort{{Proto: 17, Port: 4500}, {Proto: 6, Port: 22}},
 	FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.64/26"), netip.MustParsePrefix("2001:db8:1::/48")},
+	FailsafeICMP:     []verdict.FailsafeICMP{{ICMP: packet.ICMPError}, {ICMP: packet.EchoRequest}},
 }
 
 // Blocked and Allowed are the keys of the verdicts. Each that is blocked is a list, from 1 on.
@@ -61,6 +62,18 @@ func OfVerdicts() []Judged {
 		n.Proto, n.HasPorts = protoICMPv6, false
 		return solicitation(packet.Frame(n))
 	}
+	icmp := func(src, dst string, kind byte) []byte {
+		t := udp(src, dst, 0, 0)
+		t.Proto, t.HasPorts = protoICMP, false
+		if t.Src.Is6() {
+			t.Proto = protoICMPv6
+		}
+		f := packet.Frame(t)
+		p, _ := packet.Parse(f)
+		return overwrite(f, p.Payload, kind)
+	}
+	icmp4 := func(kind byte) []byte { return icmp("192.0.2.1", "203.0.113.9", kind) }
+	icmp6 := func(kind byte) []byte { return icmp("2001:db8::1", "2001:db8::2", kind) }
 	behind := func(kind byte, f []byte) []byte { return options(kind, 8)(f) }
 	return []Judged{
 		{"nothing listed", clean(), verdict.Clean, 0},
@@ -78,6 +91,28 @@ func OfVerdicts() []Judged {
 		{"a failsafe network", packet.Frame(udp("192.0.2.65", "203.0.113.9", 1, 2)), verdict.Failsafe, 0},
 		{"a failsafe network, IPv6", packet.Frame(udp("2001:db8:1::1", "2001:db8::2", 1, 2)), verdict.Failsafe, 0},
 		{"a failsafe network as destination", packet.Frame(udp("192.0.2.1", "192.0.2.65", 1, 2)), verdict.Blocked, 1},
+
+		{"fragmentation needed", icmp4(3), verdict.Failsafe, 0},
+		{"time exceeded", icmp4(11), verdict.Failsafe, 0},
+		{"a parameter problem", icmp4(12), verdict.Failsafe, 0},
+		{"an echo request", icmp4(8), verdict.Failsafe, 0},
+		{"an echo reply", icmp4(0), verdict.Blocked, 1},
+		{"source quench", icmp4(4), verdict.Blocked, 1},
+		{"an ICMP redirect", icmp4(5), verdict.Blocked, 1},
+		{"ICMPv6's packet too big in ICMP", icmp4(2), verdict.Blocked, 1},
+		{"destination unreachable, IPv6", icmp6(1), verdict.Failsafe, 0},
+		{"packet too big", icmp6(2), verdict.Failsafe, 0},
+		{"time exceeded, IPv6", icmp6(3), verdict.Failsafe, 0},
+		{"a parameter problem, IPv6", icmp6(4), verdict.Failsafe, 0},
+		{"an echo request, IPv6", icmp6(128), verdict.Failsafe, 0},
+		{"an echo reply, IPv6", icmp6(129), verdict.Blocked, 2},
+		{"ICMP's echo request in ICMPv6", icmp6(8), verdict.Blocked, 2},
+		{"ICMPv6 over IPv4", overwrite(icmp4(3), 23, protoICMPv6), verdict.Blocked, 1},
+		{"ICMP over IPv6", overwrite(icmp6(3), 20, protoICMP), verdict.Blocked, 2},
+		{"an error's type in UDP", overwrite(listed(), 34, 3), verdict.Blocked, 1},
+		{"an ICMP error in a fragment", overwrite(icmp4(3), 20, 0x20), verdict.Blocked, 1},
+		{"an ICMP error behind an extension header", behind(60, icmp6(2)), verdict.Blocked, 2},
+		{"an ICMP error, truncated", icmp4(3)[:40], verdict.Blocked, 1},
 
 		{"DHCP from a listed client", packet.Frame(udp("192.0.2.1", "255.255.255.255", 68, 67)), verdict.Blocked, 1},
 		{"DHCP from a server", packet.Frame(udp("192.0.2.1", "255.255.255.255", 67, 68)), verdict.DHCP, 0},
@@ -158,6 +193,14 @@ func Reversed(frame []byte) []byte {
 	if p.HasPorts {
 		ports := frame[p.Payload:]
 		exchange(ports[:2], ports[2:4])
+	}
+	if p.Payload > 0 && p.Payload < len(frame) { // an echo request, and its reply
+		switch kind := &frame[p.Payload]; {
+		case p.Src.Is4() && p.Proto == protoICMP && *kind&^8 == 0:
+			*kind ^= 8
+		case p.Src.Is6() && p.Proto == protoICMPv6 && *kind&^1 == 128:
+			*kind ^= 1
+		}
 	}
 	return frame
 }

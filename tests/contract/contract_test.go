@@ -118,6 +118,11 @@ func (r random) config(i int) engine.Config {
 		c.FailsafePrefixes = append(c.FailsafePrefixes,
 			netip.PrefixFrom(r.addr4(), r.pick(28, 32)).Masked(), netip.PrefixFrom(r.addr6(), r.pick(124, 128)).Masked())
 	}
+	for kind := packet.OtherICMP + 1; kind < packet.NumICMP; kind++ {
+		if r.IntN(3) == 0 {
+			c.FailsafeICMP = append(c.FailsafeICMP, verdict.FailsafeICMP{ICMP: kind})
+		}
+	}
 	return c
 }
 
@@ -125,7 +130,7 @@ func (r random) config(i int) engine.Config {
 // in a random one.
 func (r random) mutate(f []byte) []byte {
 	f = append([]byte(nil), f...)
-	switch r.IntN(10) {
+	switch r.IntN(12) {
 	case 0:
 		return f[:r.IntN(len(f)+1)]
 	case 1:
@@ -163,6 +168,12 @@ func (r random) mutate(f []byte) []byte {
 		f[12], f[13] = byte(proto>>8), byte(proto)
 		if llc := r.IntN(6); llc < 5 {
 			copy(f[14:], [][]byte{{0x42, 0x42, 3}, {0xfe, 0xfe, 3}, {0xaa, 0xaa, 3, 0, 0, 0x0c}, {0xaa, 0xaa, 3, 0, 0, 0}, {0x42, 0x42, 4}}[llc])
+		}
+	case 9, 10: // ICMP
+		if f[12] == 0x86 {
+			f[20], f[54] = uint8(r.pick(58, 58, 58, 1)), byte(r.pick(0, 1, 2, 3, 4, 5, 8, 127, 128, 129, 130))
+		} else {
+			f[23], f[34] = uint8(r.pick(1, 1, 1, 58)), byte(r.pick(0, 1, 2, 3, 4, 5, 8, 9, 11, 12, 13, 128))
 		}
 	}
 	return f

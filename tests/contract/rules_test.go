@@ -190,6 +190,23 @@ func (b byEntries) matching(t key.Tuple, of func(engine.List) bool) (numbers []i
 	return numbers
 }
 
+// failsafe reports whether a packet of a frame is of a kind of ICMP that passes before lists.
+func (b byEntries) failsafe(frame []byte, p packet.Packet) bool {
+	if !p.Plain || p.Payload == 0 || p.Proto != 1 && p.Proto != 58 || (p.Proto == 1) != p.Src.Is4() {
+		return false
+	}
+	types := map[packet.ICMP][]byte{packet.ICMPError: {3, 11, 12}, packet.EchoRequest: {8}, packet.EchoReply: {0}}
+	if p.Proto == 58 {
+		types = map[packet.ICMP][]byte{packet.ICMPError: {1, 2, 3, 4}, packet.EchoRequest: {128}, packet.EchoReply: {129}}
+	}
+	if b.p.Out {
+		types[packet.EchoRequest], types[packet.EchoReply] = types[packet.EchoReply], types[packet.EchoRequest]
+	}
+	return slices.ContainsFunc(b.p.FailsafeICMP, func(f verdict.FailsafeICMP) bool {
+		return slices.Contains(types[f.ICMP], frame[p.Payload])
+	})
+}
+
 // decide returns the reason for which a packet leaves, and the lists that may be named. ok is
 // false for packets of which other things decide.
 func (b byEntries) decide(frame []byte) (reason verdict.Reason, lists []int, ok bool) {
@@ -201,6 +218,12 @@ func (b byEntries) decide(frame []byte) (reason verdict.Reason, lists []int, ok 
 		dhcp := p.Proto == 17 && p.HasPorts && p.SrcPort+p.DstPort == 67+68
 		if result != packet.OK || p.ND || dhcp {
 			return 0, nil, false
+		}
+		if b.failsafe(frame, p) {
+			if depth == 0 {
+				return verdict.Failsafe, nil, true
+			}
+			break
 		}
 		allowed := len(b.matching(p.Tuple, func(l engine.List) bool { return l.Allow })) > 0
 		enforced := b.matching(p.Tuple, func(l engine.List) bool { return !l.Allow && (l.Rule == nil || !l.Rule.Trial) })
@@ -306,7 +329,7 @@ func TestRules(t *testing.T) {
 		in.Close()
 	}
 	t.Log(checked, seen)
-	for _, reason := range []string{"clean", "blocked", "would-block", "allowed", "derived"} {
+	for _, reason := range []string{"clean", "blocked", "would-block", "allowed", "derived", "failsafe"} {
 		if seen[reason] < 100 {
 			t.Errorf("%d packets are %s: the test is too narrow", seen[reason], reason)
 		}

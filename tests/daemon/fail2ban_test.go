@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
 )
@@ -22,19 +23,6 @@ type fail2ban struct {
 	h    *host
 	dir  string
 	seen string // the file whose lines make it ban
-}
-
-// need ends the test where a program is missing: skipped, but failed under CI=true,
-// which installs it.
-func need(t *testing.T, program string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("needs %s, and under CI=true may not be skipped", program)
-	}
-	t.Skipf("needs %s", program)
 }
 
 // startFail2ban starts a server with a jail called weir that bans for a time.
@@ -134,7 +122,7 @@ func (h *host) entry(list, text string) *api.Entry {
 // second ban, lifts a ban, and never lifts what another list blocks.
 func TestFail2ban(t *testing.T) {
 	t.Parallel()
-	need(t, "fail2ban-server")
+	lab.Need(t, "fail2ban-server")
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}}\n")
 	h.start(releases[0])
@@ -177,7 +165,7 @@ func TestFail2ban(t *testing.T) {
 // Bans while the daemon is restarted, by a signal or by kill -9, are all enforced.
 func TestFail2banDuringRestarts(t *testing.T) {
 	t.Parallel()
-	need(t, "fail2ban-server")
+	lab.Need(t, "fail2ban-server")
 	random := seed.New(t)
 	restarts, bans := long.Or(3, 20), long.Or(20, 50) // bans of each restart
 	h := newHost(t)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -74,7 +75,7 @@ func TestBombs(t *testing.T) {
 	})
 	good := fmt.Sprintf("lists:\n  good: {interval: 1s, jitter: 0s, sources: [{url: %q}]}\n", server.URL+"/good")
 	g.configure(good)
-	d := g.begin()
+	d := g.beginCollecting("")
 	confine(t, d.Process.Pid, memoryLimit)
 	t.Cleanup(d.kill) // before its group is removed
 	dropped := []string{"10.0.0.1", "10.0.0.2"}
@@ -126,6 +127,47 @@ func TestBombs(t *testing.T) {
 		}
 	}
 	d.stop()
+}
+
+// The daemon collects garbage early, since lists live long, unless GOGC says when.
+func TestGarbage(t *testing.T) {
+	for gogc, want := range map[string]string{"": "25", "70": "70"} {
+		t.Run("GOGC="+gogc, func(t *testing.T) {
+			t.Parallel()
+			g := newGround(t)
+			g.configure("lists: {block: {sources: [{file: " + g.file("block", "10.0.0.1\n") + "}]}}")
+			d := g.beginCollecting(gogc)
+			client := http.Client{Timeout: patience, Transport: &http.Transport{
+				DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", g.socket) },
+				DisableKeepAlives: true,
+			}}
+			answer, err := client.Get("http://weir/metrics")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			text, err := io.ReadAll(answer.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), "\ngo_gc_gogc_percent "+want+"\n") {
+				t.Errorf("go_gc_gogc_percent is not %s", want)
+			}
+			d.stop()
+		})
+	}
+}
+
+// beginCollecting starts weir with GOGC, which make test sets for all others, and waits until
+// it filters, and answers.
+func (g *ground) beginCollecting(gogc string) *daemon {
+	g.t.Helper()
+	d := g.run("weir")
+	d.Env = append(os.Environ(), "GOGC="+gogc)
+	d.start()
+	d.filtering()
+	g.answers()
+	return d
 }
 
 // longest is how long reading what a limit ends may take, on a busy machine.

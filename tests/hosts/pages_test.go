@@ -37,10 +37,14 @@ func readPage(t *testing.T, name string) (p page) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := regexp.MustCompile("(?s)\n```yaml\n(.*?)\n```\n").FindSubmatch(text); c != nil {
-		p.config = string(c[1]) + "\n"
+	return parsePage(string(text))
+}
+
+func parsePage(text string) (p page) {
+	if c := regexp.MustCompile("(?s)\n```yaml\n(.*?)\n```\n").FindStringSubmatch(text); c != nil {
+		p.config = c[1] + "\n"
 	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if command, ok := strings.CutPrefix(line, "    sudo "); ok {
 			command, _, _ = strings.Cut(command, "  #")
 			p.commands = append(p.commands, strings.TrimSpace(command))
@@ -106,10 +110,17 @@ func (h machine) serve(t *testing.T, address string) {
 }
 
 // reaches reports whether HTTP at an address answers.
-func (h machine) reaches(t *testing.T, address string) (answers bool) {
+func (h machine) reaches(t *testing.T, address string) bool {
+	t.Helper()
+	return h.reachesFrom(t, "0.0.0.0", address)
+}
+
+// reachesFrom is reaches from one of several addresses.
+func (h machine) reachesFrom(t *testing.T, from, address string) (answers bool) {
 	t.Helper()
 	h.In(t, func() {
-		c, err := net.DialTimeout("tcp", address, time.Second)
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Second}
+		c, err := d.Dial("tcp4", address)
 		if err != nil {
 			return
 		}

@@ -28,7 +28,7 @@ find_origin() {
 
 # Writes an apt configuration with a state of its own, beside which the
 # machine's own apt stays as it is, and reads the package lists.
-private_apt() { # directory, in whose sources/ the sources are
+private_apt() { # directory, in whose sources/ the sources are; further architectures
 	mkdir -p "$1"/{lists,cache/archives}/partial
 	cat >"$1/apt.conf" <<-EOF
 		Dir::Etc::sourcelist "/dev/null";
@@ -39,25 +39,28 @@ private_apt() { # directory, in whose sources/ the sources are
 		Acquire::Languages "none";
 		Acquire::Retries "3";
 	EOF
+	[ $# -eq 1 ] || printf 'APT::Architectures { "amd64"; "%s"; };\n' "$2" >>"$1/apt.conf"
 	# A release may have left the mirror; what is missing for it shows later.
 	APT_CONFIG=$1/apt.conf apt-get -qq update || echo "apt could not read everything" >&2
 }
 
-source_of() { # release
-	echo "deb [arch=amd64 signed-by=$keyring] $mirror $1 main"
+source_of() { # release, architectures
+	echo "deb [arch=${2:-amd64} signed-by=$keyring] $mirror $1 main"
 }
 
 # QEMU 7.2 corrupts flags when it emulates recent kernels; 10.0 does not.
-qemu_works() {
+qemu_works() { # machine
 	local major
-	command -v qemu-system-x86_64 >/dev/null || return 1
-	major=$(qemu-system-x86_64 --version | sed -n 's/^QEMU emulator version \([0-9]*\).*/\1/p')
+	command -v "qemu-system-$1" >/dev/null || return 1
+	major=$("qemu-system-$1" --version | sed -n 's/^QEMU emulator version \([0-9]*\).*/\1/p')
 	[ "${major:-0}" -ge 10 ]
 }
 
-get_qemu() { # directory for what apt reads
-	! qemu_works || return 0
-	[ "$(id -u)" -eq 0 ] || die "needs qemu-system-x86_64 of QEMU 10 or later"
+get_qemu() { # directory for what apt reads; machine: x86_64, or aarch64
+	local machine=${2:-x86_64} package=qemu-system-x86
+	! qemu_works "$machine" || return 0
+	[ "$machine" != aarch64 ] || package=qemu-system-arm
+	[ "$(id -u)" -eq 0 ] || die "needs qemu-system-$machine of QEMU 10 or later"
 	find_origin
 	local state=$1/apt-qemu from=$release
 	rm -rf "$state"
@@ -71,7 +74,7 @@ get_qemu() { # directory for what apt reads
 	fi
 	private_apt "$state"
 	APT_CONFIG=$state/apt.conf DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
-		--no-install-recommends --no-remove -t "$from" qemu-system-x86 >"$state/log" 2>&1 ||
+		--no-install-recommends --no-remove -t "$from" $package >"$state/log" 2>&1 ||
 		die "could not install QEMU: $(tail -3 "$state/log")"
-	qemu_works || die "$release has no QEMU 10 or later"
+	qemu_works "$machine" || die "$release has no QEMU 10 or later"
 }

@@ -22,7 +22,7 @@ function name_of(test) {
 function print_row(name, cells, width, j) {
 	printf "| %-" width "s |", name
 	for (j = 1; j < ARGC; j++)
-		printf " %17s |", cells[j]
+		printf " %20s |", cells[j]
 	print ""
 }
 
@@ -43,6 +43,7 @@ function print_table(title, table, width, i, j, cells) {
 	for (j = 1; j < ARGC; j++) {
 		cells[j] = ARGV[j]
 		sub(/-cloud-amd64$/, "", cells[j])
+		sub(/-cloud-/, " ", cells[j])
 	}
 	print_row("", cells, width)
 	for (j = 1; j < ARGC; j++)

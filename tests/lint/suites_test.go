@@ -11,7 +11,13 @@ import (
 // TestSuites looks for the tests that tests/kernels/suites names. After a test is renamed, its
 // pattern silently runs nothing, or leaves nothing out.
 func TestSuites(t *testing.T) {
-	const suites = "tests/kernels/suites"
+	for _, suites := range []string{"tests/kernels/suites", "tests/kernels/suites-arm64"} {
+		checkSuites(t, suites)
+	}
+}
+
+func checkSuites(t *testing.T, suites string) {
+	t.Helper()
 	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	checked := 0
 	for line := range strings.Lines(read(t, suites)) {

@@ -29,19 +29,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// need ends the test where a program is missing: skipped, but failed under
-// CI=true, which installs it.
-func need(t *testing.T, program string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err == nil {
-		return
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("needs %s, and under CI=true may not be skipped", program)
-	}
-	t.Skipf("needs %s", program)
-}
-
 // output runs a command to its end, and fails the test unless it succeeds.
 func output(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
@@ -256,7 +243,7 @@ func TestInstallOfNothing(t *testing.T) {
 var targets = []string{"sysinit.target", "basic.target", "shutdown.target"}
 
 func TestUnits(t *testing.T) {
-	need(t, "systemd-analyze")
+	lab.Need(t, "systemd-analyze")
 	dir := t.TempDir()
 	runMake(t, "install", built(t), "DESTDIR="+dir, "PREFIX=/usr")
 	for _, program := range []string{"bin/sh", "usr/bin/install", "usr/bin/chown"} { // which are everywhere else
@@ -279,8 +266,8 @@ func TestUnits(t *testing.T) {
 // The user that the units name is there, and may read the configuration.
 func TestUser(t *testing.T) {
 	lab.Root(t)
-	need(t, "systemd-sysusers")
-	need(t, "systemd-tmpfiles")
+	lab.Need(t, "systemd-sysusers")
+	lab.Need(t, "systemd-tmpfiles")
 	dir := t.TempDir()
 	runMake(t, "install", built(t), "DESTDIR="+dir, "PREFIX=/usr")
 	for range 2 { // an upgrade does it again
@@ -440,7 +427,7 @@ func recorders(t *testing.T, calls, fails string) string {
 
 // What make man makes can be read by those who read it.
 func TestMan(t *testing.T) {
-	need(t, "man")
+	lab.Need(t, "man")
 	out := t.TempDir()
 	// Without -trimpath, which would compile all packages again.
 	runMake(t, "man", "OUT="+out, "VERSION=v1.2.3", "BUILDFLAGS=-buildvcs=false -ldflags '-X main.version=v1.2.3'")

@@ -5,13 +5,16 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"weir/control/api"
+	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
+	"weir/filter/key"
 	"weir/filter/ordered"
 )
 
@@ -45,7 +48,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			one := api.FleetList{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
 				Version: l.history.Place(), Published: reached[l.Name], Entries: l.history.Contents().Len(), Manual: manual[l.Name],
-				Feeds: []api.FeedSource{},
+				Feeds: []api.FeedSource{}, Trial: !l.Enforce, For: l.Rule().String(),
 			}
 			if x := l.released; x != nil && x.Rollout != nil {
 				one.Rollout = x.Rollout.show(l.gate, l.waiting)
@@ -267,11 +270,32 @@ func groups(m authority.Member) []string {
 	return enrollment.Node{Name: m.Name, Labels: m.Labels}.Groups()
 }
 
+// settings returns a list as nodes have it in the catalog.
+func settings(l *config.List) wire.Settings {
+	s := wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority, Trial: !l.Enforce}
+	r := l.Rule()
+	if r == nil {
+		return s
+	}
+	s.Action += wire.Limited
+	join := func(n int, text func(i int) string) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = text(i)
+		}
+		return strings.Join(all, ",")
+	}
+	s.Ports = join(len(r.Ports), func(i int) string { return r.Ports[i].String() })
+	s.Protocols = join(len(r.Protocols), func(i int) string { return key.ProtoName(r.Protocols[i]) })
+	s.VLANs = join(len(r.VLANs), func(i int) string { return strconv.Itoa(int(r.VLANs[i])) })
+	return s
+}
+
 // wanted returns what nodes are to have of a list that is published up to a version.
 func (l *managed) wanted(reached wire.Place) wire.ListState {
 	s := wire.ListState{
 		Name: l.Name, Releases: []wire.Release{{Place: reached}},
-		Settings: wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority},
+		Settings: settings(&l.List),
 	}
 	switch {
 	case l.unread, reached.Before(l.since):

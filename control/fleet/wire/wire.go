@@ -180,7 +180,19 @@ type Settings struct {
 	Action    string `json:"action"`    // block or allow
 	Direction string `json:"direction"` // src, dst or both
 	Priority  int    `json:"priority,omitempty"`
+
+	// Where one of these says for which packets the list is, or Trial that it drops none, Action
+	// ends with [Limited]. They are as in weir.yaml, joined by commas.
+	Trial     bool   `json:"trial,omitempty"`
+	Ports     string `json:"ports,omitempty"`
+	Protocols string `json:"protocols,omitempty"`
+	VLANs     string `json:"vlans,omitempty"`
 }
+
+// Limited ends the action of a list that is not for all packets, or on trial. Nodes of versions
+// that know nothing of that know no such action, and refuse the list: they would drop all packets
+// of its entries, which may lock out whom it is not for.
+const Limited = "-limited"
 
 // Release is the version that groups of nodes are to have; the zero Place: what they
 // have. See [ListState.For].

@@ -2,9 +2,7 @@
 package collateral
 
 import (
-	"encoding/binary"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -111,21 +109,8 @@ func (r *Record) Partners() (map[verdict.Partner]verdict.Conversation, error) {
 	var c bpf.WeirConversation
 	all := make(map[verdict.Partner]verdict.Conversation)
 	err := r.Each(bpf.WeirMapPartners, &k, &c, func() error {
-		all[partnerOf(k)] = verdict.Conversation{First: time.Duration(c.First), Last: time.Duration(c.Last), How: verdict.How(c.How)}
+		all[verdict.Partner{Addr: engine.AddrOf(k.Family, k.Addr), Out: k.Out != 0}] = verdict.Conversation{First: time.Duration(c.First), Last: time.Duration(c.Last), How: verdict.How(c.How)}
 		return nil
 	})
 	return all, err
-}
-
-// partnerOf returns a partner as programs have it.
-func partnerOf(k bpf.WeirPartner) verdict.Partner {
-	b := make([]byte, 0, 16)
-	for _, word := range k.Addr {
-		b = binary.NativeEndian.AppendUint32(b, word)
-	}
-	addr := netip.AddrFrom16([16]byte(b))
-	if k.Family == 4 {
-		addr = netip.AddrFrom4([4]byte(b))
-	}
-	return verdict.Partner{Addr: addr, Out: k.Out != 0}
 }

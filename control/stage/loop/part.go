@@ -71,10 +71,10 @@ type About struct {
 	Edges   []string `json:"edges,omitempty"` // interfaces where packets enter and leave
 }
 
-// About returns what is said of programs for incoming packets, nil where loops are not
-// looked for.
-func (l *Spec) About(t loader.Target) *About {
-	if !l.On() || t.Out {
+// About returns the description of programs for incoming packets, nil where loops are not
+// looked for. It takes milliseconds where the filter follows from path_length.
+func (l *Spec) About() *About {
+	if !l.On() {
 		return nil
 	}
 	g, _ := l.Geometry() // Part has failed otherwise

@@ -130,7 +130,7 @@ type Part struct {
 // network namespace only, and the ports that are connected from there.
 func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 	c := bpf.WeirReplyConfig{
-		On: 1, Pass: flag(!p.Drop), Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
+		On: 1, Pass: loader.Flag(!p.Drop), Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
 		Opening: uint64(p.Opening), Established: uint64(p.Established), Udp: uint64(p.UDP),
 	}
 	if t.Netns != "" {
@@ -139,13 +139,6 @@ func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 		}
 	}
 	return map[string]any{bpf.WeirVarReplies: &c}
-}
-
-func flag(on bool) uint8 {
-	if on {
-		return 1
-	}
-	return 0
 }
 
 // Devices returns the interfaces inside, for the programs of what leaves.

@@ -142,6 +142,7 @@ const (
 	benchVarEgress                = "egress"
 	benchVarEphemeralPort         = "ephemeral_port"
 	benchVarFailsafeConfig        = "failsafe_config"
+	benchVarFailsafeIcmp          = "failsafe_icmp"
 	benchVarFirstCpusEntries      = "first_cpus_entries"
 	benchVarFirstCpusWhole        = "first_cpus_whole"
 	benchVarFirstLinesEntries     = "first_lines_entries"
@@ -360,6 +361,7 @@ type benchVariableSpecs struct {
 	Egress                *ebpf.VariableSpec `ebpf:"egress"`
 	EphemeralPort         *ebpf.VariableSpec `ebpf:"ephemeral_port"`
 	FailsafeConfig        *ebpf.VariableSpec `ebpf:"failsafe_config"`
+	FailsafeIcmp          *ebpf.VariableSpec `ebpf:"failsafe_icmp"`
 	FirstCpusEntries      *ebpf.VariableSpec `ebpf:"first_cpus_entries"`
 	FirstCpusWhole        *ebpf.VariableSpec `ebpf:"first_cpus_whole"`
 	FirstLinesEntries     *ebpf.VariableSpec `ebpf:"first_lines_entries"`
@@ -581,6 +583,7 @@ type benchVariables struct {
 	Egress                *ebpf.Variable `ebpf:"egress"`
 	EphemeralPort         *ebpf.Variable `ebpf:"ephemeral_port"`
 	FailsafeConfig        *ebpf.Variable `ebpf:"failsafe_config"`
+	FailsafeIcmp          *ebpf.Variable `ebpf:"failsafe_icmp"`
 	FirstCpusEntries      *ebpf.Variable `ebpf:"first_cpus_entries"`
 	FirstCpusWhole        *ebpf.Variable `ebpf:"first_cpus_whole"`
 	FirstLinesEntries     *ebpf.Variable `ebpf:"first_lines_entries"`
