@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -21,7 +22,8 @@ import (
 
 const (
 	// startTimeout bounds the start: the stream is read, and may be large.
-	startTimeout = time.Minute
+	startTimeout  = time.Minute
+	readyInterval = 50 * time.Millisecond
 
 	tlsTimeout = 5 // seconds
 
@@ -66,6 +68,9 @@ type inside struct {
 	guard   *guard
 	fetcher *fetcher                // nil: JetStream answers what nodes fetch
 	names   func(key string) string // of nodes and sites, by their public keys; nil: unknown
+
+	ended   chan struct{} // closed: tidy and watchOver return
+	watches sync.WaitGroup
 }
 
 // run starts a server. Connections from within the process have a certificate, too.
@@ -82,18 +87,19 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	failed := make(chan string, 1)
 	i.server.SetLoggerV2(&logger{log: i.log, guard: i.guard, names: i.names, failed: failed}, false, true, false)
 	i.server.Start()
-	ready := make(chan bool, 1)
-	go func() { ready <- i.server.ReadyForConnections(startTimeout) }()
-	select {
-	case text := <-failed:
-		return errors.New(text)
-	case ok := <-ready:
-		if !ok {
+	for began := time.Now(); !i.server.ReadyForConnections(readyInterval); {
+		select {
+		case text := <-failed:
+			return errors.New(text)
+		default:
+		}
+		if time.Since(began) > startTimeout {
 			return fmt.Errorf("not ready within %v", startTimeout)
 		}
 	}
-	go i.tidy()
-	go i.watchOver()
+	i.ended = make(chan struct{})
+	i.watches.Go(i.tidy)
+	i.watches.Go(i.watchOver)
 	return nil
 }
 
@@ -103,8 +109,12 @@ func (i *inside) tidy() {
 	tick := time.NewTicker(tidyInterval)
 	defer tick.Stop()
 	tidied, last := 0, 0
-	for i.server.Running() {
-		<-tick.C
+	for {
+		select {
+		case <-i.ended:
+			return
+		case <-tick.C:
+		}
 		now := i.server.NumClients()
 		if steady := max(now-last, last-now) <= manyConnections/10; steady && max(now-tidied, tidied-now) >= manyConnections {
 			debug.FreeOSMemory()
@@ -118,8 +128,13 @@ func (i *inside) tidy() {
 func (i *inside) watchOver() {
 	tick := time.NewTicker(guardInterval)
 	defer tick.Stop()
-	for i.server.Running() {
-		i.guard.look(<-tick.C)
+	for {
+		select {
+		case <-i.ended:
+			return
+		case now := <-tick.C:
+			i.guard.look(now)
+		}
 	}
 }
 
@@ -158,6 +173,11 @@ func (i *inside) Close() {
 	}
 	if i.events != nil {
 		i.events.Close()
+	}
+	if i.ended != nil {
+		close(i.ended)
+		i.watches.Wait()
+		i.ended = nil
 	}
 	if i.server != nil {
 		i.server.Shutdown()

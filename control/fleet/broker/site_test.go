@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +50,18 @@ func TestPortInUse(t *testing.T) {
 	}
 	if took := time.Since(began); took > startTimeout/3 {
 		t.Errorf("it took %v", took)
+	}
+}
+
+// A server that is closed leaves no goroutine.
+func TestCloseEnds(t *testing.T) {
+	_, b := start(t)
+	b.Close()
+	buffer := make([]byte, 1<<20)
+	for one := range strings.SplitSeq(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
+		if strings.Contains(one, "broker.(*inside)") {
+			t.Errorf("a goroutine is left:\n%s", one)
+		}
 	}
 }
 
