@@ -185,7 +185,8 @@ func TestParseQuestion(t *testing.T) {
 	for text, mend := range map[string]string{
 		"": "want an address", "what": "want an address", "fe80::1%eth0": "want an address",
 		"192.0.2.1\n192.0.2.2": "want an address", "192.0.2.1-192.0.2.9": "beginning with 192.0.2.1/32",
-		"192.0.2.1/24": "ask for 192.0.2.1 or for 192.0.2.0/24", "any 192.0.2.1:1 > [::1]:2": "want an address", strings.Repeat("1", 2000): "want an address",
+		"tcp 192.0.2.1:* > *:80-85": "as in tcp 192.0.2.1:* > 0.0.0.0/0:80",
+		"192.0.2.1/24":              "ask for 192.0.2.1 or for 192.0.2.0/24", "any 192.0.2.1:1 > [::1]:2": "want an address", strings.Repeat("1", 2000): "want an address",
 	} {
 		if asked, err := ParseQuestion(text); err == nil || !strings.Contains(err.Error(), mend) {
 			t.Errorf("%q asks %v, %v, want an error with %q", text, asked, err, mend)

@@ -50,6 +50,9 @@ func ParseQuestion(text string) ([]Question, error) {
 		}
 		return []Question{{Known: key.Source(p)}, {Known: key.Destination(p)}}, nil
 	}
+	if len(e.Flows) > 2 { // of both families
+		return nil, fmt.Errorf("%q is a range of ports, %d entries: ask for one of them, as in %v", text, len(e.Flows), e.Flows[0])
+	}
 	var asked []Question
 	for _, k := range e.Flows { // one of each family, where there are no addresses
 		asked = append(asked, Question{Known: k})

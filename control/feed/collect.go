@@ -191,7 +191,7 @@ func (c *collector) flush() {
 	defer func() { c.values, c.places = c.values[:0], c.places[:0] }()
 	if c.seek != nil {
 		for l, err := range list.ScanReader(c.report.File, bytes.NewReader(c.values), c.options) {
-			if err != nil || !c.seek(c.places[l.Number-1].line, l.Entries) {
+			if err != nil || !c.seek(c.places[l.Number-1].line, l) {
 				break // the rest is read for nothing, but is short
 			}
 		}

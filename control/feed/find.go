@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"io"
 	"math"
+	"strings"
 	"time"
 
 	"weir/control/list"
@@ -103,11 +104,11 @@ func (f *Feed) findLines(s *source, b *known, here []int, keys []key.Key, origin
 			return
 		}
 		// Cannot fail: it was read before.
-		_, _, _ = s.readerOf(b.plain).scan(p.name, r, &left, o, func(line int, e list.Entries) bool {
+		_, _, _ = s.readerOf(b.plain).scan(p.name, r, &left, o, func(number int, l list.Line) bool {
 			missing := 0
 			for _, i := range here {
-				if origins[i].Line == 0 && e.Has(keys[i]) {
-					origins[i] = Origin{Source: p.name, Line: line}
+				if origins[i].Line == 0 && l.Has(keys[i]) {
+					origins[i] = Origin{Source: p.name, Line: number, Reason: asWritten(l)}
 				}
 				if origins[i].Line == 0 {
 					missing++
@@ -117,6 +118,16 @@ func (f *Feed) findLines(s *source, b *known, here []int, keys []key.Key, origin
 		})
 		r.Close()
 	}
+}
+
+// asWritten returns a line with a range of ports, of which an entry is one port.
+func asWritten(l list.Line) string {
+	const most = 120 // bytes
+	families := len(l.Flows) == 2 && l.Flows[0].V6() != l.Flows[1].V6()
+	if len(l.Flows) < 2 || families || len(l.Text) > most {
+		return ""
+	}
+	return strings.TrimSpace(string(l.Text))
 }
 
 // known are contents that are read again.

@@ -19,7 +19,7 @@ func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	write(t, path("one"), "# a feed\n192.0.2.1\n\n203.0.113.5-203.0.113.9 seven\n198.51.100.0/24\n2001:db8::/32\n")
-	write(t, path("two"), "192.0.2.1\nudp *:* > 198.51.100.7:53\r\n> 192.0.2.8\n")
+	write(t, path("two"), "192.0.2.1\nudp *:* > 198.51.100.7:53\r\n> 192.0.2.8\ntcp *:* > 198.51.100.7:80-89 # web\n")
 	write(t, path("csv"), "when,who\ntoday,192.0.2.1\n\"to\nmorrow\",\"192.0.2.7\"\n")
 	write(t, path("json"), "{\"data\":\n[\"192.0.2.1\",\n\n\"192.0.2.7\"]}\n")
 	if err := os.Mkdir(path("files"), 0o700); err != nil {
@@ -46,6 +46,7 @@ func TestFind(t *testing.T) {
 		{"IPv6", plain, "2001:db8::/32", Origin{Source: path("one"), Line: 6}},
 		{"flow", plain, "udp *:* > 198.51.100.7:53", Origin{Source: path("two"), Line: 2}},
 		{"destination", plain, "> 192.0.2.8", Origin{Source: path("two"), Line: 3}},
+		{"range of ports", plain, "tcp *:* > 198.51.100.7:85", Origin{Source: path("two"), Line: 4, Reason: "tcp *:* > 198.51.100.7:80-89 # web"}},
 		{"nowhere", plain, "198.51.100.0/25", Origin{}},
 		{"CSV", named("", Format{Kind: CSV, Column: "who"}, Source{File: Path(path("csv"))}), "192.0.2.7", Origin{Source: path("csv"), Line: 3}},
 		{"JSON", named("", Format{Kind: JSON, Path: ".data[]"}, Source{File: Path(path("json"))}), "192.0.2.7", Origin{Source: path("json"), Line: 4}},

@@ -222,8 +222,8 @@ func newReader(f Format) (*reader, error) {
 	return r, nil
 }
 
-// seek is called with the entries of each line, from 1, until it returns false.
-type seek func(line int, e list.Entries) bool
+// seek is called with each line, by its number from 1, until it returns false.
+type seek func(number int, l list.Line) bool
 
 // read reads a file, which may be compressed. Decompressed, it may have *left
 // bytes; read decrements the count.
@@ -259,7 +259,7 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 	}
 	if f.Kind == Plain && seek != nil {
 		for l, err := range list.ScanReader(name, limited, o) {
-			if err != nil || !seek(l.Number, l.Entries) {
+			if err != nil || !seek(l.Number, l) {
 				return list.Entries{}, none, err
 			}
 		}

@@ -13,9 +13,12 @@ import (
 // goroutines cheap, and small enough for the second-level cache.
 const chunkLen = 256 << 10
 
-// roomLines is the number of lines between two looks at the room for entries: a
-// line has at most 254, those of a range.
-const roomLines = 64
+// Between two looks at the room for entries are at most roomLines lines, and little more
+// than roomWeight: a range of addresses has at most 254 prefixes, one of ports many flows.
+const (
+	roomLines  = 64
+	roomWeight = 254 * roomLines
+)
 
 // maxWorkers returns the number of parsing goroutines: one for each processor,
 // up to the number that a single reader can feed.
@@ -63,8 +66,7 @@ func (c *chunk) parse() {
 	taken := 0
 	var last []byte // the last good line
 	for text := c.text; len(text) > 0; {
-		if c.report.Lines%roomLines == 0 {
-			n := p.out.Weight()
+		if n := p.out.Weight(); c.report.Lines%roomLines == 0 || n-taken > roomWeight {
 			if !c.room.take(n - taken) {
 				return
 			}

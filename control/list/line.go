@@ -20,6 +20,7 @@ var (
 	errZone     = errors.New("zones have no meaning on the wire")
 	errFamilies = errors.New("IPv4 mixed with IPv6")
 	errReversed = errors.New("the range ends before it starts")
+	errPorts    = errors.New("the range of ports ends before it starts")
 	errArrow    = errors.New(`stray ">", a flow is written "protocol source > destination"`)
 	errNoArrow  = errors.New(`no ">" in the flow`)
 	errNoPort   = errors.New(`no port, write ":*" for any`)
@@ -238,30 +239,27 @@ func (p *parser) flow(proto, rest string) error {
 	if word, _ := cutWord(stray); word != "" {
 		return fmt.Errorf(`%q before the ">" of the flow`, shorten(word))
 	}
-	src, srcPort, err := p.side(left)
+	src, srcPorts, err := p.side(left)
 	if err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	dst, dstPort, err := p.side(right)
+	dst, dstPorts, err := p.side(right)
 	if err != nil {
 		return fmt.Errorf("destination: %w", err)
 	}
-	if srcPort != anyPort {
-		t.SrcPort = uint16(srcPort)
+	if srcPorts != anyPort {
 		shape.Fields |= key.FieldSrcPort
 	}
-	if dstPort != anyPort {
-		t.DstPort = uint16(dstPort)
+	if dstPorts != anyPort {
 		shape.Fields |= key.FieldDstPort
 	}
 	if shape.Ports() && proto != "any" && !key.HasPorts(t.Proto) {
 		return fmt.Errorf("protocol %s has no ports", proto)
 	}
+	families := 1
 	switch {
 	case src == anyAddr && dst == anyAddr:
-		p.addFlow(shape, t, allV4, allV4)
-		p.addFlow(shape, t, allV6, allV6)
-		return nil
+		families = 2
 	case src == anyAddr:
 		src = all(dst)
 	case dst == anyAddr:
@@ -270,9 +268,26 @@ func (p *parser) flow(proto, rest string) error {
 	if src.Addr().BitLen() != dst.Addr().BitLen() {
 		return errFamilies
 	}
-	p.addFlow(shape, t, src, dst)
+	if n := families * srcPorts.len() * dstPorts.len(); n > maxFlows {
+		return fmt.Errorf("the ports make %d entries, %d at most: make the range shorter, or give a list its own ports", n, maxFlows)
+	}
+	for from := srcPorts.first; from <= srcPorts.last; from++ {
+		for to := dstPorts.first; to <= dstPorts.last; to++ {
+			t.SrcPort, t.DstPort = uint16(from), uint16(to)
+			if families == 1 {
+				p.addFlow(shape, t, src, dst)
+				continue
+			}
+			p.addFlow(shape, t, allV4, allV4)
+			p.addFlow(shape, t, allV6, allV6)
+		}
+	}
 	return nil
 }
+
+// maxFlows bounds the entries of a line, an entry a port: 2048 ports in both families.
+// A key has whole ports, so that a range has no shorter form in the data plane.
+const maxFlows = 4096
 
 // addFlow appends the flow of t's protocol and ports between two prefixes of
 // one family.
@@ -286,7 +301,32 @@ func (p *parser) addFlow(s key.Shape, t key.Tuple, src, dst netip.Prefix) {
 	p.out.Flows = append(p.out.Flows, k)
 }
 
-const anyPort = -1
+// ports is a range of ports, both ends included.
+type ports struct{ first, last int }
+
+var anyPort = ports{-1, -1} // and packets without ports
+
+func (p ports) len() int { return p.last - p.first + 1 }
+
+// parsePorts parses a port, a range of ports, or "*".
+func parsePorts(s string) (ports, error) {
+	if s == "*" {
+		return anyPort, nil
+	}
+	first, last, isRange := strings.Cut(s, "-")
+	if !isRange {
+		last = first
+	}
+	a, ok := number(first, 1<<16-1)
+	b, both := number(last, 1<<16-1)
+	switch {
+	case !ok || !both:
+		return anyPort, fmt.Errorf("%q is not a port", shorten(s))
+	case b < a:
+		return anyPort, errPorts
+	}
+	return ports{a, b}, nil
+}
 
 var (
 	anyAddr netip.Prefix // the "*" of either family
@@ -302,32 +342,29 @@ func all(p netip.Prefix) netip.Prefix {
 	return allV6
 }
 
-// side parses one side of a flow: addresses, or anyAddr, and a port, or anyPort.
-func (p *parser) side(s string) (netip.Prefix, int, error) {
+// side parses one side of a flow: addresses, or anyAddr, and ports, or anyPort.
+func (p *parser) side(s string) (netip.Prefix, ports, error) {
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 || strings.HasSuffix(s, "]") {
-		return anyAddr, 0, errNoPort
+		return anyAddr, anyPort, errNoPort
 	}
-	host, portText := s[:i], s[i+1:]
-	port := anyPort
-	if portText != "*" {
-		var ok bool
-		if port, ok = number(portText, 1<<16-1); !ok {
-			return anyAddr, 0, fmt.Errorf("%q is not a port", shorten(portText))
-		}
+	host := s[:i]
+	ports, err := parsePorts(s[i+1:])
+	if err != nil {
+		return anyAddr, anyPort, err
 	}
 	if host == "*" {
-		return anyAddr, port, nil
+		return anyAddr, ports, nil
 	}
 	inner, brackets := strings.CutPrefix(host, "[")
 	if brackets {
 		inner, brackets = strings.CutSuffix(inner, "]")
 	}
 	if brackets != strings.Contains(inner, ":") {
-		return anyAddr, 0, errBrackets
+		return anyAddr, anyPort, errBrackets
 	}
 	pre, err := p.prefix(inner)
-	return pre, port, err
+	return pre, ports, err
 }
 
 // prefix parses an address or a prefix and returns it masked.

@@ -6,6 +6,7 @@
 //	2001:db8::/32                                  and the same in IPv6
 //	tcp 192.0.2.1:* > 198.51.100.7:443             a flow
 //	udp *:* > 198.51.100.0/24:53                   with prefixes, any address, any port
+//	tcp *:* > 198.51.100.7:8000-8010               with a range of ports
 //	tcp [2001:db8::/32]:* > [2001:db8:1::7]:443    IPv6 in brackets
 //	> 198.51.100.7                                 a destination alone
 //
@@ -19,7 +20,8 @@
 // the list's configuration says; flows and destinations state it themselves.
 // The protocol of a flow is tcp, udp, sctp, icmp, icmp6, a number, or any; only
 // tcp, udp, sctp and any have ports. "*" stands for any address or port. A flow
-// with any address on both sides is listed for both families.
+// with any address on both sides is listed for both families, and one with ranges of
+// ports for each port: a line becomes at most 4096 entries.
 //
 // A packet on the wire is IPv4 or IPv6, so an IPv4-mapped IPv6 address or
 // prefix (::ffff:192.0.2.1) means the IPv4 one. The block ::ffff:0:0/96 as a

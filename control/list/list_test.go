@@ -126,6 +126,10 @@ var good = []struct {
 	{"tcp [::ffff:192.0.2.1]:* > 198.51.100.7:443", "tcp 192.0.2.1:* > 198.51.100.7:443"},
 	{"udp *:* > *:53", "udp 0.0.0.0/0:* > 0.0.0.0/0:53, udp [::/0]:* > [::/0]:53"},
 	{"any *:* > *:53", "any 0.0.0.0/0:* > 0.0.0.0/0:53, any [::/0]:* > [::/0]:53"},
+	{"tcp *:* > 198.51.100.7:79-81", "tcp 0.0.0.0/0:* > 198.51.100.7:79, tcp 0.0.0.0/0:* > 198.51.100.7:80, tcp 0.0.0.0/0:* > 198.51.100.7:81"},
+	{"tcp *:* > [2001:db8::7]:65535-65535 remark", "tcp [::/0]:* > [2001:db8::7]:65535"},
+	{"any 192.0.2.1:0-1 > *:8-9", "any 192.0.2.1:0 > 0.0.0.0/0:8, any 192.0.2.1:0 > 0.0.0.0/0:9, any 192.0.2.1:1 > 0.0.0.0/0:8, any 192.0.2.1:1 > 0.0.0.0/0:9"},
+	{"udp *:5-6 > *:*", "udp 0.0.0.0/0:5 > 0.0.0.0/0:*, udp [::/0]:5 > [::/0]:*, udp 0.0.0.0/0:6 > 0.0.0.0/0:*, udp [::/0]:6 > [::/0]:*"},
 	{"> 198.51.100.7", "> 198.51.100.7"},
 	{">198.51.100.0/24 remark", "> 198.51.100.0/24"},
 	{"> 2001:db8::/32", "> 2001:db8::/32"},
@@ -217,6 +221,15 @@ var bad = []struct{ line, reason string }{
 	{"tcp 192.0.2.1:* > 198.51.100.7:-1", "not a port"},
 	{"tcp 192.0.2.1:* > 198.51.100.7:080", "not a port"},
 	{"tcp 192.0.2.1:* > 198.51.100.7:", "not a port"},
+	{"tcp 192.0.2.1:* > 198.51.100.7:81-80", "destination: the range of ports ends before it starts"},
+	{"tcp 192.0.2.1:81-80 > 198.51.100.7:*", "source: the range of ports ends before it starts"},
+	{"tcp *:* > *:1-", `destination: "1-" is not a port`},
+	{"tcp *:* > *:1-65536", `destination: "1-65536" is not a port`},
+	{"tcp *:* > *:1-2-3", `destination: "1-2-3" is not a port`},
+	{"tcp *:* > *:*-3", `destination: "*-3" is not a port`},
+	{"tcp *:* > *:0-2048", "the ports make 4098 entries, 4096 at most"},
+	{"tcp *:0-65535 > 198.51.100.7:0-65535", "the ports make 4294967296 entries, 4096 at most"},
+	{"icmp *:* > *:1-2", "protocol icmp has no ports"},
 	{"tcp 192.0.2.1:* > 198.51.100.7:443 198.51.100.8", "second address"},
 	{"tcp 192.0.2.1:* > 198.51.100.7:443 198.51.100.8:443", "second address"},
 	{"tcp 192.0.2.1/24:* > 198.51.100.7:443", "source: host bits"},
@@ -253,6 +266,34 @@ func TestGoodLines(t *testing.T) {
 		}
 		if r.Good != wantGood || r.Bad != 0 {
 			t.Errorf("%q: %d good and %d bad lines", c.line, r.Good, r.Bad)
+		}
+	}
+}
+
+// A range of ports lists each of them, and no other, up to the bound of a line.
+func TestRangesOfPorts(t *testing.T) {
+	for text, want := range map[string]struct{ flows, first, last int }{
+		"tcp *:* > *:1000-2000":                 {2002, 1000, 2000},
+		"tcp *:* > *:0-2047":                    {4096, 0, 2047},
+		"udp 192.0.2.0/24:* > *:61440-65535":    {4096, 61440, 65535},
+		"udp 192.0.2.0/24:1-4 > *:64512-65535":  {4096, 64512, 65535},
+		"sctp [2001:db8::1]:* > *:32768-32768":  {1, 32768, 32768},
+		"any 192.0.2.1:* > 198.51.100.7:80-255": {176, 80, 255},
+	} {
+		e, err := ParseEntry(text)
+		if err != nil || len(e.Flows) != want.flows || e.Len() != want.flows {
+			t.Errorf("%q: %d entries, %v, want %d", text, e.Len(), err, want.flows)
+			continue
+		}
+		seen := make(map[key.Key]bool)
+		for _, k := range e.Flows {
+			if port := int(k.DstPort); port < want.first || port > want.last || k.Fields&key.FieldDstPort == 0 {
+				t.Errorf("%q: %v", text, k)
+			}
+			seen[k] = true
+		}
+		if len(seen) != want.flows {
+			t.Errorf("%q: %d different entries, want %d", text, len(seen), want.flows)
 		}
 	}
 }

@@ -42,6 +42,7 @@ func TestNotReadOn(t *testing.T) {
 		{"# a comment\n", Options{MaxLines: 1_000_000}, ErrTooManyLines},
 		{"# a comment\n", Options{Work: NewWork(t.Context(), 50*time.Millisecond)}, ErrTooMuchWork},
 		{"192.0.2.1\n192.0.2.2\n", Options{MaxEntries: 100_000}, ErrTooManyEntries},
+		{"tcp *:* > *:0-2047\nudp *:* > *:0-2047\n", Options{MaxEntries: 100_000}, ErrTooManyEntries},
 	} {
 		in := &endless{line: c.line, most: 1 << 30}
 		e, r, err := Parse("f", in, c.o)
@@ -99,6 +100,16 @@ func TestManyWorks(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Of lines with ranges of ports no more is in memory than there is room for, and one line.
+func TestRoomOfPorts(t *testing.T) {
+	line := "tcp *:* > *:0-2047\nudp *:* > *:0-2047\n"
+	c := &chunk{parser: newParser(Options{}), text: []byte(strings.Repeat(line, roomLines/2-1)), room: newRoom(1000)}
+	c.parse()
+	if n := c.parser.out.Weight(); !c.room.exceeded() || n > roomWeight+4*maxFlows {
+		t.Errorf("entries of weight %d where there is room for 1000", n)
 	}
 }
 

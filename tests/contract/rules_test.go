@@ -73,6 +73,49 @@ func (r random) ruledLists(directions ...engine.Direction) (lists []engine.List)
 	return lists
 }
 
+// portRange is a flow with a range of ports, of any addresses.
+type portRange struct {
+	list        int // index
+	proto       uint8
+	source      bool // the port is that of the source
+	first, last uint16
+}
+
+func (p portRange) String() string {
+	ports := fmt.Sprintf("%d-%d", p.first, p.last)
+	if p.source {
+		return fmt.Sprintf("%s *:%s > *:*", key.ProtoName(p.proto), ports)
+	}
+	return fmt.Sprintf("%s *:* > *:%s", key.ProtoName(p.proto), ports)
+}
+
+// matches reports whether the range has a packet's port.
+func (p portRange) matches(t key.Tuple) bool {
+	port := t.DstPort
+	if p.source {
+		port = t.SrcPort
+	}
+	return t.HasPorts && t.Proto == p.proto && p.first <= port && port <= p.last
+}
+
+// withRanges returns the lists with ranges of ports, which some of them have.
+func (r random) withRanges(lists []engine.List) (with []engine.List, all []portRange, err error) {
+	with = slices.Clone(lists)
+	for i := range lists {
+		for range r.pick(0, 0, 1, 2) {
+			first := uint16(r.pick(0, 60, 66, 80, 81, 400, 443, 1200, 65000))
+			p := portRange{i, uint8(r.pick(6, 17, 132)), r.IntN(2) == 0, first, first + uint16(r.pick(0, 1, 2, 64, 500))}
+			e, err := list.ParseEntry(p.String())
+			if err != nil {
+				return nil, nil, err
+			}
+			with[i].Contents = list.Union(with[i].Contents, e.Set())
+			all = append(all, p)
+		}
+	}
+	return with, all, nil
+}
+
 // derivations are by the index of the list that has the derived prefixes.
 type derivations map[int]derivation
 
@@ -160,6 +203,8 @@ type byEntries struct {
 	keys  [][]key.Key
 	p     *verdict.Policy
 	where verdict.Where
+
+	ranges []portRange // in addition to the keys
 }
 
 func newByEntries(lists []engine.List, p *verdict.Policy, iface string, derived derivations) byEntries {
@@ -183,7 +228,8 @@ func (b byEntries) matching(t key.Tuple, of func(engine.List) bool) (numbers []i
 		if !of(l) || l.Rule.On() && !l.Rule.Matches(t, b.where) {
 			continue
 		}
-		if slices.ContainsFunc(b.keys[i], func(k key.Key) bool { found, ok := k.Of(t); return ok && found == k }) {
+		inRange := (l.Direction == engine.Out) == b.p.Out && slices.ContainsFunc(b.ranges, func(p portRange) bool { return p.list == i && p.matches(t) })
+		if inRange || slices.ContainsFunc(b.keys[i], func(k key.Key) bool { found, ok := k.Of(t); return ok && found == k }) {
 			numbers = append(numbers, i+1)
 		}
 	}
@@ -266,6 +312,23 @@ func vlanOf(f []byte) uint16 {
 	return 0
 }
 
+// besideRange draws the fields of a packet, whose port may be at the edge of a range.
+func (r random) besideRange(all []portRange) key.Tuple {
+	t := r.tuple()
+	if len(all) == 0 || r.IntN(3) > 0 {
+		return t
+	}
+	p := all[r.IntN(len(all))]
+	t.Proto, t.HasPorts = p.proto, true
+	port := []uint16{p.first - 1, p.first, p.last, p.last + 1}[r.IntN(4)]
+	if p.source {
+		t.SrcPort, t.DstPort = port, 9
+	} else {
+		t.SrcPort, t.DstPort = 9, port
+	}
+	return t
+}
+
 // Lists with rules drop what they are for: the kernel, its reference and a search through all
 // entries agree, also on packets in tunnels, of both directions, and on which list is named.
 func TestRules(t *testing.T) {
@@ -274,11 +337,15 @@ func TestRules(t *testing.T) {
 	seen, checked := map[string]int{}, 0
 	for i := range long.Or(24, 200) {
 		lists, derived := r.derive(r.ruledLists(engine.Source, engine.Destination, engine.Both, engine.Out))
+		with, ranges, err := r.withRanges(lists)
+		if err != nil {
+			t.Fatal(err)
+		}
 		c := r.config(i)
 		c.Mode, c.FailsafePorts, c.FailsafePrefixes = 0, nil, nil
 		c.DHCPServer, c.NoLean, c.Inner = false, i%5 == 0, i%2 == 0
 		c.TC, c.Outgoing = true, &engine.Telemetry{}
-		in, err := engine.Build(lists, c)
+		in, err := engine.Build(with, c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,8 +360,9 @@ func TestRules(t *testing.T) {
 			}
 			defer k.Close()
 			truth := newByEntries(lists, &g.Policy, at.Iface, derived)
+			truth.ranges = ranges
 			for range 1000 {
-				f := packet.Frame(r.tuple())
+				f := packet.Frame(r.besideRange(ranges))
 				switch r.IntN(6) {
 				case 0:
 					f = r.mutate(f)
@@ -320,8 +388,11 @@ func TestRules(t *testing.T) {
 				if _, ok := derived[o.List-1]; ok {
 					seen["derived"]++
 				}
+				if p, _ := packet.Parse(f); slices.ContainsFunc(ranges, func(of portRange) bool { return of.list == o.List-1 && of.matches(p.Tuple) }) {
+					seen["range of ports"]++
+				}
 				if o.Reason != want || len(by) > 0 && !slices.Contains(by, o.List) {
-					t.Fatalf("generation %d, %v: %v by list %d, want %v by one of %v: % x\n%+v", i, at, o.Reason, o.List, want, by, f, lists)
+					t.Fatalf("generation %d, %v: %v by list %d, want %v by one of %v: % x\n%v\n%+v", i, at, o.Reason, o.List, want, by, f, ranges, lists)
 				}
 			}
 			k.Close()
@@ -329,7 +400,7 @@ func TestRules(t *testing.T) {
 		in.Close()
 	}
 	t.Log(checked, seen)
-	for _, reason := range []string{"clean", "blocked", "would-block", "allowed", "derived", "failsafe"} {
+	for _, reason := range []string{"clean", "blocked", "would-block", "allowed", "derived", "failsafe", "range of ports"} {
 		if seen[reason] < 100 {
 			t.Errorf("%d packets are %s: the test is too narrow", seen[reason], reason)
 		}

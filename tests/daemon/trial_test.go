@@ -36,6 +36,7 @@ lists:
   elsewhere: {entries: [198.51.100.2], interfaces: ['other*']}
   trial: {entries: [203.0.113.1, 203.0.113.2, 203.0.113.3], enforce: false}
   wide: {entries: [203.0.113.2/31], protocols: [udp]}
+  ranges: {entries: ["udp 198.51.100.3:* > *:7000-7010", "tcp 198.51.100.3:40000-40009 > *:81-82"]}
 `
 	configure := func(args ...any) {
 		h.write("weir.yaml", fmt.Appendf(nil, "interfaces: [{name: %q, netns: %s}, {name: 'other*', netns: %[2]s}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\n",
@@ -58,6 +59,25 @@ lists:
 	load.expect("a list of another interface", true, a("198.51.100.2"))
 	load.expect("a list on trial", true, toPort(a("203.0.113.1"), 17, 99), toPort(a("203.0.113.2"), 6, 99))
 	load.expect("the network around it is enforced", false, toPort(a("203.0.113.2"), 17, 99), toPort(a("203.0.113.3"), 17, 99))
+	ports := func(proto uint8, src, dst uint16) key.Tuple {
+		t := toPort(a("198.51.100.3"), proto, dst)
+		t.SrcPort = src
+		return t
+	}
+	load.expect("ranges of ports", false, ports(17, 1, 7000), ports(17, 1, 7010), ports(6, 40000, 81), ports(6, 40009, 82))
+	load.expect("beside ranges of ports", true, ports(17, 1, 6999), ports(17, 1, 7011), ports(6, 1, 7000), ports(6, 39999, 82), ports(6, 40010, 82), ports(6, 40000, 83))
+	change := func(remove bool, entries ...string) {
+		t.Helper()
+		c, err := h.api.Change(t.Context(), api.Change{Action: api.Block, Entries: entries, Remove: remove})
+		if err != nil || c.Added+c.Removed != 1001 {
+			t.Fatalf("%+v, %v", c, err)
+		}
+	}
+	change(false, "udp 198.51.100.3:* > *:1000-2000")
+	load.expect("a range that was blocked", false, ports(17, 1, 1000), ports(17, 1, 2000))
+	load.expect("beside a range that was blocked", true, ports(17, 1, 999), ports(17, 1, 2001))
+	change(true, "udp 198.51.100.3:* > *:1000-2000")
+	load.expect("a range that was unblocked", true, ports(17, 1, 1000), ports(17, 1, 2000))
 	if n := h.list("trial").Packets; n == nil || *n < 2 {
 		t.Errorf("the list on trial has caught %v packets", n)
 	}
