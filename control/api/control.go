@@ -151,6 +151,13 @@ type Confirmed struct {
 	Confirmed bool `json:"confirmed"`
 }
 
+// MaxChange bounds the entries of a [Change]: more than a request has addresses, but a range is
+// many.
+const MaxChange = 1_000_000
+
+// ErrMaxChange is the error of a change with more.
+var ErrMaxChange = fmt.Errorf("the ranges make more than %d entries: put them into a file, and name it in the configuration as a source of the list", MaxChange)
+
 // BadRequest is an error of the caller. Nothing was changed.
 type BadRequest struct {
 	Entry *int   // index in Change.Entries that the error is about; nil: the request as a whole

@@ -82,14 +82,20 @@ func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([
 	// What has expired while it waited would have replaced what was there, and be gone.
 	remove := c.Remove || !each.Expires.IsZero() && !each.Expires.After(now)
 	var entries []list.Entries
-	var batch []journal.Change
-	seen := make(map[key.Key]bool) // a bulk may say the same twice
+	total := 0
 	for i, text := range c.Entries {
 		e, err := list.ParseEntry(text)
 		if err != nil {
 			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
 		}
+		if total += e.Len(); total > api.MaxChange {
+			return nil, &api.BadRequest{Entry: &i, Text: text, Err: api.ErrMaxChange}
+		}
 		entries = append(entries, e)
+	}
+	var batch []journal.Change
+	seen := make(map[key.Key]bool) // a bulk may say the same twice
+	for _, e := range entries {
 		meant := keys(l.rule(), e)
 		if c.Remove {
 			meant = append(meant, d.formerKeys(l, e)...)

@@ -748,6 +748,9 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
 		}
 		entries.Append(e)
+		if entries.Len() > api.MaxChange {
+			return nil, &api.BadRequest{Entry: &i, Text: text, Err: api.ErrMaxChange}
+		}
 		for each.Key = range e.Set().All() {
 			batch[each.Key] = journal.Change{Remove: c.Remove, Entry: each}
 		}
