@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"os"
 	"path"
@@ -404,6 +405,38 @@ func TestLists(t *testing.T) {
 	page := b.part("", false)
 	if n := len(row.FindAllString(page, -1)); n != maxRows || len(page) > 40_000 {
 		t.Errorf("%d lists, %d bytes", n, len(page))
+	}
+}
+
+// The page says with how many addresses of a list this host has conversed, and puts lists into that
+// order, where it is recorded.
+func TestConversed(t *testing.T) {
+	s := start(t)
+	of := func(n int, latest ...api.Partner) *api.ListCollateral {
+		return &api.ListCollateral{Addresses: n, Day: 1, Latest: latest}
+	}
+	s.daemon.more = []api.List{
+		{Name: "none", Action: api.Block, Collateral: of(0)},
+		{Name: "most", Action: api.Block, Entries: 5000, Collateral: of(1234, api.Partner{Addr: netip.MustParseAddr("192.0.2.77"), Last: time.Now().Add(-time.Hour)})},
+		{Name: "some", Action: api.Block, Collateral: of(3)},
+	}
+	b := s.open(true)
+	text := b.part("lists?sort=conversed", true)
+	cells := regexp.MustCompile(`id="l-([^"]+)".*?</a></th>(?:<td class="n">[^<]*</td>){3}<td class="n">([^<]*)</td>`).FindAllStringSubmatch(text, -1)
+	var got []string
+	for _, c := range cells {
+		got = append(got, c[1]+":"+c[2])
+	}
+	if want := "most:1,234 some:3 none:0 drop: quiet:"; strings.Join(got, " ") != want {
+		t.Errorf("%q, want %q:\n%s", got, want, text)
+	}
+	if text := b.part("lists?open=most", true); !strings.Contains(text, "conversed with 1,234 addresses that the list has, 1 of them in 24 hours: 192.0.2.77 (") || !strings.Contains(text, "1,233 more") {
+		t.Error(text)
+	}
+	for _, list := range []string{"none", "drop"} {
+		if text := b.part("lists?open="+list, true); strings.Contains(text, "This host has conversed") {
+			t.Errorf("%s: %s", list, text)
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ const (
 
 // orders are the orders of lists that a page offers, the first by default.
 var orders = []struct{ name, says string }{
-	{"rate", "rate now"}, {"packets", "packets caught"}, {"trouble", "trouble"}, {"entries", "entries"}, {"name", "name"},
+	{"rate", "rate now"}, {"packets", "packets caught"}, {"trouble", "trouble"}, {"entries", "entries"}, {"conversed", "conversed with"}, {"name", "name"},
 }
 
 // listsView has the lists that a page shows.
@@ -48,6 +48,15 @@ type listRow struct {
 
 // troubled reports whether there is something to look into.
 func (r *listRow) troubled() bool { return r.failing > 0 || len(r.LeftOut) > 0 || len(r.Spare) > 0 }
+
+// conversed is the number of the list's addresses with which this host has conversed, -1 if
+// that is not recorded.
+func (r *listRow) conversed() int {
+	if r.Collateral == nil {
+		return -1
+	}
+	return r.Collateral.Addresses
+}
 
 // listsAsked adds the lists that a query asks for.
 func (c *Console) listsAsked(q *http.Request, v *view) {
@@ -86,6 +95,8 @@ func (c *Console) listsAsked(q *http.Request, v *view) {
 			return cmp.Or(cmp.Compare(b.caught, a.caught), name)
 		case "entries":
 			return cmp.Or(cmp.Compare(b.Entries, a.Entries), name)
+		case "conversed":
+			return cmp.Or(cmp.Compare(b.conversed(), a.conversed()), name)
 		case "trouble":
 			return cmp.Or(cmp.Compare(b.failing, a.failing), cmp.Compare(trouble(!b.troubled()), trouble(!a.troubled())), rate, name)
 		case "name":
@@ -170,9 +181,9 @@ func (v *view) listsPart(m *markup) {
 			v.listRow(m, &r)
 		}
 		if len(shown) == 0 {
-			m.add(`<tr><td colspan="7">No name contains that.</td></tr>`)
+			m.add(`<tr><td colspan="8">No name contains that.</td></tr>`)
 		}
-	}, "List", "#Rate", "#Packets", "#Entries", "Action", "Sources", "Notes")
+	}, "List", "#Rate", "#Packets", "#Entries", "#Conversed with", "Action", "Sources", "Notes")
 	if more := len(l.rows) - len(shown); more > 0 {
 		m.add(`<p class="quiet">%s of %s are shown.</p>`, count(len(shown)), count(len(l.rows)))
 	}
@@ -190,6 +201,10 @@ func (v *view) listRow(m *markup, r *listRow) {
 	case len(r.Feeds) > 0:
 		sources = "good " + ago(r.good, v.Now)
 	}
+	conversed := ""
+	if n := r.conversed(); n >= 0 {
+		conversed = count(n)
+	}
 	var notes []string
 	if r.Packets != nil && *r.Packets == 0 && r.Entries > 0 {
 		notes = append(notes, "has never matched")
@@ -205,8 +220,8 @@ func (v *view) listRow(m *markup, r *listRow) {
 	}
 	m.add(`<tr><th scope="row">`)
 	v.listLink(m, "l-", r.Name)
-	m.add(`</th><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s %s</td><td class="%s">%s</td><td class="never">%s</td></tr>`+"\n",
-		rate, caught, count(r.Entries), r.Action, r.Direction, class, sources, strings.Join(notes, ", "))
+	m.add(`</th><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s %s</td><td class="%s">%s</td><td class="never">%s</td></tr>`+"\n",
+		rate, caught, count(r.Entries), conversed, r.Action, r.Direction, class, sources, strings.Join(notes, ", "))
 }
 
 // listPart writes a list with its sources, and what can be done about them.
@@ -247,6 +262,9 @@ func (v *view) listPart(m *markup) {
 	if r.Trial != nil {
 		m.add(`<p class="never">The list %s.</p>`, r.Trial)
 	}
+	if r.conversed() > 0 {
+		v.partners(m, r)
+	}
 	if r.For != "" {
 		m.add(`<p>It is only for %s.</p>`, r.For)
 	}
@@ -266,6 +284,20 @@ func (v *view) listPart(m *markup) {
 	if r.Private > 0 {
 		m.add(`<p>%s entries of private networks are left out.</p>`, count(r.Private))
 	}
+}
+
+// partners writes with which of the list's addresses this host has conversed.
+func (v *view) partners(m *markup, r *listRow) {
+	of := r.Collateral
+	var some []string
+	for _, p := range of.Latest {
+		some = append(some, p.Addr.String()+" ("+ago(&p.Last, v.Now)+")")
+	}
+	if more := of.Addresses - len(some); more > 0 {
+		some = append(some, count(more)+" more")
+	}
+	m.add(`<p>This host has conversed with %s addresses that the list has, %s of them in 24 hours: %s.</p>`,
+		count(of.Addresses), count(of.Day), strings.Join(some, ", "))
 }
 
 // onTrial reports whether what the list matches passes.
