@@ -388,6 +388,7 @@ func (d *Daemon) note() {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
 		if l := d.prepared.list(l.Name); l != nil {
 			n.Refused = l.refused != nil || l.rejected != nil
+			n.Trial = l.trial != nil && !l.trial.Enforced
 			n.LeftOut, n.Private = l.left.entries(), l.left.private
 			if c := d.collateralOf(l.Name); c != nil {
 				n.Collateral = new(c.Addresses)

@@ -12,6 +12,7 @@ import (
 	"weir/control/config"
 	"weir/control/durable/durabletest"
 	"weir/filter/membership"
+	"weir/tests/lab"
 )
 
 // A command counts as long as the configuration says what it said then.
@@ -50,6 +51,29 @@ func TestTrialOf(t *testing.T) {
 		}
 		if again := l.trialBy(conf, decided); (again == nil) != (l.trial == nil) || again != nil && *again != *l.trial {
 			t.Errorf("%s: %+v, and then %+v", c.name, l.trial, again)
+		}
+	}
+}
+
+// The metric of a trial begins and ends with it.
+func TestTrialMetric(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.lists(t, feedFile(t, "a.txt", "198.51.100.1\n"))
+	d := begin(t, r)
+	onTrial := func() (is bool) {
+		for _, l := range d.Metrics().Lists {
+			is = is || l.Name == "a" && l.Trial
+		}
+		return is
+	}
+	for i, off := range []bool{false, true, false, true, false} {
+		if i > 0 {
+			if _, err := d.Enforce(t.Context(), "a", api.EnforceChange{Off: off}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if onTrial() != off {
+			t.Errorf("change %d: on trial %t, want %t", i, !off, off)
 		}
 	}
 }

@@ -94,6 +94,7 @@ var (
 	listLeftOut = gauge("weir_list_left_out", "Entries of the list's sources that are left out: they would cut off this host, or are flows of too many combinations of fields.", "list", "action")
 	listPrivate = gauge("weir_list_private_entries", "Entries of the list's sources that are of private, loopback and similar networks.", "list", "action")
 	listTalked  = gauge("weir_list_collateral_addresses", "Addresses of the list with which this host has conversed, as recorded by collateral in weir.yaml.", "list", "action")
+	listTrial   = gauge("weir_list_trial", "Whether the block list is on trial: weir_list_packets_total counts meanwhile what it would block, and that passes.", "list")
 	badLines    = gauge("weir_list_bad_lines", "Lines skipped because they are not valid entries.", "list", "action")
 
 	generation = gauge("weir_generation", "Number of the active generation, from 1 at the start.")
@@ -217,6 +218,9 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		out.put(listPrivate, float64(l.Private), l.Name, action)
 		if l.Collateral != nil {
 			out.put(listTalked, float64(*l.Collateral), l.Name, action)
+		}
+		if !l.Allow {
+			out.put(listTrial, truth(l.Trial), l.Name)
 		}
 		out.put(badLines, float64(l.BadLines), l.Name, action)
 	}

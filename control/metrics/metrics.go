@@ -181,6 +181,7 @@ type List struct {
 	Private  int  // entries of private networks, in its sources
 	BadLines int  // skipped
 	Refused  bool // the current contents of its sources were refused, the previous ones are active
+	Trial    bool // what it matches passes
 
 	Collateral *int // addresses with which this host has conversed; nil: it is not recorded
 }

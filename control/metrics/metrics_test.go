@@ -50,7 +50,7 @@ func whole(t testing.TB) Snapshot {
 			}},
 			{Target: loader.Target{Iface: "eth0", Netns: "lab"}},
 		},
-		Lists: []List{{Name: "drop", Entries: 12, BadLines: 1, Refused: true, Collateral: new(3)}, {Name: "ours", Allow: true, Entries: 2}},
+		Lists: []List{{Name: "drop", Entries: 12, BadLines: 1, Refused: true, Trial: true, Collateral: new(3)}, {Name: "ours", Allow: true, Entries: 2}},
 		Hits:  map[string]loader.Counter{"drop": {Packets: 4, Bytes: 5}, "drop, by hand": {Packets: 2}, "": {Packets: 6, Bytes: 7}},
 		Origins: map[string]Origin{
 			"drop": {"drop", FromSources}, "drop, by hand": {"drop", Manual}, "ours": {"ours", Manual},
@@ -167,6 +167,7 @@ weir_list_entries{action="block",list="drop",origin="sources"} 12
 weir_list_entries{action="allow",list="ours",origin="manual"} 2
 weir_list_bad_lines{action="block",list="drop"} 1
 weir_list_collateral_addresses{action="block",list="drop"} 3
+weir_list_trial{list="drop"} 1
 weir_filter_info{mode="approx"} 1
 weir_monitor 0
 weir_generation 7
