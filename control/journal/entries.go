@@ -100,10 +100,23 @@ func (es *entries) get(list string, k key.Key) (Entry, bool) {
 func (es *entries) all() iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		for _, l := range es.lists {
-			for _, e := range l.entries {
-				if !yield(e.entry()) {
+			for e := range l.all() {
+				if !yield(e) {
 					return
 				}
+			}
+		}
+	}
+}
+
+func (l *list) all() iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		if l == nil {
+			return
+		}
+		for _, e := range l.entries {
+			if !yield(e.entry()) {
+				return
 			}
 		}
 	}

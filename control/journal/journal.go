@@ -387,6 +387,15 @@ func (j *Journal) Entries() iter.Seq[Entry] {
 	}
 }
 
+// EntriesOf is like [Journal.Entries] for the entries of one list.
+func (j *Journal) EntriesOf(list string) iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		j.memory.RLock()
+		defer j.memory.RUnlock()
+		j.entries.lists[list].all()(yield)
+	}
+}
+
 // Get returns a list's entry for a key.
 func (j *Journal) Get(list string, k key.Key) (Entry, bool) {
 	j.memory.RLock()

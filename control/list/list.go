@@ -95,6 +95,20 @@ func (e *Entries) Append(others Entries) {
 	e.Flows = append(e.Flows, others.Flows...)
 }
 
+// Add appends the entry that [ParseEntry] returns for k.String(): an address or a prefix
+// that is a source is one whose side is left to the list's direction.
+func (e *Entries) Add(k key.Key) {
+	p, source := PrefixOf(k)
+	switch {
+	case k.Tuple() || !source:
+		e.Flows = append(e.Flows, k)
+	case p.Addr().Is4():
+		e.V4 = append(e.V4, V4Of(p))
+	default:
+		e.V6 = append(e.V6, p)
+	}
+}
+
 // Options control how a list is read. The zero Options suit a feed.
 type Options struct {
 	// Lenient masks the host bits of a prefix instead of rejecting the line.

@@ -20,6 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"weir/filter/key"
+	"weir/tests/seed"
 )
 
 // strs returns entries in the list format: IPv4, IPv6, flows.
@@ -582,6 +583,30 @@ func TestProgress(t *testing.T) {
 	}})
 	if err != nil || calls < 5 || last != int64(len(text)) {
 		t.Errorf("%d calls, %d bytes, error %v", calls, last, err)
+	}
+}
+
+// Add is ParseEntry of a key's text.
+func TestAdd(t *testing.T) {
+	rng := seed.New(t)
+	n := 0
+	for range 20_000 {
+		read, err := ParseEntry(string(randomLine(rng)))
+		if err != nil {
+			continue
+		}
+		for k := range read.Set().All() {
+			var e Entries
+			e.Add(k)
+			want, err := ParseEntry(k.String())
+			if err != nil || !reflect.DeepEqual(e, want) {
+				t.Fatalf("%v: %+v, want %+v, %v", k, e, want, err)
+			}
+			n++
+		}
+	}
+	if n < 10_000 {
+		t.Errorf("%d keys", n)
 	}
 }
 

@@ -577,16 +577,8 @@ func (h *Hub) catchUp() {
 func (h *Hub) manual(l *managed) (*list.Set, map[key.Key]time.Time) {
 	var all list.Entries
 	expires := make(map[key.Key]time.Time)
-	for e := range h.journal.Entries() {
-		if e.List != l.Name {
-			continue
-		}
-		parsed, err := list.ParseEntry(e.Key.String())
-		if err != nil {
-			h.o.Log.Error("manual entry: "+err.Error(), "list", l.Name, "entry", e.Key.String())
-			continue
-		}
-		all.Append(parsed)
+	for e := range h.journal.EntriesOf(l.Name) {
+		all.Add(e.Key)
 		if !e.Expires.IsZero() && !l.source.Has(e.Key) {
 			expires[e.Key] = e.Expires
 		}
