@@ -32,6 +32,7 @@ type hotplug struct {
 	targets   []Target                        // none: nothing is attached to any more
 	kinds     []kind                          // of the targets
 	lost      []loader.Target
+	ahead     []loader.Target                      // the manager has a program for them, and is to attach it
 	known     map[loader.Target]*loader.Attachment // those the manager has, or is to take in
 	preloaded []*preloaded
 	arrived   []*managedInterface   // to be taken in
@@ -256,21 +257,68 @@ func (h *hotplug) forget(i *managedInterface) bool {
 	return true
 }
 
-// wanted is how many programs are to be preloaded, and for which targets: for interfaces
-// that may come and have no program kept for them.
+// wanted is how many programs of a kind are to be preloaded, and for a target of which.
+type wanted struct {
+	kind
+	like loader.Target
+	n    int
+}
+
+// wantedBy returns what an engine is to preload for targets: for interfaces that may come and
+// have no program kept for them.
+func (h *hotplug) wantedBy(e *engine.Generation, targets []Target, known func(loader.Target) bool) []wanted {
+	kinds := make([]kind, len(targets))
+	for i, t := range targets {
+		kinds[i] = kindOf(e, t)
+	}
+	n, like := count(targets, kinds, known)
+	var all []wanted
+	for k, n := range n {
+		all = append(all, wanted{k, like[k], n})
+	}
+	return all
+}
+
+// wanted is how many programs are to be preloaded, and for which targets.
 func (h *hotplug) wanted() (n map[kind]int, like map[kind]loader.Target) {
+	return count(h.targets, h.kinds, func(t loader.Target) bool {
+		return h.known[t] != nil || slices.Contains(h.lost, t) || slices.Contains(h.ahead, t)
+	})
+}
+
+// count counts the programs that are to wait for interfaces.
+func count(targets []Target, kinds []kind, known func(loader.Target) bool) (n map[kind]int, like map[kind]loader.Target) {
 	n, like = make(map[kind]int), make(map[kind]loader.Target)
-	for i, t := range h.targets {
-		k := h.kinds[i]
+	for i, t := range targets {
+		k := kinds[i]
 		like[k] = t.Target
 		switch {
 		case t.Glob():
 			n[k] = maxPreloaded
-		case h.known[t.Target] == nil && !slices.Contains(h.lost, t.Target):
+		case !known(t.Target):
 			n[k] = min(n[k]+1, maxPreloaded)
 		}
 	}
 	return n, like
+}
+
+// add adds programs that a rollout has loaded. refill closes those that are too many.
+func (h *hotplug) add(loaded []*preloaded) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.preloaded = slices.Concat(loaded, h.preloaded)
+}
+
+// expect sets the interfaces that the manager has programs for.
+func (h *hotplug) expect(all []*ahead) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ahead = nil
+	for _, a := range all {
+		if a.program != nil {
+			h.ahead = append(h.ahead, a.Target)
+		}
+	}
 }
 
 // refill preloads the programs that are wanted, of the current engine.

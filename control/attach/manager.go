@@ -46,6 +46,7 @@ type Manager struct {
 	engine      *engine.Generation
 	metadata    Metadata
 	interfaces  []*managedInterface
+	ahead       []*ahead // programs for interfaces that Follow is to begin with
 	hotplug     *hotplug
 	lost        []loader.Target // detached or taken over by others: not attached to again
 	over        bool            // nothing is left to filter, nor to wait for
@@ -238,8 +239,14 @@ func (m *Manager) attach(i *managedInterface) error {
 	if err != nil {
 		return err
 	}
+	if before.Attachment == nil {
+		i.Attachment = m.attachAhead(i.Target, text)
+	}
 	// A process that is taken over may just have replaced its program.
 	for range 3 {
+		if i.Attachment != nil {
+			break
+		}
 		if i.Attachment, err = m.attachOnce(i, text); !errors.Is(err, loader.ErrReplaced) {
 			break
 		}
@@ -250,6 +257,33 @@ func (m *Manager) attach(i *managedInterface) error {
 	}
 	i.updateIndex()
 	return err
+}
+
+// attachAhead attaches a program that was loaded ahead, if there is one that fits. Otherwise it
+// returns nil.
+func (m *Manager) attachAhead(t loader.Target, metadata []byte) *loader.Attachment {
+	at := slices.IndexFunc(m.ahead, func(a *ahead) bool { return a.Target == t && a.engine == m.engine && a.program != nil })
+	if at < 0 {
+		return nil
+	}
+	a := m.ahead[at]
+	attached, err := a.prepared.Attach(a.program, metadata)
+	a.program = nil // Attach has it
+	if err != nil {
+		return nil // as where the interface has become another one
+	}
+	return attached
+}
+
+// dropAhead closes the programs that were loaded ahead and are not needed.
+func (m *Manager) dropAhead() {
+	for _, a := range m.ahead {
+		if err := a.Close(); err != nil {
+			m.Log.Debug(err.Error())
+		}
+	}
+	m.ahead = nil
+	m.hotplug.expect(nil)
 }
 
 func (m *Manager) attachOnce(i *managedInterface, metadata []byte) (*loader.Attachment, error) {
@@ -452,6 +486,7 @@ func (m *Manager) Follow() error {
 		}
 		m.interfaces = append(m.interfaces, i)
 	}
+	m.dropAhead()
 	m.hotplug.setTargets(m.engine, m.targets, m.lost, m.interfaces)
 	looked.complete = m.refill() && m.unseen == "" && !m.over
 	m.looked = looked
@@ -485,7 +520,7 @@ func (m *Manager) look() look {
 // since, and each interface that was there has its program.
 func (m *Manager) isUnchanged() bool {
 	now, last := m.look(), m.looked
-	if !last.complete || now.reports != last.reports || now.engine != last.engine || now.targets != last.targets ||
+	if !last.complete || len(m.ahead) > 0 || now.reports != last.reports || now.engine != last.engine || now.targets != last.targets ||
 		now.at.Sub(last.at) >= unreported || !m.IsWatching() {
 		return false
 	}
@@ -789,6 +824,7 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 // to be kept. What another daemon has taken over is left alone.
 func (m *Manager) Stop(keep bool) error {
 	var errs []error
+	m.dropAhead()
 	for _, i := range append(m.interfaces, m.hotplug.stop()...) {
 		if i.Attachment == nil {
 			continue

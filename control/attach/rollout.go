@@ -25,6 +25,26 @@ type Rollout struct {
 	edges    []string
 	loads    []*managedInterface // whose programs are to be loaded
 	programs map[*managedInterface]*loader.Program
+
+	ahead     []*ahead // for interfaces that Follow is to begin with
+	kinds     []wanted // of programs that are to be preloaded
+	preloaded []*preloaded
+}
+
+// ahead is a program for an interface that is not filtered yet, loaded before Follow attaches it.
+type ahead struct {
+	loader.Target
+	engine   *engine.Generation
+	prepared *loader.Preparation
+	program  *loader.Program // nil: it could not be loaded
+}
+
+func (a *ahead) Close() error {
+	var err error
+	if a.program != nil {
+		err = a.program.Close()
+	}
+	return errors.Join(err, a.prepared.Close())
 }
 
 // Prepare plans a rollout and loads its programs.
@@ -78,7 +98,54 @@ func (r *Rollout) plan() error {
 			return err
 		}
 	}
+	r.planAhead()
 	return nil
+}
+
+// planAhead prepares what Commit and Follow would else have to load: programs for interfaces
+// that the targets add, and those that wait for interfaces. What fails here is left to them.
+func (r *Rollout) planAhead() {
+	targets, lost := r.targets, []loader.Target(nil)
+	if targets == nil {
+		targets, lost = r.m.targets, r.m.lost
+	}
+	known := make(map[loader.Target]bool)
+	for _, i := range r.m.interfaces {
+		known[i.Target] = i.Attachment != nil
+	}
+	if r.targets != nil {
+		found, _ := expand(targets)
+		for _, t := range found {
+			if known[t.Target] || r.m.hotplug.has(t.Target) || r.engine.For(t.Target) == nil {
+				continue
+			}
+			if a := r.m.prepareAhead(r.engine, t, r.edges); a != nil {
+				r.ahead, known[t.Target] = append(r.ahead, a), true
+			}
+		}
+	}
+	r.kinds = r.m.hotplug.wantedBy(r.engine, targets, func(t loader.Target) bool { return known[t] || slices.Contains(lost, t) })
+}
+
+// prepareAhead returns what a program for a new interface is loaded with, or nil.
+func (m *Manager) prepareAhead(e *engine.Generation, t Target, edges []string) *ahead {
+	before, err := m.find(t.Target)
+	if err != nil {
+		return nil
+	}
+	if before.Attachment != nil { // its counters go on
+		before.Close()
+		return nil
+	}
+	p, err := m.Pins.Prepare(t.Target, t.XDP)
+	if err != nil {
+		return nil
+	}
+	if errors.Join(setEdges(edges, t.Target, p.Stats()), specialise(e, t.Target, p.Stats())) != nil {
+		p.Close()
+		return nil
+	}
+	return &ahead{Target: t.Target, engine: e, prepared: p}
 }
 
 // Load loads the programs, on all CPUs: the verifier takes tens of milliseconds for
@@ -100,6 +167,28 @@ func (r *Rollout) Load() error {
 			return nil
 		})
 	}
+	for _, a := range r.ahead {
+		loads.Go(func() error {
+			a.program, _ = r.engine.For(a.Target).Load(a.prepared.Stats()) // Follow says why not
+			r.m.progress()
+			return nil
+		})
+	}
+	for _, k := range r.kinds {
+		for range k.n {
+			loads.Go(func() error {
+				p, err := preload(r.engine, k.kind, k.like, r.metadata)
+				if err != nil {
+					return nil // refill says why
+				}
+				r.m.progress()
+				all.Lock()
+				defer all.Unlock()
+				r.preloaded = append(r.preloaded, p)
+				return nil
+			})
+		}
+	}
 	return loads.Wait()
 }
 
@@ -109,7 +198,13 @@ func (r *Rollout) close() error {
 	for _, p := range r.programs {
 		errs = append(errs, p.Close())
 	}
-	r.programs = nil
+	for _, a := range r.ahead {
+		errs = append(errs, a.Close())
+	}
+	for _, p := range r.preloaded {
+		errs = append(errs, p.Close())
+	}
+	r.programs, r.ahead, r.preloaded = nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -167,6 +262,11 @@ func (r *Rollout) Commit() error {
 	if r.targets != nil {
 		m.retarget(r.targets)
 	}
+	m.dropAhead()
+	m.ahead, r.ahead = r.ahead, nil
+	m.hotplug.expect(m.ahead)
+	m.hotplug.add(r.preloaded)
+	r.preloaded = nil
 	m.refill()
 	return r.close()
 }
