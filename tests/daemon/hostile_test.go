@@ -20,42 +20,44 @@ import (
 	"weir/tests/timed"
 )
 
-// hostileFeeds answer for feeds that are to hold weir up. A name's suffix says how the text is
-// compressed.
-var hostileFeeds = map[string]func(w http.ResponseWriter, q *http.Request){
-	"lines.gz":   packed(gzipped, func(w io.Writer) { repeat(w, "x\n", 125_000_000) }),
-	"blank.zst":  packed(zstandard, func(w io.Writer) { repeat(w, "\n", 255<<20) }),
-	"shapes":     packed(plain, shapes),
-	"members.gz": packed(plain, func(w io.Writer) { repeat(w, string(emptyMember()), 2_000_000) }),
-	"nested.gz": packed(gzipped, func(w io.Writer) {
-		of := gzip.NewWriter(w)
-		defer of.Close()
-		repeat(of, "192.0.2.1\n", 20_000_000)
-	}),
-	"equal.gz":    packed(gzipped, func(w io.Writer) { repeat(w, "192.0.2.1\n", 25_000_000) }),
-	"ranges.gz":   packed(gzipped, func(w io.Writer) { repeat(w, "0.0.0.1-255.255.255.254\n", 300_000) }),
-	"ranges6.gz":  packed(gzipped, func(w io.Writer) { repeat(w, "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe\n", 50_000) }),
-	"comments.gz": packed(gzipped, func(w io.Writer) { repeat(w, "# a comment\n", 20_000_000) }),
-	"line.gz":     packed(gzipped, func(w io.Writer) { repeat(w, "9", 200_000_000) }),
-	"random":      packed(plain, func(w io.Writer) { scattered(w, 100_000) }),
-	"slow": func(w http.ResponseWriter, q *http.Request) {
-		for q.Context().Err() == nil {
-			_, _ = io.WriteString(w, "1")
-			_ = http.NewResponseController(w).Flush()
-			time.Sleep(time.Second)
-		}
-	},
-	"endless": func(w http.ResponseWriter, q *http.Request) {
-		for q.Context().Err() == nil {
-			if _, err := io.WriteString(w, strings.Repeat("45.0.0.1\nbad\n", 1000)); err != nil {
-				return
+// hostileFeeds returns what answers for feeds that are to hold weir up. A name's suffix says how
+// the text is compressed, which takes seconds.
+func hostileFeeds() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"lines.gz":   packed(gzipped, func(w io.Writer) { repeat(w, "x\n", 125_000_000) }),
+		"blank.zst":  packed(zstandard, func(w io.Writer) { repeat(w, "\n", 255<<20) }),
+		"shapes":     packed(plain, shapes),
+		"members.gz": packed(plain, func(w io.Writer) { repeat(w, string(emptyMember()), 2_000_000) }),
+		"nested.gz": packed(gzipped, func(w io.Writer) {
+			of := gzip.NewWriter(w)
+			defer of.Close()
+			repeat(of, "192.0.2.1\n", 20_000_000)
+		}),
+		"equal.gz":    packed(gzipped, func(w io.Writer) { repeat(w, "192.0.2.1\n", 25_000_000) }),
+		"ranges.gz":   packed(gzipped, func(w io.Writer) { repeat(w, "0.0.0.1-255.255.255.254\n", 300_000) }),
+		"ranges6.gz":  packed(gzipped, func(w io.Writer) { repeat(w, "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe\n", 50_000) }),
+		"comments.gz": packed(gzipped, func(w io.Writer) { repeat(w, "# a comment\n", 20_000_000) }),
+		"line.gz":     packed(gzipped, func(w io.Writer) { repeat(w, "9", 200_000_000) }),
+		"random":      packed(plain, func(w io.Writer) { scattered(w, 100_000) }),
+		"slow": func(w http.ResponseWriter, q *http.Request) {
+			for q.Context().Err() == nil {
+				_, _ = io.WriteString(w, "1")
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(time.Second)
 			}
-		}
-	},
-	"redirects": func(w http.ResponseWriter, q *http.Request) {
-		n, _ := strconv.Atoi(q.URL.Query().Get("n"))
-		http.Redirect(w, q, fmt.Sprintf("/redirects?n=%d", n+1), http.StatusFound)
-	},
+		},
+		"endless": func(w http.ResponseWriter, q *http.Request) {
+			for q.Context().Err() == nil {
+				if _, err := io.WriteString(w, strings.Repeat("45.0.0.1\nbad\n", 1000)); err != nil {
+					return
+				}
+			}
+		},
+		"redirects": func(w http.ResponseWriter, q *http.Request) {
+			n, _ := strconv.Atoi(q.URL.Query().Get("n"))
+			http.Redirect(w, q, fmt.Sprintf("/redirects?n=%d", n+1), http.StatusFound)
+		},
+	}
 }
 
 func listOf(feed string) string { return "bad-" + strings.ReplaceAll(feed, ".", "-") }
@@ -78,7 +80,7 @@ func zstandard(w io.Writer) io.WriteCloser {
 }
 
 // packed answers with a text, which it writes once.
-func packed(pack func(io.Writer) io.WriteCloser, write func(io.Writer)) func(http.ResponseWriter, *http.Request) {
+func packed(pack func(io.Writer) io.WriteCloser, write func(io.Writer)) http.HandlerFunc {
 	var b bytes.Buffer
 	to := pack(&b)
 	write(to)
@@ -130,13 +132,13 @@ func TestHostileFeeds(t *testing.T) {
 	long.Only(t, "takes minutes")
 	timed.Alone(t)
 	const good, entries, budget = 180, 1_000_000, 5 * time.Second
-	answered := make(map[string]*atomic.Uint64)
-	for name := range hostileFeeds {
+	feeds, answered := hostileFeeds(), make(map[string]*atomic.Uint64)
+	for name := range feeds {
 		answered[name] = new(atomic.Uint64)
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		name := strings.TrimPrefix(q.URL.Path, "/")
-		if answer := hostileFeeds[name]; answer != nil {
+		if answer := feeds[name]; answer != nil {
 			answered[name].Add(1)
 			answer(w, q)
 		} else {
@@ -160,7 +162,7 @@ func TestHostileFeeds(t *testing.T) {
 		fmt.Fprintf(&lists, "  good%d: {sources: [{file: %s}], interval: 24h}\n", i, h.write(fmt.Sprintf("good%d.txt", i), []byte(text.String())))
 	}
 	var bad strings.Builder
-	for name := range hostileFeeds {
+	for name := range feeds {
 		fmt.Fprintf(&bad, "  %s: {sources: [{url: %q}], interval: 1m}\n", listOf(name), server.URL+"/"+name)
 	}
 	used := func(d *daemon) time.Duration {
@@ -248,15 +250,15 @@ func TestHostileFeeds(t *testing.T) {
 		slowest := watched(d, during)
 		cpu := used(d) - usedAlone
 		t.Logf("%s: the slowest command took %v (%v without); %v of processor time more in %v for %d feeds", what,
-			slowest.Round(time.Millisecond), quiet.Round(time.Millisecond), cpu, during, len(hostileFeeds))
+			slowest.Round(time.Millisecond), quiet.Round(time.Millisecond), cpu, during, len(feeds))
 		if slowest > time.Second {
 			t.Errorf("%s: a command took %v", what, slowest)
 		}
-		if cpu > budget*time.Duration(len(hostileFeeds)) {
+		if cpu > budget*time.Duration(len(feeds)) {
 			t.Errorf("%s: %v of processor time", what, cpu)
 		}
 		filtering()
-		for name := range hostileFeeds {
+		for name := range feeds {
 			l := h.list(listOf(name))
 			t.Logf("%s: %s, %d entries, %.150s", l.Name, l.Feeds[0].Outcome, l.Entries, l.Feeds[0].Error)
 		}
