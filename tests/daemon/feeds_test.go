@@ -30,6 +30,7 @@ type version struct {
 	text    []byte
 	entries []list.V4Prefix
 	has     map[list.V4Prefix]bool
+	lengths [33]bool // that entries have
 }
 
 // shortest is the least number of bits of an entry.
@@ -44,7 +45,7 @@ func (v *version) entry(a netip.Addr) list.V4Prefix {
 	b := a.As4()
 	address := binary.BigEndian.Uint32(b[:])
 	for bits := 32; bits >= shortest; bits-- {
-		if p := list.V4(address&^(1<<(32-bits)-1), bits); v.has[p] {
+		if p := list.V4(address&^(1<<(32-bits)-1), bits); v.lengths[bits] && v.has[p] {
 			return p
 		}
 	}
@@ -109,7 +110,7 @@ func newVersion(name string, text io.Reader) (*version, error) {
 		if p.Bits() < shortest {
 			return nil, fmt.Errorf("%s: %v is wider than the test reckons with", name, p.Prefix())
 		}
-		v.has[p] = true
+		v.has[p], v.lengths[p.Bits()] = true, true
 	}
 	v.entries = e.V4
 	return v, err
