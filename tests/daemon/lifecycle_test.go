@@ -200,7 +200,7 @@ func TestKills(t *testing.T) {
 // logs that it adopted what was there.
 func testKills(t *testing.T, mode, adoption string) {
 	h := newHost(t)
-	h.configure(h.B.Iface, "%slists: {always: {%s}}\n", mode, h.feed(200_000))
+	h.configure(h.B.Iface, "%slists: {always: {%s}}\n", mode, h.feed(long.Or(50_000, 200_000)))
 	load := h.flood()
 	random := seed.New(t)
 	d := h.start(releases[0])
