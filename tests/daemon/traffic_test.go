@@ -16,6 +16,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // The kind of a packet is the first byte of its number.
@@ -63,11 +64,13 @@ func froms(addrs ...netip.Addr) []key.Tuple {
 	return all
 }
 
-// Packets per second. The receiver's buffer has room for many seconds of
-// passing packets, and a burst is small compared with the wire's queue of 256.
+// listedRate is in packets per second. The receiver's buffer has room for many seconds of
+// passing packets, and a burst is small compared with the wire's queue of 256. How short a
+// gap is noticed depends on sendStep.
+var listedRate = long.Or(5_000., 20_000)
+
 const (
-	listedRate = 20_000
-	cleanRate  = 4_000
+	cleanEvery = 5 // listed packets
 	sendStep   = time.Millisecond
 	mostAtOnce = 4 // steps that are made up for, where the sender did not run
 
@@ -165,7 +168,6 @@ func (f *traffic) send() {
 		listed := f.listed
 		f.mu.Unlock()
 		n := int(steps * f.rate * sendStep.Seconds())
-		every := listedRate / cleanRate
 		for i := range n {
 			if len(listed) > 0 {
 				if put(listed[at%len(listed)], f.sentListed.Load()) {
@@ -173,7 +175,7 @@ func (f *traffic) send() {
 				}
 				at++
 			}
-			if i%every == 0 {
+			if i%cleanEvery == 0 {
 				number := f.sentClean.Load()
 				f.mu.Lock()
 				f.sentAt = append(f.sentAt[:number], time.Since(f.began))
@@ -328,7 +330,7 @@ func (f *traffic) finish() {
 	if lost := f.lost(); len(lost) > 0 {
 		f.t.Errorf("%d of %d unlisted packets are lost: %v", sent-f.arrived.Load(), sent, lost)
 	}
-	if share := f.rate / listedRate / 10; float64(sent) < share*cleanRate || float64(f.sentListed.Load()) < share*listedRate {
+	if least := f.rate / 10; float64(sent) < least/cleanEvery || float64(f.sentListed.Load()) < least {
 		f.t.Error("too few packets for the test to say anything")
 	}
 }
