@@ -195,7 +195,7 @@ func eachModes(t *testing.T, test func(t *testing.T, xdp loader.Hook, mode membe
 // weir is detached they do, so one would be seen.
 func TestReplaceUnderLoad(t *testing.T) {
 	const sources = 200
-	replacements := long.Or(10, 50)
+	replacements := long.Or(5, 50)
 	eachModes(t, func(t *testing.T, xdp loader.Hook, mode membership.Mode) {
 		l := lab.New(t)
 		s := lists(addresses(0, sources), nil)
