@@ -16,16 +16,14 @@ import (
 	"weir/tests/timed"
 )
 
-// maxWait bounds how long a command takes while lists of millions of entries are replaced, on a
-// machine of two CPUs that is quiet. The turn that it waits for takes 15 ms of CPU time at most.
-const maxWait = 250 * time.Millisecond
-
 // While a list of millions is replaced, the configuration is read again, and a stage is switched
 // on and off, commands take no longer than maxWait, and what they block is blocked from then on.
+// The bounds are for a quiet machine of two CPUs. The turn that a command waits for takes 15 ms of
+// CPU time at most; the rest is its turn on a CPU, and the sync of the journal beside that of lists.
 func TestCommandsBesideReplacement(t *testing.T) {
 	long.Only(t, "has lists of 3 and 10 million entries")
 	timed.Alone(t)
-	for _, entries := range []int{3_000_000, 10_000_000} {
+	for entries, maxWait := range map[int]time.Duration{3_000_000: 250 * time.Millisecond, 10_000_000: 500 * time.Millisecond} {
 		t.Run(fmt.Sprint(entries), func(t *testing.T) {
 			h := newHost(t)
 			random := seed.New(t)
