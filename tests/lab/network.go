@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"weir/control/demo/playground"
 )
 
 // Host is a network namespace that is a host, or a router.
@@ -39,7 +41,7 @@ func NewHost(t testing.TB, name string) Host {
 }
 
 func (h Host) make() error {
-	ns, err := netns.NewNamed(h.Netns)
+	ns, err := playground.NewNetns(h.Netns)
 	if err != nil {
 		return err
 	}

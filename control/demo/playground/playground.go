@@ -70,7 +70,7 @@ func (e End) makeNetns() error { return MakeNetns(e.Netns) }
 // Closing a playground does not delete it.
 func MakeNetns(name string) error {
 	return roundTrip(func() error {
-		ns, err := netns.NewNamed(name)
+		ns, err := NewNetns(name)
 		if err != nil {
 			return err
 		}
@@ -86,6 +86,41 @@ func MakeNetns(name string) error {
 		}
 		return nil
 	})
+}
+
+// names is the directory of named namespaces.
+const names = "/run/netns"
+
+// NewNetns makes a namespace with a name, and has the calling thread enter it. As
+// `ip netns add` does, it first makes the directory of names a mount: names from before such a
+// mount are busy forever.
+func NewNetns(name string) (netns.NsHandle, error) {
+	if err := mountNames(); err != nil {
+		return -1, fmt.Errorf("%s: %w", names, err)
+	}
+	return netns.NewNamed(name)
+}
+
+func mountNames() error {
+	if err := os.MkdirAll(names, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.Open(names)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // as ip does
+		return err
+	}
+	share := func() error { return unix.Mount("", names, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	if err := share(); !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	if err := unix.Mount(names, names, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return share()
 }
 
 // roundTrip calls fn, which may enter another network namespace, on a locked
