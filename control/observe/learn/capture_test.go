@@ -77,10 +77,14 @@ func TestCaptures(t *testing.T) {
 			lines := uint32(10_000_000*10/fpr.LineBits) + 1
 			cost := fpr.BestCascade(10_000_000, lines, fpr.MaxFurther).Rate(10_000_000) /
 				fpr.BestCascade(10_000_000, lines+s.HotBuckets, fpr.MaxFurther).Rate(10_000_000)
-			t.Logf("%d packets of %d sources, %d of them new in the second half; dropped by mistake without weights %.3g (planned %.3g), with them %.3g (predicted %.3g): %.1f times fewer at equal memory",
-				len(packets), len(known), fresh, without, rate, with, predicted, without/with/cost)
-			if without/with/cost < least {
-				t.Errorf("%.2f times fewer, want %v", without/with/cost, least)
+			t.Logf("%d packets of %d sources, %d of them new in the second half; dropped by mistake without weights %.3g (planned %.3g), with them %.3g (predicted %.3g): %.1f times fewer than planned at equal memory",
+				len(packets), len(known), fresh, without, rate, with, predicted, rate/with/cost)
+			won := without / with / cost
+			if least > 1 {
+				won = rate / with / cost // few sources send most of the packets: those that pass by chance decide what is counted
+			}
+			if won < least {
+				t.Errorf("%.2f times fewer, want %v", won, least)
 			}
 			if off := with / predicted; math.Abs(off-1) > 0.2 {
 				t.Errorf("predicted %.4g, counted %.4g", predicted, with)
