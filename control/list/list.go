@@ -95,8 +95,9 @@ func (e *Entries) Append(others Entries) {
 	e.Flows = append(e.Flows, others.Flows...)
 }
 
-// Add appends the entry that [ParseEntry] returns for k.String(): an address or a prefix
-// that is a source is one whose side is left to the list's direction.
+// Add appends the entry of a key, as [ParseEntry] returns it for the key's text: an address or
+// a prefix that is a source is one whose side is left to the list's direction. A key in
+// ::ffff:0:0/96 stays one of IPv6.
 func (e *Entries) Add(k key.Key) {
 	p, source := PrefixOf(k)
 	switch {

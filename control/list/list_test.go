@@ -596,6 +596,9 @@ func TestAdd(t *testing.T) {
 			continue
 		}
 		for k := range read.Set().All() {
+			if k.Src.Is4In6() || k.Dst.Is4In6() {
+				continue // of a range across ::ffff:0:0/96, whose text is read as IPv4
+			}
 			var e Entries
 			e.Add(k)
 			want, err := ParseEntry(k.String())
