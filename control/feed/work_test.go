@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -217,6 +218,7 @@ func TestFetchEnds(t *testing.T) {
 			f := serveHostile(t, c.format, c.write)
 			f.MaxBad = 1
 			f.sources[0].MaxCPU = quantity.Duration(time.Hour)
+			runtime.GC() // what tests before this one have left is not this one's work
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			began := processTime(t)
@@ -224,8 +226,9 @@ func TestFetchEnds(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("error %v", err)
 			}
-			if took := processTime(t) - began; took > time.Second {
-				t.Errorf("%v of processor time after the end", took)
+			// The server's and the collector's are among it: beside others, up to a second.
+			if took := processTime(t) - began; took > 2*time.Second {
+				t.Errorf("%v of processor time until the end", took)
 			}
 		})
 	}
