@@ -210,12 +210,25 @@ func eval[T any](d *desk, expression string) T {
 // until waits until an expression is true.
 func (d *desk) until(what, expression string) {
 	d.t.Helper()
-	for deadline := time.Now().Add(patience); !eval[bool](d, expression); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		so, err := chromedp.Run(d.tab, chromedp.Evaluate[bool](expression))
+		if err != nil && !replaced(err) {
+			d.t.Fatalf("%s: %v", expression, err)
+		}
+		if so {
+			return
+		}
 		if time.Now().After(deadline) {
 			d.picture("failed")
 			d.t.Fatalf("not so: %s\n%s", what, eval[string](d, "document.body.innerText"))
 		}
 	}
+}
+
+// replaced reports whether an evaluation failed since the browser went to another page, as it
+// does at the end of a session.
+func replaced(err error) bool {
+	return strings.Contains(err.Error(), "navigated or closed") || strings.Contains(err.Error(), "context was destroyed")
 }
 
 // shows waits until an element contains a text.
