@@ -102,7 +102,7 @@ func (i *inside) serve(account string, nodes, stream nats.Option) (err error) {
 	}
 	// Without TLS: what is fetched goes through this process.
 	for to, credentials := range map[**nats.Conn]nats.Option{&f.conn: nodes, &f.stream: stream} {
-		if *to, err = nats.Connect("", nats.InProcessServer(i.server), credentials, nats.MaxReconnects(-1), nats.CustomInboxPrefix(wire.HubInbox+".fetch"), nats.Name("weir-hub fetch")); err != nil {
+		if *to, err = nats.Connect("", nats.InProcessServer(local{i.server}), credentials, nats.MaxReconnects(-1), nats.CustomInboxPrefix(wire.HubInbox+".fetch"), nats.Name("weir-hub fetch")); err != nil {
 			return err
 		}
 	}

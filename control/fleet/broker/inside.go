@@ -150,7 +150,7 @@ func (i *inside) URL() string { return "tls://" + i.server.Addr().String() }
 
 // Options returns how to connect from within the process.
 func (i *inside) Options() []nats.Option {
-	return []nats.Option{nats.InProcessServer(i.server), nats.Secure(i.own)}
+	return []nats.Option{nats.InProcessServer(local{i.server}), nats.Secure(i.own)}
 }
 
 // Connections returns the number of connections.
