@@ -25,6 +25,24 @@ const retryInterval = time.Second
 // operationTimeout bounds what the broker is asked for.
 const operationTimeout = 10 * time.Second
 
+// lostAnswer is how soon the broker is asked again: a server that has just started, or makes
+// its accounts anew, loses some answers. Commands wait less than operationTimeout.
+const lostAnswer = time.Second
+
+// insist asks the broker for something, once more when no answer came. ask must be the same
+// when it is done twice.
+func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (v T, err error) {
+	for _, timeout := range [...]time.Duration{lostAnswer, operationTimeout} {
+		within, cancel := context.WithTimeout(ctx, timeout)
+		v, err = ask(within)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			break
+		}
+	}
+	return v, err
+}
+
 // publisher brings the broker's stream up to the store.
 type publisher struct {
 	hub  *Hub
@@ -211,9 +229,12 @@ func (p *publisher) connect(ctx context.Context) (err error) {
 	if p.stream != nil && p.at != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
-	defer cancel()
-	p.stream, err = p.js.CreateOrUpdateStream(ctx, p.config())
+	stream, err := insist(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return p.js.CreateOrUpdateStream(ctx, p.config())
+	})
+	if err == nil {
+		p.stream = stream
+	}
 	return err
 }
 
@@ -299,9 +320,7 @@ func (p *publisher) publish(ctx context.Context) error {
 // measure finds out how large the stream is, each heartbeat.
 func (p *publisher) measure(ctx context.Context) {
 	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.hub.conf().Heartbeat)/2 {
-		ctx, cancel := context.WithTimeout(ctx, operationTimeout)
-		defer cancel()
-		if info, err := p.stream.Info(ctx); err == nil { // or publishing fails next
+		if info, err := insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return p.stream.Info(ctx) }); err == nil { // or publishing fails next
 			p.measured = now
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -465,9 +484,9 @@ func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*pub
 
 // lastMessage returns the last message of a subject, nil if there is none.
 func (p *publisher) lastMessage(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
-	defer cancel()
-	m, err := p.stream.GetLastMsgForSubject(ctx, subject)
+	m, err := insist(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return p.stream.GetLastMsgForSubject(ctx, subject)
+	})
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
 	}
@@ -526,12 +545,17 @@ func (p *publisher) delta(ctx context.Context, name string, at *published, to ui
 	return nil
 }
 
+// store has the stream store a message.
+func (p *publisher) store(ctx context.Context, m *nats.Msg, more ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return insist(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
+		return p.js.PublishMsg(ctx, m, append(more, jetstream.WithExpectStream(wire.Stream))...)
+	})
+}
+
 // put publishes a message, unless another publisher came after the last one of its
 // subject. It returns its sequence number.
 func (p *publisher) put(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
-	defer cancel()
-	ack, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream), jetstream.WithExpectLastSequencePerSubject(last))
+	ack, err := p.store(ctx, m, jetstream.WithExpectLastSequencePerSubject(last))
 	var refused *jetstream.APIError
 	if errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
 		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
@@ -568,14 +592,16 @@ func (p *publisher) snapshot(ctx context.Context, name string, at *published) er
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout+time.Duration(len(chunks))*time.Second)
 	defer cancel()
 	for i, chunk := range chunks {
-		if _, err := p.js.Publish(ctx, wire.ChunkSubject(name, place.Epoch, place.Version, i), chunk, jetstream.WithExpectStream(wire.Stream)); err != nil {
+		m := nats.NewMsg(wire.ChunkSubject(name, place.Epoch, place.Version, i))
+		m.Data = chunk
+		if _, err := p.store(ctx, m); err != nil {
 			return err
 		}
 	}
 	m := nats.NewMsg(wire.HeadSubject(name))
 	m.Data = head
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	if _, err := p.js.PublishMsg(ctx, m, jetstream.WithExpectStream(wire.Stream)); err != nil {
+	if _, err := p.store(ctx, m); err != nil {
 		return err
 	}
 	p.mu.Lock()
