@@ -110,7 +110,11 @@ func (i *inside) serve(account string, nodes, stream nats.Option) (err error) {
 		wire.NodeFetchSubject("*"): func(m *nats.Msg) { f.take(wire.NodeOfFetch(m.Subject), m) },
 		wire.FetchSubject: func(m *nats.Msg) {
 			// Who has asked is not in the message. logger.Tracef, which comes first, knows it,
-			// and only a node itself knows where in its inbox it waits for an answer.
+			// and only a node itself knows where in its inbox it waits for an answer. What
+			// came untraced is not answered: the node asks again.
+			if f.in.trace(); !f.in.traced.Load() {
+				return
+			}
 			if name, ok := wire.NodeOfInbox(m.Reply); ok && !f.former.Load() && !f.in.guard.forbidden(m.Reply) {
 				f.take(name, m)
 			}

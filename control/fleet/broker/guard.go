@@ -131,6 +131,9 @@ func (g *guard) hello(s tls.ConnectionState) error {
 func (g *guard) connected(name string, c connection) (excess []uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.open[c.id] == name {
+		return nil // the server says so again when its options change
+	}
 	n := g.node(name)
 	g.open[c.id] = name
 	n.conns = append(n.conns, c)

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -26,6 +28,9 @@ const (
 	readyInterval = 50 * time.Millisecond
 
 	tlsTimeout = 5 // seconds
+
+	// underWay bounds how long the server takes for what it has read of a connection.
+	underWay = time.Second
 
 	tidyInterval    = 5 * time.Second
 	manyConnections = 100
@@ -65,6 +70,11 @@ type inside struct {
 	own    *tls.Config
 	events *nats.Conn
 
+	options *server.Options
+	logger  *logger
+	tracing sync.Once
+	traced  atomic.Bool // logger.Tracef sees each operation of nodes
+
 	guard   *guard
 	fetcher *fetcher                // nil: JetStream answers what nodes fetch
 	names   func(key string) string // of nodes and sites, by their public keys; nil: unknown
@@ -78,6 +88,7 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	i.guard = newGuard(i.log)
 	o.TLSConfig = o.TLSConfig.Clone() // not that of sites' servers
 	o.TLSConfig.VerifyConnection = i.guard.hello
+	i.options = o.Clone() // as they were given: the server adds some
 	if i.server, err = server.NewServer(o); err != nil {
 		return err
 	}
@@ -85,7 +96,8 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	i.own = own
 	i.own.ServerName = authority.ServerName
 	failed := make(chan string, 1)
-	i.server.SetLoggerV2(&logger{log: i.log, guard: i.guard, names: i.names, failed: failed}, false, true, false)
+	i.logger = &logger{log: i.log, guard: i.guard, names: i.names, failed: failed}
+	i.server.SetLoggerV2(i.logger, false, false, false)
 	i.server.Start()
 	for began := time.Now(); !i.server.ReadyForConnections(readyInterval); {
 		select {
@@ -101,6 +113,30 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	i.watches.Go(i.tidy)
 	i.watches.Go(i.watchOver)
 	return nil
+}
+
+// trace has logger.Tracef see each operation from now on. Its first call returns at once, like
+// all others; traced is true when nothing is under way that was not seen. It costs the server
+// a tenth of its time and memory, so it waits for the first node of a former version.
+func (i *inside) trace() {
+	i.tracing.Do(func() {
+		i.watches.Go(func() {
+			o := i.options.Clone()
+			o.Trace = true         // all connections change with it
+			o.LogFile = os.DevNull // the server opens a log of its own, for a moment
+			err := i.server.ReloadOptions(o)
+			i.server.SetLoggerV2(i.logger, false, true, false)
+			if err != nil {
+				i.log.Error("broker: nodes of former versions fetch nothing until this is restarted", "error", err)
+				return
+			}
+			select {
+			case <-time.After(underWay):
+				i.traced.Store(true)
+			case <-i.ended:
+			}
+		})
+	})
 }
 
 // tidy returns to the system what handshakes have left, each time that many connections

@@ -129,6 +129,16 @@ func (f *fleet) enroll(name string) (enrollment.Node, *nats.Conn) {
 	return n, c
 }
 
+// formerFetch waits until what a node asks for on the subject of former versions is answered:
+// the first question has the broker begin to see who asks there.
+func formerFetch(t *testing.T, node *nats.Conn) {
+	t.Helper()
+	eventually(t, func() error {
+		_, err := node.Request(wire.FetchSubject, fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.CatalogSubject()), 500*time.Millisecond)
+		return err
+	})
+}
+
 func (f *fleet) connect(n enrollment.Node, more ...nats.Option) (*nats.Conn, error) {
 	c, err := f.tryConnect(n, more...)
 	if err == nil {
@@ -177,12 +187,13 @@ type follower struct {
 }
 
 type directGetter struct {
+	node string
 	conn *nats.Conn
 }
 
 // get asks for a message directly, nil if there is none.
 func (d directGetter) get(request string) (*nats.Msg, error) {
-	m, err := d.conn.Request(wire.FetchSubject, []byte(request), 5*time.Second)
+	m, err := d.conn.Request(wire.NodeFetchSubject(d.node), []byte(request), 5*time.Second)
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +280,7 @@ func (w follower) read(name string) (*list.Set, []wire.Expiry, wire.Place, error
 }
 
 func (f *fleet) follower(n enrollment.Node, c *nats.Conn) follower {
-	return follower{n.PublicKey, directGetter{c}}
+	return follower{n.PublicKey, directGetter{n.Name, c}}
 }
 
 // eventually waits until a condition has no error.

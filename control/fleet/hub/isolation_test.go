@@ -114,6 +114,14 @@ func TestFetchForOthers(t *testing.T) {
 			good := f.watch("good")
 			_, bad := f.enroll("bad")
 			f.change(block(many(1000)...))
+			if subject == wire.FetchSubject {
+				for range 10 { // the broker does not see yet who asks
+					if err := bad.PublishRequest(subject, wire.NodeInbox("good")+"x", fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.CatalogSubject())); err != nil {
+						t.Fatal(err)
+					}
+				}
+				formerFetch(t, bad)
+			}
 			place := f.has(config.FleetBlock).Active
 			chunk := fmt.Sprintf(`{"last_by_subj":%q}`, wire.ChunkSubject(config.FleetBlock, place.Epoch, 1, 0))
 			before := f.broker.Sent()

@@ -115,6 +115,7 @@ func TestIsolation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	formerFetch(t, c)
 	m, err := c.Request(wire.FetchSubject, fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.HeadSubject("large")), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)

@@ -136,7 +136,7 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := follower{n.PublicKey, directGetter{c}}
+	w := follower{n.PublicKey, directGetter{n.Name, c}}
 	seen := &versions{t: t, seen: make(map[wire.Place][]byte)}
 	if _, err := c.Subscribe(wire.DownPrefix+wire.DeltaSubject(config.FleetBlock), func(m *nats.Msg) { seen.see(n.PublicKey, m.Data) }); err != nil {
 		t.Fatal(err)

@@ -65,6 +65,7 @@ func TestReplySubjects(t *testing.T) {
 	}
 	eventually(t, func() error { return report("1") })
 
+	formerFetch(t, bad)
 	before := stored()
 	for _, subject := range []string{
 		wire.CatalogSubject(), wire.HeadSubject(config.FleetBlock), wire.DeltaSubject(config.FleetBlock), wire.ChunkSubject(config.FleetBlock, place.Epoch, 1, 0),

@@ -304,7 +304,7 @@ func (f *fleet) coldStarts(hub *process, client *client.Client, feed string, nod
 				return err
 			}
 			defer c.Close()
-			n, err := fetch(c, e.PublicKey, "large")
+			n, err := fetch(c, e, "large")
 			bytesRead.Add(int64(n))
 			return err
 		})
@@ -320,9 +320,9 @@ func (f *fleet) coldStarts(hub *process, client *client.Client, feed string, nod
 }
 
 // fetch reads a snapshot as nodes do, one chunk after the other, and forgets it.
-func fetch(c *nats.Conn, public []byte, name string) (n int, err error) {
+func fetch(c *nats.Conn, node enrollment.Node, name string) (n int, err error) {
 	get := func(subject string) (*nats.Msg, error) {
-		m, err := c.Request(wire.FetchSubject, fmt.Appendf(nil, `{"last_by_subj":%q}`, subject), time.Minute)
+		m, err := c.Request(wire.NodeFetchSubject(node.Name), fmt.Appendf(nil, `{"last_by_subj":%q}`, subject), time.Minute)
 		if err == nil && m.Header.Get("Status") != "" {
 			err = fmt.Errorf("%s: %s %s", subject, m.Header.Get("Status"), m.Header.Get("Description"))
 		}
@@ -332,7 +332,7 @@ func fetch(c *nats.Conn, public []byte, name string) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	h, err := wire.OpenHead(public, m.Data)
+	h, err := wire.OpenHead(node.PublicKey, m.Data)
 	if err != nil {
 		return 0, err
 	}
