@@ -316,7 +316,7 @@ func TestIncident(t *testing.T) {
 	d.shows("answer", "weir console")
 	d.shows("p-entries", loud)
 	d.until("its packets are dropped", fmt.Sprintf(`[...document.querySelectorAll("#p-talkers tr")].some(r => r.textContent.includes(%q) && r.textContent.includes("blocked (manual)"))`, loud))
-	d.looksRight("")
+	d.looksRight("", 360, 768, 1280, 2560)
 	// Text has the contrast that WCAG wants of it, and controls have names.
 	for _, c := range []string{"--ink", "--quiet", "--passed", "--dropped", "--accent", "--warn"} {
 		if ratio := eval[float64](d, fmt.Sprintf(contrast, c)); ratio < 4.5 {
@@ -373,8 +373,8 @@ func TestIncident(t *testing.T) {
 	d.downloaded(downloads, loud)
 }
 
-// looksRight looks at the page in both themes and at all widths.
-func (d *desk) looksRight(name string) {
+// looksRight looks at the page in both themes and at these widths.
+func (d *desk) looksRight(name string, widths ...int64) {
 	d.t.Helper()
 	for _, theme := range []string{"light", "dark"} {
 		if _, err := chromedp.Call(d.tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -382,7 +382,7 @@ func (d *desk) looksRight(name string) {
 		}); err != nil {
 			d.t.Fatal(err)
 		}
-		for _, width := range []int64{360, 768, 1280, 2560} {
+		for _, width := range widths {
 			d.do(chromedp.EmulateViewport(width, 900))
 			d.until(fmt.Sprintf("nothing is cut off at %d px", width), "document.documentElement.scrollWidth <= innerWidth")
 			if overlap := eval[string](d, overlaps); overlap != "" {

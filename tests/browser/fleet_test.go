@@ -112,7 +112,7 @@ func TestFleet(t *testing.T) {
 	d.tabTo(`#p-talkers button[value="` + loud + `"]`)
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.shows("result", loud+" is blocked for 60 min, in list block on all nodes")
-	d.looksRight("fleet-")
+	d.looksRight("fleet-", 360, 768, 1280, 2560)
 	d.tabTo("#undo")
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.shows("result", "Undone: "+loud)

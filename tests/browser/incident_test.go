@@ -235,12 +235,13 @@ func TestFigures(t *testing.T) {
 				t.Errorf("%d bytes, moved by %g: %s", bytes, moved, eval[string](d, "window.shifted.join()"))
 			}
 			heights := make(map[int64]int)
-			for width, most := range map[int64]int{1440: 4000, 375: 7000} {
+			d.looksRight(fmt.Sprintf("lists-%d-", lists), 1440, 768, 375)
+			for width, most := range map[int64]int{1440: 4000, 768: 5000, 375: 7000} {
 				d.do(chromedp.EmulateViewport(width, 900))
 				if heights[width] = eval[int](d, "document.documentElement.scrollHeight"); heights[width] > most {
 					t.Errorf("%d pixels high at %d", heights[width], width)
 				}
-				d.picture(fmt.Sprintf("lists-%d-%d", lists, width))
+				d.until(fmt.Sprintf("what blocks is in reach at %d px, without scrolling to the side", width), `(b => b.length > 0 && b.every(e => e.getBoundingClientRect().right <= Math.min(innerWidth, e.closest(".scroll").getBoundingClientRect().right)))([...document.querySelectorAll('#p-talkers button[name="block"]')])`)
 			}
 			t.Logf("%d lists: %d bytes, first contentful paint after %.0f ms, moved by %g, pixels high by width %v", lists, bytes, paint, moved, heights)
 
