@@ -188,6 +188,31 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
+// The queues that the other end of a veth uses are not known where it is in another namespace and
+// the kernel does not say that native XDP is refused: most have more than they use.
+func TestVethQueues(t *testing.T) {
+	for _, c := range []struct {
+		here   bool
+		native loader.Support
+		level  Level
+		mend   string
+	}{
+		{true, loader.Unknown, Problem, "ethtool -L eth0 rx 4"},
+		{true, loader.No, Problem, "ethtool -L eth0 rx 4"},
+		{false, loader.No, Problem, "ethtool -L eth0 rx 4"},
+		{false, loader.Unknown, Note, "ethtool -L eth0 rx 4"},
+		{false, loader.Yes, OK, ""},
+	} {
+		d := &device{Interface: Interface{Target: loader.Target{Iface: "eth0"}}, Device: loader.Device{
+			Target: loader.Target{Iface: "eth0"}, Kind: "veth", Driver: "veth", Native: c.native,
+			Channels: loader.Channels{RX: 1, MaxRX: 4}, Peer: &loader.Peer{Name: "eth1", Here: c.here, TxQueues: 4},
+		}}
+		if got := checkQueues(d)[0]; got.Level != c.level || got.Run != c.mend {
+			t.Errorf("here %t, native %v: %+v", c.here, c.native, got)
+		}
+	}
+}
+
 // A check that hangs, as on a file system of the network, delays the others for two seconds at most.
 func TestHanging(t *testing.T) {
 	if testing.Short() {

@@ -256,13 +256,18 @@ func checkQueues(d *device) []Finding {
 	return []Finding{finding(OK, "%d receive queues", receive)}
 }
 
-// vethQueues finds a veth that has fewer receive queues than its peer sends by.
+// vethQueues finds a veth that has fewer receive queues than its peer sends by, or, where neither
+// the kernel nor the peer's namespace can be asked, may send by.
 func (d *device) vethQueues() (f Finding, bad bool) {
 	p := d.Peer
 	if d.Kind != "veth" || p == nil || d.Native == loader.Yes || d.Channels.RX == 0 || p.TxQueues <= d.Channels.RX {
 		return f, false
 	}
-	f = finding(Problem, "it receives by %d queues, and %s, its other end, sends by %d: the driver, veth, refuses native XDP then", d.Channels.RX, p.Name, p.TxQueues)
+	f = finding(Problem, "it has %d receive queues, and %s, its other end, sends by %d: the driver, veth, refuses native XDP then", d.Channels.RX, p.Name, p.TxQueues)
+	if !p.Here && d.Native == loader.Unknown {
+		f = finding(Note, "it has %d receive queues, and %s, its other end, may send by %d, which cannot be seen from here: "+
+			"the driver, veth, refuses native XDP then", d.Channels.RX, p.Name, p.TxQueues)
+	}
 	switch {
 	case d.Channels.MaxRX >= p.TxQueues:
 		f = f.thatRuns("%s", d.tool("ethtool -L %s rx %d", d.Iface, p.TxQueues))
