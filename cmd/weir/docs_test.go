@@ -50,6 +50,11 @@ func TestDocumentedConfigurations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for _, written := range regexp.MustCompile("(?s)<<END\n.*?\n +END\n").FindAllString(string(text), -1) {
+			if strings.Contains(written, "`") {
+				t.Errorf("%s: the shell would run a command in\n%s", page, written)
+			}
+		}
 		for _, c := range configurations(string(text)) {
 			whole := here.Replace(c)
 			if !regexp.MustCompile(`(?m)^interfaces:`).MatchString(c) {
