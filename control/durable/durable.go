@@ -26,6 +26,7 @@ type File struct {
 	path    string
 	file    disk.File // nil: closed
 	size    int64     // what is behind it is no part of the file
+	out     int64     // what is before it was written out
 	torn    bool      // there may be something behind it
 	unnamed bool      // a crash may undo that the file is at path
 	failed  error     // of Write
@@ -55,7 +56,7 @@ func Open(path string, flags int) (*File, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &File{path: path, file: f, size: s.Size(), unnamed: true}, nil
+	return &File{path: path, file: f, size: s.Size(), out: s.Size(), unnamed: true}, nil
 }
 
 // Path returns where the file is.
@@ -89,19 +90,29 @@ func (f *File) ReadAt(b []byte, at int64) (int, error) {
 	return f.file.ReadAt(b, at)
 }
 
+// maxCached is how many bytes Write leaves in memory. The sync of a large file would keep the
+// disk busy with all of them, and syncs of other files would wait for it.
+const maxCached = 4 << 20
+
 // Write writes to the end of the file. What it has written is not durable yet: that is
 // left to [File.Replace], which also returns the first error.
-func (f *File) Write(b []byte) (int, error) {
+func (f *File) Write(b []byte) (n int, err error) {
 	if f.failed == nil && (f.file == nil || f.torn) {
 		f.failed = f.mend()
 	}
-	if f.failed != nil {
-		return 0, f.failed
+	for f.failed == nil && n < len(b) {
+		f.out = min(f.out, f.size)
+		room := min(len(b)-n, maxCached-int(f.size-f.out))
+		k := 0
+		k, f.failed = f.file.WriteAt(b[n:n+room], f.size)
+		n, f.size = n+k, f.size+int64(k)
+		if f.failed == nil && f.size-f.out == maxCached {
+			// A later sync would not return its error again.
+			f.failed = f.file.WriteOut(f.out, maxCached)
+			f.out = f.size
+		}
 	}
-	n, err := f.file.WriteAt(b, f.size)
-	f.size += int64(n)
-	f.failed = err
-	return n, err
+	return n, f.failed
 }
 
 // Append appends to the file, durably. If it fails, nothing was appended, and what was
@@ -126,6 +137,7 @@ func (f *File) Append(b []byte) error {
 	}
 	f.torn = false
 	f.size += int64(len(b))
+	f.out = f.size
 	return nil
 }
 

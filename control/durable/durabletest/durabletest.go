@@ -529,6 +529,9 @@ type unsynced struct{ disk.File }
 // Sync does nothing.
 func (f *unsynced) Sync() error { return nil }
 
+// WriteOut does nothing.
+func (f *unsynced) WriteOut(int64, int64) error { return nil }
+
 // file is a file that remembers what was not synced.
 type file struct {
 	unsynced

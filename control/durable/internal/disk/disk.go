@@ -7,6 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // File is the part of *os.File that a durable file uses.
@@ -15,6 +17,9 @@ type File interface {
 	io.WriterAt
 	Stat() (fs.FileInfo, error)
 	Truncate(size int64) error
+	// WriteOut waits until the disk has n bytes from an offset on, which may still be in its
+	// cache, or not be part of the file after a crash.
+	WriteOut(from, n int64) error
 	Sync() error
 	Close() error
 }
@@ -40,7 +45,29 @@ func (OS) Open(path string, flag int, mode fs.FileMode) (File, error) {
 	if err != nil {
 		return nil, err // not a nil *os.File in an interface
 	}
-	return f, nil
+	return file{f}, nil
+}
+
+// file is a file of the operating system.
+type file struct{ *os.File }
+
+// WriteOut does nothing where the system does not know sync_file_range, or does not permit it.
+func (f file) WriteOut(from, n int64) error {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = c.Control(func(fd uintptr) {
+		failed = unix.SyncFileRange(int(fd), from, n,
+			unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+	})
+	for _, of := range []error{unix.ENOSYS, unix.EPERM, unix.EINVAL, unix.ESPIPE} {
+		if failed == of { //nolint:errorlint // as the system call returns it
+			failed = nil
+		}
+	}
+	return errors.Join(err, failed)
 }
 
 // Rename is [os.Rename].
