@@ -119,6 +119,7 @@ type Log struct {
 	log  *slog.Logger
 
 	writing sync.Mutex
+	file    *durable.File // that the last line was written to; nil after an error
 
 	mu      sync.Mutex // guards the following
 	next    *lines     // that wait for writing; nil: there are none
@@ -301,7 +302,7 @@ func (a *Log) append(line []byte) error {
 }
 
 // write appends lines to the file, durably. The caller has locked a.writing.
-func (a *Log) write(text []byte) (err error) {
+func (a *Log) write(text []byte) error {
 	if s, err := os.Lstat(a.path); err == nil && s.Mode().IsRegular() && s.Size()+int64(len(text)) > maxFile {
 		if err := durable.Rename(a.path, a.path+".1"); err != nil {
 			if _, missing := os.Lstat(a.path); !errors.Is(missing, fs.ErrNotExist) {
@@ -310,17 +311,40 @@ func (a *Log) write(text []byte) (err error) {
 			// It is renamed, but not durably yet: Append syncs the directory too.
 		}
 	}
-	f, err := durable.Open(a.path, os.O_CREATE|unix.O_NOFOLLOW)
+	f, torn, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if torn, err := endsTorn(f, f.Size()); err != nil {
-		return err
-	} else if torn {
+	if torn {
 		text = append([]byte{'\n'}, text...)
 	}
-	return f.Append(text)
+	if err := f.Append(text); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	a.file = f
+	return nil
+}
+
+// open returns the file, and whether its last line was torn. It is the one that was written to
+// before, whose directory needs no other sync, unless that was replaced or another process has
+// written to it.
+func (a *Log) open() (*durable.File, bool, error) {
+	if f := a.file; f != nil {
+		a.file = nil
+		if s, err := os.Lstat(a.path); err == nil && s.Size() == f.Size() && f.InPlace() {
+			return f, false, nil
+		}
+		_ = f.Close() // what it has is durable
+	}
+	f, err := durable.Open(a.path, os.O_CREATE|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, false, err
+	}
+	torn, err := endsTorn(f, f.Size())
+	if err != nil {
+		return nil, false, errors.Join(err, f.Close())
+	}
+	return f, torn, nil
 }
 
 // endsTorn reports whether a file's last line has no end: its writing was

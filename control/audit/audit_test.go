@@ -208,9 +208,16 @@ func TestAuditIsShown(t *testing.T) {
 	}
 }
 
-// TestDurable lets the machine crash, and steps fail, while changes are recorded. Those
-// that were are there.
+// TestDurable lets the machine crash, and steps fail, while changes are recorded, each by
+// another process or all by one. Those that were are there, and the second one of a process takes
+// one sync.
 func TestDurable(t *testing.T) {
+	for _, one := range []bool{false, true} {
+		t.Run(fmt.Sprintf("one process=%t", one), func(t *testing.T) { testDurable(t, one) })
+	}
+}
+
+func testDurable(t *testing.T, one bool) {
 	recorded := func(dir string) string {
 		var all []string
 		for _, r := range New(dir, slog.New(slog.DiscardHandler)).last {
@@ -221,16 +228,24 @@ func TestDurable(t *testing.T) {
 	durabletest.Test{
 		Work: func(t *testing.T, d *durabletest.Disk) {
 			all := ""
-			for _, name := range []string{"one", "two", "three", "four"} {
+			var log bytes.Buffer
+			var a *Log
+			for i, name := range []string{"one", "two", "three", "four"} {
 				next := strings.TrimLeft(all+" "+name, " ")
-				var log bytes.Buffer
+				log.Reset()
+				syncs := d.Count("sync")
 				failed := d.Do(func() error {
-					a := New(d.Dir, slog.New(slog.NewTextHandler(&log, nil)))
+					if a == nil || !one {
+						a = New(d.Dir, slog.New(slog.NewTextHandler(&log, nil)))
+					}
 					if a.Record(Record{Change: "block", List: name, Time: time.Unix(1, 0)}); strings.Contains(log.String(), "is missing") {
 						return errors.New("not recorded")
 					}
 					return nil
 				}, next)
+				if syncs = d.Count("sync") - syncs; one && i > 0 && !d.Fails() && syncs != 1 {
+					t.Errorf("record %d took %d syncs", i+1, syncs)
+				}
 				left := recorded(d.Dir)
 				switch {
 				case failed == nil && left == next:
@@ -244,4 +259,23 @@ func TestDurable(t *testing.T) {
 		},
 		Read: func(_ *testing.T, dir string, _ int) (string, error) { return recorded(dir), nil },
 	}.Run(t)
+}
+
+// Lines of another process stay, and a file that was replaced gets the next ones.
+func TestAuditBesideAnother(t *testing.T) {
+	a, _ := testAudit(t)
+	b := New(filepath.Dir(a.path), a.log)
+	for _, of := range []*Log{a, b, a, a, b, b} {
+		of.Record(Record{Change: "block"})
+	}
+	if n := len(auditLines(t, a.path)); n != 6 {
+		t.Errorf("%d records, want 6", n)
+	}
+	if err := os.Rename(a.path, a.path+".kept"); err != nil {
+		t.Fatal(err)
+	}
+	b.Record(Record{Change: "flush"})
+	if n := len(auditLines(t, a.path)); n != 1 {
+		t.Errorf("%d records in the new file, want 1", n)
+	}
 }
