@@ -337,7 +337,7 @@ func TestSite(t *testing.T) {
 // site's server later, or with the former file.
 func TestSiteRestored(t *testing.T) {
 	long.Only(t, "builds a former version, and the server takes up to a minute to follow again")
-	former, err := binary.Former("weir-hub")
+	former, err := binary.Former("weir-hub", binary.BeforeSeals)
 	if errors.Is(err, binary.ErrNoHistory) {
 		t.Skip(err)
 	}

@@ -9,26 +9,31 @@ import (
 	"path/filepath"
 )
 
-// formerCommit is the last one before versions of a fleet's lists had IDs and seals, and
-// servers answered themselves what nodes fetch.
-const formerCommit = "4835e65"
+// Former versions, as commits.
+const (
+	// BeforeSeals is the last one before versions of a fleet's lists had IDs and seals, and
+	// servers answered themselves what nodes fetch.
+	BeforeSeals = "4835e65"
+	// ReleaseBefore is what hosts upgrade from. Its programs impose penalties themselves.
+	ReleaseBefore = "e53b179"
+)
 
 // ErrNoHistory means that the history of the repository is not there, as in an archive or a
 // shallow clone.
 var ErrNoHistory = errors.New("the history of the repository is not there")
 
-// Former returns the path of a command as a former version has built it. It is built once, and
-// stays in dist/tests.
-func Former(command string) (path string, err error) {
+// Former returns the path of a command of a former version. It is built once, and stays in
+// dist/tests.
+func Former(command, commit string) (path string, err error) {
 	top, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {
 		return "", ErrNoHistory
 	}
 	root := string(bytes.TrimSpace(top))
-	if exec.Command("git", "-C", root, "cat-file", "-e", formerCommit+"^{commit}").Run() != nil {
+	if exec.Command("git", "-C", root, "cat-file", "-e", commit+"^{commit}").Run() != nil {
 		return "", ErrNoHistory
 	}
-	path = filepath.Join(root, "dist", "tests", "former-"+formerCommit, command)
+	path = filepath.Join(root, "dist", "tests", "former-"+commit, command)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
@@ -47,7 +52,7 @@ func Former(command string) (path string, err error) {
 	defer os.RemoveAll(dir)
 	archive := filepath.Join(dir, "archive.tar")
 	for _, c := range [][]string{
-		{"git", "-C", root, "archive", "-o", archive, formerCommit},
+		{"git", "-C", root, "archive", "-o", archive, commit},
 		{"tar", "-xf", archive, "-C", dir},
 		{"go", "build", "-C", dir, "-buildvcs=false", "-ldflags=-w", "-o", path + ".new", "./cmd/" + command},
 	} {

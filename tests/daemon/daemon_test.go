@@ -49,6 +49,17 @@ type release struct {
 	path          string
 }
 
+// releaseBefore returns the release that hosts upgrade from. Its path is empty where the history
+// of the repository is not there.
+func releaseBefore(t testing.TB) release {
+	t.Helper()
+	path, err := binary.Former("weir", binary.ReleaseBefore)
+	if err != nil && !errors.Is(err, binary.ErrNoHistory) {
+		t.Fatal(err)
+	}
+	return release{name: "weir-former", version: "dev", path: path}
+}
+
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
 func buildAndRun(m *testing.M) int {

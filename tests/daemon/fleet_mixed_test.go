@@ -21,7 +21,7 @@ func TestFleetMixed(t *testing.T) {
 	t.Parallel()
 	former := func(command string) string {
 		t.Helper()
-		path, err := binary.Former(command)
+		path, err := binary.Former(command, binary.BeforeSeals)
 		if errors.Is(err, binary.ErrNoHistory) {
 			t.Skip(err)
 		}

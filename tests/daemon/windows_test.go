@@ -203,6 +203,7 @@ type moments struct {
 	entries int
 	daemons []*daemon
 	traffic *steady
+	former  release
 	pause   time.Duration // of a daemon that is stopped
 	slowest time.Duration // until those above a threshold were held back
 	changed int           // how often the configuration and the list were
@@ -214,6 +215,9 @@ type moments struct {
 func startMoments(t *testing.T, by release, entries, below, above, scansBelow, scansAbove int) *moments {
 	t.Helper()
 	m := &moments{host: newHost(t), entries: entries, pause: long.Or(3*time.Second, 20*time.Second)}
+	if long.Enabled {
+		m.former = releaseBefore(t)
+	}
 	m.bigList(entries)
 	m.setUp()
 	var sources []*steadySource
@@ -312,6 +316,15 @@ var allMoments = []moment{
 	{"restart", func(m *moments, _ func(string)) {
 		m.last().stop()
 		m.next(m.start(releases[0]))
+	}},
+	{"upgrade", func(m *moments, between func(string)) {
+		if m.former.path == "" { // the former release is not there
+			return
+		}
+		m.last().stop()
+		m.next(m.start(m.former))
+		between("with the former release")
+		m.next(m.takeOver(m.last(), releases[1]))
 	}},
 }
 
