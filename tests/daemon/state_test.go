@@ -65,18 +65,25 @@ func TestRemovedState(t *testing.T) {
 	if _, err := h.change("jail", false, "192.0.2.3"); err == nil {
 		t.Error("a change is acknowledged that a restart would forget")
 	}
-	h.eventually("the status says that nothing can be saved", func() bool {
-		out, _ := h.status()
-		return strings.Contains(out, "UNSAVED: a restart would forget: ")
-	})
+	unsaved := func() bool {
+		s, err := h.api.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Unsaved != ""
+	}
+	h.eventually("nothing can be saved", unsaved)
+	if out, _ := h.status(); !strings.Contains(out, "UNSAVED: a restart would forget: ") {
+		t.Error(out)
+	}
 	if err := os.Remove(h.path("state")); err != nil {
 		t.Fatal(err)
 	}
 	h.mustChange("jail", false, "192.0.2.3")
-	h.eventually("the status says nothing any more", func() bool {
-		out, _ := h.status()
-		return !strings.Contains(out, "UNSAVED")
-	})
+	h.eventually("all is saved", func() bool { return !unsaved() })
+	if out, _ := h.status(); strings.Contains(out, "UNSAVED") {
+		t.Error(out)
+	}
 	d.kill()
 	h.start(releases[0])
 	for _, a := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
