@@ -180,6 +180,32 @@ func TestFormats(t *testing.T) {
 	}
 }
 
+// A range that ends before it starts is a bad line in all formats: neither none nor all of its addresses.
+func TestReversedRanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		format Format
+		text   string
+	}{
+		"plain":  {Format{}, "192.0.2.200\n192.0.2.9-192.0.2.1\n"},
+		"csv":    {Format{Kind: CSV, Column: "1", LastColumn: "2"}, "192.0.2.200,192.0.2.200\n192.0.2.9,192.0.2.1\n"},
+		"json":   {jsonAt(".[]"), `["192.0.2.200", "192.0.2.9-192.0.2.1"]`},
+		"nft":    {Format{Kind: NFTables}, "table ip t {\n set b { type ipv4_addr; flags interval\n elements = { 192.0.2.200, 192.0.2.9-192.0.2.1 } }\n}"},
+		"nft -j": {Format{Kind: NFTables}, `{"nftables": [{"set": {"name": "b", "type": "ipv4_addr", "elem": ["192.0.2.200", {"range": ["192.0.2.9", "192.0.2.1"]}]}}]}`},
+		"ipset":  {Format{Kind: IPSet}, "create b hash:net\nadd b 192.0.2.200\nadd b 192.0.2.9-192.0.2.1\n"},
+		"p2p":    {Format{Kind: P2P}, "a:192.0.2.200-192.0.2.200\nb:192.0.2.9-192.0.2.1\n"},
+		"dat":    {Format{Kind: DAT}, "192.0.2.200 - 192.0.2.200 , 0 , a\n192.0.2.9 - 192.0.2.1 , 0 , b\n"},
+	} {
+		e, r, err := read(t, c.format, strings.NewReader(c.text))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := strings.Join(texts(e), " "); got != "192.0.2.200" || r.Bad != 1 || r.Errors[0].Line == 0 || !strings.Contains(r.Errors[0].Err.Error(), "ends before it starts") {
+			t.Errorf("%s: entries %s, bad lines %v", name, got, r.Errors)
+		}
+	}
+}
+
 // zip compresses with gzip.
 func zip(t testing.TB, text []byte) []byte {
 	t.Helper()

@@ -99,6 +99,9 @@ func (f *reader) mmdb(name string, src io.Reader, o list.Options, shift *list.Sh
 	if err == nil {
 		err = f.checkFound(countries, asns)
 	}
+	if err == nil && len(prefixes) == 0 {
+		err = errors.New("the database has no network but those that are left out")
+	}
 	if err == nil && o.MaxEntries > 0 && len(prefixes) > o.MaxEntries {
 		err = fmt.Errorf("%w: more than %d", list.ErrTooManyEntries, o.MaxEntries)
 	}

@@ -63,6 +63,7 @@ func TestMMDB(t *testing.T) {
 		{country, "mmdb,except=DE", "198.51.100.0/24 203.0.113.0/26 2001:db9::/48"},
 		{asns, "mmdb,asns=AS64496,64497", "192.0.2.0/24 2001:db8::/32"},
 		{country, "mmdb,countries=DE,XX", "the database has no network of country XX, only of 3 others"},
+		{country, "mmdb,except=DE,FR,RU", "the database has no network but those that are left out"},
 		{country, "mmdb,except=XX", "the database has no network of country XX"},
 		{country, "mmdb,asns=64496", "the database has no autonomous systems"},
 		{asns, "mmdb,countries=DE", "the database has no countries"},
