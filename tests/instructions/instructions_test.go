@@ -60,6 +60,7 @@ func configurations(t *testing.T) []configuration {
 		{name: "tracker", config: engine.Config{Telemetry: sources}},
 		{name: "failsafe, allow list, tracker", config: engine.Config{Policy: failsafe, Telemetry: sources}, allow: true},
 		{name: "five prefix lengths", prefixes: true},
+		{name: "list with ports", rule: &verdict.Rule{Ports: []verdict.PortRange{{Proto: 6, First: 443, Last: 443}}}},
 		{name: "general path", config: engine.Config{NoLean: true}},
 		{name: "guard", config: engine.Config{Telemetry: guards}},
 		{name: "digests", config: engine.Config{Telemetry: digests}},
@@ -74,6 +75,7 @@ type configuration struct {
 	config   engine.Config
 	allow    bool
 	prefixes bool
+	rule     *verdict.Rule // of the block list
 }
 
 func (c configuration) lists() []engine.List {
@@ -94,7 +96,7 @@ func (c configuration) lists() []engine.List {
 	if c.prefixes {
 		blocked = append(blocked, "198.51.100.0/24", "10.0.0.0/8", "172.16.0.0/12", "203.0.113.16/28")
 	}
-	all := []engine.List{{Name: "blocked", Contents: contents(blocked...)}}
+	all := []engine.List{{Name: "blocked", Contents: contents(blocked...), Rule: c.rule}}
 	if c.allow {
 		all = append(all, engine.List{Name: "allowed", Allow: true, Contents: contents("192.0.2.2/32")})
 	}
