@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"weir/control/list"
 	"weir/control/plan"
 	"weir/control/quantity"
 )
@@ -64,12 +65,15 @@ func printRows(w io.Writer, rows func(row func(name, format string, args ...any)
 func newPlan() *cobra.Command {
 	var r plan.Request
 	c := &cobra.Command{
-		Use:   "plan --entries N",
+		Use:   "plan (--entries N | --from FILE)",
 		Short: "Plan the size and the error rate of a filter",
 		Long: `Plans a filter for a number of entries: its geometry, its memory in the kernel,
 and the share of unlisted keys that it drops by mistake. With
 --flows, also the share of packets, for flows whose popularity follows Zipf's
 law, with and without more bits for the most popular flows.
+
+With --from, the entries of a list file are counted: FILE,format=mmdb,countries=RU
+is in another format, with the options that it has in weir.yaml.
 
 Kernel memory is that of the cascade, or of the table.
 Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
@@ -77,11 +81,13 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 		Example: `  weir plan --entries 10M
   weir plan --entries 10M --mode approx --memory 80MB
   weir plan --entries 10M --mode approx --fpr 1e-4 --zipf 1.1 --flows 4M --hot 65536
-  weir plan --entries 10M --bits-per-entry 14`,
+  weir plan --entries 10M --bits-per-entry 14
+  weir plan --from /var/lib/GeoIP/country.mmdb,format=mmdb,except=DE`,
 		Args: noArgs,
 	}
 	f := c.Flags()
 	entries := countFlag(f, "entries", "`number` of entries")
+	from := f.String("from", "", "list `file` whose entries are counted")
 	lists := countFlag(f, "lists", "`number` of lists that the entries are of (default 1)")
 	f.StringVar(&r.Mode, "mode", "", "`mode`: exact or approx (default exact, where that fits the rest)")
 	f.Float64Var(&r.BitsPerEntry, "bits-per-entry", 0, "size of the filter in `bits` per entry, in approximate mode")
@@ -94,8 +100,23 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 	asJSON := jsonFlag(c)
 	choices(c, "mode", "exact", "approx")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := missing(c.Flags(), "entries"); err != nil {
-			return err
+		switch {
+		case *from != "" && c.Flags().Changed("entries"):
+			return usageError{errors.New("--entries or --from, one of them")}
+		case *from != "":
+			file, format, err := cutFormat(*from)
+			if err != nil {
+				return err
+			}
+			set, err := readSet(c, file, format, list.Options{})
+			if err != nil {
+				return err
+			}
+			*entries = set.Len()
+		default:
+			if err := missing(c.Flags(), "entries"); err != nil {
+				return err
+			}
 		}
 		r.Lists, r.Entries, r.Memory, r.Flows, r.Hot = *lists, *entries, int(memory), *flows, *hot
 		s, err := plan.Size(r)

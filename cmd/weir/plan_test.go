@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -47,6 +49,26 @@ func TestPlan(t *testing.T) {
 		if code, out, _ := weir(t, "", args...); code != exitOK || out == "" {
 			t.Errorf("%v: exit code %d\n%s", args, code, out)
 		}
+	}
+}
+
+// The entries of a file are counted, in its format.
+func TestPlanFrom(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "feed.csv")
+	if err := os.WriteFile(file, []byte("a,192.0.2.1\nb,192.0.2.0/31\nc,198.51.100.0-198.51.100.2\nd,2001:db8::/48\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, log := weir(t, "", "plan", "--from", file+",format=csv,column=2", "--json")
+	if code != exitOK || !strings.Contains(out, `"entries": 5,`) || log != "" {
+		t.Errorf("exit code %d: %s%s", code, out, log)
+	}
+	for _, args := range [][]string{{"--from", file, "--entries", "1"}, {"--from", file + ",format=cvs"}} {
+		if code, _, log := weir(t, "", append([]string{"plan"}, args...)...); code != exitUsage {
+			t.Errorf("%v: exit code %d: %s", args, code, log)
+		}
+	}
+	if code, _, log := weir(t, "", "plan", "--from", file+".none"); code != exitFailure {
+		t.Errorf("no file: exit code %d: %s", code, log)
 	}
 }
 
