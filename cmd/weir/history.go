@@ -17,7 +17,7 @@ import (
 )
 
 func newHistory() *cobra.Command {
-	asked := api.HistoryQuestion{}
+	asked, of := api.HistoryQuestion{}, ""
 	c := &cobra.Command{
 		Use:   "history",
 		Short: "Show what passed and was dropped, for up to 30 days",
@@ -28,18 +28,23 @@ step.
 
 Times in which no daemon ran are missing, although packets were filtered. Lists
 are counted by the packets that match them, also in monitor mode; each step has
-the 32 with the most.`,
+the 32 with the most. With --list, they are shown for a list: what it matched,
+what no other list would have dropped (noted every ten minutes, as far as the
+addresses are known), and with how many of its addresses this host had conversed
+in 24 hours.`,
 		Example: `  weir history
   weir history --since 1h --step 1m
   weir history --since 30d
+  weir history --since 30d --list drop
   weir history --since 10m --step 10s --json | jq -r '.points[] | [.time, .dropped_packets] | @tsv'`,
 		Args: noArgs,
 	}
 	f := c.Flags()
 	durationFlag(f, &asked.Since, "since", api.DefaultHistory, "how far back, a `time` up to 30d")
 	durationFlag(f, &asked.Step, "step", 0, "`time` that a line covers: at least 10s, or 15m with more than a day (default: about 30 lines)")
+	f.StringVar(&of, "list", "", "show what was recorded of this `list`")
 	return question[*api.History]{
-		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.History, error) {
+		ask: func(c *cobra.Command, daemon *client.Client, _ []string) (*api.History, error) {
 			const lines = 30
 			if asked.Step == 0 && !wantsJSON(c) {
 				asked.Step = api.HistoryStep(asked.Since, lines)
@@ -48,9 +53,19 @@ the 32 with the most.`,
 			if err := checked.Check(); err != nil {
 				return nil, usageError{fmt.Errorf("--%w", err)}
 			}
-			return of.History(c.Context(), asked)
+			h, err := daemon.History(c.Context(), asked)
+			if err == nil && of != "" {
+				h.Of(of)
+			}
+			return h, err
 		},
-		text: func(c *cobra.Command, h *api.History) { printHistory(c.OutOrStdout(), h) },
+		text: func(c *cobra.Command, h *api.History) {
+			if of != "" {
+				printListHistory(c.OutOrStdout(), h, of)
+				return
+			}
+			printHistory(c.OutOrStdout(), h)
+		},
 	}.complete(c)
 }
 
@@ -59,12 +74,7 @@ func printHistory(out io.Writer, h *api.History) {
 		fmt.Fprintln(out, "nothing was recorded")
 		return
 	}
-	form := "15:04:05"
-	if h.Until.Sub(h.Since) > 24*time.Hour {
-		form = "2006-01-02 15:04"
-	} else if h.Step >= time.Minute.Seconds() {
-		form = "15:04"
-	}
+	form := timesOf(h)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "from\t%11s\t%11s\t%7s\t%s\n", "passed", "dropped", "share", "mostly")
 	for _, p := range h.Points {
@@ -83,12 +93,52 @@ func printHistory(out io.Writer, h *api.History) {
 		fmt.Fprintf(t, "  %s\t%s\t%15s\t%10s\n", r.Reason, verdict, humanize.Comma(int64(r.Packets)), humanize.IBytes(r.Bytes))
 	}
 	for _, l := range all.Lists {
-		fmt.Fprintf(t, "  list %s\tmatched\t%15s\t%10s\n", cmp.Or(l.List, "-"), humanize.Comma(int64(l.Packets)), humanize.IBytes(l.Bytes))
+		if l.Packets > 0 {
+			fmt.Fprintf(t, "  list %s\tmatched\t%15s\t%10s\n", cmp.Or(l.List, "-"), humanize.Comma(int64(l.Packets)), humanize.IBytes(l.Bytes))
+		}
+	}
+	for _, l := range all.Lists {
+		if l.Conversed > 0 {
+			fmt.Fprintf(t, "  list %s\tconversed\t%15s\taddresses\n", l.List, humanize.Comma(int64(l.Conversed)))
+		}
 	}
 	if all.Other > 0 {
 		fmt.Fprintf(t, "  other lists\tmatched\t%15s\t\n", humanize.Comma(int64(all.Other)))
 	}
 	t.Flush()
+}
+
+// timesOf returns the form of the times of a history.
+func timesOf(h *api.History) string {
+	switch {
+	case h.Until.Sub(h.Since) > 24*time.Hour:
+		return "2006-01-02 15:04"
+	case h.Step >= time.Minute.Seconds():
+		return "15:04"
+	}
+	return "15:04:05"
+}
+
+// printListHistory prints what was recorded of a list.
+func printListHistory(out io.Writer, h *api.History, name string) {
+	if len(h.Total.Lists) == 0 {
+		fmt.Fprintf(out, "nothing was recorded of list %s\n", name)
+		return
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	const row = "%s\t%15s\t%15s\t%10s\n"
+	line := func(from string, all []api.HistoryList) {
+		for _, l := range all {
+			fmt.Fprintf(t, row, from, humanize.Comma(int64(l.Packets)), humanize.Comma(int64(l.Alone)), humanize.Comma(int64(l.Conversed)))
+		}
+	}
+	fmt.Fprintf(t, row, "from", "matched", "alone", "conversed")
+	for _, p := range h.Points {
+		line(p.Time.Local().Format(timesOf(h)), p.Lists)
+	}
+	line("in all", h.Total.Lists)
+	t.Flush()
+	fmt.Fprintln(out, "\nMatched and alone: packets. Conversed: addresses of the list, in 24 hours, at most.")
 }
 
 // blocked is the reason of drops by block lists.
@@ -112,7 +162,7 @@ func mostly(p api.HistoryPoint) string {
 		next = p.Lists[1].Packets
 	}
 	switch {
-	case len(p.Lists) == 0, p.Lists[0].List == "", reason.Reason != "" && reason.Reason != blocked:
+	case len(p.Lists) == 0, p.Lists[0].Packets == 0, p.Lists[0].List == "", reason.Reason != "" && reason.Reason != blocked:
 		return reason.Reason
 	case reason.Reason == "":
 		return p.Lists[0].List

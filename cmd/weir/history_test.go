@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,28 @@ func TestHistory(t *testing.T) {
 		if got := mostly(point); got != c.want {
 			t.Errorf("%d would be dropped: mostly %q, want %q", c.would, got, c.want)
 		}
+	}
+	// Of a list: by step, and in all.
+	point.Lists = []api.HistoryList{{List: "feed", Packets: 4321}, {List: "drop", Packets: 0, Alone: 22, Conversed: 3}}
+	d.history.Points, d.history.Total = []api.HistoryPoint{point, {Time: until}}, point
+	if code, out, log := weir(t, "", "history", "--list", "drop", "--socket", socket); code != exitOK || log != "" ||
+		!slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+			return strings.Join(strings.Fields(line), " ") == "02:04 0 22 3"
+		}) || strings.Contains(out, "4,321") || strings.Count(out, "22") != 2 {
+		t.Errorf("--list: exit code %d\n%s%s", code, out, log)
+	}
+	if _, out, _ := weir(t, "", "history", "--list", "drop", "--json", "--socket", socket); strings.Contains(out, `"feed"`) || !strings.Contains(out, `"addresses_day": 3`) {
+		t.Errorf("--list --json:\n%s", out)
+	}
+	if _, out, _ := weir(t, "", "history", "--socket", socket); !strings.Contains(out, "conversed                3  addresses") || strings.Contains(out, "list drop  matched") {
+		t.Errorf("with a list that nothing has matched:\n%s", out)
+	}
+	if _, out, _ := weir(t, "", "history", "--list", "gone", "--socket", socket); out != "nothing was recorded of list gone\n" {
+		t.Errorf("--list gone:\n%s", out)
+	}
+	point.Reasons, point.Lists = []api.HistoryReason{{Reason: "clean", Packets: 9}}, []api.HistoryList{{List: "quiet", Conversed: 3}}
+	if got := mostly(point); got != "" {
+		t.Errorf("without drops: mostly %q", got)
 	}
 	d.history = api.History{}
 	if code, out, _ := weir(t, "", "history", "--socket", socket); code != exitOK || !strings.Contains(out, "nothing was recorded") {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -41,7 +40,7 @@ func printWorth(out io.Writer, w *api.ListsWorth, now time.Time) {
 			month += m.Packets
 		}
 		fmt.Fprintf(t, row, l.Name, l.Action, humanize.Comma(int64(l.Entries)), count(month), recent(l.AddressPackets), recent(l.AlonePackets),
-			recent(uint64(l.Seen)), conversed, ageOf(l.Ages), alsoIn(l))
+			recent(uint64(l.Seen)), conversed, l.Ages, l.AlsoIn(maxOverlaps))
 	}
 	t.Flush()
 	if !w.Tracked {
@@ -49,37 +48,4 @@ func printWorth(out io.Writer, w *api.ListsWorth, now time.Time) {
 		return
 	}
 	fmt.Fprintf(out, "\nLast hour, alone and seen: by the dropped addresses that are known since %s.\n", relative(&w.Since, now))
-}
-
-// ageOf returns the age of entries, of those whose age is known.
-func ageOf(a api.EntryAges) string {
-	known := a.Day + a.Week + a.Month + a.Older
-	if known == 0 {
-		return "-"
-	}
-	// The age that half of them have at most.
-	for _, of := range []struct {
-		n    int
-		text string
-	}{{a.Day, "1d or less"}, {a.Day + a.Week, "up to 7d"}, {a.Day + a.Week + a.Month, "up to 30d"}} {
-		if 2*of.n >= known {
-			return of.text
-		}
-	}
-	return "over 30d"
-}
-
-// alsoIn returns which other lists cover most entries of a list.
-func alsoIn(l api.ListWorth) string {
-	if len(l.Overlaps) == 0 {
-		return "-"
-	}
-	var all []string
-	for _, o := range l.Overlaps[:min(len(l.Overlaps), maxOverlaps)] {
-		all = append(all, fmt.Sprintf("%s %.0f%%", o.List, 100*float64(o.Entries)/float64(max(1, l.Entries))))
-	}
-	if more := len(l.Overlaps) - len(all); more > 0 {
-		all = append(all, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(all, ", ")
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -64,7 +65,7 @@ type HistoryPoint struct {
 	Reasons []HistoryReason `json:"reasons"` // those of any packets, by name
 
 	// What block lists have matched, also in monitor mode; the largest first, at most 32
-	// in a point.
+	// in a point. A list may be here for the addresses with which this host has conversed alone.
 	Lists []HistoryList `json:"lists"`
 	Other uint64        `json:"other_lists_packets"` // that the lists have matched which are left out
 }
@@ -82,6 +83,27 @@ type HistoryList struct {
 	List    string `json:"list"` // "": it is unknown, as in approximate mode
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
+
+	// Packets that no other list would have dropped, as far as their addresses are known: noted every
+	// ten minutes.
+	Alone uint64 `json:"alone_packets,omitempty"`
+
+	// With how many of the list's addresses this host had conversed in the last 24 hours, at
+	// most: collateral.
+	Conversed int `json:"addresses_day,omitempty"`
+}
+
+// Of leaves the figures of a list alone.
+func (h *History) Of(list string) {
+	h.Total.of(list)
+	for i := range h.Points {
+		h.Points[i].of(list)
+	}
+}
+
+func (p *HistoryPoint) of(list string) {
+	p.Lists = slices.DeleteFunc(p.Lists, func(l HistoryList) bool { return l.List != list })
+	p.Other = 0
 }
 
 // Check returns what is wrong with a question, whose Step is chosen if it is 0.

@@ -39,6 +39,7 @@ type Daemon interface {
 	server.Auditor
 	server.Refresher
 	server.Versioner
+	server.Appraiser
 	server.Consoles
 	server.Monitor
 	Explain(ctx context.Context, question string) (api.Explanation, error)
@@ -67,6 +68,9 @@ type Console struct {
 
 	knowing sync.Mutex // guards the following
 	known   usual
+
+	valuing sync.Mutex // guards the following
+	valued  valued
 }
 
 // New returns the console of a daemon, for an address to listen on, with TLS if it is
@@ -80,6 +84,7 @@ func New(d Daemon, address string, secure bool, version string) *Console {
 	c.at("GET lists", c.lists)
 	c.at("GET history", c.history)
 	c.at("GET plan", c.plan)
+	c.at("GET worth", c.worth)
 	c.at("GET events", c.events)
 	c.at("GET events/live", c.followEvents)
 	c.at("GET events/capture", c.capture)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,6 +47,8 @@ type daemon struct {
 	audit   []api.AuditRecord   // instead of one
 	did     string              // beside changes
 	past    api.HistoryQuestion // the last
+	worthy  []api.ListWorth     // instead of two
+	counted int                 // how often it was counted what lists are worth
 	console *Console
 	opened  []api.ConsoleRequest
 }
@@ -89,6 +92,23 @@ func (d *daemon) Lists() []api.List {
 	}, d.more...)
 }
 
+func (d *daemon) Worth(context.Context) (api.ListsWorth, error) {
+	d.counted++
+	w := api.ListsWorth{Since: time.Unix(1700000000, 0), Tracked: true, Lists: d.worthy}
+	if w.Lists == nil {
+		w.Lists = []api.ListWorth{
+			{Name: "drop" + d.hostile, Action: api.Block, Entries: 9, Overlaps: []api.Overlap{{List: "quiet" + d.hostile, Entries: 3}}, Months: []api.MonthPackets{{Month: "2026-11" + d.hostile}}},
+			{Name: "quiet" + d.hostile, Action: api.Block, Entries: 7},
+		}
+	}
+	return w, d.err
+}
+
+func (d *daemon) Collateral(_ context.Context, list string) (api.Collateral, error) {
+	latest := []api.Partner{{Addr: netip.MustParseAddr("192.0.2.77"), How: []string{"accepted-tcp"}, First: time.Now().Add(-1815 * time.Minute), Last: time.Now().Add(-125 * time.Minute)}}
+	return api.Collateral{Recorded: true, Lists: []api.ListCollateral{{List: list, Addresses: 1234, Day: 12, Latest: latest}}}, nil
+}
+
 func (d *daemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Monitored, error) {
 	d.did = fmt.Sprintf("monitor %t %g by %d", *c.On, c.For, c.UID)
 	return api.Monitored{Monitor: *c.On}, nil
@@ -115,8 +135,8 @@ func (d *daemon) Versions(_ context.Context, list string) (api.ListVersions, err
 	}
 	ago := func(h int) time.Time { return time.Now().Add(-time.Duration(h) * time.Hour) }
 	return api.ListVersions{List: list, Sources: []api.SourceVersions{
-		{Versions: []api.FeedVersion{{Since: ago(9), Entries: 7}, {Since: ago(10), Entries: 8}}},
-		{Versions: []api.FeedVersion{{Since: ago(1), Entries: 60_000}, {Since: ago(9), Entries: 5001}}},
+		{Source: "a" + d.hostile, Versions: []api.FeedVersion{{Since: ago(9), Entries: 7, SHA256: d.hostile}, {Since: ago(10), Entries: 8}}},
+		{Source: "b", Versions: []api.FeedVersion{{Since: ago(1), Entries: 60_000, Added: 55_001, Removed: 2, SHA256: "0123456789abcdef"}, {Since: ago(9), Entries: 5001, SHA256: "fedcba9876543210"}}},
 	}}, nil
 }
 
@@ -143,8 +163,8 @@ func (d *daemon) History(_ context.Context, q api.HistoryQuestion) (api.History,
 	at := func(minutes int) time.Time { return time.Unix(1700000000, 0).Add(time.Duration(minutes) * time.Minute) }
 	return api.History{
 		Step:   60,
-		Points: []api.HistoryPoint{{Time: at(0), Seconds: 60, Passed: 600, Dropped: 120}, {Time: at(1), Seconds: 30, Passed: 300}, {Time: at(9), Seconds: 60, Dropped: 60}},
-		Total:  api.HistoryPoint{Passed: 900, Dropped: 54321, Lists: []api.HistoryList{{List: "drop" + d.hostile, Packets: 180}}},
+		Points: []api.HistoryPoint{{Time: at(0), Seconds: 60, Passed: 600, Dropped: 120, Lists: []api.HistoryList{{List: "other", Packets: 5}, {List: "drop", Packets: 111, Alone: 22, Conversed: 3}}}, {Time: at(1), Seconds: 30, Passed: 300}, {Time: at(9), Seconds: 60, Dropped: 60}},
+		Total:  api.HistoryPoint{Passed: 900, Dropped: 54321, Lists: []api.HistoryList{{List: "drop" + d.hostile, Packets: 180}, {List: "talked", Conversed: 3}}},
 	}, nil
 }
 
@@ -325,8 +345,8 @@ func TestPage(t *testing.T) {
 	if !strings.Contains(text, marks+"]") || strings.Contains(text, "&#34;reload") {
 		t.Error("the chart lacks a change, or has an old one")
 	}
-	if status != http.StatusOK {
-		t.Fatalf("status %d", status)
+	if status != http.StatusOK || strings.Contains(text, "Matched by talked") {
+		t.Fatalf("status %d\n%s", status, text)
 	}
 	for _, want := range []string{
 		"Not filtered: 1 of 3 interfaces.", "eth0 (out)", "feed fails", "60 pps", "40 pps", "40.0 %", "198.51.100.49", `class="heavy"`, "has never matched", "Failing: 1 of 1 sources.",
@@ -437,6 +457,104 @@ func TestConversed(t *testing.T) {
 		if text := b.part("lists?open="+list, true); strings.Contains(text, "This host has conversed") {
 			t.Errorf("%s: %s", list, text)
 		}
+	}
+}
+
+// The page of lists says what each is worth, finds and sorts them, and opens one with its months, days,
+// overlaps and those with whom this host has conversed. It is counted once a minute, for all pages.
+func TestWorth(t *testing.T) {
+	s := start(t)
+	since := time.Unix(1700000000, 0)
+	s.daemon.more = []api.List{{Name: "trial", Action: api.Block, Trial: &api.Trial{Configured: true, Since: &since}}}
+	s.daemon.worthy = []api.ListWorth{
+		{
+			Name: "drop", Action: api.Block, Entries: 1000, Packets: new(uint64(9)), Addresses: 412, AddressPackets: 5000, Alone: 30, AlonePackets: 400, Seen: 250, Collateral: new(1234),
+			Months: []api.MonthPackets{{Month: "2026-11", Packets: 70_000, Alone: 600, Conversed: 7}, {Month: "2026-10", Packets: 7000, Alone: 60, Conversed: 9}},
+			Ages:   api.EntryAges{Day: 900, Older: 100}, Overlaps: []api.Overlap{{List: "trial", Entries: 500}, {List: "x", Entries: 20}, {List: "y", Entries: 10}},
+		},
+		{Name: "ours", Action: api.Allow, Entries: 2, Ages: api.EntryAges{Older: 2}},
+		{Name: "trial", Action: api.Block, Entries: 4000, Packets: new(uint64(9)), Addresses: 88, AddressPackets: 300, AlonePackets: 300, Seen: 1, Collateral: new(2), Overlaps: []api.Overlap{{List: "drop", Entries: 1000}}},
+	}
+	b := s.open(true)
+	for order, want := range map[string]string{
+		"": "drop trial ours", "alone": "drop trial ours", "hour": "drop trial ours", "month": "drop ours trial", "entries": "trial drop ours", "unseen": "trial drop ours",
+		"conversed": "drop trial ours", "age": "ours drop trial", "overlap": "drop trial ours", "name": "drop ours trial",
+	} {
+		var got []string
+		for _, m := range regexp.MustCompile(`id="w-([^"]+)"`).FindAllStringSubmatch(b.part("worth?sort="+order, true), -1) {
+			got = append(got, m[1])
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("by %q: %q, want %q", order, got, want)
+		}
+	}
+	page := b.part("worth", false)
+	tags := regexp.MustCompile(`<[^>]+>`)
+	cells := func(text, id string) string {
+		_, row, _ := strings.Cut(text, id)
+		_, row, _ = strings.Cut(row, ">")
+		row, _, _ = strings.Cut(row, "</tr>")
+		return strings.Join(strings.Fields(tags.ReplaceAllString(strings.ReplaceAll(row, "</t", " |</t"), " ")), " ")
+	}
+	for list, want := range map[string]string{
+		"drop":  "drop | 77,000 | 5,000 | 400 | 1,000 | 750 | 1,234 | 1d or less | trial 50%, x 2%, 1 more |",
+		"ours":  "ours allow | – | – | – | 2 | – | | over 30d | - |",
+		"trial": "trial on trial | 0 | 300 | 300 | 4,000 | 3,999 | 2 | - | drop 25% |",
+	} {
+		if got := cells(page, `id="w-`+list); got != want {
+			t.Errorf("%s: %q, want %q", list, got, want)
+		}
+	}
+	if text := b.part("worth?list=TRI", true); strings.Contains(text, `id="w-drop"`) || !strings.Contains(text, `id="w-trial"`) {
+		t.Error("lists are not found by their names")
+	}
+	text := b.part("worth?open=drop", true)
+	for id, want := range map[string]string{
+		`>2026-10`: "| 7,000 | 60 | 9 |", `>2023-11-14`: "| 111 | 22 | 3 |", `id="o-trial"`: "trial | 500 | 50.0 % | 25.0 % |", `q=192.0.2.77#explain"`: "192.0.2.77 | accepted-tcp | 30 h ago | 2 h ago |",
+	} {
+		if got := cells(text, id); got != strings.TrimPrefix(want, "| ") {
+			t.Errorf("%s: %q, want %q", id, got, want)
+		}
+	}
+	for _, want := range []string{"It has dropped 412 sources of the last hour, 30 of them alone.", "conversed with 1,234 of its addresses, 12 of them in 24 hours.", "and 1,233 more: <code>weir collateral drop</code>", `href="` + strings.TrimPrefix(b.base, s.server.URL) + `lists?open=drop#lists"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if s.daemon.past.Since != api.MaxHistory || s.daemon.past.Step != 24*time.Hour {
+		t.Errorf("asked for %+v", s.daemon.past)
+	}
+	if text := b.part("worth?open=trial", true); !strings.Contains(text, "On trial, it would have dropped 88 sources") {
+		t.Error(text)
+	}
+	if text := b.part("worth?open=gone", true); !strings.Contains(text, "There is no list gone") {
+		t.Error(text)
+	}
+	if s.daemon.counted != 1 {
+		t.Errorf("counted %d times", s.daemon.counted)
+	}
+	s.advance(time.Minute)
+	s.daemon.err = errors.New("it stops")
+	if text := b.part("worth", true); !strings.Contains(text, "it stops") || strings.Contains(text, "<table") {
+		t.Error(text)
+	}
+	if s.daemon.err = nil; !strings.Contains(b.part("worth", true), `id="w-drop"`) || s.daemon.counted != 3 {
+		t.Errorf("counted %d times", s.daemon.counted)
+	}
+}
+
+// An opened list shows the versions of its sources, with a button that returns to the one before.
+func TestVersions(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	text := b.part("lists?open=drop", true)
+	for _, want := range []string{`Versions of b`, "60,000", "+55,001", "−2", "<td>active</td><td><code>0123456789ab</code>", "<code>fedcba987654</code>", "5,001", `value="rollback drop"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if text := b.part("lists?open=quiet", true); strings.Contains(text, "Versions of") || strings.Contains(text, "No version") {
+		t.Error("a list without sources has versions")
 	}
 }
 
@@ -817,7 +935,7 @@ func TestNoSession(t *testing.T) {
 	if status, text, _ := crossed(); status != http.StatusForbidden || strings.Contains(text, "eth0") {
 		t.Errorf("another session's cookie: status %d", status)
 	}
-	for _, path := range []string{"", "live", "lists", "history", "explain?q=192.0.2.1", "plan", "events", "events/live", "events/capture?seconds=5"} {
+	for _, path := range []string{"", "live", "lists", "worth", "history", "explain?q=192.0.2.1", "plan", "events", "events/live", "events/capture?seconds=5"} {
 		if status, text := nothing.get(a.base + path); status != http.StatusForbidden || strings.Contains(text, "eth0") {
 			t.Errorf("%q without a cookie: status %d", path, status)
 		}
@@ -926,7 +1044,7 @@ func TestHostileTexts(t *testing.T) {
 	b := s.open(false)
 	b.post("change", b.change("block", s.daemon.hostile))
 	hostile := url.QueryEscape(s.daemon.hostile)
-	for _, path := range []string{"", "lists?open=drop", "lists?open=quiet", "lists?open=" + hostile + "&list=" + hostile + "&sort=" + hostile, "?q=192.0.2.1", "?q=" + hostile, "events?match=" + hostile, "events?reason=" + hostile, "events"} {
+	for _, path := range []string{"", "lists?open=drop", "lists?open=quiet", "worth", "worth?open=drop" + hostile, "worth?open=" + hostile + "&list=" + hostile + "&sort=" + hostile, "lists?open=" + hostile + "&list=" + hostile + "&sort=" + hostile, "?q=192.0.2.1", "?q=" + hostile, "events?match=" + hostile, "events?reason=" + hostile, "events"} {
 		_, text := b.get(b.base + path)
 		if strings.Contains(text, "<script>") || strings.Contains(text, "<img") {
 			t.Errorf("%q has markup of others", path)

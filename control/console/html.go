@@ -171,7 +171,8 @@ func (v *frame) header(m *markup) {
 		if !v.beside && v.change() {
 			quick(m, "monitor", "do", monitorOn, "Monitor…", "Monitor mode: drop nothing for an hour")
 		}
-		m.add(`<a class="button" href="%splan">Plan</a>`, v.path())
+		m.add(`<a class="button" href="%sworth">Lists</a>
+<a class="button" href="%splan">Plan</a>`, v.path(), v.path())
 	}
 	m.add(`<button type="button" id="pause" class="scripted" aria-pressed="false">Pause</button>
 <a class="button" href="%s">%s</a>
@@ -347,7 +348,7 @@ func (v *view) history(m *markup) {
 	m.add(`<dl class="figures" id="history" data-points="%s" data-marks="%s"><div class="is-passed"><dt>Passed</dt><dd>%s</dd></div><div class="is-dropped"><dt>Dropped</dt><dd>%s</dd></div>`,
 		pointsOf(h), v.marksOf(), count(h.Total.Passed), count(h.Total.Dropped))
 	for _, l := range h.Total.Lists[:min(len(h.Total.Lists), 5)] {
-		if l.List != "" {
+		if l.List != "" && l.Packets > 0 {
 			m.add(`<div><dt>Matched by %s</dt><dd>%s</dd></div>`, l.List, count(l.Packets))
 		}
 	}

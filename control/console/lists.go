@@ -34,7 +34,8 @@ type listsView struct {
 	of      int       // all lists
 	sources int
 	failing int
-	opened  *listRow // nil: it does not exist
+	opened  *listRow             // nil: it does not exist
+	before  []api.SourceVersions // of the opened list
 }
 
 // listRow is a list with what orders it.
@@ -86,6 +87,13 @@ func (c *Console) listsAsked(q *http.Request, v *view) {
 		if strings.Contains(strings.ToLower(r.Name), strings.ToLower(l.search)) {
 			l.rows = append(l.rows, r)
 		}
+	}
+	if l.opened != nil && len(l.opened.Feeds) > 0 {
+		of, err := c.daemon.Versions(q.Context(), l.open)
+		if err != nil {
+			v.Trouble = err.Error()
+		}
+		l.before = of.Sources
 	}
 	ordered.By(l.rows, func(a, b listRow) int {
 		name := strings.Compare(a.Name, b.Name)
@@ -259,6 +267,7 @@ func (v *view) listPart(m *markup) {
 			}
 		}, "List", "Source", "Last attempt", "#Entries", "Last good", "Next", "Trouble")
 	}
+	v.versions(m)
 	if r.Trial != nil {
 		m.add(`<p class="never">The list %s.</p>`, r.Trial)
 	}
@@ -298,6 +307,33 @@ func (v *view) partners(m *markup, r *listRow) {
 	}
 	m.add(`<p>This host has conversed with %s addresses that the list has, %s of them in 24 hours: %s.</p>`,
 		count(of.Addresses), count(of.Day), strings.Join(some, ", "))
+}
+
+// versions writes what the sources of the opened list had before.
+func (v *view) versions(m *markup) {
+	shown := 0
+	for _, s := range v.lists.before[:min(len(v.lists.before), maxSources)] {
+		if len(s.Versions) < 2 {
+			continue
+		}
+		m.table("Versions of "+s.Source, func() {
+			for i, of := range s.Versions {
+				active, added, removed := "", "", ""
+				if i == 0 {
+					active = "active"
+				}
+				if i+1 < len(s.Versions) {
+					added, removed = "+"+count(of.Added), "−"+count(of.Removed)
+				}
+				m.add(`<tr><th scope="row" class="long">%s</th><td>%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td><code>%s</code></td></tr>`+"\n",
+					s.Source, clock(of.Since), count(of.Entries), added, removed, active, of.SHA256[:min(len(of.SHA256), 12)])
+			}
+		}, "Versions of", "Since", "#Entries", "#Added", "#Removed", "-State", "SHA-256")
+		shown++
+	}
+	if shown == 0 && len(v.lists.before) > 0 {
+		m.add(`<p class="quiet">No version before this one is known: the last five are kept from the next change on.</p>`)
+	}
 }
 
 // onTrial reports whether what the list matches passes.

@@ -72,6 +72,7 @@ type view struct {
 	lists  listsView
 	events eventsView
 	plan   planView
+	worth  worthView
 }
 
 // passed is the rate of the packets that pass.
@@ -271,7 +272,6 @@ func within(t *time.Time, now time.Time) string {
 
 // brief returns a duration of at most two digits, rounded down.
 func brief(d time.Duration) string {
-	const day = 24 * time.Hour
 	d = max(0, d)
 	switch {
 	case d < 100*time.Second:

@@ -398,6 +398,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.followPins(ctx) })
 	all.Go(func() { d.followQueue(ctx) })
 	all.Go(func() { d.followCollateral(ctx) })
+	all.Go(func() { d.followWorth(ctx) })
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
 	d.notified(d.manager.Ready(d.summary()))

@@ -26,7 +26,8 @@ import (
 // dropped records the sources that were dropped: the last interval of the tracker of dropped packets,
 // and the last hour.
 type dropped struct {
-	history drops.History
+	history  drops.History
+	unvalued drops.Sum // the history does not have their worth yet
 
 	mu      sync.Mutex // guards the following
 	last    drops.Interval
@@ -74,6 +75,7 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, m attach.Metadat
 	}
 	if i.Packets > 0 || len(i.Lists) > 0 {
 		d.history.Add(i)
+		d.unvalued.Add(i)
 	}
 }
 

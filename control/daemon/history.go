@@ -27,8 +27,9 @@ type trafficHistory struct {
 	hits              map[string]loader.Counter // by list, at the end of the last second
 }
 
-// add records what was counted until now. hits are those of the block lists.
-func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.Reason) bool, hits map[string]loader.Counter) {
+// add records what was counted until now. hits are those of the block lists; collateral is nil where none is
+// recorded.
+func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.Reason) bool, hits map[string]loader.Counter, collateral *api.Collateral) {
 	s := history.Sample{Interval: r.Interval}
 	for i, n := range r.Grown {
 		if n.Packets > 0 {
@@ -42,6 +43,13 @@ func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.
 				Name:  api.ListOf(name),
 				Count: history.Count{Packets: n.Packets - before.Packets, Bytes: n.Bytes - min(n.Bytes, before.Bytes)},
 			})
+		}
+	}
+	if collateral != nil {
+		for _, l := range collateral.Lists {
+			if l.Day > 0 {
+				s.Lists = append(s.Lists, history.List{Name: l.List, Conversed: l.Day})
+			}
 		}
 	}
 	p.hits = hits
@@ -73,7 +81,7 @@ func pointOf(r history.Record) api.HistoryPoint {
 		p.Reasons = append(p.Reasons, api.HistoryReason{Reason: c.Name, Drops: c.Drops, Packets: c.Packets, Bytes: c.Bytes})
 	}
 	for _, l := range r.Lists {
-		p.Lists = append(p.Lists, api.HistoryList{List: l.Name, Packets: l.Packets, Bytes: l.Bytes})
+		p.Lists = append(p.Lists, api.HistoryList{List: l.Name, Packets: l.Packets, Bytes: l.Bytes, Alone: l.Alone, Conversed: l.Conversed})
 	}
 	return p
 }

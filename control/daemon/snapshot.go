@@ -52,7 +52,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	}
 	hits := d.meter.Hits()
 	top.Filter.Lists = d.listRates(seconds, hits)
-	d.history.add(now, r, m.Drops, hits)
+	d.history.add(now, r, m.Drops, hits, d.collateral.Load())
 	d.exports.trial = d.prepared.onTrial()
 	if d.exports.second(now, r, d.prepared.trackDrops, m.Drops, hits) {
 		d.exportCounters(now)

@@ -67,6 +67,50 @@ func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	return w, ctx.Err()
 }
 
+// valueInterval is how often the history takes what lists were worth.
+const valueInterval = 10 * time.Minute
+
+// followWorth has the history know what lists are worth.
+func (d *Daemon) followWorth(ctx context.Context) {
+	t := time.NewTicker(valueInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			d.value(ctx, now)
+		}
+	}
+}
+
+// value adds to the history which packets, of those that were dropped since it was called last, only one
+// list would have dropped.
+func (d *Daemon) value(ctx context.Context, now time.Time) {
+	dropped := d.drops.unvalued.Take()
+	if len(dropped.Flows) == 0 {
+		return
+	}
+	var p *Prepared
+	if d.Do(ctx, func() error { p = d.prepared.copied(); return nil }) != nil {
+		return // the daemon stops
+	}
+	lists := make([]api.ListWorth, len(p.lists))
+	for i, l := range p.lists {
+		lists[i].Name = l.Name
+	}
+	p.credit(lists, dropped.Flows)
+	var s history.Sample
+	for _, l := range lists {
+		if l.AlonePackets > 0 {
+			s.Lists = append(s.Lists, history.List{Name: l.Name, Alone: l.AlonePackets})
+		}
+	}
+	if len(s.Lists) > 0 {
+		d.history.Add(now, s)
+	}
+}
+
 // matched returns the contents of the lists, in their order, as they are matched.
 func (p *Prepared) matched() []list.Matched {
 	all := make([]list.Matched, len(p.lists))
@@ -91,7 +135,10 @@ func monthsOf(all []history.Record) map[string][]api.MonthPackets {
 			if last := len(of) - 1; last < 0 || of[last].Month != month {
 				of = append(of, api.MonthPackets{Month: month})
 			}
-			of[len(of)-1].Packets += l.Packets
+			m := &of[len(of)-1]
+			m.Packets += l.Packets
+			m.Alone += l.Alone
+			m.Conversed = max(m.Conversed, l.Conversed)
 			months[l.Name] = of
 		}
 	}

@@ -90,6 +90,28 @@ func TestWorth(t *testing.T) {
 			t.Errorf("%s: %+v without %s", name, l.Months, now)
 		}
 	}
+	// The history takes it over once, by list and month.
+	d.value(t.Context(), time.Now())
+	d.value(t.Context(), time.Now())
+	h, err := d.History(t.Context(), api.HistoryQuestion{Since: time.Hour, Step: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, _ := worth()
+	for _, name := range []string{"a", "b"} {
+		alone, byMonth := uint64(0), uint64(0)
+		for _, l := range h.Total.Lists {
+			if l.List == name {
+				alone += l.Alone
+			}
+		}
+		for _, m := range after[name].Months {
+			byMonth += m.Alone
+		}
+		if want := of[name].AlonePackets; alone != want || byMonth != want {
+			t.Errorf("%s: the history has %d packets of it alone, %d by month, want %d", name, alone, byMonth, want)
+		}
+	}
 	if !w.Tracked || time.Since(w.Since) > time.Minute {
 		t.Errorf("%+v", w)
 	}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,7 +54,7 @@ func second() Sample {
 	return Sample{
 		Interval: time.Second,
 		Reasons:  []Reason{{"clean", false, Count{10, 1000}}, {"blocked", true, Count{3, 180}}},
-		Lists:    []List{{"feed", Count{2, 120}}, {"manual", Count{1, 60}}},
+		Lists:    []List{{Name: "feed", Count: Count{2, 120}}, {Name: "manual", Count: Count{1, 60}}},
 	}
 }
 
@@ -329,7 +331,7 @@ func TestManyLists(t *testing.T) {
 	for n := range 1000 {
 		c := Count{uint64(1 + n), 1 << 62}
 		all += c.Packets
-		s.Lists = append(s.Lists, List{fmt.Sprintf("%064d", n), c})
+		s.Lists = append(s.Lists, List{Name: fmt.Sprintf("%064d", n), Count: c})
 	}
 	h.Add(noon.Add(time.Second), s)
 	h.Add(noon.Add(11*time.Second), Sample{Interval: time.Second})
@@ -345,8 +347,92 @@ func TestManyLists(t *testing.T) {
 	}
 }
 
+// What lists were worth is kept behind the record, for steps of both lengths and another daemon: sums of packets,
+// and the most addresses. Earlier versions, which read the record alone, find it whole.
+func TestWorth(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history")
+	h, _ := openAt(t, path, noon)
+	now := noon
+	for n := range 1000 {
+		s := second()
+		s.Lists = append(s.Lists, List{Name: "feed", Conversed: 3 + n/500}, List{Name: "quiet", Conversed: 7})
+		if n%600 == 0 {
+			s.Lists = append(s.Lists, List{Name: "feed", Alone: 50})
+		}
+		if h.Add(now.Add(time.Second), s); n%200 == 199 {
+			settle(t, h)
+		}
+		now = now.Add(time.Second)
+	}
+	check := func(what string, all []Record, alone uint64, conversed int) {
+		t.Helper()
+		sum := Sum(all)
+		want := []List{{"feed", Count{2000, 120_000}, alone, conversed}, {"manual", Count{1000, 60_000}, 0, 0}, {Name: "quiet", Conversed: 7}}
+		if !slices.Equal(sum.Lists, want) {
+			t.Errorf("%s: %+v, want %+v", what, sum.Lists, want)
+		}
+	}
+	check("all", h.Since(noon, now, Fine), 100, 4)
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h, log := openAt(t, path, now)
+	check("opened again", h.Since(noon, now, Fine), 100, 4)
+	later := now.Add(11*24*time.Hour + time.Hour) // in other slots
+	h.Add(later, Sample{Interval: time.Second})
+	settle(t, h)
+	h.Add(later.Add(Fine), Sample{Interval: time.Second})
+	settle(t, h)
+	check("after days", h.Since(noon, later, Coarse), 100, 4)
+	if log.String() != "" {
+		t.Error(log)
+	}
+
+	slot := encode(Sum(h.Since(noon, now, Coarse)))
+	_, record, ok := beginOf(slot)
+	if !ok || len(record) == len(slot) {
+		t.Fatalf("a record of %d bytes in a slot of %d", len(record), len(slot))
+	}
+	names := make(map[string]string)
+	r, err := decode(slot, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets := r.Lists[0].Packets
+	for at := len(record); at <= len(slot); at++ { // torn, and with a bit that is wrong
+		torn := slices.Clone(slot[:at])
+		r, err := decode(torn, names)
+		if whole := at == len(slot); err != nil || len(r.Lists) != 3 || (r.Lists[0].Alone == 100) != whole || (r.Lists[0].Conversed == 4) != whole {
+			t.Errorf("%d of %d bytes: %+v, %v", at, len(slot), r.Lists, err)
+		}
+		if at < len(slot) {
+			torn = slices.Clone(slot)
+			torn[at] ^= 4
+			if r, err := decode(torn, names); err != nil || r.Lists[0].Alone != 0 || r.Lists[0].Packets != packets {
+				t.Errorf("byte %d: %+v, %v", at, r.Lists, err)
+			}
+		}
+	}
+	// It belongs to its record alone.
+	other := Record{Begin: noon, Lists: []List{{Name: "feed", Count: Count{2000, 120_001}}, {"manual", Count{1000, 60_000}, 0, 0}, {Name: "quiet"}}}
+	mixed := append(encode(other), slot[len(record):]...)
+	if r, err := decode(mixed, names); err != nil || r.Lists[0].Alone != 0 {
+		t.Errorf("that of another record: %+v, %v", r.Lists, err)
+	}
+	// The longest names leave room for it.
+	var most Record
+	for n := range MaxLists {
+		most.Lists = append(most.Lists, List{fmt.Sprintf("%0200d", n), Count{1 << 62, 1 << 62}, 1 << 63, math.MaxInt32})
+	}
+	slot = encode(most)
+	r, err = decode(slot, names)
+	if err != nil || len(slot) > slotLen || len(r.Lists) < 10 || r.Lists[0].Alone != 1<<63 || r.Lists[len(r.Lists)-1].Conversed != math.MaxInt32 {
+		t.Errorf("%d bytes: %d lists, %v", len(slot), len(r.Lists), err)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
-	r := Record{Begin: noon.Truncate(Fine).Local(), Covered: Fine, Reasons: []Reason{{"a", false, Count{1, 2}}, {"a", true, Count{3, 4}}}, Lists: []List{{"feed", Count{5, 6}}}, Other: Count{7, 8}}
+	r := Record{Begin: noon.Truncate(Fine).Local(), Covered: Fine, Reasons: []Reason{{"a", false, Count{1, 2}}, {"a", true, Count{3, 4}}}, Lists: []List{{"feed", Count{5, 6}, 7, 8}}, Other: Count{7, 8}}
 	f.Add(encode(r))
 	f.Add(encode(Record{Begin: noon}))
 	f.Fuzz(func(t *testing.T, slot []byte) {

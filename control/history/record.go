@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -28,6 +29,8 @@ type Reason struct {
 type List struct {
 	Name string
 	Count
+	Alone     uint64 // packets that no other list would have dropped, as far as their addresses are known
+	Conversed int    // of its addresses, with how many this host had conversed in a day, at most
 }
 
 // Record has the counts of an interval. A Record does not change once it was
@@ -74,6 +77,8 @@ func (r *Record) add(o Record) {
 			at, r.Lists = len(r.Lists), append(r.Lists, List{Name: l.Name})
 		}
 		r.Lists[at].Count = r.Lists[at].plus(l.Count)
+		r.Lists[at].Alone += l.Alone
+		r.Lists[at].Conversed = max(r.Lists[at].Conversed, l.Conversed)
 	}
 	r.Other = r.Other.plus(o.Other)
 }
@@ -81,7 +86,7 @@ func (r *Record) add(o Record) {
 // trim leaves the largest lists.
 func (r *Record) trim(most int) {
 	ordered.By(r.Lists, func(a, b List) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Conversed, a.Conversed), cmp.Compare(a.Name, b.Name))
 	})
 	for _, l := range r.Lists[min(most, len(r.Lists)):] {
 		r.Other = r.Other.plus(l.Count)
@@ -118,9 +123,16 @@ func byReason(a, b Reason) int {
 //
 // Numbers from 32 on are varints, names have their length before them. The checksum
 // detects what was written in part, and corruption, not forgery.
+//
+// Behind the record, where earlier versions do not read, follows the worth of its lists, if they have any:
+//
+//	 0  XXH64 of the rest and of the record's checksum, 8 bytes
+//	 8  length of the whole, 2 bytes
+//	10  of each list of the record, packets of it alone, and conversed
 const (
 	magic     = "WHS\x01"
 	headerLen = 32
+	worthLen  = 10 // before the lists
 )
 
 var errDamaged = errors.New("damaged")
@@ -146,20 +158,49 @@ func encode(r Record) []byte {
 	)
 	r = r.clone()
 	r.trim(MaxLists)
-	var lists []byte
+	var lists, worth []byte
+	valued := false
 	for i, l := range r.Lists {
 		next := appendCount(appendName(lists, l.Name), l.Count)
-		if len(b)+len(next)+least > slotLen {
+		of := binary.AppendUvarint(binary.AppendUvarint(worth, l.Alone), uint64(l.Conversed))
+		if len(b)+len(next)+least+worthLen+len(of) > slotLen {
 			r.trim(i)
 			break
 		}
-		lists = next
+		lists, worth, valued = next, of, valued || l.Alone > 0 || l.Conversed > 0
 	}
 	b = append(append(b, byte(len(r.Lists))), lists...)
 	b = appendCount(b, r.Other)
 	binary.LittleEndian.PutUint32(b[12:], uint32(len(b)))
 	binary.LittleEndian.PutUint64(b, xxhash.Sum64(b[8:]))
-	return b
+	if !valued {
+		return b
+	}
+	head := binary.LittleEndian.AppendUint16(make([]byte, 8, worthLen), uint16(worthLen+len(worth)))
+	worth = append(head, worth...)
+	binary.LittleEndian.PutUint64(worth, worthSum(worth, b))
+	return append(b, worth...)
+}
+
+// worthSum returns the checksum of the worth of lists, with the record before it.
+func worthSum(worth, record []byte) uint64 {
+	return xxhash.Sum64(append(slices.Clone(worth[8:]), record[:8]...))
+}
+
+// decodeWorth adds the worth of lists, which is behind their record in a slot.
+func (r *Record) decodeWorth(record, slot []byte) {
+	rest := slot[len(record):]
+	if len(rest) < worthLen {
+		return
+	}
+	n := int(binary.LittleEndian.Uint16(rest[8:]))
+	if n < worthLen || n > len(rest) || worthSum(rest[:n], record) != binary.LittleEndian.Uint64(rest) {
+		return
+	}
+	d := decoder{rest: rest[worthLen:n]}
+	for i := range r.Lists {
+		r.Lists[i].Alone, r.Lists[i].Conversed = d.number(), int(min(d.number(), math.MaxInt32))
+	}
 }
 
 func appendName(b []byte, name string) []byte {
@@ -208,6 +249,7 @@ func decode(slot []byte, names map[string]string) (Record, error) {
 	if d.failed || len(d.rest) > 0 || !slices.IsSortedFunc(r.Reasons, byReason) || r.Covered < 0 {
 		return Record{}, errDamaged
 	}
+	r.decodeWorth(record, slot)
 	return r, nil
 }
 

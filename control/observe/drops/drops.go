@@ -76,6 +76,35 @@ func (i *Interval) trim() {
 	}
 }
 
+// Sum adds up intervals until they are taken. The zero Sum is empty and ready; its methods may be
+// called concurrently.
+type Sum struct {
+	mu  sync.Mutex
+	all Interval
+}
+
+// Add adds an interval.
+func (s *Sum) Add(i Interval) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all.Flows == nil {
+		s.all = empty(i.Begin)
+	}
+	s.all.add(i)
+	if len(s.all.Flows) > 4*maxFlows {
+		s.all.trim()
+	}
+}
+
+// Take returns the intervals that were added since it was called last.
+func (s *Sum) Take() Interval {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.all
+	s.all = Interval{}
+	return taken
+}
+
 func empty(at time.Time) Interval {
 	return Interval{Begin: at, End: at, Flows: make(map[Flow]Count), Lists: make(map[string]uint64)}
 }
