@@ -37,17 +37,74 @@ status, lists, explain and audit show what is on trial.`,
   weir enforce drop --off         # it has caught somebody innocent`,
 		Args: theArgs("LIST"), ValidArgsFunction: completeLists(1),
 	}
-	durationFlag(c.Flags(), &after, "after", 0, "`time` until the list is enforced by itself, as in 24h; 0: at once")
-	c.Flags().BoolVar(&change.Off, "off", false, "put the list on trial; with --after until then")
+	trialFlags(c, &change, &after)
 	c.Flags().BoolVar(&change.Force, "force", false, "enforce the list even if that cuts off this host, you, or whom it converses with")
 	return question[*api.Enforced]{
 		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.Enforced, error) {
-			if after < 0 || after == 0 && c.Flags().Changed("after") {
-				return nil, usageError{errors.New("--after: want a time from now on, as in 24h, or leave it out")}
+			if err := checkAfter(c, after); err != nil {
+				return nil, err
 			}
 			change.After, change.SSH = after.Seconds(), guard.SSHConnection()
 			return of.Enforce(c.Context(), args[0], change)
 		},
 		text: func(c *cobra.Command, e *api.Enforced) { fmt.Fprintln(c.OutOrStdout(), e) },
+	}.complete(c)
+}
+
+// trialFlags are the flags of a change of a trial.
+func trialFlags(c *cobra.Command, change *api.EnforceChange, after *time.Duration) {
+	durationFlag(c.Flags(), after, "after", 0, "`time` until the list is enforced by itself, as in 24h; 0: at once")
+	c.Flags().BoolVar(&change.Off, "off", false, "put the list on trial; with --after until then")
+}
+
+// checkAfter returns what is wrong with the flag --after.
+func checkAfter(c *cobra.Command, after time.Duration) error {
+	if after < 0 || after == 0 && c.Flags().Changed("after") {
+		return usageError{errors.New("--after: want a time from now on, as in 24h, or leave it out")}
+	}
+	return nil
+}
+
+func newFleetEnforce() *cobra.Command {
+	var change api.EnforceChange
+	var after time.Duration
+	c := &cobra.Command{
+		Use:   "enforce LIST [--after TIME] [--off]",
+		Short: "End the trial of a list on all nodes, or put it on trial",
+		Long: `Has all nodes enforce a list of the hub that is on trial: what its entries
+match was counted as would-block, and is dropped from now on. With --off the
+list is put on trial. Its contents, and rollouts of them, stay as they are.
+
+With --after, the list is on trial until then, and the hub has it enforced by
+itself, or when it starts if it does not run at that time. A node that does not
+hear the hub keeps the list as it is until it does.
+
+The command counts whatever hub.yaml says (enforce: true or false), until
+enforce of the list changes there, or the list goes. Nodes of earlier versions
+and those with mode: approx cannot have a list on trial: they refuse it, filter
+by nothing of it, and weir fleet status says so. That shows what is on trial,
+too, and weir fleet audit who wanted that.`,
+		Example: `  weir fleet enforce drop               # the trial was long enough
+  weir fleet enforce drop --after 24h   # unless --off comes first
+  weir fleet enforce drop --off         # it has caught somebody innocent`,
+		Args: theArgs("LIST"),
+	}
+	trialFlags(c, &change, &after)
+	return question[*api.FleetEnforced]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.FleetEnforced, error) {
+			if err := checkAfter(c, after); err != nil {
+				return nil, err
+			}
+			change.After = after.Seconds()
+			return of.EnforceFleet(c.Context(), args[0], change)
+		},
+		text: func(c *cobra.Command, e *api.FleetEnforced) {
+			fmt.Fprintln(c.OutOrStdout(), &e.Enforced)
+			if !e.Published {
+				fmt.Fprintln(c.OutOrStdout(), notPublished)
+			}
+		},
+		outcome: func(e *api.FleetEnforced) error { return unlessPublished(e.Published) },
 	}.complete(c)
 }

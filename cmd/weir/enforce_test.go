@@ -80,3 +80,32 @@ func TestTrialsShown(t *testing.T) {
 		t.Errorf("got %s", b.String())
 	}
 }
+
+func TestFleetEnforce(t *testing.T) {
+	now := time.Now()
+	h := &hubOf{fleet: api.HubStatus{Time: now, Lists: []api.FleetList{{Name: "drop", Trial: true, Decision: &api.Trial{Since: &now, By: "ada"}}}}}
+	socket := serveHub(t, h)
+	for _, c := range []struct {
+		args string
+		code int
+		out  string
+		want api.EnforceChange
+	}{
+		{"drop", exitOK, "list drop is enforced", api.EnforceChange{}},
+		{"drop --after 24h", exitOK, "list drop is enforced", api.EnforceChange{After: 86400}},
+		{"drop --off", exitUnpublished, "It is not published yet", api.EnforceChange{Off: true}},
+		{"none", exitFailure, "", api.EnforceChange{}},
+		{"drop --after -1h", exitUsage, "", api.EnforceChange{}},
+		{"", exitUsage, "", api.EnforceChange{}},
+	} {
+		h.trial = api.EnforceChange{}
+		args := append([]string{"fleet", "enforce", "--socket", socket}, strings.Fields(c.args)...)
+		code, out, errs := weir(t, "", args...)
+		if h.trial.UID, h.trial.Client, h.trial.Connection = 0, "", ""; code != c.code || !strings.Contains(out, c.out) || h.trial != c.want {
+			t.Errorf("%s: %d, %+v\n%s%s", c.args, code, h.trial, out, errs)
+		}
+	}
+	if _, out, _ := weir(t, "", "fleet", "status", "--socket", socket); !strings.Contains(out, "\nlist drop is on trial, and drops nothing, since "+now.Local().Format(time.DateTime)+" by ada\n") {
+		t.Errorf("%s", out)
+	}
+}

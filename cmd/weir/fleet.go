@@ -45,6 +45,7 @@ nodes.`,
 		newFleetChange("allow", "Let addresses, prefixes or flows pass on all nodes", api.Change{Action: api.Allow}),
 		newFleetChange("unallow", "Remove entries that weir fleet allow added", api.Change{Action: api.Allow, Remove: true}),
 	)
+	c.AddCommand(newFleetEnforce())
 	c.AddCommand(newFleetRolls()...)
 	return c
 }
@@ -184,7 +185,7 @@ func newFleetAudit() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "Show who changed what at the hub, when and why",
-		Long: `Shows the last changes of entries and rollouts that were made at the hub, by
+		Long: `Shows the last changes of entries, trials and rollouts that were made at the hub, by
 commands and its console, the latest first: who made them, and why those failed
 that did. Sources that were accepted, sessions of the console that may change
 something, and nodes and sites that were enrolled or revoked are among them.
@@ -209,6 +210,7 @@ func newFleetStatus() *cobra.Command {
 (without news from the hub), silent, unseen since the hub started, or revoked.
 WANTED is which versions of a list the nodes are to have, which differ while a
 rollout is in its waves, and HAVE which they filter by: "2 of 8 .2, 6 nothing".
+Lists on trial are named below, with until when, and who wanted that.
 
 Exit code 4: there are problems, or nodes that are behind, stale or silent.`,
 		Example: "  weir fleet status --json",
@@ -309,6 +311,9 @@ func printNodes(out io.Writer, f *api.HubStatus) {
 			sharesText(l.Wanted, total, l.Version, "as it is"), sharesText(l.Have, total, l.Version, "nothing"))
 	}
 	for _, l := range f.Lists {
+		if l.Decision != nil {
+			fmt.Fprintf(out, "list %s %v\n", l.Name, l.Decision)
+		}
 		if r := l.Rollout; r != nil && (r.State == api.RolloutRunning || r.State == api.RolloutPaused) {
 			fmt.Fprintf(out, "rollout of %s: version %v is %s, in wave %d of %d\n", l.Name, r.To, r.State, r.Wave, len(r.Waves))
 		}

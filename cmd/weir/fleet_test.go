@@ -22,6 +22,7 @@ type hubOf struct {
 	asked  api.Change
 	answer api.FleetChanged
 	rolled api.FleetRoll
+	trial  api.EnforceChange
 	audit  []api.AuditRecord
 
 	reloaded api.FleetReloaded
@@ -54,6 +55,14 @@ func (h *hubOf) Roll(_ context.Context, r api.FleetRoll) (api.FleetRolled, error
 		return api.FleetRolled{}, api.ErrNoList
 	}
 	return api.FleetRolled{Lists: []string{"drop"}, Published: r.Do != api.RollPause}, nil
+}
+
+func (h *hubOf) Enforce(_ context.Context, list string, c api.EnforceChange) (api.FleetEnforced, error) {
+	if list == "none" {
+		return api.FleetEnforced{}, api.ErrNoList
+	}
+	h.trial = c
+	return api.FleetEnforced{Enforced: api.Enforced{List: list, Changed: true, Trial: &api.Trial{Enforced: !c.Off}}, Published: !c.Off}, nil
 }
 
 func (h *hubOf) Reload(context.Context) (api.FleetReloaded, error) { return h.reloaded, h.failure }

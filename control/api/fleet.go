@@ -25,6 +25,12 @@ type FleetChanged struct {
 	Warnings  []string `json:"warnings,omitempty"`
 }
 
+// FleetEnforced is the result of an EnforceChange: POST /v1/lists/{list}/enforce of a hub.
+type FleetEnforced struct {
+	Enforced
+	Published bool `json:"published"` // false: it will be, when the broker can be reached
+}
+
 // HubStatus is the state of a fleet: GET /v1/fleet.
 type HubStatus struct {
 	Time      time.Time   `json:"time"`
@@ -45,8 +51,9 @@ type FleetList struct {
 	Action    string       `json:"action"`
 	Direction string       `json:"direction"`
 	Priority  int          `json:"priority"`
-	Trial     bool         `json:"trial,omitempty"` // it drops nothing
-	For       string       `json:"for,omitempty"`   // the packets that it is for; "": all
+	Trial     bool         `json:"trial,omitempty"`    // it drops nothing
+	Decision  *Trial       `json:"decision,omitempty"` // what the configuration or a command says of that; nil: it is enforced, as configured
+	For       string       `json:"for,omitempty"`      // the packets that it is for; "": all
 	Version   Place        `json:"version"`
 	Published Place        `json:"published"`
 	Entries   int          `json:"entries"`

@@ -35,6 +35,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
+	"weir/control/trial"
 	"weir/filter/membership"
 	"weir/loader"
 )
@@ -88,7 +89,7 @@ type Daemon struct {
 	monitor       *api.MonitorOverride // nil: the configuration decides
 	unconfirmed   *unconfirmed         // nil: the configuration need not be confirmed
 	retryRollback time.Time            // where it failed
-	trials        trials               // what commands have decided about lists on trial
+	trials        trial.Decisions      // what commands have decided about lists on trial
 	retryTrials   time.Time            // where ending one failed
 	rolledBack    bool                 // the configuration is not the one that Options.Config reads
 	number        int                  // of the engine, from 1
@@ -193,7 +194,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
 	d.monitor = loadMonitor(monitorPath(c), time.Now(), o.Log)
-	d.trials = loadTrials(trialPath(c), o.Log)
+	d.trials = loadTrials(c, o.Log)
 	return d, d.start(ctx, c)
 }
 

@@ -322,13 +322,37 @@ func TestFleetLimited(t *testing.T) {
 	reasons("192.0.2.1", 5005, verdict.Clean)
 	reasons("192.0.2.2", 5005, verdict.Blocked)
 
-	// Without the hub.
+	// A command at the hub, and without the hub.
+	enforce := func(c api.EnforceChange) {
+		t.Helper()
+		if done, err := h.Enforce(t.Context(), "trial", c); err != nil || !done.Changed || !done.Published {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		arrived("udp/4999", c.Off)
+	}
+	enforce(api.EnforceChange{Off: true})
+	reasons("192.0.2.2", 5005, verdict.WouldBlock)
+	enforce(api.EnforceChange{})
+	reasons("192.0.2.2", 5005, verdict.Blocked)
+	enforce(api.EnforceChange{Off: true})
 	h.stop()
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Error(err)
 	}
 	reasons("192.0.2.1", 4999, verdict.Blocked)
 	reasons("192.0.2.1", 5005, verdict.Clean)
+	reasons("192.0.2.2", 5005, verdict.WouldBlock)
+	var c *config.Config
+	if err := d.Do(t.Context(), func() error { c = d.prepared.config; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	read, err := Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil) // what a start reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := read.list("fleet.trial"); l == nil || l.Enforce || read.list("fleet.limited") == nil || !read.list("fleet.limited").Enforce {
+		t.Errorf("what the node has saved: %+v", l)
+	}
 }
 
 // A node reads the settings of a list as its hub writes them, and refuses unknown ones; a node of

@@ -27,6 +27,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/stages"
+	"weir/control/trial"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -99,9 +100,9 @@ type preparation struct {
 	version  string    // of weir
 	readOnly bool      // only files and directories are read, and nothing is saved
 	progress *feed.Progress
-	watcher  *feed.Watcher // of files and directories; nil: none
-	fleet    *node.Node    // nil: the host is in none
-	trials   trials        // what commands have decided
+	watcher  *feed.Watcher   // of files and directories; nil: none
+	fleet    *node.Node      // nil: the host is in none
+	trials   trial.Decisions // what commands have decided
 
 	attached []string // lists whose sources have entries in a program that filters already
 }
@@ -124,7 +125,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet, trials: loadTrials(trialPath(c), log)})
+	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet, trials: loadTrials(c, log)})
 }
 
 func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared, error) {
@@ -146,7 +147,7 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 
 // assemble puts together what an engine is built from, after what the last one was
 // built from, if there is one.
-func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trials) (*Prepared, error) {
+func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trial.Decisions) (*Prepared, error) {
 	of, err := c.Stages()
 	if err != nil {
 		return nil, err
@@ -359,7 +360,7 @@ func (p *Prepared) feeds() map[string]*feed.Feed {
 func (p *Prepared) has(name string) bool { return p != nil && p.list(name) != nil }
 
 // addLists adds the lists, with all that is known of them.
-func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trials) {
+func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trial.Decisions) {
 	lists, shared := fleetLists(fleet, p.config)
 	lists = slices.Concat(p.config.Lists, lists)
 	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block, Enforce: true}, {Name: DefaultAllow, Action: config.Allow, Enforce: true}} {

@@ -2,13 +2,9 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,93 +13,43 @@ import (
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
-	"weir/control/durable"
 	"weir/control/fleet/node"
 	"weir/control/guard"
+	"weir/control/trial"
 	"weir/filter/membership"
 )
 
-// A trial is decided by the configuration (enforce: false), or by a command that overrides it.
-// A command counts as long as the configuration says what it said then: who changes enforce
-// there decides anew, and who takes the list away ends its trial.
-
-// trialFile is the name of the file below the state directory that has what commands decided.
-const trialFile = "trial.json"
-
-// trialVersion is the version of its contents.
-const trialVersion = 1
-
-// trials have the decisions of commands, by list. Once in use they are not changed, as they are
-// read beside the loop.
-type trials map[string]api.Trial
-
-// savedTrials are the contents of the file.
-type savedTrials struct {
-	Version int    `json:"version"`
-	Lists   trials `json:"lists"`
-}
-
-// of returns the trial of a list as the configuration has it, nil where it is enforced and no
+// trialOf returns the trial of a list as the configuration has it, nil where it is enforced and no
 // command has decided that.
-func (t trials) of(c *config.Config, l *config.List) *api.Trial {
+func trialOf(c *config.Config, l *config.List, decided trial.Decisions) *api.Trial {
 	if l.Action == config.Allow || c.Mode != membership.Exact {
 		return nil
 	}
-	if o, ok := t[l.Name]; ok && o.Configured == !l.Enforce {
-		return &o
-	}
-	if !l.Enforce {
-		return &api.Trial{Configured: true}
-	}
-	return nil
+	return decided.Of(l.Name, l.Enforce)
 }
 
 func trialPath(c *config.Config) string {
 	if c.StateDir == "" {
 		return ""
 	}
-	return filepath.Join(string(c.StateDir), trialFile)
+	return filepath.Join(string(c.StateDir), trial.File)
 }
 
 // loadTrials returns what commands have decided, as it was saved. A trial whose time has come
 // meanwhile is ended by the first tick, which knows whom that would cut off.
-func loadTrials(path string, log *slog.Logger) trials {
-	if path == "" {
-		return nil
+func loadTrials(c *config.Config, log *slog.Logger) trial.Decisions {
+	if path := trialPath(c); path != "" {
+		return trial.Load(path, log)
 	}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	var saved savedTrials
-	if err == nil {
-		err = json.Unmarshal(text, &saved)
-	}
-	if err == nil && saved.Version != trialVersion {
-		err = fmt.Errorf("it has version %d, and this daemon knows %d", saved.Version, trialVersion)
-	}
-	if err != nil {
-		log.Error("which lists commands have put on trial, or enforced, is unknown, the configuration decides: "+err.Error(), "file", path)
-		return nil
-	}
-	maps.DeleteFunc(saved.Lists, func(_ string, o api.Trial) bool { return o.Since == nil }) // of no command
-	return saved.Lists
+	return nil
 }
 
 // saveTrials makes what commands have decided durable.
-func (d *Daemon) saveTrials(t trials) error {
-	path := trialPath(d.prepared.config)
-	switch {
-	case path == "":
-		return nil
-	case len(t) == 0:
-		return durable.Remove(path)
+func (d *Daemon) saveTrials(t trial.Decisions) error {
+	if path := trialPath(d.prepared.config); path != "" {
+		return t.Save(path)
 	}
-	text, err := json.Marshal(savedTrials{trialVersion, t})
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(path, append(text, '\n'))
+	return nil
 }
 
 // checkTrials saves what commands have decided again where the file is missing.
@@ -152,13 +98,8 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 	if err := d.refuseTrial(l, c); err != nil {
 		return done, &api.BadRequest{Err: err}
 	}
-	now := time.Now()
-	o := api.Trial{Enforced: !c.Off && c.After == 0, Configured: l.trial != nil && l.trial.Configured, Since: &now, By: by}
-	if c.After > 0 {
-		at := now.Add(time.Duration(c.After * float64(time.Second)))
-		o.EnforcedAt = &at
-	}
-	if o.EnforcedAt == nil && o.Enforced == l.Enforce && (l.trial == nil || l.trial.EnforcedAt == nil) {
+	o := trial.New(c, l.trial == nil || !l.trial.Configured, by, time.Now())
+	if !trial.Changes(l.trial, o) {
 		return api.Enforced{List: name, Trial: l.trial}, nil
 	}
 	if o.Enforced && !l.Enforce && !c.Force {
@@ -169,14 +110,7 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: %w: allow those first, or use --force (force: true)", name, err)}
 		}
 	}
-	before, next := d.trials, maps.Clone(d.trials)
-	if next == nil {
-		next = make(trials)
-	}
-	next[name] = o
-	if o.EnforcedAt == nil && o.Enforced == !o.Configured {
-		delete(next, name) // as the configuration says
-	}
+	before, next := d.trials, d.trials.With(name, o)
 	if err := d.saveTrials(next); err != nil {
 		return done, fmt.Errorf("list %s stays as it was, since a restart would forget the change: %w", name, err)
 	}
@@ -190,21 +124,17 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 func (d *Daemon) refuseTrial(l *managedList, c api.EnforceChange) error {
 	_, shared := l.from.(*node.List)
 	switch {
-	case l.Action == config.Allow:
-		return fmt.Errorf("list %s allows: it drops nothing, and has no trial: name a block list", l.Name)
-	case shared:
-		return fmt.Errorf("list %s is of the fleet: enforce in hub.yaml says for all nodes whether it is on trial", l.Name)
-	case c.After > 0 && !c.Off && l.Enforce:
-		return fmt.Errorf("list %s is enforced already: leave out --after (after_seconds), or put it on trial until then by --off (off: true) beside it", l.Name)
+	case shared && l.Action != config.Allow:
+		return fmt.Errorf("list %s is of the fleet: weir fleet enforce %s at the hub, or enforce in hub.yaml, says for all nodes whether it is on trial", l.Name, strings.TrimPrefix(l.Name, config.FleetPrefix))
 	case c.Off && d.prepared.config.Mode != membership.Exact:
 		return fmt.Errorf("list %s cannot be on trial: mode: approx does not know which list matches a packet: set mode: exact", l.Name)
 	}
-	return nil
+	return trial.Refuse(l.Name, l.Action == config.Allow, l.Enforce, c)
 }
 
 // decide makes the data plane follow what commands have decided. When it fails, nothing has
 // changed.
-func (d *Daemon) decide(next trials) error {
+func (d *Daemon) decide(next trial.Decisions) error {
 	before := d.trials
 	d.trials = next
 	same := true
@@ -236,13 +166,13 @@ func (l *managedList) configured() config.List {
 }
 
 // trialBy returns the trial of a list where commands have decided that.
-func (l *managedList) trialBy(c *config.Config, t trials) *api.Trial {
+func (l *managedList) trialBy(c *config.Config, t trial.Decisions) *api.Trial {
 	as := l.configured()
-	return t.of(c, &as)
+	return trialOf(c, &as, t)
 }
 
 // follow sets whether a new list is on trial.
-func (l *managedList) follow(c *config.Config, t trials) {
+func (l *managedList) follow(c *config.Config, t trial.Decisions) {
 	if l.trial = l.trialBy(c, t); l.trial != nil {
 		l.Enforce = l.trial.Enforced
 	}
@@ -283,12 +213,12 @@ func (d *Daemon) endTrials(now time.Time) error {
 	if now.Before(d.retryTrials) {
 		return nil
 	}
-	next := maps.Clone(d.trials)
+	next := d.trials
 	var ended []*managedList
 	var failed error
-	for _, name := range slices.Sorted(maps.Keys(d.trials)) {
-		o, l := d.trials[name], d.prepared.list(name)
-		if o.EnforcedAt == nil || now.Before(*o.EnforcedAt) || l == nil || !l.commanded() {
+	for _, name := range d.trials.Over(now) {
+		l := d.prepared.list(name)
+		if l == nil || !l.commanded() {
 			continue
 		}
 		if err := d.enforcingCutsOff([]*managedList{l}); err != nil {
@@ -299,10 +229,7 @@ func (d *Daemon) endTrials(now time.Time) error {
 			failed = errors.Join(failed, fmt.Errorf("the trial of list %s is over, but it is not enforced: %w: allow those, or weir enforce --force %s", name, err, name))
 			continue
 		}
-		o.Enforced, o.Since, o.EnforcedAt = true, o.EnforcedAt, nil
-		if next[name] = o; !o.Configured {
-			delete(next, name)
-		}
+		next = next.With(name, trial.Ended(d.trials[name]))
 		ended = append(ended, l)
 	}
 	if len(ended) > 0 {
@@ -332,21 +259,15 @@ func (d *Daemon) followTrials() (lines []string) {
 	if len(d.trials) == 0 || d.unconfirmed != nil || d.rolledBack {
 		return nil
 	}
-	next := maps.Clone(d.trials)
-	for _, name := range slices.Sorted(maps.Keys(d.trials)) {
-		why := "the configuration has changed"
-		if l := d.prepared.list(name); l == nil {
-			why = "the list is gone"
-		} else if l.commanded() {
-			continue
+	next, lines := d.trials.Follow(func(name string) int {
+		switch l := d.prepared.list(name); {
+		case l == nil:
+			return trial.Gone
+		case l.commanded():
+			return trial.Counts
 		}
-		was := "weir enforce --off"
-		if d.trials[name].Enforced {
-			was = "weir enforce"
-		}
-		lines = append(lines, fmt.Sprintf("list %s: `%s` of %s no longer counts: %s", name, was, d.trials[name].Since.Local().Format(time.DateTime), why))
-		delete(next, name)
-	}
+		return trial.Changed
+	})
 	if len(lines) == 0 {
 		return nil
 	}

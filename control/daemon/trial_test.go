@@ -1,16 +1,12 @@
 package daemon
 
 import (
-	"log/slog"
-	"maps"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/durable/durabletest"
+	"weir/control/trial"
 	"weir/filter/membership"
 	"weir/tests/lab"
 )
@@ -40,7 +36,7 @@ func TestTrialOf(t *testing.T) {
 		if c.change != nil {
 			c.change(conf, &l.List)
 		}
-		decided := make(trials)
+		decided := make(trial.Decisions)
 		if c.command != nil {
 			c.command.Since = &now
 			decided["a"] = *c.command
@@ -75,55 +71,6 @@ func TestTrialMetric(t *testing.T) {
 		}
 		if onTrial() != off {
 			t.Errorf("change %d: on trial %t, want %t", i, !off, off)
-		}
-	}
-}
-
-// TestTrialFile lets the machine crash, and steps fail, while trials are saved; what is saved
-// is read again, and what is broken or of another version is left to the configuration.
-func TestTrialFile(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	since, at := time.Unix(1, 0), time.Unix(1e9, 0)
-	on := trials{"a": {Since: &since, EnforcedAt: &at, By: "root"}}
-	path := func(dir string) (*config.Config, string) {
-		c := config.Default()
-		c.StateDir = config.Path(dir)
-		return c, trialPath(c)
-	}
-	durabletest.Test{
-		Begin: "none",
-		Work: func(t *testing.T, d *durabletest.Disk) {
-			c, _ := path(d.Dir)
-			daemon := &Daemon{prepared: &Prepared{config: c}}
-			for range 2 {
-				_ = d.Do(func() error { return daemon.saveTrials(on) }, "on")
-				for range 2 { // the second time it may be gone, but not for good
-					_ = d.Do(func() error { return daemon.saveTrials(nil) }, "none")
-				}
-			}
-		},
-		Read: func(_ *testing.T, dir string, _ int) (string, error) {
-			_, p := path(dir)
-			same := func(a, b api.Trial) bool {
-				return a.EnforcedAt.Equal(*b.EnforcedAt) && a.Since.Equal(*b.Since) && a.By == b.By
-			}
-			switch got := loadTrials(p, log); {
-			case maps.EqualFunc(got, on, same):
-				return "on", nil
-			case len(got) > 0:
-				t.Errorf("read %+v", got)
-			}
-			return "none", nil
-		},
-	}.Run(t)
-	dir := t.TempDir()
-	_, p := path(dir)
-	for _, text := range []string{"", "{", "[]", "null", `{"version": 2, "lists": {"a": {"since": "2026-01-02T03:04:05Z"}}}`, `{"version": 1, "lists": {"a": {"enforced": true}}}`} {
-		if err := os.WriteFile(filepath.Join(dir, trialFile), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := loadTrials(p, log); len(got) > 0 {
-			t.Errorf("%s: %+v", text, got)
 		}
 	}
 }

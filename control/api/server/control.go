@@ -68,7 +68,7 @@ func controlRoutes(c Daemon) []route {
 			o, err := c.Rollback(q.Context(), q.PathValue("list"))
 			return api.Refreshed{Sources: []api.FetchOutcome{o}}, err
 		}},
-		enforceRoute(c),
+		enforceRoute(c.Enforce),
 		{http.MethodPost, contract.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			within, err := readWithin(q.URL.Query())
 			if err != nil {

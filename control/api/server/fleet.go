@@ -21,6 +21,8 @@ type Hub interface {
 	Change(context.Context, api.Change) (api.FleetChanged, error)
 	// Roll changes the course of rollouts.
 	Roll(context.Context, api.FleetRoll) (api.FleetRolled, error)
+	// Enforce ends the trial of a list on all nodes, or begins one.
+	Enforce(ctx context.Context, list string, c api.EnforceChange) (api.FleetEnforced, error)
 	// Reload reads hub.yaml again. With an error, nothing has changed.
 	Reload(context.Context) (api.FleetReloaded, error)
 }
@@ -43,5 +45,5 @@ func hubRoutes(h Hub) []route {
 		r.Changes = list(r.Changes)
 		return r, err
 	}}
-	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), auditRoute(h), reload, status})
+	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, status})
 }

@@ -29,7 +29,7 @@ func (h hubStub) Fleet(context.Context) (api.HubStatus, error) {
 	now := time.Now()
 	return api.HubStatus{
 		Time: now, Catalog: &now, Problems: []string{"x"}, Reload: &api.FleetReload{Time: now, Error: "x"},
-		Lists: []api.FleetList{{Action: api.Block, Direction: "src", Feeds: []api.FeedSource{{Outcome: api.Failed, FirstBad: []string{}}}, Rollout: &api.FleetRollout{
+		Lists: []api.FleetList{{Action: api.Block, Direction: "src", Decision: &api.Trial{Since: &now, EnforcedAt: &now}, Feeds: []api.FeedSource{{Outcome: api.Failed, FirstBad: []string{}}}, Rollout: &api.FleetRollout{
 			State: api.RolloutRunning, Waves: []api.FleetWave{{Labels: []string{}, Mode: "rehearse"}}, Top: []api.FleetAffected{{Node: "edge-1"}},
 		}}},
 		Nodes: []api.FleetNode{{Labels: []string{}, State: api.NodeCurrent, Seen: &now, Report: &wire.Status{Lists: []wire.ListStatus{{Rehearsal: &wire.Rehearsal{Top: []wire.Affected{{}}}}}}}},
@@ -59,6 +59,13 @@ func (h hubStub) Audit(int) []api.AuditRecord {
 
 func (hubStub) Roll(context.Context, api.FleetRoll) (api.FleetRolled, error) {
 	return api.FleetRolled{}, nil
+}
+
+func (h hubStub) Enforce(context.Context, string, api.EnforceChange) (e api.FleetEnforced, err error) {
+	if h.whole {
+		e.Trial = &api.Trial{Since: &time.Time{}, EnforcedAt: &time.Time{}, By: "x"}
+	}
+	return e, nil
 }
 
 func (hubStub) Reload(context.Context) (api.FleetReloaded, error) { return api.FleetReloaded{}, nil }
@@ -109,7 +116,7 @@ func TestHubIsAsDocumented(t *testing.T) {
 	schemas := map[string]any{}
 	for name, v := range map[string]any{
 		"HubStatus": api.HubStatus{}, "FleetChanged": api.FleetChanged{}, "FleetExplanation": api.FleetExplanation{}, "FleetTop": api.FleetTop{},
-		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetReloaded": api.FleetReloaded{},
+		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
 	} {
 		describe(reflect.TypeOf(v), name, schemas)
 	}
@@ -144,6 +151,8 @@ func TestHubIsAsDocumented(t *testing.T) {
 				body = `{"read_only": true}`
 			case r.path == contract.RolloutsPath:
 				body = `{"do": "pause"}`
+			case r.path == contract.EnforcePath:
+				path, body = strings.Replace(path, "{list}", "drop", 1), `{"after_seconds": 60}`
 			case r.method == "POST":
 				body = `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 60}`
 			case r.method == "DELETE":

@@ -1,13 +1,15 @@
 package server
 
 import (
+	"context"
 	"net/http"
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
 )
 
-func enforceRoute(d Enforcer) route {
+// enforceRoute returns the route of a change of a list's trial.
+func enforceRoute[T any](enforce func(ctx context.Context, list string, c api.EnforceChange) (T, error)) route {
 	return route{http.MethodPost, contract.EnforcePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var c api.EnforceChange
 		if err := readBody(w, q, 1<<20, &c); err != nil {
@@ -18,6 +20,6 @@ func enforceRoute(d Enforcer) route {
 		if err := c.Check(); err != nil {
 			return nil, err
 		}
-		return d.Enforce(q.Context(), q.PathValue("list"), c)
+		return enforce(q.Context(), q.PathValue("list"), c)
 	}}
 }

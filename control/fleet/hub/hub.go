@@ -35,6 +35,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/trial"
 	"weir/filter/key"
 )
 
@@ -90,6 +91,9 @@ type Hub struct {
 	members  map[string]authority.Member // as of stamp; replaced, not changed
 	stamp    time.Time
 
+	trials      trial.Decisions // of commands
+	retryTrials time.Time
+
 	histories atomic.Pointer[map[string]*store.List] // those of lists, by name
 
 	requests  chan func()
@@ -126,6 +130,8 @@ type managed struct {
 	// kept is what the last version had. It stays until each source was read: what some of
 	// them have saved is lost. nil: each was.
 	kept *list.Set
+
+	trial *api.Trial // what the configuration or a command says of it; nil: the list is enforced, as configured
 
 	refused error // why what the feed had saved is not in the list; nil: it is
 
@@ -189,6 +195,7 @@ func (h *Hub) open() (err error) {
 		h.lists = append(h.lists, l)
 	}
 	h.noteHistories()
+	h.openTrials()
 	if err := h.openRollouts(); err != nil {
 		return err
 	}
@@ -338,6 +345,7 @@ func (h *Hub) Run(ctx context.Context) error {
 				h.expire(now)
 				h.catchUp()
 				h.advance(now)
+				h.endTrials(now)
 			}
 			h.note()
 			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {

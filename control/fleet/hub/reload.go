@@ -76,6 +76,7 @@ func (h *Hub) reload(ctx context.Context) (changes []string, wait <-chan struct{
 		if err := h.replace(next, lists); err != nil {
 			return err
 		}
+		changes = append(changes, h.followTrials()...)
 		wait = h.publisher.again()
 		return nil
 	})
@@ -173,6 +174,7 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 	h.lists, h.replaced = lists, true
 	h.config.Store(next)
 	h.noteHistories()
+	h.decide(h.trials)
 	for _, name := range removed {
 		h.store.Release(name)
 	}

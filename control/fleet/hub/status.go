@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
@@ -48,7 +47,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			one := api.FleetList{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
 				Version: l.history.Place(), Published: reached[l.Name], Entries: l.history.Contents().Len(), Manual: manual[l.Name],
-				Feeds: []api.FeedSource{}, Trial: !l.Enforce, For: l.Rule().String(),
+				Feeds: []api.FeedSource{}, Trial: !l.enforced(), Decision: l.trial, For: l.Rule().String(),
 			}
 			if x := l.released; x != nil && x.Rollout != nil {
 				one.Rollout = x.Rollout.show(l.gate, l.waiting)
@@ -270,10 +269,12 @@ func groups(m authority.Member) []string {
 	return enrollment.Node{Name: m.Name, Labels: m.Labels}.Groups()
 }
 
-// settings returns a list as nodes have it in the catalog.
-func settings(l *config.List) wire.Settings {
-	s := wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority, Trial: !l.Enforce}
-	r := l.Rule()
+// settings returns the list as nodes have it in the catalog.
+func (l *managed) settings() wire.Settings {
+	as := l.List
+	as.Enforce = l.enforced()
+	s := wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority, Trial: !as.Enforce}
+	r := as.Rule()
 	if r == nil {
 		return s
 	}
@@ -295,7 +296,7 @@ func settings(l *config.List) wire.Settings {
 func (l *managed) wanted(reached wire.Place) wire.ListState {
 	s := wire.ListState{
 		Name: l.Name, Releases: []wire.Release{{Place: reached}},
-		Settings: settings(&l.List),
+		Settings: l.settings(),
 	}
 	switch {
 	case l.unread, reached.Before(l.since):

@@ -1,0 +1,149 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"weir/control/api"
+	"weir/control/audit"
+	"weir/control/config"
+	"weir/control/trial"
+)
+
+// trialRetry is how long a trial that is over waits where its end could not be recorded.
+const trialRetry = 10 * time.Second
+
+func (h *Hub) trialPath() string { return filepath.Join(string(h.conf().StateDir), trial.File) }
+
+// openTrials reads what commands have decided about lists on trial. A trial whose time came
+// while no hub ran is ended by the first tick.
+func (h *Hub) openTrials() {
+	h.decide(trial.Load(h.trialPath(), h.o.Log))
+	h.followTrials()
+}
+
+// decide has lists follow what commands have decided.
+func (h *Hub) decide(next trial.Decisions) {
+	h.trials = next
+	for _, l := range h.lists {
+		if l.trial = nil; l.Action != config.Allow {
+			l.trial = next.Of(l.Name, l.List.Enforce)
+		}
+	}
+	if h.publisher != nil {
+		h.publisher.wake()
+	}
+}
+
+// enforced reports whether nodes drop what the list's entries match.
+func (l *managed) enforced() bool { return l.trial == nil || l.trial.Enforced }
+
+// commanded reports whether a command decides about the list's trial.
+func (l *managed) commanded() bool { return l.trial != nil && l.trial.Since != nil }
+
+// followTrials forgets what commands have decided about lists whose configuration has changed,
+// or which are gone, and returns a line for each.
+func (h *Hub) followTrials() (lines []string) {
+	next, lines := h.trials.Follow(func(name string) int {
+		switch l := h.list(name); {
+		case l == nil:
+			return trial.Gone
+		case l.commanded():
+			return trial.Counts
+		}
+		return trial.Changed
+	})
+	if len(lines) == 0 {
+		return nil
+	}
+	if err := next.Save(h.trialPath()); err != nil {
+		h.o.Log.Error("the next start will forget commands that no longer count: " + err.Error())
+	}
+	h.decide(next)
+	for _, line := range lines {
+		h.o.Log.Info("trials: " + line)
+	}
+	return lines
+}
+
+// Enforce implements [server.Hub]. When it returns without an error, the change is durable
+// here and, unless Published is false, in the broker's stream.
+func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.FleetEnforced, err error) {
+	r := audit.Record{Change: audit.Enforce, List: name, TTL: c.After}
+	if c.Off {
+		r.Change = audit.EnforceOff
+	}
+	audit.By(&r, c.UID, c.Client)
+	audit.ByCaller(ctx, &r)
+	by := audit.Cut(r.Who(), audit.MaxText)
+	var wait <-chan struct{}
+	err = h.Do(ctx, func() (err error) {
+		if done.Enforced, err = h.setTrial(name, c, by); err == nil {
+			wait = h.publisher.again()
+		}
+		return err
+	})
+	if done.Changed {
+		r.Changed = 1
+	}
+	h.audited(r, err)
+	if err != nil {
+		return done, err
+	}
+	done.Published = h.waitFor(ctx, wait)
+	return done, nil
+}
+
+// setTrial carries out a change of a trial, durably.
+func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
+	l := h.list(name)
+	if l == nil {
+		return done, h.noList(name)
+	}
+	if err := trial.Refuse(name, l.Action == config.Allow, l.enforced(), c); err != nil {
+		return done, &api.BadRequest{Err: err}
+	}
+	if err := h.room(); err != nil {
+		return done, err
+	}
+	t := trial.New(c, l.List.Enforce, by, time.Now())
+	if !trial.Changes(l.trial, t) {
+		return api.Enforced{List: name, Trial: l.trial}, nil
+	}
+	next := h.trials.With(name, t)
+	if err := next.Save(h.trialPath()); err != nil {
+		return done, fmt.Errorf("list %s stays as it was, since a restart would forget the change: %w", name, err)
+	}
+	h.decide(next)
+	return api.Enforced{List: name, Changed: true, Trial: l.trial}, nil
+}
+
+// endTrials enforces the lists whose trial is over.
+func (h *Hub) endTrials(now time.Time) {
+	if now.Before(h.retryTrials) {
+		return
+	}
+	next := h.trials
+	var ended []string
+	for _, name := range h.trials.Over(now) {
+		if l := h.list(name); l == nil || !l.commanded() {
+			continue
+		}
+		next = next.With(name, trial.Ended(h.trials[name]))
+		ended = append(ended, name)
+	}
+	if len(ended) == 0 {
+		return
+	}
+	if err := next.Save(h.trialPath()); err != nil {
+		h.o.Log.Error(fmt.Errorf("a trial is over, but its list is not enforced, retrying in %v: %w", trialRetry, err).Error())
+		h.retryTrials = now.Add(trialRetry)
+		return
+	}
+	h.decide(next)
+	for _, name := range ended {
+		h.audit.Record(audit.Record{Change: audit.Enforce, List: name, Changed: 1, Source: "expiry"})
+	}
+}

@@ -1,0 +1,171 @@
+// Package trial keeps what commands have decided about lists on trial, at a daemon and at the
+// hub of a fleet.
+//
+// A trial is decided by the configuration (enforce: false), or by a command that overrides it.
+// A command counts as long as the configuration says what it said then: who changes enforce
+// there decides anew, and who takes the list away ends its trial.
+package trial
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"weir/control/api"
+	"weir/control/durable"
+)
+
+// File is the name of the file below the state directory that has what commands decided.
+const File = "trial.json"
+
+// version is the version of its contents.
+const version = 1
+
+// Decisions are those of commands, by list. Once in use they are not changed, as they may be
+// read concurrently.
+type Decisions map[string]api.Trial
+
+// saved are the contents of the file.
+type saved struct {
+	Version int       `json:"version"`
+	Lists   Decisions `json:"lists"`
+}
+
+// Of returns the trial of a block list that the configuration enforces or not, nil where it
+// is enforced and no command has decided that.
+func (d Decisions) Of(list string, enforce bool) *api.Trial {
+	if t, ok := d[list]; ok && t.Configured == !enforce {
+		return &t
+	}
+	if !enforce {
+		return &api.Trial{Configured: true}
+	}
+	return nil
+}
+
+// Refuse returns why a change of a list's trial must not be.
+func Refuse(list string, allows, enforced bool, c api.EnforceChange) error {
+	switch {
+	case allows:
+		return fmt.Errorf("list %s allows: it drops nothing, and has no trial: name a block list", list)
+	case c.After > 0 && !c.Off && enforced:
+		return fmt.Errorf("list %s is enforced already: leave out --after (after_seconds), or put it on trial until then by --off (off: true) beside it", list)
+	}
+	return nil
+}
+
+// New returns the decision of a command that is given now, about a list that the configuration
+// enforces or not.
+func New(c api.EnforceChange, enforce bool, by string, now time.Time) api.Trial {
+	t := api.Trial{Enforced: !c.Off && c.After == 0, Configured: !enforce, Since: &now, By: by}
+	if c.After > 0 {
+		at := now.Add(time.Duration(c.After * float64(time.Second)))
+		t.EnforcedAt = &at
+	}
+	return t
+}
+
+// Changes reports whether a decision changes what a list does, or will do, by its trial before.
+func Changes(before *api.Trial, t api.Trial) bool {
+	enforced := before == nil || before.Enforced
+	return t.EnforcedAt != nil || t.Enforced != enforced || before != nil && before.EnforcedAt != nil
+}
+
+// With returns the decisions with another one. One that says what the configuration says is
+// left out.
+func (d Decisions) With(list string, t api.Trial) Decisions {
+	next := maps.Clone(d)
+	if next == nil {
+		next = make(Decisions)
+	}
+	next[list] = t
+	if t.EnforcedAt == nil && t.Enforced == !t.Configured {
+		delete(next, list)
+	}
+	return next
+}
+
+// Ended returns the decision about a list whose time has come.
+func Ended(t api.Trial) api.Trial {
+	t.Enforced, t.Since, t.EnforcedAt = true, t.EnforcedAt, nil
+	return t
+}
+
+// Over returns the lists whose trial is over by a time.
+func (d Decisions) Over(now time.Time) (all []string) {
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		if at := d[name].EnforcedAt; at != nil && !now.Before(*at) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// The states of lists that a decision may be about.
+const (
+	Counts  = iota // the configuration says what it said
+	Changed        // it does not
+	Gone           // the list is gone
+)
+
+// Follow returns the decisions that still count, by the states of their lists, and a line for
+// each of the others.
+func (d Decisions) Follow(state func(list string) int) (next Decisions, lines []string) {
+	next = maps.Clone(d)
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		why := "the configuration has changed"
+		switch state(name) {
+		case Counts:
+			continue
+		case Gone:
+			why = "the list is gone"
+		}
+		was := "enforce --off"
+		if d[name].Enforced {
+			was = "enforce"
+		}
+		lines = append(lines, fmt.Sprintf("list %s: `%s` of %s no longer counts: %s", name, was, d[name].Since.Local().Format(time.DateTime), why))
+		delete(next, name)
+	}
+	return next, lines
+}
+
+// Load returns what commands have decided, as it was saved. Decisions whose time has come
+// meanwhile are as they were.
+func Load(path string, log *slog.Logger) Decisions {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var all saved
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err == nil && all.Version != version {
+		err = fmt.Errorf("it has version %d, and this program knows %d", all.Version, version)
+	}
+	if err != nil {
+		log.Error("which lists commands have put on trial, or enforced, is unknown, the configuration decides: "+err.Error(), "file", path)
+		return nil
+	}
+	maps.DeleteFunc(all.Lists, func(_ string, t api.Trial) bool { return t.Since == nil }) // of no command
+	return all.Lists
+}
+
+// Save makes decisions durable.
+func (d Decisions) Save(path string) error {
+	if len(d) == 0 {
+		return durable.Remove(path)
+	}
+	text, err := json.Marshal(saved{version, d})
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(path, append(text, '\n'))
+}
