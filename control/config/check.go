@@ -300,7 +300,11 @@ func (a API) check() (errs quantity.FieldErrors) {
 }
 
 // Check returns what is wrong with a list.
-func (l List) Check() error { return l.check().Err() }
+func (l List) Check() error {
+	errs := l.check()
+	checkRanges(&errs, "", reflect.ValueOf(l))
+	return errs.Err()
+}
 
 func (l List) check() (errs quantity.FieldErrors) {
 	if !matchesName(l.Name) || len(l.Name) > maxName {

@@ -55,7 +55,10 @@ func (l *List) checkAtHub(errs *quantity.FieldErrors, path string) {
 	if len(l.Interfaces) > 0 {
 		errs.Failf(path+".interfaces", "each node has interfaces of its own: use ports, protocols or vlans here, or a list of weir.yaml")
 	}
-	if l.Prefix6 > 0 || l.Aggregate != (Aggregate{}) {
-		errs.Failf(path, "prefix6 and aggregate are for lists of weir.yaml: the entries of a hub do not say which of them commands have added; list the prefixes themselves")
+	if l.Prefix6 > 0 && len(l.All()) > 0 && !l.WidensSources() {
+		errs.Failf(path+".prefix6", "nodes do not know which entries of a list commands have added: at a hub, prefix6 is for lists without sources and entries, and for format: crowdsec")
 	}
 }
+
+// WidenAll has prefix6 be for all entries of the list, whoever added them.
+func (l *List) WidenAll() { l.Format.Kind = feed.CrowdSec }

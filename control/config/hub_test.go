@@ -37,7 +37,7 @@ func TestHub(t *testing.T) {
 		least + "rollout: {confirm: 0%}\n":                                      "rollout.confirm: 0%: want more than 0%",
 		least + "rollout: {waves: [{for: 30s}]}\n":                              "rollout.waves[0].for: 30s is less than max_age, 1m",
 		least + "lists: {a: {interfaces: [eth0]}}\n":                            "lists.a.interfaces: each node has interfaces of its own",
-		least + "lists: {a: {prefix6: 64}}\n":                                   "lists.a: prefix6 and aggregate are for lists of weir.yaml",
+		least + "lists: {a: {entries: [\"2001:db8::1\"], prefix6: 64}}\n":       "lists.a.prefix6: nodes do not know which entries of a list commands have added",
 		least + "lists: {a: {ports: [tcp/22], protocols: [udp]}}\n":             "tcp/22, but protocols leaves tcp out",
 		least + "rollout: {waves: [{mode: monitor}]}\n":                         "rollout.waves[0].mode: unknown mode \"monitor\": want rehearse or enforce",
 		least + "rollout: {waves: [{labels: [Paris]}]}\n":                       "rollout.waves[0].labels[0]: label \"Paris\": want",

@@ -138,6 +138,25 @@ func (l *managedList) derive(before derived, rules []engine.List) derived {
 	return d
 }
 
+// newlyDerived returns the prefixes that a list would have because of some contents, and does not
+// have now.
+func (p *Prepared) newlyDerived(l *managedList, contents *list.Set, rules []engine.List) *list.Set {
+	d := derived{of: derivation(l.List)}
+	if !d.of.On() {
+		return new(list.Set)
+	}
+	members := list.Members{All: []*list.Set{contents}}
+	if l.WidensSources() {
+		members.Widened = members.All
+	}
+	d.all = d.of.Prefixes(members)
+	kept := p.leaveOutDerived(l, &d, rules)
+	if l.derived == 0 {
+		return kept
+	}
+	return kept.Diff(rules[l.derived-1].Contents).Add
+}
+
 // leaveOutDerived returns the prefixes without those that are left out, which it notes.
 func (p *Prepared) leaveOutDerived(l *managedList, d *derived, rules []engine.List) *list.Set {
 	if share := d.of.Share(d.all); p.config.MaxCoverage > 0 && share > float64(p.config.MaxCoverage) {

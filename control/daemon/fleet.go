@@ -85,6 +85,10 @@ func fleetConfig(name string, s wire.Settings) (c config.List, err error) {
 	c.SetDefaults()
 	c.Name = config.FleetPrefix + name
 	c.Priority = s.Priority
+	if c.Aggregate = config.Aggregate(s.Aggregate); s.Prefix6 != 0 {
+		c.Prefix6 = s.Prefix6
+		c.WidenAll()
+	}
 	action, limited := strings.CutSuffix(s.Action, wire.Limited)
 	if limited {
 		c.Enforce = !s.Trial

@@ -19,6 +19,7 @@ import (
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/hub"
+	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -355,6 +356,83 @@ func TestFleetLimited(t *testing.T) {
 	}
 }
 
+// A node lists the prefixes around the addresses of a list of the fleet, by its own allow lists and
+// addresses, without the hub, too, and after a restart.
+func TestFleetDerived(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h := newFleetHub(t)
+	h.start("lists: {block: {prefix6: 64}, feed: {entries: [192.0.2.1, 192.0.2.2], aggregate: {ipv4: 24, at: 3}}}")
+	l := lab.New(t)
+	d := startLists(t, l, io.Discard, "lists: {friends: {action: allow, entries: ['2001:db8:2::7']}}\nfleet: {enroll: "+h.enroll("edge-1")+"}")
+	becomes(t, d, "192.0.2.1", verdict.Drop)
+	has := func(want verdict.Action, from ...string) {
+		t.Helper()
+		for _, f := range from {
+			if got := verdictOf(t, d, f); got != want {
+				t.Errorf("packets from %s: %v, want %v", f, got, want)
+			}
+		}
+	}
+	change := func(list string, remove bool, entries ...string) {
+		t.Helper()
+		if _, err := h.Change(t.Context(), api.Change{Action: api.Block, List: list, Remove: remove, Entries: entries}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has(verdict.Pass, "192.0.2.200", "2001:db8:1::99")
+	change("", false, "2001:db8:1::5", "2001:db8:2::8")
+	becomes(t, d, "2001:db8:1::99", verdict.Drop)
+	has(verdict.Drop, "2001:db8:1::5", "2001:db8:2::8")
+	has(verdict.Pass, "2001:db8:1:1::5", "2001:db8:2::7", "2001:db8:2::9")
+	if e, err := d.Explain(t.Context(), "2001:db8:1::99"); err != nil || len(e.Answers[0].Matches) != 1 || e.Answers[0].Matches[0].Derived == nil || e.Answers[0].Matches[0].Derived.By != api.ByPrefix6 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	change("feed", false, "192.0.2.3")
+	becomes(t, d, "192.0.2.200", verdict.Drop)
+	change("feed", true, "192.0.2.3")
+	becomes(t, d, "192.0.2.200", verdict.Pass)
+	has(verdict.Drop, "192.0.2.1", "192.0.2.2")
+	has(verdict.Pass, "192.0.2.3")
+	change("feed", false, "192.0.2.4")
+	becomes(t, d, "192.0.2.200", verdict.Drop)
+
+	// A version that is rehearsed counts with the prefixes that it leads to.
+	if err := d.Rehearse(t.Context(), "feed", &node.Candidate{
+		Settings: wire.Settings{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 24, At: 3}},
+		Contents: setOf(t, "192.0.2.1", "203.0.113.1", "203.0.113.2", "203.0.113.3"),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	send(t, l, 5, "203.0.113.200")
+	await(t, "packets that a version would drop by a prefix", 5, func() uint64 { return d.Rehearsed("feed").WouldDrop })
+	if top := d.Rehearsed("feed").Top; len(top) != 1 || top[0].Entry != "203.0.113.0/24" {
+		t.Errorf("%+v", top)
+	}
+	if err := d.Rehearse(t.Context(), "feed", nil); err != nil {
+		t.Fatal(err)
+	}
+
+	// Without the hub.
+	h.stop()
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Error(err)
+	}
+	has(verdict.Drop, "192.0.2.200", "2001:db8:1::99")
+	var c *config.Config
+	if err := d.Do(t.Context(), func() error { c = d.prepared.config; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	read, err := Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil) // what a start reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"fleet.block", "fleet.feed"} {
+		if l := read.list(name); l == nil || l.derived == 0 || read.contents(l.derived).Len() != 1 {
+			t.Errorf("what the node has saved of %s: %+v", name, l)
+		}
+	}
+}
+
 // A node reads the settings of a list as its hub writes them, and refuses unknown ones; a node of
 // an earlier version refuses a limited list.
 func TestFleetSettings(t *testing.T) {
@@ -370,6 +448,11 @@ func TestFleetSettings(t *testing.T) {
 		{Action: "block-limited", Direction: "src", Protocols: "xyz"},
 		{Action: "block-limited", Direction: "src", VLANs: "5000"},
 		{Action: "block-limited-limited", Direction: "src"},
+		{Action: "block", Direction: "src", Prefix6: 129},
+		{Action: "block", Direction: "src", Prefix6: -1},
+		{Action: "allow", Direction: "src", Prefix6: 64},
+		{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 8, At: 8}},
+		{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 24}},
 	} {
 		if c, err := fleetConfig("x", s); err == nil {
 			t.Errorf("%+v: %+v", s, c)

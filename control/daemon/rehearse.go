@@ -195,7 +195,7 @@ func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List)
 	delta := contents.Diff(active)
 	rules[l.source-1].Contents = contents
 	more := l.rule()
-	if more.Allow, more.Contents = false, delta.Add; r.allow {
+	if more.Allow, more.Contents = false, list.Union(delta.Add, p.newlyDerived(l, contents, rules)); r.allow {
 		more.Contents = delta.Remove
 	}
 	r.out = more.Direction == engine.Out

@@ -273,7 +273,7 @@ func groups(m authority.Member) []string {
 func (l *managed) settings() wire.Settings {
 	as := l.List
 	as.Enforce = l.enforced()
-	s := wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority, Trial: !as.Enforce}
+	s := wire.Settings{Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority, Trial: !as.Enforce, Prefix6: as.Prefix6, Aggregate: wire.Aggregate(as.Aggregate)}
 	r := as.Rule()
 	if r == nil {
 		return s

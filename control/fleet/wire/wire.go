@@ -187,6 +187,18 @@ type Settings struct {
 	Ports     string `json:"ports,omitempty"`
 	Protocols string `json:"protocols,omitempty"`
 	VLANs     string `json:"vlans,omitempty"`
+
+	// Prefixes that nodes list for the addresses of the list, as in weir.yaml; Prefix6 is for all
+	// of them. Nodes of versions that know nothing of that list the addresses alone.
+	Prefix6   int       `json:"prefix6,omitempty"`
+	Aggregate Aggregate `json:"aggregate,omitzero"`
+}
+
+// Aggregate says when the prefix around addresses is listed, too.
+type Aggregate struct {
+	IPv4 int `json:"ipv4,omitempty"`
+	IPv6 int `json:"ipv6,omitempty"`
+	At   int `json:"at"`
 }
 
 // Limited ends the action of a list that is not for all packets, or on trial. Nodes of versions
