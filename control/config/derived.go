@@ -60,5 +60,5 @@ func (l *List) checkAtHub(errs *quantity.FieldErrors, path string) {
 	}
 }
 
-// WidenAll has prefix6 be for all entries of the list, whoever added them.
+// WidenAll makes prefix6 apply to all entries of the list, those of sources included.
 func (l *List) WidenAll() { l.Format.Kind = feed.CrowdSec }

@@ -1,9 +1,9 @@
-// Package trial keeps what commands have decided about lists on trial, at a daemon and at the
+// Package trial keeps the decisions of commands about lists on trial, at a daemon and at the
 // hub of a fleet.
 //
 // A trial is decided by the configuration (enforce: false), or by a command that overrides it.
-// A command counts as long as the configuration says what it said then: who changes enforce
-// there decides anew, and who takes the list away ends its trial.
+// A command counts until the configuration changes: a change of enforce
+// there decides anew, and a list that goes ends its trial.
 package trial
 
 import (
@@ -21,13 +21,13 @@ import (
 	"weir/control/durable"
 )
 
-// File is the name of the file below the state directory that has what commands decided.
+// File is the name of the file below the state directory with the decisions of commands.
 const File = "trial.json"
 
 // version is the version of its contents.
 const version = 1
 
-// Decisions are those of commands, by list. Once in use they are not changed, as they may be
+// Decisions has the decisions of commands, by list. Once in use they are not changed, as they may be
 // read concurrently.
 type Decisions map[string]api.Trial
 
@@ -77,8 +77,8 @@ func Changes(before *api.Trial, t api.Trial) bool {
 	return t.EnforcedAt != nil || t.Enforced != enforced || before != nil && before.EnforcedAt != nil
 }
 
-// With returns the decisions with another one. One that says what the configuration says is
-// left out.
+// With returns the decisions with another one. A decision that repeats the
+// configuration is left out.
 func (d Decisions) With(list string, t api.Trial) Decisions {
 	next := maps.Clone(d)
 	if next == nil {
@@ -109,8 +109,8 @@ func (d Decisions) Over(now time.Time) (all []string) {
 
 // The states of lists that a decision may be about.
 const (
-	Counts  = iota // the configuration says what it said
-	Changed        // it does not
+	Counts  = iota // the configuration has not changed
+	Changed        // it has
 	Gone           // the list is gone
 )
 
@@ -136,7 +136,7 @@ func (d Decisions) Follow(state func(list string) int) (next Decisions, lines []
 	return next, lines
 }
 
-// Load returns what commands have decided, as it was saved. Decisions whose time has come
+// Load returns the saved decisions of commands. Decisions whose time has come
 // meanwhile are as they were.
 func Load(path string, log *slog.Logger) Decisions {
 	text, err := os.ReadFile(path)

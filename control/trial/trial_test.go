@@ -12,8 +12,8 @@ import (
 	"weir/control/durable/durabletest"
 )
 
-// TestFile lets the machine crash, and steps fail, while trials are saved; what is saved
-// is read again, and what is broken or of another version is left to the configuration.
+// TestFile lets the machine crash, and steps fail, while trials are saved. Saved decisions are
+// read again; a file that is broken or of another version counts for nothing.
 func TestFile(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	since, at := time.Unix(1, 0), time.Unix(1e9, 0)
