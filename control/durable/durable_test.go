@@ -15,7 +15,7 @@ import (
 	"weir/control/durable/internal/disk"
 )
 
-// written is a disk that remembers what its files were told to write out, and fails for one range.
+// written is a disk that remembers the ranges its files have written out, and fails for one.
 type written struct {
 	disk.Disk
 	ranges []string

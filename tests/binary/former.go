@@ -14,7 +14,7 @@ const (
 	// BeforeSeals is the last one before versions of a fleet's lists had IDs and seals, and
 	// servers answered themselves what nodes fetch.
 	BeforeSeals = "4835e65"
-	// ReleaseBefore is what hosts upgrade from. Its programs impose penalties themselves.
+	// ReleaseBefore is an earlier release. Its programs impose penalties themselves.
 	ReleaseBefore = "e53b179"
 )
 

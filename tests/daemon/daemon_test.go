@@ -49,7 +49,7 @@ type release struct {
 	path          string
 }
 
-// releaseBefore returns the release that hosts upgrade from. Its path is empty where the history
+// releaseBefore returns an earlier release, which hosts upgrade from. Its path is empty where the history
 // of the repository is not there.
 func releaseBefore(t testing.TB) release {
 	t.Helper()
