@@ -72,8 +72,8 @@ and the share of unlisted keys that it drops by mistake. With
 --flows, also the share of packets, for flows whose popularity follows Zipf's
 law, with and without more bits for the most popular flows.
 
-With --from, the entries of a list file are counted: FILE,format=mmdb,countries=RU
-is in another format, with the options that it has in weir.yaml.
+With --from, the entries of a list file are counted; a file in another format is
+named with its options as in weir.yaml: FILE,format=mmdb,countries=RU.
 
 Kernel memory is that of the cascade, or of the table.
 Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to

@@ -203,7 +203,7 @@ func TestEnforce(t *testing.T) {
 
 	// The configuration wins where it changes, whether a daemon runs or not.
 	configure("", other)
-	reload("`weir enforce` of")
+	reload("`enforce` of")
 	expect("configured to be enforced", "trial", true)
 	configure(onTrial, other)
 	reload("")
