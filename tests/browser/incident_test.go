@@ -19,6 +19,7 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"weir/control/api"
 	"weir/control/history"
@@ -259,6 +260,70 @@ func TestFigures(t *testing.T) {
 			d.quiet()
 		})
 	}
+}
+
+// The page of lists says what each is worth, by keyboard alone; a list leads to its sources, whose versions
+// are shown, and one is returned to.
+func TestLists(t *testing.T) {
+	d, path, l := &desk{t: t}, chromium(t), lab.New(t)
+	dir := t.TempDir()
+	other := filepath.Join(dir, "other.txt")
+	if err := os.WriteFile(other, []byte("198.51.100.40\n203.0.113.77\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.startDaemon(l, fmt.Sprintf("  other: {sources: [{file: %s}]}\n", other), "400pps")
+	d.flood(l)
+	if err := os.WriteFile(other+".new", []byte("198.51.100.40\n203.0.113.77\n203.0.113.78\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(other+".new", other); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.daemon.Refresh(t.Context(), "other", false); err != nil {
+		t.Fatal(err)
+	}
+	d.startBrowser(path, 3*patience)
+	for addresses := 0; addresses < 10; time.Sleep(50 * time.Millisecond) {
+		w, err := d.daemon.Worth(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range w.Lists {
+			if of.Name == "scanners" {
+				addresses = of.Addresses
+			}
+		}
+	}
+	d.open(false)
+	d.tabTo(`a[href$="/worth"]`)
+	d.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#worth-form"))
+	d.until("all lists are there", `["scanners", "quiet", "other", "manual"].every(name => document.getElementById("w-" + name))`)
+	d.tabTo("#list")
+	d.do(chromedp.KeyEvent("SCAN"))
+	d.until("it is found alone", `(a => a.length === 1 && a[0].textContent === "scanners")([...document.querySelectorAll('a[id^="w-"]')])`)
+	d.tabTo("#w-scanners")
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.shows("p-worth", "It has dropped")
+	d.shows("o-other", "other")
+	d.do(chromedp.Evaluate[chromedp.Void](`document.getElementById("list").value = ""`))
+	d.tabTo("#sort")
+	d.do(chromedp.KeyEvent("n")) // name, by its first letter
+	d.until("they are in order", `document.querySelector('a[id^="w-"]')?.textContent === "manual" && document.querySelectorAll('a[id^="w-"]').length > 3`)
+	d.until("the list stays open", `document.getElementById("h-list")?.textContent === "scanners"`)
+	d.looksRight("worth-")
+
+	d.tabTo("#o-other")
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.until("the other is open", `document.getElementById("h-list")?.textContent === "other"`)
+	d.tabTo(`#p-worth a[href$="lists?open=other#lists"]`)
+	d.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#lists"))
+	d.until("its versions are there", `document.querySelectorAll('[aria-label^="Versions of"] tbody tr').length === 2`)
+	d.looksRight("versions-")
+	d.click("#rollback")
+	d.shows("result", "to the 2 before")
+	d.click("#sure")
+	d.shows("result", "has the 2 entries again")
+	d.quiet()
 }
 
 // While no daemon runs the page is dimmed and says so. It goes on by itself in the same
