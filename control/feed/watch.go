@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,7 +46,7 @@ const (
 // replace files and links.
 type Watcher struct {
 	log *slog.Logger
-	fs  *fsnotify.Watcher
+	fs  *notifier
 
 	mu      sync.Mutex // guards the rest
 	all     map[*watched]bool
@@ -68,7 +67,7 @@ type watched struct {
 
 // NewWatcher returns a watcher that watches until it is closed.
 func NewWatcher(log *slog.Logger) (*Watcher, error) {
-	notify, err := fsnotify.NewWatcher()
+	notify, err := newNotifier()
 	if err != nil {
 		return nil, err
 	}
@@ -86,28 +85,13 @@ func (w *Watcher) Close() error {
 }
 
 func (w *Watcher) run() {
-	for {
-		select {
-		case e, open := <-w.fs.Events:
-			if !open {
-				return
-			}
-			w.changed(e.Name, e.Op)
-		case err, open := <-w.fs.Errors:
-			if !open {
-				return
-			}
-			if errors.Is(err, fsnotify.ErrEventOverflow) {
-				w.changed("", 0) // of anything
-			} else {
-				w.log.Warn("watching files: " + err.Error())
-			}
-		}
+	if err := w.fs.run(w.changed); err != nil {
+		w.log.Warn("files are not watched any more, their changes are noticed at their interval: " + err.Error())
 	}
 }
 
 // changed notes that something has changed, "" for what is unknown.
-func (w *Watcher) changed(name string, how fsnotify.Op) {
+func (w *Watcher) changed(name string, how uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for d := range w.all {
@@ -125,12 +109,12 @@ func (d *watched) concerns(name string) bool {
 }
 
 // note has the source read once nothing has changed for a while.
-func (d *watched) note(how fsnotify.Op) {
+func (d *watched) note(how uint32) {
 	now := time.Now()
 	if d.first.IsZero() {
 		d.first = now
 	}
-	d.steps = d.steps || d.source.File == "" || how != fsnotify.Create && how != fsnotify.Chmod
+	d.steps = d.steps || d.source.File == "" || how&(put|altered) == 0
 	wait := settle
 	if !d.steps {
 		wait = settleWhole
@@ -286,7 +270,7 @@ func (w *Watcher) replace(d *watched, dirs map[string]bool) {
 	for dir := range before {
 		if w.dirs[dir]--; w.dirs[dir] == 0 {
 			delete(w.dirs, dir)
-			_ = w.fs.Remove(dir) // it may be gone
+			w.fs.remove(dir)
 		}
 	}
 }
@@ -295,5 +279,5 @@ func (w *Watcher) add(dir string) error {
 	if w.dirs[dir] == 0 && len(w.dirs) >= maxWatched {
 		return errors.New("too many directories")
 	}
-	return w.fs.Add(dir)
+	return w.fs.add(dir)
 }

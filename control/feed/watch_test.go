@@ -271,13 +271,53 @@ func TestWatchBounds(t *testing.T) {
 		f := mustOpen(t, c, "")
 		ends = append(ends, f.watch(t.Context(), f.sources[0]))
 	}
-	if n := len(w.fs.WatchList()); n > maxWatched || n < maxWatched/2 {
+	if n := len(w.fs.dirs); n > maxWatched || n < maxWatched/2 {
 		t.Errorf("%d directories are watched, of at most %d", n, maxWatched)
 	}
 	for _, end := range slices.Backward(ends) {
 		end()
 	}
-	if n := len(w.fs.WatchList()) + len(w.dirs) + len(w.all); n != 0 {
+	if n := len(w.fs.dirs) + len(w.dirs) + len(w.all); n != 0 {
 		t.Errorf("%d are left", n)
+	}
+}
+
+// A file that is written to beside a list wakes the process ten times a second at most, and the
+// list is read as before.
+func TestWatchBesideALog(t *testing.T) {
+	dir := t.TempDir()
+	n, err := newNotifier()
+	must(t, err)
+	t.Cleanup(func() { n.Close() })
+	var mu sync.Mutex
+	events := make(map[string]int)
+	count := func(name string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return events[filepath.Base(name)]
+	}
+	go n.run(func(name string, _ uint32) {
+		mu.Lock()
+		defer mu.Unlock()
+		events[filepath.Base(name)]++
+	})
+	must(t, n.add(dir))
+	log, err := os.Create(filepath.Join(dir, "log"))
+	must(t, err)
+	defer log.Close()
+	began, writes := time.Now(), 0
+	for ; time.Since(began) < 5*noticeEvery; writes++ {
+		_, err := log.WriteString("a line\n")
+		must(t, err)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "list"), []byte("192.0.2.1\n"), 0o600))
+	for deadline := time.Now().Add(10 * time.Second); count("list") == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a list is not noticed")
+		}
+	}
+	// While events are read, some more come.
+	if most := 3 * (2 + int(time.Since(began)/noticeEvery)); count("log") > most {
+		t.Errorf("%d events of %d writes, want %d at most", count("log"), writes, most)
 	}
 }
