@@ -271,13 +271,18 @@ func TestWatchBounds(t *testing.T) {
 		f := mustOpen(t, c, "")
 		ends = append(ends, f.watch(t.Context(), f.sources[0]))
 	}
-	if n := len(w.fs.dirs); n > maxWatched || n < maxWatched/2 {
+	watched := func() int {
+		w.fs.mu.Lock()
+		defer w.fs.mu.Unlock()
+		return len(w.fs.dirs)
+	}
+	if n := watched(); n > maxWatched || n < maxWatched/2 {
 		t.Errorf("%d directories are watched, of at most %d", n, maxWatched)
 	}
 	for _, end := range slices.Backward(ends) {
 		end()
 	}
-	if n := len(w.fs.dirs) + len(w.dirs) + len(w.all); n != 0 {
+	if n := watched() + len(w.dirs) + len(w.all); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }
