@@ -97,7 +97,8 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	i.own.ServerName = authority.ServerName
 	failed := make(chan string, 1)
 	i.logger = &logger{log: i.log, guard: i.guard, names: i.names, failed: failed}
-	i.server.SetLoggerV2(i.logger, false, false, false)
+	i.server.SetLoggerV2(i.logger, false, traceAtStart, false)
+	i.traced.Store(traceAtStart)
 	i.server.Start()
 	for began := time.Now(); !i.server.ReadyForConnections(readyInterval); {
 		select {
@@ -119,6 +120,9 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 // all others; traced is true when nothing is under way that was not seen. It costs the server
 // a tenth of its time and memory, so it waits for the first node of a former version.
 func (i *inside) trace() {
+	if traceAtStart {
+		return
+	}
 	i.tracing.Do(func() {
 		i.watches.Go(func() {
 			o := i.options.Clone()
