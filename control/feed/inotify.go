@@ -27,7 +27,9 @@ const (
 
 // notifier is an inotify instance that watches directories.
 type notifier struct {
-	file *os.File
+	file   *os.File
+	end    sync.Once
+	closed chan struct{}
 
 	mu   sync.Mutex
 	dirs map[string]int   // their watches
@@ -39,10 +41,14 @@ func newNotifier() (*notifier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch files: %w", err)
 	}
-	return &notifier{file: os.NewFile(uintptr(fd), "inotify"), dirs: make(map[string]int), at: make(map[int][]string)}, nil
+	return &notifier{file: os.NewFile(uintptr(fd), "inotify"), closed: make(chan struct{}), dirs: make(map[string]int), at: make(map[int][]string)}, nil
 }
 
-func (n *notifier) Close() error { return n.file.Close() }
+// Close has run return.
+func (n *notifier) Close() error {
+	n.end.Do(func() { close(n.closed) })
+	return n.file.Close()
+}
 
 // control calls fn with the descriptor.
 func (n *notifier) control(fn func(fd int) error) error {
@@ -123,7 +129,11 @@ func (n *notifier) run(changed func(name string, how uint32)) error {
 				changed(filepath.Join(dir, name), how)
 			}
 		}
-		<-time.After(noticeEvery)
+		select {
+		case <-time.After(noticeEvery):
+		case <-n.closed:
+			return nil
+		}
 	}
 }
 

@@ -47,6 +47,7 @@ const (
 type Watcher struct {
 	log *slog.Logger
 	fs  *notifier
+	run sync.WaitGroup
 
 	mu      sync.Mutex // guards the rest
 	all     map[*watched]bool
@@ -72,7 +73,7 @@ func NewWatcher(log *slog.Logger) (*Watcher, error) {
 		return nil, err
 	}
 	w := &Watcher{log: log, fs: notify, all: make(map[*watched]bool), dirs: make(map[string]int)}
-	go w.run()
+	w.run.Go(w.watch)
 	return w, nil
 }
 
@@ -81,10 +82,12 @@ func (w *Watcher) Close() error {
 	if w == nil {
 		return nil
 	}
-	return w.fs.Close()
+	err := w.fs.Close()
+	w.run.Wait()
+	return err
 }
 
-func (w *Watcher) run() {
+func (w *Watcher) watch() {
 	if err := w.fs.run(w.changed); err != nil {
 		w.log.Warn("files are not watched any more, their changes are noticed at their interval: " + err.Error())
 	}
