@@ -24,11 +24,55 @@ var orders = []struct{ name, says string }{
 	{"rate", "rate now"}, {"packets", "packets caught"}, {"trouble", "trouble"}, {"entries", "entries"}, {"conversed", "conversed with"}, {"name", "name"},
 }
 
-// listsView has the lists that a page shows.
-type listsView struct {
+// listQuestion says which lists a page shows.
+type listQuestion struct {
 	search, order string
 	all           bool
-	open          string // the name of a list that is shown with its sources
+	open          string // the name of a list that is shown with more about it
+}
+
+// ask takes the question from a query.
+func (l *listQuestion) ask(query url.Values) {
+	*l = listQuestion{strings.TrimSpace(query.Get("list")), query.Get("sort"), query.Get("all") != "", query.Get("open")}
+}
+
+// finds reports whether a list of the name is searched for.
+func (l *listQuestion) finds(name string) bool {
+	return strings.Contains(strings.ToLower(name), strings.ToLower(l.search))
+}
+
+// most returns the number of lists that are shown at most.
+func (l *listQuestion) most() int {
+	if l.all {
+		return maxLists
+	}
+	return maxRows
+}
+
+// fields writes the fields of a form that asks it, with some orders, and the number of all lists.
+func (l *listQuestion) fields(m *markup, orders int, order func(i int) (name, says string), of int) {
+	checked := literal("")
+	if l.all {
+		checked = " checked"
+	}
+	m.add(`<span class="grow"><label for="list">Name contains</label><input id="list" name="list" value="%s" type="search" maxlength="64" autocomplete="off" spellcheck="false"></span>
+<span><label for="sort">Sort by</label><select id="sort" name="sort">`, l.search)
+	for i := range orders {
+		name, says := order(i)
+		selected := literal("")
+		if name == l.order {
+			selected = " selected"
+		}
+		m.add(`<option value="%s"`+selected+`>%s</option>`, name, says)
+	}
+	m.add(`</select></span>
+<span class="bottom"><label class="choice"><input type="checkbox" id="all" name="all" value="1"`+checked+`> Show all %s</label></span>
+`, count(of))
+}
+
+// listsView has the lists that a page shows.
+type listsView struct {
+	listQuestion
 
 	rows    []listRow // in order, as searched
 	of      int       // all lists
@@ -61,9 +105,8 @@ func (r *listRow) conversed() int {
 
 // listsAsked adds the lists that a query asks for.
 func (c *Console) listsAsked(q *http.Request, v *view) {
-	query := q.URL.Query()
 	l := &v.lists
-	l.search, l.order, l.all, l.open = strings.TrimSpace(query.Get("list")), query.Get("sort"), query.Get("all") != "", query.Get("open")
+	l.ask(q.URL.Query())
 	lists, rates := c.daemon.Lists(), v.listRates()
 	l.of = len(lists)
 	for i := range lists {
@@ -84,7 +127,7 @@ func (c *Console) listsAsked(q *http.Request, v *view) {
 		if r.Name == l.open {
 			l.opened = &r
 		}
-		if strings.Contains(strings.ToLower(r.Name), strings.ToLower(l.search)) {
+		if l.finds(r.Name) {
 			l.rows = append(l.rows, r)
 		}
 	}
@@ -135,25 +178,12 @@ func (c *Console) lists(w http.ResponseWriter, q *http.Request, one *session) {
 
 func (v *view) listsSection(m *markup) {
 	l := &v.lists
-	checked := literal("")
-	if l.all {
-		checked = " checked"
-	}
 	m.add(`<section class="full" id="lists" aria-labelledby="h-lists"><h2 id="h-lists">Lists</h2>
 <form id="lists-form" method="get" action="%slists#lists" hx-get="%slists" hx-target="#p-lists" hx-trigger="input delay:150ms, submit, every 5s" hx-sync="this:replace"><div class="row">
-<span class="grow"><label for="list">Name contains</label><input id="list" name="list" value="%s" type="search" maxlength="64" autocomplete="off" spellcheck="false"></span>
-<span><label for="sort">Sort by</label><select id="sort" name="sort">`, v.path(), v.path(), l.search)
-	for _, o := range orders {
-		selected := literal("")
-		if o.name == l.order {
-			selected = " selected"
-		}
-		m.add(`<option value="%s"`+selected+`>%s</option>`, o.name, o.says)
-	}
-	m.add(`</select></span>
-<span class="bottom"><label class="choice"><input type="checkbox" id="all" name="all" value="1"`+checked+`> Show all %s</label></span>
-<noscript><span class="bottom"><button>Show</button></span></noscript></div></form>
-<div id="p-lists">`, count(l.of))
+`, v.path(), v.path())
+	l.fields(m, len(orders), func(i int) (name, says string) { return orders[i].name, orders[i].says }, l.of)
+	m.add(`<noscript><span class="bottom"><button>Show</button></span></noscript></div></form>
+<div id="p-lists">`)
 	v.listsPart(m)
 	m.add("</div></section>\n")
 }
@@ -180,10 +210,7 @@ func (v *view) listsPart(m *markup) {
 	case l.sources > 0:
 		m.add(`<p>No source fails, of %s.</p>`, count(l.sources))
 	}
-	shown := l.rows[:min(len(l.rows), maxRows)]
-	if l.all {
-		shown = l.rows[:min(len(l.rows), maxLists)]
-	}
+	shown := l.rows[:min(len(l.rows), l.most())]
 	m.table("Lists", func() {
 		for _, r := range shown {
 			v.listRow(m, &r)

@@ -30,9 +30,7 @@ type valued struct {
 
 // worthView has the contents of the page of lists.
 type worthView struct {
-	search, order string
-	all           bool
-	open          string // the name of a list that is shown with its months, days and overlaps
+	listQuestion
 
 	valued
 	wrong  string // about the question
@@ -124,9 +122,8 @@ func (c *Console) worth(w http.ResponseWriter, q *http.Request, one *session) {
 
 // worthAsked adds the lists that a query asks for.
 func (c *Console) worthAsked(q *http.Request, v *view) {
-	query := q.URL.Query()
 	l := &v.worth
-	l.search, l.order, l.all, l.open = strings.TrimSpace(query.Get("list")), query.Get("sort"), query.Get("all") != "", query.Get("open")
+	l.ask(q.URL.Query())
 	var err error
 	if l.valued, err = c.worths(q.Context()); err != nil {
 		l.wrong = err.Error()
@@ -147,7 +144,7 @@ func (c *Console) worthAsked(q *http.Request, v *view) {
 		if r.Name == l.open {
 			l.opened = &r
 		}
-		if strings.Contains(strings.ToLower(r.Name), strings.ToLower(l.search)) {
+		if l.finds(r.Name) {
 			l.rows = append(l.rows, r)
 		}
 	}
@@ -181,8 +178,8 @@ func (c *Console) worthOpened(ctx context.Context, v *view) {
 		v.Trouble = err.Error()
 		return
 	}
-	for i := range all.Lists {
-		l.partners = &all.Lists[i]
+	if len(all.Lists) > 0 {
+		l.partners = &all.Lists[0]
 	}
 }
 
@@ -190,25 +187,12 @@ func (c *Console) worthOpened(ctx context.Context, v *view) {
 func (v *view) worthPage(m *markup) {
 	v.begin(m)
 	l := &v.worth
-	checked := literal("")
-	if l.all {
-		checked = " checked"
-	}
 	m.add(`<section class="full" id="worth" aria-labelledby="h-worth"><h2 id="h-worth">Lists <span class="quiet">and what they are worth</span></h2>
 <form id="worth-form" method="get" action="%sworth" hx-get="%sworth" hx-target="#p-worth" hx-trigger="input delay:150ms, submit" hx-sync="this:replace"><div class="row">
-<span class="grow"><label for="list">Name contains</label><input id="list" name="list" value="%s" type="search" maxlength="64" autocomplete="off" spellcheck="false"></span>
-<span><label for="sort">Sort by</label><select id="sort" name="sort">`, v.path(), v.path(), l.search)
-	for _, o := range worthOrders {
-		selected := literal("")
-		if o.name == l.order {
-			selected = " selected"
-		}
-		m.add(`<option value="%s"`+selected+`>%s</option>`, o.name, o.says)
-	}
-	m.add(`</select></span>
-<span class="bottom"><label class="choice"><input type="checkbox" id="all" name="all" value="1"`+checked+`> Show all %s</label></span>
-<span class="bottom"><button>Show</button></span></div></form>
-<div id="p-worth">`, count(l.of))
+`, v.path(), v.path())
+	l.fields(m, len(worthOrders), func(i int) (name, says string) { return worthOrders[i].name, worthOrders[i].says }, l.of)
+	m.add(`<span class="bottom"><button>Show</button></span></div></form>
+<div id="p-worth">`)
 	v.worthPart(m)
 	m.add("</div></section>\n")
 	end(m)
@@ -235,10 +219,7 @@ func (v *view) worthPart(m *markup) {
 		m.add(`<p>There are no lists.</p>`)
 		return
 	}
-	shown := l.rows[:min(len(l.rows), maxRows)]
-	if l.all {
-		shown = l.rows[:min(len(l.rows), maxLists)]
-	}
+	shown := l.rows[:min(len(l.rows), l.most())]
 	m.table("What lists are worth", func() {
 		for _, r := range shown {
 			v.worthRow(m, &r)

@@ -134,7 +134,7 @@ func (f *fleet) enroll(name string) (enrollment.Node, *nats.Conn) {
 }
 
 // formerFetch waits until what a node asks for on the subject of former versions is answered:
-// the first question has the broker begin to see who asks there.
+// the broker traces from the first question on, and does not answer that one.
 func formerFetch(t *testing.T, node *nats.Conn) {
 	t.Helper()
 	eventually(t, func() error {

@@ -115,7 +115,7 @@ func TestFetchForOthers(t *testing.T) {
 			_, bad := f.enroll("bad")
 			f.change(block(many(1000)...))
 			if subject == wire.FetchSubject {
-				for range 10 { // the broker does not see yet who asks
+				for range 10 { // the broker does not trace yet
 					if err := bad.PublishRequest(subject, wire.NodeInbox("good")+"x", fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.CatalogSubject())); err != nil {
 						t.Fatal(err)
 					}
