@@ -103,6 +103,16 @@ func By(r *Record, uid uint32, client string) {
 	}
 }
 
+// OfTrial returns the record of a command that decides about a list on trial.
+func OfTrial(list string, c api.EnforceChange) Record {
+	r := Record{Change: Enforce, List: list, TTL: c.After}
+	if c.Off {
+		r.Change = EnforceOff
+	}
+	By(&r, c.UID, c.Client)
+	return r
+}
+
 // UserName returns the name of a user of this host, "" if there is none.
 func UserName(uid uint32) string {
 	u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))

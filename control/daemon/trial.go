@@ -67,11 +67,7 @@ func (d *Daemon) checkTrials() error {
 
 // Enforce implements [server.Daemon].
 func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.Enforced, err error) {
-	r := audit.Record{Change: audit.Enforce, List: name, TTL: c.After}
-	if c.Off {
-		r.Change = audit.EnforceOff
-	}
-	audit.By(&r, c.UID, c.Client)
+	r := audit.OfTrial(name, c)
 	by := audit.Cut(r.Who(), audit.MaxText)
 	if !c.Off && c.After == 0 && !c.Force {
 		_, err = d.readCollateral(ctx) // for setTrial

@@ -71,11 +71,7 @@ func (h *Hub) followTrials() (lines []string) {
 // Enforce implements [server.Hub]. When it returns without an error, the change is durable
 // here and, unless Published is false, in the broker's stream.
 func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.FleetEnforced, err error) {
-	r := audit.Record{Change: audit.Enforce, List: name, TTL: c.After}
-	if c.Off {
-		r.Change = audit.EnforceOff
-	}
-	audit.By(&r, c.UID, c.Client)
+	r := audit.OfTrial(name, c)
 	audit.ByCaller(ctx, &r)
 	by := audit.Cut(r.Who(), audit.MaxText)
 	var wait <-chan struct{}
