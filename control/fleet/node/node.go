@@ -79,6 +79,7 @@ const (
 	reportInterval    = wire.StatusInterval
 	rehearsalInterval = 2 * time.Second        // of reports during a rehearsal
 	reportAtMost      = 100 * time.Millisecond // apart
+	reportSpread      = 200 * time.Millisecond // of the nodes that one change makes report
 	reportWithin      = time.Second            // where the hub asks for it
 	askInterval       = 30 * time.Second       // for the catalog, while none arrives
 	askTimeout        = 5 * time.Second
@@ -414,7 +415,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
 	reported, asked, listed := time.Time{}, time.Now(), time.Time{}
-	soon := time.NewTimer(time.Hour)
+	soon, due := time.NewTimer(time.Hour), false // whether it is running
 	defer soon.Stop()
 	stale := false
 	var allowed wire.Allowance
@@ -425,9 +426,11 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	report := func() {
 		if !allowed.Take(wire.NodeBurst, wire.NodeEvery, time.Now()) {
 			soon.Reset(in())
+			due = true
 			return
 		}
 		soon.Stop()
+		due = false
 		reported = time.Now()
 		n.report()
 	}
@@ -479,7 +482,11 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			listed = time.Now()
 			n.lists(ctx)
 		case <-n.reports:
-			soon.Reset(max(0, in()))
+			// A change makes all nodes report: at once, they would delay the next change.
+			if !due {
+				soon.Reset(max(0, in()) + rand.N(reportSpread))
+				due = true
+			}
 		case <-soon.C:
 			report()
 		case now := <-second.C:
