@@ -282,9 +282,9 @@ func extend[T any](s, next []T, read, size int64) []T {
 		if room > 6*need {
 			room = 4 * need
 		}
-		s = append(make([]T, 0, max(room, need+need/4)), s...)
+		s = grown(s, max(room, need+need/4))
 	}
-	return append(s, next...)
+	return appendAll(s, next)
 }
 
 // scan calls fn for each good line until it returns false.

@@ -32,7 +32,7 @@ func sorted[K Ordered[K]](all []K) Sorted[K] {
 	}
 	all = slices.Compact(all)
 	if cap(all)-len(all) > len(all)/8 { // it is long-lived
-		all = append(make([]K, 0, len(all)), all...)
+		all = grown(all, len(all))
 	}
 	return Sorted[K]{base: all}
 }
@@ -142,7 +142,7 @@ func (s Sorted[K]) Slice() []K {
 		k := (*from)[0]
 		*from = (*from)[1:]
 		i, _ := slices.BinarySearchFunc(s.base, k, K.Compare)
-		all = append(all, s.base[:i]...)
+		all = appendAll(all, s.base[:i])
 		if adds {
 			all = append(all, k)
 		} else {
@@ -150,7 +150,7 @@ func (s Sorted[K]) Slice() []K {
 		}
 		s.base = s.base[i:]
 	}
-	return append(all, s.base...)
+	return appendAll(all, s.base)
 }
 
 // without returns those of the values that s does not have, and among those
@@ -173,7 +173,7 @@ func (s Sorted[K]) filter(others Sorted[K], had bool) (kept []K) {
 			has = s.Has(k)
 		}
 		if has == had {
-			kept = append(kept, k)
+			kept = push(kept, k)
 		}
 	}
 	return kept
@@ -198,10 +198,10 @@ func (s Sorted[K]) diff(old Sorted[K]) (added, removed Sorted[K]) {
 			order = a.Compare(b)
 		}
 		if order < 0 {
-			added.base = append(added.base, a)
+			added.base = push(added.base, a)
 		}
 		if order > 0 {
-			removed.base = append(removed.base, b)
+			removed.base = push(removed.base, b)
 		}
 		if order <= 0 {
 			a, inNew = s.next()
@@ -223,7 +223,7 @@ func union[K Ordered[K]](a, b []K) []K {
 			all, b = append(all, b[0]), b[1:]
 		}
 	}
-	return append(append(all, a...), b...)
+	return appendAll(appendAll(all, a), b)
 }
 
 // minus returns the values of a sorted slice that are not in another one.

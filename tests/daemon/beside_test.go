@@ -23,7 +23,9 @@ import (
 func TestCommandsBesideReplacement(t *testing.T) {
 	long.Only(t, "has lists of 3 and 10 million entries")
 	timed.Alone(t)
-	for entries, maxWait := range map[int]time.Duration{3_000_000: 250 * time.Millisecond, 10_000_000: 500 * time.Millisecond} {
+	// Twice and six times as long as on a quiet machine with two cores.
+	const maxMedian, maxWait = 100 * time.Millisecond, 250 * time.Millisecond
+	for _, entries := range []int{3_000_000, 10_000_000} {
 		t.Run(fmt.Sprint(entries), func(t *testing.T) {
 			h := newHost(t)
 			random := seed.New(t)
@@ -93,11 +95,11 @@ func TestCommandsBesideReplacement(t *testing.T) {
 			configure("")
 			all = append(all, beside("a stage off", reload))
 			slices.Sort(replaced)
-			if median := replaced[len(replaced)/2]; median > maxWait {
-				t.Errorf("beside a replacement, the slowest command took %v, the median of %v; want %v at most", median, replaced, maxWait)
+			if median := replaced[len(replaced)/2]; median > maxMedian {
+				t.Errorf("beside a replacement, the slowest command took %v, the median of %v; want %v at most", median, replaced, maxMedian)
 			}
-			if slowest := slices.Max(all); slowest > 3*maxWait {
-				t.Errorf("a command took %v", slowest)
+			if slowest := slices.Max(all); slowest > maxWait {
+				t.Errorf("a command took %v, want %v at most", slowest, maxWait)
 			}
 			if l := h.list("manual"); l.Manual != next {
 				t.Errorf("%d manual entries, want %d", l.Manual, next)

@@ -1,0 +1,37 @@
+package list
+
+import "slices"
+
+// The runtime cannot stop a goroutine while it copies memory. A collection that begins
+// during a copy of a hundred megabytes waits for its end, and everything else with it: a
+// quarter of a second beside ten million entries. What may be large is copied in pieces.
+const piece = 4096
+
+// appendAll appends more to s, as append does.
+func appendAll[T any](s, more []T) []T {
+	if need := len(s) + len(more); need > cap(s) {
+		s = grown(s, max(need, len(s)+len(s)/4))
+	}
+	for p := range slices.Chunk(more, piece) {
+		s = appendPiece(s, p)
+	}
+	return s
+}
+
+// appendPiece appends more to s. The runtime can stop a goroutine at the call.
+//
+//go:noinline
+func appendPiece[T any](s, more []T) []T { return append(s, more...) }
+
+// push appends v to s, as append does.
+func push[T any](s []T, v T) []T {
+	if len(s) == cap(s) && len(s) >= piece {
+		s = grown(s, len(s)+len(s)/4)
+	}
+	return append(s, v)
+}
+
+// grown returns a copy of s with a capacity.
+func grown[T any](s []T, capacity int) []T {
+	return appendAll(make([]T, 0, capacity), s)
+}
