@@ -203,11 +203,19 @@ func Bose(m, n, k int) float64 {
 
 // BestK returns the number of hash functions, at least 1, with the lowest exact
 // rate, and that rate. It is never above the best k of the classic rate. For n
-// = 0, for which every k has the rate 0, it is 1. The time grows with (m/n)².
+// = 0, for which every k has the rate 0, it is 1. Where the lowest rate is too
+// small for a float64, k is one whose rate is 0 as such.
 func BestK(m, n int) (k int, rate float64) {
 	check(m, n, 1)
 	if n == 0 {
 		return 1, 0
+	}
+	// The keys set at most kn bits: with twice as many, the rate is at most
+	// 2^-k, which is 0 as a float64 from here on. The time grows with k²: half
+	// a minute at 100,000 bits a key.
+	const underflow = 1075
+	if m/n >= 2*underflow {
+		return underflow, 0
 	}
 	k = max(1, int(float64(m)/float64(n)*math.Ln2))
 	rate = Exact(m, n, k)

@@ -180,6 +180,10 @@ func TestBestK(t *testing.T) {
 	if k, rate := BestK(64, 0); k != 1 || rate != 0 {
 		t.Errorf("BestK(64, 0) = %d, %v, want 1, 0", k, rate)
 	}
+	// The best of five keys in 64 KiB has 72,681 functions.
+	if k, rate := BestK(1<<19, 5); rate != 0 || rate != Exact(1<<19, 5, k) || k > 2000 {
+		t.Errorf("BestK(1<<19, 5) = %d, %v, want at most 2000 with the rate 0", k, rate)
+	}
 }
 
 func TestSmallest(t *testing.T) {
