@@ -4,6 +4,8 @@ SHELL         := /bin/bash
 .SHELLFLAGS   := -euo pipefail -c
 .DEFAULT_GOAL := help
 
+comma := ,
+
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT    ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 FUZZTIME  ?= 2m
@@ -58,8 +60,10 @@ C_DIRS    := bpf tests/bench/probe
 GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o*)
 
 # Runs go test, and says how to repeat what failed. TIMES=FILE has it write down how long each
-# test took. Lint vets, and the debug information (-w) of some 60 binaries takes long to link.
-GOTEST := dist/check test $(if $(TIMES),-times $(TIMES)) $(TESTFLAGS) -vet=off -ldflags=-w
+# test took; the argument is more flags of check. Lint vets, and the debug information (-w) of some
+# 60 binaries takes long to link.
+gotest = dist/check test $(if $(TIMES),-times $(TIMES)) $(1) $(TESTFLAGS) -vet=off -ldflags=-w
+GOTEST = $(gotest)
 
 # Modules of tests/, whose heavy dependencies are not weir's: GOWORK joins them with weir's.
 MODULES := ./tests/bench/filters/... ./tests/browser/... ./tests/man/...
@@ -262,13 +266,16 @@ check:
 CACHED := $(addprefix ./,filter/... control/compressed control/list control/observe/learn \
 	control/plan control/quantity)
 # The packages that take longest, and mostly wait. They come first, so that the others
-# use the CPUs meanwhile.
-LONGEST := $(addprefix ./,tests/daemon tests/netns control/daemon tests/contract tests/faults control/fleet/hub)
+# use the CPUs meanwhile, and none of them is left at the end.
+LONGEST := $(addprefix ./,tests/daemon tests/contract control/daemon tests/faults tests/netns control/fleet/hub tests/packaging)
+LONG    := $(addprefix ./,loader control/feed tests/browser tests/hosts tests/cli tests/bench/measure control/engine)
 
-# The tests that packages of tests/ mark, as go test's pattern, and their packages.
-marked   = dist/check marked $(addprefix weir/tests/,$(1))
-names    = "^($$($(call marked,$(1)) | awk '{ print $$2 }' | sort -u | paste -sd '|'))$$"
-packages = $$($(call marked,$(1)) | awk '{ print $$1 }' | sort -u)
+# Tests that run alone, and those that have longer forms; their names as go test's pattern, and
+# their packages.
+ALONE    := weir/tests/timed.Alone
+LONGER   := weir/tests/long
+names    = "^($$(dist/check marked $(1) | awk '{ print $$2 }' | sort -u | paste -sd '|'))$$"
+packages = $$(dist/check marked $(1) | awk '{ print $$1 }' | sort -u)
 
 # Those that wait leave the CPUs to two more packages, and to four tests of each.
 WIDE := -p $(shell echo $$(($$(nproc) + 2))) -parallel 4
@@ -276,20 +283,24 @@ WIDE := -p $(shell echo $$(($$(nproc) + 2))) -parallel 4
 # memory sets its own.
 COLLECT := GOGC=300
 
+# LATER=yes leaves tests that have longer forms to test-long.
 .PHONY: test
 test: export GOWORK := $(WORK)
 test: setup check ## run the tests (as root: without it, those that need the kernel skip)
-	$(GOTEST) -timeout 5m -skip $(call names,timed.Alone) $(CACHED)
-	$(COLLECT) $(GOTEST) -count=1 $(WIDE) -timeout 9m -skip $(call names,timed.Alone) $(LONGEST) \
-		$$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED))")
-	$(GOTEST) -count=1 -p 1 -timeout 9m -run $(call names,timed.Alone) $(call packages,timed.Alone)
+	rm -rf dist/kept
+	$(GOTEST) -timeout 5m -skip $(call names,$(ALONE)) $(CACHED)
+	$(COLLECT) $(call gotest,-keep dist/kept -unmarked $(ALONE)$(if $(LATER),$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 9m \
+		$(LONGEST) $(LONG) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED))")
+	$(call gotest,-kept dist/kept -marked $(ALONE) $(if $(LATER),-unmarked $(LONGER))) -count=1 -p 1 -timeout 9m $(call packages,$(ALONE))
 
 .PHONY: test-long
 test-long: export GOWORK := $(WORK)
+test-long: export WEIR_LONG := 1
 test-long: setup check ## run the tests that take minutes, and the full sizes of others
-	WEIR_LONG=1 $(GOTEST) -count=1 $(WIDE) -parallel 2 -timeout 30m -skip $(call names,timed.Alone) \
-		-run $(call names,long) $(call packages,long)
-	WEIR_LONG=1 $(GOTEST) -count=1 -p 1 -timeout 20m -run $(call names,long timed.Alone) $(call packages,long timed.Alone)
+	rm -rf dist/kept
+	$(call gotest,-keep dist/kept -marked $(LONGER) -unmarked $(ALONE)) -count=1 $(WIDE) -parallel 2 -timeout 30m \
+		$(LONGEST) $(call packages,$(LONGER))
+	$(call gotest,-kept dist/kept -marked $(LONGER)$(comma)$(ALONE)) -count=1 -p 1 -timeout 20m $(call packages,$(LONGER) $(ALONE))
 
 .PHONY: test-times
 test-times: ## run the tests, and print which take longest

@@ -80,7 +80,7 @@ func TestTest(t *testing.T) {
 	t.Setenv("CI", "")
 	t.Setenv("GOWORK", "")
 	dir := t.TempDir()
-	for name, text := range map[string]string{
+	write(t, dir, map[string]string{
 		"go.mod": "module m\n\ngo 1.26\n",
 		"a/a_test.go": `package a
 import ("syscall"; "testing"; "time")
@@ -95,19 +95,8 @@ func TestSleeps(t *testing.T) { time.Sleep(300*time.Millisecond) }
 `,
 		"b/b_test.go": "package b\nimport \"testing\"\nfunc TestPasses(t *testing.T) { t.Log(\"silent\") }\n",
 		"c/c_test.go": "package c\nimport \"testing\"\nfunc TestPanics(t *testing.T) { panic(\"at the disco\") }\n",
-	} {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	binary := filepath.Join(dir, "check")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	})
+	binary := build(t, dir)
 	cmd := exec.Command(binary, "test", "-times", "times", "-vet=off", "./...")
 	cmd.Dir = dir
 	var out, stderr bytes.Buffer
@@ -142,4 +131,89 @@ func TestSleeps(t *testing.T) { time.Sleep(300*time.Millisecond) }
 	if i, j := strings.Index(byCPU, "TestSpins"), strings.Index(byCPU, "TestSleeps"); i < 0 || j < i {
 		t.Errorf("by CPU time, TestSpins is not before TestSleeps:\n%s", byCPU)
 	}
+}
+
+// build builds check into a directory.
+func build(t *testing.T, dir string) (binary string) {
+	t.Helper()
+	binary = filepath.Join(dir, "check")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return binary
+}
+
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Each package runs the tests that are marked in it, although another has tests of the same
+// names. What is kept runs without go test, which makes the others.
+func TestMarkedAndKept(t *testing.T) {
+	for _, name := range environment {
+		t.Setenv(name, "")
+	}
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		"go.mod":               "module weir\n\ngo 1.26\n",
+		"tests/timed/timed.go": "package timed\nfunc Alone() {}\n",
+		"tests/long/long.go":   "package long\nfunc Only() {}\n",
+		"a/a_test.go": `package a
+import ("testing"; "weir/tests/long"; "weir/tests/timed")
+func TestOne(t *testing.T) { timed.Alone() }
+func TestTwo(t *testing.T) { long.Only() }
+func TestBoth(t *testing.T) { timed.Alone(); long.Only(); t.Error("wrong") }
+func TestNeither(t *testing.T) {}
+`,
+		"b/b_test.go": `package b
+import ("testing"; "weir/tests/long")
+func TestOne(t *testing.T) { long.Only() }
+func TestTwo(t *testing.T) {}
+`,
+		"c/c_test.go": "package c\nimport (\"testing\"; \"weir/tests/timed\")\nfunc TestThree(t *testing.T) { timed.Alone() }\n",
+	})
+	binary := build(t, dir)
+	check := func(want string, args ...string) {
+		t.Helper()
+		cmd := exec.Command(binary, append([]string{"test"}, args...)...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		var got []string
+		for line := range strings.Lines(string(out)) {
+			words := strings.Fields(line)
+			if len(words) > 2 && (words[0] == "---" || words[0] == "ok" || words[0] == "FAIL" && words[1] != "") {
+				got = append(got, strings.Trim(words[0]+words[1], "-:")+":"+words[2])
+			}
+		}
+		for i, g := range got { // without times
+			if pkg, _, _ := strings.Cut(g, ":"); !strings.HasPrefix(g, "PASS") && !strings.HasPrefix(g, "FAIL:") {
+				got[i] = pkg
+			}
+		}
+		if text := strings.Join(got, " "); text != want || (err != nil) != strings.Contains(want, "FAIL") {
+			t.Errorf("%q: %s, %v, want %s:\n%s", args, text, err, want, out)
+		}
+	}
+	const alone, long = "weir/tests/timed.Alone", "weir/tests/long"
+	check("PASS:TestTwo PASS:TestNeither okweir/a PASS:TestOne PASS:TestTwo okweir/b",
+		"-keep", "kept", "-unmarked", alone, "-v", "-vet=off", "-p", "1", "./a", "./b")
+	if _, err := os.Stat(filepath.Join(dir, "kept/b.test")); err == nil {
+		t.Error("b, which has no test that runs alone, is kept")
+	}
+	if err := os.Remove(filepath.Join(dir, "a/a_test.go")); err != nil { // which go test would make
+		t.Fatal(err)
+	}
+	write(t, dir, map[string]string{"a/a_test.go": "package a\nimport (\"testing\"; \"weir/tests/timed\")\nfunc TestOne(t *testing.T) { timed.Alone() }\nfunc TestBoth(t *testing.T) { timed.Alone() }\n"})
+	check("PASS:TestOne FAIL:TestBoth FAILweir/a PASS:TestThree okweir/c",
+		"-kept", "kept", "-marked", alone, "-v", "-vet=off", "-count=1", "-timeout", "1m", "-p", "1", "./a", "./c")
+	check("PASS:TestOne okweir/b", "-marked", long, "-unmarked", alone, "-v", "-vet=off", "./b")
 }

@@ -23,13 +23,26 @@ type record struct {
 	CPU     float64 // seconds, with the processes that it started
 }
 
-// execute runs a test binary for go test -exec, and appends the times of its tests to a
-// file.
+// execute runs a test binary for go test -exec, in the directory of its package.
 func execute(args []string) error {
-	if len(args) < 2 {
-		return errors.New("exec: want a file and a test binary")
+	var o options
+	args, err := o.parse(args)
+	if err != nil {
+		return err
 	}
-	cmd := exec.Command(args[1], args[2:]...)
+	if len(args) == 0 {
+		return errors.New("exec: want a test binary")
+	}
+	chosen, alone, err := o.choose(args[1:])
+	if err != nil {
+		return err
+	}
+	if o.keep != "" && alone {
+		if err := keep(args[0], keptBinary(o.keep, directory())); err != nil {
+			return err
+		}
+	}
+	cmd := exec.Command(args[0], chosen...)
 	cmd.Stdin = os.Stdin
 	// go test ends a test that takes too long by a signal to its process, which is this one.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -57,7 +70,10 @@ func execute(args []string) error {
 	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = exitStatus(max(1, failed.ExitCode()))
 	}
-	return errors.Join(err, copyErr, w.save(args[0]))
+	if o.times != "" {
+		copyErr = errors.Join(copyErr, w.save(o.times))
+	}
+	return errors.Join(err, copyErr)
 }
 
 // directory returns the working directory, which is that of the package, from the

@@ -1,10 +1,16 @@
 // Command check runs the project's tests for the Makefile and .ci/run.
 //
-//	check test [-times FILE] ARGUMENTS   runs go test, and says how to repeat what failed
-//	check times FILE                     prints which tests took longest
-//	check marked CALL…                   prints the tests that make calls, by package
+//	check test [FLAGS] ARGUMENTS   runs go test, and says how to repeat what failed
+//	check times FILE               prints which tests took longest
+//	check marked CALL…             prints the tests that make calls, by package
 //
-// ARGUMENTS are the arguments of go test.
+// ARGUMENTS are the arguments of go test. FLAGS are
+//
+//	-times FILE       append how long each test took
+//	-marked CALL,…    run only the tests that make all of the calls
+//	-unmarked CALL,…  run only the tests that make none of them
+//	-keep DIRECTORY   keep the binaries of packages with tests that run alone
+//	-kept DIRECTORY   run kept binaries, one after the other, instead of linking them again
 package main
 
 import (

@@ -2,13 +2,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -18,22 +18,45 @@ import (
 var environment = []string{"WEIR_LONG", "WEIR_SEED", "CI", "GOWORK"}
 
 // goTest runs go test with -json, and prints what go test prints without it: a line for each
-// package, and the output of tests that failed. With -times, it appends how long each test
-// took to a file.
+// package, and the output of tests that failed.
 func goTest(args []string) error {
-	var file string
-	if len(args) > 1 && args[0] == "-times" {
-		path, err := filepath.Abs(args[1])
-		if err != nil {
-			return err
-		}
-		file, args = path, args[2:]
+	var o options
+	args, err := o.parse(args)
+	if err != nil {
+		return err
 	}
+	all := args
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, wrapper(self, file), args)...)
+	p := printer{out: os.Stdout, verbose: slices.Contains(args, "-v"),
+		output: make(map[string][]line), good: make(map[test]bool)}
+	var status error
+	if o.kept != "" {
+		args, status = runKept(&p, self, o, args)
+	}
+	if args != nil {
+		wrapper := strings.Join(append([]string{self, "exec"}, o.flags()...), " ")
+		cmd := exec.Command("go", slices.Concat([]string{"test", "-json", "-exec", wrapper}, args)...)
+		if len(o.flags()) == 0 {
+			cmd.Args = slices.Delete(cmd.Args, 3, 5)
+		}
+		if err := p.run(cmd); err != nil {
+			status = err
+		}
+	}
+	if status != nil {
+		p.summary(all)
+	}
+	if failed, ok := errors.AsType[*exec.ExitError](status); ok {
+		return exitStatus(failed.ExitCode())
+	}
+	return status
+}
+
+// run runs a command that prints events.
+func (p *printer) run(cmd *exec.Cmd) error {
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -42,35 +65,21 @@ func goTest(args []string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	p := printer{out: os.Stdout, verbose: slices.Contains(args, "-v")}
 	readErr := p.copy(out)
-	if err := cmd.Wait(); err != nil {
-		p.summary(args)
-		if failed, ok := errors.AsType[*exec.ExitError](err); ok {
-			return exitStatus(failed.ExitCode())
-		}
-		return err
-	}
-	return readErr
-}
-
-// wrapper returns the flag that has go test run binaries by check exec.
-func wrapper(self, file string) []string {
-	if file == "" {
-		return nil
-	}
-	return []string{"-exec", self + " exec " + file}
+	return cmp.Or(cmd.Wait(), readErr)
 }
 
 // event is an event of go test -json: see go doc test2json.
 type event struct {
 	Action, Package, Test, Output, ImportPath string
+	Elapsed                                   float64 // seconds
 }
 
 // A printer turns events into text.
 type printer struct {
 	out     io.Writer
 	verbose bool
+	kept    bool              // no go test prints the last line of a package
 	output  map[string][]line // by package, until it ends
 	good    map[test]bool     // passed or skipped
 	failed  []test
@@ -83,7 +92,6 @@ type line struct{ test, text string }
 type test struct{ pkg, name string }
 
 func (p *printer) copy(events io.Reader) error {
-	p.output, p.good = make(map[string][]line), make(map[test]bool)
 	lines := bufio.NewReader(events)
 	for {
 		text, err := lines.ReadString('\n')
@@ -136,6 +144,13 @@ func (p *printer) print(text string) {
 func (p *printer) end(e event) {
 	lines := p.output[e.Package]
 	delete(p.output, e.Package)
+	if p.kept {
+		word := "FAIL"
+		if e.Action == "pass" {
+			word, lines = "ok  ", nil
+		}
+		lines = append(lines, line{"", fmt.Sprintf("%s\t%s\t%.3fs\n", word, e.Package, e.Elapsed)})
+	}
 	race := false
 	for i, l := range lines {
 		switch l.text {

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"flag"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// options are what check test does beside go test. They come before its arguments.
+type options struct {
+	times            string
+	marked, unmarked string // calls, separated by commas
+	keep, kept       string
+}
+
+func (o *options) flagSet() *flag.FlagSet {
+	f := flag.NewFlagSet("check", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&o.times, "times", "", "")
+	f.StringVar(&o.marked, "marked", "", "")
+	f.StringVar(&o.unmarked, "unmarked", "", "")
+	f.StringVar(&o.keep, "keep", "", "")
+	f.StringVar(&o.kept, "kept", "", "")
+	return f
+}
+
+// parse takes the options from the front of args, and returns the rest.
+func (o *options) parse(args []string) ([]string, error) {
+	f, own := o.flagSet(), 0
+	for own+1 < len(args) && f.Lookup(strings.TrimLeft(args[own], "-")) != nil {
+		own += 2
+	}
+	if err := f.Parse(args[:own]); err != nil {
+		return nil, err
+	}
+	// Test binaries run in the directories of their packages.
+	for _, path := range []*string{&o.times, &o.keep, &o.kept} {
+		if *path != "" {
+			var err error
+			if *path, err = filepath.Abs(*path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return args[own:], nil
+}
+
+// flags returns the options that check exec needs, as parse takes them.
+func (o *options) flags() []string {
+	var flags []string
+	for name, value := range map[string]string{"times": o.times, "marked": o.marked, "unmarked": o.unmarked, "keep": o.keep} {
+		if value != "" {
+			flags = append(flags, "-"+name, value)
+		}
+	}
+	return flags
+}
+
+// choose returns arguments of the binary of the package in the working directory that
+// choose its tests, and whether some run alone.
+func (o *options) choose(args []string) (chosen []string, alone bool, err error) {
+	if o.marked == "" && o.unmarked == "" && o.keep == "" {
+		return args, false, nil
+	}
+	all, err := tests(".")
+	if err != nil {
+		return nil, false, err
+	}
+	files := all["."]
+	if o.marked != "" {
+		args = append(slices.Clone(args), "-test.run="+pattern(usingAll(files, strings.Split(o.marked, ","))))
+	}
+	var skip []string
+	if o.unmarked != "" {
+		for call := range strings.SplitSeq(o.unmarked, ",") {
+			skip = append(skip, usingAll(files, []string{call})...)
+		}
+	}
+	if len(skip) > 0 {
+		const skips = "-test.skip="
+		also := pattern(skip)
+		for _, arg := range args {
+			if more, ok := strings.CutPrefix(arg, skips); ok && more != "" {
+				also += "|" + more
+			}
+		}
+		args = append(slices.Clone(args), skips+also)
+	}
+	return args, len(usingAll(files, []string{runsAlone})) > 0, nil
+}
+
+// pattern returns go test's pattern for tests by their names.
+func pattern(names []string) string { return "^(" + strings.Join(names, "|") + ")$" }
