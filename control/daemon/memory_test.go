@@ -85,7 +85,7 @@ func TestCountersGoOnInOtherMemory(t *testing.T) {
 			}
 			return true
 		}
-		for deadline := time.Now().Add(20 * time.Second); !met(); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(20 * time.Second); !met(); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: %v, before %v, want growth %v", name, now, before, want)
 			}

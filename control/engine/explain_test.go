@@ -54,7 +54,7 @@ func TestOverlap(t *testing.T) {
 		}
 	}
 	check()
-	for range 10 {
+	for range 4 {
 		for l := range lists {
 			var added, removed []key.Key
 			for range 5 {

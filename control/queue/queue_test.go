@@ -119,8 +119,12 @@ func TestLimits(t *testing.T) {
 	if err := q.Add(block("192.0.2.1")); err != nil {
 		t.Fatal(err)
 	}
-	for i := range MaxChanges - 1 {
-		if err := os.WriteFile(filepath.Join(dir, "queue", fmt.Sprintf("%019d-x.json", i)), nil, 0o600); err != nil {
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range MaxChanges - 1 { // names of one file, which are made sooner than files
+		if err := os.Link(file, filepath.Join(dir, "queue", fmt.Sprintf("%019d-x.json", i))); err != nil {
 			t.Fatal(err)
 		}
 	}

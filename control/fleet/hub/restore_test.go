@@ -172,7 +172,7 @@ func TestRestored(t *testing.T) {
 			f.reserve()
 			f.start("")
 			var hosts []*host
-			for i := range 8 {
+			for i := range 3 {
 				hosts = append(hosts, f.host(fmt.Sprintf("edge-%d", i)))
 			}
 			for i := range 5 {
