@@ -60,9 +60,9 @@ C_DIRS    := bpf tests/bench/probe
 GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o*)
 
 # Runs go test, and says how to repeat what failed. TIMES=FILE has it write down how long each
-# test took; the argument is more flags of check. Lint vets, and the debug information (-w) of some
+# test took; the argument is more flags of check. Lint vets, and the debug information and symbols (-s -w) of some
 # 60 binaries takes long to link.
-gotest = dist/check test $(if $(TIMES),-times $(TIMES)) $(1) $(TESTFLAGS) -vet=off -ldflags=-w
+gotest = dist/check test $(if $(TIMES),-times $(TIMES)) $(1) $(TESTFLAGS) -vet=off '-ldflags=-s -w'
 GOTEST = $(gotest)
 
 # Modules of tests/, whose heavy dependencies are not weir's: GOWORK joins them with weir's.

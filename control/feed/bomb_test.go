@@ -62,7 +62,7 @@ var bombs = []struct {
 	{"a pattern", "stix", repeat(`{"objects":[{"type":"indicator","pattern":"`, 1, repeat("[", 200_000_000)), "a record of more than"},
 	{"patterns", "stix", repeat(`{"objects":[{}`, 1, repeat(`,{"type":"indicator","pattern":"[(((((((((("}`, 400_000)), "unexpected EOF"},
 	{"objects in STIX", "stix", repeat(`{"x":`, 40_000_000), "exceeded max depth"},
-	{"empty decisions", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat("{},", long.Or(8_000_000, 80_000_000))), "unexpected EOF"},
+	{"empty decisions", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat("{},", long.Or(3_000_000, 80_000_000))), "unexpected EOF"},
 	{"one decision", "crowdsec", repeat(`{"deleted":[],"new":[`, 1, repeat(`{"scope":"ip","type":"ban","value":"::","duration":"1h"},`, long.Or(1_000_000, 4_000_000))), fmt.Sprintf("more than %d decisions", bombLimit/bytesPerEntry/5)},
 	{"decisions up to the limit", "crowdsec", repeat(`{"deleted":null,"new":[{}`, 1, different(bombLimit/bytesPerEntry/5, func(b []byte, i int) []byte {
 		return fmt.Appendf(b, `,{"scope":"ip","type":"ban","value":"2001:db8:1234:1234:1234:1234:%x:%x","duration":"1h"}`, i>>16, i&0xffff)
