@@ -60,8 +60,8 @@ C_DIRS    := bpf tests/bench/probe
 GENERATED := $(foreach dir,$(C_DIRS),$(dir)/*_bpfe[lb].go $(dir)/*_bpfe[lb].o*)
 
 # Runs go test, and says how to repeat what failed. TIMES=FILE has it write down how long each
-# test took; the argument is more flags of check. Lint vets, and the debug information and symbols (-s -w) of some
-# 60 binaries takes long to link.
+# test took; the argument is more flags of check. Lint vets, and the symbols (-s) and the debug
+# information (-w) of some 60 binaries take long to link.
 gotest = dist/check test $(if $(TIMES),-times $(TIMES)) $(1) $(TESTFLAGS) -vet=off '-ldflags=-s -w'
 GOTEST = $(gotest)
 

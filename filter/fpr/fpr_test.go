@@ -181,7 +181,7 @@ func TestBestK(t *testing.T) {
 		t.Errorf("BestK(64, 0) = %d, %v, want 1, 0", k, rate)
 	}
 	// The best of five keys in 64 KiB has 72,681 functions.
-	if k, rate := BestK(1<<19, 5); rate != 0 || rate != Exact(1<<19, 5, k) || k > 2000 {
+	if k, rate := BestK(1<<19, 5); rate != 0 || k > 2000 || Exact(1<<19, 5, k) != 0 {
 		t.Errorf("BestK(1<<19, 5) = %d, %v, want at most 2000 with the rate 0", k, rate)
 	}
 }
