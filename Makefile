@@ -277,8 +277,11 @@ LONGER   := weir/tests/long
 names    = "^($$(dist/check marked $(1) | awk '{ print $$2 }' | sort -u | paste -sd '|'))$$"
 packages = $$(dist/check marked $(1) | awk '{ print $$1 }' | sort -u)
 
-# Those that wait leave the CPUs to two more packages, and to four tests of each.
-WIDE := -p $(shell echo $$(($$(nproc) + 2))) -parallel 4
+# Packages at once. The tests of the longest ones use a quarter to a half of a CPU each. With the
+# race detector or full sizes, tests take more of it, and of memory.
+packages_at_once = -p $(shell echo $$(($$(nproc) + $(1))))
+WIDE  := $(call packages_at_once,4) -parallel 4
+HEAVY := $(call packages_at_once,2)
 # A tenth of the CPU time of all daemons and tests was garbage collection. What measures
 # memory sets its own.
 COLLECT := GOGC=300
@@ -298,7 +301,7 @@ test-long: export GOWORK := $(WORK)
 test-long: export WEIR_LONG := 1
 test-long: setup check ## run the tests that take minutes, and the full sizes of others
 	rm -rf dist/kept
-	$(call gotest,-keep dist/kept -marked $(LONGER) -unmarked $(ALONE)) -count=1 $(WIDE) -parallel 2 -timeout 30m \
+	$(call gotest,-keep dist/kept -marked $(LONGER) -unmarked $(ALONE)) -count=1 $(HEAVY) -parallel 2 -timeout 30m \
 		$(LONGEST) $(call packages,$(LONGER))
 	$(call gotest,-kept dist/kept -marked $(LONGER)$(comma)$(ALONE)) -count=1 -p 1 -timeout 20m $(call packages,$(LONGER) $(ALONE))
 
@@ -329,7 +332,7 @@ UNRACED := ^(TestBombs|TestHostile|TestFetchEnds|TestPromtool|TestFleetAttacks|T
 test-race: export CGO_ENABLED := 1
 test-race: setup check ## run the tests of what has goroutines with the race detector (needs gcc; as root)
 	$(GOTEST) -race -count=1 -timeout 9m -run '$(READERS)' $(RACED_FILTERS)
-	$(GOTEST) -race -count=1 $(WIDE) -timeout 9m -skip '$(UNRACED)' ./control/daemon ./control/fleet/hub $(RACED)
+	$(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 9m -skip '$(UNRACED)' ./control/daemon ./control/fleet/hub $(RACED)
 
 .PHONY: mutants
 mutants: setup ## put small faults into the code, one at a time: tests must fail (FAULTS: areas, names; as root; needs clang)
