@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// options are what check test does beside go test. They come before its arguments.
+// options are flags of check test, which come before the arguments of go test.
 type options struct {
 	times            string
 	marked, unmarked string // calls, separated by commas
