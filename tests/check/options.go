@@ -80,13 +80,13 @@ func (o *options) choose(args []string) (chosen []string, alone bool, err error)
 	}
 	if len(skip) > 0 {
 		const skips = "-test.skip="
-		also := pattern(skip)
+		patterns := []string{pattern(skip)}
 		for _, arg := range args {
 			if more, ok := strings.CutPrefix(arg, skips); ok && more != "" {
-				also += "|" + more
+				patterns = append(patterns, more)
 			}
 		}
-		args = append(slices.Clone(args), skips+also)
+		args = append(slices.Clone(args), skips+strings.Join(patterns, "|"))
 	}
 	return args, len(usingAll(files, []string{runsAlone})) > 0, nil
 }
