@@ -56,6 +56,17 @@ func frames(t testing.TB) []frame {
 	return all
 }
 
+// sample returns each fourth packet of every capture, or all with WEIR_LONG=1: enough where
+// the kernel's state is compared with that of Go.
+func sample(t testing.TB) (some []frame) {
+	t.Helper()
+	all := frames(t)
+	for i := 0; i < len(all); i += long.Or(4, 1) {
+		some = append(some, all[i])
+	}
+	return some
+}
+
 // flow is a five-tuple.
 type flow struct {
 	src, dst         netip.Addr

@@ -16,6 +16,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // Changes are made in memory that a program reads concurrently: entries that
@@ -45,8 +46,8 @@ func testLookupsBesideChanges(t *testing.T, mode membership.Mode) {
 		staying = 5000
 		coming  = 55_000 // fills the table as the layout plans
 		batch   = 800
-		rounds  = 150
 	)
+	rounds := long.Or(50, 150)
 	r := newRandom(t)
 	var listed []key.Key
 	for i := range staying + coming {

@@ -128,7 +128,7 @@ func TestCollateral(t *testing.T) {
 			}
 			lists = append(lists, l)
 		}
-		entries := tcEntries(t, lists, c)
+		entries := tcEntries(t, lists, c, "in", "out")
 		in, tcKernel := entries[0].Generation, entries[0].Kernel
 		out, outKernel := entries[1].Generation, entries[1].Kernel
 		if why := append(in.General(), out.General()...); lean && len(why) > 0 {

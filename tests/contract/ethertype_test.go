@@ -17,7 +17,7 @@ import (
 func kernels(t *testing.T, lists []engine.List, c engine.Config) (*engine.Generation, map[string]*replay.Kernel) {
 	t.Helper()
 	_, xdp := engines(t, lists, c)
-	tc := tcEntries(t, lists, c)[0]
+	tc := tcEntries(t, lists, c, "in")[0]
 	return tc.Generation, map[string]*replay.Kernel{"XDP": xdp, "TC": tc.Kernel}
 }
 

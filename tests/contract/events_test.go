@@ -2,6 +2,7 @@ package contract
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -128,11 +129,20 @@ func TestEvents(t *testing.T) {
 		},
 	}
 	seen := make(map[verdict.Reason]bool)
+	programs := make(map[string]*replay.Kernel) // by policy
 	for _, c := range cases {
+		policy := fmt.Sprint(c.policy)
+		if programs[policy] == nil {
+			programs[policy] = eventful(t, c.policy)
+		}
+		k := programs[policy]
 		t.Run(c.want.String(), func(t *testing.T) {
-			k := eventful(t, c.policy)
+			k.Stats().Sample(loader.Sampling{})
 			if _, err := k.Decide(c.frame); err != nil { // unsampled; uses up a rate limit
 				t.Fatal(err)
+			}
+			if all := drain(t, k.Stats()); len(all) != 0 {
+				t.Errorf("not sampled, and %d events", len(all))
 			}
 			k.Stats().Sample(everything(1))
 			before := loader.Monotonic()

@@ -21,6 +21,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // world is a generation in the kernel, its program, and penalties that both
@@ -136,7 +137,7 @@ func TestExplain(t *testing.T) {
 		}
 		return all
 	}
-	for i := 0; i < 36 || i < 144 && never() != nil; i++ {
+	for i := 0; i < long.Or(18, 36) || i < 144 && never() != nil; i++ {
 		w := r.world(t, i)
 		for range 500 {
 			frame := r.frame(w)

@@ -165,7 +165,7 @@ func firstSeenOverCaptures(t *testing.T, kind recent.Kind) {
 	part := &first.Part{Filter: kind, Lines: 2048, Events: 100, BySize: true}
 	part.V4, part.V6 = fiveTuple()
 	f := newFirstSeen(t, nil, engine.Config{}, part)
-	for n, of := range frames(t) {
+	for n, of := range sample(t) {
 		if len(of.data) > 3000 {
 			continue
 		}
@@ -173,7 +173,7 @@ func firstSeenOverCaptures(t *testing.T, kind recent.Kind) {
 		if _, err := f.pass(of.data); err != nil {
 			t.Fatalf("%s, packet %d: %v: % x", of.capture, of.number, err, of.data)
 		}
-		if n%20_000 == 19_999 {
+		if every := long.Or(5_000, 20_000); n%every == every-1 {
 			f.turn()
 		}
 	}

@@ -530,9 +530,9 @@ func TestFalseAlarms(t *testing.T) {
 		icarus.Geometry
 		hops, paths int
 	}{
-		{icarus.Geometry{Size: 64, K: 6, Confirm: 1}, 8, 20_000},
-		{icarus.Geometry{Size: 128, K: 7, Confirm: 1}, 16, 6_000},
-		{icarus.Geometry{Size: 256, K: 7, Confirm: 1}, 32, 3_000},
+		{icarus.Geometry{Size: 64, K: 6, Confirm: 1}, 8, long.Or(8_000, 20_000)},
+		{icarus.Geometry{Size: 128, K: 7, Confirm: 1}, 16, long.Or(2_400, 6_000)},
+		{icarus.Geometry{Size: 256, K: 7, Confirm: 1}, 32, long.Or(1_200, 3_000)},
 	} {
 		t.Run(fmt.Sprintf("%d hops, %d bits", c.hops, c.Size), func(t *testing.T) {
 			want, err := icarus.FalseAlarm(c.Size, c.K, c.hops, 1)

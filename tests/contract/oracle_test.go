@@ -219,10 +219,8 @@ func TestOracleOfTags(t *testing.T) {
 		c := engine.Config{Policy: verdict.Policy{Inner: true, DropMalformed: round%2 == 0}}
 		_, xdp := engines(t, g.lists(), c)
 		programs := map[string]*replay.Kernel{"XDP": xdp}
-		for _, e := range tcEntries(t, g.lists(), c) {
-			if !e.Policy.Out {
-				programs["TC, "+e.name] = e.Kernel
-			}
+		for _, e := range tcEntries(t, g.lists(), c, "in", "in without Ethernet") {
+			programs["TC, "+e.name] = e.Kernel
 		}
 		if len(programs) != 3 {
 			t.Fatalf("%d programs, want 3", len(programs))

@@ -45,7 +45,7 @@ func TestRefused(t *testing.T) {
 	}
 	out := tcEntries(t, []engine.List{{Name: "c2", Direction: engine.Out, Contents: e.Set()}}, engine.Config{
 		Parts: []engine.Part{&reject.Part{Interfaces: []loader.Target{{Out: true}}}},
-	})[1]
+	}, "out")[0]
 	stats, err := loader.NewStats(1)
 	if err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func TestReplies(t *testing.T) {
 				Name: fmt.Sprint(i), Allow: i == 2, Direction: []engine.Direction{engine.Source, engine.Out, engine.Destination}[i], Contents: entries.Set(),
 			})
 		}
-		entries := tcEntries(t, lists, c)
+		entries := tcEntries(t, lists, c, "in", "out")
 		in, tcKernel := entries[0].Generation, entries[0].Kernel
 		out, outKernel := entries[1].Generation, entries[1].Kernel
 		if why := append(in.General(), out.General()...); lean != (len(why) == 0) {
@@ -189,7 +189,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 	c := engine.Config{Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
 		Opening: time.Hour, Established: time.Hour, UDP: time.Hour, Ephemeral: 32768, Now: loader.Monotonic,
 	}}}}
-	out := tcEntries(t, nil, c)[1]
+	out := tcEntries(t, nil, c, "out")[0]
 	host := netip.MustParseAddr("192.0.2.1")
 	leaves := func(proto uint8, to netip.Addr, from, port uint16, flags byte) {
 		t.Helper()

@@ -82,7 +82,7 @@ func TestThresholds(t *testing.T) {
 		})
 		dropped := 0
 		for range 4 {
-			for i := 0; i < len(traffic); i += long.Or(3, 1) {
+			for i := 0; i < len(traffic); i += long.Or(8, 1) {
 				data := traffic[i].data[:min(len(traffic[i].data), 2048)]
 				if len(data) < 14 {
 					continue
