@@ -105,10 +105,12 @@ func answers(t *testing.T, e lab.End, to netip.Addr) (answered bool) {
 // Where the address of a router is listed, in both directions, and its kind of ICMP is failsafe,
 // its errors reach the host, and pings between the two are answered; otherwise they are not.
 func TestFailsafeICMP(t *testing.T) {
+	t.Parallel()
 	errs, request, reply := packet.ICMPError, packet.EchoRequest, packet.EchoReply
 	for _, hook := range []string{"xdp", "tc"} {
 		for _, kinds := range [][]packet.ICMP{nil, {errs}, {request}, {reply}, {errs, request, reply}} {
 			t.Run(fmt.Sprint(hook, ", ", kinds), func(t *testing.T) {
+				t.Parallel() // it waits for answers that do not come
 				host, router, far := lab.NewHost(t, "host"), lab.NewHost(t, "router"), lab.NewHost(t, "far")
 				at, first := lab.Join(t, 1, 1500, host, "veth0", router, "veth0")
 				lab.Join(t, 2, 1300, router, "veth1", far, "veth0")

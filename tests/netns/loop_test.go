@@ -151,6 +151,7 @@ func TestRing(t *testing.T) {
 	some := []kind{{loader.Native, true}, {loader.Generic, false}}
 	for _, c := range long.Or(some, append(some, kind{loader.Native, false}, kind{loader.Generic, true})) {
 		t.Run(fmt.Sprintf("%v/offloads=%t", c.mode, c.offloads), func(t *testing.T) {
+			t.Parallel()
 			r := newRing(t, c.offloads)
 			each := func(fn func(name string, v6 bool, proto uint8)) {
 				for _, k := range kindsOfTraffic {

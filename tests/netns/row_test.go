@@ -165,6 +165,7 @@ func TestRowOfRecorders(t *testing.T) {
 	const packets = 25
 	for _, where := range []string{"sender", "nowhere", "second router"} {
 		t.Run("checksums="+where, func(t *testing.T) {
+			t.Parallel()
 			up, down := newLine(t, 3, 1500)
 			from, to := up[0], down[3]
 			for i, e := range up {

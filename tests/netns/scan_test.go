@@ -16,9 +16,11 @@ import (
 // the scan is: of a thousand ports, it reaches no more than the threshold and one. The daemon
 // reports it.
 func TestScanIsCut(t *testing.T) {
+	t.Parallel()
 	const threshold, ports = 64, 1000
 	for name, source := range map[string]string{"IPv4": "198.51.100.9", "IPv6": "2001:db8::9"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := lab.New(t)
 			c := configuration(t, target(l.B))
 			g := heavy.DefaultGuard("src")

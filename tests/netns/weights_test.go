@@ -13,6 +13,7 @@ import (
 	"weir/filter/membership"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/seed"
 )
 
@@ -24,9 +25,9 @@ func TestWeightsUnderLoad(t *testing.T) {
 		flooding = 2 // so few that each meets the load just while it changes
 		others   = 5000
 		hot      = 500
-		span     = time.Second // of each of two ways to change
-		least    = 20          // times, which may take longer
+		least    = 20 // times, which may take longer
 	)
+	span := long.Or(300*time.Millisecond, time.Second) // of each of two ways to change
 	eachHook(t, func(t *testing.T, xdp loader.Hook) {
 		r := seed.Secrets(t)
 		l := lab.New(t)
