@@ -188,6 +188,7 @@ lists:
 // Entries removed from a feed stay listed for the list's TTL, even if the
 // daemon is killed, and no longer.
 func TestLingering(t *testing.T) {
+	t.Parallel()
 	const ttl = 5 * time.Second
 	h := newHost(t)
 	h.feed(1010)

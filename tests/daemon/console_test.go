@@ -244,7 +244,7 @@ notify:
 	defer r.Body.Close()
 	lines, streamed := bufio.NewScanner(r.Body), ""
 	lines.Buffer(nil, 1<<20)
-	for lines.Scan() && !strings.Contains(streamed, "event: history") {
+	for lines.Scan() && !strings.Contains(streamed, "event: last") { // of all parts
 		streamed += lines.Text() + "\n"
 	}
 	for _, want := range []string{"event: alerts", "event: audit", "/refused"} {

@@ -52,16 +52,19 @@ func (v *version) entry(a netip.Addr) list.V4Prefix {
 	return 0
 }
 
-// history reads the versions of a list from feeds: one from each file, or all that
+// history reads the first versions of a list from feeds: one from each file, or those that
 // an archive has.
-func history(t *testing.T, feeds ...string) (all []*version) {
+func history(t *testing.T, most int, feeds ...string) (all []*version) {
 	t.Helper()
 	for _, name := range feeds {
 		if err := readFeed(filepath.Join(data.Dir(t), "feeds", name), func(name string, text io.Reader) error {
+			if len(all) == most {
+				return io.EOF // the rest of an archive takes long to read
+			}
 			v, err := newVersion(name, text)
 			all = append(all, v)
 			return err
-		}); err != nil {
+		}); err != nil && err != io.EOF {
 			t.Fatal(err)
 		}
 	}
@@ -171,7 +174,7 @@ func TestHistories(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			versions := history(t, c.feeds...)
+			versions := history(t, c.updates+1, c.feeds...)
 			in := func(a netip.Addr) (n int) {
 				for _, v := range versions {
 					if v.covers(a) {

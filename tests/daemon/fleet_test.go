@@ -431,7 +431,7 @@ func (o *operator) follow(ctx context.Context) {
 // no acknowledged command is lost, and in the end all have the same lists.
 func TestFleetFaults(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, long.Or(3, 8), long.Or(20_000, 1_000_000))
+	f := newFleet(t, long.Or(2, 8), long.Or(5_000, 1_000_000))
 	epoch := f.converge()[0].Version.Epoch
 	random := seed.New(t)
 	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Float64() * float64(d)) }
@@ -459,7 +459,7 @@ func TestFleetFaults(t *testing.T) {
 		times int
 		do    func()
 	}{
-		{"kill the hub", long.Or(3, 15), func() {
+		{"kill the hub", long.Or(2, 15), func() {
 			f.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
 			if random.IntN(3) == 0 {
@@ -468,7 +468,7 @@ func TestFleetFaults(t *testing.T) {
 				f.start()
 			}
 		}},
-		{"kill a node", long.Or(3, 15), func() {
+		{"kill a node", long.Or(2, 15), func() {
 			n := any()
 			n.d.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
@@ -574,7 +574,7 @@ func (n *fleetNode) set(state func(netlink.Link) error) {
 // nothing listed passes, and the status says what the node waits for.
 func TestFleetStateLost(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 1, long.Or(20_000, 1_000_000))
+	f := newFleet(t, 1, long.Or(5_000, 1_000_000))
 	n := f.nodes[0]
 	src := address(commandBlock, 1)
 	if _, err := f.change(t.Context(), config.FleetBlock, false, src); err != nil {
@@ -620,7 +620,7 @@ func TestFleetStateLost(t *testing.T) {
 // contents in time, and nothing that is listed in both histories passes.
 func TestFleetRestored(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, long.Or(3, 8), long.Or(20_000, 1_000_000))
+	f := newFleet(t, long.Or(2, 8), long.Or(5_000, 1_000_000))
 	change := func(i int) netip.Addr {
 		t.Helper()
 		src := address(commandBlock, i)

@@ -33,7 +33,7 @@ func TestInterfaceComesBack(t *testing.T) {
 			d := h.start(releases[0])
 			h.settled("always")
 			var took []time.Duration
-			unfiltered, times := 0, long.Or(7, 20)
+			unfiltered, times := 0, long.Or(5, 20)
 			for round := range times {
 				outOfStep := func() { time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond) } // with any timer
 				outOfStep()

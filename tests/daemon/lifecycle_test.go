@@ -306,7 +306,7 @@ func TestUpgrades(t *testing.T) {
 	d := h.start(releases[0])
 	load.run()
 	var confirmed []string
-	for round := 1; round <= long.Or(6, 20); round++ {
+	for round := 1; round <= long.Or(4, 20); round++ {
 		batch := addresses(commandBlock, 10*round, 10)
 		h.mustChange("", false, lines(batch)...)
 		confirmed = append(confirmed, lines(batch)...)

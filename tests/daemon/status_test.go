@@ -117,6 +117,7 @@ func TestStatus(t *testing.T) {
 // What detach takes off stays off: the daemon ends well, so that systemd does
 // not start it again, and detach says so.
 func TestDetachStaysOff(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
 	d := h.start(releases[0])

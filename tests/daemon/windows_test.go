@@ -190,6 +190,7 @@ func (f *steady) slow(since map[*steadySource]uint64, during time.Duration) stri
 // are not reported, also by the next daemon; those at twice the threshold are held back as soon as
 // the daemon has watched for an interval, and also while it is stopped or none runs.
 func TestPausesPunishNoneBelow(t *testing.T) {
+	t.Parallel()
 	lab.Root(t)
 	for _, entries := range long.Or([]int{200_000}, []int{1_000_000, 10_000_000}) {
 		t.Run(fmt.Sprintf("entries=%d", entries), func(t *testing.T) { testPauses(t, entries) })
