@@ -429,8 +429,9 @@ func recorders(t *testing.T, calls, fails string) string {
 func TestMan(t *testing.T) {
 	lab.Need(t, "man")
 	out := t.TempDir()
-	// Without -trimpath, which would compile all packages again.
-	runMake(t, "man", "OUT="+out, "VERSION=v1.2.3", "BUILDFLAGS=-buildvcs=false -ldflags '-X main.version=v1.2.3'")
+	// Without -trimpath, which would compile all packages again, and without debug information,
+	// a third of linking.
+	runMake(t, "man", "OUT="+out, "VERSION=v1.2.3", "BUILDFLAGS=-buildvcs=false -ldflags '-w -X main.version=v1.2.3'")
 	pages, err := filepath.Glob(filepath.Join(out, "dist/share*/man/man[58]/*.[58]"))
 	if err != nil || len(pages) < 10 {
 		t.Fatalf("pages %q, %v", pages, err)
