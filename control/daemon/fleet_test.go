@@ -105,7 +105,7 @@ func (h *fleetHub) block(entries ...string) {
 // becomes waits until a daemon has a verdict on packets from an address.
 func becomes(t *testing.T, d *Daemon, from string, want verdict.Action) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); verdictOf(t, d, from) != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); verdictOf(t, d, from) != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("packets from %s: want %v; lists %+v, status %+v", from, want, d.Lists(), d.Status().Fleet)
 		}

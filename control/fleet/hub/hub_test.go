@@ -291,7 +291,7 @@ func (f *fleet) follower(n enrollment.Node, c *nats.Conn) follower {
 func eventually(t *testing.T, condition func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if err = condition(); err == nil {
 			return
 		}
