@@ -410,6 +410,14 @@ func (n *Node) start(ctx context.Context, all *sync.WaitGroup, f *follower) {
 	all.Go(func() { f.run(ctx) })
 }
 
+func (n *Node) pokeFollowers() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, f := range n.followers {
+		f.poke()
+	}
+}
+
 // loop obeys catalogs, and reports.
 func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	second := time.NewTicker(time.Second)
@@ -472,11 +480,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			}
 		case <-n.joined:
 			ask()
-			n.mu.Lock()
-			for _, f := range n.followers {
-				f.poke() // deltas may be missing
-			}
-			n.mu.Unlock()
+			n.pokeFollowers() // deltas may be missing
 			report()
 		case <-n.changed:
 			listed = time.Now()
