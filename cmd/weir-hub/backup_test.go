@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -101,6 +102,10 @@ func TestBackup(t *testing.T) {
 	if code, _, log := command(t, "enroll", "edge-1", "--config", b.config); code != exitOK {
 		t.Fatal(log)
 	}
+	trial, err := c.EnforceFleet(t.Context(), "block", api.EnforceChange{Off: true, After: 3600})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
 	var mu sync.Mutex
@@ -160,8 +165,12 @@ func TestBackup(t *testing.T) {
 		if n := other.entries(c); n < want || n > most {
 			t.Errorf("backup %d: %d entries, want %d to %d", i, n, want, most)
 		}
-		if s, err := c.Fleet(t.Context()); err != nil || len(s.Nodes) != 1 || s.Nodes[0].Name != "edge-1" {
+		s, err := c.Fleet(t.Context())
+		if err != nil || len(s.Nodes) != 1 || s.Nodes[0].Name != "edge-1" {
 			t.Errorf("%+v, %v", s, err)
+		}
+		if at := slices.IndexFunc(s.Lists, func(l api.FleetList) bool { return l.Name == "block" }); !s.Lists[at].Trial || !s.Lists[at].Decision.EnforcedAt.Equal(*trial.Trial.EnforcedAt) {
+			t.Errorf("backup %d: the trial of a list is lost: %+v", i, s.Lists[at])
 		}
 		other.stop()
 	}

@@ -167,6 +167,10 @@ func (sink) TakeContents(_ context.Context, l *node.List) error      { return l.
 func (sink) Counted() (passed, dropped uint64)                       { return 0, 0 }
 func (sink) Rehearse(context.Context, string, *node.Candidate) error { return nil }
 func (sink) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }
+func (sink) Conversed(string) *wire.Conversed                        { return nil }
+func (sink) Measure(context.Context, string, *node.Candidate, *list.Set) *wire.Conversed {
+	return nil
+}
 func (sink) Answer(context.Context, string, []byte) (any, error) {
 	return nil, errors.New("not asked here")
 }

@@ -83,13 +83,19 @@ The command counts whatever hub.yaml says (enforce: true or false), until
 enforce of the list changes there, or the list goes. Nodes of earlier versions
 and those with mode: approx cannot have a list on trial: they refuse it, filter
 by nothing of it, and weir fleet status says so. That shows what is on trial,
-too, and weir fleet audit who wanted that.`,
+too, and weir fleet audit who wanted that.
+
+A list with addresses with which a node has conversed in the last 24 hours is
+not enforced without --force, and a trial does not end by itself then. Nodes
+with the key collateral report that, as "weir fleet status" shows it. A warning
+says how many do not.`,
 		Example: `  weir fleet enforce drop               # the trial was long enough
   weir fleet enforce drop --after 24h   # unless --off comes first
   weir fleet enforce drop --off         # it has caught somebody innocent`,
 		Args: theArgs("LIST"),
 	}
 	trialFlags(c, &change, &after)
+	c.Flags().BoolVar(&change.Force, "force", false, "enforce the list even if that cuts off whom nodes converse with")
 	return question[*api.FleetEnforced]{
 		hub: true,
 		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.FleetEnforced, error) {
@@ -101,6 +107,9 @@ too, and weir fleet audit who wanted that.`,
 		},
 		text: func(c *cobra.Command, e *api.FleetEnforced) {
 			fmt.Fprintln(c.OutOrStdout(), &e.Enforced)
+			for _, w := range e.Warnings {
+				fmt.Fprintln(c.ErrOrStderr(), "weir: warning:", w)
+			}
 			if !e.Published {
 				fmt.Fprintln(c.OutOrStdout(), notPublished)
 			}

@@ -83,7 +83,7 @@ func TestTrialsShown(t *testing.T) {
 
 func TestFleetEnforce(t *testing.T) {
 	now := time.Now()
-	h := &hubOf{fleet: api.HubStatus{Time: now, Lists: []api.FleetList{{Name: "drop", Trial: true, Decision: &api.Trial{Since: &now, By: "ada"}}}}}
+	h := &hubOf{fleet: api.HubStatus{Time: now, Lists: []api.FleetList{{Name: "drop", Trial: true, Decision: &api.Trial{Since: &now, By: "ada"}, Collateral: &api.FleetCollateral{Unmeasured: 3}}}}}
 	socket := serveHub(t, h)
 	for _, c := range []struct {
 		args string
@@ -93,6 +93,7 @@ func TestFleetEnforce(t *testing.T) {
 	}{
 		{"drop", exitOK, "list drop is enforced", api.EnforceChange{}},
 		{"drop --after 24h", exitOK, "list drop is enforced", api.EnforceChange{After: 86400}},
+		{"drop --force", exitOK, "list drop is enforced", api.EnforceChange{Force: true}},
 		{"drop --off", exitUnpublished, "It is not published yet", api.EnforceChange{Off: true}},
 		{"none", exitFailure, "", api.EnforceChange{}},
 		{"drop --after -1h", exitUsage, "", api.EnforceChange{}},
@@ -105,7 +106,7 @@ func TestFleetEnforce(t *testing.T) {
 			t.Errorf("%s: %d, %+v\n%s%s", c.args, code, h.trial, out, errs)
 		}
 	}
-	if _, out, _ := weir(t, "", "fleet", "status", "--socket", socket); !strings.Contains(out, "\nlist drop is on trial, and drops nothing, since "+now.Local().Format(time.DateTime)+" by ada\n") {
+	if _, out, _ := weir(t, "", "fleet", "status", "--socket", socket); !strings.Contains(out, "\nlist drop is on trial, and drops nothing, since "+now.Local().Format(time.DateTime)+" by ada\nlist drop: nodes that have conversed in 24h with what it would drop: not measured\n") {
 		t.Errorf("%s", out)
 	}
 }

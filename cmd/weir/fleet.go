@@ -211,7 +211,8 @@ func newFleetStatus() *cobra.Command {
 (without news from the hub), silent, unseen since the hub started, or revoked.
 WANTED is which versions of a list the nodes are to have, which differ while a
 rollout is in its waves, and HAVE which they filter by: "2 of 8 .2, 6 nothing".
-Lists on trial are named below, with until when, and who wanted that.
+Lists on trial are named below, with until when, and who wanted that, and so are
+nodes that have conversed with addresses that a list drops, or would drop.
 
 Exit code 4: there are problems, or nodes that are behind, stale or silent.`,
 		Example: "  weir fleet status --json",
@@ -276,6 +277,22 @@ func sharesText(all []api.FleetShare, total int, last wire.Place, none string) s
 	return strings.Join(texts, ", ")
 }
 
+// printStates prints which lists are on trial, which of their addresses nodes have conversed with, and
+// where their rollouts are.
+func printStates(out io.Writer, lists []api.FleetList) {
+	for _, l := range lists {
+		if l.Decision != nil {
+			fmt.Fprintf(out, "list %s %v\n", l.Name, l.Decision)
+		}
+		if c := l.Collateral; c != nil && (l.Trial || c.Conversed > 0) {
+			fmt.Fprintf(out, "list %s: nodes that have conversed in 24h with what it %s: %v\n", l.Name, l.Drops(), c)
+		}
+		if r := l.Rollout; r != nil && (r.State == api.RolloutRunning || r.State == api.RolloutPaused) {
+			fmt.Fprintf(out, "rollout of %s: version %v is %s, in wave %d of %d\n", l.Name, r.To, r.State, r.Wave, len(r.Waves))
+		}
+	}
+}
+
 func printNodes(out io.Writer, f *api.HubStatus) {
 	for _, p := range f.Problems {
 		fmt.Fprintln(out, "problem:", p)
@@ -311,14 +328,7 @@ func printNodes(out io.Writer, f *api.HubStatus) {
 		fmt.Fprintf(out, "%-24s %-6s %12s %8s  %-18v %-10s %-24s %s\n", l.Name, l.Action, count(float64(l.Entries)), count(float64(l.Manual)), l.Version, published,
 			sharesText(l.Wanted, total, l.Version, "as it is"), sharesText(l.Have, total, l.Version, "nothing"))
 	}
-	for _, l := range f.Lists {
-		if l.Decision != nil {
-			fmt.Fprintf(out, "list %s %v\n", l.Name, l.Decision)
-		}
-		if r := l.Rollout; r != nil && (r.State == api.RolloutRunning || r.State == api.RolloutPaused) {
-			fmt.Fprintf(out, "rollout of %s: version %v is %s, in wave %d of %d\n", l.Name, r.To, r.State, r.Wave, len(r.Waves))
-		}
-	}
+	printStates(out, f.Lists)
 	if len(f.Nodes) == 0 {
 		return
 	}

@@ -20,8 +20,9 @@ func newFleetRollout() *cobra.Command {
 		Short: "Show how changes of lists reach the nodes",
 		Long: `Shows the last rollout of each list that has waves in hub.yaml: the wave it is
 in, how many of its nodes have confirmed, what the new version would drop of
-what passes, and what it waits for. Rollouts begin by themselves when a feed has
-changed. Entries of weir fleet block and allow reach all nodes at once.
+what passes, with which of the addresses nodes have conversed, and what it waits
+for. Rollouts begin by themselves when a feed has changed. Entries of weir fleet
+block and allow reach all nodes at once.
 
 Exit code 4: a rollout is halted.`,
 		Example: "  weir fleet rollout drop",
@@ -75,7 +76,7 @@ func printRollout(out io.Writer, name string, r *api.FleetRollout, now time.Time
 	if r.Reason != "" {
 		fmt.Fprintf(out, "  %s\n", r.Reason)
 	}
-	active := r.State == api.RolloutRunning || r.State == api.RolloutPaused || r.State == api.RolloutHalted
+	active := r.Active()
 	for i, w := range r.Waves {
 		mark, state := " ", ""
 		switch {
@@ -103,6 +104,13 @@ func printRollout(out io.Writer, name string, r *api.FleetRollout, now time.Time
 		for _, a := range r.Top {
 			fmt.Fprintf(out, "    %s: %d packets from %s by %s\n", a.Node, a.Packets, a.Source, a.Entry)
 		}
+	}
+	if c := &r.Collateral; active && c.Measured+c.Unmeasured > 0 {
+		limit := ""
+		if r.MaxConversed != nil {
+			limit = fmt.Sprintf("; max_conversed is %d a node", *r.MaxConversed)
+		}
+		fmt.Fprintf(out, "  nodes that have conversed in 24h with what would be dropped in addition: %v%s\n", c, limit)
 	}
 	switch r.State {
 	case api.RolloutRunning:

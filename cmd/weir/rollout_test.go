@@ -16,7 +16,10 @@ func TestFleetRollout(t *testing.T) {
 		State: api.RolloutRunning, From: wire.Place{Epoch: 7, Version: 3}, To: wire.Place{Epoch: 7, Version: 4}, Wave: 2, Limit: 0.001,
 		Waves: []api.FleetWave{{Labels: []string{"canary"}, Mode: "rehearse", For: 600}, {Labels: []string{"canary", "paris"}, Mode: "enforce", For: 300}, {Mode: "rehearse", For: 60}},
 		Began: now.Add(-time.Hour), Nodes: 20, Confirmed: 17, Needed: 18, Absent: 1, WaitsFor: "nodes to confirm", Newer: true,
-		Looked: 1000, Passed: 64000, WouldDrop: 64, Top: []api.FleetAffected{{Node: "edge-1", Affected: wire.Affected{Source: "192.0.2.1", Entry: "192.0.0.0/8", Packets: 64}}},
+		Looked: 1000, Passed: 64000, WouldDrop: 64, MaxConversed: new(2), Collateral: api.FleetCollateral{
+			Measured: 2, Unmeasured: 1, Conversed: 1, Most: []api.FleetConversed{{Node: "edge-1", Conversed: api.Conversed{Addresses: 7, Latest: []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}}}},
+		},
+		Top: []api.FleetAffected{{Node: "edge-1", Affected: wire.Affected{Source: "192.0.2.1", Entry: "192.0.0.0/8", Packets: 64}}},
 	}
 	h := &hubOf{fleet: api.HubStatus{Time: now, Lists: []api.FleetList{{Name: "drop", Rollout: r}, {Name: "block"}}}}
 	socket := serveHub(t, h)
@@ -26,6 +29,7 @@ func TestFleetRollout(t *testing.T) {
    wave 3: rehearse for 1m on all nodes
   64 of 64 k packets that pass would be dropped in addition, 1 k were looked at; the limit is 0.1%
     edge-1: 64 packets from 192.0.2.1 by 192.0.0.0/8
+  nodes that have conversed in 24h with what would be dropped in addition: edge-1 with 7: 192.0.2.1, 192.0.2.2, 192.0.2.3, 4 more (not measured by 1 of 3 nodes); max_conversed is 2 a node
   waits for nodes to confirm
   the feed has newer contents, which go out after this
 `

@@ -28,7 +28,8 @@ type FleetChanged struct {
 // FleetEnforced is the result of an EnforceChange: POST /v1/lists/{list}/enforce of a hub.
 type FleetEnforced struct {
 	Enforced
-	Published bool `json:"published"` // false: it will be, when the broker can be reached
+	Published bool     `json:"published"` // false: it will be, when the broker can be reached
+	Warnings  []string `json:"warnings,omitempty"`
 }
 
 // HubStatus is the state of a fleet: GET /v1/fleet.
@@ -65,6 +66,9 @@ type FleetList struct {
 	Wanted []FleetShare `json:"wanted"`
 	Have   []FleetShare `json:"have"`
 
+	// Collateral counts all that the list drops, or would drop; nil where it allows.
+	Collateral *FleetCollateral `json:"collateral,omitempty"`
+
 	// Rollout is the last one, nil if changes reach all nodes at once, or there was none.
 	Rollout *FleetRollout `json:"rollout,omitempty"`
 }
@@ -79,6 +83,14 @@ func (l *FleetList) Does() string {
 		text += ", for " + l.For
 	}
 	return text
+}
+
+// Drops says whether the list drops what its entries match.
+func (l *FleetList) Drops() string {
+	if l.Trial {
+		return "would drop"
+	}
+	return "drops"
 }
 
 // MaxShares bounds the versions of a list that a status counts.

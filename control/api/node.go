@@ -2,6 +2,9 @@ package api
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -45,6 +48,11 @@ type NodeList struct {
 	Entries   int        `json:"entries"`
 	Wanted    Place      `json:"wanted"`
 	Rehearsal *Rehearsal `json:"rehearsal,omitempty"`
+
+	// Conversed counts all that the list would drop, Added the additions of Active while a wave
+	// of a rollout enforces it. nil: not measured.
+	Conversed *Conversed `json:"conversed,omitempty"`
+	Added     *Conversed `json:"conversed_added,omitempty"`
 	Error     string     `json:"error,omitempty"`   // why Wanted is not active
 	Refused   bool       `json:"refused,omitempty"` // the error is that the node refuses it
 }
@@ -59,6 +67,37 @@ type Rehearsal struct {
 	WouldDrop uint64     `json:"would_drop_packets"` // of those, the ones that the version would drop
 	Top       []Affected `json:"top,omitempty"`      // the sources with most of them
 	Error     string     `json:"error,omitempty"`    // why the version would not become active
+
+	// Conversed counts what the version would drop in addition; nil: not measured.
+	Conversed *Conversed `json:"conversed,omitempty"`
+}
+
+// Conversed says with how many addresses that a list would drop the node has conversed in the
+// last 24 hours.
+type Conversed struct {
+	Addresses int      `json:"addresses"`
+	Latest    []string `json:"latest,omitempty"` // of these, at most MaxConversed
+}
+
+// MaxConversed bounds the addresses that a node names of a list.
+const MaxConversed = 3
+
+// String returns the number, with some of the addresses.
+func (c Conversed) String() string {
+	text := strconv.Itoa(c.Addresses)
+	if len(c.Latest) > 0 {
+		text += ": " + c.Named()
+	}
+	return text
+}
+
+// Named returns some of the addresses, and how many there are besides.
+func (c Conversed) Named() string {
+	texts := slices.Clone(c.Latest[:min(len(c.Latest), MaxConversed)])
+	if more := c.Addresses - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // Share returns the share of the packets that pass which the version would drop.

@@ -39,6 +39,11 @@ type Rollout struct {
 	// If it is more, the rollout halts.
 	Limit quantity.Share `yaml:"limit"`
 
+	// The addresses that a block list's version may drop in addition and with which a node
+	// has conversed in the last 24 hours: a number, or any (the default). If they are more, the
+	// rollout halts. Nodes need the key collateral in weir.yaml to know them.
+	MaxConversed Most `yaml:"max_conversed"`
+
 	// Packets that the nodes of a wave which rehearses must have looked at.
 	Packets quantity.Count `yaml:"packets"`
 
@@ -86,6 +91,37 @@ const (
 // UnmarshalText sets it by its name.
 func (f *First) UnmarshalText(text []byte) error { return oneOf(f, "first", text, InWaves, AtOnce) }
 
+// Most is the largest number of something that may be.
+type Most int64
+
+// AnyNumber is no bound.
+const AnyNumber Most = -1
+
+// anyNumber is how it is written.
+const anyNumber = "any"
+
+// MarshalText returns the number, or any.
+func (m Most) MarshalText() ([]byte, error) {
+	if m == AnyNumber {
+		return []byte(anyNumber), nil
+	}
+	return quantity.Count(m).MarshalText()
+}
+
+// UnmarshalText reads a number, or any.
+func (m *Most) UnmarshalText(text []byte) error {
+	if string(text) == anyNumber {
+		*m = AnyNumber
+		return nil
+	}
+	var n quantity.Count
+	if err := n.UnmarshalText(text); err != nil {
+		return fmt.Errorf("%w, or any", err)
+	}
+	*m = Most(n)
+	return nil
+}
+
 // maxWaves bounds the waves of a rollout: each is in every catalog.
 const maxWaves = 20
 
@@ -93,7 +129,9 @@ const maxWaves = 20
 func (w *Wave) SetDefaults() { w.Mode, w.For = Enforce, quantity.Duration(5*time.Minute) }
 
 // SetDefaults sets the defaults.
-func (r *Rollout) SetDefaults() { r.First, r.Limit, r.Packets, r.Confirm = InWaves, 0.001, 1000, 0.95 }
+func (r *Rollout) SetDefaults() {
+	r.First, r.Limit, r.MaxConversed, r.Packets, r.Confirm = InWaves, 0.001, AnyNumber, 1000, 0.95
+}
 
 // SetDefaults sets the defaults.
 func (r *Rollouts) SetDefaults() { r.Rollout.SetDefaults() }

@@ -176,6 +176,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[quantity.Share]():         number(`^`+decimal+`%?$`, 1),
 		reflect.TypeFor[quantity.Size]():          number(`^`+decimal+`([KMGT]iB|[kKMGT]?B)?$`, 1<<53),
 		reflect.TypeFor[quantity.Count]():         number(`^`+decimal+`[kKMGT]?$`, 1<<53),
+		reflect.TypeFor[Most]():                   number(`^(any|`+decimal+`[kKMGT]?)$`, 1<<53),
 		reflect.TypeFor[quantity.Rate]():          text(`^` + rate + `$`),
 		reflect.TypeFor[heavy.Threshold]():        text(`^(` + rate + `|` + decimal + `%)(\+(` + rate + `|` + decimal + `%))?$`),
 		reflect.TypeFor[heavy.Key]():              text(`^(flow|(src|dst)(/[0-9]+)?)$`),

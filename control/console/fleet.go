@@ -377,10 +377,14 @@ func (v *fleetView) lists(m *markup) {
 			if l.Published != l.Version {
 				published = "up to " + l.Published.String()
 			}
-			m.add(`<tr><th scope="row">%s</th><td>%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td><td class="long">%s</td></tr>`+"\n",
-				l.Name, l.Does(), count(l.Entries), count(l.Manual), l.Version, published, v.versions(l.Name, l.Version))
+			conversed := "–"
+			if l.Collateral != nil {
+				conversed = l.Collateral.String()
+			}
+			m.add(`<tr><th scope="row">%s</th><td>%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td><td class="long">%s</td><td class="long">%s</td></tr>`+"\n",
+				l.Name, l.Does(), count(l.Entries), count(l.Manual), l.Version, published, v.versions(l.Name, l.Version), conversed)
 		}
-	}, "List", "Action", "#Entries", "#Manual", "Version", "Published", "Nodes")
+	}, "List", "Action", "#Entries", "#Manual", "Version", "Published", "Nodes", "Conversed with, in 24h")
 }
 
 // versions says how many nodes have which version of a list.
@@ -443,6 +447,9 @@ func (v *fleetView) rollouts(m *markup) {
 		}
 	}, columns...)
 	for _, l := range all {
+		if c := &l.Rollout.Collateral; l.Rollout.Active() && c.Measured+c.Unmeasured > 0 {
+			m.add(`<p class="quiet">Of what list %s would drop in addition, nodes have conversed in 24h with: %s</p>`, l.Name, c.String())
+		}
 		for _, a := range l.Rollout.Top {
 			m.add(`<p class="quiet">List %s would drop %s packets from %s on %s: entry <code>%s</code>, packet <code>%s</code></p>`, l.Name, count(a.Packets), a.Source, a.Node, a.Entry, a.Packet)
 		}
@@ -468,7 +475,7 @@ func (v *fleetView) rollout(m *markup, list string, r *api.FleetRollout) {
 	if r.Passed > 0 {
 		would = fmt.Sprintf("%.3g %% of %s, limit %.3g %%", 100*float64(r.WouldDrop)/float64(r.Passed), count(r.Passed), 100*r.Limit)
 	}
-	if r.State == api.RolloutRunning || r.State == api.RolloutPaused || r.State == api.RolloutHalted {
+	if r.Active() {
 		wave = fmt.Sprintf("%d of %d", r.Wave, len(r.Waves))
 		if i := r.Wave - 1; i >= 0 && i < len(r.Waves) {
 			wave += ", " + r.Waves[i].Mode

@@ -50,10 +50,12 @@ func (h *fakeHub) Fleet(ctx context.Context) (api.HubStatus, error) {
 		Connected: true, Problems: []string{"feed fails" + h.hostile},
 		Lists: []api.FleetList{{
 			Name: "drop", Action: api.Block, Entries: 12345, Version: v(4), Published: v(4),
-			Feeds: []api.FeedSource{{Source: "https://example.com/x" + h.hostile, Outcome: api.Failed, Error: h.hostile}},
+			Collateral: &api.FleetCollateral{Measured: 3},
+			Feeds:      []api.FeedSource{{Source: "https://example.com/x" + h.hostile, Outcome: api.Failed, Error: h.hostile}},
 			Rollout: &api.FleetRollout{
 				State: api.RolloutHalted, Reason: "too much" + h.hostile, From: v(3), To: v(4), Wave: 1, Waves: []api.FleetWave{{Mode: "rehearse"}}, Limit: 0.001, Nodes: 3, Confirmed: 1, Needed: 3,
-				Passed: 10000, WouldDrop: 200, Top: []api.FleetAffected{{Node: "edge-1", Affected: wire.Affected{Source: "192.0.2.9" + h.hostile, Packets: 77}}},
+				Collateral: api.FleetCollateral{Measured: 1, Unmeasured: 2, Conversed: 1, Most: []api.FleetConversed{{Node: "edge-1", Conversed: api.Conversed{Addresses: 1, Latest: []string{"192.0.2.77" + h.hostile}}}}},
+				Passed:     10000, WouldDrop: 200, Top: []api.FleetAffected{{Node: "edge-1", Affected: wire.Affected{Source: "192.0.2.9" + h.hostile, Packets: 77}}},
 			},
 		}},
 		Nodes: []api.FleetNode{node("edge-1", api.NodeCurrent, 4), node("edge-2", api.NodeBehind, 3), {Name: "edge-3" + h.hostile, State: api.NodeUnseen}},
@@ -135,7 +137,7 @@ func TestFleetPage(t *testing.T) {
 	page := b.until("", "198.51.100.49")
 	for _, want := range []string{
 		"Nodes behind: 1 of 3.", "feed fails", "list drop has version 7.3, wants 7.4", "disk", "v9", "1 have it, 1 have 7.3", "12,345",
-		">halted<", "too much", "2 % of 10,000, limit 0.1 %", "1 of 3, 3 needed", "77 packets from 192.0.2.9 on edge-1", "and 3 more: <code>weir fleet status",
+		">halted<", "too much", "2 % of 10,000, limit 0.1 %", "1 of 3, 3 needed", "77 packets from 192.0.2.9 on edge-1", "conversed in 24h with: edge-1 with 1: 192.0.2.77 (not measured by 2 of 3 nodes)", `<td class="long">none</td>`, "and 3 more: <code>weir fleet status",
 		"900 pps", "25.0 %", "Without edge-2: no such tracker", "Failing: 1 of 1 sources.", `value="resume drop"`, "they need two reports", "Block 1 h",
 		"No other source has more than 180 pps (5.0 %)", `<bdi>disk`,
 	} {

@@ -4,14 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"net/netip"
-	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/fleet/wire"
+	"weir/control/stages"
+	"weir/control/trial"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -27,9 +31,6 @@ const collateralInterval = time.Minute
 
 // collateralDay is for how long a conversation keeps a trial from its end.
 const collateralDay = 24 * time.Hour
-
-// namedPartners bounds the addresses that a list, or an error, names.
-const namedPartners = 3
 
 // followCollateral reads the record at its interval.
 func (d *Daemon) followCollateral(ctx context.Context) {
@@ -199,18 +200,122 @@ func (d *Daemon) collateralOf(name string) *api.ListCollateral {
 	return nil
 }
 
-// dropsPartners returns that a list would drop whom this host has conversed with lately.
-func (d *Daemon) dropsPartners(name string) error {
-	l := d.collateralOf(name)
-	if l == nil || l.Day == 0 {
+// additions are entries that drop more than before, unless an allow list has the address, or it was
+// dropped before.
+type additions struct {
+	find, allowed, before engine.Finder
+
+	out    bool
+	narrow bool // they are for certain packets
+	trial  bool // they drop nothing
+}
+
+func additionsOf(more engine.List, allowed, before engine.Finder) additions {
+	a := additions{allowed: allowed, before: before, out: more.Direction == engine.Out}
+	if more.Rule != nil {
+		a.narrow, a.trial = more.Rule.Narrow(), more.Rule.Trial
+		anywhere := *more.Rule // no connection says where its packets are
+		anywhere.VLANs = nil
+		more.Rule = &anywhere
+	}
+	a.find = engine.NewFinder([]engine.List{more}, a.out)
+	return a
+}
+
+// drop reports whether a packet would be dropped.
+func (a *additions) drop(t key.Tuple) bool {
+	by := func(f engine.Finder) bool { return len(f.Deciding(t, verdict.Where{})) > 0 }
+	return by(a.find) && !by(a.allowed) && !by(a.before)
+}
+
+// conversedWith returns with which addresses that additions drop this host has conversed in the
+// last 24 hours, whether or not a list had them then; nil where that is not recorded. A datagram
+// counts where the source of one was heard.
+func (d *Daemon) conversedWith(ctx context.Context, a additions, heard func(netip.Addr) bool) *wire.Conversed {
+	var memory *stages.Conversations
+	pass := false // replies do
+	if err := d.Do(ctx, func() error {
+		c := d.prepared.config
+		memory, pass = c.Conversations(d.engine.Kernel()), c.Replies.On() && !a.out
+		return nil
+	}); err != nil || memory == nil {
 		return nil
 	}
-	var some []string
-	for _, of := range l.Latest[:min(l.Day, len(l.Latest), namedPartners)] {
-		some = append(some, of.Addr.String())
+	defer memory.Close()
+	if a.trial {
+		return &wire.Conversed{}
 	}
-	if more := l.Day - len(some); more > 0 {
-		some = append(some, fmt.Sprintf("%d more", more))
+	now, last := loader.Monotonic(), make(map[netip.Addr]time.Duration)
+	counts := func(how verdict.How, at time.Duration) bool {
+		return now-at <= collateralDay && !(pass && how&verdict.AcceptedTCP == 0)
 	}
-	return fmt.Errorf("in the last 24 hours this host has conversed with addresses that it would drop: %s (weir collateral %s)", strings.Join(some, ", "), name)
+	err := memory.Connections(func(c stages.Connection) {
+		t, of := c.In, c.In.Src
+		if a.out {
+			t.Src, t.Dst, t.SrcPort, t.DstPort = t.Dst, t.Src, t.DstPort, t.SrcPort
+		}
+		answered := c.Answered || c.How == verdict.OpenedUDP && !a.out && heard(of)
+		if answered && counts(c.How, c.Sent) && a.drop(t) {
+			last[of] = max(last[of], c.Sent)
+		}
+	})
+	if err == nil && !a.narrow { // the record has no ports
+		var partners map[verdict.Partner]verdict.Conversation
+		partners, err = memory.Partners()
+		for of, s := range partners {
+			t := key.Tuple{Src: of.Addr, Dst: netip.IPv6Unspecified(), Proto: unix.IPPROTO_TCP}
+			if of.Addr.Is4() {
+				t.Dst = netip.IPv4Unspecified()
+			}
+			if a.out {
+				t.Src, t.Dst = t.Dst, t.Src
+			}
+			if of.Out == a.out && counts(s.How, s.Last) && a.drop(t) {
+				last[of.Addr] = max(last[of.Addr], s.Last)
+			}
+		}
+	}
+	if err != nil {
+		d.o.Log.Error("with whom this host has conversed cannot be read: " + err.Error())
+		return nil
+	}
+	c := &wire.Conversed{Addresses: len(last)}
+	for _, of := range ordered.Of(maps.Keys(last), func(x, y netip.Addr) int { return cmp.Or(cmp.Compare(last[y], last[x]), x.Compare(y)) }) {
+		if len(c.Latest) == api.MaxConversed {
+			break
+		}
+		c.Latest = append(c.Latest, of.String())
+	}
+	return c
+}
+
+// records reports whether conversations are recorded, by what was last read.
+func (d *Daemon) records() bool { return d.collateral.Load() != nil }
+
+// Conversed implements [node.Daemon].
+func (d *Daemon) Conversed(name string) *wire.Conversed {
+	return d.conversedOf(config.FleetPrefix + name)
+}
+
+// conversedOf returns with which addresses of a list this host has conversed in the last 24 hours,
+// by what was last read; nil where nothing is recorded.
+func (d *Daemon) conversedOf(name string) *wire.Conversed {
+	l := d.collateralOf(name)
+	if l == nil {
+		return nil
+	}
+	c := &wire.Conversed{Addresses: l.Day}
+	for _, of := range l.Latest[:min(l.Day, len(l.Latest), api.MaxConversed)] {
+		c.Latest = append(c.Latest, of.Addr.String())
+	}
+	return c
+}
+
+// dropsPartners returns that a list would drop whom this host has conversed with lately.
+func (d *Daemon) dropsPartners(name string) error {
+	c := d.conversedOf(name)
+	if c == nil || c.Addresses == 0 {
+		return nil
+	}
+	return trial.Conversed("this host has", c.Named(), "weir collateral "+name)
 }

@@ -165,6 +165,10 @@ func (awaiting) Counted() (passed, dropped uint64)                       { retur
 func (awaiting) Answer(context.Context, string, []byte) (any, error)     { return nil, errAwaiting }
 func (awaiting) Rehearse(context.Context, string, *node.Candidate) error { return errAwaiting }
 func (awaiting) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }
+func (awaiting) Conversed(string) *wire.Conversed                        { return nil }
+func (awaiting) Measure(context.Context, string, *node.Candidate, *list.Set) *wire.Conversed {
+	return nil
+}
 
 // awaitInterval is how often awaitFleet looks for lists.
 const awaitInterval = 100 * time.Millisecond

@@ -43,7 +43,7 @@ func (d *Daemon) describeLists() (lists []api.List) {
 		a.Private, a.Trial = l.left.private, l.trial
 		if of := d.collateralOf(l.Name); of != nil {
 			some := *of
-			some.Latest = of.Latest[:min(len(of.Latest), namedPartners)]
+			some.Latest = of.Latest[:min(len(of.Latest), api.MaxConversed)]
 			a.Collateral = &some
 		}
 		if r := d.prepared.rules[l.manual-1].Rule; r.On() {

@@ -43,6 +43,7 @@ func (r *rehearsals) any() bool {
 // rehearsal is one of a version.
 type rehearsal struct {
 	contents *list.Set
+	before   *list.Set // that they come after; nil: the active ones
 	end      context.CancelFunc
 	ended    chan struct{}
 
@@ -54,6 +55,7 @@ type rehearsal struct {
 	allowed  engine.Finder // the allow lists as they would be
 	allow    bool          // the version is of an allow list
 	compared []engine.List // the active lists that these follow from
+	drops    additions     // the same for conversations
 
 	mu   sync.Mutex
 	sum  wire.Rehearsal
@@ -144,6 +146,19 @@ func (d *Daemon) Rehearsed(name string) wire.Rehearsal {
 	return out
 }
 
+// Measure implements [node.Daemon].
+func (d *Daemon) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
+	of, err := fleetConfig(name, c.Settings)
+	if err != nil || of.Action == config.Allow || !d.records() {
+		return nil
+	}
+	r := &rehearsal{contents: c.Contents, before: before}
+	if err := d.followActive(ctx, r, of); err != nil {
+		return nil // the daemon ends
+	}
+	return d.conversedWith(ctx, r.drops, func(netip.Addr) bool { return false })
+}
+
 // sampleClean has the programs report packets that match nothing while a version is
 // rehearsed, with one step for each interface. It is for Run's goroutine.
 func (d *Daemon) sampleClean() error {
@@ -174,7 +189,7 @@ func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List)
 	}); err != nil {
 		return err
 	}
-	if r.compared == nil {
+	if r.compared == nil && r.before == nil {
 		if err := refuseRead(p.config, of, r.contents, false); err != nil {
 			return fmt.Errorf("refused: %w", err)
 		}
@@ -187,10 +202,16 @@ func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List)
 	compared := slices.DeleteFunc(slices.Clone(rules), func(l engine.List) bool { return !l.Allow })
 	active := rules[l.source-1].Contents
 	compared = append(compared, engine.List{Contents: active})
+	if r.before != nil {
+		active = r.before
+	}
 	if slices.EqualFunc(compared, r.compared, engine.List.Equal) {
 		return nil
 	}
 	r.compared = compared
+	dropping := slices.Clone(rules)
+	dropping[l.source-1].Contents = active
+	dropping = slices.DeleteFunc(dropping, func(l engine.List) bool { return l.Allow })
 	contents, _ := p.admit(l, r.contents)
 	delta := contents.Diff(active)
 	rules[l.source-1].Contents = contents
@@ -202,19 +223,39 @@ func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List)
 	r.vlans = slices.ContainsFunc(append(slices.Clone(rules), more), func(l engine.List) bool { return l.Rule != nil && len(l.Rule.VLANs) > 0 })
 	r.added = engine.NewFinder([]engine.List{more}, r.out)
 	r.allowed = engine.NewFinder(slices.DeleteFunc(rules, func(l engine.List) bool { return !l.Allow }), r.out)
+	r.drops = additionsOf(more, r.allowed, engine.NewFinder(dropping, r.out))
 	return nil
 }
 
 // count counts what a version would drop until ctx is done.
 func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
-	again := time.NewTicker(time.Second)
+	again, measure := time.NewTicker(time.Second), time.NewTicker(collateralInterval)
 	defer again.Stop()
+	defer measure.Stop()
+	var measuring sync.WaitGroup // of one goroutine: each is over by the time of the next
+	defer measuring.Wait()
+	converse := func() {
+		if r.allow {
+			return // which of its packets would be dropped depends on other lists
+		}
+		measuring.Wait()
+		more := r.drops
+		measuring.Go(func() {
+			c := d.conversedWith(ctx, more, r.hears)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.sum.Conversed = c
+		})
+	}
+	converse()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-again.C: // lists may have changed
 			_ = d.followActive(ctx, r, of)
+		case <-measure.C:
+			converse()
 		case e, ok := <-packets:
 			if !ok {
 				return
@@ -222,6 +263,13 @@ func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packet
 			r.see(&e)
 		}
 	}
+}
+
+// hears reports whether the version would have dropped packets from a source.
+func (r *rehearsal) hears(source netip.Addr) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.from[source] != nil
 }
 
 // see counts a packet.

@@ -103,7 +103,7 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: allow that first, or use --force (force: true)", name, err)}
 		}
 		if err := d.dropsPartners(name); err != nil {
-			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: %w: allow those first, or use --force (force: true)", name, err)}
+			return done, &api.BadRequest{Err: trial.Stays(name, err)}
 		}
 	}
 	before, next := d.trials, d.trials.With(name, o)
@@ -222,7 +222,7 @@ func (d *Daemon) endTrials(now time.Time) error {
 			continue
 		}
 		if err := d.dropsPartners(name); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("the trial of list %s is over, but it is not enforced: %w: allow those, or weir enforce --force %s", name, err, name))
+			failed = errors.Join(failed, trial.Overdue(name, err, "weir enforce"))
 			continue
 		}
 		next = next.With(name, trial.Ended(d.trials[name]))

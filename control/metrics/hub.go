@@ -61,6 +61,10 @@ type HubList struct {
 	Lag                uint64 // versions that the node which lacks most is to have, and does not filter by
 	Unrecorded         bool   // the last change is no version yet
 	Refused            bool   // what its sources have covers too much, and the last version stays
+	Trial              bool   // it drops nothing
+	Overdue            bool   // its trial is over, and does not end
+	Conversed          *int   // addresses that it would drop and with which the node with most has conversed; nil: no node says it
+	Conversing         int    // nodes with any
 
 	Rollout *HubRollout // the last one; nil: there was none
 }
@@ -72,6 +76,7 @@ type HubRollout struct {
 	Nodes, Confirmed int     // of the wave
 	Looked           uint64  // packets, in a rehearsal
 	WouldDrop        float64 // share of the packets that pass
+	Conversed        *int    // addresses that would be dropped and with which the node with most has conversed; nil: no node says it
 }
 
 // hubFamilies are the families of a hub, beside build and the families of feeds.
@@ -121,12 +126,17 @@ var (
 	hubLag        = hubGauge("weir_hub_list_lag_versions", "Versions that the slowest of the nodes that report is to have, and does not filter by yet.", "list")
 	hubUnrecorded = hubGauge("weir_hub_list_unrecorded", "Whether the last change could not be written to the store: nodes do not get it.", "list")
 	hubRefused    = hubGauge("weir_hub_list_refused", "Whether the list's sources cover more than max_coverage, so that their last contents stay.", "list")
+	hubTrial      = hubGauge("weir_hub_list_trial", "Whether a block list is on trial, so that nodes drop nothing by it.", "list")
+	hubOverdue    = hubGauge("weir_hub_list_trial_overdue", "Whether the trial of a block list is over and does not end, since nodes have conversed with addresses that it would drop.", "list")
+	hubConversed  = hubGauge("weir_hub_list_collateral_addresses", "Addresses that a block list drops, or would drop, and with which the node with most of them has conversed in the last 24 hours; absent where no node says it.", "list")
+	hubConversing = hubGauge("weir_hub_list_collateral_nodes", "Nodes that have conversed with any of them.", "list")
 	hubRollout    = hubGauge("weir_hub_rollout_info", "Always 1, once there was a rollout. The state of the last one is running, paused, halted, done or rolled back.", "list", "state")
 	hubWave       = hubGauge("weir_hub_rollout_wave", "Wave of the last rollout, from 1; one more than there are waves: all nodes.", "list")
 	hubWaves      = hubGauge("weir_hub_rollout_waves", "Number of its waves.", "list")
 	hubWaveNodes  = hubGauge("weir_hub_rollout_wave_nodes", "Nodes of the wave.", "list")
 	hubConfirmed  = hubGauge("weir_hub_rollout_confirmed_nodes", "Nodes of the wave that have confirmed.", "list")
 	hubRehearsed  = hubGauge("weir_hub_rollout_rehearsed_packets", "Packets that the wave's nodes have looked at in its rehearsal.", "list")
+	hubAdded      = hubGauge("weir_hub_rollout_collateral_addresses", "Addresses that the version drops in addition, or would drop, and with which the wave's node with most of them has conversed in the last 24 hours; absent where no node says it.", "list")
 	hubWouldDrop  = hubGauge("weir_hub_rollout_would_drop_ratio", "Share of the packets that pass which the rehearsed version would drop, on all nodes of the wave together.", "list")
 )
 
@@ -194,6 +204,14 @@ func (s sink) hubList(l HubList) {
 	s.put(hubLag, float64(l.Lag), l.Name)
 	s.put(hubUnrecorded, truth(l.Unrecorded), l.Name)
 	s.put(hubRefused, truth(l.Refused), l.Name)
+	if l.Action != "allow" {
+		s.put(hubTrial, truth(l.Trial), l.Name)
+		s.put(hubOverdue, truth(l.Overdue), l.Name)
+	}
+	if l.Conversed != nil {
+		s.put(hubConversed, float64(*l.Conversed), l.Name)
+		s.put(hubConversing, float64(l.Conversing), l.Name)
+	}
 	r := l.Rollout
 	if r == nil {
 		return
@@ -205,4 +223,7 @@ func (s sink) hubList(l HubList) {
 	s.put(hubConfirmed, float64(r.Confirmed), l.Name)
 	s.put(hubRehearsed, float64(r.Looked), l.Name)
 	s.put(hubWouldDrop, r.WouldDrop, l.Name)
+	if r.Conversed != nil {
+		s.put(hubAdded, float64(*r.Conversed), l.Name)
+	}
 }

@@ -22,8 +22,8 @@ func wholeHub(t testing.TB) HubSnapshot {
 		Nodes: map[string]int{"current": 7, "behind": 1}, Passed: 1e6, Dropped: 20, IgnoredReports: 6,
 		Asking: 1, Answered: 11, Unanswered: 12, RefusedQuestions: 13,
 		Lists: []HubList{
-			{Name: "drop", Action: "block", Entries: 100, Manual: 1, Epoch: 7, Version: 5, Published: 4, Lag: 3, Unrecorded: true, Refused: true, Rollout: &HubRollout{
-				State: "halted", Wave: 1, Waves: 2, Nodes: 8, Confirmed: 6, Looked: 1000, WouldDrop: 0.25,
+			{Name: "drop", Action: "block", Entries: 100, Manual: 1, Epoch: 7, Version: 5, Published: 4, Lag: 3, Unrecorded: true, Refused: true, Trial: true, Overdue: true, Conversed: new(12), Conversing: 3, Rollout: &HubRollout{
+				State: "halted", Wave: 1, Waves: 2, Nodes: 8, Confirmed: 6, Looked: 1000, WouldDrop: 0.25, Conversed: new(7),
 			}},
 			{Name: "allow", Action: "allow", Epoch: 7, Version: 1, Published: 1},
 		},
@@ -54,6 +54,11 @@ weir_hub_list_lag_versions{list="drop"} 3
 weir_hub_list_lag_versions{list="allow"} 0
 weir_hub_list_unrecorded{list="drop"} 1
 weir_hub_list_refused{list="drop"} 1
+weir_hub_list_trial{list="drop"} 1
+weir_hub_list_trial_overdue{list="drop"} 1
+weir_hub_list_collateral_addresses{list="drop"} 12
+weir_hub_list_collateral_nodes{list="drop"} 3
+weir_hub_rollout_collateral_addresses{list="drop"} 7
 weir_hub_rollout_info{list="drop",state="halted"} 1
 weir_hub_rollout_would_drop_ratio{list="drop"} 0.25
 `) {
@@ -66,7 +71,7 @@ weir_hub_rollout_would_drop_ratio{list="drop"} 0.25
 			t.Errorf("there is no %s", part)
 		}
 	}
-	for _, absent := range []string{"key=1", `weir_hub_rollout_info{list="allow"`, "weir_generation"} {
+	for _, absent := range []string{"key=1", `weir_hub_rollout_info{list="allow"`, `weir_hub_list_trial{list="allow"`, `weir_hub_list_collateral_addresses{list="allow"`, "weir_generation"} {
 		if strings.Contains(body, absent) {
 			t.Errorf("there should not be: %s", absent)
 		}

@@ -91,12 +91,6 @@ func (s *Sections) Shared() map[string]int {
 	return all
 }
 
-// Conversations opens the record of conversations of a generation's programs, nil where there
-// is none. It must be closed.
-func (s *Sections) Conversations(g *loader.Generation) *collateral.Record {
-	return s.Collateral.Open(g)
-}
-
 // AtInterface are the keys that stages have at an interface in weir.yaml.
 type AtInterface struct {
 	// Refuse TCP connections of programs on this host that are dropped by the lists of

@@ -60,6 +60,23 @@ func Refuse(list string, allows, enforced bool, c api.EnforceChange) error {
 	return nil
 }
 
+// Conversed returns that a list would drop with whom hosts have conversed lately. who is they and
+// their verb; see is the command that shows the addresses.
+func Conversed(who, addresses, see string) error {
+	return fmt.Errorf("in the last 24 hours %s conversed with addresses that it would drop: %s (%s)", who, addresses, see)
+}
+
+// Stays returns that a list stays on trial, since it would drop whom hosts have conversed with.
+func Stays(list string, conversed error) error {
+	return fmt.Errorf("list %s stays on trial: %w: allow those first, or use --force (force: true)", list, conversed)
+}
+
+// Overdue returns that the trial of a list does not end, for the same reason. command enforces the
+// list.
+func Overdue(list string, conversed error, command string) error {
+	return fmt.Errorf("the trial of list %s is over, but it is not enforced: %w: allow those, or %s --force %s", list, conversed, command, list)
+}
+
 // New returns the decision of a command that is given now, about a list that the configuration
 // enforces or not.
 func New(c api.EnforceChange, enforce bool, by string, now time.Time) api.Trial {

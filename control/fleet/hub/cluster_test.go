@@ -93,7 +93,11 @@ func (s sink) TakeLists(ctx context.Context) error {
 func (sink) TakeContents(_ context.Context, l *fleetnode.List) error      { return l.Keep(l.Version()) }
 func (sink) Rehearse(context.Context, string, *fleetnode.Candidate) error { return nil }
 func (sink) Rehearsed(string) wire.Rehearsal                              { return wire.Rehearsal{} }
-func (sink) Counted() (passed, dropped uint64)                            { return 0, 0 }
+func (sink) Conversed(string) *wire.Conversed                             { return nil }
+func (sink) Measure(context.Context, string, *fleetnode.Candidate, *list.Set) *wire.Conversed {
+	return nil
+}
+func (sink) Counted() (passed, dropped uint64) { return 0, 0 }
 func (sink) Answer(context.Context, string, []byte) (any, error) {
 	return nil, fmt.Errorf("nothing is known")
 }

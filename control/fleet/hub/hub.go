@@ -131,7 +131,8 @@ type managed struct {
 	// them have saved is lost. nil: each was.
 	kept *list.Set
 
-	trial *api.Trial // what the configuration or a command says of it; nil: the list is enforced, as configured
+	trial   *api.Trial // what the configuration or a command says of it; nil: the list is enforced, as configured
+	overdue error      // why the trial does not end though its time has come; nil: it has not, or does
 
 	refused error // why what the feed had saved is not in the list; nil: it is
 

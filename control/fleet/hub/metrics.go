@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
@@ -35,6 +36,7 @@ func (h *Hub) note() {
 		one := metrics.HubList{
 			Name: l.Name, Action: string(l.Action), Entries: l.history.Contents().Len(),
 			Epoch: at.Epoch, Version: at.Version, Unrecorded: l.unrecorded != nil, Refused: l.refuses(),
+			Trial: !l.enforced(), Overdue: l.overdue != nil,
 		}
 		if published.Epoch == at.Epoch {
 			one.Published = published.Version
@@ -60,6 +62,9 @@ func (l *managed) refuses() bool {
 
 func (r *rollout) metrics(g gate) *metrics.HubRollout {
 	m := &metrics.HubRollout{State: r.State, Wave: r.Wave + 1, Waves: len(r.Waves), Nodes: g.nodes, Confirmed: g.confirmed, Looked: g.looked}
+	if g.collateral.Measured > 0 {
+		m.Conversed = new(g.collateral.Largest())
+	}
 	if g.passed > 0 {
 		m.WouldDrop = float64(g.wouldDrop) / float64(g.passed)
 	}
@@ -92,6 +97,9 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 	lag := h.nodes.measure(&s, known, time.Duration(h.conf().MaxAge), time.Now())
 	for _, l := range known.lists {
 		l.Manual, l.Lag = manual[l.Name], lag[l.Name]
+		if c := h.nodes.collateral(known.members, l.Name); l.Action != string(config.Allow) && c.Measured > 0 {
+			l.Conversed, l.Conversing = new(c.Largest()), c.Conversed
+		}
 		s.Lists = append(s.Lists, l)
 	}
 	return s

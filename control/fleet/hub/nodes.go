@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"weir/control/api"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
 )
@@ -156,6 +157,43 @@ func (n *nodes) keep(members map[string]authority.Member) {
 		}
 		from.revoked = !m.Revoked.IsZero()
 	}
+}
+
+// allHeard reports whether all members have been heard.
+func (n *nodes) allHeard(members map[string]authority.Member) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, m := range members {
+		if from := n.all[name]; m.Revoked.IsZero() && (from == nil || from.seen.IsZero()) {
+			return false
+		}
+	}
+	return true
+}
+
+// reportsAge is for how long it counts what a node has said of the last 24 hours.
+const reportsAge = 24 * time.Hour
+
+// collateral returns with whom nodes have conversed that a list would drop, by their last reports.
+func (n *nodes) collateral(members map[string]authority.Member, list string) *api.FleetCollateral {
+	c := &api.FleetCollateral{}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, m := range members {
+		if !m.Revoked.IsZero() {
+			continue
+		}
+		var of *wire.Conversed
+		if from := n.all[name]; from != nil && time.Since(from.seen) < reportsAge {
+			for _, s := range from.status.Lists {
+				if s.Name == list {
+					of = s.Conversed
+				}
+			}
+		}
+		c.Add(name, of)
+	}
+	return c
 }
 
 // mostHeard reports whether more than half of the awaited nodes have been heard.

@@ -47,7 +47,10 @@ type rollout struct {
 	Waves   []wave  `json:"waves"`
 	Limit   float64 `json:"limit"`
 	Packets uint64  `json:"packets"`
-	Confirm float64 `json:"confirm"`
+
+	// MaxConversed bounds the addresses with which a node has conversed; nil: any number.
+	MaxConversed *int    `json:"max_conversed,omitempty"`
+	Confirm      float64 `json:"confirm"`
 
 	Began     time.Time `json:"began"`
 	Wave      int       `json:"wave"`    // its index; len(Waves): all nodes
@@ -64,11 +67,14 @@ type wave struct {
 	For      time.Duration `json:"for"`
 }
 
-// newRollout returns a rollout that begins, by its configuration.
-func newRollout(c *config.Rollout, from, to wire.Place, now time.Time) *rollout {
+// newRollout returns a rollout of a list that begins, by its configuration.
+func newRollout(c *config.Rollout, action config.Action, from, to wire.Place, now time.Time) *rollout {
 	r := &rollout{
 		State: api.RolloutRunning, From: from, To: to, Began: now, Entered: now,
 		Limit: float64(c.Limit), Packets: uint64(c.Packets), Confirm: float64(c.Confirm),
+	}
+	if c.MaxConversed != config.AnyNumber && action == config.Block {
+		r.MaxConversed = new(int(c.MaxConversed))
 	}
 	for _, w := range c.Waves {
 		r.Waves = append(r.Waves, wave{Labels: w.Labels, Rehearse: w.Mode == config.Rehearse, For: time.Duration(w.For)})
@@ -115,6 +121,7 @@ type gate struct {
 	nodes, confirmed, needed, absent int
 	looked, passed, wouldDrop        uint64
 	top                              []api.FleetAffected
+	collateral                       api.FleetCollateral
 	waits                            string // what the rollout waits for
 }
 
@@ -125,6 +132,33 @@ type view struct {
 	alive   func(observed) bool
 	refused []observed
 	over    *observed // the node that would drop most beyond the limit, nil: none
+}
+
+// addCollateral adds with whom a node has conversed that the version drops in addition, where it
+// has the version, or rehearses it.
+func (r *rollout) addCollateral(g *gate, w *wave, n observed) {
+	s := n.list.Rehearsal
+	switch {
+	case w.Rehearse && s != nil && s.Place == r.To:
+		g.collateral.Add(n.name, s.Conversed)
+	case n.list.Active == r.To:
+		g.collateral.Add(n.name, n.list.Added)
+	}
+}
+
+// tooMuch returns why a version must go no further, "" if it may: a node would drop too many of the
+// packets that pass, or has conversed with too many of the addresses.
+func (r *rollout) tooMuch(v view) string {
+	if v.over != nil {
+		s := v.over.list.Rehearsal
+		return fmt.Sprintf("node %s would drop %s of the packets that pass, more than the limit of %s: %d of %d, by %d looked at%s",
+			v.over.name, percent(s.Share()), percent(r.Limit), s.WouldDrop, s.Passed, s.Looked, first(s.Top))
+	}
+	if r.MaxConversed == nil || v.collateral.Largest() <= *r.MaxConversed {
+		return ""
+	}
+	worst := v.collateral.Most[0]
+	return fmt.Sprintf("node %s has conversed in the last 24 hours with addresses that it would drop in addition, more than max_conversed, %d: %s", worst.Node, *r.MaxConversed, worst.Conversed)
 }
 
 // look returns the state of a wave's nodes.
@@ -139,6 +173,7 @@ func (r *rollout) look(w *wave, now time.Time, maxAge time.Duration, all []obser
 				v.over = &v.in[i]
 			}
 		}
+		r.addCollateral(&v.gate, w, n)
 		switch {
 		case !v.alive(n):
 		case r.confirmedBy(w, n):
@@ -164,10 +199,8 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 	if r.State != api.RolloutRunning {
 		return r, v.gate
 	}
-	if v.over != nil && !r.Accepted {
-		s := v.over.list.Rehearsal
-		return r.halt(fmt.Sprintf("node %s would drop %s of the packets that pass, more than the limit of %s: %d of %d, by %d looked at%s",
-			v.over.name, percent(s.Share()), percent(r.Limit), s.WouldDrop, s.Passed, s.Looked, first(s.Top))), v.gate
+	if why := r.tooMuch(v); why != "" && !r.Accepted {
+		return r.halt(why), v.gate
 	}
 	if up < settle && slices.ContainsFunc(v.in, func(n observed) bool { return n.seen.IsZero() }) {
 		v.needed, v.waits = v.nodes, "the nodes' reports: the hub has just started"
@@ -198,6 +231,8 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 		v.waits = "the nodes' reports of what they have counted"
 	case w.Rehearse && v.looked < r.Packets && !r.Accepted:
 		v.waits = fmt.Sprintf("packets: %d were looked at, %d are needed", v.looked, r.Packets)
+	case w.Rehearse && r.MaxConversed != nil && v.collateral.Measured == 0 && !r.Accepted:
+		v.waits = "a node" + w.labelled() + " that says with whom it has conversed: weir.yaml needs collateral for that, and a version of weir that reports it"
 	default:
 		r.Wave++
 		r.Entered, r.Confirmed, r.Settled, r.Absent, r.Accepted = now, time.Time{}, false, nil, false
@@ -285,6 +320,7 @@ func (r *rollout) show(g gate, waiting bool) *api.FleetRollout {
 	out := &api.FleetRollout{
 		State: r.State, Reason: r.Reason, From: r.From, To: r.To, Wave: r.Wave + 1, Waves: []api.FleetWave{}, Limit: r.Limit,
 		Began: r.Began, Entered: r.Entered, Nodes: g.nodes, Confirmed: g.confirmed, Needed: g.needed, Absent: g.absent,
+		MaxConversed: r.MaxConversed, Collateral: g.collateral,
 		Looked: g.looked, Passed: g.passed, WouldDrop: g.wouldDrop, Top: append([]api.FleetAffected{}, g.top...), WaitsFor: g.waits, Newer: waiting,
 	}
 	for _, w := range r.Waves {

@@ -41,11 +41,11 @@ func newCourse(t *testing.T) *course {
 	add("paris", 20)
 	add("rome", 5)
 	d := quantity.Duration(10 * time.Minute)
-	c.rollout = *newRollout(&config.Rollout{Limit: 0.001, Packets: 1000, Confirm: 0.95, Waves: []config.Wave{
+	c.rollout = *newRollout(&config.Rollout{Limit: 0.001, MaxConversed: config.AnyNumber, Packets: 1000, Confirm: 0.95, Waves: []config.Wave{
 		{Labels: []string{"canary"}, Mode: config.Rehearse, For: d},
 		{Labels: []string{"canary"}, Mode: config.Enforce, For: d},
 		{Labels: []string{"paris"}, Mode: config.Enforce, For: d},
-	}}, from, to, c.now)
+	}}, config.Block, from, to, c.now)
 	return c
 }
 
@@ -250,5 +250,85 @@ func TestReleases(t *testing.T) {
 		if active, rehearse, _ := (wire.ListState{Releases: x.releases()}).For([]string{label}); active != want || rehearse != (wire.Place{}) {
 			t.Errorf("%s: %v, %v; want %v", label, active, rehearse, want)
 		}
+	}
+}
+
+// A rollout halts where a node has conversed with more of the addresses than it may. What a node does
+// not say is not 0.
+func TestMaxConversed(t *testing.T) {
+	conversed := func(c *course, prefix string, n int) {
+		c.each(prefix, func(o *observed) {
+			of := &wire.Conversed{Addresses: n, Latest: []string{"192.0.2.7"}}
+			if o.list.Rehearsal != nil {
+				o.list.Rehearsal.Conversed = of
+			} else {
+				o.list.Added = of
+			}
+		})
+	}
+	begin := func(most int) *course {
+		c := newCourse(t)
+		c.MaxConversed = &most
+		c.rehearse("canary", 2000, 0)
+		return c
+	}
+	// No node reports it.
+	c := begin(0)
+	c.after(time.Hour)
+	c.want(api.RolloutRunning, 0, "a node with label canary that says with whom it has conversed")
+	if text := c.collateral.String(); text != "not measured" {
+		t.Errorf("%q", text)
+	}
+	// One does, and the others are of an earlier version.
+	conversed(c, "canary-2", 0)
+	c.after(time.Second)
+	c.want(api.RolloutRunning, 1, "")
+	// The version is enforced.
+	c.enforce("canary")
+	c.after(time.Minute)
+	c.want(api.RolloutRunning, 1, "the end of the wave")
+	if c.collateral.Measured != 0 || c.collateral.Unmeasured != 3 {
+		t.Errorf("%+v", c.collateral)
+	}
+	conversed(c, "canary-3", 1)
+	c.after(time.Second)
+	c.want(api.RolloutHalted, 1, "")
+	for _, part := range []string{"node canary-3 has conversed", "max_conversed, 0", "1: 192.0.2.7"} {
+		if !strings.Contains(c.Reason, part) {
+			t.Errorf("%q does not say %q", c.Reason, part)
+		}
+	}
+	if text := c.collateral.String(); text != "canary-3 with 1: 192.0.2.7 (not measured by 2 of 3 nodes)" {
+		t.Errorf("%q", text)
+	}
+	c.State, c.Accepted = api.RolloutRunning, true // as by weir fleet resume
+	c.after(11 * time.Minute)
+	c.want(api.RolloutRunning, 2, "to confirm")
+	conversed(c, "canary-3", 9) // of a wave that is over
+	c.enforce("paris")
+	conversed(c, "paris", 0)
+	c.after(time.Minute)
+	c.want(api.RolloutRunning, 2, "the end of the wave")
+
+	// The bound itself is allowed.
+	c = begin(2)
+	conversed(c, "canary", 2)
+	c.after(time.Minute)
+	c.want(api.RolloutRunning, 0, "the end of the wave")
+	conversed(c, "canary-1", 3)
+	c.after(time.Second)
+	c.want(api.RolloutHalted, 0, "")
+	// Without a bound it is reported alone.
+	c = begin(0)
+	c.MaxConversed = nil
+	conversed(c, "canary", 400)
+	c.after(11 * time.Minute)
+	c.want(api.RolloutRunning, 1, "")
+	// What an allow list drops depends on others.
+	if r := newRollout(&config.Rollout{}, config.Allow, from, to, c.now); r.MaxConversed != nil {
+		t.Errorf("an allow list: %d", *r.MaxConversed)
+	}
+	if r := newRollout(&config.Rollout{}, config.Block, from, to, c.now); r.MaxConversed == nil || *r.MaxConversed != 0 {
+		t.Errorf("a block list: %v", r.MaxConversed)
 	}
 }

@@ -143,7 +143,7 @@ func (h *Hub) roll(l *managed, next store.Change) error {
 		return h.settle(l, released{Stable: l.history.Place()})
 	}
 	x.Refused = ""
-	x.Rollout = newRollout(l.plan, x.Stable, l.history.Place(), now)
+	x.Rollout = newRollout(l.plan, l.Action, x.Stable, l.history.Place(), now)
 	if err := h.release(l, x); err != nil {
 		return err
 	}

@@ -44,6 +44,7 @@ type host struct {
 
 	candidate *list.Set
 	traffic   []string // sources
+	partners  []string // with whom it has conversed; nil: that is not recorded
 }
 
 func (f *fleet) host(name string, labels ...string) *host {
@@ -170,21 +171,52 @@ func (h *host) Rehearse(_ context.Context, name string, c *fleetnode.Candidate) 
 func (h *host) Rehearsed(name string) (r wire.Rehearsal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	covers := func(s *list.Set, from string) bool {
-		f := engine.NewFinder([]engine.List{{Contents: s}}, false)
-		return len(f.Covering(key.Source(netip.PrefixFrom(netip.MustParseAddr(from), 32)))) > 0
-	}
+	r.Conversed = h.conversed(h.candidate, h.sets[name])
 	for _, from := range h.traffic {
-		if covers(h.sets[name], from) {
+		if hasSource(h.sets[name], from) {
 			continue
 		}
 		r.Looked, r.Passed = r.Looked+10, r.Passed+10
-		if covers(h.candidate, from) {
+		if hasSource(h.candidate, from) {
 			r.WouldDrop += 10
 			r.Top = append(r.Top, wire.Affected{Source: from, Entry: firstOf(h.candidate), Packets: 10})
 		}
 	}
 	return r
+}
+
+func hasSource(s *list.Set, from string) bool {
+	f := engine.NewFinder([]engine.List{{Contents: s}}, false)
+	return s != nil && len(f.Covering(key.Source(netip.PrefixFrom(netip.MustParseAddr(from), 32)))) > 0
+}
+
+// conversed returns the partners of the host that contents have and others have not. h.mu is held.
+func (h *host) conversed(contents, before *list.Set) *wire.Conversed {
+	if h.partners == nil {
+		return nil
+	}
+	c := &wire.Conversed{}
+	for _, p := range h.partners {
+		if hasSource(contents, p) && !hasSource(before, p) {
+			c.Addresses++
+			c.Latest = append(c.Latest, p)
+		}
+	}
+	return c
+}
+
+// Measure implements [fleetnode.Daemon].
+func (h *host) Measure(_ context.Context, _ string, c *fleetnode.Candidate, before *list.Set) *wire.Conversed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.conversed(c.Contents, before)
+}
+
+// Conversed implements [fleetnode.Daemon].
+func (h *host) Conversed(name string) *wire.Conversed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.conversed(h.sets[name], nil)
 }
 
 // Counted implements [fleetnode.Daemon].

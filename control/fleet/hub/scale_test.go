@@ -32,6 +32,7 @@ import (
 	"weir/control/fleet/enrollment"
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
+	"weir/control/list"
 	"weir/control/metrics"
 	"weir/tests/lab"
 	"weir/tests/long"
@@ -119,6 +120,10 @@ func (c *tally) TakeContents(_ context.Context, l *fleetnode.List) error {
 func (*tally) Counted() (passed, dropped uint64)                            { return 0, 0 }
 func (*tally) Rehearse(context.Context, string, *fleetnode.Candidate) error { return nil }
 func (*tally) Rehearsed(string) wire.Rehearsal                              { return wire.Rehearsal{} }
+func (*tally) Conversed(string) *wire.Conversed                             { return nil }
+func (*tally) Measure(context.Context, string, *fleetnode.Candidate, *list.Set) *wire.Conversed {
+	return nil
+}
 func (*tally) Answer(context.Context, string, []byte) (any, error) {
 	return nil, fmt.Errorf("nothing is known")
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
@@ -55,15 +56,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 					f.Problems = append(f.Problems, "list "+l.Name+": the rollout of version "+x.Rollout.To.String()+" is halted: "+x.Rollout.Reason)
 				}
 			}
-			if l.unread {
-				f.Problems = append(f.Problems, "list "+l.Name+": nodes keep what they have until its sources were read: the hub has lost what it knew, or is new")
-			}
-			if l.refused != nil {
-				f.Problems = append(f.Problems, "list "+l.Name+" keeps its last version: what its sources had is refused: "+l.refused.Error())
-			}
-			if l.unrecorded != nil {
-				f.Problems = append(f.Problems, "list "+l.Name+": "+l.unrecorded.Error())
-			}
+			f.Problems = append(f.Problems, l.problems()...)
 			if l.feed != nil {
 				for _, s := range l.feed.Status().Sources {
 					one.Feeds = append(one.Feeds, s.API(l.refused))
@@ -83,7 +76,11 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		return f, err
 	}
 	for i, l := range wanted {
-		f.Lists[i].Wanted, f.Lists[i].Have = h.nodes.shares(members, l)
+		one := &f.Lists[i]
+		one.Wanted, one.Have = h.nodes.shares(members, l)
+		if one.Action != string(config.Allow) {
+			one.Collateral = h.nodes.collateral(members, l.Name)
+		}
 	}
 	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.conf().MaxAge), time.Now())
 	if g := h.guard(); g != nil {
@@ -94,6 +91,23 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		}
 	}
 	return f, nil
+}
+
+// problems returns what is wrong with a list, but for its rollout and its sources.
+func (l *managed) problems() (all []string) {
+	if l.overdue != nil {
+		all = append(all, l.overdue.Error())
+	}
+	if l.unread {
+		all = append(all, "list "+l.Name+": nodes keep what they have until its sources were read: the hub has lost what it knew, or is new")
+	}
+	if l.refused != nil {
+		all = append(all, "list "+l.Name+" keeps its last version: what its sources had is refused: "+l.refused.Error())
+	}
+	if l.unrecorded != nil {
+		all = append(all, "list "+l.Name+": "+l.unrecorded.Error())
+	}
+	return all
 }
 
 // show returns the nodes that were enrolled, by name, and the number of reports that

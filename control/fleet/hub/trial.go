@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"weir/control/api"
@@ -27,7 +28,11 @@ func (h *Hub) openTrials() {
 // decide has lists follow what commands have decided.
 func (h *Hub) decide(next trial.Decisions) {
 	h.trials = next
+	over := next.Over(time.Now())
 	for _, l := range h.lists {
+		if !slices.Contains(over, l.Name) {
+			l.overdue = nil
+		}
 		if l.trial = nil; l.Action != config.Allow {
 			l.trial = next.Of(l.Name, l.List.Enforce)
 		}
@@ -76,7 +81,7 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 	by := audit.Cut(r.Who(), audit.MaxText)
 	var wait <-chan struct{}
 	err = h.Do(ctx, func() (err error) {
-		if done.Enforced, err = h.setTrial(name, c, by); err == nil {
+		if done, err = h.setTrial(name, c, by); err == nil {
 			wait = h.publisher.again()
 		}
 		return err
@@ -93,7 +98,7 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 }
 
 // setTrial carries out a change of a trial, durably.
-func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
+func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.FleetEnforced, err error) {
 	l := h.list(name)
 	if l == nil {
 		return done, h.noList(name)
@@ -106,25 +111,84 @@ func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.En
 	}
 	t := trial.New(c, l.List.Enforce, by, time.Now())
 	if !trial.Changes(l.trial, t) {
-		return api.Enforced{List: name, Trial: l.trial}, nil
+		done.Enforced = api.Enforced{List: name, Trial: l.trial}
+		return done, nil
+	}
+	if t.Enforced && !l.enforced() && !c.Force {
+		of, err := h.collateralOf(l)
+		if err != nil {
+			return done, err
+		}
+		if err := dropsPartners(of); err != nil {
+			return done, &api.BadRequest{Err: trial.Stays(name, err)}
+		}
+		if of.Unmeasured > 0 {
+			done.Warnings = []string{fmt.Sprintf("with whom they have conversed that list %s drops is not measured by %d of %d nodes", name, of.Unmeasured, of.Measured+of.Unmeasured)}
+		}
 	}
 	next := h.trials.With(name, t)
 	if err := next.Save(h.trialPath()); err != nil {
 		return done, fmt.Errorf("list %s stays as it was, since a restart would forget the change: %w", name, err)
 	}
 	h.decide(next)
-	return api.Enforced{List: name, Changed: true, Trial: l.trial}, nil
+	done.Enforced = api.Enforced{List: name, Changed: true, Trial: l.trial}
+	return done, nil
+}
+
+// collateralOf returns with whom nodes have conversed that a list would drop, by their last
+// reports.
+func (h *Hub) collateralOf(l *managed) (*api.FleetCollateral, error) {
+	if err := h.readMembers(); err != nil {
+		return nil, err
+	}
+	return h.nodes.collateral(h.members, l.Name), nil
+}
+
+// dropsPartners returns that a list would drop whom nodes have conversed with lately.
+func dropsPartners(of *api.FleetCollateral) error {
+	if of.Conversed == 0 {
+		return nil
+	}
+	return trial.Conversed("nodes have", of.String(), "weir fleet status")
+}
+
+// overdue returns why the trial of a list that is over does not end: nodes have conversed with whom
+// it would drop.
+func (h *Hub) overdue(l *managed) error {
+	of, err := h.collateralOf(l)
+	if err == nil {
+		err = dropsPartners(of)
+	}
+	if err != nil {
+		return trial.Overdue(l.Name, err, "weir fleet enforce")
+	}
+	return nil
+}
+
+// heard reports whether all nodes have reported since the start, or have had the time to.
+func (h *Hub) heard(now time.Time) bool {
+	return now.Sub(h.opened) >= settle || h.readMembers() == nil && h.nodes.allHeard(h.members)
 }
 
 // endTrials enforces the lists whose trial is over.
 func (h *Hub) endTrials(now time.Time) {
-	if now.Before(h.retryTrials) {
+	over := h.trials.Over(now)
+	if len(over) == 0 || now.Before(h.retryTrials) || !h.heard(now) {
 		return
 	}
 	next := h.trials
 	var ended []string
-	for _, name := range h.trials.Over(now) {
-		if l := h.list(name); l == nil || !l.commanded() {
+	for _, name := range over {
+		l := h.list(name)
+		if l == nil || !l.commanded() {
+			continue
+		}
+		before := l.overdue
+		if l.overdue = h.overdue(l); l.overdue != nil {
+			if before == nil || before.Error() != l.overdue.Error() {
+				h.o.Log.Error(l.overdue.Error())
+			}
+			h.retryTrials = now.Add(trialRetry)
 			continue
 		}
 		next = next.With(name, trial.Ended(h.trials[name]))

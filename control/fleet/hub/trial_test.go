@@ -143,3 +143,144 @@ func TestEnforce(t *testing.T) {
 	f.start(text("false"))
 	onTrial("restored", "drop")
 }
+
+// A list is not enforced, by a command or by time, while nodes have conversed with whom it would drop, not
+// even right after a start, when they have not said so yet.
+func TestEnforceConversed(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	const lists = "max_age: 20s\nlists: {drop: {entries: [192.0.2.1, 192.0.2.2], enforce: false}}\n"
+	f.start(lists)
+	edge, former := f.host("edge-1"), f.host("edge-2")
+	converses := func(partners ...string) {
+		edge.mu.Lock()
+		defer edge.mu.Unlock()
+		edge.partners = append([]string{}, partners...)
+	}
+	converses("192.0.2.1", "203.0.113.1")
+	status := func() *api.HubStatus {
+		t.Helper()
+		s, err := f.hub.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &s
+	}
+	reported := func(want string) {
+		t.Helper()
+		eventually(t, func() error {
+			for _, l := range status().Lists {
+				if l.Name == "drop" && l.Collateral != nil && l.Collateral.String() == want {
+					return nil
+				}
+			}
+			return fmt.Errorf("%+v, want %q", status().Lists, want)
+		})
+	}
+	edge.becomes("drop", "192.0.2.1")
+	former.becomes("drop", "192.0.2.1")
+	const known = "edge-1 with 1: 192.0.2.1 (not measured by 1 of 2 nodes)"
+	reported(known)
+	var refused string
+	refuse := func() {
+		t.Helper()
+		_, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{})
+		if err == nil {
+			t.Fatal("it is enforced")
+		}
+		refused = err.Error()
+		for _, part := range []string{"list drop stays on trial: in the last 24 hours nodes have conversed", known, "--force"} {
+			if !strings.Contains(refused, part) {
+				t.Errorf("%q does not say %q", refused, part)
+			}
+		}
+	}
+	refuse()
+	if r := f.hub.Audit(1)[0]; r.Error != refused {
+		t.Errorf("the audit has %+v", r)
+	}
+	// It stays on trial when its time comes, over a restart.
+	if _, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{After: 0.5, Off: true}); err != nil {
+		t.Fatal(err)
+	}
+	onTrial := func(when string) {
+		t.Helper()
+		for _, l := range status().Lists {
+			if l.Name == "drop" && !l.Trial {
+				t.Fatalf("%s: the list is enforced", when)
+			}
+		}
+	}
+	overdue := func() {
+		t.Helper()
+		eventually(t, func() error {
+			for _, p := range status().Problems {
+				if strings.Contains(p, "the trial of list drop is over, but it is not enforced: ") && strings.Contains(p, known) && strings.Contains(p, "weir fleet enforce --force drop") {
+					return nil
+				}
+			}
+			return fmt.Errorf("%q", status().Problems)
+		})
+	}
+	overdue()
+	f.stop()
+	f.start(lists)
+	onTrial("right after a start")
+	overdue()
+	onTrial("after a restart")
+	// Until no node has conversed with them any more.
+	converses("203.0.113.1")
+	reported("none (not measured by 1 of 2 nodes)")
+	eventually(t, func() error {
+		if l := status().Lists[0]; l.Trial || len(status().Problems) > 0 {
+			return fmt.Errorf("%+v, %q", l, status().Problems)
+		}
+		return nil
+	})
+	if r := f.hub.Audit(1)[0]; r.Change != audit.Enforce || r.Source != "expiry" {
+		t.Errorf("%+v", r)
+	}
+	// By force, and where no node reports anything.
+	again := func(partners []string, force bool, warnings int) {
+		t.Helper()
+		if _, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{Off: true}); err != nil {
+			t.Fatal(err)
+		}
+		converses(partners...)
+		if partners != nil {
+			reported(known)
+			refuse()
+		}
+		done, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{Force: force})
+		if err != nil || !done.Changed || len(done.Warnings) != warnings {
+			t.Errorf("%+v, %v", done, err)
+		}
+	}
+	again([]string{"192.0.2.1"}, true, 0)
+	converses()
+	reported("none (not measured by 1 of 2 nodes)")
+	again(nil, false, 1)
+
+	// A node that is away meanwhile goes by what it has until it hears the hub again.
+	trialAt := func(h *host) bool {
+		for _, l := range h.Lists() {
+			if l.Name() == "drop" {
+				return l.Settings().Trial
+			}
+		}
+		t.Fatal("the node has lost the list")
+		return false
+	}
+	if _, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{Off: true, After: 2}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the node has the list on trial", func() bool { return trialAt(former) })
+	former.stop()
+	until(t, "the trial is over", func() bool { return !status().Lists[0].Trial })
+	if !trialAt(former) {
+		t.Error("a node that does not run has heard of it")
+	}
+	former = f.again(former)
+	until(t, "the node that was away enforces the list", func() bool { return !trialAt(former) })
+}

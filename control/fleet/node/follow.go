@@ -66,6 +66,13 @@ type follower struct {
 	err         error // why the wanted version is not known
 	failures    int
 	rehearsing  rehearsal
+	measured    measured
+}
+
+// measured says with whom the host has conversed that a version has added.
+type measured struct {
+	place     wire.Place
+	conversed *wire.Conversed
 }
 
 // wanted is what the catalog says of a list.
@@ -73,6 +80,7 @@ type wanted struct {
 	wire.Settings
 	wire.Place            // to filter by; the zero Place: what there is
 	id         string     // of that version; "": unknown
+	inWave     bool       // of a rollout
 	rehearse   wire.Place // the zero Place: none
 	rehearseID string     // of that version
 }
@@ -210,7 +218,34 @@ func (f *follower) sync(ctx context.Context) error {
 	}
 	f.at = u.state
 	f.sort(nil, want) // what is no longer ahead
-	return f.publish(ctx, want, u)
+	f.mu.Lock()
+	before := f.active
+	f.mu.Unlock()
+	err := f.publish(ctx, want, u)
+	if err == nil && want.inWave {
+		f.measure(ctx, want, before, u.state)
+	}
+	return err
+}
+
+// measure has the daemon say with whom the host has conversed that a version has added, once it is
+// active. What arrives meanwhile waits: lists that have waves have no urgent changes.
+func (f *follower) measure(ctx context.Context, want wanted, before, now *state) {
+	f.mu.Lock()
+	active, contents := f.active == now, f.contents
+	f.mu.Unlock()
+	if !active {
+		return
+	}
+	former := new(list.Set)
+	if before != nil {
+		former = before.entries
+	}
+	c := f.n.daemon.Measure(ctx, f.name, &Candidate{List: f.name, Settings: want.Settings, Contents: contents}, former)
+	f.mu.Lock()
+	f.measured = measured{now.Place, c}
+	f.mu.Unlock()
+	f.n.reportSoon()
 }
 
 // sort verifies live deltas, and keeps those ahead of the current version.

@@ -30,6 +30,7 @@ import (
 
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
+	"weir/control/list"
 	"weir/filter/ordered"
 	"weir/filter/snapshot"
 )
@@ -66,6 +67,12 @@ type Daemon interface {
 	// would be refused. Rehearsed returns what was counted.
 	Rehearse(ctx context.Context, list string, c *Candidate) error
 	Rehearsed(list string) wire.Rehearsal
+
+	// Measure returns with which addresses that a version of a list drops, and the contents
+	// before it did not drop, this host has conversed lately; Conversed, with which that the list
+	// would drop. nil: that is not recorded.
+	Measure(ctx context.Context, list string, c *Candidate, before *list.Set) *wire.Conversed
+	Conversed(list string) *wire.Conversed
 }
 
 const (
@@ -643,7 +650,7 @@ func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, 
 func (n *Node) wants(l wire.ListState) (want wanted, ok bool) {
 	want = wanted{Settings: l.Settings}
 	want.Place, want.rehearse, ok = l.For(n.groups)
-	want.id, want.rehearseID = l.IDOf(want.Place), l.IDOf(want.rehearse)
+	want.id, want.rehearseID, want.inWave = l.IDOf(want.Place), l.IDOf(want.rehearse), l.InWave(n.groups)
 	return want, ok
 }
 
@@ -738,7 +745,7 @@ func (n *Node) report() {
 	if err != nil {
 		s.Problems = []string{err.Error()}
 		for i := range s.Lists {
-			s.Lists[i].Seal = "" // which only matters where the hub has lost the version
+			s.Lists[i].Seal, s.Lists[i].Conversed = "", nil // which only matters where the hub has lost the version
 			s.Lists[i].Error = s.Lists[i].Error[:min(len(s.Lists[i].Error), 20)]
 		}
 		text, err = wire.MarshalStatus(s)
@@ -754,9 +761,16 @@ func (n *Node) report() {
 // status returns what the node reports of a list.
 func (f *follower) status() wire.ListStatus {
 	rehearsal := f.reported()
+	var conversed *wire.Conversed
+	if d := f.n.daemon; d != nil {
+		conversed = d.Conversed(f.name)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := wire.ListStatus{Name: f.name, Active: f.active.place(), Wanted: f.want.Place, Sum: snapshot.Sum{}.String(), Refused: f.refused != nil, Rehearsal: rehearsal}
+	s := wire.ListStatus{Name: f.name, Active: f.active.place(), Wanted: f.want.Place, Sum: snapshot.Sum{}.String(), Refused: f.refused != nil, Rehearsal: rehearsal, Conversed: conversed}
+	if f.measured.place == s.Active {
+		s.Added = f.measured.conversed
+	}
 	if f.active != nil {
 		s.ID, s.Seal, s.Sum, s.Entries = f.active.id, f.active.seal, f.active.sum.String(), f.active.entries.Len()
 	}

@@ -317,6 +317,20 @@ func (r *run) Rehearsed(string) wire.Rehearsal {
 	return wire.Rehearsal{Looked: 10, Passed: 20, WouldDrop: 3}
 }
 
+// Measure counts the entries that are new.
+func (r *run) Measure(_ context.Context, _ string, c *Candidate, before *list.Set) *wire.Conversed {
+	return &wire.Conversed{Addresses: c.Contents.Diff(before).Add.Len()}
+}
+
+func (r *run) Conversed(list string) *wire.Conversed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known[list] == nil {
+		return nil
+	}
+	return &wire.Conversed{Addresses: r.known[list].Len()}
+}
+
 // start starts a node.
 func (h *hub) start(directory string) *run {
 	h.t.Helper()

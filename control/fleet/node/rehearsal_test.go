@@ -55,6 +55,11 @@ func TestRehearsal(t *testing.T) {
 	state.Releases[2].Rehearse = false
 	h.publish(state)
 	n.reaches(h)
+	added := h.truth[h.at].Diff(h.truth[first]).Add.Len()
+	eventually(t, "with whom the host has conversed", func() bool {
+		s := n.active()
+		return s.Added != nil && s.Added.Addresses == added && s.Conversed != nil && s.Conversed.Addresses == h.truth[h.at].Len()
+	})
 	eventually(t, "the end of the rehearsal", func() bool { return n.active().Rehearsal == nil && n.rehearses() == nil })
 	n.stop()
 	n = h.start(dir)
@@ -79,4 +84,15 @@ func TestRehearsal(t *testing.T) {
 	state.Releases = state.Releases[:1]
 	h.publish(state)
 	eventually(t, "no rehearsal", func() bool { return n.active().Rehearsal == nil })
+	n.mu.Lock()
+	n.failing = nil
+	n.mu.Unlock()
+	h.change(set(t, "192.0.2.7"))
+	state.Releases[0].Place = h.at
+	h.publish(state)
+	eventually(t, "a version that all nodes have", func() bool { return n.active().Active == h.at })
+	n.stop()
+	if s := n.active(); s.Added != nil {
+		t.Errorf("a version that all nodes have is measured: %+v", s.Added)
+	}
 }

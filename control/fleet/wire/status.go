@@ -14,6 +14,9 @@ const (
 	MaxLists  = 256
 )
 
+// maxAddresses bounds a count of addresses: programs remember fewer.
+const maxAddresses = 1 << 30
+
 // maxCount bounds a count of packets: a billion a second for 36 years.
 const maxCount = 1 << 60
 
@@ -26,6 +29,7 @@ type (
 	ListStatus = api.NodeList
 	Rehearsal  = api.Rehearsal
 	Affected   = api.Affected
+	Conversed  = api.Conversed
 )
 
 // MaxTop bounds the sources in a report.
@@ -53,11 +57,25 @@ func ParseStatus(text []byte) (s Status, err error) {
 	}
 	Printable(&s)
 	absurd := s.Passed > maxCount || s.Dropped > maxCount
+	many := false
+	bound := func(c *Conversed) {
+		if c != nil {
+			many = many || c.Addresses < 0 || c.Addresses > maxAddresses
+			c.Latest = c.Latest[:min(len(c.Latest), api.MaxConversed)]
+		}
+	}
 	for i := range s.Lists {
-		if r := s.Lists[i].Rehearsal; r != nil {
+		l := &s.Lists[i]
+		bound(l.Conversed)
+		bound(l.Added)
+		if r := l.Rehearsal; r != nil {
+			bound(r.Conversed)
 			absurd = absurd || r.Looked > maxCount || r.Passed > maxCount || r.WouldDrop > maxCount
 			r.Top = r.Top[:min(len(r.Top), MaxTop)]
 		}
+	}
+	if many {
+		return Status{}, fmt.Errorf("status with a count of addresses that is not in 0 … %d", maxAddresses)
 	}
 	if absurd {
 		return Status{}, fmt.Errorf("status with a count of more than %d packets", uint64(maxCount))

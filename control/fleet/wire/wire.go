@@ -248,6 +248,13 @@ func (l ListState) For(groups []string) (want, rehearse Place, ok bool) {
 	return want, rehearse, ok
 }
 
+// InWave reports whether the version that a node of some groups is to filter by reaches it in a
+// wave: other nodes have another one.
+func (l ListState) InWave(groups []string) bool {
+	want, _, _ := l.For(groups)
+	return len(l.Releases) > 0 && l.Releases[0].Place != want
+}
+
 // IDOf returns the ID of the version at a place that is released, "" if it is not known.
 func (l ListState) IDOf(p Place) string {
 	for _, r := range l.Releases {

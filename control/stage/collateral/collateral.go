@@ -103,6 +103,14 @@ func (s *Spec) Open(g *loader.Generation) *Record {
 	return &Record{shared}
 }
 
+// Accepted calls fn with each connection that others have opened and this host has answered,
+// expired ones included, until it fails.
+func (r *Record) Accepted(fn func(bpf.WeirConnection, bpf.WeirConnectionState) error) error {
+	var k bpf.WeirConnection
+	var s bpf.WeirConnectionState
+	return r.Each(bpf.WeirMapAccepted, &k, &s, func() error { return fn(k, s) })
+}
+
 // Partners returns what is recorded, with times of the kernel's clock.
 func (r *Record) Partners() (map[verdict.Partner]verdict.Conversation, error) {
 	var k bpf.WeirPartner

@@ -33,6 +33,14 @@ func (c Connections) Put(k Connection, s State) error {
 	return err
 }
 
+// Opened calls fn with each connection of TCP, and of UDP sockets with a remote address, expired
+// ones included, until it fails.
+func (c Connections) Opened(fn func(Connection, State) error) error {
+	var k Connection
+	var s State
+	return c.Each(bpf.WeirMapConnections, &k, &s, func() error { return fn(k, s) })
+}
+
 // All calls fn with each connection, expired ones included, until it fails. Those that
 // come and go meanwhile may be left out.
 func (c Connections) All(fn func(Connection, State) error) error {
