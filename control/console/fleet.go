@@ -232,8 +232,28 @@ var rolled = map[string]string{
 	api.RollPause: "is paused", api.RollResume: "goes on", api.RollForward: "goes to all nodes", api.RollRollback: "is rolled back",
 }
 
-// act changes the course of a rollout.
+// setTrial ends the trial of a list, or begins one.
+func (f *fleet) setTrial(ctx context.Context, what string) result {
+	do, list, _ := strings.Cut(what, " ")
+	if do != enforce && do != try || list == "" {
+		return failed(fmt.Errorf("trial=%.60q: want enforce or try, and a list", what))
+	}
+	done, err := f.hub.Enforce(ctx, list, api.EnforceChange{Off: do == try})
+	if err != nil {
+		return failed(err)
+	}
+	r := result{text: strings.Join(append([]string{"On all nodes " + done.String()}, done.Warnings...), ". "), undo: -1}
+	if !done.Published {
+		r.text += notPublished
+	}
+	return r
+}
+
+// act changes the course of a rollout, or the trial of a list.
 func (f *fleet) act(ctx context.Context, form url.Values) (result, bool) {
+	if what := form.Get("trial"); what != "" {
+		return f.setTrial(ctx, what), true
+	}
 	text := form.Get("roll")
 	if text == "" {
 		return result{}, false
@@ -371,6 +391,10 @@ func (v *fleetView) node(m *markup, n *api.FleetNode) {
 }
 
 func (v *fleetView) lists(m *markup) {
+	columns := []string{"List", "Action", "#Entries", "#Manual", "Version", "Published", "Nodes", "Conversed with, in 24h"}
+	if v.change() {
+		columns = append(columns, "-Trial")
+	}
 	m.table("Lists", func() {
 		for _, l := range v.status.Lists {
 			published := "yes"
@@ -381,10 +405,22 @@ func (v *fleetView) lists(m *markup) {
 			if l.Collateral != nil {
 				conversed = l.Collateral.String()
 			}
-			m.add(`<tr><th scope="row">%s</th><td>%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td><td class="long">%s</td><td class="long">%s</td></tr>`+"\n",
+			m.add(`<tr><th scope="row">%s</th><td>%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td><td class="long">%s</td><td class="long">%s</td>`,
 				l.Name, l.Does(), count(l.Entries), count(l.Manual), l.Version, published, v.versions(l.Name, l.Version), conversed)
+			if v.change() {
+				m.add(`<td>`)
+				switch {
+				case l.Action == api.Allow:
+				case l.Trial:
+					quick(m, "trial-"+l.Name, "trial", enforce+" "+l.Name, "Enforce", "have all nodes drop what list "+l.Name+" matches")
+				default:
+					quick(m, "trial-"+l.Name, "trial", try+" "+l.Name, "Try", "put list "+l.Name+" on trial: nodes count what it matches, and drop nothing of it")
+				}
+				m.add(`</td>`)
+			}
+			m.add("</tr>\n")
 		}
-	}, "List", "Action", "#Entries", "#Manual", "Version", "Published", "Nodes", "Conversed with, in 24h")
+	}, columns...)
 }
 
 // versions says how many nodes have which version of a list.
@@ -448,7 +484,7 @@ func (v *fleetView) rollouts(m *markup) {
 	}, columns...)
 	for _, l := range all {
 		if c := &l.Rollout.Collateral; l.Rollout.Active() && c.Measured+c.Unmeasured > 0 {
-			m.add(`<p class="quiet">Of what list %s would drop in addition, nodes have conversed in 24h with: %s</p>`, l.Name, c.String())
+			m.add(`<p class="quiet">Nodes that have conversed in 24h with additions to list %s: %s</p>`, l.Name, c.String())
 		}
 		for _, a := range l.Rollout.Top {
 			m.add(`<p class="quiet">List %s would drop %s packets from %s on %s: entry <code>%s</code>, packet <code>%s</code></p>`, l.Name, count(a.Packets), a.Source, a.Node, a.Entry, a.Packet)

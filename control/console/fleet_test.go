@@ -26,6 +26,7 @@ type fakeHub struct {
 	asked   int // for the state of the fleet
 	reports int // of the nodes
 	changes []api.Change
+	trials  []string
 	rolls   []api.FleetRoll
 	caller  api.Caller // of the last of them
 	hostile string
@@ -91,6 +92,17 @@ func (h *fakeHub) Roll(ctx context.Context, r api.FleetRoll) (api.FleetRolled, e
 	return api.FleetRolled{Lists: []string{r.List}, Published: true}, nil
 }
 
+func (h *fakeHub) Enforce(ctx context.Context, list string, c api.EnforceChange) (api.FleetEnforced, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.caller, _ = api.CallerOf(ctx)
+	h.trials = append(h.trials, list)
+	if !c.Off {
+		return api.FleetEnforced{}, fmt.Errorf("nodes have conversed%s", h.hostile)
+	}
+	return api.FleetEnforced{Enforced: api.Enforced{List: list, Changed: true, Trial: &api.Trial{}}, Warnings: []string{"one node is silent" + h.hostile}}, nil
+}
+
 func (h *fakeHub) Top(context.Context, []string, api.FleetTopQuestion) (api.FleetTop, error) {
 	return api.FleetTop{
 		Rate: 3600, Rest: 180,
@@ -137,7 +149,7 @@ func TestFleetPage(t *testing.T) {
 	page := b.until("", "198.51.100.49")
 	for _, want := range []string{
 		"Nodes behind: 1 of 3.", "feed fails", "list drop has version 7.3, wants 7.4", "disk", "v9", "1 have it, 1 have 7.3", "12,345",
-		">halted<", "too much", "2 % of 10,000, limit 0.1 %", "1 of 3, 3 needed", "77 packets from 192.0.2.9 on edge-1", "conversed in 24h with: edge-1 with 1: 192.0.2.77 (not measured by 2 of 3 nodes)", `<td class="long">none</td>`, "and 3 more: <code>weir fleet status",
+		">halted<", "too much", "2 % of 10,000, limit 0.1 %", "1 of 3, 3 needed", "77 packets from 192.0.2.9 on edge-1", "conversed in 24h with additions to list drop: edge-1 with 1: 192.0.2.77 (not measured by 2 of 3 nodes)", `<td class="long">none</td>`, "and 3 more: <code>weir fleet status",
 		"900 pps", "25.0 %", "Without edge-2: no such tracker", "Failing: 1 of 1 sources.", `value="resume drop"`, "they need two reports", "Block 1 h",
 		"No other source has more than 180 pps (5.0 %)", `<bdi>disk`,
 	} {
@@ -254,21 +266,34 @@ func TestFleetChange(t *testing.T) {
 	if len(h.rolls) != 3 || h.caller.UID != 7 {
 		t.Errorf("%+v by %+v", h.rolls, h.caller)
 	}
+	for form, want := range map[string]string{
+		"try drop": "On all nodes list drop is on trial, and drops nothing. one node is silent. It is not published yet", "enforce drop": "nodes have conversed", "end drop": "want enforce or try", "try ": "want enforce or try",
+	} {
+		if _, text := b.post("change", b.change("trial", form), "HX-Request: true"); !strings.Contains(text, want) {
+			t.Errorf("%s: %s", form, text)
+		}
+	}
+	if len(h.trials) != 2 || h.caller.UID != 7 {
+		t.Errorf("%+v by %+v", h.trials, h.caller)
+	}
+	if _, page := b.get(b.base); !strings.Contains(page, `name="trial" value="try drop"`) {
+		t.Errorf("no button for the trial of a list in\n%s", page)
+	}
 	if _, text := b.post("change", b.change("roll", "pause drop"), "HX-Request: true"); !strings.Contains(text, `id="p-audit"`) || !strings.Contains(text, "failed: no rollout is running") {
 		t.Errorf("no changes in %s", text)
 	}
 
 	reader := s.open(true)
 	reader.form = s.sessions.all[path.Base(reader.base)].form
-	for _, form := range []string{"block", "roll"} {
+	for _, form := range []string{"block", "roll", "trial"} {
 		if status, _ := reader.post("change", reader.change(form, "resume drop")); status != http.StatusForbidden {
 			t.Errorf("status %d", status)
 		}
 	}
-	if len(h.rolls) != 4 || len(h.changes) != 2 {
+	if len(h.rolls) != 4 || len(h.changes) != 2 || len(h.trials) != 2 {
 		t.Error("a session to read has changed something")
 	}
-	if _, page := reader.get(reader.base); strings.Contains(page, "Block 1 h") || strings.Contains(page, "resume drop") {
+	if _, page := reader.get(reader.base); strings.Contains(page, "Block 1 h") || strings.Contains(page, "resume drop") || strings.Contains(page, "try drop") {
 		t.Error("a session to read is shown buttons")
 	}
 }
