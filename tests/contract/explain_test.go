@@ -30,17 +30,24 @@ type world struct {
 	*engine.Generation
 	kernel    *replay.Kernel
 	penalties []verdict.Penalty
+	rules     []engine.List // lists with rules
 }
 
-// world draws lists of all directions, a policy, a loop domain and penalties.
+// world draws lists of all directions, some for certain packets, a policy, a loop domain and penalties.
 func (r random) world(t *testing.T, i int) world {
-	var lists []engine.List
+	var lists, rules []engine.List
 	for i := range 3 {
 		lists = append(lists, engine.List{
 			Name: fmt.Sprint(i), Allow: i == 2, Direction: engine.Direction(r.IntN(3)), Contents: r.entries(r.pick(0, 5, 100, 1000)).Set(),
 		})
 	}
 	c := r.config(i)
+	if c.Mode == membership.Exact && i%4 == 0 {
+		for i := range lists {
+			lists[i].Rule = r.rule(!lists[i].Allow)
+		}
+		rules = lists
+	}
 	flow := key.Shape{Fields: key.FieldSrcPort | key.FieldDstPort | key.FieldProto, SrcBits: 32, DstBits: 32}
 	flow6 := key.Shape{Fields: flow.Fields | key.FieldV6, SrcBits: 128, DstBits: 128}
 	small := sketch.Geometry{Lines: 100, Buckets: 9}
@@ -53,7 +60,7 @@ func (r random) world(t *testing.T, i int) world {
 		n := mustNode(t, 1, icarus.Geometry{Size: 128, K: 6, Confirm: 1})
 		c.Parts = []engine.Part{&loop.Part{Node: n, Drop: i%2 == 0}}
 	}
-	w := world{}
+	w := world{rules: rules}
 	w.Generation, w.kernel = engines(t, lists, c)
 	now := loader.Monotonic()
 	n, err := w.OpenTrackers(w.kernel.Stats())
@@ -363,6 +370,12 @@ func depends(w world, a engine.Answer, p packet.Packet, frame []byte) bool {
 			}
 			if strings.HasPrefix(d.Packets, "packets with a listed header") {
 				applies = (&verdict.Program{Policy: w.Policy, Block: w.Block}).Carried(frame, p).Reason == verdict.Blocked
+				break
+			}
+			if strings.HasPrefix(d.Packets, "packets of ") {
+				applies = slices.ContainsFunc(w.rules, func(l engine.List) bool {
+					return strings.HasSuffix(d.Packets, "for which list "+l.Name+" is") && l.Rule.MatchesPorts(p.Proto, p.HasPorts, p.DstPort)
+				})
 				break
 			}
 			s := sides[d.Stage]

@@ -329,8 +329,9 @@ func (r random) besideRange(all []portRange) key.Tuple {
 	return t
 }
 
-// Lists with rules drop what they are for: the kernel, its reference and a search through all
-// entries agree, also on packets in tunnels, of both directions, and on which list is named.
+// Lists with rules drop what they are for: the kernel, its reference, the answer of explain and a
+// search through all entries agree, also on packets in tunnels, of both directions, and on which
+// list is named.
 func TestRules(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
@@ -386,6 +387,13 @@ func TestRules(t *testing.T) {
 				o, err := agree(g, k, f)
 				if err != nil {
 					t.Fatalf("generation %d, %v: %v: % x", i, at, err, f)
+				}
+				name := ""
+				if o.List > 0 {
+					name = lists[o.List-1].Name
+				}
+				if a := g.Explain(engine.Question{Frame: f}, nil)[0]; actionOf(a) != o.Action || a.Reason != o.Reason || a.List != name {
+					t.Fatalf("generation %d, %v: the answer is %+v, and the packet leaves as %v by list %q: % x", i, at, a, o, name, f)
 				}
 				want, by, ok := truth.decide(f)
 				if !ok {
