@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -134,24 +133,17 @@ If a source fails, its old contents stay.
 
 With --accept, contents are accepted that have lost more entries than
 max_shrink, grown by more than max_growth, or have become empty. That counts for
-these contents alone: what is read later is compared with them.`,
+these contents alone: what is read later is compared with them.
+
+With --rollback, a list returns to its contents before the last change of one of
+its sources; "weir fleet lists --versions LIST" shows them. What is like the
+contents that it returns from is refused until the source has something else, or
+--accept takes it. While a rollout is under way, use weir fleet rollback.`,
 		Example: `  weir fleet refresh
-  weir fleet refresh drop --accept`,
+  weir fleet refresh drop --accept
+  weir fleet refresh drop --rollback`,
 	}
-	socket := hubFlag(c)
-	accept := c.Flags().Bool("accept", false, "accept shrunken, grown and empty contents of these lists once")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, names []string) error {
-		hub := client.DialHub(*socket)
-		switch {
-		case *accept && len(names) == 0:
-			return errors.New("--accept: name the lists to accept")
-		case *accept:
-			return refresh(c, hub.Accept, names, *asJSON)
-		}
-		return refresh(c, hub.Refresh, names, *asJSON)
-	}
-	return c
+	return refreshes(c, hubFlag(c), client.DialHub, "accept shrunken, grown and empty contents of these lists once")
 }
 
 func newFleetReload() *cobra.Command {

@@ -227,24 +227,45 @@ func newFleetLists() *cobra.Command {
 		Long: `Shows the lists of a fleet's hub: their entries, how many of them are manual,
 the last version and whether it is published, and when their sources were last
 read, how that went, and when they are read next. Sources that failed are listed
-below with the reason; their old contents stay published.`,
+below with the reason; their old contents stay published.
+
+With --versions, shows which contents the sources of a list have had, the
+present ones first: "weir fleet refresh LIST --rollback" returns to those
+before.`,
 		Example: `  weir fleet lists
+  weir fleet lists --versions drop
   weir fleet lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
 		Args: noArgs,
 	}
+	versions := c.Flags().String("versions", "", "show the versions of a `list`'s sources")
 	type fleetLists struct {
 		Lists []api.FleetList `json:"lists"`
 	}
-	return question[fleetLists]{
+	// One of both is nil.
+	type answer struct {
+		*fleetLists
+		*api.ListVersions
+	}
+	return question[answer]{
 		hub: true,
-		ask: func(c *cobra.Command, of *client.Client, _ []string) (fleetLists, error) {
-			f, err := of.Fleet(c.Context())
-			if err != nil {
-				return fleetLists{}, err
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (a answer, err error) {
+			if *versions != "" {
+				a.ListVersions, err = of.Versions(c.Context(), *versions)
+				return a, err
 			}
-			return fleetLists{f.Lists}, nil
+			f, err := of.Fleet(c.Context())
+			if err == nil {
+				a.fleetLists = &fleetLists{f.Lists}
+			}
+			return a, err
 		},
-		text: func(c *cobra.Command, l fleetLists) { printFleetLists(c.OutOrStdout(), l.Lists, time.Now()) },
+		text: func(c *cobra.Command, a answer) {
+			if a.ListVersions != nil {
+				printVersions(c.OutOrStdout(), a.ListVersions, time.Now())
+				return
+			}
+			printFleetLists(c.OutOrStdout(), a.Lists, time.Now())
+		},
 	}.complete(c)
 }
 

@@ -142,7 +142,17 @@ func TestFleetLists(t *testing.T) {
 		Name: "drop", Action: api.Block, Direction: "src", Entries: 1_200_000, Manual: 2, Version: wire.Place{Epoch: 7, Version: 3}, Published: wire.Place{Epoch: 7, Version: 2},
 		Feeds: []api.FeedSource{{Source: "https://feeds.example.net/drop", Outcome: api.Failed, Failure: "unreachable", Error: "no route", Failures: 3, Entries: 5, Read: &now, BadLines: 2, FirstBad: []string{"line 7: x"}}},
 	}}}}
-	code, out, _ := weir(t, "", "fleet", "lists", "--socket", serveHub(t, h))
+	socket := serveHub(t, h)
+	if code, out, _ := weir(t, "", "fleet", "lists", "--versions", "drop", "--socket", socket); code != exitOK || !strings.Contains(out, "1,204") || !strings.Contains(out, "0123456789ab") {
+		t.Errorf("%d: %s", code, out)
+	}
+	if code, out, _ := weir(t, "", "fleet", "lists", "--versions", "drop", "--json", "--socket", socket); code != exitOK || !strings.Contains(out, `"sources"`) || strings.Contains(out, `"lists"`) {
+		t.Errorf("%d: %s", code, out)
+	}
+	if code, _, log := weir(t, "", "fleet", "lists", "--versions", "none", "--socket", socket); code != exitFailure || !strings.Contains(log, "no such list") {
+		t.Errorf("%d: %s", code, log)
+	}
+	code, out, _ := weir(t, "", "fleet", "lists", "--socket", socket)
 	for _, want := range []string{"drop  block   src         1,200,000       2  7.3      7.2        FAILED", "FAILED 3 times (unreachable): no route", "2 bad lines left out, the first: line 7: x"} {
 		if code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("%d: no %q in %s", code, want, out)

@@ -67,6 +67,17 @@ func (h *hubOf) Enforce(_ context.Context, list string, c api.EnforceChange) (ap
 
 func (h *hubOf) Reload(context.Context) (api.FleetReloaded, error) { return h.reloaded, h.failure }
 
+func (h *hubOf) Versions(_ context.Context, list string) (api.ListVersions, error) {
+	if list == "none" {
+		return api.ListVersions{}, api.ErrNoList
+	}
+	return api.ListVersions{List: list, Sources: []api.SourceVersions{{Source: "x", Versions: []api.FeedVersion{{Entries: 1204, SHA256: "0123456789abcdef"}}}}}, nil
+}
+
+func (h *hubOf) Rollback(_ context.Context, list string) (api.FetchOutcome, error) {
+	return api.FetchOutcome{List: list, Source: "x", Outcome: "new", Entries: 7, Changed: true}, nil
+}
+
 func (h *hubOf) Refresh(_ context.Context, name string, accept bool) ([]api.FetchOutcome, error) {
 	if name == "none" {
 		return nil, api.ErrNoList
@@ -207,7 +218,9 @@ func TestFleetRefresh(t *testing.T) {
 		{nil, exitFailure, "FAILED (shrunk): 1 entries, down from 4; entries: 4"},
 		{[]string{"drop", "--accept"}, exitOK, "drop: x: new; entries: 1\n"},
 		{[]string{"drop", "--accept", "--json"}, exitOK, `"outcome": "new"`},
-		{[]string{"--accept"}, exitFailure, "name the lists to accept"},
+		{[]string{"drop", "--rollback"}, exitOK, "drop: x: new; entries: 7\n"},
+		{[]string{"--accept"}, exitFailure, "name the lists"},
+		{[]string{"--rollback"}, exitFailure, "name the lists"},
 		{[]string{"none"}, exitFailure, "no such list"},
 	} {
 		code, out, log := weir(t, "", append([]string{"fleet", "refresh", "--socket", socket}, c.args...)...)

@@ -247,7 +247,6 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 
 func newRefresh() *cobra.Command {
 	var socket string
-	var accept, rollback bool
 	c := &cobra.Command{
 		Use:   "refresh [LIST...]",
 		Short: "Read the sources of lists now",
@@ -271,18 +270,23 @@ half of the change is gone. --accept takes it all the same.`,
 		ValidArgsFunction: completeLists(math.MaxInt),
 	}
 	socketFlag(c.Flags(), &socket)
-	c.Flags().BoolVar(&accept, "accept", false, "accept shrunken, grown, empty and wide contents of these lists once")
-	c.Flags().BoolVar(&rollback, "rollback", false, "return to the contents of these lists before the last change")
+	return refreshes(c, &socket, client.Dial, "accept shrunken, grown, empty and wide contents of these lists once")
+}
+
+// refreshes completes a command that reads the sources of lists.
+func refreshes(c *cobra.Command, socket *string, dial func(string) *client.Client, accepts string) *cobra.Command {
+	accept := c.Flags().Bool("accept", false, accepts)
+	rollback := c.Flags().Bool("rollback", false, "return to the contents of these lists before the last change")
 	c.MarkFlagsMutuallyExclusive("accept", "rollback")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		of := client.Dial(socket)
+		of := dial(*socket)
 		switch {
-		case (accept || rollback) && len(names) == 0:
+		case (*accept || *rollback) && len(names) == 0:
 			return errors.New("--accept, --rollback: name the lists")
-		case accept:
+		case *accept:
 			return refresh(c, of.Accept, names, *asJSON)
-		case rollback:
+		case *rollback:
 			return refresh(c, of.Rollback, names, *asJSON)
 		}
 		return refresh(c, of.Refresh, names, *asJSON)

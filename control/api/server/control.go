@@ -59,15 +59,6 @@ func controlRoutes(c Daemon) []route {
 			}
 			return a, err
 		}},
-		{http.MethodGet, contract.VersionsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			v, err := c.Versions(q.Context(), q.PathValue("list"))
-			v.Sources = list(v.Sources)
-			return v, err
-		}},
-		{http.MethodPost, contract.RollbackPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			o, err := c.Rollback(q.Context(), q.PathValue("list"))
-			return api.Refreshed{Sources: []api.FetchOutcome{o}}, err
-		}},
 		enforceRoute(c.Enforce),
 		{http.MethodPost, contract.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			within, err := readWithin(q.URL.Query())
@@ -93,7 +84,22 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, contract.ExplainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)
 		}},
-	}, entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))
+	}, versionRoutes(c), entriesRoutes(c), multicastRoutes(c), notifyRoutes(c))
+}
+
+// versionRoutes show the versions of lists, and return to former ones.
+func versionRoutes(v Versioner) []route {
+	return []route{
+		{http.MethodGet, contract.VersionsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			all, err := v.Versions(q.Context(), q.PathValue("list"))
+			all.Sources = list(all.Sources)
+			return all, err
+		}},
+		{http.MethodPost, contract.RollbackPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			o, err := v.Rollback(q.Context(), q.PathValue("list"))
+			return api.Refreshed{Sources: []api.FetchOutcome{o}}, err
+		}},
+	}
 }
 
 // changeRoutes add and remove entries.

@@ -15,6 +15,7 @@ type Hub interface {
 	Consoles
 	Auditor
 	Refresher
+	Versioner
 	// Fleet returns the state of the hub and of what its nodes report.
 	Fleet(context.Context) (api.HubStatus, error)
 	// Change adds or removes entries on all nodes, as that of a [Daemon].
@@ -45,5 +46,5 @@ func hubRoutes(h Hub) []route {
 		r.Changes = list(r.Changes)
 		return r, err
 	}}
-	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, status})
+	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, status})
 }

@@ -40,6 +40,17 @@ func (hubStub) Change(context.Context, api.Change) (api.FleetChanged, error) {
 	return api.FleetChanged{}, nil
 }
 
+func (h hubStub) Versions(context.Context, string) (v api.ListVersions, err error) {
+	if h.whole {
+		v.Sources = []api.SourceVersions{{Versions: []api.FeedVersion{{}}}}
+	}
+	return v, nil
+}
+
+func (hubStub) Rollback(context.Context, string) (api.FetchOutcome, error) {
+	return api.FetchOutcome{Outcome: "new"}, nil
+}
+
 func (hubStub) Refresh(context.Context, string, bool) ([]api.FetchOutcome, error) {
 	return []api.FetchOutcome{{Outcome: api.Failed}}, nil
 }

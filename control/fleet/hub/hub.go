@@ -446,17 +446,7 @@ func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes [
 		}
 		all, err := fetch(ctx)
 		for _, o := range all {
-			wrong := h.fetched(ctx, l, o)
-			out := api.FetchOutcome{
-				List: l.Name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
-			}
-			switch {
-			case o.Err != nil:
-				out.Failure, out.Error = o.Failure.String(), o.Err.Error()
-			case wrong != nil:
-				out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, wrong.Error(), false
-			}
-			outcomes = append(outcomes, out)
+			outcomes = append(outcomes, outcomeOf(l, o, h.fetched(ctx, l, o)))
 		}
 		if accept {
 			r := audit.Accepted(ctx, l.Name, outcomes[before:])
@@ -468,6 +458,69 @@ func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes [
 		}
 	}
 	return outcomes, nil
+}
+
+// outcomeOf describes an attempt to change a list's contents, and why they are not published.
+func outcomeOf(l *managed, o feed.Outcome, wrong error) api.FetchOutcome {
+	out := api.FetchOutcome{
+		List: l.Name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
+	}
+	switch {
+	case o.Err != nil:
+		out.Failure, out.Error = o.Failure.String(), o.Err.Error()
+	case wrong != nil:
+		out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, wrong.Error(), false
+	}
+	return out
+}
+
+// sourced returns a list that has sources.
+func (h *Hub) sourced(name string) (*managed, error) {
+	switch l := h.list(name); {
+	case l == nil:
+		return nil, h.noList(name)
+	case l.feed == nil:
+		return nil, &api.BadRequest{Err: fmt.Errorf("list %s has no sources, so that no versions of it are known", name)}
+	default:
+		return l, nil
+	}
+}
+
+// Versions implements [server.Hub].
+func (h *Hub) Versions(ctx context.Context, name string) (api.ListVersions, error) {
+	var l *managed
+	err := h.Do(ctx, func() (err error) { l, err = h.sourced(name); return err })
+	if err != nil {
+		return api.ListVersions{}, err
+	}
+	return api.ListVersions{List: name, Sources: l.feed.Versions()}, nil
+}
+
+// Rollback implements [server.Hub]. The contents go out as those that the source would have now.
+func (h *Hub) Rollback(ctx context.Context, name string) (out api.FetchOutcome, err error) {
+	out.List = name
+	var l *managed
+	err = h.Do(ctx, func() (err error) {
+		if l, err = h.sourced(name); err != nil {
+			return err
+		}
+		if x := l.released; x != nil && x.Rollout.active() {
+			return &api.BadRequest{Err: fmt.Errorf("list %[1]s: the rollout of version %[2]v has not ended: weir fleet rollback %[1]s takes it back on all nodes", name, x.Rollout.To)}
+		}
+		return h.room()
+	})
+	if err == nil {
+		var o feed.Outcome
+		if o, err = l.feed.Rollback(ctx); errors.Is(err, feed.ErrNoVersion) {
+			err = &api.BadRequest{Err: fmt.Errorf("list %s: %w", name, err)}
+		} else if err == nil {
+			out = outcomeOf(l, o, h.fetched(ctx, l, o))
+		}
+	}
+	r := audit.RolledBack(ctx, out)
+	r.Error = failure([]api.FetchOutcome{out}, err)
+	h.audit.Record(r)
+	return out, err
 }
 
 // failure returns why sources were not read, or not accepted, "" if all were.

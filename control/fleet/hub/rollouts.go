@@ -319,7 +319,7 @@ func (h *Hub) rollOne(l *managed, do string) error {
 		return &api.BadRequest{Err: fmt.Errorf("list "+l.Name+": "+format, args...)}
 	}
 	if l.released == nil {
-		return refuse("its changes reach all nodes at once: hub.yaml has no waves for it")
+		return refuse("its changes reach all nodes at once: hub.yaml has no waves for it; weir fleet refresh %s --rollback takes back the last change of its source", l.Name)
 	}
 	x := *l.released
 	if x.Rollout == nil {
