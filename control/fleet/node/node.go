@@ -308,7 +308,9 @@ func (n *Node) servers() []netip.Addr {
 // Run follows the hub until ctx is done, and has d filter by its lists. It may be called
 // again.
 func (n *Node) Run(ctx context.Context, d Daemon) error {
+	n.mu.Lock()
 	n.daemon = d
+	n.mu.Unlock()
 	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -762,7 +764,10 @@ func (n *Node) report() {
 func (f *follower) status() wire.ListStatus {
 	rehearsal := f.reported()
 	var conversed *wire.Conversed
-	if d := f.n.daemon; d != nil {
+	f.n.mu.Lock()
+	d := f.n.daemon // nil before Run
+	f.n.mu.Unlock()
+	if d != nil {
 		conversed = d.Conversed(f.name)
 	}
 	f.mu.Lock()
