@@ -1,0 +1,97 @@
+package daemon
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/maxmind/mmdbwriter"
+	"github.com/maxmind/mmdbwriter/mmdbtype"
+)
+
+// database returns a database of countries and autonomous systems, in which each prefix has a
+// record.
+func database(t *testing.T, records map[string]mmdbtype.Map) []byte {
+	t.Helper()
+	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "Test", RecordSize: 24, IncludeReservedNetworks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for prefix, record := range records {
+		_, n, err := net.ParseCIDR(prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Insert(n, record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b bytes.Buffer
+	if _, err := w.WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func country(code mmdbtype.String) mmdbtype.Map {
+	return mmdbtype.Map{"country": mmdbtype.Map{"iso_code": code}}
+}
+
+// Lists of countries and of autonomous systems drop what the databases have, also after a
+// restart, follow a database that is replaced, and keep their contents when it is damaged.
+func TestListsOfDatabases(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	countries := h.write("countries.mmdb", database(t, map[string]mmdbtype.Map{
+		"192.0.2.0/25": country("RU"), "192.0.2.128/25": country("DE"),
+	}))
+	systems := h.write("systems.mmdb", database(t, map[string]mmdbtype.Map{
+		"198.51.100.0/25":   {"autonomous_system_number": mmdbtype.Uint32(64496)},
+		"198.51.100.128/25": {"autonomous_system_number": mmdbtype.Uint32(64497)},
+	}))
+	h.configure(h.B.Iface, `lists:
+  countries:
+    format: {kind: mmdb, countries: [RU]}
+    sources: [{file: %s}]
+  systems:
+    format: {kind: asns, database: %s}
+    entries: [AS64496]
+`, countries, systems)
+	load := startTraffic(h.t, h.Lab, nil, froms(netip.MustParseAddr("10.0.0.1")))
+	d := h.start(releases[0])
+	h.settled("countries")
+	h.settled("systems")
+	in := func(texts ...string) (all []netip.Addr) {
+		for _, text := range texts {
+			all = append(all, netip.MustParseAddr(text))
+		}
+		return all
+	}
+	want := func(when string) {
+		t.Helper()
+		load.expect("listed, "+when, false, froms(in("192.0.2.0", "192.0.2.127", "198.51.100.0", "198.51.100.127")...)...)
+		load.expect("others, "+when, true, froms(in("192.0.2.128", "198.51.100.128")...)...)
+	}
+	want("at first")
+	for address, reason := range map[string]string{"192.0.2.9": "country RU", "198.51.100.9": "AS64496"} {
+		if out := h.explained(address); !strings.Contains(out, reason) {
+			t.Errorf("%s: no %q in\n%s", address, reason, out)
+		}
+	}
+	d.kill()
+	h.start(releases[0])
+	want("after a restart")
+
+	h.write("countries.mmdb", []byte("no database"))
+	h.eventually("the damaged database is reported", func() bool {
+		out, _ := h.status()
+		return strings.Contains(out, "countries.mmdb")
+	})
+	want("beside a damaged database")
+	h.write("countries.mmdb", database(t, map[string]mmdbtype.Map{"203.0.113.0/24": country("RU"), "192.0.2.0/24": country("DE")}))
+	h.eventually("the database is read again", func() bool { return strings.Contains(h.explained("203.0.113.9"), "country RU") })
+	load.expect("listed by the new database", false, froms(in("203.0.113.9")...)...)
+	load.expect("not any more", true, froms(in("192.0.2.0")...)...)
+}
