@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -9,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/maxmind/mmdbwriter"
 	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"weir/control/api"
@@ -20,6 +18,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/mmdb"
 )
 
 // Drops are added up by autonomous system; without a database, or with a broken one,
@@ -27,25 +26,12 @@ import (
 func TestDropsByASN(t *testing.T) {
 	l := lab.New(t)
 	r := configure(t, l.B)
-	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "Test", RecordSize: 24, IncludeReservedNetworks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, network, _ := net.ParseCIDR("192.0.2.0/24")
-	if err := w.Insert(network, mmdbtype.Map{
-		"autonomous_system_number": mmdbtype.Uint32(64496), "autonomous_system_organization": mmdbtype.String("Example"),
-	}); err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join(t.TempDir(), "asn.mmdb")
-	f, err := os.Create(path)
-	if err != nil {
+	if err := os.WriteFile(path, mmdb.New(t, map[string]mmdbtype.Map{"192.0.2.0/24": {
+		"autonomous_system_number": mmdbtype.Uint32(64496), "autonomous_system_organization": mmdbtype.String("Example"),
+	}}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.WriteTo(f); err != nil {
-		t.Fatal(err)
-	}
-	f.Close()
 	r.c.Geo.ASN = quantity.Path(path)
 	d := begin(t, r)
 	now := time.Now()

@@ -17,33 +17,19 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/tests/data"
+	"weir/tests/mmdb"
 )
 
-// countries returns a database of countries by network.
+// countries returns a database of countries, or of systems, by network.
 func countries(t testing.TB, of map[string]string) []byte {
 	t.Helper()
-	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "Country", RecordSize: 24, IncludeReservedNetworks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := make(map[string]mmdbtype.Map)
 	for network, code := range of {
-		_, n, err := net.ParseCIDR(network)
-		if err != nil {
-			t.Fatal(err)
-		}
-		record := mmdbtype.Map{"country": mmdbtype.Map{"iso_code": mmdbtype.String(code)}}
-		if strings.HasPrefix(code, "AS") {
-			record = mmdbtype.Map{"asn": mmdbtype.String(code)}
-		}
-		if err := w.Insert(n, record); err != nil {
-			t.Fatal(err)
+		if records[network] = mmdb.Country(code); strings.HasPrefix(code, "AS") {
+			records[network] = mmdbtype.Map{"asn": mmdbtype.String(code)}
 		}
 	}
-	var b bytes.Buffer
-	if _, err := w.WriteTo(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	return mmdb.New(t, records)
 }
 
 // TestMMDB reads countries and autonomous systems, and checks the errors of what is not in

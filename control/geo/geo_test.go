@@ -3,7 +3,6 @@ package geo
 import (
 	"bytes"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,31 +10,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/maxmind/mmdbwriter"
 	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"weir/control/quantity"
+	"weir/tests/mmdb"
 )
 
 // database returns a database with one record for a network.
 func database(t testing.TB, network string, record mmdbtype.Map) []byte {
 	t.Helper()
-	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "Test", RecordSize: 24, IncludeReservedNetworks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, n, err := net.ParseCIDR(network)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Insert(n, record); err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if _, err := w.WriteTo(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	return mmdb.New(t, map[string]mmdbtype.Map{network: record})
 }
 
 func asn(number int, name string) mmdbtype.Map {

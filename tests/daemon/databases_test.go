@@ -1,55 +1,26 @@
 package daemon
 
 import (
-	"bytes"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
 
-	"github.com/maxmind/mmdbwriter"
 	"github.com/maxmind/mmdbwriter/mmdbtype"
+
+	"weir/tests/mmdb"
 )
-
-// database returns a database of countries and autonomous systems, in which each prefix has a
-// record.
-func database(t *testing.T, records map[string]mmdbtype.Map) []byte {
-	t.Helper()
-	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "Test", RecordSize: 24, IncludeReservedNetworks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for prefix, record := range records {
-		_, n, err := net.ParseCIDR(prefix)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Insert(n, record); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var b bytes.Buffer
-	if _, err := w.WriteTo(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func country(code mmdbtype.String) mmdbtype.Map {
-	return mmdbtype.Map{"country": mmdbtype.Map{"iso_code": code}}
-}
 
 // Lists of countries and of autonomous systems drop what the databases have, also after a
 // restart, follow a database that is replaced, and keep their contents when it is damaged.
 func TestListsOfDatabases(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	countries := h.write("countries.mmdb", database(t, map[string]mmdbtype.Map{
-		"192.0.2.0/25": country("RU"), "192.0.2.128/25": country("DE"),
+	countries := h.write("countries.mmdb", mmdb.New(t, map[string]mmdbtype.Map{
+		"192.0.2.0/25": mmdb.Country("RU"), "192.0.2.128/25": mmdb.Country("DE"),
 	}))
-	systems := h.write("systems.mmdb", database(t, map[string]mmdbtype.Map{
-		"198.51.100.0/25":   {"autonomous_system_number": mmdbtype.Uint32(64496)},
-		"198.51.100.128/25": {"autonomous_system_number": mmdbtype.Uint32(64497)},
+	systems := h.write("systems.mmdb", mmdb.New(t, map[string]mmdbtype.Map{
+		"198.51.100.0/25":   mmdb.System(64496),
+		"198.51.100.128/25": mmdb.System(64497),
 	}))
 	h.configure(h.B.Iface, `lists:
   countries:
@@ -90,7 +61,7 @@ func TestListsOfDatabases(t *testing.T) {
 		return strings.Contains(out, "countries.mmdb")
 	})
 	want("beside a damaged database")
-	h.write("countries.mmdb", database(t, map[string]mmdbtype.Map{"203.0.113.0/24": country("RU"), "192.0.2.0/24": country("DE")}))
+	h.write("countries.mmdb", mmdb.New(t, map[string]mmdbtype.Map{"203.0.113.0/24": mmdb.Country("RU"), "192.0.2.0/24": mmdb.Country("DE")}))
 	h.eventually("the database is read again", func() bool { return strings.Contains(h.explained("203.0.113.9"), "country RU") })
 	load.expect("listed by the new database", false, froms(in("203.0.113.9")...)...)
 	load.expect("not any more", true, froms(in("192.0.2.0")...)...)

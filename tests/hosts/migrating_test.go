@@ -1,7 +1,6 @@
 package hosts
 
 import (
-	"bytes"
 	"net"
 	"os"
 	"path/filepath"
@@ -9,28 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/maxmind/mmdbwriter"
 	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"weir/tests/lab"
+	"weir/tests/mmdb"
 )
 
-// writeDatabase writes a database in which an address has a record.
-func writeDatabase(t *testing.T, path, address string, record mmdbtype.Map) {
+// writeDatabase writes a database in which a network has a record.
+func (h *host) writeDatabase(t *testing.T, name, network string, record mmdbtype.Map) {
 	t.Helper()
-	w, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "Test", RecordSize: 24, IncludeReservedNetworks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	host := net.IPNet{IP: net.ParseIP(address).To4(), Mask: net.CIDRMask(32, 32)}
-	var b bytes.Buffer
-	if err := w.Insert(&host, record); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.WriteTo(&b); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(h.dir, name), mmdb.New(t, map[string]mmdbtype.Map{network: record}), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -137,8 +124,8 @@ func TestMigrating(t *testing.T) {
 					t.Fatalf("the page has no %s", c.feeds[i])
 				}
 			}
-			writeDatabase(t, filepath.Join(h.dir, "country"), "192.0.2.31", mmdbtype.Map{"country": mmdbtype.Map{"iso_code": mmdbtype.String("RU")}})
-			writeDatabase(t, filepath.Join(h.dir, "asn"), "192.0.2.32", mmdbtype.Map{"autonomous_system_number": mmdbtype.Uint32(64496)})
+			h.writeDatabase(t, "country", "192.0.2.31/32", mmdb.Country("RU"))
+			h.writeDatabase(t, "asn", "192.0.2.32/32", mmdb.System(64496))
 			must(t, h, `set -e
 				for i in $(seq 30 50); do ip -n `+clients.Netns+` address add 192.0.2.$i/24 dev eth0; done
 				for a in 10.50.0.4 198.51.100.1 198.51.100.99; do
