@@ -159,9 +159,6 @@ func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcome
 // outcomeOf describes an attempt to change a list's contents, and the error of activating
 // them.
 func outcomeOf(name string, f *feed.Feed, o feed.Outcome, unenforced error) api.FetchOutcome {
-	out := api.FetchOutcome{
-		List: name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
-	}
 	var last feed.Outcome
 	for _, s := range f.Status().Sources {
 		if s.Source == o.Source {
@@ -171,14 +168,9 @@ func outcomeOf(name string, f *feed.Feed, o feed.Outcome, unenforced error) api.
 	if o.Err == nil && unenforced == nil {
 		unenforced = last.Err // another reader was first, and its contents are not active
 	}
-	switch {
-	case o.Err != nil:
-		out.Failure, out.Error = o.Failure.String(), o.Err.Error()
-	case unenforced != nil:
-		out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, unenforced.Error(), false
-		if last.Failure != feed.NoFailure {
-			out.Failure, out.Entries = last.Failure.String(), last.Entries
-		}
+	out := o.API(name, unenforced)
+	if o.Err == nil && unenforced != nil && last.Failure != feed.NoFailure {
+		out.Failure, out.Entries = last.Failure.String(), last.Entries
 	}
 	return out
 }

@@ -5,6 +5,21 @@ import "weir/control/api"
 // maxBadLines bounds the bad lines of a source that are shown one by one.
 const maxBadLines = 5
 
+// API returns what came of an attempt for a list, as clients see it. inactive is why contents that were
+// read are not active, nil where they are.
+func (o Outcome) API(list string, inactive error) api.FetchOutcome {
+	out := api.FetchOutcome{
+		List: list, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
+	}
+	switch {
+	case o.Err != nil:
+		out.Failure, out.Error = o.Failure.String(), o.Err.Error()
+	case inactive != nil:
+		out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, inactive.Error(), false
+	}
+	return out
+}
+
 // API returns the state of a source, whose entries may be refused, as clients see it.
 func (s SourceStatus) API(refusal error) api.FeedSource {
 	f := api.FeedSource{

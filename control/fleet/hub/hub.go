@@ -446,7 +446,7 @@ func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes [
 		}
 		all, err := fetch(ctx)
 		for _, o := range all {
-			outcomes = append(outcomes, outcomeOf(l, o, h.fetched(ctx, l, o)))
+			outcomes = append(outcomes, o.API(l.Name, h.fetched(ctx, l, o)))
 		}
 		if accept {
 			r := audit.Accepted(ctx, l.Name, outcomes[before:])
@@ -458,20 +458,6 @@ func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes [
 		}
 	}
 	return outcomes, nil
-}
-
-// outcomeOf describes an attempt to change a list's contents, and why they are not published.
-func outcomeOf(l *managed, o feed.Outcome, wrong error) api.FetchOutcome {
-	out := api.FetchOutcome{
-		List: l.Name, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
-	}
-	switch {
-	case o.Err != nil:
-		out.Failure, out.Error = o.Failure.String(), o.Err.Error()
-	case wrong != nil:
-		out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, wrong.Error(), false
-	}
-	return out
 }
 
 // sourced returns a list that has sources.
@@ -514,7 +500,7 @@ func (h *Hub) Rollback(ctx context.Context, name string) (out api.FetchOutcome, 
 		if o, err = l.feed.Rollback(ctx); errors.Is(err, feed.ErrNoVersion) {
 			err = &api.BadRequest{Err: fmt.Errorf("list %s: %w", name, err)}
 		} else if err == nil {
-			out = outcomeOf(l, o, h.fetched(ctx, l, o))
+			out = o.API(l.Name, h.fetched(ctx, l, o))
 		}
 	}
 	r := audit.RolledBack(ctx, out)
