@@ -95,9 +95,16 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 	}
 	manual, _ := h.countManual()
 	lag := h.nodes.measure(&s, known, time.Duration(h.conf().MaxAge), time.Now())
+	var drop []string // lists
+	for _, l := range known.lists {
+		if l.Action != string(config.Allow) {
+			drop = append(drop, l.Name)
+		}
+	}
+	collateral := h.nodes.collateral(known.members, drop...)
 	for _, l := range known.lists {
 		l.Manual, l.Lag = manual[l.Name], lag[l.Name]
-		if c := h.nodes.collateral(known.members, l.Name); l.Action != string(config.Allow) && c.Measured > 0 {
+		if c := collateral[l.Name]; c != nil && c.Measured > 0 {
 			l.Conversed, l.Conversing = new(c.Largest()), c.Conversed
 		}
 		s.Lists = append(s.Lists, l)

@@ -174,26 +174,31 @@ func (n *nodes) allHeard(members map[string]authority.Member) bool {
 // reportsAge is for how long it counts what a node has said of the last 24 hours.
 const reportsAge = 24 * time.Hour
 
-// collateral returns with whom nodes have conversed that a list would drop, by their last reports.
-func (n *nodes) collateral(members map[string]authority.Member, list string) *api.FleetCollateral {
-	c := &api.FleetCollateral{}
+// collateral returns with whom nodes have conversed that lists would drop, by their last reports,
+// for each of the lists.
+func (n *nodes) collateral(members map[string]authority.Member, lists ...string) map[string]*api.FleetCollateral {
+	all := make(map[string]*api.FleetCollateral, len(lists))
+	for _, list := range lists {
+		all[list] = &api.FleetCollateral{}
+	}
+	said := make(map[string]*wire.Conversed)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name, m := range members {
 		if !m.Revoked.IsZero() {
 			continue
 		}
-		var of *wire.Conversed
+		clear(said)
 		if from := n.all[name]; from != nil && time.Since(from.seen) < reportsAge {
 			for _, s := range from.status.Lists {
-				if s.Name == list {
-					of = s.Conversed
-				}
+				said[s.Name] = s.Conversed
 			}
 		}
-		c.Add(name, of)
+		for list, c := range all {
+			c.Add(name, said[list])
+		}
 	}
-	return c
+	return all
 }
 
 // mostHeard reports whether more than half of the awaited nodes have been heard.

@@ -75,12 +75,17 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if err != nil {
 		return f, err
 	}
+	var drop []string // lists
+	for _, l := range f.Lists {
+		if l.Action != string(config.Allow) {
+			drop = append(drop, l.Name)
+		}
+	}
+	collateral := h.nodes.collateral(members, drop...)
 	for i, l := range wanted {
 		one := &f.Lists[i]
 		one.Wanted, one.Have = h.nodes.shares(members, l)
-		if one.Action != string(config.Allow) {
-			one.Collateral = h.nodes.collateral(members, l.Name)
-		}
+		one.Collateral = collateral[l.Name]
 	}
 	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.conf().MaxAge), time.Now())
 	if g := h.guard(); g != nil {

@@ -141,7 +141,7 @@ func (h *Hub) collateralOf(l *managed) (*api.FleetCollateral, error) {
 	if err := h.readMembers(); err != nil {
 		return nil, err
 	}
-	return h.nodes.collateral(h.members, l.Name), nil
+	return h.nodes.collateral(h.members, l.Name)[l.Name], nil
 }
 
 // dropsPartners returns that a list would drop whom nodes have conversed with lately.
