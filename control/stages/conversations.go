@@ -4,6 +4,8 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/control/stage/collateral"
 	"weir/control/stage/replies"
 	"weir/filter/key"
@@ -44,7 +46,7 @@ func (c *Conversations) Connections(fn func(Connection)) error {
 		return func(k replies.Connection, s replies.State) error {
 			of := Connection{In: replies.Incoming(k), How: verdict.AcceptedTCP, Answered: s.Answered != 0, Sent: c.replies.Sent(k, s)}
 			switch {
-			case opened && of.In.Proto == udp:
+			case opened && of.In.Proto == unix.IPPROTO_UDP:
 				of.How = verdict.OpenedUDP
 			case opened:
 				of.How = verdict.OpenedTCP
@@ -59,8 +61,6 @@ func (c *Conversations) Connections(fn func(Connection)) error {
 	}
 	return err
 }
-
-const udp = 17
 
 // Close releases them. Programs go on.
 func (c *Conversations) Close() error {

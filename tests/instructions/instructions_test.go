@@ -160,19 +160,26 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
-// count runs all packets under a configuration.
-func (c configuration) count(t *testing.T) (figures []figure) {
+// build returns the generation of a configuration, and counters for its programs.
+func (c configuration) build(t *testing.T) (*engine.Generation, *loader.Stats) {
 	t.Helper()
 	g, err := engine.Build(c.lists(), c.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer g.Close()
+	t.Cleanup(func() { g.Close() })
 	stats, err := loader.NewStats(2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stats.Close()
+	t.Cleanup(func() { stats.Close() })
+	return g, stats
+}
+
+// count runs all packets under a configuration.
+func (c configuration) count(t *testing.T) (figures []figure) {
+	t.Helper()
+	g, stats := c.build(t)
 	spec, err := bpf.LoadWeir()
 	if err != nil {
 		t.Fatal(err)

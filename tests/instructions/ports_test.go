@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"weir/control/engine"
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
@@ -36,16 +35,8 @@ func TestPortsOfHit(t *testing.T) {
 		if !slices.Contains(names, c.name) {
 			continue
 		}
-		g, err := engine.Build(c.lists(), c.config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.Close()
-		stats, err := loader.NewStats(2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stats.Close()
+		g, stats := c.build(t)
+		var err error
 		if programs[c.name], err = g.Load(stats); err != nil {
 			t.Fatal(err)
 		}

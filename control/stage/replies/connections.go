@@ -36,20 +36,23 @@ func (c Connections) Put(k Connection, s State) error {
 // Opened calls fn with each connection of TCP, and of UDP sockets with a remote address, expired
 // ones included, until it fails.
 func (c Connections) Opened(fn func(Connection, State) error) error {
-	var k Connection
-	var s State
-	return c.Each(bpf.WeirMapConnections, &k, &s, func() error { return fn(k, s) })
+	return c.in(bpf.WeirMapConnections, fn)
 }
 
 // All calls fn with each connection, expired ones included, until it fails. Those that
 // come and go meanwhile may be left out.
 func (c Connections) All(fn func(Connection, State) error) error {
-	var k Connection
-	var s State
 	for name := range Maps(0) {
-		if err := c.Each(name, &k, &s, func() error { return fn(k, s) }); err != nil {
+		if err := c.in(name, fn); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// in calls fn with each connection in a map.
+func (c Connections) in(name string, fn func(Connection, State) error) error {
+	var k Connection
+	var s State
+	return c.Each(name, &k, &s, func() error { return fn(k, s) })
 }
