@@ -91,7 +91,7 @@ func (c Conversed) String() string {
 	return text
 }
 
-// Named returns some of the addresses, and how many there are besides.
+// Named returns the latest addresses as text, with the number of the others.
 func (c Conversed) Named() string {
 	texts := slices.Clone(c.Latest[:min(len(c.Latest), MaxConversed)])
 	if more := c.Addresses - len(texts); more > 0 {
