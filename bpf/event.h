@@ -76,8 +76,23 @@ static __always_inline __u32 copy_frame(struct context *ctx, struct event *e, __
 	__u8 *pos = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 n = 0, beside = bytes_beside(ctx);
 
-	for (; n < EVENT_FRAME - beside && n < snap && pos + n + 1 <= end; n++)
-		e->frame[n < TAG_OFFSET ? n : n + beside] = pos[n];
+	/* By words, as long as there are, then by bytes. */
+	for (; n + 4 <= snap && pos + n + 4 <= end; n += 4) {
+		__u32 to = n < TAG_OFFSET ? n : n + beside;
+
+		if (to + 4 > EVENT_FRAME)
+			break;
+		*(__u32 *)(e->frame + to) = *(const __u32 *)(pos + n);
+	}
+	n = forget(&e->packet, n) & (2 * EVENT_FRAME - 1);
+	for (int i = 0; i < 3 && n < snap && pos + n + 1 <= end; i++, n++) {
+		__u32 to = n < TAG_OFFSET ? n : n + beside;
+
+		asm volatile("" : "+r"(to)); /* the comparison is to be of what is the index */
+		if (to >= EVENT_FRAME)
+			break;
+		e->frame[to] = pos[n];
+	}
 	if (beside && n >= TAG_OFFSET) {
 		write_tag(ctx, e);
 		n += beside;

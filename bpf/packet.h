@@ -44,7 +44,7 @@ struct packet {
 	__u32 dst[4];
 	__u32 ports; /* source port, then destination port, as on the wire */
 	__u32 len;   /* of the whole frame, in bytes */
-	__u32 open;  /* the gates that its marks open */
+	__u32 open;  /* the gates that its marks open; scratch memory, see forget() */
 	__u32 reason;
 	__s32 list;  /* the match in the set that was looked up last */
 	__u8 family; /* 4, 6, or 0: no addresses to match */
@@ -69,6 +69,17 @@ _Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");
  * otherwise the verifier would walk the rest of the program once for each way in
  * which the stage can end, and a program with many shapes would exceed its limits.
  */
+
+/*
+ * Returns the number, by way of p->open, so that the verifier does not know it and does not
+ * walk the rest of the program once for each.
+ */
+static __always_inline __u32 forget(struct packet *p, __u32 number)
+{
+	p->open = number;
+	barrier();
+	return p->open;
+}
 
 /*
  * Makes the verifier save its state here, so that it can prune another path that

@@ -332,11 +332,11 @@ static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packe
 		bytes += len;
 		if (bytes > MAX_EXT_BYTES)
 			return REASON_UNPARSED;
-		c->left -= len;
 		/*
 		 * Not `pos += len`: the verifier would add up the bounds of each
 		 * len, and refuses pointers beyond 64 KiB.
 		 */
+		c->left = first.left - bytes;
 		c->pos = first.pos;
 		c->at = first.at;
 		skip(c, bytes);
@@ -344,6 +344,25 @@ static __always_inline enum reason parse_ipv6_ext(struct cursor *c, struct packe
 			return ends_early(c);
 	}
 	return REASON_UNPARSED;
+}
+
+/*
+ * Parses this CPU's packet from its extension headers on, in place. at is their offset, left
+ * the bytes up to the end by the IP header. A global function, so that the verifier checks
+ * it once and not for each way that leads here.
+ */
+__noinline int parse_extended(struct context *ctx, __u32 at, __u32 left, __u32 paged)
+{
+	struct cursor c = {.end = (void *)(long)ctx->data_end, .left = left, .paged = paged};
+	struct cpu_row *row = this_row();
+	enum reason r;
+	__u8 later = 0;
+
+	if (!row) /* impossible */
+		return REASON_TRUNCATED;
+	c.pos = (void *)(long)ctx->data + (at & (MAX_HEADERS - 1));
+	r = parse_ipv6_ext(&c, &row->packet, &later);
+	return r == REASON_CLEAN && !later ? parse_transport(&c, &row->packet) : r;
 }
 
 static __always_inline int is_link_local(const __u32 *addr)
@@ -415,7 +434,10 @@ static __always_inline enum reason parse_ipv6(struct cursor *c, struct packet *p
 	c->left = payload ? payload : LENGTH_UNKNOWN;
 	skip(c, sizeof(*ip));
 
-	r = parse_ipv6_ext(c, p, &later);
+	if (!c->loads && !p->plain)
+		return parse_extended(c->ctx, c->pos - (void *)(long)c->ctx->data, c->left,
+				      c->paged);
+	r = p->plain ? REASON_CLEAN : parse_ipv6_ext(c, p, &later);
 	if (r != REASON_CLEAN || later)
 		return r;
 	r = parse_transport(c, p);

@@ -56,7 +56,8 @@ static __always_inline struct cpu_row *begin(struct context *ctx, struct cursor 
 {
 	struct cpu_row *row = this_row();
 
-	*c = (struct cursor){.pos = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end};
+	*c = (struct cursor){
+		.pos = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end, .ctx = ctx};
 	if (!row)
 		return 0;
 	row->packet.len = c->end - c->pos;

@@ -281,16 +281,25 @@ static __always_inline __u64 tags_equal(__u64 word, __u64 tag)
 	return (differ - TAG_ONES) & ~differ & TAG_USED * TAG_ONES;
 }
 
-/* Returns SLOTS plus a slot with the tag, or 0. */
-static __always_inline __u32 tag_find(const struct flow_bucket *b, __u64 tag)
+/*
+ * Returns SLOTS plus the slot of a tag whose upper bit is set in one of two words, or 0. Of
+ * several it is that of the lowest bit in its word.
+ */
+static __always_inline __u32 slot_of(__u64 low, __u64 high)
 {
 	/* Bits 0, 16, 32 and 48 are of slots 0 to 3, and three bits higher those of 4 to 7. */
-	__u64 found = tags_equal(b->tags[0], tag) >> 15 | tags_equal(b->tags[1], tag) >> 12;
+	__u64 found = low >> 15 | high >> 12;
 
 	if (!found)
 		return 0;
 	/* The product with a power of two moves three bits to the top: the slot. */
 	return SLOTS + ((found & -found) * TAG_SLOTS >> 61);
+}
+
+/* Returns SLOTS plus a slot with the tag, or 0. */
+static __always_inline __u32 tag_find(const struct flow_bucket *b, __u64 tag)
+{
+	return slot_of(tags_equal(b->tags[0], tag), tags_equal(b->tags[1], tag));
 }
 
 /*
@@ -327,7 +336,7 @@ static __always_inline __u32 flow_find(const struct flow_bucket *b, __u32 i, __u
  */
 static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 line,
 					struct tracker_head *head, struct flow_bucket *b,
-					__u64 units)
+					struct packet *p, __u64 units)
 {
 	struct counters c;
 	__u32 victim = 0;
@@ -342,6 +351,7 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 			units = n;
 		}
 	}
+	victim = forget(p, victim);
 	if (units >= tracker_limit(t, head)) /* it should have entered */
 		head->denied += 1;
 	/* There is no room to spare: some hundred evictions bring any limit to any other. */
@@ -358,10 +368,9 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 /* Returns SLOTS plus the first slot that is not used, or 0. */
 static __always_inline __u32 flow_room(const struct flow_bucket *b)
 {
-	for (__u32 i = 0; i < SLOTS; i++)
-		if (!(b->tags[i / 4] >> 16 * (i % 4) & TAG_USED))
-			return SLOTS + i;
-	return 0;
+	__u64 low = ~b->tags[0] & TAG_USED * TAG_ONES;
+
+	return slot_of(low, low ? 0 : ~b->tags[1] & TAG_USED * TAG_ONES);
 }
 
 /*
@@ -384,7 +393,7 @@ __noinline int flow_enter(__u32 tracker, __u32 line, __u32 bucket, __u32 before,
 	wake(row);
 	slot = flow_room(b);
 	if (!slot)
-		slot = flow_evict(t, line, &l->head, b, after);
+		slot = flow_evict(t, line, &l->head, b, &row->packet, after);
 	if (!slot)
 		return 0;
 	slot %= SLOTS;
