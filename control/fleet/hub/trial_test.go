@@ -272,7 +272,7 @@ func TestEnforceConversed(t *testing.T) {
 		t.Fatal("the node has lost the list")
 		return false
 	}
-	if _, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{Off: true, After: 2}); err != nil {
+	if _, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{Off: true, After: 6}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the node has the list on trial", func() bool { return trialAt(former) })
