@@ -286,7 +286,9 @@ HEAVY := $(call packages_at_once,2)
 # memory sets its own.
 COLLECT := GOGC=300
 
-# LATER=yes leaves tests that have longer forms to test-long.
+# LATER=yes leaves tests that have longer forms to test-long. What measures runs after the rest,
+# two packages at once: its short forms wait most of the time, and must be green beside other load.
+# The long ones run one by one.
 .PHONY: test
 test: export GOWORK := $(WORK)
 test: setup check ## run the tests (as root: without it, those that need the kernel skip)
@@ -294,7 +296,7 @@ test: setup check ## run the tests (as root: without it, those that need the ker
 	$(GOTEST) -timeout 5m -skip $(call names,$(ALONE)) $(CACHED)
 	$(COLLECT) $(call gotest,-keep dist/kept -unmarked $(ALONE)$(if $(LATER),$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 9m \
 		$(LONGEST) $(LONG) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED))")
-	$(call gotest,-kept dist/kept -marked $(ALONE) $(if $(LATER),-unmarked $(LONGER))) -count=1 -p 1 -timeout 9m $(call packages,$(ALONE))
+	$(call gotest,-kept dist/kept -marked $(ALONE) $(if $(LATER),-unmarked $(LONGER))) -count=1 -p 2 -timeout 9m $(call packages,$(ALONE))
 
 .PHONY: test-long
 test-long: export GOWORK := $(WORK)

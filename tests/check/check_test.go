@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -216,4 +217,23 @@ func TestTwo(t *testing.T) {}
 	check("PASS:TestOne FAIL:TestBoth FAILweir/a PASS:TestThree okweir/c",
 		"-kept", "kept", "-marked", alone, "-v", "-vet=off", "-count=1", "-timeout", "1m", "-p", "1", "./a", "./c")
 	check("PASS:TestOne okweir/b", "-marked", long, "-unmarked", alone, "-v", "-vet=off", "./b")
+}
+
+// What is kept runs as many packages at once as -p says.
+func TestSplit(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		flags  []string
+		atOnce int
+	}{
+		{[]string{"-count=1", "-p", "2", "-vet=off", "./a", "./b"}, []string{"-test.count=1"}, 2},
+		{[]string{"-run", "X", "./a", "./b"}, []string{"-test.run=X"}, 1},
+		{[]string{"-p", "none", "./a", "./b"}, nil, 0},
+		{[]string{"-unknown=1", "./a", "./b"}, nil, 0},
+	} {
+		flags, packages, atOnce, ok := split(c.args)
+		if ok != (c.atOnce > 0) || atOnce != c.atOnce || !slices.Equal(flags, c.flags) || ok && !slices.Equal(packages, []string{"./a", "./b"}) {
+			t.Errorf("%q: %q, %q, %d at once, %t", c.args, flags, packages, atOnce, ok)
+		}
+	}
 }

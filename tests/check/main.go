@@ -10,7 +10,7 @@
 //	-marked CALL,…    run only the tests that make all of the calls
 //	-unmarked CALL,…  run only the tests that make none of them
 //	-keep DIRECTORY   keep the binaries of packages with tests that run alone
-//	-kept DIRECTORY   run kept binaries, one after the other, instead of linking them again
+//	-kept DIRECTORY   run kept binaries, -p of them at once, instead of linking them again
 package main
 
 import (

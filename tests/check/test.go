@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // environment names the variables that choose what tests do, and so belong to the
@@ -77,6 +78,7 @@ type event struct {
 
 // A printer turns events into text.
 type printer struct {
+	mu      sync.Mutex // of what follows, while packages run at once
 	out     io.Writer
 	verbose bool
 	kept    bool              // no go test prints the last line of a package
@@ -107,6 +109,8 @@ func (p *printer) copy(events io.Reader) error {
 }
 
 func (p *printer) print(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var e event
 	if json.Unmarshal([]byte(text), &e) != nil {
 		fmt.Fprint(p.out, text)
