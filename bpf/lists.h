@@ -233,7 +233,7 @@ static __always_inline int is_plain_allowed(struct context *ctx, struct cpu_row 
 	if (rules.nodes || p->family != 4 || allow.gates_v4 ||
 	    allow.n_prefixes > FEW_ALLOWED_LENGTHS)
 		return is_allowed(ctx, row, p);
-	p->list = prefix_match(&allow, maps, p->src[0], p->dst[0]);
+	p->list = prefix_match(&allow, maps, p->src[0], p->dst[0], 0);
 	return p->list != LIST_NONE;
 }
 

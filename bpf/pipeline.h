@@ -447,7 +447,7 @@ static __always_inline int match_plain(const struct plain *h)
 
 	if (h->family == 4) {
 		if (!block.n_v4)
-			return prefix_match(&block, maps, h->src[0], h->dst[0]);
+			return prefix_match(&block, maps, h->src[0], h->dst[0], 1);
 		p.src[0] = h->src[0];
 		p.dst[0] = h->dst[0];
 		p.open = open_gates_v4(&block, maps, &p);
@@ -530,7 +530,7 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 		asm volatile("" : "+r"(proto));
 		list = settle_by(ctx, list, proto, has_ports(proto), h->ports);
 	}
-	if (list >= 0 && is_simple_drop()) {
+	if ((rules.nodes ? list >= 0 : list != LIST_NONE) && is_simple_drop()) {
 		/* Not a variable: it would be on the stack, and no constant. */
 		if (monitor ? !is_sampled(REASON_WOULD_BLOCK) : !is_sampled(REASON_BLOCKED)) {
 			count_list(list, h->len);

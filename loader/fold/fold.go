@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -22,8 +23,9 @@ import (
 // do not read them. Variables that change later must not be constants. Results stay the
 // same, and so do maps, helpers and the order in which memory is accessed.
 //
-// It is conditional constant propagation (Wegman and Zadeck, 1991) over registers, and then
-// the removal of what is not reached, or computes what nothing uses.
+// It is conditional constant propagation (Wegman and Zadeck, 1991) over registers and slots of
+// the stack. Then it removes instructions that are not reached, whose results nothing uses, or
+// whose destination has the result already.
 func Constants(spec *ebpf.CollectionSpec) error {
 	c := constantsOf(spec)
 	for name, p := range spec.Programs {
@@ -102,6 +104,12 @@ func (c *constants) program(code asm.Instructions) (asm.Instructions, error) {
 		f.rewrite(c)
 		f.straighten()
 		f.removeUnused()
+		f.compact() // few slots overlap in what is left
+		f.findSlots()
+		f.propagate(c)
+		f.rewrite(c)
+		f.straighten()
+		f.removeUnused()
 		f.straighten()
 		f.join()
 		names = append(names, code[0].Symbol())
@@ -128,11 +136,25 @@ func (c *constants) program(code asm.Instructions) (asm.Instructions, error) {
 	return out, nil
 }
 
-// value is what is known of a register.
+// value is what is known of a register or slot.
 type value struct {
 	kind    kind
-	section int32  // of an address
+	low     bool   // of an unknown value: its lower half
+	section int16  // of an address
+	from    int32  // of an unknown value or a pointer: the instruction that computed or compared it, plus 1; 0: not known
 	bits    uint64 // a number, or an offset in the section
+}
+
+// isSame reports whether two values are equal when the program runs.
+func isSame(a, b value) bool {
+	return a == b && (a.kind == number || a.kind == address || a.from != 0)
+}
+
+// name marks a value, if it is not a constant, as what instruction i computes or copies.
+func (v *value) name(i int) {
+	if (v.kind == unknown || v.kind == pointer) && v.from == 0 {
+		v.from = int32(i) + 1
+	}
 }
 
 var zero = value{kind: number}
@@ -147,17 +169,38 @@ const (
 	unknown
 )
 
-type registers [11]value
+// registers are those of the machine, and then slots.
+type registers [64]value
 
-// join adds what is known on another path, and reports whether that is news.
-func (r *registers) join(other *registers) (news bool) {
-	for i := range r {
+const machineRegisters = 11
+
+// holder returns the first register of the machine that has a value, or of which it is the
+// lower half.
+func (r *registers) holder(v value) (asm.Register, bool) {
+	whole := v
+	whole.low = false
+	for i := range asm.RFP {
+		if isSame(r[i], v) || isSame(r[i], whole) {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// join adds what is known on another path of the first n, and reports whether that is news.
+func (r *registers) join(other *registers, n int) (news bool) {
+	for i := range n {
+		joined := value{kind: unknown}
 		switch {
-		case other[i].kind == unreached || r[i] == other[i] || r[i].kind == unknown:
+		case other[i].kind == unreached || r[i] == other[i]:
+			continue
 		case r[i].kind == unreached:
-			r[i], news = other[i], true
-		default:
-			r[i], news = value{kind: unknown}, true
+			joined = other[i]
+		case r[i].kind == pointer && other[i].kind == pointer:
+			joined.kind = pointer
+		}
+		if r[i] != joined {
+			r[i], news = joined, true
 		}
 	}
 	return news
@@ -171,6 +214,7 @@ type function struct {
 	kept    []bool       // instructions that are reached and needed
 	marks   []bool       // jumps to the next instruction, by which the C marks states for the verifier
 	before  []*registers // what is known before instructions that are jumped to, and the first one
+	slots   slots
 }
 
 func newFunction(code asm.Instructions) (*function, error) {
@@ -226,13 +270,14 @@ func ends(ins asm.Instruction) bool {
 
 // propagate finds out what is reached, and what is known there.
 func (f *function) propagate(c *constants) {
-	for i := range f.before[0] {
+	n := machineRegisters + f.slots.n
+	for i := range n {
 		f.before[0][i].kind = unknown
 	}
 	f.kept[0] = true
 	pending := []int{0}
 	reach := func(i int, known *registers) {
-		news := f.before[i].join(known)
+		news := f.before[i].join(known, n)
 		if news || !f.kept[i] {
 			f.kept[i] = true
 			pending = append(pending, i)
@@ -247,6 +292,7 @@ func (f *function) propagate(c *constants) {
 			ins := f.code[i]
 			if jumps(ins) {
 				taken, decided := decide(ins, &known)
+				f.step(c, i, &known)
 				if !decided || taken {
 					reach(f.targets[i], &known)
 				}
@@ -255,8 +301,9 @@ func (f *function) propagate(c *constants) {
 				}
 			} else if ins.OpCode.JumpOp() == asm.Exit {
 				break
+			} else {
+				f.step(c, i, &known)
 			}
-			c.step(ins, &known)
 			if i++; i == len(f.code) {
 				break
 			}
@@ -269,20 +316,100 @@ func (f *function) propagate(c *constants) {
 }
 
 // step follows an instruction.
-func (c *constants) step(ins asm.Instruction, known *registers) {
-	if v, ok := c.result(ins, known); ok {
-		known[ins.Dst] = v
+func (f *function) step(c *constants, i int, known *registers) {
+	ins := f.code[i]
+	if f.slots.of != nil {
+		for r := range machineRegisters + f.slots.n {
+			if known[r].from == int32(i)+1 { // what it has computed before, in a loop
+				known[r].from, known[r].low = 0, false
+			}
+		}
+		if from := f.copies(i); from >= 0 {
+			known[from].name(i)
+		}
+		if jumps(ins) && ins.OpCode.JumpOp() != asm.Ja {
+			f.compare(i, known)
+		}
+	}
+	to, v := f.result(c, i, known)
+	if to >= 0 {
+		if f.slots.of != nil {
+			v.name(i)
+		}
+		known[to] = v
+		for others := f.slots.overlap[to]; others != 0 && ins.OpCode.Class().IsStore(); others &= others - 1 {
+			known[bits.TrailingZeros64(others)] = value{kind: unknown}
+		}
 		return
 	}
 	may := defines(ins)
 	if ins.OpCode.Mode() == asm.AtomicMode {
 		may |= 1<<ins.Src | 1<<asm.R0 // some return what they found
 	}
-	for r := range known {
+	for r := range machineRegisters {
 		if may>>r&1 != 0 {
 			known[r] = value{kind: unknown}
 		}
 	}
+}
+
+// compare gives values that a branch compares new names. From the comparison, the verifier
+// learns nothing about their copies before Linux 5.11.
+func (f *function) compare(i int, known *registers) {
+	ins := f.code[i]
+	if ins.OpCode.Source() == asm.RegSource {
+		known[ins.Src].from, known[ins.Src].low = 0, false
+	}
+	known[ins.Dst].from, known[ins.Dst].low = 0, false
+	known[ins.Dst].name(i)
+}
+
+// copies returns the register or slot of which an instruction makes a copy, -1 if it does not.
+func (f *function) copies(i int) int {
+	switch ins, slot := f.code[i], f.slots.at(i); {
+	case slot != 0 && ins.OpCode.Class() == asm.LdXClass:
+		return slot
+	case slot != 0 && ins.OpCode.Class() == asm.StXClass && ins.OpCode.Size() == asm.DWord:
+		return int(ins.Src)
+	case ins.OpCode.Class().IsALU() && ins.OpCode.ALUOp() == asm.Mov && ins.OpCode.Source() == asm.RegSource:
+		return int(ins.Src)
+	}
+	return -1
+}
+
+// result returns the only register or slot that an instruction sets, and its value; -1 where
+// it does not set just one.
+func (f *function) result(c *constants, i int, known *registers) (to int, v value) {
+	ins, slot := f.code[i], f.slots.at(i)
+	class := ins.OpCode.Class()
+	if from := f.copies(i); from >= 0 && (known[from].kind == unknown || slot != 0) {
+		v = known[from]
+		switch class {
+		case asm.StXClass:
+			return slot, v
+		case asm.ALUClass:
+			v.low = v.from != 0
+		}
+		return int(ins.Dst), v
+	}
+	switch {
+	case slot != 0 && class.IsStore():
+		v = operand(ins, known)
+		if class == asm.StClass {
+			v = value{kind: number, bits: uint64(ins.Constant)}
+		}
+		if v.kind != number {
+			return slot, value{kind: unknown}
+		}
+		v.bits &= math.MaxUint64 >> (64 - 8*ins.OpCode.Size().Sizeof())
+		return slot, v
+	case class.IsALU(), class == asm.LdXClass, ins.OpCode.IsDWordLoad():
+		if v, ok := c.result(ins, known); ok {
+			return int(ins.Dst), v
+		}
+		return int(ins.Dst), value{kind: unknown}
+	}
+	return -1, value{}
 }
 
 // result returns what an instruction without other effects computes.
@@ -297,7 +424,7 @@ func (c *constants) result(ins asm.Instruction, known *registers) (value, bool) 
 		}
 		section, ok := c.numbers[ins.Reference()]
 		if ins.Src == asm.PseudoMapValue && ok {
-			return value{address, int32(section), uint64(ins.Constant) >> 32}, true
+			return value{kind: address, section: int16(section), bits: uint64(ins.Constant) >> 32}, true
 		}
 		return value{kind: pointer}, ins.Src == asm.PseudoMapValue
 	case asm.LdXClass:
@@ -319,7 +446,7 @@ func calculate(op asm.ALUOp, wide bool, a, b value) (value, bool) {
 	case op == asm.Mov && wide && (b.kind == address || b.kind == pointer):
 		return b, true
 	case op == asm.Add && wide && a.kind == pointer && b.kind != pointer:
-		return a, true // within the value, or the verifier refuses it
+		return value{kind: pointer}, true // within the value, or the verifier refuses it
 	case op == asm.Add && wide && a.kind == address && b.kind == number:
 		a.bits += b.bits
 		return a, true
@@ -445,14 +572,22 @@ func (f *function) rewrite(c *constants) {
 			} else {
 				f.kept[i] = false
 			}
-		case class == asm.LdXClass || class.IsALU():
-			if v, ok := c.result(ins, &known); ok && v.kind == number {
+		default:
+			if to, v := f.result(c, i, &known); to >= 0 && isSame(known[to], v) {
+				f.kept[i] = false
+			} else if to == int(ins.Dst) && v.kind == number {
 				f.code[i] = withResult(ins, v.bits)
+			} else if holder, ok := known.holder(v); ok && class == asm.LdXClass && !v.low {
+				f.code[i] = asm.Mov.Reg(ins.Dst, holder)
+				f.code[i].Metadata = ins.Metadata
 			} else if class.IsALU() {
+				if ok && f.copies(i) >= 0 && (class == asm.ALUClass || !v.low) { // what copied it may then be unused
+					ins.Src = holder
+				}
 				f.code[i], f.kept[i] = simplify(withImmediate(ins, &known), known[ins.Dst], operand(ins, &known))
 			}
 		}
-		c.step(ins, &known)
+		f.step(c, i, &known)
 	}
 	f.kept[0] = true // it has the function's name
 }
@@ -580,7 +715,10 @@ func (f *function) straighten() {
 	}
 	f.kept = reached
 	for i := len(f.code) - 1; i > 0; i-- { // backwards: what is between a jump and its target may go, too
-		if f.kept[i] && jumps(f.code[i]) && !f.marks[i] && f.next(f.targets[i]) == f.next(i+1) {
+		if !f.kept[i] || !jumps(f.code[i]) || f.marks[i] {
+			continue
+		}
+		if f.next(f.targets[i]) == f.next(i+1) || !ends(f.code[i]) && (f.meets(f.targets[i]) == f.meets(i+1) || f.isRepeated(i)) {
 			f.kept[i] = false
 		}
 	}
@@ -598,7 +736,35 @@ func (f *function) end(i int) int {
 	return i
 }
 
-// join puts what only one jump leads to behind that jump, which then is not needed.
+// isRepeated reports whether the next branch leads to the same wherever branch i is taken, as
+// i == 32 before i >= 2.
+func (f *function) isRepeated(i int) bool {
+	to := f.next(i + 1)
+	if to == len(f.code) || f.code[i].OpCode.JumpOp() != asm.JEq || f.code[i].OpCode.Source() != asm.ImmSource ||
+		f.code[i].OpCode.Class() != f.code[to].OpCode.Class() || f.code[to].OpCode.Source() != asm.ImmSource ||
+		!jumps(f.code[to]) || ends(f.code[to]) || f.code[to].Dst != f.code[i].Dst || f.next(f.targets[i]) != f.next(f.targets[to]) {
+		return false
+	}
+	var known registers
+	known[f.code[i].Dst] = value{kind: number, bits: uint64(f.code[i].Constant)}
+	taken, decided := decide(f.code[to], &known)
+	return taken && decided
+}
+
+// meets follows jumps to jumps, and marks.
+func (f *function) meets(i int) int {
+	for range 8 {
+		i = f.next(i)
+		if i == len(f.code) || f.code[i].OpCode.JumpOp() != asm.Ja {
+			break
+		}
+		i = f.targets[i]
+	}
+	return i
+}
+
+// join moves the target of a jump behind it, and leaves out the jump: first where no other jump
+// leads there.
 func (f *function) join() {
 	leads := make([]int, len(f.code)) // numbers of jumps
 	for i := range f.code {
@@ -619,20 +785,26 @@ func (f *function) join() {
 		}
 		firsts, last[first] = append(firsts, first), i
 	}
-	for _, first := range firsts {
+	place := func(first int) {
 		end := last[first]
 		to := f.targets[end]
-		if _, run := last[to]; !run || to == 0 || f.code[end].OpCode.JumpOp() != asm.Ja || f.marks[end] || leads[to] != 1 || leads[end] != 0 {
-			continue
+		if _, run := last[to]; !run || to == 0 || follows[to] || !f.kept[end] || f.code[end].OpCode.JumpOp() != asm.Ja || f.marks[end] || leads[end] != 0 {
+			return
 		}
-		// Not where that leads back to this run.
-		back := false
 		for i, ok := to, true; ok; i, ok = behind[i] {
-			back = back || i == first
+			if i == first {
+				return // that leads back to this run
+			}
 		}
-		if !back {
-			behind[first], follows[to], f.kept[end] = to, true, false
+		behind[first], follows[to], f.kept[end] = to, true, false
+	}
+	for _, first := range firsts {
+		if leads[f.targets[last[first]]] == 1 {
+			place(first)
 		}
+	}
+	for _, first := range firsts {
+		place(first)
 	}
 	var order []int
 	for _, first := range firsts {
@@ -648,6 +820,27 @@ func (f *function) join() {
 		}
 	}
 	f.reorder(order)
+}
+
+// compact leaves out instructions that are not kept, and forgets all known values.
+func (f *function) compact() {
+	var order []int
+	for i := range f.code {
+		if f.kept[i] {
+			order = append(order, i)
+			if jumps(f.code[i]) {
+				f.targets[i] = f.next(f.targets[i])
+			}
+		}
+	}
+	f.reorder(order)
+	f.kept, f.before = make([]bool, len(order)), make([]*registers, len(order))
+	f.before[0] = new(registers)
+	for i := range f.code {
+		if jumps(f.code[i]) && f.before[f.targets[i]] == nil {
+			f.before[f.targets[i]] = new(registers)
+		}
+	}
 }
 
 // reorder makes these instructions the code, in this order.

@@ -59,6 +59,52 @@ func jump(op asm.JumpOp, dst asm.Register, n int32, by int16) asm.Instruction {
 	return to(op.Imm(dst, n, ""), by)
 }
 
+func store(at int16, src asm.Register, size asm.Size) asm.Instruction {
+	return asm.StoreMem(asm.RFP, at, src, size)
+}
+
+// What something else than a load or store by the frame pointer may read or change keeps its
+// loads and stores.
+func TestFoldSharedStack(t *testing.T) {
+	address := func(dst asm.Register, at int32) asm.Instructions {
+		return asm.Instructions{asm.Mov.Reg(dst, asm.RFP), asm.Add.Imm(dst, at)}
+	}
+	loadBytes := func(code ...asm.Instruction) asm.Instructions { // to r3
+		return append(code, asm.Mov.Imm(asm.R2, 0), asm.Mov.Imm(asm.R4, 8), asm.FnXdpLoadBytes.Call())
+	}
+	for name, c := range map[string]struct {
+		between asm.Instructions
+		shared  bool
+	}{
+		"a helper that writes it":            {loadBytes(address(asm.R3, -16)...), true},
+		"a helper that writes from below on": {loadBytes(address(asm.R3, -20)...), true},
+		"a helper that writes above":         {loadBytes(address(asm.R3, -8)...), false},
+		"a function":                         {append(address(asm.R3, -8), asm.Call.Label("other")), true},
+		"a pointer that stays":               {loadBytes(append(address(asm.R7, -8), asm.Mov.Reg(asm.R3, asm.R7))...), true},
+		"a pointer to the end":               {append(address(asm.R7, -8), asm.StoreMem(asm.R7, -8, asm.R6, asm.DWord)), true},
+		"a pointer in memory":                {asm.Instructions{store(-8, asm.RFP, asm.DWord)}, true},
+		"a pointer of an unknown offset":     {asm.Instructions{asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Reg(asm.R3, asm.R6), asm.StoreMem(asm.R3, 0, asm.R6, asm.DWord)}, true},
+		"none":                               {nil, false},
+		"an atomic addition":                 {asm.Instructions{asm.AddAtomic.Mem(asm.RFP, asm.R6, asm.DWord, -16)}, true},
+		"a callback":                         {asm.Instructions{asm.Instruction{OpCode: asm.LoadImmOp(asm.DWord), Dst: asm.R2, Src: asm.PseudoFunc}.WithReference("other"), asm.FnLoop.Call()}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code := asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.LoadMem(asm.R6, asm.R1, 12, asm.Word), asm.Mov.Imm(asm.R2, 7), store(-16, asm.R2, asm.DWord)}
+			code = append(append(code, c.between...), asm.LoadMem(asm.R0, asm.RFP, -16, asm.DWord), asm.Return())
+			code = append(code, asm.Mov.Imm(asm.R0, 2).WithSymbol("other"), asm.Return())
+			spec := specOf(code, 7)
+			if err := Constants(spec); err != nil {
+				t.Fatal(err)
+			}
+			got := text(spec.Programs["test"].Instructions)
+			loads := strings.Contains(got, text(asm.Instructions{asm.LoadMem(asm.R0, asm.RFP, -16, asm.DWord)}))
+			if loads != c.shared {
+				t.Errorf("the stack is loaded: %t\n%s", loads, got)
+			}
+		})
+	}
+}
+
 func TestFold(t *testing.T) {
 	unknown := asm.LoadMem(asm.R6, asm.R1, 12, asm.Word) // ingress_ifindex
 	first := asm.Mov.Imm(asm.R0, 1)                      // which is not folded: it has the name
@@ -105,6 +151,32 @@ func TestFold(t *testing.T) {
 			asm.Instructions{first, unknown, jump(asm.Ja, 0, 0, 0), jump(asm.Ja, 0, 0, 0), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
 			asm.Instructions{first, unknown, jump(asm.Ja, 0, 0, 0), jump(asm.Ja, 0, 0, 0), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
 		},
+		"a slot of the stack": { // of which a register is a copy
+			asm.Instructions{first, unknown, constant(asm.R2, 0), asm.LoadMem(asm.R2, asm.R2, 0, asm.Word), store(-8, asm.R2, asm.DWord),
+				store(-16, asm.R6, asm.DWord), asm.Mov.Reg(asm.R7, asm.R6), asm.LoadMem(asm.R3, asm.RFP, -8, asm.DWord),
+				asm.LoadMem(asm.R7, asm.RFP, -16, asm.DWord), asm.Add.Reg(asm.R7, asm.R3),
+				asm.Mov.Reg(asm.R0, asm.R7), asm.Return()},
+			asm.Instructions{first, unknown, asm.Mov.Imm(asm.R2, 7), store(-8, asm.R2, asm.DWord), store(-16, asm.R6, asm.DWord),
+				asm.Mov.Reg(asm.R7, asm.R6), asm.Add.Imm(asm.R7, 7), asm.Mov.Reg(asm.R0, asm.R7), asm.Return()},
+		},
+		"a slot whose copy was compared": {
+			asm.Instructions{first, unknown, store(-16, asm.R6, asm.DWord), jump(asm.JLT, asm.R6, 9, 2), asm.Mov.Reg(asm.R0, asm.R6), asm.Return(),
+				asm.LoadMem(asm.R6, asm.RFP, -16, asm.DWord), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
+			asm.Instructions{first, unknown, store(-16, asm.R6, asm.DWord), jump(asm.JLT, asm.R6, 9, 2), asm.Mov.Reg(asm.R0, asm.R6), asm.Return(),
+				asm.LoadMem(asm.R6, asm.RFP, -16, asm.DWord), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
+		},
+		"a slot that another overlaps": {
+			asm.Instructions{first, unknown, asm.Mov.Imm(asm.R2, 7), store(-8, asm.R2, asm.DWord), store(-4, asm.R6, asm.Word),
+				asm.LoadMem(asm.R0, asm.RFP, -8, asm.DWord), asm.Return()},
+			asm.Instructions{first, unknown, asm.Mov.Imm(asm.R2, 7), store(-8, asm.R2, asm.DWord), store(-4, asm.R6, asm.Word),
+				asm.LoadMem(asm.R0, asm.RFP, -8, asm.DWord), asm.Return()},
+		},
+		"the lower half of a register": { // of which a copy has the whole
+			asm.Instructions{first, asm.LoadMem(asm.R2, asm.R1, 0, asm.DWord), asm.Mov.Reg32(asm.R3, asm.R2), asm.Mov.Reg32(asm.R4, asm.R3),
+				asm.Mov.Reg(asm.R5, asm.R3), asm.Mov.Reg(asm.R0, asm.R5), asm.Add.Reg(asm.R0, asm.R4), asm.Return()},
+			asm.Instructions{first, asm.LoadMem(asm.R2, asm.R1, 0, asm.DWord), asm.Mov.Reg32(asm.R3, asm.R2), asm.Mov.Reg32(asm.R4, asm.R2),
+				asm.Mov.Reg(asm.R5, asm.R3), asm.Mov.Reg(asm.R0, asm.R5), asm.Add.Reg(asm.R0, asm.R4), asm.Return()},
+		},
 		"a loop that repeated by a jump": { // to its head, past what is never reached
 			asm.Instructions{first, unknown, jump(asm.Ja, 0, 0, 3), asm.Add.Imm(asm.R6, 1), jump(asm.Ja, 0, 0, 1), asm.Mov.Imm(asm.R0, 2),
 				jump(asm.JLT, asm.R6, 9, -4), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
@@ -149,6 +221,9 @@ func random(r *rand.Rand) asm.Instructions {
 	for _, dst := range []asm.Register{asm.R2, asm.R3, asm.R7} {
 		code = append(code, constant(dst, 8*r.IntN(8)), asm.LoadMem(dst, dst, 0, []asm.Size{asm.Byte, asm.Half, asm.Word, asm.DWord}[r.IntN(4)]))
 	}
+	for at := int16(-32); at < 0; at += 8 {
+		code = append(code, store(at, pick(), asm.DWord))
+	}
 	const steps = 40
 	ops := []asm.ALUOp{asm.Add, asm.Sub, asm.Mul, asm.Or, asm.And, asm.Xor, asm.Mov, asm.LSh, asm.RSh, asm.ArSh, asm.Div, asm.Mod}
 	jumps := []asm.JumpOp{asm.JEq, asm.JNE, asm.JGT, asm.JGE, asm.JLT, asm.JLE, asm.JSet, asm.JSGT, asm.JSGE, asm.JSLT, asm.JSLE}
@@ -166,6 +241,12 @@ func random(r *rand.Rand) asm.Instructions {
 			code = append(code, [...]asm.Instruction{
 				to(j.Imm(dst, n, ""), ahead), to(j.Imm32(dst, n, ""), ahead), to(j.Reg(dst, src, ""), ahead), to(j.Reg32(dst, src, ""), ahead),
 			}[r.IntN(4)])
+		case r.IntN(4) == 0:
+			size := []asm.Size{asm.Half, asm.Word, asm.DWord, asm.DWord, asm.DWord}[r.IntN(5)]
+			at := -int16(size.Sizeof() * (1 + r.IntN(32/size.Sizeof())))
+			code = append(code, []asm.Instruction{store(at, dst, size), asm.LoadMem(dst, asm.RFP, at, size)}[r.IntN(2)])
+		case r.IntN(8) == 0:
+			code = append(code, []asm.Instruction{asm.Mov.Reg(dst, src), asm.Mov.Reg32(dst, src)}[r.IntN(2)])
 		case r.IntN(2) == 0 && !shift && wide:
 			code = append(code, op.Reg(dst, src))
 		case r.IntN(2) == 0 && !shift:

@@ -105,7 +105,7 @@ static __always_inline void look_up_weir(struct loop *l)
 	struct packet p = {.list = LIST_NONE};
 
 	if (block.quotient.lines) {
-		l->hits += prefix_match(&block, maps, next_key(l), 0) != LIST_NONE;
+		l->hits += prefix_match(&block, maps, next_key(l), 0, 1) != LIST_NONE;
 		return;
 	}
 	set_probe(&block, maps, &p, address_hash(next_key(l)));
