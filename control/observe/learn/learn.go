@@ -66,14 +66,19 @@ type element struct {
 // One packet says little: of many elements with few packets, some are seen at once by
 // chance. So each is taken to have been exposed for as long as the set is known, too. Then a weight
 // that rests on one packet goes to an element that is dropped again and again; the
-// other comes back with its next packet, if it has any.
+// other comes back with its next packets, if it has any. That time is a half-life at
+// most: else one that begins to send late, or comes back late, would lose more packets the
+// longer the set is known.
 func (l *Learner) rate(e *element, at time.Duration) float64 {
-	exposed := e.exposed + at - l.began
+	exposed := e.exposed + at - l.beganOrLater(at)
 	if !e.hot {
 		exposed += at - e.since
 	}
 	return e.packets / max(exposed, time.Millisecond).Seconds() * e.fade(at, l.HalfLife)
 }
+
+// beganOrLater returns when the set was first known, or the last half-life began.
+func (l *Learner) beganOrLater(at time.Duration) time.Duration { return max(l.began, at-l.HalfLife) }
 
 func (e *element) fade(at, halfLife time.Duration) float64 {
 	return math.Exp2(-float64(at-e.seen) / float64(halfLife))
@@ -147,7 +152,7 @@ func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
 		if len(l.elements) >= l.room() {
 			l.forget(at)
 		}
-		e = &element{key: k, found: at, since: l.began}
+		e = &element{key: k, found: at, since: l.beganOrLater(at)}
 		l.elements[k] = e
 	}
 	e.seen = at

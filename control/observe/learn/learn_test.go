@@ -254,6 +254,44 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
+// An element that begins to send late, and sends far more than those that its bucket is full of,
+// gets their room soon: it loses no more packets the longer they have sent.
+func TestLateElement(t *testing.T) {
+	s, _ := newSet(t, 1, 4000, 4, 1)
+	var all []key.Key // of one bucket
+	for _, k := range passing(s, 2000) {
+		if len(all) < 2*membership.BucketSlots && s.WeightBucket(k.Hash(s.Secret)) == 0 {
+			all = append(all, k)
+		}
+	}
+	if len(all) < 2*membership.BucketSlots {
+		t.Fatalf("%d elements in a bucket", len(all))
+	}
+	late, old := all[0], all[1:]
+	for _, after := range []time.Duration{time.Hour, 24 * time.Hour, 10 * 24 * time.Hour} {
+		l := New(Config{})
+		follow(t, l, s, 0)
+		var at time.Duration
+		for at < after {
+			for _, k := range old { // each sends a packet a minute
+				at += 4 * time.Second
+				if dropped(s, k) {
+					mistake(t, l, k, 1, at)
+				}
+			}
+		}
+		lost := 0
+		for ; dropped(s, late) && lost < 100; lost++ {
+			at += 10 * time.Millisecond
+			mistake(t, l, late, 1, at)
+		}
+		t.Logf("after %v it loses %d packets", after, lost)
+		if lost < 2 || lost > 60 { // they send 20 in a half-life and as much again
+			t.Errorf("after %v it loses %d packets, want 2 to 60", after, lost)
+		}
+	}
+}
+
 // A set without a hot table, or one with as many bits as there may be, has no weights.
 func TestNoWeights(t *testing.T) {
 	s, _ := newSet(t, 1, 2000, 6, 0)
