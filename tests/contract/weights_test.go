@@ -249,28 +249,32 @@ func (a *arrivals) Pop() any {
 }
 
 // learn has packets come independently of one another, a millisecond between two, and the
-// learner see those that the kernel drops. So those of each flow are a Poisson process, and one that
-// is not dropped now is looked at again a little later.
+// learner see those that the kernel drops. So those of each flow are a Poisson process, which
+// begins anew when the flow loses its weight to another.
 func (s shares) learn(t *testing.T, r *rand.Rand, l *learn.Learner, g *engine.Generation, drops []int, packets float64) {
 	t.Helper()
-	later := packets / 1000
 	next := new(arrivals)
-	for _, i := range drops {
-		*next = append(*next, arrival{r.ExpFloat64() / s[i], i})
-	}
-	heap.Init(next)
-	for next.Len() > 0 && (*next)[0].at < packets {
-		now := &(*next)[0]
-		k := source(now.flow)
-		if _, ok := g.Block.Lookup(k); ok {
-			if err := l.Mistake(k, 1, time.Duration(now.at*1e6)); err != nil {
-				t.Fatal(err)
+	spared := make(map[int][]int) // flows with weights, by bucket
+	// await waits for the next packet of those flows that are dropped, and returns the others.
+	await := func(now float64, flows []int) (others []int) {
+		for _, i := range flows {
+			if _, ok := g.Block.Lookup(source(i)); ok {
+				heap.Push(next, arrival{now + r.ExpFloat64()/s[i], i})
+			} else {
+				others = append(others, i)
 			}
-		} else {
-			now.at += later
 		}
-		now.at += r.ExpFloat64() / s[now.flow]
-		heap.Fix(next, 0)
+		return others
+	}
+	await(0, drops)
+	for next.Len() > 0 && (*next)[0].at < packets {
+		now := heap.Pop(next).(arrival)
+		k := source(now.flow)
+		if err := l.Mistake(k, 1, time.Duration(now.at*1e6)); err != nil {
+			t.Fatal(err)
+		}
+		bucket := g.Block.WeightBucket(k.Hash(g.Block.Secret))
+		spared[bucket] = await(now.at, append(spared[bucket], now.flow))
 	}
 	l.Tidy(time.Duration(packets*1e6), loader.Grace)
 }
