@@ -78,7 +78,7 @@ type event struct {
 
 // A printer turns events into text.
 type printer struct {
-	mu      sync.Mutex // of what follows, while packages run at once
+	mu      sync.Mutex // guards the printer, since packages may run at once
 	out     io.Writer
 	verbose bool
 	kept    bool              // no go test prints the last line of a package
