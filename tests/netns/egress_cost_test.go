@@ -27,10 +27,10 @@ import (
 // of the CPU's time for a byte, which limits the stream and which other processes take less
 // part in: both ends are in this process.
 func TestEgressCost(t *testing.T) {
-	long.Only(t, "half a minute on an idle machine")
+	long.Only(t, "a quarter of a minute on an idle machine")
 	timed.Alone(t)
 	const (
-		pairs    = 101
+		pairs    = 25
 		interval = 100 * time.Millisecond
 		most     = 0.15 // the bar is 0.03, for an idle machine
 	)
