@@ -289,7 +289,7 @@ func TestFleetLatency(t *testing.T) {
 		n.load.run()
 	}
 	var took []time.Duration
-	for i := range long.Or(2, 30) {
+	for i := range long.Or(2, 10) {
 		list := []string{"drop", config.FleetBlock}[i%2]
 		src := address(commandBlock, i)
 		took = append(took, f.enforced(src, func() {
@@ -302,7 +302,7 @@ func TestFleetLatency(t *testing.T) {
 	f.within("a command at the hub", took)
 	f.converge()
 	took = nil
-	for i := range long.Or(2, 11) {
+	for i := range long.Or(2, 4) {
 		// From when the file is there, which the hub notices at once, it is read to its end.
 		f.write("next.txt", strings.Join(lines(addresses(feedBlock, 0, entries+i+1)), "\n")+"\n")
 		took = append(took, f.enforced(address(feedBlock, entries+i), func() {

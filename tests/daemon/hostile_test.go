@@ -131,7 +131,8 @@ func scattered(w io.Writer, n int) {
 func TestHostileFeeds(t *testing.T) {
 	long.Only(t, "takes minutes")
 	timed.Alone(t)
-	const good, entries, budget = 180, 1_000_000, 5 * time.Second
+	// Each feed is read once in the time that is watched, which takes 3 to 5 s for all.
+	const good, entries, budget = 180, 1_000_000, 700 * time.Millisecond
 	feeds, answered := hostileFeeds(), make(map[string]*atomic.Uint64)
 	for name := range feeds {
 		answered[name] = new(atomic.Uint64)
@@ -233,7 +234,7 @@ func TestHostileFeeds(t *testing.T) {
 	ended(d)
 	d, alone := again()
 	const during = 30 * time.Second
-	quiet := watched(d, during)
+	quiet := watched(d, during/3)
 	usedAlone := used(d)
 	d.kill()
 
@@ -275,29 +276,4 @@ func TestHostileFeeds(t *testing.T) {
 			t.Errorf("%s was never read", name)
 		}
 	}
-	for _, l := range func() []string {
-		d := h.start(releases[0])
-		defer d.stop()
-		time.Sleep(20 * time.Second)
-		return h.outcomes()
-	}() {
-		t.Log(l)
-	}
-}
-
-// outcomes says what has become of each source that is not as it should be.
-func (h *host) outcomes() (all []string) {
-	h.t.Helper()
-	lists, err := h.api.Lists(h.t.Context())
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	for _, l := range lists.Lists {
-		for _, f := range l.Feeds {
-			if f.Error != "" || strings.HasPrefix(l.Name, "bad") {
-				all = append(all, fmt.Sprintf("%s: %s, %d entries, %.200s", l.Name, f.Outcome, l.Entries, f.Error))
-			}
-		}
-	}
-	return all
 }

@@ -182,7 +182,7 @@ func TestInterfaceIsNew(t *testing.T) {
 			n := 0
 			try := func(gap time.Duration) (median time.Duration, through int) {
 				var took []time.Duration
-				for range long.Or(5, 30) {
+				for range long.Or(5, 12) {
 					n++
 					passed, last := h.arrives(d, name(n), gap)
 					took, through = append(took, last), through+passed
