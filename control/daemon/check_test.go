@@ -139,7 +139,7 @@ func TestCheckAgreesWithStart(t *testing.T) {
 		}
 		os.Remove(g.pins)
 	})
-	rounds := long.Or(20, 400)
+	rounds := long.Or(20, 150)
 	log := slog.New(slog.DiscardHandler)
 	started := 0
 	refused := make(map[string]bool)

@@ -89,7 +89,7 @@ func (f *firstSeen) turn() {
 // and the general one, with flows of all kinds, whatever makes them important, and under
 // budgets that suffice and that do not.
 func TestFirstSeen(t *testing.T) {
-	packets := long.Or(3_000, 100_000) // more than a million for each kind of filter
+	packets := long.Or(3_000, 40_000) // half a million for each kind of filter
 	r := newRandom(t)
 	var all verdict.FirstSeenCounts
 	kinds := []recent.Kind{recent.Bloom, recent.Stable, recent.IBF2C, recent.IBFMC}

@@ -238,7 +238,7 @@ func TestLoopFiltersOverCaptures(t *testing.T) {
 			newLoopNode(t, mustNode(t, 4, g), exit, out, policy),
 		})
 	}
-	step := long.Or(8, 1)
+	step := long.Or(8, 2)
 	first, sent := newRandom(t).IntN(step), 0
 	inserted, checked := 0, 0
 	l.B.In(t, func() {

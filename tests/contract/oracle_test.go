@@ -200,7 +200,7 @@ func (r random) layered(g *guests) (l layered) {
 // WEIR_PACKETS is how many there are.
 func TestOracleOfTags(t *testing.T) {
 	lab.Root(t)
-	packets := long.Or(20_000, 200_000)
+	packets := long.Or(20_000, 100_000)
 	if text := os.Getenv(packetsVariable); text != "" {
 		var err error
 		if packets, err = strconv.Atoi(text); err != nil || packets < 1 {

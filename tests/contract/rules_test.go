@@ -344,7 +344,7 @@ func TestRules(t *testing.T) {
 		}
 		return all
 	}
-	for i := 0; i < long.Or(16, 200) || i < 96 && len(rare()) > 0; i++ {
+	for i := 0; i < long.Or(16, 96) || i < 96 && len(rare()) > 0; i++ {
 		lists, derived := r.derive(r.ruledLists(engine.Source, engine.Destination, engine.Both, engine.Out))
 		with, ranges, err := r.withRanges(lists)
 		if err != nil {

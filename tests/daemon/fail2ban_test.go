@@ -167,7 +167,7 @@ func TestFail2banDuringRestarts(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, "fail2ban-server")
 	random := seed.New(t)
-	restarts, bans := long.Or(2, 20), long.Or(20, 50) // bans of each restart
+	restarts, bans := long.Or(2, 8), long.Or(20, 30) // bans of each restart
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}, always: {%s}}\n", h.feed(long.Or(1000, 1_000_000)))
 	d := h.start(releases[0])

@@ -459,7 +459,7 @@ func TestFleetFaults(t *testing.T) {
 		times int
 		do    func()
 	}{
-		{"kill the hub", long.Or(2, 15), func() {
+		{"kill the hub", long.Or(2, 8), func() {
 			f.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
 			if random.IntN(3) == 0 {
@@ -468,7 +468,7 @@ func TestFleetFaults(t *testing.T) {
 				f.start()
 			}
 		}},
-		{"kill a node", long.Or(2, 15), func() {
+		{"kill a node", long.Or(2, 8), func() {
 			n := any()
 			n.d.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
@@ -477,7 +477,7 @@ func TestFleetFaults(t *testing.T) {
 				n.d.ready()
 			}
 		}},
-		{"cut a node off", long.Or(2, 8), func() {
+		{"cut a node off", long.Or(2, 5), func() {
 			n, for_ := any(), upTo(3*time.Second)
 			if !cut[n].TryLock() {
 				return
@@ -489,12 +489,12 @@ func TestFleetFaults(t *testing.T) {
 				n.set(netlink.LinkSetUp)
 			})
 		}},
-		{"stop the hub for a while", long.Or(1, 5), func() {
+		{"stop the hub for a while", long.Or(1, 3), func() {
 			_ = f.process.Signal(syscall.SIGSTOP)
 			time.Sleep(upTo(2 * time.Second))
 			_ = f.process.Signal(syscall.SIGCONT)
 		}},
-		{"stop a node for a while", long.Or(1, 5), func() {
+		{"stop a node for a while", long.Or(1, 3), func() {
 			n := any()
 			_ = n.d.process.Signal(syscall.SIGSTOP)
 			time.Sleep(upTo(2 * time.Second))

@@ -28,7 +28,7 @@ func TestMonitorKills(t *testing.T) {
 	listed := froms(addresses(feedBlock, 0, 20)...)
 	d := h.start(releases[0])
 	cut := 0 // switches that were cut off by a kill
-	for round := range long.Or(4, 40) {
+	for round := range long.Or(4, 18) {
 		if _, err := h.api.SetMonitor(t.Context(), true, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestConfirmKills(t *testing.T) {
 	listed := froms(addresses(feedBlock, 0, 20)...)
 	other := from(netip.MustParseAddr("203.0.113.77"))
 	d := h.start(releases[0])
-	for round := range long.Or(2, 20) {
+	for round := range long.Or(2, 10) {
 		unconfirmed()
 		if _, err := h.api.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)

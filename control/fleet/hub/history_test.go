@@ -24,7 +24,7 @@ func TestHistories(t *testing.T) {
 	seeds := make(chan uint64)
 	go func() {
 		defer close(seeds)
-		for range long.Or(4, 100) {
+		for range long.Or(4, 40) {
 			select {
 			case seeds <- random.Uint64():
 			case <-t.Context().Done():

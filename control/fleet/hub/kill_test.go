@@ -119,7 +119,7 @@ func (f *fleet) ready() {
 func TestKill(t *testing.T) {
 	t.Parallel() // it waits a lot
 	random := seed.New(t)
-	kills := long.Or(3, 15)
+	kills := long.Or(3, 8)
 	f := newFleet(t)
 	f.reserve()
 	n, err := f.authority.Enroll("edge-1", nil, []string{"tls://" + f.listen})

@@ -500,7 +500,7 @@ func TestRolloutStoreLost(t *testing.T) {
 // back, and none has a version before the canary has it.
 func TestRolloutKilled(t *testing.T) {
 	t.Parallel() // it waits a lot
-	kills := long.Or(3, 15)
+	kills := long.Or(3, 7)
 	f := newFleet(t)
 	f.reserve()
 	random := seed.New(t)
