@@ -303,8 +303,9 @@ test-long: export GOWORK := $(WORK)
 test-long: export WEIR_LONG := 1
 test-long: setup check ## run the tests that take minutes, and the full sizes of others
 	rm -rf dist/kept
-	$(call gotest,-keep dist/kept -marked $(LONGER) -unmarked $(ALONE)) -count=1 $(HEAVY) -parallel 2 -timeout 30m \
-		$(LONGEST) $(call packages,$(LONGER))
+	@# The tests of packaging run one after the other, and take longest with full sizes.
+	$(call gotest,-keep dist/kept -marked $(LONGER) -unmarked $(ALONE)) -count=1 $(HEAVY) -parallel 3 -timeout 30m \
+		./tests/packaging $(LONGEST) $(call packages,$(LONGER))
 	$(call gotest,-kept dist/kept -marked $(LONGER)$(comma)$(ALONE)) -count=1 -p 1 -timeout 20m $(call packages,$(LONGER) $(ALONE))
 
 .PHONY: test-times
