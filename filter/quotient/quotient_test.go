@@ -401,7 +401,7 @@ func TestEveryAddress(t *testing.T) {
 						t.Fatalf("address %#x: list %d %t, want %d", e.Key, list, ok, e.List)
 					}
 				}
-				count := long.Or[uint64](1<<20, 1<<26)
+				count := long.Or[uint64](1<<20, 1<<24)
 				if exhaustive {
 					count = 1 << 32
 				}
