@@ -290,19 +290,19 @@ func (f *function) propagate(c *constants) {
 		for {
 			f.kept[i] = true
 			ins := f.code[i]
-			if jumps(ins) {
-				taken, decided := decide(ins, &known)
-				f.step(c, i, &known)
-				if !decided || taken {
-					reach(f.targets[i], &known)
-				}
-				if decided && taken {
-					break
-				}
-			} else if ins.OpCode.JumpOp() == asm.Exit {
+			if ins.OpCode.JumpOp() == asm.Exit {
 				break
-			} else {
-				f.step(c, i, &known)
+			}
+			taken, decided := false, true
+			if jumps(ins) {
+				taken, decided = decide(ins, &known)
+			}
+			f.step(c, i, &known)
+			if taken || !decided {
+				reach(f.targets[i], &known)
+			}
+			if taken && decided {
+				break
 			}
 			if i++; i == len(f.code) {
 				break
