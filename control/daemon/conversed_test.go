@@ -14,6 +14,8 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
+	"weir/control/fleet/node"
+	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -29,6 +31,8 @@ const (
 	datagramPeer  = "10.77.0.5" // this host asks it by UDP
 	secondPeer    = "10.77.0.6" // as openedPeer
 	untouchedPeer = "10.77.0.7"
+	around4Peer   = "10.78.0.18" // as openedPeer, whose neighbours are listed
+	around6Peer   = "2001:db8:78::18"
 )
 
 // talk has one end connect to another, from an address, and both sides say something. It keeps the
@@ -86,6 +90,7 @@ func TestFleetCollateral(t *testing.T) {
 	t.Parallel() // it waits a lot
 	h := newFleetHub(t)
 	rehearsed, straight := feedFile(t, "rehearsed.txt", "192.0.2.1\n"), feedFile(t, "straight.txt", "192.0.2.1\n")
+	around := feedFile(t, "around.txt", "192.0.2.1\n10.78.0.17\n")
 	const wave = "labels: [canary], for: 2s"
 	h.start(fmt.Sprintf(`max_age: 2s
 rollout:
@@ -94,20 +99,33 @@ rollout:
   limit: 100%%
   packets: 0
   max_conversed: 0
-  lists: {straight: {waves: [{%[1]s}], first: at_once, max_conversed: 1}}
+  lists:
+    straight: {waves: [{%[1]s}], first: at_once, max_conversed: 1}
+    around: {waves: [{%[1]s}], first: at_once, max_conversed: 0}
 lists:
   rehearsed: {sources: [{file: %[2]s}], interval: 1s}
   straight: {sources: [{file: %[3]s}], interval: 1s}
+  around: {sources: [{file: %[6]s}], interval: 1s, aggregate: {ipv4: 30, ipv6: 64, at: 2}}
   quiet: {entries: [%[4]s, %[5]s], enforce: false}
-`, wave, rehearsed, straight, acceptedPeer, spoofedPeer))
+`, wave, rehearsed, straight, acceptedPeer, spoofedPeer, around))
 	l := lab.New(t)
-	for a, end := range map[string]lab.End{
-		ourAddress: l.B, openedPeer: l.A, acceptedPeer: l.A, spoofedPeer: l.A, datagramPeer: l.A, secondPeer: l.A,
-	} {
-		if out, err := exec.Command("ip", "-n", end.Netns, "addr", "add", a+"/24", "dev", end.Iface).CombinedOutput(); err != nil {
+	ip := func(end lab.End, args ...string) {
+		t.Helper()
+		if out, err := exec.Command("ip", slices.Concat([]string{"-n", end.Netns}, args, []string{"dev", end.Iface})...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
+	for a, end := range map[string]lab.End{
+		ourAddress: l.B, openedPeer: l.A, acceptedPeer: l.A, spoofedPeer: l.A, datagramPeer: l.A, secondPeer: l.A,
+	} {
+		ip(end, "addr", "add", a+"/24")
+	}
+	ip(l.A, "addr", "add", around4Peer+"/32")
+	ip(l.B, "route", "add", around4Peer)
+	ip(l.A, "addr", "add", around6Peer+"/128", "nodad")
+	ip(l.B, "addr", "add", "2001:db8:77::1/128", "nodad")
+	ip(l.A, "route", "add", "2001:db8:77::1")
+	ip(l.B, "route", "add", around6Peer)
 	d := startLists(t, l, io.Discard, "collateral: 2048\nfleet: {enroll: "+h.enroll("edge-1", "canary")+"}")
 	has := func(list string) {
 		t.Helper()
@@ -117,12 +135,14 @@ lists:
 			}
 		}
 	}
-	for _, list := range []string{"rehearsed", "straight", "quiet"} {
+	for _, list := range []string{"rehearsed", "straight", "around", "quiet"} {
 		has(list)
 	}
 	talk(t, "tcp", l.B, l.A, "", openedPeer+":7")
 	talk(t, "tcp", l.B, l.A, "", secondPeer+":7")
 	talk(t, "tcp", l.A, l.B, acceptedPeer, ourAddress+":7")
+	talk(t, "tcp", l.B, l.A, "", around4Peer+":7")
+	talk(t, "tcp", l.B, l.A, "", "["+around6Peer+"]:7")
 	talk(t, "udp", l.B, l.A, "", datagramPeer+":7")
 	if err := l.B.Do(func() error { _, err := net.Dial("tcp", spoofedPeer+":9"); return err }); err == nil {
 		t.Error("a closed port answers")
@@ -187,6 +207,14 @@ lists:
 	feed(straight, "192.0.2.1", both, secondPeer)
 	rolls("straight", api.RolloutHalted, "max_conversed, 1: 2: ")
 
+	// By the prefixes around what is added, each of them once.
+	measure(t, d)
+	feed(around, "192.0.2.1", "10.78.0.17", "10.78.0.19", "2001:db8:78::1", "2001:db8:78::2")
+	r = rolls("around", api.RolloutHalted, "max_conversed, 0: 2: ")
+	if c := r.Collateral; c.Most[0].Addresses != 2 || !slices.Contains(c.Most[0].Latest, around4Peer) || !slices.Contains(c.Most[0].Latest, around6Peer) {
+		t.Errorf("%+v", c)
+	}
+
 	// On trial: its packets were matched.
 	if _, err := d.Collateral(t.Context(), ""); err != nil {
 		t.Fatal(err)
@@ -202,6 +230,32 @@ lists:
 	conversations(t, d)
 	if done, err := h.Enforce(t.Context(), "quiet", api.EnforceChange{Force: true}); err != nil || !done.Changed {
 		t.Fatalf("%+v, %v", done, err)
+	}
+}
+
+// measure checks which of these conversations count for versions by their prefixes: of the list
+// around, and of one that the node does not have yet.
+func measure(t *testing.T, d *Daemon) {
+	t.Helper()
+	aggregate := wire.Settings{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 30, IPv6: 64, At: 2}}
+	prefix6 := wire.Settings{Action: "block", Direction: "src", Prefix6: 64}
+	for _, c := range []struct {
+		what, list string
+		wire.Settings
+		before, now *list.Set
+		want        []string
+	}{
+		{"IPv4", "around", aggregate, setOf(t, "10.78.0.17"), setOf(t, "10.78.0.17", "10.78.0.16"), []string{around4Peer}},
+		{"both, and an address itself", "around", aggregate, setOf(t), setOf(t, "10.78.0.17", around4Peer, "2001:db8:78::1", "2001:db8:78::2"), []string{around4Peer, around6Peer}},
+		{"as before", "around", aggregate, setOf(t, "10.78.0.17", "10.78.0.19", "2001:db8:78::1", "2001:db8:78::2"), setOf(t, "10.78.0.16", "10.78.0.17", around4Peer, "2001:db8:78::1", "2001:db8:78::3"), nil},
+		{"too few", "around", aggregate, setOf(t), setOf(t, "10.78.0.17", "2001:db8:78::1"), nil},
+		{"prefix6", "new", prefix6, setOf(t), setOf(t, "2001:db8:78::1"), []string{around6Peer}},
+		{"prefix6, as before", "new", prefix6, setOf(t, "2001:db8:78::1"), setOf(t, "2001:db8:78::2"), nil},
+	} {
+		got := d.Measure(t.Context(), c.list, &node.Candidate{Settings: c.Settings, Contents: c.now}, c.before)
+		if got == nil || got.Addresses != len(c.want) || slices.ContainsFunc(c.want, func(a string) bool { return !slices.Contains(got.Latest, a) }) {
+			t.Errorf("%s: %+v, want %q", c.what, got, c.want)
+		}
 	}
 }
 

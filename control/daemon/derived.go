@@ -138,9 +138,8 @@ func (l *managedList) derive(before derived, rules []engine.List) derived {
 	return d
 }
 
-// newlyDerived returns the prefixes that a list would have because of some contents, and does not
-// have now.
-func (p *Prepared) newlyDerived(l *managedList, contents *list.Set, rules []engine.List) *list.Set {
+// wouldDerive returns the prefixes that a list would have because of some contents.
+func (p *Prepared) wouldDerive(l *managedList, contents *list.Set, rules []engine.List) *list.Set {
 	d := derived{of: derivation(l.List)}
 	if !d.of.On() {
 		return new(list.Set)
@@ -150,11 +149,7 @@ func (p *Prepared) newlyDerived(l *managedList, contents *list.Set, rules []engi
 		members.Widened = members.All
 	}
 	d.all = d.of.Prefixes(members)
-	kept := p.leaveOutDerived(l, &d, rules)
-	if l.derived == 0 {
-		return kept
-	}
-	return kept.Diff(rules[l.derived-1].Contents).Add
+	return p.leaveOutDerived(l, &d, rules)
 }
 
 // leaveOutDerived returns the prefixes without those that are left out, which it notes.

@@ -202,21 +202,27 @@ func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List)
 	compared := slices.DeleteFunc(slices.Clone(rules), func(l engine.List) bool { return !l.Allow })
 	active := rules[l.source-1].Contents
 	compared = append(compared, engine.List{Contents: active})
-	if r.before != nil {
-		active = r.before
-	}
 	if slices.EqualFunc(compared, r.compared, engine.List.Equal) {
 		return nil
 	}
 	r.compared = compared
-	dropping := slices.Clone(rules)
+	dropping, prefixes := slices.Clone(rules), new(list.Set) // those that the active contents derive
+	if r.before != nil {
+		active, _ = p.admit(l, r.before)
+		prefixes = p.wouldDerive(l, active, rules)
+	} else if l.derived != 0 {
+		prefixes = rules[l.derived-1].Contents
+	}
 	dropping[l.source-1].Contents = active
+	if l.derived != 0 {
+		dropping[l.derived-1].Contents = prefixes
+	}
 	dropping = slices.DeleteFunc(dropping, func(l engine.List) bool { return l.Allow })
 	contents, _ := p.admit(l, r.contents)
 	delta := contents.Diff(active)
 	rules[l.source-1].Contents = contents
 	more := l.rule()
-	if more.Allow, more.Contents = false, list.Union(delta.Add, p.newlyDerived(l, contents, rules)); r.allow {
+	if more.Allow, more.Contents = false, list.Union(delta.Add, p.wouldDerive(l, contents, rules).Diff(prefixes).Add); r.allow {
 		more.Contents = delta.Remove
 	}
 	r.out = more.Direction == engine.Out
