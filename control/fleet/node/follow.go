@@ -239,7 +239,7 @@ func (f *follower) measure(ctx context.Context, want wanted, before, now *state)
 	}
 	former := new(list.Set)
 	if before != nil {
-		former = before.entries
+		former = before.active(f.n.clock.now())
 	}
 	c := f.n.daemon.Measure(ctx, f.name, &Candidate{List: f.name, Settings: want.Settings, Contents: contents}, former)
 	f.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -94,5 +95,29 @@ func TestRehearsal(t *testing.T) {
 	n.stop()
 	if s := n.active(); s.Added != nil {
 		t.Errorf("a version that all nodes have is measured: %+v", s.Added)
+	}
+}
+
+// What a version adds is measured against what filtered before: without entries that had expired.
+func TestMeasureExpired(t *testing.T) {
+	n := &Node{daemon: new(run), reports: make(chan struct{}, 1)}
+	n.clock.local = time.Now
+	expires := func(in time.Duration) (all []timed) {
+		e, err := parseExpiry(wire.Expiry{Entry: "192.0.2.1", At: time.Now().Add(in)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []timed{e}
+	}
+	now := &state{Place: wire.Place{Epoch: 1, Version: 2}, entries: set(t, "192.0.2.1", "192.0.2.2")}
+	f := &follower{n: n, active: now, contents: now.entries}
+	for _, c := range []struct {
+		in   time.Duration
+		want int
+	}{{-time.Second, 2}, {time.Hour, 1}} {
+		f.measure(t.Context(), wanted{}, &state{entries: set(t, "192.0.2.1"), timed: expires(c.in)}, now)
+		if got := f.measured.conversed; got == nil || got.Addresses != c.want {
+			t.Errorf("an entry that expires in %v: %+v, want %d", c.in, got, c.want)
+		}
 	}
 }
