@@ -91,6 +91,7 @@ type Daemon struct {
 	retryRollback time.Time            // where it failed
 	trials        trial.Decisions      // what commands have decided about lists on trial
 	retryTrials   time.Time            // where ending one failed
+	keptTrials    time.Time            // when they were last saved for their ends
 	rolledBack    bool                 // the configuration is not the one that Options.Config reads
 	number        int                  // of the engine, from 1
 	feeds         map[*feed.Feed]context.CancelFunc

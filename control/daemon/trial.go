@@ -65,6 +65,26 @@ func (d *Daemon) checkTrials() error {
 	return nil
 }
 
+// keepTrials notes how much of the trials has passed that are to end, at an interval.
+func (d *Daemon) keepTrials(now time.Time) {
+	if !d.trials.End() || now.Sub(d.keptTrials) < trial.Interval {
+		return
+	}
+	d.keptTrials = now
+	next, lines := d.trials.At(now)
+	for _, line := range lines {
+		d.o.Log.Warn(line)
+	}
+	if err := d.saveTrials(next); err != nil {
+		d.o.Log.Error("trials would end later after a restart of the machine: " + err.Error())
+	}
+	if len(lines) > 0 {
+		if err := d.decide(next); err != nil {
+			d.o.Log.Error(err.Error())
+		}
+	}
+}
+
 // Enforce implements [server.Daemon].
 func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.Enforced, err error) {
 	r := audit.OfTrial(name, c)

@@ -254,6 +254,7 @@ func (d *Daemon) tend(now time.Time) {
 		}
 		err = errors.Join(err, d.expire(now), d.endMonitor(now), d.rollBack(now), d.endTrials(now))
 		d.followTrials()
+		d.keepTrials(now)
 		d.followPeers(now)
 		d.logCutOff()
 		d.reportUsage(now)

@@ -4,6 +4,10 @@
 // A trial is decided by the configuration (enforce: false), or by a command that overrides it.
 // A command counts until the configuration changes: a change of enforce
 // there decides anew, and a list that goes ends its trial.
+//
+// A trial ends once the time has passed that was asked for, by the monotonic clock of the kernel:
+// as part of a [time.Time] in a process, and from the file in the next one. The time while the
+// machine is off or asleep is unknown, and does not count.
 package trial
 
 import (
@@ -15,10 +19,12 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/control/api"
 	"weir/control/durable"
+	"weir/loader"
 )
 
 // File is the name of the file below the state directory with the decisions of commands.
@@ -31,10 +37,36 @@ const version = 1
 // read concurrently.
 type Decisions map[string]api.Trial
 
+// Interval is how often decisions are saved while a trial is to end: a machine that crashes
+// forgets as much of the time that has passed.
+const Interval = time.Minute
+
 // saved are the contents of the file.
 type saved struct {
-	Version int       `json:"version"`
-	Lists   Decisions `json:"lists"`
+	Version int           `json:"version"`
+	At      time.Time     `json:"at,omitzero"`    // when it was saved; zero: by a version that did not say
+	Boot    string        `json:"boot,omitempty"` // of the machine then; "": unknown
+	Ran     time.Duration `json:"ran_ns,omitempty"`
+	Lists   Decisions     `json:"lists"`
+}
+
+// machine returns which boot of the machine this is, "" if that is unknown, and how long it has
+// run since. Tests replace it.
+var machine = func() (boot string, ran time.Duration) {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), loader.Monotonic()
+}
+
+// left returns how much of a trial is left that was to end at a time, as it was saved.
+func (s *saved) left(end time.Time, boot string, ran time.Duration) time.Duration {
+	if s.At.IsZero() {
+		return time.Until(end)
+	}
+	left := end.Sub(s.At)
+	if boot != "" && boot == s.Boot {
+		left -= max(0, ran-s.Ran)
+	}
+	return left
 }
 
 // Of returns the trial of a block list that the configuration enforces or not, nil where it
@@ -124,6 +156,44 @@ func (d Decisions) Over(now time.Time) (all []string) {
 	return all
 }
 
+// At returns the decisions with the ends of trials as the clock shows them at a time, and a line
+// for each that it shows otherwise than before, since it was set.
+func (d Decisions) At(now time.Time) (next Decisions, lines []string) {
+	next = maps.Clone(d)
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		t := d[name]
+		if t.EnforcedAt == nil {
+			continue
+		}
+		was := *t.EnforcedAt
+		t.EnforcedAt = new(now.Add(was.Sub(now)))
+		if line := moved(name, was, *t.EnforcedAt); line != "" {
+			lines = append(lines, line)
+		}
+		next[name] = t
+	}
+	return next, lines
+}
+
+// moved returns that the end of a trial is another by the clock, "" where it is not.
+func moved(list string, before, after time.Time) string {
+	if after.Round(0).Sub(before.Round(0)).Abs() < time.Second {
+		return ""
+	}
+	return fmt.Sprintf("list %s: its trial ends at %s, and not at %s: the clock was set, or the machine was off, which does not count",
+		list, after.Local().Format(time.DateTime), before.Local().Format(time.DateTime))
+}
+
+// End reports whether a trial is to end by itself.
+func (d Decisions) End() bool {
+	for _, t := range d {
+		if t.EnforcedAt != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // The states of lists that a decision may be about.
 const (
 	Counts  = iota // the configuration has not changed
@@ -172,6 +242,20 @@ func Load(path string, log *slog.Logger) Decisions {
 		return nil
 	}
 	maps.DeleteFunc(all.Lists, func(_ string, t api.Trial) bool { return t.Since == nil }) // of no command
+	now := time.Now()
+	boot, ran := machine()
+	for _, name := range slices.Sorted(maps.Keys(all.Lists)) {
+		t := all.Lists[name]
+		if t.EnforcedAt == nil {
+			continue
+		}
+		was := *t.EnforcedAt
+		t.EnforcedAt = new(now.Add(all.left(was, boot, ran)))
+		if line := moved(name, was, *t.EnforcedAt); line != "" {
+			log.Warn(line)
+		}
+		all.Lists[name] = t
+	}
 	return all.Lists
 }
 
@@ -180,7 +264,10 @@ func (d Decisions) Save(path string) error {
 	if len(d) == 0 {
 		return durable.Remove(path)
 	}
-	text, err := json.Marshal(saved{version, d})
+	s := saved{Version: version, At: time.Now()}
+	s.Boot, s.Ran = machine()
+	s.Lists, _ = d.At(s.At)
+	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}

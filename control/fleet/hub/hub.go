@@ -93,6 +93,7 @@ type Hub struct {
 
 	trials      trial.Decisions // of commands
 	retryTrials time.Time
+	keptTrials  time.Time
 
 	histories atomic.Pointer[map[string]*store.List] // those of lists, by name
 
@@ -347,6 +348,7 @@ func (h *Hub) Run(ctx context.Context) error {
 				h.catchUp()
 				h.advance(now)
 				h.endTrials(now)
+				h.keepTrials(now)
 			}
 			h.note()
 			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {

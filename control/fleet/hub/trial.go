@@ -73,6 +73,24 @@ func (h *Hub) followTrials() (lines []string) {
 	return lines
 }
 
+// keepTrials notes how much of the trials has passed that are to end, at an interval.
+func (h *Hub) keepTrials(now time.Time) {
+	if !h.trials.End() || now.Sub(h.keptTrials) < trial.Interval {
+		return
+	}
+	h.keptTrials = now
+	next, lines := h.trials.At(now)
+	for _, line := range lines {
+		h.o.Log.Warn(line)
+	}
+	if err := next.Save(h.trialPath()); err != nil {
+		h.o.Log.Error("trials would end later after a restart of the machine: " + err.Error())
+	}
+	if len(lines) > 0 {
+		h.decide(next)
+	}
+}
+
 // Enforce implements [server.Hub]. When it returns without an error, the change is durable
 // here and, unless Published is false, in the broker's stream.
 func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.FleetEnforced, err error) {

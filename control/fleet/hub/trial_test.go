@@ -1,8 +1,11 @@
 package hub
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/fleet/wire"
+	"weir/control/trial"
 )
 
 // What a command decides about the trial of a list is in the catalog, in the status and in the
@@ -101,6 +105,27 @@ func TestEnforce(t *testing.T) {
 	onTrial("after a restart", "drop")
 	enforce("drop", api.EnforceChange{After: 3600}, true)
 	onTrial("for an hour", "drop")
+	f.stop()
+	f.savedAt(25 * time.Hour)
+	f.start(text("false"))
+	if err := f.hub.Do(t.Context(), func() error { f.hub.endTrials(time.Now()); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	onTrial("after a restart with a clock that is a day ahead", "drop")
+	eventually(t, func() error { // it is saved anew by that clock
+		var saved struct{ Lists map[string]api.Trial }
+		text, err := os.ReadFile(f.hub.trialPath())
+		if err == nil {
+			err = json.Unmarshal(text, &saved)
+		}
+		if err == nil {
+			if left := time.Until(*saved.Lists["drop"].EnforcedAt); left > time.Hour || left < 50*time.Minute {
+				err = fmt.Errorf("%v of an hour are left", left)
+			}
+		}
+		return err
+	})
+	enforce("drop", api.EnforceChange{After: 3600}, true)
 	at := time.Now().Add(time.Hour + time.Second)
 	if err := f.hub.Do(t.Context(), func() error { f.hub.endTrials(at.Add(-2 * time.Second)); return nil }); err != nil {
 		t.Fatal(err)
@@ -143,6 +168,28 @@ func TestEnforce(t *testing.T) {
 	f.start(text("false"))
 	onTrial("restored", "drop")
 }
+
+// savedAt changes the times in the file of trials to those by a clock that is behind.
+func (f *fleet) savedAt(behind time.Duration) {
+	f.t.Helper()
+	path := filepath.Join(f.dir, "hub", trial.File)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	text = times.ReplaceAllFunc(text, func(m []byte) []byte {
+		at, err := time.Parse(time.RFC3339Nano, string(m[1:len(m)-1]))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return []byte(at.Add(-behind).Format(`"` + time.RFC3339Nano + `"`))
+	})
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+var times = regexp.MustCompile(`"[0-9]{4}-[0-9]{2}-[0-9]{2}T[^"]*"`)
 
 // A list is not enforced, by a command or by time, while nodes have conversed with whom it would drop, not
 // even right after a start, when they have not said so yet.
