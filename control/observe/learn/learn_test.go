@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -92,16 +93,15 @@ func TestMistakesEnd(t *testing.T) {
 			t.Fatalf("%v passes", k)
 		}
 		mistake(t, l, k, 1, time.Second)
-		if dropped(s, k) {
-			t.Errorf("%v is dropped, and has %d bits more", k, s.Weight(k.Hash(s.Secret)))
-		}
 	}
+	spared(t, l, s, all)
 	w := l.Weights()
 	if l.Hot() != len(all) || len(w.Elements) != len(all) || w.Elements[0].K != 24 || w.Base != s.First+s.Rest || math.Abs(w.Uniform/s.FalsePositiveRate(s.Len())-1) > 1e-9 {
 		t.Errorf("%d have weights: %+v", l.Hot(), w)
 	}
 	// One is listed, and then removed.
-	k, waited := all[0], 0
+	k := all[slices.IndexFunc(all, func(k key.Key) bool { return !dropped(s, k) })]
+	waited := 0
 	for range 2 {
 		listed[k] = true
 		if err := s.Add(k, 1); err != nil {
@@ -182,19 +182,29 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	follow(t, l, next, time.Second)
-	for _, k := range all {
-		if dropped(next, k) {
-			t.Errorf("%v is known, and dropped by the next", k)
-		}
-	}
+	spared(t, l, next, all)
 	if l.Hot() != want || want == 0 {
 		t.Errorf("%d have weights in the next, want %d", l.Hot(), want)
 	}
 	// The old one filters on for a while, and its weights stay.
 	follow(t, l, s, time.Second)
+	spared(t, l, s, all)
+}
+
+// spared checks that the set drops none of the elements that it passes, but those whose bucket is
+// full. The additional bits of one or two in some hundred can be set by chance, in a full block.
+func spared(t *testing.T, l *Learner, s *membership.Set, all []key.Key) {
+	t.Helper()
+	chance := 0
 	for _, k := range all {
-		if dropped(s, k) {
-			t.Errorf("%v is dropped by the old one", k)
+		switch full := len(l.hot[s.WeightBucket(k.Hash(s.Secret))]) == membership.BucketSlots; {
+		case !dropped(s, k):
+		case l.elements[k].hot:
+			if chance++; chance > 1+len(all)/50 {
+				t.Errorf("%v is dropped, and has %d bits more", k, s.Weight(k.Hash(s.Secret)))
+			}
+		case !full:
+			t.Errorf("%v is known, and has no weight where there is room", k)
 		}
 	}
 }
