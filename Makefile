@@ -327,15 +327,16 @@ RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console 
 RACED_FILTERS := ./filter/membership ./filter/quotient
 READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideWriter|TestWeightsReadersBesideWriter)$$
 
-# Left out: tests that measure memory or processor time (TestBombs, TestHostile,
-# TestFetchEnds), one of a program that is no part of weir (TestPromtool), and the slowest.
+# Left out: tests that run alone, others that measure memory or processor time (TestBombs,
+# TestHostile, TestFetchEnds), one of a program that is no part of weir (TestPromtool), and the
+# slowest.
 UNRACED := ^(TestBombs|TestHostile|TestFetchEnds|TestPromtool|TestFleetAttacks|TestKill|TestRehearsal|TestRolloutKilled|TestRolloutStoreLost)$$
 
 .PHONY: test-race
 test-race: export CGO_ENABLED := 1
 test-race: setup check ## run the tests of what has goroutines with the race detector (needs gcc; as root)
 	$(GOTEST) -race -count=1 -timeout 9m -run '$(READERS)' $(RACED_FILTERS)
-	$(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 9m -skip '$(UNRACED)' ./control/daemon ./control/fleet/hub $(RACED)
+	$(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 9m -skip '$(UNRACED)|'$(call names,$(ALONE)) ./control/daemon ./control/fleet/hub $(RACED)
 
 .PHONY: mutants
 mutants: setup ## put small faults into the code, one at a time: tests must fail (FAULTS: areas, names; as root; needs clang)
