@@ -422,12 +422,14 @@ func TestMetricsTrackers(t *testing.T) {
 		sent += packets
 	}
 	await(t, "penalties", 1, penalties)
-	await(t, "packets", packets, func() uint64 { return min(packets, d.Metrics().Trackers[0].Packets) })
+	// The first ones can be heavy alone: the others are then dropped before they are counted.
+	const least = 10 // the threshold, in an interval
+	await(t, "packets", least, func() uint64 { return min(least, d.Metrics().Trackers[0].Packets) })
 	s := d.Metrics()
 	if len(s.Trackers) != 2 || s.Trackers[1].Action != "drops" {
 		t.Fatalf("trackers: %+v", s.Trackers)
 	}
-	if tr := s.Trackers[0]; tr.Number != 1 || tr.Key != "src" || tr.Action != "block" || tr.Packets < packets || tr.Packets > 2*sent {
+	if tr := s.Trackers[0]; tr.Number != 1 || tr.Key != "src" || tr.Action != "block" || tr.Packets < least || tr.Packets > 2*sent {
 		t.Errorf("%+v", tr)
 	}
 	e, err := d.Explain(t.Context(), cleanSource)

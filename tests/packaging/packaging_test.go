@@ -41,7 +41,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 
 func runMake(t *testing.T, args ...string) string {
 	t.Helper()
-	return output(t, exec.Command("make", append([]string{"-s", "-C", root}, args...)...))
+	return output(t, exec.Command("make", append([]string{"-s", "--no-print-directory", "-C", root}, args...)...))
 }
 
 func write(t testing.TB, path, content string, mode fs.FileMode) {

@@ -209,7 +209,7 @@ func TestRestored(t *testing.T) {
 
 			// Nodes that have all lists may still have a catalog that the hub has forgotten.
 			lost := c.between > 0 || c.clock < 0
-			told := func() bool {
+			isOlder := func() bool {
 				s, err := f.hub.Fleet(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -217,8 +217,8 @@ func TestRestored(t *testing.T) {
 				return strings.Contains(strings.Join(s.Problems, "\n"), "older copy")
 			}
 			if lost {
-				until(t, "the hub says that it is an older copy", told)
-			} else if told() {
+				until(t, "the hub says that it is an older copy", isOlder)
+			} else if isOlder() {
 				t.Error("the hub says that it is an older copy")
 			}
 			if got := slices.ContainsFunc(f.hub.Audit(api.MaxAudit), func(r api.AuditRecord) bool { return r.Change == audit.NewEpoch }); got != lost {
