@@ -20,7 +20,7 @@ import (
 )
 
 // restoredWithin is how long after the start of a restored hub all nodes have its contents at
-// the latest, on a busy machine and with the race detector. TestFleetRestored measures it.
+// the latest, on a busy machine and with the race detector. TestLargeFleetRestored measures it.
 const restoredWithin = time.Minute
 
 // copyOf copies a directory of the fleet to a new place.
