@@ -276,7 +276,7 @@ func TestFetchLimit(t *testing.T) {
 	what := []byte(fmt.Sprintf(`{"last_by_subj":%q}`, wire.DeltaSubject(config.FleetBlock)))
 	var sent, got int64
 	refused := false
-	for end := time.Now().Add(time.Minute); !refused && time.Now().Before(end); {
+	for end := time.Now().Add(5 * time.Minute); !refused && time.Now().Before(end); {
 		m, err := c.Request(wire.NodeFetchSubject("edge-1"), what, 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
