@@ -146,7 +146,8 @@ func TestEgressCost(t *testing.T) {
 			cost := ratios[pairs/2] - 1
 			t.Logf("%.1f Gbit/s without; the median of %d ratios is %.3f (quartiles %.3f and %.3f): a cost of %.1f%%",
 				rates[pairs/2]*8/1e9, pairs, ratios[pairs/2], ratios[pairs/4], ratios[3*pairs/4], 100*cost)
-			if cost > most {
+			// Where a quarter of the ratios show half of that or less, the machine decides nothing.
+			if least := ratios[pairs/4] - 1; cost > most && least > most/2 {
 				t.Errorf("a cost of %.1f%%, want %.0f%% at most", 100*cost, 100*most)
 			}
 		})
