@@ -131,7 +131,8 @@ func scattered(w io.Writer, n int) {
 func TestHostileFeeds(t *testing.T) {
 	long.Only(t, "takes minutes")
 	timed.Alone(t)
-	// Each feed is read once in the time that is watched, which takes 3 to 5 s for all, and 13 on a slow machine.
+	// Each feed is read once in the time that is watched, which takes 3 to 5 s for all, and 13 on a
+	// slow machine.
 	const good, entries, budget = 180, 1_000_000, 1400 * time.Millisecond
 	feeds, answered := hostileFeeds(), make(map[string]*atomic.Uint64)
 	for name := range feeds {

@@ -209,18 +209,13 @@ func TestRestored(t *testing.T) {
 
 			// Nodes that have all lists may still have a catalog that the hub has forgotten.
 			lost := c.between > 0 || c.clock < 0
-			isOlder := func() bool {
+			eventually(t, func() error {
 				s, err := f.hub.Fleet(t.Context())
-				if err != nil {
-					t.Fatal(err)
+				if err == nil && strings.Contains(strings.Join(s.Problems, "\n"), "older copy") != lost {
+					err = fmt.Errorf("problems %q, where an older copy is one: %t", s.Problems, lost)
 				}
-				return strings.Contains(strings.Join(s.Problems, "\n"), "older copy")
-			}
-			if lost {
-				until(t, "the hub says that it is an older copy", isOlder)
-			} else if isOlder() {
-				t.Error("the hub says that it is an older copy")
-			}
+				return err
+			})
 			if got := slices.ContainsFunc(f.hub.Audit(api.MaxAudit), func(r api.AuditRecord) bool { return r.Change == audit.NewEpoch }); got != lost {
 				t.Errorf("audit %+v", f.hub.Audit(api.MaxAudit))
 			}
