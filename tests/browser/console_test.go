@@ -116,6 +116,10 @@ func (d *desk) startBrowser(path string, during time.Duration) {
 			if err != nil {
 				return
 			}
+			// A request gives way to the next of its form. Those that fail say why besides.
+			if strings.HasPrefix(m.Text, "htmx:sendAbort") || strings.HasPrefix(m.Text, "htmx:afterRequest") {
+				continue
+			}
 			d.mu.Lock()
 			d.messages = append(d.messages, fmt.Sprint(m.Type, ": ", m.Text))
 			d.mu.Unlock()
