@@ -286,16 +286,41 @@ HEAVY := $(call packages_at_once,2)
 # memory sets its own.
 COLLECT := GOGC=300
 
-# LATER=yes leaves tests that have longer forms to test-long. What measures runs after the rest,
+# What has goroutines. Left out are the packages without, which only compute, or which
+# others lock for; config, list and demo, whose few goroutines meet in a channel or a
+# WaitGroup; loader, which the tests of attach and daemon use; and tests/, whose daemons are
+# processes of their own.
+RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console daemon export feed \
+	fleet/broker fleet/hub fleet/node history journal metrics notify observe/digests \
+	observe/drops observe/events serve top)
+# Without the race detector the broker is another: it traces what was published.
+RACED_DIFFERS := ./control/fleet/broker ./control/fleet/hub
+
+# The filters that are read beside their writer, by atomic operations, as the kernel's
+# programs do; the tests that do so.
+RACED_FILTERS := ./filter/membership ./filter/quotient
+READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideWriter|TestWeightsReadersBesideWriter)$$
+
+# Left out: tests that run alone, others that measure memory or processor time (TestBombs,
+# TestHostile, TestFetchEnds), one of a program that is no part of weir (TestPromtool), and the
+# slowest.
+UNRACED := TestBombs|TestHostile|TestFetchEnds|TestPromtool|TestFleetAttacks|TestKill|TestRehearsal|TestRolloutKilled|TestRolloutStoreLost
+
+# LATER=yes leaves tests that have longer forms to test-long, and packages to test-race whose
+# tests it runs: all but those that are left out there. What measures runs after the rest,
 # two packages at once: its short forms wait most of the time, and must be green beside other load.
 # The long ones run one by one.
+later    = $(if $(LATER),$(1))
+UNLATER := $(call later,$(filter-out $(RACED_DIFFERS),$(RACED)))
 .PHONY: test
 test: export GOWORK := $(WORK)
 test: setup check ## run the tests (as root: without it, those that need the kernel skip)
 	rm -rf dist/kept
 	$(GOTEST) -timeout 5m -skip $(call names,$(ALONE)) $(CACHED)
-	$(COLLECT) $(call gotest,-keep dist/kept -unmarked $(ALONE)$(if $(LATER),$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 9m \
-		$(LONGEST) $(LONG) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED))")
+	$(COLLECT) $(call gotest,-keep dist/kept -unmarked $(ALONE)$(call later,$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 9m \
+		$(filter-out $(UNLATER),$(LONGEST) $(LONG)) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED) $(UNLATER))")
+	$(if $(LATER),$(COLLECT) $(call gotest,-keep dist/kept -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 9m -run '^($(UNRACED))$$' \
+		$$(grep -rlE --include='*_test.go' 'func ($(UNRACED))\b' $(patsubst %/...,%,$(UNLATER)) | xargs -n 1 dirname | sort -u))
 	$(call gotest,-kept dist/kept -marked $(ALONE) $(if $(LATER),-unmarked $(LONGER))) -count=1 -p 2 -timeout 9m $(call packages,$(ALONE))
 
 .PHONY: test-long
@@ -314,29 +339,11 @@ test-times: ## run the tests, and print which take longest
 	$(MAKE) test TIMES=dist/times
 	dist/check times dist/times
 
-# What has goroutines. Left out are the packages without, which only compute, or which
-# others lock for; config, list and demo, whose few goroutines meet in a channel or a
-# WaitGroup; loader, which the tests of attach and daemon use; and tests/, whose daemons are
-# processes of their own.
-RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console daemon export feed \
-	fleet/broker fleet/hub fleet/node history journal metrics notify observe/digests \
-	observe/drops observe/events serve top)
-
-# The filters that are read beside their writer, by atomic operations, as the kernel's
-# programs do; the tests that do so.
-RACED_FILTERS := ./filter/membership ./filter/quotient
-READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideWriter|TestWeightsReadersBesideWriter)$$
-
-# Left out: tests that run alone, others that measure memory or processor time (TestBombs,
-# TestHostile, TestFetchEnds), one of a program that is no part of weir (TestPromtool), and the
-# slowest.
-UNRACED := ^(TestBombs|TestHostile|TestFetchEnds|TestPromtool|TestFleetAttacks|TestKill|TestRehearsal|TestRolloutKilled|TestRolloutStoreLost)$$
-
 .PHONY: test-race
 test-race: export CGO_ENABLED := 1
 test-race: setup check ## run the tests of what has goroutines with the race detector (needs gcc; as root)
 	$(GOTEST) -race -count=1 -timeout 9m -run '$(READERS)' $(RACED_FILTERS)
-	$(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 9m -skip '$(UNRACED)|'$(call names,$(ALONE)) ./control/daemon ./control/fleet/hub $(RACED)
+	$(COLLECT) $(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 9m -skip '^($(UNRACED))$$|'$(call names,$(ALONE)) ./control/daemon ./control/fleet/hub $(RACED)
 
 .PHONY: mutants
 mutants: setup ## put small faults into the code, one at a time: tests must fail (FAULTS: areas, names; as root; needs clang)
