@@ -315,23 +315,21 @@ UNLATER := $(call later,$(filter-out $(RACED_DIFFERS),$(RACED)))
 .PHONY: test
 test: export GOWORK := $(WORK)
 test: setup check ## run the tests (as root: without it, those that need the kernel skip)
-	rm -rf dist/kept
 	$(GOTEST) -timeout 5m -skip $(call names,$(ALONE)) $(CACHED)
-	$(COLLECT) $(call gotest,-keep dist/kept -unmarked $(ALONE)$(call later,$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 9m \
+	$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(call later,$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 9m \
 		$(filter-out $(UNLATER),$(LONGEST) $(LONG)) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED) $(UNLATER))")
-	$(if $(LATER),$(COLLECT) $(call gotest,-keep dist/kept -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 9m -run '^($(UNRACED))$$' \
+	$(if $(LATER),$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 9m -run '^($(UNRACED))$$' \
 		$$(grep -rlE --include='*_test.go' 'func ($(UNRACED))\b' $(patsubst %/...,%,$(UNLATER)) | xargs -n 1 dirname | sort -u))
-	$(call gotest,-kept dist/kept -marked $(ALONE) $(if $(LATER),-unmarked $(LONGER))) -count=1 -p 2 -timeout 9m $(call packages,$(ALONE))
+	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(if $(LATER),-unmarked $(LONGER))) -count=1 -p 2 -timeout 9m $(call packages,$(ALONE))
 
 .PHONY: test-long
 test-long: export GOWORK := $(WORK)
 test-long: export WEIR_LONG := 1
 test-long: setup check ## run the tests that take minutes, and the full sizes of others
-	rm -rf dist/kept
 	@# The tests of packaging run one after the other, and take longest with full sizes.
-	$(call gotest,-keep dist/kept -marked $(LONGER) -unmarked $(ALONE)) -count=1 $(HEAVY) -parallel 3 -timeout 30m \
+	$(call gotest,-binaries dist/binaries -marked $(LONGER) -unmarked $(ALONE)) -count=1 $(HEAVY) -parallel 3 -timeout 30m \
 		./tests/packaging $(LONGEST) $(call packages,$(LONGER))
-	$(call gotest,-kept dist/kept -marked $(LONGER)$(comma)$(ALONE)) -count=1 -p 1 -timeout 20m $(call packages,$(LONGER) $(ALONE))
+	$(call gotest,-binaries dist/binaries -marked $(LONGER)$(comma)$(ALONE)) -count=1 -p 1 -timeout 20m $(call packages,$(LONGER) $(ALONE))
 
 .PHONY: test-times
 test-times: ## run the tests, and print which take longest

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestUsing(t *testing.T) {
@@ -158,15 +159,15 @@ func write(t *testing.T, dir string, files map[string]string) {
 }
 
 // Each package runs the tests that are marked in it, although another has tests of the same
-// names. What is kept runs without go test, which makes the others.
-func TestMarkedAndKept(t *testing.T) {
+// names. A binary that is current runs without go test, which makes the others.
+func TestMarkedAndBinaries(t *testing.T) {
 	for _, name := range environment {
 		t.Setenv(name, "")
 	}
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
 		"go.mod":               "module weir\n\ngo 1.26\n",
-		"tests/timed/timed.go": "package timed\nfunc Alone() {}\n",
+		"tests/timed/timed.go": "package timed\n\n//go:noinline\nfunc Alone() {}\n",
 		"tests/long/long.go":   "package long\nfunc Only() {}\n",
 		"a/a_test.go": `package a
 import ("testing"; "weir/tests/long"; "weir/tests/timed")
@@ -205,21 +206,44 @@ func TestTwo(t *testing.T) {}
 		}
 	}
 	const alone, long = "weir/tests/timed.Alone", "weir/tests/long"
+	linked := func(pkg string) time.Time {
+		t.Helper()
+		info, err := os.Stat(filepath.Join(dir, "binaries", pkg+".test"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.ModTime()
+	}
 	check("PASS:TestTwo PASS:TestNeither okweir/a PASS:TestOne PASS:TestTwo okweir/b",
-		"-keep", "kept", "-unmarked", alone, "-v", "-vet=off", "-p", "1", "./a", "./b")
-	if _, err := os.Stat(filepath.Join(dir, "kept/b.test")); err == nil {
-		t.Error("b, which has no test that runs alone, is kept")
+		"-binaries", "binaries", "-unmarked", alone, "-v", "-vet=off", "-p", "1", "./a", "./b")
+	a, b := linked("a"), linked("b")
+	flags := []string{"-binaries", "binaries", "-marked", alone, "-v", "-vet=off", "-count=1", "-timeout", "1m", "-p", "1"}
+	check("PASS:TestThree okweir/c PASS:TestOne FAIL:TestBoth FAILweir/a", append(flags, "./a", "./c")...)
+	if linked("a") != a {
+		t.Error("a is linked again, although nothing has changed")
 	}
-	if err := os.Remove(filepath.Join(dir, "a/a_test.go")); err != nil { // which go test would make
-		t.Fatal(err)
+	check("PASS:TestOne PASS:TestTwo okweir/b", "-binaries", "binaries", "-v", "-vet=off", "-p", "2", "./tests/...", "./b", "weir/b")
+	if linked("b") != b {
+		t.Error("b is linked again, although nothing has changed")
 	}
-	write(t, dir, map[string]string{"a/a_test.go": "package a\nimport (\"testing\"; \"weir/tests/timed\")\nfunc TestOne(t *testing.T) { timed.Alone() }\nfunc TestBoth(t *testing.T) { timed.Alone() }\n"})
-	check("PASS:TestOne FAIL:TestBoth FAILweir/a PASS:TestThree okweir/c",
-		"-kept", "kept", "-marked", alone, "-v", "-vet=off", "-count=1", "-timeout", "1m", "-p", "1", "./a", "./c")
+
+	// A function that a package calls has changed, and the package as it is compiled has not.
+	write(t, dir, map[string]string{"tests/timed/timed.go": "package timed\n\n//go:noinline\nfunc Alone() { panic(0) }\n"})
+	check("FAIL:TestOne FAILweir/a", append(flags, "./a")...)
+	write(t, dir, map[string]string{"tests/timed/timed.go": "package timed\n\n//go:noinline\nfunc Alone() {}\n"})
+	check("PASS:TestOne FAIL:TestBoth FAILweir/a PASS:TestThree okweir/c", append(flags, "./a", "./c")...)
+	// Other flags for the linker make another binary.
+	c := linked("c")
+	check("PASS:TestThree okweir/c", append(flags, "-ldflags=-s", "./c")...)
+	if linked("c") == c {
+		t.Error("c is not linked with other flags")
+	}
+	write(t, dir, map[string]string{"c/c_test.go": "package c\nfunc no\n"})
+	check("FAILweir/c", append(flags, "./c")...)
 	check("PASS:TestOne okweir/b", "-marked", long, "-unmarked", alone, "-v", "-vet=off", "./b")
 }
 
-// What is kept runs as many packages at once as -p says.
+// Binaries run as many at once as -p says.
 func TestSplit(t *testing.T) {
 	for _, c := range []struct {
 		args   []string

@@ -33,12 +33,12 @@ func execute(args []string) error {
 	if len(args) == 0 {
 		return errors.New("exec: want a test binary")
 	}
-	chosen, alone, err := o.choose(args[1:])
+	chosen, err := o.choose(args[1:])
 	if err != nil {
 		return err
 	}
-	if o.keep != "" && alone {
-		if err := keep(args[0], keptBinary(o.keep, directory())); err != nil {
+	if o.binaries != "" {
+		if err := keep(args[0], keptBinary(o.binaries, directory())); err != nil {
 			return err
 		}
 	}

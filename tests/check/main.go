@@ -6,11 +6,10 @@
 //
 // ARGUMENTS are the arguments of go test. FLAGS are
 //
-//	-times FILE       append how long each test took
-//	-marked CALL,…    run only the tests that make all of the calls
-//	-unmarked CALL,…  run only the tests that make none of them
-//	-keep DIRECTORY   keep the binaries of packages with tests that run alone
-//	-kept DIRECTORY   run kept binaries, -p of them at once, instead of linking them again
+//	-times FILE          append how long each test took
+//	-marked CALL,…       run only the tests that make all of the calls
+//	-unmarked CALL,…     run only the tests that make none of them
+//	-binaries DIRECTORY  keep test binaries there, and run those that are current
 package main
 
 import (

@@ -12,7 +12,7 @@ import (
 type options struct {
 	times            string
 	marked, unmarked string // calls, separated by commas
-	keep, kept       string
+	binaries         string // their directory
 }
 
 func (o *options) flagSet() *flag.FlagSet {
@@ -21,8 +21,7 @@ func (o *options) flagSet() *flag.FlagSet {
 	f.StringVar(&o.times, "times", "", "")
 	f.StringVar(&o.marked, "marked", "", "")
 	f.StringVar(&o.unmarked, "unmarked", "", "")
-	f.StringVar(&o.keep, "keep", "", "")
-	f.StringVar(&o.kept, "kept", "", "")
+	f.StringVar(&o.binaries, "binaries", "", "")
 	return f
 }
 
@@ -36,7 +35,7 @@ func (o *options) parse(args []string) ([]string, error) {
 		return nil, err
 	}
 	// Test binaries run in the directories of their packages.
-	for _, path := range []*string{&o.times, &o.keep, &o.kept} {
+	for _, path := range []*string{&o.times, &o.binaries} {
 		if *path != "" {
 			var err error
 			if *path, err = filepath.Abs(*path); err != nil {
@@ -50,7 +49,7 @@ func (o *options) parse(args []string) ([]string, error) {
 // flags returns the options that check exec needs, as parse takes them.
 func (o *options) flags() []string {
 	var flags []string
-	for name, value := range map[string]string{"times": o.times, "marked": o.marked, "unmarked": o.unmarked, "keep": o.keep} {
+	for name, value := range map[string]string{"times": o.times, "marked": o.marked, "unmarked": o.unmarked, "binaries": o.binaries} {
 		if value != "" {
 			flags = append(flags, "-"+name, value)
 		}
@@ -59,14 +58,14 @@ func (o *options) flags() []string {
 }
 
 // choose returns arguments of the binary of the package in the working directory that
-// choose its tests, and whether some run alone.
-func (o *options) choose(args []string) (chosen []string, alone bool, err error) {
-	if o.marked == "" && o.unmarked == "" && o.keep == "" {
-		return args, false, nil
+// choose its tests.
+func (o *options) choose(args []string) (chosen []string, err error) {
+	if o.marked == "" && o.unmarked == "" {
+		return args, nil
 	}
 	all, err := tests(".")
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	files := all["."]
 	if o.marked != "" {
@@ -88,7 +87,7 @@ func (o *options) choose(args []string) (chosen []string, alone bool, err error)
 		}
 		args = append(slices.Clone(args), skips+strings.Join(patterns, "|"))
 	}
-	return args, len(usingAll(files, []string{runsAlone})) > 0, nil
+	return args, nil
 }
 
 // pattern returns go test's pattern for tests by their names.

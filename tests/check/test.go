@@ -26,34 +26,34 @@ func goTest(args []string) error {
 	if err != nil {
 		return err
 	}
-	all := args
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	p := printer{out: os.Stdout, verbose: slices.Contains(args, "-v"),
+	p := printer{self: self, out: os.Stdout, verbose: slices.Contains(args, "-v"), kept: make(map[string]bool),
 		output: make(map[string][]line), good: make(map[test]bool)}
-	var status error
-	if o.kept != "" {
-		args, status = runKept(&p, self, o, args)
+	run := p.goTest
+	if o.binaries != "" {
+		run = p.runBinaries
 	}
-	if args != nil {
-		wrapper := strings.Join(append([]string{self, "exec"}, o.flags()...), " ")
-		cmd := exec.Command("go", slices.Concat([]string{"test", "-json", "-exec", wrapper}, args)...)
-		if len(o.flags()) == 0 {
-			cmd.Args = slices.Delete(cmd.Args, 3, 5)
-		}
-		if err := p.run(cmd); err != nil {
-			status = err
-		}
-	}
+	status := run(o, args)
 	if status != nil {
-		p.summary(all)
+		p.summary(args)
 	}
 	if failed, ok := errors.AsType[*exec.ExitError](status); ok {
 		return exitStatus(failed.ExitCode())
 	}
 	return status
+}
+
+// goTest runs go test.
+func (p *printer) goTest(o options, args []string) error {
+	cmd := exec.Command("go", "test", "-json")
+	if flags := o.flags(); len(flags) > 0 {
+		cmd.Args = append(cmd.Args, "-exec", strings.Join(append([]string{p.self, "exec"}, flags...), " "))
+	}
+	cmd.Args = append(cmd.Args, args...)
+	return p.run(cmd)
 }
 
 // run runs a command that prints events.
@@ -78,10 +78,11 @@ type event struct {
 
 // A printer turns events into text.
 type printer struct {
-	mu      sync.Mutex // guards the printer, since packages may run at once
+	self    string     // the file of this program
+	mu      sync.Mutex // guards what follows, since packages may run at once
 	out     io.Writer
 	verbose bool
-	kept    bool              // no go test prints the last line of a package
+	kept    map[string]bool   // packages whose last line no go test prints
 	output  map[string][]line // by package, until it ends
 	good    map[test]bool     // passed or skipped
 	failed  []test
@@ -148,7 +149,7 @@ func (p *printer) print(text string) {
 func (p *printer) end(e event) {
 	lines := p.output[e.Package]
 	delete(p.output, e.Package)
-	if p.kept {
+	if p.kept[e.Package] {
 		word := "FAIL"
 		if e.Action == "pass" {
 			word, lines = "ok  ", nil
