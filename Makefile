@@ -212,14 +212,21 @@ llvm:
 		}; \
 	done
 
+# The programs are compiled beside each other: an argument of -run, and where. They are compressed
+# together.
+define go_generate
+	printf '%s\n' 'weir.bpf.c ./bpf' 'weir_tc.bpf.c ./bpf' '. ./tests/bench/probe' | xargs -P 4 -L 1 go generate -run
+	go generate -run ./compress ./bpf
+endef
+
 .PHONY: generate
 generate: llvm ## compile the C and generate its Go (needs clang)
-	go generate $(C_DIRS:%=./%)
+	$(go_generate)
 
 .PHONY: check-generated
 check-generated: llvm ## fail when what generate makes is not what is committed
 	@git ls-files -z -- $(GENERATED:%='%') | xargs -0 rm -f
-	go generate $(C_DIRS:%=./%)
+	$(go_generate)
 	@stale=$$(git diff --name-only -- $(GENERATED:%='%'); \
 		git ls-files --others -- $(GENERATED:%='%')); \
 	if [ -n "$$stale" ]; then \
