@@ -97,8 +97,7 @@ type Hub struct {
 
 	histories atomic.Pointer[map[string]*store.List] // those of lists, by name
 
-	requests  chan func()
-	done      chan struct{} // closed when Run ends
+	loop      *loop
 	publisher *publisher
 	nodes     *nodes
 	asker     *asker
@@ -148,7 +147,7 @@ const storeDir = "store"
 
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
-	h := &Hub{o: o, requests: make(chan func()), done: make(chan struct{}), opened: time.Now(), feeds: make(map[*managed]context.CancelFunc)}
+	h := &Hub{o: o, loop: newLoop(), opened: time.Now(), feeds: make(map[*managed]context.CancelFunc)}
 	h.config.Store(o.Config)
 	if err := h.open(); err != nil {
 		h.Close()
@@ -298,29 +297,15 @@ func (h *Hub) Close() {
 	}
 }
 
-// ErrStopped means that the hub has been stopped.
-var ErrStopped = errors.New("the hub has been stopped")
-
 // Do calls fn in Run's goroutine, and waits for it.
-func (h *Hub) Do(ctx context.Context, fn func() error) (err error) {
-	done := make(chan struct{})
-	select {
-	case h.requests <- func() { err = fn(); close(done) }:
-		<-done
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-h.done:
-		return ErrStopped
-	}
-}
+func (h *Hub) Do(ctx context.Context, fn func() error) error { return h.loop.Do(ctx, fn) }
 
 // Run follows feeds and publishes until ctx ends.
 func (h *Hub) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
-	defer close(h.done)
+	defer close(h.loop.ended)
 	defer cancel()
 	if h.console != nil {
 		defer h.console.Close() // streams would hold up the server's end
@@ -337,7 +322,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case fn := <-h.requests:
+		case fn := <-h.loop.requests:
 			fn()
 			if h.replaced {
 				h.followFeeds(ctx, &all)
@@ -765,7 +750,7 @@ func (h *Hub) waitFor(ctx context.Context, published <-chan struct{}) bool {
 		return true
 	case <-time.After(h.publisher.patience()):
 	case <-ctx.Done():
-	case <-h.done:
+	case <-h.loop.ended:
 	}
 	return false
 }
