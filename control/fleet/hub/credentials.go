@@ -7,6 +7,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
+	"weir/control/fleet/authority"
 	"weir/filter/ordered"
 )
 
@@ -16,15 +17,39 @@ type credential struct {
 	at           int64 // Unix time in ns
 }
 
-// credentials returns what the authority knows of, in the order of time.
-func (h *Hub) credentials() (all []credential, err error) {
+// enrollments records in the audit which nodes and sites are enrolled and revoked: commands do
+// that without asking the hub.
+type enrollments struct {
+	authority *authority.Authority
+	audit     *audit.Log
+	seen      map[credential]bool
+	since     time.Time // what came before, and is not seen, is not new
+}
+
+// newEnrollments reads from the audit what an earlier process has recorded.
+func newEnrollments(a *authority.Authority, l *audit.Log) *enrollments {
+	e := &enrollments{authority: a, audit: l, seen: make(map[credential]bool)}
+	records := l.Last(api.MaxAudit)
+	for _, r := range records {
+		switch {
+		case r.Source == bySource && len(r.First) == 1:
+			e.seen[credential{r.Change, r.First[0], r.Time.UnixNano()}] = true
+		case len(records) == api.MaxAudit: // what came before may be in an older part
+			e.since = r.Time // in the end the earliest
+		}
+	}
+	return e
+}
+
+// all returns the credentials that the authority knows, in the order of time.
+func (e *enrollments) all() (all []credential, err error) {
 	add := func(enroll, revoke, name string, enrolled, revoked time.Time) {
 		all = append(all, credential{enroll, name, enrolled.UnixNano()})
 		if !revoked.IsZero() {
 			all = append(all, credential{revoke, name, revoked.UnixNano()})
 		}
 	}
-	members, err := h.o.Authority.AllMembers()
+	members, err := e.authority.AllMembers()
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +59,7 @@ func (h *Hub) credentials() (all []credential, err error) {
 			all = append(all, credential{audit.Forget, name, m.Forgotten.UnixNano()})
 		}
 	}
-	sites, err := h.o.Authority.Sites()
+	sites, err := e.authority.Sites()
 	if err != nil {
 		return nil, err
 	}
@@ -50,42 +75,24 @@ func (h *Hub) credentials() (all []credential, err error) {
 // bySource is the source of records of what commands do without asking the hub.
 const bySource = "weir-hub"
 
-// recordedCredentials returns what the audit has of an earlier process. What came before
-// since may be in an older part of it.
-func (h *Hub) recordedCredentials() (seen map[credential]bool, since time.Time) {
-	seen = make(map[credential]bool)
-	records := h.audit.Last(api.MaxAudit)
-	for _, r := range records {
-		switch {
-		case r.Source == bySource && len(r.First) == 1:
-			seen[credential{r.Change, r.First[0], r.Time.UnixNano()}] = true
-		case len(records) == api.MaxAudit:
-			since = r.Time // in the end the earliest
-		}
-	}
-	return seen, since
-}
-
-// auditCredentials records which nodes and sites are enrolled and revoked, until ctx is
-// done: commands do that without asking the hub. What was seen or came before since is not
-// new.
-func (h *Hub) auditCredentials(ctx context.Context, seen map[credential]bool, since time.Time) {
+// run records what is new until ctx is done.
+func (e *enrollments) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var stamp time.Time
 	for {
-		if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
-			all, err := h.credentials() // the loop of Run logs why they cannot be read
+		if next, err := e.authority.Stamp(); err == nil && !next.Equal(stamp) {
+			all, err := e.all() // the loop of Run logs why they cannot be read
 			for _, c := range all {
-				if !seen[c] && time.Unix(0, c.at).After(since) {
-					h.audit.Record(audit.Record{
+				if !e.seen[c] && time.Unix(0, c.at).After(e.since) {
+					e.audit.Record(audit.Record{
 						Time: time.Unix(0, c.at).UTC(), Change: c.change, Entries: 1, Changed: 1, First: []string{c.name}, Source: bySource,
 					})
 				}
-				seen[c] = true
+				e.seen[c] = true
 			}
 			if err == nil {
-				stamp, since = next, time.Time{}
+				stamp, e.since = next, time.Time{}
 			}
 		}
 		select {
