@@ -87,9 +87,7 @@ type Hub struct {
 	feeds    map[*managed]context.CancelFunc // of those that are followed
 	replaced bool                            // lists has other feeds than these
 	watcher  *feed.Watcher
-	opened   time.Time
-	members  map[string]authority.Member // as of stamp; replaced, not changed
-	stamp    time.Time
+	members  *members
 
 	trials      trial.Decisions // of commands
 	retryTrials time.Time
@@ -147,7 +145,8 @@ const storeDir = "store"
 
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
-	h := &Hub{o: o, loop: newLoop(), opened: time.Now(), feeds: make(map[*managed]context.CancelFunc)}
+	h := &Hub{o: o, loop: newLoop(), nodes: newNodes(o.Log), feeds: make(map[*managed]context.CancelFunc)}
+	h.members = &members{authority: o.Authority, nodes: h.nodes, opened: time.Now()}
 	h.config.Store(o.Config)
 	if err := h.open(); err != nil {
 		h.Close()
@@ -208,14 +207,14 @@ func (h *Hub) open() (err error) {
 			return err
 		}
 	}
-	h.nodes = newNodes(h.o.Log)
 	h.publisher = newPublisher(h)
 	h.nodes.compare, h.nodes.found, h.nodes.heard = h.compare, h.publisher.history, h.publisher.wake
-	if err := h.readMembers(); err != nil {
+	all, err := h.members.read()
+	if err != nil {
 		return err
 	}
 	var members []string
-	for name, m := range h.members {
+	for name, m := range all {
 		if m.Revoked.IsZero() {
 			members = append(members, name)
 		}

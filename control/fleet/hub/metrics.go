@@ -25,8 +25,8 @@ type noted struct {
 // note updates the copy for metrics.
 func (h *Hub) note() {
 	var n noted
-	if err := h.readMembers(); err == nil {
-		n.members = h.members
+	if all, err := h.members.read(); err == nil {
+		n.members = all
 	} else if before := h.noted.Load(); before != nil {
 		n.members = before.members
 	}

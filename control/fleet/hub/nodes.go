@@ -201,6 +201,31 @@ func (n *nodes) collateral(members map[string]authority.Member, lists ...string)
 	return all
 }
 
+// observe returns the last reports of members on lists, by list.
+func (n *nodes) observe(members map[string]authority.Member, lists []*managed) map[string][]observed {
+	all := make(map[string][]observed)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range lists {
+		for name, m := range members {
+			if !m.Revoked.IsZero() {
+				continue
+			}
+			o := observed{name: name, labels: m.Labels}
+			if from := n.all[name]; from != nil {
+				o.seen = from.seen
+				for _, s := range from.status.Lists {
+					if s.Name == l.Name {
+						o.list = s
+					}
+				}
+			}
+			all[l.Name] = append(all[l.Name], o)
+		}
+	}
+	return all
+}
+
 // mostHeard reports whether more than half of the awaited nodes have been heard.
 func (n *nodes) mostHeard() bool {
 	n.mu.Lock()

@@ -169,7 +169,7 @@ func (h *Hub) advance(now time.Time) {
 		}
 		if all == nil {
 			var err error
-			if all, err = h.observe(); err != nil {
+			if all, err = h.members.observe(h.lists); err != nil {
 				h.o.Log.Error("rollouts wait: which nodes are enrolled is unknown: " + err.Error())
 				return
 			}
@@ -178,54 +178,10 @@ func (h *Hub) advance(now time.Time) {
 	}
 }
 
-// readMembers reads which nodes are enrolled, if that has changed.
-func (h *Hub) readMembers() error {
-	stamp, err := h.o.Authority.Stamp()
-	if err == nil && (h.members == nil || !stamp.Equal(h.stamp)) { // thousands of files
-		h.members, err = h.o.Authority.Members()
-		h.stamp = stamp
-		if err == nil && h.nodes != nil {
-			h.nodes.keep(h.members)
-		}
-	}
-	if err != nil {
-		h.members = nil
-	}
-	return err
-}
-
-// observe returns what nodes report, by list.
-func (h *Hub) observe() (map[string][]observed, error) {
-	if err := h.readMembers(); err != nil {
-		return nil, err
-	}
-	all := make(map[string][]observed)
-	h.nodes.mu.Lock()
-	defer h.nodes.mu.Unlock()
-	for _, l := range h.lists {
-		for name, m := range h.members {
-			if !m.Revoked.IsZero() {
-				continue
-			}
-			o := observed{name: name, labels: m.Labels}
-			if from := h.nodes.all[name]; from != nil {
-				o.seen = from.seen
-				for _, s := range from.status.Lists {
-					if s.Name == l.Name {
-						o.list = s
-					}
-				}
-			}
-			all[l.Name] = append(all[l.Name], o)
-		}
-	}
-	return all, nil
-}
-
 // step advances the rollout of a list.
 func (h *Hub) step(l *managed, now time.Time, nodes []observed) {
 	before := l.released.Rollout
-	after, g := before.step(now, now.Sub(h.opened), time.Duration(h.conf().MaxAge), nodes)
+	after, g := before.step(now, now.Sub(h.members.opened), time.Duration(h.conf().MaxAge), nodes)
 	l.gate = g
 	if after.State == before.State && after.Wave == before.Wave && after.Settled == before.Settled && after.Confirmed.Equal(before.Confirmed) {
 		return

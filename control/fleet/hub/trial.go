@@ -133,7 +133,7 @@ func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.Fl
 		return done, nil
 	}
 	if t.Enforced && !l.enforced() && !c.Force {
-		of, err := h.collateralOf(l)
+		of, err := h.members.collateral(name)
 		if err != nil {
 			return done, err
 		}
@@ -153,15 +153,6 @@ func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.Fl
 	return done, nil
 }
 
-// collateralOf returns with whom nodes have conversed that a list would drop, by their last
-// reports.
-func (h *Hub) collateralOf(l *managed) (*api.FleetCollateral, error) {
-	if err := h.readMembers(); err != nil {
-		return nil, err
-	}
-	return h.nodes.collateral(h.members, l.Name)[l.Name], nil
-}
-
 // dropsPartners returns that a list would drop whom nodes have conversed with lately.
 func dropsPartners(of *api.FleetCollateral) error {
 	if of.Conversed == 0 {
@@ -173,7 +164,7 @@ func dropsPartners(of *api.FleetCollateral) error {
 // overdue returns why the trial of a list that is over does not end: nodes have conversed with whom
 // it would drop.
 func (h *Hub) overdue(l *managed) error {
-	of, err := h.collateralOf(l)
+	of, err := h.members.collateral(l.Name)
 	if err == nil {
 		err = dropsPartners(of)
 	}
@@ -183,15 +174,10 @@ func (h *Hub) overdue(l *managed) error {
 	return nil
 }
 
-// heard reports whether all nodes have reported since the start, or have had the time to.
-func (h *Hub) heard(now time.Time) bool {
-	return now.Sub(h.opened) >= settle || h.readMembers() == nil && h.nodes.allHeard(h.members)
-}
-
 // endTrials enforces the lists whose trial is over.
 func (h *Hub) endTrials(now time.Time) {
 	over := h.trials.Over(now)
-	if len(over) == 0 || now.Before(h.retryTrials) || !h.heard(now) {
+	if len(over) == 0 || now.Before(h.retryTrials) || !h.members.heard(now) {
 		return
 	}
 	next := h.trials
