@@ -12,9 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
-	"net/netip"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -687,58 +684,9 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 	}
 	changed.Published = h.waitFor(ctx, wait)
 	if c.Action == api.Block && !c.Remove {
-		changed.Warnings = h.leftOut(c.Entries)
+		changed.Warnings = leftOut(c.Entries, addresses(h.conf()))
 	}
 	return changed, nil
-}
-
-// leftOut says which entries nodes leave out, as far as the hub knows: they would cut nodes
-// off from it.
-func (h *Hub) leftOut(entries []string) (all []string) {
-	own := h.addresses()
-	for _, text := range entries {
-		e, err := list.ParseEntry(text)
-		if err != nil {
-			continue // it was refused
-		}
-		for k := range e.Set().All() {
-			if text := covers(k, own); text != "" && len(all) < maxDiffering {
-				all = append(all, text)
-			}
-		}
-	}
-	return all
-}
-
-// covers says which of the hub's own addresses an entry would block, "" for none.
-func covers(k key.Key, own []netip.Addr) string {
-	prefix, source := list.PrefixOf(k)
-	at := slices.IndexFunc(own, prefix.Contains)
-	if !source || k.Tuple() || at < 0 {
-		return ""
-	}
-	return fmt.Sprintf("%s covers %v, which is an address of this hub: nodes leave it out, or they would lose the hub", k, own[at])
-}
-
-// addresses returns those of the hub: of its interfaces, and that nodes connect to.
-func (h *Hub) addresses() (own []netip.Addr) {
-	for _, s := range slices.Concat(h.conf().Servers, h.conf().Sites) {
-		if u, err := url.Parse(s); err == nil {
-			if a, err := netip.ParseAddr(u.Hostname()); err == nil {
-				own = append(own, a.Unmap())
-			}
-		}
-	}
-	interfaces, err := net.InterfaceAddrs()
-	if err != nil {
-		return own
-	}
-	for _, i := range interfaces {
-		if p, err := netip.ParsePrefix(i.String()); err == nil && p.Addr().IsGlobalUnicast() {
-			own = append(own, p.Addr().Unmap())
-		}
-	}
-	return own
 }
 
 // waitFor waits until something is published, and reports whether it is. It does not wait

@@ -93,7 +93,7 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 	if free, size, err := diskOf(dir); err == nil {
 		s.DiskBytes, s.DiskFree = size, free
 	}
-	manual, _ := h.countManual()
+	manual, _ := countManual(h.journal, addresses(h.conf()))
 	lag := h.nodes.measure(&s, known, time.Duration(h.conf().MaxAge), time.Now())
 	var drop []string // lists
 	for _, l := range known.lists {

@@ -39,7 +39,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		f.Problems = append(f.Problems, "hub.yaml was not reloaded at "+f.Reload.Time.Format(time.RFC3339)+", the old configuration stays: "+f.Reload.Error)
 	}
 	f.Problems = slices.Concat(f.Problems, h.nodes.differing(), h.nodes.clocks())
-	manual, covering := h.countManual()
+	manual, covering := countManual(h.journal, addresses(h.conf()))
 	f.Problems = append(f.Problems, covering...)
 	var wanted []wire.ListState
 	if err := h.Do(ctx, func() error {
@@ -264,23 +264,6 @@ func (n *node) lacks(groups []string, wanted []wire.ListState, fn func(list stri
 			fn(l.Name, max(place.Version, 1))
 		}
 	}
-}
-
-// countManual returns the number of manual entries, by list, and which of them nodes leave
-// out: who has blocked an address of the hub may not have seen the warning.
-func (h *Hub) countManual() (manual map[string]int, covering []string) {
-	manual = make(map[string]int)
-	own := h.addresses()
-	for e := range h.journal.Entries() {
-		manual[e.List]++
-		if e.Allow || len(covering) == maxDiffering {
-			continue
-		}
-		if text := covers(e.Key, own); text != "" {
-			covering = append(covering, "list "+e.List+": "+text)
-		}
-	}
-	return manual, covering
 }
 
 // groups returns the groups of a [wire.Release] that a node is in.
