@@ -286,7 +286,7 @@ func TestCluster(t *testing.T) {
 		}
 		var want string
 		if err := f.hub.Do(t.Context(), func() error {
-			want = snapshot.Of(f.hub.list(config.FleetBlock).history.Contents().Groups()).String()
+			want = snapshot.Of(f.hub.lists.get(config.FleetBlock).history.Contents().Groups()).String()
 			return nil
 		}); err != nil {
 			return err

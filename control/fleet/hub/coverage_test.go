@@ -39,7 +39,7 @@ func TestMaxCoverage(t *testing.T) {
 		for deadline := time.Now().Add(20 * time.Second); have != want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			if err := f.hub.Do(t.Context(), func() error {
 				for k := range e.Set().All() {
-					have = f.hub.list("wide").history.Contents().Has(k)
+					have = f.hub.lists.get("wide").history.Contents().Has(k)
 				}
 				return nil
 			}); err != nil {
@@ -65,7 +65,7 @@ func TestMaxCoverage(t *testing.T) {
 					text += fmt.Sprintf("\n%s %s %s", l.Name, source.Failure, source.Error)
 				}
 			}
-			met := f.hub.list("wide").refuses() == refused
+			met := f.hub.lists.get("wide").refuses() == refused
 			for _, w := range words {
 				met = met && strings.Contains(text, w)
 			}

@@ -29,7 +29,6 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
-	"weir/control/fleet/wire"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/trial"
@@ -76,21 +75,17 @@ type Options struct {
 
 // Hub is a hub. Its methods are safe for concurrent use.
 type Hub struct {
-	o        Options
-	config   atomic.Pointer[config.Hub]
-	store    *store.Store
-	journal  *journal.Journal
-	lists    []*managed                      // Run's, as all below; replaced, not changed
-	feeds    map[*managed]context.CancelFunc // of those that are followed
-	replaced bool                            // lists has other feeds than these
-	watcher  *feed.Watcher
-	members  *members
+	o       Options
+	config  atomic.Pointer[config.Hub]
+	store   *store.Store
+	journal *journal.Journal
+	lists   *lists
+	feeds   *feeds
+	members *members
 
 	trials      trial.Decisions // of commands
 	retryTrials time.Time
 	keptTrials  time.Time
-
-	histories atomic.Pointer[map[string]*store.List] // those of lists, by name
 
 	loop      *loop
 	publisher *publisher
@@ -107,42 +102,12 @@ type Hub struct {
 // conf returns the configuration.
 func (h *Hub) conf() *config.Hub { return h.config.Load() }
 
-// managed is a list of the hub. Where its settings change, it is replaced by another.
-type managed struct {
-	config.List            // never changed
-	feed        *feed.Feed // nil: it has manual entries only
-	fetched     sync.Mutex // what was read is taken in, in order
-	history     *store.List
-	source      *list.Set // what its feed has
-	unrecorded  error     // why the last change is not a version yet; nil: it is
-
-	// unread: neither the store nor the feed knows the contents yet. Nodes, which may have
-	// them from before the hub's state was lost, keep what they have.
-	unread bool
-	// since is the first version after that: nodes keep what they have until it is
-	// published, too.
-	since wire.Place
-	// kept is what the last version had. It stays until each source was read: what some of
-	// them have saved is lost. nil: each was.
-	kept *list.Set
-
-	trial   *api.Trial // what the configuration or a command says of it; nil: the list is enforced, as configured
-	overdue error      // why the trial does not end though its time has come; nil: it has not, or does
-
-	refused error // why what the feed had saved is not in the list; nil: it is
-
-	plan     *config.Rollout // of the next change; nil: it goes to all nodes at once
-	released *released       // nil: all nodes are to have the last version
-	waiting  bool            // there are contents that a rollout does not have yet
-	gate     gate            // of the rollout, as of the last second
-}
-
 // storeDir is the directory of the store, in that of the state.
 const storeDir = "store"
 
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
-	h := &Hub{o: o, loop: newLoop(), nodes: newNodes(o.Log), feeds: make(map[*managed]context.CancelFunc)}
+	h := &Hub{o: o, lists: &lists{}, loop: newLoop(), nodes: newNodes(o.Log)}
 	h.members = &members{authority: o.Authority, nodes: h.nodes, opened: time.Now()}
 	h.config.Store(o.Config)
 	if err := h.open(); err != nil {
@@ -173,10 +138,8 @@ func (h *Hub) open() (err error) {
 	if h.journal, err = journal.Open(filepath.Join(dir, "journal"), h.o.Log); err != nil {
 		return err
 	}
-	if h.watcher, err = feed.NewWatcher(h.o.Log); err != nil {
-		h.o.Log.Warn("files cannot be watched, they are read at their intervals: " + err.Error())
-		h.watcher = nil
-	}
+	h.feeds = newFeeds(h.o.Version, h.o.Log)
+	var lists []*managed
 	for _, c := range h.conf().AllLists() {
 		l, err := h.openList(context.Background(), c, h.conf())
 		if err != nil {
@@ -189,15 +152,15 @@ func (h *Hub) open() (err error) {
 		if damaged != nil {
 			h.o.Log.Error("a new epoch begins: "+damaged.Error(), "epoch", h.store.Epoch())
 		}
-		h.lists = append(h.lists, l)
+		lists = append(lists, l)
 	}
-	h.noteHistories()
+	h.lists.set(lists)
 	h.openTrials()
 	if err := h.openRollouts(); err != nil {
 		return err
 	}
-	for _, l := range h.lists {
-		h.fill(l)
+	for _, l := range h.lists.all {
+		l.fill(float64(h.conf().MaxCoverage), h.o.Log)
 		if err := h.commit(l); durable.Full(err) { // which is tried again
 			h.o.Log.Error("the disk is full: "+err.Error(), "list", l.Name)
 		} else if err != nil {
@@ -223,67 +186,19 @@ func (h *Hub) open() (err error) {
 }
 
 // openList opens a list of a configuration, with the feed that it may have, and without its
-// history.
+// history. It is safe for concurrent use.
 func (h *Hub) openList(ctx context.Context, c config.List, of *config.Hub) (*managed, error) {
-	l := &managed{List: c, plan: of.RolloutOf(c)}
-	if len(c.All()) == 0 {
-		return l, nil
+	f, err := h.feeds.open(ctx, c, of)
+	if err != nil {
+		return nil, err
 	}
-	f, most := c.Feed(), float64(of.MaxCoverage)
-	f.Watcher, f.Version, f.Hold = h.watcher, h.o.Version, true
-	f.Refuse = func(e *list.Set, _ bool) error { return tooWide(c, e, most) }
-	var err error
-	l.feed, err = feed.Open(ctx, f, filepath.Join(string(of.StateDir), "feeds"))
-	return l, err
-}
-
-// fill takes in what a list's feed has saved.
-func (h *Hub) fill(l *managed) {
-	if l.feed == nil {
-		return
-	}
-	l.source = l.feed.Contents()
-	if l.refused = h.tooWide(l.List, l.source); l.refused != nil { // max_coverage was higher
-		h.o.Log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
-		l.source = l.history.Contents()
-	}
-	if incomplete(l.feed) {
-		l.unread = l.history.Contents().Len() == 0
-		manual := list.SetOf(slices.Collect(maps.Keys(l.history.Expires()))...) // that no feed had
-		l.kept, _ = l.history.Contents().Apply(list.Delta{Remove: manual})
-		l.source = list.Union(l.source, l.kept)
-	}
-}
-
-// noteHistories notes the histories of the lists there are.
-func (h *Hub) noteHistories() {
-	all := make(map[string]*store.List)
-	for _, l := range h.lists {
-		all[l.Name] = l.history
-	}
-	h.histories.Store(&all)
-}
-
-// history returns that of a list, nil if there is no such list. It is safe for concurrent
-// use, as some methods of the history are.
-func (h *Hub) history(name string) *store.List { return (*h.histories.Load())[name] }
-
-// incomplete reports whether some source of a feed was never read, nor saved before.
-func incomplete(f *feed.Feed) bool {
-	return slices.ContainsFunc(f.Status().Sources, func(s feed.SourceStatus) bool { return s.Read.IsZero() })
-}
-
-// tried reports whether each source of a feed was tried, and some was read.
-func tried(f *feed.Feed) bool {
-	all := f.Status().Sources
-	return !slices.ContainsFunc(all, func(s feed.SourceStatus) bool { return s.Last.Ended.IsZero() || s.Last.Failure == feed.Damaged }) &&
-		slices.ContainsFunc(all, func(s feed.SourceStatus) bool { return !s.Read.IsZero() })
+	return &managed{List: c, feed: f, journal: h.journal, plan: of.RolloutOf(c)}, nil
 }
 
 // Close closes a hub that does not run.
 func (h *Hub) Close() {
-	if h.watcher != nil {
-		h.watcher.Close()
+	if h.feeds != nil {
+		h.feeds.close()
 	}
 	if h.journal != nil {
 		h.journal.Close()
@@ -306,7 +221,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	if h.console != nil {
 		defer h.console.Close() // streams would hold up the server's end
 	}
-	h.followFeeds(ctx, &all)
+	h.feeds.follow(ctx, h.lists.all, &all, h.fetched)
 	all.Go(func() { h.publisher.run(ctx) })
 	all.Go(func() { h.asker.run(ctx) })
 	enrollments := newEnrollments(h.o.Authority, h.audit)
@@ -320,8 +235,8 @@ func (h *Hub) Run(ctx context.Context) error {
 			return nil
 		case fn := <-h.loop.requests:
 			fn()
-			if h.replaced {
-				h.followFeeds(ctx, &all)
+			if h.feeds.replaced {
+				h.feeds.follow(ctx, h.lists.all, &all, h.fetched)
 			}
 		case now := <-tick.C:
 			if h.room() == nil {
@@ -341,28 +256,6 @@ func (h *Hub) Run(ctx context.Context) error {
 				}
 			}
 		}
-	}
-}
-
-// followFeeds follows the feeds of the lists there are, and no others.
-func (h *Hub) followFeeds(ctx context.Context, running *sync.WaitGroup) {
-	h.replaced = false
-	for l, stop := range h.feeds {
-		if h.list(l.Name) != l {
-			stop()
-			delete(h.feeds, l)
-		}
-	}
-	for _, l := range h.lists {
-		if l.feed == nil || h.feeds[l] != nil {
-			continue
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		h.feeds[l] = cancel
-		running.Go(func() {
-			defer cancel()
-			l.feed.Run(ctx, func(o feed.Outcome) { _ = h.fetched(ctx, l, o) }) // which has logged it
-		})
 	}
 }
 
@@ -388,7 +281,7 @@ func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) error {
 	if o.Changed {
 		version := l.feed.Version()
 		contents = l.feed.Contents()
-		if refused = h.tooWide(l.List, contents); refused != nil { // its sources together
+		if refused = tooWide(l.List, contents, float64(h.conf().MaxCoverage)); refused != nil { // its sources together
 			contents = nil
 			l.feed.Revert(version, refused)
 			log.Error("feed refused, the old contents stay: " + refused.Error())
@@ -407,13 +300,13 @@ func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) error {
 func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
 	var lists []*managed
 	if err := h.Do(ctx, func() error {
-		for _, l := range h.lists {
+		for _, l := range h.lists.all {
 			if l.feed != nil && (name == "" || name == l.Name) {
 				lists = append(lists, l)
 			}
 		}
-		if name != "" && h.list(name) == nil {
-			return h.noList(name)
+		if name != "" && h.lists.get(name) == nil {
+			return h.lists.missing(name)
 		}
 		return nil
 	}); err != nil {
@@ -443,22 +336,10 @@ func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes [
 	return outcomes, nil
 }
 
-// sourced returns a list that has sources.
-func (h *Hub) sourced(name string) (*managed, error) {
-	switch l := h.list(name); {
-	case l == nil:
-		return nil, h.noList(name)
-	case l.feed == nil:
-		return nil, &api.BadRequest{Err: fmt.Errorf("list %s has no sources, so that no versions of it are known", name)}
-	default:
-		return l, nil
-	}
-}
-
 // Versions implements [server.Hub].
 func (h *Hub) Versions(ctx context.Context, name string) (api.ListVersions, error) {
 	var l *managed
-	err := h.Do(ctx, func() (err error) { l, err = h.sourced(name); return err })
+	err := h.Do(ctx, func() (err error) { l, err = h.lists.sourced(name); return err })
 	if err != nil {
 		return api.ListVersions{}, err
 	}
@@ -470,7 +351,7 @@ func (h *Hub) Rollback(ctx context.Context, name string) (out api.FetchOutcome, 
 	out.List = name
 	var l *managed
 	err = h.Do(ctx, func() (err error) {
-		if l, err = h.sourced(name); err != nil {
+		if l, err = h.lists.sourced(name); err != nil {
 			return err
 		}
 		if x := l.released; x != nil && x.Rollout.active() {
@@ -507,7 +388,7 @@ func failure(outcomes []api.FetchOutcome, err error) string {
 
 // take takes in what a list's feed has after an attempt to read it, nil: nothing new.
 func (h *Hub) take(l *managed, contents *list.Set) error {
-	if h.list(l.Name) != l {
+	if h.lists.get(l.Name) != l {
 		return errReplaced
 	}
 	known := l.unread && tried(l.feed)
@@ -515,12 +396,7 @@ func (h *Hub) take(l *managed, contents *list.Set) error {
 		return nil
 	}
 	if contents != nil {
-		l.source, l.refused = contents, nil
-		if incomplete(l.feed) {
-			l.source = list.Union(contents, l.kept)
-		} else {
-			l.kept = nil
-		}
+		l.take(contents)
 	}
 	if known {
 		l.unread = false
@@ -540,31 +416,12 @@ func (h *Hub) take(l *managed, contents *list.Set) error {
 	return err
 }
 
-// tooWide returns why a list must not have these entries, because of all that they cover.
-func (h *Hub) tooWide(l config.List, e *list.Set) error {
-	return tooWide(l, e, float64(h.conf().MaxCoverage))
-}
-
-func tooWide(l config.List, e *list.Set, most float64) error {
-	if l.Action == config.Allow {
-		return nil
-	}
-	if err := e.TooWide(most); err != nil {
-		return fmt.Errorf("list %s: %w", l.Name, err)
-	}
-	return nil
-}
-
 // commit makes the list's entries a version, if they have changed.
 func (h *Hub) commit(l *managed) error {
 	if l.unread {
 		return nil
 	}
-	manual, expires := h.manual(l)
-	change := store.Change{Contents: list.Union(l.source, manual), Expires: expires}
-	if l.source.Len() < manual.Len() {
-		change.Contents = list.Union(manual, l.source) // a small addition to a large set is cheap
-	}
+	change := l.change()
 	if l.released != nil {
 		l.unrecorded = h.roll(l, change)
 		return l.unrecorded
@@ -595,26 +452,13 @@ func (h *Hub) rebase(l *managed) {
 
 // catchUp tries again to record what could not be.
 func (h *Hub) catchUp() {
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		if l.unrecorded != nil {
 			if err := h.commit(l); err == nil {
 				h.o.Log.Info("list recorded", "list", l.Name)
 			}
 		}
 	}
-}
-
-// manual returns a list's manual entries, and when those expire that no feed has.
-func (h *Hub) manual(l *managed) (*list.Set, map[key.Key]time.Time) {
-	var all list.Entries
-	expires := make(map[key.Key]time.Time)
-	for e := range h.journal.EntriesOf(l.Name) {
-		all.Add(e.Key)
-		if !e.Expires.IsZero() && !l.source.Has(e.Key) {
-			expires[e.Key] = e.Expires
-		}
-	}
-	return all.Set(), expires
 }
 
 // expire removes expired entries.
@@ -631,31 +475,13 @@ func (h *Hub) expire(now time.Time) {
 	for _, c := range batch {
 		changed[c.List] = true
 	}
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		if changed[l.Name] {
 			if err := h.commit(l); err != nil {
 				h.o.Log.Error("expired entries: "+err.Error(), "list", l.Name)
 			}
 		}
 	}
-}
-
-// list returns a list by name, nil if there is none.
-func (h *Hub) list(name string) *managed {
-	i := slices.IndexFunc(h.lists, func(l *managed) bool { return l.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return h.lists[i]
-}
-
-// noList is the error for the name of a list that does not exist.
-func (h *Hub) noList(name string) error {
-	exist := make([]string, 0, len(h.lists))
-	for _, l := range h.lists {
-		exist = append(exist, l.Name)
-	}
-	return api.NoList(name, exist)
 }
 
 // publishTimeout is how long a command waits for the broker.
@@ -733,10 +559,10 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		if err := h.room(); err != nil {
 			return err
 		}
-		l := h.list(name)
+		l := h.lists.get(name)
 		switch {
 		case l == nil:
-			return h.noList(name)
+			return h.lists.missing(name)
 		case string(l.Action) != c.Action:
 			return &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", name, l.Action, c.Action)}
 		case l.unread && !c.Remove:
@@ -745,8 +571,8 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 			return &api.BadRequest{Err: fmt.Errorf("changes of list %s reach the nodes in waves: name no list, and the entries reach all nodes at once", name)}
 		}
 		if !c.Remove {
-			manual, _ := h.manual(l)
-			if err := h.tooWide(l.List, list.Union(manual, entries.Set())); err != nil {
+			manual, _ := l.manual()
+			if err := tooWide(l.List, list.Union(manual, entries.Set()), float64(h.conf().MaxCoverage)); err != nil {
 				return &api.BadRequest{Err: fmt.Errorf("with its manual entries, %w", err)}
 			}
 		}

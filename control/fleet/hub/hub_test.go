@@ -173,7 +173,7 @@ func (f *fleet) has(name string) wire.ListStatus {
 	f.t.Helper()
 	s := wire.ListStatus{Name: name}
 	if err := f.hub.Do(f.t.Context(), func() error {
-		l := f.hub.list(name).history
+		l := f.hub.lists.get(name).history
 		s.Active, s.ID, s.Sum, s.Entries = l.Place(), l.ID(l.Place()), snapshot.Of(l.Contents().Groups()).String(), l.Contents().Len()
 		return nil
 	}); err != nil {

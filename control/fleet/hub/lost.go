@@ -53,7 +53,7 @@ func (h *Hub) compare(name string, s *wire.Status) (l *lost, differs string) {
 		find(lost{what: what, epoch: s.Catalog.Epoch, proved: wire.PlaceProved(key, s.Catalog, s.Seal)})
 	}
 	for _, r := range s.Lists {
-		history := h.history(r.Name)
+		history := h.lists.history(r.Name)
 		if history == nil || r.Active == (wire.Place{}) || tried > maxProofs {
 			continue
 		}

@@ -34,7 +34,7 @@ func TestStateLost(t *testing.T) {
 	h.becomes("block", "198.51.100.1")
 	until(t, "the feed was tried, and published anew", func() bool {
 		s := f.hub.Metrics()
-		return f.hub.list("drop").feed.Status().Sources[0].Failures > 0 && s.Published.Catalogs > 3
+		return f.hub.lists.get("drop").feed.Status().Sources[0].Failures > 0 && s.Published.Catalogs > 3
 	})
 	if got := h.entry("drop"); got != "192.0.2.1" || h.had("") {
 		t.Errorf("the node has %q, and had %q", got, h.seen)
@@ -81,7 +81,7 @@ func TestSourceLost(t *testing.T) {
 	f.start(lists)
 	entries := func() (n int) {
 		t.Helper()
-		if err := f.hub.Do(t.Context(), func() error { n = f.hub.list("drop").history.Contents().Len(); return nil }); err != nil {
+		if err := f.hub.Do(t.Context(), func() error { n = f.hub.lists.get("drop").history.Contents().Len(); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		return n

@@ -31,7 +31,7 @@ func (h *Hub) note() {
 		n.members = before.members
 	}
 	_, reached := h.publisher.current()
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		at, published := l.history.Place(), reached[l.Name]
 		one := metrics.HubList{
 			Name: l.Name, Action: string(l.Action), Entries: l.history.Contents().Len(),

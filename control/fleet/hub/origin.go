@@ -92,9 +92,9 @@ func (h *Hub) origins(ctx context.Context, name string, keys []key.Key) ([]wire.
 	origins := make([]wire.Origin, len(keys))
 	var f *feed.Feed
 	if err := h.Do(ctx, func() error {
-		l := h.list(name)
+		l := h.lists.get(name)
 		if l == nil {
-			return h.noList(name)
+			return h.lists.missing(name)
 		}
 		f = l.feed
 		for i, k := range keys {

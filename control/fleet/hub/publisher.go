@@ -286,7 +286,7 @@ func (p *publisher) publish(ctx context.Context) error {
 	}
 	var names []string
 	if err := p.hub.Do(ctx, func() error {
-		for _, l := range p.hub.lists {
+		for _, l := range p.hub.lists.all {
 			names = append(names, l.Name)
 		}
 		return nil
@@ -373,7 +373,7 @@ type kept struct {
 // kept returns what the store has of a list, with the deltas after a version.
 func (p *publisher) kept(ctx context.Context, name string, after wire.Place) (k kept, err error) {
 	err = p.hub.Do(ctx, func() error {
-		l := p.hub.list(name)
+		l := p.hub.lists.get(name)
 		if l == nil {
 			return errRemoved
 		}
@@ -398,7 +398,7 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 	var names []string
 	if err := p.hub.Do(ctx, func() error {
 		epoch, last = p.hub.store.Epoch(), p.hub.store.LastCatalog()
-		for _, l := range p.hub.lists {
+		for _, l := range p.hub.lists.all {
 			names = append(names, l.Name)
 		}
 		return nil
@@ -579,7 +579,7 @@ func (p *publisher) snapshot(ctx context.Context, name string, at *published) er
 	var head []byte
 	var place wire.Place
 	if err := p.hub.Do(ctx, func() (err error) {
-		l := p.hub.list(name)
+		l := p.hub.lists.get(name)
 		if l == nil {
 			return errRemoved
 		}
@@ -651,7 +651,7 @@ func (p *publisher) catalog(ctx context.Context) error {
 			return err
 		}
 		c.Seal = wire.SealPlace(p.hub.o.Authority.Key(), c.Place)
-		for _, l := range p.hub.lists {
+		for _, l := range p.hub.lists.all {
 			var place wire.Place // the zero Place, nodes keep what they have: it is about to be published
 			if at := p.at[l.Name]; at != nil && at.place.Epoch == c.Epoch {
 				place = at.place

@@ -64,7 +64,7 @@ func (h *Hub) reload(ctx context.Context) (changes []string, wait <-chan struct{
 		}
 	}
 	var before []*managed
-	if err := h.Do(ctx, func() error { before = h.lists; return nil }); err != nil {
+	if err := h.Do(ctx, func() error { before = h.lists.all; return nil }); err != nil {
 		return nil, nil, err
 	}
 	lists, err := h.openLists(ctx, next, before)
@@ -126,7 +126,7 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 		}
 	}
 	for _, l := range lists {
-		former := h.list(l.Name)
+		former := h.lists.get(l.Name)
 		if former == l {
 			continue
 		}
@@ -143,7 +143,7 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 		l.history, added = history, append(added, l)
 		if damaged != nil {
 			h.o.Log.Error("a new epoch begins: "+damaged.Error(), "epoch", h.store.Epoch())
-			for _, l := range h.lists {
+			for _, l := range h.lists.all {
 				if l.released != nil {
 					l.rebased()
 				}
@@ -166,20 +166,20 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 		return err
 	}
 	var removed []string
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		if !slices.ContainsFunc(lists, func(other *managed) bool { return other.Name == l.Name }) {
 			removed = append(removed, l.Name)
 		}
 	}
-	h.lists, h.replaced = lists, true
+	h.lists.set(lists)
+	h.feeds.replaced = true
 	h.config.Store(next)
-	h.noteHistories()
 	h.decide(h.trials)
 	for _, name := range removed {
 		h.store.Release(name)
 	}
 	for _, l := range opened {
-		h.fill(l)
+		l.fill(float64(next.MaxCoverage), h.o.Log)
 		if err := h.commit(l); err != nil { // which is tried again
 			h.o.Log.Error("reload: "+err.Error(), "list", l.Name)
 		}

@@ -141,7 +141,7 @@ func TestReload(t *testing.T) {
 	f.stop()
 	_, lists, _ := strings.Cut(f.text, "heartbeat: 2s\n")
 	f.start(lists)
-	if l := f.hub.lists[0]; l.released == nil || l.released.Rollout.State != api.RolloutRunning {
+	if l := f.hub.lists.all[0]; l.released == nil || l.released.Rollout.State != api.RolloutRunning {
 		t.Errorf("%+v", l.released)
 	}
 }
@@ -196,8 +196,8 @@ func TestReloadRefused(t *testing.T) {
 		t.Error("no error without a store")
 	}
 	if err := f.hub.Do(t.Context(), func() error {
-		if len(f.hub.lists) != 2 || f.hub.history("more") != nil || len(f.hub.conf().Lists) != 0 {
-			t.Errorf("%d lists, %+v", len(f.hub.lists), f.hub.conf().Lists)
+		if len(f.hub.lists.all) != 2 || f.hub.lists.history("more") != nil || len(f.hub.conf().Lists) != 0 {
+			t.Errorf("%d lists, %+v", len(f.hub.lists.all), f.hub.conf().Lists)
 		}
 		return nil
 	}); err != nil {

@@ -43,7 +43,7 @@ func (f *fleet) truth() map[string]*list.Set {
 	f.t.Helper()
 	all := make(map[string]*list.Set)
 	if err := f.hub.Do(f.t.Context(), func() error {
-		for _, l := range f.hub.lists {
+		for _, l := range f.hub.lists.all {
 			all[l.Name] = l.history.Contents()
 		}
 		return nil
@@ -114,7 +114,7 @@ func (f *fleet) honest() (end func()) {
 			sums := func() map[string]string {
 				all := make(map[string]string)
 				_ = hub.Do(ctx, func() error {
-					for _, l := range hub.lists {
+					for _, l := range hub.lists.all {
 						all[l.Name] = snapshot.Of(l.history.Contents().Groups()).String()
 					}
 					return nil

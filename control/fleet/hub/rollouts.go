@@ -20,7 +20,7 @@ func (h *Hub) openRollouts() error {
 	if err := h.store.Extra(&saved); err != nil {
 		return fmt.Errorf("rollouts: %w", err)
 	}
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		if l.released = l.planned(saved[l.Name]); l.released != nil {
 			l.rebased()
 		}
@@ -43,7 +43,7 @@ func (l *managed) planned(x *released) *released {
 }
 
 // saveRollouts saves which versions are released to which nodes.
-func (h *Hub) saveRollouts() error { return h.saveRolloutsOf(h.lists) }
+func (h *Hub) saveRollouts() error { return h.saveRolloutsOf(h.lists.all) }
 
 func (h *Hub) saveRolloutsOf(lists []*managed) error {
 	all := make(map[string]*released)
@@ -94,7 +94,7 @@ func (h *Hub) newEpoch(after uint64) error {
 	if err := h.store.NewEpoch(after); err != nil {
 		return err
 	}
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		if l.released != nil {
 			l.rebased()
 		}
@@ -163,13 +163,13 @@ func (h *Hub) settle(l *managed, x released) error {
 // advance advances the active rollouts, by the nodes' reports.
 func (h *Hub) advance(now time.Time) {
 	var all map[string][]observed
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		if l.released == nil || !l.released.Rollout.active() {
 			continue
 		}
 		if all == nil {
 			var err error
-			if all, err = h.members.observe(h.lists); err != nil {
+			if all, err = h.members.observe(h.lists.all); err != nil {
 				h.o.Log.Error("rollouts wait: which nodes are enrolled is unknown: " + err.Error())
 				return
 			}
@@ -225,8 +225,8 @@ func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRoll
 		}
 		if asked.List == "" {
 			done.Lists, err = h.rollAll(asked.Do)
-		} else if l := h.list(asked.List); l == nil {
-			err = h.noList(asked.List)
+		} else if l := h.lists.get(asked.List); l == nil {
+			err = h.lists.missing(asked.List)
 		} else if err = h.rollOne(l, asked.Do); err == nil {
 			done.Lists = []string{l.Name}
 		}
@@ -254,7 +254,7 @@ func (h *Hub) rollAll(do string) (lists []string, err error) {
 	if do == api.RollResume {
 		state = api.RolloutPaused
 	}
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		if l.released == nil || l.released.Rollout == nil || l.released.Rollout.State != state {
 			continue
 		}
@@ -353,7 +353,7 @@ func (h *Hub) rollBack(l *managed, x released, refuse func(string, ...any) error
 	if err != nil {
 		return refuse("%w", err)
 	}
-	manual, _ := h.manual(l)
+	manual, _ := l.manual()
 	refused := sumOf(store.Change{Contents: list.Union(l.source, manual)})
 	old.Stepwise = true
 	if _, err := l.history.Commit(old); err != nil {

@@ -43,7 +43,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	f.Problems = append(f.Problems, covering...)
 	var wanted []wire.ListState
 	if err := h.Do(ctx, func() error {
-		for _, l := range h.lists {
+		for _, l := range h.lists.all {
 			wanted = append(wanted, l.wanted(l.history.Place()))
 			one := api.FleetList{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,

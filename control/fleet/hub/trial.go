@@ -29,7 +29,7 @@ func (h *Hub) openTrials() {
 func (h *Hub) decide(next trial.Decisions) {
 	h.trials = next
 	over := next.Over(time.Now())
-	for _, l := range h.lists {
+	for _, l := range h.lists.all {
 		if !slices.Contains(over, l.Name) {
 			l.overdue = nil
 		}
@@ -52,7 +52,7 @@ func (l *managed) commanded() bool { return l.trial != nil && l.trial.Since != n
 // or which are gone, and returns a line for each.
 func (h *Hub) followTrials() (lines []string) {
 	next, lines := h.trials.Follow(func(name string) int {
-		switch l := h.list(name); {
+		switch l := h.lists.get(name); {
 		case l == nil:
 			return trial.Gone
 		case l.commanded():
@@ -117,9 +117,9 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 
 // setTrial carries out a change of a trial, durably.
 func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.FleetEnforced, err error) {
-	l := h.list(name)
+	l := h.lists.get(name)
 	if l == nil {
-		return done, h.noList(name)
+		return done, h.lists.missing(name)
 	}
 	if err := trial.Refuse(name, l.Action == config.Allow, l.enforced(), c); err != nil {
 		return done, &api.BadRequest{Err: err}
@@ -183,7 +183,7 @@ func (h *Hub) endTrials(now time.Time) {
 	next := h.trials
 	var ended []string
 	for _, name := range over {
-		l := h.list(name)
+		l := h.lists.get(name)
 		if l == nil || !l.commanded() {
 			continue
 		}

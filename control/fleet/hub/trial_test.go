@@ -44,7 +44,7 @@ func TestEnforce(t *testing.T) {
 			catalog, status = nil, nil
 			var lists []wire.ListState // as in the catalog
 			if err := f.hub.Do(t.Context(), func() error {
-				for _, l := range f.hub.lists {
+				for _, l := range f.hub.lists.all {
 					lists = append(lists, l.wanted(l.history.Place()))
 				}
 				return nil
