@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -77,6 +76,7 @@ type Options struct {
 type Hub struct {
 	o       Options
 	config  atomic.Pointer[config.Hub]
+	dir     stateDir
 	store   *store.Store
 	journal *journal.Journal
 	lists   *lists
@@ -107,7 +107,7 @@ const storeDir = "store"
 
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
-	h := &Hub{o: o, lists: &lists{}, loop: newLoop(), nodes: newNodes(o.Log)}
+	h := &Hub{o: o, dir: stateDir(o.Config.StateDir), lists: &lists{}, loop: newLoop(), nodes: newNodes(o.Log)}
 	h.members = &members{authority: o.Authority, nodes: h.nodes, opened: time.Now()}
 	h.config.Store(o.Config)
 	if err := h.open(); err != nil {
@@ -116,7 +116,7 @@ func Open(o Options) (*Hub, error) {
 	}
 	if c := o.Config.Console; c.Listen != "" {
 		h.console = console.NewHub(h, string(c.Listen), c.TLS != config.TLS{}, o.Version)
-		if err := h.console.Keep(string(o.Config.StateDir)); err != nil {
+		if err := h.console.Keep(string(h.dir)); err != nil {
 			o.Log.Warn(err.Error())
 		}
 	}
@@ -124,18 +124,17 @@ func Open(o Options) (*Hub, error) {
 }
 
 func (h *Hub) open() (err error) {
-	dir := string(h.conf().StateDir)
-	if err := durable.MkdirAll(dir); err != nil {
+	if err := durable.MkdirAll(string(h.dir)); err != nil {
 		return err
 	}
-	h.audit = audit.New(dir, h.o.Log)
-	if h.store, err = store.Open(filepath.Join(dir, storeDir), h.o.Authority.Key()); err != nil {
+	h.audit = audit.New(string(h.dir), h.o.Log)
+	if h.store, err = store.Open(h.dir.path(storeDir), h.o.Authority.Key()); err != nil {
 		return err
 	}
 	if h.o.Now != nil {
 		h.store.Now = h.o.Now
 	}
-	if h.journal, err = journal.Open(filepath.Join(dir, "journal"), h.o.Log); err != nil {
+	if h.journal, err = journal.Open(h.dir.path("journal"), h.o.Log); err != nil {
 		return err
 	}
 	h.feeds = newFeeds(h.o.Version, h.o.Log)
@@ -239,7 +238,7 @@ func (h *Hub) Run(ctx context.Context) error {
 				h.feeds.follow(ctx, h.lists.all, &all, h.fetched)
 			}
 		case now := <-tick.C:
-			if h.room() == nil {
+			if h.dir.room() == nil {
 				h.expire(now)
 				h.catchUp()
 				h.advance(now)
@@ -357,7 +356,7 @@ func (h *Hub) Rollback(ctx context.Context, name string) (out api.FetchOutcome, 
 		if x := l.released; x != nil && x.Rollout.active() {
 			return &api.BadRequest{Err: fmt.Errorf("list %[1]s: the rollout of version %[2]v has not ended: weir fleet rollback %[1]s takes it back on all nodes", name, x.Rollout.To)}
 		}
-		return h.room()
+		return h.dir.room()
 	})
 	if err == nil {
 		var o feed.Outcome
@@ -402,7 +401,7 @@ func (h *Hub) take(l *managed, contents *list.Set) error {
 		l.unread = false
 		h.publisher.wake()
 	}
-	err := h.room()
+	err := h.dir.room()
 	if err != nil {
 		l.unrecorded = err
 	} else {
@@ -556,7 +555,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		}
 	}
 	err = h.Do(ctx, func() error {
-		if err := h.room(); err != nil {
+		if err := h.dir.room(); err != nil {
 			return err
 		}
 		l := h.lists.get(name)

@@ -88,9 +88,8 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 		s.Misuse = &metrics.HubMisuse{}
 		s.Misuse.Violations, s.Misuse.Twice, s.Misuse.Slow = g.Misuse()
 	}
-	dir := string(h.conf().StateDir)
-	s.StoreBytes = sizeOf(filepath.Join(dir, storeDir))
-	if free, size, err := diskOf(dir); err == nil {
+	s.StoreBytes = sizeOf(h.dir.path(storeDir))
+	if free, size, err := h.dir.disk(); err == nil {
 		s.DiskBytes, s.DiskFree = size, free
 	}
 	manual, _ := countManual(h.journal, addresses(h.conf()))

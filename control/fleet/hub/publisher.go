@@ -272,7 +272,7 @@ func (p *publisher) config() jetstream.StreamConfig {
 
 // publish publishes what the stream does not have yet, and a catalog.
 func (p *publisher) publish(ctx context.Context) error {
-	if full := p.hub.room(); full != nil {
+	if full := p.hub.dir.room(); full != nil {
 		if err := p.assure(ctx); err != nil {
 			return fmt.Errorf("%s; nodes are not assured either: %w", full.Error(), err) // no errFull: nodes are not assured
 		}

@@ -116,7 +116,7 @@ func (h *Hub) openLists(ctx context.Context, next *config.Hub, before []*managed
 
 // replace makes lists those of the hub, by a configuration, or changes nothing.
 func (h *Hub) replace(next *config.Hub, lists []*managed) error {
-	if err := h.room(); err != nil {
+	if err := h.dir.room(); err != nil {
 		return err
 	}
 	var added, opened []*managed

@@ -220,7 +220,7 @@ func (h *Hub) follow(l *managed) {
 func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRolled, err error) {
 	var wait <-chan struct{}
 	err = h.Do(ctx, func() error {
-		if err := h.room(); err != nil {
+		if err := h.dir.room(); err != nil {
 			return err
 		}
 		if asked.List == "" {

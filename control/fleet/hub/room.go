@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -18,28 +19,33 @@ import (
 // it: what goes on without an operator, such as the audit, needs a little.
 const reserve = 16 << 20
 
-// diskOf returns how much of the disk of a directory is free, and its size.
-func diskOf(dir string) (free, size uint64, err error) {
-	var d unix.Statfs_t
-	if err := unix.Statfs(dir, &d); err != nil {
+// stateDir is the directory of the hub's state.
+type stateDir string
+
+// path returns the path of a file or directory below it.
+func (d stateDir) path(name string) string { return filepath.Join(string(d), name) }
+
+// disk returns how much of its disk is free, and the size of the disk.
+func (d stateDir) disk() (free, size uint64, err error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(string(d), &s); err != nil {
 		return 0, 0, err
 	}
-	return d.Bavail * uint64(d.Bsize), d.Blocks * uint64(d.Bsize), nil
+	return s.Bavail * uint64(s.Bsize), s.Blocks * uint64(s.Bsize), nil
 }
 
 // errFull means that the disk is full up to the reserve.
 type errFull struct{ error }
 
 // room returns an errFull where the hub must not write, since the disk is full.
-func (h *Hub) room() error {
-	dir := string(h.conf().StateDir)
-	free, size, err := diskOf(dir)
+func (d stateDir) room() error {
+	free, size, err := d.disk()
 	if err != nil {
 		return nil // writing says what is wrong
 	}
 	if keep := min(reserve, size/20); free < keep {
 		return errFull{fmt.Errorf("the disk of the hub is full: %s of %s at %s are free, less than the %s that are kept for its own work: nothing is changed until there is room",
-			humanize.Bytes(free), humanize.Bytes(size), dir, humanize.Bytes(keep))}
+			humanize.Bytes(free), humanize.Bytes(size), d, humanize.Bytes(keep))}
 	}
 	return nil
 }

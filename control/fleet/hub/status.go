@@ -25,7 +25,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if !state.catalog.IsZero() {
 		f.Catalog = &state.catalog
 	}
-	full := h.room()
+	full := h.dir.room()
 	switch {
 	case full != nil && (state.failed == "" || state.full):
 		f.Problems = append(f.Problems, full.Error())

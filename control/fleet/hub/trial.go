@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 // trialRetry is how long a trial that is over waits where its end could not be recorded.
 const trialRetry = 10 * time.Second
 
-func (h *Hub) trialPath() string { return filepath.Join(string(h.conf().StateDir), trial.File) }
+func (h *Hub) trialPath() string { return h.dir.path(trial.File) }
 
 // openTrials reads what commands have decided about lists on trial. A trial whose time came
 // while no hub ran is ended by the first tick.
@@ -124,7 +123,7 @@ func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.Fl
 	if err := trial.Refuse(name, l.Action == config.Allow, l.enforced(), c); err != nil {
 		return done, &api.BadRequest{Err: err}
 	}
-	if err := h.room(); err != nil {
+	if err := h.dir.room(); err != nil {
 		return done, err
 	}
 	t := trial.New(c, l.List.Enforce, by, time.Now())
