@@ -83,6 +83,8 @@ type Hub struct {
 	feeds   *feeds
 	members *members
 
+	releases *releases
+
 	trials      trial.Decisions // of commands
 	retryTrials time.Time
 	keptTrials  time.Time
@@ -154,19 +156,21 @@ func (h *Hub) open() (err error) {
 		lists = append(lists, l)
 	}
 	h.lists.set(lists)
+	h.releases = &releases{log: h.o.Log, store: h.store, lists: h.lists, members: h.members, wake: func() {}}
 	h.openTrials()
-	if err := h.openRollouts(); err != nil {
+	if err := h.releases.open(); err != nil {
 		return err
 	}
 	for _, l := range h.lists.all {
 		l.fill(float64(h.conf().MaxCoverage), h.o.Log)
-		if err := h.commit(l); durable.Full(err) { // which is tried again
+		if err := h.releases.commit(l); durable.Full(err) { // which is tried again
 			h.o.Log.Error("the disk is full: "+err.Error(), "list", l.Name)
 		} else if err != nil {
 			return err
 		}
 	}
 	h.publisher = newPublisher(h)
+	h.releases.wake = h.publisher.wake
 	h.nodes.compare, h.nodes.found, h.nodes.heard = h.compare, h.publisher.history, h.publisher.wake
 	all, err := h.members.read()
 	if err != nil {
@@ -240,8 +244,8 @@ func (h *Hub) Run(ctx context.Context) error {
 		case now := <-tick.C:
 			if h.dir.room() == nil {
 				h.expire(now)
-				h.catchUp()
-				h.advance(now)
+				h.releases.catchUp()
+				h.releases.advance(now, time.Duration(h.conf().MaxAge))
 				h.endTrials(now)
 				h.keepTrials(now)
 			}
@@ -405,7 +409,7 @@ func (h *Hub) take(l *managed, contents *list.Set) error {
 	if err != nil {
 		l.unrecorded = err
 	} else {
-		err = h.commit(l)
+		err = h.releases.commit(l)
 	}
 	if known {
 		if l.since = l.history.Place(); err != nil {
@@ -413,51 +417,6 @@ func (h *Hub) take(l *managed, contents *list.Set) error {
 		}
 	}
 	return err
-}
-
-// commit makes the list's entries a version, if they have changed.
-func (h *Hub) commit(l *managed) error {
-	if l.unread {
-		return nil
-	}
-	change := l.change()
-	if l.released != nil {
-		l.unrecorded = h.roll(l, change)
-		return l.unrecorded
-	}
-	changed, err := l.history.Commit(change)
-	if l.unrecorded = err; err != nil {
-		return err
-	}
-	if !changed {
-		return nil
-	}
-	h.rebase(l)
-	if h.publisher != nil {
-		h.publisher.wake()
-	}
-	return nil
-}
-
-// rebase makes the last version of a list the base if the log is large.
-func (h *Hub) rebase(l *managed) {
-	if !l.history.Bulky() {
-		return
-	}
-	if err := l.history.Rebase(); err != nil {
-		h.o.Log.Error("the log of a list keeps growing: "+err.Error(), "list", l.Name)
-	}
-}
-
-// catchUp tries again to record what could not be.
-func (h *Hub) catchUp() {
-	for _, l := range h.lists.all {
-		if l.unrecorded != nil {
-			if err := h.commit(l); err == nil {
-				h.o.Log.Info("list recorded", "list", l.Name)
-			}
-		}
-	}
 }
 
 // expire removes expired entries.
@@ -476,7 +435,7 @@ func (h *Hub) expire(now time.Time) {
 	}
 	for _, l := range h.lists.all {
 		if changed[l.Name] {
-			if err := h.commit(l); err != nil {
+			if err := h.releases.commit(l); err != nil {
 				h.o.Log.Error("expired entries: "+err.Error(), "list", l.Name)
 			}
 		}
@@ -590,7 +549,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 			changed.Changed = api.Changed{List: name}
 			return err
 		}
-		if err := h.commit(l); err != nil {
+		if err := h.releases.commit(l); err != nil {
 			return fmt.Errorf("recorded, and to be published as soon as the hub can write its store: %w", err)
 		}
 		changed.Version = l.history.Place()

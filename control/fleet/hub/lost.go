@@ -138,7 +138,7 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 	var epoch uint64
 	if err := p.hub.Do(ctx, func() error {
 		defer func() { epoch = p.hub.store.Epoch() }()
-		return p.hub.newEpoch(after)
+		return p.hub.releases.newEpoch(after)
 	}); err != nil {
 		return err
 	}

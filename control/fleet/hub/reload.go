@@ -144,24 +144,11 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 		if damaged != nil {
 			h.o.Log.Error("a new epoch begins: "+damaged.Error(), "epoch", h.store.Epoch())
 			for _, l := range h.lists.all {
-				if l.released != nil {
-					l.rebased()
-				}
+				l.rebased()
 			}
 		}
 	}
-	before := make(map[*managed]managedRollout)
-	for _, l := range lists {
-		before[l] = managedRollout{l.plan, l.released}
-		l.plan = next.RolloutOf(l.List)
-		if l.released = l.planned(l.released); l.released != nil {
-			l.rebased()
-		}
-	}
-	if err := h.saveRolloutsOf(lists); err != nil {
-		for l, was := range before {
-			l.plan, l.released = was.plan, was.released
-		}
+	if err := h.releases.plan(next, lists); err != nil {
 		undo()
 		return err
 	}
@@ -180,16 +167,10 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 	}
 	for _, l := range opened {
 		l.fill(float64(next.MaxCoverage), h.o.Log)
-		if err := h.commit(l); err != nil { // which is tried again
+		if err := h.releases.commit(l); err != nil { // which is tried again
 			h.o.Log.Error("reload: "+err.Error(), "list", l.Name)
 		}
 	}
 	h.note()
 	return nil
-}
-
-// managedRollout has the fields of a list that a reload changes where the list stays.
-type managedRollout struct {
-	plan     *config.Rollout
-	released *released
 }

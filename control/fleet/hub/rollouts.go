@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"weir/control/api"
@@ -10,22 +11,30 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
-	"weir/control/list"
 	"weir/filter/snapshot"
 )
 
-// openRollouts reads which versions are released to which nodes.
-func (h *Hub) openRollouts() error {
+// releases makes versions of lists, and decides which nodes are to have them: at once, or by a
+// rollout. It belongs to [Hub.Run].
+type releases struct {
+	log     *slog.Logger
+	store   *store.Store
+	lists   *lists
+	members *members
+	wake    func() // there is something to publish
+}
+
+// open reads which versions are released to which nodes.
+func (a *releases) open() error {
 	saved := make(map[string]*released)
-	if err := h.store.Extra(&saved); err != nil {
+	if err := a.store.Extra(&saved); err != nil {
 		return fmt.Errorf("rollouts: %w", err)
 	}
-	for _, l := range h.lists.all {
-		if l.released = l.planned(saved[l.Name]); l.released != nil {
-			l.rebased()
-		}
+	for _, l := range a.lists.all {
+		l.released = l.planned(saved[l.Name])
+		l.rebased()
 	}
-	return h.saveRollouts()
+	return a.save(a.lists.all)
 }
 
 // planned returns what is released of a list that had x released before, nil: all nodes are
@@ -42,36 +51,57 @@ func (l *managed) planned(x *released) *released {
 	return &released{}
 }
 
-// saveRollouts saves which versions are released to which nodes.
-func (h *Hub) saveRollouts() error { return h.saveRolloutsOf(h.lists.all) }
+// plan has lists follow the plans of a configuration, or changes nothing.
+func (a *releases) plan(c *config.Hub, lists []*managed) error {
+	type planned struct {
+		plan     *config.Rollout
+		released *released
+	}
+	before := make(map[*managed]planned)
+	for _, l := range lists {
+		before[l] = planned{l.plan, l.released}
+		l.plan = c.RolloutOf(l.List)
+		l.released = l.planned(l.released)
+		l.rebased()
+	}
+	err := a.save(lists)
+	if err != nil {
+		for l, was := range before {
+			l.plan, l.released = was.plan, was.released
+		}
+	}
+	return err
+}
 
-func (h *Hub) saveRolloutsOf(lists []*managed) error {
+// save saves which versions of lists are released to which nodes.
+func (a *releases) save(lists []*managed) error {
 	all := make(map[string]*released)
 	for _, l := range lists {
 		if l.released != nil {
 			all[l.Name] = l.released
 		}
 	}
-	return h.store.SetExtra(all)
+	return a.store.SetExtra(all)
 }
 
 // release changes, durably, which versions of a list are released to which nodes.
-func (h *Hub) release(l *managed, x released) error {
+func (a *releases) release(l *managed, x released) error {
 	before := l.released
 	l.released = &x
-	if err := h.saveRollouts(); err != nil {
+	if err := a.save(a.lists.all); err != nil {
 		l.released = before
 		return err
 	}
-	if h.publisher != nil {
-		h.publisher.wake()
-	}
+	a.wake()
 	return nil
 }
 
 // rebased adapts to a new epoch, in which the list has its last version only. An active
 // rollout begins anew, and nodes keep what they have until it reaches them.
 func (l *managed) rebased() {
+	if l.released == nil {
+		return
+	}
 	x, at := *l.released, l.history.Place()
 	if x.Stable.Epoch == at.Epoch || x.Stable == (wire.Place{}) && (x.Rollout == nil || x.Rollout.To.Epoch == at.Epoch) {
 		return
@@ -90,23 +120,64 @@ func (l *managed) rebased() {
 }
 
 // newEpoch begins an epoch after another one.
-func (h *Hub) newEpoch(after uint64) error {
-	if err := h.store.NewEpoch(after); err != nil {
+func (a *releases) newEpoch(after uint64) error {
+	if err := a.store.NewEpoch(after); err != nil {
 		return err
 	}
-	for _, l := range h.lists.all {
-		if l.released != nil {
-			l.rebased()
-		}
+	for _, l := range a.lists.all {
+		l.rebased()
 	}
-	return h.saveRollouts()
+	return a.save(a.lists.all)
 }
 
 // sumOf returns the checksum of contents.
 func sumOf(c store.Change) string { return snapshot.Of(c.Contents.Groups()).String() }
 
+// commit makes the list's entries a version, if they have changed.
+func (a *releases) commit(l *managed) error {
+	if l.unread {
+		return nil
+	}
+	change := l.change()
+	if l.released != nil {
+		l.unrecorded = a.roll(l, change)
+		return l.unrecorded
+	}
+	changed, err := l.history.Commit(change)
+	if l.unrecorded = err; err != nil {
+		return err
+	}
+	if !changed {
+		return nil
+	}
+	a.rebase(l)
+	a.wake()
+	return nil
+}
+
+// rebase makes the last version of a list the base if the log is large.
+func (a *releases) rebase(l *managed) {
+	if !l.history.Bulky() {
+		return
+	}
+	if err := l.history.Rebase(); err != nil {
+		a.log.Error("the log of a list keeps growing: "+err.Error(), "list", l.Name)
+	}
+}
+
+// catchUp tries again to record what could not be.
+func (a *releases) catchUp() {
+	for _, l := range a.lists.all {
+		if l.unrecorded != nil {
+			if err := a.commit(l); err == nil {
+				a.log.Info("list recorded", "list", l.Name)
+			}
+		}
+	}
+}
+
 // roll begins the rollout of new contents, unless one is under way: they follow it.
-func (h *Hub) roll(l *managed, next store.Change) error {
+func (a *releases) roll(l *managed, next store.Change) error {
 	x := *l.released
 	current := l.history.Contents()
 	same := next.Contents.Diff(current).Len() == 0
@@ -126,7 +197,7 @@ func (h *Hub) roll(l *managed, next store.Change) error {
 		return nil
 	}
 	if at == x.Stable {
-		h.rebase(l)
+		a.rebase(l)
 	}
 	if !same {
 		next.Stepwise = true
@@ -136,24 +207,24 @@ func (h *Hub) roll(l *managed, next store.Change) error {
 	}
 	now := time.Now()
 	if l.plan == nil { // those that are under way are the last
-		return h.settle(l, released{Stable: l.history.Place()})
+		return a.settle(l, released{Stable: l.history.Place()})
 	}
 	if l.plan.First == config.AtOnce && x.Rollout == nil && x.Stable == (wire.Place{}) {
-		h.o.Log.Info("the first contents of a list go to all nodes at once", "list", l.Name, "version", l.history.Place().String())
-		return h.settle(l, released{Stable: l.history.Place()})
+		a.log.Info("the first contents of a list go to all nodes at once", "list", l.Name, "version", l.history.Place().String())
+		return a.settle(l, released{Stable: l.history.Place()})
 	}
 	x.Refused = ""
 	x.Rollout = newRollout(l.plan, l.Action, x.Stable, l.history.Place(), now)
-	if err := h.release(l, x); err != nil {
+	if err := a.release(l, x); err != nil {
 		return err
 	}
-	h.o.Log.Info("rollout begins", "list", l.Name, "version", x.Rollout.To.String(), "waves", len(x.Rollout.Waves))
+	a.log.Info("rollout begins", "list", l.Name, "version", x.Rollout.To.String(), "waves", len(x.Rollout.Waves))
 	return nil
 }
 
 // settle is release for a list whose rollout has ended.
-func (h *Hub) settle(l *managed, x released) error {
-	if err := h.release(l, x); err != nil {
+func (a *releases) settle(l *managed, x released) error {
+	if err := a.release(l, x); err != nil {
 		return err
 	}
 	l.gate = gate{}
@@ -161,27 +232,27 @@ func (h *Hub) settle(l *managed, x released) error {
 }
 
 // advance advances the active rollouts, by the nodes' reports.
-func (h *Hub) advance(now time.Time) {
+func (a *releases) advance(now time.Time, maxAge time.Duration) {
 	var all map[string][]observed
-	for _, l := range h.lists.all {
+	for _, l := range a.lists.all {
 		if l.released == nil || !l.released.Rollout.active() {
 			continue
 		}
 		if all == nil {
 			var err error
-			if all, err = h.members.observe(h.lists.all); err != nil {
-				h.o.Log.Error("rollouts wait: which nodes are enrolled is unknown: " + err.Error())
+			if all, err = a.members.observe(a.lists.all); err != nil {
+				a.log.Error("rollouts wait: which nodes are enrolled is unknown: " + err.Error())
 				return
 			}
 		}
-		h.step(l, now, all[l.Name])
+		a.step(l, now, maxAge, all[l.Name])
 	}
 }
 
 // step advances the rollout of a list.
-func (h *Hub) step(l *managed, now time.Time, nodes []observed) {
+func (a *releases) step(l *managed, now time.Time, maxAge time.Duration, nodes []observed) {
 	before := l.released.Rollout
-	after, g := before.step(now, now.Sub(h.members.opened), time.Duration(h.conf().MaxAge), nodes)
+	after, g := before.step(now, now.Sub(a.members.opened), maxAge, nodes)
 	l.gate = g
 	if after.State == before.State && after.Wave == before.Wave && after.Settled == before.Settled && after.Confirmed.Equal(before.Confirmed) {
 		return
@@ -191,17 +262,17 @@ func (h *Hub) step(l *managed, now time.Time, nodes []observed) {
 	if after.State == api.RolloutDone {
 		x.Stable = after.To
 	}
-	if err := h.release(l, x); err != nil {
-		h.o.Log.Error("a rollout waits: its state cannot be recorded: "+err.Error(), "list", l.Name)
+	if err := a.release(l, x); err != nil {
+		a.log.Error("a rollout waits: its state cannot be recorded: "+err.Error(), "list", l.Name)
 		return
 	}
-	log := h.o.Log.With("list", l.Name, "version", after.To.String())
+	log := a.log.With("list", l.Name, "version", after.To.String())
 	switch {
 	case after.State == api.RolloutHalted:
 		log.Error("rollout halted: " + after.Reason)
 	case after.State == api.RolloutDone:
 		log.Info("rollout done: all nodes are to have the version")
-		h.follow(l)
+		a.follow(l)
 	case after.Wave != before.Wave:
 		log.Info("rollout goes on", "wave", after.Wave+1, "of", len(after.Waves))
 	case !after.Confirmed.IsZero() && before.Confirmed.IsZero():
@@ -210,55 +281,23 @@ func (h *Hub) step(l *managed, now time.Time, nodes []observed) {
 }
 
 // follow begins the rollout of the contents that arrived during the last one.
-func (h *Hub) follow(l *managed) {
-	if err := h.commit(l); err != nil {
-		h.o.Log.Error("the next rollout: "+err.Error(), "list", l.Name)
+func (a *releases) follow(l *managed) {
+	if err := a.commit(l); err != nil {
+		a.log.Error("the next rollout: "+err.Error(), "list", l.Name)
 	}
-}
-
-// Roll implements [server.Hub].
-func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRolled, err error) {
-	var wait <-chan struct{}
-	err = h.Do(ctx, func() error {
-		if err := h.dir.room(); err != nil {
-			return err
-		}
-		if asked.List == "" {
-			done.Lists, err = h.rollAll(asked.Do)
-		} else if l := h.lists.get(asked.List); l == nil {
-			err = h.lists.missing(asked.List)
-		} else if err = h.rollOne(l, asked.Do); err == nil {
-			done.Lists = []string{l.Name}
-		}
-		if err == nil {
-			wait = h.publisher.again()
-		}
-		return err
-	})
-	r := audit.Record{Change: asked.Do, List: asked.List, Entries: len(done.Lists), Changed: len(done.Lists)}
-	if asked.List == "" {
-		r.First = done.Lists
-	}
-	audit.ByCaller(ctx, &r)
-	h.audited(r, err)
-	if err != nil {
-		return done, err
-	}
-	done.Published = h.waitFor(ctx, wait)
-	return done, nil
 }
 
 // rollAll pauses what runs, or resumes what is paused.
-func (h *Hub) rollAll(do string) (lists []string, err error) {
+func (a *releases) rollAll(do string) (lists []string, err error) {
 	state := api.RolloutRunning
 	if do == api.RollResume {
 		state = api.RolloutPaused
 	}
-	for _, l := range h.lists.all {
+	for _, l := range a.lists.all {
 		if l.released == nil || l.released.Rollout == nil || l.released.Rollout.State != state {
 			continue
 		}
-		if err := h.rollOne(l, do); err != nil {
+		if err := a.rollOne(l, do); err != nil {
 			return lists, err
 		}
 		lists = append(lists, l.Name)
@@ -270,7 +309,7 @@ func (h *Hub) rollAll(do string) (lists []string, err error) {
 }
 
 // rollOne changes the course of a list's rollout.
-func (h *Hub) rollOne(l *managed, do string) error {
+func (a *releases) rollOne(l *managed, do string) error {
 	refuse := func(format string, args ...any) error {
 		return &api.BadRequest{Err: fmt.Errorf("list "+l.Name+": "+format, args...)}
 	}
@@ -299,17 +338,17 @@ func (h *Hub) rollOne(l *managed, do string) error {
 				return refuse("hub.yaml has no waves for it")
 			}
 			x.Refused = ""
-			if err := h.release(l, x); err != nil {
+			if err := a.release(l, x); err != nil {
 				return err
 			}
-			return h.commit(l)
+			return a.commit(l)
 		default:
 			return refuse("the rollout of version %v is %s", r.To, r.State)
 		}
 		r.State, r.Reason, r.Entered, r.Confirmed = api.RolloutRunning, "", now, time.Time{}
 	case api.RollForward:
 		if r.State == api.RolloutRolledBack { // it begins anew, and then goes to all
-			if err := h.rollOne(l, api.RollResume); err != nil {
+			if err := a.rollOne(l, api.RollResume); err != nil {
 				return err
 			}
 			if r = *l.released.Rollout; !r.active() {
@@ -323,21 +362,21 @@ func (h *Hub) rollOne(l *managed, do string) error {
 		r.State, r.Reason, r.Wave = api.RolloutDone, "", len(r.Waves)
 		x.Stable = r.To
 	case api.RollRollback:
-		return h.rollBack(l, x, refuse)
+		return a.rollBack(l, x, refuse)
 	}
 	x.Rollout = &r
-	h.o.Log.Warn("rollout: "+do, "list", l.Name, "version", r.To.String(), "wave", r.Wave+1)
-	if err := h.release(l, x); err != nil {
+	a.log.Warn("rollout: "+do, "list", l.Name, "version", r.To.String(), "wave", r.Wave+1)
+	if err := a.release(l, x); err != nil {
 		return err
 	}
 	if !r.active() {
-		h.follow(l)
+		a.follow(l)
 	}
 	return nil
 }
 
 // rollBack releases what a rollout began from, as a new version.
-func (h *Hub) rollBack(l *managed, x released, refuse func(string, ...any) error) error {
+func (a *releases) rollBack(l *managed, x released, refuse func(string, ...any) error) error {
 	r := *x.Rollout
 	if r.State == api.RolloutRolledBack {
 		return refuse("version %v is rolled back already", r.To)
@@ -353,18 +392,49 @@ func (h *Hub) rollBack(l *managed, x released, refuse func(string, ...any) error
 	if err != nil {
 		return refuse("%w", err)
 	}
-	manual, _ := l.manual()
-	refused := sumOf(store.Change{Contents: list.Union(l.source, manual)})
+	refused := sumOf(l.change())
 	old.Stepwise = true
 	if _, err := l.history.Commit(old); err != nil {
 		return err
 	}
 	at := l.history.Place()
-	h.o.Log.Warn("rollout: rolled back", "list", l.Name, "version", r.To.String(), "to", r.From.String(), "as", at.String())
+	a.log.Warn("rollout: rolled back", "list", l.Name, "version", r.To.String(), "to", r.From.String(), "as", at.String())
 	r.State, r.Reason, r.To = api.RolloutRolledBack, "", at
 	x.Rollout, x.Refused = &r, refused
 	if x.Stable.Version != 0 {
 		x.Stable = at
 	}
-	return h.release(l, x)
+	return a.release(l, x)
+}
+
+// Roll implements [server.Hub].
+func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRolled, err error) {
+	var wait <-chan struct{}
+	err = h.Do(ctx, func() error {
+		if err := h.dir.room(); err != nil {
+			return err
+		}
+		if asked.List == "" {
+			done.Lists, err = h.releases.rollAll(asked.Do)
+		} else if l := h.lists.get(asked.List); l == nil {
+			err = h.lists.missing(asked.List)
+		} else if err = h.releases.rollOne(l, asked.Do); err == nil {
+			done.Lists = []string{l.Name}
+		}
+		if err == nil {
+			wait = h.publisher.again()
+		}
+		return err
+	})
+	r := audit.Record{Change: asked.Do, List: asked.List, Entries: len(done.Lists), Changed: len(done.Lists)}
+	if asked.List == "" {
+		r.First = done.Lists
+	}
+	audit.ByCaller(ctx, &r)
+	h.audited(r, err)
+	if err != nil {
+		return done, err
+	}
+	done.Published = h.waitFor(ctx, wait)
+	return done, nil
 }
