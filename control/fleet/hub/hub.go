@@ -30,7 +30,6 @@ import (
 	"weir/control/fleet/store"
 	"weir/control/journal"
 	"weir/control/list"
-	"weir/control/trial"
 	"weir/filter/key"
 )
 
@@ -84,10 +83,7 @@ type Hub struct {
 	members *members
 
 	releases *releases
-
-	trials      trial.Decisions // of commands
-	retryTrials time.Time
-	keptTrials  time.Time
+	trials   *trials
 
 	loop      *loop
 	publisher *publisher
@@ -157,7 +153,8 @@ func (h *Hub) open() (err error) {
 	}
 	h.lists.set(lists)
 	h.releases = &releases{log: h.o.Log, store: h.store, lists: h.lists, members: h.members, wake: func() {}}
-	h.openTrials()
+	h.trials = &trials{log: h.o.Log, dir: h.dir, lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
+	h.trials.open()
 	if err := h.releases.open(); err != nil {
 		return err
 	}
@@ -170,7 +167,7 @@ func (h *Hub) open() (err error) {
 		}
 	}
 	h.publisher = newPublisher(h)
-	h.releases.wake = h.publisher.wake
+	h.releases.wake, h.trials.wake = h.publisher.wake, h.publisher.wake
 	h.nodes.compare, h.nodes.found, h.nodes.heard = h.compare, h.publisher.history, h.publisher.wake
 	all, err := h.members.read()
 	if err != nil {
@@ -246,8 +243,8 @@ func (h *Hub) Run(ctx context.Context) error {
 				h.expire(now)
 				h.releases.catchUp()
 				h.releases.advance(now, time.Duration(h.conf().MaxAge))
-				h.endTrials(now)
-				h.keepTrials(now)
+				h.trials.end(now)
+				h.trials.keep(now)
 			}
 			h.note()
 			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -15,20 +16,34 @@ import (
 // trialRetry is how long a trial that is over waits where its end could not be recorded.
 const trialRetry = 10 * time.Second
 
-func (h *Hub) trialPath() string { return h.dir.path(trial.File) }
+// trials has what commands have decided about lists on trial. It belongs to [Hub.Run].
+type trials struct {
+	log     *slog.Logger
+	dir     stateDir
+	lists   *lists
+	members *members
+	audit   *audit.Log
+	wake    func() // there is something to publish
 
-// openTrials reads what commands have decided about lists on trial. A trial whose time came
-// while no hub ran is ended by the first tick.
-func (h *Hub) openTrials() {
-	h.decide(trial.Load(h.trialPath(), h.o.Log))
-	h.followTrials()
+	decided trial.Decisions
+	retry   time.Time // when the end of a trial is tried again
+	kept    time.Time // when what has passed was last saved
+}
+
+func (t *trials) path() string { return t.dir.path(trial.File) }
+
+// open reads what commands have decided. A trial whose time came while no hub ran is ended by
+// the first tick.
+func (t *trials) open() {
+	t.decide(trial.Load(t.path(), t.log))
+	t.follow()
 }
 
 // decide has lists follow what commands have decided.
-func (h *Hub) decide(next trial.Decisions) {
-	h.trials = next
+func (t *trials) decide(next trial.Decisions) {
+	t.decided = next
 	over := next.Over(time.Now())
-	for _, l := range h.lists.all {
+	for _, l := range t.lists.all {
 		if !slices.Contains(over, l.Name) {
 			l.overdue = nil
 		}
@@ -36,9 +51,7 @@ func (h *Hub) decide(next trial.Decisions) {
 			l.trial = next.Of(l.Name, l.List.Enforce)
 		}
 	}
-	if h.publisher != nil {
-		h.publisher.wake()
-	}
+	t.wake()
 }
 
 // enforced reports whether nodes drop what the list's entries match.
@@ -47,11 +60,11 @@ func (l *managed) enforced() bool { return l.trial == nil || l.trial.Enforced }
 // commanded reports whether a command decides about the list's trial.
 func (l *managed) commanded() bool { return l.trial != nil && l.trial.Since != nil }
 
-// followTrials forgets what commands have decided about lists whose configuration has changed,
+// follow forgets what commands have decided about lists whose configuration has changed,
 // or which are gone, and returns a line for each.
-func (h *Hub) followTrials() (lines []string) {
-	next, lines := h.trials.Follow(func(name string) int {
-		switch l := h.lists.get(name); {
+func (t *trials) follow() (lines []string) {
+	next, lines := t.decided.Follow(func(name string) int {
+		switch l := t.lists.get(name); {
 		case l == nil:
 			return trial.Gone
 		case l.commanded():
@@ -62,77 +75,53 @@ func (h *Hub) followTrials() (lines []string) {
 	if len(lines) == 0 {
 		return nil
 	}
-	if err := next.Save(h.trialPath()); err != nil {
-		h.o.Log.Error("the next start will forget commands that no longer count: " + err.Error())
+	if err := next.Save(t.path()); err != nil {
+		t.log.Error("the next start will forget commands that no longer count: " + err.Error())
 	}
-	h.decide(next)
+	t.decide(next)
 	for _, line := range lines {
-		h.o.Log.Info("trials: " + line)
+		t.log.Info("trials: " + line)
 	}
 	return lines
 }
 
-// keepTrials notes how much of the trials has passed that are to end, at an interval.
-func (h *Hub) keepTrials(now time.Time) {
-	if !h.trials.End() || now.Sub(h.keptTrials) < trial.Interval {
+// keep notes how much of the trials has passed that are to end, at an interval.
+func (t *trials) keep(now time.Time) {
+	if !t.decided.End() || now.Sub(t.kept) < trial.Interval {
 		return
 	}
-	h.keptTrials = now
-	next, lines := h.trials.At(now)
+	t.kept = now
+	next, lines := t.decided.At(now)
 	for _, line := range lines {
-		h.o.Log.Warn(line)
+		t.log.Warn(line)
 	}
-	if err := next.Save(h.trialPath()); err != nil {
-		h.o.Log.Error("trials would end later after a restart of the machine: " + err.Error())
+	if err := next.Save(t.path()); err != nil {
+		t.log.Error("trials would end later after a restart of the machine: " + err.Error())
 	}
 	if len(lines) > 0 {
-		h.decide(next)
+		t.decide(next)
 	}
 }
 
-// Enforce implements [server.Hub]. When it returns without an error, the change is durable
-// here and, unless Published is false, in the broker's stream.
-func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.FleetEnforced, err error) {
-	r := audit.OfTrial(name, c)
-	audit.ByCaller(ctx, &r)
-	by := audit.Cut(r.Who(), audit.MaxText)
-	var wait <-chan struct{}
-	err = h.Do(ctx, func() (err error) {
-		if done, err = h.setTrial(name, c, by); err == nil {
-			wait = h.publisher.again()
-		}
-		return err
-	})
-	if done.Changed {
-		r.Changed = 1
-	}
-	h.audited(r, err)
-	if err != nil {
-		return done, err
-	}
-	done.Published = h.waitFor(ctx, wait)
-	return done, nil
-}
-
-// setTrial carries out a change of a trial, durably.
-func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.FleetEnforced, err error) {
-	l := h.lists.get(name)
+// set carries out a change of a trial, durably.
+func (t *trials) set(name string, c api.EnforceChange, by string) (done api.FleetEnforced, err error) {
+	l := t.lists.get(name)
 	if l == nil {
-		return done, h.lists.missing(name)
+		return done, t.lists.missing(name)
 	}
 	if err := trial.Refuse(name, l.Action == config.Allow, l.enforced(), c); err != nil {
 		return done, &api.BadRequest{Err: err}
 	}
-	if err := h.dir.room(); err != nil {
+	if err := t.dir.room(); err != nil {
 		return done, err
 	}
-	t := trial.New(c, l.List.Enforce, by, time.Now())
-	if !trial.Changes(l.trial, t) {
+	next := trial.New(c, l.List.Enforce, by, time.Now())
+	if !trial.Changes(l.trial, next) {
 		done.Enforced = api.Enforced{List: name, Trial: l.trial}
 		return done, nil
 	}
-	if t.Enforced && !l.enforced() && !c.Force {
-		of, err := h.members.collateral(name)
+	if next.Enforced && !l.enforced() && !c.Force {
+		of, err := t.members.collateral(name)
 		if err != nil {
 			return done, err
 		}
@@ -143,11 +132,11 @@ func (h *Hub) setTrial(name string, c api.EnforceChange, by string) (done api.Fl
 			done.Warnings = []string{fmt.Sprintf("with whom they have conversed that list %s drops is not measured by %d of %d nodes", name, of.Unmeasured, of.Measured+of.Unmeasured)}
 		}
 	}
-	next := h.trials.With(name, t)
-	if err := next.Save(h.trialPath()); err != nil {
+	decided := t.decided.With(name, next)
+	if err := decided.Save(t.path()); err != nil {
 		return done, fmt.Errorf("list %s stays as it was, since a restart would forget the change: %w", name, err)
 	}
-	h.decide(next)
+	t.decide(decided)
 	done.Enforced = api.Enforced{List: name, Changed: true, Trial: l.trial}
 	return done, nil
 }
@@ -162,8 +151,8 @@ func dropsPartners(of *api.FleetCollateral) error {
 
 // overdue returns why the trial of a list that is over does not end: nodes have conversed with whom
 // it would drop.
-func (h *Hub) overdue(l *managed) error {
-	of, err := h.members.collateral(l.Name)
+func (t *trials) overdue(l *managed) error {
+	of, err := t.members.collateral(l.Name)
 	if err == nil {
 		err = dropsPartners(of)
 	}
@@ -173,40 +162,64 @@ func (h *Hub) overdue(l *managed) error {
 	return nil
 }
 
-// endTrials enforces the lists whose trial is over.
-func (h *Hub) endTrials(now time.Time) {
-	over := h.trials.Over(now)
-	if len(over) == 0 || now.Before(h.retryTrials) || !h.members.heard(now) {
+// end enforces the lists whose trial is over.
+func (t *trials) end(now time.Time) {
+	over := t.decided.Over(now)
+	if len(over) == 0 || now.Before(t.retry) || !t.members.heard(now) {
 		return
 	}
-	next := h.trials
+	next := t.decided
 	var ended []string
 	for _, name := range over {
-		l := h.lists.get(name)
+		l := t.lists.get(name)
 		if l == nil || !l.commanded() {
 			continue
 		}
 		before := l.overdue
-		if l.overdue = h.overdue(l); l.overdue != nil {
+		if l.overdue = t.overdue(l); l.overdue != nil {
 			if before == nil || before.Error() != l.overdue.Error() {
-				h.o.Log.Error(l.overdue.Error())
+				t.log.Error(l.overdue.Error())
 			}
-			h.retryTrials = now.Add(trialRetry)
+			t.retry = now.Add(trialRetry)
 			continue
 		}
-		next = next.With(name, trial.Ended(h.trials[name]))
+		next = next.With(name, trial.Ended(t.decided[name]))
 		ended = append(ended, name)
 	}
 	if len(ended) == 0 {
 		return
 	}
-	if err := next.Save(h.trialPath()); err != nil {
-		h.o.Log.Error(fmt.Errorf("a trial is over, but its list is not enforced, retrying in %v: %w", trialRetry, err).Error())
-		h.retryTrials = now.Add(trialRetry)
+	if err := next.Save(t.path()); err != nil {
+		t.log.Error(fmt.Errorf("a trial is over, but its list is not enforced, retrying in %v: %w", trialRetry, err).Error())
+		t.retry = now.Add(trialRetry)
 		return
 	}
-	h.decide(next)
+	t.decide(next)
 	for _, name := range ended {
-		h.audit.Record(audit.Record{Change: audit.Enforce, List: name, Changed: 1, Source: "expiry"})
+		t.audit.Record(audit.Record{Change: audit.Enforce, List: name, Changed: 1, Source: "expiry"})
 	}
+}
+
+// Enforce implements [server.Hub]. When it returns without an error, the change is durable
+// here and, unless Published is false, in the broker's stream.
+func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.FleetEnforced, err error) {
+	r := audit.OfTrial(name, c)
+	audit.ByCaller(ctx, &r)
+	by := audit.Cut(r.Who(), audit.MaxText)
+	var wait <-chan struct{}
+	err = h.Do(ctx, func() (err error) {
+		if done, err = h.trials.set(name, c, by); err == nil {
+			wait = h.publisher.again()
+		}
+		return err
+	})
+	if done.Changed {
+		r.Changed = 1
+	}
+	h.audited(r, err)
+	if err != nil {
+		return done, err
+	}
+	done.Published = h.waitFor(ctx, wait)
+	return done, nil
 }

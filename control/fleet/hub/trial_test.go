@@ -108,13 +108,13 @@ func TestEnforce(t *testing.T) {
 	f.stop()
 	f.savedAt(25 * time.Hour)
 	f.start(text("false"))
-	if err := f.hub.Do(t.Context(), func() error { f.hub.endTrials(time.Now()); return nil }); err != nil {
+	if err := f.hub.Do(t.Context(), func() error { f.hub.trials.end(time.Now()); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	onTrial("after a restart with a clock that is a day ahead", "drop")
 	eventually(t, func() error { // it is saved anew by that clock
 		var saved struct{ Lists map[string]api.Trial }
-		text, err := os.ReadFile(f.hub.trialPath())
+		text, err := os.ReadFile(f.hub.trials.path())
 		if err == nil {
 			err = json.Unmarshal(text, &saved)
 		}
@@ -127,11 +127,11 @@ func TestEnforce(t *testing.T) {
 	})
 	enforce("drop", api.EnforceChange{After: 3600}, true)
 	at := time.Now().Add(time.Hour + time.Second)
-	if err := f.hub.Do(t.Context(), func() error { f.hub.endTrials(at.Add(-2 * time.Second)); return nil }); err != nil {
+	if err := f.hub.Do(t.Context(), func() error { f.hub.trials.end(at.Add(-2 * time.Second)); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	onTrial("before its time", "drop")
-	if err := f.hub.Do(t.Context(), func() error { f.hub.endTrials(at); return nil }); err != nil {
+	if err := f.hub.Do(t.Context(), func() error { f.hub.trials.end(at); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	onTrial("after its time")
@@ -155,7 +155,7 @@ func TestEnforce(t *testing.T) {
 		t.Errorf("%s", all)
 	}
 	onTrial("after a reload")
-	if _, err := os.Stat(f.hub.trialPath()); !os.IsNotExist(err) {
+	if _, err := os.Stat(f.hub.trials.path()); !os.IsNotExist(err) {
 		t.Errorf("decisions that no longer count are kept: %v", err)
 	}
 
