@@ -34,7 +34,8 @@ const (
 // asker asks nodes, and answers their questions. It has a connection of its own, so that
 // a flood of answers does not delay publishing.
 type asker struct {
-	hub     *Hub
+	broker  *dialer
+	find    finder
 	slots   chan struct{}
 	origins chan *nats.Msg // questions that wait
 
@@ -46,20 +47,19 @@ type asker struct {
 	declined         atomic.Uint64 // questions of nodes
 }
 
-func newAsker(h *Hub) *asker {
-	return &asker{hub: h, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*wire.Allowance)}
+func newAsker(broker *dialer, find finder) *asker {
+	return &asker{broker: broker, find: find, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*wire.Allowance)}
 }
 
 // run keeps the connection until ctx ends.
 func (a *asker) run(ctx context.Context) {
-	log := a.hub.o.Log
-	conn, err := a.hub.dial("weir-hub questions", a.hub.ownAccount, nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1))
+	conn, err := a.broker.dial("weir-hub questions", a.broker.own, nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1))
 	if err == nil {
 		defer conn.Close()
 		err = a.serveOrigins(conn)
 	}
 	if err != nil {
-		log.Error("nodes cannot be asked: " + err.Error())
+		a.broker.log.Error("nodes cannot be asked: " + err.Error())
 		return
 	}
 	a.mu.Lock()
@@ -100,7 +100,7 @@ func (a answered[T]) problem() string {
 
 // ask asks nodes a question, and returns the answer of each, in the order of nodes. check
 // returns what is wrong with an answer.
-func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, question any, patience time.Duration, check func(*T) error) ([]answered[T], error) {
+func ask[T any](ctx context.Context, by *asker, nodes []string, what string, question any, patience time.Duration, check func(*T) error) ([]answered[T], error) {
 	text, err := json.Marshal(question)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, questi
 	if len(text) > wire.MaxQuestion {
 		return nil, &api.BadRequest{Err: fmt.Errorf("a question of %d kB, want at most %d: ask for less", len(text)/1000, wire.MaxQuestion/1000)}
 	}
-	conn := h.asker.connection()
+	conn := by.connection()
 	if conn == nil || !conn.IsConnected() {
 		return nil, errNoBroker
 	}
@@ -127,15 +127,15 @@ func ask[T any](ctx context.Context, h *Hub, nodes []string, what string, questi
 				a := &answers[i]
 				a.node = nodes[i]
 				select {
-				case h.asker.slots <- struct{}{}:
+				case by.slots <- struct{}{}:
 				case <-ctx.Done():
 					a.err = errors.New("not asked: others have taken too long")
 					continue
 				}
 				var body json.RawMessage
 				body, a.err = askOne(ctx, conn, a.node, what, text, patience)
-				<-h.asker.slots
-				h.asker.count(a.err)
+				<-by.slots
+				by.count(a.err)
 				if a.err == nil && size.Add(int64(len(body))) > maxAnswers {
 					a.err = fmt.Errorf("left out: the answers of all nodes exceed %d MiB", maxAnswers>>20)
 				}
@@ -181,9 +181,9 @@ func askOne(ctx context.Context, conn *nats.Conn, node, what string, question []
 	return wire.ParseAnswer(m.Data)
 }
 
-// asked returns the nodes to ask, by name: some, or all that were enrolled.
-func (h *Hub) asked(some []string) (names []string, err error) {
-	members, err := h.o.Authority.Members()
+// nodes returns the nodes to ask, by name: some, or all that were enrolled.
+func (a *asker) nodes(some []string) (names []string, err error) {
+	members, err := a.broker.authority.Members()
 	if err != nil {
 		return nil, err
 	}

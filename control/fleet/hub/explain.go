@@ -18,10 +18,10 @@ func (h *Hub) Explain(ctx context.Context, nodes []string, packets string) (e ap
 	if _, err := engine.ParseQuestion(packets); err != nil {
 		return e, &api.BadRequest{Err: err}
 	}
-	if nodes, err = h.asked(nodes); err != nil {
+	if nodes, err = h.asker.nodes(nodes); err != nil {
 		return e, err
 	}
-	answers, err := ask[api.Explanation](ctx, h, nodes, wire.AskExplain, wire.ExplainQuestion{Packets: packets}, patience, (*api.Explanation).Check)
+	answers, err := ask[api.Explanation](ctx, h.asker, nodes, wire.AskExplain, wire.ExplainQuestion{Packets: packets}, patience, (*api.Explanation).Check)
 	if err != nil {
 		return e, err
 	}
@@ -39,7 +39,7 @@ func (h *Hub) Explain(ctx context.Context, nodes []string, packets string) (e ap
 			}
 		}
 	}
-	here.find(ctx, h)
+	here.find(ctx, h.origins)
 	return e, nil
 }
 
@@ -56,7 +56,7 @@ func (e entries) add(list string, m *api.Match) {
 }
 
 // find adds to the matches where they come from, as far as that is known.
-func (e entries) find(ctx context.Context, h *Hub) {
+func (e entries) find(ctx context.Context, find finder) {
 	for name, matches := range e {
 		var keys []key.Key
 		var found [][]*api.Match
@@ -69,7 +69,7 @@ func (e entries) find(ctx context.Context, h *Hub) {
 				keys, found = append(keys, k), append(found, same)
 			}
 		}
-		origins, err := h.origins(ctx, name, keys)
+		origins, err := find(ctx, name, keys)
 		if err != nil {
 			continue // the node has a list that the hub does not
 		}

@@ -17,8 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/audit"
@@ -32,29 +30,6 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 )
-
-// Broker is what the hub needs to know of the servers that nodes connect to.
-type Broker interface {
-	// Options returns how the hub connects.
-	Options() []nats.Option
-	// URL returns where, "" if the options say it.
-	URL() string
-	// Refresh takes in which nodes are enrolled and revoked, and disconnects the latter.
-	Refresh() error
-}
-
-// guard knows what nodes do that they should not: the server inside the hub.
-type guard interface {
-	Problems() []string            // a line each
-	Violations() map[string]uint64 // by node
-	Misuse() (violations uint64, twice int, slow uint64)
-}
-
-// guard returns that, nil with a cluster.
-func (h *Hub) guard() guard {
-	g, _ := h.o.Broker.(guard)
-	return g
-}
 
 // Options say what a hub does.
 type Options struct {
@@ -86,6 +61,7 @@ type Hub struct {
 	trials   *trials
 
 	loop      *loop
+	broker    *dialer
 	publisher *publisher
 	nodes     *nodes
 	asker     *asker
@@ -106,6 +82,7 @@ const storeDir = "store"
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
 	h := &Hub{o: o, dir: stateDir(o.Config.StateDir), lists: &lists{}, loop: newLoop(), nodes: newNodes(o.Log)}
+	h.broker = &dialer{broker: o.Broker, authority: o.Authority, log: o.Log}
 	h.members = &members{authority: o.Authority, nodes: h.nodes, opened: time.Now()}
 	h.config.Store(o.Config)
 	if err := h.open(); err != nil {
@@ -168,7 +145,7 @@ func (h *Hub) open() (err error) {
 	}
 	h.publisher = newPublisher(h)
 	h.releases.wake, h.trials.wake = h.publisher.wake, h.publisher.wake
-	h.nodes.compare, h.nodes.found, h.nodes.heard = h.compare, h.publisher.history, h.publisher.wake
+	h.nodes.compare, h.nodes.found, h.nodes.heard = h.publisher.claims, h.publisher.history, h.publisher.wake
 	all, err := h.members.read()
 	if err != nil {
 		return err
@@ -180,7 +157,7 @@ func (h *Hub) open() (err error) {
 		}
 	}
 	h.nodes.await(members)
-	h.asker = newAsker(h)
+	h.asker = newAsker(h.broker, h.origins)
 	h.note()
 	return nil
 }
@@ -463,24 +440,11 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 	if err != nil {
 		return changed, err
 	}
-	changed.Published = h.waitFor(ctx, wait)
+	changed.Published = h.publisher.wait(ctx, wait)
 	if c.Action == api.Block && !c.Remove {
 		changed.Warnings = leftOut(c.Entries, addresses(h.conf()))
 	}
 	return changed, nil
-}
-
-// waitFor waits until something is published, and reports whether it is. It does not wait
-// long.
-func (h *Hub) waitFor(ctx context.Context, published <-chan struct{}) bool {
-	select {
-	case <-published:
-		return true
-	case <-time.After(h.publisher.patience()):
-	case <-ctx.Done():
-	case <-h.loop.ended:
-	}
-	return false
 }
 
 // change makes a change. The channel is closed when it is published.

@@ -36,11 +36,11 @@ type lost struct {
 	proved bool   // the node has the hub's signature of that
 }
 
-// compare compares the report of a node with the hub's history. It returns what the node
+// claims compares the report of a node with the hub's history. It returns what the node
 // has and the hub has not, nil for nothing, and in what the node differs without a proof
 // that the hub was different once, "" for nothing.
-func (h *Hub) compare(name string, s *wire.Status) (l *lost, differs string) {
-	key, used, tried := h.o.Authority.PublicKey(), h.store.Used(), 0
+func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string) {
+	key, used, tried := p.hub.o.Authority.PublicKey(), p.hub.store.Used(), 0
 	find := func(found lost) {
 		found.of = used.Epoch
 		tried++
@@ -53,7 +53,7 @@ func (h *Hub) compare(name string, s *wire.Status) (l *lost, differs string) {
 		find(lost{what: what, epoch: s.Catalog.Epoch, proved: wire.PlaceProved(key, s.Catalog, s.Seal)})
 	}
 	for _, r := range s.Lists {
-		history := h.lists.history(r.Name)
+		history := p.hub.lists.history(r.Name)
 		if history == nil || r.Active == (wire.Place{}) || tried > maxProofs {
 			continue
 		}

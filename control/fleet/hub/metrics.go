@@ -84,7 +84,7 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 	if b, ok := h.o.Broker.(interface{ Connections() int }); ok {
 		s.Connections = new(b.Connections())
 	}
-	if g := h.guard(); g != nil {
+	if g := guarded(h.o.Broker); g != nil {
 		s.Misuse = &metrics.HubMisuse{}
 		s.Misuse.Violations, s.Misuse.Twice, s.Misuse.Slow = g.Misuse()
 	}

@@ -22,6 +22,9 @@ const (
 	originBurst        = 10
 )
 
+// finder returns where entries of a list come from.
+type finder func(ctx context.Context, list string, keys []key.Key) ([]wire.Origin, error)
+
 // serveOrigins takes in the questions of nodes.
 func (a *asker) serveOrigins(conn *nats.Conn) error {
 	s, err := conn.Subscribe(wire.OriginSubject("*"), func(m *nats.Msg) {
@@ -64,7 +67,7 @@ func (a *asker) mayAsk(m *nats.Msg, now time.Time) bool {
 func (a *asker) answerOrigin(ctx context.Context, m *nats.Msg) {
 	o, err := a.origin(ctx, m.Data)
 	if err := m.Respond(wire.MarshalAnswer(o, err)); err != nil {
-		a.hub.o.Log.Debug("a node cannot be answered: " + err.Error())
+		a.broker.log.Debug("a node cannot be answered: " + err.Error())
 	}
 }
 
@@ -82,7 +85,7 @@ func (a *asker) origin(ctx context.Context, text []byte) (o wire.Origins, err er
 			return o, err
 		}
 	}
-	o.Origins, err = a.hub.origins(ctx, q.List, keys)
+	o.Origins, err = a.find(ctx, q.List, keys)
 	return o, err
 }
 

@@ -200,7 +200,7 @@ func (p *publisher) run(ctx context.Context) {
 // dialBoth connects to the broker, with both accounts.
 func (p *publisher) dialBoth() (err error) {
 	if p.conn == nil {
-		c, err := p.hub.dial("weir-hub", p.hub.ownAccount, nats.ReconnectHandler(func(*nats.Conn) { p.wake() }))
+		c, err := p.hub.broker.dial("weir-hub", p.hub.broker.own, nats.ReconnectHandler(func(*nats.Conn) { p.wake() }))
 		if err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func (p *publisher) dialBoth() (err error) {
 		p.conn = c
 	}
 	if p.lists == nil {
-		if p.lists, err = p.hub.dial("weir-hub", p.hub.o.Authority.OwnStream, nats.ReconnectHandler(func(*nats.Conn) { p.wake() })); err != nil {
+		if p.lists, err = p.hub.broker.dial("weir-hub", p.hub.o.Authority.OwnStream, nats.ReconnectHandler(func(*nats.Conn) { p.wake() })); err != nil {
 			return err
 		}
 		if p.js, err = jetstream.New(p.lists); err != nil {
@@ -236,28 +236,6 @@ func (p *publisher) connect(ctx context.Context) (err error) {
 		p.stream = stream
 	}
 	return err
-}
-
-// ownAccount returns the hub's credentials in the account of the nodes.
-func (h *Hub) ownAccount() (token, seed string, err error) { return h.o.Authority.Own(false) }
-
-// dial connects to the broker with some credentials.
-func (h *Hub) dial(name string, own func() (token, seed string, err error), more ...nats.Option) (*nats.Conn, error) {
-	token, seed, err := own()
-	if err != nil {
-		return nil, err
-	}
-	options := []nats.Option{
-		nats.Name(name), nats.UserJWTAndSeed(token, seed), nats.CustomInboxPrefix(wire.HubInbox), nats.MaxReconnects(-1), nats.ReconnectWait(retryInterval),
-		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
-			subject := ""
-			if s != nil {
-				subject = s.Subject
-			}
-			h.o.Log.Warn("broker: "+err.Error(), "subject", subject)
-		}),
-	}
-	return nats.Connect(h.o.Broker.URL(), slices.Concat(options, more, h.o.Broker.Options())...)
 }
 
 // config returns the stream's configuration.
@@ -709,4 +687,17 @@ func (p *publisher) catalog(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// wait waits until something is published, and reports whether it is. It does not wait
+// long.
+func (p *publisher) wait(ctx context.Context, published <-chan struct{}) bool {
+	select {
+	case <-published:
+		return true
+	case <-time.After(p.patience()):
+	case <-ctx.Done():
+	case <-p.hub.loop.ended:
+	}
+	return false
 }

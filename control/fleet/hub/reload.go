@@ -45,7 +45,7 @@ func (h *Hub) Reload(ctx context.Context) (r api.FleetReloaded, err error) {
 	for _, line := range r.Changes {
 		h.o.Log.Info("configuration", "change", line)
 	}
-	r.Published = h.waitFor(ctx, wait)
+	r.Published = h.publisher.wait(ctx, wait)
 	return r, nil
 }
 

@@ -435,6 +435,6 @@ func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRoll
 	if err != nil {
 		return done, err
 	}
-	done.Published = h.waitFor(ctx, wait)
+	done.Published = h.publisher.wait(ctx, wait)
 	return done, nil
 }

@@ -88,7 +88,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		one.Collateral = collateral[l.Name]
 	}
 	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.conf().MaxAge), time.Now())
-	if g := h.guard(); g != nil {
+	if g := guarded(h.o.Broker); g != nil {
 		f.Problems = append(f.Problems, g.Problems()...)
 		violations := g.Violations()
 		for i := range f.Nodes {

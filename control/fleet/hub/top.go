@@ -24,11 +24,11 @@ func (h *Hub) Top(ctx context.Context, nodes []string, asked api.FleetTopQuestio
 	if err := k.UnmarshalText([]byte(asked.Key)); err != nil {
 		return t, &api.BadRequest{Err: err}
 	}
-	if nodes, err = h.asked(nodes); err != nil {
+	if nodes, err = h.asker.nodes(nodes); err != nil {
 		return t, err
 	}
 	question := wire.HeavyQuestion{Key: string(k), Unit: t.Unit, Most: wire.MaxHeavy}
-	answers, err := askHeavy(ctx, h, nodes, question)
+	answers, err := askHeavy(ctx, h.asker, nodes, question)
 	if err != nil {
 		return t, err
 	}
@@ -51,7 +51,7 @@ func (h *Hub) Top(ctx context.Context, nodes []string, asked api.FleetTopQuestio
 		for _, c := range all {
 			nodes = append(nodes, c.node)
 		}
-		if answers, err = askHeavy(ctx, h, nodes, question); err != nil {
+		if answers, err = askHeavy(ctx, h.asker, nodes, question); err != nil {
 			return t, err
 		}
 		for i, a := range answers {
@@ -77,8 +77,8 @@ func (h *Hub) Top(ctx context.Context, nodes []string, asked api.FleetTopQuestio
 	return t, nil
 }
 
-func askHeavy(ctx context.Context, h *Hub, nodes []string, q wire.HeavyQuestion) ([]answered[wire.HeavyFlows], error) {
-	return ask(ctx, h, nodes, wire.AskHeavy, q, patience, func(a *wire.HeavyFlows) error { return a.Check(q) })
+func askHeavy(ctx context.Context, by *asker, nodes []string, q wire.HeavyQuestion) ([]answered[wire.HeavyFlows], error) {
+	return ask(ctx, by, nodes, wire.AskHeavy, q, patience, func(a *wire.HeavyFlows) error { return a.Check(q) })
 }
 
 // counted is what a node has counted of its largest flows.

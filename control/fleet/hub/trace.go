@@ -13,7 +13,7 @@ import (
 // Trace implements [server.Asker]. Nodes get of a packet what its digest depends on; those
 // whose digests cover its checksum, that as well.
 func (h *Hub) Trace(ctx context.Context, nodes []string, asked api.TraceQuestion) (t api.FleetTraced, err error) {
-	if nodes, err = h.asked(nodes); err != nil {
+	if nodes, err = h.asker.nodes(nodes); err != nil {
 		return t, err
 	}
 	q := api.TraceQuestion{Packets: make([]api.TraceAbout, len(asked.Packets))}
@@ -23,7 +23,7 @@ func (h *Hub) Trace(ctx context.Context, nodes []string, asked api.TraceQuestion
 		}
 		q.Packets[i] = p
 	}
-	answers, err := ask(ctx, h, nodes, wire.AskTrace, q, patienceToSearch, func(t *api.Traced) error {
+	answers, err := ask(ctx, h.asker, nodes, wire.AskTrace, q, patienceToSearch, func(t *api.Traced) error {
 		for _, i := range t.Interfaces {
 			if len(i.Packets) != len(q.Packets) {
 				return errors.New("it is of other packets")

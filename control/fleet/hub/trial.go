@@ -220,6 +220,6 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 	if err != nil {
 		return done, err
 	}
-	done.Published = h.waitFor(ctx, wait)
+	done.Published = h.publisher.wait(ctx, wait)
 	return done, nil
 }
