@@ -29,7 +29,7 @@ func (p *publisher) account(ctx context.Context) error {
 		m := nats.NewMsg(subject)
 		m.Data = []byte(token)
 		m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-		if _, err := p.store(ctx, m); err != nil {
+		if _, err := p.stream.store(ctx, m); err != nil {
 			return err
 		}
 	}

@@ -22,27 +22,6 @@ import (
 // retryInterval is how soon publishing is tried again.
 const retryInterval = time.Second
 
-// operationTimeout bounds what the broker is asked for.
-const operationTimeout = 10 * time.Second
-
-// lostAnswer is how soon the broker is asked again: a server that has just started, or makes
-// its accounts anew, loses some answers. Commands wait less than operationTimeout.
-const lostAnswer = time.Second
-
-// insist asks the broker for something, once more when no answer came. ask must be the same
-// when it is done twice.
-func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (v T, err error) {
-	for _, timeout := range [...]time.Duration{lostAnswer, operationTimeout} {
-		within, cancel := context.WithTimeout(ctx, timeout)
-		v, err = ask(within)
-		cancel()
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
-			break
-		}
-	}
-	return v, err
-}
-
 // publisher brings the broker's stream up to the store.
 type publisher struct {
 	hub  *Hub
@@ -51,9 +30,7 @@ type publisher struct {
 
 	// Those of run's goroutine.
 	conn     *nats.Conn // to the nodes
-	lists    *nats.Conn // to the stream
-	js       jetstream.JetStream
-	stream   jetstream.Stream
+	stream   stream
 	at       map[string]*published // by list; nil: it is to be found out
 	last     uint64                // sequence of the last catalog
 	issued   wire.Catalog          // the last one that was stored
@@ -151,7 +128,7 @@ func (p *publisher) current() (publisherState, map[string]wire.Place) {
 
 func (p *publisher) run(ctx context.Context) {
 	defer func() {
-		for _, c := range []*nats.Conn{p.conn, p.lists} {
+		for _, c := range []*nats.Conn{p.conn, p.stream.conn} {
 			if c != nil {
 				c.Close()
 			}
@@ -180,7 +157,7 @@ func (p *publisher) run(ctx context.Context) {
 			p.state.failures++
 		}
 		_, p.state.full = errors.AsType[errFull](err)
-		p.state.failed, p.state.connected = text, p.conn != nil && p.conn.IsConnected() && p.lists != nil && p.lists.IsConnected()
+		p.state.failed, p.state.connected = text, p.conn != nil && p.conn.IsConnected() && p.stream.conn != nil && p.stream.conn.IsConnected()
 		p.mu.Unlock()
 		var retry <-chan time.Time
 		if err != nil {
@@ -198,7 +175,7 @@ func (p *publisher) run(ctx context.Context) {
 }
 
 // dialBoth connects to the broker, with both accounts.
-func (p *publisher) dialBoth() (err error) {
+func (p *publisher) dialBoth() error {
 	if p.conn == nil {
 		c, err := p.hub.broker.dial("weir-hub", p.hub.broker.own, nats.ReconnectHandler(func(*nats.Conn) { p.wake() }))
 		if err != nil {
@@ -210,42 +187,18 @@ func (p *publisher) dialBoth() (err error) {
 		}
 		p.conn = c
 	}
-	if p.lists == nil {
-		if p.lists, err = p.hub.broker.dial("weir-hub", p.hub.o.Authority.OwnStream, nats.ReconnectHandler(func(*nats.Conn) { p.wake() })); err != nil {
-			return err
-		}
-		if p.js, err = jetstream.New(p.lists); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.stream.dial(p.hub.broker, p.wake)
 }
 
 // connect connects to the broker, and makes the stream.
-func (p *publisher) connect(ctx context.Context) (err error) {
+func (p *publisher) connect(ctx context.Context) error {
 	if err := p.dialBoth(); err != nil {
 		return err
 	}
-	if p.stream != nil && p.at != nil {
+	if p.stream.in != nil && p.at != nil {
 		return nil
 	}
-	stream, err := insist(ctx, func(ctx context.Context) (jetstream.Stream, error) {
-		return p.js.CreateOrUpdateStream(ctx, p.config())
-	})
-	if err == nil {
-		p.stream = stream
-	}
-	return err
-}
-
-// config returns the stream's configuration.
-func (p *publisher) config() jetstream.StreamConfig {
-	return jetstream.StreamConfig{
-		Name: wire.Stream, Subjects: wire.StreamSubjects, Storage: jetstream.FileStorage,
-		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Replicas: p.hub.conf().Broker.Replicas,
-		RePublish:   &jetstream.RePublish{Source: wire.LiveSubjects, Destination: wire.DownPrefix + wire.LiveSubjects},
-		AllowDirect: true, AllowRollup: true, DenyDelete: true,
-	}
+	return p.stream.make(ctx, p.hub.conf().Broker.Replicas)
 }
 
 // publish publishes what the stream does not have yet, and a catalog.
@@ -298,7 +251,7 @@ func (p *publisher) publish(ctx context.Context) error {
 // measure finds out how large the stream is, each heartbeat.
 func (p *publisher) measure(ctx context.Context) {
 	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.hub.conf().Heartbeat)/2 {
-		if info, err := insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return p.stream.Info(ctx) }); err == nil { // or publishing fails next
+		if info, err := insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return p.stream.in.Info(ctx) }); err == nil { // or publishing fails next
 			p.measured = now
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -383,7 +336,7 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 	}); err != nil {
 		return nil, err
 	}
-	m, err := p.lastMessage(ctx, wire.CatalogSubject())
+	m, err := p.stream.lastMessage(ctx, wire.CatalogSubject())
 	if err != nil {
 		return nil, err
 	}
@@ -419,7 +372,7 @@ func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*pub
 	if err != nil {
 		return nil, err
 	}
-	head, err := p.lastMessage(ctx, wire.HeadSubject(name))
+	head, err := p.stream.lastMessage(ctx, wire.HeadSubject(name))
 	if err != nil {
 		return nil, err
 	}
@@ -436,7 +389,7 @@ func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*pub
 			at.place, at.snapshot = h.Place, h.Place
 		}
 	}
-	delta, err := p.lastMessage(ctx, wire.DeltaSubject(name))
+	delta, err := p.stream.lastMessage(ctx, wire.DeltaSubject(name))
 	if err != nil || delta == nil {
 		return at, err
 	}
@@ -458,17 +411,6 @@ func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*pub
 		at.place = to
 	}
 	return at, nil
-}
-
-// lastMessage returns the last message of a subject, nil if there is none.
-func (p *publisher) lastMessage(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	m, err := insist(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-		return p.stream.GetLastMsgForSubject(ctx, subject)
-	})
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, nil
-	}
-	return m, err
 }
 
 // list publishes what the stream does not have of a list.
@@ -513,7 +455,7 @@ func (p *publisher) delta(ctx context.Context, name string, at *published, to ui
 	if err != nil {
 		return err
 	}
-	if at.sequence, err = p.put(ctx, &nats.Msg{Subject: wire.DeltaSubject(name), Data: message}, at.sequence); err != nil {
+	if at.sequence, err = p.stream.put(ctx, &nats.Msg{Subject: wire.DeltaSubject(name), Data: message}, at.sequence); err != nil {
 		return err
 	}
 	at.place = wire.Place{Epoch: d.Epoch, Version: to}
@@ -521,33 +463,6 @@ func (p *publisher) delta(ctx context.Context, name string, at *published, to ui
 	defer p.mu.Unlock()
 	p.state.published.Deltas++
 	return nil
-}
-
-// store has the stream store a message.
-func (p *publisher) store(ctx context.Context, m *nats.Msg, more ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	return insist(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
-		return p.js.PublishMsg(ctx, m, append(more, jetstream.WithExpectStream(wire.Stream))...)
-	})
-}
-
-// put publishes a message, unless another publisher came after the last one of its
-// subject. It returns its sequence number.
-func (p *publisher) put(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
-	ack, err := p.store(ctx, m, jetstream.WithExpectLastSequencePerSubject(last))
-	var refused *jetstream.APIError
-	if errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
-		// The acknowledgement may have been lost.
-		there, bad := p.lastMessage(ctx, m.Subject)
-		if bad == nil && there != nil && bytes.Equal(there.Data, m.Data) {
-			return there.Sequence, nil
-		}
-		return 0, fmt.Errorf("another hub publishes to the same stream: %w", err)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return ack.Sequence, nil
 }
 
 // snapshot publishes the base of a list: the chunks, then the head, with which it
@@ -572,14 +487,14 @@ func (p *publisher) snapshot(ctx context.Context, name string, at *published) er
 	for i, chunk := range chunks {
 		m := nats.NewMsg(wire.ChunkSubject(name, place.Epoch, place.Version, i))
 		m.Data = chunk
-		if _, err := p.store(ctx, m); err != nil {
+		if _, err := p.stream.store(ctx, m); err != nil {
 			return err
 		}
 	}
 	m := nats.NewMsg(wire.HeadSubject(name))
 	m.Data = head
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	if _, err := p.store(ctx, m); err != nil {
+	if _, err := p.stream.store(ctx, m); err != nil {
 		return err
 	}
 	p.mu.Lock()
@@ -598,7 +513,7 @@ func (p *publisher) trim(ctx context.Context, name string, at *published, place 
 	former := at.snapshot
 	at.snapshot, former, at.former = place, at.former, former
 	purge := func(o ...jetstream.StreamPurgeOpt) {
-		if err := p.stream.Purge(ctx, o...); err != nil {
+		if err := p.stream.in.Purge(ctx, o...); err != nil {
 			p.log.Warn("old snapshots stay in the stream: "+err.Error(), "list", name)
 		}
 	}
@@ -653,10 +568,10 @@ func (p *publisher) catalog(ctx context.Context) error {
 	m := nats.NewMsg(wire.CatalogSubject())
 	m.Data = text
 	// Where the stream is an older copy, its sequence numbers come again, too.
-	m.Header.Set(wire.StreamHeader, fmt.Sprintf("%s %d", p.stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano), c.Epoch))
+	m.Header.Set(wire.StreamHeader, fmt.Sprintf("%s %d", p.stream.in.CachedInfo().Created.UTC().Format(time.RFC3339Nano), c.Epoch))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	var err error
-	if p.last, err = p.put(ctx, m, p.last); err != nil {
+	if p.last, err = p.stream.put(ctx, m, p.last); err != nil {
 		return err
 	}
 	p.issued = c

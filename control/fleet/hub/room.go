@@ -91,7 +91,7 @@ func (p *publisher) assure(ctx context.Context) error {
 	m.Data = text
 	// The stored one is then before it, also by its place in the stream.
 	m.Header.Set(wire.SequenceHeader, strconv.FormatUint(p.last+1, 10))
-	if err := p.lists.PublishMsg(m); err != nil {
+	if err := p.stream.conn.PublishMsg(m); err != nil {
 		return err
 	}
 	p.settled(time.Now())
@@ -106,11 +106,10 @@ func (p *publisher) assure(ctx context.Context) error {
 func (p *publisher) readIssued(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	var err error
-	if p.stream, err = p.js.Stream(ctx, wire.Stream); err != nil {
+	if err := p.stream.open(ctx); err != nil {
 		return err
 	}
-	m, err := p.lastMessage(ctx, wire.CatalogSubject())
+	m, err := p.stream.lastMessage(ctx, wire.CatalogSubject())
 	if err != nil || m == nil {
 		return errors.Join(err, errors.New("nothing was published yet"))
 	}

@@ -1,0 +1,118 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"weir/control/fleet/wire"
+)
+
+// operationTimeout bounds what the broker is asked for.
+const operationTimeout = 10 * time.Second
+
+// lostAnswer is how soon the broker is asked again: a server that has just started, or makes
+// its accounts anew, loses some answers. Commands wait less than operationTimeout.
+const lostAnswer = time.Second
+
+// insist asks the broker for something, once more when no answer came. ask must be the same
+// when it is done twice.
+func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (v T, err error) {
+	for _, timeout := range [...]time.Duration{lostAnswer, operationTimeout} {
+		within, cancel := context.WithTimeout(ctx, timeout)
+		v, err = ask(within)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			break
+		}
+	}
+	return v, err
+}
+
+// stream is the stream of the broker, with the connection to the account that it is in.
+type stream struct {
+	conn *nats.Conn
+	js   jetstream.JetStream
+	in   jetstream.Stream // nil: whether it exists is not known
+}
+
+// dial connects to the broker, if that was not done. again is called when a connection that was lost is back.
+func (s *stream) dial(d *dialer, again func()) (err error) {
+	if s.conn != nil {
+		return nil
+	}
+	if s.conn, err = d.dial("weir-hub", d.authority.OwnStream, nats.ReconnectHandler(func(*nats.Conn) { again() })); err == nil {
+		s.js, err = jetstream.New(s.conn)
+	}
+	return err
+}
+
+// make makes the stream, or changes it where it is another.
+func (s *stream) make(ctx context.Context, replicas int) error {
+	in, err := insist(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return s.js.CreateOrUpdateStream(ctx, streamConfig(replicas))
+	})
+	if err == nil {
+		s.in = in
+	}
+	return err
+}
+
+// open finds the stream that there is.
+func (s *stream) open(ctx context.Context) (err error) {
+	s.in, err = s.js.Stream(ctx, wire.Stream)
+	return err
+}
+
+// streamConfig returns the stream's configuration.
+func streamConfig(replicas int) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: wire.Stream, Subjects: wire.StreamSubjects, Storage: jetstream.FileStorage,
+		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Replicas: replicas,
+		RePublish:   &jetstream.RePublish{Source: wire.LiveSubjects, Destination: wire.DownPrefix + wire.LiveSubjects},
+		AllowDirect: true, AllowRollup: true, DenyDelete: true,
+	}
+}
+
+// lastMessage returns the last message of a subject, nil if there is none.
+func (s *stream) lastMessage(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
+	m, err := insist(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+		return s.in.GetLastMsgForSubject(ctx, subject)
+	})
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// store stores a message.
+func (s *stream) store(ctx context.Context, m *nats.Msg, more ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return insist(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
+		return s.js.PublishMsg(ctx, m, append(more, jetstream.WithExpectStream(wire.Stream))...)
+	})
+}
+
+// put publishes a message, unless another publisher came after the last one of its
+// subject. It returns its sequence number.
+func (s *stream) put(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
+	ack, err := s.store(ctx, m, jetstream.WithExpectLastSequencePerSubject(last))
+	var refused *jetstream.APIError
+	if errors.As(err, &refused) && (refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+		// The acknowledgement may have been lost.
+		there, bad := s.lastMessage(ctx, m.Subject)
+		if bad == nil && there != nil && bytes.Equal(there.Data, m.Data) {
+			return there.Sequence, nil
+		}
+		return 0, fmt.Errorf("another hub publishes to the same stream: %w", err)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
+}
