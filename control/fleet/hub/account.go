@@ -13,14 +13,14 @@ import (
 // account publishes the account that nodes are in, with those that are revoked, if that
 // has changed: servers of sites know it from the stream.
 func (p *publisher) account(ctx context.Context) error {
-	stamp, err := p.hub.o.Authority.Stamp()
+	stamp, err := p.authority.Stamp()
 	if err != nil || stamp.Equal(p.stamp) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	for subject, account := range map[string]func() (*jwt.AccountClaims, string, error){
-		wire.AccountSubject(): p.hub.o.Authority.Account, wire.FormerAccountSubject(): p.hub.o.Authority.FormerAccount,
+		wire.AccountSubject(): p.authority.Account, wire.FormerAccountSubject(): p.authority.FormerAccount,
 	} {
 		_, token, err := account()
 		if err != nil {

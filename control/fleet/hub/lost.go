@@ -40,7 +40,7 @@ type lost struct {
 // has and the hub has not, nil for nothing, and in what the node differs without a proof
 // that the hub was different once, "" for nothing.
 func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string) {
-	key, used, tried := p.hub.o.Authority.PublicKey(), p.hub.store.Used(), 0
+	key, used, tried := p.authority.PublicKey(), p.store.Used(), 0
 	find := func(found lost) {
 		found.of = used.Epoch
 		tried++
@@ -53,7 +53,7 @@ func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string
 		find(lost{what: what, epoch: s.Catalog.Epoch, proved: wire.PlaceProved(key, s.Catalog, s.Seal)})
 	}
 	for _, r := range s.Lists {
-		history := p.hub.lists.history(r.Name)
+		history := p.lists.history(r.Name)
 		if history == nil || r.Active == (wire.Place{}) || tried > maxProofs {
 			continue
 		}
@@ -93,7 +93,7 @@ func (p *publisher) history(l *lost) {
 func (p *publisher) recover(ctx context.Context) error {
 	now := time.Now()
 	p.mu.Lock()
-	if p.lost != nil && p.lost.of < p.hub.store.Used().Epoch {
+	if p.lost != nil && p.lost.of < p.store.Used().Epoch {
 		p.lost = nil // an epoch has begun since
 	}
 	l := p.lost
@@ -136,15 +136,15 @@ func anotherHub(ahead errAhead) error {
 // newEpoch begins an epoch after another one, since the hub's state is an older copy.
 func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) error {
 	var epoch uint64
-	if err := p.hub.Do(ctx, func() error {
-		defer func() { epoch = p.hub.store.Epoch() }()
-		return p.hub.releases.newEpoch(after)
+	if err := p.loop.Do(ctx, func() error {
+		defer func() { epoch = p.store.Epoch() }()
+		return p.releases.newEpoch(after)
 	}); err != nil {
 		return err
 	}
 	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. Changes by commands since that copy was made are lost: make them again", why, epoch)
 	p.log.Error(text)
-	p.hub.audit.Record(audit.Record{Change: audit.NewEpoch, Reason: why, Source: "weir-hub"})
+	p.audit.Record(audit.Record{Change: audit.NewEpoch, Reason: why, Source: "weir-hub"})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state.lost, p.state.lostAt = text, time.Now()
@@ -165,7 +165,7 @@ func (p *publisher) settled(now time.Time) bool {
 			p.first = now
 			time.AfterFunc(settleReports, p.wake)
 		}
-		p.isSettled = p.hub.nodes.mostHeard() || now.Sub(p.first) >= settleReports
+		p.isSettled = p.nodes.mostHeard() || now.Sub(p.first) >= settleReports
 	}
 	return p.isSettled
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"weir/control/audit"
+	"weir/control/config"
+	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
@@ -24,8 +27,19 @@ const retryInterval = time.Second
 
 // publisher brings the broker's stream up to the store.
 type publisher struct {
-	hub  *Hub
-	log  *slog.Logger
+	log       *slog.Logger
+	conf      func() *config.Hub
+	authority *authority.Authority
+	broker    *dialer
+	dir       stateDir
+	audit     *audit.Log
+	nodes     *nodes
+
+	loop     *loop
+	store    *store.Store // for loop, as lists and releases
+	lists    *lists
+	releases *releases
+
 	work chan struct{} // has room for one: there is something to do
 
 	// Those of run's goroutine.
@@ -79,13 +93,6 @@ type publisherState struct {
 	lostAt    time.Time
 }
 
-func newPublisher(h *Hub) *publisher {
-	return &publisher{
-		hub: h, log: h.o.Log, work: make(chan struct{}, 1),
-		reached: make(map[string]wire.Place), waiting: make(map[string][]waiter),
-	}
-}
-
 // wake says that there is something to publish.
 func (p *publisher) wake() {
 	select {
@@ -134,12 +141,12 @@ func (p *publisher) run(ctx context.Context) {
 			}
 		}
 	}()
-	every := p.hub.conf().Heartbeat
+	every := p.conf().Heartbeat
 	heartbeat := time.NewTicker(time.Duration(every))
 	defer heartbeat.Stop()
 	failed := ""
 	for {
-		if now := p.hub.conf().Heartbeat; now != every {
+		if now := p.conf().Heartbeat; now != every {
 			every = now
 			heartbeat.Reset(time.Duration(every))
 		}
@@ -177,17 +184,17 @@ func (p *publisher) run(ctx context.Context) {
 // dialBoth connects to the broker, with both accounts.
 func (p *publisher) dialBoth() error {
 	if p.conn == nil {
-		c, err := p.hub.broker.dial("weir-hub", p.hub.broker.own, nats.ReconnectHandler(func(*nats.Conn) { p.wake() }))
+		c, err := p.broker.dial("weir-hub", p.broker.own, nats.ReconnectHandler(func(*nats.Conn) { p.wake() }))
 		if err != nil {
 			return err
 		}
-		if err := p.hub.nodes.subscribe(c); err != nil {
+		if err := p.nodes.subscribe(c); err != nil {
 			c.Close()
 			return err
 		}
 		p.conn = c
 	}
-	return p.stream.dial(p.hub.broker, p.wake)
+	return p.stream.dial(p.broker, p.wake)
 }
 
 // connect connects to the broker, and makes the stream.
@@ -198,12 +205,12 @@ func (p *publisher) connect(ctx context.Context) error {
 	if p.stream.in != nil && p.at != nil {
 		return nil
 	}
-	return p.stream.make(ctx, p.hub.conf().Broker.Replicas)
+	return p.stream.make(ctx, p.conf().Broker.Replicas)
 }
 
 // publish publishes what the stream does not have yet, and a catalog.
 func (p *publisher) publish(ctx context.Context) error {
-	if full := p.hub.dir.room(); full != nil {
+	if full := p.dir.room(); full != nil {
 		if err := p.assure(ctx); err != nil {
 			return fmt.Errorf("%s; nodes are not assured either: %w", full.Error(), err) // no errFull: nodes are not assured
 		}
@@ -216,8 +223,8 @@ func (p *publisher) publish(ctx context.Context) error {
 		return err
 	}
 	var names []string
-	if err := p.hub.Do(ctx, func() error {
-		for _, l := range p.hub.lists.all {
+	if err := p.loop.Do(ctx, func() error {
+		for _, l := range p.lists.all {
 			names = append(names, l.Name)
 		}
 		return nil
@@ -250,7 +257,7 @@ func (p *publisher) publish(ctx context.Context) error {
 
 // measure finds out how large the stream is, each heartbeat.
 func (p *publisher) measure(ctx context.Context) {
-	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.hub.conf().Heartbeat)/2 {
+	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.conf().Heartbeat)/2 {
 		if info, err := insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return p.stream.in.Info(ctx) }); err == nil { // or publishing fails next
 			p.measured = now
 			p.mu.Lock()
@@ -303,8 +310,8 @@ type kept struct {
 
 // kept returns what the store has of a list, with the deltas after a version.
 func (p *publisher) kept(ctx context.Context, name string, after wire.Place) (k kept, err error) {
-	err = p.hub.Do(ctx, func() error {
-		l := p.hub.lists.get(name)
+	err = p.loop.Do(ctx, func() error {
+		l := p.lists.get(name)
 		if l == nil {
 			return errRemoved
 		}
@@ -323,13 +330,13 @@ func (p *publisher) kept(ctx context.Context, name string, after wire.Place) (k 
 }
 
 func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
-	public := p.hub.o.Authority.PublicKey()
+	public := p.authority.PublicKey()
 	at := make(map[string]*published)
 	var epoch, last uint64
 	var names []string
-	if err := p.hub.Do(ctx, func() error {
-		epoch, last = p.hub.store.Epoch(), p.hub.store.LastCatalog()
-		for _, l := range p.hub.lists.all {
+	if err := p.loop.Do(ctx, func() error {
+		epoch, last = p.store.Epoch(), p.store.LastCatalog()
+		for _, l := range p.lists.all {
 			names = append(names, l.Name)
 		}
 		return nil
@@ -366,7 +373,7 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 
 // lookAt finds out what the stream has of a list.
 func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*published, error) {
-	public := p.hub.o.Authority.PublicKey()
+	public := p.authority.PublicKey()
 	at := &published{}
 	k, err := p.kept(ctx, name, wire.Place{})
 	if err != nil {
@@ -451,7 +458,7 @@ func (p *publisher) list(ctx context.Context, name string) error {
 
 // delta publishes a delta. No other publisher may come in between.
 func (p *publisher) delta(ctx context.Context, name string, at *published, to uint64, message []byte) error {
-	d, err := wire.OpenDelta(p.hub.o.Authority.PublicKey(), message)
+	d, err := wire.OpenDelta(p.authority.PublicKey(), message)
 	if err != nil {
 		return err
 	}
@@ -471,8 +478,8 @@ func (p *publisher) snapshot(ctx context.Context, name string, at *published) er
 	var chunks [][]byte
 	var head []byte
 	var place wire.Place
-	if err := p.hub.Do(ctx, func() (err error) {
-		l := p.hub.lists.get(name)
+	if err := p.loop.Do(ctx, func() (err error) {
+		l := p.lists.get(name)
 		if l == nil {
 			return errRemoved
 		}
@@ -529,22 +536,22 @@ func (p *publisher) trim(ctx context.Context, name string, at *published, place 
 // catalog publishes what each group of nodes is to have.
 func (p *publisher) catalog(ctx context.Context) error {
 	var text []byte
-	c := wire.Catalog{Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.hub.conf().MaxAge).Seconds())}
-	for _, l := range p.hub.conf().Links {
+	c := wire.Catalog{Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.conf().MaxAge).Seconds())}
+	for _, l := range p.conf().Links {
 		c.Links = append(c.Links, wire.Link{Groups: l.Labels, MaxRate: int64(l.MaxRate.PerSecond())})
 	}
 	reached := make(map[string]wire.Place)
 	unpublished, waiting := false, 0
-	if err := p.hub.Do(ctx, func() (err error) {
+	if err := p.loop.Do(ctx, func() (err error) {
 		p.mu.Lock()
 		waiting = len(p.next)
 		c.Report = !p.isSettled // the first reports may have come before the hub listened
 		p.mu.Unlock()
-		if c.Place, err = p.hub.store.NextCatalog(); err != nil {
+		if c.Place, err = p.store.NextCatalog(); err != nil {
 			return err
 		}
-		c.Seal = wire.SealPlace(p.hub.o.Authority.Key(), c.Place)
-		for _, l := range p.hub.lists.all {
+		c.Seal = wire.SealPlace(p.authority.Key(), c.Place)
+		for _, l := range p.lists.all {
 			var place wire.Place // the zero Place, nodes keep what they have: it is about to be published
 			if at := p.at[l.Name]; at != nil && at.place.Epoch == c.Epoch {
 				place = at.place
@@ -556,7 +563,7 @@ func (p *publisher) catalog(ctx context.Context) error {
 			unpublished = unpublished || slices.ContainsFunc(state.Releases, func(r wire.Release) bool { return place.Before(r.Place) })
 			c.Lists = append(c.Lists, state)
 		}
-		text, err = wire.SealCatalog(p.hub.o.Authority.Key(), c)
+		text, err = wire.SealCatalog(p.authority.Key(), c)
 		return err
 	}); err != nil {
 		return err
@@ -612,7 +619,7 @@ func (p *publisher) wait(ctx context.Context, published <-chan struct{}) bool {
 		return true
 	case <-time.After(p.patience()):
 	case <-ctx.Done():
-	case <-p.hub.loop.ended:
+	case <-p.loop.ended:
 	}
 	return false
 }

@@ -59,7 +59,7 @@ func (p *publisher) assure(ctx context.Context) error {
 	p.mu.Lock()
 	last := p.state.catalog
 	p.mu.Unlock()
-	if time.Since(last) < time.Duration(p.hub.conf().Heartbeat)-retryInterval/2 {
+	if time.Since(last) < time.Duration(p.conf().Heartbeat)-retryInterval/2 {
 		return nil
 	}
 	if p.issued.Epoch == 0 {
@@ -68,21 +68,21 @@ func (p *publisher) assure(ctx context.Context) error {
 		}
 	}
 	c := p.issued
-	c.Issued, c.MaxAge = time.Now().UTC(), int64(time.Duration(p.hub.conf().MaxAge).Seconds())
+	c.Issued, c.MaxAge = time.Now().UTC(), int64(time.Duration(p.conf().MaxAge).Seconds())
 	p.mu.Lock()
 	c.Report = !p.isSettled
 	p.mu.Unlock()
 	var text []byte
-	if err := p.hub.Do(ctx, func() (err error) {
-		at, err := p.hub.store.NextCatalog()
+	if err := p.loop.Do(ctx, func() (err error) {
+		at, err := p.store.NextCatalog()
 		if err == nil && at.Epoch != c.Epoch {
 			err = errors.New("a new epoch has begun, of which nothing is published")
 		}
 		if err != nil {
 			return err
 		}
-		c.Place, c.Seal = at, wire.SealPlace(p.hub.o.Authority.Key(), at)
-		text, err = wire.SealCatalog(p.hub.o.Authority.Key(), c)
+		c.Place, c.Seal = at, wire.SealPlace(p.authority.Key(), at)
+		text, err = wire.SealCatalog(p.authority.Key(), c)
 		return err
 	}); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (p *publisher) readIssued(ctx context.Context) error {
 	if err != nil || m == nil {
 		return errors.Join(err, errors.New("nothing was published yet"))
 	}
-	c, err := wire.OpenCatalog(p.hub.o.Authority.PublicKey(), m.Data)
+	c, err := wire.OpenCatalog(p.authority.PublicKey(), m.Data)
 	if err != nil {
 		return err
 	}
