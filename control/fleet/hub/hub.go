@@ -26,7 +26,6 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
-	"weir/control/fleet/wire"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/filter/key"
@@ -145,9 +144,9 @@ func (h *Hub) open() (err error) {
 		}
 	}
 	h.publisher = &publisher{
-		log: h.o.Log, conf: h.conf, authority: h.o.Authority, broker: h.broker, dir: h.dir, audit: h.audit, nodes: h.nodes,
+		progress: newProgress(h.nodes.mostHeard, h.loop.ended),
+		log:      h.o.Log, conf: h.conf, authority: h.o.Authority, broker: h.broker, dir: h.dir, audit: h.audit, nodes: h.nodes,
 		loop: h.loop, store: h.store, lists: h.lists, releases: h.releases,
-		work: make(chan struct{}, 1), reached: make(map[string]wire.Place), waiting: make(map[string][]waiter),
 	}
 	h.releases.wake, h.trials.wake = h.publisher.wake, h.publisher.wake
 	h.nodes.compare, h.nodes.found, h.nodes.heard = h.publisher.claims, h.publisher.history, h.publisher.wake
@@ -420,9 +419,6 @@ func (h *Hub) expire(now time.Time) {
 		}
 	}
 }
-
-// publishTimeout is how long a command waits for the broker.
-const publishTimeout = 5 * time.Second
 
 var _ server.Hub = (*Hub)(nil)
 

@@ -38,7 +38,7 @@ type lost struct {
 
 // claims compares the report of a node with the hub's history. It returns what the node
 // has and the hub has not, nil for nothing, and in what the node differs without a proof
-// that the hub was different once, "" for nothing.
+// that the hub was different once, "" for nothing. It is safe for concurrent use.
 func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string) {
 	key, used, tried := p.authority.PublicKey(), p.store.Used(), 0
 	find := func(found lost) {
@@ -74,35 +74,14 @@ func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string
 	return l, differs
 }
 
-// history takes in that the hub's history is an older copy, if a node says so: a new epoch
-// begins.
-func (p *publisher) history(l *lost) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !l.proved && p.believed {
-		return
-	}
-	if p.lost == nil || l.proved && (!p.lost.proved || l.epoch > p.lost.epoch) {
-		p.lost = l
-		p.wake()
-	}
-}
-
 // recover begins a new epoch where a node has what the hub's history has not. Without a
 // proof, as of nodes of an older version, that is believed once after a start.
 func (p *publisher) recover(ctx context.Context) error {
 	now := time.Now()
-	p.mu.Lock()
-	if p.lost != nil && p.lost.of < p.store.Used().Epoch {
-		p.lost = nil // an epoch has begun since
-	}
-	l := p.lost
-	if l == nil || now.Before(p.pausing) {
-		p.mu.Unlock()
+	l := p.takeLost(p.store.Used().Epoch, now)
+	if l == nil {
 		return nil
 	}
-	p.lost = nil
-	p.mu.Unlock()
 	if !l.proved {
 		l.epoch = 0 // a node could say any
 	}
@@ -116,13 +95,7 @@ func (p *publisher) recover(ctx context.Context) error {
 		return err
 	}
 	p.pause = min(max(leastPause, 2*p.pause), mostPause)
-	p.mu.Lock()
-	p.believed = true
-	if p.lost != nil && !p.lost.proved {
-		p.lost = nil // a report that arrived meanwhile
-	}
-	p.pausing = now.Add(p.pause)
-	p.mu.Unlock()
+	p.believe(now.Add(p.pause))
 	time.AfterFunc(p.pause, p.wake)
 	p.at = nil
 	return nil
@@ -145,37 +118,6 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. Changes by commands since that copy was made are lost: make them again", why, epoch)
 	p.log.Error(text)
 	p.audit.Record(audit.Record{Change: audit.NewEpoch, Reason: why, Source: "weir-hub"})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.state.lost, p.state.lostAt = text, time.Now()
+	p.note(func(s *publisherState) { s.lost, s.lostAt = text, time.Now() })
 	return nil
-}
-
-// settled reports whether enough nodes have been heard since the start to say that the
-// hub's history is not an older copy: more than half of those that were enrolled before, or
-// those that connect in time.
-func (p *publisher) settled(now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lost != nil {
-		return false
-	}
-	if !p.isSettled {
-		if p.first.IsZero() {
-			p.first = now
-			time.AfterFunc(settleReports, p.wake)
-		}
-		p.isSettled = p.nodes.mostHeard() || now.Sub(p.first) >= settleReports
-	}
-	return p.isSettled
-}
-
-// patience returns how long a command waits until it is published.
-func (p *publisher) patience() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.isSettled {
-		return publishTimeout + settleReports
-	}
-	return publishTimeout
 }

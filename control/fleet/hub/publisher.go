@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,7 +18,6 @@ import (
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
-	"weir/control/metrics"
 )
 
 // retryInterval is how soon publishing is tried again.
@@ -27,6 +25,8 @@ const retryInterval = time.Second
 
 // publisher brings the broker's stream up to the store.
 type publisher struct {
+	*progress
+
 	log       *slog.Logger
 	conf      func() *config.Hub
 	authority *authority.Authority
@@ -40,8 +40,6 @@ type publisher struct {
 	lists    *lists
 	releases *releases
 
-	work chan struct{} // has room for one: there is something to do
-
 	// Those of run's goroutine.
 	conn     *nats.Conn // to the nodes
 	stream   stream
@@ -52,18 +50,6 @@ type publisher struct {
 	stamp    time.Time             // of the authority, when the account was published; zero: it was not
 	measured time.Time             // the stream
 	pause    time.Duration         // before the next such epoch
-
-	mu        sync.Mutex
-	lost      *lost     // what a node has and the hub has not; nil: nothing
-	believed  bool      // a new epoch has begun because of what a node reports
-	pausing   time.Time // until when no such epoch begins
-	first     time.Time // when there was first something to acknowledge
-	isSettled bool
-
-	reached map[string]wire.Place // published, by list
-	waiting map[string][]waiter
-	state   publisherState
-	next    []chan struct{} // closed when a catalog of the present state is published
 }
 
 // published is what the stream has of a list.
@@ -73,64 +59,6 @@ type published struct {
 	snapshot wire.Place // the last one
 	former   wire.Place // the one before, which nodes may be fetching
 	trim     uint64     // sequence up to which deltas may go with the next snapshot
-}
-
-type waiter struct {
-	place wire.Place
-	done  chan struct{}
-}
-
-// publisherState says how publishing goes.
-type publisherState struct {
-	connected bool
-	failed    string    // why it does not go on; "": it does
-	full      bool      // that is an errFull, and nodes are assured
-	catalog   time.Time // the last one; zero: none yet
-	published metrics.HubPublished
-	failures  uint64 // attempts to publish
-	stream    uint64 // its size in bytes
-	lost      string // of the history; "": nothing
-	lostAt    time.Time
-}
-
-// wake says that there is something to publish.
-func (p *publisher) wake() {
-	select {
-	case p.work <- struct{}{}:
-	default:
-	}
-}
-
-// published returns a channel that is closed when a version is in the stream and in
-// the catalog.
-func (p *publisher) published(list string, place wire.Place) <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := waiter{place, make(chan struct{})}
-	if p.isSettled && p.lost == nil && !p.reached[list].Before(place) {
-		close(w.done)
-	} else {
-		p.waiting[list] = append(p.waiting[list], w)
-	}
-	return w.done
-}
-
-// again returns a channel that is closed when a catalog of the hub's present state is
-// published. It is for Run's goroutine.
-func (p *publisher) again() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	done := make(chan struct{})
-	p.next = append(p.next, done)
-	p.wake()
-	return done
-}
-
-// current returns how publishing goes, and which versions were published.
-func (p *publisher) current() (publisherState, map[string]wire.Place) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.state, p.reached // which is replaced, not changed
 }
 
 func (p *publisher) run(ctx context.Context) {
@@ -159,13 +87,13 @@ func (p *publisher) run(ctx context.Context) {
 			}
 		}
 		failed = text
-		p.mu.Lock()
-		if text != "" {
-			p.state.failures++
-		}
-		_, p.state.full = errors.AsType[errFull](err)
-		p.state.failed, p.state.connected = text, p.conn != nil && p.conn.IsConnected() && p.stream.conn != nil && p.stream.conn.IsConnected()
-		p.mu.Unlock()
+		p.note(func(s *publisherState) {
+			if text != "" {
+				s.failures++
+			}
+			_, s.full = errors.AsType[errFull](err)
+			s.failed, s.connected = text, p.conn != nil && p.conn.IsConnected() && p.stream.conn != nil && p.stream.conn.IsConnected()
+		})
 		var retry <-chan time.Time
 		if err != nil {
 			p.at, p.stamp = nil, time.Time{} // what the stream has is to be found out again
@@ -260,9 +188,7 @@ func (p *publisher) measure(ctx context.Context) {
 	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.conf().Heartbeat)/2 {
 		if info, err := insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return p.stream.in.Info(ctx) }); err == nil { // or publishing fails next
 			p.measured = now
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.state.stream = info.State.Bytes
+			p.note(func(s *publisherState) { s.stream = info.State.Bytes })
 		}
 	}
 }
@@ -466,9 +392,7 @@ func (p *publisher) delta(ctx context.Context, name string, at *published, to ui
 		return err
 	}
 	at.place = wire.Place{Epoch: d.Epoch, Version: to}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.state.published.Deltas++
+	p.note(func(s *publisherState) { s.published.Deltas++ })
 	return nil
 }
 
@@ -504,9 +428,7 @@ func (p *publisher) snapshot(ctx context.Context, name string, at *published) er
 	if _, err := p.stream.store(ctx, m); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	p.state.published.Snapshots++
-	p.mu.Unlock()
+	p.note(func(s *publisherState) { s.published.Snapshots++ })
 	p.trim(ctx, name, at, place)
 	if at.place.Before(place) {
 		at.place = place
@@ -543,10 +465,7 @@ func (p *publisher) catalog(ctx context.Context) error {
 	reached := make(map[string]wire.Place)
 	unpublished, waiting := false, 0
 	if err := p.loop.Do(ctx, func() (err error) {
-		p.mu.Lock()
-		waiting = len(p.next)
-		c.Report = !p.isSettled // the first reports may have come before the hub listened
-		p.mu.Unlock()
+		waiting, c.Report = p.awaited()
 		if c.Place, err = p.store.NextCatalog(); err != nil {
 			return err
 		}
@@ -582,44 +501,6 @@ func (p *publisher) catalog(ctx context.Context) error {
 		return err
 	}
 	p.issued = c
-	settled := p.settled(time.Now())
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reached, p.state.catalog = reached, c.Issued
-	p.state.published.Catalogs++
-	if !settled { // what is published may be an older copy
-		return nil
-	}
-	for _, done := range p.next[:waiting] {
-		close(done)
-	}
-	p.next = p.next[waiting:]
-	for name, all := range p.waiting {
-		var still []waiter
-		for _, w := range all {
-			if reached[name].Before(w.place) {
-				still = append(still, w)
-			} else {
-				close(w.done)
-			}
-		}
-		p.waiting[name] = still
-		if len(still) == 0 {
-			delete(p.waiting, name)
-		}
-	}
+	p.stored(reached, c.Issued, waiting, p.settled(time.Now()))
 	return nil
-}
-
-// wait waits until something is published, and reports whether it is. It does not wait
-// long.
-func (p *publisher) wait(ctx context.Context, published <-chan struct{}) bool {
-	select {
-	case <-published:
-		return true
-	case <-time.After(p.patience()):
-	case <-ctx.Done():
-	case <-p.loop.ended:
-	}
-	return false
 }

@@ -56,10 +56,8 @@ func (p *publisher) assure(ctx context.Context) error {
 	if err := p.dialBoth(); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	last := p.state.catalog
-	p.mu.Unlock()
-	if time.Since(last) < time.Duration(p.conf().Heartbeat)-retryInterval/2 {
+	state, _ := p.current()
+	if time.Since(state.catalog) < time.Duration(p.conf().Heartbeat)-retryInterval/2 {
 		return nil
 	}
 	if p.issued.Epoch == 0 {
@@ -69,9 +67,7 @@ func (p *publisher) assure(ctx context.Context) error {
 	}
 	c := p.issued
 	c.Issued, c.MaxAge = time.Now().UTC(), int64(time.Duration(p.conf().MaxAge).Seconds())
-	p.mu.Lock()
-	c.Report = !p.isSettled
-	p.mu.Unlock()
+	_, c.Report = p.awaited()
 	var text []byte
 	if err := p.loop.Do(ctx, func() (err error) {
 		at, err := p.store.NextCatalog()
@@ -95,9 +91,7 @@ func (p *publisher) assure(ctx context.Context) error {
 		return err
 	}
 	p.settled(time.Now())
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.state.catalog = c.Issued
+	p.note(func(s *publisherState) { s.catalog = c.Issued })
 	return nil
 }
 
@@ -126,8 +120,6 @@ func (p *publisher) readIssued(ctx context.Context) error {
 			}
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reached = reached
+	p.reach(reached)
 	return nil
 }
