@@ -92,9 +92,6 @@ const (
 	askTimeout        = 5 * time.Second
 	askAgain          = time.Second // where there was no answer
 	relistInterval    = 10 * time.Second
-
-	maxRefusals = 8                // that are reported
-	refusalAge  = 10 * time.Minute // until one is not reported any more
 )
 
 // Node is a node of a fleet.
@@ -123,10 +120,8 @@ type Node struct {
 	catalog   wire.Catalog
 	heard     time.Time // when the catalog arrived; zero: it was loaded
 	followers map[string]*follower
-	problem   string    // why the lists are not active
-	refusals  []refusal // the latest last
-	refused   uint64    // messages
-	logged    time.Time
+	problem   string // why the lists are not active
+	refused   refusals
 }
 
 // Open returns a node with what it has saved.
@@ -289,7 +284,7 @@ func (n *Node) Catalog() wire.Place {
 func (n *Node) Refused() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.refused
+	return n.refused.messages
 }
 
 // servers returns the address of the server that the node is connected to.
@@ -659,61 +654,14 @@ func (n *Node) wants(l wire.ListState) (want wanted, ok bool) {
 // refuse notes that a message was refused.
 func (n *Node) refuse(err error) {
 	n.mu.Lock()
-	n.refused++
-	text := "refused: " + err.Error()
-	now := time.Now()
-	n.forget(now)
-	next := refusal{kind: kindOf(text), text: err.Error(), last: now}
-	at := slices.IndexFunc(n.refusals, func(r refusal) bool { return r.kind == next.kind })
-	known := at >= 0
-	if known {
-		next.before = n.refusals[at].before + 1
-		n.refusals = slices.Delete(n.refusals, at, at+1)
-	}
-	n.refusals = append(n.refusals, next)
-	n.refusals = n.refusals[max(0, len(n.refusals)-maxRefusals):]
-	quiet := time.Since(n.logged) < time.Second
-	if !quiet {
-		n.logged = time.Now()
-	}
+	known, quiet := n.refused.add(err, time.Now())
 	n.mu.Unlock()
 	if !quiet {
-		n.log.Error("a message of the fleet is " + text)
+		n.log.Error("a message of the fleet is refused: " + err.Error())
 	}
 	if !known {
 		n.reportSoon()
 	}
-}
-
-// refusal is why messages were refused.
-type refusal struct {
-	kind   string // equal for those that differ in numbers only
-	text   string // of the last one
-	before int    // of the same kind
-	last   time.Time
-}
-
-// String describes it for the hub, which shows it: it says when that was.
-func (r refusal) String() string {
-	if r.before == 0 {
-		return fmt.Sprintf("refused at %s: %s", r.last.UTC().Format(time.TimeOnly+"Z"), r.text)
-	}
-	return fmt.Sprintf("refused %d times, the last at %s: %s", r.before+1, r.last.UTC().Format(time.TimeOnly+"Z"), r.text)
-}
-
-// kindOf returns a text without its numbers.
-func kindOf(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return -1
-		}
-		return r
-	}, text)
-}
-
-// forget forgets refusals that are over. n.mu is held.
-func (n *Node) forget(now time.Time) {
-	n.refusals = slices.DeleteFunc(n.refusals, func(r refusal) bool { return now.Sub(r.last) > refusalAge })
 }
 
 func (n *Node) reportSoon() { poke(n.reports) }
@@ -728,8 +676,8 @@ func (n *Node) report() {
 	s.Passed, s.Dropped = n.daemon.Counted()
 	n.mu.Lock()
 	s.Catalog, s.Seal = n.catalog.Place, n.catalog.Seal
-	n.forget(time.Now())
-	for _, r := range n.refusals {
+	n.refused.forget(time.Now())
+	for _, r := range n.refused.last {
 		s.Problems = append(s.Problems, r.String())
 	}
 	if n.problem != "" {

@@ -183,17 +183,17 @@ func TestRefusals(t *testing.T) {
 		n.refuse(fmt.Errorf("catalog 7.%d is older than 7.%d", i, i+10))
 	}
 	n.refuse(errors.New("forged"))
-	if len(n.refusals) != 2 {
-		t.Fatalf("%v", n.refusals)
+	if len(n.refused.last) != 2 {
+		t.Fatalf("%v", n.refused.last)
 	}
-	first, second := n.refusals[0].String(), n.refusals[1].String()
+	first, second := n.refused.last[0].String(), n.refused.last[1].String()
 	if !strings.HasPrefix(first, "refused 30 times, the last at ") || !strings.HasSuffix(first, "Z: catalog 7.29 is older than 7.39") || !strings.HasPrefix(second, "refused at ") {
 		t.Errorf("%q, %q", first, second)
 	}
-	n.refusals[0].last = time.Now().Add(-refusalAge - time.Second)
-	n.forget(time.Now())
-	if len(n.refusals) != 1 || n.refusals[0].text != "forged" {
-		t.Errorf("%v", n.refusals)
+	n.refused.last[0].last = time.Now().Add(-refusalAge - time.Second)
+	n.refused.forget(time.Now())
+	if len(n.refused.last) != 1 || n.refused.last[0].text != "forged" {
+		t.Errorf("%v", n.refused.last)
 	}
 }
 
@@ -396,7 +396,7 @@ func (r *run) active() wire.ListStatus {
 func (r *run) refusedWhat() []refusal {
 	r.Node.mu.Lock()
 	defer r.Node.mu.Unlock()
-	return slices.Clone(r.refusals)
+	return slices.Clone(r.refused.last)
 }
 
 // reaches waits until a node filters by the hub's version.
