@@ -154,13 +154,7 @@ func (h *Hub) open() (err error) {
 	if err != nil {
 		return err
 	}
-	var members []string
-	for name, m := range all {
-		if m.Revoked.IsZero() {
-			members = append(members, name)
-		}
-	}
-	h.nodes.await(members)
+	h.nodes.await(all)
 	h.asker = newAsker(h.broker, h.origins)
 	h.note()
 	return nil

@@ -136,14 +136,17 @@ func (n *nodes) take(name string, text []byte, now time.Time) (l *lost) {
 	return l
 }
 
-// await begins to wait for the first reports of some nodes.
-func (n *nodes) await(names []string) {
+// await begins to wait for the first reports of the members that are not revoked.
+func (n *nodes) await(members map[string]authority.Member) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.awaited, n.members = make(map[string]bool), len(names)
-	for _, name := range names {
-		n.awaited[name] = true
+	n.awaited = make(map[string]bool)
+	for name, m := range members {
+		if m.Revoked.IsZero() {
+			n.awaited[name] = true
+		}
 	}
+	n.members = len(n.awaited)
 }
 
 // keep forgets the reports of nodes that are no members any more.
