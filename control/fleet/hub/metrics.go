@@ -30,7 +30,7 @@ func (h *Hub) note() {
 	} else if before := h.noted.Load(); before != nil {
 		n.members = before.members
 	}
-	_, reached := h.publisher.current()
+	reached := h.publisher.current().reached
 	for _, l := range h.lists.all {
 		at, published := l.history.Place(), reached[l.Name]
 		one := metrics.HubList{
@@ -74,7 +74,7 @@ func (r *rollout) metrics(g gate) *metrics.HubRollout {
 // Metrics implements [metrics.HubSource].
 func (h *Hub) Metrics() metrics.HubSnapshot {
 	known := h.noted.Load()
-	state, _ := h.publisher.current()
+	state := h.publisher.current()
 	s := metrics.HubSnapshot{
 		Version: h.o.Version, Connected: state.connected, Failing: state.failed != "", Catalog: state.catalog,
 		Published: state.published, Failures: state.failures, StreamBytes: state.stream,

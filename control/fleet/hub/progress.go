@@ -25,7 +25,6 @@ type progress struct {
 	first     time.Time // when there was first something to acknowledge
 	isSettled bool
 
-	reached map[string]wire.Place // published, by list; replaced, not changed
 	waiting map[string][]waiter
 	state   publisherState
 	next    []chan struct{} // closed when a catalog of the present state is published
@@ -38,6 +37,7 @@ type waiter struct {
 
 // publisherState says how publishing goes.
 type publisherState struct {
+	reached   map[string]wire.Place // published, by list; replaced, not changed
 	connected bool
 	failed    string    // why it does not go on; "": it does
 	full      bool      // that is an errFull, and nodes are assured
@@ -50,7 +50,7 @@ type publisherState struct {
 }
 
 func newProgress(heard func() bool, ended <-chan struct{}) *progress {
-	return &progress{heard: heard, ended: ended, work: make(chan struct{}, 1), reached: make(map[string]wire.Place), waiting: make(map[string][]waiter)}
+	return &progress{heard: heard, ended: ended, work: make(chan struct{}, 1), waiting: make(map[string][]waiter)}
 }
 
 // wake says that there is something to publish.
@@ -67,7 +67,7 @@ func (p *progress) published(list string, place wire.Place) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := waiter{place, make(chan struct{})}
-	if p.isSettled && p.lost == nil && !p.reached[list].Before(place) {
+	if p.isSettled && p.lost == nil && !p.state.reached[list].Before(place) {
 		close(w.done)
 	} else {
 		p.waiting[list] = append(p.waiting[list], w)
@@ -86,11 +86,11 @@ func (p *progress) again() <-chan struct{} {
 	return done
 }
 
-// current returns how publishing goes, and which versions were published.
-func (p *progress) current() (publisherState, map[string]wire.Place) {
+// current returns how publishing goes.
+func (p *progress) current() publisherState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state, p.reached
+	return p.state
 }
 
 // note changes the state of publishing.
@@ -98,13 +98,6 @@ func (p *progress) note(change func(*publisherState)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.state)
-}
-
-// reach sets which versions were published.
-func (p *progress) reach(reached map[string]wire.Place) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reached = reached
 }
 
 // awaited returns how many wait for a catalog of the present state, and whether nodes are to
@@ -120,7 +113,7 @@ func (p *progress) awaited() (waiting int, report bool) {
 func (p *progress) stored(reached map[string]wire.Place, catalog time.Time, awaited int, settled bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reached, p.state.catalog = reached, catalog
+	p.state.reached, p.state.catalog = reached, catalog
 	p.state.published.Catalogs++
 	if !settled { // what is published may be an older copy
 		return

@@ -56,8 +56,7 @@ func (p *publisher) assure(ctx context.Context) error {
 	if err := p.dialBoth(); err != nil {
 		return err
 	}
-	state, _ := p.current()
-	if time.Since(state.catalog) < time.Duration(p.conf().Heartbeat)-retryInterval/2 {
+	if time.Since(p.current().catalog) < time.Duration(p.conf().Heartbeat)-retryInterval/2 {
 		return nil
 	}
 	if p.issued.Epoch == 0 {
@@ -120,6 +119,6 @@ func (p *publisher) readIssued(ctx context.Context) error {
 			}
 		}
 	}
-	p.reach(reached)
+	p.note(func(s *publisherState) { s.reached = reached })
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 
 // Fleet implements [server.Hub].
 func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
-	state, reached := h.publisher.current()
+	state := h.publisher.current()
 	f = api.HubStatus{Time: time.Now().UTC(), Version: h.o.Version, Connected: state.connected}
 	if !state.catalog.IsZero() {
 		f.Catalog = &state.catalog
@@ -47,7 +47,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			wanted = append(wanted, l.wanted(l.history.Place()))
 			one := api.FleetList{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
-				Version: l.history.Place(), Published: reached[l.Name], Entries: l.history.Contents().Len(), Manual: manual[l.Name],
+				Version: l.history.Place(), Published: state.reached[l.Name], Entries: l.history.Contents().Len(), Manual: manual[l.Name],
 				Feeds: []api.FeedSource{}, Trial: !l.enforced(), Decision: l.trial, For: l.Rule().String(),
 			}
 			if x := l.released; x != nil && x.Rollout != nil {
