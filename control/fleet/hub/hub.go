@@ -53,14 +53,15 @@ type Hub struct {
 	dir     stateDir
 	store   *store.Store
 	journal *journal.Journal
-	lists   *lists
-	feeds   *feeds
-	members *members
+	loop    *loop
 
+	// Run's, but for methods that say otherwise.
+	lists    *lists
+	feeds    *feeds
+	members  *members
 	releases *releases
 	trials   *trials
 
-	loop      *loop
 	broker    *dialer
 	publisher *publisher
 	nodes     *nodes
