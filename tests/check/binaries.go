@@ -98,7 +98,7 @@ func testBinaries(kept string, flags, packages []string) (all []testBinary, err 
 		byPath[p.ImportPath] = p
 	}
 	seen := make(map[string]bool)
-	for _, path := range strings.Fields(string(named)) {
+	for path := range strings.FieldsSeq(string(named)) {
 		main, ok := byPath[path+".test"]
 		if !ok || seen[path] {
 			continue
