@@ -62,7 +62,7 @@ func (d *Daemon) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, er
 		return nil, err
 	}
 	var a wire.HeavyFlows
-	err := d.Do(ctx, func() (err error) {
+	err := d.loop.Do(ctx, func() (err error) {
 		if !d.observers.heavy.Interval(d.engine, d.attach.Stats(false), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
 			a, err = node.Heavy(q, interval, banks)
 		}) {

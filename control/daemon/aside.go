@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"weir/control/attach"
@@ -12,9 +13,22 @@ import (
 )
 
 // loop has the channels and timers of Run's goroutine, and the state of the work beside its turns.
+// That goroutine owns it. Others may call [loop.Do] and its like, and read the turns.
 type loop struct {
-	alone    chan func() // commands that may need another engine, or change the configuration
-	taken    chan func() // what was read: commands do not queue behind thousands of lists
+	turnLog               // safe for concurrent use
+	turns   atomic.Uint64 // that have ended; safe for concurrent use
+
+	do      chan func()     // commands
+	alone   chan func()     // commands that may need another engine, or change the configuration
+	taken   chan func()     // what was read: commands do not queue behind thousands of lists
+	seconds chan struct{}   // a second has passed
+	woken   chan struct{}   // a program has seen what the trackers are read for
+	ended   chan struct{}   // closed when Run has ended
+	ctx     context.Context // of Run, for what it starts
+
+	// next carries out what comes next, until ctx is done or ended is closed.
+	next func(ctx context.Context, ended <-chan struct{}) (more bool, err error)
+
 	followed *time.Ticker
 	ticked   *time.Timer
 	second   *time.Timer
@@ -33,7 +47,7 @@ type loop struct {
 	running bool
 	still   bool          // nothing runs beside the turns
 	held    chan struct{} // loading ends once it is closed, for tests; nil: when it has ended
-	aside   stage         // of the long work beside the turns
+	stage   stage         // of the long work beside the turns
 	lost    error         // why Run ends: nothing is left to filter, as was found beside such work
 }
 
@@ -45,6 +59,13 @@ const (
 	building              // the engine and its programs are as they were
 	loading               // programs are loaded for the interfaces that there are: none is to come or go
 )
+
+func newLoop(next func(context.Context, <-chan struct{}) (bool, error)) *loop {
+	return &loop{
+		do: make(chan func()), alone: make(chan func()), taken: make(chan func()),
+		seconds: make(chan struct{}, 1), woken: make(chan struct{}, 1), ended: make(chan struct{}), next: next,
+	}
+}
 
 // start makes the tickers, until stop.
 func (l *loop) start(interval time.Duration, rates chan<- traffic.Rates) {
@@ -68,12 +89,12 @@ func (l *loop) stop() {
 // the work that runs beside the turns has ended. Beside such work there are only turns that
 // leave the engine and the configuration as they are: entries change in place.
 func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, err error) {
-	l := &d.loop
+	l := d.loop
 	alone, taken, changed, followed, digests := l.alone, l.taken, d.attach.Changed(), l.followed.C, l.digests.C
-	if l.aside != idle {
+	if l.stage != idle {
 		alone, taken, digests = nil, nil, nil
 	}
-	if l.aside == loading {
+	if l.stage == loading {
 		changed, followed = nil, nil
 	}
 	select {
@@ -81,57 +102,57 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		return false, nil
 	case <-ended:
 		return false, nil
-	case fn := <-d.do:
-		d.turn.begin("a command is carried out")
+	case fn := <-l.do:
+		l.begin("a command is carried out")
 		fn()
 	case fn := <-alone:
-		d.turn.begin("a command is carried out")
+		l.begin("a command is carried out")
 		fn()
 	case fn := <-taken:
-		d.turn.begin("what was read is taken in")
+		l.begin("what was read is taken in")
 		fn()
 	case <-changed:
-		d.turn.begin("interfaces are followed")
+		l.begin("interfaces are followed")
 		if err := d.followInterfaces(); err != nil {
 			return false, err
 		}
 		d.attach.FollowDevices()
 		d.observers.wake() // what is new has yet to be watched
 	case <-followed:
-		d.turn.begin("interfaces are followed")
+		l.begin("interfaces are followed")
 		if err := d.followInterfaces(); err != nil {
 			return false, err
 		}
-	case <-d.woken:
-		d.turn.begin("trackers are read")
+	case <-l.woken:
+		l.begin("trackers are read")
 		d.observers.wake()
 		d.observers.tick(d)
 	case <-l.ticked.C:
-		d.turn.begin("trackers are read")
+		l.begin("trackers are read")
 		l.tickDue = -1
 		d.observers.tick(d)
 	case <-digests:
-		d.turn.begin("digests are read")
+		l.begin("digests are read")
 		l.digests.Reset(d.observers.tickDigests(d))
 	case now := <-l.second.C:
 		l.nextSecond(now)
 		select {
-		case d.seconds <- struct{}{}:
+		case l.seconds <- struct{}{}:
 		default: // changes that wait are being made
 		}
-		if l.aside != loading {
-			d.turn.begin("interfaces are followed")
+		if l.stage != loading {
+			l.begin("interfaces are followed")
 			if err := d.followInterfaces(); err != nil {
 				return false, err
 			}
 		}
-		d.turn.begin("entries and lists are tended")
+		l.begin("entries and lists are tended")
 		d.tend(now)
-		d.turn.doing("the state is published", "")
+		l.doing("the state is published", "")
 		state := d.summary()
 		d.state.Store(&state)
 		d.describe()
-		if l.aside != loading {
+		if l.stage != loading {
 			d.attach.FollowDevices()
 		}
 		d.observers.logLoops(d, now)
@@ -144,8 +165,8 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		}
 	}
 	d.schedule()
-	d.turns.Add(1)
-	d.turn.end(d.o.Log)
+	l.turns.Add(1)
+	l.end(d.o.Log)
 	return true, nil
 }
 
@@ -182,7 +203,7 @@ func (l *loop) postpone(wait time.Duration) {
 // schedule sets the timers of what is due at other times than before this turn. A second waits
 // for the end of an interval that nothing else ends, so that an idle daemon wakes once for both.
 func (d *Daemon) schedule() {
-	l := &d.loop
+	l := d.loop
 	if due, rests := d.observers.due(d); due != l.tickDue {
 		l.tickDue = due
 		wait := min(due-loader.Monotonic(), time.Hour)
@@ -200,18 +221,18 @@ func (d *Daemon) schedule() {
 // aside runs fn, which takes long, in a goroutine of its own, and has turns go on meanwhile. fn
 // must read nothing that such turns change: rules of the configuration are copied before. Work
 // within such a turn, or before Run, is not worth a goroutine, and runs at once.
-func (d *Daemon) aside(fn func()) { d.asideAt(building, fn) }
+func (l *loop) aside(fn func()) { l.asideAt(building, fn) }
 
 // asideAt is aside for work at a stage.
-func (d *Daemon) asideAt(s stage, fn func()) {
-	if !d.loop.running || d.loop.still || d.loop.aside != idle {
+func (l *loop) asideAt(s stage, fn func()) {
+	if !l.running || l.still || l.stage != idle {
 		fn()
 		return
 	}
 	ended := make(chan struct{})
 	var held chan struct{}
 	if s == loading {
-		held = d.loop.held
+		held = l.held
 	}
 	go func() {
 		defer close(ended)
@@ -220,18 +241,38 @@ func (d *Daemon) asideAt(s stage, fn func()) {
 			<-held
 		}
 	}()
-	outer := d.turn.leave()
-	d.loop.aside = s
+	outer := l.leave()
+	l.stage = s
 	for more := true; more; {
 		var err error
-		if more, err = d.turnOf(context.Background(), ended); err != nil {
-			d.loop.lost = err
+		if more, err = l.next(context.Background(), ended); err != nil {
+			l.lost = err
 			<-ended
 			break
 		}
 	}
-	d.loop.aside = idle
-	d.turn.enter(outer)
+	l.stage = idle
+	l.enter(outer)
+}
+
+var errStopped = errors.New("the daemon has stopped")
+
+// Do calls fn in Run's goroutine, and returns its error. It fails when ctx is
+// done, or Run has ended, before fn is called. fn leaves the engine as it is, but for entries
+// that change in place: see [loop.doAlone].
+func (l *loop) Do(ctx context.Context, fn func() error) error { return l.doBy(ctx, l.do, fn) }
+
+// doBy is Do by one of the channels that Run's goroutine receives from.
+func (l *loop) doBy(ctx context.Context, to chan<- func(), fn func() error) error {
+	done := make(chan error, 1)
+	select {
+	case to <- func() { done <- fn() }:
+		return <-done
+	case <-l.ended:
+		return errStopped
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // errBuilding is why entries cannot change now: there is no room for them in place, and the next
@@ -240,16 +281,16 @@ var errBuilding = errors.New("the next engine is being built")
 
 // doAlone is Do for what needs another engine, or changes the configuration: it waits while
 // such work goes on.
-func (d *Daemon) doAlone(ctx context.Context, fn func() error) error {
-	return d.doBy(ctx, d.loop.alone, fn)
+func (l *loop) doAlone(ctx context.Context, fn func() error) error {
+	return l.doBy(ctx, l.alone, fn)
 }
 
 // doEntries is Do for a change of entries, which are changed in place if they fit, even while the
 // next engine is built.
-func (d *Daemon) doEntries(ctx context.Context, fn func() error) error {
-	err := d.Do(ctx, fn)
+func (l *loop) doEntries(ctx context.Context, fn func() error) error {
+	err := l.Do(ctx, fn)
 	if errors.Is(err, errBuilding) {
-		return d.doAlone(ctx, fn)
+		return l.doAlone(ctx, fn)
 	}
 	return err
 }

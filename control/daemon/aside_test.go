@@ -55,7 +55,7 @@ func TestEntriesChangeBesideBuilding(t *testing.T) {
 			release := sync.OnceFunc(func() { close(held) })
 			defer release()
 			hold := func(c chan struct{}) {
-				if err := d.Do(t.Context(), func() error { d.loop.held = c; return nil }); err != nil {
+				if err := d.loop.Do(t.Context(), func() error { d.loop.held = c; return nil }); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -63,7 +63,7 @@ func TestEntriesChangeBesideBuilding(t *testing.T) {
 			var all sync.WaitGroup
 			all.Go(c.build)
 			m.until("programs are being loaded", func() (is bool) {
-				_ = d.Do(t.Context(), func() error { is = d.loop.aside == loading; return nil })
+				_ = d.loop.Do(t.Context(), func() error { is = d.loop.stage == loading; return nil })
 				return is
 			})
 			change(true, 0, "192.0.2.1")

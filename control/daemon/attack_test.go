@@ -253,7 +253,7 @@ func TestShapesBesideManyLists(t *testing.T) {
 		defer close(turns)
 		for {
 			asked := processTime(t)
-			if err := d.Do(t.Context(), func() error { return nil }); err != nil {
+			if err := d.loop.Do(t.Context(), func() error { return nil }); err != nil {
 				return
 			}
 			longest = max(longest, processTime(t)-asked)

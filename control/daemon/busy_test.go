@@ -21,8 +21,8 @@ func TestBusy(t *testing.T) {
 	defer stop()
 	release, busy := make(chan struct{}), make(chan struct{})
 	go func() {
-		_ = d.Do(context.Background(), func() error {
-			d.turn.doing("what was read of a list is activated", "culprit")
+		_ = d.loop.Do(context.Background(), func() error {
+			d.loop.doing("what was read of a list is activated", "culprit")
 			close(busy)
 			<-release
 			return nil

@@ -47,14 +47,14 @@ func (d *Daemon) carryOut(ctx context.Context, c api.Change) (changed api.Change
 	changed.List = name
 	p := &pending{change: c, list: name, changed: changed, made: make(chan struct{})}
 	d.gathered.add(p)
-	err = d.Do(ctx, func() error { d.makeGathered(); return nil })
+	err = d.loop.Do(ctx, func() error { d.makeGathered(); return nil })
 	if err == nil || !d.gathered.remove(p) { // another one's turn may have taken it
 		<-p.made
 		changed, err = p.changed, p.err
 	}
 	if errors.Is(err, errBuilding) {
 		p = &pending{change: c, list: name, changed: api.Changed{List: name}, made: make(chan struct{})}
-		err = d.doAlone(ctx, func() error { d.makeTogether([]*pending{p}); return p.err })
+		err = d.loop.doAlone(ctx, func() error { d.makeTogether([]*pending{p}); return p.err })
 		changed = p.changed
 	}
 	switch {

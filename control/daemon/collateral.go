@@ -57,7 +57,7 @@ func (d *Daemon) followCollateral(ctx context.Context) {
 // Collateral implements [server.Daemon].
 func (d *Daemon) Collateral(ctx context.Context, name string) (api.Collateral, error) {
 	if name != "" {
-		if err := d.Do(ctx, func() error {
+		if err := d.loop.Do(ctx, func() error {
 			if d.prepared.list(name) == nil {
 				return d.noList(name)
 			}
@@ -88,7 +88,7 @@ func (d *Daemon) readCollateral(ctx context.Context) (*api.Collateral, error) {
 	c := &api.Collateral{At: time.Now()}
 	var p *Prepared
 	read := func() (map[verdict.Partner]verdict.Conversation, error) { return nil, nil }
-	if err := d.Do(ctx, func() error {
+	if err := d.loop.Do(ctx, func() error {
 		p = d.prepared.copied()
 		record := p.config.Conversations(d.engine.Kernel())
 		if record == nil {
@@ -109,7 +109,7 @@ func (d *Daemon) readCollateral(ctx context.Context) (*api.Collateral, error) {
 		return c, err
 	}
 	p.attribute(c, partners)
-	return c, d.Do(ctx, func() error {
+	return c, d.loop.Do(ctx, func() error {
 		if d.prepared.config.Collateral.On() {
 			d.collateral.Store(c)
 			d.note()
@@ -234,7 +234,7 @@ func (a *additions) drop(t key.Tuple) bool {
 func (d *Daemon) conversedWith(ctx context.Context, a additions, heard func(netip.Addr) bool) *wire.Conversed {
 	var memory *stages.Conversations
 	pass := false // replies do
-	if err := d.Do(ctx, func() error {
+	if err := d.loop.Do(ctx, func() error {
 		c := d.prepared.config
 		memory, pass = c.Conversations(d.engine.Kernel()), c.Replies.On() && !a.out
 		return nil

@@ -211,7 +211,7 @@ func (d *Daemon) ReloadUnconfirmed(ctx context.Context, within time.Duration) (a
 func (d *Daemon) Confirm(ctx context.Context) error {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
-	err := d.doAlone(ctx, func() error {
+	err := d.loop.doAlone(ctx, func() error {
 		if d.unconfirmed == nil {
 			return &api.BadRequest{Err: errors.New("no reload is to be confirmed: it was confirmed before, or rolled back (the log says when)")}
 		}

@@ -54,7 +54,7 @@ func TestCutOff(t *testing.T) {
 	for _, c := range []struct{ addr, list string }{
 		{"0.1.2.3", "near"}, {"192.0.2.1", "far"}, {"203.0.113.7", "far"}, {"203.0.113.8", ""}, {"127.0.0.1", ""}, {"2001:db8::1", ""},
 	} {
-		if err := d.Do(t.Context(), func() error {
+		if err := d.loop.Do(t.Context(), func() error {
 			if got := d.blocker(netip.MustParseAddr(c.addr)); got != c.list {
 				t.Errorf("%s is blocked by %q, want %q", c.addr, got, c.list)
 			}

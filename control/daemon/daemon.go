@@ -63,12 +63,7 @@ type Logging interface {
 // those that say otherwise.
 type Daemon struct {
 	o        Options
-	do       chan func()
-	loop     loop
-	seconds  chan struct{}   // a second has passed
-	woken    chan struct{}   // a program has seen what the trackers are read for
-	ctx      context.Context // of Run, for what it starts
-	ended    chan struct{}   // closed when Run has ended
+	loop     *loop
 	journal  *journal.Journal
 	audit    *audit.Log
 	notifier *notifier
@@ -115,8 +110,6 @@ type Daemon struct {
 	rehearsals rehearsals
 	record     record
 
-	turns       atomic.Uint64 // of Run's loop
-	turn        turnLog       // safe for concurrent use
 	lists       atomic.Pointer[[]api.List]
 	state       atomic.Pointer[string] // the summary of the last second
 	status      atomic.Pointer[noted]
@@ -151,10 +144,11 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	c, rolledBack := confirmed(c, o.Log)
 	d := &Daemon{
 		rolledBack: rolledBack,
-		o:          o, do: make(chan func()), woken: make(chan struct{}, 1), seconds: make(chan struct{}, 1), loop: loop{alone: make(chan func()), taken: make(chan func())}, ended: make(chan struct{}),
-		feeds: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), notifier: newNotifier(o), exports: exports{Exporter: export.New(o.Log)},
+		o:          o,
+		feeds:      make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), notifier: newNotifier(o), exports: exports{Exporter: export.New(o.Log)},
 		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
 	}
+	d.loop = newLoop(d.turnOf)
 	if c.Console.Listen != "" {
 		d.console = console.New(d, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
@@ -304,7 +298,7 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	}
 	if e == nil {
 		rules := p.rules
-		d.aside(func() {
+		d.loop.aside(func() {
 			e, err = engine.Build(rules, c)
 			// What reading and building took is given back now, not some minutes later:
 			// it is several times what stays.
@@ -373,11 +367,11 @@ func (d *Daemon) announce(what string, took time.Duration) {
 // each interval, unless they cannot be received at once.
 func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time.Duration, rates chan<- traffic.Rates) error {
 	ctx, stop := context.WithCancel(ctx)
-	d.ctx = ctx
+	d.loop.ctx = ctx
 	var all sync.WaitGroup
 	defer func() {
 		stop()
-		close(d.ended) // before waiting, for some wait for this goroutine
+		close(d.loop.ended) // before waiting, for some wait for this goroutine
 		all.Wait()
 	}()
 	all.Go(func() { d.hub.Run(ctx) })
@@ -438,7 +432,7 @@ func (d *Daemon) feedWatchdog(ctx context.Context, interval time.Duration) {
 	t := time.NewTicker(interval)
 	defer t.Stop()
 	for last := uint64(0); ; {
-		now := d.turns.Load() + d.attach.Steps()
+		now := d.loop.turns.Load() + d.attach.Steps()
 		if state := d.state.Load(); state != nil && now != last {
 			d.notified(d.manager.Alive(*state))
 		}
@@ -457,7 +451,7 @@ func (d *Daemon) followWakes(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { _ = w.End() })()
 	for w.Wait() == nil {
 		select {
-		case d.woken <- struct{}{}:
+		case d.loop.woken <- struct{}{}:
 		default: // it has yet to look
 		}
 	}
@@ -528,26 +522,6 @@ func (d *Daemon) summary() string {
 		text += fmt.Sprintf(", sources that are not ready: %d", n)
 	}
 	return text
-}
-
-var errStopped = errors.New("the daemon has stopped")
-
-// Do calls fn in Run's goroutine, and returns its error. It fails when ctx is
-// done, or Run has ended, before fn is called. fn leaves the engine as it is, but for entries
-// that change in place: see [Daemon.doAlone].
-func (d *Daemon) Do(ctx context.Context, fn func() error) error { return d.doBy(ctx, d.do, fn) }
-
-// doBy is Do by one of the channels that Run's goroutine receives from.
-func (d *Daemon) doBy(ctx context.Context, to chan<- func(), fn func() error) error {
-	done := make(chan error, 1)
-	select {
-	case to <- func() { done <- fn() }:
-		return <-done
-	case <-d.ended:
-		return errStopped
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.

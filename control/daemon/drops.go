@@ -117,7 +117,7 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 	now := time.Now()
 	out := api.Drops{By: asked.By, Until: now}
 	var names *geo.Database
-	if err := d.Do(ctx, func() error {
+	if err := d.loop.Do(ctx, func() error {
 		switch asked.By {
 		case api.ByASN:
 			names = d.prepared.asn
@@ -221,7 +221,7 @@ func direction(out bool) string { return loader.Target{Out: out}.Direction() }
 
 // isOut reports whether a list is one of outgoing packets.
 func (d *Daemon) isOut(ctx context.Context, name string) (out bool) {
-	_ = d.Do(ctx, func() error {
+	_ = d.loop.Do(ctx, func() error {
 		l := d.prepared.list(name)
 		out = l != nil && l.Direction == engine.Out
 		return nil
@@ -253,7 +253,7 @@ func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, na
 	}
 	// A few at a time: filtering goes on.
 	for some := range slices.Chunk(slices.Collect(maps.Keys(all.Flows)), 256) {
-		if err := d.Do(ctx, func() error {
+		if err := d.loop.Do(ctx, func() error {
 			for _, f := range some {
 				if f.Reason == verdict.Blocked {
 					keys[f] = dropKey{key: d.entryOf(f, all.Flows[f].Dst), out: f.Out}

@@ -75,7 +75,7 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 		return page, err
 	}
 	var lists []manualList
-	if err := d.Do(ctx, func() error {
+	if err := d.loop.Do(ctx, func() error {
 		if asked.List != "" && d.prepared.list(asked.List) == nil {
 			return d.noList(asked.List)
 		}
@@ -197,7 +197,7 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 	changed.List = name
 	d.takeQueued(ctx)
 	var batch []journal.Change
-	err = d.doEntries(ctx, func() error {
+	err = d.loop.doEntries(ctx, func() error {
 		l := d.prepared.list(name)
 		if l == nil {
 			return d.noList(name)
@@ -224,7 +224,7 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 func (d *Daemon) Export(ctx context.Context, name, format string) (api.Export, error) {
 	var of engine.List
 	var sets []*list.Set
-	if err := d.Do(ctx, func() error {
+	if err := d.loop.Do(ctx, func() error {
 		l := d.prepared.list(name)
 		if l == nil {
 			return d.noList(name)

@@ -52,7 +52,7 @@ func Explanation(question string, answers ...engine.Answer) api.Explanation {
 func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted places, err error) {
 	wanted = make(places)
 	for _, q := range asked { // each in a turn of its own: there may be many
-		if err := d.Do(ctx, func() error {
+		if err := d.loop.Do(ctx, func() error {
 			hits := d.meter.Hits()
 			penalties, more := meeting(d.observers.heavy.Penalties(loader.Monotonic()), q)
 			all := d.engine.Explain(q, penalties)

@@ -131,7 +131,7 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
 	var read []*decision
-	err := d.doAlone(ctx, func() error {
+	err := d.loop.doAlone(ctx, func() error {
 		err := d.reassemble()
 		if err == nil {
 			read = d.prepared.decisions()

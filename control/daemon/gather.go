@@ -151,7 +151,7 @@ func (p *pending) finish(n int, err error) {
 // prepare returns the changes of the journal that a request asks for, or why it is refused, once
 // others are made.
 func (d *Daemon) prepare(p *pending, others []journal.Change) ([]journal.Change, error) {
-	d.turn.doing("entries are changed", p.list)
+	d.loop.doing("entries are changed", p.list)
 	l := d.prepared.list(p.list)
 	switch {
 	case l == nil:

@@ -27,7 +27,7 @@ func storm(t *testing.T, d *Daemon, changes ...api.Change) []stormed {
 	t.Helper()
 	held, release := make(chan struct{}), make(chan struct{})
 	go func() {
-		_ = d.Do(t.Context(), func() error { close(held); <-release; return nil })
+		_ = d.loop.Do(t.Context(), func() error { close(held); <-release; return nil })
 	}()
 	<-held
 	results := make([]stormed, len(changes))

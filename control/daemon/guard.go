@@ -300,11 +300,11 @@ func (d *Daemon) followPeers(now time.Time) {
 		return
 	}
 	d.lookAgain = now.Add(guardInterval)
-	d.turn.doing("it is checked whom the lists would cut off", "")
+	d.loop.doing("it is checked whom the lists would cut off", "")
 	d.findPeers(now)
 	var changed []*managedList
 	p := d.prepared.copied()
-	d.aside(func() { changed = p.leftOutAnew() })
+	d.loop.aside(func() { changed = p.leftOutAnew() })
 	for _, l := range changed {
 		if err := d.update(l); err != nil {
 			d.o.Log.Error(err.Error(), "list", l.Name)

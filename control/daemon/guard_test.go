@@ -143,7 +143,7 @@ func TestGuardAfterExpiry(t *testing.T) {
 	}
 	leftOut := func() int { return d.prepared.list("feed").left.entries() }
 	over := time.Now().Add(time.Hour + time.Minute)
-	err := d.Do(t.Context(), func() error {
+	err := d.loop.Do(t.Context(), func() error {
 		d.lookAgain = time.Time{}
 		d.followPeers(over.Add(-2 * time.Minute))
 		if n := leftOut(); n != 0 {

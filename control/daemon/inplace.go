@@ -43,7 +43,7 @@ func (d *Daemon) activateInPlace(next *Prepared, applied uint64) bool {
 	var changes []engine.Change
 	suits := false
 	last := d.prepared.copied()
-	d.aside(func() {
+	d.loop.aside(func() {
 		if suits = next.differsInLists(last); suits {
 			changes = differences(next.rules, active)
 		}

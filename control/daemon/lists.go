@@ -23,7 +23,7 @@ const listsWait = 250 * time.Millisecond
 func (d *Daemon) Lists() (lists []api.List) {
 	ctx, cancel := context.WithTimeout(context.Background(), listsWait)
 	defer cancel()
-	if err := d.Do(ctx, func() error { lists = d.describeLists(); return nil }); errors.Is(err, context.DeadlineExceeded) {
+	if err := d.loop.Do(ctx, func() error { lists = d.describeLists(); return nil }); errors.Is(err, context.DeadlineExceeded) {
 		if last := d.lists.Load(); last != nil {
 			return *last
 		}
@@ -119,7 +119,7 @@ func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcome
 		*feed.Feed
 	}
 	var feeds []read
-	if err := d.Do(ctx, func() error {
+	if err := d.loop.Do(ctx, func() error {
 		for _, c := range d.prepared.config.Lists {
 			if l := d.prepared.list(c.Name); l.feed != nil && (name == "" || name == l.Name) {
 				feeds = append(feeds, read{l.Name, l.feed})
@@ -177,7 +177,7 @@ func outcomeOf(name string, f *feed.Feed, o feed.Outcome, unenforced error) api.
 
 // feedOf returns the feed of a list.
 func (d *Daemon) feedOf(ctx context.Context, name string) (f *feed.Feed, err error) {
-	err = d.Do(ctx, func() error {
+	err = d.loop.Do(ctx, func() error {
 		l := d.prepared.list(name)
 		switch {
 		case l == nil:

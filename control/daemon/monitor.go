@@ -100,7 +100,7 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 			o.Until = &until
 		}
 	}
-	err = d.doAlone(ctx, func() error {
+	err = d.loop.doAlone(ctx, func() error {
 		if o == nil && d.prepared.config.Monitor {
 			return &api.BadRequest{Err: errors.New("weir is configured to monitor: remove monitor: true from weir.yaml, then weir reload; or restart it without --monitor")}
 		}

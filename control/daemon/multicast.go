@@ -64,7 +64,7 @@ func (p *Prepared) multicast() engine.Multicast {
 
 // Multicast implements [server.Daemon].
 func (d *Daemon) Multicast() (m api.Multicast, err error) {
-	bad := d.Do(context.Background(), func() error {
+	bad := d.loop.Do(context.Background(), func() error {
 		f, idle := d.forwarding.Read(d.engine), d.idleGroups()
 		if f == nil && len(idle) == 0 {
 			return api.ErrNoMulticast
@@ -147,7 +147,7 @@ func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool)
 // ChangeMulticast implements [server.Daemon].
 func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
 	changed.Interface = c.Interface
-	err = d.doAlone(ctx, func() error {
+	err = d.loop.doAlone(ctx, func() error {
 		if c.Remove {
 			if idle := d.idleGroups()[c.Interface]; len(idle) > 0 {
 				return d.forgetGroups(idle, c, &changed)

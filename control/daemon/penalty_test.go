@@ -69,7 +69,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	d := begin(t, r)
 	look := func() { // again, whom the host must not be cut off from
 		t.Helper()
-		if err := d.Do(t.Context(), func() error {
+		if err := d.loop.Do(t.Context(), func() error {
 			d.lookAgain = time.Time{}
 			d.followPeers(time.Now())
 			d.lookAgain = time.Now().Add(time.Hour)
@@ -139,7 +139,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	if err != nil || len(e.Answers[0].Spared) == 0 || e.Answers[0].Spared[0] != want || e.Answers[0].Verdict != api.VerdictPass {
 		t.Errorf("explained by %+v, %v; want %q", e, err, want)
 	}
-	if err := d.Do(t.Context(), func() error { d.noteStatus(); return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { d.noteStatus(); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if s := d.Status().Spared; !slices.ContainsFunc(s, func(x api.Spared) bool { return x.String() == want }) || len(s) < len(protected) {
@@ -268,7 +268,7 @@ func TestForgedScansLeaveRoom(t *testing.T) {
 	}
 	status := func() (s api.Status) {
 		t.Helper()
-		if err := d.Do(t.Context(), func() error { d.note(); return nil }); err != nil {
+		if err := d.loop.Do(t.Context(), func() error { d.note(); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		return d.Status()

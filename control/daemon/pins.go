@@ -17,7 +17,7 @@ func (d *Daemon) followPins(ctx context.Context) {
 // for in Run's goroutine: it may be busy for longer than a lost pin may go unnoticed.
 func (d *Daemon) checkPins(ctx context.Context) {
 	d.repin()
-	err := d.Do(ctx, func() error {
+	err := d.loop.Do(ctx, func() error {
 		made, err := d.prepared.config.Pins.RepinShared(d.engine.Kernel())
 		if made > 0 {
 			d.o.Log.Error("pins of maps that all programs share were lost while weir ran: they are made again", "pins", made)

@@ -124,7 +124,7 @@ func (d *Daemon) followQueue(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.seconds: // not by a clock of its own, which would wake an idle daemon once more
+		case <-d.loop.seconds: // not by a clock of its own, which would wake an idle daemon once more
 		}
 	}
 }

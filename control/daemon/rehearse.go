@@ -80,7 +80,7 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 		<-before.ended
 	}
 	if c == nil {
-		return d.doAlone(ctx, d.sampleClean)
+		return d.loop.doAlone(ctx, d.sampleClean)
 	}
 	of, err := fleetConfig(name, c.Settings)
 	if err != nil {
@@ -88,8 +88,8 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 	}
 	var within context.Context
 	var end context.CancelFunc
-	if err := d.Do(ctx, func() error { // where d.ctx is set
-		within, end = context.WithCancel(d.ctx)
+	if err := d.loop.Do(ctx, func() error { // where d.loop.ctx is set
+		within, end = context.WithCancel(d.loop.ctx)
 		return nil
 	}); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 	}
 	err = d.followActive(ctx, r, of)
 	if err == nil {
-		err = d.doAlone(ctx, func() error {
+		err = d.loop.doAlone(ctx, func() error {
 			d.rehearsals.mu.Lock()
 			if d.rehearsals.byList == nil {
 				d.rehearsals.byList = make(map[string]*rehearsal)
@@ -182,7 +182,7 @@ func (d *Daemon) sampleClean() error {
 // It is for the goroutine of the rehearsal, or before that runs.
 func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List) error {
 	var p *Prepared // what is active
-	if err := d.doAlone(ctx, func() error {
+	if err := d.loop.doAlone(ctx, func() error {
 		p = d.prepared.copied()
 		p.rules, r.monitor = d.engine.Lists(), d.engine.Monitor
 		return nil

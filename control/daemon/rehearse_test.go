@@ -23,7 +23,7 @@ import (
 
 func general(t *testing.T, d *Daemon) (why []string) {
 	t.Helper()
-	if err := d.Do(t.Context(), func() error { why = d.engine.General(); return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { why = d.engine.General(); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return why
@@ -231,7 +231,7 @@ func TestRehearsalLeavesTheLoop(t *testing.T) {
 	var worst, took time.Duration
 	for took == 0 {
 		asked := time.Now()
-		if err := d.Do(t.Context(), func() error { return nil }); err != nil {
+		if err := d.loop.Do(t.Context(), func() error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		worst = max(worst, time.Since(asked))

@@ -111,7 +111,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	var last *Prepared
 	var warnings []string
 	known := make(map[*feed.Feed]uint64)
-	if err := d.Do(ctx, func() error { last = d.prepared; return nil }); err != nil {
+	if err := d.loop.Do(ctx, func() error { last = d.prepared; return nil }); err != nil {
 		return r, err
 	}
 	for _, l := range last.lists {
@@ -129,7 +129,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	if err == nil {
 		feeds, err = openFeeds(ctx, c, how)
 	}
-	if bad := d.doAlone(context.WithoutCancel(ctx), func() error { // the service manager waits for it
+	if bad := d.loop.doAlone(context.WithoutCancel(ctx), func() error { // the service manager waits for it
 		if err == nil {
 			r, err = d.reconfigureUnconfirmed(c, feeds, within)
 		}
@@ -180,10 +180,10 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
 		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
-	d.turn.doing("a configuration is activated", "")
+	d.loop.doing("a configuration is activated", "")
 	last, applied, decided := d.prepared.copied(), d.applied, d.trials
 	var next *Prepared
-	d.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet, last, decided) })
+	d.loop.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet, last, decided) })
 	if err != nil {
 		return r, err
 	}

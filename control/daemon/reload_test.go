@@ -147,7 +147,7 @@ func TestReloadAbandoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	if err := d.Do(t.Context(), func() error { return nil }); err != nil { // it runs
+	if err := d.loop.Do(t.Context(), func() error { return nil }); err != nil { // it runs
 		t.Fatal(err)
 	}
 	r.lists(t, pipe)
@@ -196,7 +196,7 @@ func TestReloadShared(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	d := begin(t, r)
 	held := &heldReader{r, t.Context(), make(chan chan struct{})}
-	if err := d.Do(t.Context(), func() error { d.o.Config = held; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { d.o.Config = held; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	results := make(chan error, 100)

@@ -23,7 +23,7 @@ func TestRunEnds(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "weir.sock")
 	r.c.API.Socket = config.Path(socket)
 	d := begin(t, r)
-	if err := d.Do(t.Context(), func() error { return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	found, _ := d.Events(events.Want{})
@@ -42,7 +42,7 @@ func TestRunEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if err := d.Do(ctx, func() error { t.Error("called"); return nil }); err == nil || ctx.Err() != nil {
+	if err := d.loop.Do(ctx, func() error { t.Error("called"); return nil }); err == nil || ctx.Err() != nil {
 		t.Errorf("after the end: %v, %v", err, ctx.Err())
 	}
 	if _, err := d.Change(ctx, api.Change{Action: api.Block, Entries: []string{cleanSource}}); err == nil || ctx.Err() != nil {

@@ -171,7 +171,7 @@ func measuredRate(l *learn.Observer) (with, without *float64, packets float64) {
 func (d *Daemon) Status() api.Status {
 	noted := d.status.Load()
 	s := noted.Status
-	s.Busy = d.turn.busy()
+	s.Busy = d.loop.busy()
 	if problem := d.unsaved.Load(); problem != nil {
 		s.Unsaved = *problem
 	}
@@ -346,7 +346,7 @@ func (d *Daemon) Metrics() metrics.Snapshot {
 			s.Interfaces[n].Unpinned = unpinned[s.Interfaces[n].Target]
 		}
 	}
-	s.LongestTurn = d.turn.longest()
+	s.LongestTurn = d.loop.longest()
 	if d.o.Logging != nil {
 		s.LogFailed = d.o.Logging.Failed()
 	}

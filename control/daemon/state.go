@@ -37,7 +37,7 @@ func every(ctx context.Context, interval time.Duration, fn func()) {
 // checkState looks for the files of the state directory, and writes those anew that are
 // missing, from memory. Saved contents of feeds come back with their next version.
 func (d *Daemon) checkState(ctx context.Context) {
-	err := errors.Join(d.journal.Check(), d.doAlone(ctx, func() error { return errors.Join(d.checkMonitor(), d.checkTrials(), d.checkRollback()) }))
+	err := errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error { return errors.Join(d.checkMonitor(), d.checkTrials(), d.checkRollback()) }))
 	if errors.Is(err, errStopped) || ctx.Err() != nil {
 		return
 	}

@@ -101,7 +101,7 @@ func TestStatusOfInterfaceThatReturns(t *testing.T) {
 	looking := sync.OnceFunc(func() { close(goOn) })
 	defer looking()
 	begun, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- d.Do(context.Background(), func() error { close(begun); <-goOn; return nil }) }()
+	go func() { ended <- d.loop.Do(context.Background(), func() error { close(begun); <-goOn; return nil }) }()
 	<-begun
 	deleteWire(t, l)
 	if s := d.Status(); s.Complete() || s.Interfaces[0].State != api.Gone {

@@ -30,7 +30,7 @@ func TestTakeTwice(t *testing.T) {
 	failure := errors.New("cannot allocate memory")
 	from := &settled{}
 	var name string
-	if err := d.Do(t.Context(), func() error {
+	if err := d.loop.Do(t.Context(), func() error {
 		l := d.prepared.lists[0]
 		name, l.from, l.seenVersion, l.failed = l.Name, from, from.Version(), failure
 		return nil

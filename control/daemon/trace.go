@@ -14,7 +14,7 @@ import (
 // Trace implements [server.Daemon].
 func (d *Daemon) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
 	var r *digests.Recorder
-	if err := d.doAlone(ctx, func() error {
+	if err := d.loop.doAlone(ctx, func() error {
 		if r = d.observers.recorder; r != nil {
 			r.Look(d.engine)
 		}

@@ -93,7 +93,7 @@ func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 		_, err = d.readCollateral(ctx) // for setTrial
 	}
 	if err == nil {
-		err = d.doAlone(ctx, func() (err error) {
+		err = d.loop.doAlone(ctx, func() (err error) {
 			done, err = d.setTrial(name, c, by)
 			return err
 		})

@@ -101,7 +101,7 @@ func TestTrialKept(t *testing.T) {
 		read()
 		saved.Before = saved.At
 		now := time.Now()
-		if err := d.Do(t.Context(), func() error {
+		if err := d.loop.Do(t.Context(), func() error {
 			if after == trial.Interval {
 				d.keptTrials = now
 			}

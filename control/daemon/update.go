@@ -48,7 +48,7 @@ func (d *Daemon) followFeeds() {
 		if d.feeds[f] != nil {
 			continue
 		}
-		ctx, cancel := context.WithCancel(d.ctx)
+		ctx, cancel := context.WithCancel(d.loop.ctx)
 		d.feeds[f] = cancel
 		go f.Run(ctx, func(o feed.Outcome) { _ = d.fetched(ctx, name, f, o) }) // it is in the log
 	}
@@ -103,7 +103,7 @@ func remain(entries int) string {
 // returns to the last ones that could.
 func (d *Daemon) take(ctx context.Context, name string, f source) error {
 	var taken *decision
-	err := d.doBy(ctx, d.loop.taken, func() (err error) {
+	err := d.loop.doBy(ctx, d.loop.taken, func() (err error) {
 		l := d.prepared.list(name)
 		if l == nil || l.from != f {
 			return nil // another configuration is active
@@ -168,7 +168,7 @@ const maxSettling = 32
 // update activates the contents of a list's feed. Where it fails, the old ones stay
 // active.
 func (d *Daemon) update(l *managedList) error {
-	d.turn.doing("what was read of a list is activated", l.Name)
+	d.loop.doing("what was read of a list is activated", l.Name)
 	l.seenVersion = l.from.Version() // before its contents, which may change
 	defer func() { l.decided = l.seenVersion }()
 	l.failed = nil
@@ -178,7 +178,7 @@ func (d *Daemon) update(l *managedList) error {
 	var delta list.Delta
 	var refused error
 	var counted *derived
-	d.aside(func() {
+	d.loop.aside(func() {
 		contents = l.from.Contents()
 		if refused = refuseRead(p.config, l.List, contents, l.from.Accepted()); refused != nil {
 			return
@@ -246,7 +246,7 @@ func (d *Daemon) linger(l *managedList, left *list.Set) (stay engine.Change, err
 // to activate what could not be. Beside the work on another engine only entries expire.
 func (d *Daemon) tend(now time.Time) {
 	var err error
-	if d.loop.aside != idle {
+	if d.loop.stage != idle {
 		err = d.expire(now)
 	} else {
 		if now.After(d.retry) {
@@ -333,7 +333,7 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 	if n, err = d.applyInPlace(changes); err == nil {
 		return n, nil
 	}
-	if d.loop.aside != idle {
+	if d.loop.stage != idle {
 		return 0, errors.Join(errBuilding, err)
 	}
 	d.o.Log.Debug("building the next engine: " + err.Error())
@@ -342,7 +342,7 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 	if changes, next.derived, more, err = next.withDerived(changes); err != nil {
 		return 0, err
 	}
-	d.aside(func() { next.rules, n, err = engine.With(next.rules, changes) })
+	d.loop.aside(func() { next.rules, n, err = engine.With(next.rules, changes) })
 	if err != nil {
 		return 0, err
 	}
@@ -427,7 +427,7 @@ func (d *Daemon) load(next *Prepared, targets []attach.Target, by *kept) (*engin
 	if err != nil {
 		return nil, nil, errors.Join(err, e.Close())
 	}
-	d.asideAt(loading, func() { err = rollout.Load() })
+	d.loop.asideAt(loading, func() { err = rollout.Load() })
 	if err != nil {
 		return nil, nil, errors.Join(err, rollout.Close(), e.Close())
 	}

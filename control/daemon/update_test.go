@@ -40,7 +40,7 @@ func TestBehind(t *testing.T) {
 	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{cleanSource}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Do(t.Context(), func() error { // as expire leaves it where the change fails
+	if err := d.loop.Do(t.Context(), func() error { // as expire leaves it where the change fails
 		l := d.prepared.list("feed")
 		l.retryPending, d.retry = true, time.Now().Add(time.Hour)
 		k := key.Source(netip.PrefixFrom(netip.MustParseAddr(cleanSource), 32))
@@ -55,7 +55,7 @@ func TestBehind(t *testing.T) {
 	if all, err := d.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	if err := d.Do(t.Context(), func() error { return d.catchUpAll() }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { return d.catchUpAll() }); err != nil {
 		t.Fatal(err)
 	}
 	if got := verdictOf(t, d.Daemon, cleanSource); got != verdict.Pass {
@@ -116,7 +116,7 @@ func TestLingeringBesideManual(t *testing.T) {
 	d.stop()
 	d = begin(t, r)
 	check("after a restart")
-	if err := d.Do(t.Context(), func() error { return d.expire(ended.Add(ttl + time.Minute)) }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { return d.expire(ended.Add(ttl + time.Minute)) }); err != nil {
 		t.Fatal(err)
 	}
 	for address, want := range map[string]verdict.Action{

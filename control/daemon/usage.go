@@ -42,8 +42,8 @@ func (d *Daemon) reportUsage(now time.Time) {
 		}
 		last.asked = true
 		go func() {
-			err := l.feed.ReportUsage(d.ctx, u)
-			_ = d.Do(d.ctx, func() error {
+			err := l.feed.ReportUsage(d.loop.ctx, u)
+			_ = d.loop.Do(d.loop.ctx, func() error {
 				switch last.asked = false; {
 				case errors.Is(err, feed.ErrNoUsage):
 					last.refused = true

@@ -33,7 +33,7 @@ func TestUsageIsReported(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			done := false
-			if err := d.Do(t.Context(), func() error {
+			if err := d.loop.Do(t.Context(), func() error {
 				for _, u := range d.usage {
 					if !u.asked && time.Since(u.at) < feed.UsageInterval {
 						u.at, done = u.at.Add(-feed.UsageInterval), true

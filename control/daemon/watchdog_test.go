@@ -49,7 +49,7 @@ func TestWatchdog(t *testing.T) {
 	}
 	stuck, free := make(chan struct{}), make(chan struct{})
 	go func() {
-		_ = d.Do(t.Context(), func() error { close(stuck); <-free; return nil })
+		_ = d.loop.Do(t.Context(), func() error { close(stuck); <-free; return nil })
 	}()
 	<-stuck
 	alive(2 * time.Second)      // for the turns before

@@ -24,7 +24,7 @@ func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	defer d.worthing.Unlock()
 	var p *Prepared
 	now := time.Now()
-	if err := d.Do(ctx, func() error {
+	if err := d.loop.Do(ctx, func() error {
 		p = d.prepared.copied()
 		hits := d.meter.Hits()
 		for _, l := range p.lists {
@@ -92,7 +92,7 @@ func (d *Daemon) value(ctx context.Context, now time.Time) {
 		return
 	}
 	var p *Prepared
-	if d.Do(ctx, func() error { p = d.prepared.copied(); return nil }) != nil {
+	if d.loop.Do(ctx, func() error { p = d.prepared.copied(); return nil }) != nil {
 		return // the daemon stops
 	}
 	lists := make([]api.ListWorth, len(p.lists))

@@ -20,7 +20,7 @@ func TestWorth(t *testing.T) {
 	r.lists(t, feedFile(t, "a.txt", "198.51.100.1\n198.51.100.2\n192.0.2.0/24\n"), b, feedFile(t, "c.txt", "198.51.100.200\n"))
 	r.c.StateDir = config.Path(t.TempDir())
 	d := begin(t, r)
-	if err := d.Do(t.Context(), func() error { return nil }); err != nil { // from now on, history counts
+	if err := d.loop.Do(t.Context(), func() error { return nil }); err != nil { // from now on, history counts
 		t.Fatal(err)
 	}
 	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"203.0.113.99"}}); err != nil {

@@ -17,6 +17,7 @@ import (
 // filter is a daemon that filters on an interface of the demo.
 type filter struct {
 	*daemon.Daemon
+	*daemon.API
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -45,7 +46,7 @@ func startFilter(ctx context.Context, l *lists, on playground.End, o Options) (*
 		return nil, err
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &filter{d, cancel, make(chan error, 1)}
+	f := &filter{d, d.API(), cancel, make(chan error, 1)}
 	go func() { f.ended <- d.Run(running, nil, look, nil) }()
 	return f, nil
 }

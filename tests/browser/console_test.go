@@ -244,7 +244,7 @@ func (d *desk) shows(id, text string) {
 // open opens the console.
 func (d *desk) open(readOnly bool) {
 	d.t.Helper()
-	opened, err := d.daemon.OpenConsole(d.t.Context(), api.ConsoleRequest{ReadOnly: readOnly})
+	opened, err := d.daemon.API().OpenConsole(d.t.Context(), api.ConsoleRequest{ReadOnly: readOnly})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -590,7 +590,7 @@ func TestWithoutScripts(t *testing.T) {
 		s, _ := chromedp.Run(d.tab, chromedp.Evaluate[string]("document.body.innerText"))
 		return s
 	}
-	opened, err := d.daemon.OpenConsole(t.Context(), api.ConsoleRequest{})
+	opened, err := d.daemon.API().OpenConsole(t.Context(), api.ConsoleRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

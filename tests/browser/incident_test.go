@@ -209,7 +209,7 @@ func TestFigures(t *testing.T) {
 			d.startDaemon(l, text, "400pps")
 			d.flood(l)
 			d.startBrowser(path, 3*patience)
-			for top := d.daemon.Top(); top == nil || len(top.Trackers) == 0 || len(top.Trackers[0].Flows) < 10 || top.Sources == nil || len(*top.Sources) < 10; top = d.daemon.Top() {
+			for top := d.daemon.API().Top(); top == nil || len(top.Trackers) == 0 || len(top.Trackers[0].Flows) < 10 || top.Sources == nil || len(*top.Sources) < 10; top = d.daemon.API().Top() {
 				if t.Context().Err() != nil || d.tab.Err() != nil {
 					t.Fatal("no flood")
 				}
@@ -279,12 +279,12 @@ func TestLists(t *testing.T) {
 	if err := os.Rename(other+".new", other); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.daemon.Refresh(t.Context(), "other", false); err != nil {
+	if _, err := d.daemon.API().Refresh(t.Context(), "other", false); err != nil {
 		t.Fatal(err)
 	}
 	d.startBrowser(path, 3*patience)
 	for addresses := 0; addresses < 10; time.Sleep(50 * time.Millisecond) {
-		w, err := d.daemon.Worth(t.Context())
+		w, err := d.daemon.API().Worth(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +349,7 @@ func TestRestart(t *testing.T) {
 	d.until("the loudest source can be blocked", fmt.Sprintf("document.querySelector(%q) !== null", blockLoud))
 	d.click(blockLoud)
 	d.shows("result", loud+" is blocked for 60 min")
-	if _, err := d.daemon.EndConsole(t.Context()); err != nil {
+	if _, err := d.daemon.API().EndConsole(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.shows("gone", "The session has ended. weir console")

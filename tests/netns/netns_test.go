@@ -154,6 +154,7 @@ func (l *logBuffer) await(t *testing.T, from time.Time, patience time.Duration, 
 // filter is a daemon in this process.
 type filter struct {
 	*daemon.Daemon
+	*daemon.API
 	config  *config.Config // read again at each reload
 	reading func()         // runs first when it is read; nil: nothing does
 	log     *logBuffer
@@ -180,6 +181,7 @@ func (f *filter) start(t *testing.T, source config.Reader) (stop func()) {
 	if f.Daemon, err = daemon.Start(context.Background(), o); err != nil {
 		t.Fatal(err)
 	}
+	f.API = f.Daemon.API()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- f.Run(ctx, nil, time.Minute, nil) }()
