@@ -31,11 +31,11 @@ func (d *Daemon) owner(c *config.Config) string {
 // adopt returns the first engine, over the filter that the last process has left in the
 // kernel, or nil where it is to be built.
 func (d *Daemon) adopt(p *Prepared, c engine.Config) *engine.Generation {
-	if d.engine != nil || c.Owner == "" || c.Mode != membership.Approximate {
+	if d.active.engine != nil || c.Owner == "" || c.Mode != membership.Approximate {
 		return nil
 	}
 	began := time.Now()
-	f, err := d.attach.Filter(targetsOf(p.config))
+	f, err := d.active.attach.Filter(targetsOf(p.config))
 	if f == nil {
 		if err != nil {
 			d.o.Log.Info("the filter in the kernel cannot be adopted, it is built anew: " + err.Error())

@@ -63,7 +63,7 @@ func (d *Daemon) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, er
 	}
 	var a wire.HeavyFlows
 	err := d.loop.Do(ctx, func() (err error) {
-		if !d.observers.heavy.Interval(d.engine, d.attach.Stats(false), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
+		if !d.observers.heavy.Interval(d.active.engine, d.active.attach.Stats(false), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
 			a, err = node.Heavy(q, interval, banks)
 		}) {
 			return fmt.Errorf("no tracker counts %v by %v, or it has no interval since a start or a pause: set trackers in weir.yaml, or ask again", unit, k)

@@ -90,7 +90,7 @@ func (l *loop) stop() {
 // leave the engine and the configuration as they are: entries change in place.
 func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, err error) {
 	l := d.loop
-	alone, taken, changed, followed, digests := l.alone, l.taken, d.attach.Changed(), l.followed.C, l.digests.C
+	alone, taken, changed, followed, digests := l.alone, l.taken, d.active.attach.Changed(), l.followed.C, l.digests.C
 	if l.stage != idle {
 		alone, taken, digests = nil, nil, nil
 	}
@@ -116,7 +116,7 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		if err := d.followInterfaces(); err != nil {
 			return false, err
 		}
-		d.attach.FollowDevices()
+		d.active.attach.FollowDevices()
 		d.observers.wake() // what is new has yet to be watched
 	case <-followed:
 		l.begin("interfaces are followed")
@@ -149,18 +149,18 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		l.begin("entries and lists are tended")
 		d.tend(now)
 		l.doing("the state is published", "")
-		state := d.summary()
+		state := d.active.prepared.summary()
 		d.state.Store(&state)
-		d.describe()
+		d.active.describe()
 		if l.stage != loading {
-			d.attach.FollowDevices()
+			d.active.attach.FollowDevices()
 		}
 		d.observers.logLoops(d, now)
-		d.publish(now, l.snapshots.Next(now, d.attach.Metadata()))
+		d.publish(now, l.snapshots.Next(now, d.active.attach.Metadata()))
 		d.note()
 	case now := <-l.shown.C:
 		select {
-		case l.rates <- l.showing.Next(now, d.attach.Metadata()):
+		case l.rates <- l.showing.Next(now, d.active.attach.Metadata()):
 		default:
 		}
 	}

@@ -52,7 +52,7 @@ func (d *Daemon) auditReload(ctx context.Context, summary []string, err error) {
 
 // auditStart records the start of the daemon, and whether the last one was killed.
 func (d *Daemon) auditStart() {
-	r := audit.Record{Change: audit.Start, First: d.attach.Names(), Entries: len(d.attach.Names()), Source: "process"}
+	r := audit.Record{Change: audit.Start, First: d.active.attach.Names(), Entries: len(d.active.attach.Names()), Source: "process"}
 	for _, last := range d.audit.Last(api.MaxAudit) {
 		if last.Change == audit.Stop {
 			break
@@ -72,7 +72,7 @@ func (d *Daemon) auditStart() {
 func (d *Daemon) auditStop(keep bool) {
 	r := audit.Record{Change: audit.Stop, Source: "signal", Reason: "the program is detached"}
 	switch {
-	case len(d.attach.Names()) == 0:
+	case len(d.active.attach.Names()) == 0:
 		r.Source, r.Reason = "process", "nothing is left to filter"
 	case keep:
 		r.Reason = "the program stays attached"

@@ -107,7 +107,7 @@ func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([
 			}
 		}
 	}
-	manual := d.prepared.contents(l.manual)
+	manual := d.active.prepared.contents(l.manual)
 	var more []key.Key
 	for _, of := range others {
 		if !of.Remove && of.List == l.Name {
@@ -124,7 +124,7 @@ func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([
 		}
 		// Manual entries are kept by side.
 		together := list.Union(manual, list.SetOf(keys(l.rule(), all)...))
-		return cmp.Or(tooWide(d.prepared.config, l.List, together), coversFailsafe(d.prepared.config, l.List, all.Set()))
+		return cmp.Or(tooWide(d.active.prepared.config, l.List, together), coversFailsafe(d.active.prepared.config, l.List, all.Set()))
 	}
 	if !c.Remove && refusal(len(entries)) != nil {
 		i := sort.Search(len(entries), func(i int) bool { return refusal(i+1) != nil }) // the first that is too much

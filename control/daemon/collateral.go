@@ -58,8 +58,8 @@ func (d *Daemon) followCollateral(ctx context.Context) {
 func (d *Daemon) Collateral(ctx context.Context, name string) (api.Collateral, error) {
 	if name != "" {
 		if err := d.loop.Do(ctx, func() error {
-			if d.prepared.list(name) == nil {
-				return d.noList(name)
+			if d.active.prepared.list(name) == nil {
+				return d.active.prepared.noList(name)
 			}
 			return nil
 		}); err != nil {
@@ -89,8 +89,8 @@ func (d *Daemon) readCollateral(ctx context.Context) (*api.Collateral, error) {
 	var p *Prepared
 	read := func() (map[verdict.Partner]verdict.Conversation, error) { return nil, nil }
 	if err := d.loop.Do(ctx, func() error {
-		p = d.prepared.copied()
-		record := p.config.Conversations(d.engine.Kernel())
+		p = d.active.prepared.copied()
+		record := p.config.Conversations(d.active.engine.Kernel())
 		if record == nil {
 			d.collateral.Store(nil)
 			return nil
@@ -110,7 +110,7 @@ func (d *Daemon) readCollateral(ctx context.Context) (*api.Collateral, error) {
 	}
 	p.attribute(c, partners)
 	return c, d.loop.Do(ctx, func() error {
-		if d.prepared.config.Collateral.On() {
+		if d.active.prepared.config.Collateral.On() {
 			d.collateral.Store(c)
 			d.note()
 		}
@@ -235,8 +235,8 @@ func (d *Daemon) conversedWith(ctx context.Context, a additions, heard func(neti
 	var memory *stages.Conversations
 	pass := false // replies do
 	if err := d.loop.Do(ctx, func() error {
-		c := d.prepared.config
-		memory, pass = c.Conversations(d.engine.Kernel()), c.Replies.On() && !a.out
+		c := d.active.prepared.config
+		memory, pass = c.Conversations(d.active.engine.Kernel()), c.Replies.On() && !a.out
 		return nil
 	}); err != nil || memory == nil {
 		return nil

@@ -215,7 +215,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 		if d.unconfirmed == nil {
 			return &api.BadRequest{Err: errors.New("no reload is to be confirmed: it was confirmed before, or rolled back (the log says when)")}
 		}
-		if err := forgetRollback(d.prepared.config); err != nil {
+		if err := forgetRollback(d.active.prepared.config); err != nil {
 			return fmt.Errorf("not confirmed, a restart would roll back: %w", err)
 		}
 		d.unconfirmed.kept.close(d.o.Log)
@@ -230,7 +230,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 // reconfigureUnconfirmed is reconfigure for a configuration that is to be confirmed
 // within a time; 0: it need not be.
 func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed.Feed, within time.Duration) (r api.Reloaded, err error) {
-	before, last := d.prepared, kept{d.engine, d.prepared}
+	before, last := d.active.prepared, kept{d.active.engine, d.active.prepared}
 	switch u := d.unconfirmed; {
 	case u == nil:
 	case within == 0:
@@ -251,14 +251,14 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		switch {
 		case within == 0, d.rolledBack: // a restart still begins with the one before
 		case d.unconfirmed != nil:
-			err = errors.Join(err, saveRollback(before.config, d.prepared.config))
+			err = errors.Join(err, saveRollback(before.config, d.active.prepared.config))
 		default:
 			err = errors.Join(err, forgetRollback(before.config))
 		}
 		return r, err
 	}
 	d.rolledBack = false
-	if last.Generation == d.engine {
+	if last.Generation == d.active.engine {
 		last = kept{}
 	}
 	if u := d.unconfirmed; u != nil {
@@ -287,7 +287,7 @@ func (d *Daemon) rollBack(now time.Time) error {
 	if u == nil || now.Before(u.until) || now.Before(d.retryRollback) {
 		return nil
 	}
-	last, began := d.engine, time.Now()
+	last, began := d.active.engine, time.Now()
 	r, err := d.reconfigure(u.previous.config, u.previous.feeds(), &u.kept)
 	if err != nil {
 		d.retryRollback = now.Add(retryInterval)

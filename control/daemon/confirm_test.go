@@ -135,7 +135,7 @@ func TestRollbackKeepsEngine(t *testing.T) {
 	d := begin(t, r)
 	engineNow := func() (e *engine.Generation) {
 		t.Helper()
-		if err := d.loop.Do(t.Context(), func() error { e = d.engine; return nil }); err != nil {
+		if err := d.loop.Do(t.Context(), func() error { e = d.active.engine; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		return e

@@ -14,13 +14,13 @@ import (
 // recover by itself: what would take its server off the list is not fetched.
 func (d *Daemon) logCutOff() {
 	var all []string
-	for _, l := range d.prepared.lists {
+	for _, l := range d.active.prepared.lists {
 		if l.from == nil {
 			continue
 		}
 		for _, source := range l.from.Status().Sources {
 			for _, server := range source.Servers {
-				by := d.blocker(server)
+				by := d.active.blocker(server)
 				if by == "" {
 					continue
 				}
@@ -37,20 +37,20 @@ func (d *Daemon) logCutOff() {
 
 // blocker returns the list that blocks all packets of a source, or all packets to it, "" if
 // they are not blocked, or come from this host itself.
-func (d *Daemon) blocker(source netip.Addr) (name string) {
-	if source.IsLoopback() || slices.ContainsFunc(d.prepared.config.Failsafe.Prefixes, func(p verdict.FailsafePrefix) bool { return p.Contains(source) }) {
+func (a *active) blocker(source netip.Addr) (name string) {
+	if source.IsLoopback() || slices.ContainsFunc(a.prepared.config.Failsafe.Prefixes, func(p verdict.FailsafePrefix) bool { return p.Contains(source) }) {
 		return ""
 	}
 	other := netip.IPv4Unspecified()
 	if source.Is6() {
 		other = netip.IPv6Unspecified()
 	}
-	in := d.blocking(d.engine.Find(key.Tuple{Src: source, Dst: other}), func(k key.Key) bool {
+	in := a.blocking(a.engine.Find(key.Tuple{Src: source, Dst: other}), func(k key.Key) bool {
 		p, err := source.Prefix(int(k.SrcBits))
 		return err == nil && k == key.Source(p)
 	})
-	if out := d.engine.Out(); in == "" && out != nil {
-		return d.blocking(out.Find(key.Tuple{Src: other, Dst: source}), func(k key.Key) bool {
+	if out := a.engine.Out(); in == "" && out != nil {
+		return a.blocking(out.Find(key.Tuple{Src: other, Dst: source}), func(k key.Key) bool {
 			p, err := source.Prefix(int(k.DstBits))
 			return err == nil && k == key.Destination(p)
 		})
@@ -60,12 +60,12 @@ func (d *Daemon) blocker(source netip.Addr) (name string) {
 
 // blocking returns the list of the first of the found entries that cover all packets of a
 // server, "" if one of them allows these.
-func (d *Daemon) blocking(found []engine.Found, covers func(key.Key) bool) (name string) {
+func (a *active) blocking(found []engine.Found, covers func(key.Key) bool) (name string) {
 	for _, f := range found {
 		if !covers(f.Key) {
 			continue
 		}
-		l := d.prepared.rules[f.List-1]
+		l := a.prepared.rules[f.List-1]
 		if l.Rule.On() && (l.Rule.Trial || l.Rule.Narrow()) {
 			continue
 		}

@@ -55,7 +55,7 @@ func TestCutOff(t *testing.T) {
 		{"0.1.2.3", "near"}, {"192.0.2.1", "far"}, {"203.0.113.7", "far"}, {"203.0.113.8", ""}, {"127.0.0.1", ""}, {"2001:db8::1", ""},
 	} {
 		if err := d.loop.Do(t.Context(), func() error {
-			if got := d.blocker(netip.MustParseAddr(c.addr)); got != c.list {
+			if got := d.active.blocker(netip.MustParseAddr(c.addr)); got != c.list {
 				t.Errorf("%s is blocked by %q, want %q", c.addr, got, c.list)
 			}
 			d.logCutOff()

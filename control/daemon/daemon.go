@@ -36,7 +36,6 @@ import (
 	"weir/control/observe/traffic"
 	"weir/control/serve"
 	"weir/control/trial"
-	"weir/filter/membership"
 	"weir/loader"
 )
 
@@ -64,11 +63,11 @@ type Logging interface {
 type Daemon struct {
 	o        Options
 	loop     *loop
+	active   *active
 	journal  *journal.Journal
 	audit    *audit.Log
 	notifier *notifier
 	manager  *serve.Manager
-	attach   *attach.Manager
 	watcher  *feed.Watcher          // nil: none
 	fleet    *node.Node             // nil: the host is in none
 	awaits   atomic.Pointer[string] // what the start waits for of the fleet; nil: nothing
@@ -79,8 +78,6 @@ type Daemon struct {
 
 	loadTime      time.Duration // of Start
 	began         time.Time
-	prepared      *Prepared // the active configuration
-	engine        *engine.Generation
 	monitor       *api.MonitorOverride // nil: the configuration decides
 	unconfirmed   *unconfirmed         // nil: the configuration need not be confirmed
 	retryRollback time.Time            // where it failed
@@ -88,7 +85,6 @@ type Daemon struct {
 	retryTrials   time.Time            // where ending one failed
 	keptTrials    time.Time            // when they were last saved for their ends
 	rolledBack    bool                 // the configuration is not the one that Options.Config reads
-	number        int                  // of the engine, from 1
 	feeds         map[*feed.Feed]context.CancelFunc
 	usage         map[*feed.Feed]*usage
 	retry         time.Time // when to try again what is behind
@@ -97,8 +93,6 @@ type Daemon struct {
 	guardError    string    // as logged
 	cutOff        []string  // feeds whose servers are blocked, as logged
 	tendError     string    // of the last second, as logged
-	changed       bool      // entries have changed since the metadata was written
-	applied       uint64    // changes of entries, made or not
 
 	meter      traffic.Meter // safe for concurrent use
 	forwarding traffic.Forwarding
@@ -146,7 +140,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		rolledBack: rolledBack,
 		o:          o,
 		feeds:      make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), notifier: newNotifier(o), exports: exports{Exporter: export.New(o.Log)},
-		attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log}),
+		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
 	}
 	d.loop = newLoop(d.turnOf)
 	if c.Console.Listen != "" {
@@ -196,7 +190,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	began := time.Now()
 	targets := targetsOf(c)
-	inherited, err := d.attach.Find(targets)
+	inherited, err := d.active.attach.Find(targets)
 	if err != nil {
 		return err
 	}
@@ -236,7 +230,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return errors.Join(err, d.observers.recorder.CloseUnless(nil))
 	}
 	p.logFailures(d.o.Log, nil)
-	d.began, d.prepared, d.engine, d.number = began, p, e, 1
+	d.began, d.active.prepared, d.active.engine, d.active.number = began, p, e, 1
 	d.observers.observe(p, d.hub, d.o.Log)
 	d.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
 	d.loadTime = time.Since(began)
@@ -261,7 +255,7 @@ func (d *Daemon) startEngine(ctx context.Context, p *Prepared, targets []attach.
 	if ctx.Err() != nil {
 		return nil, errors.Join(fmt.Errorf("stopped before the lists were active, nothing has changed: %w", ctx.Err()), e.Close())
 	}
-	if err := d.attach.Start(e, m, targets, p.config.Loop.Edges); err != nil {
+	if err := d.active.attach.Start(e, m, targets, p.config.Loop.Edges); err != nil {
 		if err = errors.Join(err, e.Close()); loader.Rejected(err) {
 			err = rejected{err}
 		}
@@ -288,7 +282,7 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	c.Wakes = d.observers.wakes
 	c.Owner = d.owner(p.config)
 	var err error
-	if c.Shared, err = d.sharedMaps(p.config); err != nil {
+	if c.Shared, err = d.active.sharedMaps(p.config); err != nil {
 		return nil, attach.Metadata{}, err
 	}
 	defer c.Shared.Close() // the engine shares them
@@ -322,46 +316,6 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	return e, m, nil
 }
 
-// sharedMaps returns the maps that all programs share, nil for none: those of the present
-// programs, whatever has become of their pins, unless there are others or a size changes.
-func (d *Daemon) sharedMaps(c *config.Config) (*loader.Shared, error) {
-	entries := c.Shared()
-	if len(entries) == 0 {
-		return nil, nil
-	}
-	if d.engine != nil {
-		if known := d.engine.Kernel().Shared(entries); known != nil {
-			return known, nil
-		}
-	}
-	return c.Pins.OpenShared(entries)
-}
-
-// announce logs what is active, once the maps that its programs share are pinned.
-func (d *Daemon) announce(what string, took time.Duration) {
-	pins := d.prepared.config.Pins
-	keep := pins.KeepShared
-	if len(d.prepared.config.Shared()) == 0 {
-		keep = func() error { return attach.ForgetShared(pins) }
-	}
-	if err := keep(); err != nil {
-		d.o.Log.Error(err.Error())
-	}
-	m := d.attach.Metadata()
-	log := d.o.Log
-	if m.Mode == membership.Approximate.String() {
-		log = log.With("false_positive_rate", fmt.Sprintf("%.2g", m.FalsePositiveRate))
-	}
-	log.Info(what,
-		"interfaces", d.attach.Names(),
-		"entries", m.Entries,
-		"mode", m.Mode,
-		"monitor", m.Monitor,
-		"kernel_bytes", m.KernelBytes,
-		"load_time", took.Round(time.Millisecond).String())
-	d.o.Log.Debug("the program is specialised", "shapes", m.Shapes)
-}
-
 // Run filters, reads the feeds, and answers commands until ctx is done. Each
 // value from reload makes it read the configuration again. Rates are sent at
 // each interval, unless they cannot be received at once.
@@ -379,7 +333,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	if d.console != nil {
 		context.AfterFunc(ctx, d.console.Close) // streams would hold up the server's end
 	}
-	d.announce("filtering", d.loadTime) // and answering
+	d.active.announce(d.o.Log, "filtering", d.loadTime) // and answering
 	d.followFeeds()
 	if d.fleet != nil {
 		all.Go(func() {
@@ -397,10 +351,10 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.followWorth(ctx) })
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
-	d.notified(d.manager.Ready(d.summary()))
+	d.notified(d.manager.Ready(d.active.prepared.summary()))
 	all.Go(func() { d.reloadOn(ctx, reload) })
 	d.observers.logLoops(d, now) // from the first one on
-	if err := d.attach.Follow(); err != nil {
+	if err := d.active.attach.Follow(); err != nil {
 		return err
 	}
 
@@ -411,7 +365,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	}
 	d.history.hits = d.meter.Hits()
 	d.drops.begin(d.history.hits)
-	d.exports.configure(d.prepared.config.Export, d.hub, now, d.history.hits)
+	d.exports.configure(d.active.prepared.config.Export, d.hub, now, d.history.hits)
 	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
 	for more := true; more; {
 		var err error
@@ -432,7 +386,7 @@ func (d *Daemon) feedWatchdog(ctx context.Context, interval time.Duration) {
 	t := time.NewTicker(interval)
 	defer t.Stop()
 	for last := uint64(0); ; {
-		now := d.loop.turns.Load() + d.attach.Steps()
+		now := d.loop.turns.Load() + d.active.attach.Steps()
 		if state := d.state.Load(); state != nil && now != last {
 			d.notified(d.manager.Alive(*state))
 		}
@@ -459,10 +413,10 @@ func (d *Daemon) followWakes(ctx context.Context) {
 
 // followInterfaces follows interfaces that come and go.
 func (d *Daemon) followInterfaces() error {
-	err := d.attach.Follow()
-	d.loop.follow(d.attach.IsWatching())
+	err := d.active.attach.Follow()
+	d.loop.follow(d.active.attach.IsWatching())
 	d.noteStatus()
-	d.forwarding.Connect(d.engine, d.o.Log)
+	d.forwarding.Connect(d.active.engine, d.o.Log)
 	return err
 }
 
@@ -482,7 +436,7 @@ func (d *Daemon) reloadOn(ctx context.Context, reload <-chan os.Signal) {
 }
 
 // Keeps reports whether the program stays attached after Stop.
-func (d *Daemon) Keeps() bool { return d.prepared.config.Keep }
+func (d *Daemon) Keeps() bool { return d.active.prepared.config.Keep }
 
 // Stop ends the daemon. Unless the program is to be kept, it is detached.
 func (d *Daemon) Stop() error {
@@ -490,7 +444,7 @@ func (d *Daemon) Stop() error {
 	d.early.Close() // where Run has not
 	defer d.notifier.Close(notifyGrace)
 	defer d.exports.Close(exportGrace)
-	d.exports.flush(time.Now(), d.attach.Metadata().Monitor, true)
+	d.exports.flush(time.Now(), d.active.attach.Metadata().Monitor, true)
 	d.exportCounters(time.Now())
 	d.exports.samples.close()
 	if u := d.unconfirmed; u != nil {
@@ -503,9 +457,9 @@ func (d *Daemon) Stop() error {
 	d.takeNotes()
 	d.auditStop(keep)
 	if r := d.observers.recorder; r != nil && !keep {
-		r.Finish(d.engine)
+		r.Finish(d.active.engine)
 	}
-	return errors.Join(d.attach.Stop(keep), d.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.history.Close(), d.watcher.Close(), d.journal.Close())
+	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.history.Close(), d.watcher.Close(), d.journal.Close())
 }
 
 // notified logs that the service manager could not be notified.
@@ -515,17 +469,8 @@ func (d *Daemon) notified(err error) {
 	}
 }
 
-// summary is the daemon's state in a line.
-func (d *Daemon) summary() string {
-	text := fmt.Sprintf("filtering %d entries of %d lists", d.prepared.Entries(), len(d.prepared.lists))
-	if n := len(d.prepared.notReady()); n > 0 {
-		text += fmt.Sprintf(", sources that are not ready: %d", n)
-	}
-	return text
-}
-
 // Metadata describes what is active. It is for Run's goroutine, or before Run.
-func (d *Daemon) Metadata() attach.Metadata { return d.attach.Metadata() }
+func (d *Daemon) Metadata() attach.Metadata { return d.active.attach.Metadata() }
 
 // Counters returns what was counted since weir began, at any time.
 func (d *Daemon) Counters() traffic.Counters {
@@ -533,21 +478,13 @@ func (d *Daemon) Counters() traffic.Counters {
 	return all
 }
 
-// describe updates the metadata after changes in place.
-func (d *Daemon) describe() {
-	if d.changed {
-		d.changed = false
-		d.attach.Describe(d.attach.Metadata().Changed(d.engine, d.prepared.descriptions()))
-	}
-}
-
 func (d *Daemon) serveConfig() serve.Config {
-	s := serveOf(d.prepared.config)
+	s := serveOf(d.active.prepared.config)
 	s.Early = d.early
 	if d.console != nil {
 		s.ConsoleHandler = d.console
 	}
-	if p := d.prepared.config.Console.Proxy; p.Socket != "" {
+	if p := d.active.prepared.config.Console.Proxy; p.Socket != "" {
 		s.Proxy, s.ProxyHandler = serve.Proxy{Socket: string(p.Socket), Group: p.Group}, d.console.Proxy(p.UserHeader)
 	}
 	return s

@@ -70,7 +70,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	write(t, file, "192.0.2.1\n")
 	d := startFile(t, lab.New(t), file)
 	var l *managedList
-	if err := d.loop.Do(t.Context(), func() error { l = d.prepared.list("feed"); return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { l = d.active.prepared.list("feed"); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(5 * time.Second); l.feed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {

@@ -278,9 +278,9 @@ func (d *Daemon) settleDerived(now map[uint16]derived) {
 	if now == nil {
 		return
 	}
-	before := d.prepared.derived
-	d.prepared.derived = now
-	for _, l := range d.prepared.lists {
+	before := d.active.prepared.derived
+	d.active.prepared.derived = now
+	for _, l := range d.active.prepared.lists {
 		if l.derived != 0 {
 			l.logDerived(d.o.Log, before[l.derived], now[l.derived])
 		}

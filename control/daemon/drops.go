@@ -120,15 +120,15 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 	if err := d.loop.Do(ctx, func() error {
 		switch asked.By {
 		case api.ByASN:
-			names = d.prepared.asn
+			names = d.active.prepared.asn
 		case api.ByCountry:
-			names = d.prepared.country
+			names = d.active.prepared.country
 		}
 		if names == nil && (asked.By == api.ByASN || asked.By == api.ByCountry) {
 			return &api.BadRequest{Err: fmt.Errorf("there is no database for it: name one as geo.%s in weir.yaml", asked.By)}
 		}
-		out.Monitor = d.attach.Metadata().Monitor
-		if !d.prepared.trackDrops {
+		out.Monitor = d.active.attach.Metadata().Monitor
+		if !d.active.prepared.trackDrops {
 			return &api.BadRequest{Err: errNotTracked}
 		}
 		return nil
@@ -222,7 +222,7 @@ func direction(out bool) string { return loader.Target{Out: out}.Direction() }
 // isOut reports whether a list is one of outgoing packets.
 func (d *Daemon) isOut(ctx context.Context, name string) (out bool) {
 	_ = d.loop.Do(ctx, func() error {
-		l := d.prepared.list(name)
+		l := d.active.prepared.list(name)
 		out = l != nil && l.Direction == engine.Out
 		return nil
 	})
@@ -269,7 +269,7 @@ func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, na
 
 // entryOf returns the entry that blocks a flow, "" if it is listed no more.
 func (d *Daemon) entryOf(f drops.Flow, dst netip.Addr) string {
-	lists, e, src := d.engine.Lists(), d.engine, f.Remote
+	lists, e, src := d.active.engine.Lists(), d.active.engine, f.Remote
 	if f.Out {
 		// Only its destination is known.
 		if e, src = e.Out(), netip.IPv4Unspecified(); dst.Is6() {
@@ -321,9 +321,9 @@ func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 			if to.State != "" {
 				continue // a part of it may pass
 			}
-			a := d.engine.Explain(engine.Question{Known: k}, nil)[0]
+			a := d.active.engine.Explain(engine.Question{Known: k}, nil)[0]
 			to.Dropped = new(0.0)
-			if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock && d.engine.Monitor {
+			if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock && d.active.engine.Monitor {
 				to.Dropped, to.Reasons = new(to.Packets), []string{verdict.Blocked.String()}
 				if a.List != "" {
 					to.Lists = []string{api.ListOf(a.List)}
@@ -350,31 +350,4 @@ func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 			to.Dropped = new(min(sum, to.Packets))
 		}
 	}
-}
-
-// problems says what an operator has to look at, a line each.
-func (d *Daemon) problems() (all []string) {
-	for _, i := range d.attach.Interfaces() {
-		if i.Condition != attach.Filtered {
-			line := "interface " + i.Target.String() + " is " + i.Condition.Says()
-			if i.Problem != "" {
-				line += ": " + i.Problem
-			}
-			all = append(all, line)
-		}
-	}
-	for _, l := range d.prepared.lists {
-		if l.refused != nil {
-			all = append(all, "list "+l.Name+": "+l.refused.Error())
-		}
-		if l.from == nil {
-			continue
-		}
-		for _, s := range l.from.Status().Sources {
-			if s.Failures > 0 {
-				all = append(all, fmt.Sprintf("list %s: source %s FAILED (%v)", l.Name, s.Source, s.Last.Failure))
-			}
-		}
-	}
-	return all
 }

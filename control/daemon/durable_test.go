@@ -25,7 +25,7 @@ func TestDurableFiles(t *testing.T) {
 			Work: func(t *testing.T, d *durabletest.Disk) {
 				c := config.Default()
 				c.StateDir = config.Path(d.Dir)
-				daemon := &Daemon{prepared: &Prepared{config: c}}
+				daemon := &Daemon{active: &active{prepared: &Prepared{config: c}}}
 				on := &api.MonitorOverride{Since: time.Unix(1, 0)}
 				for range 2 {
 					_ = d.Do(func() error { return daemon.saveMonitor(on) }, "on")

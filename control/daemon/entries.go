@@ -76,14 +76,14 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 	}
 	var lists []manualList
 	if err := d.loop.Do(ctx, func() error {
-		if asked.List != "" && d.prepared.list(asked.List) == nil {
-			return d.noList(asked.List)
+		if asked.List != "" && d.active.prepared.list(asked.List) == nil {
+			return d.active.prepared.noList(asked.List)
 		}
-		for _, l := range d.prepared.lists {
+		for _, l := range d.active.prepared.lists {
 			if asked.List == "" || asked.List == l.Name {
-				m := manualList{name: l.Name, action: string(l.Action), contents: d.prepared.contents(l.manual)}
+				m := manualList{name: l.Name, action: string(l.Action), contents: d.active.prepared.contents(l.manual)}
 				if l.feed != nil && l.Format.Kind == feed.CrowdSec {
-					m.decisions, m.active, m.rule = l.feed, d.prepared.contents(l.source), l.rule()
+					m.decisions, m.active, m.rule = l.feed, d.active.prepared.contents(l.source), l.rule()
 				}
 				lists = append(lists, m)
 			}
@@ -198,12 +198,12 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 	d.takeQueued(ctx)
 	var batch []journal.Change
 	err = d.loop.doEntries(ctx, func() error {
-		l := d.prepared.list(name)
+		l := d.active.prepared.list(name)
 		if l == nil {
-			return d.noList(name)
+			return d.active.prepared.noList(name)
 		}
 		batch = nil
-		for k := range d.prepared.contents(l.manual).All() {
+		for k := range d.active.prepared.contents(l.manual).All() {
 			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: name, Key: k, Allow: l.Action == config.Allow}})
 		}
 		if len(batch) == 0 {
@@ -225,16 +225,16 @@ func (d *Daemon) Export(ctx context.Context, name, format string) (api.Export, e
 	var of engine.List
 	var sets []*list.Set
 	if err := d.loop.Do(ctx, func() error {
-		l := d.prepared.list(name)
+		l := d.active.prepared.list(name)
 		if l == nil {
-			return d.noList(name)
+			return d.active.prepared.noList(name)
 		}
 		of = l.rule()
-		if sets = []*list.Set{d.prepared.contents(l.manual)}; l.source != 0 {
-			sets = append(sets, d.prepared.contents(l.source))
+		if sets = []*list.Set{d.active.prepared.contents(l.manual)}; l.source != 0 {
+			sets = append(sets, d.active.prepared.contents(l.source))
 		}
 		if l.derived != 0 {
-			sets = append(sets, d.prepared.contents(l.derived))
+			sets = append(sets, d.active.prepared.contents(l.derived))
 		}
 		return nil
 	}); err != nil {

@@ -55,11 +55,13 @@ func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers 
 		if err := d.loop.Do(ctx, func() error {
 			hits := d.meter.Hits()
 			penalties, more := meeting(d.observers.heavy.Penalties(loader.Monotonic()), q)
-			all := d.engine.Explain(q, penalties)
+			all := d.active.engine.Explain(q, penalties)
 			for i := range all {
 				d.observers.describe(&all[i], more)
 				all[i].Condense()
-				d.prepared.describe(&all[i], wanted, func(l *managedList, number uint16) *uint64 { return d.caught(l, d.hits(hits, number)) })
+				d.active.prepared.describe(&all[i], wanted, func(l *managedList, number uint16) *uint64 {
+					return d.active.prepared.caught(l, d.active.prepared.hits(hits, number))
+				})
 			}
 			answers = append(answers, all...)
 			return nil

@@ -233,7 +233,7 @@ func (d *Daemon) exportReports(now time.Time, reports []*heavy.Report) {
 	if d.exports.began.IsZero() {
 		return
 	}
-	m := d.attach.Metadata()
+	m := d.active.attach.Metadata()
 	var lists []string
 	for _, l := range m.Lists {
 		lists = append(lists, api.ListOf(l.Name))

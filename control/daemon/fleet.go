@@ -134,7 +134,7 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 	err := d.loop.doAlone(ctx, func() error {
 		err := d.reassemble()
 		if err == nil {
-			read = d.prepared.decisions()
+			read = d.active.prepared.decisions()
 		}
 		return err
 	})
@@ -145,8 +145,8 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 // reassemble activates the configuration again, whose lists have changed in more than their
 // contents.
 func (d *Daemon) reassemble() error {
-	last := kept{Generation: d.engine}
-	_, err := d.reconfigure(d.prepared.config, d.prepared.feeds(), new(kept))
+	last := kept{Generation: d.active.engine}
+	_, err := d.reconfigure(d.active.prepared.config, d.active.prepared.feeds(), new(kept))
 	if err == nil {
 		last.close(d.o.Log)
 	}

@@ -344,7 +344,7 @@ func TestFleetLimited(t *testing.T) {
 	reasons("192.0.2.1", 5005, verdict.Clean)
 	reasons("192.0.2.2", 5005, verdict.WouldBlock)
 	var c *config.Config
-	if err := d.loop.Do(t.Context(), func() error { c = d.prepared.config; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.config; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	read, err := Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil) // what a start reads
@@ -419,7 +419,7 @@ func TestFleetDerived(t *testing.T) {
 	}
 	has(verdict.Drop, "192.0.2.200", "2001:db8:1::99")
 	var c *config.Config
-	if err := d.loop.Do(t.Context(), func() error { c = d.prepared.config; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.config; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	read, err := Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil) // what a start reads

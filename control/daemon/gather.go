@@ -112,7 +112,7 @@ func (d *Daemon) changeAll(group []*pending, joint []journal.Change) {
 	var rest []*pending       // which need another engine
 	var batch []journal.Change
 	for _, p := range group {
-		if k, err := d.applyInPlace(d.changesOf(p.batch)); err == nil {
+		if k, err := d.applyInPlace(d.active.prepared.changesOf(p.batch)); err == nil {
 			p.finish(k, nil)
 		} else {
 			rest, batch = append(rest, p), append(batch, p.batch...)
@@ -152,10 +152,10 @@ func (p *pending) finish(n int, err error) {
 // others are made.
 func (d *Daemon) prepare(p *pending, others []journal.Change) ([]journal.Change, error) {
 	d.loop.doing("entries are changed", p.list)
-	l := d.prepared.list(p.list)
+	l := d.active.prepared.list(p.list)
 	switch {
 	case l == nil:
-		return nil, d.noList(p.list)
+		return nil, d.active.prepared.noList(p.list)
 	case string(l.Action) != p.change.Action:
 		return nil, &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", p.list, l.Action, p.change.Action)}
 	}

@@ -303,14 +303,14 @@ func (d *Daemon) followPeers(now time.Time) {
 	d.loop.doing("it is checked whom the lists would cut off", "")
 	d.findPeers(now)
 	var changed []*managedList
-	p := d.prepared.copied()
+	p := d.active.prepared.copied()
 	d.loop.aside(func() { changed = p.leftOutAnew() })
 	for _, l := range changed {
 		if err := d.update(l); err != nil {
 			d.o.Log.Error(err.Error(), "list", l.Name)
 		}
 	}
-	if _, _, n, err := d.prepared.withDerived(nil); n > 0 || err != nil {
+	if _, _, n, err := d.active.prepared.withDerived(nil); n > 0 || err != nil {
 		if _, err := d.apply(nil); err != nil {
 			d.o.Log.Error("prefixes around addresses of lists: " + err.Error())
 		}
@@ -359,8 +359,8 @@ func (d *Daemon) receivers() map[string][]netip.Addr {
 // findPeers finds what must not be blocked now.
 func (d *Daemon) findPeers(now time.Time) {
 	d.looked = now
-	d.prepared.notified = d.receivers()
-	all, err := peers(d.prepared.config, d.prepared.lists, d.prepared.notified)
+	d.active.prepared.notified = d.receivers()
+	all, err := peers(d.active.prepared.config, d.active.prepared.lists, d.active.prepared.notified)
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -368,8 +368,8 @@ func (d *Daemon) findPeers(now time.Time) {
 	if text != "" && text != d.guardError {
 		d.o.Log.Warn(text)
 	}
-	d.guardError, d.prepared.peers = text, all
-	d.observers.protect(d.prepared)
+	d.guardError, d.active.prepared.peers = text, all
+	d.observers.protect(d.active.prepared)
 	protected := []api.Protected{}
 	for _, p := range all {
 		protected = append(protected, api.Protected{What: p.What, Entry: p.Key.String()})
@@ -388,12 +388,12 @@ func (d *Daemon) freshPeers() {
 // among them, as an error of the caller's.
 func (d *Daemon) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
 	d.freshPeers()
-	before := d.prepared.rules
-	after, _, err := engine.With(before, d.changesOf(batch))
+	before := d.active.prepared.rules
+	after, _, err := engine.With(before, d.active.prepared.changesOf(batch))
 	if err != nil {
 		return err
 	}
-	all, policy := slices.Concat(caller, d.prepared.peers), policyOf(d.prepared.config)
+	all, policy := slices.Concat(caller, d.active.prepared.peers), policyOf(d.active.prepared.config)
 	if worse := guard.New(guard.Check(after, policy, all), guard.Check(before, policy, all)); len(worse) > 0 {
 		return guard.Error(worse)
 	}

@@ -73,13 +73,13 @@ func TestListsAreGuarded(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	if got := strings.Join(d.prepared.Warnings(), "\n"); !strings.Contains(got, "left out: "+local+" would cut off") || !strings.Contains(got, "exclude_private") {
+	if got := strings.Join(d.active.prepared.Warnings(), "\n"); !strings.Contains(got, "left out: "+local+" would cut off") || !strings.Contains(got, "exclude_private") {
 		t.Errorf("warnings: %s", got)
 	}
-	if got := d.prepared.Advice(); len(got) != 1 || !strings.Contains(got[0], "failsafe") {
+	if got := d.active.prepared.Advice(); len(got) != 1 || !strings.Contains(got[0], "failsafe") {
 		t.Errorf("advice: %s", got)
 	}
-	punishing := *d.prepared
+	punishing := *d.active.prepared
 	punishing.trackers = []heavy.Spec{{Action: heavy.Limit}, {Action: heavy.Block}}
 	if got := punishing.Advice(); len(got) != 2 || !strings.Contains(got[1], "trackers[1]: action block: who forges") {
 		t.Errorf("advice: %s", got)
@@ -141,7 +141,7 @@ func TestGuardAfterExpiry(t *testing.T) {
 	if _, err := d.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{local}, TTL: 3600}); err != nil {
 		t.Fatal(err)
 	}
-	leftOut := func() int { return d.prepared.list("feed").left.entries() }
+	leftOut := func() int { return d.active.prepared.list("feed").left.entries() }
 	over := time.Now().Add(time.Hour + time.Minute)
 	err := d.loop.Do(t.Context(), func() error {
 		d.lookAgain = time.Time{}

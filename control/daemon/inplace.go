@@ -32,17 +32,17 @@ func programmed(c *config.Config) config.Config {
 // not possible, another engine is to be built: as for host facts that programs are loaded with.
 func (d *Daemon) activateInPlace(next *Prepared, applied uint64) bool {
 	if len(next.config.Multicast.Interfaces) > 0 || len(next.config.Shared()) > 0 ||
-		d.engine.Monitor != d.monitors(next.config) || d.engine.SamplesClean() != d.rehearsals.any() {
+		d.active.engine.Monitor != d.monitors(next.config) || d.active.engine.SamplesClean() != d.rehearsals.any() {
 		return false
 	}
 	targets := targetsOf(next.config)
-	if d.attach.Check(targets) != nil {
+	if d.active.attach.Check(targets) != nil {
 		return false
 	}
-	began, active := time.Now(), d.engine.Lists()
+	began, active := time.Now(), d.active.engine.Lists()
 	var changes []engine.Change
 	suits := false
-	last := d.prepared.copied()
+	last := d.active.prepared.copied()
 	d.loop.aside(func() {
 		if suits = next.differsInLists(last); suits {
 			changes = differences(next.rules, active)
@@ -51,7 +51,7 @@ func (d *Daemon) activateInPlace(next *Prepared, applied uint64) bool {
 	if !suits {
 		return false
 	}
-	if d.applied != applied { // manual entries have changed meanwhile
+	if d.active.applied != applied { // manual entries have changed meanwhile
 		missed, derived, _, err := next.withDerived(next.missed(next.lists...))
 		if err != nil {
 			return false
@@ -61,21 +61,21 @@ func (d *Daemon) activateInPlace(next *Prepared, applied uint64) bool {
 			return false
 		}
 		next.derived = derived
-		next.rules, changes = rules, differences(rules, d.engine.Lists())
+		next.rules, changes = rules, differences(rules, d.active.engine.Lists())
 	}
 	if _, err := d.enactInPlace(changes); err != nil {
 		d.o.Log.Debug("building the next engine: " + err.Error())
 		return false
 	}
-	next.rules = d.engine.Lists()
-	d.prepared = next
+	next.rules = d.active.engine.Lists()
+	d.active.prepared = next
 	d.observers.observe(next, d.hub, d.o.Log)
-	d.attach.Retarget(targets)
+	d.active.attach.Retarget(targets)
 	lists := next.descriptions()
-	d.changed = d.changed || !slices.Equal(lists, d.attach.Metadata().Lists)
-	d.describe()
+	d.active.changed = d.active.changed || !slices.Equal(lists, d.active.attach.Metadata().Lists)
+	d.active.describe()
 	d.record.loaded(true, began, nil)
-	d.announce("reloaded", time.Since(began))
+	d.active.announce(d.o.Log, "reloaded", time.Since(began))
 	return true
 }
 

@@ -99,7 +99,7 @@ func TestReloadEqualsStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		var now []engine.List
-		if err := d.loop.Do(t.Context(), func() error { now = d.engine.Lists(); return nil }); err != nil {
+		if err := d.loop.Do(t.Context(), func() error { now = d.active.engine.Lists(); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if now, want := texts(now), texts(fresh.Lists()); !slices.Equal(now, want) {
@@ -132,7 +132,7 @@ func TestReloadEqualsStart(t *testing.T) {
 // number returns the number of a daemon's engine.
 func number(t *testing.T, d *Daemon) (n int) {
 	t.Helper()
-	if err := d.loop.Do(t.Context(), func() error { n = d.number; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { n = d.active.number; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -157,7 +157,7 @@ func TestConfirmKeepsEngine(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	d := begin(t, r)
 	var before *engine.Generation
-	if err := d.loop.Do(t.Context(), func() error { before = d.engine; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { before = d.active.engine; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	write(t, string(r.c.Lists[0].Sources[0].File), secondSource+"\n")
@@ -165,7 +165,7 @@ func TestConfirmKeepsEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.loop.Do(t.Context(), func() error {
-		if u := d.unconfirmed; u == nil || u.kept.Generation != before || d.engine == before {
+		if u := d.unconfirmed; u == nil || u.kept.Generation != before || d.active.engine == before {
 			t.Errorf("%+v: there is no way back", u)
 		}
 		return nil

@@ -34,10 +34,10 @@ func (d *Daemon) Lists() (lists []api.List) {
 // describeLists describes the lists as they are.
 func (d *Daemon) describeLists() (lists []api.List) {
 	hits := d.meter.Hits()
-	for _, l := range d.prepared.lists {
+	for _, l := range d.active.prepared.lists {
 		a := api.List{
 			Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
-			Manual: d.prepared.contents(l.manual).Len(),
+			Manual: d.active.prepared.contents(l.manual).Len(),
 		}
 		a.Entries = a.Manual
 		a.Private, a.Trial = l.left.private, l.trial
@@ -46,7 +46,7 @@ func (d *Daemon) describeLists() (lists []api.List) {
 			some.Latest = of.Latest[:min(len(of.Latest), api.MaxConversed)]
 			a.Collateral = &some
 		}
-		if r := d.prepared.rules[l.manual-1].Rule; r.On() {
+		if r := d.active.prepared.rules[l.manual-1].Rule; r.On() {
 			a.For = r.String()
 		}
 		for _, o := range l.left.failsafe {
@@ -56,23 +56,46 @@ func (d *Daemon) describeLists() (lists []api.List) {
 			a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
 		}
 		a.Spare = l.left.shapes
-		packets := d.hits(hits, l.manual)
+		packets := d.active.prepared.hits(hits, l.manual)
 		if l.derived != 0 {
-			a.Derived = d.prepared.contents(l.derived).Len()
-			a.LeftOut = append(a.LeftOut, d.prepared.leftOutDerived(l)...)
-			packets += d.hits(hits, l.derived)
+			a.Derived = d.active.prepared.contents(l.derived).Len()
+			a.LeftOut = append(a.LeftOut, d.active.prepared.leftOutDerived(l)...)
+			packets += d.active.prepared.hits(hits, l.derived)
 		}
 		if l.from != nil {
-			a.Entries += d.prepared.contents(l.source).Len()
-			packets += d.hits(hits, l.source)
+			a.Entries += d.active.prepared.contents(l.source).Len()
+			packets += d.active.prepared.hits(hits, l.source)
 			for _, s := range l.from.Status().Sources {
 				a.Feeds = append(a.Feeds, s.API(cmp.Or(l.refused, l.rejected)))
 			}
 		}
-		a.Packets = d.caught(l, packets)
+		a.Packets = d.active.prepared.caught(l, packets)
 		lists = append(lists, a)
 	}
 	return lists
+}
+
+// hits returns the packets that a list has matched, by its number.
+func (p *Prepared) hits(all map[string]loader.Counter, number uint16) uint64 {
+	return all[p.rules[number-1].Name].Packets
+}
+
+// caught returns the packets that a list has matched, nil where they are not
+// counted.
+func (p *Prepared) caught(l *managedList, packets uint64) *uint64 {
+	if l.Action == config.Allow || p.config.Mode == membership.Approximate {
+		return nil
+	}
+	return &packets
+}
+
+// noList is the error for the name of a list that does not exist.
+func (p *Prepared) noList(name string) error {
+	exist := make([]string, 0, len(p.lists))
+	for _, l := range p.lists {
+		exist = append(exist, l.Name)
+	}
+	return api.NoList(name, exist)
 }
 
 // onTrial returns the names of the lists on trial.
@@ -89,29 +112,6 @@ func (p *Prepared) onTrial() map[string]bool {
 	return all
 }
 
-// hits returns the packets that a list has matched, by its number.
-func (d *Daemon) hits(all map[string]loader.Counter, number uint16) uint64 {
-	return all[d.prepared.rules[number-1].Name].Packets
-}
-
-// caught returns the packets that a list has matched, nil where they are not
-// counted.
-func (d *Daemon) caught(l *managedList, packets uint64) *uint64 {
-	if l.Action == config.Allow || d.prepared.config.Mode == membership.Approximate {
-		return nil
-	}
-	return &packets
-}
-
-// noList is the error for the name of a list that does not exist.
-func (d *Daemon) noList(name string) error {
-	exist := make([]string, 0, len(d.prepared.lists))
-	for _, l := range d.prepared.lists {
-		exist = append(exist, l.Name)
-	}
-	return api.NoList(name, exist)
-}
-
 // Refresh implements [server.Daemon]. Lists are read in the order of the configuration.
 func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
 	type read struct {
@@ -120,13 +120,13 @@ func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcome
 	}
 	var feeds []read
 	if err := d.loop.Do(ctx, func() error {
-		for _, c := range d.prepared.config.Lists {
-			if l := d.prepared.list(c.Name); l.feed != nil && (name == "" || name == l.Name) {
+		for _, c := range d.active.prepared.config.Lists {
+			if l := d.active.prepared.list(c.Name); l.feed != nil && (name == "" || name == l.Name) {
 				feeds = append(feeds, read{l.Name, l.feed})
 			}
 		}
-		if name != "" && d.prepared.list(name) == nil {
-			return d.noList(name)
+		if name != "" && d.active.prepared.list(name) == nil {
+			return d.active.prepared.noList(name)
 		}
 		return nil
 	}); err != nil {
@@ -178,10 +178,10 @@ func outcomeOf(name string, f *feed.Feed, o feed.Outcome, unenforced error) api.
 // feedOf returns the feed of a list.
 func (d *Daemon) feedOf(ctx context.Context, name string) (f *feed.Feed, err error) {
 	err = d.loop.Do(ctx, func() error {
-		l := d.prepared.list(name)
+		l := d.active.prepared.list(name)
 		switch {
 		case l == nil:
-			return d.noList(name)
+			return d.active.prepared.noList(name)
 		case l.feed == nil:
 			return &api.BadRequest{Err: fmt.Errorf("list %s has no sources of this host, so that no versions of it are known", name)}
 		}

@@ -150,9 +150,9 @@ func TestManyLists(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			before := cpuTime(t)
-			d.lookAgain, d.changed = time.Time{}, true
+			d.lookAgain, d.active.changed = time.Time{}, true
 			d.tend(time.Now())
-			d.describe()
+			d.active.describe()
 			d.note()
 			took = min(took, cpuTime(t)-before)
 			return nil

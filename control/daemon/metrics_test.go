@@ -360,7 +360,7 @@ func TestMetricsLost(t *testing.T) {
 	l := lab.New(t)
 	d := begin(t, configure(t, l.B))
 	var stats *loader.Stats
-	if err := d.loop.Do(t.Context(), func() error { stats = d.attach.Stats(false)[0]; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { stats = d.active.attach.Stats(false)[0]; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	asked := loader.Sampling{Until: loader.Monotonic() + time.Minute}

@@ -12,11 +12,9 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/attach"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/durable"
-	"weir/control/engine"
 )
 
 // monitorFile is the name of the file below the state directory that outlasts a
@@ -69,7 +67,7 @@ func untilText(o *api.MonitorOverride) string {
 
 // saveMonitor saves manual monitor mode, nil for off.
 func (d *Daemon) saveMonitor(o *api.MonitorOverride) error {
-	path := monitorPath(d.prepared.config)
+	path := monitorPath(d.active.prepared.config)
 	if path == "" {
 		return nil
 	}
@@ -101,7 +99,7 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 		}
 	}
 	err = d.loop.doAlone(ctx, func() error {
-		if o == nil && d.prepared.config.Monitor {
+		if o == nil && d.active.prepared.config.Monitor {
 			return &api.BadRequest{Err: errors.New("weir is configured to monitor: remove monitor: true from weir.yaml, then weir reload; or restart it without --monitor")}
 		}
 		before, unsaved := d.monitor, error(nil)
@@ -120,7 +118,7 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 			done.Unsaved = unsaved.Error()
 			d.o.Log.Error("monitor mode was switched, but a restart would forget that: " + done.Unsaved)
 		}
-		done.Monitor, done.Override = d.engine.Monitor, o
+		done.Monitor, done.Override = d.active.engine.Monitor, o
 		return nil
 	})
 	d.audited(ctx, r, err)
@@ -131,35 +129,21 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 // one step for each interface. Filters stay as they are. When it fails, nothing has
 // changed, or the error says where it has.
 func (d *Daemon) switchMonitor() error {
-	on := d.monitors(d.prepared.config)
+	on := d.monitors(d.active.prepared.config)
 	defer d.note()
-	if d.engine.Monitor == on {
+	if d.active.engine.Monitor == on {
 		return nil
 	}
-	next, err := d.engine.WithMonitor(on)
+	next, err := d.active.engine.WithMonitor(on)
 	if err != nil {
 		return err
 	}
-	m := d.attach.Metadata()
+	m := d.active.attach.Metadata()
 	m.Monitor = on
-	if err := d.swap(next, m); err != nil {
+	if err := d.active.swap(next, m); err != nil {
 		return err
 	}
 	d.o.Log.Warn("monitor mode was switched", "monitor", on)
-	return nil
-}
-
-// swap replaces the engine by one with the same filters in another mode, with one step for
-// each interface.
-func (d *Daemon) swap(next *engine.Generation, m attach.Metadata) error {
-	rollout, err := d.attach.Prepare(next, m, nil, nil)
-	if err != nil {
-		return err
-	}
-	if err := rollout.Commit(); err != nil {
-		return err
-	}
-	d.engine = next
 	return nil
 }
 

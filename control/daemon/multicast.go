@@ -65,7 +65,7 @@ func (p *Prepared) multicast() engine.Multicast {
 // Multicast implements [server.Daemon].
 func (d *Daemon) Multicast() (m api.Multicast, err error) {
 	bad := d.loop.Do(context.Background(), func() error {
-		f, idle := d.forwarding.Read(d.engine), d.idleGroups()
+		f, idle := d.forwarding.Read(d.active.engine), d.idleGroups()
 		if f == nil && len(idle) == 0 {
 			return api.ErrNoMulticast
 		}
@@ -81,8 +81,8 @@ func (d *Daemon) Multicast() (m api.Multicast, err error) {
 				Name: p.Iface, Configured: true, Present: p.There, FalsePositiveRate: p.FalsePositiveRate,
 				Sent: p.Sent.Packets, SentBytes: p.Sent.Bytes, Dropped: p.Dropped.Packets, DroppedBytes: p.Dropped.Bytes,
 			}
-			configured := d.prepared.config.Multicast.Interfaces[i].Groups
-			for _, group := range d.engine.Multicast().Groups(i + 1) {
+			configured := d.active.prepared.config.Multicast.Interfaces[i].Groups
+			for _, group := range d.active.engine.Multicast().Groups(i + 1) {
 				iface.Groups = append(iface.Groups, d.multicastGroup(p.Iface, group, slices.Contains(configured, config.Group(group))))
 			}
 			m.Interfaces = append(m.Interfaces, iface)
@@ -105,7 +105,7 @@ func (d *Daemon) idleGroups() map[string][]netip.Addr {
 	idle := make(map[string][]netip.Addr)
 	for e := range d.journal.Entries() {
 		name, ok := strings.CutPrefix(e.List, groupsOf(""))
-		if ok && !slices.ContainsFunc(d.prepared.config.Multicast.Interfaces, func(i config.MulticastInterface) bool { return i.Name == name }) {
+		if ok && !slices.ContainsFunc(d.active.prepared.config.Multicast.Interfaces, func(i config.MulticastInterface) bool { return i.Name == name }) {
 			idle[name] = append(idle[name], e.Key.Dst)
 		}
 	}
@@ -153,11 +153,11 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 				return d.forgetGroups(idle, c, &changed)
 			}
 		}
-		if d.engine.Multicast() == nil {
+		if d.active.engine.Multicast() == nil {
 			return api.ErrNoMulticast
 		}
 		var names []string
-		for _, iface := range d.prepared.config.Multicast.Interfaces {
+		for _, iface := range d.active.prepared.config.Multicast.Interfaces {
 			names = append(names, iface.Name)
 		}
 		port := slices.Index(names, c.Interface) + 1
@@ -179,7 +179,7 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 // multicastBatch returns the changes of the journal that a request asks for, without
 // those that change nothing.
 func (d *Daemon) multicastBatch(port int, c api.MulticastChange) ([]journal.Change, error) {
-	iface, table := d.prepared.config.Multicast.Interfaces[port-1], d.engine.Multicast()
+	iface, table := d.active.prepared.config.Multicast.Interfaces[port-1], d.active.engine.Multicast()
 	var batch []journal.Change
 	room := table.MaxGroups - table.Len()
 	seen := make(map[netip.Addr]bool)
@@ -219,11 +219,11 @@ func (d *Daemon) changeMulticast(port int, batch []journal.Change, changed *api.
 	}
 	for _, c := range batch {
 		if c.Remove {
-			d.engine.Multicast().Remove(port, c.Key.Dst)
+			d.active.engine.Multicast().Remove(port, c.Key.Dst)
 			changed.Removed++
 			continue
 		}
-		if _, err := d.engine.Multicast().Add(port, c.Key.Dst); err != nil {
+		if _, err := d.active.engine.Multicast().Add(port, c.Key.Dst); err != nil {
 			return err // cannot be: there is room for the batch
 		}
 		changed.Added++

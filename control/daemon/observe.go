@@ -154,10 +154,10 @@ func (o *observers) due(d *Daemon) (at time.Duration, rests bool) {
 	if len(o.watched) > 0 {
 		at = o.heavy.Due()
 	}
-	if len(o.watchedOut) > 0 && d.engine.Out() != nil {
+	if len(o.watchedOut) > 0 && d.active.engine.Out() != nil {
 		at = min(at, o.heavyOut.Due())
 	}
-	if often := o.ticked + heavy.Tick; often < at && (d.attach.Metadata().Stages.Ticks() || o.learn != nil) {
+	if often := o.ticked + heavy.Tick; often < at && (d.active.attach.Metadata().Stages.Ticks() || o.learn != nil) {
 		return often, false
 	}
 	return at, at > o.ticked+heavy.Tick
@@ -189,21 +189,21 @@ func (o *observers) tick(d *Daemon) {
 	now := loader.Monotonic()
 	since := now - o.ticked
 	o.ticked = now
-	d.attach.Metadata().Stages.Tick(now, d.attach.Stats(false))
-	if out := d.engine.Out(); out != nil && len(o.watchedOut) > 0 {
-		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, d.attach.Stats(true))
+	d.active.attach.Metadata().Stages.Tick(now, d.active.attach.Stats(false))
+	if out := d.active.engine.Out(); out != nil && len(o.watchedOut) > 0 {
+		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, d.active.attach.Stats(true))
 		for _, r := range reports {
-			d.drops.add(time.Now(), r, true, d.attach.Metadata(), d.meter.Hits())
+			d.drops.add(time.Now(), r, true, d.active.attach.Metadata(), d.meter.Hits())
 		}
 	}
 	if o.learn != nil {
 		reasons, refuted := d.meter.Counters()
-		o.learn.Judge(d.engine, learn.Counted{Clean: reasons[verdict.Clean].Packets, Spared: refuted}, now, since, d.attach.Metadata().Loaded)
+		o.learn.Judge(d.active.engine, learn.Counted{Clean: reasons[verdict.Clean].Packets, Spared: refuted}, now, since, d.active.attach.Metadata().Loaded)
 	}
 	if len(o.watched) == 0 {
 		return
 	}
-	reports, happened := o.heavy.Tick(loader.Monotonic, d.engine, d.attach.Stats(false))
+	reports, happened := o.heavy.Tick(loader.Monotonic, d.active.engine, d.active.attach.Stats(false))
 	o.logHeavy(happened, time.Now(), d.o.Log)
 	o.logDiscarded(o.heavy.Discarded, time.Now(), d.o.Log)
 	d.notifier.heavyHitters(o.heavy, happened, time.Now())
@@ -212,7 +212,7 @@ func (o *observers) tick(d *Daemon) {
 	d.exportReports(time.Now(), reports)
 	for _, r := range reports {
 		if r.Role == heavy.Drops {
-			d.drops.add(time.Now(), r, false, d.attach.Metadata(), d.meter.Hits())
+			d.drops.add(time.Now(), r, false, d.active.attach.Metadata(), d.meter.Hits())
 		}
 	}
 }
@@ -277,14 +277,14 @@ func (o *observers) tickDigests(d *Daemon) time.Duration {
 		return time.Hour
 	}
 	var all []digests.Interface
-	for _, a := range d.attach.Attached() {
+	for _, a := range d.active.attach.Attached() {
 		if a.Target().Out {
 			continue
 		}
 		// What one that is gone has recorded last is yet to be read.
 		all = append(all, digests.Interface{Target: a.Target(), Stats: a.Stats()})
 	}
-	for _, l := range o.recorder.Tick(d.engine, all) {
+	for _, l := range o.recorder.Tick(d.active.engine, all) {
 		d.hub.Loop(events.Event{
 			Time: time.Now(), Target: l.Target, OneIn: 1, FirstTTL: l.First, TTL: l.Last,
 			Tuple: key.Tuple{Src: l.Src, Dst: l.Dst, Proto: l.Proto},
@@ -296,7 +296,7 @@ func (o *observers) tickDigests(d *Daemon) time.Duration {
 
 // logLoops logs which packets were found in a loop.
 func (o *observers) logLoops(d *Daemon, now time.Time) {
-	if on := d.prepared.config.Loop.On(); on && o.loops == nil {
+	if on := d.active.prepared.config.Loop.On(); on && o.loops == nil {
 		o.loops, o.endLoops = d.hub.Subscribe(events.Want{Reasons: []verdict.Reason{verdict.Looped}})
 	} else if !on && o.loops != nil {
 		o.endLoops()
@@ -325,13 +325,13 @@ func (o *observers) logLoops(d *Daemon, now time.Time) {
 
 // listen follows the events of the interfaces that are filtered now.
 func (d *Daemon) listen() {
-	m := d.attach.Metadata()
+	m := d.active.attach.Metadata()
 	var lists []string
 	for _, l := range m.Lists {
 		lists = append(lists, l.Name)
 	}
 	var all []events.Interface
-	for _, a := range d.attach.Filtered() {
+	for _, a := range d.active.attach.Filtered() {
 		all = append(all, events.Interface{Target: a.Target(), Stats: a.Stats(), Lists: lists, Policy: m.Policy()})
 	}
 	d.hub.Follow(all)

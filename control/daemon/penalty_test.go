@@ -74,8 +74,8 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 			d.followPeers(time.Now())
 			d.lookAgain = time.Now().Add(time.Hour)
 			// The host's resolvers are not those of a namespace.
-			d.prepared.peers = append(d.prepared.peers, guard.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
-			d.observers.protect(d.prepared)
+			d.active.prepared.peers = append(d.active.prepared.peers, guard.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
+			d.observers.protect(d.active.prepared)
 			return nil
 		}); err != nil {
 			t.Fatal(err)

@@ -18,7 +18,7 @@ func (d *Daemon) followPins(ctx context.Context) {
 func (d *Daemon) checkPins(ctx context.Context) {
 	d.repin()
 	err := d.loop.Do(ctx, func() error {
-		made, err := d.prepared.config.Pins.RepinShared(d.engine.Kernel())
+		made, err := d.active.prepared.config.Pins.RepinShared(d.active.engine.Kernel())
 		if made > 0 {
 			d.o.Log.Error("pins of maps that all programs share were lost while weir ran: they are made again", "pins", made)
 		}

@@ -764,6 +764,15 @@ func (p *Prepared) descriptions() []attach.List {
 // list returns the list of a name, nil if there is none.
 func (p *Prepared) list(name string) *managedList { return p.byName[name] }
 
+// summary is the daemon's state in a line.
+func (p *Prepared) summary() string {
+	text := fmt.Sprintf("filtering %d entries of %d lists", p.Entries(), len(p.lists))
+	if n := len(p.notReady()); n > 0 {
+		text += fmt.Sprintf(", sources that are not ready: %d", n)
+	}
+	return text
+}
+
 // Entries returns the number of entries of all lists.
 func (p *Prepared) Entries() (n int) {
 	for _, l := range p.rules {

@@ -115,7 +115,7 @@ func TestStartWaitsForNone(t *testing.T) {
 	if len(status.NotReady) != 1 || status.NotReady[0].List != "slow" || status.NotReady[0].Problem != "not read yet" || status.Complete() {
 		t.Errorf("%+v", status.NotReady)
 	}
-	if text := d.summary(); !strings.Contains(text, "sources that are not ready: 1") {
+	if text := d.active.prepared.summary(); !strings.Contains(text, "sources that are not ready: 1") {
 		t.Error(text)
 	}
 	close(release)

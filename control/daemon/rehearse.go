@@ -163,14 +163,14 @@ func (d *Daemon) Measure(ctx context.Context, name string, c *node.Candidate, be
 // rehearsed, with one step for each interface. It is for Run's goroutine.
 func (d *Daemon) sampleClean() error {
 	on := d.rehearsals.any()
-	if d.engine.SamplesClean() == on {
+	if d.active.engine.SamplesClean() == on {
 		return nil
 	}
-	next, err := d.engine.WithCleanSampled(on)
+	next, err := d.active.engine.WithCleanSampled(on)
 	if err != nil {
 		return err
 	}
-	if err := d.swap(next, d.attach.Metadata()); err != nil {
+	if err := d.active.swap(next, d.active.attach.Metadata()); err != nil {
 		return err
 	}
 	d.note()
@@ -183,8 +183,8 @@ func (d *Daemon) sampleClean() error {
 func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List) error {
 	var p *Prepared // what is active
 	if err := d.loop.doAlone(ctx, func() error {
-		p = d.prepared.copied()
-		p.rules, r.monitor = d.engine.Lists(), d.engine.Monitor
+		p = d.active.prepared.copied()
+		p.rules, r.monitor = d.active.engine.Lists(), d.active.engine.Monitor
 		return nil
 	}); err != nil {
 		return err

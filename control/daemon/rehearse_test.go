@@ -23,7 +23,7 @@ import (
 
 func general(t *testing.T, d *Daemon) (why []string) {
 	t.Helper()
-	if err := d.loop.Do(t.Context(), func() error { why = d.engine.General(); return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { why = d.active.engine.General(); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return why

@@ -111,7 +111,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	var last *Prepared
 	var warnings []string
 	known := make(map[*feed.Feed]uint64)
-	if err := d.loop.Do(ctx, func() error { last = d.prepared; return nil }); err != nil {
+	if err := d.loop.Do(ctx, func() error { last = d.active.prepared; return nil }); err != nil {
 		return r, err
 	}
 	for _, l := range last.lists {
@@ -144,12 +144,12 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		} else {
 			record.Done++
 			record.LastDone = record.Last
-			read = d.prepared.decisions()
-			warnings = slices.Concat(d.prepared.Problems(), d.prepared.warnings(known))
-			d.prepared.logFailures(d.o.Log, known)
+			read = d.active.prepared.decisions()
+			warnings = slices.Concat(d.active.prepared.Problems(), d.active.prepared.warnings(known))
+			d.active.prepared.logFailures(d.o.Log, known)
 		}
 		d.note()
-		d.notified(d.manager.Ready(d.summary()))
+		d.notified(d.manager.Ready(d.active.prepared.summary()))
 		return nil
 	}); bad != nil {
 		return r, bad
@@ -176,12 +176,12 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 // nil, the present engine may go on, with changes in place; else the last one is the caller's to
 // close.
 func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *kept) (r api.Reloaded, err error) {
-	old := d.prepared.config
+	old := d.active.prepared.config
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
 		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
 	d.loop.doing("a configuration is activated", "")
-	last, applied, decided := d.prepared.copied(), d.applied, d.trials
+	last, applied, decided := d.active.prepared.copied(), d.active.applied, d.trials
 	var next *Prepared
 	d.loop.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet, last, decided) })
 	if err != nil {
@@ -204,7 +204,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)
 	}
-	return api.Reloaded{Changes: config.Diff(old, c), Unfiltered: d.attach.Problems()}, nil
+	return api.Reloaded{Changes: config.Diff(old, c), Unfiltered: d.active.attach.Problems()}, nil
 }
 
 // replaceEngine activates a configuration by another engine.

@@ -135,7 +135,7 @@ func (d *Daemon) exportCounters(now time.Time) {
 		return
 	}
 	counted, _ := d.meter.Read()
-	attached := d.attach.Attached()
+	attached := d.active.attach.Attached()
 	b := &export.Samples{Interfaces: interfaces(counted, func(t loader.Target) uint32 {
 		for _, a := range attached {
 			if a.Target() == t {

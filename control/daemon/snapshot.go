@@ -20,41 +20,41 @@ import (
 
 // publish publishes what is going on, for those who ask.
 func (d *Daemon) publish(now time.Time, r traffic.Rates) {
-	m := d.attach.Metadata()
+	m := d.active.attach.Metadata()
 	top := &api.Top{
-		Time: now, Version: m.Version, Interfaces: d.attach.Names(), Uptime: now.Sub(d.began).Seconds(),
+		Time: now, Version: m.Version, Interfaces: d.active.attach.Names(), Uptime: now.Sub(d.began).Seconds(),
 		Interval: r.Interval.Seconds(), Packets: r.Packets, Bytes: r.Bytes, Dropped: r.Dropped,
 		Monitor: m.Monitor, MonitorOverride: d.monitor,
 		Filter: api.Filter{
-			Entries: m.Entries, Mode: m.Mode, Generation: d.number, KernelBytes: m.KernelBytes,
+			Entries: m.Entries, Mode: m.Mode, Generation: d.active.number, KernelBytes: m.KernelBytes,
 			FalsePositiveRate: m.FalsePositiveRate,
 		},
 	}
 	seconds := max(r.Interval.Seconds(), 1e-3)
 	top.Reasons = reasonRates(r.Grown, r.All, seconds, m)
-	if d.engine.Out() != nil {
+	if d.active.engine.Out() != nil {
 		top.Out = &api.Sent{Packets: r.Out.Packets, Bytes: r.Out.Bytes, Dropped: r.Out.Dropped, Reasons: reasonRates(r.Out.Grown, r.Out.All, seconds, m)}
 	}
-	top.Problems = d.problems()
+	top.Problems = d.active.problems()
 	clock := loader.Monotonic()
 	recent, recentOut := d.drops.recent(now)
 	for _, report := range d.observers.heavy.Last() {
 		if report != nil && report.Role != heavy.Drops {
 			t := trackerOf(report, now, clock)
-			if d.prepared.trackDrops {
+			if d.active.prepared.trackDrops {
 				d.judge(&t, report, recent)
 			}
 			top.Trackers = append(top.Trackers, t)
 		}
 	}
-	if d.prepared.trackDrops {
+	if d.active.prepared.trackDrops {
 		top.Sources = droppedSources(recent, recentOut)
 	}
 	hits := d.meter.Hits()
 	top.Filter.Lists = d.listRates(seconds, hits)
 	d.history.add(now, r, m.Drops, hits, d.collateral.Load())
-	d.exports.trial = d.prepared.onTrial()
-	if d.exports.second(now, r, d.prepared.trackDrops, m.Drops, hits) {
+	d.exports.trial = d.active.prepared.onTrial()
+	if d.exports.second(now, r, d.active.prepared.trackDrops, m.Drops, hits) {
 		d.exportCounters(now)
 	}
 	if l := d.observers.learn; l == nil {
@@ -114,10 +114,10 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 // listRates returns the rates of the block lists. In approximate mode the list of
 // a packet is unknown.
 func (d *Daemon) listRates(seconds float64, hits map[string]loader.Counter) (rates []api.ListRate) {
-	if d.prepared.config.Mode == membership.Approximate {
+	if d.active.prepared.config.Mode == membership.Approximate {
 		return nil
 	}
-	for _, l := range d.attach.Metadata().Lists {
+	for _, l := range d.active.attach.Metadata().Lists {
 		if l.Allow {
 			continue
 		}
@@ -221,17 +221,17 @@ type noted struct {
 
 // noteStatus updates the states of the interfaces.
 func (d *Daemon) noteStatus() {
-	m := d.attach.Metadata()
-	s := &noted{interfaces: d.attach.Interfaces(), Status: api.Status{
-		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.prepared.config.Pins),
+	m := d.active.attach.Metadata()
+	s := &noted{interfaces: d.active.attach.Interfaces(), Status: api.Status{
+		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.active.prepared.config.Pins),
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor, RolledBack: d.rolledBack,
-		FirstSeen: d.prepared.config.FirstSeen.On(),
+		FirstSeen: d.active.prepared.config.FirstSeen.On(),
 	}}
-	s.Trials = d.prepared.trialLists()
+	s.Trials = d.active.prepared.trialLists()
 	if d.unconfirmed != nil {
 		s.ConfirmUntil = &d.unconfirmed.until
 	}
-	s.Fleet, s.NotReady = d.fleetStatus(), d.prepared.notReady()
+	s.Fleet, s.NotReady = d.fleetStatus(), d.active.prepared.notReady()
 	s.PenaltiesRefused, s.PenaltiesReplaced = d.record.refused, d.record.replaced
 	spared := d.observers.heavy.Spared(loader.Monotonic())
 	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
@@ -239,7 +239,7 @@ func (d *Daemon) noteStatus() {
 	}
 	s.SparedMore = len(spared) - len(s.Spared)
 	d.status.Store(s)
-	d.notifier.follow(s.interfaces, d.attach.Named())
+	d.notifier.follow(s.interfaces, d.active.attach.Named())
 }
 
 // Top implements [server.Daemon].
@@ -377,16 +377,16 @@ func origins(s *metrics.Snapshot) map[string]metrics.Origin {
 // note updates the snapshot of metrics, but for what the kernel counts, which is
 // read when it is asked for.
 func (d *Daemon) note() {
-	r, m, o := &d.record, d.attach.Metadata(), &d.observers
+	r, m, o := &d.record, d.active.attach.Metadata(), &d.observers
 	config := r.config
 	s := metrics.Snapshot{
 		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor != nil,
-		Generation: d.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
+		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
 		Unsaved: d.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Replaced: r.replaced, Config: &config,
 	}
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
-		if l := d.prepared.list(l.Name); l != nil {
+		if l := d.active.prepared.list(l.Name); l != nil {
 			n.Refused = l.refused != nil || l.rejected != nil
 			n.Trial = l.trial != nil && !l.trial.Enforced
 			n.LeftOut, n.Private = l.left.entries(), l.left.private
@@ -403,7 +403,7 @@ func (d *Daemon) note() {
 		}
 		s.Lists = append(s.Lists, n)
 	}
-	for _, l := range d.prepared.lists {
+	for _, l := range d.active.prepared.lists {
 		if l.from != nil {
 			s.Feeds = append(s.Feeds, l.from)
 		}
@@ -431,7 +431,7 @@ func (d *Daemon) note() {
 		s.Exports = append(s.Exports, metrics.Export(c))
 	}
 	s.History = metrics.History(d.history.Counts())
-	s.Multicast = d.forwarding.Read(d.engine)
+	s.Multicast = d.forwarding.Read(d.active.engine)
 	s.Fleet = d.fleetMetrics()
 	d.snapshot.Store(&s)
 	lists := d.describeLists()
@@ -443,19 +443,19 @@ func (d *Daemon) note() {
 // measure makes the meter and the events follow the interfaces that are filtered
 // now.
 func (d *Daemon) measure() {
-	punishing := slices.ContainsFunc(d.prepared.trackers, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
+	punishing := slices.ContainsFunc(d.active.prepared.trackers, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
 	var all []traffic.Attachment
-	for _, a := range d.attach.Attached() {
+	for _, a := range d.active.attach.Attached() {
 		n := traffic.Attachment{Attachment: a}
 		if punishing && !a.Severed() && !a.Target().Out {
-			if active, ok := d.observers.heavy.PenaltiesOn(d.engine, a.Stats()); ok {
+			if active, ok := d.observers.heavy.PenaltiesOn(d.active.engine, a.Stats()); ok {
 				n.Penalties = &active
 			}
 		}
 		all = append(all, n)
 	}
-	shown := d.attach.Named()
-	for _, i := range d.attach.Interfaces() {
+	shown := d.active.attach.Named()
+	for _, i := range d.active.attach.Interfaces() {
 		if i.Condition == attach.Unfiltered && !slices.Contains(shown, i.Target) {
 			shown = append(shown, i.Target)
 		}

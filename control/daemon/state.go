@@ -58,7 +58,7 @@ func (d *Daemon) checkState(ctx context.Context) {
 
 // checkMonitor saves manual monitor mode again where its file is missing.
 func (d *Daemon) checkMonitor() error {
-	path := monitorPath(d.prepared.config)
+	path := monitorPath(d.active.prepared.config)
 	if d.monitor == nil || !missing(path) {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (d *Daemon) checkRollback() error {
 		return nil
 	}
 	d.o.Log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := saveRollback(u.previous.config, d.prepared.config); err != nil {
+	if err := saveRollback(u.previous.config, d.active.prepared.config); err != nil {
 		return fmt.Errorf("the configuration to return to: %w", err)
 	}
 	return nil

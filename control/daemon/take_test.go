@@ -31,7 +31,7 @@ func TestTakeTwice(t *testing.T) {
 	from := &settled{}
 	var name string
 	if err := d.loop.Do(t.Context(), func() error {
-		l := d.prepared.lists[0]
+		l := d.active.prepared.lists[0]
 		name, l.from, l.seenVersion, l.failed = l.Name, from, from.Version(), failure
 		return nil
 	}); err != nil {

@@ -16,7 +16,7 @@ func (d *Daemon) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, e
 	var r *digests.Recorder
 	if err := d.loop.doAlone(ctx, func() error {
 		if r = d.observers.recorder; r != nil {
-			r.Look(d.engine)
+			r.Look(d.active.engine)
 		}
 		return nil
 	}); err != nil {

@@ -46,7 +46,7 @@ func loadTrials(c *config.Config, log *slog.Logger) trial.Decisions {
 
 // saveTrials makes what commands have decided durable.
 func (d *Daemon) saveTrials(t trial.Decisions) error {
-	if path := trialPath(d.prepared.config); path != "" {
+	if path := trialPath(d.active.prepared.config); path != "" {
 		return t.Save(path)
 	}
 	return nil
@@ -54,7 +54,7 @@ func (d *Daemon) saveTrials(t trial.Decisions) error {
 
 // checkTrials saves what commands have decided again where the file is missing.
 func (d *Daemon) checkTrials() error {
-	path := trialPath(d.prepared.config)
+	path := trialPath(d.active.prepared.config)
 	if len(d.trials) == 0 || !missing(path) {
 		return nil
 	}
@@ -107,9 +107,9 @@ func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 
 // setTrial carries out a change of a trial: first durably, then in the data plane.
 func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
-	l := d.prepared.list(name)
+	l := d.active.prepared.list(name)
 	if l == nil {
-		return done, d.noList(name)
+		return done, d.active.prepared.noList(name)
 	}
 	if err := d.refuseTrial(l, c); err != nil {
 		return done, &api.BadRequest{Err: err}
@@ -133,7 +133,7 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 	if err := d.decide(next); err != nil {
 		return done, errors.Join(fmt.Errorf("list %s stays as it was: %w", name, err), d.saveTrials(before))
 	}
-	return api.Enforced{List: name, Changed: true, Trial: d.prepared.list(name).trial}, nil
+	return api.Enforced{List: name, Changed: true, Trial: d.active.prepared.list(name).trial}, nil
 }
 
 // refuseTrial returns why a list cannot be enforced, or be on trial.
@@ -142,7 +142,7 @@ func (d *Daemon) refuseTrial(l *managedList, c api.EnforceChange) error {
 	switch {
 	case shared && l.Action != config.Allow:
 		return fmt.Errorf("list %s is of the fleet: weir fleet enforce %s at the hub, or enforce in hub.yaml, says for all nodes whether it is on trial", l.Name, strings.TrimPrefix(l.Name, config.FleetPrefix))
-	case c.Off && d.prepared.config.Mode != membership.Exact:
+	case c.Off && d.active.prepared.config.Mode != membership.Exact:
 		return fmt.Errorf("list %s cannot be on trial: mode: approx does not know which list matches a packet: set mode: exact", l.Name)
 	}
 	return trial.Refuse(l.Name, l.Action == config.Allow, l.Enforce, c)
@@ -154,13 +154,13 @@ func (d *Daemon) decide(next trial.Decisions) error {
 	before := d.trials
 	d.trials = next
 	same := true
-	for _, l := range d.prepared.lists {
-		t := l.trialBy(d.prepared.config, next)
+	for _, l := range d.active.prepared.lists {
+		t := l.trialBy(d.active.prepared.config, next)
 		same = same && l.Enforce == (t == nil || t.Enforced)
 	}
 	if same { // only times have changed, and what others read beside the loop stays
-		for _, l := range d.prepared.lists {
-			l.trial = l.trialBy(d.prepared.config, next)
+		for _, l := range d.active.prepared.lists {
+			l.trial = l.trialBy(d.active.prepared.config, next)
 		}
 		d.note()
 		return nil
@@ -208,7 +208,7 @@ func callers(ssh, connection string) (all []guard.Peer) {
 // once they are enforced. What sources have is left out then.
 func (d *Daemon) enforcingCutsOff(lists []*managedList, caller ...guard.Peer) error {
 	d.freshPeers()
-	before := d.prepared.rules
+	before := d.active.prepared.rules
 	after := slices.Clone(before)
 	for _, l := range lists {
 		if r := after[l.manual-1].Rule; r != nil {
@@ -217,7 +217,7 @@ func (d *Daemon) enforcingCutsOff(lists []*managedList, caller ...guard.Peer) er
 			after[l.manual-1].Rule = &enforced
 		}
 	}
-	all, policy := slices.Concat(caller, d.prepared.peers), policyOf(d.prepared.config)
+	all, policy := slices.Concat(caller, d.active.prepared.peers), policyOf(d.active.prepared.config)
 	if worse := guard.New(guard.Check(after, policy, all), guard.Check(before, policy, all)); len(worse) > 0 {
 		return fmt.Errorf("entry %w", guard.Error(worse))
 	}
@@ -233,7 +233,7 @@ func (d *Daemon) endTrials(now time.Time) error {
 	var ended []*managedList
 	var failed error
 	for _, name := range d.trials.Over(now) {
-		l := d.prepared.list(name)
+		l := d.active.prepared.list(name)
 		if l == nil || !l.commanded() {
 			continue
 		}
@@ -276,7 +276,7 @@ func (d *Daemon) followTrials() (lines []string) {
 		return nil
 	}
 	next, lines := d.trials.Follow(func(name string) int {
-		switch l := d.prepared.list(name); {
+		switch l := d.active.prepared.list(name); {
 		case l == nil:
 			return trial.Gone
 		case l.commanded():

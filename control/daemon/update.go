@@ -33,7 +33,7 @@ const manyEntries = 1 << 19
 // followFeeds runs the feeds of the active lists, and no others.
 func (d *Daemon) followFeeds() {
 	wanted := make(map[*feed.Feed]string)
-	for _, l := range d.prepared.lists {
+	for _, l := range d.active.prepared.lists {
 		if l.feed != nil {
 			wanted[l.feed] = l.Name
 		}
@@ -104,7 +104,7 @@ func remain(entries int) string {
 func (d *Daemon) take(ctx context.Context, name string, f source) error {
 	var taken *decision
 	err := d.loop.doBy(ctx, d.loop.taken, func() (err error) {
-		l := d.prepared.list(name)
+		l := d.active.prepared.list(name)
 		if l == nil || l.from != f {
 			return nil // another configuration is active
 		}
@@ -172,7 +172,7 @@ func (d *Daemon) update(l *managedList) error {
 	l.seenVersion = l.from.Version() // before its contents, which may change
 	defer func() { l.decided = l.seenVersion }()
 	l.failed = nil
-	began, before, p := time.Now(), l.left, d.prepared.copied()
+	began, before, p := time.Now(), l.left, d.active.prepared.copied()
 	var contents, read *list.Set
 	var left leftOut
 	var delta list.Delta
@@ -204,7 +204,7 @@ func (d *Daemon) update(l *managedList) error {
 		}
 	}
 	if l.retryPending {
-		changes = append(changes, d.prepared.missed(l)...)
+		changes = append(changes, d.active.prepared.missed(l)...)
 	}
 	if _, err := d.apply(changes); err != nil {
 		l.failed = err
@@ -287,7 +287,7 @@ func (d *Daemon) expire(now time.Time) error {
 	if err != nil {
 		var behind []*managedList
 		for _, c := range batch {
-			if l := d.prepared.list(c.List); l != nil {
+			if l := d.active.prepared.list(c.List); l != nil {
 				behind = append(behind, l)
 			}
 		}
@@ -300,15 +300,15 @@ func (d *Daemon) expire(now time.Time) error {
 // change.
 func (d *Daemon) enforce(batch []journal.Change) (int, error) {
 	d.lookAgain = time.Time{} // an entry that allowed something may have gone
-	return d.apply(d.changesOf(batch))
+	return d.apply(d.active.prepared.changesOf(batch))
 }
 
 // changesOf returns the changes of lists that changes of the journal are.
-func (d *Daemon) changesOf(batch []journal.Change) (changes []engine.Change) {
+func (p *Prepared) changesOf(batch []journal.Change) (changes []engine.Change) {
 	type keys struct{ add, remove []key.Key }
 	lists := make(map[uint16]*keys)
 	for _, c := range batch {
-		l := d.prepared.list(c.List)
+		l := p.list(c.List)
 		if l == nil { // of a list that is no longer configured
 			continue
 		}
@@ -337,7 +337,7 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 		return 0, errors.Join(errBuilding, err)
 	}
 	d.o.Log.Debug("building the next engine: " + err.Error())
-	next, last, applied := d.prepared.copied(), kept{Generation: d.engine}, d.applied
+	next, last, applied := d.active.prepared.copied(), kept{Generation: d.active.engine}, d.active.applied
 	more := 0
 	if changes, next.derived, more, err = next.withDerived(changes); err != nil {
 		return 0, err
@@ -359,7 +359,7 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 // applyInPlace changes lists in the present engine. When it fails, as where there is no room,
 // nothing has changed.
 func (d *Daemon) applyInPlace(changes []engine.Change) (int, error) {
-	changes, derived, more, err := d.prepared.withDerived(changes)
+	changes, derived, more, err := d.active.prepared.withDerived(changes)
 	if err != nil {
 		return 0, err
 	}
@@ -374,13 +374,13 @@ func (d *Daemon) applyInPlace(changes []engine.Change) (int, error) {
 // enactInPlace is applyInPlace where derived prefixes are among the changes.
 func (d *Daemon) enactInPlace(changes []engine.Change) (int, error) {
 	began := time.Now()
-	d.applied++
-	n, err := d.engine.Apply(changes)
+	d.active.applied++
+	n, err := d.active.engine.Apply(changes)
 	if err != nil {
 		return 0, err
 	}
-	d.prepared.rules = d.engine.Lists()
-	d.changed = d.changed || n > 0
+	d.active.prepared.rules = d.active.engine.Lists()
+	d.active.changed = d.active.changed || n > 0
 	d.record.updates.Observe(time.Since(began))
 	return n, nil
 }
@@ -423,7 +423,7 @@ func (d *Daemon) load(next *Prepared, targets []attach.Target, by *kept) (*engin
 		return nil, nil, err
 	}
 	d.observers.weigh(e)
-	rollout, err := d.attach.Plan(e, m, targets, next.config.Loop.Edges)
+	rollout, err := d.active.attach.Plan(e, m, targets, next.config.Loop.Edges)
 	if err != nil {
 		return nil, nil, errors.Join(err, e.Close())
 	}
@@ -438,10 +438,10 @@ func (d *Daemon) load(next *Prepared, targets []attach.Target, by *kept) (*engin
 // contents that did not fit.
 func (d *Daemon) catchUpAll() error {
 	var errs []error
-	for _, l := range d.prepared.lists {
+	for _, l := range d.active.prepared.lists {
 		var err error
 		if l.retryPending {
-			if _, err = d.apply(d.prepared.missed(l)); err != nil {
+			if _, err = d.apply(d.active.prepared.missed(l)); err != nil {
 				err = d.late(err, l)
 			} else {
 				l.retryPending = false
@@ -462,7 +462,7 @@ func (d *Daemon) catchUpAll() error {
 // takeRead activates the contents of feeds that were read without that. It returns
 // what has become of them.
 func (d *Daemon) takeRead() (all []*decision) {
-	for _, l := range d.prepared.lists {
+	for _, l := range d.active.prepared.lists {
 		if l.from == nil || l.seenVersion == l.from.Version() {
 			continue
 		}
@@ -503,10 +503,10 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 		if e, rollout, err = d.load(next, targets, by); err != nil {
 			return err
 		}
-		if d.applied == applied {
+		if d.active.applied == applied {
 			break
 		}
-		applied = d.applied
+		applied = d.active.applied
 		missed, derived, _, err := next.withDerived(next.missed(next.lists...))
 		if err != nil {
 			return errors.Join(err, rollout.Close(), e.Close())
@@ -524,14 +524,14 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 		}
 		next.derived = derived
 	}
-	succeed(current, recorder, d.engine)
+	succeed(current, recorder, d.active.engine)
 	if err := rollout.Commit(); err != nil {
 		return errors.Join(err, e.Close())
 	}
-	d.forwarding.Retire(d.engine)
-	d.prepared, d.engine, d.changed = next, e, changed
-	d.number++
+	d.forwarding.Retire(d.active.engine)
+	d.active.prepared, d.active.engine, d.active.changed = next, e, changed
+	d.active.number++
 	d.observers.observe(next, d.hub, d.o.Log)
-	d.announce("reloaded", time.Since(began))
+	d.active.announce(d.o.Log, "reloaded", time.Since(began))
 	return nil
 }

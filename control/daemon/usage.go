@@ -22,12 +22,12 @@ type usage struct {
 // reportUsage reports the usage of CrowdSec's decisions, where that is due. What a
 // report that failed had is in the next one.
 func (d *Daemon) reportUsage(now time.Time) {
-	for _, l := range d.prepared.lists {
+	for _, l := range d.active.prepared.lists {
 		if l.feed == nil || l.Format.Kind != feed.CrowdSec {
 			continue
 		}
 		counters := d.Counters()
-		is := usage{at: now, processed: counters.Packets(), matched: d.meter.Hits()[d.prepared.rules[l.source-1].Name]}
+		is := usage{at: now, processed: counters.Packets(), matched: d.meter.Hits()[d.active.prepared.rules[l.source-1].Name]}
 		last := d.usage[l.feed]
 		if last == nil {
 			d.usage[l.feed] = &is
@@ -37,7 +37,7 @@ func (d *Daemon) reportUsage(now time.Time) {
 			continue
 		}
 		u := feed.Usage{Began: last.at, Ended: now, Started: d.began, Processed: is.processed - last.processed}
-		if l.Action == config.Block && !d.engine.Monitor && d.prepared.config.Mode == membership.Exact {
+		if l.Action == config.Block && !d.active.engine.Monitor && d.active.prepared.config.Mode == membership.Exact {
 			u.Dropped, u.DroppedBytes = is.matched.Packets-last.matched.Packets, is.matched.Bytes-last.matched.Bytes
 		}
 		last.asked = true

@@ -25,20 +25,20 @@ func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	var p *Prepared
 	now := time.Now()
 	if err := d.loop.Do(ctx, func() error {
-		p = d.prepared.copied()
+		p = d.active.prepared.copied()
 		hits := d.meter.Hits()
 		for _, l := range p.lists {
 			of := api.ListWorth{Name: l.Name, Action: string(l.Action), Entries: p.contents(l.manual).Len()}
-			packets := d.hits(hits, l.manual)
+			packets := d.active.prepared.hits(hits, l.manual)
 			for _, n := range []uint16{l.source, l.derived} {
 				if n != 0 {
-					packets += d.hits(hits, n)
+					packets += d.active.prepared.hits(hits, n)
 				}
 			}
 			if l.source != 0 {
 				of.Entries += p.contents(l.source).Len()
 			}
-			of.Packets = d.caught(l, packets)
+			of.Packets = d.active.prepared.caught(l, packets)
 			if c := d.collateralOf(l.Name); c != nil {
 				of.Collateral = new(c.Addresses)
 			}
@@ -92,7 +92,7 @@ func (d *Daemon) value(ctx context.Context, now time.Time) {
 		return
 	}
 	var p *Prepared
-	if d.loop.Do(ctx, func() error { p = d.prepared.copied(); return nil }) != nil {
+	if d.loop.Do(ctx, func() error { p = d.active.prepared.copied(); return nil }) != nil {
 		return // the daemon stops
 	}
 	lists := make([]api.ListWorth, len(p.lists))
