@@ -1,10 +1,31 @@
 package daemon
 
-// API answers for the daemon, from any goroutine.
+import (
+	"weir/control/api/server"
+	"weir/control/console"
+	"weir/control/fleet/node"
+	"weir/control/metrics"
+)
+
+// API answers the API, the console, scrapes of metrics and the hub of a fleet: each question by
+// the part of the daemon that knows. It is safe for concurrent use.
 type API struct {
 	*Daemon
 	*loop
+	auditor
+	*consoles
+	*notifier
+	*trafficHistory
 }
 
+var (
+	_ server.Daemon  = (*API)(nil)
+	_ console.Daemon = (*API)(nil)
+	_ node.Daemon    = (*API)(nil)
+	_ metrics.Source = (*API)(nil)
+)
+
 // API returns what answers for the daemon.
-func (d *Daemon) API() *API { return &API{d, d.loop} }
+func (d *Daemon) API() *API {
+	return &API{Daemon: d, loop: d.loop, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history}
+}

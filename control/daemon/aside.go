@@ -150,7 +150,7 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		d.tend(now)
 		l.doing("the state is published", "")
 		state := d.active.prepared.summary()
-		d.state.Store(&state)
+		d.service.state.Store(&state)
 		d.active.describe()
 		if l.stage != loading {
 			d.active.attach.FollowDevices()

@@ -10,8 +10,11 @@ import (
 	"weir/control/journal"
 )
 
-// Audit implements [server.Daemon].
-func (d *Daemon) Audit(limit int) []api.AuditRecord { return d.audit.Last(limit) }
+// auditor records who has changed what. It is safe for concurrent use.
+type auditor struct{ *audit.Log }
+
+// Audit implements [server.Auditor].
+func (a auditor) Audit(limit int) []api.AuditRecord { return a.Last(limit) }
 
 // firstKeys returns the first entries of a batch, as in a list.
 func firstKeys(batch []journal.Change) (first []string) {
@@ -21,39 +24,26 @@ func firstKeys(batch []journal.Change) (first []string) {
 	return first
 }
 
-// auditMulticast records a change of multicast groups.
-func (d *Daemon) auditMulticast(ctx context.Context, c api.MulticastChange, changed api.MulticastChanged, err error) {
-	r := audit.Record{
-		Change: audit.MulticastAdd, Interface: c.Interface, Entries: len(c.Groups),
-		Changed: changed.Added + changed.Removed, First: c.Groups,
-	}
-	if c.Remove {
-		r.Change = audit.MulticastRemove
-	}
-	audit.By(&r, c.UID, c.Client)
-	d.audited(ctx, r, err)
-}
-
-// audited records a change that a context's caller has made, or with an error one that was
+// attempt records a change that a context's caller has made, or with an error one that was
 // not made.
-func (d *Daemon) audited(ctx context.Context, r audit.Record, err error) {
+func (a auditor) attempt(ctx context.Context, r audit.Record, err error) {
 	audit.ByCaller(ctx, &r)
 	if err != nil {
-		d.audit.Refused(r, err)
+		a.Refused(r, err)
 		return
 	}
-	d.audit.Record(r)
+	a.Record(r)
 }
 
-// auditReload records a change of the configuration, or with an error one that was refused.
-func (d *Daemon) auditReload(ctx context.Context, summary []string, err error) {
-	d.audited(ctx, audit.Record{Change: audit.Reload, Entries: len(summary), Changed: len(summary), First: summary, Source: "signal"}, err)
+// reload records a change of the configuration, or with an error one that was refused.
+func (a auditor) reload(ctx context.Context, summary []string, err error) {
+	a.attempt(ctx, audit.Record{Change: audit.Reload, Entries: len(summary), Changed: len(summary), First: summary, Source: "signal"}, err)
 }
 
-// auditStart records the start of the daemon, and whether the last one was killed.
-func (d *Daemon) auditStart() {
-	r := audit.Record{Change: audit.Start, First: d.active.attach.Names(), Entries: len(d.active.attach.Names()), Source: "process"}
-	for _, last := range d.audit.Last(api.MaxAudit) {
+// start records the start of a daemon that filters interfaces, and whether the last one was killed.
+func (a auditor) start(interfaces []string) {
+	r := audit.Record{Change: audit.Start, First: interfaces, Entries: len(interfaces), Source: "process"}
+	for _, last := range a.Last(api.MaxAudit) {
 		if last.Change == audit.Stop {
 			break
 		}
@@ -65,17 +55,17 @@ func (d *Daemon) auditStart() {
 	audit.By(&r, uint32(os.Getuid()), "")
 	audit.ByProcess(&r, process.Own())
 	r.Source = "process"
-	d.audit.Record(r)
+	a.Record(r)
 }
 
-// auditStop records the end of the daemon.
-func (d *Daemon) auditStop(keep bool) {
+// stop records the end of a daemon that filters interfaces.
+func (a auditor) stop(interfaces []string, keep bool) {
 	r := audit.Record{Change: audit.Stop, Source: "signal", Reason: "the program is detached"}
 	switch {
-	case len(d.active.attach.Names()) == 0:
+	case len(interfaces) == 0:
 		r.Source, r.Reason = "process", "nothing is left to filter"
 	case keep:
 		r.Reason = "the program stays attached"
 	}
-	d.audit.Record(r)
+	a.Record(r)
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/server"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/engine"
@@ -18,8 +17,6 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 )
-
-var _ server.Daemon = (*Daemon)(nil)
 
 // Change implements [server.Daemon]. Changes that were given before come first.
 func (d *Daemon) Change(ctx context.Context, c api.Change) (api.Changed, error) {

@@ -223,7 +223,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 		d.note()
 		return nil
 	})
-	d.audited(ctx, audit.Record{Change: audit.Confirm}, err)
+	d.audit.attempt(ctx, audit.Record{Change: audit.Confirm}, err)
 	return err
 }
 

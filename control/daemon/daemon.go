@@ -65,14 +65,14 @@ type Daemon struct {
 	loop     *loop
 	active   *active
 	journal  *journal.Journal
-	audit    *audit.Log
+	audit    auditor
 	notifier *notifier
-	manager  *serve.Manager
+	service  service
 	watcher  *feed.Watcher          // nil: none
 	fleet    *node.Node             // nil: the host is in none
 	awaits   atomic.Pointer[string] // what the start waits for of the fleet; nil: nothing
-	console  *console.Console       // nil: none is served
-	early    *serve.Early           // nil: the API's socket could not be opened yet
+	console  consoles
+	early    *serve.Early // nil: the API's socket could not be opened yet
 	queued   waiting
 	gathered gathered // safe for concurrent use
 
@@ -105,7 +105,6 @@ type Daemon struct {
 	record     record
 
 	lists       atomic.Pointer[[]api.List]
-	state       atomic.Pointer[string] // the summary of the last second
 	status      atomic.Pointer[noted]
 	unsaved     atomic.Pointer[string] // nil: the state is on disk, as far as it is known
 	pinning     sync.Mutex             // held while pins are looked for
@@ -139,24 +138,25 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d := &Daemon{
 		rolledBack: rolledBack,
 		o:          o,
-		feeds:      make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: audit.New(string(c.StateDir), o.Log), notifier: newNotifier(o), exports: exports{Exporter: export.New(o.Log)},
+		feeds:      make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: auditor{audit.New(string(c.StateDir), o.Log)}, notifier: newNotifier(o), exports: exports{Exporter: export.New(o.Log)},
 		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
 	}
 	d.loop = newLoop(d.turnOf)
+	d.console.audit, d.service.log = d.audit, o.Log
 	if c.Console.Listen != "" {
-		d.console = console.New(d, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
+		d.console.Console = console.New(d.API(), string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
 	if d.fleet, err = openFleet(c, o.Version, false, o.Log); err != nil {
 		return nil, err
 	}
-	if d.manager, err = serve.DialManager(); err != nil {
+	if d.service.Manager, err = serve.DialManager(); err != nil {
 		return nil, err
 	}
 	if c.StateDir != "" {
 		if err := durable.MkdirAll(string(c.StateDir)); err != nil {
 			o.Log.Error("the state directory cannot be made, nothing will be saved: " + err.Error())
 		}
-		if d.console != nil {
+		if d.console.Console != nil {
 			if err := d.console.Keep(string(c.StateDir)); err != nil {
 				o.Log.Warn(err.Error())
 			}
@@ -329,20 +329,20 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		all.Wait()
 	}()
 	all.Go(func() { d.hub.Run(ctx) })
-	all.Go(d.serveConfig().Run(ctx, d, d.o.Log))
-	if d.console != nil {
+	all.Go(d.serveConfig().Run(ctx, d.API(), d.o.Log))
+	if d.console.Console != nil {
 		context.AfterFunc(ctx, d.console.Close) // streams would hold up the server's end
 	}
 	d.active.announce(d.o.Log, "filtering", d.loadTime) // and answering
 	d.followFeeds()
 	if d.fleet != nil {
 		all.Go(func() {
-			if err := d.fleet.Run(ctx, d); err != nil {
+			if err := d.fleet.Run(ctx, d.API()); err != nil {
 				d.o.Log.Error("the fleet is not followed: " + err.Error())
 			}
 		})
 	}
-	d.auditStart()
+	d.audit.start(d.active.attach.Names())
 	all.Go(func() { d.followWakes(ctx) })
 	all.Go(func() { d.followState(ctx) })
 	all.Go(func() { d.followPins(ctx) })
@@ -351,7 +351,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.followWorth(ctx) })
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
-	d.notified(d.manager.Ready(d.active.prepared.summary()))
+	d.service.notified(d.service.Ready(d.active.prepared.summary()))
 	all.Go(func() { d.reloadOn(ctx, reload) })
 	d.observers.logLoops(d, now) // from the first one on
 	if err := d.active.attach.Follow(); err != nil {
@@ -360,8 +360,9 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 
 	d.loop.start(interval, rates)
 	defer d.loop.stop()
-	if w := d.manager.Watchdog(); w > 0 {
-		all.Go(func() { d.feedWatchdog(ctx, w/4) })
+	if w := d.service.Watchdog(); w > 0 {
+		progress := func() uint64 { return d.loop.turns.Load() + d.active.attach.Steps() }
+		all.Go(func() { d.service.feedWatchdog(ctx, w/4, progress) })
 	}
 	d.history.hits = d.meter.Hits()
 	d.drops.begin(d.history.hits)
@@ -377,26 +378,6 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		}
 	}
 	return nil
-}
-
-// feedWatchdog reports to the service manager that the daemon is alive, while Run
-// takes turns, or makes progress within one: a reload of hundreds of interfaces
-// takes seconds.
-func (d *Daemon) feedWatchdog(ctx context.Context, interval time.Duration) {
-	t := time.NewTicker(interval)
-	defer t.Stop()
-	for last := uint64(0); ; {
-		now := d.loop.turns.Load() + d.active.attach.Steps()
-		if state := d.state.Load(); state != nil && now != last {
-			d.notified(d.manager.Alive(*state))
-		}
-		last = now
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-	}
 }
 
 // followWakes passes on that programs wake the daemon, until ctx is done.
@@ -440,7 +421,7 @@ func (d *Daemon) Keeps() bool { return d.active.prepared.config.Keep }
 
 // Stop ends the daemon. Unless the program is to be kept, it is detached.
 func (d *Daemon) Stop() error {
-	d.notified(d.manager.Stopping())
+	d.service.notified(d.service.Stopping())
 	d.early.Close() // where Run has not
 	defer d.notifier.Close(notifyGrace)
 	defer d.exports.Close(exportGrace)
@@ -455,18 +436,11 @@ func (d *Daemon) Stop() error {
 		d.lastPins()
 	}
 	d.takeNotes()
-	d.auditStop(keep)
+	d.audit.stop(d.active.attach.Names(), keep)
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.active.engine)
 	}
 	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.history.Close(), d.watcher.Close(), d.journal.Close())
-}
-
-// notified logs that the service manager could not be notified.
-func (d *Daemon) notified(err error) {
-	if err != nil {
-		d.o.Log.Warn(err.Error())
-	}
 }
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.
@@ -481,8 +455,8 @@ func (d *Daemon) Counters() traffic.Counters {
 func (d *Daemon) serveConfig() serve.Config {
 	s := serveOf(d.active.prepared.config)
 	s.Early = d.early
-	if d.console != nil {
-		s.ConsoleHandler = d.console
+	if d.console.Console != nil {
+		s.ConsoleHandler = d.console.Console
 	}
 	if p := d.active.prepared.config.Console.Proxy; p.Socket != "" {
 		s.Proxy, s.ProxyHandler = serve.Proxy{Socket: string(p.Socket), Group: p.Group}, d.console.Proxy(p.UserHeader)

@@ -216,7 +216,7 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 		return err
 	})
 	r := audit.Record{Change: audit.Flush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}
-	d.audited(ctx, r, err)
+	d.audit.attempt(ctx, r, err)
 	return changed, err
 }
 

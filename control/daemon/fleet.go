@@ -36,9 +36,8 @@ type source interface {
 }
 
 var (
-	_ source      = (*feed.Feed)(nil)
-	_ source      = (*node.List)(nil)
-	_ node.Daemon = (*Daemon)(nil)
+	_ source = (*feed.Feed)(nil)
+	_ source = (*node.List)(nil)
 )
 
 // openFleet returns the node of the fleet that a configuration names, nil if it names
@@ -213,10 +212,10 @@ func (d *Daemon) awaitFleet(ctx context.Context, attached []string) error {
 		d.awaits.Store(&text)
 		switch now := time.Now(); {
 		case notified.IsZero(): // the program from before filters: no service manager is to end this
-			d.notified(d.manager.Ready(text))
+			d.service.notified(d.service.Ready(text))
 			notified = now
 		case now.Sub(notified) >= time.Second:
-			d.notified(d.manager.Alive(text))
+			d.service.notified(d.service.Alive(text))
 			notified = now
 		}
 		if what := strings.Join(lists, ","); what != logged {

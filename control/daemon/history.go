@@ -56,14 +56,14 @@ func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.
 	p.Add(now, s)
 }
 
-// History implements [server.Daemon].
-func (d *Daemon) History(_ context.Context, asked api.HistoryQuestion) (api.History, error) {
+// History implements [server.Recorder].
+func (p *trafficHistory) History(_ context.Context, asked api.HistoryQuestion) (api.History, error) {
 	now := time.Now()
 	step := asked.Step
 	if asked.Since > history.KeepFine {
 		step = max(step, history.Coarse)
 	}
-	all := d.history.Since(now.Add(-asked.Since), now, step)
+	all := p.Since(now.Add(-asked.Since), now, step)
 	h := api.History{Since: now.Add(-asked.Since), Until: now, Step: step.Seconds(), Total: pointOf(history.Sum(all))}
 	for _, r := range all {
 		h.Points = append(h.Points, pointOf(r))

@@ -121,7 +121,7 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 		done.Monitor, done.Override = d.active.engine.Monitor, o
 		return nil
 	})
-	d.audited(ctx, r, err)
+	d.audit.attempt(ctx, r, err)
 	return done, err
 }
 

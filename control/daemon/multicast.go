@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/journal"
@@ -229,4 +230,17 @@ func (d *Daemon) changeMulticast(port int, batch []journal.Change, changed *api.
 		changed.Added++
 	}
 	return nil
+}
+
+// auditMulticast records a change of multicast groups.
+func (d *Daemon) auditMulticast(ctx context.Context, c api.MulticastChange, changed api.MulticastChanged, err error) {
+	r := audit.Record{
+		Change: audit.MulticastAdd, Interface: c.Interface, Entries: len(c.Groups),
+		Changed: changed.Added + changed.Removed, First: c.Groups,
+	}
+	if c.Remove {
+		r.Change = audit.MulticastRemove
+	}
+	audit.By(&r, c.UID, c.Client)
+	d.audit.attempt(ctx, r, err)
 }

@@ -287,20 +287,20 @@ func (n *notifier) refusedList(l *managedList) {
 	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.refused.Error(), Entries: l.from.Status().Entries})
 }
 
-// TestNotify implements [server.Daemon].
-func (d *Daemon) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
-	all, err := d.notifier.Test(ctx, target)
+// TestNotify implements [server.Notifier]. It is safe for concurrent use.
+func (n *notifier) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
+	all, err := n.Test(ctx, target)
 	if errors.Is(err, notify.ErrNoTarget) {
 		return nil, fmt.Errorf("%w%s", api.ErrNoTarget, strings.TrimPrefix(err.Error(), notify.ErrNoTarget.Error()))
 	}
 	for _, t := range all {
-		n := api.NotifyTested{
+		of := api.NotifyTested{
 			Target: t.Target, To: t.Place, Delivered: t.Err == nil, Answer: t.Answer, Seconds: t.Took.Seconds(), Waiting: t.Waiting,
 		}
 		if t.Err != nil {
-			n.Error = t.Err.Error()
+			of.Error = t.Err.Error()
 		}
-		tested = append(tested, n)
+		tested = append(tested, of)
 	}
 	return tested, err
 }

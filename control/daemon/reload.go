@@ -42,7 +42,7 @@ func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) {
 		}
 	}
 	if !first {
-		d.auditReload(ctx, nil, s.err) // the record of the first caller has the changes
+		d.audit.reload(ctx, nil, s.err) // the record of the first caller has the changes
 	}
 	return s.r, s.err
 }
@@ -119,7 +119,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 			known[l.feed] = l.feed.Version()
 		}
 	}
-	d.notified(d.manager.Reloading())
+	d.service.notified(d.service.Reloading())
 	d.checkPins(ctx)
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
@@ -149,7 +149,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 			d.active.prepared.logFailures(d.o.Log, known)
 		}
 		d.note()
-		d.notified(d.manager.Ready(d.active.prepared.summary()))
+		d.service.notified(d.service.Ready(d.active.prepared.summary()))
 		return nil
 	}); bad != nil {
 		return r, bad
@@ -158,7 +158,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	settleAll(read, d.o.Log)
 	if err != nil {
 		d.notifier.refusedReload(ctx, err)
-		d.auditReload(ctx, nil, err)
+		d.audit.reload(ctx, nil, err)
 		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
 	}
 	for _, line := range r.Changes {
@@ -167,7 +167,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	for _, line := range r.Unfiltered {
 		d.o.Log.Error("the configuration is active, but " + line)
 	}
-	d.auditReload(ctx, slices.Concat(r.Changes, r.Unfiltered), nil)
+	d.audit.reload(ctx, slices.Concat(r.Changes, r.Unfiltered), nil)
 	r.Changes = append(r.Changes, warnings...)
 	return r, nil
 }

@@ -101,7 +101,7 @@ func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 	if done.Changed {
 		r.Changed = 1
 	}
-	d.audited(ctx, r, err)
+	d.audit.attempt(ctx, r, err)
 	return done, err
 }
 
