@@ -16,6 +16,10 @@ type API struct {
 	*consoles
 	*notifier
 	*trafficHistory
+	*dropped
+	*collateral
+	*appraiser
+	*rehearsals
 }
 
 var (
@@ -27,5 +31,8 @@ var (
 
 // API returns what answers for the daemon.
 func (d *Daemon) API() *API {
-	return &API{Daemon: d, loop: d.loop, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history}
+	return &API{
+		Daemon: d, loop: d.loop, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
+		collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
+	}
 }

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,24 +29,35 @@ import (
 // the lists: which of them has an address follows from their contents when the record is read.
 // It lives in the programs' memory, and so outlives reloads, restarts and crashes.
 
+// collateral reads the record, and says whom lists drop by it. It is safe for concurrent use.
+type collateral struct {
+	loop   *loop
+	active *active
+	note   func() // publishes the lists in Run's goroutine, which owns them
+	log    *slog.Logger
+
+	reading sync.Mutex                     // held while the record is read
+	last    atomic.Pointer[api.Collateral] // as last read; nil: it is not recorded
+}
+
 // collateralInterval is how often the record is read for lists, metrics and trials that end.
 const collateralInterval = time.Minute
 
 // collateralDay is for how long a conversation keeps a trial from its end.
 const collateralDay = 24 * time.Hour
 
-// followCollateral reads the record at its interval.
-func (d *Daemon) followCollateral(ctx context.Context) {
+// follow reads the record at its interval.
+func (m *collateral) follow(ctx context.Context) {
 	t := time.NewTicker(collateralInterval)
 	defer t.Stop()
 	logged := ""
 	for {
 		text := ""
-		if _, err := d.readCollateral(ctx); err != nil && ctx.Err() == nil {
+		if _, err := m.read(ctx); err != nil && ctx.Err() == nil {
 			text = "the record of conversations cannot be read: " + err.Error()
 		}
 		if text != "" && text != logged {
-			d.o.Log.Error(text)
+			m.log.Error(text)
 		}
 		logged = text
 		select {
@@ -54,19 +68,19 @@ func (d *Daemon) followCollateral(ctx context.Context) {
 	}
 }
 
-// Collateral implements [server.Daemon].
-func (d *Daemon) Collateral(ctx context.Context, name string) (api.Collateral, error) {
+// Collateral implements [server.Appraiser].
+func (m *collateral) Collateral(ctx context.Context, name string) (api.Collateral, error) {
 	if name != "" {
-		if err := d.loop.Do(ctx, func() error {
-			if d.active.prepared.list(name) == nil {
-				return d.active.prepared.noList(name)
+		if err := m.loop.Do(ctx, func() error {
+			if m.active.prepared.list(name) == nil {
+				return m.active.prepared.noList(name)
 			}
 			return nil
 		}); err != nil {
 			return api.Collateral{}, err
 		}
 	}
-	c, err := d.readCollateral(ctx)
+	c, err := m.read(ctx)
 	if err != nil {
 		return api.Collateral{}, err
 	}
@@ -80,19 +94,19 @@ func (d *Daemon) Collateral(ctx context.Context, name string) (api.Collateral, e
 	return answer, nil
 }
 
-// readCollateral reads the record, and says which lists have its addresses. Run's goroutine only
+// read reads the record, and says which lists have its addresses. Run's goroutine only
 // lends what it needs.
-func (d *Daemon) readCollateral(ctx context.Context) (*api.Collateral, error) {
-	d.measuring.Lock() // one reading at a time
-	defer d.measuring.Unlock()
+func (m *collateral) read(ctx context.Context) (*api.Collateral, error) {
+	m.reading.Lock() // one reading at a time
+	defer m.reading.Unlock()
 	c := &api.Collateral{At: time.Now()}
 	var p *Prepared
 	read := func() (map[verdict.Partner]verdict.Conversation, error) { return nil, nil }
-	if err := d.loop.Do(ctx, func() error {
-		p = d.active.prepared.copied()
-		record := p.config.Conversations(d.active.engine.Kernel())
+	if err := m.loop.Do(ctx, func() error {
+		p = m.active.prepared.copied()
+		record := p.config.Conversations(m.active.engine.Kernel())
 		if record == nil {
-			d.collateral.Store(nil)
+			m.last.Store(nil)
 			return nil
 		}
 		c.Recorded, c.Room = true, int(p.config.Collateral.Sources)
@@ -109,10 +123,10 @@ func (d *Daemon) readCollateral(ctx context.Context) (*api.Collateral, error) {
 		return c, err
 	}
 	p.attribute(c, partners)
-	return c, d.loop.Do(ctx, func() error {
-		if d.active.prepared.config.Collateral.On() {
-			d.collateral.Store(c)
-			d.note()
+	return c, m.loop.Do(ctx, func() error {
+		if m.active.prepared.config.Collateral.On() {
+			m.last.Store(c)
+			m.note()
 		}
 		return nil
 	})
@@ -188,9 +202,9 @@ func howConversed(how verdict.How) (all []string) {
 	return all
 }
 
-// collateralOf returns what was last read of a list, nil where nothing is recorded.
-func (d *Daemon) collateralOf(name string) *api.ListCollateral {
-	if c := d.collateral.Load(); c != nil {
+// of returns what was last read of a list, nil where nothing is recorded.
+func (m *collateral) of(name string) *api.ListCollateral {
+	if c := m.last.Load(); c != nil {
 		for i := range c.Lists {
 			if c.Lists[i].List == name {
 				return &c.Lists[i]
@@ -231,12 +245,12 @@ func (a *additions) drop(t key.Tuple) bool {
 // conversedWith returns with which addresses that additions drop this host has conversed in the
 // last 24 hours, whether or not a list had them then; nil where that is not recorded. A datagram
 // counts where the source of one was heard.
-func (d *Daemon) conversedWith(ctx context.Context, a additions, heard func(netip.Addr) bool) *wire.Conversed {
+func (m *collateral) conversedWith(ctx context.Context, a additions, heard func(netip.Addr) bool) *wire.Conversed {
 	var memory *stages.Conversations
 	pass := false // replies do
-	if err := d.loop.Do(ctx, func() error {
-		c := d.active.prepared.config
-		memory, pass = c.Conversations(d.active.engine.Kernel()), c.Replies.On() && !a.out
+	if err := m.loop.Do(ctx, func() error {
+		c := m.active.prepared.config
+		memory, pass = c.Conversations(m.active.engine.Kernel()), c.Replies.On() && !a.out
 		return nil
 	}); err != nil || memory == nil {
 		return nil
@@ -276,7 +290,7 @@ func (d *Daemon) conversedWith(ctx context.Context, a additions, heard func(neti
 		}
 	}
 	if err != nil {
-		d.o.Log.Error("with whom this host has conversed cannot be read: " + err.Error())
+		m.log.Error("with whom this host has conversed cannot be read: " + err.Error())
 		return nil
 	}
 	c := &wire.Conversed{Addresses: len(last)}
@@ -290,17 +304,17 @@ func (d *Daemon) conversedWith(ctx context.Context, a additions, heard func(neti
 }
 
 // records reports whether conversations are recorded, by what was last read.
-func (d *Daemon) records() bool { return d.collateral.Load() != nil }
+func (m *collateral) records() bool { return m.last.Load() != nil }
 
 // Conversed implements [node.Daemon].
-func (d *Daemon) Conversed(name string) *wire.Conversed {
-	return d.conversedOf(config.FleetPrefix + name)
+func (m *collateral) Conversed(name string) *wire.Conversed {
+	return m.conversedOf(config.FleetPrefix + name)
 }
 
 // conversedOf returns with which addresses of a list this host has conversed in the last 24 hours,
 // by what was last read; nil where nothing is recorded.
-func (d *Daemon) conversedOf(name string) *wire.Conversed {
-	l := d.collateralOf(name)
+func (m *collateral) conversedOf(name string) *wire.Conversed {
+	l := m.of(name)
 	if l == nil {
 		return nil
 	}
@@ -312,8 +326,8 @@ func (d *Daemon) conversedOf(name string) *wire.Conversed {
 }
 
 // dropsPartners returns that a list would drop whom this host has conversed with lately.
-func (d *Daemon) dropsPartners(name string) error {
-	c := d.conversedOf(name)
+func (m *collateral) dropsPartners(name string) error {
+	c := m.conversedOf(name)
 	if c == nil || c.Addresses == 0 {
 		return nil
 	}

@@ -101,6 +101,8 @@ type Daemon struct {
 	drops      dropped // safe for concurrent use
 	history    trafficHistory
 	exports    exports
+	collateral collateral
+	worth      appraiser
 	rehearsals rehearsals
 	record     record
 
@@ -114,10 +116,6 @@ type Daemon struct {
 	weights     atomic.Pointer[api.Weights]
 	snapshot    atomic.Pointer[metrics.Snapshot]
 
-	collateral atomic.Pointer[api.Collateral] // as last read; nil: it is not recorded
-
-	measuring sync.Mutex // held while the record of conversations is read
-	worthing  sync.Mutex // held while it is counted what lists are worth
 	reloading sync.Mutex // held while the configuration is read again
 	shared    sharedReloads
 }
@@ -135,14 +133,8 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o.Log.Warn(text)
 	}
 	c, rolledBack := confirmed(c, o.Log)
-	d := &Daemon{
-		rolledBack: rolledBack,
-		o:          o,
-		feeds:      make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage), hub: events.NewHub(o.Log), audit: auditor{audit.New(string(c.StateDir), o.Log)}, notifier: newNotifier(o), exports: exports{Exporter: export.New(o.Log)},
-		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
-	}
-	d.loop = newLoop(d.turnOf)
-	d.console.audit, d.service.log = d.audit, o.Log
+	d := newDaemon(o, c)
+	d.rolledBack = rolledBack
 	if c.Console.Listen != "" {
 		d.console.Console = console.New(d.API(), string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
@@ -185,6 +177,24 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.monitor = loadMonitor(monitorPath(c), time.Now(), o.Log)
 	d.trials = loadTrials(c, o.Log)
 	return d, d.start(ctx, c)
+}
+
+// newDaemon returns the parts of a daemon, before it has a configuration.
+func newDaemon(o Options, c *config.Config) *Daemon {
+	d := &Daemon{
+		o: o, audit: auditor{audit.New(string(c.StateDir), o.Log)}, notifier: newNotifier(o), hub: events.NewHub(o.Log),
+		active:  &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
+		feeds:   make(map[*feed.Feed]context.CancelFunc),
+		usage:   make(map[*feed.Feed]*usage),
+		exports: exports{Exporter: export.New(o.Log)},
+	}
+	d.loop = newLoop(d.turnOf)
+	d.console.audit, d.service.log = d.audit, o.Log
+	d.drops = dropped{loop: d.loop, active: d.active, log: o.Log}
+	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
+	d.worth = appraiser{loop: d.loop, active: d.active, meter: &d.meter, drops: &d.drops, history: &d.history, collateral: &d.collateral}
+	d.rehearsals = rehearsals{loop: d.loop, active: d.active, hub: d.hub, collateral: &d.collateral, note: d.note}
+	return d
 }
 
 func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
@@ -347,8 +357,8 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.followState(ctx) })
 	all.Go(func() { d.followPins(ctx) })
 	all.Go(func() { d.followQueue(ctx) })
-	all.Go(func() { d.followCollateral(ctx) })
-	all.Go(func() { d.followWorth(ctx) })
+	all.Go(func() { d.collateral.follow(ctx) })
+	all.Go(func() { d.worth.follow(ctx) })
 	now := time.Now()
 	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
 	d.service.notified(d.service.Ready(d.active.prepared.summary()))

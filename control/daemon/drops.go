@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -24,8 +25,12 @@ import (
 )
 
 // dropped records the sources that were dropped: the last interval of the tracker of dropped packets,
-// and the last hour.
+// and the last hour. It is safe for concurrent use, but for what says otherwise.
 type dropped struct {
+	loop   *loop
+	active *active
+	log    *slog.Logger
+
 	history  drops.History
 	unvalued drops.Sum // the history does not have their worth yet
 
@@ -112,8 +117,8 @@ func (d *dropped) recent(now time.Time) (in, out drops.Interval) {
 // errNotTracked says why it is unknown who was dropped.
 var errNotTracked = errors.New("dropped packets are not tracked: set track_drops to true")
 
-// Drops implements [server.Daemon].
-func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops, error) {
+// Drops implements [server.Recorder].
+func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops, error) {
 	now := time.Now()
 	out := api.Drops{By: asked.By, Until: now}
 	var names *geo.Database
@@ -135,11 +140,11 @@ func (d *Daemon) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops,
 	}); err != nil {
 		return out, err
 	}
-	all := d.drops.history.Since(now.Add(-asked.Last), now)
+	all := d.history.Since(now.Add(-asked.Last), now)
 	out.Since, out.Packets, out.Bytes = all.Begin, all.Packets, all.Bytes
 	if names != nil {
 		if err := names.Refresh(); err != nil {
-			d.o.Log.Error("a changed database cannot be read, the former one stays: " + err.Error())
+			d.log.Error("a changed database cannot be read, the former one stays: " + err.Error())
 		}
 	}
 	keys, err := d.dropKeys(ctx, asked.By, all, names)
@@ -220,7 +225,7 @@ type dropKey struct {
 func direction(out bool) string { return loader.Target{Out: out}.Direction() }
 
 // isOut reports whether a list is one of outgoing packets.
-func (d *Daemon) isOut(ctx context.Context, name string) (out bool) {
+func (d *dropped) isOut(ctx context.Context, name string) (out bool) {
 	_ = d.loop.Do(ctx, func() error {
 		l := d.active.prepared.list(name)
 		out = l != nil && l.Direction == engine.Out
@@ -230,7 +235,7 @@ func (d *Daemon) isOut(ctx context.Context, name string) (out bool) {
 }
 
 // dropKeys returns what the flows belong to.
-func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, names *geo.Database) (map[drops.Flow]dropKey, error) {
+func (d *dropped) dropKeys(ctx context.Context, by string, all drops.Interval, names *geo.Database) (map[drops.Flow]dropKey, error) {
 	keys := make(map[drops.Flow]dropKey, len(all.Flows))
 	for f := range all.Flows {
 		switch by {
@@ -267,8 +272,9 @@ func (d *Daemon) dropKeys(ctx context.Context, by string, all drops.Interval, na
 	return keys, nil
 }
 
-// entryOf returns the entry that blocks a flow, "" if it is listed no more.
-func (d *Daemon) entryOf(f drops.Flow, dst netip.Addr) string {
+// entryOf returns the entry that blocks a flow, "" if it is listed no more. It is for Run's
+// goroutine.
+func (d *dropped) entryOf(f drops.Flow, dst netip.Addr) string {
 	lists, e, src := d.active.engine.Lists(), d.active.engine, f.Remote
 	if f.Out {
 		// Only its destination is known.
@@ -307,8 +313,9 @@ func droppedSources(intervals ...drops.Interval) *[]api.DropRate {
 }
 
 // judge adds to the flows of a tracker what is dropped of them: of a source, what
-// was counted; of a flow of addresses and ports, all or nothing, if it is listed.
-func (d *Daemon) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
+// was counted; of a flow of addresses and ports, all or nothing, if it is listed. It is for
+// Run's goroutine.
+func (d *dropped) judge(t *api.Tracker, r *heavy.Report, recent drops.Interval) {
 	if r.Spec.Guard() {
 		return // its flows are counted in ports or addresses
 	}

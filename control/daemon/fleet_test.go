@@ -397,18 +397,18 @@ func TestFleetDerived(t *testing.T) {
 	becomes(t, d, "192.0.2.200", verdict.Drop)
 
 	// A version that is rehearsed counts with the prefixes that it leads to.
-	if err := d.Rehearse(t.Context(), "feed", &node.Candidate{
+	if err := d.rehearsals.Rehearse(t.Context(), "feed", &node.Candidate{
 		Settings: wire.Settings{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 24, At: 3}},
 		Contents: setOf(t, "192.0.2.1", "203.0.113.1", "203.0.113.2", "203.0.113.3"),
 	}); err != nil {
 		t.Fatal(err)
 	}
 	send(t, l, 5, "203.0.113.200")
-	await(t, "packets that a version would drop by a prefix", 5, func() uint64 { return d.Rehearsed("feed").WouldDrop })
-	if top := d.Rehearsed("feed").Top; len(top) != 1 || top[0].Entry != "203.0.113.0/24" {
+	await(t, "packets that a version would drop by a prefix", 5, func() uint64 { return d.rehearsals.Rehearsed("feed").WouldDrop })
+	if top := d.rehearsals.Rehearsed("feed").Top; len(top) != 1 || top[0].Entry != "203.0.113.0/24" {
 		t.Errorf("%+v", top)
 	}
-	if err := d.Rehearse(t.Context(), "feed", nil); err != nil {
+	if err := d.rehearsals.Rehearse(t.Context(), "feed", nil); err != nil {
 		t.Fatal(err)
 	}
 

@@ -41,7 +41,7 @@ func (d *Daemon) describeLists() (lists []api.List) {
 		}
 		a.Entries = a.Manual
 		a.Private, a.Trial = l.left.private, l.trial
-		if of := d.collateralOf(l.Name); of != nil {
+		if of := d.collateral.of(l.Name); of != nil {
 			some := *of
 			some.Latest = of.Latest[:min(len(of.Latest), api.MaxConversed)]
 			a.Collateral = &some

@@ -28,16 +28,22 @@ import (
 // drops by the entries that it adds, or that it removes from an allow list; each packet
 // is matched against these.
 
-// rehearsals has the rehearsals of all lists.
+// rehearsals has the rehearsals of all lists. It is safe for concurrent use.
 type rehearsals struct {
+	loop       *loop
+	active     *active
+	hub        *events.Hub
+	collateral *collateral
+	note       func() // publishes the state in Run's goroutine, which owns that
+
 	mu     sync.Mutex
 	byList map[string]*rehearsal // as the hub calls the list
 }
 
-func (r *rehearsals) any() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.byList) > 0
+func (x *rehearsals) any() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.byList) > 0
 }
 
 // rehearsal is one of a version.
@@ -70,17 +76,17 @@ const maxAffected = 1024
 var rehearsed = []verdict.Reason{verdict.Clean, verdict.Allowed, verdict.WouldBlock, verdict.Truncated, verdict.Malformed, verdict.Unparsed}
 
 // Rehearse implements [node.Daemon].
-func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) error {
-	d.rehearsals.mu.Lock()
-	before := d.rehearsals.byList[name]
-	delete(d.rehearsals.byList, name)
-	d.rehearsals.mu.Unlock()
+func (x *rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidate) error {
+	x.mu.Lock()
+	before := x.byList[name]
+	delete(x.byList, name)
+	x.mu.Unlock()
 	if before != nil {
 		before.end()
 		<-before.ended
 	}
 	if c == nil {
-		return d.loop.doAlone(ctx, d.sampleClean)
+		return x.loop.doAlone(ctx, x.sampleClean)
 	}
 	of, err := fleetConfig(name, c.Settings)
 	if err != nil {
@@ -88,8 +94,8 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 	}
 	var within context.Context
 	var end context.CancelFunc
-	if err := d.loop.Do(ctx, func() error { // where d.loop.ctx is set
-		within, end = context.WithCancel(d.loop.ctx)
+	if err := x.loop.Do(ctx, func() error { // where x.loop.ctx is set
+		within, end = context.WithCancel(x.loop.ctx)
 		return nil
 	}); err != nil {
 		return err
@@ -98,39 +104,39 @@ func (d *Daemon) Rehearse(ctx context.Context, name string, c *node.Candidate) e
 		contents: c.Contents, allow: of.Action == config.Allow, from: make(map[netip.Addr]*wire.Affected),
 		sum: wire.Rehearsal{Since: time.Now().UTC()}, end: end, ended: make(chan struct{}),
 	}
-	err = d.followActive(ctx, r, of)
+	err = x.followActive(ctx, r, of)
 	if err == nil {
-		err = d.loop.doAlone(ctx, func() error {
-			d.rehearsals.mu.Lock()
-			if d.rehearsals.byList == nil {
-				d.rehearsals.byList = make(map[string]*rehearsal)
+		err = x.loop.doAlone(ctx, func() error {
+			x.mu.Lock()
+			if x.byList == nil {
+				x.byList = make(map[string]*rehearsal)
 			}
-			d.rehearsals.byList[name] = r
-			d.rehearsals.mu.Unlock()
-			return d.sampleClean()
+			x.byList[name] = r
+			x.mu.Unlock()
+			return x.sampleClean()
 		})
 	}
 	if err != nil {
 		end()
-		d.rehearsals.mu.Lock()
-		delete(d.rehearsals.byList, name)
-		d.rehearsals.mu.Unlock()
+		x.mu.Lock()
+		delete(x.byList, name)
+		x.mu.Unlock()
 		return err
 	}
-	packets, unsubscribe := d.hub.Subscribe(events.Want{Reasons: rehearsed, Frames: r.vlans})
+	packets, unsubscribe := x.hub.Subscribe(events.Want{Reasons: rehearsed, Frames: r.vlans})
 	go func() {
 		defer close(r.ended)
 		defer unsubscribe()
-		d.count(within, r, of, packets)
+		x.count(within, r, of, packets)
 	}()
 	return nil
 }
 
 // Rehearsed implements [node.Daemon].
-func (d *Daemon) Rehearsed(name string) wire.Rehearsal {
-	d.rehearsals.mu.Lock()
-	r := d.rehearsals.byList[name]
-	d.rehearsals.mu.Unlock()
+func (x *rehearsals) Rehearsed(name string) wire.Rehearsal {
+	x.mu.Lock()
+	r := x.byList[name]
+	x.mu.Unlock()
 	if r == nil {
 		return wire.Rehearsal{}
 	}
@@ -147,44 +153,44 @@ func (d *Daemon) Rehearsed(name string) wire.Rehearsal {
 }
 
 // Measure implements [node.Daemon].
-func (d *Daemon) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
+func (x *rehearsals) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
 	of, err := fleetConfig(name, c.Settings)
-	if err != nil || of.Action == config.Allow || !d.records() {
+	if err != nil || of.Action == config.Allow || !x.collateral.records() {
 		return nil
 	}
 	r := &rehearsal{contents: c.Contents, before: before}
-	if err := d.followActive(ctx, r, of); err != nil {
+	if err := x.followActive(ctx, r, of); err != nil {
 		return nil // the daemon ends
 	}
-	return d.conversedWith(ctx, r.drops, func(netip.Addr) bool { return false })
+	return x.collateral.conversedWith(ctx, r.drops, func(netip.Addr) bool { return false })
 }
 
 // sampleClean has the programs report packets that match nothing while a version is
 // rehearsed, with one step for each interface. It is for Run's goroutine.
-func (d *Daemon) sampleClean() error {
-	on := d.rehearsals.any()
-	if d.active.engine.SamplesClean() == on {
+func (x *rehearsals) sampleClean() error {
+	on := x.any()
+	if x.active.engine.SamplesClean() == on {
 		return nil
 	}
-	next, err := d.active.engine.WithCleanSampled(on)
+	next, err := x.active.engine.WithCleanSampled(on)
 	if err != nil {
 		return err
 	}
-	if err := d.active.swap(next, d.active.attach.Metadata()); err != nil {
+	if err := x.active.swap(next, x.active.attach.Metadata()); err != nil {
 		return err
 	}
-	d.note()
+	x.note()
 	return nil
 }
 
 // followActive sets what a rehearsal matches packets against, by what is active now, unless that
 // is as it was. With millions of entries it takes seconds, of which the loop has only the beginning.
 // It is for the goroutine of the rehearsal, or before that runs.
-func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List) error {
+func (x *rehearsals) followActive(ctx context.Context, r *rehearsal, of config.List) error {
 	var p *Prepared // what is active
-	if err := d.loop.doAlone(ctx, func() error {
-		p = d.active.prepared.copied()
-		p.rules, r.monitor = d.active.engine.Lists(), d.active.engine.Monitor
+	if err := x.loop.doAlone(ctx, func() error {
+		p = x.active.prepared.copied()
+		p.rules, r.monitor = x.active.engine.Lists(), x.active.engine.Monitor
 		return nil
 	}); err != nil {
 		return err
@@ -234,7 +240,7 @@ func (d *Daemon) followActive(ctx context.Context, r *rehearsal, of config.List)
 }
 
 // count counts what a version would drop until ctx is done.
-func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
+func (x *rehearsals) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
 	again, measure := time.NewTicker(time.Second), time.NewTicker(collateralInterval)
 	defer again.Stop()
 	defer measure.Stop()
@@ -247,7 +253,7 @@ func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packet
 		measuring.Wait()
 		more := r.drops
 		measuring.Go(func() {
-			c := d.conversedWith(ctx, more, r.hears)
+			c := x.collateral.conversedWith(ctx, more, r.hears)
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.sum.Conversed = c
@@ -259,7 +265,7 @@ func (d *Daemon) count(ctx context.Context, r *rehearsal, of config.List, packet
 		case <-ctx.Done():
 			return
 		case <-again.C: // lists may have changed
-			_ = d.followActive(ctx, r, of)
+			_ = x.followActive(ctx, r, of)
 		case <-measure.C:
 			converse()
 		case e, ok := <-packets:

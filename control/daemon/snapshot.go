@@ -42,7 +42,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 		if report != nil && report.Role != heavy.Drops {
 			t := trackerOf(report, now, clock)
 			if d.active.prepared.trackDrops {
-				d.judge(&t, report, recent)
+				d.drops.judge(&t, report, recent)
 			}
 			top.Trackers = append(top.Trackers, t)
 		}
@@ -52,7 +52,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	}
 	hits := d.meter.Hits()
 	top.Filter.Lists = d.listRates(seconds, hits)
-	d.history.add(now, r, m.Drops, hits, d.collateral.Load())
+	d.history.add(now, r, m.Drops, hits, d.collateral.last.Load())
 	d.exports.trial = d.active.prepared.onTrial()
 	if d.exports.second(now, r, d.active.prepared.trackDrops, m.Drops, hits) {
 		d.exportCounters(now)
@@ -390,7 +390,7 @@ func (d *Daemon) note() {
 			n.Refused = l.refused != nil || l.rejected != nil
 			n.Trial = l.trial != nil && !l.trial.Enforced
 			n.LeftOut, n.Private = l.left.entries(), l.left.private
-			if c := d.collateralOf(l.Name); c != nil {
+			if c := d.collateral.of(l.Name); c != nil {
 				n.Collateral = new(c.Addresses)
 			}
 			if l.feed != nil {

@@ -90,7 +90,7 @@ func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 	r := audit.OfTrial(name, c)
 	by := audit.Cut(r.Who(), audit.MaxText)
 	if !c.Off && c.After == 0 && !c.Force {
-		_, err = d.readCollateral(ctx) // for setTrial
+		_, err = d.collateral.read(ctx) // for setTrial
 	}
 	if err == nil {
 		err = d.loop.doAlone(ctx, func() (err error) {
@@ -122,7 +122,7 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 		if err := d.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
 			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: allow that first, or use --force (force: true)", name, err)}
 		}
-		if err := d.dropsPartners(name); err != nil {
+		if err := d.collateral.dropsPartners(name); err != nil {
 			return done, &api.BadRequest{Err: trial.Stays(name, err)}
 		}
 	}
@@ -241,7 +241,7 @@ func (d *Daemon) endTrials(now time.Time) error {
 			failed = errors.Join(failed, fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", name, err, name))
 			continue
 		}
-		if err := d.dropsPartners(name); err != nil {
+		if err := d.collateral.dropsPartners(name); err != nil {
 			failed = errors.Join(failed, trial.Overdue(name, err, "weir enforce"))
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"weir/control/api"
@@ -12,34 +13,47 @@ import (
 	"weir/control/history"
 	"weir/control/list"
 	"weir/control/observe/drops"
+	"weir/control/observe/traffic"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
 )
 
-// Worth implements [server.Daemon]. Run's goroutine only lends its sets: a pass over all of
+// appraiser says what lists are worth. It is safe for concurrent use.
+type appraiser struct {
+	loop       *loop
+	active     *active
+	meter      *traffic.Meter
+	drops      *dropped
+	history    *trafficHistory
+	collateral *collateral
+
+	counting sync.Mutex // held while it is counted what lists are worth
+}
+
+// Worth implements [server.Appraiser]. Run's goroutine only lends its sets: a pass over all of
 // them takes a while.
-func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
-	d.worthing.Lock() // one pass at a time
-	defer d.worthing.Unlock()
+func (a *appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
+	a.counting.Lock() // one pass at a time
+	defer a.counting.Unlock()
 	var p *Prepared
 	now := time.Now()
-	if err := d.loop.Do(ctx, func() error {
-		p = d.active.prepared.copied()
-		hits := d.meter.Hits()
+	if err := a.loop.Do(ctx, func() error {
+		p = a.active.prepared.copied()
+		hits := a.meter.Hits()
 		for _, l := range p.lists {
 			of := api.ListWorth{Name: l.Name, Action: string(l.Action), Entries: p.contents(l.manual).Len()}
-			packets := d.active.prepared.hits(hits, l.manual)
+			packets := a.active.prepared.hits(hits, l.manual)
 			for _, n := range []uint16{l.source, l.derived} {
 				if n != 0 {
-					packets += d.active.prepared.hits(hits, n)
+					packets += a.active.prepared.hits(hits, n)
 				}
 			}
 			if l.source != 0 {
 				of.Entries += p.contents(l.source).Len()
 			}
-			of.Packets = d.active.prepared.caught(l, packets)
-			if c := d.collateralOf(l.Name); c != nil {
+			of.Packets = a.active.prepared.caught(l, packets)
+			if c := a.collateral.of(l.Name); c != nil {
 				of.Collateral = new(c.Addresses)
 			}
 			w.Lists = append(w.Lists, of)
@@ -48,9 +62,9 @@ func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	}); err != nil {
 		return w, err
 	}
-	dropped := d.drops.history.Since(now.Add(-drops.Keep), now)
+	dropped := a.drops.history.Since(now.Add(-drops.Keep), now)
 	w.Since, w.Tracked = dropped.Begin, p.trackDrops
-	months := monthsOf(d.history.Since(now.Add(-history.KeepCoarse), now, history.Coarse))
+	months := monthsOf(a.history.Since(now.Add(-history.KeepCoarse), now, history.Coarse))
 	overlaps := list.Overlaps(p.matched())
 	for i, l := range p.lists {
 		of := &w.Lists[i]
@@ -70,8 +84,8 @@ func (d *Daemon) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 // valueInterval is how often the history takes what lists were worth.
 const valueInterval = 10 * time.Minute
 
-// followWorth has the history know what lists are worth.
-func (d *Daemon) followWorth(ctx context.Context) {
+// follow has the history know what lists are worth.
+func (a *appraiser) follow(ctx context.Context) {
 	t := time.NewTicker(valueInterval)
 	defer t.Stop()
 	for {
@@ -79,20 +93,20 @@ func (d *Daemon) followWorth(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			d.value(ctx, now)
+			a.value(ctx, now)
 		}
 	}
 }
 
 // value adds to the history which packets, of those that were dropped since it was called last, only one
 // list would have dropped.
-func (d *Daemon) value(ctx context.Context, now time.Time) {
-	dropped := d.drops.unvalued.Take()
+func (a *appraiser) value(ctx context.Context, now time.Time) {
+	dropped := a.drops.unvalued.Take()
 	if len(dropped.Flows) == 0 {
 		return
 	}
 	var p *Prepared
-	if d.loop.Do(ctx, func() error { p = d.active.prepared.copied(); return nil }) != nil {
+	if a.loop.Do(ctx, func() error { p = a.active.prepared.copied(); return nil }) != nil {
 		return // the daemon stops
 	}
 	lists := make([]api.ListWorth, len(p.lists))
@@ -107,7 +121,7 @@ func (d *Daemon) value(ctx context.Context, now time.Time) {
 		}
 	}
 	if len(s.Lists) > 0 {
-		d.history.Add(now, s)
+		a.history.Add(now, s)
 	}
 }
 

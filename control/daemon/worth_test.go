@@ -28,7 +28,7 @@ func TestWorth(t *testing.T) {
 	}
 	worth := func() (of map[string]api.ListWorth, w api.ListsWorth) {
 		t.Helper()
-		w, err := d.Worth(t.Context())
+		w, err := d.worth.Worth(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,8 +91,8 @@ func TestWorth(t *testing.T) {
 		}
 	}
 	// The history takes it over once, by list and month.
-	d.value(t.Context(), time.Now())
-	d.value(t.Context(), time.Now())
+	d.worth.value(t.Context(), time.Now())
+	d.worth.value(t.Context(), time.Now())
 	h, err := d.history.History(t.Context(), api.HistoryQuestion{Since: time.Hour, Step: time.Hour})
 	if err != nil {
 		t.Fatal(err)
