@@ -12,6 +12,8 @@ import (
 type API struct {
 	*Daemon
 	*loop
+	*readings
+	*lister
 	auditor
 	*consoles
 	*notifier
@@ -32,7 +34,7 @@ var (
 // API returns what answers for the daemon.
 func (d *Daemon) API() *API {
 	return &API{
-		Daemon: d, loop: d.loop, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
+		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
 		collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
 	}
 }

@@ -19,7 +19,7 @@ func TestEntriesChangeBesideBuilding(t *testing.T) {
 	write(t, path, firstSource+"\n")
 	d, stop := m.start(fmt.Sprintf("state_dir: %s/state\nlists: {big: {sources: [{file: %s}]}}", m.dir, path))
 	defer stop()
-	m.until("the list is ready", func() bool { s := d.Status(); return s.Complete() })
+	m.until("the list is ready", func() bool { s := d.readings.Status(); return s.Complete() })
 	change := func(remove bool, ttl float64, entries ...string) {
 		t.Helper()
 		c := api.Change{Action: api.Block, List: "manual", Entries: entries, Remove: remove, TTL: ttl, UID: api.NoUID}

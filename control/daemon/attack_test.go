@@ -132,7 +132,7 @@ func TestFleetAttacks(t *testing.T) {
 				continue // each attack in one way
 			}
 			attacks++
-			before := d.Status().Fleet.Refused
+			before := d.readings.Status().Fleet.Refused
 			if stored {
 				_, err = js.Publish(attack.subject, attack.message)
 			} else {
@@ -141,7 +141,7 @@ func TestFleetAttacks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(30 * time.Second); d.Status().Fleet.Refused == before; time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(30 * time.Second); d.readings.Status().Fleet.Refused == before; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("%s, stored: %t: it is not refused", attack.what, stored)
 				}
@@ -154,7 +154,7 @@ func TestFleetAttacks(t *testing.T) {
 		}
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		m := d.Metrics()
+		m := d.readings.Metrics()
 		if m.Fleet != nil && m.Fleet.Refused >= attacks {
 			break
 		}
@@ -232,7 +232,7 @@ func TestShapesBesideManyLists(t *testing.T) {
 	defer stop()
 	started := processTime(t) - began
 	var left int
-	for _, l := range d.Lists() {
+	for _, l := range d.lists.Lists() {
 		for _, s := range l.Spare {
 			left += s.Entries
 		}

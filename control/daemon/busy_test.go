@@ -36,19 +36,19 @@ func TestBusy(t *testing.T) {
 			close(release)
 		}
 	}()
-	if lists := d.Lists(); len(lists) != 3 || lists[0].Name != "culprit" || lists[0].Entries != 1 {
+	if lists := d.lists.Lists(); len(lists) != 3 || lists[0].Name != "culprit" || lists[0].Entries != 1 {
 		t.Errorf("%+v", lists)
 	}
 	m.until("the status says that it is busy", func() bool {
-		b := d.Status().Busy
+		b := d.readings.Status().Busy
 		return b != nil && b.List == "culprit" && b.What == "what was read of a list is activated" && !b.Since.IsZero()
 	})
-	if longest := d.Metrics().LongestTurn; longest < longTurn {
+	if longest := d.readings.Metrics().LongestTurn; longest < longTurn {
 		t.Errorf("the longest turn takes %v", longest)
 	}
 	close(release)
-	m.until("it is busy no more", func() bool { return d.Status().Busy == nil })
-	if longest := d.Metrics().LongestTurn; longest < longTurn {
+	m.until("it is busy no more", func() bool { return d.readings.Status().Busy == nil })
+	if longest := d.readings.Metrics().LongestTurn; longest < longTurn {
 		t.Errorf("the longest turn took %v", longest)
 	}
 }

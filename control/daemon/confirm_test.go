@@ -43,7 +43,7 @@ func TestReloadUnconfirmed(t *testing.T) {
 	}
 	awaitRollback := func() {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); d.Status().ConfirmUntil != nil; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); d.readings.Status().ConfirmUntil != nil; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("it is not rolled back")
 			}
@@ -56,7 +56,7 @@ func TestReloadUnconfirmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	active("unconfirmed", bad)
-	if s := d.Status(); s.ConfirmUntil == nil || s.RolledBack {
+	if s := d.readings.Status(); s.ConfirmUntil == nil || s.RolledBack {
 		t.Errorf("%+v", s)
 	}
 	if _, err := d.Reload(t.Context()); !errors.As(err, &refused) {
@@ -64,7 +64,7 @@ func TestReloadUnconfirmed(t *testing.T) {
 	}
 	awaitRollback()
 	active("rolled back", good)
-	if s := d.Status(); !s.RolledBack {
+	if s := d.readings.Status(); !s.RolledBack {
 		t.Errorf("%+v", s)
 	}
 	if err := d.Confirm(t.Context()); !errors.As(err, &refused) {
@@ -73,14 +73,14 @@ func TestReloadUnconfirmed(t *testing.T) {
 	d.stop()
 	d = begin(t, r)
 	active("the same file after a restart", good)
-	if s := d.Status(); !s.RolledBack {
+	if s := d.readings.Status(); !s.RolledBack {
 		t.Errorf("%+v", s)
 	}
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	active("an explicit reload", bad)
-	if s := d.Status(); s.RolledBack {
+	if s := d.readings.Status(); s.RolledBack {
 		t.Errorf("%+v", s)
 	}
 
@@ -92,7 +92,7 @@ func TestReloadUnconfirmed(t *testing.T) {
 	if err := d.Confirm(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s := d.Status(); s.ConfirmUntil != nil {
+	if s := d.readings.Status(); s.ConfirmUntil != nil {
 		t.Errorf("%+v", s)
 	}
 	d.stop()
@@ -159,7 +159,7 @@ func TestRollbackKeepsEngine(t *testing.T) {
 		t.Fatal("the engine of before is active")
 	}
 	await(t, "rollbacks", 1, func() uint64 {
-		if d.Status().RolledBack {
+		if d.readings.Status().RolledBack {
 			return 1
 		}
 		return 0
@@ -168,7 +168,7 @@ func TestRollbackKeepsEngine(t *testing.T) {
 		t.Error("an engine was built to roll back")
 	}
 	await(t, "entries of the file", 1, func() (n uint64) {
-		for _, l := range d.Lists() {
+		for _, l := range d.lists.Lists() {
 			if l.Name == good[0].Name {
 				n = uint64(l.Entries)
 			}

@@ -31,7 +31,6 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/history"
 	"weir/control/journal"
-	"weir/control/metrics"
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
@@ -106,15 +105,10 @@ type Daemon struct {
 	rehearsals rehearsals
 	record     record
 
-	lists       atomic.Pointer[[]api.List]
-	status      atomic.Pointer[noted]
-	unsaved     atomic.Pointer[string] // nil: the state is on disk, as far as it is known
-	pinning     sync.Mutex             // held while pins are looked for
-	sharedError string                 // why those of shared maps cannot be made again, as logged; guarded by pinning
-	protected   atomic.Pointer[[]api.Protected]
-	top         atomic.Pointer[api.Top]
-	weights     atomic.Pointer[api.Weights]
-	snapshot    atomic.Pointer[metrics.Snapshot]
+	readings readings // safe for concurrent use
+	lists    lister
+	saved    stateFiles
+	pins     pinned
 
 	reloading sync.Mutex // held while the configuration is read again
 	shared    sharedReloads
@@ -190,8 +184,12 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	}
 	d.loop = newLoop(d.turnOf)
 	d.console.audit, d.service.log = d.audit, o.Log
+	d.saved.log = o.Log
+	d.readings = readings{loop: d.loop, meter: &d.meter, hub: d.hub, unsaved: &d.saved.unsaved, logging: o.Logging}
+	d.pins = pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}
 	d.drops = dropped{loop: d.loop, active: d.active, log: o.Log}
 	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
+	d.lists = lister{loop: d.loop, active: d.active, meter: &d.meter, collateral: &d.collateral}
 	d.worth = appraiser{loop: d.loop, active: d.active, meter: &d.meter, drops: &d.drops, history: &d.history, collateral: &d.collateral}
 	d.rehearsals = rehearsals{loop: d.loop, active: d.active, hub: d.hub, collateral: &d.collateral, note: d.note}
 	return d
@@ -354,8 +352,8 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	}
 	d.audit.start(d.active.attach.Names())
 	all.Go(func() { d.followWakes(ctx) })
-	all.Go(func() { d.followState(ctx) })
-	all.Go(func() { d.followPins(ctx) })
+	all.Go(func() { d.saved.follow(ctx, func() error { return d.checkState(ctx) }) })
+	all.Go(func() { d.pins.follow(ctx) })
 	all.Go(func() { d.followQueue(ctx) })
 	all.Go(func() { d.collateral.follow(ctx) })
 	all.Go(func() { d.worth.follow(ctx) })
@@ -443,7 +441,7 @@ func (d *Daemon) Stop() error {
 	}
 	keep := d.Keeps()
 	if keep {
-		d.lastPins()
+		d.pins.last()
 	}
 	d.takeNotes()
 	d.audit.stop(d.active.attach.Names(), keep)
@@ -455,12 +453,6 @@ func (d *Daemon) Stop() error {
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.
 func (d *Daemon) Metadata() attach.Metadata { return d.active.attach.Metadata() }
-
-// Counters returns what was counted since weir began, at any time.
-func (d *Daemon) Counters() traffic.Counters {
-	all, _ := d.meter.Counters()
-	return all
-}
 
 func (d *Daemon) serveConfig() serve.Config {
 	s := serveOf(d.active.prepared.config)

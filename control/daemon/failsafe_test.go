@@ -21,7 +21,7 @@ func TestOverFailsafe(t *testing.T) {
 		"lists: {l: {direction: %s, exclude_private: true, sources: [{file: %s}]}}"
 	for _, direction := range []string{"src", "both"} {
 		d, stop := m.start(fmt.Sprintf(lists, direction, path))
-		l := d.Lists()[0]
+		l := d.lists.Lists()[0]
 		if l.Entries != 2 || len(l.LeftOut) != 3 || l.LeftOut[0].Failsafe == "" {
 			t.Errorf("%s: %+v", direction, l)
 		}
@@ -34,7 +34,7 @@ func TestOverFailsafe(t *testing.T) {
 			!strings.Contains(got, "list l: left out: 64.0.0.0/8 covers the failsafe prefix 64.20.0.0/24") {
 			t.Error(got)
 		}
-		if s := d.Status(); !s.Complete() {
+		if s := d.readings.Status(); !s.Complete() {
 			t.Errorf("%+v", s.NotReady)
 		}
 		if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"64.0.0.0/8"}}); err == nil || !strings.Contains(err.Error(), "its entry 64.0.0.0/8 covers the failsafe prefix 64.20.0.0/24") {

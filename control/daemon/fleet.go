@@ -265,8 +265,8 @@ func (d *Daemon) fleetMetrics() *metrics.Fleet {
 }
 
 // Counted implements [node.Daemon].
-func (d *Daemon) Counted() (passed, dropped uint64) {
-	interfaces, _ := d.meter.Read()
+func (r *readings) Counted() (passed, dropped uint64) {
+	interfaces, _ := r.meter.Read()
 	for _, i := range interfaces {
 		for _, c := range i.Counts {
 			if c.Drops {

@@ -107,13 +107,13 @@ func becomes(t *testing.T, d *Daemon, from string, want verdict.Action) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); verdictOf(t, d, from) != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("packets from %s: want %v; lists %+v, status %+v", from, want, d.Lists(), d.Status().Fleet)
+			t.Fatalf("packets from %s: want %v; lists %+v, status %+v", from, want, d.lists.Lists(), d.readings.Status().Fleet)
 		}
 	}
 }
 
 func listNamed(d *Daemon, name string) *api.List {
-	for _, l := range d.Lists() {
+	for _, l := range d.lists.Lists() {
 		if l.Name == name {
 			return &l
 		}
@@ -171,12 +171,12 @@ func TestFleet(t *testing.T) {
 	// Without the hub.
 	h.stop()
 	stale := func() bool {
-		s, m := d.Status().Fleet, d.Metrics().Fleet
+		s, m := d.readings.Status().Fleet, d.readings.Metrics().Fleet
 		return s != nil && s.Stale && m != nil && m.Stale && !m.Connected
 	}
 	for deadline := time.Now().Add(30 * time.Second); !stale(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("a dead hub: %+v, metrics %+v", d.Status().Fleet, d.Metrics().Fleet)
+			t.Fatalf("a dead hub: %+v, metrics %+v", d.readings.Status().Fleet, d.readings.Metrics().Fleet)
 		}
 	}
 	if _, err := d.Reload(t.Context()); err != nil {
@@ -208,7 +208,7 @@ func TestFleetGuard(t *testing.T) {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%+v", d.Lists())
+				t.Fatalf("%+v", d.lists.Lists())
 			}
 		}
 	}

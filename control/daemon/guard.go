@@ -374,7 +374,7 @@ func (d *Daemon) findPeers(now time.Time) {
 	for _, p := range all {
 		protected = append(protected, api.Protected{What: p.What, Entry: p.Key.String()})
 	}
-	d.protected.Store(&protected)
+	d.readings.protected.Store(&protected)
 }
 
 // freshPeers finds what must not be blocked, unless that was just found.

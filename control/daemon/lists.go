@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/observe/traffic"
 	"weir/filter/membership"
 	"weir/loader"
 )
@@ -19,34 +21,43 @@ import (
 // the last second answer it otherwise: a list that keeps the daemon busy is among them.
 const listsWait = 250 * time.Millisecond
 
-// Lists implements [server.Daemon].
-func (d *Daemon) Lists() (lists []api.List) {
+// lister describes the lists. It is safe for concurrent use, but for what says otherwise.
+type lister struct {
+	loop       *loop
+	active     *active
+	meter      *traffic.Meter
+	collateral *collateral
+	last       atomic.Pointer[[]api.List] // as last described
+}
+
+// Lists implements [server.Snapshots].
+func (n *lister) Lists() (lists []api.List) {
 	ctx, cancel := context.WithTimeout(context.Background(), listsWait)
 	defer cancel()
-	if err := d.loop.Do(ctx, func() error { lists = d.describeLists(); return nil }); errors.Is(err, context.DeadlineExceeded) {
-		if last := d.lists.Load(); last != nil {
+	if err := n.loop.Do(ctx, func() error { lists = n.describe(); return nil }); errors.Is(err, context.DeadlineExceeded) {
+		if last := n.last.Load(); last != nil {
 			return *last
 		}
 	}
 	return lists
 }
 
-// describeLists describes the lists as they are.
-func (d *Daemon) describeLists() (lists []api.List) {
-	hits := d.meter.Hits()
-	for _, l := range d.active.prepared.lists {
+// describe describes the lists as they are. It is for Run's goroutine.
+func (n *lister) describe() (lists []api.List) {
+	hits := n.meter.Hits()
+	for _, l := range n.active.prepared.lists {
 		a := api.List{
 			Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
-			Manual: d.active.prepared.contents(l.manual).Len(),
+			Manual: n.active.prepared.contents(l.manual).Len(),
 		}
 		a.Entries = a.Manual
 		a.Private, a.Trial = l.left.private, l.trial
-		if of := d.collateral.of(l.Name); of != nil {
+		if of := n.collateral.of(l.Name); of != nil {
 			some := *of
 			some.Latest = of.Latest[:min(len(of.Latest), api.MaxConversed)]
 			a.Collateral = &some
 		}
-		if r := d.active.prepared.rules[l.manual-1].Rule; r.On() {
+		if r := n.active.prepared.rules[l.manual-1].Rule; r.On() {
 			a.For = r.String()
 		}
 		for _, o := range l.left.failsafe {
@@ -56,20 +67,20 @@ func (d *Daemon) describeLists() (lists []api.List) {
 			a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
 		}
 		a.Spare = l.left.shapes
-		packets := d.active.prepared.hits(hits, l.manual)
+		packets := n.active.prepared.hits(hits, l.manual)
 		if l.derived != 0 {
-			a.Derived = d.active.prepared.contents(l.derived).Len()
-			a.LeftOut = append(a.LeftOut, d.active.prepared.leftOutDerived(l)...)
-			packets += d.active.prepared.hits(hits, l.derived)
+			a.Derived = n.active.prepared.contents(l.derived).Len()
+			a.LeftOut = append(a.LeftOut, n.active.prepared.leftOutDerived(l)...)
+			packets += n.active.prepared.hits(hits, l.derived)
 		}
 		if l.from != nil {
-			a.Entries += d.active.prepared.contents(l.source).Len()
-			packets += d.active.prepared.hits(hits, l.source)
+			a.Entries += n.active.prepared.contents(l.source).Len()
+			packets += n.active.prepared.hits(hits, l.source)
 			for _, s := range l.from.Status().Sources {
 				a.Feeds = append(a.Feeds, s.API(cmp.Or(l.refused, l.rejected)))
 			}
 		}
-		a.Packets = d.active.prepared.caught(l, packets)
+		a.Packets = n.active.prepared.caught(l, packets)
 		lists = append(lists, a)
 	}
 	return lists

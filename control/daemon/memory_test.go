@@ -70,14 +70,14 @@ func TestCountersGoOnInOtherMemory(t *testing.T) {
 	// Of each source, new flows.
 	phase := func(name string, n uint64) {
 		t.Helper()
-		before := grows(d.Metrics())
+		before := grows(d.readings.Metrics())
 		flows(n, firstSource)
 		flows(n, cleanSource)
 		want := map[string]uint64{"packets": 2 * n, "policed": n, "first seen": 2 * n, "hits": n, "digests": n}
 		const others = 10 // packets that the kernel sends
 		var now map[string]uint64
 		met := func() bool {
-			now = grows(d.Metrics())
+			now = grows(d.readings.Metrics())
 			for counter, n := range want {
 				if grown := now[counter] - before[counter]; grown < n || grown > n+others {
 					return false

@@ -55,9 +55,9 @@ func watched(t *testing.T, d *Daemon) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	all.Go(func() {
-		last := counts(d.Metrics())
+		last := counts(d.readings.Metrics())
 		for ctx.Err() == nil {
-			now := counts(d.Metrics())
+			now := counts(d.readings.Metrics())
 			for name, n := range last {
 				if now[name] < n {
 					t.Errorf("%s: %d after %d", name, now[name], n)
@@ -111,12 +111,12 @@ func await(t *testing.T, what string, want uint64, counted func() uint64) {
 
 func awaitHits(t *testing.T, d *Daemon, list string, want uint64) {
 	t.Helper()
-	await(t, list, want, func() uint64 { return d.Metrics().Hits[list].Packets })
+	await(t, list, want, func() uint64 { return d.readings.Metrics().Hits[list].Packets })
 }
 
 // left returns how many packets have left with a reason and a verdict.
 func left(d *Daemon, reason string, drops bool) (n uint64) {
-	for _, i := range d.Metrics().Interfaces {
+	for _, i := range d.readings.Metrics().Interfaces {
 		for _, c := range i.Counts {
 			if c.Reason == reason && c.Drops == drops {
 				n += c.Packets
@@ -263,7 +263,7 @@ func TestMetricsGoOn(t *testing.T) {
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s := d.Metrics(); s.Config == nil || s.Config.Done != 2 || s.Hits["feed"].Packets != 5 || s.Hits["second"].Packets != 0 || s.Reloads.Done != 1 || s.Reloads.Failed {
+	if s := d.readings.Metrics(); s.Config == nil || s.Config.Done != 2 || s.Hits["feed"].Packets != 5 || s.Hits["second"].Packets != 0 || s.Reloads.Done != 1 || s.Reloads.Failed {
 		t.Errorf("after a reload: %+v", s)
 	}
 	send(t, l, 7, firstSource)
@@ -275,14 +275,14 @@ func TestMetricsGoOn(t *testing.T) {
 	if _, err := d.Reload(t.Context()); err == nil {
 		t.Fatal("a list that is not there was taken")
 	}
-	if s := d.Metrics(); s.Config.Refused != 1 || !s.Config.Failed || s.Config.Last.Equal(s.Config.LastDone) || s.Generation != 2 {
+	if s := d.readings.Metrics(); s.Config.Refused != 1 || !s.Config.Failed || s.Config.Last.Equal(s.Config.LastDone) || s.Generation != 2 {
 		t.Errorf("after a refused reload: %+v, generation %d", s.Config, s.Generation)
 	}
 
 	for i := range uint64(2) {
 		deleteWire(t, l)
 		awaitXDP(t, d.Daemon, "")
-		if s := d.Metrics(); len(s.Interfaces) != 1 || blocked(d.Daemon) != 15+i {
+		if s := d.readings.Metrics(); len(s.Interfaces) != 1 || blocked(d.Daemon) != 15+i {
 			t.Errorf("without the interface: %+v", s.Interfaces)
 		}
 		l.Wire(t)
@@ -290,7 +290,7 @@ func TestMetricsGoOn(t *testing.T) {
 		send(t, l, 1, firstSource)
 		awaitHits(t, d.Daemon, "feed", 13+i)
 		if blocked(d.Daemon) != 16+i {
-			t.Errorf("with the interface again: %+v", d.Metrics().Interfaces)
+			t.Errorf("with the interface again: %+v", d.readings.Metrics().Interfaces)
 		}
 	}
 	stop()
@@ -304,7 +304,7 @@ func TestMetricsGoOn(t *testing.T) {
 func awaitXDP(t *testing.T, d *Daemon, mode string) {
 	t.Helper()
 	await(t, "the interface is filtered: "+mode, 1, func() uint64 {
-		if d.Metrics().Interfaces[0].XDP == mode {
+		if d.readings.Metrics().Interfaces[0].XDP == mode {
 			return 1
 		}
 		return 0
@@ -328,7 +328,7 @@ func TestMetricsAdopted(t *testing.T) {
 	} {
 		r.lists(t, step.lists...)
 		d := begin(t, r)
-		if s := d.Metrics(); blocked(d.Daemon) != step.blocked || s.Hits["feed"].Packets != step.feed || s.Hits["second"].Packets != step.second {
+		if s := d.readings.Metrics(); blocked(d.Daemon) != step.blocked || s.Hits["feed"].Packets != step.feed || s.Hits["second"].Packets != step.second {
 			t.Errorf("adopted with %+v: %d packets were blocked, %v", step, blocked(d.Daemon), s.Hits)
 		}
 		send(t, l, 2, firstSource)
@@ -347,7 +347,7 @@ func TestMetricsLast(t *testing.T) {
 	l := lab.New(t)
 	d := begin(t, configure(t, l.B))
 	send(t, l, 3, firstSource)
-	await(t, "blocked", 3, func() uint64 { c := d.Counters(); return c.Blocked() })
+	await(t, "blocked", 3, func() uint64 { c := d.readings.Counters(); return c.Blocked() })
 	deleteWire(t, l)
 	awaitXDP(t, d.Daemon, "")
 	if got := blocked(d.Daemon); got != 3 {
@@ -373,7 +373,7 @@ func TestMetricsLost(t *testing.T) {
 		send(t, l, 100, firstSource)
 		await(t, "blocked", 100*i, func() uint64 { return blocked(d.Daemon) })
 	}
-	if got, want := d.Metrics().Interfaces[0].Lost, stats.EventsLost(); got != want {
+	if got, want := d.readings.Metrics().Interfaces[0].Lost, stats.EventsLost(); got != want {
 		t.Errorf("%d events were lost, want %d", got, want)
 	}
 }
@@ -411,7 +411,7 @@ func TestMetricsTrackers(t *testing.T) {
 	const packets = 200 // heavy over any time that counts are judged for
 	sent := uint64(0)
 	penalties := func() uint64 {
-		if p := d.Metrics().Interfaces[0].Penalties; p != nil {
+		if p := d.readings.Metrics().Interfaces[0].Penalties; p != nil {
 			return uint64(*p)
 		}
 		return 0
@@ -424,8 +424,8 @@ func TestMetricsTrackers(t *testing.T) {
 	await(t, "penalties", 1, penalties)
 	// The first ones can be heavy alone: the others are then dropped before they are counted.
 	const least = 10 // the threshold, in an interval
-	await(t, "packets", least, func() uint64 { return min(least, d.Metrics().Trackers[0].Packets) })
-	s := d.Metrics()
+	await(t, "packets", least, func() uint64 { return min(least, d.readings.Metrics().Trackers[0].Packets) })
+	s := d.readings.Metrics()
 	if len(s.Trackers) != 2 || s.Trackers[1].Action != "drops" {
 		t.Fatalf("trackers: %+v", s.Trackers)
 	}
@@ -456,7 +456,7 @@ func TestGuard(t *testing.T) {
 		}))
 	}
 	await(t, "penalties", 1, func() uint64 {
-		if p := d.Metrics().Interfaces[0].Penalties; p != nil {
+		if p := d.readings.Metrics().Interfaces[0].Penalties; p != nil {
 			return uint64(*p)
 		}
 		return 0
@@ -466,7 +466,7 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s is explained by %+v, %v", source, e, err)
 		}
 	}
-	if tr := d.Metrics().Trackers[0]; tr.Unit != "ports" {
+	if tr := d.readings.Metrics().Trackers[0]; tr.Unit != "ports" {
 		t.Errorf("%+v", tr)
 	}
 }
@@ -575,7 +575,7 @@ func TestMetricsRenamed(t *testing.T) {
 	awaitHits(t, d.Daemon, "feed", 7)
 	link("n1", netlink.LinkDel)
 	await(t, "one interface is gone", 1, func() (gone uint64) {
-		for _, i := range d.Metrics().Interfaces {
+		for _, i := range d.readings.Metrics().Interfaces {
 			if i.XDP == "" {
 				gone++
 			}
@@ -586,18 +586,18 @@ func TestMetricsRenamed(t *testing.T) {
 	link("n2", func(i netlink.Link) error { return netlink.LinkSetName(i, "n1") })
 	link("n1", netlink.LinkSetUp)
 	await(t, "one interface is left", 1, func() uint64 {
-		if all := d.Metrics().Interfaces; len(all) == 1 && all[0].XDP == "native" {
+		if all := d.readings.Metrics().Interfaces; len(all) == 1 && all[0].XDP == "native" {
 			return 1
 		}
 		return 0
 	})
 	send(t, from("2"), 2, firstSource)
 	awaitHits(t, d.Daemon, "feed", 9)
-	c := d.Counters()
+	c := d.readings.Counters()
 	if got := c.Blocked(); got != 9 || blocked(d.Daemon) != 9 {
 		t.Errorf("%d packets were blocked, and %d on interfaces, want 9", got, blocked(d.Daemon))
 	}
-	if all := d.Metrics().Interfaces; len(all) != 1 || all[0].Iface != "n1" || all[0].XDP != "native" {
+	if all := d.readings.Metrics().Interfaces; len(all) != 1 || all[0].Iface != "n1" || all[0].XDP != "native" {
 		t.Errorf("%+v", all)
 	}
 }

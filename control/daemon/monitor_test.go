@@ -42,7 +42,7 @@ func TestMonitorOverride(t *testing.T) {
 	if m := setMonitor(t, d, true, 0); !m.Monitor || m.Override == nil || m.Override.User != "root" || m.Override.Until != nil || m.Unsaved != "" {
 		t.Errorf("%+v", m)
 	}
-	if s := d.Status(); !s.Monitor || s.MonitorOverride == nil || !d.Metrics().Monitor || !d.Metrics().MonitorOverride {
+	if s := d.readings.Status(); !s.Monitor || s.MonitorOverride == nil || !d.readings.Metrics().Monitor || !d.readings.Metrics().MonitorOverride {
 		t.Errorf("status %+v", s)
 	}
 	if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Pass {
@@ -79,7 +79,7 @@ func TestMonitorOverride(t *testing.T) {
 	}
 	send(t, l, 5, cleanSource)
 	await(t, "an entry after it", 20, func() uint64 { return blocked(d.Daemon) })
-	if s := d.Status(); s.Monitor || s.MonitorOverride != nil || d.Metrics().MonitorOverride {
+	if s := d.readings.Status(); s.Monitor || s.MonitorOverride != nil || d.readings.Metrics().MonitorOverride {
 		t.Errorf("status %+v", s)
 	}
 	text, err := os.ReadFile(filepath.Join(string(r.c.StateDir), audit.File))
@@ -122,10 +122,10 @@ func TestMonitorOutlastsDaemon(t *testing.T) {
 	until := setMonitor(t, d, true, 8*time.Second).Override.Until
 	d.stop()
 	d = begin(t, r)
-	if s := d.Status(); !s.Monitor || s.MonitorOverride == nil || !s.MonitorOverride.Until.Equal(*until) {
+	if s := d.readings.Status(); !s.Monitor || s.MonitorOverride == nil || !s.MonitorOverride.Until.Equal(*until) {
 		t.Fatalf("after a restart: %+v", s)
 	}
-	for d.Status().Monitor {
+	for d.readings.Status().Monitor {
 		if time.Now().After(until.Add(10 * time.Second)) {
 			t.Fatal("it does not end")
 		}
@@ -140,7 +140,7 @@ func TestMonitorOutlastsDaemon(t *testing.T) {
 	setMonitor(t, d, true, 100*time.Millisecond)
 	d.stop()
 	time.Sleep(100 * time.Millisecond)
-	if d = begin(t, r); d.Status().Monitor {
+	if d = begin(t, r); d.readings.Status().Monitor {
 		t.Error("it has not ended while no daemon ran")
 	}
 	write(t, monitorPath(&r.c), `{"since": "2026`)

@@ -337,13 +337,13 @@ func (d *Daemon) listen() {
 	d.hub.Follow(all)
 }
 
-// Subscribe implements [server.Daemon].
-func (d *Daemon) Subscribe(asked api.Events) (server.Subscription, error) {
-	if asked.FirstSeen && !d.Status().FirstSeen {
+// Subscribe implements [server.Streamer].
+func (r *readings) Subscribe(asked api.Events) (server.Subscription, error) {
+	if asked.FirstSeen && !r.Status().FirstSeen {
 		return nil, api.ErrNoFirstSeen
 	}
-	return d.hub.Subscription(asked)
+	return r.hub.Subscription(asked)
 }
 
 // Events implements [console.Daemon].
-func (d *Daemon) Events(w events.Want) (<-chan events.Event, func()) { return d.hub.Subscribe(w) }
+func (r *readings) Events(w events.Want) (<-chan events.Event, func()) { return r.hub.Subscribe(w) }

@@ -98,7 +98,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	dropped := func(source string) uint64 {
 		t.Helper()
 		count := func() (packets, dropped uint64) {
-			for _, i := range d.Metrics().Interfaces {
+			for _, i := range d.readings.Metrics().Interfaces {
 				for _, c := range i.Counts {
 					packets += c.Packets
 				}
@@ -142,10 +142,10 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	if err := d.loop.Do(t.Context(), func() error { d.noteStatus(); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if s := d.Status().Spared; !slices.ContainsFunc(s, func(x api.Spared) bool { return x.String() == want }) || len(s) < len(protected) {
+	if s := d.readings.Status().Spared; !slices.ContainsFunc(s, func(x api.Spared) bool { return x.String() == want }) || len(s) < len(protected) {
 		t.Errorf("status: %+v, want %q among them", s, want)
 	}
-	if s := d.Status(); len(s.Spared) < api.MaxSpared && s.SparedMore != 0 {
+	if s := d.readings.Status(); len(s.Spared) < api.MaxSpared && s.SparedMore != 0 {
 		t.Errorf("status: %d are spared, and %d more", len(s.Spared), s.SparedMore)
 	}
 
@@ -271,7 +271,7 @@ func TestForgedScansLeaveRoom(t *testing.T) {
 		if err := d.loop.Do(t.Context(), func() error { d.note(); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		return d.Status()
+		return d.readings.Status()
 	}
 	s := status()
 	t.Logf("after the forged ones: %d penalties of %d, %d refused", *s.Interfaces[0].Penalties, s.Interfaces[0].MaxPenalties, s.PenaltiesRefused)

@@ -3,24 +3,37 @@ package daemon
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
 
 	"weir/control/attach"
 )
 
-// followPins makes pins again that are lost while the daemon runs, until ctx is done.
-func (d *Daemon) followPins(ctx context.Context) {
-	every(ctx, stateInterval, func() { d.checkPins(ctx) })
+// pinned makes pins again. It is safe for concurrent use.
+type pinned struct {
+	loop     *loop
+	active   *active
+	readings *readings // with the interfaces
+	log      *slog.Logger
+
+	mu      sync.Mutex // held while pins are looked for
+	problem string     // why those of shared maps cannot be made again, as logged; guarded by mu
 }
 
-// checkPins looks for the pins of all interfaces and of shared maps, and makes those again
+// follow makes pins again that are lost while the daemon runs, until ctx is done.
+func (p *pinned) follow(ctx context.Context) {
+	every(ctx, stateInterval, func() { p.check(ctx) })
+}
+
+// check looks for the pins of all interfaces and of shared maps, and makes those again
 // that are gone, as where the BPF file system was unmounted. Those of interfaces are not looked
 // for in Run's goroutine: it may be busy for longer than a lost pin may go unnoticed.
-func (d *Daemon) checkPins(ctx context.Context) {
-	d.repin()
-	err := d.loop.Do(ctx, func() error {
-		made, err := d.active.prepared.config.Pins.RepinShared(d.active.engine.Kernel())
+func (p *pinned) check(ctx context.Context) {
+	p.repin()
+	err := p.loop.Do(ctx, func() error {
+		made, err := p.active.prepared.config.Pins.RepinShared(p.active.engine.Kernel())
 		if made > 0 {
-			d.o.Log.Error("pins of maps that all programs share were lost while weir ran: they are made again", "pins", made)
+			p.log.Error("pins of maps that all programs share were lost while weir ran: they are made again", "pins", made)
 		}
 		return err
 	})
@@ -28,19 +41,19 @@ func (d *Daemon) checkPins(ctx context.Context) {
 	if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
 		text = err.Error()
 	}
-	d.pinning.Lock()
-	defer d.pinning.Unlock()
-	if text != "" && text != d.sharedError {
-		d.o.Log.Error("a restart would forget what all programs share: " + text)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if text != "" && text != p.problem {
+		p.log.Error("a restart would forget what all programs share: " + text)
 	}
-	d.sharedError = text
+	p.problem = text
 }
 
 // repin makes the pins of the interfaces again that are gone. It is safe for concurrent use.
-func (d *Daemon) repin() {
-	d.pinning.Lock()
-	defer d.pinning.Unlock()
-	noted := d.status.Load()
+func (p *pinned) repin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	noted := p.readings.status.Load()
 	if noted == nil {
 		return
 	}
@@ -49,7 +62,7 @@ func (d *Daemon) repin() {
 		if a == nil {
 			continue
 		}
-		log := d.o.Log.With("interface", i.Target.String())
+		log := p.log.With("interface", i.Target.String())
 		was := a.Unpinned()
 		made, err := a.Repin()
 		switch now := a.Unpinned(); {
@@ -64,16 +77,16 @@ func (d *Daemon) repin() {
 	}
 }
 
-// lastPins makes the pins again before the daemon ends, and logs where it ends filtering.
-func (d *Daemon) lastPins() {
-	d.repin()
-	noted := d.status.Load()
+// last makes the pins again before the daemon ends, and logs where it ends filtering.
+func (p *pinned) last() {
+	p.repin()
+	noted := p.readings.status.Load()
 	if noted == nil {
 		return
 	}
 	for _, i := range noted.interfaces {
 		if i, _ := i.Now(); i.Condition == attach.Unpinned {
-			d.o.Log.Error("filtering ends now, since the program is not pinned: "+i.Problem, "interface", i.Target.String())
+			p.log.Error("filtering ends now, since the program is not pinned: "+i.Problem, "interface", i.Target.String())
 		}
 	}
 }

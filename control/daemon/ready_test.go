@@ -97,7 +97,7 @@ func TestStartWaitsForNone(t *testing.T) {
 	write(t, empty, "")
 	lists := fmt.Sprintf("state_dir: %s\nlists:\n  good: {sources: [{file: %s}]}\n  empty: {action: allow, sources: [{file: %s}]}\n", m.dir, good, empty)
 	d, stop := m.start(lists)
-	if s := d.Status(); len(s.NotReady) > 0 || !s.Complete() {
+	if s := d.readings.Status(); len(s.NotReady) > 0 || !s.Complete() {
 		t.Errorf("%+v", s)
 	}
 	stop()
@@ -111,7 +111,7 @@ func TestStartWaitsForNone(t *testing.T) {
 	if got := verdictOf(t, d, firstSource); got != verdict.Drop {
 		t.Errorf("the saved list: %v", got)
 	}
-	status := d.Status()
+	status := d.readings.Status()
 	if len(status.NotReady) != 1 || status.NotReady[0].List != "slow" || status.NotReady[0].Problem != "not read yet" || status.Complete() {
 		t.Errorf("%+v", status.NotReady)
 	}
@@ -119,7 +119,7 @@ func TestStartWaitsForNone(t *testing.T) {
 		t.Error(text)
 	}
 	close(release)
-	m.until("the list is ready", func() bool { s := d.Status(); return s.Complete() })
+	m.until("the list is ready", func() bool { s := d.readings.Status(); return s.Complete() })
 	if got := verdictOf(t, d, secondSource); got != verdict.Drop {
 		t.Errorf("the slow list: %v", got)
 	}
@@ -227,7 +227,7 @@ func TestSlowFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := d.Status(); s.Complete() || len(s.NotReady) != 1 {
+	if s := d.readings.Status(); s.Complete() || len(s.NotReady) != 1 {
 		t.Errorf("%+v", s.NotReady)
 	}
 	if err := d.Stop(); err != nil {
@@ -235,7 +235,7 @@ func TestSlowFile(t *testing.T) {
 	}
 	d, stop := m.start(fmt.Sprintf("state_dir: \"\"\nlists: {long: {sources: [{file: %s}]}}", path))
 	defer stop()
-	m.until("the list is ready", func() bool { s := d.Status(); return s.Complete() })
+	m.until("the list is ready", func() bool { s := d.readings.Status(); return s.Complete() })
 	if got := verdictOf(t, d, firstSource); got != verdict.Drop {
 		t.Errorf("%v", got)
 	}
@@ -259,7 +259,7 @@ func TestSlowFileKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := d.Status(); !s.Complete() || s.Entries != 1 {
+		if s := d.readings.Status(); !s.Complete() || s.Entries != 1 {
 			t.Errorf("%+v", s)
 		}
 		if err := d.Stop(); err != nil {

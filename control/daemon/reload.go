@@ -120,7 +120,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		}
 	}
 	d.service.notified(d.service.Reloading())
-	d.checkPins(ctx)
+	d.pins.check(ctx)
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
 	var read []*decision
@@ -154,7 +154,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	}); bad != nil {
 		return r, bad
 	}
-	d.checkPins(ctx)
+	d.pins.check(ctx)
 	settleAll(read, d.o.Log)
 	if err != nil {
 		d.notifier.refusedReload(ctx, err)

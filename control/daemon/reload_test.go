@@ -39,7 +39,7 @@ func TestReloadRefused(t *testing.T) {
 func awaitSchedule(t *testing.T, d *Daemon) {
 	t.Helper()
 	await(t, "feeds are read", 1, func() (read uint64) {
-		for _, l := range d.Lists() {
+		for _, l := range d.lists.Lists() {
 			for _, f := range l.Feeds {
 				if f.Next != nil {
 					read++
@@ -82,7 +82,7 @@ func TestReloadLearning(t *testing.T) {
 	r.c.Mode = membership.Approximate
 	d := begin(t, r)
 	halfLife := func() (seconds uint64) {
-		if w := d.Weights(); w != nil {
+		if w := d.readings.Weights(); w != nil {
 			seconds = uint64(w.HalfLife)
 		}
 		return seconds
@@ -97,10 +97,10 @@ func TestReloadLearning(t *testing.T) {
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); d.Weights() != nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(5 * time.Second); d.readings.Weights() != nil && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if w := d.Weights(); w != nil {
+	if w := d.readings.Weights(); w != nil {
 		t.Errorf("nothing is learned, but %+v", w)
 	}
 }
@@ -111,18 +111,18 @@ func TestReloadUptime(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	d := begin(t, r)
 	await(t, "snapshots", 1, func() uint64 {
-		if d.Top() == nil {
+		if d.readings.Top() == nil {
 			return 0
 		}
 		return 1
 	})
-	before := d.Top().Uptime
+	before := d.readings.Top().Uptime
 	r.change(func(c *config.Config) { c.Monitor = true })
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "generation", 2, func() uint64 { return uint64(d.Top().Filter.Generation) })
-	if now := d.Top().Uptime; now < before {
+	await(t, "generation", 2, func() uint64 { return uint64(d.readings.Top().Filter.Generation) })
+	if now := d.readings.Top().Uptime; now < before {
 		t.Errorf("up for %v seconds, after %v", now, before)
 	}
 }
@@ -167,7 +167,7 @@ func TestReloadAbandoned(t *testing.T) {
 			t.Fatalf("%q, %v, want %s", got, err, want)
 		}
 	}
-	if s := d.Metrics(); !s.Config.Failed || s.Config.Refused != 1 {
+	if s := d.readings.Metrics(); !s.Config.Failed || s.Config.Refused != 1 {
 		t.Errorf("%+v", s.Config)
 	}
 }
@@ -235,10 +235,10 @@ func TestReloadShared(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if s := d.Metrics(); s.Config.Done != 3 { // the start is one
+	if s := d.readings.Metrics(); s.Config.Done != 3 { // the start is one
 		t.Errorf("%d configurations were activated", s.Config.Done)
 	}
-	if !d.Status().Monitor {
+	if !d.readings.Status().Monitor {
 		t.Error("the last configuration is not active")
 	}
 
@@ -260,7 +260,7 @@ func TestReloadShared(t *testing.T) {
 	}
 	d.reloading.Lock() // all have ended
 	defer d.reloading.Unlock()
-	if s := d.Metrics(); s.Config.Done != 4 {
+	if s := d.readings.Metrics(); s.Config.Done != 4 {
 		t.Errorf("%d configurations were activated", s.Config.Done)
 	}
 }

@@ -26,7 +26,7 @@ func TestRunEnds(t *testing.T) {
 	if err := d.loop.Do(t.Context(), func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	found, _ := d.Events(events.Want{})
+	found, _ := d.readings.Events(events.Want{})
 	d.stop()
 	if _, ok := <-found; ok {
 		t.Error("an event after the end")
@@ -48,7 +48,7 @@ func TestRunEnds(t *testing.T) {
 	if _, err := d.Change(ctx, api.Change{Action: api.Block, Entries: []string{cleanSource}}); err == nil || ctx.Err() != nil {
 		t.Errorf("a command after the end: %v, %v", err, ctx.Err())
 	}
-	if all := d.Lists(); all != nil {
+	if all := d.lists.Lists(); all != nil {
 		t.Errorf("lists after the end: %+v", all)
 	}
 }

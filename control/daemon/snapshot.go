@@ -4,11 +4,13 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/metrics"
+	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
@@ -17,6 +19,21 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 )
+
+// readings are read at any time, however busy Run's goroutine is, which publishes them.
+type readings struct {
+	loop    *loop
+	meter   *traffic.Meter
+	hub     *events.Hub
+	unsaved *atomic.Pointer[string] // why a restart would forget changes; nil: it would not, as far as it is known
+	logging Logging                 // may be nil
+
+	status    atomic.Pointer[noted]
+	protected atomic.Pointer[[]api.Protected]
+	top       atomic.Pointer[api.Top]
+	weights   atomic.Pointer[api.Weights]
+	snapshot  atomic.Pointer[metrics.Snapshot]
+}
 
 // publish publishes what is going on, for those who ask.
 func (d *Daemon) publish(now time.Time, r traffic.Rates) {
@@ -58,14 +75,14 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 		d.exportCounters(now)
 	}
 	if l := d.observers.learn; l == nil {
-		d.weights.Store(nil)
+		d.readings.weights.Store(nil)
 	} else {
 		top.Filter.Hot = l.Hot()
 		top.Filter.Measured, _, _ = measuredRate(l)
 		top.Filter.WeightedPredicted = new(l.Predicted())
-		d.weights.Store(d.weightsNow())
+		d.readings.weights.Store(d.weightsNow())
 	}
-	d.top.Store(top)
+	d.readings.top.Store(top)
 	d.notifier.dropped(r)
 }
 
@@ -167,12 +184,12 @@ func measuredRate(l *learn.Observer) (with, without *float64, packets float64) {
 	return &a, &b, packets
 }
 
-// Status implements [server.Daemon].
-func (d *Daemon) Status() api.Status {
-	noted := d.status.Load()
+// Status implements [server.Snapshots].
+func (r *readings) Status() api.Status {
+	noted := r.status.Load()
 	s := noted.Status
-	s.Busy = d.loop.busy()
-	if problem := d.unsaved.Load(); problem != nil {
+	s.Busy = r.loop.busy()
+	if problem := r.unsaved.Load(); problem != nil {
 		s.Unsaved = *problem
 	}
 	for _, i := range noted.interfaces {
@@ -184,10 +201,10 @@ func (d *Daemon) Status() api.Status {
 			Interface: i.Iface, Netns: i.Netns, Direction: i.Direction(), State: string(i.Condition), XDP: i.XDP.String(), Problem: i.Problem,
 		})
 	}
-	if p := d.protected.Load(); p != nil {
+	if p := r.protected.Load(); p != nil {
 		s.Protected = *p
 	}
-	counted, _ := d.meter.Read()
+	counted, _ := r.meter.Read()
 	for n := range s.Interfaces {
 		i := &s.Interfaces[n]
 		for _, c := range counted {
@@ -238,15 +255,15 @@ func (d *Daemon) noteStatus() {
 		s.Spared = append(s.Spared, sparedOf(x))
 	}
 	s.SparedMore = len(spared) - len(s.Spared)
-	d.status.Store(s)
+	d.readings.status.Store(s)
 	d.notifier.follow(s.interfaces, d.active.attach.Named())
 }
 
-// Top implements [server.Daemon].
-func (d *Daemon) Top() *api.Top { return d.top.Load() }
+// Top implements [server.Snapshots].
+func (r *readings) Top() *api.Top { return r.top.Load() }
 
-// Weights implements [server.Daemon].
-func (d *Daemon) Weights() *api.Weights { return d.weights.Load() }
+// Weights implements [server.Snapshots].
+func (r *readings) Weights() *api.Weights { return r.weights.Load() }
 
 // record is what is kept for metrics, beyond what the kernel counts.
 type record struct {
@@ -328,14 +345,20 @@ func (r *record) tracker(i int, s heavy.Watched) *metrics.Tracker {
 	return &r.trackers[at]
 }
 
+// Counters returns what was counted since weir began, at any time.
+func (r *readings) Counters() traffic.Counters {
+	all, _ := r.meter.Counters()
+	return all
+}
+
 // Metrics implements [metrics.Source].
-func (d *Daemon) Metrics() metrics.Snapshot {
+func (r *readings) Metrics() metrics.Snapshot {
 	var s metrics.Snapshot
-	if last := d.snapshot.Load(); last != nil {
+	if last := r.snapshot.Load(); last != nil {
 		s = *last
 	}
-	s.Interfaces, s.Hits = d.meter.Read()
-	if noted := d.status.Load(); noted != nil {
+	s.Interfaces, s.Hits = r.meter.Read()
+	if noted := r.status.Load(); noted != nil {
 		unpinned := make(map[loader.Target]bool)
 		for _, i := range noted.interfaces {
 			if i, _ := i.Now(); i.Condition == attach.Unpinned {
@@ -346,9 +369,9 @@ func (d *Daemon) Metrics() metrics.Snapshot {
 			s.Interfaces[n].Unpinned = unpinned[s.Interfaces[n].Target]
 		}
 	}
-	s.LongestTurn = d.loop.longest()
-	if d.o.Logging != nil {
-		s.LogFailed = d.o.Logging.Failed()
+	s.LongestTurn = r.loop.longest()
+	if r.logging != nil {
+		s.LogFailed = r.logging.Failed()
 	}
 	s.Origins = origins(&s)
 	return s
@@ -382,7 +405,7 @@ func (d *Daemon) note() {
 	s := metrics.Snapshot{
 		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor != nil,
 		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
-		Unsaved: d.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Replaced: r.replaced, Config: &config,
+		Unsaved: d.saved.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Replaced: r.replaced, Config: &config,
 	}
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
@@ -433,9 +456,9 @@ func (d *Daemon) note() {
 	s.History = metrics.History(d.history.Counts())
 	s.Multicast = d.forwarding.Read(d.active.engine)
 	s.Fleet = d.fleetMetrics()
-	d.snapshot.Store(&s)
-	lists := d.describeLists()
-	d.lists.Store(&lists)
+	d.readings.snapshot.Store(&s)
+	lists := d.lists.describe()
+	d.lists.last.Store(&lists)
 	d.noteStatus()
 	d.measure()
 }

@@ -5,20 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
 // stateInterval is how often the files of the state directory, and the pins, are looked for:
 // what is lost is back, or said, within ten seconds.
 const stateInterval = 5 * time.Second
-
-// followState restores files of the state directory that are removed while the daemon runs,
-// until ctx is done.
-func (d *Daemon) followState(ctx context.Context) {
-	every(ctx, stateInterval, func() { d.checkState(ctx) })
-}
 
 // every calls fn at each interval, until ctx is done.
 func every(ctx context.Context, interval time.Duration, fn func()) {
@@ -34,26 +30,43 @@ func every(ctx context.Context, interval time.Duration, fn func()) {
 	}
 }
 
-// checkState looks for the files of the state directory, and writes those anew that are
-// missing, from memory. Saved contents of feeds come back with their next version.
-func (d *Daemon) checkState(ctx context.Context) {
-	err := errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error { return errors.Join(d.checkMonitor(), d.checkTrials(), d.checkRollback()) }))
-	if errors.Is(err, errStopped) || ctx.Err() != nil {
-		return
-	}
-	last := d.unsaved.Load()
+// stateFiles notices whether the state is on disk. It is safe for concurrent use.
+type stateFiles struct {
+	unsaved atomic.Pointer[string] // nil: the state is on disk, as far as it is known
+	log     *slog.Logger
+}
+
+// follow restores files of the state directory that are removed while the daemon runs,
+// until ctx is done. check looks for them, and writes those anew that are missing, from memory.
+// Saved contents of feeds come back with their next version.
+func (f *stateFiles) follow(ctx context.Context, check func() error) {
+	every(ctx, stateInterval, func() {
+		if err := check(); !errors.Is(err, errStopped) && ctx.Err() == nil {
+			f.noted(err)
+		}
+	})
+}
+
+// noted logs why a restart would forget changes, where that has changed.
+func (f *stateFiles) noted(err error) {
+	last := f.unsaved.Load()
 	if err == nil {
 		if last != nil {
-			d.o.Log.Info("the state is on disk again")
+			f.log.Info("the state is on disk again")
 		}
-		d.unsaved.Store(nil)
+		f.unsaved.Store(nil)
 		return
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if last == nil || *last != text {
-		d.o.Log.Error("a restart would forget what was changed: " + text)
+		f.log.Error("a restart would forget what was changed: " + text)
 	}
-	d.unsaved.Store(&text)
+	f.unsaved.Store(&text)
+}
+
+// checkState looks for the files of the state directory.
+func (d *Daemon) checkState(ctx context.Context) error {
+	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error { return errors.Join(d.checkMonitor(), d.checkTrials(), d.checkRollback()) }))
 }
 
 // checkMonitor saves manual monitor mode again where its file is missing.

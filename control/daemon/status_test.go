@@ -22,12 +22,12 @@ const loopback = "lo"
 // stateOf returns the status of an interface.
 func stateOf(t *testing.T, d *running, name string) api.InterfaceStatus {
 	t.Helper()
-	for _, i := range d.Status().Interfaces {
+	for _, i := range d.readings.Status().Interfaces {
 		if i.Interface == name {
 			return i
 		}
 	}
-	t.Fatalf("no interface %s: %+v", name, d.Status())
+	t.Fatalf("no interface %s: %+v", name, d.readings.Status())
 	return api.InterfaceStatus{}
 }
 
@@ -39,7 +39,7 @@ func TestStatus(t *testing.T) {
 	r := configure(t, l.B)
 	d := begin(t, r)
 	defer watched(t, d.Daemon)()
-	s := d.Status()
+	s := d.readings.Status()
 	if !s.Complete() || s.PID != os.Getpid() || s.Version != "test" || s.Pins != string(r.c.Pins) || len(s.Interfaces) != 1 {
 		t.Fatalf("status: %+v", s)
 	}
@@ -68,18 +68,18 @@ func TestStatus(t *testing.T) {
 	if i := stateOf(t, d, l.B.Iface); i.State != api.Filtered || i.Dropped != 5 {
 		t.Errorf("%+v", i)
 	}
-	if s := d.Status(); s.Complete() {
+	if s := d.readings.Status(); s.Complete() {
 		t.Errorf("complete: %+v", s)
 	}
 	attached := map[string]bool{}
-	for _, i := range d.Metrics().Interfaces {
+	for _, i := range d.readings.Metrics().Interfaces {
 		attached[i.Iface] = i.XDP != ""
 	}
 	if plain, known := attached[loopback]; !known || plain || !attached[l.B.Iface] {
 		t.Errorf("metrics: attached %v", attached)
 	}
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		if top := d.Top(); top != nil && top.Filter.Generation == 2 {
+		if top := d.readings.Top(); top != nil && top.Filter.Generation == 2 {
 			if top.Uptime < 1 {
 				t.Errorf("uptime %vs after a reload", top.Uptime)
 			}
@@ -104,7 +104,7 @@ func TestStatusOfInterfaceThatReturns(t *testing.T) {
 	go func() { ended <- d.loop.Do(context.Background(), func() error { close(begun); <-goOn; return nil }) }()
 	<-begun
 	deleteWire(t, l)
-	if s := d.Status(); s.Complete() || s.Interfaces[0].State != api.Gone {
+	if s := d.readings.Status(); s.Complete() || s.Interfaces[0].State != api.Gone {
 		t.Errorf("deleted: %+v", s)
 	}
 	another := netlink.NewLinkAttrs()

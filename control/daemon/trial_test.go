@@ -60,7 +60,7 @@ func TestTrialMetric(t *testing.T) {
 	r.c.Lists[0].Enforce = false
 	d := begin(t, r)
 	onTrial := func() (is bool) {
-		for _, l := range d.Metrics().Lists {
+		for _, l := range d.readings.Metrics().Lists {
 			is = is || l.Name == "a" && l.Trial
 		}
 		return is

@@ -26,7 +26,7 @@ func (d *Daemon) reportUsage(now time.Time) {
 		if l.feed == nil || l.Format.Kind != feed.CrowdSec {
 			continue
 		}
-		counters := d.Counters()
+		counters := d.readings.Counters()
 		is := usage{at: now, processed: counters.Packets(), matched: d.meter.Hits()[d.active.prepared.rules[l.source-1].Name]}
 		last := d.usage[l.feed]
 		if last == nil {
