@@ -17,16 +17,16 @@ import (
 )
 
 // Answer implements [node.Daemon].
-func (d *Daemon) Answer(ctx context.Context, what string, question []byte) (any, error) {
+func (x *explainer) Answer(ctx context.Context, what string, question []byte) (any, error) {
 	switch what {
 	case wire.AskExplain:
-		return answer(ctx, question, d.answerExplain)
+		return answer(ctx, question, x.answerExplain)
 	case wire.AskHeavy:
-		return answer(ctx, question, d.answerHeavy)
+		return answer(ctx, question, x.answerHeavy)
 	case wire.AskTrace:
-		return answer(ctx, question, d.answerTrace)
+		return answer(ctx, question, x.answerTrace)
 	}
-	return nil, fmt.Errorf("weir %s does not know what %.20q is: update it", d.o.Version, what)
+	return nil, fmt.Errorf("weir %s does not know what %.20q is: update it", x.version, what)
 }
 
 func answer[Q any](ctx context.Context, question []byte, with func(context.Context, Q) (any, error)) (any, error) {
@@ -37,12 +37,12 @@ func answer[Q any](ctx context.Context, question []byte, with func(context.Conte
 	return with(ctx, q)
 }
 
-func (d *Daemon) answerExplain(ctx context.Context, q wire.ExplainQuestion) (any, error) {
+func (x *explainer) answerExplain(ctx context.Context, q wire.ExplainQuestion) (any, error) {
 	asked, err := engine.ParseQuestion(q.Packets)
 	if err != nil {
 		return nil, err
 	}
-	answers, wanted, err := d.explain(ctx, asked)
+	answers, wanted, err := x.explain(ctx, asked)
 	wanted.find(func(s source, keys []key.Key) []feed.Origin {
 		if l, ok := s.(*node.List); ok {
 			return l.FindHere(keys) // the hub knows the rest, and adds it itself
@@ -52,7 +52,7 @@ func (d *Daemon) answerExplain(ctx context.Context, q wire.ExplainQuestion) (any
 	return Explanation(q.Packets, answers...), err
 }
 
-func (d *Daemon) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, error) {
+func (x *explainer) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, error) {
 	var k heavy.Key
 	var unit sketch.Unit
 	if err := k.UnmarshalText([]byte(q.Key)); err != nil {
@@ -62,8 +62,8 @@ func (d *Daemon) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, er
 		return nil, err
 	}
 	var a wire.HeavyFlows
-	err := d.loop.Do(ctx, func() (err error) {
-		if !d.observers.heavy.Interval(d.active.engine, d.active.attach.Stats(false), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
+	err := x.loop.Do(ctx, func() (err error) {
+		if !x.observers.heavy.Interval(x.active.engine, x.active.attach.Stats(false), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
 			a, err = node.Heavy(q, interval, banks)
 		}) {
 			return fmt.Errorf("no tracker counts %v by %v, or it has no interval since a start or a pause: set trackers in weir.yaml, or ask again", unit, k)
@@ -73,9 +73,9 @@ func (d *Daemon) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, er
 	return a, err
 }
 
-func (d *Daemon) answerTrace(ctx context.Context, q api.TraceQuestion) (any, error) {
+func (x *explainer) answerTrace(ctx context.Context, q api.TraceQuestion) (any, error) {
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
-	return d.Trace(ctx, q)
+	return x.Trace(ctx, q)
 }

@@ -19,6 +19,7 @@ type API struct {
 	*notifier
 	*trafficHistory
 	*dropped
+	*explainer
 	*collateral
 	*appraiser
 	*rehearsals
@@ -35,6 +36,6 @@ var (
 func (d *Daemon) API() *API {
 	return &API{
 		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
-		collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
+		explainer: &d.explainer, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
 	}
 }

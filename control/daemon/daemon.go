@@ -103,6 +103,7 @@ type Daemon struct {
 	collateral collateral
 	worth      appraiser
 	rehearsals rehearsals
+	explainer  explainer
 	record     record
 
 	readings readings // safe for concurrent use
@@ -189,6 +190,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.pins = pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}
 	d.drops = dropped{loop: d.loop, active: d.active, log: o.Log}
 	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
+	d.explainer = explainer{loop: d.loop, active: d.active, meter: &d.meter, observers: &d.observers, drops: &d.drops, version: o.Version}
 	d.lists = lister{loop: d.loop, active: d.active, meter: &d.meter, collateral: &d.collateral}
 	d.worth = appraiser{loop: d.loop, active: d.active, meter: &d.meter, drops: &d.drops, history: &d.history, collateral: &d.collateral}
 	d.rehearsals = rehearsals{loop: d.loop, active: d.active, hub: d.hub, collateral: &d.collateral, note: d.note}

@@ -8,30 +8,41 @@ import (
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/observe/drops"
+	"weir/control/observe/traffic"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
 
-// Explain implements [server.Daemon].
-func (d *Daemon) Explain(ctx context.Context, question string) (e api.Explanation, err error) {
+// explainer answers questions about packets. It is safe for concurrent use.
+type explainer struct {
+	loop      *loop
+	active    *active
+	meter     *traffic.Meter
+	observers *observers
+	drops     *dropped
+	version   string
+}
+
+// Explain implements [server.Explainer].
+func (x *explainer) Explain(ctx context.Context, question string) (e api.Explanation, err error) {
 	asked, err := engine.ParseQuestion(question)
 	if err != nil {
 		return e, &api.BadRequest{Err: err}
 	}
-	answers, wanted, err := d.explain(ctx, asked)
+	answers, wanted, err := x.explain(ctx, asked)
 	wanted.find(source.Find) // outside of the loop, as it reads the feeds
 	return Explanation(question, answers...), err
 }
 
-// ExplainFrames implements [server.Daemon].
-func (d *Daemon) ExplainFrames(ctx context.Context, frames [][]byte) (all []api.Explanation, err error) {
+// ExplainFrames implements [server.Explainer].
+func (x *explainer) ExplainFrames(ctx context.Context, frames [][]byte) (all []api.Explanation, err error) {
 	var asked []engine.Question
 	for _, f := range frames {
 		asked = append(asked, engine.Question{Frame: f})
 	}
-	answers, wanted, err := d.explain(ctx, asked)
+	answers, wanted, err := x.explain(ctx, asked)
 	wanted.find(source.Find)
 	for _, a := range answers {
 		all = append(all, Explanation(a.Packet, a))
@@ -49,18 +60,18 @@ func Explanation(question string, answers ...engine.Answer) api.Explanation {
 }
 
 // explain answers questions, but for the places of entries, which it returns.
-func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted places, err error) {
+func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted places, err error) {
 	wanted = make(places)
 	for _, q := range asked { // each in a turn of its own: there may be many
-		if err := d.loop.Do(ctx, func() error {
-			hits := d.meter.Hits()
-			penalties, more := meeting(d.observers.heavy.Penalties(loader.Monotonic()), q)
-			all := d.active.engine.Explain(q, penalties)
+		if err := x.loop.Do(ctx, func() error {
+			hits := x.meter.Hits()
+			penalties, more := meeting(x.observers.heavy.Penalties(loader.Monotonic()), q)
+			all := x.active.engine.Explain(q, penalties)
 			for i := range all {
-				d.observers.describe(&all[i], more)
+				x.observers.describe(&all[i], more)
 				all[i].Condense()
-				d.active.prepared.describe(&all[i], wanted, func(l *managedList, number uint16) *uint64 {
-					return d.active.prepared.caught(l, d.active.prepared.hits(hits, number))
+				x.active.prepared.describe(&all[i], wanted, func(l *managedList, number uint16) *uint64 {
+					return x.active.prepared.caught(l, x.active.prepared.hits(hits, number))
 				})
 			}
 			answers = append(answers, all...)
@@ -70,7 +81,7 @@ func (d *Daemon) explain(ctx context.Context, asked []engine.Question) (answers 
 		}
 	}
 	for i := range answers {
-		d.drops.describe(&answers[i])
+		x.drops.describe(&answers[i])
 	}
 	return answers, wanted, nil
 }

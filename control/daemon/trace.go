@@ -11,12 +11,12 @@ import (
 	"weir/filter/digest"
 )
 
-// Trace implements [server.Daemon].
-func (d *Daemon) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
+// Trace implements [server.Recorder].
+func (x *explainer) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
 	var r *digests.Recorder
-	if err := d.loop.doAlone(ctx, func() error {
-		if r = d.observers.recorder; r != nil {
-			r.Look(d.active.engine)
+	if err := x.loop.doAlone(ctx, func() error {
+		if r = x.observers.recorder; r != nil {
+			r.Look(x.active.engine)
 		}
 		return nil
 	}); err != nil {
