@@ -20,6 +20,7 @@ type API struct {
 	*trafficHistory
 	*dropped
 	*explainer
+	*groups
 	*collateral
 	*appraiser
 	*rehearsals
@@ -36,6 +37,6 @@ var (
 func (d *Daemon) API() *API {
 	return &API{
 		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
-		explainer: &d.explainer, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
+		explainer: &d.explainer, groups: &d.groups, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
 	}
 }

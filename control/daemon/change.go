@@ -20,10 +20,10 @@ import (
 
 // Change implements [server.Daemon]. Changes that were given before come first.
 func (d *Daemon) Change(ctx context.Context, c api.Change) (api.Changed, error) {
-	d.takeQueued(ctx)
+	d.queued.take(ctx)
 	changed, err := d.carryOut(ctx, c)
 	if errors.Is(err, errStopped) {
-		if queued, err := d.Queue(ctx, c); err == nil {
+		if queued, err := d.queued.Queue(ctx, c); err == nil {
 			return queued, nil
 		}
 	}

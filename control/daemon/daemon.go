@@ -94,7 +94,7 @@ type Daemon struct {
 	tendError     string    // of the last second, as logged
 
 	meter      traffic.Meter // safe for concurrent use
-	forwarding traffic.Forwarding
+	groups     groups
 	hub        *events.Hub // safe for concurrent use
 	observers  observers
 	drops      dropped // safe for concurrent use
@@ -149,17 +149,18 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			}
 		}
 	}
-	if d.journal, err = d.openJournal(ctx, c); err != nil {
+	if d.journal, err = openJournal(ctx, c, o); err != nil {
 		return nil, err
 	}
+	d.groups.journal = d.journal
 	var unwatched error
 	if d.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
 	}
-	if err := d.openQueue(c); err != nil {
+	if err := d.queued.open(c); err != nil {
 		o.Log.Error("changes that were given while no daemon ran are not made: " + err.Error())
 	}
-	d.early = serveOf(c).Open(server.StartingHandler(&starter{d, time.Now()}), o.Log)
+	d.early = serveOf(c).Open(server.StartingHandler(&starter{&d.queued, o.Progress, &d.awaits, o.Version, time.Now()}), o.Log)
 	defer func() {
 		if err != nil {
 			d.early.Close()
@@ -190,6 +191,8 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.pins = pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}
 	d.drops = dropped{loop: d.loop, active: d.active, log: o.Log}
 	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
+	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.carryOut}
+	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.explainer = explainer{loop: d.loop, active: d.active, meter: &d.meter, observers: &d.observers, drops: &d.drops, version: o.Version}
 	d.lists = lister{loop: d.loop, active: d.active, meter: &d.meter, collateral: &d.collateral}
 	d.worth = appraiser{loop: d.loop, active: d.active, meter: &d.meter, drops: &d.drops, history: &d.history, collateral: &d.collateral}
@@ -312,7 +315,7 @@ func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metada
 	if err != nil {
 		return nil, attach.Metadata{}, err
 	}
-	d.forwarding.Connect(e, d.o.Log)
+	d.groups.Connect(e, d.o.Log)
 	if evadable(e) || e.Out() != nil && evadable(e.Out()) {
 		d.o.Log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): malformed: drop closes that")
@@ -356,7 +359,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.followWakes(ctx) })
 	all.Go(func() { d.saved.follow(ctx, func() error { return d.checkState(ctx) }) })
 	all.Go(func() { d.pins.follow(ctx) })
-	all.Go(func() { d.followQueue(ctx) })
+	all.Go(func() { d.queued.follow(ctx, d.loop.seconds) })
 	all.Go(func() { d.collateral.follow(ctx) })
 	all.Go(func() { d.worth.follow(ctx) })
 	now := time.Now()
@@ -407,7 +410,7 @@ func (d *Daemon) followInterfaces() error {
 	err := d.active.attach.Follow()
 	d.loop.follow(d.active.attach.IsWatching())
 	d.noteStatus()
-	d.forwarding.Connect(d.active.engine, d.o.Log)
+	d.groups.Connect(d.active.engine, d.o.Log)
 	return err
 }
 
@@ -445,7 +448,7 @@ func (d *Daemon) Stop() error {
 	if keep {
 		d.pins.last()
 	}
-	d.takeNotes()
+	d.queued.takeNotes()
 	d.audit.stop(d.active.attach.Names(), keep)
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.active.engine)

@@ -195,7 +195,7 @@ func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 // Flush implements [server.Daemon].
 func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, err error) {
 	changed.List = name
-	d.takeQueued(ctx)
+	d.queued.take(ctx)
 	var batch []journal.Change
 	err = d.loop.doEntries(ctx, func() error {
 		l := d.active.prepared.list(name)

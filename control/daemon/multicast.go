@@ -16,6 +16,7 @@ import (
 	"weir/control/engine"
 	"weir/control/journal"
 	"weir/control/metrics"
+	"weir/control/observe/traffic"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/loader"
@@ -63,10 +64,20 @@ func (p *Prepared) multicast() engine.Multicast {
 	return m
 }
 
-// Multicast implements [server.Daemon].
-func (d *Daemon) Multicast() (m api.Multicast, err error) {
-	bad := d.loop.Do(context.Background(), func() error {
-		f, idle := d.forwarding.Read(d.active.engine), d.idleGroups()
+// groups are the multicast groups that interfaces want, and what is forwarded to them. Run's
+// goroutine owns them.
+type groups struct {
+	traffic.Forwarding
+	loop    *loop
+	active  *active
+	journal *journal.Journal
+	audit   auditor
+}
+
+// Multicast implements [server.Multicaster].
+func (s *groups) Multicast() (m api.Multicast, err error) {
+	bad := s.loop.Do(context.Background(), func() error {
+		f, idle := s.Read(s.active.engine), s.idle()
 		if f == nil && len(idle) == 0 {
 			return api.ErrNoMulticast
 		}
@@ -82,16 +93,16 @@ func (d *Daemon) Multicast() (m api.Multicast, err error) {
 				Name: p.Iface, Configured: true, Present: p.There, FalsePositiveRate: p.FalsePositiveRate,
 				Sent: p.Sent.Packets, SentBytes: p.Sent.Bytes, Dropped: p.Dropped.Packets, DroppedBytes: p.Dropped.Bytes,
 			}
-			configured := d.active.prepared.config.Multicast.Interfaces[i].Groups
-			for _, group := range d.active.engine.Multicast().Groups(i + 1) {
-				iface.Groups = append(iface.Groups, d.multicastGroup(p.Iface, group, slices.Contains(configured, config.Group(group))))
+			configured := s.active.prepared.config.Multicast.Interfaces[i].Groups
+			for _, group := range s.active.engine.Multicast().Groups(i + 1) {
+				iface.Groups = append(iface.Groups, s.describe(p.Iface, group, slices.Contains(configured, config.Group(group))))
 			}
 			m.Interfaces = append(m.Interfaces, iface)
 		}
 		for _, name := range slices.Sorted(maps.Keys(idle)) {
 			iface := api.MulticastInterface{Name: name}
 			for _, group := range ordered.Of(slices.Values(idle[name]), netip.Addr.Compare) {
-				iface.Groups = append(iface.Groups, d.multicastGroup(name, group, false))
+				iface.Groups = append(iface.Groups, s.describe(name, group, false))
 			}
 			m.Interfaces = append(m.Interfaces, iface)
 		}
@@ -100,21 +111,21 @@ func (d *Daemon) Multicast() (m api.Multicast, err error) {
 	return m, bad
 }
 
-// idleGroups returns the groups that were added manually to interfaces that the
+// idle returns the groups that were added manually to interfaces that the
 // configuration no longer names. They are active when it does again.
-func (d *Daemon) idleGroups() map[string][]netip.Addr {
+func (s *groups) idle() map[string][]netip.Addr {
 	idle := make(map[string][]netip.Addr)
-	for e := range d.journal.Entries() {
+	for e := range s.journal.Entries() {
 		name, ok := strings.CutPrefix(e.List, groupsOf(""))
-		if ok && !slices.ContainsFunc(d.active.prepared.config.Multicast.Interfaces, func(i config.MulticastInterface) bool { return i.Name == name }) {
+		if ok && !slices.ContainsFunc(s.active.prepared.config.Multicast.Interfaces, func(i config.MulticastInterface) bool { return i.Name == name }) {
 			idle[name] = append(idle[name], e.Key.Dst)
 		}
 	}
 	return idle
 }
 
-// forgetGroups removes idle groups of an interface from the journal.
-func (d *Daemon) forgetGroups(idle []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
+// forgetIdle removes idle groups of an interface from the journal.
+func (s *groups) forgetIdle(idle []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
 	var batch []journal.Change
 	for i, text := range c.Groups {
 		var g config.Group
@@ -126,17 +137,17 @@ func (d *Daemon) forgetGroups(idle []netip.Addr, c api.MulticastChange, changed 
 			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: groupsOf(c.Interface), Key: keyOf(netip.Addr(g))}})
 		}
 	}
-	if err := d.journal.Apply(batch); err != nil {
+	if err := s.journal.Apply(batch); err != nil {
 		return err
 	}
 	changed.Removed, changed.Unchanged = len(batch), len(c.Groups)-len(batch)
 	return nil
 }
 
-// multicastGroup describes a group that an interface wants.
-func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool) api.MulticastGroup {
+// describe describes a group that an interface wants.
+func (s *groups) describe(iface string, group netip.Addr, configured bool) api.MulticastGroup {
 	g := api.MulticastGroup{Group: group.String(), Configured: configured}
-	if e, ok := d.journal.Get(groupsOf(iface), keyOf(group)); ok {
+	if e, ok := s.journal.Get(groupsOf(iface), keyOf(group)); ok {
 		g.Added = &e.Added
 		if e.UID != api.NoUID {
 			g.UID = &e.UID
@@ -145,20 +156,20 @@ func (d *Daemon) multicastGroup(iface string, group netip.Addr, configured bool)
 	return g
 }
 
-// ChangeMulticast implements [server.Daemon].
-func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
+// ChangeMulticast implements [server.Multicaster].
+func (s *groups) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
 	changed.Interface = c.Interface
-	err = d.loop.doAlone(ctx, func() error {
+	err = s.loop.doAlone(ctx, func() error {
 		if c.Remove {
-			if idle := d.idleGroups()[c.Interface]; len(idle) > 0 {
-				return d.forgetGroups(idle, c, &changed)
+			if idle := s.idle()[c.Interface]; len(idle) > 0 {
+				return s.forgetIdle(idle, c, &changed)
 			}
 		}
-		if d.active.engine.Multicast() == nil {
+		if s.active.engine.Multicast() == nil {
 			return api.ErrNoMulticast
 		}
 		var names []string
-		for _, iface := range d.active.prepared.config.Multicast.Interfaces {
+		for _, iface := range s.active.prepared.config.Multicast.Interfaces {
 			names = append(names, iface.Name)
 		}
 		port := slices.Index(names, c.Interface) + 1
@@ -166,21 +177,21 @@ func (d *Daemon) ChangeMulticast(ctx context.Context, c api.MulticastChange) (ch
 			return &api.BadRequest{Err: fmt.Errorf("interface %q: multicast is forwarded only to %s",
 				c.Interface, strings.Join(names, ", "))}
 		}
-		batch, err := d.multicastBatch(port, c)
+		batch, err := s.batch(port, c)
 		if err != nil {
 			return err
 		}
 		changed.Unchanged = len(c.Groups) - len(batch)
-		return d.changeMulticast(port, batch, &changed)
+		return s.change(port, batch, &changed)
 	})
-	d.auditMulticast(ctx, c, changed, err)
+	s.record(ctx, c, changed, err)
 	return changed, err
 }
 
-// multicastBatch returns the changes of the journal that a request asks for, without
+// batch returns the changes of the journal that a request asks for, without
 // those that change nothing.
-func (d *Daemon) multicastBatch(port int, c api.MulticastChange) ([]journal.Change, error) {
-	iface, table := d.active.prepared.config.Multicast.Interfaces[port-1], d.active.engine.Multicast()
+func (s *groups) batch(port int, c api.MulticastChange) ([]journal.Change, error) {
+	iface, table := s.active.prepared.config.Multicast.Interfaces[port-1], s.active.engine.Multicast()
 	var batch []journal.Change
 	room := table.MaxGroups - table.Len()
 	seen := make(map[netip.Addr]bool)
@@ -212,19 +223,19 @@ func (d *Daemon) multicastBatch(port int, c api.MulticastChange) ([]journal.Chan
 	return batch, nil
 }
 
-// changeMulticast makes changes durable, then active. When it fails, nothing has
+// change makes changes durable, then active. When it fails, nothing has
 // changed.
-func (d *Daemon) changeMulticast(port int, batch []journal.Change, changed *api.MulticastChanged) error {
-	if err := d.journal.Apply(batch); err != nil {
+func (s *groups) change(port int, batch []journal.Change, changed *api.MulticastChanged) error {
+	if err := s.journal.Apply(batch); err != nil {
 		return err
 	}
 	for _, c := range batch {
 		if c.Remove {
-			d.active.engine.Multicast().Remove(port, c.Key.Dst)
+			s.active.engine.Multicast().Remove(port, c.Key.Dst)
 			changed.Removed++
 			continue
 		}
-		if _, err := d.active.engine.Multicast().Add(port, c.Key.Dst); err != nil {
+		if _, err := s.active.engine.Multicast().Add(port, c.Key.Dst); err != nil {
 			return err // cannot be: there is room for the batch
 		}
 		changed.Added++
@@ -232,8 +243,8 @@ func (d *Daemon) changeMulticast(port int, batch []journal.Change, changed *api.
 	return nil
 }
 
-// auditMulticast records a change of multicast groups.
-func (d *Daemon) auditMulticast(ctx context.Context, c api.MulticastChange, changed api.MulticastChanged, err error) {
+// record records a change of multicast groups.
+func (s *groups) record(ctx context.Context, c api.MulticastChange, changed api.MulticastChanged, err error) {
 	r := audit.Record{
 		Change: audit.MulticastAdd, Interface: c.Interface, Entries: len(c.Groups),
 		Changed: changed.Added + changed.Removed, First: c.Groups,
@@ -242,5 +253,5 @@ func (d *Daemon) auditMulticast(ctx context.Context, c api.MulticastChange, chan
 		r.Change = audit.MulticastRemove
 	}
 	audit.By(&r, c.UID, c.Client)
-	d.audit.attempt(ctx, r, err)
+	s.audit.attempt(ctx, r, err)
 }

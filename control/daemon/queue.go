@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -16,6 +18,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/durable"
+	"weir/control/feed"
 	"weir/control/list"
 	"weir/control/queue"
 )
@@ -23,16 +26,19 @@ import (
 // waiting is the queue of changes that were given while no daemon could make them. It is
 // safe for concurrent use.
 type waiting struct {
-	queue queue.Queue
+	queue    queue.Queue
+	audit    auditor
+	log      *slog.Logger
+	carryOut func(context.Context, api.Change) (api.Changed, error) // makes a change, or refuses it
 
 	mu      sync.Mutex
 	done    map[string]bool // changes that were made, but whose files could not be removed
 	problem string          // as logged
 }
 
-// openQueue opens the queue of a configuration, and leaves beside the API's socket where it
+// open opens the queue of a configuration, and leaves beside the API's socket where it
 // is, for commands that find no daemon.
-func (d *Daemon) openQueue(c *config.Config) error {
+func (w *waiting) open(c *config.Config) error {
 	at := ""
 	if c.StateDir != "" {
 		var err error
@@ -42,7 +48,7 @@ func (d *Daemon) openQueue(c *config.Config) error {
 		if err != nil {
 			return err
 		}
-		d.queued.queue = queue.In(at)
+		w.queue = queue.In(at)
 	}
 	return leavePlace(string(c.API.Socket), at)
 }
@@ -73,27 +79,30 @@ func leavePlace(socket, state string) error {
 
 // starter answers while the daemon starts.
 type starter struct {
-	d     *Daemon
-	since time.Time
+	queued   *waiting
+	progress *feed.Progress
+	awaits   *atomic.Pointer[string] // what the start waits for of the fleet; nil: nothing
+	version  string
+	since    time.Time
 }
 
 // Starting implements [server.Starter].
 func (s *starter) Starting() api.Starting {
 	doing := "building and loading the filter"
-	switch source, read, total := s.d.o.Progress.Get(); {
-	case s.d.awaits.Load() != nil:
-		doing = *s.d.awaits.Load()
+	switch source, read, total := s.progress.Get(); {
+	case s.awaits.Load() != nil:
+		doing = *s.awaits.Load()
 	case source == "":
 		doing = "reading what is saved"
 	case total > 0 && read < total:
 		doing = fmt.Sprintf("reading %s, %s of %s", source, humanize.Bytes(uint64(read)), humanize.Bytes(uint64(total)))
 	}
-	return api.Starting{PID: os.Getpid(), Version: s.d.o.Version, Since: s.since, Doing: doing}
+	return api.Starting{PID: os.Getpid(), Version: s.version, Since: s.since, Doing: doing}
 }
 
 // Queue implements [server.Starter].
 func (s *starter) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
-	done, err := s.d.Queue(ctx, c)
+	done, err := s.queued.Queue(ctx, c)
 	if bad := new(api.BadRequest); err != nil && !errors.As(err, &bad) {
 		err = errors.Join(&api.StartingError{Starting: s.Starting()}, err)
 	}
@@ -101,7 +110,7 @@ func (s *starter) Queue(ctx context.Context, c api.Change) (api.Changed, error) 
 }
 
 // Queue stores a change that this daemon cannot make now: it, or the next one, will.
-func (d *Daemon) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
+func (w *waiting) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
 	for i, text := range c.Entries { // who asks knows at once
 		if _, err := list.ParseEntry(text); err != nil {
 			return api.Changed{}, &api.BadRequest{Entry: &i, Text: text, Err: err}
@@ -109,54 +118,52 @@ func (d *Daemon) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
 	}
 	by, _ := api.CallerOf(ctx)
 	by.UID, by.Client = c.UID, c.Client
-	err := d.queued.queue.Add(queue.Command{Time: time.Now(), By: by, Change: c})
+	err := w.queue.Add(queue.Command{Time: time.Now(), By: by, Change: c})
 	if err != nil {
 		return api.Changed{}, fmt.Errorf("the change cannot wait for the daemon: %w", err)
 	}
 	return api.Changed{List: listOf(c), Queued: true}, nil
 }
 
-// followQueue makes the changes that wait, until ctx is done. It looks each second: a command
+// follow makes the changes that wait, until ctx is done. It looks each second: a command
 // may find no daemon just before this one answers.
-func (d *Daemon) followQueue(ctx context.Context) {
+func (w *waiting) follow(ctx context.Context, seconds <-chan struct{}) {
 	for {
-		d.takeQueued(ctx)
+		w.take(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.loop.seconds: // not by a clock of its own, which would wake an idle daemon once more
+		case <-seconds: // not by a clock of its own, which would wake an idle daemon once more
 		}
 	}
 }
 
-// takeQueued makes the changes that wait, in their order, before any that comes later.
-func (d *Daemon) takeQueued(ctx context.Context) {
-	w := &d.queued
+// take makes the changes that wait, in their order, before any that comes later.
+func (w *waiting) take(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	err := d.takeEach(ctx)
+	err := w.takeEach(ctx)
 	text := ""
 	if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
 		text = "changes that were given while no daemon ran wait: " + err.Error()
 	}
 	if text != "" && text != w.problem { // once while it stays the same
-		d.o.Log.Error(text)
+		w.log.Error(text)
 	}
 	w.problem = text
 }
 
 // takeEach makes the changes that wait until one must wait longer. The caller has locked
 // the queue.
-func (d *Daemon) takeEach(ctx context.Context) error {
-	w := &d.queued
+func (w *waiting) takeEach(ctx context.Context) error {
 	names, err := w.queue.Waiting()
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	d.o.Log.Info("making the changes that were given while no daemon ran", "changes", len(names))
+	w.log.Info("making the changes that were given while no daemon ran", "changes", len(names))
 	for _, name := range names {
 		if !w.done[name] {
-			if err := d.takeOne(ctx, name); err != nil {
+			if err := w.takeOne(ctx, name); err != nil {
 				return err
 			}
 		}
@@ -174,12 +181,12 @@ func (d *Daemon) takeEach(ctx context.Context) error {
 
 // takeOne makes a change that waits, or refuses it. It returns an error if it must wait
 // longer.
-func (d *Daemon) takeOne(ctx context.Context, name string) error {
-	c, err := d.queued.queue.Read(name)
+func (w *waiting) takeOne(ctx context.Context, name string) error {
+	c, err := w.queue.Read(name)
 	if bad := new(queue.Bad); errors.As(err, &bad) {
-		d.o.Log.Error("a change that was given while no daemon ran cannot be read: " + err.Error())
-		d.audit.Record(audit.Record{Change: audit.Unreadable, Source: "queue", Error: err.Error()})
-		return d.queued.queue.SetAside(name)
+		w.log.Error("a change that was given while no daemon ran cannot be read: " + err.Error())
+		w.audit.Record(audit.Record{Change: audit.Unreadable, Source: "queue", Error: err.Error()})
+		return w.queue.SetAside(name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // somebody has taken it back
@@ -188,40 +195,40 @@ func (d *Daemon) takeOne(ctx context.Context, name string) error {
 		return err
 	}
 	if c.Note != nil {
-		d.recordNote(c)
+		w.recordNote(c)
 		return nil
 	}
 	ctx = api.As(ctx, c.By)
-	if _, err = d.carryOut(ctx, c.Change); err != nil {
+	if _, err = w.carryOut(ctx, c.Change); err != nil {
 		if waits(err) {
 			return err
 		}
-		d.o.Log.Error("a change that was given while no daemon ran is refused: "+err.Error(), "given", c.Time)
+		w.log.Error("a change that was given while no daemon ran is refused: "+err.Error(), "given", c.Time)
 	}
 	return nil
 }
 
 // recordNote records what was done without the daemon.
-func (d *Daemon) recordNote(c queue.Command) {
+func (w *waiting) recordNote(c queue.Command) {
 	r := *c.Note
 	r.Time, r.Given = time.Now(), &c.Time
-	d.audit.Record(r)
+	w.audit.Record(r)
 }
 
 // takeNotes records what was done without the daemon, which may be why it ends.
-func (d *Daemon) takeNotes() {
-	q := d.queued.queue
+func (w *waiting) takeNotes() {
+	q := w.queue
 	names, err := q.Waiting()
 	for _, name := range names {
 		c, bad := q.Read(name)
 		if bad != nil || c.Note == nil {
 			continue // the next daemon sees to it
 		}
-		d.recordNote(c)
+		w.recordNote(c)
 		err = errors.Join(err, q.Done(name))
 	}
 	if err != nil {
-		d.o.Log.Error("what was done without the daemon: " + err.Error())
+		w.log.Error("what was done without the daemon: " + err.Error())
 	}
 }
 

@@ -454,7 +454,7 @@ func (d *Daemon) note() {
 		s.Exports = append(s.Exports, metrics.Export(c))
 	}
 	s.History = metrics.History(d.history.Counts())
-	s.Multicast = d.forwarding.Read(d.active.engine)
+	s.Multicast = d.groups.Read(d.active.engine)
 	s.Fleet = d.fleetMetrics()
 	d.readings.snapshot.Store(&s)
 	lists := d.lists.describe()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path"
 	"slices"
@@ -24,20 +25,20 @@ const stopPatience = 30 * time.Second
 // openJournal opens the journal of manual entries. To take over from another daemon
 // that has it open, that is stopped first: two cannot record changes, nor listen
 // on one socket. Its program stays attached meanwhile.
-func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Journal, error) {
+func openJournal(ctx context.Context, c *config.Config, o Options) (*journal.Journal, error) {
 	file := journalPath(c)
-	j, err := journal.Open(file, d.o.Log)
+	j, err := journal.Open(file, o.Log)
 	if !errors.Is(err, journal.ErrLocked) {
 		return j, err
 	}
-	if !d.o.Takeover {
+	if !o.Takeover {
 		who := "another daemon runs"
 		if pid := processOf(ctx, c); pid != 0 {
 			who += fmt.Sprintf(", process %d", pid)
 		}
 		return nil, fmt.Errorf("%s: stop it first, or take over with --takeover: %w", who, err)
 	}
-	if err := d.stopOthers(c, file); err != nil {
+	if err := stopOthers(c, file, o.Log); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopPatience)
@@ -48,7 +49,7 @@ func (d *Daemon) openJournal(ctx context.Context, c *config.Config) (*journal.Jo
 			return nil, err
 		case <-time.After(10 * time.Millisecond):
 		}
-		j, err = journal.Open(file, d.o.Log)
+		j, err = journal.Open(file, o.Log)
 	}
 	return j, err
 }
@@ -70,10 +71,10 @@ func processOf(ctx context.Context, c *config.Config) int {
 
 // stopOthers stops the processes that filter where this one is to, and have the
 // journal open.
-func (d *Daemon) stopOthers(c *config.Config, file string) error {
+func stopOthers(c *config.Config, file string, log *slog.Logger) error {
 	all, err := attach.ReadStatus(c.Pins)
 	if err != nil {
-		d.o.Log.Warn(err.Error()) // about what is not found then
+		log.Warn(err.Error()) // about what is not found then
 	}
 	var asked []int
 	for _, a := range all {
@@ -90,7 +91,7 @@ func (d *Daemon) stopOthers(c *config.Config, file string) error {
 		case !stopped:
 			continue
 		}
-		d.o.Log.Info("taking over: stopping the daemon that runs, its program stays attached", "process", a.PID)
+		log.Info("taking over: stopping the daemon that runs, its program stays attached", "process", a.PID)
 		asked = append(asked, a.PID)
 	}
 	return nil
