@@ -12,27 +12,27 @@ import (
 
 // logCutOff logs which servers of feeds are on a block list. Such a feed does not
 // recover by itself: what would take its server off the list is not fetched.
-func (d *Daemon) logCutOff() {
+func (g *guards) logCutOff() {
 	var all []string
-	for _, l := range d.active.prepared.lists {
+	for _, l := range g.active.prepared.lists {
 		if l.from == nil {
 			continue
 		}
 		for _, source := range l.from.Status().Sources {
 			for _, server := range source.Servers {
-				by := d.active.blocker(server)
+				by := g.active.blocker(server)
 				if by == "" {
 					continue
 				}
 				text := fmt.Sprintf("list %s blocks %v, from where list %s reads %s: where weir filters that traffic, "+
 					"the list cannot be read: weir allow %v, or add it to failsafe.prefixes", by, server, l.Name, source.Source, server)
-				if all = append(all, text); !slices.Contains(d.cutOff, text) {
-					d.o.Log.Warn(text)
+				if all = append(all, text); !slices.Contains(g.cutOff, text) {
+					g.log.Warn(text)
 				}
 			}
 		}
 	}
-	d.cutOff = all
+	g.cutOff = all
 }
 
 // blocker returns the list that blocks all packets of a source, or all packets to it, "" if

@@ -58,7 +58,7 @@ func TestCutOff(t *testing.T) {
 			if got := d.active.blocker(netip.MustParseAddr(c.addr)); got != c.list {
 				t.Errorf("%s is blocked by %q, want %q", c.addr, got, c.list)
 			}
-			d.logCutOff()
+			d.guards.logCutOff()
 			return nil
 		}); err != nil {
 			t.Fatal(err)

@@ -73,6 +73,7 @@ type Daemon struct {
 	console  consoles
 	early    *serve.Early // nil: the API's socket could not be opened yet
 	queued   waiting
+	guards   guards
 	gathered gathered // safe for concurrent use
 
 	loadTime      time.Duration // of Start
@@ -87,10 +88,6 @@ type Daemon struct {
 	feeds         map[*feed.Feed]context.CancelFunc
 	usage         map[*feed.Feed]*usage
 	retry         time.Time // when to try again what is behind
-	looked        time.Time // when peers were last looked for
-	lookAgain     time.Time // for peers
-	guardError    string    // as logged
-	cutOff        []string  // feeds whose servers are blocked, as logged
 	tendError     string    // of the last second, as logged
 
 	meter      traffic.Meter // safe for concurrent use
@@ -191,6 +188,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.pins = pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}
 	d.drops = dropped{loop: d.loop, active: d.active, log: o.Log}
 	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
+	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.notifier, exports: &d.exports, log: o.Log}
 	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.carryOut}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.explainer = explainer{loop: d.loop, active: d.active, meter: &d.meter, observers: &d.observers, drops: &d.drops, version: o.Version}

@@ -209,7 +209,7 @@ func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, e
 		if len(batch) == 0 {
 			return nil
 		}
-		if err := d.cutsOff(batch); err != nil {
+		if err := d.guards.cutsOff(batch); err != nil {
 			return &api.BadRequest{Err: fmt.Errorf("%w: remove that with weir unallow --force", err)}
 		}
 		changed.Removed, err = d.change(batch)

@@ -108,8 +108,8 @@ func (d *Daemon) changeAll(group []*pending, joint []journal.Change) {
 		}
 		return
 	}
-	d.lookAgain = time.Time{} // an entry that allowed something may have gone
-	var rest []*pending       // which need another engine
+	d.guards.lookAgain = time.Time{} // an entry that allowed something may have gone
+	var rest []*pending              // which need another engine
 	var batch []journal.Change
 	for _, p := range group {
 		if k, err := d.applyInPlace(d.active.prepared.changesOf(p.batch)); err == nil {
@@ -161,7 +161,7 @@ func (d *Daemon) prepare(p *pending, others []journal.Change) ([]journal.Change,
 	}
 	batch, err := d.batch(l, p.change, others)
 	if err == nil && !p.change.Force {
-		err = d.refuseCutOff(l, p.change, slices.Concat(others, batch))
+		err = d.guards.refuseCutOff(l, p.change, slices.Concat(others, batch))
 	}
 	return batch, err
 }

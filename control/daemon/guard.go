@@ -296,12 +296,12 @@ const guardInterval = 10 * time.Second
 // followPeers looks whom the host must not be cut off from now, and takes in again the
 // lists of which another part is to be left out.
 func (d *Daemon) followPeers(now time.Time) {
-	if now.Before(d.lookAgain) {
+	if now.Before(d.guards.lookAgain) {
 		return
 	}
-	d.lookAgain = now.Add(guardInterval)
+	d.guards.lookAgain = now.Add(guardInterval)
 	d.loop.doing("it is checked whom the lists would cut off", "")
-	d.findPeers(now)
+	d.guards.find(now)
 	var changed []*managedList
 	p := d.active.prepared.copied()
 	d.loop.aside(func() { changed = p.leftOutAnew() })
@@ -344,67 +344,102 @@ func (p *Prepared) leftOutAnew() (changed []*managedList) {
 	return changed
 }
 
+// guards knows whom the host must not be cut off from. Run's goroutine owns it.
+type guards struct {
+	active    *active
+	observers *observers
+	readings  *readings
+	notifier  *notifier
+	exports   *exports
+	log       *slog.Logger
+
+	looked    time.Time // when peers were last looked for
+	lookAgain time.Time // for peers
+	problem   string    // why some of them are unknown, as logged
+	cutOff    []string  // feeds whose servers are blocked, as logged
+}
+
 // receivers returns the servers of notifications and exports.
-func (d *Daemon) receivers() map[string][]netip.Addr {
+func (g *guards) receivers() map[string][]netip.Addr {
 	all := make(map[string][]netip.Addr)
-	for name, servers := range d.notifier.Servers() {
+	for name, servers := range g.notifier.Servers() {
 		all["notification target "+name] = servers
 	}
-	for name, servers := range d.exports.Servers() {
+	for name, servers := range g.exports.Servers() {
 		all["collector "+name] = servers
 	}
 	return all
 }
 
-// findPeers finds what must not be blocked now.
-func (d *Daemon) findPeers(now time.Time) {
-	d.looked = now
-	d.active.prepared.notified = d.receivers()
-	all, err := peers(d.active.prepared.config, d.active.prepared.lists, d.active.prepared.notified)
+// find finds what must not be blocked now.
+func (g *guards) find(now time.Time) {
+	g.looked = now
+	g.active.prepared.notified = g.receivers()
+	all, err := peers(g.active.prepared.config, g.active.prepared.lists, g.active.prepared.notified)
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != d.guardError {
-		d.o.Log.Warn(text)
+	if text != "" && text != g.problem {
+		g.log.Warn(text)
 	}
-	d.guardError, d.active.prepared.peers = text, all
-	d.observers.protect(d.active.prepared)
+	g.problem, g.active.prepared.peers = text, all
+	g.observers.protect(g.active.prepared)
 	protected := []api.Protected{}
 	for _, p := range all {
 		protected = append(protected, api.Protected{What: p.What, Entry: p.Key.String()})
 	}
-	d.readings.protected.Store(&protected)
+	g.readings.protected.Store(&protected)
 }
 
-// freshPeers finds what must not be blocked, unless that was just found.
-func (d *Daemon) freshPeers() {
-	if now := time.Now(); now.Sub(d.looked) > 2*time.Second {
-		d.findPeers(now)
+// refresh finds what must not be blocked, unless that was just found.
+func (g *guards) refresh() {
+	if now := time.Now(); now.Sub(g.looked) > 2*time.Second {
+		g.find(now)
 	}
 }
 
 // cutsOff returns which peers a change of manual entries would cut off, the caller
 // among them, as an error of the caller's.
-func (d *Daemon) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
-	d.freshPeers()
-	before := d.active.prepared.rules
-	after, _, err := engine.With(before, d.active.prepared.changesOf(batch))
+func (g *guards) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
+	g.refresh()
+	before := g.active.prepared.rules
+	after, _, err := engine.With(before, g.active.prepared.changesOf(batch))
 	if err != nil {
 		return err
 	}
-	all, policy := slices.Concat(caller, d.active.prepared.peers), policyOf(d.active.prepared.config)
+	all, policy := slices.Concat(caller, g.active.prepared.peers), policyOf(g.active.prepared.config)
 	if worse := guard.New(guard.Check(after, policy, all), guard.Check(before, policy, all)); len(worse) > 0 {
 		return guard.Error(worse)
 	}
 	return nil
 }
 
+// enforcingCutsOff returns which peers the manual entries of lists on trial would cut off
+// once they are enforced. What sources have is left out then.
+func (g *guards) enforcingCutsOff(lists []*managedList, caller ...guard.Peer) error {
+	g.refresh()
+	before := g.active.prepared.rules
+	after := slices.Clone(before)
+	for _, l := range lists {
+		if r := after[l.manual-1].Rule; r != nil {
+			enforced := *r
+			enforced.Trial = false
+			after[l.manual-1].Rule = &enforced
+		}
+	}
+	all, policy := slices.Concat(caller, g.active.prepared.peers), policyOf(g.active.prepared.config)
+	if worse := guard.New(guard.Check(after, policy, all), guard.Check(before, policy, all)); len(worse) > 0 {
+		return fmt.Errorf("entry %w", guard.Error(worse))
+	}
+	return nil
+}
+
 // refuseCutOff returns why a request must not be carried out, because of whom it
 // would cut off.
-func (d *Daemon) refuseCutOff(l *managedList, c api.Change, batch []journal.Change) error {
+func (g *guards) refuseCutOff(l *managedList, c api.Change, batch []journal.Change) error {
 	caller := callers(c.SSH, c.Connection)
-	err := d.cutsOff(batch, caller...)
+	err := g.cutsOff(batch, caller...)
 	if err == nil {
 		return nil
 	}
@@ -418,7 +453,7 @@ func (d *Daemon) refuseCutOff(l *managedList, c api.Change, batch []journal.Chan
 		for _, k := range keys(l.rule(), e) {
 			alone = append(alone, journal.Change{Remove: c.Remove, Entry: journal.Entry{List: l.Name, Key: k}})
 		}
-		if why := d.cutsOff(alone, caller...); why != nil {
+		if why := g.cutsOff(alone, caller...); why != nil {
 			bad.Entry, bad.Text = &i, text
 			break
 		}

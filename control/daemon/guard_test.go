@@ -144,12 +144,12 @@ func TestGuardAfterExpiry(t *testing.T) {
 	leftOut := func() int { return d.active.prepared.list("feed").left.entries() }
 	over := time.Now().Add(time.Hour + time.Minute)
 	err := d.loop.Do(t.Context(), func() error {
-		d.lookAgain = time.Time{}
+		d.guards.lookAgain = time.Time{}
 		d.followPeers(over.Add(-2 * time.Minute))
 		if n := leftOut(); n != 0 {
 			return fmt.Errorf("%d entries are left out that are allowed", n)
 		}
-		d.lookAgain = over.Add(guardInterval)
+		d.guards.lookAgain = over.Add(guardInterval)
 		d.tend(over)
 		if n := leftOut(); n != 1 {
 			return fmt.Errorf("%d entries are left out, want that of the connected network", n)

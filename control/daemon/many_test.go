@@ -150,7 +150,7 @@ func TestManyLists(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			before := cpuTime(t)
-			d.lookAgain, d.active.changed = time.Time{}, true
+			d.guards.lookAgain, d.active.changed = time.Time{}, true
 			d.tend(time.Now())
 			d.active.describe()
 			d.note()

@@ -70,9 +70,9 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	look := func() { // again, whom the host must not be cut off from
 		t.Helper()
 		if err := d.loop.Do(t.Context(), func() error {
-			d.lookAgain = time.Time{}
+			d.guards.lookAgain = time.Time{}
 			d.followPeers(time.Now())
-			d.lookAgain = time.Now().Add(time.Hour)
+			d.guards.lookAgain = time.Now().Add(time.Hour)
 			// The host's resolvers are not those of a namespace.
 			d.active.prepared.peers = append(d.active.prepared.peers, guard.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
 			d.observers.protect(d.active.prepared)

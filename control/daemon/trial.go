@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -119,7 +118,7 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 		return api.Enforced{List: name, Trial: l.trial}, nil
 	}
 	if o.Enforced && !l.Enforce && !c.Force {
-		if err := d.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
+		if err := d.guards.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
 			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: allow that first, or use --force (force: true)", name, err)}
 		}
 		if err := d.collateral.dropsPartners(name); err != nil {
@@ -204,26 +203,6 @@ func callers(ssh, connection string) (all []guard.Peer) {
 	return all
 }
 
-// enforcingCutsOff returns which peers the manual entries of lists on trial would cut off
-// once they are enforced. What sources have is left out then.
-func (d *Daemon) enforcingCutsOff(lists []*managedList, caller ...guard.Peer) error {
-	d.freshPeers()
-	before := d.active.prepared.rules
-	after := slices.Clone(before)
-	for _, l := range lists {
-		if r := after[l.manual-1].Rule; r != nil {
-			enforced := *r
-			enforced.Trial = false
-			after[l.manual-1].Rule = &enforced
-		}
-	}
-	all, policy := slices.Concat(caller, d.active.prepared.peers), policyOf(d.active.prepared.config)
-	if worse := guard.New(guard.Check(after, policy, all), guard.Check(before, policy, all)); len(worse) > 0 {
-		return fmt.Errorf("entry %w", guard.Error(worse))
-	}
-	return nil
-}
-
 // endTrials enforces the lists whose trial is over.
 func (d *Daemon) endTrials(now time.Time) error {
 	if now.Before(d.retryTrials) {
@@ -237,7 +216,7 @@ func (d *Daemon) endTrials(now time.Time) error {
 		if l == nil || !l.commanded() {
 			continue
 		}
-		if err := d.enforcingCutsOff([]*managedList{l}); err != nil {
+		if err := d.guards.enforcingCutsOff([]*managedList{l}); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", name, err, name))
 			continue
 		}

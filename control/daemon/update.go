@@ -256,7 +256,7 @@ func (d *Daemon) tend(now time.Time) {
 		d.followTrials()
 		d.keepTrials(now)
 		d.followPeers(now)
-		d.logCutOff()
+		d.guards.logCutOff()
 		d.reportUsage(now)
 	}
 	text := ""
@@ -299,7 +299,7 @@ func (d *Daemon) expire(now time.Time) error {
 // enforce applies changes of the journal. It returns the number of entries that
 // change.
 func (d *Daemon) enforce(batch []journal.Change) (int, error) {
-	d.lookAgain = time.Time{} // an entry that allowed something may have gone
+	d.guards.lookAgain = time.Time{} // an entry that allowed something may have gone
 	return d.apply(d.active.prepared.changesOf(batch))
 }
 
