@@ -14,6 +14,8 @@ type API struct {
 	*loop
 	*readings
 	*lister
+	*changer
+	*entries
 	auditor
 	*consoles
 	*notifier
@@ -36,7 +38,7 @@ var (
 // API returns what answers for the daemon.
 func (d *Daemon) API() *API {
 	return &API{
-		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
+		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, changer: &d.changes, entries: &d.entries, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
 		explainer: &d.explainer, groups: &d.groups, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
 	}
 }

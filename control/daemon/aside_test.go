@@ -23,7 +23,7 @@ func TestEntriesChangeBesideBuilding(t *testing.T) {
 	change := func(remove bool, ttl float64, entries ...string) {
 		t.Helper()
 		c := api.Change{Action: api.Block, List: "manual", Entries: entries, Remove: remove, TTL: ttl, UID: api.NoUID}
-		if _, err := d.Change(t.Context(), c); err != nil {
+		if _, err := d.changes.Change(t.Context(), c); err != nil {
 			t.Errorf("%q: %v", entries, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sort"
 	"time"
@@ -18,15 +19,66 @@ import (
 	"weir/filter/key"
 )
 
-// Change implements [server.Daemon]. Changes that were given before come first.
-func (d *Daemon) Change(ctx context.Context, c api.Change) (api.Changed, error) {
-	d.queued.take(ctx)
-	changed, err := d.carryOut(ctx, c)
+// changer makes changes of manual entries. Change and Flush are safe for concurrent use; what they
+// call in turns of the loop is for Run's goroutine.
+type changer struct {
+	gathered
+	loop     *loop
+	active   *active
+	filter   filter
+	journal  *journal.Journal
+	guards   *guards
+	queued   *waiting
+	audit    auditor
+	notifier *notifier
+	log      *slog.Logger
+}
+
+// filter enforces what the journal has. It is for Run's goroutine.
+type filter interface {
+	// enforce makes changes of the journal active, and returns the number of entries that change.
+	enforce([]journal.Change) (int, error)
+
+	// applyInPlace is enforce for changes of lists, where they have room.
+	applyInPlace([]engine.Change) (int, error)
+}
+
+// Change implements [server.Changer]. Changes that were given before come first.
+func (r *changer) Change(ctx context.Context, c api.Change) (api.Changed, error) {
+	r.queued.take(ctx)
+	changed, err := r.carryOut(ctx, c)
 	if errors.Is(err, errStopped) {
-		if queued, err := d.queued.Queue(ctx, c); err == nil {
+		if queued, err := r.queued.Queue(ctx, c); err == nil {
 			return queued, nil
 		}
 	}
+	return changed, err
+}
+
+// Flush implements [server.Changer].
+func (r *changer) Flush(ctx context.Context, name string) (changed api.Changed, err error) {
+	changed.List = name
+	r.queued.take(ctx)
+	var batch []journal.Change
+	err = r.loop.doEntries(ctx, func() error {
+		l := r.active.prepared.list(name)
+		if l == nil {
+			return r.active.prepared.noList(name)
+		}
+		batch = nil
+		for k := range r.active.prepared.contents(l.manual).All() {
+			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: name, Key: k, Allow: l.Action == config.Allow}})
+		}
+		if len(batch) == 0 {
+			return nil
+		}
+		if err := r.guards.cutsOff(batch); err != nil {
+			return &api.BadRequest{Err: fmt.Errorf("%w: remove that with weir unallow --force", err)}
+		}
+		changed.Removed, err = r.change(batch)
+		return err
+	})
+	r.audit.attempt(ctx, audit.Record{Change: audit.Flush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}, err)
 	return changed, err
 }
 
@@ -39,34 +91,34 @@ func listOf(c api.Change) string {
 }
 
 // carryOut makes a change of entries, or refuses it.
-func (d *Daemon) carryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
+func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
 	name := listOf(c)
 	changed.List = name
 	p := &pending{change: c, list: name, changed: changed, made: make(chan struct{})}
-	d.gathered.add(p)
-	err = d.loop.Do(ctx, func() error { d.makeGathered(); return nil })
-	if err == nil || !d.gathered.remove(p) { // another one's turn may have taken it
+	r.add(p)
+	err = r.loop.Do(ctx, func() error { r.makeGathered(); return nil })
+	if err == nil || !r.remove(p) { // another one's turn may have taken it
 		<-p.made
 		changed, err = p.changed, p.err
 	}
 	if errors.Is(err, errBuilding) {
 		p = &pending{change: c, list: name, changed: api.Changed{List: name}, made: make(chan struct{})}
-		err = d.loop.doAlone(ctx, func() error { d.makeTogether([]*pending{p}); return p.err })
+		err = r.loop.doAlone(ctx, func() error { r.makeTogether([]*pending{p}); return p.err })
 		changed = p.changed
 	}
 	switch {
 	case err == nil:
-		d.audit.Record(audit.Changed(ctx, c, changed, firstKeys(p.batch)))
+		r.audit.Record(audit.Changed(ctx, c, changed, firstKeys(p.batch)))
 	case !c.Given.IsZero() && waits(err):
 	default:
-		d.notifier.refusedChange(c, name, err)
-		d.audit.Refused(audit.Changed(ctx, c, api.Changed{List: name}, c.Entries[:min(len(c.Entries), audit.MaxFirst)]), err)
+		r.notifier.refusedChange(c, name, err)
+		r.audit.Refused(audit.Changed(ctx, c, api.Changed{List: name}, c.Entries[:min(len(c.Entries), audit.MaxFirst)]), err)
 	}
 	return changed, err
 }
 
 // batch returns the changes of the journal that a request asks for, once others are made.
-func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([]journal.Change, error) {
+func (r *changer) batch(l *managedList, c api.Change, others []journal.Change) ([]journal.Change, error) {
 	now := time.Now()
 	added := now
 	if !c.Given.IsZero() && c.Given.Before(now) { // not in the future, as after the clock was set back
@@ -95,7 +147,7 @@ func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([
 	for _, e := range entries {
 		meant := keys(l.rule(), e)
 		if c.Remove {
-			meant = append(meant, d.formerKeys(l, e)...)
+			meant = append(meant, r.formerKeys(l, e)...)
 		}
 		for _, each.Key = range meant {
 			if !seen[each.Key] {
@@ -104,7 +156,7 @@ func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([
 			}
 		}
 	}
-	manual := d.active.prepared.contents(l.manual)
+	manual := r.active.prepared.contents(l.manual)
 	var more []key.Key
 	for _, of := range others {
 		if !of.Remove && of.List == l.Name {
@@ -121,7 +173,7 @@ func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([
 		}
 		// Manual entries are kept by side.
 		together := list.Union(manual, list.SetOf(keys(l.rule(), all)...))
-		return cmp.Or(tooWide(d.active.prepared.config, l.List, together), coversFailsafe(d.active.prepared.config, l.List, all.Set()))
+		return cmp.Or(tooWide(r.active.prepared.config, l.List, together), coversFailsafe(r.active.prepared.config, l.List, all.Set()))
 	}
 	if !c.Remove && refusal(len(entries)) != nil {
 		i := sort.Search(len(entries), func(i int) bool { return refusal(i+1) != nil }) // the first that is too much
@@ -132,11 +184,11 @@ func (d *Daemon) batch(l *managedList, c api.Change, others []journal.Change) ([
 
 // formerKeys returns the keys of entries that were added when the list had
 // another direction.
-func (d *Daemon) formerKeys(l *managedList, e list.Entries) []key.Key {
+func (r *changer) formerKeys(l *managedList, e list.Entries) []key.Key {
 	both := l.rule()
 	both.Direction = engine.Both
 	return slices.DeleteFunc(keys(both, e), func(k key.Key) bool {
-		_, has := d.journal.Get(l.Name, k)
+		_, has := r.journal.Get(l.Name, k)
 		return !has
 	})
 }
@@ -148,14 +200,14 @@ func (e unrecorded) Unwrap() error { return e.error }
 
 // change makes changes durable, then active. It returns the number of entries that
 // changed. When it fails, nothing has changed.
-func (d *Daemon) change(batch []journal.Change) (int, error) {
-	before := d.before(batch)
-	if err := d.journal.Apply(batch); err != nil {
+func (r *changer) change(batch []journal.Change) (int, error) {
+	before := r.before(batch)
+	if err := r.journal.Apply(batch); err != nil {
 		return 0, unrecorded{err}
 	}
-	n, err := d.enforce(batch)
+	n, err := r.filter.enforce(batch)
 	if err != nil {
-		return 0, d.undo(batch, before, err)
+		return 0, r.undo(batch, before, err)
 	}
 	return n, nil
 }
@@ -169,10 +221,10 @@ type entryID struct {
 func idOf(c journal.Change) entryID { return entryID{c.List, c.Key} }
 
 // before returns the changes that bring back what there is instead of a batch's entries.
-func (d *Daemon) before(batch []journal.Change) map[entryID]journal.Change {
+func (r *changer) before(batch []journal.Change) map[entryID]journal.Change {
 	all := make(map[entryID]journal.Change, len(batch))
 	for _, c := range batch {
-		e, had := d.journal.Get(c.List, c.Key)
+		e, had := r.journal.Get(c.List, c.Key)
 		if e.List, e.Key = c.List, c.Key; !had {
 			e.Allow = c.Allow
 		}
@@ -182,13 +234,13 @@ func (d *Daemon) before(batch []journal.Change) map[entryID]journal.Change {
 }
 
 // undo takes a recorded batch back that could not be made active, and returns why, which err is.
-func (d *Daemon) undo(batch []journal.Change, before map[entryID]journal.Change, err error) error {
+func (r *changer) undo(batch []journal.Change, before map[entryID]journal.Change, err error) error {
 	var back []journal.Change
 	for _, c := range batch {
 		back = append(back, before[idOf(c)])
 	}
-	if err := d.journal.Apply(back); err != nil {
-		d.o.Log.Error("entries that are not active are recorded, and will be active after a restart: " + err.Error())
+	if err := r.journal.Apply(back); err != nil {
+		r.log.Error("entries that are not active are recorded, and will be active after a restart: " + err.Error())
 	}
 	return fmt.Errorf("nothing was changed: %w", err)
 }

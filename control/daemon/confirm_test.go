@@ -150,7 +150,7 @@ func TestRollbackKeepsEngine(t *testing.T) {
 	r.lists(t, other)
 	reload(time.Hour)
 	write(t, file, "198.51.100.3"+"\n")
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"198.51.100.4"}, UID: api.NoUID}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"198.51.100.4"}, UID: api.NoUID}); err != nil {
 		t.Fatal(err)
 	}
 	r.change(func(c *config.Config) { c.Monitor = true })

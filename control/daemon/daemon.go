@@ -74,7 +74,8 @@ type Daemon struct {
 	early    *serve.Early // nil: the API's socket could not be opened yet
 	queued   waiting
 	guards   guards
-	gathered gathered // safe for concurrent use
+	changes  changer
+	entries  entries
 
 	loadTime      time.Duration // of Start
 	began         time.Time
@@ -149,7 +150,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.journal, err = openJournal(ctx, c, o); err != nil {
 		return nil, err
 	}
-	d.groups.journal = d.journal
+	d.groups.journal, d.changes.journal, d.entries.journal = d.journal, d.journal, d.journal
 	var unwatched error
 	if d.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
@@ -189,7 +190,9 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.drops = dropped{loop: d.loop, active: d.active, log: o.Log}
 	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.notifier, exports: &d.exports, log: o.Log}
-	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.carryOut}
+	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}
+	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: &d.queued, audit: d.audit, notifier: d.notifier, log: o.Log}
+	d.entries = entries{loop: d.loop, active: d.active}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.explainer = explainer{loop: d.loop, active: d.active, meter: &d.meter, observers: &d.observers, drops: &d.drops, version: o.Version}
 	d.lists = lister{loop: d.loop, active: d.active, meter: &d.meter, collateral: &d.collateral}

@@ -10,7 +10,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
-	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/journal"
@@ -67,23 +66,30 @@ func parseCursor(text string) (c cursor, err error) {
 	return c, &api.BadRequest{Err: fmt.Errorf("after=%.60q: want the next of the page before", text)}
 }
 
-// Entries implements [server.Daemon]. Run's goroutine only lends its sets, which are
+// entries reads the entries of lists. It is safe for concurrent use.
+type entries struct {
+	loop    *loop
+	active  *active
+	journal *journal.Journal
+}
+
+// Entries implements [server.EntriesReader]. Run's goroutine only lends its sets, which are
 // immutable: however many entries there are, filtering goes on.
-func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page api.Entries, err error) {
+func (r *entries) Entries(ctx context.Context, asked api.EntriesQuestion) (page api.Entries, err error) {
 	at, err := parseCursor(asked.After)
 	if err != nil {
 		return page, err
 	}
 	var lists []manualList
-	if err := d.loop.Do(ctx, func() error {
-		if asked.List != "" && d.active.prepared.list(asked.List) == nil {
-			return d.active.prepared.noList(asked.List)
+	if err := r.loop.Do(ctx, func() error {
+		if asked.List != "" && r.active.prepared.list(asked.List) == nil {
+			return r.active.prepared.noList(asked.List)
 		}
-		for _, l := range d.active.prepared.lists {
+		for _, l := range r.active.prepared.lists {
 			if asked.List == "" || asked.List == l.Name {
-				m := manualList{name: l.Name, action: string(l.Action), contents: d.active.prepared.contents(l.manual)}
+				m := manualList{name: l.Name, action: string(l.Action), contents: r.active.prepared.contents(l.manual)}
 				if l.feed != nil && l.Format.Kind == feed.CrowdSec {
-					m.decisions, m.active, m.rule = l.feed, d.active.prepared.contents(l.source), l.rule()
+					m.decisions, m.active, m.rule = l.feed, r.active.prepared.contents(l.source), l.rule()
 				}
 				lists = append(lists, m)
 			}
@@ -104,7 +110,7 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 			after = &at.key
 		}
 		// One more than the page has, to know whether there is another page.
-		for _, e := range d.firstEntries(ctx, l, after, asked, now, asked.Limit+1-len(page.Entries)) {
+		for _, e := range r.firstEntries(ctx, l, after, asked, now, asked.Limit+1-len(page.Entries)) {
 			if len(page.Entries) == asked.Limit {
 				page.Next = cursor{page.Entries[asked.Limit-1].List, at.key}.text()
 				return page, nil
@@ -120,7 +126,7 @@ func (d *Daemon) Entries(ctx context.Context, asked api.EntriesQuestion) (page a
 }
 
 // firstEntries returns the first entries of a list after a key, n at most.
-func (d *Daemon) firstEntries(ctx context.Context, l manualList, after *key.Key, asked api.EntriesQuestion, now time.Time, n int) []shownEntry {
+func (r *entries) firstEntries(ctx context.Context, l manualList, after *key.Key, asked api.EntriesQuestion, now time.Time, n int) []shownEntry {
 	var first []shownEntry
 	byKey := func(a, b shownEntry) int { return a.Key.Compare(b.Key) }
 	shorten := func() {
@@ -147,7 +153,7 @@ func (d *Daemon) firstEntries(ctx context.Context, l manualList, after *key.Key,
 		if !wanted(k) {
 			continue
 		}
-		if e, ok := d.journal.Get(l.name, k); ok && !(asked.Manual && lingers(e)) { // else it was removed since
+		if e, ok := r.journal.Get(l.name, k); ok && !(asked.Manual && lingers(e)) { // else it was removed since
 			add(shownEntry{Entry: e})
 		}
 	}
@@ -160,7 +166,7 @@ func (d *Daemon) firstEntries(ctx context.Context, l manualList, after *key.Key,
 				if !wanted(k) || !l.active.Has(k) {
 					continue
 				}
-				if _, ok := d.journal.Get(l.name, k); !ok { // else it is a manual entry, too
+				if _, ok := r.journal.Get(l.name, k); !ok { // else it is a manual entry, too
 					e := journal.Entry{List: l.name, Key: k, Added: by.Added, Expires: by.Expires, Reason: by.Scenario, UID: api.NoUID}
 					add(shownEntry{e, cmp.Or(by.Origin, "unknown")})
 				}
@@ -192,49 +198,21 @@ func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 	return out
 }
 
-// Flush implements [server.Daemon].
-func (d *Daemon) Flush(ctx context.Context, name string) (changed api.Changed, err error) {
-	changed.List = name
-	d.queued.take(ctx)
-	var batch []journal.Change
-	err = d.loop.doEntries(ctx, func() error {
-		l := d.active.prepared.list(name)
-		if l == nil {
-			return d.active.prepared.noList(name)
-		}
-		batch = nil
-		for k := range d.active.prepared.contents(l.manual).All() {
-			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: name, Key: k, Allow: l.Action == config.Allow}})
-		}
-		if len(batch) == 0 {
-			return nil
-		}
-		if err := d.guards.cutsOff(batch); err != nil {
-			return &api.BadRequest{Err: fmt.Errorf("%w: remove that with weir unallow --force", err)}
-		}
-		changed.Removed, err = d.change(batch)
-		return err
-	})
-	r := audit.Record{Change: audit.Flush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}
-	d.audit.attempt(ctx, r, err)
-	return changed, err
-}
-
-// Export implements [server.Daemon].
-func (d *Daemon) Export(ctx context.Context, name, format string) (api.Export, error) {
+// Export implements [server.EntriesReader].
+func (r *entries) Export(ctx context.Context, name, format string) (api.Export, error) {
 	var of engine.List
 	var sets []*list.Set
-	if err := d.loop.Do(ctx, func() error {
-		l := d.active.prepared.list(name)
+	if err := r.loop.Do(ctx, func() error {
+		l := r.active.prepared.list(name)
 		if l == nil {
-			return d.active.prepared.noList(name)
+			return r.active.prepared.noList(name)
 		}
 		of = l.rule()
-		if sets = []*list.Set{d.active.prepared.contents(l.manual)}; l.source != 0 {
-			sets = append(sets, d.active.prepared.contents(l.source))
+		if sets = []*list.Set{r.active.prepared.contents(l.manual)}; l.source != 0 {
+			sets = append(sets, r.active.prepared.contents(l.source))
 		}
 		if l.derived != 0 {
-			sets = append(sets, d.active.prepared.contents(l.derived))
+			sets = append(sets, r.active.prepared.contents(l.derived))
 		}
 		return nil
 	}); err != nil {

@@ -22,7 +22,7 @@ func TestFirstEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{journal: j}
+	d := &entries{journal: j}
 	now := time.Now()
 	const n = 1000
 	var keys []key.Key
@@ -103,7 +103,7 @@ func TestPacketsOfManualEntries(t *testing.T) {
 	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	d := begin(t, configure(t, l.B))
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{secondSource}}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{secondSource}}); err != nil {
 		t.Fatal(err)
 	}
 	send(t, l, 5, firstSource)

@@ -37,7 +37,7 @@ func TestOverFailsafe(t *testing.T) {
 		if s := d.readings.Status(); !s.Complete() {
 			t.Errorf("%+v", s.NotReady)
 		}
-		if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"64.0.0.0/8"}}); err == nil || !strings.Contains(err.Error(), "its entry 64.0.0.0/8 covers the failsafe prefix 64.20.0.0/24") {
+		if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"64.0.0.0/8"}}); err == nil || !strings.Contains(err.Error(), "its entry 64.0.0.0/8 covers the failsafe prefix 64.20.0.0/24") {
 			t.Errorf("%v", err)
 		}
 		stop()

@@ -57,15 +57,15 @@ func (g *gathered) take() []*pending {
 }
 
 // makeGathered makes the changes that wait, in their order.
-func (d *Daemon) makeGathered() {
-	for all := d.gathered.take(); len(all) > 0; {
-		all = all[d.makeTogether(all):]
+func (r *changer) makeGathered() {
+	for all := r.take(); len(all) > 0; {
+		all = all[r.makeTogether(all):]
 	}
 }
 
 // makeTogether makes the first of some changes, and returns how many. They are independent of each
 // other: one that is refused because of those before it, or is of an entry of theirs, is left.
-func (d *Daemon) makeTogether(all []*pending) (n int) {
+func (r *changer) makeTogether(all []*pending) (n int) {
 	var group []*pending
 	var joint []journal.Change
 	touched := make(map[entryID]bool)
@@ -73,7 +73,7 @@ func (d *Daemon) makeTogether(all []*pending) (n int) {
 		if len(group) == maxTogether || len(group) > 0 && len(joint)+len(p.change.Entries) > maxEntriesTogether {
 			break
 		}
-		batch, err := d.prepare(p, joint)
+		batch, err := r.prepare(p, joint)
 		if len(group) > 0 && (err != nil || slices.ContainsFunc(batch, func(c journal.Change) bool { return touched[idOf(c)] })) {
 			break
 		}
@@ -91,28 +91,28 @@ func (d *Daemon) makeTogether(all []*pending) (n int) {
 	switch len(group) {
 	case 0:
 	case 1:
-		k, err := d.change(group[0].batch)
+		k, err := r.change(group[0].batch)
 		group[0].finish(k, err)
 	default:
-		d.changeAll(group, joint)
+		r.changeAll(group, joint)
 	}
 	return n
 }
 
 // changeAll is change for several independent changes, which joint has together.
-func (d *Daemon) changeAll(group []*pending, joint []journal.Change) {
-	before := d.before(joint)
-	if err := d.journal.Apply(joint); err != nil {
+func (r *changer) changeAll(group []*pending, joint []journal.Change) {
+	before := r.before(joint)
+	if err := r.journal.Apply(joint); err != nil {
 		for _, p := range group {
 			p.finish(0, unrecorded{err})
 		}
 		return
 	}
-	d.guards.lookAgain = time.Time{} // an entry that allowed something may have gone
+	r.guards.lookAgain = time.Time{} // an entry that allowed something may have gone
 	var rest []*pending              // which need another engine
 	var batch []journal.Change
 	for _, p := range group {
-		if k, err := d.applyInPlace(d.active.prepared.changesOf(p.batch)); err == nil {
+		if k, err := r.filter.applyInPlace(r.active.prepared.changesOf(p.batch)); err == nil {
 			p.finish(k, nil)
 		} else {
 			rest, batch = append(rest, p), append(batch, p.batch...)
@@ -121,9 +121,9 @@ func (d *Daemon) changeAll(group []*pending, joint []journal.Change) {
 	if len(rest) == 0 {
 		return
 	}
-	_, err := d.enforce(batch)
+	_, err := r.filter.enforce(batch)
 	if err != nil {
-		err = d.undo(batch, before, err)
+		err = r.undo(batch, before, err)
 	}
 	for _, p := range rest {
 		k := 0
@@ -150,18 +150,18 @@ func (p *pending) finish(n int, err error) {
 
 // prepare returns the changes of the journal that a request asks for, or why it is refused, once
 // others are made.
-func (d *Daemon) prepare(p *pending, others []journal.Change) ([]journal.Change, error) {
-	d.loop.doing("entries are changed", p.list)
-	l := d.active.prepared.list(p.list)
+func (r *changer) prepare(p *pending, others []journal.Change) ([]journal.Change, error) {
+	r.loop.doing("entries are changed", p.list)
+	l := r.active.prepared.list(p.list)
 	switch {
 	case l == nil:
-		return nil, d.active.prepared.noList(p.list)
+		return nil, r.active.prepared.noList(p.list)
 	case string(l.Action) != p.change.Action:
 		return nil, &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", p.list, l.Action, p.change.Action)}
 	}
-	batch, err := d.batch(l, p.change, others)
+	batch, err := r.batch(l, p.change, others)
 	if err == nil && !p.change.Force {
-		err = d.guards.refuseCutOff(l, p.change, slices.Concat(others, batch))
+		err = r.guards.refuseCutOff(l, p.change, slices.Concat(others, batch))
 	}
 	return batch, err
 }

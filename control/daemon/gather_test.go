@@ -33,11 +33,11 @@ func storm(t *testing.T, d *Daemon, changes ...api.Change) []stormed {
 	results := make([]stormed, len(changes))
 	var all sync.WaitGroup
 	for i, c := range changes {
-		all.Go(func() { results[i].changed, results[i].err = d.Change(t.Context(), c) })
+		all.Go(func() { results[i].changed, results[i].err = d.changes.Change(t.Context(), c) })
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			d.gathered.mu.Lock()
-			n := len(d.gathered.waiting)
-			d.gathered.mu.Unlock()
+			d.changes.mu.Lock()
+			n := len(d.changes.waiting)
+			d.changes.mu.Unlock()
 			if n == i+1 {
 				break
 			}
@@ -74,7 +74,7 @@ func TestChangesTogether(t *testing.T) {
 			}
 		}
 	}
-	d.Change(t.Context(), block("203.0.113.1")) // later ones fit in place
+	d.changes.Change(t.Context(), block("203.0.113.1")) // later ones fit in place
 
 	disk.Fail(true)
 	for i, r := range storm(t, d, changes...) {

@@ -99,7 +99,7 @@ func TestListsAreGuarded(t *testing.T) {
 
 	// What is allowed may be listed, until it is allowed no more.
 	allow := api.Change{Action: api.Allow, Entries: []string{local}}
-	if _, err := d.Change(t.Context(), allow); err != nil {
+	if _, err := d.changes.Change(t.Context(), allow); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -118,10 +118,10 @@ func TestListsAreGuarded(t *testing.T) {
 	}
 	allow.Remove = true
 	var bad *api.BadRequest
-	if _, err := d.Change(t.Context(), allow); !errors.As(err, &bad) || bad.Entry == nil || !strings.Contains(err.Error(), "--force") {
+	if _, err := d.changes.Change(t.Context(), allow); !errors.As(err, &bad) || bad.Entry == nil || !strings.Contains(err.Error(), "--force") {
 		t.Errorf("what holds open the network may go: %v", err)
 	}
-	if _, err := d.Flush(t.Context(), DefaultAllow); !errors.As(err, &bad) {
+	if _, err := d.changes.Flush(t.Context(), DefaultAllow); !errors.As(err, &bad) {
 		t.Errorf("flush: %v", err)
 	}
 	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
@@ -138,7 +138,7 @@ func TestGuardAfterExpiry(t *testing.T) {
 	r := configure(t, l.B)
 	r.lists(t, feedFile(t, "feed.txt", local+"\n"+firstSource+"\n"))
 	d := begin(t, r)
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{local}, TTL: 3600}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{local}, TTL: 3600}); err != nil {
 		t.Fatal(err)
 	}
 	leftOut := func() int { return d.active.prepared.list("feed").left.entries() }
@@ -171,7 +171,7 @@ func TestCommandsAreGuarded(t *testing.T) {
 	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
 	ssh := fmt.Sprintf("203.0.113.9 50000 %v 22", l.B.IPv4)
 	block := func(force bool, entries ...string) error {
-		_, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: entries, Force: force, SSH: ssh})
+		_, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: entries, Force: force, SSH: ssh})
 		return err
 	}
 	for _, c := range []struct{ entry, what string }{
@@ -248,7 +248,7 @@ func TestTooWide(t *testing.T) {
 	d := begin(t, configure(t, lab.New(t).B))
 	var taken []string
 	for _, text := range []string{"64.0.0.0/3", "96.0.0.0/3", "128.0.0.0/3"} {
-		if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{text}, Force: true}); err == nil {
+		if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{text}, Force: true}); err == nil {
 			taken = append(taken, text)
 		}
 	}
@@ -256,7 +256,7 @@ func TestTooWide(t *testing.T) {
 		t.Errorf("one after another: %v were taken", taken)
 	}
 	// What is there already does not count twice.
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: taken}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: taken}); err != nil {
 		t.Error(err)
 	}
 }

@@ -72,7 +72,7 @@ func TestReloadEqualsStart(t *testing.T) {
 				r.change(func(c *config.Config) { c.Monitor = !c.Monitor })
 			case 3:
 				e := pool[random.IntN(len(pool))]
-				if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Remove: random.IntN(2) == 0, Entries: []string{e}}); err != nil {
+				if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Remove: random.IntN(2) == 0, Entries: []string{e}}); err != nil {
 					t.Fatal(err)
 				}
 			default:

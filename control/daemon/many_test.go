@@ -83,7 +83,7 @@ func TestManyLists(t *testing.T) {
 	block := func(d *Daemon, addr string) {
 		t.Helper()
 		began := time.Now()
-		if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{addr}}); err != nil {
+		if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{addr}}); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%s is blocked after %v", addr, time.Since(began).Round(time.Millisecond))

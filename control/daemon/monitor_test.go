@@ -51,7 +51,7 @@ func TestMonitorOverride(t *testing.T) {
 	send(t, l, 5, firstSource)
 	await(t, "on", 5, func() uint64 { return monitored(d.Daemon) })
 
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{secondSource}}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{secondSource}}); err != nil {
 		t.Fatal(err)
 	}
 	send(t, l, 5, secondSource)
@@ -74,7 +74,7 @@ func TestMonitorOverride(t *testing.T) {
 	send(t, l, 5, secondSource)
 	await(t, "off again", 15, func() uint64 { return blocked(d.Daemon) })
 	// The sets are the engine's own: they change in place, as before.
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{cleanSource}}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{cleanSource}}); err != nil {
 		t.Fatal(err)
 	}
 	send(t, l, 5, cleanSource)

@@ -16,7 +16,7 @@ func TestManyPorts(t *testing.T) {
 	for i := range 255 {
 		entries = append(entries, fmt.Sprintf("tcp 192.0.2.%d:* > *:0-4095", i))
 	}
-	_, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: entries})
+	_, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: entries})
 	var bad *api.BadRequest
 	if !errors.As(err, &bad) || !errors.Is(bad.Err, api.ErrMaxChange) || bad.Entry == nil || *bad.Entry != api.MaxChange/4096 {
 		t.Errorf("%+v, %v", bad, err)

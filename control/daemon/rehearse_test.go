@@ -81,7 +81,7 @@ func TestRehearsal(t *testing.T) {
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{"198.51.100.1"}, UID: api.NoUID}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{"198.51.100.1"}, UID: api.NoUID}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(3 * time.Second)
@@ -95,7 +95,7 @@ func TestRehearsal(t *testing.T) {
 	if err := d.rehearsals.Rehearse(t.Context(), "bad", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"198.51.100.0/24"}, UID: api.NoUID}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"198.51.100.0/24"}, UID: api.NoUID}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.rehearsals.Rehearse(t.Context(), "ours", &node.Candidate{Settings: wire.Settings{Action: "allow", Direction: "src"}, Contents: setOf(t, "203.0.113.99")}); err != nil {

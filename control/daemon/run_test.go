@@ -45,7 +45,7 @@ func TestRunEnds(t *testing.T) {
 	if err := d.loop.Do(ctx, func() error { t.Error("called"); return nil }); err == nil || ctx.Err() != nil {
 		t.Errorf("after the end: %v, %v", err, ctx.Err())
 	}
-	if _, err := d.Change(ctx, api.Change{Action: api.Block, Entries: []string{cleanSource}}); err == nil || ctx.Err() != nil {
+	if _, err := d.changes.Change(ctx, api.Change{Action: api.Block, Entries: []string{cleanSource}}); err == nil || ctx.Err() != nil {
 		t.Errorf("a command after the end: %v, %v", err, ctx.Err())
 	}
 	if all := d.lists.Lists(); all != nil {

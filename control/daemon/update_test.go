@@ -37,7 +37,7 @@ func verdictOf(t *testing.T, d *Daemon, from string) verdict.Action {
 func TestBehind(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	d := begin(t, r)
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{cleanSource}}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{cleanSource}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.loop.Do(t.Context(), func() error { // as expire leaves it where the change fails
@@ -79,7 +79,7 @@ func TestLingeringBesideManual(t *testing.T) {
 	d := begin(t, r)
 	began := time.Now()
 	for address, wanted := range map[string]time.Duration{ever: 0, longer: 3 * time.Hour, shorter: time.Hour} {
-		if _, err := d.Change(t.Context(), api.Change{
+		if _, err := d.changes.Change(t.Context(), api.Change{
 			Action: api.Block, List: "feed", Entries: []string{address}, TTL: wanted.Seconds(), Reason: "by hand", UID: 7,
 		}); err != nil {
 			t.Fatal(err)

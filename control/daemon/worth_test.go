@@ -23,7 +23,7 @@ func TestWorth(t *testing.T) {
 	if err := d.loop.Do(t.Context(), func() error { return nil }); err != nil { // from now on, history counts
 		t.Fatal(err)
 	}
-	if _, err := d.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"203.0.113.99"}}); err != nil {
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"203.0.113.99"}}); err != nil {
 		t.Fatal(err)
 	}
 	worth := func() (of map[string]api.ListWorth, w api.ListsWorth) {
