@@ -23,6 +23,7 @@ type API struct {
 	*dropped
 	*explainer
 	*groups
+	*override
 	*collateral
 	*appraiser
 	*rehearsals
@@ -39,6 +40,6 @@ var (
 func (d *Daemon) API() *API {
 	return &API{
 		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, changer: &d.changes, entries: &d.entries, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
-		explainer: &d.explainer, groups: &d.groups, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
+		explainer: &d.explainer, groups: &d.groups, override: &d.monitor, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
 	}
 }

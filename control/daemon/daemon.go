@@ -17,7 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/attach"
 	"weir/control/audit"
@@ -79,13 +78,13 @@ type Daemon struct {
 
 	loadTime      time.Duration // of Start
 	began         time.Time
-	monitor       *api.MonitorOverride // nil: the configuration decides
-	unconfirmed   *unconfirmed         // nil: the configuration need not be confirmed
-	retryRollback time.Time            // where it failed
-	trials        trial.Decisions      // what commands have decided about lists on trial
-	retryTrials   time.Time            // where ending one failed
-	keptTrials    time.Time            // when they were last saved for their ends
-	rolledBack    bool                 // the configuration is not the one that Options.Config reads
+	monitor       override
+	unconfirmed   *unconfirmed    // nil: the configuration need not be confirmed
+	retryRollback time.Time       // where it failed
+	trials        trial.Decisions // what commands have decided about lists on trial
+	retryTrials   time.Time       // where ending one failed
+	keptTrials    time.Time       // when they were last saved for their ends
+	rolledBack    bool            // the configuration is not the one that Options.Config reads
 	feeds         map[*feed.Feed]context.CancelFunc
 	usage         map[*feed.Feed]*usage
 	retry         time.Time // when to try again what is behind
@@ -168,7 +167,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.journal.Apply(d.journal.Expired(time.Now())); err != nil {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
-	d.monitor = loadMonitor(monitorPath(c), time.Now(), o.Log)
+	d.monitor.manual = loadMonitor(monitorPath(c), time.Now(), o.Log)
 	d.trials = loadTrials(c, o.Log)
 	return d, d.start(ctx, c)
 }
@@ -193,6 +192,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}
 	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: &d.queued, audit: d.audit, notifier: d.notifier, log: o.Log}
 	d.entries = entries{loop: d.loop, active: d.active}
+	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.explainer = explainer{loop: d.loop, active: d.active, meter: &d.meter, observers: &d.observers, drops: &d.drops, version: o.Version}
 	d.lists = lister{loop: d.loop, active: d.active, meter: &d.meter, collateral: &d.collateral}
@@ -291,7 +291,7 @@ func (e rejected) Unwrap() error { return e.error }
 // build builds the engine of a configuration, unless one is kept, with its metadata.
 func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metadata, error) {
 	c := p.engineConfig()
-	c.Monitor, c.SampleClean = d.monitors(p.config), d.rehearsals.any()
+	c.Monitor, c.SampleClean = d.monitor.monitors(p.config), d.rehearsals.any()
 	d.observers.configure(p, &c)
 	c.Wakes = d.observers.wakes
 	c.Owner = d.owner(p.config)

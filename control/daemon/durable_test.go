@@ -25,12 +25,12 @@ func TestDurableFiles(t *testing.T) {
 			Work: func(t *testing.T, d *durabletest.Disk) {
 				c := config.Default()
 				c.StateDir = config.Path(d.Dir)
-				daemon := &Daemon{active: &active{prepared: &Prepared{config: c}}}
+				mode := &override{active: &active{prepared: &Prepared{config: c}}}
 				on := &api.MonitorOverride{Since: time.Unix(1, 0)}
 				for range 2 {
-					_ = d.Do(func() error { return daemon.saveMonitor(on) }, "on")
+					_ = d.Do(func() error { return mode.save(on) }, "on")
 					for range 2 { // the second time it may be gone, but not for good
-						_ = d.Do(func() error { return daemon.saveMonitor(nil) }, "off")
+						_ = d.Do(func() error { return mode.save(nil) }, "off")
 					}
 				}
 			},

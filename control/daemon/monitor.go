@@ -17,6 +17,17 @@ import (
 	"weir/control/durable"
 )
 
+// override is manual monitor mode. Run's goroutine owns it, and switches.
+type override struct {
+	manual *api.MonitorOverride // nil: the configuration decides
+
+	loop   *loop
+	active *active
+	audit  auditor
+	note   func() // publishes the state
+	log    *slog.Logger
+}
+
 // monitorFile is the name of the file below the state directory that outlasts a
 // crash: it is there during manual monitor mode.
 const monitorFile = "monitor.json"
@@ -65,9 +76,9 @@ func untilText(o *api.MonitorOverride) string {
 	return o.Until.Format(time.RFC3339)
 }
 
-// saveMonitor saves manual monitor mode, nil for off.
-func (d *Daemon) saveMonitor(o *api.MonitorOverride) error {
-	path := monitorPath(d.active.prepared.config)
+// save saves manual monitor mode, nil for off.
+func (m *override) save(o *api.MonitorOverride) error {
+	path := monitorPath(m.active.prepared.config)
 	if path == "" {
 		return nil
 	}
@@ -81,8 +92,8 @@ func (d *Daemon) saveMonitor(o *api.MonitorOverride) error {
 	return durable.WriteFile(path, append(text, '\n'))
 }
 
-// SetMonitor implements [server.Daemon]. A full disk does not hold it up.
-func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.Monitored, err error) {
+// SetMonitor implements [server.Monitor]. A full disk does not hold it up.
+func (m *override) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.Monitored, err error) {
 	now := time.Now()
 	r := audit.Record{Change: audit.MonitorOff}
 	audit.By(&r, c.UID, c.Client)
@@ -98,72 +109,85 @@ func (d *Daemon) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.
 			o.Until = &until
 		}
 	}
-	err = d.loop.doAlone(ctx, func() error {
-		if o == nil && d.active.prepared.config.Monitor {
+	err = m.loop.doAlone(ctx, func() error {
+		if o == nil && m.active.prepared.config.Monitor {
 			return &api.BadRequest{Err: errors.New("weir is configured to monitor: remove monitor: true from weir.yaml, then weir reload; or restart it without --monitor")}
 		}
-		before, unsaved := d.monitor, error(nil)
+		before, unsaved := m.manual, error(nil)
 		if o != nil {
-			unsaved = d.saveMonitor(o)
+			unsaved = m.save(o)
 		}
-		d.monitor = o
-		if err := d.switchMonitor(); err != nil {
-			d.monitor = before
-			return errors.Join(fmt.Errorf("monitor mode stays as it was: %w", err), d.saveMonitor(before))
+		m.manual = o
+		if err := m.follow(); err != nil {
+			m.manual = before
+			return errors.Join(fmt.Errorf("monitor mode stays as it was: %w", err), m.save(before))
 		}
 		if o == nil { // a crash before finds it on, which is what was acknowledged
-			unsaved = d.saveMonitor(nil)
+			unsaved = m.save(nil)
 		}
 		if unsaved != nil {
 			done.Unsaved = unsaved.Error()
-			d.o.Log.Error("monitor mode was switched, but a restart would forget that: " + done.Unsaved)
+			m.log.Error("monitor mode was switched, but a restart would forget that: " + done.Unsaved)
 		}
-		done.Monitor, done.Override = d.active.engine.Monitor, o
+		done.Monitor, done.Override = m.active.engine.Monitor, o
 		return nil
 	})
-	d.audit.attempt(ctx, r, err)
+	m.audit.attempt(ctx, r, err)
 	return done, err
 }
 
-// switchMonitor switches to the mode that the configuration and commands want, with
+// follow switches to the mode that the configuration and commands want, with
 // one step for each interface. Filters stay as they are. When it fails, nothing has
 // changed, or the error says where it has.
-func (d *Daemon) switchMonitor() error {
-	on := d.monitors(d.active.prepared.config)
-	defer d.note()
-	if d.active.engine.Monitor == on {
+func (m *override) follow() error {
+	on := m.monitors(m.active.prepared.config)
+	defer m.note()
+	if m.active.engine.Monitor == on {
 		return nil
 	}
-	next, err := d.active.engine.WithMonitor(on)
+	next, err := m.active.engine.WithMonitor(on)
 	if err != nil {
 		return err
 	}
-	m := d.active.attach.Metadata()
-	m.Monitor = on
-	if err := d.active.swap(next, m); err != nil {
+	about := m.active.attach.Metadata()
+	about.Monitor = on
+	if err := m.active.swap(next, about); err != nil {
 		return err
 	}
-	d.o.Log.Warn("monitor mode was switched", "monitor", on)
+	m.log.Warn("monitor mode was switched", "monitor", on)
 	return nil
 }
 
 // monitors reports whether a configuration is to be in monitor mode.
-func (d *Daemon) monitors(c *config.Config) bool { return c.Monitor || d.monitor != nil }
+func (m *override) monitors(c *config.Config) bool { return c.Monitor || m.manual != nil }
 
-// endMonitor ends manual monitor mode once its time is over.
-func (d *Daemon) endMonitor(now time.Time) error {
-	before := d.monitor
+// end ends manual monitor mode once its time is over.
+func (m *override) end(now time.Time) error {
+	before := m.manual
 	if !expired(before, now) {
 		return nil
 	}
-	d.monitor = nil
-	if err := d.switchMonitor(); err != nil {
-		d.monitor = before
+	m.manual = nil
+	if err := m.follow(); err != nil {
+		m.manual = before
 		return fmt.Errorf("monitor mode could not be ended, retrying: %w", err)
 	}
-	if err := d.saveMonitor(nil); err != nil { // a start ignores it
-		d.o.Log.Error(err.Error())
+	if err := m.save(nil); err != nil { // a start ignores it
+		m.log.Error(err.Error())
 	}
-	d.audit.Record(audit.Record{Change: audit.MonitorOff, Source: "expiry"})
+	m.audit.Record(audit.Record{Change: audit.MonitorOff, Source: "expiry"})
+	return nil
+}
+
+// check saves manual monitor mode again where its file is missing.
+func (m *override) check() error {
+	path := monitorPath(m.active.prepared.config)
+	if m.manual == nil || !missing(path) {
+		return nil
+	}
+	m.log.Error("a state file was removed while weir ran: it is written anew", "file", path)
+	if err := m.save(m.manual); err != nil {
+		return fmt.Errorf("monitor mode: %w", err)
+	}
 	return nil
 }

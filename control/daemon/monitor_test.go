@@ -18,7 +18,7 @@ import (
 
 func setMonitor(t *testing.T, d *running, on bool, during time.Duration) api.Monitored {
 	t.Helper()
-	m, err := d.SetMonitor(t.Context(), api.MonitorChange{On: &on, For: during.Seconds(), UID: 0})
+	m, err := d.monitor.SetMonitor(t.Context(), api.MonitorChange{On: &on, For: during.Seconds(), UID: 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestMonitorOverride(t *testing.T) {
 		t.Fatal(err)
 	}
 	off := false
-	_, err = d.SetMonitor(t.Context(), api.MonitorChange{On: &off})
+	_, err = d.monitor.SetMonitor(t.Context(), api.MonitorChange{On: &off})
 	var bad *api.BadRequest
 	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "monitor: true") {
 		t.Errorf("off against the configuration: %v", err)

@@ -41,7 +41,7 @@ func (d *Daemon) publish(now time.Time, r traffic.Rates) {
 	top := &api.Top{
 		Time: now, Version: m.Version, Interfaces: d.active.attach.Names(), Uptime: now.Sub(d.began).Seconds(),
 		Interval: r.Interval.Seconds(), Packets: r.Packets, Bytes: r.Bytes, Dropped: r.Dropped,
-		Monitor: m.Monitor, MonitorOverride: d.monitor,
+		Monitor: m.Monitor, MonitorOverride: d.monitor.manual,
 		Filter: api.Filter{
 			Entries: m.Entries, Mode: m.Mode, Generation: d.active.number, KernelBytes: m.KernelBytes,
 			FalsePositiveRate: m.FalsePositiveRate,
@@ -241,7 +241,7 @@ func (d *Daemon) noteStatus() {
 	m := d.active.attach.Metadata()
 	s := &noted{interfaces: d.active.attach.Interfaces(), Status: api.Status{
 		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.active.prepared.config.Pins),
-		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor, RolledBack: d.rolledBack,
+		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.rolledBack,
 		FirstSeen: d.active.prepared.config.FirstSeen.On(),
 	}}
 	s.Trials = d.active.prepared.trialLists()
@@ -403,7 +403,7 @@ func (d *Daemon) note() {
 	r, m, o := &d.record, d.active.attach.Metadata(), &d.observers
 	config := r.config
 	s := metrics.Snapshot{
-		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor != nil,
+		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual != nil,
 		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
 		Unsaved: d.saved.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Replaced: r.replaced, Config: &config,
 	}

@@ -66,20 +66,7 @@ func (f *stateFiles) noted(err error) {
 
 // checkState looks for the files of the state directory.
 func (d *Daemon) checkState(ctx context.Context) error {
-	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error { return errors.Join(d.checkMonitor(), d.checkTrials(), d.checkRollback()) }))
-}
-
-// checkMonitor saves manual monitor mode again where its file is missing.
-func (d *Daemon) checkMonitor() error {
-	path := monitorPath(d.active.prepared.config)
-	if d.monitor == nil || !missing(path) {
-		return nil
-	}
-	d.o.Log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := d.saveMonitor(d.monitor); err != nil {
-		return fmt.Errorf("monitor mode: %w", err)
-	}
-	return nil
+	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error { return errors.Join(d.monitor.check(), d.checkTrials(), d.checkRollback()) }))
 }
 
 // checkRollback makes a restart return to the previous configuration, where the file that

@@ -252,7 +252,7 @@ func (d *Daemon) tend(now time.Time) {
 		if now.After(d.retry) {
 			err = d.catchUpAll()
 		}
-		err = errors.Join(err, d.expire(now), d.endMonitor(now), d.rollBack(now), d.endTrials(now))
+		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.endTrials(now))
 		d.followTrials()
 		d.keepTrials(now)
 		d.followPeers(now)
