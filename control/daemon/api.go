@@ -24,6 +24,7 @@ type API struct {
 	*explainer
 	*groups
 	*override
+	*trials
 	*collateral
 	*appraiser
 	*rehearsals
@@ -40,6 +41,6 @@ var (
 func (d *Daemon) API() *API {
 	return &API{
 		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, changer: &d.changes, entries: &d.entries, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
-		explainer: &d.explainer, groups: &d.groups, override: &d.monitor, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
+		explainer: &d.explainer, groups: &d.groups, override: &d.monitor, trials: &d.trials, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
 	}
 }

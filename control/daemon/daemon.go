@@ -33,7 +33,6 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
-	"weir/control/trial"
 	"weir/loader"
 )
 
@@ -79,12 +78,10 @@ type Daemon struct {
 	loadTime      time.Duration // of Start
 	began         time.Time
 	monitor       override
-	unconfirmed   *unconfirmed    // nil: the configuration need not be confirmed
-	retryRollback time.Time       // where it failed
-	trials        trial.Decisions // what commands have decided about lists on trial
-	retryTrials   time.Time       // where ending one failed
-	keptTrials    time.Time       // when they were last saved for their ends
-	rolledBack    bool            // the configuration is not the one that Options.Config reads
+	unconfirmed   *unconfirmed // nil: the configuration need not be confirmed
+	retryRollback time.Time    // where it failed
+	trials        trials
+	rolledBack    bool // the configuration is not the one that Options.Config reads
 	feeds         map[*feed.Feed]context.CancelFunc
 	usage         map[*feed.Feed]*usage
 	retry         time.Time // when to try again what is behind
@@ -168,7 +165,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
 	d.monitor.manual = loadMonitor(monitorPath(c), time.Now(), o.Log)
-	d.trials = loadTrials(c, o.Log)
+	d.trials.decided = loadTrials(c, o.Log)
 	return d, d.start(ctx, c)
 }
 
@@ -193,6 +190,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: &d.queued, audit: d.audit, notifier: d.notifier, log: o.Log}
 	d.entries = entries{loop: d.loop, active: d.active}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
+	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.explainer = explainer{loop: d.loop, active: d.active, meter: &d.meter, observers: &d.observers, drops: &d.drops, version: o.Version}
 	d.lists = lister{loop: d.loop, active: d.active, meter: &d.meter, collateral: &d.collateral}
@@ -217,7 +215,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.awaitFleet(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet, trials: d.trials, attached: inherited.Lists})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet, trials: d.trials.decided, attached: inherited.Lists})
 	if err != nil {
 		return err
 	}

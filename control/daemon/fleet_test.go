@@ -311,7 +311,7 @@ func TestFleetLimited(t *testing.T) {
 	}) || !slices.ContainsFunc(f.Lists, func(l api.FleetList) bool { return l.Name == "trial" && l.Trial && l.For == "" }) {
 		t.Errorf("%+v, %v", f.Lists, err)
 	}
-	if _, err := d.Enforce(t.Context(), "fleet.trial", api.EnforceChange{}); err == nil || !strings.Contains(err.Error(), "hub.yaml") {
+	if _, err := d.trials.Enforce(t.Context(), "fleet.trial", api.EnforceChange{}); err == nil || !strings.Contains(err.Error(), "hub.yaml") {
 		t.Errorf("%v", err)
 	}
 

@@ -134,7 +134,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 			r, err = d.reconfigureUnconfirmed(c, feeds, within)
 		}
 		if err == nil {
-			r.Changes = append(r.Changes, d.followTrials()...)
+			r.Changes = append(r.Changes, d.trials.follow(d.unconfirmed == nil && !d.rolledBack)...)
 		}
 		record := &d.record.config
 		record.Last, record.Failed = time.Now(), err != nil
@@ -181,7 +181,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
 	d.loop.doing("a configuration is activated", "")
-	last, applied, decided := d.active.prepared.copied(), d.active.applied, d.trials
+	last, applied, decided := d.active.prepared.copied(), d.active.applied, d.trials.decided
 	var next *Prepared
 	d.loop.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet, last, decided) })
 	if err != nil {

@@ -66,7 +66,7 @@ func (f *stateFiles) noted(err error) {
 
 // checkState looks for the files of the state directory.
 func (d *Daemon) checkState(ctx context.Context) error {
-	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error { return errors.Join(d.monitor.check(), d.checkTrials(), d.checkRollback()) }))
+	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error { return errors.Join(d.monitor.check(), d.trials.check(), d.checkRollback()) }))
 }
 
 // checkRollback makes a restart return to the previous configuration, where the file that

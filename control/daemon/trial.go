@@ -18,6 +18,22 @@ import (
 	"weir/filter/membership"
 )
 
+// trials are the decisions of commands about lists on trial. Run's goroutine owns them.
+type trials struct {
+	decided trial.Decisions
+	retry   time.Time // where ending one failed
+	kept    time.Time // when they were last saved for their ends
+
+	loop       *loop
+	active     *active
+	guards     *guards
+	collateral *collateral
+	audit      auditor
+	reassemble func() error // activates the configuration again, with the decisions
+	note       func()       // publishes the state
+	log        *slog.Logger
+}
+
 // trialOf returns the trial of a list as the configuration has it, nil where it is enforced and no
 // command has decided that.
 func trialOf(c *config.Config, l *config.List, decided trial.Decisions) *api.Trial {
@@ -43,74 +59,74 @@ func loadTrials(c *config.Config, log *slog.Logger) trial.Decisions {
 	return nil
 }
 
-// saveTrials makes what commands have decided durable.
-func (d *Daemon) saveTrials(t trial.Decisions) error {
-	if path := trialPath(d.active.prepared.config); path != "" {
+// save makes what commands have decided durable.
+func (s *trials) save(t trial.Decisions) error {
+	if path := trialPath(s.active.prepared.config); path != "" {
 		return t.Save(path)
 	}
 	return nil
 }
 
-// checkTrials saves what commands have decided again where the file is missing.
-func (d *Daemon) checkTrials() error {
-	path := trialPath(d.active.prepared.config)
-	if len(d.trials) == 0 || !missing(path) {
+// check saves what commands have decided again where the file is missing.
+func (s *trials) check() error {
+	path := trialPath(s.active.prepared.config)
+	if len(s.decided) == 0 || !missing(path) {
 		return nil
 	}
-	d.o.Log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := d.saveTrials(d.trials); err != nil {
+	s.log.Error("a state file was removed while weir ran: it is written anew", "file", path)
+	if err := s.save(s.decided); err != nil {
 		return fmt.Errorf("lists on trial: %w", err)
 	}
 	return nil
 }
 
-// keepTrials notes how much of the trials has passed that are to end, at an interval.
-func (d *Daemon) keepTrials(now time.Time) {
-	if !d.trials.End() || now.Sub(d.keptTrials) < trial.Interval {
+// keep notes how much of the trials has passed that are to end, at an interval.
+func (s *trials) keep(now time.Time) {
+	if !s.decided.End() || now.Sub(s.kept) < trial.Interval {
 		return
 	}
-	d.keptTrials = now
-	next, lines := d.trials.At(now)
+	s.kept = now
+	next, lines := s.decided.At(now)
 	for _, line := range lines {
-		d.o.Log.Warn(line)
+		s.log.Warn(line)
 	}
-	if err := d.saveTrials(next); err != nil {
-		d.o.Log.Error("trials would end later after a restart of the machine: " + err.Error())
+	if err := s.save(next); err != nil {
+		s.log.Error("trials would end later after a restart of the machine: " + err.Error())
 	}
 	if len(lines) > 0 {
-		if err := d.decide(next); err != nil {
-			d.o.Log.Error(err.Error())
+		if err := s.decide(next); err != nil {
+			s.log.Error(err.Error())
 		}
 	}
 }
 
-// Enforce implements [server.Daemon].
-func (d *Daemon) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.Enforced, err error) {
+// Enforce implements [server.Enforcer].
+func (s *trials) Enforce(ctx context.Context, name string, c api.EnforceChange) (done api.Enforced, err error) {
 	r := audit.OfTrial(name, c)
 	by := audit.Cut(r.Who(), audit.MaxText)
 	if !c.Off && c.After == 0 && !c.Force {
-		_, err = d.collateral.read(ctx) // for setTrial
+		_, err = s.collateral.read(ctx) // for set
 	}
 	if err == nil {
-		err = d.loop.doAlone(ctx, func() (err error) {
-			done, err = d.setTrial(name, c, by)
+		err = s.loop.doAlone(ctx, func() (err error) {
+			done, err = s.set(name, c, by)
 			return err
 		})
 	}
 	if done.Changed {
 		r.Changed = 1
 	}
-	d.audit.attempt(ctx, r, err)
+	s.audit.attempt(ctx, r, err)
 	return done, err
 }
 
-// setTrial carries out a change of a trial: first durably, then in the data plane.
-func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
-	l := d.active.prepared.list(name)
+// set carries out a change of a trial: first durably, then in the data plane.
+func (s *trials) set(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
+	l := s.active.prepared.list(name)
 	if l == nil {
-		return done, d.active.prepared.noList(name)
+		return done, s.active.prepared.noList(name)
 	}
-	if err := d.refuseTrial(l, c); err != nil {
+	if err := s.refuse(l, c); err != nil {
 		return done, &api.BadRequest{Err: err}
 	}
 	o := trial.New(c, l.trial == nil || !l.trial.Configured, by, time.Now())
@@ -118,30 +134,30 @@ func (d *Daemon) setTrial(name string, c api.EnforceChange, by string) (done api
 		return api.Enforced{List: name, Trial: l.trial}, nil
 	}
 	if o.Enforced && !l.Enforce && !c.Force {
-		if err := d.guards.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
+		if err := s.guards.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
 			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: allow that first, or use --force (force: true)", name, err)}
 		}
-		if err := d.collateral.dropsPartners(name); err != nil {
+		if err := s.collateral.dropsPartners(name); err != nil {
 			return done, &api.BadRequest{Err: trial.Stays(name, err)}
 		}
 	}
-	before, next := d.trials, d.trials.With(name, o)
-	if err := d.saveTrials(next); err != nil {
+	before, next := s.decided, s.decided.With(name, o)
+	if err := s.save(next); err != nil {
 		return done, fmt.Errorf("list %s stays as it was, since a restart would forget the change: %w", name, err)
 	}
-	if err := d.decide(next); err != nil {
-		return done, errors.Join(fmt.Errorf("list %s stays as it was: %w", name, err), d.saveTrials(before))
+	if err := s.decide(next); err != nil {
+		return done, errors.Join(fmt.Errorf("list %s stays as it was: %w", name, err), s.save(before))
 	}
-	return api.Enforced{List: name, Changed: true, Trial: d.active.prepared.list(name).trial}, nil
+	return api.Enforced{List: name, Changed: true, Trial: s.active.prepared.list(name).trial}, nil
 }
 
-// refuseTrial returns why a list cannot be enforced, or be on trial.
-func (d *Daemon) refuseTrial(l *managedList, c api.EnforceChange) error {
+// refuse returns why a list cannot be enforced, or be on trial.
+func (s *trials) refuse(l *managedList, c api.EnforceChange) error {
 	_, shared := l.from.(*node.List)
 	switch {
 	case shared && l.Action != config.Allow:
 		return fmt.Errorf("list %s is of the fleet: weir fleet enforce %s at the hub, or enforce in hub.yaml, says for all nodes whether it is on trial", l.Name, strings.TrimPrefix(l.Name, config.FleetPrefix))
-	case c.Off && d.active.prepared.config.Mode != membership.Exact:
+	case c.Off && s.active.prepared.config.Mode != membership.Exact:
 		return fmt.Errorf("list %s cannot be on trial: mode: approx does not know which list matches a packet: set mode: exact", l.Name)
 	}
 	return trial.Refuse(l.Name, l.Action == config.Allow, l.Enforce, c)
@@ -149,24 +165,24 @@ func (d *Daemon) refuseTrial(l *managedList, c api.EnforceChange) error {
 
 // decide makes the data plane follow what commands have decided. When it fails, nothing has
 // changed.
-func (d *Daemon) decide(next trial.Decisions) error {
-	before := d.trials
-	d.trials = next
+func (s *trials) decide(next trial.Decisions) error {
+	before := s.decided
+	s.decided = next
 	same := true
-	for _, l := range d.active.prepared.lists {
-		t := l.trialBy(d.active.prepared.config, next)
+	for _, l := range s.active.prepared.lists {
+		t := l.trialBy(s.active.prepared.config, next)
 		same = same && l.Enforce == (t == nil || t.Enforced)
 	}
 	if same { // only times have changed, and what others read beside the loop stays
-		for _, l := range d.active.prepared.lists {
-			l.trial = l.trialBy(d.active.prepared.config, next)
+		for _, l := range s.active.prepared.lists {
+			l.trial = l.trialBy(s.active.prepared.config, next)
 		}
-		d.note()
+		s.note()
 		return nil
 	}
-	err := d.reassemble()
+	err := s.reassemble()
 	if err != nil {
-		d.trials = before
+		s.decided = before
 	}
 	return err
 }
@@ -203,43 +219,43 @@ func callers(ssh, connection string) (all []guard.Peer) {
 	return all
 }
 
-// endTrials enforces the lists whose trial is over.
-func (d *Daemon) endTrials(now time.Time) error {
-	if now.Before(d.retryTrials) {
+// end enforces the lists whose trial is over.
+func (s *trials) end(now time.Time) error {
+	if now.Before(s.retry) {
 		return nil
 	}
-	next := d.trials
+	next := s.decided
 	var ended []*managedList
 	var failed error
-	for _, name := range d.trials.Over(now) {
-		l := d.active.prepared.list(name)
+	for _, name := range s.decided.Over(now) {
+		l := s.active.prepared.list(name)
 		if l == nil || !l.commanded() {
 			continue
 		}
-		if err := d.guards.enforcingCutsOff([]*managedList{l}); err != nil {
+		if err := s.guards.enforcingCutsOff([]*managedList{l}); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", name, err, name))
 			continue
 		}
-		if err := d.collateral.dropsPartners(name); err != nil {
+		if err := s.collateral.dropsPartners(name); err != nil {
 			failed = errors.Join(failed, trial.Overdue(name, err, "weir enforce"))
 			continue
 		}
-		next = next.With(name, trial.Ended(d.trials[name]))
+		next = next.With(name, trial.Ended(s.decided[name]))
 		ended = append(ended, l)
 	}
 	if len(ended) > 0 {
-		if err := d.decide(next); err != nil {
+		if err := s.decide(next); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("a trial is over, but its list could not be enforced, retrying in %v: %w", retryInterval, err))
 			ended = nil
-		} else if err := d.saveTrials(next); err != nil { // a start finds the time again
-			d.o.Log.Error(err.Error())
+		} else if err := s.save(next); err != nil { // a start finds the time again
+			s.log.Error(err.Error())
 		}
 	}
 	for _, l := range ended {
-		d.audit.Record(audit.Record{Change: audit.Enforce, List: l.Name, Changed: 1, Source: "expiry"})
+		s.audit.Record(audit.Record{Change: audit.Enforce, List: l.Name, Changed: 1, Source: "expiry"})
 	}
 	if failed != nil {
-		d.retryTrials = now.Add(retryInterval)
+		s.retry = now.Add(retryInterval)
 	}
 	return failed
 }
@@ -247,15 +263,15 @@ func (d *Daemon) endTrials(now time.Time) error {
 // commanded reports whether a command decides about the list's trial.
 func (l *managedList) commanded() bool { return l.trial != nil && l.trial.Since != nil }
 
-// followTrials forgets what commands have decided about lists whose configuration has changed,
+// follow forgets what commands have decided about lists whose configuration has changed,
 // or which are gone, and returns a line for each. Until a configuration is confirmed, it may
 // be the one before that is to count.
-func (d *Daemon) followTrials() (lines []string) {
-	if len(d.trials) == 0 || d.unconfirmed != nil || d.rolledBack {
+func (s *trials) follow(confirmed bool) (lines []string) {
+	if len(s.decided) == 0 || !confirmed {
 		return nil
 	}
-	next, lines := d.trials.Follow(func(name string) int {
-		switch l := d.active.prepared.list(name); {
+	next, lines := s.decided.Follow(func(name string) int {
+		switch l := s.active.prepared.list(name); {
 		case l == nil:
 			return trial.Gone
 		case l.commanded():
@@ -266,11 +282,11 @@ func (d *Daemon) followTrials() (lines []string) {
 	if len(lines) == 0 {
 		return nil
 	}
-	d.trials = next
-	if err := d.saveTrials(next); err != nil {
-		d.o.Log.Error("the next start will forget commands that no longer count: " + err.Error())
+	s.decided = next
+	if err := s.save(next); err != nil {
+		s.log.Error("the next start will forget commands that no longer count: " + err.Error())
 	}
-	d.o.Log.Info("trials: " + strings.Join(lines, "; "))
+	s.log.Info("trials: " + strings.Join(lines, "; "))
 	return lines
 }
 

@@ -67,7 +67,7 @@ func TestTrialMetric(t *testing.T) {
 	}
 	for i, off := range []bool{true, false, true, false} {
 		if i > 0 {
-			if _, err := d.Enforce(t.Context(), "a", api.EnforceChange{Off: off}); err != nil {
+			if _, err := d.trials.Enforce(t.Context(), "a", api.EnforceChange{Off: off}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -83,7 +83,7 @@ func TestTrialKept(t *testing.T) {
 	r.lists(t, feedFile(t, "a.txt", "198.51.100.1\n"))
 	r.c.StateDir = config.Path(t.TempDir())
 	d := begin(t, r)
-	if _, err := d.Enforce(t.Context(), "a", api.EnforceChange{Off: true, After: 3600}); err != nil {
+	if _, err := d.trials.Enforce(t.Context(), "a", api.EnforceChange{Off: true, After: 3600}); err != nil {
 		t.Fatal(err)
 	}
 	var saved struct{ At, Before time.Time }
@@ -103,9 +103,9 @@ func TestTrialKept(t *testing.T) {
 		now := time.Now()
 		if err := d.loop.Do(t.Context(), func() error {
 			if after == trial.Interval {
-				d.keptTrials = now
+				d.trials.kept = now
 			}
-			d.keepTrials(now.Add(after))
+			d.trials.keep(now.Add(after))
 			return nil
 		}); err != nil {
 			t.Fatal(err)

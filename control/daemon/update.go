@@ -252,9 +252,9 @@ func (d *Daemon) tend(now time.Time) {
 		if now.After(d.retry) {
 			err = d.catchUpAll()
 		}
-		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.endTrials(now))
-		d.followTrials()
-		d.keepTrials(now)
+		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
+		d.trials.follow(d.unconfirmed == nil && !d.rolledBack)
+		d.trials.keep(now)
 		d.followPeers(now)
 		d.guards.logCutOff()
 		d.reportUsage(now)
