@@ -18,6 +18,7 @@ type active struct {
 	prepared *Prepared
 	engine   *engine.Generation
 	attach   *attach.Manager
+	began    time.Time
 	number   int    // of the engine, from 1
 	changed  bool   // entries have changed since the metadata was written
 	applied  uint64 // changes of entries, made or not

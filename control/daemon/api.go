@@ -40,7 +40,7 @@ var (
 // API returns what answers for the daemon.
 func (d *Daemon) API() *API {
 	return &API{
-		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, changer: &d.changes, entries: &d.entries, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.history, dropped: &d.drops,
+		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, changer: &d.changes, entries: &d.entries, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.observers.history, dropped: &d.observers.drops,
 		explainer: &d.explainer, groups: &d.groups, override: &d.monitor, trials: &d.trials, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
 	}
 }

@@ -126,14 +126,14 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 	case <-l.woken:
 		l.begin("trackers are read")
 		d.observers.wake()
-		d.observers.tick(d)
+		d.observers.tick()
 	case <-l.ticked.C:
 		l.begin("trackers are read")
 		l.tickDue = -1
-		d.observers.tick(d)
+		d.observers.tick()
 	case <-digests:
 		l.begin("digests are read")
-		l.digests.Reset(d.observers.tickDigests(d))
+		l.digests.Reset(d.observers.tickDigests())
 	case now := <-l.second.C:
 		l.nextSecond(now)
 		select {
@@ -155,8 +155,8 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		if l.stage != loading {
 			d.active.attach.FollowDevices()
 		}
-		d.observers.logLoops(d, now)
-		d.publish(now, l.snapshots.Next(now, d.active.attach.Metadata()))
+		d.observers.logLoops(now)
+		d.observers.publish(now, l.snapshots.Next(now, d.active.attach.Metadata()), d.monitor.manual)
 		d.note()
 	case now := <-l.shown.C:
 		select {
@@ -204,7 +204,7 @@ func (l *loop) postpone(wait time.Duration) {
 // for the end of an interval that nothing else ends, so that an idle daemon wakes once for both.
 func (d *Daemon) schedule() {
 	l := d.loop
-	if due, rests := d.observers.due(d); due != l.tickDue {
+	if due, rests := d.observers.due(); due != l.tickDue {
 		l.tickDue = due
 		wait := min(due-loader.Monotonic(), time.Hour)
 		l.ticked.Reset(wait)

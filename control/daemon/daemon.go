@@ -76,7 +76,6 @@ type Daemon struct {
 	entries  entries
 
 	loadTime      time.Duration // of Start
-	began         time.Time
 	monitor       override
 	unconfirmed   *unconfirmed // nil: the configuration need not be confirmed
 	retryRollback time.Time    // where it failed
@@ -87,18 +86,12 @@ type Daemon struct {
 	retry         time.Time // when to try again what is behind
 	tendError     string    // of the last second, as logged
 
-	meter      traffic.Meter // safe for concurrent use
 	groups     groups
-	hub        *events.Hub // safe for concurrent use
 	observers  observers
-	drops      dropped // safe for concurrent use
-	history    trafficHistory
-	exports    exports
 	collateral collateral
 	worth      appraiser
 	rehearsals rehearsals
 	explainer  explainer
-	record     record
 
 	readings readings // safe for concurrent use
 	lists    lister
@@ -172,30 +165,32 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 // newDaemon returns the parts of a daemon, before it has a configuration.
 func newDaemon(o Options, c *config.Config) *Daemon {
 	d := &Daemon{
-		o: o, audit: auditor{audit.New(string(c.StateDir), o.Log)}, notifier: newNotifier(o), hub: events.NewHub(o.Log),
-		active:  &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
-		feeds:   make(map[*feed.Feed]context.CancelFunc),
-		usage:   make(map[*feed.Feed]*usage),
-		exports: exports{Exporter: export.New(o.Log)},
+		o: o, audit: auditor{audit.New(string(c.StateDir), o.Log)}, notifier: newNotifier(o),
+		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
+		feeds:  make(map[*feed.Feed]context.CancelFunc),
+		usage:  make(map[*feed.Feed]*usage),
 	}
 	d.loop = newLoop(d.turnOf)
 	d.console.audit, d.service.log = d.audit, o.Log
 	d.saved.log = o.Log
-	d.readings = readings{loop: d.loop, meter: &d.meter, hub: d.hub, unsaved: &d.saved.unsaved, logging: o.Logging}
+	d.observers = observers{
+		active: d.active, readings: &d.readings, collateral: &d.collateral, notifier: d.notifier, log: o.Log,
+		hub: events.NewHub(o.Log), drops: dropped{loop: d.loop, active: d.active, log: o.Log}, exports: exports{Exporter: export.New(o.Log)},
+	}
+	d.readings = readings{loop: d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.saved.unsaved, logging: o.Logging}
 	d.pins = pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}
-	d.drops = dropped{loop: d.loop, active: d.active, log: o.Log}
 	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
-	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.notifier, exports: &d.exports, log: o.Log}
+	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.notifier, exports: &d.observers.exports, log: o.Log}
 	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}
 	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: &d.queued, audit: d.audit, notifier: d.notifier, log: o.Log}
 	d.entries = entries{loop: d.loop, active: d.active}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
-	d.explainer = explainer{loop: d.loop, active: d.active, meter: &d.meter, observers: &d.observers, drops: &d.drops, version: o.Version}
-	d.lists = lister{loop: d.loop, active: d.active, meter: &d.meter, collateral: &d.collateral}
-	d.worth = appraiser{loop: d.loop, active: d.active, meter: &d.meter, drops: &d.drops, history: &d.history, collateral: &d.collateral}
-	d.rehearsals = rehearsals{loop: d.loop, active: d.active, hub: d.hub, collateral: &d.collateral, note: d.note}
+	d.explainer = explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version}
+	d.lists = lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: &d.collateral}
+	d.worth = appraiser{loop: d.loop, active: d.active, meter: &d.observers.meter, drops: &d.observers.drops, history: &d.observers.history, collateral: &d.collateral}
+	d.rehearsals = rehearsals{loop: d.loop, active: d.active, hub: d.observers.hub, collateral: &d.collateral, note: d.note}
 	return d
 }
 
@@ -228,7 +223,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if d.observers.wakes, err = loader.NewWakes(); err != nil {
 		return err
 	}
-	if err := d.observers.prepare(p, d.o.Log); err != nil {
+	if err := d.observers.prepare(p); err != nil {
 		return err
 	}
 	e, err := d.startEngine(ctx, p, targets)
@@ -242,11 +237,11 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		return errors.Join(err, d.observers.recorder.CloseUnless(nil))
 	}
 	p.logFailures(d.o.Log, nil)
-	d.began, d.active.prepared, d.active.engine, d.active.number = began, p, e, 1
-	d.observers.observe(p, d.hub, d.o.Log)
-	d.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
+	d.active.began, d.active.prepared, d.active.engine, d.active.number = began, p, e, 1
+	d.observers.observe(p)
+	d.observers.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
 	d.loadTime = time.Since(began)
-	d.record.loaded(false, began, nil)
+	d.observers.record.loaded(false, began, nil)
 	d.notifier.configure(p.config)
 	for _, l := range p.lists {
 		if l.refused != nil {
@@ -340,7 +335,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		close(d.loop.ended) // before waiting, for some wait for this goroutine
 		all.Wait()
 	}()
-	all.Go(func() { d.hub.Run(ctx) })
+	all.Go(func() { d.observers.hub.Run(ctx) })
 	all.Go(d.serveConfig().Run(ctx, d.API(), d.o.Log))
 	if d.console.Console != nil {
 		context.AfterFunc(ctx, d.console.Close) // streams would hold up the server's end
@@ -355,17 +350,17 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		})
 	}
 	d.audit.start(d.active.attach.Names())
-	all.Go(func() { d.followWakes(ctx) })
+	all.Go(func() { d.observers.followWakes(ctx, d.loop.woken) })
 	all.Go(func() { d.saved.follow(ctx, func() error { return d.checkState(ctx) }) })
 	all.Go(func() { d.pins.follow(ctx) })
 	all.Go(func() { d.queued.follow(ctx, d.loop.seconds) })
 	all.Go(func() { d.collateral.follow(ctx) })
 	all.Go(func() { d.worth.follow(ctx) })
 	now := time.Now()
-	d.record.config.Last, d.record.config.LastDone, d.record.config.Done = now, now, 1
+	d.observers.record.config.Last, d.observers.record.config.LastDone, d.observers.record.config.Done = now, now, 1
 	d.service.notified(d.service.Ready(d.active.prepared.summary()))
 	all.Go(func() { d.reloadOn(ctx, reload) })
-	d.observers.logLoops(d, now) // from the first one on
+	d.observers.logLoops(now) // from the first one on
 	if err := d.active.attach.Follow(); err != nil {
 		return err
 	}
@@ -376,10 +371,10 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		progress := func() uint64 { return d.loop.turns.Load() + d.active.attach.Steps() }
 		all.Go(func() { d.service.feedWatchdog(ctx, w/4, progress) })
 	}
-	d.history.hits = d.meter.Hits()
-	d.drops.begin(d.history.hits)
-	d.exports.configure(d.active.prepared.config.Export, d.hub, now, d.history.hits)
-	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.meter), traffic.NewIntervals(&d.meter)
+	d.observers.history.hits = d.observers.meter.Hits()
+	d.observers.drops.begin(d.observers.history.hits)
+	d.observers.exports.configure(d.active.prepared.config.Export, d.observers.hub, now, d.observers.history.hits)
+	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.observers.meter), traffic.NewIntervals(&d.observers.meter)
 	for more := true; more; {
 		var err error
 		if more, err = d.turnOf(ctx, nil); err == nil {
@@ -390,18 +385,6 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		}
 	}
 	return nil
-}
-
-// followWakes passes on that programs wake the daemon, until ctx is done.
-func (d *Daemon) followWakes(ctx context.Context) {
-	w := d.observers.wakes
-	defer context.AfterFunc(ctx, func() { _ = w.End() })()
-	for w.Wait() == nil {
-		select {
-		case d.loop.woken <- struct{}{}:
-		default: // it has yet to look
-		}
-	}
 }
 
 // followInterfaces follows interfaces that come and go.
@@ -436,10 +419,10 @@ func (d *Daemon) Stop() error {
 	d.service.notified(d.service.Stopping())
 	d.early.Close() // where Run has not
 	defer d.notifier.Close(notifyGrace)
-	defer d.exports.Close(exportGrace)
-	d.exports.flush(time.Now(), d.active.attach.Metadata().Monitor, true)
-	d.exportCounters(time.Now())
-	d.exports.samples.close()
+	defer d.observers.exports.Close(exportGrace)
+	d.observers.exports.flush(time.Now(), d.active.attach.Metadata().Monitor, true)
+	d.observers.exports.sendCounters(time.Now(), &d.observers.meter, d.active.attach)
+	d.observers.exports.samples.close()
 	if u := d.unconfirmed; u != nil {
 		u.kept.close(d.o.Log)
 	}
@@ -452,7 +435,7 @@ func (d *Daemon) Stop() error {
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.active.engine)
 	}
-	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.history.Close(), d.watcher.Close(), d.journal.Close())
+	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.observers.history.Close(), d.watcher.Close(), d.journal.Close())
 }
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.

@@ -35,14 +35,14 @@ func TestDropsByASN(t *testing.T) {
 	r.c.Geo.ASN = quantity.Path(path)
 	d := begin(t, r)
 	now := time.Now()
-	d.drops.history.Add(drops.Interval{
+	d.observers.drops.history.Add(drops.Interval{
 		Begin: now.Add(-time.Second), End: now, Packets: 10, Bytes: 600, Flows: map[drops.Flow]drops.Count{
 			{Remote: netip.MustParseAddr("192.0.2.1"), Reason: verdict.Blocked, List: "feed"}:    {Packets: 4, Least: 4},
 			{Remote: netip.MustParseAddr("192.0.2.2"), Reason: verdict.RateLimited}:              {Packets: 2, Least: 1},
 			{Remote: netip.MustParseAddr("198.51.100.1"), Reason: verdict.Blocked, List: "feed"}: {Packets: 1, Least: 1},
 		},
 	})
-	got, err := d.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9})
+	got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestDropsByASN(t *testing.T) {
 	if n := got.Drops[1]; n.Key != "" || n.Packets != 1 {
 		t.Errorf("%+v", n)
 	}
-	if _, err := d.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByCountry, Last: time.Minute, Limit: 9}); err == nil || !strings.Contains(err.Error(), "geo.country") {
+	if _, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByCountry, Last: time.Minute, Limit: 9}); err == nil || !strings.Contains(err.Error(), "geo.country") {
 		t.Errorf("without a database: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("broken"), 0o600); err != nil {
@@ -64,7 +64,7 @@ func TestDropsByASN(t *testing.T) {
 	if _, err := d.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "geo.asn: "+path) {
 		t.Errorf("a reload with a broken database: %v", err)
 	}
-	if got, err := d.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9}); err != nil || len(got.Drops) != 2 {
+	if got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9}); err != nil || len(got.Drops) != 2 {
 		t.Errorf("after the database broke: %+v, %v", got, err)
 	}
 }
@@ -95,7 +95,7 @@ func TestDropsByList(t *testing.T) {
 	blocked := func(last byte, list string, out bool) drops.Flow {
 		return drops.Flow{Remote: netip.AddrFrom4([4]byte{192, 0, 2, last}), Reason: verdict.Blocked, List: list, Out: out}
 	}
-	d.drops.history.Add(drops.Interval{
+	d.observers.drops.history.Add(drops.Interval{
 		Begin: now.Add(-time.Second), End: now, Packets: 1000, Bytes: 60_000,
 		Flows: map[drops.Flow]drops.Count{
 			blocked(1, "feed", false): {Packets: 700, Least: 600}, // an estimate
@@ -106,7 +106,7 @@ func TestDropsByList(t *testing.T) {
 		},
 		Lists: map[string]uint64{"feed": 780, "small": 95, "both": 120},
 	})
-	got, err := d.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByList, Last: time.Minute, Limit: 9})
+	got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByList, Last: time.Minute, Limit: 9})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/observe/drops"
-	"weir/control/observe/traffic"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -19,9 +18,7 @@ import (
 type explainer struct {
 	loop      *loop
 	active    *active
-	meter     *traffic.Meter
 	observers *observers
-	drops     *dropped
 	version   string
 }
 
@@ -64,7 +61,7 @@ func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answe
 	wanted = make(places)
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := x.loop.Do(ctx, func() error {
-			hits := x.meter.Hits()
+			hits := x.observers.meter.Hits()
 			penalties, more := meeting(x.observers.heavy.Penalties(loader.Monotonic()), q)
 			all := x.active.engine.Explain(q, penalties)
 			for i := range all {
@@ -81,7 +78,7 @@ func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answe
 		}
 	}
 	for i := range answers {
-		x.drops.describe(&answers[i])
+		x.observers.drops.describe(&answers[i])
 	}
 	return answers, wanted, nil
 }

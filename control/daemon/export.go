@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/attach"
 	"weir/control/export"
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
@@ -228,17 +229,16 @@ func minus(a, b loader.Counter) loader.Counter {
 	return loader.Counter{Packets: a.Packets - b.Packets, Bytes: a.Bytes - b.Bytes}
 }
 
-// exportReports takes in the reports of trackers.
-func (d *Daemon) exportReports(now time.Time, reports []*heavy.Report) {
-	if d.exports.began.IsZero() {
+// takeIn takes in the reports of trackers.
+func (x *exports) takeIn(now time.Time, reports []*heavy.Report, m attach.Metadata) {
+	if x.began.IsZero() {
 		return
 	}
-	m := d.active.attach.Metadata()
 	var lists []string
 	for _, l := range m.Lists {
 		lists = append(lists, api.ListOf(l.Name))
 	}
 	for _, r := range reports {
-		d.exports.report(now, r, lists, m.Monitor)
+		x.report(now, r, lists, m.Monitor)
 	}
 }

@@ -250,7 +250,7 @@ func TestFleetLimited(t *testing.T) {
 	reasons := func(from string, port uint16, want verdict.Reason) {
 		t.Helper()
 		counted := func() (n uint64) {
-			interfaces, _ := d.meter.Read()
+			interfaces, _ := d.observers.meter.Read()
 			for _, i := range interfaces {
 				n += i.Counts[want].Packets
 			}

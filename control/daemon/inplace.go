@@ -69,12 +69,12 @@ func (d *Daemon) activateInPlace(next *Prepared, applied uint64) bool {
 	}
 	next.rules = d.active.engine.Lists()
 	d.active.prepared = next
-	d.observers.observe(next, d.hub, d.o.Log)
+	d.observers.observe(next)
 	d.active.attach.Retarget(targets)
 	lists := next.descriptions()
 	d.active.changed = d.active.changed || !slices.Equal(lists, d.active.attach.Metadata().Lists)
 	d.active.describe()
-	d.record.loaded(true, began, nil)
+	d.observers.record.loaded(true, began, nil)
 	d.active.announce(d.o.Log, "reloaded", time.Since(began))
 	return true
 }

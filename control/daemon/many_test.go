@@ -110,11 +110,11 @@ func TestManyLists(t *testing.T) {
 		}
 		for i := 0; i < lists; i += lists/5 - 1 {
 			name := fmt.Sprintf("customer-%d", i)
-			before := d.meter.Hits()[name].Packets
+			before := d.observers.meter.Hits()[name].Packets
 			sendFrame(t, l, 1, packet.Frame(key.Tuple{Src: entry(i), Dst: l.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2}))
-			for deadline := time.Now().Add(10 * time.Second); d.meter.Hits()[name].Packets != before+1; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(10 * time.Second); d.observers.meter.Hits()[name].Packets != before+1; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("list %s has counted %d packets, not %d", name, d.meter.Hits()[name].Packets, before+1)
+					t.Fatalf("list %s has counted %d packets, not %d", name, d.observers.meter.Hits()[name].Packets, before+1)
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"math"
@@ -9,6 +10,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/server"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/guard"
@@ -16,6 +18,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
+	"weir/control/observe/traffic"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -23,8 +26,22 @@ import (
 )
 
 // observers are what is observed of the traffic, and done about it: heavy
-// hitters, weights that are learned, digests, and loops.
+// hitters, weights that are learned, digests, and loops. Run's goroutine owns them, but
+// for what says otherwise.
 type observers struct {
+	active     *active
+	readings   *readings
+	collateral *collateral
+	notifier   *notifier
+	log        *slog.Logger
+
+	meter   traffic.Meter // safe for concurrent use
+	hub     *events.Hub   // safe for concurrent use
+	drops   dropped       // safe for concurrent use
+	history trafficHistory
+	exports exports
+	record  record
+
 	trackerSeed, digestSeed hash.Seed
 
 	watched    []heavy.Watched
@@ -46,8 +63,8 @@ type observers struct {
 }
 
 // prepare makes what an engine has to know.
-func (o *observers) prepare(p *Prepared, log *slog.Logger) (err error) {
-	o.recorder, err = newRecorder(p.config, nil, log)
+func (o *observers) prepare(p *Prepared) (err error) {
+	o.recorder, err = newRecorder(p.config, nil, o.log)
 	return err
 }
 
@@ -100,11 +117,11 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 }
 
 // observe begins to observe by a configuration; what was learned stays.
-func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
+func (o *observers) observe(p *Prepared) {
 	if out := p.watchedOut(); o.heavyOut == nil || !slices.Equal(out, o.watchedOut) {
 		o.watchedOut, o.heavyOut = out, o.newWatcher(out, o.heavyOut)
 	}
-	o.observeMistakes(p, hub, log)
+	o.observeMistakes(p)
 	watched := p.watched()
 	defer func() { o.protect(p) }()
 	if slices.Equal(watched, o.watched) && o.heavy != nil {
@@ -114,7 +131,7 @@ func (o *observers) observe(p *Prepared, hub *events.Hub, log *slog.Logger) {
 }
 
 // observeMistakes begins or ends to learn from what is dropped by mistake.
-func (o *observers) observeMistakes(p *Prepared, hub *events.Hub, log *slog.Logger) {
+func (o *observers) observeMistakes(p *Prepared) {
 	switch {
 	case o.learn != nil && p.learns():
 		o.learn.Configure(p.learnConfig())
@@ -122,7 +139,7 @@ func (o *observers) observeMistakes(p *Prepared, hub *events.Hub, log *slog.Logg
 		o.learn.Close()
 		o.learn = nil
 	case p.learns():
-		o.learn = learn.NewObserver(p.learnConfig(), hub, log)
+		o.learn = learn.NewObserver(p.learnConfig(), o.hub, o.log)
 	}
 }
 
@@ -149,18 +166,30 @@ func (o *observers) wake() {
 
 // due returns when the next tick is due, by the kernel's clock, and whether that is because an
 // interval ends of trackers that have nothing else to see.
-func (o *observers) due(d *Daemon) (at time.Duration, rests bool) {
+func (o *observers) due() (at time.Duration, rests bool) {
 	at = math.MaxInt64
 	if len(o.watched) > 0 {
 		at = o.heavy.Due()
 	}
-	if len(o.watchedOut) > 0 && d.active.engine.Out() != nil {
+	if len(o.watchedOut) > 0 && o.active.engine.Out() != nil {
 		at = min(at, o.heavyOut.Due())
 	}
-	if often := o.ticked + heavy.Tick; often < at && (d.active.attach.Metadata().Stages.Ticks() || o.learn != nil) {
+	if often := o.ticked + heavy.Tick; often < at && (o.active.attach.Metadata().Stages.Ticks() || o.learn != nil) {
 		return often, false
 	}
 	return at, at > o.ticked+heavy.Tick
+}
+
+// followWakes passes on that programs wake the daemon, until ctx is done.
+func (o *observers) followWakes(ctx context.Context, woken chan<- struct{}) {
+	w := o.wakes
+	defer context.AfterFunc(ctx, func() { _ = w.End() })()
+	for w.Wait() == nil {
+		select {
+		case woken <- struct{}{}:
+		default: // it has yet to look
+		}
+	}
 }
 
 // protect keeps penalties from what must not be blocked, as it is known now.
@@ -185,34 +214,34 @@ func (o *observers) weigh(e *engine.Generation) {
 }
 
 // tick runs the trackers once.
-func (o *observers) tick(d *Daemon) {
+func (o *observers) tick() {
 	now := loader.Monotonic()
 	since := now - o.ticked
 	o.ticked = now
-	d.active.attach.Metadata().Stages.Tick(now, d.active.attach.Stats(false))
-	if out := d.active.engine.Out(); out != nil && len(o.watchedOut) > 0 {
-		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, d.active.attach.Stats(true))
+	o.active.attach.Metadata().Stages.Tick(now, o.active.attach.Stats(false))
+	if out := o.active.engine.Out(); out != nil && len(o.watchedOut) > 0 {
+		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, o.active.attach.Stats(true))
 		for _, r := range reports {
-			d.drops.add(time.Now(), r, true, d.active.attach.Metadata(), d.meter.Hits())
+			o.drops.add(time.Now(), r, true, o.active.attach.Metadata(), o.meter.Hits())
 		}
 	}
 	if o.learn != nil {
-		reasons, refuted := d.meter.Counters()
-		o.learn.Judge(d.active.engine, learn.Counted{Clean: reasons[verdict.Clean].Packets, Spared: refuted}, now, since, d.active.attach.Metadata().Loaded)
+		reasons, refuted := o.meter.Counters()
+		o.learn.Judge(o.active.engine, learn.Counted{Clean: reasons[verdict.Clean].Packets, Spared: refuted}, now, since, o.active.attach.Metadata().Loaded)
 	}
 	if len(o.watched) == 0 {
 		return
 	}
-	reports, happened := o.heavy.Tick(loader.Monotonic, d.active.engine, d.active.attach.Stats(false))
-	o.logHeavy(happened, time.Now(), d.o.Log)
-	o.logDiscarded(o.heavy.Discarded, time.Now(), d.o.Log)
-	d.notifier.heavyHitters(o.heavy, happened, time.Now())
-	d.record.watched(o.heavy.Last(), reports, happened)
-	d.record.displaced(o.heavy)
-	d.exportReports(time.Now(), reports)
+	reports, happened := o.heavy.Tick(loader.Monotonic, o.active.engine, o.active.attach.Stats(false))
+	o.logHeavy(happened, time.Now(), o.log)
+	o.logDiscarded(o.heavy.Discarded, time.Now(), o.log)
+	o.notifier.heavyHitters(o.heavy, happened, time.Now())
+	o.record.watched(o.heavy.Last(), reports, happened)
+	o.record.displaced(o.heavy)
+	o.exports.takeIn(time.Now(), reports, o.active.attach.Metadata())
 	for _, r := range reports {
 		if r.Role == heavy.Drops {
-			d.drops.add(time.Now(), r, false, d.active.attach.Metadata(), d.meter.Hits())
+			o.drops.add(time.Now(), r, false, o.active.attach.Metadata(), o.meter.Hits())
 		}
 	}
 }
@@ -272,32 +301,32 @@ func (o *observers) logDiscarded(discarded func() []heavy.Discarded, now time.Ti
 }
 
 // tickDigests reads the digests that are due, and returns when the next ones are.
-func (o *observers) tickDigests(d *Daemon) time.Duration {
+func (o *observers) tickDigests() time.Duration {
 	if o.recorder == nil {
 		return time.Hour
 	}
 	var all []digests.Interface
-	for _, a := range d.active.attach.Attached() {
+	for _, a := range o.active.attach.Attached() {
 		if a.Target().Out {
 			continue
 		}
 		// What one that is gone has recorded last is yet to be read.
 		all = append(all, digests.Interface{Target: a.Target(), Stats: a.Stats()})
 	}
-	for _, l := range o.recorder.Tick(d.active.engine, all) {
-		d.hub.Loop(events.Event{
+	for _, l := range o.recorder.Tick(o.active.engine, all) {
+		o.hub.Loop(events.Event{
 			Time: time.Now(), Target: l.Target, OneIn: 1, FirstTTL: l.First, TTL: l.Last,
 			Tuple: key.Tuple{Src: l.Src, Dst: l.Dst, Proto: l.Proto},
 		})
-		d.o.Log.Warn("packets seem to run in a loop: check the route to their destination", "interface", l.Target.String(), "packet", l.String())
+		o.log.Warn("packets seem to run in a loop: check the route to their destination", "interface", l.Target.String(), "packet", l.String())
 	}
 	return min(o.recorder.Due(time.Now()), digests.Tick)
 }
 
 // logLoops logs which packets were found in a loop.
-func (o *observers) logLoops(d *Daemon, now time.Time) {
-	if on := d.active.prepared.config.Loop.On(); on && o.loops == nil {
-		o.loops, o.endLoops = d.hub.Subscribe(events.Want{Reasons: []verdict.Reason{verdict.Looped}})
+func (o *observers) logLoops(now time.Time) {
+	if on := o.active.prepared.config.Loop.On(); on && o.loops == nil {
+		o.loops, o.endLoops = o.hub.Subscribe(events.Want{Reasons: []verdict.Reason{verdict.Looped}})
 	} else if !on && o.loops != nil {
 		o.endLoops()
 		o.loops = nil
@@ -317,24 +346,48 @@ func (o *observers) logLoops(d *Daemon, now time.Time) {
 			continue // found by digests: tickDigests has logged it
 		}
 		if src, dst := e.Tuple.Src, e.Tuple.Dst; src.IsValid() && o.loopsSeen.Report(src, dst, now) {
-			d.o.Log.Warn("a packet runs in a loop: it has come here again",
+			o.log.Warn("a packet runs in a loop: it has come here again",
 				"src", src, "dst", dst, "interface", e.Target.String(), "dropped", e.Dropped)
 		}
 	}
 }
 
+// measure makes the meter and the events follow the interfaces that are filtered
+// now.
+func (o *observers) measure() {
+	punishing := slices.ContainsFunc(o.active.prepared.trackers, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
+	var all []traffic.Attachment
+	for _, a := range o.active.attach.Attached() {
+		n := traffic.Attachment{Attachment: a}
+		if punishing && !a.Severed() && !a.Target().Out {
+			if active, ok := o.heavy.PenaltiesOn(o.active.engine, a.Stats()); ok {
+				n.Penalties = &active
+			}
+		}
+		all = append(all, n)
+	}
+	shown := o.active.attach.Named()
+	for _, i := range o.active.attach.Interfaces() {
+		if i.Condition == attach.Unfiltered && !slices.Contains(shown, i.Target) {
+			shown = append(shown, i.Target)
+		}
+	}
+	o.meter.Follow(all, shown)
+	o.listen()
+}
+
 // listen follows the events of the interfaces that are filtered now.
-func (d *Daemon) listen() {
-	m := d.active.attach.Metadata()
+func (o *observers) listen() {
+	m := o.active.attach.Metadata()
 	var lists []string
 	for _, l := range m.Lists {
 		lists = append(lists, l.Name)
 	}
 	var all []events.Interface
-	for _, a := range d.active.attach.Filtered() {
+	for _, a := range o.active.attach.Filtered() {
 		all = append(all, events.Interface{Target: a.Target(), Stats: a.Stats(), Lists: lists, Policy: m.Policy()})
 	}
-	d.hub.Follow(all)
+	o.hub.Follow(all)
 }
 
 // Subscribe implements [server.Streamer].

@@ -136,7 +136,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		if err == nil {
 			r.Changes = append(r.Changes, d.trials.follow(d.unconfirmed == nil && !d.rolledBack)...)
 		}
-		record := &d.record.config
+		record := &d.observers.record.config
 		record.Last, record.Failed = time.Now(), err != nil
 		if err != nil {
 			record.Refused++
@@ -200,7 +200,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 	_ = d.followInterfaces() // Run ends where nothing is left
 	d.followFeeds()
 	d.notifier.configure(c)
-	d.exports.configure(c.Export, d.hub, time.Now(), d.meter.Hits())
+	d.observers.exports.configure(c.Export, d.observers.hub, time.Now(), d.observers.meter.Hits())
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)
 	}

@@ -3,9 +3,11 @@ package daemon
 import (
 	"time"
 
+	"weir/control/attach"
 	"weir/control/export"
 	"weir/control/metrics"
 	"weir/control/observe/events"
+	"weir/control/observe/traffic"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -129,13 +131,13 @@ func interfaces(counted []metrics.Interface, index func(loader.Target) uint32) (
 	return all
 }
 
-// exportCounters exports what was counted on each interface.
-func (d *Daemon) exportCounters(now time.Time) {
-	if d.exports.samples.oneIn == 0 {
+// sendCounters exports what was counted on each interface.
+func (x *exports) sendCounters(now time.Time, meter *traffic.Meter, manager *attach.Manager) {
+	if x.samples.oneIn == 0 {
 		return
 	}
-	counted, _ := d.meter.Read()
-	attached := d.active.attach.Attached()
+	counted, _ := meter.Read()
+	attached := manager.Attached()
 	b := &export.Samples{Interfaces: interfaces(counted, func(t loader.Target) uint32 {
 		for _, a := range attached {
 			if a.Target() == t {
@@ -146,5 +148,5 @@ func (d *Daemon) exportCounters(now time.Time) {
 		}
 		return 0
 	})}
-	d.exports.Send(export.Batch{Time: now, Samples: b})
+	x.Send(export.Batch{Time: now, Samples: b})
 }

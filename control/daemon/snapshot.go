@@ -35,55 +35,56 @@ type readings struct {
 	snapshot  atomic.Pointer[metrics.Snapshot]
 }
 
-// publish publishes what is going on, for those who ask.
-func (d *Daemon) publish(now time.Time, r traffic.Rates) {
-	m := d.active.attach.Metadata()
+// publish publishes what is going on, for those who ask. manual is nil where the configuration
+// decides about monitor mode.
+func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorOverride) {
+	m := o.active.attach.Metadata()
 	top := &api.Top{
-		Time: now, Version: m.Version, Interfaces: d.active.attach.Names(), Uptime: now.Sub(d.began).Seconds(),
+		Time: now, Version: m.Version, Interfaces: o.active.attach.Names(), Uptime: now.Sub(o.active.began).Seconds(),
 		Interval: r.Interval.Seconds(), Packets: r.Packets, Bytes: r.Bytes, Dropped: r.Dropped,
-		Monitor: m.Monitor, MonitorOverride: d.monitor.manual,
+		Monitor: m.Monitor, MonitorOverride: manual,
 		Filter: api.Filter{
-			Entries: m.Entries, Mode: m.Mode, Generation: d.active.number, KernelBytes: m.KernelBytes,
+			Entries: m.Entries, Mode: m.Mode, Generation: o.active.number, KernelBytes: m.KernelBytes,
 			FalsePositiveRate: m.FalsePositiveRate,
 		},
 	}
 	seconds := max(r.Interval.Seconds(), 1e-3)
 	top.Reasons = reasonRates(r.Grown, r.All, seconds, m)
-	if d.active.engine.Out() != nil {
+	if o.active.engine.Out() != nil {
 		top.Out = &api.Sent{Packets: r.Out.Packets, Bytes: r.Out.Bytes, Dropped: r.Out.Dropped, Reasons: reasonRates(r.Out.Grown, r.Out.All, seconds, m)}
 	}
-	top.Problems = d.active.problems()
+	top.Problems = o.active.problems()
 	clock := loader.Monotonic()
-	recent, recentOut := d.drops.recent(now)
-	for _, report := range d.observers.heavy.Last() {
+	recent, recentOut := o.drops.recent(now)
+	for _, report := range o.heavy.Last() {
 		if report != nil && report.Role != heavy.Drops {
 			t := trackerOf(report, now, clock)
-			if d.active.prepared.trackDrops {
-				d.drops.judge(&t, report, recent)
+			if o.active.prepared.trackDrops {
+				o.drops.judge(&t, report, recent)
 			}
 			top.Trackers = append(top.Trackers, t)
 		}
 	}
-	if d.active.prepared.trackDrops {
+	if o.active.prepared.trackDrops {
 		top.Sources = droppedSources(recent, recentOut)
 	}
-	hits := d.meter.Hits()
-	top.Filter.Lists = d.listRates(seconds, hits)
-	d.history.add(now, r, m.Drops, hits, d.collateral.last.Load())
-	d.exports.trial = d.active.prepared.onTrial()
-	if d.exports.second(now, r, d.active.prepared.trackDrops, m.Drops, hits) {
-		d.exportCounters(now)
+	hits := o.meter.Hits()
+	top.Filter.Lists = o.listRates(seconds, hits)
+	o.history.add(now, r, m.Drops, hits, o.collateral.last.Load())
+	o.exports.trial = o.active.prepared.onTrial()
+	if o.exports.second(now, r, o.active.prepared.trackDrops, m.Drops, hits) {
+		o.exports.sendCounters(now, &o.meter, o.active.attach)
 	}
-	if l := d.observers.learn; l == nil {
-		d.readings.weights.Store(nil)
+	if l := o.learn; l == nil {
+		o.readings.weights.Store(nil)
 	} else {
 		top.Filter.Hot = l.Hot()
 		top.Filter.Measured, _, _ = measuredRate(l)
 		top.Filter.WeightedPredicted = new(l.Predicted())
-		d.readings.weights.Store(d.weightsNow())
+		o.readings.weights.Store(o.weightsNow())
 	}
-	d.readings.top.Store(top)
-	d.notifier.dropped(r)
+	o.readings.top.Store(top)
+	o.notifier.dropped(r)
 }
 
 // reasonRates returns the rates of the reasons that have had packets.
@@ -130,31 +131,31 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 
 // listRates returns the rates of the block lists. In approximate mode the list of
 // a packet is unknown.
-func (d *Daemon) listRates(seconds float64, hits map[string]loader.Counter) (rates []api.ListRate) {
-	if d.active.prepared.config.Mode == membership.Approximate {
+func (o *observers) listRates(seconds float64, hits map[string]loader.Counter) (rates []api.ListRate) {
+	if o.active.prepared.config.Mode == membership.Approximate {
 		return nil
 	}
-	for _, l := range d.active.attach.Metadata().Lists {
+	for _, l := range o.active.attach.Metadata().Lists {
 		if l.Allow {
 			continue
 		}
 		total := hits[l.Name].Packets
 		rate := api.ListRate{Name: l.Name, Total: total}
-		if before, known := d.record.lists[l.Name]; known {
+		if before, known := o.record.lists[l.Name]; known {
 			rate.Packets = float64(total-before) / seconds
 		}
 		rates = append(rates, rate)
 	}
-	d.record.lists = make(map[string]uint64)
+	o.record.lists = make(map[string]uint64)
 	for _, r := range rates {
-		d.record.lists[r.Name] = r.Total
+		o.record.lists[r.Name] = r.Total
 	}
 	return rates
 }
 
 // weightsNow returns the weights that were learned.
-func (d *Daemon) weightsNow() *api.Weights {
-	l := d.observers.learn
+func (o *observers) weightsNow() *api.Weights {
+	l := o.learn
 	weights := l.Weights()
 	measured, without, packets := measuredRate(l)
 	_, all := l.Measured()
@@ -240,7 +241,7 @@ type noted struct {
 func (d *Daemon) noteStatus() {
 	m := d.active.attach.Metadata()
 	s := &noted{interfaces: d.active.attach.Interfaces(), Status: api.Status{
-		Version: d.o.Version, PID: os.Getpid(), Started: d.began, Pins: string(d.active.prepared.config.Pins),
+		Version: d.o.Version, PID: os.Getpid(), Started: d.active.began, Pins: string(d.active.prepared.config.Pins),
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.rolledBack,
 		FirstSeen: d.active.prepared.config.FirstSeen.On(),
 	}}
@@ -249,7 +250,7 @@ func (d *Daemon) noteStatus() {
 		s.ConfirmUntil = &d.unconfirmed.until
 	}
 	s.Fleet, s.NotReady = d.fleetStatus(), d.active.prepared.notReady()
-	s.PenaltiesRefused, s.PenaltiesReplaced = d.record.refused, d.record.replaced
+	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced
 	spared := d.observers.heavy.Spared(loader.Monotonic())
 	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
 		s.Spared = append(s.Spared, sparedOf(x))
@@ -400,7 +401,7 @@ func origins(s *metrics.Snapshot) map[string]metrics.Origin {
 // note updates the snapshot of metrics, but for what the kernel counts, which is
 // read when it is asked for.
 func (d *Daemon) note() {
-	r, m, o := &d.record, d.active.attach.Metadata(), &d.observers
+	r, m, o := &d.observers.record, d.active.attach.Metadata(), &d.observers
 	config := r.config
 	s := metrics.Snapshot{
 		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual != nil,
@@ -450,39 +451,15 @@ func (d *Daemon) note() {
 	for _, c := range d.notifier.Counts() {
 		s.Notifications = append(s.Notifications, metrics.Notifications(c))
 	}
-	for _, c := range d.exports.Counts() {
+	for _, c := range d.observers.exports.Counts() {
 		s.Exports = append(s.Exports, metrics.Export(c))
 	}
-	s.History = metrics.History(d.history.Counts())
+	s.History = metrics.History(d.observers.history.Counts())
 	s.Multicast = d.groups.Read(d.active.engine)
 	s.Fleet = d.fleetMetrics()
 	d.readings.snapshot.Store(&s)
 	lists := d.lists.describe()
 	d.lists.last.Store(&lists)
 	d.noteStatus()
-	d.measure()
-}
-
-// measure makes the meter and the events follow the interfaces that are filtered
-// now.
-func (d *Daemon) measure() {
-	punishing := slices.ContainsFunc(d.active.prepared.trackers, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
-	var all []traffic.Attachment
-	for _, a := range d.active.attach.Attached() {
-		n := traffic.Attachment{Attachment: a}
-		if punishing && !a.Severed() && !a.Target().Out {
-			if active, ok := d.observers.heavy.PenaltiesOn(d.active.engine, a.Stats()); ok {
-				n.Penalties = &active
-			}
-		}
-		all = append(all, n)
-	}
-	shown := d.active.attach.Named()
-	for _, i := range d.active.attach.Interfaces() {
-		if i.Condition == attach.Unfiltered && !slices.Contains(shown, i.Target) {
-			shown = append(shown, i.Target)
-		}
-	}
-	d.meter.Follow(all, shown)
-	d.listen()
+	d.observers.measure()
 }

@@ -381,7 +381,7 @@ func (d *Daemon) enactInPlace(changes []engine.Change) (int, error) {
 	}
 	d.active.prepared.rules = d.active.engine.Lists()
 	d.active.changed = d.active.changed || n > 0
-	d.record.updates.Observe(time.Since(began))
+	d.observers.record.updates.Observe(time.Since(began))
 	return n, nil
 }
 
@@ -491,7 +491,7 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 		if err != nil {
 			d.observers.recorder = current
 		}
-		d.record.loaded(true, began, err)
+		d.observers.record.loaded(true, began, err)
 		d.note()
 	}()
 	defer func() { d.loop.still = false }()
@@ -531,7 +531,7 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 	d.groups.Retire(d.active.engine)
 	d.active.prepared, d.active.engine, d.active.changed = next, e, changed
 	d.active.number++
-	d.observers.observe(next, d.hub, d.o.Log)
+	d.observers.observe(next)
 	d.active.announce(d.o.Log, "reloaded", time.Since(began))
 	return nil
 }

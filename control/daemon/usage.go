@@ -27,7 +27,7 @@ func (d *Daemon) reportUsage(now time.Time) {
 			continue
 		}
 		counters := d.readings.Counters()
-		is := usage{at: now, processed: counters.Packets(), matched: d.meter.Hits()[d.active.prepared.rules[l.source-1].Name]}
+		is := usage{at: now, processed: counters.Packets(), matched: d.observers.meter.Hits()[d.active.prepared.rules[l.source-1].Name]}
 		last := d.usage[l.feed]
 		if last == nil {
 			d.usage[l.feed] = &is
@@ -36,7 +36,7 @@ func (d *Daemon) reportUsage(now time.Time) {
 		if last.asked || last.refused || now.Sub(last.at) < feed.UsageInterval {
 			continue
 		}
-		u := feed.Usage{Began: last.at, Ended: now, Started: d.began, Processed: is.processed - last.processed}
+		u := feed.Usage{Began: last.at, Ended: now, Started: d.active.began, Processed: is.processed - last.processed}
 		if l.Action == config.Block && !d.active.engine.Monitor && d.active.prepared.config.Mode == membership.Exact {
 			u.Dropped, u.DroppedBytes = is.matched.Packets-last.matched.Packets, is.matched.Bytes-last.matched.Bytes
 		}

@@ -93,7 +93,7 @@ func TestWorth(t *testing.T) {
 	// The history takes it over once, by list and month.
 	d.worth.value(t.Context(), time.Now())
 	d.worth.value(t.Context(), time.Now())
-	h, err := d.history.History(t.Context(), api.HistoryQuestion{Since: time.Hour, Step: time.Hour})
+	h, err := d.observers.history.History(t.Context(), api.HistoryQuestion{Since: time.Hour, Step: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
