@@ -14,7 +14,6 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"weir/control/api/server"
@@ -27,7 +26,6 @@ import (
 	"weir/control/engine"
 	"weir/control/export"
 	"weir/control/feed"
-	"weir/control/fleet/node"
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/observe/events"
@@ -65,9 +63,7 @@ type Daemon struct {
 	audit    auditor
 	notifier *notifier
 	service  service
-	watcher  *feed.Watcher          // nil: none
-	fleet    *node.Node             // nil: the host is in none
-	awaits   atomic.Pointer[string] // what the start waits for of the fleet; nil: nothing
+	fleet    fleet
 	console  consoles
 	early    *serve.Early // nil: the API's socket could not be opened yet
 	queued   waiting
@@ -81,8 +77,7 @@ type Daemon struct {
 	retryRollback time.Time    // where it failed
 	trials        trials
 	rolledBack    bool // the configuration is not the one that Options.Config reads
-	feeds         map[*feed.Feed]context.CancelFunc
-	usage         map[*feed.Feed]*usage
+	feeds         feeds
 	retry         time.Time // when to try again what is behind
 	tendError     string    // of the last second, as logged
 
@@ -120,7 +115,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if c.Console.Listen != "" {
 		d.console.Console = console.New(d.API(), string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
-	if d.fleet, err = openFleet(c, o.Version, false, o.Log); err != nil {
+	if d.fleet.node, err = openFleet(c, o.Version, false, o.Log); err != nil {
 		return nil, err
 	}
 	if d.service.Manager, err = serve.DialManager(); err != nil {
@@ -141,17 +136,17 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d.groups.journal, d.changes.journal, d.entries.journal = d.journal, d.journal, d.journal
 	var unwatched error
-	if d.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
+	if d.feeds.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
 	}
 	if err := d.queued.open(c); err != nil {
 		o.Log.Error("changes that were given while no daemon ran are not made: " + err.Error())
 	}
-	d.early = serveOf(c).Open(server.StartingHandler(&starter{&d.queued, o.Progress, &d.awaits, o.Version, time.Now()}), o.Log)
+	d.early = serveOf(c).Open(server.StartingHandler(&starter{&d.queued, o.Progress, &d.fleet.awaits, o.Version, time.Now()}), o.Log)
 	defer func() {
 		if err != nil {
 			d.early.Close()
-			err = errors.Join(err, d.watcher.Close(), d.journal.Close())
+			err = errors.Join(err, d.feeds.watcher.Close(), d.journal.Close())
 		}
 	}()
 	if err := d.journal.Apply(d.journal.Expired(time.Now())); err != nil {
@@ -167,8 +162,6 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d := &Daemon{
 		o: o, audit: auditor{audit.New(string(c.StateDir), o.Log)}, notifier: newNotifier(o),
 		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
-		feeds:  make(map[*feed.Feed]context.CancelFunc),
-		usage:  make(map[*feed.Feed]*usage),
 	}
 	d.loop = newLoop(d.turnOf)
 	d.console.audit, d.service.log = d.audit, o.Log
@@ -180,6 +173,11 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.readings = readings{loop: d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.saved.unsaved, logging: o.Logging}
 	d.pins = pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}
 	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
+	d.fleet.service, d.fleet.log = &d.service, o.Log
+	d.feeds = feeds{
+		loop: d.loop, active: d.active, observers: &d.observers, log: o.Log,
+		running: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage),
+	}
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.notifier, exports: &d.observers.exports, log: o.Log}
 	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}
 	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: &d.queued, audit: d.audit, notifier: d.notifier, log: o.Log}
@@ -207,10 +205,10 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 			inherited.Lists = append(inherited.Lists, l.Name)
 		}
 	}
-	if err := d.awaitFleet(ctx, inherited.Lists); err != nil {
+	if err := d.fleet.await(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.watcher, fleet: d.fleet, trials: d.trials.decided, attached: inherited.Lists})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.feeds.watcher, fleet: d.fleet.node, trials: d.trials.decided, attached: inherited.Lists})
 	if err != nil {
 		return err
 	}
@@ -341,10 +339,10 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		context.AfterFunc(ctx, d.console.Close) // streams would hold up the server's end
 	}
 	d.active.announce(d.o.Log, "filtering", d.loadTime) // and answering
-	d.followFeeds()
-	if d.fleet != nil {
+	d.feeds.follow(d.fetched)
+	if d.fleet.node != nil {
 		all.Go(func() {
-			if err := d.fleet.Run(ctx, d.API()); err != nil {
+			if err := d.fleet.node.Run(ctx, d.API()); err != nil {
 				d.o.Log.Error("the fleet is not followed: " + err.Error())
 			}
 		})
@@ -435,7 +433,7 @@ func (d *Daemon) Stop() error {
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.active.engine)
 	}
-	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.observers.history.Close(), d.watcher.Close(), d.journal.Close())
+	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.observers.history.Close(), d.feeds.watcher.Close(), d.journal.Close())
 }
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/control/api"
@@ -39,6 +40,14 @@ var (
 	_ source = (*feed.Feed)(nil)
 	_ source = (*node.List)(nil)
 )
+
+// fleet is the host's membership of a fleet. It is safe for concurrent use.
+type fleet struct {
+	node    *node.Node // nil: the host is in none
+	service *service
+	awaits  atomic.Pointer[string] // what the start waits for; nil: nothing
+	log     *slog.Logger
+}
 
 // openFleet returns the node of the fleet that a configuration names, nil if it names
 // none.
@@ -154,7 +163,7 @@ func (d *Daemon) reassemble() error {
 }
 
 // awaiting is a daemon that filters by no list of the fleet yet.
-type awaiting struct{ d *Daemon }
+type awaiting struct{}
 
 var errAwaiting = errors.New("the program from before filters on until each list that it has is known")
 
@@ -169,19 +178,19 @@ func (awaiting) Measure(context.Context, string, *node.Candidate, *list.Set) *wi
 	return nil
 }
 
-// awaitInterval is how often awaitFleet looks for lists.
+// awaitInterval is how often await looks for lists.
 const awaitInterval = 100 * time.Millisecond
 
-// awaitFleet waits until the lists of the fleet are known which a program has that filters
+// await waits until the lists of the fleet are known which a program has that filters
 // already: what would replace it must not be without them. The node may have lost what it
 // had saved, and the hub be out of reach.
-func (d *Daemon) awaitFleet(ctx context.Context, attached []string) error {
-	if d.fleet == nil {
+func (f *fleet) await(ctx context.Context, attached []string) error {
+	if f.node == nil {
 		return nil
 	}
 	missing := func() (all []string) {
 		for _, name := range attached {
-			if hubs, ok := strings.CutPrefix(name, config.FleetPrefix); ok && d.fleet.Expects(hubs) {
+			if hubs, ok := strings.CutPrefix(name, config.FleetPrefix); ok && f.node.Expects(hubs) {
 				all = append(all, name)
 			}
 		}
@@ -195,8 +204,8 @@ func (d *Daemon) awaitFleet(ctx context.Context, attached []string) error {
 	defer all.Wait()
 	defer stop()
 	failed := make(chan error, 1)
-	all.Go(func() { failed <- d.fleet.Run(following, awaiting{d}) })
-	defer d.awaits.Store(nil)
+	all.Go(func() { failed <- f.node.Run(following, awaiting{}) })
+	defer f.awaits.Store(nil)
 	tick := time.NewTicker(awaitInterval)
 	defer tick.Stop()
 	logged, notified := "", time.Time{}
@@ -206,21 +215,21 @@ func (d *Daemon) awaitFleet(ctx context.Context, attached []string) error {
 			return nil
 		}
 		text := "waiting for " + strings.Join(lists, ", ") + ", which the program from before has: it filters on"
-		if err := d.fleet.Age().Err(); err != nil {
+		if err := f.node.Age().Err(); err != nil {
 			text += "; " + err.Error()
 		}
-		d.awaits.Store(&text)
+		f.awaits.Store(&text)
 		switch now := time.Now(); {
 		case notified.IsZero(): // the program from before filters: no service manager is to end this
-			d.service.notified(d.service.Ready(text))
+			f.service.notified(f.service.Ready(text))
 			notified = now
 		case now.Sub(notified) >= time.Second:
-			d.service.notified(d.service.Alive(text))
+			f.service.notified(f.service.Alive(text))
 			notified = now
 		}
 		if what := strings.Join(lists, ","); what != logged {
 			logged = what
-			d.o.Log.Warn("the lists of the fleet that filter already are not saved: "+text, "lists", what)
+			f.log.Warn("the lists of the fleet that filter already are not saved: "+text, "lists", what)
 		}
 		select {
 		case <-ctx.Done():
@@ -235,13 +244,13 @@ func (d *Daemon) awaitFleet(ctx context.Context, attached []string) error {
 	}
 }
 
-// fleetStatus returns the state of the node, nil if the host is in no fleet.
-func (d *Daemon) fleetStatus() *api.Fleet {
-	if d.fleet == nil {
+// status returns the state of the node, nil if the host is in no fleet.
+func (f *fleet) status() *api.Fleet {
+	if f.node == nil {
 		return nil
 	}
-	age := d.fleet.Age()
-	s := &api.Fleet{Node: d.fleet.Name(), Connected: age.Connected, Refused: d.fleet.Refused()}
+	age := f.node.Age()
+	s := &api.Fleet{Node: f.node.Name(), Connected: age.Connected, Refused: f.node.Refused()}
 	if !age.Confirmed.IsZero() {
 		s.Confirmed = &age.Confirmed
 	}
@@ -251,9 +260,9 @@ func (d *Daemon) fleetStatus() *api.Fleet {
 	return s
 }
 
-// fleetMetrics returns the same for metrics.
-func (d *Daemon) fleetMetrics() *metrics.Fleet {
-	s := d.fleetStatus()
+// metrics returns the same for metrics.
+func (f *fleet) metrics() *metrics.Fleet {
+	s := f.status()
 	if s == nil {
 		return nil
 	}

@@ -124,7 +124,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
 	var read []*decision
-	how := preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, last: last, reload: true, progress: d.o.Progress, watcher: d.watcher}
+	how := preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, last: last, reload: true, progress: d.o.Progress, watcher: d.feeds.watcher}
 	c, err := d.o.Config.Read()
 	if err == nil {
 		feeds, err = openFeeds(ctx, c, how)
@@ -183,7 +183,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 	d.loop.doing("a configuration is activated", "")
 	last, applied, decided := d.active.prepared.copied(), d.active.applied, d.trials.decided
 	var next *Prepared
-	d.loop.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet, last, decided) })
+	d.loop.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet.node, last, decided) })
 	if err != nil {
 		return r, err
 	}
@@ -198,7 +198,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 		}
 	}
 	_ = d.followInterfaces() // Run ends where nothing is left
-	d.followFeeds()
+	d.feeds.follow(d.fetched)
 	d.notifier.configure(c)
 	d.observers.exports.configure(c.Export, d.observers.hub, time.Now(), d.observers.meter.Hits())
 	if d.o.Logging != nil {

@@ -249,7 +249,7 @@ func (d *Daemon) noteStatus() {
 	if d.unconfirmed != nil {
 		s.ConfirmUntil = &d.unconfirmed.until
 	}
-	s.Fleet, s.NotReady = d.fleetStatus(), d.active.prepared.notReady()
+	s.Fleet, s.NotReady = d.fleet.status(), d.active.prepared.notReady()
 	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced
 	spared := d.observers.heavy.Spared(loader.Monotonic())
 	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
@@ -456,7 +456,7 @@ func (d *Daemon) note() {
 	}
 	s.History = metrics.History(d.observers.history.Counts())
 	s.Multicast = d.groups.Read(d.active.engine)
-	s.Fleet = d.fleetMetrics()
+	s.Fleet = d.fleet.metrics()
 	d.readings.snapshot.Store(&s)
 	lists := d.lists.describe()
 	d.lists.last.Store(&lists)

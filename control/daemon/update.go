@@ -30,30 +30,6 @@ const maxLingering = 200_000
 // manyEntries is from when on a feed takes memory that is worth giving back.
 const manyEntries = 1 << 19
 
-// followFeeds runs the feeds of the active lists, and no others.
-func (d *Daemon) followFeeds() {
-	wanted := make(map[*feed.Feed]string)
-	for _, l := range d.active.prepared.lists {
-		if l.feed != nil {
-			wanted[l.feed] = l.Name
-		}
-	}
-	for f, cancel := range d.feeds {
-		if _, ok := wanted[f]; !ok {
-			cancel()
-			delete(d.feeds, f)
-		}
-	}
-	for f, name := range wanted {
-		if d.feeds[f] != nil {
-			continue
-		}
-		ctx, cancel := context.WithCancel(d.loop.ctx)
-		d.feeds[f] = cancel
-		go f.Run(ctx, func(o feed.Outcome) { _ = d.fetched(ctx, name, f, o) }) // it is in the log
-	}
-}
-
 // fetched takes in the outcome of an attempt to read a source. It fails where the
 // contents are new and could not be activated.
 func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.Outcome) error {
@@ -257,7 +233,7 @@ func (d *Daemon) tend(now time.Time) {
 		d.trials.keep(now)
 		d.followPeers(now)
 		d.guards.logCutOff()
-		d.reportUsage(now)
+		d.feeds.reportUsage(now)
 	}
 	text := ""
 	if err != nil {

@@ -34,7 +34,7 @@ func TestUsageIsReported(t *testing.T) {
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 			done := false
 			if err := d.loop.Do(t.Context(), func() error {
-				for _, u := range d.usage {
+				for _, u := range d.feeds.usage {
 					if !u.asked && time.Since(u.at) < feed.UsageInterval {
 						u.at, done = u.at.Add(-feed.UsageInterval), true
 					}
