@@ -24,6 +24,17 @@ import (
 	"weir/control/feed"
 )
 
+// confirmation is the state of a configuration that somebody is to confirm. Run's goroutine
+// owns it.
+type confirmation struct {
+	unconfirmed *unconfirmed // nil: the configuration need not be confirmed
+	retry       time.Time    // where returning to the previous one failed
+	rolledBack  bool         // the configuration is not the one that Options.Config reads
+}
+
+// done reports whether the configuration is the one that Options.Config reads, for good.
+func (c *confirmation) done() bool { return c.unconfirmed == nil && !c.rolledBack }
+
 // unconfirmed is a configuration that is active until a time, unless somebody
 // confirms it.
 type unconfirmed struct {
@@ -59,15 +70,15 @@ func (k kept) fits(p *Prepared) bool {
 	return slices.EqualFunc(k.Lists(), p.rules, same) && slices.Equal(k.by.watched(), p.watched())
 }
 
-// engineOf returns the kept engine with the contents of a configuration's lists, and
+// engineFor returns the kept engine with the contents of a configuration's lists, and
 // nil where it has to be built. Then it is closed.
-func (d *Daemon) engineOf(k *kept, p *Prepared, c engine.Config) *engine.Generation {
-	defer k.close(d.o.Log)
+func (k *kept) engineFor(p *Prepared, c engine.Config, log *slog.Logger) *engine.Generation {
+	defer k.close(log)
 	if !k.fits(p) {
 		return nil
 	}
 	if err := k.catchUp(p, c); err != nil {
-		d.o.Log.Debug("building the previous engine anew: " + err.Error())
+		log.Debug("building the previous engine anew: " + err.Error())
 		return nil
 	}
 	e := k.Generation
@@ -202,24 +213,24 @@ func confirmed(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack
 
 // ReloadUnconfirmed implements [server.Daemon].
 func (d *Daemon) ReloadUnconfirmed(ctx context.Context, within time.Duration) (api.Reloaded, error) {
-	d.reloading.Lock()
-	defer d.reloading.Unlock()
+	d.reloads.reading.Lock()
+	defer d.reloads.reading.Unlock()
 	return d.reload(ctx, within)
 }
 
 // Confirm implements [server.Daemon].
 func (d *Daemon) Confirm(ctx context.Context) error {
-	d.reloading.Lock()
-	defer d.reloading.Unlock()
+	d.reloads.reading.Lock()
+	defer d.reloads.reading.Unlock()
 	err := d.loop.doAlone(ctx, func() error {
-		if d.unconfirmed == nil {
+		if d.confirmation.unconfirmed == nil {
 			return &api.BadRequest{Err: errors.New("no reload is to be confirmed: it was confirmed before, or rolled back (the log says when)")}
 		}
 		if err := forgetRollback(d.active.prepared.config); err != nil {
 			return fmt.Errorf("not confirmed, a restart would roll back: %w", err)
 		}
-		d.unconfirmed.kept.close(d.o.Log)
-		d.unconfirmed = nil
+		d.confirmation.unconfirmed.kept.close(d.o.Log)
+		d.confirmation.unconfirmed = nil
 		d.note()
 		return nil
 	})
@@ -231,7 +242,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 // within a time; 0: it need not be.
 func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed.Feed, within time.Duration) (r api.Reloaded, err error) {
 	before, last := d.active.prepared, kept{d.active.engine, d.active.prepared}
-	switch u := d.unconfirmed; {
+	switch u := d.confirmation.unconfirmed; {
 	case u == nil:
 	case within == 0:
 		return r, &api.BadRequest{Err: fmt.Errorf("the last reload is to be confirmed until %s: weir confirm, or weir reload --confirm again", u.until.Format(time.TimeOnly))}
@@ -244,24 +255,24 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		}
 	}
 	var by *kept // the present engine may go on
-	if within > 0 || d.unconfirmed != nil {
+	if within > 0 || d.confirmation.unconfirmed != nil {
 		by = new(kept) // it is the way back
 	}
 	if r, err = d.reconfigure(c, feeds, by); err != nil {
 		switch {
-		case within == 0, d.rolledBack: // a restart still begins with the one before
-		case d.unconfirmed != nil:
+		case within == 0, d.confirmation.rolledBack: // a restart still begins with the one before
+		case d.confirmation.unconfirmed != nil:
 			err = errors.Join(err, saveRollback(before.config, d.active.prepared.config))
 		default:
 			err = errors.Join(err, forgetRollback(before.config))
 		}
 		return r, err
 	}
-	d.rolledBack = false
+	d.confirmation.rolledBack = false
 	if last.Generation == d.active.engine {
 		last = kept{}
 	}
-	if u := d.unconfirmed; u != nil {
+	if u := d.confirmation.unconfirmed; u != nil {
 		last.close(d.o.Log)
 		last = u.kept
 	}
@@ -275,29 +286,47 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 	if !maps.Equal(c.Shared(), before.config.Shared()) {
 		last.close(d.o.Log) // its maps would lack what was added meanwhile
 	}
-	d.unconfirmed = &unconfirmed{before, last, time.Now().Add(within)}
-	d.o.Log.Warn("the configuration is active until it is confirmed: weir confirm", "until", d.unconfirmed.until)
+	d.confirmation.unconfirmed = &unconfirmed{before, last, time.Now().Add(within)}
+	d.o.Log.Warn("the configuration is active until it is confirmed: weir confirm", "until", d.confirmation.unconfirmed.until)
 	return r, nil
 }
 
 // rollBack returns to the previous configuration where the active one was not
 // confirmed in time.
 func (d *Daemon) rollBack(now time.Time) error {
-	u := d.unconfirmed
-	if u == nil || now.Before(u.until) || now.Before(d.retryRollback) {
+	u := d.confirmation.unconfirmed
+	if u == nil || now.Before(u.until) || now.Before(d.confirmation.retry) {
 		return nil
 	}
 	last, began := d.active.engine, time.Now()
 	r, err := d.reconfigure(u.previous.config, u.previous.feeds(), &u.kept)
 	if err != nil {
-		d.retryRollback = now.Add(retryInterval)
+		d.confirmation.retry = now.Add(retryInterval)
 		return fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)
 	}
 	(&kept{Generation: last}).close(d.o.Log)
-	d.unconfirmed, d.rolledBack = nil, true
+	d.confirmation.unconfirmed, d.confirmation.rolledBack = nil, true
 	d.o.Log.Warn("the configuration was not confirmed in time: the previous one is active again",
 		"took", time.Since(began).Round(time.Millisecond).String())
 	d.note()
 	d.audit.Record(audit.Record{Change: audit.Rollback, Entries: len(r.Changes), Changed: len(r.Changes), First: r.Changes, Source: "expiry"})
+	return nil
+}
+
+// check makes a restart return to the previous configuration, where the file that
+// does so is missing.
+func (c *confirmation) check(active *config.Config, log *slog.Logger) error {
+	u := c.unconfirmed
+	if u == nil {
+		return nil
+	}
+	path := rollbackPath(u.previous.config)
+	if !missing(path) {
+		return nil
+	}
+	log.Error("a state file was removed while weir ran: it is written anew", "file", path)
+	if err := saveRollback(u.previous.config, active); err != nil {
+		return fmt.Errorf("the configuration to return to: %w", err)
+	}
 	return nil
 }

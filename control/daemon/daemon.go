@@ -68,18 +68,17 @@ type Daemon struct {
 	early    *serve.Early // nil: the API's socket could not be opened yet
 	queued   waiting
 	guards   guards
+	builder  builder
 	changes  changer
 	entries  entries
 
-	loadTime      time.Duration // of Start
-	monitor       override
-	unconfirmed   *unconfirmed // nil: the configuration need not be confirmed
-	retryRollback time.Time    // where it failed
-	trials        trials
-	rolledBack    bool // the configuration is not the one that Options.Config reads
-	feeds         feeds
-	retry         time.Time // when to try again what is behind
-	tendError     string    // of the last second, as logged
+	loadTime     time.Duration // of Start
+	monitor      override
+	confirmation confirmation
+	trials       trials
+	feeds        feeds
+	retry        time.Time // when to try again what is behind
+	tendError    string    // of the last second, as logged
 
 	groups     groups
 	observers  observers
@@ -93,8 +92,7 @@ type Daemon struct {
 	saved    stateFiles
 	pins     pinned
 
-	reloading sync.Mutex // held while the configuration is read again
-	shared    sharedReloads
+	reloads sharedReloads
 }
 
 // Start begins to filter by a configuration, with what is known of its lists:
@@ -111,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	c, rolledBack := confirmed(c, o.Log)
 	d := newDaemon(o, c)
-	d.rolledBack = rolledBack
+	d.confirmation.rolledBack = rolledBack
 	if c.Console.Listen != "" {
 		d.console.Console = console.New(d.API(), string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
@@ -134,7 +132,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.journal, err = openJournal(ctx, c, o); err != nil {
 		return nil, err
 	}
-	d.groups.journal, d.changes.journal, d.entries.journal = d.journal, d.journal, d.journal
+	d.builder.journal, d.groups.journal, d.changes.journal, d.entries.journal = d.journal, d.journal, d.journal, d.journal
 	var unwatched error
 	if d.feeds.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
@@ -184,6 +182,10 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.entries = entries{loop: d.loop, active: d.active}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
+	d.builder = builder{
+		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: &d.rehearsals, groups: &d.groups, queue: &d.queued,
+		version: o.Version, log: o.Log,
+	}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.explainer = explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version}
 	d.lists = lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: &d.collateral}
@@ -253,7 +255,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 
 // startEngine builds the first engine and attaches its program.
 func (d *Daemon) startEngine(ctx context.Context, p *Prepared, targets []attach.Target) (*engine.Generation, error) {
-	e, m, err := d.build(p, new(kept))
+	e, m, err := d.builder.build(p, new(kept))
 	if err != nil {
 		return nil, unbuilt{err}
 	}
@@ -278,48 +280,6 @@ type (
 
 func (e unbuilt) Unwrap() error  { return e.error }
 func (e rejected) Unwrap() error { return e.error }
-
-// build builds the engine of a configuration, unless one is kept, with its metadata.
-func (d *Daemon) build(p *Prepared, by *kept) (*engine.Generation, attach.Metadata, error) {
-	c := p.engineConfig()
-	c.Monitor, c.SampleClean = d.monitor.monitors(p.config), d.rehearsals.any()
-	d.observers.configure(p, &c)
-	c.Wakes = d.observers.wakes
-	c.Owner = d.owner(p.config)
-	var err error
-	if c.Shared, err = d.active.sharedMaps(p.config); err != nil {
-		return nil, attach.Metadata{}, err
-	}
-	defer c.Shared.Close() // the engine shares them
-	e := d.engineOf(by, p, c)
-	if e == nil {
-		e = d.adopt(p, c)
-	}
-	if e == nil {
-		rules := p.rules
-		d.loop.aside(func() {
-			e, err = engine.Build(rules, c)
-			// What reading and building took is given back now, not some minutes later:
-			// it is several times what stays.
-			debug.FreeOSMemory()
-		})
-	}
-	if err != nil {
-		return nil, attach.Metadata{}, err
-	}
-	d.groups.Connect(e, d.o.Log)
-	if evadable(e) || e.Out() != nil && evadable(e.Out()) {
-		d.o.Log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
-			"(reasons truncated, unparsed): malformed: drop closes that")
-	}
-	m := attach.Describe(e, c, p.descriptions())
-	m.Stages = p.stages
-	m.Loop = p.stages.About(loader.Target{}).Loop // what is dropped on all interfaces
-	m.Version, m.PID, m.Loaded = d.o.Version, os.Getpid(), time.Now()
-	m.Service = attach.ServiceOf(m.PID)
-	m.Since, m.StateDir = m.Loaded, d.queued.queue.StateDir()
-	return e, m, nil
-}
 
 // Run filters, reads the feeds, and answers commands until ctx is done. Each
 // value from reload makes it read the configuration again. Rates are sent at
@@ -421,7 +381,7 @@ func (d *Daemon) Stop() error {
 	d.observers.exports.flush(time.Now(), d.active.attach.Metadata().Monitor, true)
 	d.observers.exports.sendCounters(time.Now(), &d.observers.meter, d.active.attach)
 	d.observers.exports.samples.close()
-	if u := d.unconfirmed; u != nil {
+	if u := d.confirmation.unconfirmed; u != nil {
 		u.kept.close(d.o.Log)
 	}
 	keep := d.Keeps()

@@ -136,8 +136,8 @@ func each(texts string, read func(text string) error) error {
 // TakeLists implements [node.Daemon]. The lists change like those of a configuration
 // that is reloaded: with one step for each interface, or not at all.
 func (d *Daemon) TakeLists(ctx context.Context) error {
-	d.reloading.Lock()
-	defer d.reloading.Unlock()
+	d.reloads.reading.Lock()
+	defer d.reloads.reading.Unlock()
 	var read []*decision
 	err := d.loop.doAlone(ctx, func() error {
 		err := d.reassemble()

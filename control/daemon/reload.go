@@ -18,14 +18,14 @@ import (
 // activates all of it or nothing. Calls that wait while another reload goes on
 // share the next one.
 func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) {
-	s, first := d.shared.join(ctx)
+	s, first := d.reloads.join(ctx)
 	if first {
 		go func() {
-			d.reloading.Lock()
-			defer d.reloading.Unlock()
+			d.reloads.reading.Lock()
+			defer d.reloads.reading.Unlock()
 			defer close(s.done)
 			defer s.cancel()
-			if d.shared.begin(s) {
+			if d.reloads.begin(s) {
 				s.r, s.err = d.reload(s.ctx, 0)
 			}
 		}()
@@ -33,7 +33,7 @@ func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) {
 	select {
 	case <-s.done:
 	case <-ctx.Done():
-		if !d.shared.leave(s) {
+		if !d.reloads.leave(s) {
 			return api.Reloaded{}, ctx.Err()
 		}
 		<-s.done // soon, since its context has ended
@@ -48,8 +48,10 @@ func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) {
 }
 
 // sharedReloads has the reload that those wait for who have asked for one since the last
-// one has begun.
+// one has begun. It is safe for concurrent use.
 type sharedReloads struct {
+	reading sync.Mutex // held while the configuration is read again
+
 	mu   sync.Mutex
 	next *sharedReload // nil: no caller waits
 }
@@ -106,7 +108,7 @@ func (a *sharedReloads) leave(s *sharedReload) bool {
 }
 
 // reload reloads a configuration that is to be confirmed within a time; 0: it need
-// not be. The caller holds d.reloading.
+// not be. The caller holds d.reloads.reading.
 func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reloaded, err error) {
 	var last *Prepared
 	var warnings []string
@@ -134,7 +136,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 			r, err = d.reconfigureUnconfirmed(c, feeds, within)
 		}
 		if err == nil {
-			r.Changes = append(r.Changes, d.trials.follow(d.unconfirmed == nil && !d.rolledBack)...)
+			r.Changes = append(r.Changes, d.trials.follow(d.confirmation.done())...)
 		}
 		record := &d.observers.record.config
 		record.Last, record.Failed = time.Now(), err != nil

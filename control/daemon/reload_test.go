@@ -216,12 +216,12 @@ func TestReloadShared(t *testing.T) {
 		go reload(t.Context())
 	}
 	waiting := func() uint64 {
-		d.shared.mu.Lock()
-		defer d.shared.mu.Unlock()
-		if d.shared.next == nil {
+		d.reloads.mu.Lock()
+		defer d.reloads.mu.Unlock()
+		if d.reloads.next == nil {
 			return 0
 		}
-		return uint64(d.shared.next.waiting)
+		return uint64(d.reloads.next.waiting)
 	}
 	await(t, "callers", callers+1, waiting)
 	leave()
@@ -258,8 +258,8 @@ func TestReloadShared(t *testing.T) {
 	if err := <-results; err != nil {
 		t.Error(err)
 	}
-	d.reloading.Lock() // all have ended
-	defer d.reloading.Unlock()
+	d.reloads.reading.Lock() // all have ended
+	defer d.reloads.reading.Unlock()
 	if s := d.readings.Metrics(); s.Config.Done != 4 {
 		t.Errorf("%d configurations were activated", s.Config.Done)
 	}

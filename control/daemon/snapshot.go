@@ -242,12 +242,12 @@ func (d *Daemon) noteStatus() {
 	m := d.active.attach.Metadata()
 	s := &noted{interfaces: d.active.attach.Interfaces(), Status: api.Status{
 		Version: d.o.Version, PID: os.Getpid(), Started: d.active.began, Pins: string(d.active.prepared.config.Pins),
-		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.rolledBack,
+		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.confirmation.rolledBack,
 		FirstSeen: d.active.prepared.config.FirstSeen.On(),
 	}}
 	s.Trials = d.active.prepared.trialLists()
-	if d.unconfirmed != nil {
-		s.ConfirmUntil = &d.unconfirmed.until
+	if d.confirmation.unconfirmed != nil {
+		s.ConfirmUntil = &d.confirmation.unconfirmed.until
 	}
 	s.Fleet, s.NotReady = d.fleet.status(), d.active.prepared.notReady()
 	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced

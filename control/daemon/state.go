@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -66,25 +65,9 @@ func (f *stateFiles) noted(err error) {
 
 // checkState looks for the files of the state directory.
 func (d *Daemon) checkState(ctx context.Context) error {
-	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error { return errors.Join(d.monitor.check(), d.trials.check(), d.checkRollback()) }))
-}
-
-// checkRollback makes a restart return to the previous configuration, where the file that
-// does so is missing.
-func (d *Daemon) checkRollback() error {
-	u := d.unconfirmed
-	if u == nil {
-		return nil
-	}
-	path := rollbackPath(u.previous.config)
-	if !missing(path) {
-		return nil
-	}
-	d.o.Log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := saveRollback(u.previous.config, d.active.prepared.config); err != nil {
-		return fmt.Errorf("the configuration to return to: %w", err)
-	}
-	return nil
+	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error {
+		return errors.Join(d.monitor.check(), d.trials.check(), d.confirmation.check(d.active.prepared.config, d.o.Log))
+	}))
 }
 
 // missing reports whether a file does not exist.

@@ -229,7 +229,7 @@ func (d *Daemon) tend(now time.Time) {
 			err = d.catchUpAll()
 		}
 		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
-		d.trials.follow(d.unconfirmed == nil && !d.rolledBack)
+		d.trials.follow(d.confirmation.done())
 		d.trials.keep(now)
 		d.followPeers(now)
 		d.guards.logCutOff()
@@ -392,24 +392,6 @@ func (p *Prepared) copied() *Prepared {
 	return &c
 }
 
-// load builds the engine of a configuration, unless one is kept, and loads its programs.
-func (d *Daemon) load(next *Prepared, targets []attach.Target, by *kept) (*engine.Generation, *attach.Rollout, error) {
-	e, m, err := d.build(next, by)
-	if err != nil {
-		return nil, nil, err
-	}
-	d.observers.weigh(e)
-	rollout, err := d.active.attach.Plan(e, m, targets, next.config.Loop.Edges)
-	if err != nil {
-		return nil, nil, errors.Join(err, e.Close())
-	}
-	d.loop.asideAt(loading, func() { err = rollout.Load() })
-	if err != nil {
-		return nil, nil, errors.Join(err, rollout.Close(), e.Close())
-	}
-	return e, rollout, nil
-}
-
 // catchUpAll tries again to change the lists that are behind, and to activate the
 // contents that did not fit.
 func (d *Daemon) catchUpAll() error {
@@ -476,7 +458,7 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 	changed := false
 	for n := 1; rollout == nil; n++ {
 		d.loop.still = n == maxRebuilds
-		if e, rollout, err = d.load(next, targets, by); err != nil {
+		if e, rollout, err = d.builder.load(next, targets, by); err != nil {
 			return err
 		}
 		if d.active.applied == applied {

@@ -1,0 +1,133 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"weir/control/attach"
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/journal"
+	"weir/filter/membership"
+	"weir/loader"
+)
+
+// builder builds engines, in Run's goroutine and beside it.
+type builder struct {
+	loop       *loop
+	active     *active
+	observers  *observers
+	monitor    *override
+	rehearsals *rehearsals
+	groups     *groups
+	queue      *waiting
+	journal    *journal.Journal
+	version    string
+	log        *slog.Logger
+}
+
+// build builds the engine of a configuration, unless one is kept, with its metadata.
+func (b *builder) build(p *Prepared, by *kept) (*engine.Generation, attach.Metadata, error) {
+	c := p.engineConfig()
+	c.Monitor, c.SampleClean = b.monitor.monitors(p.config), b.rehearsals.any()
+	b.observers.configure(p, &c)
+	c.Wakes = b.observers.wakes
+	c.Owner = b.owner(p.config)
+	var err error
+	if c.Shared, err = b.active.sharedMaps(p.config); err != nil {
+		return nil, attach.Metadata{}, err
+	}
+	defer c.Shared.Close() // the engine shares them
+	e := by.engineFor(p, c, b.log)
+	if e == nil {
+		e = b.adopt(p, c)
+	}
+	if e == nil {
+		rules := p.rules
+		b.loop.aside(func() {
+			e, err = engine.Build(rules, c)
+			// What reading and building took is given back now, not some minutes later:
+			// it is several times what stays.
+			debug.FreeOSMemory()
+		})
+	}
+	if err != nil {
+		return nil, attach.Metadata{}, err
+	}
+	b.groups.Connect(e, b.log)
+	if evadable(e) || e.Out() != nil && evadable(e.Out()) {
+		b.log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
+			"(reasons truncated, unparsed): malformed: drop closes that")
+	}
+	m := attach.Describe(e, c, p.descriptions())
+	m.Stages = p.stages
+	m.Loop = p.stages.About(loader.Target{}).Loop // what is dropped on all interfaces
+	m.Version, m.PID, m.Loaded = b.version, os.Getpid(), time.Now()
+	m.Service = attach.ServiceOf(m.PID)
+	m.Since, m.StateDir = m.Loaded, b.queue.queue.StateDir()
+	return e, m, nil
+}
+
+// load builds the engine of a configuration, unless one is kept, and loads its programs.
+func (b *builder) load(next *Prepared, targets []attach.Target, by *kept) (*engine.Generation, *attach.Rollout, error) {
+	e, m, err := b.build(next, by)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.observers.weigh(e)
+	rollout, err := b.active.attach.Plan(e, m, targets, next.config.Loop.Edges)
+	if err != nil {
+		return nil, nil, errors.Join(err, e.Close())
+	}
+	b.loop.asideAt(loading, func() { err = rollout.Load() })
+	if err != nil {
+		return nil, nil, errors.Join(err, rollout.Close(), e.Close())
+	}
+	return e, rollout, nil
+}
+
+// owner identifies the state directory, whose journal only one process has open: only
+// that may change a filter in the kernel. It is "" where others may.
+func (b *builder) owner(c *config.Config) string {
+	if c.StateDir == "" || !b.journal.Exclusive() {
+		return ""
+	}
+	info, err := os.Stat(string(c.StateDir))
+	if err != nil {
+		return ""
+	}
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", s.Dev, s.Ino)
+}
+
+// adopt returns the first engine, over the filter that the last process has left in the
+// kernel, or nil where it is to be built.
+func (b *builder) adopt(p *Prepared, c engine.Config) *engine.Generation {
+	if b.active.engine != nil || c.Owner == "" || c.Mode != membership.Approximate {
+		return nil
+	}
+	began := time.Now()
+	f, err := b.active.attach.Filter(targetsOf(p.config))
+	if f == nil {
+		if err != nil {
+			b.log.Info("the filter in the kernel cannot be adopted, it is built anew: " + err.Error())
+		}
+		return nil
+	}
+	e, changed, err := engine.Adopt(p.rules, c, f)
+	if err != nil {
+		b.log.Info("the filter in the kernel is built anew: " + err.Error())
+		return nil
+	}
+	b.log.Info("adopted the filter in the kernel", "entries", p.blocked(), "changed_bits", changed,
+		"took", time.Since(began).Round(time.Millisecond).String())
+	return e
+}
