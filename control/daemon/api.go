@@ -7,27 +7,29 @@ import (
 	"weir/control/metrics"
 )
 
-// API answers the API, the console, scrapes of metrics and the hub of a fleet: each question by
+// API answers requests of clients, the console, scrapes of metrics and the hub of a fleet, each by
 // the part of the daemon that knows. It is safe for concurrent use.
 type API struct {
 	*Daemon
 	*loop
+	auditor
+	*notifier
 	*readings
 	*lister
 	*changer
-	*entries
-	auditor
-	*consoles
-	*notifier
+	*trials
+	*override
+	*groups
 	*trafficHistory
 	*dropped
-	*explainer
-	*groups
-	*override
-	*trials
 	*collateral
-	*appraiser
 	*rehearsals
+
+	consoles
+	entries
+	refresher
+	explainer
+	appraiser
 }
 
 var (
@@ -38,9 +40,4 @@ var (
 )
 
 // API returns what answers for the daemon.
-func (d *Daemon) API() *API {
-	return &API{
-		Daemon: d, loop: d.loop, readings: &d.readings, lister: &d.lists, changer: &d.changes, entries: &d.entries, auditor: d.audit, consoles: &d.console, notifier: d.notifier, trafficHistory: &d.observers.history, dropped: &d.observers.drops,
-		explainer: &d.explainer, groups: &d.groups, override: &d.monitor, trials: &d.trials, collateral: &d.collateral, appraiser: &d.worth, rehearsals: &d.rehearsals,
-	}
-}
+func (d *Daemon) API() *API { return d.api }

@@ -246,7 +246,7 @@ func TestShapesBesideManyLists(t *testing.T) {
 	write(t, filepath.Join(dir, "7"), "198.51.100.7\n203.0.113.7\n")
 	go func() {
 		defer close(updating)
-		_, err := d.Refresh(context.Background(), "l7", false)
+		_, err := d.api.Refresh(context.Background(), "l7", false)
 		updated <- err
 	}()
 	go func() {

@@ -59,18 +59,17 @@ type Daemon struct {
 	o        Options
 	loop     *loop
 	active   *active
+	api      *API
 	journal  *journal.Journal
 	audit    auditor
 	notifier *notifier
 	service  service
 	fleet    fleet
-	console  consoles
 	early    *serve.Early // nil: the API's socket could not be opened yet
 	queued   waiting
 	guards   guards
 	builder  builder
 	changes  changer
-	entries  entries
 
 	loadTime     time.Duration // of Start
 	monitor      override
@@ -83,9 +82,7 @@ type Daemon struct {
 	groups     groups
 	observers  observers
 	collateral collateral
-	worth      appraiser
 	rehearsals rehearsals
-	explainer  explainer
 
 	readings readings // safe for concurrent use
 	lists    lister
@@ -111,7 +108,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d := newDaemon(o, c)
 	d.confirmation.rolledBack = rolledBack
 	if c.Console.Listen != "" {
-		d.console.Console = console.New(d.API(), string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
+		d.api.Console = console.New(d.api, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
 	if d.fleet.node, err = openFleet(c, o.Version, false, o.Log); err != nil {
 		return nil, err
@@ -123,8 +120,8 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		if err := durable.MkdirAll(string(c.StateDir)); err != nil {
 			o.Log.Error("the state directory cannot be made, nothing will be saved: " + err.Error())
 		}
-		if d.console.Console != nil {
-			if err := d.console.Keep(string(c.StateDir)); err != nil {
+		if d.api.Console != nil {
+			if err := d.api.Console.Keep(string(c.StateDir)); err != nil {
 				o.Log.Warn(err.Error())
 			}
 		}
@@ -132,7 +129,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.journal, err = openJournal(ctx, c, o); err != nil {
 		return nil, err
 	}
-	d.builder.journal, d.groups.journal, d.changes.journal, d.entries.journal = d.journal, d.journal, d.journal, d.journal
+	d.builder.journal, d.groups.journal, d.changes.journal, d.api.entries.journal = d.journal, d.journal, d.journal, d.journal
 	var unwatched error
 	if d.feeds.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
@@ -162,7 +159,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
 	}
 	d.loop = newLoop(d.turnOf)
-	d.console.audit, d.service.log = d.audit, o.Log
+	d.service.log = o.Log
 	d.saved.log = o.Log
 	d.observers = observers{
 		active: d.active, readings: &d.readings, collateral: &d.collateral, notifier: d.notifier, log: o.Log,
@@ -179,7 +176,6 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.notifier, exports: &d.observers.exports, log: o.Log}
 	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}
 	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: &d.queued, audit: d.audit, notifier: d.notifier, log: o.Log}
-	d.entries = entries{loop: d.loop, active: d.active}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
 	d.builder = builder{
@@ -187,10 +183,22 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		version: o.Version, log: o.Log,
 	}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
-	d.explainer = explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version}
 	d.lists = lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: &d.collateral}
-	d.worth = appraiser{loop: d.loop, active: d.active, meter: &d.observers.meter, drops: &d.observers.drops, history: &d.observers.history, collateral: &d.collateral}
 	d.rehearsals = rehearsals{loop: d.loop, active: d.active, hub: d.observers.hub, collateral: &d.collateral, note: d.note}
+	d.api = &API{
+		Daemon: d, loop: d.loop, auditor: d.audit, notifier: d.notifier, readings: &d.readings, lister: &d.lists,
+		changer: &d.changes, trials: &d.trials, override: &d.monitor, groups: &d.groups,
+		trafficHistory: &d.observers.history, dropped: &d.observers.drops, collateral: &d.collateral, rehearsals: &d.rehearsals,
+
+		consoles:  consoles{audit: d.audit},
+		entries:   entries{loop: d.loop, active: d.active},
+		refresher: refresher{loop: d.loop, active: d.active, taker: d, audit: d.audit},
+		explainer: explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
+		appraiser: appraiser{
+			loop: d.loop, active: d.active, meter: &d.observers.meter, drops: &d.observers.drops, history: &d.observers.history,
+			collateral: &d.collateral,
+		},
+	}
 	return d
 }
 
@@ -294,15 +302,15 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		all.Wait()
 	}()
 	all.Go(func() { d.observers.hub.Run(ctx) })
-	all.Go(d.serveConfig().Run(ctx, d.API(), d.o.Log))
-	if d.console.Console != nil {
-		context.AfterFunc(ctx, d.console.Close) // streams would hold up the server's end
+	all.Go(d.serveConfig().Run(ctx, d.api, d.o.Log))
+	if d.api.Console != nil {
+		context.AfterFunc(ctx, d.api.Console.Close) // streams would hold up the server's end
 	}
 	d.active.announce(d.o.Log, "filtering", d.loadTime) // and answering
 	d.feeds.follow(d.fetched)
 	if d.fleet.node != nil {
 		all.Go(func() {
-			if err := d.fleet.node.Run(ctx, d.API()); err != nil {
+			if err := d.fleet.node.Run(ctx, d.api); err != nil {
 				d.o.Log.Error("the fleet is not followed: " + err.Error())
 			}
 		})
@@ -313,7 +321,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.pins.follow(ctx) })
 	all.Go(func() { d.queued.follow(ctx, d.loop.seconds) })
 	all.Go(func() { d.collateral.follow(ctx) })
-	all.Go(func() { d.worth.follow(ctx) })
+	all.Go(func() { d.api.appraiser.follow(ctx) })
 	now := time.Now()
 	d.observers.record.config.Last, d.observers.record.config.LastDone, d.observers.record.config.Done = now, now, 1
 	d.service.notified(d.service.Ready(d.active.prepared.summary()))
@@ -402,11 +410,11 @@ func (d *Daemon) Metadata() attach.Metadata { return d.active.attach.Metadata() 
 func (d *Daemon) serveConfig() serve.Config {
 	s := serveOf(d.active.prepared.config)
 	s.Early = d.early
-	if d.console.Console != nil {
-		s.ConsoleHandler = d.console.Console
+	if d.api.Console != nil {
+		s.ConsoleHandler = d.api.Console
 	}
 	if p := d.active.prepared.config.Console.Proxy; p.Socket != "" {
-		s.Proxy, s.ProxyHandler = serve.Proxy{Socket: string(p.Socket), Group: p.Group}, d.console.Proxy(p.UserHeader)
+		s.Proxy, s.ProxyHandler = serve.Proxy{Socket: string(p.Socket), Group: p.Group}, d.api.Console.Proxy(p.UserHeader)
 	}
 	return s
 }

@@ -84,11 +84,11 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err != nil || !read[0].Changed {
 		t.Fatal(read, err)
 	}
-	outcomes, err := d.Refresh(t.Context(), "feed", false)
+	outcomes, err := d.api.Refresh(t.Context(), "feed", false)
 	if err != nil || len(outcomes) != 1 || outcomes[0].Outcome != "unchanged" || outcomes[0].Error != "" {
 		t.Errorf("refreshed: %+v, %v", outcomes, err)
 	}
-	if e, err := d.explainer.Explain(t.Context(), "192.0.2.2"); err != nil || e.Answers[0].Verdict != api.VerdictDrop {
+	if e, err := d.api.explainer.Explain(t.Context(), "192.0.2.2"); err != nil || e.Answers[0].Verdict != api.VerdictDrop {
 		t.Errorf("refreshed, but %+v, %v", e, err)
 	}
 	if err := d.fetched(t.Context(), "feed", l.feed, read[0]); err != nil { // late
@@ -99,7 +99,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err := d.loop.Do(t.Context(), func() error { l.retryPending, d.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if outcomes, err := d.Refresh(t.Context(), "feed", false); err != nil || outcomes[0].Failure != "inactive" {
+	if outcomes, err := d.api.Refresh(t.Context(), "feed", false); err != nil || outcomes[0].Failure != "inactive" {
 		t.Errorf("refreshed while it is overdue: %+v, %v", outcomes, err)
 	}
 }

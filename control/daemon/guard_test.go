@@ -85,7 +85,7 @@ func TestListsAreGuarded(t *testing.T) {
 		t.Errorf("advice: %s", got)
 	}
 	write(t, string(r.c.Lists[0].Sources[0].File), local+"\n"+firstSource+"\n"+secondSource+"\n")
-	if _, err := d.Refresh(t.Context(), "feed", false); err != nil {
+	if _, err := d.api.Refresh(t.Context(), "feed", false); err != nil {
 		t.Fatal(err)
 	}
 	expect("after an update", verdict.Pass, 1)

@@ -123,28 +123,45 @@ func (p *Prepared) onTrial() map[string]bool {
 	return all
 }
 
-// Refresh implements [server.Daemon]. Lists are read in the order of the configuration.
-func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
+// refresher reads feeds when somebody asks for it. It is safe for concurrent use.
+type refresher struct {
+	loop   *loop
+	active *active
+	taker  taker
+	audit  auditor
+}
+
+// taker activates what feeds have read. It is safe for concurrent use.
+type taker interface {
+	// fetched takes in the outcome of an attempt to read a source of a list.
+	fetched(ctx context.Context, list string, f *feed.Feed, o feed.Outcome) error
+
+	// take activates what a list's feed has read, where that is still to be done.
+	take(ctx context.Context, list string, f source) error
+}
+
+// Refresh implements [server.Refresher]. Lists are read in the order of the configuration.
+func (r *refresher) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
 	type read struct {
 		list string
 		*feed.Feed
 	}
 	var feeds []read
-	if err := d.loop.Do(ctx, func() error {
-		for _, c := range d.active.prepared.config.Lists {
-			if l := d.active.prepared.list(c.Name); l.feed != nil && (name == "" || name == l.Name) {
+	if err := r.loop.Do(ctx, func() error {
+		for _, c := range r.active.prepared.config.Lists {
+			if l := r.active.prepared.list(c.Name); l.feed != nil && (name == "" || name == l.Name) {
 				feeds = append(feeds, read{l.Name, l.feed})
 			}
 		}
-		if name != "" && d.active.prepared.list(name) == nil {
-			return d.active.prepared.noList(name)
+		if name != "" && r.active.prepared.list(name) == nil {
+			return r.active.prepared.noList(name)
 		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
 	if accept {
-		defer func() { d.audit.Record(audit.Accepted(ctx, name, outcomes)) }()
+		defer func() { r.audit.Record(audit.Accepted(ctx, name, outcomes)) }()
 	}
 	for _, l := range feeds {
 		name, f := l.list, l.Feed
@@ -154,9 +171,9 @@ func (d *Daemon) Refresh(ctx context.Context, name string, accept bool) (outcome
 		}
 		all, err := fetch(ctx)
 		for _, o := range all {
-			unenforced := d.fetched(ctx, name, f, o)
+			unenforced := r.taker.fetched(ctx, name, f, o)
 			if o.Err == nil && !o.Changed {
-				unenforced = d.take(ctx, name, f) // what was read before
+				unenforced = r.taker.take(ctx, name, f) // what was read before
 			}
 			outcomes = append(outcomes, outcomeOf(name, f, o, unenforced))
 		}
@@ -187,12 +204,12 @@ func outcomeOf(name string, f *feed.Feed, o feed.Outcome, unenforced error) api.
 }
 
 // feedOf returns the feed of a list.
-func (d *Daemon) feedOf(ctx context.Context, name string) (f *feed.Feed, err error) {
-	err = d.loop.Do(ctx, func() error {
-		l := d.active.prepared.list(name)
+func (r *refresher) feedOf(ctx context.Context, name string) (f *feed.Feed, err error) {
+	err = r.loop.Do(ctx, func() error {
+		l := r.active.prepared.list(name)
 		switch {
 		case l == nil:
-			return d.active.prepared.noList(name)
+			return r.active.prepared.noList(name)
 		case l.feed == nil:
 			return &api.BadRequest{Err: fmt.Errorf("list %s has no sources of this host, so that no versions of it are known", name)}
 		}
@@ -202,18 +219,18 @@ func (d *Daemon) feedOf(ctx context.Context, name string) (f *feed.Feed, err err
 	return f, err
 }
 
-// Versions implements [server.Daemon].
-func (d *Daemon) Versions(ctx context.Context, name string) (api.ListVersions, error) {
-	f, err := d.feedOf(ctx, name)
+// Versions implements [server.Versioner].
+func (r *refresher) Versions(ctx context.Context, name string) (api.ListVersions, error) {
+	f, err := r.feedOf(ctx, name)
 	if err != nil {
 		return api.ListVersions{}, err
 	}
 	return api.ListVersions{List: name, Sources: f.Versions()}, nil
 }
 
-// Rollback implements [server.Daemon].
-func (d *Daemon) Rollback(ctx context.Context, name string) (out api.FetchOutcome, err error) {
-	f, err := d.feedOf(ctx, name)
+// Rollback implements [server.Versioner].
+func (r *refresher) Rollback(ctx context.Context, name string) (out api.FetchOutcome, err error) {
+	f, err := r.feedOf(ctx, name)
 	if err != nil {
 		return out, err
 	}
@@ -224,7 +241,7 @@ func (d *Daemon) Rollback(ctx context.Context, name string) (out api.FetchOutcom
 	if err != nil {
 		return out, err
 	}
-	out = outcomeOf(name, f, o, d.fetched(ctx, name, f, o))
-	d.audit.Record(audit.RolledBack(ctx, out))
+	out = outcomeOf(name, f, o, r.taker.fetched(ctx, name, f, o))
+	r.audit.Record(audit.RolledBack(ctx, out))
 	return out, nil
 }

@@ -134,7 +134,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 		}
 	}
 
-	e, err := d.explainer.Explain(t.Context(), gateway)
+	e, err := d.api.explainer.Explain(t.Context(), gateway)
 	want := gateway + " would be blocked (tracker src), but that would cut off the gateway " + gateway
 	if err != nil || len(e.Answers[0].Spared) == 0 || e.Answers[0].Spared[0] != want || e.Answers[0].Verdict != api.VerdictPass {
 		t.Errorf("explained by %+v, %v; want %q", e, err, want)
@@ -184,7 +184,7 @@ func TestExplainPenalties(t *testing.T) {
 	d := begin(t, r)
 	explain := func(question string) api.Answer {
 		t.Helper()
-		e, err := d.explainer.Explain(t.Context(), question)
+		e, err := d.api.explainer.Explain(t.Context(), question)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ func verdictOf(t *testing.T, d *Daemon, from string) verdict.Action {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, _, err := d.explainer.explain(t.Context(), asked) // without asking the hub whose entries match
+	a, _, err := d.api.explainer.explain(t.Context(), asked) // without asking the hub whose entries match
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestBehind(t *testing.T) {
 		t.Fatalf("the entry is gone: %v", got)
 	}
 	write(t, string(r.c.Lists[0].Sources[0].File), firstSource+"\n"+secondSource+"\n")
-	if all, err := d.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	if err := d.loop.Do(t.Context(), func() error { return d.catchUpAll() }); err != nil {
@@ -86,7 +86,7 @@ func TestLingeringBesideManual(t *testing.T) {
 		}
 	}
 	write(t, file, firstSource+"\n")
-	if all, err := d.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	ended := time.Now()

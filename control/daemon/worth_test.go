@@ -28,7 +28,7 @@ func TestWorth(t *testing.T) {
 	}
 	worth := func() (of map[string]api.ListWorth, w api.ListsWorth) {
 		t.Helper()
-		w, err := d.worth.Worth(t.Context())
+		w, err := d.api.appraiser.Worth(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,8 +91,8 @@ func TestWorth(t *testing.T) {
 		}
 	}
 	// The history takes it over once, by list and month.
-	d.worth.value(t.Context(), time.Now())
-	d.worth.value(t.Context(), time.Now())
+	d.api.appraiser.value(t.Context(), time.Now())
+	d.api.appraiser.value(t.Context(), time.Now())
 	h, err := d.observers.history.History(t.Context(), api.HistoryQuestion{Since: time.Hour, Step: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestWorth(t *testing.T) {
 	}
 
 	write(t, b, "198.51.100.1\n192.0.2.9\n203.0.113.7\n203.0.113.8\n")
-	if _, err := d.Refresh(t.Context(), "b", false); err != nil {
+	if _, err := d.api.Refresh(t.Context(), "b", false); err != nil {
 		t.Fatal(err)
 	}
 	if of, _ = worth(); of["b"].Ages != (api.EntryAges{Day: 1, Unknown: 3}) || of["b"].Entries != 4 {
