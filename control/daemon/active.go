@@ -19,9 +19,10 @@ type active struct {
 	engine   *engine.Generation
 	attach   *attach.Manager
 	began    time.Time
-	number   int    // of the engine, from 1
-	changed  bool   // entries have changed since the metadata was written
-	applied  uint64 // changes of entries, made or not
+	took     time.Duration // to start
+	number   int           // of the engine, from 1
+	changed  bool          // entries have changed since the metadata was written
+	applied  uint64        // changes of entries, made or not
 }
 
 // sharedMaps returns the maps that all programs share, nil for none: those of the present

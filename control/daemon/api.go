@@ -5,6 +5,7 @@ import (
 	"weir/control/console"
 	"weir/control/fleet/node"
 	"weir/control/metrics"
+	"weir/control/serve"
 )
 
 // API answers requests of clients, the console, scrapes of metrics and the hub of a fleet, each by
@@ -15,7 +16,6 @@ type API struct {
 	auditor
 	*notifier
 	*readings
-	*lister
 	*changer
 	*trials
 	*override
@@ -25,6 +25,7 @@ type API struct {
 	*collateral
 	*rehearsals
 
+	early *serve.Early // at the API's socket; nil: it could not be opened yet
 	consoles
 	entries
 	refresher

@@ -28,7 +28,7 @@ type changer struct {
 	filter   filter
 	journal  *journal.Journal
 	guards   *guards
-	queued   *waiting
+	queued   waiting
 	audit    auditor
 	notifier *notifier
 	log      *slog.Logger

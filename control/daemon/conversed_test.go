@@ -216,7 +216,7 @@ lists:
 	}
 
 	// On trial: its packets were matched.
-	if _, err := d.collateral.Collateral(t.Context(), ""); err != nil {
+	if _, err := d.observers.collateral.Collateral(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); listOf("quiet").Collateral.Measured == 0; time.Sleep(50 * time.Millisecond) {
@@ -252,7 +252,7 @@ func measure(t *testing.T, d *Daemon) {
 		{"prefix6", "new", prefix6, setOf(t), setOf(t, "2001:db8:78::1"), []string{around6Peer}},
 		{"prefix6, as before", "new", prefix6, setOf(t, "2001:db8:78::1"), setOf(t, "2001:db8:78::2"), nil},
 	} {
-		got := d.rehearsals.Measure(t.Context(), c.list, &node.Candidate{Settings: c.Settings, Contents: c.now}, c.before)
+		got := d.fleet.rehearsals.Measure(t.Context(), c.list, &node.Candidate{Settings: c.Settings, Contents: c.now}, c.before)
 		if got == nil || got.Addresses != len(c.want) || slices.ContainsFunc(c.want, func(a string) bool { return !slices.Contains(got.Latest, a) }) {
 			t.Errorf("%s: %+v, want %q", c.what, got, c.want)
 		}
@@ -286,7 +286,7 @@ func conversations(t *testing.T, d *Daemon) {
 	} {
 		out := c.more.Direction == engine.Out
 		with := additionsOf(c.more, engine.NewFinder([]engine.List{{Allow: true, Contents: c.allowed}}, out), engine.NewFinder([]engine.List{{Contents: c.before}}, out))
-		got := d.collateral.conversedWith(t.Context(), with, func(netip.Addr) bool { return c.heard })
+		got := d.observers.collateral.conversedWith(t.Context(), with, func(netip.Addr) bool { return c.heard })
 		if got == nil || got.Addresses != len(c.want) || len(got.Latest) != min(len(c.want), api.MaxConversed) || slices.ContainsFunc(got.Latest, func(a string) bool { return !slices.Contains(c.want, a) }) {
 			t.Errorf("%s: %+v, want %q", c.what, got, c.want)
 		}

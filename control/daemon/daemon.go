@@ -3,7 +3,8 @@
 //
 // One goroutine, that of [Daemon.Run], owns the state: lists, interfaces, the
 // engine, what is observed. Others do slow work, such as fetching and writing to
-// the journal, and hand it their results, or read snapshots.
+// the journal, and hand it their results, or read snapshots. [Daemon] has parts, each
+// of which has a state of its own, and says who owns that.
 package daemon
 
 import (
@@ -65,13 +66,10 @@ type Daemon struct {
 	notifier *notifier
 	service  service
 	fleet    fleet
-	early    *serve.Early // nil: the API's socket could not be opened yet
-	queued   waiting
 	guards   guards
 	builder  builder
 	changes  changer
 
-	loadTime     time.Duration // of Start
 	monitor      override
 	confirmation confirmation
 	trials       trials
@@ -79,13 +77,10 @@ type Daemon struct {
 	retry        time.Time // when to try again what is behind
 	tendError    string    // of the last second, as logged
 
-	groups     groups
-	observers  observers
-	collateral collateral
-	rehearsals rehearsals
+	groups    groups
+	observers observers
 
 	readings readings // safe for concurrent use
-	lists    lister
 	saved    stateFiles
 	pins     pinned
 
@@ -134,13 +129,13 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.feeds.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
 	}
-	if err := d.queued.open(c); err != nil {
+	if err := d.changes.queued.open(c); err != nil {
 		o.Log.Error("changes that were given while no daemon ran are not made: " + err.Error())
 	}
-	d.early = serveOf(c).Open(server.StartingHandler(&starter{&d.queued, o.Progress, &d.fleet.awaits, o.Version, time.Now()}), o.Log)
+	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{&d.changes.queued, o.Progress, &d.fleet.awaits, o.Version, time.Now()}), o.Log)
 	defer func() {
 		if err != nil {
-			d.early.Close()
+			d.api.early.Close()
 			err = errors.Join(err, d.feeds.watcher.Close(), d.journal.Close())
 		}
 	}()
@@ -162,33 +157,36 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.service.log = o.Log
 	d.saved.log = o.Log
 	d.observers = observers{
-		active: d.active, readings: &d.readings, collateral: &d.collateral, notifier: d.notifier, log: o.Log,
+		active: d.active, readings: &d.readings, notifier: d.notifier, log: o.Log,
 		hub: events.NewHub(o.Log), drops: dropped{loop: d.loop, active: d.active, log: o.Log}, exports: exports{Exporter: export.New(o.Log)},
+		collateral: collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log},
 	}
-	d.readings = readings{loop: d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.saved.unsaved, logging: o.Logging}
+	d.readings = readings{
+		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: &d.observers.collateral},
+		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.saved.unsaved, logging: o.Logging,
+	}
 	d.pins = pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}
-	d.collateral = collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log}
-	d.fleet.service, d.fleet.log = &d.service, o.Log
+	d.fleet = fleet{
+		service: &d.service, log: o.Log,
+		rehearsals: rehearsals{loop: d.loop, active: d.active, hub: d.observers.hub, collateral: &d.observers.collateral, note: d.note},
+	}
 	d.feeds = feeds{
 		loop: d.loop, active: d.active, observers: &d.observers, log: o.Log,
 		running: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage),
 	}
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.notifier, exports: &d.observers.exports, log: o.Log}
-	d.queued = waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}
-	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: &d.queued, audit: d.audit, notifier: d.notifier, log: o.Log}
+	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}, audit: d.audit, notifier: d.notifier, log: o.Log}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
-	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
+	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
 	d.builder = builder{
-		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: &d.rehearsals, groups: &d.groups, queue: &d.queued,
+		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: &d.fleet.rehearsals, groups: &d.groups, queue: &d.changes.queued,
 		version: o.Version, log: o.Log,
 	}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
-	d.lists = lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: &d.collateral}
-	d.rehearsals = rehearsals{loop: d.loop, active: d.active, hub: d.observers.hub, collateral: &d.collateral, note: d.note}
 	d.api = &API{
-		Daemon: d, loop: d.loop, auditor: d.audit, notifier: d.notifier, readings: &d.readings, lister: &d.lists,
+		Daemon: d, loop: d.loop, auditor: d.audit, notifier: d.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor, groups: &d.groups,
-		trafficHistory: &d.observers.history, dropped: &d.observers.drops, collateral: &d.collateral, rehearsals: &d.rehearsals,
+		trafficHistory: &d.observers.history, dropped: &d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
 
 		consoles:  consoles{audit: d.audit},
 		entries:   entries{loop: d.loop, active: d.active},
@@ -196,7 +194,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		explainer: explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
 		appraiser: appraiser{
 			loop: d.loop, active: d.active, meter: &d.observers.meter, drops: &d.observers.drops, history: &d.observers.history,
-			collateral: &d.collateral,
+			collateral: &d.observers.collateral,
 		},
 	}
 	return d
@@ -248,7 +246,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	d.active.began, d.active.prepared, d.active.engine, d.active.number = began, p, e, 1
 	d.observers.observe(p)
 	d.observers.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
-	d.loadTime = time.Since(began)
+	d.active.took = time.Since(began)
 	d.observers.record.loaded(false, began, nil)
 	d.notifier.configure(p.config)
 	for _, l := range p.lists {
@@ -306,7 +304,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	if d.api.Console != nil {
 		context.AfterFunc(ctx, d.api.Console.Close) // streams would hold up the server's end
 	}
-	d.active.announce(d.o.Log, "filtering", d.loadTime) // and answering
+	d.active.announce(d.o.Log, "filtering", d.active.took) // and answering
 	d.feeds.follow(d.fetched)
 	if d.fleet.node != nil {
 		all.Go(func() {
@@ -319,8 +317,8 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.observers.followWakes(ctx, d.loop.woken) })
 	all.Go(func() { d.saved.follow(ctx, func() error { return d.checkState(ctx) }) })
 	all.Go(func() { d.pins.follow(ctx) })
-	all.Go(func() { d.queued.follow(ctx, d.loop.seconds) })
-	all.Go(func() { d.collateral.follow(ctx) })
+	all.Go(func() { d.changes.queued.follow(ctx, d.loop.seconds) })
+	all.Go(func() { d.observers.collateral.follow(ctx) })
 	all.Go(func() { d.api.appraiser.follow(ctx) })
 	now := time.Now()
 	d.observers.record.config.Last, d.observers.record.config.LastDone, d.observers.record.config.Done = now, now, 1
@@ -383,7 +381,7 @@ func (d *Daemon) Keeps() bool { return d.active.prepared.config.Keep }
 // Stop ends the daemon. Unless the program is to be kept, it is detached.
 func (d *Daemon) Stop() error {
 	d.service.notified(d.service.Stopping())
-	d.early.Close() // where Run has not
+	d.api.early.Close() // where Run has not
 	defer d.notifier.Close(notifyGrace)
 	defer d.observers.exports.Close(exportGrace)
 	d.observers.exports.flush(time.Now(), d.active.attach.Metadata().Monitor, true)
@@ -396,7 +394,7 @@ func (d *Daemon) Stop() error {
 	if keep {
 		d.pins.last()
 	}
-	d.queued.takeNotes()
+	d.changes.queued.takeNotes()
 	d.audit.stop(d.active.attach.Names(), keep)
 	if r := d.observers.recorder; r != nil && !keep {
 		r.Finish(d.active.engine)
@@ -409,7 +407,7 @@ func (d *Daemon) Metadata() attach.Metadata { return d.active.attach.Metadata() 
 
 func (d *Daemon) serveConfig() serve.Config {
 	s := serveOf(d.active.prepared.config)
-	s.Early = d.early
+	s.Early = d.api.early
 	if d.api.Console != nil {
 		s.ConsoleHandler = d.api.Console
 	}

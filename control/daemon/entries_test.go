@@ -110,7 +110,7 @@ func TestPacketsOfManualEntries(t *testing.T) {
 	send(t, l, 3, secondSource)
 	awaitHits(t, d.Daemon, "feed", 5)
 	awaitHits(t, d.Daemon, "feed"+api.ManualSuffix, 3)
-	for _, l := range d.lists.Lists() {
+	for _, l := range d.readings.Lists() {
 		if l.Name == "feed" && (l.Packets == nil || *l.Packets != 8) {
 			t.Errorf("%+v, want 8 packets", l)
 		}

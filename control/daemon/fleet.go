@@ -43,10 +43,11 @@ var (
 
 // fleet is the host's membership of a fleet. It is safe for concurrent use.
 type fleet struct {
-	node    *node.Node // nil: the host is in none
-	service *service
-	awaits  atomic.Pointer[string] // what the start waits for; nil: nothing
-	log     *slog.Logger
+	node       *node.Node // nil: the host is in none
+	service    *service
+	rehearsals rehearsals
+	awaits     atomic.Pointer[string] // what the start waits for; nil: nothing
+	log        *slog.Logger
 }
 
 // openFleet returns the node of the fleet that a configuration names, nil if it names

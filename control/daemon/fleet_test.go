@@ -107,13 +107,13 @@ func becomes(t *testing.T, d *Daemon, from string, want verdict.Action) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); verdictOf(t, d, from) != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("packets from %s: want %v; lists %+v, status %+v", from, want, d.lists.Lists(), d.readings.Status().Fleet)
+			t.Fatalf("packets from %s: want %v; lists %+v, status %+v", from, want, d.readings.Lists(), d.readings.Status().Fleet)
 		}
 	}
 }
 
 func listNamed(d *Daemon, name string) *api.List {
-	for _, l := range d.lists.Lists() {
+	for _, l := range d.readings.Lists() {
 		if l.Name == name {
 			return &l
 		}
@@ -208,7 +208,7 @@ func TestFleetGuard(t *testing.T) {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%+v", d.lists.Lists())
+				t.Fatalf("%+v", d.readings.Lists())
 			}
 		}
 	}
@@ -397,18 +397,18 @@ func TestFleetDerived(t *testing.T) {
 	becomes(t, d, "192.0.2.200", verdict.Drop)
 
 	// A version that is rehearsed counts with the prefixes that it leads to.
-	if err := d.rehearsals.Rehearse(t.Context(), "feed", &node.Candidate{
+	if err := d.fleet.rehearsals.Rehearse(t.Context(), "feed", &node.Candidate{
 		Settings: wire.Settings{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 24, At: 3}},
 		Contents: setOf(t, "192.0.2.1", "203.0.113.1", "203.0.113.2", "203.0.113.3"),
 	}); err != nil {
 		t.Fatal(err)
 	}
 	send(t, l, 5, "203.0.113.200")
-	await(t, "packets that a version would drop by a prefix", 5, func() uint64 { return d.rehearsals.Rehearsed("feed").WouldDrop })
-	if top := d.rehearsals.Rehearsed("feed").Top; len(top) != 1 || top[0].Entry != "203.0.113.0/24" {
+	await(t, "packets that a version would drop by a prefix", 5, func() uint64 { return d.fleet.rehearsals.Rehearsed("feed").WouldDrop })
+	if top := d.fleet.rehearsals.Rehearsed("feed").Top; len(top) != 1 || top[0].Entry != "203.0.113.0/24" {
 		t.Errorf("%+v", top)
 	}
-	if err := d.rehearsals.Rehearse(t.Context(), "feed", nil); err != nil {
+	if err := d.fleet.rehearsals.Rehearse(t.Context(), "feed", nil); err != nil {
 		t.Fatal(err)
 	}
 

@@ -55,7 +55,7 @@ func TestListsAreGuarded(t *testing.T) {
 		if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Drop {
 			t.Errorf("%s: the rest of the list is lost: %v", when, got)
 		}
-		for _, l := range d.lists.Lists() {
+		for _, l := range d.readings.Lists() {
 			if l.Name == "feed" && len(l.LeftOut) != leftOut {
 				t.Errorf("%s: left out: %+v", when, l.LeftOut)
 			}
@@ -68,7 +68,7 @@ func TestListsAreGuarded(t *testing.T) {
 		}
 	}
 	expect("at the start", verdict.Pass, 1)
-	for _, l := range d.lists.Lists() {
+	for _, l := range d.readings.Lists() {
 		if l.Name == "feed" && (l.LeftOut[0].Entry != local || !strings.Contains(l.LeftOut[0].CutOff, "the connected network "+local) || l.Private != 2) {
 			t.Errorf("%+v", l)
 		}
@@ -104,7 +104,7 @@ func TestListsAreGuarded(t *testing.T) {
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		left := -1
-		for _, l := range d.lists.Lists() {
+		for _, l := range d.readings.Lists() {
 			if l.Name == "feed" {
 				left = len(l.LeftOut)
 			}
@@ -207,7 +207,7 @@ func TestExcludePrivate(t *testing.T) {
 	r.lists(t, feedFile(t, "feed.txt", "10.1.0.0/16\n192.168.1.1\n0.0.0.0\n127.0.0.1\nfc00::/8\nfe80::1\n192.0.2.1\n192.0.0.0/9\n"))
 	r.change(func(c *config.Config) { c.Lists[0].ExcludePrivate = true })
 	d := begin(t, r)
-	for _, l := range d.lists.Lists() {
+	for _, l := range d.readings.Lists() {
 		if l.Name == "feed" && (l.Private != 6 || l.Entries != 2) {
 			t.Errorf("%+v", l)
 		}

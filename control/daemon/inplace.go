@@ -32,7 +32,7 @@ func programmed(c *config.Config) config.Config {
 // not possible, another engine is to be built: as for host facts that programs are loaded with.
 func (d *Daemon) activateInPlace(next *Prepared, applied uint64) bool {
 	if len(next.config.Multicast.Interfaces) > 0 || len(next.config.Shared()) > 0 ||
-		d.active.engine.Monitor != d.monitor.monitors(next.config) || d.active.engine.SamplesClean() != d.rehearsals.any() {
+		d.active.engine.Monitor != d.monitor.monitors(next.config) || d.active.engine.SamplesClean() != d.fleet.rehearsals.any() {
 		return false
 	}
 	targets := targetsOf(next.config)

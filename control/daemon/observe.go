@@ -29,18 +29,18 @@ import (
 // hitters, weights that are learned, digests, and loops. Run's goroutine owns them, but
 // for what says otherwise.
 type observers struct {
-	active     *active
-	readings   *readings
-	collateral *collateral
-	notifier   *notifier
-	log        *slog.Logger
+	active   *active
+	readings *readings
+	notifier *notifier
+	log      *slog.Logger
 
-	meter   traffic.Meter // safe for concurrent use
-	hub     *events.Hub   // safe for concurrent use
-	drops   dropped       // safe for concurrent use
-	history trafficHistory
-	exports exports
-	record  record
+	meter      traffic.Meter // safe for concurrent use
+	hub        *events.Hub   // safe for concurrent use
+	drops      dropped       // safe for concurrent use
+	history    trafficHistory
+	exports    exports
+	record     record
+	collateral collateral // safe for concurrent use
 
 	trackerSeed, digestSeed hash.Seed
 

@@ -41,7 +41,7 @@ func TestRehearsal(t *testing.T) {
 		t.Fatalf("before it, packets take the general path: %q", why)
 	}
 	candidate := &node.Candidate{Settings: wire.Settings{Action: "block", Direction: "src"}, Contents: setOf(t, "192.0.2.0/25", "192.0.2.200", "198.51.100.0/24", "tcp 10.9.9.9:* > *:25")}
-	if err := d.rehearsals.Rehearse(t.Context(), "bad", candidate); err != nil {
+	if err := d.fleet.rehearsals.Rehearse(t.Context(), "bad", candidate); err != nil {
 		t.Fatal(err)
 	}
 	traffic := func() {
@@ -53,18 +53,18 @@ func TestRehearsal(t *testing.T) {
 		send(t, l, 10, "198.51.100.7") // allowed
 	}
 	traffic()
-	await(t, "packets that would be dropped", 70, func() uint64 { return d.rehearsals.Rehearsed("bad").WouldDrop })
+	await(t, "packets that would be dropped", 70, func() uint64 { return d.fleet.rehearsals.Rehearsed("bad").WouldDrop })
 	const others = 10 // packets of the kernel
 	passed := func(want uint64) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); d.rehearsals.Rehearsed("bad").Passed < want; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); d.fleet.rehearsals.Rehearsed("bad").Passed < want; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%+v, want %d packets that pass", d.rehearsals.Rehearsed("bad"), want)
+				t.Fatalf("%+v, want %d packets that pass", d.fleet.rehearsals.Rehearsed("bad"), want)
 			}
 		}
 	}
 	passed(110)
-	r := d.rehearsals.Rehearsed("bad")
+	r := d.fleet.rehearsals.Rehearsed("bad")
 	if r.Looked != r.Passed || r.Passed > 110+others || len(r.Top) != 2 || r.Since.IsZero() {
 		t.Errorf("%+v", r)
 	}
@@ -87,36 +87,36 @@ func TestRehearsal(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	traffic()
 	passed(220)
-	if r := d.rehearsals.Rehearsed("bad"); r.WouldDrop != 90 || r.Passed > 220+2*others {
+	if r := d.fleet.rehearsals.Rehearsed("bad"); r.WouldDrop != 90 || r.Passed > 220+2*others {
 		t.Errorf("%+v", r)
 	}
 
 	// An allow list that would lose an entry.
-	if err := d.rehearsals.Rehearse(t.Context(), "bad", nil); err != nil {
+	if err := d.fleet.rehearsals.Rehearse(t.Context(), "bad", nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"198.51.100.0/24"}, UID: api.NoUID}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.rehearsals.Rehearse(t.Context(), "ours", &node.Candidate{Settings: wire.Settings{Action: "allow", Direction: "src"}, Contents: setOf(t, "203.0.113.99")}); err != nil {
+	if err := d.fleet.rehearsals.Rehearse(t.Context(), "ours", &node.Candidate{Settings: wire.Settings{Action: "allow", Direction: "src"}, Contents: setOf(t, "203.0.113.99")}); err != nil {
 		t.Fatal(err)
 	}
 	traffic()
-	await(t, "packets that would no longer be allowed", 10, func() uint64 { return d.rehearsals.Rehearsed("ours").WouldDrop })
-	if r := d.rehearsals.Rehearsed("ours"); len(r.Top) != 1 || r.Top[0].Entry != "198.51.100.7" {
+	await(t, "packets that would no longer be allowed", 10, func() uint64 { return d.fleet.rehearsals.Rehearsed("ours").WouldDrop })
+	if r := d.fleet.rehearsals.Rehearsed("ours"); len(r.Top) != 1 || r.Top[0].Entry != "198.51.100.7" {
 		t.Errorf("%+v", r)
 	}
-	if err := d.rehearsals.Rehearse(t.Context(), "ours", nil); err != nil {
+	if err := d.fleet.rehearsals.Rehearse(t.Context(), "ours", nil); err != nil {
 		t.Fatal(err)
 	}
 	if why := general(t, d); len(why) != 0 {
 		t.Errorf("after it, packets take the general path: %q", why)
 	}
-	if r := d.rehearsals.Rehearsed("ours"); r.Passed != 0 {
+	if r := d.fleet.rehearsals.Rehearsed("ours"); r.Passed != 0 {
 		t.Errorf("after its end: %+v", r)
 	}
 	candidate.Contents = setOf(t, "0.0.0.0/1")
-	if err := d.rehearsals.Rehearse(t.Context(), "bad", candidate); err == nil || !strings.Contains(err.Error(), "refused: ") {
+	if err := d.fleet.rehearsals.Rehearse(t.Context(), "bad", candidate); err == nil || !strings.Contains(err.Error(), "refused: ") {
 		t.Errorf("what is too wide: %v", err)
 	}
 	if why := general(t, d); len(why) != 0 {
@@ -227,7 +227,7 @@ func TestRehearsalLeavesTheLoop(t *testing.T) {
 	candidate := &node.Candidate{Settings: wire.Settings{Action: "block", Direction: "src"}, Contents: e.Set()}
 	done := make(chan error)
 	began := time.Now()
-	go func() { done <- d.rehearsals.Rehearse(t.Context(), "large", candidate) }()
+	go func() { done <- d.fleet.rehearsals.Rehearse(t.Context(), "large", candidate) }()
 	var worst, took time.Duration
 	for took == 0 {
 		asked := time.Now()

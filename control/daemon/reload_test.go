@@ -39,7 +39,7 @@ func TestReloadRefused(t *testing.T) {
 func awaitSchedule(t *testing.T, d *Daemon) {
 	t.Helper()
 	await(t, "feeds are read", 1, func() (read uint64) {
-		for _, l := range d.lists.Lists() {
+		for _, l := range d.readings.Lists() {
 			for _, f := range l.Feeds {
 				if f.Next != nil {
 					read++

@@ -48,7 +48,7 @@ func TestRunEnds(t *testing.T) {
 	if _, err := d.changes.Change(ctx, api.Change{Action: api.Block, Entries: []string{cleanSource}}); err == nil || ctx.Err() != nil {
 		t.Errorf("a command after the end: %v, %v", err, ctx.Err())
 	}
-	if all := d.lists.Lists(); all != nil {
+	if all := d.readings.Lists(); all != nil {
 		t.Errorf("lists after the end: %+v", all)
 	}
 }

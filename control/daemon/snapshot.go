@@ -22,6 +22,7 @@ import (
 
 // readings are read at any time, however busy Run's goroutine is, which publishes them.
 type readings struct {
+	lister
 	loop    *loop
 	meter   *traffic.Meter
 	hub     *events.Hub
@@ -414,7 +415,7 @@ func (d *Daemon) note() {
 			n.Refused = l.refused != nil || l.rejected != nil
 			n.Trial = l.trial != nil && !l.trial.Enforced
 			n.LeftOut, n.Private = l.left.entries(), l.left.private
-			if c := d.collateral.of(l.Name); c != nil {
+			if c := d.observers.collateral.of(l.Name); c != nil {
 				n.Collateral = new(c.Addresses)
 			}
 			if l.feed != nil {
@@ -458,8 +459,8 @@ func (d *Daemon) note() {
 	s.Multicast = d.groups.Read(d.active.engine)
 	s.Fleet = d.fleet.metrics()
 	d.readings.snapshot.Store(&s)
-	lists := d.lists.describe()
-	d.lists.last.Store(&lists)
+	lists := d.readings.lister.describe()
+	d.readings.lister.last.Store(&lists)
 	d.noteStatus()
 	d.observers.measure()
 }
