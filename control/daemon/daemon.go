@@ -74,8 +74,7 @@ type Daemon struct {
 	confirmation confirmation
 	trials       trials
 	feeds        feeds
-	retry        time.Time // when to try again what is behind
-	tendError    string    // of the last second, as logged
+	backlog      backlog
 
 	groups    groups
 	observers observers

@@ -225,7 +225,7 @@ func (d *Daemon) tend(now time.Time) {
 	if d.loop.stage != idle {
 		err = d.expire(now)
 	} else {
-		if now.After(d.retry) {
+		if now.After(d.backlog.retry) {
 			err = d.catchUpAll()
 		}
 		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
@@ -235,14 +235,7 @@ func (d *Daemon) tend(now time.Time) {
 		d.guards.logCutOff()
 		d.feeds.reportUsage(now)
 	}
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != "" && text != d.tendError { // once while it stays the same
-		d.o.Log.Error(text)
-	}
-	d.tendError = text
+	d.backlog.report(err, d.o.Log)
 }
 
 // expire removes expired entries. They end also where that cannot be recorded: a
@@ -267,7 +260,7 @@ func (d *Daemon) expire(now time.Time) error {
 				behind = append(behind, l)
 			}
 		}
-		err = d.late(err, behind...)
+		err = d.backlog.late(err, behind...)
 	}
 	return errors.Join(unrecorded, err)
 }
@@ -361,15 +354,33 @@ func (d *Daemon) enactInPlace(changes []engine.Change) (int, error) {
 	return n, nil
 }
 
+// backlog is the work on lists that has failed, and is tried again. Run's goroutine owns it.
+type backlog struct {
+	retry   time.Time // when to try
+	problem string    // of the last second, as logged
+}
+
 // retryInterval is how soon a change that failed is tried again.
 const retryInterval = 10 * time.Second
 
+// report logs what has failed in the last second, once while it stays the same.
+func (b *backlog) report(err error, log *slog.Logger) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != b.problem {
+		log.Error(text)
+	}
+	b.problem = text
+}
+
 // late notes that changes of lists have failed.
-func (d *Daemon) late(err error, lists ...*managedList) error {
+func (b *backlog) late(err error, lists ...*managedList) error {
 	for _, l := range lists {
 		l.retryPending = true
 	}
-	d.retry = time.Now().Add(retryInterval)
+	b.retry = time.Now().Add(retryInterval)
 	return fmt.Errorf("the old contents stay active, retrying in %v: %w", retryInterval, err)
 }
 
@@ -400,14 +411,14 @@ func (d *Daemon) catchUpAll() error {
 		var err error
 		if l.retryPending {
 			if _, err = d.apply(d.active.prepared.missed(l)); err != nil {
-				err = d.late(err, l)
+				err = d.backlog.late(err, l)
 			} else {
 				l.retryPending = false
 			}
 		}
 		if err == nil && l.rejected != nil {
 			if err = d.update(l); err != nil {
-				d.retry = time.Now().Add(retryInterval)
+				d.backlog.retry = time.Now().Add(retryInterval)
 				err = fmt.Errorf("list %s: its contents are not active: %w", l.Name, err)
 			}
 			go l.decision(err).settle(d.o.Log)

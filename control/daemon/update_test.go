@@ -42,7 +42,7 @@ func TestBehind(t *testing.T) {
 	}
 	if err := d.loop.Do(t.Context(), func() error { // as expire leaves it where the change fails
 		l := d.active.prepared.list("feed")
-		l.retryPending, d.retry = true, time.Now().Add(time.Hour)
+		l.retryPending, d.backlog.retry = true, time.Now().Add(time.Hour)
 		k := key.Source(netip.PrefixFrom(netip.MustParseAddr(cleanSource), 32))
 		return d.journal.Apply([]journal.Change{{Remove: true, Entry: journal.Entry{List: "feed", Key: k}}})
 	}); err != nil {
