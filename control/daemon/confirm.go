@@ -223,14 +223,14 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 	d.reloads.reading.Lock()
 	defer d.reloads.reading.Unlock()
 	err := d.loop.doAlone(ctx, func() error {
-		if d.confirmation.unconfirmed == nil {
+		if d.reloads.unconfirmed == nil {
 			return &api.BadRequest{Err: errors.New("no reload is to be confirmed: it was confirmed before, or rolled back (the log says when)")}
 		}
 		if err := forgetRollback(d.active.prepared.config); err != nil {
 			return fmt.Errorf("not confirmed, a restart would roll back: %w", err)
 		}
-		d.confirmation.unconfirmed.kept.close(d.o.Log)
-		d.confirmation.unconfirmed = nil
+		d.reloads.unconfirmed.kept.close(d.o.Log)
+		d.reloads.unconfirmed = nil
 		d.note()
 		return nil
 	})
@@ -242,7 +242,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 // within a time; 0: it need not be.
 func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed.Feed, within time.Duration) (r api.Reloaded, err error) {
 	before, last := d.active.prepared, kept{d.active.engine, d.active.prepared}
-	switch u := d.confirmation.unconfirmed; {
+	switch u := d.reloads.unconfirmed; {
 	case u == nil:
 	case within == 0:
 		return r, &api.BadRequest{Err: fmt.Errorf("the last reload is to be confirmed until %s: weir confirm, or weir reload --confirm again", u.until.Format(time.TimeOnly))}
@@ -255,24 +255,24 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		}
 	}
 	var by *kept // the present engine may go on
-	if within > 0 || d.confirmation.unconfirmed != nil {
+	if within > 0 || d.reloads.unconfirmed != nil {
 		by = new(kept) // it is the way back
 	}
 	if r, err = d.reconfigure(c, feeds, by); err != nil {
 		switch {
-		case within == 0, d.confirmation.rolledBack: // a restart still begins with the one before
-		case d.confirmation.unconfirmed != nil:
+		case within == 0, d.reloads.rolledBack: // a restart still begins with the one before
+		case d.reloads.unconfirmed != nil:
 			err = errors.Join(err, saveRollback(before.config, d.active.prepared.config))
 		default:
 			err = errors.Join(err, forgetRollback(before.config))
 		}
 		return r, err
 	}
-	d.confirmation.rolledBack = false
+	d.reloads.rolledBack = false
 	if last.Generation == d.active.engine {
 		last = kept{}
 	}
-	if u := d.confirmation.unconfirmed; u != nil {
+	if u := d.reloads.unconfirmed; u != nil {
 		last.close(d.o.Log)
 		last = u.kept
 	}
@@ -286,26 +286,26 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 	if !maps.Equal(c.Shared(), before.config.Shared()) {
 		last.close(d.o.Log) // its maps would lack what was added meanwhile
 	}
-	d.confirmation.unconfirmed = &unconfirmed{before, last, time.Now().Add(within)}
-	d.o.Log.Warn("the configuration is active until it is confirmed: weir confirm", "until", d.confirmation.unconfirmed.until)
+	d.reloads.unconfirmed = &unconfirmed{before, last, time.Now().Add(within)}
+	d.o.Log.Warn("the configuration is active until it is confirmed: weir confirm", "until", d.reloads.unconfirmed.until)
 	return r, nil
 }
 
 // rollBack returns to the previous configuration where the active one was not
 // confirmed in time.
 func (d *Daemon) rollBack(now time.Time) error {
-	u := d.confirmation.unconfirmed
-	if u == nil || now.Before(u.until) || now.Before(d.confirmation.retry) {
+	u := d.reloads.unconfirmed
+	if u == nil || now.Before(u.until) || now.Before(d.reloads.retry) {
 		return nil
 	}
 	last, began := d.active.engine, time.Now()
 	r, err := d.reconfigure(u.previous.config, u.previous.feeds(), &u.kept)
 	if err != nil {
-		d.confirmation.retry = now.Add(retryInterval)
+		d.reloads.retry = now.Add(retryInterval)
 		return fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)
 	}
 	(&kept{Generation: last}).close(d.o.Log)
-	d.confirmation.unconfirmed, d.confirmation.rolledBack = nil, true
+	d.reloads.unconfirmed, d.reloads.rolledBack = nil, true
 	d.o.Log.Warn("the configuration was not confirmed in time: the previous one is active again",
 		"took", time.Since(began).Round(time.Millisecond).String())
 	d.note()

@@ -54,36 +54,29 @@ type Logging interface {
 	Failed() uint64
 }
 
-// Daemon filters by a configuration. Run's goroutine owns the fields, but for
-// those that say otherwise.
+// Daemon filters by a configuration. Run's goroutine owns its parts, but for those whose
+// types say otherwise.
 type Daemon struct {
-	o        Options
-	loop     *loop
-	active   *active
-	api      *API
-	journal  *journal.Journal
-	audit    auditor
-	notifier *notifier
-	service  service
-	fleet    fleet
-	guards   guards
-	builder  builder
-	changes  changer
-
-	monitor      override
-	confirmation confirmation
-	trials       trials
-	feeds        feeds
-	backlog      backlog
-
+	o         Options
+	loop      *loop
+	active    *active
+	api       *API
+	journal   *journal.Journal
+	audit     auditor
+	service   service
+	fleet     fleet
+	guards    guards
+	builder   builder
+	changes   changer
+	monitor   override
+	trials    trials
+	feeds     feeds
+	backlog   backlog
 	groups    groups
 	observers observers
-
-	readings readings // safe for concurrent use
-	saved    stateFiles
-	pins     pinned
-
-	reloads sharedReloads
+	readings  readings
+	upkeep    upkeep
+	reloads   reloads
 }
 
 // Start begins to filter by a configuration, with what is known of its lists:
@@ -100,7 +93,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	c, rolledBack := confirmed(c, o.Log)
 	d := newDaemon(o, c)
-	d.confirmation.rolledBack = rolledBack
+	d.reloads.rolledBack = rolledBack
 	if c.Console.Listen != "" {
 		d.api.Console = console.New(d.api, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
@@ -149,22 +142,21 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 // newDaemon returns the parts of a daemon, before it has a configuration.
 func newDaemon(o Options, c *config.Config) *Daemon {
 	d := &Daemon{
-		o: o, audit: auditor{audit.New(string(c.StateDir), o.Log)}, notifier: newNotifier(o),
+		o: o, audit: auditor{audit.New(string(c.StateDir), o.Log)},
 		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
 	}
 	d.loop = newLoop(d.turnOf)
 	d.service.log = o.Log
-	d.saved.log = o.Log
 	d.observers = observers{
-		active: d.active, readings: &d.readings, notifier: d.notifier, log: o.Log,
+		active: d.active, readings: &d.readings, notifier: newNotifier(o), log: o.Log,
 		hub: events.NewHub(o.Log), drops: dropped{loop: d.loop, active: d.active, log: o.Log}, exports: exports{Exporter: export.New(o.Log)},
 		collateral: collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log},
 	}
 	d.readings = readings{
 		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: &d.observers.collateral},
-		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.saved.unsaved, logging: o.Logging,
+		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.upkeep.unsaved, logging: o.Logging,
 	}
-	d.pins = pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}
+	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, log: o.Log}
 	d.fleet = fleet{
 		service: &d.service, log: o.Log,
 		rehearsals: rehearsals{loop: d.loop, active: d.active, hub: d.observers.hub, collateral: &d.observers.collateral, note: d.note},
@@ -173,8 +165,8 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		loop: d.loop, active: d.active, observers: &d.observers, log: o.Log,
 		running: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage),
 	}
-	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.notifier, exports: &d.observers.exports, log: o.Log}
-	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}, audit: d.audit, notifier: d.notifier, log: o.Log}
+	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: &d.observers.exports, log: o.Log}
+	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}, audit: d.audit, notifier: d.observers.notifier, log: o.Log}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
 	d.builder = builder{
@@ -183,7 +175,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.api = &API{
-		Daemon: d, loop: d.loop, auditor: d.audit, notifier: d.notifier, readings: &d.readings,
+		Daemon: d, loop: d.loop, auditor: d.audit, notifier: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor, groups: &d.groups,
 		trafficHistory: &d.observers.history, dropped: &d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
 
@@ -247,10 +239,10 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	d.observers.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
 	d.active.took = time.Since(began)
 	d.observers.record.loaded(false, began, nil)
-	d.notifier.configure(p.config)
+	d.observers.notifier.configure(p.config)
 	for _, l := range p.lists {
 		if l.refused != nil {
-			d.notifier.refusedList(l)
+			d.observers.notifier.refusedList(l)
 		}
 	}
 	d.note()
@@ -314,8 +306,8 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	}
 	d.audit.start(d.active.attach.Names())
 	all.Go(func() { d.observers.followWakes(ctx, d.loop.woken) })
-	all.Go(func() { d.saved.follow(ctx, func() error { return d.checkState(ctx) }) })
-	all.Go(func() { d.pins.follow(ctx) })
+	all.Go(func() { d.upkeep.follow(ctx, func() error { return d.checkState(ctx) }) })
+	all.Go(func() { d.upkeep.pins.follow(ctx) })
 	all.Go(func() { d.changes.queued.follow(ctx, d.loop.seconds) })
 	all.Go(func() { d.observers.collateral.follow(ctx) })
 	all.Go(func() { d.api.appraiser.follow(ctx) })
@@ -381,17 +373,17 @@ func (d *Daemon) Keeps() bool { return d.active.prepared.config.Keep }
 func (d *Daemon) Stop() error {
 	d.service.notified(d.service.Stopping())
 	d.api.early.Close() // where Run has not
-	defer d.notifier.Close(notifyGrace)
+	defer d.observers.notifier.Close(notifyGrace)
 	defer d.observers.exports.Close(exportGrace)
 	d.observers.exports.flush(time.Now(), d.active.attach.Metadata().Monitor, true)
 	d.observers.exports.sendCounters(time.Now(), &d.observers.meter, d.active.attach)
 	d.observers.exports.samples.close()
-	if u := d.confirmation.unconfirmed; u != nil {
+	if u := d.reloads.unconfirmed; u != nil {
 		u.kept.close(d.o.Log)
 	}
 	keep := d.Keeps()
 	if keep {
-		d.pins.last()
+		d.upkeep.pins.last()
 	}
 	d.changes.queued.takeNotes()
 	d.audit.stop(d.active.attach.Names(), keep)

@@ -165,7 +165,7 @@ func TestConfirmKeepsEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.loop.Do(t.Context(), func() error {
-		if u := d.confirmation.unconfirmed; u == nil || u.kept.Generation != before || d.active.engine == before {
+		if u := d.reloads.unconfirmed; u == nil || u.kept.Generation != before || d.active.engine == before {
 			t.Errorf("%+v: there is no way back", u)
 		}
 		return nil

@@ -47,9 +47,12 @@ func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) {
 	return s.r, s.err
 }
 
-// sharedReloads has the reload that those wait for who have asked for one since the last
-// one has begun. It is safe for concurrent use.
-type sharedReloads struct {
+// reloads has the configuration that is to be confirmed, which Run's goroutine owns, and the next
+// reload: all callers wait for it that have asked for one since the last one has begun. That is
+// safe for concurrent use.
+type reloads struct {
+	confirmation
+
 	reading sync.Mutex // held while the configuration is read again
 
 	mu   sync.Mutex
@@ -68,7 +71,7 @@ type sharedReload struct {
 
 // join returns the reload to wait for, and whether the caller is the first and has to do it.
 // It has the values of the first caller's context, and goes on while one of them waits.
-func (a *sharedReloads) join(ctx context.Context) (s *sharedReload, first bool) {
+func (a *reloads) join(ctx context.Context) (s *sharedReload, first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if first = a.next == nil; first {
@@ -81,7 +84,7 @@ func (a *sharedReloads) join(ctx context.Context) (s *sharedReload, first bool) 
 
 // begin has the calls from now on wait for another reload, since this one is about to read
 // the configuration. It returns false where all callers have left.
-func (a *sharedReloads) begin(s *sharedReload) bool {
+func (a *reloads) begin(s *sharedReload) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.next != s {
@@ -93,7 +96,7 @@ func (a *sharedReloads) begin(s *sharedReload) bool {
 
 // leave ends the wait of a caller, and the reload when the last one leaves. It reports
 // whether there is an end to wait for.
-func (a *sharedReloads) leave(s *sharedReload) bool {
+func (a *reloads) leave(s *sharedReload) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s.waiting--; s.waiting > 0 {
@@ -122,7 +125,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		}
 	}
 	d.service.notified(d.service.Reloading())
-	d.pins.check(ctx)
+	d.upkeep.pins.check(ctx)
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
 	var read []*decision
@@ -136,7 +139,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 			r, err = d.reconfigureUnconfirmed(c, feeds, within)
 		}
 		if err == nil {
-			r.Changes = append(r.Changes, d.trials.follow(d.confirmation.done())...)
+			r.Changes = append(r.Changes, d.trials.follow(d.reloads.confirmation.done())...)
 		}
 		record := &d.observers.record.config
 		record.Last, record.Failed = time.Now(), err != nil
@@ -156,10 +159,10 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	}); bad != nil {
 		return r, bad
 	}
-	d.pins.check(ctx)
+	d.upkeep.pins.check(ctx)
 	settleAll(read, d.o.Log)
 	if err != nil {
-		d.notifier.refusedReload(ctx, err)
+		d.observers.notifier.refusedReload(ctx, err)
 		d.audit.reload(ctx, nil, err)
 		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
 	}
@@ -201,7 +204,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 	}
 	_ = d.followInterfaces() // Run ends where nothing is left
 	d.feeds.follow(d.fetched)
-	d.notifier.configure(c)
+	d.observers.notifier.configure(c)
 	d.observers.exports.configure(c.Export, d.observers.hub, time.Now(), d.observers.meter.Hits())
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)

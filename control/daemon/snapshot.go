@@ -243,12 +243,12 @@ func (d *Daemon) noteStatus() {
 	m := d.active.attach.Metadata()
 	s := &noted{interfaces: d.active.attach.Interfaces(), Status: api.Status{
 		Version: d.o.Version, PID: os.Getpid(), Started: d.active.began, Pins: string(d.active.prepared.config.Pins),
-		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.confirmation.rolledBack,
+		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.reloads.rolledBack,
 		FirstSeen: d.active.prepared.config.FirstSeen.On(),
 	}}
 	s.Trials = d.active.prepared.trialLists()
-	if d.confirmation.unconfirmed != nil {
-		s.ConfirmUntil = &d.confirmation.unconfirmed.until
+	if d.reloads.unconfirmed != nil {
+		s.ConfirmUntil = &d.reloads.unconfirmed.until
 	}
 	s.Fleet, s.NotReady = d.fleet.status(), d.active.prepared.notReady()
 	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced
@@ -258,7 +258,7 @@ func (d *Daemon) noteStatus() {
 	}
 	s.SparedMore = len(spared) - len(s.Spared)
 	d.readings.status.Store(s)
-	d.notifier.follow(s.interfaces, d.active.attach.Named())
+	d.observers.notifier.follow(s.interfaces, d.active.attach.Named())
 }
 
 // Top implements [server.Snapshots].
@@ -407,7 +407,7 @@ func (d *Daemon) note() {
 	s := metrics.Snapshot{
 		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual != nil,
 		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
-		Unsaved: d.saved.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Replaced: r.replaced, Config: &config,
+		Unsaved: d.upkeep.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Replaced: r.replaced, Config: &config,
 	}
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
@@ -449,7 +449,7 @@ func (d *Daemon) note() {
 		s.Measured, _, s.MeasuredPackets = measuredRate(o.learn)
 		s.Hot = o.learn.Hot()
 	}
-	for _, c := range d.notifier.Counts() {
+	for _, c := range d.observers.notifier.Counts() {
 		s.Notifications = append(s.Notifications, metrics.Notifications(c))
 	}
 	for _, c := range d.observers.exports.Counts() {

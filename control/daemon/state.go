@@ -29,8 +29,10 @@ func every(ctx context.Context, interval time.Duration, fn func()) {
 	}
 }
 
-// stateFiles notices whether the state is on disk. It is safe for concurrent use.
-type stateFiles struct {
+// upkeep looks for what outlives the daemon: the files of its state, and the pins. It is safe for
+// concurrent use.
+type upkeep struct {
+	pins    pinned
 	unsaved atomic.Pointer[string] // nil: the state is on disk, as far as it is known
 	log     *slog.Logger
 }
@@ -38,35 +40,35 @@ type stateFiles struct {
 // follow restores files of the state directory that are removed while the daemon runs,
 // until ctx is done. check looks for them, and writes those anew that are missing, from memory.
 // Saved contents of feeds come back with their next version.
-func (f *stateFiles) follow(ctx context.Context, check func() error) {
+func (u *upkeep) follow(ctx context.Context, check func() error) {
 	every(ctx, stateInterval, func() {
 		if err := check(); !errors.Is(err, errStopped) && ctx.Err() == nil {
-			f.noted(err)
+			u.noted(err)
 		}
 	})
 }
 
 // noted logs why a restart would forget changes, where that has changed.
-func (f *stateFiles) noted(err error) {
-	last := f.unsaved.Load()
+func (u *upkeep) noted(err error) {
+	last := u.unsaved.Load()
 	if err == nil {
 		if last != nil {
-			f.log.Info("the state is on disk again")
+			u.log.Info("the state is on disk again")
 		}
-		f.unsaved.Store(nil)
+		u.unsaved.Store(nil)
 		return
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if last == nil || *last != text {
-		f.log.Error("a restart would forget what was changed: " + text)
+		u.log.Error("a restart would forget what was changed: " + text)
 	}
-	f.unsaved.Store(&text)
+	u.unsaved.Store(&text)
 }
 
 // checkState looks for the files of the state directory.
 func (d *Daemon) checkState(ctx context.Context) error {
 	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error {
-		return errors.Join(d.monitor.check(), d.trials.check(), d.confirmation.check(d.active.prepared.config, d.o.Log))
+		return errors.Join(d.monitor.check(), d.trials.check(), d.reloads.confirmation.check(d.active.prepared.config, d.o.Log))
 	}))
 }
 

@@ -44,7 +44,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 	default:
 		log.Debug("feed read", "result", o.Result.String())
 	}
-	d.notifier.fetched(name, o)
+	d.observers.notifier.fetched(name, o)
 	if o.Result == feed.New {
 		for _, s := range f.Status().Sources {
 			if s.Source == o.Source {
@@ -167,7 +167,7 @@ func (d *Daemon) update(l *managedList) error {
 	l.counted = counted
 	defer func() { l.counted = nil }()
 	if l.refused = refused; refused != nil {
-		d.notifier.refusedList(l)
+		d.observers.notifier.refusedList(l)
 		return fmt.Errorf("refused: %w", refused)
 	}
 	changes := []engine.Change{{List: l.source, Delta: delta}}
@@ -229,7 +229,7 @@ func (d *Daemon) tend(now time.Time) {
 			err = d.catchUpAll()
 		}
 		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
-		d.trials.follow(d.confirmation.done())
+		d.trials.follow(d.reloads.confirmation.done())
 		d.trials.keep(now)
 		d.followPeers(now)
 		d.guards.logCutOff()
