@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"context"
+
 	"weir/control/api/server"
 	"weir/control/console"
 	"weir/control/fleet/node"
@@ -9,9 +11,10 @@ import (
 )
 
 // API answers requests of clients, the console, scrapes of metrics and the hub of a fleet, each by
-// the part of the daemon that knows. It is safe for concurrent use.
+// the part of the daemon that knows. The methods of [server.Daemon], [console.Daemon], [node.Daemon]
+// and [metrics.Source] are safe for concurrent use.
 type API struct {
-	*Daemon
+	reconfigured
 	*loop
 	auditor
 	*notifier
@@ -40,5 +43,12 @@ var (
 	_ metrics.Source = (*API)(nil)
 )
 
-// API returns what answers for the daemon.
+// reconfigured is the daemon, as commands and the hub of a fleet change its configuration.
+type reconfigured interface {
+	server.Reloader
+	TakeLists(context.Context) error
+	TakeContents(context.Context, *node.List) error
+}
+
+// API returns the methods that clients of the daemon call.
 func (d *Daemon) API() *API { return d.api }

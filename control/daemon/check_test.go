@@ -141,11 +141,11 @@ func TestCheckAgreesWithStart(t *testing.T) {
 	})
 	rounds := long.Or(20, 150)
 	log := slog.New(slog.DiscardHandler)
-	started := 0
+	started, drawn := 0, 0
 	refused := make(map[string]bool)
 	few := func() bool { return started < rounds/5 || len(refused) < rounds/10 }
-	for n := 0; n < rounds || few() && n < 4*rounds; n++ {
-		text := g.config(n)
+	for ; drawn < rounds || few() && drawn < 4*rounds; drawn++ {
+		text := g.config(drawn)
 		reader := config.File(g.file("weir.yaml", text, 0o600))
 		checked := func() error {
 			c, err := reader.Read()
@@ -177,6 +177,6 @@ func TestCheckAgreesWithStart(t *testing.T) {
 	}
 	t.Logf("%d started, %d reasons to refuse", started, len(refused))
 	if few() {
-		t.Errorf("of %d configurations %d started, and there were %d reasons to refuse one: the test tests little", rounds, started, len(refused))
+		t.Errorf("of %d configurations %d started, and there were %d reasons to refuse one: the test tests little", drawn, started, len(refused))
 	}
 }

@@ -211,14 +211,14 @@ func confirmed(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack
 	return previous, true
 }
 
-// ReloadUnconfirmed implements [server.Daemon].
+// ReloadUnconfirmed implements [server.Reloader].
 func (d *Daemon) ReloadUnconfirmed(ctx context.Context, within time.Duration) (api.Reloaded, error) {
 	d.reloads.reading.Lock()
 	defer d.reloads.reading.Unlock()
 	return d.reload(ctx, within)
 }
 
-// Confirm implements [server.Daemon].
+// Confirm implements [server.Reloader].
 func (d *Daemon) Confirm(ctx context.Context) error {
 	d.reloads.reading.Lock()
 	defer d.reloads.reading.Unlock()

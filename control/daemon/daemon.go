@@ -166,7 +166,10 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		running: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage),
 	}
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: &d.observers.exports, log: o.Log}
-	d.changes = changer{loop: d.loop, active: d.active, filter: d, guards: &d.guards, queued: waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut}, audit: d.audit, notifier: d.observers.notifier, log: o.Log}
+	d.changes = changer{
+		loop: d.loop, active: d.active, filter: d, guards: &d.guards, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
+		queued: waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut},
+	}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
 	d.builder = builder{
@@ -175,7 +178,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	}
 	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.api = &API{
-		Daemon: d, loop: d.loop, auditor: d.audit, notifier: d.observers.notifier, readings: &d.readings,
+		reconfigured: d, loop: d.loop, auditor: d.audit, notifier: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor, groups: &d.groups,
 		trafficHistory: &d.observers.history, dropped: &d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
 

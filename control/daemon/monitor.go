@@ -17,7 +17,8 @@ import (
 	"weir/control/durable"
 )
 
-// override is manual monitor mode. Run's goroutine owns it, and switches.
+// override is manual monitor mode. SetMonitor is safe for concurrent use; all else is for Run's
+// goroutine.
 type override struct {
 	manual *api.MonitorOverride // nil: the configuration decides
 

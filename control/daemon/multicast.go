@@ -64,8 +64,8 @@ func (p *Prepared) multicast() engine.Multicast {
 	return m
 }
 
-// groups are the multicast groups that interfaces want, and what is forwarded to them. Run's
-// goroutine owns them.
+// groups are the multicast groups that interfaces want, and what is forwarded to them. Multicast
+// and ChangeMulticast are safe for concurrent use; all else is for Run's goroutine.
 type groups struct {
 	traffic.Forwarding
 	loop    *loop

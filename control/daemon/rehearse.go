@@ -28,7 +28,8 @@ import (
 // drops by the entries that it adds, or that it removes from an allow list; each packet
 // is matched against these.
 
-// rehearsals has the rehearsals of all lists. It is safe for concurrent use.
+// rehearsals has the rehearsals of all lists. It is safe for concurrent use, but for what says
+// otherwise.
 type rehearsals struct {
 	loop       *loop
 	active     *active

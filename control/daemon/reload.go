@@ -47,11 +47,10 @@ func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) {
 	return s.r, s.err
 }
 
-// reloads has the configuration that is to be confirmed, which Run's goroutine owns, and the next
-// reload: all callers wait for it that have asked for one since the last one has begun. That is
-// safe for concurrent use.
+// reloads are the reloads of the configuration. Callers that ask while one is under way wait for the
+// same next one. It is safe for concurrent use, but for the confirmation.
 type reloads struct {
-	confirmation
+	confirmation // Run's goroutine owns it
 
 	reading sync.Mutex // held while the configuration is read again
 

@@ -20,7 +20,7 @@ import (
 	"weir/loader"
 )
 
-// readings are read at any time, however busy Run's goroutine is, which publishes them.
+// readings are values that are read at any time, however busy Run's goroutine is. It publishes them.
 type readings struct {
 	lister
 	loop    *loop

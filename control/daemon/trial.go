@@ -18,7 +18,8 @@ import (
 	"weir/filter/membership"
 )
 
-// trials are the decisions of commands about lists on trial. Run's goroutine owns them.
+// trials are the decisions of commands about lists on trial. Enforce is safe for concurrent use;
+// all else is for Run's goroutine.
 type trials struct {
 	decided trial.Decisions
 	retry   time.Time // where ending one failed

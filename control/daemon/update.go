@@ -354,7 +354,7 @@ func (d *Daemon) enactInPlace(changes []engine.Change) (int, error) {
 	return n, nil
 }
 
-// backlog is the work on lists that has failed, and is tried again. Run's goroutine owns it.
+// backlog is the work of the last seconds that has failed, and is tried again. Run's goroutine owns it.
 type backlog struct {
 	retry   time.Time // when to try
 	problem string    // of the last second, as logged

@@ -45,8 +45,7 @@ func keep(binary, to string) error {
 	return nil
 }
 
-// isCurrent reports whether the file is what go test would link now. If it is not, its id is
-// removed.
+// isCurrent reports whether go test would link the same binary now. Otherwise it removes the id.
 func (b *testBinary) isCurrent() bool {
 	id, err := os.ReadFile(b.file + ".id")
 	if err == nil && string(id) == b.id {
@@ -178,7 +177,7 @@ func (p *printer) runBinaries(o options, args []string) error {
 	if atOnce == 1 || len(current) == 0 || len(others) == 0 {
 		return cmp.Or(runOthers(atOnce), runCurrent(atOnce))
 	}
-	// Each has a share of what may run at once.
+	// Both run at once, each with a share of the packages.
 	share := max(1, min(atOnce-1, atOnce*len(current)/len(all)))
 	var both errgroup.Group
 	both.Go(func() error { return runOthers(atOnce - share) })

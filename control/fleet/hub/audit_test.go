@@ -129,7 +129,7 @@ func TestAudit(t *testing.T) {
 	if _, err := f.hub.Change(context.WithoutCancel(ctx), block("192.0.2.7")); !errors.Is(err, ErrStopped) {
 		t.Error(err)
 	}
-	if r := f.hub.Audit(1)[0]; r.Change != "block" || r.Changed != 0 || r.Error != ErrStopped.Error() {
+	if r := f.lastRecord(); r.Change != "block" || r.Changed != 0 || r.Error != ErrStopped.Error() {
 		t.Errorf("%+v", r)
 	}
 }

@@ -288,6 +288,19 @@ func (f *fleet) follower(n enrollment.Node, c *nats.Conn) follower {
 }
 
 // eventually waits until a condition has no error.
+// lastRecord returns the last record of the audit but those of enrollments, which the hub sees
+// some time later.
+func (f *fleet) lastRecord() api.AuditRecord {
+	f.t.Helper()
+	for _, r := range f.hub.Audit(16) {
+		if r.Source != bySource {
+			return r
+		}
+	}
+	f.t.Fatal("no record")
+	return api.AuditRecord{}
+}
+
 func eventually(t *testing.T, condition func() error) {
 	t.Helper()
 	var err error

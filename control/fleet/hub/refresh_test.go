@@ -109,7 +109,7 @@ func TestRollbackOfSource(t *testing.T) {
 			t.Fatalf("%+v, %v", o, err)
 		}
 		host.becomes("drop", entry)
-		if r := f.hub.Audit(1)[0]; r.Change != audit.RollbackList || r.List != "drop" || r.Error != "" {
+		if r := f.lastRecord(); r.Change != audit.RollbackList || r.List != "drop" || r.Error != "" {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -134,7 +134,7 @@ func TestRollbackOfSource(t *testing.T) {
 		if _, err := f.hub.Versions(t.Context(), list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", list, err)
 		}
-		if r := f.hub.Audit(1)[0]; r.Change != audit.RollbackList || r.Error == "" {
+		if r := f.lastRecord(); r.Change != audit.RollbackList || r.Error == "" {
 			t.Errorf("%s: %+v", list, r)
 		}
 	}

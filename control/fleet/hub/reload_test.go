@@ -179,7 +179,7 @@ func TestReloadRefused(t *testing.T) {
 			!slices.ContainsFunc(s.Problems, func(p string) bool { return strings.Contains(p, x.want) }) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
-		if last := f.hub.Audit(1); len(last) != 1 || last[0].Change != audit.Reload || !strings.Contains(last[0].Error, x.want) || last[0].Source != "signal" {
+		if last := f.lastRecord(); last.Change != audit.Reload || !strings.Contains(last.Error, x.want) || last.Source != "signal" {
 			t.Errorf("%s: %+v", name, last)
 		}
 	}

@@ -76,7 +76,7 @@ func TestEnforce(t *testing.T) {
 			return nil
 		})
 	}
-	last := func() api.AuditRecord { return f.hub.Audit(1)[0] }
+	last := func() api.AuditRecord { return f.lastRecord() }
 	onTrial("by hub.yaml", "quiet")
 	for _, c := range []struct {
 		list   string
@@ -244,7 +244,7 @@ func TestEnforceConversed(t *testing.T) {
 		}
 	}
 	refuse()
-	if r := f.hub.Audit(1)[0]; r.Error != refused {
+	if r := f.lastRecord(); r.Error != refused {
 		t.Errorf("the audit has %+v", r)
 	}
 	// It stays on trial when its time comes, over a restart.
@@ -285,7 +285,7 @@ func TestEnforceConversed(t *testing.T) {
 		}
 		return nil
 	})
-	if r := f.hub.Audit(1)[0]; r.Change != audit.Enforce || r.Source != "expiry" {
+	if r := f.lastRecord(); r.Change != audit.Enforce || r.Source != "expiry" {
 		t.Errorf("%+v", r)
 	}
 	// By force, and where no node reports anything.
