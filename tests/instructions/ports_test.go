@@ -27,8 +27,9 @@ func TestPortsOfHit(t *testing.T) {
 	timed.Alone(t)
 	lab.Root(t)
 	turns, runs := long.Or(41, 401), 100_000
-	// In nanoseconds, where a packet takes 30 without ports, and more in proportion on a slower
-	// machine. A test run that is short can be unlucky.
+	// In nanoseconds, where a packet takes 30 without ports, and more on a slower machine: there the
+	// difference of a program varies by a quarter between runs. A test run that is short can be
+	// unlucky.
 	const nominal = 30
 	most := map[string]float64{"listed TCP": long.Or(10., 5), "clean TCP": long.Or(3., 1)}
 	names := []string{"exact", "list with ports"}
@@ -64,7 +65,9 @@ func TestPortsOfHit(t *testing.T) {
 			}
 			more = append(more, took[names[1]]-took[names[0]])
 		}
-		bar *= max(1, middle(times[names[0]])/nominal)
+		if slower := middle(times[names[0]]) / nominal; slower > 1.5 {
+			bar *= 1.25 * slower
+		}
 		t.Logf("%s: %.1f ns, with ports %.1f ns: %.2f ns more", p.name, middle(times[names[0]]), middle(times[names[1]]), middle(more))
 		if middle(more) > bar {
 			t.Errorf("%s: ports cost %.2f ns, want at most %.2f", p.name, middle(more), bar)
