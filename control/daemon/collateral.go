@@ -50,16 +50,13 @@ const collateralDay = 24 * time.Hour
 func (m *collateral) follow(ctx context.Context) {
 	t := time.NewTicker(collateralInterval)
 	defer t.Stop()
-	logged := ""
+	var last problem
 	for {
 		text := ""
 		if _, err := m.read(ctx); err != nil && ctx.Err() == nil {
 			text = "the record of conversations cannot be read: " + err.Error()
 		}
-		if text != "" && text != logged {
-			m.log.Error(text)
-		}
-		logged = text
+		last.log(text, m.log.Error)
 		select {
 		case <-ctx.Done():
 			return

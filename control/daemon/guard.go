@@ -355,7 +355,7 @@ type guards struct {
 
 	looked    time.Time // when peers were last looked for
 	lookAgain time.Time // for peers
-	problem   string    // why some of them are unknown, as logged
+	problem   problem   // why some of them are unknown
 	cutOff    []string  // feeds whose servers are blocked, as logged
 }
 
@@ -380,10 +380,8 @@ func (g *guards) find(now time.Time) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != g.problem {
-		g.log.Warn(text)
-	}
-	g.problem, g.active.prepared.peers = text, all
+	g.problem.log(text, g.log.Warn)
+	g.active.prepared.peers = all
 	g.observers.protect(g.active.prepared)
 	protected := []api.Protected{}
 	for _, p := range all {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"weir/control/attach"
 )
@@ -17,12 +18,12 @@ type pinned struct {
 	log      *slog.Logger
 
 	mu      sync.Mutex // held while pins are looked for
-	problem string     // why those of shared maps cannot be made again, as logged; guarded by mu
+	problem problem    // of those of shared maps; guarded by mu
 }
 
 // follow makes pins again that are lost while the daemon runs, until ctx is done.
 func (p *pinned) follow(ctx context.Context) {
-	every(ctx, stateInterval, func() { p.check(ctx) })
+	every(ctx, stateInterval, func(time.Time) { p.check(ctx) })
 }
 
 // check looks for the pins of all interfaces and of shared maps, and makes those again
@@ -39,14 +40,11 @@ func (p *pinned) check(ctx context.Context) {
 	})
 	text := ""
 	if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
-		text = err.Error()
+		text = "a restart would forget what all programs share: " + err.Error()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if text != "" && text != p.problem {
-		p.log.Error("a restart would forget what all programs share: " + text)
-	}
-	p.problem = text
+	p.problem.log(text, p.log.Error)
 }
 
 // repin makes the pins of the interfaces again that are gone. It is safe for concurrent use.

@@ -33,7 +33,7 @@ type waiting struct {
 
 	mu      sync.Mutex
 	done    map[string]bool // changes that were made, but whose files could not be removed
-	problem string          // as logged
+	problem problem
 }
 
 // open opens the queue of a configuration, and leaves beside the API's socket where it
@@ -147,10 +147,7 @@ func (w *waiting) take(ctx context.Context) {
 	if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
 		text = "changes that were given while no daemon ran wait: " + err.Error()
 	}
-	if text != "" && text != w.problem { // once while it stays the same
-		w.log.Error(text)
-	}
-	w.problem = text
+	w.problem.log(text, w.log.Error)
 }
 
 // takeEach makes the changes that wait until one must wait longer. The caller has locked

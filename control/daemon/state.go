@@ -16,17 +16,28 @@ import (
 const stateInterval = 5 * time.Second
 
 // every calls fn at each interval, until ctx is done.
-func every(ctx context.Context, interval time.Duration, fn func()) {
+func every(ctx context.Context, interval time.Duration, fn func(now time.Time)) {
 	t := time.NewTicker(interval)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
-			fn()
+		case now := <-t.C:
+			fn(now)
 		}
 	}
+}
+
+// problem is the text of an error as it was last logged, "" for none.
+type problem string
+
+// log logs a text by a method of a logger, unless it is "" or that of the last call.
+func (p *problem) log(text string, by func(string, ...any)) {
+	if text != "" && text != string(*p) {
+		by(text)
+	}
+	*p = problem(text)
 }
 
 // upkeep looks for what outlives the daemon: the files of its state, and the pins. It is safe for
@@ -41,7 +52,7 @@ type upkeep struct {
 // until ctx is done. check looks for them, and writes those anew that are missing, from memory.
 // Saved contents of feeds come back with their next version.
 func (u *upkeep) follow(ctx context.Context, check func() error) {
-	every(ctx, stateInterval, func() {
+	every(ctx, stateInterval, func(time.Time) {
 		if err := check(); !errors.Is(err, errStopped) && ctx.Err() == nil {
 			u.noted(err)
 		}

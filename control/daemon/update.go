@@ -357,7 +357,7 @@ func (d *Daemon) enactInPlace(changes []engine.Change) (int, error) {
 // backlog is the work of the last seconds that has failed, and is tried again. Run's goroutine owns it.
 type backlog struct {
 	retry   time.Time // when to try
-	problem string    // of the last second, as logged
+	problem problem   // of the last second
 }
 
 // retryInterval is how soon a change that failed is tried again.
@@ -369,10 +369,7 @@ func (b *backlog) report(err error, log *slog.Logger) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != b.problem {
-		log.Error(text)
-	}
-	b.problem = text
+	b.problem.log(text, log.Error)
 }
 
 // late notes that changes of lists have failed.

@@ -86,16 +86,7 @@ const valueInterval = 10 * time.Minute
 
 // follow has the history know what lists are worth.
 func (a *appraiser) follow(ctx context.Context) {
-	t := time.NewTicker(valueInterval)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-t.C:
-			a.value(ctx, now)
-		}
-	}
+	every(ctx, valueInterval, func(now time.Time) { a.value(ctx, now) })
 }
 
 // value adds to the history which packets, of those that were dropped since it was called last, only one
