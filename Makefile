@@ -327,7 +327,7 @@ test: setup check ## run the tests (as root: without it, those that need the ker
 		$(filter-out $(UNLATER),$(LONGEST) $(LONG)) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED) $(UNLATER))")
 	$(if $(LATER),$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 9m -run '^($(UNRACED))$$' \
 		$$(grep -rlE --include='*_test.go' 'func ($(UNRACED))\b' $(patsubst %/...,%,$(UNLATER)) | xargs -n 1 dirname | sort -u))
-	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(if $(LATER),-unmarked $(LONGER))) -count=1 -p 2 -timeout 9m $(call packages,$(ALONE))
+	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(call later,-unmarked $(LONGER))) -count=1 -p 2 -timeout 9m $(call packages,$(ALONE))
 
 .PHONY: test-long
 test-long: export GOWORK := $(WORK)

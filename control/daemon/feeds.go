@@ -48,7 +48,7 @@ func (s *feeds) follow(fetched func(ctx context.Context, list string, f *feed.Fe
 	}
 }
 
-// usage is what has been reported of a list of CrowdSec's decisions.
+// usage holds the figures of the last report on a list of CrowdSec's decisions.
 type usage struct {
 	at        time.Time
 	processed uint64

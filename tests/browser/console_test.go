@@ -116,7 +116,7 @@ func (d *desk) startBrowser(path string, during time.Duration) {
 			if err != nil {
 				return
 			}
-			// A request gives way to the next of its form. Those that fail say why besides.
+			// htmx aborts a request when its form sends another. Failures have other messages.
 			if strings.HasPrefix(m.Text, "htmx:sendAbort") || strings.HasPrefix(m.Text, "htmx:afterRequest") {
 				continue
 			}

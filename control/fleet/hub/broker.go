@@ -10,7 +10,7 @@ import (
 	"weir/control/fleet/wire"
 )
 
-// Broker is what the hub needs to know of the servers that nodes connect to.
+// Broker describes the servers that nodes connect to.
 type Broker interface {
 	// Options returns how the hub connects.
 	Options() []nats.Option

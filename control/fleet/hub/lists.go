@@ -35,8 +35,8 @@ type managed struct {
 	// since is the first version after that: nodes keep what they have until it is
 	// published, too.
 	since wire.Place
-	// kept is what the last version had. It stays until each source was read: what some of
-	// them have saved is lost. nil: each was.
+	// kept has the contents of the last version until each source was read, since the saved
+	// contents of some are lost; nil: each was read.
 	kept *list.Set
 
 	trial   *api.Trial // what the configuration or a command says of it; nil: the list is enforced, as configured

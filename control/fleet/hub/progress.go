@@ -20,7 +20,7 @@ type progress struct {
 
 	mu        sync.Mutex
 	lost      *lost     // what a node has and the hub has not; nil: nothing
-	believed  bool      // a new epoch has begun because of what a node reports
+	believed  bool      // a node's report has begun a new epoch
 	pausing   time.Time // until when no such epoch begins
 	first     time.Time // when there was first something to acknowledge
 	isSettled bool

@@ -16,7 +16,7 @@ import (
 // trialRetry is how long a trial that is over waits where its end could not be recorded.
 const trialRetry = 10 * time.Second
 
-// trials has what commands have decided about lists on trial. It belongs to [Hub.Run].
+// trials has the decisions of commands about lists on trial. It belongs to [Hub.Run].
 type trials struct {
 	log     *slog.Logger
 	dir     stateDir
