@@ -351,6 +351,7 @@ test-race: setup check ## run the tests of what has goroutines with the race det
 	$(COLLECT) $(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 9m -skip '^($(UNRACED))$$|'$(call names,$(ALONE)) ./control/daemon ./control/fleet/hub $(RACED)
 
 .PHONY: mutants
+mutants: export GOWORK := $(WORK)
 mutants: setup ## put small faults into the code, one at a time: tests must fail (FAULTS: areas, names; as root; needs clang)
 	go run ./tests/mutants $(FAULTS)
 

@@ -184,7 +184,7 @@ func (v *frame) header(m *markup) {
 // explainForm writes the section in which an operator asks.
 func (v *frame) explainForm(m *markup, width string, answer func(*markup)) {
 	m.add(`<section id="explain" class="%s" aria-labelledby="h-explain"><h2 id="h-explain">Explain</h2>
-<form method="get" action="%s#explain" hx-get="%sexplain" hx-target="#answer"><label for="q">Address, prefix or flow</label>
+<form id="explain-form" method="get" action="%s#explain" hx-get="%sexplain" hx-target="#answer" hx-sync="this:replace"><label for="q">Address, prefix or flow</label>
 <div class="row"><input id="q" name="q" value="%s" placeholder="192.0.2.1" autocomplete="off" spellcheck="false" maxlength="256" required><button>Explain</button></div></form>
 <div id="answer" aria-live="polite">`, width, v.path(), v.path(), v.Question)
 	answer(m)
@@ -440,7 +440,7 @@ func (v *view) memory(m *markup) {
 // which the focus stays with them while the panels change.
 func (v *frame) flow(m *markup, id, key string) {
 	query := url.Values{"q": {key}}.Encode()
-	m.add(`<a id="%s" href="%s?%s#explain" hx-get="%sexplain?%s" hx-target="#answer" hx-swap="innerHTML show:#explain:top">%s</a>`,
+	m.add(`<a id="%s" href="%s?%s#explain" hx-get="%sexplain?%s" hx-target="#answer" hx-swap="innerHTML show:#explain:top" hx-sync="#explain-form:replace">%s</a>`,
 		id, v.path(), query, v.path(), query, key)
 }
 
@@ -843,7 +843,7 @@ func (v *frame) matches(m *markup, all []api.Match) {
 
 func (v *view) eventsSection(m *markup) {
 	m.add(`<section class="full" id="events" aria-labelledby="h-events"><h2 id="h-events">Events</h2>
-<form method="get" action="%sevents#events"><div class="row">
+<form method="get" action="%sevents#events" hx-sync="this:replace"><div class="row">
 <span><label for="why">Reason</label><select id="why" name="reason"><option value="">all</option>`, v.path())
 	for _, r := range events.Reasons() {
 		selected := literal("")

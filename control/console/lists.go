@@ -176,14 +176,18 @@ func (c *Console) lists(w http.ResponseWriter, q *http.Request, one *session) {
 	show(w, q, v.listsPart)
 }
 
+// listsSection writes the section of the lists. All requests for them are synchronized by
+// the form: what an operator asks for replaces what is under way, and the one each 5 s gives
+// way to it, so that its answer does not close the list that was just opened.
 func (v *view) listsSection(m *markup) {
 	l := &v.lists
 	m.add(`<section class="full" id="lists" aria-labelledby="h-lists"><h2 id="h-lists">Lists</h2>
-<form id="lists-form" method="get" action="%slists#lists" hx-get="%slists" hx-target="#p-lists" hx-trigger="input delay:150ms, submit, every 5s" hx-sync="this:replace"><div class="row">
+<form id="lists-form" method="get" action="%slists#lists" hx-get="%slists" hx-target="#p-lists" hx-trigger="input delay:150ms, submit" hx-sync="this:replace"><div class="row">
 `, v.path(), v.path())
 	l.fields(m, len(orders), func(i int) (name, says string) { return orders[i].name, orders[i].says }, l.of)
 	m.add(`<noscript><span class="bottom"><button>Show</button></span></noscript></div></form>
-<div id="p-lists">`)
+<div hidden id="lists-poll" hx-get="%slists" hx-include="#lists-form" hx-target="#p-lists" hx-trigger="every 5s" hx-sync="#lists-form:abort"></div>
+<div id="p-lists" hx-sync="#lists-form:replace">`, v.path())
 	v.listsPart(m)
 	m.add("</div></section>\n")
 }

@@ -192,7 +192,7 @@ func (v *view) worthPage(m *markup) {
 `, v.path(), v.path())
 	l.fields(m, len(worthOrders), func(i int) (name, says string) { return worthOrders[i].name, worthOrders[i].says }, l.of)
 	m.add(`<span class="bottom"><button>Show</button></span></div></form>
-<div id="p-worth">`)
+<div id="p-worth" hx-sync="#worth-form:replace">`)
 	v.worthPart(m)
 	m.add("</div></section>\n")
 	end(m)

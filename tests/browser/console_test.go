@@ -19,6 +19,7 @@ import (
 
 	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/fetch"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -224,7 +225,8 @@ func (d *desk) until(what, expression string) {
 		}
 		if time.Now().After(deadline) {
 			d.picture("failed")
-			d.t.Fatalf("not so: %s\n%s", what, eval[string](d, "document.body.innerText"))
+			d.t.Logf("the page:\n%s", eval[string](d, "document.body.innerText"))
+			d.t.Fatalf("not so: %s", what)
 		}
 	}
 }
@@ -375,6 +377,73 @@ func TestIncident(t *testing.T) {
 	d.click("#end")
 	d.until("the session has ended", "document.body?.textContent.includes('The session has ended') ?? false")
 	d.downloaded(downloads, loud)
+}
+
+// hold keeps the first answer back whose URL contains a text, until release.
+func (d *desk) hold(text string) (held <-chan struct{}, release func()) {
+	d.t.Helper()
+	ctx, end := context.WithCancel(d.tab)
+	seen, released, first := make(chan struct{}), make(chan struct{}), true
+	paused := chromedp.Events(ctx, fetch.RequestPaused)
+	go func() {
+		for e, err := range paused {
+			if err != nil {
+				return
+			}
+			wait := released
+			if first {
+				first = false
+				close(seen)
+			} else {
+				wait = nil
+			}
+			go func() {
+				if wait != nil {
+					<-wait
+				}
+				// The page may have given the request up.
+				_, _ = chromedp.Call(d.tab, fetch.ContinueResponse, fetch.ContinueResponseParams{RequestID: e.RequestID})
+			}()
+		}
+	}()
+	pattern := fetch.RequestPattern{URLPattern: "*" + text + "*", RequestStage: fetch.RequestStageResponse}
+	if _, err := chromedp.Call(d.tab, fetch.Enable, fetch.EnableParams{Patterns: []*fetch.RequestPattern{&pattern}}); err != nil {
+		d.t.Fatal(err)
+	}
+	return seen, func() {
+		close(released)
+		time.Sleep(500 * time.Millisecond) // the answer would be shown
+		end()
+	}
+}
+
+// An answer that comes late does not replace what was asked for after it: the list that was
+// opened stays open, and the explanation is of the latest question.
+func TestLateAnswers(t *testing.T) {
+	d := setUp(t)
+	d.open(false)
+	for _, c := range []struct{ of, former, latest, shows string }{
+		{"/lists?", "", "#l-scanners", `document.querySelector("#p-lists #close") !== null`},
+		{"/explain?", "#explain button", explainLoud, fmt.Sprintf(`document.getElementById("answer").textContent.includes("from %s: pass")`, loud)},
+	} {
+		held, release := d.hold(c.of)
+		if c.former != "" {
+			d.do(chromedp.SetValue("#q", listed))
+			d.click(c.former)
+		}
+		select {
+		case <-held:
+		case <-time.After(patience):
+			t.Fatal("nothing was asked for")
+		}
+		d.click(c.latest)
+		d.until(c.latest+" is answered", c.shows)
+		release()
+		if !eval[bool](d, c.shows) {
+			t.Errorf("%s: replaced by the answer to a former question", c.latest)
+		}
+	}
+	d.quiet()
 }
 
 // looksRight looks at the page in both themes and at these widths.

@@ -47,16 +47,16 @@ func run(ctx context.Context, names []string, verbose bool) error {
 	if faults, err = choose(faults, names); err != nil {
 		return err
 	}
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
-		return fmt.Errorf("go list: %w", err)
+		return fmt.Errorf("go env GOMOD: %w", err)
 	}
 	dir, err := os.MkdirTemp("", "weir-mutants-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	b := &bench{root: strings.TrimSpace(string(root)), dir: dir, green: make(map[string]bool)}
+	b := &bench{root: filepath.Dir(string(mod)), dir: dir, green: make(map[string]bool)}
 	began, wrong := time.Now(), 0
 	for _, f := range faults {
 		r, err := b.try(ctx, f)

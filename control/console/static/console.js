@@ -139,7 +139,7 @@
   document.body.addEventListener("htmx:afterSwap", (e) => { if (e.target.id === "p-history") takePast(); });
   // The lists and the history are asked for again and again.
   document.body.addEventListener("htmx:beforeRequest", (e) => {
-    if ((paused || since) && e.target.id.endsWith("-form") && !e.detail.requestConfig.triggeringEvent) e.preventDefault();
+    if ((paused || since) && e.target.matches("#lists-poll, #history-form") && !e.detail.requestConfig.triggeringEvent) e.preventDefault();
   });
   if (document.body.hasAttribute("sse-connect")) setInterval(() => {
     const silent = Date.now() - last > patience;
