@@ -243,6 +243,18 @@ func (d *desk) shows(id, text string) {
 	d.until(id+" shows "+text, fmt.Sprintf("document.getElementById(%q)?.textContent.includes(%q) ?? false", id, text))
 }
 
+// visible waits until an element is seen.
+func (d *desk) visible(selector string) {
+	d.t.Helper()
+	d.until(selector+" is visible", fmt.Sprintf("document.querySelector(%q)?.checkVisibility() ?? false", selector))
+}
+
+// set sets the text of a field.
+func (d *desk) set(selector, text string) {
+	d.t.Helper()
+	d.until(selector+" is there", fmt.Sprintf("(e => e && (e.value = %q, true) || false)(document.querySelector(%q))", text, selector))
+}
+
 // open opens the console.
 func (d *desk) open(readOnly bool) {
 	d.t.Helper()
@@ -250,7 +262,8 @@ func (d *desk) open(readOnly bool) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	d.do(chromedp.Navigate(opened.URL), chromedp.WaitVisible("#main"))
+	d.do(chromedp.Navigate(opened.URL))
+	d.visible("#main")
 }
 
 // picture leaves a picture, if they are wanted.
@@ -296,6 +309,7 @@ func (d *desk) click(selector string) {
 func TestIncident(t *testing.T) {
 	d := setUp(t)
 	d.open(false)
+	d.until("the page is painted", "performance.getEntriesByType('paint').length > 0")
 	if paint := eval[float64](d, "performance.getEntriesByType('paint')[0].startTime"); paint > 5000 {
 		t.Errorf("the first paint was after %.0f ms", paint)
 	} else {
@@ -310,7 +324,7 @@ func TestIncident(t *testing.T) {
 	d.shows("p-talkers", most)
 	d.click(explainLoud)
 	d.shows("answer", "from "+loud+": pass")
-	d.do(chromedp.SetValue("#q", listed))
+	d.set("#q", listed)
 	d.click("#explain button")
 	d.shows("answer", "scanners.txt:1")
 
@@ -335,7 +349,7 @@ func TestIncident(t *testing.T) {
 	}
 
 	// Events, only while they are shown.
-	d.do(chromedp.SetValue("#match", loud))
+	d.set("#match", loud)
 	d.click("#events button")
 	d.until("events are live", "document.querySelectorAll('#event-rows tr').length > 5")
 	d.shows("event-rows", loud)
@@ -364,7 +378,7 @@ func TestIncident(t *testing.T) {
 	d.shows("result", "List scanners is put on trial")
 	d.click("#sure")
 	d.shows("result", "list scanners is on trial, and drops nothing")
-	d.do(chromedp.SetValue("#q", listed))
+	d.set("#q", listed)
 	d.click("#explain button")
 	d.shows("answer", "since list scanners is on trial")
 	d.shows("p-last", "enforce off scanners")
@@ -428,7 +442,7 @@ func TestLateAnswers(t *testing.T) {
 	} {
 		held, release := d.hold(c.of)
 		if c.former != "" {
-			d.do(chromedp.SetValue("#q", listed))
+			d.set("#q", listed)
 			d.click(c.former)
 		}
 		select {
@@ -620,7 +634,8 @@ func TestKeyboard(t *testing.T) {
 
 	// The plan is a page beside it. A slider that is moved is what the plan is given.
 	tabTo(`a[href$="/plan"]`)
-	d.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#plan-form"))
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.visible("#plan-form")
 	tabTo("#plan-bits")
 	d.do(chromedp.KeyEvent(kb.ArrowRight))
 	d.shows("p-plan", "--bits-per-entry 17")
@@ -663,12 +678,12 @@ func TestWithoutScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.do(chromedp.Navigate(opened.URL), chromedp.WaitVisible("#main"))
-	until(loud, func() string { d.do(chromedp.Reload(), chromedp.WaitVisible("#main")); return text() })
-	d.do(chromedp.SendKeys("#entry", loud), chromedp.Click(`#change button[value="block"]`))
+	d.do(chromedp.Navigate(opened.URL), chromedp.WaitVisible(chromedp.CSS("#main")))
+	until(loud, func() string { d.do(chromedp.Reload(), chromedp.WaitVisible(chromedp.CSS("#main"))); return text() })
+	d.do(chromedp.SendKeys(chromedp.CSS("#entry"), loud), chromedp.Click(chromedp.CSS(`#change button[value="block"]`)))
 	until(loud+" is blocked for 60 min", text)
-	d.do(chromedp.SendKeys("#q", loud+kb.Enter))
+	d.do(chromedp.SendKeys(chromedp.CSS("#q"), loud+kb.Enter))
 	until("from "+loud+": drop", text)
-	d.do(chromedp.Click("#undo"))
+	d.do(chromedp.Click(chromedp.CSS("#undo")))
 	until("Undone: "+loud, text)
 }

@@ -116,7 +116,7 @@ func (w *worker) click(selector string) { w.t.Helper(); w.clicks++; w.desk.click
 func (w *worker) enter(selector, text string) {
 	w.t.Helper()
 	w.typed += len(text)
-	w.do(chromedp.SetValue(selector, text))
+	w.set(selector, text)
 }
 
 // An incident, in the browser alone: a flood of 50,000 forged and 20 real sources, a
@@ -248,7 +248,7 @@ func TestFigures(t *testing.T) {
 
 			// A list is found, whatever the number.
 			last := fmt.Sprintf("customer-%04d", lists-1)
-			d.do(chromedp.SendKeys("#list", strings.ToUpper(last)))
+			d.do(chromedp.SendKeys(chromedp.CSS("#list"), strings.ToUpper(last)))
 			d.until("it is found alone", fmt.Sprintf(`(a => a.length === 1 && a[0].textContent === %q)([...document.querySelectorAll('#p-lists a[id^="l-"]')])`, last))
 			d.do(chromedp.Evaluate[chromedp.Void](`document.getElementById("list").value = "", document.getElementById("sort").value = "name", document.getElementById("sort").dispatchEvent(new Event("input", {bubbles: true}))`))
 			d.until("they are in order", `document.querySelector('#p-lists a[id^="l-"]')?.textContent === "customer-0000"`)
@@ -296,7 +296,8 @@ func TestLists(t *testing.T) {
 	}
 	d.open(false)
 	d.tabTo(`a[href$="/worth"]`)
-	d.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#worth-form"))
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.visible("#worth-form")
 	d.until("all lists are there", `["scanners", "quiet", "other", "manual"].every(name => document.getElementById("w-" + name))`)
 	d.tabTo("#list")
 	d.do(chromedp.KeyEvent("SCAN"))
@@ -316,7 +317,8 @@ func TestLists(t *testing.T) {
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.until("the other is open", `document.getElementById("h-list")?.textContent === "other"`)
 	d.tabTo(`#p-worth a[href$="lists?open=other#lists"]`)
-	d.do(chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#lists"))
+	d.do(chromedp.KeyEvent(kb.Enter))
+	d.visible("#lists")
 	d.until("its versions are there", `document.querySelectorAll('[aria-label^="Versions of"] tbody tr').length === 2`)
 	d.looksRight("versions-")
 	d.click("#rollback")

@@ -66,7 +66,7 @@ func openConsole(ctx context.Context, binary, socket string, in playground.End) 
 		})
 	}
 	if err == nil {
-		err = chromedp.Do(tab, chromedp.Navigate(at.String()), chromedp.WaitVisible("#main"))
+		err = chromedp.Do(tab, chromedp.Navigate(at.String()), chromedp.WaitVisible(chromedp.CSS("#main")))
 	}
 	if err != nil {
 		p.close()
@@ -104,7 +104,7 @@ func forward(in playground.End) (net.Listener, error) {
 
 // ask asks what becomes of packets.
 func (p *page) ask(packets string) error {
-	return chromedp.Do(p.tab, chromedp.SendKeys("#q", packets+kb.Enter), chromedp.WaitVisible("#answer .verdict"), chromedp.Evaluate[chromedp.Void]("scrollTo(0, 0); document.activeElement.blur()"))
+	return chromedp.Do(p.tab, chromedp.SendKeys(chromedp.CSS("#q"), packets+kb.Enter), chromedp.WaitVisible(chromedp.CSS("#answer .verdict")), chromedp.Evaluate[chromedp.Void]("scrollTo(0, 0); document.activeElement.blur()"))
 }
 
 // draw writes what the page shows to a file.
