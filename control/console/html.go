@@ -458,7 +458,12 @@ func (v *view) talkers(m *markup) {
 	if len(v.Top.Trackers) == 0 {
 		m.add(`<p>No trackers are configured: <code>trackers</code> in weir.yaml finds the largest flows.</p>`)
 	}
-	m.add(`<div class="groups">`)
+	// Two have their places before the second is there, on a page that arrives slowly.
+	two := literal("")
+	if len(v.Top.Trackers) > 0 && v.Top.Sources != nil {
+		two = " two"
+	}
+	m.add(`<div class="groups` + two + `">`)
 	for _, t := range v.Top.Trackers[:min(len(v.Top.Trackers), 1)] {
 		v.tracker(m, 0, &t, maxFirst)
 	}
