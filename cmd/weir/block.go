@@ -86,8 +86,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 	var socket string
 	var ttl time.Duration
 	f := c.Flags()
-	byDefault := map[string]string{api.Block: daemon.DefaultBlock, api.Allow: daemon.DefaultAllow}[change.Action]
-	f.StringVar(&change.List, "list", "", "`name` of the list (default "+byDefault+")")
+	f.StringVar(&change.List, "list", "", "`name` of the list (default "+daemon.ListOf(change)+")")
 	if !change.Remove {
 		durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
 		f.StringVar(&change.Reason, "reason", "", "`text` that weir explain shows with the entry")

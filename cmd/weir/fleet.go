@@ -82,8 +82,7 @@ themselves, also while the hub is down.` + entriesLong,
 	}
 	var ttl time.Duration
 	f := c.Flags()
-	byDefault := map[string]string{api.Block: config.FleetBlock, api.Allow: config.FleetAllow}[change.Action]
-	f.StringVar(&change.List, "list", "", "`name` of the list (default "+byDefault+")")
+	f.StringVar(&change.List, "list", "", "`name` of the list (default "+config.FleetList(change.Action)+")")
 	if !change.Remove {
 		durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
 		f.StringVar(&change.Reason, "reason", "", "`text` that the hub records with the entry")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,8 +34,7 @@ func submit(ctx context.Context, socket string, change api.Change) (*api.Changed
 	if waits := wait(socket, change); waits != nil {
 		return nil, fmt.Errorf("%w; and the change cannot wait for it: %w", err, waits)
 	}
-	byDefault := map[string]string{api.Block: daemon.DefaultBlock, api.Allow: daemon.DefaultAllow}[change.Action]
-	return &api.Changed{List: cmp.Or(change.List, byDefault), Queued: true}, nil
+	return &api.Changed{List: daemon.ListOf(change), Queued: true}, nil
 }
 
 // wait stores a change for the daemon of a socket.

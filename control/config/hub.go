@@ -128,6 +128,17 @@ const (
 
 var manualLists = map[string]Action{FleetBlock: Block, FleetAllow: Allow}
 
+// FleetList returns the list of manual entries that every hub has for an action, "" for any
+// other.
+func FleetList(action string) string {
+	for name, of := range manualLists {
+		if string(of) == action {
+			return name
+		}
+	}
+	return ""
+}
+
 // DefaultHub returns the defaults.
 func DefaultHub() *Hub {
 	h := &Hub{}

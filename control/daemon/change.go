@@ -82,8 +82,8 @@ func (r *changer) Flush(ctx context.Context, name string) (changed api.Changed, 
 	return changed, err
 }
 
-// listOf returns the list that a change is for.
-func listOf(c api.Change) string {
+// ListOf returns the list that a change is for.
+func ListOf(c api.Change) string {
 	if c.List != "" {
 		return c.List
 	}
@@ -92,7 +92,7 @@ func listOf(c api.Change) string {
 
 // carryOut makes a change of entries, or refuses it.
 func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
-	name := listOf(c)
+	name := ListOf(c)
 	changed.List = name
 	p := &pending{change: c, list: name, changed: changed, made: make(chan struct{})}
 	r.add(p)

@@ -122,7 +122,7 @@ func (w *waiting) Queue(ctx context.Context, c api.Change) (api.Changed, error) 
 	if err != nil {
 		return api.Changed{}, fmt.Errorf("the change cannot wait for the daemon: %w", err)
 	}
-	return api.Changed{List: listOf(c), Queued: true}, nil
+	return api.Changed{List: ListOf(c), Queued: true}, nil
 }
 
 // follow makes the changes that wait, until ctx is done. It looks each second: a command

@@ -7,6 +7,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -445,10 +446,7 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 
 // change makes a change. The channel is closed when it is published.
 func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChanged) (wait <-chan struct{}, err error) {
-	name := c.List
-	if name == "" {
-		name = map[string]string{api.Block: config.FleetBlock, api.Allow: config.FleetAllow}[c.Action]
-	}
+	name := cmp.Or(c.List, config.FleetList(c.Action))
 	changed.List = name
 	now := time.Now()
 	var entries list.Entries
