@@ -110,14 +110,7 @@ func (f *follower) arrived(m message) {
 		f.inboxBytes += len(m.data)
 	}
 	f.mu.Unlock()
-	f.poke()
-}
-
-func (f *follower) poke() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	poke(f.wake)
 }
 
 // run follows the list until ctx is done.

@@ -418,7 +418,7 @@ func (n *Node) pokeFollowers() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, f := range n.followers {
-		f.poke()
+		poke(f.wake)
 	}
 }
 
@@ -637,7 +637,7 @@ func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, 
 		f.want = want
 		f.mu.Unlock()
 		if differs || changed {
-			f.poke()
+			poke(f.wake)
 		}
 	}
 	return gone
