@@ -30,8 +30,7 @@ func readWithin(query url.Values) (time.Duration, error) {
 // controlRoutes returns the routes that wait for the daemon's loop, or change
 // something.
 func controlRoutes(c Daemon) []route {
-	change := func(ctx context.Context, asked api.Change) (any, error) { return c.Change(ctx, asked) }
-	return slices.Concat(changeRoutes(change), refreshRoutes(c.Refresh), []route{
+	return slices.Concat(changeRoutes(c.Change), refreshRoutes(c.Refresh), []route{
 		{http.MethodGet, contract.ListsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
 			for i := range lists {
@@ -103,7 +102,7 @@ func versionRoutes(v Versioner) []route {
 }
 
 // changeRoutes add and remove entries.
-func changeRoutes(do func(context.Context, api.Change) (any, error)) []route {
+func changeRoutes[T any](do func(context.Context, api.Change) (T, error)) []route {
 	var large sync.Mutex // locked during a large change
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
 		if q.ContentLength < 0 || q.ContentLength > largeBody {

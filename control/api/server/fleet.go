@@ -32,7 +32,6 @@ type Hub interface {
 func HubHandler(h Hub) http.Handler { return handler("hub", hubRoutes(h)) }
 
 func hubRoutes(h Hub) []route {
-	change := func(ctx context.Context, asked api.Change) (any, error) { return h.Change(ctx, asked) }
 	status := route{http.MethodGet, contract.FleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		f, err := h.Fleet(q.Context())
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
@@ -46,5 +45,5 @@ func hubRoutes(h Hub) []route {
 		r.Changes = list(r.Changes)
 		return r, err
 	}}
-	return slices.Concat(changeRoutes(change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, status})
+	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, status})
 }

@@ -18,7 +18,7 @@ type Starter interface {
 // takes changes of entries, and says that the daemon is starting.
 func StartingHandler(s Starter) http.Handler {
 	mux := http.NewServeMux()
-	for _, r := range changeRoutes(func(ctx context.Context, c api.Change) (any, error) { return s.Queue(ctx, c) }) {
+	for _, r := range changeRoutes(s.Queue) {
 		r.on(mux)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fail(w, &api.StartingError{Starting: s.Starting()}) })
