@@ -356,15 +356,20 @@ func (p *publisher) list(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	deltas := func() error {
+		for _, to := range k.order {
+			if to > at.place.Version {
+				if err := p.delta(ctx, name, at, to, k.messages[to]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
 	// Deltas first: nodes that follow need no snapshot.
 	if at.place.Epoch == k.place.Epoch && !at.place.Before(k.base) {
-		for _, to := range k.order {
-			if to <= at.place.Version {
-				continue
-			}
-			if err := p.delta(ctx, name, at, to, k.messages[to]); err != nil {
-				return err
-			}
+		if err := deltas(); err != nil {
+			return err
 		}
 	}
 	if at.snapshot != k.base {
@@ -372,14 +377,7 @@ func (p *publisher) list(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	for _, to := range k.order {
-		if to > at.place.Version {
-			if err := p.delta(ctx, name, at, to, k.messages[to]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return deltas()
 }
 
 // delta publishes a delta. No other publisher may come in between.
