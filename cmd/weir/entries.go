@@ -329,14 +329,12 @@ func actionOf(ctx context.Context, client *client.Client, name string) (string, 
 	if err != nil {
 		return "", err
 	}
-	exist := make([]string, 0, len(all.Lists))
 	for _, l := range all.Lists {
 		if l.Name == name {
 			return l.Action, nil
 		}
-		exist = append(exist, l.Name)
 	}
-	return "", api.NoList(name, exist)
+	return "", api.NoListAmong(name, all.Lists, func(l api.List) string { return l.Name })
 }
 
 // completeLists completes the first arguments, most at most, with the names of the

@@ -190,6 +190,15 @@ func NoList(name string, exist []string) error {
 	return fmt.Errorf("%w: %q: there are %s", ErrNoList, name, strings.Join(exist, ", "))
 }
 
+// NoListAmong is [NoList] where lists exist, of which nameOf returns the names.
+func NoListAmong[L any](name string, lists []L, nameOf func(L) string) error {
+	var exist []string
+	for _, l := range lists {
+		exist = append(exist, nameOf(l))
+	}
+	return NoList(name, exist)
+}
+
 // Failure is the JSON form of an error.
 type Failure struct {
 	Error string `json:"error"`

@@ -102,11 +102,7 @@ func (p *Prepared) caught(l *managedList, packets uint64) *uint64 {
 
 // noList is the error for the name of a list that does not exist.
 func (p *Prepared) noList(name string) error {
-	exist := make([]string, 0, len(p.lists))
-	for _, l := range p.lists {
-		exist = append(exist, l.Name)
-	}
-	return api.NoList(name, exist)
+	return api.NoListAmong(name, p.lists, func(l *managedList) string { return l.Name })
 }
 
 // onTrial returns the names of the lists on trial.

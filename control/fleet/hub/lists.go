@@ -143,11 +143,7 @@ func (a *lists) get(name string) *managed {
 
 // missing returns the error for the name of a list that does not exist.
 func (a *lists) missing(name string) error {
-	exist := make([]string, 0, len(a.all))
-	for _, l := range a.all {
-		exist = append(exist, l.Name)
-	}
-	return api.NoList(name, exist)
+	return api.NoListAmong(name, a.all, func(l *managed) string { return l.Name })
 }
 
 // sourced returns a list that has sources.
