@@ -84,13 +84,9 @@ Entries of a feed stay allowed.` + entriesLong + queueLong,
 // newChange completes a command that asks for a change.
 func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 	var socket string
-	var ttl time.Duration
 	f := c.Flags()
 	f.StringVar(&change.List, "list", "", "`name` of the list (default "+daemon.ListOf(change)+")")
-	if !change.Remove {
-		durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
-		f.StringVar(&change.Reason, "reason", "", "`text` that weir explain shows with the entry")
-	}
+	ttl := entryFlags(f, &change, "`text` that weir explain shows with the entry")
 	if change.Remove == (change.Action == api.Allow) {
 		forceFlag(f, &change)
 	}
@@ -120,6 +116,16 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		return nil
 	}
 	return c
+}
+
+// entryFlags sets up --ttl, which it returns, and --reason, unless entries are removed.
+func entryFlags(f *pflag.FlagSet, change *api.Change, reason string) *time.Duration {
+	ttl := new(time.Duration)
+	if !change.Remove {
+		durationFlag(f, ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
+		f.StringVar(&change.Reason, "reason", "", reason)
+	}
+	return ttl
 }
 
 // warnOfMonitor says that entries block nothing, if so. It is no error if the daemon does

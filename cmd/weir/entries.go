@@ -211,7 +211,6 @@ const maxImport = 256 << 20
 
 func newImport() *cobra.Command {
 	var socket, format string
-	var ttl time.Duration
 	var sets []string
 	var o list.Options
 	change := api.Change{Import: true}
@@ -240,9 +239,8 @@ hosts or deny.`,
 		sets = append(sets, name)
 		return nil
 	})
-	durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
+	ttl := entryFlags(f, &change, "`text` that says why: weir entries and explain show it")
 	forceFlag(f, &change)
-	f.StringVar(&change.Reason, "reason", "", "`text` that says why: weir entries and explain show it")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	choices(c, "format", feed.Kinds()...)

@@ -80,13 +80,9 @@ nodes, unless it says otherwise. Entries with a TTL expire on each node by
 themselves, also while the hub is down.` + entriesLong,
 		Example: "  weir fleet " + name + " 192.0.2.1",
 	}
-	var ttl time.Duration
 	f := c.Flags()
 	f.StringVar(&change.List, "list", "", "`name` of the list (default "+config.FleetList(change.Action)+")")
-	if !change.Remove {
-		durationFlag(f, &ttl, "ttl", 0, "`time` after which the entries expire, as in 90s, 12h or 1d; 0: never")
-		f.StringVar(&change.Reason, "reason", "", "`text` that the hub records with the entry")
-	}
+	ttl := entryFlags(f, &change, "`text` that the hub records with the entry")
 	socket := hubFlag(c)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
