@@ -10,6 +10,7 @@ package config
 
 import (
 	_ "embed"
+	"fmt"
 	"path/filepath"
 
 	"weir/control/engine"
@@ -448,4 +449,16 @@ func (c *Config) Digests() *digests.Config {
 // Feed returns the configuration of the list's feed.
 func (l List) Feed() feed.Config {
 	return feed.Config{Name: l.Name, Spec: l.Spec, MayBeEmpty: l.Action == Allow}
+}
+
+// TooWide returns why the list must not have the entries of a set, because all that they
+// cover together is more than a share. An allow list may cover all.
+func (l List) TooWide(set interface{ TooWide(most float64) error }, most float64) error {
+	if l.Action == Allow {
+		return nil
+	}
+	if err := set.TooWide(most); err != nil {
+		return fmt.Errorf("list %s: %w", l.Name, err)
+	}
+	return nil
 }

@@ -12,16 +12,12 @@ import (
 	"weir/filter/key"
 )
 
-// tooWide returns why a list must not have these entries, because of all that they
-// cover together.
+// tooWide is [config.List.TooWide], where coverage is bounded.
 func tooWide(c *config.Config, l config.List, e *list.Set) error {
-	if l.Action == config.Allow || c.MaxCoverage <= 0 {
+	if c.MaxCoverage <= 0 {
 		return nil
 	}
-	if err := e.TooWide(float64(c.MaxCoverage)); err != nil {
-		return fmt.Errorf("list %s: %w", l.Name, err)
-	}
-	return nil
+	return l.TooWide(e, float64(c.MaxCoverage))
 }
 
 // overFailsafe is an entry that covers a failsafe prefix.

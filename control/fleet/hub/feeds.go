@@ -43,7 +43,7 @@ func (f *feeds) open(ctx context.Context, c config.List, of *config.Hub) (*feed.
 	}
 	o, most := c.Feed(), float64(of.MaxCoverage)
 	o.Watcher, o.Version, o.Hold = f.watcher, f.version, true
-	o.Refuse = func(e *list.Set, _ bool) error { return tooWide(c, e, most) }
+	o.Refuse = func(e *list.Set, _ bool) error { return c.TooWide(e, most) }
 	return feed.Open(ctx, o, filepath.Join(string(of.StateDir), "feeds"))
 }
 

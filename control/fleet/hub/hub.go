@@ -258,7 +258,7 @@ func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) error {
 	if o.Changed {
 		version := l.feed.Version()
 		contents = l.feed.Contents()
-		if refused = tooWide(l.List, contents, float64(h.conf().MaxCoverage)); refused != nil { // its sources together
+		if refused = l.TooWide(contents, float64(h.conf().MaxCoverage)); refused != nil { // its sources together
 			contents = nil
 			l.feed.Revert(version, refused)
 			log.Error("feed refused, the old contents stay: " + refused.Error())
@@ -485,7 +485,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		}
 		if !c.Remove {
 			manual, _ := l.manual()
-			if err := tooWide(l.List, list.Union(manual, entries.Set()), float64(h.conf().MaxCoverage)); err != nil {
+			if err := l.TooWide(list.Union(manual, entries.Set()), float64(h.conf().MaxCoverage)); err != nil {
 				return &api.BadRequest{Err: fmt.Errorf("with its manual entries, %w", err)}
 			}
 		}

@@ -56,7 +56,7 @@ func (l *managed) fill(most float64, log *slog.Logger) {
 		return
 	}
 	l.source = l.feed.Contents()
-	if l.refused = tooWide(l.List, l.source, most); l.refused != nil { // max_coverage was higher
+	if l.refused = l.TooWide(l.source, most); l.refused != nil { // max_coverage was higher
 		log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
 		l.source = l.history.Contents()
 	}
@@ -99,17 +99,6 @@ func (l *managed) manual() (*list.Set, map[key.Key]time.Time) {
 		}
 	}
 	return all.Set(), expires
-}
-
-// tooWide returns why a list must not have these entries, because of all that they cover.
-func tooWide(l config.List, e *list.Set, most float64) error {
-	if l.Action == config.Allow {
-		return nil
-	}
-	if err := e.TooWide(most); err != nil {
-		return fmt.Errorf("list %s: %w", l.Name, err)
-	}
-	return nil
 }
 
 // lists has the lists of the hub. It belongs to [Hub.Run], but for history.
