@@ -24,6 +24,7 @@ import (
 	"weir/tests/bench/probe"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/predict"
 )
 
 // Elements get weights, others, and none again: the kernel decides as the
@@ -352,7 +353,7 @@ func TestWeightedRate(t *testing.T) {
 						}
 						layout = g.Block.Layout
 						rate := layout.FalsePositiveRate(of.entries)
-						predicted += learn.Predict(traffic, rate, int(layout.HotBuckets), packets)
+						predicted += predict.Dropped(traffic, rate, int(layout.HotBuckets), packets)
 						unweighted = fpr.BestCascade(of.entries, layout.Lines+layout.HotBuckets, fpr.MaxFurther).Rate(of.entries)
 						learned = l.Demand(time.Duration(packets * 1e6))
 					}()

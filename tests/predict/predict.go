@@ -1,4 +1,5 @@
-package learn
+// Package predict has the model of a filter with weights that tests compare with what they count.
+package predict
 
 import (
 	"math"
@@ -6,14 +7,14 @@ import (
 	"weir/filter/membership"
 )
 
-// Predict returns the share of packets that are dropped by mistake after a number of unlisted
+// Dropped returns the share of packets that are dropped by mistake after a number of unlisted
 // packets, given the shares of all elements in the traffic, the largest first, the rate of a
 // filter without weights, and the buckets of its hot table. Each dropped packet was seen.
 //
 // The filter passes an element whatever its share is. An element with a share r has its
 // weight unless none of the n packets was its own, which has the probability exp(−rn), or its
 // bucket is full of elements that were seen and have larger shares.
-func Predict(shares []float64, rate float64, buckets int, packets float64) (dropped float64) {
+func Dropped(shares []float64, rate float64, buckets int, packets float64) (dropped float64) {
 	var larger float64 // seen elements with larger shares that the filter passes
 	for _, r := range shares {
 		seen := -math.Expm1(-r * packets)

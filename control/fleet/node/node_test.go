@@ -1044,7 +1044,7 @@ func TestLateCatalog(t *testing.T) {
 func TestSpoiltSnapshot(t *testing.T) {
 	for what, spoil := range map[string]func(h *hub){
 		"no chunk": func(h *hub) {
-			_ = h.js.PurgeStream(wire.Stream, &nats.StreamPurgeRequest{Subject: wire.AllChunksSubject(name)})
+			_ = h.js.PurgeStream(wire.Stream, &nats.StreamPurgeRequest{Subject: wire.ChunksSubject(name, h.at.Epoch, h.at.Version)})
 		},
 		"no head": func(h *hub) {
 			_ = h.js.PurgeStream(wire.Stream, &nats.StreamPurgeRequest{Subject: wire.HeadSubject(name)})

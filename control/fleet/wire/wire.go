@@ -127,9 +127,6 @@ func ChunksSubject(list string, epoch, version uint64) string {
 	return chunksOf(list, epoch, version) + ".*"
 }
 
-// AllChunksSubject matches the chunks of all snapshots of a list.
-func AllChunksSubject(list string) string { return "weir.v1.chunks." + token(list) + ".>" }
-
 // StreamSubjects are all subjects of the stream.
 var StreamSubjects = []string{LiveSubjects, "weir.v1.chunks.>"}
 

@@ -12,6 +12,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/tests/predict"
 	"weir/tests/seed"
 )
 
@@ -348,7 +349,7 @@ func TestPredictedRate(t *testing.T) {
 					}
 				}
 				uniform = s.FalsePositiveRate(s.Len())
-				predicted += Predict(shares, s.FalsePositiveRate(s.Len()), int(s.HotBuckets), float64(c.packets)) / sets
+				predicted += predict.Dropped(shares, s.FalsePositiveRate(s.Len()), int(s.HotBuckets), float64(c.packets)) / sets
 			}
 			t.Logf("counted %.4g, predicted %.4g, without weights %.4g", counted, predicted, uniform)
 			if counted > c.most*predicted || counted < 0.9*predicted {
