@@ -7,10 +7,12 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,39 +74,88 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestExampleShowsEachKey compares the example with the schema.
+// instead matches a line of the example whose remark has other keys instead: one with a
+// mapping, or some with scalars.
+var instead = regexp.MustCompile(`(?m)^( *)[a-z0-9_]+: .*# .*\bor, instead of it, ([a-z0-9_]+: (?:\{.*?\}|[^;\n]+)).*$`)
+
+// braced matches an element of a list that is commented out, and is a mapping within braces.
+var braced = regexp.MustCompile(`(?m)^( *)# ( *- \{.*\})$`)
+
+// alternatives is the example with what cannot be beside the rest: the keys that remarks have,
+// and elements within braces.
+func alternatives() string {
+	return instead.ReplaceAllStringFunc(braced.ReplaceAllString(everything(), "$1$2"), func(line string) string {
+		m := instead.FindStringSubmatch(line)
+		if strings.Contains(m[2], "{") {
+			return m[1] + m[2]
+		}
+		return m[1] + strings.ReplaceAll(m[2], ", ", "\n"+m[1])
+	})
+}
+
+// TestExampleShowsEachKey compares the example, with all that is commented out, and with its
+// alternatives, with the schema. A key is shown in its own place only, whatever other
+// sections call theirs.
 func TestExampleShowsEachKey(t *testing.T) {
 	var schema any
 	if err := json.Unmarshal(Schema, &schema); err != nil {
 		t.Fatal(err)
 	}
-	keys := make(map[string]bool)
-	var walk func(any)
-	walk = func(v any) {
+	var examples []any
+	for _, text := range []string{everything(), alternatives()} {
+		var v any
+		if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatal(err)
+		}
+		examples = append(examples, v)
+	}
+	if n := len(unshown(schema, nil, "")); n < 20 {
+		t.Fatalf("%d keys in the schema", n)
+	}
+	for _, path := range unshown(schema, examples, "") {
+		t.Errorf("weir.yaml does not show %s", path)
+	}
+}
+
+// unshown returns the paths of keys in a schema that none of the values for it has, each
+// without the keys below.
+func unshown(schema any, values []any, path string) (missing []string) {
+	s, ok := schema.(map[string]any)
+	if !ok {
+		return nil
+	}
+	var below []any // elements of lists, and of mappings whose keys are names
+	for _, v := range values {
 		switch v := v.(type) {
-		case map[string]any:
-			properties, _ := v["properties"].(map[string]any)
-			for key := range properties {
-				keys[key] = true
-			}
-			for _, v := range v {
-				walk(v)
-			}
 		case []any:
-			for _, v := range v {
-				walk(v)
+			below = append(below, v...)
+		case map[string]any:
+			below = slices.AppendSeq(below, maps.Values(v))
+		}
+	}
+	missing = append(unshown(s["items"], below, path+"[]"), unshown(s["additionalProperties"], below, path+"[]")...)
+	alternatives, _ := s["anyOf"].([]any)
+	for _, a := range alternatives {
+		missing = append(missing, unshown(a, values, path)...)
+	}
+	properties, _ := s["properties"].(map[string]any)
+	for _, key := range slices.Sorted(maps.Keys(properties)) {
+		at := strings.TrimPrefix(path+"."+key, ".")
+		var of []any
+		for _, v := range values {
+			if v, ok := v.(map[string]any); ok {
+				if v, there := v[key]; there {
+					of = append(of, v)
+				}
 			}
 		}
-	}
-	walk(schema)
-	if len(keys) < 50 {
-		t.Fatalf("%d keys in the schema", len(keys))
-	}
-	for key := range keys {
-		if !regexp.MustCompile(`(?m)(^|[ {#])` + key + `:`).Match(Example) {
-			t.Errorf("weir.yaml does not show %s", key)
+		if of == nil {
+			missing = append(missing, at)
+		} else {
+			missing = append(missing, unshown(properties[key], of, at)...)
 		}
 	}
+	return missing
 }
 
 // comments reads the comments of the fields of the types of a configuration, by
