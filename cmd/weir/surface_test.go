@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/pflag"
@@ -17,9 +20,9 @@ import (
 var update = flag.Bool("update", false, "add what is new to the record of names")
 
 // Scripts, dashboards and clients rely on names: a release takes none of them away. The record
-// has those of commands and flags, paths of the API, metrics, and keys of the configurations.
-// Other tests compare the documents, from which it is made, with the code. -update adds what is
-// new; what goes on purpose is to be taken out by hand.
+// has those of commands and flags, paths of the API, metrics, keys of the configurations, and
+// values in weir status --json. Other tests compare the documents, from which most of it is
+// made, with the code. -update adds what is new; what goes on purpose is to be taken out by hand.
 func TestNothingIsLost(t *testing.T) {
 	const record = "testdata/names"
 	var all []string
@@ -58,6 +61,7 @@ func TestNothingIsLost(t *testing.T) {
 		}
 		keys(schema, "key "+file+".yaml", &all)
 	}
+	values(reflect.TypeFor[status](), "json status ", &all)
 	slices.Sort(all)
 	all = slices.Compact(all)
 	recorded := strings.Split(strings.TrimSpace(string(readFile(t, record))), "\n")
@@ -101,6 +105,27 @@ func keys(schema any, place string, all *[]string) {
 			default:
 				keys(below, place, all)
 			}
+		}
+	}
+}
+
+// values adds the paths of all values in a type's JSON.
+func values(t reflect.Type, path string, all *[]string) {
+	switch t.Kind() {
+	case reflect.Pointer:
+		values(t.Elem(), path, all)
+		return
+	case reflect.Slice, reflect.Map:
+		values(t.Elem(), path+"[]", all)
+		return
+	}
+	if t.Kind() != reflect.Struct || t == reflect.TypeFor[time.Time]() {
+		*all = append(*all, path)
+		return
+	}
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); !f.Anonymous && f.IsExported() && name != "-" {
+			values(f.Type, path+"."+cmp.Or(name, f.Name), all)
 		}
 	}
 }
