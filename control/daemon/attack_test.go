@@ -71,6 +71,11 @@ func TestFleetAttacks(t *testing.T) {
 	h := newFleetHub(t)
 	h.start("")
 	log := &lockedLog{}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the log of both nodes:\n%s", log)
+		}
+	})
 	d := startLists(t, lab.New(t), log, fmt.Sprintf("fleet: {enroll: %s}", h.enroll("edge-1")))
 	conn, js := h.broker()
 	last := func(subject string) []byte {

@@ -50,7 +50,7 @@ func newFleetHub(t *testing.T) *fleetHub {
 // start starts the hub with lists as its configuration has them.
 func (h *fleetHub) start(lists string) {
 	h.t.Helper()
-	log := slog.New(slog.DiscardHandler)
+	log := slog.New(slog.NewTextHandler(h.t.Output(), nil)).With("of", "hub")
 	b, err := broker.Start(broker.Options{Authority: h.authority, Dir: filepath.Join(h.dir, "broker"), Listen: h.listen, Names: []string{"127.0.0.1"}, Log: log})
 	if err != nil {
 		h.t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"weir/control/api"
 	"weir/control/config"
@@ -526,6 +527,34 @@ func TestTwoHubs(t *testing.T) {
 		s, err := f.hub.Fleet(t.Context())
 		if err == nil && !strings.Contains(strings.Join(s.Problems, ""), "another hub") {
 			err = fmt.Errorf("problems of the first hub: %q", s.Problems)
+		}
+		return err
+	})
+}
+
+// TestForeignDelta stores a delta that is not the hub's while the hub has nothing to publish: it
+// notices by the next heartbeat, and publishes what nodes need once more.
+func TestForeignDelta(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("")
+	f.change(block("192.0.2.1"))
+	js, err := jetstream.New(f.inStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := wire.DeltaSubject(config.FleetBlock)
+	if _, err := js.Publish(t.Context(), subject, []byte("not signed")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		s, err := js.Stream(t.Context(), wire.Stream)
+		if err != nil {
+			return err
+		}
+		m, err := s.GetLastMsgForSubject(t.Context(), subject)
+		if err == nil {
+			_, err = wire.OpenDelta(f.authority.PublicKey(), m.Data)
 		}
 		return err
 	})

@@ -180,13 +180,19 @@ func (p *publisher) publish(ctx context.Context) error {
 	}
 	p.began = true
 	p.measure(ctx)
+	// A delta that nodes refuse would keep those that start from the ones before.
+	if p.stream.gap {
+		p.log.Warn("the stream has messages that this hub does not know of: looking what it lacks")
+		p.at = nil
+		p.wake()
+	}
 	return nil
 }
 
 // measure finds out how large the stream is, each heartbeat.
 func (p *publisher) measure(ctx context.Context) {
 	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.conf().Heartbeat)/2 {
-		if info, err := insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return p.stream.in.Info(ctx) }); err == nil { // or publishing fails next
+		if info, err := p.stream.info(ctx); err == nil { // or publishing fails next
 			p.measured = now
 			p.note(func(s *publisherState) { s.stream = info.State.Bytes })
 		}
@@ -269,6 +275,11 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 	}); err != nil {
 		return nil, err
 	}
+	info, err := p.stream.info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.stream.last, p.stream.gap = info.State.LastSeq, false
 	m, err := p.stream.lastMessage(ctx, wire.CatalogSubject())
 	if err != nil {
 		return nil, err

@@ -39,6 +39,8 @@ type stream struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
 	in   jetstream.Stream // nil: whether it exists is not known
+	last uint64           // sequence of the last message that this hub has stored or seen
+	gap  bool             // there are others between those
 }
 
 // dial connects to the broker, if that was not done. again is called when a connection that was lost is back.
@@ -92,9 +94,24 @@ func (s *stream) lastMessage(ctx context.Context, subject string) (*jetstream.Ra
 
 // store stores a message.
 func (s *stream) store(ctx context.Context, m *nats.Msg, more ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	return insist(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
+	ack, err := insist(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
 		return s.js.PublishMsg(ctx, m, append(more, jetstream.WithExpectStream(wire.Stream))...)
 	})
+	if err == nil {
+		s.stored(ack.Sequence)
+	}
+	return ack, err
+}
+
+// stored notes the sequence of a message that the hub has stored.
+func (s *stream) stored(sequence uint64) {
+	s.gap = s.gap || sequence != s.last+1
+	s.last = sequence
+}
+
+// info returns what the broker says of the stream.
+func (s *stream) info(ctx context.Context) (*jetstream.StreamInfo, error) {
+	return insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.in.Info(ctx) })
 }
 
 // put publishes a message, unless another publisher came after the last one of its
@@ -107,6 +124,7 @@ func (s *stream) put(ctx context.Context, m *nats.Msg, last uint64) (uint64, err
 		// The acknowledgement may have been lost.
 		there, bad := s.lastMessage(ctx, m.Subject)
 		if bad == nil && there != nil && bytes.Equal(there.Data, m.Data) {
+			s.stored(there.Sequence)
 			return there.Sequence, nil
 		}
 		return 0, fmt.Errorf("another hub publishes to the same stream: %w", err)

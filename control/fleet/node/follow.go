@@ -29,6 +29,9 @@ const (
 	// maxHeads bounds the heads that are looked through for one that is old enough.
 	maxHeads = 256
 
+	// maxRefused bounds the refused deltas in a row that are passed over.
+	maxRefused = 16
+
 	leastRetry, mostRetry = time.Second, time.Minute
 
 	// manyEntries is from when on a snapshot takes memory that is worth giving back.
@@ -423,41 +426,56 @@ func (f *follower) catchUp(ctx context.Context, u *update, want wanted, budget i
 	return nil
 }
 
+// delta returns a delta of the stream, or its place there and why it is refused.
+func (f *follower) delta(ctx context.Context, what directGet) (opened, error) {
+	m, err := f.n.fetch(ctx, what)
+	if err != nil {
+		if errors.Is(err, errNone) {
+			err = fmt.Errorf("list %q: no delta: %w", f.name, errGap)
+		}
+		return opened{}, err
+	}
+	d, err := wire.OpenDelta(f.n.key, m.data)
+	if err == nil && d.List != f.name {
+		err = fmt.Errorf("delta of list %q, stored as one of %q: %w", d.List, f.name, wire.ErrForged)
+	}
+	if err != nil {
+		f.n.refuse(err)
+	}
+	return opened{m, d}, err
+}
+
+// deltaFrom returns the first delta that is not refused, from a place in the stream on.
+func (f *follower) deltaFrom(ctx context.Context, seq uint64) (d opened, err error) {
+	for range maxRefused {
+		if d, err = f.delta(ctx, next(wire.DeltaSubject(f.name), seq)); !errors.Is(err, wire.ErrForged) {
+			break
+		}
+		seq = d.seq + 1
+	}
+	return d, err
+}
+
 // fetch returns the delta that begins at a version, from the stream.
 func (f *follower) fetch(ctx context.Context, s *state, want wanted) (opened, error) {
-	subject := wire.DeltaSubject(f.name)
-	get := func(what directGet) (opened, error) {
-		m, err := f.n.fetch(ctx, what)
-		if err != nil {
-			if errors.Is(err, errNone) {
-				err = fmt.Errorf("list %q: no delta: %w", f.name, errGap)
-			}
-			return opened{}, err
-		}
-		d, err := wire.OpenDelta(f.n.key, m.data)
-		if err == nil && d.List != f.name {
-			err = fmt.Errorf("delta of list %q, stored as one of %q: %w", d.List, f.name, wire.ErrForged)
-		}
-		if err != nil {
-			f.n.refuse(err)
-		}
-		return opened{m, d}, err
-	}
 	begins := func(d opened) wire.Place { return wire.Place{Epoch: d.Epoch, Version: d.From} }
 	if s.seq > 0 { // the usual case
-		if d, err := get(next(subject, s.seq+1)); err == nil && begins(d) == s.Place {
+		if d, err := f.deltaFrom(ctx, s.seq+1); err == nil && begins(d) == s.Place {
 			return d, nil
 		}
 	}
-	high, err := get(last(subject))
-	if err != nil || begins(high) == s.Place {
+	high, err := f.delta(ctx, last(wire.DeltaSubject(f.name)))
+	refused := errors.Is(err, wire.ErrForged) // what it begins at is not known
+	if err != nil && !refused || err == nil && begins(high) == s.Place {
 		return high, err
 	}
 	// Deltas are stored in the order of their versions: search.
-	for low := uint64(1); low < high.seq && s.Before(begins(high)); {
+	for low := uint64(1); low < high.seq && (refused || s.Before(begins(high))); {
 		mid := low + (high.seq-low)/2
-		d, err := get(next(subject, mid))
+		d, err := f.deltaFrom(ctx, mid)
 		switch {
+		case refused && errors.Is(err, wire.ErrForged), refused && errors.Is(err, errGap): // none from mid on
+			high.seq = mid
 		case err != nil:
 			return opened{}, err
 		case begins(d) == s.Place:
@@ -469,7 +487,7 @@ func (f *follower) fetch(ctx context.Context, s *state, want wanted) (opened, er
 		case d.seq >= high.seq: // there is none from mid to there
 			high.seq = mid
 		default:
-			high = d
+			high, refused = d, false
 		}
 	}
 	return opened{}, fmt.Errorf("list %q: no delta from version %v: %w", f.name, s.Place, errGap)

@@ -1082,6 +1082,30 @@ func TestSpoiltSnapshot(t *testing.T) {
 	}
 }
 
+// Deltas that a node refuses, among those of the hub and after them, do not hide the others
+// from a node that starts.
+func TestSpoiltDeltas(t *testing.T) {
+	h := newHub(t)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	bad := func(n int) {
+		for range n {
+			h.store(wire.DeltaSubject(name), []byte("not signed"))
+		}
+	}
+	for i := range 5 {
+		bad(i)
+		h.change(set(t, "192.0.2.1", fmt.Sprintf("198.51.100.%d", i)))
+	}
+	bad(5)
+	h.release()
+	n := h.start(t.TempDir())
+	n.reaches(h)
+	if n.Refused() == 0 {
+		t.Error("none was refused")
+	}
+}
+
 // replaceChunk replaces the only chunk of the last snapshot.
 func (h *hub) replaceChunk(by func([]byte) []byte) {
 	subject := wire.ChunkSubject(name, h.at.Epoch, h.at.Version, 0)
