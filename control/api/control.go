@@ -190,7 +190,7 @@ func NoList(name string, exist []string) error {
 	return fmt.Errorf("%w: %q: there are %s", ErrNoList, name, strings.Join(exist, ", "))
 }
 
-// NoListAmong is [NoList] where lists exist, of which nameOf returns the names.
+// NoListAmong is [NoList] with the lists that exist. nameOf returns the name of one.
 func NoListAmong[L any](name string, lists []L, nameOf func(L) string) error {
 	var exist []string
 	for _, l := range lists {

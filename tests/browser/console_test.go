@@ -404,16 +404,14 @@ func (d *desk) hold(text string) (held <-chan struct{}, release func()) {
 			if err != nil {
 				return
 			}
-			wait := released
-			if first {
+			waits := first
+			if waits {
 				first = false
 				close(seen)
-			} else {
-				wait = nil
 			}
 			go func() {
-				if wait != nil {
-					<-wait
+				if waits {
+					<-released
 				}
 				// The page may have given the request up.
 				_, _ = chromedp.Call(d.tab, fetch.ContinueResponse, fetch.ContinueResponseParams{RequestID: e.RequestID})

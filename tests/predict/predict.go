@@ -1,4 +1,4 @@
-// Package predict has the model of a filter with weights that tests compare with what they count.
+// Package predict predicts how many packets a filter with weights drops by mistake.
 package predict
 
 import (

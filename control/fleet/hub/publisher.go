@@ -96,7 +96,7 @@ func (p *publisher) run(ctx context.Context) {
 		})
 		var retry <-chan time.Time
 		if err != nil {
-			p.at, p.stamp = nil, time.Time{} // what the stream has is to be found out again
+			p.forget()
 			retry = time.After(retryInterval)
 		}
 		select {
@@ -108,6 +108,9 @@ func (p *publisher) run(ctx context.Context) {
 		}
 	}
 }
+
+// forget has the next publish read again what the stream has.
+func (p *publisher) forget() { p.at, p.stamp = nil, time.Time{} }
 
 // dialBoth connects to the broker, with both accounts.
 func (p *publisher) dialBoth() error {
@@ -182,8 +185,8 @@ func (p *publisher) publish(ctx context.Context) error {
 	p.measure(ctx)
 	// A delta that nodes refuse would keep those that start from the ones before.
 	if p.stream.gap {
-		p.log.Warn("the stream has messages that this hub does not know of: looking what it lacks")
-		p.at = nil
+		p.log.Warn("the stream has messages that this hub did not store: checking what nodes need")
+		p.forget()
 		p.wake()
 	}
 	return nil

@@ -40,7 +40,7 @@ type stream struct {
 	js   jetstream.JetStream
 	in   jetstream.Stream // nil: whether it exists is not known
 	last uint64           // sequence of the last message that this hub has stored or seen
-	gap  bool             // there are others between those
+	gap  bool             // others have stored messages between those
 }
 
 // dial connects to the broker, if that was not done. again is called when a connection that was lost is back.
