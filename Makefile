@@ -322,12 +322,12 @@ UNLATER := $(call later,$(filter-out $(RACED_DIFFERS),$(RACED)))
 .PHONY: test
 test: export GOWORK := $(WORK)
 test: setup check ## run the tests (as root: without it, those that need the kernel skip)
-	$(GOTEST) -timeout 5m -skip $(call names,$(ALONE)) $(CACHED)
-	$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(call later,$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 9m \
+	$(GOTEST) -timeout 20m -skip $(call names,$(ALONE)) $(CACHED)
+	$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(call later,$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 20m \
 		$(filter-out $(UNLATER),$(LONGEST) $(LONG)) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED) $(UNLATER))")
-	$(if $(LATER),$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 9m -run '^($(UNRACED))$$' \
+	$(if $(LATER),$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 20m -run '^($(UNRACED))$$' \
 		$$(grep -rlE --include='*_test.go' 'func ($(UNRACED))\b' $(patsubst %/...,%,$(UNLATER)) | xargs -n 1 dirname | sort -u))
-	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(call later,-unmarked $(LONGER))) -count=1 -p 2 -timeout 9m $(call packages,$(ALONE))
+	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(call later,-unmarked $(LONGER))) -count=1 -p 2 -timeout 20m $(call packages,$(ALONE))
 
 .PHONY: test-long
 test-long: export GOWORK := $(WORK)
@@ -347,8 +347,8 @@ test-times: ## run the tests, and print which take longest
 .PHONY: test-race
 test-race: export CGO_ENABLED := 1
 test-race: setup check ## run the tests of what has goroutines with the race detector (needs gcc; as root)
-	$(GOTEST) -race -count=1 -timeout 9m -run '$(READERS)' $(RACED_FILTERS)
-	$(COLLECT) $(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 9m -skip '^($(UNRACED))$$|'$(call names,$(ALONE)) ./control/daemon ./control/fleet/hub $(RACED)
+	$(GOTEST) -race -count=1 -timeout 20m -run '$(READERS)' $(RACED_FILTERS)
+	$(COLLECT) $(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 20m -skip '^($(UNRACED))$$|'$(call names,$(ALONE)) ./control/daemon ./control/fleet/hub $(RACED)
 
 .PHONY: mutants
 mutants: export GOWORK := $(WORK)

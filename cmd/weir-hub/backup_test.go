@@ -15,6 +15,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
+	"weir/tests/wait"
 )
 
 // backedUp is a hub in a directory.
@@ -57,7 +58,7 @@ func (b *backedUp) run() *client.Client {
 	b.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
 	b.t.Cleanup(b.stop)
 	c := client.DialHub(b.file("sock"))
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 		s, err := c.Fleet(b.t.Context())
 		if err == nil && s.Catalog != nil {
 			return c

@@ -18,6 +18,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/metrics"
+	"weir/tests/wait"
 )
 
 // freePort returns a port of an address that no other test takes meanwhile.
@@ -64,7 +65,7 @@ func TestHangUp(t *testing.T) {
 		t.Helper()
 		var s *api.HubStatus
 		var err error
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for end := wait.Deadline(); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			if s, err = client.Fleet(t.Context()); err == nil && met(s) {
 				return
 			}
@@ -88,7 +89,7 @@ func TestHangUp(t *testing.T) {
 	write("metrics: {listen: " + after + "}\nlists: {more: {}}\n")
 	hangUp()
 	status(func(s *api.HubStatus) bool { return s.Reload != nil && s.Reload.Error == "" && len(s.Lists) == 3 })
-	for end := time.Now().Add(time.Minute); !scraped(after) || scraped(before); time.Sleep(20 * time.Millisecond) {
+	for end := wait.Deadline(); !scraped(after) || scraped(before); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("metrics did not move")
 		}

@@ -28,6 +28,7 @@ import (
 	"weir/tests/binary"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // asCommand is the variable that makes the test a weir-hub.
@@ -208,7 +209,7 @@ func (f *fleet) have(entries []string, nodes ...*node.Node) {
 func (f *fleet) eventually(condition func() error) {
 	f.t.Helper()
 	var err error
-	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := wait.Deadline(); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if err = condition(); err == nil {
 			return
 		}

@@ -18,6 +18,7 @@ import (
 	"weir/control/engine"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // served is a manager whose loop runs until the test ends.
@@ -88,18 +89,12 @@ func (s *served) busy(fn func() error) (done func()) {
 // until waits until so returns true in the manager's loop.
 func (s *served) until(what string, so func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		is := false
+	wait.For(s.t, what, func() (is bool) {
 		if err := s.Do(func() error { is = so(); return nil }); err != nil {
 			s.t.Fatal(err)
 		}
-		if is {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatal("timed out waiting: " + what)
-		}
-	}
+		return is
+	})
 }
 
 // filtering reports whether these interfaces are filtered, and no others.
@@ -296,7 +291,7 @@ func TestBusy(t *testing.T) {
 	f.until("programs wait", f.ready(maxPreloaded))
 	filtered := func(name string) (program uint32) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(time.Millisecond) {
 			at(t, l.B, with(name, func(i netlink.Link) error {
 				if xdp := i.Attrs().Xdp; xdp != nil {
 					program = xdp.ProgId
@@ -375,7 +370,7 @@ func TestNamespaceComesLater(t *testing.T) {
 	for _, a := range a {
 		defer a.Close()
 	}
-	for deadline := time.Now().Add(30 * time.Second); !slices.ContainsFunc(a, (*loader.Attachment).Severed); time.Sleep(5 * time.Millisecond) {
+	for deadline := wait.Deadline(); !slices.ContainsFunc(a, (*loader.Attachment).Severed); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the interface of a namespace that was deleted lives on")
 		}
@@ -497,7 +492,7 @@ func TestLockHeld(t *testing.T) {
 	for _, name := range []string{"wan1", "wan0", "wan2"} {
 		at(t, l.B, addVeth(name))
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(time.Millisecond) {
 		filtered := 0
 		for _, name := range []string{"wan0", "wan1", "wan2"} {
 			if hasProgram(t, l.B, name) {
@@ -538,23 +533,15 @@ func TestComesAgainWhileLocked(t *testing.T) {
 	f := serve(t, c, targets)
 	f.until("programs wait", f.ready(maxPreloaded))
 	filtered := func() bool { return hasProgram(t, l.B, "wan1") }
-	wait := func(what string, so func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("timed out waiting: " + what)
-			}
-		}
-	}
 	done := f.busy(func() error { return nil })
 	unlock := lockPins(t, c.Pins)
 	at(t, l.B, addVeth("wan1"))
-	wait("it is filtered", filtered)
+	wait.For(t, "it is filtered", filtered)
 	at(t, l.B, with("wan1", netlink.LinkDel))
 	at(t, l.B, addVeth("wan1"))
 	time.Sleep(100 * time.Millisecond) // for the hotplug to hear of it
 	unlock()
-	wait("it is filtered again", filtered)
+	wait.For(t, "it is filtered again", filtered)
 	done()
 	f.until("it is taken in", f.filtering(l.B.Iface, "wan1"))
 }

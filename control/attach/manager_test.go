@@ -28,6 +28,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // options returns how a manager attaches to the far ends of wires.
@@ -559,7 +560,7 @@ func TestFilterGone(t *testing.T) {
 	defer m.Stop(false)
 	follow := func(want Condition) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(time.Millisecond) {
 			if err := m.Follow(); err != nil {
 				t.Fatalf("%v:\n%s", err, &log)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // loopback's driver has no native XDP.
@@ -120,7 +121,7 @@ func TestRetried(t *testing.T) {
 	if err := theirs.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); m.conditions()["wan0"] != Filtered; time.Sleep(10 * time.Millisecond) {
+	for end := wait.Deadline(); m.conditions()["wan0"] != Filtered; time.Sleep(10 * time.Millisecond) {
 		if err := m.Follow(); err != nil {
 			t.Fatal(err)
 		}

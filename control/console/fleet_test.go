@@ -16,6 +16,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 // fakeHub is a hub with fixed answers, which records changes.
@@ -131,7 +132,7 @@ func startFleet(t *testing.T, h *fakeHub) *setup {
 // until loads a page until it has a text.
 func (b *browser) until(path, text string) string {
 	b.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(200 * time.Millisecond) {
 		_, page := b.get(b.base + path)
 		if strings.Contains(page, text) {
 			return page

@@ -14,6 +14,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // A hub asks daemons with real traffic: what they would drop, for their heavy hitters,
@@ -65,7 +66,7 @@ func TestFleetAsked(t *testing.T) {
 	complete := func() bool {
 		return len(top.Flows) >= len(flood.Sources) && !slices.ContainsFunc(top.Flows, func(f api.FlowRate) bool { return f.Rate < least })
 	}
-	for deadline := time.Now().Add(time.Minute); !complete(); time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); !complete(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v", top)
 		}

@@ -21,6 +21,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // lockedLog is a log that is read while it is written.
@@ -146,7 +147,7 @@ func TestFleetAttacks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(30 * time.Second); d.readings.Status().Fleet.Refused == before; time.Sleep(5 * time.Millisecond) {
+			for deadline := wait.Deadline(); d.readings.Status().Fleet.Refused == before; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("%s, stored: %t: it is not refused", attack.what, stored)
 				}
@@ -158,7 +159,7 @@ func TestFleetAttacks(t *testing.T) {
 			}
 		}
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
 		m := d.readings.Metrics()
 		if m.Fleet != nil && m.Fleet.Refused >= attacks {
 			break
@@ -170,7 +171,7 @@ func TestFleetAttacks(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "refused") || !strings.Contains(text, "level=ERROR") {
 		t.Errorf("the log:\n%s", text)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
 		s, err := h.Fleet(t.Context())
 		if err != nil {
 			t.Fatal(err)

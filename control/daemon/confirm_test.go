@@ -11,6 +11,7 @@ import (
 	"weir/control/engine"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // A configuration that is not confirmed goes by itself; after a crash, at once.
@@ -43,7 +44,7 @@ func TestReloadUnconfirmed(t *testing.T) {
 	}
 	awaitRollback := func() {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); d.readings.Status().ConfirmUntil != nil; time.Sleep(10 * time.Millisecond) {
+		for end := wait.Deadline(); d.readings.Status().ConfirmUntil != nil; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("it is not rolled back")
 			}

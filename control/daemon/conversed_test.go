@@ -21,6 +21,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 const (
@@ -45,7 +46,7 @@ func talk(t *testing.T, network string, client, server lab.End, from, to string)
 			t.Fatalf("%s from %s to %s: %v", network, from, to, err)
 		}
 	}
-	end := time.Now().Add(10 * time.Second)
+	end := wait.Deadline()
 	b := make([]byte, 1)
 	if network == "udp" {
 		var listener net.PacketConn
@@ -129,7 +130,7 @@ lists:
 	d := startLists(t, l, io.Discard, "collateral: 2048\nfleet: {enroll: "+h.enroll("edge-1", "canary")+"}")
 	has := func(list string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); listNamed(d, "fleet."+list) == nil || listNamed(d, "fleet."+list).Entries == 0; time.Sleep(5 * time.Millisecond) {
+		for end := wait.Deadline(); listNamed(d, "fleet."+list) == nil || listNamed(d, "fleet."+list).Entries == 0; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("list %s: %+v", list, listNamed(d, "fleet."+list))
 			}
@@ -165,7 +166,7 @@ lists:
 	rolls := func(name, state string, parts ...string) *api.FleetRollout {
 		t.Helper()
 		var r *api.FleetRollout
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for end := wait.Deadline(); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			if r = listOf(name).Rollout; r != nil && r.State == state {
 				for _, part := range parts {
 					if !strings.Contains(r.Reason, part) {
@@ -219,7 +220,7 @@ lists:
 	if _, err := d.observers.collateral.Collateral(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); listOf("quiet").Collateral.Measured == 0; time.Sleep(50 * time.Millisecond) {
+	for end := wait.Deadline(); listOf("quiet").Collateral.Measured == 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%+v", listOf("quiet"))
 		}

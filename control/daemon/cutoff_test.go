@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // lines is a log that is read while it is written.
@@ -46,7 +47,7 @@ func TestCutOff(t *testing.T) {
 	var log lines
 	d := startLists(t, lab.New(t), &log, fmt.Sprintf("lists: {far: {sources: [{url: \"%s\"}]}, near: {sources: [{file: %s}]}}", url, file))
 	want := "list near blocks 0.0.0.0, from where list far reads " + url
-	for deadline := time.Now().Add(5 * time.Second); log.count(want) == 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := wait.Deadline(); log.count(want) == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not logged:\n%s", log.b.String())
 		}

@@ -15,6 +15,7 @@ import (
 	"weir/control/config"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // startFile runs a daemon until the test ends, with a list of a file.
@@ -73,7 +74,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err := d.loop.Do(t.Context(), func() error { l = d.active.prepared.list("feed"); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); l.feed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); l.feed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the schedule does not read the feed")
 		}

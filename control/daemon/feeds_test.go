@@ -11,6 +11,7 @@ import (
 
 	"weir/control/feed"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // The usage of CrowdSec's decisions is reported when it is due, once, and no more to a
@@ -31,7 +32,7 @@ func TestUsageIsReported(t *testing.T) {
 	d := startLists(t, lab.New(t), io.Discard, fmt.Sprintf("lists: {crowdsec: {format: crowdsec, interval: 1h, sources: [{url: %q}]}}", s.URL))
 	due := func() {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 			done := false
 			if err := d.loop.Do(t.Context(), func() error {
 				for _, u := range d.feeds.usage {
@@ -56,7 +57,7 @@ func TestUsageIsReported(t *testing.T) {
 		select {
 		case r := <-reports:
 			return r
-		case <-time.After(20 * time.Second):
+		case <-time.After(wait.Patience):
 			t.Fatal("no report")
 			return ""
 		}

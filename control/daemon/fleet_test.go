@@ -25,6 +25,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // fleetHub is a hub with a broker, which may stop and start again.
@@ -105,7 +106,7 @@ func (h *fleetHub) block(entries ...string) {
 // becomes waits until a daemon has a verdict on packets from an address.
 func becomes(t *testing.T, d *Daemon, from string, want verdict.Action) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); verdictOf(t, d, from) != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := wait.Deadline(); verdictOf(t, d, from) != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("packets from %s: want %v; lists %+v, status %+v", from, want, d.readings.Lists(), d.readings.Status().Fleet)
 		}
@@ -134,7 +135,7 @@ func TestFleet(t *testing.T) {
 	d := startLists(t, lab.New(t), io.Discard, fmt.Sprintf("lists: {drop: {sources: [{file: %s}], interval: 24h}}\nfleet: {enroll: %s, max_age: 4s}", own, h.enroll("edge-1")))
 	becomes(t, d, "192.0.2.1", verdict.Drop)
 	becomes(t, d, "203.0.113.1", verdict.Drop)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // stale where the machine is slow
+	for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) { // stale where the machine is slow
 		l := listNamed(d, "fleet.drop")
 		if l == nil || l.Entries != 2 || len(l.Feeds) != 1 || l.Feeds[0].Source != "fleet" || l.Feeds[0].Version == "" {
 			t.Fatalf("%+v", l)
@@ -174,7 +175,7 @@ func TestFleet(t *testing.T) {
 		s, m := d.readings.Status().Fleet, d.readings.Metrics().Fleet
 		return s != nil && s.Stale && m != nil && m.Stale && !m.Connected
 	}
-	for deadline := time.Now().Add(30 * time.Second); !stale(); time.Sleep(20 * time.Millisecond) {
+	for deadline := wait.Deadline(); !stale(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("a dead hub: %+v, metrics %+v", d.readings.Status().Fleet, d.readings.Metrics().Fleet)
 		}
@@ -203,7 +204,7 @@ func TestFleetGuard(t *testing.T) {
 	becomes(t, d, "192.0.2.1", verdict.Drop)
 	until := func(is func(l *api.List) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(5 * time.Millisecond) {
 			if l := listNamed(d, "fleet.block"); l != nil && is(l) {
 				return
 			}
@@ -263,7 +264,7 @@ func TestFleetLimited(t *testing.T) {
 	// The settings of each list arrive by themselves.
 	arrived := func(ports string, onTrial bool) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		for end := wait.Deadline(); ; time.Sleep(5 * time.Millisecond) {
 			limited, trial := listNamed(d, "fleet.limited"), listNamed(d, "fleet.trial")
 			if limited != nil && limited.Entries == 3 && limited.For == ports+", of VLAN 0" && trial != nil && trial.Entries == 1 && (trial.Trial != nil) == onTrial {
 				return
@@ -301,7 +302,7 @@ func TestFleetLimited(t *testing.T) {
 		}
 		return n
 	}
-	for end := time.Now().Add(60 * time.Second); refusals() != 2; time.Sleep(20 * time.Millisecond) {
+	for end := wait.Deadline(); refusals() != 2; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the hub does not know that a node refuses the lists")
 		}

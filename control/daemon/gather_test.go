@@ -13,6 +13,7 @@ import (
 	"weir/control/api"
 	"weir/control/durable/durabletest"
 	"weir/filter/verdict"
+	"weir/tests/wait"
 )
 
 // stormed has the answer to a change.
@@ -34,7 +35,7 @@ func storm(t *testing.T, d *Daemon, changes ...api.Change) []stormed {
 	var all sync.WaitGroup
 	for i, c := range changes {
 		all.Go(func() { results[i].changed, results[i].err = d.changes.Change(t.Context(), c) })
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(time.Millisecond) {
 			d.changes.mu.Lock()
 			n := len(d.changes.waiting)
 			d.changes.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // Servers of notifications are not to be cut off, as far as they are known.
@@ -102,7 +103,7 @@ func TestListsAreGuarded(t *testing.T) {
 	if _, err := d.changes.Change(t.Context(), allow); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 		left := -1
 		for _, l := range d.readings.Lists() {
 			if l.Name == "feed" {

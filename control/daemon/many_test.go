@@ -22,6 +22,7 @@ import (
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // cpuTime is the processor time that this thread has taken so far.
@@ -112,7 +113,7 @@ func TestManyLists(t *testing.T) {
 			name := fmt.Sprintf("customer-%d", i)
 			before := d.observers.meter.Hits()[name].Packets
 			sendFrame(t, l, 1, packet.Frame(key.Tuple{Src: entry(i), Dst: l.B.IPv4, Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 2}))
-			for deadline := time.Now().Add(10 * time.Second); d.observers.meter.Hits()[name].Packets != before+1; time.Sleep(time.Millisecond) {
+			for deadline := wait.Deadline(); d.observers.meter.Hits()[name].Packets != before+1; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("list %s has counted %d packets, not %d", name, d.observers.meter.Hits()[name].Packets, before+1)
 				}

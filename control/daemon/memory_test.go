@@ -15,6 +15,7 @@ import (
 	"weir/filter/recent"
 	"weir/filter/sfb"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // grows returns the counters of a snapshot that grow by the number of packets of new flows
@@ -85,7 +86,7 @@ func TestCountersGoOnInOtherMemory(t *testing.T) {
 			}
 			return true
 		}
-		for deadline := time.Now().Add(20 * time.Second); !met(); time.Sleep(20 * time.Millisecond) {
+		for deadline := wait.Deadline(); !met(); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: %v, before %v, want growth %v", name, now, before, want)
 			}

@@ -29,6 +29,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // counts returns all counters of a snapshot, by names and labels.
@@ -100,7 +101,7 @@ func sendFrame(t *testing.T, l *lab.Lab, n int, frame []byte) {
 // await waits until want packets are counted.
 func await(t *testing.T, what string, want uint64, counted func() uint64) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := wait.Deadline()
 	for counted() < want && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond) // asking takes CPU time, too
 	}
@@ -417,7 +418,7 @@ func TestMetricsTrackers(t *testing.T) {
 		return 0
 	}
 	// Where the daemon has no CPU for some intervals, it discards what was counted meanwhile.
-	for deadline := time.Now().Add(30 * time.Second); penalties() == 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
+	for deadline := wait.Deadline(); penalties() == 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
 		send(t, l, packets, cleanSource)
 		sent += packets
 	}
@@ -517,7 +518,7 @@ func TestMetricsServed(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}}}
 		var answer *http.Response
-		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		for deadline := wait.Deadline(); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 			if answer, err = client.Get("http://weir" + metrics.Path); err == nil && answer.StatusCode == http.StatusOK {
 				break // and not starting
 			}

@@ -14,6 +14,7 @@ import (
 	"weir/control/config"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 func setMonitor(t *testing.T, d *running, on bool, during time.Duration) api.Monitored {
@@ -105,7 +106,7 @@ func TestMonitorOverride(t *testing.T) {
 // awaitState waits for the state of an interface.
 func awaitState(t *testing.T, d *running, name, state string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); stateOf(t, d, name).State != state; time.Sleep(10 * time.Millisecond) {
+	for end := wait.Deadline(); stateOf(t, d, name).State != state; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%+v", stateOf(t, d, name))
 		}

@@ -21,6 +21,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // scan sends packets of a source to ports, which are a scan and a flood.
@@ -85,7 +86,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	// punish scans until a source is blocked.
 	punish := func(source string, others ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); verdictOf(t, d.Daemon, source) != verdict.Drop; time.Sleep(200 * time.Millisecond) {
+		for deadline := wait.Deadline(); verdictOf(t, d.Daemon, source) != verdict.Drop; time.Sleep(200 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s is not blocked", source)
 			}
@@ -107,7 +108,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 		}
 		packets, before := count()
 		send(t, l, 10, source)
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(time.Millisecond) {
 			if now, after := count(); now >= packets+10 {
 				return after - before
 			} else if time.Now().After(deadline) {
@@ -151,7 +152,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 
 	route(next)
 	look()
-	for deadline := time.Now().Add(30 * time.Second); dropped(next) > 0; {
+	for deadline := wait.Deadline(); dropped(next) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the next gateway is still blocked")
 		}
@@ -191,7 +192,7 @@ func TestExplainPenalties(t *testing.T) {
 		return e.Answers[0]
 	}
 	const flooder = "192.0.2.1"
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(100 * time.Millisecond) {
 		send(t, l, 400, flooder)
 		a := explain(flooder)
 		if a.Limit != nil && a.Limit.Offered != nil && *a.Limit.Offered > 100 {
@@ -206,7 +207,7 @@ func TestExplainPenalties(t *testing.T) {
 	}
 	const listed = firstSource
 	send(t, l, 5, listed)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 		if x := explain(listed).LastDrop; x != nil && x.Packets == 5 {
 			if x.Reason != "blocked" || x.List != "feed" || time.Since(x.Time) > time.Minute {
 				t.Errorf("%+v", x)

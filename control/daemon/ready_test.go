@@ -18,6 +18,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // machine starts daemons, one after the other, in a directory.
@@ -69,11 +70,7 @@ func (m *machine) start(text string) (d *Daemon, stop func()) {
 
 func (m *machine) until(what string, is func() bool) {
 	m.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			m.Fatalf("waited in vain: %s", what)
-		}
-	}
+	wait.For(m, what, is)
 }
 
 // A start with saved contents waits for no server, and says what is missing until it

@@ -19,6 +19,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 func general(t *testing.T, d *Daemon) (why []string) {
@@ -57,7 +58,7 @@ func TestRehearsal(t *testing.T) {
 	const others = 10 // packets of the kernel
 	passed := func(want uint64) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); d.fleet.rehearsals.Rehearsed("bad").Passed < want; time.Sleep(10 * time.Millisecond) {
+		for end := wait.Deadline(); d.fleet.rehearsals.Rehearsed("bad").Passed < want; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%+v, want %d packets that pass", d.fleet.rehearsals.Rehearsed("bad"), want)
 			}
@@ -191,7 +192,7 @@ func TestFleetRehearsal(t *testing.T) {
 		}
 		return r
 	}
-	for end := time.Now().Add(60 * time.Second); state() == nil || state().State != api.RolloutHalted; time.Sleep(20 * time.Millisecond) {
+	for end := wait.Deadline(); state() == nil || state().State != api.RolloutHalted; time.Sleep(20 * time.Millisecond) {
 		send(t, l, 5, "198.51.100.1")
 		send(t, l, 5, "10.1.2.3")
 		if time.Now().After(end) {

@@ -14,6 +14,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // loopback's driver has no native XDP.
@@ -78,7 +79,7 @@ func TestStatus(t *testing.T) {
 	if plain, known := attached[loopback]; !known || plain || !attached[l.B.Iface] {
 		t.Errorf("metrics: attached %v", attached)
 	}
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := wait.Deadline(); ; time.Sleep(50 * time.Millisecond) {
 		if top := d.readings.Top(); top != nil && top.Filter.Generation == 2 {
 			if top.Uptime < 1 {
 				t.Errorf("uptime %vs after a reload", top.Uptime)

@@ -9,6 +9,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // The worth of lists follows from the packets that were sent: addresses in several lists count for none of
@@ -46,7 +47,7 @@ func TestWorth(t *testing.T) {
 	}
 	// The tracker of dropped packets does not know all of those that send little.
 	sent := uint64(0)
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := wait.Deadline(); ; {
 		sent++
 		for source, n := range map[string]int{"198.51.100.1": 5, "198.51.100.2": 7, "192.0.2.9": 3, "203.0.113.7": 2, "203.0.113.200": 11} {
 			send(t, l, n, source)

@@ -15,6 +15,7 @@ import (
 	"weir/control/list"
 	"weir/control/quantity"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 func newTestWatcher(t *testing.T) *Watcher {
@@ -55,7 +56,7 @@ func followBy(t *testing.T, c Config) *Feed {
 // awaitEntries waits until a feed has entries.
 func awaitEntries(t *testing.T, f *Feed, when, entries string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := wait.Deadline(); ; time.Sleep(5 * time.Millisecond) {
 		got := strings.Join(textsOf(f.Contents()), " ")
 		if got == entries {
 			return
@@ -316,7 +317,7 @@ func TestWatchBesideALog(t *testing.T) {
 		must(t, err)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "list"), []byte("192.0.2.1\n"), 0o600))
-	for deadline := time.Now().Add(10 * time.Second); count("list") == 0; time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); count("list") == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a list is not noticed")
 		}

@@ -27,6 +27,7 @@ import (
 
 	"weir/control/endpoint"
 	"weir/control/quantity"
+	"weir/tests/wait"
 )
 
 const secret = "0123456789abcdef0123456789abcdef"
@@ -64,16 +65,6 @@ func newNotifier(t *testing.T, targets ...Target) (*Notifier, *logged) {
 }
 
 func (n *Notifier) only() Count { return n.Counts()[0] }
-
-// await waits until something holds, in real time.
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-	}
-}
 
 // received is the part of an event that tests look at.
 type received struct {
@@ -113,7 +104,7 @@ func TestSignature(t *testing.T) {
 	} {
 		n, log := newNotifier(t, target)
 		n.Send(Event{Kind: Feed, Text: "x"})
-		await(t, "an event", func() bool { return n.only().Delivered == 1 })
+		wait.For(t, "an event", func() bool { return n.only().Delivered == 1 })
 		h, body := got.take()
 		fields := strings.Split(h.Get("Weir-Signature"), ",")
 		if len(fields) != 2 || !strings.HasPrefix(fields[0], "t=") || !strings.HasPrefix(fields[1], "v1=") {
@@ -310,7 +301,7 @@ func TestRedirect(t *testing.T) {
 	defer s.Close()
 	n, log := newNotifier(t, Target{Name: "a", URL: URL(s.URL)})
 	n.Send(Event{Kind: Feed})
-	await(t, "given up", func() bool { return n.only().Failed == 1 })
+	wait.For(t, "given up", func() bool { return n.only().Failed == 1 })
 	if text := log.text(); reached || !strings.Contains(text, inner.URL) || strings.Contains(text, "T0K3N") {
 		t.Errorf("reached %t\n%s", reached, text)
 	}
@@ -335,7 +326,7 @@ func TestKinds(t *testing.T) {
 	for _, k := range kinds {
 		n.Send(Event{Kind: k})
 	}
-	await(t, "all events", func() bool { c := n.Counts(); return c[0].Delivered == uint64(len(kinds)) && c[1].Delivered == 2 })
+	wait.For(t, "all events", func() bool { c := n.Counts(); return c[0].Delivered == uint64(len(kinds)) && c[1].Delivered == 2 })
 	tested, err := n.Test(t.Context(), "some")
 	if err != nil || len(tested) != 1 || tested[0].Err != nil || tested[0].Answer != "200 OK: thank\uFFFD[31m you" || tested[0].Place != s.URL+"/…" {
 		t.Errorf("%+v, %v", tested, err)
@@ -379,7 +370,7 @@ func TestCommand(t *testing.T) {
 	for i := range 5 {
 		n.Send(Event{Kind: Feed, Text: strconv.Itoa(i)})
 	}
-	await(t, "five events", func() bool { return n.only().Delivered == 5 })
+	wait.For(t, "five events", func() bool { return n.only().Delivered == 5 })
 	text, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)
@@ -398,7 +389,7 @@ func TestCommand(t *testing.T) {
 func TestCommandFails(t *testing.T) {
 	n, log := newNotifier(t, Target{Name: "a", Command: script(t, "echo oh no >&2; yes '' | head -c 100000; exit 3")})
 	n.Send(Event{Kind: Feed})
-	await(t, "a failure", func() bool { return n.only().Failed == 1 })
+	wait.For(t, "a failure", func() bool { return n.only().Failed == 1 })
 	if text := log.text(); !strings.Contains(text, "exit status 3: oh no") || len(text) > 3000 {
 		t.Errorf("the log has\n%.3000s", text)
 	}
@@ -406,7 +397,7 @@ func TestCommandFails(t *testing.T) {
 	once := filepath.Join(t.TempDir(), "once")
 	n, _ = newNotifier(t, Target{Name: "a", Command: script(t, "[ -e "+once+" ] && exit 0; touch "+once+"; exit 75")})
 	n.Send(Event{Kind: Feed})
-	await(t, "a second attempt", func() bool { return n.only().Delivered == 1 })
+	wait.For(t, "a second attempt", func() bool { return n.only().Delivered == 1 })
 	if c := n.only(); c.Attempts != 1 || c.Failed != 0 {
 		t.Errorf("%+v", c)
 	}
@@ -415,7 +406,7 @@ func TestCommandFails(t *testing.T) {
 	n, log = newNotifier(t, Target{Name: "a", Command: script(t, "sleep 1000 & echo $! >"+pid+"; wait"), Timeout: quantity.Duration(500 * time.Millisecond)})
 	began := time.Now()
 	n.Send(Event{Kind: Feed})
-	await(t, "a timeout", func() bool { return n.only().Failed == 1 })
+	wait.For(t, "a timeout", func() bool { return n.only().Failed == 1 })
 	if took := time.Since(began); took > 10*time.Second || !strings.Contains(log.text(), "not done within 500ms") {
 		t.Errorf("after %v the log has\n%s", took, log.text())
 	}
@@ -423,13 +414,13 @@ func TestCommandFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the end of the child", func() bool {
+	wait.For(t, "the end of the child", func() bool {
 		state, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
 		return err != nil || strings.Contains(string(state), ") Z ")
 	})
 	n, log = newNotifier(t, Target{Name: "a", Command: "/nonexistent"})
 	n.Send(Event{Kind: Feed})
-	await(t, "a failure", func() bool { return n.only().Failed == 1 })
+	wait.For(t, "a failure", func() bool { return n.only().Failed == 1 })
 	if !strings.Contains(log.text(), "no such file") {
 		t.Error(log.text())
 	}
@@ -453,7 +444,7 @@ func TestConfigure(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 	n.Configure([]Target{other})
-	await(t, "the end of a", func() bool { return n.Counts()[0].Discarded == 3 })
+	wait.For(t, "the end of a", func() bool { return n.Counts()[0].Discarded == 3 })
 	if !strings.Contains(log.text(), "discarded=3") {
 		t.Error(log.text())
 	}

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 const (
 	enterScreen = ansi.SetModeAltScreenSaveCursor
 	leaveScreen = ansi.ResetModeAltScreenSaveCursor
 	redraw      = "\x0c" // Ctrl-L
-	patience    = 10 * time.Second
 )
 
 // runsView is set in the environment of a process that runs a view.
@@ -127,7 +127,7 @@ func (c *console) see(text string) {
 
 func (c *console) until(text string, isThere func(seen string) bool) {
 	c.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := wait.Deadline(); ; time.Sleep(5 * time.Millisecond) {
 		c.mu.Lock()
 		seen := c.seen.String()
 		found := isThere(seen)
@@ -203,7 +203,7 @@ func start(t *testing.T, ctx context.Context, c *console, s *source, o Options) 
 	t.Cleanup(func() { // before the terminal is closed
 		select {
 		case <-done:
-		case <-time.After(patience):
+		case <-time.After(wait.Patience):
 		}
 	})
 	return func() error {
@@ -211,7 +211,7 @@ func start(t *testing.T, ctx context.Context, c *console, s *source, o Options) 
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(patience):
+		case <-time.After(wait.Patience):
 			t.Fatal("the view does not end")
 			return nil
 		}

@@ -30,10 +30,8 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
-
-// patience is how long a test waits for what must happen.
-const patience = time.Minute
 
 // Sources of the flood: heavy hitters, and one that a list has.
 const (
@@ -62,7 +60,7 @@ func (f fixed) Read() (*config.Config, error) { return f.c, f.c.Validate() }
 
 func setUp(t *testing.T) *desk {
 	t.Helper()
-	return setUpFor(t, 3*patience)
+	return setUpFor(t, 3*wait.Patience)
 }
 
 // setUpFor is setUp with a time after which the browser ends.
@@ -215,7 +213,7 @@ func eval[T any](d *desk, expression string) T {
 // until waits until an expression is true.
 func (d *desk) until(what, expression string) {
 	d.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(50 * time.Millisecond) {
 		so, err := chromedp.Run(d.tab, chromedp.Evaluate[bool](expression))
 		if err != nil && !replaced(err) {
 			d.t.Fatalf("%s: %v", expression, err)
@@ -445,7 +443,7 @@ func TestLateAnswers(t *testing.T) {
 		}
 		select {
 		case <-held:
-		case <-time.After(patience):
+		case <-time.After(wait.Patience):
 			t.Fatal("nothing was asked for")
 		}
 		d.click(c.latest)
@@ -509,7 +507,7 @@ const contrast = `(() => {
 // downloads waits until packets are in a file of the browser's.
 func (d *desk) downloads(dir string) {
 	d.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
 		files, _ := os.ReadDir(dir)
 		for _, f := range files {
 			if info, err := f.Info(); err == nil && info.Size() > 1000 { // the head has fewer bytes
@@ -525,7 +523,7 @@ func (d *desk) downloads(dir string) {
 // downloaded waits for a capture file that is whole, and whose packets are from a source.
 func (d *desk) downloaded(dir, from string) {
 	d.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(100 * time.Millisecond) {
 		files, _ := filepath.Glob(filepath.Join(dir, "weir-*.pcapng"))
 		if len(files) == 1 { // until it is whole, it has another name
 			n, err := packetsOf(files[0], from)
@@ -658,7 +656,7 @@ func TestWithoutScripts(t *testing.T) {
 	}
 	until := func(what string, steps func() string) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(200 * time.Millisecond) {
 			text := steps()
 			if strings.Contains(text, what) {
 				return

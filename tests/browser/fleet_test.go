@@ -16,6 +16,7 @@ import (
 	"weir/control/api/server"
 	"weir/control/console"
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 // hub is one with two nodes and a rollout, which changes with each question.
@@ -90,7 +91,7 @@ func TestFleet(t *testing.T) {
 	c := console.NewHub(h, "127.0.0.1:9481", false, "test")
 	server := httptest.NewServer(http.HandlerFunc(c.ServeHTTP))
 	t.Cleanup(func() { c.End(); server.CloseClientConnections(); server.Close() })
-	d.startBrowser(path, 3*patience)
+	d.startBrowser(path, 3*wait.Patience)
 	url := strings.Replace(c.Open(api.ConsoleRequest{}).URL, "http://127.0.0.1:9481", server.URL, 1)
 	d.do(chromedp.Navigate(url))
 	d.visible("#main")

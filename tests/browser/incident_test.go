@@ -27,6 +27,7 @@ import (
 	"weir/filter/packet"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // provider has a feed, whose addresses others choose.
@@ -126,7 +127,7 @@ func TestFlood(t *testing.T) {
 	w := &worker{desk: &desk{t: t}}
 	w.startDaemon(l, fmt.Sprintf("  threat: {sources: [{url: %s/threat.txt}]}\n", feed.URL), "100pps")
 	attack(t, l)
-	w.startBrowser(path, 3*patience)
+	w.startBrowser(path, 3*wait.Patience)
 	w.open(false)
 	began := time.Now()
 
@@ -210,7 +211,7 @@ func TestFigures(t *testing.T) {
 			}
 			d.startDaemon(l, text, "400pps")
 			d.flood(l)
-			d.startBrowser(path, 3*patience)
+			d.startBrowser(path, 3*wait.Patience)
 			for top := d.daemon.API().Top(); top == nil || len(top.Trackers) == 0 || len(top.Trackers[0].Flows) < 10 || top.Sources == nil || len(*top.Sources) < 10; top = d.daemon.API().Top() {
 				if t.Context().Err() != nil || d.tab.Err() != nil {
 					t.Fatal("no flood")
@@ -284,7 +285,7 @@ func TestLists(t *testing.T) {
 	if _, err := d.daemon.API().Refresh(t.Context(), "other", false); err != nil {
 		t.Fatal(err)
 	}
-	d.startBrowser(path, 3*patience)
+	d.startBrowser(path, 3*wait.Patience)
 	for addresses := 0; addresses < 10; time.Sleep(50 * time.Millisecond) {
 		w, err := d.daemon.API().Worth(t.Context())
 		if err != nil {
@@ -336,7 +337,7 @@ func TestRestart(t *testing.T) {
 	d, path, l := &desk{t: t}, chromium(t), lab.New(t)
 	d.startDaemon(l, "", "400pps")
 	d.flood(l)
-	d.startBrowser(path, 3*patience)
+	d.startBrowser(path, 3*wait.Patience)
 	d.open(false)
 	d.shows("live", "Live")
 	d.stop()
@@ -400,7 +401,7 @@ func TestHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.startDaemon(l, "", "400pps")
-	d.startBrowser(path, 3*patience)
+	d.startBrowser(path, 3*wait.Patience)
 	d.do(chromedp.EmulateViewport(1280, 900))
 	d.open(false)
 	d.headlineOf("No flood: ")

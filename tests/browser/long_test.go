@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/tests/long"
+	"weir/tests/wait"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/heapprofiler"
@@ -27,7 +28,7 @@ func TestEventsDoNotGrow(t *testing.T) {
 	} else if !long.Enabled {
 		t.Skip("needs WEIR_LONG=1, or WEIR_EVENTS with a time")
 	}
-	d := setUpFor(t, during+3*patience)
+	d := setUpFor(t, during+3*wait.Patience)
 	d.open(false)
 	d.click("#show")
 	d.until("the table of events is full", "document.querySelectorAll('#event-rows tr').length >= 200")

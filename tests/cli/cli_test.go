@@ -26,10 +26,8 @@ import (
 	"weir/filter/packet"
 	"weir/tests/binary"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
-
-// patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
 
 var program string // weir
 
@@ -57,7 +55,7 @@ func weir(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, log bytes.Buffer
 	// The demo of a fleet says after a minute what it waits for.
-	ctx, stop := context.WithTimeout(context.Background(), 5*patience) // also in a cleanup
+	ctx, stop := context.WithTimeout(context.Background(), wait.Patience+time.Minute) // also in a cleanup
 	defer stop()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = &out, &log
@@ -122,7 +120,7 @@ type event struct {
 // wait waits for an event whose message begins with a text.
 func (d *daemon) wait(prefix string) event {
 	d.t.Helper()
-	timer := time.AfterFunc(patience, func() { d.Process.Kill() })
+	timer := time.AfterFunc(wait.Patience, func() { d.Process.Kill() })
 	defer timer.Stop()
 	for d.log.Scan() {
 		d.seen = append(d.seen, d.log.Text())
@@ -144,7 +142,7 @@ func (d *daemon) stop(sig os.Signal) int {
 	if err := d.Process.Signal(sig); err != nil {
 		d.t.Fatal(err)
 	}
-	timer := time.AfterFunc(patience, func() { d.Process.Kill() })
+	timer := time.AfterFunc(wait.Patience, func() { d.Process.Kill() })
 	defer timer.Stop()
 	return d.end()
 }
@@ -237,7 +235,7 @@ func (g *ground) passes(from string, packets int) int {
 	}
 	came := 0
 	for {
-		frame, err := g.receiver.Receive(patience)
+		frame, err := g.receiver.Receive(wait.Patience)
 		if err != nil {
 			g.t.Fatalf("wait for the last frame: %v", err)
 		}
@@ -461,7 +459,7 @@ func TestTerminalLost(t *testing.T) {
 			d.begin()
 			d.Process.Signal(syscall.SIGHUP) // from somebody: the terminal is there
 			d.wait("reloaded")
-			timer := time.AfterFunc(patience, func() { d.Process.Kill() })
+			timer := time.AfterFunc(wait.Patience, func() { d.Process.Kill() })
 			defer timer.Stop()
 			slave.Close()
 			master.Close() // the kernel sends SIGHUP

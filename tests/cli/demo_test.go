@@ -12,6 +12,7 @@ import (
 
 	"weir/tests/binary"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 func TestDemo(t *testing.T) {
@@ -85,7 +86,7 @@ func demoInterrupted(t *testing.T, flags ...string) {
 		if left, _ := filepath.Glob("/sys/fs/bpf/weir-demo*/*"); len(left) > 0 {
 			break
 		}
-		if time.Since(began) > patience {
+		if time.Since(began) > wait.Patience {
 			cmd.Process.Kill()
 			t.Fatal("the demo does not attach")
 		}

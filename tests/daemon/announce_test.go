@@ -16,6 +16,7 @@ import (
 
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // A router behind ExaBGP has exactly the routes and rules of what is heavy and may be
@@ -99,7 +100,7 @@ protocol bgp {
 	until := func(full bool) time.Duration {
 		t.Helper()
 		began := time.Now()
-		for deadline := began.Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		for deadline := began.Add(wait.Patience); ; time.Sleep(100 * time.Millisecond) {
 			err := has(full)
 			if err == nil {
 				return time.Since(began)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"weir/tests/data"
+	"weir/tests/wait"
 )
 
 // Connections to the servers of a whole list of command-and-control hosts fail at once, and
@@ -44,7 +45,7 @@ lists:
 	tried := 0
 	for server, line := range at {
 		began := time.Now()
-		if _, err := dial(t, h.B, "tcp", "", netip.AddrPortFrom(server, 443).String(), patience); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := dial(t, h.B, "tcp", "", netip.AddrPortFrom(server, 443).String(), wait.Patience); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%v: %v after %v, want it to be refused", server, err, time.Since(began))
 		}
 		e, err := h.api.Explain(t.Context(), server.String())
@@ -55,7 +56,7 @@ lists:
 			break
 		}
 	}
-	if c, err := dial(t, h.B, "tcp", "", unlistedAddress+":7", patience); err != nil || !answers(c, patience) {
+	if c, err := dial(t, h.B, "tcp", "", unlistedAddress+":7", wait.Patience); err != nil || !answers(c, wait.Patience) {
 		t.Errorf("what is not listed: %v", err)
 	}
 	d.stop()

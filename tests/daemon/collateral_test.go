@@ -19,6 +19,7 @@ import (
 	"weir/filter/packet"
 	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/wait"
 )
 
 // conversed returns how the host has conversed with the addresses of a list.
@@ -98,8 +99,8 @@ lists:
 		if from != "" {
 			end = h.A
 		}
-		c, err := dial(t, end, network, from, to, patience)
-		if err != nil || !answers(c, patience) {
+		c, err := dial(t, end, network, from, to, wait.Patience)
+		if err != nil || !answers(c, wait.Patience) {
 			t.Fatalf("%s %s: no answer: %v", network, to, err)
 		}
 		return c
@@ -236,7 +237,7 @@ lists:
 	talk := func(network, from, to string) {
 		t.Helper()
 		end := h.B
-		d := net.Dialer{Timeout: patience}
+		d := net.Dialer{Timeout: wait.Patience}
 		if from != "" {
 			end = h.A
 			if d.LocalAddr = net.Addr(&net.TCPAddr{IP: net.ParseIP(from)}); network == "udp" {
@@ -249,7 +250,7 @@ lists:
 				return err
 			}
 			defer c.Close()
-			if !answers(c, patience) {
+			if !answers(c, wait.Patience) {
 				return io.ErrUnexpectedEOF
 			}
 			return nil
@@ -278,8 +279,8 @@ lists:
 		}
 		defer client.Close()
 		b := make([]byte, 4)
-		server.SetDeadline(time.Now().Add(patience))
-		client.SetDeadline(time.Now().Add(patience))
+		server.SetDeadline(wait.Deadline())
+		client.SetDeadline(wait.Deadline())
 		_, err = client.Write(b)
 		if err == nil {
 			var from net.Addr
@@ -312,7 +313,7 @@ lists:
 				send(h.tcp(a, 7, flags, r.Uint32(), r.Uint32()))
 			}
 		case refused:
-			if c, err := dial(t, h.B, "tcp", "", a.String()+":9", patience); err == nil {
+			if c, err := dial(t, h.B, "tcp", "", a.String()+":9", wait.Patience); err == nil {
 				c.Close()
 				t.Fatal("a closed port answers")
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // Requests that are sent in part, at the API's socket and at the metrics' listener, take a
@@ -40,7 +41,7 @@ func TestManyConnections(t *testing.T) {
 		t.Errorf("the daemon has %d descriptors", len(open))
 	}
 	t.Logf("%d descriptors", len(open))
-	client := http.Client{Timeout: patience}
+	client := http.Client{Timeout: wait.Patience}
 	answer, err := client.Get("http://" + metrics + "/metrics")
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 // issuer issues certificates for a test.
@@ -78,7 +79,7 @@ func (i *issuer) end(use x509.ExtKeyUsage, until time.Time) tls.Certificate {
 // browserOf is a client with cookies, and a certificate or none.
 func browserOf(trusts *issuer, own ...tls.Certificate) *http.Client {
 	jar, _ := cookiejar.New(nil)
-	return &http.Client{Jar: jar, Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusts.pool, Certificates: own}}}
+	return &http.Client{Jar: jar, Timeout: wait.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusts.pool, Certificates: own}}}
 }
 
 // Beyond loopback the console is for browsers with a certificate of the authority, and

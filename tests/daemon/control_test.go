@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 // directory makes a directory with a file.
@@ -95,7 +96,7 @@ func TestPacketsOfLists(t *testing.T) {
 		if e, err := h.api.Explain(t.Context(), question); err != nil || len(e.Answers[0].Matches) != 1 || (e.Answers[0].Matches[0].Packets != nil) != counted {
 			t.Errorf("explain %s: %+v, %v, counted: %t", question, e, err, counted)
 		}
-		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 			if top, err := h.api.Top(t.Context()); err == nil && (len(top.Filter.Lists) > 0) == counted {
 				return
 			} else if time.Now().After(deadline) {
@@ -241,7 +242,7 @@ func TestLogFollows(t *testing.T) {
 	}
 	for _, level := range []string{"debug", "info", "debug"} {
 		reload(level)
-		wait := patience
+		wait := wait.Patience
 		if level != "debug" {
 			wait = 300 * time.Millisecond
 		}

@@ -30,19 +30,8 @@ import (
 	"weir/loader"
 	"weir/tests/binary"
 	"weir/tests/lab"
-	"weir/tests/long"
+	"weir/tests/wait"
 )
-
-// patience is how long a test waits for what must happen.
-var patience = 30 * time.Second
-
-// A busy machine takes more than half a minute to start with ten million entries. This is no
-// part of patience, since all tests that wait would count as tests with longer forms.
-func init() {
-	if long.Enabled {
-		patience = 2 * time.Minute
-	}
-}
 
 // releases are weir, in two versions.
 var releases = []release{
@@ -252,7 +241,7 @@ func (h *host) start(r release, flags ...string) *daemon {
 func (d *daemon) ready() {
 	d.h.t.Helper()
 	d.await(0, "filtering")
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(time.Millisecond) {
 		if _, err := d.h.api.Lists(d.h.t.Context()); err == nil {
 			return
 		} else if time.Now().After(deadline) {
@@ -298,7 +287,7 @@ func (d *daemon) after(line int, prefix string) int {
 // await waits for such an event, and returns the line after it.
 func (d *daemon) await(line int, prefix string) int {
 	d.h.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(time.Millisecond) {
 		gone := d.gone()
 		if next := d.after(line, prefix); next > 0 {
 			return next
@@ -363,7 +352,7 @@ func (d *daemon) end() {
 	d.h.t.Helper()
 	select {
 	case <-d.ended:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience):
 		d.h.t.Fatalf("the process does not end:\n%s", d.tail(40))
 	}
 }
@@ -402,7 +391,7 @@ func (h *host) list(name string) api.List {
 // from then on only a refresh reads it.
 func (h *host) settled(name string) {
 	h.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(5 * time.Millisecond) {
 		l := h.list(name)
 		if !slices.ContainsFunc(l.Feeds, func(f api.FeedSource) bool { return f.Next == nil }) {
 			return

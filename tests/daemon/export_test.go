@@ -19,6 +19,7 @@ import (
 
 	"weir/control/api"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // needs returns the path of a program of a package, or skips the test.
@@ -54,7 +55,7 @@ func serve(t *testing.T, path string, args ...string) (end func()) {
 			c.Process.Signal(syscall.SIGTERM)
 			select {
 			case <-ended:
-			case <-time.After(patience):
+			case <-time.After(wait.Patience):
 			}
 		}
 		syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
@@ -72,7 +73,7 @@ func serve(t *testing.T, path string, args ...string) (end func()) {
 // listens waits until a port of UDP is in use, and what it has received was read.
 func listens(t *testing.T, port int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := wait.Deadline(); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		for _, file := range []string{"udp", "udp6"} {
 			sockets, err := os.ReadFile("/proc/thread-self/net/" + file) // the first thread may be in another namespace
 			if err != nil {
@@ -180,7 +181,7 @@ export:
 		t.Errorf("nfcapd has %d packets of %d bytes, %d of known sources; weir counted %d of %d, and dropped %d\n%s",
 			counted, bytes, fromListed, total, all.PassedBytes+all.DroppedBytes, dropped, out)
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(100 * time.Millisecond) {
 		text, _ := os.ReadFile(output) // it is not there at first
 		counted = 0
 		for line := range strings.Lines(string(text)) {
@@ -210,7 +211,7 @@ func number(t *testing.T, text string) uint64 {
 // totals.
 func (h *host) untilDropped(t *testing.T, packets uint64) api.HistoryPoint {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(50 * time.Millisecond) {
 		all := h.history().Total
 		if all.Dropped == packets {
 			return all
@@ -225,7 +226,7 @@ func (h *host) untilDropped(t *testing.T, packets uint64) api.HistoryPoint {
 // with labels.
 func (h *host) untilMetric(t *testing.T, name string, want float64) map[string]float64 {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(50 * time.Millisecond) {
 		all := h.metrics(t)
 		if got, ok := all[name]; ok && got == want {
 			return all
@@ -238,7 +239,7 @@ func (h *host) untilMetric(t *testing.T, name string, want float64) map[string]f
 // metrics returns all metrics, by their names with labels.
 func (h *host) metrics(t *testing.T) map[string]float64 {
 	t.Helper()
-	client := http.Client{Timeout: patience, Transport: &http.Transport{
+	client := http.Client{Timeout: wait.Patience, Transport: &http.Transport{
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", h.path("weir.sock")) },
 		DisableKeepAlives: true,
 	}}
@@ -296,7 +297,7 @@ notify:
 	}
 	has := func(what string) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(50 * time.Millisecond) {
 			text, _ := os.ReadFile(output) // it is not there at first
 			if regexp.MustCompile("(?m)^" + what + "$").Match(text) {
 				return

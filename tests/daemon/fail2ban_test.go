@@ -15,6 +15,7 @@ import (
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/wait"
 )
 
 // fail2ban is a server of Fail2Ban with files of its own, and the action that is
@@ -96,11 +97,7 @@ func (f *fail2ban) do(args ...string) {
 // eventually waits until something holds.
 func (h *host) eventually(what string, holds func() bool) {
 	h.t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("still not: %s", what)
-		}
-	}
+	wait.For(h.t, what, holds)
 }
 
 // entry returns the manual entry of a list for an address, nil for none.

@@ -23,6 +23,7 @@ import (
 	"weir/filter/key"
 	"weir/tests/data"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // version is a list as it was at a time.
@@ -227,7 +228,7 @@ func TestHistories(t *testing.T) {
 				load.expect(v.name+" has come, what it adds", false, added...)
 				load.expect(v.name+" has come, what it removes", true, removed...)
 				// A busy daemon describes its lists as they were a second ago.
-				for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+				for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
 					l := h.list("churn")
 					if l.Entries == len(v.has) {
 						break

@@ -27,6 +27,7 @@ import (
 	"weir/tests/long"
 	"weir/tests/seed"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 // hubBinary builds weir-hub.
@@ -202,8 +203,8 @@ func (f *fleet) kill() {
 func (f *fleet) until(what string, check func(*api.HubStatus) error) {
 	f.t.Helper()
 	var err error
-	for deadline := time.Now().Add(3 * patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	for deadline := wait.Deadline(); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(f.t.Context(), wait.Patience)
 		var s *api.HubStatus
 		if s, err = f.api.Fleet(ctx); err == nil {
 			err = check(s)
@@ -268,7 +269,7 @@ func (f *fleet) enforced(src netip.Addr, change func()) time.Duration {
 	for i, n := range f.nodes {
 		all.Go(func() {
 			for n.load.passes(from(src))[0] {
-				if took[i] = time.Since(began); took[i] > patience {
+				if took[i] = time.Since(began); took[i] > wait.Patience {
 					f.t.Errorf("packets from %v still pass on %s", src, n.name)
 					return
 				}
@@ -520,7 +521,7 @@ func TestFleetFaults(t *testing.T) {
 	}
 	f.until("the hub is back", func(*api.HubStatus) error { return nil })
 	const enough = 50 // for the test to say anything
-	for deadline := time.Now().Add(patience); o.acknowledged() < enough && time.Now().Before(deadline); {
+	for deadline := wait.Deadline(); o.acknowledged() < enough && time.Now().Before(deadline); {
 		time.Sleep(50 * time.Millisecond)
 	}
 	time.Sleep(500 * time.Millisecond) // in which commands succeed again

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 // history returns what was recorded in the last minutes.
@@ -43,7 +44,7 @@ func TestHistory(t *testing.T) {
 	// dropped waits until the history has a number of dropped packets.
 	dropped := func(want uint64) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(50 * time.Millisecond) {
 			all := h.history()
 			n := slices.IndexFunc(all.Total.Lists, func(l api.HistoryList) bool { return l.List == "feed" })
 			if all.Total.Dropped >= want || time.Now().After(deadline) {

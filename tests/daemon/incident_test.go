@@ -16,6 +16,7 @@ import (
 
 	"weir/control/api"
 	"weir/filter/verdict"
+	"weir/tests/wait"
 )
 
 // TestIncident goes through an incident with the commands that an operator has: a
@@ -53,14 +54,6 @@ notify: {targets: {pager: {url: "%s"}}}
 			t.Fatalf("weir %s prints\n%s", strings.Join(args, " "), out)
 		}
 	}
-	until := func(what string, is func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("not so: %s", what)
-			}
-		}
-	}
 	const below, above, listed = "198.51.100.20", "198.51.100.49", "198.51.100.3"
 	explains := func(source string, drops bool, says string) {
 		t.Helper()
@@ -77,10 +70,10 @@ notify: {targets: {pager: {url: "%s"}}}
 	began := time.Now()
 	dropped := func(i int) bool { return i < 16 || i == 40 }
 
-	until("weir has rates", func() bool { _, err := h.api.Top(t.Context()); return err == nil })
+	wait.For(t, "weir has rates", func() bool { _, err := h.api.Top(t.Context()); return err == nil })
 
 	// Who is it? All are there, with their rates.
-	until("top shows all sources with their rates", func() bool {
+	wait.For(t, "top shows all sources with their rates", func() bool {
 		var top api.Top
 		read(&top, "top")
 		if len(top.Trackers) != 1 || len(top.Trackers[0].Flows) != len(flood.Sources) {
@@ -95,14 +88,14 @@ notify: {targets: {pager: {url: "%s"}}}
 		}
 		return true
 	})
-	until("the webhook was notified of a heavy hitter", func() bool {
+	wait.For(t, "the webhook was notified of a heavy hitter", func() bool {
 		return strings.Contains(w.text(), "heavy begin 198.51.100.") // the largest are not always the first
 	})
 	explains(listed, true, "scanners.txt:1")
 	explains(above, false, "pass")
 
 	// Who is dropped, and by what?
-	until("drops names sources and entries", func() bool {
+	wait.For(t, "drops names sources and entries", func() bool {
 		var sources, entries, lists api.Drops
 		read(&sources, "drops", "--by", "source", "-n", "50")
 		read(&entries, "drops", "--by", "entry")
@@ -122,7 +115,7 @@ notify: {targets: {pager: {url: "%s"}}}
 	weir(0, "block", above, "--ttl", "1h", "--reason", "flood")
 	explains(above, true, "flood")
 	explains(below, false, "pass")
-	until("the block is seen to drop", func() bool {
+	wait.For(t, "the block is seen to drop", func() bool {
 		var sources api.Drops
 		read(&sources, "drops", "--by", "source", "-n", "50")
 		return slices.ContainsFunc(sources.Drops, func(row api.Drop) bool { return row.Key == above && slices.Contains(row.Lists, "manual") })
@@ -147,15 +140,15 @@ notify: {targets: {pager: {url: "%s"}}}
 		t.Error("the blocked source comes through")
 	}
 	weir(0, "monitor", "on", "--for", "10m")
-	until("monitor mode lets the blocked source through", func() bool { return through(above) })
+	wait.For(t, "monitor mode lets the blocked source through", func() bool { return through(above) })
 	explains(above, false, "would-block")
 	weir(0, "monitor", "off")
 	for err := error(nil); !errors.Is(err, os.ErrDeadlineExceeded); _, err = rx.Receive(0) { // what came before
 	}
-	until("monitor mode is off", func() bool { return !through(above) })
+	wait.For(t, "monitor mode is off", func() bool { return !through(above) })
 	explains(above, true, "flood")
 	weir(0, "unblock", above)
-	until("the source is through again", func() bool { return through(above) })
+	wait.For(t, "the source is through again", func() bool { return through(above) })
 	explains(above, false, "pass")
 
 	// Off means off: the daemon ends with exit code 0, and nothing starts it again.
@@ -165,13 +158,13 @@ notify: {targets: {pager: {url: "%s"}}}
 	}
 	select {
 	case <-d.ended:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience):
 		t.Fatal("the daemon has not ended")
 	}
 	if d.exit != 0 {
 		t.Errorf("the daemon has ended with exit code %d", d.exit)
 	}
-	until("nothing is dropped", func() bool { return through(listed) })
+	wait.For(t, "nothing is dropped", func() bool { return through(listed) })
 	flood.Stop()
 
 	// The audit has all changes, in order.

@@ -18,6 +18,7 @@ import (
 	"weir/tests/long"
 	"weir/tests/seed"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 // An interface that is deleted and created again is filtered again at once.
@@ -122,7 +123,7 @@ func (h *host) filteredAgain(d *daemon, since int) (took time.Duration, passed i
 		after = 20 * time.Millisecond // to see that it stays so
 		queue = 64                    // what may be in the wire's queue while its CPU is busy
 	)
-	for filtered, ends := false, time.Now().Add(patience); time.Now().Before(ends); time.Sleep(pause) {
+	for filtered, ends := false, wait.Deadline(); time.Now().Before(ends); time.Sleep(pause) {
 		receive(0)
 		if len(sent[cleanKind]) < arrived+queue {
 			send(listedKind)

@@ -15,6 +15,7 @@ import (
 	"weir/filter/key"
 	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/wait"
 )
 
 // address is the i-th of different addresses without a pattern, each in the
@@ -171,7 +172,7 @@ func TestReloads(t *testing.T) {
 // tracking waits until a tracker has counted.
 func (h *host) tracking(what string) {
 	h.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(50 * time.Millisecond) {
 		top, err := h.api.Top(h.t.Context())
 		if err == nil && len(top.Trackers) == 1 && top.Trackers[0].Packets > 0 {
 			return

@@ -16,6 +16,7 @@ import (
 	"weir/filter/packet"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // stream sends multicast to a router continuously, and records what each host
@@ -108,7 +109,7 @@ func (s *stream) mark() uint64 {
 	s.t.Helper()
 	time.Sleep(100 * time.Millisecond)
 	n := s.sent.Load()
-	for deadline := time.Now().Add(patience); s.reached.Load() <= n; time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); s.reached.Load() <= n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("nothing comes to the first port behind packet %d", n)
 		}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"weir/tests/wait"
 )
 
 // notification is what the tests look at of an event.
@@ -116,7 +118,7 @@ notify:
 	await := func(about string) int {
 		t.Helper()
 		at := 0
-		deadline := time.Now().Add(patience)
+		deadline := wait.Deadline()
 		for ok := false; !ok; time.Sleep(5 * time.Millisecond) {
 			if at, ok = w.has(about); !ok && time.Now().After(deadline) {
 				t.Fatalf("no event %q, but\n%s", about, w.text())

@@ -17,6 +17,7 @@ import (
 
 	"weir/filter/icarus"
 	"weir/filter/packet"
+	"weir/tests/wait"
 )
 
 const observability = "../../docs/observability/"
@@ -65,7 +66,7 @@ lists:
 	marked := h.marked()
 
 	asked := slices.DeleteFunc(questions(t, metrics), func(q question) bool { return strings.Contains(q.expr, "weir_hub_") }) // no hub runs
-	for deadline, round := time.Now().Add(patience), 0; len(asked) > 0; round++ {
+	for deadline, round := wait.Deadline(), 0; len(asked) > 0; round++ {
 		// First what takes long: rates are asked of the last two seconds.
 		if _, err := h.api.Reload(t.Context()); err != nil {
 			t.Fatal(err)
@@ -270,7 +271,7 @@ func (p *prom) answers(q question) bool {
 // fires waits until alerts do. No rule may fail.
 func (p *prom) fires(alerts ...string) {
 	p.t.Helper()
-	for deadline := time.Now().Add(patience); len(alerts) > 0; time.Sleep(scrapeInterval) {
+	for deadline := wait.Deadline(); len(alerts) > 0; time.Sleep(scrapeInterval) {
 		var data struct {
 			Groups []struct {
 				Rules []struct{ Name, State, Health, LastError string }

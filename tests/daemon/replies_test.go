@@ -19,6 +19,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // Addresses of the wire: of the host, of a peer that is listed, and of one that is not.
@@ -167,8 +168,8 @@ func TestReplies(t *testing.T) {
 	var open []net.Conn
 	for _, network := range []string{"tcp", "udp"} {
 		for _, to := range []string{listedAddress + ":7", "[" + listed6 + "]:7"} {
-			c, err := dial(t, h.B, network, "", to, patience)
-			if err != nil || !answers(c, patience) {
+			c, err := dial(t, h.B, network, "", to, wait.Patience)
+			if err != nil || !answers(c, wait.Patience) {
 				t.Fatalf("%s %s: no answer: %v", network, to, err)
 			}
 			open = append(open, c)
@@ -197,7 +198,7 @@ func TestReplies(t *testing.T) {
 		all.Wait()
 	}
 	closed("at first")
-	if c, err := dial(t, h.A, "tcp", unlistedAddress, hostAddress+":7", patience); err != nil || !answers(c, patience) {
+	if c, err := dial(t, h.A, "tcp", unlistedAddress, hostAddress+":7", wait.Patience); err != nil || !answers(c, wait.Patience) {
 		t.Fatalf("an unlisted peer cannot connect: %v", err)
 	}
 	closed("after an unlisted peer has connected")
@@ -225,7 +226,7 @@ func TestReplies(t *testing.T) {
 			}
 		}
 	}
-	if c, err := dial(t, h.A, "tcp", listedAddress, hostAddress+":7", patience); err != nil || !answers(c, patience) {
+	if c, err := dial(t, h.A, "tcp", listedAddress, hostAddress+":7", wait.Patience); err != nil || !answers(c, wait.Patience) {
 		t.Fatalf("in monitor mode, the listed peer cannot connect: %v", err)
 	}
 	monitor(false)
@@ -244,17 +245,17 @@ func TestReplies(t *testing.T) {
 	// They live on, without the daemon and under the next.
 	d.kill()
 	for _, c := range open {
-		if !answers(c, patience) {
+		if !answers(c, wait.Patience) {
 			t.Errorf("%v is cut off when the daemon dies", c.RemoteAddr())
 		}
 	}
-	if c, err := dial(t, h.B, "tcp", "", listedAddress+":7", patience); err != nil || !answers(c, patience) {
+	if c, err := dial(t, h.B, "tcp", "", listedAddress+":7", wait.Patience); err != nil || !answers(c, wait.Patience) {
 		t.Errorf("no answer while the daemon is dead: %v", err)
 	}
 	closed("while the daemon is dead")
 	d = h.start(releases[1])
 	for _, c := range open {
-		if !answers(c, patience) {
+		if !answers(c, wait.Patience) {
 			t.Errorf("%v is cut off when the daemon comes back", c.RemoteAddr())
 		}
 	}
@@ -266,7 +267,7 @@ func TestReplies(t *testing.T) {
 	configure("{action: pass, tcp_timeout: 1s, udp_timeout: 1s}")
 	reload()
 	for _, c := range open {
-		if !answers(c, patience) {
+		if !answers(c, wait.Patience) {
 			t.Errorf("%v is cut off by a reload", c.RemoteAddr())
 		}
 	}
@@ -306,8 +307,8 @@ lists: {c2: {direction: out}}
 	targets := []string{listedAddress + ":7", "[" + listed6 + "]:7"}
 	var open []net.Conn
 	for _, to := range targets {
-		c, err := dial(t, h.B, "tcp", "", to, patience)
-		if err != nil || !answers(c, patience) {
+		c, err := dial(t, h.B, "tcp", "", to, wait.Patience)
+		if err != nil || !answers(c, wait.Patience) {
 			t.Fatalf("%s, which is not listed yet: %v", to, err)
 		}
 		open = append(open, c)
@@ -315,10 +316,10 @@ lists: {c2: {direction: out}}
 	h.mustChange("c2", false, listedAddress, listed6)
 	for i, to := range targets {
 		began := time.Now()
-		if c, err := dial(t, h.B, "tcp", "", to, patience); !errors.Is(err, syscall.ECONNREFUSED) {
+		if c, err := dial(t, h.B, "tcp", "", to, wait.Patience); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%s: %v, %v after %v, want it to be refused", to, c, err, time.Since(began))
 		}
-		open[i].SetDeadline(time.Now().Add(patience))
+		open[i].SetDeadline(wait.Deadline())
 		// What is large leaves as one buffer for the device to cut.
 		_, err := open[i].Write(make([]byte, 1<<16))
 		for err == nil {
@@ -328,7 +329,7 @@ lists: {c2: {direction: out}}
 			t.Errorf("%s, which was connected: %v", to, err)
 		}
 	}
-	if c, err := dial(t, h.B, "tcp", "", unlistedAddress+":7", patience); err != nil || !answers(c, patience) {
+	if c, err := dial(t, h.B, "tcp", "", unlistedAddress+":7", wait.Patience); err != nil || !answers(c, wait.Patience) {
 		t.Errorf("what is not listed: %v", err)
 	}
 	all, err := attach.ReadStatus(h.pins)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 // A feed lists an innocent, and changes with each reading. A rollback lets it through at once,
@@ -49,7 +50,7 @@ func TestRollback(t *testing.T) {
 			}
 		}
 		var n uint64
-		for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
 			if n = *h.list("feed").Packets - before; n >= 50+want || time.Now().After(deadline) {
 				break
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // Two collectors of sFlow read the same numbers of packets and bytes as weir has dropped:
@@ -93,7 +94,7 @@ export:
 		t.Errorf("sfcapd has %d packets of %d bytes; weir dropped %d of %d\n%s", counted, octets, dropped, bytes, out)
 	}
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(100 * time.Millisecond) {
 		text, _ := os.ReadFile(output) // it is not there at first
 		counted = 0
 		for line := range strings.Lines(string(text)) {
@@ -109,7 +110,7 @@ export:
 		}
 	}
 	want := fmt.Sprintf(`"ifInDiscards": %d,`, dropped)
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(100 * time.Millisecond) {
 		text, _ := os.ReadFile(counters)
 		if strings.Contains(string(text), want) {
 			return

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 // command runs a command of weir, and returns its output and its exit code.
@@ -44,7 +45,7 @@ func TestStatus(t *testing.T) {
 	}
 	expect := func(when string, code int, has ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(20 * time.Millisecond) {
 			out, got := h.status()
 			missing := ""
 			for _, text := range has {

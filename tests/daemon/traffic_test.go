@@ -17,6 +17,7 @@ import (
 	"weir/filter/packet"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // The kind of a packet is the first byte of its number.
@@ -257,7 +258,7 @@ func (f *traffic) passAtOnce(tuples []key.Tuple) []bool {
 	end := len(waits) - 1
 	select {
 	case <-waits[end]:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience):
 		f.t.Fatal("what must pass before any list does not come through")
 	}
 	all := make([]bool, end)
@@ -292,7 +293,7 @@ func (f *traffic) expect(what string, pass bool, tuples ...key.Tuple) {
 func (f *traffic) await(packets uint64) {
 	f.t.Helper()
 	until := f.sentListed.Load() + packets
-	for deadline := time.Now().Add(patience); f.sentListed.Load() < until; time.Sleep(sendStep) {
+	for deadline := wait.Deadline(); f.sentListed.Load() < until; time.Sleep(sendStep) {
 		if time.Now().After(deadline) {
 			f.t.Fatal("the traffic has stalled")
 		}

@@ -12,6 +12,7 @@ import (
 
 	"weir/control/api"
 	"weir/filter/key"
+	"weir/tests/wait"
 )
 
 // toPort is a packet like from's to a port, or of another protocol.
@@ -132,7 +133,7 @@ func TestEnforce(t *testing.T) {
 	// ended waits until a list is enforced by itself.
 	ended := func(when, list string) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 			if l := h.list(list).Trial; l == nil || l.Enforced {
 				break
 			}

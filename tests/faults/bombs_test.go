@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // memoryLimit is what the daemon has in TestBombs, with its maps.
@@ -137,7 +138,7 @@ func TestGarbage(t *testing.T) {
 			g := newGround(t)
 			g.configure("lists: {block: {sources: [{file: " + g.file("block", "10.0.0.1\n") + "}]}}")
 			d := g.beginCollecting(gogc)
-			client := http.Client{Timeout: patience, Transport: &http.Transport{
+			client := http.Client{Timeout: wait.Patience, Transport: &http.Transport{
 				DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", g.socket) },
 				DisableKeepAlives: true,
 			}}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // private moves the test to its own mount namespace, shared with the processes that
@@ -282,7 +283,7 @@ func TestKilledWhileCompacting(t *testing.T) {
 	}
 	select {
 	case <-breaks:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience):
 		t.Fatal("the journal is not rewritten")
 	}
 	g.filters("compacting", held, []string{"10.1.0.2"})

@@ -33,11 +33,8 @@ import (
 	"weir/filter/packet"
 	"weir/tests/binary"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
-
-// patience is how long a test waits for what must happen, also on a busy machine, and
-// where a limit of memory makes the daemon read its pages again and again.
-const patience = 90 * time.Second
 
 var binaries string // directory of built binaries, accessible to every user
 
@@ -139,7 +136,7 @@ func (g *ground) ask(code int, args ...string) (stdout, stderr string) {
 func (g *ground) command(stdin io.Reader, code int, args ...string) (stdout, stderr string) {
 	g.t.Helper()
 	var out, log bytes.Buffer
-	ctx, stop := context.WithTimeout(context.Background(), patience) // also in a cleanup
+	ctx, stop := context.WithTimeout(context.Background(), wait.Patience) // also in a cleanup
 	defer stop()
 	cmd := exec.CommandContext(ctx, filepath.Join(binaries, "weir"), args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &log
@@ -242,7 +239,7 @@ func (d *daemon) log() []string {
 // were waited for before.
 func (d *daemon) wait(says ...string) {
 	d.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := wait.Deadline(); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		ended := false
 		select {
 		case <-d.ended:
@@ -292,7 +289,7 @@ func (d *daemon) end() int {
 	d.t.Helper()
 	select {
 	case <-d.ended:
-	case <-time.After(patience):
+	case <-time.After(wait.Patience):
 		d.t.Errorf("it does not end:\n%s", strings.Join(d.log(), "\n"))
 		d.kill()
 	}
@@ -353,11 +350,7 @@ func (g *ground) untilDropped(address string) {
 // until waits for something.
 func (g *ground) until(what string, is func() bool) {
 	g.t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			g.t.Fatalf("waited in vain: %s", what)
-		}
-	}
+	wait.For(g.t, what, is)
 }
 
 // list returns the entry of a list in `weir lists`.
@@ -379,7 +372,7 @@ func (g *ground) list(name string) api.List {
 // labels.
 func (g *ground) metrics() map[string]float64 {
 	g.t.Helper()
-	client := http.Client{Timeout: patience, Transport: &http.Transport{
+	client := http.Client{Timeout: wait.Patience, Transport: &http.Transport{
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", g.socket) },
 		DisableKeepAlives: true,
 	}}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"weir/tests/wait"
 )
 
 // A stale socket, left by a crash, is recreated; until then commands report
@@ -113,7 +115,7 @@ func TestLateAddress(t *testing.T) {
 	})
 	d.wait("listening", address)
 	g.B.In(t, func() {
-		c, err := net.DialTimeout("tcp", address+":9477", patience)
+		c, err := net.DialTimeout("tcp", address+":9477", wait.Patience)
 		if err != nil {
 			t.Error(err)
 			return

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"weir/tests/wait"
 )
 
 // SIGTERM ends a start and a check within two seconds while they read a file that is
@@ -48,7 +50,7 @@ func TestStopWhileReading(t *testing.T) {
 			if took > 2*time.Second && c.ProcessState.UserTime()+c.ProcessState.SystemTime() > 2*time.Second {
 				t.Errorf("weir %s ended %v after SIGTERM", args[0], took)
 			}
-		case <-time.After(patience):
+		case <-time.After(wait.Patience):
 			c.Process.Kill()
 			t.Errorf("weir %s did not end", args[0])
 			<-ended

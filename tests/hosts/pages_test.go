@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // The addresses of the host, and of a client at its eth0.
@@ -144,7 +145,7 @@ func (h *host) start(t *testing.T) {
 			t.Logf("the log:\n%s", log)
 		}
 	})
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(100 * time.Millisecond) {
 		// Feeds cannot be fetched here.
 		out, code := h.in(t, "weir status 2>&1")
 		if (code == 0 || code == 4 && strings.Contains(out, "NOT READY")) && !strings.Contains(out, "STARTING") {

@@ -18,6 +18,7 @@ import (
 
 	"weir/tests/certificate"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // site is the name of the proxy in docs/console.md.
@@ -210,7 +211,7 @@ func throughProxy(t *testing.T, h *host, clients machine, login func(*http.Reque
 		text, err := io.ReadAll(r.Body)
 		return r, string(text), err
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) { // until it listens
+	for deadline := wait.Deadline(); ; time.Sleep(100 * time.Millisecond) { // until it listens
 		r, text, err := ask("", http.MethodGet, "/", nil)
 		if err == nil && out(r, text) {
 			break

@@ -23,6 +23,7 @@ import (
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/wait"
 )
 
 // address is the i-th of different sources without a pattern.
@@ -151,7 +152,7 @@ func (f *load) hasPassed(t *testing.T, number uint64) bool {
 // await waits until the filter has seen a number of further frames of the load.
 func (f *load) await(t *testing.T, frames uint64) {
 	t.Helper()
-	until, deadline := f.sent.Load()+frames, time.Now().Add(patience)
+	until, deadline := f.sent.Load()+frames, wait.Deadline()
 	for f.sent.Load() < until {
 		if time.Now().After(deadline) {
 			t.Fatal("the load has stalled")
@@ -301,7 +302,7 @@ func TestApplyUnderLoad(t *testing.T) {
 				send(added, addedFrame|round)
 			}
 			// In approximate mode, a removed one may be a false positive.
-			for deadline := time.Now().Add(patience); mode == membership.Exact && !f.hasPassed(t, passFrame|round); {
+			for deadline := wait.Deadline(); mode == membership.Exact && !f.hasPassed(t, passFrame|round); {
 				send(removed, passFrame|round) // again: the wire loses some under load
 				if time.Now().After(deadline) {
 					t.Fatalf("%v was removed and does not come through", removed)

@@ -21,6 +21,7 @@ import (
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // poisons are contents that a feed may serve, and that must not become active.
@@ -110,7 +111,7 @@ func TestChurnUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer attached.Close()
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 		if all := f.Lists(); all[1].Entries >= len(sources)/2 {
 			break
 		}

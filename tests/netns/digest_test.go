@@ -22,6 +22,7 @@ import (
 	"weir/filter/packet"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // recorder is a filter that records digests.
@@ -155,7 +156,7 @@ func say(t *testing.T, c net.Conn, n int) {
 func counted(t *testing.T, r *recorder, want uint64) {
 	t.Helper()
 	var n uint64
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		n = 0
 		for _, d := range r.Metrics().Digests {
 			n += d.Packets
@@ -212,7 +213,7 @@ func TestTraceback(t *testing.T) {
 		t.Fatal(err)
 	}
 	for got := 0; got < packets; {
-		frame, err := arrived.Receive(patience)
+		frame, err := arrived.Receive(wait.Patience)
 		if err != nil {
 			t.Fatalf("%d packets have arrived, then %v", got, err)
 		}
@@ -279,7 +280,7 @@ func TestNoDigestIsLost(t *testing.T) {
 	taken := func() {
 		t.Helper()
 		for n := 0; n < window; {
-			f, err := rx.Receive(patience)
+			f, err := rx.Receive(wait.Patience)
 			if err != nil {
 				t.Fatalf("%d packets of %d come, then %v", n, window, err)
 			}
@@ -356,7 +357,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	found := func(when string) {
 		t.Helper()
 		missing := len(sent)
-		for deadline := time.Now().Add(patience); missing > 0; time.Sleep(20 * time.Millisecond) {
+		for deadline := wait.Deadline(); missing > 0; time.Sleep(20 * time.Millisecond) {
 			answer, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent})
 			if err != nil {
 				t.Fatal(err)
@@ -434,7 +435,7 @@ func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond) // more than it may take until an interface is known
 	made := time.Now()
 	n.wire("s", "a")
-	for deadline := time.Now().Add(patience); !strings.Contains(r.log.String(), "the interface is there, filtering"); time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); !strings.Contains(r.log.String(), "the interface is there, filtering"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the interface is not filtered")
 		}
@@ -454,7 +455,7 @@ func TestDigestsOfAnInterfaceThatComesAndGoes(t *testing.T) {
 	counted(t, r, 1)
 	send()
 	n.in("a", "ip", "link", "delete", "to-s")
-	for deadline := time.Now().Add(patience); !strings.Contains(r.log.String(), "the interface is gone"); time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); !strings.Contains(r.log.String(), "the interface is gone"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it is not known that the interface is gone")
 		}
@@ -490,7 +491,7 @@ func TestLoopOnTheWire(t *testing.T) {
 	if n := loops(a) + loops(b); n != 0 {
 		t.Fatalf("%d loops before there is one", n)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
 	stream, err := b.client.Events(ctx, api.Events{Follow: true})
 	if err != nil {
@@ -507,13 +508,13 @@ func TestLoopOnTheWire(t *testing.T) {
 		break
 	}
 	for name, r := range map[string]*recorder{"a": a, "b": b} {
-		for deadline := time.Now().Add(patience); !strings.Contains(r.log.String(), "10.9.0.1"); time.Sleep(50 * time.Millisecond) {
+		for deadline := wait.Deadline(); !strings.Contains(r.log.String(), "10.9.0.1"); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: %d loops, and the log has none:\n%s", name, loops(r), r.log)
 			}
 		}
 		n := loops(r)
-		for deadline := time.Now().Add(patience); n < 4 && time.Now().Before(deadline); n = loops(r) {
+		for deadline := wait.Deadline(); n < 4 && time.Now().Before(deadline); n = loops(r) {
 			time.Sleep(50 * time.Millisecond) // they are counted once a second
 		}
 		if n < 4 || n > 5 { // the last may still be gathered

@@ -19,6 +19,7 @@ import (
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 // What filtering outgoing packets costs a local TCP stream over veth, which hands down
@@ -99,7 +100,7 @@ func TestEgressCost(t *testing.T) {
 			}
 			first := filter() // knows the connection that is made now
 			var conn net.Conn
-			l.A.In(t, func() { conn, err = net.DialTimeout("tcp4", "198.51.100.2:7", patience) })
+			l.A.In(t, func() { conn, err = net.DialTimeout("tcp4", "198.51.100.2:7", wait.Patience) })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -19,6 +19,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // attachOut attaches the part of a generation for outgoing packets at the lab's end A until
@@ -101,7 +102,7 @@ func TestOutgoingIsDropped(t *testing.T) {
 		}
 		receive := func(want byte) {
 			t.Helper()
-			if err := to.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			if err := to.SetReadDeadline(wait.Deadline()); err != nil {
 				t.Fatal(err)
 			}
 			b := make([]byte, 1)
@@ -217,7 +218,7 @@ func TestOutgoing(t *testing.T) {
 	before := a.Stats().Reasons(nil)[verdict.Clean]
 	const stream = 4 << 20
 	l.A.In(t, func() {
-		c, err := net.DialTimeout("tcp4", "198.51.100.2:7", patience)
+		c, err := net.DialTimeout("tcp4", "198.51.100.2:7", wait.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}

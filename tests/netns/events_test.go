@@ -18,6 +18,7 @@ import (
 	"weir/control/config"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // startWithLists runs a filter with lists at the lab's end B, and returns its
@@ -36,7 +37,7 @@ func startWithLists(t *testing.T, l *lab.Lab, monitor bool) (f *filter, socket s
 // events.
 func awaitEvents(t *testing.T, socket string, w *lab.Probe, n int, frames ...[]byte) (all []api.Event) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
 	stream, err := client.Dial(socket).Events(ctx, api.Events{Frames: true, Follow: true})
 	if err != nil {
@@ -170,7 +171,7 @@ func TestEventsGoOn(t *testing.T) {
 	})
 	l.Wire(t)
 	w = lab.NewProbe(t, l)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	defer cancel()

@@ -18,6 +18,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // New flows are counted by window, have events while somebody asks, and are known after a
@@ -70,7 +71,7 @@ func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 			send(1000+i, 6)
 		}
 		sent += flows
-		for deadline := time.Now().Add(patience); status().Total.Packets < sent; time.Sleep(5 * time.Millisecond) {
+		for deadline := wait.Deadline(); status().Total.Packets < sent; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d packets arrive, want %d", status().Total.Packets, sent)
 			}
@@ -94,7 +95,7 @@ func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 
 	reported, end := d.Events(events.Want{FirstSeen: true})
 	defer end()
-	for i, deadline := 0, time.Now().Add(patience); ; i++ {
+	for i, deadline := 0, wait.Deadline(); ; i++ {
 		send(2000+i, 53)
 		sent++
 		select {
@@ -128,7 +129,7 @@ reported:
 	if time.Since(began) < window/2 { // on a busy machine, windows end meanwhile
 		known("with another window")
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(50 * time.Millisecond) {
 		n := status().NewFlows
 		if n.Window > 0 && n.Window < 1000 && n.WindowFlows == 0 {
 			break

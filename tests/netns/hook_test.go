@@ -19,6 +19,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // datagram is a UDP packet as a tunnel carries it, whose last byte is its number.
@@ -130,7 +131,7 @@ func TestTagsInTunnel(t *testing.T) {
 				}
 			}
 			b := make([]byte, 2000)
-			if err := socket.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			if err := socket.SetReadDeadline(wait.Deadline()); err != nil {
 				t.Fatal(err)
 			}
 			n, from, err := socket.ReadFrom(b)
@@ -218,7 +219,7 @@ func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, 
 		}
 	}
 	b := make([]byte, 2000)
-	if err := socket.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := socket.SetReadDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	if n, from, err := socket.ReadFrom(b); err != nil || b[n-1] != 2 {
@@ -246,7 +247,7 @@ func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, 
 			t.Fatal(err)
 		}
 	}
-	if err := device.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := device.SetReadDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	for {

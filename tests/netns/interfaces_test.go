@@ -22,6 +22,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // A stacked device of a host, above0, that gets its packets from the interface veth0 below.
@@ -181,7 +182,7 @@ func testStacked(t *testing.T, d stacked) {
 			await[1] = true
 		}
 		for buf := make([]byte, 100); len(await) > 0; {
-			if err := socket.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			if err := socket.SetReadDeadline(wait.Deadline()); err != nil {
 				t.Fatal(err)
 			}
 			n, from, err := socket.ReadFrom(buf)
@@ -270,7 +271,7 @@ func testStacked(t *testing.T, d stacked) {
 	if err := a.Sender(t).Send(d.other(b, datagram(listedSource, "10.1.0.9", abovePort, 3))); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); matches(l) < 2; time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); matches(l) < 2; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("below: a packet that is not for the device is not seen")
 		}
@@ -285,7 +286,7 @@ func testStacked(t *testing.T, d stacked) {
 // when the kernel has noticed that they are up.
 func untilUp(t *testing.T, socket net.PacketConn, send func()) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := wait.Deadline(); ; {
 		send()
 		if err := socket.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 			t.Fatal(err)
@@ -463,7 +464,7 @@ func TestContainer(t *testing.T) {
 			if err := e.Sender(t).Send(f); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			for deadline := wait.Deadline(); ; time.Sleep(time.Millisecond) {
 				here, there := matches(attached[i]), matches(attached[1-i])
 				if there == 1 {
 					if here != uint64(i) {

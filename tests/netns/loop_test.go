@@ -26,6 +26,7 @@ import (
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 var domainKey = icarus.Key([]byte("0123456789abcdef"))
@@ -114,7 +115,7 @@ func (r *ring) circle(t *testing.T, v6 bool, proto uint8, packets int) float64 {
 	before := r.load(t)
 	speak(t, r.host, netip.MustParseAddr(to), proto, packets)
 	last, quiet := r.load(t), 0
-	for deadline := time.Now().Add(patience); quiet < 20 && time.Now().Before(deadline); {
+	for deadline := wait.Deadline(); quiet < 20 && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 		if now := r.load(t); now != last {
 			last, quiet = now, 0
@@ -186,7 +187,7 @@ func TestRing(t *testing.T) {
 				}
 				if proto == unix.IPPROTO_UDP { // later loops of the same addresses are not reported at once
 					dst := map[bool]string{false: "203.0.113.7", true: "2001:db8::7"}[v6]
-					nodes[0].log.await(t, began, patience, "a packet runs in a loop: it has come here again", "dst="+dst, "dropped=true")
+					nodes[0].log.await(t, began, wait.Patience, "a packet runs in a loop: it has come here again", "dst="+dst, "dropped=true")
 				}
 			})
 			for i, f := range nodes {
@@ -288,7 +289,7 @@ func (p *path) copy(t *testing.T, v6 bool, size int) {
 		}
 		got <- [32]byte(h.Sum(nil))
 	}()
-	p.from.In(t, func() { c, err = net.DialTimeout("tcp", l.Addr().String(), patience) })
+	p.from.In(t, func() { c, err = net.DialTimeout("tcp", l.Addr().String(), wait.Patience) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,21 +359,21 @@ func TestEdgeComesLater(t *testing.T) {
 	time.Sleep(300 * time.Millisecond) // until a program waits
 	began := time.Now()
 	from, edge := lab.Join(t, 1, 1500, a, "up", router, "edge0")
-	f.log.await(t, began, patience, "the interface is there, filtering", edge.Iface)
+	f.log.await(t, began, wait.Patience, "the interface is there, filtering", edge.Iface)
 	rx, tx := to.Receiver(t), from.Sender(t)
 	frame := frameOf(key.Tuple{Src: from.IPv4, Dst: to.IPv4, Proto: 17, HasPorts: true, SrcPort: 7, DstPort: 8})
 	copy(frame, edge.MAC)
 	copy(frame[6:], from.MAC)
 	sum(frame[14:34])
 	// The program that waited is replaced as soon as weir has looked.
-	for deadline := time.Now().Add(patience); outcomes(f)["inserted"] == 0; {
+	for deadline := wait.Deadline(); outcomes(f)["inserted"] == 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("no filter is inserted: %v", outcomes(f))
 		}
 		if err := tx.Send(frame); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := rx.Receive(patience); err != nil {
+		if _, err := rx.Receive(wait.Patience); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -417,7 +418,7 @@ api: {socket: %s/sock}
 	if err := tx.Send(f); err != nil {
 		t.Fatal(err)
 	}
-	got, err := rx.Receive(patience)
+	got, err := rx.Receive(wait.Patience)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"weir/control/stage/loop"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // multicastRing is four routers in a circle that copy groups to both neighbours, with a
@@ -108,7 +109,7 @@ func (r *multicastRing) send(t *testing.T, to netip.Addr, packets int, frame []b
 		}
 	}
 	last, quiet := r.hops(), 0
-	for deadline := time.Now().Add(patience); quiet < 20 && time.Now().Before(deadline); {
+	for deadline := wait.Deadline(); quiet < 20 && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 		if now := r.hops(); now != last || now == before {
 			last, quiet = now, 0
@@ -144,9 +145,9 @@ func TestMulticastRing(t *testing.T) {
 					t.Errorf("%v: a packet takes %.1f hops on the ring: want 8, or without detection 126", to, got)
 				}
 				// A copy has come each way round: clockwise over two routers, with a TTL of 62 there.
-				copied, err := rx.Receive(patience)
+				copied, err := rx.Receive(wait.Patience)
 				for err == nil && !bytes.Equal(copied[:6], frame[:6]) {
-					copied, err = rx.Receive(patience)
+					copied, err = rx.Receive(wait.Patience)
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"weir/filter/multicast"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // router is a router that forwards multicast, and all that can be seen of it.
@@ -127,7 +128,7 @@ func (r *router) send(t *testing.T, frame []byte) uint64 {
 func receive(t *testing.T, rx *lab.Receiver, last uint64) map[uint64][]byte {
 	t.Helper()
 	got := make(map[uint64][]byte)
-	for deadline := time.Now().Add(patience); got[last] == nil; {
+	for deadline := wait.Deadline(); got[last] == nil; {
 		f, err := rx.Receive(time.Until(deadline))
 		if err != nil {
 			t.Fatalf("wait for frame %d: %v", last, err)

@@ -23,6 +23,7 @@ import (
 	"weir/filter/packet"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // pins is a directory of pins for one test, which must leave nothing in it.
@@ -92,9 +93,6 @@ func TestMain(m *testing.M) {
 	lab.Parallel()
 	m.Run()
 }
-
-// patience is how long to wait for a frame that must come.
-const patience = 30 * time.Second
 
 // frameOf is the frame of a packet.
 func frameOf(t key.Tuple) []byte { return packet.Frame(t) }
@@ -198,7 +196,7 @@ func (f *filter) start(t *testing.T, source config.Reader) (stop func()) {
 		return stop
 	}
 	client := client.Dial(string(f.config.API.Socket))
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := client.Lists(t.Context()); err == nil {
 			return stop
 		} else if time.Now().After(deadline) {

@@ -33,6 +33,7 @@ import (
 	"weir/tests/long"
 	"weir/tests/offload"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 // bottleneck is a path from A over a router to B. The router can police what it receives
@@ -715,7 +716,7 @@ func TestPoliceByConfiguration(t *testing.T) {
 	}
 	await := func(want uint64) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); policed() < want; time.Sleep(5 * time.Millisecond) {
+		for deadline := wait.Deadline(); policed() < want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d packets policed, want %d", policed(), want)
 			}
@@ -733,7 +734,7 @@ func TestPoliceByConfiguration(t *testing.T) {
 	}
 	reported, end := f.Events(events.Want{Reasons: []verdict.Reason{verdict.Policed}})
 	defer end()
-	for deadline, seen := time.Now().Add(patience), false; !seen; {
+	for deadline, seen := wait.Deadline(), false; !seen; {
 		send(20)
 		select {
 		case e := <-reported:

@@ -15,6 +15,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // Under load, an interface is renamed again and again within the names that are
@@ -65,7 +66,7 @@ func TestRenameUnderLoad(t *testing.T) {
 		if n%4 == 3 { // also in quick succession
 			continue
 		}
-		for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 			all, err := attach.ReadStatus(dir)
 			if err != nil || len(all) != 1 || all[0].Severed || all[0].ProgramID != id {
 				t.Fatalf("as %s: %+v, %v; want program %d", to, all, err, id)

@@ -21,6 +21,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // What a host forwards opens no connection of it, as what it sends itself does.
@@ -63,7 +64,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 	connect := func(from lab.End) {
 		t.Helper()
 		var conn net.Conn
-		from.In(t, func() { conn, err = net.DialTimeout("tcp4", "10.0.2.2:7", patience) })
+		from.In(t, func() { conn, err = net.DialTimeout("tcp4", "10.0.2.2:7", wait.Patience) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +287,7 @@ func TestInside(t *testing.T) {
 			}
 		}
 	}
-	if !answered(up, "tcp4", patience) || answered(in, "tcp4", 0) || answered(aside, "tcp4", 0) {
+	if !answered(up, "tcp4", wait.Patience) || answered(in, "tcp4", 0) || answered(aside, "tcp4", 0) {
 		t.Fatal("the host itself is to get replies, and no other one")
 	}
 	for _, args := range []string{
@@ -295,7 +296,7 @@ func TestInside(t *testing.T) {
 		command("ip", strings.Fields(args)...)
 	}
 	for _, network := range []string{"tcp4", "udp4"} {
-		if !answered(in, network, patience) {
+		if !answered(in, network, wait.Patience) {
 			t.Errorf("%s: the container gets no reply", network)
 		}
 		if answered(aside, network, 0) {

@@ -18,6 +18,7 @@ import (
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/offload"
+	"weir/tests/wait"
 )
 
 // kindsOfTraffic are protocols, each with its number.
@@ -130,7 +131,7 @@ func converse(t *testing.T, from, to lab.End, address netip.Addr, segments int) 
 		t.Fatal(err)
 	}
 	defer l.Close()
-	from.In(t, func() { c, err = net.DialTimeout("tcp", l.Addr().String(), patience) })
+	from.In(t, func() { c, err = net.DialTimeout("tcp", l.Addr().String(), wait.Patience) })
 	if err != nil {
 		t.Fatal(err)
 	}

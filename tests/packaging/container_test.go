@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // confined is how docs/containers.md runs the image: these privileges, and no others.
@@ -89,7 +90,7 @@ func testContainer(t *testing.T, r *release) {
 	through := func(source string) bool { return p.Pass(t, frameFrom(source))[0] != nil }
 	filters := func(what string) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); through(listedSource); time.Sleep(50 * time.Millisecond) {
+		for deadline := wait.Deadline(); through(listedSource); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				logs, _ := podman("logs", "weir")
 				t.Fatalf("%s: listed packets pass\n%s", what, logs)
@@ -123,7 +124,7 @@ func testContainer(t *testing.T, r *release) {
 	do(run(confined, "--detach", "--name", "weir", image)...)
 	filters("the next container")
 	do("exec", "weir", "weir", "unblock", "198.51.100.1") // or it waits for the daemon, which starts
-	for deadline := time.Now().Add(time.Minute); !through("198.51.100.1"); time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); !through("198.51.100.1"); time.Sleep(50 * time.Millisecond) {
 		if through(listedSource) {
 			t.Error("a listed packet has passed between two containers")
 		}

@@ -24,6 +24,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // testService runs a Debian that systemd has booted, and does there what an operator does, with
@@ -415,7 +416,7 @@ func boot(t *testing.T, l *lab.Lab) *machine {
 		_ = nspawn.Process.Signal(syscall.SIGTERM) // powers off
 		select {
 		case <-ended:
-		case <-time.After(time.Minute):
+		case <-time.After(wait.Patience):
 			t.Error("the machine does not power off")
 			_ = nspawn.Process.Kill() // and its first process with it
 			<-ended
@@ -525,7 +526,7 @@ func (m *machine) configure(lists string) {
 // wait waits for a state.
 func (m *machine) wait(what string, reached func() bool) {
 	m.t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !reached(); time.Sleep(50 * time.Millisecond) {
+	for deadline := wait.Deadline(); !reached(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("waited for: %s", what)
 		}

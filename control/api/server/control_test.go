@@ -22,6 +22,7 @@ import (
 	"weir/control/api/process"
 	"weir/control/engine"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // control is a daemon with fixed answers that records its requests.
@@ -470,7 +471,7 @@ func TestDisconnectCancels(t *testing.T) {
 	}
 	select {
 	case <-s.ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(wait.Patience):
 		t.Error("it goes on")
 	}
 }

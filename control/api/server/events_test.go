@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/api/internal/contract"
+	"weir/tests/wait"
 )
 
 // teller is a daemon whose events are sent to its channel.
@@ -86,7 +87,7 @@ func TestEventsArrive(t *testing.T) {
 	}
 	select {
 	case <-s.ended:
-	case <-time.After(5 * time.Second):
+	case <-time.After(wait.Patience):
 		t.Error("the daemon goes on after the client has gone")
 	}
 }

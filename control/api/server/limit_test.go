@@ -16,6 +16,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
+	"weir/tests/wait"
 )
 
 // However many clients hang, with a request that is sent in part, or with none, a new one is
@@ -164,7 +165,7 @@ func TestLimitByPeer(t *testing.T) {
 		io.WriteString(dial("127.99.96.3"), "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
 		select {
 		case <-streams:
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait.Patience):
 			t.Fatal("no room for another stream")
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/internal/contract"
 	"weir/control/api/process"
+	"weir/tests/wait"
 )
 
 // connectVariable makes the test's binary a process that connects to a socket, writes a byte,
@@ -83,7 +84,7 @@ func TestPeerProcess(t *testing.T) {
 	}
 	// It is not waited for, so that its number still names something in /proc.
 	ended := false
-	for deadline := time.Now().Add(30 * time.Second); !ended && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); !ended && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		on(func(fd int) { ended = !connected(fd) && !peerLives(fd) })
 	}
 	if _, err := process.Of(pid); err != nil || !ended {

@@ -18,6 +18,7 @@ import (
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -144,7 +145,7 @@ func TestSitePermissions(t *testing.T) {
 	if !rogue.ReadyForConnections(10 * time.Second) {
 		t.Fatal("not ready")
 	}
-	for end := time.Now().Add(20 * time.Second); rogue.NumLeafNodes() < 2; time.Sleep(10 * time.Millisecond) {
+	for end := wait.Deadline(); rogue.NumLeafNodes() < 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d connections to the hub", rogue.NumLeafNodes())
 		}
@@ -184,7 +185,7 @@ func TestSitePermissions(t *testing.T) {
 	}
 	// The rogue learns of the hub's subscriptions in its time.
 	unseen := func(subject string) bool { return !seen[subject] }
-	for end := time.Now().Add(20 * time.Second); slices.ContainsFunc(expected, unseen) && time.Now().Before(end); listenFor(50 * time.Millisecond) {
+	for end := wait.Deadline(); slices.ContainsFunc(expected, unseen) && time.Now().Before(end); listenFor(50 * time.Millisecond) {
 		for _, do := range publish {
 			if err := do(); err != nil {
 				t.Fatal(err)
@@ -209,7 +210,7 @@ func TestSitePermissions(t *testing.T) {
 	if err := b.Refresh(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); b.server.NumLeafNodes() > 0; time.Sleep(10 * time.Millisecond) {
+	for end := wait.Deadline(); b.server.NumLeafNodes() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a revoked site stays connected")
 		}
@@ -260,7 +261,7 @@ func TestMixed(t *testing.T) {
 		if closed, err := join(mixed); err == nil {
 			select {
 			case <-closed:
-			case <-time.After(20 * time.Second):
+			case <-time.After(wait.Patience):
 				t.Errorf("%s: it stays connected", what)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/list"
+	"weir/tests/wait"
 )
 
 // A feed that covers too much is refused: its old contents stay, also after a restart,
@@ -36,7 +37,7 @@ func TestMaxCoverage(t *testing.T) {
 			t.Fatal(err)
 		}
 		have := !want
-		for deadline := time.Now().Add(20 * time.Second); have != want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for deadline := wait.Deadline(); have != want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			if err := f.hub.Do(t.Context(), func() error {
 				for k := range e.Set().All() {
 					have = f.hub.lists.get("wide").history.Contents().Has(k)
@@ -54,7 +55,7 @@ func TestMaxCoverage(t *testing.T) {
 	reported := func(refused bool, words ...string) {
 		t.Helper()
 		var text string
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for deadline := wait.Deadline(); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			s, err := f.hub.Fleet(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/snapshot"
+	"weir/tests/wait"
 )
 
 // fleet is a hub with a broker of its own, in a directory.
@@ -305,7 +306,7 @@ func (f *fleet) lastRecord() api.AuditRecord {
 func eventually(t *testing.T, condition func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := wait.Deadline(); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if err = condition(); err == nil {
 			return
 		}
@@ -381,7 +382,7 @@ func TestHub(t *testing.T) {
 		if d.To != changed.Version.Version || len(d.Expires) != 2 {
 			t.Errorf("live: %+v", d)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(wait.Patience):
 		t.Fatal("nothing live")
 	}
 	s, expires, at, err := w.read("drop") // acknowledged: no waiting
@@ -585,7 +586,7 @@ func TestPermissions(t *testing.T) {
 			if !errors.Is(err, nats.ErrPermissionViolation) {
 				t.Errorf("%s: %v", what, err)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(wait.Patience):
 			t.Errorf("%s: allowed", what)
 		}
 	}
@@ -641,7 +642,7 @@ func TestPermissions(t *testing.T) {
 	if c, err := f.connect(mixed, nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(closed) })); err == nil {
 		select {
 		case <-closed:
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait.Patience):
 			t.Errorf("the key of one node with another's certificate: connected as %v", c.Opts.Name)
 		}
 	}
@@ -654,7 +655,7 @@ func TestPermissions(t *testing.T) {
 	}
 	select {
 	case <-gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(wait.Patience):
 		t.Error("a revoked node stays connected")
 	}
 	if err := f.authority.Revoke("edge-9"); err == nil {

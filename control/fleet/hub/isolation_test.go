@@ -19,6 +19,7 @@ import (
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // lines is a log that can be looked at.
@@ -230,7 +231,7 @@ func TestFetchable(t *testing.T) {
 			if subject != wire.DownPrefix+wire.CatalogSubject() && !strings.HasPrefix(subject, wire.DownPrefix+strings.TrimSuffix(wire.ListsSubjects, ">")) {
 				t.Errorf("a node reads %s", subject)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait.Patience):
 			t.Fatal("nothing arrives")
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 // A hub that has lost its state knows no contents of a feed before it was read. Nodes keep
@@ -32,7 +33,7 @@ func TestStateLost(t *testing.T) {
 	f.start(lists)
 	f.change(block("198.51.100.1")) // others' lists are published
 	h.becomes("block", "198.51.100.1")
-	until(t, "the feed was tried, and published anew", func() bool {
+	wait.For(t, "the feed was tried, and published anew", func() bool {
 		s := f.hub.Metrics()
 		return f.hub.lists.get("drop").feed.Status().Sources[0].Failures > 0 && s.Published.Catalogs > 3
 	})
@@ -51,7 +52,7 @@ func TestStateLost(t *testing.T) {
 
 	f.feed("192.0.2.2")
 	h.becomes("drop", "192.0.2.2")
-	until(t, "nothing is wrong", func() bool {
+	wait.For(t, "nothing is wrong", func() bool {
 		s, err := f.hub.Fleet(t.Context())
 		s.Problems = slices.DeleteFunc(s.Problems, func(p string) bool { return strings.Contains(p, "older copy") })
 		return err == nil && len(s.Problems) == 0
@@ -86,7 +87,7 @@ func TestSourceLost(t *testing.T) {
 		}
 		return n
 	}
-	until(t, "both are read", func() bool { return entries() == 2 })
+	wait.For(t, "both are read", func() bool { return entries() == 2 })
 	f.stop()
 	if err := os.RemoveAll(filepath.Join(f.dir, "hub", "feeds")); err != nil {
 		t.Fatal(err)
@@ -97,11 +98,11 @@ func TestSourceLost(t *testing.T) {
 	write(one, "192.0.2.3\n")
 	f.start(lists)
 	least := 3
-	until(t, "one is read", func() bool { n := entries(); least = min(least, n); return n == 3 })
+	wait.For(t, "one is read", func() bool { n := entries(); least = min(least, n); return n == 3 })
 	if least < 2 {
 		t.Errorf("the list had %d entries meanwhile", least)
 	}
 	time.Sleep(50 * time.Millisecond)
 	write(other, "192.0.2.4\n")
-	until(t, "both are read again", func() bool { return entries() == 2 })
+	wait.For(t, "both are read again", func() bool { return entries() == 2 })
 }

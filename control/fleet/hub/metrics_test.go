@@ -11,6 +11,7 @@ import (
 
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
+	"weir/tests/wait"
 )
 
 // The metrics of a hub say what its nodes report, and what it has published.
@@ -42,7 +43,7 @@ func TestMetrics(t *testing.T) {
 	wants := func(lines ...string) {
 		t.Helper()
 		var body, missing string
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for deadline := wait.Deadline(); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 			body, missing = scrape(), ""
 			for _, l := range lines {
 				if !strings.Contains(body, "\n"+l+"\n") {

@@ -17,6 +17,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/snapshot"
+	"weir/tests/wait"
 )
 
 // restoredWithin is how long after the start of a restored hub all nodes have its contents at
@@ -236,7 +237,7 @@ func TestClaims(t *testing.T) {
 	before := f.hub.store.Used().Epoch
 	true1 := f.has(config.FleetBlock)
 	var seal string
-	until(t, "edge-1 reports a seal", func() bool {
+	wait.For(t, "edge-1 reports a seal", func() bool {
 		s, err := f.hub.Fleet(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -271,7 +272,7 @@ func TestClaims(t *testing.T) {
 	for range 3 {
 		for i, c := range claims {
 			c.Version = fmt.Sprint(i)
-			until(t, "the hub takes a claim", func() bool { // it ignores what comes too often
+			wait.For(t, "the hub takes a claim", func() bool { // it ignores what comes too often
 				if err := liar.Publish(wire.StatusSubject("edge-2"), status(t, c)); err != nil {
 					t.Fatal(err)
 				}
@@ -310,5 +311,5 @@ func TestClaims(t *testing.T) {
 // converged1 waits until a host has the contents of the hub.
 func (f *fleet) converged1(h *host) {
 	f.t.Helper()
-	until(f.t, h.name+" has the contents of the hub", func() bool { return h.differs(f.truth()) == "" })
+	wait.For(f.t, h.name+" has the contents of the hub", func() bool { return h.differs(f.truth()) == "" })
 }

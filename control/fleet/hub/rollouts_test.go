@@ -23,6 +23,7 @@ import (
 	"weir/filter/key"
 	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/wait"
 )
 
 // host is a host of the fleet without a kernel: the node's code, and what it would
@@ -241,16 +242,7 @@ func (h *host) had(entry string) bool {
 
 func (h *host) becomes(name, entry string) {
 	h.t.Helper()
-	until(h.t, fmt.Sprintf("%s has %q of %s", h.name, entry, name), func() bool { return h.entry(name) == entry })
-}
-
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not in time: " + what)
-		}
-	}
+	wait.For(h.t, fmt.Sprintf("%s has %q of %s", h.name, entry, name), func() bool { return h.entry(name) == entry })
 }
 
 // inWaves is the configuration of a list of a feed whose changes reach canaries first.
@@ -286,7 +278,7 @@ func (f *fleet) rollout(name string) *api.FleetRollout {
 
 func (f *fleet) reaches(state string) {
 	f.t.Helper()
-	until(f.t, "the rollout is "+state, func() bool { return f.rollout("drop").State == state })
+	wait.For(f.t, "the rollout is "+state, func() bool { return f.rollout("drop").State == state })
 }
 
 func (f *fleet) roll(do string) {
@@ -334,11 +326,11 @@ func TestRollouts(t *testing.T) {
 	}
 	first := f.has("drop").Active
 	half := []api.FleetShare{{Version: first, Nodes: 1}, {Nodes: 1}}
-	until(t, "one of two nodes is to have the version", func() bool { w, h := shares(); return slices.Equal(w, half) && slices.Equal(h, half) })
+	wait.For(t, "one of two nodes is to have the version", func() bool { w, h := shares(); return slices.Equal(w, half) && slices.Equal(h, half) })
 	f.reaches(api.RolloutDone)
 	other.becomes("drop", "192.0.2.1")
 	all := []api.FleetShare{{Version: first, Nodes: 2}}
-	until(t, "both nodes have the version", func() bool { w, h := shares(); return slices.Equal(w, all) && slices.Equal(h, all) })
+	wait.For(t, "both nodes have the version", func() bool { w, h := shares(); return slices.Equal(w, all) && slices.Equal(h, all) })
 
 	// Paused, it stays where it is. Commands are urgent.
 	f.feed("192.0.2.2")
@@ -445,7 +437,7 @@ func TestLongChange(t *testing.T) {
 		many = append(many, netip.AddrFrom4([4]byte{16 + byte(r.UintN(64)), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}).String())
 	}
 	f.feed(many...)
-	until(t, "the canary has a million", func() bool {
+	wait.For(t, "the canary has a million", func() bool {
 		canary.mu.Lock()
 		defer canary.mu.Unlock()
 		return canary.sets["drop"].Len() > 900_000
@@ -570,7 +562,7 @@ func rehearsing(t *testing.T) (f *fleet, lists string, hosts []*host) {
 		}
 		h.mu.Unlock()
 	}
-	until(t, "the first rollout begins", func() bool { return f.rollout("drop").State == api.RolloutRunning })
+	wait.For(t, "the first rollout begins", func() bool { return f.rollout("drop").State == api.RolloutRunning })
 	f.roll(api.RollForward)
 	for _, h := range hosts {
 		h.becomes("drop", "192.0.2.1")

@@ -19,6 +19,7 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/wire"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // onSmallDisk is the variable with the directory for a disk of the test's own, in a process
@@ -111,7 +112,7 @@ func TestFullDisk(t *testing.T) {
 			var c wire.Catalog
 			select {
 			case c = <-live:
-			case <-time.After(time.Minute):
+			case <-time.After(wait.Patience):
 				t.Fatal("no catalog comes")
 			}
 			if !before.Before(c.Place) || !last.Place.Before(c.Place) {

@@ -37,6 +37,7 @@ import (
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 // memory returns what a process has of memory, or had at most, in kB.
@@ -183,7 +184,7 @@ func TestScale(t *testing.T) {
 		}
 		running.Go(func() { _ = n.Run(ctx, &tally{node: n, length: &length, done: &done}) })
 	}
-	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
+	for end := wait.Deadline(); ; time.Sleep(time.Second) {
 		current := 0
 		for _, n := range status().Nodes {
 			if n.State == api.NodeCurrent {
@@ -268,7 +269,7 @@ func (f *fleet) coldStarts(hub *process, client *client.Client, feed string, nod
 	hub.env = append(hub.env, "WEIR_TEST_HUB_LISTS=lists: {large: {sources: [{file: "+feed+"}]}}")
 	hub.start()
 	var place wire.Place
-	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
+	for end := wait.Deadline(); ; time.Sleep(time.Second) {
 		s, err := client.Fleet(t.Context())
 		if err == nil {
 			for _, l := range s.Lists {

@@ -15,6 +15,7 @@ import (
 	"weir/control/audit"
 	"weir/control/fleet/wire"
 	"weir/control/trial"
+	"weir/tests/wait"
 )
 
 // What a command decides about the trial of a list is in the catalog, in the status and in the
@@ -322,12 +323,12 @@ func TestEnforceConversed(t *testing.T) {
 	if _, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{Off: true, After: 6}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the node has the list on trial", func() bool { return trialAt(former) })
+	wait.For(t, "the node has the list on trial", func() bool { return trialAt(former) })
 	former.stop()
-	until(t, "the trial is over", func() bool { return !status().Lists[0].Trial })
+	wait.For(t, "the trial is over", func() bool { return !status().Lists[0].Trial })
 	if !trialAt(former) {
 		t.Error("a node that does not run has heard of it")
 	}
 	former = f.again(former)
-	until(t, "the node that was away enforces the list", func() bool { return !trialAt(former) })
+	wait.For(t, "the node that was away enforces the list", func() bool { return !trialAt(former) })
 }

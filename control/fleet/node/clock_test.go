@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 // Entries expire by the hub's clock, from the first catalog on that comes live.
@@ -24,8 +25,8 @@ func TestWrongClock(t *testing.T) {
 			at := time.Now().Add(5 * time.Second)
 			h.change(set(t, "192.0.2.1", "192.0.2.2"), wire.Expiry{Entry: "192.0.2.2", At: at})
 			h.release()
-			eventually(t, "the entry", func() bool { return n.has(name).Len() == 2 })
-			eventually(t, "its end", func() bool { return n.has(name).Len() == 1 })
+			wait.For(t, "the entry", func() bool { return n.has(name).Len() == 2 })
+			wait.For(t, "its end", func() bool { return n.has(name).Len() == 1 })
 			late := time.Since(at)
 			if ahead == 2*time.Second { // no more than a delay
 				late += ahead

@@ -6,6 +6,7 @@ import (
 
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/tests/wait"
 )
 
 // restore has a hub go on from an older version, and a stream that has no other.
@@ -52,13 +53,13 @@ func TestHistoryLost(t *testing.T) {
 			h.restore(first)
 			want := have("203.0.113", c.after)
 			h.release()
-			eventually(t, fmt.Sprintf("the hub's version %v %s; the node: %+v", h.at, h.ids[h.at], n.active()), func() bool {
+			wait.For(t, fmt.Sprintf("the hub's version %v %s; the node: %+v", h.at, h.ids[h.at], n.active()), func() bool {
 				return n.active().ID == h.ids[h.at] && equal(n.has(name), want)
 			})
 			// What it has saved is that, too.
 			n.stop()
 			n = h.start(dir)
-			eventually(t, "the saved version", func() bool { return n.active().ID == h.ids[h.at] && equal(n.has(name), want) })
+			wait.For(t, "the saved version", func() bool { return n.active().ID == h.ids[h.at] && equal(n.has(name), want) })
 		})
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"weir/control/list"
 	"weir/filter/snapshot"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // hub is a broker and the least publisher: the truth is in memory.
@@ -228,7 +229,7 @@ func TestReportsKeepToTheAllowance(t *testing.T) {
 		}
 		time.Sleep(reportAtMost)
 	}
-	eventually(t, "a report of the last version", func() bool {
+	wait.For(t, "a report of the last version", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(last.Lists) == 1 && last.Lists[0].Active == h.at
@@ -370,15 +371,6 @@ func (r *run) has(name string) *list.Set {
 	return r.known[name]
 }
 
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not in time: " + what)
-		}
-	}
-}
-
 func equal(a, b *list.Set) bool { return a != nil && a.Diff(b).Len() == 0 }
 
 // active returns the version that the node reports.
@@ -407,7 +399,7 @@ func (r *run) reaches(h *hub) {
 			r.t.Logf("the node: %+v, it has refused %q", r.active(), r.refusedWhat())
 		}
 	}()
-	eventually(r.t, fmt.Sprintf("version %v", h.at), func() bool { return r.active().Active == h.at })
+	wait.For(r.t, fmt.Sprintf("version %v", h.at), func() bool { return r.active().Active == h.at })
 	if !equal(r.has(name), h.truth[h.at]) {
 		r.t.Fatalf("version %v: %d entries, want %d", h.at, r.has(name).Len(), h.truth[h.at].Len())
 	}
@@ -446,7 +438,7 @@ func TestFollow(t *testing.T) {
 		h.release()
 		n.reaches(h)
 	}
-	eventually(t, "a status", func() bool {
+	wait.For(t, "a status", func() bool {
 		for len(statuses) > 0 {
 			if s := <-statuses; len(s.Lists) == 1 && s.Lists[0].Active == h.at && !s.Stale && s.Dropped == 3 && s.Catalog == h.catalog.Place {
 				return true
@@ -529,9 +521,9 @@ func TestGroups(t *testing.T) {
 	h.snapshot()
 	state := wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: first}, {Groups: []string{"node:edge-2"}, Place: second}}}
 	h.publish(state)
-	eventually(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
 	late := h.start(t.TempDir()) // its version is not that of the last snapshot
-	eventually(t, "the older snapshot", func() bool { return late.active().Active == first })
+	wait.For(t, "the older snapshot", func() bool { return late.active().Active == first })
 	if n.active().Active != first || !equal(late.has(name), h.truth[first]) {
 		t.Errorf("%+v, %+v", n.active(), late.active())
 	}
@@ -541,20 +533,20 @@ func TestGroups(t *testing.T) {
 	late.reaches(h)
 	// Nothing goes back.
 	h.want(first)
-	eventually(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
 	time.Sleep(50 * time.Millisecond)
 	if n.active().Active != second {
 		t.Errorf("%+v", n.active())
 	}
 	// A list that is not for this node goes.
 	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Groups: []string{"others"}, Place: second}}})
-	eventually(t, "the list goes", func() bool { return n.has(name) == nil && len(n.Lists()) == 0 })
+	wait.For(t, "the list goes", func() bool { return n.has(name) == nil && len(n.Lists()) == 0 })
 	// And comes back, to allow by.
 	h.publish(wire.ListState{Name: name, Settings: wire.Settings{Action: "allow", Direction: "both"}, Releases: []wire.Release{{Place: second}}})
 	n.reaches(h)
 	// Its settings change, with its contents.
 	h.release()
-	eventually(t, "other settings", func() bool { all := n.Lists(); return len(all) == 1 && all[0].Settings() == block })
+	wait.For(t, "other settings", func() bool { all := n.Lists(); return len(all) == 1 && all[0].Settings() == block })
 	n.reaches(h)
 }
 
@@ -570,13 +562,13 @@ func TestExpiry(t *testing.T) {
 	h.snapshot(wire.Expiry{Entry: "192.0.2.1", At: soon}, wire.Expiry{Entry: "192.0.2.2", At: soon},
 		wire.Expiry{Entry: "tcp *:* > 192.0.2.9:25", At: soon}, wire.Expiry{Entry: "2001:db8::1", At: soon})
 	h.release()
-	eventually(t, "all five", func() bool { return n.has(name).Len() == 5 })
+	wait.For(t, "all five", func() bool { return n.has(name).Len() == 5 })
 	h.change(set(t, "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "tcp *:* > 192.0.2.9:25", "2001:db8::1"), wire.Expiry{Entry: "192.0.2.2"}) // it stays
 	h.release()
-	eventually(t, "the second version", func() bool { return n.active().Active == h.at })
+	wait.For(t, "the second version", func() bool { return n.active().Active == h.at })
 	h.server.Shutdown() // the hub is gone
 	left := set(t, "192.0.2.2", "192.0.2.3", "192.0.2.4")
-	eventually(t, "the end of the others", func() bool { return equal(n.has(name), left) })
+	wait.For(t, "the end of the others", func() bool { return equal(n.has(name), left) })
 	if time.Now().Before(soon) {
 		t.Error("they have expired early")
 	}
@@ -600,7 +592,7 @@ func TestNotActive(t *testing.T) {
 	n.mu.Unlock()
 	h.change(set(t, "0.0.0.0/1"))
 	h.release()
-	eventually(t, "the reason", func() bool { return strings.Contains(n.active().Error, "too wide") })
+	wait.For(t, "the reason", func() bool { return strings.Contains(n.active().Error, "too wide") })
 	if s := n.active(); s.Active != good || s.Wanted != h.at {
 		t.Errorf("%+v", s)
 	}
@@ -881,7 +873,7 @@ func TestReplay(t *testing.T) {
 		refused := n.Refused()
 		h.store(wire.CatalogSubject(), old)
 		h.publishLive(wire.CatalogSubject(), old)
-		eventually(t, "it is refused", func() bool { return n.Refused() > refused })
+		wait.For(t, "it is refused", func() bool { return n.Refused() > refused })
 		if n.active().Active != h.at || n.active().Wanted != h.at || !equal(n.has(name), h.truth[h.at]) {
 			t.Fatalf("%+v", n.active())
 		}
@@ -890,7 +882,7 @@ func TestReplay(t *testing.T) {
 	}
 	// Nor where the hub itself errs.
 	h.want(first)
-	eventually(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
 	time.Sleep(50 * time.Millisecond)
 	if n.active().Active != h.at {
 		t.Errorf("back to %+v", n.active())
@@ -924,7 +916,7 @@ func TestBrokenDelta(t *testing.T) {
 		h.store(wire.DeltaSubject(name), m)
 		h.publishLive(wire.DeltaSubject(name), m)
 		h.release()
-		eventually(t, what+": an error", func() bool { return n.active().Error != "" })
+		wait.For(t, what+": an error", func() bool { return n.active().Error != "" })
 		if n.active().Active != before || !equal(n.has(name), h.truth[before]) {
 			t.Fatalf("%s: %+v", what, n.active())
 		}
@@ -961,11 +953,11 @@ func TestDeltaOfAnotherList(t *testing.T) {
 			h.change(list.Union(before, set(t, "198.51.100.9")))
 			send(h, other) // the node looks for the first delta, or the last one
 			h.release()
-			eventually(t, "the node has seen it", func() bool { return refused() || n.active().Active == h.at })
+			wait.For(t, "the node has seen it", func() bool { return refused() || n.active().Active == h.at })
 			h.snapshot() // where the last delta of the stream leads nowhere
 			h.release()
 			n.reaches(h)
-			eventually(t, "it is refused", refused)
+			wait.For(t, "it is refused", refused)
 		})
 	}
 }
@@ -983,7 +975,7 @@ func TestStale(t *testing.T) {
 	if err := n.Age().Err(); err != nil && time.Since(h.catalog.Issued) < time.Second {
 		t.Error(err)
 	}
-	eventually(t, "it is stale", func() bool { return n.Age().Err() != nil })
+	wait.For(t, "it is stale", func() bool { return n.Age().Err() != nil })
 	for i := range h.sent {
 		h.publishLive(h.sentTo[i], h.sent[i])
 	}
@@ -992,7 +984,7 @@ func TestStale(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	h.release()
-	eventually(t, "it is up to date", func() bool { return n.Age().Err() == nil })
+	wait.For(t, "it is up to date", func() bool { return n.Age().Err() == nil })
 }
 
 // Where the hub's clock is ahead, a node that starts again is stale as long after it has heard
@@ -1007,10 +999,10 @@ func TestStaleAhead(t *testing.T) {
 	h.snapshot()
 	h.release()
 	n.reaches(h)
-	eventually(t, "it is stale", func() bool { return n.Age().Err() != nil })
+	wait.For(t, "it is stale", func() bool { return n.Age().Err() != nil })
 	n.stop()
 	n = h.start(dir)
-	eventually(t, "it is stale again", func() bool { return n.Age().Err() != nil })
+	wait.For(t, "it is stale again", func() bool { return n.Age().Err() != nil })
 }
 
 // A catalog that was on its way while a later one was fetched is no attack.
@@ -1031,12 +1023,12 @@ func TestLateCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.release()
-	eventually(t, "the catalog after it", func() bool { return n.Catalog() == h.catalog.Place })
+	wait.For(t, "the catalog after it", func() bool { return n.Catalog() == h.catalog.Place })
 	if n.Refused() > 0 {
 		t.Errorf("refused: %q", n.refusedWhat())
 	}
 	h.publishLive(wire.CatalogSubject(), late)
-	eventually(t, "the old one is refused", func() bool { return n.Refused() == 1 })
+	wait.For(t, "the old one is refused", func() bool { return n.Refused() == 1 })
 }
 
 // What a snapshot is made of is withheld, cut off or replaced: a node that starts has
@@ -1068,7 +1060,7 @@ func TestSpoiltSnapshot(t *testing.T) {
 			spoil(h)
 			h.release()
 			n := h.start(t.TempDir())
-			eventually(t, "an error", func() bool { return n.active().Error != "" })
+			wait.For(t, "an error", func() bool { return n.active().Error != "" })
 			if n.has(name) != nil || n.active().Active != (wire.Place{}) {
 				t.Errorf("active: %+v", n.active())
 			}

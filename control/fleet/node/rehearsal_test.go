@@ -8,6 +8,7 @@ import (
 
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/tests/wait"
 )
 
 func (r *run) rehearses() *list.Set {
@@ -29,7 +30,7 @@ func TestRehearsal(t *testing.T) {
 	h.publish(state)
 	rehearsed := func(n *run, what string) {
 		t.Helper()
-		eventually(t, what, func() bool {
+		wait.For(t, what, func() bool {
 			r := n.active().Rehearsal
 			return r != nil && r.Place == h.at && r.Looked == 10 && r.WouldDrop == 3 && r.Error == "" && equal(n.rehearses(), h.truth[h.at])
 		})
@@ -57,11 +58,11 @@ func TestRehearsal(t *testing.T) {
 	h.publish(state)
 	n.reaches(h)
 	added := h.truth[h.at].Diff(h.truth[first]).Add.Len()
-	eventually(t, "with whom the host has conversed", func() bool {
+	wait.For(t, "with whom the host has conversed", func() bool {
 		s := n.active()
 		return s.Added != nil && s.Added.Addresses == added && s.Conversed != nil && s.Conversed.Addresses == h.truth[h.at].Len()
 	})
-	eventually(t, "the end of the rehearsal", func() bool { return n.active().Rehearsal == nil && n.rehearses() == nil })
+	wait.For(t, "the end of the rehearsal", func() bool { return n.active().Rehearsal == nil && n.rehearses() == nil })
 	n.stop()
 	n = h.start(dir)
 	n.reaches(h)
@@ -75,7 +76,7 @@ func TestRehearsal(t *testing.T) {
 	state.Releases[2] = wire.Release{Place: h.at, Rehearse: true}
 	state.Releases[0].Place = first
 	h.publish(state)
-	eventually(t, "the refusal", func() bool {
+	wait.For(t, "the refusal", func() bool {
 		r := n.active().Rehearsal
 		return r != nil && r.Place == h.at && strings.Contains(r.Error, "too wide")
 	})
@@ -84,14 +85,14 @@ func TestRehearsal(t *testing.T) {
 	}
 	state.Releases = state.Releases[:1]
 	h.publish(state)
-	eventually(t, "no rehearsal", func() bool { return n.active().Rehearsal == nil })
+	wait.For(t, "no rehearsal", func() bool { return n.active().Rehearsal == nil })
 	n.mu.Lock()
 	n.failing = nil
 	n.mu.Unlock()
 	h.change(set(t, "192.0.2.7"))
 	state.Releases[0].Place = h.at
 	h.publish(state)
-	eventually(t, "a version that all nodes have", func() bool { return n.active().Active == h.at })
+	wait.For(t, "a version that all nodes have", func() bool { return n.active().Active == h.at })
 	n.stop()
 	if s := n.active(); s.Added != nil {
 		t.Errorf("a version that all nodes have is measured: %+v", s.Added)

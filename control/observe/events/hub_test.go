@@ -17,6 +17,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 func TestThin(t *testing.T) {
@@ -331,7 +332,7 @@ func TestRun(t *testing.T) {
 	go func() { b.Hub.Run(ctx); close(ended) }()
 	s, end := b.Subscribe(Want{})
 	for range 3 { // the programs go on reporting beyond a single lease
-		for deadline, seen := time.Now().Add(30*time.Second), false; !seen; {
+		for deadline, seen := wait.Deadline(), false; !seen; {
 			b.send(listed, 1)
 			select {
 			case e := <-s:
