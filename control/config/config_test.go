@@ -758,7 +758,7 @@ func TestDiff(t *testing.T) {
 		{"interfaces: [eth0]\nlists: {a: {sources: [{url: \"http://u:secret@h/x?k=secret\", headers: {K: secret}}, {url: \"http://h/x?k=other\"}]}}",
 			"interfaces: [eth0]\nlists: {a: {sources: [{url: \"http://u:hidden@h/x?k=hidden\", headers: {K: hidden}, sha256_url: \"http://h/y?hidden\"}]}}", []string{
 				"lists.a.sources[http://h/x].url: changed", "lists.a.sources[http://h/x].headers: changed",
-				"lists.a.sources[http://h/x].sha256_url: none → http://h/y", "lists.a.sources[http://h/x (2)]: removed"}},
+				"lists.a.sources[http://h/x].sha256_url: none → http://h/y", "lists.a.sources[http://h/x#2]: removed"}},
 		{"interfaces: [eth0]\ntrackers: [{key: src, threshold: 1k/s}]", "interfaces: [eth0]\ntrackers: [{key: src, threshold: 1%, action: limit, limit: 5/s}, {key: src, unit: bytes, threshold: 1/s}]", []string{
 			"trackers[src packets].threshold: 1k/s → 1%", "trackers[src packets].action: report → limit",
 			"trackers[src packets].limit: none → 5/s", "trackers[src bytes]: added"}},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"weir/control/quantity"
 	"weir/loader"
 )
 
@@ -129,18 +130,11 @@ func (d *differences) elements(old, new reflect.Value, path string) {
 	}
 }
 
-// labels returns the labels of elements. Where some are equal because they differ
-// in secrets only, all but the first get a number.
+// labels returns the labels of elements, which are equal where only secrets differ.
 func labels(v reflect.Value) []string {
-	var all []string
-	has := make(map[string]bool)
-	for i := range v.Len() {
-		name := v.Index(i).Interface().(labelled).Label()
-		label := name
-		for n := 2; has[label]; n++ {
-			label = fmt.Sprintf("%s (%d)", name, n)
-		}
-		all, has[label] = append(all, label), true
+	all := make([]string, v.Len())
+	for i := range all {
+		all[i] = v.Index(i).Interface().(labelled).Label()
 	}
-	return all
+	return quantity.Distinct(all)
 }

@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"weir/control/list"
+	"weir/control/quantity"
 )
 
 // firstRetry is the delay before the first retry of a failed source: long
@@ -80,7 +81,7 @@ type Feed struct {
 // source is a source and its state.
 type source struct {
 	Source
-	name   string
+	name   string // distinct within the feed
 	saved  string // path of the saved file; "": not saved
 	client *http.Client
 	format *reader
@@ -184,12 +185,18 @@ func open(c Config, directory string) (*Feed, error) {
 		return nil, err
 	}
 	f.Lenient = f.Lenient || c.Format.Kind == CrowdSec // its ranges need not be masked
-	for _, src := range c.All() {
+	all := c.All()
+	names := make([]string, len(all))
+	for i, src := range all {
+		names[i] = src.String()
+	}
+	names = quantity.Distinct(names) // URLs may differ in their queries only
+	for i, src := range all {
 		src.ConnectTimeout = cmp.Or(src.ConnectTimeout, DefaultConnectTimeout)
 		src.StallTimeout = cmp.Or(src.StallTimeout, DefaultStallTimeout)
 		s := &source{
 			Source: src,
-			name:   src.String(),
+			name:   names[i],
 			client: newClient(src, reachOf), reachOf: reachOf, agent: agent(c.Format.Kind, c.Version),
 			attempting: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
 			format: f.format, lookup: systemLookup(new(net.Dialer).DialContext),

@@ -914,6 +914,33 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// Sources whose URLs differ in their queries only have names of their own, without secrets.
+func TestSourcesOfAServer(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "list=b" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		fmt.Fprint(w, less)
+	})
+	a, b := from(s), from(s)
+	a.URL += "?list=a"
+	b.URL += "?list=b"
+	f := mustOpen(t, config(a, b), t.TempDir())
+	o, err := f.Fetch(t.Context())
+	if err != nil || len(o) != 2 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	for i, failure := range []Failure{NoFailure, BadStatus} {
+		st := f.Status().Sources[i]
+		if want := s.URL + "/list.txt" + []string{"", "#2"}[i]; o[i].Source != want || st.Source != want {
+			t.Errorf("outcome of %s, status of %s, want %s", o[i].Source, st.Source, want)
+		}
+		if o[i].Failure != failure || st.Last.Failure != failure {
+			t.Errorf("%s: outcome %v, status %v, want %v", st.Source, o[i].Failure, st.Last.Failure, failure)
+		}
+	}
+}
+
 // TestContentsStay checks that contents do not change when their sources do.
 func TestContentsStay(t *testing.T) {
 	five := "192.0.2.1\n192.0.2.2\n192.0.2.3\n192.0.2.4\n192.0.2.5\n"

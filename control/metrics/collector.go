@@ -409,13 +409,8 @@ func (s sink) digests(d Digests) {
 
 func (s sink) feed(f Feed) {
 	st := f.Status()
-	seen := make(map[string]int)
 	for _, source := range st.Sources {
-		name := source.Source
-		if seen[name]++; seen[name] > 1 {
-			name += "#" + strconv.Itoa(seen[name]) // a URL's query is not in its name
-		}
-		labels := []string{st.Name, name}
+		labels := []string{st.Name, source.Source}
 		s.put(feedEntries, float64(source.Entries), labels...)
 		if st.Interval > 0 {
 			s.put(feedInterval, st.Interval.Seconds(), labels...)

@@ -93,6 +93,19 @@ func Unique(errs *FieldErrors, path string, n int, id func(int) any) {
 	}
 }
 
+// Distinct returns names with a number after each that equals one before it, as in "a#2".
+func Distinct(names []string) []string {
+	all, has := make([]string, len(names)), make(map[string]bool)
+	for i, name := range names {
+		all[i] = name
+		for n := 2; has[all[i]]; n++ {
+			all[i] = fmt.Sprintf("%s#%d", name, n)
+		}
+		has[all[i]] = true
+	}
+	return all
+}
+
 // Err returns the errors, or nil if there is none.
 func (es FieldErrors) Err() error {
 	if len(es) == 0 {
