@@ -32,6 +32,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
+	"weir/control/trial"
 	"weir/loader"
 )
 
@@ -135,7 +136,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
 	d.monitor.manual = loadMonitor(monitorPath(c), time.Now(), o.Log)
-	d.trials.decided = loadTrials(c, o.Log)
+	d.trials.Load()
 	return d, d.start(ctx, c)
 }
 
@@ -171,7 +172,8 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		queued: waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut},
 	}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
-	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note, log: o.Log}
+	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note}
+	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Path: trialPath(c), Log: o.Log}
 	d.builder = builder{
 		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: &d.fleet.rehearsals, groups: &d.groups, queue: &d.changes.queued,
 		version: o.Version, log: o.Log,
@@ -210,7 +212,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.fleet.await(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.feeds.watcher, fleet: d.fleet.node, trials: d.trials.decided, attached: inherited.Lists})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.feeds.watcher, fleet: d.fleet.node, trials: d.trials.Decided(), attached: inherited.Lists})
 	if err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet, trials: loadTrials(c, log)})
+	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet, trials: trial.Load(trialPath(c), log)})
 }
 
 func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared, error) {

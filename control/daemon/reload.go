@@ -185,7 +185,7 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
 	d.loop.doing("a configuration is activated", "")
-	last, applied, decided := d.active.prepared.copied(), d.active.applied, d.trials.decided
+	last, applied, decided := d.active.prepared.copied(), d.active.applied, d.trials.Decided()
 	var next *Prepared
 	d.loop.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet.node, last, decided) })
 	if err != nil {

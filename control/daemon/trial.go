@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,12 +19,10 @@ import (
 	"weir/filter/membership"
 )
 
-// trials are the decisions of commands about lists on trial. Enforce is safe for concurrent use;
-// all else is for Run's goroutine.
+// trials has the decisions of commands about lists on trial, as the owner of its keeper. Enforce is
+// safe for concurrent use; all else is for Run's goroutine.
 type trials struct {
-	decided trial.Decisions
-	retry   time.Time // where ending one failed
-	kept    time.Time // when they were last saved for their ends
+	trial.Keeper
 
 	loop       *loop
 	active     *active
@@ -32,7 +31,6 @@ type trials struct {
 	audit      auditor
 	reassemble func() error // activates the configuration again, with the decisions
 	note       func()       // publishes the state
-	log        *slog.Logger
 }
 
 // trialOf returns the trial of a list as the configuration has it, nil where it is enforced and no
@@ -51,54 +49,25 @@ func trialPath(c *config.Config) string {
 	return filepath.Join(string(c.StateDir), trial.File)
 }
 
-// loadTrials returns what commands have decided, as it was saved. A trial whose time has come
-// meanwhile is ended by the first tick, which knows whom that would cut off.
-func loadTrials(c *config.Config, log *slog.Logger) trial.Decisions {
-	if path := trialPath(c); path != "" {
-		return trial.Load(path, log)
+// Trial implements [trial.Owner].
+func (s *trials) Trial(list string) (t *api.Trial, ok bool) {
+	l := s.active.prepared.list(list)
+	if l == nil {
+		return nil, false
 	}
-	return nil
-}
-
-// save makes what commands have decided durable.
-func (s *trials) save(t trial.Decisions) error {
-	if path := trialPath(s.active.prepared.config); path != "" {
-		return t.Save(path)
-	}
-	return nil
+	return l.trial, true
 }
 
 // check saves what commands have decided again where the file is missing.
 func (s *trials) check() error {
-	path := trialPath(s.active.prepared.config)
-	if len(s.decided) == 0 || !missing(path) {
+	if len(s.Decided()) == 0 || !missing(s.Path) {
 		return nil
 	}
-	s.log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := s.save(s.decided); err != nil {
+	s.Log.Error("a state file was removed while weir ran: it is written anew", "file", s.Path)
+	if err := s.Save(); err != nil {
 		return fmt.Errorf("lists on trial: %w", err)
 	}
 	return nil
-}
-
-// keep notes how much of the trials has passed that are to end, at an interval.
-func (s *trials) keep(now time.Time) {
-	if !s.decided.End() || now.Sub(s.kept) < trial.Interval {
-		return
-	}
-	s.kept = now
-	next, lines := s.decided.At(now)
-	for _, line := range lines {
-		s.log.Warn(line)
-	}
-	if err := s.save(next); err != nil {
-		s.log.Error("trials would end later after a restart of the machine: " + err.Error())
-	}
-	if len(lines) > 0 {
-		if err := s.decide(next); err != nil {
-			s.log.Error(err.Error())
-		}
-	}
 }
 
 // Enforce implements [server.Enforcer].
@@ -106,11 +75,11 @@ func (s *trials) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 	r := audit.OfTrial(name, c)
 	by := audit.Cut(r.Who(), audit.MaxText)
 	if !c.Off && c.After == 0 && !c.Force {
-		_, err = s.collateral.read(ctx) // for set
+		_, err = s.collateral.read(ctx) // for enforce
 	}
 	if err == nil {
 		err = s.loop.doAlone(ctx, func() (err error) {
-			done, err = s.set(name, c, by)
+			done, err = s.enforce(name, c, by)
 			return err
 		})
 	}
@@ -121,8 +90,8 @@ func (s *trials) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 	return done, err
 }
 
-// set carries out a change of a trial: first durably, then in the data plane.
-func (s *trials) set(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
+// enforce carries out a change of a trial.
+func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
 	l := s.active.prepared.list(name)
 	if l == nil {
 		return done, s.active.prepared.noList(name)
@@ -142,12 +111,8 @@ func (s *trials) set(name string, c api.EnforceChange, by string) (done api.Enfo
 			return done, &api.BadRequest{Err: trial.Stays(name, err)}
 		}
 	}
-	before, next := s.decided, s.decided.With(name, o)
-	if err := s.save(next); err != nil {
-		return done, fmt.Errorf("list %s stays as it was, since a restart would forget the change: %w", name, err)
-	}
-	if err := s.decide(next); err != nil {
-		return done, errors.Join(fmt.Errorf("list %s stays as it was: %w", name, err), s.save(before))
+	if err := s.Set(name, o); err != nil {
+		return done, err
 	}
 	return api.Enforced{List: name, Changed: true, Trial: s.active.prepared.list(name).trial}, nil
 }
@@ -164,28 +129,22 @@ func (s *trials) refuse(l *managedList, c api.EnforceChange) error {
 	return trial.Refuse(l.Name, l.Action == config.Allow, l.Enforce, c)
 }
 
-// decide makes the data plane follow what commands have decided. When it fails, nothing has
-// changed.
-func (s *trials) decide(next trial.Decisions) error {
-	before := s.decided
-	s.decided = next
+// Decide implements [trial.Owner]: the data plane follows what commands have decided.
+func (s *trials) Decide(next trial.Decisions) error {
 	same := true
 	for _, l := range s.active.prepared.lists {
 		t := l.trialBy(s.active.prepared.config, next)
 		same = same && l.Enforce == (t == nil || t.Enforced)
 	}
-	if same { // only times have changed, and what others read beside the loop stays
-		for _, l := range s.active.prepared.lists {
-			l.trial = l.trialBy(s.active.prepared.config, next)
-		}
-		s.note()
-		return nil
+	if !same {
+		return s.reassemble()
 	}
-	err := s.reassemble()
-	if err != nil {
-		s.decided = before
+	// Only times have changed, and what others read beside the loop stays.
+	for _, l := range s.active.prepared.lists {
+		l.trial = l.trialBy(s.active.prepared.config, next)
 	}
-	return err
+	s.note()
+	return nil
 }
 
 // configured returns the list as the configuration has it.
@@ -222,73 +181,36 @@ func callers(ssh, connection string) (all []guard.Peer) {
 
 // end enforces the lists whose trial is over.
 func (s *trials) end(now time.Time) error {
-	if now.Before(s.retry) {
-		return nil
+	held, err := s.End(now)
+	for _, name := range slices.Sorted(maps.Keys(held)) {
+		err = errors.Join(err, held[name])
 	}
-	next := s.decided
-	var ended []*managedList
-	var failed error
-	for _, name := range s.decided.Over(now) {
-		l := s.active.prepared.list(name)
-		if l == nil || !l.commanded() {
-			continue
-		}
-		if err := s.guards.enforcingCutsOff([]*managedList{l}); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", name, err, name))
-			continue
-		}
-		if err := s.collateral.dropsPartners(name); err != nil {
-			failed = errors.Join(failed, trial.Overdue(name, err, "weir enforce"))
-			continue
-		}
-		next = next.With(name, trial.Ended(s.decided[name]))
-		ended = append(ended, l)
-	}
-	if len(ended) > 0 {
-		if err := s.decide(next); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("a trial is over, but its list could not be enforced, retrying in %v: %w", retryInterval, err))
-			ended = nil
-		} else if err := s.save(next); err != nil { // a start finds the time again
-			s.log.Error(err.Error())
-		}
-	}
-	for _, l := range ended {
-		s.audit.Record(audit.Record{Change: audit.Enforce, List: l.Name, Changed: 1, Source: "expiry"})
-	}
-	if failed != nil {
-		s.retry = now.Add(retryInterval)
-	}
-	return failed
+	return err
 }
 
-// commanded reports whether a command decides about the list's trial.
-func (l *managedList) commanded() bool { return l.trial != nil && l.trial.Since != nil }
+// Holds implements [trial.Owner].
+func (s *trials) Holds(list string) error {
+	if err := s.guards.enforcingCutsOff([]*managedList{s.active.prepared.list(list)}); err != nil {
+		return fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", list, err, list)
+	}
+	if err := s.collateral.dropsPartners(list); err != nil {
+		return trial.Overdue(list, err, "weir enforce")
+	}
+	return nil
+}
 
-// follow forgets what commands have decided about lists whose configuration has changed,
-// or which are gone, and returns a line for each. Until a configuration is confirmed, it may
-// be the one before that is to count.
-func (s *trials) follow(confirmed bool) (lines []string) {
-	if len(s.decided) == 0 || !confirmed {
+// Ended implements [trial.Owner].
+func (s *trials) Ended(list string) {
+	s.audit.Record(audit.Record{Change: audit.Enforce, List: list, Changed: 1, Source: "expiry"})
+}
+
+// follow forgets decisions that no longer count, and returns a line for each. Until a configuration
+// is confirmed, it may be the one before that is to count.
+func (s *trials) follow(confirmed bool) []string {
+	if !confirmed {
 		return nil
 	}
-	next, lines := s.decided.Follow(func(name string) int {
-		switch l := s.active.prepared.list(name); {
-		case l == nil:
-			return trial.Gone
-		case l.commanded():
-			return trial.Counts
-		}
-		return trial.Changed
-	})
-	if len(lines) == 0 {
-		return nil
-	}
-	s.decided = next
-	if err := s.save(next); err != nil {
-		s.log.Error("the next start will forget commands that no longer count: " + err.Error())
-	}
-	s.log.Info("trials: " + strings.Join(lines, "; "))
-	return lines
+	return s.Follow()
 }
 
 // trialLists describes the lists whose trial is open, or was ended by a command.

@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"encoding/json"
-	"os"
 	"testing"
 	"time"
 
@@ -44,7 +42,7 @@ func TestTrialOf(t *testing.T) {
 			decided["a"] = *c.command
 		}
 		l.follow(conf, decided)
-		if l.Enforce == c.onTrial || l.commanded() != c.decided || l.configured().Enforce != c.enforce {
+		if l.Enforce == c.onTrial || (l.trial != nil && l.trial.Since != nil) != c.decided || l.configured().Enforce != c.enforce {
 			t.Errorf("%s: %t, %+v", c.name, l.Enforce, l.trial)
 		}
 		if again := l.trialBy(conf, decided); (again == nil) != (l.trial == nil) || again != nil && *again != *l.trial {
@@ -73,45 +71,6 @@ func TestTrialMetric(t *testing.T) {
 		}
 		if onTrial() != off {
 			t.Errorf("change %d: on trial %t, want %t", i, !off, off)
-		}
-	}
-}
-
-// The time that has passed of a trial is saved while the daemon runs.
-func TestTrialKept(t *testing.T) {
-	r := configure(t, lab.New(t).B)
-	r.lists(t, feedFile(t, "a.txt", "198.51.100.1\n"))
-	r.c.StateDir = config.Path(t.TempDir())
-	d := begin(t, r)
-	if _, err := d.trials.Enforce(t.Context(), "a", api.EnforceChange{Off: true, After: 3600}); err != nil {
-		t.Fatal(err)
-	}
-	var saved struct{ At, Before time.Time }
-	read := func() {
-		t.Helper()
-		text, err := os.ReadFile(trialPath(&r.c))
-		if err == nil {
-			err = json.Unmarshal(text, &saved)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, after := range []time.Duration{trial.Interval, 3 * trial.Interval / 2, 2 * trial.Interval} {
-		read()
-		saved.Before = saved.At
-		now := time.Now()
-		if err := d.loop.Do(t.Context(), func() error {
-			if after == trial.Interval {
-				d.trials.kept = now
-			}
-			d.trials.keep(now.Add(after))
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if read(); saved.At.After(saved.Before) != (after != 3*trial.Interval/2) {
-			t.Errorf("%v later: saved at %v, and at %v", after, saved.Before, saved.At)
 		}
 	}
 }

@@ -230,7 +230,7 @@ func (d *Daemon) tend(now time.Time) {
 		}
 		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
 		d.trials.follow(d.reloads.confirmation.done())
-		d.trials.keep(now)
+		d.trials.Keep(now)
 		d.followPeers(now)
 		d.guards.logCutOff()
 		d.feeds.reportUsage(now)

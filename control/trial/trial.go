@@ -223,9 +223,12 @@ func (d Decisions) Follow(state func(list string) int) (next Decisions, lines []
 	return next, lines
 }
 
-// Load returns the saved decisions of commands. Decisions whose time has come
-// meanwhile are as they were.
+// Load returns the decisions of commands as they were saved in a file, none where its path is
+// empty. Decisions whose time has come meanwhile are as they were.
 func Load(path string, log *slog.Logger) Decisions {
+	if path == "" {
+		return nil
+	}
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -26,7 +26,7 @@ func Deadline() time.Time { return time.Now().Add(Patience) }
 // condition.
 func For(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for deadline := Deadline(); !holds(); time.Sleep(10 * time.Millisecond) {
+	for deadline := Deadline(); !holds(); time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // the one place where tests poll
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s", Patience, what)
 		}

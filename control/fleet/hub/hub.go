@@ -29,6 +29,7 @@ import (
 	"weir/control/fleet/store"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/trial"
 	"weir/filter/key"
 )
 
@@ -132,7 +133,8 @@ func (h *Hub) open() (err error) {
 	}
 	h.lists.set(lists)
 	h.releases = &releases{log: h.o.Log, store: h.store, lists: h.lists, members: h.members, wake: func() {}}
-	h.trials = &trials{log: h.o.Log, dir: h.dir, lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
+	h.trials = &trials{dir: h.dir, lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
+	h.trials.Keeper = trial.Keeper{Owner: h.trials, Path: h.dir.path(trial.File), Log: h.o.Log}
 	h.trials.open()
 	if err := h.releases.open(); err != nil {
 		return err
@@ -221,7 +223,7 @@ func (h *Hub) Run(ctx context.Context) error {
 				h.releases.catchUp()
 				h.releases.advance(now, time.Duration(h.conf().MaxAge))
 				h.trials.end(now)
-				h.trials.keep(now)
+				h.trials.Keep(now)
 			}
 			h.note()
 			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {

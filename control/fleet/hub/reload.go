@@ -76,7 +76,7 @@ func (h *Hub) reload(ctx context.Context) (changes []string, wait <-chan struct{
 		if err := h.replace(next, lists); err != nil {
 			return err
 		}
-		changes = append(changes, h.trials.follow()...)
+		changes = append(changes, h.trials.Follow()...)
 		wait = h.publisher.again()
 		return nil
 	})
@@ -161,7 +161,7 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 	h.lists.set(lists)
 	h.feeds.replaced = true
 	h.config.Store(next)
-	h.trials.decide(h.trials.decided)
+	_ = h.trials.Decide(h.trials.Decided())
 	for _, name := range removed {
 		h.store.Release(name)
 	}

@@ -115,7 +115,7 @@ func TestEnforce(t *testing.T) {
 	onTrial("after a restart with a clock that is a day ahead", "drop")
 	eventually(t, func() error { // it is saved anew by that clock
 		var saved struct{ Lists map[string]api.Trial }
-		text, err := os.ReadFile(f.hub.trials.path())
+		text, err := os.ReadFile(f.hub.trials.Path)
 		if err == nil {
 			err = json.Unmarshal(text, &saved)
 		}
@@ -156,7 +156,7 @@ func TestEnforce(t *testing.T) {
 		t.Errorf("%s", all)
 	}
 	onTrial("after a reload")
-	if _, err := os.Stat(f.hub.trials.path()); !os.IsNotExist(err) {
+	if _, err := os.Stat(f.hub.trials.Path); !os.IsNotExist(err) {
 		t.Errorf("decisions that no longer count are kept: %v", err)
 	}
 

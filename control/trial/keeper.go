@@ -1,0 +1,167 @@
+package trial
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"weir/control/api"
+)
+
+// Retry is how long a trial that is over waits where it could not be ended.
+const Retry = 10 * time.Second
+
+// Owner has the lists that decisions are about.
+type Owner interface {
+	// Trial returns the trial of a list, and whether there is such a list.
+	Trial(list string) (t *api.Trial, ok bool)
+	// Decide makes the lists follow decisions. When it fails, nothing has changed.
+	Decide(next Decisions) error
+	// Holds returns why a list whose trial is over stays on trial, or nil.
+	Holds(list string) error
+	// Ended notes that a list is enforced since its trial is over.
+	Ended(list string)
+}
+
+// Keeper has the decisions of commands, has its owner's lists follow them, and keeps them in a
+// file. It belongs to the owner's loop.
+type Keeper struct {
+	Owner Owner
+	Path  string // of the file; "": nothing is saved
+	Log   *slog.Logger
+
+	decided Decisions
+	retry   time.Time // when a trial that is over is tried again
+	kept    time.Time // when the decisions were last saved for their ends
+}
+
+// Decided returns the decisions.
+func (k *Keeper) Decided() Decisions { return k.decided }
+
+// Load reads the file of a new keeper. The lists are to follow its decisions. A trial whose time has
+// come meanwhile is ended by the first [Keeper.End].
+func (k *Keeper) Load() { k.decided = Load(k.Path, k.Log) }
+
+// Save writes the file.
+func (k *Keeper) Save() error { return k.save(k.decided) }
+
+func (k *Keeper) save(d Decisions) error {
+	if k.Path == "" {
+		return nil
+	}
+	return d.Save(k.Path)
+}
+
+// decide has the lists follow other decisions. When it fails, nothing has changed.
+func (k *Keeper) decide(next Decisions) error {
+	before := k.decided
+	k.decided = next
+	err := k.Owner.Decide(next)
+	if err != nil {
+		k.decided = before
+	}
+	return err
+}
+
+// Set carries out a decision about a list: first durably, then in the lists.
+func (k *Keeper) Set(list string, t api.Trial) error {
+	before, next := k.decided, k.decided.With(list, t)
+	if err := k.save(next); err != nil {
+		return fmt.Errorf("list %s stays as it was, since a restart would forget the change: %w", list, err)
+	}
+	if err := k.decide(next); err != nil {
+		return errors.Join(fmt.Errorf("list %s stays as it was: %w", list, err), k.save(before))
+	}
+	return nil
+}
+
+// Keep saves how much of the trials has passed that are to end, each [Interval].
+func (k *Keeper) Keep(now time.Time) {
+	if !k.decided.End() || now.Sub(k.kept) < Interval {
+		return
+	}
+	k.kept = now
+	next, lines := k.decided.At(now)
+	for _, line := range lines {
+		k.Log.Warn(line)
+	}
+	if err := k.save(next); err != nil {
+		k.Log.Error("trials would end later after a restart of the machine: " + err.Error())
+	}
+	if len(lines) > 0 {
+		if err := k.decide(next); err != nil {
+			k.Log.Error(err.Error())
+		}
+	}
+}
+
+// Follow forgets the decisions about lists whose configuration has changed, or which are gone, and
+// returns a line for each.
+func (k *Keeper) Follow() []string {
+	next, lines := k.decided.Follow(func(name string) int {
+		switch t, ok := k.Owner.Trial(name); {
+		case !ok:
+			return Gone
+		case commanded(t):
+			return Counts
+		}
+		return Changed
+	})
+	if len(lines) == 0 {
+		return nil
+	}
+	if err := k.decide(next); err != nil {
+		k.Log.Error(err.Error())
+		return nil
+	}
+	if err := k.Save(); err != nil {
+		k.Log.Error("the next start will forget commands that no longer count: " + err.Error())
+	}
+	for _, line := range lines {
+		k.Log.Info("trials: " + line)
+	}
+	return lines
+}
+
+// commanded reports whether a command decides about a list's trial.
+func commanded(t *api.Trial) bool { return t != nil && t.Since != nil }
+
+// End enforces the lists whose trial is over by a time. It returns why others stay on trial, by
+// list, and an error where none could be enforced; both are tried again after [Retry].
+func (k *Keeper) End(now time.Time) (held map[string]error, err error) {
+	over := k.decided.Over(now)
+	if len(over) == 0 || now.Before(k.retry) {
+		return nil, nil
+	}
+	next := k.decided
+	var ended []string
+	held = make(map[string]error)
+	for _, name := range over {
+		if t, ok := k.Owner.Trial(name); !ok || !commanded(t) {
+			continue
+		}
+		if err := k.Owner.Holds(name); err != nil {
+			held[name] = err
+			continue
+		}
+		next = next.With(name, Ended(k.decided[name]))
+		ended = append(ended, name)
+	}
+	if len(ended) > 0 {
+		if err := k.save(next); err != nil { // the next start finds that it is over
+			k.Log.Error("trials are over, and a restart would have to end them again: " + err.Error())
+		}
+		if err = k.decide(next); err != nil {
+			err = fmt.Errorf("a trial is over, but its list could not be enforced, retrying in %v: %w", Retry, err)
+			ended = nil
+		}
+	}
+	for _, name := range ended {
+		k.Owner.Ended(name)
+	}
+	if err != nil || len(held) > 0 {
+		k.retry = now.Add(Retry)
+	}
+	return held, err
+}
