@@ -20,7 +20,7 @@ import (
 // replaced.
 type derived struct {
 	of   list.Derivation
-	from [2]*list.Set // the contents of the list's sources, and its manual entries
+	from [3]*list.Set // the contents of the list's sources, its manual entries, and those that are widened
 	all  *list.Set
 	left []notDerived // the first of those that are left out
 	more int          // the others
@@ -60,12 +60,11 @@ func shortOf(p netip.Prefix) string {
 // maxLeftDerived bounds the prefixes that are left out and named.
 const maxLeftDerived = 20
 
-// membersOf returns the entries by which a list derives prefixes, among the lists of an engine.
-func (l *managedList) membersOf(rules []engine.List) list.Members {
-	manual := rules[l.manual-1].Contents
-	m := list.Members{All: []*list.Set{manual}, Widened: []*list.Set{manual}}
+// membersOf returns the entries by which a list derives prefixes, of the sets that it has.
+func (l *managedList) membersOf(from [3]*list.Set) list.Members {
+	source, manual, widened := from[0], from[1], from[2]
+	m := list.Members{All: []*list.Set{manual}, Widened: []*list.Set{widened}}
 	if l.source != 0 {
-		source := rules[l.source-1].Contents
 		m.All = append(m.All, source)
 		if l.WidensSources() {
 			m.Widened = append(m.Widened, source)
@@ -75,12 +74,32 @@ func (l *managedList) membersOf(rules []engine.List) list.Members {
 }
 
 // fromOf returns the sets that a list has among the lists of an engine.
-func (l *managedList) fromOf(rules []engine.List) (from [2]*list.Set) {
+func (p *Prepared) fromOf(l *managedList, rules []engine.List) (from [3]*list.Set) {
 	if l.source != 0 {
 		from[0] = rules[l.source-1].Contents
 	}
 	from[1] = rules[l.manual-1].Contents
+	from[2] = p.widened(l, from[1])
 	return from
+}
+
+// widened returns the manual entries of a list around whose IPv6 addresses it lists prefixes: not
+// those that have left its sources and stay for its TTL, which nobody has seen.
+func (p *Prepared) widened(l *managedList, manual *list.Set) *list.Set {
+	if l.Prefix6 == 0 || l.TTL == 0 || l.WidensSources() {
+		return manual
+	}
+	var left []key.Key
+	for k := range (&list.Set{V6: *manual.IPv6()}).All() {
+		if e, ok := p.journal.Get(l.Name, k); ok && lingers(e) {
+			left = append(left, k)
+		}
+	}
+	if len(left) == 0 {
+		return manual
+	}
+	kept, _ := manual.Apply(list.Delta{Remove: list.SetOf(left...)})
+	return kept
 }
 
 // deriveAll derives the prefixes of all lists, after those of the last configuration.
@@ -97,7 +116,7 @@ func (p *Prepared) deriveAll(last *Prepared) {
 		if d.of != derivation(l.List) || last.has(l.Name) && last.list(l.Name).WidensSources() != l.WidensSources() {
 			d = derived{of: derivation(l.List)}
 		}
-		d = l.derive(d, p.rules)
+		d = p.derive(l, d, p.rules)
 		kept := p.leaveOutDerived(l, &d, p.rules)
 		if last.has(l.Name) && last.list(l.Name).derived != 0 { // the same set says that nothing has changed
 			if before := last.contents(last.list(l.Name).derived); kept.Diff(before).Len() == 0 {
@@ -115,9 +134,9 @@ func (p *Prepared) deriveAll(last *Prepared) {
 const manyMembers = 1 << 14
 
 // derive returns what a list derives of its present entries, given what it derived before.
-func (l *managedList) derive(before derived, rules []engine.List) derived {
-	d := derived{of: before.of, from: l.fromOf(rules)}
-	members := l.membersOf(rules)
+func (p *Prepared) derive(l *managedList, before derived, rules []engine.List) derived {
+	d := derived{of: before.of, from: p.fromOf(l, rules)}
+	members := l.membersOf(d.from)
 	var changes []*list.Set
 	n := 0
 	for i, now := range d.from {
@@ -247,10 +266,10 @@ func (p *Prepared) withDerived(changes []engine.Change) (all []engine.Change, no
 			continue
 		}
 		before := p.derived[l.derived]
-		if c := l.counted; c != nil && c.from[0] == l.fromOf(rules)[0] {
+		if c := l.counted; c != nil && l.source != 0 && c.from[0] == rules[l.source-1].Contents {
 			before = *c
 		}
-		d := l.derive(before, rules)
+		d := p.derive(l, before, rules)
 		kept := p.leaveOutDerived(l, &d, rules)
 		now[l.derived] = d
 		if delta := kept.Diff(p.contents(l.derived)); delta.Len() > 0 {
@@ -269,7 +288,7 @@ func (p *Prepared) countAhead(l *managedList, contents *list.Set) *derived {
 	}
 	rules := slices.Clone(p.rules)
 	rules[l.source-1].Contents = contents
-	d := l.derive(p.derived[l.derived], rules)
+	d := p.derive(l, p.derived[l.derived], rules)
 	return &d
 }
 
@@ -317,7 +336,7 @@ const maxMembers = 1 << 16
 
 // describeDerived says for which addresses a match stands that is derived.
 func (p *Prepared) describeDerived(l *managedList, m *engine.Match) {
-	n, first, widened := derivation(l.List).Of(l.membersOf(p.rules), m.Key, maxMembers, 3)
+	n, first, widened := derivation(l.List).Of(l.membersOf(p.fromOf(l, p.rules)), m.Key, maxMembers, 3)
 	m.Derived = &api.Derived{By: api.ByAggregate, Of: n}
 	if widened {
 		m.Derived.By = api.ByPrefix6

@@ -127,3 +127,44 @@ func TestLingeringBesideManual(t *testing.T) {
 		}
 	}
 }
+
+// What leaves a feed stays for the list's TTL, and is still taken as it is: prefix6 blocks the
+// neighbours of what commands add alone.
+func TestLingeringIsNotWidened(t *testing.T) {
+	const left, beside, added, near = "2001:db8:1::1", "2001:db8:1::2", "2001:db8:2::1", "2001:db8:2::2"
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL, r.c.Lists[0].Prefix6 = quantity.Duration(2*time.Hour), 64
+	file := string(r.c.Lists[0].Sources[0].File)
+	write(t, file, left+"\n"+firstSource+"\n")
+	d := begin(t, r)
+	block := func(entry string) {
+		t.Helper()
+		if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{entry}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(when string, want verdict.Action, sources ...string) {
+		t.Helper()
+		for _, s := range sources {
+			if got := verdictOf(t, d.Daemon, s); got != want {
+				t.Errorf("%s: %s: %v, want %v", when, s, got, want)
+			}
+		}
+	}
+	block(added)
+	expect("listed", verdict.Drop, left, added, near)
+	expect("listed", verdict.Pass, beside)
+	write(t, file, firstSource+"\n")
+	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, when := range []string{"when it has left the feed", "after a restart"} {
+		expect(when, verdict.Drop, left, added, near)
+		expect(when, verdict.Pass, beside)
+		d.stop()
+		d = begin(t, r)
+	}
+	block(left) // in whose set nothing changes
+	expect("when a command adds it", verdict.Drop, left, beside)
+}
