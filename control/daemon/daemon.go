@@ -172,7 +172,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		queued: waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut},
 	}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
-	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, audit: d.audit, reassemble: d.reassemble, note: d.note}
+	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
 	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Path: trialPath(c), Log: o.Log}
 	d.builder = builder{
 		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: &d.fleet.rehearsals, groups: &d.groups, queue: &d.changes.queued,

@@ -28,6 +28,7 @@ type trials struct {
 	active     *active
 	guards     *guards
 	collateral *collateral
+	reloads    *confirmation
 	audit      auditor
 	reassemble func() error // activates the configuration again, with the decisions
 	note       func()       // publishes the state
@@ -98,6 +99,10 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 	}
 	if err := s.refuse(l, c); err != nil {
 		return done, &api.BadRequest{Err: err}
+	}
+	if before, kept := s.Decided()[name]; kept && (l.trial == nil || l.trial.Since == nil) && s.reloads.unconfirmed != nil {
+		return done, &api.BadRequest{Err: fmt.Errorf("list %s: what a command has decided on %s is kept for the configuration before, until the present one is confirmed: weir confirm, and try again",
+			name, before.Since.Local().Format(time.DateTime))}
 	}
 	o := trial.New(c, l.trial == nil || !l.trial.Configured, by, time.Now())
 	if !trial.Changes(l.trial, o) {

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,4 +75,59 @@ func TestTrialMetric(t *testing.T) {
 			t.Errorf("change %d: on trial %t, want %t", i, !off, off)
 		}
 	}
+}
+
+// What commands have decided for the configuration before is there when it returns: until the
+// present one is confirmed, no command replaces it.
+func TestTrialKeptForRollback(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.lists(t, feedFile(t, "a.txt", "198.51.100.1\n"))
+	r.c.StateDir = config.Path(t.TempDir())
+	set := func(enforce bool) { r.change(func(c *config.Config) { c.Lists[0].Enforce = enforce }) }
+	d := begin(t, r)
+	defer func() { d.stop() }()
+	enforce := func(off bool) error {
+		_, err := d.trials.Enforce(t.Context(), "a", api.EnforceChange{Off: off})
+		return err
+	}
+	onTrial := func(when string, want bool) {
+		t.Helper()
+		var got bool
+		if err := d.loop.Do(t.Context(), func() error { got = !d.active.prepared.list("a").Enforce; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("%s: on trial %t, want %t", when, got, want)
+		}
+	}
+	if err := enforce(true); err != nil {
+		t.Fatal(err)
+	}
+	set(false)
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	var refused *api.BadRequest
+	if err := enforce(false); !errors.As(err, &refused) || !strings.Contains(err.Error(), "weir confirm") {
+		t.Errorf("a command about a list of which the configuration before has a decision: %v", err)
+	}
+	onTrial("unconfirmed", true)
+	d.stop()
+	d = begin(t, r)
+	onTrial("rolled back", true)
+	set(true)
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := enforce(false); err != nil {
+		t.Fatal(err)
+	}
+	set(false)
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := enforce(false); err != nil {
+		t.Errorf("a command where there is no other decision: %v", err)
+	}
+	onTrial("enforced", false)
 }
