@@ -150,24 +150,36 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 }
 
 // Inherit takes over the contents of sources that a former feed of the same list
-// has, where nothing is saved of them: reading them again may fail.
+// has, where nothing is saved of them, or what is saved is older: reading them again may fail.
 func (f *Feed) Inherit(former *Feed) {
 	if !reflect.DeepEqual(f.Format, former.Format) {
 		return
 	}
 	for _, s := range f.sources {
 		for _, old := range former.sources {
-			if s.current != nil || s.id() != old.id() {
+			if s.id() != old.id() {
 				continue
 			}
 			old.mu.Lock()
-			if old.current != nil {
+			if s.current.olderThan(old.current) {
 				s.current = old.current.confirmed(validator{}, old.current.Read)
 				s.current.saved = s.saved == ""
 			}
 			old.mu.Unlock()
 		}
 	}
+}
+
+// olderThan reports whether contents that were saved, nil for none, are older than those that a
+// feed has, nil for none. Those of the same reading may differ, by other settings.
+func (c *contents) olderThan(has *contents) bool {
+	switch {
+	case has == nil || c == nil:
+		return has != nil
+	case c.sum == has.sum:
+		return false
+	}
+	return !has.saved || has.Read.After(c.Read)
 }
 
 func open(c Config, directory string) (*Feed, error) {

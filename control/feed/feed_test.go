@@ -1153,6 +1153,38 @@ func TestInherit(t *testing.T) {
 	want(t, f, fetch(t, f), Failed, Unreachable, "")
 }
 
+// What could not be saved is newer than what is saved.
+func TestInheritUnsaved(t *testing.T) {
+	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
+	write(t, path, "192.0.2.1\n")
+	c := config(Source{File: Path(path)})
+	former := mustOpen(t, c, dir)
+	want(t, former, fetch(t, former), New, NoFailure, "192.0.2.1")
+	if err := os.Mkdir(next(former.sources[0].saved), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, "192.0.2.1\n192.0.2.2\n")
+	if o := fetch(t, former); o.Unsaved == nil {
+		t.Fatalf("it is saved: %+v", o)
+	}
+	c.Interval++
+	f := mustOpen(t, c, dir)
+	f.Inherit(former)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, fetch(t, f), Failed, Unreachable, "192.0.2.1 192.0.2.2")
+	if err := os.Remove(next(former.sources[0].saved)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, "192.0.2.1\n192.0.2.2\n")
+	if o := fetch(t, f); o.Unsaved != nil {
+		t.Error(o.Unsaved)
+	}
+	f = mustOpen(t, c, dir)
+	want(t, f, f.sources[0].last, Loaded, NoFailure, "192.0.2.1 192.0.2.2")
+}
+
 // TestInMemory checks that a feed without a directory writes nothing.
 func TestInMemory(t *testing.T) {
 	t.Chdir(t.TempDir())
