@@ -172,6 +172,10 @@ func TestDrivers(t *testing.T) {
 		{"VLAN tags", nic("ice", func(d *device) { d.StripsVLAN, d.tags = on, true }), "vlan", "ethtool -K eth0 rxvlan off"},
 		{"libxdp", nic("ice", func(d *device) { d.Program = &loader.Occupant{Text: "id 7", Behind: true} }), "xdp", "interfaces: [{name: eth0, attach: dispatcher}]"},
 		{"libxdp, shared", nic("ice", func(d *device) { d.Program, d.Hook = &loader.Occupant{Text: "id 7", Behind: true}, loader.Dispatcher }), "", ""},
+		{"a program", nic("ice", func(d *device) { d.Program = &loader.Occupant{Text: "id 7", Remove: "ip link set dev eth0 xdp off"} }), "xdp", "ip link set dev eth0 xdp off"},
+		{"a program, which may be weir's", nic("ice", func(d *device) {
+			d.Program, d.blind = &loader.Occupant{Text: "id 7", Remove: "ip link set dev eth0 xdp off"}, true
+		}), "xdp", "sudo weir doctor"},
 	} {
 		var bad []Finding
 		for _, f := range c.d.find() {

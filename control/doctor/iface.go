@@ -18,6 +18,7 @@ type device struct {
 	frags   bool // the kernel has multi-buffer XDP
 	cpus    int
 	tags    bool // weir acts on VLAN tags there, or may
+	blind   bool // this process may not see whose programs are
 }
 
 // examineInterface makes all checks of an interface.
@@ -47,6 +48,7 @@ func examineInterface(i Interface, s *Subject) []Finding {
 	d.release, _ = kernelRelease()
 	d.frags, err = loader.HasFrags()
 	d.frags = d.frags || err != nil && !d.release.before(5, 18) // who may not try it
+	d.blind = len(loader.MissingCapabilities()) > 0
 	return d.find()
 }
 
@@ -372,6 +374,8 @@ func checkXDP(d *device) []Finding {
 		return []Finding{finding(OK, "weir's program is attached")}
 	case o == nil || d.Hook == loader.TC:
 		return []Finding{finding(OK, "no other program is attached at XDP")}
+	case d.blind: // it may be weir's: nothing to remove
+		return []Finding{finding(Note, "a program is attached, and whether it is weir's can be seen by root only").thatRuns("sudo weir doctor")}
 	case o.Behind && d.Hook.ByDispatcher():
 		return []Finding{finding(OK, "weir will be one of the programs of %s", o.Text)}
 	case o.Behind:
