@@ -25,7 +25,8 @@ func newDrops() *cobra.Command {
 		Short: "Show who is being dropped, and by which list",
 		Long: `Shows what the running daemon has dropped in the last minutes, up to an hour:
 by source, entry that matched, list, reason, autonomous system or country. In
-monitor mode it shows what would have been dropped.
+monitor mode it shows what would have been dropped; so it does of lists on
+trial, under the reason would-block.
 
 Counts after "≤" are estimates, which are never too small; --json has a lower
 bound, too. Of very many small sources only the total is known. An entry is "-"
@@ -68,7 +69,11 @@ func printDrops(out io.Writer, d *api.Drops) {
 		fmt.Fprintf(out, "nothing %s\n", map[bool]string{false: "was dropped", true: what}[d.Monitor])
 		return
 	}
-	fmt.Fprintf(out, "%s of %s %s in %v\n\n", plural(int(d.Packets), "packet", "packets"), humanize.IBytes(d.Bytes), what, span)
+	fmt.Fprintf(out, "%s of %s %s in %v", plural(int(d.Packets-d.TrialPackets), "packet", "packets"), humanize.Bytes(d.Bytes-d.TrialBytes), what, span)
+	if d.TrialPackets > 0 {
+		fmt.Fprintf(out, "; %s of %s passed, by lists on trial", humanize.Comma(int64(d.TrialPackets)), humanize.Bytes(d.TrialBytes))
+	}
+	fmt.Fprint(out, "\n\n")
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	const row = "%s\t%12s\t%9s\t%6s\t%s\n"
 	lastColumn := map[string]string{api.ByList: "sources", api.ByReason: "sources"}

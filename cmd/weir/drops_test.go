@@ -23,7 +23,7 @@ func TestDrops(t *testing.T) {
 		t.Errorf("asked %+v, want %+v; exit code %d\n%s", d.dropsAsked, want, code, log)
 	}
 	for _, want := range []string{
-		"1,000,000 packets of 64 MiB dropped in 1m", "192.0.2.0/24", "900,000", "15 kpps", "90.0 %", "blocked, feed", "≤ 99,983", "-n 5 shows them", "17 packets",
+		"1,000,000 packets of 67 MB dropped in 1m", "192.0.2.0/24", "900,000", "15 kpps", "90.0 %", "blocked, feed", "≤ 99,983", "-n 5 shows them", "17 packets",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -33,6 +33,10 @@ func TestDrops(t *testing.T) {
 		if len([]rune(line)) > 81 {
 			t.Errorf("a line of %d characters: %s", len([]rune(line)), line)
 		}
+	}
+	d.drops.TrialPackets, d.drops.TrialBytes = 250_000, 32<<20
+	if _, out, _ := weir(t, "", "drops", "--socket", socket); !strings.Contains(out, "750,000 packets of 34 MB dropped in 1m; 250,000 of 34 MB passed, by lists on trial\n") {
+		t.Errorf("of lists on trial:\n%s", out)
 	}
 	d.drops.Monitor = true
 	if _, out, _ := weir(t, "", "drops", "--socket", socket); !strings.Contains(out, "would have been dropped") {

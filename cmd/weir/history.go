@@ -84,17 +84,17 @@ func printHistory(out io.Writer, h *api.History) {
 	}
 	t.Flush()
 	all := h.Total
-	fmt.Fprintf(out, "\n%s of %s passed, %s of %s dropped in %v\n", plural(int(all.Passed), "packet", "packets"), humanize.IBytes(all.PassedBytes),
-		humanize.Comma(int64(all.Dropped)), humanize.IBytes(all.DroppedBytes), quantity.Duration(time.Duration(all.Seconds*float64(time.Second)).Round(time.Second)))
+	fmt.Fprintf(out, "\n%s of %s passed, %s of %s dropped in %v\n", plural(int(all.Passed), "packet", "packets"), humanize.Bytes(all.PassedBytes),
+		humanize.Comma(int64(all.Dropped)), humanize.Bytes(all.DroppedBytes), quantity.Duration(time.Duration(all.Seconds*float64(time.Second)).Round(time.Second)))
 	t = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	slices.SortStableFunc(all.Reasons, func(a, b api.HistoryReason) int { return cmp.Compare(b.Packets, a.Packets) })
 	for _, r := range all.Reasons {
 		verdict := map[bool]string{true: "dropped", false: "passed"}[r.Drops]
-		fmt.Fprintf(t, "  %s\t%s\t%15s\t%10s\n", r.Reason, verdict, humanize.Comma(int64(r.Packets)), humanize.IBytes(r.Bytes))
+		fmt.Fprintf(t, "  %s\t%s\t%15s\t%10s\n", r.Reason, verdict, humanize.Comma(int64(r.Packets)), humanize.Bytes(r.Bytes))
 	}
 	for _, l := range all.Lists {
 		if l.Packets > 0 {
-			fmt.Fprintf(t, "  list %s\tmatched\t%15s\t%10s\n", cmp.Or(l.List, "-"), humanize.Comma(int64(l.Packets)), humanize.IBytes(l.Bytes))
+			fmt.Fprintf(t, "  list %s\tmatched\t%15s\t%10s\n", cmp.Or(l.List, "-"), humanize.Comma(int64(l.Packets)), humanize.Bytes(l.Bytes))
 		}
 	}
 	for _, l := range all.Lists {

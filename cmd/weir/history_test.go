@@ -22,7 +22,7 @@ func TestHistory(t *testing.T) {
 	if want := (api.HistoryQuestion{Since: time.Hour, Step: 2 * time.Minute}); d.historyAsked != want || code != exitOK || log != "" {
 		t.Errorf("asked %+v, want %+v; exit code %d\n%s", d.historyAsked, want, code, log)
 	}
-	for _, want := range []string{"02:04", "10 kpps", "3.3 kpps", "25.0 %", "blocked, feed", "600,000 packets of 60 MiB passed, 200,000 of 20 MiB dropped in 1m", "list feed", "198,000", "list -", "other lists", "17"} {
+	for _, want := range []string{"02:04", "10 kpps", "3.3 kpps", "25.0 %", "blocked, feed", "600,000 packets of 63 MB passed, 200,000 of 21 MB dropped in 1m", "list feed", "198,000", "list -", "other lists", "17"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

@@ -37,11 +37,16 @@ type Drops struct {
 	Until   time.Time `json:"until"`
 	Monitor bool      `json:"monitor"` // monitor mode is on: these packets would have been dropped
 
-	Packets uint64 `json:"packets"` // that were dropped in this time
+	Packets uint64 `json:"packets"` // that were dropped in this time, or would be by lists on trial
 	Bytes   uint64 `json:"bytes"`
 	Drops   []Drop `json:"drops"`         // the largest first
 	More    int    `json:"more"`          // rows that the limit leaves out
 	Other   uint64 `json:"other_packets"` // not in any row, nor in those left out: of too many small sources
+
+	// Of Packets and Bytes those that passed, since the list is on trial, as far as their sources are
+	// known.
+	TrialPackets uint64 `json:"trial_packets"`
+	TrialBytes   uint64 `json:"trial_bytes"`
 }
 
 // Drop counts the dropped packets of a source, of an entry, and so on.

@@ -167,6 +167,10 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 		r.Least += n.Least
 		r.Bytes += n.Bytes
 		known += n.Packets
+		if f.Reason == verdict.WouldBlock {
+			out.TrialPackets += n.Packets
+			out.TrialBytes += n.Bytes
+		}
 		if f.List != "" && !slices.Contains(r.Lists, f.List) {
 			r.Lists = append(r.Lists, f.List)
 		}
@@ -199,7 +203,8 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 	all.Packets = max(all.Packets, known)
 	out.Packets = all.Packets
 	out.Other = all.Packets - min(known, all.Packets)
-	seconds := max(all.End.Sub(all.Begin).Seconds(), 1)
+	out.TrialPackets, out.TrialBytes = min(out.TrialPackets, out.Packets), min(out.TrialBytes, out.Bytes) // estimates
+	seconds := max(out.Until.Sub(out.Since).Seconds(), 1)
 	for k, r := range rows {
 		r.Sources, r.Rate = len(sources[k]), float64(r.Packets)/seconds
 		r.Share = min(1, float64(r.Packets)/max(1, float64(all.Packets)))

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -96,13 +97,14 @@ func TestDropsByList(t *testing.T) {
 		return drops.Flow{Remote: netip.AddrFrom4([4]byte{192, 0, 2, last}), Reason: verdict.Blocked, List: list, Out: out}
 	}
 	d.observers.drops.history.Add(drops.Interval{
-		Begin: now.Add(-time.Second), End: now, Packets: 1000, Bytes: 60_000,
+		Begin: now.Add(-9 * time.Second), End: now.Add(-8 * time.Second), Packets: 1000, Bytes: 60_000,
 		Flows: map[drops.Flow]drops.Count{
 			blocked(1, "feed", false): {Packets: 700, Least: 600}, // an estimate
 			blocked(2, "feed", false): {Packets: 90, Least: 90},
 			blocked(3, "both", false): {Packets: 100, Least: 90},
 			blocked(4, "both", true):  {Packets: 30, Least: 25},
-			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 5}), Reason: verdict.RateLimited}: {Packets: 10, Least: 10},
+			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 5}), Reason: verdict.RateLimited}:               {Packets: 10, Least: 10},
+			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 6}), Reason: verdict.WouldBlock, List: "small"}: {Packets: 95, Bytes: 5700, Least: 95},
 		},
 		Lists: map[string]uint64{"feed": 780, "small": 95, "both": 120},
 	})
@@ -114,6 +116,12 @@ func TestDropsByList(t *testing.T) {
 	for _, n := range got.Drops {
 		rows[n.Key+" "+n.Direction] = n
 		share += n.Share
+	}
+	if got.TrialPackets != 95 || got.TrialBytes != 5700 {
+		t.Errorf("%d packets of %d bytes by lists on trial", got.TrialPackets, got.TrialBytes)
+	}
+	if n, seconds := rows["feed in"], got.Until.Sub(got.Since).Seconds(); math.Abs(n.Rate*seconds-780) > 1e-6 {
+		t.Errorf("%v packets a second in %v s", n.Rate, seconds)
 	}
 	for key, want := range map[string][2]uint64{
 		"feed in": {780, 780}, "small in": {95, 95}, "both in": {90, 90}, "both out": {30, 25}, " in": {10, 10},
