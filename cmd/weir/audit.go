@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/audit"
+	"weir/control/quantity"
 	"weir/control/queue"
 )
 
@@ -104,7 +106,7 @@ func printAudit(out io.Writer, changes []api.AuditRecord) error {
 	for _, r := range changes {
 		what := r.What()
 		if r.TTL > 0 {
-			what += " for " + time.Duration(r.TTL*float64(time.Second)).String()
+			what = strings.TrimSpace(fmt.Sprintf("%s %s %v", what, r.Lasting(), quantity.Duration(r.TTL*float64(time.Second))))
 		}
 		fmt.Fprintf(t, row, r.Time.Local().Format("2006-01-02 15:04:05"), r.Who(), r.Change, r.List+r.Interface, what, r.Why())
 	}

@@ -23,11 +23,11 @@ type AuditRecord struct {
 	Given     *time.Time `json:"given,omitempty"` // when it was asked for, where it had to wait for the daemon
 	Change    string     `json:"change"`
 	List      string     `json:"list,omitempty"`
-	Interface string     `json:"interface,omitempty"` // of multicast groups
-	Entries   int        `json:"entries"`             // that were named
-	Changed   int        `json:"changed"`             // of those, without the ones that were there, or absent, already; sources that were accepted
-	First     []string   `json:"first,omitempty"`     // entries; of a reload, changes of the configuration; sources that were accepted
-	TTL       float64    `json:"ttl_seconds,omitempty"`
+	Interface string     `json:"interface,omitempty"`   // of multicast groups
+	Entries   int        `json:"entries"`               // that were named
+	Changed   int        `json:"changed"`               // of those, without the ones that were there, or absent, already; sources that were accepted
+	First     []string   `json:"first,omitempty"`       // entries; of a reload, changes of the configuration; sources that were accepted
+	TTL       float64    `json:"ttl_seconds,omitempty"` // of entries and modes; of enforce, after which the trial ends
 	Reason    string     `json:"reason,omitempty"`
 
 	// Who: a user of this host; or the subject of a client's certificate as Source; or a user
@@ -81,6 +81,14 @@ func (r *AuditRecord) What() string {
 		what += fmt.Sprintf(" and %d more", more)
 	}
 	return what
+}
+
+// Lasting says what TTL means, before a duration.
+func (r *AuditRecord) Lasting() string {
+	if r.Change == "enforce" {
+		return "after"
+	}
+	return "for"
 }
 
 // Why returns the reason of the change, and why it failed.

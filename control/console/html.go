@@ -658,7 +658,7 @@ func changes(m *markup, all []api.AuditRecord) {
 		for _, r := range all {
 			what := r.What()
 			if r.TTL > 0 {
-				what += " for " + brief(time.Duration(r.TTL*float64(time.Second)))
+				what += " " + r.Lasting() + " " + brief(time.Duration(r.TTL*float64(time.Second)))
 			}
 			m.add(`<tr><td>%s</td><td>%s</td><th scope="row">%s</th><td>%s</td><td class="long">%s</td><td class="long">%s</td></tr>`+"\n",
 				clock(r.Time), r.Who(), r.Change, r.List+r.Interface, what, r.Why())
