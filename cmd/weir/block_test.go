@@ -417,7 +417,7 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 	socket := serveDaemon(t, d)
 	code, out, log := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1")
 	const want = `from 192.0.2.1: drop (blocked, list manual)
-  block  list manual  192.0.2.1     manual of user 4000000000, 2h ago, expires in 60m: scans, 1,234 packets on this list
+  block  list manual  192.0.2.1     manual of user 4000000000, 2h ago, expires in 61m: scans, 1,234 packets on this list
   block  list drop    192.0.2.0/24  https://example.com/feed.txt:17
   stages: exempt no, block yes (list manual)
   depends on the rest of the packet:

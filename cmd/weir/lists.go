@@ -201,9 +201,20 @@ func relative(t *time.Time, now time.Time) string {
 		return "-"
 	}
 	if d := t.Sub(now); d > 0 {
-		return "in " + brief(d)
+		return "in " + nearly(d)
 	}
 	return brief(now.Sub(*t)) + " ago"
+}
+
+// nearly is brief, rounded to the nearest: of a TTL of two hours, "in 1h" would be shown at once.
+func nearly(d time.Duration) string {
+	const day = 24 * time.Hour
+	for _, unit := range []struct{ of, below time.Duration }{{time.Second, 100 * time.Second}, {time.Minute, 100 * time.Minute}, {time.Hour, 2 * day}} {
+		if rounded := d.Round(unit.of); rounded < unit.below {
+			return brief(rounded)
+		}
+	}
+	return brief(d.Round(day))
 }
 
 // brief returns a duration of at most two digits, rounded down.

@@ -16,16 +16,16 @@ func someLists() []api.List {
 	at := func(d time.Duration) *time.Time { t := now.Add(d); return &t }
 	return []api.List{
 		{Name: "drop", Action: api.Block, Direction: "src", Entries: 1204, Manual: 3, Packets: new(uint64(12345)), Feeds: []api.FeedSource{
-			{Source: "https://example.com/4.json", Outcome: "unchanged", Entries: 1000, Read: at(-12*time.Minute - time.Second), Next: at(49 * time.Minute)},
+			{Source: "https://example.com/4.json", Outcome: "unchanged", Entries: 1000, Read: at(-12*time.Minute - time.Second), Next: at(48*time.Minute + time.Second)},
 			{Source: "https://example.com/6.json", Outcome: "new", Entries: 201, BadLines: 2, FirstBad: []string{"https://example.com/6.json:7: no address"}, Read: at(-3 * time.Minute), Next: at(58 * time.Minute)},
 		}},
 		{Name: "scanners", Action: api.Block, Direction: "both", Entries: 17, Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "/etc/scanners.csv", Outcome: "new", Entries: 10, Read: at(-time.Minute - time.Second), Next: at(time.Hour + time.Minute), Unsaved: true},
 			{Source: "https://example.com/s", Outcome: api.Failed, Failure: "stalled", Error: "no data for 30s", Entries: 7,
-				Read: at(-49 * time.Hour), Next: at(30*time.Second + 900*time.Millisecond), Failures: 3},
+				Read: at(-49 * time.Hour), Next: at(30*time.Second + 300*time.Millisecond), Failures: 3},
 		}},
 		{Name: "never", Action: api.Block, Direction: "src", Packets: new(uint64), Feeds: []api.FeedSource{
-			{Source: "https://example.com/n", Outcome: api.Failed, Failure: "unreachable", Error: "no route to host", Failures: 1, Next: at(14*time.Second + 900*time.Millisecond)},
+			{Source: "https://example.com/n", Outcome: api.Failed, Failure: "unreachable", Error: "no route to host", Failures: 1, Next: at(14*time.Second + 300*time.Millisecond)},
 		}},
 		{Name: "new", Action: api.Block, Direction: "dst", Entries: 5, Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "/etc/a.txt", Outcome: "new", Entries: 5, Read: at(-time.Minute)},
@@ -35,6 +35,17 @@ func someLists() []api.List {
 			{Source: "https://example.com/slow", Outcome: "none", Next: at(-time.Second)},
 		}},
 		{Name: "ours", Action: api.Allow, Direction: "src", Entries: 2, Manual: 2, Spare: []api.SpareShape{{Shape: "src/24+dport", Entries: 2, First: "any 192.0.2.0/24:* > *:53"}}},
+	}
+}
+
+func TestNearly(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		2*time.Hour - time.Millisecond: "2h", 10*time.Minute - time.Second: "10m", 99600 * time.Millisecond: "2m",
+		100*time.Minute - time.Second: "2h", 48*time.Hour - time.Second: "2d", 30 * 24 * time.Hour: "30d", 59 * time.Second: "59s", 0: "0s",
+	} {
+		if got := nearly(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
 	}
 }
 

@@ -77,7 +77,7 @@ func TestStatusOfDaemon(t *testing.T) {
 	}
 	d.status.NotReady = nil
 	for in, want := range map[time.Duration]string{
-		time.Hour:    "UNCONFIRMED: the previous configuration is active again in 59m, unless you `weir confirm`\n",
+		time.Hour:    "UNCONFIRMED: the previous configuration is active again in 60m, unless you `weir confirm`\n",
 		-time.Second: "UNCONFIRMED: not confirmed in time, rolling back now to the previous configuration\n",
 	} {
 		until := time.Now().Add(in)

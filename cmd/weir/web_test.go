@@ -14,7 +14,7 @@ func TestConsole(t *testing.T) {
 	socket := serveDaemon(t, d)
 	code, out, log := weir(t, "", "console", "--socket", socket)
 	url, rest, _ := strings.Cut(out, "\n")
-	if code != exitOK || log != "" || url != "http://127.0.0.1:9479/open/x" || rest != "It opens a session that may change entries, once, and expires in 4m.\n" {
+	if code != exitOK || log != "" || url != "http://127.0.0.1:9479/open/x" || rest != "It opens a session that may change entries, once, and expires in 5m.\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	code, out, _ = weir(t, "", "console", "--read-only", "--socket", socket)
