@@ -628,6 +628,10 @@ func TestErrors(t *testing.T) {
 			`6:44: guards[3].limit: it goes with action limit, not report`,
 			`6:59: guards[3].memory: 1KiB is not between 16KiB and 1GiB`,
 			`7:5: guards[4]: the same as guards[1]`}, true},
+		// What editors do to a file.
+		{"\ufeff" + eth0 + "mode: exakt", []string{`2:7: mode: unknown mode "exakt": want exact or approx`}, false},
+		{"\xff\xfei\x00n\x00", []string{`1:1: not UTF-8: save it in this encoding`}, false},
+		{eth0 + "lists:\ndrop:\n  feed: spamhaus_drop", []string{`3:1: drop: unknown key "drop": indent it further if it belongs to lists`}, false},
 		// Known feeds.
 		{eth0 + "lists:\n  a: {feed: firehol}\n  b: {feed: aws}\n  c: {feed: doh}\n  d: {feed: dshield, interval: 10m}", []string{
 			"3:13: lists.a.feed: unknown feed \"firehol\": `weir feeds` prints the known ones; another has sources instead",

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"encoding"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -191,6 +193,11 @@ func tooDeep(tokens token.Tokens) *token.Token {
 func (d *decoder) document(text []byte, v reflect.Value) {
 	if len(text) > maxSize {
 		d.failf("", "more than %d bytes: put addresses into files, and name those as sources", maxSize)
+		return
+	}
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // as some editors begin a file
+	if !utf8.Valid(text) {
+		d.failf("", "not UTF-8: save it in this encoding")
 		return
 	}
 	tokens := lexer.Tokenize(string(text))
@@ -403,8 +410,14 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 		return
 	}
 	var there []string
+	empty := "" // the key before, if it has no value
 	for _, e := range entries {
 		name, below := e.name, join(path, e.name)
+		above := empty
+		empty = ""
+		if _, null := e.value.(*ast.NullNode); null {
+			empty = name
+		}
 		all := fields(v.Type())
 		i := slices.IndexFunc(all, func(f field) bool { return f.name == name && !f.isKey })
 		if i < 0 {
@@ -416,6 +429,10 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 			}
 			if r, ok := reflect.TypeAssert[interface{ Renamed(name string) string }](v); ok && r.Renamed(name) != "" {
 				d.failf(below, "%s is now called %s", name, r.Renamed(name))
+				continue
+			}
+			if _, mapping := e.value.(*ast.MappingNode); mapping && above != "" && slices.Contains(there, above) && nearest(name, names) == "" {
+				d.failf(below, "unknown key %q: indent it further if it belongs to %s", name, above)
 				continue
 			}
 			d.fail(below, fmt.Errorf("unknown key %w", wanted(name, names)))
