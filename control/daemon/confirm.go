@@ -298,8 +298,13 @@ func (d *Daemon) rollBack(now time.Time) error {
 	if u == nil || now.Before(u.until) || now.Before(d.reloads.retry) {
 		return nil
 	}
-	last, began := d.active.engine, time.Now()
-	r, err := d.reconfigure(u.previous.config, u.previous.feeds(), &u.kept)
+	last, began, feeds := d.active.engine, time.Now(), u.previous.feeds()
+	for name, f := range feeds {
+		if l := d.active.prepared.list(name); l != nil && l.feed != nil && l.feed != f {
+			f.Inherit(l.feed) // what was read meanwhile
+		}
+	}
+	r, err := d.reconfigure(u.previous.config, feeds, &u.kept)
 	if err != nil {
 		d.reloads.retry = now.Add(retryInterval)
 		return fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)

@@ -127,6 +127,38 @@ func TestReloadUnconfirmed(t *testing.T) {
 	active("a refused reload", bad)
 }
 
+// A rollback keeps what was read before it, of lists whose settings it changes, too.
+func TestRollbackKeepsContents(t *testing.T) {
+	t.Parallel() // it waits
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	file := string(r.c.Lists[0].Sources[0].File)
+	write(t, file, firstSource+"\n")
+	d := begin(t, r)
+	r.change(func(c *config.Config) { c.Lists[0].Priority = 3 })
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, firstSource+"\n"+secondSource+"\n")
+	if all, err := d.api.Refresh(t.Context(), r.c.Lists[0].Name, false); err != nil || len(all) != 1 || all[0].Error != "" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if err := os.Remove(file); err != nil { // it cannot be read again
+		t.Fatal(err)
+	}
+	if err := d.loop.Do(t.Context(), func() error { return d.rollBack(d.reloads.unconfirmed.until) }); err != nil {
+		t.Fatal(err)
+	}
+	if s := d.readings.Status(); !s.RolledBack {
+		t.Errorf("%+v", s)
+	}
+	for _, source := range []string{firstSource, secondSource} {
+		if got := verdictOf(t, d.Daemon, source); got != verdict.Drop {
+			t.Errorf("%s: %v", source, got)
+		}
+	}
+}
+
 // A rollback returns to the engine of before, with what lists contain now.
 func TestRollbackKeepsEngine(t *testing.T) {
 	t.Parallel() // it waits a lot

@@ -150,36 +150,36 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 }
 
 // Inherit takes over the contents of sources that a former feed of the same list
-// has, where nothing is saved of them, or what is saved is older: reading them again may fail.
+// has, where it has none, or older ones: reading them again may fail. It must not run.
 func (f *Feed) Inherit(former *Feed) {
 	if !reflect.DeepEqual(f.Format, former.Format) {
 		return
 	}
+	same := f.Lenient == former.Lenient && f.IgnorePorts == former.IgnorePorts
 	for _, s := range f.sources {
 		for _, old := range former.sources {
 			if s.id() != old.id() {
 				continue
 			}
 			old.mu.Lock()
-			if s.current.olderThan(old.current) {
-				s.current = old.current.confirmed(validator{}, old.current.Read)
-				s.current.saved = s.saved == ""
-			}
+			has := old.current
 			old.mu.Unlock()
+			s.mu.Lock()
+			if s.current == nil && has != nil || same && s.current.olderThan(has) {
+				saved := s.saved == "" || s.current != nil && has.saved // nil: what is saved may be damaged
+				s.current = has.confirmed(validator{}, has.Read)
+				s.current.saved = saved
+				s.undecided = nil
+				s.decisions, s.synced = has.decisions, false // CrowdSec sends changes once
+			}
+			s.mu.Unlock()
 		}
 	}
 }
 
-// olderThan reports whether contents that were saved, nil for none, are older than those that a
-// feed has, nil for none. Those of the same reading may differ, by other settings.
-func (c *contents) olderThan(has *contents) bool {
-	switch {
-	case has == nil || c == nil:
-		return has != nil
-	case c.sum == has.sum:
-		return false
-	}
-	return !has.saved || has.Read.After(c.Read)
+// olderThan reports whether contents are older than others that another feed of the list has.
+func (c *contents) olderThan(other *contents) bool {
+	return c != nil && other != nil && c.sum != other.sum && (!other.saved || other.Read.After(c.Read))
 }
 
 func open(c Config, directory string) (*Feed, error) {
