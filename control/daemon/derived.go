@@ -83,8 +83,8 @@ func (p *Prepared) fromOf(l *managedList, rules []engine.List) (from [3]*list.Se
 	return from
 }
 
-// widened returns the manual entries of a list around whose IPv6 addresses it lists prefixes: not
-// those that have left its sources and stay for its TTL, which nobody has seen.
+// widened returns the manual entries of a list around whose IPv6 addresses it lists prefixes. Those
+// that have left its sources, and stay for its TTL, are not among them.
 func (p *Prepared) widened(l *managedList, manual *list.Set) *list.Set {
 	if l.Prefix6 == 0 || l.TTL == 0 || l.WidensSources() {
 		return manual

@@ -128,8 +128,8 @@ func TestLingeringBesideManual(t *testing.T) {
 	}
 }
 
-// What leaves a feed stays for the list's TTL, and is still taken as it is: prefix6 blocks the
-// neighbours of what commands add alone.
+// An entry that leaves a feed stays for the list's TTL, and is taken as it is: prefix6 blocks the
+// neighbours of addresses that commands add alone.
 func TestLingeringIsNotWidened(t *testing.T) {
 	const left, beside, added, near = "2001:db8:1::1", "2001:db8:1::2", "2001:db8:2::1", "2001:db8:2::2"
 	r := configure(t, lab.New(t).B)
