@@ -78,6 +78,26 @@ type Feed struct {
 	version atomic.Uint64
 }
 
+// turns has a single attempt at a time write the saved files of a source. After a reload that changes
+// the list's settings, the source is that of two feeds until the former one has ended its attempt.
+type turns struct {
+	attempting chan struct{} // has a value during an attempt
+	saving     sync.Mutex    // locked while files are replaced, and before mu
+}
+
+// turnsOf has the turns of sources by the path of their saved files.
+var turnsOf sync.Map
+
+// newTurns returns the turns of a source that is saved at a path; "": it is not.
+func newTurns(saved string) *turns {
+	t := &turns{attempting: make(chan struct{}, 1)}
+	if saved != "" {
+		shared, _ := turnsOf.LoadOrStore(saved, t)
+		t = shared.(*turns)
+	}
+	return t
+}
+
 // source is a source and its state.
 type source struct {
 	Source
@@ -91,14 +111,12 @@ type source struct {
 	lookup  lookup                 // of names
 	reachOf func(netip.Addr) reach // reachOf
 
-	attempting chan struct{} // has a value during an attempt; guards what only attempts use:
-	decisions  decisions     // CrowdSec's
-	names      map[string]*resolved
-	synced     bool // CrowdSec may send changes only
-
+	*turns
+	// Guarded by attempting, as only attempts use it:
+	decisions    decisions // CrowdSec's
+	names        map[string]*resolved
+	synced       bool              // CrowdSec may send changes only
 	certificates [sha256.Size]byte // digest of the files that the client was made from
-
-	saving sync.Mutex // locked while files are replaced, and before mu
 
 	mu        sync.Mutex // guards the rest
 	current   *contents  // nil before the first success
@@ -210,7 +228,7 @@ func open(c Config, directory string) (*Feed, error) {
 			Source: src,
 			name:   names[i],
 			client: newClient(src, reachOf), reachOf: reachOf, agent: agent(c.Format.Kind, c.Version),
-			attempting: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
+			sooner: make(chan struct{}, 1),
 			format: f.format, lookup: systemLookup(new(net.Dialer).DialContext),
 		}
 		if c.Format.Kind == TAXII {
@@ -222,6 +240,7 @@ func open(c Config, directory string) (*Feed, error) {
 		if directory != "" {
 			s.saved = filepath.Join(directory, c.Name, src.id())
 		}
+		s.turns = newTurns(s.saved)
 		f.sources = append(f.sources, s)
 	}
 	return f, nil

@@ -1185,6 +1185,44 @@ func TestInheritUnsaved(t *testing.T) {
 	want(t, f, f.sources[0].last, Loaded, NoFailure, "192.0.2.1 192.0.2.2")
 }
 
+// After a reload, the attempt of the former feed may still go on: the files of both are the same.
+func TestTwoFeedsOfAList(t *testing.T) {
+	const full = "192.0.2.1\n192.0.2.2\n"
+	asked, answer, dir := make(chan struct{}), make(chan struct{}), t.TempDir()
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "192.0.2.1\n")
+		_ = http.NewResponseController(w).Flush()
+		close(asked)
+		<-answer
+	})
+	c := config(from(s))
+	former := mustOpen(t, c, dir)
+	outcomes := make(chan Outcome, 2)
+	attempt := func(f *Feed) {
+		all, err := f.Fetch(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Errorf("%+v, %v", all, err)
+			all = make([]Outcome, 1)
+		}
+		outcomes <- all[0]
+	}
+	go attempt(former)
+	<-asked
+	s.now(text(full))
+	c.Interval++
+	f := mustOpen(t, c, dir)
+	go attempt(f)
+	time.Sleep(100 * time.Millisecond) // in which it would end
+	close(answer)
+	for range 2 {
+		if o := <-outcomes; o.Result != New || o.Unsaved != nil {
+			t.Errorf("%+v", o)
+		}
+	}
+	f = mustOpen(t, c, dir)
+	want(t, f, f.sources[0].last, Loaded, NoFailure, "192.0.2.1 192.0.2.2")
+}
+
 // TestInMemory checks that a feed without a directory writes nothing.
 func TestInMemory(t *testing.T) {
 	t.Chdir(t.TempDir())
