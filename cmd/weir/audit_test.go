@@ -13,6 +13,7 @@ func TestAudit(t *testing.T) {
 	d := &fakeDaemon{audit: []api.AuditRecord{
 		{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local), Change: "block", List: "manual", Entries: 7, Changed: 7, First: []string{"192.0.2.1", "192.0.2.2"}, TTL: 3600, Reason: "flood\x1b[2J", UID: new(uint32(7)), User: "ada"},
 		{Change: "reload", UID: new(uint32(8))}, {Change: "unblock", Source: "expiry"},
+		{Change: "rollback list", List: "drop", Entries: 10_862, Changed: 1, First: []string{"https://example.com/feed"}, UID: new(uint32(7)), User: "ada"},
 		{Change: "enforce", List: "scanners", TTL: 86400, UID: new(uint32(7)), User: "ada"},
 	}}
 	socket := serveDaemon(t, d)
@@ -20,7 +21,7 @@ func TestAudit(t *testing.T) {
 	if code != exitOK || log != "" || d.auditAsked != api.DefaultAudit {
 		t.Errorf("exit code %d, %d asked\n%s", code, d.auditAsked, log)
 	}
-	for _, want := range []string{"2026-01-02 03:04:05", "ada", "manual", "192.0.2.1, 192.0.2.2 and 5 more for 1h ", "scanners  after 1d  ", "flood", "uid 8", "expiry"} {
+	for _, want := range []string{"2026-01-02 03:04:05", "ada", "manual", "192.0.2.1, 192.0.2.2 and 5 more for 1h ", "scanners  after 1d", "https://example.com/feed  ", "flood", "uid 8", "expiry"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
@@ -29,7 +30,7 @@ func TestAudit(t *testing.T) {
 		t.Errorf("a reason controls the terminal: %q", out)
 	}
 	var a api.Audit
-	if code, out, _ = weir(t, "", "audit", "--limit", "200", "--json", "--socket", socket); code != exitOK || json.Unmarshal([]byte(out), &a) != nil || len(a.Changes) != 4 || d.auditAsked != 200 {
+	if code, out, _ = weir(t, "", "audit", "--limit", "200", "--json", "--socket", socket); code != exitOK || json.Unmarshal([]byte(out), &a) != nil || len(a.Changes) != 5 || d.auditAsked != 200 {
 		t.Errorf("exit code %d, %d asked\n%s", code, d.auditAsked, out)
 	}
 	for _, limit := range []string{"0", "201"} {

@@ -77,6 +77,9 @@ func userOf(uid uint32, name string) string {
 // What returns what was changed: entries, or settings.
 func (r *AuditRecord) What() string {
 	what := strings.Join(r.First, ", ")
+	if r.Change == "accept" || r.Change == "rollback list" { // First are all sources, and Entries theirs
+		return what
+	}
 	if more := r.Entries - len(r.First); more > 0 && len(r.First) > 0 {
 		what += fmt.Sprintf(" and %d more", more)
 	}
