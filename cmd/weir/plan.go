@@ -113,10 +113,8 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 				return err
 			}
 			*entries = set.Len()
-		default:
-			if err := missing(c.Flags(), "entries"); err != nil {
-				return err
-			}
+		case !c.Flags().Changed("entries"):
+			return usageError{errors.New("--entries or --from is missing")}
 		}
 		r.Lists, r.Entries, r.Memory, r.Flows, r.Hot = *lists, *entries, int(memory), *flows, *hot
 		s, err := plan.Size(r)

@@ -96,7 +96,7 @@ func TestPlanRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{"plan", exitUsage, "--entries is missing"},
+		{"plan", exitUsage, "--entries or --from is missing"},
 		{"plan --entries many", exitUsage, `invalid number "many": want an integer`},
 		{"plan --entries 1M --memory 3parsec", exitUsage, `invalid size "3parsec": want bytes`},
 		{"plan --entries 1M --fpr 1e-4 --memory 32MB", exitUsage, "more than one is given"},
