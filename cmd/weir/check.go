@@ -27,14 +27,15 @@ func newCheck() *cobra.Command {
 its files and directories, and the saved contents of other sources, and builds
 the filter in its own memory. What weir check accepts, weir run starts with,
 provided that the interfaces exist and new fetches succeed. It changes nothing,
-contacts no server, and needs neither a running daemon nor privileges. A source
-that cannot be read, or is refused, is an error, although weir run starts
-without it unless its list is required. What this host lacks, as far as that
-can be known without attaching, is a warning with the line that mends it; weir
-doctor says more.
+contacts no server, and needs neither a running daemon nor privileges, other
+than to read these files and state_dir. A source that cannot be read, or is
+refused, is an error, although weir run starts without it unless its list is
+required. What this host lacks, as far as that can be known without attaching,
+is a warning with the line that mends it; weir doctor says more.
 
-Errors have file, line and column. --print shows the configuration with its
-defaults, as YAML; secrets, such as headers for a feed, are printed in clear.`,
+Errors in the configuration have file, line and column. --print shows it with
+its defaults, as YAML; secrets, such as headers for a feed, are printed in
+clear.`,
 		Example: `  weir check /etc/weir/weir.yaml
   weir check --print weir.yaml
   weir check --iface eth0 --block feed.txt --print

@@ -879,6 +879,9 @@ func copyJournal(j *journal.Journal, path string, log *slog.Logger) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("manual entries: run it as root, or as the service's user: %w", err)
+		}
 		return err
 	}
 	if err != nil {

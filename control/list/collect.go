@@ -2,6 +2,7 @@ package list
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -121,7 +122,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	(*Shift)(nil).in(r)
 	begun.End()
 	if err != nil {
-		return Entries{}, report, fmt.Errorf("%s: %w", name, err)
+		return Entries{}, report, fmt.Errorf("%s: %w", name, after(0, err))
 	}
 	defer src.text.Close()
 
@@ -175,7 +176,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	for c := range order { // until the reader has ended, so that the caller may use r again
 		if c.err != nil {
 			if c.err != io.EOF {
-				err = fmt.Errorf("after line %d: %w", report.Lines, c.err)
+				err = after(report.Lines, c.err)
 			}
 			continue // drain: the reader sends nothing after an error
 		}
@@ -287,11 +288,19 @@ func extend[T any](s, next []T, read, size int64) []T {
 	return appendAll(s, next)
 }
 
+// after says behind which line a text could not be read on.
+func after(line int, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("cut off after line %d, so it has to be fetched or written again: %w", line, err)
+	}
+	return fmt.Errorf("after line %d: %w", line, err)
+}
+
 // scan calls fn for each good line until it returns false.
 func scan(name string, r io.Reader, o Options, fn func(Line) bool) error {
 	src, err := newSource(r)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, after(0, err))
 	}
 	defer src.text.Close()
 	p := newParser(o)
@@ -302,7 +311,7 @@ func scan(name string, r io.Reader, o Options, fn func(Line) bool) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("%s: after line %d: %w", name, number, err)
+			return fmt.Errorf("%s: %w", name, after(number, err))
 		}
 		for len(text) > 0 {
 			var line []byte
