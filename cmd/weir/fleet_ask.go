@@ -17,8 +17,8 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/engine"
-	"weir/control/observe/digests"
 	"weir/control/quantity"
+	"weir/control/stage/digest"
 )
 
 // askLong is the common part of the help of commands that ask nodes.
@@ -295,7 +295,7 @@ func printFleetLists(out io.Writer, lists []api.FleetList, now time.Time) {
 }
 
 func newFleetTrace() *cobra.Command {
-	q := digests.Question{}
+	q := digest.Question{}
 	c := &cobra.Command{
 		Use:   "trace CAPTURE...",
 		Short: "Find where and when the packets of a capture passed",
@@ -320,7 +320,7 @@ most 32 bytes of IPv4, 64 of IPv6.` + askLong,
 			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for all", *packets)}
 		}
 		hub := client.DialHub(*socket)
-		ask := func(ctx context.Context, asked []digests.Asked) ([]digests.Trace, int, error) {
+		ask := func(ctx context.Context, asked []digest.Asked) ([]digest.Trace, int, error) {
 			return traceFleet(ctx, hub, q, *nodes, asked)
 		}
 		return trace(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), ask, captures, *packets, *asJSON)
@@ -329,8 +329,8 @@ most 32 bytes of IPv4, 64 of IPv6.` + askLong,
 }
 
 // traceFleet asks nodes for packets, and combines what they answer.
-func traceFleet(ctx context.Context, hub *client.Client, q digests.Question, nodes []string, asked []digests.Asked) ([]digests.Trace, int, error) {
-	answers := make(map[string]*digests.Answer)
+func traceFleet(ctx context.Context, hub *client.Client, q digest.Question, nodes []string, asked []digest.Asked) ([]digest.Trace, int, error) {
+	answers := make(map[string]*digest.Answer)
 	for batch := range q.Batches(asked) {
 		t, err := hub.TraceFleet(ctx, nodes, batch)
 		if err != nil {
@@ -339,7 +339,7 @@ func traceFleet(ctx context.Context, hub *client.Client, q digests.Question, nod
 		for _, n := range t.Nodes {
 			a := answers[n.Node]
 			if a == nil {
-				a = &digests.Answer{}
+				a = &digest.Answer{}
 				answers[n.Node] = a
 			}
 			if n.Traced == nil {
@@ -349,9 +349,9 @@ func traceFleet(ctx context.Context, hub *client.Client, q digests.Question, nod
 			}
 		}
 	}
-	var all []digests.Answer
+	var all []digest.Answer
 	for _, name := range slices.Sorted(maps.Keys(answers)) {
-		q.Nodes = append(q.Nodes, digests.Node{Name: name})
+		q.Nodes = append(q.Nodes, digest.Node{Name: name})
 		all = append(all, *answers[name])
 	}
 	if err := q.Check(); err != nil && len(asked) > 0 {
@@ -359,7 +359,7 @@ func traceFleet(ctx context.Context, hub *client.Client, q digests.Question, nod
 	}
 	traces, err := q.Combine(asked, all)
 	if err != nil {
-		if failed := noAnswer(q.Nodes, func(n digests.Node) (name, problem string) {
+		if failed := noAnswer(q.Nodes, func(n digest.Node) (name, problem string) {
 			if err := answers[n.Name].Err; err != nil {
 				problem = err.Error()
 			}

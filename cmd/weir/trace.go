@@ -15,7 +15,7 @@ import (
 
 	"weir/control/api/client"
 	"weir/control/capture"
-	"weir/control/observe/digests"
+	"weir/control/stage/digest"
 )
 
 // nodeAddress is a node as the command line has it.
@@ -34,7 +34,7 @@ func (n *nodeAddress) UnmarshalText(text []byte) error {
 func newTrace() *cobra.Command {
 	var socket, cert, key, ca string
 	var nodes []nodeAddress
-	q := digests.Question{}
+	q := digest.Question{}
 	c := &cobra.Command{
 		Use:   "trace CAPTURE...",
 		Short: "Find where and when the packets of a capture passed",
@@ -98,12 +98,12 @@ for packets that were seen repeatedly with a lower TTL.`,
 					return usageError{fmt.Errorf("node %s: %w", n.name, err)}
 				}
 			}
-			q.Nodes = append(q.Nodes, digests.Node{Name: n.name, Ask: asked.Trace})
+			q.Nodes = append(q.Nodes, digest.Node{Name: n.name, Ask: asked.Trace})
 		}
 		if err := q.Check(); err != nil {
 			return usageError{err}
 		}
-		ask := func(ctx context.Context, asked []digests.Asked) ([]digests.Trace, int, error) {
+		ask := func(ctx context.Context, asked []digest.Asked) ([]digest.Trace, int, error) {
 			traces, err := q.Ask(ctx, asked)
 			return traces, len(q.Nodes), err
 		}
@@ -113,12 +113,12 @@ for packets that were seen repeatedly with a lower TTL.`,
 }
 
 // askTraces asks nodes for packets, and returns how many nodes there are.
-type askTraces func(context.Context, []digests.Asked) (found []digests.Trace, nodes int, err error)
+type askTraces func(context.Context, []digest.Asked) (found []digest.Trace, nodes int, err error)
 
 // trace asks for the packets of captures. What some nodes have answered is printed
 // even if others have not.
 func trace(ctx context.Context, out, log io.Writer, ask askTraces, captures []string, count int, asJSON bool) error {
-	traces := []digests.Trace{}
+	traces := []digest.Trace{}
 	nodes := 0
 	var errs []error
 	for _, name := range captures {
@@ -126,7 +126,7 @@ func trace(ctx context.Context, out, log io.Writer, ask askTraces, captures []st
 		if err != nil {
 			return err
 		}
-		asked, untraced, err := digests.Read(r, count)
+		asked, untraced, err := digest.Read(r, count)
 		errs = append(errs, err, r.Close())
 		if untraced > 0 {
 			fmt.Fprintf(log, "weir: %s: %s cut off or not IP, and cannot be traced\n", name,
@@ -153,7 +153,7 @@ func trace(ctx context.Context, out, log io.Writer, ask askTraces, captures []st
 }
 
 // printTrace prints what so many nodes, that were asked, know of a packet.
-func printTrace(w io.Writer, t digests.Trace, nodes int) {
+func printTrace(w io.Writer, t digest.Trace, nodes int) {
 	fmt.Fprintf(w, "packet %s: %s", humanize.Comma(int64(t.Number)), t.Flow)
 	if !t.Time.IsZero() {
 		fmt.Fprintf(w, ", captured %s", t.Time.Local().Format("2006-01-02 15:04:05.000"))
@@ -195,7 +195,7 @@ const mostSlices = 3
 func chance(p float64) string { return fmt.Sprintf("%.2g %%", 100*p) }
 
 // drawPath draws a hop, and below it where the packet may have come from.
-func drawPath(w io.Writer, indent, branch string, h digests.Hop) {
+func drawPath(w io.Writer, indent, branch string, h digest.Hop) {
 	fmt.Fprintf(w, "%s%s%s (by chance %s)\n", indent, branch, h.Node, chance(h.Chance))
 	switch branch {
 	case "├─ ":
@@ -214,7 +214,7 @@ func drawPath(w io.Writer, indent, branch string, h digests.Hop) {
 
 // findLoops looks for loops in captures.
 func findLoops(out io.Writer, captures []string, asJSON bool) error {
-	all := []digests.FoundLoop{}
+	all := []digest.FoundLoop{}
 	packets := 0
 	var errs []error
 	for _, name := range captures {
@@ -222,7 +222,7 @@ func findLoops(out io.Writer, captures []string, asJSON bool) error {
 		if err != nil {
 			return err
 		}
-		found, n, err := digests.Loops(r)
+		found, n, err := digest.Loops(r)
 		errs = append(errs, err, r.Close())
 		all, packets = append(all, found...), packets+n
 	}

@@ -10,7 +10,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/capture"
-	"weir/control/observe/digests"
+	"weir/control/stage/digest"
 )
 
 // datagrams writes a capture of one packet with these TTLs.
@@ -60,7 +60,7 @@ func TestTrace(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s\nwant\n%s", code, out, log, want)
 	}
 	code, out, log = weir(t, "", "trace", "--json", "--socket", edge, file)
-	var got struct{ Traces []digests.Trace }
+	var got struct{ Traces []digest.Trace }
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || log != "" {
 		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, log)
 	}

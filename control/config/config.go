@@ -18,10 +18,10 @@ import (
 	"weir/control/feed"
 	"weir/control/geo"
 	"weir/control/notify"
-	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/quantity"
+	"weir/control/stage/digest"
 	"weir/control/stages"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -125,7 +125,7 @@ type Config struct {
 
 	// Digests of the packets that pass, for weir trace, which finds the path of a
 	// packet, and for the detection of loops.
-	Digest digests.Spec `yaml:"digest,omitempty"`
+	Digest digest.Spec `yaml:"digest,omitempty"`
 
 	// Who is notified of heavy hitters, failures, surges of drops and refused changes.
 	Notify Notify `yaml:"notify,omitempty"`
@@ -442,7 +442,7 @@ func (l *List) Complete(given func(name string) bool) {
 }
 
 // Digests returns what is recorded, nil for nothing.
-func (c *Config) Digests() *digests.Config {
+func (c *Config) Digests() *digest.Config {
 	return c.Digest.Config(filepath.Join(string(c.StateDir), "digests"))
 }
 

@@ -18,8 +18,8 @@ import (
 	"weir/control/feed"
 	"weir/control/geo"
 	"weir/control/notify"
-	"weir/control/observe/digests"
 	"weir/control/observe/heavy"
+	"weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
 	"weir/control/stage/police"
@@ -225,11 +225,11 @@ func TestExample(t *testing.T) {
 	if unsaid := new(loop.Spec); c.Loop.Action != loop.Report || fmt.Sprint(must(unsaid.Geometry())) != fmt.Sprint(must(c.Loop.Geometry())) {
 		t.Errorf("loops %+v, other than the defaults", c.Loop)
 	}
-	digest := digests.Spec{Rate: c.Digest.Rate, Archive: digests.ArchiveSpec{Size: c.Digest.Archive.Size}}
-	digest.SetDefaults()
-	digest.Archive.SetDefaults()
-	if c.Digest != digest {
-		t.Errorf("digest %+v, the defaults are %+v", c.Digest, digest)
+	defaults := digest.Spec{Rate: c.Digest.Rate, Archive: digest.ArchiveSpec{Size: c.Digest.Archive.Size}}
+	defaults.SetDefaults()
+	defaults.Archive.SetDefaults()
+	if c.Digest != defaults {
+		t.Errorf("digest %+v, the defaults are %+v", c.Digest, defaults)
 	}
 	if c.Multicast.MaxGroups != DefaultMaxGroups {
 		t.Errorf("%d groups, not as many as by default", c.Multicast.MaxGroups)
@@ -270,7 +270,7 @@ func TestExample(t *testing.T) {
 		t.Errorf("guard %+v, the defaults are %+v", c.Guards[0], guard)
 	}
 	c.Guards = nil
-	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = loop.Spec{}, digests.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
+	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = loop.Spec{}, digest.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
 	c.Export = export.Spec{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]

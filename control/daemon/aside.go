@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"weir/control/attach"
-	"weir/control/observe/digests"
 	"weir/control/observe/traffic"
+	"weir/control/stage/digest"
 	"weir/loader"
 )
 
@@ -38,11 +38,11 @@ type loop struct {
 	snapshots, showing *traffic.Intervals
 	rates              chan<- traffic.Rates
 
-	tickDue    time.Duration     // when ticked fires, by the kernel's clock
-	secondDue  time.Time         // when second does
-	postponed  bool              // it was to be earlier
-	unreported bool              // the kernel does not report all changes of interfaces
-	recorder   *digests.Recorder // that digests is set for
+	tickDue    time.Duration    // when ticked fires, by the kernel's clock
+	secondDue  time.Time        // when second does
+	postponed  bool             // it was to be earlier
+	unreported bool             // the kernel does not report all changes of interfaces
+	recorder   *digest.Recorder // that digests is set for
 
 	running bool
 	still   bool          // nothing runs beside the turns

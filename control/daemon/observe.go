@@ -14,11 +14,11 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/guard"
-	"weir/control/observe/digests"
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
+	"weir/control/stage/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -48,8 +48,8 @@ type observers struct {
 	heavy      *heavy.Watcher
 	watchedOut []heavy.Watched // of outgoing packets
 	heavyOut   *heavy.Watcher
-	learn      *learn.Observer   // nil: nothing is learned
-	recorder   *digests.Recorder // nil: no digests are recorded
+	learn      *learn.Observer  // nil: nothing is learned
+	recorder   *digest.Recorder // nil: no digests are recorded
 
 	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
 	endLoops  func()
@@ -70,7 +70,7 @@ func (o *observers) prepare(p *Prepared) (err error) {
 
 // newRecorder returns the recorder of digests that a configuration wants, nil for
 // none: the current one if it does, else one to succeed it.
-func newRecorder(c *config.Config, current *digests.Recorder, log *slog.Logger) (*digests.Recorder, error) {
+func newRecorder(c *config.Config, current *digest.Recorder, log *slog.Logger) (*digest.Recorder, error) {
 	d := c.Digests()
 	switch {
 	case d == nil:
@@ -78,13 +78,13 @@ func newRecorder(c *config.Config, current *digests.Recorder, log *slog.Logger) 
 	case current != nil && current.Config == *d:
 		return current, nil
 	}
-	return digests.NewRecorder(*d, current, log)
+	return digest.NewRecorder(*d, current, log)
 }
 
 // succeed makes next go on with what current has recorded. Either may be nil. It
 // is called when the next programs are ready: what passes from then on until they
 // run is not recorded.
-func succeed(current, next *digests.Recorder, e *engine.Generation) {
+func succeed(current, next *digest.Recorder, e *engine.Generation) {
 	if current == nil || current == next {
 		return
 	}
@@ -305,13 +305,13 @@ func (o *observers) tickDigests() time.Duration {
 	if o.recorder == nil {
 		return time.Hour
 	}
-	var all []digests.Interface
+	var all []digest.Interface
 	for _, a := range o.active.attach.Attached() {
 		if a.Target().Out {
 			continue
 		}
 		// What one that is gone has recorded last is yet to be read.
-		all = append(all, digests.Interface{Target: a.Target(), Stats: a.Stats()})
+		all = append(all, digest.Interface{Target: a.Target(), Stats: a.Stats()})
 	}
 	for _, l := range o.recorder.Tick(o.active.engine, all) {
 		o.hub.Loop(events.Event{
@@ -320,7 +320,7 @@ func (o *observers) tickDigests() time.Duration {
 		})
 		o.log.Warn("packets seem to run in a loop: check the route to their destination", "interface", l.Target.String(), "packet", l.String())
 	}
-	return min(o.recorder.Due(time.Now()), digests.Tick)
+	return min(o.recorder.Due(time.Now()), digest.Tick)
 }
 
 // logLoops logs which packets were found in a loop.

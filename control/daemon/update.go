@@ -19,7 +19,7 @@ import (
 	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
-	"weir/control/observe/digests"
+	"weir/control/stage/digest"
 	"weir/filter/key"
 )
 
@@ -450,7 +450,7 @@ const maxRebuilds = 3
 // entries are those after a number of changes; later changes follow. The last engine is the
 // caller's to close. When activate fails, that stays active everywhere, or the error says
 // where it does not.
-func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint64, recorder *digests.Recorder, by *kept) (err error) {
+func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint64, recorder *digest.Recorder, by *kept) (err error) {
 	began, current := time.Now(), d.observers.recorder
 	d.observers.recorder = recorder
 	defer func() {

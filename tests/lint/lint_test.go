@@ -150,7 +150,7 @@ var callbacks = []string{
 	"control/fleet/hub.Options.Now",
 	"control/fleet/store.Store.Now",
 	"control/list.Options.Progress",
-	"control/observe/digests.Node.Ask",
+	"control/stage/digest.Node.Ask",
 	"control/top.Options.Read",
 }
 

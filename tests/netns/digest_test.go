@@ -17,8 +17,8 @@ import (
 	"weir/control/attach"
 	"weir/control/capture"
 	"weir/control/config"
-	"weir/control/observe/digests"
 	"weir/control/quantity"
+	"weir/control/stage/digest"
 	"weir/filter/packet"
 	"weir/loader"
 	"weir/tests/lab"
@@ -32,7 +32,7 @@ type recorder struct {
 }
 
 // startRecorder runs one on some interfaces until the test ends.
-func startRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder {
+func startRecorder(t *testing.T, d digest.Spec, on ...loader.Target) *recorder {
 	t.Helper()
 	r := newRecorder(t, d, on...)
 	t.Cleanup(r.start(t, r))
@@ -40,7 +40,7 @@ func startRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder 
 }
 
 // newRecorder returns one with a list that matches no packet.
-func newRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder {
+func newRecorder(t *testing.T, d digest.Spec, on ...loader.Target) *recorder {
 	t.Helper()
 	c := configuration(t, on...)
 	c.Digest = d
@@ -50,8 +50,8 @@ func newRecorder(t *testing.T, d digests.Spec, on ...loader.Target) *recorder {
 }
 
 // digestsOf returns the specification of digests for a packet rate.
-func digestsOf(packets float64, slice time.Duration, fpr quantity.Share, keep time.Duration) digests.Spec {
-	return digests.Spec{
+func digestsOf(packets float64, slice time.Duration, fpr quantity.Share, keep time.Duration) digest.Spec {
+	return digest.Spec{
 		Rate:  quantity.Rate{Value: packets, Unit: quantity.Packets},
 		Slice: quantity.Duration(slice), FPR: fpr, Keep: quantity.Duration(keep),
 	}
@@ -191,14 +191,14 @@ func TestTraceback(t *testing.T) {
 	n.route("b", "10.0.4.0/24", "10.0.3.2")
 	// A path that is long enough for chance to be seen on it, with few packets.
 	c := digestsOf(10, time.Minute, 0.1, time.Hour)
-	question := digests.Question{
-		From: "c", Window: time.Minute, Links: []digests.Link{{A: "a", B: "b"}, {A: "c", B: "b"}, {A: "b", B: "d"}},
+	question := digest.Question{
+		From: "c", Window: time.Minute, Links: []digest.Link{{A: "a", B: "b"}, {A: "c", B: "b"}, {A: "b", B: "d"}},
 	}
 	nodes := make(map[string]*recorder)
 	for node, from := range map[string]string{"a": "s", "b": "a", "c": "b", "d": "b"} {
 		r := startRecorder(t, c, n.at(node, from))
 		nodes[node] = r
-		question.Nodes = append(question.Nodes, digests.Node{Name: node, Ask: r.client.Trace})
+		question.Nodes = append(question.Nodes, digest.Node{Name: node, Ask: r.client.Trace})
 	}
 	const packets, noise = 400, 1000
 	arrived := n.end("e", "c").Receiver(t)
@@ -228,7 +228,7 @@ func TestTraceback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, untraced, err := digests.Read(r, 0)
+	asked, untraced, err := digest.Read(r, 0)
 	if err != nil || untraced != 0 || len(asked) != packets {
 		t.Fatalf("%d packets, %d untraced, %v", len(asked), untraced, err)
 	}
@@ -331,7 +331,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	c := digestsOf(1000, 200*time.Millisecond, 1e-5, time.Minute)
-	c.Archive = digests.ArchiveSpec{Keep: quantity.Duration(time.Hour), Size: 1 << 20}
+	c.Archive = digest.ArchiveSpec{Keep: quantity.Duration(time.Hour), Size: 1 << 20}
 	r := newRecorder(t, c, target(l.B))
 	r.config.Keep, r.config.StateDir = true, config.Path(t.TempDir())
 	t.Cleanup(func() {
@@ -381,7 +381,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 			}
 		}
 	}
-	reconfigure := func(d digests.Spec, meanwhile func()) {
+	reconfigure := func(d digest.Spec, meanwhile func()) {
 		t.Helper()
 		next := *r.config // the other one is active
 		next.Digest = d
@@ -406,7 +406,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	reconfigure(larger, pass)
 	pass()
 	found("with larger slices")
-	reconfigure(digests.Spec{}, nil)
+	reconfigure(digest.Spec{}, nil)
 	w.Pass(t, frameOf(udp("192.0.2.1", "198.51.100.1", 9)))
 	if _, err := r.client.Trace(t.Context(), api.TraceQuestion{Packets: sent}); err == nil || err.Error() != api.ErrNoDigests.Error() {
 		t.Errorf("while nothing is recorded: %v", err)

@@ -1,4 +1,4 @@
-// Package digests records which packets passed an interface and when, and finds
+// Package digest records which packets passed an interface and when, and finds
 // where a packet came from: the Source Path Isolation Engine of Snoeren et al.
 // ("Hash-based IP traceback", SIGCOMM 2001) over the digests that the data
 // plane records.
@@ -6,17 +6,20 @@
 // A [Recorder] divides the recorded digests into time slices, which it keeps in
 // memory and, optionally, in an [Archive] on disk. [Question] queries several
 // nodes for packets and reconstructs the path that they took.
-package digests
+package digest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
+	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/filter/digest"
@@ -286,6 +289,39 @@ func (c Counts) plus(d Counts) Counts {
 }
 
 func (l *record) total() Counts { return l.past.plus(l.now) }
+
+// Answer answers a question by Find.
+func (r *Recorder) Answer(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
+	packets := make([]Packet, len(q.Packets))
+	for i, p := range q.Packets {
+		packets[i] = Packet{Data: p.Data, Window: Window{From: p.From, To: p.To}}
+	}
+	seen, err := r.Find(ctx, packets)
+	switch {
+	case errors.Is(err, digest.ErrTruncated) || errors.Is(err, digest.ErrMalformed) || errors.Is(err, ErrTooMuch):
+		return nil, &api.BadRequest{Err: err}
+	case err != nil:
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	host, _ := os.Hostname() // "": it has none
+	t := &api.Traced{Host: host, Version: digest.Version}
+	for _, s := range seen {
+		i := api.TracedInterface{Name: s.Iface, Netns: s.Netns, Packets: make([]api.TracedPacket, len(s.Found))}
+		if !s.Since.IsZero() {
+			i.Since = &s.Since
+		}
+		for k, found := range s.Found {
+			i.Packets[k] = api.TracedPacket{Chance: found.Chance(), Slices: []api.TracedSlice{}}
+			for _, m := range found.Matches {
+				i.Packets[k].Slices = append(i.Packets[k].Slices, api.TracedSlice{
+					Start: m.Start, Length: m.Length.Seconds(), Chance: m.Chance,
+				})
+			}
+		}
+		t.Interfaces = append(t.Interfaces, i)
+	}
+	return t, nil
+}
 
 // Look copies the present slices, so that Find sees them.
 func (r *Recorder) Look(g *engine.Generation) {
