@@ -187,16 +187,11 @@ func interfacesOf(conf *config.Config) string {
 // memoryOf returns a note on the memory that a configuration needs in addition to
 // its lists: for digests it may be more than there is.
 func memoryOf(conf *config.Config) string {
-	d := conf.Digests()
-	if d == nil {
+	n := conf.Digest.Memory()
+	if n == 0 {
 		return ""
 	}
-	g, err := d.Geometry()
-	if err != nil {
-		return ""
-	}
-	slices := uint64(d.Keep / d.Slice)
-	return fmt.Sprintf("; digests: %s of memory for each interface", humanize.Bytes(slices*uint64(g.Bytes())))
+	return fmt.Sprintf("; digests: %s of memory for each interface", humanize.Bytes(n))
 }
 
 // configError is an error of a configuration as it is printed in JSON.

@@ -67,10 +67,10 @@ func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotp
 
 // Inherited is what programs that filter already pass on to their successors.
 type Inherited struct {
-	Programs                int       // that filter
-	Lists                   []string  // whose sources have entries in them
-	Unknown                 bool      // one of them does not say which lists it has
-	TrackerSeed, DigestSeed hash.Seed // zero: there is none
+	Programs    int       // that filter
+	Lists       []string  // whose sources have entries in them
+	Unknown     bool      // one of them does not say which lists it has
+	TrackerSeed hash.Seed // zero: there is none
 }
 
 // Find looks for programs that filter on targets already. It fails where a
@@ -105,13 +105,8 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 				}
 			}
 		}
-		if p.Attachment != nil && !t.Out {
-			if all.TrackerSeed == (hash.Seed{}) {
-				all.TrackerSeed = p.Stats().TrackerSeed()
-			}
-			if all.DigestSeed == (hash.Seed{}) {
-				all.DigestSeed = p.Stats().DigestSeed()
-			}
+		if p.Attachment != nil && !t.Out && all.TrackerSeed == (hash.Seed{}) {
+			all.TrackerSeed = p.Stats().TrackerSeed()
 		}
 		p.Close()
 	}

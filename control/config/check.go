@@ -58,7 +58,7 @@ func (c *Config) check() quantity.FieldErrors {
 		}
 	}
 	errs.Add("failsafe", c.Failsafe.check().Err())
-	c.CheckStages(&errs)
+	c.CheckStages(&errs, string(c.StateDir))
 	checkCoverage(&errs, c.MaxCoverage)
 	if !filepath.IsAbs(string(c.Pins)) {
 		errs.Failf("pins", "%q: want an absolute path", c.Pins)
@@ -66,10 +66,6 @@ func (c *Config) check() quantity.FieldErrors {
 	errs.Add("api", c.API.check().Err())
 	errs.Add("console", c.Console.check(c.API.Socket).Err())
 	quantity.Between(&errs, "learning.half_life", c.Learning.HalfLife, quantity.Duration(time.Second), quantity.Duration(24*time.Hour))
-	errs.Add("digest", c.Digest.Validate())
-	if c.Digest.Archive.Size > 0 && c.StateDir == "" {
-		errs.Failf("digest.archive", "it is kept below state_dir, which is empty")
-	}
 	if n := len(c.Trackers) + len(c.Guards); n > loader.MaxTrackers {
 		if len(c.Guards) > 0 {
 			errs.Failf("guards", "there are %d, and %d trackers: the maximum of both is %d", len(c.Guards), len(c.Trackers), loader.MaxTrackers)
@@ -126,15 +122,14 @@ func (i Interface) checkAttach() error {
 func (c *Config) checkTC(i Interface) error {
 	const hook = "tc: "
 	stages := i.AtInterface.NeedsXDP()
+	if stages == "" {
+		_, stages = c.Sections.NeedsXDP()
+	}
 	switch {
 	case i.XDP != loader.Native:
 		return fmt.Errorf(hook+"xdp: %v is a mode of hook xdp: leave one of the two out", i.XDP)
 	case stages != "":
 		return errors.New(hook + stages + ": that takes hook xdp")
-	case c.Loop.On():
-		return errors.New(hook + "loops are detected, which changes packets: that takes hook xdp")
-	case c.Digests() != nil:
-		return errors.New(hook + "packets are recorded by their digests, but may have been joined before they come here: that takes hook xdp")
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ package config
 import (
 	_ "embed"
 	"fmt"
-	"path/filepath"
 
 	"weir/control/engine"
 	"weir/control/export"
@@ -21,7 +20,6 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/quantity"
-	"weir/control/stage/digest"
 	"weir/control/stages"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -122,10 +120,6 @@ type Config struct {
 
 	// Forwarding of multicast to the interfaces that want it.
 	Multicast Multicast `yaml:"multicast,omitempty"`
-
-	// Digests of the packets that pass, for weir trace, which finds the path of a
-	// packet, and for the detection of loops.
-	Digest digest.Spec `yaml:"digest,omitempty"`
 
 	// Who is notified of heavy hitters, failures, surges of drops and refused changes.
 	Notify Notify `yaml:"notify,omitempty"`
@@ -439,11 +433,6 @@ func (l *List) Complete(given func(name string) bool) {
 	if !given("exclude_private") {
 		l.ExcludePrivate = k.Private
 	}
-}
-
-// Digests returns what is recorded, nil for nothing.
-func (c *Config) Digests() *digest.Config {
-	return c.Digest.Config(filepath.Join(string(c.StateDir), "digests"))
 }
 
 // Feed returns the configuration of the list's feed.

@@ -769,7 +769,7 @@ func TestDiff(t *testing.T) {
 		{"interfaces: [eth0]\nmulticast: {interfaces: [{name: eth1, groups: [239.1.1.1]}]}",
 			"interfaces: [eth0]\nmulticast: {max_groups: 9, interfaces: [eth2, {name: eth1, groups: [239.1.1.1, 'ff0e::1']}]}", []string{
 				"multicast.interfaces[eth2]: added", "multicast.interfaces[eth1].groups: 239.1.1.1 → 239.1.1.1, ff0e::1", "multicast.max_groups: 1024 → 9"}},
-		{"interfaces: [eth0]\nmulticast: {interfaces: [eth1]}", "interfaces: [eth0]\ndigest: {rate: 1k/s}", []string{"multicast: removed", "digest: added"}},
+		{"interfaces: [eth0]\nmulticast: {interfaces: [eth1]}", "interfaces: [eth0]\ndigest: {rate: 1k/s}", []string{"digest: added", "multicast: removed"}},
 	} {
 		if got := Diff(parse(t, c.old), parse(t, c.new)); !slices.Equal(got, c.want) {
 			t.Errorf("%s\n%s\n got %s\nwant %s", c.old, c.new, strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))

@@ -8,7 +8,7 @@ import (
 
 	"weir/control/attach"
 	"weir/control/observe/traffic"
-	"weir/control/stage/digest"
+	"weir/control/stages"
 	"weir/loader"
 )
 
@@ -33,16 +33,16 @@ type loop struct {
 	ticked   *time.Timer
 	second   *time.Timer
 	shown    *time.Ticker
-	digests  *time.Timer
+	tended   *time.Timer // stages
 
 	snapshots, showing *traffic.Intervals
 	rates              chan<- traffic.Rates
 
-	tickDue    time.Duration    // when ticked fires, by the kernel's clock
-	secondDue  time.Time        // when second does
-	postponed  bool             // it was to be earlier
-	unreported bool             // the kernel does not report all changes of interfaces
-	recorder   *digest.Recorder // that digests is set for
+	tickDue    time.Duration // when ticked fires, by the kernel's clock
+	secondDue  time.Time     // when second does
+	postponed  bool          // it was to be earlier
+	unreported bool          // the kernel does not report all changes of interfaces
+	stages     *stages.Table // that tended is set for
 
 	running bool
 	still   bool          // nothing runs beside the turns
@@ -72,12 +72,12 @@ func (l *loop) start(interval time.Duration, rates chan<- traffic.Rates) {
 	l.followed, l.ticked = time.NewTicker(attach.FollowInterval), time.NewTimer(0)
 	l.second, l.shown = time.NewTimer(time.Second), time.NewTicker(interval)
 	l.secondDue = time.Now().Add(time.Second)
-	l.digests = time.NewTimer(0)
+	l.tended = time.NewTimer(0)
 	l.rates, l.running = rates, true
 }
 
 func (l *loop) stop() {
-	for _, t := range []interface{ Stop() bool }{l.ticked, l.second, l.digests} {
+	for _, t := range []interface{ Stop() bool }{l.ticked, l.second, l.tended} {
 		t.Stop()
 	}
 	l.followed.Stop()
@@ -90,9 +90,9 @@ func (l *loop) stop() {
 // leave the engine and the configuration as they are: entries change in place.
 func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, err error) {
 	l := d.loop
-	alone, taken, changed, followed, digests := l.alone, l.taken, d.active.attach.Changed(), l.followed.C, l.digests.C
+	alone, taken, changed, followed := l.alone, l.taken, d.active.attach.Changed(), l.followed.C
 	if l.stage != idle {
-		alone, taken, digests = nil, nil, nil
+		alone, taken = nil, nil
 	}
 	if l.stage == loading {
 		changed, followed = nil, nil
@@ -131,9 +131,9 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		l.begin("trackers are read")
 		l.tickDue = -1
 		d.observers.tick()
-	case <-digests:
-		l.begin("digests are read")
-		l.digests.Reset(d.observers.tickDigests())
+	case <-l.tended.C:
+		l.begin("stages are tended")
+		l.tended.Reset(d.observers.stages.Tick(loader.Monotonic(), d.active.attach.Attached()))
 	case now := <-l.second.C:
 		l.nextSecond(now)
 		select {
@@ -212,9 +212,9 @@ func (d *Daemon) schedule() {
 			l.postpone(wait)
 		}
 	}
-	if d.observers.recorder != l.recorder {
-		l.recorder = d.observers.recorder
-		l.digests.Reset(0)
+	if d.active.prepared.stages != l.stages {
+		l.stages = d.active.prepared.stages
+		l.tended.Reset(0)
 	}
 }
 

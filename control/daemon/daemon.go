@@ -32,6 +32,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
+	"weir/control/stages"
 	"weir/control/trial"
 	"weir/loader"
 )
@@ -147,10 +148,11 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
 	}
 	d.loop = newLoop(d.turnOf)
+	hub := events.NewHub(o.Log)
 	d.service.log = o.Log
 	d.observers = observers{
 		active: d.active, readings: &d.readings, notifier: newNotifier(o), log: o.Log,
-		hub: events.NewHub(o.Log), drops: dropped{loop: d.loop, active: d.active, log: o.Log}, exports: exports{Exporter: export.New(o.Log)},
+		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: dropped{loop: d.loop, active: d.active, log: o.Log}, exports: exports{Exporter: export.New(o.Log)},
 		collateral: collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log},
 	}
 	d.readings = readings{
@@ -203,7 +205,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	d.observers.trackerSeed, d.observers.digestSeed = inherited.TrackerSeed, inherited.DigestSeed
+	d.observers.trackerSeed = inherited.TrackerSeed
 	if inherited.Unknown {
 		for _, l := range c.Lists {
 			inherited.Lists = append(inherited.Lists, l.Name)
@@ -225,7 +227,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if d.observers.wakes, err = loader.NewWakes(); err != nil {
 		return err
 	}
-	if err := d.observers.prepare(p); err != nil {
+	if err := d.observers.stages.Prepare(p.stages); err != nil {
 		return err
 	}
 	e, err := d.startEngine(ctx, p, targets)
@@ -236,10 +238,12 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		}
 	}
 	if err != nil {
-		return errors.Join(err, d.observers.recorder.CloseUnless(nil))
+		d.observers.stages.Close()
+		return err
 	}
 	p.logFailures(d.o.Log, nil)
 	d.active.began, d.active.prepared, d.active.engine, d.active.number = began, p, e, 1
+	d.observers.stages.Follow(p.stages)
 	d.observers.observe(p)
 	d.observers.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
 	d.active.took = time.Since(began)
@@ -392,10 +396,11 @@ func (d *Daemon) Stop() error {
 	}
 	d.changes.queued.takeNotes()
 	d.audit.stop(d.active.attach.Names(), keep)
-	if r := d.observers.recorder; r != nil && !keep {
-		r.Finish(d.active.engine)
+	if !keep {
+		d.observers.stages.Finish(new(stages.Table))
 	}
-	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.recorder.CloseUnless(nil), d.observers.history.Close(), d.feeds.watcher.Close(), d.journal.Close())
+	defer d.observers.stages.Close()
+	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.history.Close(), d.feeds.watcher.Close(), d.journal.Close())
 }
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.

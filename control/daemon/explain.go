@@ -22,6 +22,11 @@ type explainer struct {
 	version   string
 }
 
+// Trace implements [server.Recorder].
+func (x *explainer) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
+	return x.observers.stages.Trace(ctx, q)
+}
+
 // Explain implements [server.Explainer].
 func (x *explainer) Explain(ctx context.Context, question string) (e api.Explanation, err error) {
 	asked, err := engine.ParseQuestion(question)

@@ -38,8 +38,10 @@ func grows(s metrics.Snapshot) map[string]uint64 {
 	for _, c := range s.Hits {
 		all["hits"] += c.Packets
 	}
-	for _, d := range s.Digests {
-		all["digests"] += d.Packets
+	for _, c := range s.Stages {
+		if c.Name == "weir_digest_packets_total" {
+			all["digests"] += uint64(c.Value)
+		}
 	}
 	return all
 }

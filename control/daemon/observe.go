@@ -11,14 +11,13 @@ import (
 	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/attach"
-	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/guard"
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
-	"weir/control/stage/digest"
+	"weir/control/stages"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -26,7 +25,7 @@ import (
 )
 
 // observers are what is observed of the traffic, and done about it: heavy
-// hitters, weights that are learned, digests, and loops. Run's goroutine owns them, but
+// hitters, weights that are learned, what stages do, and loops. Run's goroutine owns them, but
 // for what says otherwise.
 type observers struct {
 	active   *active
@@ -42,14 +41,14 @@ type observers struct {
 	record     record
 	collateral collateral // safe for concurrent use
 
-	trackerSeed, digestSeed hash.Seed
+	trackerSeed hash.Seed
 
 	watched    []heavy.Watched
 	heavy      *heavy.Watcher
 	watchedOut []heavy.Watched // of outgoing packets
 	heavyOut   *heavy.Watcher
-	learn      *learn.Observer  // nil: nothing is learned
-	recorder   *digest.Recorder // nil: no digests are recorded
+	learn      *learn.Observer // nil: nothing is learned
+	stages     *stages.Running
 
 	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
 	endLoops  func()
@@ -60,38 +59,6 @@ type observers struct {
 
 	lines       throttle  // of heavy hitters in the log
 	discardsDue time.Time // discarded intervals are logged from then on
-}
-
-// prepare makes what an engine has to know.
-func (o *observers) prepare(p *Prepared) (err error) {
-	o.recorder, err = newRecorder(p.config, nil, o.log)
-	return err
-}
-
-// newRecorder returns the recorder of digests that a configuration wants, nil for
-// none: the current one if it does, else one to succeed it.
-func newRecorder(c *config.Config, current *digest.Recorder, log *slog.Logger) (*digest.Recorder, error) {
-	d := c.Digests()
-	switch {
-	case d == nil:
-		return nil, nil
-	case current != nil && current.Config == *d:
-		return current, nil
-	}
-	return digest.NewRecorder(*d, current, log)
-}
-
-// succeed makes next go on with what current has recorded. Either may be nil. It
-// is called when the next programs are ready: what passes from then on until they
-// run is not recorded.
-func succeed(current, next *digest.Recorder, e *engine.Generation) {
-	if current == nil || current == next {
-		return
-	}
-	current.Finish(e)
-	if next != nil {
-		next.Succeed(current)
-	}
 }
 
 // configure sets what an engine records, under seeds that stay as long as what is
@@ -107,13 +74,6 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 	if c.Outgoing != nil {
 		c.Outgoing.TrackerSeed = o.trackerSeed
 	}
-	if o.recorder == nil {
-		return
-	}
-	if o.digestSeed == (hash.Seed{}) {
-		o.digestSeed = hash.NewSeed()
-	}
-	c.Digests, c.DigestSeed, c.DigestSlice = o.recorder.Geometry(), o.digestSeed, o.recorder.Slice
 }
 
 // observe begins to observe by a configuration; what was learned stays.
@@ -174,7 +134,7 @@ func (o *observers) due() (at time.Duration, rests bool) {
 	if len(o.watchedOut) > 0 && o.active.engine.Out() != nil {
 		at = min(at, o.heavyOut.Due())
 	}
-	if often := o.ticked + heavy.Tick; often < at && (o.active.attach.Metadata().Stages.Ticks() || o.learn != nil) {
+	if often := o.ticked + heavy.Tick; often < at && o.learn != nil {
 		return often, false
 	}
 	return at, at > o.ticked+heavy.Tick
@@ -218,7 +178,6 @@ func (o *observers) tick() {
 	now := loader.Monotonic()
 	since := now - o.ticked
 	o.ticked = now
-	o.active.attach.Metadata().Stages.Tick(now, o.active.attach.Stats(false))
 	if out := o.active.engine.Out(); out != nil && len(o.watchedOut) > 0 {
 		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, o.active.attach.Stats(true))
 		for _, r := range reports {
@@ -300,29 +259,6 @@ func (o *observers) logDiscarded(discarded func() []heavy.Discarded, now time.Ti
 	}
 }
 
-// tickDigests reads the digests that are due, and returns when the next ones are.
-func (o *observers) tickDigests() time.Duration {
-	if o.recorder == nil {
-		return time.Hour
-	}
-	var all []digest.Interface
-	for _, a := range o.active.attach.Attached() {
-		if a.Target().Out {
-			continue
-		}
-		// What one that is gone has recorded last is yet to be read.
-		all = append(all, digest.Interface{Target: a.Target(), Stats: a.Stats()})
-	}
-	for _, l := range o.recorder.Tick(o.active.engine, all) {
-		o.hub.Loop(events.Event{
-			Time: time.Now(), Target: l.Target, OneIn: 1, FirstTTL: l.First, TTL: l.Last,
-			Tuple: key.Tuple{Src: l.Src, Dst: l.Dst, Proto: l.Proto},
-		})
-		o.log.Warn("packets seem to run in a loop: check the route to their destination", "interface", l.Target.String(), "packet", l.String())
-	}
-	return min(o.recorder.Due(time.Now()), digest.Tick)
-}
-
 // logLoops logs which packets were found in a loop.
 func (o *observers) logLoops(now time.Time) {
 	if on := o.active.prepared.config.Loop.On(); on && o.loops == nil {
@@ -343,7 +279,7 @@ func (o *observers) logLoops(now time.Time) {
 			return
 		}
 		if e.FirstTTL != 0 {
-			continue // found by digests: tickDigests has logged it
+			continue // found by digests, whose stage has logged it
 		}
 		if src, dst := e.Tuple.Src, e.Tuple.Dst; src.IsValid() && o.loopsSeen.Report(src, dst, now) {
 			o.log.Warn("a packet runs in a loop: it has come here again",

@@ -575,7 +575,7 @@ func (p *Prepared) learnConfig() learn.Config {
 	return learn.Config{HalfLife: time.Duration(l.HalfLife), Elements: int(l.Elements)}
 }
 
-// engineConfig returns what an engine is specialised to, but for seeds and digests.
+// engineConfig returns what an engine is specialised to, but for seeds.
 func (p *Prepared) engineConfig() engine.Config {
 	c := p.config
 	var e engine.Config

@@ -213,16 +213,12 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 
 // replaceEngine activates a configuration by another engine.
 func (d *Daemon) replaceEngine(next *Prepared, applied uint64, by *kept) error {
-	current := d.observers.recorder
-	recorder, err := newRecorder(next.config, current, d.o.Log)
-	if err != nil {
+	if err := d.observers.stages.Prepare(next.stages); err != nil {
 		return err
 	}
-	if err := d.activate(next, targetsOf(next.config), applied, recorder, by); err != nil {
-		return errors.Join(err, recorder.CloseUnless(current))
+	err := d.activate(next, targetsOf(next.config), applied, by)
+	if err != nil {
+		d.observers.stages.Follow(d.active.prepared.stages) // as before
 	}
-	if err := current.CloseUnless(recorder); err != nil {
-		d.o.Log.Error(err.Error())
-	}
-	return nil
+	return err
 }

@@ -436,14 +436,7 @@ func (d *Daemon) note() {
 	for i, watched := range o.watched {
 		s.Trackers = append(s.Trackers, *r.tracker(i, watched))
 	}
-	if o.recorder != nil {
-		for _, c := range o.recorder.Counts() {
-			s.Digests = append(s.Digests, metrics.Digests(c))
-		}
-		if n, ok := o.recorder.Archived(); ok {
-			s.Archive = &metrics.Archive{Slices: n.Files, Bytes: n.Bytes, Errors: n.Errors}
-		}
-	}
+	s.Stages = o.stages.Samples()
 	if o.learn != nil {
 		s.Weighted = new(o.learn.Predicted())
 		s.Measured, _, s.MeasuredPackets = measuredRate(o.learn)

@@ -19,7 +19,6 @@ import (
 	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
-	"weir/control/stage/digest"
 	"weir/filter/key"
 )
 
@@ -317,7 +316,7 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 	}
 	n -= more
 	undo := next.makeRoom()
-	if err := d.activate(next, nil, applied, d.observers.recorder, new(kept)); err != nil {
+	if err := d.activate(next, nil, applied, new(kept)); err != nil {
 		undo()
 		return 0, err
 	}
@@ -450,13 +449,9 @@ const maxRebuilds = 3
 // entries are those after a number of changes; later changes follow. The last engine is the
 // caller's to close. When activate fails, that stays active everywhere, or the error says
 // where it does not.
-func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint64, recorder *digest.Recorder, by *kept) (err error) {
-	began, current := time.Now(), d.observers.recorder
-	d.observers.recorder = recorder
+func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint64, by *kept) (err error) {
+	began := time.Now()
 	defer func() {
-		if err != nil {
-			d.observers.recorder = current
-		}
 		d.observers.record.loaded(true, began, err)
 		d.note()
 	}()
@@ -490,13 +485,14 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 		}
 		next.derived = derived
 	}
-	succeed(current, recorder, d.active.engine)
+	d.observers.stages.Finish(next.stages)
 	if err := rollout.Commit(); err != nil {
 		return errors.Join(err, e.Close())
 	}
 	d.groups.Retire(d.active.engine)
 	d.active.prepared, d.active.engine, d.active.changed = next, e, changed
 	d.active.number++
+	d.observers.stages.Follow(next.stages)
 	d.observers.observe(next)
 	d.active.announce(d.o.Log, "reloaded", time.Since(began))
 	return nil

@@ -109,15 +109,11 @@ func matching(t loader.Target) (all []loader.Target) {
 
 // needsXDP returns the section of a configuration that no interface can have at TC, or "".
 func needsXDP(c *config.Config) string {
-	switch {
-	case c.Loop.On():
-		return "loop"
-	case c.Digests() != nil:
-		return "digest"
-	case len(c.Multicast.Interfaces) > 0:
+	key, _ := c.NeedsXDP()
+	if key == "" && len(c.Multicast.Interfaces) > 0 {
 		return "multicast"
 	}
-	return ""
+	return key
 }
 
 // The checks, in the order of their findings.

@@ -32,17 +32,10 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 			ephemeral = t.Pairs.Ephemeral
 		}
 	}
-	digests := loader.Digests{Lines: c.Digests.Lines, Bits: uint32(c.Digests.Bits)}
-	if digests.Lines != 0 {
-		digests.Secret = Secret(hash.NewSecret(c.DigestSeed))
-	}
 	return loader.Config{
 		Trackers:      trackers,
 		TrackerSeed:   loader.Seed(c.TrackerSeed),
 		EphemeralPort: ephemeral,
-		Digests:       digests,
-		DigestSeed:    loader.Seed(c.DigestSeed),
-		DigestSlice:   c.DigestSlice,
 		Secret:        Secret(s),
 		Block:         keySet(block),
 		Kept:          block.Mode == membership.Approximate && block.Lines > 0,

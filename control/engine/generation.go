@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"weir/filter/digest"
 	"weir/filter/hash"
@@ -49,8 +48,7 @@ type Config struct {
 	Parts  []Part         // the shares of stages
 	Shared *loader.Shared // the maps that they share with other generations
 
-	// Outgoing is what is measured of outgoing packets; nil: they are not filtered. Loops
-	// and digests are of incoming packets.
+	// Outgoing is what is measured of outgoing packets; nil: they are not filtered.
 	Outgoing *Telemetry
 	TC       bool // programs for TC may be loaded, not only for XDP
 }
@@ -93,10 +91,6 @@ type Telemetry struct {
 	TrackerSeed hash.Seed // the trackers' secrets derive from it
 	Hot         int       // elements that may have weights in the block set
 	Demand      membership.Demand
-
-	Digests     digest.Geometry // of what passes: the filter of a slice; without lines: none
-	DigestSeed  hash.Seed       // the secret of digests derives from it
-	DigestSlice time.Duration   // length of a slice of time
 }
 
 // Tracker is a tracker of heavy hitters. The generation sets its secret.

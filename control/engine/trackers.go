@@ -84,16 +84,6 @@ func (g *Generation) OpenTrackers(stats *loader.Stats) (*Trackers, error) {
 	return &Trackers{Trackers: t, trackers: g.trackers, banks: make([][2][]*sketch.Bank, len(g.trackers))}, nil
 }
 
-// OpenDigests opens the digests of what has passed the programs that were loaded
-// with the stats. It fails with [loader.ErrNotRecorded] in a reference, and where
-// the stats are those of other digests, or of none.
-func (g *Generation) OpenDigests(stats *loader.Stats) (*loader.DigestMemory, error) {
-	if g.kernel == nil {
-		return nil, loader.ErrNotRecorded
-	}
-	return g.kernel.OpenDigests(stats)
-}
-
 // Banks returns bank 0 or 1 of a tracker on each CPU.
 func (t *Trackers) Banks(tracker, bank int) []*sketch.Bank {
 	if known := t.banks[tracker][bank]; known != nil {

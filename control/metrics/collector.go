@@ -45,8 +45,11 @@ func describeStages() map[*stage.Family]family {
 	all := make(map[*stage.Family]family)
 	for _, f := range stages.Families {
 		labels, kind := interfaceLabels, prometheus.GaugeValue
-		if f.Directed {
+		switch {
+		case f.Directed:
 			labels = trafficLabels
+		case f.Host:
+			labels = nil
 		}
 		if f.Label != "" {
 			labels = append(labels, f.Label)
@@ -141,17 +144,6 @@ var (
 	trackerFlows   = gauge("weir_tracker_flows", "Flows in the flow memory, in the last interval.", trackerLabels...)
 	trackerHeavy   = gauge("weir_tracker_heavy_hitters", "Flows over the threshold, in the last interval.", trackerLabels...)
 
-	digestPackets = counter("weir_digest_packets_total", "Packets that passed and whose digests were recorded.", interfaceLabels...)
-	digestSkipped = counter("weir_digest_skipped_packets_total", "Packets that passed without a digest, because they are truncated or malformed.", interfaceLabels...)
-	digestSlices  = gauge("weir_digest_slices", "Time slices whose digests are in memory.", interfaceLabels...)
-	digestBytes   = gauge("weir_digest_bytes", "Memory of digests, the kernel's included.", interfaceLabels...)
-	digestFill    = gauge("weir_digest_fill_ratio", "Share of the bits that are set in the last time slice.", interfaceLabels...)
-	digestChance  = gauge("weir_digest_false_positive_ratio", "Probability that the last time slice matches a packet that did not pass.", interfaceLabels...)
-	loops         = counter("weir_digest_loops_suspected_total", "Packets that came repeatedly with a decreasing TTL, as in a routing loop.", interfaceLabels...)
-	archiveSlices = gauge("weir_digest_archive_slices", "Time slices of digests on disk.")
-	archiveBytes  = gauge("weir_digest_archive_bytes", "Disk space of digests.")
-	archiveErrors = counter("weir_digest_archive_errors_total", "Time slices of digests that could not be written to disk.")
-
 	feedEntries  = gauge("weir_feed_entries", "Active entries of a list's source.", feedLabels...)
 	feedInterval = gauge("weir_feed_interval_seconds", "Interval at which the source is read.", feedLabels...)
 	feedSuccess  = gauge("weir_feed_last_success_timestamp_seconds", "When the source was last known to contain the active entries; 0: never.", feedLabels...)
@@ -227,13 +219,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	for _, t := range s.Trackers {
 		out.tracker(t)
 	}
-	for _, d := range s.Digests {
-		out.digests(d)
-	}
-	if a := s.Archive; a != nil {
-		out.put(archiveSlices, float64(a.Slices))
-		out.put(archiveBytes, float64(a.Bytes))
-		out.put(archiveErrors, float64(a.Errors))
+	for _, of := range s.Stages {
+		out.stage(of, of.At)
 	}
 	for _, f := range s.Feeds {
 		out.feed(f)
@@ -358,18 +345,25 @@ func (s sink) iface(i Interface) {
 	}
 	s.put(lost, float64(i.Lost), i.Iface, i.Netns, i.Direction())
 	for _, of := range i.Stages {
-		labels := []string{i.Iface, i.Netns}
-		if of.Directed {
-			labels = append(labels, i.Direction())
-		}
-		if of.Label != "" {
-			labels = append(labels, of.Of)
-		}
-		s.put(ofStages[of.Family], of.Value, labels...)
+		s.stage(of, i.Target)
 	}
 	if i.Penalties != nil {
 		s.put(penalties, float64(*i.Penalties), i.Iface, i.Netns)
 	}
+}
+
+func (s sink) stage(of stage.Sample, at loader.Target) {
+	var labels []string
+	if !of.Host {
+		labels = append(labels, at.Iface, at.Netns)
+	}
+	if of.Directed {
+		labels = append(labels, at.Direction())
+	}
+	if of.Label != "" {
+		labels = append(labels, of.Of)
+	}
+	s.put(ofStages[of.Family], of.Value, labels...)
 }
 
 func (s sink) multicast(m *Multicast) {
@@ -396,15 +390,6 @@ func (s sink) tracker(t Tracker) {
 	}
 	s.put(trackerFlows, float64(t.Flows), labels...)
 	s.put(trackerHeavy, float64(t.Heavy), labels...)
-}
-
-func (s sink) digests(d Digests) {
-	for family, value := range map[family]float64{
-		digestPackets: float64(d.Packets), digestSkipped: float64(d.Skipped), loops: float64(d.Loops),
-		digestSlices: float64(d.Slices), digestBytes: float64(d.Bytes), digestFill: d.Fill, digestChance: d.Chance,
-	} {
-		s.put(family, value, d.Iface, d.Netns)
-	}
 }
 
 func (s sink) feed(f Feed) {

@@ -30,11 +30,10 @@ type Snapshot struct {
 	Hits       map[string]loader.Counter // by block list; "": the list is unknown
 	Origins    map[string]Origin         // by the names in Lists and Hits
 	Trackers   []Tracker
-	Refused    uint64 // penalties for which there was no room
-	Replaced   uint64 // penalties that made room for others
-	Digests    []Digests
-	Archive    *Archive // of digests; nil: there is none
-	Feeds      []Feed   // of the lists that have sources
+	Refused    uint64         // penalties for which there was no room
+	Replaced   uint64         // penalties that made room for others
+	Stages     []stage.Sample // of stages, but for what programs count
+	Feeds      []Feed         // of the lists that have sources
 
 	Mode            string // exact or approx
 	Monitor         bool   // count listed packets, and drop none
@@ -140,7 +139,7 @@ type Interface struct {
 
 	NotIP loader.EtherTypes // frames with the reason not-ip
 
-	Stages []stage.Sample // of stages
+	Stages []stage.Sample // that programs count for stages
 }
 
 // Count is the number of packets with a reason. The verdict of some reasons depends
@@ -200,25 +199,6 @@ type Tracker struct {
 
 	Flows int // in the flow memory
 	Heavy int // over the threshold
-}
-
-// Digests describes the digests of packets that passed an interface.
-type Digests struct {
-	loader.Target
-	Packets uint64  // recorded
-	Skipped uint64  // cut off or malformed
-	Loops   uint64  // packets suspected to be in a routing loop
-	Slices  int     // of time, in memory
-	Bytes   int     // of memory, the kernel's included
-	Fill    float64 // share of the bits that are set in the last slice
-	Chance  float64 // false-positive rate of the last slice
-}
-
-// Archive describes the digests on disk.
-type Archive struct {
-	Slices int
-	Bytes  int64
-	Errors uint64 // slices that could not be written
 }
 
 // Reloads counts reloads of all lists, or of the configuration, by outcome.

@@ -30,10 +30,12 @@ type fake Snapshot
 
 func (f *fake) Metrics() Snapshot { return Snapshot(*f) }
 
-// ofAllStages returns a sample of each family of stages.
-func ofAllStages() (all []stage.Sample) {
+// ofAllStages returns a sample of each family of stages, of interfaces or of the host.
+func ofAllStages(host bool) (all []stage.Sample) {
 	for _, f := range stages.Families {
-		all = append(all, stage.Sample{Family: f, Of: f.Label, Value: 7})
+		if f.Host == host {
+			all = append(all, stage.Sample{Family: f, Of: f.Label, Value: 7})
+		}
 	}
 	return all
 }
@@ -44,7 +46,7 @@ func whole(t testing.TB) Snapshot {
 	s := Snapshot{
 		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Stages: ofAllStages(), Counts: []Count{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Stages: ofAllStages(false), Counts: []Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},
@@ -60,10 +62,7 @@ func whole(t testing.TB) Snapshot {
 			{Number: 2, Key: "src/24", Unit: "bytes", Action: "drops"},
 			{Number: 3, Key: "src", Unit: "ports", Action: "report", Full: 1},
 		},
-		Digests: []Digests{{
-			Target: loader.Target{Iface: "eth0"}, Packets: 1000, Skipped: 3, Loops: 2, Slices: 60, Bytes: 1 << 20, Fill: 0.25, Chance: 0.004,
-		}},
-		Archive:   &Archive{Slices: 100, Bytes: 1 << 24, Errors: 1},
+		Stages:    ofAllStages(true),
 		Refused:   1,
 		Replaced:  2,
 		Predicted: 1e-4, Weighted: new(2e-5), Measured: new(3e-5), MeasuredPackets: 1e6,

@@ -27,9 +27,23 @@ type Stage interface {
 	Part() (engine.Part, error)
 }
 
-// Ticker is a part with something to do while its programs run, each 100 ms.
+// Ticker has something to do while programs run.
 type Ticker interface {
-	Tick(now time.Duration, incoming []*loader.Stats) // by the kernel's monotonic clock
+	// Tick does it, by the kernel's monotonic clock, and returns how soon it is to be called
+	// again.
+	Tick(now time.Duration, incoming []Interface) time.Duration
+}
+
+// How soon a ticker is called again, with something to do and without.
+const (
+	Often = 100 * time.Millisecond
+	Idle  = time.Hour
+)
+
+// Interface is an interface with the memory of its programs.
+type Interface struct {
+	loader.Target
+	Stats *loader.Stats
 }
 
 // Covers reports whether what weir.yaml says of an interface or a glob holds for an interface,

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/control/stage/collateral"
+	"weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
 	"weir/control/stage/loop"
@@ -40,6 +40,10 @@ type Sections struct {
 	// Flows that were not seen lately: how many there are, and events of them within a
 	// budget, the important ones first. A key of flows alone, or a mapping.
 	FirstSeen first.Spec `yaml:"first_seen,omitempty"`
+
+	// Digests of the packets that pass, for weir trace, which finds the path of a
+	// packet, and for the detection of loops.
+	Digest digest.Spec `yaml:"digest,omitempty"`
 }
 
 // section is a section with its key.
@@ -55,19 +59,33 @@ func (s *Sections) all() []section {
 		{"replies", replies.NewMemory(s.Replies, s.Collateral.On())},
 		{"collateral", &s.Collateral},
 		{"first_seen", &s.FirstSeen},
+		{"digest", &s.Digest},
 	}
 }
 
-// CheckStages adds what is wrong with the sections.
-func (s *Sections) CheckStages(errs *quantity.FieldErrors) {
+// CheckStages adds what is wrong with the sections, where what is saved is below a directory.
+func (s *Sections) CheckStages(errs *quantity.FieldErrors, stateDir string) {
 	for _, each := range s.all() {
 		errs.Add(each.key, each.Check().Err())
 	}
+	errs.Add("digest.archive", s.Digest.CheckArchive(stateDir))
 }
 
 // CheckStageFiles adds what is wrong with files that the sections name.
 func (s *Sections) CheckStageFiles(errs *quantity.FieldErrors) {
 	errs.Add("loop", s.Loop.CheckFiles().Err())
+}
+
+// NeedsXDP returns the section for which packets must be filtered at XDP, and why; "" if they
+// need not.
+func (s *Sections) NeedsXDP() (key, why string) {
+	switch {
+	case s.Loop.On():
+		return "loop", "loops are detected, which changes packets"
+	case s.Digest.On():
+		return "digest", "packets are recorded by their digests, but may have been joined before they come here"
+	}
+	return "", ""
 }
 
 // NeedsOutgoing reports whether a stage needs programs for outgoing packets.
@@ -127,6 +145,7 @@ type Interface struct {
 type Table struct {
 	*Sections
 	loop   *loop.About  // of incoming packets; nil: loops are not looked for
+	digest *digest.Part // nil: nothing is recorded
 	police *police.Part // nil: no interface is policed
 	parts  []engine.Part
 }
@@ -141,6 +160,9 @@ func New(s *Sections, interfaces []Interface) (*Table, error) {
 				return nil, fmt.Errorf("%s: %w", each.key, err)
 			}
 			t.parts = append(t.parts, p)
+			if of, is := p.(*digest.Part); is {
+				t.digest = of
+			}
 		}
 	}
 	t.loop = s.Loop.About()
@@ -160,23 +182,6 @@ func New(s *Sections, interfaces []Interface) (*Table, error) {
 		t.parts = append(t.parts, &rejecting)
 	}
 	return t, nil
-}
-
-// Ticks reports whether a stage has something to do while its programs run.
-func (t *Table) Ticks() bool { return t != nil && slices.ContainsFunc(t.parts, isTicker) }
-
-func isTicker(p engine.Part) bool { _, is := p.(stage.Ticker); return is }
-
-// Tick makes stages do it, with the memory of the interfaces.
-func (t *Table) Tick(now time.Duration, incoming []*loader.Stats) {
-	if t == nil {
-		return
-	}
-	for _, p := range t.parts {
-		if of, is := p.(stage.Ticker); is {
-			of.Tick(now, incoming)
-		}
-	}
 }
 
 // Parts returns the shares of programs.
@@ -239,7 +244,7 @@ func (a *About) State(s *loader.Stats) State {
 }
 
 // Families are the metrics of stages.
-var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families)
+var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families, digest.Families)
 
 // Counted returns what stages have counted on an interface, as a program's memory has it.
 // Its values begin anew with other memory.

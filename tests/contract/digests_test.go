@@ -5,8 +5,10 @@ import (
 	"slices"
 	"testing"
 
+	"weir/bpf"
 	"weir/control/engine"
 	"weir/control/replay"
+	recorder "weir/control/stage/digest"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/packet"
@@ -21,6 +23,7 @@ import (
 type digests struct {
 	generation *engine.Generation
 	kernel     *replay.Kernel
+	memory     *recorder.Memory
 	secret     *hash.Secret
 
 	slice            uint32
@@ -31,41 +34,38 @@ type digests struct {
 	suspected        uint64
 }
 
+// gathered is the number of packets that a bank gathers.
+const gathered = len(bpf.WeirDigestBank{}.Gathered)
+
 type seen struct {
 	digest uint64
 	ttl    uint8
 }
 
-func recording(c engine.Config, g digest.Geometry) engine.Config {
-	c.Digests, c.DigestSeed = g, hash.NewSeed()
-	return c
-}
-
-func newDigests(t testing.TB, lists []engine.List, c engine.Config) *digests {
+func newDigests(t testing.TB, lists []engine.List, c engine.Config, g digest.Geometry) *digests {
 	t.Helper()
 	onOneCPU(t)
-	d := &digests{secret: hash.NewSecret(c.DigestSeed), loops: digest.NewLoops(digest.Sightings)}
+	part := &recorder.Part{Filter: g}
+	c.Parts = []engine.Part{part}
+	d := &digests{filter: digest.NewFilter(g), loops: digest.NewLoops(digest.Sightings)}
 	d.generation, d.kernel = engines(t, lists, c)
-	d.filter = digest.NewFilter(c.Digests)
+	part.Read(d.kernel.Stats(), func(m *recorder.Memory) { d.memory = m })
+	if d.memory == nil {
+		t.Fatal("the program has no memory of its digests")
+	}
+	d.secret = hash.NewSecret(d.memory.Seed())
 	return d
 }
 
-// watch calls fn with the bank of this CPU in which the kernel records.
-func (d *digests) watch(t testing.TB, fn func(*loader.DigestMemory, *loader.DigestBank, []uint64)) {
-	t.Helper()
-	m, err := d.generation.OpenDigests(d.kernel.Stats())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+// bank returns the bank of this CPU in which the kernel records.
+func (d *digests) bank() (*bpf.WeirDigestBank, []uint64) {
 	cpu := 0 // if none has recorded anything
-	for i := range m.CPUs {
-		if b, _ := m.Bank(i, m.Active()); b.Packets+b.Skipped+uint64(b.Count) > 0 {
+	for i := range loader.CPUs() {
+		if b, _ := d.memory.Bank(i, d.memory.Active()); b.Packets+b.Skipped+uint64(b.Count) > 0 {
 			cpu = i
 		}
 	}
-	b, words := m.Bank(cpu, m.Active())
-	fn(m, b, words)
+	return d.memory.Bank(cpu, d.memory.Active())
 }
 
 // pass runs both over a frame.
@@ -86,7 +86,7 @@ func (d *digests) pass(t testing.TB, frame []byte) {
 		return
 	}
 	d.gathered = append(d.gathered, seen{sum, digest.TTL(ip)})
-	if len(d.gathered) < loader.Gathered {
+	if len(d.gathered) < gathered {
 		return
 	}
 	for _, s := range d.gathered {
@@ -97,40 +97,33 @@ func (d *digests) pass(t testing.TB, frame []byte) {
 			d.suspected++
 		}
 	}
-	d.packets += loader.Gathered
+	d.packets += uint64(gathered)
 	d.gathered = d.gathered[:0]
 }
 
 // same compares the records of both in this slice.
 func (d *digests) same(t testing.TB) {
 	t.Helper()
-	d.watch(t, func(_ *loader.DigestMemory, b *loader.DigestBank, words []uint64) {
-		if b.Packets != d.packets || b.Skipped != d.skipped || b.Loops != d.suspected || int(b.Count) != len(d.gathered) {
-			t.Fatalf("%d packets, %d skipped, %d loops, %d gathered; want %d, %d, %d, %d",
-				b.Packets, b.Skipped, b.Loops, b.Count, d.packets, d.skipped, d.suspected, len(d.gathered))
+	b, words := d.bank()
+	if b.Packets != d.packets || b.Skipped != d.skipped || b.Loops != d.suspected || int(b.Count) != len(d.gathered) {
+		t.Fatalf("%d packets, %d skipped, %d loops, %d gathered; want %d, %d, %d, %d",
+			b.Packets, b.Skipped, b.Loops, b.Count, d.packets, d.skipped, d.suspected, len(d.gathered))
+	}
+	for i, s := range d.gathered {
+		if g := b.Gathered[i]; g.Digest != s.digest || g.Ttl != s.ttl || g.Slice != d.slice {
+			t.Fatalf("gathered %+v, want %+v in slice %d", g, s, d.slice)
 		}
-		for i, s := range d.gathered {
-			if g := b.Gathered[i]; g.Digest != s.digest || g.Ttl != s.ttl || g.Slice != d.slice {
-				t.Fatalf("gathered %+v, want %+v in slice %d", g, s, d.slice)
-			}
-		}
-		if !slices.Equal(words, d.filter.Words()) {
-			t.Fatal("the filters differ")
-		}
-	})
+	}
+	if !slices.Equal(words, d.filter.Words()) {
+		t.Fatal("the filters differ")
+	}
 }
 
 // next begins another slice in both.
-func (d *digests) next(t testing.TB) {
-	t.Helper()
+func (d *digests) next() {
 	d.slice++
-	m, err := d.generation.OpenDigests(d.kernel.Stats())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	m.Begin(1-m.Active(), d.slice)
-	m.Exchange()
+	d.memory.Begin(1-d.memory.Active(), d.slice)
+	d.memory.Exchange()
 	d.filter.Clear()
 	d.packets, d.skipped, d.suspected, d.gathered = 0, 0, 0, nil
 }
@@ -141,7 +134,7 @@ func TestDigestsOverCaptures(t *testing.T) {
 	lab.Root(t)
 	traffic := sample(t)
 	for _, g := range []digest.Geometry{{Lines: 50_000, Bits: 4}, {Lines: 700, Bits: 6}, {Lines: 1, Bits: 1}} {
-		d := newDigests(t, nil, recording(engine.Config{}, g))
+		d := newDigests(t, nil, engine.Config{}, g)
 		const slices = 5
 		var packets, skipped uint64
 		for i := range slices {
@@ -150,7 +143,7 @@ func TestDigestsOverCaptures(t *testing.T) {
 			}
 			d.same(t)
 			packets, skipped = packets+d.packets, skipped+d.skipped
-			d.next(t)
+			d.next()
 		}
 		t.Logf("%+v: %d packets recorded, %d skipped", g, packets, skipped)
 		if packets < long.Or[uint64](25_000, 100_000) || skipped == 0 {
@@ -165,7 +158,7 @@ func TestDigestsOfRandomFrames(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	c := engine.Config{Policy: verdict.Policy{DropMalformed: r.IntN(2) == 0}}
-	d := newDigests(t, richLists(), recording(c, digest.Geometry{Lines: 3000, Bits: 5}))
+	d := newDigests(t, richLists(), c, digest.Geometry{Lines: 3000, Bits: 5})
 	for range 100_000 {
 		frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))
 		for range r.IntN(3) {
@@ -194,7 +187,7 @@ func hop(frame []byte, hops int) []byte {
 func TestLoopsInTheKernel(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
-	d := newDigests(t, nil, recording(engine.Config{}, digest.Geometry{Lines: 1000, Bits: 4}))
+	d := newDigests(t, nil, engine.Config{}, digest.Geometry{Lines: 1000, Bits: 4})
 	for range 200 {
 		tuple := r.anyTuple(false)
 		tuple.Proto, tuple.HasPorts = 17, true
@@ -212,18 +205,17 @@ func TestLoopsInTheKernel(t *testing.T) {
 		}
 	}
 	d.same(t)
-	d.watch(t, func(m *loader.DigestMemory, b *loader.DigestBank, _ []uint64) {
-		suspects := m.Suspects(b.Slice)
-		t.Logf("%d loops, %d of them still watched", b.Loops, len(suspects))
-		if b.Loops < 30 || b.Loops > 120 || len(suspects) == 0 {
-			t.Errorf("%d loops, %d watched; some 67 are", b.Loops, len(suspects))
+	b, _ := d.bank()
+	suspects := d.memory.Suspects(b.Slice)
+	t.Logf("%d loops, %d of them still watched", b.Loops, len(suspects))
+	if b.Loops < 30 || b.Loops > 120 || len(suspects) == 0 {
+		t.Errorf("%d loops, %d watched; some 67 are", b.Loops, len(suspects))
+	}
+	for _, s := range suspects {
+		if s.First-s.Ttl < 4 || s.Family != 4 || s.Proto != 17 {
+			t.Errorf("suspect %+v", s)
 		}
-		for _, s := range suspects {
-			if s.First-s.Ttl < 4 || s.Family != 4 || s.Proto != 17 {
-				t.Errorf("suspect %+v", s)
-			}
-		}
-	})
+	}
 }
 
 // For any frame, both record the same or nothing, and agree on its verdict.
@@ -239,9 +231,9 @@ func FuzzDigest(f *testing.F) {
 	if dir, err := data.Find(); err == nil {
 		addMalformed(f, dir+"/malformed")
 	}
-	d := newDigests(f, nil, recording(engine.Config{}, digest.Geometry{Lines: 100, Bits: 4}))
+	d := newDigests(f, nil, engine.Config{}, digest.Geometry{Lines: 100, Bits: 4})
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		d.next(t) // on whatever CPU this is
+		d.next() // on whatever CPU this is
 		d.pass(t, frame[:min(len(frame), 2048)])
 		d.same(t)
 	})

@@ -12,6 +12,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/replay"
+	"weir/control/stage"
 	"weir/control/stage/first"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -368,7 +369,7 @@ func TestFirstSeenFullCells(t *testing.T) {
 	now := time.Second
 	tick := func() {
 		now += time.Hour
-		part.Tick(now, []*loader.Stats{f.Stats()})
+		part.Tick(now, []stage.Interface{{Stats: f.Stats()}})
 	}
 	if n := found(); n < flows/2 {
 		t.Fatalf("%d of %d flows are new in empty cells", n, flows)

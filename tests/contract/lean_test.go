@@ -8,6 +8,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	recorder "weir/control/stage/digest"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -154,21 +155,24 @@ func (k *kernelOf) sameBanks(t *testing.T, other *kernelOf) {
 	}
 }
 
+// sameSecret has programs with memories of their own record by the same secret.
+type sameSecret struct{ *recorder.Part }
+
+func (p sameSecret) Constants(t loader.Target, _ loader.Seed) map[string]any {
+	return p.Part.Constants(t, loader.Seed{1})
+}
+
 // sameDigests compares all that was recorded of packets that passed, and returns how many
 // did.
-func (k *kernelOf) sameDigests(t *testing.T, other *kernelOf) (recorded uint64) {
+func (k *kernelOf) sameDigests(t *testing.T, digests *recorder.Part, other *kernelOf) (recorded uint64) {
 	t.Helper()
-	var memories [2]*loader.DigestMemory
-	for i, k := range []*kernelOf{k, other} {
-		m, err := k.OpenDigests(k.stats)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
-		memories[i] = m
+	var a, b *recorder.Memory
+	digests.Read(k.stats, func(m *recorder.Memory) { a = m })
+	digests.Read(other.stats, func(m *recorder.Memory) { b = m })
+	if a == nil || b == nil {
+		t.Fatal("a program has no memory of its digests")
 	}
-	a, b := memories[0], memories[1]
-	for cpu := range a.CPUs {
+	for cpu := range loader.CPUs() {
 		bank, words := a.Bank(cpu, a.Active())
 		otherBank, otherWords := b.Bank(cpu, b.Active())
 		if *bank != *otherBank {
@@ -224,8 +228,9 @@ func TestLeanPath(t *testing.T) {
 			c.Trackers = []engine.Tracker{all[2], all[4]}
 		}
 		records := i%3 == 0
+		digests := &recorder.Part{Filter: digest.Geometry{Lines: 300, Bits: 5}}
 		if records {
-			c = recording(c, digest.Geometry{Lines: 300, Bits: 5})
+			c.Parts = append(c.Parts, sameSecret{digests})
 		}
 		lists := r.leanLists(c.Mode, engine.Source, engine.Source, engine.Destination, engine.Both)
 		lean, kernel := engines(t, lists, c)
@@ -288,7 +293,7 @@ func TestLeanPath(t *testing.T) {
 		}
 		kernels[0].sameBanks(t, kernels[1])
 		if records {
-			recorded += kernels[0].sameDigests(t, kernels[1])
+			recorded += kernels[0].sameDigests(t, digests, kernels[1])
 		}
 	}
 	t.Log(seen, recorded)

@@ -16,6 +16,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/observe/heavy"
+	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/filter/digest"
 	"weir/filter/hash"
@@ -44,13 +45,13 @@ func configurations(t *testing.T) []configuration {
 	failsafe := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
 	sources := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultSpec("src").Tracker()}, TrackerSeed: hash.Seed{1}}
 	guards := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultGuard("src").Spec().Tracker()}, TrackerSeed: hash.Seed{1}}
-	digests := engine.Telemetry{DigestSeed: hash.Seed{1}}
+	var recorded digests.Part
 	flows := first.Part{Lines: 2048, Events: 100}
 	flows.V4, flows.V6 = heavy.Key("flow").Shapes()
 	cells := flows
 	cells.Filter, cells.BySize = recent.IBFMC, true
 	var err error
-	if digests.Digests, err = digest.Smallest(100_000, 0.01); err != nil {
+	if recorded.Filter, err = digest.Smallest(100_000, 0.01); err != nil {
 		t.Fatal(err)
 	}
 	return []configuration{
@@ -63,7 +64,7 @@ func configurations(t *testing.T) []configuration {
 		{name: "list with ports", rule: &verdict.Rule{Ports: []verdict.PortRange{{Proto: 6, First: 443, Last: 443}}}},
 		{name: "general path", config: engine.Config{NoLean: true}},
 		{name: "guard", config: engine.Config{Telemetry: guards}},
-		{name: "digests", config: engine.Config{Telemetry: digests}},
+		{name: "digests", config: engine.Config{Parts: []engine.Part{&recorded}}},
 		{name: "first-seen flows", config: engine.Config{Parts: []engine.Part{&flows}}},
 		{name: "first-seen flows, ibf-mc", config: engine.Config{Parts: []engine.Part{&cells}}},
 		{name: "approximate", config: engine.Config{Mode: membership.Approximate}},

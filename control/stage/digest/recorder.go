@@ -13,8 +13,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +22,7 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/observe/events"
+	"weir/control/stage"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -29,53 +30,26 @@ import (
 	"weir/loader"
 )
 
-// Config says what is recorded, and where it is archived.
-type Config struct {
-	digest.Config
-	Archive ArchiveConfig // no archive without a directory
+// counts are an interface's counters since it was first recorded here.
+type counts struct {
+	packets uint64 // recorded
+	skipped uint64 // truncated or malformed
+	loops   uint64 // packets suspected of being in a loop
 }
 
-// Tick is the interval at which Recorder.Tick should be called: a loop is found
-// within this time.
-const Tick = 100 * time.Millisecond
-
-// Interface is an interface on which packets are recorded.
-type Interface struct {
-	loader.Target
-	Stats *loader.Stats
-}
-
-// Loop is a packet that is suspected of being in a routing loop.
-type Loop struct {
-	loader.Target
-	Src, Dst    netip.Addr
-	Proto       uint8
-	First, Last uint8 // TTL
-}
-
-// Counts are an interface's counters since it was first recorded here.
-type Counts struct {
-	loader.Target
-	Packets uint64  // recorded
-	Skipped uint64  // truncated or malformed
-	Loops   uint64  // packets suspected of being in a loop
-	Slices  int     // in memory
-	Bytes   int     // of memory, kernel and slices together
-	Fill    float64 // of the last slice: the fraction of set bits
-	Chance  float64 // its false-positive rate
-}
-
-// Recorder collects, slice by slice, the digests that the programs record.
-// There must be exactly one per interface. Its methods are not safe for
-// concurrent use, except Find, Counts and Close.
+// Recorder collects, slice by slice, the digests that the programs record, for the life of a
+// daemon. There must be exactly one per interface. Its methods are not safe for concurrent use,
+// except Trace and Samples.
 type Recorder struct {
-	Config
-	geometry digest.Geometry
-	ticked   time.Time // last call of Tick; initially, of NewRecorder
-	archive  *Archive  // nil: none
+	directory string // of the archive
+	hub       *events.Hub
+	log       *slog.Logger
 
-	mu   sync.Mutex // guards the fields below
-	logs []*record
+	mu      sync.Mutex // guards the fields below
+	part    *Part      // of the programs; nil: they record nothing
+	archive *Archive   // nil: none
+	ticked  time.Time  // last call of Tick, or when the first programs were yet to record
+	logs    []*record
 }
 
 // record is the state of an interface.
@@ -85,103 +59,142 @@ type record struct {
 	slices   []*digest.Slice
 	begun    time.Time // begin of the present slice
 	number   uint32    // its number
-	past     Counts    // of finished slices
-	now      Counts    // its number under way
+	past     counts    // of finished slices
+	now      counts    // its number under way
 	reported events.Loops
-	live     *digest.Slice // the present slice as of the last Look
+	live     *digest.Slice // the present slice as of the last look
 }
 
-// NewRecorder returns a recorder. If it succeeds a former one with the same
-// archive directory, it continues that archive. It fails if the configuration
-// is invalid or the archive cannot be opened.
-func NewRecorder(c Config, former *Recorder, log *slog.Logger) (*Recorder, error) {
-	g, err := c.Geometry()
-	if err != nil {
-		return nil, err
-	}
-	r := &Recorder{Config: c, geometry: g, ticked: time.Now()}
-	switch {
-	case c.Archive.Dir == "":
-	case former != nil && former.Archive.Dir == c.Archive.Dir:
-		r.archive = former.archive
-	default:
-		if r.archive, err = OpenArchive(c.Archive, log); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
+// NewRecorder returns a recorder, with its archive below a directory. It reports loops to the
+// hub.
+func NewRecorder(stateDir string, hub *events.Hub, log *slog.Logger) *Recorder {
+	return &Recorder{directory: filepath.Join(stateDir, "digests"), hub: hub, log: log}
 }
 
-// Geometry returns the geometry of the filters, for building a generation.
-func (r *Recorder) Geometry() digest.Geometry { return r.geometry }
-
-// Due returns the time until the present slice ends.
-func (r *Recorder) Due(now time.Time) time.Duration {
-	return r.Begin(r.Number(now) + 1).Sub(now)
-}
-
-// Tick ends the slices that are due, and finds loops. Packets recorded before
-// an interface is first passed to Tick count as part of a slice that began
-// before the last call without it.
-func (r *Recorder) Tick(g *engine.Generation, interfaces []Interface) []Loop {
+// Prepare makes ready to follow a part, nil for none. It fails if the archive cannot be opened.
+func (r *Recorder) Prepare(next *Part) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.follow(interfaces)
-	now := time.Now()
-	number := uint32(r.Number(now))
-	var ended []*record
+	if r.part == nil {
+		r.ticked = time.Now()
+	}
+	if next.archives() && r.archive == nil {
+		r.archive, err = OpenArchive(r.archiveOf(next), r.log)
+	}
+	return err
+}
+
+// Finish ends all slices, unless they go on with the next part. It is called when the next
+// programs are ready: what passes from then on until they run is not recorded.
+func (r *Recorder) Finish(next *Part) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.part.goesOn(next) {
+		return
+	}
+	r.look()
 	for _, l := range r.logs {
-		if l.stats == nil {
-			continue
+		if l.live != nil && l.live.Packets > 0 {
+			r.keep(l, l.live)
 		}
-		m, err := g.OpenDigests(l.stats)
-		if err != nil {
-			continue // records no such digests
+		l.live = nil
+	}
+}
+
+// Follow goes on with what a part records, nil for nothing: then all is forgotten.
+func (r *Recorder) Follow(next *Part) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.part.goesOn(next) {
+		for _, l := range r.logs {
+			l.past, l.now, l.begun, l.live = l.total(), counts{}, time.Time{}, nil
 		}
-		if l.begun.IsZero() {
-			r.adopt(l, m, now)
-		}
-		if l.number != number {
-			m.Begin(1-m.Active(), number)
-			m.Exchange()
-			ended = append(ended, l)
-		}
-		m.Close() // if it fails, the memory leaks
+	}
+	if r.part = next; next == nil {
+		r.logs = nil
+	}
+	if next.archives() {
+		r.archive.limit(r.archiveOf(next))
+	} else {
+		r.closeArchive()
+	}
+}
+
+// archiveOf returns the archive of a part, in the recorder's directory.
+func (r *Recorder) archiveOf(p *Part) ArchiveConfig {
+	c := p.Archive
+	c.Dir = r.directory
+	return c
+}
+
+// Close waits until the archive is written.
+func (r *Recorder) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closeArchive()
+}
+
+func (r *Recorder) closeArchive() {
+	if r.archive != nil {
+		_ = r.archive.Close() // never fails
+		r.archive = nil
+	}
+}
+
+// Tick ends the slices that are due, and reports loops. Packets recorded before an interface is
+// first passed to Tick count as part of a slice that began before the last call without it.
+func (r *Recorder) Tick(_ time.Duration, incoming []stage.Interface) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.part == nil {
+		return stage.Idle
+	}
+	r.follow(incoming)
+	now := time.Now()
+	number := uint32(r.part.Config.Number(now))
+	var ended []*record
+	for _, l := range r.recorded() {
+		r.part.Read(l.stats, func(m *Memory) {
+			if l.begun.IsZero() {
+				r.adopt(l, m, now)
+			}
+			if l.number != number {
+				m.Begin(1-m.Active(), number)
+				m.Exchange()
+				ended = append(ended, l)
+			}
+		})
 	}
 	if len(ended) > 0 {
 		loader.Grace() // no program is writing to the banks that are read now
 	}
 	after := time.Now()
-	var loops []Loop
-	for _, l := range r.logs {
-		if l.stats == nil || l.begun.IsZero() {
+	for _, l := range r.recorded() {
+		if l.begun.IsZero() {
 			continue
 		}
-		m, err := g.OpenDigests(l.stats)
-		if err != nil {
-			continue
-		}
-		if slices.Contains(ended, l) {
-			loops = append(loops, l.find(m, 1-m.Active(), now)...)
-			r.end(l, m, now, after)
-			l.number = number
-		}
-		loops = append(loops, l.find(m, m.Active(), now)...)
-		m.Close()
+		r.part.Read(l.stats, func(m *Memory) {
+			if slices.Contains(ended, l) {
+				r.find(l, m, 1-m.Active(), now)
+				r.end(l, m, now, after)
+				l.number = number
+			}
+			r.find(l, m, m.Active(), now)
+		})
 	}
 	for _, l := range r.logs {
-		l.slices = slices.DeleteFunc(l.slices, func(s *digest.Slice) bool { return s.To.Before(now.Add(-r.Keep)) })
+		l.slices = slices.DeleteFunc(l.slices, func(s *digest.Slice) bool { return s.To.Before(now.Add(-r.part.Config.Keep)) })
 	}
 	r.logs = slices.DeleteFunc(r.logs, func(l *record) bool { return l.stats == nil && len(l.slices) == 0 })
-	r.ticked = now
-	return loops
+	r.ticked, now = now, time.Now()
+	return min(r.part.Config.Begin(r.part.Config.Number(now)+1).Sub(now), stage.Often)
 }
 
 // follow updates the set of interfaces.
-func (r *Recorder) follow(interfaces []Interface) {
+func (r *Recorder) follow(interfaces []stage.Interface) {
 	for _, l := range r.logs {
-		if !slices.ContainsFunc(interfaces, func(i Interface) bool { return i.Target == l.Target && i.Stats == l.stats }) {
-			l.past, l.now = l.total(), Counts{}
+		if !slices.Contains(interfaces, stage.Interface{Target: l.Target, Stats: l.stats}) {
+			l.past, l.now = l.total(), counts{}
 			l.stats, l.begun, l.live = nil, time.Time{}, nil
 		}
 	}
@@ -194,29 +207,34 @@ func (r *Recorder) follow(interfaces []Interface) {
 	}
 }
 
+// recorded returns the state of the interfaces that are there.
+func (r *Recorder) recorded() []*record {
+	return slices.DeleteFunc(slices.Clone(r.logs), func(l *record) bool { return l.stats == nil })
+}
+
 // late bounds the time for which a program records before its interface is
 // passed to Tick.
 const late = time.Second
 
 // adopt determines in which slice a program began to record. One without a
 // slice number began after the last call of Tick.
-func (r *Recorder) adopt(l *record, m *loader.DigestMemory, now time.Time) {
+func (r *Recorder) adopt(l *record, m *Memory, now time.Time) {
 	b, _ := m.Bank(0, m.Active())
-	current := r.Number(now)
+	current := r.part.Config.Number(now)
 	switch {
 	case b.Slice != 0:
 		l.number = b.Slice
-		l.begun = r.Begin(current - int64(int32(uint32(current)-b.Slice))) // may be in the future: see span
+		l.begun = r.part.Config.Begin(current - int64(int32(uint32(current)-b.Slice))) // may be in the future: see span
 	default:
 		l.number = 0
-		l.begun = r.Begin(r.Number(r.ticked.Add(-late)))
+		l.begun = r.part.Config.Begin(r.part.Config.Number(r.ticked.Add(-late)))
 	}
 }
 
 // end makes a slice of the finished bank, whose end is between two times.
-func (r *Recorder) end(l *record, m *loader.DigestMemory, before, after time.Time) {
-	s, counts := r.read(l, m, 1-m.Active(), after)
-	l.past, l.now, l.live = l.past.plus(counts), Counts{}, nil
+func (r *Recorder) end(l *record, m *Memory, before, after time.Time) {
+	s, n := r.read(l, m, 1-m.Active(), after)
+	l.past, l.now, l.live = l.past.plus(n), counts{}, nil
 	l.begun = before
 	if s.Packets > 0 {
 		r.keep(l, s)
@@ -229,9 +247,9 @@ func (r *Recorder) end(l *record, m *loader.DigestMemory, before, after time.Tim
 // If it was set forward, that needs no special case. A slice that begins after
 // it ends, because the clock was set back while no recorder was running, is
 // assumed to have the usual length.
-func (c Config) span(begun, end time.Time, took time.Duration) (from, to time.Time) {
+func (p *Part) span(begun, end time.Time, took time.Duration) (from, to time.Time) {
 	if took < 0 {
-		took = c.Slice
+		took = p.Config.Slice
 	}
 	begun = begun.Round(0) // without the monotonic reading, which clock changes do not affect
 	back := max(0, begun.Add(took).Sub(end.Round(0)))
@@ -239,59 +257,68 @@ func (c Config) span(begun, end time.Time, took time.Duration) (from, to time.Ti
 }
 
 // read makes a slice of the contents of a bank, up to a time.
-func (r *Recorder) read(l *record, m *loader.DigestMemory, bank int, end time.Time) (*digest.Slice, Counts) {
-	s := &digest.Slice{Seed: m.Seed, Filter: digest.NewFilter(r.geometry)}
-	s.From, s.To = r.span(l.begun, end, end.Sub(l.begun))
-	var counts Counts
-	for cpu := range m.CPUs {
+func (r *Recorder) read(l *record, m *Memory, bank int, end time.Time) (*digest.Slice, counts) {
+	s := &digest.Slice{Seed: m.Seed(), Filter: digest.NewFilter(r.part.Filter)}
+	s.From, s.To = r.part.span(l.begun, end, end.Sub(l.begun))
+	var n counts
+	for cpu := range loader.CPUs() {
 		b, words := m.Bank(cpu, bank)
 		gathered := *b // before the filter, which contains at least these packets
-		for _, g := range gathered.Gathered[:min(gathered.Count, loader.Gathered)] {
+		for _, g := range gathered.Gathered[:min(int(gathered.Count), len(gathered.Gathered))] {
 			s.Filter.Record(g.Digest)
 		}
 		if err := s.Filter.Union(words); err != nil {
-			panic(err) // cannot happen: the generation has this geometry
+			panic(err) // cannot happen: the memory has this geometry
 		}
-		counts = counts.plus(Counts{Packets: gathered.Packets + uint64(gathered.Count), Skipped: gathered.Skipped, Loops: gathered.Loops})
+		n = n.plus(counts{gathered.Packets + uint64(gathered.Count), gathered.Skipped, gathered.Loops})
 	}
-	s.Packets = counts.Packets
-	return s, counts
+	s.Packets = n.packets
+	return s, n
 }
 
-// find returns suspects that have not been reported, and counts them.
-func (l *record) find(m *loader.DigestMemory, bank int, now time.Time) (loops []Loop) {
-	var counts Counts
+// find counts suspects, and reports those that have not been.
+func (r *Recorder) find(l *record, m *Memory, bank int, now time.Time) {
+	var n counts
 	var number uint32
-	for cpu := range m.CPUs {
+	for cpu := range loader.CPUs() {
 		b, _ := m.Bank(cpu, bank)
-		counts = counts.plus(Counts{Packets: b.Packets + uint64(b.Count), Skipped: b.Skipped, Loops: b.Loops})
+		n = n.plus(counts{b.Packets + uint64(b.Count), b.Skipped, b.Loops})
 		number = b.Slice
 	}
-	more := counts.Loops > l.now.Loops
-	l.now = counts
+	more := n.loops > l.now.loops
+	l.now = n
 	if !more {
-		return nil
+		return
 	}
 	for _, s := range m.Suspects(number) {
 		t := engine.TupleOf(&loader.Packet{Family: s.Family, Src: s.Src, Dst: s.Dst, Proto: s.Proto})
-		if l.reported.Report(t.Src, t.Dst, now) {
-			loops = append(loops, Loop{Target: l.Target, Src: t.Src, Dst: t.Dst, Proto: t.Proto, First: s.First, Last: s.Ttl})
+		if !l.reported.Report(t.Src, t.Dst, now) {
+			continue
 		}
+		r.hub.Loop(events.Event{
+			Time: time.Now(), Target: l.Target, OneIn: 1, FirstTTL: s.First, TTL: s.Ttl,
+			Tuple: key.Tuple{Src: t.Src, Dst: t.Dst, Proto: t.Proto},
+		})
+		r.log.Warn("packets seem to run in a loop: check the route to their destination", "interface", l.Target.String(),
+			"packet", fmt.Sprintf("%s %v > %v, TTL %d to %d", key.ProtoName(t.Proto), t.Src, t.Dst, s.First, s.Ttl))
 	}
-	return loops
 }
 
-func (c Counts) plus(d Counts) Counts {
-	c.Packets += d.Packets
-	c.Skipped += d.Skipped
-	c.Loops += d.Loops
-	return c
+func (c counts) plus(d counts) counts {
+	return counts{c.packets + d.packets, c.skipped + d.skipped, c.loops + d.loops}
 }
 
-func (l *record) total() Counts { return l.past.plus(l.now) }
+func (l *record) total() counts { return l.past.plus(l.now) }
 
-// Answer answers a question by Find.
-func (r *Recorder) Answer(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
+// Trace answers a question for packets by all that is recorded, up to now.
+func (r *Recorder) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
+	r.mu.Lock()
+	off := r.part == nil
+	r.look()
+	r.mu.Unlock()
+	if off {
+		return nil, api.ErrNoDigests
+	}
 	packets := make([]Packet, len(q.Packets))
 	for i, p := range q.Packets {
 		packets[i] = Packet{Data: p.Data, Window: Window{From: p.From, To: p.To}}
@@ -323,68 +350,22 @@ func (r *Recorder) Answer(ctx context.Context, q api.TraceQuestion) (*api.Traced
 	return t, nil
 }
 
-// Look copies the present slices, so that Find sees them.
-func (r *Recorder) Look(g *engine.Generation) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, l := range r.logs {
-		if l.stats == nil || l.begun.IsZero() {
+// look copies the present slices, so that Find sees them.
+func (r *Recorder) look() {
+	for _, l := range r.recorded() {
+		if l.begun.IsZero() {
 			continue
 		}
-		if m, err := g.OpenDigests(l.stats); err == nil {
-			l.live, _ = r.read(l, m, m.Active(), time.Now())
-			m.Close()
-		}
-	}
-}
-
-// Finish ends all slices. Packets recorded after it are lost, or belong to the
-// next recorder.
-func (r *Recorder) Finish(g *engine.Generation) {
-	r.Look(g)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, l := range r.logs {
-		if l.live != nil && l.live.Packets > 0 {
-			r.keep(l, l.live)
-		}
-		l.live = nil
+		r.part.Read(l.stats, func(m *Memory) { l.live, _ = r.read(l, m, m.Active(), time.Now()) })
 	}
 }
 
 // keep stores a finished slice.
 func (r *Recorder) keep(l *record, s *digest.Slice) {
 	l.slices = append(l.slices, s)
-	if r.archive != nil {
+	if r.part.archives() {
 		r.archive.put(l.Target, s)
 	}
-}
-
-// Counts returns the counters of each interface.
-func (r *Recorder) Counts() (all []Counts) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, l := range r.logs {
-		c := l.total()
-		c.Target, c.Slices = l.Target, len(l.slices)
-		c.Bytes = len(l.slices) * r.geometry.Bytes()
-		if l.stats != nil {
-			c.Bytes += 2 * loader.CPUs() * r.geometry.Bytes()
-		}
-		if n := len(l.slices); n > 0 {
-			c.Fill, c.Chance = l.slices[n-1].Filter.Fill(), l.slices[n-1].Chance()
-		}
-		all = append(all, c)
-	}
-	return all
-}
-
-// Archived returns the archive's counters, and false if there is none.
-func (r *Recorder) Archived() (ArchiveCounts, bool) {
-	if r.archive == nil {
-		return ArchiveCounts{}, false
-	}
-	return r.archive.Counts(), true
 }
 
 // Window is a time range, both ends included.
@@ -415,19 +396,20 @@ func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 	}
 	q := search{packets: packets, sums: make(map[hash.Seed][]uint64)}
 	inMemory := make(map[string]bool)
-	for _, k := range r.kept() {
+	kept, archive := r.kept()
+	for _, k := range kept {
 		q.interfaceOf(k.Target)
 		for _, s := range k.slices {
 			q.ask(k.Target, s)
 			inMemory[nameOf(archived{k.Target, s})] = true
 		}
 	}
-	if r.archive != nil {
+	if archive != nil {
 		wanted := func(f file) bool {
 			q.interfaceOf(f.Target).begin(f.from)
 			return !inMemory[f.name] && q.wants(f.from, f.to)
 		}
-		for s, err := range r.archive.slices(ctx, wanted) {
+		for s, err := range archive.slices(ctx, wanted) {
 			if err != nil {
 				return nil, err
 			}
@@ -442,8 +424,8 @@ func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 	return q.seen, nil
 }
 
-// kept returns the slices in memory of each interface.
-func (r *Recorder) kept() (all []record) {
+// kept returns the slices in memory of each interface, and the archive.
+func (r *Recorder) kept() (all []record, _ *Archive) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.logs {
@@ -453,7 +435,7 @@ func (r *Recorder) kept() (all []record) {
 		}
 		all = append(all, k)
 	}
-	return all
+	return all, r.archive
 }
 
 // search looks for packets in slices.
@@ -500,30 +482,4 @@ func (s *Seen) begin(at time.Time) {
 	if s.Since.IsZero() || at.Before(s.Since) {
 		s.Since = at
 	}
-}
-
-// Succeed takes over the records of a former recorder, which must be finished.
-func (r *Recorder) Succeed(former *Recorder) {
-	if r.archive != nil && r.archive == former.archive {
-		r.archive.limit(r.Archive)
-	}
-	former.mu.Lock()
-	defer former.mu.Unlock()
-	for _, l := range former.logs {
-		r.logs = append(r.logs, &record{Target: l.Target, slices: slices.Clone(l.slices), past: l.total(), reported: l.reported})
-	}
-}
-
-// CloseUnless closes the archive and waits for its writes, unless the
-// continuing recorder uses the same one. It does nothing for a nil recorder.
-func (r *Recorder) CloseUnless(going *Recorder) error {
-	if r == nil || r.archive == nil || going != nil && r.archive == going.archive {
-		return nil
-	}
-	return r.archive.Close()
-}
-
-// String returns the addresses and TTLs of a loop.
-func (l Loop) String() string {
-	return fmt.Sprintf("%s %v > %v, TTL %d to %d", key.ProtoName(l.Proto), l.Src, l.Dst, l.First, l.Last)
 }

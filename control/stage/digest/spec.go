@@ -1,9 +1,11 @@
 package digest
 
 import (
+	"errors"
 	"strings"
 	"time"
 
+	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/filter/digest"
 )
@@ -58,11 +60,19 @@ func (a *ArchiveSpec) SetDefaults() { a.Keep = quantity.Duration(DefaultArchiveK
 // maxSlices bounds the slices that are searched for each packet that is traced.
 const maxSlices = 100_000
 
-// Validate returns what is wrong with a Spec as [quantity.FieldErrors].
-func (s Spec) Validate() error {
-	var errs quantity.FieldErrors
+// On reports whether anything is recorded.
+func (s *Spec) On() bool { return *s != Spec{} }
+
+// Outgoing reports that only packets that come in are recorded.
+func (*Spec) Outgoing() bool { return false }
+
+// Shared returns no maps: each interface has its own.
+func (*Spec) Shared() map[string]int { return nil }
+
+// Check returns what is wrong with the section.
+func (s *Spec) Check() (errs quantity.FieldErrors) {
 	switch {
-	case s == Spec{}:
+	case !s.On():
 		return nil
 	case s.Rate.Value == 0:
 		errs.Failf("rate", "want more than 0")
@@ -82,22 +92,38 @@ func (s Spec) Validate() error {
 			errs.Failf("slice", "%s: make slices shorter", strings.TrimPrefix(err.Error(), "digest: "))
 		}
 	}
-	return errs.Err()
+	return errs
 }
 
-func (s Spec) plan() digest.Config {
+// CheckArchive fails where there is to be an archive, and nothing is saved.
+func (s *Spec) CheckArchive(stateDir string) error {
+	if s.Archive.Size > 0 && stateDir == "" {
+		return errors.New("it is kept below state_dir, which is empty")
+	}
+	return nil
+}
+
+func (s *Spec) plan() digest.Config {
 	return digest.Config{Rate: s.Rate.Value, Slice: time.Duration(s.Slice), FPR: float64(s.FPR), Keep: time.Duration(s.Keep)}
 }
 
-// Config returns what a [Recorder] records, with its archive in a directory, or nil
-// for nothing.
-func (s Spec) Config(directory string) *Config {
-	if s == (Spec{}) {
-		return nil
+// Memory returns the bytes of all slices of an interface.
+func (s *Spec) Memory() uint64 {
+	c := s.plan()
+	if !s.On() {
+		return 0
 	}
-	c := &Config{Config: s.plan()}
-	if s.Archive.Size > 0 {
-		c.Archive = ArchiveConfig{Dir: directory, Keep: time.Duration(s.Archive.Keep), Size: int64(s.Archive.Size)}
+	g, err := c.Geometry()
+	if err != nil {
+		return 0
 	}
-	return c
+	return uint64(c.Keep/c.Slice) * uint64(g.Bytes())
+}
+
+// Part returns the share of programs.
+func (s *Spec) Part() (engine.Part, error) {
+	p := &Part{Config: s.plan(), Archive: ArchiveConfig{Keep: time.Duration(s.Archive.Keep), Size: int64(s.Archive.Size)}}
+	var err error
+	p.Filter, err = p.Config.Geometry()
+	return p, err
 }

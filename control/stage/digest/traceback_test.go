@@ -20,6 +20,7 @@ import (
 	"weir/control/api"
 	"weir/control/capture"
 	"weir/control/durable/durabletest"
+	"weir/control/quantity"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -568,50 +569,57 @@ func TestLoopsInCaptures(t *testing.T) {
 	}
 }
 
-// A recorder that succeeds another one continues the open archive, within its
-// own limits.
-func TestArchiveOutlastsItsRecorder(t *testing.T) {
-	c := Config{
-		Config:  digest.Config{Rate: 1000, Slice: time.Second, FPR: 0.01, Keep: time.Minute},
-		Archive: ArchiveConfig{Dir: t.TempDir(), Keep: time.Hour, Size: 1 << 20},
-	}
-	recorder := func(c Config, former *Recorder) *Recorder {
+// The archive outlasts the parts of a recorder, within the limits of each, and closes with the
+// last one.
+func TestArchiveOutlastsItsPart(t *testing.T) {
+	part := func(slice time.Duration, archive ArchiveConfig) *Part {
 		t.Helper()
-		r, err := NewRecorder(c, former, slog.New(slog.DiscardHandler))
+		s := Spec{Rate: quantity.Rate{Value: 1000}, Slice: quantity.Duration(slice), FPR: 0.01, Keep: quantity.Duration(time.Minute)}
+		s.Archive.Keep, s.Archive.Size = quantity.Duration(archive.Keep), quantity.Size(archive.Size)
+		p, err := s.Part()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r
+		return p.(*Part)
 	}
-	first := recorder(c, nil)
-	c.Archive.Keep = 2 * time.Hour
-	second := recorder(c, first)
-	if err := second.CloseUnless(first); err != nil { // the new recorder is not used
+	r := NewRecorder(t.TempDir(), nil, slog.New(slog.DiscardHandler))
+	follow := func(next *Part) {
+		t.Helper()
+		if err := r.Prepare(next); err != nil {
+			t.Fatal(err)
+		}
+		r.Finish(next)
+		r.Follow(next)
+	}
+	follow(nil)
+	if _, err := r.Trace(t.Context(), api.TraceQuestion{}); !errors.Is(err, api.ErrNoDigests) || r.archive != nil {
+		t.Error(err)
+	}
+	first, second := part(time.Second, ArchiveConfig{}), part(time.Second, ArchiveConfig{Keep: time.Hour, Size: 1 << 20})
+	follow(first)
+	if err := r.Prepare(second); err != nil {
 		t.Fatal(err)
 	}
-	second = recorder(c, first)
-	second.Succeed(first)
-	if err := first.CloseUnless(second); err != nil {
-		t.Fatal(err)
+	if r.Follow(first); r.archive != nil {
+		t.Error("the archive of a part that was not followed is open")
 	}
-	if got := second.archive.config; got != c.Archive {
-		t.Errorf("the archive has the limits %+v, not %+v", got, c.Archive)
+	follow(second)
+	open := r.archive
+	third := part(2*time.Second, ArchiveConfig{Keep: 2 * time.Hour, Size: 1 << 20})
+	if follow(third); r.archive != open || open.config.Keep != 2*time.Hour {
+		t.Errorf("the archive has the limits %+v, not %+v", open.config, third.Archive)
 	}
-	second.archive.put(loader.Target{Iface: "eth0"}, &digest.Slice{
-		From: time.Now(), To: time.Now(), Filter: digest.NewFilter(second.Geometry()),
-	})
-	if err := second.CloseUnless(nil); err != nil {
-		t.Fatal(err)
-	}
-	if got, _ := second.Archived(); got.Files != 1 || got.Errors != 0 {
-		t.Errorf("%+v", got)
+	eth0 := &record{Target: loader.Target{Iface: "eth0"}}
+	r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: digest.NewFilter(third.Filter)})
+	if r.Close(); open.Counts().Files != 1 || open.Counts().Errors != 0 {
+		t.Errorf("%+v", open.Counts())
 	}
 }
 
 // However the clock is changed during a slice, it is found by the times of its
 // packets, by the old clock and by the new one.
 func TestSliceOfAClockThatIsSet(t *testing.T) {
-	c := Config{Config: digest.Config{Slice: time.Second}}
+	p := &Part{Config: digest.Config{Slice: time.Second}}
 	at := start.Add
 	for _, s := range []struct {
 		name       string
@@ -625,7 +633,7 @@ func TestSliceOfAClockThatIsSet(t *testing.T) {
 		{"set back within the slice", 500 * time.Millisecond, time.Second, time.Second, 0, 1500 * time.Millisecond},
 		{"set back while there was no recorder", time.Hour, 0, -time.Hour, -time.Second, time.Hour + time.Second},
 	} {
-		from, to := c.span(at(s.begun), at(s.end), s.took)
+		from, to := p.span(at(s.begun), at(s.end), s.took)
 		if !from.Equal(at(s.from)) || !to.Equal(at(s.to)) {
 			t.Errorf("%s: from %v to %v, want %v to %v", s.name, from.Sub(start), to.Sub(start), s.from, s.to)
 		}
@@ -638,7 +646,7 @@ func TestSliceOfAClockThatIsSet(t *testing.T) {
 	}
 	// The monotonic clock affects the age of a slice, not its length.
 	now := time.Now()
-	from, to := c.span(now, now.Add(time.Second), time.Second)
+	from, to := p.span(now, now.Add(time.Second), time.Second)
 	if to.Sub(now) != time.Second || strings.Contains(from.String(), "m=") {
 		t.Errorf("from %v to %v", from, to)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"weir/bpf"
+	"weir/control/stage"
 	"weir/filter/recent"
 	"weir/loader"
 )
@@ -135,10 +136,11 @@ func (m *Memory) Turn(now time.Duration, early bool) {
 // Tick ends the window of each interface whose time has come by the kernel's monotonic
 // clock, or whose generation is full. Cells that are full sink: they do so by themselves only
 // as flows find cells below half of their value.
-func (p *Part) Tick(now time.Duration, incoming []*loader.Stats) {
-	for _, s := range incoming {
-		p.Read(s, func(m *Memory) { m.tick(now, p) })
+func (p *Part) Tick(now time.Duration, incoming []stage.Interface) time.Duration {
+	for _, i := range incoming {
+		p.Read(i.Stats, func(m *Memory) { m.tick(now, p) })
 	}
+	return stage.Often
 }
 
 func (m *Memory) tick(now time.Duration, p *Part) {

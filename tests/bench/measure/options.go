@@ -9,6 +9,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/observe/heavy"
+	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/police"
 	"weir/filter/digest"
@@ -33,9 +34,9 @@ const (
 
 // optional lists the contenders of options. The first is the base.
 func optional() ([]kind, error) {
-	digests := engine.Config{Telemetry: engine.Telemetry{DigestSeed: hash.Seed{1}}}
+	var recorded digests.Part
 	var err error
-	if digests.Digests, err = digest.Smallest(sliceLen, 0.01); err != nil {
+	if recorded.Filter, err = digest.Smallest(sliceLen, 0.01); err != nil {
 		return nil, err
 	}
 	scans := heavy.DefaultGuard("src")
@@ -70,7 +71,7 @@ func optional() ([]kind, error) {
 		{name: weirUsual, make: newWeir(usual)},
 		{name: weirGuard, make: newWeir(guard)},
 		{name: weirGuardNew, make: newWeir(flood)},
-		{name: weirDigest, make: newWeir(configuration{config: digests})},
+		{name: weirDigest, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{&recorded}}})},
 		{name: weirGeneral, make: newWeir(configuration{config: engine.Config{NoLean: true}})},
 		{name: weirPolice, make: newWeir(policed)},
 		{name: weirFirst, make: newWeir(newFlows)},

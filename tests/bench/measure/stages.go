@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"weir/control/engine"
+	digests "weir/control/stage/digest"
 	loops "weir/control/stage/loop"
 	"weir/filter/digest"
-	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -20,8 +20,8 @@ import (
 type stage struct {
 	name   string
 	config engine.Config
-	frame  func(plain []byte) ([]byte, error)                                                  // to run on
-	run    func(b *probe.Programs, g *engine.Generation, frame []byte, n int) (float64, error) // ns a packet
+	frame  func(plain []byte) ([]byte, error)                            // to run on
+	run    func(b *probe.Programs, frame []byte, n int) (float64, error) // ns a packet
 }
 
 // stages measures what optional stages cost a packet, against the same program
@@ -42,12 +42,12 @@ func (s *session) stages() error {
 		if err != nil {
 			return err
 		}
-		digests, err := digestStages()
+		recording, err := digestStages()
 		if err != nil {
 			return err
 		}
 		toStation, toGroup := multicastStages()
-		for _, stages := range [][]stage{loops, digests, toStation, toGroup} {
+		for _, stages := range [][]stage{loops, recording, toStation, toGroup} {
 			if err := s.beyondPlain(family, packet.Frame(t), stages); err != nil {
 				return err
 			}
@@ -59,7 +59,7 @@ func (s *session) stages() error {
 // loopStages detect loops at a node inside a domain, on a packet's first visit:
 // find the filter, OR in the mask, update the checksum.
 func loopStages(filter int) ([]stage, error) {
-	visit := func(b *probe.Programs, _ *engine.Generation, frame []byte, n int) (float64, error) {
+	visit := func(b *probe.Programs, frame []byte, n int) (float64, error) {
 		return b.Visit(frame, filter, n)
 	}
 	var all []stage
@@ -87,14 +87,7 @@ func loopStages(filter int) ([]stage, error) {
 // with an empty filter and does not fill it.
 func digestStages() ([]stage, error) {
 	long := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 70)...), nil }
-	stamped := func(b *probe.Programs, g *engine.Generation, frame []byte, n int) (float64, error) {
-		if d, err := g.OpenDigests(b.Stats()); err == nil { // else the stage has none
-			d.Exchange()
-			d.Begin(1-d.Active(), 0)
-			if err := d.Close(); err != nil {
-				return 0, err
-			}
-		}
+	stamped := func(b *probe.Programs, frame []byte, n int) (float64, error) {
 		return b.Stamped(frame, min(n, 100_000))
 	}
 	all := []stage{{name: "plain", frame: long, run: stamped}}
@@ -102,12 +95,16 @@ func digestStages() ([]stage, error) {
 		name    string
 		packets float64
 	}{{"digest-100k", 1e5}, {"digest-1M", 1e6}, {"digest-10M", 1e7}} {
-		one := stage{name: filter.name, frame: long, run: stamped}
-		var err error
-		if one.config.Digests, err = digest.Smallest(filter.packets, 0.01); err != nil {
+		g, err := digest.Smallest(filter.packets, 0.01)
+		if err != nil {
 			return nil, err
 		}
-		one.config.DigestSeed = hash.Seed{1}
+		part := &digests.Part{Filter: g}
+		one := stage{name: filter.name, frame: long, run: func(b *probe.Programs, frame []byte, n int) (float64, error) {
+			part.Read(b.Stats(), beginSlice)
+			return stamped(b, frame, n)
+		}}
+		one.config.Parts = []engine.Part{part}
 		all = append(all, one)
 	}
 	return all, nil
@@ -116,7 +113,7 @@ func digestStages() ([]stage, error) {
 // multicastStages forward multicast: a packet to one station, to a group that some
 // port wants, and to one that none wants. A filter has room for 1024 groups.
 func multicastStages() (toStation, toGroup []stage) {
-	forward := func(b *probe.Programs, _ *engine.Generation, frame []byte, n int) (float64, error) {
+	forward := func(b *probe.Programs, frame []byte, n int) (float64, error) {
 		return b.Forward(frame, n)
 	}
 	station := func(plain []byte) ([]byte, error) { return append(slices.Clone(plain), make([]byte, 64)...), nil }
@@ -166,7 +163,7 @@ func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err 
 			return err
 		}
 		names[i] = one.name
-		measure[one.name] = func() (float64, error) { return one.run(b, g, frame, s.runs) }
+		measure[one.name] = func() (float64, error) { return one.run(b, frame, s.runs) }
 	}
 	release, err := loader.StayOnCPU()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/observe/heavy"
+	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -138,6 +139,22 @@ func (w *weir) forgets() *first.Part {
 	return nil
 }
 
+// recorded returns the digests of the programs, nil: none.
+func (w *weir) recorded() *digests.Part {
+	for _, p := range w.config.Parts {
+		if of, is := p.(*digests.Part); is {
+			return of
+		}
+	}
+	return nil
+}
+
+// beginSlice begins a slice of digests, in an empty filter. Programs must not run.
+func beginSlice(m *digests.Memory) {
+	m.Exchange()
+	m.Begin(1-m.Active(), 0)
+}
+
 // begin begins an interval of trackers, a slice of digests and, where nothing is to be known,
 // a window of first-seen flows. Programs must not run.
 func (w *weir) begin() error {
@@ -163,16 +180,10 @@ func (w *weir) begin() error {
 			m.Turn(0, false)
 		})
 	}
-	if w.config.Digests.Lines == 0 {
-		return nil
+	if d := w.recorded(); d != nil {
+		d.Read(w.programs.Stats(), beginSlice)
 	}
-	d, err := w.generation.OpenDigests(w.programs.Stats())
-	if err != nil {
-		return err
-	}
-	d.Exchange()
-	d.Begin(1-d.Active(), 0)
-	return d.Close()
+	return nil
 }
 
 func (w *weir) received() (all, listed uint64, err error) {

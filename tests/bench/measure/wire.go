@@ -71,7 +71,7 @@ func (s *session) turn(one contender, slow bool, send func(frames int) (float64,
 		n = slowly(n)
 	}
 	step := n
-	if w, ok := one.(*weir); ok && (w.config.Digests.Lines > 0 || w.forgets() != nil) {
+	if w, ok := one.(*weir); ok && (w.recorded() != nil || w.forgets() != nil) {
 		step = min(n, sliceLen)
 	}
 	for sent < n {

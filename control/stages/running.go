@@ -1,0 +1,58 @@
+package stages
+
+import (
+	"log/slog"
+	"time"
+
+	"weir/control/observe/events"
+	"weir/control/stage"
+	"weir/control/stage/digest"
+	"weir/loader"
+)
+
+// Running makes stages do their work while programs run, for the life of a daemon. Its methods
+// are not safe for concurrent use, except Trace and Samples.
+type Running struct {
+	*digest.Recorder
+	parts []stage.Ticker // of the programs
+}
+
+// NewRunning returns what follows no programs yet. What it saves is below a directory.
+func NewRunning(stateDir string, hub *events.Hub, log *slog.Logger) *Running {
+	return &Running{Recorder: digest.NewRecorder(stateDir, hub, log)}
+}
+
+// Prepare makes ready to follow the programs of a configuration. It fails where files cannot be
+// opened.
+func (r *Running) Prepare(next *Table) error { return r.Recorder.Prepare(next.digest) }
+
+// Finish ends what does not go on with the next programs. It is called when these are ready, and
+// the last ones still run.
+func (r *Running) Finish(next *Table) { r.Recorder.Finish(next.digest) }
+
+// Follow goes on with the programs of a configuration.
+func (r *Running) Follow(next *Table) {
+	r.Recorder.Follow(next.digest)
+	r.parts = nil
+	for _, p := range next.parts {
+		if of, is := p.(stage.Ticker); is {
+			r.parts = append(r.parts, of)
+		}
+	}
+}
+
+// Tick does what is due for the programs that are attached, by the kernel's clock. It returns
+// how soon it is to be called again.
+func (r *Running) Tick(now time.Duration, attached []*loader.Attachment) time.Duration {
+	var incoming []stage.Interface
+	for _, a := range attached {
+		if !a.Target().Out {
+			incoming = append(incoming, stage.Interface{Target: a.Target(), Stats: a.Stats()})
+		}
+	}
+	next := r.Recorder.Tick(now, incoming)
+	for _, p := range r.parts {
+		next = min(next, p.Tick(now, incoming))
+	}
+	return next
+}
