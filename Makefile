@@ -313,6 +313,9 @@ READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideW
 # slowest.
 UNRACED := TestBombs|TestHostile|TestFetchEnds|TestPromtool|TestFleetAttacks|TestKill|TestRehearsal|TestRolloutKilled|TestRolloutStoreLost
 
+# Tests of what is done within half a second by the clock: they run after the others, too.
+HURRIED := TestForeign
+
 # LATER=yes leaves tests that have longer forms to test-long, and packages to test-race whose
 # tests it runs: all but those that are left out there. What measures runs after the rest,
 # two packages at once: its short forms wait most of the time, and must be green beside other load.
@@ -323,11 +326,12 @@ UNLATER := $(call later,$(filter-out $(RACED_DIFFERS),$(RACED)))
 test: export GOWORK := $(WORK)
 test: setup check ## run the tests (as root: without it, those that need the kernel skip)
 	$(GOTEST) -timeout 20m -skip $(call names,$(ALONE)) $(CACHED)
-	$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(call later,$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 20m \
+	$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(call later,$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 20m -skip '^($(HURRIED))$$' \
 		$(filter-out $(UNLATER),$(LONGEST) $(LONG)) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED) $(UNLATER))")
 	$(if $(LATER),$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 20m -run '^($(UNRACED))$$' \
 		$$(grep -rlE --include='*_test.go' 'func ($(UNRACED))\b' $(patsubst %/...,%,$(UNLATER)) | xargs -n 1 dirname | sort -u))
 	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(call later,-unmarked $(LONGER))) -count=1 -p 2 -timeout 20m $(call packages,$(ALONE))
+	$(call gotest,-binaries dist/binaries) -count=1 -timeout 20m -run '^($(HURRIED))$$' ./loader
 
 .PHONY: test-long
 test-long: export GOWORK := $(WORK)
