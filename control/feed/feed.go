@@ -79,7 +79,7 @@ type Feed struct {
 }
 
 // turns has a single attempt at a time write the saved files of a source. After a reload that changes
-// the list's settings, the source is that of two feeds until the former one has ended its attempt.
+// the list's settings, two feeds have the source until the former one has ended its attempt.
 type turns struct {
 	attempting chan struct{} // has a value during an attempt
 	saving     sync.Mutex    // locked while files are replaced, and before mu
