@@ -74,10 +74,17 @@ func userOf(uid uint32, name string) string {
 	return fmt.Sprintf("uid %d", uid)
 }
 
+// Changes that the text of a record depends on. Package audit has all of them.
+const (
+	ChangeAccept       = "accept"
+	ChangeRollbackList = "rollback list"
+	ChangeEnforce      = "enforce"
+)
+
 // What returns what was changed: entries, or settings.
 func (r *AuditRecord) What() string {
 	what := strings.Join(r.First, ", ")
-	if r.Change == "accept" || r.Change == "rollback list" { // First are all sources, and Entries theirs
+	if r.Change == ChangeAccept || r.Change == ChangeRollbackList { // First are all sources, and Entries theirs
 		return what
 	}
 	if more := r.Entries - len(r.First); more > 0 && len(r.First) > 0 {
@@ -88,7 +95,7 @@ func (r *AuditRecord) What() string {
 
 // Lasting says what TTL means, before a duration.
 func (r *AuditRecord) Lasting() string {
-	if r.Change == "enforce" {
+	if r.Change == ChangeEnforce {
 		return "after"
 	}
 	return "for"

@@ -50,13 +50,13 @@ const (
 	MulticastAdd    = "multicast add"
 	MulticastRemove = "multicast remove"
 	Reload          = "reload"
-	Accept          = "accept"
+	Accept          = api.ChangeAccept
 	Confirm         = "confirm"
 	Rollback        = "rollback"
-	RollbackList    = "rollback list"
+	RollbackList    = api.ChangeRollbackList
 	MonitorOn       = "monitor on"
 	MonitorOff      = "monitor off"
-	Enforce         = "enforce" // the trial of a list ends
+	Enforce         = api.ChangeEnforce // the trial of a list ends
 	EnforceOff      = "enforce off"
 	Console         = "console" // a session that may change something was asked for
 	ConsoleEnd      = "console end"

@@ -60,7 +60,7 @@ func shortOf(p netip.Prefix) string {
 // maxLeftDerived bounds the prefixes that are left out and named.
 const maxLeftDerived = 20
 
-// membersOf returns the entries by which a list derives prefixes, of the sets that it has.
+// membersOf returns the entries that a list derives prefixes from, given its sets.
 func (l *managedList) membersOf(from [3]*list.Set) list.Members {
 	source, manual, widened := from[0], from[1], from[2]
 	m := list.Members{All: []*list.Set{manual}, Widened: []*list.Set{widened}}
@@ -140,7 +140,11 @@ func (p *Prepared) derive(l *managedList, before derived, rules []engine.List) d
 	var changes []*list.Set
 	n := 0
 	for i, now := range d.from {
-		if was := before.from[i]; now != was {
+		was := before.from[i]
+		if i == 2 && now == d.from[1] && was == before.from[1] {
+			continue // all manual entries are widened: their changes are known
+		}
+		if now != was {
 			delta := now.Diff(was)
 			changes = append(changes, delta.Add, delta.Remove)
 			n += delta.Len()

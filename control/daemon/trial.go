@@ -100,7 +100,7 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 	if err := s.refuse(l, c); err != nil {
 		return done, &api.BadRequest{Err: err}
 	}
-	if before, kept := s.Decided()[name]; kept && (l.trial == nil || l.trial.Since == nil) && s.reloads.unconfirmed != nil {
+	if before, kept := s.Decided()[name]; kept && !trial.Commanded(l.trial) && s.reloads.unconfirmed != nil {
 		return done, &api.BadRequest{Err: fmt.Errorf("list %s: what a command has decided on %s is kept for the configuration before, until the present one is confirmed: weir confirm, and try again",
 			name, before.Since.Local().Format(time.DateTime))}
 	}

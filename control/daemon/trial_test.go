@@ -44,7 +44,7 @@ func TestTrialOf(t *testing.T) {
 			decided["a"] = *c.command
 		}
 		l.follow(conf, decided)
-		if l.Enforce == c.onTrial || (l.trial != nil && l.trial.Since != nil) != c.decided || l.configured().Enforce != c.enforce {
+		if l.Enforce == c.onTrial || trial.Commanded(l.trial) != c.decided || l.configured().Enforce != c.enforce {
 			t.Errorf("%s: %t, %+v", c.name, l.Enforce, l.trial)
 		}
 		if again := l.trialBy(conf, decided); (again == nil) != (l.trial == nil) || again != nil && *again != *l.trial {

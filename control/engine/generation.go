@@ -48,7 +48,7 @@ type Config struct {
 	Parts  []Part         // the shares of stages
 	Shared *loader.Shared // the maps that they share with other generations
 
-	// Outgoing is what is measured of outgoing packets; nil: they are not filtered.
+	// Outgoing configures the trackers of outgoing packets; nil: they are not filtered.
 	Outgoing *Telemetry
 	TC       bool // programs for TC may be loaded, not only for XDP
 }

@@ -103,7 +103,7 @@ func (k *Keeper) Follow() []string {
 		switch t, ok := k.Owner.Trial(name); {
 		case !ok:
 			return Gone
-		case commanded(t):
+		case Commanded(t):
 			return Counts
 		}
 		return Changed
@@ -124,8 +124,8 @@ func (k *Keeper) Follow() []string {
 	return lines
 }
 
-// commanded reports whether a command decides about a list's trial.
-func commanded(t *api.Trial) bool { return t != nil && t.Since != nil }
+// Commanded reports whether a command decides about a list, whose trial may be nil.
+func Commanded(t *api.Trial) bool { return t != nil && t.Since != nil }
 
 // End enforces the lists whose trial is over by a time. It returns why others stay on trial, by
 // list, and an error where none could be enforced; both are tried again after [Retry].
@@ -138,7 +138,7 @@ func (k *Keeper) End(now time.Time) (held map[string]error, err error) {
 	var ended []string
 	held = make(map[string]error)
 	for _, name := range over {
-		if t, ok := k.Owner.Trial(name); !ok || !commanded(t) {
+		if t, ok := k.Owner.Trial(name); !ok || !Commanded(t) {
 			continue
 		}
 		if err := k.Owner.Holds(name); err != nil {
