@@ -2,9 +2,14 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"weir/control/api"
 	"weir/control/api/client"
 )
 
@@ -20,15 +25,15 @@ type question[T any] struct {
 
 // complete completes a command by --socket, --json and what it does.
 func (q question[T]) complete(c *cobra.Command) *cobra.Command {
-	dial, socket := client.Dial, new(string)
+	ask, socket := dial, new(string)
 	if q.hub {
-		dial, socket = client.DialHub, hubFlag(c)
+		ask, socket = dialHub, hubFlag(c)
 	} else {
 		socketFlag(c.Flags(), socket)
 	}
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		answer, err := q.ask(c, dial(*socket), args)
+		answer, err := q.ask(c, ask(c, *socket), args)
 		if err != nil {
 			return err
 		}
@@ -43,4 +48,42 @@ func (q question[T]) complete(c *cobra.Command) *cobra.Command {
 		return outcome
 	}
 	return c
+}
+
+// slowAfter is how long a command waits for an answer before it says so.
+var slowAfter = 5 * time.Second
+
+// dial returns a client of the daemon for a command, which says on standard error what it
+// waits for.
+func dial(c *cobra.Command, socket string) *client.Client {
+	return waiting(c, client.Dial(socket), func(ctx context.Context) string {
+		s, err := client.Dial(socket).Status(ctx)
+		starting := new(api.StartingError)
+		switch {
+		case errors.As(err, &starting):
+			return err.Error()
+		case err != nil:
+			return "the daemon at " + socket + " answers nothing, not even its status: it may be stopped, or the host overloaded"
+		case s.Busy != nil:
+			return fmt.Sprintf("the daemon is busy since %s: %v", s.Busy.Since.Format(time.TimeOnly), s.Busy)
+		}
+		return "the daemon at " + socket + " has not answered yet"
+	})
+}
+
+// dialHub is dial for the hub of a fleet.
+func dialHub(c *cobra.Command, socket string) *client.Client {
+	return waiting(c, client.DialHub(socket), func(context.Context) string {
+		return "the hub at " + socket + " has not answered yet"
+	})
+}
+
+// waiting has a client say why a command waits.
+func waiting(c *cobra.Command, of *client.Client, why func(context.Context) string) *client.Client {
+	of.OnSlow(slowAfter, func(ctx context.Context) {
+		if text := why(ctx); ctx.Err() == nil {
+			fmt.Fprintf(c.ErrOrStderr(), "weir: still waiting: %s\n", text)
+		}
+	})
+	return of
 }

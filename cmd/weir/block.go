@@ -30,9 +30,10 @@ per line. Changes are all-or-nothing.`
 
 const queueLong = `
 
-While no daemon answers, or until it filters, the change waits in its state_dir
-and is made when it starts: "queued". A TTL counts from the command. What the
-daemon refuses then is in its log and in weir audit.`
+While no daemon answers within 30 seconds, or until it filters, the change waits
+in its state_dir and is made when it starts or answers again: "queued". A TTL
+counts from the command. What the daemon refuses then is in its log and in weir
+audit.`
 
 func newBlock() *cobra.Command {
 	return newChange(&cobra.Command{
@@ -100,7 +101,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		}
 		changed := &api.Changed{List: change.List}
 		if change.Entries = entries.text; len(change.Entries) > 0 {
-			if changed, err = submit(c.Context(), socket, change); err != nil {
+			if changed, err = submit(c, socket, change); err != nil {
 				return entries.locate(err)
 			}
 		}
@@ -233,7 +234,7 @@ func printChanged(out io.Writer, asked api.Change, c *api.Changed) {
 	}
 	count := func(n int) string { return humanize.Comma(int64(n)) }
 	if c.Queued {
-		fmt.Fprintf(out, "queued for list %s: %s; the daemon is not running, or is starting: active when it filters\n", c.List, count(len(asked.Entries)))
+		fmt.Fprintf(out, "queued for list %s: %s; no daemon answers yet: active when one filters\n", c.List, count(len(asked.Entries)))
 		return
 	}
 	fmt.Fprintf(out, "%s list %s: %s", verb, c.List, count(n))

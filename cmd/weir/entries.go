@@ -59,7 +59,7 @@ scenario; --manual leaves both out. weir export shows what feeds list now.`,
 		if *asJSON {
 			show = printPagesJSON
 		}
-		return show(c.OutOrStdout(), entryPages(c.Context(), client.Dial(socket), asked))
+		return show(c.OutOrStdout(), entryPages(c.Context(), dial(c, socket), asked))
 	}
 	return c
 }
@@ -197,7 +197,7 @@ out, the exit code is 1.`,
 		if err := checkFormat(format); err != nil {
 			return err
 		}
-		leftOut, err := client.Dial(socket).Export(c.Context(), args[0], format, c.OutOrStdout())
+		leftOut, err := dial(c, socket).Export(c.Context(), args[0], format, c.OutOrStdout())
 		if err == nil && leftOut > 0 {
 			err = fmt.Errorf("entries that format %s cannot express were left out: %s; --format plain has them", format, humanize.Comma(int64(leftOut)))
 		}
@@ -258,7 +258,7 @@ hosts or deny.`,
 		if change.Entries, err = readImport(c, args[1], given, o); err != nil {
 			return err
 		}
-		client := client.Dial(socket)
+		client := dial(c, socket)
 		if change.Action, err = actionOf(c.Context(), client, change.List); err != nil {
 			return err
 		}

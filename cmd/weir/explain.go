@@ -105,7 +105,7 @@ type explainer struct {
 }
 
 func newExplainer(c *cobra.Command, v *configFlags, socket string) (*explainer, error) {
-	x := &explainer{ctx: c.Context(), client: client.Dial(socket)}
+	x := &explainer{ctx: c.Context(), client: dial(c, socket)}
 	if !v.given() {
 		return x, v.check()
 	}

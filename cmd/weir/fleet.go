@@ -93,7 +93,7 @@ themselves, also while the hub is down.` + entriesLong,
 		}
 		changed := &api.FleetChanged{}
 		if change.Entries = entries.text; len(change.Entries) > 0 {
-			if changed, err = client.DialHub(*socket).ChangeFleet(c.Context(), change); err != nil {
+			if changed, err = dialHub(c, *socket).ChangeFleet(c.Context(), change); err != nil {
 				return entries.locate(err)
 			}
 		}
@@ -138,7 +138,7 @@ contents that it returns from is refused until the source has something else, or
   weir fleet refresh drop --accept
   weir fleet refresh drop --rollback`,
 	}
-	return refreshes(c, hubFlag(c), client.DialHub, "accept shrunken, grown and empty contents of these lists once")
+	return refreshes(c, hubFlag(c), dialHub, "accept shrunken, grown and empty contents of these lists once")
 }
 
 func newFleetReload() *cobra.Command {

@@ -319,7 +319,7 @@ most 32 bytes of IPv4, 64 of IPv6.` + askLong,
 		if *packets < 0 {
 			return usageError{fmt.Errorf("--count %d: want a number of packets, or 0 for all", *packets)}
 		}
-		hub := client.DialHub(*socket)
+		hub := dialHub(c, *socket)
 		ask := func(ctx context.Context, asked []digest.Asked) ([]digest.Trace, int, error) {
 			return traceFleet(ctx, hub, q, *nodes, asked)
 		}

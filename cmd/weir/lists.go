@@ -281,17 +281,17 @@ half of the change is gone. --accept takes it all the same.`,
 		ValidArgsFunction: completeLists(math.MaxInt),
 	}
 	socketFlag(c.Flags(), &socket)
-	return refreshes(c, &socket, client.Dial, "accept shrunken, grown, empty and wide contents of these lists once")
+	return refreshes(c, &socket, dial, "accept shrunken, grown, empty and wide contents of these lists once")
 }
 
 // refreshes completes a command that reads the sources of lists.
-func refreshes(c *cobra.Command, socket *string, dial func(string) *client.Client, accepts string) *cobra.Command {
+func refreshes(c *cobra.Command, socket *string, dial func(*cobra.Command, string) *client.Client, accepts string) *cobra.Command {
 	accept := c.Flags().Bool("accept", false, accepts)
 	rollback := c.Flags().Bool("rollback", false, "return to the contents of these lists before the last change")
 	c.MarkFlagsMutuallyExclusive("accept", "rollback")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		of := dial(*socket)
+		of := dial(c, *socket)
 		switch {
 		case (*accept || *rollback) && len(names) == 0:
 			return errors.New("--accept, --rollback: name the lists")

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/api/process"
@@ -23,10 +25,18 @@ import (
 // configFile is the file that the service reads.
 var configFile = "/etc/weir/weir.yaml"
 
+// queueAfter is how long the daemon may take for a change, such as one that is stopped by a
+// signal. Callers may have timeouts, such as the minute of Fail2Ban, after which they would
+// forget the change.
+var queueAfter = 30 * time.Second
+
 // submit asks the daemon for a change of entries. Where none answers, the change waits for
 // it in its state directory.
-func submit(ctx context.Context, socket string, change api.Change) (*api.Changed, error) {
-	changed, err := client.Dial(socket).Change(ctx, change)
+func submit(c *cobra.Command, socket string, change api.Change) (*api.Changed, error) {
+	ctx, cancel := context.WithTimeoutCause(c.Context(), queueAfter,
+		fmt.Errorf("%w within %v, at %s", client.ErrUnanswered, queueAfter, socket))
+	defer cancel()
+	changed, err := dial(c, socket).Change(ctx, change)
 	if !errors.Is(err, client.ErrNotRunning) && !errors.Is(err, client.ErrUnanswered) {
 		return changed, err
 	}

@@ -2,11 +2,19 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"weir/control/queue"
 )
@@ -51,5 +59,84 @@ func TestChangesWaitAfterABoot(t *testing.T) {
 	}
 	if out, code := run("status"); code != exitUnfiltered || !strings.Contains(out, "QUEUED: 2 changes wait for the daemon") {
 		t.Errorf("status: exit code %d, %s", code, out)
+	}
+}
+
+// A change waits where the daemon takes too long, such as one that is stopped by a signal, and
+// commands say what they wait for.
+func TestUnansweredCommands(t *testing.T) {
+	slow, give := slowAfter, queueAfter
+	slowAfter, queueAfter = 20*time.Millisecond, time.Second
+	defer func() { slowAfter, queueAfter = slow, give }()
+	dir := t.TempDir()
+	state, socket := filepath.Join(dir, "state"), filepath.Join(dir, "weir.sock")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before := configFile
+	configFile = filepath.Join(dir, "weir.yaml")
+	defer func() { configFile = before }()
+	if err := os.WriteFile(configFile, fmt.Appendf(nil, "interfaces: [lo]\nstate_dir: %s\napi: {socket: %s}\n", state, socket), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const since = "2026-11-20T12:00:00Z"
+	var until atomic.Int64 // of the change
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"busy": {"what": "entries are saved", "list": "drop", "since": %q}}`, since)
+	})
+	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(500 * time.Millisecond)
+		fmt.Fprint(w, "{}")
+	})
+	mux.HandleFunc("/", func(_ http.ResponseWriter, q *http.Request) {
+		n, _ := strconv.ParseInt(q.Header.Get("Weir-Until"), 10, 64)
+		until.Store(n)
+		_, _ = io.Copy(io.Discard, q.Body) // so that the end of the client is noticed
+		<-q.Context().Done()
+	})
+	s := &http.Server{Handler: mux}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	run := func(args ...string) (string, string, int) {
+		var out, errs bytes.Buffer
+		code := execute(t.Context(), append(args, "--socket", socket), strings.NewReader(""), &out, &errs)
+		return out.String(), errs.String(), code
+	}
+	at, err := time.Parse(time.RFC3339, since)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "weir: still waiting: the daemon is busy since " + at.Format(time.TimeOnly) + ": entries are saved (list drop)\n"
+	if out, errs, code := run("reload"); code != exitOK || out != "nothing has changed\n" || errs != want {
+		t.Errorf("reload: exit code %d, %q, %q; want %q", code, out, errs, want)
+	}
+	if out, errs, code := run("block", "192.0.2.1"); code != exitOK || !strings.HasPrefix(out, "queued for list manual") || errs != want {
+		t.Errorf("block: exit code %d, %q, %q; want %q", code, out, errs, want)
+	}
+	if names, err := queue.In(state).Waiting(); err != nil || len(names) != 1 {
+		t.Errorf("%q wait, %v; want 1", names, err)
+	}
+	if until.Load() == 0 {
+		t.Error("the request does not say how long the command waits")
+	}
+	s.Close()
+	// Connections are not accepted.
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	deaf, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	queueAfter = 100 * time.Millisecond
+	if out, _, code := run("unblock", "192.0.2.1"); code != exitOK || !strings.HasPrefix(out, "queued for list manual") {
+		t.Errorf("unblock: exit code %d, %q", code, out)
 	}
 }

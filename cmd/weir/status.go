@@ -240,15 +240,11 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 		noticed = true
 	}
 	if b := d.Busy; b != nil {
-		of := ""
-		if b.List != "" {
-			of = " (list " + b.List + ")"
-		}
 		wait := "commands wait"
 		if b.Beside {
 			wait = "other lists and reloads wait"
 		}
-		fmt.Fprintf(w, "BUSY since %s, %s: %s%s\n", b.Since.Format(time.TimeOnly), wait, b.What, of)
+		fmt.Fprintf(w, "BUSY since %s, %s: %v\n", b.Since.Format(time.TimeOnly), wait, b)
 		noticed = noticed || !b.Beside
 	}
 	if d.Unsaved != "" {

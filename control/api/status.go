@@ -59,6 +59,14 @@ type Busy struct {
 	Beside bool      `json:"beside,omitempty"` // commands are carried out meanwhile
 }
 
+// String names the work, and its list.
+func (b Busy) String() string {
+	if b.List == "" {
+		return b.What
+	}
+	return b.What + " (list " + b.List + ")"
+}
+
 // NotReady is a source that has not been read, or was refused, and of which nothing was
 // saved.
 type NotReady struct {

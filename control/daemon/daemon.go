@@ -124,7 +124,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
 	}
 	if err := d.changes.queued.open(c); err != nil {
-		o.Log.Error("changes that were given while no daemon ran are not made: " + err.Error())
+		o.Log.Error("changes that were given while no daemon answered are not made: " + err.Error())
 	}
 	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{&d.changes.queued, o.Progress, &d.fleet.awaits, o.Version, time.Now()}), o.Log)
 	defer func() {

@@ -145,7 +145,7 @@ func (w *waiting) take(ctx context.Context) {
 	err := w.takeEach(ctx)
 	text := ""
 	if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
-		text = "changes that were given while no daemon ran wait: " + err.Error()
+		text = "changes that were given while no daemon answered wait: " + err.Error()
 	}
 	w.problem.log(text, w.log.Error)
 }
@@ -157,7 +157,7 @@ func (w *waiting) takeEach(ctx context.Context) error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	w.log.Info("making the changes that were given while no daemon ran", "changes", len(names))
+	w.log.Info("making the changes that were given while no daemon answered", "changes", len(names))
 	for _, name := range names {
 		if !w.done[name] {
 			if err := w.takeOne(ctx, name); err != nil {
@@ -181,7 +181,7 @@ func (w *waiting) takeEach(ctx context.Context) error {
 func (w *waiting) takeOne(ctx context.Context, name string) error {
 	c, err := w.queue.Read(name)
 	if bad := new(queue.Bad); errors.As(err, &bad) {
-		w.log.Error("a change that was given while no daemon ran cannot be read: " + err.Error())
+		w.log.Error("a change that was given while no daemon answered cannot be read: " + err.Error())
 		w.audit.Record(audit.Record{Change: audit.Unreadable, Source: "queue", Error: err.Error()})
 		return w.queue.SetAside(name)
 	}
@@ -200,7 +200,7 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 		if waits(err) {
 			return err
 		}
-		w.log.Error("a change that was given while no daemon ran is refused: "+err.Error(), "given", c.Time)
+		w.log.Error("a change that was given while no daemon answered is refused: "+err.Error(), "given", c.Time)
 	}
 	return nil
 }

@@ -87,8 +87,8 @@ func TestChangesWaitForTheDaemon(t *testing.T) {
 	if a := address(feedBlock, 0).String(); h.entry("manual-allow", a) == nil {
 		t.Errorf("%s is not allowed", a)
 	}
-	d.await(0, "a change that was given while no daemon ran is refused: "+fmt.Sprintf("%q", own))
-	d.await(0, "a change that was given while no daemon ran is refused: no such list")
+	d.await(0, "a change that was given while no daemon answered is refused: "+fmt.Sprintf("%q", own))
+	d.await(0, "a change that was given while no daemon answered is refused: no such list")
 	audit, err := h.api.Audit(t.Context(), 100)
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestBadChangesInTheQueue(t *testing.T) {
 	}
 	line := 0
 	for range 11 {
-		line = d.await(line, "a change that was given while no daemon ran cannot be read")
+		line = d.await(line, "a change that was given while no daemon answered cannot be read")
 	}
 }
 

@@ -30,6 +30,9 @@ type Client struct {
 	base string // URL that paths are appended to
 	http http.Client
 	hub  bool // it is a hub's
+
+	patience time.Duration
+	slow     func(context.Context) // nil: nothing is done about slow answers
 }
 
 // local is the base of URLs over a Unix socket.
@@ -58,6 +61,32 @@ func Dial(path string) *Client {
 	// request that had been sent there could not be repeated.
 	t := &http.Transport{DialContext: dial, DisableKeepAlives: true}
 	return &Client{path: path, base: local, http: http.Client{Transport: t}}
+}
+
+// OnSlow has the client call a function once for each request that has not been answered for
+// some time. Its context ends with the answer, which waits until it returns. OnSlow is called
+// before the first request.
+func (c *Client) OnSlow(patience time.Duration, slow func(context.Context)) {
+	c.patience, c.slow = patience, slow
+}
+
+// watch calls slow unless the function that it returns is called in time.
+func (c *Client) watch(ctx context.Context) (answered func()) {
+	if c.slow == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	t := time.AfterFunc(c.patience, func() {
+		defer close(done)
+		c.slow(ctx)
+	})
+	return func() {
+		cancel()
+		if !t.Stop() {
+			<-done
+		}
+	}
 }
 
 // DialHub is Dial for the hub of a fleet.
@@ -217,8 +246,13 @@ func (c *Client) send(ctx context.Context, method, path string, body []byte) (*h
 	}
 	if c.base == local {
 		q.Header.Set(contract.ProcessHeader, ownProcess())
+		if until, limited := ctx.Deadline(); limited {
+			q.Header.Set(contract.UntilHeader, strconv.FormatInt(int64(contract.Clock()+time.Until(until)), 10))
+		}
 	}
+	answered := c.watch(ctx)
 	r, err := c.http.Do(q)
+	answered()
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}

@@ -3,10 +3,12 @@ package server
 import (
 	"encoding/json"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +119,31 @@ func TestClaims(t *testing.T) {
 		q.Header.Set(contract.ProcessHeader, bad)
 		if p := claimed(q, api.Process{PID: 7}); p != (api.Process{PID: 7}) {
 			t.Errorf("%q: %+v", bad, p)
+		}
+	}
+}
+
+// What a client on this host no longer waits for is not done.
+func TestGivenUp(t *testing.T) {
+	done := 0
+	h := handler("daemon", []route{{http.MethodPost, "/v1/confirm", func(http.ResponseWriter, *http.Request) (any, error) {
+		done++
+		return api.Confirmed{Confirmed: true}, nil
+	}}})
+	for _, c := range []struct {
+		until string
+		code  int
+	}{
+		{"", http.StatusOK}, {"soon", http.StatusOK},
+		{strconv.FormatInt(int64(contract.Clock()+time.Minute), 10), http.StatusOK},
+		{strconv.FormatInt(int64(contract.Clock()-1), 10), http.StatusRequestTimeout},
+	} {
+		before := done
+		q, w := httptest.NewRequest(http.MethodPost, "/v1/confirm", nil), httptest.NewRecorder()
+		q.Header.Set(contract.UntilHeader, c.until)
+		h.ServeHTTP(w, q)
+		if w.Code != c.code || (done > before) != (c.code == http.StatusOK) {
+			t.Errorf("%q: code %d, done %d times: %s", c.until, w.Code, done-before, w.Body)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -269,6 +270,9 @@ func handler(name string, all []route) http.Handler {
 func (r route) on(mux *http.ServeMux) {
 	mux.HandleFunc(r.method+" "+r.path, func(w http.ResponseWriter, q *http.Request) {
 		answer, err := any(nil), checkQuery(q.URL)
+		if err == nil && givenUp(q) {
+			err = errGivenUp
+		}
 		if err == nil {
 			answer, err = r.answer(w, withCaller(q))
 		}
@@ -283,6 +287,14 @@ func (r route) on(mux *http.ServeMux) {
 		reply(w, http.StatusOK, answer)
 	})
 }
+
+// givenUp reports whether a client on this host no longer waits for the answer.
+func givenUp(q *http.Request) bool {
+	until, err := strconv.ParseInt(q.Header.Get(contract.UntilHeader), 10, 64)
+	return err == nil && contract.Clock() > time.Duration(until)
+}
+
+var errGivenUp = fault{http.StatusRequestTimeout, errors.New("the client had given up: nothing was done")}
 
 // fromHere refuses requests that a web site has made a browser send.
 func fromHere(h http.Handler) http.Handler {
