@@ -36,6 +36,7 @@ means alice, by sudo. Where no daemon answers, its file is read.
 With a state directory, those before a restart are among them, and all are in
 audit.log there, a line of JSON each.`,
 		Example: `  weir audit
+  weir audit --since 2h
   weir audit --limit 200 --json | jq -r '.changes[] | select(.list == "manual")'`,
 		Args: noArgs,
 	}
@@ -79,12 +80,28 @@ func readAudit(c *cobra.Command, q queue.Queue, limit int) (*api.Audit, error) {
 // showAudit makes a command show the audit of a daemon or a hub.
 func showAudit(c *cobra.Command, ask func(context.Context, int) (*api.Audit, error)) {
 	limit := c.Flags().Int("limit", api.DefaultAudit, fmt.Sprintf("`number` of changes to show, at most %d", api.MaxAudit))
+	var since time.Duration
+	durationFlag(c.Flags(), &since, "since", 0, "show the changes of this `time`, as in 2h (default: all)")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if *limit < 1 || *limit > api.MaxAudit {
+		limited, timed := c.Flags().Changed("limit"), c.Flags().Changed("since")
+		switch {
+		case *limit < 1 || *limit > api.MaxAudit:
 			return usageError{fmt.Errorf("--limit %d: want 1 to %d", *limit, api.MaxAudit)}
+		case timed && since <= 0:
+			return usageError{errors.New("--since: want a time, as in 2h")}
+		case timed && !limited:
+			*limit = api.MaxAudit
 		}
 		a, err := ask(c.Context(), *limit)
+		if err == nil && timed {
+			all := len(a.Changes)
+			after := time.Now().Add(-since)
+			a.Changes = slices.DeleteFunc(a.Changes, func(r api.AuditRecord) bool { return r.Time.Before(after) })
+			if len(a.Changes) == api.MaxAudit && all == api.MaxAudit {
+				fmt.Fprintf(c.ErrOrStderr(), "weir: there may be more: these are the last %d changes\n", all)
+			}
+		}
 		switch {
 		case err != nil:
 			return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,26 @@ func TestAudit(t *testing.T) {
 		if code, _, log := weir(t, "", "audit", "--limit", limit, "--socket", socket); code != exitUsage || !strings.Contains(log, "want 1 to 200") {
 			t.Errorf("exit code %d\n%s", code, log)
 		}
+	}
+	for _, since := range []string{"0s", "-1h"} {
+		if code, _, log := weir(t, "", "audit", "--since", since, "--socket", socket); code != exitUsage || !strings.Contains(log, "since") {
+			t.Errorf("exit code %d\n%s", code, log)
+		}
+	}
+	// However the clock was set, those of the time are shown.
+	now := time.Now()
+	d.audit = []api.AuditRecord{{Time: now, List: "a"}, {Time: now.Add(-3 * time.Hour), List: "b"}, {Time: now.Add(-time.Hour), List: "c"}}
+	a = api.Audit{}
+	if code, out, log := weir(t, "", "audit", "--since", "2h", "--json", "--socket", socket); code != exitOK || json.Unmarshal([]byte(out), &a) != nil ||
+		len(a.Changes) != 2 || a.Changes[1].List != "c" || log != "" || d.auditAsked != api.MaxAudit {
+		t.Errorf("exit code %d, %d asked\n%s%s", code, d.auditAsked, out, log)
+	}
+	if code, _, _ := weir(t, "", "audit", "--since", "2h", "--limit", "7", "--socket", socket); code != exitOK || d.auditAsked != 7 {
+		t.Errorf("exit code %d, %d asked", code, d.auditAsked)
+	}
+	d.audit = slices.Repeat(d.audit[:1], api.MaxAudit)
+	if code, _, log := weir(t, "", "audit", "--since", "2h", "--socket", socket); code != exitOK || log != "weir: there may be more: these are the last 200 changes\n" {
+		t.Errorf("exit code %d\n%s", code, log)
 	}
 	d.audit = nil
 	if code, out, _ := weir(t, "", "audit", "--socket", socket); code != exitOK || out != "no change was made\n" {

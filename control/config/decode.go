@@ -431,7 +431,7 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 				d.failf(below, "%s is now called %s", name, r.Renamed(name))
 				continue
 			}
-			if _, mapping := e.value.(*ast.MappingNode); mapping && above != "" && slices.Contains(there, above) && nearest(name, names) == "" {
+			if _, mapping := e.value.(*ast.MappingNode); mapping && above != "" && slices.Contains(there, above) && quantity.Nearest(name, names) == "" {
 				d.failf(below, "unknown key %q: indent it further if it belongs to %s", name, above)
 				continue
 			}
@@ -594,7 +594,7 @@ func (d *decoder) strings(n ast.Node, v reflect.Value, path string) {
 
 // wanted returns an error with the nearest of the valid words, or with all of them.
 func wanted(word string, words []string) error {
-	if near := nearest(word, words); near != "" {
+	if near := quantity.Nearest(word, words); near != "" {
 		return fmt.Errorf("%q: did you mean %s?", word, near)
 	}
 	last := len(words) - 1
@@ -603,41 +603,4 @@ func wanted(word string, words []string) error {
 		list = strings.Join(words[:last], ", ") + " or " + list
 	}
 	return fmt.Errorf("%q: want %s", word, list)
-}
-
-// nearest returns the word at the smallest distance, unless that is more than one
-// change in three letters.
-func nearest(word string, words []string) string {
-	best, fewest := "", 1+max(1, len(word)/3)
-	for _, w := range words {
-		if n := distance(strings.ToLower(word), w); n < fewest {
-			best, fewest = w, n
-		}
-	}
-	return best
-}
-
-// distance returns the optimal string alignment distance: the number of letters to
-// insert, delete, replace or swap with the next one.
-func distance(a, b string) int {
-	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		next := make([]int, len(b)+1)
-		next[0] = i + 1
-		for j := range len(b) {
-			n := row[j]
-			if a[i] != b[j] {
-				n = 1 + min(n, row[j+1], next[j])
-			}
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				n = min(n, 1+before[j-1])
-			}
-			next[j+1] = n
-		}
-		before, row = row, next
-	}
-	return row[len(b)]
 }

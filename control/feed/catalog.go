@@ -41,6 +41,13 @@ type Name string
 // UnmarshalText sets the name of a feed that the catalog has.
 func (n *Name) UnmarshalText(text []byte) error {
 	if _, ok := Name(text).Known(); !ok {
+		var names []string
+		for _, k := range catalog {
+			names = append(names, string(k.Name))
+		}
+		if near := quantity.Nearest(string(text), names); near != "" {
+			return fmt.Errorf("unknown feed %q: did you mean %s?", text, near)
+		}
 		return fmt.Errorf("unknown feed %q: `weir feeds` prints the known ones; another has sources instead", text)
 	}
 	*n = Name(text)

@@ -95,7 +95,10 @@ func sampleOf(feed Name, url string, unused map[string]bool) string {
 
 func TestCatalogName(t *testing.T) {
 	var n Name
-	if err := n.UnmarshalText([]byte("firehol_level9")); err == nil || !strings.Contains(err.Error(), "`weir feeds` prints") {
+	if err := n.UnmarshalText([]byte("firehol_leve1")); err == nil || err.Error() != `unknown feed "firehol_leve1": did you mean firehol_level1?` {
+		t.Errorf("a feed with a mistake in its name: %v", err)
+	}
+	if err := n.UnmarshalText([]byte("firehol")); err == nil || !strings.Contains(err.Error(), "`weir feeds` prints") {
 		t.Errorf("an unknown feed: %v", err)
 	}
 	if err := n.UnmarshalText([]byte("firehol_level1")); err != nil || n != "firehol_level1" {
