@@ -18,7 +18,6 @@ import (
 
 	"weir/bpf"
 	"weir/tests/lab"
-	"weir/tests/wait"
 )
 
 // mountPins mounts a BPF file system of the test's own over a directory.
@@ -473,7 +472,7 @@ func TestOrphan(t *testing.T) {
 			if pins.IsOrphaned(target(l.B), test.hook) {
 				t.Error("still an orphan")
 			}
-			for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) { // the kernel takes its time
+			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the kernel takes its time
 				p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 				if err != nil {
 					break
