@@ -247,6 +247,10 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 		fmt.Fprintf(w, "BUSY since %s, %s: %v\n", b.Since.Format(time.TimeOnly), wait, b)
 		noticed = noticed || !b.Beside
 	}
+	for _, problem := range d.Unavailable {
+		fmt.Fprintln(w, "UNAVAILABLE:", problem)
+		noticed = true
+	}
 	if d.Unsaved != "" {
 		fmt.Fprintln(w, "UNSAVED: a restart would forget:", d.Unsaved)
 		noticed = true

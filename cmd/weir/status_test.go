@@ -75,7 +75,12 @@ func TestStatusOfDaemon(t *testing.T) {
 		!strings.HasPrefix(out, "NOT READY: list drop has nothing of https://192.0.2.1/drop: not read yet\n") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
-	d.status.NotReady = nil
+	d.status.NotReady, d.status.Unavailable = nil, []string{"metrics listener: listen tcp 127.0.0.1:9477: bind: address already in use"}
+	if code, out, _ := weir(t, "", "status", "--socket", socket); code != exitOK ||
+		!strings.HasPrefix(out, "UNAVAILABLE: metrics listener: listen tcp 127.0.0.1:9477: bind: address already in use\n") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	d.status.Unavailable = nil
 	for in, want := range map[time.Duration]string{
 		time.Hour:    "UNCONFIRMED: the previous configuration is active again in 60m, unless you `weir confirm`\n",
 		-time.Second: "UNCONFIRMED: not confirmed in time, rolling back now to the previous configuration\n",

@@ -40,6 +40,10 @@ type Status struct {
 	// NotReady are the sources of lists that have nothing to filter by yet.
 	NotReady []NotReady `json:"not_ready,omitempty"`
 
+	// Unavailable has a line for each address or socket where the daemon cannot listen, which it
+	// tries again, as in "metrics listener: listen tcp 127.0.0.1:9100: bind: address already in use".
+	Unavailable []string `json:"unavailable,omitempty"`
+
 	// Unsaved is why a restart would forget manual entries or modes; "": it would not.
 	Unsaved string `json:"unsaved,omitempty"`
 

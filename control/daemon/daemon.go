@@ -408,7 +408,7 @@ func (d *Daemon) Metadata() attach.Metadata { return d.active.attach.Metadata() 
 
 func (d *Daemon) serveConfig() serve.Config {
 	s := serveOf(d.active.prepared.config)
-	s.Early = d.api.early
+	s.Early, s.Problems = d.api.early, &d.readings.listeners
 	if d.api.Console != nil {
 		s.ConsoleHandler = d.api.Console
 	}

@@ -14,6 +14,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
+	"weir/control/serve"
 	"weir/filter/membership"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -28,6 +29,8 @@ type readings struct {
 	hub     *events.Hub
 	unsaved *atomic.Pointer[string] // why a restart would forget changes; nil: it would not, as far as it is known
 	logging Logging                 // may be nil
+
+	listeners serve.Problems
 
 	status    atomic.Pointer[noted]
 	protected atomic.Pointer[[]api.Protected]
@@ -54,7 +57,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	if o.active.engine.Out() != nil {
 		top.Out = &api.Sent{Packets: r.Out.Packets, Bytes: r.Out.Bytes, Dropped: r.Out.Dropped, Reasons: reasonRates(r.Out.Grown, r.Out.All, seconds, m)}
 	}
-	top.Problems = o.active.problems()
+	top.Problems = append(o.active.problems(), o.readings.listeners.All()...)
 	clock := loader.Monotonic()
 	recent, recentOut := o.drops.recent(now)
 	for _, report := range o.heavy.Last() {
@@ -194,6 +197,7 @@ func (r *readings) Status() api.Status {
 	if problem := r.unsaved.Load(); problem != nil {
 		s.Unsaved = *problem
 	}
+	s.Unavailable = r.listeners.All()
 	for _, i := range noted.interfaces {
 		i, there := i.Now() // Run's goroutine may be building an engine
 		if !there {

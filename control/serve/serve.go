@@ -24,6 +24,8 @@ type Config struct {
 
 	Early *Early // of Open, which is served on; nil: none
 
+	Problems *Problems // has why listening fails; nil: the log has
+
 	Console        TLS          // where the console is served, without certificates if these are ""
 	ConsoleHandler http.Handler // nil: there is none
 
@@ -86,6 +88,7 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 		l, err := listen()
 		if err != nil {
 			log.Error(what + " unavailable, retrying: " + err.Error())
+			c.Problems.set(what, err)
 		}
 		servers.Go(func() {
 			late := err != nil
@@ -95,6 +98,7 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 					return
 				case <-time.After(retryInterval):
 					l, err = listen()
+					c.Problems.set(what, err)
 				}
 			}
 			if late {

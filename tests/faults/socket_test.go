@@ -100,6 +100,10 @@ func TestLateAddress(t *testing.T) {
 	d.filtering()
 	d.read = 0 // it listens before it says that it filters
 	d.wait("metrics listener unavailable, retrying", address, "cannot assign requested address")
+	const unavailable = "UNAVAILABLE: metrics listener: listen tcp " + address
+	if out, _ := g.ask(0, "status"); !strings.HasPrefix(out, unavailable) {
+		t.Errorf("no %q in\n%s", unavailable, out)
+	}
 	g.filters("no address", []string{"10.0.0.1"}, []string{"10.0.0.2"})
 	g.B.In(t, func() {
 		l, err := netlink.LinkByName("lo")
@@ -114,6 +118,9 @@ func TestLateAddress(t *testing.T) {
 		}
 	})
 	d.wait("listening", address)
+	if out, _ := g.ask(0, "status"); strings.Contains(out, "UNAVAILABLE") {
+		t.Errorf("it listens, but:\n%s", out)
+	}
 	g.B.In(t, func() {
 		c, err := net.DialTimeout("tcp", address+":9477", wait.Patience)
 		if err != nil {
