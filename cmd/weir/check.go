@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -33,9 +34,9 @@ refused, is an error, although weir run starts without it unless its list is
 required. What this host lacks, as far as that can be known without attaching,
 is a warning with the line that mends it; weir doctor says more.
 
-Errors in the configuration have file, line and column. --print shows it with
-its defaults, as YAML; secrets, such as headers for a feed, are printed in
-clear.`,
+Errors in the configuration have file, line and column, those of sources that of
+their list. --print shows it with its defaults, as YAML; secrets, such as headers
+for a feed, are printed in clear.`,
 		Example: `  weir check /etc/weir/weir.yaml
   weir check --print weir.yaml
   weir check --iface eth0 --block feed.txt --print
@@ -73,7 +74,7 @@ clear.`,
 		}
 		var r *checked
 		if err == nil {
-			r, err = checkLists(c, conf)
+			r, err = checkLists(c, conf, config.File(v.file))
 		}
 		out := c.OutOrStdout()
 		switch {
@@ -121,8 +122,8 @@ type checked struct {
 	entries  int
 	findings []doctor.Finding
 	warnings []string
-	problems []string // why lists do not have what their sources contain
-	unread   int      // sources of which nothing is known
+	problems config.Errors // why lists do not have what their sources contain
+	unread   int           // sources of which nothing is known
 }
 
 // print writes a line for each warning and problem.
@@ -136,7 +137,7 @@ func (r *checked) print(out io.Writer) {
 }
 
 // checkLists builds the filter of a configuration on the heap.
-func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
+func checkLists(c *cobra.Command, conf *config.Config, file config.File) (*checked, error) {
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	progress := new(feed.Progress)
 	stop := showProgress(out, progress)
@@ -150,7 +151,14 @@ func checkLists(c *cobra.Command, conf *config.Config) (*checked, error) {
 		return nil, err
 	}
 	findings := doctor.Examine(c.Context(), doctor.Configured(conf))
-	r := &checked{entries: p.Entries(), findings: findings, warnings: slices.Concat(warningsOf(findings), p.Advice(), p.Warnings()), problems: p.Problems()}
+	r := &checked{entries: p.Entries(), findings: findings, warnings: slices.Concat(warningsOf(findings), p.Advice(), p.Warnings())}
+	if problems := p.Problems(); len(problems) > 0 {
+		place := file.Places()
+		for _, problem := range problems {
+			text := strings.TrimPrefix(problem.Err.Error(), "list "+problem.List+": ") // which the path says
+			r.problems = append(r.problems, place("lists."+problem.List, errors.New(text)))
+		}
+	}
 	for _, n := range p.Unread() {
 		r.unread++
 		r.warnings = append(r.warnings, fmt.Sprintf("list %s: %s: not checked, since nothing of it is saved, and weir check fetches nothing", n.List, n.Source))
@@ -204,17 +212,14 @@ type configError struct {
 
 func (r *checked) json(file string, wrong config.Errors, err error) any {
 	all, warnings, findings := []configError{}, []string{}, []doctor.Finding{}
-	for _, e := range wrong {
-		all = append(all, configError{e.Line, e.Column, e.Path, e.Err.Error()})
-	}
 	if err != nil && len(wrong) == 0 {
 		all = append(all, configError{Error: err.Error()})
 	}
 	if r != nil {
-		warnings, findings = append(warnings, r.warnings...), append(findings, r.findings...)
-		for _, p := range r.problems {
-			all = append(all, configError{Error: p})
-		}
+		warnings, findings, wrong = append(warnings, r.warnings...), append(findings, r.findings...), r.problems
+	}
+	for _, e := range wrong {
+		all = append(all, configError{e.Line, e.Column, e.Path, e.Err.Error()})
 	}
 	return map[string]any{"file": file, "errors": all, "warnings": warnings, "findings": findings}
 }

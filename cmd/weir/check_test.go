@@ -129,7 +129,7 @@ func TestCheckSources(t *testing.T) {
 	bad := file(t, "weir.yaml", "interfaces: [lo]\nlists:\n  a: {sources: [{file: "+refused+"}]}\n  b: {sources: [{file: "+absent+"}]}\n")
 	code, out, log := weir(t, "", "check", bad)
 	if code != exitFailure || out != "" || !containsAll(log, []string{
-		"error: list a: it would cover 100 % of IPv4", "error: list b: stat " + absent + ": no such file or directory",
+		"error: " + bad + ":3:3: lists.a: it would cover 100 % of IPv4", "error: " + bad + ":4:3: lists.b: stat " + absent + ": no such file or directory",
 		"weir: " + bad + ": sources that could not be read, or are refused: 2\n",
 	}) {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
@@ -137,7 +137,7 @@ func TestCheckSources(t *testing.T) {
 	if code, out, _ := weir(t, "", "check", "--json", bad); code != exitFailure || strings.Count(out, `"error":`) != 2 {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
-	if code, out, log := weir(t, "", "check", "--print", bad); code != exitFailure || !strings.Contains(out, "interfaces:") || strings.Count(log, "error: list") != 2 {
+	if code, out, log := weir(t, "", "check", "--print", bad); code != exitFailure || !strings.Contains(out, "interfaces:") || strings.Count(log, ": lists.") != 2 {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	url := file(t, "url.yaml", "interfaces: [lo]\nstate_dir: \"\"\nlists: {c: {sources: [{url: 'https://192.0.2.1/c'}]}}\n")

@@ -234,7 +234,10 @@ func (v *configFlags) prepare(c *cobra.Command, out *console) (*daemon.Prepared,
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range slices.Concat(p.Problems(), p.Warnings()) {
+	for _, problem := range p.Problems() {
+		fmt.Fprintln(out, "weir:", problem.Err)
+	}
+	for _, w := range p.Warnings() {
 		fmt.Fprintln(out, "weir:", w)
 	}
 	return p, nil

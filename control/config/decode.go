@@ -78,6 +78,22 @@ func Load(path string) (*Config, error) {
 	return read(path, text, Default(), (*Config).checkFiles, (*Config).check)
 }
 
+// Places returns a function that makes errors at paths of the file, as in "lists.drop", or at the
+// nearest path above that is there. It reads the file again; where it cannot, errors have no place.
+func (f File) Places() func(path string, err error) *Error {
+	d := &decoder{file: string(f), at: map[string]*token.Position{"": {Line: 1, Column: 1}}}
+	text, err := readFile(d.file)
+	if err != nil {
+		return func(path string, err error) *Error { return &Error{Path: path, Err: err} }
+	}
+	d.document(text, reflect.ValueOf(Default()).Elem())
+	return func(path string, err error) *Error {
+		d.errs = nil
+		d.fail(path, err)
+		return d.errs[0]
+	}
+}
+
 // readFile reads a file, but not far beyond maxSize.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)

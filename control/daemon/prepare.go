@@ -663,22 +663,28 @@ func (l *managedList) unchanged(known map[*feed.Feed]uint64) bool {
 	return ok && version == l.feed.Version()
 }
 
-// Problems returns why lists do not have what their sources contain, a line for each
-// source: it could not be read, or was refused.
-func (p *Prepared) Problems() (all []string) {
+// Problem is why a list does not have what a source of it contains: it could not be read, or was
+// refused.
+type Problem struct {
+	List string
+	Err  error // names the list, too
+}
+
+// Problems returns the problems of all lists.
+func (p *Prepared) Problems() (all []Problem) {
 	for _, l := range p.lists {
 		if l.refused != nil {
-			all = append(all, l.refused.Error())
+			all = append(all, Problem{l.Name, l.refused})
 		}
 		if l.rejected != nil {
-			all = append(all, "not active: "+l.rejected.Error())
+			all = append(all, Problem{l.Name, fmt.Errorf("not active: %w", l.rejected)})
 		}
 		if l.from == nil {
 			continue
 		}
 		for _, s := range l.from.Status().Sources {
 			if s.Last.Result == feed.Failed {
-				all = append(all, failure(l.Name, s).Error())
+				all = append(all, Problem{l.Name, failure(l.Name, s)})
 			}
 		}
 	}

@@ -149,7 +149,10 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 			record.Done++
 			record.LastDone = record.Last
 			read = d.active.prepared.decisions()
-			warnings = slices.Concat(d.active.prepared.Problems(), d.active.prepared.warnings(known))
+			for _, problem := range d.active.prepared.Problems() {
+				warnings = append(warnings, problem.Err.Error())
+			}
+			warnings = append(warnings, d.active.prepared.warnings(known)...)
 			d.active.prepared.logFailures(d.o.Log, known)
 		}
 		d.note()
