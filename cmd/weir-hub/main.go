@@ -469,9 +469,10 @@ func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority
 		defer e.Close()
 		servers = e
 	}
+	problems := new(serve.Problems)
 	h, err := hub.Open(hub.Options{
 		Config: c, Authority: a, Broker: servers, Log: log, Version: version,
-		Reader: config.HubFile(file), Process: p,
+		Reader: config.HubFile(file), Process: p, Unavailable: problems.All,
 	})
 	if err != nil {
 		return err
@@ -484,7 +485,7 @@ func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority
 	}
 	defer p.manager.Close()
 	serving := serve.Config{
-		Socket: string(c.API.Socket), Group: c.API.Group, ConsoleHandler: h.Console(),
+		Socket: string(c.API.Socket), Group: c.API.Group, ConsoleHandler: h.Console(), Problems: problems,
 		Console: serve.TLS{Address: string(c.Console.Listen), Cert: string(c.Console.TLS.Cert), Key: string(c.Console.TLS.Key), ClientCA: string(c.Console.TLS.ClientCA)},
 	}
 	if x := c.Console.Proxy; x.Socket != "" {
@@ -494,7 +495,7 @@ func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority
 	defer wait()
 	p.scrapes = func(address string) func() {
 		ctx, cancel := context.WithCancel(ctx)
-		wait := serve.Config{Metrics: address}.RunHub(ctx, h, log)
+		wait := serve.Config{Metrics: address, Problems: problems}.RunHub(ctx, h, log)
 		return func() { cancel(); wait() }
 	}
 	p.start(c)

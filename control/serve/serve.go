@@ -95,6 +95,7 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 			for err != nil {
 				select {
 				case <-ctx.Done():
+					c.Problems.set(what, nil)
 					return
 				case <-time.After(retryInterval):
 					l, err = listen()

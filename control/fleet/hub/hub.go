@@ -45,6 +45,9 @@ type Options struct {
 	// Process follows reloads outside the hub; nil: nothing does.
 	Process Process
 
+	// Unavailable returns where the hub cannot listen, as its status says; nil: that is not known.
+	Unavailable func() []string
+
 	Now func() time.Time // numbers catalogs and epochs; nil: [time.Now]
 }
 

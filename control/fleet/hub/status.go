@@ -95,6 +95,9 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			f.Nodes[i].Violations = violations[f.Nodes[i].Name]
 		}
 	}
+	if h.o.Unavailable != nil {
+		f.Problems = append(f.Problems, h.o.Unavailable()...)
+	}
 	return f, nil
 }
 
