@@ -234,7 +234,7 @@ func printChanged(out io.Writer, asked api.Change, c *api.Changed) {
 	}
 	count := func(n int) string { return humanize.Comma(int64(n)) }
 	if c.Queued {
-		fmt.Fprintf(out, "queued for list %s: %s; no daemon answers yet: active when one filters\n", c.List, count(len(asked.Entries)))
+		fmt.Fprintf(out, "queued for list %s: %s; the daemon makes it as soon as it can\n", c.List, count(len(asked.Entries)))
 		return
 	}
 	fmt.Fprintf(out, "%s list %s: %s", verb, c.List, count(n))

@@ -33,6 +33,7 @@ var queueAfter = 30 * time.Second
 // submit asks the daemon for a change of entries. Where none answers, the change waits for
 // it in its state directory.
 func submit(c *cobra.Command, socket string, change api.Change) (*api.Changed, error) {
+	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(c.Context(), queueAfter,
 		fmt.Errorf("%w within %v, at %s", client.ErrUnanswered, queueAfter, socket))
 	defer cancel()
@@ -41,19 +42,19 @@ func submit(c *cobra.Command, socket string, change api.Change) (*api.Changed, e
 		return changed, err
 	}
 	change.UID = uint32(os.Getuid())
-	if waits := wait(socket, change); waits != nil {
+	if waits := wait(socket, change, began); waits != nil {
 		return nil, fmt.Errorf("%w; and the change cannot wait for it: %w", err, waits)
 	}
 	return &api.Changed{List: daemon.ListOf(change), Queued: true}, nil
 }
 
-// wait stores a change for the daemon of a socket.
-func wait(socket string, change api.Change) error {
+// wait stores a change that was given at some time for the daemon of a socket.
+func wait(socket string, change api.Change, given time.Time) error {
 	q, err := queueOf(socket)
 	if err != nil {
 		return err
 	}
-	err = q.Add(queue.Command{Time: time.Now(), By: api.Caller{UID: change.UID, Process: process.Own()}, Change: change})
+	err = q.Add(queue.Command{Time: given, By: api.Caller{UID: change.UID, Process: process.Own()}, Change: change})
 	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%w: you need to be root", err)
 	}

@@ -44,23 +44,51 @@ type filter interface {
 }
 
 // Change implements [server.Changer]. Changes that were given before come first.
-func (r *changer) Change(ctx context.Context, c api.Change) (api.Changed, error) {
-	r.queued.take(ctx)
-	changed, err := r.carryOut(ctx, c)
-	if errors.Is(err, errStopped) {
-		if queued, err := r.queued.Queue(ctx, c); err == nil {
-			return queued, nil
-		}
+func (r *changer) Change(ctx context.Context, c api.Change) (changed api.Changed, err error) {
+	err = r.afterOthers(ctx, func() error {
+		changed, err = r.carryOut(ctx, c)
+		return err
+	})
+	if !errors.Is(err, errStopped) && !errors.Is(err, errOthersWait) {
+		return changed, err
+	}
+	queued, bad := r.queued.Queue(ctx, c)
+	if bad == nil {
+		return queued, nil
+	}
+	if errors.Is(err, errOthersWait) {
+		err = fmt.Errorf("%w; %w", err, bad)
 	}
 	return changed, err
+}
+
+// errOthersWait is why a change is not made yet.
+var errOthersWait = errors.New("changes that were given before cannot be made yet")
+
+// afterOthers calls fn once the changes that were given before are made. fn fails with
+// errOthersWait where its turn of the loop finds more of them: a command that gave up while the
+// loop was busy has queued its change meanwhile.
+func (r *changer) afterOthers(ctx context.Context, fn func() error) error {
+	err := errOthersWait
+	for range 10 { // more at once are no coincidence
+		if r.queued.take(ctx) && ctx.Err() == nil {
+			return errOthersWait
+		}
+		if err = fn(); !errors.Is(err, errOthersWait) {
+			break
+		}
+	}
+	return err
 }
 
 // Flush implements [server.Changer].
 func (r *changer) Flush(ctx context.Context, name string) (changed api.Changed, err error) {
 	changed.List = name
-	r.queued.take(ctx)
 	var batch []journal.Change
-	err = r.loop.doEntries(ctx, func() error {
+	flush := func() error {
+		if r.queued.some() {
+			return errOthersWait
+		}
 		l := r.active.prepared.list(name)
 		if l == nil {
 			return r.active.prepared.noList(name)
@@ -77,7 +105,8 @@ func (r *changer) Flush(ctx context.Context, name string) (changed api.Changed, 
 		}
 		changed.Removed, err = r.change(batch)
 		return err
-	})
+	}
+	err = r.afterOthers(ctx, func() error { return r.loop.doEntries(ctx, flush) })
 	r.audit.attempt(ctx, audit.Record{Change: audit.Flush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}, err)
 	return changed, err
 }
@@ -103,13 +132,19 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 	}
 	if errors.Is(err, errBuilding) {
 		p = &pending{change: c, list: name, changed: api.Changed{List: name}, made: make(chan struct{})}
-		err = r.loop.doAlone(ctx, func() error { r.makeTogether([]*pending{p}); return p.err })
+		err = r.loop.doAlone(ctx, func() error {
+			if p.direct() && r.queued.some() {
+				return errOthersWait
+			}
+			r.makeTogether([]*pending{p})
+			return p.err
+		})
 		changed = p.changed
 	}
 	switch {
 	case err == nil:
 		r.audit.Record(audit.Changed(ctx, c, changed, firstKeys(p.batch)))
-	case !c.Given.IsZero() && waits(err):
+	case !c.Given.IsZero() && waits(err), errors.Is(err, errOthersWait):
 	default:
 		r.notifier.refusedChange(c, name, err)
 		r.audit.Refused(audit.Changed(ctx, c, api.Changed{List: name}, c.Entries[:min(len(c.Entries), audit.MaxFirst)]), err)

@@ -26,6 +26,9 @@ type pending struct {
 	err     error
 }
 
+// direct reports whether the change was never queued.
+func (p *pending) direct() bool { return p.change.Given.IsZero() }
+
 // gathered are the changes that wait for a turn. The first turn makes all of them, so that a storm
 // of commands takes one sync of the disk, not one each.
 type gathered struct {
@@ -56,9 +59,18 @@ func (g *gathered) take() []*pending {
 	return all
 }
 
-// makeGathered makes the changes that wait, in their order.
+// makeGathered makes the changes that wait, in their order, unless others were queued before.
 func (r *changer) makeGathered() {
-	for all := r.take(); len(all) > 0; {
+	all := r.take()
+	if slices.ContainsFunc(all, (*pending).direct) && r.queued.some() {
+		all = slices.DeleteFunc(all, func(p *pending) bool {
+			if p.direct() {
+				p.finish(0, errOthersWait)
+			}
+			return p.direct()
+		})
+	}
+	for len(all) > 0 {
 		all = all[r.makeTogether(all):]
 	}
 }

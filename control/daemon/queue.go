@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,10 +32,27 @@ type waiting struct {
 	log      *slog.Logger
 	carryOut func(context.Context, api.Change) (api.Changed, error) // makes a change, or refuses it
 
-	mu      sync.Mutex
-	done    map[string]bool // changes that were made, but whose files could not be removed
-	problem problem
+	mu       sync.Mutex // held while changes are made
+	failing  failing
+	patience time.Duration // queuedPatience, but in tests
+	problem  problem
+
+	done sync.Map // names of changes that were made, but whose files could not be removed
 }
+
+// failing is the change at the head of the queue that the engine could not take, as where memory
+// was short.
+type failing struct {
+	name         string
+	since, retry time.Time
+}
+
+// A change that the engine cannot take is tried again at this interval, for some time: those behind
+// it wait as long.
+const (
+	retryQueued    = 10 * time.Second
+	queuedPatience = time.Minute
+)
 
 // open opens the queue of a configuration, and leaves beside the API's socket where it
 // is, for commands that find no daemon.
@@ -138,42 +156,57 @@ func (w *waiting) follow(ctx context.Context, seconds <-chan struct{}) {
 	}
 }
 
-// take makes the changes that wait, in their order, before any that comes later.
-func (w *waiting) take(ctx context.Context) {
+// some reports whether changes wait.
+func (w *waiting) some() bool {
+	names, _ := w.queue.Waiting() // take logs what is wrong
+	return slices.ContainsFunc(names, func(name string) bool { return !w.made(name) })
+}
+
+// made reports whether a change that waits was made by this daemon.
+func (w *waiting) made(name string) bool {
+	_, is := w.done.Load(name)
+	return is
+}
+
+// take makes the changes that wait, in their order, before any that comes later. It reports
+// whether some must wait longer.
+func (w *waiting) take(ctx context.Context) (wait bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	err := w.takeEach(ctx)
+	wait, err := w.takeEach(ctx)
 	text := ""
 	if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
 		text = "changes that were given while no daemon answered wait: " + err.Error()
 	}
 	w.problem.log(text, w.log.Error)
+	return wait
 }
 
-// takeEach makes the changes that wait until one must wait longer. The caller has locked
-// the queue.
-func (w *waiting) takeEach(ctx context.Context) error {
+// takeEach makes the changes that wait until one must wait longer, which it reports. The caller
+// has locked the queue.
+func (w *waiting) takeEach(ctx context.Context) (wait bool, err error) {
 	names, err := w.queue.Waiting()
 	if err != nil || len(names) == 0 {
-		return err
+		return false, err
+	}
+	if w.failing.name == names[0] && time.Now().Before(w.failing.retry) {
+		return true, nil
 	}
 	w.log.Info("making the changes that were given while no daemon answered", "changes", len(names))
 	for _, name := range names {
-		if !w.done[name] {
+		if !w.made(name) {
 			if err := w.takeOne(ctx, name); err != nil {
-				return err
+				return true, err
 			}
 		}
-		if err := w.queue.Done(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			if w.done == nil {
-				w.done = make(map[string]bool)
-			}
-			w.done[name] = true // by this daemon; the next one makes it again
-			return fmt.Errorf("%s was made, but cannot be removed: %w", name, err)
+		if bad := w.queue.Done(name); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
+			w.done.Store(name, true) // by this daemon; the next one makes it again
+			err = errors.Join(err, fmt.Errorf("%s was made, but cannot be removed: %w", name, bad))
+			continue
 		}
-		delete(w.done, name)
+		w.done.Delete(name)
 	}
-	return nil
+	return false, err
 }
 
 // takeOne makes a change that waits, or refuses it. It returns an error if it must wait
@@ -198,7 +231,10 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 	ctx = api.As(ctx, c.By)
 	if _, err = w.carryOut(ctx, c.Change); err != nil {
 		if waits(err) {
-			return err
+			if !w.givesUp(name, err) {
+				return err
+			}
+			w.audit.Refused(audit.Changed(ctx, c.Change, api.Changed{List: ListOf(c.Change)}, c.Change.Entries[:min(len(c.Change.Entries), audit.MaxFirst)]), err)
 		}
 		w.log.Error("a change that was given while no daemon answered is refused: "+err.Error(), "given", c.Time)
 	}
@@ -231,6 +267,19 @@ func (w *waiting) takeNotes() {
 
 // waits reports whether a change that failed may be made later as it is.
 func waits(err error) bool {
-	var u unrecorded
-	return errors.As(err, &u) || errors.Is(err, errStopped) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return !errors.As(err, new(*api.BadRequest)) && !errors.Is(err, api.ErrNoList)
+}
+
+// givesUp reports whether a change has failed for too long to be tried again. What was not
+// recorded, or not tried, is.
+func (w *waiting) givesUp(name string, err error) bool {
+	if errors.As(err, new(unrecorded)) || errors.Is(err, errStopped) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	now := time.Now()
+	if w.failing.name != name {
+		w.failing = failing{name: name, since: now}
+	}
+	w.failing.retry = now.Add(min(retryQueued, w.patience))
+	return now.Sub(w.failing.since) >= w.patience
 }

@@ -265,6 +265,8 @@ func (c *Client) send(ctx context.Context, method, path string, body []byte) (*h
 		return nil, fmt.Errorf("the server at %s is not weir: it answers %s to %s", c.path, r.Status, path)
 	}
 	switch err := errors.New(f.Error); {
+	case r.StatusCode == http.StatusRequestTimeout: // as where the host was suspended meanwhile
+		return nil, fmt.Errorf("%w, at %s: %w", ErrUnanswered, c.path, err)
 	case r.StatusCode == http.StatusBadRequest:
 		return nil, &api.BadRequest{Entry: f.Entry, Err: err}
 	case f.Starting != nil:
