@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -104,7 +105,40 @@ func (p *Prepared) leaveOut(peers []guard.Peer) {
 		if l.source != 0 {
 			p.rules[l.source-1].Contents, l.left = l.without(p.config, p.contents(l.source), objections)
 		}
+		if over := p.lingeringOver(l, objections); len(over) > 0 {
+			p.rules[l.manual-1].Contents = guard.WithoutKeys(p.contents(l.manual), over...)
+		}
 	}
+}
+
+// lingeringOver returns the entries that have left a list's feed, stay for its TTL, and would cut
+// off a peer: unlike those of commands, no operator wants them.
+func (p *Prepared) lingeringOver(l *managedList, objections []guard.Objection) (over []key.Key) {
+	if l.TTL == 0 || !l.Guard {
+		return nil
+	}
+	for _, o := range objections {
+		if e, ok := p.journal.Get(l.Name, o.Entry); o.List == l.manual && ok && lingers(e) && !slices.Contains(over, o.Entry) {
+			over = append(over, o.Entry)
+		}
+	}
+	return over
+}
+
+// dropLingering ends the stay of entries that would cut off a peer by now.
+func (d *Daemon) dropLingering(objections []guard.Objection) error {
+	var batch []journal.Change
+	for _, l := range d.active.prepared.lists {
+		for _, k := range d.active.prepared.lingeringOver(l, objections) {
+			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: l.Name, Key: k}})
+			d.o.Log.Warn("an entry that has left its feed does not stay for the TTL, because of what it would cut off", "list", l.Name, "entry", k.String())
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	_, err := d.enforce(batch)
+	return errors.Join(d.journal.Apply(batch), err)
 }
 
 // admit returns the contents of a list's sources without what is left out.
@@ -303,8 +337,17 @@ func (d *Daemon) followPeers(now time.Time) {
 	d.loop.doing("it is checked whom the lists would cut off", "")
 	d.guards.find(now)
 	var changed []*managedList
+	var objections []guard.Objection
 	p := d.active.prepared.copied()
-	d.loop.aside(func() { changed = p.leftOutAnew() })
+	d.loop.aside(func() {
+		changed = p.leftOutAnew()
+		if slices.ContainsFunc(p.lists, func(l *managedList) bool { return l.TTL > 0 }) {
+			objections = guard.Check(p.rules, policyOf(p.config), p.peers)
+		}
+	})
+	if err := d.dropLingering(objections); err != nil {
+		d.o.Log.Error("entries that have left their feeds: " + err.Error())
+	}
 	for _, l := range changed {
 		if err := d.update(l); err != nil {
 			d.o.Log.Error(err.Error(), "list", l.Name)

@@ -15,6 +15,7 @@ import (
 	"weir/control/guard"
 	"weir/control/list"
 	"weir/control/observe/heavy"
+	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -133,11 +134,17 @@ func TestListsAreGuarded(t *testing.T) {
 // Where an entry expires that allowed what a list would cut off, that is left out in the same
 // turn, not only when it is time to look again.
 func TestGuardAfterExpiry(t *testing.T) {
+	t.Run("", func(t *testing.T) { testGuardAfterExpiry(t, 0) })
+	t.Run("with a TTL", func(t *testing.T) { testGuardAfterExpiry(t, 2*time.Hour) })
+}
+
+func testGuardAfterExpiry(t *testing.T, ttl time.Duration) {
 	l := lab.New(t)
 	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
 	neighbour := l.A.IPv4.String()
 	r := configure(t, l.B)
 	r.lists(t, feedFile(t, "feed.txt", local+"\n"+firstSource+"\n"))
+	r.c.Lists[0].TTL = quantity.Duration(ttl)
 	d := begin(t, r)
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{local}, TTL: 3600}); err != nil {
 		t.Fatal(err)

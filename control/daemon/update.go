@@ -171,7 +171,7 @@ func (d *Daemon) update(l *managedList) error {
 	}
 	changes := []engine.Change{{List: l.source, Delta: delta}}
 	if l.TTL > 0 && delta.Len() <= maxLingering {
-		if stay, err := d.linger(l, delta.Remove); err == nil {
+		if stay, err := d.linger(l, delta.Remove, read); err == nil {
 			changes = append(changes, stay)
 		} else {
 			d.o.Log.Error("entries that have left the feed stay, since their expiry could not be recorded: "+err.Error(), "list", l.Name)
@@ -196,14 +196,18 @@ func (d *Daemon) update(l *managedList) error {
 }
 
 // linger keeps entries that have left a feed for the list's TTL: as manual
-// entries, which outlast a restart.
-func (d *Daemon) linger(l *managedList, left *list.Set) (stay engine.Change, err error) {
+// entries, which outlast a restart. Those that the feed still has are left out for other reasons,
+// such as whom they would cut off, and must not stay.
+func (d *Daemon) linger(l *managedList, left, read *list.Set) (stay engine.Change, err error) {
 	now := time.Now()
 	var batch []journal.Change
 	var keys []key.Key
 	rule := l.rule()
 	rule.Contents = left
 	for k := range rule.All() {
+		if read.Has(k) {
+			continue
+		}
 		e := journal.Entry{
 			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: expires(now, time.Duration(l.TTL)), Reason: reasonLeft, UID: api.NoUID,
 		}

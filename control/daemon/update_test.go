@@ -9,6 +9,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/journal"
+	"weir/control/list"
 	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -167,4 +168,94 @@ func TestLingeringIsNotWidened(t *testing.T) {
 	}
 	block(left) // in whose set nothing changes
 	expect("when a command adds it", verdict.Drop, left, beside)
+}
+
+// An entry that has left a feed does not stay for the TTL once it would cut off the host, also after
+// a restart.
+func TestLingeringIsGuarded(t *testing.T) {
+	l := lab.New(t)
+	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
+	r := configure(t, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL = quantity.Duration(2 * time.Hour)
+	file := string(r.c.Lists[0].Sources[0].File)
+	write(t, file, local+"\n"+firstSource+"\n")
+	d := begin(t, r)
+	allow := api.Change{Action: api.Allow, Entries: []string{local}}
+	change := func() {
+		t.Helper()
+		if _, err := d.changes.Change(t.Context(), allow); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func() {
+		t.Helper()
+		if err := d.loop.Do(t.Context(), func() error {
+			d.guards.lookAgain = time.Time{}
+			d.followPeers(time.Now())
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change()
+	look() // the feed's entry is active, since it is allowed
+	write(t, file, firstSource+"\n")
+	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	k := key.Source(netip.MustParsePrefix(local))
+	if _, ok := d.journal.Get("feed", k); !ok {
+		t.Fatal("what has left the feed does not stay")
+	}
+	allow.Remove, allow.Force = true, true
+	change()
+	d.stop()
+	d = begin(t, r)
+	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
+		t.Errorf("cut off after a restart: %v", got)
+	}
+	allow.Remove, allow.Force = false, false
+	change()
+	if err := d.loop.Do(t.Context(), func() error {
+		_, err := d.apply([]engine.Change{{List: d.active.prepared.list("feed").manual, Delta: list.Delta{Add: list.SetOf(k)}}})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	allow.Remove, allow.Force = true, true
+	change()
+	look()
+	if _, ok := d.journal.Get("feed", k); ok {
+		t.Error("it stays")
+	}
+	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
+		t.Errorf("cut off: %v", got)
+	}
+}
+
+// What has left a source stays for the TTL, also where a reload reads it first.
+func TestLingeringAtReload(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.c.Lists[0].TTL = quantity.Duration(2 * time.Hour)
+	file := string(r.c.Lists[0].Sources[0].File)
+	write(t, file, secondSource+"\n"+firstSource+"\n")
+	d := begin(t, r)
+	write(t, file, firstSource+"\n")
+	if err := d.loop.doAlone(t.Context(), func() error { // it is not activated between
+		if _, err := d.active.prepared.list("feed").feed.Fetch(t.Context()); err != nil {
+			return err
+		}
+		return d.reassemble()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{firstSource, secondSource} {
+		if got := verdictOf(t, d.Daemon, s); got != verdict.Drop {
+			t.Errorf("%s: %v", s, got)
+		}
+	}
+	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !lingers(e) {
+		t.Errorf("%+v, %v", e, ok)
+	}
 }
