@@ -218,6 +218,9 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	if p.unopened != nil {
+		d.o.Log.Error("weir drops cannot name systems or countries: " + p.unopened.Error())
+	}
 	// The lists live long and are most of the memory: a heap of twice their size,
 	// which the collector would allow otherwise, is a lot. GOGC says otherwise where memory
 	// is plenty, as in tests, whose daemons have small lists and collect often.

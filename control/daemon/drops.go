@@ -130,6 +130,9 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 			names = d.active.prepared.country
 		}
 		if names == nil && (asked.By == api.ByASN || asked.By == api.ByCountry) {
+			if err := d.active.prepared.unopened; err != nil {
+				return &api.BadRequest{Err: err}
+			}
 			return &api.BadRequest{Err: fmt.Errorf("there is no database for it: name one as geo.%s in weir.yaml", asked.By)}
 		}
 		out.Monitor = d.active.attach.Metadata().Monitor

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"log/slog"
 	"math"
 	"net/netip"
 	"os"
@@ -67,6 +68,21 @@ func TestDropsByASN(t *testing.T) {
 	}
 	if got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9}); err != nil || len(got.Drops) != 2 {
 		t.Errorf("after the database broke: %+v, %v", got, err)
+	}
+	// What must be activated does not wait for it: a rollback, decisions about trials, a start.
+	if err := d.loop.doAlone(t.Context(), d.reassemble); err != nil {
+		t.Errorf("the configuration again: %v", err)
+	}
+	if got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9}); err != nil || len(got.Drops) != 2 {
+		t.Errorf("with the configuration again: %+v, %v", got, err)
+	}
+	if _, err := Prepare(t.Context(), &r.c, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "geo.asn: "+path) {
+		t.Errorf("weir check: %v", err)
+	}
+	d.stop()
+	d = begin(t, r)
+	if _, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByASN, Last: time.Minute, Limit: 9}); err == nil || !strings.Contains(err.Error(), "geo.asn: "+path) {
+		t.Errorf("after a start: %v", err)
 	}
 }
 

@@ -61,6 +61,7 @@ type Prepared struct {
 	notified map[string][]netip.Addr // servers of notifications and exports, as last seen
 
 	asn, country *geo.Database // nil: none
+	unopened     error         // why one of them could not be opened
 
 	derived map[uint16]derived // by number of the engine's list
 }
@@ -110,7 +111,7 @@ type preparation struct {
 // Prepare reads what a configuration filters by: files and directories, what was
 // saved of other sources, and the journal. It takes no lock, asks no server and
 // changes nothing. [Start] refuses what Prepare or [Prepared.Build] refuse, with
-// the same error.
+// the same error, but for databases of geo, without which it starts.
 func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *feed.Progress) (*Prepared, error) {
 	j, err := journal.Open("", log)
 	if err != nil {
@@ -125,7 +126,11 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	return prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet, trials: trial.Load(trialPath(c), log)})
+	p, err := prepare(ctx, c, preparation{log: log, journal: j, readOnly: true, progress: progress, fleet: fleet, trials: trial.Load(trialPath(c), log)})
+	if err == nil && p.unopened != nil {
+		return nil, p.unopened
+	}
+	return p, err
 }
 
 func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared, error) {
@@ -157,9 +162,7 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	for _, g := range c.Guards {
 		p.trackers = append(p.trackers, g.Spec())
 	}
-	if err := p.openGeo(); err != nil {
-		return nil, err
-	}
+	p.openGeo(last)
 	p.addLists(feeds, fleet, last, decided)
 	if last != nil {
 		p.notified = last.notified
@@ -174,19 +177,37 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	return p, nil
 }
 
-// openGeo opens the databases of the configuration.
-func (p *Prepared) openGeo() (err error) {
-	if path := p.config.Geo.ASN; path != "" {
-		if p.asn, err = geo.OpenASN(path); err != nil {
-			return fmt.Errorf("geo.asn: %w", err)
+// openGeo opens the databases of a configuration, as far as it can. err says what it cannot.
+func openGeo(c *config.Config) (asn, country *geo.Database, err error) {
+	if path := c.Geo.ASN; path != "" {
+		var bad error
+		if asn, bad = geo.OpenASN(path); bad != nil {
+			asn, err = nil, fmt.Errorf("geo.asn: %w", bad)
 		}
 	}
-	if path := p.config.Geo.Country; path != "" {
-		if p.country, err = geo.OpenCountry(path); err != nil {
-			return fmt.Errorf("geo.country: %w", err)
+	if path := c.Geo.Country; path != "" {
+		var bad error
+		if country, bad = geo.OpenCountry(path); bad != nil {
+			country, err = nil, errors.Join(err, fmt.Errorf("geo.country: %w", bad))
 		}
 	}
-	return nil
+	return asn, country, err
+}
+
+// openGeo opens the databases. They name who was dropped and do not filter, so that nothing that
+// must be activated, such as the configuration before an unconfirmed one, waits for them: the
+// last ones go on, or none.
+func (p *Prepared) openGeo(last *Prepared) {
+	p.asn, p.country, p.unopened = openGeo(p.config)
+	if p.unopened == nil || last == nil {
+		return
+	}
+	if p.asn == nil && p.config.Geo.ASN == last.config.Geo.ASN {
+		p.asn = last.asn
+	}
+	if p.country == nil && p.config.Geo.Country == last.config.Geo.Country {
+		p.country = last.country
+	}
 }
 
 // openFeeds opens the feeds of a configuration by list, or takes over those of

@@ -131,6 +131,9 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	how := preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, last: last, reload: true, progress: d.o.Progress, watcher: d.feeds.watcher}
 	c, err := d.o.Config.Read()
 	if err == nil {
+		_, _, err = openGeo(c)
+	}
+	if err == nil {
 		feeds, err = openFeeds(ctx, c, how)
 	}
 	if bad := d.loop.doAlone(context.WithoutCancel(ctx), func() error { // the service manager waits for it
