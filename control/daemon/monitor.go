@@ -15,6 +15,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/durable"
+	"weir/control/trial"
 )
 
 // override is manual monitor mode. SetMonitor is safe for concurrent use; all else is for Run's
@@ -40,6 +41,12 @@ func monitorPath(c *config.Config) string {
 	return filepath.Join(string(c.StateDir), monitorFile)
 }
 
+// savedMonitor is manual monitor mode in its file.
+type savedMonitor struct {
+	*api.MonitorOverride
+	trial.Stamp
+}
+
 // loadMonitor returns manual monitor mode as it was saved, nil if it is off or
 // has ended meanwhile.
 func loadMonitor(path string, now time.Time, log *slog.Logger) *api.MonitorOverride {
@@ -50,13 +57,20 @@ func loadMonitor(path string, now time.Time, log *slog.Logger) *api.MonitorOverr
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	o := new(api.MonitorOverride)
+	s := savedMonitor{MonitorOverride: new(api.MonitorOverride)}
 	if err == nil {
-		err = json.Unmarshal(text, o)
+		err = json.Unmarshal(text, &s)
 	}
+	o := s.MonitorOverride
 	if err != nil {
 		log.Error("whether monitor mode was switched on manually is unknown, the configuration decides: "+err.Error(), "file", path)
 		return nil
+	}
+	if o.Until != nil {
+		// Its time does not follow the clock, which may have been wrong.
+		if until := now.Add(s.Left(*o.Until)); until.Sub(*o.Until).Abs() > time.Second {
+			o.Until = &until
+		}
 	}
 	if expired(o, now) {
 		log.Info("manual monitor mode has ended while weir did not run", "by", o.Who(), "until", o.Until)
@@ -86,7 +100,7 @@ func (m *override) save(o *api.MonitorOverride) error {
 	if o == nil {
 		return durable.Remove(path)
 	}
-	text, err := json.Marshal(o)
+	text, err := json.Marshal(savedMonitor{o, trial.NewStamp()})
 	if err != nil {
 		return err
 	}

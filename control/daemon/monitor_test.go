@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
+	"weir/control/trial"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -147,6 +149,36 @@ func TestMonitorOutlastsDaemon(t *testing.T) {
 	write(t, monitorPath(&r.c), `{"since": "2026`)
 	if got := loadMonitor(monitorPath(&r.c), time.Now(), slog.New(slog.DiscardHandler)); got != nil {
 		t.Errorf("a torn file is read as %+v", got)
+	}
+}
+
+// However the clock was set meanwhile, manual monitor mode lasts as long as it was to.
+func TestMonitorOutlastsTheClock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), monitorFile)
+	load := func(ahead time.Duration, boot string) *api.MonitorOverride {
+		t.Helper()
+		s := trial.NewStamp()
+		s.At = s.At.Add(ahead)
+		if boot != "" {
+			s.Boot = boot
+		}
+		until := s.At.Add(10 * time.Minute)
+		text, err := json.Marshal(savedMonitor{&api.MonitorOverride{Since: s.At, Until: &until}, s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, string(text))
+		return loadMonitor(path, time.Now(), slog.New(slog.DiscardHandler))
+	}
+	for _, ahead := range []time.Duration{0, 5 * time.Hour, -5 * time.Hour, -56 * 365 * 24 * time.Hour} {
+		for _, boot := range []string{"", "another"} {
+			o := load(ahead, boot)
+			if o == nil {
+				t.Errorf("saved by a clock that was %v ahead: it has ended", ahead)
+			} else if left := time.Until(*o.Until); left < 9*time.Minute || left > 10*time.Minute {
+				t.Errorf("saved by a clock that was %v ahead, boot %q: %v are left", ahead, boot, left)
+			}
+		}
 	}
 }
 

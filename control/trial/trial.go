@@ -43,11 +43,24 @@ const Interval = time.Minute
 
 // saved are the contents of the file.
 type saved struct {
-	Version int           `json:"version"`
-	At      time.Time     `json:"at,omitzero"`    // when it was saved; zero: by a version that did not say
-	Boot    string        `json:"boot,omitempty"` // of the machine then; "": unknown
-	Ran     time.Duration `json:"ran_ns,omitempty"`
-	Lists   Decisions     `json:"lists"`
+	Version int `json:"version"`
+	Stamp
+	Lists Decisions `json:"lists"`
+}
+
+// Stamp is when something was saved that is to end at a time: what is left of it does not depend
+// on steps of the wall clock meanwhile.
+type Stamp struct {
+	At   time.Time     `json:"at,omitzero"`    // zero: by a version that did not say
+	Boot string        `json:"boot,omitempty"` // of the machine then; "": unknown
+	Ran  time.Duration `json:"ran_ns,omitempty"`
+}
+
+// NewStamp returns the stamp of now.
+func NewStamp() Stamp {
+	s := Stamp{At: time.Now()}
+	s.Boot, s.Ran = machine()
+	return s
 }
 
 // machine returns which boot of the machine this is, "" if that is unknown, and how long it has
@@ -57,11 +70,13 @@ var machine = func() (boot string, ran time.Duration) {
 	return strings.TrimSpace(string(id)), loader.Monotonic()
 }
 
-// left returns how much of a trial is left that was to end at a time, as it was saved.
-func (s *saved) left(end time.Time, boot string, ran time.Duration) time.Duration {
+// Left returns how much is left of what was to end at a time, as it was saved. After another boot of
+// the machine, that is as much as when it was saved.
+func (s *Stamp) Left(end time.Time) time.Duration {
 	if s.At.IsZero() {
 		return time.Until(end)
 	}
+	boot, ran := machine()
 	left := end.Sub(s.At)
 	if boot != "" && boot == s.Boot {
 		left -= max(0, ran-s.Ran)
@@ -246,14 +261,13 @@ func Load(path string, log *slog.Logger) Decisions {
 	}
 	maps.DeleteFunc(all.Lists, func(_ string, t api.Trial) bool { return t.Since == nil }) // of no command
 	now := time.Now()
-	boot, ran := machine()
 	for _, name := range slices.Sorted(maps.Keys(all.Lists)) {
 		t := all.Lists[name]
 		if t.EnforcedAt == nil {
 			continue
 		}
 		was := *t.EnforcedAt
-		t.EnforcedAt = new(now.Add(all.left(was, boot, ran)))
+		t.EnforcedAt = new(now.Add(all.Left(was)))
 		if line := moved(name, was, *t.EnforcedAt); line != "" {
 			log.Warn(line)
 		}
@@ -267,8 +281,7 @@ func (d Decisions) Save(path string) error {
 	if len(d) == 0 {
 		return durable.Remove(path)
 	}
-	s := saved{Version: version, At: time.Now()}
-	s.Boot, s.Ran = machine()
+	s := saved{Version: version, Stamp: NewStamp()}
 	s.Lists, _ = d.At(s.At)
 	text, err := json.Marshal(s)
 	if err != nil {
