@@ -303,6 +303,12 @@ func (m *collateral) conversedWith(ctx context.Context, a additions, heard func(
 // records reports whether conversations are recorded, by what was last read.
 func (m *collateral) records() bool { return m.last.Load() != nil }
 
+// unread reports whether conversations are recorded, but were not read yet. It is for Run's
+// goroutine.
+func (m *collateral) unread() bool {
+	return m.active.prepared.config.Collateral.On() && m.last.Load() == nil
+}
+
 // Conversed implements [node.Daemon].
 func (m *collateral) Conversed(name string) *wire.Conversed {
 	return m.conversedOf(config.FleetPrefix + name)

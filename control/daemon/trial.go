@@ -198,6 +198,9 @@ func (s *trials) Holds(list string) error {
 	if err := s.guards.enforcingCutsOff([]*managedList{s.active.prepared.list(list)}); err != nil {
 		return fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", list, err, list)
 	}
+	if s.collateral.unread() { // since the start, before which the trial's time may have come
+		return fmt.Errorf("the trial of list %s is over, but it is not enforced yet: with whom this host has conversed has yet to be read", list)
+	}
 	if err := s.collateral.dropsPartners(list); err != nil {
 		return trial.Overdue(list, err, "weir enforce")
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -130,4 +131,31 @@ func TestTrialKeptForRollback(t *testing.T) {
 		t.Errorf("a command where there is no other decision: %v", err)
 	}
 	onTrial("enforced", false)
+}
+
+// A trial that is over at a start waits for the first reading of the record, which may hold it.
+func TestTrialWaitsForTheRecord(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.lists(t, feedFile(t, "a.txt", "198.51.100.1\n"))
+	r.c.Collateral.Sources = 1024
+	r.c.Interfaces[0].Egress = true
+	d := begin(t, r)
+	for _, read := range []bool{true, false} {
+		if read {
+			if _, err := d.observers.collateral.read(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := d.loop.Do(t.Context(), func() error {
+			if !read {
+				d.observers.collateral.last.Store(nil)
+			}
+			if err := d.trials.Holds("a"); (err == nil) != read {
+				return fmt.Errorf("read: %v: %w", read, err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
 }
