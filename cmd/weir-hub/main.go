@@ -472,7 +472,7 @@ func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority
 	problems := new(serve.Problems)
 	h, err := hub.Open(hub.Options{
 		Config: c, Authority: a, Broker: servers, Log: log, Version: version,
-		Reader: config.HubFile(file), Process: p, Unavailable: problems.All,
+		Reader: config.HubFile(file), Process: p, Listeners: problems,
 	})
 	if err != nil {
 		return err

@@ -34,9 +34,9 @@ refused, is an error, although weir run starts without it unless its list is
 required. What this host lacks, as far as that can be known without attaching,
 is a warning with the line that mends it; weir doctor says more.
 
-Errors in the configuration have file, line and column, those of sources that of
-their list. --print shows it with its defaults, as YAML; secrets, such as headers
-for a feed, are printed in clear.`,
+Errors in the configuration have file, line and column; a source that fails has
+the line of its list. --print shows the configuration with its defaults, as
+YAML; secrets, such as headers for a feed, are printed in clear.`,
 		Example: `  weir check /etc/weir/weir.yaml
   weir check --print weir.yaml
   weir check --iface eth0 --block feed.txt --print

@@ -131,7 +131,7 @@ func (d *Daemon) dropLingering(objections []guard.Objection) error {
 	for _, l := range d.active.prepared.lists {
 		for _, k := range d.active.prepared.lingeringOver(l, objections) {
 			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: l.Name, Key: k}})
-			d.o.Log.Warn("an entry that has left its feed does not stay for the TTL, because of what it would cut off", "list", l.Name, "entry", k.String())
+			d.o.Log.Warn("an entry that has left its feed would cut off a peer by now, and no longer stays for the TTL", "list", l.Name, "entry", k.String())
 		}
 	}
 	if len(batch) == 0 {

@@ -70,8 +70,8 @@ var machine = func() (boot string, ran time.Duration) {
 	return strings.TrimSpace(string(id)), loader.Monotonic()
 }
 
-// Left returns how much is left of what was to end at a time, as it was saved. After another boot of
-// the machine, that is as much as when it was saved.
+// Left returns how much time is left until an end that was saved with the stamp. After another boot
+// of the machine, that is as much as when it was saved.
 func (s *Stamp) Left(end time.Time) time.Duration {
 	if s.At.IsZero() {
 		return time.Until(end)

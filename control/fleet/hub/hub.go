@@ -45,10 +45,15 @@ type Options struct {
 	// Process follows reloads outside the hub; nil: nothing does.
 	Process Process
 
-	// Unavailable returns where the hub cannot listen, as its status says; nil: that is not known.
-	Unavailable func() []string
+	Listeners Listeners // nil: whether they fail is unknown
 
 	Now func() time.Time // numbers catalogs and epochs; nil: [time.Now]
+}
+
+// Listeners are the addresses and sockets where a hub listens.
+type Listeners interface {
+	// All returns a line for each that fails.
+	All() []string
 }
 
 // Hub is a hub. Its methods are safe for concurrent use.

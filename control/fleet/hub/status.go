@@ -95,8 +95,8 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			f.Nodes[i].Violations = violations[f.Nodes[i].Name]
 		}
 	}
-	if h.o.Unavailable != nil {
-		f.Problems = append(f.Problems, h.o.Unavailable()...)
+	if h.o.Listeners != nil {
+		f.Problems = append(f.Problems, h.o.Listeners.All()...)
 	}
 	return f, nil
 }
