@@ -54,8 +54,7 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 	}
 	o.Began = time.Now()
 	s.restore()
-	if left, expired := s.decisions.active(o.Began); expired {
-		s.decisions = left
+	if s.decisions, s.expired = s.decisions.active(o.Began); len(s.expired) > 0 {
 		f.remake(s)
 		o.Changed = true
 	}

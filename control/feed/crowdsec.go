@@ -95,7 +95,7 @@ func (s *source) stream(ctx context.Context, w *list.Work) (*body, error) {
 	}
 	left := int64(s.MaxBytes)
 	shift := w.Begin()
-	next, err := before.update(&input{r: a, left: &left, to: io.Discard, work: w, shift: shift}, s.maxEntries(CrowdSec, memory()), time.Now())
+	next, deleted, err := before.update(&input{r: a, left: &left, to: io.Discard, work: w, shift: shift}, s.maxEntries(CrowdSec, memory()), time.Now())
 	shift.End()
 	switch {
 	case w.Err() != nil:
@@ -111,7 +111,16 @@ func (s *source) stream(ctx context.Context, w *list.Work) (*body, error) {
 	}
 	b := next.body(s.String())
 	b.stated = !all || len(s.decisions) == 0
-	b.taken = func() { s.decisions, s.synced = next, true }
+	// A decision may have ended here by a wrong clock: the API does not send it again.
+	gone := make(map[string]bool, len(deleted))
+	for _, d := range deleted {
+		gone[d.Value] = true
+	}
+	missed := slices.ContainsFunc(s.expired, func(value string) bool {
+		_, renewed := next[value]
+		return !renewed && !gone[value]
+	})
+	b.taken = func() { s.decisions, s.synced = next, all || !missed }
 	return b, nil
 }
 
@@ -186,14 +195,14 @@ func readDecisions(src *input, most int) (added, deleted []decision, err error) 
 }
 
 // update reads an answer of the API and returns the resulting decisions, of which it
-// may have the given number.
-func (d decisions) update(src *input, most int, now time.Time) (decisions, error) {
+// may have the given number, and those that the answer deletes.
+func (d decisions) update(src *input, most int, now time.Time) (next decisions, deleted []decision, err error) {
 	added, deleted, err := readDecisions(src, most)
 	if err != nil {
-		return nil, fmt.Errorf("decisions: %w", err)
+		return nil, nil, fmt.Errorf("decisions: %w", err)
 	}
 
-	next := decisions{}
+	next = decisions{}
 	maps.Copy(next, d)
 	// Deletions first: a decision may have been renewed.
 	for _, e := range deleted {
@@ -202,31 +211,38 @@ func (d decisions) update(src *input, most int, now time.Time) (decisions, error
 	for _, e := range added {
 		left, err := time.ParseDuration(e.Duration)
 		if err != nil {
-			return nil, fail(Garbage, "decision on %q for %q: want a duration", e.Value, e.Duration)
+			return nil, nil, fail(Garbage, "decision on %q for %q: want a duration", e.Value, e.Duration)
 		}
 		if strings.Trim(e.Value, "0123456789abcdefABCDEF.:/") != "" || e.Value == "" {
-			return nil, fail(Garbage, "decision on %q: want an address or a prefix", e.Value)
+			return nil, nil, fail(Garbage, "decision on %q: want an address or a prefix", e.Value)
 		}
-		// Rounded up to seconds, the resolution of saved times.
+		// Rounded up to seconds, the resolution of saved times. Truncate would take the
+		// monotonic time away: a step of the wall clock must not end decisions.
+		until := now.Add(left + time.Second - 1)
 		next[e.Value] = Decision{
-			Expires: now.Add(left + time.Second - 1).Truncate(time.Second), Added: now.Truncate(time.Second),
+			Expires: until.Add(-time.Duration(until.Nanosecond())), Added: now.Truncate(time.Second),
 			Origin: e.Origin, Scenario: e.Scenario,
 		}
 	}
-	return next, nil
+	return next, deleted, nil
 }
 
-// active returns the decisions that have not expired, and reports whether any have.
-func (d decisions) active(now time.Time) (left decisions, expired bool) {
-	over := func(_ string, d Decision) bool { return !d.Expires.After(now) }
+// active returns the decisions that have not expired, and the addresses and prefixes of those
+// that have.
+func (d decisions) active(now time.Time) (left decisions, ended []string) {
 	for value, e := range d {
-		if over(value, e) {
-			left = maps.Clone(d)
-			maps.DeleteFunc(left, over)
-			return left, true
+		if !e.Expires.After(now) {
+			ended = append(ended, value)
 		}
 	}
-	return d, false
+	if len(ended) == 0 {
+		return d, nil
+	}
+	left = maps.Clone(d)
+	for _, value := range ended {
+		delete(left, value)
+	}
+	return left, ended
 }
 
 // body returns the decisions as a source's contents.

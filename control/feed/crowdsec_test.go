@@ -3,6 +3,8 @@ package feed
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"weir/filter/key"
 )
@@ -238,6 +241,83 @@ func TestExpiry(t *testing.T) {
 			t.Errorf("after a restart: %s", got)
 		}
 	})
+}
+
+// stepped returns a time as a later reading of both clocks has it: the wall clock was set
+// forward in between, and no time has passed.
+func stepped(t *testing.T, from time.Time, by time.Duration) time.Time {
+	t.Helper()
+	to := from
+	// The first word of a time with a monotonic reading: a flag, 33 bits of seconds, 30 of nanoseconds.
+	*(*uint64)(unsafe.Pointer(&to)) += uint64(by/time.Second) << 30
+	if to.Sub(from) != 0 || to.Round(0).Sub(from.Round(0)) != by {
+		t.Fatalf("from %v to %v", from, to)
+	}
+	return to
+}
+
+// A step of the wall clock, as at the first answer of a time server, ends no decisions.
+func TestClockSteps(t *testing.T) {
+	now := time.Now()
+	answer := strings.NewReader(decided("["+ban("192.0.2.1", "4h0m0.5s")+"]", "null"))
+	left := int64(answer.Len())
+	d, _, err := decisions{}.update(&input{r: answer, left: &left, to: io.Discard}, 10, now)
+	if err != nil || len(d) != 1 {
+		t.Fatalf("%v, %v", d, err)
+	}
+	if _, ended := d.active(stepped(t, now, 100*24*time.Hour)); len(ended) > 0 {
+		t.Errorf("a step of the clock ends %q", ended)
+	}
+	if _, ended := d.active(now.Add(4 * time.Hour)); len(ended) > 0 {
+		t.Errorf("%q ends too early", ended)
+	}
+	if _, ended := d.active(now.Add(4*time.Hour + 2*time.Second)); len(ended) != 1 {
+		t.Error("a decision does not end")
+	}
+	part, err := d.body("x").parts[0].open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.Close()
+	saved, err := parseDecisions(part)
+	if e := saved["192.0.2.1"]; err != nil || !e.Expires.Equal(d["192.0.2.1"].Expires) || e.Expires.Sub(now) < 4*time.Hour {
+		t.Errorf("saved: %+v, %v", saved, err)
+	}
+}
+
+// Where a decision has ended here and CrowdSec does not delete it, all are asked for: it sends
+// a decision once.
+func TestCrowdSecEndsTooEarly(t *testing.T) {
+	a := newLAPI(t)
+	f := mustOpen(t, a.config(), t.TempDir())
+	step := func(next, entries, query string) {
+		t.Helper()
+		a.next = next
+		if o := fetch(t, f); o.Err != nil {
+			t.Error(o.Err)
+		}
+		if got := strings.Join(textsOf(f.Contents()), " "); got != entries {
+			t.Errorf("%s, want %s", got, entries)
+		}
+		if got := a.asked[len(a.asked)-1]; got != "origins=cscli&startup="+query {
+			t.Errorf("asked for %s, want startup=%s", got, query)
+		}
+	}
+	end := func(value string) {
+		s := f.sources[0]
+		s.decisions = maps.Clone(s.decisions)
+		s.decisions[value] = Decision{Expires: time.Now()}
+	}
+	both := "[" + ban("192.0.2.1", "1h") + "," + ban("192.0.2.2", "1h") + "]"
+	step(decided(both, "null"), "192.0.2.1 192.0.2.2", "true")
+	end("192.0.2.1")
+	step(decided("null", "["+ban("192.0.2.1", "-1s")+"]"), "192.0.2.2", "false")
+	end("192.0.2.2")
+	step(decided("["+ban("192.0.2.2", "1h")+"]", "null"), "192.0.2.2", "false")
+	end("192.0.2.2")
+	step(decided("null", "null"), "", "false")
+	step(decided(both, "null"), "192.0.2.1 192.0.2.2", "true")
+	step(decided("null", "null"), "192.0.2.1 192.0.2.2", "false")
 }
 
 // backThen is a time.

@@ -114,6 +114,7 @@ type source struct {
 	*turns
 	// Guarded by attempting, as only attempts use it:
 	decisions    decisions // CrowdSec's
+	expired      []string  // the decisions that had expired at the beginning of the attempt
 	names        map[string]*resolved
 	synced       bool              // CrowdSec may send changes only
 	certificates [sha256.Size]byte // digest of the files that the client was made from

@@ -281,7 +281,7 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 		c.Plain, c.RolledBack = old.Plain, old.RolledBack
 		s.current = c
 		c.decisions = s.decisions
-		if left, expired := s.decisions.active(time.Now()); expired {
+		if left, ended := s.decisions.active(time.Now()); len(ended) > 0 {
 			s.decisions = left
 			f.remake(s)
 		}
