@@ -35,14 +35,15 @@ const (
 	mostNameLength = 253
 )
 
-// lookup returns the addresses of a name, and how long they are valid, 0 if unknown.
-type lookup func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error)
+// lookup returns the addresses of a name in a family, ip4 or ip6, and how long they are valid,
+// 0 if unknown.
+type lookup func(ctx context.Context, network, name string) ([]netip.Addr, time.Duration, error)
 
 // resolved has the addresses of a name, and the result of its last lookup.
 type resolved struct {
-	addresses []netip.Addr // sorted; the last good ones
+	addresses []netip.Addr // sorted; the last good ones of each family
 	until     time.Time    // when it is looked up again
-	err       error        // of the last lookup
+	err       error        // of the last lookup, with what becomes of the addresses
 }
 
 // nameLine is a line of a list of names.
@@ -87,7 +88,7 @@ func parseNameLine(number int, text string) (*nameLine, error) {
 
 // resolve returns a body in the list format, an address a line with its name as a comment,
 // for a body of names, and what is to be reported of each part. A name that cannot be
-// looked up keeps its last addresses. It looks up the names whose addresses are no longer
+// looked up keeps its last addresses, in each family. It looks up the names whose addresses are no longer
 // valid, and returns when the next ones are not.
 func (s *source) resolve(ctx context.Context, b *body) (*body, []list.Report, time.Duration, error) {
 	var reports []list.Report
@@ -128,11 +129,7 @@ func (s *source) resolve(ctx context.Context, b *body) (*body, []list.Report, ti
 				text[a.String()+" # "+l.name] = true
 			}
 			if r.err != nil {
-				err := r.err
-				if len(r.addresses) > 0 {
-					err = fmt.Errorf("its last addresses stay: %w", err)
-				}
-				addBad(&reports[i], l.number, l.name, err)
+				addBad(&reports[i], l.number, l.name, r.err)
 			}
 		}
 	}
@@ -211,22 +208,78 @@ func (s *source) lookUp(ctx context.Context, wanted map[string]*resolved) {
 			defer func() { <-slots }()
 			limited, cancel := context.WithTimeout(ctx, lookupTimeout)
 			defer cancel()
-			addresses, ttl, err := s.lookup(limited, name)
-			addresses = usable(addresses)
-			if err == nil && len(addresses) == 0 {
-				err = errors.New("no address")
-			}
-			if err != nil {
-				r.until, r.err = time.Now().Add(failedLookup), err
-				return
-			}
-			if ttl == 0 {
-				ttl = unknownTTL
-			}
-			*r = resolved{addresses: addresses, until: time.Now().Add(max(ttl, leastTTL))}
+			s.lookUpName(limited, name, r)
 		})
 	}
 	all.Wait()
+}
+
+// lookUpName looks up a name in each family by itself: one whose server fails keeps its last
+// addresses, whatever becomes of the other.
+func (s *source) lookUpName(ctx context.Context, name string, r *resolved) {
+	families := []struct {
+		network, text string
+		has           func(netip.Addr) bool
+		addresses     []netip.Addr
+		ttl           time.Duration
+		err           error
+	}{{network: "ip4", text: "IPv4", has: netip.Addr.Is4}, {network: "ip6", text: "IPv6", has: netip.Addr.Is6}}
+	var both sync.WaitGroup
+	for i := range families {
+		f := &families[i]
+		both.Go(func() { f.addresses, f.ttl, f.err = s.lookup(ctx, f.network, name) })
+	}
+	both.Wait()
+	var addresses []netip.Addr
+	var none, failed error // why there is no address, and why a family is not known
+	ttl, answered := time.Duration(0), false
+	for _, f := range families {
+		switch {
+		case f.err == nil:
+			addresses, answered = append(addresses, f.addresses...), true
+			if f.ttl > 0 && (ttl == 0 || f.ttl < ttl) {
+				ttl = f.ttl
+			}
+		case notFound(f.err):
+			if none == nil {
+				none = f.err
+			}
+		default:
+			what := "no " + f.text + " addresses"
+			for _, a := range r.addresses {
+				if f.has(a) {
+					addresses, what = append(addresses, a), "its last "+f.text+" addresses stay"
+				}
+			}
+			none, failed = f.err, fmt.Errorf("%s: %w", what, f.err)
+		}
+	}
+	if addresses = usable(addresses); answered && len(addresses) > 0 {
+		if ttl == 0 {
+			ttl = unknownTTL
+		}
+		ttl = max(ttl, leastTTL)
+		if failed != nil {
+			ttl = min(ttl, failedLookup)
+		}
+		*r = resolved{addresses, time.Now().Add(ttl), failed}
+		return
+	}
+	if none == nil {
+		none = errors.New("no address")
+	}
+	if len(r.addresses) > 0 {
+		none = fmt.Errorf("its last addresses stay: %w", none)
+	}
+	r.until, r.err = time.Now().Add(failedLookup), none
+}
+
+// notFound reports whether an error of a lookup says that there are no addresses: other than for
+// a server that fails, this is the answer.
+func notFound(err error) bool {
+	var dns *net.DNSError
+	var family *net.AddrError // hosts has the name in the other family only
+	return errors.As(err, &dns) && dns.IsNotFound || errors.As(err, &family)
 }
 
 // usable returns the addresses that a host can have, sorted, at most maxAddresses.
@@ -293,7 +346,7 @@ func findReasons(b *known, here []int, keys []key.Key, origins []Origin) {
 // systemLookup asks the resolvers of the host. The standard library does not say how long
 // answers are valid, so that it reads them on their way.
 func systemLookup(dial func(ctx context.Context, network, address string) (net.Conn, error)) lookup {
-	return func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error) {
+	return func(ctx context.Context, network, name string) ([]netip.Addr, time.Duration, error) {
 		var mu sync.Mutex
 		ttl := time.Duration(0)
 		r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -309,7 +362,7 @@ func systemLookup(dial func(ctx context.Context, network, address string) (net.C
 			}
 			return c, err
 		}}
-		addresses, err := r.LookupNetIP(ctx, "ip", name+".")
+		addresses, err := r.LookupNetIP(ctx, network, name+".")
 		mu.Lock()
 		defer mu.Unlock()
 		return addresses, ttl, err

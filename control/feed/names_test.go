@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,20 +34,30 @@ func (z *zone) set(name, answer string) {
 	z.answers[name] = answer
 }
 
-func (z *zone) lookup(_ context.Context, name string) ([]netip.Addr, time.Duration, error) {
+func (z *zone) lookup(_ context.Context, network, name string) ([]netip.Addr, time.Duration, error) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if z.asked == nil {
 		z.asked = make(map[string]int)
 	}
-	z.asked[name]++
-	text, ok := z.answers[name]
+	if network == "ip4" {
+		z.asked[name]++
+	}
+	text, ok := z.answers[name+" "+network] // of this family alone
+	if !ok {
+		text, ok = z.answers[name]
+	}
 	if wrong, failed := strings.CutPrefix(text, "!"); failed || !ok {
 		return nil, 0, errors.New("no such name" + wrong)
 	}
 	var all []netip.Addr
-	for a := range strings.FieldsSeq(text) {
-		all = append(all, netip.MustParseAddr(a))
+	for field := range strings.FieldsSeq(text) {
+		if a := netip.MustParseAddr(field); a.Unmap().Is4() == (network == "ip4") {
+			all = append(all, a)
+		}
+	}
+	if all == nil {
+		return nil, 0, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 	}
 	return all, z.ttl, nil
 }
@@ -168,6 +177,41 @@ func TestHostNames(t *testing.T) {
 	}
 }
 
+// TestHostNamesByFamily checks that a family whose lookup fails keeps its last addresses, and
+// that one without addresses has none.
+func TestHostNamesByFamily(t *testing.T) {
+	dir := t.TempDir()
+	file, state := filepath.Join(dir, "names.txt"), filepath.Join(dir, "state")
+	if err := os.WriteFile(file, []byte("a.example.org\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	z := &zone{answers: map[string]string{}}
+	for _, step := range []struct{ four, six, want, bad string }{
+		{"192.0.2.1", "!", "192.0.2.1", "no IPv6 addresses: no such name"}, // some servers never answer for AAAA
+		{"192.0.2.1", "2001:db8::1", "192.0.2.1 2001:db8::1", ""},
+		{"192.0.2.2", "!", "192.0.2.2 2001:db8::1", "its last IPv6 addresses stay: no such name"},
+		{"!", "2001:db8::2", "192.0.2.2 2001:db8::2", "its last IPv4 addresses stay: no such name"},
+		{"!", "", "192.0.2.2 2001:db8::2", "its last addresses stay: no such name"},
+		{"", "!", "192.0.2.2 2001:db8::2", "its last addresses stay: no such name"},
+		{"", "", "192.0.2.2 2001:db8::2", "its last addresses stay: lookup"},
+		{"0.0.0.0", "", "192.0.2.2 2001:db8::2", "its last addresses stay: lookup"},
+		{"0.0.0.0", "!", "2001:db8::2", "its last IPv6 addresses stay: no such name"},
+		{"192.0.2.3", "2001:db8::3", "192.0.2.3 2001:db8::3", ""},
+		{"192.0.2.3", "", "192.0.2.3", ""},
+	} {
+		z.set("a.example.org ip4", step.four)
+		z.set("a.example.org ip6", step.six)
+		f := namesFeed(t, z, file, state) // with what was saved
+		if _, err := f.Fetch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		lines, _ := f.Status().Sources[0].BadLines()
+		if got := contentsOf(f); got != step.want || (len(lines) == 1) != (step.bad != "") || !strings.Contains(strings.Join(lines, "\n"), step.bad) {
+			t.Errorf("%q and %q: %s, want %s; %q, want %q", step.four, step.six, got, step.want, lines, step.bad)
+		}
+	}
+}
+
 // TestHostNamesInTime checks that names are looked up again when their addresses are no longer
 // valid, and not before.
 func TestHostNamesInTime(t *testing.T) {
@@ -254,8 +298,8 @@ func TestNameLines(t *testing.T) {
 	}
 }
 
-// TestSystemLookup asks a resolver on this host by the standard library, and checks the
-// least time that the answers are valid.
+// TestSystemLookup asks a resolver on this host by the standard library, and checks how long
+// the answers are valid, and that a failure differs from an answer without addresses.
 func TestSystemLookup(t *testing.T) {
 	server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -272,11 +316,15 @@ func TestSystemLookup(t *testing.T) {
 			if q.Unpack(buf[:n]) != nil || len(q.Questions) != 1 {
 				continue
 			}
-			q.Response, q.Additionals = true, nil
+			q.Response, q.RecursionAvailable, q.Additionals = true, true, nil
 			head := dnsmessage.ResourceHeader{Name: q.Questions[0].Name, Class: dnsmessage.ClassINET, TTL: 300}
-			if q.Questions[0].Type == dnsmessage.TypeA {
+			switch name, kind := q.Questions[0].Name.String(), q.Questions[0].Type; {
+			case strings.HasPrefix(name, "none.") || name == "old.example.org." && kind == dnsmessage.TypeAAAA:
+			case name == "broken.example.org." && kind == dnsmessage.TypeAAAA:
+				q.RCode = dnsmessage.RCodeServerFailure
+			case kind == dnsmessage.TypeA:
 				q.Answers = append(q.Answers, dnsmessage.Resource{Header: head, Body: &dnsmessage.AResource{A: [4]byte{192, 0, 2, 7}}})
-			} else {
+			default:
 				head.TTL = 90
 				q.Answers = append(q.Answers, dnsmessage.Resource{Header: head, Body: &dnsmessage.AAAAResource{AAAA: netip.MustParseAddr("2001:db8::7").As16()}})
 			}
@@ -289,9 +337,21 @@ func TestSystemLookup(t *testing.T) {
 	look := systemLookup(func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, server.LocalAddr().String())
 	})
-	addresses, ttl, err := look(t.Context(), "home.example.org")
-	slices.SortFunc(addresses, netip.Addr.Compare)
-	if fmt.Sprint(addresses) != "[192.0.2.7 2001:db8::7]" || ttl != 90*time.Second || err != nil {
-		t.Errorf("%v for %v, %v", addresses, ttl, err)
+	for _, c := range []struct {
+		network, name, addresses string
+		ttl                      time.Duration
+		notFound, failed         bool
+	}{
+		{"ip4", "home.example.org", "[192.0.2.7]", 5 * time.Minute, false, false},
+		{"ip6", "home.example.org", "[2001:db8::7]", 90 * time.Second, false, false},
+		{"ip4", "broken.example.org", "[192.0.2.7]", 5 * time.Minute, false, false},
+		{"ip6", "broken.example.org", "[]", 0, false, true},
+		{"ip6", "old.example.org", "[]", 0, true, false},
+		{"ip4", "none.example.org", "[]", 0, true, false},
+	} {
+		addresses, ttl, err := look(t.Context(), c.network, c.name)
+		if fmt.Sprint(addresses) != c.addresses || ttl != c.ttl || (err != nil) != (c.notFound || c.failed) || notFound(err) != c.notFound {
+			t.Errorf("%s of %s: %v for %v, %v", c.network, c.name, addresses, ttl, err)
+		}
 	}
 }
