@@ -23,16 +23,22 @@ import (
 
 // Bounds of names.
 const (
-	maxNames       = 1000            // of a source
-	maxNameBytes   = 1 << 20         // of a source's text
-	maxAddresses   = 64              // of a name; others are left out
-	lookups        = 8               // at a time
-	lookupTimeout  = 5 * time.Second // of a name
-	lookupsTimeout = 30 * time.Second
+	maxNames       = 1000    // of a source
+	maxNameBytes   = 1 << 20 // of a source's text
+	maxAddresses   = 64      // of a name; others are left out
+	lookups        = 8       // at a time
 	leastTTL       = 30 * time.Second
 	unknownTTL     = 5 * time.Minute // of a name in hosts, or whose answer came by TCP
 	failedLookup   = time.Minute     // until a name that was not resolved is looked up again
 	mostNameLength = 253
+
+	// lookupTimeout is of a name. A resolver waits 5 seconds for each server, in their order,
+	// by resolv.conf(5): two of the three that it may have can be silent.
+	lookupTimeout = 12 * time.Second
+
+	// lookupsTimeout is of all names. Within it, 88 are resolved where the first server is
+	// silent; the others follow a minute later.
+	lookupsTimeout = time.Minute
 )
 
 // lookup returns the addresses of a name in a family, ip4 or ip6, and how long they are valid,

@@ -212,6 +212,42 @@ func TestHostNamesByFamily(t *testing.T) {
 	}
 }
 
+// TestSilentResolver checks that names are resolved where the first two servers are silent, each
+// for the five seconds for which a resolver waits, and many where only the first one is.
+func TestSilentResolver(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "names.txt")
+	for _, c := range []struct {
+		names int
+		after time.Duration
+	}{{1, 10 * time.Second}, {88, 5 * time.Second}} {
+		var text strings.Builder
+		z := &zone{ttl: time.Hour, answers: make(map[string]string)}
+		for i := range c.names {
+			fmt.Fprintf(&text, "n%d.example.org\n", i)
+			z.set(fmt.Sprintf("n%d.example.org", i), fmt.Sprintf("192.0.2.%d 2001:db8::%x", i+1, i+1))
+		}
+		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			f := namesFeed(t, z, file, "")
+			f.sources[0].lookup = func(ctx context.Context, network, name string) ([]netip.Addr, time.Duration, error) {
+				select {
+				case <-time.After(c.after + 20*time.Millisecond):
+					return z.lookup(ctx, network, name)
+				case <-ctx.Done():
+					return nil, 0, ctx.Err()
+				}
+			}
+			began := time.Now()
+			o, err := f.Fetch(t.Context())
+			if err != nil || o[0].Entries != 2*c.names || time.Since(began) > lookupsTimeout {
+				t.Errorf("%d names that take %v: %+v, %v, after %v", c.names, c.after, o, err, time.Since(began))
+			}
+		})
+	}
+}
+
 // TestHostNamesInTime checks that names are looked up again when their addresses are no longer
 // valid, and not before.
 func TestHostNamesInTime(t *testing.T) {
