@@ -92,9 +92,9 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		c = old
 	case old != nil && c.sum == old.sum:
 		o.Result = Unchanged
-		accepted, signed, reports := c.Accepted && !old.Accepted, c.Signed, c.reports
+		accepted, signed, names, reports := c.Accepted && !old.Accepted, c.Signed, c.Names, c.reports
 		c = old.confirmed(b.validator, o.Began)
-		c.Signed, c.reports = signed, reports
+		c.Signed, c.Names, c.reports = signed, names, reports
 		if !c.RolledBack.IsZero() { // the source has come back to these contents
 			c.RolledBack, c.saved = time.Time{}, false
 		}
@@ -230,9 +230,10 @@ func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 	if err != nil {
 		return nil, nil, err
 	}
+	b.missing = len(b.parts) == 0
 	switch f.Format.Kind {
 	case Names:
-		b, reports, o.valid, err = s.resolve(ctx, b)
+		b, reports, o.valid, err = f.resolve(ctx, s, b, old, accept)
 	case ASNs:
 		b, reports, err = f.systems(w, s, b)
 	case STIX, TAXII:
@@ -294,29 +295,29 @@ func (f *Feed) read(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 		}
 	}
 	if err == nil && !b.stated && !accept {
-		err = f.plausible(s, c, old)
+		err = f.plausible(s, b, c, old)
 	}
 	if err == nil && f.Refuse != nil {
 		if refusal := f.Refuse(c.entries, accept); refusal != nil {
 			err = fail(Refused, "%w", refusal)
 		}
 	}
-	c.validator, c.decisions = b.validator, b.decisions
+	c.validator, c.decisions, c.Names = b.validator, b.decisions, b.names
 	return b, c, err
 }
 
 // plausible rejects contents that are probably due to a failure of their
 // publisher. A file's publisher is the operator, who may remove what he likes; a
 // directory without files is probably not mounted.
-func (f *Feed) plausible(s *source, c, old *contents) error {
+func (f *Feed) plausible(s *source, b *body, c, old *contents) error {
 	n := c.entries.Len()
 	unfilled := f.MayBeEmpty && (old == nil || old.entries.Len() == 0)
 	switch {
-	case s.URL == "" && (len(c.Files) > 0 && old != nil || unfilled):
+	case s.URL == "" && (!b.missing && old != nil || unfilled):
 		return nil
 	case n == 0:
 		return fail(Empty, "no entries")
-	case old == nil || s.URL == "":
+	case old == nil || s.URL == "" || f.Format.Kind == Names: // whose lines resolve has compared
 		return nil
 	}
 	// CrowdSec's decisions expire during an absence, after which all of them are read.

@@ -95,18 +95,22 @@ func parseNameLine(number int, text string) (*nameLine, error) {
 // resolve returns a body in the list format, an address a line with its name as a comment,
 // for a body of names, and what is to be reported of each part. A name that cannot be
 // looked up keeps its last addresses, in each family. It looks up the names whose addresses are no longer
-// valid, and returns when the next ones are not.
-func (s *source) resolve(ctx context.Context, b *body) (*body, []list.Report, time.Duration, error) {
+// valid, and returns when the next ones are not. Names from a URL that are much fewer than those
+// of the active contents, nil for none, are refused unless they are accepted.
+func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, accept bool) (*body, []list.Report, time.Duration, error) {
 	var reports []list.Report
 	var parts [][]nameLine
 	wanted := make(map[string]*resolved)
+	text := make(map[string]bool) // the lines of the list
 	for _, p := range b.parts {
 		lines, report, err := p.names()
 		if err != nil {
 			return nil, nil, 0, err
 		}
 		for _, l := range lines {
-			if l.name != "" && wanted[l.name] == nil {
+			if l.name == "" {
+				text[l.text] = true
+			} else if wanted[l.name] == nil {
 				wanted[l.name] = &resolved{}
 				if known := s.names[l.name]; known != nil {
 					*wanted[l.name] = *known
@@ -118,16 +122,25 @@ func (s *source) resolve(ctx context.Context, b *body) (*body, []list.Report, ti
 		}
 		parts, reports = append(parts, lines), append(reports, report)
 	}
+	made := *b
+	made.names = len(wanted) + len(text)
+	if s.URL != "" && old != nil && !accept && made.names > 0 { // else they are refused as empty
+		if lost := old.Names - made.names; float64(lost) > float64(f.MaxShrink)*float64(old.Names) {
+			return nil, nil, 0, fail(Shrunk, "%d names and other entries, down from %d: more than %g%% removed (refresh --accept or a larger max_shrink accepts it)",
+				made.names, old.Names, 100*float64(f.MaxShrink))
+		}
+	}
 	s.lookUp(ctx, wanted)
 	if ctx.Err() != nil {
 		return nil, nil, 0, ctx.Err()
 	}
-	s.names = wanted
-	text := make(map[string]bool) // the lines of the list
+	if len(wanted) > 0 { // else they may be refused, and the names come back
+		s.names = wanted
+	}
+	made.taken = func() { s.names = wanted }
 	for i, lines := range parts {
 		for _, l := range lines {
 			if l.name == "" {
-				text[l.text] = true
 				continue
 			}
 			r := wanted[l.name]
@@ -155,8 +168,7 @@ func (s *source) resolve(ctx context.Context, b *body) (*body, []list.Report, ti
 		}
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(all.Bytes())), nil }
-	made := *b
-	made.parts, made.validator, made.stated = []part{{s.name, open}}, validator{}, true
+	made.parts, made.validator = []part{{s.name, open}}, validator{}
 	return &made, reports, next, nil
 }
 

@@ -177,6 +177,109 @@ func TestHostNames(t *testing.T) {
 	}
 }
 
+// TestHostNamesFromURL checks that a URL that has lost its names, all or most of them, is refused
+// until that is accepted, and that the names have their addresses meanwhile.
+func TestHostNamesFromURL(t *testing.T) {
+	names := func(n int) string {
+		var all strings.Builder
+		for i := range n {
+			fmt.Fprintf(&all, "n%d.example.org\n", i)
+		}
+		return all.String()
+	}
+	z := &zone{answers: make(map[string]string)}
+	var ten []string
+	for i := range 10 {
+		ten = append(ten, fmt.Sprintf("192.0.2.%d", 10+i))
+		z.set(fmt.Sprintf("n%d.example.org", i), ten[i])
+	}
+	server, state := serve(t, text(names(10))), t.TempDir()
+	open := func() *Feed {
+		f := mustOpen(t, named("names", Format{Kind: Names}, from(server)), state)
+		f.sources[0].lookup = z.lookup
+		return f
+	}
+	f := open()
+	want(t, f, fetch(t, f), New, NoFailure, strings.Join(ten, " "))
+	for _, restarted := range []bool{false, true} {
+		if restarted {
+			f = open()
+		}
+		for body, failure := range map[string]Failure{"": Empty, "# 192.0.2.1\n\n": Empty, names(4): Shrunk, names(1): Shrunk} {
+			server.now(text(body))
+			want(t, f, fetch(t, f), Failed, failure, strings.Join(ten, " "))
+		}
+	}
+	for i := range 10 {
+		z.set(fmt.Sprintf("n%d.example.org", i), "!")
+	}
+	server.now(text(names(10)))
+	for _, known := range f.sources[0].names {
+		known.until = time.Time{}
+	}
+	want(t, f, fetch(t, f), Unchanged, NoFailure, strings.Join(ten, " "))
+
+	// Half of them may go, and a name may lose most of its addresses.
+	z.set("n0.example.org", "192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8 192.0.2.9")
+	f = open()
+	server.now(text(names(5)))
+	if o := fetch(t, f); o.Result != New || o.Entries != 13 {
+		t.Errorf("%+v", o)
+	}
+	z.set("n0.example.org", "192.0.2.1")
+	f = open()
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1 192.0.2.11 192.0.2.12 192.0.2.13 192.0.2.14")
+	server.now(text(names(1)))
+	for range 2 {
+		o, err := f.Accept(t.Context())
+		if err != nil || o[0].Err != nil || o[0].Entries != 1 {
+			t.Errorf("accepted: %+v, %v", o, err)
+		}
+	}
+	want(t, f, fetch(t, f), Unchanged, NoFailure, "192.0.2.1")
+	server.now(text("# none\n"))
+	if o, err := f.Accept(t.Context()); err != nil || o[0].Result != New || o[0].Entries != 0 {
+		t.Errorf("accepted: %+v, %v", o, err)
+	}
+}
+
+// TestDirectoryMissing checks that a directory without files, as one that is not mounted, does not
+// empty a list that is made of its files, and that empty files do.
+func TestDirectoryMissing(t *testing.T) {
+	database := filepath.Join(t.TempDir(), "asn.mmdb")
+	if err := os.WriteFile(database, countries(t, map[string]string{"192.0.2.0/24": "AS64496"}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		format      Format
+		full, empty string
+		entries     string
+	}{
+		{Format{Kind: Names}, "a.example.org\n", "# nothing\n", "192.0.2.1"},
+		{Format{Kind: ASNs, Database: Path(database)}, "AS64496\n", "", "192.0.2.0/24"},
+		{Format{Kind: STIX}, `{"objects": [{"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.1']"}]}`, "", "192.0.2.1"},
+	} {
+		t.Run(c.format.Kind.String(), func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, "list")
+			f := mustOpen(t, named("made", c.format, Source{Directory: Path(dir)}), t.TempDir())
+			z := &zone{answers: map[string]string{"a.example.org": "192.0.2.1"}}
+			f.sources[0].lookup = z.lookup
+			want(t, f, fetch(t, f), Failed, Empty, "")
+			write(t, file, c.full)
+			want(t, f, fetch(t, f), New, NoFailure, c.entries)
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			want(t, f, fetch(t, f), Failed, Empty, c.entries)
+			write(t, file, c.full)
+			want(t, f, fetch(t, f), Unchanged, NoFailure, c.entries)
+			write(t, file, c.empty)
+			want(t, f, fetch(t, f), New, NoFailure, "")
+		})
+	}
+}
+
 // TestHostNamesByFamily checks that a family whose lookup fails keeps its last addresses, and
 // that one without addresses has none.
 func TestHostNamesByFamily(t *testing.T) {

@@ -43,6 +43,8 @@ type record struct {
 	Before float64   `json:"before,omitempty"`
 	Jumped time.Time `json:"jumped,omitzero"`
 
+	Names int `json:"names,omitempty"` // of names, how many there were, with other entries beside them
+
 	Signed time.Time `json:"signed,omitzero"` // as their signature says
 
 	Accepted bool `json:"accepted,omitempty"` // by an operator, whatever they cover
@@ -278,7 +280,7 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 		c.Read, c.saved = old.Read, true
 		c.Reference, c.ReferredAt, c.Accepted = old.Reference, old.ReferredAt, old.Accepted
 		c.Signed, c.Before, c.Jumped, c.First = old.Signed, old.Before, old.Jumped, old.First
-		c.Plain, c.RolledBack = old.Plain, old.RolledBack
+		c.Plain, c.RolledBack, c.Names = old.Plain, old.RolledBack, old.Names
 		s.current = c
 		c.decisions = s.decisions
 		if left, ended := s.decisions.active(time.Now()); len(ended) > 0 {

@@ -247,6 +247,9 @@ type body struct {
 	plain bool // it is in the format of lists, whatever the source's
 	known bool // it was accepted before: only its whole is judged
 
+	missing bool // there was no file to make it from
+	names   int  // of names, how many there are, with other entries beside them
+
 	// stated reports that the source itself lists removals: then few or no
 	// entries do not indicate a failure.
 	stated bool
