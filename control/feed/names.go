@@ -190,7 +190,8 @@ func (p part) names() ([]nameLine, list.Report, error) {
 	defer r.Close()
 	var lines []nameLine
 	in := &io.LimitedReader{R: r, N: maxNameBytes + 1}
-	for scan := bufio.NewScanner(in); scan.Scan(); {
+	scan := bufio.NewScanner(in)
+	for scan.Scan() {
 		report.Lines++
 		l, err := parseNameLine(report.Lines, scan.Text())
 		switch {
@@ -199,6 +200,9 @@ func (p part) names() ([]nameLine, list.Report, error) {
 		case l != nil:
 			lines = append(lines, *l)
 		}
+	}
+	if scan.Err() != nil {
+		return nil, report, fmt.Errorf("%s: %w", p.name, scan.Err())
 	}
 	if in.N <= 0 {
 		return nil, report, fail(TooLarge, "%s: more than %d bytes of names", p.name, maxNameBytes)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -241,6 +242,23 @@ func TestHostNamesFromURL(t *testing.T) {
 	if o, err := f.Accept(t.Context()); err != nil || o[0].Result != New || o[0].Entries != 0 {
 		t.Errorf("accepted: %+v, %v", o, err)
 	}
+}
+
+// TestHostNamesTruncated checks that names are not taken from an answer that breaks off, nor from
+// a text with a line that cannot be read.
+func TestHostNamesTruncated(t *testing.T) {
+	z := &zone{answers: map[string]string{"a.example.org": "192.0.2.1", "b.example.org": "192.0.2.2"}}
+	server := serve(t, text("a.example.org\nb.example.org\n"))
+	f := mustOpen(t, named("names", Format{Kind: Names}, from(server)), t.TempDir())
+	f.sources[0].lookup = z.lookup
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1 192.0.2.2")
+	server.now(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		fmt.Fprint(w, "a.example.org\n")
+	})
+	want(t, f, fetch(t, f), Failed, Truncated, "192.0.2.1 192.0.2.2")
+	server.now(text("a.example.org\n" + strings.Repeat("x", 70_000) + "\nb.example.org\n"))
+	want(t, f, fetch(t, f), Failed, Garbage, "192.0.2.1 192.0.2.2")
 }
 
 // TestDirectoryMissing checks that a directory without files, as one that is not mounted, does not
