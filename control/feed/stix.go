@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 	"unicode"
@@ -26,6 +27,43 @@ type indicator struct {
 func (i *indicator) valid(now time.Time) bool {
 	return i.Type == "indicator" && !i.Revoked && (i.PatternType == "" || i.PatternType == "stix") &&
 		(i.From == nil || !i.From.After(now)) && (i.Until == nil || i.Until.After(now))
+}
+
+// clockSlack is how far a file's time may be ahead of this host's clock: a server's clock may
+// have written it.
+const clockSlack = 5 * time.Minute
+
+// timed reports whether the contents of a source depend on the time when it is read.
+func (k Kind) timed() bool { return k == STIX || k == TAXII }
+
+// checkClock fails where the clock shows a time before the source was last read, given its
+// active contents, nil for none, or before its files were changed: a host without a clock of its
+// own starts in 1970, when no indicator is valid yet.
+func (s *source) checkClock(old *contents) error {
+	check := func(at time.Time, name, what string) error {
+		if time.Until(at) <= clockSlack {
+			return nil
+		}
+		return fail(Refused, "the clock is wrong: it says %s, but %s was %s at %s (refresh --accept reads it nevertheless)",
+			time.Now().UTC().Format(time.RFC3339), name, what, at.UTC().Format(time.RFC3339))
+	}
+	if old != nil {
+		if err := check(old.Read, s.name, "last read"); err != nil {
+			return err
+		}
+	}
+	if s.URL != "" || s.written != nil {
+		return nil
+	}
+	paths, _, _ := s.list() // whose error is reported when they are read
+	for _, path := range paths {
+		if st, err := os.Stat(path); err == nil {
+			if err := check(st.ModTime(), path, "changed"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // indicators reads bundles of STIX, or envelopes of TAXII, one after another, and hands on the

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"weir/control/quantity"
@@ -166,6 +167,58 @@ func TestSTIX(t *testing.T) {
 			t.Errorf("%.100s: %v, %v", text, o.Result, o.Err)
 		}
 		contents("192.0.2.6 192.0.2.7 192.0.2.8 192.0.2.9 192.0.2.10 198.51.100.1")
+	}
+}
+
+// A host whose clock starts in the past keeps its indicators, none of which is valid yet, until
+// the clock is right.
+func TestSTIXInThePast(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	file := filepath.Join(dir, "bundle.json")
+	write(t, file, `{"objects": [{"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.1']", "valid_from": "2020-01-01T00:00:00Z"}]}`)
+	c := named("iocs", Format{Kind: STIX}, Source{Directory: Path(dir)})
+	f := mustOpen(t, c, state)
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1")
+	began := time.Now().Round(0)
+	refused := func(t *testing.T, f *Feed, entries, reason string) {
+		t.Helper()
+		o := fetch(t, f)
+		want(t, f, o, Failed, Refused, entries)
+		if o.Err != nil && !strings.Contains(o.Err.Error(), reason) {
+			t.Error(o.Err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) { // in the year 2000
+		refused(t, mustOpen(t, c, t.TempDir()), "", "bundle.json was changed at 20")
+		f := mustOpen(t, c, state)
+		refused(t, f, "192.0.2.1", "was last read at 20")
+		if err := os.Chtimes(file, backThen, time.Now().Add(clockSlack)); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, f, "192.0.2.1", "was last read at 20")
+		g := mustOpen(t, c, "")
+		want(t, g, fetch(t, g), Failed, Empty, "") // it is read, within the slack
+		time.Sleep(time.Until(began))
+		want(t, f, fetch(t, f), Unchanged, NoFailure, "192.0.2.1")
+	})
+
+	// What was read by a clock in the future can be accepted, once.
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(began.Add(365 * 24 * time.Hour)))
+		f := mustOpen(t, c, state)
+		write(t, file, `{"objects": [{"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.2']"}]}`)
+		if o, err := f.Accept(t.Context()); err != nil || o[0].Result != New {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+	f = mustOpen(t, c, state)
+	refused(t, f, "192.0.2.2", "was last read at 20")
+	if _, err := f.Accept(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		want(t, f, fetch(t, f), Unchanged, NoFailure, "192.0.2.2")
+		f = mustOpen(t, c, state)
 	}
 }
 
