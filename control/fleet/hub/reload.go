@@ -147,6 +147,7 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 				l.rebased()
 			}
 		}
+		l.released = h.releases.last(l)
 	}
 	if err := h.releases.plan(next, lists); err != nil {
 		undo()

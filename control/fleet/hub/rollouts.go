@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"weir/control/api"
@@ -22,19 +23,37 @@ type releases struct {
 	lists   *lists
 	members *members
 	wake    func() // there is something to publish
+
+	// saved has the records of the store by list, also for lists that are not configured now:
+	// their histories stay, too. It is replaced, not changed.
+	saved map[string]*released
 }
 
 // open reads which versions are released to which nodes.
 func (a *releases) open() error {
-	saved := make(map[string]*released)
-	if err := a.store.Extra(&saved); err != nil {
+	a.saved = make(map[string]*released)
+	if err := a.store.Extra(&a.saved); err != nil {
 		return fmt.Errorf("rollouts: %w", err)
 	}
 	for _, l := range a.lists.all {
-		l.released = l.planned(saved[l.Name])
+		l.released = l.planned(a.last(l))
 		l.rebased()
 	}
 	return a.save(a.lists.all)
+}
+
+// last returns the saved record of a list, nil if there is none, or if it is of a history that
+// was removed since.
+func (a *releases) last(l *managed) *released {
+	x := a.saved[l.Name]
+	if x == nil {
+		return nil
+	}
+	at := l.history.Place()
+	if l.history.Contents().Len() == 0 && (at.Before(x.Stable) || x.Rollout != nil && at.Before(x.Rollout.To)) {
+		return nil
+	}
+	return x
 }
 
 // planned returns what is released of a list that had x released before, nil: all nodes are
@@ -73,15 +92,21 @@ func (a *releases) plan(c *config.Hub, lists []*managed) error {
 	return err
 }
 
-// save saves which versions of lists are released to which nodes.
+// save saves which versions of lists are released to which nodes. The records of other lists
+// stay: a list that comes back goes on from there, rather than to all nodes at once.
 func (a *releases) save(lists []*managed) error {
 	all := make(map[string]*released)
+	maps.Copy(all, a.saved)
 	for _, l := range lists {
-		if l.released != nil {
+		if delete(all, l.Name); l.released != nil {
 			all[l.Name] = l.released
 		}
 	}
-	return a.store.SetExtra(all)
+	err := a.store.SetExtra(all)
+	if err == nil {
+		a.saved = all
+	}
+	return err
 }
 
 // release changes, durably, which versions of a list are released to which nodes.

@@ -616,3 +616,72 @@ func TestRehearsalOverruled(t *testing.T) {
 		h.becomes("drop", "10.0.0.0/8")
 	}
 }
+
+// A version that is halted, or rolled back, goes no further where its list leaves hub.yaml and comes
+// back, by a reload or with a start.
+func TestListComesBack(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f, lists, hosts := rehearsing(t)
+	without, _, _ := strings.Cut(lists, "lists: ")
+	head := strings.TrimSuffix(f.text, lists)
+	reload := func(lists string) {
+		t.Helper()
+		f.text = head + lists
+		if _, err := f.hub.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func() {
+		t.Helper()
+		for _, h := range hosts {
+			wait.For(t, h.name+" has no list drop", func() bool { return h.entry("drop") == "" })
+		}
+	}
+	// back checks that nodes have what they had before the version.
+	back := func(how, state string) {
+		t.Helper()
+		if r := f.rollout("drop"); r.State != state {
+			t.Fatalf("%s: the rollout is %q, want %s", how, r.State, state)
+		}
+		for _, h := range hosts {
+			wait.For(t, h.name+" has a version again", func() bool { return h.entry("drop") != "" })
+			if h.had("10.0.0.0/8") {
+				t.Fatalf("%s: %s has it", how, h.name)
+			}
+		}
+	}
+	f.feed("10.0.0.0/8", "192.0.2.1")
+	f.reaches(api.RolloutHalted)
+	comes := func(state string) {
+		t.Helper()
+		reload(without)
+		gone()
+		reload(lists)
+		back("by a reload", state)
+		f.stop()
+		f.start(without)
+		gone()
+		f.stop()
+		f.start(lists)
+		back("with a start", state)
+	}
+	comes(api.RolloutHalted)
+	f.roll(api.RollRollback)
+	comes(api.RolloutRolledBack)
+	// Other contents begin a rollout, as ever.
+	f.feed("10.200.0.0/16", "192.0.2.1")
+	for _, h := range hosts {
+		h.becomes("drop", "10.200.0.0/16")
+	}
+
+	// Where the history was removed meanwhile, what was released of it is not known.
+	reload(without)
+	gone()
+	if err := os.RemoveAll(filepath.Join(f.dir, "hub", storeDir, "lists", "drop")); err != nil {
+		t.Fatal(err)
+	}
+	reload(lists)
+	if r := f.rollout("drop"); r.State != api.RolloutRunning || r.From != (wire.Place{}) {
+		t.Errorf("%+v", r)
+	}
+}
