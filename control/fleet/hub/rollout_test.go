@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"reflect"
 	"strings"
@@ -9,7 +10,9 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
+	"weir/control/list"
 	"weir/control/quantity"
 )
 
@@ -331,4 +334,53 @@ func TestMaxConversed(t *testing.T) {
 	if r := newRollout(&config.Rollout{}, config.Block, from, to, c.now); r.MaxConversed == nil || *r.MaxConversed != 0 {
 		t.Errorf("a block list: %v", r.MaxConversed)
 	}
+}
+
+// A rollout that begins anew, in a new epoch, does so with its gates: what an operator has accepted
+// of the wave that it was in does not count.
+func TestNewEpochGates(t *testing.T) {
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.TempDir(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c := newCourse(t)
+	l := &managed{}
+	if l.history, _, err = s.List("drop"); err != nil {
+		t.Fatal(err)
+	}
+	commit := func(entry string) {
+		t.Helper()
+		e, err := list.ParseEntry(entry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.history.Commit(store.Change{Contents: e.Set()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit("192.0.2.1")
+	r := c.rollout
+	r.From = l.history.Place()
+	l.released = &released{Stable: r.From}
+	commit("192.0.0.0/8")
+	r.To, r.Wave, r.Accepted = l.history.Place(), 1, true
+	l.released.Rollout = &r
+	if err := s.NewEpoch(0); err != nil {
+		t.Fatal(err)
+	}
+	l.rebased()
+	c.rollout = *l.released.Rollout
+	if c.To != l.history.Place() || c.Wave != 0 || c.State != api.RolloutRunning {
+		t.Fatalf("%+v", c.rollout)
+	}
+	c.each("canary", func(n *observed) {
+		n.list.Rehearsal = &wire.Rehearsal{Place: c.To, Looked: 1000, Passed: 1000, WouldDrop: 500}
+	})
+	c.after(time.Second)
+	c.want(api.RolloutHalted, 0, "")
 }

@@ -138,7 +138,7 @@ func (l *managed) rebased() {
 	if active {
 		r := *x.Rollout
 		r.From, r.To, r.Wave, r.Entered = wire.Place{}, at, 0, time.Now()
-		r.Confirmed, r.Settled, r.Absent = time.Time{}, false, nil
+		r.Confirmed, r.Settled, r.Absent, r.Accepted = time.Time{}, false, nil, false
 		x.Rollout = &r
 	}
 	l.released = &x
