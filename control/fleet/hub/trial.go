@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -59,7 +60,14 @@ func (t *trials) Decide(next trial.Decisions) error {
 // enforced reports whether nodes drop what the list's entries match.
 func (l *managed) enforced() bool { return l.trial == nil || l.trial.Enforced }
 
-// enforce carries out a change of a trial, durably.
+// errUnheard means that nodes have not said yet, since the hub's start, with whom they converse.
+var errUnheard = errors.New("the hub has just started, and waits for what nodes report")
+
+// hearAgain is how long to wait before looking again whether nodes have reported.
+const hearAgain = 100 * time.Millisecond
+
+// enforce carries out a change of a trial, durably. It fails with errUnheard for at most settle
+// after the hub's start.
 func (t *trials) enforce(name string, c api.EnforceChange, by string) (done api.FleetEnforced, err error) {
 	l := t.lists.get(name)
 	if l == nil {
@@ -77,6 +85,9 @@ func (t *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 		return done, nil
 	}
 	if next.Enforced && !l.enforced() && !c.Force {
+		if !t.members.heard(time.Now()) {
+			return done, errUnheard
+		}
 		of, err := t.members.collateral(name)
 		if err != nil {
 			return done, err
@@ -145,12 +156,20 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 	audit.ByCaller(ctx, &r)
 	by := audit.Cut(r.Who(), audit.MaxText)
 	var wait <-chan struct{}
-	err = h.Do(ctx, func() (err error) {
+	enforce := func() (err error) {
 		if done, err = h.trials.enforce(name, c, by); err == nil {
 			wait = h.publisher.again()
 		}
 		return err
-	})
+	}
+	for err = h.Do(ctx, enforce); errors.Is(err, errUnheard); {
+		select {
+		case <-time.After(hearAgain):
+			err = h.Do(ctx, enforce)
+		case <-ctx.Done():
+			err = fmt.Errorf("%v: %w", errUnheard, ctx.Err())
+		}
+	}
 	if done.Changed {
 		r.Changed = 1
 	}

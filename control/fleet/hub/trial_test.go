@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -275,6 +276,12 @@ func TestEnforceConversed(t *testing.T) {
 	f.stop()
 	f.start(lists)
 	onTrial("right after a start")
+	short, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.hub.Enforce(short, "drop", api.EnforceChange{}); err == nil { // who asks does not wait
+		t.Error("it is enforced before nodes have reported")
+	}
+	refuse() // once nodes have said so
 	overdue()
 	onTrial("after a restart")
 	// Until no node has conversed with them any more.
