@@ -69,7 +69,14 @@ type follower struct {
 	err         error // why the wanted version is not known
 	failures    int
 	rehearsing  rehearsal
+	measuring   measuring
 	measured    measured
+}
+
+// measuring says what is to be measured of a version of a wave, once that is active.
+type measuring struct {
+	before *state // what filtered when the version was published; nil: nothing
+	now    *state // nil: there is nothing to measure
 }
 
 // measured says with whom the host has conversed that a version has added.
@@ -132,6 +139,7 @@ func (f *follower) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		f.measure(ctx)
 		f.mu.Lock()
 		text := ""
 		if f.err != nil {
@@ -215,31 +223,33 @@ func (f *follower) sync(ctx context.Context) error {
 	f.at = u.state
 	f.sort(nil, want) // what is no longer ahead
 	f.mu.Lock()
-	before := f.active
-	f.mu.Unlock()
-	err := f.publish(ctx, want, u)
-	if err == nil && want.inWave {
-		f.measure(ctx, want, before, u.state)
+	if f.measuring = (measuring{}); want.inWave {
+		f.measuring = measuring{f.active, u.state}
 	}
-	return err
+	f.mu.Unlock()
+	return f.publish(ctx, want, u)
 }
 
-// measure has the daemon say with whom the host has conversed that a version has added, once it is
-// active. What arrives meanwhile waits: lists that have waves have no urgent changes.
-func (f *follower) measure(ctx context.Context, want wanted, before, now *state) {
+// measure has the daemon say with whom the host has conversed that a version of a wave has added, as
+// soon as that is active: the first contents of a list become so with the lists, and others later
+// where they could not at first. What arrives meanwhile waits: lists that have waves have no urgent
+// changes.
+func (f *follower) measure(ctx context.Context) {
 	f.mu.Lock()
-	active, contents := f.active == now, f.contents
-	f.mu.Unlock()
-	if !active {
+	m, contents, settings := f.measuring, f.contents, f.want.Settings
+	if m.now == nil || f.active != m.now {
+		f.mu.Unlock()
 		return
 	}
+	f.measuring = measuring{}
+	f.mu.Unlock()
 	former := new(list.Set)
-	if before != nil {
-		former = before.active(f.n.clock.now())
+	if m.before != nil {
+		former = m.before.active(f.n.clock.now())
 	}
-	c := f.n.daemon.Measure(ctx, f.name, &Candidate{List: f.name, Settings: want.Settings, Contents: contents}, former)
+	c := f.n.daemon.Measure(ctx, f.name, &Candidate{List: f.name, Settings: settings, Contents: contents}, former)
 	f.mu.Lock()
-	f.measured = measured{now.Place, c}
+	f.measured = measured{m.now.Place, c}
 	f.mu.Unlock()
 	f.n.reportSoon()
 }
@@ -546,6 +556,9 @@ func (f *follower) keep(version uint64) error {
 	err := f.save(done)
 	f.mu.Lock()
 	f.active, f.refused, f.unsaved = done[len(done)-1].state, nil, err
+	if f.measuring.now == f.active {
+		poke(f.wake)
+	}
 	f.mu.Unlock()
 	f.n.reportSoon()
 	return err

@@ -254,6 +254,7 @@ type run struct {
 
 	answers   func(ctx context.Context, what string, question []byte) (any, error)
 	rehearsed map[string]*list.Set
+	measures  int
 }
 
 func (h *hub) config(directory string) Config {
@@ -320,6 +321,9 @@ func (r *run) Rehearsed(string) wire.Rehearsal {
 
 // Measure counts the entries that are new.
 func (r *run) Measure(_ context.Context, _ string, c *Candidate, before *list.Set) *wire.Conversed {
+	r.mu.Lock()
+	r.measures++
+	r.mu.Unlock()
 	return &wire.Conversed{Addresses: c.Contents.Diff(before).Add.Len()}
 }
 

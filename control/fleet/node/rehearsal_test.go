@@ -116,9 +116,51 @@ func TestMeasureExpired(t *testing.T) {
 		in   time.Duration
 		want int
 	}{{-time.Second, 2}, {time.Hour, 1}} {
-		f.measure(t.Context(), wanted{}, &state{entries: set(t, "192.0.2.1"), timed: expires(c.in)}, now)
+		f.measuring = measuring{&state{entries: set(t, "192.0.2.1"), timed: expires(c.in)}, now}
+		f.measure(t.Context())
 		if got := f.measured.conversed; got == nil || got.Addresses != c.want {
 			t.Errorf("an entry that expires in %v: %+v, want %d", c.in, got, c.want)
 		}
+	}
+}
+
+// What a version of a wave adds is measured once it is active: the first contents of a list, and a
+// version that could not become active at first.
+func TestMeasureWhenActive(t *testing.T) {
+	h := newHub(t)
+	h.change(set(t, "192.0.2.1", "192.0.2.2"))
+	h.snapshot()
+	state := wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{}, {Groups: []string{"canary"}, Place: h.at}}}
+	h.publish(state)
+	n := h.start(t.TempDir())
+	added := func(what string, want int) {
+		t.Helper()
+		wait.For(t, what, func() bool {
+			s := n.active()
+			return s.Active == h.at && s.Added != nil && s.Added.Addresses == want
+		})
+	}
+	added("the first contents are measured", 2)
+
+	fails := func(err error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.failing = err
+	}
+	fails(errors.New("no memory"))
+	h.change(set(t, "192.0.2.1", "192.0.2.2", "192.0.2.3"))
+	state.Releases[1].Place = h.at
+	h.publish(state)
+	wait.For(t, "the version cannot become active", func() bool { s := n.active(); return s.Refused && s.Wanted == h.at })
+	fails(nil)
+	if err := n.TakeLists(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	added("what became active late is measured", 1)
+	n.stop()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.measures != 2 {
+		t.Errorf("two versions were measured %d times", n.measures)
 	}
 }
