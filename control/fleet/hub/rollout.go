@@ -59,6 +59,10 @@ type rollout struct {
 	Absent    []string  `json:"absent,omitempty"`
 	Confirmed time.Time `json:"confirmed,omitzero"` // by enough nodes of the wave
 	Accepted  bool      `json:"accepted,omitempty"` // an operator has accepted what halted this wave
+
+	// Conversed: max_conversed has halted a wave that enforces. The nodes of that drop what the
+	// version adds, and so do not report it of the next version, which also has it.
+	Conversed bool `json:"conversed,omitempty"`
 }
 
 type wave struct {
@@ -200,6 +204,7 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 		return r, v.gate
 	}
 	if why := r.tooMuch(v); why != "" && !r.Accepted {
+		r.Conversed = !w.Rehearse
 		return r.halt(why), v.gate
 	}
 	if up < settle && slices.ContainsFunc(v.in, func(n observed) bool { return n.seen.IsZero() }) {

@@ -1,10 +1,13 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
+	"slices"
 	"time"
 
 	"weir/control/api"
@@ -12,6 +15,7 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
+	"weir/control/list"
 	"weir/filter/snapshot"
 )
 
@@ -139,6 +143,7 @@ func (l *managed) rebased() {
 		r := *x.Rollout
 		r.From, r.To, r.Wave, r.Entered = wire.Place{}, at, 0, time.Now()
 		r.Confirmed, r.Settled, r.Absent, r.Accepted = time.Time{}, false, nil, false
+		r.Conversed = false // the additions of the version are not known any more
 		x.Rollout = &r
 	}
 	l.released = &x
@@ -221,6 +226,11 @@ func (a *releases) roll(l *managed, next store.Change) error {
 	if x.Refused != "" && x.Refused == sumOf(next) {
 		return nil
 	}
+	if l.unmeasured(next.Contents) {
+		a.log.Warn("the rollout stays halted: the new contents add some of the same addresses, which nodes that drop them already cannot measure", "list", l.Name)
+		l.waiting = true
+		return nil
+	}
 	if at == x.Stable {
 		a.rebase(l)
 	}
@@ -245,6 +255,62 @@ func (a *releases) roll(l *managed, next store.Change) error {
 	}
 	a.log.Info("rollout begins", "list", l.Name, "version", x.Rollout.To.String(), "waves", len(x.Rollout.Waves))
 	return nil
+}
+
+// unmeasured reports whether contents add addresses that a halted version adds, too, and nodes
+// enforce that version: they measure the next one against their own, and would let it pass.
+func (l *managed) unmeasured(next *list.Set) bool {
+	r, stable := l.released.Rollout, new(list.Set)
+	if r == nil || r.State != api.RolloutHalted || !r.Conversed || l.plan == nil || l.plan.MaxConversed == config.AnyNumber {
+		return false
+	}
+	if l.released.Stable.Version != 0 {
+		c, err := l.history.At(l.released.Stable)
+		if err != nil {
+			return true // the additions are not known
+		}
+		stable = c.Contents
+	}
+	adds, halted := next.Diff(stable).Add, l.history.Contents().Diff(stable).Add
+	if l.Prefix6 > 0 || l.Aggregate.IPv4 > 0 || l.Aggregate.IPv6 > 0 { // nodes also drop addresses around entries
+		return adds.Len() > 0
+	}
+	return meet(adds, halted)
+}
+
+// meet reports whether sets have entries with addresses in common; of flows that is not known, and
+// they are taken to have.
+func meet(a, b *list.Set) bool {
+	if a.Len() == 0 || b.Len() == 0 {
+		return false
+	}
+	type entry struct {
+		netip.Prefix
+		of int // the set
+	}
+	var all []entry
+	for i, s := range []*list.Set{a, b} {
+		for k := range s.All() {
+			if k.Tuple() {
+				return true
+			}
+			p, _ := list.PrefixOf(k)
+			all = append(all, entry{p, i})
+		}
+	}
+	slices.SortFunc(all, func(x, y entry) int { // a prefix comes before those within it
+		return cmp.Or(x.Addr().Compare(y.Addr()), cmp.Compare(x.Bits(), y.Bits()))
+	})
+	var last [2]netip.Prefix // of each set, the widest
+	for _, e := range all {
+		if last[1-e.of].Contains(e.Addr()) {
+			return true
+		}
+		if !last[e.of].Contains(e.Addr()) {
+			last[e.of] = e.Prefix
+		}
+	}
+	return false
 }
 
 // settle is release for a list whose rollout has ended.
@@ -370,7 +436,7 @@ func (a *releases) rollOne(l *managed, do string) error {
 		default:
 			return refuse("the rollout of version %v is %s", r.To, r.State)
 		}
-		r.State, r.Reason, r.Entered, r.Confirmed = api.RolloutRunning, "", now, time.Time{}
+		r.State, r.Reason, r.Entered, r.Confirmed, r.Conversed = api.RolloutRunning, "", now, time.Time{}, false
 	case api.RollForward:
 		if r.State == api.RolloutRolledBack { // it begins anew, and then goes to all
 			if err := a.rollOne(l, api.RollResume); err != nil {

@@ -685,3 +685,97 @@ func TestListComesBack(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// Where max_conversed has halted a wave that enforces, contents that add some of the same addresses do
+// not begin a rollout: its nodes drop them already, and would report nothing.
+func TestConversedStaysHalted(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	lists := strings.Replace(inWaves(f.feed("192.0.2.5"), "{labels: [canary], for: 3s}"), "{waves", "{max_conversed: 0, waves", 1)
+	f.start(lists)
+	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
+	canary.mu.Lock()
+	canary.partners = []string{"192.0.2.1"}
+	canary.mu.Unlock()
+	other.becomes("drop", "192.0.2.5")
+	f.reaches(api.RolloutDone)
+
+	f.feed("192.0.2.1", "192.0.2.5")
+	f.reaches(api.RolloutHalted)
+	// halted checks that the rollout stays halted once the hub has read the feed.
+	halted := func(when string, first string) {
+		t.Helper()
+		wait.For(t, when+" the hub has read the feed", func() bool {
+			var has string
+			if err := f.hub.Do(t.Context(), func() error { has = firstOf(f.hub.lists.get("drop").source); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			return has == first
+		})
+		wait.For(t, when+" new contents wait, or do not", func() bool { r := f.rollout("drop"); return r.Newer || r.State == api.RolloutDone })
+		if r := f.rollout("drop"); r.State != api.RolloutHalted || !strings.Contains(r.Reason, "max_conversed") {
+			t.Fatalf("%s: %+v", when, r)
+		}
+	}
+	f.feed("192.0.2.0", "192.0.2.1", "192.0.2.5")
+	halted("with another entry", "192.0.2.0")
+	f.feed("192.0.2.0/30", "192.0.2.5")
+	halted("with a prefix", "192.0.2.0/30")
+	f.stop()
+	f.start(lists)
+	halted("after a restart", "192.0.2.0/30")
+	// From what it had before, the canary measures them.
+	f.roll(api.RollRollback)
+	canary.becomes("drop", "192.0.2.5")
+	f.roll(api.RollResume)
+	f.reaches(api.RolloutHalted)
+	if canary.entry("drop") != "192.0.2.0/30" || f.rollout("drop").Newer || other.entry("drop") != "192.0.2.5" {
+		t.Errorf("%q, %+v, %q", canary.entry("drop"), f.rollout("drop"), other.entry("drop"))
+	}
+	// Without that, they begin a rollout.
+	f.feed("192.0.2.4", "192.0.2.5")
+	other.becomes("drop", "192.0.2.4")
+	f.reaches(api.RolloutDone)
+	for _, e := range []string{"192.0.2.1", "192.0.2.0/30"} {
+		if other.had(e) {
+			t.Errorf("another node had %s", e)
+		}
+	}
+	if r := f.rollout("drop"); r.Newer {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Sets meet where entries have addresses in common.
+func TestMeet(t *testing.T) {
+	set := func(text string) *list.Set {
+		t.Helper()
+		var all []*list.Set
+		for entry := range strings.FieldsSeq(text) {
+			e, err := list.ParseEntry(strings.ReplaceAll(entry, "_", " "))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e.Set())
+		}
+		return list.Union(all...)
+	}
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"192.0.2.1", "", false},
+		{"192.0.2.1", "192.0.2.1", true},
+		{"192.0.2.1 192.0.2.9", "192.0.2.2 192.0.2.8", false},
+		{"192.0.2.0/24", "192.0.2.7", true},
+		{"10.0.0.0/8 10.1.0.0/16 192.0.2.1", "10.200.0.0/16", true},
+		{"10.0.0.0/8 10.1.0.0/16 192.0.2.1", "11.0.0.0/8 192.0.2.2", false},
+		{"2001:db8::/32", "2001:db8:1::1 192.0.2.1", true},
+		{"2001:db8::/32", "2001:db9::1 192.0.2.1", false},
+		{"192.0.2.1", "tcp_198.51.100.1:*_>_*:22", true},
+	} {
+		if meet(set(c.a), set(c.b)) != c.want || meet(set(c.b), set(c.a)) != c.want {
+			t.Errorf("%q and %q: want %v", c.a, c.b, c.want)
+		}
+	}
+}
