@@ -92,15 +92,8 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		c = old
 	case old != nil && c.sum == old.sum:
 		o.Result = Unchanged
-		accepted, signed, names, reports := c.Accepted && !old.Accepted, c.Signed, c.Names, c.reports
-		c = old.confirmed(b.validator, o.Began)
-		c.Signed, c.Names, c.reports = signed, names, reports
-		if time.Until(old.Read.Round(0)) > 0 { // by a clock that was wrong: a restart would believe it
-			c.saved = false
-		}
-		if !c.RolledBack.IsZero() { // the source has come back to these contents
-			c.RolledBack, c.saved = time.Time{}, false
-		}
+		accepted := c.Accepted && !old.Accepted
+		c = old.readAgain(c, b.validator, o.Began)
 		if accepted {
 			c.Accepted, c.saved, o.Changed = true, false, true
 		}
@@ -202,6 +195,19 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 	same := *c
 	same.validator, same.Read = v, at
 	return &same
+}
+
+// readAgain is confirmed for the same entries that were read again, as next.
+func (c *contents) readAgain(next *contents, v validator, at time.Time) *contents {
+	same := c.confirmed(v, at)
+	same.Signed, same.Names, same.reports = next.Signed, next.Names, next.reports
+	if time.Until(c.Read.Round(0)) > 0 { // by a clock that was wrong: a restart would believe it
+		same.saved = false
+	}
+	if !same.RolledBack.IsZero() { // the source has come back to these contents
+		same.RolledBack, same.saved = time.Time{}, false
+	}
+	return same
 }
 
 // holds reports whether contents are saved, or will be if they are kept.

@@ -94,8 +94,8 @@ func parseNameLine(number int, text string) (*nameLine, error) {
 
 // resolve returns a body in the list format, an address a line with its name as a comment,
 // for a body of names, and what is to be reported of each part. A name that cannot be
-// looked up keeps its last addresses, in each family. It looks up the names whose addresses are no longer
-// valid, and returns when the next ones are not. Names from a URL that are much fewer than those
+// looked up keeps its last addresses, in each family. It looks up the names whose addresses are
+// no longer valid, and returns when the next ones are not. Names from a URL that are much fewer than those
 // of the active contents, nil for none, are refused unless they are accepted.
 func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, accept bool) (*body, []list.Report, time.Duration, error) {
 	var reports []list.Report
@@ -124,10 +124,9 @@ func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, a
 	}
 	made := *b
 	made.names = len(wanted) + len(text)
-	if s.URL != "" && old != nil && !accept && made.names > 0 { // else they are refused as empty
-		if lost := old.Names - made.names; float64(lost) > float64(f.MaxShrink)*float64(old.Names) {
-			return nil, nil, 0, fail(Shrunk, "%d names and other entries, down from %d: more than %g%% removed (refresh --accept or a larger max_shrink accepts it)",
-				made.names, old.Names, 100*float64(f.MaxShrink))
+	if s.URL != "" && !accept {
+		if err := f.tooFewNames(made.names, old); err != nil {
+			return nil, nil, 0, err
 		}
 	}
 	s.lookUp(ctx, wanted)
@@ -170,6 +169,16 @@ func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, a
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(all.Bytes())), nil }
 	made.parts, made.validator = []part{{s.name, open}}, validator{}
 	return &made, reports, next, nil
+}
+
+// tooFewNames refuses a number of names that is much smaller than in the active contents,
+// nil for none. Contents without any are refused as empty.
+func (f *Feed) tooFewNames(n int, old *contents) error {
+	if old == nil || n == 0 || float64(old.Names-n) <= float64(f.MaxShrink)*float64(old.Names) {
+		return nil
+	}
+	return fail(Shrunk, "%d names and other entries, down from %d: more than %g%% removed (refresh --accept or a larger max_shrink accepts it)",
+		n, old.Names, 100*float64(f.MaxShrink))
 }
 
 // addBad counts a bad line, and describes it unless the report has enough of them.

@@ -167,7 +167,7 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 		case <-time.After(hearAgain):
 			err = h.Do(ctx, enforce)
 		case <-ctx.Done():
-			err = fmt.Errorf("%v: %w", errUnheard, ctx.Err())
+			err = ctx.Err()
 		}
 	}
 	if done.Changed {
