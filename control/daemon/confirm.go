@@ -241,6 +241,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 // reconfigureUnconfirmed is reconfigure for a configuration that is to be confirmed
 // within a time; 0: it need not be.
 func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed.Feed, within time.Duration) (r api.Reloaded, err error) {
+	d.updateLingering()
 	before, last := d.active.prepared, kept{d.active.engine, d.active.prepared}
 	switch u := d.reloads.unconfirmed; {
 	case u == nil:
@@ -298,6 +299,7 @@ func (d *Daemon) rollBack(now time.Time) error {
 	if u == nil || now.Before(u.until) || now.Before(d.reloads.retry) {
 		return nil
 	}
+	d.updateLingering()
 	last, began, feeds := d.active.engine, time.Now(), u.previous.feeds()
 	for name, f := range feeds {
 		if l := d.active.prepared.list(name); l != nil && l.feed != nil && l.feed != f {

@@ -154,6 +154,7 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 // reassemble activates the configuration again, whose lists have changed in more than their
 // contents.
 func (d *Daemon) reassemble() error {
+	d.updateLingering()
 	last := kept{Generation: d.active.engine}
 	_, err := d.reconfigure(d.active.prepared.config, d.active.prepared.feeds(), new(kept))
 	if err == nil {

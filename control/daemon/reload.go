@@ -190,7 +190,6 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
 		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
-	d.updateLingering()
 	d.loop.doing("a configuration is activated", "")
 	last, applied, decided := d.active.prepared.copied(), d.active.applied, d.trials.Decided()
 	var next *Prepared
@@ -219,7 +218,8 @@ func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *
 }
 
 // updateLingering activates what was read of lists with a TTL, so that what has left their sources
-// stays, whether the feed or a reload reads them first.
+// stays, whether the feed or a reload reads them first. It comes before a configuration is
+// activated, since it may replace the engine.
 func (d *Daemon) updateLingering() {
 	for _, l := range d.active.prepared.lists {
 		if l.TTL > 0 && l.from != nil && l.seenVersion != l.from.Version() {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -234,19 +235,52 @@ func TestLingeringIsGuarded(t *testing.T) {
 	}
 }
 
-// What has left a source stays for the TTL, also where a reload reads it first.
+// What has left a source stays for the TTL, also where a reload reads it first, and where what was
+// read beside it takes another engine.
 func TestLingeringAtReload(t *testing.T) {
+	for _, more := range []int{0, 50_000} {
+		for name, activate := range map[string]func(*Daemon) error{
+			"reassemble": (*Daemon).reassemble,
+			"reload": func(d *Daemon) error {
+				_, err := d.reconfigureUnconfirmed(d.active.prepared.config, d.active.prepared.feeds(), 0)
+				return err
+			},
+			"reload to be confirmed": func(d *Daemon) error {
+				_, err := d.reconfigureUnconfirmed(d.active.prepared.config, d.active.prepared.feeds(), time.Hour)
+				return err
+			},
+			"rollback": func(d *Daemon) error {
+				d.reloads.unconfirmed.until = time.Time{}
+				return d.rollBack(time.Now())
+			},
+		} {
+			t.Run(fmt.Sprintf("%s %d", name, more), func(t *testing.T) { testLingeringAtReload(t, more, name == "rollback", activate) })
+		}
+	}
+}
+
+func testLingeringAtReload(t *testing.T, more int, unconfirmed bool, activate func(*Daemon) error) {
 	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
 	r.c.Lists[0].TTL = quantity.Duration(2 * time.Hour)
 	file := string(r.c.Lists[0].Sources[0].File)
 	write(t, file, secondSource+"\n"+firstSource+"\n")
 	d := begin(t, r)
-	write(t, file, firstSource+"\n")
+	if unconfirmed {
+		if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := []byte(firstSource + "\n")
+	for i := range more {
+		lines = fmt.Appendf(lines, "11.%d.%d.1\n", i/256, i%256)
+	}
+	write(t, file, string(lines))
 	if err := d.loop.doAlone(t.Context(), func() error { // it is not activated between
 		if _, err := d.active.prepared.list("feed").feed.Fetch(t.Context()); err != nil {
 			return err
 		}
-		return d.reassemble()
+		return activate(d.Daemon)
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -257,5 +291,11 @@ func TestLingeringAtReload(t *testing.T) {
 	}
 	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !lingers(e) {
 		t.Errorf("%+v, %v", e, ok)
+	}
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{cleanSource}, UID: api.NoUID}); err != nil {
+		t.Error(err)
+	}
+	if got := verdictOf(t, d.Daemon, cleanSource); got != verdict.Drop {
+		t.Errorf("the engine does not change any more: %v", got)
 	}
 }
