@@ -417,7 +417,15 @@ func TestHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mouse("mouseMoved", 0.75)
+	// A quarter of an hour ago, and as long as the test has run: the pointer must be within 36 s.
+	shown := fmt.Sprintf(`document.getElementById("mark").textContent.includes(%q)`, "block manual "+loud+", by ada")
+	at, deadline := 0.76, wait.Deadline()
+	for ; !eval[bool](d, shown) && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if at -= 0.01; at < 0.5 {
+			at = 0.76
+		}
+		mouse("mouseMoved", at)
+	}
 	d.shows("mark", "block manual "+loud+", by ada")
 	mouse("mouseMoved", 0.2)
 	mouse("mousePressed", 0.2)
