@@ -95,11 +95,10 @@ func showAudit(c *cobra.Command, ask func(context.Context, int) (*api.Audit, err
 		}
 		a, err := ask(c.Context(), *limit)
 		if err == nil && timed {
-			all := len(a.Changes)
 			after := time.Now().Add(-since)
 			a.Changes = slices.DeleteFunc(a.Changes, func(r api.AuditRecord) bool { return r.Time.Before(after) })
-			if len(a.Changes) == api.MaxAudit && all == api.MaxAudit {
-				fmt.Fprintf(c.ErrOrStderr(), "weir: there may be more: these are the last %d changes\n", all)
+			if len(a.Changes) == api.MaxAudit {
+				fmt.Fprintf(c.ErrOrStderr(), "weir: there may be more: these are the last %d changes\n", api.MaxAudit)
 			}
 		}
 		switch {

@@ -147,7 +147,7 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 	case !c.Given.IsZero() && waits(err), errors.Is(err, errOthersWait):
 	default:
 		r.notifier.refusedChange(c, name, err)
-		r.audit.Refused(audit.Changed(ctx, c, api.Changed{List: name}, c.Entries[:min(len(c.Entries), audit.MaxFirst)]), err)
+		r.audit.refusedChange(ctx, c, err)
 	}
 	return changed, err
 }

@@ -339,12 +339,7 @@ func (d *Daemon) followPeers(now time.Time) {
 	var changed []*managedList
 	var objections []guard.Objection
 	p := d.active.prepared.copied()
-	d.loop.aside(func() {
-		changed = p.leftOutAnew()
-		if slices.ContainsFunc(p.lists, func(l *managedList) bool { return l.TTL > 0 }) {
-			objections = guard.Check(p.rules, policyOf(p.config), p.peers)
-		}
-	})
+	d.loop.aside(func() { changed, objections = p.leftOutAnew() })
 	if err := d.dropLingering(objections); err != nil {
 		d.o.Log.Error("entries that have left their feeds: " + err.Error())
 	}
@@ -360,12 +355,14 @@ func (d *Daemon) followPeers(now time.Time) {
 	}
 }
 
-// leftOutAnew returns the lists of which another part is to be left out than before.
-func (p *Prepared) leftOutAnew() (changed []*managedList) {
+// leftOutAnew returns the lists of which another part is to be left out than before, and the
+// objections to manual entries, beside some to other entries.
+func (p *Prepared) leftOutAnew() (changed []*managedList, objections []guard.Objection) {
 	var all []read
 	entries := 0
 	admit := func() {
 		a := p.admission(all)
+		objections = a.objections // manual entries are the same each time
 		for _, r := range all {
 			if _, left := a.admit(r); !reflect.DeepEqual(left, r.left) {
 				changed = append(changed, r.managedList)
@@ -384,7 +381,7 @@ func (p *Prepared) leftOutAnew() (changed []*managedList) {
 		}
 	}
 	admit()
-	return changed
+	return changed, objections
 }
 
 // guards knows whom the host must not be cut off from. Run's goroutine owns it.

@@ -234,7 +234,7 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 			if !w.givesUp(name, err) {
 				return err
 			}
-			w.audit.Refused(audit.Changed(ctx, c.Change, api.Changed{List: ListOf(c.Change)}, c.Change.Entries[:min(len(c.Change.Entries), audit.MaxFirst)]), err)
+			w.audit.refusedChange(ctx, c.Change, err)
 		}
 		w.log.Error("a change that was given while no daemon answered is refused: "+err.Error(), "given", c.Time)
 	}

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"weir/filter/key"
+	"weir/tests/clock"
 )
 
 // lapi imitates CrowdSec's local API: it returns all decisions or, since its
@@ -243,19 +243,6 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// stepped returns a time as a later reading of both clocks has it: the wall clock was set
-// forward in between, and no time has passed.
-func stepped(t *testing.T, from time.Time, by time.Duration) time.Time {
-	t.Helper()
-	to := from
-	// The first word of a time with a monotonic reading: a flag, 33 bits of seconds, 30 of nanoseconds.
-	*(*uint64)(unsafe.Pointer(&to)) += uint64(by/time.Second) << 30
-	if to.Sub(from) != 0 || to.Round(0).Sub(from.Round(0)) != by {
-		t.Fatalf("from %v to %v", from, to)
-	}
-	return to
-}
-
 // A step of the wall clock, as at the first answer of a time server, ends no decisions.
 func TestClockSteps(t *testing.T) {
 	now := time.Now()
@@ -265,7 +252,7 @@ func TestClockSteps(t *testing.T) {
 	if err != nil || len(d) != 1 {
 		t.Fatalf("%v, %v", d, err)
 	}
-	if _, ended := d.active(stepped(t, now, 100*24*time.Hour)); len(ended) > 0 {
+	if _, ended := d.active(clock.Set(t, now, 100*24*time.Hour)); len(ended) > 0 {
 		t.Errorf("a step of the clock ends %q", ended)
 	}
 	if _, ended := d.active(now.Add(4 * time.Hour)); len(ended) > 0 {

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"weir/control/api"
 	"weir/control/durable/durabletest"
+	"weir/tests/clock"
 )
 
 // TestFile lets the machine crash, and steps fail, while trials are saved. Saved decisions are
@@ -149,17 +149,6 @@ func rewrite(t *testing.T, path string, change func(*saved)) {
 	}
 }
 
-// set returns what [time.Now] would have returned with the clock set ahead.
-func set(t *testing.T, now time.Time, ahead time.Duration) time.Time {
-	t.Helper()
-	after := now
-	*(*int64)(unsafe.Pointer(&after)) += int64(ahead/time.Second) << 30 // see time.Time
-	if after.Sub(now) != 0 || after.Round(0).Sub(now.Round(0)) != ahead {
-		t.Fatalf("%v is not %v with another clock", after, now)
-	}
-	return after
-}
-
 // A trial ends once its time has passed, whatever the clock is set to meanwhile, and says when
 // that is by the clock.
 func TestSet(t *testing.T) {
@@ -167,20 +156,20 @@ func TestSet(t *testing.T) {
 	began := Decisions{"l": New(api.EnforceChange{After: 3600}, false, "root", now), "other": {Since: &now}}
 	for _, ahead := range []time.Duration{25 * time.Hour, -25 * time.Hour, -50 * year} {
 		d := began
-		if over := d.Over(set(t, now.Add(59*time.Minute), ahead)); len(over) > 0 {
+		if over := d.Over(clock.Set(t, now.Add(59*time.Minute), ahead)); len(over) > 0 {
 			t.Errorf("%v: it ends early", ahead)
 		}
-		d, lines := d.At(set(t, now.Add(time.Minute), ahead))
+		d, lines := d.At(clock.Set(t, now.Add(time.Minute), ahead))
 		if len(lines) != 1 || !strings.HasPrefix(lines[0], "list l: its trial ends at ") {
 			t.Errorf("%v: %q", ahead, lines)
 		}
 		if want := now.Round(0).Add(time.Hour + ahead); !d["l"].EnforcedAt.Round(0).Equal(want) {
 			t.Errorf("%v: it ends at %v by the clock, want %v", ahead, d["l"].EnforcedAt, want)
 		}
-		if _, again := d.At(set(t, now.Add(2*time.Minute), ahead)); len(again) > 0 {
+		if _, again := d.At(clock.Set(t, now.Add(2*time.Minute), ahead)); len(again) > 0 {
 			t.Errorf("%v: %q again", ahead, again)
 		}
-		if len(d.Over(set(t, now.Add(59*time.Minute), ahead))) > 0 || len(d.Over(set(t, now.Add(time.Hour), ahead))) != 1 {
+		if len(d.Over(clock.Set(t, now.Add(59*time.Minute), ahead))) > 0 || len(d.Over(clock.Set(t, now.Add(time.Hour), ahead))) != 1 {
 			t.Errorf("%v: %v", ahead, d["l"])
 		}
 	}

@@ -278,7 +278,7 @@ func TestEnforceConversed(t *testing.T) {
 	onTrial("right after a start")
 	short, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.hub.Enforce(short, "drop", api.EnforceChange{}); err == nil { // who asks does not wait
+	if _, err := f.hub.Enforce(short, "drop", api.EnforceChange{}); err == nil { // its context ends before the reports are there
 		t.Error("it is enforced before nodes have reported")
 	}
 	refuse() // once nodes have said so
