@@ -36,13 +36,19 @@ func (e End) StartFlood(t testing.TB, frame func(src netip.Addr) []byte) *Flood 
 		each := time.NewTicker(time.Millisecond)
 		defer each.Stop()
 		for began := time.Now(); !f.done.Load(); <-each.C {
-			for i, frame := range frames {
-				for float64(f.sent[i].Load()) < time.Since(began).Seconds()*f.Rates[i] {
+			// One packet of each in turn: where a machine cannot keep up, all have a share.
+			for late := true; late && !f.done.Load(); {
+				late = false
+				for i, frame := range frames {
+					if float64(f.sent[i].Load()) >= time.Since(began).Seconds()*f.Rates[i] {
+						continue
+					}
 					if err := tx.SendAll(frame); err != nil {
 						t.Error(err)
 						return
 					}
 					f.sent[i].Add(1)
+					late = true
 				}
 			}
 		}
