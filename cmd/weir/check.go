@@ -169,7 +169,7 @@ func checkLists(c *cobra.Command, conf *config.Config, file config.File) (*check
 // warningsOf returns what a configuration's user should know of a host: problems, and what
 // interfaces could do better.
 func warningsOf(all []doctor.Finding) (lines []string) {
-	for _, f := range all {
+	for _, f := range doctor.Group(all) {
 		if f.Level == doctor.Problem || f.Level == doctor.Note && f.Interface != "" {
 			lines = append(lines, f.String())
 		}

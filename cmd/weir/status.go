@@ -209,7 +209,7 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 		fmt.Fprintf(w, "no daemon runs, and nothing is filtered: no program is pinned in %s; if weir.yaml has other pins, name them with --pins\n", s.Pins)
 		noticed = true
 	}
-	for _, f := range s.Problems {
+	for _, f := range doctor.Group(s.Problems) {
 		fmt.Fprintln(w, "PROBLEM:", f)
 		noticed = true
 	}

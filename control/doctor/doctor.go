@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
 	"weir/control/config"
 	"weir/loader"
 )
@@ -31,21 +33,59 @@ type Finding struct {
 	Text      string `json:"text"`
 	Run       string `json:"run,omitempty"` // a line for a shell, as root, that mends it
 	Set       string `json:"set,omitempty"` // a line of weir.yaml that mends it
+
+	others []string // interfaces of which Group has found the same
 }
 
 // String returns the finding in a line, without its level.
 func (f Finding) String() string {
-	text := f.Text
-	if f.Interface != "" {
+	text, of := f.Text, ""
+	switch {
+	case len(f.others) > 0:
+		text, of = "interfaces "+f.interfaces()+": "+text, " for "+f.Interface
+	case f.Interface != "":
 		text = "interface " + f.Interface + ": " + text
 	}
 	if f.Run != "" {
-		text += ": `" + f.Run + "`"
+		text += ": `" + f.Run + "`" + of
 	}
 	if f.Set != "" {
-		text += ": `" + f.Set + "` in weir.yaml"
+		text += ": `" + f.Set + "` in weir.yaml" + of
 	}
 	return text
+}
+
+// interfaces names the finding's interfaces, the first few of many.
+func (f *Finding) interfaces() string {
+	const most = 4
+	names := slices.Concat([]string{f.Interface}, f.others)
+	if len(names) > most {
+		names = append(names[:most-1], fmt.Sprintf("%d more", len(names)-most+1))
+	}
+	return english.OxfordWordSeries(names, "and")
+}
+
+// Group joins what is the same of several interfaces into one finding, which prints as one:
+// of the first interface, with its mend.
+func Group(all []Finding) (groups []Finding) {
+	type text struct {
+		Check string
+		Level Level
+		Text  string
+	}
+	at := make(map[text]int)
+	for _, f := range all {
+		t := text{f.Check, f.Level, f.Text}
+		if i, ok := at[t]; ok && f.Interface != "" {
+			groups[i].others = append(groups[i].others, f.Interface)
+			continue
+		}
+		if f.Interface != "" {
+			at[t] = len(groups)
+		}
+		groups = append(groups, f)
+	}
+	return groups
 }
 
 // Of selects the findings of a level.

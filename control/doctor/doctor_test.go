@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +47,35 @@ func TestConfigured(t *testing.T) {
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%s\n got %q\nwant %q", c.text, got, c.want)
 		}
+	}
+}
+
+// What is the same of several interfaces prints once, in the place of the first.
+func TestGroup(t *testing.T) {
+	of := func(iface, text string) Finding {
+		f := Finding{Check: "up", Interface: iface, Level: Note, Text: text}
+		if iface != "" {
+			f.Run = "ip link set " + iface + " up"
+		}
+		return f
+	}
+	groups := Group([]Finding{
+		of("", "it is slow"), of("a0", "it is down"), of("", "it is slow"), of("b0", "it is slow"), of("a1", "it is down"),
+		of("b1", "it is slow"), of("b2", "it is slow"), of("b3", "it is slow"), of("b4", "it is slow"),
+	})
+	var got []string
+	for _, f := range groups {
+		got = append(got, f.String())
+	}
+	if want := []string{
+		"it is slow", "interfaces a0 and a1: it is down: `ip link set a0 up` for a0", "it is slow",
+		"interfaces b0, b1, b2, and 2 more: it is slow: `ip link set b0 up` for b0",
+	}; !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	var b strings.Builder
+	if err := Print(&b, groups[1:2]); err != nil || b.String() != "note     a0 and a1, up: it is down\n         run: ip link set a0 up    # for a0\n" {
+		t.Errorf("%q, %v", b.String(), err)
 	}
 }
 

@@ -11,17 +11,21 @@ import (
 
 // Print writes findings in lines, with what mends each.
 func Print(w io.Writer, all []Finding) error {
-	for _, f := range all {
-		where := f.Check
+	for _, f := range Group(all) {
+		where, run, set := f.Check, "", "    # in weir.yaml"
 		if f.Interface != "" {
-			where = f.Interface + ", " + where
+			where = f.interfaces() + ", " + where
+		}
+		if len(f.others) > 0 {
+			run = "    # for " + f.Interface
+			set += ", for " + f.Interface
 		}
 		text := fmt.Sprintf("%-7s  %s: %s\n", f.Level, where, f.Text)
 		if f.Run != "" {
-			text += "         run: " + f.Run + "\n"
+			text += "         run: " + f.Run + run + "\n"
 		}
 		if f.Set != "" {
-			text += "         set: " + f.Set + "    # in weir.yaml\n"
+			text += "         set: " + f.Set + set + "\n"
 		}
 		if _, err := io.WriteString(w, text); err != nil {
 			return err
