@@ -54,7 +54,9 @@ INLINED := runtime runtime/... internal/runtime/... internal/abi internal/byteal
 	encoding/binary hash/maphash math math/bits net/netip crypto/internal/... \
 	github.com/cespare/... github.com/klauspost/... \
 	weir/filter/... $(addprefix weir/control/,list engine feed compressed capture journal observe/...)
-BUILDFLAGS := $(LINKFLAGS) -gcflags=all=-l $(INLINED:%=-gcflags=%=)
+# HTTP/1.1 does for feeds and webhooks; HTTP/2 would add half a megabyte, and what servers can send
+# by it.
+BUILDFLAGS := $(LINKFLAGS) -tags nethttpomithttp2 -gcflags=all=-l $(INLINED:%=-gcflags=%=)
 
 # The C of the data plane, and of the benchmark.
 C_DIRS    := bpf tests/bench/probe
