@@ -164,9 +164,22 @@ func withLimited(ctx context.Context, c net.Conn) context.Context {
 
 // untilIdle makes connections busy while a handler works. They are again idle when the
 // server says so to [noteIdle], since what the handler has written may not be sent yet.
+//
+// It bounds the time of a request's body, for which net/http waits before it answers, also where
+// no handler reads it. A GET has none to read: it is answered at once, and its connection, which is
+// closed then, is not busy.
 func untilIdle(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if c, ok := q.Context().Value(limitedKey{}).(*limitedConn); ok {
+		body, wait := q.ContentLength != 0, bodyTimeout
+		unread := body && (q.Method == http.MethodGet || q.Method == http.MethodHead)
+		if unread {
+			w.Header().Set("Connection", "close")
+			wait = headerTimeout
+		}
+		if body {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(wait)) // fails in tests only
+		}
+		if c, ok := q.Context().Value(limitedKey{}).(*limitedConn); ok && !unread {
 			c.setBusy(true)
 		}
 		h.ServeHTTP(w, q)

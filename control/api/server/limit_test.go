@@ -19,6 +19,41 @@ import (
 	"weir/tests/wait"
 )
 
+// A request whose body does not come is answered, and harms no other: GET at once, since none
+// reads its body, and without a place among those that are busy.
+func TestMissingBodies(t *testing.T) {
+	const most = 4
+	made, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := Serve(ctx, LimitListener(made, most), http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			io.WriteString(w, strings.Repeat("metric 1\n", 1000)) // more than net/http holds back
+		}), slog.New(slog.DiscardHandler)); err != nil {
+			t.Error(err)
+		}
+	})
+	defer served.Wait()
+	defer stop()
+	for range 2 * most {
+		c, err := net.Dial("tcp", made.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "GET / HTTP/1.1\r\nHost: weir\r\nContent-Length: 1\r\n\r\n")
+		if err := c.SetReadDeadline(time.Now().Add(wait.Patience)); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(io.LimitReader(c, 9000)); err != nil || len(text) < 9000 {
+			t.Fatalf("%d bytes, %v", len(text), err)
+		}
+	}
+}
+
 // However many clients hang, with a request that is sent in part, or with none, a new one is
 // answered, no more connections are open than there may be, and what is in progress ends.
 func TestLimit(t *testing.T) {

@@ -36,12 +36,15 @@ func readChange(w http.ResponseWriter, q *http.Request) (api.Change, error) {
 	return c, c.Check()
 }
 
-// readBody reads a request's body of at most a number of bytes.
+// readBody reads a request's body of at most a number of bytes. Its time is bounded, and where it
+// fails what is left of the body may take no longer.
 func readBody(w http.ResponseWriter, q *http.Request, most int64, v any) error {
 	connection := http.NewResponseController(w) // it may have no deadlines, as in tests
 	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout))
 	err := decode(http.MaxBytesReader(w, q.Body, most), v)
-	_ = connection.SetReadDeadline(time.Time{})
+	if err == nil {
+		_ = connection.SetReadDeadline(time.Time{})
+	}
 	return err
 }
 
