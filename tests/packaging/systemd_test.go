@@ -46,6 +46,7 @@ func testService(t *testing.T, r *release) {
 		{"hardening", testServiceHardening},
 		{"reload", testServiceReload},
 		{"broken reload", testServiceBrokenReload},
+		{"restart without a file", testServiceRestartWithoutFile},
 		{"stop", testServiceStop},
 		{"crash", testServiceCrash},
 		{"beside another daemon", testServiceBeside},
@@ -144,6 +145,18 @@ func testServiceStart(t *testing.T, m *machine) {
 	if log := m.run("journalctl", "--unit=weir", "--output=cat", "--priority=warning", "--quiet"); log != "" {
 		t.Errorf("warnings:\n%s", log)
 	}
+}
+
+// A list that cannot be read keeps weir from no start: nothing would be filtered after a reboot.
+func testServiceRestartWithoutFile(_ *testing.T, m *machine) {
+	m.configure("  gone: {sources: [{file: /srv/gone.txt}]}\n")
+	if out, code := m.try("weir", "check", "/etc/weir/weir.yaml"); code != 1 {
+		m.t.Errorf("check of a file that is gone: %d\n%s", code, out)
+	}
+	m.withoutGap("restart", func() { m.run("systemctl", "restart", "weir") })
+	m.run("systemctl", "is-active", "weir")
+	m.configure("")
+	m.withoutGap("reload", func() { m.run("systemctl", "reload", "weir") })
 }
 
 func testServiceHardening(t *testing.T, m *machine) {
