@@ -178,7 +178,7 @@ func (h *hotplug) attach(t loader.Target, i *loader.Iface) bool {
 		}
 		delete(h.failed, t)
 		h.known[t] = a
-		h.arrived = append(h.arrived, &managedInterface{Target: t, XDP: xdp, Attachment: a, engine: p.engine})
+		h.arrived = append(h.arrived, &managedInterface{Target: t, XDP: xdp, Attachment: a, engine: p.engine, parts: p.parts})
 	})
 	return true
 }

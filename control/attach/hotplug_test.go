@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/engine"
+	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -444,6 +445,105 @@ func TestNamesMove(t *testing.T) {
 		}
 		return len(s.interfaces) == 2
 	})
+}
+
+// What is configured for some interfaces holds for those that have their names now: for one that
+// is renamed, and for one that appears where a glob before its name covers it, too.
+func TestNamesHaveRules(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		targets []string // beside those of the end's first name
+		now     string
+	}{
+		{"renamed", []string{"now*"}, "now0"},
+		{"appears", []string{"no*", "now0"}, "now0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := lab.New(t)
+			conf, targets := options(t, new(bytes.Buffer), l.B)
+			if c.name == "appears" {
+				targets = nil
+			}
+			for _, name := range c.targets {
+				targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: name}})
+			}
+			conf.Log = slog.New(slog.DiscardHandler)
+			rules := []engine.List{{Name: "here", Contents: parse(t, "192.0.2.1\n"), Rule: &verdict.Rule{Interfaces: []string{c.now}}}}
+			g, err := engine.Build(rules, engine.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { g.Close() })
+			d := Describe(g, engine.Config{}, []List{{Name: "here", Entries: 1}})
+			m := NewManager(conf)
+			if err := m.Start(g, d, targets, nil); err != nil {
+				t.Fatal(err)
+			}
+			defer m.Stop(false)
+			follow := func() bool {
+				if err := m.Follow(); err != nil {
+					t.Fatal(err)
+				}
+				return slices.ContainsFunc(m.interfaces, func(i *managedInterface) bool {
+					return i.Target.Iface == c.now && i.filtered() && i.engine == nil
+				})
+			}
+			at(t, l.B, with(l.B.Iface, func(i netlink.Link) error {
+				return errors.Join(netlink.LinkSetDown(i), netlink.LinkSetName(i, c.now), netlink.LinkSetUp(i))
+			}))
+			l.B.Iface = c.now
+			wait.For(t, "it is filtered by its name", follow)
+			f := append(make([]byte, 12), 8, 0,
+				0x45, 0, 0, 28, 0, 1, 0, 0, 60, 17, 0, 0, 192, 0, 2, 1, 203, 0, 113, 1, // IPv4
+				0, 5, 0, 9, 0, 8, 0, 0) // UDP
+			if through := lab.NewProbe(t, l).Pass(t, f); through[0] != nil {
+				t.Error("a packet passes that a list for this name has")
+			}
+		})
+	}
+}
+
+// An interface whose outgoing packets hotplug begins to filter while that is being switched off.
+func TestAppearsAtTheEndOfEgress(t *testing.T) {
+	l := lab.New(t)
+	conf, _ := options(t, new(bytes.Buffer), l.B)
+	conf.Log = slog.New(slog.DiscardHandler)
+	in := Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}}
+	out := in
+	out.Out, out.XDP = true, loader.TC
+	both := engine.Config{Outgoing: new(engine.Telemetry)}
+	g, d := buildKernel(t, "10.0.0.1\n", both, 1)
+	m := NewManager(conf)
+	if err := m.Start(g, d, []Target{in, out}, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop(false)
+	if err := m.Follow(); err != nil {
+		t.Fatal(err)
+	}
+	next, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
+	r, err := m.Prepare(next, d, []Target{in}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at(t, l.B, addVeth("wan1"))
+	wait.For(t, "hotplug has attached", func() bool {
+		m.hotplug.mu.Lock()
+		defer m.hotplug.mu.Unlock()
+		return len(m.hotplug.arrived) == 2
+	})
+	if err := r.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "only what comes in is filtered", func() bool {
+		if err := m.Follow(); err != nil {
+			t.Fatal(err)
+		}
+		return len(m.interfaces) == 1 && m.interfaces[0].filtered() && m.interfaces[0].engine == nil
+	})
+	if got := pinned(t, conf); !slices.Equal(got, []string{"wan1"}) {
+		t.Errorf("pinned: %v", got)
+	}
 }
 
 // What the hotplug has met with an earlier generation is described as soon as that

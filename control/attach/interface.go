@@ -21,9 +21,11 @@ type managedInterface struct {
 	problem            string    // why it is not filtered, as last logged
 	retry              time.Time // when attaching, which failed, is tried again
 
-	// engine is set where hotplug attached the program: it may not be the
-	// current one. It is nil once the program is known to be current.
+	// engine and parts are set where the program may not be the current one: where hotplug
+	// attached it, maybe as one of a glob, and where its interface was renamed. engine is nil
+	// once the program is known to be current.
 	engine *engine.Generation
+	parts  uint64 // engine.Generation.Kind of what the program was loaded for
 }
 
 // logOnce logs why an interface is not filtered, once while that stays the same.

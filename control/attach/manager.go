@@ -558,6 +558,9 @@ func (m *Manager) followNames() {
 			continue
 		}
 		m.Log.Info("the interface was renamed, filtering goes on", "interface", i.Target.String(), "name", t.Iface)
+		if i.engine == nil {
+			i.engine, i.parts = m.engine, m.engine.Kind(i.Target)
+		}
 		i.Target = t
 	}
 }
@@ -605,14 +608,13 @@ func (m *Manager) takeIn(arrived []*managedInterface) {
 			n.Close() // Follow came first, and has adopted it
 			continue
 		}
-		i.Attachment, i.engine, i.problem = n.Attachment, n.engine, ""
+		i.Attachment, i.engine, i.parts, i.problem = n.Attachment, n.engine, n.parts, ""
 		i.updateIndex()
 		m.Log.Info("the interface is there, filtering", "interface", i.Target.String())
 	}
 }
 
-// bringUp puts the current program on an interface where hotplug attached
-// another one.
+// bringUp puts the current program of its name on an interface that may have another one.
 func (m *Manager) bringUp(i *managedInterface) error {
 	if i.engine == nil {
 		return nil
@@ -627,9 +629,13 @@ func (m *Manager) bringUp(i *managedInterface) error {
 	return nil
 }
 
-// renew replaces the program that hotplug has attached, unless it is the current
-// one.
+// renew replaces the program of an interface, unless it is the current one, or the engine has none
+// for it: forget releases it then.
 func (m *Manager) renew(i *managedInterface) error {
+	current := m.engine.For(i.Target)
+	if current == nil {
+		return nil
+	}
 	if err := setEdges(m.edges, i.Target, i.Stats()); err != nil {
 		return err
 	}
@@ -637,17 +643,18 @@ func (m *Manager) renew(i *managedInterface) error {
 		return err
 	}
 	// A preloaded program takes its interface for none of the edges.
-	if i.engine == m.engine && !i.Stats().Edge() {
+	parts := m.engine.Kind(i.Target)
+	if i.engine == m.engine && i.parts == parts && !i.Stats().Edge() {
 		return nil
 	}
-	p, err := m.engine.For(i.Target).Load(i.Stats())
+	p, err := current.Load(i.Stats())
 	if err != nil {
 		return err
 	}
 	if err := i.Replace(p); err != nil {
 		return err
 	}
-	i.engine = m.engine
+	i.engine, i.parts = m.engine, parts
 	return nil
 }
 
