@@ -212,10 +212,17 @@ func (g *Generation) enact(edits []edit) error {
 		// is removed now: one key of the same packet, for the other.
 		g.grace()
 	}
+	unblocked := false
 	for _, e := range slices.Backward(edits) {
 		switch {
 		case e.after == 0:
+			if unblocked && e.set == g.Allow {
+				// A program that has found what was blocked asks the allow lists next.
+				g.grace()
+				unblocked = false
+			}
 			e.set.Remove(e.key)
+			unblocked = unblocked || e.set == g.Block
 		case e.before != 0 && e.both != e.after:
 			e.set.SetList(e.key, e.after)
 		}

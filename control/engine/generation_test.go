@@ -344,6 +344,30 @@ func TestApplyLetsProgramsEnd(t *testing.T) {
 	}
 }
 
+// A program that has found a block list's entry asks the allow lists next: where both entries are
+// removed by one change, it still finds theirs.
+func TestApplyAllowsMeanwhile(t *testing.T) {
+	k := key.Source(netip.MustParsePrefix("192.0.2.1/32"))
+	g, err := Reference([]List{ofKeys(List{Name: "block"}, k), ofKeys(List{Name: "allow", Allow: true}, k)}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := 0
+	g.grace = func() {
+		waits++
+		_, blocked := g.Block.Lookup(k)
+		if _, allowed := g.Allow.Lookup(k); blocked || !allowed {
+			t.Errorf("meanwhile it is blocked %v, allowed %v", blocked, allowed)
+		}
+	}
+	if n, err := g.Apply([]Change{delta(1, nil, []key.Key{k}), delta(2, nil, []key.Key{k})}); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	if _, allowed := g.Allow.Lookup(k); waits != 1 || allowed {
+		t.Errorf("waited %d times; allowed %v", waits, allowed)
+	}
+}
+
 // Changes that find no room change nothing, whether they fail at the first key or
 // after many, and what comes after them is not held up.
 func TestApplyWithoutRoom(t *testing.T) {
