@@ -29,6 +29,12 @@ const maxName = 64
 // proportion to them, about a fifth of a core for 4,000.
 const MaxLists = 10_000
 
+// The lists that commands change which name none.
+const (
+	DefaultBlock = "manual"
+	DefaultAllow = "manual-allow"
+)
+
 // maxTargets bounds the receivers of notifications, each of which has a queue.
 const maxTargets = 16
 
@@ -102,12 +108,20 @@ func (c *Config) check() quantity.FieldErrors {
 			errs.Failf(join("lists", l.Name), "names that begin with %s are for the fleet's lists", FleetPrefix)
 		}
 		errs.Add(join("lists", l.Name), l.check().Err())
+		checkManual(&errs, l, map[string]Action{DefaultBlock: Block, DefaultAllow: Allow})
 		if l.Direction == engine.Out && !c.FiltersOutgoing() {
 			errs.Failf(join(join("lists", l.Name), "direction"), "outgoing packets are filtered on no interface: set egress: true on one")
 		}
 	}
 	c.checkRules(&errs)
 	return errs
+}
+
+// checkManual refuses another action of a list that commands change which name none.
+func checkManual(errs *quantity.FieldErrors, l List, manual map[string]Action) {
+	if own, ok := manual[l.Name]; ok && l.Action != own {
+		errs.Failf(join("lists", l.Name)+".action", "want %s: the commands without --list change this list", own)
+	}
 }
 
 // checkAttach fails where an interface is to be attached to in a way that its hook has not.

@@ -638,6 +638,10 @@ func TestErrors(t *testing.T) {
 			`4:3: lists.b.action: say block or allow: the feed aws has the addresses of a provider, which some block and others must let in`,
 			`5:3: lists.c.direction: outgoing packets are filtered on no interface: set egress: true on one`,
 			`6:32: lists.d.interval: 10m is less than the 1h that feed dshield asks for`}, false},
+		// Lists of commands.
+		{eth0 + "lists:\n  manual: {action: allow, entries: [192.0.2.1]}\n  manual-allow: {entries: [192.0.2.1]}", []string{
+			`3:20: lists.manual.action: want block: the commands without --list change this list`,
+			`4:3: lists.manual-allow.action: want allow: the commands without --list change this list`}, true},
 		// Names.
 		{eth0 + "lists:\n  a: {format: names, entries: [home.example.org]}\n  b: {format: names, action: allow, entries: [home]}", []string{
 			`3:15: lists.a.format: names are for allow lists and for lists with direction out: the owner of a name chooses its addresses, and could have others blocked`,

@@ -259,9 +259,7 @@ func (h *Hub) check() quantity.FieldErrors {
 		if l.TTL > 0 {
 			errs.Failf(path+".ttl", "a hub removes what a feed drops at once")
 		}
-		if own, ok := manualLists[l.Name]; ok && l.Action != own {
-			errs.Failf(path+".action", "want %s: the commands without --list change this list", own)
-		}
+		checkManual(&errs, l, manualLists)
 	}
 	return errs
 }

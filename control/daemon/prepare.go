@@ -38,8 +38,8 @@ import (
 
 // The lists of commands that name none.
 const (
-	DefaultBlock = "manual"
-	DefaultAllow = "manual-allow"
+	DefaultBlock = config.DefaultBlock
+	DefaultAllow = config.DefaultAllow
 )
 
 // Prepared is a configuration with the contents of its lists: all that an engine
