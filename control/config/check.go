@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -15,6 +14,7 @@ import (
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/quantity"
+	"weir/control/stage"
 	"weir/control/stages"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -53,7 +53,7 @@ func (c *Config) check() quantity.FieldErrors {
 	}
 	quantity.Unique(&errs, "interfaces", len(c.Interfaces), func(i int) any { return loader.Target{Netns: c.Interfaces[i].Netns, Iface: c.Interfaces[i].Name} })
 	for i, iface := range c.Interfaces {
-		errs.Add(fmt.Sprintf("interfaces[%d]", i), iface.check())
+		errs.Add(fmt.Sprintf("interfaces[%d]", i), stage.CheckName(iface.Name))
 		if iface.XDP >= loader.TC {
 			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "%v is not an XDP mode: want native or generic", iface.XDP)
 		}
@@ -210,7 +210,7 @@ func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 	groups := make(map[Group]bool)
 	for i, iface := range m.Interfaces {
 		at := fmt.Sprintf("multicast.interfaces[%d]", i)
-		if err := (Interface{Name: iface.Name}).check(); err != nil {
+		if err := stage.CheckName(iface.Name); err != nil {
 			errs.Add(at, err)
 		} else if strings.ContainsAny(iface.Name, `*?[\`) {
 			errs.Failf(at, "%q is a pattern, but each interface has groups of its own: name them one by one", iface.Name)
@@ -232,19 +232,6 @@ func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
 			errs.Failf(at, "multicast is forwarded within one network namespace: all interfaces must be in the same")
 		}
 	}
-}
-
-func (i Interface) check() error {
-	const most = 15 // IFNAMSIZ, without the end
-	_, err := path.Match(i.Name, "")
-	isPattern := strings.ContainsAny(i.Name, `*?[\`)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%q is a pattern with a bracket that does not end", i.Name)
-	case i.Name == "" || strings.ContainsAny(i.Name, "/: \t\n") || !isPattern && len(i.Name) > most:
-		return fmt.Errorf("%q cannot be an interface: 1 to %d characters, no slash, colon or space", i.Name, most)
-	}
-	return nil
 }
 
 func (f Failsafe) check() (errs quantity.FieldErrors) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"weir/control/quantity"
+	"weir/control/stage"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/ordered"
@@ -84,7 +85,7 @@ func (o Only) check() (errs quantity.FieldErrors) {
 		}
 	}
 	for i, name := range o.Interfaces {
-		errs.Add(fmt.Sprintf("interfaces[%d]", i), Interface{Name: name}.check())
+		errs.Add(fmt.Sprintf("interfaces[%d]", i), stage.CheckName(name))
 	}
 	for i, v := range o.VLANs {
 		if v < 0 || v > maxVLAN {

@@ -3,6 +3,9 @@
 package stage
 
 import (
+	"fmt"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -53,6 +56,20 @@ func Covers(o, t loader.Target) bool {
 		return o == t
 	}
 	return o.Covers(t)
+}
+
+// CheckName returns what is wrong with the name of an interface, or with a pattern.
+func CheckName(name string) error {
+	const most = 15 // IFNAMSIZ, without the end
+	_, err := path.Match(name, "")
+	isPattern := strings.ContainsAny(name, `*?[\`)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is a pattern with a bracket that does not end", name)
+	case name == "" || strings.ContainsAny(name, "/: \t\n") || !isPattern && len(name) > most:
+		return fmt.Errorf("%q cannot be an interface: 1 to %d characters, no slash, colon or space", name, most)
+	}
+	return nil
 }
 
 // Row is a line of weir status.
