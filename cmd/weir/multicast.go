@@ -13,7 +13,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/config"
+	"weir/control/stage/multicast"
 )
 
 func newMulticast() *cobra.Command {
@@ -61,7 +61,7 @@ func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
 				return nil, usageError{errors.New("--iface is required")}
 			}
 			for _, text := range args {
-				if err := new(config.Group).UnmarshalText([]byte(text)); err != nil {
+				if err := new(multicast.Group).UnmarshalText([]byte(text)); err != nil {
 					return nil, usageError{err}
 				}
 			}

@@ -62,6 +62,7 @@ func (c *Config) check() quantity.FieldErrors {
 		if iface.Hook == HookTC {
 			errs.Add(fmt.Sprintf("interfaces[%d].hook", i), c.checkTC(iface))
 		}
+		c.CheckStagesAt(&errs, fmt.Sprintf("interfaces[%d]", i), iface.Place(), iface.Netns == c.Interfaces[0].Netns)
 	}
 	errs.Add("failsafe", c.Failsafe.check().Err())
 	c.CheckStages(&errs, string(c.StateDir))
@@ -87,7 +88,6 @@ func (c *Config) check() quantity.FieldErrors {
 	for i, g := range c.Guards {
 		errs.Add(fmt.Sprintf("guards[%d]", i), g.Validate())
 	}
-	c.checkMulticast(&errs)
 	if len(c.Notify.Targets) > maxTargets {
 		errs.Failf("notify.targets", "there are %d: the maximum is %d", len(c.Notify.Targets), maxTargets)
 	}
@@ -196,40 +196,6 @@ func checkRanges(errs *quantity.FieldErrors, path string, v reflect.Value) {
 				}
 				checkRanges(errs, element, fv.Index(i))
 			}
-		}
-	}
-}
-
-// checkMulticast adds the errors in the forwarding of multicast.
-func (c *Config) checkMulticast(errs *quantity.FieldErrors) {
-	m := c.Multicast
-	if len(m.Interfaces) == 0 {
-		return
-	}
-	quantity.Unique(errs, "multicast.interfaces", len(m.Interfaces), func(i int) any { return m.Interfaces[i].Name })
-	groups := make(map[Group]bool)
-	for i, iface := range m.Interfaces {
-		at := fmt.Sprintf("multicast.interfaces[%d]", i)
-		if err := stage.CheckName(iface.Name); err != nil {
-			errs.Add(at, err)
-		} else if strings.ContainsAny(iface.Name, `*?[\`) {
-			errs.Failf(at, "%q is a pattern, but each interface has groups of its own: name them one by one", iface.Name)
-		}
-		quantity.Unique(errs, at+".groups", len(iface.Groups), func(i int) any { return iface.Groups[i] })
-		for _, g := range iface.Groups {
-			groups[g] = true
-		}
-	}
-	if len(groups) > int(m.MaxGroups) && m.MaxGroups > 0 { // 0 is out of range
-		errs.Failf("multicast.max_groups", "%d groups are wanted, more than %d", len(groups), m.MaxGroups)
-	}
-	for i, iface := range c.Interfaces {
-		at := fmt.Sprintf("interfaces[%d]", i)
-		if place := iface.Place(); place != loader.Native {
-			errs.Failf(at, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet may share their bytes", place)
-		}
-		if iface.Netns != c.Interfaces[0].Netns {
-			errs.Failf(at, "multicast is forwarded within one network namespace: all interfaces must be in the same")
 		}
 	}
 }

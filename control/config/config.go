@@ -118,9 +118,6 @@ type Config struct {
 	// weir drops. They are read again when they change.
 	Geo geo.Spec `yaml:"geo,omitempty"`
 
-	// Forwarding of multicast to the interfaces that want it.
-	Multicast Multicast `yaml:"multicast,omitempty"`
-
 	// Who is notified of heavy hitters, failures, surges of drops and refused changes.
 	Notify Notify `yaml:"notify,omitempty"`
 
@@ -269,27 +266,6 @@ type Learning struct {
 	Exact bool `yaml:"exact,omitempty"`
 }
 
-// Multicast forwards packets to groups wider than a link, from the interfaces where
-// weir filters to those that want them.
-type Multicast struct {
-	// The interfaces that want groups, in the network namespace of the filtered ones.
-	Interfaces []MulticastInterface `yaml:"interfaces,required"`
-
-	// The maximum number of groups of all interfaces, for which the filters are
-	// planned: they err once in a million packets to other groups.
-	MaxGroups quantity.Count `yaml:"max_groups" min:"1" max:"65536"`
-}
-
-// MulticastInterface is an interface that wants groups: a name alone, or a
-// mapping.
-type MulticastInterface struct {
-	// Name; the interface need not be filtered.
-	Name string `yaml:"name,required,short"`
-
-	// Groups that it wants, in addition to manual ones.
-	Groups []Group `yaml:"groups,omitempty"`
-}
-
 // Notify says who is notified of which events.
 type Notify struct {
 	// The receivers, by name: letters, digits, "_", "-" and dots. Each has a url, a
@@ -373,9 +349,6 @@ type List struct {
 	feed.Spec `yaml:",inline"`
 }
 
-// DefaultMaxGroups is the default of Multicast.MaxGroups: 4.5 KB an interface.
-const DefaultMaxGroups = 1024
-
 // Default returns the defaults: the configuration of an empty file, which needs an
 // interface to be valid.
 func Default() *Config {
@@ -403,9 +376,6 @@ func (c *Config) SetDefaults() {
 
 // SetDefaults sets the defaults.
 func (n *Notify) SetDefaults() { n.Surge.SetDefaults() }
-
-// SetDefaults sets the defaults.
-func (m *Multicast) SetDefaults() { m.MaxGroups = DefaultMaxGroups }
 
 // SetDefaults sets the defaults.
 func (l *List) SetDefaults() {

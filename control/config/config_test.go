@@ -22,6 +22,7 @@ import (
 	"weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
+	"weir/control/stage/multicast"
 	"weir/control/stage/police"
 	"weir/control/stage/replies"
 	"weir/filter/icarus"
@@ -231,7 +232,7 @@ func TestExample(t *testing.T) {
 	if c.Digest != defaults {
 		t.Errorf("digest %+v, the defaults are %+v", c.Digest, defaults)
 	}
-	if c.Multicast.MaxGroups != DefaultMaxGroups {
+	if c.Multicast.MaxGroups != multicast.DefaultMaxGroups {
 		t.Errorf("%d groups, not as many as by default", c.Multicast.MaxGroups)
 	}
 	var surge notify.SurgeSpec
@@ -270,7 +271,7 @@ func TestExample(t *testing.T) {
 		t.Errorf("guard %+v, the defaults are %+v", c.Guards[0], guard)
 	}
 	c.Guards = nil
-	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = loop.Spec{}, digest.Spec{}, Multicast{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
+	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = loop.Spec{}, digest.Spec{}, multicast.Spec{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
 	c.Export = export.Spec{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]

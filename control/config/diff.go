@@ -30,9 +30,6 @@ func (l List) Label() string { return l.Name }
 // Label returns the name.
 func (r ListRollout) Label() string { return r.Name }
 
-// Label returns the name.
-func (i MulticastInterface) Label() string { return i.Name }
-
 type differences struct{ lines []string }
 
 func (d *differences) addf(format string, args ...any) {

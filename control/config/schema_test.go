@@ -30,6 +30,7 @@ import (
 	"weir/control/quantity"
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
+	"weir/control/stage/multicast"
 	"weir/filter/membership"
 	"weir/filter/recent"
 	"weir/filter/sfb"
@@ -248,7 +249,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[verdict.PortRange]():      text(`^[a-z]+/[0-9]+(-[0-9]+)?$`),
 		reflect.TypeFor[Protocol]():               {"type": []string{"string", "integer"}, "pattern": `^[a-z0-9]+$`, "minimum": 0, "maximum": 255},
 		reflect.TypeFor[verdict.FailsafePrefix](): text(`^[0-9a-fA-F:.]+(/[0-9]+)?$`),
-		reflect.TypeFor[Group]():                  text(`^[0-9a-fA-F:.]+$`),
+		reflect.TypeFor[multicast.Group]():        text(`^[0-9a-fA-F:.]+$`),
 		reflect.TypeFor[feed.URL]():               text(`^https?://`),
 		reflect.TypeFor[notify.URL]():             text(`^https?://`),
 		reflect.TypeFor[endpoint.URL]():           text(`^(udp|tcp|tls)://[^/]+:[0-9]+$`),

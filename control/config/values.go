@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"weir/control/feed"
-	"weir/filter/multicast"
 	"weir/loader"
 )
 
@@ -49,27 +48,6 @@ func (m Metrics) Warning() string {
 	}
 	return "metrics.listen: " + string(m.Listen) + " is no address of a loopback interface: who can reach it learns names, versions and sizes of lists, and what is dropped"
 }
-
-// Group is a multicast group that routers forward.
-type Group netip.Addr
-
-// UnmarshalText reads a group's address.
-func (g *Group) UnmarshalText(text []byte) error {
-	a, err := netip.ParseAddr(string(text))
-	if err != nil {
-		return fmt.Errorf("%q: want a multicast group, as in 239.1.2.3 or ff0e::1", text)
-	}
-	if err := multicast.Check(a); err != nil {
-		return fmt.Errorf("%q: %w", text, err)
-	}
-	*g = Group(a)
-	return nil
-}
-
-// MarshalText returns the address.
-func (g Group) MarshalText() ([]byte, error) { return netip.Addr(g).MarshalText() }
-
-func (g Group) String() string { return netip.Addr(g).String() }
 
 // LogLevel is the least severe level that is logged.
 type LogLevel slog.Level

@@ -22,7 +22,6 @@ type API struct {
 	*changer
 	*trials
 	*override
-	*groups
 	*trafficHistory
 	*dropped
 	*collateral
@@ -30,6 +29,7 @@ type API struct {
 
 	early *serve.Early // at the API's socket; nil: it could not be opened yet
 	consoles
+	groups
 	entries
 	refresher
 	explainer

@@ -24,7 +24,6 @@ type builder struct {
 	observers  *observers
 	monitor    *override
 	rehearsals *rehearsals
-	groups     *groups
 	queue      *waiting
 	journal    *journal.Journal
 	version    string
@@ -59,7 +58,7 @@ func (b *builder) build(p *Prepared, by *kept) (*engine.Generation, attach.Metad
 	if err != nil {
 		return nil, attach.Metadata{}, err
 	}
-	b.groups.Connect(e, b.log)
+	b.observers.stages.Connect(e)
 	if evadable(e) || e.Out() != nil && evadable(e.Out()) {
 		b.log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): malformed: drop closes that")

@@ -63,8 +63,8 @@ func (k *kept) close(log *slog.Logger) {
 // fits reports whether the engine can serve a configuration, which is the one that it
 // was built from with what its lists contain now.
 func (k kept) fits(p *Prepared) bool {
-	if k.Generation == nil || len(p.config.Multicast.Interfaces) > 0 {
-		return false // groups may have changed
+	if k.Generation == nil || p.config.TakesCommands() {
+		return false // what they change may have changed
 	}
 	same := func(a, b engine.List) bool { a.Contents, b.Contents = nil, nil; return a.Equal(b) }
 	return slices.EqualFunc(k.Lists(), p.rules, same) && slices.Equal(k.by.watched(), p.watched())

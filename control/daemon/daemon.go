@@ -74,7 +74,6 @@ type Daemon struct {
 	trials    trials
 	feeds     feeds
 	backlog   backlog
-	groups    groups
 	observers observers
 	readings  readings
 	upkeep    upkeep
@@ -118,7 +117,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.journal, err = openJournal(ctx, c, o); err != nil {
 		return nil, err
 	}
-	d.builder.journal, d.groups.journal, d.changes.journal, d.api.entries.journal = d.journal, d.journal, d.journal, d.journal
+	d.builder.journal, d.observers.stages.Journal, d.changes.journal, d.api.entries.journal = d.journal, d.journal, d.journal, d.journal
 	var unwatched error
 	if d.feeds.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
 		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
@@ -177,16 +176,16 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
 	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Path: trialPath(c), Log: o.Log}
 	d.builder = builder{
-		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: &d.fleet.rehearsals, groups: &d.groups, queue: &d.changes.queued,
+		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: &d.fleet.rehearsals, queue: &d.changes.queued,
 		version: o.Version, log: o.Log,
 	}
-	d.groups = groups{loop: d.loop, active: d.active, audit: d.audit}
 	d.api = &API{
 		reconfigured: d, loop: d.loop, auditor: d.audit, notifier: d.observers.notifier, readings: &d.readings,
-		changer: &d.changes, trials: &d.trials, override: &d.monitor, groups: &d.groups,
+		changer: &d.changes, trials: &d.trials, override: &d.monitor,
 		trafficHistory: &d.observers.history, dropped: &d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
 
 		consoles:  consoles{audit: d.audit},
+		groups:    groups{loop: d.loop, active: d.active, stages: d.observers.stages, audit: d.audit},
 		entries:   entries{loop: d.loop, active: d.active},
 		refresher: refresher{loop: d.loop, active: d.active, taker: d, audit: d.audit},
 		explainer: explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
@@ -359,7 +358,7 @@ func (d *Daemon) followInterfaces() error {
 	err := d.active.attach.Follow()
 	d.loop.follow(d.active.attach.IsWatching())
 	d.noteStatus()
-	d.groups.Connect(d.active.engine, d.o.Log)
+	d.observers.stages.Connect(d.active.engine)
 	return err
 }
 

@@ -31,7 +31,7 @@ func programmed(c *config.Config) config.Config {
 // lists, and reports whether it has. All of them are active then, or none. Where that is
 // not possible, another engine is to be built: as for host facts that programs are loaded with.
 func (d *Daemon) activateInPlace(next *Prepared, applied uint64) bool {
-	if len(next.config.Multicast.Interfaces) > 0 || len(next.config.Shared()) > 0 ||
+	if next.config.TakesCommands() || len(next.config.Shared()) > 0 ||
 		d.active.engine.Monitor != d.monitor.monitors(next.config) || d.active.engine.SamplesClean() != d.fleet.rehearsals.any() {
 		return false
 	}

@@ -613,8 +613,7 @@ func (p *Prepared) engineConfig() engine.Config {
 	if p.learns() {
 		e.Hot = int(c.Learning.Elements)
 	}
-	e.Multicast = p.multicast()
-	e.Parts = p.stages.Parts()
+	e.Parts = p.stages.Parts(p.journal)
 	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
 	if c.FiltersOutgoing() {
 		e.Outgoing = new(engine.Telemetry)

@@ -440,7 +440,7 @@ func (d *Daemon) note() {
 	for i, watched := range o.watched {
 		s.Trackers = append(s.Trackers, *r.tracker(i, watched))
 	}
-	s.Stages = o.stages.Samples()
+	s.Stages = o.stages.Samples(d.active.engine)
 	if o.learn != nil {
 		s.Weighted = new(o.learn.Predicted())
 		s.Measured, _, s.MeasuredPackets = measuredRate(o.learn)
@@ -453,7 +453,6 @@ func (d *Daemon) note() {
 		s.Exports = append(s.Exports, metrics.Export(c))
 	}
 	s.History = metrics.History(d.observers.history.Counts())
-	s.Multicast = d.groups.Read(d.active.engine)
 	s.Fleet = d.fleet.metrics()
 	d.readings.snapshot.Store(&s)
 	lists := d.readings.lister.describe()

@@ -493,7 +493,7 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 	if err := rollout.Commit(); err != nil {
 		return errors.Join(err, e.Close())
 	}
-	d.groups.Retire(d.active.engine)
+	d.observers.stages.Retire(d.active.engine)
 	d.active.prepared, d.active.engine, d.active.changed = next, e, changed
 	d.active.number++
 	d.observers.stages.Follow(next.stages)

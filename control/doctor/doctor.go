@@ -150,7 +150,7 @@ func matching(t loader.Target) (all []loader.Target) {
 // needsXDP returns the section of a configuration that no interface can have at TC, or "".
 func needsXDP(c *config.Config) string {
 	key, _ := c.NeedsXDP()
-	if key == "" && len(c.Multicast.Interfaces) > 0 {
+	if key == "" && c.Multicast.On() {
 		return "multicast"
 	}
 	return key

@@ -66,7 +66,7 @@ var features = []struct {
 	otherwise    string
 	wanted       func(*Subject) bool // by the configuration, which the kernel refuses; nil: never
 }{
-	{5, 14, "multicast", "it is refused", func(s *Subject) bool { return s.Config != nil && len(s.Config.Multicast.Interfaces) > 0 }},
+	{5, 14, "multicast", "it is refused", func(s *Subject) bool { return s.Config != nil && s.Config.Multicast.On() }},
 	{5, 15, "native XDP at bonds", "filter on their ports, or with hook: tc", nil},
 	{5, 18, "frames larger than a page in native mode (multi-buffer XDP)", "such an MTU is refused in native mode", nil},
 	{6, 2, "attach: dispatcher", "it is refused, unless the kernel is 6.1.4 or later", nil},

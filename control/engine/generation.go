@@ -21,7 +21,6 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
-	"weir/filter/multicast"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -36,7 +35,6 @@ type Config struct {
 	Mode       membership.Mode
 	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
 	Telemetry
-	Multicast Multicast // without ports, nothing is forwarded
 	// Owner identifies who may adopt the filter of an approximate set: at any time, one
 	// process may have it. "": no one.
 	Owner  string
@@ -55,7 +53,7 @@ type Config struct {
 
 // out returns the configuration of the part for outgoing packets.
 func (c Config) out() Config {
-	c.Telemetry, c.Outgoing, c.Multicast, c.Owner = *c.Outgoing, nil, Multicast{}, ""
+	c.Telemetry, c.Outgoing, c.Owner = *c.Outgoing, nil, ""
 	c.Policy.Out = true
 	return c
 }
@@ -70,6 +68,15 @@ type Part interface {
 // Listing is a part with maps of words that depend on the lists, by their names.
 type Listing interface {
 	Words(lists []List) map[string][]uint64
+}
+
+// Filler is a part with memory that a generation has anew. It is of one generation, and of both
+// directions.
+type Filler interface {
+	// Configure adds to the configuration how much memory that is.
+	Configure(*loader.Config)
+	// Fill makes the memory ready, before a program reads it.
+	Fill(*loader.Generation, *hash.Secret) error
 }
 
 // BasePart has the methods of a part without any, but for constants.
@@ -127,10 +134,7 @@ type Generation struct {
 
 	trackers []Tracker
 	out      *Generation // nil: outgoing packets are not filtered
-
-	multicast *multicast.Table // nil: nothing is forwarded
-	ports     []loader.Target
-	portEdges []bool // of the domain that detects loops
+	Parts    []Part      // the shares of stages
 }
 
 // indexed is the index of the sets in memory, which generations share that share
@@ -231,7 +235,7 @@ func assemble(
 	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
 ) (_ *Generation, err error) {
 	secret, lists := block.layout.Secret, x.lists
-	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed)}
+	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed), Parts: c.Parts}
 	c.Trackers = g.trackers
 	for _, p := range c.Parts {
 		p.Twin(&g.Program)
@@ -251,19 +255,18 @@ func assemble(
 		return nil, err
 	}
 	x.book.seal()
-	groups := layMulticast(c.Multicast)
 	var blockMemory, allowMemory membership.Memory
 	if newKernel != nil {
 		of := config(&block.layout, &allow.layout, secret, &c, len(lists))
-		of.Multicast = loader.Multicast{
-			Ports: uint32(groups.Ports), Lines: groups.Lines, First: uint32(groups.First), Rest: uint32(groups.Rest),
-		}
 		of.Wakes, of.Words = c.Wakes, make(map[string][]uint64)
 		of.Shared = c.Shared
 		for _, p := range c.Parts {
 			of.Parts = append(of.Parts, p)
 			if l, ok := p.(Listing); ok {
 				maps.Copy(of.Words, l.Words(lists))
+			}
+			if f, ok := p.(Filler); ok {
+				f.Configure(&of)
 			}
 		}
 		if x.book != nil {
@@ -293,10 +296,22 @@ func assemble(
 	if g.Allow, err = allow.set(allowMemory); err != nil {
 		return nil, err
 	}
-	if err := g.fillMulticast(groups, c.Multicast, secret); err != nil {
+	if err := g.fillParts(secret); err != nil {
 		return nil, err
 	}
 	return g, g.keep(seed, &c)
+}
+
+// fillParts makes the memory of parts ready, which those of a reference do not have.
+func (g *Generation) fillParts(secret *hash.Secret) error {
+	for _, p := range g.Parts {
+		if f, ok := p.(Filler); ok && g.kernel != nil {
+			if err := f.Fill(g.kernel, secret); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (c *compiled) set(m membership.Memory) (*membership.Set, error) {

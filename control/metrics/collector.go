@@ -124,19 +124,6 @@ var (
 	measuredPackets = gauge("weir_false_positive_measured_packets", "Recent unlisted packets that the measured ratio is computed from: while they are few, it is uncertain.")
 	hot             = gauge("weir_hot_elements", "Hot elements, of which more bits are tested than of others.")
 
-	groupsWanted  = gauge("weir_multicast_groups", "Groups that at least one interface wants.")
-	groupsMax     = gauge("weir_multicast_max_groups", "Groups that the filters have room for.")
-	copiedPackets = counter("weir_multicast_copied_packets_total", "Packets to groups that some interface wants: copied to all interfaces, whose filters drop groups that they do not contain.")
-	copiedBytes   = counter("weir_multicast_copied_bytes_total", "Bytes of the packets that were copied.")
-	leftPackets   = counter("weir_multicast_left_packets_total", "Packets to groups that no interface wants, left to the network stack.")
-	leftBytes     = counter("weir_multicast_left_bytes_total", "Bytes of the packets to groups that no interface wants.")
-	portThere     = gauge("weir_multicast_interface_present", "Whether the interface exists and multicast can be forwarded to it.", interfaceLabels...)
-	portGroups    = gauge("weir_multicast_interface_groups", "Groups that the interface wants.", interfaceLabels...)
-	portRate      = gauge("weir_multicast_false_positive_ratio", "Share of the unwanted groups that the interface's filter matches by mistake, computed from the bits that are set.", interfaceLabels...)
-	portPlanned   = gauge("weir_multicast_false_positive_planned_ratio", "The same share, planned for a filter with the maximum number of groups.")
-	portPackets   = counter("weir_multicast_packets_total", "Copies for the interface, by its filter's verdict: pass or drop.", append(interfaceLabels, "verdict")...)
-	portBytes     = counter("weir_multicast_bytes_total", "Bytes of the copies for the interface.", append(interfaceLabels, "verdict")...)
-
 	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy hitters is report, limit or block; drops: only packets that are dropped are counted, for weir drops.", trackerLabels...)
 	trackerBytes   = counter("weir_tracker_bytes_total", "Bytes of the packets that a tracker has counted.", trackerLabels...)
 	trackerFull    = counter("weir_tracker_full_windows_total", "Windows of a guard that ended early, because its memory was full: a flood of new pairs.", trackerLabels...)
@@ -247,9 +234,6 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		out.put(fleetStale, truth(f.Stale))
 		out.put(fleetConfirmed, seconds(f.Confirmed))
 		out.put(fleetRefused, float64(f.Refused))
-	}
-	if s.Multicast != nil {
-		out.multicast(s.Multicast)
 	}
 }
 
@@ -364,21 +348,6 @@ func (s sink) stage(of stage.Sample, at loader.Target) {
 		labels = append(labels, of.Of)
 	}
 	s.put(ofStages[of.Family], of.Value, labels...)
-}
-
-func (s sink) multicast(m *Multicast) {
-	s.put(groupsWanted, float64(m.Groups))
-	s.put(groupsMax, float64(m.MaxGroups))
-	s.put(portPlanned, m.Planned)
-	s.count(copiedPackets, copiedBytes, m.Copied)
-	s.count(leftPackets, leftBytes, m.Left)
-	for _, p := range m.Ports {
-		s.put(portThere, truth(p.There), p.Iface, p.Netns)
-		s.put(portGroups, float64(p.Groups), p.Iface, p.Netns)
-		s.put(portRate, p.FalsePositiveRate, p.Iface, p.Netns)
-		s.count(portPackets, portBytes, p.Sent, p.Iface, p.Netns, "pass")
-		s.count(portPackets, portBytes, p.Dropped, p.Iface, p.Netns, "drop")
-	}
 }
 
 func (s sink) tracker(t Tracker) {

@@ -61,8 +61,6 @@ type Snapshot struct {
 	Reloads Reloads  // of the lists
 	Config  *Reloads // of the configuration; nil: there is none
 
-	Multicast *Multicast // nil: none is forwarded
-
 	Notifications []Notifications
 
 	Fleet *Fleet // nil: the host is in none
@@ -107,25 +105,6 @@ type Notifications struct {
 	Attempts  uint64 // to deliver one, that failed
 	Waiting   int
 	Failing   bool // the last attempt failed
-}
-
-// Multicast is the state of multicast forwarding.
-type Multicast struct {
-	Groups    int            // wanted by at least one port
-	MaxGroups int            // capacity
-	Planned   float64        // false-positive rate of a full filter
-	Copied    loader.Counter // packets copied to the ports
-	Left      loader.Counter // packets left to the network stack, since no port wants their group
-	Ports     []Port
-}
-
-// Port is an interface to which packets are copied.
-type Port struct {
-	loader.Target
-	There             bool
-	Groups            int     // wanted
-	FalsePositiveRate float64 // of its filter, computed from the bits that are set
-	Sent, Dropped     loader.Counter
 }
 
 // Interface has the counters of an interface.

@@ -68,14 +68,6 @@ func whole(t testing.TB) Snapshot {
 		Predicted: 1e-4, Weighted: new(2e-5), Measured: new(3e-5), MeasuredPackets: 1e6,
 		Reloads: Reloads{Done: 3, Refused: 1, Last: at, LastDone: at.Add(-time.Hour), Failed: true},
 		Config:  &Reloads{Done: 3, Last: at, LastDone: at},
-		Multicast: &Multicast{
-			Groups: 2, MaxGroups: 1024, Planned: 1e-6,
-			Copied: loader.Counter{Packets: 20, Bytes: 21}, Left: loader.Counter{Packets: 22, Bytes: 23},
-			Ports: []Port{
-				{Target: loader.Target{Iface: "eth1"}, There: true, Groups: 2, FalsePositiveRate: 1e-7, Sent: loader.Counter{Packets: 18, Bytes: 19}, Dropped: loader.Counter{Packets: 2, Bytes: 2}},
-				{Target: loader.Target{Iface: "eth2"}},
-			},
-		},
 	}
 	for _, d := range []time.Duration{time.Millisecond, 90 * time.Millisecond, time.Hour} {
 		s.Loads.Observe(d)

@@ -4,22 +4,25 @@ import (
 	"log/slog"
 	"time"
 
+	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/stage"
 	"weir/control/stage/digest"
+	"weir/control/stage/multicast"
 	"weir/loader"
 )
 
 // Running makes stages do their work while programs run, for the life of a daemon. Its methods
-// are not safe for concurrent use, except Trace and Samples.
+// are not safe for concurrent use, except Trace.
 type Running struct {
 	*digest.Recorder
+	*multicast.Groups
 	parts []stage.Ticker // of the programs
 }
 
 // NewRunning returns what follows no programs yet. What it saves is below a directory.
 func NewRunning(stateDir string, hub *events.Hub, log *slog.Logger) *Running {
-	return &Running{Recorder: digest.NewRecorder(stateDir, hub, log)}
+	return &Running{Recorder: digest.NewRecorder(stateDir, hub, log), Groups: multicast.NewGroups(log)}
 }
 
 // Prepare makes ready to follow the programs of a configuration. It fails where files cannot be
@@ -39,6 +42,11 @@ func (r *Running) Follow(next *Table) {
 			r.parts = append(r.parts, of)
 		}
 	}
+}
+
+// Samples returns what stages say of the host and of interfaces, whose programs are of a generation.
+func (r *Running) Samples(g *engine.Generation) []stage.Sample {
+	return append(r.Recorder.Samples(), r.Groups.Samples(g)...)
 }
 
 // Tick does what is due for the programs that are attached, by the kernel's clock. It returns

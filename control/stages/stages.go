@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"weir/control/engine"
+	"weir/control/journal"
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/control/stage/collateral"
@@ -15,6 +16,7 @@ import (
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
 	"weir/control/stage/loop"
+	"weir/control/stage/multicast"
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
 	"weir/control/stage/replies"
@@ -44,6 +46,9 @@ type Sections struct {
 	// Digests of the packets that pass, for weir trace, which finds the path of a
 	// packet, and for the detection of loops.
 	Digest digest.Spec `yaml:"digest,omitempty"`
+
+	// Forwarding of multicast to the interfaces that want it.
+	Multicast multicast.Spec `yaml:"multicast,omitempty"`
 }
 
 // section is a section with its key.
@@ -69,6 +74,13 @@ func (s *Sections) CheckStages(errs *quantity.FieldErrors, stateDir string) {
 		errs.Add(each.key, each.Check().Err())
 	}
 	errs.Add("digest.archive", s.Digest.CheckArchive(stateDir))
+	s.Multicast.Check(errs)
+}
+
+// CheckStagesAt adds what is wrong with an interface that is filtered at a place, in the network
+// namespace of the first one or not.
+func (s *Sections) CheckStagesAt(errs *quantity.FieldErrors, path string, place loader.Hook, together bool) {
+	s.Multicast.CheckAt(errs, path, place, together)
 }
 
 // CheckStageFiles adds what is wrong with files that the sections name.
@@ -97,6 +109,9 @@ func (s *Sections) NeedsOutgoing() bool {
 	}
 	return false
 }
+
+// TakesCommands reports whether commands change what programs read, beside the lists.
+func (s *Sections) TakesCommands() bool { return s.Multicast.On() }
 
 // Shared returns the maps that all programs share, by name, with their entries.
 func (s *Sections) Shared() map[string]int {
@@ -148,6 +163,7 @@ type Table struct {
 	digest *digest.Part // nil: nothing is recorded
 	police *police.Part // nil: no interface is policed
 	parts  []engine.Part
+	netns  string // of the first interface
 }
 
 // New returns the stages of a configuration. It fails where files that they need cannot be read.
@@ -166,6 +182,9 @@ func New(s *Sections, interfaces []Interface) (*Table, error) {
 		}
 	}
 	t.loop = s.Loop.About()
+	if len(interfaces) > 0 {
+		t.netns = interfaces[0].Netns
+	}
 	policed, any := new(police.Part), false
 	var rejecting reject.Part
 	for _, i := range interfaces {
@@ -184,12 +203,12 @@ func New(s *Sections, interfaces []Interface) (*Table, error) {
 	return t, nil
 }
 
-// Parts returns the shares of programs.
-func (t *Table) Parts() []engine.Part {
-	if t == nil {
-		return nil
+// Parts returns the shares of the programs of a generation, with what the journal has for them.
+func (t *Table) Parts(j *journal.Journal) []engine.Part {
+	if !t.Multicast.On() {
+		return t.parts
 	}
-	return t.parts
+	return append(slices.Clip(t.parts), t.Multicast.Part(t.netns, t.Loop.Edges, j))
 }
 
 // General returns why no packet of an interface takes the lean path.
@@ -244,7 +263,7 @@ func (a *About) State(s *loader.Stats) State {
 }
 
 // Families are the metrics of stages.
-var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families, digest.Families)
+var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families, digest.Families, multicast.Families)
 
 // Counted returns what stages have counted on an interface, as a program's memory has it.
 // Its values begin anew with other memory.

@@ -8,6 +8,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/stage/loop"
+	forwarding "weir/control/stage/multicast"
 	"weir/filter/icarus"
 	"weir/filter/multicast"
 	"weir/filter/packet"
@@ -24,7 +25,7 @@ func TestMulticastFilters(t *testing.T) {
 	r := newRandom(t)
 	const mtu = 1500
 	l := lab.NewRouter(t, 1)
-	m := engine.Multicast{MaxGroups: 4096, Ports: []engine.Port{{Target: loader.Target{Netns: l.Ports[0].Port.Netns, Iface: l.Ports[0].Port.Iface}}}}
+	m := &forwarding.Part{MaxGroups: 4096, Ports: []forwarding.Port{{Target: loader.Target{Netns: l.Ports[0].Port.Netns, Iface: l.Ports[0].Port.Iface}}}}
 	for range 2000 {
 		if p, _ := packet.Parse(r.toGroup()); p.HasAddresses {
 			m.Ports[0].Groups = append(m.Ports[0].Groups, p.Dst)
@@ -32,13 +33,13 @@ func TestMulticastFilters(t *testing.T) {
 	}
 	geometry := icarus.Geometry{Size: 128, K: 12, Confirm: 1}
 	node, other := mustNode(t, 1, geometry), mustNode(t, 2, geometry)
-	c := engine.Config{Multicast: m, Parts: []engine.Part{&loop.Part{Node: node, Edges: true, Drop: true}}}
+	c := engine.Config{Parts: []engine.Part{m, &loop.Part{Node: node, Edges: true, Drop: true}}}
 	g, err := engine.Build(nil, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Close() })
-	if there, err := g.Connect(); err != nil || !there[0] {
+	if there, err := m.Connect(g.Kernel()); err != nil || !there[0] {
 		t.Fatalf("%v, %v", there, err)
 	}
 	program := func(edge bool) *loader.Program {
@@ -82,7 +83,7 @@ func TestMulticastFilters(t *testing.T) {
 			continue
 		}
 		to, ok := multicast.Group(frame)
-		if p, _ := packet.Parse(frame); !ok || !g.Multicast().Copies(to) || !p.HasAddresses || p.Dst != to || g.Decide(frame).Reason != verdict.Clean {
+		if p, _ := packet.Parse(frame); !ok || !m.Table.Copies(to) || !p.HasAddresses || p.Dst != to || g.Decide(frame).Reason != verdict.Clean {
 			continue
 		}
 		ip, o := node.InsertForwarded(frame[14:], mtu)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"weir/control/engine"
+	forwarding "weir/control/stage/multicast"
 	"weir/filter/key"
 	"weir/filter/multicast"
 	"weir/filter/packet"
@@ -64,9 +65,9 @@ func TestMulticast(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	l := lab.NewRouter(t, 2)
-	m := engine.Multicast{MaxGroups: 4096}
+	m := &forwarding.Part{MaxGroups: 4096}
 	for i, p := range l.Ports {
-		m.Ports = append(m.Ports, engine.Port{Target: loader.Target{Netns: p.Port.Netns, Iface: p.Port.Iface}})
+		m.Ports = append(m.Ports, forwarding.Port{Target: loader.Target{Netns: p.Port.Netns, Iface: p.Port.Iface}})
 		for range 1000 {
 			// Includes groups that no one may list: the filters do not check
 			// that.
@@ -75,7 +76,7 @@ func TestMulticast(t *testing.T) {
 			}
 		}
 	}
-	g, err := engine.Build(nil, engine.Config{Multicast: m})
+	g, err := engine.Build(nil, engine.Config{Parts: []engine.Part{m}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestMulticast(t *testing.T) {
 		switch {
 		case g.Decide(frame).Action == verdict.Drop: // too many tags
 			want = loader.ActionDrop
-		case ok && g.Multicast().Copies(group):
+		case ok && m.Table.Copies(group):
 			want = loader.ActionRedirect
 		}
 		if action != want {
@@ -121,7 +122,7 @@ func TestMulticast(t *testing.T) {
 			left++
 		}
 	}
-	t.Logf("%d copied, %d left to the stack, %d groups", copied, left, g.Multicast().Len())
+	t.Logf("%d copied, %d left to the stack, %d groups", copied, left, m.Table.Len())
 	if copied < 1000 || left < 1000 {
 		t.Error("the test is too narrow")
 	}
@@ -137,13 +138,13 @@ func TestMulticast(t *testing.T) {
 		if agree(frame) {
 			t.Errorf("%v is copied before it was added", group)
 		}
-		if _, err := g.Multicast().Add(2, group); err != nil {
+		if _, err := m.Table.Add(2, group); err != nil {
 			t.Fatal(err)
 		}
 		if !agree(frame) {
 			t.Errorf("%v is not copied", group)
 		}
-		g.Multicast().Remove(2, group)
+		m.Table.Remove(2, group)
 		if agree(frame) {
 			t.Errorf("%v is copied after it was removed", group)
 		}

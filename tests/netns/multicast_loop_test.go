@@ -11,6 +11,7 @@ import (
 
 	"weir/control/config"
 	"weir/control/stage/loop"
+	"weir/control/stage/multicast"
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -24,14 +25,14 @@ type multicastRing struct {
 	forwards, backwards  [4]lab.End
 	routers              [4]lab.Host
 	nodes                []*filter
-	groups               []config.Group
+	groups               []multicast.Group
 	firstGroup, v6Groups netip.Addr
 }
 
 func newMulticastRing(t *testing.T) *multicastRing {
 	t.Helper()
 	r := &multicastRing{firstGroup: group("239.1.2.3"), v6Groups: group("ff0e::1234")}
-	r.groups = []config.Group{config.Group(r.firstGroup), config.Group(r.v6Groups)}
+	r.groups = []multicast.Group{multicast.Group(r.firstGroup), multicast.Group(r.v6Groups)}
 	from, to := lab.NewHost(t, "from"), lab.NewHost(t, "to")
 	for i := range r.routers {
 		r.routers[i] = lab.NewHost(t, fmt.Sprint("r", i+1))
@@ -58,14 +59,14 @@ func (r *multicastRing) start(t *testing.T, detects bool) {
 		ends := []lab.End{r.backwards[i], r.forwards[i]}
 		c.Multicast.SetDefaults()
 		for _, name := range []string{"in", "out"} {
-			c.Multicast.Interfaces = append(c.Multicast.Interfaces, config.MulticastInterface{Name: name, Groups: r.groups})
+			c.Multicast.Interfaces = append(c.Multicast.Interfaces, multicast.Interface{Name: name, Groups: r.groups})
 		}
 		switch i {
 		case 0:
 			ends = append(ends, r.entry)
 		case 2:
 			ends = append(ends, r.exit)
-			c.Multicast.Interfaces = append(c.Multicast.Interfaces, config.MulticastInterface{Name: "edge", Groups: r.groups})
+			c.Multicast.Interfaces = append(c.Multicast.Interfaces, multicast.Interface{Name: "edge", Groups: r.groups})
 		}
 		for _, e := range ends {
 			c.Interfaces = append(c.Interfaces, config.Interface{Name: e.Iface, Netns: e.Netns, XDP: loader.Native, Required: true})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/control/engine"
+	forwarding "weir/control/stage/multicast"
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -46,25 +47,25 @@ func newRouter(t *testing.T, ports int) *router {
 }
 
 // multicast returns a generation's forwarding: groups by port.
-func (r *router) multicast(max int, groups ...[]netip.Addr) engine.Multicast {
-	m := engine.Multicast{MaxGroups: max}
+func (r *router) multicast(max int, groups ...[]netip.Addr) *forwarding.Part {
+	m := &forwarding.Part{MaxGroups: max}
 	for i, g := range groups {
-		m.Ports = append(m.Ports, engine.Port{Target: target(r.Ports[i].Port), Groups: g})
+		m.Ports = append(m.Ports, forwarding.Port{Target: target(r.Ports[i].Port), Groups: g})
 	}
 	return m
 }
 
 // forward attaches a generation that forwards multicast until the test ends.
-func (r *router) forward(t *testing.T, m engine.Multicast) (*engine.Generation, *loader.Attachment) {
+func (r *router) forward(t *testing.T, m *forwarding.Part) (*engine.Generation, *loader.Attachment) {
 	t.Helper()
-	g := build(t, lists(block, allow), engine.Config{Multicast: m})
+	g := build(t, lists(block, allow), engine.Config{Parts: []engine.Part{m}})
 	r.connect(t, g)
 	return g, attachGeneration(t, r.Lab, loader.Native, g)
 }
 
 func (r *router) connect(t *testing.T, g *engine.Generation) {
 	t.Helper()
-	there, err := g.Connect()
+	there, err := forwarding.Of(g).Connect(g.Kernel())
 	if err != nil || slices.Contains(there, false) {
 		t.Fatalf("ports connected: %v, %v", there, err)
 	}
@@ -154,7 +155,7 @@ func TestMulticast(t *testing.T) {
 	m := r.multicast(64,
 		[]netip.Addr{one, all, one6, all6, last}, []netip.Addr{two, all, two6, all6, last}, []netip.Addr{two, all, two6, all6, last})
 	// The port of origin wants them, too, but has them already.
-	m.Ports = append(m.Ports, engine.Port{Target: target(r.B), Groups: []netip.Addr{one, two, all, one6, two6, all6, last}})
+	m.Ports = append(m.Ports, forwarding.Port{Target: target(r.B), Groups: []netip.Addr{one, two, all, one6, two6, all6, last}})
 	g, a := r.forward(t, m)
 
 	const src4, src6 = "198.51.100.1", "2001:dba::1"
@@ -228,7 +229,7 @@ func TestMulticast(t *testing.T) {
 
 	var listed uint64
 	perPort := make([]uint64, len(r.rx)+1)
-	if c := g.Copies()[len(m.Ports)]; c != (loader.Copies{}) {
+	if c := g.Kernel().Copies()[len(m.Ports)]; c != (loader.Copies{}) {
 		t.Errorf("where packets come from has copies of them: %+v", c)
 	}
 	for _, p := range append(packets, packet{ports: []int{0, 1, 2}}) {
@@ -239,7 +240,7 @@ func TestMulticast(t *testing.T) {
 			perPort[port+1]++
 		}
 	}
-	copies := g.Copies()
+	copies := g.Kernel().Copies()
 	// The kernel's own reports may be among the unlisted ones.
 	if c := copies[0]; c.Listed.Packets != listed || c.Unlisted.Packets < 6 {
 		t.Errorf("%+v copied, want %d packets, and 6 or more left alone", c, listed)
@@ -285,7 +286,7 @@ func TestMulticastChanges(t *testing.T) {
 		others = append(others, netip.AddrFrom4([4]byte{232, 1, byte(i >> 8), byte(i)}))
 	}
 	m := r.multicast(256, []netip.Addr{steady, steady6}, nil, nil)
-	g, a := r.forward(t, m)
+	_, a := r.forward(t, m)
 	frames := [][]byte{toGroup("198.51.100.1", steady), toGroup("2001:dba::1", steady6), toGroup("198.51.100.1", changing)}
 
 	wanted := false // whether port 2 lists the changing group
@@ -329,7 +330,7 @@ func TestMulticastChanges(t *testing.T) {
 		// The change itself meets packets, too.
 		during := make(chan error, 1)
 		go func() {
-			table := g.Multicast()
+			table := m.Table
 			for _, o := range others {
 				if _, err := table.Add(2, o); err != nil {
 					during <- err
@@ -351,19 +352,19 @@ func TestMulticastChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if wanted = !wanted; wanted {
-			if _, err := g.Multicast().Add(2, changing); err != nil {
+			if _, err := m.Table.Add(2, changing); err != nil {
 				t.Fatal(err)
 			}
 		} else {
-			g.Multicast().Remove(2, changing)
+			m.Table.Remove(2, changing)
 		}
 		if changes%8 == 7 { // the next generation inherits the groups
-			next := m
-			next.Ports = slices.Clone(m.Ports)
+			next := &forwarding.Part{Ports: slices.Clone(m.Ports), MaxGroups: m.MaxGroups}
 			for i := range next.Ports {
-				next.Ports[i].Groups = g.Multicast().Groups(i + 1)
+				next.Ports[i].Groups = m.Table.Groups(i + 1)
 			}
-			g = build(t, lists(block, allow), engine.Config{Multicast: next})
+			m = next
+			g := build(t, lists(block, allow), engine.Config{Parts: []engine.Part{m}})
 			r.connect(t, g)
 			p, err := g.Load(a.Stats())
 			if err != nil {
@@ -375,7 +376,7 @@ func TestMulticastChanges(t *testing.T) {
 		}
 	}
 	t.Logf("%d frames, %d changes", sent, changes)
-	if set, all := g.Multicast().FalsePositiveRate(3), g.Multicast().Len(); set != 0 || all > 3 {
+	if set, all := m.Table.FalsePositiveRate(3), m.Table.Len(); set != 0 || all > 3 {
 		t.Errorf("the port that lists nothing has a rate of %g; %d groups are left", set, all)
 	}
 }
@@ -490,7 +491,7 @@ func TestMulticastPortReturns(t *testing.T) {
 	receive(t, r.rx[0], r.send(t, frame))
 
 	renamed := r.Ports[0].Port.Rename(t, "other")
-	if there, err := g.Connect(); err != nil || there[0] {
+	if there, err := forwarding.Of(g).Connect(g.Kernel()); err != nil || there[0] {
 		t.Fatalf("connected: %v, %v", there, err)
 	}
 	lost := r.send(t, frame)

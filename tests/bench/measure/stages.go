@@ -8,6 +8,7 @@ import (
 	"weir/control/engine"
 	digests "weir/control/stage/digest"
 	loops "weir/control/stage/loop"
+	"weir/control/stage/multicast"
 	"weir/filter/digest"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -128,9 +129,8 @@ func multicastStages() (toStation, toGroup []stage) {
 		}
 		return frame, err
 	}
-	config := func(wanted ...netip.Addr) (c engine.Config) {
-		c.Multicast = engine.Multicast{MaxGroups: 1024, Ports: []engine.Port{{Groups: wanted}}}
-		return c
+	config := func(wanted ...netip.Addr) engine.Config {
+		return engine.Config{Parts: []engine.Part{&multicast.Part{MaxGroups: 1024, Ports: []multicast.Port{{Groups: wanted}}}}}
 	}
 	return []stage{
 			{name: "plain", frame: station, run: forward},
