@@ -250,6 +250,10 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 	default:
 		before = u.previous
 	}
+	next, err := d.assembleNew(c, feeds)
+	if err != nil {
+		return r, err
+	}
 	if within > 0 {
 		if err := saveRollback(before.config, c); err != nil {
 			return r, fmt.Errorf("a restart could not roll back: %w", err)
@@ -259,7 +263,7 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 	if within > 0 || d.reloads.unconfirmed != nil {
 		by = new(kept) // it is the way back
 	}
-	if r, err = d.reconfigure(c, feeds, by); err != nil {
+	if r, err = d.reconfigure(next, by); err != nil {
 		switch {
 		case within == 0, d.reloads.rolledBack: // a restart still begins with the one before
 		case d.reloads.unconfirmed != nil:
@@ -301,12 +305,8 @@ func (d *Daemon) rollBack(now time.Time) error {
 	}
 	d.updateLingering()
 	last, began, feeds := d.active.engine, time.Now(), u.previous.feeds()
-	for name, f := range feeds {
-		if l := d.active.prepared.list(name); l != nil && l.feed != nil && l.feed != f {
-			f.Inherit(l.feed) // what was read meanwhile
-		}
-	}
-	r, err := d.reconfigure(u.previous.config, feeds, &u.kept)
+	d.loop.aside(func() { u.previous.inherit(d.active.prepared) })
+	r, err := d.reconfigure(d.assemble(u.previous.config, u.previous.stages, feeds), &u.kept)
 	if err != nil {
 		d.reloads.retry = now.Add(retryInterval)
 		return fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)
@@ -318,6 +318,20 @@ func (d *Daemon) rollBack(now time.Time) error {
 	d.note()
 	d.audit.Record(audit.Record{Change: audit.Rollback, Entries: len(r.Changes), Changed: len(r.Changes), First: r.Changes, Source: "expiry"})
 	return nil
+}
+
+// inherit has the feeds take over what those of a later configuration have read, but for what the
+// configuration refuses.
+func (p *Prepared) inherit(later *Prepared) {
+	for name, f := range p.feeds() {
+		l := later.list(name)
+		if l == nil || l.feed == nil || l.feed == f {
+			continue
+		}
+		if refuseRead(p.config, p.list(name).List, l.feed.Contents(), l.feed.Accepted()) == nil {
+			f.Inherit(l.feed)
+		}
+	}
 }
 
 // check makes a restart return to the previous configuration, where the file that

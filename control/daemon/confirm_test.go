@@ -9,6 +9,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/quantity"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -221,5 +222,95 @@ func TestRollbackKeepsEngine(t *testing.T) {
 	}
 	if _, err := before.Load(nil); err == nil {
 		t.Error("the engine of before is kept")
+	}
+}
+
+// A rollback returns to a configuration that would refuse what the present one has of a list: the
+// list has what it had.
+func TestRollbackOfMaxCoverage(t *testing.T) {
+	t.Parallel() // it waits
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	d := begin(t, r)
+	r.change(func(c *config.Config) { c.MaxCoverage = 1 })
+	write(t, string(r.c.Lists[0].Sources[0].File), wide)
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if got := verdictOf(t, d.Daemon, wideSource); got != verdict.Drop {
+		t.Fatalf("unconfirmed: %v", got)
+	}
+	rollBackNow(t, d)
+	for source, want := range map[string]verdict.Action{firstSource: verdict.Drop, wideSource: verdict.Pass} {
+		if got := verdictOf(t, d.Daemon, source); got != want {
+			t.Errorf("%s: %v, want %v", source, got, want)
+		}
+	}
+}
+
+// wide is more than lists may cover by default.
+const wide, wideSource = "64.0.0.0/2\n128.0.0.0/2\n", "64.1.2.3"
+
+// rollBackNow returns to the previous configuration, as if it were time.
+func rollBackNow(t *testing.T, d *running) {
+	t.Helper()
+	if err := d.loop.doAlone(t.Context(), func() error { return d.rollBack(d.reloads.unconfirmed.until) }); err != nil {
+		t.Fatal(err)
+	}
+	if s := d.readings.Status(); !s.RolledBack {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A rollback also returns to a configuration that was started with a refused list.
+func TestRollbackToRefused(t *testing.T) {
+	t.Parallel() // it waits
+	r := configure(t, lab.New(t).B)
+	d := beginRefused(t, r)
+	r.change(func(c *config.Config) { c.MaxCoverage = 1 })
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	rollBackNow(t, d)
+	if got := verdictOf(t, d.Daemon, wideSource); got != verdict.Pass {
+		t.Errorf("what is refused is active: %v", got)
+	}
+}
+
+// beginRefused begins with one list, whose saved contents are refused.
+func beginRefused(t *testing.T, r *configured) *running {
+	t.Helper()
+	r.c.StateDir = config.Path(t.TempDir())
+	most := r.c.MaxCoverage
+	r.c.MaxCoverage = 1
+	write(t, string(r.c.Lists[0].Sources[0].File), wide)
+	begin(t, r).stop()
+	r.c.MaxCoverage = most
+	d := begin(t, r)
+	if d.active.prepared.list("feed").refused == nil {
+		t.Fatal("the list is not refused")
+	}
+	return d
+}
+
+// What a configuration has read of files serves it again: a rollback and a command about a trial do
+// not fail where one of them is gone.
+func TestRollbackWithoutKeyFile(t *testing.T) {
+	t.Parallel() // it waits
+	r := configure(t, lab.New(t).B)
+	key := feedFile(t, "loop.key", "0123456789abcdef0123456789abcdef\n")
+	off := r.c.Loop
+	r.c.Loop.Node, r.c.Loop.KeyFile, r.c.Loop.Size = 1, quantity.Path(key), 64
+	d := begin(t, r)
+	r.change(func(c *config.Config) { c.Loop = off })
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	rollBackNow(t, d)
+	if err := d.loop.doAlone(t.Context(), d.reassemble); err != nil {
+		t.Errorf("the configuration again: %v", err)
 	}
 }

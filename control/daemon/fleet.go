@@ -155,8 +155,8 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 // contents.
 func (d *Daemon) reassemble() error {
 	d.updateLingering()
-	last := kept{Generation: d.active.engine}
-	_, err := d.reconfigure(d.active.prepared.config, d.active.prepared.feeds(), new(kept))
+	last, p := kept{Generation: d.active.engine}, d.active.prepared
+	_, err := d.reconfigure(d.assemble(p.config, p.stages, p.feeds()), new(kept))
 	if err == nil {
 		last.close(d.o.Log)
 	}

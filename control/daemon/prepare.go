@@ -138,10 +138,11 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 	if err != nil {
 		return nil, err
 	}
-	p, err := assemble(c, how.journal, feeds, how.fleet, how.last, how.trials)
+	of, err := c.Stages()
 	if err != nil {
 		return nil, err
 	}
+	p := assemble(c, of, how.journal, feeds, how.fleet, how.last, how.trials)
 	for _, l := range p.lists {
 		if l.rejected != nil && l.Required {
 			return nil, l.rejected
@@ -151,12 +152,9 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 }
 
 // assemble puts together what an engine is built from, after what the last one was
-// built from, if there is one.
-func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trial.Decisions) (*Prepared, error) {
-	of, err := c.Stages()
-	if err != nil {
-		return nil, err
-	}
+// built from, if there is one. It does not fail, so that nothing keeps weir from returning to a
+// configuration.
+func assemble(c *config.Config, of *stages.Table, j *journal.Journal, feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trial.Decisions) *Prepared {
 	p := &Prepared{config: c, journal: j, stages: of, byName: make(map[string]*managedList)}
 	p.trackers, p.trackDrops = slices.Clone(c.Trackers), c.TrackDrops
 	for _, g := range c.Guards {
@@ -174,7 +172,7 @@ func assemble(c *config.Config, j *journal.Journal, feeds map[string]*feed.Feed,
 	p.leaveOut(protected)
 	p.fit(last)
 	p.deriveAll(last)
-	return p, nil
+	return p
 }
 
 // openGeo opens the databases of a configuration, as far as it can. err says what it cannot.

@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/stages"
 )
 
 // Reload reads the configuration again, with its files and directories, and
@@ -182,28 +183,49 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	return r, nil
 }
 
+// reassembly is a configuration that was put together after the active one.
+type reassembly struct {
+	*Prepared
+	applied uint64 // the changes of entries before that
+}
+
+// assemble puts together a configuration with its stages. Where what was read of a list is refused,
+// the list has what it had.
+func (d *Daemon) assemble(c *config.Config, of *stages.Table, feeds map[string]*feed.Feed) reassembly {
+	d.loop.doing("a configuration is activated", "")
+	last, decided := d.active.prepared.copied(), d.trials.Decided()
+	next := reassembly{applied: d.active.applied}
+	d.loop.aside(func() { next.Prepared = assemble(c, of, d.journal, feeds, d.fleet.node, last, decided) })
+	return next
+}
+
+// assembleNew puts together a configuration that was read. It fails where a reload cannot activate
+// it, or what was read of one of its lists is refused.
+func (d *Daemon) assembleNew(c *config.Config, feeds map[string]*feed.Feed) (next reassembly, err error) {
+	old := d.active.prepared.config
+	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
+		return next, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
+	}
+	of, err := c.Stages()
+	if err != nil {
+		return next, err
+	}
+	next = d.assemble(c, of, feeds)
+	for _, l := range next.lists {
+		if l.refused != nil && l.feed != nil {
+			return next, l.refused
+		}
+	}
+	return next, nil
+}
+
 // reconfigure activates a configuration, by an engine that is kept of it if there is one. With
 // nil, the present engine may go on, with changes in place; else the last one is the caller's to
 // close.
-func (d *Daemon) reconfigure(c *config.Config, feeds map[string]*feed.Feed, by *kept) (r api.Reloaded, err error) {
-	old := d.active.prepared.config
-	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
-		return r, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
-	}
-	d.loop.doing("a configuration is activated", "")
-	last, applied, decided := d.active.prepared.copied(), d.active.applied, d.trials.Decided()
-	var next *Prepared
-	d.loop.aside(func() { next, err = assemble(c, d.journal, feeds, d.fleet.node, last, decided) })
-	if err != nil {
-		return r, err
-	}
-	for _, l := range next.lists {
-		if l.refused != nil && l.feed != nil {
-			return r, l.refused
-		}
-	}
-	if by != nil || !d.activateInPlace(next, applied) {
-		if err := d.replaceEngine(next, applied, cmp.Or(by, new(kept))); err != nil {
+func (d *Daemon) reconfigure(next reassembly, by *kept) (r api.Reloaded, err error) {
+	c, old := next.config, d.active.prepared.config
+	if by != nil || !d.activateInPlace(next.Prepared, next.applied) {
+		if err := d.replaceEngine(next.Prepared, next.applied, cmp.Or(by, new(kept))); err != nil {
 			return r, err
 		}
 	}
