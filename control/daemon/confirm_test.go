@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"errors"
+	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/quantity"
+	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -312,5 +315,35 @@ func TestRollbackWithoutKeyFile(t *testing.T) {
 	rollBackNow(t, d)
 	if err := d.loop.doAlone(t.Context(), d.reassemble); err != nil {
 		t.Errorf("the configuration again: %v", err)
+	}
+}
+
+// A rollback also undoes the entries of the configuration, which do not stay for a TTL.
+func TestRollbackOfEntries(t *testing.T) {
+	t.Parallel() // it waits
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].Sources, r.c.Lists[0].Entries, r.c.Lists[0].TTL = nil, []string{firstSource}, quantity.Duration(2*time.Hour)
+	d := begin(t, r)
+	r.change(func(c *config.Config) {
+		c.Lists = slices.Clone(c.Lists)
+		c.Lists[0].Entries = []string{secondSource}
+	})
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if first, second := verdictOf(t, d.Daemon, firstSource), verdictOf(t, d.Daemon, secondSource); first != verdict.Pass || second != verdict.Drop {
+		t.Fatalf("unconfirmed: %v, %v", first, second)
+	}
+	rollBackNow(t, d)
+	awaitSchedule(t, d.Daemon)
+	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if first, second := verdictOf(t, d.Daemon, firstSource), verdictOf(t, d.Daemon, secondSource); first != verdict.Drop || second != verdict.Pass {
+		t.Errorf("rolled back: %v, %v", first, second)
+	}
+	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); ok {
+		t.Errorf("it stays: %+v", e)
 	}
 }

@@ -177,7 +177,7 @@ func (f *Feed) Inherit(former *Feed) {
 	same := f.Lenient == former.Lenient && f.IgnorePorts == former.IgnorePorts
 	for _, s := range f.sources {
 		for _, old := range former.sources {
-			if s.id() != old.id() {
+			if s.id() != old.id() || s.written != nil && !slices.Equal(s.written, old.written) {
 				continue
 			}
 			old.mu.Lock()
