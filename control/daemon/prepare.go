@@ -404,10 +404,7 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 			m.decided = m.seenVersion
 			contents := m.from.Contents()
 			if m.refuse(p.config, contents, last); m.refused != nil {
-				contents = nil
-				if m.feed == nil && last.has(l.Name) && last.list(l.Name).source != 0 {
-					contents = last.contents(last.list(l.Name).source)
-				}
+				contents = p.keeps(m, last)
 			}
 			m.source = p.add(m, "", contents)
 			suffix = api.ManualSuffix
@@ -424,6 +421,20 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 		}
 		p.lists, p.byName[l.Name] = append(p.lists, m), m
 	}
+}
+
+// keeps returns what a list has while what was read of it is refused: what it had, unless that is
+// another configuration's, and refused by this one.
+func (p *Prepared) keeps(l *managedList, last *Prepared) *list.Set {
+	if !last.has(l.Name) || last.list(l.Name).source == 0 {
+		return nil
+	}
+	old := last.list(l.Name)
+	had := last.contents(old.source)
+	if old.from != l.from && refuseRead(p.config, l.List, had, false) != nil {
+		return nil
+	}
+	return had
 }
 
 // refuse sets whether the contents of a list's sources are refused: as they were, where these

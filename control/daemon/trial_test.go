@@ -9,8 +9,10 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/quantity"
 	"weir/control/trial"
 	"weir/filter/membership"
+	"weir/filter/verdict"
 	"weir/tests/lab"
 )
 
@@ -156,6 +158,69 @@ func TestTrialWaitsForTheRecord(t *testing.T) {
 			return nil
 		}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A list that is refused since the start holds up no decision about another one.
+func TestTrialBesideRefused(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.change(func(c *config.Config) {
+		if _, err := c.AddFile(feedFile(t, "a.txt", "198.51.100.1\n"), config.Block); err != nil {
+			t.Fatal(err)
+		}
+		c.Lists[1].Enforce = false
+	})
+	d := beginRefused(t, r)
+	if _, err := d.trials.Enforce(t.Context(), "a", api.EnforceChange{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := verdictOf(t, d.Daemon, "198.51.100.1"); got != verdict.Drop {
+		t.Errorf("enforced: %v", got)
+	}
+	if got := verdictOf(t, d.Daemon, wideSource); got != verdict.Pass {
+		t.Errorf("what is refused is active: %v", got)
+	}
+}
+
+// Where the configuration is activated again, a list keeps what it has while what was read of it is
+// refused.
+func TestRefusedKeepsContents(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	file := string(r.c.Lists[0].Sources[0].File)
+	r.change(func(c *config.Config) {
+		l := &c.Lists[0]
+		l.Sources = append(l.Sources, l.Sources[0])
+		l.Sources[1].File = quantity.Path(feedFile(t, "half.txt", "64.0.0.0/3\n"))
+	})
+	d := begin(t, r)
+	await(t, "sources are read", 2, func() (read uint64) {
+		for _, f := range d.readings.Lists()[0].Feeds {
+			if f.Next != nil {
+				read++
+			}
+		}
+		return read
+	})
+	write(t, file, "96.0.0.0/3\n11.0.0.0/8\n") // which may become active alone
+	if err := d.loop.doAlone(t.Context(), func() error {
+		l := d.active.prepared.list("feed")
+		if _, err := l.feed.Fetch(t.Context()); err != nil {
+			return err
+		}
+		if err := d.reassemble(); err != nil {
+			return err
+		}
+		if l = d.active.prepared.list("feed"); l.refused == nil {
+			return errors.New("the contents are not refused")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for source, want := range map[string]verdict.Action{firstSource: verdict.Drop, "64.1.2.3": verdict.Drop, "100.64.0.1": verdict.Pass} {
+		if got := verdictOf(t, d.Daemon, source); got != want {
+			t.Errorf("%s: %v, want %v", source, got, want)
 		}
 	}
 }
