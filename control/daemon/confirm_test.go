@@ -283,7 +283,7 @@ func TestRollbackToRefused(t *testing.T) {
 // beginRefused begins with one list, whose saved contents are refused.
 func beginRefused(t *testing.T, r *configured) *running {
 	t.Helper()
-	r.c.StateDir = config.Path(t.TempDir())
+	r.c.StateDir, r.c.Lists[0].Required = config.Path(t.TempDir()), false
 	most := r.c.MaxCoverage
 	r.c.MaxCoverage = 1
 	write(t, string(r.c.Lists[0].Sources[0].File), wide)

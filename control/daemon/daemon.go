@@ -213,7 +213,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.fleet.await(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.feeds.watcher, fleet: d.fleet.node, trials: d.trials.Decided(), attached: inherited.Lists})
+	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.feeds.watcher, fleet: d.fleet.node, trials: d.trials.Decided(), attached: inherited.Lists, rolledBack: d.reloads.rolledBack})
 	if err != nil {
 		return err
 	}

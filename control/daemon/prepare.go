@@ -105,7 +105,8 @@ type preparation struct {
 	fleet    *node.Node      // nil: the host is in none
 	trials   trial.Decisions // what commands have decided
 
-	attached []string // lists whose sources have entries in a program that filters already
+	attached   []string // lists whose sources have entries in a program that filters already
+	rolledBack bool     // to the configuration before an unconfirmed one, which may have saved what this one refuses
 }
 
 // Prepare reads what a configuration filters by: files and directories, what was
@@ -143,12 +144,36 @@ func prepare(ctx context.Context, c *config.Config, how preparation) (*Prepared,
 		return nil, err
 	}
 	p := assemble(c, of, how.journal, feeds, how.fleet, how.last, how.trials)
+	if how.readRefused(ctx, p) {
+		p = assemble(c, of, how.journal, feeds, how.fleet, how.last, how.trials)
+	}
+	if ctx.Err() != nil {
+		return nil, stopped(ctx, ctx.Err())
+	}
 	for _, l := range p.lists {
-		if l.rejected != nil && l.Required {
+		switch {
+		case !l.Required:
+		case l.rejected != nil:
 			return nil, l.rejected
+		case l.refused != nil && !how.rolledBack:
+			return nil, l.refused
 		}
 	}
 	return p, nil
+}
+
+// readRefused reads the sources of required lists whose saved contents are refused, since a start
+// fails over them. It reports whether there are any.
+func (how *preparation) readRefused(ctx context.Context, p *Prepared) (some bool) {
+	var all sync.WaitGroup
+	for _, l := range p.lists {
+		if l.Required && l.refused != nil && l.feed != nil && !how.readOnly {
+			some = true
+			all.Go(func() { _, _ = l.feed.Fetch(ctx) }) // Status has the outcome
+		}
+	}
+	all.Wait()
+	return some
 }
 
 // assemble puts together what an engine is built from, after what the last one was

@@ -283,3 +283,87 @@ func TestReloadRepeatsNoBadLines(t *testing.T) {
 		t.Errorf("%q, %v", r.Changes, err)
 	}
 }
+
+// A start fails where what is saved of a required list is refused, and the program that filters
+// already goes on; unless the list's file has other contents by now.
+func TestRequiredIsRefused(t *testing.T) {
+	m := newMachine(t)
+	path := filepath.Join(m.dir, "list")
+	write(t, path, "64.0.0.0/2\n128.0.0.0/2\n")
+	configure := func(most string, required bool) Options {
+		o := m.options("")
+		file := string(o.Config.(config.File))
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Replace(string(raw), "keep: false", "keep: true", 1)
+		write(t, file, text+fmt.Sprintf("state_dir: %s/state\nmax_coverage: %s\nlists: {wide: {required: %t, sources: [{file: %s}]}}\n", m.dir, most, required, path))
+		return o
+	}
+	start := func(o Options) error {
+		d, err := Start(t.Context(), o)
+		if err == nil {
+			err = d.Stop()
+		}
+		return err
+	}
+	pinned := func() (links int) {
+		err := filepath.WalkDir("/sys/fs/bpf/"+m.l.B.Netns, func(_ string, e os.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				links++
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		return links
+	}
+	if err := start(configure("100%", true)); err != nil {
+		t.Fatal(err)
+	}
+	before := pinned()
+	o := configure("25%", true)
+	if err := start(o); err == nil || !strings.Contains(err.Error(), "max_coverage") {
+		t.Errorf("with a required list that is refused: %v", err)
+	}
+	if now := pinned(); now != before || now == 0 {
+		t.Errorf("%d pins, and %d before", now, before)
+	}
+	c, err := o.Config.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "max_coverage") {
+		t.Errorf("weir check: %v", err)
+	}
+	if err := start(configure("25%", false)); err != nil {
+		t.Errorf("with one that is not required: %v", err)
+	}
+	write(t, path, firstSource+"\n")
+	if err := start(configure("25%", true)); err != nil {
+		t.Errorf("with other contents of the file: %v", err)
+	}
+}
+
+// A start that returns to the configuration before an unconfirmed one does not fail over what that
+// has saved of a required list.
+func TestRequiredIsRefusedAfterRollback(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir, r.c.Lists[0].Required = config.Path(t.TempDir()), true
+	d := begin(t, r)
+	r.change(func(c *config.Config) { c.MaxCoverage = 1 })
+	write(t, string(r.c.Lists[0].Sources[0].File), wide)
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d = begin(t, r)
+	if s := d.readings.Status(); !s.RolledBack {
+		t.Errorf("%+v", s)
+	}
+	if got := verdictOf(t, d.Daemon, wideSource); got != verdict.Pass {
+		t.Errorf("what is refused is active: %v", got)
+	}
+}
