@@ -141,6 +141,45 @@ func (d *Daemon) dropLingering(objections []guard.Objection) error {
 	return errors.Join(d.journal.Apply(batch), err)
 }
 
+// objected pairs a list with objections to active contents of its sources.
+type objected struct {
+	*managedList
+	objections []guard.Objection
+}
+
+// leaveOutWith adds to the changes of a list what they require of other ones: where an allow list no
+// longer has an entry, block lists must not have what would then cut off a peer. What has left their
+// sources ends its stay at once. The lists that change are returned, with what is to be left out.
+func (d *Daemon) leaveOutWith(l *managedList, changes []engine.Change) (all []engine.Change, more []objected) {
+	if l.Action != config.Allow || !slices.ContainsFunc(changes, func(c engine.Change) bool { return c.Remove.Len() > 0 }) {
+		return changes, nil
+	}
+	d.guards.refresh()
+	d.guards.lookAgain = time.Time{}
+	p := d.active.prepared.copied()
+	var objections []guard.Objection
+	all = changes
+	d.loop.aside(func() {
+		rules, _, err := engine.With(p.rules, changes)
+		if err != nil {
+			return // they will not be made
+		}
+		objections = guard.Check(rules, policyOf(p.config), p.peers)
+		for _, l := range p.lists {
+			of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o guard.Objection) bool { return o.List != l.source || !l.Guard })}
+			if len(of.objections) > 0 {
+				active := p.contents(l.source)
+				all = append(all, engine.Change{List: l.source, Delta: guard.Without(active, l.source, of.objections).Diff(active)})
+				more = append(more, of)
+			}
+		}
+	})
+	if err := d.dropLingering(objections); err != nil {
+		d.o.Log.Error("entries that have left their feeds: " + err.Error())
+	}
+	return all, more
+}
+
 // admit returns the contents of a list's sources without what is left out.
 func (p *Prepared) admit(l *managedList, contents *list.Set) (*list.Set, leftOut) {
 	return p.admission([]read{{l, contents}}).admit(read{l, contents})

@@ -172,6 +172,75 @@ func testGuardAfterExpiry(t *testing.T, ttl time.Duration) {
 	}
 }
 
+// Where an entry leaves the source of an allow list that allowed what another list would cut off, that
+// is left out with the same change, and what has left that one's source stays no longer.
+func TestGuardAfterAllowed(t *testing.T) {
+	l := lab.New(t)
+	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
+	neighbour := l.A.IPv4.String()
+	r := configure(t, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	allowed, left := feedFile(t, "allowed.txt", local+"\n192.0.2.1\n"), feedFile(t, "left.txt", local+"\n"+secondSource+"\n")
+	r.lists(t, feedFile(t, "feed.txt", local+"\n"+firstSource+"\n"), left)
+	r.change(func(c *config.Config) {
+		if _, err := c.AddFile(allowed, config.Allow); err != nil {
+			t.Fatal(err)
+		}
+		c.Lists[1].TTL = quantity.Duration(2 * time.Hour)
+	})
+	d := begin(t, r)
+	read := func(name, file, text string) {
+		t.Helper()
+		write(t, file, text)
+		if all, err := d.api.Refresh(t.Context(), name, false); err != nil || len(all) != 1 || all[0].Error != "" {
+			t.Fatalf("%s: %+v, %v", name, all, err)
+		}
+	}
+	read("left", left, secondSource+"\n")
+	k := key.Source(netip.MustParsePrefix(local))
+	if _, ok := d.journal.Get("left", k); !ok {
+		t.Fatal("what has left the source does not stay")
+	}
+	if err := d.loop.Do(t.Context(), func() error {
+		if n := d.active.prepared.list("feed").left.entries(); n != 0 {
+			return fmt.Errorf("%d entries are left out that are allowed", n)
+		}
+		d.guards.lookAgain = time.Now().Add(time.Hour)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	read("allowed", allowed, "192.0.2.1\n")
+	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
+		t.Errorf("cut off from %s: %v", neighbour, got)
+	}
+	if _, ok := d.journal.Get("left", k); ok {
+		t.Error("what has left the source stays")
+	}
+	for _, l := range d.readings.Lists() {
+		if l.Name == "feed" && len(l.LeftOut) != 1 {
+			t.Errorf("left out: %+v", l.LeftOut)
+		}
+	}
+	for _, source := range []string{firstSource, secondSource} {
+		if got := verdictOf(t, d.Daemon, source); got != verdict.Drop {
+			t.Errorf("the rest of a list is lost: %s: %v", source, got)
+		}
+	}
+	read("allowed", allowed, local+"\n192.0.2.1\n")
+	look := func() error {
+		d.guards.lookAgain = time.Time{}
+		d.followPeers(time.Now())
+		if n := d.active.prepared.list("feed").left.entries(); n != 0 {
+			return fmt.Errorf("%d entries are left out that are allowed again", n)
+		}
+		return nil
+	}
+	if err := d.loop.Do(t.Context(), look); err != nil {
+		t.Error(err)
+	}
+}
+
 // A command does not cut off the host, or its caller, unless it insists.
 func TestCommandsAreGuarded(t *testing.T) {
 	l := lab.New(t)

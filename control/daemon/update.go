@@ -181,6 +181,7 @@ func (d *Daemon) update(l *managedList) error {
 	if l.retryPending {
 		changes = append(changes, d.active.prepared.missed(l)...)
 	}
+	changes, more := d.leaveOutWith(l, changes)
 	if _, err := d.apply(changes); err != nil {
 		l.failed = err
 		if l.rejected != nil {
@@ -190,6 +191,11 @@ func (d *Daemon) update(l *managedList) error {
 	}
 	l.rejected, l.retryPending, l.left, l.read = nil, false, left, read
 	l.logLeftOut(d.o.Log, before)
+	for _, other := range more {
+		before := other.left
+		other.left.objections = slices.Concat(before.objections, other.objections)
+		other.logLeftOut(d.o.Log, before)
+	}
 	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())
 	return nil
