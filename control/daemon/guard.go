@@ -128,8 +128,13 @@ func (p *Prepared) lingeringOver(l *managedList, objections []guard.Objection) (
 // dropLingering ends the stay of entries that would cut off a peer by now.
 func (d *Daemon) dropLingering(objections []guard.Objection) error {
 	var batch []journal.Change
+	var behind []*managedList
 	for _, l := range d.active.prepared.lists {
-		for _, k := range d.active.prepared.lingeringOver(l, objections) {
+		over := d.active.prepared.lingeringOver(l, objections)
+		if len(over) > 0 {
+			behind = append(behind, l)
+		}
+		for _, k := range over {
 			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: l.Name, Key: k}})
 			d.o.Log.Warn("an entry that has left its feed would cut off a peer by now, and no longer stays for the TTL", "list", l.Name, "entry", k.String())
 		}
@@ -137,8 +142,12 @@ func (d *Daemon) dropLingering(objections []guard.Objection) error {
 	if len(batch) == 0 {
 		return nil
 	}
+	unrecorded := d.journal.Apply(batch) // first: another engine has what the journal has
 	_, err := d.enforce(batch)
-	return errors.Join(d.journal.Apply(batch), err)
+	if err != nil {
+		err = d.backlog.late(err, behind...)
+	}
+	return errors.Join(unrecorded, err)
 }
 
 // objected pairs a list with objections to active contents of its sources.

@@ -390,11 +390,17 @@ func (b *backlog) late(err error, lists ...*managedList) error {
 	return fmt.Errorf("the old contents stay active, retrying in %v: %w", retryInterval, err)
 }
 
-// missed returns the changes to the manual entries of lists that the journal has.
+// missed returns the changes to the manual entries of lists that the journal has. What has left a
+// feed is active from then on, or was left out for whom it would cut off, so that it is not missed.
 func (p *Prepared) missed(lists ...*managedList) (changes []engine.Change) {
 	recorded := manualKeys(p.journal, p.configured())
 	for _, l := range lists {
-		if delta := list.SetOf(recorded[l.Name]...).Diff(p.contents(l.manual)); delta.Len() > 0 {
+		active := p.contents(l.manual)
+		keys := slices.DeleteFunc(recorded[l.Name], func(k key.Key) bool {
+			e, ok := p.journal.Get(l.Name, k)
+			return ok && lingers(e) && !active.Has(k)
+		})
+		if delta := list.SetOf(keys...).Diff(active); delta.Len() > 0 {
 			changes = append(changes, engine.Change{List: l.manual, Delta: delta})
 		}
 	}

@@ -1,8 +1,11 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // verdictOf returns what becomes of packets from an address.
@@ -233,6 +237,76 @@ func TestLingeringIsGuarded(t *testing.T) {
 	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
 		t.Errorf("cut off: %v", got)
 	}
+}
+
+// An entry that has left a feed, and does not stay since it would cut off the host, does not come back
+// with another engine, beside which other entries change.
+func TestLingeringStaysLeftOut(t *testing.T) {
+	l := lab.New(t)
+	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
+	r := configure(t, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL = quantity.Duration(2 * time.Hour)
+	file := string(r.c.Lists[0].Sources[0].File)
+	d := begin(t, r)
+	k := key.Source(netip.MustParsePrefix(local))
+	d.stop()
+	j, err := journal.Open(journalPath(&r.c), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	e := journal.Entry{List: "feed", Key: k, Added: now, Expires: now.Add(time.Hour), Reason: reasonLeft, UID: api.NoUID}
+	if err := errors.Join(j.Apply([]journal.Change{{Entry: e}}), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	d = begin(t, r)
+	passes := func(when string) {
+		t.Helper()
+		if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
+			t.Errorf("cut off %s: %v", when, got)
+		}
+	}
+	passes("after a restart")
+	held := make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	defer release()
+	hold := func(c chan struct{}) {
+		if err := d.loop.Do(t.Context(), func() error { d.loop.held = c; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold(held)
+	var all sync.WaitGroup
+	all.Go(func() { // it takes another engine
+		write(t, file, firstSource+"\n2001:db8:5::/48\n")
+		if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+			t.Errorf("%+v, %v", all, err)
+		}
+	})
+	wait.For(t, "programs are being loaded", func() (is bool) {
+		_ = d.loop.Do(t.Context(), func() error { is = d.loop.stage == loading; return nil })
+		return is
+	})
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{secondSource}, UID: api.NoUID}); err != nil {
+		t.Error(err)
+	}
+	passes("meanwhile")
+	hold(nil)
+	release()
+	all.Wait()
+	passes("with another engine")
+	if got := verdictOf(t, d.Daemon, secondSource); got != verdict.Drop {
+		t.Errorf("the entry that was added meanwhile: %v", got)
+	}
+	if err := d.loop.doAlone(t.Context(), func() error {
+		l := d.active.prepared.list("feed")
+		l.retryPending = true
+		return d.update(l)
+	}); err != nil {
+		t.Error(err)
+	}
+	passes("after a change that is made up for")
 }
 
 // What has left a source stays for the TTL, also where a reload reads it first, and where what was
