@@ -133,9 +133,9 @@ func (c *collection) turn() error {
 func (f *Feed) indicators(w *list.Work, s *source, b *body) (*body, []list.Report, error) {
 	var text bytes.Buffer
 	var reports []list.Report
-	left, now := int64(s.MaxBytes), time.Now()
+	left, textLeft, now := int64(s.MaxBytes), int64(s.MaxBytes), time.Now()
 	for _, p := range b.parts {
-		report, err := p.indicators(w, &text, &left, now)
+		report, err := p.indicators(w, &text, &left, &textLeft, now)
 		if err == nil && float64(report.Bad) > float64(f.MaxBad)*float64(report.Bad+report.Good) {
 			err = fmt.Errorf("%w: %d of %d; the first: %w", list.ErrTooManyBad, report.Bad, report.Bad+report.Good, report.Errors[0].Err)
 		}
@@ -152,8 +152,9 @@ func (f *Feed) indicators(w *list.Work, s *source, b *body) (*body, []list.Repor
 	return &made, reports, nil
 }
 
-// indicators appends the entries of a part to a text.
-func (p part) indicators(w *list.Work, to *bytes.Buffer, left *int64, now time.Time) (list.Report, error) {
+// indicators appends the entries of a part to a text. The part may have *left bytes, and
+// decompressed *textLeft; it decrements both counts.
+func (p part) indicators(w *list.Work, to *bytes.Buffer, left, textLeft *int64, now time.Time) (list.Report, error) {
 	report := list.Report{File: p.name}
 	raw, err := p.open()
 	if err != nil {
@@ -162,12 +163,13 @@ func (p part) indicators(w *list.Work, to *bytes.Buffer, left *int64, now time.T
 	defer raw.Close()
 	shift := w.Begin()
 	defer shift.End()
-	plain, err := compressed.NewReader(raw)
+	// The input lets others have the processor while it waits for a server or a disk.
+	plain, err := compressed.NewReader(&input{r: raw, left: left, to: io.Discard, work: w, shift: shift})
 	if err != nil {
 		return report, err
 	}
 	defer plain.Close()
-	in := &lines{r: limit{r: plain, left: left, work: w, shift: shift}, most: maxURLLines}
+	in := &lines{r: limit{r: plain, left: textLeft, work: w, shift: shift}, most: maxURLLines}
 	bad := func(at place, text string, err error) { addBad(&report, at.line, text, err) }
 	err = indicators(in, now, func(at place, address, name string) {
 		if !isAddress(address) {

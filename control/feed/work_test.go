@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"weir/control/list"
 	"weir/control/quantity"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // hostileBudget is the processor time that a hostile source may take, of the five seconds
@@ -266,5 +268,57 @@ func TestEqualRanges(t *testing.T) {
 	one, err := list.ParseEntry(strings.TrimSpace(line))
 	if err != nil || f.Contents().Len() != 2*one.Len() {
 		t.Errorf("%d entries, want twice %d", f.Contents().Len(), one.Len())
+	}
+}
+
+// However many sources of STIX wait for their servers, others are read.
+func TestSilentSTIX(t *testing.T) {
+	const begin = `{"objects":[`
+	asked := make(chan struct{}, 100)
+	silent := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", taxiiType)
+		if strings.HasSuffix(r.URL.Path, "/objects/") && r.URL.Query().Get("next") == "" { // the first page arrives
+			fmt.Fprint(w, `{"more": true, "next": "b", "objects": []}`)
+			return
+		}
+		fmt.Fprint(w, begin)
+		_ = http.NewResponseController(w).Flush()
+		asked <- struct{}{}
+		<-r.Context().Done()
+	})
+	path := filepath.Join(t.TempDir(), "list")
+	write(t, path, good)
+	for _, kind := range []Kind{STIX, TAXII} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		processors := runtime.GOMAXPROCS(0)
+		for range processors {
+			f := mustOpen(t, named("iocs", Format{Kind: kind}, from(silent)), "")
+			all.Go(func() {
+				if _, err := f.Fetch(ctx); !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
+		}
+		for range processors {
+			<-asked
+		}
+		time.Sleep(100 * time.Millisecond) // until they wait
+		f := mustOpen(t, config(Source{File: Path(path)}), "")
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if o, err := f.Fetch(ctx); err != nil || o[0].Result != New {
+				t.Errorf("beside silent servers of %v: %+v, %v", kind, o, err)
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(wait.Patience):
+			t.Errorf("beside silent servers of %v, a file is not read", kind)
+		}
+		cancel()
+		<-done
+		all.Wait()
 	}
 }
