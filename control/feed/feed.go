@@ -532,7 +532,7 @@ type SourceStatus struct {
 	Last     Outcome       // of the last attempt, or of loading the saved contents
 	Failures int           // attempts failed since the last success
 	Next     time.Time     // next attempt of Run; zero: none planned
-	Servers  []netip.Addr  // last connected to, or tried
+	Servers  []netip.Addr  // last connected to, or tried; without those that it redirects to
 	Version  string        // of a fleet's list
 
 	// RolledBack is when an operator has returned to these entries: what the source had

@@ -158,7 +158,11 @@ func (s *source) get(ctx context.Context, at string, known validator) (*answer, 
 
 	to := &route{}
 	ctx = context.WithValue(ctx, routeKey{}, to)
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: s.connects, GotConn: func(c httptrace.GotConnInfo) {
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: func(_, address string) {
+		if !to.redirected.Load() { // or a server could name addresses that no list is to block
+			s.connects(address)
+		}
+	}, GotConn: func(c httptrace.GotConnInfo) {
 		if server, err := netip.ParseAddrPort(c.Conn.RemoteAddr().String()); err == nil && !to.redirected.Load() {
 			to.from.Store(uint32(s.reachOf(server.Addr())))
 		}
@@ -194,15 +198,19 @@ func (s *source) get(ctx context.Context, at string, known validator) (*answer, 
 	}
 }
 
+// maxServers bounds the addresses of servers that are recorded: no list blocks them, and the
+// owner of a server's name chooses them.
+const maxServers = 16
+
 // connects records a server that is about to be connected to.
-func (s *source) connects(_, address string) {
+func (s *source) connects(address string) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return // not an address
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a := to.Addr().Unmap(); !slices.Contains(s.asked, a) {
+	if a := to.Addr().Unmap(); len(s.asked) < maxServers && !slices.Contains(s.asked, a) {
 		s.asked = append(slices.Clip(s.asked), a)
 	}
 }

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -76,6 +77,40 @@ func TestRedirectInside(t *testing.T) {
 			try(follow, from, to)
 			try(follow, from, "127.0.0.1", to)
 		}
+	}
+}
+
+// A server cannot have any address spared from lists by a redirect to it.
+func TestServersOfRedirects(t *testing.T) {
+	second, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := httptest.NewUnstartedServer(text("192.0.2.1\n"))
+	elsewhere.Listener.Close()
+	elsewhere.Listener = second
+	elsewhere.Start()
+	t.Cleanup(elsewhere.Close)
+	first := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) })
+	f := mustOpen(t, config(from(first)), "")
+	servers := func() string { return fmt.Sprint(f.Status().Sources[0].Servers) }
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1")
+	if got := servers(); got != "[127.0.0.1]" {
+		t.Errorf("servers %s", got)
+	}
+	elsewhere.Close() // it is connected to without success
+	f.sources[0].client.CloseIdleConnections()
+	want(t, f, fetch(t, f), Failed, Unreachable, "192.0.2.1")
+	if got := servers(); got != "[127.0.0.1]" {
+		t.Errorf("servers after a failure: %s", got)
+	}
+
+	// Nor by the addresses of its name, but for some.
+	for i := range 2 * maxServers {
+		f.sources[0].connects(fmt.Sprintf("192.0.2.%d:443", i))
+	}
+	if got := len(f.sources[0].asked); got != maxServers {
+		t.Errorf("%d addresses of servers", got)
 	}
 }
 
