@@ -41,14 +41,24 @@ func (s *source) lockAttempt(ctx context.Context) error {
 
 func (s *source) unlockAttempt() { <-s.attempting }
 
-// attempt tries to read a source, and with accept takes contents that are not
-// plausible, too. It fails only if ctx ends.
-func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, error) {
+// occasion is the reason for an attempt.
+type occasion uint8
+
+const (
+	due       occasion = iota
+	requested          // whatever is still valid
+	accepted           // requested, and contents that are not plausible are taken, too
+)
+
+// attempt tries to read a source. It fails only if ctx ends.
+func (f *Feed) attempt(ctx context.Context, s *source, why occasion) (Outcome, error) {
 	o := Outcome{Source: s.name}
 	if err := s.lockAttempt(ctx); err != nil {
 		return o, err
 	}
 	defer s.unlockAttempt()
+	accept := why == accepted
+	s.anew = why != due
 	if s.URL == "" && !isStream(string(s.File)) && f.Format.Kind != Names { // which waits for resolvers
 		defer reading.take(ctx)()
 	}
@@ -92,9 +102,9 @@ func (f *Feed) attempt(ctx context.Context, s *source, accept bool) (Outcome, er
 		c = old
 	case old != nil && c.sum == old.sum:
 		o.Result = Unchanged
-		accepted := c.Accepted && !old.Accepted
+		newly := c.Accepted && !old.Accepted
 		c = old.readAgain(c, b.validator, o.Began)
-		if accepted {
+		if newly {
 			c.Accepted, c.saved, o.Changed = true, false, true
 		}
 	default:

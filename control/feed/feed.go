@@ -116,6 +116,7 @@ type source struct {
 	decisions    decisions // CrowdSec's
 	expired      []string  // the decisions that had expired at the beginning of the attempt
 	names        map[string]*resolved
+	anew         bool              // the attempt looks up all names, whether or not they are due
 	synced       bool              // CrowdSec may send changes only
 	certificates [sha256.Size]byte // digest of the files that the client was made from
 
@@ -157,7 +158,7 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 			s.last = f.load(ctx, s)
 		}
 		if s.written != nil && !f.Format.Kind.made() {
-			if _, err := f.attempt(ctx, s, false); err != nil {
+			if _, err := f.attempt(ctx, s, due); err != nil {
 				return nil, err
 			}
 		}
@@ -382,18 +383,18 @@ func (s *source) restore() {
 	}
 }
 
-// Fetch tries each source once, now, and returns an outcome for each. It fails
-// only if ctx ends; sources that were not tried by then have no outcome.
-func (f *Feed) Fetch(ctx context.Context) ([]Outcome, error) { return f.fetch(ctx, false) }
+// Fetch tries each source once, now, and looks up all names. It returns an outcome for each. It
+// fails only if ctx ends; sources that were not tried by then have no outcome.
+func (f *Feed) Fetch(ctx context.Context) ([]Outcome, error) { return f.fetch(ctx, requested) }
 
 // Accept is like Fetch, and accepts, this once, contents that have shrunk or
 // become empty, and whatever they cover.
-func (f *Feed) Accept(ctx context.Context) ([]Outcome, error) { return f.fetch(ctx, true) }
+func (f *Feed) Accept(ctx context.Context) ([]Outcome, error) { return f.fetch(ctx, accepted) }
 
-func (f *Feed) fetch(ctx context.Context, accept bool) ([]Outcome, error) {
+func (f *Feed) fetch(ctx context.Context, why occasion) ([]Outcome, error) {
 	var outcomes []Outcome
 	for _, s := range f.sources {
-		o, err := f.attempt(ctx, s, accept)
+		o, err := f.attempt(ctx, s, why)
 		if err != nil {
 			return outcomes, err
 		}
@@ -422,7 +423,7 @@ func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 		s.mu.Lock()
 		s.changed = false
 		s.mu.Unlock()
-		o, err := f.attempt(ctx, s, false)
+		o, err := f.attempt(ctx, s, due)
 		if err != nil {
 			return
 		}

@@ -95,7 +95,7 @@ func parseNameLine(number int, text string) (*nameLine, error) {
 // resolve returns a body in the list format, an address a line with its name as a comment,
 // for a body of names, and what is to be reported of each part. A name that cannot be
 // looked up keeps its last addresses, in each family. It looks up the names whose addresses are
-// no longer valid, and returns when the next ones are not. Names from a URL that are much fewer than those
+// no longer valid, or all of them where that was requested, and returns when the next ones are not. Names from a URL that are much fewer than those
 // of the active contents, nil for none, are refused unless they are accepted.
 func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, accept bool) (*body, []list.Report, time.Duration, error) {
 	var reports []list.Report
@@ -129,7 +129,7 @@ func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, a
 			return nil, nil, 0, err
 		}
 	}
-	s.lookUp(ctx, wanted)
+	s.lookUp(ctx, wanted, time.Duration(f.Interval))
 	if ctx.Err() != nil {
 		return nil, nil, 0, ctx.Err()
 	}
@@ -223,15 +223,16 @@ func (p part) names() ([]nameLine, list.Report, error) {
 	return lines, report, nil
 }
 
-// lookUp looks up the names that are due, some at a time.
-func (s *source) lookUp(ctx context.Context, wanted map[string]*resolved) {
+// lookUp looks up the names that are due, or all of them, some at a time. Their addresses are valid
+// for an interval at most.
+func (s *source) lookUp(ctx context.Context, wanted map[string]*resolved, interval time.Duration) {
 	var all sync.WaitGroup
 	slots := make(chan struct{}, lookups)
 	ctx, cancel := context.WithTimeout(ctx, lookupsTimeout)
 	defer cancel()
 	now := time.Now()
 	for name, r := range wanted {
-		if r.until.After(now) {
+		if !s.anew && r.until.After(now) {
 			continue
 		}
 		slots <- struct{}{}
@@ -239,15 +240,15 @@ func (s *source) lookUp(ctx context.Context, wanted map[string]*resolved) {
 			defer func() { <-slots }()
 			limited, cancel := context.WithTimeout(ctx, lookupTimeout)
 			defer cancel()
-			s.lookUpName(limited, name, r)
+			s.lookUpName(limited, name, r, interval)
 		})
 	}
 	all.Wait()
 }
 
 // lookUpName looks up a name in each family by itself: one whose server fails keeps its last
-// addresses, whatever becomes of the other.
-func (s *source) lookUpName(ctx context.Context, name string, r *resolved) {
+// addresses, whatever becomes of the other. The addresses are valid for an interval at most.
+func (s *source) lookUpName(ctx context.Context, name string, r *resolved, interval time.Duration) {
 	families := []struct {
 		network, text string
 		has           func(netip.Addr) bool
@@ -289,7 +290,7 @@ func (s *source) lookUpName(ctx context.Context, name string, r *resolved) {
 		if ttl == 0 {
 			ttl = unknownTTL
 		}
-		ttl = max(ttl, leastTTL)
+		ttl = min(max(ttl, leastTTL), interval)
 		if failed != nil {
 			ttl = min(ttl, failedLookup)
 		}

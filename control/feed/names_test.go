@@ -143,7 +143,9 @@ func TestHostNames(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text+"new.example.org\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fetch(New)
+	if o, err := f.attempt(t.Context(), f.sources[0], due); err != nil || o.Result != New {
+		t.Errorf("%+v, %v", o, err)
+	}
 	want("192.0.2.7 192.0.2.9 192.0.2.20 198.51.100.0/24 2001:db8::7", wrong, "gone.example.org")
 	if z.asked["home.example.org"] != 1 || z.asked["new.example.org"] != 1 {
 		t.Errorf("asked %v", z.asked)
@@ -399,6 +401,46 @@ func TestHostNamesInTime(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := contentsOf(f); got != "192.0.2.2 192.0.2.3" {
 			t.Errorf("after two minutes: %s", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// TestHostNamesInterval checks that names are looked up again at each interval, however long
+// their addresses are valid, and at once for an operator.
+func TestHostNamesInterval(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "names.txt")
+	write(t, file, "a.example.org\n")
+	synctest.Test(t, func(t *testing.T) {
+		z := &zone{ttl: 24 * time.Hour, answers: map[string]string{"a.example.org": "192.0.2.1"}}
+		f := namesFeed(t, z, file, "")
+		f.Jitter = 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.Run(ctx, func(Outcome) {})
+		}()
+		time.Sleep(time.Second)
+		z.set("a.example.org", "192.0.2.2")
+		time.Sleep(time.Duration(f.Interval) - 2*time.Second)
+		if got := contentsOf(f); got != "192.0.2.1" {
+			t.Errorf("before the interval ends: %s", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := contentsOf(f); got != "192.0.2.2" {
+			t.Errorf("after the interval: %s", got)
+		}
+		z.set("a.example.org", "192.0.2.3")
+		want(t, f, fetch(t, f), New, NoFailure, "192.0.2.3")
+		z.set("a.example.org", "192.0.2.4")
+		if _, err := f.Accept(ctx); err != nil {
+			t.Error(err)
+		}
+		if got := contentsOf(f); got != "192.0.2.4" {
+			t.Errorf("accepted: %s", got)
 		}
 		cancel()
 		<-done
