@@ -233,14 +233,19 @@ func (s *saved) body() *body {
 	return b
 }
 
-// check fails unless the bytes are those that were saved.
-func (s *saved) check() error {
+// text returns the bytes of all files together. There may be none: of an empty directory.
+func (s *saved) text() io.Reader {
 	n := int64(0)
 	for _, f := range s.Files {
 		n += f.Bytes
 	}
+	return io.NewSectionReader(s.file, 0, n)
+}
+
+// check fails unless the bytes are those that were saved.
+func (s *saved) check() error {
 	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(s.file, 0, n)); err != nil {
+	if _, err := io.Copy(sum, s.text()); err != nil {
 		return fail(Damaged, "saved contents: %w", err)
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != s.SHA256 {
@@ -269,10 +274,10 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 		}
 	}
 	if err == nil && f.Format.Kind == CrowdSec {
-		s.decisions, err = parseDecisions(io.NewSectionReader(old.file, 0, old.Files[0].Bytes))
+		s.decisions, err = parseDecisions(old.text())
 	}
 	if err == nil && f.Format.Kind == Names {
-		s.restoreNames(io.NewSectionReader(old.file, 0, old.Files[0].Bytes))
+		s.restoreNames(old.text())
 	}
 	if err != nil {
 		o.fail(err)

@@ -295,3 +295,18 @@ func TestLoadKnown(t *testing.T) {
 		}
 	}
 }
+
+// A list that was an empty directory can become one of names: its saved contents have no files.
+func TestNamesOfAnEmptyDirectory(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	c := config(Source{Directory: Path(dir)})
+	c.MayBeEmpty = true
+	f := mustOpen(t, c, state)
+	want(t, f, fetch(t, f), New, NoFailure, "")
+	c.Format.Kind = Names
+	f, o := loaded(t, c, state)
+	want(t, f, o, Loaded, NoFailure, "")
+	write(t, filepath.Join(dir, "names.txt"), "a.example.org\n")
+	f.sources[0].lookup = (&zone{answers: map[string]string{"a.example.org": "192.0.2.1"}}).lookup
+	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1")
+}
