@@ -20,8 +20,9 @@ type contents struct {
 	reports []list.Report // of each file
 	sum     [sha256.Size]byte
 	record
-	saved     bool      // the saved file has the same contents
-	decisions decisions // CrowdSec's
+	saved     bool                 // the saved file has the same contents
+	decisions decisions            // CrowdSec's
+	resolved  map[string]*resolved // of names; it does not change
 }
 
 // restPerWork is how long a source from a URL rests after an attempt that has failed, in
@@ -210,7 +211,7 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 // readAgain is confirmed for the same entries that were read again, as next.
 func (c *contents) readAgain(next *contents, v validator, at time.Time) *contents {
 	same := c.confirmed(v, at)
-	same.Signed, same.Names, same.reports = next.Signed, next.Names, next.reports
+	same.Signed, same.Names, same.resolved, same.reports = next.Signed, next.Names, next.resolved, next.reports
 	if time.Until(c.Read.Round(0)) > 0 { // by a clock that was wrong: a restart would believe it
 		same.saved = false
 	}
@@ -326,7 +327,7 @@ func (f *Feed) read(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 			err = fail(Refused, "%w", refusal)
 		}
 	}
-	c.validator, c.decisions, c.Names = b.validator, b.decisions, b.names
+	c.validator, c.decisions, c.Names, c.resolved = b.validator, b.decisions, b.names, b.resolved
 	return b, c, err
 }
 

@@ -191,6 +191,7 @@ func (f *Feed) Inherit(former *Feed) {
 				s.current.saved = saved
 				s.undecided = nil
 				s.decisions, s.synced = has.decisions, false // CrowdSec sends changes once
+				s.names = lastAddresses(has.resolved)
 			}
 			s.mu.Unlock()
 		}

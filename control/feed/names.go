@@ -136,7 +136,7 @@ func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, a
 	if len(wanted) > 0 { // else they may be refused, and the names come back
 		s.names = wanted
 	}
-	made.taken = func() { s.names = wanted }
+	made.resolved, made.taken = wanted, func() { s.names = wanted }
 	for i, lines := range parts {
 		for _, l := range lines {
 			if l.name == "" {
@@ -343,6 +343,15 @@ func (s *source) restoreNames(text io.Reader) {
 		}
 		r.addresses = append(r.addresses, a)
 	}
+}
+
+// lastAddresses returns the addresses of names, each of which is to be looked up again.
+func lastAddresses(of map[string]*resolved) map[string]*resolved {
+	last := make(map[string]*resolved)
+	for name, r := range of {
+		last[name] = &resolved{addresses: r.addresses}
+	}
+	return last
 }
 
 // made reports whether the contents of a source are made from its text and something else.

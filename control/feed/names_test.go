@@ -447,6 +447,32 @@ func TestHostNamesInterval(t *testing.T) {
 	})
 }
 
+// TestHostNamesInherited checks that a name keeps its last addresses after a reload, too, where
+// contents are not saved, and that all names are looked up again.
+func TestHostNamesInherited(t *testing.T) {
+	for _, saved := range []bool{false, true} {
+		file, state := filepath.Join(t.TempDir(), "names.txt"), ""
+		write(t, file, "a.example.org\nb.example.org\n")
+		if saved {
+			state = t.TempDir()
+		}
+		z := &zone{ttl: time.Hour, answers: map[string]string{"a.example.org": "192.0.2.1", "b.example.org": "192.0.2.2"}}
+		former := namesFeed(t, z, file, state)
+		want(t, former, fetch(t, former), New, NoFailure, "192.0.2.1 192.0.2.2")
+		want(t, former, fetch(t, former), Unchanged, NoFailure, "192.0.2.1 192.0.2.2")
+		f := namesFeed(t, z, file, state)
+		f.Inherit(former)
+		z.set("a.example.org", "192.0.2.3")
+		z.set("b.example.org", "!, in time")
+		o, err := f.attempt(t.Context(), f.sources[0], due)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, f, o, New, NoFailure, "192.0.2.2 192.0.2.3")
+		want(t, former, fetch(t, former), New, NoFailure, "192.0.2.2 192.0.2.3")
+	}
+}
+
 // TestHostNamesBounds checks that a source of too many names is refused, and that of a name's
 // addresses some are taken.
 func TestHostNamesBounds(t *testing.T) {

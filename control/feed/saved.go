@@ -287,7 +287,7 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 		c.Signed, c.Before, c.Jumped, c.First = old.Signed, old.Before, old.Jumped, old.First
 		c.Plain, c.RolledBack, c.Names = old.Plain, old.RolledBack, old.Names
 		s.current = c
-		c.decisions = s.decisions
+		c.decisions, c.resolved = s.decisions, s.names
 		if left, ended := s.decisions.active(time.Now()); len(ended) > 0 {
 			s.decisions = left
 			f.remake(s)

@@ -241,7 +241,8 @@ type body struct {
 	whole func() error // unless nil, an error if the contents were incomplete
 	taken func()       // unless nil, called when the contents become active
 
-	decisions decisions // CrowdSec's, of which it consists
+	decisions decisions            // CrowdSec's, of which it consists
+	resolved  map[string]*resolved // of names, of which it consists
 
 	html  bool // it is served as HTML
 	plain bool // it is in the format of lists, whatever the source's

@@ -321,7 +321,7 @@ func (s *source) before(c *contents, to io.Writer) (*contents, error) {
 	sum := sha256.New()
 	n, _ := entries.Plain().WriteTo(io.MultiWriter(sum, to)) // the spool keeps its first error
 	now := time.Now()
-	before := &contents{entries: entries, reports: []list.Report{{File: s.name}}}
+	before := &contents{entries: entries, reports: []list.Report{{File: s.name}}, resolved: c.resolved}
 	before.record = record{
 		Source: s.name, Read: now, Entries: entries.Len(), Plain: true, RolledBack: now,
 		Files:     []recordFile{{s.name, n}},
