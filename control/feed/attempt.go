@@ -237,10 +237,9 @@ func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 	if s.holds(old) && !accept && !f.Format.Kind.made() && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
 		known = old.validator
 	}
-	if f.Format.Kind.timed() && !accept {
-		if err := s.checkClock(old); err != nil {
-			return nil, nil, err
-		}
+	var doubt error
+	if f.Format.Kind.timed() && s.written == nil && !accept {
+		doubt = s.checkClock(old)
 	}
 	switch {
 	case s.URL == "":
@@ -263,7 +262,7 @@ func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 		b, reports, err = f.systems(w, s, b)
 	case STIX, TAXII:
 		if s.written == nil {
-			b, reports, err = f.indicators(w, s, b)
+			b, reports, err = f.indicators(w, s, b, old, doubt)
 		}
 	}
 	return b, reports, err
@@ -332,14 +331,14 @@ func (f *Feed) read(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 }
 
 // plausible rejects contents that are probably due to a failure of their
-// publisher. A file's publisher is the operator, who may remove what he likes; a
-// directory without files is probably not mounted.
+// publisher. A file's publisher is the operator, who may remove what he likes, and not
+// the clock; a directory without files is probably not mounted.
 func (f *Feed) plausible(s *source, b *body, c, old *contents) error {
 	n := c.entries.Len()
 	unfilled := f.MayBeEmpty && (old == nil || old.entries.Len() == 0)
 	switch {
 	case s.URL == "" && (!b.missing && old != nil || unfilled):
-		return nil
+		return f.checkLoss(c, old, b.invalid)
 	case n == 0:
 		return fail(Empty, "no entries")
 	case old == nil || s.URL == "" || f.Format.Kind == Names: // whose lines resolve has compared

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/quantity"
+	"weir/filter/key"
 )
 
 // Defaults of a Source.
@@ -243,6 +244,8 @@ type body struct {
 
 	decisions decisions            // CrowdSec's, of which it consists
 	resolved  map[string]*resolved // of names, of which it consists
+
+	invalid map[key.Key]struct{} // of indicators in files, active entries that are not valid now
 
 	html  bool // it is served as HTML
 	plain bool // it is in the format of lists, whatever the source's

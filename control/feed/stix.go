@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"weir/control/list"
+	"weir/filter/key"
 )
 
 // indicator is the part of an object of STIX 2.1 that matters here.
@@ -23,10 +26,76 @@ type indicator struct {
 	Until       *time.Time `json:"valid_until"`
 }
 
-// valid reports whether an object is an indicator with a pattern of STIX that holds at a time.
+// counts reports whether an object is an indicator with a pattern of STIX.
+func (i *indicator) counts() bool {
+	return i.Type == "indicator" && !i.Revoked && (i.PatternType == "" || i.PatternType == "stix")
+}
+
+// valid reports whether an indicator holds at a time.
 func (i *indicator) valid(now time.Time) bool {
-	return i.Type == "indicator" && !i.Revoked && (i.PatternType == "" || i.PatternType == "stix") &&
-		(i.From == nil || !i.From.After(now)) && (i.Until == nil || i.Until.After(now))
+	return (i.From == nil || !i.From.After(now)) && (i.Until == nil || i.Until.After(now))
+}
+
+// moment is the time at which indicators are read, and what they say of it.
+type moment struct {
+	now     time.Time
+	active  *list.Set            // entries; nil: none, or they do not matter
+	invalid map[key.Key]struct{} // active entries with an indicator that is not valid now
+	newest  time.Time            // the last time at which an indicator became valid, or will
+}
+
+// addresses returns the addresses of an object, none unless it is a valid indicator.
+func (m *moment) addresses(i *indicator) ([]string, error) {
+	if !i.counts() {
+		return nil, nil
+	}
+	if i.From != nil && i.From.After(m.newest) {
+		m.newest = *i.From
+	}
+	if i.valid(m.now) {
+		return addressesOf(i.Pattern)
+	}
+	if m.active == nil {
+		return nil, nil
+	}
+	addresses, _ := addressesOf(i.Pattern)
+	for _, a := range addresses {
+		p := prefix(a)
+		if !p.IsValid() {
+			continue
+		}
+		if k := key.Source(p); m.active.Has(k) {
+			if m.invalid == nil {
+				m.invalid = make(map[key.Key]struct{})
+			}
+			m.invalid[k] = struct{}{}
+		}
+	}
+	return nil, nil
+}
+
+// confirmed reports whether the indicators show that the clock is not behind: none of them is
+// only valid later.
+func (m *moment) confirmed() bool { return !m.newest.IsZero() && !m.newest.After(m.now) }
+
+// checkLoss refuses to lose more of the active entries than MaxShrink allows for the time alone:
+// the clock may be wrong.
+func (f *Feed) checkLoss(c, old *contents, invalid map[key.Key]struct{}) error {
+	lost := 0
+	for k := range invalid {
+		if !c.entries.Has(k) {
+			lost++
+		}
+	}
+	if old == nil || float64(lost) <= float64(f.MaxShrink)*float64(old.entries.Len()) {
+		return nil
+	}
+	kind := Shrunk
+	if c.entries.Len() == 0 {
+		kind = Empty
+	}
+	return fail(kind, "%d of %d entries are not valid at %s, as the clock says: more than %g%% (refresh --accept or a larger max_shrink accepts it)",
+		lost, old.entries.Len(), c.Read.UTC().Format(time.RFC3339), 100*float64(f.MaxShrink))
 }
 
 // clockSlack is how far a file's time may be ahead of this host's clock: a server's clock may
@@ -38,7 +107,8 @@ func (k Kind) timed() bool { return k == STIX || k == TAXII }
 
 // checkClock fails where the clock shows a time before the source was last read, given its
 // active contents, nil for none, or before its files were changed: a host without a clock of its
-// own starts in 1970, when no indicator is valid yet.
+// own starts in 1970, when no indicator is valid yet. The clock may also have been in the future
+// then, which the indicators can show.
 func (s *source) checkClock(old *contents) error {
 	check := func(at time.Time, name, what string) error {
 		if time.Until(at) <= clockSlack {
@@ -52,7 +122,7 @@ func (s *source) checkClock(old *contents) error {
 			return err
 		}
 	}
-	if s.URL != "" || s.written != nil {
+	if s.URL != "" {
 		return nil
 	}
 	paths, _, _ := s.list() // whose error is reported when they are read
@@ -67,9 +137,9 @@ func (s *source) checkClock(old *contents) error {
 }
 
 // indicators reads bundles of STIX, or envelopes of TAXII, one after another, and hands on the
-// addresses and prefixes of the indicators that are valid at a time, and what is bad. Objects
+// addresses and prefixes of the indicators that are valid at a moment, and what is bad. Objects
 // without an address are left out.
-func indicators(text *lines, now time.Time, value func(at place, address, name string), bad func(at place, text string, err error)) error {
+func indicators(text *lines, m *moment, value func(at place, address, name string), bad func(at place, text string, err error)) error {
 	dec := json.NewDecoder(text)
 	text.offsets = true
 	token := func() (json.Token, error) {
@@ -109,10 +179,10 @@ func indicators(text *lines, now time.Time, value func(at place, address, name s
 					err = nil
 					continue
 				}
-				if err != nil || !i.valid(now) {
+				if err != nil {
 					continue
 				}
-				addresses, wrong := addressesOf(i.Pattern)
+				addresses, wrong := m.addresses(&i)
 				if wrong != nil {
 					bad(at, i.Pattern, wrong)
 				}
@@ -138,7 +208,7 @@ func indicators(text *lines, now time.Time, value func(at place, address, name s
 
 // stix reads STIX 2.1.
 func stix(c *collector) error {
-	return indicators(&c.text, time.Now(), func(at place, address, _ string) { c.value(at, address) }, c.bad)
+	return indicators(&c.text, &moment{now: time.Now()}, func(at place, address, _ string) { c.value(at, address) }, c.bad)
 }
 
 // Bounds of a pattern.

@@ -222,6 +222,94 @@ func TestSTIXInThePast(t *testing.T) {
 	}
 }
 
+// A clock in the future ends no more indicators than a source may lose, and contents that
+// were read by it are read again when the clock is right.
+func TestSTIXInTheFuture(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	file := filepath.Join(dir, "bundle.json")
+	began := time.Now().Round(0)
+	soon := began.Add(30 * 24 * time.Hour).Format(time.RFC3339)
+	put := func(until ...string) { // of 192.0.2.1 and so on
+		var all []string
+		for i, u := range until {
+			o := fmt.Sprintf(`{"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.%d']", "valid_from": "2020-01-01T00:00:00Z"`, i+1)
+			if u != "" {
+				o += fmt.Sprintf(`, "valid_until": %q`, u)
+			}
+			all = append(all, o+"}")
+		}
+		write(t, file, `{"objects": [`+strings.Join(all, ",")+`]}`)
+	}
+	c := named("iocs", Format{Kind: STIX}, Source{File: Path(file)})
+	const three = "192.0.2.1 192.0.2.2 192.0.2.3"
+	future := func(test func(*testing.T, *Feed)) {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(began.Add(365 * 24 * time.Hour)))
+			test(t, mustOpen(t, c, state))
+		})
+	}
+	reset := func(until ...string) {
+		t.Helper()
+		put(until...)
+		if _, err := mustOpen(t, c, state).Accept(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for kind, until := range map[Failure][]string{Shrunk: {soon, soon, ""}, Empty: {soon, soon, soon}} {
+		reset(until...)
+		future(func(t *testing.T, f *Feed) {
+			o := fetch(t, f)
+			want(t, f, o, Failed, kind, three)
+			if o.Err == nil || !strings.Contains(o.Err.Error(), "refresh --accept") {
+				t.Error(o.Err)
+			}
+			f, o = loaded(t, c, state)
+			want(t, f, o, Loaded, NoFailure, three)
+		})
+		f := mustOpen(t, c, state)
+		want(t, f, fetch(t, f), Unchanged, NoFailure, three)
+	}
+
+	// The operator may remove them, and accept that they are not valid any more.
+	reset(soon, soon, "")
+	future(func(t *testing.T, f *Feed) {
+		put(soon)
+		want(t, f, fetch(t, f), New, NoFailure, "")
+	})
+	reset(soon, soon, "")
+	future(func(t *testing.T, f *Feed) {
+		if o, err := f.Accept(t.Context()); err != nil || o[0].Entries != 1 {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+
+	// The indicators show that the clock is right now.
+	f := mustOpen(t, c, state)
+	if err := os.Chtimes(file, began, began.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	want(t, f, fetch(t, f), New, NoFailure, three)
+	f = mustOpen(t, c, state)
+	if f.Status().Sources[0].Read.After(time.Now()) {
+		t.Error("the time of the reading is still in the future")
+	}
+	g := mustOpen(t, c, "")
+	want(t, g, fetch(t, g), New, NoFailure, three)
+
+	// Entries of the configuration have no times.
+	c.Entries = []string{"198.51.100.0"}
+	read := func(t *testing.T, f *Feed) {
+		if o, err := f.Fetch(t.Context()); err != nil || o[1].Result != New {
+			t.Errorf("%+v, %v", o, err)
+		}
+	}
+	read(t, mustOpen(t, c, state))
+	c.Entries = []string{"198.51.100.1"}
+	future(read)
+	c.Entries = []string{"198.51.100.2"}
+	read(t, mustOpen(t, c, state))
+}
+
 // taxii serves pages of a collection.
 type taxii struct {
 	pages map[string]string // by next

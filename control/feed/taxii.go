@@ -129,13 +129,18 @@ func (c *collection) turn() error {
 
 // indicators returns a body in the list format, an address a line with the name of its
 // indicator as a comment, for a body of STIX, and what is to be reported of each part. So the
-// same text has other contents when an indicator is not valid any more.
-func (f *Feed) indicators(w *list.Work, s *source, b *body) (*body, []list.Report, error) {
+// same text has other contents when an indicator is not valid any more, given the active contents,
+// nil for none. It fails with the doubt of the clock, unless that is nil or the indicators confirm
+// the clock.
+func (f *Feed) indicators(w *list.Work, s *source, b *body, old *contents, doubt error) (*body, []list.Report, error) {
 	var text bytes.Buffer
 	var reports []list.Report
-	left, textLeft, now := int64(s.MaxBytes), int64(s.MaxBytes), time.Now()
+	left, textLeft, m := int64(s.MaxBytes), int64(s.MaxBytes), &moment{now: time.Now()}
+	if old != nil && s.URL == "" { // of a URL, all losses count
+		m.active = old.entries
+	}
 	for _, p := range b.parts {
-		report, err := p.indicators(w, &text, &left, &textLeft, now)
+		report, err := p.indicators(w, &text, &left, &textLeft, m)
 		if err == nil && float64(report.Bad) > float64(f.MaxBad)*float64(report.Bad+report.Good) {
 			err = fmt.Errorf("%w: %d of %d; the first: %w", list.ErrTooManyBad, report.Bad, report.Bad+report.Good, report.Errors[0].Err)
 		}
@@ -147,14 +152,18 @@ func (f *Feed) indicators(w *list.Work, s *source, b *body) (*body, []list.Repor
 		}
 		reports = append(reports, report)
 	}
+	if doubt != nil && !m.confirmed() {
+		return nil, nil, doubt
+	}
 	made := *b
+	made.invalid = m.invalid
 	made.parts, made.validator = []part{{s.name, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text.Bytes())), nil }}}, validator{}
 	return &made, reports, nil
 }
 
 // indicators appends the entries of a part to a text. The part may have *left bytes, and
 // decompressed *textLeft; it decrements both counts.
-func (p part) indicators(w *list.Work, to *bytes.Buffer, left, textLeft *int64, now time.Time) (list.Report, error) {
+func (p part) indicators(w *list.Work, to *bytes.Buffer, left, textLeft *int64, m *moment) (list.Report, error) {
 	report := list.Report{File: p.name}
 	raw, err := p.open()
 	if err != nil {
@@ -171,7 +180,7 @@ func (p part) indicators(w *list.Work, to *bytes.Buffer, left, textLeft *int64, 
 	defer plain.Close()
 	in := &lines{r: limit{r: plain, left: textLeft, work: w, shift: shift}, most: maxURLLines}
 	bad := func(at place, text string, err error) { addBad(&report, at.line, text, err) }
-	err = indicators(in, now, func(at place, address, name string) {
+	err = indicators(in, m, func(at place, address, name string) {
 		if !isAddress(address) {
 			bad(at, address, errors.New("not an address"))
 			return
