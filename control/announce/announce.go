@@ -482,7 +482,7 @@ func (a *Announcer) resume(now time.Time) error {
 		k, ok := keyOf("", r.Flow)
 		switch {
 		case ok && now.Before(r.Until) && a.route(k) == r.Route && a.refuse(k, nil) == nil && len(a.routes) < a.Max:
-			a.announce(now, k, r.Until)
+			a.announce(now, k, now.Add(min(r.Until.Sub(now), a.Hold))) // no longer where the clock was ahead
 		case !strings.ContainsAny(r.Route, "\r\n"):
 			err = a.write(Change{Time: now, Action: Withdraw, Flow: r.Flow, Route: r.Route, Reason: expired})
 		}

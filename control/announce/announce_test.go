@@ -480,3 +480,24 @@ func TestStateIsRenewed(t *testing.T) {
 		t.Errorf("%v\n%s", err, &next.out)
 	}
 }
+
+// The clock was ahead when the state was saved: a route stays for the hold time, and not until then.
+func TestStateOfAClockThatWasAhead(t *testing.T) {
+	for _, ahead := range []time.Duration{24 * time.Hour, 70 * 365 * 24 * time.Hour} {
+		s := newSetup(t, "dst")
+		s.State = filepath.Join(t.TempDir(), "state")
+		s.d.heavy("dst", "203.0.113.7")
+		s.step(ahead)
+		next := newSetup(t, "dst")
+		next.State = s.State
+		if err := next.begin(next.now); err != nil || next.out.String() != "announce "+victim {
+			t.Fatalf("%v\n%s", err, &next.out)
+		}
+		if got := next.step(next.Hold - time.Second); got != "" {
+			t.Errorf("%v ahead: %q before it expires", ahead, got)
+		}
+		if got := next.step(time.Second); got != "withdraw "+victim {
+			t.Errorf("%v ahead: %q", ahead, got)
+		}
+	}
+}
