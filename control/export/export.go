@@ -174,6 +174,7 @@ type sender struct {
 
 	// Of run's goroutine.
 	conn    net.Conn      // nil: none
+	forget  func() bool   // has the end of run not close conn
 	broken  chan struct{} // closed when the collector has closed conn
 	first   time.Time     // when conn sent its first batch; zero: not yet
 	session *session      // of IPFIX
@@ -285,7 +286,7 @@ func (s *sender) connect(ctx context.Context) bool {
 			s.failed("the collector cannot be reached, trying again: " + err.Error())
 			continue
 		}
-		context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends a write that hangs
+		s.forget = context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends a write that hangs
 		s.conn, s.broken, s.first = conn, make(chan struct{}), time.Time{}
 		if s.SFlow == "" {
 			s.session = newSession(s.Collector)
@@ -313,6 +314,7 @@ func listen(c net.Conn, broken chan<- struct{}) {
 
 func (s *sender) hangUp() {
 	if s.conn != nil {
+		s.forget()
 		_ = s.conn.Close()
 		s.conn, s.broken = nil, nil
 	}

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"weir/control/endpoint"
 	"weir/control/quantity"
@@ -354,6 +356,45 @@ func TestDeadCollector(t *testing.T) {
 		if c := x.Counts()[0]; c.Sent+c.Lost != batches*4001 || c.Waiting != 0 || time.Since(began) > 2*time.Second {
 			t.Errorf("%s: %+v after %v", url, c, time.Since(began))
 		}
+	}
+}
+
+// A connection that has ended is not kept in memory.
+func TestConnectionsAreForgotten(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	s := &sender{Collector: collector("tcp://" + l.Addr().String()), log: slog.New(slog.DiscardHandler)}
+	const reconnects = 100
+	var all []weak.Pointer[net.TCPConn]
+	for range reconnects {
+		if !s.connect(t.Context()) {
+			t.Fatal("the test has ended")
+		}
+		all = append(all, weak.Make(s.conn.(*net.TCPConn)))
+		<-s.broken
+		s.hangUp()
+	}
+	runtime.GC()
+	alive := 0
+	for _, c := range all {
+		if c.Value() != nil {
+			alive++
+		}
+	}
+	if alive > reconnects/10 { // some goroutine may have yet to return
+		t.Errorf("%d of %d connections are in memory", alive, reconnects)
 	}
 }
 
