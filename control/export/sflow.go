@@ -2,6 +2,7 @@ package export
 
 import (
 	"encoding/binary"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -108,6 +109,7 @@ type dataSource struct {
 	packets, notifications, counters uint32 // samples sent
 	pool                             uint64 // packets that could have been sampled
 	skipped                          uint64 // of these, those that were not
+	used                             bool   // since counters were last sent
 }
 
 func newSFlow(c Collector) *sflowSession {
@@ -127,7 +129,17 @@ func (s *sflowSession) source(index uint32) *dataSource {
 		d = new(dataSource)
 		s.sources[index] = d
 	}
+	d.used = true
 	return d
+}
+
+// forget removes the interfaces of which nothing was sent since it was last called: they are gone,
+// and others may come at any rate.
+func (s *sflowSession) forget() {
+	maps.DeleteFunc(s.sources, func(_ uint32, d *dataSource) bool { return !d.used })
+	for _, d := range s.sources {
+		d.used = false
+	}
 }
 
 // encode returns the datagrams of samples. lost is how many were lost since the session
@@ -162,6 +174,9 @@ func (s *sflowSession) encode(b *Samples, lost uint64, now time.Time) (all []mes
 		put(s.encodeCounters(&b.Interfaces[i]))
 	}
 	end()
+	if len(b.Interfaces) > 0 {
+		s.forget()
+	}
 	return all
 }
 

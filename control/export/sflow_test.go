@@ -170,3 +170,27 @@ func TestSFlowCounters(t *testing.T) {
 		t.Errorf("%q", name)
 	}
 }
+
+// An interface that is gone is forgotten; one that is not counted, but drops packets, stays.
+func TestSFlowForgetsInterfaces(t *testing.T) {
+	s := agent(collector(""))
+	for index := range uint32(1000) {
+		for _, b := range []*Samples{
+			{Interfaces: []Interface{{Index: 5000}, {Index: 10_000 + index}}},
+			samplesOf(1, 1),
+		} {
+			if len(s.encode(b, 0, time.Now())) != 1 {
+				t.Fatal("no datagram")
+			}
+		}
+	}
+	if len(s.sources) > 5 {
+		t.Errorf("%d interfaces are kept", len(s.sources))
+	}
+	if n := s.source(7).packets; n != 1000 {
+		t.Errorf("%d packets of an interface that is not counted", n)
+	}
+	if n := s.source(5000).counters; n != 1000 {
+		t.Errorf("%d counters of an interface that stays", n)
+	}
+}
