@@ -31,6 +31,7 @@ type exports struct {
 	drops   [verdict.NumReasons]bool
 	lists   map[string]loader.Counter // matched, and not exported yet
 	trial   map[string]bool           // of these, those that are on trial
+	out     map[string]bool           // lists of outgoing packets, of which there are no records
 	hits    map[string]loader.Counter // as last read
 	sources map[dropFlow]export.Flow
 	heavy   map[heavyFlow]export.Flow
@@ -136,8 +137,8 @@ func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops fun
 		x.drops[i] = drops(verdict.Reason(i))
 	}
 	for name, n := range hits {
-		if before := x.hits[name]; n.Packets > before.Packets {
-			list := api.ListOf(name)
+		list := api.ListOf(name)
+		if before := x.hits[name]; n.Packets > before.Packets && !x.out[list] {
 			sum := x.lists[list]
 			x.lists[list] = loader.Counter{Packets: sum.Packets + n.Packets - before.Packets, Bytes: sum.Bytes + n.Bytes - min(n.Bytes, before.Bytes)}
 		}

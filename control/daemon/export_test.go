@@ -3,10 +3,14 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"testing"
 	"time"
 
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/engine"
 	"weir/control/export"
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
@@ -82,5 +86,24 @@ func TestExportedLists(t *testing.T) {
 		if f := x.sources[dropFlow{source, verdict.Blocked, name}]; f.Packets != want || f.List != name {
 			t.Errorf("list %q: %+v, want %d packets", name, f, want)
 		}
+	}
+}
+
+// Records are of incoming packets: no list of outgoing ones is in them.
+func TestExportedListsAreOfIncomingPackets(t *testing.T) {
+	prepared := Prepared{lists: []*managedList{{List: config.List{Name: "in"}}, {List: config.List{Name: "out", Direction: engine.Out}}}}
+	now := time.Now()
+	x := exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter), out: prepared.outgoing()}
+	x.clear()
+	var r traffic.Rates
+	r.Grown[verdict.Blocked] = loader.Counter{Packets: 100, Bytes: 6000}
+	hits := map[string]loader.Counter{"in": {Packets: 30, Bytes: 1800}, "out": {Packets: 100, Bytes: 6000}, "out" + api.ManualSuffix: {Packets: 100, Bytes: 6000}}
+	x.second(now, r, false, func(r verdict.Reason) bool { return r == verdict.Blocked }, hits)
+	got := make(map[string]uint64)
+	for _, f := range x.batch(now, false, false).All {
+		got[f.List] += f.Packets
+	}
+	if want := map[string]uint64{"in": 30, "": 70}; !maps.Equal(got, want) {
+		t.Errorf("exported by list: %v, want %v", got, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
+	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/filter/membership"
@@ -107,9 +108,21 @@ func (p *Prepared) noList(name string) error {
 
 // onTrial returns the names of the lists on trial.
 func (p *Prepared) onTrial() map[string]bool {
-	var all map[string]bool
+	return p.names(func(l *managedList) bool {
+		r := p.rules[l.manual-1].Rule
+		return r.On() && r.Trial
+	})
+}
+
+// outgoing returns the names of the lists of outgoing packets.
+func (p *Prepared) outgoing() map[string]bool {
+	return p.names(func(l *managedList) bool { return l.Direction == engine.Out })
+}
+
+// names returns the names of some lists, nil for none.
+func (p *Prepared) names(are func(*managedList) bool) (all map[string]bool) {
 	for _, l := range p.lists {
-		if r := p.rules[l.manual-1].Rule; r.On() && r.Trial {
+		if are(l) {
 			if all == nil {
 				all = make(map[string]bool)
 			}

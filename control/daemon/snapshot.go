@@ -75,7 +75,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	hits := o.meter.Hits()
 	top.Filter.Lists = o.listRates(seconds, hits)
 	o.history.add(now, r, m.Drops, hits, o.collateral.last.Load())
-	o.exports.trial = o.active.prepared.onTrial()
+	o.exports.trial, o.exports.out = o.active.prepared.onTrial(), o.active.prepared.outgoing()
 	if o.exports.second(now, r, o.active.prepared.trackDrops, m.Drops, hits) {
 		o.exports.sendCounters(now, &o.meter, o.active.attach)
 	}
