@@ -229,14 +229,21 @@ func (a *Archive) save(s archived) error {
 	return nil
 }
 
+// mostAged bounds the slices that are removed because of their age for each one that is written:
+// where the clock is ahead, all seem too old. More than one are, so that the archive catches up.
+const mostAged = 2
+
 // tidy removes slices beyond the limits of age and size.
 func (a *Archive) tidy(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.files) > 0 {
+	for aged := 0; len(a.files) > 0; {
 		f := a.files[0]
-		if !f.to.Before(now.Add(-a.config.Keep)) && a.counts.Bytes <= a.config.Size {
-			return
+		if a.counts.Bytes <= a.config.Size {
+			if !f.to.Before(now.Add(-a.config.Keep)) || aged == mostAged {
+				return
+			}
+			aged++
 		}
 		err := os.Remove(filepath.Join(a.dir, f.name))
 		if errors.Is(err, fs.ErrNotExist) {

@@ -168,6 +168,54 @@ func TestArchiveIsBounded(t *testing.T) {
 	}
 }
 
+// A clock that is ahead does not empty an archive: by age, few slices are removed for each one that
+// is written. By size, as many are as must be.
+func TestArchiveOfAClockThatIsAhead(t *testing.T) {
+	const before = 40
+	c := ArchiveConfig{Dir: t.TempDir(), Keep: 24 * time.Hour, Size: 1 << 30}
+	now := time.Now()
+	sliceAt := func(at time.Time) *digest.Slice {
+		s := slice(t, 0, 1000)
+		s.From, s.To = at, at.Add(time.Second)
+		return s
+	}
+	for i := range before {
+		s := sliceAt(now.Add(-30*24*time.Hour + time.Duration(i)*time.Second))
+		if err := os.WriteFile(filepath.Join(c.Dir, nameOf(archived{eth0, s})), encode(s), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, _ := open(t, c)
+	written := 0
+	write := func(n int) ArchiveCounts {
+		t.Helper()
+		for range n {
+			written++
+			a.put(eth0, sliceAt(now.Add(time.Duration(written)*time.Second)))
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		a, _ = open(t, c)
+		return a.Counts()
+	}
+	if n := write(1); n.Files != before-2+1 {
+		t.Errorf("%d of %d slices are left", n.Files-1, before)
+	}
+	for range 2 {
+		write(backlog)
+	}
+	if n := a.Counts(); n.Files != written {
+		t.Errorf("%d slices, want the last %d", n.Files, written)
+	}
+	c.Size = a.Counts().Bytes / 4
+	a.limit(c)
+	if n := write(1); n.Bytes > c.Size || n.Files < 2 {
+		t.Errorf("%+v, at most %d bytes", n, c.Size)
+	}
+	a.Close()
+}
+
 // If the disk cannot be written to, slices are lost and counted, and the error
 // is logged once.
 func TestArchiveThatFails(t *testing.T) {
