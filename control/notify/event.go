@@ -67,7 +67,7 @@ type Event struct {
 	Severity string    `json:"severity"`         // error, warning or info
 	Text     string    `json:"text"`             // one line for people
 	More     int       `json:"more,omitempty"`   // earlier events of this kind that were left out, because there were too many
-	Missed   int       `json:"missed,omitempty"` // earlier events that this receiver did not get, because it did not keep up
+	Missed   int       `json:"missed,omitempty"` // earlier events that this receiver did not get, because it did not keep up, or they were given up
 
 	Flow      *FlowEvent      `json:"flow,omitempty"` // heavy and penalty
 	Feed      *FeedEvent      `json:"feed,omitempty"`

@@ -4,7 +4,7 @@
 // Nothing waits for a receiver. Each has a queue of its own, of bounded length, and a
 // goroutine that delivers the events one after another, in the order in which they
 // were sent. What cannot be delivered is tried again, for up to an hour; when a queue
-// is full, its oldest event is discarded, and the next one says how many were.
+// is full, its oldest event is discarded. The next one that is delivered says how many were not.
 package notify
 
 import (
@@ -238,7 +238,7 @@ type receiver struct {
 	mu         sync.Mutex // guards the rest
 	queue      []Event    // the oldest first
 	delivering bool
-	missed     int       // discarded since the last delivery began
+	missed     int       // discarded or given up since the last event that was delivered, or is being
 	complained time.Time // of discarded events
 	counts     Count
 	servers    []netip.Addr // of the last delivery that reached one
@@ -353,6 +353,7 @@ func (r *receiver) note(e Event, err error, final bool) {
 		return
 	case final:
 		r.counts.Failed++
+		r.missed += e.Missed + 1
 		log.Error("a notification was not delivered: "+err.Error(), "text", e.Text)
 	case !was:
 		log.Error("a notification could not be delivered, retrying: " + err.Error())

@@ -237,7 +237,7 @@ func TestRetries(t *testing.T) {
 
 // A receiver that does not answer costs the sender nothing, and the others as little.
 // Of its events the oldest are discarded, which is counted, logged, and said with the
-// next one.
+// next one, and again, with that one, where it is given up.
 func TestSlowReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -255,6 +255,9 @@ func TestSlowReceiver(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			got[h.Get("To")] = append(got[h.Get("To")], e)
+			if h.Get("To") == "slow" && (e.Text == "100" || e.Text == "102") {
+				return 400, http.Header{}
+			}
 			return 200, http.Header{}
 		})
 		var targets []Target
@@ -281,8 +284,8 @@ func TestSlowReceiver(t *testing.T) {
 		close(hang)
 		synctest.Wait()
 		all := got["slow"]
-		if len(all) != maxQueue+1 || all[0].Text != "0" || all[1].Text != "100" || all[1].Missed != 99 || all[2].Missed != 0 || all[maxQueue].Text != strconv.Itoa(sent-1) {
-			t.Errorf("%d events, %+v", len(all), all[:3])
+		if len(all) != maxQueue+1 || all[0].Text != "0" || all[1].Text != "100" || all[1].Missed != 99 || all[2].Missed != 99+1 || all[3].Missed != 0 || all[4].Missed != 1 || all[5].Missed != 0 || all[maxQueue].Text != strconv.Itoa(sent-1) {
+			t.Errorf("%d events, %+v", len(all), all[:6])
 		}
 		if strings.Count(log.text(), "discarded") != 2 { // the message and its attribute
 			t.Errorf("the log has\n%s", log.text())
