@@ -133,7 +133,7 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		d.observers.tick()
 	case <-l.tended.C:
 		l.begin("stages are tended")
-		l.tended.Reset(d.observers.stages.Tick(loader.Monotonic(), d.active.attach.Attached()))
+		l.tended.Reset(d.observers.stages.Tick(loader.Monotonic(), d.active.attach.Attached(), d.active.attach.Named()))
 	case now := <-l.second.C:
 		l.nextSecond(now)
 		select {

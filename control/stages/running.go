@@ -50,15 +50,16 @@ func (r *Running) Samples(g *engine.Generation) []stage.Sample {
 }
 
 // Tick does what is due for the programs that are attached, by the kernel's clock. It returns
-// how soon it is to be called again.
-func (r *Running) Tick(now time.Duration, attached []*loader.Attachment) time.Duration {
+// how soon it is to be called again. What was counted on interfaces that are named is kept while
+// they are gone.
+func (r *Running) Tick(now time.Duration, attached []*loader.Attachment, named []loader.Target) time.Duration {
 	var incoming []stage.Interface
 	for _, a := range attached {
 		if !a.Target().Out {
 			incoming = append(incoming, stage.Interface{Target: a.Target(), Stats: a.Stats()})
 		}
 	}
-	next := r.Recorder.Tick(now, incoming)
+	next := r.Recorder.Tick(now, incoming, named)
 	for _, p := range r.parts {
 		next = min(next, p.Tick(now, incoming))
 	}

@@ -26,6 +26,9 @@ var Families = []*stage.Family{packets, skipped, kept, memory, fill, chance, loo
 func (r *Recorder) Samples() (all []stage.Sample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.part == nil {
+		return nil
+	}
 	for _, l := range r.logs {
 		put := func(f *stage.Family, value float64) {
 			all = append(all, stage.Sample{Family: f, At: l.Target, Value: value})

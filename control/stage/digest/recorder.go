@@ -49,7 +49,7 @@ type Recorder struct {
 	part    *Part      // of the programs; nil: they record nothing
 	archive *Archive   // nil: none
 	ticked  time.Time  // last call of Tick, or when the first programs were yet to record
-	logs    []*record
+	logs    []*record  // also of interfaces whose counters alone are kept
 }
 
 // record is the state of an interface.
@@ -101,7 +101,7 @@ func (r *Recorder) Finish(next *Part) {
 	}
 }
 
-// Follow goes on with what a part records, nil for nothing: then all is forgotten.
+// Follow goes on with what a part records, nil for nothing: then all but the counters is forgotten.
 func (r *Recorder) Follow(next *Part) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +111,9 @@ func (r *Recorder) Follow(next *Part) {
 		}
 	}
 	if r.part = next; next == nil {
-		r.logs = nil
+		for _, l := range r.logs {
+			l.stats, l.slices = nil, nil
+		}
 	}
 	if next.archives() {
 		r.archive.limit(r.archiveOf(next))
@@ -142,8 +144,9 @@ func (r *Recorder) closeArchive() {
 }
 
 // Tick ends the slices that are due, and reports loops. Packets recorded before an interface is
-// first passed to Tick count as part of a slice that began before the last call without it.
-func (r *Recorder) Tick(_ time.Duration, incoming []stage.Interface) time.Duration {
+// first passed to Tick count as part of a slice that began before the last call without it. An
+// interface that is gone is forgotten with its last slice; the counters of one that is named stay.
+func (r *Recorder) Tick(_ time.Duration, incoming []stage.Interface, named []loader.Target) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.part == nil {
@@ -185,7 +188,7 @@ func (r *Recorder) Tick(_ time.Duration, incoming []stage.Interface) time.Durati
 	for _, l := range r.logs {
 		l.slices = slices.DeleteFunc(l.slices, func(s *digest.Slice) bool { return s.To.Before(now.Add(-r.part.Config.Keep)) })
 	}
-	r.logs = slices.DeleteFunc(r.logs, func(l *record) bool { return l.stats == nil && len(l.slices) == 0 })
+	r.logs = slices.DeleteFunc(r.logs, func(l *record) bool { return l.empty() && !slices.Contains(named, l.Target) })
 	r.ticked, now = now, time.Now()
 	return min(r.part.Config.Begin(r.part.Config.Number(now)+1).Sub(now), stage.Often)
 }
@@ -310,6 +313,9 @@ func (c counts) plus(d counts) counts {
 
 func (l *record) total() counts { return l.past.plus(l.now) }
 
+// empty reports whether an interface is gone, and no slice of it is left.
+func (l *record) empty() bool { return l.stats == nil && len(l.slices) == 0 }
+
 // Trace answers a question for packets by all that is recorded, up to now.
 func (r *Recorder) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
 	r.mu.Lock()
@@ -429,6 +435,9 @@ func (r *Recorder) kept() (all []record, _ *Archive) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.logs {
+		if l.empty() {
+			continue
+		}
 		k := record{Target: l.Target, slices: slices.Clone(l.slices)}
 		if l.live != nil {
 			k.slices = append(k.slices, l.live)

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 	"weir/control/capture"
 	"weir/control/durable/durabletest"
 	"weir/control/quantity"
+	"weir/control/stage"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -617,44 +619,48 @@ func TestLoopsInCaptures(t *testing.T) {
 	}
 }
 
+// part returns what is recorded in slices of a length.
+func part(t *testing.T, slice time.Duration, archive ArchiveConfig) *Part {
+	t.Helper()
+	s := Spec{Rate: quantity.Rate{Value: 1000}, Slice: quantity.Duration(slice), FPR: 0.01, Keep: quantity.Duration(time.Minute)}
+	s.Archive.Keep, s.Archive.Size = quantity.Duration(archive.Keep), quantity.Size(archive.Size)
+	p, err := s.Part()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.(*Part)
+}
+
+// follow makes a recorder follow a part.
+func follow(t *testing.T, r *Recorder, next *Part) {
+	t.Helper()
+	if err := r.Prepare(next); err != nil {
+		t.Fatal(err)
+	}
+	r.Finish(next)
+	r.Follow(next)
+}
+
 // The archive outlasts the parts of a recorder, within the limits of each, and closes with the
 // last one.
 func TestArchiveOutlastsItsPart(t *testing.T) {
-	part := func(slice time.Duration, archive ArchiveConfig) *Part {
-		t.Helper()
-		s := Spec{Rate: quantity.Rate{Value: 1000}, Slice: quantity.Duration(slice), FPR: 0.01, Keep: quantity.Duration(time.Minute)}
-		s.Archive.Keep, s.Archive.Size = quantity.Duration(archive.Keep), quantity.Size(archive.Size)
-		p, err := s.Part()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.(*Part)
-	}
 	r := NewRecorder(t.TempDir(), nil, slog.New(slog.DiscardHandler))
-	follow := func(next *Part) {
-		t.Helper()
-		if err := r.Prepare(next); err != nil {
-			t.Fatal(err)
-		}
-		r.Finish(next)
-		r.Follow(next)
-	}
-	follow(nil)
+	follow(t, r, nil)
 	if _, err := r.Trace(t.Context(), api.TraceQuestion{}); !errors.Is(err, api.ErrNoDigests) || r.archive != nil {
 		t.Error(err)
 	}
-	first, second := part(time.Second, ArchiveConfig{}), part(time.Second, ArchiveConfig{Keep: time.Hour, Size: 1 << 20})
-	follow(first)
+	first, second := part(t, time.Second, ArchiveConfig{}), part(t, time.Second, ArchiveConfig{Keep: time.Hour, Size: 1 << 20})
+	follow(t, r, first)
 	if err := r.Prepare(second); err != nil {
 		t.Fatal(err)
 	}
 	if r.Follow(first); r.archive != nil {
 		t.Error("the archive of a part that was not followed is open")
 	}
-	follow(second)
+	follow(t, r, second)
 	open := r.archive
-	third := part(2*time.Second, ArchiveConfig{Keep: 2 * time.Hour, Size: 1 << 20})
-	if follow(third); r.archive != open || open.config.Keep != 2*time.Hour {
+	third := part(t, 2*time.Second, ArchiveConfig{Keep: 2 * time.Hour, Size: 1 << 20})
+	if follow(t, r, third); r.archive != open || open.config.Keep != 2*time.Hour {
 		t.Errorf("the archive has the limits %+v, not %+v", open.config, third.Archive)
 	}
 	eth0 := &record{Target: loader.Target{Iface: "eth0"}}
@@ -662,6 +668,57 @@ func TestArchiveOutlastsItsPart(t *testing.T) {
 	if r.Close(); open.Counts().Files != 1 || open.Counts().Errors != 0 {
 		t.Errorf("%+v", open.Counts())
 	}
+}
+
+// The counters of an interface that is named go on when it has been gone for longer than slices are
+// kept, and when nothing was recorded for a while. One that matches a pattern is forgotten.
+func TestCountersNeverGoBack(t *testing.T) {
+	r := NewRecorder(t.TempDir(), nil, slog.New(slog.DiscardHandler))
+	follow(t, r, part(t, time.Second, ArchiveConfig{}))
+	named, other := loader.Target{Iface: "eth0"}, loader.Target{Iface: "veth7"}
+	tick := func(incoming ...stage.Interface) { r.Tick(0, incoming, []loader.Target{named}) }
+	there := func() []stage.Interface { // with other programs each time
+		return []stage.Interface{{Target: named, Stats: new(loader.Stats)}, {Target: other, Stats: new(loader.Stats)}}
+	}
+	count := func() {
+		t.Helper()
+		for _, l := range r.logs {
+			l.now = l.now.plus(counts{5, 4, 3})
+		}
+	}
+	want := func(when string, counted map[loader.Target][]float64) {
+		t.Helper()
+		got := make(map[loader.Target][]float64)
+		for _, s := range r.Samples() {
+			if s.Counter {
+				got[s.At] = append(got[s.At], s.Value)
+			}
+		}
+		if !reflect.DeepEqual(got, counted) {
+			t.Errorf("%s: %v, want %v", when, got, counted)
+		}
+	}
+	once, twice, thrice := []float64{5, 4, 3}, []float64{10, 8, 6}, []float64{15, 12, 9}
+	tick(there()...)
+	count()
+	want("at first", map[loader.Target][]float64{named: once, other: once})
+	tick()
+	want("gone", map[loader.Target][]float64{named: once})
+	if seen, err := r.Find(t.Context(), nil); err != nil || len(seen) > 0 {
+		t.Errorf("asked: %+v, %v", seen, err)
+	}
+	tick(there()...)
+	count()
+	want("back", map[loader.Target][]float64{named: twice, other: once})
+	follow(t, r, nil)
+	want("off", map[loader.Target][]float64{})
+	follow(t, r, part(t, 2*time.Second, ArchiveConfig{}))
+	want("on again", map[loader.Target][]float64{named: twice, other: once})
+	tick(there()...)
+	count()
+	want("on again, with packets", map[loader.Target][]float64{named: thrice, other: twice})
+	r.Tick(0, nil, nil)
+	want("neither there nor named", map[loader.Target][]float64{})
 }
 
 // However the clock is changed during a slice, it is found by the times of its
