@@ -170,7 +170,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: &d.observers.exports, log: o.Log}
 	d.changes = changer{
 		loop: d.loop, active: d.active, filter: d, guards: &d.guards, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
-		queued: waiting{audit: d.audit, log: o.Log, carryOut: d.changes.carryOut, patience: queuedPatience},
+		queued: waiting{audit: d.audit, notifier: d.observers.notifier, log: o.Log, carryOut: d.changes.carryOut, patience: queuedPatience},
 	}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}

@@ -257,10 +257,11 @@ func (n *notifier) refuse(c notify.ChangeEvent) {
 }
 
 // refusedChange takes in why a change of entries was refused, unless the request
-// itself was wrong: who sent it knows.
+// itself was wrong: who sent it knows, but for a change that was queued.
 func (n *notifier) refusedChange(c api.Change, name string, err error) {
 	var bad *api.BadRequest
 	switch {
+	case !c.Given.IsZero():
 	case errors.Is(err, api.ErrNoList), errors.Is(err, context.Canceled):
 		return
 	case errors.As(err, &bad):

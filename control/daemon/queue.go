@@ -29,6 +29,7 @@ import (
 type waiting struct {
 	queue    queue.Queue
 	audit    auditor
+	notifier *notifier
 	log      *slog.Logger
 	carryOut func(context.Context, api.Change) (api.Changed, error) // makes a change, or refuses it
 
@@ -234,6 +235,7 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 			if !w.givesUp(name, err) {
 				return err
 			}
+			w.notifier.refusedChange(c.Change, ListOf(c.Change), err)
 			w.audit.refusedChange(ctx, c.Change, err)
 		}
 		w.log.Error("a change that was given while no daemon answered is refused: "+err.Error(), "given", c.Time)

@@ -2,8 +2,11 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"weir/control/api"
 	"weir/control/durable/durabletest"
 	"weir/control/journal"
+	"weir/control/notify"
 	"weir/control/queue"
 	"weir/filter/verdict"
 	"weir/tests/wait"
@@ -114,9 +118,22 @@ func (f *failingFilter) enforce(batch []journal.Change) (int, error) {
 	return f.filter.enforce(batch)
 }
 
-// A queued change that the engine cannot take is tried again, for some time.
+// A queued change that the engine cannot take is tried again, for some time. Then receivers of
+// notifications are told.
 func TestQueuedIsTriedAgain(t *testing.T) {
 	d, give := queuedMachine(t)
+	told := make(chan notify.Event, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		var e notify.Event
+		if err := json.NewDecoder(q.Body).Decode(&e); err != nil {
+			t.Error(err)
+		}
+		told <- e
+	}))
+	t.Cleanup(receiver.Close)
+	target := notify.Target{Name: "pager", URL: notify.URL(receiver.URL)}
+	target.SetDefaults()
+	d.observers.notifier.Configure([]notify.Target{target})
 	patience := func(of time.Duration) {
 		d.changes.queued.mu.Lock()
 		defer d.changes.queued.mu.Unlock()
@@ -146,5 +163,17 @@ func TestQueuedIsTriedAgain(t *testing.T) {
 	wait.For(t, "the change is given up", func() bool { take(); return d.changes.queued.isEmpty() })
 	if last := d.audit.Last(1); len(last) != 1 || last[0].Error == "" || last[0].Given == nil {
 		t.Errorf("the audit: %+v", last)
+	}
+	wait.For(t, "a notification", func() bool { return len(told) > 0 })
+	if e := <-told; e.Kind != notify.Refused || e.Change == nil || e.Change.Change != "unblock" || e.Change.List != DefaultBlock || e.Change.Error == "" || len(told) > 0 {
+		t.Errorf("%d more notifications than %+v", len(told), e)
+	}
+
+	if err := d.changes.queued.queue.Add(queue.Command{Time: time.Now(), Change: api.Change{Action: api.Block, List: "gone", Entries: []string{queuedSource}}}); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "a notification", func() bool { return len(told) > 0 })
+	if e := <-told; e.Change == nil || e.Change.List != "gone" {
+		t.Errorf("of a list that is gone: %+v", e)
 	}
 }
