@@ -14,20 +14,36 @@ const (
 	lastCatalogs = 3
 )
 
-// clock is the clock of the hub, by which entries expire, as estimated from catalogs that come live.
-type clock struct {
-	local func() time.Time // [time.Now], but in tests
-	ahead atomic.Int64     // of the hub's clock, the local one; 0: they agree, or the hub was not heard yet
-	last  []time.Duration  // the last differences; those of one goroutine
+// hubClock is the clock of the hub, by which entries expire, as estimated from catalogs that come
+// live. From the first one on it goes by the monotonic clock: a step of the local one does not move it.
+type hubClock struct {
+	local func() time.Time          // [time.Now], but in tests
+	begin atomic.Pointer[time.Time] // when the hub was first heard; nil: not yet
+	ahead atomic.Int64              // of the hub's clock, the local one; 0: they agree, or the hub was not heard yet
+	last  []time.Duration           // the last differences; those of one goroutine
+}
+
+// steady returns the time by the local clock as it was when the hub was first heard.
+func (c *hubClock) steady() time.Time {
+	now, begin := c.local(), c.begin.Load()
+	if begin == nil {
+		return now
+	}
+	return begin.Round(0).Add(now.Sub(*begin)) // monotonic
 }
 
 // now returns the time by the hub's clock.
-func (c *clock) now() time.Time { return c.local().Add(-time.Duration(c.ahead.Load())) }
+func (c *hubClock) now() time.Time { return c.steady().Add(-time.Duration(c.ahead.Load())) }
 
 // hear takes in that what was issued at a time has just come. It reports whether the time
-// has changed.
-func (c *clock) hear(issued time.Time) bool {
-	c.last = append(c.last, c.local().Sub(issued))
+// has changed, as it may have with the first one: the local clock could be set before.
+func (c *hubClock) hear(issued time.Time) bool {
+	first := c.begin.Load() == nil
+	if first {
+		begin := c.local()
+		c.begin.Store(&begin)
+	}
+	c.last = append(c.last, c.steady().Sub(issued))
 	c.last = c.last[max(0, len(c.last)-lastCatalogs):]
 	ahead := slices.Min(c.last) // the others were longer on their way
 	if newest := c.last[len(c.last)-1]; newest > ahead+leastDifference && len(c.last) < lastCatalogs {
@@ -41,5 +57,5 @@ func (c *clock) hear(issued time.Time) bool {
 		return false
 	}
 	c.ahead.Store(int64(ahead))
-	return ahead != before
+	return first || ahead != before
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/control/fleet/wire"
+	"weir/tests/clock"
 	"weir/tests/wait"
 )
 
@@ -56,12 +57,46 @@ func TestClock(t *testing.T) {
 		{[]time.Duration{time.Hour, 0}, 0},
 		{[]time.Duration{time.Hour, time.Hour + time.Second}, time.Hour},
 	} {
-		k := clock{local: func() time.Time { return start }}
+		k := hubClock{local: func() time.Time { return start }}
 		for _, d := range c.differences {
 			k.hear(start.Add(-d))
 		}
 		if got := k.local().Sub(k.now()); got != c.want {
 			t.Errorf("%v: %v, want %v", c.differences, got, c.want)
+		}
+	}
+}
+
+// A step of the node's clock moves no expiry: between catalogs, and after them.
+func TestStepOfTheClock(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, -time.Hour, 20 * time.Second} {
+		for _, ahead := range []time.Duration{0, 2 * time.Hour} {
+			t.Run(fmt.Sprintf("%v, %v ahead", step, ahead), func(t *testing.T) {
+				start := time.Now()
+				elapsed, stepped := time.Duration(0), time.Duration(0)
+				k := hubClock{local: func() time.Time { return clock.Set(t, start.Add(elapsed), ahead+stepped) }}
+				is := func() {
+					t.Helper()
+					if off := k.now().Round(0).Sub(start.Round(0).Add(elapsed)); off.Abs() > time.Second {
+						t.Errorf("after %v: %v off", elapsed, off)
+					}
+				}
+				hear := func() bool { return k.hear(start.Round(0).Add(elapsed)) }
+				if !hear() {
+					t.Error("the time is not known from the first catalog on")
+				}
+				is()
+				for range 5 {
+					elapsed += 10 * time.Second
+					is()
+					stepped = step
+					is()
+					if hear() {
+						t.Error("the time has changed")
+					}
+					is()
+				}
+			})
 		}
 	}
 }

@@ -112,7 +112,7 @@ type Node struct {
 	live     uint64        // that of the newest one that came live; loop's
 
 	link   pace
-	clock  clock
+	clock  hubClock
 	former atomic.Bool // the broker answers on the subject of former versions only
 
 	mu        sync.Mutex // protects what follows
