@@ -21,6 +21,7 @@ import (
 	"weir/control/fleet/hub"
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
+	"weir/control/serve"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -472,5 +473,45 @@ func TestFleetRefused(t *testing.T) {
 		if _, err := Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "fleet.enroll: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", enroll, err)
 		}
+	}
+}
+
+// The catalog that is saved may be older than the program that filters, as where the disk was full:
+// a start waits for lists that it does not name until the hub says whether they are gone.
+func TestFleetAwaitsUnsaved(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h := newFleetHub(t)
+	h.start("")
+	d := startLists(t, lab.New(t), io.Discard, "fleet: {enroll: "+h.enroll("edge-1")+"}")
+	h.block("192.0.2.1")
+	becomes(t, d, "192.0.2.1", verdict.Drop)
+	var c *config.Config
+	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.config; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the lists as the node has saved them", func() bool {
+		f, err := h.Fleet(t.Context())
+		return err == nil && len(f.Nodes) == 1 && f.Nodes[0].State == api.NodeCurrent
+	})
+	h.stop()
+	n, err := openFleet(c, "test", true, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fleet{node: n, service: &service{Manager: new(serve.Manager)}, log: slog.New(slog.DiscardHandler)}
+	ended := make(chan error, 1)
+	go func() { ended <- f.await(t.Context(), []string{"fleet.block", "fleet.unsaved", "own"}) }()
+	wait.For(t, "what the start waits for", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("it does not wait: %v", err)
+		default:
+		}
+		text := f.awaits.Load()
+		return text != nil && strings.HasPrefix(*text, "waiting for fleet.unsaved, ")
+	})
+	h.start("")
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -206,16 +206,14 @@ func (n *Node) Lists() []*List {
 }
 
 // Expects reports whether a list of the hub may be among those of the node, but is not
-// known yet.
+// known yet. The saved catalog may be older than the last one, if the disk was full: that it
+// does not name a list says nothing before the hub was heard.
 func (n *Node) Expects(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.catalog.Place == (wire.Place{}) {
-		return true
-	}
 	f := n.followers[name]
 	if f == nil {
-		return false
+		return n.heard.IsZero()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
