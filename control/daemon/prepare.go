@@ -82,6 +82,8 @@ type managedList struct {
 	read         *list.Set  // the contents of from that refused is about
 	refused      error      // why the feed's contents must not be active, nil if they may
 	failed       error      // why what was seenVersion could not be activated, nil if it was or must not be
+	attempts     int        // to activate that, which have failed
+	again        time.Time  // when to try that again
 	rejected     error      // why an engine could not have the feed's contents, nil if it has
 	left         leftOut    // of the feed's contents
 	trial        *api.Trial // what decides whether List.Enforce is as configured; nil: it is

@@ -3,11 +3,14 @@ package daemon
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"weir/control/feed"
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // settled is a source that records what was decided about its contents.
@@ -33,11 +36,78 @@ func TestTakeTwice(t *testing.T) {
 	if err := d.loop.Do(t.Context(), func() error {
 		l := d.active.prepared.lists[0]
 		name, l.from, l.seenVersion, l.failed = l.Name, from, from.Version(), failure
+		l.again = time.Now().Add(time.Hour)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.take(t.Context(), name, from); !errors.Is(err, failure) || from.kept != 0 || from.reverted != 1 {
 		t.Errorf("error %v, kept %d times, reverted %d times", err, from.kept, from.reverted)
+	}
+}
+
+// behind is a source of the fleet's kind that records what was decided about its contents.
+type behind struct {
+	settled
+	contents *list.Set
+	kept     chan error
+}
+
+func (b *behind) Contents() *list.Set { return b.contents }
+func (b *behind) Keep(uint64) error   { b.kept <- nil; return nil }
+func (b *behind) Status() feed.Status { return feed.Status{Sources: make([]feed.SourceStatus, 1)} }
+
+func (b *behind) Revert(_ uint64, reason error) {
+	select {
+	case b.kept <- reason:
+	default:
+	}
+}
+
+// Contents of the fleet that could not be activated for a moment become active without another
+// change: the hub sends each version once.
+func TestTakenAgain(t *testing.T) {
+	d := begin(t, configure(t, lab.New(t).B)).Daemon
+	from := &behind{contents: setOf(t, "2001:db8:7:8::/61"), kept: make(chan error, 1)} // needs another engine
+	if err := d.loop.Do(t.Context(), func() error {
+		l := d.active.prepared.list("feed")
+		l.feed, l.from, l.left = nil, from, leftOut{}
+		d.loop.stage = building // there is none now, as where memory is short
+		defer func() { d.loop.stage = idle }()
+		if err := d.update(l); !errors.Is(err, errBuilding) || !errors.Is(l.failed, errBuilding) {
+			t.Errorf("active at once: %v", err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-from.kept:
+		if got := verdictOf(t, d, "2001:db8:7:8::1"); err != nil || got != verdict.Drop {
+			t.Errorf("kept %v, %v", err, got)
+		}
+	case <-time.After(wait.Patience):
+		t.Fatal("not tried again")
+	}
+	if err := d.take(t.Context(), "feed", from); err != nil || <-from.kept != nil {
+		t.Errorf("taken again: %v", err)
+	}
+}
+
+// It is tried again at growing intervals.
+func TestTryAgain(t *testing.T) {
+	var l managedList
+	now := time.Now()
+	for n, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300} {
+		l.tryLater(now)
+		if got := l.again.Sub(now); got != want*time.Second {
+			t.Errorf("attempt %d: %v", n, got)
+		}
+	}
+	for range 100 {
+		l.tryLater(now)
+	}
+	if got := l.again.Sub(now); got != mostRetryInterval {
+		t.Errorf("after many: %v", got)
 	}
 }

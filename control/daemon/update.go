@@ -184,12 +184,13 @@ func (d *Daemon) update(l *managedList) error {
 	changes, more := d.leaveOutWith(l, changes)
 	if _, err := d.apply(changes); err != nil {
 		l.failed = err
+		l.tryLater(time.Now())
 		if l.rejected != nil {
 			l.rejected = err
 		}
 		return err
 	}
-	l.rejected, l.retryPending, l.left, l.read = nil, false, left, read
+	l.rejected, l.retryPending, l.left, l.read, l.attempts = nil, false, left, read, 0
 	l.logLeftOut(d.o.Log, before)
 	for _, other := range more {
 		before := other.left
@@ -235,7 +236,7 @@ func (d *Daemon) tend(now time.Time) {
 		err = d.expire(now)
 	} else {
 		if now.After(d.backlog.retry) {
-			err = d.catchUpAll()
+			err = d.catchUpAll(now)
 		}
 		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
 		d.trials.follow(d.reloads.confirmation.done())
@@ -372,6 +373,22 @@ type backlog struct {
 // retryInterval is how soon a change that failed is tried again.
 const retryInterval = 10 * time.Second
 
+// leastRetryInterval and mostRetryInterval are how soon contents of the fleet are tried again: each
+// attempt may build an engine.
+const leastRetryInterval, mostRetryInterval = time.Second, 5 * time.Minute
+
+// tryLater has contents of the fleet that failed be tried again.
+func (l *managedList) tryLater(now time.Time) {
+	l.again = now.Add(min(leastRetryInterval<<min(l.attempts, 10), mostRetryInterval))
+	l.attempts++
+}
+
+// overdue reports whether contents of the fleet are to be tried again: the hub does not send them
+// again. A feed has returned to what it had, and reads its sources again.
+func (l *managedList) overdue(now time.Time) bool {
+	return l.failed != nil && l.feed == nil && now.After(l.again)
+}
+
 // report logs what has failed in the last second, once while it stays the same.
 func (b *backlog) report(err error, log *slog.Logger) {
 	text := ""
@@ -417,7 +434,7 @@ func (p *Prepared) copied() *Prepared {
 
 // catchUpAll tries again to change the lists that are behind, and to activate the
 // contents that did not fit.
-func (d *Daemon) catchUpAll() error {
+func (d *Daemon) catchUpAll(now time.Time) error {
 	var errs []error
 	for _, l := range d.active.prepared.lists {
 		var err error
@@ -428,9 +445,11 @@ func (d *Daemon) catchUpAll() error {
 				l.retryPending = false
 			}
 		}
-		if err == nil && l.rejected != nil {
+		if rejected := l.rejected != nil; err == nil && (rejected || l.overdue(now)) {
 			if err = d.update(l); err != nil {
-				d.backlog.retry = time.Now().Add(retryInterval)
+				if rejected {
+					d.backlog.retry = time.Now().Add(retryInterval)
+				}
 				err = fmt.Errorf("list %s: its contents are not active: %w", l.Name, err)
 			}
 			go l.decision(err).settle(d.o.Log)

@@ -61,7 +61,7 @@ func TestBehind(t *testing.T) {
 	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	if err := d.loop.Do(t.Context(), func() error { return d.catchUpAll() }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { return d.catchUpAll(time.Now()) }); err != nil {
 		t.Fatal(err)
 	}
 	if got := verdictOf(t, d.Daemon, cleanSource); got != verdict.Pass {
