@@ -703,3 +703,53 @@ func fleetRestored(t *testing.T, nodes, entries int, within time.Duration) {
 		n.load.finish()
 	}
 }
+
+// A node leaves out what covers its hub while it is not connected, too: it connects again after the
+// hub, and after the node itself, was away.
+func TestFleetKeepsItsHub(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1, 100)
+	n := f.nodes[0]
+	n.d.kill()
+	// The daemon is in the namespace of its interfaces: the guard looks after its connections.
+	n.write("weir.yaml", fmt.Appendf(nil, "interfaces: [{name: %s}, {name: hub}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\nlearning: {elements: 0}\nfleet: {enroll: %s}\n",
+		n.B.Iface, n.pins, n.path("state"), n.path("weir.sock"), n.path("fleet.json")))
+	n.d = n.start(releases[0])
+	f.converge()
+	block := func(entry string) {
+		t.Helper()
+		if c, err := f.api.ChangeFleet(t.Context(), api.Change{Action: api.Block, Entries: []string{entry}}); err != nil || !c.Published {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		f.converge()
+	}
+	block("10.255.0.0/24")
+	for i := range 2 {
+		f.kill()
+		if i == 0 {
+			for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
+				if s, err := n.api.Status(t.Context()); err == nil && !s.Fleet.Connected {
+					break
+				} else if time.Now().After(deadline) {
+					t.Fatalf("%+v, %v", s, err)
+				}
+			}
+			time.Sleep(3 * time.Second) // from when on a change of entries has the guard look anew
+			if _, err := n.change("manual", false, address(commandBlock, 9).String()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+		} else {
+			n.d.kill()
+			n.d = n.start(releases[0])
+		}
+		f.start()
+		block(address(commandBlock, i).String())
+		lists, err := n.api.Lists(t.Context())
+		if err != nil || !slices.ContainsFunc(lists.Lists, func(l api.List) bool {
+			return slices.ContainsFunc(l.LeftOut, func(o api.LeftOut) bool { return o.Entry == "10.255.0.0/24" })
+		}) {
+			t.Errorf("what is left out: %+v, %v", lists, err)
+		}
+	}
+}

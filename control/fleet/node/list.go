@@ -62,7 +62,7 @@ func (l *List) Revert(_ uint64, reason error) {
 // Status returns the state of the list as that of a feed with one source.
 func (l *List) Status() feed.Status {
 	f := l.f
-	age, servers := f.n.Age(), f.n.servers() // before f.mu, which is taken after n.mu
+	age, servers := f.n.Age(), f.n.servers.addresses() // before f.mu, which is taken after n.mu
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := feed.SourceStatus{

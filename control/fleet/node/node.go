@@ -17,7 +17,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,6 +104,7 @@ type Node struct {
 
 	connect  func(...nats.Option) (*nats.Conn, error)
 	catalogs chan message
+	servers  *servers
 	joined   chan struct{} // the connection is there again
 	reports  chan struct{}
 	changed  chan struct{} // the lists have
@@ -138,11 +138,16 @@ func Open(c Config) (*Node, error) {
 		}
 		return nats.Connect(c.Enrollment.URL(), slices.Concat(o, more, []nats.Option{nats.CustomReconnectDelay(n.reconnectDelay)})...)
 	}
-	if c.Directory == "" {
+	if c.Directory != "" {
+		// Another fleet has another directory: its lists are of no use here.
+		n.dir = filepath.Join(c.Directory, hex.EncodeToString(n.key[:8]))
+	}
+	if n.servers = newServers(c.Enrollment.Servers, n.dir, n.log); c.ReadOnly {
+		n.servers.path = ""
+	}
+	if n.dir == "" {
 		return n, nil
 	}
-	// Another fleet has another directory: its lists are of no use here.
-	n.dir = filepath.Join(c.Directory, hex.EncodeToString(n.key[:8]))
 	message, err := os.ReadFile(n.catalogPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return n, nil
@@ -285,19 +290,6 @@ func (n *Node) Refused() uint64 {
 	return n.refused.messages
 }
 
-// servers returns the address of the server that the node is connected to.
-func (n *Node) servers() []netip.Addr {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.conn == nil {
-		return nil
-	}
-	if at, err := netip.ParseAddrPort(n.conn.ConnectedAddr()); err == nil {
-		return []netip.Addr{at.Addr().Unmap()}
-	}
-	return nil
-}
-
 // Run follows the hub until ctx is done, and has d filter by its lists. It may be called
 // again.
 func (n *Node) Run(ctx context.Context, d Daemon) error {
@@ -310,12 +302,18 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	defer stop()
 	conn, err := n.connect(
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectBufSize(-1), nats.Timeout(10*time.Second),
+		nats.ReconnectBufSize(-1), nats.Timeout(dialTimeout),
+		nats.SkipHostLookup(), nats.SetCustomDialer(n.servers),
 		nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(3), // of a link that a chunk fills
-		nats.ConnectHandler(func(*nats.Conn) { n.log.Info("connected to the hub of the fleet"); poke(n.joined) }),
+		nats.ConnectHandler(func(*nats.Conn) {
+			n.log.Info("connected to the hub of the fleet")
+			n.servers.save()
+			poke(n.joined)
+		}),
 		nats.ReconnectHandler(func(*nats.Conn) {
 			n.log.Info("connected to the hub of the fleet again")
 			n.former.Store(false) // it may be another version
+			n.servers.save()
 			poke(n.joined)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {

@@ -1,0 +1,190 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// dialTimeout bounds the time for a connection, with looking its server's name up.
+	dialTimeout = 10 * time.Second
+
+	// maxAddresses bounds the addresses of a server that are tried, and protected.
+	maxAddresses = 16
+
+	// maxServers bounds the servers with such addresses: those of a cluster name each other.
+	maxServers = 64
+)
+
+// servers are the addresses of the hub. The host must not be cut off from them while it is not
+// connected, too: else it could not connect again. They are the dialer of connections, and learn
+// addresses from that. They are safe for concurrent use.
+type servers struct {
+	names  []string     // of the enrollment
+	fixed  []netip.Addr // of the enrollment
+	path   string       // of the file with the addresses of names; "": there is none
+	log    *slog.Logger
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+
+	mu    sync.Mutex // protects found
+	found []known    // as last looked up, the last one tried at the end
+
+	saving sync.Mutex // held while the file is written; protects saved
+	saved  []known
+}
+
+// known is a server with the addresses that it had last.
+type known struct {
+	Host      string       `json:"host"`
+	Addresses []netip.Addr `json:"addresses"`
+}
+
+// newServers returns the servers of an enrollment, with what is saved of them in a directory; "":
+// nothing is.
+func newServers(urls []string, dir string, log *slog.Logger) *servers {
+	s := &servers{log: log, lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
+		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	}}
+	for _, text := range urls {
+		u, err := url.Parse(text)
+		if err != nil {
+			continue // the connection says so
+		}
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+			s.fixed = append(s.fixed, plain(a))
+		} else {
+			s.names = append(s.names, u.Hostname())
+		}
+	}
+	if dir == "" {
+		return s
+	}
+	s.path = filepath.Join(dir, "servers")
+	if err := s.load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Error("the saved addresses of the hub cannot be read, they come back with it: " + err.Error())
+	}
+	return s
+}
+
+// plain returns an address as packets have it.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+func (s *servers) load() error {
+	text, err := os.ReadFile(s.path)
+	if err != nil {
+		return err
+	}
+	var all []known
+	if err := json.Unmarshal(text, &all); err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	for _, one := range all {
+		if slices.Contains(s.names, one.Host) {
+			s.learn(one.Host, one.Addresses)
+		}
+	}
+	s.saved = slices.Clone(s.found)
+	return nil
+}
+
+// learn takes in the addresses that a server has now.
+func (s *servers) learn(host string, addresses []netip.Addr) {
+	one := known{host, slices.Clone(addresses[:min(len(addresses), maxAddresses)])}
+	for i, a := range one.Addresses {
+		one.Addresses[i] = plain(a)
+	}
+	slices.SortFunc(one.Addresses, netip.Addr.Compare)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.found = slices.DeleteFunc(s.found, func(o known) bool { return o.Host == host })
+	s.found = append(s.found, one)
+	s.found = s.found[max(0, len(s.found)-maxServers):]
+}
+
+// Dial implements [nats.CustomDialer]. An address is protected before it is tried.
+func (s *servers) Dial(network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	var all []netip.Addr
+	if a, err := netip.ParseAddr(host); err == nil {
+		all = []netip.Addr{a}
+	} else if all, err = s.lookup(ctx, host); err != nil {
+		return nil, err
+	}
+	all = slices.Clone(all[:min(len(all), maxAddresses)])
+	s.learn(host, all)
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	err = fmt.Errorf("%s has no address", host)
+	for i, a := range all {
+		end, _ := ctx.Deadline()
+		d := net.Dialer{Timeout: time.Until(end) / time.Duration(len(all)-i)}
+		var conn net.Conn
+		if conn, err = d.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
+// addresses returns the addresses of all servers.
+func (s *servers) addresses() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.fixed)
+	for _, one := range s.found {
+		for _, a := range one.Addresses {
+			if !slices.Contains(all, a) {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
+
+// save saves the addresses of the enrollment's names, for a start while the hub or the resolver is
+// away. It is called once the node is connected: one of them is the hub's then.
+func (s *servers) save() {
+	if s.path == "" {
+		return
+	}
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	var all []known
+	s.mu.Lock()
+	for _, name := range s.names {
+		if i := slices.IndexFunc(s.found, func(o known) bool { return o.Host == name }); i >= 0 {
+			all = append(all, s.found[i])
+		}
+	}
+	s.mu.Unlock()
+	same := func(a, b known) bool { return a.Host == b.Host && slices.Equal(a.Addresses, b.Addresses) }
+	if slices.EqualFunc(all, s.saved, same) {
+		return
+	}
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = writeFile(s.path, append(text, '\n'))
+	}
+	if err != nil {
+		s.log.Error("the addresses of the hub cannot be saved: " + err.Error())
+		return
+	}
+	s.saved = all
+}

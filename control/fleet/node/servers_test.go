@@ -1,0 +1,101 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"weir/tests/wait"
+)
+
+// serversOf returns the servers that the guard protects for a node's list.
+func serversOf(t *testing.T, n *Node) []netip.Addr {
+	t.Helper()
+	all := n.Lists()
+	if len(all) != 1 {
+		t.Fatalf("%d lists", len(all))
+	}
+	return all[0].Status().Sources[0].Servers
+}
+
+// The addresses of the hub are known before a node connects, and while it is not connected.
+func TestServers(t *testing.T) {
+	dir := t.TempDir()
+	h, r := follow(t, dir)
+	local := netip.MustParseAddr("127.0.0.1")
+	if got := serversOf(t, r.Node); !slices.Equal(got, []netip.Addr{local}) {
+		t.Errorf("connected: %v", got)
+	}
+	h.server.Shutdown()
+	wait.For(t, "the end of the connection", func() bool { return !r.Age().Connected })
+	if got := serversOf(t, r.Node); !slices.Equal(got, []netip.Addr{local}) {
+		t.Errorf("while it is away: %v", got)
+	}
+	r.stop()
+
+	c := h.config(dir)
+	c.Enrollment.Servers = []string{"tls://203.0.113.5:4222", "tls://[2001:db8::5]:4222", "tls://hub.example.net:4222"}
+	n, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixed := []netip.Addr{netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("2001:db8::5")}
+	if got := serversOf(t, n); !slices.Equal(got, fixed) {
+		t.Errorf("before it connects: %v, want %v", got, fixed)
+	}
+}
+
+// The addresses of names are those that they had last, also in the next process.
+func TestNamedServers(t *testing.T) {
+	dir := t.TempDir()
+	open := func(urls ...string) *servers { return newServers(urls, dir, slog.New(slog.DiscardHandler)) }
+	s := open("tls://hub.example.net:4222")
+	var answer []netip.Addr
+	s.lookup = func(context.Context, string) ([]netip.Addr, error) {
+		if len(answer) == 0 {
+			return nil, errors.New("the resolver is silent")
+		}
+		return answer, nil
+	}
+	local := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, n}) }
+	dial := func(s *servers, address string) {
+		t.Helper()
+		if c, err := s.Dial("tcp", address); err == nil {
+			c.Close()
+			t.Fatalf("%s answers", address)
+		}
+	}
+	is := func(what string, s *servers, want ...netip.Addr) {
+		t.Helper()
+		if got := s.addresses(); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	is("before", s)
+	for n := range byte(20) {
+		answer = append(answer, local(n+1))
+	}
+	dial(s, "hub.example.net:1")
+	is("many", s, answer[:maxAddresses]...)
+	answer = []netip.Addr{netip.AddrFrom16(local(9).As16()), local(8)}
+	dial(s, "hub.example.net:1")
+	is("others", s, local(8), local(9))
+	answer = nil
+	dial(s, "hub.example.net:1")
+	is("a silent resolver", s, local(8), local(9))
+	dial(s, "127.0.0.7:1") // of a cluster
+	is("another server", s, local(8), local(9), local(7))
+	is("not saved", open("tls://hub.example.net:4222"))
+	s.save()
+	is("saved", open("tls://127.0.0.3:4222", "tls://hub.example.net:4222"), local(3), local(8), local(9))
+	is("another enrollment", open("tls://other.example.net:4222"))
+	for n := range 2 * maxServers {
+		s.learn(local(byte(n)).String(), []netip.Addr{local(byte(n))})
+	}
+	if n := len(s.addresses()); n != maxServers {
+		t.Errorf("%d servers", n)
+	}
+}
