@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"weir/control/fleet/wire"
 	"weir/control/quantity"
 )
 
@@ -252,6 +253,9 @@ func (h *Hub) check() quantity.FieldErrors {
 		checkMaxRate(&errs, join(at, "max_rate"), l.MaxRate)
 	}
 	checkRuleCount(&errs, h.Lists)
+	if n := len(h.AllLists()); n > wire.MaxLists {
+		errs.Failf("lists", "there are %d with %s and %s: nodes take at most %d; join some: a list may have several sources", n, FleetBlock, FleetAllow, wire.MaxLists)
+	}
 	for _, l := range h.Lists {
 		path := join("lists", l.Name)
 		errs.Add(path, l.check().Err())

@@ -1,9 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"weir/control/fleet/wire"
 )
 
 func TestHub(t *testing.T) {
@@ -85,5 +88,26 @@ lists:
 	}
 	if r := got["own"]; r == nil || len(r.Waves) != 1 || r.Waves[0].Labels != nil || r.Limit != 0.001 || r.Confirm != 0.5 {
 		t.Errorf("own: %+v", r)
+	}
+}
+
+// The nodes refuse a catalog with more lists than they take: so does the hub its configuration.
+func TestHubListCount(t *testing.T) {
+	text := func(n int) []byte {
+		b := []byte("servers: [\"tls://hub:4222\"]\nbroker: {listen: \"127.0.0.1:4222\"}\nlists:\n")
+		for i := range n {
+			b = fmt.Appendf(b, "  l%d: {}\n", i)
+		}
+		return b
+	}
+	if h, err := ParseHub("hub.yaml", text(254)); err != nil || len(h.AllLists()) != wire.MaxLists {
+		t.Errorf("254 lists, and block and allow: %v", err)
+	}
+	_, err := ParseHub("hub.yaml", text(255))
+	if want := "hub.yaml:3:1: lists: there are 257 with block and allow: nodes take at most 256; join some: a list may have several sources"; err == nil || err.Error() != want {
+		t.Errorf("255 lists, and block and allow: %v, want %q", err, want)
+	}
+	if _, err := ParseHub("hub.yaml", append(text(254), "  block: {}\n  allow: {action: allow}\n"...)); err != nil {
+		t.Errorf("254 lists, with block and allow among them: %v", err)
 	}
 }

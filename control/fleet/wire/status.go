@@ -8,7 +8,7 @@ import (
 	"weir/control/api"
 )
 
-// MaxStatus bounds the status of a node, in bytes, and MaxLists its lists.
+// MaxStatus bounds the status of a node, in bytes, and MaxLists its lists, and those of a catalog.
 const (
 	MaxStatus = 64 << 10
 	MaxLists  = 256
