@@ -578,10 +578,20 @@ func (p *process) Check(c *config.Hub) error {
 		return nil
 	}
 	l, err := net.Listen("tcp", string(c.Metrics.Listen))
+	if errors.Is(err, syscall.EADDRINUSE) && samePort(c.Metrics.Listen, p.metrics.Listen) {
+		return nil // by the listener that goes
+	}
 	if err != nil {
 		return fmt.Errorf("metrics.listen: %w", err)
 	}
 	return l.Close()
+}
+
+// samePort reports whether addresses have the same port.
+func samePort(a, b config.Address) bool {
+	_, one, _ := net.SplitHostPort(string(a))
+	_, other, _ := net.SplitHostPort(string(b))
+	return one == other
 }
 
 // Configure implements [hub.Process].

@@ -17,6 +17,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
+	"weir/control/config"
 	"weir/control/metrics"
 	"weir/tests/wait"
 )
@@ -106,6 +107,48 @@ func TestHangUp(t *testing.T) {
 	})
 	if !scraped(after) {
 		t.Error("metrics are gone")
+	}
+}
+
+// The listener of the metrics, which a reload replaces, does not stand in the way of an address that
+// has its port.
+func TestSamePort(t *testing.T) {
+	l, err := net.Listen("tcp", freePort(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	other, err := net.Listen("tcp", freePort(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	address := func(text string) (a config.Address) {
+		t.Helper()
+		if err := a.UnmarshalText([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	port := func(l net.Listener) string { _, p, _ := net.SplitHostPort(l.Addr().String()); return p }
+	p := &process{metrics: config.Metrics{Listen: address(l.Addr().String())}}
+	for to, want := range map[string]string{
+		"0.0.0.0:" + port(l): "",
+		":" + port(l):        "",
+		// What is wrong with another address, or port, is said.
+		"192.0.2.1:" + port(l):   "metrics.listen: ",
+		other.Addr().String():    "metrics.listen: ",
+		"0.0.0.0:" + port(other): "metrics.listen: ",
+	} {
+		err := p.Check(&config.Hub{Metrics: config.Metrics{Listen: address(to)}})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("from %s to %s: %v, want %q", l.Addr(), to, err, want)
+		}
+	}
+	// None is served.
+	p.metrics = config.Metrics{}
+	if err := p.Check(&config.Hub{Metrics: config.Metrics{Listen: address("0.0.0.0:" + port(l))}}); err == nil {
+		t.Error("a port that another has is taken for free")
 	}
 }
 
