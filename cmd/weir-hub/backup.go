@@ -59,29 +59,28 @@ stream, which the hub makes anew.`,
 		Args:    exactly("FILE"),
 	}
 	file := configFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) (err error) {
-		to := c.OutOrStdout()
-		if name := args[0]; name != "-" {
-			f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if args[0] == "-" {
+			h, _, err := openedAsOwner(*file)
 			if err != nil {
 				return err
 			}
-			to = f
-			defer f.Close()
-			defer func() {
-				if err == nil {
-					err = f.Sync()
-				}
-				if err != nil {
-					_ = os.Remove(name)
-				}
-			}()
+			return backup(c.OutOrStdout(), h)
 		}
-		h, _, err := openedAsOwner(*file)
+		h, err := config.LoadHub(*file)
 		if err != nil {
 			return err
 		}
-		return backup(to, h)
+		to, err := create(args[0])
+		if err != nil {
+			return err
+		}
+		return to.end(whileOwner(string(h.Keys), func() error {
+			if _, err := authority.Open(string(h.Keys)); err != nil {
+				return err
+			}
+			return backup(to, h)
+		}))
 	}
 	return c
 }

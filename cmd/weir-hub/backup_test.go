@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,11 +11,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"weir/control/api"
 	"weir/control/api/client"
+	"weir/tests/lab"
 	"weir/tests/wait"
 )
 
@@ -192,4 +195,63 @@ func TestBackup(t *testing.T) {
 		t.Fatal(log)
 	}
 	other.fails("keys of another fleet", "restore", b.file("0.tar.gz"))
+}
+
+// A backup that fails leaves no file: the next one could not be made. Root writes where the keys' owner
+// may not, and reads as that.
+func TestBackupFails(t *testing.T) {
+	lab.Root(t)
+	const owner = 65534
+	dir, err := os.MkdirTemp("", "weir-hub-") // others may not enter t.TempDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b := &backedUp{t: t, dir: dir, config: filepath.Join(dir, "hub.yaml")}
+	text := fmt.Sprintf("servers: [\"tls://h:1\"]\nbroker: {listen: \"127.0.0.1:4222\"}\nkeys: %[1]s/keys\nstate_dir: %[1]s/state\n", dir)
+	if err := os.WriteFile(b.config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"keys", "state"} {
+		if err := errors.Join(os.Mkdir(b.file(name), 0o700), os.Chown(b.file(name), owner, owner)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(b.file("out"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := weirHub("init", b.file("keys")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	unreadable, to := b.file("state/audit.log"), b.file("out/hub.tar.gz")
+	if err := os.WriteFile(unreadable, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	backup := func(says string) {
+		t.Helper()
+		var log strings.Builder
+		c := weirHub("backup", to, "--config", b.config)
+		c.Stderr = &log
+		if err := c.Run(); (err == nil) != (says == "") || !strings.Contains(log.String(), says) {
+			t.Errorf("%v, want %q\n%s", err, says, log.String())
+		}
+	}
+	for range 2 {
+		backup("audit.log: permission denied")
+		if left, err := os.ReadDir(b.file("out")); err != nil || len(left) > 0 {
+			t.Fatalf("left behind: %v, %v", left, err)
+		}
+	}
+	if err := os.Chown(unreadable, owner, owner); err != nil {
+		t.Fatal(err)
+	}
+	backup("")
+	info, err := os.Stat(to)
+	if err != nil || info.Mode() != 0o600 || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	backup("file exists")
 }

@@ -236,6 +236,37 @@ func openedAsOwner(file string) (*config.Hub, *authority.Authority, error) {
 // actAsOwner makes root act as the owner of the keys' directory, who runs the hub and
 // must be able to read new files there.
 func actAsOwner(dir string) error {
+	owner := ownerFor(dir)
+	if owner == nil {
+		return nil
+	}
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(int(owner.Gid)), syscall.Setuid(int(owner.Uid))); err != nil {
+		return fmt.Errorf("become the owner of %s: %w", dir, err)
+	}
+	return nil
+}
+
+// whileOwner calls fn, with root acting as the owner of the keys' directory, and then as root again.
+func whileOwner(dir string, fn func() error) error {
+	owner := ownerFor(dir)
+	if owner == nil {
+		return fn()
+	}
+	group := os.Getegid()
+	groups, err := os.Getgroups()
+	if err == nil {
+		err = errors.Join(syscall.Setgroups(nil), syscall.Setegid(int(owner.Gid)), syscall.Seteuid(int(owner.Uid)))
+	}
+	if err != nil {
+		err = fmt.Errorf("become the owner of %s: %w", dir, err)
+	} else {
+		err = fn()
+	}
+	return errors.Join(err, syscall.Seteuid(0), syscall.Setegid(group), syscall.Setgroups(groups))
+}
+
+// ownerFor returns the owner of a directory as whom root is to act, nil for no one else.
+func ownerFor(dir string) *syscall.Stat_t {
 	info, err := os.Stat(dir)
 	if err != nil || os.Geteuid() != 0 {
 		return nil // opening it says what is wrong
@@ -244,10 +275,7 @@ func actAsOwner(dir string) error {
 	if !ok || owner.Uid == 0 {
 		return nil
 	}
-	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(int(owner.Gid)), syscall.Setuid(int(owner.Uid))); err != nil {
-		return fmt.Errorf("become the owner of %s: %w", dir, err)
-	}
-	return nil
+	return owner
 }
 
 // opened reads a configuration, and the keys it names.
