@@ -94,7 +94,7 @@ const storeDir = "store"
 func Open(o Options) (*Hub, error) {
 	h := &Hub{o: o, dir: stateDir(o.Config.StateDir), lists: &lists{}, loop: newLoop(), nodes: newNodes(o.Log)}
 	h.broker = &dialer{broker: o.Broker, authority: o.Authority, log: o.Log}
-	h.members = &members{authority: o.Authority, nodes: h.nodes, opened: time.Now()}
+	h.members = &members{authority: o.Authority, nodes: h.nodes}
 	h.config.Store(o.Config)
 	if err := h.open(); err != nil {
 		h.Close()

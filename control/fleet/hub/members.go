@@ -10,8 +10,7 @@ import (
 // members has the nodes that are enrolled. It belongs to [Hub.Run].
 type members struct {
 	authority *authority.Authority
-	nodes     *nodes    // what they report
-	opened    time.Time // the hub
+	nodes     *nodes // what they report
 
 	all   map[string]authority.Member // as of stamp; replaced, not changed
 	stamp time.Time
@@ -52,9 +51,13 @@ func (m *members) collateral(list string) (*api.FleetCollateral, error) {
 	return m.nodes.collateral(all, list)[list], nil
 }
 
-// heard reports whether all nodes have reported since the start, or have had the time to.
+// heard reports whether all nodes have reported since the hub first reached the broker, or have had
+// the time to.
 func (m *members) heard(now time.Time) bool {
-	if now.Sub(m.opened) >= settle {
+	if !m.nodes.reached() {
+		return false
+	}
+	if m.nodes.listened(now) >= settle {
 		return true
 	}
 	all, err := m.read()

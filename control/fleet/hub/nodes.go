@@ -33,6 +33,7 @@ type nodes struct {
 	heard   func() // is called when enough nodes have been heard
 
 	mu      sync.Mutex
+	since   time.Time       // when their reports could first be heard; zero: not yet
 	awaited map[string]bool // nodes that have not been heard since the start
 	members int             // that were awaited at the start
 	all     map[string]*node
@@ -66,6 +67,32 @@ func (n *nodes) subscribe(c *nats.Conn) error {
 		return err
 	}
 	return s.SetPendingLimits(maxWaiting, maxWaitingBytes)
+}
+
+// listen notes that the reports of nodes can be heard.
+func (n *nodes) listen(now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.since.IsZero() {
+		n.since = now
+	}
+}
+
+// reached reports whether the reports of nodes could be heard since the start.
+func (n *nodes) reached() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.since.IsZero()
+}
+
+// listened returns for how long nodes have had the time to report, 0 where they could not yet.
+func (n *nodes) listened(now time.Time) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.since.IsZero() {
+		return 0
+	}
+	return now.Sub(n.since)
 }
 
 // misdirected notes a message that is no node's: reports have no headers. A node may

@@ -125,7 +125,11 @@ func (p *publisher) dialBoth() error {
 		}
 		p.conn = c
 	}
-	return p.stream.dial(p.broker, p.wake)
+	if err := p.stream.dial(p.broker, p.wake); err != nil {
+		return err
+	}
+	p.nodes.listen(time.Now())
+	return nil
 }
 
 // connect connects to the broker, and makes the stream.

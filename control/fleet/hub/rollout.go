@@ -16,7 +16,7 @@ import (
 
 const (
 	// settle is the time within which a live node has reported after a wave begins, or
-	// the hub starts: nodes report every ten seconds.
+	// the hub first reaches the broker: nodes report every ten seconds.
 	settle = 15 * time.Second
 
 	// leastLooked is how many packets a node must have looked at before its share of them
@@ -192,8 +192,8 @@ func (r *rollout) look(w *wave, now time.Time, maxAge time.Duration, all []obser
 }
 
 // step returns the rollout after the nodes' reports, and the progress of its wave. up is
-// the time since the hub started: until nodes have had time to report, their silence
-// means nothing.
+// the time since the hub first reached the broker: until nodes have had time to report, their
+// silence means nothing.
 func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (rollout, gate) {
 	if !r.active() || r.Wave >= len(r.Waves) {
 		return r, gate{}

@@ -343,7 +343,7 @@ func (a *releases) advance(now time.Time, maxAge time.Duration) {
 // step advances the rollout of a list.
 func (a *releases) step(l *managed, now time.Time, maxAge time.Duration, nodes []observed) {
 	before := l.released.Rollout
-	after, g := before.step(now, now.Sub(a.members.opened), maxAge, nodes)
+	after, g := before.step(now, a.members.nodes.listened(now), maxAge, nodes)
 	l.gate = g
 	if after.State == before.State && after.Wave == before.Wave && after.Settled == before.Settled && after.Confirmed.Equal(before.Confirmed) {
 		return

@@ -63,11 +63,14 @@ func (l *managed) enforced() bool { return l.trial == nil || l.trial.Enforced }
 // errUnheard means that nodes have not said yet, since the hub's start, with whom they converse.
 var errUnheard = errors.New("the hub has just started, and waits for what nodes report")
 
+// errUnreached means that they could not say so yet.
+var errUnreached = errors.New("the hub has not reached its broker yet, and nodes cannot say with whom they converse: use --force (force: true) to enforce it all the same")
+
 // hearAgain is how long to wait before looking again whether nodes have reported.
 const hearAgain = 100 * time.Millisecond
 
-// enforce carries out a change of a trial, durably. It fails with errUnheard for at most settle
-// after the hub's start.
+// enforce carries out a change of a trial, durably. It fails with errUnheard until settle has
+// passed since the hub first reached the broker.
 func (t *trials) enforce(name string, c api.EnforceChange, by string) (done api.FleetEnforced, err error) {
 	l := t.lists.get(name)
 	if l == nil {
@@ -162,7 +165,12 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 		}
 		return err
 	}
+	began := time.Now()
 	for err = h.Do(ctx, enforce); errors.Is(err, errUnheard); {
+		if time.Since(began) >= settle && !h.nodes.reached() {
+			err = &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: %w", name, errUnreached)}
+			break
+		}
 		select {
 		case <-time.After(hearAgain):
 			err = h.Do(ctx, enforce)

@@ -171,6 +171,61 @@ func TestEnforce(t *testing.T) {
 	onTrial("restored", "drop")
 }
 
+// away is a broker that cannot be reached.
+type away struct{ Broker }
+
+func (away) URL() string { return "tls://127.0.0.1:1" }
+
+// A hub that has not reached its broker cannot have heard its nodes, however long it runs: a trial
+// does not end, and a command that ends one fails unless it is by force.
+func TestTrialUnheard(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	const lists = "lists: {drop: {entries: [192.0.2.1], enforce: false}, quiet: {entries: [192.0.2.2], enforce: false}}\n"
+	f.start(lists)
+	edge := f.host("edge-1")
+	edge.becomes("drop", "192.0.2.1")
+	if _, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{After: 60, Off: true}); err != nil {
+		t.Fatal(err)
+	}
+	f.stop()
+	edge.stop()
+	f.run(f.hub.conf(), away{f.broker})
+	// later has the hub end the trials whose time has come some minutes from now.
+	later := func() (enforced bool) {
+		t.Helper()
+		if err := f.hub.Do(t.Context(), func() error {
+			f.hub.trials.end(time.Now().Add(2 * time.Minute))
+			enforced = f.hub.lists.get("drop").enforced()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return enforced
+	}
+	if later() {
+		t.Fatal("the trial has ended, and no node was heard")
+	}
+	_, err := f.hub.Enforce(t.Context(), "quiet", api.EnforceChange{})
+	if err == nil || !strings.Contains(err.Error(), "list quiet stays on trial: the hub has not reached its broker yet") || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("enforced: %v", err)
+	}
+	if done, err := f.hub.Enforce(t.Context(), "quiet", api.EnforceChange{Force: true}); err != nil || !done.Changed {
+		t.Errorf("by force: %+v, %v", done, err)
+	}
+	f.stop()
+	f.start(lists)
+	eventually(t, func() error {
+		s, err := f.hub.Fleet(t.Context())
+		if err == nil && !s.Connected {
+			err = fmt.Errorf("not connected: %q", s.Problems)
+		}
+		return err
+	})
+	wait.For(t, "the trial has ended, after the time in which nodes report", func() bool { return later() })
+}
+
 // savedAt changes the times in the file of trials to those by a clock that is behind.
 func (f *fleet) savedAt(behind time.Duration) {
 	f.t.Helper()
