@@ -228,7 +228,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		case now := <-tick.C:
 			if h.dir.room() == nil {
 				h.expire(now)
-				h.releases.catchUp()
+				h.releases.catchUp(now)
 				h.releases.advance(now, time.Duration(h.conf().MaxAge))
 				h.trials.end(now)
 				h.trials.Keep(now)

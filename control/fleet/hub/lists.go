@@ -28,6 +28,7 @@ type managed struct {
 	history     *store.List
 	source      *list.Set // what its feed has
 	unrecorded  error     // why the last change is not a version yet; nil: it is
+	behind      behind
 
 	// unread: neither the store nor the feed knows the contents yet. Nodes, which may have
 	// them from before the hub's state was lost, keep what they have.
@@ -48,6 +49,27 @@ type managed struct {
 	released *released       // nil: all nodes are to have the last version
 	waiting  bool            // there are contents that a rollout does not have yet
 	gate     gate            // of the rollout, as of the last second
+}
+
+// behind says of a list that it has not entered the store's epoch. Nodes keep what they have of
+// it until it has.
+type behind struct {
+	err   error // why; nil: it has entered
+	pause time.Duration
+	until time.Time // when it is tried again
+}
+
+// The first and the longest time after which a list is tried again that is behind: its contents may
+// be large.
+const (
+	firstPause = time.Second
+	lastPause  = time.Minute
+)
+
+// failed notes why the list stays behind.
+func (b *behind) failed(err error, now time.Time) {
+	b.err, b.pause = err, min(max(firstPause, 2*b.pause), lastPause)
+	b.until = now.Add(b.pause)
 }
 
 // fill takes in what the list's feed has saved. most is the coverage that is allowed.

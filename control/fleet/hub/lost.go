@@ -54,7 +54,8 @@ func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string
 	}
 	for _, r := range s.Lists {
 		history := p.lists.history(r.Name)
-		if history == nil || r.Active == (wire.Place{}) || tried > maxProofs {
+		// The epoch comes after those before it, also where a list has not entered it yet.
+		if history == nil || r.Active.Epoch < used.Epoch || tried > maxProofs {
 			continue
 		}
 		v := wire.Version{Place: r.Active, ID: r.ID, Sum: r.Sum}

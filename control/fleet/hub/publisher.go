@@ -243,6 +243,7 @@ var errRemoved = errors.New("it was removed")
 type kept struct {
 	history     *store.List // safe for concurrent use are its Compare and ID
 	place, base wire.Place
+	behind      bool // it has not entered the epoch
 	messages    map[uint64][]byte
 	order       []uint64
 }
@@ -255,6 +256,7 @@ func (p *publisher) kept(ctx context.Context, name string, after wire.Place) (k 
 			return errRemoved
 		}
 		k = kept{history: l.history, place: l.history.Place(), base: l.history.Base().Place, messages: make(map[uint64][]byte)}
+		k.behind = k.place.Epoch != p.store.Epoch()
 		from := uint64(0)
 		if after.Epoch == k.place.Epoch {
 			from = after.Version
@@ -323,6 +325,9 @@ func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*pub
 	if err != nil {
 		return nil, err
 	}
+	if k.behind { // it comes after all of the epochs before
+		k.place, k.messages = wire.Place{Epoch: epoch}, nil
+	}
 	head, err := p.stream.lastMessage(ctx, wire.HeadSubject(name))
 	if err != nil {
 		return nil, err
@@ -382,6 +387,9 @@ func (p *publisher) list(ctx context.Context, name string) error {
 				}
 			}
 		}
+		return nil
+	}
+	if k.behind { // what the stream has of it may be later
 		return nil
 	}
 	// Deltas first: nodes that follow need no snapshot.

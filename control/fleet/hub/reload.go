@@ -133,6 +133,7 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 		opened = append(opened, l)
 		if former != nil {
 			l.history, l.released, l.since, l.gate, l.waiting = former.history, former.released, former.since, former.gate, former.waiting
+			l.behind = former.behind
 			continue
 		}
 		history, damaged, err := h.store.List(l.Name)

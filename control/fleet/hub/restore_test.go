@@ -313,3 +313,73 @@ func (f *fleet) converged1(h *host) {
 	f.t.Helper()
 	wait.For(f.t, h.name+" has the contents of the hub", func() bool { return h.differs(f.truth()) == "" })
 }
+
+// Where a list cannot enter a new epoch, as on a full disk, the others do, and nodes get them. The
+// list follows when it can.
+func TestEpochHalfway(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 2s}")
+	lists = strings.Replace(lists, "{waves", "{lists: {plain: {waves: []}}, waves", 1)
+	f.start(strings.Replace(lists, "lists: {drop", "lists: {plain: {entries: [203.0.113.1]}, drop", 1))
+	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
+	other.becomes("drop", "192.0.2.1")
+	f.reaches(api.RolloutDone)
+	other.becomes("plain", "203.0.113.1")
+	before := f.has("block").Active.Epoch
+	obstacle := func(name string) string { return filepath.Join(f.dir, "hub", storeDir, "lists", name, "base-1.new") }
+	for _, name := range []string{"drop", "plain"} {
+		if err := os.Mkdir(obstacle(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.hub.publisher.history(&lost{what: "a test", epoch: before, of: before, proved: true})
+	wait.For(t, "list block has the new epoch", func() bool { return f.has("block").Active.Epoch > before })
+	c := f.change(block("198.51.100.1"))
+	if !c.Published {
+		t.Error("nothing is published")
+	}
+	for _, h := range []*host{canary, other} {
+		h.becomes("block", "198.51.100.1")
+		if h.entry("drop") != "192.0.2.1" || h.entry("plain") != "203.0.113.1" {
+			t.Errorf("%s has %q and %q", h.name, h.entry("drop"), h.entry("plain"))
+		}
+	}
+	problems := func() string {
+		t.Helper()
+		s, err := f.hub.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(s.Problems, "\n")
+	}
+	for _, name := range []string{"drop", "plain"} {
+		if text := problems(); strings.Count(text, "list "+name+": version") != 1 {
+			t.Errorf("list %s is not among the problems, once: %s", name, text)
+		}
+	}
+	f.feed("192.0.2.2") // which waits
+	for _, name := range []string{"drop", "plain"} {
+		if err := os.Remove(obstacle(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"drop", "plain"} {
+		wait.For(t, "list "+name+" has the new epoch", func() bool { return f.has(name).Active.Epoch == c.Version.Epoch })
+	}
+	other.becomes("drop", "192.0.2.2")
+	f.reaches(api.RolloutDone)
+	f.converged([]*host{canary, other}, restoredWithin)
+	if text := problems(); strings.Contains(text, "version") {
+		t.Errorf("%s", text)
+	}
+	epochs := 0
+	for _, r := range f.hub.Audit(api.MaxAudit) {
+		if r.Change == audit.NewEpoch {
+			epochs++
+		}
+	}
+	if epochs != 1 || f.has("block").Active.Epoch != c.Version.Epoch {
+		t.Errorf("%d epochs began, and list block is at %v", epochs, f.has("block").Active)
+	}
+}

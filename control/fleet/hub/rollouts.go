@@ -149,14 +149,38 @@ func (l *managed) rebased() {
 	l.released = &x
 }
 
-// newEpoch begins an epoch after another one.
+// newEpoch begins an epoch after another one. Lists that cannot enter it follow.
 func (a *releases) newEpoch(after uint64) error {
-	if err := a.store.NewEpoch(after); err != nil {
+	before := a.store.Epoch()
+	if err := a.store.NewEpoch(after); a.store.Epoch() == before {
 		return err
 	}
 	for _, l := range a.lists.all {
+		if l.history.Place().Epoch != a.store.Epoch() {
+			_ = a.enter(l) // once more, for the list's own error
+		}
 		l.rebased()
 	}
+	return a.save(a.lists.all)
+}
+
+// enter has a list enter the epoch of the store, if it has not.
+func (a *releases) enter(l *managed) error {
+	entered, err := a.store.Enter(l.Name)
+	if err != nil {
+		if l.behind.err == nil || l.behind.err.Error() != err.Error() {
+			a.log.Error("nodes keep what they have of a list until it is in the new epoch: "+err.Error(), "list", l.Name)
+		}
+		l.behind.failed(err, time.Now())
+		return err
+	}
+	l.behind = behind{}
+	if !entered {
+		return nil
+	}
+	a.log.Info("list is in the new epoch", "list", l.Name, "version", l.history.Place().String())
+	l.rebased()
+	a.wake()
 	return a.save(a.lists.all)
 }
 
@@ -167,6 +191,10 @@ func sumOf(c store.Change) string { return snapshot.Of(c.Contents.Groups()).Stri
 func (a *releases) commit(l *managed) error {
 	if l.unread {
 		return nil
+	}
+	if err := a.enter(l); err != nil {
+		l.unrecorded = err
+		return err
 	}
 	change := l.change()
 	if l.released != nil {
@@ -196,8 +224,11 @@ func (a *releases) rebase(l *managed) {
 }
 
 // catchUp tries again to record what could not be.
-func (a *releases) catchUp() {
+func (a *releases) catchUp(now time.Time) {
 	for _, l := range a.lists.all {
+		if l.history.Place().Epoch != a.store.Epoch() && (now.Before(l.behind.until) || a.enter(l) != nil) {
+			continue
+		}
 		if l.unrecorded != nil {
 			if err := a.commit(l); err == nil {
 				a.log.Info("list recorded", "list", l.Name)
@@ -326,7 +357,7 @@ func (a *releases) settle(l *managed, x released) error {
 func (a *releases) advance(now time.Time, maxAge time.Duration) {
 	var all map[string][]observed
 	for _, l := range a.lists.all {
-		if l.released == nil || !l.released.Rollout.active() {
+		if l.released == nil || l.behind.err != nil || !l.released.Rollout.active() {
 			continue
 		}
 		if all == nil {
@@ -403,6 +434,9 @@ func (a *releases) rollAll(do string) (lists []string, err error) {
 func (a *releases) rollOne(l *managed, do string) error {
 	refuse := func(format string, args ...any) error {
 		return &api.BadRequest{Err: fmt.Errorf("list "+l.Name+": "+format, args...)}
+	}
+	if err := a.enter(l); err != nil {
+		return err
 	}
 	if l.released == nil {
 		return refuse("its changes reach all nodes at once: hub.yaml has no waves for it; weir fleet refresh %s --rollback takes back the last change of its source", l.Name)

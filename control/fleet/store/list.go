@@ -355,6 +355,19 @@ func (l *List) rebase(place wire.Place, id string) error {
 	return nil
 }
 
+// enter has the list go on in an epoch, with its contents, unless it does already.
+func (l *List) enter(epoch uint64) (entered bool, err error) {
+	if l.place.Epoch >= epoch {
+		return false, nil
+	}
+	first := wire.Place{Epoch: epoch, Version: 1}
+	if first.Before(l.stray) { // no other base may come after it
+		first = l.stray
+	}
+	err = l.rebase(first, wire.NewID())
+	return err == nil, err
+}
+
 func (l *List) writeBase(place wire.Place, id string) error {
 	groups := l.contents.Groups()
 	sum := snapshot.Of(groups)

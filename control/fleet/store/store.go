@@ -175,7 +175,8 @@ func (s *Store) NextCatalog() (wire.Place, error) {
 }
 
 // NewEpoch begins an epoch after another one. Each list goes on with its contents as
-// version 1.
+// version 1. An error may be that of lists that stay in their epoch, as on a full disk,
+// while the new one has begun: [Store.Enter] has them follow.
 func (s *Store) NewEpoch(after uint64) error {
 	before := s.state.Epoch
 	s.state.Epoch = max(before, after, uint64(s.Now().Unix())-1) + 1
@@ -184,17 +185,26 @@ func (s *Store) NewEpoch(after uint64) error {
 		return err
 	}
 	defer s.note() // after the lists: what is compared with both is then of the epoch before
+	var errs []error
 	for _, l := range s.lists {
-		if err := l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1}, wire.NewID()); err != nil {
-			return err
-		}
+		_, err := l.enter(s.state.Epoch)
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// Enter has an open list enter the epoch, if it has not, and reports whether it had not.
+func (s *Store) Enter(name string) (entered bool, err error) {
+	l := s.lists[name]
+	if l == nil {
+		return false, nil
+	}
+	return l.enter(s.state.Epoch)
 }
 
 // List opens the history of a list, or begins one with version 1, which is empty. It
 // reports whether the history there was is damaged, and could not be read: the list
-// then begins a new epoch.
+// then begins a new epoch. On a full disk it may be of an epoch before: [Store.Enter].
 func (s *Store) List(name string) (l *List, damaged error, err error) {
 	if l := s.lists[name]; l != nil {
 		return l, nil, nil
@@ -223,7 +233,8 @@ func (s *Store) List(name string) (l *List, damaged error, err error) {
 		}
 	}
 	if l.place.Epoch < s.state.Epoch { // it is new, or a crash came in between
-		if err := l.rebase(wire.Place{Epoch: s.state.Epoch, Version: 1}, wire.NewID()); err != nil {
+		// On a full disk, one that has a history can wait.
+		if _, err := l.enter(s.state.Epoch); err != nil && (l.log == nil || !durable.Full(err)) {
 			l.close()
 			return nil, damaged, err
 		}

@@ -356,6 +356,55 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// A list that cannot enter a new epoch does not keep the others from it, and enters it later: with
+// versions after all that may be on disk.
+func TestEnter(t *testing.T) {
+	private, dir := newKey(t), t.TempDir()
+	s, drop, _ := open(t, dir, private)
+	lists := map[string]*List{"drop": drop}
+	for _, name := range []string{"a", "z"} {
+		l, _, err := s.List(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists[name] = l
+	}
+	for _, l := range lists {
+		commit(t, l, 3)
+	}
+	before := s.Epoch()
+	obstacle := drop.basePath(1) + ".new"
+	if err := os.Mkdir(obstacle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.NewEpoch(0); err == nil || s.Epoch() == before {
+		t.Fatalf("epoch %d, %v", s.Epoch(), err)
+	}
+	if entered, err := s.Enter("drop"); err == nil || drop.Place().Epoch != before {
+		t.Errorf("%v, %v: list drop is at %v", entered, err, drop.Place())
+	}
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	for name, l := range lists {
+		entered, err := s.Enter(name)
+		if err != nil || entered != (name == "drop") || l.Place() != (wire.Place{Epoch: s.Epoch(), Version: 1}) || l.Contents().Len() != 3 {
+			t.Errorf("%v, %v: list %s is at %v with %d entries", entered, err, name, l.Place(), l.Contents().Len())
+		}
+	}
+	// One whose base may be on disk, in a later version.
+	if err := s.NewEpoch(0); err != nil {
+		t.Fatal(err)
+	}
+	drop.place.Epoch, drop.stray = before, wire.Place{Epoch: s.Epoch(), Version: 4}
+	if entered, err := s.Enter("drop"); err != nil || !entered || drop.Place() != (wire.Place{Epoch: s.Epoch(), Version: 4}) {
+		t.Errorf("%v, %v: list drop is at %v", entered, err, drop.Place())
+	}
+	if entered, err := s.Enter("none"); err != nil || entered {
+		t.Error("a list that is not open has entered", err)
+	}
+}
+
 // again opens a store and its list after a crash.
 func again(dir string, private ed25519.PrivateKey) (*Store, *List, error) {
 	s, err := Open(dir, private)
