@@ -384,3 +384,68 @@ func TestNewEpochGates(t *testing.T) {
 	c.after(time.Second)
 	c.want(api.RolloutHalted, 0, "")
 }
+
+// A rollout that max_conversed has halted in a wave that enforces stays so in a new epoch, also where
+// the feed has other contents: what its nodes drop of those, they do not measure.
+func TestNewEpochConversed(t *testing.T) {
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.TempDir(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	set := func(entries ...string) *list.Set {
+		t.Helper()
+		var all list.Entries
+		for _, text := range entries {
+			e, err := list.ParseEntry(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Append(e)
+		}
+		return all.Set()
+	}
+	l := &managed{List: config.List{Name: "drop"}, plan: &config.Rollout{MaxConversed: 0}}
+	if l.history, _, err = s.List("drop"); err != nil {
+		t.Fatal(err)
+	}
+	commit := func(entries ...string) wire.Place {
+		t.Helper()
+		if _, err := l.history.Commit(store.Change{Contents: set(entries...)}); err != nil {
+			t.Fatal(err)
+		}
+		return l.history.Place()
+	}
+	r := newCourse(t).rollout
+	r.From = commit("192.0.2.5")
+	l.released = &released{Stable: r.From, Rollout: &r}
+	r.To = commit("192.0.2.1", "192.0.2.5")
+	r.State, r.Reason, r.Wave, r.Conversed = api.RolloutHalted, "max_conversed", 1, true
+	check := func(when string, entries []string, want bool) {
+		t.Helper()
+		if l.unmeasured(set(entries...)) != want {
+			t.Errorf("%s: contents %q are measured: %v", when, entries, want)
+		}
+	}
+	check("before", []string{"192.0.2.1", "192.0.2.9"}, true)
+	check("before", []string{"192.0.2.5", "192.0.2.9"}, false)
+	if err := s.NewEpoch(0); err != nil {
+		t.Fatal(err)
+	}
+	l.rebased()
+	if x := l.released.Rollout; x.State != api.RolloutHalted || x.To != l.history.Place() || x.Wave != 0 {
+		t.Fatalf("%+v", x)
+	}
+	check("in a new epoch", []string{"192.0.2.1", "192.0.2.9"}, true)
+	check("in a new epoch", []string{"192.0.2.0/30"}, true)
+	check("in a new epoch", []string{"192.0.2.9"}, false)
+	refuse := func(format string, args ...any) error { return fmt.Errorf(format, args...) }
+	err = (&releases{}).rollBack(l, *l.released, refuse)
+	if want := "are not known: have weir fleet allow let pass what must, and then resume"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("rolled back: %v, want %q", err, want)
+	}
+}

@@ -126,7 +126,8 @@ func (a *releases) release(l *managed, x released) error {
 }
 
 // rebased adapts to a new epoch, in which the list has its last version only. An active
-// rollout begins anew, and nodes keep what they have until it reaches them.
+// rollout begins anew, and nodes keep what they have until it reaches them. One that is halted
+// stays so. Which of the entries its version had added is not known any more: each may be one.
 func (l *managed) rebased() {
 	if l.released == nil {
 		return
@@ -143,7 +144,6 @@ func (l *managed) rebased() {
 		r := *x.Rollout
 		r.From, r.To, r.Wave, r.Entered = wire.Place{}, at, 0, time.Now()
 		r.Confirmed, r.Settled, r.Absent, r.Accepted = time.Time{}, false, nil, false
-		r.Conversed = false // the additions of the version are not known any more
 		x.Rollout = &r
 	}
 	l.released = &x
@@ -509,6 +509,9 @@ func (a *releases) rollBack(l *managed, x released, refuse func(string, ...any) 
 	from := r.From
 	if from == (wire.Place{}) { // the list was empty, or what it had is not known
 		from = l.history.Base().Place
+		if l.history.Base().Entries > 0 && r.Conversed {
+			return refuse("its contents before version %v are not known: have weir fleet allow let pass what must, and then resume", r.To)
+		}
 		if l.history.Base().Entries > 0 {
 			return refuse("its contents before version %v are not known: correct its feed, or use weir fleet allow", r.To)
 		}
