@@ -656,7 +656,8 @@ func (a *Authority) tls(names []string, usage ...x509.ExtKeyUsage) (*tls.Config,
 	}, nil
 }
 
-// certificate makes a certificate for DNS names and addresses.
+// certificate makes a certificate for DNS names and addresses. It is valid from when the
+// authority's own is: the clock here may be ahead now, or that of who checks it behind.
 func (a *Authority) certificate(name string, names []string, usage ...x509.ExtKeyUsage) (der, keyText []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -664,7 +665,7 @@ func (a *Authority) certificate(name string, names []string, usage ...x509.ExtKe
 	}
 	about := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(certificateLife),
+		NotBefore: a.ca.NotBefore, NotAfter: time.Now().Add(certificateLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: usage,
 	}
 	for _, n := range slices.Compact(slices.Sorted(slices.Values(names))) {
