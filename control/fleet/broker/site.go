@@ -203,16 +203,9 @@ func (s *Site) Close() {
 // Connected reports whether the server is connected to the hub, with both accounts.
 func (s *Site) Connected() bool { return s.server.NumLeafNodes() == 2 }
 
-// mirror makes the mirror of the hub's stream. Live messages come from the hub itself;
-// those that the mirror catches up with are published again, since nodes have missed them.
+// mirror makes the mirror of the hub's stream.
 func (s *Site) mirror(ctx context.Context) error {
-	_, err := s.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: wire.Stream, Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, AllowDirect: true,
-		Mirror: &jetstream.StreamSource{Name: wire.Stream, External: &jetstream.ExternalStream{
-			APIPrefix: "$JS." + wire.HubDomain + ".API", DeliverPrefix: wire.MirrorPrefix(s.o.Enrollment.Name),
-		}},
-		RePublish: &jetstream.RePublish{Source: wire.ListsSubjects, Destination: wire.DownPrefix + wire.ListsSubjects},
-	})
+	_, err := s.js.CreateStream(ctx, s.mirrorConfig())
 	return err
 }
 
@@ -252,6 +245,8 @@ type watch struct {
 	mirror      progress
 	revocations string // the error in reading them that was logged, "" for none
 	following   string // that of the mirror
+	tidying     string
+	tidied      tidied
 }
 
 // look looks after the mirror once. An error that stays is logged once.
@@ -276,6 +271,7 @@ func (s *Site) look(ctx context.Context, w *watch) {
 	}
 	logNew(&w.revocations, "which nodes are revoked cannot be read", s.refresh(ctx))
 	logNew(&w.following, "the mirror of the hub's stream", s.follow(ctx, &w.mirror))
+	logNew(&w.tidying, "the mirror keeps what the hub has removed", s.tidy(ctx, &w.tidied))
 }
 
 // progress is how far the mirror has come.

@@ -11,7 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"weir/control/api"
+	"weir/control/config"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
@@ -119,5 +123,104 @@ func TestQuestionsOfSite(t *testing.T) {
 			return fmt.Errorf("after %v: %+v", time.Since(began), e.Nodes)
 		}
 		return nil
+	})
+}
+
+// A site's mirror has of each list what the hub's stream has: two snapshots and the changes since, one
+// catalog and one account.
+func TestMirrorSize(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.sites = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	f.start("lists: {}\n")
+	e, err := f.authority.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{"tls://" + f.sites})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, err := broker.StartSite(broker.SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: testLog()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = site.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait(); site.Close() })
+
+	state := func(connect []nats.Option, token, seed string) func() (jetstream.StreamState, error) {
+		c, err := nats.Connect("", append(connect, nats.UserJWTAndSeed(token, seed))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		js, err := jetstream.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() (s jetstream.StreamState, err error) {
+			stream, err := js.Stream(t.Context(), wire.Stream)
+			if err != nil {
+				return s, err
+			}
+			info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+			if err != nil {
+				return s, err
+			}
+			return info.State, nil
+		}
+	}
+	token, seed, err := f.authority.OwnStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	atHub, atSite := state(f.broker.Options(), token, seed), state(site.Options(), e.Own.JWT, e.Own.Seed)
+	caughtUp := func() (hub, mirror jetstream.StreamState, err error) {
+		if hub, err = atHub(); err == nil {
+			mirror, err = atSite()
+		}
+		if err == nil && mirror.LastSeq < hub.LastSeq {
+			err = fmt.Errorf("the mirror is at %d, the hub at %d", mirror.LastSeq, hub.LastSeq)
+		}
+		return hub, mirror, err
+	}
+	eventually(t, func() error { _, _, err := caughtUp(); return err }) // it follows
+
+	const snapshots, changes = 6, 204
+	for i := range changes {
+		f.change(block(fmt.Sprintf("198.51.%d.%d", 100+i/100, i%100)))
+		if (i+1)%(changes/snapshots) != 0 {
+			continue
+		}
+		if err := f.hub.Do(t.Context(), func() error { return f.hub.lists.get(config.FleetBlock).history.Rebase() }); err != nil {
+			t.Fatal(err)
+		}
+		f.change(block(fmt.Sprintf("203.0.113.%d", i)))
+	}
+	eventually(t, func() error {
+		hub, mirror, err := caughtUp()
+		if err != nil {
+			return err
+		}
+		if mirror.Msgs > hub.Msgs+2 {
+			return fmt.Errorf("the mirror has %d messages, the hub %d:\n%v\n%v", mirror.Msgs, hub.Msgs, mirror.Subjects, hub.Subjects)
+		}
+		return nil
+	})
+
+	// A node that knows nothing is brought up by the mirror.
+	n, err := f.authority.Enroll("edge-1", nil, []string{site.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := f.connect(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := f.follower(n, c)
+	eventually(t, func() error {
+		have, _, _, err := w.read(config.FleetBlock)
+		if err == nil && have.Len() != changes+snapshots {
+			err = fmt.Errorf("%d entries", have.Len())
+		}
+		return err
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,6 +106,9 @@ func CatalogSubject() string { return "weir.v1.live.catalog" }
 // HeadSubject returns the subject of a list's heads.
 func HeadSubject(list string) string { return "weir.v1.live.lists." + token(list) + ".head" }
 
+// HeadsSubject matches the heads of all lists.
+func HeadsSubject() string { return strings.Replace(HeadSubject(""), "..", ".*.", 1) }
+
 // DeltaSubject returns the subject of a list's deltas.
 func DeltaSubject(list string) string { return "weir.v1.live.lists." + token(list) + ".delta" }
 
@@ -125,6 +129,20 @@ const chunksPrefix = "weir.v1.chunks."
 // ChunksSubject matches the chunks of a snapshot.
 func ChunksSubject(list string, epoch, version uint64) string {
 	return chunksOf(list, epoch, version) + ".*"
+}
+
+// ChunksOf matches the chunks of all snapshots of a list.
+func ChunksOf(list string) string { return chunksPrefix + token(list) + ".>" }
+
+// PlaceOfChunk returns the version of the subject of a chunk, false if it is another subject.
+func PlaceOfChunk(subject string) (p Place, ok bool) {
+	parts := strings.Split(strings.TrimPrefix(subject, chunksPrefix), ".")
+	if !IsChunk(subject) || len(parts) != 4 {
+		return Place{}, false
+	}
+	epoch, bad := strconv.ParseUint(parts[1], 10, 64)
+	version, worse := strconv.ParseUint(parts[2], 10, 64)
+	return Place{Epoch: epoch, Version: version}, bad == nil && worse == nil
 }
 
 // StreamSubjects are all subjects of the stream.

@@ -116,6 +116,20 @@ func TestListOfDelta(t *testing.T) {
 	}
 }
 
+func TestPlaceOfChunk(t *testing.T) {
+	for _, name := range []string{"drop", "a.b", "ü"} {
+		want := Place{Epoch: 7, Version: 312}
+		if got, ok := PlaceOfChunk(ChunkSubject(name, 7, 312, 4)); !ok || got != want {
+			t.Errorf("%q: %v, %v", name, got, ok)
+		}
+	}
+	for _, subject := range []string{"", CatalogSubject(), HeadSubject("drop"), ChunksOf("drop"), ChunkSubject("drop", 7, 312, 4) + ".5", DownPrefix + ChunkSubject("drop", 7, 312, 4), strings.Replace(ChunkSubject("drop", 7, 312, 4), "312", "x", 1)} {
+		if got, ok := PlaceOfChunk(subject); ok {
+			t.Errorf("%s: %v", subject, got)
+		}
+	}
+}
+
 func TestStatus(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	want := Status{Time: now, Version: "1.2.3", Catalog: Place{Epoch: 7, Version: 9}, Passed: 10, Dropped: 3, Lists: []ListStatus{{

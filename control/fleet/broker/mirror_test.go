@@ -1,0 +1,69 @@
+package broker
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"weir/control/fleet/wire"
+	"weir/tests/wait"
+)
+
+// A mirror that a former version has made keeps no more of catalogs than one that this version makes.
+func TestMirrorOfFormerVersion(t *testing.T) {
+	a, b := start(t)
+	token, seed, err := a.OwnStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := connect(t, "", append(b.Options(), nats.UserJWTAndSeed(token, seed))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub, err := jetstream.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.Stream, Subjects: wire.StreamSubjects, AllowDirect: true, AllowRollup: true}); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(n int) {
+		t.Helper()
+		for range n {
+			m := nats.NewMsg(wire.CatalogSubject())
+			m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+			if _, err := hub.PublishMsg(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, err := StartSite(SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(site.Close)
+	former := site.mirrorConfig()
+	former.AllowRollup = false
+	if _, err := site.js.CreateStream(t.Context(), former); err != nil {
+		t.Fatal(err)
+	}
+	has := func() (state jetstream.StreamState) {
+		stream, err := site.js.Stream(t.Context(), wire.Stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.CachedInfo().State
+	}
+	wait.For(t, "the mirror follows", func() bool { publish(1); return has().Msgs > 20 })
+	var w watch
+	wait.For(t, "one catalog is left", func() bool { site.look(t.Context(), &w); return has().Msgs == 1 })
+	before := has().LastSeq
+	publish(20)
+	wait.For(t, "the mirror follows", func() bool { return has().LastSeq >= before+20 })
+	wait.For(t, "one catalog is left", func() bool { return has().Msgs == 1 })
+}
