@@ -470,6 +470,10 @@ func (a *Authority) Account() (*jwt.AccountClaims, string, error) { return a.nod
 // JetStream's API, and may be one that other nodes read.
 func (a *Authority) FormerAccount() (*jwt.AccountClaims, string, error) { return a.nodes(true) }
 
+// whenever is the time of all revocations: servers let in a user whose credentials were issued
+// after it. Each enrollment makes a new user, and the clock may have been ahead then.
+var whenever = time.Unix(9_999_999_999, 0)
+
 func (a *Authority) nodes(fetch bool) (*jwt.AccountClaims, string, error) {
 	public, err := a.account.PublicKey()
 	if err != nil {
@@ -502,10 +506,10 @@ func (a *Authority) nodes(fetch bool) (*jwt.AccountClaims, string, error) {
 	}
 	for _, m := range members {
 		if !m.Revoked.IsZero() {
-			c.RevokeAt(m.User, m.Revoked.Add(time.Second)) // which counts seconds
+			c.RevokeAt(m.User, whenever)
 		}
-		for user, at := range m.Former {
-			c.RevokeAt(user, at.Add(time.Second))
+		for user := range m.Former {
+			c.RevokeAt(user, whenever)
 		}
 	}
 	if err := a.revokeSites(c, func(s Site) string { return s.Nodes }); err != nil {

@@ -218,10 +218,10 @@ func (a *Authority) revokeSites(c *jwt.AccountClaims, user func(Site) string) er
 	sites, err := a.Sites()
 	for _, s := range sites {
 		if !s.Revoked.IsZero() {
-			c.RevokeAt(user(s), s.Revoked.Add(time.Second)) // which counts seconds
+			c.RevokeAt(user(s), whenever)
 		}
-		for former, at := range s.Former {
-			c.RevokeAt(former, at.Add(time.Second))
+		for former := range s.Former {
+			c.RevokeAt(former, whenever)
 		}
 	}
 	return err
