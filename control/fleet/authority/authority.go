@@ -426,21 +426,23 @@ func (a *Authority) AllMembers() (map[string]Member, error) {
 	return all, nil
 }
 
-// Stamp changes when a node or site is enrolled or revoked, or a node is forgotten.
-func (a *Authority) Stamp() (last time.Time, err error) {
-	for _, dir := range []string{nodesDir, sitesDir} { // files are replaced in them
+// Stamp changes when a node or site is enrolled or revoked, or a node is forgotten. The zero
+// Stamp is that of no authority.
+type Stamp struct{ nodes, sites int64 }
+
+// Stamp returns the present stamp.
+func (a *Authority) Stamp() (s Stamp, err error) {
+	for dir, at := range map[string]*int64{nodesDir: &s.nodes, sitesDir: &s.sites} { // files are replaced in them
 		info, err := os.Stat(filepath.Join(a.dir, dir))
 		if err != nil {
 			if dir == sitesDir && errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
-			return last, err
+			return Stamp{}, err
 		}
-		if info.ModTime().After(last) {
-			last = info.ModTime()
-		}
+		*at = info.ModTime().UnixNano()
 	}
-	return last, nil
+	return s, nil
 }
 
 // Operator returns the claims of the fleet's NATS operator and their signed form.

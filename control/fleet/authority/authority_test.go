@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/jwt/v2"
 )
@@ -47,7 +48,7 @@ func TestRevocation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after, err := a.Stamp(); err != nil || !after.After(before) {
+	if after, err := a.Stamp(); err != nil || after == before {
 		t.Errorf("the stamp was %v and is %v, %v", before, after, err)
 	}
 	check := func(what string, last bool) {
@@ -81,6 +82,39 @@ func TestRevocation(t *testing.T) {
 	for _, bad := range []error{a.Revoke("edge-9"), a.Revoke("../x"), a.RevokeSite("rome"), a.RevokeSite("../x")} {
 		if bad == nil {
 			t.Error("revoked what was never enrolled")
+		}
+	}
+}
+
+// The stamp changes with each directory, whatever the time of the other is.
+func TestStampOfEachDirectory(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Enroll("edge-1", nil, []string{"tls://hub.example.net:4222"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.EnrollSite("paris", []string{"tls://paris.example.net:4222"}, []string{"tls://hub.example.net:7422"}); err != nil {
+		t.Fatal(err)
+	}
+	for ahead, change := range map[string]func() error{
+		sitesDir: func() error { return a.Revoke("edge-1") },
+		nodesDir: func() error { return a.RevokeSite("paris") },
+	} {
+		at := time.Now().Add(time.Hour)
+		if err := os.Chtimes(filepath.Join(a.dir, ahead), at, at); err != nil {
+			t.Fatal(err)
+		}
+		before, err := a.Stamp()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := a.Stamp(); err != nil || after == before {
+			t.Errorf("with %s an hour ahead, the stamp stays %v, %v", ahead, after, err)
 		}
 	}
 }

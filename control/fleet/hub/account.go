@@ -14,7 +14,7 @@ import (
 // has changed: servers of sites know it from the stream.
 func (p *publisher) account(ctx context.Context) error {
 	stamp, err := p.authority.Stamp()
-	if err != nil || stamp.Equal(p.stamp) {
+	if err != nil || stamp == p.stamp {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)

@@ -79,9 +79,9 @@ const bySource = "weir-hub"
 func (e *enrollments) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var stamp time.Time
+	var stamp authority.Stamp
 	for {
-		if next, err := e.authority.Stamp(); err == nil && !next.Equal(stamp) {
+		if next, err := e.authority.Stamp(); err == nil && next != stamp {
 			all, err := e.all() // the loop of Run logs why they cannot be read
 			for _, c := range all {
 				if !e.seen[c] && time.Unix(0, c.at).After(e.since) {

@@ -234,7 +234,7 @@ func (h *Hub) Run(ctx context.Context) error {
 				h.trials.Keep(now)
 			}
 			h.note()
-			if next, err := h.o.Authority.Stamp(); err == nil && !next.Equal(stamp) {
+			if next, err := h.o.Authority.Stamp(); err == nil && next != stamp {
 				if err := h.o.Broker.Refresh(); err != nil {
 					h.o.Log.Error("the broker does not know which nodes are enrolled and revoked, retrying: " + err.Error())
 				} else {

@@ -13,13 +13,13 @@ type members struct {
 	nodes     *nodes // what they report
 
 	all   map[string]authority.Member // as of stamp; replaced, not changed
-	stamp time.Time
+	stamp authority.Stamp
 }
 
 // read returns which nodes are enrolled, by name. It reads that again where it has changed.
 func (m *members) read() (map[string]authority.Member, error) {
 	stamp, err := m.authority.Stamp()
-	if err == nil && (m.all == nil || !stamp.Equal(m.stamp)) { // thousands of files
+	if err == nil && (m.all == nil || stamp != m.stamp) { // thousands of files
 		m.all, err = m.authority.Members()
 		m.stamp = stamp
 		if err == nil {

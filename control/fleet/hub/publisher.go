@@ -47,7 +47,7 @@ type publisher struct {
 	last     uint64                // sequence of the last catalog
 	issued   wire.Catalog          // the last one that was stored
 	began    bool                  // the stream was brought up to the store once
-	stamp    time.Time             // of the authority, when the account was published; zero: it was not
+	stamp    authority.Stamp       // of the authority, when the account was published; zero: it was not
 	measured time.Time             // the stream
 	pause    time.Duration         // before the next such epoch
 }
@@ -110,7 +110,7 @@ func (p *publisher) run(ctx context.Context) {
 }
 
 // forget has the next publish read again what the stream has.
-func (p *publisher) forget() { p.at, p.stamp = nil, time.Time{} }
+func (p *publisher) forget() { p.at, p.stamp = nil, authority.Stamp{} }
 
 // dialBoth connects to the broker, with both accounts.
 func (p *publisher) dialBoth() error {
