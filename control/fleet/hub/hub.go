@@ -215,7 +215,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	all.Go(func() { enrollments.run(ctx) })
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	stamp, _ := h.o.Authority.Stamp()
+	var known authority.Stamp // by the broker: not what has changed since it was started
 	for {
 		select {
 		case <-ctx.Done():
@@ -234,16 +234,28 @@ func (h *Hub) Run(ctx context.Context) error {
 				h.trials.Keep(now)
 			}
 			h.note()
-			if next, err := h.o.Authority.Stamp(); err == nil && next != stamp {
-				if err := h.o.Broker.Refresh(); err != nil {
-					h.o.Log.Error("the broker does not know which nodes are enrolled and revoked, retrying: " + err.Error())
-				} else {
-					stamp = next
-					h.publisher.wake()
-				}
-			}
+			h.refresh(&known)
 		}
 	}
+}
+
+// refresh tells the broker which nodes are enrolled and revoked, if that has changed.
+func (h *Hub) refresh(known *authority.Stamp) {
+	next, err := h.o.Authority.Stamp()
+	if err != nil || next == *known {
+		return
+	}
+	text := ""
+	if err := h.o.Broker.Refresh(); err != nil {
+		text = "the broker does not know which nodes are enrolled and revoked: " + err.Error()
+		if text != h.publisher.current().unrefreshed {
+			h.o.Log.Error(text + ", retrying")
+		}
+	} else {
+		*known = next
+		h.publisher.wake()
+	}
+	h.publisher.note(func(s *publisherState) { s.unrefreshed = text })
 }
 
 // errReplaced means that a reload has replaced a list, and follows its sources anew.

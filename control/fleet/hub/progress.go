@@ -47,6 +47,8 @@ type publisherState struct {
 	stream    uint64 // its size in bytes
 	lost      string // of the history; "": nothing
 	lostAt    time.Time
+
+	unrefreshed string // why the broker does not know who is revoked; "": it does
 }
 
 func newProgress(heard func() bool, ended <-chan struct{}) *progress {

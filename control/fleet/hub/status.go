@@ -32,6 +32,9 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	case state.failed != "":
 		f.Problems = append(f.Problems, "publishing failed: "+state.failed)
 	}
+	if state.unrefreshed != "" {
+		f.Problems = append(f.Problems, state.unrefreshed)
+	}
 	if state.lost != "" && time.Since(state.lostAt) < lostShown {
 		f.Problems = append(f.Problems, state.lost)
 	}
