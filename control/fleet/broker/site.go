@@ -86,7 +86,7 @@ func (s *Site) start() (err error) {
 	case err == nil:
 		if c, err := s.check(string(saved)); err != nil {
 			s.log.Error("the saved account of the fleet cannot be used: nodes revoked since the site was enrolled may connect until the hub can be reached: " + err.Error())
-		} else if c.IssuedAt > s.account.IssuedAt {
+		} else if replaces(c, s.account) {
 			s.account, token = c, string(saved)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -367,6 +367,20 @@ func (s *Site) check(token string) (*jwt.AccountClaims, error) {
 	return c, nil
 }
 
+// replaces reports whether an account replaces the present one: it was issued later, or revokes
+// at least as much. The hub's clock may have been set back.
+func replaces(c, present *jwt.AccountClaims) bool {
+	if c.IssuedAt > present.IssuedAt {
+		return true
+	}
+	for user, at := range present.Revocations {
+		if now, ok := c.Revocations[user]; !ok || now < at {
+			return false
+		}
+	}
+	return true
+}
+
 // refresh takes in which nodes are revoked, from the mirror.
 func (s *Site) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
@@ -398,7 +412,7 @@ func (s *Site) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.IssuedAt < s.account.IssuedAt || c.ID == s.account.ID {
+	if c.ID == s.account.ID || !replaces(c, s.account) {
 		return nil
 	}
 	if err := s.update(c, string(m.Data)); err != nil {

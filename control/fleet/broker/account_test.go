@@ -1,0 +1,108 @@
+package broker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"weir/control/fleet/wire"
+	"weir/tests/wait"
+)
+
+// A site takes an account that was issued earlier, as where the hub's clock was set back, if it
+// revokes all that the present one does. It keeps it over a restart.
+func TestAccountAfterClockWasSetBack(t *testing.T) {
+	a, b := start(t)
+	token, seed, err := a.OwnStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := connect(t, "", append(b.Options(), nats.UserJWTAndSeed(token, seed))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub, err := jetstream.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.Stream, Subjects: wire.StreamSubjects, AllowDirect: true, AllowRollup: true}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := a.Enroll("edge-1", nil, []string{b.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard}
+	site, err := StartSite(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { site.Close() })
+	if err := site.mirror(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ahead := func() { site.account.IssuedAt = time.Now().Add(time.Hour).Unix() } // as the hub's clock was
+	revoked := func() bool {
+		user, err := jwt.DecodeUserClaims(n.JWT)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return site.account.IsClaimRevoked(user)
+	}
+	publish := func() {
+		t.Helper()
+		_, account, err := a.Account()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := nats.NewMsg(wire.AccountSubject())
+		m.Data = []byte(account)
+		ack, err := hub.PublishMsg(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait.For(t, "the mirror has the account", func() bool {
+			stream, err := site.js.Stream(t.Context(), wire.Stream)
+			return err == nil && stream.CachedInfo().State.LastSeq >= ack.Sequence
+		})
+		if err := site.refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ahead()
+	if err := a.Revoke(n.Name); err != nil {
+		t.Fatal(err)
+	}
+	publish()
+	if !revoked() {
+		t.Fatal("the site does not take the account that revokes a node")
+	}
+	// Started again: what is saved revokes more than the file of the site, whatever the times say.
+	site.Close()
+	early := *site.account
+	if site, err = StartSite(o); err != nil {
+		t.Fatal(err)
+	}
+	if !revoked() {
+		t.Error("the site has forgotten who is revoked")
+	}
+	later := early
+	later.IssuedAt, early.IssuedAt = early.IssuedAt+60, early.IssuedAt-60
+	less := early
+	less.Revocations = nil
+	for what, c := range map[string]struct {
+		account *jwt.AccountClaims
+		want    bool
+	}{"earlier, that revokes the same": {&early, true}, "later": {&later, true}, "earlier, that revokes less": {&less, false}} {
+		if got := replaces(c.account, site.account); got != c.want {
+			t.Errorf("%s: taken: %v", what, got)
+		}
+	}
+}
