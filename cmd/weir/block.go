@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -129,13 +130,20 @@ func entryFlags(f *pflag.FlagSet, change *api.Change, reason string) *time.Durat
 	return ttl
 }
 
-// warnOfMonitor says that entries block nothing, if so. It is no error if the daemon does
-// not answer: the change was made.
+const monitorNote = "monitor mode is on: nothing is dropped"
+
+// warnOfMonitor says that entries block nothing, if so.
 func warnOfMonitor(c *cobra.Command, socket string) {
-	s, err := client.Dial(socket).Status(c.Context())
-	if err == nil && s.Monitor {
-		fmt.Fprintln(c.ErrOrStderr(), "weir: monitor mode is on: nothing is dropped")
+	if monitors(c.Context(), client.Dial(socket)) {
+		fmt.Fprintln(c.ErrOrStderr(), "weir: "+monitorNote)
 	}
+}
+
+// monitors reports whether entries block nothing after a change. It is no error if the daemon
+// does not answer: the change was made.
+func monitors(ctx context.Context, of *client.Client) bool {
+	s, err := of.Status(ctx)
+	return err == nil && s.Monitor
 }
 
 // forceFlag is for changes that may block what did not match before.

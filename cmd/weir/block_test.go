@@ -49,6 +49,7 @@ type fakeDaemon struct {
 	dropsAsked api.DropsQuestion
 
 	changed          api.Change
+	queues           bool // changes wait
 	changedMulticast api.MulticastChange
 	changedMonitor   api.MonitorChange
 	enforced         map[string]api.EnforceChange
@@ -66,6 +67,9 @@ func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error
 	changed := api.Changed{List: c.List, Unchanged: 1}
 	if changed.List == "" {
 		changed.List = "manual"
+	}
+	if d.queues {
+		return api.Changed{List: changed.List, Queued: true}, nil
 	}
 	if c.Remove {
 		changed.Removed = len(c.Entries) - 1

@@ -17,6 +17,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
+	"weir/control/guard"
 	"weir/control/top"
 )
 
@@ -174,19 +175,28 @@ func (r rows) Explain(ctx context.Context, entry string) (string, error) {
 
 func (r rows) Block(ctx context.Context, entry string) (string, error) {
 	done, err := r.client.Change(ctx, api.Change{
-		Action: api.Block, Entries: []string{entry}, TTL: time.Hour.Seconds(), Reason: "weir top",
+		Action: api.Block, Entries: []string{entry}, TTL: time.Hour.Seconds(), Reason: "weir top", SSH: guard.SSHConnection(),
 	})
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%s is blocked for an hour, in list %s", entry, done.List), nil
-}
-
-func (r rows) Lift(ctx context.Context, entry string) (string, error) {
-	done, err := r.client.Change(ctx, api.Change{Remove: true, Action: api.Block, Entries: []string{entry}})
 	switch {
 	case err != nil:
 		return "", err
+	case done.Queued:
+		return fmt.Sprintf("%s: queued for list %s, to be blocked for an hour", entry, done.List), nil
+	}
+	text := fmt.Sprintf("%s is blocked for an hour, in list %s", entry, done.List)
+	if monitors(ctx, r.client) {
+		text = monitorNote + "; " + text // what does not fit on the line is cut
+	}
+	return text, nil
+}
+
+func (r rows) Lift(ctx context.Context, entry string) (string, error) {
+	done, err := r.client.Change(ctx, api.Change{Remove: true, Action: api.Block, Entries: []string{entry}, SSH: guard.SSHConnection()})
+	switch {
+	case err != nil:
+		return "", err
+	case done.Queued:
+		return fmt.Sprintf("%s: queued for list %s, to lift its block", entry, done.List), nil
 	case done.Removed == 0:
 		return fmt.Sprintf("%s has no block in list %s: Enter shows what lists it", entry, done.List), nil
 	}

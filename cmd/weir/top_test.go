@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/api/server"
 	"weir/control/observe/events"
 )
@@ -256,6 +257,38 @@ func TestTopAndWeightsFailures(t *testing.T) {
 		code, out, log := weir(t, "", c.args...)
 		if code != c.code || out != "" || !strings.HasPrefix(log, "weir: ") || !strings.Contains(log, c.want) {
 			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(c.args, " "), code, out, log)
+		}
+	}
+}
+
+// The keys b and u say who asks, and what became of it.
+func TestTopBlocksAndLifts(t *testing.T) {
+	const connection = "203.0.113.9 50000 192.0.2.1 22"
+	t.Setenv("SSH_CONNECTION", connection)
+	d := &fakeDaemon{}
+	r := rows{client.Dial(serveDaemon(t, d))}
+	for _, c := range []struct {
+		queues, monitor bool
+		block, lift     string
+	}{
+		{false, false, "192.0.2.2 is blocked for an hour, in list manual", "192.0.2.2 has no block in list manual: Enter shows what lists it"},
+		{false, true, "monitor mode is on: nothing is dropped; 192.0.2.2 is blocked for an hour, in list manual", "192.0.2.2 has no block in list manual: Enter shows what lists it"},
+		{true, true, "192.0.2.2: queued for list manual, to be blocked for an hour", "192.0.2.2: queued for list manual, to lift its block"},
+	} {
+		d.queues, d.status.Monitor = c.queues, c.monitor
+		block, err := r.Block(t.Context(), "192.0.2.2")
+		if err != nil || block != c.block {
+			t.Errorf("%+v: %q, %v", c, block, err)
+		}
+		if d.changed.SSH != connection || d.changed.TTL != 3600 {
+			t.Errorf("block: %+v", d.changed)
+		}
+		lift, err := r.Lift(t.Context(), "192.0.2.2")
+		if err != nil || lift != c.lift {
+			t.Errorf("%+v: %q, %v", c, lift, err)
+		}
+		if d.changed.SSH != connection || !d.changed.Remove {
+			t.Errorf("lift: %+v", d.changed)
 		}
 	}
 }
