@@ -90,7 +90,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 	f.StringVar(&change.List, "list", "", "`name` of the list (default "+daemon.ListOf(change)+")")
 	ttl := entryFlags(f, &change, "`text` that weir explain shows with the entry")
 	if change.Remove == (change.Action == api.Allow) {
-		forceFlag(f, &change)
+		forceFlag(f, &change.Force)
 	}
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
@@ -147,8 +147,8 @@ func monitors(ctx context.Context, of *client.Client) bool {
 }
 
 // forceFlag is for changes that may block what did not match before.
-func forceFlag(f *pflag.FlagSet, change *api.Change) {
-	f.BoolVar(&change.Force, "force", false, "do it even if it cuts off this host, or you")
+func forceFlag(f *pflag.FlagSet, force *bool) {
+	f.BoolVar(force, "force", false, "do it even if it cuts off this host, or you")
 }
 
 // given are entries that were given to a command.

@@ -50,6 +50,7 @@ type fakeDaemon struct {
 
 	changed          api.Change
 	queues           bool // changes wait
+	flushed          api.FlushChange
 	changedMulticast api.MulticastChange
 	changedMonitor   api.MonitorChange
 	enforced         map[string]api.EnforceChange
@@ -124,7 +125,8 @@ func (d *fakeDaemon) Enforce(_ context.Context, list string, c api.EnforceChange
 	return e, nil
 }
 
-func (d *fakeDaemon) Flush(_ context.Context, list string) (api.Changed, error) {
+func (d *fakeDaemon) Flush(_ context.Context, list string, c api.FlushChange) (api.Changed, error) {
+	d.flushed = c
 	return api.Changed{List: list, Removed: 1234}, d.err
 }
 

@@ -144,18 +144,22 @@ func printPagesJSON(out io.Writer, all pages) error {
 }
 
 func newFlush() *cobra.Command {
+	var change api.FlushChange
 	c := &cobra.Command{
 		Use:   "flush LIST",
 		Short: "Remove all manual entries of a list",
 		Long: `Removes all manual entries of a list of the running daemon, at once and without
 a question. What its feed lists stays. To have them back later, save them first
-with weir export or weir entries --json.`,
+with weir export or weir entries --json. What would cut off this host, or your
+SSH session, once an allow list has lost its entries, takes --force.`,
 		Example: `  weir flush manual`,
 		Args:    theArgs("LIST"), ValidArgsFunction: completeLists(1),
 	}
+	forceFlag(c.Flags(), &change.Force)
 	return question[*api.Changed]{
 		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.Changed, error) {
-			return of.Flush(c.Context(), args[0])
+			change.SSH = guard.SSHConnection()
+			return of.Flush(c.Context(), args[0], change)
 		},
 		text: func(c *cobra.Command, changed *api.Changed) {
 			fmt.Fprintf(c.OutOrStdout(), "removed from list %s: %s\n", changed.List, humanize.Comma(int64(changed.Removed)))
@@ -240,7 +244,7 @@ hosts or deny.`,
 		return nil
 	})
 	ttl := entryFlags(f, &change, "`text` that says why: weir entries and explain show it")
-	forceFlag(f, &change)
+	forceFlag(f, &change.Force)
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	choices(c, "format", feed.Kinds()...)

@@ -77,6 +77,8 @@ func TestEntriesUsage(t *testing.T) {
 }
 
 func TestFlush(t *testing.T) {
+	const connection = "203.0.113.9 50000 192.0.2.1 22"
+	t.Setenv("SSH_CONNECTION", connection)
 	d := &fakeDaemon{}
 	socket := serveDaemon(t, d)
 	if code, out, log := weir(t, "", "flush", "manual", "--socket", socket); code != exitOK || out != "removed from list manual: 1,234\n" {
@@ -85,6 +87,12 @@ func TestFlush(t *testing.T) {
 	var got api.Changed
 	if code, out, _ := weir(t, "", "flush", "manual", "--json", "--socket", socket); code != exitOK || json.Unmarshal([]byte(out), &got) != nil || got.Removed != 1234 {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+	if want := (api.FlushChange{SSH: connection}); d.flushed != want {
+		t.Errorf("asked for %+v, want %+v", d.flushed, want)
+	}
+	if code, _, log := weir(t, "", "flush", "manual", "--force", "--socket", socket); code != exitOK || !d.flushed.Force {
+		t.Errorf("exit code %d, %+v\n%s", code, d.flushed, log)
 	}
 	d.err = errors.New("disk full")
 	if code, _, log := weir(t, "", "flush", "manual", "--socket", socket); code != exitFailure || !strings.Contains(log, "disk full") {

@@ -30,8 +30,8 @@ func (c *Change) Check() error {
 		return bad("ttl_seconds, reason and import are for entries to be added")
 	case c.TTL != 0 && c.TTL < MinTTL || c.TTL > MaxTTL: // less than a nanosecond would be for ever
 		return bad("ttl_seconds %v: want %v up to %d, a hundred years, or 0 for ever", c.TTL, MinTTL, MaxTTL)
-	case len(c.SSH) > MaxConnection || strings.ContainsFunc(c.SSH, NotPrintable):
-		return bad("ssh_connection %.60q: want two addresses with ports", c.SSH)
+	case CheckSSH(c.SSH) != nil:
+		return CheckSSH(c.SSH)
 	case len(c.Reason) > MaxReason:
 		return bad("a reason of %d bytes: the most is %d", len(c.Reason), MaxReason)
 	case strings.ContainsFunc(c.Reason, NotPrintable): // it is shown on terminals
@@ -44,6 +44,30 @@ func (c *Change) Check() error {
 		if strings.TrimSpace(e) == "" || strings.ContainsAny(e, "\r\n") {
 			return &BadRequest{Entry: &i, Err: fmt.Errorf("entry %q: want one line", e)}
 		}
+	}
+	return nil
+}
+
+// FlushChange is a request to remove all manual entries of a list: POST
+// /v1/lists/{list}/flush.
+type FlushChange struct {
+	// Force removes them even if that would cut off this host, or the caller.
+	Force bool `json:"force,omitempty"`
+
+	// SSH is the caller's variable SSH_CONNECTION, which that must not cut off.
+	SSH string `json:"ssh_connection,omitempty"`
+
+	// Connection is set by the server, as of a Change.
+	Connection string `json:"-"`
+}
+
+// Check returns what is wrong with a change, as far as that does not depend on the list.
+func (c *FlushChange) Check() error { return CheckSSH(c.SSH) }
+
+// CheckSSH returns what is wrong with a caller's variable SSH_CONNECTION.
+func CheckSSH(connection string) error {
+	if len(connection) > MaxConnection || strings.ContainsFunc(connection, NotPrintable) {
+		return &BadRequest{Err: fmt.Errorf("ssh_connection %.60q: want two addresses with ports", connection)}
 	}
 	return nil
 }

@@ -26,13 +26,10 @@ type EnforceChange struct {
 
 // Check returns what is wrong with a change, as far as that does not depend on the lists.
 func (c *EnforceChange) Check() error {
-	switch {
-	case c.After != 0 && !(c.After >= MinTTL && c.After <= MaxTTL):
+	if c.After != 0 && !(c.After >= MinTTL && c.After <= MaxTTL) {
 		return &BadRequest{Err: fmt.Errorf("after_seconds %v: want %v up to %d, a hundred years, or leave it out", c.After, MinTTL, MaxTTL)}
-	case len(c.SSH) > MaxConnection:
-		return &BadRequest{Err: fmt.Errorf("ssh_connection %.60q: want two addresses with ports", c.SSH)}
 	}
-	return nil
+	return CheckSSH(c.SSH)
 }
 
 // Enforced is the result of an EnforceChange.

@@ -671,7 +671,7 @@ func TestRevert(t *testing.T) {
 		s.daemon.audit = s.daemon.audit[1:]
 		_, text := b.post("change", b.change("revert", m[1]), "HX-Request: true")
 		if c.did == "change" {
-			if got := s.daemon.last(t); !got.Remove || got.List != "manual" || len(got.Entries) != 2 || got.UID != 7 {
+			if got := s.daemon.last(t); !got.Remove || got.List != "manual" || len(got.Entries) != 2 || got.UID != 7 || got.SSH != "192.0.2.9 50000 192.0.2.1 22" {
 				t.Errorf("%+v", got)
 			}
 		} else if s.daemon.did != c.did {

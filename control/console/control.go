@@ -220,7 +220,7 @@ func (o ofDaemon) revert(ctx context.Context, at string) (string, error) {
 		return "", errNotUndone
 	case "remove":
 		by, _ := api.CallerOf(ctx)
-		change := api.Change{Remove: true, Action: r.Change, List: r.List, Entries: r.First, UID: by.UID, Client: by.Client}
+		change := api.Change{Remove: true, Action: r.Change, List: r.List, Entries: r.First, UID: by.UID, Client: by.Client, SSH: by.SSH}
 		if err := change.Check(); err != nil {
 			return "", err
 		}

@@ -82,7 +82,7 @@ func (r *changer) afterOthers(ctx context.Context, fn func() error) error {
 }
 
 // Flush implements [server.Changer].
-func (r *changer) Flush(ctx context.Context, name string) (changed api.Changed, err error) {
+func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (changed api.Changed, err error) {
 	changed.List = name
 	var batch []journal.Change
 	flush := func() error {
@@ -100,8 +100,10 @@ func (r *changer) Flush(ctx context.Context, name string) (changed api.Changed, 
 		if len(batch) == 0 {
 			return nil
 		}
-		if err := r.guards.cutsOff(batch); err != nil {
-			return &api.BadRequest{Err: fmt.Errorf("%w: remove that with weir unallow --force", err)}
+		if !c.Force {
+			if err := r.guards.cutsOff(batch, callers(c.SSH, c.Connection)...); err != nil {
+				return &api.BadRequest{Err: fmt.Errorf("%w: %s", err, orForce)}
+			}
 		}
 		changed.Removed, err = r.change(batch)
 		return err

@@ -521,6 +521,9 @@ func (g *guards) enforcingCutsOff(lists []*managedList, caller ...guard.Peer) er
 	return nil
 }
 
+// orForce is what else there is to do about a change that would cut somebody off.
+const orForce = "allow that first, or use --force (force: true)"
+
 // refuseCutOff returns why a request must not be carried out, because of whom it
 // would cut off.
 func (g *guards) refuseCutOff(l *managedList, c api.Change, batch []journal.Change) error {
@@ -529,7 +532,7 @@ func (g *guards) refuseCutOff(l *managedList, c api.Change, batch []journal.Chan
 	if err == nil {
 		return nil
 	}
-	bad := &api.BadRequest{Err: fmt.Errorf("%w: allow that first, or use --force (force: true)", err)}
+	bad := &api.BadRequest{Err: fmt.Errorf("%w: %s", err, orForce)}
 	for i, text := range c.Entries { // the first that is not harmless by itself
 		e, parsed := list.ParseEntry(text)
 		if parsed != nil {

@@ -123,7 +123,7 @@ func TestListsAreGuarded(t *testing.T) {
 	if _, err := d.changes.Change(t.Context(), allow); !errors.As(err, &bad) || bad.Entry == nil || !strings.Contains(err.Error(), "--force") {
 		t.Errorf("what holds open the network may go: %v", err)
 	}
-	if _, err := d.changes.Flush(t.Context(), DefaultAllow); !errors.As(err, &bad) {
+	if _, err := d.changes.Flush(t.Context(), DefaultAllow, api.FlushChange{}); !errors.As(err, &bad) {
 		t.Errorf("flush: %v", err)
 	}
 	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
@@ -275,6 +275,37 @@ func TestCommandsAreGuarded(t *testing.T) {
 	}
 	if err := block(false, "203.0.113.0/24"); err == nil {
 		t.Error("what else covers a session that is blocked already")
+	}
+}
+
+// A flush of what protects its caller is refused, unless the caller insists.
+func TestFlushIsGuarded(t *testing.T) {
+	l := lab.New(t)
+	d := begin(t, configure(t, l.B))
+	ssh := fmt.Sprintf("203.0.113.9 50000 %v 22", l.B.IPv4)
+	for _, c := range []api.Change{
+		{Action: api.Allow, Entries: []string{"203.0.113.9", "203.0.113.77"}},
+		{Action: api.Block, Entries: []string{"203.0.113.0/24"}, SSH: ssh},
+	} {
+		if _, err := d.changes.Change(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []api.FlushChange{{SSH: ssh}, {Connection: ssh}} {
+		_, err := d.changes.Flush(t.Context(), DefaultAllow, c)
+		var bad *api.BadRequest
+		if !errors.As(err, &bad) || !strings.Contains(err.Error(), "203.0.113.9") || !strings.Contains(err.Error(), "--force") {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if got := verdictOf(t, d.Daemon, "203.0.113.77"); got != verdict.Pass {
+			t.Fatalf("%+v: half of the change was made", c)
+		}
+	}
+	if done, err := d.changes.Flush(t.Context(), DefaultAllow, api.FlushChange{Force: true, SSH: ssh}); err != nil || done.Removed != 2 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if got := verdictOf(t, d.Daemon, "203.0.113.9"); got != verdict.Drop {
+		t.Errorf("what is allowed no more: %v", got)
 	}
 }
 

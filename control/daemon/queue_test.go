@@ -95,7 +95,7 @@ func TestChangesBehindTheQueue(t *testing.T) {
 	if done, err := d.changes.Change(t.Context(), remove); err != nil || !done.Queued {
 		t.Errorf("%+v, %v; want it queued", done, err)
 	}
-	if _, err := d.changes.Flush(t.Context(), DefaultBlock); !errors.Is(err, errOthersWait) {
+	if _, err := d.changes.Flush(t.Context(), DefaultBlock, api.FlushChange{}); !errors.Is(err, errOthersWait) {
 		t.Errorf("flush: %v", err)
 	}
 	disk.Fail(false)

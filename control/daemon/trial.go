@@ -110,7 +110,7 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 	}
 	if o.Enforced && !l.Enforce && !c.Force {
 		if err := s.guards.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
-			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: allow that first, or use --force (force: true)", name, err)}
+			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: %s", name, err, orForce)}
 		}
 		if err := s.collateral.dropsPartners(name); err != nil {
 			return done, &api.BadRequest{Err: trial.Stays(name, err)}

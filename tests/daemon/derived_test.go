@@ -151,7 +151,7 @@ lists:
 	h.start(releases[0])
 	both("after a restart", true)
 
-	if _, err := h.api.Flush(t.Context(), "bans"); err != nil {
+	if _, err := h.api.Flush(t.Context(), "bans", api.FlushChange{}); err != nil {
 		t.Fatal(err)
 	}
 	h.write("feed.txt", []byte("# nothing\n"))

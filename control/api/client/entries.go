@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,9 +45,14 @@ func (c *Client) Entries(ctx context.Context, asked api.EntriesQuestion) (*api.E
 	return ask[api.Entries](ctx, c, http.MethodGet, path, nil)
 }
 
-// Flush asks for all manual entries of a list to be removed.
-func (c *Client) Flush(ctx context.Context, list string) (*api.Changed, error) {
-	return ask[api.Changed](ctx, c, http.MethodPost, strings.Replace(contract.FlushPath, "{list}", url.PathEscape(list), 1), nil)
+// Flush asks for all manual entries of a list to be removed. It fails with a [*api.BadRequest]
+// if that must not be.
+func (c *Client) Flush(ctx context.Context, list string, change api.FlushChange) (*api.Changed, error) {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	return ask[api.Changed](ctx, c, http.MethodPost, strings.Replace(contract.FlushPath, "{list}", url.PathEscape(list), 1), body)
 }
 
 // Export writes all active entries of a list in a format to w, and returns how many

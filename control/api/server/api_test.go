@@ -435,7 +435,7 @@ type (
 		History(context.Context, api.HistoryQuestion) (api.History, error)
 		Change(context.Context, api.Change) (api.Changed, error)
 		Entries(context.Context, api.EntriesQuestion) (api.Entries, error)
-		Flush(ctx context.Context, list string) (api.Changed, error)
+		Flush(ctx context.Context, list string, c api.FlushChange) (api.Changed, error)
 		Export(ctx context.Context, list, format string) (api.Export, error)
 		Refresh(ctx context.Context, list string, accept bool) ([]api.FetchOutcome, error)
 		Versions(ctx context.Context, list string) (api.ListVersions, error)

@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"strings"
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
@@ -25,8 +23,8 @@ func consoleRoutes(d Consoles) []route {
 			if err := readBody(w, q, 1<<20, &r); err != nil {
 				return nil, err
 			}
-			if len(r.SSH) > api.MaxConnection || strings.ContainsFunc(r.SSH, api.NotPrintable) {
-				return nil, &api.BadRequest{Err: fmt.Errorf("ssh_connection %.60q: want two addresses with ports", r.SSH)}
+			if err := api.CheckSSH(r.SSH); err != nil {
+				return nil, err
 			}
 			by, _ := api.CallerOf(q.Context())
 			r.UID, r.Client, r.Process = by.UID, by.Client, by.Process

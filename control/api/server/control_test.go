@@ -71,9 +71,9 @@ func (c *control) Entries(_ context.Context, asked api.EntriesQuestion) (api.Ent
 	return c.entries, c.ask(asked)
 }
 
-func (c *control) Flush(ctx context.Context, list string) (api.Changed, error) {
+func (c *control) Flush(ctx context.Context, list string, change api.FlushChange) (api.Changed, error) {
 	caller, _ := api.CallerOf(ctx)
-	return api.Changed{List: list, Removed: 3}, c.ask([]any{"flush", list, caller})
+	return api.Changed{List: list, Removed: 3}, c.ask([]any{"flush", list, change, caller})
 }
 
 func (c *control) Export(_ context.Context, list, format string) (api.Export, error) {

@@ -65,8 +65,18 @@ func entriesRoutes(d interface {
 			e.Entries = list(e.Entries)
 			return e, err
 		}},
-		{http.MethodPost, contract.FlushPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			return d.Flush(q.Context(), q.PathValue("list"))
+		{http.MethodPost, contract.FlushPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+			var c api.FlushChange
+			if q.ContentLength != 0 { // earlier clients send no body
+				if err := readBody(w, q, 1<<20, &c); err != nil {
+					return nil, err
+				}
+			}
+			c.Connection = connection(q)
+			if err := c.Check(); err != nil {
+				return nil, err
+			}
+			return d.Flush(q.Context(), q.PathValue("list"), c)
 		}},
 		{http.MethodGet, contract.ExportPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			format := q.URL.Query().Get(contract.FormatParameter)

@@ -60,12 +60,31 @@ func TestEntriesRefused(t *testing.T) {
 // Flush sends the caller's identity, as Reload does.
 func TestFlush(t *testing.T) {
 	c := &control{}
-	got, err := dialControl(t, c).Flush(t.Context(), "a/b ü")
+	asked := api.FlushChange{Force: true, SSH: "192.0.2.9 50000 192.0.2.1 22"}
+	of := dialControl(t, c)
+	got, err := of.Flush(t.Context(), "a/b ü", asked)
 	if want := (&api.Changed{List: "a/b ü", Removed: 3}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if want := []any{"flush", "a/b ü", api.Caller{UID: uint32(os.Getuid()), Process: process.Own()}}; !reflect.DeepEqual(c.asked[0], want) {
+	if want := []any{"flush", "a/b ü", asked, api.Caller{UID: uint32(os.Getuid()), Process: process.Own()}}; !reflect.DeepEqual(c.asked[0], want) {
 		t.Errorf("asked for %v, want %v", c.asked[0], want)
+	}
+	var bad *api.BadRequest
+	if _, err := of.Flush(t.Context(), "a", api.FlushChange{SSH: strings.Repeat("x", 300)}); !errors.As(err, &bad) {
+		t.Errorf("%v", err)
+	}
+	for body, want := range map[string]string{
+		"":                             "",
+		"{}":                           "",
+		`{"force": true}`:              "",
+		`{"forced": true}`:             `unknown field "forced"`,
+		`{"ssh_connection": "\u0007"}`: "want two addresses with ports",
+	} {
+		w := httptest.NewRecorder()
+		Handler(daemon{source{}, c}).ServeHTTP(w, httptest.NewRequest("POST", "/v1/lists/x/flush", strings.NewReader(body)))
+		if (w.Code == 400) != (want != "") || !strings.Contains(w.Body.String(), strings.ReplaceAll(want, `"`, `\"`)) {
+			t.Errorf("%s: got %d %s, want %q", body, w.Code, w.Body, want)
+		}
 	}
 	c.err = fmt.Errorf("%w: x", api.ErrNoList)
 	w := httptest.NewRecorder()

@@ -98,7 +98,7 @@ type Changer interface {
 	// durable; with one, nothing has changed.
 	Change(context.Context, api.Change) (api.Changed, error)
 	// Flush removes all manual entries of a list, as Change does.
-	Flush(ctx context.Context, list string) (api.Changed, error)
+	Flush(ctx context.Context, list string, c api.FlushChange) (api.Changed, error)
 }
 
 // EntriesReader reads the entries of lists.
