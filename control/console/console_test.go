@@ -46,6 +46,7 @@ type daemon struct {
 	rate    float64             // of packets, if it is larger
 	audit   []api.AuditRecord   // instead of one
 	did     string              // beside changes
+	unsaved string              // why a restart forgets monitor mode
 	past    api.HistoryQuestion // the last
 	worthy  []api.ListWorth     // instead of two
 	counted int                 // how often it was counted what lists are worth
@@ -111,7 +112,7 @@ func (d *daemon) Collateral(_ context.Context, list string) (api.Collateral, err
 
 func (d *daemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Monitored, error) {
 	d.did = fmt.Sprintf("monitor %t %g by %d", *c.On, c.For, c.UID)
-	return api.Monitored{Monitor: *c.On}, nil
+	return api.Monitored{Monitor: *c.On, Unsaved: d.unsaved}, nil
 }
 
 func (d *daemon) Enforce(_ context.Context, list string, c api.EnforceChange) (api.Enforced, error) {
@@ -620,6 +621,12 @@ func TestControl(t *testing.T) {
 		s.daemon.did = ""
 		if text := press(c.name, c.value); !strings.Contains(text, c.says) || s.daemon.did != c.did {
 			t.Errorf("%s=%s: did %q\n%.300s", c.name, c.value, s.daemon.did, text)
+		}
+	}
+	s.daemon.unsaved = "no space left"
+	for _, do := range []string{monitorOn, monitorOff} {
+		if text := press("sure", do); !strings.Contains(text, "; a restart will forget this: no space left") {
+			t.Errorf("%s: unsaved\n%.300s", do, text)
 		}
 	}
 	s.daemon.did = ""

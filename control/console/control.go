@@ -161,15 +161,20 @@ func (o ofDaemon) do(ctx context.Context, what string) (string, error) {
 			change.For = monitorTime.Seconds()
 		}
 		done, err := d.SetMonitor(ctx, change)
-		switch {
-		case err != nil:
+		if err != nil {
 			return "", err
-		case done.Monitor && on:
-			return "Monitor mode: nothing is dropped for an hour", nil
-		case done.Monitor:
-			return "Monitor mode stays on, as weir.yaml says", nil
 		}
-		return "Monitor mode has ended: packets are dropped again", nil
+		text := "Monitor mode has ended: packets are dropped again"
+		switch {
+		case done.Monitor && on:
+			text = "Monitor mode: nothing is dropped for an hour"
+		case done.Monitor:
+			text = "Monitor mode stays on, as weir.yaml says"
+		}
+		if done.Unsaved != "" {
+			text += "; a restart will forget this: " + done.Unsaved
+		}
+		return text, nil
 	case confirm:
 		return "The configuration is confirmed: it stays", d.Confirm(ctx)
 	case enforce, try:
