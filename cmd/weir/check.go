@@ -156,7 +156,7 @@ func checkLists(c *cobra.Command, conf *config.Config, file config.File) (*check
 		place := file.Places()
 		for _, problem := range problems {
 			text := strings.TrimPrefix(problem.Err.Error(), "list "+problem.List+": ") // which the path says
-			r.problems = append(r.problems, place("lists."+problem.List, errors.New(text)))
+			r.problems = append(r.problems, place(config.Join("lists", problem.List), errors.New(text)))
 		}
 	}
 	for _, n := range p.Unread() {

@@ -126,18 +126,19 @@ func TestCheckFlags(t *testing.T) {
 // A list that has not what its source contains is never called fine.
 func TestCheckSources(t *testing.T) {
 	refused, absent := file(t, "refused.txt", "0.0.0.0/0\n"), file(t, "x", "")+"absent"
-	bad := file(t, "weir.yaml", "interfaces: [lo]\nlists:\n  a: {sources: [{file: "+refused+"}]}\n  b: {sources: [{file: "+absent+"}]}\n")
+	bad := file(t, "weir.yaml", "interfaces: [lo]\nlists:\n  a: {sources: [{file: "+refused+"}]}\n  b: {sources: [{file: "+absent+"}]}\n  c.d: {sources: [{file: "+absent+"}]}\n")
 	code, out, log := weir(t, "", "check", bad)
 	if code != exitFailure || out != "" || !containsAll(log, []string{
 		"error: " + bad + ":3:3: lists.a: it would cover 100 % of IPv4", "error: " + bad + ":4:3: lists.b: stat " + absent + ": no such file or directory",
-		"weir: " + bad + ": sources that could not be read, or are refused: 2\n",
+		"error: " + bad + ":5:3: lists.\"c.d\": stat " + absent + ": no such file or directory",
+		"weir: " + bad + ": sources that could not be read, or are refused: 3\n",
 	}) {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
-	if code, out, _ := weir(t, "", "check", "--json", bad); code != exitFailure || strings.Count(out, `"error":`) != 2 {
+	if code, out, _ := weir(t, "", "check", "--json", bad); code != exitFailure || strings.Count(out, `"error":`) != 3 {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
-	if code, out, log := weir(t, "", "check", "--print", bad); code != exitFailure || !strings.Contains(out, "interfaces:") || strings.Count(log, ": lists.") != 2 {
+	if code, out, log := weir(t, "", "check", "--print", bad); code != exitFailure || !strings.Contains(out, "interfaces:") || strings.Count(log, ": lists.") != 3 {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	url := file(t, "url.yaml", "interfaces: [lo]\nstate_dir: \"\"\nlists: {c: {sources: [{url: 'https://192.0.2.1/c'}]}}\n")

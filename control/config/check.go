@@ -92,7 +92,7 @@ func (c *Config) check() quantity.FieldErrors {
 		errs.Failf("notify.targets", "there are %d: the maximum is %d", len(c.Notify.Targets), maxTargets)
 	}
 	for _, t := range c.Notify.Targets {
-		errs.Add(join("notify.targets", t.Name), t.Validate())
+		errs.Add(Join("notify.targets", t.Name), t.Validate())
 	}
 	errs.Add("export", c.Export.Validate())
 	errs.Add("notify.surge", c.Notify.Surge.Validate())
@@ -105,12 +105,12 @@ func (c *Config) check() quantity.FieldErrors {
 	}
 	for _, l := range c.Lists {
 		if c.Fleet.On() && strings.HasPrefix(l.Name, FleetPrefix) {
-			errs.Failf(join("lists", l.Name), "names that begin with %s are for the fleet's lists", FleetPrefix)
+			errs.Failf(Join("lists", l.Name), "names that begin with %s are for the fleet's lists", FleetPrefix)
 		}
-		errs.Add(join("lists", l.Name), l.check().Err())
+		errs.Add(Join("lists", l.Name), l.check().Err())
 		checkManual(&errs, l, map[string]Action{DefaultBlock: Block, DefaultAllow: Allow})
 		if l.Direction == engine.Out && !c.FiltersOutgoing() {
-			errs.Failf(join(join("lists", l.Name), "direction"), "outgoing packets are filtered on no interface: set egress: true on one")
+			errs.Failf(Join(Join("lists", l.Name), "direction"), "outgoing packets are filtered on no interface: set egress: true on one")
 		}
 	}
 	c.checkRules(&errs)
@@ -120,7 +120,7 @@ func (c *Config) check() quantity.FieldErrors {
 // checkManual refuses another action of a list that commands change which name none.
 func checkManual(errs *quantity.FieldErrors, l List, manual map[string]Action) {
 	if own, ok := manual[l.Name]; ok && l.Action != own {
-		errs.Failf(join("lists", l.Name)+".action", "want %s: the commands without --list change this list", own)
+		errs.Failf(Join("lists", l.Name)+".action", "want %s: the commands without --list change this list", own)
 	}
 }
 
@@ -170,7 +170,7 @@ func (c *Config) FiltersOutgoing() bool {
 // max. Sections and numbers that may be left out are not checked when they are.
 func checkRanges(errs *quantity.FieldErrors, path string, v reflect.Value) {
 	for _, f := range fields(v.Type()) {
-		fv, at := v.FieldByIndex(f.index), join(path, f.name)
+		fv, at := v.FieldByIndex(f.index), Join(path, f.name)
 		switch {
 		case f.omitEmpty && fv.IsZero():
 		case f.min != "":
@@ -192,7 +192,7 @@ func checkRanges(errs *quantity.FieldErrors, path string, v reflect.Value) {
 			for i := range fv.Len() {
 				element := fmt.Sprintf("%s[%d]", at, i)
 				if keyed {
-					element = join(at, fv.Index(i).FieldByIndex(key.index).String())
+					element = Join(at, fv.Index(i).FieldByIndex(key.index).String())
 				}
 				checkRanges(errs, element, fv.Index(i))
 			}
@@ -300,14 +300,14 @@ func checkCoverage(errs *quantity.FieldErrors, most quantity.Share) {
 // checkFiles returns the errors in other files that would keep weir from starting.
 func (c *Config) checkFiles() (errs quantity.FieldErrors) {
 	for _, t := range c.Notify.Targets {
-		errs.Add(join("notify.targets", t.Name), t.ValidateFiles())
+		errs.Add(Join("notify.targets", t.Name), t.ValidateFiles())
 	}
 	for _, e := range c.Export.Collectors {
-		errs.Add(join("export.collectors", e.Name), e.TLS.ValidateFiles())
+		errs.Add(Join("export.collectors", e.Name), e.TLS.ValidateFiles())
 	}
 	for _, l := range c.Lists {
 		for i, s := range l.Sources {
-			errs.Add(join("lists", l.Name)+fmt.Sprintf(".sources[%d]", i), s.ValidateFiles())
+			errs.Add(Join("lists", l.Name)+fmt.Sprintf(".sources[%d]", i), s.ValidateFiles())
 		}
 	}
 	c.CheckStageFiles(&errs)

@@ -428,7 +428,7 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 	var there []string
 	empty := "" // the key before, if it has no value
 	for _, e := range entries {
-		name, below := e.name, join(path, e.name)
+		name, below := e.name, Join(path, e.name)
 		above := empty
 		empty = ""
 		if _, null := e.value.(*ast.NullNode); null {
@@ -516,7 +516,7 @@ func (d *decoder) mapping(n ast.Node, path string) ([]entry, bool) {
 	lines := map[string]int{}
 	for _, kv := range values {
 		name, at := kv.Key.GetToken().Value, kv.Key.GetToken().Position
-		below := join(path, name)
+		below := Join(path, name)
 		if first := lines[name]; first > 0 {
 			d.errs = append(d.errs, &Error{d.file, at.Line, at.Column, below, fmt.Errorf("duplicate key, first in line %d", first)})
 			continue
@@ -532,9 +532,9 @@ func (d *decoder) mapping(n ast.Node, path string) ([]entry, bool) {
 	return entries, true
 }
 
-// join returns the path of a name below a path. A name that looks like a path is
+// Join returns the path of a name below a path. A name that looks like a path is
 // quoted.
-func join(path, name string) string {
+func Join(path, name string) string {
 	if strings.ContainsAny(name, ".[") {
 		name = strconv.Quote(name)
 	}
@@ -570,12 +570,12 @@ func (d *decoder) slice(n ast.Node, v reflect.Value, path string) {
 			_, null := named.value.(*ast.NullNode)
 			_, mapping := named.value.(*ast.MappingNode)
 			if !null && !mapping && slices.ContainsFunc(fields(t), func(f field) bool { return f.name == named.name }) {
-				d.failf(join(path, named.name), "a key of one of the %s: indent it further", path)
+				d.failf(Join(path, named.name), "a key of one of the %s: indent it further", path)
 				continue
 			}
 			e := element(t)
 			e.FieldByIndex(key.index).SetString(named.name)
-			d.decode(named.value, e, join(path, named.name))
+			d.decode(named.value, e, Join(path, named.name))
 			v.Set(reflect.Append(v, e))
 		}
 		return
@@ -600,7 +600,7 @@ func (d *decoder) strings(n ast.Node, v reflect.Value, path string) {
 	entries, _ := d.mapping(n, path)
 	for _, named := range entries {
 		e := element(v.Type().Elem())
-		d.decode(named.value, e, join(path, named.name))
+		d.decode(named.value, e, Join(path, named.name))
 		if v.IsNil() {
 			v.Set(reflect.MakeMap(v.Type()))
 		}

@@ -47,7 +47,7 @@ func (d *differences) compare(old, new reflect.Value, path string, optional bool
 	case t.Kind() == reflect.Struct:
 		for _, f := range fields(t) {
 			if !f.isKey {
-				d.compare(old.FieldByIndex(f.index), new.FieldByIndex(f.index), join(path, f.name), f.omitEmpty)
+				d.compare(old.FieldByIndex(f.index), new.FieldByIndex(f.index), Join(path, f.name), f.omitEmpty)
 			}
 		}
 	case t.Kind() == reflect.Slice && t.Elem().Implements(reflect.TypeFor[labelled]()):
@@ -98,7 +98,7 @@ func (d *differences) elements(old, new reflect.Value, path string) {
 	_, named := keyField(old.Type().Elem())
 	at := func(label string) string {
 		if named {
-			return join(path, label)
+			return Join(path, label)
 		}
 		return fmt.Sprintf("%s[%s]", path, label)
 	}

@@ -249,15 +249,15 @@ func (h *Hub) check() quantity.FieldErrors {
 	errs = append(errs, h.Rollout.check(h)...)
 	for i, l := range h.Links {
 		at := fmt.Sprintf("links[%d]", i)
-		checkLabels(&errs, join(at, "labels"), l.Labels)
-		checkMaxRate(&errs, join(at, "max_rate"), l.MaxRate)
+		checkLabels(&errs, Join(at, "labels"), l.Labels)
+		checkMaxRate(&errs, Join(at, "max_rate"), l.MaxRate)
 	}
 	checkRuleCount(&errs, h.Lists)
 	if n := len(h.AllLists()); n > wire.MaxLists {
 		errs.Failf("lists", "there are %d with %s and %s: nodes take at most %d; join some: a list may have several sources", n, FleetBlock, FleetAllow, wire.MaxLists)
 	}
 	for _, l := range h.Lists {
-		path := join("lists", l.Name)
+		path := Join("lists", l.Name)
 		errs.Add(path, l.check().Err())
 		l.checkAtHub(&errs, path)
 		if l.TTL > 0 {

@@ -125,7 +125,7 @@ func (c *Config) checkRules(errs *quantity.FieldErrors) {
 		if r == nil {
 			continue
 		}
-		at := join("lists", l.Name)
+		at := Join("lists", l.Name)
 		if err := refuseApprox(c.Mode, r); err != nil {
 			errs.Failf(at, "%v", err)
 		}

@@ -157,7 +157,7 @@ func (r *Rollouts) check(h *Hub) (errs quantity.FieldErrors) {
 	r.Rollout.check("rollout", h, &errs)
 	for i := range r.Lists {
 		own := &r.Lists[i]
-		path := join("rollout.lists", own.Name)
+		path := Join("rollout.lists", own.Name)
 		own.check(path, h, &errs)
 		if !slices.ContainsFunc(h.Lists, func(l List) bool { return l.Name == own.Name && len(l.All()) > 0 }) {
 			errs.Failf(path, "want a list that has sources: manual entries reach all nodes at once")
@@ -167,20 +167,20 @@ func (r *Rollouts) check(h *Hub) (errs quantity.FieldErrors) {
 }
 
 func (r *Rollout) check(path string, h *Hub, errs *quantity.FieldErrors) {
-	quantity.Between(errs, join(path, "limit"), r.Limit, 0, 1)
+	quantity.Between(errs, Join(path, "limit"), r.Limit, 0, 1)
 	if r.Confirm <= 0 || r.Confirm > 1 {
-		errs.Failf(join(path, "confirm"), "%v: want more than 0%%, and at most 100%%", r.Confirm)
+		errs.Failf(Join(path, "confirm"), "%v: want more than 0%%, and at most 100%%", r.Confirm)
 	}
 	if len(r.Waves) > maxWaves {
-		errs.Failf(join(path, "waves"), "%d waves, want at most %d", len(r.Waves), maxWaves)
+		errs.Failf(Join(path, "waves"), "%d waves, want at most %d", len(r.Waves), maxWaves)
 	}
 	for i, w := range r.Waves {
-		at := fmt.Sprintf("%s[%d]", join(path, "waves"), i)
-		checkLabels(errs, join(at, "labels"), w.Labels)
+		at := fmt.Sprintf("%s[%d]", Join(path, "waves"), i)
+		checkLabels(errs, Join(at, "labels"), w.Labels)
 		if w.For < h.MaxAge {
-			errs.Failf(join(at, "for"), "%v is less than max_age, %v, after which a node that the change has cut off is noticed", w.For, h.MaxAge)
+			errs.Failf(Join(at, "for"), "%v is less than max_age, %v, after which a node that the change has cut off is noticed", w.For, h.MaxAge)
 		}
-		quantity.Between(errs, join(at, "for"), w.For, 0, quantity.Duration(30*24*time.Hour))
+		quantity.Between(errs, Join(at, "for"), w.For, 0, quantity.Duration(30*24*time.Hour))
 	}
 }
 
