@@ -219,8 +219,8 @@ func TestFleetRefresh(t *testing.T) {
 		{[]string{"drop", "--accept"}, exitOK, "drop: x: new; entries: 1\n"},
 		{[]string{"drop", "--accept", "--json"}, exitOK, `"outcome": "new"`},
 		{[]string{"drop", "--rollback"}, exitOK, "drop: x: new; entries: 7\n"},
-		{[]string{"--accept"}, exitFailure, "name the lists"},
-		{[]string{"--rollback"}, exitFailure, "name the lists"},
+		{[]string{"--accept"}, exitUsage, "name the lists"},
+		{[]string{"--rollback"}, exitUsage, "name the lists"},
 		{[]string{"none"}, exitFailure, "no such list"},
 	} {
 		code, out, log := weir(t, "", append([]string{"fleet", "refresh", "--socket", socket}, c.args...)...)

@@ -294,7 +294,7 @@ func refreshes(c *cobra.Command, socket *string, dial func(*cobra.Command, strin
 		of := dial(c, *socket)
 		switch {
 		case (*accept || *rollback) && len(names) == 0:
-			return errors.New("--accept, --rollback: name the lists")
+			return usageError{errors.New("--accept, --rollback: name the lists")}
 		case *accept:
 			return refresh(c, of.Accept, names, *asJSON)
 		case *rollback:

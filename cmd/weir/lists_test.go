@@ -94,7 +94,7 @@ func TestRefresh(t *testing.T) {
 		{[]string{"ours", "drop"}, exitOK, goodLine, ""},
 		{[]string{"--rollback", "drop"}, exitOK, goodLine, ""},
 		{[]string{"--rollback", "ours"}, exitFailure, "", "weir: list ours: no version before the active one is known\n"},
-		{[]string{"--rollback"}, exitFailure, "", "weir: --accept, --rollback: name the lists\n"},
+		{[]string{"--rollback"}, exitUsage, "", "weir: --accept, --rollback: name the lists\nTry `weir refresh --help`.\n"},
 		{[]string{"drop", "nosuch", "scanners"}, exitFailure, goodLine, "weir: no such list: \"nosuch\"\n"},
 	} {
 		code, out, log := weir(t, "", append([]string{"refresh", "--socket", socket}, c.args...)...)

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,6 +128,12 @@ weir doctor has found a problem, 5 done, but not published to the nodes yet
 		return c.Help()
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if err := cmp.Or(c.ValidateRequiredFlags(), c.ValidateFlagGroups()); err != nil { // as cobra does next
+			return usageError{err}
+		}
+		return nil
+	}
 	for _, g := range []struct {
 		title    string
 		commands []*cobra.Command

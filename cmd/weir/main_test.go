@@ -146,6 +146,10 @@ func TestUsageErrors(t *testing.T) {
 		{"detach", "--all", "--iface", "eth0"},
 		{"demo", "--seconds", "0"},
 		{"version", "stray"},
+		{"lists", "--worth", "--versions", "x"},
+		{"refresh", "x", "--accept", "--rollback"},
+		{"refresh", "--accept"},
+		{"fleet", "refresh", "x", "--accept", "--rollback"},
 	} {
 		code, out, log := weir(t, "", args...)
 		if code != exitUsage || out != "" || !strings.HasPrefix(log, "weir: ") || strings.Count(log, "\n") != 2 {

@@ -163,7 +163,8 @@ func TestAccept(t *testing.T) {
 	out, _ := g.ask(1, "refresh", "feed")
 	g.says("weir refresh", out, "shrunk", "--accept")
 	g.filters("shrunk", []string{kept, left}, nil)
-	g.refuses([]string{"name the lists"}, "refresh", "--accept")
+	_, log := g.ask(2, "refresh", "--accept")
+	g.says("weir refresh --accept", log, "name the lists")
 	g.ask(0, "refresh", "feed", "--accept")
 	g.filters("accepted", []string{kept}, []string{left})
 
