@@ -57,12 +57,14 @@ var errUnpublished = errors.New("not published yet")
 // execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
-	stdout, stderr = &printable{to: stdout}, &printable{to: stderr}
+	out := &printable{to: stdout}
+	stderr = &printable{to: stderr}
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
+	err = cmp.Or(err, out.failed) // most commands do not look whether they could print
 	if serve.ToJournal(raw(stderr)) {
 		stderr = serve.JournalError(stderr)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -12,8 +13,9 @@ import (
 // come from anywhere, and must not give orders to a terminal: control characters are
 // written as in JSON, \u001b.
 type printable struct {
-	to   io.Writer
-	part []byte // of a character that the last Write has cut
+	to     io.Writer
+	part   []byte // of a character that the last Write has cut
+	failed error  // of the first Write that failed
 }
 
 func (p *printable) Write(b []byte) (int, error) {
@@ -29,6 +31,7 @@ func (p *printable) Write(b []byte) (int, error) {
 		}
 	}
 	if _, err := io.WriteString(p.to, escape(string(text))); err != nil {
+		p.failed = cmp.Or(p.failed, err)
 		return 0, err
 	}
 	return len(b), nil

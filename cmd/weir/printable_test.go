@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/quick"
 	"unicode/utf8"
+
+	"weir/control/api"
 )
 
 // What is printed gives no orders to the terminal, whatever files are called: here
@@ -58,5 +62,35 @@ func TestPrintable(t *testing.T) {
 		return err == nil && n == len(rest) && b.String() == escape(text)
 	}, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// fullDisk takes nothing.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// Output that cannot be written is an error, unless the command ends with another.
+func TestOutputThatIsLost(t *testing.T) {
+	feed := file(t, "feed.txt", "192.0.2.1\n")
+	conf := file(t, "weir.yaml", "interfaces: [lo]\nstate_dir: \"\"\nlists: {a: {sources: [{file: "+feed+"}]}}\n")
+	socket := serveDaemon(t, &fakeDaemon{lists: []api.List{{Name: "drop"}}})
+	for _, c := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"explain", "--block", feed, "192.0.2.1"}, exitFailure},
+		{[]string{"explain", "--block", feed, "192.0.2.1", "--exit-code"}, exitDropped},
+		{[]string{"plan", "--entries", "10"}, exitFailure},
+		{[]string{"check", conf}, exitFailure},
+		{[]string{"lists", "--socket", socket}, exitFailure},
+		{[]string{"flush", "manual", "--socket", socket}, exitFailure},
+		{[]string{"help"}, exitFailure},
+	} {
+		var log bytes.Buffer
+		code := execute(t.Context(), c.args, strings.NewReader(""), fullDisk{}, &log)
+		if code != c.code || strings.Contains(log.String(), "weir: no space left on device\n") != (c.code == exitFailure) {
+			t.Errorf("weir %q: exit code %d\n%s", c.args, code, &log)
+		}
 	}
 }
