@@ -700,3 +700,66 @@ func TestOwnAddress(t *testing.T) {
 		t.Errorf("%q", w)
 	}
 }
+
+// The stream keeps two snapshots of a list, and the changes since the first of them, also where the hub
+// starts again between any two.
+func TestTwoSnapshots(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	var s jetstream.Stream
+	start := func() {
+		t.Helper()
+		f.start("")
+		js, err := jetstream.New(f.inStream())
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() (err error) { s, err = js.Stream(t.Context(), wire.Stream); return err })
+	}
+	start()
+	versions := make(map[wire.Place]bool)
+	var deltas uint64
+	look := func() {
+		t.Helper()
+		info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(versions)
+		for subject := range info.State.Subjects {
+			for v := range f.has(config.FleetBlock).Active.Version + 1 {
+				if p := (wire.Place{Epoch: f.has(config.FleetBlock).Active.Epoch, Version: v}); subject == wire.ChunkSubject(config.FleetBlock, p.Epoch, p.Version, 0) {
+					versions[p] = true
+				}
+			}
+		}
+		deltas = info.State.Subjects[wire.DeltaSubject(config.FleetBlock)]
+	}
+	for i := range 5 {
+		c := f.change(block(fmt.Sprintf("192.0.2.%d", i)))
+		if err := f.hub.Do(t.Context(), func() error {
+			defer f.hub.publisher.wake()
+			return f.hub.lists.get(config.FleetBlock).history.Rebase()
+		}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			if look(); !versions[c.Version] {
+				return fmt.Errorf("snapshot %v is not published: %v", c.Version, versions)
+			}
+			return nil
+		})
+		if i > 0 && !versions[wire.Place{Epoch: c.Version.Epoch, Version: c.Version.Version - 1}] {
+			t.Errorf("the snapshot before %v has gone: %v", c.Version, versions)
+		}
+		f.stop()
+		start()
+	}
+	eventually(t, func() error { // they are removed after the new one is there
+		if look(); len(versions) > 2 || deltas > 3 {
+			return fmt.Errorf("the stream has snapshots %v, and %d deltas", versions, deltas)
+		}
+		return nil
+	})
+}

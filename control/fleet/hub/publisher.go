@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -56,8 +57,8 @@ type publisher struct {
 type published struct {
 	place    wire.Place // the last delta, or the snapshot if that is later
 	sequence uint64     // of the last message on the delta subject
-	snapshot wire.Place // the last one
-	former   wire.Place // the one before, which nodes may be fetching
+	snapshot wire.Place // the last one of the epoch
+	head     wire.Place // the last one, of any epoch, which nodes may be fetching
 	trim     uint64     // sequence up to which deltas may go with the next snapshot
 }
 
@@ -334,6 +335,9 @@ func (p *publisher) lookAt(ctx context.Context, name string, epoch uint64) (*pub
 	}
 	if head != nil {
 		h, err := wire.OpenHead(public, head.Data)
+		if err == nil && h.List == name {
+			at.head, at.trim = h.Place, head.Sequence
+		}
 		switch {
 		case err != nil:
 			p.log.Error("the stream has a snapshot that this hub has not signed, replacing it: "+err.Error(), "list", name)
@@ -463,20 +467,38 @@ func (p *publisher) snapshot(ctx context.Context, name string, at *published) er
 // trim removes what a new snapshot supersedes, apart from the one before it, and the
 // deltas since then: nodes may be fetching those.
 func (p *publisher) trim(ctx context.Context, name string, at *published, place wire.Place) {
-	former := at.snapshot
-	at.snapshot, former, at.former = place, at.former, former
-	purge := func(o ...jetstream.StreamPurgeOpt) {
-		if err := p.stream.in.Purge(ctx, o...); err != nil {
+	former := at.head
+	at.snapshot, at.head = place, place
+	stays := func(err error) {
+		if err != nil {
 			p.log.Warn("old snapshots stay in the stream: "+err.Error(), "list", name)
 		}
 	}
-	if former != (wire.Place{}) && former != place {
-		purge(jetstream.WithPurgeSubject(wire.ChunksSubject(name, former.Epoch, former.Version)))
+	purge := func(o ...jetstream.StreamPurgeOpt) { stays(p.stream.in.Purge(ctx, o...)) }
+	all, err := p.stream.snapshots(ctx, name) // also of a hub that ran before, or was interrupted
+	stays(err)
+	delete(all, place)
+	if _, ok := all[former]; !ok { // the last one was published once more
+		former = latest(maps.Keys(all))
+	}
+	delete(all, former)
+	for old := range all {
+		purge(jetstream.WithPurgeSubject(wire.ChunksSubject(name, old.Epoch, old.Version)))
 	}
 	if at.trim > 0 {
 		purge(jetstream.WithPurgeSubject(wire.DeltaSubject(name)), jetstream.WithPurgeSequence(at.trim))
 	}
 	at.trim = at.sequence
+}
+
+// latest returns the last of versions, the zero Place if there are none.
+func latest(all iter.Seq[wire.Place]) (last wire.Place) {
+	for p := range all {
+		if last.Before(p) {
+			last = p
+		}
+	}
+	return last
 }
 
 // catalog publishes what each group of nodes is to have.

@@ -114,6 +114,23 @@ func (s *stream) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.in.Info(ctx) })
 }
 
+// snapshots returns of which versions of a list the stream has chunks.
+func (s *stream) snapshots(ctx context.Context, list string) (map[wire.Place]bool, error) {
+	info, err := insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return s.in.Info(ctx, jetstream.WithSubjectFilter(wire.ChunksOf(list)))
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[wire.Place]bool)
+	for subject := range info.State.Subjects {
+		if p, ok := wire.PlaceOfChunk(subject); ok {
+			all[p] = true
+		}
+	}
+	return all, nil
+}
+
 // put publishes a message, unless another publisher came after the last one of its
 // subject. It returns its sequence number.
 func (s *stream) put(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
