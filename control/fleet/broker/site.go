@@ -51,6 +51,7 @@ type Site struct {
 	o        SiteOptions
 	operator *jwt.OperatorClaims
 	account  *jwt.AccountClaims
+	token    string // of which those are
 	conn     *nats.Conn
 	js       jetstream.JetStream
 	mirrored string // which stream the mirror is of; "": unknown
@@ -80,14 +81,14 @@ func (s *Site) start() (err error) {
 	if s.account, err = s.check(e.NodesAccount); err != nil {
 		return fmt.Errorf("account of nodes: %w", err)
 	}
-	token := e.NodesAccount
+	s.token = strings.TrimSpace(e.NodesAccount)
 	saved, err := os.ReadFile(s.accountPath())
 	switch {
 	case err == nil:
 		if c, err := s.check(string(saved)); err != nil {
 			s.log.Error("the saved account of the fleet cannot be used: nodes revoked since the site was enrolled may connect until the hub can be reached: " + err.Error())
 		} else if replaces(c, s.account) {
-			s.account, token = c, string(saved)
+			s.account, s.token = c, strings.TrimSpace(string(saved))
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
@@ -106,7 +107,7 @@ func (s *Site) start() (err error) {
 		return fmt.Errorf("system: %w", err)
 	}
 	resolver := &server.MemAccResolver{}
-	if err := errors.Join(resolver.Store(s.account.Subject, token), resolver.Store(stream.Subject, e.StreamAccount), resolver.Store(system.Subject, e.System)); err != nil {
+	if err := errors.Join(resolver.Store(s.account.Subject, s.token), resolver.Store(stream.Subject, e.StreamAccount), resolver.Store(system.Subject, e.System)); err != nil {
 		return err
 	}
 	o := limits()
@@ -412,13 +413,14 @@ func (s *Site) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.ID == s.account.ID || !replaces(c, s.account) {
+	token := strings.TrimSpace(string(m.Data))
+	if token == s.token || !replaces(c, s.account) { // accounts of one second have the same ID
 		return nil
 	}
-	if err := s.update(c, string(m.Data)); err != nil {
+	if err := s.update(c, token); err != nil {
 		return err
 	}
-	s.account = c
+	s.account, s.token = c, token
 	if s.fetcher != nil {
 		s.fetcher.former.Store(fetches(c))
 	}
