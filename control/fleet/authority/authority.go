@@ -521,6 +521,14 @@ func (a *Authority) nodes(fetch bool) (*jwt.AccountClaims, string, error) {
 	return c, token, err
 }
 
+// Unrevoking returns the signed form of an account's claims without what they revoke, for a
+// server that cannot read as many from it.
+func (a *Authority) Unrevoking(c *jwt.AccountClaims) (string, error) {
+	bare := *c
+	bare.Revocations = nil
+	return bare.Encode(a.operator)
+}
+
 // streamExports returns the subjects of the stream's account that the nodes' account may
 // import: not all that is live, which has the accounts, too.
 func streamExports() jwt.Exports {

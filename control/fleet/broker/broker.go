@@ -77,8 +77,14 @@ func (b *Server) start() error {
 	if err != nil {
 		return err
 	}
+	first := token
+	if len(token) > jwt.MaxTokenSize { // the server reads no longer ones, but takes their claims below
+		if first, err = b.o.Authority.Unrevoking(account); err != nil {
+			return err
+		}
+	}
 	resolver := &server.MemAccResolver{}
-	if err := errors.Join(resolver.Store(account.Subject, token), resolver.Store(stream.Subject, streamToken), resolver.Store(system.Subject, systemToken)); err != nil {
+	if err := errors.Join(resolver.Store(account.Subject, first), resolver.Store(stream.Subject, streamToken), resolver.Store(system.Subject, systemToken)); err != nil {
 		return err
 	}
 	o := limits()
@@ -111,6 +117,9 @@ func (b *Server) start() error {
 		return err
 	}
 	if err := b.load(stream.Subject); err != nil {
+		return err
+	}
+	if err := b.update(account, token); err != nil {
 		return err
 	}
 	events, seed, err := b.o.Authority.Own(true)

@@ -2,6 +2,8 @@ package hub
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
@@ -11,28 +13,46 @@ import (
 )
 
 // account publishes the account that nodes are in, with those that are revoked, if that
-// has changed: servers of sites know it from the stream.
-func (p *publisher) account(ctx context.Context) error {
+// has changed: servers of sites know it from the stream. A failure concerns nothing else that is
+// published.
+func (p *publisher) account(ctx context.Context) {
 	stamp, err := p.authority.Stamp()
-	if err != nil || stamp == p.stamp {
-		return err
+	if err == nil {
+		if stamp == p.stamp {
+			return
+		}
+		if err = p.putAccounts(ctx); err == nil || errors.Is(err, nats.ErrMaxPayload) { // it stays too long until that changes
+			p.stamp = stamp
+		}
 	}
+	text := ""
+	if err != nil {
+		text = "servers of sites do not know which nodes are revoked: " + err.Error()
+		if text != p.current().unrevoked {
+			p.log.Error(text)
+		}
+	}
+	p.note(func(s *publisherState) { s.unrevoked = text })
+}
+
+func (p *publisher) putAccounts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	for subject, account := range map[string]func() (*jwt.AccountClaims, string, error){
 		wire.AccountSubject(): p.authority.Account, wire.FormerAccountSubject(): p.authority.FormerAccount,
 	} {
-		_, token, err := account()
+		c, token, err := account()
 		if err != nil {
 			return err
 		}
 		m := nats.NewMsg(subject)
 		m.Data = []byte(token)
 		m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-		if _, err := p.stream.store(ctx, m); err != nil {
+		if _, err := p.stream.store(ctx, m); errors.Is(err, nats.ErrMaxPayload) {
+			return fmt.Errorf("%d revoked credentials take %d bytes: %w", len(c.Revocations), len(token), err)
+		} else if err != nil {
 			return err
 		}
 	}
-	p.stamp = stamp
 	return nil
 }

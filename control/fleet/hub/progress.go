@@ -49,6 +49,7 @@ type publisherState struct {
 	lostAt    time.Time
 
 	unrefreshed string // why the broker does not know who is revoked; "": it does
+	unrevoked   string // why servers of sites do not; "": they do
 }
 
 func newProgress(heard func() bool, ended <-chan struct{}) *progress {

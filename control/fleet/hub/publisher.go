@@ -180,13 +180,11 @@ func (p *publisher) publish(ctx context.Context) error {
 			return fmt.Errorf("list %s: %w", name, err)
 		}
 	}
-	if err := p.account(ctx); err != nil {
-		return err
-	}
 	if err := p.catalog(ctx); err != nil {
 		return err
 	}
 	p.began = true
+	p.account(ctx)
 	p.measure(ctx)
 	// A delta that nodes refuse would keep those that start from the ones before.
 	if p.stream.gap {

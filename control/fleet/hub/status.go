@@ -32,8 +32,10 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	case state.failed != "":
 		f.Problems = append(f.Problems, "publishing failed: "+state.failed)
 	}
-	if state.unrefreshed != "" {
-		f.Problems = append(f.Problems, state.unrefreshed)
+	for _, problem := range []string{state.unrefreshed, state.unrevoked} {
+		if problem != "" {
+			f.Problems = append(f.Problems, problem)
+		}
 	}
 	if state.lost != "" && time.Since(state.lostAt) < lostShown {
 		f.Problems = append(f.Problems, state.lost)
