@@ -22,6 +22,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/interrupt"
 	"weir/cmd/share"
 	"weir/control/config"
 	"weir/control/fleet/authority"
@@ -60,7 +61,7 @@ func main() {
 			debug.SetMemoryLimit(int64(machine.Totalram * uint64(machine.Unit) / 10 * 6))
 		}
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := interrupt.Context()
 	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -75,6 +76,7 @@ func (e usageError) Unwrap() error { return e.error }
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
+	root.SetIn(interrupt.NewReader(ctx, os.Stdin))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
@@ -470,6 +472,7 @@ api and console change with a restart only.`,
 
 // run runs a hub with the configuration of a file, and its broker if it has one inside.
 func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority, stderr io.Writer) error {
+	defer interrupt.InOrder()()
 	p := &process{}
 	log := p.logging.New(stderr, serve.ToJournal(stderr))
 	p.log = log

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/interrupt"
 	"weir/control/config"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
@@ -91,6 +92,7 @@ again; if it cannot be used, the server goes on with the former one.`,
 		hangUps := make(chan os.Signal, 1)
 		signal.Notify(hangUps, syscall.SIGHUP)
 		defer signal.Stop(hangUps)
+		defer interrupt.InOrder()()
 		r := relay{file: args[0], log: log, options: broker.SiteOptions{Enrollment: e, Dir: dir, Listen: listen, Log: log}}
 		return r.run(c.Context(), hangUps)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"golang.org/x/term"
 
+	"weir/cmd/interrupt"
 	"weir/control/config"
 	"weir/control/serve"
 )
@@ -43,8 +44,11 @@ func isTerminal(stream any) bool { return terminalOf(stream) != nil }
 // terminalOf returns the terminal that a command's input or output is, nil if it is
 // none.
 func terminalOf(stream any) *os.File {
-	if p, ok := stream.(*printable); ok {
-		stream = p.to
+	switch s := stream.(type) {
+	case *printable:
+		stream = s.to
+	case *interrupt.Reader:
+		stream = s.From
 	}
 	if f, ok := stream.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return f

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/cmd/interrupt"
 	"weir/control/demo"
 )
 
@@ -67,6 +68,7 @@ root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`
 		if o.Console && !c.Flags().Changed("seconds") {
 			o.Seconds = consoleSeconds
 		}
+		defer interrupt.InOrder()()
 		// With --json, progress goes to the log.
 		say := c.OutOrStdout()
 		if *asJSON {

@@ -8,16 +8,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/interrupt"
 	"weir/control/serve"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := interrupt.Context()
 	code := execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -60,7 +59,7 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	out := &printable{to: stdout}
 	stderr = &printable{to: stderr}
 	root.SetArgs(args)
-	root.SetIn(stdin)
+	root.SetIn(interrupt.NewReader(ctx, stdin))
 	root.SetOut(out)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)

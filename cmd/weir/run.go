@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/interrupt"
 	"weir/control/attach"
 	"weir/control/daemon"
 	"weir/control/feed"
@@ -100,6 +101,7 @@ another daemon runs, that requires --takeover.`,
 // runDaemon filters until the command is stopped.
 func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.Options) error {
 	ctx := c.Context()
+	defer interrupt.InOrder()()
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
 	o.Log = out.newLogger(how)
