@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/fleet/wire"
 	"weir/control/quantity"
 )
 
@@ -126,6 +125,9 @@ const (
 	FleetBlock = "block"
 	FleetAllow = "allow"
 )
+
+// MaxFleetLists bounds the lists of a hub. Nodes refuse a catalog of more: it is wire.MaxLists.
+const MaxFleetLists = 256
 
 var manualLists = map[string]Action{FleetBlock: Block, FleetAllow: Allow}
 
@@ -253,8 +255,8 @@ func (h *Hub) check() quantity.FieldErrors {
 		checkMaxRate(&errs, Join(at, "max_rate"), l.MaxRate)
 	}
 	checkRuleCount(&errs, h.Lists)
-	if n := len(h.AllLists()); n > wire.MaxLists {
-		errs.Failf("lists", "there are %d with %s and %s: nodes take at most %d; join some: a list may have several sources", n, FleetBlock, FleetAllow, wire.MaxLists)
+	if n := len(h.AllLists()); n > MaxFleetLists {
+		errs.Failf("lists", "there are %d with %s and %s: nodes take at most %d; join some: a list may have several sources", n, FleetBlock, FleetAllow, MaxFleetLists)
 	}
 	for _, l := range h.Lists {
 		path := Join("lists", l.Name)

@@ -26,6 +26,13 @@ import (
 	"weir/tests/wait"
 )
 
+// The configuration has as many lists as nodes take.
+func TestMaxLists(t *testing.T) {
+	if config.MaxFleetLists != wire.MaxLists {
+		t.Errorf("config.MaxFleetLists is %d, wire.MaxLists %d", config.MaxFleetLists, wire.MaxLists)
+	}
+}
+
 // fleet is a hub with a broker of its own, in a directory.
 type fleet struct {
 	t         *testing.T

@@ -443,8 +443,7 @@ func TestNewEpochConversed(t *testing.T) {
 	check("in a new epoch", []string{"192.0.2.1", "192.0.2.9"}, true)
 	check("in a new epoch", []string{"192.0.2.0/30"}, true)
 	check("in a new epoch", []string{"192.0.2.9"}, false)
-	refuse := func(format string, args ...any) error { return fmt.Errorf(format, args...) }
-	err = (&releases{}).rollBack(l, *l.released, refuse)
+	err = (&releases{}).rollBack(l, *l.released, fmt.Errorf)
 	if want := "are not known: have weir fleet allow let pass what must, and then resume"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("rolled back: %v, want %q", err, want)
 	}

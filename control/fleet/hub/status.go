@@ -25,21 +25,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if !state.catalog.IsZero() {
 		f.Catalog = &state.catalog
 	}
-	full := h.dir.room()
-	switch {
-	case full != nil && (state.failed == "" || state.full):
-		f.Problems = append(f.Problems, full.Error())
-	case state.failed != "":
-		f.Problems = append(f.Problems, "publishing failed: "+state.failed)
-	}
-	for _, problem := range []string{state.unrefreshed, state.unrevoked} {
-		if problem != "" {
-			f.Problems = append(f.Problems, problem)
-		}
-	}
-	if state.lost != "" && time.Since(state.lostAt) < lostShown {
-		f.Problems = append(f.Problems, state.lost)
-	}
+	f.Problems = state.problems(h.dir.room())
 	if f.Reload = h.reloaded.Load(); f.Reload != nil && f.Reload.Error != "" {
 		f.Problems = append(f.Problems, "hub.yaml was not reloaded at "+f.Reload.Time.Format(time.RFC3339)+", the old configuration stays: "+f.Reload.Error)
 	}
@@ -104,6 +90,25 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		f.Problems = append(f.Problems, h.o.Listeners.All()...)
 	}
 	return f, nil
+}
+
+// problems returns what is wrong with publishing, where the disk is full or not.
+func (s *publisherState) problems(full error) (all []string) {
+	switch {
+	case full != nil && (s.failed == "" || s.full):
+		all = append(all, full.Error())
+	case s.failed != "":
+		all = append(all, "publishing failed: "+s.failed)
+	}
+	for _, problem := range []string{s.unrefreshed, s.unrevoked} {
+		if problem != "" {
+			all = append(all, problem)
+		}
+	}
+	if s.lost != "" && time.Since(s.lostAt) < lostShown {
+		all = append(all, s.lost)
+	}
+	return all
 }
 
 // problems returns what is wrong with a list, but for its rollout and its sources.
