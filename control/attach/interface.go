@@ -25,7 +25,7 @@ type managedInterface struct {
 	// attached it, maybe as one of a glob, and where its interface was renamed. engine is nil
 	// once the program is known to be current.
 	engine *engine.Generation
-	parts  uint64 // engine.Generation.Kind of what the program was loaded for
+	parts  uint64 // engine.Generation.Kind of the target that the program was loaded for
 }
 
 // logOnce logs why an interface is not filtered, once while that stays the same.

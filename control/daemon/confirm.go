@@ -320,8 +320,8 @@ func (d *Daemon) rollBack(now time.Time) error {
 	return nil
 }
 
-// inherit has the feeds take over what those of a later configuration have read, but for what the
-// configuration refuses.
+// inherit has the feeds take over contents that feeds of a later configuration have read, unless this
+// configuration refuses them.
 func (p *Prepared) inherit(later *Prepared) {
 	for name, f := range p.feeds() {
 		l := later.list(name)

@@ -521,7 +521,7 @@ func (g *guards) enforcingCutsOff(lists []*managedList, caller ...guard.Peer) er
 	return nil
 }
 
-// orForce is what else there is to do about a change that would cut somebody off.
+// orForce ends the error of a change that would cut somebody off.
 const orForce = "allow that first, or use --force (force: true)"
 
 // refuseCutOff returns why a request must not be carried out, because of whom it

@@ -278,7 +278,7 @@ func TestCommandsAreGuarded(t *testing.T) {
 	}
 }
 
-// A flush of what protects its caller is refused, unless the caller insists.
+// A flush of entries that protect its caller is refused, unless the caller insists.
 func TestFlushIsGuarded(t *testing.T) {
 	l := lab.New(t)
 	d := begin(t, configure(t, l.B))

@@ -119,16 +119,16 @@ func (f *failingFilter) enforce(batch []journal.Change) (int, error) {
 }
 
 // A queued change that the engine cannot take is tried again, for some time. Then receivers of
-// notifications are told.
+// notifications hear of it.
 func TestQueuedIsTriedAgain(t *testing.T) {
 	d, give := queuedMachine(t)
-	told := make(chan notify.Event, 10)
+	events := make(chan notify.Event, 10)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 		var e notify.Event
 		if err := json.NewDecoder(q.Body).Decode(&e); err != nil {
 			t.Error(err)
 		}
-		told <- e
+		events <- e
 	}))
 	t.Cleanup(receiver.Close)
 	target := notify.Target{Name: "pager", URL: notify.URL(receiver.URL)}
@@ -164,16 +164,16 @@ func TestQueuedIsTriedAgain(t *testing.T) {
 	if last := d.audit.Last(1); len(last) != 1 || last[0].Error == "" || last[0].Given == nil {
 		t.Errorf("the audit: %+v", last)
 	}
-	wait.For(t, "a notification", func() bool { return len(told) > 0 })
-	if e := <-told; e.Kind != notify.Refused || e.Change == nil || e.Change.Change != "unblock" || e.Change.List != DefaultBlock || e.Change.Error == "" || len(told) > 0 {
-		t.Errorf("%d more notifications than %+v", len(told), e)
+	wait.For(t, "a notification", func() bool { return len(events) > 0 })
+	if e := <-events; e.Kind != notify.Refused || e.Change == nil || e.Change.Change != "unblock" || e.Change.List != DefaultBlock || e.Change.Error == "" || len(events) > 0 {
+		t.Errorf("%d more notifications than %+v", len(events), e)
 	}
 
 	if err := d.changes.queued.queue.Add(queue.Command{Time: time.Now(), Change: api.Change{Action: api.Block, List: "gone", Entries: []string{queuedSource}}}); err != nil {
 		t.Fatal(err)
 	}
-	wait.For(t, "a notification", func() bool { return len(told) > 0 })
-	if e := <-told; e.Change == nil || e.Change.List != "gone" {
+	wait.For(t, "a notification", func() bool { return len(events) > 0 })
+	if e := <-events; e.Change == nil || e.Change.List != "gone" {
 		t.Errorf("of a list that is gone: %+v", e)
 	}
 }

@@ -50,7 +50,7 @@ func TestConfigured(t *testing.T) {
 	}
 }
 
-// What is the same of several interfaces prints once, in the place of the first.
+// What is the same of several interfaces prints once, where the first stands.
 func TestGroup(t *testing.T) {
 	of := func(iface, text string) Finding {
 		f := Finding{Check: "up", Interface: iface, Level: Note, Text: text}

@@ -426,8 +426,8 @@ func (a *Authority) AllMembers() (map[string]Member, error) {
 	return all, nil
 }
 
-// Stamp changes when a node or site is enrolled or revoked, or a node is forgotten. The zero
-// Stamp is that of no authority.
+// Stamp changes when a node or site is enrolled or revoked, or a node is forgotten. An
+// authority without members has the zero Stamp.
 type Stamp struct{ nodes, sites int64 }
 
 // Stamp returns the present stamp.
@@ -670,8 +670,8 @@ func (a *Authority) tls(names []string, usage ...x509.ExtKeyUsage) (*tls.Config,
 	}, nil
 }
 
-// certificate makes a certificate for DNS names and addresses. It is valid from when the
-// authority's own is: the clock here may be ahead now, or that of who checks it behind.
+// certificate makes a certificate for DNS names and addresses. It is valid as
+// early as the authority's own: the clock of this host may be ahead, or the verifier's behind.
 func (a *Authority) certificate(name string, names []string, usage ...x509.ExtKeyUsage) (der, keyText []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

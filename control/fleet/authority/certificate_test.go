@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Certificates are valid from when the authority's own is: the clock of the hub may be ahead
-// when it makes one, and that of a node behind when it checks one.
+// Certificates are valid as early as the authority's own: the hub's clock may be ahead when it makes
+// one, and a node's clock behind when it verifies one.
 func TestCertificateStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
 	a, err := Init(dir)

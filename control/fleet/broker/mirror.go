@@ -24,7 +24,7 @@ func (s *Site) mirrorConfig() jetstream.StreamConfig {
 	}
 }
 
-// tidied is what tidy has done so far.
+// tidied records how far tidy has come.
 type tidied struct {
 	of    time.Time         // when the mirror was made
 	at    uint64            // its last sequence then

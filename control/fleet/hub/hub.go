@@ -239,7 +239,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// refresh tells the broker which nodes are enrolled and revoked, if that has changed.
+// refresh hands the broker the nodes that are enrolled and revoked, if that has changed.
 func (h *Hub) refresh(known *authority.Stamp) {
 	next, err := h.o.Authority.Stamp()
 	if err != nil || next == *known {
