@@ -12,7 +12,6 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/journal"
-	"weir/control/stage"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/loader"
@@ -34,16 +33,70 @@ type Groups struct {
 	log     *slog.Logger
 
 	present map[loader.Target]bool
-	problem string          // as last logged
-	seen    []loader.Copies // the generation's counters as last read
-
-	copied, left stage.Count
-	ports        map[loader.Target]copies
+	problem string                          // as last logged
+	seen    []loader.Copies                 // the generation's counters as last read
+	copies  map[loader.Target]loader.Copies // since the daemon began; the zero target has those of all
 }
 
 // NewGroups returns groups without a journal.
 func NewGroups(log *slog.Logger) *Groups {
-	return &Groups{log: log, ports: make(map[loader.Target]copies)}
+	return &Groups{log: log, copies: make(map[loader.Target]loader.Copies)}
+}
+
+// Connect connects the interfaces that exist now to a generation's ports.
+func (s *Groups) Connect(g *engine.Generation) {
+	before, problem := s.present, s.problem
+	s.present, s.problem = make(map[loader.Target]bool), ""
+	p := Of(g)
+	if p == nil {
+		return
+	}
+	there, err := p.Connect(g.Kernel())
+	if err != nil {
+		if s.problem = err.Error(); s.problem != problem {
+			s.log.Error(s.problem)
+		}
+	}
+	for i, p := range p.Ports {
+		s.present[p.Target] = there[i]
+		if was, known := before[p.Target]; known && was == there[i] {
+			continue
+		}
+		log := s.log.With("interface", p.String())
+		if there[i] {
+			log.Info("multicast is forwarded to the interface")
+		} else {
+			log.Warn("multicast cannot be forwarded to the interface, which does not exist or does not fit: waiting")
+		}
+	}
+}
+
+// count adds what a generation has forwarded since it was last read.
+func (s *Groups) count(p *Part, g *engine.Generation) {
+	now := g.Kernel().Copies()
+	s.seen = append(s.seen, make([]loader.Copies, len(now)-len(s.seen))...)
+	for i, c := range now {
+		of := loader.Target{}
+		if i > 0 {
+			of = p.Ports[i-1].Target
+		}
+		n, seen := s.copies[of], s.seen[i]
+		n.Listed.Packets += c.Listed.Packets - seen.Listed.Packets
+		n.Listed.Bytes += c.Listed.Bytes - seen.Listed.Bytes
+		n.Unlisted.Packets += c.Unlisted.Packets - seen.Unlisted.Packets
+		n.Unlisted.Bytes += c.Unlisted.Bytes - seen.Unlisted.Bytes
+		s.copies[of] = n
+	}
+	s.seen = now
+}
+
+// Retire adds what a generation that was replaced has forwarded.
+func (s *Groups) Retire(g *engine.Generation) {
+	if p := Of(g); p != nil {
+		loader.Grace() // its programs may still be counting
+		s.count(p, g)
+	}
+	s.seen = nil
 }
 
 // Multicast returns what a generation forwards, and manual groups that wait for an interface.
@@ -55,15 +108,16 @@ func (s *Groups) Multicast(g *engine.Generation) (m api.Multicast, err error) {
 	}
 	if p != nil {
 		s.count(p, g)
+		n := s.copies[loader.Target{}]
 		m = api.Multicast{
 			Groups: p.Table.Len(), MaxGroups: p.Table.MaxGroups, Planned: p.Table.Rate(),
-			Copied: s.copied.Packets, CopiedBytes: s.copied.Bytes, Left: s.left.Packets, LeftBytes: s.left.Bytes,
+			Copied: n.Listed.Packets, CopiedBytes: n.Listed.Bytes, Left: n.Unlisted.Packets, LeftBytes: n.Unlisted.Bytes,
 		}
 		for i, to := range p.Ports {
-			n := s.ports[to.Target]
+			n := s.copies[to.Target]
 			iface := api.MulticastInterface{
 				Name: to.Iface, Configured: true, Present: s.present[to.Target], FalsePositiveRate: p.Table.FalsePositiveRate(i + 1),
-				Sent: n.sent.Packets, SentBytes: n.sent.Bytes, Dropped: n.dropped.Packets, DroppedBytes: n.dropped.Bytes,
+				Sent: n.Listed.Packets, SentBytes: n.Listed.Bytes, Dropped: n.Unlisted.Packets, DroppedBytes: n.Unlisted.Bytes,
 			}
 			for _, group := range p.Table.Groups(i + 1) {
 				iface.Groups = append(iface.Groups, s.describe(to.Iface, group, slices.Contains(to.Groups, group)))
@@ -102,16 +156,12 @@ func (p *Part) port(name string) int {
 }
 
 // forgetIdle removes idle groups of an interface from the journal.
-func (s *Groups) forgetIdle(idle []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
+func (s *Groups) forgetIdle(idle, asked []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
 	var batch []journal.Change
-	for i, text := range c.Groups {
-		var g Group
-		if err := g.UnmarshalText([]byte(text)); err != nil {
-			return &api.BadRequest{Entry: &i, Err: err}
-		}
-		if at := slices.Index(idle, netip.Addr(g)); at >= 0 {
+	for _, group := range asked {
+		if at := slices.Index(idle, group); at >= 0 {
 			idle = slices.Delete(idle, at, at+1)
-			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: listOf(c.Interface), Key: keyOf(netip.Addr(g))}})
+			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: listOf(c.Interface), Key: keyOf(group)}})
 		}
 	}
 	if err := s.Journal.Apply(batch); err != nil {
@@ -136,10 +186,16 @@ func (s *Groups) describe(iface string, group netip.Addr, configured bool) api.M
 // ChangeMulticast changes which groups an interface wants, of a generation. When it fails, nothing
 // has changed.
 func (s *Groups) ChangeMulticast(g *engine.Generation, c api.MulticastChange, changed *api.MulticastChanged) error {
+	asked := make([]netip.Addr, len(c.Groups))
+	for i, text := range c.Groups {
+		if err := (*Group)(&asked[i]).UnmarshalText([]byte(text)); err != nil {
+			return &api.BadRequest{Entry: &i, Err: err}
+		}
+	}
 	p := Of(g)
 	if c.Remove {
 		if idle := s.idle(p)[c.Interface]; len(idle) > 0 {
-			return s.forgetIdle(idle, c, changed)
+			return s.forgetIdle(idle, asked, c, changed)
 		}
 	}
 	if p == nil {
@@ -154,7 +210,7 @@ func (s *Groups) ChangeMulticast(g *engine.Generation, c api.MulticastChange, ch
 		return &api.BadRequest{Err: fmt.Errorf("interface %q: multicast is forwarded only to %s",
 			c.Interface, strings.Join(names, ", "))}
 	}
-	batch, err := p.batch(port, c)
+	batch, err := p.batch(port, asked, c)
 	if err != nil {
 		return err
 	}
@@ -178,19 +234,14 @@ func (s *Groups) ChangeMulticast(g *engine.Generation, c api.MulticastChange, ch
 
 // batch returns the changes of the journal that a request asks for, without
 // those that change nothing.
-func (p *Part) batch(port int, c api.MulticastChange) ([]journal.Change, error) {
+func (p *Part) batch(port int, asked []netip.Addr, c api.MulticastChange) ([]journal.Change, error) {
 	var batch []journal.Change
 	room := p.Table.MaxGroups - p.Table.Len()
 	seen := make(map[netip.Addr]bool)
-	for i, text := range c.Groups {
-		var g Group
-		err := g.UnmarshalText([]byte(text))
-		group := netip.Addr(g)
+	for i, group := range asked {
 		switch {
-		case err != nil:
-			return nil, &api.BadRequest{Entry: &i, Err: err}
 		case c.Remove && slices.Contains(p.Ports[port-1].Groups, group):
-			return nil, &api.BadRequest{Entry: &i, Text: text, Err: fmt.Errorf("%s has it in the configuration: "+
+			return nil, &api.BadRequest{Entry: &i, Text: c.Groups[i], Err: fmt.Errorf("%s has it in the configuration: "+
 				"take it out there, then `weir reload`", c.Interface)}
 		case seen[group] || p.Table.Wants(port, group) != c.Remove:
 			continue

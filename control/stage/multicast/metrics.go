@@ -3,6 +3,7 @@ package multicast
 import (
 	"weir/control/engine"
 	"weir/control/stage"
+	"weir/loader"
 )
 
 var (
@@ -30,30 +31,26 @@ func (s *Groups) Samples(g *engine.Generation) (all []stage.Sample) {
 		return nil
 	}
 	s.count(p, g)
-	put := func(of *stage.Family, value float64) { all = append(all, stage.Sample{Family: of, Value: value}) }
-	put(groupsWanted, float64(p.Table.Len()))
-	put(groupsMax, float64(p.Table.MaxGroups))
-	put(portPlanned, p.Table.Rate())
-	put(copiedPackets, float64(s.copied.Packets))
-	put(copiedBytes, float64(s.copied.Bytes))
-	put(leftPackets, float64(s.left.Packets))
-	put(leftBytes, float64(s.left.Bytes))
+	n := s.copies[loader.Target{}]
+	all = []stage.Sample{
+		{Family: groupsWanted, Value: float64(p.Table.Len())}, {Family: groupsMax, Value: float64(p.Table.MaxGroups)},
+		{Family: copiedPackets, Value: float64(n.Listed.Packets)}, {Family: copiedBytes, Value: float64(n.Listed.Bytes)},
+		{Family: leftPackets, Value: float64(n.Unlisted.Packets)}, {Family: leftBytes, Value: float64(n.Unlisted.Bytes)},
+		{Family: portPlanned, Value: p.Table.Rate()},
+	}
 	for i, to := range p.Ports {
-		put := func(of *stage.Family, verdict string, value float64) {
-			all = append(all, stage.Sample{Family: of, At: to.Target, Of: verdict, Value: value})
-		}
-		there := 0.
+		n, there := s.copies[to.Target], 0.
 		if s.present[to.Target] {
 			there = 1
 		}
-		put(portThere, "", there)
-		put(portGroups, "", float64(p.Table.Count(i+1)))
-		put(portRate, "", p.Table.FalsePositiveRate(i+1))
-		c := s.ports[to.Target]
-		put(portPackets, "pass", float64(c.sent.Packets))
-		put(portBytes, "pass", float64(c.sent.Bytes))
-		put(portPackets, "drop", float64(c.dropped.Packets))
-		put(portBytes, "drop", float64(c.dropped.Bytes))
+		all = append(all,
+			stage.Sample{Family: portThere, At: to.Target, Value: there},
+			stage.Sample{Family: portGroups, At: to.Target, Value: float64(p.Table.Count(i + 1))},
+			stage.Sample{Family: portRate, At: to.Target, Value: p.Table.FalsePositiveRate(i + 1)},
+			stage.Sample{Family: portPackets, At: to.Target, Of: "pass", Value: float64(n.Listed.Packets)},
+			stage.Sample{Family: portBytes, At: to.Target, Of: "pass", Value: float64(n.Listed.Bytes)},
+			stage.Sample{Family: portPackets, At: to.Target, Of: "drop", Value: float64(n.Unlisted.Packets)},
+			stage.Sample{Family: portBytes, At: to.Target, Of: "drop", Value: float64(n.Unlisted.Bytes)})
 	}
 	return all
 }
