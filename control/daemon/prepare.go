@@ -243,6 +243,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 	if c.StateDir != "" {
 		directory = filepath.Join(string(c.StateDir), "feeds")
 	}
+	how.readFormer(ctx, c)
 	for _, l := range c.Lists {
 		if len(l.All()) == 0 {
 			continue
@@ -278,6 +279,25 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 		}
 	}
 	return feeds, nil
+}
+
+// readFormer has feeds read their files that end with a reload, since another one has their lists
+// then: what has left a file stays for the list's TTL, which only the feed that had it can tell.
+func (how *preparation) readFormer(ctx context.Context, c *config.Config) {
+	if !how.reload {
+		return
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, l := range c.Lists {
+		if l.TTL == 0 || !how.last.has(l.Name) || how.last.feed(c, l) != nil {
+			continue
+		}
+		old := how.last.list(l.Name)
+		if f := old.feed; f != nil && old.TTL > 0 && old.Action == l.Action && reflect.DeepEqual(old.Format, l.Format) && f.Local() && !f.Once() {
+			all.Go(func() { _, _ = f.Fetch(ctx) }) // Status has the outcome
+		}
+	}
 }
 
 // stopped returns err, or that ctx has ended before.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -371,5 +372,39 @@ func testLingeringAtReload(t *testing.T, more int, unconfirmed bool, activate fu
 	}
 	if got := verdictOf(t, d.Daemon, cleanSource); got != verdict.Drop {
 		t.Errorf("the engine does not change any more: %v", got)
+	}
+}
+
+// What has left a file stays for the TTL, also where a reload that changes the list reads it first.
+func TestLingeringAtChange(t *testing.T) {
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL = quantity.Duration(2 * time.Hour)
+	file := string(r.c.Lists[0].Sources[0].File)
+	write(t, file, secondSource+"\n"+firstSource+"\n")
+	d := begin(t, r)
+	if err := d.loop.Do(t.Context(), func() error { // nothing else reads it
+		for _, end := range d.feeds.running {
+			end()
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, firstSource+"\n")
+	r.change(func(c *config.Config) {
+		c.Lists = slices.Clone(c.Lists)
+		c.Lists[0].Priority = 3
+	})
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{firstSource, secondSource} {
+		if got := verdictOf(t, d.Daemon, s); got != verdict.Drop {
+			t.Errorf("%s: %v", s, got)
+		}
+	}
+	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !lingers(e) {
+		t.Errorf("%+v, %v", e, ok)
 	}
 }
