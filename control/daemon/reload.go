@@ -206,7 +206,8 @@ func (d *Daemon) assembleNew(c *config.Config, feeds map[string]*feed.Feed) (nex
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
 		return next, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
-	of, err := c.Stages()
+	var of *stages.Table
+	d.loop.aside(func() { of, err = c.Stages() }) // which reads files
 	if err != nil {
 		return next, err
 	}
