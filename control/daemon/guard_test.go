@@ -151,7 +151,7 @@ func testGuardAfterExpiry(t *testing.T, ttl time.Duration) {
 	}
 	leftOut := func() int { return d.active.prepared.list("feed").left.entries() }
 	over := time.Now().Add(time.Hour + time.Minute)
-	err := d.loop.Do(t.Context(), func() error {
+	err := d.loop.doAlone(t.Context(), func() error {
 		d.guards.lookAgain = time.Time{}
 		d.followPeers(over.Add(-2 * time.Minute))
 		if n := leftOut(); n != 0 {
