@@ -83,7 +83,7 @@ func (n *Node) origins(list string, keys []key.Key) []feed.Origin {
 	conn := n.conn
 	n.mu.Unlock()
 	keys = keys[:min(len(keys), wire.MaxOrigins)]
-	if conn == nil || !conn.IsConnected() || len(keys) == 0 {
+	if conn == nil || !n.connected.Load() || len(keys) == 0 {
 		return found
 	}
 	q := wire.OriginQuestion{List: list}

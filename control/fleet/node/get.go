@@ -51,7 +51,7 @@ func (n *Node) get(ctx context.Context, what directGet) (message, error) {
 	n.mu.Lock()
 	conn := n.conn
 	n.mu.Unlock()
-	if conn == nil || !conn.IsConnected() {
+	if conn == nil || !n.connected.Load() {
 		return message{}, errors.New("no connection to the hub")
 	}
 	text, err := json.Marshal(what)

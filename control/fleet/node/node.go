@@ -115,6 +115,10 @@ type Node struct {
 	clock  hubClock
 	former atomic.Bool // the broker answers on the subject of former versions only
 
+	// connected says whether the node is connected to the hub. The connection itself is locked
+	// while it dials, and would hold up who asks it.
+	connected atomic.Bool
+
 	mu        sync.Mutex // protects what follows
 	conn      *nats.Conn
 	catalog   wire.Catalog
@@ -259,7 +263,7 @@ func (a Age) Err() error {
 func (n *Node) Age() Age {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	a := Age{Confirmed: n.catalog.Issued, Max: n.c.MaxAge, Connected: n.conn != nil && n.conn.IsConnected()}
+	a := Age{Confirmed: n.catalog.Issued, Max: n.c.MaxAge, Connected: n.connected.Load()}
 	if !n.heard.IsZero() && n.heard.Before(a.Confirmed) { // the hub's clock is ahead
 		a.Confirmed = n.heard
 	}
@@ -307,16 +311,19 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(3), // of a link that a chunk fills
 		nats.ConnectHandler(func(*nats.Conn) {
 			n.log.Info("connected to the hub of the fleet")
+			n.connected.Store(true)
 			n.servers.save()
 			poke(n.joined)
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) {
 			n.log.Info("connected to the hub of the fleet again")
 			n.former.Store(false) // it may be another version
+			n.connected.Store(true)
 			n.servers.save()
 			poke(n.joined)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			n.connected.Store(false)
 			if ctx.Err() == nil {
 				n.log.Warn("the connection to the hub of the fleet is lost, filtering goes on", "error", err)
 			}
@@ -696,7 +703,7 @@ func (n *Node) report() {
 		}
 		text, err = wire.MarshalStatus(s)
 	}
-	if err == nil && conn != nil && conn.IsConnected() {
+	if err == nil && conn != nil && n.connected.Load() {
 		err = conn.Publish(wire.StatusSubject(n.c.Enrollment.Name), text)
 	}
 	if err != nil {

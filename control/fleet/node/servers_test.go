@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"weir/tests/wait"
 )
@@ -97,5 +99,28 @@ func TestNamedServers(t *testing.T) {
 	}
 	if n := len(s.addresses()); n != maxServers {
 		t.Errorf("%d servers", n)
+	}
+}
+
+// Who asks how old the lists are does not wait for a hub that does not answer.
+func TestAgeBesideSilentHub(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h, r := follow(t, t.TempDir())
+	at := h.server.Addr().String()
+	h.server.Shutdown()
+	silent, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	c, err := silent.Accept() // the node waits for its first message, for ten seconds
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	began := time.Now()
+	r.Age()
+	if took := time.Since(began); took > dialTimeout/2 {
+		t.Errorf("it took %v", took)
 	}
 }
