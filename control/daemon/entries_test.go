@@ -13,6 +13,7 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // Pages of any length have each entry once, in order, and filters leave out what
@@ -110,11 +111,10 @@ func TestPacketsOfManualEntries(t *testing.T) {
 	send(t, l, 3, secondSource)
 	awaitHits(t, d.Daemon, "feed", 5)
 	awaitHits(t, d.Daemon, "feed"+api.ManualSuffix, 3)
-	for _, l := range d.readings.Lists() {
-		if l.Name == "feed" && (l.Packets == nil || *l.Packets != 8) {
-			t.Errorf("%+v, want 8 packets", l)
-		}
-	}
+	wait.For(t, "8 packets of the list", func() bool { // its readings are of another moment
+		l := listNamed(d.Daemon, "feed")
+		return l != nil && l.Packets != nil && *l.Packets == 8
+	})
 }
 
 func FuzzCursor(f *testing.F) {
