@@ -282,7 +282,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 }
 
 // readFormer has feeds read their files that end with a reload, since another one has their lists
-// then: what has left a file stays for the list's TTL, which only the feed that had it can tell.
+// then: what has left a file stays for the list's TTL, which only the feed that had it knows.
 func (how *preparation) readFormer(ctx context.Context, c *config.Config) {
 	if !how.reload {
 		return

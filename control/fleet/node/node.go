@@ -116,7 +116,7 @@ type Node struct {
 	former atomic.Bool // the broker answers on the subject of former versions only
 
 	// connected says whether the node is connected to the hub. The connection itself is locked
-	// while it dials, and would hold up who asks it.
+	// while it dials, which would hold up the daemon.
 	connected atomic.Bool
 
 	mu        sync.Mutex // protects what follows

@@ -102,7 +102,7 @@ func TestNamedServers(t *testing.T) {
 	}
 }
 
-// Who asks how old the lists are does not wait for a hub that does not answer.
+// The age of the lists is known while the node dials a hub that does not answer.
 func TestAgeBesideSilentHub(t *testing.T) {
 	t.Parallel() // it waits a lot
 	h, r := follow(t, t.TempDir())
