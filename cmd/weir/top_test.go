@@ -261,7 +261,7 @@ func TestTopAndWeightsFailures(t *testing.T) {
 	}
 }
 
-// The keys b and u say who asks, and what became of it.
+// The keys b and u send the SSH session with the change, and show its outcome.
 func TestTopBlocksAndLifts(t *testing.T) {
 	const connection = "203.0.113.9 50000 192.0.2.1 22"
 	t.Setenv("SSH_CONNECTION", connection)

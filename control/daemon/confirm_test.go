@@ -229,7 +229,7 @@ func TestRollbackKeepsEngine(t *testing.T) {
 }
 
 // A rollback returns to a configuration that would refuse what the present one has of a list: the
-// list has what it had.
+// list keeps its former contents.
 func TestRollbackOfMaxCoverage(t *testing.T) {
 	t.Parallel() // it waits
 	r := configure(t, lab.New(t).B)

@@ -189,8 +189,8 @@ type reassembly struct {
 	applied uint64 // the changes of entries before that
 }
 
-// assemble puts together a configuration with its stages. Where what was read of a list is refused,
-// the list has what it had.
+// assemble puts together a configuration with its stages. A list keeps its
+// contents where new ones are refused.
 func (d *Daemon) assemble(c *config.Config, of *stages.Table, feeds map[string]*feed.Feed) reassembly {
 	d.loop.doing("a configuration is activated", "")
 	last, decided := d.active.prepared.copied(), d.trials.Decided()

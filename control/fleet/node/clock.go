@@ -14,8 +14,7 @@ const (
 	lastCatalogs = 3
 )
 
-// hubClock is the clock of the hub, by which entries expire, as estimated from catalogs that come
-// live. From the first one on it goes by the monotonic clock: a step of the local one does not move it.
+// hubClock estimates the hub's clock, by which entries expire, from catalogs that come live. From the first one on it goes by the monotonic clock: a step of the local one does not move it.
 type hubClock struct {
 	local func() time.Time          // [time.Now], but in tests
 	begin atomic.Pointer[time.Time] // when the hub was first heard; nil: not yet

@@ -304,6 +304,15 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
+	defer n.connected.Store(false)
+	// Handlers of this connection may be called after its end, beside those of the next Run.
+	join := func() {
+		if ctx.Err() == nil {
+			n.connected.Store(true)
+		}
+		n.servers.save()
+		poke(n.joined)
+	}
 	conn, err := n.connect(
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectBufSize(-1), nats.Timeout(dialTimeout),
@@ -311,20 +320,16 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(3), // of a link that a chunk fills
 		nats.ConnectHandler(func(*nats.Conn) {
 			n.log.Info("connected to the hub of the fleet")
-			n.connected.Store(true)
-			n.servers.save()
-			poke(n.joined)
+			join()
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) {
 			n.log.Info("connected to the hub of the fleet again")
 			n.former.Store(false) // it may be another version
-			n.connected.Store(true)
-			n.servers.save()
-			poke(n.joined)
+			join()
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			n.connected.Store(false)
 			if ctx.Err() == nil {
+				n.connected.Store(false)
 				n.log.Warn("the connection to the hub of the fleet is lost, filtering goes on", "error", err)
 			}
 		}),
