@@ -150,7 +150,7 @@ func TestRollbackKeepsContents(t *testing.T) {
 	if err := os.Remove(file); err != nil { // it cannot be read again
 		t.Fatal(err)
 	}
-	if err := d.loop.Do(t.Context(), func() error { return d.rollBack(d.reloads.unconfirmed.until) }); err != nil {
+	if err := d.loop.doAlone(t.Context(), func() error { return d.rollBack(d.reloads.unconfirmed.until) }); err != nil {
 		t.Fatal(err)
 	}
 	if s := d.readings.Status(); !s.RolledBack {

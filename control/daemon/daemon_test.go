@@ -97,7 +97,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	}
 
 	// While something is not active, a refresh does not succeed.
-	if err := d.loop.Do(t.Context(), func() error { l.retryPending, d.backlog.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
+	if err := d.loop.doAlone(t.Context(), func() error { l.retryPending, d.backlog.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if outcomes, err := d.api.Refresh(t.Context(), "feed", false); err != nil || outcomes[0].Failure != "inactive" {

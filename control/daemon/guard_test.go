@@ -236,7 +236,7 @@ func TestGuardAfterAllowed(t *testing.T) {
 		}
 		return nil
 	}
-	if err := d.loop.Do(t.Context(), look); err != nil {
+	if err := d.loop.doAlone(t.Context(), look); err != nil {
 		t.Error(err)
 	}
 }

@@ -70,7 +70,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	d := begin(t, r)
 	look := func() { // again, whom the host must not be cut off from
 		t.Helper()
-		if err := d.loop.Do(t.Context(), func() error {
+		if err := d.loop.doAlone(t.Context(), func() error {
 			d.guards.lookAgain = time.Time{}
 			d.followPeers(time.Now())
 			d.guards.lookAgain = time.Now().Add(time.Hour)

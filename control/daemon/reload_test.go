@@ -196,7 +196,7 @@ func TestReloadShared(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	d := begin(t, r)
 	held := &heldReader{r, t.Context(), make(chan chan struct{})}
-	if err := d.loop.Do(t.Context(), func() error { d.o.Config = held; return nil }); err != nil {
+	if err := d.loop.doAlone(t.Context(), func() error { d.o.Config = held; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	results := make(chan error, 100)

@@ -47,7 +47,7 @@ func TestBehind(t *testing.T) {
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{cleanSource}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.loop.Do(t.Context(), func() error { // as expire leaves it where the change fails
+	if err := d.loop.doAlone(t.Context(), func() error { // as expire leaves it where the change fails
 		l := d.active.prepared.list("feed")
 		l.retryPending, d.backlog.retry = true, time.Now().Add(time.Hour)
 		k := key.Source(netip.PrefixFrom(netip.MustParseAddr(cleanSource), 32))
@@ -196,7 +196,7 @@ func TestLingeringIsGuarded(t *testing.T) {
 	}
 	look := func() {
 		t.Helper()
-		if err := d.loop.Do(t.Context(), func() error {
+		if err := d.loop.doAlone(t.Context(), func() error {
 			d.guards.lookAgain = time.Time{}
 			d.followPeers(time.Now())
 			return nil
@@ -223,7 +223,7 @@ func TestLingeringIsGuarded(t *testing.T) {
 	}
 	allow.Remove, allow.Force = false, false
 	change()
-	if err := d.loop.Do(t.Context(), func() error {
+	if err := d.loop.doAlone(t.Context(), func() error {
 		_, err := d.apply([]engine.Change{{List: d.active.prepared.list("feed").manual, Delta: list.Delta{Add: list.SetOf(k)}}})
 		return err
 	}); err != nil {
