@@ -157,10 +157,15 @@ func (o *Observer) misjudged(e *engine.Generation, at time.Duration, loaded time
 			if p.Lost != 0 || p.Out || !p.Time.After(loaded) || e.Blocks(p.Tuple) {
 				continue
 			}
-			wrong += float64(p.OneIn)
+			// What no filter passes met a penalty or a limit, in monitor mode, or an entry that has gone.
+			passed := false
 			mistaken(e.Block, p.Tuple, func(k key.Key) {
+				passed = true
 				o.report(o.learner.Mistake(k, float64(p.OneIn), at))
 			})
+			if passed {
+				wrong += float64(p.OneIn)
+			}
 		default:
 			return wrong
 		}
