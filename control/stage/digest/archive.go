@@ -233,12 +233,19 @@ func (a *Archive) save(s archived) error {
 // where the clock is ahead, all seem too old. More than one are, so that the archive catches up.
 const mostAged = 2
 
+// mostAhead bounds how far a slice may be ahead of the clock, as one is that was recorded while the
+// clock was wrong: where there is no room, it goes before those whose time may be right.
+const mostAhead = time.Hour
+
 // tidy removes slices beyond the limits of age and size.
 func (a *Archive) tidy(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for aged := 0; len(a.files) > 0; {
-		f := a.files[0]
+		f, rest := a.files[0], a.files[1:]
+		if last := len(a.files) - 1; a.counts.Bytes > a.config.Size && a.files[last].from.After(now.Add(mostAhead)) {
+			f, rest = a.files[last], a.files[:last]
+		}
 		if a.counts.Bytes <= a.config.Size {
 			if !f.to.Before(now.Add(-a.config.Keep)) || aged == mostAged {
 				return
@@ -252,7 +259,7 @@ func (a *Archive) tidy(now time.Time) {
 		if a.report(&a.untidy, err); err != nil {
 			return
 		}
-		a.files, a.counts.Bytes = a.files[1:], a.counts.Bytes-f.size
+		a.files, a.counts.Bytes = rest, a.counts.Bytes-f.size
 	}
 }
 

@@ -218,6 +218,39 @@ func TestArchiveOfAClockThatIsAhead(t *testing.T) {
 	a.Close()
 }
 
+// Slices of a clock that was ahead give way to those that are recorded once it is right.
+func TestArchiveAfterAClockThatWasAhead(t *testing.T) {
+	c := ArchiveConfig{Dir: t.TempDir(), Keep: 24 * time.Hour, Size: 1 << 30}
+	now := time.Now()
+	put := func(a *Archive, from time.Time, n int) {
+		for i := range n {
+			s := slice(t, 0, 1000)
+			s.From = from.Add(time.Duration(i) * time.Second)
+			s.To = s.From.Add(time.Second)
+			a.put(eth0, s)
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, _ := open(t, c)
+	put(a, now.Add(365*24*time.Hour), 10)
+	c.Size = a.Counts().Bytes
+	a, _ = open(t, c)
+	put(a, now.Add(-time.Minute), 5)
+	a, _ = open(t, c)
+	defer a.Close()
+	right := 0
+	for _, f := range a.files {
+		if f.from.Before(now) {
+			right++
+		}
+	}
+	if right != 5 || len(a.files) != 10 {
+		t.Errorf("%d slices are left, %d of them of the right time, want 10 and 5", len(a.files), right)
+	}
+}
+
 // If the disk cannot be written to, slices are lost and counted, and the error
 // is logged once.
 func TestArchiveThatFails(t *testing.T) {
