@@ -59,10 +59,7 @@ func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.
 // History implements [server.Recorder].
 func (p *trafficHistory) History(_ context.Context, asked api.HistoryQuestion) (api.History, error) {
 	now := time.Now()
-	step := asked.Step
-	if asked.Since > history.KeepFine {
-		step = max(step, history.Coarse)
-	}
+	step := history.StepOf(asked.Since, asked.Step)
 	all := p.Since(now.Add(-asked.Since), now, step)
 	h := api.History{Since: now.Add(-asked.Since), Until: now, Step: step.Seconds(), Total: pointOf(history.Sum(all))}
 	for _, r := range all {

@@ -308,16 +308,24 @@ func (h *Recorder) written(at int64) int64 {
 	return max(at, data-data%slotLen)
 }
 
+// StepOf returns the step by which Since adds up what was recorded in a time, where one is asked
+// for: the next one of which there are records.
+func StepOf(since, step time.Duration) time.Duration {
+	unit := Fine
+	if since > KeepFine {
+		unit = Coarse
+	}
+	return max((step + unit - 1).Truncate(unit), unit)
+}
+
 // Since returns what was recorded from a time until now, added up by steps, in order.
-// There are no records of times when nothing was counted. Of what is older than
-// KeepFine, a step is at least Coarse.
+// There are no records of times when nothing was counted. [StepOf] returns the step.
 func (h *Recorder) Since(from, now time.Time, step time.Duration) []Record {
-	step = max(step.Truncate(Fine), Fine)
+	step = StepOf(now.Sub(from), step)
 	edge, first := from, from // fine records from the edge on, coarse ones from the first one to it
 	if oldest := now.Add(-KeepFine); from.Before(oldest) {
 		edge = oldest.Truncate(Coarse).Add(Coarse)
 		first = later(from.Truncate(Coarse), now.Add(-KeepCoarse).Truncate(Coarse))
-		step = max(step.Truncate(Coarse), Coarse)
 	}
 	var all []Record
 	add := func(r Record) {

@@ -431,6 +431,47 @@ func TestWorth(t *testing.T) {
 	}
 }
 
+// What a list alone dropped, which is noted once, is kept before conversations, which are noted
+// again and again.
+func TestAloneIsKept(t *testing.T) {
+	var r Record
+	for n := range MaxLists {
+		r.Lists = append(r.Lists, List{Name: fmt.Sprint(n), Conversed: 1})
+	}
+	r.Lists = append(r.Lists, List{Name: "z", Alone: 5})
+	r, err := decode(encode(r), make(map[string]string))
+	if err != nil || len(r.Lists) != MaxLists || r.Lists[0].Name != "z" || r.Lists[0].Alone != 5 {
+		t.Errorf("%+v, %v", r.Lists, err)
+	}
+}
+
+// A step is that of the records that Since returns, and no shorter than asked for.
+func TestStepOf(t *testing.T) {
+	for _, c := range []struct{ since, step, want time.Duration }{
+		{time.Hour, 0, Fine},
+		{time.Hour, 25 * time.Second, 30 * time.Second},
+		{time.Hour, 30 * time.Second, 30 * time.Second},
+		{KeepFine, time.Minute, time.Minute},
+		{KeepFine + time.Second, time.Minute, Coarse},
+		{30 * 24 * time.Hour, 20 * time.Minute, 2 * Coarse},
+	} {
+		if got := StepOf(c.since, c.step); got != c.want {
+			t.Errorf("StepOf(%v, %v) = %v, want %v", c.since, c.step, got, c.want)
+		}
+	}
+	h, _ := openAt(t, filepath.Join(t.TempDir(), "history"), noon)
+	now := feed(t, h, noon, 120)
+	all := h.Since(noon, now, 25*time.Second)
+	if len(all) != 4 {
+		t.Errorf("%d records", len(all))
+	}
+	for i, r := range all {
+		if i > 0 && r.Begin.Sub(all[i-1].Begin) != StepOf(now.Sub(noon), 25*time.Second) {
+			t.Errorf("records of %v and %v", all[i-1].Begin, r.Begin)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	r := Record{Begin: noon.Truncate(Fine).Local(), Covered: Fine, Reasons: []Reason{{"a", false, Count{1, 2}}, {"a", true, Count{3, 4}}}, Lists: []List{{"feed", Count{5, 6}, 7, 8}}, Other: Count{7, 8}}
 	f.Add(encode(r))

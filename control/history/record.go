@@ -83,10 +83,12 @@ func (r *Record) add(o Record) {
 	r.Other = r.Other.plus(o.Other)
 }
 
-// trim leaves the largest lists.
+// trim leaves the largest lists. What a list alone dropped is noted once in ten minutes, and its
+// conversations each second: these can wait.
 func (r *Record) trim(most int) {
 	ordered.By(r.Lists, func(a, b List) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Conversed, a.Conversed), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Alone, a.Alone), cmp.Compare(b.Conversed, a.Conversed),
+			cmp.Compare(a.Name, b.Name))
 	})
 	for _, l := range r.Lists[min(most, len(r.Lists)):] {
 		r.Other = r.Other.plus(l.Count)
