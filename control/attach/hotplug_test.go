@@ -240,15 +240,10 @@ func TestPreloaded(t *testing.T) {
 	}
 }
 
-// What went while no weir ran is tidied up, where only a pattern names it.
-func TestTidy(t *testing.T) {
-	l := lab.New(t)
-	var log bytes.Buffer
-	c, targets := options(t, &log, l.B)
-	at(t, l.B, addVeth("wan1"))
-	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan1"}})
-	f := begin(t, c, targets)
-	for _, h := range f.interfaces { // as if it were from a process that is gone
+// leave ends a manager as if its process had ended, and leaves its programs filtering.
+func (m *Manager) leave(t *testing.T) {
+	t.Helper()
+	for _, h := range m.interfaces {
 		d, err := MetadataOf(h.Attachment)
 		if err != nil {
 			t.Fatal(err)
@@ -262,9 +257,20 @@ func TestTidy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := f.Stop(true); err != nil {
+	if err := m.Stop(true); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What went while no weir ran is tidied up, where only a pattern names it.
+func TestTidy(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	c, targets := options(t, &log, l.B)
+	at(t, l.B, addVeth("wan1"))
+	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan1"}})
+	f := begin(t, c, targets)
+	f.leave(t)
 	at(t, l.B, with("wan1", netlink.LinkDel))
 	for _, step := range []struct {
 		second string

@@ -24,6 +24,8 @@ import (
 // second will do: others may have detached programs, or replaced a namespace.
 const FollowInterval = 250 * time.Millisecond
 
+const adoptedMessage = "adopted a program that was filtering already, counters go on" // logged
+
 // goneFor is how long an interface that only a glob covers is waited for when it
 // is gone: longer than whatever made it takes to restart. The next one may have
 // any other name.
@@ -171,7 +173,7 @@ func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edge
 			failed = errors.Join(failed, err)
 			i.failed(m.Log.With("interface", t.String()), err)
 		case i.adopted:
-			m.Log.Info("adopted a program that was filtering already, counters go on", "interface", t.String())
+			m.Log.Info(adoptedMessage, "interface", t.String())
 		}
 	}
 	if failed != nil && len(m.Names()) == 0 {
@@ -792,7 +794,8 @@ func (m *Manager) logGone(i *managedInterface, log *slog.Logger) {
 	}
 }
 
-// begin attaches to an interface, if it exists. It fails where another daemon has.
+// begin attaches to an interface, if it exists. It fails where another daemon that runs has attached
+// its program.
 func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 	now, err := m.Pins.Open(i.Target)
 	if err == nil {
@@ -808,9 +811,15 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 		if slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool { return o.Attachment != nil && o.ProgramID() == now.ProgramID() }) {
 			return nil // it was renamed since followNames looked
 		}
-		return errTaken
+		// A program that an ended daemon has left is adopted, as by Start.
+		if d, _ := MetadataOf(now); d.PID != os.Getpid() && Alive(d.PID) {
+			return errTaken
+		}
 	}
 	switch err := m.attach(i); {
+	case err == nil && i.adopted:
+		i.problem = ""
+		log.Info(adoptedMessage)
 	case err == nil:
 		i.problem = ""
 		log.Info("the interface is there, filtering")

@@ -430,6 +430,58 @@ func TestBadTargets(t *testing.T) {
 	}
 }
 
+// otherDaemon starts a process that is taken for another daemon of weir, and returns its PID.
+func otherDaemon(t *testing.T) int {
+	t.Helper()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "weir")
+	if err := os.Symlink(sleep, path); err != nil {
+		t.Fatal(err)
+	}
+	daemon := &exec.Cmd{Path: path, Args: []string{"sleep", "600"}}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		daemon.Process.Kill()
+		daemon.Wait()
+	})
+	return daemon.Process.Pid
+}
+
+// An interface that is named again by a reload is filtered by the present lists, where what an
+// ended daemon has left there filters on.
+func TestLeftFiltering(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	c, targets := options(t, &log, l.B)
+	at(t, l.B, addVeth("wan1"))
+	both := append(slices.Clone(targets), Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan1"}})
+	first := begin(t, c, both)
+	left := first.interfaces[1].ProgramID()
+	first.leave(t)
+
+	m := begin(t, c, targets)
+	defer m.Stop(false)
+	if err := errors.Join(m.Follow(), m.reconfigure(t, both), m.Follow()); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Names(); len(got) != 2 || got[1] != both[1].String() {
+		t.Fatalf("filtered: %v:\n%s", got, &log)
+	}
+	i := m.interfaces[1]
+	d, err := MetadataOf(i.Attachment)
+	if now := i.ProgramID(); now == 0 || now == left || err != nil || d.PID != os.Getpid() {
+		t.Errorf("program %d, which was %d before, of process %d: %v", now, left, d.PID, err)
+	}
+	if strings.Contains(log.String(), errTaken.Error()) {
+		t.Errorf("log:\n%s", &log)
+	}
+}
+
 // Where a glob may yet cover other interfaces, detaching the last one does not end
 // the manager; another daemon that takes it over does. One that is another's from
 // the start is logged once.
@@ -445,7 +497,12 @@ func TestLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		a, err := attachLoaded(o.Pins, loader.Target{Netns: o.targets[0].Netns, Iface: iface}, loader.Native, nil, g.Load)
+		d := Metadata{PID: otherDaemon(t)}
+		about, err := d.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := attachLoaded(o.Pins, loader.Target{Netns: o.targets[0].Netns, Iface: iface}, loader.Native, about, g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
