@@ -94,6 +94,8 @@ func (h *hotplug) watch(targets []Target) {
 		if old, ok := h.watches[t.Netns]; ok {
 			old.cancel()
 		}
+		// The name stands for another namespace now: its interfaces are to be looked for again.
+		h.reports.Add(1)
 		ctx, cancel := context.WithCancel(context.Background()) // until stop
 		if err := t.Follow(ctx.Done(), func(i *loader.Iface) { h.notice(t.Netns, i) }); err != nil {
 			h.log.Debug(err.Error()) // FollowInterval will do

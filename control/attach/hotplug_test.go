@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -188,14 +190,7 @@ func TestPattern(t *testing.T) {
 	}
 
 	at(t, l.B, with("wan1", netlink.LinkDel))
-	at(t, l.B, with("wan2", func(i netlink.Link) error {
-		there, err := netns.GetFromName(l.A.Netns)
-		if err != nil {
-			return err
-		}
-		defer there.Close()
-		return netlink.LinkSetNsFd(i, int(there))
-	}))
+	at(t, l.B, with("wan2", moveTo(l.A)))
 	f.until("those are given up", f.filtering("wan3"))
 	at(t, l.A, with("wan2", func(i netlink.Link) error {
 		if xdp := i.Attrs().Xdp; xdp != nil && xdp.Attached {
@@ -392,6 +387,96 @@ func TestNamespaceComesLater(t *testing.T) {
 		return addVeth("wan1")()
 	})
 	f.until("it is filtered again", f.filtering(l.B.Iface, "wan1"))
+}
+
+// An interface of the same name and index as one that is filtered, which lives on elsewhere, is
+// filtered in its place: in the next namespace of that name while something keeps the first, and
+// where the first interface has left the namespace.
+func TestSameIndexElsewhere(t *testing.T) {
+	for _, hook := range []loader.Hook{loader.Native, loader.TC} {
+		for _, how := range []string{"namespace replaced", "interface moved"} {
+			if hook == loader.TC && how == "interface moved" {
+				continue // its link does not say in which namespace its interface is
+			}
+			t.Run(hook.String()+", "+how, func(t *testing.T) {
+				l := lab.New(t)
+				c, targets := options(t, new(bytes.Buffer), l.B)
+				targets[0].Iface, targets[0].XDP = "wan1", hook
+				const index = 77 // which is free elsewhere
+				add := func(peer string) error {
+					return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "wan1", Index: index}, PeerName: peer})
+				}
+				at(t, l.B, func() error { return add("peer1") })
+				s := serve(t, c, targets)
+				s.until("it is filtered", s.filtering("wan1"))
+				s.until("all is as it is to be", s.isUnchanged)
+				if how == "interface moved" {
+					at(t, l.B, with("wan1", func(i netlink.Link) error {
+						return errors.Join(moveTo(l.A)(i), add("peer2"))
+					}))
+				} else {
+					var kept netns.NsHandle
+					at(t, l.B, func() (err error) { kept, err = netns.Get(); return err })
+					defer kept.Close()
+					if err := netns.DeleteNamed(l.B.Netns); err != nil {
+						t.Fatal(err)
+					}
+					at(t, l.A, func() error { // on a thread that comes back
+						ns, err := netns.NewNamed(l.B.Netns)
+						if err != nil {
+							return err
+						}
+						defer ns.Close()
+						return add("peer2")
+					})
+				}
+				wait.For(t, "the next one is filtered", func() bool { return hasProgram(t, l.B, "wan1") })
+				s.until("it is taken in", s.filtering("wan1"))
+				s.until("all is as it is to be again", s.isUnchanged)
+			})
+		}
+	}
+}
+
+// At TC, an interface that comes back with Ethernet headers, or without, takes another program
+// than before, and gets it.
+func TestOtherFrames(t *testing.T) {
+	bare := func() error {
+		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN})
+	}
+	ethernet := addVeth("tun0")
+	for _, c := range []struct {
+		name        string
+		first, next func() error
+	}{{"tun, then veth", bare, ethernet}, {"veth, then tun", ethernet, bare}} {
+		t.Run(c.name, func(t *testing.T) {
+			l := lab.New(t)
+			config, targets := options(t, new(bytes.Buffer), l.B)
+			targets[0].Iface, targets[0].XDP = "tun0", loader.TC
+			at(t, l.B, c.first)
+			s := serve(t, config, targets)
+			s.until("it is filtered", s.filtering("tun0"))
+			at(t, l.B, with("tun0", netlink.LinkDel))
+			s.until("it is gone", s.filtering())
+			at(t, l.B, c.next)
+			s.until("the next one is filtered", s.filtering("tun0"))
+			if !hasProgram(t, l.B, "tun0") {
+				t.Error("no program is there")
+			}
+		})
+	}
+}
+
+// moveTo moves an interface to the namespace of an end.
+func moveTo(e lab.End) func(netlink.Link) error {
+	return func(i netlink.Link) error {
+		there, err := netns.GetFromName(e.Netns)
+		if err != nil {
+			return err
+		}
+		defer there.Close()
+		return netlink.LinkSetNsFd(i, int(there))
+	}
 }
 
 // An interface that gets the name of one that is filtered is filtered in its
@@ -620,11 +705,13 @@ func TestLockHeld(t *testing.T) {
 	}
 }
 
-// hasProgram reports whether an interface in the namespace of an end has an XDP program.
+// hasProgram reports whether an interface in the namespace of an end has a program of XDP or TC.
 func hasProgram(t *testing.T, e lab.End, name string) (has bool) {
 	t.Helper()
 	at(t, e, with(name, func(i netlink.Link) error {
 		has = i.Attrs().Xdp != nil && i.Attrs().Xdp.Attached
+		tc, err := link.QueryPrograms(link.QueryOptions{Target: i.Attrs().Index, Attach: ebpf.AttachTCXIngress})
+		has = has || err == nil && len(tc.Programs) > 0
 		return nil
 	}))
 	return has

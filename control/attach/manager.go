@@ -574,13 +574,12 @@ func (m *Manager) renamed(i *managedInterface) (t loader.Target, ok bool) {
 	if !i.filtered() {
 		return t, false
 	}
-	if n, err := i.Number(); err == nil && n == i.index {
-		i.named = n
+	name, err := i.Name()
+	if err != nil {
 		return t, false
 	}
-	name, err := i.Name()
-	t = loader.Target{Netns: i.Netns, Iface: name, Out: i.Out}
-	if err != nil || t == i.Target {
+	if t = (loader.Target{Netns: i.Netns, Iface: name, Out: i.Out}); t == i.Target {
+		i.named = i.index
 		return t, false
 	}
 	at := slices.IndexFunc(m.targets, func(o Target) bool { return o.Covers(t) })
@@ -736,9 +735,7 @@ func (m *Manager) ensure(i *managedInterface) error {
 		}
 		if m.misnamed(i) && m.hotplug.forget(i) {
 			log.Error("another interface has this name now: it is filtered, the previous one no longer")
-			m.release(i)
-			i.Attachment, i.index = nil, 0
-			return m.begin(i, log)
+			return m.beginAnew(i, log)
 		}
 		if err := m.bringUp(i); err != nil {
 			i.logOnce(log, err)
@@ -767,6 +764,11 @@ func (m *Manager) ensure(i *managedInterface) error {
 		i.problem = ""
 	case errors.Is(err, loader.ErrNotAttached):
 		return errDetached
+	case errors.Is(err, loader.ErrSevered): // at TC, where frames have an Ethernet header now, or no longer
+		if m.hotplug.forget(i) {
+			log.Warn("the interface has frames of another type now: it needs another program, and its counters start anew")
+			return m.beginAnew(i, log)
+		}
 	default:
 		i.logOnce(log, err)
 	}
@@ -781,7 +783,13 @@ func (m *Manager) misnamed(i *managedInterface) bool {
 		return false
 	}
 	n, err := i.Number()
-	return err == nil && n != i.index && !slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool {
+	if err == nil && n == i.index {
+		// An interface that moves to another network namespace keeps its program and mostly its
+		// index, and another one may get that index in its place.
+		_, err := i.Name()
+		return errors.Is(err, loader.ErrNoInterface)
+	}
+	return err == nil && !slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool {
 		return o.Netns == i.Netns && o.Out == i.Out && o.index == n && o.Attachment != nil
 	})
 }
@@ -792,6 +800,20 @@ func (m *Manager) logGone(i *managedInterface, log *slog.Logger) {
 	} else {
 		log.Info("the interface is gone")
 	}
+}
+
+// beginAnew detaches the present program, whose interface may be gone, and attaches to the interface
+// that has the name now.
+func (m *Manager) beginAnew(i *managedInterface, log *slog.Logger) error {
+	m.release(i)
+	i.Attachment, i.index = nil, 0
+	err := m.begin(i, log)
+	if i.Attachment != nil { // if it was the only one, its end has unpinned what all programs share
+		if _, err := m.Pins.RepinShared(m.engine.Kernel()); err != nil {
+			log.Error(err.Error())
+		}
+	}
+	return err
 }
 
 // begin attaches to an interface, if it exists. It fails where another daemon that runs has attached

@@ -73,9 +73,14 @@ func buildKernel(t *testing.T, text string, c engine.Config, lists int) (*engine
 	return g, m
 }
 
+// configFor returns the configuration of an engine for targets.
+func configFor(targets []Target) engine.Config {
+	return engine.Config{TC: slices.ContainsFunc(targets, func(t Target) bool { return t.XDP == loader.TC })}
+}
+
 func startManager(t *testing.T, c Config, targets []Target) (*Manager, error) {
 	t.Helper()
-	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
+	g, d := buildKernel(t, "10.0.0.1\n", configFor(targets), 1)
 	m := NewManager(c)
 	return m, m.Start(g, d, targets, nil)
 }
@@ -106,7 +111,7 @@ func (m *Manager) reload(t *testing.T, text string) error {
 
 // reconfigure replaces the engine, and the targets.
 func (m *Manager) reconfigure(t *testing.T, targets []Target) error {
-	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
+	g, d := buildKernel(t, "10.0.0.1\n", configFor(targets), 1)
 	return m.roll(t, g, d, targets, nil)
 }
 
@@ -586,7 +591,7 @@ func TestForgetShared(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer connections.Close()
-	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
+	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
 	d.Replies = &replies.About{}
 	m := NewManager(config)
 	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepShared(), ForgetShared(config.Pins)); err != nil {
