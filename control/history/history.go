@@ -308,8 +308,8 @@ func (h *Recorder) written(at int64) int64 {
 	return max(at, data-data%slotLen)
 }
 
-// StepOf returns the step by which Since adds up what was recorded in a time, where one is asked
-// for: the next one of which there are records.
+// StepOf returns the step that Since uses when one is asked for: rounded up to a multiple of Fine,
+// or of Coarse where since exceeds KeepFine.
 func StepOf(since, step time.Duration) time.Duration {
 	unit := Fine
 	if since > KeepFine {

@@ -83,8 +83,8 @@ func (r *Record) add(o Record) {
 	r.Other = r.Other.plus(o.Other)
 }
 
-// trim leaves the largest lists. What a list alone dropped is noted once in ten minutes, and its
-// conversations each second: these can wait.
+// trim leaves the largest lists. What a list alone dropped is recorded once in ten minutes, so it
+// comes before conversations, which are recorded each second.
 func (r *Record) trim(most int) {
 	ordered.By(r.Lists, func(a, b List) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Alone, a.Alone), cmp.Compare(b.Conversed, a.Conversed),

@@ -157,7 +157,8 @@ func (o *Observer) misjudged(e *engine.Generation, at time.Duration, loaded time
 			if p.Lost != 0 || p.Out || !p.Time.After(loaded) || e.Blocks(p.Tuple) {
 				continue
 			}
-			// What no filter passes met a penalty or a limit, in monitor mode, or an entry that has gone.
+			// If the cascade does not pass it, a penalty or a limit would have dropped it, in monitor
+			// mode, or its entry has been removed since.
 			passed := false
 			mistaken(e.Block, p.Tuple, func(k key.Key) {
 				passed = true

@@ -233,8 +233,9 @@ func (a *Archive) save(s archived) error {
 // where the clock is ahead, all seem too old. More than one are, so that the archive catches up.
 const mostAged = 2
 
-// mostAhead bounds how far a slice may be ahead of the clock, as one is that was recorded while the
-// clock was wrong: where there is no room, it goes before those whose time may be right.
+// mostAhead bounds how far the time of a slice may be ahead of the clock. Slices beyond that were
+// recorded while the clock was wrong, or it is wrong now: where there is no room, they are removed
+// first, the last before the others.
 const mostAhead = time.Hour
 
 // tidy removes slices beyond the limits of age and size.
