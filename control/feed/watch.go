@@ -223,8 +223,9 @@ func (w *Watcher) follow(d *watched) {
 		if maps.Equal(dirs, before) {
 			return
 		}
-		w.replace(d, dirs)
-		before = dirs
+		if before = dirs; !w.replace(d, dirs) {
+			before = nil // it may be made anew before the path is walked again
+		}
 	}
 }
 
@@ -254,14 +255,18 @@ func (d *watched) walk(path string, dirs map[string]bool, links int) {
 	}
 }
 
-// replace replaces the directories that are watched for a source.
-func (w *Watcher) replace(d *watched, dirs map[string]bool) {
+// replace replaces the directories that are watched for a source. It reports whether all of them
+// were there.
+func (w *Watcher) replace(d *watched, dirs map[string]bool) (there bool) {
 	before := d.dirs
+	there = true
 	d.dirs = make(map[string]bool)
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
 		// Again even if it is watched: it may be another one of the same name.
 		if err := w.add(dir); err != nil {
-			if !errors.Is(err, fs.ErrNotExist) && !w.refused {
+			if errors.Is(err, fs.ErrNotExist) {
+				there = false
+			} else if !w.refused {
 				w.refused = true
 				w.log.Warn("some files cannot be watched, their changes are noticed at their interval: "+err.Error(), "directory", dir)
 			}
@@ -276,6 +281,7 @@ func (w *Watcher) replace(d *watched, dirs map[string]bool) {
 			w.fs.remove(dir)
 		}
 	}
+	return there
 }
 
 func (w *Watcher) add(dir string) error {

@@ -327,3 +327,36 @@ func TestWatchBesideALog(t *testing.T) {
 		t.Errorf("%d events of %d writes, want %d at most", count("log"), writes, most)
 	}
 }
+
+// While directories of a path come and go, one of them is watched at any time.
+func TestWatchBesideRemovals(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a", "b", "list")
+	w := newTestWatcher(t)
+	d := &watched{source: &source{Source: Source{File: Path(path)}}}
+	ended := make(chan struct{})
+	var flips sync.WaitGroup
+	flips.Go(func() {
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+				must(t, os.MkdirAll(filepath.Dir(path), 0o700), os.RemoveAll(filepath.Join(dir, "a")))
+			}
+		}
+	})
+	for range long.Or(5_000, 100_000) {
+		w.mu.Lock()
+		w.follow(d)
+		n := len(d.dirs)
+		w.mu.Unlock()
+		if n == 0 {
+			t.Error("no directory is watched")
+			break
+		}
+	}
+	close(ended)
+	flips.Wait()
+}
