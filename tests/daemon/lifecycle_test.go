@@ -276,6 +276,7 @@ func testKills(t *testing.T, mode, adoption string) {
 	d.ready()
 	d.await(0, adoption)
 	stop()
+	h.emptied() // those that come and go are manual entries, too
 	h.eventually("all entries are active", func() bool { return h.list("manual").Manual >= len(confirmed) })
 	for _, a := range confirmed[:min(len(confirmed), 50)] {
 		h.explain(a, true)
