@@ -317,7 +317,8 @@ func (d *daemon) tail(n int) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var b strings.Builder
-	for _, e := range d.log[max(0, len(d.log)-n):] {
+	first := min(10, max(0, len(d.log)-n)) // how it has started
+	for _, e := range slices.Concat(d.log[:first], d.log[max(0, len(d.log)-n):]) {
 		fmt.Fprintf(&b, "%8.3fs %s\n", e.at.Sub(d.began).Seconds(), e.text)
 	}
 	return b.String()
