@@ -14,7 +14,9 @@ const (
 	lastCatalogs = 3
 )
 
-// hubClock estimates the hub's clock, by which entries expire, from catalogs that come live. From the first one on it goes by the monotonic clock: a step of the local one does not move it.
+// hubClock estimates the hub's clock, by which entries expire, from the catalogs of the hub. After
+// the first one it advances with the monotonic clock, so that a step of the local clock does not
+// change it.
 type hubClock struct {
 	local func() time.Time          // [time.Now], but in tests
 	begin atomic.Pointer[time.Time] // when the hub was first heard; nil: not yet
