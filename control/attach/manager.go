@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -201,9 +200,9 @@ func (m *Manager) find(t loader.Target) (p predecessor, err error) {
 	if p.Metadata, p.err = MetadataOf(a); p.err != nil {
 		p.Metadata = Metadata{} // not half of it
 	}
-	if pid := p.PID; pid != os.Getpid() && Alive(pid) && !m.Takeover {
+	if p.ofOther() && !m.Takeover {
 		a.Close()
-		return p, fmt.Errorf("%s: %w, process %d: stop it first, or take over with --takeover", t, errRunning, pid)
+		return p, fmt.Errorf("%s: %w, process %d: stop it first, or take over with --takeover", t, errRunning, p.PID)
 	}
 	return p, nil
 }
@@ -834,7 +833,7 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 			return nil // it was renamed since followNames looked
 		}
 		// A program that an ended daemon has left is adopted, as by Start.
-		if d, _ := MetadataOf(now); d.PID != os.Getpid() && Alive(d.PID) {
+		if d, _ := MetadataOf(now); d.ofOther() {
 			return errTaken
 		}
 	}

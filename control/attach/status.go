@@ -195,6 +195,9 @@ func (i Status) TopReasons() []string {
 // Age returns how long the interface has been filtered.
 func (i Status) Age(now time.Time) time.Duration { return now.Sub(i.Since).Round(time.Second) }
 
+// ofOther reports whether another running daemon wrote the metadata.
+func (d Metadata) ofOther() bool { return d.PID != os.Getpid() && Alive(d.PID) }
+
 // Alive reports whether a process runs and is weir: the PID may be another's
 // by now.
 func Alive(pid int) bool {
