@@ -196,7 +196,7 @@ func (i Status) TopReasons() []string {
 func (i Status) Age(now time.Time) time.Duration { return now.Sub(i.Since).Round(time.Second) }
 
 // ofOther reports whether another running daemon wrote the metadata.
-func (d Metadata) ofOther() bool { return d.PID != os.Getpid() && Alive(d.PID) }
+func (m Metadata) ofOther() bool { return m.PID != os.Getpid() && Alive(m.PID) }
 
 // Alive reports whether a process runs and is weir: the PID may be another's
 // by now.
