@@ -38,6 +38,7 @@ type Generation struct {
 	spec   *ebpf.CollectionSpec // specialised, apart from what differs by interface
 	tc     *ebpf.CollectionSpec // the same for TC; nil: no program is for TC
 	config Config
+	folded *fold.Cache // the programs of these specifications, for each interface
 
 	trackers uint64 // identity of the trackers, which takes long to compute
 	layout   layout // of the trackers
@@ -60,7 +61,7 @@ func newGeneration(cfg Config, filter map[string]*array) (*Generation, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("new generation: %w", err)
 	}
-	g := &Generation{config: cfg, trackers: cfg.trackerIdentity(), layout: cfg.layTrackers(), maps: make(map[string]*array)}
+	g := &Generation{config: cfg, trackers: cfg.trackerIdentity(), layout: cfg.layTrackers(), maps: make(map[string]*array), folded: new(fold.Cache)}
 	if err := g.build(&cfg, filter); err != nil {
 		for name, a := range filter {
 			if g.maps[name] == a {
@@ -410,20 +411,20 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.prog, err = loadFolded(spec, replacements); err != nil {
+	if p.prog, err = g.loadFolded(spec, replacements); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
 // foldConstants is a variable for tests.
-var foldConstants = fold.Constants
+var foldConstants = (*fold.Cache).Constants
 
 // loadFolded loads the program of a specification with its constants in the instructions, or,
 // where the kernel's verifier does not accept that, as the compiler has made it.
-func loadFolded(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) (*ebpf.Program, error) {
+func (g *Generation) loadFolded(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) (*ebpf.Program, error) {
 	folded := spec.Copy()
-	if err := foldConstants(folded); err != nil {
+	if err := foldConstants(g.folded, folded); err != nil {
 		return nil, err
 	}
 	p, err := loadVerified(folded, replacements)

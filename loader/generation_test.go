@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/fold"
 )
 
 var (
@@ -299,14 +300,14 @@ func TestTooLarge(t *testing.T) {
 
 // What the verifier does not accept with its constants in place is loaded as it was compiled.
 func TestUnfolded(t *testing.T) {
-	defer func(f func(*ebpf.CollectionSpec) error) { foldConstants = f }(foldConstants)
+	defer func(f func(*fold.Cache, *ebpf.CollectionSpec) error) { foldConstants = f }(foldConstants)
 	for name, broken := range map[string]asm.Instructions{
 		"refused":   {asm.StoreImm(asm.R5, 0, 1, asm.Word)},
 		"too large": slices.Repeat(asm.Instructions{asm.StoreImm(asm.RFP, -8, 0, asm.Word)}, 1_000_000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			tried := false
-			foldConstants = func(spec *ebpf.CollectionSpec) error {
+			foldConstants = func(_ *fold.Cache, spec *ebpf.CollectionSpec) error {
 				p := spec.Programs[bpf.WeirProgWeir]
 				code := slices.Concat(broken, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()})
 				code[0] = code[0].WithMetadata(p.Instructions[0].Metadata)

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -50,7 +51,8 @@ func constantsOf(spec *ebpf.CollectionSpec) *constants {
 	if c.order == nil {
 		c.order = binary.NativeEndian
 	}
-	for name, m := range spec.Maps {
+	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+		m := spec.Maps[name]
 		if !strings.HasPrefix(name, ".rodata") || len(m.Contents) != 1 {
 			continue
 		}
