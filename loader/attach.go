@@ -411,11 +411,12 @@ func (a *Attachment) replace(p *Program) error {
 	if lists := p.fresh[pinLists]; lists != nil {
 		a.stats.carry(lists)
 	}
-	for name, m := range next {
+	names := slices.SortedFunc(maps.Keys(next), comparePins)
+	for _, name := range names {
 		if lost != nil {
 			break
 		}
-		if err := a.pinNext(pinnableMap{m.m}, name); err != nil {
+		if err := a.pinNext(pinnableMap{next[name].m}, name); err != nil {
 			return err
 		}
 	}
@@ -427,9 +428,11 @@ func (a *Attachment) replace(p *Program) error {
 	}
 	a.program = a.ProgramID()
 	if lost == nil {
-		for name := range next {
-			// If this fails, Repin does so later.
-			os.Rename(a.next(name), filepath.Join(a.path, name))
+		for _, name := range names {
+			// If this fails, Repin does so later, and a head must not precede the others.
+			if os.Rename(a.next(name), filepath.Join(a.path, name)) != nil {
+				break
+			}
 		}
 		_ = a.replaceFilter(p.filter) // likewise
 	}

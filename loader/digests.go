@@ -60,14 +60,20 @@ func (k pinnedMaps) digests() *bpf.WeirDigestState {
 	return &entriesOf[bpf.WeirDigestState](k[bpf.WeirMapDigestNow])[0]
 }
 
-// newDigests returns empty memory for the configuration's digests.
-func newDigests(cfg *Config, cpus int) (pinnedMaps, error) {
-	k, err := newPinnedMaps(map[string]int{
+// digestEntries returns the maps of the configuration's digests, with their numbers of
+// entries.
+func (c *Config) digestEntries(cpus int) map[string]int {
+	return map[string]int{
 		bpf.WeirMapDigestNow:       1,
 		bpf.WeirMapDigestBanks:     cpus * banks,
-		bpf.WeirMapDigestLines:     cpus * banks * int(cfg.Digests.Lines),
+		bpf.WeirMapDigestLines:     cpus * banks * int(c.Digests.Lines),
 		bpf.WeirMapDigestSightings: cpus * Sightings,
-	})
+	}
+}
+
+// newDigests returns empty memory for the configuration's digests.
+func newDigests(cfg *Config, cpus int) (pinnedMaps, error) {
+	k, err := newPinnedMaps(cfg.digestEntries(cpus))
 	if err != nil {
 		return nil, fmt.Errorf("digests: %w", err)
 	}

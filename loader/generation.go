@@ -531,14 +531,16 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		}
 		fresh[bpf.WeirMapListStats] = lists
 	}
-	if len(g.config.Trackers) > 0 && g.trackers != present.identity() {
+	if len(g.config.Trackers) > 0 &&
+		(g.trackers != present.identity() || !present.have(g.layout.entries(stats.cpus))) {
 		trackers, err := newTrackers(&g.config, stats.cpus)
 		if err != nil {
 			return nil, errors.Join(err, fresh.Close())
 		}
 		maps.Copy(fresh, trackers)
 	}
-	if g.config.Digests.Lines > 0 && g.config.digestIdentity() != present.recorded() {
+	if g.config.Digests.Lines > 0 &&
+		(g.config.digestIdentity() != present.recorded() || !present.have(g.config.digestEntries(stats.cpus))) {
 		digests, err := newDigests(&g.config, stats.cpus)
 		if err != nil {
 			return nil, errors.Join(err, fresh.Close())

@@ -89,10 +89,11 @@ func (g *Generation) outgrownParts(t Target, present pinnedMaps) (pinnedMaps, er
 			_, _ = rand.Read(seed[:]) // never fails
 		}
 		id := k.Identity(t, seed)
-		if id == *identity {
+		entries := k.Keeps(t)
+		if id == *identity && present.have(entries) {
 			continue
 		}
-		fresh, err := newPinnedMaps(k.Keeps(t))
+		fresh, err := newPinnedMaps(entries)
 		if err != nil {
 			return nil, errors.Join(err, all.Close())
 		}

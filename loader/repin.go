@@ -132,8 +132,8 @@ func (a *Attachment) objects() map[string]pinnable {
 	return all
 }
 
-// lost returns the objects that are not pinned where they are to be, the hold first. Pins
-// with the inodes that were seen last are not opened.
+// lost returns the objects that are not pinned where they are to be, the hold first and
+// the heads last. Pins with the inodes that were seen last are not opened.
 func (a *Attachment) lost() (names []string, objects map[string]pinnable, err error) {
 	objects = a.objects()
 	for name, o := range objects {
@@ -165,10 +165,12 @@ func (a *Attachment) lost() (names []string, objects map[string]pinnable, err er
 		switch {
 		case x == y:
 			return 0
-		case x == hold, y != hold && x < y:
+		case x == hold:
 			return -1
+		case y == hold:
+			return 1
 		}
-		return 1
+		return comparePins(x, y)
 	})
 	return names, objects, nil
 }

@@ -1,8 +1,11 @@
 package loader
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -555,5 +558,167 @@ func testRepinMirrored(t *testing.T) {
 	}
 	if err := errors.Join(a.Detach(), a.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// killedWhileReplacing attaches the program of one generation, and then leaves what a process
+// leaves that is killed when it has given some of the maps of the next one their names.
+func killedWhileReplacing(t *testing.T, pins Pins, to Target, from, next *Generation, named func(name string) bool) {
+	t.Helper()
+	a := attach(t, pins, to, Native, from)
+	p, err := next.Load(a.Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range p.fresh {
+		if !named(name) {
+			continue
+		}
+		if err := a.pinOver(pinnableMap{m.m}, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(p.Close(), a.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A process that is killed while it names the maps of the next generation leaves some of it and
+// some of the former one. The next process uses none whose sizes are not its own.
+func TestReplaceKilled(t *testing.T) {
+	tracker := Tracker{Lines: 2, Buckets: 1}
+	small := Config{
+		Trackers: []Tracker{tracker}, Digests: Digests{Lines: 1, Bits: 1}, Parts: []Part{firstSeen{Lines: 1}},
+	}
+	large := Config{
+		Trackers: []Tracker{tracker, tracker}, Digests: Digests{Lines: 64, Bits: 1},
+		Parts: []Part{firstSeen{Lines: 64, Sinks: 1}},
+	}
+	others := func(name string) bool { return !isHead(name) }
+	for name, test := range map[string]struct {
+		named func(name string) bool
+		last  Config
+	}{
+		"heads first, as large":  {isHead, large},
+		"heads first, as small":  {isHead, small},
+		"heads last, as large":   {others, large},
+		"heads last, as small":   {others, small},
+		"trackers' head":         {func(name string) bool { return name == bpf.WeirMapTrackerNow }, large},
+		"digests' head":          {func(name string) bool { return name == bpf.WeirMapDigestNow }, large},
+		"a part's head":          {func(name string) bool { return name == bpf.WeirMapFirstNow }, large},
+		"all of them, as large":  {func(string) bool { return true }, large},
+		"none of them, as small": {func(string) bool { return false }, small},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, pins := lab.New(t), testPins(t)
+			killedWhileReplacing(t, pins, target(l.B), newTestGeneration(t, small), newTestGeneration(t, large), test.named)
+			g := newTestGeneration(t, test.last)
+			a := attach(t, pins, target(l.B), Native, g)
+			repinned(t, a, 0, pinsOf(t, a))
+			useMemory(t, g, a.Stats())
+			a.Close()
+			// From now on it is unchanged, and the memory goes on.
+			a, err := attachLoaded(pins, target(l.B), Native, nil, func(s *Stats) (*Program, error) {
+				p, err := g.Load(s)
+				if err == nil && len(p.fresh) > 0 {
+					t.Errorf("new maps: %v", slices.Sorted(maps.Keys(p.fresh)))
+				}
+				return p, err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			detach(t, a)
+		})
+	}
+}
+
+// useMemory touches the last words of the memory of a generation's trackers, digests and parts.
+func useMemory(t *testing.T, g *Generation, s *Stats) {
+	t.Helper()
+	tr, err := g.OpenTrackers(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	tr.Bank(len(g.config.Trackers)-1, CPUs()-1, 1)
+	d, err := g.OpenDigests(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	d.Bank(CPUs()-1, 1)
+	s.Read(func(k Kept) {
+		for name, n := range g.config.Parts[0].(Keeper).Keeps(Target{}) {
+			if got := k[name].entries(); got != n {
+				t.Errorf("%s has %d entries, want %d", name, got, n)
+			}
+		}
+	})
+}
+
+// renames returns the names that files in a directory get while fn runs, in order.
+func renames(t *testing.T, dir string, fn func() error) (names []string) {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_MOVED_TO); err != nil {
+		t.Fatal(err)
+	}
+	if err := fn(); err != nil {
+		t.Fatal(err)
+	}
+	events := make([]byte, 1<<16)
+	n, err := unix.Read(fd, events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for events = events[:n]; len(events) > 0; {
+		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
+		names = append(names, string(bytes.TrimRight(events[unix.SizeofInotifyEvent:end], "\x00")))
+		events = events[end:]
+	}
+	return names
+}
+
+// Replacing and repinning make the pins of heads after those of the maps that they identify.
+func TestHeadsLast(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
+	defer detach(t, a)
+	g := newTestGeneration(t, Config{
+		Trackers: []Tracker{{Lines: 2, Buckets: 1}}, Digests: Digests{Lines: 1, Bits: 1}, Parts: []Part{firstSeen{Lines: 1}},
+	})
+	for name, test := range map[string]struct {
+		do   func() error
+		pins int
+	}{
+		"replace": {func() error {
+			p, err := g.Load(a.Stats())
+			if err != nil {
+				return err
+			}
+			return a.Replace(p)
+		}, 7 + 4 + 3},
+		"repin": {func() error {
+			for _, name := range pinnedMapNames {
+				if err := os.Remove(filepath.Join(a.path, name)); err != nil {
+					return err
+				}
+			}
+			_, err := a.Repin()
+			return err
+		}, len(pinnedMapNames)},
+	} {
+		names := renames(t, a.path, test.do)
+		if len(names) != test.pins {
+			t.Errorf("%s: %d pins, want %d: %v", name, len(names), test.pins, names)
+		}
+		if !slices.IsSortedFunc(names, comparePins) || len(names) == 0 || !isHead(names[len(names)-1]) {
+			t.Errorf("%s: in this order: %v", name, names)
+		}
 	}
 }

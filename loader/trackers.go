@@ -123,11 +123,9 @@ func (k pinnedMaps) trackers() *bpf.WeirTrackerState {
 	return &entriesOf[bpf.WeirTrackerState](k[bpf.WeirMapTrackerNow])[0]
 }
 
-// newTrackers returns empty memory for the configuration's trackers and their
-// penalties.
-func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
-	l := cfg.layTrackers()
-	k, err := newPinnedMaps(map[string]int{
+// entries returns the maps of trackers with this layout, with their numbers of entries.
+func (l *layout) entries(cpus int) map[string]int {
+	return map[string]int{
 		bpf.WeirMapTrackerNow:   1,
 		bpf.WeirMapTrackerLines: cpus * banks * int(l.lines),
 		bpf.WeirMapTrackerFlows: cpus * banks * int(l.buckets),
@@ -135,7 +133,14 @@ func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
 		bpf.WeirMapPenalties:    PenaltyBuckets,
 		bpf.WeirMapThresholds:   MaxTrackers,
 		bpf.WeirMapWindows:      WindowBuckets,
-	})
+	}
+}
+
+// newTrackers returns empty memory for the configuration's trackers and their
+// penalties.
+func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
+	l := cfg.layTrackers()
+	k, err := newPinnedMaps(l.entries(cpus))
 	if err != nil {
 		return nil, fmt.Errorf("trackers: %w", err)
 	}
