@@ -363,7 +363,7 @@ func TestRepinShared(t *testing.T) {
 			known.Close()
 		}
 	}
-	if err := errors.Join(pins.KeepShared(), s.Close()); err != nil {
+	if err := errors.Join(pins.KeepShared(g), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	path := pins.shared(bpf.WeirMapConnections)

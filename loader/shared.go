@@ -81,6 +81,10 @@ func (d Pins) openShared(name string, entries int) (*array, error) {
 	if err != nil {
 		return nil, err
 	}
+	path := d.shared(name + nextShared)
+	if err := os.RemoveAll(path); err != nil { // one may be left from a generation that failed
+		return nil, errors.Join(err, old.Close())
+	}
 	if old != nil && old.entries() == entries {
 		return old, nil
 	}
@@ -92,8 +96,7 @@ func (d Pins) openShared(name string, entries int) (*array, error) {
 		err = errors.Join(copyEntries(old, a), old.Close())
 	}
 	if err == nil {
-		path := d.shared(name + nextShared)
-		err = errors.Join(os.RemoveAll(path), pin(pinnableMap{a.m}, path))
+		err = pin(pinnableMap{a.m}, path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
@@ -145,13 +148,14 @@ func eachEntry(m *ebpf.Map, key, value any, fn func() error) error {
 	return nil
 }
 
-// KeepShared pins the maps that OpenShared has made, once all programs use them, with what
-// the former programs have added meanwhile. Until then the former ones stay pinned, since
-// the new programs may fail.
-func (d Pins) KeepShared() error {
+// KeepShared pins the maps that OpenShared has made for a generation, once all programs are
+// that generation's, with what the former programs have added meanwhile. Until then the former
+// ones stay pinned, since the new programs may fail. Maps that were made for another
+// generation, which has failed, are forgotten.
+func (d Pins) KeepShared(g *Generation) error {
 	err := d.locked(func() error {
 		for _, name := range sharedMapNames {
-			if err := d.keepShared(name); err != nil {
+			if err := d.keepShared(g, name); err != nil {
 				return err
 			}
 		}
@@ -163,22 +167,23 @@ func (d Pins) KeepShared() error {
 	return nil
 }
 
-func (d Pins) keepShared(name string) error {
-	next, err := d.pinnedShared(name + nextShared)
-	if err != nil || next == nil {
+func (d Pins) keepShared(g *Generation, name string) error {
+	path, used := d.shared(name+nextShared), g.maps[name]
+	if is, err := (pinnableMap{used.m}).isAt(path); err != nil {
 		return err
+	} else if !is {
+		return os.RemoveAll(path)
 	}
-	defer next.Close()
 	old, err := d.pinnedShared(name)
 	if err != nil {
 		return err
 	}
 	if old != nil {
-		if err := errors.Join(copyEntries(old, next), old.Close()); err != nil {
+		if err := errors.Join(copyEntries(old, used), old.Close()); err != nil {
 			return err
 		}
 	}
-	return os.Rename(d.shared(name+nextShared), d.shared(name))
+	return os.Rename(path, d.shared(name))
 }
 
 // Shared returns the maps that the generation's programs share with others, for another

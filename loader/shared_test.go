@@ -47,31 +47,29 @@ func TestSharedStay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	keep := func(s *Shared) {
+		t.Helper()
+		if err := d.KeepShared(newTestGeneration(t, Config{Shared: s})); err != nil {
+			t.Fatal(err)
+		}
+	}
 	first := open(1024, 0)
 	for i := range uint32(100) {
 		put(first, i)
 	}
-	keep := func() {
-		t.Helper()
-		if err := d.KeepShared(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	keep()
-	open(1024, 100)
-	keep()
+	keep(first)
+	keep(open(1024, 100))
 	open(4096, 100) // for programs that fail
 	put(first, 1000)
 	open(1024, 101) // what the former ones go on with
-	open(4096, 101)
+	second := open(4096, 101)
 	put(first, 1001)
-	keep()
+	keep(second)
 	open(4096, 102) // also what was remembered until all had changed
 	if err := d.ForgetShared(); err != nil {
 		t.Fatal(err)
 	}
-	open(4096, 0)
-	keep()
+	keep(open(4096, 0))
 
 	path := filepath.Join(string(d), bpf.WeirMapConnections)
 	if err := os.Remove(path); err != nil {
@@ -94,5 +92,49 @@ func TestSharedStay(t *testing.T) {
 	}
 	if _, err := NewShared(map[string]int{bpf.WeirMapConnections: 0}); err == nil {
 		t.Error("a map has no entries")
+	}
+}
+
+// Maps that were made for programs that failed are not pinned in place of those in use, whether
+// these are opened again or never were closed.
+func TestSharedFailed(t *testing.T) {
+	for _, again := range []bool{true, false} {
+		d := testPins(t)
+		open := func(entries int) *Shared {
+			t.Helper()
+			s, err := d.OpenShared(map[string]int{bpf.WeirMapConnections: entries})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			return s
+		}
+		keep := func(s *Shared) {
+			t.Helper()
+			if err := d.KeepShared(newTestGeneration(t, Config{Shared: s})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := d.shared(bpf.WeirMapConnections)
+		left := func() bool { return exists(path + nextShared) }
+		first := open(64)
+		keep(first)
+		open(128) // for programs that fail
+		last := first
+		if again {
+			if last = open(64); left() {
+				t.Error("the map of programs that failed is still pinned")
+			}
+		}
+		keep(last)
+		if is, err := (pinnableMap{first.maps[bpf.WeirMapConnections].m}).isAt(path); !is || err != nil {
+			t.Errorf("opened again: %t: another map is pinned, %v", again, err)
+		}
+		if left() {
+			t.Errorf("opened again: %t: the map of programs that failed is still pinned", again)
+		}
+		if err := d.ForgetShared(); err != nil {
+			t.Error(err)
+		}
 	}
 }

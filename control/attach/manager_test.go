@@ -594,7 +594,7 @@ func TestForgetShared(t *testing.T) {
 	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
 	d.Replies = &replies.About{}
 	m := NewManager(config)
-	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepShared(), ForgetShared(config.Pins)); err != nil {
+	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepShared(g.Kernel()), ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(true)

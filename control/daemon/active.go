@@ -43,7 +43,7 @@ func (a *active) sharedMaps(c *config.Config) (*loader.Shared, error) {
 // announce logs what is active, once the maps that its programs share are pinned.
 func (a *active) announce(log *slog.Logger, what string, took time.Duration) {
 	pins := a.prepared.config.Pins
-	keep := pins.KeepShared
+	keep := func() error { return pins.KeepShared(a.engine.Kernel()) }
 	if len(a.prepared.config.Shared()) == 0 {
 		keep = func() error { return attach.ForgetShared(pins) }
 	}
