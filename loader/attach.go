@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
@@ -429,7 +430,7 @@ func (a *Attachment) replace(p *Program) error {
 	a.program = a.ProgramID()
 	if lost == nil {
 		for _, name := range names {
-			// If this fails, Repin does so later, and a head must not precede the others.
+			// If this fails, Repin does so later, and a head must not be replaced before the others.
 			if os.Rename(a.next(name), filepath.Join(a.path, name)) != nil {
 				break
 			}
@@ -631,11 +632,47 @@ func (a *Attachment) isOn(i *Iface) bool {
 	if err != nil || index != i.Index {
 		return false
 	}
-	if a.metadata.Hook == TC || a.metadata.Hook.ByDispatcher() {
-		return true
+	switch {
+	case a.metadata.Hook == TC:
+		return a.isOnTC(i)
+	case a.metadata.Hook.ByDispatcher():
+		return true // Index has looked in the namespace
 	}
 	// The ID is 0 where there are programs in several modes.
 	return i.Xdp == nil || i.Xdp.Attached && (i.Xdp.ProgId == 0 || i.Xdp.ProgId == a.ProgramID())
+}
+
+// isOnTC is isOn for TC. The indexes are equal already. For a clsact filter that is enough, since
+// Index looks in the right namespace. A tcx link does not name its namespace, so the interface is
+// asked for its links.
+func (a *Attachment) isOnTC(i *Iface) bool {
+	a.holding.Lock()
+	l, isLink := a.link.(kernelLink)
+	var own uint32
+	var err error
+	if isLink {
+		own, err = l.id()
+	}
+	a.holding.Unlock()
+	if !isLink || err != nil {
+		return true
+	}
+	at := ebpf.AttachTCXIngress
+	if a.metadata.Target.Out {
+		at = ebpf.AttachTCXEgress
+	}
+	on := true // if the kernel cannot be asked
+	_ = a.metadata.Target.inNamespace(i.inode, func() error {
+		found, err := link.QueryPrograms(link.QueryOptions{Target: i.Index, Attach: at})
+		if err == nil {
+			on = slices.ContainsFunc(found.Programs, func(p link.AttachedProgram) bool {
+				id, ok := p.LinkID()
+				return ok && uint32(id) == own
+			})
+		}
+		return err
+	})
+	return on
 }
 
 // ProgramID is the kernel's ID of the program, 0 if there is none.

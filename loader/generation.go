@@ -35,10 +35,10 @@ type Memory struct {
 // the configured sizes, and all that its programs have in common. The
 // programs of any number of interfaces share it.
 type Generation struct {
-	spec   *ebpf.CollectionSpec // specialised, apart from what differs by interface
-	tc     *ebpf.CollectionSpec // the same for TC; nil: no program is for TC
-	config Config
-	folded *fold.Cache // the programs of these specifications, for each interface
+	spec    *ebpf.CollectionSpec // specialised, apart from what differs by interface
+	tc      *ebpf.CollectionSpec // the same for TC; nil: no program is for TC
+	config  Config
+	folding *fold.Cache // of the programs for all interfaces
 
 	trackers uint64 // identity of the trackers, which takes long to compute
 	layout   layout // of the trackers
@@ -61,7 +61,7 @@ func newGeneration(cfg Config, filter map[string]*array) (*Generation, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("new generation: %w", err)
 	}
-	g := &Generation{config: cfg, trackers: cfg.trackerIdentity(), layout: cfg.layTrackers(), maps: make(map[string]*array), folded: new(fold.Cache)}
+	g := &Generation{config: cfg, trackers: cfg.trackerIdentity(), layout: cfg.layTrackers(), maps: make(map[string]*array), folding: new(fold.Cache)}
 	if err := g.build(&cfg, filter); err != nil {
 		for name, a := range filter {
 			if g.maps[name] == a {
@@ -424,7 +424,7 @@ var foldConstants = (*fold.Cache).Constants
 // where the kernel's verifier does not accept that, as the compiler has made it.
 func (g *Generation) loadFolded(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) (*ebpf.Program, error) {
 	folded := spec.Copy()
-	if err := foldConstants(g.folded, folded); err != nil {
+	if err := foldConstants(g.folding, folded); err != nil {
 		return nil, err
 	}
 	p, err := loadVerified(folded, replacements)
@@ -532,7 +532,7 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		fresh[bpf.WeirMapListStats] = lists
 	}
 	if len(g.config.Trackers) > 0 &&
-		(g.trackers != present.identity() || !present.have(g.layout.entries(stats.cpus))) {
+		(g.trackers != present.identity() || !present.haveSizes(g.layout.entries(stats.cpus))) {
 		trackers, err := newTrackers(&g.config, stats.cpus)
 		if err != nil {
 			return nil, errors.Join(err, fresh.Close())
@@ -540,7 +540,7 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		maps.Copy(fresh, trackers)
 	}
 	if g.config.Digests.Lines > 0 &&
-		(g.config.digestIdentity() != present.recorded() || !present.have(g.config.digestEntries(stats.cpus))) {
+		(g.config.digestIdentity() != present.recorded() || !present.haveSizes(g.config.digestEntries(stats.cpus))) {
 		digests, err := newDigests(&g.config, stats.cpus)
 		if err != nil {
 			return nil, errors.Join(err, fresh.Close())

@@ -90,7 +90,7 @@ func (g *Generation) outgrownParts(t Target, present pinnedMaps) (pinnedMaps, er
 		}
 		id := k.Identity(t, seed)
 		entries := k.Keeps(t)
-		if id == *identity && present.have(entries) {
+		if id == *identity && present.haveSizes(entries) {
 			continue
 		}
 		fresh, err := newPinnedMaps(entries)

@@ -71,10 +71,10 @@ func (k pinnedMaps) Close() error {
 	return errors.Join(errs...)
 }
 
-// have reports whether the maps of these names have these numbers of entries. A process that
-// is killed while it replaces pins leaves maps of two generations, so that the identity in one
-// of them says nothing of the others.
-func (k pinnedMaps) have(entries map[string]int) bool {
+// haveSizes reports whether the maps of these names have these numbers of entries. A process that
+// was killed while it replaced pins leaves maps of two generations: the identity in the head then
+// does not describe the others.
+func (k pinnedMaps) haveSizes(entries map[string]int) bool {
 	for name, n := range entries {
 		if k[name] == nil || k[name].entries() != n {
 			return false
@@ -83,12 +83,12 @@ func (k pinnedMaps) have(entries map[string]int) bool {
 	return true
 }
 
-// isHead reports whether a map has the seed and the identity of the others of its stage.
+// isHead reports whether a map has the seed and the identity for all maps of its stage.
 func isHead(name string) bool { return strings.HasSuffix(name, "_now") }
 
 // comparePins orders names of pins as they are to be made or replaced: heads come last. A
-// process that is killed in between leaves the former identity, with which no program goes
-// over to the memory of another.
+// process that is killed in between leaves the former identity, so that no later program takes the
+// new maps for its own.
 func comparePins(x, y string) int {
 	if isHead(x) != isHead(y) {
 		if isHead(x) {

@@ -395,9 +395,6 @@ func TestNamespaceComesLater(t *testing.T) {
 func TestSameIndexElsewhere(t *testing.T) {
 	for _, hook := range []loader.Hook{loader.Native, loader.TC} {
 		for _, how := range []string{"namespace replaced", "interface moved"} {
-			if hook == loader.TC && how == "interface moved" {
-				continue // its link does not say in which namespace its interface is
-			}
 			t.Run(hook.String()+", "+how, func(t *testing.T) {
 				l := lab.New(t)
 				c, targets := options(t, new(bytes.Buffer), l.B)

@@ -9,8 +9,9 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// maxCached is the number of specifications whose programs a cache keeps: of a generation's, there
-// are one for XDP, one for the edges of a loop, and two for TC.
+// maxCached is the number of specifications whose programs a cache keeps. A generation usually has
+// up to four: for XDP, for the edges of a loop, and for TC with and without Ethernet headers. Stages
+// with a secret for each interface have a specification for each, and are folded each time.
 const maxCached = 4
 
 // Cache keeps the programs of the specifications that were folded last. The programs of many
@@ -49,7 +50,7 @@ func (c *Cache) Constants(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// find returns what is kept of a specification, or an entry that has yet to be folded.
+// find returns the entry of an equal specification, or a new one, which is not folded yet.
 func (c *Cache) find(spec *ebpf.CollectionSpec) *folded {
 	constants := constantsOf(spec)
 	c.mu.Lock()
