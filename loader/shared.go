@@ -172,6 +172,9 @@ func (d Pins) keepShared(g *Generation, name string) error {
 	if is, err := (pinnableMap{used.m}).isAt(path); err != nil {
 		return err
 	} else if !is {
+		if !exists(path) {
+			return nil // on a bpffs that is read-only, to remove nothing fails, too
+		}
 		return os.RemoveAll(path)
 	}
 	old, err := d.pinnedShared(name)
