@@ -700,14 +700,6 @@ func (n *Node) report() {
 		s.Problems[i] = p[:min(len(p), maxText)]
 	}
 	text, err := wire.MarshalStatus(s)
-	if err != nil {
-		s.Problems = []string{err.Error()}
-		for i := range s.Lists {
-			s.Lists[i].Seal, s.Lists[i].Conversed = "", nil // which only matters where the hub has lost the version
-			s.Lists[i].Error = s.Lists[i].Error[:min(len(s.Lists[i].Error), 20)]
-		}
-		text, err = wire.MarshalStatus(s)
-	}
 	if err == nil && conn != nil && n.connected.Load() {
 		err = conn.Publish(wire.StatusSubject(n.c.Enrollment.Name), text)
 	}

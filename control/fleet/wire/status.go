@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"weir/control/api"
@@ -35,13 +36,43 @@ type (
 // MaxTop bounds the sources in a report.
 const MaxTop = 5
 
-// MarshalStatus returns the text of a status.
+// MarshalStatus returns the text of a status. One that is too long is shortened, and says so: it
+// leaves out of all lists what the hub needs least.
 func MarshalStatus(s Status) ([]byte, error) {
 	text, err := json.Marshal(s)
+	for i, shorten := range shortenings {
+		if err != nil || len(text) <= MaxStatus {
+			break
+		}
+		if i == 0 {
+			s.Problems = append(slices.Clip(s.Problems), fmt.Sprintf("the report is shortened, from %d bytes to at most %d", len(text), MaxStatus))
+			s.Lists = slices.Clone(s.Lists)
+		}
+		for j := range s.Lists {
+			shorten(&s.Lists[j])
+		}
+		text, err = json.Marshal(s)
+	}
 	if err == nil && len(text) > MaxStatus {
 		err = fmt.Errorf("status of %d bytes, want at most %d", len(text), MaxStatus)
 	}
 	return text, err
+}
+
+// shortenings leave out parts of the status of a list, one after the other.
+var shortenings = []func(*ListStatus){
+	func(l *ListStatus) { // a seal matters where the hub has lost the version
+		l.Seal, l.Conversed, l.Error = "", nil, l.Error[:min(len(l.Error), 20)]
+	},
+	func(l *ListStatus) {
+		if l.Rehearsal != nil {
+			r := *l.Rehearsal
+			r.Top, r.Error = nil, r.Error[:min(len(r.Error), 20)]
+			l.Rehearsal = &r
+		}
+	},
+	func(l *ListStatus) { l.Rehearsal, l.Added = nil, nil }, // a rollout waits for them
+	func(l *ListStatus) { l.ID, l.Error = "", "" },
 }
 
 // ParseStatus returns the status of a text.

@@ -2,8 +2,11 @@ package wire
 
 import (
 	"crypto/ed25519"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +153,45 @@ func TestStatus(t *testing.T) {
 	want.Version = strings.Repeat("x", MaxStatus)
 	if _, err := MarshalStatus(want); err == nil {
 		t.Error("a status that no hub takes")
+	}
+}
+
+// A hub takes the status of a node that has as many lists as it may, however much there is to say
+// of each, and hears of each of them which version is active.
+func TestLongStatus(t *testing.T) {
+	at := Place{Epoch: 1 << 32, Version: 1 << 24}
+	text := strings.Repeat("é", 100)
+	conversed := &Conversed{Addresses: 1 << 20, Latest: []string{"2001:db8::1", "2001:db8::2", "2001:db8::3"}}
+	long := Status{Time: time.Now(), Version: "1.0.0", Catalog: at, Seal: text, Problems: []string{text}}
+	for i := range MaxLists {
+		long.Lists = append(long.Lists, ListStatus{
+			Name: fmt.Sprintf("%064d", i), Active: at, ID: text[:22], Seal: text, Sum: strings.Repeat("0", 32), Entries: 10_000_000,
+			Wanted: at, Refused: true, Error: text, Conversed: conversed, Added: conversed,
+			Rehearsal: &Rehearsal{
+				Place: at, Since: time.Now(), Looked: 1 << 40, Passed: 1 << 40, WouldDrop: 1 << 40, Error: text, Conversed: conversed,
+				Top: slices.Repeat([]Affected{{Source: "2001:db8::1", Packet: text, Entry: text, Packets: 1 << 40}}, MaxTop),
+			},
+		})
+	}
+	rehearsal := *long.Lists[0].Rehearsal
+	for n := 1; n <= MaxLists; n += 3 {
+		s := long
+		s.Lists = long.Lists[:n]
+		text, err := MarshalStatus(s)
+		if err != nil {
+			t.Fatalf("%d lists: %v", n, err)
+		}
+		got, err := ParseStatus(text)
+		if err != nil || len(got.Lists) != n || got.Lists[n-1].Active != at || got.Lists[n-1].Sum != long.Lists[n-1].Sum {
+			t.Fatalf("%d lists: %v", n, err)
+		}
+		said := len(got.Problems) == 2 && strings.Contains(got.Problems[1], "shortened")
+		if whole, err := json.Marshal(s); err != nil || said != (len(whole) > MaxStatus) {
+			t.Errorf("%d lists, %d bytes: problems %q, %v", n, len(whole), got.Problems, err)
+		}
+	}
+	if !reflect.DeepEqual(*long.Lists[0].Rehearsal, rehearsal) || long.Lists[0].Seal == "" || len(long.Problems) != 1 {
+		t.Error("the status itself is shortened")
 	}
 }
 
