@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,7 @@ import (
 
 	"weir/cmd/interrupt"
 	"weir/cmd/share"
+	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
@@ -75,12 +77,15 @@ func (e usageError) Unwrap() error { return e.error }
 // execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
+	out := terminal.NewWriter(stdout)
+	stderr = terminal.NewWriter(stderr)
 	root.SetArgs(args)
 	root.SetIn(interrupt.NewReader(ctx, os.Stdin))
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
-	if serve.ToJournal(stderr) {
+	err = cmp.Or(err, out.Err())
+	if serve.ToJournal(terminal.Raw(stderr)) {
 		stderr = serve.JournalError(stderr)
 	}
 	var usage usageError
@@ -474,7 +479,7 @@ api and console change with a restart only.`,
 func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority, stderr io.Writer) error {
 	defer interrupt.InOrder()()
 	p := &process{}
-	log := p.logging.New(stderr, serve.ToJournal(stderr))
+	log := p.logging.New(stderr, serve.ToJournal(terminal.Raw(stderr)))
 	p.log = log
 	p.setLog(c.Log)
 	hangUps := make(chan os.Signal, 1) // before lists are read, for a reload must not kill

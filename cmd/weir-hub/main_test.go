@@ -24,6 +24,19 @@ func command(t *testing.T, args ...string) (code int, out, log string) {
 	return code, stdout.String(), stderr.String()
 }
 
+// Output that cannot be written is an error.
+func TestOutputThatIsLost(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	var log bytes.Buffer
+	if code := execute(t.Context(), []string{"help"}, full, &log); code != exitFailure || !strings.Contains(log.String(), "no space left on device") {
+		t.Errorf("exit code %d\n%s", code, &log)
+	}
+}
+
 func TestShare(t *testing.T) {
 	dir := t.TempDir()
 	if code, out, log := command(t, "share", dir); code != exitOK || out+log != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/cmd/interrupt"
+	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
@@ -88,7 +89,7 @@ again; if it cannot be used, the server goes on with the former one.`,
 		}
 		var how serve.Logging
 		how.Set(slog.Level(level), false)
-		log := how.New(c.ErrOrStderr(), serve.ToJournal(c.ErrOrStderr()))
+		log := how.New(c.ErrOrStderr(), serve.ToJournal(terminal.Raw(c.ErrOrStderr())))
 		hangUps := make(chan os.Signal, 1)
 		signal.Notify(hangUps, syscall.SIGHUP)
 		defer signal.Stop(hangUps)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/cmd/interrupt"
+	"weir/cmd/terminal"
 	"weir/control/announce"
 	"weir/control/api/client"
 )
@@ -114,7 +115,7 @@ What is announced, refused and withdrawn is logged on standard error. With
 		if err := a.Validate(); err != nil {
 			return usageError{err}
 		}
-		a.Out, a.Log = raw(c.OutOrStdout()), slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
+		a.Out, a.Log = terminal.Raw(c.OutOrStdout()), slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
 		defer interrupt.InOrder()() // what is announced is withdrawn
 		go logRefused(c.InOrStdin(), a.Log)
 		return a.Run(c.Context(), client.Dial(socket), interval)

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/capture"
@@ -60,7 +61,7 @@ Nothing is loaded or attached for it.`,
 		if err != nil {
 			return err
 		}
-		out := raw(c.OutOrStdout())
+		out := terminal.Raw(c.OutOrStdout())
 		if file != "-" {
 			f, err := os.Create(file)
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"weir/cmd/interrupt"
+	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/serve"
 )
@@ -33,7 +34,7 @@ type console struct {
 
 // newConsole takes a terminal for the live line only if the output is one.
 func newConsole(stdout, stderr io.Writer) *console {
-	c := &console{log: stderr, failed: new(atomic.Uint64), journal: serve.ToJournal(raw(stderr))}
+	c := &console{log: stderr, failed: new(atomic.Uint64), journal: serve.ToJournal(terminal.Raw(stderr))}
 	c.live = terminalOf(stdout)
 	return c
 }
@@ -45,8 +46,8 @@ func isTerminal(stream any) bool { return terminalOf(stream) != nil }
 // none.
 func terminalOf(stream any) *os.File {
 	switch s := stream.(type) {
-	case *printable:
-		stream = s.to
+	case *terminal.Writer:
+		stream = terminal.Raw(s)
 	case *interrupt.Reader:
 		stream = s.From
 	}
@@ -111,7 +112,7 @@ func (c *console) show(text string) {
 	if c.live == nil {
 		return
 	}
-	text = escape(text)
+	text = terminal.Escape(text)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if width, _, err := term.GetSize(int(c.live.Fd())); err == nil && width > 0 {

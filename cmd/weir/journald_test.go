@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/serve"
 )
@@ -43,7 +44,7 @@ func TestLogToJournal(t *testing.T) {
 	stream, written := journal(t)
 	var how logging
 	how.Configure(config.Log{Level: config.LogLevel(slog.LevelDebug), Format: config.LogText})
-	log := newConsole(io.Discard, &printable{to: stream}).newLogger(&how).With("list", "feed")
+	log := newConsole(io.Discard, terminal.NewWriter(stream)).newLogger(&how).With("list", "feed")
 	log.Debug("one")
 	log.Info("two", "x", "a\nb")
 	log.Warn("three")
@@ -81,8 +82,8 @@ func TestInheritedJournal(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	for _, stream := range []io.Writer{w, &printable{to: w}, io.Discard} {
-		if serve.ToJournal(raw(stream)) {
+	for _, stream := range []io.Writer{w, terminal.NewWriter(w), io.Discard} {
+		if serve.ToJournal(terminal.Raw(stream)) {
 			t.Errorf("%T is taken for the journal", stream)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/cmd/interrupt"
+	"weir/cmd/terminal"
 	"weir/control/serve"
 )
 
@@ -56,15 +57,15 @@ var errUnpublished = errors.New("not published yet")
 // execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
-	out := &printable{to: stdout}
-	stderr = &printable{to: stderr}
+	out := terminal.NewWriter(stdout)
+	stderr = terminal.NewWriter(stderr)
 	root.SetArgs(args)
 	root.SetIn(interrupt.NewReader(ctx, stdin))
 	root.SetOut(out)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
-	err = cmp.Or(err, out.failed) // most commands do not look whether they could print
-	if serve.ToJournal(raw(stderr)) {
+	err = cmp.Or(err, out.Err()) // most commands do not look whether they could print
+	if serve.ToJournal(terminal.Raw(stderr)) {
 		stderr = serve.JournalError(stderr)
 	}
 	var usage usageError

@@ -2,12 +2,10 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/quick"
 	"unicode/utf8"
 
 	"weir/control/api"
@@ -34,34 +32,6 @@ func TestNamesAreNotOrders(t *testing.T) {
 		if !strings.Contains(text, `\u001b[2J`) && !strings.Contains(text, `\x1b[2J`) {
 			t.Errorf("weir %q does not show the name: %q", c.args, text)
 		}
-	}
-}
-
-// JSON stays JSON, and text that is cut into pieces anywhere stays the same.
-func TestPrintable(t *testing.T) {
-	var b strings.Builder
-	p := &printable{to: &b}
-	if err := printJSON(p, "\x1b\u009b\u202e–é\n"); err != nil {
-		t.Fatal(err)
-	}
-	var back string
-	if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back != "\x1b\u009b\u202e–é\n" {
-		t.Errorf("%q is read as %q, %v", b.String(), back, err)
-	}
-	if err := quick.Check(func(text string, cuts []uint8) bool {
-		text = "naïve – 网\n" + text + "."
-		var b strings.Builder
-		p := &printable{to: &b}
-		rest := text
-		for _, n := range cuts {
-			n := min(int(n%8), len(rest))
-			p.Write([]byte(rest[:n]))
-			rest = rest[n:]
-		}
-		n, err := p.Write([]byte(rest))
-		return err == nil && n == len(rest) && b.String() == escape(text)
-	}, nil); err != nil {
-		t.Error(err)
 	}
 }
 
