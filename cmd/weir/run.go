@@ -50,7 +50,8 @@ On a terminal, a line shows the traffic; otherwise it is logged every minute.
 A tracker finds heavy hitters, and can rate-limit or block them:
   key=src|dst|flow|src/BITS|dst/BITS[,threshold=RATE|SHARE|RATE+SHARE]
   [,unit=packets|bytes][,interval=DURATION][,action=report|limit|block]
-  [,limit=RATE][,burst=UNITS][,duration=DURATION][,memory=SIZE]
+  [,limit=RATE][,burst=UNITS][,duration=DURATION][,guard=true|false]
+  [,memory=SIZE]
 It counts packets or bytes by source, destination, five-tuple or prefix. A flow
 is heavy above the threshold: a rate as in 50kpps, 10Mbit/s or 10k/s, a share of
 all traffic as in 0.1% (default 1%), or both as in 50kpps+1%. A flow that

@@ -19,9 +19,10 @@ func newWeb() *cobra.Command {
 		Use:   "console [--read-only]",
 		Short: "Open the console, a page for browsers",
 		Long: `Prints a URL that opens the console of the running daemon in a browser. It
-works once, within five minutes. The session lasts twelve hours, unless it is
-ended in the browser or by --end, or weir stops. In it, you may block, allow and
-undo that; with --read-only, you may only look.
+works once, within five minutes. The session lasts twelve hours, also through a
+restart if there is a state directory, unless it is ended in the browser or by
+--end. In it, you may block, allow and undo that; with --read-only, you may only
+look.
 
 console.listen in weir.yaml switches the console on. From another host, forward
 its port: ssh -L 9479:127.0.0.1:9479 HOST.`,
@@ -41,9 +42,9 @@ func newFleetConsole() *cobra.Command {
 		Short: "Open the hub's console, a page for browsers",
 		Long: `Prints a URL that opens the console of the running hub in a browser: nodes,
 which versions they have, rollouts, and the largest flows of all nodes together.
-It opens once, within five minutes. The session lasts twelve hours, or until it
-is ended there, or by --end, or the hub stops. It may block and allow on all
-nodes and steer rollouts; with --read-only, only look.
+It opens once, within five minutes. The session lasts twelve hours, also through
+a restart of the hub, unless it is ended there or by --end. It may block and
+allow on all nodes and steer rollouts; with --read-only, only look.
 
 console.listen in hub.yaml switches the console on.`,
 		Example: `  weir fleet console

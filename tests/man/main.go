@@ -33,7 +33,7 @@ var daemon = configuration{
 	is: "configuration of weir", path: "/etc/weir/weir.yaml",
 	about: `The configuration of **weir run** with **--config**, and of the service, in YAML.
 **weir check** reports what is wrong with it, with line and column; **weir reload**
-reads it again.`,
+reads it again. *state_dir*, *pins*, *api*, *metrics*, *console* and *fleet* change with a restart only.`,
 	seeAlso: "**weir**(8), **weir-run**(8), **weir-check**(8), **weir-lists**(5)",
 }
 
@@ -41,7 +41,8 @@ var hub = configuration{
 	name: "hub.yaml", schema: "control/config/hub.schema.json", example: "control/config/hub.yaml",
 	is: "configuration of the hub of a fleet", path: "/etc/weir-hub/hub.yaml",
 	about: `The configuration of **weir-hub run** with **--config**, and of its service, in YAML.
-It changes with a restart.`,
+**weir hub check** reports what is wrong with it; **weir fleet reload** reads it again.
+*keys*, *state_dir*, *servers*, *sites*, *broker*, *api* and *console* change with a restart only.`,
 	seeAlso: "**weir-hub**(8), **weir-hub-run**(8), **weir-lists**(5)",
 }
 
