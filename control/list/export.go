@@ -10,14 +10,22 @@ import (
 // [io.WriterTo].
 type Export struct {
 	set      *Set
-	src, dst bool // what the list's direction covers
+	whole    bool // any entry can be expressed
+	src, dst bool // what the list's direction covers; neither: unknown
 	write    func(Export, *bufio.Writer)
 	name     string // of the list
 	zero     bool   // prefixes of no bits can be expressed
 }
 
-// Plain exports a set in the format of lists.
-func (s *Set) Plain() Export { return Export{set: s.orEmpty(), write: Export.plain} }
+// Plain exports a set in the format of lists, so that a list of any direction that reads it has the
+// same entries.
+func (s *Set) Plain() Export { return Export{set: s.orEmpty(), whole: true, write: Export.plain} }
+
+// PlainFor is Plain for lists whose direction covers these sides: entries for the same sides are
+// addresses.
+func (s *Set) PlainFor(src, dst bool) Export {
+	return Export{set: s.orEmpty(), whole: true, src: src, dst: dst, write: Export.plain}
+}
 
 // IPSet exports a set as "ipset save" prints it: as two sets, LIST-4 and LIST-6,
 // which "ipset restore" reads. src and dst say which sides the list's direction
@@ -56,7 +64,7 @@ func (c *tally) Write(b []byte) (int, error) {
 
 // LeftOut returns the number of entries that the format cannot express.
 func (e Export) LeftOut() int {
-	if !e.src && !e.dst { // the format of lists
+	if e.whole {
 		return 0
 	}
 	return e.set.Flows.Len() + leftOut(e, &e.set.V4) + leftOut(e, &e.set.V6)
@@ -101,7 +109,7 @@ func addresses[P Prefix[P]](e Export, p *Prefixes[P], fn func(P)) {
 		}
 	}
 	for k := range p.Dst.All() {
-		if expressible(e, p, k, false) && !p.Plain.Has(k) && !p.Src.Has(k) {
+		if expressible(e, p, k, false) && !p.Plain.Has(k) && (!p.Src.Has(k) || !expressible(e, p, k, true)) {
 			fn(k)
 		}
 	}
@@ -115,21 +123,36 @@ func appendPrefix[P Prefix[P]](b []byte, p P) []byte {
 	return p.Prefix().Addr().AppendTo(b)
 }
 
-// writeLines writes a line for each prefix.
-func writeLines[P Prefix[P]](w *bufio.Writer, before string, all Sorted[P]) {
-	for p := range all.All() {
-		_, _ = w.WriteString(before) // Flush returns the error, here and below
-		_, _ = w.Write(append(appendPrefix(w.AvailableBuffer(), p), '\n'))
+// writeLine writes a prefix between other parts of a line.
+func writeLine[P Prefix[P]](w *bufio.Writer, before string, p P, after string) {
+	_, _ = w.WriteString(before) // Flush returns the error, here and below
+	_, _ = w.Write(appendPrefix(w.AvailableBuffer(), p))
+	_, _ = w.WriteString(after)
+}
+
+// plain writes the prefixes of a family. The text of a source alone is that of a flow: an address
+// would match the sides of the list's direction.
+func plain[P Prefix[P]](w *bufio.Writer, e Export, p *Prefixes[P], source, end string) {
+	for k := range p.Plain.All() {
+		writeLine(w, "", k, "\n")
+	}
+	for k := range p.Src.All() {
+		if k.Bits() == 0 || e.src && (!e.dst || p.Dst.Has(k)) {
+			writeLine(w, "", k, "\n")
+		} else {
+			writeLine(w, source, k, end)
+		}
+	}
+	for k := range p.Dst.All() {
+		if !e.src || !e.dst || !p.Src.Has(k) {
+			writeLine(w, "> ", k, "\n")
+		}
 	}
 }
 
 func (e Export) plain(w *bufio.Writer) {
-	writeLines(w, "", e.set.V4.Plain)
-	writeLines(w, "", e.set.V6.Plain)
-	writeLines(w, "", e.set.V4.Src)
-	writeLines(w, "> ", e.set.V4.Dst)
-	writeLines(w, "", e.set.V6.Src)
-	writeLines(w, "> ", e.set.V6.Dst)
+	plain(w, e, &e.set.V4, "any ", ":* > *:*\n")
+	plain(w, e, &e.set.V6, "any [", "]:* > *:*\n")
 	for k := range e.set.Flows.All() {
 		_, _ = w.WriteString(k.String() + "\n")
 	}

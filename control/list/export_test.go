@@ -2,8 +2,11 @@ package list
 
 import (
 	"io"
+	"maps"
 	"strings"
 	"testing"
+
+	"weir/filter/key"
 )
 
 func parsed(t *testing.T, text string) *Set {
@@ -37,12 +40,80 @@ udp [2001:db8::]:53 > [2001:db8:1::/48]:*
 
 // What is exported in the format of lists is the same set again.
 func TestExportPlain(t *testing.T) {
-	for _, text := range []string{"", mixed, "0.0.0.0/0\n::/0\n"} {
+	for _, text := range []string{"", mixed, oneSide, "0.0.0.0/0\n::/0\n"} {
 		s := parsed(t, text)
 		again := parsed(t, exported(t, s.Plain()))
 		if d := again.Diff(s); d.Len() > 0 || s.Plain().LeftOut() != 0 {
 			t.Errorf("%q is exported as\n%s", text, exported(t, s.Plain()))
 		}
+	}
+}
+
+// oneSide has entries for one side, for the other one, and for both.
+const oneSide = `192.0.2.9
+any 192.0.2.1:* > *:*
+any 192.0.2.2:* > *:*
+any [2001:db8::/32]:* > *:*
+any [2001:db8:1::2]:* > *:*
+> 192.0.2.2
+> 192.0.2.3
+> 2001:db8:1::2
+`
+
+// matched returns what a list with these sides matches, as keys.
+func matched(s *Set, src, dst bool) map[key.Key]bool {
+	all := make(map[key.Key]bool)
+	for p := range s.V4.Plain.All() {
+		if src {
+			all[key.Source(p.Prefix())] = true
+		}
+		if dst {
+			all[key.Destination(p.Prefix())] = true
+		}
+	}
+	for p := range s.V6.Plain.All() {
+		if src {
+			all[key.Source(p.Prefix())] = true
+		}
+		if dst {
+			all[key.Destination(p.Prefix())] = true
+		}
+	}
+	for p := range s.V4.Src.All() {
+		all[key.Source(p.Prefix())] = true
+	}
+	for p := range s.V4.Dst.All() {
+		all[key.Destination(p.Prefix())] = true
+	}
+	for p := range s.V6.Src.All() {
+		all[key.Source(p.Prefix())] = true
+	}
+	for p := range s.V6.Dst.All() {
+		all[key.Destination(p.Prefix())] = true
+	}
+	return all
+}
+
+// A list that imports what it has exported matches the same packets, and other programs get all
+// entries but those that are said to be left out.
+func TestExportSides(t *testing.T) {
+	for _, d := range []struct{ src, dst bool }{{true, false}, {false, true}, {true, true}} {
+		s := parsed(t, oneSide)
+		text := exported(t, s.PlainFor(d.src, d.dst))
+		if want, got := matched(s, d.src, d.dst), matched(parsed(t, text), d.src, d.dst); !maps.Equal(got, want) {
+			t.Errorf("%+v: %d keys, want %d; exported as\n%s", d, len(got), len(want), text)
+		}
+		e := s.IPSet("drop", d.src, d.dst)
+		added := strings.Count(exported(t, e), "\nadd ")
+		switch { // 192.0.2.2 and 2001:db8:1::2 are two entries each
+		case d.src && d.dst && (added != 3 || e.LeftOut() != 3),
+			!d.src && (added != 4 || e.LeftOut() != 4),
+			!d.dst && (added != 5 || e.LeftOut() != 3):
+			t.Errorf("%+v: %d entries, %d are left out\n%s", d, added, e.LeftOut(), exported(t, e))
+		}
+	}
+	if got := exported(t, parsed(t, "any 192.0.2.1:* > *:*\n> 192.0.2.1\n").PlainFor(true, true)); got != "192.0.2.1\n" {
+		t.Errorf("both sides are exported as %q", got)
 	}
 }
 

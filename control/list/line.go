@@ -131,7 +131,7 @@ func (p *parser) addresses(word, rest string) error {
 func separates(remark string) bool {
 	word, _ := cutWord(remark)
 	word, _, _ = strings.Cut(word, ";")
-	return isAddress(word)
+	return meansAddress(word)
 }
 
 // cutPort cuts an address before its port, as in 192.0.2.1:443, [2001:db8::1]:443,
@@ -455,11 +455,18 @@ func checkText(s string) error {
 	return nil
 }
 
-// meansAddress reports whether s is an address or prefix, or one that is written
-// in another way.
+// meansAddress reports whether s is an address, a prefix or a range, or one that is
+// written in another way.
 func meansAddress(s string) bool {
-	_, hasPort := cutPort(s)
-	return isAddress(s) || hasPort || hasZeros(s)
+	s = strings.TrimRight(s, ",")
+	if _, hasPort := cutPort(s); hasPort || isAddress(s) || hasZeros(s) {
+		return true
+	}
+	if first, last, isRange := strings.Cut(s, "-"); isRange {
+		return isAddress(first) && isAddress(last)
+	}
+	host, mask, _ := strings.Cut(s, "/")
+	return isAddress(host) && isAddress(mask)
 }
 
 // isAddress reports whether s is a well-formed address or prefix.

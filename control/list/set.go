@@ -251,6 +251,23 @@ func Union(sets ...*Set) *Set {
 
 var empty Set
 
+// HasSources reports whether entries match sources whatever the list's direction, as
+// "any 192.0.2.1:* > *:*" does.
+func (s *Set) HasSources() bool {
+	s = s.orEmpty()
+	return hasSources(&s.V4) || hasSources(&s.V6)
+}
+
+// hasSources leaves out the prefix of no bits, which has no side.
+func hasSources[P Prefix[P]](p *Prefixes[P]) bool {
+	for k := range p.Src.All() {
+		if k.Bits() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *Set) orEmpty() *Set {
 	if s == nil {
 		return &empty

@@ -245,3 +245,14 @@ func testPrefix[P Prefix[P]](t *testing.T, r *rand.Rand, of func(netip.Prefix) P
 		t.Fatalf("%v has %d children of length %d", a, n, long)
 	}
 }
+
+func TestHasSources(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": false, "192.0.2.1": false, "0.0.0.0/0": false, "> 192.0.2.1": false, "tcp 192.0.2.1:* > *:*": false,
+		"any 192.0.2.1:* > *:*": true, "any [2001:db8::/32]:* > *:*": true,
+	} {
+		if got := parsed(t, text).HasSources(); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

@@ -24,6 +24,7 @@ import (
 	"weir/control/config"
 	"weir/control/console"
 	"weir/control/durable"
+	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
@@ -477,10 +478,14 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 	if c.TTL > 0 {
 		each.Expires = now.Add(time.Duration(c.TTL * float64(time.Second))).UTC().Truncate(time.Millisecond)
 	}
+	source := -1 // the first entry that is a source alone
 	for i, text := range c.Entries {
 		e, err := list.ParseEntry(text)
 		if err != nil {
 			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
+		}
+		if source < 0 && e.Set().HasSources() {
+			source = i
 		}
 		entries.Append(e)
 		if entries.Len() > api.MaxChange {
@@ -500,6 +505,8 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 			return h.lists.missing(name)
 		case string(l.Action) != c.Action:
 			return &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", name, l.Action, c.Action)}
+		case source >= 0 && l.Direction != engine.Source: // the journal has the key alone, as of an address
+			return &api.BadRequest{Entry: &source, Text: c.Entries[source], Err: fmt.Errorf("list %s has direction %s, and takes no entries for sources alone: name one with direction src", name, l.Direction)}
 		case l.unread && !c.Remove:
 			return &api.BadRequest{Err: fmt.Errorf("the sources of list %s were not read yet, and nodes keep what they have of it until then: name no list, and the entries reach all nodes at once", name)}
 		case l.released != nil && !c.Remove:

@@ -353,7 +353,7 @@ func TestHub(t *testing.T) {
 		}
 	}
 	write("192.0.2.1\n198.51.100.0/24\n2001:db8::/32\n")
-	lists := "lists: {drop: {sources: [{file: " + file + "}], interval: 1s}}\n"
+	lists := "lists: {drop: {sources: [{file: " + file + "}], interval: 1s}, to: {direction: dst}}\n"
 	f.start(lists)
 	n, c := f.enroll("edge-1")
 	w := f.follower(n, c)
@@ -429,6 +429,7 @@ func TestHub(t *testing.T) {
 		{Action: api.Block, List: "none", Entries: []string{"192.0.2.1"}},
 		{Action: api.Allow, List: "drop", Entries: []string{"192.0.2.1"}},
 		{Action: api.Block, Entries: []string{"192.0.2.300"}},
+		{Action: api.Block, List: "to", Entries: []string{"192.0.2.1", "any 192.0.2.2:* > *:*"}},
 	} {
 		if _, err := f.hub.Change(t.Context(), bad); err == nil {
 			t.Errorf("%+v was taken", bad)
