@@ -168,7 +168,7 @@ func (d *fakeDaemon) Reload(context.Context) (api.Reloaded, error) { return d.re
 
 func (d *fakeDaemon) Status() api.Status { return d.status }
 
-func (d *fakeDaemon) Explain(_ context.Context, question string) (api.Explanation, error) {
+func (d *fakeDaemon) Explain(_ context.Context, question string, _ bool) (api.Explanation, error) {
 	if _, err := engine.ParseQuestion(question); err != nil {
 		return api.Explanation{}, &api.BadRequest{Err: err}
 	}

@@ -30,7 +30,7 @@ import (
 type Daemon interface {
 	Top(ctx context.Context) (*api.Top, error)
 	Status(ctx context.Context) (*api.Status, error)
-	Explain(ctx context.Context, question string) (*api.Explanation, error)
+	ExplainSoon(ctx context.Context, question string) (*api.Explanation, error)
 }
 
 // Peer is a neighbour that must not be cut off.
@@ -62,8 +62,12 @@ const (
 	ended   = "weir announce ends"
 )
 
-// lookAgain is how often it is asked what must not be announced.
-const lookAgain = 5 * time.Second
+// lookAgain is how often it is asked what must not be announced, and askingTime how long the daemon
+// is asked about flows in one turn: routes have to expire meanwhile.
+const (
+	lookAgain  = 5 * time.Second
+	askingTime = time.Second
+)
 
 // Announcer announces the heavy hitters of a daemon.
 type Announcer struct {
@@ -82,8 +86,9 @@ type Announcer struct {
 	protected []Peer
 	known     bool // protected is known
 	looked    time.Time
-	full      bool   // there were too many, as logged
-	problem   string // as logged
+	unchecked []key.Key // routes that are still to be rechecked
+	full      bool      // there were too many, as logged
+	problem   string    // as logged
 }
 
 // candidate is a flow that is heavy.
@@ -167,9 +172,12 @@ func (a *Announcer) look(ctx context.Context, d Daemon, now time.Time) ([]candid
 			return nil, errors.New("the daemon has yet to find out what must not be cut off")
 		}
 		a.protected, a.known, a.looked = peersOf(s.Protected), true, now
-		if err := a.recheck(ctx, d, now); err != nil {
-			return nil, err
+		if len(a.unchecked) == 0 {
+			a.unchecked = a.sorted()
 		}
+	}
+	if err := a.recheck(ctx, d, now); err != nil {
+		return nil, err
 	}
 	t, err := d.Top(ctx)
 	switch {
@@ -257,7 +265,7 @@ func allowed(ctx context.Context, d Daemon, k key.Key) (why, failed error) {
 	if !k.Tuple() { // in either direction: who allows an address means it
 		question = strings.TrimPrefix(question, "> ")
 	}
-	e, err := d.Explain(ctx, question)
+	e, err := d.ExplainSoon(ctx, question)
 	if err != nil {
 		return nil, err
 	}
@@ -297,9 +305,14 @@ func names(entry, k key.Key) bool {
 	return overlap(src, from) || overlap(src, to) || overlap(dst, from) || overlap(dst, to)
 }
 
-// recheck withdraws what must no longer be announced.
+// recheck withdraws what must no longer be announced. Where that takes long it goes on in the next
+// turn.
 func (a *Announcer) recheck(ctx context.Context, d Daemon, now time.Time) error {
-	for _, k := range a.sorted() {
+	for began := time.Now(); len(a.unchecked) > 0 && time.Since(began) < askingTime; a.unchecked = a.unchecked[1:] {
+		k := a.unchecked[0]
+		if _, announced := a.routes[k]; !announced {
+			continue
+		}
 		why := a.refuse(k, a.protected)
 		if why == nil {
 			var err error
@@ -320,6 +333,7 @@ func (a *Announcer) update(ctx context.Context, d Daemon, now time.Time, heavy [
 	full := 0
 	until := now.Add(a.Hold)
 	seen := make(map[key.Key]bool)
+	began := time.Now()
 	for _, c := range heavy {
 		seen[c.key] = true
 		if _, known := a.refused[c.key]; known && now != a.looked {
@@ -335,6 +349,9 @@ func (a *Announcer) update(ctx context.Context, d Daemon, now time.Time, heavy [
 			continue
 		}
 		if why == nil {
+			if time.Since(began) > askingTime {
+				continue // in the next turn
+			}
 			var err error
 			if why, err = allowed(ctx, d, c.key); err != nil {
 				a.report(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"weir/control/api"
@@ -26,6 +28,7 @@ type fake struct {
 	allowed   string // an address
 	failsafe  string
 	depends   []api.Dependency // of all packets
+	slow      time.Duration    // of an answer of ExplainSoon
 }
 
 func (f *fake) Top(context.Context) (*api.Top, error) { return &f.top, f.err }
@@ -34,7 +37,8 @@ func (f *fake) Status(context.Context) (*api.Status, error) {
 	return &api.Status{Protected: f.protected}, f.err
 }
 
-func (f *fake) Explain(_ context.Context, question string) (*api.Explanation, error) {
+func (f *fake) ExplainSoon(_ context.Context, question string) (*api.Explanation, error) {
+	time.Sleep(f.slow)
 	e := api.Explanation{Answers: []api.Answer{{Depends: f.depends}}}
 	switch question {
 	case f.allowed:
@@ -139,6 +143,51 @@ func TestHold(t *testing.T) {
 	if err := s.end(s.now); err != nil || s.out.String() != "withdraw "+victim6 {
 		t.Fatal(s.out.String(), err)
 	}
+}
+
+// A daemon that takes long for an answer about each flow delays no turn, no expiry, and no
+// announcement for good.
+func TestSlowDaemon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "dst")
+		s.Max = 100
+		s.d.slow = 100 * time.Millisecond
+		var flows []string
+		for i := range 50 {
+			flows = append(flows, fmt.Sprintf("203.0.113.%d", i))
+		}
+		s.d.heavy("dst", flows...)
+		step := func() (out string) {
+			began := time.Now()
+			out = s.step(time.Second)
+			if took := time.Since(began); took > 2*askingTime+2*s.d.slow {
+				t.Fatalf("a turn of %v", took)
+			}
+			return out
+		}
+		for range 20 {
+			step()
+		}
+		if len(s.routes) != len(flows) {
+			t.Fatalf("%d of %d flows are announced", len(s.routes), len(flows))
+		}
+		s.d.allowed = "203.0.113.49"
+		out := ""
+		for range 20 {
+			out += step()
+		}
+		if !strings.Contains(out, "withdraw route 203.0.113.49/32") || strings.Count(out, "withdraw") != 1 {
+			t.Errorf("what is allowed is not withdrawn: %q", out)
+		}
+		s.d.heavy("dst")
+		out = ""
+		for range int(s.Hold/time.Second) + 1 {
+			out += step()
+		}
+		if len(s.routes) != 0 || strings.Count(out, "withdraw") != len(flows)-1 {
+			t.Errorf("%d routes are left, %d withdrawn", len(s.routes), strings.Count(out, "withdraw"))
+		}
+	})
 }
 
 // What must not be announced is refused, and the reason is logged once.

@@ -193,7 +193,7 @@ func (o ofDaemon) changed(ctx context.Context, one *session) func(*markup) {
 }
 
 func (o ofDaemon) present(ctx context.Context, change api.Change) *api.Entry {
-	e, err := o.c.daemon.Explain(ctx, change.Entries[0])
+	e, err := o.c.daemon.Explain(ctx, change.Entries[0], true)
 	if err != nil {
 		return nil
 	}

@@ -42,7 +42,7 @@ type Daemon interface {
 	server.Appraiser
 	server.Consoles
 	server.Monitor
-	Explain(ctx context.Context, question string) (api.Explanation, error)
+	Explain(ctx context.Context, question string, places bool) (api.Explanation, error)
 	History(context.Context, api.HistoryQuestion) (api.History, error)
 	Entries(context.Context, api.EntriesQuestion) (api.Entries, error)
 	Change(context.Context, api.Change) (api.Changed, error)

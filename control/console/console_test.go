@@ -169,7 +169,7 @@ func (d *daemon) History(_ context.Context, q api.HistoryQuestion) (api.History,
 	}, nil
 }
 
-func (d *daemon) Explain(_ context.Context, question string) (api.Explanation, error) {
+func (d *daemon) Explain(_ context.Context, question string, _ bool) (api.Explanation, error) {
 	_, err := engine.ParseQuestion(question)
 	return api.NewExplanation(question, d.answers...), err
 }

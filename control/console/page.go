@@ -201,7 +201,7 @@ func (c *Console) answer(q *http.Request, v *view) {
 	if v.Question = strings.TrimSpace(q.URL.Query().Get("q")); v.Question == "" {
 		return
 	}
-	e, err := c.daemon.Explain(q.Context(), v.Question)
+	e, err := c.daemon.Explain(q.Context(), v.Question, true)
 	if err != nil {
 		v.Wrong = err.Error()
 		return

@@ -28,13 +28,15 @@ func (x *explainer) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced
 }
 
 // Explain implements [server.Explainer].
-func (x *explainer) Explain(ctx context.Context, question string) (e api.Explanation, err error) {
+func (x *explainer) Explain(ctx context.Context, question string, places bool) (e api.Explanation, err error) {
 	asked, err := engine.ParseQuestion(question)
 	if err != nil {
 		return e, &api.BadRequest{Err: err}
 	}
 	answers, wanted, err := x.explain(ctx, asked)
-	wanted.find(source.Find) // outside of the loop, as it reads the feeds
+	if places {
+		wanted.find(source.Find) // outside of the loop, as it reads the feeds
+	}
 	return Explanation(question, answers...), err
 }
 

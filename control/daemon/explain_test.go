@@ -39,7 +39,7 @@ func TestExplainManyLists(t *testing.T) {
 	}
 	defer g.Close()
 	d := begin(t, r)
-	running, err := d.api.explainer.Explain(t.Context(), question)
+	running, err := d.api.explainer.Explain(t.Context(), question, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 		}
 	}
 
-	e, err := d.api.explainer.Explain(t.Context(), gateway)
+	e, err := d.api.explainer.Explain(t.Context(), gateway, true)
 	want := gateway + " would be blocked (tracker src), but that would cut off the gateway " + gateway
 	if err != nil || len(e.Answers[0].Spared) == 0 || e.Answers[0].Spared[0] != want || e.Answers[0].Verdict != api.VerdictPass {
 		t.Errorf("explained by %+v, %v; want %q", e, err, want)
@@ -185,7 +185,7 @@ func TestExplainPenalties(t *testing.T) {
 	d := begin(t, r)
 	explain := func(question string) api.Answer {
 		t.Helper()
-		e, err := d.api.explainer.Explain(t.Context(), question)
+		e, err := d.api.explainer.Explain(t.Context(), question, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -428,7 +428,7 @@ type (
 		Trace(context.Context, api.TraceQuestion) (*api.Traced, error)
 	}
 	controls interface {
-		Explain(context.Context, string) (api.Explanation, error)
+		Explain(context.Context, string, bool) (api.Explanation, error)
 		ExplainFrames(context.Context, [][]byte) ([]api.Explanation, error)
 		Lists() []api.List
 		Drops(context.Context, api.DropsQuestion) (api.Drops, error)

@@ -77,7 +77,11 @@ func controlRoutes(c Daemon) []route {
 		}},
 		monitorRoute(c),
 		{http.MethodGet, contract.ExplainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			e, err := c.Explain(q.Context(), q.URL.Query().Get("q"))
+			places, err := readPlaces(q.URL.Query())
+			if err != nil {
+				return nil, err
+			}
+			e, err := c.Explain(q.Context(), q.URL.Query().Get("q"), places)
 			return e, askAsIn(contract.ExplainPath, err)
 		}},
 		{http.MethodPost, contract.ExplainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {

@@ -112,11 +112,11 @@ func (c *control) Rollback(ctx context.Context, list string) (api.FetchOutcome, 
 
 func (c *control) Reload(context.Context) (api.Reloaded, error) { return c.reloaded, c.ask("reload") }
 
-func (c *control) Explain(_ context.Context, question string) (api.Explanation, error) {
+func (c *control) Explain(_ context.Context, question string, places bool) (api.Explanation, error) {
 	if _, err := engine.ParseQuestion(question); err != nil {
 		return api.Explanation{}, &api.BadRequest{Err: err}
 	}
-	return api.NewExplanation(question, c.answers...), c.ask("explain " + question)
+	return api.NewExplanation(question, c.answers...), c.ask(fmt.Sprintf("explain %s, places %v", question, places))
 }
 
 func (c *control) ExplainFrames(_ context.Context, frames [][]byte) ([]api.Explanation, error) {
@@ -240,6 +240,8 @@ func TestWhatIsToldArrives(t *testing.T) {
 		{"reload", func() (any, error) { return client.Reload(t.Context()) }, &c.reloaded},
 		{"explain", func() (any, error) { return client.Explain(t.Context(), "tcp 192.0.2.1:1 > *:2") },
 			&api.Explanation{Question: "tcp 192.0.2.1:1 > *:2", Verdict: api.VerdictDrop, Answers: c.answers}},
+		{"explain soon", func() (any, error) { return client.ExplainSoon(t.Context(), "> 192.0.2.1") },
+			&api.Explanation{Question: "> 192.0.2.1", Verdict: api.VerdictDrop, Answers: c.answers}},
 		{"explain frames", func() (any, error) { return client.ExplainFrames(t.Context(), [][]byte{make([]byte, 14)}) },
 			[]api.Explanation{{Question: "a frame", Verdict: api.VerdictDrop, Answers: c.answers}}},
 		{"multicast", func() (any, error) { return client.Multicast(t.Context()) }, &c.multicast},
@@ -256,7 +258,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
 	join.UID, leave.UID = add.UID, add.UID
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "collateral a/b ü", "worth", "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "collateral a/b ü", "worth", "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2, places true", "explain > 192.0.2.1, places false", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }
@@ -359,6 +361,7 @@ func TestOtherRefusals(t *testing.T) {
 		{"no such list", "POST", "/v1/lists/x/refresh", &control{err: api.ErrNoList}, 404, "no such list", ""},
 		{"refused configuration", "POST", contract.ReloadPath, &control{err: errors.New("weir.yaml:3:1: no value")}, 500, "weir.yaml:3:1", ""},
 		{"strange question", "GET", contract.ExplainPath + "?q=what", &control{}, 400, "want an address", ""},
+		{"strange places", "GET", contract.ExplainPath + "?q=192.0.2.1&places=here", &control{}, 400, "want true or false", ""},
 		{"two questions", "GET", contract.ExplainPath + "?q=192.0.2.1&q=192.0.2.2", &control{}, 400, `"q" is there 2 times`, ""},
 		{"two times", "POST", contract.ReloadPath + "?confirm_seconds=60&confirm_seconds=0", &control{}, 400, `"confirm_seconds" is there 2 times`, ""},
 		{"half a query", "GET", contract.AuditPath + "?limit=1;limit=2", &control{}, 400, "the query: invalid semicolon", ""},

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"strconv"
 
 	"weir/control/api"
+	"weir/control/api/internal/contract"
 )
 
 // maxExplaining bounds a request, in bytes: MaxExplained frames of 64 KiB in base64.
@@ -17,6 +20,19 @@ func askAsIn(path string, err error) error {
 		return &api.BadRequest{Err: fmt.Errorf("%w; ask as in %s?q=192.0.2.1", bad.Err, path)}
 	}
 	return err
+}
+
+// readPlaces reads whether the places of entries are asked for, as they are by default.
+func readPlaces(q url.Values) (bool, error) {
+	text := q.Get(contract.PlacesParameter)
+	if text == "" {
+		return true, nil
+	}
+	places, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, &api.BadRequest{Err: fmt.Errorf("%s %.20q: want true or false", contract.PlacesParameter, text)}
+	}
+	return places, nil
 }
 
 func explainFrames(c Explainer, w http.ResponseWriter, q *http.Request) (e api.Explanations, err error) {

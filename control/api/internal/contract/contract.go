@@ -78,6 +78,10 @@ const (
 	StepParameter  = "step"
 )
 
+// PlacesParameter of GET /v1/explain says whether the places of entries in their sources are
+// looked for: true (the default) or false.
+const PlacesParameter = "places"
+
 // ConfirmParameter of a reload says in how many seconds it has to be confirmed.
 const ConfirmParameter = "confirm_seconds"
 
