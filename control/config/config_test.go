@@ -99,7 +99,7 @@ lists:
   a.b-c_d:
     sources:
       - url: "https://user:pass@example.com/feed?key=1&x=#y"
-        headers: {X-Api-Key: "0123", Empty: "", Lines: "a\nb\n", Quote: "'\"\\", Blank: " x ", Colon: "a: b", "K: ey": "!"}`,
+        headers: {X-Api-Key: "0123", Empty: "", Quote: "'\"\\", Blank: " x ", Colon: "a: b"}`,
 	"trackers": `
 interfaces: [eth0]
 trackers:
@@ -126,7 +126,7 @@ interfaces: [eth0]
 notify:
   targets:
     pager: {url: "https://[::1]/x?y=z", secret: "0123456789abcdef: x", headers: {Authorization: a}, events: [heavy, surge], timeout: 1s}
-    script.1: {command: /bin/true, arguments: ["-a", "b c", "1"]}
+    script.1: {command: /bin/true, arguments: ["-a", "b c", "1", "a\nb\n", "'\"\\", " x ", "a: b", "!"]}
     siem: {syslog: "tls://[::1]:6514", format: cef, tls: {ca: /ca}}
   surge: {rate: 50kpps, times: 0}`,
 	"export": `
@@ -433,6 +433,9 @@ func TestErrors(t *testing.T) {
 		{eth0 + "monitor:", []string{`2:1: monitor: want true or false`}, false},
 		{eth0 + "bits_per_entry: many", []string{`2:17: bits_per_entry: "many": want a number`}, false},
 		{eth0 + "first_seen: {key: src, events: 1.5}", []string{`2:32: first_seen.events: "1.5": want an integer`}, false},
+		{eth0 + "lists: {a: {sources: [{url: 'https://a.example/', headers: {Authorization: \"a\\n\"}}]}}", []string{"2:23: lists.a.sources[0]: headers: Authorization: the value has a control character, such as a line end: write it on one line, in quotes"}, true},
+		{eth0 + "notify: {targets: {a: {url: 'https://a.example/', headers: {Host: b}}}}", []string{"2:51: notify.targets.a.headers: Host: weir sets this one itself"}, true},
+		{eth0 + "lists: {a: {vlans: [0100, 012]}}", []string{`2:21: lists.a.vlans[0]: "0100": write it without leading zeros, which some programs read as octal`, `2:27: lists.a.vlans[1]: "012": write it without leading zeros, which some programs read as octal`}, true},
 		{eth0 + "learning: {elements: 1.5}", []string{`2:22: learning.elements: invalid number "1.5": want an integer up to 2^53, as in 2000, 64k or 10M`}, true},
 		{eth0 + "learning: {elements: 2M}", []string{`2:22: learning.elements: 2M is not between 0 and 1048576`}, true},
 		{eth0 + "log:\n  level:", []string{`3:3: log.level: no value`}, false},

@@ -299,6 +299,11 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 		}
 	case reflect.Int:
 		if text, ok := d.scalar(n, path); ok {
+			digits := strings.TrimLeft(text, "+-")
+			if len(digits) > 1 && digits[0] == '0' && (digits[1] == '_' || '0' <= digits[1] && digits[1] <= '9') {
+				d.failf(path, "%q: write it without leading zeros, which some programs read as octal", text)
+				return
+			}
 			i, err := strconv.ParseInt(text, 0, 0)
 			if err != nil {
 				d.failf(path, "%q: want an integer", text)

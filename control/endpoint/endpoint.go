@@ -3,6 +3,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,6 +14,11 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir/control/quantity"
 )
@@ -78,15 +84,32 @@ func (u URL) Dial(ctx context.Context, files TLS) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	dialer := &net.Dialer{Control: boundUnacknowledged}
 	if parsed.Scheme != "tls" {
-		return new(net.Dialer).DialContext(ctx, parsed.Scheme, parsed.Host)
+		return dialer.DialContext(ctx, parsed.Scheme, parsed.Host)
 	}
 	c, _, err := files.Config()
 	if err != nil {
 		return nil, fmt.Errorf("tls: %w", err)
 	}
 	c.MinVersion = tls.VersionTLS12
-	return (&tls.Dialer{Config: c}).DialContext(ctx, "tcp", parsed.Host)
+	return (&tls.Dialer{NetDialer: dialer, Config: c}).DialContext(ctx, "tcp", parsed.Host)
+}
+
+// unacknowledged is how long a connection over TCP lasts while its other end acknowledges nothing
+// that was sent. By default the kernel waits a quarter of an hour, for which all that is written
+// goes into its buffer.
+const unacknowledged = 15 * time.Second
+
+func boundUnacknowledged(network, _ string, c syscall.RawConn) error {
+	if !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unacknowledged.Milliseconds()))
+	})
+	return cmp.Or(err, failed)
 }
 
 // Server returns the address of a connection's other end, for one over TCP, whose

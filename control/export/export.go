@@ -176,6 +176,7 @@ type sender struct {
 	conn    net.Conn      // nil: none
 	forget  func() bool   // has the end of run not close conn
 	broken  chan struct{} // closed when the collector has closed conn
+	dialed  time.Time     // when conn was made, or its name resolved again
 	first   time.Time     // when conn sent its first batch; zero: not yet
 	session *session      // of IPFIX
 	sflow   *sflowSession // nil at first
@@ -270,6 +271,9 @@ func (s *sender) connect(ctx context.Context) bool {
 		s.failed("the collector has closed the connection, connecting again")
 	default:
 	}
+	if s.conn != nil && s.conn.RemoteAddr().Network() == "udp" && time.Since(s.dialed) >= resolveAgain {
+		s.renew(ctx)
+	}
 	for s.conn == nil {
 		select {
 		case <-time.After(time.Until(s.again)):
@@ -286,24 +290,50 @@ func (s *sender) connect(ctx context.Context) bool {
 			s.failed("the collector cannot be reached, trying again: " + err.Error())
 			continue
 		}
-		s.forget = context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends a write that hangs
-		s.conn, s.broken, s.first = conn, make(chan struct{}), time.Time{}
-		if s.SFlow == "" {
-			s.session = newSession(s.Collector)
-		} else {
-			if s.sflow == nil {
-				s.sflow = newSFlow(s.Collector)
-			}
-			s.sflow.connected(conn)
-		}
-		if server, ok := endpoint.Server(conn); ok {
-			s.mu.Lock()
-			s.server = server
-			s.mu.Unlock()
-			go listen(conn, s.broken)
-		}
+		s.use(ctx, conn)
 	}
 	return ctx.Err() == nil
+}
+
+// resolveAgain is how often the name of a collector over UDP is resolved again: an address where
+// nobody listens any more need not answer.
+const resolveAgain = 5 * time.Minute
+
+// renew connects anew if the collector's name has another address. If that fails, the connection
+// stays.
+func (s *sender) renew(ctx context.Context) {
+	s.dialed = time.Now()
+	soon, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := s.URL().Dial(soon, s.TLS)
+	switch {
+	case err != nil:
+	case conn.RemoteAddr().String() == s.conn.RemoteAddr().String():
+		_ = conn.Close()
+	default:
+		s.hangUp()
+		s.use(ctx, conn)
+	}
+}
+
+// use sends on a new connection.
+func (s *sender) use(ctx context.Context, conn net.Conn) {
+	s.forget = context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends a write that hangs
+	s.conn, s.broken, s.dialed, s.first = conn, make(chan struct{}), time.Now(), time.Time{}
+	if s.SFlow == "" {
+		s.session = newSession(s.Collector)
+	} else {
+		if s.sflow == nil {
+			s.sflow = newSFlow(s.Collector)
+		}
+		s.sflow.connected(conn)
+	}
+	if server, ok := endpoint.Server(conn); ok {
+		s.mu.Lock()
+		s.server = server
+		s.mu.Unlock()
+		go listen(conn, s.broken)
+	}
 }
 
 // listen waits until a collector closes its connection: it has nothing to say.

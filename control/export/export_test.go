@@ -201,6 +201,46 @@ func TestUDP(t *testing.T) {
 	await(t, x, func(c Count) bool { return c == Count{Collector: "a", Sent: 101} })
 }
 
+// A collector over UDP whose name gets another address gets the records there, and a name that cannot
+// be resolved changes nothing.
+func TestResolvedAgain(t *testing.T) {
+	var to [2]net.PacketConn
+	for i := range to {
+		l, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		to[i] = l
+	}
+	readers := [...]*reader{newReader(), newReader()}
+	s := &sender{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1)}
+	defer s.hangUp()
+	sends := func(url string, want int, age time.Duration) {
+		t.Helper()
+		s.Collector = collector(url)
+		s.dialed = s.dialed.Add(-age)
+		if !s.connect(t.Context()) {
+			t.Fatal("not connected")
+		}
+		s.send(batch(1))
+		to[want].SetReadDeadline(time.Now().Add(10 * time.Second))
+		b := make([]byte, 64<<10)
+		n, _, err := to[want].ReadFrom(b)
+		if err == nil {
+			err = readers[want].read(b[:n])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sends("udp://"+to[0].LocalAddr().String(), 0, 0)
+	sends("udp://"+to[1].LocalAddr().String(), 0, 0) // not yet
+	sends("udp://none.invalid:1", 0, 2*resolveAgain)
+	sends("udp://"+to[0].LocalAddr().String(), 0, 2*resolveAgain)
+	sends("udp://"+to[1].LocalAddr().String(), 1, 2*resolveAgain)
+}
+
 // A collector that refuses packets fails, without a moment of success whenever weir tries
 // again, until it is back.
 func TestRefusedUDP(t *testing.T) {

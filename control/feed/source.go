@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir/control/endpoint"
 	"weir/control/quantity"
 	"weir/filter/key"
 )
@@ -148,6 +149,9 @@ func (s Source) validate(kind Kind) error {
 	}
 	if s.URL == "" && (kind == CrowdSec || kind == TAXII || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
 		return errors.New("headers, CrowdSec, TAXII, and checksums and signatures from a URL require a URL")
+	}
+	if err := endpoint.ValidateHeaders(s.Headers); err != nil {
+		return err
 	}
 	if kind.made() && (s.SHA256 != "" || s.SHA256URL != "" || s.SignatureURL != "") {
 		return fmt.Errorf("%v have no checksum or signature: their addresses change", kind)

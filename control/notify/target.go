@@ -105,6 +105,7 @@ func (t Target) Validate() error {
 	if t.Syslog != "" {
 		errs.Add("", t.Syslog.Validate(t.TLS))
 	}
+	errs.Add("", endpoint.ValidateHeaders(t.Headers, "Content-Type", SignatureHeader))
 	for i, k := range t.Events {
 		if slices.Contains(t.Events[:i], k) {
 			errs.Failf(fmt.Sprintf("events[%d]", i), "%s is there twice", k)
