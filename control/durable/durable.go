@@ -242,6 +242,22 @@ func Rename(from, to string) error {
 	return disk.Current.SyncDirectory(filepath.Dir(to))
 }
 
+// Link gives a file another name in its directory, durably, in place of a file that has that name.
+// Where the file system has no links, or permits none to this file, the file is renamed.
+func Link(from, to string) error {
+	if err := disk.Current.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	err := disk.Current.Link(from, to)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, errors.ErrUnsupported) {
+		return Rename(from, to)
+	}
+	if err != nil {
+		return err
+	}
+	return disk.Current.SyncDirectory(filepath.Dir(to))
+}
+
 // Remove removes a file durably, if it exists.
 func Remove(path string) error {
 	err := disk.Current.Remove(path)

@@ -244,13 +244,14 @@ func (j *Journal) Check() error {
 // misplaced reports whether the journal is no longer at its path.
 func (j *Journal) misplaced() bool { return j.file != nil && !j.file.InPlace() }
 
-// restore writes the journal anew at its path. A file that has come there is kept beside it.
+// restore writes the journal anew at its path. A file that has come there is kept beside it, and
+// stays at the path until the new one is whole: a restart must not find nothing.
 func (j *Journal) restore() error {
 	j.log.Error("the journal was removed or replaced while weir ran: it is written anew", "entries", j.entries.n)
 	err := durable.MkdirAll(filepath.Dir(j.path))
 	if err == nil {
 		if _, missing := os.Lstat(j.path); missing == nil {
-			err = durable.Rename(j.path, j.path+".replaced")
+			err = durable.Link(j.path, j.path+".replaced")
 		}
 	}
 	if err == nil {

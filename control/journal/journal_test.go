@@ -944,6 +944,42 @@ func TestRemovedJournal(t *testing.T) {
 	}
 }
 
+// An old copy that has come to a journal's path stays there until the journal is written anew.
+func TestReplacedJournalThatCannotBeWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, path)
+	apply(t, j, add(0, 5))
+	old, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, j, add(5, 10))
+	// An old copy comes, and nothing can be written, as on a full disk.
+	if err := errors.Join(os.Mkdir(path+".new", 0o700), os.WriteFile(path+".old", old, 0o600), os.Rename(path+".old", path)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := j.Check(); err == nil {
+			t.Error("all is well")
+		}
+		if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, old) {
+			t.Errorf("the old copy is gone, and no new one is there: %d bytes, %v", len(b), err)
+		}
+	}
+	if err := os.Remove(path + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Check(); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(path + ".replaced"); err != nil || !bytes.Equal(b, old) {
+		t.Errorf("the old copy is not kept: %d bytes, %v", len(b), err)
+	}
+	j.Close()
+	j, _ = open(t, path)
+	check(t, j, after(add(0, 10)))
+}
+
 // Where it cannot be written anew, changes fail, and Check says so, until it can.
 func TestRemovedJournalThatCannotBeRestored(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")

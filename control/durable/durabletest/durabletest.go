@@ -463,6 +463,23 @@ func (d *Disk) Rename(from, to string) error {
 	return nil
 }
 
+// Link implements disk.Disk.
+func (d *Disk) Link(from, to string) error {
+	dir, name := d.find(from)
+	if dir == nil {
+		return disk.OS{}.Link(from, to)
+	}
+	if err := d.step(unix.ENOSPC, "link %s to %s", from, to); err != nil {
+		return &os.LinkError{Op: "link", Old: from, New: to, Err: err}
+	}
+	if err := (disk.OS{}).Link(from, to); err != nil {
+		return err
+	}
+	dir.rename("link "+name, map[string]*node{filepath.Base(to): dir.names[name]})
+	d.capture()
+	return nil
+}
+
 // Remove implements disk.Disk.
 func (d *Disk) Remove(path string) error {
 	dir, name := d.find(path)

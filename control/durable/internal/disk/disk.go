@@ -28,6 +28,7 @@ type File interface {
 type Disk interface {
 	Open(path string, flag int, mode fs.FileMode) (File, error)
 	Rename(from, to string) error
+	Link(from, to string) error
 	Remove(path string) error
 	Mkdir(path string, mode fs.FileMode) error
 	SyncDirectory(path string) error
@@ -72,6 +73,9 @@ func (f file) WriteOut(from, n int64) error {
 
 // Rename is [os.Rename].
 func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+
+// Link is [os.Link].
+func (OS) Link(from, to string) error { return os.Link(from, to) }
 
 // Remove is [os.Remove].
 func (OS) Remove(path string) error { return os.Remove(path) }
