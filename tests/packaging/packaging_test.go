@@ -335,12 +335,12 @@ func TestScripts(t *testing.T) {
 		{name: "rpm is upgraded", script: "preremove", args: []string{"1"}, there: []string{booted, pins}},
 		{
 			name: "deb is removed", script: "preremove", args: []string{"remove"}, there: []string{booted, pins},
-			calls: "systemctl --root=ROOT --no-reload disable weir.service; systemctl stop weir.service; weir detach --all",
+			calls: "systemctl --quiet is-active weir.service; systemctl stop weir.service; weir detach --all; systemctl --root=ROOT --no-reload disable weir.service",
 			gone:  []string{"sys/fs/bpf/weir"},
 		},
 		{
 			name: "rpm is removed where systemd does not run", script: "preremove", args: []string{"0"}, there: []string{pins},
-			calls: "systemctl --root=ROOT --no-reload disable weir.service; weir detach --all",
+			calls: "weir detach --all; systemctl --root=ROOT --no-reload disable weir.service",
 			gone:  []string{"sys/fs/bpf/weir"},
 		},
 		{
@@ -349,12 +349,16 @@ func TestScripts(t *testing.T) {
 		},
 		{
 			name: "the service cannot be stopped", script: "preremove", args: []string{"remove"}, there: []string{booted, pins}, fails: "systemctl",
-			calls: "systemctl --root=ROOT --no-reload disable weir.service; systemctl stop weir.service; weir detach --all",
+			calls: "systemctl --quiet is-active weir.service; systemctl stop weir.service; weir detach --all; systemctl --root=ROOT --no-reload disable weir.service",
 			gone:  []string{"sys/fs/bpf/weir"},
 		},
 		{
 			name: "it cannot be detached", script: "preremove", args: []string{"remove"}, there: []string{pins}, fails: "weir",
-			calls: "systemctl --root=ROOT --no-reload disable weir.service; weir detach --all", code: 1,
+			calls: "weir detach --all", code: 1,
+		},
+		{
+			name: "a service cannot be detached", script: "preremove", args: []string{"remove"}, there: []string{booted, pins}, fails: "weir",
+			calls: "systemctl --quiet is-active weir.service; systemctl stop weir.service; weir detach --all; systemctl start weir.service", code: 1,
 		},
 		{name: "deb was removed", script: "postremove", args: []string{"remove"}, there: []string{booted, state}, calls: "systemctl daemon-reload"},
 		{name: "deb was upgraded", script: "postremove", args: []string{"upgrade", "2"}, there: []string{booted, state}},
