@@ -299,14 +299,9 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 		}
 	case reflect.Int:
 		if text, ok := d.scalar(n, path); ok {
-			digits := strings.TrimLeft(text, "+-")
-			if len(digits) > 1 && digits[0] == '0' && (digits[1] == '_' || '0' <= digits[1] && digits[1] <= '9') {
-				d.failf(path, "%q: write it without leading zeros, which some programs read as octal", text)
-				return
-			}
-			i, err := strconv.ParseInt(text, 0, 0)
+			i, err := parseInteger(text)
 			if err != nil {
-				d.failf(path, "%q: want an integer", text)
+				d.failf(path, "%q: %v", text, err)
 				return
 			}
 			v.SetInt(i)
@@ -624,4 +619,17 @@ func wanted(word string, words []string) error {
 		list = strings.Join(words[:last], ", ") + " or " + list
 	}
 	return fmt.Errorf("%q: want %s", word, list)
+}
+
+// parseInteger parses a decimal integer, or one that begins with 0x, 0o or 0b.
+func parseInteger(text string) (int64, error) {
+	digits := strings.TrimLeft(text, "+-")
+	if len(digits) > 1 && digits[0] == '0' && (digits[1] == '_' || '0' <= digits[1] && digits[1] <= '9') {
+		return 0, errors.New("write it without leading zeros, which some programs read as octal")
+	}
+	i, err := strconv.ParseInt(text, 0, 0)
+	if err != nil {
+		return 0, errors.New("want an integer")
+	}
+	return i, nil
 }

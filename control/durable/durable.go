@@ -242,7 +242,7 @@ func Rename(from, to string) error {
 	return disk.Current.SyncDirectory(filepath.Dir(to))
 }
 
-// Link gives a file another name in its directory, durably, in place of a file that has that name.
+// Link makes another name of a file in its directory, durably, in place of a file of that name.
 // Where the file system has no links, or permits none to this file, the file is renamed.
 func Link(from, to string) error {
 	if err := disk.Current.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {

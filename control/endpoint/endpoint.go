@@ -96,9 +96,8 @@ func (u URL) Dial(ctx context.Context, files TLS) (net.Conn, error) {
 	return (&tls.Dialer{NetDialer: dialer, Config: c}).DialContext(ctx, "tcp", parsed.Host)
 }
 
-// unacknowledged is how long a connection over TCP lasts while its other end acknowledges nothing
-// that was sent. By default the kernel waits a quarter of an hour, for which all that is written
-// goes into its buffer.
+// unacknowledged is how long a connection over TCP lasts without acknowledgment of the data that was
+// sent. By default the kernel waits a quarter of an hour, and takes what is written into its buffer.
 const unacknowledged = 15 * time.Second
 
 func boundUnacknowledged(network, _ string, c syscall.RawConn) error {

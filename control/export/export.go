@@ -295,8 +295,8 @@ func (s *sender) connect(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// resolveAgain is how often the name of a collector over UDP is resolved again: an address where
-// nobody listens any more need not answer.
+// resolveAgain is how often the name of a collector over UDP is resolved again: its former address
+// need not refuse packets.
 const resolveAgain = 5 * time.Minute
 
 // renew connects anew if the collector's name has another address. If that fails, the connection

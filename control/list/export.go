@@ -130,8 +130,8 @@ func writeLine[P Prefix[P]](w *bufio.Writer, before string, p P, after string) {
 	_, _ = w.WriteString(after)
 }
 
-// plain writes the prefixes of a family. The text of a source alone is that of a flow: an address
-// would match the sides of the list's direction.
+// plain writes the prefixes of a family. It writes a source alone as a flow: an address would match
+// the sides of the list's direction.
 func plain[P Prefix[P]](w *bufio.Writer, e Export, p *Prefixes[P], source, end string) {
 	for k := range p.Plain.All() {
 		writeLine(w, "", k, "\n")
