@@ -236,7 +236,8 @@ func testDebLifecycle(t *testing.T, all map[string]made) {
 	}
 
 	check("the removal", dpkg("--remove", "weir"), []string{
-		"systemctl --no-reload disable weir.service", "systemctl stop weir.service", "weir detach --all", "systemctl daemon-reload",
+		"systemctl --quiet is-active weir.service", "systemctl stop weir.service", "weir detach --all",
+		"systemctl --no-reload disable weir.service", "systemctl daemon-reload",
 	})
 	if exists(t, pins) || exists(t, filepath.Join(dir, "usr/bin/weir")) || !exists(t, config) || !exists(t, state) {
 		t.Errorf("after the removal: %q", listed(t, dir))
