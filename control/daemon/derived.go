@@ -396,8 +396,6 @@ func derivation(l config.List) list.Derivation {
 	if l.Action == config.Allow {
 		return list.Derivation{}
 	}
-	return list.Derivation{
-		V4: l.Aggregate.IPv4, V6: l.Aggregate.IPv6, At: l.Aggregate.At, Prefix6: l.Prefix6,
-		Src: l.Direction == engine.Source || l.Direction == engine.Both, Dst: l.Direction != engine.Source,
-	}
+	src, dst := l.Direction.Sides()
+	return list.Derivation{V4: l.Aggregate.IPv4, V6: l.Aggregate.IPv6, At: l.Aggregate.At, Prefix6: l.Prefix6, Src: src, Dst: dst}
 }

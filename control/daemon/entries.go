@@ -221,7 +221,7 @@ func (r *entries) Export(ctx context.Context, name, format string) (api.Export, 
 	ordered.By(sets, func(a, b *list.Set) int { return cmp.Compare(b.Len(), a.Len()) }) // a small addition to a large set is cheap
 	all := list.Union(sets...)
 	var e list.Export
-	switch src, dst := of.Direction == engine.Source || of.Direction == engine.Both, of.Direction != engine.Source; format {
+	switch src, dst := of.Direction.Sides(); format {
 	case api.FormatPlain:
 		e = all.PlainFor(src, dst)
 	case api.FormatIPSet:

@@ -124,7 +124,7 @@ func (p *Prepared) matched() []list.Matched {
 		if l.source != 0 {
 			sets = []*list.Set{p.contents(l.source), sets[0]}
 		}
-		source := l.Direction == engine.Source || l.Direction == engine.Both
+		source, _ := l.Direction.Sides()
 		all[i] = list.Matched{Set: list.Union(sets...), Source: source, Directed: true}
 	}
 	return all

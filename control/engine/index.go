@@ -26,6 +26,9 @@ const (
 
 func (d Direction) String() string { return [...]string{"src", "dst", "both", "out"}[d] }
 
+// Sides returns which addresses of a packet the direction covers.
+func (d Direction) Sides() (src, dst bool) { return d == Source || d == Both, d != Source }
+
 // MarshalText returns the direction's name.
 func (d Direction) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
@@ -65,7 +68,8 @@ func (l List) Equal(o List) bool {
 
 // covers reports whether the list's direction covers sources, or destinations.
 func (l List) covers(source bool) bool {
-	return l.Direction == Both || (l.Direction == Source) == source
+	src, dst := l.Direction.Sides()
+	return source && src || !source && dst
 }
 
 // Keys returns the keys of a prefix in the list. One of no bits matches all

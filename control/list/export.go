@@ -19,7 +19,7 @@ type Export struct {
 
 // Plain exports a set in the format of lists, so that a list of any direction that reads it has the
 // same entries.
-func (s *Set) Plain() Export { return Export{set: s.orEmpty(), whole: true, write: Export.plain} }
+func (s *Set) Plain() Export { return s.PlainFor(false, false) }
 
 // PlainFor is Plain for lists whose direction covers these sides: entries for the same sides are
 // addresses.

@@ -15,8 +15,8 @@ func (c *Client) Explain(ctx context.Context, question string) (*api.Explanation
 	return ask[api.Explanation](ctx, c, http.MethodGet, contract.ExplainPath+"?q="+url.QueryEscape(question), nil)
 }
 
-// ExplainSoon is Explain without the places of entries in their sources, which the daemon reads
-// these for.
+// ExplainSoon is Explain without the places of entries in their sources. To find these, the daemon
+// reads the sources.
 func (c *Client) ExplainSoon(ctx context.Context, question string) (*api.Explanation, error) {
 	query := url.Values{"q": {question}, contract.PlacesParameter: {"false"}}
 	return get[api.Explanation](ctx, c, contract.ExplainPath+"?"+query.Encode())

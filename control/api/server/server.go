@@ -76,8 +76,8 @@ type Subscription interface {
 
 // Explainer answers questions about packets.
 type Explainer interface {
-	// Explain answers a question: an entry, in the format of lists. The places of entries in
-	// their sources take as long as reading these.
+	// Explain answers a question: an entry, in the format of lists. places says whether to find
+	// entries in their sources, which takes as long as reading the sources.
 	Explain(ctx context.Context, question string, places bool) (api.Explanation, error)
 	// ExplainFrames explains Ethernet frames, in their order.
 	ExplainFrames(ctx context.Context, frames [][]byte) ([]api.Explanation, error)

@@ -14,8 +14,8 @@ const (
 	lastCatalogs = 3
 )
 
-// hubClock estimates the hub's clock, by which entries expire, from the catalogs of the hub. After
-// the first one it advances with the monotonic clock, so that a step of the local clock does not
+// hubClock estimates the hub's clock from its catalogs. Entries expire by it. After the first
+// catalog it advances with the monotonic clock, so that a step of the local clock does not
 // change it.
 type hubClock struct {
 	local func() time.Time          // [time.Now], but in tests
