@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -36,13 +37,25 @@ func needs(t *testing.T, program, of string) string {
 	return ""
 }
 
-// serve runs a program until the test ends or end is called, which ends it as its
-// service does.
-func serve(t *testing.T, path string, args ...string) (end func()) {
+// service is a program that runs beside the daemon.
+type service struct {
+	t    *testing.T
+	path string
+	log  string // the file of what it prints
+	end  func() // ends it as its service does
+}
+
+// serve runs a program until the test ends or its end is called.
+func serve(t *testing.T, path string, args ...string) *service {
 	t.Helper()
-	var log bytes.Buffer
+	s := &service{t: t, path: path, log: filepath.Join(t.TempDir(), "log")}
+	log, err := os.Create(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
 	c := exec.Command(path, args...)
-	c.Stdout, c.Stderr = &log, &log
+	c.Stdout, c.Stderr = log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Env = append(os.Environ(), "LC_ALL=C")
 	if err := start(c, ""); err != nil {
@@ -50,7 +63,7 @@ func serve(t *testing.T, path string, args ...string) (end func()) {
 	}
 	ended := make(chan struct{})
 	go func() { c.Wait(); close(ended) }()
-	end = func() {
+	s.end = func() {
 		if !strings.HasSuffix(path, "acctd") { // which waits for its plugins, and has written what it was to
 			c.Process.Signal(syscall.SIGTERM)
 			select {
@@ -62,12 +75,28 @@ func serve(t *testing.T, path string, args ...string) (end func()) {
 		<-ended
 	}
 	t.Cleanup(func() {
-		end()
+		s.end()
 		if t.Failed() {
-			t.Logf("%s:\n%s", path, &log)
+			t.Logf("%s:\n%s", path, s.printed())
 		}
 	})
-	return end
+	return s
+}
+
+func (s *service) printed() []byte {
+	s.t.Helper()
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return text
+}
+
+// untilPlugin waits until the plugin of a pmacct daemon takes records. What comes before, the
+// plugin keeps until more comes.
+func (s *service) untilPlugin() {
+	s.t.Helper()
+	wait.For(s.t, s.path+" runs its plugin", func() bool { return bytes.Contains(s.printed(), []byte("Purging cache - END")) })
 }
 
 // listens waits until a port of UDP is in use, and what it has received was read.
@@ -116,13 +145,14 @@ export:
 	if err := os.Mkdir(flows, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	endOne := serve(t, nfcapd, "-w", flows, "-b", "127.0.0.1", "-p", strconv.Itoa(one), "-t", "3600", "-P", h.path("nfcapd.pid"))
+	collector := serve(t, nfcapd, "-w", flows, "-b", "127.0.0.1", "-p", strconv.Itoa(one), "-t", "3600", "-P", h.path("nfcapd.pid"))
 	output := h.path("nfacctd.csv")
 	h.write("nfacctd.conf", fmt.Appendf(nil, "daemonize: false\nnfacctd_ip: 127.0.0.1\nnfacctd_port: %d\nplugins: print\n"+
 		"aggregate: export_proto_sysid, src_host\nprint_refresh_time: 1\nprint_output: csv\nprint_output_file: %s\nprint_output_file_append: true\n", two, output))
-	serve(t, nfacctd, "-f", h.path("nfacctd.conf"))
+	plugin := serve(t, nfacctd, "-f", h.path("nfacctd.conf"))
 	listens(t, one)
 	listens(t, two)
+	plugin.untilPlugin()
 
 	d := h.start(releases[0])
 	tx := h.A.Sender(t)
@@ -152,7 +182,7 @@ export:
 	failing := h.untilMetric(t, `weir_export_failing{collector="dead"}`, 1)
 	d.stop() // which exports the last records
 	listens(t, one)
-	endOne()
+	collector.end()
 	if lost := failing[`weir_export_records_total{collector="dead",outcome="sent"}`]; lost != 0 {
 		t.Errorf("%v records sent to a collector that is dead", lost)
 	}

@@ -37,13 +37,14 @@ export:
 	if err := os.Mkdir(flows, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	endOne := serve(t, sfcapd, "-w", flows, "-b", "127.0.0.1", "-p", strconv.Itoa(one), "-t", "3600", "-P", h.path("sfcapd.pid"))
+	collector := serve(t, sfcapd, "-w", flows, "-b", "127.0.0.1", "-p", strconv.Itoa(one), "-t", "3600", "-P", h.path("sfcapd.pid"))
 	output, counters := h.path("sfacctd.csv"), h.path("counters.json")
 	h.write("sfacctd.conf", fmt.Appendf(nil, "daemonize: false\nsfacctd_ip: 127.0.0.1\nsfacctd_port: %d\nsfacctd_renormalize: true\nplugins: print\n"+
 		"aggregate: src_host\nprint_refresh_time: 1\nprint_output: csv\nprint_output_file: %s\nprint_output_file_append: true\nsfacctd_counter_file: %s\n", two, output, counters))
-	serve(t, sfacctd, "-f", h.path("sfacctd.conf"))
+	plugin := serve(t, sfacctd, "-f", h.path("sfacctd.conf"))
 	listens(t, one)
 	listens(t, two)
+	plugin.untilPlugin()
 
 	d := h.start(releases[0])
 	tx := h.A.Sender(t)
@@ -71,7 +72,7 @@ export:
 	bytes := h.untilDropped(t, dropped).DroppedBytes
 	d.stop() // which sends the last samples
 	listens(t, one)
-	endOne()
+	collector.end()
 
 	out, err := exec.Command(nfdump, "-R", flows, "-q", "-N", "-o", "fmt:%sa|%in|%out|%pkt|%byt").CombinedOutput()
 	if err != nil {
