@@ -144,12 +144,24 @@ func New(dir string, log *slog.Logger) *Log {
 	a := &Log{log: log}
 	if dir != "" {
 		a.path = filepath.Join(dir, File)
-		for _, path := range []string{a.path + ".1", a.path} {
-			a.last = append(a.last, read(path, log)...)
-		}
-		a.last = a.last[max(0, len(a.last)-api.MaxAudit):]
+		a.Reread()
 	}
 	return a
+}
+
+// Reread reads the file again, to which another process may have written. Nothing may have been
+// recorded yet.
+func (a *Log) Reread() {
+	if a.path == "" {
+		return
+	}
+	var all []Record
+	for _, path := range []string{a.path + ".1", a.path} {
+		all = append(all, read(path, a.log)...)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = all[max(0, len(all)-api.MaxAudit):]
 }
 
 // read returns the records at the end of a file.

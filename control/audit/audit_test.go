@@ -17,6 +17,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/durable/durabletest"
+	"weir/tests/wait"
 )
 
 func testAudit(t *testing.T) (a *Log, log *bytes.Buffer) {
@@ -277,5 +278,16 @@ func TestAuditBesideAnother(t *testing.T) {
 	b.Record(Record{Change: "flush"})
 	if n := len(auditLines(t, a.path)); n != 1 {
 		t.Errorf("%d records in the new file, want 1", n)
+	}
+}
+
+// A log that is read again has what another process has written meanwhile.
+func TestReread(t *testing.T) {
+	dir := t.TempDir()
+	former, log := New(dir, slog.New(slog.DiscardHandler)), New(dir, slog.New(slog.DiscardHandler))
+	former.Record(Record{Change: Stop})
+	wait.For(t, "the record of the former process", func() bool { log.Reread(); return len(log.Last(1)) == 1 })
+	if last := log.Last(2); len(last) != 1 || last[0].Change != Stop {
+		t.Errorf("%+v", last)
 	}
 }

@@ -347,3 +347,28 @@ func TestRollbackOfEntries(t *testing.T) {
 		t.Errorf("it stays: %+v", e)
 	}
 }
+
+// A start with another configuration than the one that was not confirmed ends what was to be: the
+// former configuration does not come back with a later change of the file.
+func TestRollbackIsForgotten(t *testing.T) {
+	t.Parallel() // it waits
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	d := begin(t, r)
+	change := func(most quantity.Share) { r.change(func(c *config.Config) { c.MaxCoverage = most }) }
+	before := r.c.MaxCoverage
+	change(0.3)
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	rollBackNow(t, d)
+	d.stop()
+	change(0.4)
+	d = begin(t, r)
+	d.stop()
+	change(0.3)
+	d = begin(t, r)
+	if got := d.active.prepared.config.MaxCoverage; got == before || d.readings.Status().RolledBack {
+		t.Errorf("max_coverage is %v after the file has changed twice, want 0.3", got)
+	}
+}

@@ -117,6 +117,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if d.journal, err = openJournal(ctx, c, o); err != nil {
 		return nil, err
 	}
+	d.audit.Reread() // a daemon that was taken over from has recorded its stop
 	d.builder.journal, d.observers.stages.Journal, d.changes.journal, d.api.entries.journal = d.journal, d.journal, d.journal, d.journal
 	var unwatched error
 	if d.feeds.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
@@ -137,7 +138,12 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d.monitor.manual = loadMonitor(monitorPath(c), time.Now(), o.Log)
 	d.trials.Load()
-	return d, d.start(ctx, c)
+	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollbackPath(c)) {
+		if err := forgetRollback(c); err != nil {
+			o.Log.Error("a later start with an unconfirmed configuration would return to the one before it: " + err.Error())
+		}
+	}
+	return d, err
 }
 
 // newDaemon returns the parts of a daemon, before it has a configuration.
