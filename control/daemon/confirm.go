@@ -29,6 +29,7 @@ import (
 type confirmation struct {
 	unconfirmed *unconfirmed // nil: the configuration need not be confirmed
 	retry       time.Time    // where returning to the previous one failed
+	failed      error        // why it did
 	rolledBack  bool         // the configuration is not the one that Options.Config reads
 }
 
@@ -300,8 +301,11 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 // confirmed in time.
 func (d *Daemon) rollBack(now time.Time) error {
 	u := d.reloads.unconfirmed
-	if u == nil || now.Before(u.until) || now.Before(d.reloads.retry) {
+	switch {
+	case u == nil || now.Before(u.until):
 		return nil
+	case now.Before(d.reloads.retry):
+		return d.reloads.failed
 	}
 	d.updateLingering()
 	last, began, feeds := d.active.engine, time.Now(), u.previous.feeds()
@@ -309,7 +313,8 @@ func (d *Daemon) rollBack(now time.Time) error {
 	r, err := d.reconfigure(d.assemble(u.previous.config, u.previous.stages, feeds), &u.kept)
 	if err != nil {
 		d.reloads.retry = now.Add(retryInterval)
-		return fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)
+		d.reloads.failed = fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)
+		return d.reloads.failed
 	}
 	(&kept{Generation: last}).close(d.o.Log)
 	d.reloads.unconfirmed, d.reloads.rolledBack = nil, true

@@ -32,7 +32,9 @@ type Keeper struct {
 	Log   *slog.Logger
 
 	decided Decisions
-	retry   time.Time // when a trial that is over is tried again
+	retry   time.Time        // when a trial that is over is tried again
+	held    map[string]error // of the last attempt, as failed
+	failed  error
 	kept    time.Time // when the decisions were last saved for their ends
 }
 
@@ -128,11 +130,15 @@ func (k *Keeper) Follow() []string {
 func Commanded(t *api.Trial) bool { return t != nil && t.Since != nil }
 
 // End enforces the lists whose trial is over by a time. It returns why others stay on trial, by
-// list, and an error where none could be enforced; both are tried again after [Retry].
+// list, and an error where none could be enforced; both are tried again after [Retry], and are the
+// last ones until then.
 func (k *Keeper) End(now time.Time) (held map[string]error, err error) {
 	over := k.decided.Over(now)
-	if len(over) == 0 || now.Before(k.retry) {
+	switch {
+	case len(over) == 0:
 		return nil, nil
+	case now.Before(k.retry):
+		return k.held, k.failed
 	}
 	next := k.decided
 	var ended []string
@@ -163,5 +169,6 @@ func (k *Keeper) End(now time.Time) (held map[string]error, err error) {
 	if err != nil || len(held) > 0 {
 		k.retry = now.Add(Retry)
 	}
+	k.held, k.failed = held, err
 	return held, err
 }

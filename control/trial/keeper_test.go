@@ -138,8 +138,9 @@ func TestEnd(t *testing.T) {
 	want("before", 59*time.Second, nil, nil)
 	o.fails = errors.New("no memory")
 	want("lists do not follow", time.Minute+time.Second, held, o.fails)
+	failed := o.fails
 	o.fails = nil
-	want("too early", time.Minute+2*time.Second, nil, nil)
+	want("too early", time.Minute+2*time.Second, held, failed)
 	want("again", time.Minute+2*Retry, held, nil, "a")
 	if s := read(); s.Lists["b"].EnforcedAt == nil || s.Lists["a"].EnforcedAt != nil {
 		t.Errorf("saved: %v", s.Lists)

@@ -23,6 +23,7 @@ type trials struct {
 	members *members
 	audit   *audit.Log
 	wake    func() // there is something to publish
+	failed  error  // why no trial that is over could be enforced, as logged
 }
 
 // open reads what commands have decided. A trial whose time came while no hub ran is ended by
@@ -140,9 +141,10 @@ func (t *trials) end(now time.Time) {
 		return
 	}
 	held, err := t.End(now)
-	if err != nil {
+	if err != nil && (t.failed == nil || err.Error() != t.failed.Error()) {
 		t.Log.Error(err.Error())
 	}
+	t.failed = err
 	for name, why := range held {
 		l := t.lists.get(name)
 		if l.overdue == nil || l.overdue.Error() != why.Error() {
