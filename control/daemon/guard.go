@@ -156,18 +156,35 @@ type objected struct {
 	objections []guard.Objection
 }
 
-// leaveOutWith adds to the changes of a list what they require of other ones: where an allow list no
-// longer has an entry, block lists must not have what would then cut off a peer. What has left their
-// sources ends its stay at once. The lists that change are returned, with what is to be left out.
-func (d *Daemon) leaveOutWith(l *managedList, changes []engine.Change) (all []engine.Change, more []objected) {
-	if l.Action != config.Allow || !slices.ContainsFunc(changes, func(c engine.Change) bool { return c.Remove.Len() > 0 }) {
-		return changes, nil
+// applyWith is apply together with what leaveOutWith has returned, which does not count.
+func (d *Daemon) applyWith(changes, more []engine.Change, left []objected) (int, error) {
+	n, err := d.apply(slices.Concat(changes, more))
+	if err != nil {
+		return 0, err
+	}
+	for _, c := range more {
+		n -= c.Len()
+	}
+	for _, of := range left {
+		before := of.left
+		of.left.objections = slices.Concat(before.objections, of.objections)
+		of.logLeftOut(d.o.Log, before)
+	}
+	return n, nil
+}
+
+// leaveOutWith returns what changes require of other lists: where an allow list no longer has an
+// entry, block lists must not have what would then cut off a peer. What has left their sources ends
+// its stay at once. The lists that change are returned, too, with what is to be left out. Commands
+// may change entries meanwhile.
+func (d *Daemon) leaveOutWith(changes []engine.Change) (more []engine.Change, left []objected) {
+	if !slices.ContainsFunc(changes, func(c engine.Change) bool { return d.active.prepared.rules[c.List-1].Allow && c.Remove.Len() > 0 }) {
+		return nil, nil
 	}
 	d.guards.refresh()
 	d.guards.lookAgain = time.Time{}
 	p := d.active.prepared.copied()
 	var objections []guard.Objection
-	all = changes
 	d.loop.aside(func() {
 		rules, _, err := engine.With(p.rules, changes)
 		if err != nil {
@@ -178,15 +195,15 @@ func (d *Daemon) leaveOutWith(l *managedList, changes []engine.Change) (all []en
 			of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o guard.Objection) bool { return o.List != l.source || !l.Guard })}
 			if len(of.objections) > 0 {
 				active := p.contents(l.source)
-				all = append(all, engine.Change{List: l.source, Delta: guard.Without(active, l.source, of.objections).Diff(active)})
-				more = append(more, of)
+				more = append(more, engine.Change{List: l.source, Delta: guard.Without(active, l.source, of.objections).Diff(active)})
+				left = append(left, of)
 			}
 		}
 	})
 	if err := d.dropLingering(objections); err != nil {
 		d.o.Log.Error("entries that have left their feeds: " + err.Error())
 	}
-	return all, more
+	return more, left
 }
 
 // admit returns the contents of a list's sources without what is left out.

@@ -178,11 +178,14 @@ func (d *Daemon) update(l *managedList) error {
 			changes[0].Delta = list.Delta{Add: delta.Add}
 		}
 	}
-	if l.retryPending {
-		changes = append(changes, d.active.prepared.missed(l)...)
+	withMissed := func() []engine.Change {
+		if !l.retryPending {
+			return changes
+		}
+		return slices.Concat(changes, d.active.prepared.missed(l))
 	}
-	changes, more := d.leaveOutWith(l, changes)
-	if _, err := d.apply(changes); err != nil {
+	more, out := d.leaveOutWith(withMissed())
+	if _, err := d.applyWith(withMissed(), more, out); err != nil {
 		l.failed = err
 		l.tryLater(time.Now())
 		if l.rejected != nil {
@@ -192,11 +195,6 @@ func (d *Daemon) update(l *managedList) error {
 	}
 	l.rejected, l.retryPending, l.left, l.read, l.attempts = nil, false, left, read, 0
 	l.logLeftOut(d.o.Log, before)
-	for _, other := range more {
-		before := other.left
-		other.left.objections = slices.Concat(before.objections, other.objections)
-		other.logLeftOut(d.o.Log, before)
-	}
 	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())
 	return nil
@@ -231,27 +229,37 @@ func (d *Daemon) linger(l *managedList, left, read *list.Set) (stay engine.Chang
 // tend does what is due each second: it removes expired entries, and tries again
 // to activate what could not be. Beside the work on another engine only entries expire.
 func (d *Daemon) tend(now time.Time) {
-	var err error
 	if d.loop.stage != idle {
-		err = d.expire(now)
-	} else {
-		if now.After(d.backlog.retry) {
-			err = d.catchUpAll(now)
+		if err := d.expire(now); err != nil {
+			d.backlog.report(err, d.o.Log)
 		}
-		err = errors.Join(err, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
-		d.trials.follow(d.reloads.confirmation.done())
-		d.trials.Keep(now)
-		d.followPeers(now)
-		d.guards.logCutOff()
-		d.feeds.reportUsage(now)
+		return
 	}
+	if now.After(d.backlog.retry) {
+		d.backlog.failed = d.catchUpAll(now)
+	}
+	err := errors.Join(d.backlog.failed, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
+	d.trials.follow(d.reloads.confirmation.done())
+	d.trials.Keep(now)
+	d.followPeers(now)
+	d.guards.logCutOff()
+	d.feeds.reportUsage(now)
 	d.backlog.report(err, d.o.Log)
 }
 
 // expire removes expired entries. They end also where that cannot be recorded: a
-// restart will find them expired.
+// restart will find them expired. Beside the work on another engine, those of allow lists stay: their
+// end may require that block lists have less.
 func (d *Daemon) expire(now time.Time) error {
-	batch := d.journal.Expired(now)
+	expired := func() []journal.Change {
+		batch := d.journal.Expired(now)
+		if d.loop.stage != idle {
+			batch = slices.DeleteFunc(batch, func(c journal.Change) bool { return c.Allow })
+		}
+		return batch
+	}
+	more, out := d.leaveOutWith(d.active.prepared.changesOf(expired()))
+	batch := expired() // a command may have renewed some meanwhile
 	if len(batch) == 0 {
 		return nil
 	}
@@ -259,7 +267,8 @@ func (d *Daemon) expire(now time.Time) error {
 	if unrecorded != nil {
 		unrecorded = fmt.Errorf("the expiry of entries could not be recorded: %w", unrecorded)
 	}
-	n, err := d.enforce(batch)
+	d.guards.lookAgain = time.Time{}
+	n, err := d.applyWith(d.active.prepared.changesOf(batch), more, out)
 	if n > 0 {
 		d.o.Log.Info("entries have expired", "entries", n)
 	}
@@ -367,6 +376,7 @@ func (d *Daemon) enactInPlace(changes []engine.Change) (int, error) {
 // backlog is the work of the last seconds that has failed, and is tried again. Run's goroutine owns it.
 type backlog struct {
 	retry   time.Time // when to try
+	failed  error     // of the last attempt
 	problem problem   // of the last second
 }
 
@@ -439,7 +449,8 @@ func (d *Daemon) catchUpAll(now time.Time) error {
 	for _, l := range d.active.prepared.lists {
 		var err error
 		if l.retryPending {
-			if _, err = d.apply(d.active.prepared.missed(l)); err != nil {
+			more, out := d.leaveOutWith(d.active.prepared.missed(l))
+			if _, err = d.applyWith(d.active.prepared.missed(l), more, out); err != nil {
 				err = d.backlog.late(err, l)
 			} else {
 				l.retryPending = false
