@@ -67,10 +67,13 @@ func loadMonitor(path string, now time.Time, log *slog.Logger) *api.MonitorOverr
 		return nil
 	}
 	if o.Until != nil {
-		// Its time does not follow the clock, which may have been wrong.
-		if until := now.Add(s.Left(*o.Until)); until.Sub(*o.Until).Abs() > time.Second {
-			o.Until = &until
+		// Its time follows the clock neither now, which may have been wrong, nor from now on.
+		left, byClock := s.Left(*o.Until), o.Until.Sub(now)
+		if (left - byClock).Abs() <= time.Second {
+			left = byClock // the same, as it was shown
 		}
+		until := now.Add(left)
+		o.Until = &until
 	}
 	if expired(o, now) {
 		log.Info("manual monitor mode has ended while weir did not run", "by", o.Who(), "until", o.Until)
@@ -100,7 +103,16 @@ func (m *override) save(o *api.MonitorOverride) error {
 	if o == nil {
 		return durable.Remove(path)
 	}
-	text, err := json.Marshal(savedMonitor{o, trial.NewStamp()})
+	saved := savedMonitor{o, trial.NewStamp()}
+	if o.Until != nil {
+		until := saved.At.Add(o.Until.Sub(saved.At)).Round(0)
+		if until.Sub(o.Until.Round(0)).Abs() > time.Second { // the clock was set since
+			again := *o
+			again.Until = &until
+			saved.MonitorOverride = &again
+		}
+	}
+	text, err := json.Marshal(saved)
 	if err != nil {
 		return err
 	}
