@@ -28,6 +28,7 @@ type notifier struct {
 	*notify.Notifier // safe for concurrent use
 
 	interfaces map[loader.Target]attach.Condition // as last seen
+	unfiltered map[loader.Target]bool             // those of which a begin was sent, and no end yet
 	watcher    *heavy.Watcher                     // of the flows
 	flows      map[flowID]bool                    // whose begin was sent, and whose end is to be
 	heavy      throttle
@@ -53,7 +54,8 @@ const notifyGrace = 2 * time.Second
 func newNotifier(o Options) *notifier {
 	return &notifier{
 		Notifier: notify.New(o.Version, o.Log), interfaces: make(map[loader.Target]attach.Condition),
-		flows: make(map[flowID]bool), failing: make(map[string]int),
+		unfiltered: make(map[loader.Target]bool),
+		flows:      make(map[flowID]bool), failing: make(map[string]int),
 		heavy: throttle{most: 10, refill: time.Second}, refused: throttle{most: 10, refill: 10 * time.Second},
 	}
 }
@@ -62,12 +64,26 @@ func newNotifier(o Options) *notifier {
 func (n *notifier) configure(c *config.Config) {
 	n.Configure(c.Notify.Targets)
 	n.surge.SurgeSpec = c.Notify.Surge
+	n.endSources(c.Lists)
+}
+
+// endSources ends the failures of sources that lists do not have.
+func (n *notifier) endSources(lists []config.List) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for id := range n.failing {
-		name, _, _ := strings.Cut(id, "\x00")
-		if !slices.ContainsFunc(c.Lists, func(l config.List) bool { return l.Name == name }) {
-			delete(n.failing, id)
+	for id, failures := range n.failing {
+		name, source, _ := strings.Cut(id, "\x00")
+		if slices.ContainsFunc(lists, func(l config.List) bool {
+			return l.Name == name && slices.ContainsFunc(l.Sources, func(s feed.Source) bool { return s.String() == source })
+		}) {
+			continue
+		}
+		delete(n.failing, id)
+		if failures >= 2 {
+			n.Send(notify.Event{
+				Kind: notify.Feed, State: notify.End, Severity: notify.Info, Feed: &notify.FeedEvent{List: name, Source: source},
+				Text: fmt.Sprintf("list %s: %s is no longer configured", name, source),
+			})
 		}
 	}
 }
@@ -213,7 +229,22 @@ func (n *notifier) follow(states []attach.State, named []loader.Target) {
 				e.Text += ": " + s.Problem
 			}
 		}
+		if e.State == notify.Begin {
+			n.unfiltered[s.Target] = true
+		} else {
+			delete(n.unfiltered, s.Target)
+		}
 		n.Send(e)
+	}
+	for t := range n.unfiltered {
+		if _, known := next[t]; !known {
+			delete(n.unfiltered, t)
+			n.Send(notify.Event{
+				Kind: notify.Interface, State: notify.End, Severity: notify.Info,
+				Interface: &notify.InterfaceEvent{Interface: t.Iface, Netns: t.Netns, State: string(attach.Gone)},
+				Text:      t.String() + " is no longer to be filtered",
+			})
+		}
 	}
 	n.interfaces = next
 }

@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"weir/control/attach"
+	"weir/control/config"
+	"weir/control/feed"
+	"weir/control/notify"
+	"weir/loader"
+	"weir/tests/wait"
+)
+
+// notified has a notifier send to a receiver, and returns what that has received.
+func notified(t *testing.T, n *notifier) <-chan notify.Event {
+	t.Helper()
+	events := make(chan notify.Event, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		var e notify.Event
+		if err := json.NewDecoder(q.Body).Decode(&e); err != nil {
+			t.Error(err)
+		}
+		events <- e
+	}))
+	t.Cleanup(receiver.Close)
+	target := notify.Target{Name: "pager", URL: notify.URL(receiver.URL)}
+	target.SetDefaults()
+	n.Configure([]notify.Target{target})
+	return events
+}
+
+// What begins ends, also where the configuration no longer names it.
+func TestIncidentsEnd(t *testing.T) {
+	n := newNotifier(Options{Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(func() { n.Close(0) })
+	events := notified(t, n)
+	next := func(kind notify.Kind, state notify.State, what string) {
+		t.Helper()
+		wait.For(t, what, func() bool { return len(events) > 0 })
+		if e := <-events; e.Kind != kind || e.State != state {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+	lists := []config.List{{Name: "feed"}}
+	lists[0].Sources = []feed.Source{{File: "/list"}}
+	for range 2 {
+		n.fetched("feed", feed.Outcome{Result: feed.Failed, Source: lists[0].Sources[0].String(), Err: errors.New("gone")})
+	}
+	next(notify.Feed, notify.Begin, "a source that fails")
+	n.endSources(lists)
+	lists[0].Sources[0].File = "/elsewhere"
+	n.endSources(lists)
+	next(notify.Feed, notify.End, "another source instead")
+
+	target := loader.Target{Iface: "eth1"}
+	n.follow([]attach.State{{Target: target, Condition: attach.Gone}}, []loader.Target{target})
+	next(notify.Interface, notify.Begin, "an interface that is gone")
+	n.follow(nil, nil)
+	next(notify.Interface, notify.End, "it is no longer configured")
+}
