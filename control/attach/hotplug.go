@@ -71,6 +71,10 @@ func (p *preloaded) Close() error { return errors.Join(p.program.Close(), p.stat
 // come in pairs, as veths do.
 const maxPreloaded = 2
 
+// maxFailed bounds the interfaces that are remembered since attaching to them failed: containers may
+// come and go at any rate, under new names.
+const maxFailed = 1024
+
 func newHotplug(c Config) *hotplug {
 	return &hotplug{
 		pins: c.Pins, log: c.Log, changed: make(chan struct{}, 1),
@@ -174,6 +178,9 @@ func (h *hotplug) attach(t loader.Target, i *loader.Iface) bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if err != nil {
+			if len(h.failed) >= maxFailed {
+				clear(h.failed) // of names that do not come back
+			}
 			h.failed[t], h.preloaded = i.Index, append(h.preloaded, p)
 			h.log.Debug(err.Error())
 			return
