@@ -24,7 +24,7 @@ const stopPatience = 30 * time.Second
 
 // openJournal opens the journal of manual entries. To take over from another daemon
 // that has it open, that is stopped first: two cannot record changes, nor listen
-// on one socket. Its program stays attached meanwhile.
+// on one socket. Its program stays attached meanwhile, unless its configuration says keep: false.
 func openJournal(ctx context.Context, c *config.Config, o Options) (*journal.Journal, error) {
 	file := journalPath(c)
 	j, err := journal.Open(file, o.Log)
@@ -91,7 +91,7 @@ func stopOthers(c *config.Config, file string, log *slog.Logger) error {
 		case !stopped:
 			continue
 		}
-		log.Info("taking over: stopping the daemon that runs, its program stays attached", "process", a.PID)
+		log.Info("taking over: stopping the daemon that runs; its program stays attached, unless its configuration says keep: false", "process", a.PID)
 		asked = append(asked, a.PID)
 	}
 	return nil
