@@ -41,7 +41,7 @@ func needs(t *testing.T, program, of string) string {
 type service struct {
 	t    *testing.T
 	path string
-	log  string // the file of what it prints
+	log  string // the file with its output
 	end  func() // ends it as its service does
 }
 
@@ -92,8 +92,8 @@ func (s *service) printed() []byte {
 	return text
 }
 
-// untilPlugin waits until the plugin of a pmacct daemon takes records. What comes before, the
-// plugin keeps until more comes.
+// untilPlugin waits until the plugin of a pmacct daemon takes records. It keeps earlier ones until
+// more follow.
 func (s *service) untilPlugin() {
 	s.t.Helper()
 	wait.For(s.t, s.path+" runs its plugin", func() bool { return bytes.Contains(s.printed(), []byte("Purging cache - END")) })

@@ -26,7 +26,7 @@ func TestFoldedPrograms(t *testing.T) {
 	}
 	v4 := features.HaveV4ISA() == nil
 	r := seed.New(t)
-	programs := long.Or(200, 20_000)
+	programs := long.Or(200, 3000)
 	accepted, smaller := 0, 0
 	var refusal error
 	for i := range programs {
@@ -226,7 +226,7 @@ func (g *generator) jump(to int, code ...asm.Instruction) {
 	g.units = append(g.units, unit{code, to})
 }
 
-// begin gives all registers and slots a number.
+// begin sets all registers and slots to numbers.
 func (g *generator) begin(name string) asm.Instructions {
 	var code asm.Instructions
 	if g.main {
@@ -575,7 +575,7 @@ func (g *generator) branch() {
 	}
 }
 
-// call calls a helper or a function, and then gives the registers new numbers that calls overwrite.
+// call calls a helper or a function, and then sets the registers to new numbers that calls overwrite.
 func (g *generator) call() {
 	var code asm.Instructions
 	address := func(dst asm.Register) {
