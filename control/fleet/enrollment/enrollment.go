@@ -194,7 +194,8 @@ func clientTLS(ca, certificate, key string) (*tls.Config, error) {
 }
 
 // Options returns the options of connections to the servers. Replies to the node
-// arrive where no other node may subscribe.
+// arrive where no other node may subscribe. Servers that a server names are ignored: it does so
+// before TLS, where anyone on the way can change it.
 func (n Node) Options() ([]nats.Option, error) {
 	c, err := n.TLS()
 	if err != nil {
@@ -205,6 +206,7 @@ func (n Node) Options() ([]nats.Option, error) {
 		nats.Secure(c),
 		nats.UserJWTAndSeed(n.JWT, n.Seed),
 		nats.CustomInboxPrefix("_INBOX." + n.Name),
+		nats.IgnoreDiscoveredServers(),
 	}
 	if n.TLSFirst {
 		o = append(o, nats.TLSHandshakeFirst())

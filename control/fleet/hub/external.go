@@ -29,7 +29,7 @@ func NewExternal(servers []string, a *authority.Authority, log *slog.Logger) (*E
 	if err != nil {
 		return nil, err
 	}
-	e := &External{servers: strings.Join(servers, ","), authority: a, options: []nats.Option{nats.Secure(t)}}
+	e := &External{servers: strings.Join(servers, ","), authority: a, options: []nats.Option{nats.Secure(t), nats.IgnoreDiscoveredServers()}}
 	token, seed, err := a.Own(true)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func NewExternal(servers []string, a *authority.Authority, log *slog.Logger) (*E
 			log.Error("the cluster has not taken the fleet's account: " + err.Error())
 		}
 	}
-	e.events, err = nats.Connect(e.servers, nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.Secure(t),
+	e.events, err = nats.Connect(e.servers, nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.Secure(t), nats.IgnoreDiscoveredServers(),
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(retryInterval),
 		nats.ConnectHandler(refresh), nats.ReconnectHandler(refresh))
 	return e, err

@@ -260,7 +260,7 @@ type run struct {
 func (h *hub) config(directory string) Config {
 	return Config{
 		MaxRate:    h.maxRate,
-		Enrollment: enrollment.Node{Name: "edge-1", Labels: []string{"canary"}, PublicKey: h.public}, Directory: directory, Version: "test",
+		Enrollment: enrollment.Node{Name: "edge-1", Labels: []string{"canary"}, Servers: []string{h.server.ClientURL()}, PublicKey: h.public}, Directory: directory, Version: "test",
 		Log: slog.New(slog.DiscardHandler),
 	}
 }

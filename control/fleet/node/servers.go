@@ -24,9 +24,6 @@ const (
 
 	// maxAddresses bounds the addresses of a server that are tried, and protected.
 	maxAddresses = 16
-
-	// maxServers bounds the servers with such addresses: those of a cluster name each other.
-	maxServers = 64
 )
 
 // servers are the addresses of the hub. The host must not be cut off from them while it is not
@@ -40,7 +37,7 @@ type servers struct {
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	mu    sync.Mutex // protects found
-	found []known    // as last looked up, the last one tried at the end
+	found []known    // of names, as last looked up, the last one tried at the end
 
 	saving sync.Mutex // held while the file is written; protects saved
 	saved  []known
@@ -92,16 +89,18 @@ func (s *servers) load() error {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	for _, one := range all {
-		if slices.Contains(s.names, one.Host) {
-			s.learn(one.Host, one.Addresses)
-		}
+		s.learn(one.Host, one.Addresses)
 	}
 	s.saved = slices.Clone(s.found)
 	return nil
 }
 
-// learn takes in the addresses that a server has now.
+// learn takes in the addresses that a server has now. It must be one of the enrollment's names:
+// lists do not block the addresses.
 func (s *servers) learn(host string, addresses []netip.Addr) {
+	if !slices.Contains(s.names, host) {
+		return
+	}
 	one := known{host, slices.Clone(addresses[:min(len(addresses), maxAddresses)])}
 	for i, a := range one.Addresses {
 		one.Addresses[i] = plain(a)
@@ -111,7 +110,6 @@ func (s *servers) learn(host string, addresses []netip.Addr) {
 	defer s.mu.Unlock()
 	s.found = slices.DeleteFunc(s.found, func(o known) bool { return o.Host == host })
 	s.found = append(s.found, one)
-	s.found = s.found[max(0, len(s.found)-maxServers):]
 }
 
 // Dial implements [nats.CustomDialer]. An address is protected before it is tried.

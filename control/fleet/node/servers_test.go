@@ -2,14 +2,24 @@ package node
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nkeys"
+
+	"weir/control/fleet/enrollment"
 	"weir/tests/wait"
 )
 
@@ -88,18 +98,81 @@ func TestNamedServers(t *testing.T) {
 	answer = nil
 	dial(s, "hub.example.net:1")
 	is("a silent resolver", s, local(8), local(9))
-	dial(s, "127.0.0.7:1") // of a cluster
-	is("another server", s, local(8), local(9), local(7))
+	dial(s, "127.0.0.7:1")
+	is("another server", s, local(8), local(9))
 	is("not saved", open("tls://hub.example.net:4222"))
 	s.save()
 	is("saved", open("tls://127.0.0.3:4222", "tls://hub.example.net:4222"), local(3), local(8), local(9))
 	is("another enrollment", open("tls://other.example.net:4222"))
-	for n := range 2 * maxServers {
-		s.learn(local(byte(n)).String(), []netip.Addr{local(byte(n))})
+}
+
+// Who is on the way to the hub, and has none of its keys, can change what it says before TLS. The
+// servers that it names there are neither connected to nor protected.
+func TestNamedInClearText(t *testing.T) {
+	t.Parallel() // it waits a lot
+	forger, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := len(s.addresses()); n != maxServers {
-		t.Errorf("%d servers", n)
+	defer forger.Close()
+	other, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer other.Close()
+	met := make(chan string, 100)
+	accept := func(at net.Listener) {
+		for {
+			c, err := at.Accept()
+			if err != nil {
+				return
+			}
+			met <- at.Addr().String()
+			info := `INFO {"server_id":"X","version":"2.10.0","max_payload":1048576,"tls_required":true,"connect_urls":["%s"]}` + "\r\n"
+			_, _ = fmt.Fprintf(c, info, other.Addr())
+			_, _ = c.Read(make([]byte, 1))
+			c.Close()
+		}
+	}
+	go accept(forger)
+	go accept(other)
+	h := newHub(t)
+	c := h.config(t.TempDir())
+	enroll(t, &c.Enrollment)
+	c.Enrollment.Servers = []string{"tls://" + forger.Addr().String()}
+	n, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &run{Node: n, t: t}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- n.Run(ctx, r) }()
+	for range 3 {
+		if at := <-met; at != forger.Addr().String() {
+			t.Errorf("it has connected to %s", at)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got, want := n.servers.addresses(), []netip.Addr{netip.MustParseAddr("127.0.0.1")}; !slices.Equal(got, want) {
+		t.Errorf("protected: %v, want %v", got, want)
+	}
+}
+
+// enroll gives an enrollment keys that no server trusts.
+func enroll(t *testing.T, e *enrollment.Node) {
+	t.Helper()
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true}
+	text := func(kind string, b []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
+	}
+	e.Certificate = text("CERTIFICATE", must(x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)))
+	e.CA, e.Key = e.Certificate, text("PRIVATE KEY", must(x509.MarshalPKCS8PrivateKey(key)))
+	e.JWT, e.Seed = "a.b.c", string(must(must(nkeys.CreateUser()).Seed()))
 }
 
 // The age of the lists is known while the node dials a hub that does not answer.
