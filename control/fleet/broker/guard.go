@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -48,9 +49,10 @@ type guard struct {
 
 	mu         sync.Mutex
 	nodes      map[string]*guarded
-	open       map[uint64]string // the nodes of connections
-	strays     map[uint64]*tried // of connections that are not known yet, or no longer
-	counted    map[uint64]sent   // by connection, at the last count of rates
+	hellos     map[digest]*rate.Limiter // of connections, before they count, by certificate
+	open       map[uint64]string        // the nodes of connections
+	strays     map[uint64]*tried        // of connections that are not known yet, or no longer
+	counted    map[uint64]sent          // by connection, at the last count of rates
 	countedAt  time.Time
 	violations uint64
 
@@ -62,14 +64,17 @@ type guard struct {
 // sent counts the messages and bytes of a connection.
 type sent struct{ messages, bytes int64 }
 
+// digest is the SHA-256 of a certificate.
+type digest [sha256.Size]byte
+
 // guarded is a node that is, or was, connected.
 type guarded struct {
-	conns   []connection  // in the order in which they were made
-	hellos  *rate.Limiter // of connections, before they count
-	barred  time.Time     // until when it may not connect
-	total   uint64        // violations
-	recent  uint64        // those since the last line in the log
-	minute  uint64        // those in this minute, which began at since
+	conns   []connection // in the order in which they were made
+	let     digest       // the certificate with which it was let in last
+	barred  time.Time    // until when it may not connect with that
+	total   uint64       // violations
+	recent  uint64       // those since the last line in the log
+	minute  uint64       // those in this minute, which began at since
 	since   time.Time
 	last    string    // violation
 	lastAt  time.Time // zero: none
@@ -91,7 +96,7 @@ type tried struct {
 }
 
 func newGuard(log *slog.Logger) *guard {
-	return &guard{log: log, nodes: make(map[string]*guarded), open: make(map[uint64]string), strays: make(map[uint64]*tried), counted: make(map[uint64]sent)}
+	return &guard{log: log, nodes: make(map[string]*guarded), hellos: make(map[digest]*rate.Limiter), open: make(map[uint64]string), strays: make(map[uint64]*tried), counted: make(map[uint64]sent)}
 }
 
 // node returns a node by name, whose certificate or key the server has checked. g.mu is
@@ -99,42 +104,56 @@ func newGuard(log *slog.Logger) *guard {
 func (g *guard) node(name string) *guarded {
 	n := g.nodes[name]
 	if n == nil {
-		n = &guarded{hellos: rate.NewLimiter(rate.Every(helloEvery), helloBurst)}
+		n = &guarded{}
 		g.nodes[name] = n
 	}
 	return n
 }
 
 // hello refuses connections of a node that makes too many, when its certificate is known,
-// and before they take memory.
+// and before they take memory. They count by certificate, not by name: a file that is revoked since
+// the node was enrolled anew has another one, and so has a site of the same name. They would keep the
+// node out.
 func (g *guard) hello(s tls.ConnectionState) error {
 	if len(s.PeerCertificates) == 0 {
 		return nil // TLS itself refuses that
 	}
-	name := s.PeerCertificates[0].Subject.CommonName
+	name, sum := s.PeerCertificates[0].Subject.CommonName, digest(sha256.Sum256(s.PeerCertificates[0].Raw))
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := g.node(name)
-	if now.Before(n.barred) {
+	n := g.nodes[name]
+	if n != nil && n.let != sum {
+		n = nil
+	}
+	if n != nil && now.Before(n.barred) {
 		return fmt.Errorf("node %s is cut off for a while", name)
 	}
-	if !n.hellos.AllowN(now, 1) {
+	hellos := g.hellos[sum]
+	if hellos == nil {
+		hellos = rate.NewLimiter(rate.Every(helloEvery), helloBurst)
+		g.hellos[sum] = hellos
+	}
+	if !hellos.AllowN(now, 1) {
 		g.violations++
-		n.violated(1, "Connection - more often than once a second", now)
+		if n != nil {
+			n.violated(1, "Connection - more often than once a second", now)
+		}
 		return fmt.Errorf("node %s connects too often", name)
 	}
 	return nil
 }
 
-// connected takes in a connection of a node. It returns those that are to be closed.
-func (g *guard) connected(name string, c connection) (excess []uint64) {
+// connected takes in a connection of a node, which was let in with a certificate. It returns those
+// that are to be closed.
+func (g *guard) connected(name string, certificate digest, c connection) (excess []uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open[c.id] == name {
 		return nil // the server says so again when its options change
 	}
 	n := g.node(name)
+	n.let = certificate
 	g.open[c.id] = name
 	n.conns = append(n.conns, c)
 	for len(n.conns) > maxConnections {
@@ -265,6 +284,11 @@ func (g *guard) look(now time.Time) {
 			delete(g.strays, id) // it did not come to be a node's
 		}
 	}
+	for sum, hellos := range g.hellos {
+		if hellos.TokensAt(now) >= helloBurst {
+			delete(g.hellos, sum)
+		}
+	}
 	var double []string
 	for name, n := range g.nodes {
 		too := sending[name]
@@ -284,7 +308,7 @@ func (g *guard) look(now time.Time) {
 		} else {
 			n.doubled = ""
 		}
-		if len(n.conns) == 0 && n.total == 0 && now.After(n.barred) && n.hellos.TokensAt(now) >= helloBurst {
+		if len(n.conns) == 0 && n.total == 0 && now.After(n.barred) && g.hellos[n.let] == nil {
 			delete(g.nodes, name)
 		}
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -275,11 +276,13 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 			return // it has gone
 		}
 		key, certificate := "", ""
+		var sum digest
 		if claims, err := jwt.DecodeUserClaims(e.Client.Jwt); err == nil {
 			key = claims.Name
 		}
 		if certs := all.Conns[0].TLSPeerCerts; len(certs) > 0 {
 			certificate = strings.TrimPrefix(certs[0].Subject, "CN=")
+			_, _ = hex.Decode(sum[:], []byte(certs[0].CertSha256)) // the server has written it
 		}
 		address := net.JoinHostPort(e.Client.Host, strconv.Itoa(all.Conns[0].Port))
 		if key == "" || key != certificate {
@@ -288,7 +291,7 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 			_ = i.server.DisconnectClientByID(e.Client.ID) // it may be gone
 			return
 		}
-		for _, id := range i.guard.connected(key, connection{e.Client.ID, address, all.Conns[0].Start}) {
+		for _, id := range i.guard.connected(key, sum, connection{e.Client.ID, address, all.Conns[0].Start}) {
 			_ = i.server.DisconnectClientByID(id) // it may be gone
 		}
 	})
