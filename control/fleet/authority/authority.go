@@ -42,8 +42,9 @@ import (
 	"weir/control/fleet/wire"
 )
 
-// Lifetimes of the authority's own certificate, and of those that it signs. A node whose
-// certificate has expired needs a new enrollment file.
+// Lifetimes of the authority's own certificate, and of those in files that it signs. A node whose
+// certificate has expired needs a new enrollment file. The hub makes its own certificates at each
+// start, and they are valid as long as the authority's.
 const (
 	caLife          = 20 * 365 * 24 * time.Hour
 	certificateLife = 5 * 365 * 24 * time.Hour
@@ -306,7 +307,7 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	if err != nil {
 		return enrollment.Node{}, err
 	}
-	der, key, err := a.certificate(name, nil, x509.ExtKeyUsageClientAuth)
+	der, key, err := a.certificate(name, nil, a.expiry(), x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return enrollment.Node{}, err
 	}
@@ -654,7 +655,7 @@ func (a *Authority) ClientTLS() (*tls.Config, error) {
 }
 
 func (a *Authority) tls(names []string, usage ...x509.ExtKeyUsage) (*tls.Config, error) {
-	der, key, err := a.certificate(ServerName, names, usage...)
+	der, key, err := a.certificate(ServerName, names, a.ca.NotAfter, usage...) // its key is on no disk
 	if err != nil {
 		return nil, err
 	}
@@ -670,16 +671,26 @@ func (a *Authority) tls(names []string, usage ...x509.ExtKeyUsage) (*tls.Config,
 	}, nil
 }
 
+// expiry returns until when a certificate in a file is valid that is made now. A clock that is years
+// behind would have it expire, by the clocks of all others, before it is used.
+func (a *Authority) expiry() time.Time {
+	from := time.Now()
+	if from.Before(a.ca.NotBefore) {
+		from = a.ca.NotBefore
+	}
+	return from.Add(certificateLife)
+}
+
 // certificate makes a certificate for DNS names and addresses. It is valid as
 // early as the authority's own: the clock of this host may be ahead, or the verifier's behind.
-func (a *Authority) certificate(name string, names []string, usage ...x509.ExtKeyUsage) (der, keyText []byte, err error) {
+func (a *Authority) certificate(name string, names []string, until time.Time, usage ...x509.ExtKeyUsage) (der, keyText []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
 	}
 	about := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: name},
-		NotBefore: a.ca.NotBefore, NotAfter: time.Now().Add(certificateLife),
+		NotBefore: a.ca.NotBefore, NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: usage,
 	}
 	for _, n := range slices.Compact(slices.Sorted(slices.Values(names))) {

@@ -46,6 +46,45 @@ func TestCertificateStart(t *testing.T) {
 	}
 }
 
+// A clock that is years behind makes no certificate that has expired by the clocks of all others. The
+// hub's own is valid as long as the authority's.
+func TestCertificateEnd(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	aged(t, a, time.Now().Add(6*365*24*time.Hour)) // this clock is six years behind
+	now := a.ca.NotBefore.Add(time.Hour)
+	config, err := a.ServerTLS([]string{"hub.example.net"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := a.Enroll("edge-1", nil, []string{"tls://hub.example.net:4222"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofNode, err := n.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, err := a.EnrollSite("paris", []string{"tls://paris.example.net:4222"}, []string{"tls://hub.example.net:7422"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofSite, err := site.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]tls.Certificate{"hub": config.Certificates[0], "node": ofNode.Certificates[0], "site": ofSite.Certificates[0]} {
+		if _, err := c.Leaf.Verify(x509.VerifyOptions{Roots: config.RootCAs, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if until := config.Certificates[0].Leaf.NotAfter; !until.Equal(a.ca.NotAfter) {
+		t.Errorf("the hub's own is valid until %v, the authority's until %v", until, a.ca.NotAfter)
+	}
+}
+
 // aged has the authority's own certificate be valid from an earlier time.
 func aged(t *testing.T, a *Authority, from time.Time) {
 	t.Helper()

@@ -70,7 +70,7 @@ func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 		if net.ParseIP(hosts[i]) != nil {
 			listen = hosts[i]
 		}
-		der, key, err := a.certificate(hosts[i], append([]string{hosts[i]}, c.Names...), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+		der, key, err := a.certificate(hosts[i], append([]string{hosts[i]}, c.Names...), a.expiry(), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 		if err != nil {
 			return nil, err
 		}

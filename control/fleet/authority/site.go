@@ -55,7 +55,7 @@ func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment
 	if len(names) == 1 {
 		return s, errors.New("no server: want tls://HOST:PORT, as nodes of the site reach it")
 	}
-	der, key, err := a.certificate(name, names, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	der, key, err := a.certificate(name, names, a.expiry(), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return s, err
 	}
