@@ -270,7 +270,7 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 	if more := d.SparedMore; more > 0 {
 		fmt.Fprintf(w, "SPARED: %d more\n", more)
 	}
-	if f := d.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0) {
+	if f := d.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0 || f.Expires != nil) {
 		printFleet(w, f)
 		noticed = true
 	}
@@ -303,6 +303,9 @@ func printFleet(w io.Writer, f *api.Fleet) {
 	}
 	if f.Refused > 0 {
 		fmt.Fprintf(w, "FLEET: node %s has refused %s that were forged, replayed or damaged: the log has the reasons\n", f.Node, plural(int(f.Refused), "message", "messages"))
+	}
+	if f.Expires != nil {
+		fmt.Fprintf(w, "FLEET: the certificate of node %s is valid until %s, then it does not connect any more: weir hub enroll it anew\n", f.Node, f.Expires.UTC().Format(time.DateOnly))
 	}
 }
 

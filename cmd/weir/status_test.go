@@ -103,9 +103,10 @@ func TestStatusOfDaemon(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	for want, f := range map[string]api.Fleet{
-		"FLEET: node edge-1 is not connected to its hub, retrying": {Node: "edge-1"},
-		"FLEET: node edge-1 is stale: why; its lists stay active":  {Node: "edge-1", Stale: true, Problem: "stale: why"},
-		"FLEET: node edge-1 has refused 2 messages":                {Node: "edge-1", Connected: true, Refused: 2},
+		"FLEET: node edge-1 is not connected to its hub, retrying":        {Node: "edge-1"},
+		"FLEET: node edge-1 is stale: why; its lists stay active":         {Node: "edge-1", Stale: true, Problem: "stale: why"},
+		"FLEET: node edge-1 has refused 2 messages":                       {Node: "edge-1", Connected: true, Refused: 2},
+		"FLEET: the certificate of node edge-1 is valid until 2031-02-03": {Node: "edge-1", Connected: true, Expires: new(time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC))},
 		"eth0 filtered": {Node: "edge-1", Connected: true},
 	} {
 		d.status.Fleet = &f

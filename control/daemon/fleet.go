@@ -256,6 +256,9 @@ func (f *fleet) status() *api.Fleet {
 	if !age.Confirmed.IsZero() {
 		s.Confirmed = &age.Confirmed
 	}
+	if until := f.node.Expires(); !until.IsZero() && enrollment.ExpiresSoon(until, time.Now()) {
+		s.Expires = &until
+	}
 	if err := age.Err(); err != nil {
 		s.Stale, s.Problem = true, err.Error()
 	}

@@ -25,6 +25,7 @@ type HubSnapshot struct {
 
 	Connections *int // to the server inside the hub; nil: there is none
 	Misuse      *HubMisuse
+	Expiring    int    // certificates that have expired, or expire soon
 	StoreBytes  uint64 // on disk
 	StreamBytes uint64 // at the broker
 	DiskBytes   uint64 // of the state directory's file system
@@ -106,6 +107,7 @@ var (
 	hubViolations  = hubCounter("weir_hub_node_violations_total", "What nodes tried at the server inside the hub that they may not do; absent with a cluster.")
 	hubTwice       = hubGauge("weir_hub_nodes_connected_twice", "Nodes that are connected from two addresses: two hosts have the same file.")
 	hubSlow        = hubCounter("weir_hub_slow_connections_total", "Connections that the server inside the hub has closed since too much waited to be read.")
+	hubExpiring    = hubGauge("weir_hub_certificates_expiring", "Certificates of nodes, of sites and of the fleet's authority that expire within 90 days, or have expired.")
 	hubStore       = hubGauge("weir_hub_store_bytes", "Disk space of the versions of all lists.")
 	hubStream      = hubGauge("weir_hub_stream_bytes", "Size of the broker's stream.")
 	hubDisk        = hubGauge("weir_hub_disk_bytes", "Size of the file system with the state directory.")
@@ -171,6 +173,7 @@ func (c hubCollector) Collect(to chan<- prometheus.Metric) {
 		out.put(hubTwice, float64(m.Twice))
 		out.put(hubSlow, float64(m.Slow))
 	}
+	out.put(hubExpiring, float64(s.Expiring))
 	out.put(hubStore, float64(s.StoreBytes))
 	out.put(hubStream, float64(s.StreamBytes))
 	if s.DiskBytes > 0 {

@@ -18,7 +18,7 @@ func wholeHub(t testing.TB) HubSnapshot {
 	return HubSnapshot{
 		Version: "1.2.3", Connected: true, Failing: true, Catalog: time.Unix(1_800_000_000, 250e6),
 		Published: HubPublished{Catalogs: 9, Deltas: 5, Snapshots: 2}, Failures: 3, Connections: new(4), Misuse: &HubMisuse{Violations: 3, Twice: 1, Slow: 2},
-		StoreBytes: 1 << 20, StreamBytes: 1 << 21, DiskBytes: 1 << 40, DiskFree: 1 << 39,
+		Expiring: 2, StoreBytes: 1 << 20, StreamBytes: 1 << 21, DiskBytes: 1 << 40, DiskFree: 1 << 39,
 		Nodes: map[string]int{"current": 7, "behind": 1}, Passed: 1e6, Dropped: 20, IgnoredReports: 6,
 		Asking: 1, Answered: 11, Unanswered: 12, RefusedQuestions: 13,
 		Lists: []HubList{
@@ -43,6 +43,7 @@ weir_hub_publishing_failing 1
 weir_hub_last_catalog_timestamp_seconds 1.80000000025e+09
 weir_hub_published_messages_total{kind="delta"} 5
 weir_hub_broker_connections 4
+weir_hub_certificates_expiring 2
 weir_hub_disk_free_bytes 5.49755813888e+11
 weir_hub_nodes{state="behind"} 1
 weir_hub_node_packets_total{verdict="drop"} 20

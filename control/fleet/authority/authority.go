@@ -9,6 +9,7 @@ package authority
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -278,6 +279,7 @@ type Member struct {
 	User        string    `json:"user"`        // the public key that it proves itself with
 	Certificate string    `json:"certificate"` // SHA-256 of the DER form
 	Enrolled    time.Time `json:"enrolled"`
+	Expires     time.Time `json:"expires,omitzero"` // the certificate; zero: a former version has made it
 	Revoked     time.Time `json:"revoked,omitzero"`
 	Forgotten   time.Time `json:"forgotten,omitzero"` // it is revoked, and shown no more
 
@@ -307,7 +309,8 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	if err != nil {
 		return enrollment.Node{}, err
 	}
-	der, key, err := a.certificate(name, nil, a.expiry(), x509.ExtKeyUsageClientAuth)
+	expires := a.expiry()
+	der, key, err := a.certificate(name, nil, expires, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return enrollment.Node{}, err
 	}
@@ -320,7 +323,7 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	if _, err := n.Marshal(); err != nil { // the labels and servers may be wrong
 		return enrollment.Node{}, err
 	}
-	m := Member{Name: name, Labels: labels, User: public, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC()}
+	m := Member{Name: name, Labels: labels, User: public, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC(), Expires: expires.UTC()}
 	before, err := a.member(name)
 	switch {
 	case err == nil:
@@ -679,6 +682,39 @@ func (a *Authority) expiry() time.Time {
 		from = a.ca.NotBefore
 	}
 	return from.Add(certificateLife)
+}
+
+// Expiry is until when the certificate of a node or site is valid, or the authority's.
+type Expiry struct {
+	What string // node NAME, site NAME or authority
+	At   time.Time
+}
+
+// Expiring returns what has expired, or expires soon: of the authority's own certificate, and of those
+// of nodes and sites that are not revoked, in the order of time.
+func (a *Authority) Expiring(nodes map[string]Member, sites []Site, now time.Time) (all []Expiry) {
+	add := func(what string, at time.Time) {
+		if enrollment.ExpiresSoon(at, now) {
+			all = append(all, Expiry{what, at})
+		}
+	}
+	of := func(expires, enrolled, revoked time.Time, what string) {
+		if expires.IsZero() {
+			expires = enrolled.Add(certificateLife)
+		}
+		if revoked.IsZero() {
+			add(what, expires)
+		}
+	}
+	add("authority", a.ca.NotAfter)
+	for name, m := range nodes {
+		of(m.Expires, m.Enrolled, m.Revoked, "node "+name)
+	}
+	for _, s := range sites {
+		of(s.Expires, s.Enrolled, s.Revoked, "site "+s.Name)
+	}
+	slices.SortFunc(all, func(a, b Expiry) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.What, b.What)) })
+	return all
 }
 
 // certificate makes a certificate for DNS names and addresses. It is valid as

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -82,6 +83,48 @@ func TestCertificateEnd(t *testing.T) {
 	}
 	if until := config.Certificates[0].Leaf.NotAfter; !until.Equal(a.ca.NotAfter) {
 		t.Errorf("the hub's own is valid until %v, the authority's until %v", until, a.ca.NotAfter)
+	}
+}
+
+// Certificates of nodes and sites, and the authority's own, are named before they expire, but for
+// revoked ones. What a former version has made is known by when it was.
+func TestExpiring(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"edge-1", "edge-2", "edge-3"} {
+		if _, err := a.Enroll(name, nil, []string{"tls://hub.example.net:4222"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Revoke("edge-2"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.EnrollSite("paris", []string{"tls://paris.example.net:4222"}, []string{"tls://hub.example.net:7422"}); err != nil {
+		t.Fatal(err)
+	}
+	members, err := a.Members()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sites, err := a.Sites()
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := members["edge-3"]
+	former.Expires = time.Time{}
+	members["edge-3"] = former
+	for years, want := range map[time.Duration][]string{4: nil, 5: {"node edge-1", "node edge-3", "site paris"}, 20: {"node edge-1", "node edge-3", "site paris", "authority"}} {
+		var got []string
+		for _, e := range a.Expiring(members, sites, time.Now().Add(years*365*24*time.Hour-80*24*time.Hour)) {
+			got = append(got, e.What)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("80 days before %d years: %q, want %q", years, got, want)
+		}
 	}
 }
 

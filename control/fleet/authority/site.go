@@ -31,6 +31,7 @@ type Site struct {
 	Stream   string    `json:"stream_user"` // the public keys that it proves itself to the hub with
 	Nodes    string    `json:"nodes_user"`
 	Enrolled time.Time `json:"enrolled"`
+	Expires  time.Time `json:"expires,omitzero"` // the certificate; zero: a former version has made it
 	Revoked  time.Time `json:"revoked,omitzero"`
 
 	// Former are users of the site that are revoked since it was enrolled anew.
@@ -55,14 +56,15 @@ func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment
 	if len(names) == 1 {
 		return s, errors.New("no server: want tls://HOST:PORT, as nodes of the site reach it")
 	}
-	der, key, err := a.certificate(name, names, a.expiry(), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	expires := a.expiry()
+	der, key, err := a.certificate(name, names, expires, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return s, err
 	}
 	s = enrollment.Site{
 		Name: name, Hub: hub, CA: string(a.caPEM), Certificate: string(certificatePEM(der)), Key: string(key), PublicKey: a.PublicKey(),
 	}
-	m := Site{Name: name, Servers: servers, Enrolled: time.Now().UTC(), Former: make(map[string]time.Time)}
+	m := Site{Name: name, Servers: servers, Enrolled: time.Now().UTC(), Expires: expires.UTC(), Former: make(map[string]time.Time)}
 	if m.Stream, s.Stream, err = siteUser(name, a.stream, mirrorPermissions(name)); err != nil {
 		return s, err
 	}

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
@@ -147,6 +149,26 @@ func (n Node) check() error {
 		return err
 	}
 	return Credentials{n.JWT, n.Seed}.check()
+}
+
+// soon is how long before a certificate expires that is a problem.
+const soon = 90 * 24 * time.Hour
+
+// ExpiresSoon reports whether a certificate that is valid until some time has to be replaced: with a
+// new file.
+func ExpiresSoon(until, now time.Time) bool { return until.Sub(now) < soon }
+
+// Expires returns until when the node's certificate is valid, zero if it cannot be read.
+func (n Node) Expires() time.Time {
+	block, _ := pem.Decode([]byte(n.Certificate))
+	if block == nil {
+		return time.Time{}
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}
+	}
+	return c.NotAfter
 }
 
 func checkServers(servers []string) error {

@@ -13,6 +13,7 @@ type members struct {
 	nodes     *nodes // what they report
 
 	all   map[string]authority.Member // as of stamp; replaced, not changed
+	sites []authority.Site            // likewise
 	stamp authority.Stamp
 }
 
@@ -21,6 +22,9 @@ func (m *members) read() (map[string]authority.Member, error) {
 	stamp, err := m.authority.Stamp()
 	if err == nil && (m.all == nil || stamp != m.stamp) { // thousands of files
 		m.all, err = m.authority.Members()
+		if err == nil {
+			m.sites, err = m.authority.Sites()
+		}
 		m.stamp = stamp
 		if err == nil {
 			m.nodes.keep(m.all)

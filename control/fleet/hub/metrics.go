@@ -20,15 +20,16 @@ type noted struct {
 	feeds   []metrics.Feed
 	wanted  []wire.ListState
 	members map[string]authority.Member
+	sites   []authority.Site
 }
 
 // note updates the copy for metrics.
 func (h *Hub) note() {
 	var n noted
 	if all, err := h.members.read(); err == nil {
-		n.members = all
+		n.members, n.sites = all, h.members.sites
 	} else if before := h.noted.Load(); before != nil {
-		n.members = before.members
+		n.members, n.sites = before.members, before.sites
 	}
 	reached := h.publisher.current().reached
 	for _, l := range h.lists.all {
@@ -88,6 +89,7 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 		s.Misuse = &metrics.HubMisuse{}
 		s.Misuse.Violations, s.Misuse.Twice, s.Misuse.Slow = g.Misuse()
 	}
+	s.Expiring = len(h.o.Authority.Expiring(known.members, known.sites, time.Now()))
 	s.StoreBytes = sizeOf(h.dir.path(storeDir))
 	if free, size, err := h.dir.disk(); err == nil {
 		s.DiskBytes, s.DiskFree = size, free

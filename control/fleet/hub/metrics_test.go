@@ -1,14 +1,17 @@
 package hub
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
 	"weir/tests/wait"
@@ -103,4 +106,51 @@ func TestMetrics(t *testing.T) {
 	wants(fmt.Sprintf(`weir_feed_failed_attempts{list="drop",source=%q} 1`, feed))
 	f.broker.Close()
 	wants(`weir_hub_connected 0`, `weir_hub_publishing_failing 1`)
+}
+
+// A certificate that expires soon is a problem and counted, but not a revoked one.
+func TestExpiring(t *testing.T) {
+	f := newFleet(t)
+	for _, name := range []string{"one", "gone", "later"} {
+		if _, err := f.authority.Enroll(name, nil, []string{"tls://127.0.0.1:4222"}); err != nil {
+			t.Fatal(err)
+		}
+		if name == "later" {
+			continue
+		}
+		path := filepath.Join(f.dir, "keys", "nodes", name+".json")
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m authority.Member
+		if err := json.Unmarshal(text, &m); err != nil {
+			t.Fatal(err)
+		}
+		m.Expires = time.Date(2020, 2, 3, 4, 5, 6, 0, time.UTC)
+		if text, err = json.Marshal(m); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.authority.Revoke("gone"); err != nil {
+		t.Fatal(err)
+	}
+	f.start("")
+	status, err := f.hub.Fleet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range status.Problems {
+		if strings.Contains(p, "certificate") {
+			got = append(got, p)
+		}
+	}
+	if want := []string{"the certificate of node one has expired on 2020-02-03: enroll it anew"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	wait.For(t, "the metric", func() bool { return f.hub.Metrics().Expiring == 1 })
 }

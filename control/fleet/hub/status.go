@@ -66,6 +66,11 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if err != nil {
 		return f, err
 	}
+	sites, err := h.o.Authority.Sites()
+	if err != nil {
+		return f, err
+	}
+	f.Problems = append(f.Problems, expiring(h.o.Authority.Expiring(members, sites, f.Time), f.Time)...)
 	var drop []string // lists
 	for _, l := range f.Lists {
 		if l.Action != string(config.Allow) {
@@ -126,6 +131,27 @@ func (l *managed) problems() (all []string) {
 		all = append(all, "list "+l.Name+": nodes keep what they have until it is in the new epoch: "+l.behind.err.Error())
 	} else if l.unrecorded != nil {
 		all = append(all, "list "+l.Name+": "+l.unrecorded.Error())
+	}
+	return all
+}
+
+// maxExpiring bounds the certificates that are among the problems.
+const maxExpiring = 10
+
+// expiring returns which certificates have expired, or expire soon.
+func expiring(some []authority.Expiry, now time.Time) (all []string) {
+	for i, e := range some {
+		if i == maxExpiring {
+			return append(all, fmt.Sprintf("%d more certificates expire within 90 days, or have expired", len(some)-i))
+		}
+		when, mend := "expires on ", "enroll it anew"
+		if e.At.Before(now) {
+			when = "has expired on "
+		}
+		if e.What == "authority" {
+			mend = "make new keys, and enroll all nodes anew"
+		}
+		all = append(all, "the certificate of "+e.What+" "+when+e.At.UTC().Format(time.DateOnly)+": "+mend)
 	}
 	return all
 }

@@ -91,6 +91,7 @@ const (
 	askTimeout        = 5 * time.Second
 	askAgain          = time.Second // where there was no answer
 	relistInterval    = 10 * time.Second
+	warnInterval      = 24 * time.Hour // of a certificate that expires
 )
 
 // Node is a node of a fleet.
@@ -279,6 +280,16 @@ func (n *Node) Age() Age {
 // Name returns the name of the node.
 func (n *Node) Name() string { return n.c.Enrollment.Name }
 
+// Expires returns until when the node's certificate is valid; zero: it cannot be read.
+func (n *Node) Expires() time.Time { return n.c.Enrollment.Expires() }
+
+// warnOfExpiry says in the log that the node's certificate expires soon.
+func (n *Node) warnOfExpiry(now time.Time) {
+	if until := n.Expires(); !until.IsZero() && enrollment.ExpiresSoon(until, now) {
+		n.log.Warn("the certificate of this node of the fleet expires, then it does not connect to its hub any more: enroll it anew", "expires", until.UTC().Format(time.DateOnly))
+	}
+}
+
 // Catalog returns the place of the catalog that the node obeys.
 func (n *Node) Catalog() wire.Place {
 	n.mu.Lock()
@@ -438,6 +449,8 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	soon, due := time.NewTimer(time.Hour), false // whether it is running
 	defer soon.Stop()
 	stale := false
+	n.warnOfExpiry(time.Now())
+	warned := time.Now()
 	var allowed wire.Allowance
 	// in is how long the next report waits: the hub ignores what is beyond its allowance.
 	in := func() time.Duration {
@@ -514,6 +527,10 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 					n.log.Info("fleet: what is known is up to date")
 				}
 				report()
+			}
+			if now.Sub(warned) >= warnInterval {
+				warned = now
+				n.warnOfExpiry(now)
 			}
 			if age.Connected && now.Sub(asked) > askInterval {
 				ask()

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -14,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,7 +140,7 @@ func TestNamedInClearText(t *testing.T) {
 	go accept(other)
 	h := newHub(t)
 	c := h.config(t.TempDir())
-	enroll(t, &c.Enrollment)
+	enroll(t, &c.Enrollment, time.Now().Add(time.Hour))
 	c.Enrollment.Servers = []string{"tls://" + forger.Addr().String()}
 	n, err := Open(c)
 	if err != nil {
@@ -162,11 +164,28 @@ func TestNamedInClearText(t *testing.T) {
 	}
 }
 
-// enroll gives an enrollment keys that no server trusts.
-func enroll(t *testing.T, e *enrollment.Node) {
+// A node warns of its certificate before it expires.
+func TestWarnOfExpiry(t *testing.T) {
+	now := time.Now()
+	for in, want := range map[time.Duration]bool{91 * 24 * time.Hour: false, 89 * 24 * time.Hour: true, -time.Hour: true} {
+		var log bytes.Buffer
+		n := &Node{log: slog.New(slog.NewTextHandler(&log, nil))}
+		enroll(t, &n.c.Enrollment, now.Add(in))
+		if until := n.Expires(); until.Sub(now.Add(in)).Abs() > time.Second {
+			t.Errorf("it expires at %v", until)
+		}
+		n.warnOfExpiry(now)
+		if got := strings.Contains(log.String(), "enroll it anew"); got != want {
+			t.Errorf("it expires in %v: %q", in, log.String())
+		}
+	}
+}
+
+// enroll gives an enrollment keys that no server trusts, and a certificate that is valid until some time.
+func enroll(t *testing.T, e *enrollment.Node, until time.Time) {
 	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: until, IsCA: true, BasicConstraintsValid: true}
 	text := func(kind string, b []byte) string {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
 	}
