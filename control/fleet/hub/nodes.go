@@ -236,21 +236,24 @@ func (n *nodes) observe(members map[string]authority.Member, lists []*managed) m
 	all := make(map[string][]observed)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, l := range lists {
-		for name, m := range members {
-			if !m.Revoked.IsZero() {
-				continue
-			}
-			o := observed{name: name, labels: m.Labels}
-			if from := n.all[name]; from != nil {
-				o.seen = from.seen
-				for _, s := range from.status.Lists {
-					if s.Name == l.Name {
-						o.list = s
-					}
-				}
-			}
+	for name, m := range members {
+		if !m.Revoked.IsZero() {
+			continue
+		}
+		o, from := observed{name: name, labels: m.Labels}, n.all[name]
+		if from != nil {
+			o.seen = from.seen
+		}
+		for _, l := range lists {
 			all[l.Name] = append(all[l.Name], o)
+		}
+		if from == nil {
+			continue
+		}
+		for _, s := range from.status.Lists {
+			if of := all[s.Name]; of != nil {
+				of[len(of)-1].list = s
+			}
 		}
 	}
 	return all

@@ -204,3 +204,36 @@ func TestSilent(t *testing.T) {
 		t.Errorf("within max_age it is %s", got)
 	}
 }
+
+// What nodes report is looked at for the lists with an active rollout, and no others.
+func TestObserve(t *testing.T) {
+	list := func(name, state string) *managed {
+		l := &managed{released: &released{}}
+		if l.Name = name; state != "" {
+			l.released.Rollout = &rollout{State: state}
+		}
+		return l
+	}
+	all := lists{all: []*managed{{}, list("none", ""), list("done", api.RolloutDone), list("running", api.RolloutRunning), list("halted", api.RolloutHalted)}}
+	n := newNodes(testLog())
+	now := time.Now()
+	n.report(wire.StatusSubject("edge-1"), status(t, wire.Status{Lists: []wire.ListStatus{
+		{Name: "halted", Entries: 4}, {Name: "none", Entries: 1}, {Name: "done", Entries: 2}, {Name: "running", Entries: 3},
+	}}), now)
+	members := map[string]authority.Member{"edge-1": {Labels: []string{"paris"}}, "edge-2": {}, "gone": {Revoked: now}}
+	got := n.observe(members, all.rolling())
+	if len(got) != 2 {
+		t.Fatalf("%d lists, want 2", len(got))
+	}
+	for name, entries := range map[string]int{"running": 3, "halted": 4} {
+		if len(got[name]) != 2 {
+			t.Fatalf("list %s: %+v", name, got[name])
+		}
+		for _, o := range got[name] {
+			switch seen := o.name == "edge-1"; {
+			case seen && (o.list.Entries != entries || o.seen.IsZero() || len(o.labels) != 1), !seen && (o.list.Entries != 0 || !o.seen.IsZero()):
+				t.Errorf("list %s: %+v", name, o)
+			}
+		}
+	}
+}

@@ -355,20 +355,28 @@ func (a *releases) settle(l *managed, x released) error {
 
 // advance advances the active rollouts, by the nodes' reports.
 func (a *releases) advance(now time.Time, maxAge time.Duration) {
-	var all map[string][]observed
-	for _, l := range a.lists.all {
-		if l.released == nil || l.behind.err != nil || !l.released.Rollout.active() {
-			continue
-		}
-		if all == nil {
-			var err error
-			if all, err = a.members.observe(a.lists.all); err != nil {
-				a.log.Error("rollouts wait: which nodes are enrolled is unknown: " + err.Error())
-				return
-			}
-		}
+	rolling := a.lists.rolling()
+	if len(rolling) == 0 {
+		return
+	}
+	all, err := a.members.observe(rolling)
+	if err != nil {
+		a.log.Error("rollouts wait: which nodes are enrolled is unknown: " + err.Error())
+		return
+	}
+	for _, l := range rolling {
 		a.step(l, now, maxAge, all[l.Name])
 	}
+}
+
+// rolling returns the lists whose rollout is active.
+func (a *lists) rolling() (some []*managed) {
+	for _, l := range a.all {
+		if l.released != nil && l.behind.err == nil && l.released.Rollout.active() {
+			some = append(some, l)
+		}
+	}
+	return some
 }
 
 // step advances the rollout of a list.
