@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxAhead bounds the live deltas that wait for the catalog to want them, and
-	// maxAheadBytes their length. Others are fetched when they are wanted.
+	// maxAhead bounds the live deltas that wait to be verified, and those that wait for the catalog
+	// to want them, and maxAheadBytes the length of each. Others are fetched when they are wanted.
 	maxAhead      = 64
 	maxAheadBytes = 8 << 20
 
@@ -256,6 +256,10 @@ func (f *follower) measure(ctx context.Context) {
 
 // sort verifies live deltas, and keeps those ahead of the current version.
 func (f *follower) sort(inbox []message, want wanted) {
+	size := 0
+	for _, d := range f.ahead {
+		size += len(d.data)
+	}
 	for _, m := range inbox {
 		d, err := wire.OpenDelta(f.n.key, m.data)
 		if err == nil && d.List != f.name {
@@ -265,8 +269,10 @@ func (f *follower) sort(inbox []message, want wanted) {
 			f.n.refuse(err)
 			continue
 		}
-		if d.Epoch == want.Epoch && len(f.ahead) < maxAhead {
+		former := len(f.ahead[d.From].data)
+		if d.Epoch == want.Epoch && len(f.ahead) < maxAhead && size-former+len(m.data) <= maxAheadBytes {
 			f.ahead[d.From] = opened{m, d}
+			size += len(m.data) - former
 		}
 	}
 	for from, d := range f.ahead {
