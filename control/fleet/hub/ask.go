@@ -42,13 +42,14 @@ type asker struct {
 	mu      sync.Mutex
 	conn    *nats.Conn                 // nil: it does not run
 	allowed map[string]*wire.Allowance // to ask for origins, by node
+	asking  map[string]bool            // the nodes whose question waits or is answered
 
 	answered, failed atomic.Uint64 // questions to nodes
 	declined         atomic.Uint64 // questions of nodes
 }
 
 func newAsker(broker *dialer, find finder) *asker {
-	return &asker{broker: broker, find: find, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*wire.Allowance)}
+	return &asker{broker: broker, find: find, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*wire.Allowance), asking: make(map[string]bool)}
 }
 
 // run keeps the connection until ctx ends.

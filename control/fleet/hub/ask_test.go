@@ -20,6 +20,7 @@ import (
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
+	"weir/tests/wait"
 )
 
 // answerer is a node that answers.
@@ -292,6 +293,38 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
+// One question of a node waits or is answered: it does not hold up those of others.
+func TestOriginsOfOneNode(t *testing.T) {
+	began, goOn := make(chan string), make(chan struct{})
+	a := newAsker(&dialer{log: testLog()}, func(_ context.Context, list string, _ []key.Key) ([]wire.Origin, error) {
+		began <- list
+		<-goOn
+		return nil, nil
+	})
+	ask := func(node string) {
+		a.asked(&nats.Msg{Subject: wire.OriginSubject(node), Reply: "_INBOX." + node + ".x", Data: []byte(`{"list":"` + node + `"}`)})
+	}
+	answer := func() {
+		m := <-a.origins
+		go a.answerOrigin(t.Context(), m)
+		<-began
+	}
+	for range 5 {
+		ask("edge-1")
+	}
+	ask("edge-2")
+	if len(a.origins) != 2 || a.declined.Load() != 4 {
+		t.Errorf("%d questions wait, %d are declined, want 2 and 4", len(a.origins), a.declined.Load())
+	}
+	answer()
+	ask("edge-1") // while its first one is answered
+	if len(a.origins) != 1 {
+		t.Errorf("%d questions wait, want 1", len(a.origins))
+	}
+	close(goOn)
+	wait.For(t, "the next question of the node waits", func() bool { ask("edge-1"); return len(a.origins) == 2 })
+}
+
 // A node cannot make the hub publish where the node itself may not, or take all of its
 // time.
 func TestHostileOrigins(t *testing.T) {
@@ -309,6 +342,7 @@ func TestHostileOrigins(t *testing.T) {
 	for range 100 {
 		if a.mayAsk(ask("edge-1", "_INBOX.edge-1.x"), now) {
 			allowed++
+			a.end(ask("edge-1", ""))
 		}
 	}
 	if allowed != originBurst || !a.mayAsk(ask("edge-2", "_INBOX.edge-2.x"), now) || !a.mayAsk(ask("edge-1", "_INBOX.edge-1.x"), now.Add(originEvery)) {

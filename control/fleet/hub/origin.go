@@ -27,27 +27,43 @@ type finder func(ctx context.Context, list string, keys []key.Key) ([]wire.Origi
 
 // serveOrigins takes in the questions of nodes.
 func (a *asker) serveOrigins(conn *nats.Conn) error {
-	s, err := conn.Subscribe(wire.OriginSubject("*"), func(m *nats.Msg) {
-		if !a.mayAsk(m, time.Now()) {
-			a.declined.Add(1)
-			return
-		}
-		select {
-		case a.origins <- m:
-		default: // the node does without
-			a.declined.Add(1)
-		}
-	})
+	s, err := conn.Subscribe(wire.OriginSubject("*"), a.asked)
 	if err != nil {
 		return err
 	}
 	return s.SetPendingLimits(maxWaiting, maxWaitingBytes)
 }
 
+// asked takes in a question of a node. One of each node waits or is answered: they are answered one
+// after another, and each may take as long as reading a feed.
+func (a *asker) asked(m *nats.Msg) {
+	if !a.mayAsk(m, time.Now()) {
+		a.declined.Add(1)
+		return
+	}
+	select {
+	case a.origins <- m:
+	default: // the node does without
+		a.end(m)
+		a.declined.Add(1)
+	}
+}
+
+// end lets the node that has asked a question ask the next one.
+func (a *asker) end(m *nats.Msg) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.asking, asks(m))
+}
+
+// asks returns the name of the node that asks a question.
+func asks(m *nats.Msg) string { return strings.Split(m.Subject, ".")[3] }
+
 // mayAsk reports whether a node's question is to be answered. The answer goes to the
-// node's own inbox only: the hub may publish where the node may not.
+// node's own inbox only: the hub may publish where the node may not. Until end, no other one of the node
+// is to be answered.
 func (a *asker) mayAsk(m *nats.Msg, now time.Time) bool {
-	name := strings.Split(m.Subject, ".")[3]
+	name := asks(m)
 	if !strings.HasPrefix(m.Reply, "_INBOX."+name+".") || strings.ContainsAny(m.Reply, "*> ") || len(m.Data) > wire.MaxQuestion {
 		return false
 	}
@@ -61,11 +77,16 @@ func (a *asker) mayAsk(m *nats.Msg, now time.Time) bool {
 		of = &wire.Allowance{}
 		a.allowed[name] = of
 	}
-	return of.Take(originBurst, originEvery, now)
+	if a.asking[name] || !of.Take(originBurst, originEvery, now) {
+		return false
+	}
+	a.asking[name] = true
+	return true
 }
 
 func (a *asker) answerOrigin(ctx context.Context, m *nats.Msg) {
 	o, err := a.origin(ctx, m.Data)
+	a.end(m) // the node may ask again as soon as it has the answer
 	if err := m.Respond(wire.MarshalAnswer(o, err)); err != nil {
 		a.broker.log.Debug("a node cannot be answered: " + err.Error())
 	}

@@ -93,6 +93,8 @@ func (n *Node) origins(list string, keys []key.Key) []feed.Origin {
 	question, err := json.Marshal(q)
 	var m *nats.Msg
 	if err == nil {
+		n.asking.Lock()
+		defer n.asking.Unlock()
 		m, err = conn.Request(wire.OriginSubject(n.c.Enrollment.Name), question, originTimeout)
 	}
 	var body json.RawMessage

@@ -112,6 +112,8 @@ type Node struct {
 	read     uint64        // the sequence number of the last catalog that was fetched; loop's
 	live     uint64        // that of the newest one that came live; loop's
 
+	asking sync.Mutex // held while the hub is asked where entries come from: it answers a node one question at a time
+
 	link   pace
 	clock  hubClock
 	former atomic.Bool // the broker answers on the subject of former versions only
