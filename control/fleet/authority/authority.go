@@ -430,12 +430,21 @@ func (a *Authority) AllMembers() (map[string]Member, error) {
 	return all, nil
 }
 
-// Stamp changes when a node or site is enrolled or revoked, or a node is forgotten. An
-// authority without members has the zero Stamp.
-type Stamp struct{ nodes, sites int64 }
+// Stamp changes when a node or site is enrolled or revoked, or a node is forgotten, and for a moment
+// after that. An authority without members has the zero Stamp.
+type Stamp struct{ nodes, sites, young int64 }
+
+// A directory that has changed within stampSettles may change again without another time: before
+// Linux 6.13, times are those of the last tick. Its stamp is another one each stampStays, and when it
+// is older, so that what was read meanwhile is read again.
+const (
+	stampSettles = time.Second
+	stampStays   = 250 * time.Millisecond
+)
 
 // Stamp returns the present stamp.
 func (a *Authority) Stamp() (s Stamp, err error) {
+	now := time.Now()
 	for dir, at := range map[string]*int64{nodesDir: &s.nodes, sitesDir: &s.sites} { // files are replaced in them
 		info, err := os.Stat(filepath.Join(a.dir, dir))
 		if err != nil {
@@ -445,6 +454,9 @@ func (a *Authority) Stamp() (s Stamp, err error) {
 			return Stamp{}, err
 		}
 		*at = info.ModTime().UnixNano()
+		if now.Sub(info.ModTime()).Abs() < stampSettles {
+			s.young = now.UnixNano() / int64(stampStays)
+		}
 	}
 	return s, nil
 }

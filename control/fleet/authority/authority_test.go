@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/jwt/v2"
+
+	"weir/tests/wait"
 )
 
 func revoked(t *testing.T, claims *jwt.AccountClaims, token string) bool {
@@ -116,6 +118,44 @@ func TestStampOfEachDirectory(t *testing.T) {
 		if after, err := a.Stamp(); err != nil || after == before {
 			t.Errorf("with %s an hour ahead, the stamp stays %v, %v", ahead, after, err)
 		}
+	}
+}
+
+// A change within one tick of the kernel's clock leaves the time of the directory as it was. Who has
+// read the members before it reads them again.
+func TestStampWithinTick(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Enroll("edge-1", nil, []string{"tls://hub.example.net:4222"}); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(a.dir, nodesDir)
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stamp := func() Stamp {
+		s, err := a.Stamp()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	before := stamp()
+	if err := a.Revoke("edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(dir, time.Time{}, info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "another stamp", func() bool { return stamp() != before })
+	wait.For(t, "the time to be old enough", func() bool { return time.Since(info.ModTime()) > stampSettles })
+	settled := stamp()
+	time.Sleep(2 * stampStays)
+	if now := stamp(); now != settled || now.young != 0 {
+		t.Errorf("without a change the stamp was %v and is %v", settled, now)
 	}
 }
 
