@@ -85,6 +85,9 @@ type Tracker struct {
 	Flows     []Flow  `json:"flows"`
 }
 
+// Label identifies a tracker: several may have the same key.
+func (t *Tracker) Label() string { return t.Key + " " + t.Unit }
+
 // Flow is a flow that a tracker has in its memory.
 type Flow struct {
 	Key      string  `json:"key"` // in the format of lists

@@ -68,8 +68,8 @@ func (c *Console) act(q *http.Request, one *session) result {
 		return r
 	}
 	change, err := asked(form)
-	if key, ok := strings.CutPrefix(form.Get("sure"), heavyFlows+" "); ok {
-		change, err = c.changer.heavy(key)
+	if sure := form.Get("sure"); strings.HasPrefix(sure, heavyFlows+" ") {
+		change, err = one.confirmed(sure)
 	}
 	if err != nil {
 		return failed(err)
@@ -171,8 +171,6 @@ type changer interface {
 	// present returns the manual entry that a change is about, nil if there is none, or
 	// it is unknown.
 	present(context.Context, api.Change) *api.Entry
-	// heavy returns the change that blocks the heavy hitters of a tracker, by its key.
-	heavy(key string) (api.Change, error)
 	// changed returns what writes the result of the last change, and the panels that it
 	// is in.
 	changed(context.Context, *session) func(*markup)

@@ -50,6 +50,7 @@ type daemon struct {
 	past    api.HistoryQuestion // the last
 	worthy  []api.ListWorth     // instead of two
 	counted int                 // how often it was counted what lists are worth
+	heavy   []api.Tracker       // instead of one
 	console *Console
 	opened  []api.ConsoleRequest
 }
@@ -73,14 +74,18 @@ func (d *daemon) Status() api.Status {
 
 func (d *daemon) Top() *api.Top {
 	dropped := 40.0
+	trackers := d.heavy
+	if trackers == nil {
+		trackers = []api.Tracker{{Key: "src", Unit: "packets", Threshold: "1%" + d.hostile, Action: "report", Flows: []api.Flow{
+			{Key: "198.51.100.49" + d.hostile, Packets: 90, Share: 0.9, Heavy: true, Dropped: &dropped, Reasons: []string{"blocked"}, Lists: []string{"drop" + d.hostile}},
+		}}}
+	}
 	return &api.Top{
 		Time: time.Unix(1700000000, 0), Packets: max(100, d.rate), Dropped: 40, Bytes: 1e6, Uptime: 60, Problems: []string{"feed fails" + d.hostile},
-		Reasons: []api.ReasonRate{{Reason: "clean", Packets: 60, Total: 600}, {Reason: "blocked", Packets: 40, Total: 400, Drops: true}},
-		Trackers: []api.Tracker{{Key: "src", Unit: "packets", Threshold: "1%" + d.hostile, Action: "report", Flows: []api.Flow{
-			{Key: "198.51.100.49" + d.hostile, Packets: 90, Share: 0.9, Heavy: true, Dropped: &dropped, Reasons: []string{"blocked"}, Lists: []string{"drop" + d.hostile}},
-		}}},
-		Sources: &[]api.DropRate{{Source: "198.51.100.49" + d.hostile, Reason: "blocked", List: "drop" + d.hostile, Packets: 40}},
-		Filter:  api.Filter{Mode: "exact", Generation: 3, KernelBytes: 1 << 20, Entries: 9, Lists: []api.ListRate{{Name: "drop", Packets: 30}, {Name: "drop" + api.ManualSuffix, Packets: 10}}},
+		Reasons:  []api.ReasonRate{{Reason: "clean", Packets: 60, Total: 600}, {Reason: "blocked", Packets: 40, Total: 400, Drops: true}},
+		Trackers: trackers,
+		Sources:  &[]api.DropRate{{Source: "198.51.100.49" + d.hostile, Reason: "blocked", List: "drop" + d.hostile, Packets: 40}},
+		Filter:   api.Filter{Mode: "exact", Generation: 3, KernelBytes: 1 << 20, Entries: 9, Lists: []api.ListRate{{Name: "drop", Packets: 30}, {Name: "drop" + api.ManualSuffix, Packets: 10}}},
 	}
 }
 
@@ -634,6 +639,63 @@ func TestControl(t *testing.T) {
 	reader.form = s.sessions.all[path.Base(reader.base)].form
 	if status, _ := reader.post("change", reader.change("sure", monitorOn)); status != http.StatusForbidden || s.daemon.did != "" {
 		t.Errorf("a session to read: status %d, did %q", status, s.daemon.did)
+	}
+}
+
+// An answer blocks the flows that the question was about, of one tracker alone, whatever is above
+// its limit by then.
+func TestBlockHeavy(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	heavy := func(unit string, addresses ...string) api.Tracker {
+		tracker := api.Tracker{Key: "src", Unit: unit}
+		for _, a := range addresses {
+			tracker.Flows = append(tracker.Flows, api.Flow{Key: a, Heavy: true})
+		}
+		return tracker
+	}
+	ask := func(tracker, says string) (sure string) {
+		t.Helper()
+		s.advance(time.Second)
+		_, text := b.post("change", b.change("do", "heavy "+tracker), "HX-Request: true")
+		m := regexp.MustCompile(`name="sure" value="([^"]+)"`).FindStringSubmatch(text)
+		if m == nil || !strings.Contains(text, says) {
+			t.Fatalf("asked otherwise\n%.500s", text)
+		}
+		return m[1]
+	}
+	s.daemon.heavy = []api.Tracker{heavy("packets", "192.0.2.1", "192.0.2.2", "192.0.2.3"), heavy("bytes", "198.51.100.1", "198.51.100.2")}
+	page := b.part("", false)
+	for _, want := range []string{`value="heavy src packets" id="heavy-src-packets"`, `value="heavy src bytes" id="heavy-src-bytes"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	former := ask("src packets", "192.0.2.1 and 2 more")
+	sure := ask("src packets", "Block 3 for 1 h")
+	s.daemon.heavy = []api.Tracker{heavy("packets", "203.0.113.1", "203.0.113.2"), heavy("bytes", "203.0.113.3")}
+	for _, other := range []string{former, "heavy src packets", "heavy src", "heavy "} {
+		if _, text := b.post("change", b.change("sure", other), "HX-Request: true"); !strings.Contains(text, "Nothing was changed.</strong> this question is no longer open") {
+			t.Errorf("%s\n%.500s", other, text)
+		}
+		s.daemon.unchanged(t, other)
+		s.daemon.heavy[0] = heavy("packets", "192.0.2.1", "192.0.2.2", "192.0.2.3")
+		sure = ask("src packets", "Block 3 for 1 h")
+		s.daemon.heavy[0] = heavy("packets", "203.0.113.1", "203.0.113.2")
+	}
+	_, text := b.post("change", b.change("sure", sure), "HX-Request: true")
+	if c := s.daemon.last(t); strings.Join(c.Entries, " ") != "192.0.2.1 192.0.2.2 192.0.2.3" || c.Action != api.Block || c.TTL != 3600 || c.UID != 7 || !strings.Contains(text, "192.0.2.1 and 2 more are blocked for 60 min") {
+		t.Errorf("%+v\n%.500s", c, text)
+	}
+	b.post("change", b.change("sure", sure)) // once
+	if len(s.daemon.changes) != 1 {
+		t.Errorf("%d changes", len(s.daemon.changes))
+	}
+	sure = ask("src packets", "Block 2 for 1 h")
+	b.post("change", b.change("leave", "1"))
+	b.post("change", b.change("sure", sure))
+	if len(s.daemon.changes) != 1 {
+		t.Errorf("changed after Leave it: %+v", s.daemon.last(t))
 	}
 }
 

@@ -35,9 +35,10 @@ var errMeanwhile = errors.New("something else was changed meanwhile: see Last ch
 
 // question is asked before something is done.
 type question struct {
-	do     string // with the name of a list
+	do     string // with the name of a list, or a random name of the flows to block
 	text   string // what becomes of it
 	button string
+	change api.Change // of entries, if it is one
 }
 
 // act does what buttons ask for, or asks whether that is meant.
@@ -79,12 +80,14 @@ func (o ofDaemon) ask(ctx context.Context, do string) (question, error) {
 	case confirm:
 		q.text, q.button = "The configuration that is active now stays, and is not rolled back.", "Keep it"
 	case heavyFlows:
-		change, err := o.heavy(list)
-		if err != nil {
+		// The answer is about these flows, whatever is above the limit by then.
+		var err error
+		if q.change, err = o.heavy(list); err != nil {
 			return q, err
 		}
-		q.text = fmt.Sprintf("The flows that are above the limit of tracker %s now are blocked for an hour: %s.", list, named(change.Entries))
-		q.button = "Block " + count(len(change.Entries)) + " for 1 h"
+		q.do = heavyFlows + " " + secret()
+		q.text = fmt.Sprintf("The flows that are above the limit of tracker %s now are blocked for an hour: %s.", list, named(q.change.Entries))
+		q.button = "Block " + count(len(q.change.Entries)) + " for 1 h"
 	case accept:
 		q.text, q.button = "List "+list+" takes what its sources have now, whatever was refused about it.", "Take it"
 	case enforce:
@@ -112,12 +115,16 @@ func (o ofDaemon) ask(ctx context.Context, do string) (question, error) {
 // errNoHeavy says that there is nothing to block.
 var errNoHeavy = errors.New("no flow is above its limit now")
 
-func (o ofDaemon) heavy(key string) (api.Change, error) {
-	change := api.Change{Action: api.Block, TTL: quickTTL.Seconds(), Reason: "weir console: above the limit of tracker " + key}
+// errNotAsked says that the page shows another question, or none.
+var errNotAsked = errors.New("this question is no longer open, or was answered: see Last change, or ask again")
+
+// heavy returns the change that blocks the heavy hitters of a tracker, by its label.
+func (o ofDaemon) heavy(label string) (api.Change, error) {
+	change := api.Change{Action: api.Block, TTL: quickTTL.Seconds(), Reason: "weir console: above the limit of tracker " + label}
 	if top := o.c.daemon.Top(); top != nil {
 		for _, t := range top.Trackers {
-			if t.Key == key {
-				change.Entries = append(change.Entries, heavyOf(&t)...)
+			if t.Label() == label {
+				change.Entries = heavyOf(&t)
 			}
 		}
 	}

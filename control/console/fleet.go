@@ -212,9 +212,6 @@ func (f *fleet) apply(ctx context.Context, change api.Change) (api.Changed, stri
 // present implements [changer]: a hub does not list its manual entries.
 func (f *fleet) present(context.Context, api.Change) *api.Entry { return nil }
 
-// heavy implements [changer]: a hub's page has no trackers.
-func (f *fleet) heavy(string) (api.Change, error) { return api.Change{}, errNoHeavy }
-
 func (f *fleet) changed(ctx context.Context, one *session) func(*markup) {
 	v := &fleetView{frame: f.c.frame(one), audit: f.hub.Audit(maxChanges)}
 	return func(m *markup) {

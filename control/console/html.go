@@ -497,7 +497,7 @@ func (v *view) tracker(m *markup, number int, t *api.Tracker, most int) {
 	block := v.change() && !strings.HasPrefix(t.Key, "dst")
 	if all := heavyOf(t); block && len(all) > 1 {
 		m.add(` `)
-		quick(m, "heavy-"+t.Key, "do", heavyFlows+" "+t.Key, "Block "+count(len(all))+" above the limit…", "Block all flows above the limit of tracker "+t.Key+" for an hour")
+		quick(m, "heavy-"+t.Key+"-"+t.Unit, "do", heavyFlows+" "+t.Label(), "Block "+count(len(all))+" above the limit…", "Block all flows above the limit of tracker "+t.Label()+" for an hour")
 	}
 	m.add("</h3>\n")
 	columns := []string{"Flow", "-Action", "#Packets", "#Share", "#Dropped", "Why", "State", "#Bits"}

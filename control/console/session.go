@@ -292,3 +292,12 @@ func (one *session) shown() *result {
 	defer one.mu.Unlock()
 	return one.result
 }
+
+// confirmed returns the change that a question was about, while the pages show that question.
+func (one *session) confirmed(do string) (api.Change, error) {
+	r := one.shown()
+	if r == nil || r.ask == nil || r.ask.do != do {
+		return api.Change{}, errNotAsked
+	}
+	return r.ask.change, nil
+}

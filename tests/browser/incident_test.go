@@ -133,8 +133,8 @@ func TestFlood(t *testing.T) {
 
 	// Who: all are blocked at once.
 	w.headlineOf("Heavy sources")
-	w.until("all twenty are above the limit", `document.getElementById("heavy-src")?.textContent.includes("Block 20") ?? false`)
-	w.click("#heavy-src")
+	w.until("all twenty are above the limit", `document.getElementById("heavy-src-packets")?.textContent.includes("Block 20") ?? false`)
+	w.click("#heavy-src-packets")
 	w.shows("result", "are blocked for an hour")
 	w.click("#sure")
 	w.shows("result", "and 19 more are blocked for 60 min, in list manual")
