@@ -27,7 +27,10 @@ type Caller struct {
 
 	Process Process `json:"process,omitzero"` // of this host, as far as it is known
 
-	SSH string `json:"-"` // of a session of the console: the variable SSH_CONNECTION of who has opened it
+	// Of a session of the console: the variable SSH_CONNECTION of who has opened it, and the
+	// browser's connection over TCP, in the same form.
+	SSH        string `json:"-"`
+	Connection string `json:"-"`
 }
 
 type callerKey struct{}

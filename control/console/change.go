@@ -48,7 +48,7 @@ func failed(err error) result { return result{failed: true, text: err.Error(), u
 // act makes a change. Buttons of a row have the entry in their own names.
 func (c *Console) act(q *http.Request, one *session) result {
 	form := q.PostForm
-	if r, ok := c.changer.act(api.As(q.Context(), one.caller()), form); ok {
+	if r, ok := c.changer.act(api.As(q.Context(), one.caller(q)), form); ok {
 		return r
 	}
 	if text := form.Get("undo"); text != "" {
@@ -119,11 +119,12 @@ func asked(form url.Values) (api.Change, error) {
 
 // apply makes a change, as the session's caller.
 func (c *Console) apply(q *http.Request, one *session, change api.Change) (*api.Changed, result) {
-	change.UID, change.Client, change.SSH = one.UID, one.Client, one.SSH
+	by := one.caller(q)
+	change.UID, change.Client, change.SSH, change.Connection = by.UID, by.Client, by.SSH, by.Connection
 	if err := change.Check(); err != nil {
 		return nil, failed(err)
 	}
-	done, note, err := c.changer.apply(api.As(q.Context(), one.caller()), change)
+	done, note, err := c.changer.apply(api.As(q.Context(), by), change)
 	if err != nil {
 		return nil, failed(err)
 	}

@@ -46,6 +46,7 @@ type daemon struct {
 	rate    float64             // of packets, if it is larger
 	audit   []api.AuditRecord   // instead of one
 	did     string              // beside changes
+	from    string              // the last connection that ended or began a trial
 	unsaved string              // why a restart forgets monitor mode
 	past    api.HistoryQuestion // the last
 	worthy  []api.ListWorth     // instead of two
@@ -121,7 +122,7 @@ func (d *daemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Monitor
 }
 
 func (d *daemon) Enforce(_ context.Context, list string, c api.EnforceChange) (api.Enforced, error) {
-	d.did = fmt.Sprintf("enforce %s %t by %d from %.11s", list, !c.Off, c.UID, c.SSH)
+	d.did, d.from = fmt.Sprintf("enforce %s %t by %d from %.11s", list, !c.Off, c.UID, c.SSH), c.Connection
 	if c.Off {
 		return api.Enforced{List: list, Changed: true, Trial: &api.Trial{By: "ada" + d.hostile}}, nil
 	}
@@ -746,6 +747,30 @@ func TestRevert(t *testing.T) {
 		} else if s.daemon.did != c.did {
 			t.Errorf("%s: did %q\n%.300s", c.last.Change, s.daemon.did, text)
 		}
+	}
+}
+
+// Changes say by which connection the browser has come, which they must not cut off.
+func TestConnection(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	_, port, _ := strings.Cut(s.server.Listener.Addr().String(), ":")
+	want := regexp.MustCompile(`^127\.0\.0\.1 \d+ 127\.0\.0\.1 ` + port + `$`)
+	at := time.Unix(1700000000, 0).UTC()
+	s.daemon.audit = []api.AuditRecord{{Time: at, Change: "allow", List: "office", Entries: 1, Changed: 1, First: []string{"192.0.2.1"}}}
+	for _, form := range []url.Values{b.change("block", "192.0.2.1"), b.change("revert", at.Format(time.RFC3339Nano))} {
+		b.post("change", form)
+		if c := s.daemon.last(t); !want.MatchString(c.Connection) {
+			t.Errorf("%v: %+v", form, c)
+		}
+	}
+	if b.post("change", b.change("sure", "enforce drop")); !want.MatchString(s.daemon.from) {
+		t.Errorf("enforce: %q", s.daemon.from)
+	}
+	s.daemon.audit = []api.AuditRecord{{Time: at, Change: "enforce off", List: "drop", Changed: 1}}
+	s.daemon.from = ""
+	if b.post("change", b.change("revert", at.Format(time.RFC3339Nano))); !want.MatchString(s.daemon.from) {
+		t.Errorf("enforced again: %q", s.daemon.from)
 	}
 }
 

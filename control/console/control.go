@@ -186,7 +186,7 @@ func (o ofDaemon) do(ctx context.Context, what string) (string, error) {
 		return "The configuration is confirmed: it stays", d.Confirm(ctx)
 	case enforce, try:
 		by, _ := api.CallerOf(ctx)
-		done, err := d.Enforce(ctx, list, api.EnforceChange{Off: verb == try, UID: by.UID, Client: by.Client, SSH: by.SSH})
+		done, err := d.Enforce(ctx, list, api.EnforceChange{Off: verb == try, UID: by.UID, Client: by.Client, SSH: by.SSH, Connection: by.Connection})
 		return "From now on " + done.String(), err
 	case refresh, accept:
 		// Reading goes on if the page is closed meanwhile.
@@ -232,7 +232,7 @@ func (o ofDaemon) revert(ctx context.Context, at string) (string, error) {
 		return "", errNotUndone
 	case "remove":
 		by, _ := api.CallerOf(ctx)
-		change := api.Change{Remove: true, Action: r.Change, List: r.List, Entries: r.First, UID: by.UID, Client: by.Client, SSH: by.SSH}
+		change := api.Change{Remove: true, Action: r.Change, List: r.List, Entries: r.First, UID: by.UID, Client: by.Client, SSH: by.SSH, Connection: by.Connection}
 		if err := change.Check(); err != nil {
 			return "", err
 		}

@@ -72,8 +72,8 @@ func TestProxyUsers(t *testing.T) {
 		if status, text := b.post("change", b.change("block", "192.0.2.1")); status != http.StatusSeeOther {
 			t.Fatalf("%s: status %d\n%s", name, status, text)
 		}
-		if c := s.daemon.last(t); c.UID != api.NoUID || c.Client != api.ByProxy(name) {
-			t.Errorf("%s: by %d %q", name, c.UID, c.Client)
+		if c := s.daemon.last(t); c.UID != api.NoUID || c.Client != api.ByProxy(name) || c.Connection != "" {
+			t.Errorf("%s: by %d %q from %q", name, c.UID, c.Client, c.Connection)
 		}
 	}
 	if o := s.daemon.opened; len(o) != 2 || o[0].Client != api.ByProxy("alice") || o[0].UID != api.NoUID || o[0].ReadOnly {

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"weir/control/api"
+	"weir/control/api/server"
 )
 
 // Limits on sessions.
@@ -65,9 +67,13 @@ type session struct {
 	undone  int // undo[0] has this number
 }
 
-// caller returns who has opened the session.
-func (one *session) caller() api.Caller {
-	return api.Caller{UID: one.UID, Client: one.Client, Process: one.Process, SSH: one.SSH}
+// caller returns who has opened the session, for a request of it.
+func (one *session) caller(q *http.Request) api.Caller {
+	by := api.Caller{UID: one.UID, Client: one.Client, Process: one.Process, SSH: one.SSH}
+	if !one.proxied() { // the connection would be the proxy's
+		by.Connection = server.Connection(q)
+	}
+	return by
 }
 
 // sessions are safe for concurrent use.

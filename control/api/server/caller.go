@@ -69,9 +69,9 @@ func caller(q *http.Request) (uid uint32, client string) {
 	return api.NoUID, client
 }
 
-// connection returns the addresses and ports of a request over TCP, the caller's
-// first.
-func connection(q *http.Request) string {
+// Connection returns the addresses and ports of a request over TCP, the caller's
+// first, and "" for any other.
+func Connection(q *http.Request) string {
 	local, ok := q.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	remote, err := netip.ParseAddrPort(q.RemoteAddr)
 	if !ok || err != nil {

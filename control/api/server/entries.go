@@ -72,7 +72,7 @@ func entriesRoutes(d interface {
 					return nil, err
 				}
 			}
-			c.Connection = connection(q)
+			c.Connection = Connection(q)
 			if err := c.Check(); err != nil {
 				return nil, err
 			}

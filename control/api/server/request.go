@@ -32,7 +32,7 @@ func readChange(w http.ResponseWriter, q *http.Request) (api.Change, error) {
 	}
 	c.Remove = q.Method == http.MethodDelete
 	c.UID, c.Client = caller(q)
-	c.Connection = connection(q)
+	c.Connection = Connection(q)
 	return c, c.Check()
 }
 

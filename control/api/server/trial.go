@@ -16,7 +16,7 @@ func enforceRoute[T any](enforce func(ctx context.Context, list string, c api.En
 			return nil, err
 		}
 		c.UID, c.Client = caller(q)
-		c.Connection = connection(q)
+		c.Connection = Connection(q)
 		if err := c.Check(); err != nil {
 			return nil, err
 		}
