@@ -52,6 +52,8 @@ type daemon struct {
 	worthy  []api.ListWorth     // instead of two
 	counted int                 // how often it was counted what lists are worth
 	heavy   []api.Tracker       // instead of one
+	began   time.Time
+	sources []api.SourceVersions // instead of two
 	console *Console
 	opened  []api.ConsoleRequest
 }
@@ -140,7 +142,10 @@ func (d *daemon) Versions(_ context.Context, list string) (api.ListVersions, err
 	if list == "none" {
 		return api.ListVersions{}, nil
 	}
-	ago := func(h int) time.Time { return time.Now().Add(-time.Duration(h) * time.Hour) }
+	if d.sources != nil {
+		return api.ListVersions{List: list, Sources: d.sources}, nil
+	}
+	ago := func(h int) time.Time { return d.began.Add(-time.Duration(h) * time.Hour) }
 	return api.ListVersions{List: list, Sources: []api.SourceVersions{
 		{Source: "a" + d.hostile, Versions: []api.FeedVersion{{Since: ago(9), Entries: 7, SHA256: d.hostile}, {Since: ago(10), Entries: 8}}},
 		{Source: "b", Versions: []api.FeedVersion{{Since: ago(1), Entries: 60_000, Added: 55_001, Removed: 2, SHA256: "0123456789abcdef"}, {Since: ago(9), Entries: 5001, SHA256: "fedcba9876543210"}}},
@@ -256,7 +261,7 @@ func start(t *testing.T) *setup {
 	t.Helper()
 	d := &daemon{changed: api.Changed{Added: 1}}
 	s := &setup{t: t, daemon: d, Console: New(d, "127.0.0.1:9479", false, "v1")}
-	d.console, s.clock = s.Console, time.Now()
+	d.console, s.clock, d.began = s.Console, time.Now(), time.Now()
 	s.sessions.now = func() time.Time { s.mu.Lock(); defer s.mu.Unlock(); return s.clock }
 	s.server = httptest.NewServer(s.Console)
 	s.Console.url = s.server.URL
@@ -610,9 +615,9 @@ func TestControl(t *testing.T) {
 		{"sure", monitorOff, "monitor false 0 by 7", "packets are dropped again"},
 		{"do", confirm, "", "Keep it"},
 		{"sure", confirm, "confirm", "is confirmed"},
-		{"do", "rollback drop", "", "returns from the 60,000 entries that it has had for 60 min to the 5,001 before"},
+		{"do", "rollback drop", "", "Source b of list drop returns from the 60,000 entries that it has had for 60 min to the 5,001 before"},
 		{"do", "rollback none", "", "no version before"},
-		{"sure", "rollback drop", "rollback drop", "has the 5,001 entries again"},
+		{"sure", "rollback drop", "", "changed meanwhile"}, // of which version is not said
 		{"do", "accept drop", "", "takes what its sources have now"},
 		{"sure", "accept drop", "refresh drop true", "feed: new, 60,000 entries"},
 		{"sure", "refresh drop", "refresh drop false", "feed: new, 60,000 entries"},
@@ -704,7 +709,7 @@ func TestBlockHeavy(t *testing.T) {
 func TestRevert(t *testing.T) {
 	s := start(t)
 	b := s.open(false)
-	at := time.Unix(1700000000, 5).UTC()
+	at := s.daemon.began.UTC().Add(5)
 	button := regexp.MustCompile(`name="revert" value="([^"]+)"`)
 	for _, c := range []struct {
 		last api.AuditRecord
@@ -747,6 +752,68 @@ func TestRevert(t *testing.T) {
 		} else if s.daemon.did != c.did {
 			t.Errorf("%s: did %q\n%.300s", c.last.Change, s.daemon.did, text)
 		}
+	}
+}
+
+// A list returns from the version that was shown, and from no other.
+func TestRollback(t *testing.T) {
+	s := start(t)
+	b := s.open(false)
+	press := func(name, value string) string {
+		t.Helper()
+		s.advance(time.Second)
+		_, text := b.post("change", b.change(name, value), "HX-Request: true")
+		return text
+	}
+	version := func(hours, entries int, sum string) api.FeedVersion {
+		return api.FeedVersion{Since: s.daemon.began.Add(time.Duration(hours) * time.Hour), Entries: entries, SHA256: sum}
+	}
+	shown := []api.SourceVersions{{Source: "a", Versions: []api.FeedVersion{version(-1, 9, "99"), version(-2, 5001, "50"), version(-3, 8, "88")}}}
+	for name, c := range map[string]struct {
+		now   []api.SourceVersions
+		again string // "": it is another version
+	}{
+		"as it was":                   {shown, "List drop has the 5,001 entries again"},
+		"a colleague was first":       {[]api.SourceVersions{{Source: "a", Versions: shown[0].Versions[1:]}}, ""},
+		"the feed was read":           {[]api.SourceVersions{{Source: "a", Versions: append([]api.FeedVersion{version(0, 7, "77")}, shown[0].Versions...)}}, ""},
+		"the same contents came back": {[]api.SourceVersions{{Source: "a", Versions: append([]api.FeedVersion{version(1, 9, "99"), version(0, 7, "77")}, shown[0].Versions...)}}, ""},
+		"another source was read":     {append([]api.SourceVersions{{Source: "b", Versions: []api.FeedVersion{version(0, 9, "99"), version(-2, 5001, "50")}}}, shown...), ""},
+		"nothing is known":            {[]api.SourceVersions{}, ""},
+	} {
+		s.daemon.did, s.daemon.sources = "", shown
+		text := press("do", "rollback drop")
+		sure := regexp.MustCompile(`name="sure" value="([^"]+)"`).FindStringSubmatch(text)
+		if sure == nil || !strings.Contains(text, "List drop returns from the 9 entries") || !strings.Contains(text, "Return to 5,001 entries") {
+			t.Fatalf("asked otherwise\n%.500s", text)
+		}
+		s.daemon.sources = c.now
+		text = press("sure", sure[1])
+		if c.again == "" && (s.daemon.did != "" || !strings.Contains(text, "Nothing was changed.</strong> something else was changed meanwhile")) ||
+			c.again != "" && (s.daemon.did != "rollback drop" || !strings.Contains(text, c.again)) {
+			t.Errorf("%s: did %q\n%.300s", name, s.daemon.did, text)
+		}
+	}
+
+	// Undo takes back the accepted version, and no later one.
+	accepted := api.AuditRecord{Time: s.daemon.began.UTC().Add(-time.Minute), Change: "accept", List: "drop", Changed: 1}
+	s.daemon.audit, s.daemon.did = []api.AuditRecord{accepted}, ""
+	s.daemon.sources = []api.SourceVersions{{Source: "a", Versions: append([]api.FeedVersion{version(0, 7, "77")}, shown[0].Versions...)}}
+	if text := press("revert", accepted.Time.Format(time.RFC3339Nano)); s.daemon.did != "" || !strings.Contains(text, "changed meanwhile") {
+		t.Errorf("did %q\n%.300s", s.daemon.did, text)
+	}
+	s.daemon.sources = shown
+	if text := press("revert", accepted.Time.Format(time.RFC3339Nano)); s.daemon.did != "rollback drop" || !strings.Contains(text, "Undone: List drop has the 5,001 entries again") {
+		t.Errorf("did %q\n%.300s", s.daemon.did, text)
+	}
+
+	// The source is named where there are several.
+	s.daemon.sources = append([]api.SourceVersions{{Source: "b", Versions: shown[0].Versions[2:]}}, shown...)
+	text := press("do", "rollback drop")
+	if !strings.Contains(text, "Source a of list drop returns from the 9 entries") {
+		t.Errorf("%.300s", text)
+	}
+	if text = press("sure", regexp.MustCompile(`name="sure" value="([^"]+)"`).FindStringSubmatch(text)[1]); !strings.Contains(text, "Source a of list drop has the 5,001 entries again") {
+		t.Errorf("%.300s", text)
 	}
 }
 

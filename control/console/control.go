@@ -2,6 +2,8 @@ package console
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -95,17 +97,17 @@ func (o ofDaemon) ask(ctx context.Context, do string) (question, error) {
 	case try:
 		q.text, q.button = "List "+list+" is put on trial: what it alone matches comes through, and is counted.", "Drop nothing of it"
 	case rollback:
-		versions, err := o.c.daemon.Versions(ctx, list)
+		last, err := o.changedLast(ctx, list)
 		if err != nil {
 			return q, err
 		}
-		now, before := latest(versions.Sources)
-		if before == nil {
+		if last.before == nil {
 			return q, fmt.Errorf("list %s: no version before this one is known", list)
 		}
-		q.text = fmt.Sprintf("List %s returns from the %s entries that it has had for %s to the %s before. What its source has now is refused from then on.",
-			list, count(now.Entries), brief(o.c.sessions.now().Sub(now.Since)), count(before.Entries))
-		q.button = "Return to " + count(before.Entries) + " entries"
+		q.do += " " + last.identity()
+		q.text = fmt.Sprintf("%s returns from the %s entries that it has had for %s to the %s before. What the source has now is refused from then on.",
+			last.name(), count(last.now.Entries), brief(o.c.sessions.now().Sub(last.now.Since)), count(last.before.Entries))
+		q.button = "Return to " + count(last.before.Entries) + " entries"
 	default:
 		return q, fmt.Errorf("do=%.60q: that is unknown", do)
 	}
@@ -144,15 +146,55 @@ func heavyOf(t *api.Tracker) (all []string) {
 	return all
 }
 
-// latest returns the active version of the source that has changed last, and the one
-// before it, nil if there is none.
-func latest(sources []api.SourceVersions) (now, before *api.FeedVersion) {
-	for _, s := range sources {
-		if v := s.Versions; len(v) > 1 && (now == nil || v[0].Since.After(now.Since)) {
-			now, before = &v[0], &v[1]
+// latest is the source of a list that has changed last, which a rollback is of.
+type latest struct {
+	list        string
+	source      string
+	several     bool             // the list has other sources, too
+	now, before *api.FeedVersion // nil: no source has a version before the active one
+}
+
+// changedLast returns the source of a list that has changed last.
+func (o ofDaemon) changedLast(ctx context.Context, list string) (l latest, err error) {
+	versions, err := o.c.daemon.Versions(ctx, list)
+	l.list, l.several = list, len(versions.Sources) > 1
+	for _, s := range versions.Sources {
+		if v := s.Versions; len(v) > 1 && (l.now == nil || v[0].Since.After(l.now.Since)) {
+			l.source, l.now, l.before = s.Source, &v[0], &v[1]
 		}
 	}
-	return now, before
+	return l, err
+}
+
+// identity identifies the active version of the source, also among versions with the same
+// contents.
+func (l *latest) identity() string {
+	sum := sha256.Sum256([]byte(l.now.Since.UTC().Format(time.RFC3339Nano) + " " + l.now.SHA256 + " " + l.source))
+	return hex.EncodeToString(sum[:16])
+}
+
+// name names what is rolled back: the list, or its source where there are others.
+func (l *latest) name() string {
+	if l.several {
+		return "Source " + l.source + " of list " + l.list
+	}
+	return "List " + l.list
+}
+
+// rollBack returns to the version before the active one, if the caller meant this active one.
+func (o ofDaemon) rollBack(ctx context.Context, list string, meant func(*latest) bool) (string, error) {
+	last, err := o.changedLast(ctx, list)
+	if err != nil {
+		return "", err
+	}
+	if last.before == nil || !meant(&last) {
+		return "", errMeanwhile
+	}
+	outcome, err := o.c.daemon.Rollback(ctx, list)
+	if err == nil && outcome.Error != "" {
+		err = errors.New(outcome.Error)
+	}
+	return fmt.Sprintf("%s has the %s entries again that it had before", last.name(), count(outcome.Entries)), err
 }
 
 // do does something, and returns what has been done.
@@ -195,11 +237,8 @@ func (o ofDaemon) do(ctx context.Context, what string) (string, error) {
 		all, err := d.Refresh(soon, list, verb == accept)
 		return outcomes(list, all), err
 	case rollback:
-		outcome, err := d.Rollback(ctx, list)
-		if err == nil && outcome.Error != "" {
-			err = errors.New(outcome.Error)
-		}
-		return fmt.Sprintf("List %s has the %s entries again that it had before", list, count(outcome.Entries)), err
+		list, shown, _ := strings.Cut(list, " ")
+		return o.rollBack(ctx, list, func(last *latest) bool { return last.identity() == shown })
 	}
 	return "", fmt.Errorf("sure=%.60q: that is unknown", what)
 }
@@ -227,9 +266,12 @@ func (o ofDaemon) revert(ctx context.Context, at string) (string, error) {
 		return "", errMeanwhile
 	}
 	do, _ := reversal(r)
-	switch do {
+	verb, list, _ := strings.Cut(do, " ")
+	switch verb {
 	case "":
 		return "", errNotUndone
+	case rollback: // not where the source was read since
+		return o.rollBack(ctx, list, func(last *latest) bool { return !last.now.Since.After(r.Time) })
 	case "remove":
 		by, _ := api.CallerOf(ctx)
 		change := api.Change{Remove: true, Action: r.Change, List: r.List, Entries: r.First, UID: by.UID, Client: by.Client, SSH: by.SSH, Connection: by.Connection}
