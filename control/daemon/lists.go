@@ -19,7 +19,8 @@ import (
 )
 
 // listsWait is how long a question for the lists waits for Run's goroutine. Those of
-// the last second answer it otherwise: a list that keeps the daemon busy is among them.
+// the last second answer it otherwise, also while the daemon stops: a list that keeps it busy is
+// among them.
 const listsWait = 250 * time.Millisecond
 
 // lister describes the lists. It is safe for concurrent use, but for what says otherwise.
@@ -35,7 +36,7 @@ type lister struct {
 func (n *lister) Lists() (lists []api.List) {
 	ctx, cancel := context.WithTimeout(context.Background(), listsWait)
 	defer cancel()
-	if err := n.loop.Do(ctx, func() error { lists = n.describe(); return nil }); errors.Is(err, context.DeadlineExceeded) {
+	if err := n.loop.Do(ctx, func() error { lists = n.describe(); return nil }); err != nil {
 		if last := n.last.Load(); last != nil {
 			return *last
 		}

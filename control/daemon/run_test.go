@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -48,7 +49,18 @@ func TestRunEnds(t *testing.T) {
 	if _, err := d.changes.Change(ctx, api.Change{Action: api.Block, Entries: []string{cleanSource}}); err == nil || ctx.Err() != nil {
 		t.Errorf("a command after the end: %v, %v", err, ctx.Err())
 	}
-	if all := d.readings.Lists(); all != nil {
-		t.Errorf("lists after the end: %+v", all)
+	if after, last := d.readings.Lists(), d.readings.lister.last.Load(); last == nil && after != nil || last != nil && !reflect.DeepEqual(after, *last) {
+		t.Errorf("lists after the end: %+v", after)
+	}
+}
+
+// While the daemon stops, its lists are as last described: an answer without any would say that
+// there are none.
+func TestListsWhileItStops(t *testing.T) {
+	n := &lister{loop: newLoop(nil)}
+	n.last.Store(&[]api.List{{Name: "drop"}})
+	close(n.loop.ended)
+	if all := n.Lists(); len(all) != 1 || all[0].Name != "drop" {
+		t.Errorf("%+v", all)
 	}
 }
