@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/audit"
 	"weir/control/queue"
 )
 
@@ -138,5 +139,11 @@ func TestUnansweredCommands(t *testing.T) {
 	queueAfter = 100 * time.Millisecond
 	if out, _, code := run("unblock", "192.0.2.1"); code != exitOK || !strings.HasPrefix(out, "queued for list manual") {
 		t.Errorf("unblock: exit code %d, %q", code, out)
+	}
+	if err := os.WriteFile(filepath.Join(state, audit.File), []byte(`{"change": "reload", "user": "ada"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, code := run("audit"); code != exitOK || !strings.Contains(out, "ada") || !strings.Contains(errs, "the daemon does not answer: from "+state) {
+		t.Errorf("audit: exit code %d, %q, %q", code, out, errs)
 	}
 }

@@ -45,7 +45,7 @@ const patience = 5 * time.Second
 var ErrNotRunning = errors.New("the daemon is not running")
 
 // ErrUnanswered is wrapped by errors for a daemon that has ended, or was too busy to take
-// the request, before it answered: what was asked for may have been done.
+// the request, before it answered, or does not answer in time: what was asked for may have been done.
 var ErrUnanswered = errors.New("the daemon has not answered")
 
 // ErrHubNotRunning is wrapped by errors for a socket on which no hub listens.
@@ -219,9 +219,17 @@ func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	defer cancel()
 	t, err := ask[T](soon, c, http.MethodGet, path, nil)
 	if err != nil && ctx.Err() == nil && soon.Err() != nil {
-		return nil, fmt.Errorf("the daemon at %s does not answer within %v", c.path, patience)
+		return nil, c.late()
 	}
 	return t, err
+}
+
+// late is the error for no answer within patience.
+func (c *Client) late() error {
+	if c.hub {
+		return fmt.Errorf("the hub at %s does not answer within %v", c.path, patience)
+	}
+	return fmt.Errorf("%w within %v, at %s", ErrUnanswered, patience, c.path)
 }
 
 // ask sends a request and decodes the answer.

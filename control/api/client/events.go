@@ -40,9 +40,7 @@ var ErrStopped = errors.New("weir has stopped")
 // are followed, with an error, such as that of the context.
 func (c *Client) Events(ctx context.Context, asked api.Events) (iter.Seq2[*api.Event, error], error) {
 	asking, cancel := context.WithCancelCause(ctx)
-	late := time.AfterFunc(patience, func() {
-		cancel(fmt.Errorf("the daemon at %s does not answer within %v", c.path, patience))
-	})
+	late := time.AfterFunc(patience, func() { cancel(c.late()) })
 	r, err := c.send(asking, http.MethodGet, contract.EventsPath+"?"+queryOfEvents(asked), nil)
 	late.Stop()
 	if err != nil {
