@@ -30,13 +30,13 @@ func (r *receiver) execute(ctx context.Context, e Event) (answer string, err err
 	c.Env, c.Dir = environment, "/"
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that its children end with it
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
-	c.WaitDelay = time.Second // for descendants that hold its output open
+	c.WaitDelay = time.Second // for children that hold its output open
 	if err := start(c); err != nil {
 		return "", &failure{error: err, final: true}
 	}
 	err = c.Wait()
 	answer = line(out.String())
-	if err == nil {
+	if err == nil || errors.Is(err, exec.ErrWaitDelay) { // it has exited with 0, and a child goes on
 		return answer, nil
 	}
 	if ctx.Err() != nil {

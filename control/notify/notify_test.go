@@ -429,6 +429,18 @@ func TestCommandFails(t *testing.T) {
 	}
 }
 
+// A command that leaves a child with its output open has done its work.
+func TestCommandLeavesChild(t *testing.T) {
+	done := filepath.Join(t.TempDir(), "done")
+	n, log := newNotifier(t, Target{Name: "a", Command: script(t, "(sleep 3; touch "+done+") & echo begun")})
+	n.Send(Event{Kind: Feed})
+	wait.For(t, "the end of the command", func() bool { c := n.only(); return c.Delivered+c.Failed == 1 })
+	if c := n.only(); c.Failed != 0 {
+		t.Errorf("%+v\n%s", c, log.text())
+	}
+	wait.For(t, "the end of the child", func() bool { _, err := os.Stat(done); return err == nil })
+}
+
 // Targets that a reload leaves alone keep what waits for them; counters never go
 // back.
 func TestConfigure(t *testing.T) {
