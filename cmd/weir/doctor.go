@@ -107,7 +107,7 @@ The exit code is 0 if there is no problem, and 4 if there is one.`,
 	return c
 }
 
-// subject says what is to be looked at, and what is wrong with the configuration.
+// subject says what is to be looked at, and what is wrong with the daemon and the configuration.
 func (v *doctorFlags) subject(c *cobra.Command, s *status) (of doctor.Subject, wrong []doctor.Finding) {
 	of = doctor.Subject{StateDir: string(config.Default().StateDir)}
 	file := cmp.Or(v.file, serviceConfig)
@@ -120,10 +120,17 @@ func (v *doctorFlags) subject(c *cobra.Command, s *status) (of doctor.Subject, w
 			Check: "config", Level: doctor.Problem, Text: "the configuration is not valid: " + firstLine(err), Run: "weir check " + file,
 		})
 	}
+	if err := s.unanswered; err != nil {
+		level := doctor.Problem
+		if errors.Is(err, fs.ErrPermission) { // of who asks
+			level = doctor.Note
+		}
+		wrong = append(wrong, doctor.Finding{Check: "daemon", Level: level, Text: firstLine(err)})
+	}
 	if of.Pins == "" || c.Flags().Changed("pins") || s.Daemon != nil {
 		of.Pins = s.Pins
 	}
-	of.Process = s.Daemon == nil
+	of.Process = s.Daemon == nil && (s.unanswered == nil || errors.Is(s.unanswered, fs.ErrPermission))
 	for _, i := range s.subject().Interfaces {
 		at := slices.IndexFunc(of.Interfaces, func(o doctor.Interface) bool { return o.Target == i.Target })
 		if at < 0 {

@@ -36,6 +36,8 @@ type status struct {
 	Queued   int           `json:"queued,omitempty"`   // changes that wait for the daemon
 
 	Problems []doctor.Finding `json:"problems,omitempty"` // of this host, as weir doctor finds them
+
+	unanswered error // why a daemon that seems to run was not asked
 }
 
 func newStatus() *cobra.Command {
@@ -116,6 +118,7 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 			s.Starting = &starting.Starting
 		default:
 			err = unanswered // such as that it does not answer, or what access to it takes
+			s.unanswered = unanswered
 		}
 		if unanswered != nil {
 			s.Queued = queued(socket)

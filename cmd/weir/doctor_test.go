@@ -1,0 +1,57 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir/control/doctor"
+)
+
+// A daemon that does not answer is a problem by itself, and none that does not run.
+func TestDoctorOfSilentDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "weir.sock")
+	examine := func() (code int, got []doctor.Finding, own bool) {
+		t.Helper()
+		code, out, log := weir(t, "", "doctor", "--iface", "lo", "--json", "--socket", socket)
+		var all struct{ Findings []doctor.Finding }
+		if err := json.Unmarshal([]byte(out), &all); err != nil {
+			t.Fatalf("exit code %d: %v\n%s%s", code, err, out, log)
+		}
+		for _, f := range all.Findings {
+			if f.Check == "daemon" {
+				got = append(got, f)
+			}
+			own = own || f.Check == "capabilities"
+		}
+		return code, got, own
+	}
+	if _, got, own := examine(); len(got) > 0 || !own {
+		t.Errorf("without a daemon: %+v; this process was looked at: %t", got, own)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusRequestTimeout) // as a daemon that is too busy
+		fmt.Fprint(w, `{"error": "too late"}`)
+	})}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	if code, got, own := examine(); code != exitProblem || len(got) != 1 || got[0].Level != doctor.Problem || !strings.Contains(got[0].Text, "the daemon has not answered, at "+socket) || own {
+		t.Errorf("exit code %d, %+v; this process was looked at: %t", code, got, own)
+	}
+	s.Close()
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, got, _ := examine(); code != exitProblem || len(got) != 1 || !strings.Contains(got[0].Text, "is not a socket") {
+		t.Errorf("exit code %d, %+v", code, got)
+	}
+}
