@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/control/config"
 	"weir/loader"
 	"weir/tests/lab"
@@ -135,23 +137,31 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
+// A clock that nothing synchronises is behind where a file is from the future; one that is
+// synchronised was ahead when the file was written.
 func TestClock(t *testing.T) {
-	defer func() { now = time.Now }()
+	defer func() { now, adjtimex = time.Now, unix.Adjtimex }()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "journal"), "")
 	for _, c := range []struct {
-		at    time.Time
-		level Level
-		text  string
+		at     time.Time
+		status int32
+		err    error // instead of the status
+		level  Level
+		text   string
 	}{
-		{time.Unix(0, 0), Problem, "1970-01-01, which is in the past"},
-		{time.Now().Add(-time.Hour), Problem, "journal was written at"},
-		{time.Now(), "", ""},
+		{time.Unix(0, 0), unix.STA_UNSYNC, nil, Problem, "1970-01-01, which is in the past"},
+		{time.Now().Add(-time.Hour), unix.STA_UNSYNC, nil, Problem, "journal was written at"},
+		{time.Now().Add(-time.Hour), 0, unix.EPERM, Problem, "journal was written at"},
+		{time.Now().Add(-time.Hour), 0, nil, Note, "which is in the future: the clock was ahead then"},
+		{time.Now(), unix.STA_UNSYNC, nil, Note, "nothing synchronises the clock"},
+		{time.Now(), 0, nil, OK, "the clock is synchronised"},
 	} {
 		now = func() time.Time { return c.at }
+		adjtimex = func(x *unix.Timex) (int, error) { x.Status = c.status; return 0, c.err }
 		got := checkClock(&Subject{StateDir: dir})[0]
-		if c.level != "" && got.Level != c.level || !strings.Contains(got.Text, c.text) || got.Level == Problem && got.Run == "" {
-			t.Errorf("%v: %+v", c.at, got)
+		if got.Level != c.level || !strings.Contains(got.Text, c.text) || got.Level == Problem && got.Run == "" {
+			t.Errorf("%v, status %d, %v: %+v", c.at, c.status, c.err, got)
 		}
 	}
 }

@@ -336,6 +336,9 @@ const (
 	mostSeen = 1000            // files of the state directory that are looked at
 )
 
+// adjtimex asks the kernel about its clock; a variable for tests.
+var adjtimex = unix.Adjtimex
+
 // checkClock looks for a clock that is behind: certificates are not valid yet then, and entries
 // expire late.
 func checkClock(s *Subject) []Finding {
@@ -345,12 +348,18 @@ func checkClock(s *Subject) []Finding {
 	if t.Before(released) {
 		return []Finding{behind}
 	}
-	if name, at := newest(s.StateDir); at.Sub(t) > aLittle {
+	var x unix.Timex
+	_, err := adjtimex(&x)
+	unsynchronised := x.Status&unix.STA_UNSYNC != 0
+	switch name, at := newest(s.StateDir); {
+	case at.Sub(t) <= aLittle:
+	case err == nil && !unsynchronised:
+		return []Finding{finding(Note, "the clock is synchronised, and %s was written at %s, which is in the future: the clock was ahead then", name, at.UTC().Format(time.DateTime))}
+	default:
 		behind.Text += fmt.Sprintf("; %s was written at %s", name, at.UTC().Format(time.DateTime))
 		return []Finding{behind}
 	}
-	var x unix.Timex
-	if _, err := unix.Adjtimex(&x); err == nil && x.Status&unix.STA_UNSYNC != 0 {
+	if err == nil && unsynchronised {
 		return []Finding{finding(Note, "nothing synchronises the clock; entries with a TTL and certificates depend on it").thatRuns("timedatectl set-ntp true")}
 	}
 	return []Finding{finding(OK, "the clock is synchronised")}
