@@ -6,8 +6,11 @@ import (
 	"encoding/binary"
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -245,6 +248,35 @@ func TestFailures(t *testing.T) {
 		if code != exitFailure || out != "" || !strings.HasPrefix(log, "weir: ") ||
 			!strings.Contains(log, c.want) || strings.Count(log, "\n") != 1 {
 			t.Errorf("weir %s: exit code %d\n%s%s", strings.Join(c.args, " "), code, out, log)
+		}
+	}
+}
+
+// Packets that pass, since a list is on trial or monitor mode is on, are not said to be blocked.
+func TestReplayWouldBlock(t *testing.T) {
+	trial, enforced := file(t, "trial.txt", "192.0.2.1\n"), file(t, "feed.txt", "192.0.2.2\n")
+	capture := file(t, "x.pcap", pcap(1, 1, 2, 3))
+	for _, c := range []struct {
+		config                   string
+		blocked, wouldBe, unsaid string
+		lists, passed            map[string]int
+	}{
+		{"", "blocked by list\n  feed 1 25.00 %\n", "passed, would be blocked by list\n  trial 2 50.00 %\n", "", map[string]int{"feed": 1}, map[string]int{"trial": 2}},
+		{"monitor: true\n", "", "passed, would be blocked by list\n  trial 2 50.00 %\n  feed 1 25.00 %\n", "\nblocked by list", nil, map[string]int{"feed": 1, "trial": 2}},
+	} {
+		config := file(t, "weir.yaml", c.config+fmt.Sprintf("interfaces: [eth0]\nlists:\n  trial: {guard: false, enforce: false, sources: [{file: %s}]}\n  feed: {guard: false, sources: [{file: %s}]}\n", trial, enforced))
+		code, out, log := weir(t, "", "replay", "--engine", "go", "-c", config, capture)
+		out = regexp.MustCompile(`(\S)  +`).ReplaceAllString(out, "$1 ") // but for the margin
+		if code != exitOK || !strings.Contains(out, c.blocked) || !strings.Contains(out, c.wouldBe) || c.unsaid != "" && strings.Contains(out, c.unsaid) {
+			t.Errorf("%q: exit code %d, %s\n%s", c.config, code, log, out)
+		}
+		_, out, _ = weir(t, "", "replay", "--engine", "go", "--json", "-c", config, capture)
+		var got struct {
+			Lists      map[string]int
+			WouldBlock map[string]int `json:"would_block_lists"`
+		}
+		if err := json.Unmarshal([]byte(out), &got); err != nil || !maps.Equal(got.Lists, c.lists) || !maps.Equal(got.WouldBlock, c.passed) {
+			t.Errorf("%q: %v\n%s", c.config, err, out)
 		}
 	}
 }

@@ -28,7 +28,8 @@ standard input. Raw IP and Linux cooked captures are read as Ethernet.
 
 --verdicts writes a line for each packet: packet,verdict,reason,list. Packets
 are numbered from 1 through all captures, in the order of the arguments. The
-list is the one that blocks the packet; approximate mode does not know it.
+list is the one that blocks the packet, or would if it were not on trial or if
+not for monitor mode; approximate mode does not know it.
 
 --heavy counts all captures as one interval, in constant memory, and misses no
 flow above the share. Bytes are those that were captured.`,
@@ -97,12 +98,16 @@ func printSummary(w io.Writer, s *replay.Summary) {
 	for _, reason := range s.Top() {
 		row("  "+reason, s.Reasons[reason])
 	}
-	if lists := s.TopLists(); len(lists) > 0 {
-		fmt.Fprintln(t, "blocked by list")
+	byList := func(title string, lists []string, counts map[string]int) {
+		if len(lists) > 0 {
+			fmt.Fprintln(t, title)
+		}
 		for _, list := range lists {
-			row("  "+list, s.Lists[list])
+			row("  "+list, counts[list])
 		}
 	}
+	byList("blocked by list", s.TopLists(), s.Lists)
+	byList("passed, would be blocked by list", s.TopWouldBlock(), s.WouldBlock)
 	if s.Heavy != nil {
 		fmt.Fprintln(t, "heavy hitters\tpackets\tbytes")
 		for _, f := range s.Heavy {

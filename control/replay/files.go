@@ -198,3 +198,6 @@ func (v *verdictWriter) close() error {
 // TopLists returns the names of the lists in a summary that blocked packets,
 // the one with the most first.
 func (s *Summary) TopLists() []string { return top(s.Lists) }
+
+// TopWouldBlock is TopLists of packets that passed.
+func (s *Summary) TopWouldBlock() []string { return top(s.WouldBlock) }

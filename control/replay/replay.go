@@ -186,6 +186,9 @@ type Summary struct {
 	Verdicts map[string]int `json:"verdicts"`
 	Reasons  map[string]int `json:"reasons"`
 	Lists    map[string]int `json:"lists,omitempty"` // blocked packets by list
+	// WouldBlock are packets that passed, by the list that would have blocked them: it is on
+	// trial, or monitor mode is on.
+	WouldBlock map[string]int `json:"would_block_lists,omitempty"`
 
 	// Heavy are the heavy hitters, the largest first, if requested.
 	Heavy []HeavyHitter `json:"heavy,omitempty"`
@@ -210,6 +213,8 @@ func NewSummary() *Summary {
 		Verdicts: map[string]int{verdict.Pass.String(): 0, verdict.Drop.String(): 0},
 		Reasons:  make(map[string]int),
 		Lists:    make(map[string]int),
+
+		WouldBlock: make(map[string]int),
 	}
 	for r := range verdict.NumReasons {
 		s.Reasons[r.String()] = 0
@@ -234,7 +239,11 @@ func Run(r *capture.Reader, e Engine, lists []engine.List, s *Summary, visit fun
 		s.Verdicts[o.Action.String()]++
 		s.Reasons[o.Reason.String()]++
 		if o.List > 0 {
-			s.Lists[lists[o.List-1].Name]++
+			by := s.Lists
+			if o.Action == verdict.Pass {
+				by = s.WouldBlock
+			}
+			by[lists[o.List-1].Name]++
 		}
 		if visit != nil {
 			if err := visit(p, o); err != nil {
