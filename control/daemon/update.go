@@ -538,6 +538,7 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 	d.observers.stages.Retire(d.active.engine)
 	d.active.prepared, d.active.engine, d.active.changed = next, e, changed
 	d.active.number++
+	d.observers.listen() // at once: events have the numbers of its lists from now on
 	d.observers.stages.Follow(next.stages)
 	d.observers.observe(next)
 	d.active.announce(d.o.Log, "reloaded", time.Since(began))

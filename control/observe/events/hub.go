@@ -89,6 +89,9 @@ func (h *Hub) Run(ctx context.Context) {
 func (h *Hub) Follow(now []Interface) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if len(h.subs) > 0 {
+		h.poll() // what was reported before belongs to the former lists and policy
+	}
 	var all []*reader
 	for _, i := range now {
 		k := slices.IndexFunc(h.interfaces, func(r *reader) bool { return r.Stats == i.Stats })

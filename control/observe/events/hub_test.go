@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -322,6 +323,25 @@ func TestFollow(t *testing.T) {
 	b.send(listed, 1)
 	if got := b.got(s); len(got) != 1 || got[0].List != "renamed" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What was reported before the lists changed has the names of the former ones.
+func TestFollowOtherLists(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.Subscribe(Want{})
+	b.send(listed, 1)
+	b.send(ours, 1)
+	i := b.interfaces[0].Interface
+	i.Lists = []string{"other", "feed"}
+	b.Follow([]Interface{i})
+	b.send(listed, 1)
+	var lists []string
+	for _, e := range b.got(s) {
+		lists = append(lists, e.List)
+	}
+	if want := []string{"feed", "ours", "other"}; !slices.Equal(lists, want) {
+		t.Errorf("events of %q, want %q", lists, want)
 	}
 }
 
