@@ -344,7 +344,6 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		all.Go(func() { d.service.feedWatchdog(ctx, w/4, progress) })
 	}
 	d.observers.history.hits = d.observers.meter.Hits()
-	d.observers.drops.begin(d.observers.history.hits)
 	d.observers.exports.configure(d.active.prepared.config.Export, d.observers.hub, now, d.observers.history.hits)
 	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.observers.meter), traffic.NewIntervals(&d.observers.meter)
 	for more := true; more; {

@@ -35,16 +35,21 @@ type dropped struct {
 	unvalued drops.Sum // the history does not have their worth yet
 
 	mu      sync.Mutex // guards the following
+	tracked bool       // dropped packets are tracked
 	last    drops.Interval
 	lastOut drops.Interval            // of outgoing packets
 	lists   map[string]loader.Counter // what each list had matched at the last report
 }
 
-// begin records what the lists have matched before the first interval.
-func (d *dropped) begin(hits map[string]loader.Counter) {
+// follow follows whether dropped packets are tracked. Where that begins, what the lists have matched
+// before is no drop of the first interval.
+func (d *dropped) follow(tracked bool, hits func() map[string]loader.Counter) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lists = hits
+	if tracked && !d.tracked {
+		d.lists, d.last, d.lastOut = hits(), drops.Interval{}, drops.Interval{}
+	}
+	d.tracked = tracked
 }
 
 // add adds the report of an interval, with what the lists have matched until now.

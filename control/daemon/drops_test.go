@@ -14,6 +14,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
+	"weir/control/config"
 	"weir/control/observe/drops"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
@@ -21,6 +22,7 @@ import (
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/mmdb"
+	"weir/tests/wait"
 )
 
 // Drops are added up by autonomous system; without a database, or with a broken one,
@@ -91,7 +93,7 @@ func TestListsFromTheStart(t *testing.T) {
 	var d dropped
 	hits := func(n uint64) map[string]loader.Counter { return map[string]loader.Counter{"feed": {Packets: n}} }
 	now := time.Now()
-	d.begin(hits(100)) // of the daemon before
+	d.follow(true, func() map[string]loader.Counter { return hits(100) }) // of the daemon before
 	for _, next := range []struct {
 		packets, hits uint64
 		out           bool
@@ -101,6 +103,46 @@ func TestListsFromTheStart(t *testing.T) {
 	}
 	if got := d.history.Since(now.Add(-time.Hour), now).Lists["feed"]; got != 70 {
 		t.Errorf("%d packets of 70", got)
+	}
+}
+
+// What lists have matched before dropped packets are tracked was not dropped since.
+func TestDropsTrackedLater(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.TrackDrops = false
+	d := begin(t, r)
+	caught := func() uint64 { return d.observers.meter.Hits()["feed"].Packets }
+	for range 2 {
+		send(t, l, 50, firstSource)
+		before := caught()
+		if before < 50 {
+			t.Fatalf("%d packets of list feed", before)
+		}
+		r.change(func(c *config.Config) { c.TrackDrops = true })
+		if _, err := d.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		send(t, l, 3, firstSource)
+		for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
+			got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByList, Last: time.Minute, Limit: 9})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got.Drops) > 0 {
+				if n := got.Drops[0]; n.Key != "feed" || n.Packets > caught()-before {
+					t.Errorf("%+v, of %d packets that are tracked", n, caught()-before)
+				}
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%+v", got)
+			}
+		}
+		r.change(func(c *config.Config) { c.TrackDrops = false })
+		if _, err := d.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.observers.drops.history = drops.History{} // to which nothing is added now
 	}
 }
 

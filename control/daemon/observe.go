@@ -309,6 +309,7 @@ func (o *observers) measure() {
 		}
 	}
 	o.meter.Follow(all, shown)
+	o.drops.follow(o.active.prepared.trackDrops, o.meter.Hits)
 	o.listen()
 }
 
