@@ -210,7 +210,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	d.observers.trackerSeed = inherited.TrackerSeed
+	d.observers.trackerSeed, d.observers.drops.inherits = inherited.TrackerSeed, inherited.Programs > 0
 	if inherited.Unknown {
 		for _, l := range c.Lists {
 			inherited.Lists = append(inherited.Lists, l.Name)

@@ -34,43 +34,95 @@ type dropped struct {
 	history  drops.History
 	unvalued drops.Sum // the history does not have their worth yet
 
+	inherits bool // the trackers count for programs of an earlier process first
+
 	mu      sync.Mutex // guards the following
 	tracked bool       // dropped packets are tracked
+	phases  []phase    // in order; the last one goes on
 	last    drops.Interval
 	lastOut drops.Interval            // of outgoing packets
 	lists   map[string]loader.Counter // what each list had matched at the last report
 }
 
-// follow follows whether dropped packets are tracked. Where that begins, what the lists have matched
-// before is no drop of the first interval.
-func (d *dropped) follow(tracked bool, hits func() map[string]loader.Counter) {
+// phase is a time in which the numbers of lists stayed.
+type phase struct {
+	begin time.Time
+	lists []string // their names, from number 1 on
+}
+
+// maxPhases bounds the phases that are known: an interval that began before is taken to have begun
+// in the first of them.
+const maxPhases = 64
+
+// follow follows whether dropped packets are tracked, and by which lists. Where tracking begins, what
+// the lists have matched before is no drop of the first interval.
+func (d *dropped) follow(now time.Time, m attach.Metadata, tracked bool, hits func() map[string]loader.Counter) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	next := phase{begin: now}
+	for _, l := range m.Lists {
+		next.lists = append(next.lists, api.ListOf(l.Name))
+	}
+	if len(d.phases) == 0 && d.inherits {
+		d.phases = append(d.phases, phase{})
+	}
+	if last := len(d.phases) - 1; last < 0 || !slices.Equal(d.phases[last].lists, next.lists) {
+		d.phases = append(d.phases, next)
+	}
+	d.phases = slices.Delete(d.phases, 0, max(0, len(d.phases)-maxPhases))
 	if tracked && !d.tracked {
 		d.lists, d.last, d.lastOut = hits(), drops.Interval{}, drops.Interval{}
 	}
 	d.tracked = tracked
 }
 
+// since returns the phases from a time on.
+func (d *dropped) since(begin time.Time) []phase {
+	first := len(d.phases) - 1
+	for first > 0 && d.phases[first].begin.After(begin) {
+		first--
+	}
+	return d.phases[max(first, 0):]
+}
+
+// listOf returns the name of the list that had a number in all phases, "" if there is none.
+func listOf(number int, all []phase) (name string) {
+	for i, p := range all {
+		if number < 1 || number > len(p.lists) || i > 0 && p.lists[number-1] != name {
+			return ""
+		}
+		name = p.lists[number-1]
+	}
+	return name
+}
+
 // add adds the report of an interval, with what the lists have matched until now.
-func (d *dropped) add(now time.Time, r *heavy.Report, out bool, m attach.Metadata, hits map[string]loader.Counter) {
+func (d *dropped) add(now time.Time, r *heavy.Report, out bool, hits map[string]loader.Counter) {
 	i := drops.Interval{
 		Begin: now.Add(-r.Interval), End: now, Packets: r.Packets, Bytes: r.Bytes,
 		Flows: make(map[drops.Flow]drops.Count), Lists: make(map[string]uint64),
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := &d.last
+	if out {
+		last = &d.lastOut
+	}
+	began := i.Begin
+	if e := last.End; !e.IsZero() && e.Before(began) {
+		began = e // it is added a little after its end
+	}
+	phases := d.since(began)
 	for _, f := range r.Flows {
 		flow := drops.Flow{Remote: f.Key.Src, Reason: verdict.Reason(f.Cause.Reason), Out: out}
 		if out {
 			flow.Remote = f.Key.Dst
 		}
-		if n := int(f.Cause.List); 0 < n && n <= len(m.Lists) {
-			flow.List = api.ListOf(m.Lists[n-1].Name)
-		}
+		flow.List = listOf(int(f.Cause.List), phases)
+		flow.Renumbered = f.Cause.List > 0 && flow.List == ""
 		packets, bytes := estimate(f.Flow, sketch.Packets)
 		i.Flows[flow] = drops.Count{Packets: uint64(packets), Bytes: uint64(bytes), Least: f.Packets, Dst: f.Dst}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	before := d.lists
 	d.lists = hits
 	for name, n := range hits {
@@ -78,11 +130,7 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, m attach.Metadat
 			i.Lists[api.ListOf(name)] += n.Packets - before[name].Packets
 		}
 	}
-	if out {
-		d.lastOut = i
-	} else {
-		d.last = i
-	}
+	*last = i
 	if i.Packets > 0 || len(i.Lists) > 0 {
 		d.history.Add(i)
 		d.unvalued.Add(i)
@@ -169,6 +217,9 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 	known := uint64(0)
 	sources := make(map[dropKey]map[netip.Addr]bool)
 	for f, n := range all.Flows {
+		if f.Renumbered && asked.By == api.ByList {
+			continue // the lists' counters have its packets
+		}
 		k := keys[f]
 		r := row(k)
 		r.Packets += n.Packets

@@ -18,6 +18,8 @@ import (
 	"weir/control/observe/drops"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/filter/key"
+	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -93,16 +95,67 @@ func TestListsFromTheStart(t *testing.T) {
 	var d dropped
 	hits := func(n uint64) map[string]loader.Counter { return map[string]loader.Counter{"feed": {Packets: n}} }
 	now := time.Now()
-	d.follow(true, func() map[string]loader.Counter { return hits(100) }) // of the daemon before
+	d.follow(now, attach.Metadata{}, true, func() map[string]loader.Counter { return hits(100) }) // of the daemon before
 	for _, next := range []struct {
 		packets, hits uint64
 		out           bool
 	}{{30, 130, false}, {0, 150, true}, {0, 150, false}, {20, 170, false}} {
 		now = now.Add(time.Second)
-		d.add(now, &heavy.Report{Interval: time.Second, Packets: next.packets}, next.out, attach.Metadata{}, hits(next.hits))
+		d.add(now, &heavy.Report{Interval: time.Second, Packets: next.packets}, next.out, hits(next.hits))
 	}
 	if got := d.history.Since(now.Add(-time.Hour), now).Lists["feed"]; got != 70 {
 		t.Errorf("%d packets of 70", got)
+	}
+}
+
+// Flows have the number of a list. Where that becomes another list's, an interval of before is not
+// credited to it.
+func TestDropsOfRenumberedLists(t *testing.T) {
+	for _, inherits := range []bool{false, true} {
+		d := dropped{inherits: inherits}
+		now := time.Now()
+		at := func(after time.Duration) time.Time { return now.Add(after) }
+		none := func() map[string]loader.Counter { return nil }
+		metadata := func(names ...string) (m attach.Metadata) {
+			for _, n := range names {
+				m.Lists = append(m.Lists, attach.List{Name: n})
+			}
+			return m
+		}
+		report := func(end time.Duration, number uint16) {
+			f := heavy.Flow{Flow: sketch.Flow{Packets: 7, Cause: sketch.Cause{Reason: uint8(verdict.Blocked), List: number}}}
+			f.Key = key.Source(netip.MustParsePrefix("192.0.2.1/32"))
+			d.add(at(end), &heavy.Report{Interval: time.Second, Packets: 7, Flows: []heavy.Flow{f}}, false, nil)
+		}
+		listed := func(want drops.Flow) {
+			t.Helper()
+			want.Remote, want.Reason = netip.MustParseAddr("192.0.2.1"), verdict.Blocked
+			if n := d.last.Flows[want]; n.Packets != 7 {
+				t.Errorf("%+v, want %+v", d.last.Flows, want)
+			}
+		}
+		d.follow(at(0), metadata("first", "second"), true, none)
+		report(900*time.Millisecond, 2) // it began before
+		if inherits {
+			listed(drops.Flow{Renumbered: true})
+		} else {
+			listed(drops.Flow{List: "second"})
+		}
+		report(1900*time.Millisecond, 2)
+		listed(drops.Flow{List: "second"})
+		d.follow(at(1950*time.Millisecond), metadata("first", "other", "second"), true, none)
+		d.follow(at(1950*time.Millisecond), metadata("first", "other", "second"), true, none)
+		report(2960*time.Millisecond, 2) // it is added late
+		listed(drops.Flow{Renumbered: true})
+		report(3900*time.Millisecond, 2)
+		listed(drops.Flow{List: "other"})
+		d.follow(at(4*time.Second), metadata("first"), true, none)
+		report(4900*time.Millisecond, 1) // the same list in all the time
+		listed(drops.Flow{List: "first"})
+		report(5900*time.Millisecond, 3) // there is none
+		listed(drops.Flow{Renumbered: true})
+		report(6900*time.Millisecond, 0)
+		listed(drops.Flow{})
 	}
 }
 
@@ -163,6 +216,7 @@ func TestDropsByList(t *testing.T) {
 			blocked(4, "both", true):  {Packets: 30, Least: 25},
 			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 5}), Reason: verdict.RateLimited}:               {Packets: 10, Least: 10},
 			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 6}), Reason: verdict.WouldBlock, List: "small"}: {Packets: 95, Bytes: 5700, Least: 95},
+			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 7}), Reason: verdict.Blocked, Renumbered: true}: {Packets: 60, Least: 60}, // of list feed
 		},
 		Lists: map[string]uint64{"feed": 780, "small": 95, "both": 120},
 	})

@@ -29,6 +29,8 @@ type Flow struct {
 	Reason verdict.Reason
 	List   string // that matched; "": none, or it is unknown
 	Out    bool   // the packets were outgoing
+
+	Renumbered bool // a list matched, and its number became another's meanwhile
 }
 
 // Count is what was dropped of a flow.

@@ -9,7 +9,7 @@ import (
 )
 
 func flow(n int) Flow {
-	return Flow{netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), verdict.Blocked, "feed", n%2 == 1}
+	return Flow{Remote: netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), Reason: verdict.Blocked, List: "feed", Out: n%2 == 1}
 }
 
 // second returns a second in which each of the flows has 10 packets.
