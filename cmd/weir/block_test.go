@@ -462,6 +462,20 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || got.Verdict != api.VerdictLimited || *got.Answers[0].Limit.Offered != 1140 {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
 	}
+	for fields, want := range map[string]string{
+		`"packets": 9, "monitor_packets": 5`:                  "\n  last dropped about 20m ago (blocked), 9 packets in the last hour, of which 5 passed in monitor mode\n",
+		`"packets": 9, "monitor_packets": 5, "monitor": true`: "\n  would last have been dropped, if not for monitor mode, about 20m ago (blocked), 9 packets in the last hour, of which 5 passed in monitor mode\n",
+		`"packets": 9, "monitor_packets": 9, "monitor": true`: "\n  would last have been dropped, if not for monitor mode, about 20m ago (blocked), 9 packets in the last hour\n",
+	} {
+		rest := fmt.Sprintf(`{"last_drop": {"time": %q, "reason": "blocked", %s}}`, now.Add(-20*time.Minute).Format(time.RFC3339), fields)
+		d.answers = []api.Answer{{Packet: "from 192.0.2.1"}}
+		if err := json.Unmarshal([]byte(rest), &d.answers[0]); err != nil {
+			t.Fatal(err)
+		}
+		if _, out, _ := weir(t, "", "explain", "--socket", socket, "192.0.2.1"); !strings.Contains(out, want) {
+			t.Errorf("%s:\n%s", fields, out)
+		}
+	}
 	// Several questions, and those of standard input.
 	d.answers = []api.Answer{{Packet: "from 192.0.2.1"}}
 	code, out, _ = weir(t, "192.0.2.2\n\n# nothing\n192.0.2.3 # here\n", "explain", "--json", "--socket", socket, "192.0.2.1", "-")

@@ -24,9 +24,10 @@ func newDrops() *cobra.Command {
 		Use:   "drops",
 		Short: "Show who is being dropped, and by which list",
 		Long: `Shows what the running daemon has dropped in the last minutes, up to an hour:
-by source, entry that matched, list, reason, autonomous system or country. In
-monitor mode it shows what would have been dropped; so it does of lists on
-trial, under the reason would-block.
+by source, entry that matched, list, reason, autonomous system or country. Of
+times in monitor mode it shows what would have been dropped, in a column
+"monitored" if other packets were dropped; so it does of lists on trial, under
+the reason would-block.
 
 Counts after "≤" are estimates, which are never too small; --json has a lower
 bound, too. Of very many small sources only the total is known. An entry is "-"
@@ -60,24 +61,34 @@ if it is no longer listed, or has ports.`,
 }
 
 func printDrops(out io.Writer, d *api.Drops) {
-	what := "dropped"
-	if d.Monitor {
-		what = "would have been dropped, if not for monitor mode"
-	}
+	const unmonitored = "would have been dropped, if not for monitor mode"
 	span := quantity.Duration(d.Until.Sub(d.Since).Round(time.Second))
 	if d.Packets == 0 {
-		fmt.Fprintf(out, "nothing %s\n", map[bool]string{false: "was dropped", true: what}[d.Monitor])
+		fmt.Fprintf(out, "nothing %s\n", map[bool]string{false: "was dropped", true: unmonitored}[d.Monitor])
 		return
 	}
-	fmt.Fprintf(out, "%s of %s %s in %v", plural(int(d.Packets-d.TrialPackets), "packet", "packets"), humanize.Bytes(d.Bytes-d.TrialBytes), what, span)
+	dropped, bytes := d.Packets-d.MonitorPackets-d.TrialPackets, d.Bytes-d.MonitorBytes-d.TrialBytes
+	if dropped > 0 || d.MonitorPackets == 0 {
+		fmt.Fprintf(out, "%s of %s dropped in %v", plural(int(dropped), "packet", "packets"), humanize.Bytes(bytes), span)
+		if d.MonitorPackets > 0 {
+			fmt.Fprintf(out, "; %s of %s %s", humanize.Comma(int64(d.MonitorPackets)), humanize.Bytes(d.MonitorBytes), unmonitored)
+		}
+	} else {
+		fmt.Fprintf(out, "%s of %s %s in %v", plural(int(d.MonitorPackets), "packet", "packets"), humanize.Bytes(d.MonitorBytes), unmonitored, span)
+	}
 	if d.TrialPackets > 0 {
 		fmt.Fprintf(out, "; %s of %s passed, by lists on trial", humanize.Comma(int64(d.TrialPackets)), humanize.Bytes(d.TrialBytes))
 	}
 	fmt.Fprint(out, "\n\n")
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	const row = "%s\t%12s\t%9s\t%6s\t%s\n"
+	row := func(key, packets, monitored, rate, share, last string) {
+		if d.MonitorPackets > 0 && dropped > 0 {
+			packets = fmt.Sprintf("%12s\t%12s", packets, monitored)
+		}
+		fmt.Fprintf(t, "%s\t%12s\t%9s\t%6s\t%s\n", key, packets, rate, share, last)
+	}
 	lastColumn := map[string]string{api.ByList: "sources", api.ByReason: "sources"}
-	fmt.Fprintf(t, row, d.By, "packets", "rate", "share", cmp.Or(lastColumn[d.By], "reason, list"))
+	row(d.By, "packets", "monitored", "rate", "share", cmp.Or(lastColumn[d.By], "reason, list"))
 	for _, r := range d.Drops {
 		packets := humanize.Comma(int64(r.Packets))
 		if r.Least < r.Packets {
@@ -94,7 +105,7 @@ func printDrops(out io.Writer, d *api.Drops) {
 		if r.Direction == "out" {
 			key += " (out)"
 		}
-		fmt.Fprintf(t, row, key, packets, quantity.SI(r.Rate, 1, "pps"), fmt.Sprintf("%.1f %%", 100*r.Share), last)
+		row(key, packets, humanize.Comma(int64(r.MonitorPackets)), quantity.SI(r.Rate, 1, "pps"), fmt.Sprintf("%.1f %%", 100*r.Share), last)
 	}
 	t.Flush()
 	if d.More > 0 {

@@ -38,8 +38,17 @@ func TestDrops(t *testing.T) {
 	if _, out, _ := weir(t, "", "drops", "--socket", socket); !strings.Contains(out, "750,000 packets of 34 MB dropped in 1m; 250,000 of 34 MB passed, by lists on trial\n") {
 		t.Errorf("of lists on trial:\n%s", out)
 	}
-	d.drops.Monitor = true
-	if _, out, _ := weir(t, "", "drops", "--socket", socket); !strings.Contains(out, "would have been dropped") {
+	d.drops.Monitor = true // now, but not when these were dropped
+	if _, out, _ := weir(t, "", "drops", "--socket", socket); strings.Contains(out, "would have been dropped") || strings.Contains(out, "monitored") {
+		t.Errorf("before monitor mode:\n%s", out)
+	}
+	d.drops.Monitor, d.drops.MonitorPackets, d.drops.MonitorBytes, d.drops.Drops[0].MonitorPackets = false, 600_000, 20<<20, 543_210
+	if _, out, _ := weir(t, "", "drops", "--socket", socket); !strings.Contains(out, "150,000 packets of 13 MB dropped in 1m; 600,000 of 21 MB would have been dropped, if not for monitor mode; 250,000 of 34 MB passed, by lists on trial\n") ||
+		!strings.Contains(out, "monitored") || !strings.Contains(out, "543,210") {
+		t.Errorf("after monitor mode:\n%s", out)
+	}
+	d.drops.MonitorPackets, d.drops.MonitorBytes = 750_000, 32<<20
+	if _, out, _ := weir(t, "", "drops", "--socket", socket); !strings.HasPrefix(out, "750,000 packets of 34 MB would have been dropped, if not for monitor mode in 1m; 250,000 of") || strings.Contains(out, "monitored") {
 		t.Errorf("in monitor mode:\n%s", out)
 	}
 	d.drops = api.Drops{By: api.BySource}

@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
@@ -274,8 +275,15 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 			if l.List != "" {
 				list = ", list " + l.List
 			}
-			fmt.Fprintf(w, "  last dropped about %s (%v%s), %s in the last hour\n",
-				relative(&l.Time, now), l.Reason, list, plural(int(l.Packets), "packet", "packets"))
+			what, more := "last dropped", ""
+			if l.Monitor {
+				what = "would last have been dropped, if not for monitor mode,"
+			}
+			if passed := l.MonitorPackets; 0 < passed && (passed < l.Packets || !l.Monitor) {
+				more = ", of which " + humanize.Comma(int64(passed)) + " passed in monitor mode"
+			}
+			fmt.Fprintf(w, "  %s about %s (%v%s), %s in the last hour%s\n",
+				what, relative(&l.Time, now), l.Reason, list, plural(int(l.Packets), "packet", "packets"), more)
 		}
 		for _, text := range a.Spared {
 			fmt.Fprintln(w, "  spared:", text)

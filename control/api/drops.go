@@ -35,13 +35,17 @@ type Drops struct {
 	By      string    `json:"by"`
 	Since   time.Time `json:"since"`
 	Until   time.Time `json:"until"`
-	Monitor bool      `json:"monitor"` // monitor mode is on: these packets would have been dropped
+	Monitor bool      `json:"monitor"` // monitor mode is on now
 
-	Packets uint64 `json:"packets"` // that were dropped in this time, or would be by lists on trial
+	Packets uint64 `json:"packets"` // that were dropped in this time, or would have been
 	Bytes   uint64 `json:"bytes"`
 	Drops   []Drop `json:"drops"`         // the largest first
 	More    int    `json:"more"`          // rows that the limit leaves out
 	Other   uint64 `json:"other_packets"` // not in any row, nor in those left out: of too many small sources
+
+	// Of Packets and Bytes those that passed in monitor mode, and would have been dropped without it.
+	MonitorPackets uint64 `json:"monitor_packets"`
+	MonitorBytes   uint64 `json:"monitor_bytes"`
 
 	// Of Packets and Bytes those that passed, since the list is on trial, as far as their sources are
 	// known.
@@ -61,5 +65,7 @@ type Drop struct {
 	Least     uint64   `json:"min_packets"`        // a lower bound of it, equal where it is exact
 	Bytes     uint64   `json:"bytes"`              // may be an estimate
 	Rate      float64  `json:"packets_per_second"` // on average
-	Share     float64  `json:"share"`              // of all packets that were dropped: 0 … 1
+	Share     float64  `json:"share"`              // of all packets that were dropped, or would have been: 0 … 1
+
+	MonitorPackets uint64 `json:"monitor_packets"` // of Packets those that passed in monitor mode, as Drops has it
 }

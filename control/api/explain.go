@@ -74,12 +74,16 @@ type Limit struct {
 	Offered *float64 `json:"offered,omitempty"`
 }
 
-// LastDrop describes the drops of packets in the last hour, in monitor mode those that would be.
+// LastDrop describes the drops of packets in the last hour, and those that would have been if not for
+// monitor mode.
 type LastDrop struct {
-	Time    time.Time `json:"time"`           // of the last one, to ten seconds, or a minute if it is older
-	Reason  string    `json:"reason"`         // for which most were dropped then
-	List    string    `json:"list,omitempty"` // that matched
-	Packets uint64    `json:"packets"`        // in the last hour
+	Time    time.Time `json:"time"`              // of the last one, to ten seconds, or a minute if it is older
+	Reason  string    `json:"reason"`            // for which most were dropped then
+	List    string    `json:"list,omitempty"`    // that matched
+	Monitor bool      `json:"monitor,omitempty"` // most would have been dropped then, and passed in monitor mode
+	Packets uint64    `json:"packets"`           // in the last hour
+
+	MonitorPackets uint64 `json:"monitor_packets,omitempty"` // of Packets those that passed in monitor mode
 }
 
 // Stage is a step of the program.

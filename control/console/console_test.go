@@ -1312,6 +1312,13 @@ func TestExplain(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+	s.daemon.answers[0].LastDrop = &api.LastDrop{Reason: "blocked", List: "drop", Packets: 9, MonitorPackets: 5}
+	for monitor, want := range map[bool]string{false: "Last dropped at about", true: "Would last have been dropped, if not for monitor mode, at about"} {
+		s.daemon.answers[0].LastDrop.Monitor = monitor
+		if _, text := b.get(b.base + "?q=192.0.2.1"); !strings.Contains(text, want) || !strings.Contains(text, "9 packets in the last hour, of which 5 passed in monitor mode.") {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
 	changes := s.open(false)
 	for verdict, want := range map[string]string{api.VerdictDrop: "Allow 192.0.2.1 for an hour", api.VerdictPass: "Block 192.0.2.1 for an hour"} {
 		s.daemon.answers[0].Verdict = verdict

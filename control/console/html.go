@@ -770,7 +770,14 @@ func (v *frame) explanation(m *markup, a *api.Answer) {
 		if l.List != "" {
 			list = ", list " + l.List
 		}
-		m.add(`<p>Last dropped at about %s (%s%s), %s packets in the last hour.</p>`, l.Time.Format(time.TimeOnly), l.Reason, list, count(int(l.Packets)))
+		what, more := "Last dropped at", ""
+		if l.Monitor {
+			what = "Would last have been dropped, if not for monitor mode, at"
+		}
+		if passed := l.MonitorPackets; 0 < passed && (passed < l.Packets || !l.Monitor) {
+			more = ", of which " + count(int(passed)) + " passed in monitor mode"
+		}
+		m.add(`<p>%s about %s (%s%s), %s packets in the last hour%s.</p>`, what, l.Time.Format(time.TimeOnly), l.Reason, list, count(int(l.Packets)), more)
 	}
 	for _, text := range a.Spared {
 		m.add(`<p>Spared: %s.</p>`, text)

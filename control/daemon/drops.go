@@ -44,29 +44,35 @@ type dropped struct {
 	lists   map[string]loader.Counter // what each list had matched at the last report
 }
 
-// phase is a time in which the numbers of lists stayed.
+// phase is a time in which the numbers of lists and the mode stayed.
 type phase struct {
-	begin time.Time
-	lists []string // their names, from number 1 on
+	begin   time.Time
+	lists   []string // their names, from number 1 on
+	monitor bool
+	trial   map[string]bool // the lists that are on trial
+}
+
+func (p *phase) equal(o phase) bool {
+	return slices.Equal(p.lists, o.lists) && p.monitor == o.monitor && maps.Equal(p.trial, o.trial)
 }
 
 // maxPhases bounds the phases that are known: an interval that began before is taken to have begun
 // in the first of them.
 const maxPhases = 64
 
-// follow follows whether dropped packets are tracked, and by which lists. Where tracking begins, what
-// the lists have matched before is no drop of the first interval.
-func (d *dropped) follow(now time.Time, m attach.Metadata, tracked bool, hits func() map[string]loader.Counter) {
+// follow follows whether dropped packets are tracked, and by which lists and in which mode. Where tracking
+// begins, what the lists have matched before is no drop of the first interval.
+func (d *dropped) follow(now time.Time, m attach.Metadata, trial map[string]bool, tracked bool, hits func() map[string]loader.Counter) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := phase{begin: now}
+	next := phase{begin: now, monitor: m.Monitor, trial: trial}
 	for _, l := range m.Lists {
 		next.lists = append(next.lists, api.ListOf(l.Name))
 	}
 	if len(d.phases) == 0 && d.inherits {
-		d.phases = append(d.phases, phase{})
+		d.phases = append(d.phases, phase{monitor: m.Monitor})
 	}
-	if last := len(d.phases) - 1; last < 0 || !slices.Equal(d.phases[last].lists, next.lists) {
+	if last := len(d.phases) - 1; last < 0 || !d.phases[last].equal(next) {
 		d.phases = append(d.phases, next)
 	}
 	d.phases = slices.Delete(d.phases, 0, max(0, len(d.phases)-maxPhases))
@@ -100,7 +106,7 @@ func listOf(number int, all []phase) (name string) {
 func (d *dropped) add(now time.Time, r *heavy.Report, out bool, hits map[string]loader.Counter) {
 	i := drops.Interval{
 		Begin: now.Add(-r.Interval), End: now, Packets: r.Packets, Bytes: r.Bytes,
-		Flows: make(map[drops.Flow]drops.Count), Lists: make(map[string]uint64),
+		Flows: make(map[drops.Flow]drops.Count), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64),
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,7 +118,13 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, hits map[string]
 	if e := last.End; !e.IsZero() && e.Before(began) {
 		began = e // it is added a little after its end
 	}
-	phases := d.since(began)
+	phases, mode := d.since(began), phase{}
+	for n, p := range phases {
+		if n == 0 || !p.begin.After(i.Begin.Add(r.Interval/2)) {
+			mode = p // for most of the interval
+		}
+	}
+	var trial drops.Total // as far as its flows are known
 	for _, f := range r.Flows {
 		flow := drops.Flow{Remote: f.Key.Src, Reason: verdict.Reason(f.Cause.Reason), Out: out}
 		if out {
@@ -120,14 +132,25 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, hits map[string]
 		}
 		flow.List = listOf(int(f.Cause.List), phases)
 		flow.Renumbered = f.Cause.List > 0 && flow.List == ""
+		flow.Monitor = mode.monitor && flow.Reason != verdict.WouldBlock
 		packets, bytes := estimate(f.Flow, sketch.Packets)
-		i.Flows[flow] = drops.Count{Packets: uint64(packets), Bytes: uint64(bytes), Least: f.Packets, Dst: f.Dst}
+		n := drops.Count{Packets: uint64(packets), Bytes: uint64(bytes), Least: f.Packets, Dst: f.Dst}
+		if i.Flows[flow] = n; flow.Reason == verdict.WouldBlock {
+			trial.Packets += n.Packets
+			trial.Bytes += n.Bytes
+		}
+	}
+	if mode.monitor {
+		i.Monitored = drops.Total{Packets: r.Packets - min(r.Packets, trial.Packets), Bytes: r.Bytes - min(r.Bytes, trial.Bytes)}
 	}
 	before := d.lists
 	d.lists = hits
 	for name, n := range hits {
 		if n.Packets > before[name].Packets {
-			i.Lists[api.ListOf(name)] += n.Packets - before[name].Packets
+			name, grown := api.ListOf(name), n.Packets-before[name].Packets
+			if i.Lists[name] += grown; mode.monitor && !mode.trial[name] {
+				i.ListsMonitored[name] += grown
+			}
 		}
 	}
 	*last = i
@@ -226,6 +249,9 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 		r.Least += n.Least
 		r.Bytes += n.Bytes
 		known += n.Packets
+		if f.Monitor {
+			r.MonitorPackets += n.Packets
+		}
 		if f.Reason == verdict.WouldBlock {
 			out.TrialPackets += n.Packets
 			out.TrialBytes += n.Bytes
@@ -247,22 +273,29 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 			opposite := rows[dropKey{key: name, out: !k.out}]
 			r := row(k)
 			known -= r.Packets
+			monitored := all.ListsMonitored[name]
 			if opposite != nil { // the counter is of both directions
 				n -= min(n, opposite.Packets)
+				monitored -= min(monitored, opposite.MonitorPackets)
 				r.Least = min(r.Least, n)
 			} else {
 				r.Least = n
 			}
-			r.Packets = n
+			r.Packets, r.MonitorPackets = n, min(n, monitored)
 			known += n
 			r.Lists = []string{name}
 		}
 	}
 	// Lists and drops are not counted at quite the same times.
-	all.Packets = max(all.Packets, known)
-	out.Packets = all.Packets
+	if more := max(known, all.Packets) - all.Packets; more > 0 {
+		if m := &all.Monitored.Packets; *m > 0 && *m+out.TrialPackets >= all.Packets {
+			*m += more // nothing was dropped
+		}
+		all.Packets += more
+	}
+	out.Packets, out.MonitorPackets, out.MonitorBytes = all.Packets, all.Monitored.Packets, all.Monitored.Bytes
 	out.Other = all.Packets - min(known, all.Packets)
-	out.TrialPackets, out.TrialBytes = min(out.TrialPackets, out.Packets), min(out.TrialBytes, out.Bytes) // estimates
+	out.TrialPackets, out.TrialBytes = min(out.TrialPackets, out.Packets-out.MonitorPackets), min(out.TrialBytes, out.Bytes-out.MonitorBytes) // estimates
 	seconds := max(out.Until.Sub(out.Since).Seconds(), 1)
 	for k, r := range rows {
 		r.Sources, r.Rate = len(sources[k]), float64(r.Packets)/seconds

@@ -95,7 +95,7 @@ func TestListsFromTheStart(t *testing.T) {
 	var d dropped
 	hits := func(n uint64) map[string]loader.Counter { return map[string]loader.Counter{"feed": {Packets: n}} }
 	now := time.Now()
-	d.follow(now, attach.Metadata{}, true, func() map[string]loader.Counter { return hits(100) }) // of the daemon before
+	d.follow(now, attach.Metadata{}, nil, true, func() map[string]loader.Counter { return hits(100) }) // of the daemon before
 	for _, next := range []struct {
 		packets, hits uint64
 		out           bool
@@ -134,7 +134,7 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 				t.Errorf("%+v, want %+v", d.last.Flows, want)
 			}
 		}
-		d.follow(at(0), metadata("first", "second"), true, none)
+		d.follow(at(0), metadata("first", "second"), nil, true, none)
 		report(900*time.Millisecond, 2) // it began before
 		if inherits {
 			listed(drops.Flow{Renumbered: true})
@@ -143,19 +143,78 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 		}
 		report(1900*time.Millisecond, 2)
 		listed(drops.Flow{List: "second"})
-		d.follow(at(1950*time.Millisecond), metadata("first", "other", "second"), true, none)
-		d.follow(at(1950*time.Millisecond), metadata("first", "other", "second"), true, none)
+		d.follow(at(1950*time.Millisecond), metadata("first", "other", "second"), nil, true, none)
+		d.follow(at(1950*time.Millisecond), metadata("first", "other", "second"), nil, true, none)
 		report(2960*time.Millisecond, 2) // it is added late
 		listed(drops.Flow{Renumbered: true})
 		report(3900*time.Millisecond, 2)
 		listed(drops.Flow{List: "other"})
-		d.follow(at(4*time.Second), metadata("first"), true, none)
+		d.follow(at(4*time.Second), metadata("first"), nil, true, none)
 		report(4900*time.Millisecond, 1) // the same list in all the time
 		listed(drops.Flow{List: "first"})
 		report(5900*time.Millisecond, 3) // there is none
 		listed(drops.Flow{Renumbered: true})
 		report(6900*time.Millisecond, 0)
 		listed(drops.Flow{})
+	}
+}
+
+// What passed in monitor mode is not said to be dropped, nor what was dropped to have passed, whatever the mode
+// is now.
+func TestDropsAndMonitorMode(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	d := begin(t, r)
+	ask := func(by string) (got api.Drops) {
+		t.Helper()
+		got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: by, Last: time.Minute, Limit: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	var sent, monitored uint64
+	for _, monitor := range []bool{true, false, true} {
+		setMonitor(t, d, monitor, 0)
+		time.Sleep(1200 * time.Millisecond) // until an interval of this mode has begun
+		send(t, l, 6, firstSource)
+		if sent += 6; monitor {
+			monitored += 6
+		}
+		for deadline := wait.Deadline(); ask(api.BySource).Packets < sent; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v", ask(api.BySource))
+			}
+		}
+		for _, by := range []string{api.BySource, api.ByList, api.ByReason} {
+			if got := ask(by); got.Monitor != monitor || got.Packets != sent || got.MonitorPackets != monitored || got.TrialPackets != 0 ||
+				len(got.Drops) != 1 || got.Drops[0].Packets != sent || got.Drops[0].MonitorPackets != monitored {
+				t.Errorf("by %s, with %d packets, %d in monitor mode: %+v", by, sent, monitored, got)
+			}
+		}
+		e, err := d.api.explainer.Explain(t.Context(), firstSource, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x := e.Answers[0].LastDrop; x == nil || x.Packets != sent || x.MonitorPackets != monitored || x.Reason != "blocked" || x.List != "feed" {
+			t.Errorf("last dropped: %+v", x)
+		}
+	}
+}
+
+// The mode of an interval is that of most of it.
+func TestModeOfInterval(t *testing.T) {
+	var d dropped
+	now := time.Now()
+	none := func() map[string]loader.Counter { return nil }
+	d.follow(now, attach.Metadata{}, nil, true, none)
+	d.follow(now.Add(1400*time.Millisecond), attach.Metadata{Monitor: true}, nil, true, none)
+	d.follow(now.Add(3600*time.Millisecond), attach.Metadata{}, nil, true, none)
+	for n, want := range []uint64{0, 7, 7, 7, 0} {
+		d.add(now.Add(time.Duration(n+1)*time.Second), &heavy.Report{Interval: time.Second, Packets: 7}, false, nil)
+		if got := d.last.Monitored.Packets; got != want {
+			t.Errorf("second %d: %d packets in monitor mode, want %d", n, got, want)
+		}
 	}
 }
 

@@ -102,12 +102,15 @@ func (d *dropped) describe(a *engine.Answer) {
 		return
 	}
 	of := netip.PrefixFrom(addr, int(bits))
-	at, flow, all, ok := d.history.Last(func(f drops.Flow) bool {
+	last, ok := d.history.Last(func(f drops.Flow) bool {
 		// What a list on trial would drop has passed.
 		return f.Out == out && f.Reason != verdict.WouldBlock && of.Contains(f.Remote)
 	})
 	if ok {
-		a.LastDrop = &engine.LastDrop{Time: at, Reason: flow.Reason, List: flow.List, Packets: all.Packets}
+		a.LastDrop = &engine.LastDrop{
+			Time: last.Time, Reason: last.Flow.Reason, List: last.Flow.List, Packets: last.All.Packets,
+			Monitor: last.Flow.Monitor, MonitorPackets: last.Monitored,
+		}
 	}
 }
 

@@ -309,7 +309,7 @@ func (o *observers) measure() {
 		}
 	}
 	o.meter.Follow(all, shown)
-	o.drops.follow(time.Now(), o.active.attach.Metadata(), o.active.prepared.trackDrops, o.meter.Hits)
+	o.drops.follow(time.Now(), o.active.attach.Metadata(), o.active.prepared.onTrial(), o.active.prepared.trackDrops, o.meter.Hits)
 	o.listen()
 }
 

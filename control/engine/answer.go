@@ -28,7 +28,9 @@ func (a *Answer) API() api.Answer {
 		b.Depends = append(b.Depends, on)
 	}
 	if l := a.LastDrop; l != nil {
-		b.LastDrop = &api.LastDrop{Time: l.Time, Reason: l.Reason.String(), List: l.List, Packets: l.Packets}
+		b.LastDrop = &api.LastDrop{
+			Time: l.Time, Reason: l.Reason.String(), List: l.List, Monitor: l.Monitor, Packets: l.Packets, MonitorPackets: l.MonitorPackets,
+		}
 	}
 	if a.Inside != nil {
 		b.Inside = &api.Inside{Entries: a.Inside.Entries, First: matchesOf(a.Inside.First)}

@@ -48,12 +48,16 @@ type Limit struct {
 	Offered *float64
 }
 
-// LastDrop describes the drops of packets in the last hour, in monitor mode those that would be.
+// LastDrop describes the drops of packets in the last hour, and those that would have been if not for
+// monitor mode.
 type LastDrop struct {
 	Time    time.Time      // of the last one, to ten seconds, or a minute if it is older
 	Reason  verdict.Reason // for which most were dropped then
 	List    string         // that matched
+	Monitor bool           // most would have been dropped then, and passed in monitor mode
 	Packets uint64         // in the last hour
+
+	MonitorPackets uint64 // of Packets those that passed in monitor mode
 }
 
 // Answer says what becomes of the packets of a question, and why.

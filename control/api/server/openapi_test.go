@@ -195,7 +195,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		outcomes: []api.FetchOutcome{{Outcome: api.Failed, Failure: "x", Error: "x"}},
 		reloaded: api.Reloaded{Changes: []string{"mode: exact → approx"}, Unfiltered: []string{"eth1 is not filtered: no native XDP"}},
 		answers: []api.Answer{{
-			Verdict: api.VerdictLimited, Limit: &api.Limit{Unit: "packets", Until: &now, Offered: &rate}, PenaltiesMore: 1, Spared: []string{"x"}, LastDrop: &api.LastDrop{Time: now, Reason: "blocked", List: "x", Packets: 1}, Reason: "blocked", Stages: []api.Stage{{Stage: "exempt", Until: &now}}, Matches: []api.Match{
+			Verdict: api.VerdictLimited, Limit: &api.Limit{Unit: "packets", Until: &now, Offered: &rate}, PenaltiesMore: 1, Spared: []string{"x"}, LastDrop: &api.LastDrop{Time: now, Reason: "blocked", List: "x", Monitor: true, Packets: 1, MonitorPackets: 1}, Reason: "blocked", Stages: []api.Stage{{Stage: "exempt", Until: &now}}, Matches: []api.Match{
 				{Action: api.Block, Source: "x", Line: 1, Added: &now, Expires: &now, Reason: "x", UID: &uid, Packets: new(uint64)},
 			},
 			Depends: []api.Dependency{{Stage: "allow", Verdict: api.VerdictPass, Reason: "allowed", Lists: 4, Until: &now, Match: &api.Match{Action: api.Allow}}}, DependsMore: 1,

@@ -23,13 +23,14 @@ const (
 )
 
 // Flow is packets from one source, or to one destination, that were dropped for one
-// cause. In monitor mode they would have been.
+// cause, or would have been.
 type Flow struct {
 	Remote netip.Addr // the source, of outgoing packets the destination
 	Reason verdict.Reason
 	List   string // that matched; "": none, or it is unknown
 	Out    bool   // the packets were outgoing
 
+	Monitor    bool // they passed, in monitor mode
 	Renumbered bool // a list matched, and its number became another's meanwhile
 }
 
@@ -44,12 +45,19 @@ func (c Count) plus(d Count) Count {
 	return Count{c.Packets + d.Packets, c.Bytes + d.Bytes, c.Least + d.Least, d.Dst}
 }
 
-// Interval is what was dropped in a short time.
+// Total is a number of packets with their bytes.
+type Total struct{ Packets, Bytes uint64 }
+
+func (t Total) plus(u Total) Total { return Total{t.Packets + u.Packets, t.Bytes + u.Bytes} }
+
+// Interval is what was dropped in a short time, or would have been.
 type Interval struct {
 	Begin, End     time.Time
 	Packets, Bytes uint64 // in all
+	Monitored      Total  // of these, what passed in monitor mode, but for lists on trial
 	Flows          map[Flow]Count
 	Lists          map[string]uint64 // packets that each list has matched, in all
+	ListsMonitored map[string]uint64 // of these, those in monitor mode of lists that are not on trial
 }
 
 // add adds a later interval.
@@ -57,11 +65,15 @@ func (i *Interval) add(j Interval) {
 	i.End = j.End
 	i.Packets += j.Packets
 	i.Bytes += j.Bytes
+	i.Monitored = i.Monitored.plus(j.Monitored)
 	for f, n := range j.Flows {
 		i.Flows[f] = i.Flows[f].plus(n)
 	}
 	for name, n := range j.Lists {
 		i.Lists[name] += n
+	}
+	for name, n := range j.ListsMonitored {
+		i.ListsMonitored[name] += n
 	}
 }
 
@@ -108,7 +120,7 @@ func (s *Sum) Take() Interval {
 }
 
 func empty(at time.Time) Interval {
-	return Interval{Begin: at, End: at, Flows: make(map[Flow]Count), Lists: make(map[string]uint64)}
+	return Interval{Begin: at, End: at, Flows: make(map[Flow]Count), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64)}
 }
 
 // History is what was dropped in the last hour. The zero History is empty and ready;
@@ -156,9 +168,16 @@ func (h *History) join(before time.Time) {
 	h.slices = joined
 }
 
-// Last returns what was dropped of the flows that match, and in which slice any of them was last:
-// about when, and which of them had the most packets then. It reports false if none was.
-func (h *History) Last(match func(Flow) bool) (at time.Time, flow Flow, all Count, ok bool) {
+// Latest is what was dropped of some flows, or would have been.
+type Latest struct {
+	Time      time.Time // about when any of them was last
+	Flow      Flow      // which of them had the most packets then
+	All       Count
+	Monitored uint64 // of these packets, those that passed in monitor mode
+}
+
+// Last returns what was dropped of the flows that match. It reports false if nothing was.
+func (h *History) Last(match func(Flow) bool) (l Latest, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.slices {
@@ -167,12 +186,15 @@ func (h *History) Last(match func(Flow) bool) (at time.Time, flow Flow, all Coun
 			if !match(f) {
 				continue
 			}
-			if all = all.plus(n); !ok || s.End.After(at) || n.Packets > most.Packets {
-				at, flow, most, ok = s.End, f, n, true
+			if f.Monitor {
+				l.Monitored += n.Packets
+			}
+			if l.All = l.All.plus(n); !ok || s.End.After(l.Time) || n.Packets > most.Packets {
+				l.Time, l.Flow, most, ok = s.End, f, n, true
 			}
 		}
 	}
-	return at, flow, all, ok
+	return l, ok
 }
 
 // Since returns what was dropped from about a time on: the slice that contains it is

@@ -112,7 +112,7 @@ func TestLast(t *testing.T) {
 		h.Add(Interval{Begin: start.Add(at), End: start.Add(at + time.Second), Flows: flows})
 	}
 	of := func(addr netip.Addr) func(Flow) bool { return func(f Flow) bool { return f.Remote == addr } }
-	if _, _, _, ok := h.Last(of(a)); ok {
+	if _, ok := h.Last(of(a)); ok {
 		t.Error("found in an empty history")
 	}
 	add(0, map[Flow]Count{blocked: {Packets: 3}})
@@ -120,11 +120,17 @@ func TestLast(t *testing.T) {
 	for i := range 20 {
 		add(time.Duration(15+i)*time.Minute, map[Flow]Count{{Remote: b}: {Packets: 1}})
 	}
-	at, flow, all, ok := h.Last(of(a))
-	if !ok || at != start.Add(10*time.Minute+time.Second) || flow != limited || all.Packets != 12 {
-		t.Errorf("%v, %+v, %+v, %t", at, flow, all, ok)
+	l, ok := h.Last(of(a))
+	if !ok || l.Time != start.Add(10*time.Minute+time.Second) || l.Flow != limited || l.All.Packets != 12 || l.Monitored != 0 {
+		t.Errorf("%+v, %t", l, ok)
 	}
-	if _, _, _, ok := h.Last(of(netip.MustParseAddr("192.0.2.3"))); ok {
+	monitored := blocked
+	monitored.Monitor = true
+	add(40*time.Minute, map[Flow]Count{monitored: {Packets: 4}})
+	if l, _ := h.Last(of(a)); l.Flow != monitored || l.All.Packets != 16 || l.Monitored != 4 {
+		t.Errorf("with monitor mode: %+v", l)
+	}
+	if _, ok := h.Last(of(netip.MustParseAddr("192.0.2.3"))); ok {
 		t.Error("found what was never dropped")
 	}
 }
