@@ -47,8 +47,8 @@ type Drops struct {
 	MonitorPackets uint64 `json:"monitor_packets"`
 	MonitorBytes   uint64 `json:"monitor_bytes"`
 
-	// Of Packets and Bytes those that passed, since the list is on trial, as far as their sources are
-	// known.
+	// Of Packets and Bytes those that passed, since the list is on trial. In monitor mode they are these as
+	// far as their sources are known.
 	TrialPackets uint64 `json:"trial_packets"`
 	TrialBytes   uint64 `json:"trial_bytes"`
 }

@@ -18,6 +18,7 @@ import (
 	"weir/control/geo"
 	"weir/control/observe/drops"
 	"weir/control/observe/heavy"
+	"weir/control/observe/traffic"
 	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -42,12 +43,33 @@ type dropped struct {
 	last    drops.Interval
 	lastOut drops.Interval            // of outgoing packets
 	lists   map[string]loader.Counter // what each list had matched at the last report
+	counted [2]traffic.Counters       // of incoming and of outgoing packets, at the last report of any
+}
+
+// tally is what programs have counted until a time.
+type tally struct {
+	lists   map[string]loader.Counter // that each list has matched
+	in, out traffic.Counters
+}
+
+func tallyOf(m *traffic.Meter) tally {
+	c := tally{lists: m.Hits(), out: m.Outgoing()}
+	c.in, _ = m.Counters()
+	return c
+}
+
+func (c *tally) of(out bool) *traffic.Counters {
+	if out {
+		return &c.out
+	}
+	return &c.in
 }
 
 // phase is a time in which the numbers of lists and the mode stayed.
 type phase struct {
 	begin   time.Time
 	lists   []string // their names, from number 1 on
+	policy  *verdict.Policy
 	monitor bool
 	trial   map[string]bool // the lists that are on trial
 }
@@ -62,22 +84,24 @@ const maxPhases = 64
 
 // follow follows whether dropped packets are tracked, and by which lists and in which mode. Where tracking
 // begins, what the lists have matched before is no drop of the first interval.
-func (d *dropped) follow(now time.Time, m attach.Metadata, trial map[string]bool, tracked bool, hits func() map[string]loader.Counter) {
+func (d *dropped) follow(now time.Time, m attach.Metadata, trial map[string]bool, tracked bool, counted func() tally) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := phase{begin: now, monitor: m.Monitor, trial: trial}
+	next := phase{begin: now, policy: m.Policy(), monitor: m.Monitor, trial: trial}
 	for _, l := range m.Lists {
 		next.lists = append(next.lists, api.ListOf(l.Name))
 	}
 	if len(d.phases) == 0 && d.inherits {
-		d.phases = append(d.phases, phase{monitor: m.Monitor})
+		d.phases = append(d.phases, phase{policy: m.Policy(), monitor: m.Monitor})
 	}
 	if last := len(d.phases) - 1; last < 0 || !d.phases[last].equal(next) {
 		d.phases = append(d.phases, next)
 	}
 	d.phases = slices.Delete(d.phases, 0, max(0, len(d.phases)-maxPhases))
 	if tracked && !d.tracked {
-		d.lists, d.last, d.lastOut = hits(), drops.Interval{}, drops.Interval{}
+		now := counted()
+		d.lists, d.counted = now.lists, [2]traffic.Counters{now.in, now.out}
+		d.last, d.lastOut = drops.Interval{}, drops.Interval{}
 	}
 	d.tracked = tracked
 }
@@ -102,17 +126,51 @@ func listOf(number int, all []phase) (name string) {
 	return name
 }
 
-// add adds the report of an interval, with what the lists have matched until now.
-func (d *dropped) add(now time.Time, r *heavy.Report, out bool, hits map[string]loader.Counter) {
+// onTrial returns what passed of the packets of a report that begins where counters were before, since
+// lists are on trial. They count exactly, but not at quite the same times as trackers. It reports false
+// where they do not tell.
+func onTrial(r *heavy.Report, before, now *traffic.Counters, p *verdict.Policy) (t drops.Total, ok bool) {
+	var passed, dropped, perhaps drops.Total // by the counters
+	for reason := range verdict.NumReasons {
+		grown := drops.Total{Packets: now[reason].Packets - before[reason].Packets, Bytes: now[reason].Bytes - before[reason].Bytes}
+		switch reason {
+		case verdict.WouldBlock:
+			passed = grown
+		case verdict.Blocked, verdict.RateLimited, verdict.Heavy:
+			dropped = dropped.Plus(grown)
+		default: // trackers do not count those without addresses
+			if p.Action(reason) == verdict.Drop {
+				perhaps = perhaps.Plus(grown)
+			}
+		}
+	}
+	part := func(whole, passed, dropped, perhaps uint64) uint64 {
+		known := passed + dropped
+		if whole > known {
+			known += min(perhaps, whole-known)
+		}
+		if known == 0 {
+			return 0
+		}
+		return uint64(float64(whole)*float64(passed)/float64(known) + 0.5)
+	}
+	return drops.Total{
+		Packets: part(r.Packets, passed.Packets, dropped.Packets, perhaps.Packets),
+		Bytes:   part(r.Bytes, passed.Bytes, dropped.Bytes, perhaps.Bytes),
+	}, passed.Packets+dropped.Packets+perhaps.Packets > 0
+}
+
+// add adds the report of an interval, with what was counted until now.
+func (d *dropped) add(now time.Time, r *heavy.Report, out bool, counted tally) {
 	i := drops.Interval{
 		Begin: now.Add(-r.Interval), End: now, Packets: r.Packets, Bytes: r.Bytes,
 		Flows: make(map[drops.Flow]drops.Count), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64),
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	last := &d.last
+	last, reasons := &d.last, &d.counted[0]
 	if out {
-		last = &d.lastOut
+		last, reasons = &d.lastOut, &d.counted[1]
 	}
 	began := i.Begin
 	if e := last.End; !e.IsZero() && e.Before(began) {
@@ -140,12 +198,22 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, hits map[string]
 			trial.Bytes += n.Bytes
 		}
 	}
+	i.Trial = drops.Total{Packets: min(trial.Packets, r.Packets), Bytes: min(trial.Bytes, r.Bytes)}
+	switched := slices.ContainsFunc(phases, func(p phase) bool { return p.monitor != mode.monitor })
+	if !mode.monitor && !switched && mode.policy != nil { // in monitor mode, all packets that would be dropped have one reason
+		if t, ok := onTrial(r, reasons, counted.of(out), mode.policy); ok {
+			i.Trial = t
+		}
+	}
+	if r.Packets > 0 || mode.monitor || switched {
+		*reasons = *counted.of(out)
+	}
 	if mode.monitor {
-		i.Monitored = drops.Total{Packets: r.Packets - min(r.Packets, trial.Packets), Bytes: r.Bytes - min(r.Bytes, trial.Bytes)}
+		i.Monitored = drops.Total{Packets: r.Packets - i.Trial.Packets, Bytes: r.Bytes - i.Trial.Bytes}
 	}
 	before := d.lists
-	d.lists = hits
-	for name, n := range hits {
+	d.lists = counted.lists
+	for name, n := range d.lists {
 		if n.Packets > before[name].Packets {
 			name, grown := api.ListOf(name), n.Packets-before[name].Packets
 			if i.Lists[name] += grown; mode.monitor && !mode.trial[name] {
@@ -252,10 +320,6 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 		if f.Monitor {
 			r.MonitorPackets += n.Packets
 		}
-		if f.Reason == verdict.WouldBlock {
-			out.TrialPackets += n.Packets
-			out.TrialBytes += n.Bytes
-		}
 		if f.List != "" && !slices.Contains(r.Lists, f.List) {
 			r.Lists = append(r.Lists, f.List)
 		}
@@ -288,14 +352,18 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 	}
 	// Lists and drops are not counted at quite the same times.
 	if more := max(known, all.Packets) - all.Packets; more > 0 {
-		if m := &all.Monitored.Packets; *m > 0 && *m+out.TrialPackets >= all.Packets {
-			*m += more // nothing was dropped
+		switch m, t := &all.Monitored.Packets, &all.Trial.Packets; {
+		case *m+*t < all.Packets || all.Packets == 0:
+		case *m > 0: // nothing was dropped
+			*m += more
+		default:
+			*t += more
 		}
 		all.Packets += more
 	}
 	out.Packets, out.MonitorPackets, out.MonitorBytes = all.Packets, all.Monitored.Packets, all.Monitored.Bytes
+	out.TrialPackets, out.TrialBytes = all.Trial.Packets, all.Trial.Bytes
 	out.Other = all.Packets - min(known, all.Packets)
-	out.TrialPackets, out.TrialBytes = min(out.TrialPackets, out.Packets-out.MonitorPackets), min(out.TrialBytes, out.Bytes-out.MonitorBytes) // estimates
 	seconds := max(out.Until.Sub(out.Since).Seconds(), 1)
 	for k, r := range rows {
 		r.Sources, r.Rate = len(sources[k]), float64(r.Packets)/seconds

@@ -93,9 +93,9 @@ func TestDropsByASN(t *testing.T) {
 // What lists match from the start on is counted, also beside reports without packets.
 func TestListsFromTheStart(t *testing.T) {
 	var d dropped
-	hits := func(n uint64) map[string]loader.Counter { return map[string]loader.Counter{"feed": {Packets: n}} }
+	hits := func(n uint64) tally { return tally{lists: map[string]loader.Counter{"feed": {Packets: n}}} }
 	now := time.Now()
-	d.follow(now, attach.Metadata{}, nil, true, func() map[string]loader.Counter { return hits(100) }) // of the daemon before
+	d.follow(now, attach.Metadata{}, nil, true, func() tally { return hits(100) }) // of the daemon before
 	for _, next := range []struct {
 		packets, hits uint64
 		out           bool
@@ -115,7 +115,7 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 		d := dropped{inherits: inherits}
 		now := time.Now()
 		at := func(after time.Duration) time.Time { return now.Add(after) }
-		none := func() map[string]loader.Counter { return nil }
+		none := func() (c tally) { return c }
 		metadata := func(names ...string) (m attach.Metadata) {
 			for _, n := range names {
 				m.Lists = append(m.Lists, attach.List{Name: n})
@@ -125,7 +125,7 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 		report := func(end time.Duration, number uint16) {
 			f := heavy.Flow{Flow: sketch.Flow{Packets: 7, Cause: sketch.Cause{Reason: uint8(verdict.Blocked), List: number}}}
 			f.Key = key.Source(netip.MustParsePrefix("192.0.2.1/32"))
-			d.add(at(end), &heavy.Report{Interval: time.Second, Packets: 7, Flows: []heavy.Flow{f}}, false, nil)
+			d.add(at(end), &heavy.Report{Interval: time.Second, Packets: 7, Flows: []heavy.Flow{f}}, false, tally{})
 		}
 		listed := func(want drops.Flow) {
 			t.Helper()
@@ -206,14 +206,53 @@ func TestDropsAndMonitorMode(t *testing.T) {
 func TestModeOfInterval(t *testing.T) {
 	var d dropped
 	now := time.Now()
-	none := func() map[string]loader.Counter { return nil }
+	none := func() (c tally) { return c }
 	d.follow(now, attach.Metadata{}, nil, true, none)
 	d.follow(now.Add(1400*time.Millisecond), attach.Metadata{Monitor: true}, nil, true, none)
 	d.follow(now.Add(3600*time.Millisecond), attach.Metadata{}, nil, true, none)
 	for n, want := range []uint64{0, 7, 7, 7, 0} {
-		d.add(now.Add(time.Duration(n+1)*time.Second), &heavy.Report{Interval: time.Second, Packets: 7}, false, nil)
+		d.add(now.Add(time.Duration(n+1)*time.Second), &heavy.Report{Interval: time.Second, Packets: 7}, false, tally{})
 		if got := d.last.Monitored.Packets; got != want {
 			t.Errorf("second %d: %d packets in monitor mode, want %d", n, got, want)
+		}
+	}
+}
+
+// What passes by a list on trial is not said to be dropped, though most of its sources are not known.
+func TestDropsOnTrial(t *testing.T) {
+	type reasons = map[verdict.Reason]uint64
+	for name, c := range map[string]struct {
+		metadata attach.Metadata
+		packets  []uint64 // of the tracker, each second
+		counted  []reasons
+		want     uint64
+	}{
+		"nothing else":             {packets: []uint64{1000, 1000}, counted: []reasons{{verdict.WouldBlock: 1000}, {verdict.WouldBlock: 1000}}, want: 2000},
+		"counted a little later":   {packets: []uint64{1000, 1000}, counted: []reasons{{verdict.WouldBlock: 1010}, {verdict.WouldBlock: 980}}, want: 2000},
+		"counted after the report": {packets: []uint64{0, 1000}, counted: []reasons{{verdict.WouldBlock: 990}, {verdict.WouldBlock: 10}}, want: 1000},
+		"no list on trial":         {packets: []uint64{1000}, counted: []reasons{{verdict.Blocked: 900, verdict.RateLimited: 90}}, want: 0},
+		"both":                     {packets: []uint64{1000, 0, 400}, counted: []reasons{{verdict.WouldBlock: 700, verdict.Blocked: 300}, {}, {verdict.WouldBlock: 100, verdict.Heavy: 300}}, want: 800},
+		"malformed ones pass":      {packets: []uint64{1000}, counted: []reasons{{verdict.WouldBlock: 990, verdict.Malformed: 500}}, want: 1000},
+		"malformed ones are dropped, some without addresses": {
+			metadata: attach.Metadata{DropMalformed: true}, packets: []uint64{1000}, counted: []reasons{{verdict.WouldBlock: 600, verdict.Malformed: 500}}, want: 600,
+		},
+	} {
+		for _, out := range []bool{false, true} {
+			var d dropped
+			var all tally
+			now := time.Now()
+			d.follow(now, c.metadata, nil, true, func() tally { return all })
+			for n, packets := range c.packets {
+				for r, grown := range c.counted[n] {
+					all.of(out)[r].Packets += grown
+					all.of(out)[r].Bytes += 100 * grown
+				}
+				now = now.Add(time.Second)
+				d.add(now, &heavy.Report{Interval: time.Second, Packets: packets, Bytes: 100 * packets}, out, all)
+			}
+			if got := d.history.Since(now.Add(-time.Hour), now); got.Trial != (drops.Total{Packets: c.want, Bytes: 100 * c.want}) {
+				t.Errorf("%s: %+v on trial, want %d packets", name, got.Trial, c.want)
+			}
 		}
 	}
 }
@@ -277,6 +316,7 @@ func TestDropsByList(t *testing.T) {
 			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 6}), Reason: verdict.WouldBlock, List: "small"}: {Packets: 95, Bytes: 5700, Least: 95},
 			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 7}), Reason: verdict.Blocked, Renumbered: true}: {Packets: 60, Least: 60}, // of list feed
 		},
+		Trial: drops.Total{Packets: 95, Bytes: 5700},
 		Lists: map[string]uint64{"feed": 780, "small": 95, "both": 120},
 	})
 	got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByList, Last: time.Minute, Limit: 9})

@@ -181,7 +181,7 @@ func (o *observers) tick() {
 	if out := o.active.engine.Out(); out != nil && len(o.watchedOut) > 0 {
 		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, o.active.attach.Stats(true))
 		for _, r := range reports {
-			o.drops.add(time.Now(), r, true, o.meter.Hits())
+			o.drops.add(time.Now(), r, true, tallyOf(&o.meter))
 		}
 	}
 	if o.learn != nil {
@@ -200,7 +200,7 @@ func (o *observers) tick() {
 	o.exports.takeIn(time.Now(), reports, o.active.attach.Metadata())
 	for _, r := range reports {
 		if r.Role == heavy.Drops {
-			o.drops.add(time.Now(), r, false, o.meter.Hits())
+			o.drops.add(time.Now(), r, false, tallyOf(&o.meter))
 		}
 	}
 }
@@ -309,7 +309,7 @@ func (o *observers) measure() {
 		}
 	}
 	o.meter.Follow(all, shown)
-	o.drops.follow(time.Now(), o.active.attach.Metadata(), o.active.prepared.onTrial(), o.active.prepared.trackDrops, o.meter.Hits)
+	o.drops.follow(time.Now(), o.active.attach.Metadata(), o.active.prepared.onTrial(), o.active.prepared.trackDrops, func() tally { return tallyOf(&o.meter) })
 	o.listen()
 }
 

@@ -48,13 +48,15 @@ func (c Count) plus(d Count) Count {
 // Total is a number of packets with their bytes.
 type Total struct{ Packets, Bytes uint64 }
 
-func (t Total) plus(u Total) Total { return Total{t.Packets + u.Packets, t.Bytes + u.Bytes} }
+// Plus returns the sum.
+func (t Total) Plus(u Total) Total { return Total{t.Packets + u.Packets, t.Bytes + u.Bytes} }
 
 // Interval is what was dropped in a short time, or would have been.
 type Interval struct {
 	Begin, End     time.Time
 	Packets, Bytes uint64 // in all
 	Monitored      Total  // of these, what passed in monitor mode, but for lists on trial
+	Trial          Total  // of these, what passed, since the list is on trial
 	Flows          map[Flow]Count
 	Lists          map[string]uint64 // packets that each list has matched, in all
 	ListsMonitored map[string]uint64 // of these, those in monitor mode of lists that are not on trial
@@ -65,7 +67,8 @@ func (i *Interval) add(j Interval) {
 	i.End = j.End
 	i.Packets += j.Packets
 	i.Bytes += j.Bytes
-	i.Monitored = i.Monitored.plus(j.Monitored)
+	i.Monitored = i.Monitored.Plus(j.Monitored)
+	i.Trial = i.Trial.Plus(j.Trial)
 	for f, n := range j.Flows {
 		i.Flows[f] = i.Flows[f].plus(n)
 	}
