@@ -46,7 +46,7 @@ type dropped struct {
 	counted [2]traffic.Counters       // of incoming and of outgoing packets, at the last report of any
 }
 
-// tally is what programs have counted until a time.
+// tally has the counters of programs at a time.
 type tally struct {
 	lists   map[string]loader.Counter // that each list has matched
 	in, out traffic.Counters
@@ -82,8 +82,8 @@ func (p *phase) equal(o phase) bool {
 // in the first of them.
 const maxPhases = 64
 
-// follow follows whether dropped packets are tracked, and by which lists and in which mode. Where tracking
-// begins, what the lists have matched before is no drop of the first interval.
+// follow notes whether dropped packets are tracked, by which lists and in which mode. Where tracking
+// begins, the first interval has no packets that lists have matched before.
 func (d *dropped) follow(now time.Time, m attach.Metadata, trial map[string]bool, tracked bool, counted func() tally) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -126,9 +126,9 @@ func listOf(number int, all []phase) (name string) {
 	return name
 }
 
-// onTrial returns what passed of the packets of a report that begins where counters were before, since
-// lists are on trial. They count exactly, but not at quite the same times as trackers. It reports false
-// where they do not tell.
+// onTrial returns how many packets of a report passed, since lists are on trial. The counters before and
+// now are exact, but not read at quite the same times as trackers. It reports false where they have not
+// grown.
 func onTrial(r *heavy.Report, before, now *traffic.Counters, p *verdict.Policy) (t drops.Total, ok bool) {
 	var passed, dropped, perhaps drops.Total // by the counters
 	for reason := range verdict.NumReasons {
@@ -138,7 +138,7 @@ func onTrial(r *heavy.Report, before, now *traffic.Counters, p *verdict.Policy) 
 			passed = grown
 		case verdict.Blocked, verdict.RateLimited, verdict.Heavy:
 			dropped = dropped.Plus(grown)
-		default: // trackers do not count those without addresses
+		default: // trackers count only packets with addresses
 			if p.Action(reason) == verdict.Drop {
 				perhaps = perhaps.Plus(grown)
 			}
@@ -160,7 +160,7 @@ func onTrial(r *heavy.Report, before, now *traffic.Counters, p *verdict.Policy) 
 	}, passed.Packets+dropped.Packets+perhaps.Packets > 0
 }
 
-// add adds the report of an interval, with what was counted until now.
+// add adds the report of an interval, with the counters of now.
 func (d *dropped) add(now time.Time, r *heavy.Report, out bool, counted tally) {
 	i := drops.Interval{
 		Begin: now.Add(-r.Interval), End: now, Packets: r.Packets, Bytes: r.Bytes,

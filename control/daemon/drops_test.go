@@ -159,8 +159,8 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 	}
 }
 
-// What passed in monitor mode is not said to be dropped, nor what was dropped to have passed, whatever the mode
-// is now.
+// Packets that passed in monitor mode are not reported as dropped after it, nor dropped ones as passed
+// when it is on again.
 func TestDropsAndMonitorMode(t *testing.T) {
 	l := lab.New(t)
 	r := configure(t, l.B)
@@ -202,7 +202,7 @@ func TestDropsAndMonitorMode(t *testing.T) {
 	}
 }
 
-// The mode of an interval is that of most of it.
+// An interval has the mode of most of its time.
 func TestModeOfInterval(t *testing.T) {
 	var d dropped
 	now := time.Now()
@@ -218,7 +218,7 @@ func TestModeOfInterval(t *testing.T) {
 	}
 }
 
-// What passes by a list on trial is not said to be dropped, though most of its sources are not known.
+// Packets that pass by a list on trial are not reported as dropped, though most sources are unknown.
 func TestDropsOnTrial(t *testing.T) {
 	type reasons = map[verdict.Reason]uint64
 	for name, c := range map[string]struct {
@@ -257,7 +257,7 @@ func TestDropsOnTrial(t *testing.T) {
 	}
 }
 
-// What lists have matched before dropped packets are tracked was not dropped since.
+// Drops by list leave out packets that lists have matched before dropped packets are tracked.
 func TestDropsTrackedLater(t *testing.T) {
 	l := lab.New(t)
 	r := configure(t, l.B)

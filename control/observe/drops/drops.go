@@ -51,15 +51,15 @@ type Total struct{ Packets, Bytes uint64 }
 // Plus returns the sum.
 func (t Total) Plus(u Total) Total { return Total{t.Packets + u.Packets, t.Bytes + u.Bytes} }
 
-// Interval is what was dropped in a short time, or would have been.
+// Interval counts the packets of a short time that were dropped, or would have been.
 type Interval struct {
 	Begin, End     time.Time
 	Packets, Bytes uint64 // in all
-	Monitored      Total  // of these, what passed in monitor mode, but for lists on trial
-	Trial          Total  // of these, what passed, since the list is on trial
+	Monitored      Total  // of these, packets that passed in monitor mode, but for lists on trial
+	Trial          Total  // of these, packets that passed since the list is on trial
 	Flows          map[Flow]Count
 	Lists          map[string]uint64 // packets that each list has matched, in all
-	ListsMonitored map[string]uint64 // of these, those in monitor mode of lists that are not on trial
+	ListsMonitored map[string]uint64 // of these, packets in monitor mode, of lists that are not on trial
 }
 
 // add adds a later interval.
@@ -171,12 +171,12 @@ func (h *History) join(before time.Time) {
 	h.slices = joined
 }
 
-// Latest is what was dropped of some flows, or would have been.
+// Latest counts the packets of some flows that were dropped, or would have been.
 type Latest struct {
 	Time      time.Time // about when any of them was last
 	Flow      Flow      // which of them had the most packets then
 	All       Count
-	Monitored uint64 // of these packets, those that passed in monitor mode
+	Monitored uint64 // of these packets, the ones that passed in monitor mode
 }
 
 // Last returns what was dropped of the flows that match. It reports false if nothing was.
