@@ -233,8 +233,15 @@ func brief(d time.Duration) string {
 
 // troubles returns what is wrong with a source.
 func troubles(f api.FeedSource, now time.Time) (all []string) {
+	former := f.Read == nil && f.Version == "" && f.Entries > 0 // than its settings
+	if former && f.Outcome == api.None {
+		all = append(all, fmt.Sprintf("NOT READ YET: keeping its %s of before its settings changed", plural(f.Entries, "entry", "entries")))
+	}
 	if f.Outcome == api.Failed {
 		kept := "it has never been read"
+		if former {
+			kept = fmt.Sprintf("keeping its %s of before its settings changed", plural(f.Entries, "entry", "entries"))
+		}
 		if f.Read != nil {
 			kept = fmt.Sprintf("keeping its %s, read %s", plural(f.Entries, "entry", "entries"), relative(f.Read, now))
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -73,6 +74,21 @@ ours: LEFT OUT 2 × src/24+dport, as in "any 192.0.2.0/24:* > *:53": too many co
 	code, out, _ = weir(t, "", "lists", "--json", "--socket", socket)
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitOK || len(got.Lists) != 6 || got.Lists[1].Feeds[1].Failure != "stalled" {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+}
+
+// A source that was not read since its list's settings changed has entries of before.
+func TestTroublesOfFormerEntries(t *testing.T) {
+	for _, c := range []struct {
+		source api.FeedSource
+		want   string
+	}{
+		{api.FeedSource{Outcome: api.None, Entries: 7}, "[NOT READ YET: keeping its 7 entries of before its settings changed]"},
+		{api.FeedSource{Outcome: api.Failed, Entries: 1, Failures: 1, Failure: "status", Error: "503"}, "[FAILED 1 time (status): 503; keeping its 1 entry of before its settings changed]"},
+	} {
+		if got := fmt.Sprint(troubles(c.source, time.Now())); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
+		}
 	}
 }
 

@@ -9,7 +9,7 @@ type FeedSource struct {
 	Failure  string     `json:"failure,omitempty"` // kind of the failure
 	Error    string     `json:"error,omitempty"`   // the failure in words
 	Entries  int        `json:"entries"`           // active
-	Read     *time.Time `json:"read,omitempty"`    // when the source was last known to contain them
+	Read     *time.Time `json:"read,omitempty"`    // when the source was last known to contain them; nil: never
 	Next     *time.Time `json:"next,omitempty"`    // the next attempt
 	Failures int        `json:"failures"`          // failed attempts since the last successful one
 	Unsaved  bool       `json:"unsaved"`           // the entries could not be saved: a restart would not find them
@@ -21,6 +21,9 @@ type FeedSource struct {
 	BadLines int      `json:"bad_lines"`       // left out
 	FirstBad []string `json:"first_bad_lines"` // of those, with their places
 }
+
+// None is the outcome of a source that was not read yet, and of which nothing is saved.
+const None = "none"
 
 // Failed is the outcome of a failed attempt: the old contents stay.
 const Failed = "failed"

@@ -726,6 +726,9 @@ func (p *Prepared) warnings(known map[*feed.Feed]uint64) (all []string) {
 			continue
 		}
 		for _, s := range l.from.Status().Sources {
+			if s.Former {
+				all = append(all, fmt.Sprintf("list %s: %s was not read with its new settings yet: its %d entries of before stay", l.Name, s.Source, s.Entries))
+			}
 			lines, _ := s.BadLines()
 			all = append(all, lines...)
 		}
@@ -775,7 +778,7 @@ func (p *Prepared) Unread() (all []api.NotReady) {
 			continue
 		}
 		for _, s := range l.feed.Status().Sources {
-			if s.Read.IsZero() && s.Last.Result == feed.None {
+			if s.Read.IsZero() && !s.Former && s.Last.Result == feed.None {
 				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: "not read yet"})
 			}
 		}
@@ -794,7 +797,7 @@ func (p *Prepared) notReady() []api.NotReady {
 		active := p.contents(l.source).Len()
 		for _, s := range l.feed.Status().Sources {
 			switch why := cmp.Or(l.refused, l.rejected); {
-			case s.Read.IsZero() && s.Last.Result == feed.Failed:
+			case s.Read.IsZero() && !s.Former && s.Last.Result == feed.Failed:
 				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: s.Last.Err.Error()})
 			case why != nil && active == 0 && s.Entries > 0:
 				all = append(all, api.NotReady{List: l.Name, Source: s.Source, Problem: why.Error()})
@@ -896,7 +899,11 @@ func (p *Prepared) logFailures(log *slog.Logger, known map[*feed.Feed]uint64) {
 			continue
 		}
 		for _, s := range l.from.Status().Sources {
+			if s.Former {
+				log.Warn("the source was not read with its new settings yet, its entries of before stay", "list", l.Name, "source", s.Source, "active_entries", s.Entries)
+			}
 			switch {
+			case s.Last.Result == feed.None && s.Former:
 			case s.Last.Result == feed.None:
 				log.Warn("the source is not read yet", "list", l.Name, "source", s.Source)
 			case s.Last.Result != feed.Failed && s.Entries == 0:

@@ -3,16 +3,23 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/control/config"
+	"weir/control/feed"
 	"weir/control/quantity"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -71,6 +78,49 @@ func TestReloadUnreadable(t *testing.T) {
 	for _, from := range []string{firstSource, secondSource} {
 		if got := verdictOf(t, d.Daemon, from); got != verdict.Drop {
 			t.Errorf("%s: %v", from, got)
+		}
+	}
+}
+
+// A list keeps its entries while its server is down, also where what its source must prove changes, or
+// its format; an operator is told so.
+func TestReloadOtherProof(t *testing.T) {
+	var down atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if down.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, firstSource)
+	}))
+	t.Cleanup(s.Close)
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].Spec = feed.DefaultSpec(feed.Source{URL: feed.URL(s.URL + "/list")})
+	r.c.Lists[0].Sources[0].SetDefaults()
+	r.c.Lists[0].Required = true
+	d := begin(t, r)
+	down.Store(true)
+	for _, change := range []func(l *config.List){
+		func(l *config.List) { l.Sources[0].SHA256URL = l.Sources[0].URL + ".sha256" },
+		func(l *config.List) { l.Format = feed.Format{Kind: feed.Hosts} },
+	} {
+		r.change(func(c *config.Config) {
+			c.Lists = slices.Clone(c.Lists)
+			c.Lists[0].Sources = slices.Clone(c.Lists[0].Sources)
+			change(&c.Lists[0])
+		})
+		done, err := d.Reload(t.Context())
+		if err != nil || !strings.Contains(strings.Join(done.Changes, "\n"), "was not read with its new settings yet: its 1 entries of before stay") {
+			t.Errorf("%q, %v", done.Changes, err)
+		}
+		if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Drop {
+			t.Errorf("%v", got)
+		}
+		for _, l := range d.readings.Lists() {
+			if l.Name == "feed" && (l.Entries != 1 || l.Feeds[0].Entries != 1 || l.Feeds[0].Outcome != api.Failed || l.Feeds[0].Read != nil) {
+				t.Errorf("%+v", l)
+			}
 		}
 	}
 }

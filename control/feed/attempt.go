@@ -124,12 +124,23 @@ func (f *Feed) attempt(ctx context.Context, s *source, why occasion) (Outcome, e
 	if s.URL != "" {
 		o.rest = min(restPerWork*w.Spent(), maxRetryAfter)
 	}
-	if c != nil {
-		o.Entries = c.entries.Len()
-	}
+	o.Entries = s.entriesWith(c)
 	o.Ended = time.Now()
 	f.conclude(s, c, &o, undecided)
 	return o, nil
+}
+
+// entriesWith returns the number of active entries where contents, nil for none, are the current ones.
+func (s *source) entriesWith(c *contents) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case c != nil:
+		return c.entries.Len()
+	case s.former != nil:
+		return s.former.entries.Len()
+	}
+	return 0
 }
 
 // conclude makes contents the current ones of a source, and counts its failures.
@@ -140,6 +151,9 @@ func (f *Feed) conclude(s *source, c *contents, o *Outcome, undecided *candidate
 		o.retryAfter = max(o.retryAfter, o.rest)
 	}
 	s.current, s.last, s.undecided = c, *o, undecided
+	if c != nil && undecided == nil {
+		s.former = nil
+	}
 	if len(s.asked) > 0 { // otherwise a connection was reused
 		s.servers = s.asked
 	}

@@ -122,6 +122,7 @@ type source struct {
 
 	mu        sync.Mutex // guards the rest
 	current   *contents  // nil before the first success
+	former    *contents  // what counts until then: entries that the list had before its settings changed; nil: none
 	undecided *candidate // what Keep or Revert decides about; nil: nothing
 	reverted  *candidate // what the next attempt must forget; nil: nothing
 
@@ -170,11 +171,20 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 }
 
 // Inherit takes over the contents of sources that a former feed of the same list
-// has, where it has none, or older ones: reading them again may fail. It must not run.
+// has, where it has none, or older ones: reading them again may fail. What a source had with
+// other settings, or another source in its place, stays until this one has been read. The feed
+// must not run.
 func (f *Feed) Inherit(former *Feed) {
-	if !reflect.DeepEqual(f.Format, former.Format) {
-		return
+	if reflect.DeepEqual(f.Format, former.Format) {
+		f.inherit(former)
+	} else {
+		f.forgetEmpty()
 	}
+	f.keepUntilRead(former)
+}
+
+// inherit takes over contents of sources with the same settings.
+func (f *Feed) inherit(former *Feed) {
 	same := f.Lenient == former.Lenient && f.IgnorePorts == former.IgnorePorts
 	for _, s := range f.sources {
 		for _, old := range former.sources {
@@ -196,6 +206,69 @@ func (f *Feed) Inherit(former *Feed) {
 			s.mu.Unlock()
 		}
 	}
+}
+
+// forgetEmpty has sources be read whose saved contents, in another format, have no entries in
+// that of the feed.
+func (f *Feed) forgetEmpty() {
+	for _, s := range f.sources {
+		s.mu.Lock()
+		if s.current != nil && s.last.Result == Loaded && s.current.entries.Len() == 0 {
+			s.current = nil
+		}
+		s.mu.Unlock()
+	}
+}
+
+// keepUntilRead has sources keep the entries of former ones until they are read: each those from
+// its own file, directory or URL, and the others those that are left.
+func (f *Feed) keepUntilRead(former *Feed) {
+	rest := slices.DeleteFunc(slices.Clone(former.sources), func(old *source) bool { return old.written != nil })
+	var others []*source
+	for _, s := range f.sources {
+		i := slices.IndexFunc(rest, func(old *source) bool {
+			return s.File == old.File && s.Directory == old.Directory && s.URL == old.URL
+		})
+		if i < 0 {
+			others = append(others, s)
+			continue
+		}
+		s.keep(rest[i])
+		rest = slices.Delete(rest, i, i+1)
+	}
+	others = slices.DeleteFunc(others, func(s *source) bool { return s.current != nil })
+	for i, old := range rest {
+		if len(others) > 0 {
+			others[min(i, len(others)-1)].keep(old)
+		}
+	}
+}
+
+// keep has the source keep the entries of another one until it is read.
+func (s *source) keep(old *source) {
+	old.mu.Lock()
+	had := old.active()
+	old.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if had == nil || s.current != nil {
+		return
+	}
+	kept := &contents{entries: had.entries}
+	kept.Accepted = had.Accepted
+	if s.former != nil {
+		kept.entries = list.Union(s.former.entries, kept.entries)
+		kept.Accepted = kept.Accepted || s.former.Accepted
+	}
+	s.former = kept
+}
+
+// active returns the contents that count, nil for none. The caller holds mu.
+func (s *source) active() *contents {
+	if s.current == nil {
+		return s.former
+	}
+	return s.current
 }
 
 // olderThan reports whether contents are older than others that another feed of the list has.
@@ -254,8 +327,8 @@ func (f *Feed) Contents() *list.Set {
 	var all []*list.Set
 	for _, s := range f.sources {
 		s.mu.Lock()
-		if s.current != nil {
-			all = append(all, s.current.entries)
+		if c := s.active(); c != nil {
+			all = append(all, c.entries)
 		}
 		s.mu.Unlock()
 	}
@@ -292,7 +365,8 @@ func (f *Feed) Accepted() bool {
 	return slices.ContainsFunc(f.sources, func(s *source) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.current != nil && s.current.Accepted
+		c := s.active()
+		return c != nil && c.Accepted
 	})
 }
 
@@ -313,7 +387,7 @@ func (f *Feed) Keep(version uint64) error {
 			defer s.mu.Unlock()
 			saved = *s.current
 			saved.saved = err == nil
-			s.current, s.last.Unsaved, s.failures = &saved, err, 0
+			s.current, s.former, s.last.Unsaved, s.failures = &saved, nil, err, 0
 		})
 	}
 	return errors.Join(errs...)
@@ -339,8 +413,8 @@ func (f *Feed) Revert(version uint64, reason error) {
 				s.next = next
 			}
 			s.last.Entries, s.last.Unsaved = 0, nil
-			if s.current != nil {
-				s.last.Entries = s.current.entries.Len()
+			if now := s.active(); now != nil {
+				s.last.Entries = now.entries.Len()
 			}
 			s.failures++
 			f.version.Add(1)
@@ -530,6 +604,7 @@ type SourceStatus struct {
 	Entries  int           // active entries
 	Reports  []list.Report // of the files that they come from
 	Read     time.Time     // when they were last confirmed; zero: never
+	Former   bool          // they are from before the list's settings changed: the source was not read since
 	Unsaved  bool          // they would be lost on a restart
 	Last     Outcome       // of the last attempt, or of loading the saved contents
 	Failures int           // attempts failed since the last success
@@ -565,6 +640,8 @@ func (f *Feed) Status() Status {
 		if c := s.current; c != nil {
 			one.Entries, one.Reports, one.Read, one.Unsaved = c.entries.Len(), c.reports, c.Read, !c.saved && s.undecided == nil
 			one.RolledBack = c.RolledBack
+		} else if s.former != nil {
+			one.Entries, one.Former = s.former.entries.Len(), true
 		}
 		s.mu.Unlock()
 		st.Entries += one.Entries

@@ -1147,10 +1147,110 @@ func TestInherit(t *testing.T) {
 	write(t, path, good)
 	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
 
-	c.Sources[0].File += "x"
-	f = mustOpen(t, c, "")
+}
+
+// What a list has stays until it is read with other settings, or from another place: the server
+// may be down. Further reloads meanwhile change nothing.
+func TestInheritOtherSettings(t *testing.T) {
+	down := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+	for name, change := range map[string]func(c *Config){
+		"format":   func(c *Config) { c.Format = jsonAt(".[]") },
+		"checksum": func(c *Config) { c.Sources[0].SHA256URL = c.Sources[0].URL + ".sha256" },
+		"place":    func(c *Config) { c.Sources[0].URL += "?v=2" },
+		"file":     func(c *Config) { c.Sources = DefaultSpec(Source{File: "/nonexistent"}).Sources },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, dir := serve(t, text(good)), t.TempDir()
+			c := config(from(s))
+			former := mustOpen(t, c, dir)
+			want(t, former, fetch(t, former), New, NoFailure, goodText)
+			s.now(down)
+			c.Sources = slices.Clone(c.Sources)
+			change(&c)
+			for range 2 {
+				f := mustOpen(t, c, dir)
+				f.Inherit(former)
+				o := fetch(t, f)
+				want(t, f, o, Failed, o.Failure, goodText)
+				if st := f.Status().Sources[0]; !st.Former || !st.Read.IsZero() || st.Entries != f.Contents().Len() || f.Known() {
+					t.Errorf("%+v, known %v", st, f.Known())
+				}
+				former = f
+			}
+			if name == "file" {
+				return
+			}
+			if s.now(text(less)); name == "format" {
+				s.now(text(`["192.0.2.7"]`))
+			}
+			if name == "checksum" {
+				s.now(func(w http.ResponseWriter, r *http.Request) {
+					if strings.HasSuffix(r.URL.Path, ".sha256") {
+						fmt.Fprintf(w, "%x\n", sha256.Sum256([]byte(less)))
+						return
+					}
+					fmt.Fprint(w, less)
+				})
+			}
+			o := fetch(t, former)
+			got := lessText
+			if name == "format" {
+				got = "192.0.2.7"
+			}
+			want(t, former, o, New, NoFailure, got)
+			if former.Status().Sources[0].Former {
+				t.Error("it is read")
+			}
+		})
+	}
+}
+
+// Of several sources, each keeps what it had, and what a source had that is gone stays until the one
+// in its place is read. Entries of the configuration go at once.
+func TestInheritOtherSources(t *testing.T) {
+	dir := t.TempDir()
+	var sources []Source
+	for i := range 3 {
+		path := filepath.Join(dir, strconv.Itoa(i))
+		write(t, path, fmt.Sprintf("192.0.2.%d\n", i))
+		sources = append(sources, Source{File: Path(path)})
+	}
+	c := config(sources...)
+	c.Entries = []string{"198.51.100.1"}
+	former := mustOpen(t, c, "")
+	if _, err := former.Fetch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	absent := filepath.Join(dir, "absent")
+	for _, next := range []struct {
+		sources []Source
+		want    string
+	}{
+		{sources[:1], "192.0.2.0"},
+		{[]Source{sources[0], {File: Path(absent)}}, "192.0.2.0 192.0.2.1 192.0.2.2"},
+		{[]Source{{File: Path(absent)}}, "192.0.2.0 192.0.2.1 192.0.2.2"},
+	} {
+		f := mustOpen(t, config(next.sources...), "")
+		f.Inherit(former)
+		if _, err := f.Fetch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(textsOf(f.Contents()), " "); got != next.want {
+			t.Errorf("%v: %s, want %s", next.sources, got, next.want)
+		}
+	}
+}
+
+// What is saved in the former format may have no entries in the new one.
+func TestInheritEmptyFormat(t *testing.T) {
+	s, dir := serve(t, text(`{"a":["192.0.2.1"],"b":[]}`)), t.TempDir()
+	c := named("bad-guys", jsonAt(".a[]"), from(s))
+	former := mustOpen(t, c, dir)
+	want(t, former, fetch(t, former), New, NoFailure, "192.0.2.1")
+	c.Format = jsonAt(".b[]")
+	f := mustOpen(t, c, dir)
 	f.Inherit(former)
-	want(t, f, fetch(t, f), Failed, Unreachable, "")
+	want(t, f, fetch(t, f), Failed, Empty, "192.0.2.1")
 }
 
 // What could not be saved is newer than what is saved.
