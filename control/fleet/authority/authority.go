@@ -434,8 +434,8 @@ func (a *Authority) AllMembers() (map[string]Member, error) {
 // after that. An authority without members has the zero Stamp.
 type Stamp struct{ nodes, sites, young int64 }
 
-// A directory that has changed within stampSettles may change again without another time: before
-// Linux 6.13, times are those of the last tick. Its stamp is another one each stampStays, and when it
+// A directory that has changed within stampSettles may change again without another time: kernels before
+// 6.13 use the time of the last tick. Its stamp is another one each stampStays, and when it
 // is older, so that what was read meanwhile is read again.
 const (
 	stampSettles = time.Second

@@ -181,7 +181,7 @@ func TestWarnOfExpiry(t *testing.T) {
 	}
 }
 
-// enroll gives an enrollment keys that no server trusts, and a certificate that is valid until some time.
+// enroll adds keys that no server trusts to an enrollment, and a certificate that is valid until some time.
 func enroll(t *testing.T, e *enrollment.Node, until time.Time) {
 	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
