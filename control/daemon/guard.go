@@ -409,8 +409,11 @@ func (d *Daemon) followPeers(now time.Time) {
 		d.o.Log.Error("entries that have left their feeds: " + err.Error())
 	}
 	for _, l := range changed {
+		before := *l
 		if err := d.update(l); err != nil {
 			d.o.Log.Error(err.Error(), "list", l.Name)
+		} else if l.reverted() { // what its sources have is still not active
+			l.refused, l.failed, l.seenVersion = before.refused, before.failed, before.seenVersion
 		}
 	}
 	if _, _, n, err := d.active.prepared.withDerived(nil); n > 0 || err != nil {
@@ -419,6 +422,10 @@ func (d *Daemon) followPeers(now time.Time) {
 		}
 	}
 }
+
+// reverted reports whether the feed has returned to the contents that are active, since later ones could
+// not be.
+func (l *managedList) reverted() bool { return l.feed != nil && l.feed.Reverted() }
 
 // leftOutAnew returns the lists of which another part is to be left out than before, and the
 // objections to manual entries, beside some to other entries.
@@ -436,7 +443,7 @@ func (p *Prepared) leftOutAnew() (changed []*managedList, objections []guard.Obj
 		all, entries = nil, 0
 	}
 	for _, l := range p.lists {
-		if l.source == 0 || l.Action == config.Allow || l.refused != nil || l.rejected != nil || l.seenVersion != l.from.Version() {
+		if l.source == 0 || l.Action == config.Allow || l.rejected != nil || !l.reverted() && (l.refused != nil || l.seenVersion != l.from.Version()) {
 			continue
 		}
 		all = append(all, read{l, l.from.Contents()})

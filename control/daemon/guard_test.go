@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/feed"
 	"weir/control/guard"
 	"weir/control/list"
 	"weir/control/observe/heavy"
@@ -128,6 +129,89 @@ func TestListsAreGuarded(t *testing.T) {
 	}
 	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
 		t.Errorf("cut off: %v", got)
+	}
+}
+
+// The guard follows a list also where a later version of it was refused, which an operator sees until the
+// source has something else.
+func TestGuardAfterRefusal(t *testing.T) {
+	l := lab.New(t)
+	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
+	first, second := local+"\n"+firstSource+"\n", "11.0.0.0/9\n"
+	file, other := feedFile(t, "feed.txt", first), feedFile(t, "other.txt", firstSource+"\n")
+	r := configure(t, l.B)
+	r.lists(t, file)
+	r.c.Lists[0].Sources = append(r.c.Lists[0].Sources, feed.DefaultSpec(feed.Source{File: feed.Path(other)}).Sources...)
+	r.c.Lists[0].Required = false
+	r.c.MaxCoverage = 0.005 // more than each file covers, less than both do
+	d := begin(t, r)
+	allow := api.Change{Action: api.Allow, Entries: []string{local}}
+	change := func() {
+		t.Helper()
+		if _, err := d.changes.Change(t.Context(), allow); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func() {
+		t.Helper()
+		if err := d.loop.doAlone(t.Context(), func() error {
+			d.guards.lookAgain = time.Time{}
+			d.followPeers(time.Now())
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(when string, want bool) {
+		t.Helper()
+		if err := d.loop.Do(t.Context(), func() error {
+			if got := d.active.prepared.list("feed").refused; (got != nil) != want {
+				t.Errorf("%s: refused: %v", when, got)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refresh := func() []api.FetchOutcome {
+		t.Helper()
+		all, err := d.api.Refresh(t.Context(), "feed", false)
+		if err != nil || len(all) != 2 {
+			t.Fatal(all, err)
+		}
+		return all
+	}
+	change()
+	look()
+	write(t, file, first+second)
+	if all := refresh(); all[0].Error != "" {
+		t.Fatalf("%+v", all)
+	}
+	write(t, other, firstSource+"\n12.0.0.0/9\n13.0.0.0/9\n")
+	if all := refresh(); all[1].Error == "" {
+		t.Fatalf("%+v", all)
+	}
+	refused("too much", true)
+	allow.Remove, allow.Force = true, true
+	change()
+	look()
+	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
+		t.Errorf("cut off: %v", got)
+	}
+	refused("when the guard has looked", true)
+	write(t, other, firstSource+"\n")
+	all, err := d.active.prepared.list("feed").feed.Fetch(t.Context()) // as by its schedule
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
+		if err := d.fetched(t.Context(), "feed", d.active.prepared.list("feed").feed, o); err != nil {
+			t.Error(err)
+		}
+	}
+	refused("when the source has what it had", false)
+	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
+		t.Errorf("cut off later: %v", got)
 	}
 }
 

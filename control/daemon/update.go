@@ -55,7 +55,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 		// What reading took is given back now, not at some later collection.
 		defer debug.FreeOSMemory()
 	}
-	if !o.Changed {
+	if !o.Changed && !o.Returned {
 		return nil
 	}
 	err := d.take(ctx, name, f)
@@ -84,6 +84,8 @@ func (d *Daemon) take(ctx context.Context, name string, f source) error {
 			return nil // another configuration is active
 		}
 		switch {
+		case l.reverted() && l.rejected == nil && cmp.Or(l.refused, l.failed) != nil: // another reader was first
+			err = cmp.Or(l.refused, l.failed)
 		case l.seenVersion != f.Version() || l.rejected != nil:
 			err = d.update(l)
 		case l.retryPending:

@@ -150,6 +150,9 @@ func (f *Feed) conclude(s *source, c *contents, o *Outcome, undecided *candidate
 	if o.Result == Failed && (s.failures > 0 || !o.brokenOff()) {
 		o.retryAfter = max(o.retryAfter, o.rest)
 	}
+	if o.Result != Failed {
+		o.Returned, s.returned = s.returned && o.Result == Unchanged, false
+	}
 	s.current, s.last, s.undecided = c, *o, undecided
 	if c != nil && undecided == nil {
 		s.former = nil

@@ -125,6 +125,7 @@ type source struct {
 	former    *contents  // what counts until then: entries that the list had before its settings changed; nil: none
 	undecided *candidate // what Keep or Revert decides about; nil: nothing
 	reverted  *candidate // what the next attempt must forget; nil: nothing
+	returned  bool       // Revert has returned to current, and no attempt has succeeded since
 
 	sooner   chan struct{} // next has changed
 	changed  bool          // since the last attempt has begun
@@ -406,7 +407,7 @@ func (f *Feed) Revert(version uint64, reason error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			rest = s.last.rest
-			s.current, s.reverted = c.former, c
+			s.current, s.reverted, s.returned = c.former, c, true
 			s.last.fail(fail(Uncompiled, "%w", reason))
 			s.last.retryAfter = rest
 			if next := time.Now().Add(rest); !s.next.IsZero() && s.next.Before(next) {
@@ -420,6 +421,21 @@ func (f *Feed) Revert(version uint64, reason error) {
 			f.version.Add(1)
 		})
 	}
+}
+
+// Reverted reports whether Revert has returned to what a source had before, which has not been read
+// with success since, and there are no other contents to decide about.
+func (f *Feed) Reverted() (is bool) {
+	for _, s := range f.sources {
+		s.mu.Lock()
+		returned, undecided := s.returned, s.undecided != nil
+		s.mu.Unlock()
+		if undecided {
+			return false
+		}
+		is = is || returned
+	}
+	return is
 }
 
 // decide calls what decides about the candidate up to a version, if there is one.

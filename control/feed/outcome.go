@@ -71,6 +71,10 @@ type Outcome struct {
 	// It may after a failed attempt: a CrowdSec decision may have expired.
 	Changed bool
 
+	// Returned reports that the source has again what it had before contents that could not be
+	// activated.
+	Returned bool
+
 	// Unsaved is the reason why active contents could not be saved: a restart
 	// would load older ones. The next attempt tries again.
 	Unsaved error
