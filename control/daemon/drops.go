@@ -211,20 +211,25 @@ func (d *dropped) add(now time.Time, r *heavy.Report, out bool, counted tally) {
 	if mode.monitor {
 		i.Monitored = drops.Total{Packets: r.Packets - i.Trial.Packets, Bytes: r.Bytes - i.Trial.Bytes}
 	}
+	d.addLists(&i, counted.lists, mode)
+	*last = i
+	if i.Packets > 0 || len(i.Lists) > 0 {
+		d.history.Add(i)
+		d.unvalued.Add(i)
+	}
+}
+
+// addLists adds what lists have matched since the last interval.
+func (d *dropped) addLists(i *drops.Interval, counted map[string]loader.Counter, mode phase) {
 	before := d.lists
-	d.lists = counted.lists
-	for name, n := range d.lists {
+	d.lists = counted
+	for name, n := range counted {
 		if n.Packets > before[name].Packets {
 			name, grown := api.ListOf(name), n.Packets-before[name].Packets
 			if i.Lists[name] += grown; mode.monitor && !mode.trial[name] {
 				i.ListsMonitored[name] += grown
 			}
 		}
-	}
-	*last = i
-	if i.Packets > 0 || len(i.Lists) > 0 {
-		d.history.Add(i)
-		d.unvalued.Add(i)
 	}
 }
 
@@ -266,24 +271,10 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 	now := time.Now()
 	out := api.Drops{By: asked.By, Until: now}
 	var names *geo.Database
-	if err := d.loop.Do(ctx, func() error {
-		switch asked.By {
-		case api.ByASN:
-			names = d.active.prepared.asn
-		case api.ByCountry:
-			names = d.active.prepared.country
-		}
-		if names == nil && (asked.By == api.ByASN || asked.By == api.ByCountry) {
-			if err := d.active.prepared.unopened; err != nil {
-				return &api.BadRequest{Err: err}
-			}
-			return &api.BadRequest{Err: fmt.Errorf("there is no database for it: name one as geo.%s in weir.yaml", asked.By)}
-		}
+	if err := d.loop.Do(ctx, func() (err error) {
 		out.Monitor = d.active.attach.Metadata().Monitor
-		if !d.active.prepared.trackDrops {
-			return &api.BadRequest{Err: errNotTracked}
-		}
-		return nil
+		names, err = d.namesBy(asked.By)
+		return err
 	}); err != nil {
 		return out, err
 	}
@@ -350,16 +341,8 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 			r.Lists = []string{name}
 		}
 	}
-	// Lists and drops are not counted at quite the same times.
-	if more := max(known, all.Packets) - all.Packets; more > 0 {
-		switch m, t := &all.Monitored.Packets, &all.Trial.Packets; {
-		case *m+*t < all.Packets || all.Packets == 0:
-		case *m > 0: // nothing was dropped
-			*m += more
-		default:
-			*t += more
-		}
-		all.Packets += more
+	if known > all.Packets { // lists and drops are not counted at quite the same times
+		addUnknown(&all, known-all.Packets)
 	}
 	out.Packets, out.MonitorPackets, out.MonitorBytes = all.Packets, all.Monitored.Packets, all.Monitored.Bytes
 	out.TrialPackets, out.TrialBytes = all.Trial.Packets, all.Trial.Bytes
@@ -378,6 +361,40 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 	out.More = max(0, len(out.Drops)-asked.Limit)
 	out.Drops = out.Drops[:len(out.Drops)-out.More]
 	return out, nil
+}
+
+// namesBy returns the database of what drops are added up by, nil where that needs none. It is for
+// Run's goroutine.
+func (d *dropped) namesBy(by string) (names *geo.Database, err error) {
+	switch by {
+	case api.ByASN:
+		names = d.active.prepared.asn
+	case api.ByCountry:
+		names = d.active.prepared.country
+	}
+	switch unopened := d.active.prepared.unopened; {
+	case names != nil || by != api.ByASN && by != api.ByCountry:
+	case unopened != nil:
+		return nil, &api.BadRequest{Err: unopened}
+	default:
+		return nil, &api.BadRequest{Err: fmt.Errorf("there is no database for it: name one as geo.%s in weir.yaml", by)}
+	}
+	if !d.active.prepared.trackDrops {
+		return nil, &api.BadRequest{Err: errNotTracked}
+	}
+	return names, nil
+}
+
+// addUnknown adds packets to a sum: to those that passed, where all others did.
+func addUnknown(all *drops.Interval, packets uint64) {
+	switch {
+	case all.Monitored.Packets+all.Trial.Packets < all.Packets || all.Packets == 0:
+	case all.Monitored.Packets > 0:
+		all.Monitored.Packets += packets
+	default:
+		all.Trial.Packets += packets
+	}
+	all.Packets += packets
 }
 
 // dropKey is what dropped packets are added up by.

@@ -114,7 +114,7 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 	for _, inherits := range []bool{false, true} {
 		d := dropped{inherits: inherits}
 		now := time.Now()
-		at := func(after time.Duration) time.Time { return now.Add(after) }
+		at := now.Add
 		none := func() (c tally) { return c }
 		metadata := func(names ...string) (m attach.Metadata) {
 			for _, n := range names {

@@ -83,7 +83,7 @@ func TestReloadUnreadable(t *testing.T) {
 }
 
 // A list keeps its entries while its server is down, also where what its source must prove changes, or
-// its format; an operator is told so.
+// its format; the log says so.
 func TestReloadOtherProof(t *testing.T) {
 	var down atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

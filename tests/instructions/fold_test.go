@@ -584,7 +584,7 @@ func (g *generator) call() {
 	context := asm.LoadMem(asm.R1, asm.RFP, contextSlot, asm.DWord)
 	switch n := g.IntN(10); {
 	case n < 2 && g.main:
-		code = append(code, context, asm.BuiltinFunc(asm.FnXdpGetBuffLen).Call())
+		code = append(code, context, asm.FnXdpGetBuffLen.Call())
 	case n < 6 && g.main:
 		code = append(code, context, asm.Mov.Imm(asm.R2, int32(g.IntN(frameSize-8))))
 		address(asm.R3)

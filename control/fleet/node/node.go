@@ -292,6 +292,20 @@ func (n *Node) warnOfExpiry(now time.Time) {
 	}
 }
 
+// followExpiry warns each day that the node's certificate expires soon, until ctx is done.
+func (n *Node) followExpiry(ctx context.Context) {
+	daily := time.NewTicker(warnInterval)
+	defer daily.Stop()
+	for {
+		n.warnOfExpiry(time.Now())
+		select {
+		case <-daily.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Catalog returns the place of the catalog that the node obeys.
 func (n *Node) Catalog() wire.Place {
 	n.mu.Lock()
@@ -451,8 +465,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	soon, due := time.NewTimer(time.Hour), false // whether it is running
 	defer soon.Stop()
 	stale := false
-	n.warnOfExpiry(time.Now())
-	warned := time.Now()
+	all.Go(func() { n.followExpiry(ctx) })
 	var allowed wire.Allowance
 	// in is how long the next report waits: the hub ignores what is beyond its allowance.
 	in := func() time.Duration {
@@ -529,10 +542,6 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 					n.log.Info("fleet: what is known is up to date")
 				}
 				report()
-			}
-			if now.Sub(warned) >= warnInterval {
-				warned = now
-				n.warnOfExpiry(now)
 			}
 			if age.Connected && now.Sub(asked) > askInterval {
 				ask()
