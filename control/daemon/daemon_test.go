@@ -13,6 +13,8 @@ import (
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/config"
+	"weir/control/feed"
+	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -61,6 +63,69 @@ func write(t *testing.T, path, text string) {
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// leaver ends a request before what was read for it is taken in.
+type leaver struct {
+	taker
+	leave func()
+}
+
+func (l leaver) fetched(ctx context.Context, list string, f *feed.Feed, o feed.Outcome) error {
+	l.leave()
+	return l.taker.fetched(ctx, list, f, o)
+}
+
+// What a refresh has read becomes active, also where the command was interrupted. What was read
+// before and not taken in is so at the next reading, also where that finds nothing new.
+func TestRefreshInterrupted(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "list")
+	write(t, file, firstSource+"\n")
+	d := startFile(t, lab.New(t), file)
+	var f *feed.Feed
+	if err := d.loop.Do(t.Context(), func() error { // without its schedule
+		for one, end := range d.feeds.running {
+			end()
+			f = one
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	interrupted := func() (context.Context, *refresher) {
+		ctx, leave := context.WithCancel(t.Context())
+		return ctx, &refresher{loop: d.loop, active: d.active, taker: leaver{d, leave}, audit: d.audit}
+	}
+	write(t, file, firstSource+"\n"+secondSource+"\n")
+	ctx, r := interrupted()
+	if all, err := r.Refresh(ctx, "feed", false); err != nil || ctx.Err() == nil || all[0].Error != "" {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if got := verdictOf(t, d, secondSource); got != verdict.Drop {
+		t.Errorf("a refresh that was interrupted: %v", got)
+	}
+	ctx, r = interrupted()
+	if one, err := r.Rollback(ctx, "feed"); err != nil || one.Error != "" {
+		t.Errorf("%+v, %v", one, err)
+	}
+	if got := verdictOf(t, d, secondSource); got != verdict.Pass {
+		t.Errorf("a rollback that was interrupted: %v", got)
+	}
+	write(t, file, firstSource+"\n"+cleanSource+"\n")
+	for _, want := range []feed.Result{feed.New, feed.Unchanged} {
+		all, err := f.Fetch(t.Context())
+		if err != nil || all[0].Result != want {
+			t.Fatal(all, err)
+		}
+		if want == feed.Unchanged {
+			if err := d.fetched(t.Context(), "feed", f, all[0]); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if got := verdictOf(t, d, cleanSource); got != verdict.Drop {
+		t.Errorf("what was read before: %v", got)
 	}
 }
 

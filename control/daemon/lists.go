@@ -173,6 +173,7 @@ func (r *refresher) Refresh(ctx context.Context, name string, accept bool) (outc
 	if accept {
 		defer func() { r.audit.Record(audit.Accepted(ctx, name, outcomes)) }()
 	}
+	stays := context.WithoutCancel(ctx) // what was read becomes active, whoever has left
 	for _, l := range feeds {
 		name, f := l.list, l.Feed
 		fetch := f.Fetch
@@ -181,9 +182,9 @@ func (r *refresher) Refresh(ctx context.Context, name string, accept bool) (outc
 		}
 		all, err := fetch(ctx)
 		for _, o := range all {
-			unenforced := r.taker.fetched(ctx, name, f, o)
+			unenforced := r.taker.fetched(stays, name, f, o)
 			if o.Err == nil && !o.Changed {
-				unenforced = r.taker.take(ctx, name, f) // what was read before
+				unenforced = r.taker.take(stays, name, f) // what was read before
 			}
 			outcomes = append(outcomes, outcomeOf(name, f, o, unenforced))
 		}
@@ -251,7 +252,7 @@ func (r *refresher) Rollback(ctx context.Context, name string) (out api.FetchOut
 	if err != nil {
 		return out, err
 	}
-	out = outcomeOf(name, f, o, r.taker.fetched(ctx, name, f, o))
+	out = outcomeOf(name, f, o, r.taker.fetched(context.WithoutCancel(ctx), name, f, o))
 	r.audit.Record(audit.RolledBack(ctx, out))
 	return out, nil
 }

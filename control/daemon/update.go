@@ -55,7 +55,7 @@ func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.
 		// What reading took is given back now, not at some later collection.
 		defer debug.FreeOSMemory()
 	}
-	if !o.Changed && !o.Returned {
+	if !o.Changed && !o.Returned && !f.Undecided() {
 		return nil
 	}
 	err := d.take(ctx, name, f)

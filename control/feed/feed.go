@@ -423,6 +423,15 @@ func (f *Feed) Revert(version uint64, reason error) {
 	}
 }
 
+// Undecided reports whether there are contents to keep or to revert.
+func (f *Feed) Undecided() bool {
+	return slices.ContainsFunc(f.sources, func(s *source) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.undecided != nil
+	})
+}
+
 // Reverted reports whether Revert has returned to what a source had before, which has not been read
 // with success since, and there are no other contents to decide about.
 func (f *Feed) Reverted() (is bool) {
