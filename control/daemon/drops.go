@@ -363,7 +363,7 @@ func (d *dropped) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops
 	return out, nil
 }
 
-// namesBy returns the database of what drops are added up by, nil where that needs none. It is for
+// namesBy returns the database by whose names drops are added up, nil if that takes none. It is for
 // Run's goroutine.
 func (d *dropped) namesBy(by string) (names *geo.Database, err error) {
 	switch by {

@@ -173,7 +173,7 @@ func (r *refresher) Refresh(ctx context.Context, name string, accept bool) (outc
 	if accept {
 		defer func() { r.audit.Record(audit.Accepted(ctx, name, outcomes)) }()
 	}
-	stays := context.WithoutCancel(ctx) // what was read becomes active, whoever has left
+	stays := context.WithoutCancel(ctx) // what was read becomes active, also where the client is gone
 	for _, l := range feeds {
 		name, f := l.list, l.Feed
 		fetch := f.Fetch
