@@ -261,13 +261,6 @@ func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 	switch {
 	case s.URL == "":
 		b, err = s.files(ctx, known, old != nil)
-		if err == nil && old != nil && b.whole != nil && s.waits() {
-			err = fail(Truncated, "%s is being written: write to another name, then rename", s.name)
-		} else {
-			s.mu.Lock()
-			s.held = time.Time{} // the next attempt waits as long
-			s.mu.Unlock()
-		}
 	case f.Format.Kind == CrowdSec:
 		b, err = s.stream(ctx, w)
 	case f.Format.Kind == TAXII:

@@ -127,7 +127,6 @@ type source struct {
 	reverted  *candidate // what the next attempt must forget; nil: nothing
 	returned  bool       // Revert has returned to current, and no attempt has succeeded since
 
-	held     time.Time     // since when reading waits for a writer; zero: it does not
 	sooner   chan struct{} // next has changed
 	changed  bool          // since the last attempt has begun
 	last     Outcome

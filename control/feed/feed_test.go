@@ -1074,42 +1074,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A file that another process is writing in its place is not read where there are contents, for some
-// minutes. It is read where there are none.
-func TestFileBeingWritten(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "list")
-	writer, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer writer.Close()
-	put := func(text string) {
-		t.Helper()
-		if err := writer.Truncate(0); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := writer.WriteAt([]byte(text), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(good)
-	f := mustOpen(t, config(Source{File: Path(path)}), t.TempDir())
-	want(t, f, fetch(t, f), New, NoFailure, goodText)
-	put(less)
-	want(t, f, fetch(t, f), Failed, Truncated, goodText)
-	f.sources[0].held = f.sources[0].held.Add(-maxWriting)
-	want(t, f, fetch(t, f), New, NoFailure, lessText)
-	put(good)
-	want(t, f, fetch(t, f), Failed, Truncated, lessText)
-	if err := writer.Close(); err != nil {
-		t.Fatal(err)
-	}
-	want(t, f, fetch(t, f), New, NoFailure, goodText)
-	if !f.sources[0].held.IsZero() {
-		t.Error("it waits")
-	}
-}
-
 // TestPipe checks that a pipe is read once, and that one without a writer does
 // not wait forever.
 func TestPipe(t *testing.T) {

@@ -62,6 +62,7 @@ type watched struct {
 	names  map[string]bool // of files, links and missing directories: what is done to them matters
 	first  time.Time       // of the changes that are not read yet; zero: there are none
 	steps  bool            // these are more than a file that was put in its place
+	held   time.Time       // since when reading waits for a writer; zero: it does not
 	timer  *time.Timer     // of the time to read them
 }
 
@@ -132,19 +133,26 @@ func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
 	}
 	d := &watched{source: s}
 	d.timer = time.AfterFunc(time.Hour, func() {
-		waits, empty := s.waits(), s.isEmpty()
+		writing, empty := s.isWritten(), s.isEmpty()
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		now := time.Now()
 		if empty && !d.steps { // it was made just now, and is written next
 			d.steps = true
 			d.timer.Reset(settle)
 			return
 		}
-		if waits {
+		switch {
+		case !writing:
+			d.held = time.Time{}
+		case d.held.IsZero():
+			d.held = now
+		}
+		if writing && now.Sub(d.held) < maxWriting {
 			d.timer.Reset(settle)
 			return
 		}
-		d.first, d.steps = time.Time{}, false
+		d.first, d.held, d.steps = time.Time{}, time.Time{}, false
 		s.noteChange()
 	})
 	d.timer.Stop()
@@ -159,21 +167,6 @@ func (f *Feed) watch(ctx context.Context, s *source) (end func()) {
 		d.timer.Stop()
 		w.replace(d, nil)
 	}
-}
-
-// waits reports whether a process has a file of the source open for writing, so that reading it has
-// to wait: for maxWriting at the most.
-func (s *source) waits() bool {
-	writing := s.isWritten()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case !writing:
-		s.held = time.Time{}
-	case s.held.IsZero():
-		s.held = time.Now()
-	}
-	return writing && time.Since(s.held) < maxWriting
 }
 
 // isWritten reports whether a process has a file of the source open for writing, as
