@@ -34,8 +34,13 @@ func (c *Console) change(w http.ResponseWriter, q *http.Request, one *session) {
 		sorry(w, q, http.StatusForbidden, "Nothing was changed", "This session may only read: another one may change something. "+c.another(q))
 		return
 	}
-	r := c.act(q, one)
-	one.show(&r)
+	if sure := q.PostForm.Get("sure"); one.once(sure) {
+		r := c.act(q, one)
+		one.show(&r)
+		if !r.failed {
+			one.carriedOut(sure)
+		}
+	}
 	if !partial(q) {
 		http.Redirect(w, q, sessionPath+one.id+"/#result", http.StatusSeeOther)
 		return

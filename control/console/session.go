@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,11 +61,12 @@ type session struct {
 	stopped chan struct{} // closed when the daemon stops: streams end, and sessions do not
 	limit   *rate.Limiter
 
-	mu      sync.Mutex // guards the following
-	streams int
-	result  *result // of the last change
-	undo    []undo
-	undone  int // undo[0] has this number
+	mu       sync.Mutex // guards the following
+	streams  int
+	result   *result // of the last change
+	undo     []undo
+	undone   int    // undo[0] has this number
+	answered string // the answer that was carried out last, to a question that is asked once
 }
 
 // caller returns who has opened the session, for a request of it.
@@ -291,12 +293,32 @@ func (one *session) show(r *result) {
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	one.result = r
+	if r.ask != nil {
+		one.answered = ""
+	}
 }
 
 func (one *session) shown() *result {
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	return one.result
+}
+
+// once reports whether an answer is to a question that is asked once, and was not carried out before:
+// its button may be pressed twice.
+func (one *session) once(sure string) bool {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	return one.answered == "" || sure != one.answered
+}
+
+// carriedOut notes an answer that was carried out.
+func (one *session) carriedOut(sure string) {
+	if verb, _, _ := strings.Cut(sure, " "); verb == heavyFlows || verb == rollback {
+		one.mu.Lock()
+		one.answered = sure
+		one.mu.Unlock()
+	}
 }
 
 // confirmed returns the change that a question was about, while the pages show that question.

@@ -334,7 +334,7 @@ func (p *Prepared) inherit(later *Prepared) {
 			continue
 		}
 		if refuseRead(p.config, p.list(name).List, l.feed.Contents(), l.feed.Accepted()) == nil {
-			f.Inherit(l.feed)
+			f.Inherit(l.feed, false)
 		}
 	}
 }

@@ -209,7 +209,10 @@ func TestGuardAfterRefusal(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	refused("when the source has what it had", false)
+	wait.For(t, "the source has what it had, and is not refused", func() (ok bool) { // also by its schedule
+		_ = d.loop.Do(t.Context(), func() error { ok = d.active.prepared.list("feed").refused == nil; return nil })
+		return ok
+	})
 	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
 		t.Errorf("cut off later: %v", got)
 	}

@@ -74,7 +74,7 @@ func (n *notifier) endSources(lists []config.List) {
 	for id, failures := range n.failing {
 		name, source, _ := strings.Cut(id, "\x00")
 		if slices.ContainsFunc(lists, func(l config.List) bool {
-			return l.Name == name && slices.ContainsFunc(l.Sources, func(s feed.Source) bool { return s.String() == source })
+			return l.Name == name && slices.Contains(l.SourceNames(), source)
 		}) {
 			continue
 		}

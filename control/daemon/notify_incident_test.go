@@ -47,13 +47,13 @@ func TestIncidentsEnd(t *testing.T) {
 		}
 	}
 	lists := []config.List{{Name: "feed"}}
-	lists[0].Sources = []feed.Source{{File: "/list"}}
+	lists[0].Sources = []feed.Source{{URL: "https://192.0.2.1/list?key=a"}, {URL: "https://192.0.2.1/list?key=b"}}
 	for range 2 {
-		n.fetched("feed", feed.Outcome{Result: feed.Failed, Source: lists[0].Sources[0].String(), Err: errors.New("gone")})
+		n.fetched("feed", feed.Outcome{Result: feed.Failed, Source: lists[0].SourceNames()[1], Err: errors.New("gone")})
 	}
 	next(notify.Feed, notify.Begin, "a source that fails")
 	n.endSources(lists)
-	lists[0].Sources[0].File = "/elsewhere"
+	lists[0].Sources = lists[0].Sources[:1]
 	n.endSources(lists)
 	next(notify.Feed, notify.End, "another source instead")
 

@@ -260,8 +260,8 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 				return nil, stopped(ctx, err)
 			}
 			if how.last.has(l.Name) {
-				if old := how.last.list(l.Name).feed; old != nil {
-					f.Inherit(old)
+				if old := how.last.list(l.Name); old.feed != nil {
+					f.Inherit(old.feed, old.Action == l.Action && old.Direction == l.Direction)
 				}
 			}
 		}

@@ -152,6 +152,8 @@ func (f *Feed) conclude(s *source, c *contents, o *Outcome, undecided *candidate
 	}
 	if o.Result != Failed {
 		o.Returned, s.returned = s.returned && o.Result == Unchanged, false
+	} else if o.Changed { // decisions have expired, and the rest is to be taken in
+		s.returned = false
 	}
 	s.current, s.last, s.undecided = c, *o, undecided
 	if c != nil && undecided == nil {

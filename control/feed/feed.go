@@ -33,7 +33,6 @@ import (
 	"time"
 
 	"weir/control/list"
-	"weir/control/quantity"
 )
 
 // firstRetry is the delay before the first retry of a failed source: long
@@ -172,16 +171,20 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 }
 
 // Inherit takes over the contents of sources that a former feed of the same list
-// has, where it has none, or older ones: reading them again may fail. What a source had with
-// other settings, or another source in its place, stays until this one has been read. The feed
+// has, where it has none, or older ones: reading them again may fail. With keep, what a source had
+// with other settings, or another source in its place, stays until this one has been read. The feed
 // must not run.
-func (f *Feed) Inherit(former *Feed) {
-	if reflect.DeepEqual(f.Format, former.Format) {
+func (f *Feed) Inherit(former *Feed, keep bool) {
+	sameFormat := reflect.DeepEqual(f.Format, former.Format)
+	if sameFormat {
 		f.inherit(former)
-	} else {
-		f.forgetEmpty()
 	}
-	f.keepUntilRead(former)
+	if keep {
+		if !sameFormat {
+			f.forgetEmpty()
+		}
+		f.keepUntilRead(former)
+	}
 }
 
 // inherit takes over contents of sources with the same settings.
@@ -252,7 +255,7 @@ func (s *source) keep(old *source) {
 	old.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if had == nil || s.current != nil {
+	if had == nil || s.current != nil || had.decisions != nil { // decisions end, and come with the first answer
 		return
 	}
 	kept := &contents{entries: had.entries}
@@ -292,13 +295,8 @@ func open(c Config, directory string) (*Feed, error) {
 		return nil, err
 	}
 	f.Lenient = f.Lenient || c.Format.Kind == CrowdSec // its ranges need not be masked
-	all := c.All()
-	names := make([]string, len(all))
-	for i, src := range all {
-		names[i] = src.String()
-	}
-	names = quantity.Distinct(names) // URLs may differ in their queries only
-	for i, src := range all {
+	names := c.SourceNames()
+	for i, src := range c.All() {
 		src.ConnectTimeout = cmp.Or(src.ConnectTimeout, DefaultConnectTimeout)
 		src.StallTimeout = cmp.Or(src.StallTimeout, DefaultStallTimeout)
 		s := &source{

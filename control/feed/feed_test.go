@@ -1139,7 +1139,7 @@ func TestInherit(t *testing.T) {
 	want(t, former, fetch(t, former), New, NoFailure, goodText)
 	c.Interval++
 	f := mustOpen(t, c, "")
-	f.Inherit(former)
+	f.Inherit(former, true)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -1169,7 +1169,7 @@ func TestInheritOtherSettings(t *testing.T) {
 			change(&c)
 			for range 2 {
 				f := mustOpen(t, c, dir)
-				f.Inherit(former)
+				f.Inherit(former, true)
 				o := fetch(t, f)
 				want(t, f, o, Failed, o.Failure, goodText)
 				if st := f.Status().Sources[0]; !st.Former || !st.Read.IsZero() || st.Entries != f.Contents().Len() || f.Known() {
@@ -1224,14 +1224,16 @@ func TestInheritOtherSources(t *testing.T) {
 	absent := filepath.Join(dir, "absent")
 	for _, next := range []struct {
 		sources []Source
+		keep    bool
 		want    string
 	}{
-		{sources[:1], "192.0.2.0"},
-		{[]Source{sources[0], {File: Path(absent)}}, "192.0.2.0 192.0.2.1 192.0.2.2"},
-		{[]Source{{File: Path(absent)}}, "192.0.2.0 192.0.2.1 192.0.2.2"},
+		{sources[:1], true, "192.0.2.0"},
+		{[]Source{sources[0], {File: Path(absent)}}, true, "192.0.2.0 192.0.2.1 192.0.2.2"},
+		{[]Source{{File: Path(absent)}}, true, "192.0.2.0 192.0.2.1 192.0.2.2"},
+		{[]Source{{File: Path(absent)}}, false, ""}, // of a list that allows what it blocked
 	} {
 		f := mustOpen(t, config(next.sources...), "")
-		f.Inherit(former)
+		f.Inherit(former, next.keep)
 		if _, err := f.Fetch(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -1249,7 +1251,7 @@ func TestInheritEmptyFormat(t *testing.T) {
 	want(t, former, fetch(t, former), New, NoFailure, "192.0.2.1")
 	c.Format = jsonAt(".b[]")
 	f := mustOpen(t, c, dir)
-	f.Inherit(former)
+	f.Inherit(former, true)
 	want(t, f, fetch(t, f), Failed, Empty, "192.0.2.1")
 }
 
@@ -1269,7 +1271,7 @@ func TestInheritUnsaved(t *testing.T) {
 	}
 	c.Interval++
 	f := mustOpen(t, c, dir)
-	f.Inherit(former)
+	f.Inherit(former, true)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

@@ -461,7 +461,7 @@ func TestHostNamesInherited(t *testing.T) {
 		want(t, former, fetch(t, former), New, NoFailure, "192.0.2.1 192.0.2.2")
 		want(t, former, fetch(t, former), Unchanged, NoFailure, "192.0.2.1 192.0.2.2")
 		f := namesFeed(t, z, file, state)
-		f.Inherit(former)
+		f.Inherit(former, true)
 		z.set("a.example.org", "192.0.2.3")
 		z.set("b.example.org", "!, in time")
 		o, err := f.attempt(t.Context(), f.sources[0], due)

@@ -126,6 +126,15 @@ func (s Spec) All() []Source {
 	return append(slices.Clone(s.Sources), written)
 }
 
+// SourceNames returns the names that outcomes have for the sources of All.
+func (s Spec) SourceNames() []string {
+	var names []string
+	for _, src := range s.All() {
+		names = append(names, src.String())
+	}
+	return quantity.Distinct(names) // URLs may differ in their queries only
+}
+
 // validateEntries adds what is wrong with the entries that are written in the configuration.
 func (s Spec) validateEntries(errs *quantity.FieldErrors) {
 	if s.Format.Kind == CrowdSec && len(s.Entries) > 0 {

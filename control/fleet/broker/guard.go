@@ -71,6 +71,7 @@ type digest [sha256.Size]byte
 type guarded struct {
 	conns   []connection // in the order in which they were made
 	let     digest       // the certificate with which it was let in last
+	user    string       // its key then, which each enrollment makes anew
 	barred  time.Time    // until when it may not connect with that
 	total   uint64       // violations
 	recent  uint64       // those since the last line in the log
@@ -144,16 +145,20 @@ func (g *guard) hello(s tls.ConnectionState) error {
 	return nil
 }
 
-// connected takes in a connection of a node, which was let in with a certificate. It returns those
-// that are to be closed.
-func (g *guard) connected(name string, certificate digest, c connection) (excess []uint64) {
+// connected takes in a connection of a node, which was let in with a key and a certificate. It returns
+// those that are to be closed.
+func (g *guard) connected(name, user string, certificate digest, c connection) (excess []uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open[c.id] == name {
 		return nil // the server says so again when its options change
 	}
 	n := g.node(name)
-	n.let = certificate
+	if n.user == user && time.Now().Before(n.barred) { // it has another certificate of its name
+		g.violations++
+		return []uint64{c.id}
+	}
+	n.let, n.user = certificate, user
 	g.open[c.id] = name
 	n.conns = append(n.conns, c)
 	for len(n.conns) > maxConnections {

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"weir/control/fleet/enrollment"
+	"weir/tests/wait"
 )
 
 // A node that connects all the time, or is cut off, is refused when its certificate is known.
@@ -22,7 +23,7 @@ func TestHello(t *testing.T) {
 		return g.hello(tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Raw: []byte(name), Subject: pkix.Name{CommonName: name}}}})
 	}
 	for _, name := range []string{"bad", "good"} {
-		g.connected(name, sha256.Sum256([]byte(name)), connection{})
+		g.connected(name, name, sha256.Sum256([]byte(name)), connection{})
 	}
 	refused := 0
 	for range 10 * helloBurst {
@@ -42,6 +43,9 @@ func TestHello(t *testing.T) {
 	g.nodes["good"].bar(time.Now())
 	if err := hello("good"); err == nil || !strings.Contains(err.Error(), "cut off") {
 		t.Errorf("a node that is cut off: %v", err)
+	}
+	if closed := g.connected("good", "good", digest{1}, connection{id: 5}); len(closed) != 1 || closed[0] != 5 {
+		t.Errorf("a node that is cut off, with another certificate: %v", closed)
 	}
 	g.nodes["good"].barred = time.Now().Add(-time.Second)
 	if err := hello("good"); err != nil {
@@ -78,13 +82,15 @@ func TestFormerFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return o
+		return append(o, nats.Timeout(wait.Patience))
 	}
 	ofSite := former
 	ofSite.Certificate, ofSite.Key = e.Certificate, e.Key
 	for at, in := range map[string]*inside{"hub": &b.inside, "site": &site.inside} {
 		for what, n := range map[string]enrollment.Node{"revoked": former, "of the site": ofSite} {
-			for range helloBurst + 20 {
+			before, _, _ := in.Misuse()
+			for tries, most := 0, before; tries < 4*helloBurst && most == before; tries++ {
+				most, _, _ = in.Misuse()
 				if c, err := nats.Connect(in.URL(), append(options(n), nats.NoReconnect())...); err == nil {
 					c.Close()
 					t.Fatalf("%s: who has a file that is %s is let in", at, what)

@@ -275,10 +275,10 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 		if err != nil || len(all.Conns) == 0 {
 			return // it has gone
 		}
-		key, certificate := "", ""
+		key, user, certificate := "", "", ""
 		var sum digest
 		if claims, err := jwt.DecodeUserClaims(e.Client.Jwt); err == nil {
-			key = claims.Name
+			key, user = claims.Name, claims.Subject
 		}
 		if certs := all.Conns[0].TLSPeerCerts; len(certs) > 0 {
 			certificate = strings.TrimPrefix(certs[0].Subject, "CN=")
@@ -291,7 +291,7 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 			_ = i.server.DisconnectClientByID(e.Client.ID) // it may be gone
 			return
 		}
-		for _, id := range i.guard.connected(key, sum, connection{e.Client.ID, address, all.Conns[0].Start}) {
+		for _, id := range i.guard.connected(key, user, sum, connection{e.Client.ID, address, all.Conns[0].Start}) {
 			_ = i.server.DisconnectClientByID(id) // it may be gone
 		}
 	})

@@ -107,7 +107,7 @@ func (h *Hub) openLists(ctx context.Context, next *config.Hub, before []*managed
 			return nil, err
 		}
 		if l.feed != nil && former != nil && former.feed != nil {
-			l.feed.Inherit(former.feed)
+			l.feed.Inherit(former.feed, former.Action == c.Action && former.Direction == c.Direction)
 		}
 		lists = append(lists, l)
 	}

@@ -68,7 +68,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	}
 	sites, err := h.o.Authority.Sites()
 	if err != nil {
-		return f, err
+		f.Problems = append(f.Problems, "sites cannot be read: "+err.Error())
 	}
 	f.Problems = append(f.Problems, expiring(h.o.Authority.Expiring(members, sites, f.Time), f.Time)...)
 	var drop []string // lists

@@ -137,7 +137,11 @@ func (t *trials) Ended(list string) {
 
 // end enforces the lists whose trial is over, once nodes have said with whom they conversed.
 func (t *trials) end(now time.Time) {
-	if len(t.Decided().Over(now)) == 0 || !t.members.heard(now) {
+	if len(t.Decided().Over(now)) == 0 {
+		t.failed = nil
+		return
+	}
+	if !t.members.heard(now) {
 		return
 	}
 	held, err := t.End(now)

@@ -93,9 +93,15 @@ func (n *Node) origins(list string, keys []key.Key) []feed.Origin {
 	question, err := json.Marshal(q)
 	var m *nats.Msg
 	if err == nil {
-		n.asking.Lock()
-		defer n.asking.Unlock()
-		m, err = conn.Request(wire.OriginSubject(n.c.Enrollment.Name), question, originTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), originTimeout)
+		defer cancel()
+		select {
+		case n.asking <- struct{}{}:
+			m, err = conn.RequestWithContext(ctx, wire.OriginSubject(n.c.Enrollment.Name), question)
+			<-n.asking
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 	}
 	var body json.RawMessage
 	if err == nil {

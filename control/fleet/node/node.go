@@ -112,7 +112,7 @@ type Node struct {
 	read     uint64        // the sequence number of the last catalog that was fetched; loop's
 	live     uint64        // that of the newest one that came live; loop's
 
-	asking sync.Mutex // held while the hub is asked where entries come from: it answers a node one question at a time
+	asking chan struct{} // full while the hub is asked where entries come from: it answers a node one question at a time
 
 	link   pace
 	clock  hubClock
@@ -134,7 +134,8 @@ type Node struct {
 // Open returns a node with what it has saved.
 func Open(c Config) (*Node, error) {
 	n := &Node{
-		c: c, log: c.Log, key: c.Enrollment.PublicKey, groups: c.Enrollment.Groups(), followers: make(map[string]*follower),
+		asking: make(chan struct{}, 1),
+		c:      c, log: c.Log, key: c.Enrollment.PublicKey, groups: c.Enrollment.Groups(), followers: make(map[string]*follower),
 		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	n.clock.local = time.Now
