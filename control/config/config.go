@@ -330,7 +330,8 @@ type List struct {
 	Aggregate Aggregate `yaml:"aggregate,omitempty"`
 
 	// How long an entry is kept after its source drops it. Default: it is removed at
-	// once. While a source cannot be read, its last contents stay.
+	// once, as are more than 200,000 that leave at the same time. While a source cannot be
+	// read, its last contents stay.
 	TTL quantity.Duration `yaml:"ttl,omitempty"`
 
 	// Do not start unless each source has been read, now or by an earlier run.

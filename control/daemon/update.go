@@ -22,8 +22,7 @@ import (
 	"weir/filter/key"
 )
 
-// maxLingering bounds the entries that an update may leave to their TTL: beyond
-// it, the feed has become another, and the journal is not the place for the old one.
+// maxLingering bounds the entries that an update may leave to their TTL: if more leave, the feed has become another, and the journal is not the place for the old one.
 const maxLingering = 200_000
 
 // manyEntries is from when on a feed takes memory that is worth giving back.
@@ -172,7 +171,9 @@ func (d *Daemon) update(l *managedList) error {
 		return fmt.Errorf("refused: %w", refused)
 	}
 	changes := []engine.Change{{List: l.source, Delta: delta}}
-	if l.TTL > 0 && delta.Len() <= maxLingering {
+	if l.TTL > 0 && delta.Remove.Len() > maxLingering {
+		d.o.Log.Warn("entries that have left the feed do not stay for the list's TTL, since there are too many", "list", l.Name, "entries", delta.Remove.Len(), "most", maxLingering)
+	} else if l.TTL > 0 {
 		if stay, err := d.linger(l, delta.Remove, read); err == nil {
 			changes = append(changes, stay)
 		} else {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -132,6 +134,38 @@ func TestLingeringBesideManual(t *testing.T) {
 		if got := verdictOf(t, d.Daemon, address); got != want {
 			t.Errorf("after the TTL: %s: %v, want %v", address, got, want)
 		}
+	}
+}
+
+// An entry that leaves a feed stays for the list's TTL also where many others are new. Where too many
+// leave, none stays, and the log says so.
+func TestLingeringOfLargeUpdate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "list")
+	write(t, file, firstSource+"\n")
+	log := &lockedLog{}
+	d := startLists(t, lab.New(t), log, fmt.Sprintf("lists: {feed: {sources: [{file: %s}], interval: 1h, ttl: 2h}}", file))
+	update := func(lines string) {
+		t.Helper()
+		write(t, file, lines)
+		if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+			t.Fatalf("%+v, %v", all, err)
+		}
+	}
+	stays := func(entry string) bool {
+		_, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(entry), 32)))
+		return ok
+	}
+	var many strings.Builder
+	for i := range maxLingering + 1 {
+		fmt.Fprintf(&many, "11.%d.%d.%d\n", i>>16, i>>8&255, i&255)
+	}
+	update(many.String())
+	if !stays(firstSource) || strings.Contains(log.String(), "too many") {
+		t.Errorf("an entry does not stay where many are new: %s", log.String())
+	}
+	update(secondSource + "\n")
+	if stays("11.0.0.1") || !strings.Contains(log.String(), "since there are too many") {
+		t.Errorf("no word of what does not stay: %s", log.String())
 	}
 }
 
