@@ -37,10 +37,11 @@ import (
 // Limits of the queue.
 const (
 	MaxChanges = 10_000   // files
-	MaxBytes   = 64 << 20 // of all files
+	MaxBytes   = 64 << 20 // of all changes
 	maxBytes   = 17 << 20 // of a file: a change has 16 MiB at most as a request
 	maxNames   = 2 * MaxChanges
-	maxSet     = 16 // files that are set aside
+	maxSet     = 16        // files that are set aside
+	maxAge     = time.Hour // of a file that is being written: its writer has ended
 )
 
 // version is the version of the format of files.
@@ -173,7 +174,7 @@ func (q Queue) Add(c Command) error {
 		return err
 	}
 	defer dir.Close()
-	waiting, size, err := load(dir)
+	waiting, size, err := load(dir, path, true)
 	switch {
 	case err != nil:
 		return err
@@ -223,19 +224,28 @@ func timeOf(name string) (int64, bool) {
 	return at, err == nil && at >= 0
 }
 
-// load returns the names of the changes in a directory, in their order, and the bytes of all
-// files there.
-func load(dir *os.File) (waiting []string, size int64, err error) {
+// load returns the names of the changes in a directory, in their order, and their bytes. It
+// removes files that writers have left, if that is wanted.
+func load(dir *os.File, path string, clean bool) (waiting []string, size int64, err error) {
 	all, err := dir.ReadDir(maxNames)
 	if err != nil && err != io.EOF {
 		return nil, 0, err
 	}
 	for _, e := range all {
-		if info, err := e.Info(); err == nil {
-			size += info.Size()
+		change, left := strings.HasSuffix(e.Name(), suffix), strings.HasSuffix(e.Name(), partial)
+		if !change && !left {
+			continue
 		}
-		if strings.HasSuffix(e.Name(), suffix) {
+		at := filepath.Join(path, e.Name())
+		info, err := os.Lstat(at) // e.Info would take the path that the directory was opened by, which is gone
+		switch {
+		case change:
 			waiting = append(waiting, e.Name())
+			if err == nil {
+				size += info.Size()
+			}
+		case clean && err == nil && time.Since(info.ModTime()) > maxAge:
+			_ = os.Remove(at) // or the next one does
 		}
 	}
 	slices.Sort(waiting)
@@ -247,7 +257,7 @@ func (q Queue) Waiting() ([]string, error) {
 	if q.state == "" {
 		return nil, nil
 	}
-	dir, _, _, err := q.open(false)
+	dir, path, _, err := q.open(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -255,7 +265,7 @@ func (q Queue) Waiting() ([]string, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	names, _, err := load(dir)
+	names, _, err := load(dir, path, false)
 	return names, err
 }
 

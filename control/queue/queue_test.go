@@ -133,6 +133,39 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// The bytes of changes are limited. What is left over of others does not count, and is removed where it was being
+// written long ago.
+func TestLeftOver(t *testing.T) {
+	dir := t.TempDir()
+	q := In(dir)
+	if err := q.Add(block("192.0.2.1")); err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string, age time.Duration) string {
+		t.Helper()
+		path, at := filepath.Join(dir, "queue", name), time.Now().Add(-age)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, MaxBytes), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	old := put(fmt.Sprintf("%019d-x.json.new", 1), 2*time.Hour)
+	young := put(fmt.Sprintf("%019d-y.json.new", 2), time.Minute)
+	bad := put(fmt.Sprintf("%019d-z.json.bad", 3), 24*time.Hour)
+	if err := q.Add(block("192.0.2.2")); err != nil {
+		t.Error(err)
+	}
+	for path, want := range map[string]bool{old: false, young: true, bad: true} {
+		if _, err := os.Stat(path); (err == nil) != want {
+			t.Errorf("%s: %v, want it there: %v", path, err, want)
+		}
+	}
+	put(fmt.Sprintf("%019d-a.json", 4), 0)
+	if err := q.Add(block("192.0.2.3")); !errors.Is(err, ErrFull) {
+		t.Errorf("more bytes than the limit: %v", err)
+	}
+}
+
 // Root's changes belong to the owner of the state directory, who must be able to read and
 // remove them; root follows no link in there, and writes nowhere but where the owner of the
 // file beside the socket may.
