@@ -22,7 +22,8 @@ import (
 	"weir/filter/key"
 )
 
-// maxLingering bounds the entries that an update may leave to their TTL: if more leave, the feed has become another, and the journal is not the place for the old one.
+// maxLingering bounds the entries that an update may leave to their TTL: if more leave, the feed has
+// become another, and the journal is not the place for the old one.
 const maxLingering = 200_000
 
 // manyEntries is from when on a feed takes memory that is worth giving back.
