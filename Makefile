@@ -50,10 +50,11 @@ LINKFLAGS := -trimpath -buildvcs=false -ldflags '-s -w -funcalign=16 -X main.ver
 # Inlining makes the binary a tenth larger. It is on where millions of entries, keys or events
 # are handled, in what they call, and in cryptography. What is off takes little time.
 INLINED := runtime runtime/... internal/runtime/... internal/abi internal/bytealg internal/byteorder \
-	sync sync/... internal/sync slices sort maps iter cmp bytes bufio strings strconv unicode/utf8 unique \
+	sync sync/... internal/sync slices sort maps iter cmp bytes strings unicode/utf8 unique \
 	encoding/binary hash/maphash math math/bits net/netip crypto/internal/... \
 	github.com/cespare/... github.com/klauspost/... \
-	weir/filter/... $(addprefix weir/control/,list engine feed compressed capture journal observe/...)
+	weir/filter/... $(addprefix weir/control/,list engine feed compressed capture journal) \
+	$(addprefix weir/control/observe/,events heavy learn)
 # HTTP/1.1 does for feeds and webhooks; HTTP/2 would add half a megabyte, and what servers can send
 # by it.
 BUILDFLAGS := $(LINKFLAGS) -tags nethttpomithttp2 -gcflags=all=-l $(INLINED:%=-gcflags=%=)
