@@ -165,7 +165,7 @@ func TestLingeringOfLargeUpdate(t *testing.T) {
 	}
 	update(secondSource + "\n")
 	if stays("11.0.0.1") || !strings.Contains(log.String(), "since there are too many") {
-		t.Errorf("no word of what does not stay: %s", log.String())
+		t.Errorf("nothing says that entries do not stay: %s", log.String())
 	}
 }
 
