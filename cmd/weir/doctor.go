@@ -122,7 +122,7 @@ func (v *doctorFlags) subject(c *cobra.Command, s *status) (of doctor.Subject, w
 	}
 	if err := s.unanswered; err != nil {
 		level := doctor.Problem
-		if errors.Is(err, fs.ErrPermission) { // of who asks
+		if errors.Is(err, fs.ErrPermission) { // this user may not ask
 			level = doctor.Note
 		}
 		wrong = append(wrong, doctor.Finding{Check: "daemon", Level: level, Text: firstLine(err)})

@@ -816,7 +816,7 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// Changes say by which connection the browser has come, which they must not cut off.
+// Changes name the connection of the browser, so that the guard refuses to cut it off.
 func TestConnection(t *testing.T) {
 	s := start(t)
 	b := s.open(false)

@@ -82,8 +82,8 @@ func (p *phase) equal(o phase) bool {
 // in the first of them.
 const maxPhases = 64
 
-// follow notes whether dropped packets are tracked, by which lists and in which mode. Where tracking
-// begins, the first interval has no packets that lists have matched before.
+// follow notes whether dropped packets are tracked, and notes the lists and the mode from now on. If
+// tracking begins now, the first interval has none of the packets that lists matched before.
 func (d *dropped) follow(now time.Time, m attach.Metadata, trial map[string]bool, tracked bool, counted func() tally) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -152,16 +152,6 @@ func TestGuardAfterRefusal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func() {
-		t.Helper()
-		if err := d.loop.doAlone(t.Context(), func() error {
-			d.guards.lookAgain = time.Time{}
-			d.followPeers(time.Now())
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	refused := func(when string, want bool) {
 		t.Helper()
 		if err := d.loop.Do(t.Context(), func() error {
@@ -182,7 +172,7 @@ func TestGuardAfterRefusal(t *testing.T) {
 		return all
 	}
 	change()
-	look()
+	lookAgain(t, d)
 	write(t, file, first+second)
 	if all := refresh(); all[0].Error != "" {
 		t.Fatalf("%+v", all)
@@ -194,7 +184,7 @@ func TestGuardAfterRefusal(t *testing.T) {
 	refused("too much", true)
 	allow.Remove, allow.Force = true, true
 	change()
-	look()
+	lookAgain(t, d)
 	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
 		t.Errorf("cut off: %v", got)
 	}
@@ -464,5 +454,17 @@ func TestTooWide(t *testing.T) {
 	// What is there already does not count twice.
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: taken}); err != nil {
 		t.Error(err)
+	}
+}
+
+// lookAgain has the guard look now whom the lists would cut off.
+func lookAgain(t *testing.T, d *running) {
+	t.Helper()
+	if err := d.loop.doAlone(t.Context(), func() error {
+		d.guards.lookAgain = time.Time{}
+		d.followPeers(time.Now())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

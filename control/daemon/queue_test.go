@@ -2,11 +2,8 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -122,18 +119,7 @@ func (f *failingFilter) enforce(batch []journal.Change) (int, error) {
 // notifications hear of it.
 func TestQueuedIsTriedAgain(t *testing.T) {
 	d, give := queuedMachine(t)
-	events := make(chan notify.Event, 10)
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
-		var e notify.Event
-		if err := json.NewDecoder(q.Body).Decode(&e); err != nil {
-			t.Error(err)
-		}
-		events <- e
-	}))
-	t.Cleanup(receiver.Close)
-	target := notify.Target{Name: "pager", URL: notify.URL(receiver.URL)}
-	target.SetDefaults()
-	d.observers.notifier.Configure([]notify.Target{target})
+	events := notified(t, d.observers.notifier)
 	patience := func(of time.Duration) {
 		d.changes.queued.mu.Lock()
 		defer d.changes.queued.mu.Unlock()

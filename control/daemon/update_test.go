@@ -228,18 +228,8 @@ func TestLingeringIsGuarded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func() {
-		t.Helper()
-		if err := d.loop.doAlone(t.Context(), func() error {
-			d.guards.lookAgain = time.Time{}
-			d.followPeers(time.Now())
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	change()
-	look() // the feed's entry is active, since it is allowed
+	lookAgain(t, d) // the feed's entry is active, since it is allowed
 	write(t, file, firstSource+"\n")
 	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
 		t.Fatalf("%+v, %v", all, err)
@@ -265,7 +255,7 @@ func TestLingeringIsGuarded(t *testing.T) {
 	}
 	allow.Remove, allow.Force = true, true
 	change()
-	look()
+	lookAgain(t, d)
 	if _, ok := d.journal.Get("feed", k); ok {
 		t.Error("it stays")
 	}
