@@ -241,7 +241,8 @@ func load(dir *os.File, path string, clean bool) (waiting []string, size int64, 
 		switch {
 		case change:
 			waiting = append(waiting, e.Name())
-			if err == nil {
+			// What is no regular file, or too large for a change, is set aside without being read.
+			if err == nil && info.Mode().IsRegular() && info.Size() <= maxBytes {
 				size += info.Size()
 			}
 		case clean && err == nil && time.Since(info.ModTime()) > maxAge:

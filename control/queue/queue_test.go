@@ -141,17 +141,17 @@ func TestLeftOver(t *testing.T) {
 	if err := q.Add(block("192.0.2.1")); err != nil {
 		t.Fatal(err)
 	}
-	put := func(name string, age time.Duration) string {
+	put := func(name string, age time.Duration, size int64) string {
 		t.Helper()
 		path, at := filepath.Join(dir, "queue", name), time.Now().Add(-age)
-		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, MaxBytes), os.Chtimes(path, at, at)); err != nil {
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size), os.Chtimes(path, at, at)); err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
-	old := put(fmt.Sprintf("%019d-x.json.new", 1), 2*time.Hour)
-	young := put(fmt.Sprintf("%019d-y.json.new", 2), time.Minute)
-	bad := put(fmt.Sprintf("%019d-z.json.bad", 3), 24*time.Hour)
+	old := put(fmt.Sprintf("%019d-x.json.new", 1), 2*time.Hour, MaxBytes)
+	young := put(fmt.Sprintf("%019d-y.json.new", 2), time.Minute, MaxBytes)
+	bad := put(fmt.Sprintf("%019d-z.json.bad", 3), 24*time.Hour, MaxBytes)
 	if err := q.Add(block("192.0.2.2")); err != nil {
 		t.Error(err)
 	}
@@ -160,8 +160,14 @@ func TestLeftOver(t *testing.T) {
 			t.Errorf("%s: %v, want it there: %v", path, err, want)
 		}
 	}
-	put(fmt.Sprintf("%019d-a.json", 4), 0)
-	if err := q.Add(block("192.0.2.3")); !errors.Is(err, ErrFull) {
+	put(fmt.Sprintf("%019d-large.json", 4), 0, 2*MaxBytes) // it is set aside
+	if err := q.Add(block("192.0.2.3")); err != nil {
+		t.Error(err)
+	}
+	for n := range 4 {
+		put(fmt.Sprintf("%019d-a.json", 5+n), 0, MaxBytes/4)
+	}
+	if err := q.Add(block("192.0.2.4")); !errors.Is(err, ErrFull) {
 		t.Errorf("more bytes than the limit: %v", err)
 	}
 }
