@@ -93,7 +93,7 @@ func (d Pins) openShared(name string, entries int) (*array, error) {
 		return nil, err
 	}
 	if old != nil {
-		err = errors.Join(copyEntries(old, a), old.Close())
+		err = errors.Join(copyShared(name, old, a), old.Close())
 	}
 	if err == nil {
 		err = pin(pinnableMap{a.m}, path)
@@ -123,15 +123,46 @@ func (d Pins) pinnedShared(name string) (*array, error) {
 	return a, err
 }
 
-// copyEntries copies those that the other map does not have.
-func copyEntries(from, to *array) error {
-	key, value := make([]byte, from.m.KeySize()), make([]byte, from.m.ValueSize())
-	return eachEntry(from.m, key, value, func() error {
-		if err := to.m.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-			return err
+// copyShared copies the entries of a shared map to another one, or merges them with its own: both
+// may have changed since they were copied before.
+func copyShared(name string, from, to *array) error {
+	if name == bpf.WeirMapPartners {
+		return copyEntries[bpf.WeirPartner](from, to, mergeConversations)
+	}
+	return copyEntries[bpf.WeirConnection](from, to, lastState)
+}
+
+func copyEntries[K any, V comparable](from, to *array, merge func(now, old V) V) error {
+	var key K
+	var value, now V
+	return eachEntry(from.m, &key, &value, func() error {
+		err := to.m.Update(&key, &value, ebpf.UpdateNoExist)
+		if errors.Is(err, ebpf.ErrKeyExist) {
+			if err = to.m.Lookup(&key, &now); err == nil {
+				if merged := merge(now, value); merged != now {
+					err = to.m.Update(&key, &merged, ebpf.UpdateExist)
+				}
+			}
+			if errors.Is(err, ebpf.ErrKeyNotExist) {
+				err = nil // evicted meanwhile
+			}
 		}
-		return nil
+		return err
 	})
+}
+
+// lastState returns the state of a connection that lasts longer: each packet prolongs it.
+func lastState(now, old bpf.WeirConnectionState) bpf.WeirConnectionState {
+	if old.Until > now.Until {
+		return old
+	}
+	return now
+}
+
+func mergeConversations(now, old bpf.WeirConversation) bpf.WeirConversation {
+	now.First, now.Last = min(now.First, old.First), max(now.Last, old.Last)
+	now.How |= old.How
+	return now
 }
 
 // eachEntry calls fn for each entry of a hash, with key and value set to it, until it fails.
@@ -182,7 +213,7 @@ func (d Pins) keepShared(g *Generation, name string) error {
 		return err
 	}
 	if old != nil {
-		if err := errors.Join(copyEntries(old, used), old.Close()); err != nil {
+		if err := errors.Join(copyShared(name, old, used), old.Close()); err != nil {
 			return err
 		}
 	}

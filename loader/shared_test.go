@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -92,6 +93,61 @@ func TestSharedStay(t *testing.T) {
 	}
 	if _, err := NewShared(map[string]int{bpf.WeirMapConnections: 0}); err == nil {
 		t.Error("a map has no entries")
+	}
+}
+
+// What the former programs remember while others are built is in the new maps, and what the new
+// ones have remembered stays.
+func TestSharedMerged(t *testing.T) {
+	d := testPins(t)
+	open := func(entries int) *Shared {
+		t.Helper()
+		s, err := d.OpenShared(map[string]int{bpf.WeirMapConnections: entries, bpf.WeirMapPartners: entries})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	put := func(s *Shared, i uint32, state bpf.WeirConnectionState, c bpf.WeirConversation) {
+		t.Helper()
+		if err := errors.Join(
+			s.Put(bpf.WeirMapConnections, &bpf.WeirConnection{Proto: i}, &state, ebpf.UpdateAny),
+			s.Put(bpf.WeirMapPartners, &bpf.WeirPartner{Family: uint8(i)}, &c, ebpf.UpdateAny),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := open(1024)
+	if err := d.KeepShared(newTestGeneration(t, Config{Shared: first})); err != nil {
+		t.Fatal(err)
+	}
+	put(first, 1, bpf.WeirConnectionState{Until: 10, Expected: 7}, bpf.WeirConversation{First: 5, Last: 5, How: 1})
+	put(first, 2, bpf.WeirConnectionState{Until: 10}, bpf.WeirConversation{First: 5, Last: 5, How: 1})
+	second := open(4096)
+	put(first, 1, bpf.WeirConnectionState{Until: 1000, Answered: 1}, bpf.WeirConversation{First: 5, Last: 9, How: 3}) // by the former programs
+	put(second, 2, bpf.WeirConnectionState{Until: 20, Answered: 1}, bpf.WeirConversation{First: 6, Last: 8, How: 2})  // by the new ones
+	if err := d.KeepShared(newTestGeneration(t, Config{Shared: second})); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range map[uint32]struct {
+		state bpf.WeirConnectionState
+		c     bpf.WeirConversation
+	}{
+		1: {bpf.WeirConnectionState{Until: 1000, Answered: 1}, bpf.WeirConversation{First: 5, Last: 9, How: 3}},
+		2: {bpf.WeirConnectionState{Until: 20, Answered: 1}, bpf.WeirConversation{First: 5, Last: 8, How: 3}},
+	} {
+		var state bpf.WeirConnectionState
+		var c bpf.WeirConversation
+		if err := errors.Join(
+			second.maps[bpf.WeirMapConnections].m.Lookup(&bpf.WeirConnection{Proto: i}, &state),
+			second.maps[bpf.WeirMapPartners].m.Lookup(&bpf.WeirPartner{Family: uint8(i)}, &c),
+		); err != nil || state != want.state || c != want.c {
+			t.Errorf("%d: %+v, %+v, %v; want %+v", i, state, c, err, want)
+		}
+	}
+	if err := d.ForgetShared(); err != nil {
+		t.Fatal(err)
 	}
 }
 
