@@ -335,6 +335,7 @@ struct plain {
 	__u32 len;
 	__u8 family;
 	__u8 proto;
+	__u8 network; /* offset of the IP header */
 };
 
 /* The words of a header at a place that is within the frame. */
@@ -365,7 +366,7 @@ static __always_inline void to_packet(const struct plain *h, struct packet *p)
 	p->ports = p->has_ports ? h->ports : 0;
 	p->plain = 1;
 	p->len = h->len;
-	p->network = ETHERNET_HEADER;
+	p->network = h->network;
 	p->reason = REASON_CLEAN;
 	p->punished = REASON_CLEAN;
 	p->list = LIST_NONE;
@@ -551,7 +552,7 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 }
 
 /*
- * The lean path, of most packets under most configurations: whole ones, without tags. One
+ * The lean path, of most packets under most configurations: whole ones, with one tag at most. One
  * that matches a list, or has a penalty, becomes this CPU's packet, and leaves as in the
  * general path, unless it is counted and no more. The control plane sets `lean` where no
  * more than this is configured.
@@ -563,18 +564,30 @@ static __always_inline int run_lean(struct context *ctx)
 	__u32 first;
 
 	h.len = length_of(ctx);
-	if (pos + ETHERNET_HEADER + IPV4_HEADER + MIN_TRANSPORT > end || is_paged(ctx, h.len))
+	if (is_paged(ctx, h.len))
 		return TAKES_GENERAL_PATH;
-	/* EtherType, version and, of IPv4, the length of the header */
-	first = word_at(pos, ETHERTYPE_OFFSET);
-	pos += ETHERNET_HEADER;
-	if ((first & bpf_htonl(0xffffff00)) == bpf_htonl(ETH_P_IP << 16 | 0x4500))
-		return parse_lean_v4(pos, &h) ? judge_lean(ctx, &h) : TAKES_GENERAL_PATH;
-	if (!(lean & LEAN_V6) ||
-	    (first & bpf_htonl(0xfffff000)) != bpf_htonl((__u32)ETH_P_IPV6 << 16 | 0x6000) ||
-	    pos + IPV6_HEADER + MIN_TRANSPORT > end)
-		return TAKES_GENERAL_PATH;
-	return parse_lean_v6(pos, &h) ? judge_lean(ctx, &h) : TAKES_GENERAL_PATH;
+	for (h.network = ETHERNET_HEADER;; h.network += sizeof(struct vlan_tag)) {
+		if (pos + ETHERNET_HEADER + IPV4_HEADER + MIN_TRANSPORT > end)
+			return TAKES_GENERAL_PATH;
+		/* EtherType, version and, of IPv4, the length of the header */
+		first = word_at(pos, ETHERTYPE_OFFSET);
+		if ((first & bpf_htonl(0xffffff00)) == bpf_htonl(ETH_P_IP << 16 | 0x4500))
+			return parse_lean_v4(pos + ETHERNET_HEADER, &h) ? judge_lean(ctx, &h)
+									: TAKES_GENERAL_PATH;
+		if (lean & LEAN_V6 &&
+		    (first & bpf_htonl(0xfffff000)) ==
+			    bpf_htonl((__u32)ETH_P_IPV6 << 16 | 0x6000)) {
+			if (pos + ETHERNET_HEADER + IPV6_HEADER + MIN_TRANSPORT > end)
+				return TAKES_GENERAL_PATH;
+			return parse_lean_v6(pos + ETHERNET_HEADER, &h) ? judge_lean(ctx, &h)
+									: TAKES_GENERAL_PATH;
+		}
+		if (h.network > ETHERNET_HEADER || !is_vlan(first))
+			return TAKES_GENERAL_PATH;
+		pos += sizeof(struct vlan_tag);
+		/* A loop: two copies of the lean path would not be verified on all kernels. */
+		asm volatile("" : "+r"(pos));
+	}
 }
 
 static __always_inline int run_pipeline(struct context *ctx)
