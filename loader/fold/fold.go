@@ -26,7 +26,8 @@ import (
 //
 // It is conditional constant propagation (Wegman and Zadeck, 1991) over registers and slots of
 // the stack. Then it removes instructions that are not reached, whose results nothing uses, or
-// whose destination has the result already.
+// whose destination has the result already. Stores to slots stay, though nothing loads them: without
+// them, the verifiers of some kernels walk a quarter more.
 func Constants(spec *ebpf.CollectionSpec) error {
 	c := constantsOf(spec)
 	for name, p := range spec.Programs {
@@ -142,14 +143,21 @@ func (c *constants) program(code asm.Instructions) (asm.Instructions, error) {
 type value struct {
 	kind    kind
 	low     bool   // of an unknown value: its lower half
+	narrow  bool   // of an unknown value: its upper half is 0
 	section int16  // of an address
-	from    int32  // of an unknown value or a pointer: the instruction that computed or compared it, plus 1; 0: not known
+	from    int32  // of an unknown value or a pointer: the instruction that computed or compared it, plus 1; negative: see joinName; 0: not known
 	bits    uint64 // a number, or an offset in the section
 }
 
 // isSame reports whether two values are equal when the program runs.
 func isSame(a, b value) bool {
+	a.narrow = b.narrow
 	return a == b && (a.kind == number || a.kind == address || a.from != 0)
+}
+
+// isNarrow reports whether the upper half of a value is 0.
+func (v value) isNarrow() bool {
+	return v.kind == unknown && v.narrow || v.kind == number && v.bits <= math.MaxUint32
 }
 
 // name marks a value, if it is not a constant, as what instruction i computes or copies.
@@ -176,30 +184,52 @@ type registers [64]value
 
 const machineRegisters = 11
 
-// holder returns the first register of the machine that has a value, or of which it is the
-// lower half.
+// holder returns the last register of the machine of which a value is the lower half, or that has
+// it. The last ones outlast calls, and compilers copy them into others.
 func (r *registers) holder(v value) (asm.Register, bool) {
 	whole := v
 	whole.low = false
-	for i := range asm.RFP {
-		if isSame(r[i], v) || isSame(r[i], whole) {
-			return i, true
+	for _, v := range [...]value{whole, v} {
+		for i := int(asm.R9); i >= 0; i-- {
+			if isSame(r[i], v) {
+				return asm.Register(i), true
+			}
 		}
 	}
 	return 0, false
 }
 
-// join adds what is known on another path of the first n, and reports whether that is news.
-func (r *registers) join(other *registers, n int) (news bool) {
+// joinName is the name of a value that differs between the paths to an instruction, by the first
+// register that has it on all of them.
+func joinName(at, first int) int32 { return -int32(at*len(registers{}) + first + 1) }
+
+// isJoined reports whether the name of a value is one of joinName's for an instruction.
+func (v value) isJoined(at int) bool { return v.from < 0 && -int(v.from+1)/len(registers{}) == at }
+
+// join adds what is known on another path, to instruction at, of the first n, and reports whether
+// that is news.
+func (r *registers) join(other *registers, n, at int, names bool) (news bool) {
+	before := *r
 	for i := range n {
 		joined := value{kind: unknown}
 		switch {
-		case other[i].kind == unreached || r[i] == other[i]:
+		// What has a name of this place is of the time before, in a loop.
+		case other[i].kind == unreached || r[i] == other[i] && !other[i].isJoined(at):
 			continue
 		case r[i].kind == unreached:
 			joined = other[i]
-		case r[i].kind == pointer && other[i].kind == pointer:
-			joined.kind = pointer
+		default:
+			if before[i].kind == pointer && other[i].kind == pointer {
+				joined.kind = pointer
+			}
+			joined.narrow = before[i].isNarrow() && other[i].isNarrow()
+			if names {
+				first := 0
+				for first < i && (!isSame(before[first], before[i]) || !isSame(other[first], other[i])) {
+					first++
+				}
+				joined.from = joinName(at, first)
+			}
 		}
 		if r[i] != joined {
 			r[i], news = joined, true
@@ -279,7 +309,7 @@ func (f *function) propagate(c *constants) {
 	f.kept[0] = true
 	pending := []int{0}
 	reach := func(i int, known *registers) {
-		news := f.before[i].join(known, n)
+		news := f.before[i].join(known, n, i, f.slots.of != nil)
 		if news || !f.kept[i] {
 			f.kept[i] = true
 			pending = append(pending, i)
@@ -326,7 +356,7 @@ func (f *function) step(c *constants, i int, known *registers) {
 				known[r].from, known[r].low = 0, false
 			}
 		}
-		if from := f.copies(i); from >= 0 {
+		if from := f.copies(i, known); from >= 0 {
 			known[from].name(i)
 		}
 		if jumps(ins) && ins.OpCode.JumpOp() != asm.Ja {
@@ -367,11 +397,12 @@ func (f *function) compare(i int, known *registers) {
 }
 
 // copies returns the register or slot of which an instruction makes a copy, -1 if it does not.
-func (f *function) copies(i int) int {
+func (f *function) copies(i int, known *registers) int {
 	switch ins, slot := f.code[i], f.slots.at(i); {
 	case slot != 0 && ins.OpCode.Class() == asm.LdXClass:
 		return slot
-	case slot != 0 && ins.OpCode.Class() == asm.StXClass && ins.OpCode.Size() == asm.DWord:
+	case slot != 0 && ins.OpCode.Class() == asm.StXClass && ins.OpCode.Size() == asm.DWord,
+		slot != 0 && ins.OpCode.Class() == asm.StXClass && ins.OpCode.Size() == asm.Word && known[ins.Src].isNarrow():
 		return int(ins.Src)
 	case ins.OpCode.Class().IsALU() && ins.OpCode.ALUOp() == asm.Mov && ins.OpCode.Source() == asm.RegSource:
 		return int(ins.Src)
@@ -384,13 +415,16 @@ func (f *function) copies(i int) int {
 func (f *function) result(c *constants, i int, known *registers) (to int, v value) {
 	ins, slot := f.code[i], f.slots.at(i)
 	class := ins.OpCode.Class()
-	if from := f.copies(i); from >= 0 && (known[from].kind == unknown || slot != 0) {
+	if from := f.copies(i, known); from >= 0 && (known[from].kind == unknown || slot != 0) {
 		v = known[from]
 		switch class {
 		case asm.StXClass:
 			return slot, v
+		case asm.LdXClass:
+			v.narrow = v.narrow || v.kind == unknown && ins.OpCode.Size() != asm.DWord
 		case asm.ALUClass:
-			v.low = v.from != 0
+			v.low = v.low || v.from != 0 && !v.narrow
+			v.narrow = true
 		}
 		return int(ins.Dst), v
 	}
@@ -409,9 +443,25 @@ func (f *function) result(c *constants, i int, known *registers) (to int, v valu
 		if v, ok := c.result(ins, known); ok {
 			return int(ins.Dst), v
 		}
-		return int(ins.Dst), value{kind: unknown}
+		return int(ins.Dst), value{kind: unknown, narrow: narrows(ins)}
 	}
 	return -1, value{}
+}
+
+// narrows reports whether an instruction sets the upper half of its destination to 0, whatever it
+// computes.
+func narrows(ins asm.Instruction) bool {
+	op := ins.OpCode
+	switch op.Class() {
+	case asm.ALUClass:
+		return op.ALUOp() != asm.Swap || ins.Constant <= 32
+	case asm.LdXClass:
+		return op.Mode() == asm.MemMode && op.Size() != asm.DWord
+	case asm.ALU64Class:
+		return op.Source() == asm.ImmSource &&
+			(op.ALUOp() == asm.RSh && ins.Constant >= 32 || op.ALUOp() == asm.And && ins.Constant >= 0)
+	}
+	return false
 }
 
 // result returns what an instruction without other effects computes.
@@ -575,6 +625,7 @@ func (f *function) rewrite(c *constants) {
 				f.kept[i] = false
 			}
 		default:
+			f.code[i] = withHolder(f.code[i], &known)
 			if to, v := f.result(c, i, &known); to >= 0 && isSame(known[to], v) {
 				f.kept[i] = false
 			} else if to == int(ins.Dst) && v.kind == number {
@@ -583,7 +634,7 @@ func (f *function) rewrite(c *constants) {
 				f.code[i] = asm.Mov.Reg(ins.Dst, holder)
 				f.code[i].Metadata = ins.Metadata
 			} else if class.IsALU() {
-				if ok && f.copies(i) >= 0 && (class == asm.ALUClass || !v.low) { // what copied it may then be unused
+				if ok && f.copies(i, &known) >= 0 && (class == asm.ALUClass || !v.low) { // what copied it may then be unused
 					ins.Src = holder
 				}
 				f.code[i], f.kept[i] = simplify(withImmediate(ins, &known), known[ins.Dst], operand(ins, &known))
@@ -592,6 +643,22 @@ func (f *function) rewrite(c *constants) {
 		f.step(c, i, &known)
 	}
 	f.kept[0] = true // it has the function's name
+}
+
+// withHolder returns an instruction that accesses memory by the last register that has the address:
+// copies may then be unused.
+func withHolder(ins asm.Instruction, known *registers) asm.Instruction {
+	base := &ins.Src
+	switch class := ins.OpCode.Class(); {
+	case class.IsStore() && ins.OpCode.Mode() == asm.MemMode:
+		base = &ins.Dst
+	case class != asm.LdXClass || ins.OpCode.Mode() != asm.MemMode:
+		return ins
+	}
+	if holder, ok := known.holder(known[*base]); ok && *base != asm.RFP && !known[*base].low {
+		*base = holder
+	}
+	return ins
 }
 
 // withResult returns the instruction that sets the destination to a number.
@@ -642,7 +709,7 @@ func simplify(ins asm.Instruction, a, b value) (asm.Instruction, bool) {
 	from := ins.Dst
 	switch {
 	case op == asm.Mov && b.kind != number:
-		return ins, !wide || ins.Dst != ins.Src
+		return ins, ins.Dst != ins.Src || !wide && !b.isNarrow()
 	case b.kind == number && isNeutral(op, b.bits, ones):
 	case a.kind == number && b.kind != number && commutes(op) && isNeutral(op, a.bits, ones):
 		from = ins.Src
