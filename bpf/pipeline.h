@@ -325,23 +325,46 @@ static __always_inline int is_paged(struct context *ctx, __u32 len)
 #define IPV6_HEADER	40
 
 /*
- * What is known of a packet on the lean path. It has no copy in memory until something
- * else than the block lists asks for it: see keep_plain().
+ * A packet on the lean path. It has no copy in memory until something else than the block
+ * lists asks for it: see to_packet().
  */
 struct plain {
-	__u32 src[4];
-	__u32 dst[4];
-	__u32 ports; /* or what is in their place */
+	/* So many bytes before the header of IP, which is within the frame, with the ports behind it. */
+	const void *link;
 	__u32 len;
 	__u8 family;
-	__u8 proto;
-	__u8 network; /* offset of the IP header */
 };
 
 /* The words of a header at a place that is within the frame. */
 static __always_inline __u32 word_at(const void *at, __u32 offset)
 {
 	return *(const __u32 *)(at + offset);
+}
+
+static __always_inline __u8 proto_of(const struct plain *h)
+{
+	return *(const __u8 *)(h->link + ETHERNET_HEADER + (h->family == 4 ? 9 : 6));
+}
+
+static __always_inline __u32 src_of(const struct plain *h, int word)
+{
+	return word_at(h->link, ETHERNET_HEADER + (h->family == 4 ? 12 : 8) + 4 * word);
+}
+
+static __always_inline __u32 dst_of(const struct plain *h, int word)
+{
+	return word_at(h->link, ETHERNET_HEADER + (h->family == 4 ? 16 : 24) + 4 * word);
+}
+
+/* The ports, or what is in their place. */
+static __always_inline __u32 ports_of(const struct plain *h)
+{
+	return word_at(h->link, ETHERNET_HEADER + (h->family == 4 ? IPV4_HEADER : IPV6_HEADER));
+}
+
+static __always_inline int words_of(const struct plain *h)
+{
+	return h->family == 4 ? 1 : 4;
 }
 
 static __always_inline int has_ports(__u8 proto)
@@ -358,43 +381,42 @@ static __always_inline int has_ports(__u8 proto)
 }
 
 /* Makes a packet of the lean path one that any stage takes. */
-static __always_inline void to_packet(const struct plain *h, struct packet *p)
+static __always_inline void to_packet(struct context *ctx, const struct plain *h, struct packet *p)
 {
 	p->family = h->family;
-	p->proto = h->proto;
-	p->has_ports = has_ports(h->proto);
-	p->ports = p->has_ports ? h->ports : 0;
+	p->proto = proto_of(h);
+	p->has_ports = has_ports(p->proto);
+	p->ports = p->has_ports ? ports_of(h) : 0;
 	p->plain = 1;
 	p->len = h->len;
-	p->network = h->network;
+	p->network = h->link - (void *)(long)ctx->data + ETHERNET_HEADER;
 	p->reason = REASON_CLEAN;
 	p->punished = REASON_CLEAN;
 	p->list = LIST_NONE;
 	p->loop = 0;
 	p->exempt = 0;
 	p->encapsulated = 0;
-	p->src[0] = h->src[0];
-	p->dst[0] = h->dst[0];
-	for (int i = 1; i < 4 && h->family == 6; i++) {
-		p->src[i] = h->src[i];
-		p->dst[i] = h->dst[i];
+	for (int i = 0; i < words_of(h); i++) {
+		p->src[i] = src_of(h, i);
+		p->dst[i] = dst_of(h, i);
 	}
 }
 
 /* Whether a packet passes before any list, but for neighbour discovery. */
 static __always_inline int is_exempt(const struct plain *h)
 {
-	struct packet p = {.family = h->family, .proto = h->proto, .plain = 1, .ports = h->ports};
+	struct packet p = {
+		.family = h->family, .proto = proto_of(h), .plain = 1, .ports = ports_of(h)};
 
-	if (h->proto != IPPROTO_UDP && !failsafe_config.n_ports && !failsafe_config.n_v4 &&
+	if (p.proto != IPPROTO_UDP && !failsafe_config.n_ports && !failsafe_config.n_v4 &&
 	    !failsafe_config.n_v6 && !failsafe_icmp)
 		return 0;
-	if (is_failsafe_icmp(h->family, h->proto, *(const __u8 *)&h->ports))
+	if (is_failsafe_icmp(p.family, p.proto, *(const __u8 *)&p.ports))
 		return REASON_FAILSAFE;
-	p.has_ports = has_ports(h->proto);
-	for (int i = 0; i < 4; i++) {
-		p.src[i] = h->src[i];
-		p.dst[i] = h->dst[i];
+	p.has_ports = has_ports(p.proto);
+	for (int i = 0; i < words_of(h); i++) {
+		p.src[i] = src_of(h, i);
+		p.dst[i] = dst_of(h, i);
 	}
 	return failsafe(&failsafe_config, &p);
 }
@@ -403,39 +425,31 @@ static __always_inline int is_exempt(const struct plain *h)
  * Parses a whole packet of IPv4 without options or fragments, behind an Ethernet header, in
  * words. Returns whether it is one, and is not exempt.
  */
-static __always_inline int parse_lean_v4(const void *ip, struct plain *h)
+static __always_inline int parse_lean_v4(const void *link, struct plain *h)
 {
-	__u32 next = bpf_ntohl(word_at(ip, 8)); /* TTL, protocol, checksum */
+	const void *ip = link + ETHERNET_HEADER;
 
+	h->link = link;
+	h->family = 4;
 	if (*(__be16 *)(ip + 6) & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_OFFSET_MASK) ||
 	    bpf_ntohs(*(__be16 *)(ip + 2)) < IPV4_HEADER + MIN_TRANSPORT)
 		return 0;
-	h->family = 4;
-	h->proto = next >> 16;
-	h->src[0] = word_at(ip, 12);
-	h->dst[0] = word_at(ip, 16);
-	h->ports = word_at(ip, IPV4_HEADER);
 	return !is_exempt(h);
 }
 
 /* The same of IPv6 without extension headers; of neighbour discovery, is_nd() must judge. */
-static __always_inline int parse_lean_v6(const void *ip, struct plain *h)
+static __always_inline int parse_lean_v6(const void *link, struct plain *h)
 {
-	__u8 type;
+	const void *ip = link + ETHERNET_HEADER;
+	__u8 proto, type = *(const __u8 *)(ip + IPV6_HEADER);
 
+	h->link = link;
+	h->family = 6;
 	if (bpf_ntohs(*(__be16 *)(ip + 4)) < MIN_TRANSPORT)
 		return 0;
-	h->family = 6;
-	h->proto = *(__u8 *)(ip + 6);
-	for (int i = 0; i < 4; i++) {
-		h->src[i] = word_at(ip, 8 + 4 * i);
-		h->dst[i] = word_at(ip, 24 + 4 * i);
-	}
-	h->ports = word_at(ip, IPV6_HEADER);
-	type = bpf_ntohl(h->ports) >> 24;
-	if (h->proto == IPPROTO_ICMPV6
-		    ? type >= ICMPV6_ROUTER_SOLICITATION && type <= ICMPV6_REDIRECT
-		    : h->proto != IPPROTO_TCP && h->proto != IPPROTO_UDP)
+	proto = proto_of(h);
+	if (proto == IPPROTO_ICMPV6 ? type >= ICMPV6_ROUTER_SOLICITATION && type <= ICMPV6_REDIRECT
+				    : proto != IPPROTO_TCP && proto != IPPROTO_UDP)
 		return 0;
 	return !is_exempt(h);
 }
@@ -448,9 +462,9 @@ static __always_inline int match_plain(const struct plain *h)
 
 	if (h->family == 4) {
 		if (!block.n_v4)
-			return prefix_match(&block, maps, h->src[0], h->dst[0], 1);
-		p.src[0] = h->src[0];
-		p.dst[0] = h->dst[0];
+			return prefix_match(&block, maps, src_of(h, 0), dst_of(h, 0), 1);
+		p.src[0] = src_of(h, 0);
+		p.dst[0] = dst_of(h, 0);
 		p.open = open_gates_v4(&block, maps, &p);
 		if (!(block.gates_v4 & p.open))
 			return LIST_NONE;
@@ -464,8 +478,8 @@ static __always_inline int match_plain(const struct plain *h)
 	if (!block.n_v6)
 		return LIST_NONE;
 	for (int i = 0; i < 4; i++) {
-		p.src[i] = h->src[i];
-		p.dst[i] = h->dst[i];
+		p.src[i] = src_of(h, i);
+		p.dst[i] = dst_of(h, i);
 	}
 	p.open = open_gates_v6(&block, maps, &p, &key_secret);
 	if (!(block.gates_v6 & p.open))
@@ -502,19 +516,22 @@ static __always_inline int is_sampled(enum reason r)
 /* What becomes of a packet on the lean path, whose family is a constant. */
 static __always_inline int judge_lean(struct context *ctx, const struct plain *h)
 {
-	struct cpu_row *row = this_row();
+	struct cpu_row *row;
 	struct packet *p;
 	int list;
 
+	/* First, so that a mispredicted branch of the tracker does not delay its loads. */
+	list = match_plain(h);
+	row = this_row();
 	if (!row) /* impossible */
 		return TAKES_GENERAL_PATH;
 	p = &row->packet;
-	/* First, so that a mispredicted branch of the tracker does not delay its loads. */
-	list = match_plain(h);
 	if (!counts_only())
-		to_packet(h, p);
+		to_packet(ctx, h, p);
 	if (tracker_count)
 		police_by(0, -1, row, p);
+	if (tracker_count > 1)
+		police_by(1, -1, row, p);
 	if (list == LIST_NONE && !(tracker_count && p->punished)) {
 		count_reason(row, REASON_CLEAN, h->len);
 		if (first_seen.lines)
@@ -525,11 +542,11 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 		return XDP_PASS;
 	}
 	if (rules.nodes && list > 0) {
-		__u32 proto = h->proto;
+		__u32 proto = proto_of(h);
 
 		/* Whether it has ports is not to be remembered from above: that costs all packets. */
 		asm volatile("" : "+r"(proto));
-		list = settle_by(ctx, list, proto, has_ports(proto), h->ports);
+		list = settle_by(ctx, list, proto, has_ports(proto), ports_of(h));
 	}
 	if ((rules.nodes ? list >= 0 : list != LIST_NONE) && is_simple_drop()) {
 		/* Not a variable: it would be on the stack, and no constant. */
@@ -543,8 +560,13 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 			return XDP_DROP;
 		}
 	}
-	if (counts_only())
-		to_packet(h, p);
+	if (counts_only()) {
+		struct plain again = *h;
+
+		/* Few packets get here: what only they need is not to be remembered from above. */
+		asm volatile("" : "+r"(again.link));
+		to_packet(ctx, &again, p);
+	}
 	barrier();
 	if (rules.nodes && list == UNSETTLED)
 		list = match_block_by_rules(ctx);
@@ -566,23 +588,20 @@ static __always_inline int run_lean(struct context *ctx)
 	h.len = length_of(ctx);
 	if (is_paged(ctx, h.len))
 		return TAKES_GENERAL_PATH;
-	for (h.network = ETHERNET_HEADER;; h.network += sizeof(struct vlan_tag)) {
+	for (int tags = 0;; tags++) {
 		if (pos + ETHERNET_HEADER + IPV4_HEADER + MIN_TRANSPORT > end)
 			return TAKES_GENERAL_PATH;
 		/* EtherType, version and, of IPv4, the length of the header */
 		first = word_at(pos, ETHERTYPE_OFFSET);
 		if ((first & bpf_htonl(0xffffff00)) == bpf_htonl(ETH_P_IP << 16 | 0x4500))
-			return parse_lean_v4(pos + ETHERNET_HEADER, &h) ? judge_lean(ctx, &h)
-									: TAKES_GENERAL_PATH;
-		if (lean & LEAN_V6 &&
-		    (first & bpf_htonl(0xfffff000)) ==
-			    bpf_htonl((__u32)ETH_P_IPV6 << 16 | 0x6000)) {
+			return parse_lean_v4(pos, &h) ? judge_lean(ctx, &h) : TAKES_GENERAL_PATH;
+		if (lean & LEAN_V6 && (first & bpf_htonl(0xfffff000)) ==
+					      bpf_htonl((__u32)ETH_P_IPV6 << 16 | 0x6000)) {
 			if (pos + ETHERNET_HEADER + IPV6_HEADER + MIN_TRANSPORT > end)
 				return TAKES_GENERAL_PATH;
-			return parse_lean_v6(pos + ETHERNET_HEADER, &h) ? judge_lean(ctx, &h)
-									: TAKES_GENERAL_PATH;
+			return parse_lean_v6(pos, &h) ? judge_lean(ctx, &h) : TAKES_GENERAL_PATH;
 		}
-		if (h.network > ETHERNET_HEADER || !is_vlan(first))
+		if (tags || !is_vlan(first))
 			return TAKES_GENERAL_PATH;
 		pos += sizeof(struct vlan_tag);
 		/* A loop: two copies of the lean path would not be verified on all kernels. */

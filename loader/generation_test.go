@@ -110,7 +110,7 @@ func TestLoad(t *testing.T) {
 	for i := range maxLeanLengths {
 		lean.Block.Prefixes[i] = bpf.WeirPrefixLength{SrcMask: ^uint32(0) << i, Tail: uint64(i)}
 	}
-	lean.Trackers = append(slices.Clone(weighed.Trackers[1:2]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
+	lean.Trackers = append(slices.Clone(weighed.Trackers[1:1+maxLeanTrackers]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
 	lean.Digests = Digests{Lines: 1000, Bits: 6}
 	lean.Parts, lean.Words = []Part{flows}, all.Words
 	fewOfAddresses.Block.N_prefixes, fewOfAddresses.Block.PrefixShift, fewOfAddresses.Block.Quotient = 7, 2, lean.Block.Quotient
@@ -235,7 +235,7 @@ func TestLoad(t *testing.T) {
 func TestGeneral(t *testing.T) {
 	plain := Config{
 		Allow: largest(), Monitor: true, Lists: 3, Digests: Digests{Lines: 1, Bits: 1},
-		Trackers: []Tracker{{Lines: 2, Buckets: 1}, {Lines: 2, Buckets: 1, Dropped: 1}},
+		Trackers: []Tracker{{Lines: 2, Buckets: 1}, {Lines: 2, Buckets: 1}, {Lines: 2, Buckets: 1, Dropped: 1}},
 	}
 	plain.Block = largest()
 	plain.Block.N_v4, plain.Block.N_v4Flow = maxLeanHashed, 0
@@ -247,7 +247,7 @@ func TestGeneral(t *testing.T) {
 		func(c *Config) { c.SampleClean = true },
 		func(c *Config) { c.Block.N_v4Flow = 1 },
 		func(c *Config) { c.Block.N_v4 = maxLeanHashed + 1 },
-		func(c *Config) { c.Trackers = append(c.Trackers[:1:1], c.Trackers[0]) },
+		func(c *Config) { c.Trackers = slices.Repeat(c.Trackers[:1], maxLeanTrackers+1) },
 		func(c *Config) { c.Multicast.Ports = 1 },
 	} {
 		c := plain

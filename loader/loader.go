@@ -135,6 +135,9 @@ const (
 // together: the verifier of Linux 5.10 walks 640 thousand instructions for 32.
 const maxLeanLengths = 16
 
+// maxLeanTrackers is the number of trackers that the lean path has.
+const maxLeanTrackers = 2
+
 // general returns why all packets take the general path, or nothing. The lean path
 // (bpf/pipeline.h) has what most configurations use, and answers as the general one does.
 func (c *Config) general() (why []string) {
@@ -146,7 +149,7 @@ func (c *Config) general() (why []string) {
 		{"IPv4 flows are blocked", c.Block.N_v4Flow > 0},
 		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked in approximate mode", maxLeanHashed), c.Block.N_v4 > maxLeanHashed},
 		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked", maxLeanLengths), c.Block.N_prefixes > maxLeanLengths},
-		{"packets are counted by more than one tracker", len(c.counting()) > 1},
+		{fmt.Sprintf("packets are counted by more than %d trackers", maxLeanTrackers), len(c.counting()) > maxLeanTrackers},
 		{"guards count scans", slices.ContainsFunc(c.Trackers, func(t Tracker) bool { return t.Pairs != 0 })},
 		{"multicast is forwarded", c.Multicast.Ports != 0},
 		{"packets that match nothing have events, for a rehearsal", c.SampleClean},

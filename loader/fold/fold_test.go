@@ -159,6 +159,16 @@ func TestFold(t *testing.T) {
 			asm.Instructions{first, unknown, asm.Mov.Imm(asm.R2, 7), store(-8, asm.R2, asm.DWord), store(-16, asm.R6, asm.DWord),
 				asm.Mov.Reg(asm.R7, asm.R6), asm.Add.Imm(asm.R7, 7), asm.Mov.Reg(asm.R0, asm.R7), asm.Return()},
 		},
+		"a copy of what a loop changes": { // on both paths to the loop
+			asm.Instructions{first, asm.LoadMem(asm.R2, asm.R1, 12, asm.Word), jump(asm.JLT, asm.R2, 9, 3),
+				asm.LoadMem(asm.R6, asm.R1, 16, asm.Word), asm.Mov.Reg(asm.R7, asm.R6), jump(asm.Ja, 0, 0, 2),
+				asm.LoadMem(asm.R6, asm.R1, 20, asm.Word), asm.Mov.Reg(asm.R7, asm.R6), asm.Mov.Reg(asm.R0, asm.R6), asm.Add.Imm(asm.R6, 1),
+				jump(asm.JLT, asm.R6, 9, -3), asm.Add.Reg(asm.R0, asm.R7), asm.Return()},
+			asm.Instructions{first, asm.LoadMem(asm.R2, asm.R1, 12, asm.Word), jump(asm.JLT, asm.R2, 9, 3),
+				asm.LoadMem(asm.R6, asm.R1, 16, asm.Word), asm.Mov.Reg(asm.R7, asm.R6), jump(asm.Ja, 0, 0, 2),
+				asm.LoadMem(asm.R6, asm.R1, 20, asm.Word), asm.Mov.Reg(asm.R7, asm.R6), asm.Mov.Reg(asm.R0, asm.R6), asm.Add.Imm(asm.R6, 1),
+				jump(asm.JLT, asm.R6, 9, -3), asm.Add.Reg(asm.R0, asm.R7), asm.Return()},
+		},
 		"an address in two registers": {
 			asm.Instructions{first, asm.LoadMem(asm.R6, asm.R1, 0, asm.DWord), asm.Mov.Reg(asm.R2, asm.R6), asm.LoadMem(asm.R3, asm.R2, 8, asm.DWord),
 				asm.StoreMem(asm.R2, 16, asm.R3, asm.DWord), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},

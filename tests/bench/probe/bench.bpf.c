@@ -371,12 +371,12 @@ int wire_line(struct xdp_md *ctx)
 
 	if (pos + ETHERNET_HEADER + IPV4_HEADER + MIN_TRANSPORT > end || is_paged(ctx, p.len) ||
 	    word_at(pos, ETHERTYPE_OFFSET) != bpf_htonl(ETH_P_IP << 16 | 0x4500) ||
-	    !parse_lean_v4(pos + ETHERNET_HEADER, &p))
+	    !parse_lean_v4(pos, &p))
 		return XDP_ABORTED;
 	row = this_row();
 	if (!row)
 		return XDP_ABORTED;
-	count_reason(row, line_read(p.src[0]) ? REASON_BLOCKED : REASON_CLEAN, p.len);
+	count_reason(row, line_read(src_of(&p, 0)) ? REASON_BLOCKED : REASON_CLEAN, p.len);
 	return XDP_DROP;
 }
 
