@@ -82,7 +82,7 @@ func (d Pins) openShared(name string, entries int) (*array, error) {
 		return nil, err
 	}
 	path := d.shared(name + nextShared)
-	if err := os.RemoveAll(path); err != nil { // one may be left from a generation that failed
+	if err := removePin(path); err != nil { // one may be left from a generation that failed
 		return nil, errors.Join(err, old.Close())
 	}
 	if old != nil && old.entries() == entries {
@@ -106,6 +106,15 @@ func (d Pins) openShared(name string, entries int) (*array, error) {
 
 // nextShared is the suffix of the pins of maps that no program may use yet.
 const nextShared = "_next"
+
+// removePin removes a pin that may not exist, also where the bpffs is read-only then: os.RemoveAll
+// fails there.
+func removePin(path string) error {
+	if !exists(path) {
+		return nil
+	}
+	return os.RemoveAll(path)
+}
 
 func (d Pins) shared(name string) string { return filepath.Join(string(d), name) }
 
@@ -203,10 +212,7 @@ func (d Pins) keepShared(g *Generation, name string) error {
 	if is, err := (pinnableMap{used.m}).isAt(path); err != nil {
 		return err
 	} else if !is {
-		if !exists(path) {
-			return nil // on a bpffs that is read-only, to remove nothing fails, too
-		}
-		return os.RemoveAll(path)
+		return removePin(path)
 	}
 	old, err := d.pinnedShared(name)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 )
@@ -193,4 +194,27 @@ func TestSharedFailed(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// On a bpffs that is read-only, the maps that are pinned are used on.
+func TestSharedReadOnly(t *testing.T) {
+	d := testPins(t)
+	mountPins(t, string(d))
+	entries := map[string]int{bpf.WeirMapConnections: 1024}
+	use := func() {
+		t.Helper()
+		s, err := d.OpenShared(entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := d.KeepShared(newTestGeneration(t, Config{Shared: s})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use()
+	if err := unix.Mount("", string(d), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	use()
 }
