@@ -139,7 +139,7 @@ func (c *constants) program(code asm.Instructions) (asm.Instructions, error) {
 	return out, nil
 }
 
-// value is what is known of a register or slot.
+// value has the known properties of a register or slot.
 type value struct {
 	kind    kind
 	low     bool   // of an unknown value: its lower half
@@ -213,7 +213,7 @@ func (r *registers) join(other *registers, n, at int, names bool) (news bool) {
 	for i := range n {
 		joined := value{kind: unknown}
 		switch {
-		// What has a name of this place is of the time before, in a loop.
+		// In a loop, a value with a name of this place is older.
 		case other[i].kind == unreached || r[i] == other[i] && !other[i].isJoined(at):
 			continue
 		case r[i].kind == unreached:
@@ -634,7 +634,7 @@ func (f *function) rewrite(c *constants) {
 				f.code[i] = asm.Mov.Reg(ins.Dst, holder)
 				f.code[i].Metadata = ins.Metadata
 			} else if class.IsALU() {
-				if ok && f.copies(i, &known) >= 0 && (class == asm.ALUClass || !v.low) { // what copied it may then be unused
+				if ok && f.copies(i, &known) >= 0 && (class == asm.ALUClass || !v.low) { // the copies may then be unused
 					ins.Src = holder
 				}
 				f.code[i], f.kept[i] = simplify(withImmediate(ins, &known), known[ins.Dst], operand(ins, &known))
