@@ -377,6 +377,9 @@ func (f *function) step(c *constants, i int, known *registers) {
 	may := defines(ins)
 	if ins.OpCode.Mode() == asm.AtomicMode {
 		may |= 1<<ins.Src | 1<<asm.R0 // some return what they found
+		if ins.Constant == loadAcquire {
+			may |= 1 << ins.Dst
+		}
 	}
 	for r := range machineRegisters {
 		if may>>r&1 != 0 {
@@ -384,6 +387,9 @@ func (f *function) step(c *constants, i int, known *registers) {
 		}
 	}
 }
+
+// loadAcquire is BPF_LOAD_ACQ, the atomic operation that sets its destination.
+const loadAcquire = 0x100
 
 // compare gives values that a branch compares new names. From the comparison, the verifier
 // learns nothing about their copies before Linux 5.11.
@@ -456,10 +462,24 @@ func narrows(ins asm.Instruction) bool {
 	case asm.ALUClass:
 		return op.ALUOp() != asm.Swap || ins.Constant <= 32
 	case asm.LdXClass:
-		return op.Mode() == asm.MemMode && op.Size() != asm.DWord
+		return op.Mode() == asm.MemMode && op.Size() != asm.DWord && !loadsPointer(ins)
 	case asm.ALU64Class:
 		return op.Source() == asm.ImmSource &&
 			(op.ALUOp() == asm.RSh && ins.Constant >= 32 || op.ALUOp() == asm.And && ins.Constant >= 0)
+	}
+	return false
+}
+
+// loadsPointer reports whether an instruction may load a pointer to the packet from the context: there
+// the offset of a field of 32 bits gives 64 bits.
+func loadsPointer(ins asm.Instruction) bool {
+	if ins.OpCode.Size() != asm.Word || ins.Src == asm.RFP {
+		return false
+	}
+	switch ins.Offset {
+	case 0, 4, 8, // data, data_end and data_meta of struct xdp_md
+		76, 80, 140: // and of struct __sk_buff
+		return true
 	}
 	return false
 }

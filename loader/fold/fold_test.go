@@ -130,6 +130,12 @@ func TestFold(t *testing.T) {
 				asm.Mov.Reg(asm.R0, asm.R2), asm.Return()},
 			asm.Instructions{first, unknown, asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
 		},
+		"the lower half of a pointer to the packet": { // which a load of 32 bits gives
+			asm.Instructions{first, asm.LoadMem(asm.R6, asm.R1, 0, asm.Word), asm.Mov.Reg32(asm.R6, asm.R6), asm.LoadImm(asm.R2, 1<<32, asm.DWord),
+				to(asm.JGE.Reg(asm.R6, asm.R2, ""), 1), asm.Mov.Imm(asm.R0, 2), asm.Return()},
+			asm.Instructions{first, asm.LoadMem(asm.R6, asm.R1, 0, asm.Word), asm.Mov.Reg32(asm.R6, asm.R6), asm.LoadImm(asm.R2, 1<<32, asm.DWord),
+				to(asm.JGE.Reg(asm.R6, asm.R2, ""), 1), asm.Mov.Imm(asm.R0, 2), asm.Return()},
+		},
 		"a mask of none": {
 			asm.Instructions{first, unknown, asm.And.Imm(asm.R6, 0), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
 			asm.Instructions{first, asm.Mov.Imm(asm.R0, 0), asm.Return()},
