@@ -63,9 +63,10 @@ func newCommand() *cobra.Command {
 		Long: `Measures weir and what it would replace in one run, with the same entries and
 keys, the contenders taking turns: the kernel's hash, Bloom filter and LPM trie
 maps and, with --peers, nftables, ipset with iptables, and xdp-filter, where they
-are installed. Absolute figures depend on the machine; most bars are ratios. On a
-quiet machine, as the ± column shows, the ratios of two runs differ by less than
-5 %: compare them with --against.
+are installed. Absolute figures depend on the machine; most bars are ratios, or
+nanoseconds beyond a program that only drops. One is undecided where its limit is
+within the figure's 95 % confidence interval. On a quiet machine, as the ± column
+shows, the ratios of two runs differ by less than 5 %: compare them with --against.
 
 lookup   lookups in a loop in the kernel, of unlisted keys and of listed ones,
          from 1M entries on also with cold caches; and false-positive rates

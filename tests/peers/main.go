@@ -80,13 +80,11 @@ func (p *page) Bars() string { return table(p.report.BarTable()) }
 
 // Reached counts the bars.
 func (p *page) Reached() string {
-	n := 0
+	n := make(map[string]int)
 	for _, b := range p.report.Bars {
-		if b.Reached {
-			n++
-		}
+		n[b.Verdict()]++
 	}
-	return fmt.Sprintf("%d of %d bars are reached", n, len(p.report.Bars))
+	return fmt.Sprintf("%d of %d bars are reached, %d missed, %d undecided", n["reached"], len(p.report.Bars), n["missed"], n["undecided"])
 }
 
 // Table returns the table of a benchmark, with warm or with cold caches.

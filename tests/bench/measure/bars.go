@@ -1,9 +1,5 @@
 package measure
 
-import (
-	"cmp"
-)
-
 // Bar is a limit that the design sets, and the measured value.
 type Bar struct {
 	Name    string  `json:"name"`
@@ -11,6 +7,22 @@ type Bar struct {
 	AtLeast bool    `json:"at_least"` // otherwise at most
 	Value   float64 `json:"value"`
 	Reached bool    `json:"reached"`
+
+	// The limit is within the 95 % confidence interval of the value, from Low to High.
+	Undecided bool    `json:"undecided,omitempty"`
+	Low       float64 `json:"low,omitempty"`
+	High      float64 `json:"high,omitempty"`
+}
+
+// Verdict returns reached, missed or undecided.
+func (b Bar) Verdict() string {
+	switch {
+	case b.Undecided:
+		return "undecided"
+	case b.Reached:
+		return "reached"
+	}
+	return "missed"
 }
 
 // Judge sets the bars whose results were measured.
@@ -21,12 +33,31 @@ func (r *Report) Judge() {
 		if !ok {
 			continue
 		}
-		reached := v <= p.limit
+		b := Bar{Name: p.name, Limit: p.limit, AtLeast: p.atLeast, Value: v.value, Reached: v.value <= p.limit}
 		if p.atLeast {
-			reached = v >= p.limit
+			b.Reached = v.value >= p.limit
 		}
-		r.Bars = append(r.Bars, Bar{Name: p.name, Limit: p.limit, AtLeast: p.atLeast, Value: v, Reached: reached})
+		if v.low < v.high {
+			b.Low, b.High, b.Undecided = v.low, v.high, v.low <= p.limit && p.limit <= v.high
+		}
+		r.Bars = append(r.Bars, b)
 	}
+}
+
+// estimate is a figure with its 95 % confidence interval, or one computed from such figures
+// at the ends of their intervals, which is wider than its own.
+type estimate struct{ value, low, high float64 }
+
+func exactly(v float64) estimate           { return estimate{v, v, v} }
+func within(v, width float64) estimate     { return estimate{v, v - width, v + width} }
+func (e estimate) plus(v float64) estimate { return estimate{e.value + v, e.low + v, e.high + v} }
+func (e estimate) minus(o estimate) estimate {
+	return estimate{e.value - o.value, e.low - o.high, e.high - o.low}
+}
+
+// over divides by what is above 0.
+func (e estimate) over(o estimate) estimate {
+	return estimate{e.value / o.value, e.low / o.high, e.high / o.low}
 }
 
 // promise computes a bar from the results.
@@ -34,8 +65,11 @@ type promise struct {
 	name    string
 	limit   float64
 	atLeast bool
-	figure  func(*Report) (float64, bool)
+	figure  measured
 }
+
+// measured computes an estimate, if it was measured.
+type measured func(*Report) (estimate, bool)
 
 const (
 	tenThousand     = 10_000
@@ -54,33 +88,46 @@ const (
 // before is the memory of an entry of bitwire when prefixes were in cascade and table.
 const before = 25.5
 
-// atOnce is how many times the packets of one core two must have, so that a packet takes at
-// most a tenth longer.
-const atOnce = 1.82
+// former are the nanoseconds of a packet that options took before constants were a part of the
+// instructions.
+const (
+	formerTracker = 22.5
+	formerDigest  = 34
+)
+
+// option is how long any one option may take beyond its own work, in nanoseconds.
+const option = 5
 
 var promises = []promise{
 	{"kernel memory, exact, 10k, bytes an entry", 7, false, one("load", setRandom, tenThousand, 0, weirExact, kernelEntry)},
 	{"kernel memory, exact, 100k, bytes an entry", 7, false, one("load", setRandom, hundredThousand, 0, weirExact, kernelEntry)},
 	{"kernel memory, exact, 1M, bytes an entry", 4.5, false, one("load", setRandom, million, 0, weirExact, kernelEntry)},
-	{"kernel memory, exact, 10M, bytes an entry", 4.3, false, one("load", setRandom, tenMillion, 0, weirExact, kernelEntry)},
+	{"kernel memory, exact, 1M in 60 lists, bytes an entry", 3.9, false, one("load", setRandom, million, 0, weirLists60, kernelEntry)},
+	{"kernel memory, exact, 10M in 15 lists, bytes an entry", 3.5, false, one("load", setRandom, tenMillion, 0, weirExact, kernelEntry)},
 	{"kernel memory, exact, 100M, bytes an entry", 2.7, false, one("load", setRandom, hundredMillion, 0, weirExact, kernelEntry)},
+	{"kernel memory, exact, IPv6, 1M, bytes an entry", 9, false, one("ipv6", setRandom, million, 0, weirExact, kernelEntry)},
 	{"kernel memory, exact, union-2026, bytes an entry", 4.5, false, one("load", union, anySize, 0, weirExact, kernelEntry)},
 	{"kernel memory, exact, bitwire's prefixes, bytes an entry", before / 3, false, one("load", bitwire, anySize, 0, weirExact, kernelEntry)},
 
-	{"wire, 10k, clean, of XDP_DROP", 0.97, true, one("wire", setRandom, tenThousand, 0, weirExact, ratio)},
-	{"wire, 10k, listed, of XDP_DROP", 0.93, true, one("wire", setRandom, tenThousand, 1, weirExact, ratio)},
-	{"wire, 100k, clean, of XDP_DROP", 0.95, true, one("wire", setRandom, hundredThousand, 0, weirExact, ratio)},
-	{"wire, 100k, listed, of XDP_DROP", 0.87, true, one("wire", setRandom, hundredThousand, 1, weirExact, ratio)},
-	{"wire, 1M, clean, of one read of equal memory", 1.0, true, rateRatio(million, 0, oneBucket)},
-	{"wire, 1M, listed, of one read of equal memory", 0.90, true, rateRatio(million, 1, oneBucket)},
-	{"wire, 10M, clean, of one read of equal memory", 1.0, true, rateRatio(tenMillion, 0, oneBucket)},
-	{"wire, 10M, listed, of one read of equal memory", 0.90, true, rateRatio(tenMillion, 1, oneBucket)},
+	{"wire, 10k, clean, beyond bare, less 1.3 of one line, ns", 10, false, beyondLine(tenThousand, 0)},
+	{"wire, 10k, listed, beyond bare, less 1.3 of one line, ns", 10, false, beyondLine(tenThousand, 1)},
+	{"wire, 100k, clean, beyond bare, of one line of equal memory", 1.1, false, beyondRatio(hundredThousand, 0)},
+	{"wire, 100k, listed, beyond bare, of one line of equal memory", 1.15, false, beyondRatio(hundredThousand, 1)},
+	{"wire, 1M, clean, beyond bare, of one line of equal memory", 1.1, false, beyondRatio(million, 0)},
+	{"wire, 1M, listed, beyond bare, of one line of equal memory", 1.15, false, beyondRatio(million, 1)},
+	{"wire, 10M, clean, beyond bare, of one line of equal memory", 1.1, false, beyondRatio(tenMillion, 0)},
+	{"wire, 10M, listed, beyond bare, of one line of equal memory", 1.15, false, beyondRatio(tenMillion, 1)},
+	{"wire, 10k, clean, of bare, with a driver of 42 ns", 0.75, true, atDriver(tenThousand, 0, bare)},
+	{"wire, 1M, listed, of kernel hash, with a driver of 42 ns", 3, true, atDriver(million, 1, kernelHash)},
 	{"wire, 100k, listed, of kernel hash", 2, true, rateRatio(hundredThousand, 1, kernelHash)},
-	{"wire, 1M, listed, of kernel hash", 2, true, rateRatio(million, 1, kernelHash)},
-	{"wire, 10M, listed, of kernel hash", 2.5, true, rateRatio(tenMillion, 1, kernelHash)},
-	{"wire, 1M, listed, of nftables", 3.5, true, rateRatio(million, 1, nftables)},
-	{"wire, 1M, listed, of ipset", 3.5, true, rateRatio(million, 1, ipset)},
-	{"wire, 100k, clean, usual configuration, of XDP_DROP", 0.80, true, one("options", setRandom, hundredThousand, 0, weirUsual, ratio)},
+	{"wire, 1M, listed, of kernel hash", 3, true, rateRatio(million, 1, kernelHash)},
+	{"wire, 10M, listed, of kernel hash", 3, true, rateRatio(tenMillion, 1, kernelHash)},
+	{"wire, 1M, listed, of nftables", 4.5, true, rateRatio(million, 1, nftables)},
+	{"wire, 1M, listed, of ipset", 4.5, true, rateRatio(million, 1, ipset)},
+	{"wire, 1M, clean, usual configuration, beyond exact, ns", 25, false, beyondOf("wire", million, weirUsual, weirExact)},
+	{"wire, 10M, clean, usual configuration, beyond exact, ns", 25, false, beyondOf("wire", tenMillion, weirUsual, weirExact)},
+	{"IPv6, 1M, clean, beyond bare, of IPv4's", 1.3, false, ofIPv4(0)},
+	{"IPv6, 1M, listed, beyond bare, of IPv4's", 1.3, false, ofIPv4(1)},
 	{"hook: tc, 100k, clean, of generic XDP", 0.9, true, one("hooks", setRandom, hundredThousand, 0, weirTC, ratio)},
 	{"hook: tc, 100k, listed, of generic XDP", 0.9, true, one("hooks", setRandom, hundredThousand, 1, weirTC, ratio)},
 
@@ -93,24 +140,43 @@ var promises = []promise{
 	{"100M addresses to enforcing, seconds", 40, false, one("load", setRandom, hundredMillion, 0, weirExact, seconds)},
 	{"100M addresses to enforcing, memory of the process meanwhile, GB", 3, false, one("load", setRandom, hundredMillion, 0, weirExact, peak)},
 
-	{"tracker on the wire, ns a packet", 16, false, one("options", setRandom, hundredThousand, 0, weirTracker, netNS)},
-	{"digest on the wire, ns a packet", 15, false, one("options", setRandom, hundredThousand, 0, weirDigest, netNS)},
-	{"guard on the wire, beyond the general path, ns a packet", 45, false, beyondGeneral(weirGuard)},
-	{"policer on the wire, beyond the general path, ns a packet", 70, false, beyondGeneral(weirPolice)},
+	{"tracker on the wire, of what it took before", 0.5, false, ofFormer(weirTracker, formerTracker)},
+	{"digest on the wire, of what it took before", 0.5, false, ofFormer(weirDigest, formerDigest)},
+	{"guard on the wire, beyond the general path, ns a packet", 45, false, beyondOf("options", hundredThousand, weirGuard, weirGeneral)},
+	{"policer on the wire, beyond the general path, ns a packet", 70, false, beyondOf("options", hundredThousand, weirPolice, weirGeneral)},
 	{"first-seen flows on the wire, ns a packet", 30, false, one("options", setRandom, hundredThousand, 0, weirFirst, netNS)},
-	{"two cores against one, guard", atOnce, true, one("cores", setRandom, hundredThousand, 0, weirGuard, scaling)},
-	{"two cores against one, policer", atOnce, true, one("cores", setRandom, hundredThousand, 0, weirPolice, scaling)},
-	{"two cores against one, first-seen flows", atOnce, true, one("cores", setRandom, hundredThousand, 0, weirFirst, scaling)},
-	{"two cores against one, worst configuration", 1.9, true, leastScaling},
-	{"IPv6, 1M, listed, lookup by the keyed hash, of that by XXH64", 1.0, true, quotient("ipv6", setRandom, million, 1, lookupKeyed, lookupXXH64, ratio)},
+	{"allow list and failsafe port on the wire, clean, ns a packet", option, false, one("options", setRandom, hundredThousand, 0, weirAllow, netNS)},
+	{"second tracker on the wire, beyond the first, ns a packet", formerTracker/2 + option, false, beyondOf("options", hundredThousand, weirTrackers, weirTracker)},
+	{"60 lists on the wire, clean, ns a packet", option, false, one("options", setRandom, hundredThousand, 0, weirLists60, netNS)},
+	{"60 lists on the wire, listed, ns a packet", option, false, one("options", setRandom, hundredThousand, 1, weirLists60, netNS)},
+	{"200 lists on the wire, clean, ns a packet", option, false, one("options", setRandom, hundredThousand, 0, weirLists200, netNS)},
+	{"200 lists on the wire, listed, ns a packet", option, false, one("options", setRandom, hundredThousand, 1, weirLists200, netNS)},
+	{"prefixes of 17 lengths on the wire, ns a packet", option, false, one("options", setRandom, hundredThousand, 0, weirLengths, netNS)},
+	{"a flow among the entries on the wire, ns a packet", option, false, one("options", setRandom, hundredThousand, 0, weirFlow, netNS)},
+	{"VLAN tag on the wire, clean, ns a packet", option, false, one("options", setRandom, hundredThousand, 0, weirVLAN, netNS)},
+	{"VLAN tag on the wire, listed, ns a packet", option, false, one("options", setRandom, hundredThousand, 1, weirVLAN, netNS)},
+	{"IPv6, 1M, listed, lookup by the keyed hash, of that by XXH64", 1.0, true, quotient(
+		one("ipv6", setRandom, million, 1, lookupKeyed, ratio), one("ipv6", setRandom, million, 1, lookupXXH64, ratio))},
+	{"two cores against one, worst configuration", 1.95, true, leastScaling},
+	{"F1 of heavy hitters, 1M flows, 256 KB, Zipf 1.1", 0.995, true, found(1.1)},
 }
 
-func peak(r Result) float64        { return float64(r.Peak) / 1e9 }
-func seconds(r Result) float64     { return r.Seconds }
-func netNS(r Result) float64       { return r.NetNS }
-func ratio(r Result) float64       { return r.Ratio }
-func scaling(r Result) float64     { return r.Scaling }
-func kernelEntry(r Result) float64 { return r.KernelEntry }
+func peak(r Result) estimate        { return exactly(float64(r.Peak) / 1e9) }
+func kernelEntry(r Result) estimate { return exactly(r.KernelEntry) }
+func netNS(r Result) estimate       { return within(r.NetNS, r.NetWidth) }
+func ratio(r Result) estimate       { return within(r.Ratio, r.Ratio*r.Spread) }
+
+// beyondBare is at least one nanosecond, since bars divide by it.
+func beyondBare(r Result) estimate {
+	e := within(r.BeyondNS, r.BeyondWidth)
+	if e.value == 0 {
+		return e // not measured
+	}
+	return estimate{max(1, e.value), max(1, e.low), max(1, e.high)}
+}
+
+// seconds is once for large lists, which have no interval.
+func seconds(r Result) estimate { return within(r.Seconds, r.Seconds*r.Spread) }
 
 // anySize is the size of a feed, whose name suffices.
 const anySize = 0
@@ -126,51 +192,108 @@ func (r *Report) find(benchmark, set string, entries int, listed float64, conten
 	return Result{}, false
 }
 
-func one(benchmark, set string, entries int, listed float64, contender string, figure func(Result) float64) func(*Report) (float64, bool) {
-	return func(r *Report) (float64, bool) {
+// one is a figure of a contender.
+func one(benchmark, set string, entries int, listed float64, contender string, of func(Result) estimate) measured {
+	return func(r *Report) (estimate, bool) {
 		x, ok := r.find(benchmark, set, entries, listed, contender)
-		return figure(x), ok && figure(x) != 0
+		return of(x), ok && of(x).value != 0
 	}
 }
 
 // quotient divides the figures of two contenders.
-func quotient(benchmark, set string, entries int, listed float64, over, under string, figure func(Result) float64) func(*Report) (float64, bool) {
-	a, b := one(benchmark, set, entries, listed, over, figure), one(benchmark, set, entries, listed, under, figure)
-	return func(r *Report) (float64, bool) {
+func quotient(a, b measured) measured {
+	return func(r *Report) (estimate, bool) {
 		x, ok := a(r)
 		y, other := b(r)
-		return x / y, ok && other
+		return x.over(y), ok && other
 	}
 }
 
-// beyondGeneral is what an option costs that the lean path does not have, without the path
-// that it takes instead.
-func beyondGeneral(contender string) func(*Report) (float64, bool) {
-	option := one("options", setRandom, hundredThousand, 0, contender, netNS)
-	general := one("options", setRandom, hundredThousand, 0, weirGeneral, netNS)
-	return func(r *Report) (float64, bool) {
-		x, ok := option(r)
-		y, other := general(r)
-		return x - y, ok && other
+// beyondOf is how much longer one contender takes for a clean packet than another, in
+// nanoseconds.
+func beyondOf(benchmark string, entries int, contender, other string) measured {
+	of := func(name string) measured { return one(benchmark, setRandom, entries, 0, name, beyondBare) }
+	return func(r *Report) (estimate, bool) {
+		x, ok := of(contender)(r)
+		y, also := of(other)(r)
+		return x.minus(y), ok && also
+	}
+}
+
+// onWireOf is the time of a contender's packet beyond one that is only dropped.
+func onWireOf(entries int, listed float64, contender string) measured {
+	return one("wire", setRandom, entries, listed, contender, beyondBare)
+}
+
+// beyondLine is weir's time beyond 1.3 of that of one read of memory, which decides nothing.
+func beyondLine(entries int, listed float64) measured {
+	return func(r *Report) (estimate, bool) {
+		x, ok := onWireOf(entries, listed, weirExact)(r)
+		y, other := onWireOf(entries, listed, oneBucket)(r)
+		return x.minus(estimate{1.3 * y.value, 1.3 * y.low, 1.3 * y.high}), ok && other
+	}
+}
+
+// beyondRatio divides weir's time by that of one read of memory of the same size.
+func beyondRatio(entries int, listed float64) measured {
+	return quotient(onWireOf(entries, listed, weirExact), onWireOf(entries, listed, oneBucket))
+}
+
+// ofIPv4 divides the time of a packet from an IPv6 address by that from an IPv4 one.
+func ofIPv4(listed float64) measured {
+	return quotient(one("ipv6", setRandom, million, listed, weirExact, beyondBare), onWireOf(million, listed, weirExact))
+}
+
+// atDriver divides weir's rate by another's, with the driver of a network card instead of veth.
+func atDriver(entries int, listed float64, under string) measured {
+	return func(r *Report) (estimate, bool) {
+		x, ok := onWireOf(entries, listed, weirExact)(r)
+		y, other := exactly(0), true
+		if under != bare {
+			y, other = onWireOf(entries, listed, under)(r)
+		}
+		return y.plus(DriverNS).over(x.plus(DriverNS)), ok && other
+	}
+}
+
+// ofFormer divides what an option takes for a clean packet by what it took in an earlier version.
+func ofFormer(contender string, former float64) measured {
+	return func(r *Report) (estimate, bool) {
+		x, ok := one("options", setRandom, hundredThousand, 0, contender, netNS)(r)
+		return x.over(exactly(former)), ok
 	}
 }
 
 // netRatio divides weir's time in a loop by another's.
-func netRatio(entries int, listed float64, under string) func(*Report) (float64, bool) {
-	return quotient("lookup", setRandom, entries, listed, weirExact, under, netNS)
+func netRatio(entries int, listed float64, under string) measured {
+	of := func(name string) measured { return one("lookup", setRandom, entries, listed, name, netNS) }
+	return quotient(of(weirExact), of(under))
 }
 
 // rateRatio divides weir's rate on the wire by another's.
-func rateRatio(entries int, listed float64, under string) func(*Report) (float64, bool) {
-	return quotient("wire", setRandom, entries, listed, weirExact, under, ratio)
+func rateRatio(entries int, listed float64, under string) measured {
+	of := func(name string) measured { return one("wire", setRandom, entries, listed, name, ratio) }
+	return quotient(of(weirExact), of(under))
 }
 
 // leastScaling returns the least of weir's results on two cores.
-func leastScaling(r *Report) (v float64, ok bool) {
+func leastScaling(r *Report) (least estimate, ok bool) {
 	for _, x := range r.Results {
-		if x.Scaling != 0 && x.Contender != xdpDrop {
-			v, ok = min(cmp.Or(v, x.Scaling), x.Scaling), true
+		if x.Scaling != 0 && x.Contender != xdpDrop && (!ok || x.Scaling < least.value) {
+			least, ok = estimate{x.Scaling, x.Scaling * (1 - x.Spread), x.Scaling * (1 + x.Spread)}, true
 		}
 	}
-	return v, ok
+	return least, ok
+}
+
+// found returns how many of the heavy hitters a bank has found.
+func found(zipf float64) measured {
+	return func(r *Report) (estimate, bool) {
+		for _, x := range r.Results {
+			if x.F1 != 0 && x.Zipf == zipf {
+				return exactly(x.F1), true
+			}
+		}
+		return estimate{}, false
+	}
 }

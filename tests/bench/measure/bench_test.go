@@ -265,61 +265,84 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// Bars are computed from the results, and left out without them.
+// Bars are computed from the results, and left out without them. One is undecided where its
+// limit is within the interval of the figure.
 func TestReachedBars(t *testing.T) {
-	wire := Result{Benchmark: "wire", Set: setRandom, Entries: million, ListedShare: 1}
-	with := func(x Result, contender string, set func(*Result)) Result {
-		x.Contender = contender
+	at := func(benchmark string, entries int, listed float64, contender string, set func(*Result)) Result {
+		x := Result{Benchmark: benchmark, Set: setRandom, Entries: entries, ListedShare: listed, Contender: contender}
 		set(&x)
 		return x
 	}
+	beyond := func(ns, width float64) func(*Result) {
+		return func(r *Result) { r.BeyondNS, r.BeyondWidth = ns, width }
+	}
+	net := func(ns, width float64) func(*Result) {
+		return func(r *Result) { r.NetNS, r.NetWidth = ns, width }
+	}
+	rate := func(ratio, spread float64) func(*Result) {
+		return func(r *Result) { r.Ratio, r.Spread = ratio, spread }
+	}
+	scaling := func(of, spread float64) func(*Result) {
+		return func(r *Result) { r.Scaling, r.Spread = of, spread }
+	}
 	r := Report{Results: []Result{
-		with(wire, weirExact, func(r *Result) { r.Ratio = 0.75 }),
-		with(wire, oneBucket, func(r *Result) { r.Ratio = 0.85 }),
-		with(wire, nftables, func(r *Result) { r.Ratio = 0.15 }),
+		at("wire", tenThousand, 0, weirExact, beyond(10, 0.5)),
+		at("wire", tenThousand, 0, oneBucket, beyond(4, 0.5)), // 10 - 1.3 * 4 = 4.8
+		at("wire", million, 0, weirExact, beyond(44, 2)),
+		at("wire", million, 0, oneBucket, beyond(40, 2)), // 1.1
+		at("wire", million, 0, weirUsual, beyond(90, 4)),
+		at("wire", million, 1, weirExact, func(r *Result) { beyond(58, 1)(r); rate(0.75, 0.01)(r) }),
+		at("wire", million, 1, kernelHash, func(r *Result) { beyond(300, 5)(r); rate(0.24, 0.01)(r) }),
+		at("wire", million, 1, nftables, rate(0.2, 0.01)),
+		at("ipv6", million, 1, weirExact, beyond(100, 1)),
 		{Benchmark: "load", Contender: weirExact, Set: bitwire, Entries: 213_288, KernelEntry: 5},
 		{Benchmark: "load", Contender: weirExact, Set: setRandom, Entries: hundredMillion, Seconds: 41, Peak: 2_900_000_000},
-		{Benchmark: "options", Contender: weirTracker, Set: setRandom, Entries: hundredThousand, NetNS: 17},
-		{Benchmark: "options", Contender: weirGeneral, Set: setRandom, Entries: hundredThousand, NetNS: 15},
-		{Benchmark: "options", Contender: weirGuard, Set: setRandom, Entries: hundredThousand, NetNS: 55},
-		{Benchmark: "options", Contender: weirPolice, Set: setRandom, Entries: hundredThousand, NetNS: 90},
-		{Benchmark: "options", Contender: weirFirst, Set: setRandom, Entries: hundredThousand, NetNS: 29},
-		{Benchmark: "hooks", Contender: weirTC, Set: setRandom, Entries: hundredThousand, Ratio: 0.89},
-		{Benchmark: "hooks", Contender: weirTC, Set: setRandom, Entries: hundredThousand, ListedShare: 1, Ratio: 0.91},
-		{Benchmark: "cores", Contender: weirGuard, Set: setRandom, Entries: hundredThousand, Scaling: 1.9},
-		{Benchmark: "cores", Contender: weirPolice, Set: setRandom, Entries: hundredThousand, Scaling: 1.8},
-		{Benchmark: "cores", Contender: weirExact, Set: setRandom, Entries: 1000, Scaling: 1.95},
-		{Benchmark: "cores", Contender: weirUsual, Set: setRandom, Entries: 1000, Scaling: 1.85},
-		{Benchmark: "cores", Contender: xdpDrop, Set: setRandom, Entries: 1000, Scaling: 1.5},
-		{Benchmark: "lookup", Contender: weirExact, Set: setRandom, Entries: million, ListedShare: 1, Cold: true, NetNS: 1},
-		{Benchmark: "lookup", Contender: kernelHash, Set: setRandom, Entries: million, ListedShare: 1, NetNS: 10},
+		at("options", hundredThousand, 0, weirTracker, func(r *Result) { net(9, 1)(r); beyond(20, 1)(r) }),
+		at("options", hundredThousand, 0, weirTrackers, beyond(50, 1)),
+		at("options", hundredThousand, 0, weirVLAN, net(4, 3)),
+		at("options", hundredThousand, 1, weirVLAN, net(-1, 3)),
+		at("options", hundredThousand, 0, weirFlow, net(12, 3)),
+		at("cores", hundredThousand, 0, weirGuard, scaling(1.97, 0.001)),
+		at("cores", hundredThousand, 0, xdpDrop, scaling(1.5, 0.01)),
+		{Benchmark: "heavy", Contender: "sketch", Set: "flows", Entries: million, Zipf: 1.1, F1: 0.9951},
+		at("lookup", million, 1, weirExact, func(r *Result) { r.Cold, r.NetNS = true, 1 }),
+		at("lookup", million, 1, kernelHash, net(10, 0)),
 	}}
 	r.Judge()
-	want := map[string]bool{
-		"wire, 1M, listed, of one read of equal memory":                    false,
-		"wire, 1M, listed, of nftables":                                    true,
-		"kernel memory, exact, bitwire's prefixes, bytes an entry":         true,
-		"100M addresses to enforcing, seconds":                             false,
-		"100M addresses to enforcing, memory of the process meanwhile, GB": true,
-		"tracker on the wire, ns a packet":                                 false,
-		"guard on the wire, beyond the general path, ns a packet":          true,
-		"policer on the wire, beyond the general path, ns a packet":        false,
-		"first-seen flows on the wire, ns a packet":                        true,
-		"hook: tc, 100k, clean, of generic XDP":                            false,
-		"hook: tc, 100k, listed, of generic XDP":                           true,
-		"two cores against one, guard":                                     true,
-		"two cores against one, policer":                                   false,
-		"two cores against one, worst configuration":                       false,
+	want := map[string]string{
+		"wire, 10k, clean, beyond bare, less 1.3 of one line, ns":          "reached",
+		"wire, 10k, clean, of bare, with a driver of 42 ns":                "reached",
+		"wire, 1M, clean, beyond bare, of one line of equal memory":        "undecided",
+		"wire, 1M, clean, usual configuration, beyond exact, ns":           "missed",
+		"wire, 1M, listed, of kernel hash":                                 "reached",
+		"wire, 1M, listed, of kernel hash, with a driver of 42 ns":         "reached",
+		"wire, 1M, listed, of nftables":                                    "missed",
+		"IPv6, 1M, listed, beyond bare, of IPv4's":                         "missed",
+		"kernel memory, exact, bitwire's prefixes, bytes an entry":         "reached",
+		"100M addresses to enforcing, seconds":                             "missed",
+		"100M addresses to enforcing, memory of the process meanwhile, GB": "reached",
+		"tracker on the wire, of what it took before":                      "reached",
+		"second tracker on the wire, beyond the first, ns a packet":        "missed",
+		"VLAN tag on the wire, clean, ns a packet":                         "undecided",
+		"VLAN tag on the wire, listed, ns a packet":                        "reached",
+		"a flow among the entries on the wire, ns a packet":                "missed",
+		"two cores against one, worst configuration":                       "reached",
+		"F1 of heavy hitters, 1M flows, 256 KB, Zipf 1.1":                  "reached",
 	}
 	for _, b := range r.Bars {
-		reached, ok := want[b.Name]
-		if !ok || b.Reached != reached {
-			t.Errorf("%+v", b)
+		verdict, ok := want[b.Name]
+		if !ok || b.Verdict() != verdict {
+			t.Errorf("%s: %+v, want %s", b.Verdict(), b, verdict)
 		}
 		delete(want, b.Name)
 	}
 	for name := range want {
 		t.Errorf("no bar %q", name)
+	}
+	if err := validate(t, map[string]any{"machine": Machine{
+		CPU: "a processor", Cores: 2, Kernel: "6.18", Arch: "amd64", LatencyNS: [3]float64{1, 1, 1}, Versions: map[string]string{"weir": "", "go": ""}, Command: []string{"bench"},
+	}, "results": r.Results, "bars": r.Bars}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -72,6 +72,7 @@ type kind struct {
 // The names of contenders.
 const (
 	xdpDrop     = "xdp-drop"
+	bare        = "bare" // drops every packet and does nothing else
 	oneLine     = "one-line"
 	oneBucket   = "one-bucket"
 	weirExact   = "weir-exact"
@@ -87,12 +88,13 @@ const (
 
 const unbounded = 1 << 32
 
-// kinds lists all contenders. The first is the base: it parses, counts and drops
-// without a lookup. The next two take weir's lean path, and read one 64-byte line of
+// kinds lists all contenders. The first is the base of ratios: it parses, counts and drops
+// without a lookup. Nanoseconds are counted from the second. The next two take weir's lean path, and read one 64-byte line of
 // as much memory as weir has in approximate mode, and in exact mode: the least that
 // any filter of that size costs.
 var kinds = []kind{
 	{name: xdpDrop, fixed: true, blind: true, make: newDrop, most: unbounded, prefixes: unbounded},
+	{name: bare, fixed: true, blind: true, silent: true, wireOnly: true, make: newBare, most: unbounded, prefixes: unbounded},
 	{name: oneLine, fixed: true, blind: true, make: newLine, most: unbounded, prefixes: unbounded, twin: weirApprox},
 	{name: oneBucket, fixed: true, blind: true, make: newLine, most: unbounded, prefixes: unbounded, twin: weirExact},
 	{name: weirExact, make: newWeir(exact), most: unbounded, prefixes: unbounded},

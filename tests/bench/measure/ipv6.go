@@ -41,7 +41,13 @@ func (s *session) ipv6() (err error) {
 		from := wide(0).As16()
 		copy(w.frame[14+8:], from[:])
 	}
-	return s.cleanAndListed("ipv6", c, b, func(series, []Result) {})
+	return s.cleanAndListed("ipv6", c, b, func(_ series, added []Result) {
+		for i := range added {
+			if w, ok := c.by[added[i].Contender].(*weir6); ok {
+				added[i].KernelEntry = float64(w.kernelBytes()) / float64(b.n())
+			}
+		}
+	})
 }
 
 // wide returns the IPv6 address that ends with an IPv4 one.

@@ -21,7 +21,11 @@ func (s *session) load() error {
 		if b.n() > mostAsked {
 			b.entries, s.lists.last = nil, nil // which are no part of what a process needs
 		}
-		for _, k := range s.kinds() {
+		kinds := s.kinds()
+		if b.set == setRandom && b.n() == million {
+			kinds = append(kinds, kind{name: weirLists60, make: newWeir(configuration{n: 60}), most: million})
+		}
+		for _, k := range kinds {
 			if !k.takes(b) || k.blind || k.wireOnly {
 				continue
 			}

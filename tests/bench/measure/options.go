@@ -3,24 +3,26 @@ package measure
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/ebpf"
 
 	"weir/control/engine"
+	"weir/control/list"
 	"weir/control/observe/heavy"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/police"
 	"weir/filter/digest"
 	"weir/filter/hash"
+	"weir/filter/key"
 	"weir/filter/sfb"
 	"weir/tests/bench/probe"
 )
 
 // What weir is configured to beyond a block list, for options and cores.
 const (
-	bare         = "bare" // drops every packet and does nothing else
 	weirAllow    = "weir-allow"
 	weirTracker  = "weir-tracker"
 	weirGuard    = "weir-guard"
@@ -30,6 +32,12 @@ const (
 	weirPolice   = "weir-police"
 	weirFirst    = "weir-first"
 	weirFirstNew = "weir-first-new" // every packet is of a new flow
+	weirTrackers = "weir-trackers"  // of sources and of destinations
+	weirLists60  = "weir-60-lists"
+	weirLists200 = "weir-200-lists"
+	weirLengths  = "weir-lengths" // prefixes of 17 lengths
+	weirFlow     = "weir-flow"    // a flow among the entries
+	weirVLAN     = "weir-vlan"    // packets with a VLAN tag
 )
 
 // optional lists the contenders of options. The first is the base.
@@ -76,8 +84,37 @@ func optional() ([]kind, error) {
 		{name: weirPolice, make: newWeir(policed)},
 		{name: weirFirst, make: newWeir(newFlows)},
 		{name: weirFirstNew, make: newWeir(forged)},
+		{name: weirTrackers, make: newWeir(configuration{config: engine.Config{Telemetry: twoTrackers}})},
+		{name: weirLists60, make: newWeir(configuration{n: 60})},
+		{name: weirLists200, make: newWeir(configuration{n: 200})},
+		{name: weirLengths, make: newWeir(configuration{beside: lengths()})},
+		{name: weirFlow, make: newWeir(configuration{beside: list.Entries{Flows: []key.Key{aFlow}}})},
+		{name: weirVLAN, make: func(p place) contender {
+			p.wire.tag()
+			return newWeir(exact)(p)
+		}},
 		{name: weirApprox, make: newWeir(approximate)},
 	}, nil
+}
+
+// twoTrackers are of sources and of destinations.
+var twoTrackers = engine.Telemetry{
+	Trackers:    []engine.Tracker{sources.Trackers[0], heavy.DefaultSpec("dst").Tracker()},
+	TrackerSeed: sources.TrackerSeed,
+}
+
+// aFlow is a flow that no packet has.
+var aFlow = key.Tuple{
+	Src: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Dst: netip.AddrFrom4([4]byte{198, 51, 100, 1}),
+	Proto: 17, HasPorts: true, SrcPort: 53, DstPort: 5353,
+}.Key()
+
+// lengths returns prefixes of 16 lengths, /16 to /31, of which few packets have an address.
+func lengths() (e list.Entries) {
+	for bits := 16; bits < 32; bits++ {
+		e.V4 = append(e.V4, list.V4(uint32(bits)<<19, bits))
+	}
+	return e
 }
 
 // enterAll adds contenders of some kinds, or of all that are named, each on its own
@@ -118,16 +155,12 @@ func (s *session) options() (err error) {
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return s.cleanAndListed("options", c, b, func(all series, added []Result) {
-		ns := make(series)
-		for name, rates := range all {
-			for _, mpps := range rates {
-				ns[name] = append(ns[name], 1000/mpps)
-			}
-		}
+		ns := all.times()
 		for i := range added {
 			x := &added[i]
 			if _, ok := c.by[x.Contender].(*weir); ok {
-				x.NetNS = median(ns.beyond(x.Contender, weirExact))
+				net := ns.beyond(x.Contender, weirExact)
+				x.NetNS, x.NetWidth = median(net), width(net)
 			}
 		}
 	})

@@ -23,7 +23,7 @@ type figureOf struct {
 	file, title, y string
 	log            bool
 	pick           func(Result) bool
-	value          func(Result) float64
+	value          func(Result) estimate
 }
 
 var figures = []figureOf{
@@ -79,6 +79,7 @@ func (r *Report) Plot(dir string) (drawn []Figure, err error) {
 // which the colour-blind can distinguish. weir's have two colours of their own.
 var colors = map[string]color.Color{
 	xdpDrop:     color.Gray{0x88},
+	bare:        color.Gray{0x22},
 	oneLine:     color.Gray{0xbb},
 	oneBucket:   color.Gray{0x55},
 	weirExact:   color.RGBA{0xd5, 0x5e, 0x00, 0xff}, // vermilion
@@ -105,8 +106,8 @@ func (r *Report) curves(f figureOf) (curves []curve.Named) {
 	for _, k := range kinds {
 		var points curve.Points
 		for _, x := range r.Results {
-			if f.pick(x) && x.Contender == k.name && f.value(x) > 0 {
-				points = points.At(float64(x.Entries), f.value(x))
+			if f.pick(x) && x.Contender == k.name && f.value(x).value > 0 {
+				points = points.At(float64(x.Entries), f.value(x).value)
 				sizes[x.Entries] = true
 			}
 		}

@@ -38,6 +38,7 @@ var columns = []column{
 	}},
 	{"Zipf", func(r Result) string { return general(r.Zipf) }},
 	{"ns", func(r Result) string { return figure(r.NS, 1) }},
+	{"beyond bare, ns", func(r Result) string { return figure(r.BeyondNS, 1) }},
 	{"net ns", func(r Result) string { return figure(r.NetNS, 1) }},
 	{"Mpps", func(r Result) string { return figure(r.Mpps, 2) }},
 	{"of XDP_DROP", func(r Result) string {
@@ -140,16 +141,16 @@ func (r *Report) Table(pick func(Result) bool) [][]string {
 
 // BarTable returns the bars as lines of cells, the first a heading.
 func (r *Report) BarTable() [][]string {
-	lines := [][]string{{"bar", "figure", "limit", ""}}
+	lines := [][]string{{"bar", "figure", "95 %", "limit", ""}}
 	for _, b := range r.Bars {
-		sign, verdict := "≤", "reached"
+		sign, interval := "≤", ""
 		if b.AtLeast {
 			sign = "≥"
 		}
-		if !b.Reached {
-			verdict = "missed"
+		if b.Low < b.High {
+			interval = fmt.Sprintf("%.4g – %.4g", b.Low, b.High)
 		}
-		lines = append(lines, []string{b.Name, fmt.Sprintf("%.4g", b.Value), fmt.Sprintf("%s %g", sign, b.Limit), verdict})
+		lines = append(lines, []string{b.Name, fmt.Sprintf("%.4g", b.Value), interval, fmt.Sprintf("%s %.4g", sign, b.Limit), b.Verdict()})
 	}
 	return lines
 }

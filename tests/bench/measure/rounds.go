@@ -76,6 +76,17 @@ func (s series) beyond(name, base string) []float64 {
 	return s.pairs(name, base, func(a, b float64) float64 { return a - b })
 }
 
+// times returns the nanoseconds of a packet for rates in million packets a second.
+func (s series) times() series {
+	ns := make(series)
+	for name, rates := range s {
+		for _, mpps := range rates {
+			ns[name] = append(ns[name], 1000/mpps)
+		}
+	}
+	return ns
+}
+
 func (s series) pairs(name, other string, fn func(a, b float64) float64) []float64 {
 	v := slices.Clone(s[name])
 	for i := range v {
@@ -90,15 +101,24 @@ func median(v []float64) float64 {
 }
 
 // spread returns half the width of the median's 95 % confidence interval, as a
-// share of the median. The interval lies between two order statistics, valid for
-// any distribution; fewer than six figures are all within it.
+// share of the median.
 func spread(v []float64) float64 {
+	if len(v) < 2 {
+		return 0
+	}
+	return width(v) / median(v)
+}
+
+// width returns half the width of the median's 95 % confidence interval. The interval
+// lies between two order statistics, valid for any distribution; fewer than six
+// figures are all within it.
+func width(v []float64) float64 {
 	if len(v) < 2 {
 		return 0
 	}
 	v = slices.Sorted(slices.Values(v))
 	out := outside(len(v))
-	return (v[len(v)-1-out] - v[out]) / 2 / median(v)
+	return (v[len(v)-1-out] - v[out]) / 2
 }
 
 // outside returns how many of n sorted figures lie outside the interval at either

@@ -37,9 +37,11 @@ type weir struct {
 // configuration is what an operator may configure.
 type configuration struct {
 	config engine.Config
-	allow  bool // has an allow list
-	units  int  // of a flow from which it is a heavy hitter; 0: mostUnits
-	forget bool // no pairs of a guard, and no flows, are known when a turn begins
+	n      int          // number of lists; 0: mostLists
+	beside list.Entries // further entries, in the second list
+	allow  bool         // has an allow list
+	units  int          // of a flow from which it is a heavy hitter; 0: mostUnits
+	forget bool         // no pairs of a guard, and no flows, are known when a turn begins
 }
 
 // Configurations. usual is that of many operators: a failsafe port, an allow list, and
@@ -60,15 +62,16 @@ func newWeir(c configuration) func(place) contender {
 	return func(p place) contender { return &weir{place: p, configuration: c} }
 }
 
-// mostLists is the number of lists, of which all but the first are empty: an operator
+// mostLists is the usual number of lists, of which all but the first are empty: an operator
 // has several, and an entry's list takes four bits then.
 const mostLists = 15
 
 func (w *weir) lists(b *blocklist, contents *list.Set) []engine.List {
 	all := []engine.List{{Name: b.set, Contents: contents}}
-	for len(all) < mostLists {
+	for len(all) < cmp.Or(w.n, mostLists) {
 		all = append(all, engine.List{Name: fmt.Sprintf("empty-%d", len(all)), Contents: singles(nil)})
 	}
+	all[1].Contents = w.beside.Set()
 	if w.allow {
 		all[1] = engine.List{Name: "allowed", Allow: true, Contents: singles(b.unlisted(16))}
 	}

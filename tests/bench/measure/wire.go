@@ -53,12 +53,17 @@ func (s *session) wireOf(b *blocklist) (err error) {
 // addRates adds results for contenders' rates, the first of which is the base. They are like
 // what all have in common.
 func (s *session) addRates(all series, names []string, common Result) {
+	ns := all.times()
 	for _, name := range names {
 		x := common
 		ratios := all.ratios(name, names[0])
 		x.Contender, x.Rounds, x.Spread = name, len(ratios), spread(ratios)
 		x.Mpps, x.Ratio = all.median(name), median(ratios)
 		x.NS = 1000 / x.Mpps
+		if len(ns[bare]) > 0 && name != bare {
+			beyond := ns.beyond(name, bare)
+			x.BeyondNS, x.BeyondWidth = median(beyond), width(beyond)
+		}
 		s.add(x)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -57,6 +58,11 @@ func frameTo(p *playground.Playground, from, to netip.Addr) []byte {
 	binary.BigEndian.PutUint16(f[38:], uint16(len(f)-14-20)) // the UDP length
 	binary.BigEndian.PutUint16(f[24:], checksum(f[14:34]))   // which the generator adjusts
 	return f
+}
+
+// tag gives the wire's frames a VLAN tag.
+func (w *wire) tag() {
+	w.frame = slices.Insert(w.frame, 12, 0x81, 0x00, 0, 7)
 }
 
 // checksum returns the Internet checksum (RFC 1071) of an IPv4 header whose own

@@ -434,9 +434,10 @@ int wire_weir(struct xdp_md *ctx)
 
 /*
  * The generator, for test runs with live frames: sets the IPv4 source of the
- * frame, or the last word of the IPv6 source, to the next key and sends it out of
- * an interface.
+ * frame, which may have one VLAN tag, or the last word of the IPv6 source, to the next
+ * key and sends it out of an interface.
  */
+#define VLAN_TAG 4
 __u32 bench_ifindex = 0;
 
 /* The sum of a word's halves, for the Internet checksum. */
@@ -467,6 +468,8 @@ int generate(struct xdp_md *ctx)
 		ip6->saddr.in6_u.u6_addr32[3] = key;
 		return bpf_redirect(bench_ifindex, 0);
 	}
+	if (eth->h_proto == bpf_htons(ETH_P_8021Q))
+		ip = (void *)(eth + 1) + VLAN_TAG;
 	ip->check = adjusted(ip->check, ip->saddr, key); /* or the stack drops it */
 	ip->saddr = key;
 	return bpf_redirect(bench_ifindex, 0);
