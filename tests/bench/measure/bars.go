@@ -55,7 +55,7 @@ func (e estimate) minus(o estimate) estimate {
 	return estimate{e.value - o.value, e.low - o.high, e.high - o.low}
 }
 
-// over divides by what is above 0.
+// over divides by an estimate above 0.
 func (e estimate) over(o estimate) estimate {
 	return estimate{e.value / o.value, e.low / o.high, e.high / o.low}
 }
@@ -140,8 +140,8 @@ var promises = []promise{
 	{"100M addresses to enforcing, seconds", 40, false, one("load", setRandom, hundredMillion, 0, weirExact, seconds)},
 	{"100M addresses to enforcing, memory of the process meanwhile, GB", 3, false, one("load", setRandom, hundredMillion, 0, weirExact, peak)},
 
-	{"tracker on the wire, of what it took before", 0.5, false, ofFormer(weirTracker, formerTracker)},
-	{"digest on the wire, of what it took before", 0.5, false, ofFormer(weirDigest, formerDigest)},
+	{"tracker on the wire, of its former time", 0.5, false, ofFormer(weirTracker, formerTracker)},
+	{"digest on the wire, of its former time", 0.5, false, ofFormer(weirDigest, formerDigest)},
 	{"guard on the wire, beyond the general path, ns a packet", 45, false, beyondOf("options", hundredThousand, weirGuard, weirGeneral)},
 	{"policer on the wire, beyond the general path, ns a packet", 70, false, beyondOf("options", hundredThousand, weirPolice, weirGeneral)},
 	{"first-seen flows on the wire, ns a packet", 30, false, one("options", setRandom, hundredThousand, 0, weirFirst, netNS)},
@@ -225,7 +225,7 @@ func onWireOf(entries int, listed float64, contender string) measured {
 	return one("wire", setRandom, entries, listed, contender, beyondBare)
 }
 
-// beyondLine is weir's time beyond 1.3 of that of one read of memory, which decides nothing.
+// beyondLine is how much longer weir takes than 1.3 reads of memory, in nanoseconds.
 func beyondLine(entries int, listed float64) measured {
 	return func(r *Report) (estimate, bool) {
 		x, ok := onWireOf(entries, listed, weirExact)(r)
@@ -234,12 +234,12 @@ func beyondLine(entries int, listed float64) measured {
 	}
 }
 
-// beyondRatio divides weir's time by that of one read of memory of the same size.
+// beyondRatio divides weir's time by the time of one read of memory of the same size.
 func beyondRatio(entries int, listed float64) measured {
 	return quotient(onWireOf(entries, listed, weirExact), onWireOf(entries, listed, oneBucket))
 }
 
-// ofIPv4 divides the time of a packet from an IPv6 address by that from an IPv4 one.
+// ofIPv4 divides the times of packets from IPv6 and from IPv4 addresses.
 func ofIPv4(listed float64) measured {
 	return quotient(one("ipv6", setRandom, million, listed, weirExact, beyondBare), onWireOf(million, listed, weirExact))
 }
@@ -256,7 +256,7 @@ func atDriver(entries int, listed float64, under string) measured {
 	}
 }
 
-// ofFormer divides what an option takes for a clean packet by what it took in an earlier version.
+// ofFormer divides the time of an option, for a clean packet, by its time in an earlier version.
 func ofFormer(contender string, former float64) measured {
 	return func(r *Report) (estimate, bool) {
 		x, ok := one("options", setRandom, hundredThousand, 0, contender, netNS)(r)

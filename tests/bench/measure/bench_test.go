@@ -321,7 +321,7 @@ func TestReachedBars(t *testing.T) {
 		"kernel memory, exact, bitwire's prefixes, bytes an entry":         "reached",
 		"100M addresses to enforcing, seconds":                             "missed",
 		"100M addresses to enforcing, memory of the process meanwhile, GB": "reached",
-		"tracker on the wire, of what it took before":                      "reached",
+		"tracker on the wire, of its former time":                          "reached",
 		"second tracker on the wire, beyond the first, ns a packet":        "missed",
 		"VLAN tag on the wire, clean, ns a packet":                         "undecided",
 		"VLAN tag on the wire, listed, ns a packet":                        "reached",

@@ -60,7 +60,7 @@ func frameTo(p *playground.Playground, from, to netip.Addr) []byte {
 	return f
 }
 
-// tag gives the wire's frames a VLAN tag.
+// tag inserts a VLAN tag into the wire's frames.
 func (w *wire) tag() {
 	w.frame = slices.Insert(w.frame, 12, 0x81, 0x00, 0, 7)
 }
