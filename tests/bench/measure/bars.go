@@ -1,5 +1,7 @@
 package measure
 
+import "math"
+
 // Bar is a limit that the design sets, and the measured value.
 type Bar struct {
 	Name    string  `json:"name"`
@@ -44,20 +46,17 @@ func (r *Report) Judge() {
 	}
 }
 
-// estimate is a figure with its 95 % confidence interval, or one computed from such figures
-// at the ends of their intervals, which is wider than its own.
+// estimate is a figure with its 95 % confidence interval.
 type estimate struct{ value, low, high float64 }
 
-func exactly(v float64) estimate           { return estimate{v, v, v} }
-func within(v, width float64) estimate     { return estimate{v, v - width, v + width} }
-func (e estimate) plus(v float64) estimate { return estimate{e.value + v, e.low + v, e.high + v} }
-func (e estimate) minus(o estimate) estimate {
-	return estimate{e.value - o.value, e.low - o.high, e.high - o.low}
-}
+func exactly(v float64) estimate       { return estimate{v, v, v} }
+func within(v, width float64) estimate { return estimate{v, v - width, v + width} }
 
-// over divides by an estimate above 0.
+// over divides by an independent estimate: relative widths add up like standard deviations.
 func (e estimate) over(o estimate) estimate {
-	return estimate{e.value / o.value, e.low / o.high, e.high / o.low}
+	v := e.value / o.value
+	relative := func(e estimate) float64 { return (e.high - e.low) / 2 / e.value }
+	return within(v, v*math.Hypot(relative(e), relative(o)))
 }
 
 // promise computes a bar from the results.
@@ -155,8 +154,8 @@ var promises = []promise{
 	{"a flow among the entries on the wire, ns a packet", option, false, one("options", setRandom, hundredThousand, 0, weirFlow, netNS)},
 	{"VLAN tag on the wire, clean, ns a packet", option, false, one("options", setRandom, hundredThousand, 0, weirVLAN, netNS)},
 	{"VLAN tag on the wire, listed, ns a packet", option, false, one("options", setRandom, hundredThousand, 1, weirVLAN, netNS)},
-	{"IPv6, 1M, listed, lookup by the keyed hash, of that by XXH64", 1.0, true, quotient(
-		one("ipv6", setRandom, million, 1, lookupKeyed, ratio), one("ipv6", setRandom, million, 1, lookupXXH64, ratio))},
+	{"IPv6, 1M, listed, lookup by the keyed hash, of that by XXH64", 1.0, true, roundByRound(
+		"ipv6", million, 1, []string{lookupKeyed, lookupXXH64}, func(ns []float64) float64 { return ns[1] / ns[0] })},
 	{"two cores against one, worst configuration", 1.95, true, leastScaling},
 	{"F1 of heavy hitters, 1M flows, 256 KB, Zipf 1.1", 0.995, true, found(1.1)},
 }
@@ -166,14 +165,7 @@ func kernelEntry(r Result) estimate { return exactly(r.KernelEntry) }
 func netNS(r Result) estimate       { return within(r.NetNS, r.NetWidth) }
 func ratio(r Result) estimate       { return within(r.Ratio, r.Ratio*r.Spread) }
 
-// beyondBare is at least one nanosecond, since bars divide by it.
-func beyondBare(r Result) estimate {
-	e := within(r.BeyondNS, r.BeyondWidth)
-	if e.value == 0 {
-		return e // not measured
-	}
-	return estimate{max(1, e.value), max(1, e.low), max(1, e.high)}
-}
+func beyondBare(r Result) estimate { return within(r.BeyondNS, r.BeyondWidth) }
 
 // seconds is once for large lists, which have no interval.
 func seconds(r Result) estimate { return within(r.Seconds, r.Seconds*r.Spread) }
@@ -209,51 +201,65 @@ func quotient(a, b measured) measured {
 	}
 }
 
-// beyondOf is how much longer one contender takes for a clean packet than another, in
-// nanoseconds.
-func beyondOf(benchmark string, entries int, contender, other string) measured {
-	of := func(name string) measured { return one(benchmark, setRandom, entries, 0, name, beyondBare) }
+// roundByRound computes a figure from the times of contenders in each round, in which they met
+// the machine in the same state.
+func roundByRound(benchmark string, entries int, listed float64, contenders []string, of func(ns []float64) float64) measured {
 	return func(r *Report) (estimate, bool) {
-		x, ok := of(contender)(r)
-		y, also := of(other)(r)
-		return x.minus(y), ok && also
+		var times [][]float64
+		for _, name := range contenders {
+			x, ok := r.find(benchmark, setRandom, entries, listed, name)
+			if !ok || len(x.Times) == 0 {
+				return estimate{}, false
+			}
+			times = append(times, x.Times)
+		}
+		figures := make([]float64, len(times[0]))
+		for i := range figures {
+			var ns []float64
+			for _, all := range times {
+				ns = append(ns, all[i])
+			}
+			figures[i] = of(ns)
+		}
+		return within(median(figures), width(figures)), true
 	}
 }
 
-// onWireOf is the time of a contender's packet beyond one that is only dropped.
-func onWireOf(entries int, listed float64, contender string) measured {
-	return one("wire", setRandom, entries, listed, contender, beyondBare)
+// beyondOf is how much longer one contender takes for a clean packet than another, in
+// nanoseconds.
+func beyondOf(benchmark string, entries int, contender, other string) measured {
+	return roundByRound(benchmark, entries, 0, []string{contender, other}, func(ns []float64) float64 { return ns[0] - ns[1] })
+}
+
+// ofLine computes a figure from how much longer weir, and one read of memory of the same size,
+// take for a packet than bare.
+func ofLine(entries int, listed float64, of func(weir, line float64) float64) measured {
+	return roundByRound("wire", entries, listed, []string{weirExact, oneBucket, bare}, func(ns []float64) float64 {
+		return of(ns[0]-ns[2], max(1, ns[1]-ns[2]))
+	})
 }
 
 // beyondLine is how much longer weir takes than 1.3 reads of memory, in nanoseconds.
 func beyondLine(entries int, listed float64) measured {
-	return func(r *Report) (estimate, bool) {
-		x, ok := onWireOf(entries, listed, weirExact)(r)
-		y, other := onWireOf(entries, listed, oneBucket)(r)
-		return x.minus(estimate{1.3 * y.value, 1.3 * y.low, 1.3 * y.high}), ok && other
-	}
+	return ofLine(entries, listed, func(weir, line float64) float64 { return weir - 1.3*line })
 }
 
 // beyondRatio divides weir's time by the time of one read of memory of the same size.
 func beyondRatio(entries int, listed float64) measured {
-	return quotient(onWireOf(entries, listed, weirExact), onWireOf(entries, listed, oneBucket))
+	return ofLine(entries, listed, func(weir, line float64) float64 { return weir / line })
 }
 
 // ofIPv4 divides the times of packets from IPv6 and from IPv4 addresses.
 func ofIPv4(listed float64) measured {
-	return quotient(one("ipv6", setRandom, million, listed, weirExact, beyondBare), onWireOf(million, listed, weirExact))
+	return quotient(
+		one("ipv6", setRandom, million, listed, weirExact, beyondBare), one("wire", setRandom, million, listed, weirExact, beyondBare))
 }
 
 // atDriver divides weir's rate by another's, with the driver of a network card instead of veth.
 func atDriver(entries int, listed float64, under string) measured {
-	return func(r *Report) (estimate, bool) {
-		x, ok := onWireOf(entries, listed, weirExact)(r)
-		y, other := exactly(0), true
-		if under != bare {
-			y, other = onWireOf(entries, listed, under)(r)
-		}
-		return y.plus(DriverNS).over(x.plus(DriverNS)), ok && other
-	}
+	return roundByRound("wire", entries, listed, []string{weirExact, under, bare}, func(ns []float64) float64 {
+		return (DriverNS + ns[1] - ns[2]) / (DriverNS + ns[0] - ns[2])
+	})
 }
 
 // ofFormer divides the time of an option, for a clean packet, by its time in an earlier version.
@@ -272,8 +278,7 @@ func netRatio(entries int, listed float64, under string) measured {
 
 // rateRatio divides weir's rate on the wire by another's.
 func rateRatio(entries int, listed float64, under string) measured {
-	of := func(name string) measured { return one("wire", setRandom, entries, listed, name, ratio) }
-	return quotient(of(weirExact), of(under))
+	return roundByRound("wire", entries, listed, []string{weirExact, under}, func(ns []float64) float64 { return ns[1] / ns[0] })
 }
 
 // leastScaling returns the least of weir's results on two cores.

@@ -68,9 +68,9 @@ type effort struct {
 	wrong    int // false positives to wait for
 }
 
-// full is the effort for figures to rely on: a turn has each key once, or half of
+// full is the effort for figures to rely on: a turn has each key once, or a quarter of
 // them, and the standard deviation of a false-positive rate is 0.7 %.
-var full = effort{lookups: probe.KeysLen, frames: probe.KeysLen / 2, runs: 2 << 20, prefixes: somePrefixesLen, usual: 100_000, wide: million, wrong: 20_000}
+var full = effort{lookups: probe.KeysLen, frames: probe.KeysLen / 4, runs: 2 << 20, prefixes: somePrefixesLen, usual: 100_000, wide: million, wrong: 20_000}
 
 // slowly scales down lookups and frames for slow contenders.
 func slowly(n int) int { return n / 4 }

@@ -273,32 +273,34 @@ func TestReachedBars(t *testing.T) {
 		set(&x)
 		return x
 	}
-	beyond := func(ns, width float64) func(*Result) {
-		return func(r *Result) { r.BeyondNS, r.BeyondWidth = ns, width }
+	times := func(ns, width float64) func(*Result) {
+		return func(r *Result) { r.Times = []float64{ns - width, ns, ns + width} }
 	}
+	// Two figures that vary in opposite ways.
+	against := func(ns, width float64) func(*Result) { return times(ns, -width) }
 	net := func(ns, width float64) func(*Result) {
 		return func(r *Result) { r.NetNS, r.NetWidth = ns, width }
-	}
-	rate := func(ratio, spread float64) func(*Result) {
-		return func(r *Result) { r.Ratio, r.Spread = ratio, spread }
 	}
 	scaling := func(of, spread float64) func(*Result) {
 		return func(r *Result) { r.Scaling, r.Spread = of, spread }
 	}
 	r := Report{Results: []Result{
-		at("wire", tenThousand, 0, weirExact, beyond(10, 0.5)),
-		at("wire", tenThousand, 0, oneBucket, beyond(4, 0.5)), // 10 - 1.3 * 4 = 4.8
-		at("wire", million, 0, weirExact, beyond(44, 2)),
-		at("wire", million, 0, oneBucket, beyond(40, 2)), // 1.1
-		at("wire", million, 0, weirUsual, beyond(90, 4)),
-		at("wire", million, 1, weirExact, func(r *Result) { beyond(58, 1)(r); rate(0.75, 0.01)(r) }),
-		at("wire", million, 1, kernelHash, func(r *Result) { beyond(300, 5)(r); rate(0.24, 0.01)(r) }),
-		at("wire", million, 1, nftables, rate(0.2, 0.01)),
-		at("ipv6", million, 1, weirExact, beyond(100, 1)),
+		at("wire", tenThousand, 0, bare, times(100, 0)),
+		at("wire", tenThousand, 0, weirExact, times(110, 0.5)),
+		at("wire", tenThousand, 0, oneBucket, times(104, 0.5)), // 10 - 1.3 * 4 = 4.8
+		at("wire", million, 0, bare, times(100, 0)),
+		at("wire", million, 0, weirExact, times(144, 2)),
+		at("wire", million, 0, oneBucket, against(140, 2)), // 1.1
+		at("wire", million, 0, weirUsual, times(190, 4)),
+		at("wire", million, 1, bare, times(100, 0)),
+		at("wire", million, 1, weirExact, func(r *Result) { times(158, 1)(r); r.BeyondNS, r.BeyondWidth = 58, 1 }),
+		at("wire", million, 1, kernelHash, times(480, 1)),
+		at("wire", million, 1, nftables, times(600, 1)),
+		at("ipv6", million, 1, weirExact, func(r *Result) { r.BeyondNS, r.BeyondWidth = 100, 1 }),
 		{Benchmark: "load", Contender: weirExact, Set: bitwire, Entries: 213_288, KernelEntry: 5},
 		{Benchmark: "load", Contender: weirExact, Set: setRandom, Entries: hundredMillion, Seconds: 41, Peak: 2_900_000_000},
-		at("options", hundredThousand, 0, weirTracker, func(r *Result) { net(9, 1)(r); beyond(20, 1)(r) }),
-		at("options", hundredThousand, 0, weirTrackers, beyond(50, 1)),
+		at("options", hundredThousand, 0, weirTracker, func(r *Result) { net(9, 1)(r); times(120, 1)(r) }),
+		at("options", hundredThousand, 0, weirTrackers, against(150, 1)),
 		at("options", hundredThousand, 0, weirVLAN, net(4, 3)),
 		at("options", hundredThousand, 1, weirVLAN, net(-1, 3)),
 		at("options", hundredThousand, 0, weirFlow, net(12, 3)),

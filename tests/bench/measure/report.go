@@ -66,16 +66,17 @@ type Result struct {
 	Rounds      int     `json:"rounds,omitempty"` // the figures are their medians
 	Spread      float64 `json:"spread,omitempty"` // half the 95 % confidence interval of the ratio to the base, as a share
 
-	NS          float64 `json:"ns,omitempty"`           // a lookup or packet
-	NetNS       float64 `json:"net_ns,omitempty"`       // beyond the base: the loop with weir's hash, or the plain program
-	NetWidth    float64 `json:"net_width,omitempty"`    // half the 95 % confidence interval of NetNS
-	BeyondNS    float64 `json:"beyond_ns,omitempty"`    // a packet, beyond the program that only drops
-	BeyondWidth float64 `json:"beyond_width,omitempty"` // half the 95 % confidence interval of BeyondNS
-	Mpps        float64 `json:"mpps,omitempty"`         // million packets a second
-	Ratio       float64 `json:"ratio,omitempty"`        // of Mpps to that of xdp-drop; for hooks, of weir-generic-xdp
-	Scaling     float64 `json:"scaling,omitempty"`      // of the Mpps of two CPUs at once to those of one
-	Seconds     float64 `json:"seconds,omitempty"`      // from the text, or from the changes, to an active filter
-	Changes     int     `json:"changes,omitempty"`
+	NS          float64   `json:"ns,omitempty"`           // a lookup or packet
+	NetNS       float64   `json:"net_ns,omitempty"`       // beyond the base: the loop with weir's hash, or the plain program
+	NetWidth    float64   `json:"net_width,omitempty"`    // half the 95 % confidence interval of NetNS
+	BeyondNS    float64   `json:"beyond_ns,omitempty"`    // a packet, beyond the program that only drops
+	BeyondWidth float64   `json:"beyond_width,omitempty"` // half the 95 % confidence interval of BeyondNS
+	Times       []float64 `json:"times,omitempty"`        // nanoseconds of a packet, round by round
+	Mpps        float64   `json:"mpps,omitempty"`         // million packets a second
+	Ratio       float64   `json:"ratio,omitempty"`        // of Mpps to that of xdp-drop; for hooks, of weir-generic-xdp
+	Scaling     float64   `json:"scaling,omitempty"`      // of the Mpps of two CPUs at once to those of one
+	Seconds     float64   `json:"seconds,omitempty"`      // from the text, or from the changes, to an active filter
+	Changes     int       `json:"changes,omitempty"`
 
 	BytesEntry  float64 `json:"bytes_per_entry,omitempty"`        // memory of the process
 	Peak        int     `json:"peak_bytes,omitempty"`             // the most memory of the process meanwhile

@@ -12,10 +12,10 @@ import (
 const precise = 0.015
 
 // While figures vary there are more rounds than Options.Rounds: at most mostRounds
-// times as many, and none begins after patience.
+// times as many, and none begins after patience for each contender.
 const (
 	mostRounds = 10
-	patience   = 10 * time.Second
+	patience   = 2500 * time.Millisecond
 )
 
 // series are the figures of each contender, round by round.
@@ -31,7 +31,7 @@ func (s *session) turns(names []string, measure func(name string) (float64, erro
 	random := rand.New(rand.NewPCG(11, 12))
 	began := time.Now()
 	more := func(i int) bool {
-		return i <= mostRounds*s.Rounds && time.Since(began) < patience && !all.precise(names)
+		return i <= mostRounds*s.Rounds && time.Since(began) < time.Duration(len(names))*patience && !all.precise(names)
 	}
 	for i := 0; i <= s.Rounds || more(i); i++ {
 		random.Shuffle(len(order), func(a, b int) { order[a], order[b] = order[b], order[a] })

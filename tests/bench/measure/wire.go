@@ -3,6 +3,7 @@ package measure
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"weir/tests/bench/probe"
 )
@@ -60,6 +61,9 @@ func (s *session) addRates(all series, names []string, common Result) {
 		x.Contender, x.Rounds, x.Spread = name, len(ratios), spread(ratios)
 		x.Mpps, x.Ratio = all.median(name), median(ratios)
 		x.NS = 1000 / x.Mpps
+		for _, each := range ns[name] {
+			x.Times = append(x.Times, math.Round(100*each)/100)
+		}
 		if len(ns[bare]) > 0 && name != bare {
 			beyond := ns.beyond(name, bare)
 			x.BeyondNS, x.BeyondWidth = median(beyond), width(beyond)
