@@ -12,6 +12,8 @@ import (
 	"testing"
 	"text/tabwriter"
 
+	"github.com/cilium/ebpf"
+
 	"weir/bpf"
 	"weir/control/engine"
 	"weir/control/list"
@@ -77,6 +79,8 @@ type configuration struct {
 	allow    bool
 	prefixes bool
 	rule     *verdict.Rule // of the block list
+	lists60  bool
+	beside   list.Entries // in a list of their own
 }
 
 func (c configuration) lists() []engine.List {
@@ -100,6 +104,12 @@ func (c configuration) lists() []engine.List {
 	all := []engine.List{{Name: "blocked", Contents: contents(blocked...), Rule: c.rule}}
 	if c.allow {
 		all = append(all, engine.List{Name: "allowed", Allow: true, Contents: contents("192.0.2.2/32")})
+	}
+	if c.beside.Len() > 0 {
+		all = append(all, engine.List{Name: "beside", Contents: c.beside.Set()})
+	}
+	for c.lists60 && len(all) < 60 {
+		all = append(all, engine.List{Name: fmt.Sprintf("empty-%d", len(all)), Contents: contents()})
 	}
 	return all
 }
@@ -177,10 +187,9 @@ func (c configuration) build(t *testing.T) (*engine.Generation, *loader.Stats) {
 	return g, stats
 }
 
-// count runs all packets under a configuration.
-func (c configuration) count(t *testing.T) (figures []figure) {
+// bind returns the program of a generation with its constants folded, and its maps.
+func (c configuration) bind(t *testing.T, g *engine.Generation, stats *loader.Stats) (*ebpf.CollectionSpec, map[string]*ebpf.Map) {
 	t.Helper()
-	g, stats := c.build(t)
 	spec, err := bpf.LoadWeir()
 	if err != nil {
 		t.Fatal(err)
@@ -210,6 +219,14 @@ func (c configuration) count(t *testing.T) (figures []figure) {
 	if err := fold.Constants(spec); err != nil {
 		t.Fatal(err)
 	}
+	return spec, maps
+}
+
+// count runs all packets under a configuration.
+func (c configuration) count(t *testing.T) (figures []figure) {
+	t.Helper()
+	g, stats := c.build(t)
+	spec, maps := c.bind(t, g, stats)
 	program, err := g.Load(stats)
 	if err != nil {
 		t.Fatal(err)
