@@ -46,8 +46,18 @@ func (r random) leanLists(mode membership.Mode, directions ...engine.Direction) 
 	return lists
 }
 
-// packetOnLeanPath returns a frame of which most are plain, and some are not in one respect.
+// packetOnLeanPath returns a frame of which most are plain or have a VLAN tag, and some are not in
+// one respect.
 func (r random) packetOnLeanPath() []byte {
+	f := r.untaggedOnLeanPath()
+	for r.IntN(3) == 0 && len(f) >= 12 {
+		protocol := r.pick(0x8100, 0x8100, 0x88a8, 0x9100)
+		f = slices.Insert(f, 12, byte(protocol>>8), byte(protocol), byte(r.IntN(256)), byte(r.IntN(4)))
+	}
+	return f
+}
+
+func (r random) untaggedOnLeanPath() []byte {
 	t := r.tuple()
 	for r.IntN(2) > 0 && !t.Src.Is4() {
 		t = r.tuple()
