@@ -53,8 +53,7 @@ INLINED := runtime runtime/... internal/runtime/... internal/abi internal/byteal
 	sync sync/... internal/sync slices sort maps iter cmp bytes strings unicode/utf8 unique \
 	encoding/binary hash/maphash math math/bits net/netip crypto/internal/... \
 	github.com/cespare/... github.com/klauspost/... \
-	weir/filter/... $(addprefix weir/control/,list engine feed compressed capture journal) \
-	$(addprefix weir/control/observe/,events heavy learn)
+	weir/filter/... $(addprefix weir/control/,list engine feed) weir/control/observe/events
 # HTTP/1.1 does for feeds and webhooks; HTTP/2 would add half a megabyte, and what servers can send
 # by it.
 BUILDFLAGS := $(LINKFLAGS) -tags nethttpomithttp2 -gcflags=all=-l $(INLINED:%=-gcflags=%=)
