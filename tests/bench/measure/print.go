@@ -155,10 +155,18 @@ func (r *Report) BarTable() [][]string {
 	return lines
 }
 
+// cache describes the last-level cache.
+func (m Machine) cache() string {
+	if m.CacheBytes == 0 {
+		return "last-level cache unknown"
+	}
+	return fmt.Sprintf("last-level cache %d MiB", m.CacheBytes>>20)
+}
+
 // Lines describes the machine and the run.
 func (m Machine) Lines() []string {
 	lines := []string{
-		fmt.Sprintf("%s, %d cores, last-level cache %d MiB, Linux %s, %s", m.CPU, m.Cores, m.CacheBytes>>20, m.Kernel, m.Arch),
+		fmt.Sprintf("%s, %d cores, %s, Linux %s, %s", m.CPU, m.Cores, m.cache(), m.Kernel, m.Arch),
 		fmt.Sprintf("memory latency: %.0f ns within 1 MiB, %.0f within 10 MiB, %.0f within 100 MiB",
 			m.LatencyNS[0], m.LatencyNS[1], m.LatencyNS[2]),
 	}
