@@ -228,12 +228,12 @@ func roundByRound(benchmark string, entries int, listed float64, contenders []st
 	}
 }
 
-// beyondOf is how much longer one contender takes for a packet than another, in nanoseconds.
+// beyondOf returns how much longer one contender takes for a packet than another, in nanoseconds.
 func beyondOf(benchmark string, entries int, listed float64, contender, other string) measured {
 	return roundByRound(benchmark, entries, listed, []string{contender, other}, func(ns []float64) float64 { return ns[0] - ns[1] })
 }
 
-// beyondExact is what an option costs a packet, in nanoseconds.
+// beyondExact returns how much longer a packet takes with an option, in nanoseconds.
 func beyondExact(contender string, listed float64) measured {
 	return beyondOf("options", hundredThousand, listed, contender, weirExact)
 }
@@ -246,7 +246,7 @@ func ofLine(entries int, listed float64, of func(weir, line float64) float64) me
 	})
 }
 
-// beyondLine is how much longer weir takes than 1.3 reads of memory, in nanoseconds.
+// beyondLine returns how much longer weir takes than 1.3 reads of memory, in nanoseconds.
 func beyondLine(entries int, listed float64) measured {
 	return ofLine(entries, listed, func(weir, line float64) float64 { return weir - 1.3*line })
 }

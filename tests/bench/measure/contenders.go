@@ -89,9 +89,9 @@ const (
 const unbounded = 1 << 32
 
 // kinds lists all contenders. The first is the base of ratios: it parses, counts and drops
-// without a lookup. Nanoseconds are counted from the second. The next two take weir's lean path, and read one 64-byte line of
-// as much memory as weir has in approximate mode, and in exact mode: the least that
-// any filter of that size costs.
+// without a lookup. Nanoseconds are counted from the second. The next two take weir's lean
+// path, and read one 64-byte line of as much memory as weir has in approximate mode, and in
+// exact mode: the least that any filter of that size costs.
 var kinds = []kind{
 	{name: xdpDrop, fixed: true, blind: true, make: newDrop, most: unbounded, prefixes: unbounded},
 	{name: bare, fixed: true, blind: true, silent: true, wireOnly: true, make: newBare, most: unbounded, prefixes: unbounded},
