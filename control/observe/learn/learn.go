@@ -60,21 +60,20 @@ type element struct {
 }
 
 // rate estimates an element's packets per second: the number of dropped ones, by the time
-// without a weight. With a weight an element has no packets to count, and its rate halves after each
-// half-life.
+// without a weight, since the set is known or for a half-life. With a weight an element has no
+// packets to count, and its rate halves after each half-life.
 //
-// One packet says little: of many elements with few packets, some are seen at once by
-// chance. So each is taken to have been exposed for as long as the set is known, too. Then a weight
-// that rests on one packet goes to an element that is dropped again and again; the
-// other comes back with its next packets, if it has any. That time is a half-life at
-// most: else one that begins to send late, or comes back late, would lose more packets the
-// longer the set is known.
+// Elements are compared by it, and of many with few packets, some were seen often by chance. So
+// the estimate is one standard deviation below the most likely one: that of n events of a Poisson
+// process is √n. An element that was seen once has a rate of 0. It comes back with its next
+// packets, if it has any.
 func (l *Learner) rate(e *element, at time.Duration) float64 {
-	exposed := e.exposed + at - l.beganOrLater(at)
+	exposed := e.exposed
 	if !e.hot {
 		exposed += at - e.since
 	}
-	return e.packets / max(exposed, time.Millisecond).Seconds() * e.fade(at, l.HalfLife)
+	certain := 1 - 1/math.Sqrt(float64(e.times))
+	return certain * e.packets / max(exposed, time.Millisecond).Seconds() * e.fade(at, l.HalfLife)
 }
 
 // beganOrLater returns when the set was first known, or the last half-life began.
@@ -129,23 +128,22 @@ func (l *Learner) Follow(s *membership.Set, at time.Duration) error {
 	return nil
 }
 
-// sort orders elements, those with the highest rates first.
+// sort orders elements, those with the highest rates first, and of equal ones those that were seen last.
 func (l *Learner) sort(all []*element, at time.Duration) {
 	rates := make(map[*element]float64, len(all))
 	for _, e := range all {
 		rates[e] = l.rate(e, at)
 	}
 	slices.SortFunc(all, func(a, b *element) int {
-		return cmp.Or(cmp.Compare(rates[b], rates[a]), a.key.Compare(b.key))
+		return cmp.Or(cmp.Compare(rates[b], rates[a]), cmp.Compare(b.seen, a.seen), a.key.Compare(b.key))
 	})
 }
 
 func (l *Learner) isListed(k key.Key) bool { return l.set.Listed != nil && l.set.Listed(k) }
 
 // Mistake takes in packets of an unlisted element of the set that were dropped: it gets
-// its weight at once. Where its bucket is full, an element that was dropped twice replaces
-// the one with the lowest rate, if its own is higher: a source with one packet, as in a flood
-// of forged ones, replaces nothing.
+// its weight at once. Where its bucket is full, it replaces the one with the lowest rate, if its
+// own is higher: a source with one packet, as in a flood of forged ones, replaces nothing.
 func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
 	e := l.elements[k]
 	if e == nil {
@@ -180,9 +178,6 @@ func (l *Learner) heat(e *element, at time.Duration) error {
 	bucket := l.set.WeightBucket(e.key.Hash(l.set.Secret))
 	in := l.hot[bucket]
 	if len(in) == membership.BucketSlots {
-		if e.times < 2 {
-			return nil
-		}
 		lowest := slices.MinFunc(in, func(a, b *element) int {
 			return cmp.Compare(l.rate(a, at), l.rate(b, at))
 		})

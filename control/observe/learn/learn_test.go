@@ -227,7 +227,7 @@ func TestFullTable(t *testing.T) {
 		had[k] = !dropped(s, k)
 	}
 	for _, k := range flood {
-		mistake(t, l, k, 1, time.Hour)
+		mistake(t, l, k, 1000, time.Hour) // one that is reported stands for as many that were dropped
 		if len(l.elements) > 8*256 {
 			t.Fatalf("%d elements are remembered", len(l.elements))
 		}
@@ -329,9 +329,9 @@ func TestPredictedRate(t *testing.T) {
 		zipf    float64
 		packets int
 		most    float64 // times the predicted rate
-	}{{10_000, 1.1, 300_000, 1.1}, {10_000, 0.8, 300_000, 1.1}, {10_000, 1.4, 20_000, 1.1}, {1, 1.1, 300_000, 1.6}, {1000, 0.8, 300_000, 2.5}} {
+	}{{10_000, 1.1, 300_000, 1.1}, {10_000, 0.8, 300_000, 1.1}, {10_000, 1.4, 20_000, 1.1}, {1, 1.1, 300_000, 1.2}, {1000, 0.8, 300_000, 2.1}} {
 		t.Run(fmt.Sprintf("%d hot, Zipf %v", c.hot, c.zipf), func(t *testing.T) {
-			const flows, sets = 30_000, 8
+			const flows, sets = 30_000, 20
 			shares := zipf(flows, c.zipf)
 			var counted, predicted, uniform float64
 			for range sets {
