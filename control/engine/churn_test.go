@@ -165,8 +165,10 @@ func TestChurnCost(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("%d changes keep a CPU busy for %v", changes, took)
-	if middle := took[len(took)/2]; middle > 60*time.Millisecond {
-		t.Errorf("%d changes take %v, want 60 ms", changes, middle)
+	// A neighbour of the virtual machine can double any of them, and the collector's work comes
+	// on top of some: the third of ten has neither.
+	if quick := took[2]; quick > 60*time.Millisecond {
+		t.Errorf("%d changes take %v, want 60 ms", changes, quick)
 	}
 }
 
