@@ -942,6 +942,37 @@ func cut(t *testing.T, l *lab.Lab) {
 	})
 }
 
+// A program that Reattach cannot pin, while a stopped process has the lock, does not stay attached:
+// no reload would replace it.
+func TestReattachLocked(t *testing.T) {
+	for _, h := range []Hook{Native, Generic} {
+		l, pins := lab.New(t), testPins(t)
+		a := attach(t, pins, target(l.B), h, blockAll(t, 1))
+		cut(t, l)
+		l.Wire(t)
+		unlock, err := pins.lock(unix.LOCK_SH)
+		if err != nil {
+			t.Fatal(err)
+		}
+		setPatience(t, 20*time.Millisecond)
+		if err := a.Reattach(nil); err == nil || !strings.Contains(err.Error(), "no lock") {
+			t.Errorf("%v: %v", h, err)
+		}
+		frame := udp(l, addrA, addrB, 1)
+		if !reaches(t, l, frame) {
+			t.Errorf("%v: what could not be pinned filters", h)
+		}
+		unlock()
+		if err := a.Reattach(nil); err != nil {
+			t.Errorf("%v, no longer locked: %v", h, err)
+		}
+		if reaches(t, l, frame) {
+			t.Errorf("%v: a listed packet passes", h)
+		}
+		detach(t, a)
+	}
+}
+
 // The next interface of the name gets the program that the last one had, or that
 // was meant for it since, and its counters go on.
 func TestReattach(t *testing.T) {

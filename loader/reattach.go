@@ -57,16 +57,22 @@ func (a *Attachment) reattach(i *Iface) (err error) {
 	if err != nil {
 		return err
 	}
-	return a.lockedIfAny(func() error {
+	begun := false
+	err = a.lockedIfAny(func() error {
 		if err := a.pinHold(l, a.pins.path(i, a.metadata.Target.Out)); err != nil {
-			return errors.Join(err, l.Close())
+			return err
 		}
+		begun = true // also where begin fails
 		if err := a.begin(l, a.prog); err != nil {
 			return err
 		}
 		a.ifindex, a.program = i.Index, a.ProgramID()
 		return nil
 	})
+	if !begun {
+		err = errors.Join(err, l.Close()) // else it filters on, and no reload replaces its program
+	}
+	return err
 }
 
 // pinHold pins a hold in place of the severed one, and moves the pins to path. Where they are
