@@ -96,30 +96,29 @@ func (d Pins) lock(how int) (unlock func(), err error) {
 // holds it for so long does not run.
 var lockPatience = 30 * time.Second
 
-// flock locks a file, and closes it if that fails.
+// lockPause bounds the time between two attempts to lock.
+const lockPause = 5 * time.Millisecond
+
+// flock locks a file, and closes it if that fails. It tries again and again: a thread that waits
+// in the kernel cannot be interrupted.
 func flock(f *os.File, how int) error {
-	locked := make(chan error, 1)
-	go func() {
-		for {
-			if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
-				locked <- err
-				return
-			}
-		}
-	}()
-	select {
-	case err := <-locked:
-		if err != nil {
+	began := time.Now()
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, lockPause) {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK) || how&unix.LOCK_NB != 0:
 			f.Close()
-		}
-		return err
-	case <-time.After(lockPatience):
-		err := fmt.Errorf("no lock within %v: %s", lockPatience, lockHolder(f))
-		go func() {
-			<-locked
+			return err
+		case time.Since(began) >= lockPatience:
+			err := fmt.Errorf("no lock within %v: %s", lockPatience, lockHolder(f))
 			f.Close()
-		}()
-		return err
+			return err
+		}
+		time.Sleep(pause) //nolint:forbidigo // nothing says when another process unlocks it
 	}
 }
 

@@ -81,17 +81,27 @@ func TestLockedForLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	former := lockPatience
-	lockPatience = 50 * time.Millisecond
-	_, err = pins.List()
-	lockPatience = former
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("kill -CONT %d`", os.Getpid())) {
-		t.Errorf("locked for long: %v", err)
+	setPatience(t, 10*time.Millisecond)
+	before := openFiles(t)
+	for range 20 {
+		if _, err = pins.List(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("kill -CONT %d`", os.Getpid())) {
+			t.Errorf("locked for long: %v", err)
+		}
+	}
+	if after := openFiles(t); after != before {
+		t.Errorf("%+v open while it is locked, %+v before", after, before)
 	}
 	unlock()
 	if _, err = pins.List(); err != nil {
 		t.Error(err)
 	}
+}
+
+// setPatience sets for how long a test waits for locks.
+func setPatience(t *testing.T, patience time.Duration) {
+	former := lockPatience
+	lockPatience = patience
+	t.Cleanup(func() { lockPatience = former })
 }
 
 // Without its metadata, what filters is found, and replaced without a gap.
