@@ -90,7 +90,7 @@ func (d Pins) openShared(name string, entries int) (*array, error) {
 	}
 	a, err := newShared(name, entries)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, old.Close())
 	}
 	if old != nil {
 		err = errors.Join(copyShared(name, old, a), old.Close())
@@ -141,23 +141,45 @@ func copyShared(name string, from, to *array) error {
 	return copyEntries[bpf.WeirConnection](from, to, lastState)
 }
 
+// copyEntries copies entries, or merges them with those that are there. It reads in batches, which
+// go by the buckets of the hash: key after key, all that follows a key that is evicted meanwhile
+// would be left out.
 func copyEntries[K any, V comparable](from, to *array, merge func(now, old V) V) error {
-	var key K
-	var value, now V
-	return eachEntry(from.m, &key, &value, func() error {
-		err := to.m.Update(&key, &value, ebpf.UpdateNoExist)
-		if errors.Is(err, ebpf.ErrKeyExist) {
-			if err = to.m.Lookup(&key, &now); err == nil {
-				if merged := merge(now, value); merged != now {
-					err = to.m.Update(&key, &merged, ebpf.UpdateExist)
-				}
-			}
-			if errors.Is(err, ebpf.ErrKeyNotExist) {
-				err = nil // evicted meanwhile
+	const batch = 4096 // more than a bucket has
+	var cursor ebpf.MapBatchCursor
+	keys, values := make([]K, batch), make([]V, batch)
+	for {
+		n, err := from.m.BatchLookup(&cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // which says that these are the last ones
+			return fmt.Errorf("read a map: %w", err)
+		}
+		for i := range n {
+			if err := mergeEntry(to.m, &keys[i], &values[i], merge); err != nil {
+				return err
 			}
 		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// mergeEntry puts an entry into a map, merged with what the map has of its key.
+func mergeEntry[K any, V comparable](to *ebpf.Map, key *K, value *V, merge func(now, old V) V) error {
+	err := to.Update(key, value, ebpf.UpdateNoExist)
+	if !errors.Is(err, ebpf.ErrKeyExist) {
 		return err
-	})
+	}
+	var now V
+	if err = to.Lookup(key, &now); err == nil {
+		if merged := merge(now, *value); merged != now {
+			err = to.Update(key, &merged, ebpf.UpdateExist)
+		}
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil // evicted meanwhile
+	}
+	return err
 }
 
 // lastState returns the state of a connection that lasts longer: each packet prolongs it.

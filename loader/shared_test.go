@@ -218,3 +218,56 @@ func TestSharedReadOnly(t *testing.T) {
 	}
 	use()
 }
+
+// An entry that is evicted while it is copied keeps no other one from being copied.
+func TestSharedCopiedBesideEviction(t *testing.T) {
+	const n = 4096
+	makeMap := func(entries int) *array {
+		t.Helper()
+		a, err := newShared(bpf.WeirMapConnections, entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { a.Close() })
+		return a
+	}
+	from, to := makeMap(n), makeMap(4*n)
+	var key bpf.WeirConnection
+	for key.Proto = range uint32(n) {
+		if err := errors.Join(
+			from.m.Put(&key, &bpf.WeirConnectionState{Until: uint64(key.Proto) + 1}),
+			to.m.Put(&key, &bpf.WeirConnectionState{}),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	had, merged, evicted := 0, 0, 0
+	var state bpf.WeirConnectionState
+	for key.Proto = range uint32(n) {
+		if from.m.Lookup(&key, &state) == nil {
+			had++
+		}
+	}
+	err := copyEntries[bpf.WeirConnection](from, to, func(_, old bpf.WeirConnectionState) bpf.WeirConnectionState {
+		if merged++; merged == had/2 {
+			key.Proto = uint32(old.Until) - 1
+			if err := from.m.Delete(&key); err != nil {
+				t.Error(err)
+			}
+			evicted = 1
+		}
+		return old
+	})
+	if err != nil || evicted == 0 {
+		t.Fatal(err, evicted)
+	}
+	copied := 0
+	for key.Proto = range uint32(n) {
+		if to.m.Lookup(&key, &state) == nil && state.Until > 0 {
+			copied++
+		}
+	}
+	if copied < had {
+		t.Errorf("%d of %d entries are copied", copied, had)
+	}
+}
