@@ -204,7 +204,7 @@ type setMaps struct {
 	front, directory               string // "": the set has none
 }
 
-// makeSet creates the maps of a set, but for those of a filter.
+// makeSet creates the maps of a set, without those of a filter that exists already.
 func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) (m Memory, err error) {
 	if s.Lines == 0 {
 		s = KeySet{Quotient: s.Quotient, Directory: s.Directory} // the program looks up nothing else
@@ -298,8 +298,8 @@ func (g *Generation) unused(spec *ebpf.MapSpec, filter map[string]*array) (*arra
 	return newArray(spec)
 }
 
-// marks4Words returns the size of the IPv4 marks, in words: those of destinations
-// follow those of sources, even when only they are used.
+// marks4Words returns the size of the IPv4 marks, in words. The marks of destinations
+// follow the marks of sources, also where only destinations are listed.
 func marks4Words(s *KeySet) uint32 {
 	switch {
 	case s.GatesV4&gateDst != 0:
@@ -470,7 +470,7 @@ func (g *Generation) specFor(stats *Stats, kept pinnedMaps) (spec *ebpf.Collecti
 	}
 	spec = g.spec.Copy()
 	if entry == entryDispatched {
-		// Later kernels compare it with that of the stub that jumps, which has none.
+		// Later kernels compare it with the type of the stub that jumps here, which has none.
 		spec.Programs[bpf.WeirProgWeir].AttachType = ebpf.AttachNone
 	}
 	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(Flag(stats.edge.Load())); err != nil {
@@ -481,7 +481,7 @@ func (g *Generation) specFor(stats *Stats, kept pinnedMaps) (spec *ebpf.Collecti
 
 // Bind prepares spec, other programs that include the data plane's headers, to
 // run on the generation's data: it sets their constants, and returns the maps to
-// load them with, those of stats among them. Benchmarks and tests use it to run
+// load them with, the maps of the stats included. Benchmarks and tests use it to run
 // parts of the pipeline; the maps remain the generation's and the stats'.
 func (g *Generation) Bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*ebpf.Map, error) {
 	m, err := g.bind(spec, stats)
@@ -520,7 +520,7 @@ func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*
 	return g.connect(spec, kept, stats.stride(kept[bpf.WeirMapListStats]))
 }
 
-// outgrown creates the maps that must replace those of the stats: counters for
+// outgrown creates the maps that must replace maps of the stats: counters for
 // more lists, other trackers, other digests.
 func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, error) {
 	fresh := make(pinnedMaps)
@@ -531,8 +531,8 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		}
 		fresh[bpf.WeirMapListStats] = lists
 	}
-	if len(g.config.Trackers) > 0 &&
-		(g.trackers != present.identity() || !present.haveSizes(g.layout.entries(stats.cpus))) {
+	// Without trackers, too: penalties must not come back with a tracker that is configured again.
+	if g.trackers != present.identity() || g.trackers != 0 && !present.haveSizes(g.layout.entries(stats.cpus)) {
 		trackers, err := newTrackers(&g.config, stats.cpus)
 		if err != nil {
 			return nil, errors.Join(err, fresh.Close())

@@ -73,7 +73,7 @@ func (c *Config) counting() []Tracker {
 	return slices.DeleteFunc(slices.Clone(c.Trackers), func(t Tracker) bool { return t.Dropped != 0 })
 }
 
-// place returns the index of the i-th tracker in the program, and that of its bit
+// place returns the index of the i-th tracker in the program, and the index of its bit
 // in the banks of a row.
 func (c *Config) place(i int) (tracker, bank int) {
 	if c.Trackers[i].Dropped != 0 {
@@ -105,17 +105,20 @@ func (c *Config) layTrackers() (l layout) {
 // that counts differently must not continue there.
 const trackerLayout = "tags of 16 bits, two counters, one multilinear hash, steps"
 
-// trackerIdentity identifies what may count in the same memory.
+// trackerIdentity identifies what may count in the same memory, 0 for no trackers.
 func (c *Config) trackerIdentity() uint64 {
+	if len(c.Trackers) == 0 {
+		return 0
+	}
 	h := fnv.New64a()
 	fmt.Fprint(h, trackerLayout)
 	for _, t := range c.Trackers {
 		fmt.Fprintf(h, "%+v", t)
 	}
-	return h.Sum64() | 1 // 0 means no trackers
+	return h.Sum64() | 1
 }
 
-// identity returns that of the trackers in the memory, 0 for none.
+// identity returns the identity of the trackers in the memory, 0 for none.
 func (k pinnedMaps) identity() uint64 { return k.trackers().Identity }
 
 // trackers returns the record of what uses the memory of trackers.
@@ -127,8 +130,8 @@ func (k pinnedMaps) trackers() *bpf.WeirTrackerState {
 func (l *layout) entries(cpus int) map[string]int {
 	return map[string]int{
 		bpf.WeirMapTrackerNow:   1,
-		bpf.WeirMapTrackerLines: cpus * banks * int(l.lines),
-		bpf.WeirMapTrackerFlows: cpus * banks * int(l.buckets),
+		bpf.WeirMapTrackerLines: max(1, cpus*banks*int(l.lines)),
+		bpf.WeirMapTrackerFlows: max(1, cpus*banks*int(l.buckets)),
 		bpf.WeirMapTrackerPairs: max(1, banks*int(l.pairs)),
 		bpf.WeirMapPenalties:    PenaltyBuckets,
 		bpf.WeirMapThresholds:   MaxTrackers,

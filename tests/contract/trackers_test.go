@@ -535,3 +535,56 @@ func TestPenalties(t *testing.T) {
 	set(hash(1, free), penalty.Penalty{Until: now + time.Hour})
 	decide(free, verdict.Heavy, verdict.Drop)
 }
+
+// A penalty ends where its tracker leaves the configuration: it does not come back with it.
+func TestPenaltiesEndWithTheirTracker(t *testing.T) {
+	lab.Root(t)
+	stats, err := loader.NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stats.Close()
+	punishing := trackersOfAllKinds()[0]
+	punishing.Punishes = true
+	use := func(with func(*penalty.Table), trackers ...engine.Tracker) {
+		t.Helper()
+		g, err := engine.Build(nil, engine.Config{Telemetry: engine.Telemetry{Trackers: trackers, TrackerSeed: hash.Seed{1}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		p, err := g.Load(stats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if err := stats.Take(p); err != nil {
+			t.Fatal(err)
+		}
+		if with == nil {
+			return
+		}
+		on, err := g.OpenTrackers(stats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer on.Close()
+		table, err := penalty.NewTable(on.Penalties)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with(table)
+	}
+	want := func(n int) func(*penalty.Table) {
+		return func(p *penalty.Table) {
+			t.Helper()
+			if p.Len() != n {
+				t.Errorf("%d penalties, want %d", p.Len(), n)
+			}
+		}
+	}
+	use(func(p *penalty.Table) { p.Set(77, penalty.Penalty{Until: loader.Monotonic() + time.Hour}) }, punishing)
+	use(want(1), punishing)
+	use(nil)
+	use(want(0), punishing)
+}
