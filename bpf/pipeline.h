@@ -601,7 +601,7 @@ static __always_inline int run_lean(struct context *ctx)
 				return TAKES_GENERAL_PATH;
 			return parse_lean_v6(pos, &h) ? judge_lean(ctx, &h) : TAKES_GENERAL_PATH;
 		}
-		if (tags || !is_vlan(first))
+		if (tags || !is_vlan(bpf_htons(bpf_ntohl(first) >> 16)))
 			return TAKES_GENERAL_PATH;
 		pos += sizeof(struct vlan_tag);
 		/* A loop: two copies of the lean path would not be verified on all kernels. */

@@ -191,6 +191,8 @@ __noinline int policer_update(__u32 bin, __u64 microseconds, __u32 ticks)
 			sum += *(volatile __u64 *)&c->arrived[bin];
 	}
 	rate = sum - b->seen;
+	if ((__s64)rate < 0) /* another CPU has seen more meanwhile */
+		rate = 0;
 	b->seen = sum;
 	if (!ticks) {
 		b->rate = 0;
@@ -234,7 +236,7 @@ __noinline int policer_steer(__u64 now)
 	if (!s) /* impossible */
 		return 0;
 	elapsed = now - s->ticked;
-	if (elapsed < POLICER_TICK / 2)
+	if (!is_due(s->ticked + POLICER_TICK / 2, now))
 		return 0;
 	s->ticked = now;
 	if (!is_due(s->full, now))
@@ -263,8 +265,8 @@ __noinline int policer_steer(__u64 now)
 }
 
 /*
- * Updates the slice that is due. Two CPUs may do so at once: then one finds that no
- * time has passed, or a rate is averaged twice.
+ * Updates the slice that is due. Two CPUs may do so at once, and the later one may have taken its
+ * time before the other: then it finds that no time has passed, or a rate is averaged twice.
  */
 __noinline int policer_turn(__u64 now)
 {
@@ -284,7 +286,7 @@ __noinline int policer_turn(__u64 now)
 		policer_steer(now);
 	slice = &s->slices[n];
 	elapsed = now - slice->at;
-	if (elapsed < POLICER_TICK / 2)
+	if (!is_due(slice->at + POLICER_TICK / 2, now))
 		return 0;
 	slice->at = now;
 	if (slice->epoch == s->epoch) {

@@ -340,7 +340,8 @@ func (c *PolicerCPU) random() uint32 {
 	return uint32(c.Random >> 48)
 }
 
-// turn updates the slice of bins that is due.
+// turn updates the slice of bins that is due. Two CPUs may do so at once, and the later one may
+// have taken its time before the other.
 func (p *Policer) turn(now uint64) {
 	s := p.State
 	n := s.Slice % slices
@@ -354,7 +355,7 @@ func (p *Policer) turn(now uint64) {
 	}
 	of := &s.Slices[n]
 	elapsed := now - of.At
-	if elapsed < tick/2 {
+	if !isDue(of.At+tick/2, now) {
 		return
 	}
 	of.At = now
@@ -382,7 +383,7 @@ var kept = [1 + idle]uint64{0, 192, 144, 108, 81, 61, 46, 35}
 func (p *Policer) steer(now uint64) {
 	s := p.State
 	elapsed := now - s.Ticked
-	if elapsed < tick/2 {
+	if !isDue(s.Ticked+tick/2, now) {
 		return
 	}
 	s.Ticked = now
@@ -422,6 +423,9 @@ func (p *Policer) update(bin int, microseconds, ticks uint64) bool {
 		sum += p.CPUs[i].Arrived[bin]
 	}
 	arrived := sum - b.Seen
+	if int64(arrived) < 0 { // another CPU has seen more meanwhile
+		arrived = 0
+	}
 	b.Seen = sum
 	if ticks == 0 {
 		b.Rate, b.Level, s.Probability[bin] = 0, 0, 0

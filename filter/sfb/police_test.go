@@ -138,6 +138,32 @@ func TestPolicerGuard(t *testing.T) {
 	}
 }
 
+// Two CPUs may update the same. The later one may have taken its time, or counted what has
+// arrived, before the other.
+func TestPolicerTwoCPUs(t *testing.T) {
+	rng := rand.New(source(t, 5))
+	p := NewPolicer(plan(t, Fair), 1, 2)
+	var hashes []uint64
+	var rates []float64
+	for range 8 {
+		hashes, rates = append(hashes, rng.Uint64()), append(rates, rate/5)
+	}
+	offered(p, rng, 0, 3*time.Second, hashes, rates)
+	before := *p.State
+	p.State.Slice = 0
+	p.turn(p.State.Ticked - 300)
+	if p.State.Fair != before.Fair || p.State.Bins != before.Bins {
+		t.Errorf("300 ns before the last turn, another one takes the fair rate from %d to %d", before.Fair, p.State.Fair)
+	}
+	for i, b := range before.Bins {
+		p.State.Bins[i].Seen += 1e9
+		p.update(i, tick>>10, 1)
+		if now := p.State.Bins[i].Rate; now > b.Rate {
+			t.Errorf("bin %d: of less than was counted before, the rate is %d, after %d", i, now, b.Rate)
+		}
+	}
+}
+
 // The hash function moves, and a flow's bins with it.
 func TestPolicerMoves(t *testing.T) {
 	l := plan(t, Fair)
