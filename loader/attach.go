@@ -299,7 +299,8 @@ func (a *Attachment) pin(p *Program, metadata []byte) (err error) {
 	}
 	a.program = a.ProgramID()
 	a.own(p)
-	return a.noteDir()
+	_ = a.noteDir() // if it fails, Repin pins it elsewhere
+	return nil
 }
 
 // own takes over the program that is attached now, in place of the last one.
@@ -374,7 +375,7 @@ func (a *Attachment) openLink() (err error) {
 // step: each packet meets one or the other. Where the interface is gone,
 // [Attachment.Reattach] will attach p to the next. Replace takes over p, also when
 // it fails, which leaves the old program attached: with [ErrSevered] there is none
-// any more, and with [ErrReplaced] it is that of the process that has taken over.
+// any more, and with [ErrReplaced] another process has taken over, whose program stays.
 func (a *Attachment) Replace(p *Program) error {
 	defer p.Close()
 	return a.locked("replace program on", func() error { return a.replace(p) })
@@ -625,8 +626,8 @@ func (a *Attachment) begin(l hold, p *ebpf.Program) error {
 	return l.start(p, sibling(a.path))
 }
 
-// isOn reports whether the program is attached to the interface: an index alone
-// may be that of an interface in another namespace, to which this one was moved.
+// isOn reports whether the program is attached to the interface: where this
+// one was moved to another namespace, an interface there may have the index.
 func (a *Attachment) isOn(i *Iface) bool {
 	index, err := a.Index()
 	if err != nil || index != i.Index {

@@ -23,12 +23,12 @@ import (
 
 // The dispatcher of libxdp is an XDP program that calls up to ten others, which replace
 // its functions prog0 … prog9. Each change replaces the dispatcher in one step by a new one,
-// with the programs that stay and those that join. All who change it follow this protocol:
+// with the programs that stay and the new one. Every tool that changes it follows this protocol:
 // https://github.com/xdp-project/xdp-tools/blob/main/lib/libxdp/protocol.org
 
 const (
 	dispatcherName = "xdp_dispatcher"
-	dispatcherPins = bpffs + "/xdp" // also what is locked
+	dispatcherPins = bpffs + "/xdp" // also the file that is locked
 
 	dispatcherMagic    = 236
 	dispatcherVersion  = 2  // 3 can also be bound to a device
@@ -229,7 +229,7 @@ func dispatcherSpec(version uint8, members []member) (config *ebpf.MapSpec, spec
 
 	main := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMapValue(asm.R0, 0, 0).WithReference(config.Name), // for who looks for it
+		asm.LoadMapValue(asm.R0, 0, 0).WithReference(config.Name), // bpftool and libxdp look for it
 	}
 	for n := range members {
 		main = append(main,
@@ -322,7 +322,7 @@ func (d *dispatcher) join(n int, m member, load func(*ebpf.Program, string) (*eb
 	return errors.Join(l.Pin(filepath.Join(d.dir, name+"-link")), m.prog.Pin(filepath.Join(d.dir, name+"-prog")))
 }
 
-// unpin removes the pins, and with them all but what is attached.
+// unpin removes the pins. What is attached stays.
 func (d *dispatcher) unpin() error {
 	if d.dir == "" {
 		return nil
@@ -455,7 +455,7 @@ func (m member) dead() bool {
 }
 
 // sweepDispatchers removes the pins of dispatchers that have only stubs of weir's whose
-// attachments are gone, as those of interfaces that are.
+// attachments are gone, as where the interface was deleted.
 func sweepDispatchers() {
 	dirs, _ := filepath.Glob(dispatcherPins + "/dispatch-*")
 	for _, dir := range dirs {
@@ -463,6 +463,9 @@ func sweepDispatchers() {
 		for n := range dispatcherSlots {
 			m, err := openMember(dir, n)
 			if err != nil {
+				if !errors.Is(err, fs.ErrNotExist) {
+					dead = 0 // it may be another's, which runs
+				}
 				break
 			}
 			m.prog.Close()

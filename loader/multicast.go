@@ -170,11 +170,10 @@ func (g *Generation) SetPort(n int, t Target, edge bool) (there bool, err error)
 		there = true
 		return g.setPort(devices, n, iface, edge)
 	})
-	g.setMTU()
 	if errors.Is(err, ErrNoNetns) {
-		g.ports[n-1] = port{}
-		return false, nil
+		g.ports[n-1], err = port{}, nil
 	}
+	g.setMTU()
 	if err != nil {
 		return false, fmt.Errorf("copy multicast to %s: %w", t, explainPermission(err))
 	}
