@@ -22,9 +22,9 @@ const (
 	clsactPriority = 1
 )
 
-// clsact is a filter with direct action of the qdisc clsact, which is what TC has before
-// tcx. The kernel replaces its program in one step, but has no object that stands for
-// the attachment: that is a map, which is pinned.
+// clsact is a filter with direct action of the qdisc clsact, for kernels whose TC has no
+// tcx. The kernel replaces its program in one step, but has no object for
+// the attachment that could be pinned, so a map stands for it.
 type clsact struct {
 	pins   Pins   // where it is to be attached; "" where it is already
 	target Target // as it was named when it was attached
@@ -324,8 +324,8 @@ func (c *clsact) removeQdisc() error {
 	return nil
 }
 
-// isGone reports whether an error says that the interface, or what is to be removed from it,
-// is gone.
+// isGone reports whether an error says that the interface, or the object to remove from it, is
+// gone.
 func isGone(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) }
 
 // clsactForced reports whether filters are to be used where there is tcx.

@@ -28,7 +28,7 @@ func NearCache() (size int) {
 		text, _ := os.ReadFile(dir + name)
 		return strings.TrimSpace(string(text))
 	}
-	own := read("topology/thread_siblings_list") // those of hyper-threading share it
+	own := read("topology/thread_siblings_list") // the threads of a core share its caches
 	for i := range 8 {
 		cache := fmt.Sprintf("cache/index%d/", i)
 		if kind := read(cache + "type"); kind != "Data" && kind != "Unified" {

@@ -79,8 +79,8 @@ type Occupant struct {
 	Behind bool   // it is libxdp's dispatcher, which weir can be one of the programs of
 }
 
-// Inspect reads what is known of an interface. It fails with ErrNoInterface or ErrNoNetns
-// where there is none. What the kernel does not say, or only to a privileged process, is
+// Inspect describes an interface. It fails with ErrNoInterface or ErrNoNetns
+// where there is none. Properties that the kernel does not report, or only to a privileged process, are
 // left out.
 func (t Target) Inspect() (*Device, error) {
 	d := &Device{Target: t}

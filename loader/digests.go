@@ -103,8 +103,8 @@ type DigestMemory struct {
 }
 
 // OpenDigests opens the memory of the digests of programs that were loaded with
-// the stats. It fails with [ErrNotRecorded] where these record none, or those of
-// another generation. The memory remains valid until Close.
+// the stats. It fails with [ErrNotRecorded] where these record none, or digests
+// of another generation. The memory remains valid until Close.
 func (g *Generation) OpenDigests(s *Stats) (*DigestMemory, error) {
 	if g.config.Digests.Lines == 0 {
 		return nil, ErrNotRecorded

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dispatchedProgram is a program behind libxdp's dispatcher. What the dispatcher calls is
-// a stub that jumps to the only program in a map, which is pinned: to replace the program
-// is one step, which does not involve the dispatcher, nor those who change it.
+// dispatchedProgram is a program behind libxdp's dispatcher. The dispatcher calls
+// a stub, which jumps to the only program in a pinned map. So the program is replaced in
+// one step, without the dispatcher and the tools that change it.
 type dispatchedProgram struct {
 	pins    Pins
 	target  Target // as it was named when it was attached
@@ -103,7 +103,7 @@ func (c *dispatchedProgram) load(into *ebpf.Program, name string) (*ebpf.Program
 	return ebpf.NewProgram(spec)
 }
 
-// stubFlags returns those of a stub, which are those of the program that it jumps to.
+// stubFlags returns the flags of a stub, the same as of the program that it jumps to.
 func stubFlags() (uint32, error) {
 	frags, err := haveFrags()
 	if err != nil || !frags {

@@ -6,7 +6,7 @@ import (
 	"weir/bpf"
 )
 
-// EtherTypes are the frames that were counted as not IP, by EtherType; 0 is that of
+// EtherTypes are the frames that were counted as not IP, by EtherType, 0 for
 // 802.3 frames, which have a length instead.
 type EtherTypes struct {
 	ByType map[uint16]Counter

@@ -14,8 +14,8 @@ import (
 	"weir/bpf"
 )
 
-// pinFilter is the directory, in that of an interface, with the pins of the block set
-// that the program reads, and its description.
+// pinFilter is the directory, below the directory of an interface, with the pins of the block
+// set that the program reads, and its description.
 const (
 	pinFilter      = "filter"
 	pinDescription = "description"
@@ -138,7 +138,7 @@ func (g *Generation) kept() map[string]*array {
 	return all
 }
 
-// pinFilterIn makes the directory of a filter's pins, in that of an interface.
+// pinFilterIn makes the directory of a filter's pins, in the directory of an interface.
 func pinFilterIn(path string, filter map[string]*array) error {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return err
@@ -151,10 +151,10 @@ func pinFilterIn(path string, filter map[string]*array) error {
 	return nil
 }
 
-// replaceFilter replaces the pins of the last program's filter by those of the present
-// one's, if it has any. Should it fail, or the process be killed meanwhile, the next one
-// finds none, or that of the last program: which was right when that was replaced, and
-// states what it contains.
+// replaceFilter replaces the pins of the last program's filter by the pins of the present
+// program's, if it has any. Where it fails, or the process is killed meanwhile, the next process
+// finds no filter, or the last program's, which was complete when it was replaced, and
+// whose description says what it contains.
 func (a *Attachment) replaceFilter(filter map[string]*array) error {
 	next, path := a.next(pinFilter), filepath.Join(a.path, pinFilter)
 	err := os.RemoveAll(next)

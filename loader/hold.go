@@ -16,7 +16,7 @@ import (
 type hold interface {
 	Close() error
 
-	// object is what is pinned.
+	// object returns the object to pin.
 	object() pinnable
 
 	// pinName is the name of its pin.

@@ -12,7 +12,7 @@ import (
 // never falls back to another.
 type Hook uint8
 
-// The hooks: those of XDP, the fastest first, then TC, the only one for outgoing packets.
+// The hooks: XDP, the fastest first, then TC, the only one for outgoing packets.
 const (
 	Native  Hook = iota // in the driver
 	Generic             // in the network stack: slower, with any driver

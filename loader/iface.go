@@ -177,15 +177,15 @@ func findLink(name string) (netlink.Link, error) {
 	return l, nil
 }
 
-// hasEthernet reports whether frames begin with an Ethernet header: those of
+// hasEthernet reports whether frames begin with an Ethernet header: frames of
 // tunnels, PPP and the like do not, but generic mode would accept them.
 func hasEthernet(iface *netlink.LinkAttrs) bool {
 	return iface.EncapType == "ether" || iface.EncapType == "loopback"
 }
 
 // startsWithIP reports whether packets have no link header. Some of the devices leave a
-// header of the tunnel there, which the program for TC skips. It has been tried with these;
-// not, of GRE without a remote address, what is sent.
+// header of the tunnel there, which the program for TC skips. Tests send and receive with these,
+// but for GRE without a remote address, which only receives.
 func (i *Iface) startsWithIP() bool {
 	switch i.kind {
 	case "tuntap", "wireguard":

@@ -46,7 +46,7 @@ const QuotientKeyBits = 34
 // Secret selects a hash function of keys, trackers or digests.
 type Secret = bpf.WeirSecret
 
-// Seed is what secrets derive from, zero where there is none.
+// Seed is the seed from which secrets derive, zero for none.
 type Seed = [32]uint8
 
 // Shape is one of a set's shapes, expanded into masks.
@@ -69,15 +69,15 @@ type Counter struct {
 	Packets, Bytes uint64
 }
 
-// Config is what a generation is specialised to.
+// Config configures a generation, whose programs are specialised to it.
 type Config struct {
 	Secret        Secret // of the key hash, a new one for each generation
 	Block         KeySet
 	Allow         KeySet
 	Failsafe      Failsafe
 	FailsafeICMP  uint8 // 1 << packet.ICMP of each kind that passes, as it comes in
-	DropMalformed bool  // drop what is truncated, malformed or cannot be parsed
-	DropNotIP     bool  // drop what is neither IP nor ARP nor of the link itself
+	DropMalformed bool  // drop packets that are truncated or malformed, or cannot be parsed
+	DropNotIP     bool  // drop frames that are neither IP nor ARP nor of the link itself
 	Inner         bool  // headers in tunnels are matched
 	DHCPServer    bool  // the host serves or relays DHCP
 	DropLooped    bool  // drop packets in a loop; otherwise only report them

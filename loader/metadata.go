@@ -27,7 +27,7 @@ const (
 )
 
 // metadata describes an attachment for other processes. It is pinned as JSON
-// text; the names of the keys are those of earlier versions, whose pins are
+// text; the names of the keys stay those of earlier versions, whose pins are
 // adopted.
 type metadata struct {
 	Target Target          `json:"target"` // as it was named when it was attached
@@ -89,8 +89,8 @@ func (a *Attachment) guessMetadata() {
 	}
 }
 
-// nameOfNetns returns the name of a network namespace as of `ip netns`, "" where it is that of
-// this process, or has none.
+// nameOfNetns returns the name of a network namespace as of `ip netns`, "" for the
+// namespace of this process, and where it has none.
 func nameOfNetns(inode uint64) string {
 	if own, err := (Target{}).Namespace(); err == nil && own == inode {
 		return ""

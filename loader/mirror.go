@@ -18,7 +18,7 @@ import (
 
 var errMirror = errors.New("the host has unmounted the BPF file system that the pins are in: this process alone has it still")
 
-// mountInfo is what mountinfo said lately.
+// mountInfo is the last content of mountinfo.
 var mountInfo struct {
 	sync.Mutex
 	until  time.Time

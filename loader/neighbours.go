@@ -35,7 +35,7 @@ func (n Neighbour) String() string {
 	return fmt.Sprintf("%s (id %d)", n.Name, n.ID)
 }
 
-// neighbour returns what is known of a program.
+// neighbour describes a program.
 func neighbour(id uint32) Neighbour {
 	n := Neighbour{ID: id}
 	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
@@ -67,7 +67,7 @@ func (a *Attachment) Order() (all []Neighbour, err error) {
 	a.mu.Lock()
 	inode := namespaceOf(a.path)
 	a.mu.Unlock()
-	// Its name may be that of another namespace by now.
+	// Another namespace may have its name by now.
 	err = a.Target().inNamespace(inode, func() error {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
 		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENODEV) {

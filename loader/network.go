@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Network is what interfaces of a network namespace connect to. IPv6 link-local
-// addresses are left out.
+// Network describes the networks that interfaces of a namespace connect to, without IPv6
+// link-local addresses.
 type Network struct {
 	Own      []netip.Addr   // addresses of all interfaces of the namespace, but for loopback
 	Local    []netip.Prefix // addresses of the interfaces, with the lengths of their networks
 	Gateways []netip.Addr   // of the default routes through the interfaces
 }
 
-// anywhere are addresses that default routes lead to, if any routes do: those of
+// anywhere are addresses that default routes lead to, if any routes do: the addresses of
 // a.root-servers.net.
 var anywhere = []net.IP{net.ParseIP("198.41.0.4"), net.ParseIP("2001:503:ba3e::2:30")}
 

@@ -18,7 +18,7 @@ import (
 type Part interface {
 	// Constants returns values of variables in the program of an interface, by name. An
 	// entry without a variable does without its value. Secrets derive from the seed, which
-	// is that of a [Keeper].
+	// a [Keeper] keeps.
 	Constants(Target, Seed) map[string]any
 	// Devices returns sets of interfaces that the program of an interface reads, by the
 	// names of their maps: names and globs, in the interface's network namespace.

@@ -83,8 +83,8 @@ func (l kernelLink) isAt(path string) (bool, error) {
 	return theirs == ours, errors.Join(err1, err2)
 }
 
-// unlessDamaged returns an error in opening a pin, unless it says that the pin is gone, or
-// that of something else.
+// unlessDamaged returns an error in opening a pin, unless it says that the pin is gone,
+// or that another object is pinned there.
 func unlessDamaged(path string, err error) error {
 	if isExhausted(err) && !isDir(path) {
 		return err
@@ -92,7 +92,7 @@ func unlessDamaged(path string, err error) error {
 	return nil
 }
 
-// inode identifies a file among those of all file systems.
+// inode identifies a file on any file system.
 type inode struct{ dev, ino uint64 }
 
 // inodeOf fails with fs.ErrNotExist where there is no such file.
@@ -107,13 +107,13 @@ func inodeOf(path string) (inode, error) {
 	return inode{s.Dev, s.Ino}, nil
 }
 
-// seenPin is a pin that was found to be that of an object.
+// seenPin is a pin that was found, and its object.
 type seenPin struct {
 	inode
 	of pinnable
 }
 
-// objects returns what is to be pinned in the directory of the attachment, by its path there.
+// objects returns the objects to pin in the directory of the attachment, by their paths there.
 func (a *Attachment) objects() map[string]pinnable {
 	all := map[string]pinnable{a.link.pinName(): a.link.object()}
 	if a.metadataMap != nil {
@@ -257,8 +257,8 @@ func (a *Attachment) detached() (bool, error) {
 	return err == nil && index == 0 && !a.isElsewhere(), err
 }
 
-// restore pins what is not pinned any more. Whatever becomes of this process meanwhile, the
-// next one finds no less than before. The directory of pins must be locked exclusively.
+// restore pins the objects again that are not pinned any more. Also where this process is killed
+// meanwhile, the next one finds no fewer pins than before. The directory of pins must be locked exclusively.
 func (a *Attachment) restore() (made int, err error) {
 	defer func() {
 		if err != nil {
@@ -287,7 +287,7 @@ func (a *Attachment) restore() (made int, err error) {
 	return made, nil
 }
 
-// isAnothers fails with ErrForeign where the pins are those of another attachment, which
+// isAnothers fails with ErrForeign where the pins belong to another attachment, which
 // filters.
 func (a *Attachment) isAnothers() error {
 	there, err := loadHold(a.path, a.metadata)
@@ -307,8 +307,8 @@ func (a *Attachment) isAnothers() error {
 	return fmt.Errorf("%w: the pins %s are those of another daemon", ErrForeign, a.path)
 }
 
-// pinAll makes the directory of the pins, which appears whole. The hold comes last: what is
-// left by a process that was killed filters only if it is complete.
+// pinAll makes the directory of the pins, which appears whole. The hold comes last: the
+// pins that a killed process leaves filter only if they are complete.
 func (a *Attachment) pinAll(objects map[string]pinnable) (err error) {
 	temp, err := os.MkdirTemp(string(a.pins), unfinished+filepath.Base(a.path)+"-")
 	if err != nil {
@@ -344,7 +344,7 @@ func (a *Attachment) pinAll(objects map[string]pinnable) (err error) {
 	return nil
 }
 
-// pinOver pins an object in place of what is there, in one step.
+// pinOver pins an object in place of another one, in one step.
 func (a *Attachment) pinOver(o pinnable, name string) error {
 	path := filepath.Join(a.path, name)
 	if dir := filepath.Dir(path); dir != a.path && !isDir(dir) {

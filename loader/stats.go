@@ -194,8 +194,8 @@ func statsSpec() (*ebpf.CollectionSpec, int, error) {
 }
 
 // object and objectTC are the object files, parsed once: that takes milliseconds, which
-// add up where there are hundreds of interfaces, or lists change often. Who changes a
-// specification copies it.
+// add up where there are hundreds of interfaces, or lists change often. A caller that
+// changes a specification copies it first.
 var (
 	object   = sync.OnceValues(bpf.LoadWeir)
 	objectTC = sync.OnceValues(bpf.LoadWeirTC)

@@ -48,7 +48,7 @@ func tcEntry(iface *netlink.LinkAttrs) uint32 {
 	return entryBare
 }
 
-// UseTC makes the programs that are loaded with the stats from now on those of TC, for an
+// UseTC makes the programs that are loaded with the stats from now on programs of TC, for an
 // interface with Ethernet headers, or whose packets begin with the IP header.
 func (s *Stats) UseTC(ethernet bool) {
 	if ethernet {

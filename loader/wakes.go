@@ -20,8 +20,8 @@ type Wakes struct {
 	consumed, produced []byte   // pages of the ring buffer
 }
 
-// NewWakes returns what programs can wake this process by: those of generations that have it
-// in their configuration.
+// NewWakes returns a ring buffer by which programs wake this process, if their generations have
+// it in their configuration.
 func NewWakes() (_ *Wakes, err error) {
 	defer func() {
 		if err != nil {
@@ -136,8 +136,8 @@ func (t *Trackers) SetWake(on bool) {
 // before this one.
 func (t *Trackers) Wakes() bool { return atomic.LoadUint64(&t.rows[banksWord])>>wakeBit != 0 }
 
-// IsPresent reports whether the memory is what the programs of the stats count in now: they
-// may have gone over to another one.
+// IsPresent reports whether the programs of the stats still count in this memory: they may have
+// gone over to another one.
 func (t *Trackers) IsPresent(s *Stats) (is bool) {
 	s.read(func(k pinnedMaps) {
 		for name, m := range t.shared {

@@ -165,7 +165,7 @@ func TestFold(t *testing.T) {
 			asm.Instructions{first, unknown, asm.Mov.Imm(asm.R2, 7), store(-8, asm.R2, asm.DWord), store(-16, asm.R6, asm.DWord),
 				asm.Mov.Reg(asm.R7, asm.R6), asm.Add.Imm(asm.R7, 7), asm.Mov.Reg(asm.R0, asm.R7), asm.Return()},
 		},
-		"a copy of what a loop changes": { // on both paths to the loop
+		"a copy of a register that a loop changes": { // made on both paths to the loop
 			asm.Instructions{first, asm.LoadMem(asm.R2, asm.R1, 12, asm.Word), jump(asm.JLT, asm.R2, 9, 3),
 				asm.LoadMem(asm.R6, asm.R1, 16, asm.Word), asm.Mov.Reg(asm.R7, asm.R6), jump(asm.Ja, 0, 0, 2),
 				asm.LoadMem(asm.R6, asm.R1, 20, asm.Word), asm.Mov.Reg(asm.R7, asm.R6), asm.Mov.Reg(asm.R0, asm.R6), asm.Add.Imm(asm.R6, 1),
