@@ -48,6 +48,7 @@ type Manager struct {
 	metadata    Metadata
 	interfaces  []*managedInterface
 	ahead       []*ahead // programs for interfaces that Follow is to begin with
+	leaving     leaving
 	hotplug     *hotplug
 	lost        []loader.Target // detached or taken over by others: not attached to again
 	over        bool            // nothing is left to filter, nor to wait for
@@ -483,6 +484,7 @@ func (m *Manager) Follow() error {
 		m.interfaces = append(m.interfaces, i)
 	}
 	m.dropAhead()
+	m.followLeaving() // later than what the targets name again: that is adopted without a gap
 	m.hotplug.setTargets(m.engine, m.targets, m.lost, m.interfaces)
 	looked.complete = m.refill() && m.unseen == "" && !m.over
 	m.looked = looked
@@ -513,10 +515,11 @@ func (m *Manager) look() look {
 }
 
 // isUnchanged reports whether all is as Follow has left it: the kernel has reported nothing
-// since, and each interface that was there has its program.
+// since, each interface that was there has its program, and none is left to detach from.
 func (m *Manager) isUnchanged() bool {
 	now, last := m.look(), m.looked
-	if !last.complete || len(m.ahead) > 0 || now.reports != last.reports || now.engine != last.engine || now.targets != last.targets ||
+	if !last.complete || len(m.ahead) > 0 || len(m.leaving.interfaces) > 0 ||
+		now.reports != last.reports || now.engine != last.engine || now.targets != last.targets ||
 		now.at.Sub(last.at) >= unreported || !m.IsWatching() {
 		return false
 	}
@@ -708,16 +711,21 @@ func (m *Manager) named(i loader.Target) bool {
 	return slices.ContainsFunc(m.targets, func(t Target) bool { return t.Target == i })
 }
 
-// release detaches from an interface that is not to be filtered any more.
+// release detaches from an interface that is not to be filtered any more. Where that fails,
+// Follow tries again.
 func (m *Manager) release(i *managedInterface) {
 	if i.Attachment == nil {
 		return
 	}
-	if err := errors.Join(i.Detach(), i.Close()); err != nil && !errors.Is(err, loader.ErrReplaced) {
-		m.Log.Error(err.Error())
-	} else {
-		m.Log.Info("no longer filtered", "interface", i.Target.String())
+	err := i.Detach()
+	if !hasLeft(err) {
+		m.leaving.add(i, m.Log, err)
+		return
 	}
+	if err := i.Close(); err != nil {
+		m.Log.Error(err.Error())
+	}
+	m.Log.Info("no longer filtered", "interface", i.Target.String())
 }
 
 // ensure makes sure that an interface is filtered, if it exists. It fails where
@@ -853,9 +861,10 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 }
 
 // Stop ends the manager: it detaches from all interfaces, unless the program is
-// to be kept. What another daemon has taken over is left alone.
+// to be kept; also then, from those that it has failed to detach from before. What another
+// daemon has taken over is left alone.
 func (m *Manager) Stop(keep bool) error {
-	var errs []error
+	errs := []error{m.leaveNow(keep)}
 	m.dropAhead()
 	for _, i := range append(m.interfaces, m.hotplug.stop()...) {
 		if i.Attachment == nil {
