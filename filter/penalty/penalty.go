@@ -215,6 +215,18 @@ func (t *Table) Expire(now time.Duration) {
 	}
 }
 
+// Cap makes the penalties that expire later than a time expire then.
+func (t *Table) Cap(latest time.Duration) {
+	for i := range int(t.buckets) {
+		b := bucket(t.words[i*BucketWords:][:BucketWords])
+		for j := range Slots {
+			if until := &b.entry(j)[0]; time.Duration(atomic.LoadUint64(until)) > latest {
+				atomic.StoreUint64(until, uint64(latest))
+			}
+		}
+	}
+}
+
 // Check returns what happens to a packet of the given number of units of the
 // flow with hash h, and charges them to its rate if it passes.
 func (t *Table) Check(h, units uint64, now time.Duration) Verdict {

@@ -109,3 +109,16 @@ func TestRoom(t *testing.T) {
 		t.Errorf("%v, %v", again, err)
 	}
 }
+
+func TestCap(t *testing.T) {
+	table := newTable(t, 2)
+	for h := range uint64(10) {
+		table.Set(h+1, Penalty{Until: time.Duration(h) * time.Minute})
+	}
+	table.Cap(5 * time.Minute)
+	for h, until := range table.All() {
+		if want := min(time.Duration(h-1), 5) * time.Minute; until != want {
+			t.Errorf("penalty %d ends at %v, want %v", h, until, want)
+		}
+	}
+}
