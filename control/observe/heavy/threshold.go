@@ -1,7 +1,6 @@
 package heavy
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -104,18 +103,28 @@ func (w *Watcher) spared(c interfaceTrackers) (all []uint64) {
 	return slices.Compact(all)
 }
 
-// adopt takes over the penalties that programs have imposed.
+// Penalties that no flow was found for are looked at again after this time for each, at least
+// after a second: a full table of them takes less than a thousandth of a CPU.
+const lookEach = time.Millisecond
+
+// adopt takes over the penalties that programs or an earlier watcher have imposed. A flow that
+// is silent is in no memory: its penalty stays unknown until the flow sends, or it expires.
 func (w *Watcher) adopt(now time.Duration, on interfaces) (events []Event) {
-	if !slices.ContainsFunc(w.trackers, func(t *tracker) bool { return t.enforceable() }) {
+	if w.punishing() == 0 {
 		return nil
 	}
-	adopted, penalized := make(map[*tracker][]*punished), make(map[*loader.Stats]int)
-	unknown := maps.Clone(w.unknown)
-	maps.DeleteFunc(unknown, func(_ uint64, until time.Duration) bool { return until <= now })
+	w.bound(now, w.appeared(on))
+	penalized, unknown := make(map[*loader.Stats]int), w.unknown
+	all := len(unknown) > 0 && now >= w.again
+	if all {
+		unknown = make(map[uint64]time.Duration, len(w.unknown)) // without those that have expired
+	}
+	var in memories
+	adopted := make(map[*tracker][]*punished)
 	for _, c := range on {
 		n := c.Penalized()
 		penalized[c.stats] = n
-		if known, ok := w.penalized[c.stats]; ok && n == known {
+		if known, ok := w.penalized[c.stats]; ok && n == known && !all {
 			continue // programs have imposed none since
 		}
 		for h, until := range table(c).All() {
@@ -123,24 +132,30 @@ func (w *Watcher) adopt(now time.Duration, on interfaces) (events []Event) {
 				continue
 			}
 			if of, p := w.owner(h); p != nil {
-				p.until = max(p.until, until)
+				p.until = max(p.until, of.latest(until, now))
 				if _, ok := of.sentence(p, now); ok {
 					p.active = true
 				}
 				continue
 			}
-			if unknown[h] == until {
+			if until <= unknown[h] {
 				continue // it was not found before
 			}
-			t, f, ok := w.find(h, on)
-			if !ok {
+			if in == nil {
+				in = w.memories(on)
+			}
+			t, f, began := in.find(h)
+			if t == nil {
 				unknown[h] = until
 				continue
 			}
-			p := &punished{Flow: f, over: max(now-t.began, 1), until: until, excess: 1}
+			p := &punished{Flow: f, over: max(now-began, 1), until: t.latest(until, now), excess: 1}
 			t.penal[h] = p
 			adopted[t] = append(adopted[t], p)
 		}
+	}
+	if all {
+		w.again = now + max(time.Second, time.Duration(len(unknown))*lookEach)
 	}
 	w.unknown, w.penalized = unknown, penalized
 	for _, t := range w.trackers {
@@ -157,28 +172,93 @@ func (w *Watcher) adopt(now time.Duration, on interfaces) (events []Event) {
 	return events
 }
 
-// find returns the tracker of the flow with hash h, and the flow as it was counted lately.
-func (w *Watcher) find(h uint64, on interfaces) (*tracker, sketch.Flow, bool) {
+// latest returns the end of a penalty, but no later than that of one that the tracker imposes now:
+// those of an earlier configuration may have lasted longer.
+func (t *tracker) latest(until, now time.Duration) time.Duration {
+	return min(until, now+time.Duration(t.Duration))
+}
+
+// appeared returns the interfaces that the last tick did not have: at first, all of them.
+func (w *Watcher) appeared(on interfaces) (all interfaces) {
+	for _, c := range on {
+		if !w.met[c.stats] {
+			all = append(all, c)
+		}
+	}
+	if len(all) > 0 || len(w.met) != len(on) {
+		w.met = make(map[*loader.Stats]bool)
+		for _, c := range on {
+			w.met[c.stats] = true
+		}
+	}
+	return all
+}
+
+// bound makes the penalties on interfaces that have appeared last no longer than any of the
+// trackers': of a flow that is silent, or has too few packets to be found, nothing else would.
+func (w *Watcher) bound(now time.Duration, appeared interfaces) {
+	var longest time.Duration
+	for _, t := range w.trackers {
+		if t.punishes() {
+			longest = max(longest, time.Duration(t.Duration))
+		}
+	}
+	for _, c := range appeared {
+		if c.Penalized() > 0 {
+			table(c).Cap(now + longest)
+		}
+	}
+}
+
+// memories are what the trackers that limit or block have counted.
+type memories []memoryOf
+
+type memoryOf struct {
+	*tracker
+	began time.Duration
+	heavy float64           // units from which on a flow is heavy
+	banks [2][]*sketch.Bank // those that count, and those of the interval before; without empty ones
+}
+
+func (w *Watcher) memories(on interfaces) (all memories) {
+	all = memories{} // not nil: it has been read
 	for i, t := range w.trackers {
-		if !t.enforceable() {
+		if !t.punishes() {
 			continue
 		}
-		for _, banks := range [][]*sketch.Bank{on.active(i), on.idle(i)} {
-			var all sketch.Flow
+		m := memoryOf{tracker: t, began: on.began(i), banks: [2][]*sketch.Bank{on.active(i), on.idle(i)}}
+		units := max(total(m.banks[0]), t.previous)
+		m.heavy = float64(max(t.threshold(0).Heavy(units, t.previous), 1))
+		for k := range m.banks {
+			m.banks[k] = slices.DeleteFunc(m.banks[k], func(b *sketch.Bank) bool { return b.Total() == 0 })
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// find returns the tracker of the flow with hash h, nil if there is none, the flow as it was
+// counted lately, and since when. Of several trackers of the same key, it is the one whose
+// threshold the flow has come closest to.
+func (all memories) find(h uint64) (of *tracker, flow sketch.Flow, began time.Duration) {
+	most := -1.
+	for _, m := range all {
+		for _, banks := range m.banks {
+			var f sketch.Flow
 			for _, b := range banks {
-				if f, ok := b.Find(h); ok {
-					all.Key, all.Hash = f.Key, f.Hash
-					all.Before += f.Before
-					all.Packets += f.Packets
-					all.Bytes += f.Bytes
+				if part, ok := b.Find(h); ok {
+					f.Key, f.Hash = part.Key, part.Hash
+					f.Before += part.Before
+					f.Packets += part.Packets
+					f.Bytes += part.Bytes
 				}
 			}
-			if all.Hash != 0 && all.Packets > 0 {
-				return t, all, true
+			if n := float64(f.Exact(m.Counts())) / m.heavy; f.Hash != 0 && f.Packets > 0 && n > most {
+				of, flow, began, most = m.tracker, f, m.began, n
 			}
 		}
 	}
-	return nil, sketch.Flow{}, false
+	return of, flow, began
 }
 
 func windows(c interfaceTrackers) *penalty.Windows {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/penalty"
 )
@@ -133,5 +134,94 @@ func TestProgramsSpare(t *testing.T) {
 	protect(true)
 	if send() {
 		t.Error("it is punished again")
+	}
+}
+
+// ticks lets a second pass a number of times. In each, a source sends so many packets, all to
+// the first tracker on the first interface.
+func (h *host) ticks(w *Watcher, seconds, pps int) {
+	for range seconds * int(time.Second/Tick) {
+		h.send(0, pps*int(Tick)/int(time.Second))
+		h.now += Tick
+		w.tick(h.still, h.wires)
+	}
+}
+
+// A penalty of an earlier configuration ends by the present one, whether programs enforce the
+// threshold or not, and whether its source is known when the configuration changes, sends later,
+// or stays silent.
+func TestPenaltiesOfAnEarlierConfiguration(t *testing.T) {
+	for _, threshold := range []string{"100pps", "100pps+1%"} {
+		for _, x := range []struct {
+			name             string
+			to               string
+			silent           int // seconds, before the change
+			pps              int // from two seconds after it on
+			seconds          int
+			blocked, limited bool // in the end
+		}{
+			{"a limit, and it sends again", "limit,limit=90pps,duration=1d", 10, 70, 10, false, true},
+			{"a limit for a minute, and it sends again", "limit,limit=90pps,duration=1m", 10, 30, 70, false, false},
+			{"a minute, and it is known", "block,duration=1m", 0, 0, 70, false, false},
+			{"a minute, and it is silent", "block,duration=1m", 10, 0, 70, false, false},
+			{"the same, and it is silent", "block,duration=1d", 10, 0, 70, true, false},
+		} {
+			spec := "key=src,threshold=" + threshold + ",action="
+			watched := []Watched{{Spec: mustParse(t, spec+"block,duration=1d")}}
+			h := newHost(t, watched)
+			h.ticks(newWatcher(watched, func() {}), 2, 3000)
+			w := newWatcher(watched, func() {})
+			h.ticks(w, 5, 10) // so few that they do not renew its penalty
+			h.ticks(w, x.silent, 0)
+			w = newWatcher([]Watched{{Spec: mustParse(t, spec+x.to)}}, func() {})
+			h.ticks(w, 2, 0)
+			h.ticks(w, x.seconds, x.pps)
+			for i, c := range h.wires {
+				got := table(c).Check(h.sources[0].flow.Hash, 1000, h.now)
+				limited := got == penalty.None && table(c).Check(h.sources[0].flow.Hash, 1, h.now) == penalty.Limited
+				if blocked := got == penalty.Blocked; blocked != x.blocked || limited != x.limited {
+					t.Errorf("%s, then %s: on interface %d blocked %t, limited %t", threshold, x.name, i, blocked, limited)
+				}
+			}
+			if n := len(w.Penalties(h.now)); x.limited && n != 1 || n > 1 {
+				t.Errorf("%s, then %s: %d penalties are known", threshold, x.name, n)
+			}
+		}
+	}
+}
+
+// Of two trackers of a source, the one whose threshold it is nearer to takes over its penalty, which
+// then lasts no longer than that tracker's do.
+func TestAdoptedByTheRightTracker(t *testing.T) {
+	g := DefaultGuard("src")
+	g.Action, g.Duration = Block, quantity.Duration(24*time.Hour)
+	const limit = "key=src,threshold=1kpps,action=limit,limit=600pps,duration="
+	watched := []Watched{{Spec: g.Spec()}, {Spec: mustParse(t, limit+"1d")}}
+	h := newHost(t, watched)
+	on, source := h.wires[0], h.sources[0].flow
+	send := func(w *Watcher, ports, packets int) {
+		m := on.memory.(*wire)
+		for i, n := range []int{ports, packets} {
+			for range n {
+				m.banks[i][m.active[i]][0].CountKey(source.Key, source.Hash, 100)
+			}
+		}
+		h.now += Tick
+		w.tick(h.still, h.wires)
+	}
+	w := newWatcher(watched, func() {})
+	w.tick(h.still, h.wires)
+	send(w, 2, 2000)
+	for range 30 {
+		send(w, 0, 30)
+	}
+	if n := len(w.Penalties(h.now)); n != 1 {
+		t.Fatalf("%d penalties", n)
+	}
+	watched[1].Spec = mustParse(t, limit+"1h")
+	w = newWatcher(watched, func() {})
+	send(w, 2, 30)
+	if all := w.Penalties(h.now); len(all) != 1 || all[0].Rate != 600 || all[0].Until > h.now+time.Hour {
+		t.Errorf("the next watcher has the penalties %+v", all)
 	}
 }

@@ -120,6 +120,8 @@ type Watcher struct {
 	rest   rest
 
 	unknown   map[uint64]time.Duration // penalties that no flow was found for, and when they expire
+	again     time.Duration            // when to look for those flows again
+	met       map[*loader.Stats]bool   // the interfaces of the last tick
 	penalized map[*loader.Stats]int    // the numbers of penalties when all were known
 }
 
