@@ -113,7 +113,8 @@ func (w *Watcher) adopt(now time.Duration, on interfaces) (events []Event) {
 	if w.punishing() == 0 {
 		return nil
 	}
-	w.bound(now, w.appeared(on))
+	appeared := w.appeared(on)
+	w.bound(now, appeared)
 	penalized, unknown := make(map[*loader.Stats]int), w.unknown
 	all := len(unknown) > 0 && now >= w.again
 	if all {
@@ -169,6 +170,9 @@ func (w *Watcher) adopt(now time.Duration, on interfaces) (events []Event) {
 			events = append(events, Event{Spec: t.Spec, Flow: p.Flow, Over: p.over, CutsOff: p.cutsOff})
 		}
 	}
+	if len(appeared) > 0 {
+		w.extend(now, on)
+	}
 	return events
 }
 
@@ -206,6 +210,21 @@ func (w *Watcher) bound(now time.Duration, appeared interfaces) {
 	for _, c := range appeared {
 		if c.Penalized() > 0 {
 			table(c).Cap(now + longest)
+		}
+	}
+}
+
+// extend imposes the penalties that flows have on interfaces that have appeared, too.
+func (w *Watcher) extend(now time.Duration, on interfaces) {
+	for _, t := range w.trackers {
+		var set []*punished
+		for _, p := range t.penal {
+			if p.active && p.until > now {
+				set = append(set, p)
+			}
+		}
+		if t.punishes() && len(set) > 0 {
+			w.impose(t, now, set, on)
 		}
 	}
 }

@@ -225,3 +225,29 @@ func TestAdoptedByTheRightTracker(t *testing.T) {
 		t.Errorf("the next watcher has the penalties %+v", all)
 	}
 }
+
+// An interface that appears has the penalties that there are, but not those that have ended.
+func TestPenaltiesOnANewInterface(t *testing.T) {
+	watched := []Watched{{Spec: mustParse(t, "key=src,threshold=100pps,action=block,duration=1m")}}
+	h := newHost(t, watched)
+	all := h.wires
+	h.wires = all[:1]
+	w := newWatcher(watched, func() {})
+	h.ticks(w, 2, 3000)
+	h.ticks(w, 5, 0)
+	blocked := func() bool { return table(all[1]).Check(h.sources[0].flow.Hash, 1, h.now) == penalty.Blocked }
+	h.wires = all
+	if h.ticks(w, 1, 0); !blocked() {
+		t.Errorf("of %d penalties, the new interface has none", len(w.Penalties(h.now)))
+	}
+	h.wires = all[:1]
+	h.ticks(w, 1, 0)
+	clear(all[1].penalties) // another one, without programs for a while
+	h.wires = all
+	if h.ticks(w, 1, 0); !blocked() {
+		t.Errorf("of %d penalties, the interface that is back has none", len(w.Penalties(h.now)))
+	}
+	if h.ticks(w, 60, 0); blocked() || len(w.Penalties(h.now)) > 0 {
+		t.Error("the penalty does not end")
+	}
+}
