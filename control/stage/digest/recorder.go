@@ -185,7 +185,7 @@ func (r *Recorder) Tick(_ time.Duration, incoming []stage.Interface, named []loa
 			r.find(l, m, m.Active(), now)
 		})
 	}
-	for _, l := range r.logs {
+	for _, l := range r.logs { // by the monotonic clock: none goes because the other one was set forward
 		l.slices = slices.DeleteFunc(l.slices, func(s *digest.Slice) bool { return s.To.Before(now.Add(-r.part.Config.Keep)) })
 	}
 	r.logs = slices.DeleteFunc(r.logs, func(l *record) bool { return l.empty() && !slices.Contains(named, l.Target) })
@@ -249,7 +249,7 @@ func (r *Recorder) end(l *record, m *Memory, before, after time.Time) {
 // because a packet's time may have been read from either.
 // If it was set forward, that needs no special case. A slice that begins after
 // it ends, because the clock was set back while no recorder was running, is
-// assumed to have the usual length.
+// assumed to have the usual length. The end keeps its monotonic reading, by which a slice ages.
 func (p *Part) span(begun, end time.Time, took time.Duration) (from, to time.Time) {
 	if took < 0 {
 		took = p.Config.Slice

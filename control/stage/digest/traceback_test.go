@@ -785,7 +785,7 @@ func TestSliceOfAClockThatIsSet(t *testing.T) {
 	// The monotonic clock affects the age of a slice, not its length.
 	now := time.Now()
 	from, to := p.span(now, now.Add(time.Second), time.Second)
-	if to.Sub(now) != time.Second || strings.Contains(from.String(), "m=") {
+	if to.Sub(now) != time.Second || strings.Contains(from.String(), "m=") || !strings.Contains(to.String(), "m=") {
 		t.Errorf("from %v to %v", from, to)
 	}
 }
