@@ -439,6 +439,36 @@ func TestMetricsTrackers(t *testing.T) {
 	}
 }
 
+// A reload that configures another tracker, for which all of them count anew, releases no source.
+func TestPenaltiesOutliveReload(t *testing.T) {
+	t.Parallel() // it waits a lot
+	l := lab.New(t)
+	r := configure(t, l.B)
+	spec, err := heavy.Parse("key=src,threshold=100pps,interval=100ms,action=block,duration=1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.c.Trackers = []heavy.Spec{spec}
+	d := begin(t, r)
+	blocked := func() uint64 { return left(d.Daemon, "heavy", true) }
+	for deadline := wait.Deadline(); blocked() == 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
+		send(t, l, 200, cleanSource)
+	}
+	r.change(func(c *config.Config) { c.Trackers = []heavy.Spec{heavy.DefaultSpec("dst"), spec} })
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "penalties", 1, func() uint64 {
+		if p := d.readings.Metrics().Interfaces[0].Penalties; p != nil {
+			return uint64(*p)
+		}
+		return 0
+	})
+	before := blocked()
+	send(t, l, 3, cleanSource)
+	await(t, "blocked", before+3, blocked)
+}
+
 // A source that reaches many ports is found and blocked; one that sends as many packets
 // to one port is not.
 func TestGuard(t *testing.T) {

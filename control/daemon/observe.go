@@ -107,6 +107,7 @@ func (o *observers) observeMistakes(p *Prepared) {
 func (o *observers) newWatcher(of []heavy.Watched, last *heavy.Watcher) *heavy.Watcher {
 	_ = last.Close() // if it fails, the memory leaks
 	w := heavy.NewWatcher(of)
+	w.Inherit(last)
 	if o.wakes != nil {
 		w.Rest()
 	}

@@ -395,6 +395,48 @@ func compareFlows(a, b key.Key) int {
 		cmp.Compare(a.SrcPort, b.SrcPort), cmp.Compare(a.DstPort, b.DstPort))
 }
 
+// Inherit takes over the penalties of a watcher that this one replaces, which may be nil. Where
+// other trackers are configured, the programs begin with empty tables. A tracker takes over
+// from an equal one, or else from one of the same key.
+func (w *Watcher) Inherit(last *Watcher) {
+	if last == nil {
+		return
+	}
+	taken := make(map[*tracker]bool)
+	for _, fits := range []func(t, of *tracker) bool{
+		func(t, of *tracker) bool { return t.Watched == of.Watched },
+		func(t, of *tracker) bool { return t.Key == of.Key },
+	} {
+		for _, t := range w.trackers {
+			i := slices.IndexFunc(last.trackers, func(of *tracker) bool {
+				return t.punishes() && t.inherit == nil && of.punishes() && !taken[of] && fits(t, of)
+			})
+			if i >= 0 {
+				of := last.trackers[i]
+				taken[of] = true
+				t.inherit = slices.AppendSeq(slices.Clone(of.inherit), maps.Values(of.penal))
+			}
+		}
+	}
+}
+
+// rehash gives inherited penalties the hashes of the present trackers. The interfaces get them
+// as they appear.
+func (w *Watcher) rehash(now time.Duration, on interfaces) {
+	if len(on) == 0 {
+		return
+	}
+	for i, t := range w.trackers {
+		for _, p := range t.inherit {
+			p.Hash, p.until = on[0].Hash(i, p.Key), t.latest(p.until, now)
+			if t.penal[p.Hash] == nil {
+				t.penal[p.Hash] = p
+			}
+		}
+		t.inherit = nil
+	}
+}
+
 // release forgets the flows whose penalty has ended.
 func (t *tracker) release(now time.Duration) (events []Event) {
 	for h, p := range t.penal {

@@ -251,3 +251,42 @@ func TestPenaltiesOnANewInterface(t *testing.T) {
 		t.Error("the penalty does not end")
 	}
 }
+
+// Penalties stay when other trackers are configured, for which programs begin with empty tables;
+// not those of a tracker that leaves the configuration.
+func TestPenaltiesInherited(t *testing.T) {
+	limit := Watched{Spec: mustParse(t, "key=src,threshold=100pps,action=block,duration=1h")}
+	before := []Watched{limit}
+	h := newHost(t, before)
+	last := newWatcher(before, func() {})
+	h.ticks(last, 2, 3000)
+	h.ticks(last, 5, 0)
+	guard := DefaultGuard("dst").Spec()
+	shorter := Watched{Spec: mustParse(t, "key=src,threshold=100pps,action=block,duration=1m")}
+	for _, x := range []struct {
+		name  string
+		after []Watched
+		lasts time.Duration // 0: it has none
+	}{
+		{"the same behind a guard", []Watched{{Spec: guard}, limit}, time.Hour},
+		{"a shorter one before the same", []Watched{shorter, limit}, time.Hour},
+		{"a shorter one", []Watched{shorter, {Spec: guard}}, time.Minute},
+		{"of another key", []Watched{{Spec: mustParse(t, "key=dst,threshold=100pps,action=block,duration=1h")}}, 0},
+		{"which only reports", []Watched{{Spec: mustParse(t, "key=src,threshold=100pps")}}, 0},
+	} {
+		next := newHost(t, x.after)
+		next.now = h.now
+		w := newWatcher(x.after, func() {})
+		w.Inherit(last)
+		w.tick(next.still, nil)
+		w.tick(next.still, next.wires)
+		all := w.Penalties(next.now)
+		if (len(all) == 1) != (x.lasts > 0) || len(all) == 1 && (all[0].Until > next.now+x.lasts || all[0].Until < next.now+x.lasts-10*time.Second) {
+			t.Errorf("%s: penalties %+v", x.name, all)
+		}
+		hash := next.wires[1].Hash(0, h.sources[0].flow.Key) // trackers of the same key share the secret here
+		if blocked := table(next.wires[1]).Check(hash, 1, next.now) == penalty.Blocked; blocked != (x.lasts > 0) {
+			t.Errorf("%s: blocked %t", x.name, blocked)
+		}
+	}
+}

@@ -137,6 +137,7 @@ type tracker struct {
 	started  map[*loader.Stats]bool
 	empty    map[*loader.Stats]contents
 	penal    map[uint64]*punished
+	inherit  []*punished // whose hashes by the present tracker are not known yet
 	last     *Report
 	read     bool // the idle banks are those of last
 
@@ -234,6 +235,7 @@ func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Re
 	if renewed {
 		w.grace()
 	}
+	w.rehash(clock(), on)
 	events = append(events, w.review(clock(), on)...)
 	w.arm(on)
 	events = append(events, w.adopt(clock(), on)...)
