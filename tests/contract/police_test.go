@@ -259,13 +259,13 @@ func TestPolicer(t *testing.T) {
 					gap /= 8
 				}
 				d.now += uint64(gap)
-				if r.IntN(4) == 0 { // of a CPU that took its time before the one before it
-					d.now -= uint64(r.IntN(2000))
-				}
-				if r.IntN(100) == 0 { // which has seen more
-					bin := r.IntN(len(d.twin.State.Bins))
-					d.twin.State.Bins[bin].Seen += 1e6
-					police.Memory(d.stats, func(s *police.Shared, _ []police.CPU) { s.Bins[bin].Seen += 1e6 })
+				if r.IntN(100) == 0 { // another CPU updates at once, took its time later, and has seen more
+					later, bin, slice := d.now+uint64(r.IntN(2000)), r.IntN(len(d.twin.State.Bins)), r.IntN(len(d.twin.State.Slices))
+					s := d.twin.State
+					s.Ticked, s.Slices[slice].At, s.Bins[bin].Seen = later, later, s.Bins[bin].Seen+1e6
+					police.Memory(d.stats, func(s *police.Shared, _ []police.CPU) {
+						s.Ticked, s.Slices[slice].At, s.Bins[bin].Seen = later, later, s.Bins[bin].Seen+1e6
+					})
 				}
 				if err := d.pass(f); err != nil {
 					t.Fatalf("packet %d: %v: % x", n, err, f)
