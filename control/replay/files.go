@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -52,7 +54,7 @@ type Options struct {
 	Lists    []engine.List // list number n is Lists[n-1]
 	Kind     EngineKind    // the engine is in the kernel or on the heap
 	Heavy    *heavy.Spec   // the engine's only tracker, with a share of all captures as threshold; nil: none
-	Verdicts string        // CSV file of verdicts, one per packet; "": none
+	Verdicts string        // CSV file of verdicts, one per packet, which is replaced when all captures were read; "": none
 	Stdin    io.Reader     // the capture that is called "-"
 }
 
@@ -82,13 +84,13 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	visit := func(capture.Packet, verdict.Outcome) error { return ctx.Err() }
 	if o.Verdicts != "" {
 		// Not err, which would shadow the result that closing may set.
-		w, createErr := createVerdicts(o.Verdicts, lists)
+		w, createErr := o.createVerdicts(captures)
 		if createErr != nil {
 			return nil, createErr
 		}
 		defer func() {
 			// Do not report an error of a write twice.
-			if closeErr := w.close(); !errors.Is(err, closeErr) {
+			if closeErr := w.close(err == nil); !errors.Is(err, closeErr) {
 				err = errors.Join(err, closeErr)
 			}
 		}()
@@ -159,6 +161,7 @@ func (o *Options) replay(name string, e Engine, lists []engine.List, s *Summary,
 
 // verdictWriter writes the verdict on each packet as CSV.
 type verdictWriter struct {
+	path  string // that the file replaces; "": none
 	file  *os.File
 	csv   *csv.Writer
 	lists []engine.List
@@ -166,12 +169,36 @@ type verdictWriter struct {
 	row   [4]string
 }
 
-func createVerdicts(name string, lists []engine.List) (*verdictWriter, error) {
-	f, err := os.Create(name)
-	if err != nil {
+// createVerdicts creates a file beside that of the verdicts, so that a mistake costs no earlier
+// result. What is not a regular file, such as a pipe, is written to at once.
+func (o *Options) createVerdicts(captures []string) (*verdictWriter, error) {
+	v := &verdictWriter{lists: o.Lists}
+	path, flags, mode := o.Verdicts, os.O_WRONLY, os.FileMode(0o666)
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.Mode().IsRegular():
+		for _, name := range captures {
+			if name == "-" {
+				name = "/dev/stdin"
+			}
+			if c, err := os.Stat(name); err == nil && os.SameFile(info, c) {
+				return nil, fmt.Errorf("verdicts: %s is a capture that is to be read", path)
+			}
+		}
+		mode = info.Mode().Perm()
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return nil, fmt.Errorf("verdicts: %w", err)
+		}
+		fallthrough
+	case errors.Is(err, fs.ErrNotExist):
+		v.path = path
+		path = fmt.Sprintf("%s.%d.new", path, os.Getpid())
+		flags |= os.O_CREATE | os.O_EXCL
+	}
+	if v.file, err = os.OpenFile(path, flags, mode); err != nil {
 		return nil, fmt.Errorf("verdicts: %w", err)
 	}
-	v := &verdictWriter{file: f, csv: csv.NewWriter(f), lists: lists}
+	v.csv = csv.NewWriter(v.file)
 	_ = v.csv.Write([]string{"packet", "verdict", "reason", "list"}) // close reports its error
 	return v, nil
 }
@@ -185,14 +212,20 @@ func (v *verdictWriter) write(o verdict.Outcome) error {
 	return v.csv.Write(v.row[:])
 }
 
-// close flushes the writer and returns the first error of all writes.
-func (v *verdictWriter) close() error {
+// close flushes the writer and returns the first error of all writes. A file that was written
+// beside that of the verdicts replaces it if it is whole, and is removed otherwise.
+func (v *verdictWriter) close(whole bool) error {
 	v.csv.Flush()
-	err := v.file.Close()
-	if first := v.csv.Error(); first != nil {
-		return first
+	err := cmp.Or(v.csv.Error(), v.file.Close())
+	if v.path == "" {
+		return err
 	}
-	return err
+	if whole && err == nil {
+		if err = os.Rename(v.file.Name(), v.path); err == nil {
+			return nil
+		}
+	}
+	return errors.Join(err, os.Remove(v.file.Name()))
 }
 
 // TopLists returns the names of the lists in a summary that blocked packets,

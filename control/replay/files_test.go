@@ -71,3 +71,66 @@ func TestVerdictsUnwritten(t *testing.T) {
 		t.Errorf("into a directory: %+v, %v", s, err)
 	}
 }
+
+// An earlier result stays unless the captures were read to their end, and a capture is not
+// taken for the file of verdicts.
+func TestVerdictsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	name, capture := filepath.Join(dir, "verdicts.csv"), filepath.Join(dir, "x.pcap")
+	for path, content := range map[string][]byte{name: []byte("before"), capture: captureOf(2)} {
+		if err := os.WriteFile(path, content, 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(name, link); err != nil {
+		t.Fatal(err)
+	}
+	g, err := engine.Reference(nil, engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := func(path string) string {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		ctx      context.Context
+		verdicts string
+		captures []string
+		want     string // part of the error
+	}{
+		{t.Context(), name, []string{filepath.Join(dir, "typo")}, "no such file"},
+		{t.Context(), name, []string{capture, filepath.Join(dir, "typo")}, "no such file"},
+		{t.Context(), filepath.Join(dir, "none.csv"), []string{filepath.Join(dir, "typo")}, "no such file"},
+		{t.Context(), filepath.Join(dir, ".", "x.pcap"), []string{capture}, "is a capture"},
+		{ended, name, []string{capture}, "context canceled"},
+		{t.Context(), link, []string{capture}, ""},
+	} {
+		_, err := Files(c.ctx, Options{Engine: g, Kind: InGo, Verdicts: c.verdicts}, c.captures)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.verdicts, err, c.want)
+		}
+		want := "before"
+		if c.want == "" {
+			want = "packet,verdict,reason,list\n1,pass,not-ip,\n2,pass,not-ip,\n"
+		}
+		if got := content(name); got != want {
+			t.Errorf("%v: %q, want %q", c.captures, got, want)
+		}
+		if content(capture) != string(captureOf(2)) {
+			t.Fatal("the capture is lost")
+		}
+		if all, _ := os.ReadDir(dir); len(all) != 3 {
+			t.Errorf("%v: %v", c.captures, all)
+		}
+	}
+	if info, err := os.Stat(name); err != nil || info.Mode() != 0o640 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}

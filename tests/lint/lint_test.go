@@ -194,7 +194,7 @@ func TestFilesAreDurable(t *testing.T) {
 	byHand := []string{"Create", "CreateTemp", "Link", "Mkdir", "MkdirAll", "Rename", "Truncate", "WriteFile"}
 	others := map[string]string{ // where such a function is used, and on what
 		"control/api/server/socket.go Mkdir": "the directory of a socket",
-		"control/replay/files.go Create":     "files that a command writes",
+		"control/replay/files.go Rename":     "files that a command writes",
 	}
 	seen := make(map[string]bool)
 	for name, file := range product(t) {
