@@ -111,15 +111,8 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 		s.Filtered = s.Daemon.Complete()
 	} else {
 		s.Filtered = len(all) > 0
-		starting := new(api.StartingError)
-		switch {
-		case chosen || unanswered == nil || errors.Is(unanswered, client.ErrNotRunning):
-		case errors.As(unanswered, &starting):
-			s.Starting = &starting.Starting
-		default:
-			err = unanswered // such as that it does not answer, or what access to it takes
-			s.unanswered = unanswered
-		}
+		s.missed(unanswered, chosen)
+		err = cmp.Or(s.unanswered, err)
 		if unanswered != nil {
 			s.Queued = queued(socket)
 		}
@@ -128,6 +121,25 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 		s.Filtered = s.Filtered && !a.Severed
 	}
 	return s, err
+}
+
+// missed notes why no daemon's answer is shown. Pins that were chosen may be another daemon's:
+// what this one does not answer matters where a daemon runs that has attached what they hold.
+func (s *status) missed(unanswered error, chosen bool) {
+	starting := new(api.StartingError)
+	starts := errors.As(unanswered, &starting)
+	switch {
+	case unanswered == nil || errors.Is(unanswered, client.ErrNotRunning) || chosen && (starts || s.running() < 0):
+	case starts:
+		s.Starting = &starting.Starting
+	default:
+		s.unanswered = unanswered // such as that it does not answer, or what access to it takes
+	}
+}
+
+// running returns the index of an attachment whose daemon runs, -1 if there is none.
+func (s *status) running() int {
+	return slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Running })
 }
 
 // print prints the interfaces that the daemon names, then those it does not.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/attach"
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
@@ -257,5 +258,33 @@ func TestDetachedBeforeRestart(t *testing.T) {
 	}
 	if all := daemonsOf(before, []attach.Interface{in}); len(all) != 0 {
 		t.Errorf("without systemd: %v", all)
+	}
+}
+
+// A daemon that does not answer is not excused by pins that were named, unless nothing runs that
+// has attached there.
+func TestStatusMissed(t *testing.T) {
+	late := fmt.Errorf("%w within 5s", client.ErrUnanswered)
+	starting := &api.StartingError{Starting: api.Starting{PID: 7}}
+	for _, c := range []struct {
+		name            string
+		err             error
+		chosen, running bool
+		unanswered      bool
+		starting        bool
+	}{
+		{"answers", nil, true, true, false, false},
+		{"none runs", client.ErrNotRunning, false, true, false, false},
+		{"late", late, false, false, true, false},
+		{"late, with its pins", late, true, true, true, false},
+		{"late, with other pins", late, true, false, false, false},
+		{"starts", starting, false, true, false, true},
+		{"starts, with pins", starting, true, true, false, false},
+	} {
+		s := status{Attachments: []attach.Status{{Running: c.running}}}
+		s.missed(c.err, c.chosen)
+		if (s.unanswered != nil) != c.unanswered || (s.Starting != nil) != c.starting {
+			t.Errorf("%s: %v, %+v", c.name, s.unanswered, s.Starting)
+		}
 	}
 }
