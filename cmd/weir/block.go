@@ -194,14 +194,14 @@ func entriesOf(c *cobra.Command, args []string) (given, error) {
 }
 
 // readEntries reads entries as a list has them, which may be compressed, and
-// reports the lines that are wrong.
+// reports the lines that are wrong. It reads no more than a change may have.
 func readEntries(in io.Reader, report io.Writer) (entries given, err error) {
 	text, err := compressed.NewReader(in)
 	if err != nil {
 		return given{}, fmt.Errorf("%s: %w", stdinName, err)
 	}
 	defer text.Close()
-	bad, number := 0, 0
+	bad, number, size := 0, 0, 0
 	lines := bufio.NewScanner(text)
 	for lines.Scan() {
 		number++
@@ -220,6 +220,9 @@ func readEntries(in io.Reader, report io.Writer) (entries given, err error) {
 				fmt.Fprintf(report, "%s:%d: %q: %v\n", stdinName, number, entry, err)
 			}
 			continue
+		}
+		if size += len(`"",`) + len(entry); size > client.MaxChange {
+			return given{}, client.ErrTooLarge
 		}
 		entries.text, entries.lines = append(entries.text, entry), append(entries.lines, number)
 	}

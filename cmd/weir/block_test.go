@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/api/server"
 	"weir/control/engine"
 )
@@ -338,6 +340,29 @@ func TestBadBulk(t *testing.T) {
 	code, _, log = weir(t, "192.0.2.1\n"+strings.Repeat("1", 1<<20), "block", "--socket", missing, "-")
 	if code != exitFailure || !strings.Contains(log, "after line 1: ") {
 		t.Errorf("exit code %d\n%s", code, log)
+	}
+}
+
+// endless repeats a line, up to a size at which all of it would be too much for memory.
+type endless struct {
+	line string
+	size int
+}
+
+func (e *endless) Read(b []byte) (n int, err error) {
+	if e.size += len(b); e.size > 64<<20 {
+		return 0, errors.New("it is read on and on")
+	}
+	for n < len(b) {
+		n += copy(b[n:], e.line)
+	}
+	return n, nil
+}
+
+// Standard input is not read into memory without end.
+func TestEndlessBulk(t *testing.T) {
+	if _, err := readEntries(&endless{line: "1.2.3.4\n"}, io.Discard); !errors.Is(err, client.ErrTooLarge) {
+		t.Error(err)
 	}
 }
 

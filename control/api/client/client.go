@@ -131,6 +131,12 @@ func (c *Client) Lists(ctx context.Context) (*api.Lists, error) {
 	return get[api.Lists](ctx, c, contract.ListsPath)
 }
 
+// MaxChange bounds a change, in bytes of JSON.
+const MaxChange = contract.MaxBody
+
+// ErrTooLarge is the error of a larger one.
+var ErrTooLarge = contract.ErrTooLarge
+
 // Change adds or removes entries. It fails with a [*api.BadRequest] if the daemon does
 // not understand or refuses the change. Change, Refresh and Reload have no timeout
 // but that of ctx.
@@ -147,8 +153,8 @@ func askChange[T any](ctx context.Context, c *Client, change api.Change) (*T, er
 	switch {
 	case err != nil:
 		return nil, err
-	case len(body) > contract.MaxBody: // the server's refusal might not arrive while the body is being sent
-		return nil, contract.ErrTooLarge
+	case len(body) > MaxChange: // the server's refusal might not arrive while the body is being sent
+		return nil, ErrTooLarge
 	}
 	return ask[T](ctx, c, method, contract.EntriesPath, body)
 }
