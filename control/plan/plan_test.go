@@ -173,6 +173,7 @@ func TestSizeRefuses(t *testing.T) {
 		`mode: "fast"`:                  {Entries: 1, Mode: "fast"},
 		"mode: in exact mode there are": {Entries: 1, Mode: "exact", BitsPerEntry: 8},
 		"hot: 2 of 1":                   {Entries: 1, Flows: 1, Hot: 2},
+		"hot: 1000000000000000 flows":   {Entries: 1, Flows: 1e15, Hot: 1e15},
 		"zipf: exponent -1":             {Entries: 1, Flows: 1, Zipf: -1},
 		"zipf: exponent 1 of no flows":  {Entries: 1, Zipf: 1},
 	} {
@@ -195,6 +196,18 @@ func TestJSON(t *testing.T) {
 		if _, err := FPR(c[0], c[1], c[2]); !isInvalid(err) {
 			t.Errorf("FPR%v was planned", c)
 		}
+	}
+}
+
+func TestFilterOf(t *testing.T) {
+	if f, err := FilterOf(1<<20, 1, 0, false); err != nil || f.K != 1075 {
+		t.Errorf("the best k: %+v, %v", f, err)
+	}
+	if f, err := FilterOf(1<<20, 1000, 1024, true); err != nil || f.K != 1024 {
+		t.Errorf("the largest k: %+v, %v", f, err)
+	}
+	if f, err := FilterOf(1<<20, 1000, 2048, true); !isInvalid(err) {
+		t.Errorf("a larger k: %+v, %v", f, err)
 	}
 }
 

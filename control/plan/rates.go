@@ -29,9 +29,15 @@ type Filter struct {
 	Rates
 }
 
-// FilterOf is FPR with the best k, unless k is given.
+// mostHashes bounds a k that is given: the exact rate takes a time that grows with k².
+const mostHashes = 1024
+
+// FilterOf is FPR with the best k, unless k is given, which may be up to 1024.
 func FilterOf(m, n, k int, given bool) (Filter, error) {
-	if !given && m >= 1 && n >= 0 {
+	switch {
+	case given && k > mostHashes:
+		return Filter{}, invalid("plan fpr: k: %d is above %d", k, mostHashes)
+	case !given && m >= 1 && n >= 0:
 		k, _ = fpr.BestK(m, n)
 	}
 	r, err := FPR(m, n, k)

@@ -23,6 +23,9 @@ const mostBits = 24
 // mostWeights bounds the table of hot flows, as the configuration does by default.
 const mostWeights = 1 << 16
 
+// mostHot bounds the flows that a plan computes with one by one, in 24 bytes each.
+const mostHot = 1 << 24
+
 // InvalidError is an error in a request. Other errors mean that no filter can
 // meet it.
 type InvalidError struct{ error }
@@ -150,6 +153,8 @@ func (r Request) validate() error {
 		return invalid("plan: lists: %d is not between 1 and %d", r.Lists, membership.MaxList)
 	case r.Flows < 0 || r.Hot < 0 || r.Hot > r.Flows:
 		return invalid("plan: hot: %d of %d flows", r.Hot, r.Flows)
+	case r.Hot > mostHot:
+		return invalid("plan: hot: %d flows are more than %d", r.Hot, mostHot)
 	case !(r.Zipf >= 0 && r.Zipf <= 10):
 		return invalid("plan: zipf: exponent %v is not between 0 and 10", r.Zipf)
 	case r.Zipf != 0 && r.Flows == 0:
