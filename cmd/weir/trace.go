@@ -82,7 +82,7 @@ for packets that were seen repeatedly with a lower TTL.`,
 						"a daemon that finds loops itself reports them in its log and in weir events", name)}
 				}
 			}
-			return findLoops(c.OutOrStdout(), captures, *asJSON)
+			return findLoops(c.Context(), c.OutOrStdout(), captures, *asJSON)
 		}
 		if len(nodes) == 0 {
 			nodes = []nodeAddress{{"here", socket}}
@@ -126,8 +126,11 @@ func trace(ctx context.Context, out, log io.Writer, ask askTraces, captures []st
 		if err != nil {
 			return err
 		}
-		asked, untraced, err := digest.Read(r, count)
+		asked, untraced, err := digest.Read(ctx, r, count)
 		errs = append(errs, err, r.Close())
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if untraced > 0 {
 			fmt.Fprintf(log, "weir: %s: %s cut off or not IP, and cannot be traced\n", name,
 				english.Plural(untraced, "packet is", "packets are"))
@@ -213,7 +216,7 @@ func drawPath(w io.Writer, indent, branch string, h digest.Hop) {
 }
 
 // findLoops looks for loops in captures.
-func findLoops(out io.Writer, captures []string, asJSON bool) error {
+func findLoops(ctx context.Context, out io.Writer, captures []string, asJSON bool) error {
 	all := []digest.FoundLoop{}
 	packets := 0
 	var errs []error
@@ -222,9 +225,12 @@ func findLoops(out io.Writer, captures []string, asJSON bool) error {
 		if err != nil {
 			return err
 		}
-		found, n, err := digest.Loops(r)
+		found, n, err := digest.Loops(ctx, r)
 		errs = append(errs, err, r.Close())
 		all, packets = append(all, found...), packets+n
+		if ctx.Err() != nil {
+			break
+		}
 	}
 	if asJSON {
 		return errors.Join(append(errs, printJSON(out, map[string]any{"packets": packets, "loops": all}))...)

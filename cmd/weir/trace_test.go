@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,6 +130,13 @@ func TestTraceLoops(t *testing.T) {
 		if code != exitUsage || !strings.Contains(log, args[0]+" with --loops") {
 			t.Errorf("%v: exit code %d, %s", args, code, log)
 		}
+	}
+	ended, end := context.WithCancelCause(t.Context())
+	end(errors.New("a signal"))
+	capture := datagrams(t, 64, 62, 60)
+	var b strings.Builder
+	if code := execute(ended, []string{"trace", "--loops", capture, capture}, strings.NewReader(""), io.Discard, &b); code != exitFailure || b.String() != "weir: a signal\n" {
+		t.Errorf("after a signal: exit code %d, %s", code, b.String())
 	}
 	code, out, _ = weir(t, "", "trace", "--loops", "--json", datagrams(t, 64, 63, 63))
 	if code != exitOK || !strings.Contains(out, `"loops": []`) {

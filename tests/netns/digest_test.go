@@ -224,7 +224,7 @@ func TestTraceback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, untraced, err := digest.Read(r, 0)
+	asked, untraced, err := digest.Read(t.Context(), r, 0)
 	if err != nil || untraced != 0 || len(asked) != packets {
 		t.Fatalf("%d packets, %d untraced, %v", len(asked), untraced, err)
 	}

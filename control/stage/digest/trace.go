@@ -96,9 +96,9 @@ type Question struct {
 
 // Read reads at most `most` traceable packets of a capture, 0 being unlimited,
 // and counts the others.
-func Read(r *capture.Reader, most int) (asked []Asked, untraced int, err error) {
+func Read(ctx context.Context, r *capture.Reader, most int) (asked []Asked, untraced int, err error) {
 	for p, err := range r.All() {
-		if err != nil {
+		if err = cmp.Or(context.Cause(ctx), err); err != nil {
 			return asked, untraced, err
 		}
 		ip := packet.IP(p.Data)
@@ -373,11 +373,11 @@ const (
 // Loops returns the packets of a capture that were seen repeatedly with a
 // decreasing TTL, at the third sighting: unlike in the data plane, all packets
 // are watched from the first sighting on.
-func Loops(r *capture.Reader) (found []FoundLoop, packets int, err error) {
+func Loops(ctx context.Context, r *capture.Reader) (found []FoundLoop, packets int, err error) {
 	loops := digest.NewLoops(offlineSightings)
 	secret := hash.NewSecret(hash.NewSeed())
 	for p, err := range r.All() {
-		if err != nil {
+		if err = cmp.Or(context.Cause(ctx), err); err != nil {
 			return found, packets, err
 		}
 		packets++

@@ -545,7 +545,7 @@ func TestPath(t *testing.T) {
 	if err := q.Check(); err != nil {
 		t.Fatal(err)
 	}
-	asked, untraced, err := Read(recorded(t, datagram(1, 3), []byte("no packet at all"), datagram(2, 5), datagram(3, 0)), 0)
+	asked, untraced, err := Read(t.Context(), recorded(t, datagram(1, 3), []byte("no packet at all"), datagram(2, 5), datagram(3, 0)), 0)
 	if err != nil || len(asked) != 3 || untraced != 1 || asked[1].Number != 3 || asked[0].Flow != "udp 192.0.2.1:5 > 198.51.100.1:9" {
 		t.Fatalf("%+v, %d, %v", asked, untraced, err)
 	}
@@ -568,7 +568,7 @@ func TestPath(t *testing.T) {
 	for i := range 2*api.MaxTraced + 10 {
 		many = append(many, datagram(i, 0))
 	}
-	asked, _, _ = Read(recorded(t, many...), 0)
+	asked, _, _ = Read(t.Context(), recorded(t, many...), 0)
 	traces, _ = q.Ask(t.Context(), asked)
 	for i, trace := range traces {
 		if want := map[int]int{1: 4, 2: 2}[i]; len(trace.Seen) != want {
@@ -590,7 +590,7 @@ func TestOlderDigests(t *testing.T) {
 		}
 		return t, err
 	}
-	asked, _, err := Read(recorded(t, one, two), 0)
+	asked, _, err := Read(t.Context(), recorded(t, one, two), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -630,7 +630,7 @@ func TestInvalidQuestions(t *testing.T) {
 // seen on both sides of a router, or duplicated, is not, even in captures of
 // both sides.
 func TestLoopsInCaptures(t *testing.T) {
-	loops, packets, err := Loops(recorded(t,
+	loops, packets, err := Loops(t.Context(), recorded(t,
 		datagram(1, 0), datagram(2, 0), datagram(1, 2), datagram(2, 1), datagram(3, 0), datagram(3, 0), datagram(3, 0),
 		datagram(1, 4), datagram(2, 1), datagram(1, 6)))
 	if err != nil || packets != 10 || len(loops) != 1 {
@@ -644,11 +644,24 @@ func TestLoopsInCaptures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		loops, packets, err := Loops(r)
+		loops, packets, err := Loops(t.Context(), r)
 		if err != nil || packets < 300 || len(loops) != 0 {
 			t.Errorf("%s: %+v in %d packets, %v", name, loops, packets, err)
 		}
 		r.Close()
+	}
+}
+
+// A capture may have no end.
+func TestReadUntilTheContextEnds(t *testing.T) {
+	ended, end := context.WithCancelCause(t.Context())
+	why := errors.New("a signal")
+	end(why)
+	if _, packets, err := Loops(ended, recorded(t, datagram(1, 0), datagram(1, 2))); !errors.Is(err, why) || packets > 0 {
+		t.Errorf("loops: %d packets, %v", packets, err)
+	}
+	if asked, _, err := Read(ended, recorded(t, datagram(1, 0)), 0); !errors.Is(err, why) || len(asked) > 0 {
+		t.Errorf("packets: %v, %v", asked, err)
 	}
 }
 
