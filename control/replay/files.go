@@ -81,7 +81,7 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 	defer func() { err = errors.Join(err, closeEngine()) }()
 
 	lists := o.Lists
-	visit := func(capture.Packet, verdict.Outcome) error { return ctx.Err() }
+	visit := func(capture.Packet, verdict.Outcome) error { return context.Cause(ctx) }
 	if o.Verdicts != "" {
 		// Not err, which would shadow the result that closing may set.
 		w, createErr := o.createVerdicts(captures)
@@ -94,7 +94,9 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 				err = errors.Join(err, closeErr)
 			}
 		}()
-		visit = func(_ capture.Packet, out verdict.Outcome) error { return errors.Join(ctx.Err(), w.write(out)) }
+		visit = func(_ capture.Packet, out verdict.Outcome) error {
+			return errors.Join(context.Cause(ctx), w.write(out))
+		}
 	}
 	s = NewSummary()
 	if o.Heavy != nil {

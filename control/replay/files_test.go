@@ -97,8 +97,8 @@ func TestVerdictsReplaced(t *testing.T) {
 		}
 		return string(b)
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	ended, end := context.WithCancelCause(t.Context())
+	end(errors.New("a signal"))
 	for _, c := range []struct {
 		ctx      context.Context
 		verdicts string
@@ -109,7 +109,7 @@ func TestVerdictsReplaced(t *testing.T) {
 		{t.Context(), name, []string{capture, filepath.Join(dir, "typo")}, "no such file"},
 		{t.Context(), filepath.Join(dir, "none.csv"), []string{filepath.Join(dir, "typo")}, "no such file"},
 		{t.Context(), filepath.Join(dir, ".", "x.pcap"), []string{capture}, "is a capture"},
-		{ended, name, []string{capture}, "context canceled"},
+		{ended, name, []string{capture}, "a signal"},
 		{t.Context(), link, []string{capture}, ""},
 	} {
 		_, err := Files(c.ctx, Options{Engine: g, Kind: InGo, Verdicts: c.verdicts}, c.captures)
