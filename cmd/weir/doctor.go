@@ -120,6 +120,9 @@ func (v *doctorFlags) subject(c *cobra.Command, s *status) (of doctor.Subject, w
 			Check: "config", Level: doctor.Problem, Text: "the configuration is not valid: " + firstLine(err), Run: "weir check " + file,
 		})
 	}
+	if v.file == "" {
+		of.StateDir = s.stateDir(of)
+	}
 	if err := s.unanswered; err != nil {
 		level := doctor.Problem
 		if errors.Is(err, fs.ErrPermission) { // this user may not ask
@@ -163,6 +166,16 @@ func (v *doctorFlags) subject(c *cobra.Command, s *status) (of doctor.Subject, w
 		of.Interfaces = append(of.Interfaces, i)
 	}
 	return of, wrong
+}
+
+// stateDir returns where a daemon that runs saves its state, or where the configuration that was
+// found says.
+func (s *status) stateDir(of doctor.Subject) string {
+	at := s.running()
+	if at < 0 || s.Attachments[at].StateDir == "" && of.Config != nil { // it may be older than the field
+		return of.StateDir
+	}
+	return s.Attachments[at].StateDir
 }
 
 // firstLine returns the first line of an error, and how many others there are.

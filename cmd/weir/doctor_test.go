@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"weir/control/attach"
+	"weir/control/config"
 	"weir/control/doctor"
 )
 
@@ -53,5 +55,30 @@ func TestDoctorOfSilentDaemon(t *testing.T) {
 	}
 	if code, got, _ := examine(); code != exitProblem || len(got) != 1 || !strings.Contains(got[0].Text, "is not a socket") {
 		t.Errorf("exit code %d, %+v", code, got)
+	}
+}
+
+// The state is where the daemon that runs saves it, which may not be that of the service.
+func TestDoctorStateDir(t *testing.T) {
+	of := func(dir string, running bool) *status {
+		return &status{Attachments: []attach.Status{{Running: running, Metadata: attach.Metadata{StateDir: dir}}}}
+	}
+	unknown := doctor.Subject{StateDir: "/var/lib/weir"}
+	found := doctor.Subject{StateDir: "/srv/weir", Config: config.Default()}
+	for _, c := range []struct {
+		s    *status
+		of   doctor.Subject
+		want string
+	}{
+		{&status{}, unknown, "/var/lib/weir"},
+		{of("/other", false), unknown, "/var/lib/weir"},
+		{of("/other", true), unknown, "/other"},
+		{of("", true), unknown, ""},
+		{of("/other", true), found, "/other"},
+		{of("", true), found, "/srv/weir"},
+	} {
+		if got := c.s.stateDir(c.of); got != c.want {
+			t.Errorf("%+v, %+v: %q, want %q", c.s.Attachments, c.of, got, c.want)
+		}
 	}
 }

@@ -137,6 +137,20 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
+// A state directory that is yet to be made is not said to have anything.
+func TestState(t *testing.T) {
+	dir := t.TempDir()
+	for in, want := range map[string]string{
+		"":            "no state directory is configured: nothing outlives the daemon",
+		dir + "/":     "the state is saved in " + dir + "/",
+		dir + "/none": "the state would be saved in " + dir + "/none, which does not exist yet",
+	} {
+		if got := checkState(&Subject{StateDir: in})[0]; got.Level != OK || got.Text != want {
+			t.Errorf("%q: %+v, want %q", in, got, want)
+		}
+	}
+}
+
 // A clock that nothing synchronises is behind where a file is from the future; one that is
 // synchronised was ahead when the file was written.
 func TestClock(t *testing.T) {

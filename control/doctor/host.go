@@ -265,6 +265,9 @@ func checkState(s *Subject) []Finding {
 		return []Finding{finding(Problem, "state_dir: %s: the file system at %s is read-only: manual entries would be lost with the daemon", s.StateDir, mountPoint(at)).
 			thatRuns("mount -o remount,rw %s", mountPoint(at))}
 	}
+	if at != filepath.Clean(s.StateDir) {
+		return []Finding{finding(OK, "the state would be saved in %s, which does not exist yet", s.StateDir)}
+	}
 	return []Finding{finding(OK, "the state is saved in %s", s.StateDir)}
 }
 
