@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -202,7 +201,7 @@ func readEntries(in io.Reader, report io.Writer) (entries given, err error) {
 	}
 	defer text.Close()
 	bad, number, size := 0, 0, 0
-	lines := bufio.NewScanner(text)
+	lines := scanLines(text)
 	for lines.Scan() {
 		number++
 		entry := lines.Text()
@@ -228,7 +227,7 @@ func readEntries(in io.Reader, report io.Writer) (entries given, err error) {
 	}
 	switch {
 	case lines.Err() != nil:
-		return given{}, fmt.Errorf("%s: after line %d: %w; nothing was changed", stdinName, number, lines.Err())
+		return given{}, fmt.Errorf("%w; nothing was changed", lineError(lines.Err(), number))
 	case bad > 0:
 		return given{}, fmt.Errorf("%s: bad lines: %d of %d; nothing was changed", stdinName, bad, number)
 	}

@@ -338,8 +338,11 @@ func TestBadBulk(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, log)
 	}
 	code, _, log = weir(t, "192.0.2.1\n"+strings.Repeat("1", 1<<20), "block", "--socket", missing, "-")
-	if code != exitFailure || !strings.Contains(log, "after line 1: ") {
+	if code != exitFailure || log != "weir: standard input:2: line longer than 4096 bytes; nothing was changed\n" {
 		t.Errorf("exit code %d\n%s", code, log)
+	}
+	if _, err := readEntries(strings.NewReader("192.0.2.1 # "+strings.Repeat("x", maxLine-12)+"\n192.0.2.2\n"), io.Discard); err != nil {
+		t.Errorf("the longest line: %v", err)
 	}
 }
 
@@ -514,6 +517,16 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 	}
 	if code != exitOK || !slices.Equal(asked, []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}) {
 		t.Errorf("exit code %d, asked %q\n%s", code, asked, out)
+	}
+	// What is no question does not end the others.
+	code, out, log = weir(t, "192.0.2.2\nnonsense\n192.0.2.3\n", "explain", "--json", "--socket", socket, "-")
+	if code != exitFailure || strings.Count(out, `"question"`) != 2 || !strings.HasPrefix(log, `standard input:2: "nonsense": `) ||
+		!strings.HasSuffix(log, "\nweir: standard input: bad lines: 1 of 3\n") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	code, _, log = weir(t, "192.0.2.2\n"+strings.Repeat("1", maxLine+1), "explain", "--socket", socket, "-")
+	if code != exitFailure || log != "weir: standard input:2: line longer than 4096 bytes\n" {
+		t.Errorf("exit code %d\n%s", code, log)
 	}
 	// The packets of a capture, as many as were asked for.
 	var capture strings.Builder

@@ -85,7 +85,7 @@ starts with these, and none needs to run.`,
 		if from != "" {
 			err = x.capture(from, c.InOrStdin(), count)
 		} else {
-			err = x.questions(args, c.InOrStdin())
+			err = x.questions(args, c.InOrStdin(), c.ErrOrStderr())
 		}
 		if err == nil && dropped && *exitCode {
 			return errDropped
@@ -125,33 +125,64 @@ func (x *explainer) close() {
 }
 
 // questions explains arguments, of which "-" stands for the lines of stdin.
-func (x *explainer) questions(args []string, stdin io.Reader) error {
+func (x *explainer) questions(args []string, stdin io.Reader, report io.Writer) error {
 	if _, err := engine.ParseQuestion(args[0]); err != nil && args[0] != "-" {
 		args = []string{strings.Join(args, " ")} // a flow without quotes
 	}
 	for _, arg := range args {
-		if arg != "-" {
-			if err := x.question(arg); err != nil {
-				return err
-			}
-			continue
+		var err error
+		if arg == "-" {
+			err = x.lines(stdin, report)
+		} else {
+			err = x.question(arg)
 		}
-		lines := bufio.NewScanner(stdin)
-		lines.Buffer(nil, maxLine)
-		for n := 1; lines.Scan(); n++ {
-			text, _, _ := strings.Cut(lines.Text(), "#")
-			if text = strings.TrimSpace(text); text == "" {
-				continue
-			}
-			if err := x.question(text); err != nil {
-				return fmt.Errorf("standard input, line %d: %w", n, err)
-			}
-		}
-		if err := lines.Err(); err != nil {
-			return fmt.Errorf("standard input: %w", err)
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// lines explains the lines of stdin, and reports those that are no questions.
+func (x *explainer) lines(stdin io.Reader, report io.Writer) error {
+	bad, number := 0, 0
+	lines := scanLines(stdin)
+	for lines.Scan() {
+		number++
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		switch err := x.question(text); {
+		case errors.As(err, new(usageError)):
+			bad++
+			fmt.Fprintf(report, "%s:%d: %v\n", stdinName, number, err)
+		case err != nil:
+			return fmt.Errorf("%s:%d: %w", stdinName, number, err)
+		}
+	}
+	switch {
+	case lines.Err() != nil:
+		return lineError(lines.Err(), number)
+	case bad > 0:
+		return fmt.Errorf("%s: bad lines: %d of %d", stdinName, bad, number)
+	}
+	return nil
+}
+
+// scanLines returns a scanner of lines of up to maxLine bytes.
+func scanLines(stdin io.Reader) *bufio.Scanner {
+	lines := bufio.NewScanner(stdin)
+	lines.Buffer(nil, maxLine+len("\n"))
+	return lines
+}
+
+// lineError says where a scanner of standard input has failed, after some lines.
+func lineError(err error, after int) error {
+	if errors.Is(err, bufio.ErrTooLong) {
+		return fmt.Errorf("%s:%d: line longer than %d bytes", stdinName, after+1, maxLine)
+	}
+	return fmt.Errorf("%s: after line %d: %w", stdinName, after, err)
 }
 
 func (x *explainer) question(text string) error {
