@@ -99,7 +99,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		changed := &api.Changed{List: change.List}
+		changed := &api.Changed{List: daemon.ListOf(change)}
 		if change.Entries = entries.text; len(change.Entries) > 0 {
 			if changed, err = submit(c, socket, change); err != nil {
 				return entries.locate(err)

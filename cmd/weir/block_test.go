@@ -322,6 +322,9 @@ func TestBulk(t *testing.T) {
 	if code, out, log := weir(t, "# nothing\n", "block", "--socket", socket, "-"); code != exitOK || out+log != "" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
+	if code, out, _ := weir(t, "", "block", "--json", "--socket", socket, "-"); code != exitOK || !strings.Contains(out, `"list": "manual"`) {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
 }
 
 func TestBadBulk(t *testing.T) {
