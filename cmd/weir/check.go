@@ -68,10 +68,8 @@ YAML; secrets, such as headers for a feed, are printed in clear.`,
 		}
 		name := cmp.Or(v.file, "command line")
 		conf, err := v.Read()
-		var wrong config.Errors
-		if err != nil && !errors.As(err, &wrong) {
-			return err // it cannot be read
-		}
+		var wrong config.Errors // none if it cannot be read
+		errors.As(err, &wrong)
 		var r *checked
 		if err == nil {
 			r, err = checkLists(c, conf, config.File(v.file))

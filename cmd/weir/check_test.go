@@ -38,6 +38,22 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// What cannot be read is an error in JSON, too.
+func TestCheckUnreadable(t *testing.T) {
+	code, out, log := weir(t, "", "check", "--json", "nosuch.yaml")
+	var got struct {
+		File   string
+		Errors []configError
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitFailure || got.File != "nosuch.yaml" || len(got.Errors) != 1 ||
+		!strings.Contains(got.Errors[0].Error, "no such file") || !strings.Contains(log, got.Errors[0].Error) {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, log := weir(t, "", "check", "nosuch.yaml"); code != exitFailure || out != "" || strings.Count(log, "\n") != 1 {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+}
+
 // What the host does not have is a warning.
 func TestCheckHost(t *testing.T) {
 	bad := file(t, "weir.yaml", "interfaces: [lo, nosuch0]\n")
