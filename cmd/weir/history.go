@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -55,7 +56,9 @@ in 24 hours.`,
 			}
 			h, err := daemon.History(c.Context(), asked)
 			if err == nil && of != "" {
-				h.Of(of)
+				if h.Of(of); len(h.Total.Lists) == 0 {
+					err = known(c.Context(), daemon, of)
+				}
 			}
 			return h, err
 		},
@@ -67,6 +70,22 @@ in 24 hours.`,
 			printHistory(c.OutOrStdout(), h)
 		},
 	}.complete(c)
+}
+
+// known returns an error if there is no list of a name.
+func known(ctx context.Context, daemon *client.Client, name string) error {
+	all, err := daemon.Lists(ctx)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(all.Lists))
+	for i, l := range all.Lists {
+		names[i] = l.Name
+	}
+	if slices.Contains(names, name) {
+		return nil
+	}
+	return api.NoList(name, names)
 }
 
 func printHistory(out io.Writer, h *api.History) {

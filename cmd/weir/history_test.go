@@ -70,8 +70,12 @@ func TestHistory(t *testing.T) {
 	if _, out, _ := weir(t, "", "history", "--socket", socket); !strings.Contains(out, "conversed                3  addresses") || strings.Contains(out, "list drop  matched") {
 		t.Errorf("with a list that nothing has matched:\n%s", out)
 	}
-	if _, out, _ := weir(t, "", "history", "--list", "gone", "--socket", socket); out != "nothing was recorded of list gone\n" {
-		t.Errorf("--list gone:\n%s", out)
+	d.lists = []api.List{{Name: "new"}}
+	if code, out, _ := weir(t, "", "history", "--list", "new", "--socket", socket); code != exitOK || out != "nothing was recorded of list new\n" {
+		t.Errorf("--list new: exit code %d\n%s", code, out)
+	}
+	if code, out, log := weir(t, "", "history", "--list", "nope", "--socket", socket); code != exitFailure || out != "" || log != `weir: no such list: "nope": there are new`+"\n" {
+		t.Errorf("--list nope: exit code %d\n%s%s", code, out, log)
 	}
 	point.Reasons, point.Lists = []api.HistoryReason{{Reason: "clean", Packets: 9}}, []api.HistoryList{{List: "quiet", Conversed: 3}}
 	if got := mostly(point); got != "" {
