@@ -89,8 +89,10 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 			return nil, createErr
 		}
 		defer func() {
+			// A recorder that is killed leaves a capture that is cut short.
+			keep := err == nil || w.n > 0 && errors.Is(err, capture.ErrTruncated)
 			// Do not report an error of a write twice.
-			if closeErr := w.close(err == nil); !errors.Is(err, closeErr) {
+			if closeErr := w.close(keep); !errors.Is(err, closeErr) {
 				err = errors.Join(err, closeErr)
 			}
 		}()
@@ -171,8 +173,8 @@ type verdictWriter struct {
 	row   [4]string
 }
 
-// createVerdicts creates a file beside that of the verdicts, so that a mistake costs no earlier
-// result. What is not a regular file, such as a pipe, is written to at once.
+// createVerdicts creates a new file beside the earlier one, so that a mistake costs no earlier
+// result. A pipe, or another file that is not a regular one, is written to at once.
 func (o *Options) createVerdicts(captures []string) (*verdictWriter, error) {
 	v := &verdictWriter{lists: o.Lists}
 	path, flags, mode := o.Verdicts, os.O_WRONLY, os.FileMode(0o666)
@@ -214,15 +216,15 @@ func (v *verdictWriter) write(o verdict.Outcome) error {
 	return v.csv.Write(v.row[:])
 }
 
-// close flushes the writer and returns the first error of all writes. A file that was written
-// beside that of the verdicts replaces it if it is whole, and is removed otherwise.
-func (v *verdictWriter) close(whole bool) error {
+// close flushes the writer and returns the first error of all writes. A new file replaces the
+// earlier one if it is worth keeping, and is removed otherwise.
+func (v *verdictWriter) close(keep bool) error {
 	v.csv.Flush()
 	err := cmp.Or(v.csv.Error(), v.file.Close())
 	if v.path == "" {
 		return err
 	}
-	if whole && err == nil {
+	if keep && err == nil {
 		if err = os.Rename(v.file.Name(), v.path); err == nil {
 			return nil
 		}

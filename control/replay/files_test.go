@@ -72,12 +72,13 @@ func TestVerdictsUnwritten(t *testing.T) {
 	}
 }
 
-// An earlier result stays unless the captures were read to their end, and a capture is not
-// taken for the file of verdicts.
+// An earlier result stays where captures cannot be read, but for one that is cut short, and a
+// capture is not taken for the file of verdicts.
 func TestVerdictsReplaced(t *testing.T) {
 	dir := t.TempDir()
-	name, capture := filepath.Join(dir, "verdicts.csv"), filepath.Join(dir, "x.pcap")
-	for path, content := range map[string][]byte{name: []byte("before"), capture: captureOf(2)} {
+	name, capture, cut := filepath.Join(dir, "verdicts.csv"), filepath.Join(dir, "x.pcap"), filepath.Join(dir, "cut.pcap")
+	whole := captureOf(2)
+	for path, content := range map[string][]byte{name: []byte("before"), capture: whole, cut: whole[:len(whole)-1]} {
 		if err := os.WriteFile(path, content, 0o640); err != nil {
 			t.Fatal(err)
 		}
@@ -106,10 +107,11 @@ func TestVerdictsReplaced(t *testing.T) {
 		want     string // part of the error
 	}{
 		{t.Context(), name, []string{filepath.Join(dir, "typo")}, "no such file"},
-		{t.Context(), name, []string{capture, filepath.Join(dir, "typo")}, "no such file"},
 		{t.Context(), filepath.Join(dir, "none.csv"), []string{filepath.Join(dir, "typo")}, "no such file"},
 		{t.Context(), filepath.Join(dir, ".", "x.pcap"), []string{capture}, "is a capture"},
 		{ended, name, []string{capture}, "a signal"},
+		{t.Context(), name, []string{capture, filepath.Join(dir, "typo")}, "no such file"},
+		{t.Context(), link, []string{cut}, "cut short"},
 		{t.Context(), link, []string{capture}, ""},
 	} {
 		_, err := Files(c.ctx, Options{Engine: g, Kind: InGo, Verdicts: c.verdicts}, c.captures)
@@ -117,7 +119,10 @@ func TestVerdictsReplaced(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.verdicts, err, c.want)
 		}
 		want := "before"
-		if c.want == "" {
+		switch c.want {
+		case "cut short":
+			want = "packet,verdict,reason,list\n1,pass,not-ip,\n"
+		case "":
 			want = "packet,verdict,reason,list\n1,pass,not-ip,\n2,pass,not-ip,\n"
 		}
 		if got := content(name); got != want {
@@ -126,7 +131,7 @@ func TestVerdictsReplaced(t *testing.T) {
 		if content(capture) != string(captureOf(2)) {
 			t.Fatal("the capture is lost")
 		}
-		if all, _ := os.ReadDir(dir); len(all) != 3 {
+		if all, _ := os.ReadDir(dir); len(all) != 4 {
 			t.Errorf("%v: %v", c.captures, all)
 		}
 	}
