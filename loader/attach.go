@@ -626,8 +626,8 @@ func (a *Attachment) begin(l hold, p *ebpf.Program) error {
 	return l.start(p, sibling(a.path))
 }
 
-// isOn reports whether the program is attached to the interface: where this
-// one was moved to another namespace, an interface there may have the index.
+// isOn reports whether the program is attached to the interface. An equal index is not enough: in
+// another namespace, to which this one was moved, another interface may have it.
 func (a *Attachment) isOn(i *Iface) bool {
 	index, err := a.Index()
 	if err != nil || index != i.Index {

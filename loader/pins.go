@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf/link"
@@ -99,27 +100,56 @@ var lockPatience = 30 * time.Second
 // lockPause bounds the time between two attempts to lock.
 const lockPause = 5 * time.Millisecond
 
+// lockQueues let one goroutine at a time wait for a file, by its path: hundreds may want it, as
+// where many interfaces appear at once.
+var lockQueues sync.Map // of chan struct{}, with room for one
+
 // flock locks a file, and closes it if that fails. It tries again and again: a thread that waits
 // in the kernel cannot be interrupted.
 func flock(f *os.File, how int) error {
-	began := time.Now()
-	for pause := 100 * time.Microsecond; ; pause = min(2*pause, lockPause) {
-		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err == nil:
-			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK) || how&unix.LOCK_NB != 0:
-			f.Close()
-			return err
-		case time.Since(began) >= lockPatience:
-			err := fmt.Errorf("no lock within %v: %s", lockPatience, lockHolder(f))
-			f.Close()
+	err := tryLock(f, how)
+	if errors.Is(err, unix.EWOULDBLOCK) && how&unix.LOCK_NB == 0 {
+		err = awaitLock(f, how)
+	}
+	if err != nil {
+		f.Close()
+	}
+	return err
+}
+
+func tryLock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); !errors.Is(err, unix.EINTR) {
 			return err
 		}
-		time.Sleep(pause) //nolint:forbidigo // nothing says when another process unlocks it
 	}
+}
+
+// awaitLock locks a file within lockPatience.
+func awaitLock(f *os.File, how int) error {
+	end := time.After(lockPatience)
+	queue, _ := lockQueues.LoadOrStore(f.Name(), make(chan struct{}, 1))
+	turn := queue.(chan struct{})
+	select {
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-end:
+		return errLockHeld(f)
+	}
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, lockPause) {
+		if err := tryLock(f, how); !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-end:
+			return errLockHeld(f)
+		}
+	}
+}
+
+func errLockHeld(f *os.File) error {
+	return fmt.Errorf("no lock within %v: %s", lockPatience, lockHolder(f))
 }
 
 // lockHolder describes a process that has locked a file, and how to make it let go. Its

@@ -141,9 +141,9 @@ func copyShared(name string, from, to *array) error {
 	return copyEntries[bpf.WeirConnection](from, to, lastState)
 }
 
-// copyEntries copies entries, or merges them with those that are there. It reads in batches, which
-// go by the buckets of the hash: key after key, all that follows a key that is evicted meanwhile
-// would be left out.
+// copyEntries copies entries, or merges them with those that are there. It reads in batches of
+// whole buckets: an iteration by key would begin anew at a key that is evicted meanwhile, and end
+// before it has seen all.
 func copyEntries[K any, V comparable](from, to *array, merge func(now, old V) V) error {
 	const batch = 4096 // more than a bucket has
 	var cursor ebpf.MapBatchCursor
