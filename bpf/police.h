@@ -191,9 +191,10 @@ __noinline int policer_update(__u32 bin, __u64 microseconds, __u32 ticks)
 			sum += *(volatile __u64 *)&c->arrived[bin];
 	}
 	rate = sum - b->seen;
-	if ((__s64)rate < 0) /* another CPU has seen more meanwhile */
+	if ((__s64)rate < 0 && ticks) /* another CPU has seen more meanwhile */
 		rate = 0;
-	b->seen = sum;
+	else
+		b->seen = sum;
 	if (!ticks) {
 		b->rate = 0;
 		b->level = 0;
@@ -265,8 +266,8 @@ __noinline int policer_steer(__u64 now)
 }
 
 /*
- * Updates the slice that is due. Two CPUs may do so at once, and the later one may have taken its
- * time before the other: then it finds that no time has passed, or a rate is averaged twice.
+ * Updates the slice that is due. Two CPUs may do so at once. The second may have the older time:
+ * then it does nothing, or averages a rate twice.
  */
 __noinline int policer_turn(__u64 now)
 {

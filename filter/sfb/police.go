@@ -340,8 +340,8 @@ func (c *PolicerCPU) random() uint32 {
 	return uint32(c.Random >> 48)
 }
 
-// turn updates the slice of bins that is due. Two CPUs may do so at once, and the later one may
-// have taken its time before the other.
+// turn updates the slice of bins that is due. Two CPUs may do so at once. The second may have
+// the older time: then it does nothing, or averages a rate twice.
 func (p *Policer) turn(now uint64) {
 	s := p.State
 	n := s.Slice % slices
@@ -423,10 +423,11 @@ func (p *Policer) update(bin int, microseconds, ticks uint64) bool {
 		sum += p.CPUs[i].Arrived[bin]
 	}
 	arrived := sum - b.Seen
-	if int64(arrived) < 0 { // another CPU has seen more meanwhile
+	if int64(arrived) < 0 && ticks > 0 { // another CPU has seen more meanwhile
 		arrived = 0
+	} else {
+		b.Seen = sum
 	}
-	b.Seen = sum
 	if ticks == 0 {
 		b.Rate, b.Level, s.Probability[bin] = 0, 0, 0
 		return false
