@@ -10,78 +10,103 @@ import (
 	"weir/loader"
 )
 
-// leaving are interfaces that are not to be filtered any more, but could not be detached from:
-// until that is done, the lists that they had filter there, and no change reaches these.
+// leaving holds interfaces that left the targets but could not be detached from. Until they are,
+// their last lists filter them, and later changes do not reach them.
 type leaving struct {
 	interfaces []*managedInterface
 	retry      time.Time
-	tried      chan []error // the outcomes for the first of them; nil: nothing is under way
+	err        error           // why the last one could not be detached from
+	tried      chan []detached // receives the outcomes of an attempt; nil: none is under way
 }
 
-// hasLeft reports whether nothing is left to detach, as the outcome of doing so has it. Where
-// the program was replaced, that is another attachment's.
+// detached is the outcome of an attempt to detach from an interface.
+type detached struct {
+	*managedInterface
+	err error
+}
+
+// hasLeft reports whether Detach's error means that an attachment is over: it was detached, or
+// another one has replaced its program.
 func hasLeft(err error) bool { return err == nil || errors.Is(err, loader.ErrReplaced) }
 
 // add adds an interface. It copies what i has, since the manager may attach i anew.
 func (l *leaving) add(i *managedInterface, log *slog.Logger, err error) {
 	n := &managedInterface{Target: i.Target, Attachment: i.Attachment}
 	l.interfaces = append(l.interfaces, n)
-	l.retry = time.Now().Add(retryInterval)
 	n.logLeaving(log, err)
 }
 
+// failed notes that an interface could not be detached from.
+func (l *leaving) failed(err error) { l.err, l.retry = err, time.Now().Add(retryInterval) }
+
+// waits reports whether it is too early for another attempt.
+func (l *leaving) waits() bool { return time.Now().Before(l.retry) }
+
 func (i *managedInterface) logLeaving(log *slog.Logger, err error) {
 	i.logOnce(log.With("interface", i.Target.String()),
-		fmt.Errorf("it is not to be filtered any more, but the lists of before stay active there, retrying: %w", err))
+		fmt.Errorf("the interface left the configuration, but cannot be detached from: its last lists still filter it, retrying: %w", err))
 }
 
-// followLeaving tries again to detach from the interfaces that are leaving, up to the first where that
-// fails. It does so in a goroutine: a process that was stopped may hold the lock of the pins for
-// as long as it likes, and the manager must not wait for that each time.
+// followLeaving tries again to detach from the interfaces that are leaving, up to the first where
+// that fails, but not from one that is named again and is to be adopted first. It does so in
+// a goroutine: a stopped process may hold the lock of the pins for any time, and the
+// manager must not wait for that in each round.
 func (m *Manager) followLeaving() {
 	l := &m.leaving
 	select {
-	case errs := <-l.tried:
-		m.left(errs)
+	case outcomes := <-l.tried:
+		m.left(outcomes)
 	default:
 	}
-	if l.tried != nil || len(l.interfaces) == 0 || time.Now().Before(l.retry) {
+	all := slices.DeleteFunc(slices.Clone(l.interfaces), m.awaits)
+	if l.tried != nil || len(all) == 0 || l.waits() {
 		return
 	}
-	tried, all := make(chan []error, 1), slices.Clone(l.interfaces)
+	tried := make(chan []detached, 1)
 	l.tried = tried
 	go func() {
-		var errs []error
+		var outcomes []detached
 		for _, i := range all {
-			errs = append(errs, i.Detach())
-			if !hasLeft(errs[len(errs)-1]) {
+			err := i.Detach()
+			outcomes = append(outcomes, detached{i, err})
+			if !hasLeft(err) {
 				break
 			}
 		}
-		tried <- errs
+		tried <- outcomes
 		m.hotplug.wake()
 	}()
 }
 
-// left takes in what detaching from the first of the interfaces that are leaving has come to.
-// One where it failed is the last to be tried again.
-func (m *Manager) left(errs []error) {
+// awaits reports whether an interface that is leaving is a target again that has no attachment of
+// its own yet.
+func (m *Manager) awaits(i *managedInterface) bool {
+	covers := func(t Target) bool { return t.Covers(i.Target) }
+	adopted := func(o *managedInterface) bool { return o.Target == i.Target && o.Attachment != nil }
+	return slices.ContainsFunc(m.targets, covers) && !slices.Contains(m.lost, i.Target) && !slices.ContainsFunc(m.interfaces, adopted)
+}
+
+// left handles the outcomes of an attempt. An interface where it failed moves to the end.
+func (m *Manager) left(outcomes []detached) {
 	l := &m.leaving
-	tried := l.interfaces[:len(errs)]
-	l.interfaces = slices.Clone(l.interfaces[len(errs):])
 	l.tried = nil
-	for n, err := range errs {
-		i := tried[n]
-		if !hasLeft(err) {
-			l.interfaces = append(l.interfaces, i)
-			l.retry = time.Now().Add(retryInterval)
-			i.logLeaving(m.Log, err)
+	for _, o := range outcomes {
+		l.interfaces = slices.DeleteFunc(l.interfaces, func(i *managedInterface) bool { return i == o.managedInterface })
+		if !hasLeft(o.err) {
+			l.interfaces = append(l.interfaces, o.managedInterface)
+			l.failed(o.err)
+			o.logLeaving(m.Log, o.err)
 			continue
 		}
-		if err == nil { // otherwise it is filtered again
-			m.Log.Info("no longer filtered", "interface", i.Target.String())
+		if o.err == nil { // otherwise it is filtered again
+			m.Log.Info("no longer filtered", "interface", o.Target.String())
+			for _, i := range m.interfaces { // it may have been named again meanwhile
+				if i.Target == o.Target {
+					i.retry = time.Time{}
+				}
+			}
 		}
-		if err := i.Close(); err != nil {
+		if err := o.Close(); err != nil {
 			m.Log.Error(err.Error())
 		}
 	}
@@ -90,11 +115,12 @@ func (m *Manager) left(errs []error) {
 // leaveNow detaches from the interfaces that are leaving; where programs are to be kept, not from
 // those that the targets cover again.
 func (m *Manager) leaveNow(keep bool) error {
-	if m.leaving.tried != nil {
-		m.left(<-m.leaving.tried)
+	l := &m.leaving
+	if l.tried != nil {
+		m.left(<-l.tried)
 	}
 	var errs []error
-	for _, i := range m.leaving.interfaces {
+	for _, i := range l.interfaces {
 		covers := func(t Target) bool { return t.Covers(i.Target) }
 		if !keep || !slices.ContainsFunc(m.targets, covers) {
 			if err := i.Detach(); !hasLeft(err) {
@@ -103,6 +129,6 @@ func (m *Manager) leaveNow(keep bool) error {
 		}
 		errs = append(errs, i.Close())
 	}
-	m.leaving.interfaces = nil
+	l.interfaces = nil
 	return errors.Join(errs...)
 }

@@ -86,7 +86,7 @@ func TestDetachRetried(t *testing.T) {
 	}
 	unlock()
 	m.followUntil(t, "nothing is pinned", func() bool { return len(pinned(t, c)) == 0 && len(m.leaving.interfaces) == 0 })
-	for _, text := range []string{"not to be filtered any more", "level=ERROR", "no longer filtered"} {
+	for _, text := range []string{"its last lists still filter it", "level=ERROR", "no longer filtered"} {
 		if n := strings.Count(log.String(), text); n != 1 {
 			t.Errorf("%q is logged %d times:\n%s", text, n, log)
 		}
@@ -100,7 +100,7 @@ func TestDetachFailsAgain(t *testing.T) {
 	first := m.leaving.interfaces[0]
 	other := &managedInterface{Target: first.Target}
 	m.leaving.interfaces = append(m.leaving.interfaces, other)
-	m.left([]error{errors.New("no")})
+	m.left([]detached{{first, errors.New("no")}})
 	if got := m.leaving.interfaces; !slices.Equal(got, []*managedInterface{other, first}) || time.Until(m.leaving.retry) <= 0 {
 		t.Errorf("leaving: %v, tried again at %v", got, m.leaving.retry)
 	}
@@ -128,6 +128,26 @@ func TestNamedAgainWhileLeaving(t *testing.T) {
 				t.Errorf("log:\n%s", log)
 			}
 		})
+	}
+}
+
+// An interface that is named again, and could not be attached to yet, is not detached from before.
+func TestNotDetachedBeforeAdopted(t *testing.T) {
+	m, c, targets, log := beginToLeave(t, native)
+	defer m.Stop(false)
+	m.Retarget(targets)
+	m.interfaces = []*managedInterface{{Target: targets[0].Target, XDP: targets[0].XDP, retry: time.Now().Add(time.Hour)}}
+	m.leaving.retry = time.Time{}
+	if err := m.Follow(); err != nil {
+		t.Fatal(err)
+	}
+	if m.leaving.tried != nil || len(m.leaving.interfaces) != 1 || len(pinned(t, c)) != 1 {
+		t.Errorf("leaving: %+v, pinned: %v:\n%s", m.leaving, pinned(t, c), log)
+	}
+	m.interfaces[0].retry = time.Time{}
+	m.followUntil(t, "nothing is leaving", func() bool { return len(m.leaving.interfaces) == 0 })
+	if !m.interfaces[0].filtered() || len(pinned(t, c)) != 1 {
+		t.Errorf("not adopted, pinned: %v:\n%s", pinned(t, c), log)
 	}
 }
 

@@ -484,7 +484,7 @@ func (m *Manager) Follow() error {
 		m.interfaces = append(m.interfaces, i)
 	}
 	m.dropAhead()
-	m.followLeaving() // later than what the targets name again: that is adopted without a gap
+	m.followLeaving() // after interfaces that are named again were adopted
 	m.hotplug.setTargets(m.engine, m.targets, m.lost, m.interfaces)
 	looked.complete = m.refill() && m.unseen == "" && !m.over
 	m.looked = looked
@@ -717,15 +717,22 @@ func (m *Manager) release(i *managedInterface) {
 	if i.Attachment == nil {
 		return
 	}
+	if m.leaving.waits() { // each attempt may take half a minute
+		m.leaving.add(i, m.Log, m.leaving.err)
+		return
+	}
 	err := i.Detach()
 	if !hasLeft(err) {
+		m.leaving.failed(err)
 		m.leaving.add(i, m.Log, err)
 		return
+	}
+	if err == nil {
+		m.Log.Info("no longer filtered", "interface", i.Target.String())
 	}
 	if err := i.Close(); err != nil {
 		m.Log.Error(err.Error())
 	}
-	m.Log.Info("no longer filtered", "interface", i.Target.String())
 }
 
 // ensure makes sure that an interface is filtered, if it exists. It fails where
@@ -861,10 +868,10 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 }
 
 // Stop ends the manager: it detaches from all interfaces, unless the program is
-// to be kept; also then, from those that it has failed to detach from before. What another
-// daemon has taken over is left alone.
+// to be kept. It detaches from interfaces that are leaving even then, unless they are named
+// again. What another daemon has taken over is left alone.
 func (m *Manager) Stop(keep bool) error {
-	errs := []error{m.leaveNow(keep)}
+	var errs []error
 	m.dropAhead()
 	for _, i := range append(m.interfaces, m.hotplug.stop()...) {
 		if i.Attachment == nil {
@@ -879,6 +886,7 @@ func (m *Manager) Stop(keep bool) error {
 		}
 		errs = append(errs, i.Close())
 	}
+	errs = append(errs, m.leaveNow(keep))
 	m.interfaces = nil
 	return errors.Join(errs...)
 }
