@@ -215,7 +215,7 @@ func (t *Table) Expire(now time.Duration) {
 	}
 }
 
-// Cap makes the penalties that expire later than a time expire then.
+// Cap lets no penalty expire later than latest.
 func (t *Table) Cap(latest time.Duration) {
 	for i := range int(t.buckets) {
 		b := bucket(t.words[i*BucketWords:][:BucketWords])

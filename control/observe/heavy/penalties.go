@@ -101,7 +101,7 @@ func (w *Watcher) punish(t *tracker, now, over time.Duration, flows []sketch.Flo
 	}
 	w.judge(t, begun)
 	if t.Action != ReportOnly && len(set) > 0 {
-		w.impose(t, now, set, on)
+		w.impose(t, now, set, on, on)
 	}
 	for _, p := range begun {
 		_, wanted := t.sentence(p, now)
@@ -132,32 +132,31 @@ func (w *Watcher) judge(t *tracker, flows []*punished) {
 	}
 }
 
-// impose sets the penalties of flows on all interfaces. In a full bucket, one may displace a
-// weaker one.
-func (w *Watcher) impose(t *tracker, now time.Duration, set []*punished, on interfaces) {
+// impose sets the penalties of flows on some of the interfaces. In a full bucket, one may
+// displace a weaker one.
+func (w *Watcher) impose(t *tracker, now time.Duration, set []*punished, some, on interfaces) {
 	displaced := make(map[uint64]bool)
-	tables := make([]*penalty.Table, len(on))
-	for i, c := range on {
-		tables[i] = table(c)
+	for _, c := range some {
+		table := table(c)
 		for _, p := range set {
 			x, ok := t.sentence(p, now)
 			if !ok {
-				tables[i].Remove(p.Hash)
+				table.Remove(p.Hash)
 				continue
 			}
-			if tables[i].Set(p.Hash, x) {
+			if table.Set(p.Hash, x) {
 				continue
 			}
-			if weakest, ok := w.weakest(t, p, tables[i].Rivals(p.Hash), now); ok {
-				tables[i].Remove(weakest)
-				tables[i].Set(p.Hash, x)
+			if weakest, ok := w.weakest(t, p, table.Rivals(p.Hash), now); ok {
+				table.Remove(weakest)
+				table.Set(p.Hash, x)
 				displaced[weakest] = true
 			}
 		}
-		w.setPenalized(c, tables[i])
+		w.setPenalized(c, table)
 	}
 	active := func(h uint64) bool {
-		return slices.ContainsFunc(tables, func(t *penalty.Table) bool { return t.Has(h) })
+		return slices.ContainsFunc(on, func(c interfaceTrackers) bool { return table(c).Has(h) })
 	}
 	for _, p := range set {
 		p.active = active(p.Hash)
@@ -397,31 +396,31 @@ func compareFlows(a, b key.Key) int {
 
 // Inherit takes over the penalties of a watcher that this one replaces, which may be nil. Where
 // other trackers are configured, the programs begin with empty tables. A tracker takes over
-// from an equal one, or else from one of the same key.
+// from an equal one, or else from one that counts the same by the same key.
 func (w *Watcher) Inherit(last *Watcher) {
 	if last == nil {
 		return
 	}
-	taken := make(map[*tracker]bool)
+	paired := make(map[*tracker]bool)
 	for _, fits := range []func(t, of *tracker) bool{
 		func(t, of *tracker) bool { return t.Watched == of.Watched },
-		func(t, of *tracker) bool { return t.Key == of.Key },
+		func(t, of *tracker) bool { return t.Key == of.Key && t.Guard() == of.Guard() },
 	} {
 		for _, t := range w.trackers {
 			i := slices.IndexFunc(last.trackers, func(of *tracker) bool {
-				return t.punishes() && t.inherit == nil && of.punishes() && !taken[of] && fits(t, of)
+				return t.punishes() && of.punishes() && !paired[t] && !paired[of] && fits(t, of)
 			})
 			if i >= 0 {
 				of := last.trackers[i]
-				taken[of] = true
+				paired[t], paired[of] = true, true
 				t.inherit = slices.AppendSeq(slices.Clone(of.inherit), maps.Values(of.penal))
 			}
 		}
 	}
 }
 
-// rehash gives inherited penalties the hashes of the present trackers. The interfaces get them
-// as they appear.
+// rehash gives inherited penalties the hashes of the present trackers. Then adopt imposes them:
+// all interfaces are new to this watcher.
 func (w *Watcher) rehash(now time.Duration, on interfaces) {
 	if len(on) == 0 {
 		return

@@ -165,19 +165,19 @@ func (w *Watcher) adopt(now time.Duration, on interfaces) (events []Event) {
 			continue
 		}
 		w.judge(t, set)
-		w.impose(t, now, set, on) // on the other interfaces, too
+		w.impose(t, now, set, on, on) // on the other interfaces, too
 		for _, p := range set {
 			events = append(events, Event{Spec: t.Spec, Flow: p.Flow, Over: p.over, CutsOff: p.cutsOff})
 		}
 	}
 	if len(appeared) > 0 {
-		w.extend(now, on)
+		w.extend(now, appeared, on)
 	}
 	return events
 }
 
-// latest returns the end of a penalty, but no later than that of one that the tracker imposes now:
-// those of an earlier configuration may have lasted longer.
+// latest returns until, but at most the end of a penalty that the tracker would impose now: an
+// earlier configuration may have had a longer duration.
 func (t *tracker) latest(until, now time.Duration) time.Duration {
 	return min(until, now+time.Duration(t.Duration))
 }
@@ -198,8 +198,8 @@ func (w *Watcher) appeared(on interfaces) (all interfaces) {
 	return all
 }
 
-// bound makes the penalties on interfaces that have appeared last no longer than any of the
-// trackers': of a flow that is silent, or has too few packets to be found, nothing else would.
+// bound caps the penalties on new interfaces at the longest duration of all trackers. Nothing
+// else shortens the penalty of a flow that is silent, or has too few packets to be found.
 func (w *Watcher) bound(now time.Duration, appeared interfaces) {
 	var longest time.Duration
 	for _, t := range w.trackers {
@@ -214,8 +214,8 @@ func (w *Watcher) bound(now time.Duration, appeared interfaces) {
 	}
 }
 
-// extend imposes the penalties that flows have on interfaces that have appeared, too.
-func (w *Watcher) extend(now time.Duration, on interfaces) {
+// extend imposes known penalties on interfaces that have just appeared.
+func (w *Watcher) extend(now time.Duration, appeared, on interfaces) {
 	for _, t := range w.trackers {
 		var set []*punished
 		for _, p := range t.penal {
@@ -224,19 +224,18 @@ func (w *Watcher) extend(now time.Duration, on interfaces) {
 			}
 		}
 		if t.punishes() && len(set) > 0 {
-			w.impose(t, now, set, on)
+			w.impose(t, now, set, appeared, on)
 		}
 	}
 }
 
-// memories are what the trackers that limit or block have counted.
+// memories are the memories of the trackers that limit or block.
 type memories []memoryOf
 
 type memoryOf struct {
 	*tracker
 	began time.Duration
-	heavy float64           // units from which on a flow is heavy
-	banks [2][]*sketch.Bank // those that count, and those of the interval before; without empty ones
+	banks [2][]*sketch.Bank // the active ones and the idle ones, without empty ones
 }
 
 func (w *Watcher) memories(on interfaces) (all memories) {
@@ -246,8 +245,6 @@ func (w *Watcher) memories(on interfaces) (all memories) {
 			continue
 		}
 		m := memoryOf{tracker: t, began: on.began(i), banks: [2][]*sketch.Bank{on.active(i), on.idle(i)}}
-		units := max(total(m.banks[0]), t.previous)
-		m.heavy = float64(max(t.threshold(0).Heavy(units, t.previous), 1))
 		for k := range m.banks {
 			m.banks[k] = slices.DeleteFunc(m.banks[k], func(b *sketch.Bank) bool { return b.Total() == 0 })
 		}
@@ -257,10 +254,8 @@ func (w *Watcher) memories(on interfaces) (all memories) {
 }
 
 // find returns the tracker of the flow with hash h, nil if there is none, the flow as it was
-// counted lately, and since when. Of several trackers of the same key, it is the one whose
-// threshold the flow has come closest to.
+// counted lately, and since when. Trackers have secrets of their own, so that only one has it.
 func (all memories) find(h uint64) (of *tracker, flow sketch.Flow, began time.Duration) {
-	most := -1.
 	for _, m := range all {
 		for _, banks := range m.banks {
 			var f sketch.Flow
@@ -272,12 +267,12 @@ func (all memories) find(h uint64) (of *tracker, flow sketch.Flow, began time.Du
 					f.Bytes += part.Bytes
 				}
 			}
-			if n := float64(f.Exact(m.Counts())) / m.heavy; f.Hash != 0 && f.Packets > 0 && n > most {
-				of, flow, began, most = m.tracker, f, m.began, n
+			if f.Hash != 0 && f.Packets > 0 {
+				return m.tracker, f, m.began
 			}
 		}
 	}
-	return of, flow, began
+	return nil, sketch.Flow{}, 0
 }
 
 func windows(c interfaceTrackers) *penalty.Windows {

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/penalty"
 )
@@ -190,43 +189,7 @@ func TestPenaltiesOfAnEarlierConfiguration(t *testing.T) {
 	}
 }
 
-// Of two trackers of a source, the one whose threshold it is nearer to takes over its penalty, which
-// then lasts no longer than that tracker's do.
-func TestAdoptedByTheRightTracker(t *testing.T) {
-	g := DefaultGuard("src")
-	g.Action, g.Duration = Block, quantity.Duration(24*time.Hour)
-	const limit = "key=src,threshold=1kpps,action=limit,limit=600pps,duration="
-	watched := []Watched{{Spec: g.Spec()}, {Spec: mustParse(t, limit+"1d")}}
-	h := newHost(t, watched)
-	on, source := h.wires[0], h.sources[0].flow
-	send := func(w *Watcher, ports, packets int) {
-		m := on.memory.(*wire)
-		for i, n := range []int{ports, packets} {
-			for range n {
-				m.banks[i][m.active[i]][0].CountKey(source.Key, source.Hash, 100)
-			}
-		}
-		h.now += Tick
-		w.tick(h.still, h.wires)
-	}
-	w := newWatcher(watched, func() {})
-	w.tick(h.still, h.wires)
-	send(w, 2, 2000)
-	for range 30 {
-		send(w, 0, 30)
-	}
-	if n := len(w.Penalties(h.now)); n != 1 {
-		t.Fatalf("%d penalties", n)
-	}
-	watched[1].Spec = mustParse(t, limit+"1h")
-	w = newWatcher(watched, func() {})
-	send(w, 2, 30)
-	if all := w.Penalties(h.now); len(all) != 1 || all[0].Rate != 600 || all[0].Until > h.now+time.Hour {
-		t.Errorf("the next watcher has the penalties %+v", all)
-	}
-}
-
-// An interface that appears has the penalties that there are, but not those that have ended.
+// An interface that appears gets the present penalties, and none that has ended.
 func TestPenaltiesOnANewInterface(t *testing.T) {
 	watched := []Watched{{Spec: mustParse(t, "key=src,threshold=100pps,action=block,duration=1m")}}
 	h := newHost(t, watched)
@@ -269,6 +232,7 @@ func TestPenaltiesInherited(t *testing.T) {
 		lasts time.Duration // 0: it has none
 	}{
 		{"the same behind a guard", []Watched{{Spec: guard}, limit}, time.Hour},
+		{"the same, and a guard of the same key", []Watched{limit, {Spec: DefaultGuard("src").Spec()}}, time.Hour},
 		{"a shorter one before the same", []Watched{shorter, limit}, time.Hour},
 		{"a shorter one", []Watched{shorter, {Spec: guard}}, time.Minute},
 		{"of another key", []Watched{{Spec: mustParse(t, "key=dst,threshold=100pps,action=block,duration=1h")}}, 0},

@@ -59,9 +59,9 @@ type element struct {
 	hot     bool
 }
 
-// rate estimates an element's packets per second: the number of dropped ones, by the time
-// without a weight, since the set is known or for a half-life. With a weight an element has no
-// packets to count, and its rate halves after each half-life.
+// rate estimates an element's packets per second: the number of dropped ones, divided by the time
+// without a weight. For a new element that begins when the set was first known, at most a half-life
+// ago. With a weight an element has no packets to count, and its rate halves after each half-life.
 //
 // Elements are compared by it, and of many with few packets, some were seen often by chance. So
 // the estimate is one standard deviation below the most likely one: that of n events of a Poisson
