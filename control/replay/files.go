@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -196,11 +197,14 @@ func (o *Options) createVerdicts(captures []string) (*verdictWriter, error) {
 		fallthrough
 	case errors.Is(err, fs.ErrNotExist):
 		v.path = path
-		path = fmt.Sprintf("%s.%d.new", path, os.Getpid())
+		path = fmt.Sprintf("%s.%08x.new", path, rand.Uint32())
 		flags |= os.O_CREATE | os.O_EXCL
 	}
 	if v.file, err = os.OpenFile(path, flags, mode); err != nil {
 		return nil, fmt.Errorf("verdicts: %w", err)
+	}
+	if info != nil && v.path != "" {
+		_ = v.file.Chmod(mode) // in spite of the umask
 	}
 	v.csv = csv.NewWriter(v.file)
 	_ = v.csv.Write([]string{"packet", "verdict", "reason", "list"}) // close reports its error
@@ -224,12 +228,13 @@ func (v *verdictWriter) close(keep bool) error {
 	if v.path == "" {
 		return err
 	}
-	if keep && err == nil {
-		if err = os.Rename(v.file.Name(), v.path); err == nil {
-			return nil
-		}
+	if !keep || err != nil {
+		return errors.Join(err, os.Remove(v.file.Name()))
 	}
-	return errors.Join(err, os.Remove(v.file.Name()))
+	if err := os.Rename(v.file.Name(), v.path); err != nil { // as where a container has it mounted
+		return fmt.Errorf("the verdicts are in %s: %w", v.file.Name(), err)
+	}
+	return nil
 }
 
 // TopLists returns the names of the lists in a summary that blocked packets,
