@@ -323,7 +323,7 @@ most 32 bytes of IPv4, 64 of IPv6.` + askLong,
 		ask := func(ctx context.Context, asked []digest.Asked) ([]digest.Trace, int, error) {
 			return traceFleet(ctx, hub, q, *nodes, asked)
 		}
-		return trace(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), ask, captures, *packets, *asJSON)
+		return trace(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr(), ask, captures, *packets, *asJSON)
 	}
 	return c
 }

@@ -123,8 +123,8 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 	return s, err
 }
 
-// missed notes why no daemon's answer is shown. Pins that were chosen may be another daemon's:
-// what this one does not answer matters where a daemon runs that has attached what they hold.
+// missed notes why no daemon's answer is shown. Chosen pins may be another daemon's: with them, it
+// is an error only if a daemon runs that has attached there, which may be the silent one.
 func (s *status) missed(unanswered error, chosen bool) {
 	starting := new(api.StartingError)
 	starts := errors.As(unanswered, &starting)

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/control/api/client"
-	"weir/control/capture"
 	"weir/control/stage/digest"
 )
 
@@ -82,7 +81,7 @@ for packets that were seen repeatedly with a lower TTL.`,
 						"a daemon that finds loops itself reports them in its log and in weir events", name)}
 				}
 			}
-			return findLoops(c.Context(), c.OutOrStdout(), captures, *asJSON)
+			return findLoops(c.Context(), c.InOrStdin(), c.OutOrStdout(), captures, *asJSON)
 		}
 		if len(nodes) == 0 {
 			nodes = []nodeAddress{{"here", socket}}
@@ -107,7 +106,7 @@ for packets that were seen repeatedly with a lower TTL.`,
 			traces, err := q.Ask(ctx, asked)
 			return traces, len(q.Nodes), err
 		}
-		return trace(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), ask, captures, *count, *asJSON)
+		return trace(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr(), ask, captures, *count, *asJSON)
 	}
 	return c
 }
@@ -117,12 +116,12 @@ type askTraces func(context.Context, []digest.Asked) (found []digest.Trace, node
 
 // trace asks for the packets of captures. What some nodes have answered is printed
 // even if others have not.
-func trace(ctx context.Context, out, log io.Writer, ask askTraces, captures []string, count int, asJSON bool) error {
+func trace(ctx context.Context, in io.Reader, out, log io.Writer, ask askTraces, captures []string, count int, asJSON bool) error {
 	traces := []digest.Trace{}
 	nodes := 0
 	var errs []error
 	for _, name := range captures {
-		r, err := capture.Open(name)
+		r, err := openCapture(name, in)
 		if err != nil {
 			return err
 		}
@@ -216,12 +215,12 @@ func drawPath(w io.Writer, indent, branch string, h digest.Hop) {
 }
 
 // findLoops looks for loops in captures.
-func findLoops(ctx context.Context, out io.Writer, captures []string, asJSON bool) error {
+func findLoops(ctx context.Context, in io.Reader, out io.Writer, captures []string, asJSON bool) error {
 	all := []digest.FoundLoop{}
 	packets := 0
 	var errs []error
 	for _, name := range captures {
-		r, err := capture.Open(name)
+		r, err := openCapture(name, in)
 		if err != nil {
 			return err
 		}
