@@ -185,7 +185,7 @@ func (r *Recorder) Tick(_ time.Duration, incoming []stage.Interface, named []loa
 			r.find(l, m, m.Active(), now)
 		})
 	}
-	for _, l := range r.logs { // by the monotonic clock: none goes because the other one was set forward
+	for _, l := range r.logs { // by the monotonic clock: a wall clock that is set forward removes none
 		l.slices = slices.DeleteFunc(l.slices, func(s *digest.Slice) bool { return s.To.Before(now.Add(-r.part.Config.Keep)) })
 	}
 	r.logs = slices.DeleteFunc(r.logs, func(l *record) bool { return l.empty() && !slices.Contains(named, l.Target) })
