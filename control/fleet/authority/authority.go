@@ -323,6 +323,11 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	if _, err := n.Marshal(); err != nil { // the labels and servers may be wrong
 		return enrollment.Node{}, err
 	}
+	unlock, err := a.lock()
+	if err != nil {
+		return enrollment.Node{}, err
+	}
+	defer unlock()
 	m := Member{Name: name, Labels: labels, User: public, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC(), Expires: expires.UTC()}
 	before, err := a.member(name)
 	switch {
@@ -343,6 +348,11 @@ func (a *Authority) Revoke(name string) error {
 	if err := enrollment.CheckName(name); err != nil {
 		return err
 	}
+	unlock, err := a.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	m, err := a.member(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no node %q was enrolled", name)
@@ -362,6 +372,11 @@ func (a *Authority) Forget(name string) error {
 	if err := enrollment.CheckName(name); err != nil {
 		return err
 	}
+	unlock, err := a.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	m, err := a.member(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

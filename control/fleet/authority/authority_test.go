@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,6 +85,59 @@ func TestRevocation(t *testing.T) {
 	for _, bad := range []error{a.Revoke("edge-9"), a.Revoke("../x"), a.RevokeSite("rome"), a.RevokeSite("../x")} {
 		if bad == nil {
 			t.Error("revoked what was never enrolled")
+		}
+	}
+}
+
+// Of commands at once that enroll one node or site, all credentials but the last are revoked.
+func TestEnrollAtOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	if _, err := Init(dir); err != nil {
+		t.Fatal(err)
+	}
+	const commands = 16
+	servers := []string{"tls://hub.example.net:4222"}
+	var nodes, relays [commands]string
+	var running sync.WaitGroup
+	for i := range commands {
+		running.Go(func() {
+			a, err := Open(dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			n, err := a.Enroll("edge-1", nil, servers)
+			if err != nil {
+				t.Error(err)
+			}
+			s, err := a.EnrollSite("paris", servers, servers)
+			if err != nil {
+				t.Error(err)
+			}
+			nodes[i], relays[i] = n.JWT, s.Nodes.JWT
+		})
+	}
+	running.Wait()
+	if t.Failed() {
+		return
+	}
+	a, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	account, _, err := a.Account()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, tokens := range map[string][commands]string{"node": nodes, "site": relays} {
+		n := 0
+		for _, token := range tokens {
+			if revoked(t, account, token) {
+				n++
+			}
+		}
+		if n != commands-1 {
+			t.Errorf("%s: %d of %d credentials are revoked, want all but one", what, n, commands)
 		}
 	}
 }

@@ -64,6 +64,11 @@ func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment
 	s = enrollment.Site{
 		Name: name, Hub: hub, CA: string(a.caPEM), Certificate: string(certificatePEM(der)), Key: string(key), PublicKey: a.PublicKey(),
 	}
+	unlock, err := a.lock()
+	if err != nil {
+		return s, err
+	}
+	defer unlock()
 	m := Site{Name: name, Servers: servers, Enrolled: time.Now().UTC(), Expires: expires.UTC(), Former: make(map[string]time.Time)}
 	if m.Stream, s.Stream, err = siteUser(name, a.stream, mirrorPermissions(name)); err != nil {
 		return s, err
@@ -167,6 +172,11 @@ func (a *Authority) RevokeSite(name string) error {
 	if err := enrollment.CheckSite(name); err != nil {
 		return err
 	}
+	unlock, err := a.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	m, err := a.Site(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no site %q was enrolled", name)
