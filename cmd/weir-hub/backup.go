@@ -85,6 +85,12 @@ stream, which the hub makes anew.`,
 	return c
 }
 
+// besides reports whether a file in the directory of the state is no part of the state: the broker's stream,
+// what a restore unpacks, and the directory that an ext4 volume has at its top, which only root may read.
+func besides(name string) bool {
+	return name == brokerDir || name == restoring || name == "lost+found"
+}
+
 // backup writes a backup.
 func backup(to io.Writer, h *config.Hub) error {
 	z := gzip.NewWriter(to)
@@ -113,7 +119,7 @@ func backup(to io.Writer, h *config.Hub) error {
 		return err
 	}
 	for _, e := range first {
-		if e.Name() == brokerDir || e.Name() == restoring {
+		if besides(e.Name()) {
 			continue
 		}
 		if err := addAll(t, filepath.Join(state, e.Name()), path.Join(statePrefix, e.Name())); err != nil {
@@ -253,7 +259,7 @@ func restore(from io.Reader, h *config.Hub) (made time.Time, keys bool, err erro
 		return made, false, err
 	}
 	for _, f := range files {
-		if f.Name() != brokerDir && f.Name() != restoring {
+		if !besides(f.Name()) {
 			return made, false, fmt.Errorf("%s has the state of a hub: stop it, and move that away first: mv %s %s.old", state, state, state)
 		}
 	}

@@ -197,16 +197,18 @@ func TestBackup(t *testing.T) {
 	other.fails("keys of another fleet", "restore", b.file("0.tar.gz"))
 }
 
-// A backup that fails leaves no file: the next one could not be made. Root writes where the keys' owner
-// may not, and reads as that.
-func TestBackupFails(t *testing.T) {
+// owner is the user that newOwned's hub runs as.
+const owner = 65534
+
+// newOwned returns a hub whose keys and state are another user's than root.
+func newOwned(t *testing.T) *backedUp {
+	t.Helper()
 	lab.Root(t)
-	const owner = 65534
 	dir, err := os.MkdirTemp("", "weir-hub-") // others may not enter t.TempDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -220,10 +222,29 @@ func TestBackupFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(b.file("out"), 0o700); err != nil {
+	if err := weirHub("init", b.file("keys")).Run(); err != nil {
 		t.Fatal(err)
 	}
-	if err := weirHub("init", b.file("keys")).Run(); err != nil {
+	return b
+}
+
+// root runs a command as root, in a process of its own: it may become another user. It fails, and says why,
+// unless says is "".
+func (b *backedUp) root(says string, args ...string) {
+	b.t.Helper()
+	var log strings.Builder
+	c := weirHub(append(args, "--config", b.config)...)
+	c.Stderr = &log
+	if err := c.Run(); (err == nil) != (says == "") || !strings.Contains(log.String(), says) {
+		b.t.Errorf("%q: %v, want %q\n%s", args, err, says, log.String())
+	}
+}
+
+// A backup that fails leaves no file: the next one could not be made. Root writes where the keys' owner
+// may not, and reads as that.
+func TestBackupFails(t *testing.T) {
+	b := newOwned(t)
+	if err := os.Mkdir(b.file("out"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	unreadable, to := b.file("state/audit.log"), b.file("out/hub.tar.gz")
@@ -232,12 +253,7 @@ func TestBackupFails(t *testing.T) {
 	}
 	backup := func(says string) {
 		t.Helper()
-		var log strings.Builder
-		c := weirHub("backup", to, "--config", b.config)
-		c.Stderr = &log
-		if err := c.Run(); (err == nil) != (says == "") || !strings.Contains(log.String(), says) {
-			t.Errorf("%v, want %q\n%s", err, says, log.String())
-		}
+		b.root(says, "backup", to)
 	}
 	for range 2 {
 		backup("audit.log: permission denied")
@@ -254,4 +270,24 @@ func TestBackupFails(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	backup("file exists")
+}
+
+// A state_dir that is a volume of its own has a directory which only root may read.
+func TestBackupOfVolume(t *testing.T) {
+	b := newOwned(t)
+	if err := os.Mkdir(b.file("state/lost+found"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(b.file("state/audit.log"), []byte("{}\n"), 0o600), os.Chown(b.file("state/audit.log"), owner, owner)); err != nil {
+		t.Fatal(err)
+	}
+	b.root("", "backup", b.file("hub.tar.gz"))
+	b.root("has the state of a hub", "restore", b.file("hub.tar.gz"))
+	if err := os.Remove(b.file("state/audit.log")); err != nil {
+		t.Fatal(err)
+	}
+	b.root("", "restore", b.file("hub.tar.gz"))
+	if _, err := os.Stat(b.file("state/audit.log")); err != nil {
+		t.Error(err)
+	}
 }
