@@ -302,19 +302,26 @@ func restore(from io.Reader, h *config.Hub) (made time.Time, keys bool, err erro
 	return made, len(there) == 0, nil
 }
 
-// ownedAs makes the directories, and root act as the owner of the first.
+// ownedAs makes the directories, and root act as the owner of the keys. Where only that of the state was there,
+// its owner is who runs the hub, and gets the keys.
 func ownedAs(keys, state string) error {
+	from, to := keys, state
+	if _, err := os.Stat(keys); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(state); err == nil {
+			from, to = state, keys
+		}
+	}
 	for _, dir := range []string{keys, state} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
-	info, err := os.Stat(keys)
+	info, err := os.Stat(from)
 	if err != nil {
 		return err
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
-		if err := os.Chown(state, int(owner.Uid), int(owner.Gid)); err != nil {
+		if err := os.Chown(to, int(owner.Uid), int(owner.Gid)); err != nil {
 			return err
 		}
 	}

@@ -291,3 +291,27 @@ func TestBackupOfVolume(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Of keys and state, the directory that restore makes gets the owner of the one that is there.
+func TestRestoreKeepsOwner(t *testing.T) {
+	b := newOwned(t)
+	if err := errors.Join(os.WriteFile(b.file("state/audit.log"), []byte("{}\n"), 0o600), os.Chown(b.file("state/audit.log"), owner, owner)); err != nil {
+		t.Fatal(err)
+	}
+	b.root("", "backup", b.file("hub.tar.gz"))
+	for _, gone := range []string{"keys", "state"} {
+		if err := errors.Join(os.RemoveAll(b.file(gone)), os.RemoveAll(b.file("state/audit.log"))); err != nil {
+			t.Fatal(err)
+		}
+		b.root("", "restore", b.file("hub.tar.gz"))
+		for _, name := range []string{"keys", "keys/fleet.key", "state", "state/audit.log"} {
+			info, err := os.Stat(b.file(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if uid := info.Sys().(*syscall.Stat_t).Uid; uid != owner {
+				t.Errorf("without %s: %s is of user %d, want %d", gone, name, uid, owner)
+			}
+		}
+	}
+}
