@@ -93,6 +93,9 @@ func besides(name string) bool {
 
 // backup writes a backup.
 func backup(to io.Writer, h *config.Hub) error {
+	if err := authority.CheckComplete(string(h.StateDir)); err != nil {
+		return err
+	}
 	z := gzip.NewWriter(to)
 	t := tar.NewWriter(z)
 	text, err := json.Marshal(about{backupForm, time.Now().UTC(), version})
@@ -258,10 +261,9 @@ func restore(from io.Reader, h *config.Hub) (made time.Time, keys bool, err erro
 	if err != nil {
 		return made, false, err
 	}
-	for _, f := range files {
-		if !besides(f.Name()) {
-			return made, false, fmt.Errorf("%s has the state of a hub: stop it, and move that away first: mv %s %s.old", state, state, state)
-		}
+	files = slices.DeleteFunc(files, func(f fs.DirEntry) bool { return besides(f.Name()) })
+	if authority.CheckComplete(state) == nil && len(files) > 0 {
+		return made, false, fmt.Errorf("%s has the state of a hub: stop it, and move that away first: mv %s %s.old", state, state, state)
 	}
 	temporary := filepath.Join(state, restoring)
 	if err := os.RemoveAll(temporary); err != nil {
@@ -271,35 +273,82 @@ func restore(from io.Reader, h *config.Hub) (made time.Time, keys bool, err erro
 	if made, err = unpack(from, temporary); err != nil {
 		return made, false, fmt.Errorf("no backup of weir-hub, or a damaged one, nothing has changed: %w", err)
 	}
-	backed, err := authority.Open(filepath.Join(temporary, keysPrefix))
-	if err != nil {
+	if keys, err = restoreKeys(filepath.Join(temporary, keysPrefix), to); err != nil {
 		return made, false, err
+	}
+	if err := restoreState(filepath.Join(temporary, statePrefix), state); err != nil {
+		return made, false, err
+	}
+	for _, dir := range []string{to, state} {
+		if err := durable.Remove(filepath.Join(dir, authority.Incomplete)); err != nil {
+			return made, false, err
+		}
+	}
+	return made, keys, nil
+}
+
+// restoreKeys copies keys to a directory that has none, or only some of an interrupted restore, and leaves it marked
+// as incomplete. Otherwise it checks that the keys there are the same fleet's, and reports false.
+func restoreKeys(from, to string) (taken bool, err error) {
+	backed, err := authority.Open(from)
+	if err != nil {
+		return false, err
 	}
 	there, err := os.ReadDir(to)
 	if err != nil {
-		return made, false, err
+		return false, err
 	}
-	if len(there) > 0 {
+	if len(there) > 0 && authority.CheckComplete(to) == nil {
 		own, err := authority.Open(to)
 		if err != nil {
-			return made, false, err
+			return false, err
 		}
 		if !own.PublicKey().Equal(backed.PublicKey()) {
-			return made, false, fmt.Errorf("%s has the keys of another fleet: move them away first", to)
+			return false, fmt.Errorf("%s has the keys of another fleet: move them away first", to)
 		}
-	} else if err := copyAll(filepath.Join(temporary, keysPrefix), to); err != nil {
-		return made, false, err
+		return false, nil
 	}
-	all, err := os.ReadDir(filepath.Join(temporary, statePrefix))
+	if err := begin(to, there); err != nil {
+		return false, err
+	}
+	return true, copyAll(from, to)
+}
+
+// restoreState moves a state to a directory, and leaves that marked as incomplete.
+func restoreState(from, to string) error {
+	there, err := os.ReadDir(to)
 	if err != nil {
-		return made, false, err
+		return err
+	}
+	if err := begin(to, slices.DeleteFunc(there, func(f fs.DirEntry) bool { return besides(f.Name()) })); err != nil {
+		return err
+	}
+	all, err := os.ReadDir(from)
+	if err != nil {
+		return err
 	}
 	for _, e := range all {
-		if err := durable.Rename(filepath.Join(temporary, statePrefix, e.Name()), filepath.Join(state, e.Name())); err != nil {
-			return made, false, err
+		if err := durable.Rename(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return err
 		}
 	}
-	return made, len(there) == 0, nil
+	return nil
+}
+
+// begin marks a directory as incomplete, and removes from it what an interrupted restore has put there.
+func begin(dir string, there []fs.DirEntry) error {
+	if err := durable.MkdirAll(filepath.Join(dir, authority.Incomplete)); err != nil {
+		return err
+	}
+	for _, f := range there {
+		if f.Name() == authority.Incomplete {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, f.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ownedAs makes the directories, and root act as the owner of the keys. Where only that of the state was there,

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir/control/api"
 	"weir/control/api/client"
@@ -314,4 +319,75 @@ func TestRestoreKeepsOwner(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A restore that was interrupted goes on with the next one, and until then no hub starts.
+func TestRestoreAgain(t *testing.T) {
+	lab.Root(t)
+	b := newBackedUp(t)
+	if code, _, log := command(t, "init", b.file("keys")); code != exitOK {
+		t.Fatal(log)
+	}
+	b.run()
+	b.stop()
+	good := b.file("hub.tar.gz")
+	if code, _, log := command(t, "backup", good, "--config", b.config); code != exitOK {
+		t.Fatal(log)
+	}
+	// The rename of state/broker fails, for a directory of that name is there and not empty.
+	bad, err := os.Create(b.file("bad.tar.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := gzip.NewWriter(bad)
+	w := tar.NewWriter(z)
+	if err := errors.Join(add(w, aboutFile, []byte(`{"weir_hub_backup": 1}`)), addAll(w, b.file("keys"), keysPrefix), add(w, "state/a", nil),
+		add(w, "state/broker/b", nil), w.Close(), z.Close(), bad.Close()); err != nil {
+		t.Fatal(err)
+	}
+
+	other := newBackedUp(t)
+	if err := errors.Join(os.Mkdir(other.file("keys"), 0o700), os.MkdirAll(other.file("state/broker/jetstream"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", other.file("keys"), "tmpfs", 0, "mode=0700,nr_inodes=6"); err != nil { // with too little room
+		t.Fatal(err)
+	}
+	defer unix.Unmount(other.file("keys"), 0)
+	other.fails("no space left", "restore", good)
+	other.fails("run weir-hub restore again", "run")
+	if err := unix.Mount("", other.file("keys"), "", unix.MS_REMOUNT, "nr_inodes=100"); err != nil {
+		t.Fatal(err)
+	}
+	other.fails("broker", "restore", bad.Name())
+	if _, err := os.Stat(other.file("state/a")); err != nil {
+		t.Fatalf("the restore has moved nothing of the state: %v", err)
+	}
+	other.fails("run weir-hub restore again", "run")
+	if code, _, log := command(t, "init", other.file("keys")); code != exitFailure || !strings.Contains(log, "run weir-hub restore again") {
+		t.Errorf("init: exit code %d, %s", code, log)
+	}
+	if code, out, log := command(t, "restore", good, "--config", other.config); code != exitOK || !strings.Contains(out, "revoke again") {
+		t.Fatalf("exit code %d\n%s%s", code, out, log)
+	}
+	if _, err := os.Stat(other.file("state/a")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what the interrupted restore has put there stays: %v", err)
+	}
+	other.run()
+	other.stop()
+
+	// With the keys there, what marks the state alone has the hub not start.
+	if err := os.RemoveAll(other.file("state")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(other.file("state/broker/jetstream"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other.fails("broker", "restore", bad.Name())
+	other.fails("run weir-hub restore again", "run")
+	other.fails("run weir-hub restore again", "backup", other.file("half.tar.gz"))
+	if code, _, log := command(t, "restore", good, "--config", other.config); code != exitOK {
+		t.Fatal(log)
+	}
+	other.run()
 }

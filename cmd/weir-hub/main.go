@@ -470,6 +470,9 @@ api and console change with a restart only.`,
 		if err != nil {
 			return err
 		}
+		if err := authority.CheckComplete(string(h.StateDir)); err != nil {
+			return err
+		}
 		return run(c.Context(), *file, h, a, c.ErrOrStderr())
 	}
 	return c

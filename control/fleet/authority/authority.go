@@ -64,6 +64,20 @@ const (
 	nodesDir     = "nodes"
 )
 
+// Incomplete is a directory that marks the one it is in, of keys or of a hub's state: a restore has put some of a
+// backup there, and not all.
+const Incomplete = ".incomplete"
+
+// CheckComplete fails for a directory that is marked by [Incomplete].
+func CheckComplete(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, Incomplete)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s has only some of a backup, since a restore was interrupted: run weir-hub restore again", dir)
+}
+
 // Authority has the keys of a fleet.
 type Authority struct {
 	dir   string
@@ -115,6 +129,9 @@ func (a *Authority) sign(c *jwt.AccountClaims, as string) (string, error) {
 // Init makes the keys of a new fleet in a directory, which must not have any.
 func Init(dir string) (*Authority, error) {
 	if err := durable.MkdirAll(dir); err != nil {
+		return nil, err
+	}
+	if err := CheckComplete(dir); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(dir, fleetFile)); !errors.Is(err, fs.ErrNotExist) {
@@ -197,6 +214,9 @@ func Open(dir string) (*Authority, error) {
 }
 
 func (a *Authority) open() (err error) {
+	if err := CheckComplete(a.dir); err != nil {
+		return err
+	}
 	if a.caPEM, err = a.read(caFile); err != nil {
 		return err
 	}
