@@ -350,27 +350,39 @@ for five years.`,
 
 func newRevoke() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "revoke NODE [--site]",
+		Use:   "revoke NODE [--site | --user KEY]",
 		Short: "Cut a node off, or a site",
 		Long: `Revokes the credentials of a node. A running hub disconnects it within a second
 or two and does not let it in again; servers of sites do the same as soon as
 they learn of it. The node goes on filtering by the lists that it has.
 
 With --site, the credentials of a site's server are revoked. Its nodes go on
-with what that server has, until they are enrolled anew to connect elsewhere.`,
+with what that server has, until they are enrolled anew to connect elsewhere.
+
+With --user, one user of the node is revoked, by its public key, and other
+credentials of the node stay as they are. The keys need not know the user: where
+they are an older backup's, they do not have what was enrolled since. The hub
+warns of each such user that connects, with this command.`,
 		Example: "  weir-hub revoke edge-1\n  weir-hub revoke --site paris",
 		Args:    exactly("NODE"),
 	}
 	site := c.Flags().Bool("site", false, "NODE is the name of a site")
+	user := c.Flags().String("user", "", "public `key` of the user to revoke, as the hub logs it")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if *site && c.Flags().Changed("user") {
+			return usageError{errors.New("--site and --user exclude each other")}
+		}
 		_, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err
 		}
 		revoke := a.Revoke
-		if *site {
+		switch {
+		case *site:
 			revoke = a.RevokeSite
+		case c.Flags().Changed("user"):
+			revoke = func(node string) error { return a.RevokeUser(node, *user) }
 		}
 		if err := revoke(args[0]); err != nil {
 			return err

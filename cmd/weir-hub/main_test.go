@@ -69,6 +69,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"help", "enroll", "nonsense"}, exitUsage, `"nonsense": weir-hub enroll has no such command`},
 		{[]string{"init"}, exitUsage, "DIRECTORY is missing"},
 		{[]string{"enroll", "a", "b"}, exitUsage, `"b"`},
+		{[]string{"revoke", "edge-1", "--site", "--user", "U"}, exitUsage, "exclude each other"},
 		{[]string{"enroll", "edge-1", "--config", "/does/not/exist"}, exitFailure, "no such file"},
 	} {
 		if code, out, log := command(t, c.args...); code != c.code || !strings.Contains(out+log, c.says) {

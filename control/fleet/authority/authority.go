@@ -386,6 +386,60 @@ func (a *Authority) Revoke(name string) error {
 	return a.record(m)
 }
 
+// RevokeUser revokes one user of a node, by its public key. It need not be known: an older backup of the keys does not
+// have the users that were made since, nor the nodes that were enrolled.
+func (a *Authority) RevokeUser(name, user string) error {
+	if err := enrollment.CheckName(name); err != nil {
+		return err
+	}
+	if !nkeys.IsValidPublicUserKey(user) {
+		return fmt.Errorf("%q is not the public key of a user, as the hub logs it", user)
+	}
+	unlock, err := a.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	all, err := a.AllMembers()
+	if err != nil {
+		return err
+	}
+	for other, m := range all {
+		if other != name && m.User == user {
+			return fmt.Errorf("the key is of node %q", other)
+		}
+	}
+	now := time.Now().UTC()
+	m, ok := all[name]
+	switch {
+	case !ok:
+		m = Member{Name: name, User: user, Enrolled: now, Revoked: now} // when it was enrolled is unknown
+	case m.User == user && m.Revoked.IsZero():
+		return fmt.Errorf("the key is what node %q was enrolled with last: revoke the node", name)
+	case m.User == user:
+		return nil
+	default:
+		if m.Former == nil {
+			m.Former = make(map[string]time.Time)
+		}
+		m.Former[user] = now
+	}
+	return a.record(m)
+}
+
+// Knows reports whether a node was enrolled with a user, as far as the directory of keys tells.
+func (a *Authority) Knows(name, user string) (bool, error) {
+	if err := enrollment.CheckName(name); err != nil {
+		return false, err
+	}
+	m, err := a.member(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	_, former := m.Former[user]
+	return former || m.User == user, err
+}
+
 // Forget leaves a node that is revoked out of Members. Its credentials stay revoked: they
 // would be good again if nothing were known of it.
 func (a *Authority) Forget(name string) error {

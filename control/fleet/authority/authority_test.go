@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -138,6 +139,63 @@ func TestEnrollAtOnce(t *testing.T) {
 		}
 		if n != commands-1 {
 			t.Errorf("%s: %d of %d credentials are revoked, want all but one", what, n, commands)
+		}
+	}
+}
+
+// With the keys of an older backup, credentials that were made since are unknown, and can be revoked.
+func TestRevokeUser(t *testing.T) {
+	a, err := Init(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	enroll := func(name string) (token, user string) {
+		t.Helper()
+		n, err := a.Enroll(name, nil, []string{"tls://hub.example.net:4222"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims, err := jwt.DecodeUserClaims(n.JWT)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.JWT, claims.Subject
+	}
+	first, firstUser := enroll("edge-1")
+	backup, err := os.ReadFile(a.memberPath("edge-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	anew, anewUser := enroll("edge-1")
+	since, sinceUser := enroll("edge-9")
+	if err := errors.Join(os.WriteFile(a.memberPath("edge-1"), backup, 0o600), os.Remove(a.memberPath("edge-9"))); err != nil {
+		t.Fatal(err)
+	}
+	check := func(want bool) {
+		t.Helper()
+		account, _, err := a.Account()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if revoked(t, account, first) || revoked(t, account, anew) != want || revoked(t, account, since) != want {
+			t.Errorf("revoked: %t, %t, %t, want the latter two: %t", revoked(t, account, first), revoked(t, account, anew), revoked(t, account, since), want)
+		}
+		for user, name := range map[string]string{anewUser: "edge-1", sinceUser: "edge-9"} {
+			if known, err := a.Knows(name, user); known != want || err != nil {
+				t.Errorf("%s: known: %t, %v", name, known, err)
+			}
+		}
+	}
+	check(false)
+	for range 2 {
+		if err := errors.Join(a.RevokeUser("edge-1", anewUser), a.RevokeUser("edge-9", sinceUser)); err != nil {
+			t.Fatal(err)
+		}
+		check(true)
+	}
+	for _, bad := range []error{a.RevokeUser("edge-1", firstUser), a.RevokeUser("edge-2", firstUser), a.RevokeUser("edge-1", "U"), a.RevokeUser("../x", anewUser)} {
+		if bad == nil {
+			t.Error("a user was revoked that must not be")
 		}
 	}
 }
