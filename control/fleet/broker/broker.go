@@ -51,7 +51,7 @@ type Server struct {
 // signed for the same node, and that are not revoked.
 func Start(o Options) (*Server, error) {
 	b := &Server{o: o, inside: inside{log: o.Log}}
-	b.names = b.nameOf
+	b.names, b.knows = b.nameOf, o.Authority.Knows
 	if err := b.start(); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("broker: %w", err)

@@ -77,8 +77,9 @@ type inside struct {
 	traced  atomic.Bool // logger.Tracef sees each operation of nodes
 
 	guard   *guard
-	fetcher *fetcher                // nil: JetStream answers what nodes fetch
-	names   func(key string) string // of nodes and sites, by their public keys; nil: unknown
+	fetcher *fetcher                              // nil: JetStream answers what nodes fetch
+	names   func(key string) string               // of nodes and sites, by their public keys; nil: unknown
+	knows   func(node, user string) (bool, error) // whether the node was enrolled with the user; nil: unknown
 
 	ended   chan struct{} // closed: tidy and watchOver return
 	watches sync.WaitGroup
@@ -259,6 +260,7 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 	}); err != nil {
 		return err
 	}
+	warned := make(map[string]bool) // by user
 	_, err = i.events.Subscribe("$SYS.ACCOUNT."+account+".CONNECT", func(m *nats.Msg) {
 		var e server.ConnectEventMsg
 		if err := json.Unmarshal(m.Data, &e); err != nil {
@@ -291,9 +293,23 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 			_ = i.server.DisconnectClientByID(e.Client.ID) // it may be gone
 			return
 		}
+		if !warned[user] && i.unknown(key, user) {
+			warned[user] = true
+			i.log.Warn("a node is connected with a user that the keys do not know, as after an older backup was restored: "+
+				"`weir hub revoke NODE --user USER` cuts it off", "node", key, "user", user, "address", e.Client.Host)
+		}
 		for _, id := range i.guard.connected(key, user, sum, connection{e.Client.ID, address, all.Conns[0].Start}) {
 			_ = i.server.DisconnectClientByID(id) // it may be gone
 		}
 	})
 	return err
+}
+
+// unknown reports whether the keys do not know a user that they have signed: revoking the node does not cut it off.
+func (i *inside) unknown(node, user string) bool {
+	if i.knows == nil {
+		return false
+	}
+	known, err := i.knows(node, user)
+	return err == nil && !known
 }

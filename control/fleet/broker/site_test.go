@@ -2,9 +2,11 @@ package broker
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
@@ -51,6 +54,74 @@ func TestPortInUse(t *testing.T) {
 	}
 	if took := time.Since(began); took > startTimeout/3 {
 		t.Errorf("it took %v", took)
+	}
+}
+
+// A user that the keys do not know, since they are an older backup's, is let in. The log says so, once, and how to
+// cut it off.
+func TestUnknownUser(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	a, err := authority.Init(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	logged := func() string {
+		text, err := os.ReadFile(log.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	b, err := Start(Options{Authority: a, Dir: t.TempDir(), Listen: "127.0.0.1:0", Names: []string{"127.0.0.1"}, Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	var users []string
+	var unknown *nats.Conn
+	for _, name := range []string{"edge-1", "edge-9", "edge-9", "edge-2"} { // edge-9 is enrolled anew
+		n, err := a.Enroll(name, nil, []string{b.URL()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims, err := jwt.DecodeUserClaims(n.JWT)
+		if err != nil {
+			t.Fatal(err)
+		}
+		users = append(users, claims.Subject)
+		if name == "edge-9" {
+			if err := os.Remove(filepath.Join(dir, "nodes", "edge-9.json")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o, err := n.Options()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			c, err := connect(t, b.URL(), append(o, nats.Timeout(wait.Patience), nats.NoReconnect())...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "edge-9" {
+				unknown = c
+			}
+		}
+	}
+	wait.For(t, "both users are in the log", func() bool {
+		return strings.Contains(logged(), "node=edge-9 user="+users[1]) && strings.Contains(logged(), "node=edge-9 user="+users[2])
+	})
+	if err := errors.Join(a.RevokeUser("edge-9", users[2]), b.Refresh()); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the user is cut off", unknown.IsClosed)
+	if n := strings.Count(logged(), "revoke NODE --user USER"); n != 2 {
+		t.Errorf("%d warnings, want one for each unknown user:\n%s", n, logged())
 	}
 }
 
