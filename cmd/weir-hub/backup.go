@@ -206,6 +206,12 @@ func readFiles(dir string, texts map[string][]byte) (dirs []string, err error) {
 // restoring is the directory, in that of the state, to which a backup is unpacked.
 const restoring = ".restore"
 
+// restoredKeys is printed when the keys are those of a backup.
+const restoredKeys = `revoke again the nodes and sites that were revoked since then
+enroll again the nodes that were enrolled, or enrolled anew, since then: the keys do not know what they have now, and it
+stays good. The hub warns of each that connects to it: cut it off with weir hub revoke NODE --user KEY
+`
+
 func newRestore() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "restore FILE",
@@ -214,6 +220,11 @@ func newRestore() *cobra.Command {
 that the configuration names. The hub must not run, and its state_dir be empty
 but for the broker's stream. Keys that are there already stay, if they are the
 same fleet's: they may know of nodes that were enrolled or revoked since.
+
+Where the keys are the backup's, it knows nothing of that: revoke again what was
+revoked since, and enroll again the nodes that were enrolled or enrolled anew.
+Their present credentials stay good. The hub warns of each node that connects
+to it with such, and weir hub revoke NODE --user KEY cuts it off.
 
 When the hub starts, it compares what nodes have with what it has, and brings
 them to that within seconds. Manual entries since the backup are lost: weir
@@ -244,7 +255,7 @@ fleet audit has those before.`,
 		if !keys {
 			fmt.Fprintf(c.OutOrStdout(), "the keys in %s stay as they were\n", h.Keys)
 		} else {
-			fmt.Fprintln(c.OutOrStdout(), "revoke again the nodes that were revoked since then")
+			fmt.Fprint(c.OutOrStdout(), restoredKeys)
 		}
 		return nil
 	}

@@ -167,7 +167,7 @@ func TestBackup(t *testing.T) {
 			}
 		}
 		code, out, log := command(t, "restore", b.file(fmt.Sprintf("%d.tar.gz", i)), "--config", other.config)
-		if code != exitOK || !strings.Contains(out, "revoke again") {
+		if code != exitOK || !strings.Contains(out, "revoke again") || !strings.Contains(out, "--user KEY") {
 			t.Fatalf("%s%s", out, log)
 		}
 		c := other.run()
