@@ -85,8 +85,8 @@ stream, which the hub makes anew.`,
 	return c
 }
 
-// besides reports whether a file in the directory of the state is no part of the state: the broker's stream,
-// what a restore unpacks, and the directory that an ext4 volume has at its top, which only root may read.
+// besides reports whether a file in the directory of the state is no part of the state: the
+// broker's stream, the directory of a restore, and lost+found of a volume, which only root may read.
 func besides(name string) bool {
 	return name == brokerDir || name == restoring || name == "lost+found"
 }
@@ -346,7 +346,7 @@ func restoreState(from, to string) error {
 	return nil
 }
 
-// begin marks a directory as incomplete, and removes from it what an interrupted restore has put there.
+// begin marks a directory as incomplete, and removes the files of an interrupted restore from it.
 func begin(dir string, there []fs.DirEntry) error {
 	if err := durable.MkdirAll(filepath.Join(dir, authority.Incomplete)); err != nil {
 		return err
@@ -362,8 +362,8 @@ func begin(dir string, there []fs.DirEntry) error {
 	return nil
 }
 
-// ownedAs makes the directories, and root act as the owner of the keys. Where only that of the state was there,
-// its owner is who runs the hub, and gets the keys.
+// ownedAs makes the directories, and root act as the owner of the keys. Where only the directory
+// of the state was there, its owner runs the hub, and gets the keys.
 func ownedAs(keys, state string) error {
 	from, to := keys, state
 	if _, err := os.Stat(keys); errors.Is(err, fs.ErrNotExist) {

@@ -64,8 +64,8 @@ const (
 	nodesDir     = "nodes"
 )
 
-// Incomplete is a directory that marks the one it is in, of keys or of a hub's state: a restore has put some of a
-// backup there, and not all.
+// Incomplete is the name of a directory that marks a directory of keys, or of a hub's state: a
+// restore has put only some of a backup there.
 const Incomplete = ".incomplete"
 
 // CheckComplete fails for a directory that is marked by [Incomplete].
@@ -386,8 +386,8 @@ func (a *Authority) Revoke(name string) error {
 	return a.record(m)
 }
 
-// RevokeUser revokes one user of a node, by its public key. It need not be known: an older backup of the keys does not
-// have the users that were made since, nor the nodes that were enrolled.
+// RevokeUser revokes one user of a node, by its public key, which need not be known: an older
+// backup of the keys lacks the users and the nodes that were enrolled since.
 func (a *Authority) RevokeUser(name, user string) error {
 	if err := enrollment.CheckName(name); err != nil {
 		return err
@@ -415,7 +415,7 @@ func (a *Authority) RevokeUser(name, user string) error {
 	case !ok:
 		m = Member{Name: name, User: user, Enrolled: now, Revoked: now} // when it was enrolled is unknown
 	case m.User == user && m.Revoked.IsZero():
-		return fmt.Errorf("the key is what node %q was enrolled with last: revoke the node", name)
+		return fmt.Errorf("node %q was enrolled with the key last: revoke the node", name)
 	case m.User == user:
 		return nil
 	default:
@@ -427,7 +427,7 @@ func (a *Authority) RevokeUser(name, user string) error {
 	return a.record(m)
 }
 
-// Knows reports whether a node was enrolled with a user, as far as the directory of keys tells.
+// Knows reports whether the directory of keys has a user of a node, also a former one.
 func (a *Authority) Knows(name, user string) (bool, error) {
 	if err := enrollment.CheckName(name); err != nil {
 		return false, err

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock waits until no other command changes who is enrolled. Of two at once for one node, the last
-// would overwrite what the first has recorded, whose credentials nobody could revoke then. The directory itself
-// is locked: that takes no right to write in it, and leaves no file.
+// lock waits until no other command changes the members. Of two commands at once for one node, the
+// second would overwrite the record of the first, whose credentials could never be revoked. The
+// directory itself is locked: that takes no right to write in it, and leaves no file.
 func (a *Authority) lock() (unlock func(), err error) {
 	dir, err := os.Open(a.dir)
 	if err != nil {
