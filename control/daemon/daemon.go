@@ -235,9 +235,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if d.observers.wakes, err = loader.NewWakes(); err != nil {
 		return err
 	}
-	if err := d.observers.stages.Prepare(p.stages); err != nil {
-		return err
-	}
+	d.observers.stages.Prepare(p.stages)
 	e, err := d.startEngine(ctx, p, targets)
 	// What filters already has more than what would be left.
 	for cause := err; err != nil && inherited.Programs == 0 && p.shed(cause); {

@@ -255,9 +255,7 @@ func (d *Daemon) updateLingering() {
 
 // replaceEngine activates a configuration by another engine.
 func (d *Daemon) replaceEngine(next *Prepared, applied uint64, by *kept) error {
-	if err := d.observers.stages.Prepare(next.stages); err != nil {
-		return err
-	}
+	d.observers.stages.Prepare(next.stages)
 	err := d.activate(next, targetsOf(next.config), applied, by)
 	if err != nil {
 		d.observers.stages.Follow(d.active.prepared.stages) // as before

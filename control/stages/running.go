@@ -25,9 +25,8 @@ func NewRunning(stateDir string, hub *events.Hub, log *slog.Logger) *Running {
 	return &Running{Recorder: digest.NewRecorder(stateDir, hub, log), Groups: multicast.NewGroups(log)}
 }
 
-// Prepare makes ready to follow the programs of a configuration. It fails where files cannot be
-// opened.
-func (r *Running) Prepare(next *Table) error { return r.Recorder.Prepare(next.digest) }
+// Prepare makes ready to follow the programs of a configuration.
+func (r *Running) Prepare(next *Table) { r.Recorder.Prepare(next.digest) }
 
 // Finish ends what does not go on with the next programs. It is called when these are ready, and
 // the last ones still run.

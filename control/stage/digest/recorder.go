@@ -47,7 +47,7 @@ type Recorder struct {
 
 	mu      sync.Mutex // guards the fields below
 	part    *Part      // of the programs; nil: they record nothing
-	archive *Archive   // nil: none
+	archive *Archive   // nil: none, or it could not be opened
 	ticked  time.Time  // last call of Tick, or when the first programs were yet to record
 	logs    []*record  // also of interfaces whose counters alone are kept
 }
@@ -71,17 +71,20 @@ func NewRecorder(stateDir string, hub *events.Hub, log *slog.Logger) *Recorder {
 	return &Recorder{directory: filepath.Join(stateDir, "digests"), hub: hub, log: log}
 }
 
-// Prepare makes ready to follow a part, nil for none. It fails if the archive cannot be opened.
-func (r *Recorder) Prepare(next *Part) (err error) {
+// Prepare makes ready to follow a part, nil for none. Where the archive cannot be opened, slices are
+// kept in memory alone, until a later Prepare can open it: filtering does not depend on it.
+func (r *Recorder) Prepare(next *Part) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.part == nil {
 		r.ticked = time.Now()
 	}
 	if next.archives() && r.archive == nil {
-		r.archive, err = OpenArchive(r.archiveOf(next), r.log)
+		var err error
+		if r.archive, err = OpenArchive(r.archiveOf(next), r.log); err != nil {
+			r.log.Error("digests are kept in memory alone until the next reload: " + err.Error())
+		}
 	}
-	return err
 }
 
 // Finish ends all slices, unless they go on with the next part. It is called when the next
@@ -115,7 +118,7 @@ func (r *Recorder) Follow(next *Part) {
 			l.stats, l.slices = nil, nil
 		}
 	}
-	if next.archives() {
+	if next.archives() && r.archive != nil {
 		r.archive.limit(r.archiveOf(next))
 	} else {
 		r.closeArchive()
@@ -369,7 +372,7 @@ func (r *Recorder) look() {
 // keep stores a finished slice.
 func (r *Recorder) keep(l *record, s *digest.Slice) {
 	l.slices = append(l.slices, s)
-	if r.part.archives() {
+	if r.part.archives() && r.archive != nil {
 		r.archive.put(l.Target, s)
 	}
 }

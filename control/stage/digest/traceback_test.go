@@ -680,9 +680,7 @@ func part(t *testing.T, slice time.Duration, archive ArchiveConfig) *Part {
 // follow makes a recorder follow a part.
 func follow(t *testing.T, r *Recorder, next *Part) {
 	t.Helper()
-	if err := r.Prepare(next); err != nil {
-		t.Fatal(err)
-	}
+	r.Prepare(next)
 	r.Finish(next)
 	r.Follow(next)
 }
@@ -697,9 +695,7 @@ func TestArchiveOutlastsItsPart(t *testing.T) {
 	}
 	first, second := part(t, time.Second, ArchiveConfig{}), part(t, time.Second, ArchiveConfig{Keep: time.Hour, Size: 1 << 20})
 	follow(t, r, first)
-	if err := r.Prepare(second); err != nil {
-		t.Fatal(err)
-	}
+	r.Prepare(second)
 	if r.Follow(first); r.archive != nil {
 		t.Error("the archive of a part that was not followed is open")
 	}
@@ -713,6 +709,35 @@ func TestArchiveOutlastsItsPart(t *testing.T) {
 	r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: digest.NewFilter(third.Filter)})
 	if r.Close(); open.Counts().Files != 1 || open.Counts().Errors != 0 {
 		t.Errorf("%+v", open.Counts())
+	}
+}
+
+// An archive whose directory cannot be made is left out, until it can be.
+func TestArchiveThatCannotBeMade(t *testing.T) {
+	var log bytes.Buffer
+	state := t.TempDir()
+	file := filepath.Join(state, "digests")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := NewRecorder(state, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	p := part(t, time.Second, ArchiveConfig{Keep: time.Hour, Size: 1 << 20})
+	eth0 := &record{Target: loader.Target{Iface: "eth0"}}
+	keep := func() {
+		follow(t, r, p)
+		r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: digest.NewFilter(p.Filter)})
+	}
+	keep()
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || r.archive != nil {
+		t.Errorf("logged %d times: %s", n, &log)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	keep()
+	open := r.archive
+	if r.Close(); open == nil || open.Counts().Files != 1 {
+		t.Errorf("there is no archive: %s", &log)
 	}
 }
 
