@@ -65,8 +65,8 @@ func (f *File) Path() string { return f.path }
 // Size returns the number of bytes that were written.
 func (f *File) Size() int64 { return f.size }
 
-// InPlace reports whether the file is at its path, where it may have been removed or replaced
-// since. Where that cannot be found out, it returns true.
+// InPlace reports whether the file is at its path and of its size. It may have been removed,
+// replaced or overwritten since. Where that cannot be found out, it returns true.
 func (f *File) InPlace() bool {
 	if f.file == nil {
 		return false
@@ -74,6 +74,9 @@ func (f *File) InPlace() bool {
 	own, err := f.file.Stat()
 	if err != nil {
 		return true
+	}
+	if !f.torn && own.Size() != f.size {
+		return false
 	}
 	there, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {

@@ -208,7 +208,10 @@ func (j *Journal) openFile(size int64) error {
 func (j *Journal) Apply(batch []Change) error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	err := j.record(batch)
+	err := j.mend() // before the write, which could give a file that was cut off its former size
+	if err == nil {
+		err = j.record(batch)
+	}
 	if err == nil && j.misplaced() {
 		if err = j.restore(); err == nil {
 			err = j.record(batch)
@@ -226,22 +229,28 @@ func (j *Journal) Apply(batch []Change) error {
 	return nil
 }
 
-// Check looks whether the journal, or its lock, was removed or replaced, and restores them:
-// the entries in memory are those that were acknowledged. It logs that. An error means that a
-// restart would forget them.
+// Check looks whether the journal, or its lock, was removed or replaced, or the journal
+// overwritten, and restores them: the entries in memory are those that were acknowledged. It
+// logs that. An error means that a restart would forget them.
 func (j *Journal) Check() error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	if err := j.relock(); err != nil {
 		return fmt.Errorf("journal %s: %w", j.path, err)
 	}
+	return j.mend()
+}
+
+// mend restores the journal where it must be.
+func (j *Journal) mend() error {
 	if j.misplaced() {
 		return j.restore()
 	}
 	return nil
 }
 
-// misplaced reports whether the journal is no longer at its path.
+// misplaced reports whether the journal is no longer at its path, or another program has written
+// to it.
 func (j *Journal) misplaced() bool { return j.file != nil && !j.file.InPlace() }
 
 // restore writes the journal anew at its path. A file that has come there is kept beside it, and

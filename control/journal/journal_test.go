@@ -881,8 +881,8 @@ func TestInMemory(t *testing.T) {
 	}
 }
 
-// A journal that is removed or replaced while it is open loses nothing that was acknowledged:
-// the next change restores it, or Check does.
+// A journal that is removed, replaced or overwritten while it is open loses nothing that was
+// acknowledged: the next change restores it, or Check does.
 func TestRemovedJournal(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -895,6 +895,8 @@ func TestRemovedJournal(t *testing.T) {
 		{"replaced", func(dir, path string) error {
 			return errors.Join(os.WriteFile(path+".old", []byte("an old copy"), 0o600), os.Rename(path+".old", path))
 		}, "an old copy"},
+		{"emptied", func(_, path string) error { return os.Truncate(path, 0) }, ""},
+		{"overwritten", func(_, path string) error { return os.WriteFile(path, []byte("an old copy"), 0o600) }, "an old copy"},
 	} {
 		for _, by := range []string{"a change", "Check"} {
 			t.Run(c.name+", "+by, func(t *testing.T) {
