@@ -76,8 +76,10 @@ type file struct {
 }
 
 const (
-	suffix  = ".digests"
-	backlog = 16 // slices waiting to be written
+	suffix = ".digests"
+
+	// Slices waiting to be written. Those of all interfaces end at once.
+	backlog = 1024
 )
 
 // leftOver reports whether a file was left over by a process that was killed while it

@@ -205,7 +205,7 @@ func TestArchiveOfAClockThatIsAhead(t *testing.T) {
 		t.Errorf("%d of %d slices are left", n.Files-1, before)
 	}
 	for range 2 {
-		write(backlog)
+		write(16)
 	}
 	if n := a.Counts(); n.Files != written {
 		t.Errorf("%d slices, want the last %d", n.Files, written)
@@ -273,6 +273,19 @@ func TestArchiveThatFails(t *testing.T) {
 	os.WriteFile(file, nil, 0o600)
 	if _, err := OpenArchive(ArchiveConfig{Dir: file}, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a file was accepted as a directory")
+	}
+}
+
+// Slices of many interfaces, which end at once, are all written.
+func TestArchiveOfManyInterfaces(t *testing.T) {
+	a, log := open(t, ArchiveConfig{Dir: t.TempDir(), Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 30})
+	same := slice(t, 0, 10)
+	for i := range 64 {
+		a.put(loader.Target{Iface: fmt.Sprint("eth", i)}, same)
+	}
+	a.Close()
+	if n := a.Counts(); n.Files != 64 || n.Errors != 0 {
+		t.Errorf("%+v: %s", n, log)
 	}
 }
 
