@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -127,6 +128,28 @@ func TestPcapng(t *testing.T) {
 				capture.Packet{Data: frame[:20], Length: len(frame)})
 		}
 	}
+}
+
+// A packet whose timestamp is in no year that JSON can express has no time.
+func TestPcapngImpossibleTimes(t *testing.T) {
+	f := &ngFile{order: binary.LittleEndian}
+	offset := func(seconds int64) []byte {
+		return f.option(14, binary.LittleEndian.AppendUint64(nil, uint64(seconds))...)
+	}
+	year := func(n int) int64 { return time.Date(n, 1, 1, 0, 0, 0, 0, time.UTC).Unix() }
+	f.section().
+		iface(1, 0).
+		iface(1, 0, offset(year(0))...).
+		iface(1, 0, offset(year(9998))...).
+		iface(1, 0, offset(math.MinInt64)...).
+		packet(0, 1<<63, frame).
+		packet(1, 0, frame).
+		packet(2, 0, frame).
+		packet(3, 0, frame)
+	none := capture.Packet{Data: frame, Length: len(frame)}
+	last := none
+	last.Time = time.Unix(year(9998), 0)
+	check(t, "impossible times", "", f.bytes, none, none, last, none)
 }
 
 // The two sections of a file may differ in byte order.

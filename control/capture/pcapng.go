@@ -212,12 +212,17 @@ func clockRate(resolution byte) (uint64, error) {
 	return rate, nil
 }
 
-// time converts a timestamp of the interface.
+// time converts a timestamp of the interface. One in a year that JSON cannot express, in some time
+// zone, is as good as none: the result is the zero time.
 func (ifc *ngInterface) time(stamp uint64) time.Time {
 	// The quotient fits, because the remainder is below the rate.
 	high, low := bits.Mul64(stamp%ifc.rate, 1e9)
 	nanoseconds, _ := bits.Div64(high, low, ifc.rate)
-	return time.Unix(int64(stamp/ifc.rate)+ifc.offset, int64(nanoseconds)).UTC()
+	t := time.Unix(int64(stamp/ifc.rate)+ifc.offset, int64(nanoseconds)).UTC()
+	if year := t.Year(); year < 1 || year > 9998 {
+		return time.Time{}
+	}
+	return t
 }
 
 // packet reads an enhanced packet block or an obsolete one.
