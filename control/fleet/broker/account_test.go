@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -68,12 +69,30 @@ func TestAccountAfterClockWasSetBack(t *testing.T) {
 	if _, err := hub.PublishMsg(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
+	// As long as it cannot be saved, that is an error. It is saved once it can be.
+	blocked := site.accountPath() + ".new"
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	wait.For(t, "the site takes the account that revokes a node", func() bool {
-		if err := site.refresh(t.Context()); err != nil {
+		err := site.refresh(t.Context())
+		if (err != nil) != revoked() {
 			t.Fatal(err)
 		}
 		return revoked()
 	})
+	if err := site.refresh(t.Context()); err == nil {
+		t.Error("the site says that it has saved the account")
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	if err := site.refresh(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if saved, err := os.ReadFile(site.accountPath()); err != nil || string(saved) != account {
+		t.Errorf("saved %q, want %q: %v", saved, account, err)
+	}
 	// Started again: what is saved revokes more than the file of the site, whatever the times say.
 	site.Close()
 	early := *site.account

@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"os"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -66,4 +68,51 @@ func TestMirrorOfFormerVersion(t *testing.T) {
 	publish(20)
 	wait.For(t, "the mirror follows", func() bool { return has().LastSeq >= before+20 })
 	wait.For(t, "one catalog is left", func() bool { return has().Msgs == 1 })
+}
+
+// Which stream a mirror is of is saved as soon as it can be. Until then the mirror is not made anew
+// again and again.
+func TestMirrorThatCannotBeNoted(t *testing.T) {
+	a, b := start(t)
+	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site, err := StartSite(SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(site.Close)
+	if err := site.mirror(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	blocked := site.mirroredPath() + ".new"
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	site.mirrored, site.stream = "before", "now"
+	made := func() time.Time {
+		stream, err := site.js.Stream(t.Context(), wire.Stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.CachedInfo().Created
+	}
+	var at progress
+	if err := site.follow(t.Context(), &at); err == nil {
+		t.Error("the site says that it has noted the stream")
+	}
+	once := made()
+	if err := site.follow(t.Context(), &at); err == nil || !made().Equal(once) {
+		t.Errorf("made anew, %v", err)
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	if err := site.follow(t.Context(), &at); err != nil {
+		t.Error(err)
+	}
+	if noted, err := os.ReadFile(site.mirroredPath()); err != nil || string(noted) != "now" {
+		t.Errorf("noted %q: %v", noted, err)
+	}
 }

@@ -52,9 +52,11 @@ type Site struct {
 	operator *jwt.OperatorClaims
 	account  *jwt.AccountClaims
 	token    string // of which those are
+	unsaved  bool   // it could not be saved yet
 	conn     *nats.Conn
 	js       jetstream.JetStream
 	mirrored string // which stream the mirror is of; "": unknown
+	noted    string // what the file says of that
 	inside
 
 	mu     sync.Mutex
@@ -97,7 +99,7 @@ func (s *Site) start() (err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	s.mirrored = string(of)
+	s.mirrored, s.noted = string(of), string(of)
 	stream, err := jwt.DecodeAccountClaims(e.StreamAccount)
 	if err != nil {
 		return fmt.Errorf("account of the stream: %w", err)
@@ -284,7 +286,8 @@ type progress struct {
 
 // follow makes the mirror anew where the hub has begun another stream: its sequence
 // numbers are not those that the mirror goes on from.
-func (s *Site) follow(ctx context.Context, at *progress) error {
+func (s *Site) follow(ctx context.Context, at *progress) (err error) {
+	defer func() { err = errors.Join(err, s.note()) }()
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	stream, err := s.js.Stream(ctx, wire.Stream)
@@ -309,7 +312,7 @@ func (s *Site) follow(ctx context.Context, at *progress) error {
 			}
 		}
 		s.mirrored = of
-		return durable.WriteFile(s.mirroredPath(), []byte(of))
+		return nil
 	}
 	if last := stream.CachedInfo().State.LastSeq; last != at.sequence || at.since.IsZero() {
 		*at = progress{sequence: last, since: time.Now()}
@@ -333,6 +336,18 @@ func (s *Site) follow(ctx context.Context, at *progress) error {
 		at.again = true
 		return s.reconnect()
 	}
+	return nil
+}
+
+// note saves which stream the mirror is of, unless that is done.
+func (s *Site) note() error {
+	if s.mirrored == s.noted {
+		return nil
+	}
+	if err := durable.WriteFile(s.mirroredPath(), []byte(s.mirrored)); err != nil {
+		return err
+	}
+	s.noted = s.mirrored
 	return nil
 }
 
@@ -414,15 +429,21 @@ func (s *Site) refresh(ctx context.Context) error {
 		return err
 	}
 	token := strings.TrimSpace(string(m.Data))
-	if token == s.token || !replaces(c, s.account) { // accounts of one second have the same ID
+	if token != s.token && replaces(c, s.account) { // accounts of one second have the same ID
+		if err := s.update(c, token); err != nil {
+			return err
+		}
+		s.account, s.token, s.unsaved = c, token, true
+		if s.fetcher != nil {
+			s.fetcher.former.Store(fetches(c))
+		}
+	}
+	if !s.unsaved {
 		return nil
 	}
-	if err := s.update(c, token); err != nil {
+	if err := durable.WriteFile(s.accountPath(), []byte(s.token)); err != nil {
 		return err
 	}
-	s.account, s.token = c, token
-	if s.fetcher != nil {
-		s.fetcher.former.Store(fetches(c))
-	}
-	return durable.WriteFile(s.accountPath(), m.Data)
+	s.unsaved = false
+	return nil
 }
