@@ -203,10 +203,10 @@ func readFiles(dir string, texts map[string][]byte) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// restoring is the directory, in that of the state, to which a backup is unpacked.
+// restoring is the directory in the state directory to which a backup is unpacked.
 const restoring = ".restore"
 
-// restoredKeys is printed when the keys are those of a backup.
+// restoredKeys is printed when the keys came from the backup.
 const restoredKeys = `revoke again the nodes and sites that were revoked since then
 enroll again the nodes that were enrolled, or enrolled anew, since then: the keys do not know what they have now, and it
 stays good. The hub warns of each that connects to it: cut it off with weir hub revoke NODE --user KEY

@@ -212,8 +212,8 @@ func clockRate(resolution byte) (uint64, error) {
 	return rate, nil
 }
 
-// time converts a timestamp of the interface. One in a year that JSON cannot express, in some time
-// zone, is as good as none: the result is the zero time.
+// time converts a timestamp of the interface. It returns the zero time for a year that JSON cannot
+// express in all time zones, as for no timestamp.
 func (ifc *ngInterface) time(stamp uint64) time.Time {
 	// The quotient fits, because the remainder is below the rate.
 	high, low := bits.Mul64(stamp%ifc.rate, 1e9)
