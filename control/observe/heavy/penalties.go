@@ -428,6 +428,9 @@ func (w *Watcher) rehash(now time.Duration, on interfaces) {
 	for i, t := range w.trackers {
 		for _, p := range t.inherit {
 			p.Hash, p.until = on[0].Hash(i, p.Key), t.latest(p.until, now)
+			if !t.protects() {
+				p.cutsOff = "" // otherwise review judges it anew
+			}
 			if t.penal[p.Hash] == nil {
 				t.penal[p.Hash] = p
 			}

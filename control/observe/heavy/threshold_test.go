@@ -254,3 +254,31 @@ func TestPenaltiesInherited(t *testing.T) {
 		}
 	}
 }
+
+// A flow that was spared is punished where a tracker of the same key spares none.
+func TestSparedInherited(t *testing.T) {
+	spec := mustParse(t, "key=src,threshold=100pps,action=block,duration=1h")
+	spec.Guarded = true
+	watched := []Watched{{Spec: spec}}
+	h := newHost(t, watched)
+	last := newWatcher(watched, func() {})
+	last.Protect(func(flows []key.Key) map[key.Key]string {
+		all := make(map[key.Key]string)
+		for _, k := range flows {
+			all[k] = "the gateway"
+		}
+		return all
+	}, nil)
+	h.ticks(last, 2, 3000)
+	blocked := func() bool { return table(h.wires[1]).Check(h.sources[0].flow.Hash, 1, h.now) == penalty.Blocked }
+	if blocked() || len(last.Spared(h.now)) != 1 {
+		t.Fatalf("blocked %t, spared %v", blocked(), last.Spared(h.now))
+	}
+	watched[0].Guarded = false
+	w := newWatcher(watched, func() {})
+	w.Inherit(last)
+	h.ticks(w, 3, 3000)
+	if !blocked() || len(w.Spared(h.now)) != 0 {
+		t.Errorf("blocked %t, spared %v", blocked(), w.Spared(h.now))
+	}
+}
