@@ -3,6 +3,7 @@ package demo
 import (
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 
 	"weir/control/daemon"
@@ -71,6 +72,17 @@ func TestExpectations(t *testing.T) {
 	for _, f := range traffic.frames {
 		if a, b := g.Decide(f.data), next.Decide(f.data); a.Action != b.Action {
 			t.Fatalf("% x: %v, then %v", f.data, a, b)
+		}
+	}
+}
+
+// No list covers a host of the demo.
+func TestRandomAddresses(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	hosts := netip.MustParsePrefix("198.18.0.0/15")
+	for range 1_000_000 { // of 30 there
+		if a := random4(r); hosts.Contains(a) {
+			t.Fatalf("%v is drawn", a)
 		}
 	}
 }
