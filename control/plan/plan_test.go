@@ -173,9 +173,9 @@ func TestSizeRefuses(t *testing.T) {
 		`mode: "fast"`:                  {Entries: 1, Mode: "fast"},
 		"mode: in exact mode there are": {Entries: 1, Mode: "exact", BitsPerEntry: 8},
 		"hot: 2 of 1":                   {Entries: 1, Flows: 1, Hot: 2},
-		"hot: 1000000000000000 flows":   {Entries: 1, Flows: 1e15, Hot: 1e15},
-		"zipf: exponent -1":             {Entries: 1, Flows: 1, Zipf: -1},
-		"zipf: exponent 1 of no flows":  {Entries: 1, Zipf: 1},
+		"hot: 1000000000000000 of 1000000000000000 flows": {Entries: 1, Flows: 1e15, Hot: 1e15},
+		"zipf: exponent -1":            {Entries: 1, Flows: 1, Zipf: -1},
+		"zipf: exponent 1 of no flows": {Entries: 1, Zipf: 1},
 	} {
 		if _, err := Size(r); !isInvalid(err) || !strings.HasPrefix(err.Error(), "plan: "+field) {
 			t.Errorf("%+v: error %v, want one of %s", r, err, field)

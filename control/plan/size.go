@@ -151,10 +151,8 @@ func (r Request) validate() error {
 		return invalid("plan: mode: in exact mode there are no false positives, whatever the bits per entry")
 	case r.Lists < 0 || r.Lists > membership.MaxList:
 		return invalid("plan: lists: %d is not between 1 and %d", r.Lists, membership.MaxList)
-	case r.Flows < 0 || r.Hot < 0 || r.Hot > r.Flows:
-		return invalid("plan: hot: %d of %d flows", r.Hot, r.Flows)
-	case r.Hot > mostHot:
-		return invalid("plan: hot: %d flows are more than %d", r.Hot, mostHot)
+	case r.Flows < 0 || r.Hot < 0 || r.Hot > min(r.Flows, mostHot):
+		return invalid("plan: hot: %d of %d flows, want %d at most", r.Hot, r.Flows, min(max(r.Flows, 0), mostHot))
 	case !(r.Zipf >= 0 && r.Zipf <= 10):
 		return invalid("plan: zipf: exponent %v is not between 0 and 10", r.Zipf)
 	case r.Zipf != 0 && r.Flows == 0:
