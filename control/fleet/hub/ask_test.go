@@ -91,8 +91,9 @@ func says(e api.Explanation) func(context.Context, string, []byte) (any, error) 
 		}
 		var q wire.ExplainQuestion
 		err := json.Unmarshal(question, &q)
-		e.Question = q.Packets
-		return e, err
+		answer := e // of this node alone
+		answer.Question = q.Packets
+		return answer, err
 	}
 }
 
