@@ -51,19 +51,24 @@ func TestMirrorOfFormerVersion(t *testing.T) {
 	t.Cleanup(site.Close)
 	former := site.mirrorConfig()
 	former.AllowRollup = false
-	if _, err := site.js.CreateStream(t.Context(), former); err != nil {
-		t.Fatal(err)
-	}
-	has := func() (state jetstream.StreamState) {
+	wait.For(t, "the mirror is made", func() bool { // which may fail while the server starts
+		_, err := site.js.CreateStream(t.Context(), former)
+		return err == nil
+	})
+	info := func() *jetstream.StreamInfo {
 		stream, err := site.js.Stream(t.Context(), wire.Stream)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return stream.CachedInfo().State
+		return stream.CachedInfo()
 	}
+	has := func() jetstream.StreamState { return info().State }
 	wait.For(t, "the mirror follows", func() bool { publish(1); return has().Msgs > 20 })
 	var w watch
-	wait.For(t, "one catalog is left", func() bool { site.look(t.Context(), &w); return has().Msgs == 1 })
+	wait.For(t, "one catalog is left, by the present configuration", func() bool {
+		site.look(t.Context(), &w)
+		return has().Msgs == 1 && info().Config.AllowRollup
+	})
 	before := has().LastSeq
 	publish(20)
 	wait.For(t, "the mirror follows", func() bool { return has().LastSeq >= before+20 })
