@@ -71,8 +71,8 @@ func TestMirrorOfFormerVersion(t *testing.T) {
 	})
 	before := has().LastSeq
 	publish(20)
-	wait.For(t, "the mirror follows", func() bool { return has().LastSeq >= before+20 })
-	wait.For(t, "one catalog is left", func() bool { return has().Msgs == 1 })
+	wait.For(t, "the mirror follows", func() bool { site.look(t.Context(), &w); return has().LastSeq >= before+20 })
+	wait.For(t, "one catalog is left", func() bool { site.look(t.Context(), &w); return has().Msgs == 1 })
 }
 
 // Which stream a mirror is of is saved as soon as it can be. Until then the mirror is not made anew
