@@ -81,9 +81,8 @@ func (m *Manager) followLeaving() {
 // awaits reports whether an interface that is leaving is a target again that has no attachment of
 // its own yet.
 func (m *Manager) awaits(i *managedInterface) bool {
-	covers := func(t Target) bool { return t.Covers(i.Target) }
 	adopted := func(o *managedInterface) bool { return o.Target == i.Target && o.Attachment != nil }
-	return slices.ContainsFunc(m.targets, covers) && !slices.Contains(m.lost, i.Target) && !slices.ContainsFunc(m.interfaces, adopted)
+	return m.covers(i.Target) && !slices.Contains(m.lost, i.Target) && !slices.ContainsFunc(m.interfaces, adopted)
 }
 
 // left handles the outcomes of an attempt. An interface where it failed moves to the end.
@@ -121,8 +120,7 @@ func (m *Manager) leaveNow(keep bool) error {
 	}
 	var errs []error
 	for _, i := range l.interfaces {
-		covers := func(t Target) bool { return t.Covers(i.Target) }
-		if !keep || !slices.ContainsFunc(m.targets, covers) {
+		if !keep || !m.covers(i.Target) {
 			if err := i.Detach(); !hasLeft(err) {
 				errs = append(errs, err)
 			}

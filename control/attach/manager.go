@@ -695,15 +695,19 @@ func (m *Manager) tidy() {
 		m.Log.Warn(err.Error()) // the others are tidied
 	}
 	for _, a := range all {
-		covers := func(t Target) bool { return t.Covers(a.Target()) }
 		if d, _ := MetadataOf(a); a.Severed() && !Alive(d.PID) &&
-			!m.named(a.Target()) && slices.ContainsFunc(m.targets, covers) {
+			!m.named(a.Target()) && m.covers(a.Target()) {
 			if err := a.DetachAny(); err != nil {
 				m.Log.Warn(err.Error())
 			}
 		}
 		a.Close()
 	}
+}
+
+// covers reports whether a target names an interface, or its glob does.
+func (m *Manager) covers(i loader.Target) bool {
+	return slices.ContainsFunc(m.targets, func(t Target) bool { return t.Covers(i) })
 }
 
 // named reports whether a target names an interface without a glob.
