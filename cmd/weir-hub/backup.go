@@ -85,9 +85,9 @@ stream, which the hub makes anew.`,
 	return c
 }
 
-// besides reports whether a file in the directory of the state is no part of the state: the
-// broker's stream, the directory of a restore, and lost+found of a volume, which only root may read.
-func besides(name string) bool {
+// notState reports whether a file in the state directory does not belong to the state: the broker's
+// stream, the directory of a restore, and lost+found of a volume, which only root may read.
+func notState(name string) bool {
 	return name == brokerDir || name == restoring || name == "lost+found"
 }
 
@@ -122,7 +122,7 @@ func backup(to io.Writer, h *config.Hub) error {
 		return err
 	}
 	for _, e := range first {
-		if besides(e.Name()) {
+		if notState(e.Name()) {
 			continue
 		}
 		if err := addAll(t, filepath.Join(state, e.Name()), path.Join(statePrefix, e.Name())); err != nil {
@@ -272,7 +272,7 @@ func restore(from io.Reader, h *config.Hub) (made time.Time, keys bool, err erro
 	if err != nil {
 		return made, false, err
 	}
-	files = slices.DeleteFunc(files, func(f fs.DirEntry) bool { return besides(f.Name()) })
+	files = slices.DeleteFunc(files, func(f fs.DirEntry) bool { return notState(f.Name()) })
 	if authority.CheckComplete(state) == nil && len(files) > 0 {
 		return made, false, fmt.Errorf("%s has the state of a hub: stop it, and move that away first: mv %s %s.old", state, state, state)
 	}
@@ -331,7 +331,7 @@ func restoreState(from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := begin(to, slices.DeleteFunc(there, func(f fs.DirEntry) bool { return besides(f.Name()) })); err != nil {
+	if err := begin(to, slices.DeleteFunc(there, func(f fs.DirEntry) bool { return notState(f.Name()) })); err != nil {
 		return err
 	}
 	all, err := os.ReadDir(from)
