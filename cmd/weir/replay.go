@@ -28,9 +28,9 @@ standard input. Raw IP and Linux cooked captures are read as Ethernet.
 
 --verdicts writes a line for each packet: packet,verdict,reason,list. Packets
 are numbered from 1 through all captures, in the order of the arguments. An
-earlier file is replaced when all of them were read to their end. The list is
-the one that blocks the packet, or would if it were not on trial or if not for
-monitor mode; approximate mode does not know it.
+earlier file is replaced at the end, also where a capture is cut short. The list
+is the one that blocks the packet, or would if it were not on trial or if not
+for monitor mode; approximate mode does not know it.
 
 --heavy counts all captures as one interval, in constant memory, and misses no
 flow above the share. Bytes are those that were captured.`,
