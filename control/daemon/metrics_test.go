@@ -399,6 +399,14 @@ func TestMetricsVerdict(t *testing.T) {
 	}
 }
 
+// penaltiesOf returns the number of penalties on the first interface.
+func penaltiesOf(d *Daemon) uint64 {
+	if p := d.readings.Metrics().Interfaces[0].Penalties; p != nil {
+		return uint64(*p)
+	}
+	return 0
+}
+
 // What the trackers find is added up, and their penalties are counted.
 func TestMetricsTrackers(t *testing.T) {
 	l := lab.New(t)
@@ -411,12 +419,7 @@ func TestMetricsTrackers(t *testing.T) {
 	d := begin(t, r)
 	const packets = 200 // heavy over any time that counts are judged for
 	sent := uint64(0)
-	penalties := func() uint64 {
-		if p := d.readings.Metrics().Interfaces[0].Penalties; p != nil {
-			return uint64(*p)
-		}
-		return 0
-	}
+	penalties := func() uint64 { return penaltiesOf(d.Daemon) }
 	// Where the daemon has no CPU for some intervals, it discards what was counted meanwhile.
 	for deadline := wait.Deadline(); penalties() == 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
 		send(t, l, packets, cleanSource)
@@ -458,12 +461,7 @@ func TestPenaltiesOutliveReload(t *testing.T) {
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "penalties", 1, func() uint64 {
-		if p := d.readings.Metrics().Interfaces[0].Penalties; p != nil {
-			return uint64(*p)
-		}
-		return 0
-	})
+	await(t, "penalties", 1, func() uint64 { return penaltiesOf(d.Daemon) })
 	before := blocked()
 	send(t, l, 3, cleanSource)
 	await(t, "blocked", before+3, blocked)
@@ -486,12 +484,7 @@ func TestGuard(t *testing.T) {
 			Src: netip.MustParseAddr(scanner), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: port + 1,
 		}))
 	}
-	await(t, "penalties", 1, func() uint64 {
-		if p := d.readings.Metrics().Interfaces[0].Penalties; p != nil {
-			return uint64(*p)
-		}
-		return 0
-	})
+	await(t, "penalties", 1, func() uint64 { return penaltiesOf(d.Daemon) })
 	for source, want := range map[string]verdict.Reason{scanner: verdict.Heavy, cleanSource: verdict.Clean} {
 		if e, err := d.api.explainer.Explain(t.Context(), source, true); err != nil || e.Answers[0].Reason != want.String() {
 			t.Errorf("%s is explained by %+v, %v", source, e, err)

@@ -40,15 +40,7 @@ func TestMirrorOfFormerVersion(t *testing.T) {
 			}
 		}
 	}
-	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	site, err := StartSite(SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(site.Close)
+	site := paris(t, a, b)
 	former := site.mirrorConfig()
 	former.AllowRollup = false
 	wait.For(t, "the mirror is made", func() bool { // which may fail while the server starts
@@ -79,15 +71,7 @@ func TestMirrorOfFormerVersion(t *testing.T) {
 // again and again.
 func TestMirrorThatCannotBeNoted(t *testing.T) {
 	a, b := start(t)
-	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	site, err := StartSite(SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(site.Close)
+	site := paris(t, a, b)
 	if err := site.mirror(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -297,9 +297,9 @@ func rogueRemote(t *testing.T, e enrollment.Site, account string, c enrollment.C
 	return r
 }
 
-// A node's key with another node's certificate is cut off, at the hub and at a site.
-func TestMixed(t *testing.T) {
-	a, b := start(t)
+// paris enrolls a site and starts its server.
+func paris(t *testing.T, a *authority.Authority, b *Server) *Site {
+	t.Helper()
 	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -309,6 +309,13 @@ func TestMixed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(site.Close)
+	return site
+}
+
+// A node's key with another node's certificate is cut off, at the hub and at a site.
+func TestMixed(t *testing.T) {
+	a, b := start(t)
+	site := paris(t, a, b)
 	for what, url := range map[string]string{"hub": b.URL(), "site": site.URL()} {
 		var nodes []enrollment.Node
 		for _, name := range []string{"edge-1", "edge-2"} {
@@ -378,15 +385,7 @@ func TestSiteErrors(t *testing.T) {
 // A forged account does not let revoked nodes in.
 func TestSiteAccount(t *testing.T) {
 	a, b := start(t)
-	e, err := a.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{b.leafURL(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	site, err := StartSite(SiteOptions{Enrollment: e, Dir: t.TempDir(), Listen: "127.0.0.1:0", Log: discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(site.Close)
+	site := paris(t, a, b)
 	other, _ := start(t)
 	_, forged, err := other.Account()
 	if err != nil {
