@@ -48,11 +48,12 @@ export BPF2GO_CFLAGS := -idirafter /usr/include/$(shell uname -m)-linux-gnu
 LINKFLAGS := -trimpath -buildvcs=false -ldflags '-s -w -funcalign=16 -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
 # Inlining makes the binary a tenth larger. It is on where millions of entries, keys or events
-# are handled, in what they call, and where signatures are verified. What is off takes little time.
+# are handled, in what they call, where signatures are verified, and where programs are folded at
+# each start. What is off takes little time.
 INLINED := runtime runtime/... internal/runtime/... internal/abi internal/bytealg internal/byteorder \
 	sync sync/... internal/sync slices sort maps iter cmp bytes strings unicode/utf8 unique \
 	encoding/binary hash/maphash math math/bits net/netip crypto/internal/fips140/edwards25519/... \
-	github.com/cespare/... github.com/klauspost/... \
+	github.com/cespare/... github.com/klauspost/... github.com/cilium/ebpf/asm weir/loader/fold \
 	weir/filter/... $(addprefix weir/control/,list engine feed) weir/control/observe/events
 # HTTP/1.1 does for feeds and webhooks; HTTP/2 would add half a megabyte, and what servers can send
 # by it.

@@ -67,22 +67,25 @@ const (
 	suffixEntries = "_entries"
 )
 
-// isAddressed has the names of the arrays that programs can use as one value.
+// isAddressed has the names of the arrays that programs can use as one value. Those of TC have
+// no others than those of XDP.
 var isAddressed = sync.OnceValue(func() map[string]bool {
+	spec, err := object()
+	if err != nil {
+		return nil // who loads it fails
+	}
+	return addressedBy(spec)
+})
+
+func addressedBy(spec *ebpf.CollectionSpec) map[string]bool {
 	names := make(map[string]bool)
-	for _, load := range []func() (*ebpf.CollectionSpec, error){object, objectTC} {
-		spec, err := load()
-		if err != nil {
-			continue // who loads it fails
-		}
-		for name := range spec.Variables {
-			if name, ok := strings.CutSuffix(name, suffixWhole); ok {
-				names[name] = true
-			}
+	for name := range spec.Variables {
+		if name, ok := strings.CutSuffix(name, suffixWhole); ok {
+			names[name] = true
 		}
 	}
 	return names
-})
+}
 
 // address makes the programs of a specification use arrays, by name, as they are: their
 // addresses, where they are one value.

@@ -638,3 +638,20 @@ func TestOpenTrackers(t *testing.T) {
 		t.Errorf("open before: %s; after: %s", before, after)
 	}
 }
+
+// The programs of TC use no arrays as one value that those of XDP do not.
+func TestAddressed(t *testing.T) {
+	tc, err := objectTC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := addressedBy(tc)
+	for name := range names {
+		if !isAddressed()[name] {
+			t.Errorf("only programs of TC use %s as one value", name)
+		}
+	}
+	if len(names) == 0 {
+		t.Error("no program of TC uses an array as one value")
+	}
+}

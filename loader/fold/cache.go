@@ -33,14 +33,10 @@ type folded struct {
 }
 
 // Constants does what [Constants] does, once for all specifications whose instructions and constants
-// are the same.
+// are the same. It keeps the instructions that a specification had, which must not change any more.
 func (c *Cache) Constants(spec *ebpf.CollectionSpec) error {
 	f := c.find(spec)
-	f.once.Do(func() {
-		spec := spec.Copy()
-		f.err = Constants(spec)
-		f.code = instructionsOf(spec)
-	})
+	f.once.Do(func() { f.code, f.err = f.constants.programs(f.plain) })
 	if f.err != nil {
 		return f.err
 	}
@@ -57,7 +53,7 @@ func (c *Cache) find(spec *ebpf.CollectionSpec) *folded {
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.kept, func(f *folded) bool { return f.isOf(spec, constants) })
 	if i < 0 {
-		f := &folded{constants: constants, plain: instructionsOf(spec.Copy())}
+		f := &folded{constants: constants, plain: instructionsOf(spec)}
 		c.kept = slices.Insert(c.kept[:min(len(c.kept), maxCached-1)], 0, f)
 		return f
 	}

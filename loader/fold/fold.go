@@ -29,13 +29,12 @@ import (
 // whose destination has the result already. Stores to slots stay, though nothing loads them: without
 // them, the verifiers of some kernels walk a quarter more.
 func Constants(spec *ebpf.CollectionSpec) error {
-	c := constantsOf(spec)
+	folded, err := constantsOf(spec).programs(instructionsOf(spec))
+	if err != nil {
+		return err
+	}
 	for name, p := range spec.Programs {
-		code, err := c.program(p.Instructions)
-		if err != nil {
-			return fmt.Errorf("fold the constants of %s: %w", name, err)
-		}
-		p.Instructions = code
+		p.Instructions = folded[name]
 	}
 	return nil
 }
@@ -90,53 +89,75 @@ func (c *constants) read(at value, size int) (uint64, bool) {
 
 var errUnknown = errors.New("an instruction that is not known")
 
+// programs folds programs, by their names.
+func (c *constants) programs(plain map[string]asm.Instructions) (map[string]asm.Instructions, error) {
+	folded := make(map[string]asm.Instructions, len(plain))
+	for name, code := range plain {
+		var err error
+		if folded[name], err = c.program(code); err != nil {
+			return nil, fmt.Errorf("fold the constants of %s: %w", name, err)
+		}
+	}
+	return folded, nil
+}
+
 // program folds the functions of a program, and leaves out those that it does not call any
 // more, which the verifier would refuse.
 func (c *constants) program(code asm.Instructions) (asm.Instructions, error) {
-	folded, names := make(map[string]asm.Instructions), []string{}
+	plain, names := make(map[string]asm.Instructions), []string{}
 	for len(code) > 0 {
 		end := 1
 		for end < len(code) && code[end].Symbol() == "" {
 			end++
 		}
-		f, err := newFunction(code[:end])
+		names = append(names, code[0].Symbol())
+		plain[code[0].Symbol()] = code[:end]
+		code = code[end:]
+	}
+	folded := make(map[string]asm.Instructions)
+	for pending := []string{names[0]}; len(pending) > 0; {
+		name := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		if folded[name] != nil || plain[name] == nil {
+			continue
+		}
+		code, err := c.function(plain[name])
 		if err != nil {
 			return nil, err
 		}
-		f.propagate(c)
-		f.rewrite(c)
-		f.straighten()
-		f.removeUnused()
-		f.compact() // few slots overlap in what is left
-		f.findSlots()
-		f.propagate(c)
-		f.rewrite(c)
-		f.straighten()
-		f.removeUnused()
-		f.straighten()
-		f.join()
-		names = append(names, code[0].Symbol())
-		if folded[code[0].Symbol()], err = f.assemble(); err != nil {
-			return nil, err
-		}
-		code = code[end:]
-	}
-	called := map[string]bool{names[0]: true}
-	for next := names[:1]; len(next) > 0; next = next[1:] {
-		for _, ins := range folded[next[0]] {
-			if ins.IsFunctionReference() && !called[ins.Reference()] {
-				called[ins.Reference()] = true
-				next = append(slices.Clip(next), ins.Reference())
+		folded[name] = code
+		for i := range code {
+			if code[i].IsFunctionReference() {
+				pending = append(pending, code[i].Reference())
 			}
 		}
 	}
 	var out asm.Instructions
 	for _, name := range names {
-		if called[name] {
-			out = append(out, folded[name]...)
-		}
+		out = append(out, folded[name]...)
 	}
 	return out, nil
+}
+
+// function folds a function.
+func (c *constants) function(code asm.Instructions) (asm.Instructions, error) {
+	f, err := newFunction(code)
+	if err != nil {
+		return nil, err
+	}
+	f.propagate(c)
+	f.rewrite(c)
+	f.straighten()
+	f.removeUnused()
+	f.compact() // few slots overlap in what is left
+	f.findSlots()
+	f.propagate(c)
+	f.rewrite(c)
+	f.straighten()
+	f.removeUnused()
+	f.straighten()
+	f.join()
+	return f.assemble()
 }
 
 // value has the known properties of a register or slot.

@@ -63,6 +63,30 @@ func store(at int16, src asm.Register, size asm.Size) asm.Instruction {
 	return asm.StoreMem(asm.RFP, at, src, size)
 }
 
+// Functions that are no longer called are left out, with those that only they call, and are not folded.
+func TestFoldUncalled(t *testing.T) {
+	code := asm.Instructions{
+		constant(asm.R2, 0), asm.LoadMem(asm.R2, asm.R2, 0, asm.DWord), jump(asm.JEq, asm.R2, 0, 1),
+		asm.Call.Label("uncalled"), asm.Call.Label("called"), asm.Mov.Imm(asm.R0, 1), asm.Return(),
+		asm.Call.Label("last").WithSymbol("uncalled"), to(asm.Ja.Label(""), 100), asm.Return(),
+		asm.Mov.Imm(asm.R0, 2).WithSymbol("last"), asm.Return(),
+		asm.Call.Label("called").WithSymbol("called"), asm.Return(),
+	}
+	spec := specOf(code, 0)
+	if err := Constants(spec); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, ins := range spec.Programs["test"].Instructions {
+		if name := ins.Symbol(); name != "" {
+			names = append(names, name)
+		}
+	}
+	if want := []string{"test", "called"}; !slices.Equal(names, want) {
+		t.Errorf("functions %q, want %q", names, want)
+	}
+}
+
 // What something else than a load or store by the frame pointer may read or change keeps its
 // loads and stores.
 func TestFoldSharedStack(t *testing.T) {
