@@ -277,9 +277,12 @@ check:
 CACHED := $(addprefix ./,filter/... control/compressed control/list control/observe/learn \
 	control/plan control/quantity)
 # The packages that take longest, and mostly wait. They come first, so that the others
-# use the CPUs meanwhile, and none of them is left at the end.
+# use the CPUs meanwhile, and none of them is left at the end. Then come others that wait, so that
+# what computes is left for the end.
 LONGEST := $(addprefix ./,tests/daemon tests/contract control/daemon tests/faults tests/netns control/fleet/hub tests/packaging)
-LONG    := $(addprefix ./,loader control/feed tests/browser tests/hosts tests/cli tests/bench/measure control/engine)
+LONG    := $(addprefix ./,loader control/feed tests/browser tests/hosts tests/cli tests/bench/measure control/engine \
+	control/fleet/node cmd/weir cmd/weir-hub control/fleet/broker control/attach control/console control/notify \
+	control/export control/metrics control/api/server)
 
 # Tests that run alone, and those that have longer forms; their names as go test's pattern, and
 # their packages.
@@ -322,7 +325,7 @@ HURRIED := TestForeign
 
 # LATER=yes leaves tests that have longer forms to test-long, and packages to test-race whose
 # tests it runs: all but those that are left out there. What measures runs after the rest,
-# two packages at once: its short forms wait most of the time, and must be green beside other load.
+# three packages at once: its short forms wait most of the time, and must be green beside other load.
 # The long ones run one by one.
 later    = $(if $(LATER),$(1))
 UNLATER := $(call later,$(filter-out $(RACED_DIFFERS),$(RACED)))
@@ -334,7 +337,7 @@ test: setup check ## run the tests (as root: without it, those that need the ker
 		$(filter-out $(UNLATER),$(LONGEST) $(LONG)) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED) $(UNLATER))")
 	$(if $(LATER),$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 20m -run '^($(UNRACED))$$' \
 		$$(grep -rlE --include='*_test.go' 'func ($(UNRACED))\b' $(patsubst %/...,%,$(UNLATER)) | xargs -n 1 dirname | sort -u))
-	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(call later,-unmarked $(LONGER))) -count=1 -p 2 -timeout 20m $(call packages,$(ALONE))
+	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(call later,-unmarked $(LONGER))) -count=1 -p 3 -parallel 6 -timeout 20m ./tests/netns ./tests/daemon $(call packages,$(ALONE))
 	$(call gotest,-binaries dist/binaries) -count=1 -timeout 20m -run '^($(HURRIED))$$' ./loader
 
 .PHONY: test-long

@@ -28,7 +28,11 @@ import (
 
 // hostileBudget is the processor time that a hostile source may take, of the five seconds
 // that are the default.
-var hostileBudget = long.Or(time.Second/2, time.Second)
+var hostileBudget = long.Or(time.Second/4, time.Second)
+
+// hostileLimit is what an attempt takes at most, with what the server and the garbage collector take,
+// also where the number of lines ends it.
+var hostileLimit = long.Or(3*time.Second/2, 3*time.Second)
 
 var tooMuchWork = fmt.Sprintf("more than %v of processor time (raise max_cpu to accept it)", hostileBudget)
 
@@ -157,7 +161,7 @@ func TestHostile(t *testing.T) {
 			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), c.want) && (c.lines || !strings.Contains(err.Error(), tooMuchWork)) || len(err.Error()) > 1000 {
 				t.Errorf("error %.500v, want %q", err, c.want)
 			}
-			if took > 3*hostileBudget {
+			if took > hostileLimit {
 				t.Errorf("%v of processor time", took)
 			}
 			// The server and the garbage collector take up to half of the process's time, and

@@ -140,6 +140,7 @@ func (f *traffic) stop() {
 func TestFloodIsLimited(t *testing.T) {
 	lab.Root(t)
 	timed.Alone(t)
+	t.Parallel() // it waits most of the time
 	const interval, lasts = 500 * time.Millisecond, time.Second
 	for _, test := range []struct {
 		track string

@@ -25,6 +25,7 @@ import (
 func TestTopOfAFlood(t *testing.T) {
 	lab.Root(t)
 	timed.Alone(t)
+	t.Parallel() // it waits most of the time
 	for _, test := range []struct {
 		name    string
 		monitor bool
