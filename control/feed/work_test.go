@@ -30,8 +30,8 @@ import (
 // that are the default.
 var hostileBudget = long.Or(time.Second/4, time.Second)
 
-// hostileLimit is what an attempt takes at most, with what the server and the garbage collector take,
-// also where the number of lines ends it.
+// hostileLimit bounds an attempt's processor time, that of the server and the garbage collector
+// included, also where the number of lines ends it.
 var hostileLimit = long.Or(3*time.Second/2, 3*time.Second)
 
 var tooMuchWork = fmt.Sprintf("more than %v of processor time (raise max_cpu to accept it)", hostileBudget)
