@@ -132,6 +132,19 @@ func (s *Site) tidyList(ctx context.Context, stream jetstream.Stream, last wire.
 // rollUp has a mirror that a former version has made keep the last message only of all but chunks
 // and deltas, as the hub's stream does.
 func (s *Site) rollUp(ctx context.Context, stream jetstream.Stream) error {
+	if err := keepLast(ctx, stream); err != nil {
+		return err
+	}
+	c := stream.CachedInfo().Config
+	c.AllowRollup = true
+	if _, err := s.js.UpdateStream(ctx, c); err != nil {
+		return err
+	}
+	return keepLast(ctx, stream) // others may have come meanwhile
+}
+
+// keepLast removes all but the last message of each subject that is neither of chunks nor of deltas.
+func keepLast(ctx context.Context, stream jetstream.Stream) error {
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(wire.LiveSubjects))
 	if err != nil {
 		return err
@@ -144,8 +157,5 @@ func (s *Site) rollUp(ctx context.Context, stream jetstream.Stream) error {
 			return err
 		}
 	}
-	c := info.Config
-	c.AllowRollup = true
-	_, err = s.js.UpdateStream(ctx, c)
-	return err
+	return nil
 }
