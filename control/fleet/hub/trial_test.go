@@ -382,6 +382,8 @@ func TestEnforceConversed(t *testing.T) {
 		t.Fatal("the node has lost the list")
 		return false
 	}
+	published := *status().Catalog
+	wait.For(t, "the node has what was changed last", func() bool { return !former.Age().Confirmed.Before(published) })
 	if _, err := f.hub.Enforce(t.Context(), "drop", api.EnforceChange{Off: true, After: 6}); err != nil {
 		t.Fatal(err)
 	}
