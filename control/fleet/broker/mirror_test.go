@@ -88,10 +88,23 @@ func TestMirrorThatCannotBeNoted(t *testing.T) {
 		return stream.CachedInfo().Created
 	}
 	var at progress
+	former := made()
 	if err := site.follow(t.Context(), &at); err == nil {
 		t.Error("the site says that it has noted the stream")
 	}
+	wait.For(t, "the mirror is made anew", func() bool { // nats-server may refuse at first: it is still deleting
+		if _, err := site.js.Stream(t.Context(), wire.Stream); err == nil {
+			return true
+		}
+		if err := site.follow(t.Context(), &at); err == nil {
+			t.Error("the site says that it has noted the stream")
+		}
+		return false
+	})
 	once := made()
+	if once.Equal(former) {
+		t.Error("the mirror is that of the former stream")
+	}
 	if err := site.follow(t.Context(), &at); err == nil || !made().Equal(once) {
 		t.Errorf("made anew, %v", err)
 	}

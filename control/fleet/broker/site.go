@@ -307,9 +307,8 @@ func (s *Site) follow(ctx context.Context, at *progress) (err error) {
 			if err := s.js.DeleteStream(ctx, wire.Stream); err != nil {
 				return err
 			}
-			if err := s.mirror(ctx); err != nil {
-				return err
-			}
+			s.mirrored = of // whenever it can be made
+			return s.mirror(ctx)
 		}
 		s.mirrored = of
 		return nil
