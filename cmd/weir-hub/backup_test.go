@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,14 +35,9 @@ type backedUp struct {
 
 func newBackedUp(t *testing.T) *backedUp {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
 	b := &backedUp{t: t, dir: t.TempDir()}
 	b.config = filepath.Join(b.dir, "hub.yaml")
-	text := fmt.Sprintf("servers: [\"tls://%[1]s\"]\nbroker: {listen: %[1]q}\nkeys: %[2]s/keys\nstate_dir: %[2]s/state\napi: {socket: %[2]s/sock}\nlog: {level: error}\n", l.Addr(), b.dir)
+	text := fmt.Sprintf("servers: [\"tls://%[1]s\"]\nbroker: {listen: %[1]q}\nkeys: %[2]s/keys\nstate_dir: %[2]s/state\napi: {socket: %[2]s/sock}\nlog: {level: error}\n", fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t)), b.dir)
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

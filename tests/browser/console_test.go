@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -141,11 +140,6 @@ func (d *desk) startDaemon(l *lab.Lab, lists, limit string) {
 	if err := os.WriteFile(filepath.Join(dir, "quiet.txt"), []byte("203.0.113.0/24\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	free.Close()
 	c, err := config.Parse("weir.yaml", fmt.Appendf(nil, `
 interfaces: [{name: %s, netns: %s}]
 pins: /sys/fs/bpf/%s
@@ -158,7 +152,7 @@ lists:
   scanners: {sources: [{file: %s}]}
   quiet: {sources: [{file: %s}]}
 %strackers: [{key: src, threshold: %s, duration: 1s}]
-`, l.B.Iface, l.B.Netns, l.B.Netns, dir, filepath.Join(dir, "sock"), free.Addr(), feed, filepath.Join(dir, "quiet.txt"), lists, limit))
+`, l.B.Iface, l.B.Netns, l.B.Netns, dir, filepath.Join(dir, "sock"), fmt.Sprintf("127.0.0.1:%d", lab.FreePort(d.t)), feed, filepath.Join(dir, "quiet.txt"), lists, limit))
 	if err != nil {
 		t.Fatal(err)
 	}

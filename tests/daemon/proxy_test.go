@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"testing"
 
 	"weir/control/api"
+	"weir/tests/lab"
 )
 
 // Two users behind a reverse proxy change entries under their names, also after a restart,
@@ -22,12 +24,7 @@ import (
 func TestConsoleBehindProxy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	free.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
 	h.configure(h.B.Iface, "console: {listen: %q, proxy: {socket: %s, group: nogroup}}\nlists: {jail: {}}\n", address, h.path("console.sock"))
 	d := h.start(releases[0])
 	if info, err := os.Stat(h.path("console.sock")); err != nil || info.Mode().Perm() != 0o660 {

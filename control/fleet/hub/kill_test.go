@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
 	"weir/control/metrics"
+	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
 )
@@ -78,12 +78,7 @@ func (v *versions) see(public []byte, message []byte) {
 // reserve sets the address that the hub listens on, whichever process it is.
 func (f *fleet) reserve() {
 	f.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.listen = l.Addr().String()
-	l.Close()
+	f.listen = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(f.t))
 }
 
 // process starts the hub as a process of its own.
