@@ -103,7 +103,7 @@ func TestMirrorThatCannotBeNoted(t *testing.T) {
 	})
 	once := made()
 	if once.Equal(former) {
-		t.Error("the mirror is that of the former stream")
+		t.Error("the mirror was not made anew")
 	}
 	if err := site.follow(t.Context(), &at); err == nil || !made().Equal(once) {
 		t.Errorf("made anew, %v", err)
