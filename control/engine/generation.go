@@ -284,7 +284,7 @@ func assemble(
 	} else {
 		g.grace = func() {}
 		blockMemory, allowMemory = block.layout.Alloc(), allow.layout.Alloc()
-		if g.Policer, err = newPolicer(g.trackers); err != nil {
+		if g.Tracked, err = newTracked(g.trackers); err != nil {
 			return nil, err
 		}
 	}

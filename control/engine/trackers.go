@@ -24,9 +24,9 @@ func seeded(trackers []Tracker, seed hash.Seed) []Tracker {
 	return trackers
 }
 
-// newPolicer returns trackers on the heap, without penalties.
-func newPolicer(trackers []Tracker) (*verdict.Policer, error) {
-	p := &verdict.Policer{Penalties: make([]*penalty.Table, len(trackers))}
+// newTracked returns trackers on the heap, without penalties.
+func newTracked(trackers []Tracker) (*verdict.Trackers, error) {
+	p := &verdict.Trackers{Penalties: make([]*penalty.Table, len(trackers))}
 	for _, t := range trackers {
 		b, err := sketch.NewBank(t.Tracker, make([]uint64, t.LineWords()), make([]uint64, t.FlowWords()))
 		if err != nil {

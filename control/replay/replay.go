@@ -33,7 +33,7 @@ func (r Reference) Decide(frame []byte) (verdict.Outcome, error) {
 }
 
 // Banks implements Engine.
-func (r Reference) Banks(i int, fn func([]*sketch.Bank)) { fn(r.Generation.Policer.Banks[i : i+1]) }
+func (r Reference) Banks(i int, fn func([]*sketch.Bank)) { fn(r.Generation.Tracked.Banks[i : i+1]) }
 
 // Close implements Engine; it leaves the generation open.
 func (r Reference) Close() error { return nil }

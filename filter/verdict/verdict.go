@@ -139,7 +139,7 @@ type Program struct {
 	Block, Allow *membership.Set
 	Rules        *Rules       // of the lists; nil: they have none
 	Interface    string       // that the packets cross, by which rules match
-	Policer      *Policer     // nil: no flows are counted
+	Tracked      *Trackers    // nil: no flows are counted
 	Loop         *icarus.Node // inside a domain; nil: no loop detection
 	FirstSeen    *FirstSeen   // nil: new flows are not looked for
 	Replies      *Replies     // that pass the block lists; nil: none do
@@ -209,7 +209,7 @@ func (v *view) outcome() Outcome {
 		if r := Reason(cause.Reason); r == Blocked || r == WouldBlock {
 			cause.List = uint16(o.List)
 		}
-		p.Policer.drop(v.packet.Tuple, len(v.frame), cause)
+		p.Tracked.drop(v.packet.Tuple, len(v.frame), cause)
 	}
 	if v.trace == nil && v.packet.HasAddresses {
 		v.program.FirstSeen.observe(v.packet, o, len(v.frame))
@@ -323,7 +323,7 @@ func (v *view) looped() bool {
 func (v *view) punished(exempt bool) Reason {
 	switch {
 	case v.trace == nil:
-		return v.program.Policer.count(v.frame, v.packet, exempt)
+		return v.program.Tracked.count(v.frame, v.packet, exempt)
 	case exempt:
 		return Clean
 	}

@@ -165,7 +165,7 @@ func TestCounting(t *testing.T) {
 		}
 		p := Program{
 			Policy: Policy{Monitor: monitor, DropMalformed: true, FailsafePorts: []FailsafePort{{Proto: 17, Port: 22}}},
-			Policer: &Policer{
+			Tracked: &Trackers{
 				Banks: []*sketch.Bank{all, unexempt}, Penalties: []*penalty.Table{penalties, nil}, Unexempt: []bool{false, true},
 				Now: func() time.Duration { return time.Second }, Drops: drops,
 			},

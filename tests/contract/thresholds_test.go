@@ -38,7 +38,7 @@ func TestThresholds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		twin := c.oracle.Policer
+		twin := c.oracle.Tracked
 		twin.Windows, twin.Now = windows, loader.Monotonic
 		steps := []uint64{1, 100, 3, 2000}
 		var spared []uint64

@@ -123,7 +123,7 @@ func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trac
 // follow lets the oracle count in the banks in which the kernel counts.
 func (c *counters) follow(t testing.TB) {
 	t.Helper()
-	p := &verdict.Policer{Penalties: make([]*penalty.Table, len(c.twins))}
+	p := &verdict.Trackers{Penalties: make([]*penalty.Table, len(c.twins))}
 	c.watch(t, func(n *engine.Trackers) {
 		for i, tr := range c.generation.Trackers() {
 			b := c.twins[i][n.Active(i)]
@@ -139,7 +139,7 @@ func (c *counters) follow(t testing.TB) {
 			p.Guards = append(p.Guards, guard)
 		}
 	})
-	c.oracle.Policer = p
+	c.oracle.Tracked = p
 }
 
 // watch calls fn with the kernel's trackers.
@@ -475,9 +475,9 @@ func TestPenalties(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	twin := verdict.Program{Policy: policy, Policer: &verdict.Policer{Penalties: []*penalty.Table{table, table}, Now: loader.Monotonic}}
+	twin := verdict.Program{Policy: policy, Tracked: &verdict.Trackers{Penalties: []*penalty.Table{table, table}, Now: loader.Monotonic}}
 	for i := range trackers {
-		twin.Policer.Banks = append(twin.Policer.Banks, c.twins[i][0].Bank)
+		twin.Tracked.Banks = append(twin.Tracked.Banks, c.twins[i][0].Bank)
 	}
 	blocked, limited, free := source("192.0.2.1"), source("192.0.2.2"), source("192.0.2.3")
 	now := loader.Monotonic()

@@ -11,10 +11,10 @@ import (
 	"weir/filter/sketch"
 )
 
-// Policer is the stage that counts the packets of flows and enforces their
+// Trackers is the stage that counts the packets of flows and enforces their
 // penalties. It precedes the lists, so that packets that a list would drop are
 // counted as well and a false positive shows up as a heavy hitter.
-type Policer struct {
+type Trackers struct {
 	Banks     []*sketch.Bank       // for each tracker, the bank in use
 	Penalties []*penalty.Table     // for each tracker: nil if its flows are only counted
 	Unexempt  []bool               // for each tracker: it does not count what is exempt; nil: all do
@@ -38,15 +38,15 @@ type Threshold struct {
 
 // report adds units of a packet's flow to its window, and imposes a penalty on the flow if it
 // exceeds the threshold.
-func (p *Policer) report(tracker int, h, units uint64, pkt packet.Packet) {
-	t := p.Thresholds[tracker]
-	now := p.Now()
-	if t.Units == 0 || !p.Windows.Add(t.Threshold, h, units, now) || p.Windows.Spares(SourceHash(pkt.Src, t.Secret)) {
+func (ts *Trackers) report(tracker int, h, units uint64, pkt packet.Packet) {
+	t := ts.Thresholds[tracker]
+	now := ts.Now()
+	if t.Units == 0 || !ts.Windows.Add(t.Threshold, h, units, now) || ts.Windows.Spares(SourceHash(pkt.Src, t.Secret)) {
 		return
 	}
 	imposed := t.Penalty
 	imposed.Until += now
-	p.Penalties[tracker].Impose(h, imposed, now)
+	ts.Penalties[tracker].Impose(h, imposed, now)
 }
 
 // SourceHash returns the hash under which a tracker with this secret spares a source,
@@ -58,38 +58,38 @@ func SourceHash(src netip.Addr, s *hash.Secret) uint64 {
 // count counts a packet in every tracker. It returns the reason to drop it by
 // the first penalty that applies to one of its flows, or Clean. None applies to a
 // packet that is exempt.
-func (p *Policer) count(frame []byte, pkt packet.Packet, exempt bool) Reason {
-	if p == nil {
+func (ts *Trackers) count(frame []byte, pkt packet.Packet, exempt bool) Reason {
+	if ts == nil {
 		return Clean
 	}
 	punished := Clean
-	for i, b := range p.Banks {
-		if exempt && p.Unexempt != nil && p.Unexempt[i] {
+	for i, b := range ts.Banks {
+		if exempt && ts.Unexempt != nil && ts.Unexempt[i] {
 			continue
 		}
 		k := b.Key(pkt.Tuple)
 		h, length := b.Hash(k), uint64(len(frame))
-		if p.Guards == nil || p.Guards[i] == nil || p.Guards[i].isNew(frame, pkt) {
+		if ts.Guards == nil || ts.Guards[i] == nil || ts.Guards[i].isNew(frame, pkt) {
 			units := b.CountKey(k, h, length)
-			if units > 0 && p.Windows != nil && p.Penalties[i] != nil && !exempt {
-				p.report(i, h, units, pkt)
+			if units > 0 && ts.Windows != nil && ts.Penalties[i] != nil && !exempt {
+				ts.report(i, h, units, pkt)
 			}
 		}
-		if p.Penalties[i] == nil || punished != Clean || exempt {
+		if ts.Penalties[i] == nil || punished != Clean || exempt {
 			continue // a dropped packet is not charged to other rates
 		}
 		units := uint64(1)
 		if b.Unit == sketch.Bytes {
 			units = length
 		}
-		punished = [...]Reason{penalty.None: Clean, penalty.Limited: RateLimited, penalty.Blocked: Heavy}[p.Penalties[i].Check(h, units, p.Now())]
+		punished = [...]Reason{penalty.None: Clean, penalty.Limited: RateLimited, penalty.Blocked: Heavy}[ts.Penalties[i].Check(h, units, ts.Now())]
 	}
 	return punished
 }
 
 // drop counts a packet that is dropped, or would be without monitor mode.
-func (p *Policer) drop(t key.Tuple, length int, c sketch.Cause) {
-	if p != nil && p.Drops != nil {
-		p.Drops.CountDropped(t, uint64(length), c)
+func (ts *Trackers) drop(t key.Tuple, length int, c sketch.Cause) {
+	if ts != nil && ts.Drops != nil {
+		ts.Drops.CountDropped(t, uint64(length), c)
 	}
 }
