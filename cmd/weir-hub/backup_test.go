@@ -37,7 +37,7 @@ func newBackedUp(t *testing.T) *backedUp {
 	t.Helper()
 	b := &backedUp{t: t, dir: t.TempDir()}
 	b.config = filepath.Join(b.dir, "hub.yaml")
-	text := fmt.Sprintf("servers: [\"tls://%[1]s\"]\nbroker: {listen: %[1]q}\nkeys: %[2]s/keys\nstate_dir: %[2]s/state\napi: {socket: %[2]s/sock}\nlog: {level: error}\n", fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t)), b.dir)
+	text := fmt.Sprintf("servers: [\"tls://%[1]s\"]\nbroker: {listen: %[1]q}\nkeys: %[2]s/keys\nstate_dir: %[2]s/state\napi: {socket: %[2]s/sock}\nlog: {level: error}\n", lab.FreeAddress(t), b.dir)
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

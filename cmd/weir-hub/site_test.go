@@ -221,7 +221,7 @@ func (f *fleet) eventually(condition func() error) {
 // start without the hub.
 func TestSite(t *testing.T) {
 	f := newFleet(t)
-	listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	listen := lab.FreeAddress(t)
 	if err := os.WriteFile(f.path("site.json"), f.run("site", "paris", "--server", "tls://"+listen), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestSiteRestored(t *testing.T) {
 			t.Parallel() // it waits a lot
 			f := newFleet(t)
 			f.binary = c.first
-			listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+			listen := lab.FreeAddress(t)
 			if err := os.WriteFile(f.path("site.json"), f.run("site", "paris", "--server", "tls://"+listen), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -426,7 +426,7 @@ func TestSiteRestored(t *testing.T) {
 // go on with the former one.
 func TestRelayHangUp(t *testing.T) {
 	f := newFleet(t)
-	listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	listen := lab.FreeAddress(t)
 	write := func(text []byte) {
 		t.Helper()
 		if err := os.WriteFile(f.path("site.json"), text, 0o600); err != nil {

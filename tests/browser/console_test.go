@@ -152,7 +152,7 @@ lists:
   scanners: {sources: [{file: %s}]}
   quiet: {sources: [{file: %s}]}
 %strackers: [{key: src, threshold: %s, duration: 1s}]
-`, l.B.Iface, l.B.Netns, l.B.Netns, dir, filepath.Join(dir, "sock"), fmt.Sprintf("127.0.0.1:%d", lab.FreePort(d.t)), feed, filepath.Join(dir, "quiet.txt"), lists, limit))
+`, l.B.Iface, l.B.Netns, l.B.Netns, dir, filepath.Join(dir, "sock"), lab.FreeAddress(d.t), feed, filepath.Join(dir, "quiet.txt"), lists, limit))
 	if err != nil {
 		t.Fatal(err)
 	}

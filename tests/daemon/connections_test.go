@@ -17,7 +17,7 @@ import (
 func TestManyConnections(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	metrics := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	metrics := lab.FreeAddress(t)
 	h.configure(h.B.Iface, "metrics: {listen: %q}\nlists: {jail: {}}\n", metrics)
 	d := h.start(releases[0])
 	for i := range 1500 {

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -24,7 +23,7 @@ import (
 func TestConsoleBehindProxy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	address := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	address := lab.FreeAddress(t)
 	h.configure(h.B.Iface, "console: {listen: %q, proxy: {socket: %s, group: nogroup}}\nlists: {jail: {}}\n", address, h.path("console.sock"))
 	d := h.start(releases[0])
 	if info, err := os.Stat(h.path("console.sock")); err != nil || info.Mode().Perm() != 0o660 {

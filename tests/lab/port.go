@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -35,6 +36,12 @@ func FreePort(t testing.TB) int {
 		t.Cleanup(func() { hold.Close() })
 		return port
 	}
+}
+
+// FreeAddress returns 127.0.0.1 with a port as FreePort returns it.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", FreePort(t))
 }
 
 // reservePort returns a port, and a socket that is bound to it and does not listen. Linux lets

@@ -41,9 +41,9 @@ func TestFetchAtSite(t *testing.T) {
 	for what, former := range map[string]bool{"site": false, "with a file of a former version": true} {
 		t.Run(what, func(t *testing.T) {
 			f, hubLog := logged(t)
-			f.sites = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+			f.sites = lab.FreeAddress(t)
 			f.start("")
-			listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+			listen := lab.FreeAddress(t)
 			e, err := f.authority.EnrollSite("paris", []string{"tls://" + listen}, []string{"tls://" + f.sites})
 			if err != nil {
 				t.Fatal(err)

@@ -19,7 +19,6 @@ import (
 	"weir/control/fleet/enrollment"
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
-	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/timed"
 )
@@ -57,7 +56,7 @@ func TestIsolation(t *testing.T) {
 	timed.Alone(t)
 	const nodes, slow, many = 8, 80, 1500
 	f := newFleet(t)
-	f.listen = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	f.reserve()
 	enroll := func(name string) enrollment.Node {
 		n, err := f.authority.Enroll(name, nil, []string{"tls://" + f.listen})
 		if err != nil {

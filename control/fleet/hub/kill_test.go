@@ -78,7 +78,7 @@ func (v *versions) see(public []byte, message []byte) {
 // reserve sets the address that the hub listens on, whichever process it is.
 func (f *fleet) reserve() {
 	f.t.Helper()
-	f.listen = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(f.t))
+	f.listen = lab.FreeAddress(f.t)
 }
 
 // process starts the hub as a process of its own.

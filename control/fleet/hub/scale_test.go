@@ -34,7 +34,6 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/metrics"
-	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/timed"
 	"weir/tests/wait"
@@ -136,7 +135,7 @@ func TestScale(t *testing.T) {
 	timed.Alone(t)
 	const nodes, cold = 1000, 500
 	f := newFleet(t)
-	f.listen = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	f.reserve()
 	enroll := func(name string) enrollment.Node {
 		n, err := f.authority.Enroll(name, nil, []string{"tls://" + f.listen})
 		if err != nil {

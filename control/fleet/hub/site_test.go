@@ -27,14 +27,14 @@ import (
 func TestQuestionsOfSite(t *testing.T) {
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
-	f.sites = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	f.sites = lab.FreeAddress(t)
 	file := filepath.Join(f.dir, "drop.txt")
 	if err := os.WriteFile(file, []byte("192.0.2.0/24\n198.51.100.0/24\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f.start("lists: {drop: {sources: [{file: " + file + "}], interval: 1h}}\n")
 	wait.For(t, "the hub takes questions", func() bool { return f.hub.asker.connection() != nil })
-	listen := fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	listen := lab.FreeAddress(t)
 	e, err := f.authority.EnrollSite("paris", []string{"tls://" + listen}, []string{"tls://" + f.sites})
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestQuestionsOfSite(t *testing.T) {
 func TestMirrorSize(t *testing.T) {
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
-	f.sites = fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
+	f.sites = lab.FreeAddress(t)
 	f.start("lists: {}\n")
 	e, err := f.authority.EnrollSite("paris", []string{"tls://127.0.0.1:4222"}, []string{"tls://" + f.sites})
 	if err != nil {
