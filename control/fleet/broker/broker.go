@@ -137,7 +137,10 @@ func (b *Server) start() error {
 	if err != nil {
 		return err
 	}
-	return b.serve(b.account, nats.UserJWTAndSeed(nodes, nodesSeed), nats.UserJWTAndSeed(lists, listsSeed))
+	if err := b.serve(b.account, nats.UserJWTAndSeed(nodes, nodesSeed), nats.UserJWTAndSeed(lists, listsSeed)); err != nil {
+		return err
+	}
+	return b.listen()
 }
 
 // nameOf returns the node or site that a public key is of.

@@ -292,7 +292,9 @@ func (f *fetcher) fetch(name string, q asked) int {
 	m, err := f.stream.Request(wire.FetchSubject, text, askStream)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		m = &nats.Msg{Header: nats.Header{"Status": {"503"}}} // the stream is not there
+		// Without data, the answer means that no one is there: the node would take the server for
+		// one of a former version.
+		m = &nats.Msg{Header: nats.Header{"Status": {"503"}, "Description": {"the stream is not there"}}, Data: []byte("503")}
 	case err != nil:
 		return 0 // the node asks again
 	}

@@ -73,6 +73,7 @@ type inside struct {
 
 	options *server.Options
 	logger  *logger
+	failed  chan string // has room for why the server cannot run
 	tracing sync.Once
 	traced  atomic.Bool // logger.Tracef sees each operation of nodes
 
@@ -85,9 +86,11 @@ type inside struct {
 	watches sync.WaitGroup
 }
 
-// run starts a server. Connections from within the process have a certificate, too.
+// run starts a server, which does not listen for nodes before [inside.listen]. Connections from
+// within the process have a certificate, too.
 func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	i.guard = newGuard(i.log)
+	o.DontListen = true
 	o.TLSConfig = o.TLSConfig.Clone() // not that of sites' servers
 	o.TLSConfig.VerifyConnection = i.guard.hello
 	i.options = o.Clone() // as they were given: the server adds some
@@ -97,14 +100,14 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	i.guard.server = i.server
 	i.own = own
 	i.own.ServerName = authority.ServerName
-	failed := make(chan string, 1)
-	i.logger = &logger{log: i.log, guard: i.guard, names: i.names, failed: failed}
+	i.failed = make(chan string, 1)
+	i.logger = &logger{log: i.log, guard: i.guard, names: i.names, failed: i.failed}
 	i.server.SetLoggerV2(i.logger, false, traceAtStart, false)
 	i.traced.Store(traceAtStart)
 	i.server.Start()
 	for began := time.Now(); !i.server.ReadyForConnections(readyInterval); {
 		select {
-		case text := <-failed:
+		case text := <-i.failed:
 			return errors.New(text)
 		default:
 		}
@@ -118,9 +121,25 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	return nil
 }
 
+// listen begins to listen for nodes. It comes after watch and serve: a node that connects before
+// watch is not compared with its certificate, and one that fetches before serve takes the server for
+// one of a former version.
+func (i *inside) listen() error {
+	listening := make(chan struct{})
+	i.server.AcceptLoop(listening)
+	<-listening
+	select {
+	case text := <-i.failed:
+		return errors.New(text)
+	default:
+		return nil
+	}
+}
+
 // trace has logger.Tracef see each operation from now on. Its first call returns at once, like
 // all others; traced is true when nothing is under way that was not seen. It costs the server
-// a tenth of its time and memory, so it waits for the first node of a former version.
+// a tenth of its time and memory, and refuses the answers that nodes are about to give, so it
+// waits for the first node of a former version.
 func (i *inside) trace() {
 	if traceAtStart {
 		return

@@ -154,11 +154,13 @@ func (s *Site) start() (err error) {
 	}
 	if !s.serves() {
 		s.log.Warn("a former version has made the file of this site: what nodes fetch from it is not limited, enroll it anew with weir hub site")
-		return nil
+		return s.listen()
 	}
-	err = s.serve(s.account.Subject, nats.UserJWTAndSeed(e.Fetch.JWT, e.Fetch.Seed), nats.UserJWTAndSeed(e.Own.JWT, e.Own.Seed))
+	if err := s.serve(s.account.Subject, nats.UserJWTAndSeed(e.Fetch.JWT, e.Fetch.Seed), nats.UserJWTAndSeed(e.Own.JWT, e.Own.Seed)); err != nil {
+		return err
+	}
 	s.fetcher.former.Store(fetches(s.account))
-	return err
+	return s.listen()
 }
 
 // serves reports whether the server answers itself what nodes fetch.

@@ -59,18 +59,20 @@ func (n *Node) get(ctx context.Context, what directGet) (message, error) {
 		return message{}, err
 	}
 	m, err := n.request(ctx, conn, text, wire.IsChunk(what.Last))
-	switch status := ""; {
-	case errors.Is(err, nats.ErrNoResponders):
+	if errors.Is(err, nats.ErrNoResponders) {
 		return message{}, fmt.Errorf("the hub's stream is not there: %w", err)
-	case err != nil:
+	}
+	if err != nil {
 		return message{}, err
+	}
+	switch status := m.Header.Get("Status"); status {
+	case "":
+	case "404":
+		return message{}, errNone
+	case "503":
+		return message{}, errors.New("the hub's stream is not there")
 	default:
-		if status = m.Header.Get("Status"); status == "404" {
-			return message{}, errNone
-		}
-		if status != "" {
-			return message{}, fmt.Errorf("the hub answers %.3q %.80q", status, m.Header.Get("Description"))
-		}
+		return message{}, fmt.Errorf("the hub answers %.3q %.80q", status, m.Header.Get("Description"))
 	}
 	return messageOf(m), nil
 }
