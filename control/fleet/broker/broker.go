@@ -113,10 +113,7 @@ func (b *Server) start() error {
 	if err != nil {
 		return err
 	}
-	if err := b.run(o, own); err != nil {
-		return err
-	}
-	if err := b.load(stream.Subject); err != nil {
+	if err := b.run(o, own, stream.Subject, account.Subject); err != nil {
 		return err
 	}
 	if err := b.update(account, token); err != nil {

@@ -87,8 +87,10 @@ type inside struct {
 }
 
 // run starts a server, which does not listen for nodes before [inside.listen]. Connections from
-// within the process have a certificate, too.
-func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
+// within the process have a certificate, too. Accounts are loaded before anybody connects: two
+// connections at once that are an account's first would both make its directory, and an account
+// that is loaded beside a connection to the hub removes what the hub has subscribed to there.
+func (i *inside) run(o *server.Options, own *tls.Config, accounts ...string) (err error) {
 	i.guard = newGuard(i.log)
 	o.DontListen = true
 	o.TLSConfig = o.TLSConfig.Clone() // not that of sites' servers
@@ -104,6 +106,11 @@ func (i *inside) run(o *server.Options, own *tls.Config) (err error) {
 	i.logger = &logger{log: i.log, guard: i.guard, names: i.names, failed: i.failed}
 	i.server.SetLoggerV2(i.logger, false, traceAtStart, false)
 	i.traced.Store(traceAtStart)
+	for _, account := range accounts {
+		if _, err := i.server.LookupAccount(account); err != nil {
+			return err
+		}
+	}
 	i.server.Start()
 	for began := time.Now(); !i.server.ReadyForConnections(readyInterval); {
 		select {
@@ -197,13 +204,6 @@ func (i *inside) watchOver() {
 			i.guard.look(now)
 		}
 	}
-}
-
-// load loads an account before anybody connects to it: two connections at once that are
-// its first would both make its directory.
-func (i *inside) load(account string) error {
-	_, err := i.server.LookupAccount(account)
-	return err
 }
 
 // URL returns where the server listens.

@@ -133,10 +133,7 @@ func (s *Site) start() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.run(o, own); err != nil {
-		return err
-	}
-	if err := s.load(stream.Subject); err != nil {
+	if err := s.run(o, own, stream.Subject, s.account.Subject); err != nil {
 		return err
 	}
 	if err := s.watch(s.account.Subject, nats.UserJWTAndSeed(e.Events.JWT, e.Events.Seed)); err != nil {
@@ -396,6 +393,29 @@ func replaces(c, present *jwt.AccountClaims) bool {
 		}
 	}
 	return true
+}
+
+// update takes in the claims of the nodes' account. Where its imports change, the server removes
+// what the hub has subscribed to, since a client of the site could not: the connections to the hub
+// are made anew, with all subscriptions.
+func (s *Site) update(c *jwt.AccountClaims, token string) error {
+	if err := s.inside.update(c, token); err != nil {
+		return err
+	}
+	same := func(a, b *jwt.Import) bool {
+		return a.Account == b.Account && a.Subject == b.Subject && a.Type == b.Type
+	}
+	if slices.EqualFunc(c.Imports, s.account.Imports, same) {
+		return nil
+	}
+	toHub, err := s.server.Leafz(nil)
+	if err != nil {
+		return err
+	}
+	for _, l := range toHub.Leafs {
+		_ = s.server.DisconnectClientByID(l.ID) // it may be gone
+	}
+	return nil
 }
 
 // refresh takes in which nodes are revoked, from the mirror.

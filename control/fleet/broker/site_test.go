@@ -409,6 +409,49 @@ func TestSiteAccount(t *testing.T) {
 	}
 }
 
+// Nodes of a site reach the hub when the imports of their account change, as with another version of the hub.
+func TestSiteImports(t *testing.T) {
+	a, b := start(t)
+	token, seed, err := a.Own(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub, err := connect(t, "", append(b.Options(), nats.UserJWTAndSeed(token, seed))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.Subscribe(wire.OriginSubject("*"), func(m *nats.Msg) { _ = m.Respond([]byte("{}")) }); err != nil {
+		t.Fatal(err)
+	}
+	site := paris(t, a, b)
+	e, err := a.Enroll("edge-1", nil, []string{site.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := e.Options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := connect(t, site.URL(), append(o, nats.Timeout(wait.Patience))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := func() bool {
+		_, err := node.Request(wire.OriginSubject("edge-1"), []byte("{}"), wait.Patience)
+		return err == nil
+	}
+	wait.For(t, "the hub answers", answered)
+	c, token, err := a.Account()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Imports = c.Imports[:1]
+	if err := site.update(c, token+" with fewer imports"); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the hub answers with fewer imports", answered)
+}
+
 // A server that requires TLS first says nothing before, and one that accepts it lets in nodes
 // of both kinds.
 func TestTLSFirst(t *testing.T) {

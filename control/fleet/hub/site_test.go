@@ -20,7 +20,6 @@ import (
 	"weir/control/fleet/wire"
 	"weir/filter/key"
 	"weir/tests/lab"
-	"weir/tests/wait"
 )
 
 // Nodes of a site are asked, and ask, through the site's server.
@@ -33,7 +32,6 @@ func TestQuestionsOfSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.start("lists: {drop: {sources: [{file: " + file + "}], interval: 1h}}\n")
-	wait.For(t, "the hub takes questions", func() bool { return f.hub.asker.connection() != nil })
 	listen := lab.FreeAddress(t)
 	e, err := f.authority.EnrollSite("paris", []string{"tls://" + listen}, []string{"tls://" + f.sites})
 	if err != nil {
