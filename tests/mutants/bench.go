@@ -19,6 +19,9 @@ import (
 // patience is how long a test may take; one that a fault has brought to a halt fails then.
 const patience = 3 * time.Minute
 
+// waiting is how long a test waits for what must happen, and here often does not.
+const waiting = "15s"
+
 // bench runs tests of the tree at root, with and without faults.
 type bench struct {
 	root, dir string
@@ -170,7 +173,7 @@ func (b *bench) test(ctx context.Context, f fault, replaced map[string]string) (
 		return result{}, err
 	}
 	// In the environment, since some tests compile a command and run it.
-	env := append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
+	env := append(os.Environ(), "WEIR_PATIENCE="+waiting, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-w", "-o", program, f.pkg)
 	build.Dir, build.Env = b.root, env
 	if out, err := build.CombinedOutput(); err != nil {

@@ -10,9 +10,13 @@ import (
 
 // Patience is the longest wait: a minute, or five where CI=true or WEIR_LONG=1, since such a
 // machine may be slow and all tests run beside each other. Only a fault takes that long.
-var Patience = patience(os.Getenv("CI") == "true" || os.Getenv("WEIR_LONG") == "1")
+// WEIR_PATIENCE sets it for tests that are to fail.
+var Patience = patience(os.Getenv("WEIR_PATIENCE"), os.Getenv("CI") == "true" || os.Getenv("WEIR_LONG") == "1")
 
-func patience(busy bool) time.Duration {
+func patience(set string, busy bool) time.Duration {
+	if d, err := time.ParseDuration(set); err == nil {
+		return d
+	}
 	if busy {
 		return 5 * time.Minute
 	}
