@@ -65,7 +65,7 @@ func crowdsecTool(t *testing.T, name string) string {
 func startCrowdSec(t *testing.T, h *host) *crowdsec {
 	t.Helper()
 	program := crowdsecTool(t, "crowdsec")
-	c := &crowdsec{h: h, cscli: crowdsecTool(t, "cscli"), addr: fmt.Sprint("127.0.0.1:", lab.FreePort(t))}
+	c := &crowdsec{h: h, cscli: crowdsecTool(t, "cscli"), addr: lab.FreeAddress(t)}
 	dir := h.path("crowdsec")
 	if err := os.MkdirAll(filepath.Join(dir, "hub"), 0o700); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 // patience is how long a test may take; one that a fault has brought to a halt fails then.
 const patience = 3 * time.Minute
 
-// waiting is how long a test waits for what must happen, and here often does not.
+// waiting is the patience of tests: most faults let a test wait until it ends.
 const waiting = "15s"
 
 // bench runs tests of the tree at root, with and without faults.

@@ -146,8 +146,8 @@ func (e *lostError) Error() string {
 }
 
 // onWire returns the rates of contenders in million packets a second, and checks
-// their counters against the packets sent and the share listed. What lost frames is measured
-// again.
+// their counters against the packets sent and the share listed. A measurement that lost frames is
+// repeated.
 func (s *session) onWire(c *contenders, g *probe.Generator, names []string, listed float64) (series, error) {
 	for attempt := 1; ; attempt++ {
 		figures, err := s.onWireOnce(c, g, names, listed)
