@@ -353,7 +353,7 @@ func (a *Log) write(text []byte) error {
 func (a *Log) open() (*durable.File, bool, error) {
 	if f := a.file; f != nil {
 		a.file = nil
-		if s, err := os.Lstat(a.path); err == nil && s.Size() == f.Size() && f.InPlace() {
+		if f.InPlace() {
 			return f, false, nil
 		}
 		_ = f.Close() // what it has is durable

@@ -3,11 +3,14 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"weir/control/api"
 	"weir/control/config"
@@ -223,14 +226,14 @@ func testGuardAfterExpiry(t *testing.T, ttl time.Duration) {
 	r.lists(t, feedFile(t, "feed.txt", local+"\n"+firstSource+"\n"))
 	r.c.Lists[0].TTL = quantity.Duration(ttl)
 	d := begin(t, r)
+	lookAgain(t, d)
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{local}, TTL: 3600}); err != nil {
 		t.Fatal(err)
 	}
 	leftOut := func() int { return d.active.prepared.list("feed").left.entries() }
 	over := time.Now().Add(time.Hour + time.Minute)
 	err := d.loop.doAlone(t.Context(), func() error {
-		d.guards.lookAgain = time.Time{}
-		d.followPeers(over.Add(-2 * time.Minute))
+		d.followPeers(time.Now()) // since an entry has changed
 		if n := leftOut(); n != 0 {
 			return fmt.Errorf("%d entries are left out that are allowed", n)
 		}
@@ -454,6 +457,37 @@ func TestTooWide(t *testing.T) {
 	// What is there already does not count twice.
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: taken}); err != nil {
 		t.Error(err)
+	}
+}
+
+// An entry that would cut off what has become a peer is left out, and does not stay for the list's
+// TTL: its source still has it.
+func TestLeftOutDoesNotLinger(t *testing.T) {
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL = quantity.Duration(2 * time.Hour)
+	const network, neighbour = "198.18.77.0/24", "198.18.77.2"
+	write(t, string(r.c.Lists[0].Sources[0].File), network+"\n"+firstSource+"\n")
+	d := begin(t, r)
+	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Drop {
+		t.Fatalf("%v, want it dropped while it is no peer", got)
+	}
+	l.B.In(t, func() {
+		link, err := netlink.LinkByName(l.B.Iface)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(198, 18, 77, 1), Mask: net.CIDRMask(24, 32)}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	lookAgain(t, d)
+	if _, ok := d.journal.Get("feed", key.Source(netip.MustParsePrefix(network))); ok {
+		t.Error("it stays")
+	}
+	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
+		t.Errorf("cut off: %v", got)
 	}
 }
 

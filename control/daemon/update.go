@@ -291,7 +291,7 @@ func (d *Daemon) expire(now time.Time) error {
 // enforce applies changes of the journal. It returns the number of entries that
 // change.
 func (d *Daemon) enforce(batch []journal.Change) (int, error) {
-	d.guards.lookAgain = time.Time{} // an entry that allowed something may have gone
+	d.guards.lookAgain = time.Time{} // an entry may allow what was left out
 	return d.apply(d.active.prepared.changesOf(batch))
 }
 

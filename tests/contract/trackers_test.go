@@ -6,6 +6,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -534,6 +535,14 @@ func TestPenalties(t *testing.T) {
 	// Any of the packet's flows is enough: this is one of a destination.
 	set(hash(1, free), penalty.Penalty{Until: now + time.Hour})
 	decide(free, verdict.Heavy, verdict.Drop)
+	set(hash(1, free), penalty.Penalty{Until: now})
+	// On the general path, too, a packet has its own penalty alone.
+	doubleTagged := func(frame []byte) []byte { return slices.Insert(slices.Clone(frame), 12, 0x81, 0, 0, 1, 0x81, 0, 0, 2) }
+	set(hash(0, blocked), penalty.Penalty{Until: now + time.Hour})
+	for range 2 {
+		decide(doubleTagged(blocked), verdict.Heavy, verdict.Drop)
+		decide(doubleTagged(free), verdict.Clean, verdict.Pass)
+	}
 }
 
 // A penalty ends where its tracker leaves the configuration: it does not come back with it.
