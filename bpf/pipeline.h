@@ -454,8 +454,8 @@ static __always_inline int parse_lean_v6(const void *link, struct plain *h)
 	return !is_exempt(h);
 }
 
-/* The number of the block list that contains a packet of the lean path, or LIST_NONE. */
-static __always_inline int match_plain(const struct plain *h)
+/* The number of the block list with an address of a packet of the lean path, or LIST_NONE. */
+static __always_inline int match_addresses(const struct plain *h)
 {
 	struct set_maps maps = BLOCK_MAPS(open_block, confirm_block, 0);
 	struct packet p = {.list = LIST_NONE};
@@ -489,6 +489,55 @@ static __always_inline int match_plain(const struct plain *h)
 	else
 		probe_shapes(&block, maps, &p, &key_secret, KEY_V6, block.v6, &block.n_v6);
 	return p.list;
+}
+
+/*
+ * Sets p->list to the number of the block list with a flow of the packet. The form is a
+ * constant, and so are the masks of a single shape.
+ */
+static __always_inline void probe_flows(struct set_maps maps, struct packet *p, enum key_form form,
+					const volatile struct shape *shapes,
+					const volatile __u32 *n)
+{
+	if (*n != 1)
+		probe_shapes(&block, maps, p, &key_secret, form, shapes, n);
+	else if (p->has_ports || !shapes[0].ports_mask)
+		set_probe(&block, maps, p, packet_hash(form, &shapes[0], p, &key_secret));
+}
+
+/* The number of the block list with the flow of a packet of the lean path, or LIST_NONE. */
+static __always_inline int match_flow(const struct plain *h)
+{
+	/* Called: inline, the verifier would walk it once more for each shape. */
+	struct set_maps maps = BLOCK_MAPS(0, called_confirm_block, 0);
+	struct packet p = {.list = LIST_NONE, .proto = proto_of(h)};
+
+	p.has_ports = has_ports(p.proto);
+	p.ports = ports_of(h);
+	for (int i = 0; i < words_of(h); i++) {
+		p.src[i] = src_of(h, i);
+		p.dst[i] = dst_of(h, i);
+	}
+	if (h->family == 4) {
+		p.open = open_gates_v4(&block, maps, &p);
+		if (block.gates_v4 & p.open)
+			probe_flows(maps, &p, KEY_V4_FLOW, block.v4_flow, &block.n_v4_flow);
+	} else {
+		p.open = open_gates_v6(&block, maps, &p, &key_secret);
+		if (block.gates_v6 & p.open)
+			probe_flows(maps, &p, KEY_V6_FLOW, block.v6_flow, &block.n_v6_flow);
+	}
+	return p.list;
+}
+
+/* The number of the block list that contains a packet of the lean path, or LIST_NONE. */
+static __always_inline int match_plain(const struct plain *h)
+{
+	int list = match_addresses(h);
+
+	if (h->family == 4 ? !block.n_v4_flow : !block.n_v6_flow)
+		return list;
+	return list == LIST_NONE ? match_flow(h) : list;
 }
 
 /* Whether nothing but counters concerns itself with what passes. */

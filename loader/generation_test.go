@@ -119,12 +119,24 @@ func TestLoad(t *testing.T) {
 	manyPrefixes.Block.N_prefixes, manyPrefixes.Block.N_v4Flow, manyPrefixes.Block.N_v6, manyPrefixes.Block.N_v6Flow = 22, 3, 3, 0
 	directed := lean // both sides
 	directed.Block.Directory = Directory{Shift: 16, Parts: 64 - maxLeanLengths, Src: 1 << 16, Dst: 1 << 16}
+	directed.Block.N_prefixes, directed.Block.Directory.Parts = 32, 64-32
+	for i := range directed.Block.Prefixes {
+		directed.Block.Prefixes[i] = bpf.WeirPrefixLength{SrcMask: ^uint32(0) << i, Tail: uint64(i)}
+	}
 	directedGeneral := directed
 	directedGeneral.NoLean = true
 	leanApproximate := lean
 	leanApproximate.Block = approximateWeighed.Block
 	leanApproximate.Block.N_v4, leanApproximate.Block.N_v4Flow = maxLeanHashed, 0
 	leanApproximate.Block.N_v6, leanApproximate.Block.N_v6Flow = maxLeanHashed, 0
+	leanFlows, approximateFlows := lean, leanApproximate
+	leanFlows.Block = weighed.Block
+	leanFlows.Block.N_prefixes, leanFlows.Block.PrefixShift = maxLeanLengths, lean.Block.PrefixShift
+	leanFlows.Block.Quotient, leanFlows.Block.Prefixes = lean.Block.Quotient, lean.Block.Prefixes
+	leanFlows.Block.N_v4, leanFlows.Block.N_v4Flow = 0, maxLeanHashed
+	leanFlows.Block.N_v6, leanFlows.Block.N_v6Flow = 1, maxLeanHashed-1
+	flowsOf := &approximateFlows.Block
+	flowsOf.N_v4, flowsOf.N_v4Flow, flowsOf.N_v6, flowsOf.N_v6Flow = 1, maxLeanHashed-1, 0, maxLeanHashed
 	fewAllowed := lean
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
@@ -154,6 +166,8 @@ func TestLoad(t *testing.T) {
 		{"few shapes, most of them prefixes, all", manyPrefixes},
 		{"lean", lean},
 		{"lean, approximate", leanApproximate},
+		{"lean, flows", leanFlows},
+		{"lean, approximate, flows", approximateFlows},
 		{"lean, few allowed", fewAllowed},
 		{"lean, cells", leanCells},
 		{"lean, with a directory", directed},

@@ -131,8 +131,8 @@ const (
 	maxEntries = 1 << 30   // of a map: 64 GiB of lines
 )
 
-// maxLeanLengths bounds the prefix lengths of the lean path, sources and destinations
-// together: the verifier of Linux 5.10 walks 640 thousand instructions for 32.
+// maxLeanLengths bounds the prefix lengths of the lean path without a directory, sources and
+// destinations together: the verifier of Linux 5.10 walks 640 thousand instructions for 32.
 const maxLeanLengths = 16
 
 // maxLeanTrackers is the number of trackers that the lean path has.
@@ -146,9 +146,8 @@ func (c *Config) general() (why []string) {
 		is   bool
 	}{
 		{"the lean path is switched off", c.NoLean},
-		{"IPv4 flows are blocked", c.Block.N_v4Flow > 0},
-		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked in approximate mode", maxLeanHashed), c.Block.N_v4 > maxLeanHashed},
-		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked", maxLeanLengths), c.Block.N_prefixes > maxLeanLengths},
+		{fmt.Sprintf("more than %d kinds of IPv4 flows, or prefix lengths in approximate mode, are blocked", maxLeanHashed), c.Block.N_v4+c.Block.N_v4Flow > maxLeanHashed},
+		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked, without a directory", maxLeanLengths), c.Block.Directory.Shift == 0 && c.Block.N_prefixes > maxLeanLengths},
 		{fmt.Sprintf("packets are counted by more than %d trackers", maxLeanTrackers), len(c.counting()) > maxLeanTrackers},
 		{"guards count scans", slices.ContainsFunc(c.Trackers, func(t Tracker) bool { return t.Pairs != 0 })},
 		{"multicast is forwarded", c.Multicast.Ports != 0},
@@ -162,8 +161,8 @@ func (c *Config) general() (why []string) {
 	return why
 }
 
-// maxLeanHashed bounds the shapes of a family that the lean path looks up in the cascade,
-// likewise.
+// maxLeanHashed bounds the shapes of a family that the lean path looks up in the cascade, of
+// addresses and flows together, likewise.
 const maxLeanHashed = 4
 
 // As in the object, whose BTF does not have macros.
@@ -177,7 +176,7 @@ func (c *Config) lean() uint8 {
 	switch b := &c.Block; {
 	case len(c.general()) > 0:
 		return 0
-	case b.Lines != 0 && (b.N_v6Flow > 0 || b.N_v6 > maxLeanHashed):
+	case b.Lines != 0 && b.N_v6+b.N_v6Flow > maxLeanHashed:
 		return leanV4
 	}
 	return leanV4 | leanV6

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -22,24 +23,44 @@ import (
 )
 
 // leanLists returns lists that leave the lean path to IPv4 packets, and in part to those of
-// IPv6: of IPv4 they have addresses and prefixes, of IPv6 a few lengths, or anything. What the
-// allow list has may be anything. In approximate mode they have few lengths of IPv4, too.
+// IPv6: of IPv4 they have addresses, prefixes, of many lengths at times, and two kinds of flows, of
+// IPv6 a few lengths and kinds, or anything. What the allow list has may be anything.
 func (r random) leanLists(mode membership.Mode, directions ...engine.Direction) (lists []engine.List) {
-	few := r.IntN(3) > 0
+	few, many, kindsOfFlows := r.IntN(3) > 0, r.IntN(2) == 0, 1+r.IntN(2)
+	lengths := []int{64, 128}[r.IntN(2):]
 	for i := range 4 {
 		e := r.entries(r.pick(0, 5, 100, 1000))
 		if few && i < 3 {
-			e.V6 = slices.DeleteFunc(e.V6, func(p netip.Prefix) bool { return p.Bits() != 64 && p.Bits() != 128 })
-			e.Flows = nil
+			e.V6 = slices.DeleteFunc(e.V6, func(p netip.Prefix) bool { return !slices.Contains(lengths, p.Bits()) })
 		}
 		if mode == membership.Approximate && i < 3 {
 			e.V4 = slices.DeleteFunc(e.V4, func(p list.V4Prefix) bool { return p.Bits() != 24 && p.Bits() != 32 })
 		}
 		switch i {
 		case 0:
-			e.Flows = slices.DeleteFunc(e.Flows, func(k key.Key) bool { return k.Src.Is4() })
+			kinds := map[bool][]key.Shape{}
+			e.Flows = slices.DeleteFunc(e.Flows, func(k key.Key) bool {
+				v6 := k.Shape.V6()
+				if v6 && !few || slices.Contains(kinds[v6], k.Shape) {
+					return false
+				}
+				if len(kinds[v6]) == kindsOfFlows || !k.Shape.Tuple() {
+					return true
+				}
+				kinds[v6] = append(kinds[v6], k.Shape)
+				return false
+			})
 		case 1, 2: // too many kinds of flows otherwise
 			e.Flows = nil
+		}
+		if i == 2 && mode == membership.Exact && many {
+			for bits := 9; bits < 32; bits++ { // of private addresses, or next to those of packets
+				private := netip.AddrFrom4([4]byte{10, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())})
+				e.V4 = append(e.V4, list.V4Of(netip.PrefixFrom(private, bits).Masked()))
+				if bits > 24 {
+					e.V4 = append(e.V4, list.V4Of(netip.PrefixFrom(r.addr4(), bits).Masked()))
+				}
+			}
 		}
 		lists = append(lists, engine.List{Name: string(rune('a' + i)), Allow: i == 3, Direction: directions[r.IntN(len(directions))], Contents: e.Set()})
 	}
@@ -213,8 +234,19 @@ func TestLeanPath(t *testing.T) {
 	small := sketch.Geometry{Lines: 100, Buckets: 9}
 	seen := map[verdict.Reason]int{}
 	var recorded uint64
+	ways := map[string]int{ // of lookups
+		"a directory": 0, "flows of IPv4, 1": 0, "flows of IPv4, 2": 0, "flows of IPv6, 1": 0, "flows of IPv6, 2": 0,
+	}
+	missing := func() (all []string) {
+		for way, n := range ways {
+			if n == 0 {
+				all = append(all, way)
+			}
+		}
+		return all
+	}
 	for i := range 96 {
-		if i >= 16 && seen[verdict.Heavy] > 0 { // which depends on what r lists
+		if i >= 16 && seen[verdict.Heavy] > 0 && missing() == nil { // which depends on what r lists
 			break
 		}
 		c := r.config(2 * i) // exact
@@ -246,6 +278,15 @@ func TestLeanPath(t *testing.T) {
 		lean, kernel := engines(t, lists, c)
 		if why := lean.General(); why != nil {
 			t.Fatalf("general path: %v", why)
+		}
+		if lean.Block.Directory.Bits > 0 {
+			ways["a directory"]++
+		}
+		if n := len(lean.Block.V4Flow); n > 0 {
+			ways[fmt.Sprint("flows of IPv4, ", n)]++
+		}
+		if n := len(lean.Block.V6Flow); n > 0 && n+len(lean.Block.V6) <= 4 {
+			ways[fmt.Sprint("flows of IPv6, ", n)]++
 		}
 		c.NoLean = true
 		general, other := engines(t, lists, c)
@@ -306,7 +347,10 @@ func TestLeanPath(t *testing.T) {
 			recorded += kernels[0].sameDigests(t, digests, kernels[1])
 		}
 	}
-	t.Log(seen, recorded)
+	t.Log(seen, recorded, ways)
+	if all := missing(); all != nil {
+		t.Errorf("no set has %q: the test is too narrow", all)
+	}
 	if recorded == 0 {
 		t.Error("no digest was recorded")
 	}
