@@ -28,6 +28,9 @@
 #define FEW_SHAPES  12
 #define FEW_OF_EACH 7
 
+/* As many lengths of prefixes have code of their own on the lean path, with constant masks. */
+#define FEW_LENGTHS 4
+
 /* The list number where no table has it; lists are numbered from 1. */
 #define LIST_UNKNOWN 0
 #define LIST_NONE    -1
@@ -238,6 +241,13 @@ static __always_inline int prefix_match(const volatile struct key_set *s, struct
 	}
 	if (s->n_prefixes == 1) { /* a constant index, and so constant masks */
 		list = length_find(s, maps, 0, src, dst);
+		return list ? list : LIST_NONE;
+	}
+	if (on_lean_path && s->n_prefixes <= FEW_LENGTHS) {
+#pragma unroll
+		for (int i = 0; i < FEW_LENGTHS; i++)
+			if (i < s->n_prefixes && !list)
+				list = length_find(s, maps, i, src, dst);
 		return list ? list : LIST_NONE;
 	}
 	if (on_lean_path) { /* takes a packet fewer instructions, and the verifier more */
