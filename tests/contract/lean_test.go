@@ -26,7 +26,7 @@ import (
 // IPv6: of IPv4 they have addresses, prefixes, of many lengths at times, and two kinds of flows, of
 // IPv6 a few lengths and kinds, or anything. What the allow list has may be anything.
 func (r random) leanLists(mode membership.Mode, directions ...engine.Direction) (lists []engine.List) {
-	few, many, kindsOfFlows := r.IntN(3) > 0, r.IntN(2) == 0, 1+r.IntN(2)
+	few, many, kinds := r.IntN(3) > 0, r.IntN(2) == 0, 1+r.IntN(2)
 	lengths := []int{64, 128}[r.IntN(2):]
 	for i := range 4 {
 		e := r.entries(r.pick(0, 5, 100, 1000))
@@ -38,18 +38,11 @@ func (r random) leanLists(mode membership.Mode, directions ...engine.Direction) 
 		}
 		switch i {
 		case 0:
-			kinds := map[bool][]key.Shape{}
-			e.Flows = slices.DeleteFunc(e.Flows, func(k key.Key) bool {
-				v6 := k.Shape.V6()
-				if v6 && !few || slices.Contains(kinds[v6], k.Shape) {
-					return false
-				}
-				if len(kinds[v6]) == kindsOfFlows || !k.Shape.Tuple() {
-					return true
-				}
-				kinds[v6] = append(kinds[v6], k.Shape)
-				return false
-			})
+			flows := e.Flows
+			e.Flows = ofKinds(flows, kinds)
+			if !few {
+				e.Flows = append(e.Flows, slices.DeleteFunc(flows, func(k key.Key) bool { return !k.Shape.V6() })...)
+			}
 		case 1, 2: // too many kinds of flows otherwise
 			e.Flows = nil
 		}
@@ -65,6 +58,22 @@ func (r random) leanLists(mode membership.Mode, directions ...engine.Direction) 
 		lists = append(lists, engine.List{Name: string(rune('a' + i)), Allow: i == 3, Direction: directions[r.IntN(len(directions))], Contents: e.Set()})
 	}
 	return lists
+}
+
+// ofKinds returns the flows of the first n kinds of each family.
+func ofKinds(flows []key.Key, n int) (of []key.Key) {
+	kinds := map[bool][]key.Shape{}
+	for _, k := range flows {
+		v6 := k.Shape.V6()
+		if !slices.Contains(kinds[v6], k.Shape) {
+			if len(kinds[v6]) == n || !k.Shape.Tuple() {
+				continue
+			}
+			kinds[v6] = append(kinds[v6], k.Shape)
+		}
+		of = append(of, k)
+	}
+	return of
 }
 
 // packetOnLeanPath returns a frame of which most are plain or have a VLAN tag, and some are not in
