@@ -116,6 +116,10 @@ func (h *host) lost() string {
 func (h *host) TakeContents(_ context.Context, l *fleetnode.List) error {
 	version := l.Version()
 	h.mu.Lock()
+	if !slices.Contains(h.Lists(), l) { // it is gone
+		h.mu.Unlock()
+		return nil
+	}
 	h.take(l)
 	h.look("in " + l.Status().Sources[0].Version + " and later")
 	h.mu.Unlock()

@@ -272,6 +272,10 @@ func (r *run) TakeContents(_ context.Context, l *List) error {
 	version := l.Version()
 	contents := l.Contents()
 	r.mu.Lock()
+	if !slices.Contains(r.Lists(), l) { // it is gone
+		r.mu.Unlock()
+		return nil
+	}
 	failing := r.failing
 	if failing == nil {
 		r.known[l.Name()] = contents
