@@ -23,7 +23,7 @@ import (
 )
 
 // leanLists returns lists that leave the lean path to IPv4 packets, and in part to those of
-// IPv6: of IPv4 they have addresses, prefixes, of many lengths at times, and two kinds of flows, of
+// IPv6: of IPv4 they have addresses, prefixes, of many lengths at times, and one or two kinds of flows, of
 // IPv6 a few lengths and kinds, or anything. What the allow list has may be anything.
 func (r random) leanLists(mode membership.Mode, directions ...engine.Direction) (lists []engine.List) {
 	few, many, kinds := r.IntN(3) > 0, r.IntN(2) == 0, 1+r.IntN(2)
