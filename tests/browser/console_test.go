@@ -289,10 +289,12 @@ const (
 	explainLoud = `a[id^="x-"][id$="` + loud + `"]`
 )
 
-// click clicks an element as soon as it is there: panels change each second.
+// click clicks an element as soon as it is there: panels change each second. It waits for the
+// scripts, without which a form goes to another page: htmx takes a page up when it is complete,
+// and what it adds to one a moment later.
 func (d *desk) click(selector string) {
 	d.t.Helper()
-	d.until(selector+" is there", fmt.Sprintf("(e => e && (e.click(), true) || false)(document.querySelector(%q))", selector))
+	d.until(selector+" is there", fmt.Sprintf(`(e => document.readyState === "complete" && e && !e.closest(".htmx-added") && (e.click(), true) || false)(document.querySelector(%q))`, selector))
 }
 
 // An incident in the page alone: the flood is seen, its largest source explained, blocked,
