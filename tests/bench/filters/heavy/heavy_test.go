@@ -61,6 +61,7 @@ func TestBounds(t *testing.T) {
 	for _, k := range Kinds {
 		s := build(t, k, bytes, Slot, threshold, all, r.Uint64())
 		var sum float64
+		off := 0
 		for f, e := range s.Flows() {
 			sum += e
 			n, known := truth[f]
@@ -77,11 +78,14 @@ func TestBounds(t *testing.T) {
 				if over < 0 || over > packets*Slot/bytes {
 					t.Errorf("%s: %g of %d packets", k.Name, e, n)
 				}
-			case *heavyKeeper: // theorem 2: never too much, but for equal fingerprints
+			case *heavyKeeper: // theorem 2: never too much, but for equal fingerprints, of which there are few
 				if over > 0.05*float64(n)+20 {
-					t.Errorf("%s: %g of %d packets", k.Name, e, n)
+					off++
 				}
 			}
+		}
+		if off > 2 {
+			t.Errorf("%s: %d flows have far too many packets", k.Name, off)
 		}
 		switch s.(type) {
 		case *coco, spaceSaving: // each packet is in one count
