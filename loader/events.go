@@ -117,6 +117,22 @@ func (s *Stats) readEvents(a *array, fn func(*Event)) error {
 	return nil
 }
 
+// CloseEvents releases the memory that reading events takes, until they are read again.
+func (s *Stats) CloseEvents() (err error) {
+	s.read(func(pinnedMaps) {
+		s.reading.Lock()
+		defer s.reading.Unlock()
+		if s.events != nil {
+			err = s.events.Close()
+			s.events = nil
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("close the reader of events: %w", err)
+	}
+	return nil
+}
+
 // addEthernet adds an Ethernet header to a packet that has no link header, so that readers
 // of events and captures need to know but one kind of frames.
 func (e *Event) addEthernet() {

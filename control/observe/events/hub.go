@@ -96,12 +96,11 @@ func (h *Hub) Follow(now []Interface) {
 	for _, i := range now {
 		k := slices.IndexFunc(h.interfaces, func(r *reader) bool { return r.Stats == i.Stats })
 		if k < 0 {
-			// Discard what another process has left unread.
-			err := i.Stats.Events(func(*loader.Event) {})
-			h.interfaces = append(h.interfaces, &reader{failed: err != nil, lost: i.Stats.EventsLost()})
-			if k = len(h.interfaces) - 1; err != nil {
-				h.log.Error(i.String() + ": " + err.Error())
+			r := &reader{Interface: i, lost: i.Stats.EventsLost()}
+			if len(h.subs) > 0 { // the next subscription discards what another process has left unread
+				r.failed = h.failed(r, i.Stats.Events(func(*loader.Event) {}))
 			}
+			k, h.interfaces = len(h.interfaces), append(h.interfaces, r)
 		}
 		h.interfaces[k].Interface = i
 		all = append(all, h.interfaces[k])
@@ -162,6 +161,21 @@ func (h *Hub) unsubscribe(s *subscription) {
 	h.subs = slices.Delete(h.subs, i, i+1)
 	close(s.to)
 	h.ask()
+	if len(h.subs) > 0 {
+		return
+	}
+	for _, r := range h.interfaces { // buffers that are not read need not be mapped
+		h.failed(r, r.Stats.CloseEvents())
+	}
+}
+
+// failed logs an error in reading the events of an interface, unless there is none, or one is
+// known.
+func (h *Hub) failed(r *reader, err error) bool {
+	if err != nil && !r.failed {
+		h.log.Error(r.String() + ": " + err.Error())
+	}
+	return err != nil
 }
 
 // poll passes new events to the subscribers.
@@ -194,10 +208,7 @@ func (h *Hub) drain(r *reader, boot time.Time) {
 			s.send(e)
 		}
 	})
-	if err != nil && !r.failed {
-		h.log.Error(r.String() + ": " + err.Error())
-	}
-	r.failed = err != nil
+	r.failed = h.failed(r, err)
 	lost := r.Stats.EventsLost()
 	for _, s := range h.subs {
 		s.lost += lost - min(lost, r.lost)
