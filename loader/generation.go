@@ -42,6 +42,7 @@ type Generation struct {
 
 	trackers uint64 // identity of the trackers, which takes long to compute
 	layout   layout // of the trackers
+	counting *counting
 
 	maps  map[string]*array
 	block Memory
@@ -61,7 +62,7 @@ func newGeneration(cfg Config, filter map[string]*array) (*Generation, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("new generation: %w", err)
 	}
-	g := &Generation{config: cfg, trackers: cfg.trackerIdentity(), layout: cfg.layTrackers(), maps: make(map[string]*array), folding: new(fold.Cache)}
+	g := &Generation{config: cfg, trackers: cfg.trackerIdentity(), layout: cfg.layTrackers(), counting: new(counting), maps: make(map[string]*array), folding: new(fold.Cache)}
 	if err := g.build(&cfg, filter); err != nil {
 		for name, a := range filter {
 			if g.maps[name] == a {
@@ -531,14 +532,11 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		}
 		fresh[bpf.WeirMapListStats] = lists
 	}
-	// Without trackers, too: penalties must not come back with a tracker that is configured again.
-	if g.trackers != present.identity() || g.trackers != 0 && !present.haveSizes(g.layout.entries(stats.cpus)) {
-		trackers, err := newTrackers(&g.config, stats.cpus)
-		if err != nil {
-			return nil, errors.Join(err, fresh.Close())
-		}
-		maps.Copy(fresh, trackers)
+	trackers, err := g.outgrownTrackers(stats, present)
+	if err != nil {
+		return nil, errors.Join(err, fresh.Close())
 	}
+	maps.Copy(fresh, trackers)
 	if g.config.Digests.Lines > 0 &&
 		(g.config.digestIdentity() != present.recorded() || !present.haveSizes(g.config.digestEntries(stats.cpus))) {
 		digests, err := newDigests(&g.config, stats.cpus)
@@ -583,7 +581,7 @@ func (g *Generation) Close() error {
 	for _, m := range g.maps {
 		errs = append(errs, m.Close())
 	}
-	errs = append(errs, g.description.Close())
+	errs = append(errs, g.description.Close(), g.counting.Close())
 	g.maps, g.block, g.allow, g.description = nil, Memory{}, Memory{}, nil
 	return errors.Join(errs...)
 }

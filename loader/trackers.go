@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -126,29 +128,86 @@ func (k pinnedMaps) trackers() *bpf.WeirTrackerState {
 	return &entriesOf[bpf.WeirTrackerState](k[bpf.WeirMapTrackerNow])[0]
 }
 
-// entries returns the maps of trackers with this layout, with their numbers of entries.
-func (l *layout) entries(cpus int) map[string]int {
+// counted returns the maps that trackers with this layout count in, with their numbers of
+// entries. There is a line more than the banks have: earlier versions, which read the maps of
+// each interface alone, do not continue in them.
+func (l *layout) counted(cpus int) map[string]int {
 	return map[string]int{
-		bpf.WeirMapTrackerNow:   1,
-		bpf.WeirMapTrackerLines: max(1, cpus*banks*int(l.lines)),
+		bpf.WeirMapTrackerLines: cpus*banks*int(l.lines) + 1,
 		bpf.WeirMapTrackerFlows: max(1, cpus*banks*int(l.buckets)),
 		bpf.WeirMapTrackerPairs: max(1, banks*int(l.pairs)),
-		bpf.WeirMapPenalties:    PenaltyBuckets,
-		bpf.WeirMapThresholds:   MaxTrackers,
-		bpf.WeirMapWindows:      WindowBuckets,
 	}
 }
 
-// newTrackers returns empty memory for the configuration's trackers and their
-// penalties.
-func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
-	l := cfg.layTrackers()
-	k, err := newPinnedMaps(l.entries(cpus))
+// punished returns the maps of penalties, with their numbers of entries.
+func punished() map[string]int {
+	return map[string]int{
+		bpf.WeirMapPenalties:  PenaltyBuckets,
+		bpf.WeirMapThresholds: MaxTrackers,
+		bpf.WeirMapWindows:    WindowBuckets,
+	}
+}
+
+// newHead returns an interface's record of the configuration's trackers.
+func newHead(cfg *Config) (pinnedMaps, error) {
+	k, err := newPinnedMaps(map[string]int{bpf.WeirMapTrackerNow: 1})
 	if err != nil {
-		return nil, fmt.Errorf("trackers: %w", err)
+		return nil, err
 	}
 	now := k.trackers()
 	now.Seed, now.Identity = cfg.TrackerSeed, cfg.trackerIdentity()
+	return k, nil
+}
+
+// counting is the memory in which the programs of a generation count for its trackers, and have
+// penalties: one for all interfaces, whose flows are judged together.
+type counting struct {
+	mu   sync.Mutex
+	maps pinnedMaps // nil until a program needs them
+}
+
+// share returns the maps, for a user who must close them. If there are none yet, they are those
+// of present that fit, and new ones. Present may be nil.
+func (c *counting) share(l *layout, cpus int, present pinnedMaps) (pinnedMaps, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.maps == nil {
+		made := make(pinnedMaps)
+		for _, part := range []struct {
+			entries map[string]int
+			newMaps func(map[string]int) (pinnedMaps, error)
+		}{
+			{l.counted(cpus), func(n map[string]int) (pinnedMaps, error) { return newCounted(l, cpus, n) }},
+			{punished(), newPinnedMaps}, // those of an earlier version fit, where its banks do not
+		} {
+			of := make(pinnedMaps)
+			if present.haveSizes(part.entries) {
+				for name := range part.entries {
+					of[name] = present[name].share()
+				}
+			} else {
+				var err error
+				if of, err = part.newMaps(part.entries); err != nil {
+					return nil, errors.Join(err, made.Close())
+				}
+			}
+			maps.Copy(made, of)
+		}
+		c.maps = made
+	}
+	shared := make(pinnedMaps)
+	for name, a := range c.maps {
+		shared[name] = a.share()
+	}
+	return shared, nil
+}
+
+// newCounted returns empty memory for trackers with this layout.
+func newCounted(l *layout, cpus int, entries map[string]int) (pinnedMaps, error) {
+	k, err := newPinnedMaps(entries)
+	if err != nil {
+		return nil, err
+	}
 	began := uint64(Monotonic()) // before any program counts
 	lines := k[bpf.WeirMapTrackerLines].words
 	for bank := range cpus * banks {
@@ -161,6 +220,84 @@ func newTrackers(cfg *Config, cpus int) (pinnedMaps, error) {
 	return k, nil
 }
 
+// has reports whether maps of stats are those of this memory.
+func (c *counting) has(k pinnedMaps) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, a := range c.maps {
+		if k[name] != a {
+			return false
+		}
+	}
+	return c.maps != nil
+}
+
+func (c *counting) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.maps.Close()
+	c.maps = nil
+	return err
+}
+
+// outgrownTrackers returns the maps of trackers that must replace those of stats.
+func (g *Generation) outgrownTrackers(s *Stats, present pinnedMaps) (fresh pinnedMaps, err error) {
+	fresh = make(pinnedMaps)
+	continued := present
+	// Without trackers, too: penalties must not come back with a tracker that is configured again.
+	if g.trackers != present.identity() {
+		continued = nil
+		if fresh, err = newHead(&g.config); err != nil {
+			return nil, fmt.Errorf("trackers: %w", err)
+		}
+	} else if g.trackers == 0 {
+		return fresh, nil
+	}
+	counted, err := g.counting.share(&g.layout, s.cpus, continued)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("trackers: %w", err), fresh.Close())
+	}
+	for name, a := range counted {
+		if present[name] == a {
+			a.Close() // present keeps it
+			continue
+		}
+		if isSame(present[name], a) { // opened from the pins of two interfaces: mapped once from now on
+			present[name] = a
+			if err := s.move(pinnedMaps{name: a}); err != nil {
+				return nil, errors.Join(err, fresh.Close())
+			}
+			continue
+		}
+		fresh[name] = a
+	}
+	return fresh, nil
+}
+
+// isSame reports whether two arrays are one map of the kernel.
+func isSame(x, y *array) bool {
+	one, err1 := mapID(x.m)
+	other, err2 := mapID(y.m)
+	return err1 == nil && err2 == nil && one == other
+}
+
+// Continue makes the programs of all interfaces count where the trackers of these stats do, if
+// they are the generation's, and reports whether they are. It is to be called before Load, for
+// the stats of programs that filter already: otherwise the first program that is loaded may be
+// that of another interface, for which all count anew.
+func (g *Generation) Continue(s *Stats) (continued bool, err error) {
+	s.read(func(k pinnedMaps) {
+		if g.trackers == 0 || g.trackers != k.identity() {
+			return
+		}
+		var shared pinnedMaps
+		shared, err = g.counting.share(&g.layout, s.cpus, k)
+		continued = err == nil
+		err = errors.Join(err, shared.Close())
+	})
+	return continued, err
+}
+
 // TrackerSeed returns the seed from which the secrets of the trackers in these stats
 // derive, zero if there are none. A generation with this seed and the same trackers
 // continues them.
@@ -169,8 +306,9 @@ func (s *Stats) TrackerSeed() (seed Seed) {
 	return seed
 }
 
-// Trackers is the memory of an interface's trackers, which the program reads and
-// writes at the same time.
+// Trackers is the memory of trackers, which programs read and write at the same time. All
+// interfaces with programs of the generation share it, but each has words of its own that say in
+// which bank it counts, how many penalties there are, and whether it wakes the control plane.
 type Trackers struct {
 	CPUs      int
 	Penalties []uint64 // a bucket of eight hashes and eight times four words, PenaltyBuckets times
@@ -197,7 +335,7 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 	}
 	shared := s.share(bpf.WeirMapReasonStats, bpf.WeirMapPenalties, bpf.WeirMapThresholds, bpf.WeirMapWindows,
 		bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs)
-	if shared == nil || shared.identity() != g.trackers {
+	if shared == nil || shared.identity() != g.trackers || !g.counting.has(shared) {
 		return nil, errors.Join(ErrNotRecorded, shared.Close())
 	}
 	return &Trackers{
@@ -219,25 +357,32 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 // Close releases the memory.
 func (t *Trackers) Close() error { return t.shared.Close() }
 
+// Place is where the banks are in memory: the same for all interfaces that count in them.
+func (t *Trackers) Place() *uint64 { return &t.lines[0] }
+
 // Active returns the bank, 0 or 1, in which a tracker's packets are counted.
 func (t *Trackers) Active(tracker int) int {
 	_, bank := t.config.place(tracker)
 	return int(atomic.LoadUint64(&t.rows[banksWord]) >> bank & 1)
 }
 
-// Exchange makes the programs count a tracker's packets in its other bank. Those
-// under way may still write to the former: see [Grace].
-func (t *Trackers) Exchange(tracker int) {
-	_, bank := t.config.place(tracker)
-	t.exchange(bank)
+// SetActive makes the interface's programs count a tracker's packets in bank 0 or 1. Those under
+// way may still write to the other: see [Grace].
+func (t *Trackers) SetActive(tracker, bank int) {
+	if _, place := t.config.place(tracker); t.Active(tracker) != bank {
+		t.exchange(place)
+	}
 }
+
+// Exchange makes them count in the other bank.
+func (t *Trackers) Exchange(tracker int) { t.SetActive(tracker, 1-t.Active(tracker)) }
 
 // exchange changes a bit of the banks in all rows.
 func (t *Trackers) exchange(bank int) {
 	t.eachRow(banksWord, atomic.LoadUint64(&t.rows[banksWord])^1<<bank)
 }
 
-// SetPenalized sets the number of penalties: while it is 0, programs do not look
+// SetPenalized sets the number of penalties: while it is 0, the interface's programs do not look
 // for any.
 func (t *Trackers) SetPenalized(n int) { t.eachRow(penaltyWord, uint64(n)) }
 

@@ -100,7 +100,7 @@ with real traffic, far fewer flows pass.`,
 			return planError(err)
 		}
 		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) {
-			row("memory", "%s, of which each CPU of an interface has two", humanize.IBytes(uint64(s.Memory)))
+			row("memory", "%s, of which each CPU has two", humanize.IBytes(uint64(s.Memory)))
 			row("sketch", "%s counters, two of a flow", humanize.Comma(int64(s.Counters)))
 			row("  excess", "%s, with a probability of at most 1 %%", humanize.CommafWithDigits(s.Excess, 1))
 			row("flow memory", "room for %s flows", humanize.Comma(int64(s.Room)))

@@ -146,6 +146,9 @@ func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edge
 		return err
 	}
 	m.engine, m.metadata, m.targets, m.edges = e, d, targets, edges
+	if err := m.continueTrackers(found); err != nil {
+		return err
+	}
 	errs := make([]error, len(found))
 	var all errgroup.Group
 	all.SetLimit(runtime.GOMAXPROCS(0))
@@ -183,6 +186,26 @@ func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edge
 	m.tidy()
 	m.hotplug.setTargets(m.engine, m.targets, nil, m.interfaces)
 	m.refill()
+	return nil
+}
+
+// continueTrackers makes the programs for all interfaces count where those of one do that filters
+// already, if it has the engine's trackers.
+func (m *Manager) continueTrackers(found []Target) error {
+	continued := make(map[bool]bool) // by direction
+	for _, t := range found {
+		if continued[t.Out] {
+			continue
+		}
+		a, err := m.Pins.Open(t.Target)
+		if err != nil {
+			continue // attach says why
+		}
+		continued[t.Out], err = m.engine.Continue(t.Target, a.Stats())
+		if err := errors.Join(err, a.Close()); err != nil {
+			return fmt.Errorf("%s: %w", t, err)
+		}
+	}
 	return nil
 }
 

@@ -97,6 +97,9 @@ func (r *Rollout) plan() error {
 		if err := errors.Join(setEdges(r.edges, i.Target, i.Stats()), specialise(r.engine, i.Target, i.Stats())); err != nil {
 			return err
 		}
+		if _, err := r.engine.Continue(i.Target, i.Stats()); err != nil {
+			return err
+		}
 	}
 	r.planAhead()
 	return nil

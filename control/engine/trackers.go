@@ -63,6 +63,14 @@ func (t Tracker) guard(words []uint64) *verdict.Guard {
 // Trackers returns the generation's trackers, with their secrets.
 func (g *Generation) Trackers() []Tracker { return g.trackers }
 
+// Continue is [loader.Generation.Continue] of the part for an interface.
+func (g *Generation) Continue(t loader.Target, stats *loader.Stats) (continued bool, err error) {
+	if g = g.For(t); g == nil || g.kernel == nil {
+		return false, nil
+	}
+	return g.kernel.Continue(stats)
+}
+
 // Trackers are the trackers of an interface, in the kernel's memory.
 type Trackers struct {
 	*loader.Trackers

@@ -9,7 +9,7 @@ import (
 
 // Sketch is a planned tracker's sketch and flow memory.
 type Sketch struct {
-	Memory    int     `json:"memory"`   // of a bank; each CPU of each interface has two
+	Memory    int     `json:"memory"`   // of a bank; each CPU has two
 	Counters  int     `json:"counters"` // of the sketch, of which each flow has two
 	Room      int     `json:"room"`     // flows that the flow memory has room for
 	Flows     int     `json:"flows"`

@@ -160,14 +160,8 @@ func (s Spec) pairs() *engine.Pairs {
 	return p
 }
 
-// full reports whether a guard's filter has remembered so much on one of the interfaces
-// that it would miss more. Its sketches have counted each pair once.
+// full reports whether a guard's filter has remembered so much that it would miss more. Its
+// sketches have counted each pair once.
 func (t *tracker) full(i int, on interfaces) bool {
-	if t.guards == packets {
-		return false
-	}
-	most := verdict.GuardPairs(t.pairs().Lines)
-	return slices.ContainsFunc(on, func(c interfaceTrackers) bool {
-		return total(c.Banks(i, c.Active(i))) >= most
-	})
+	return t.guards != packets && total(on.active(i)) >= verdict.GuardPairs(t.pairs().Lines)
 }

@@ -28,11 +28,11 @@ type punished struct {
 	until   time.Duration
 	excess  float64 // the most that it had, in units of the threshold
 	cutsOff string  // what a penalty would cut off, as in "the gateway 192.0.2.1"
-	active  bool    // it has a penalty on an interface at least
+	active  bool    // it has a penalty
 	unmet   bool    // an event has said that there was no room for its penalty
 }
 
-// MaxPenalties is the maximum number of penalties on an interface.
+// MaxPenalties is the maximum number of penalties.
 const MaxPenalties = loader.PenaltyBuckets * penalty.Slots
 
 // CutsOff returns what penalties of flows would cut off, as in "the gateway 192.0.2.1".
@@ -44,8 +44,7 @@ type CutsOff func(flows []key.Key) map[key.Key]string
 // next tick, so it is to be called whenever the answers may have changed.
 func (w *Watcher) Protect(cutsOff CutsOff, peers []key.Key) {
 	w.cutsOff, w.peers = cutsOff, peers
-	clear(w.reviewed)
-	clear(w.sparing)
+	w.reviewed, w.sparing = false, false
 	w.rest.due = 0
 }
 
@@ -101,7 +100,7 @@ func (w *Watcher) punish(t *tracker, now, over time.Duration, flows []sketch.Flo
 	}
 	w.judge(t, begun)
 	if t.Action != ReportOnly && len(set) > 0 {
-		w.impose(t, now, set, on, on)
+		w.impose(t, now, set, on)
 	}
 	for _, p := range begun {
 		_, wanted := t.sentence(p, now)
@@ -132,37 +131,38 @@ func (w *Watcher) judge(t *tracker, flows []*punished) {
 	}
 }
 
-// impose sets the penalties of flows on some of the interfaces. In a full bucket, one may
-// displace a weaker one.
-func (w *Watcher) impose(t *tracker, now time.Duration, set []*punished, some, on interfaces) {
-	displaced := make(map[uint64]bool)
-	for _, c := range some {
-		table := table(c)
+// impose sets the penalties of flows, if there are interfaces. In a full bucket, one may displace
+// a weaker one.
+func (w *Watcher) impose(t *tracker, now time.Duration, set []*punished, on interfaces) {
+	if len(on) == 0 {
 		for _, p := range set {
-			x, ok := t.sentence(p, now)
-			if !ok {
-				table.Remove(p.Hash)
-				continue
-			}
-			if table.Set(p.Hash, x) {
-				continue
-			}
-			if weakest, ok := w.weakest(t, p, table.Rivals(p.Hash), now); ok {
-				table.Remove(weakest)
-				table.Set(p.Hash, x)
-				displaced[weakest] = true
-			}
+			p.active = false
 		}
-		w.setPenalized(c, table)
+		return
 	}
-	active := func(h uint64) bool {
-		return slices.ContainsFunc(on, func(c interfaceTrackers) bool { return table(c).Has(h) })
-	}
+	displaced := make(map[uint64]bool)
+	table := table(on[0])
 	for _, p := range set {
-		p.active = active(p.Hash)
+		x, ok := t.sentence(p, now)
+		if !ok {
+			table.Remove(p.Hash)
+			continue
+		}
+		if table.Set(p.Hash, x) {
+			continue
+		}
+		if weakest, ok := w.weakest(t, p, table.Rivals(p.Hash), now); ok {
+			table.Remove(weakest)
+			table.Set(p.Hash, x)
+			displaced[weakest] = true
+		}
+	}
+	w.setPenalized(on, table)
+	for _, p := range set {
+		p.active = table.Has(p.Hash)
 	}
 	for h := range displaced {
-		if active(h) {
+		if table.Has(h) {
 			continue
 		}
 		if _, p := w.owner(h); p == nil || p.until > now {
@@ -263,8 +263,7 @@ func (t *tracker) forget() (events []Event) {
 // review judges the penalties of flows anew where it may have changed what they cut off. It
 // also removes those that an earlier watcher has set.
 func (w *Watcher) review(now time.Duration, on interfaces) (events []Event) {
-	unreviewed := slices.ContainsFunc(on, func(c interfaceTrackers) bool { return !w.reviewed[c.stats] })
-	if !unreviewed || w.cutsOff == nil {
+	if w.reviewed || len(on) == 0 || w.cutsOff == nil {
 		return nil
 	}
 	for i, t := range w.trackers {
@@ -272,10 +271,7 @@ func (w *Watcher) review(now time.Duration, on interfaces) (events []Event) {
 			events = append(events, w.reviewTracker(t, i, now, on)...)
 		}
 	}
-	clear(w.reviewed)
-	for _, c := range on {
-		w.reviewed[c.stats] = true
-	}
+	w.reviewed = true
 	return events
 }
 
@@ -293,22 +289,20 @@ func (w *Watcher) reviewTracker(t *tracker, i int, now time.Duration, on interfa
 			changed = append(changed, p)
 		}
 	}
-	for _, c := range on {
-		table := table(c)
-		for _, k := range candidates {
-			if h := c.Hash(i, k); cut[k] != "" && t.penal[h] == nil {
-				table.Remove(h)
-			}
+	table := table(on[0])
+	for _, k := range candidates {
+		if h := on[0].Hash(i, k); cut[k] != "" && t.penal[h] == nil {
+			table.Remove(h)
 		}
-		for _, p := range changed {
-			if x, ok := t.sentence(p, now); !ok {
-				table.Remove(p.Hash)
-			} else if table.Has(p.Hash) { // otherwise it gets one if it is still heavy
-				table.Set(p.Hash, x)
-			}
-		}
-		w.setPenalized(c, table)
 	}
+	for _, p := range changed {
+		if x, ok := t.sentence(p, now); !ok {
+			table.Remove(p.Hash)
+		} else if table.Has(p.Hash) { // otherwise it gets one if it is still heavy
+			table.Set(p.Hash, x)
+		}
+	}
+	w.setPenalized(on, table)
 	for _, p := range changed {
 		if _, ok := t.sentence(p, now); !ok && p.active {
 			p.active = false
@@ -420,7 +414,7 @@ func (w *Watcher) Inherit(last *Watcher) {
 }
 
 // rehash gives inherited penalties the hashes of the present trackers. Then adopt imposes them:
-// all interfaces are new to this watcher.
+// the memory is new to this watcher.
 func (w *Watcher) rehash(now time.Duration, on interfaces) {
 	if len(on) == 0 {
 		return
@@ -466,26 +460,35 @@ func (t *tracker) mark(r *Report) {
 
 // tidy removes expired penalties.
 func (w *Watcher) tidy(now time.Duration, on interfaces) {
-	for _, c := range on {
-		if c.Penalized() == 0 {
-			continue // its memory need not be touched
-		}
-		if table := table(c); table.Len() > 0 {
-			table.Expire(now)
-			w.setPenalized(c, table)
-		}
+	if !on.penalized() {
+		return // the memory need not be touched
+	}
+	if table := table(on[0]); table.Len() > 0 {
+		table.Expire(now)
+		w.setPenalized(on, table)
 	}
 }
 
-// setPenalized sets the number of an interface's penalties.
-func (w *Watcher) setPenalized(c interfaceTrackers, t *penalty.Table) {
-	delete(w.penalized, c.stats) // a program may have imposed one that is counted now
-	c.SetPenalized(t.Len())
-	if t.Len() == 0 { // a program may have imposed one before it read that there are none
-		for range t.All() {
+// penalized reports whether programs look for penalties.
+func (on interfaces) penalized() bool {
+	return slices.ContainsFunc(on, func(c interfaceTrackers) bool { return c.Penalized() > 0 })
+}
+
+// setPenalized sets the number of penalties on all interfaces.
+func (w *Watcher) setPenalized(on interfaces, t *penalty.Table) {
+	w.penalized = nil // a program may have imposed one that is counted now
+	n := t.Len()
+	for _, c := range on {
+		c.SetPenalized(n)
+	}
+	if n > 0 {
+		return
+	}
+	for range t.All() { // a program may have imposed one before it read that there are none
+		for _, c := range on {
 			c.SetPenalized(1)
-			return
 		}
+		return
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 // Otherwise it rests until the next interval ends: a flow has to enter the flow memory, and
 // under a threshold that programs enforce it has to pass steps, before it can be heavy, and
 // each of these wakes the watcher. Under a threshold that they do not, it rests only while
-// nothing is counted and no flow is known from before. At the end of an interval, interfaces
-// that have counted nothing keep their banks.
+// nothing is counted and no flow is known from before. At the end of an interval, banks that
+// have counted nothing stay.
 
 const (
 	// lively is how long a watcher that was woken looks at each Tick.
@@ -90,62 +90,36 @@ func (w *Watcher) mayRest(now time.Duration, on interfaces) bool {
 
 // isStill reports whether a tracker knows no flow, and has counted nothing in this interval.
 func (t *tracker) isStill(i int, on interfaces) bool {
-	for _, c := range on {
-		if !t.empty[c.stats].begunEmpty || total(c.Banks(i, c.Active(i))) > 0 {
-			return false
-		}
-	}
-	return true
+	return len(on) == 0 || t.empty.begunEmpty && total(on.active(i)) == 0
 }
 
-// contents says what is known of a tracker's banks on an interface.
+// contents says what is known of a tracker's banks.
 type contents struct {
 	begunEmpty  bool // those that count had no flows when they began to
 	beforeEmpty bool // nor had the idle ones
 	idleEmpty   bool // the idle ones have counted nothing either
 }
 
-// isEmpty reports whether the banks of an interface had nothing when the interval began, so
-// that they have nothing now unless they have counted it.
-func (t *tracker) isEmpty(c interfaceTrackers) bool {
-	return t.empty[c.stats] == contents{true, true, true}
-}
+// isEmpty reports whether the banks had nothing when the interval began, so that they have
+// nothing now unless they have counted it.
+func (t *tracker) isEmpty() bool { return t.empty == contents{true, true, true} }
 
-// counting returns the interfaces whose banks may have something.
-func (t *tracker) counting(i int, on interfaces) (all interfaces) {
-	for _, c := range on {
-		if !t.isEmpty(c) || total(c.Banks(i, c.Active(i))) > 0 {
-			all = append(all, c)
-		}
+// begin has banks that have counted nothing begin the next interval as they are. It reports
+// whether they have, and are to be exchanged. What a guard has seen together is not counted
+// always, so that its banks are exchanged in any case.
+func (t *tracker) begin(i int, clock func() time.Duration, on interfaces) (counted bool) {
+	if len(on) == 0 {
+		return false
 	}
-	return all
-}
-
-// begin has the banks of interfaces that have counted nothing begin the next interval as they
-// are, and returns the other interfaces. What a guard has seen together is not counted always,
-// so that its banks are exchanged in any case.
-func (t *tracker) begin(i int, clock func() time.Duration, on interfaces) (others interfaces) {
-	for _, c := range on {
-		at := clock() // before they are looked at: what they have counted by then is later
-		banks := c.Banks(i, c.Active(i))
-		if t.Guard() || !t.isEmpty(c) || total(banks) > 0 {
-			others = append(others, c)
-			continue
-		}
-		for _, b := range banks {
-			b.Begin(at)
-		}
+	at := clock() // before they are looked at: what they have counted by then is later
+	banks := on.active(i)
+	if t.Guard() || !t.isEmpty() || total(banks) > 0 {
+		return true
 	}
-	return others
-}
-
-// noteEmpty notes on which interfaces the banks that have been exchanged have counted nothing.
-func (t *tracker) noteEmpty(i int) {
-	for _, c := range t.exchanged {
-		now := t.empty[c.stats]
-		now.idleEmpty = total(c.Banks(i, 1-c.Active(i))) == 0
-		t.empty[c.stats] = now
+	for _, b := range banks {
+		b.Begin(at)
 	}
+	return false
 }
 
 // PenaltiesOn returns the number of penalties of an interface, unless it has none of the

@@ -42,7 +42,8 @@ type Spec struct {
 	// drop them. Packets that an allow list contains are spared.
 	Action Action `yaml:"action"`
 
-	// The rate that a rate-limited heavy hitter may have. Default: the threshold's.
+	// The rate that a rate-limited heavy hitter may have, on all interfaces together.
+	// Default: the threshold's.
 	Limit quantity.Rate `yaml:"limit,omitempty"`
 
 	// Packets or bytes that a rate-limited heavy hitter may have at once, as in 2000
@@ -57,7 +58,7 @@ type Spec struct {
 	// rate-limited below 1000 packets or 1 MB a second.
 	Guarded bool `yaml:"guard"`
 
-	// Memory of a bank for flows; each CPU of each interface has two.
+	// Memory of a bank for flows; each CPU has two, in which all interfaces count.
 	Memory quantity.Size `yaml:"memory"`
 
 	guards Distinct // what it counts as a guard

@@ -12,7 +12,7 @@ import (
 // Programs enforce thresholds that are a number of units in an interval: the packet that
 // lifts a flow over it imposes the penalty. A share of all traffic is known at the end of an
 // interval only. The watcher reports the penalties that programs have imposed, renews and
-// releases them, and imposes them on the other interfaces.
+// releases them, and has the programs of the other interfaces look for them.
 
 // punishes reports whether the tracker limits or blocks.
 func (w Watched) punishes() bool { return w.Role == Hitters && w.Action != ReportOnly }
@@ -49,32 +49,30 @@ func (w Watched) enforced(cpus int) (t loader.Threshold) {
 // arm makes the programs enforce the thresholds, but not against what a penalty would cut off.
 // That is spared first; without room for it, the watcher alone imposes penalties.
 func (w *Watcher) arm(on interfaces) {
-	sparing := make(map[*loader.Stats]bool)
-	for _, c := range on {
-		armed := w.sparing[c.stats]
-		for i, t := range w.trackers {
-			armed = armed && (t.Role == Drops || c.Threshold(i) == t.enforced(c.cpus))
-		}
-		if armed {
-			sparing[c.stats] = true
+	if len(on) == 0 {
+		return
+	}
+	c := on[0]
+	armed := w.sparing
+	for i, t := range w.trackers {
+		armed = armed && (t.Role == Drops || c.Threshold(i) == t.enforced(c.cpus))
+	}
+	if armed {
+		return
+	}
+	w.sparing = windows(c).Spare(w.spared(c))
+	for i, t := range w.trackers {
+		if t.Role == Drops {
 			continue
 		}
-		roomy := windows(c).Spare(w.spared(c))
-		sparing[c.stats] = roomy
-		for i, t := range w.trackers {
-			if t.Role == Drops {
-				continue
-			}
-			wanted := t.enforced(c.cpus)
-			if !roomy {
-				wanted = loader.Threshold{}
-			}
-			if c.Threshold(i) != wanted {
-				c.SetThreshold(i, wanted)
-			}
+		wanted := t.enforced(c.cpus)
+		if !w.sparing {
+			wanted = loader.Threshold{}
+		}
+		if c.Threshold(i) != wanted {
+			c.SetThreshold(i, wanted)
 		}
 	}
-	w.sparing = sparing
 }
 
 // spared returns the hashes of what programs must not impose penalties on.
@@ -110,70 +108,82 @@ const lookEach = time.Millisecond
 // adopt takes over the penalties that programs or an earlier watcher have imposed. A flow that
 // is silent is in no memory: its penalty stays unknown until the flow sends, or it expires.
 func (w *Watcher) adopt(now time.Duration, on interfaces) (events []Event) {
-	if w.punishing() == 0 {
+	if w.punishing() == 0 || len(on) == 0 {
 		return nil
 	}
-	appeared := w.appeared(on)
-	w.bound(now, appeared)
-	penalized, unknown := make(map[*loader.Stats]int), w.unknown
-	all := len(unknown) > 0 && now >= w.again
-	if all {
-		unknown = make(map[uint64]time.Duration, len(w.unknown)) // without those that have expired
+	if !w.met {
+		w.bound(now, on)
 	}
-	var in memories
-	adopted := make(map[*tracker][]*punished)
-	for _, c := range on {
-		n := c.Penalized()
-		penalized[c.stats] = n
-		if known, ok := w.penalized[c.stats]; ok && n == known && !all {
-			continue // programs have imposed none since
-		}
-		for h, until := range table(c).All() {
-			if until <= now {
-				continue
-			}
-			if of, p := w.owner(h); p != nil {
-				p.until = max(p.until, of.latest(until, now))
-				if _, ok := of.sentence(p, now); ok {
-					p.active = true
-				}
-				continue
-			}
-			if until <= unknown[h] {
-				continue // it was not found before
-			}
-			if in == nil {
-				in = w.memories(on)
-			}
-			t, f, began := in.find(h)
-			if t == nil {
-				unknown[h] = until
-				continue
-			}
-			p := &punished{Flow: f, over: max(now-began, 1), until: t.latest(until, now), excess: 1}
-			t.penal[h] = p
-			adopted[t] = append(adopted[t], p)
-		}
-	}
-	if all {
-		w.again = now + max(time.Second, time.Duration(len(unknown))*lookEach)
-	}
-	w.unknown, w.penalized = unknown, penalized
+	adopted := w.look(now, on)
 	for _, t := range w.trackers {
 		set := adopted[t]
 		if len(set) == 0 {
 			continue
 		}
 		w.judge(t, set)
-		w.impose(t, now, set, on, on) // on the other interfaces, too
+		w.impose(t, now, set, on)
 		for _, p := range set {
 			events = append(events, Event{Spec: t.Spec, Flow: p.Flow, Over: p.over, CutsOff: p.cutsOff})
 		}
 	}
-	if len(appeared) > 0 {
-		w.extend(now, appeared, on)
+	if !w.met {
+		w.extend(now, on)
 	}
 	return events
+}
+
+// look returns the flows whose penalties are new to the watcher, if there may be any.
+func (w *Watcher) look(now time.Duration, on interfaces) (adopted map[*tracker][]*punished) {
+	unknown, all := w.unknown, len(w.unknown) > 0 && now >= w.again
+	if all {
+		unknown = make(map[uint64]time.Duration, len(w.unknown)) // without those that have expired
+	}
+	penalized, same, any, none := make(map[*loader.Stats]int), !all, false, false
+	for _, c := range on {
+		n := c.Penalized()
+		known, ok := w.penalized[c.stats]
+		same, any, none = same && ok && n == known, any || n > 0, none || n == 0
+		penalized[c.stats] = n
+	}
+	if w.penalized = penalized; same {
+		return nil // programs have imposed none since
+	}
+	adopted = make(map[*tracker][]*punished)
+	var in memories
+	table := table(on[0])
+	for h, until := range table.All() {
+		if until <= now {
+			continue
+		}
+		if of, p := w.owner(h); p != nil {
+			p.until = max(p.until, of.latest(until, now))
+			if _, ok := of.sentence(p, now); ok {
+				p.active = true
+			}
+			continue
+		}
+		if until <= unknown[h] {
+			continue // it was not found before
+		}
+		if in == nil {
+			in = w.memories(on)
+		}
+		t, f, began := in.find(h)
+		if t == nil {
+			unknown[h] = until
+			continue
+		}
+		p := &punished{Flow: f, over: max(now-began, 1), until: t.latest(until, now), excess: 1}
+		t.penal[h] = p
+		adopted[t] = append(adopted[t], p)
+	}
+	if all {
+		w.again = now + max(time.Second, time.Duration(len(unknown))*lookEach)
+	}
+	if w.unknown = unknown; any && none {
+		w.setPenalized(on, table) // an interface is new, or has imposed the first
+	}
+	return adopted
 }
 
 // latest returns until, but at most the end of a penalty that the tracker would impose now: an
@@ -182,40 +192,23 @@ func (t *tracker) latest(until, now time.Duration) time.Duration {
 	return min(until, now+time.Duration(t.Duration))
 }
 
-// appeared returns the interfaces that the last tick did not have: at first, all of them.
-func (w *Watcher) appeared(on interfaces) (all interfaces) {
-	for _, c := range on {
-		if !w.met[c.stats] {
-			all = append(all, c)
-		}
-	}
-	if len(all) > 0 || len(w.met) != len(on) {
-		w.met = make(map[*loader.Stats]bool)
-		for _, c := range on {
-			w.met[c.stats] = true
-		}
-	}
-	return all
-}
-
-// bound caps the penalties on new interfaces at the longest duration of all trackers. Nothing
-// else shortens the penalty of a flow that is silent, or has too few packets to be found.
-func (w *Watcher) bound(now time.Duration, appeared interfaces) {
+// bound caps the penalties in memory that is new to the watcher at the longest duration of all
+// trackers. Nothing else shortens the penalty of a flow that is silent, or has too few packets to
+// be found.
+func (w *Watcher) bound(now time.Duration, on interfaces) {
 	var longest time.Duration
 	for _, t := range w.trackers {
 		if t.punishes() {
 			longest = max(longest, time.Duration(t.Duration))
 		}
 	}
-	for _, c := range appeared {
-		if c.Penalized() > 0 {
-			table(c).Cap(now + longest)
-		}
+	if on.penalized() {
+		table(on[0]).Cap(now + longest)
 	}
 }
 
-// extend imposes known penalties on interfaces that have just appeared.
-func (w *Watcher) extend(now time.Duration, appeared, on interfaces) {
+// extend imposes known penalties in memory that is new to the watcher.
+func (w *Watcher) extend(now time.Duration, on interfaces) {
 	for _, t := range w.trackers {
 		var set []*punished
 		for _, p := range t.penal {
@@ -224,7 +217,7 @@ func (w *Watcher) extend(now time.Duration, appeared, on interfaces) {
 			}
 		}
 		if t.punishes() && len(set) > 0 {
-			w.impose(t, now, set, appeared, on)
+			w.impose(t, now, set, on)
 		}
 	}
 }
@@ -246,7 +239,7 @@ func (w *Watcher) memories(on interfaces) (all memories) {
 		}
 		m := memoryOf{tracker: t, began: on.began(i), banks: [2][]*sketch.Bank{on.active(i), on.idle(i)}}
 		for k := range m.banks {
-			m.banks[k] = slices.DeleteFunc(m.banks[k], func(b *sketch.Bank) bool { return b.Total() == 0 })
+			m.banks[k] = slices.DeleteFunc(slices.Clone(m.banks[k]), func(b *sketch.Bank) bool { return b.Total() == 0 })
 		}
 		all = append(all, m)
 	}

@@ -136,6 +136,11 @@ func TestProgramsSpare(t *testing.T) {
 	}
 }
 
+// blocks reports whether the interface's programs block a flow.
+func (c interfaceTrackers) blocks(hash uint64, now time.Duration) bool {
+	return c.Penalized() > 0 && table(c).Check(hash, 1, now) == penalty.Blocked
+}
+
 // ticks lets a second pass a number of times. In each, a source sends so many packets, all to
 // the first tracker on the first interface.
 func (h *host) ticks(w *Watcher, seconds, pps int) {
@@ -175,12 +180,10 @@ func TestPenaltiesOfAnEarlierConfiguration(t *testing.T) {
 			w = newWatcher([]Watched{{Spec: mustParse(t, spec+x.to)}}, func() {})
 			h.ticks(w, 2, 0)
 			h.ticks(w, x.seconds, x.pps)
-			for i, c := range h.wires {
-				got := table(c).Check(h.sources[0].flow.Hash, 1000, h.now)
-				limited := got == penalty.None && table(c).Check(h.sources[0].flow.Hash, 1, h.now) == penalty.Limited
-				if blocked := got == penalty.Blocked; blocked != x.blocked || limited != x.limited {
-					t.Errorf("%s, then %s: on interface %d blocked %t, limited %t", threshold, x.name, i, blocked, limited)
-				}
+			got := table(h.wires[0]).Check(h.sources[0].flow.Hash, 1000, h.now)
+			limited := got == penalty.None && table(h.wires[0]).Check(h.sources[0].flow.Hash, 1, h.now) == penalty.Limited
+			if blocked := got == penalty.Blocked; blocked != x.blocked || limited != x.limited {
+				t.Errorf("%s, then %s: blocked %t, limited %t", threshold, x.name, blocked, limited)
 			}
 			if n := len(w.Penalties(h.now)); x.limited && n != 1 || n > 1 {
 				t.Errorf("%s, then %s: %d penalties are known", threshold, x.name, n)
@@ -198,14 +201,14 @@ func TestPenaltiesOnANewInterface(t *testing.T) {
 	w := newWatcher(watched, func() {})
 	h.ticks(w, 2, 3000)
 	h.ticks(w, 5, 0)
-	blocked := func() bool { return table(all[1]).Check(h.sources[0].flow.Hash, 1, h.now) == penalty.Blocked }
+	blocked := func() bool { return all[1].blocks(h.sources[0].flow.Hash, h.now) }
 	h.wires = all
 	if h.ticks(w, 1, 0); !blocked() {
 		t.Errorf("of %d penalties, the new interface has none", len(w.Penalties(h.now)))
 	}
 	h.wires = all[:1]
 	h.ticks(w, 1, 0)
-	clear(all[1].penalties) // another one, without programs for a while
+	all[1].SetPenalized(0) // another one
 	h.wires = all
 	if h.ticks(w, 1, 0); !blocked() {
 		t.Errorf("of %d penalties, the interface that is back has none", len(w.Penalties(h.now)))
@@ -249,7 +252,7 @@ func TestPenaltiesInherited(t *testing.T) {
 			t.Errorf("%s: penalties %+v", x.name, all)
 		}
 		hash := next.wires[1].Hash(0, h.sources[0].flow.Key) // trackers of the same key share the secret here
-		if blocked := table(next.wires[1]).Check(hash, 1, next.now) == penalty.Blocked; blocked != (x.lasts > 0) {
+		if blocked := next.wires[1].blocks(hash, next.now); blocked != (x.lasts > 0) {
 			t.Errorf("%s: blocked %t", x.name, blocked)
 		}
 	}
@@ -270,7 +273,7 @@ func TestSparedInherited(t *testing.T) {
 		return all
 	}, nil)
 	h.ticks(last, 2, 3000)
-	blocked := func() bool { return table(h.wires[1]).Check(h.sources[0].flow.Hash, 1, h.now) == penalty.Blocked }
+	blocked := func() bool { return h.wires[1].blocks(h.sources[0].flow.Hash, h.now) }
 	if blocked() || len(last.Spared(h.now)) != 1 {
 		t.Fatalf("blocked %t, spared %v", blocked(), last.Spared(h.now))
 	}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
-	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -109,20 +107,22 @@ type Watcher struct {
 	trackers []*tracker
 	grace    func() // waits until no program counts in banks that are idle now
 
-	cutsOff  CutsOff                // nil: nothing is protected
-	peers    []key.Key              // of the packets that are
-	replaced uint64                 // penalties
-	reviewed map[*loader.Stats]bool // interfaces whose penalties are judged by these
-	sparing  map[*loader.Stats]bool // interfaces whose programs spare these
+	cutsOff  CutsOff   // nil: nothing is protected
+	peers    []key.Key // of the packets that are
+	replaced uint64    // penalties
+	reviewed bool      // penalties are judged by these
+	sparing  bool      // programs spare these
 
 	opened interfaces         // of the last tick, which stay open
 	of     *engine.Generation // that they were opened for
+	place  *uint64            // of the memory in the last tick, nil if there was none
+	met    bool               // this tick has the memory of the last one
+	had    bool               // the last tick had any
 	rest   rest
 
 	unknown   map[uint64]time.Duration // penalties that no flow was found for, and when they expire
 	again     time.Duration            // when to look for those flows again
-	met       map[*loader.Stats]bool   // the interfaces of the last tick
-	penalized map[*loader.Stats]int    // the numbers of penalties when all were known
+	penalized map[*loader.Stats]int    // by interface, the numbers of penalties when all were known
 }
 
 type tracker struct {
@@ -134,14 +134,14 @@ type tracker struct {
 	before   uint64        // units in the interval before that
 	known    bool          // previous is: an interval has ended, and the watcher has looked since
 	early    bool          // this interval ends early: see full
-	started  map[*loader.Stats]bool
-	empty    map[*loader.Stats]contents
+	started  bool          // the banks have an admission
+	empty    contents
 	penal    map[uint64]*punished
 	inherit  []*punished // whose hashes by the present tracker are not known yet
 	last     *Report
 	read     bool // the idle banks are those of last
 
-	exchanged interfaces // at the end of the last interval: the others have counted nothing
+	exchanged bool // at the end of the last interval: otherwise the banks have counted nothing
 
 	discarded Discarded // since Watcher.Discarded was called
 }
@@ -149,15 +149,14 @@ type tracker struct {
 // NewWatcher returns a watcher of these trackers, which must be those of the
 // generations, in their order.
 func NewWatcher(trackers []Watched) *Watcher {
-	w := &Watcher{grace: loader.Grace, reviewed: make(map[*loader.Stats]bool), sparing: make(map[*loader.Stats]bool), unknown: make(map[uint64]time.Duration)}
+	w := &Watcher{grace: loader.Grace, unknown: make(map[uint64]time.Duration)}
 	for _, t := range trackers {
 		first := 4 * t.leastSpare()
 		if t.Guard() && t.Memory >= roomy {
 			first = t.leastSpare() // so that all of a scan is counted exactly
 		}
 		w.trackers = append(w.trackers, &tracker{
-			Watched: t, spare: first,
-			started: make(map[*loader.Stats]bool), empty: make(map[*loader.Stats]contents), penal: make(map[uint64]*punished),
+			Watched: t, spare: first, penal: make(map[uint64]*punished),
 		})
 	}
 	return w
@@ -225,6 +224,7 @@ func (w *Watcher) Close() error {
 }
 
 func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Report, events []Event) {
+	w.meet(on)
 	renewed := false
 	for i, t := range w.trackers {
 		if t.renew(i, clock, on) {
@@ -265,7 +265,7 @@ func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Re
 		for i, t := range w.trackers {
 			if ended[i] {
 				t.exchange(i, clock, on)
-				exchanged = exchanged || len(t.exchanged) > 0
+				exchanged = exchanged || t.exchanged
 			}
 		}
 		if exchanged {
@@ -295,7 +295,7 @@ func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Re
 	return reports, events
 }
 
-// memory holds the counters of an interface's trackers.
+// memory holds the trackers of an interface.
 type memory interface {
 	Threshold(tracker int) loader.Threshold
 	SetThreshold(tracker int, t loader.Threshold)
@@ -303,8 +303,8 @@ type memory interface {
 	Banks(tracker, bank int) []*sketch.Bank // of each CPU
 	Pairs(tracker, bank int) *digest.Filter // nil: the tracker is no guard's
 	Active(tracker int) (bank int)
+	SetActive(tracker, bank int)
 	Began(tracker, bank int) time.Duration
-	Exchange(tracker int)
 	SetPenalized(n int)
 	Penalized() int
 	Hash(tracker int, k key.Key) uint64
@@ -314,11 +314,13 @@ type memory interface {
 	Close() error
 }
 
-// interfaces are the trackers of all interfaces.
+// interfaces are the trackers of all interfaces, which have one memory. Each has of its own
+// which banks count, the number of penalties, and whether programs wake this process.
 type interfaces []interfaceTrackers
 
 type interfaceTrackers struct {
 	memory
+	place     *uint64 // of the memory
 	cpus      int
 	penalties []uint64
 	windows   []uint64
@@ -334,7 +336,7 @@ func (w *Watcher) open(g *engine.Generation, stats []*loader.Stats) (on interfac
 			continue
 		}
 		if t, err := g.OpenTrackers(s); err == nil {
-			on = append(on, interfaceTrackers{t, t.CPUs, t.Penalties, t.Windows, s})
+			on = append(on, interfaceTrackers{t, t.Place(), t.CPUs, t.Penalties, t.Windows, s})
 		}
 	}
 	_ = w.opened.close(on) // if it fails, the memory leaks
@@ -358,62 +360,83 @@ func (on interfaces) close(stay interfaces) error {
 	return errors.Join(errs...)
 }
 
-// began returns when the first of the banks that count tracker i began to.
-func (on interfaces) began(i int) time.Duration {
-	first := time.Duration(math.MaxInt64)
-	for _, c := range on {
-		first = min(first, c.Began(i, c.Active(i)))
-	}
-	return first
-}
+// began returns when the banks that count tracker i began to.
+func (on interfaces) began(i int) time.Duration { return on[0].Began(i, on[0].Active(i)) }
 
 // cpus returns the number of banks that count for a tracker.
-func (on interfaces) cpus() (n int) {
-	for _, c := range on {
-		n += c.cpus
+func (on interfaces) cpus() int {
+	if len(on) == 0 {
+		return 0
 	}
-	return n
+	return on[0].cpus
 }
 
-// active returns the banks of tracker i that count, of all interfaces and CPUs.
-func (on interfaces) active(i int) (all []*sketch.Bank) {
-	for _, c := range on {
-		all = append(all, c.Banks(i, c.Active(i))...)
+// active returns the banks of tracker i that count, one for each CPU.
+func (on interfaces) active(i int) []*sketch.Bank {
+	if len(on) == 0 {
+		return nil
 	}
-	return all
+	return on[0].Banks(i, on[0].Active(i))
 }
 
 // idle returns the banks of tracker i that do not count, in the same order.
-func (on interfaces) idle(i int) (all []*sketch.Bank) {
-	for _, c := range on {
-		all = append(all, c.Banks(i, 1-c.Active(i))...)
+func (on interfaces) idle(i int) []*sketch.Bank {
+	if len(on) == 0 {
+		return nil
 	}
-	return all
+	return on[0].Banks(i, 1-on[0].Active(i))
+}
+
+// meet makes all interfaces count in the same banks. The program of a new interface begins with
+// either bank, and a watcher that was killed while it exchanged banks has done so on some interfaces
+// only: it had prepared the bank that began later.
+func (w *Watcher) meet(on interfaces) {
+	var place *uint64
+	if len(on) > 0 {
+		place = on[0].place
+	}
+	w.met = w.had && len(on) > 0 && place == w.place
+	if w.place, w.had = place, len(on) > 0; !w.met {
+		w.reviewed, w.sparing, w.penalized = false, false, nil
+	}
+	for i, t := range w.trackers {
+		if !w.met {
+			t.started, t.empty = false, contents{}
+		}
+		if slices.ContainsFunc(on, func(c interfaceTrackers) bool { return c.Active(i) != on[0].Active(i) }) {
+			latest := 0
+			if on[0].Began(i, 1) > on[0].Began(i, 0) {
+				latest = 1
+			}
+			on.setActive(i, latest)
+			t.empty = contents{} // programs have counted in both
+		}
+	}
+}
+
+// setActive makes the programs of all interfaces count in bank 0 or 1 of tracker i.
+func (on interfaces) setActive(i, bank int) {
+	for _, c := range on {
+		c.SetActive(i, bank)
+	}
 }
 
 // start sets the admission of programs that have begun to count without one.
 func (t *tracker) start(i int, on interfaces) {
-	banks := on.cpus()
-	for _, c := range on {
-		if t.started[c.stats] {
-			continue
-		}
-		for _, b := range c.Banks(i, c.Active(i)) {
-			t.admit(b, banks, c.cpus)
-		}
-		t.started[c.stats] = true
+	if t.started || len(on) == 0 {
+		return
 	}
-	gone := func(s *loader.Stats) bool { return on.of(s) < 0 }
-	maps.DeleteFunc(t.started, func(s *loader.Stats, _ bool) bool { return gone(s) })
-	maps.DeleteFunc(t.empty, func(s *loader.Stats, _ contents) bool { return gone(s) })
+	for _, b := range on.active(i) {
+		t.admit(b, on.cpus())
+	}
+	t.started = true
 }
 
 // admit sets from how many units on flows enter the memory of a bank: low enough to
 // miss no heavy hitter, and lower while there is room, so that the largest flows are
-// counted exactly even if none is heavy. It also sets by which step programs report them, on
-// one of the CPUs of an interface.
-func (t *tracker) admit(b *sketch.Bank, banks, cpus int) {
-	b.Admit(t.threshold(0).Admission(t.previous, banks))
+// counted exactly even if none is heavy. It also sets by which step programs report them.
+func (t *tracker) admit(b *sketch.Bank, cpus int) {
+	b.Admit(t.threshold(0).Admission(t.previous, cpus))
 	b.SetSpare(t.spare)
 	b.SetStep(t.step(cpus))
 }
@@ -428,41 +451,38 @@ func (s Spec) leastSpare() uint64 {
 
 // renew makes the programs count in empty banks where they have counted for a time that is
 // unknown, or too long for their counts to be judged: the watcher has not looked meanwhile. It
-// reports whether there were any.
+// reports whether it has.
 func (t *tracker) renew(i int, clock func() time.Duration, on interfaces) (renewed bool) {
-	var lost time.Duration
-	for _, c := range on {
-		at, now := c.Began(i, c.Active(i)), clock()
-		if 0 < at && at <= now && now-at <= t.longest() {
-			continue
-		}
-		if 0 < at && at <= now && t.started[c.stats] {
-			lost = max(lost, now-at)
-		}
-		for _, b := range c.Banks(i, 1-c.Active(i)) {
-			b.Reset()
-			t.admit(b, on.cpus(), c.cpus)
-		}
-		t.exchangeOn(c, i, clock)
-		delete(t.empty, c.stats)
-		renewed, t.read, t.known = true, false, false
+	if len(on) == 0 {
+		return false
 	}
-	if lost > 0 {
-		t.discard(lost)
+	at, now := on.began(i), clock()
+	if 0 < at && at <= now && now-at <= t.longest() {
+		return false
 	}
-	return renewed
+	if 0 < at && at <= now && t.started {
+		t.discard(now - at)
+	}
+	for _, b := range on.idle(i) {
+		b.Reset()
+		t.admit(b, on.cpus())
+	}
+	t.turn(i, clock, on)
+	t.empty, t.read, t.known = contents{}, false, false
+	return true
 }
 
-// exchangeOn makes the programs of an interface count in the idle banks, which are prepared.
-func (t *tracker) exchangeOn(c interfaceTrackers, i int, clock func() time.Duration) {
-	if p := c.Pairs(i, 1-c.Active(i)); p != nil {
+// turn makes the programs count in the idle banks, which are prepared.
+func (t *tracker) turn(i int, clock func() time.Duration, on interfaces) {
+	next := 1 - on[0].Active(i)
+	if p := on[0].Pairs(i, next); p != nil {
 		p.Clear()
 	}
 	at := clock() // before they do: a bank has counted for no longer than it says
-	for _, b := range c.Banks(i, 1-c.Active(i)) {
+	for _, b := range on[0].Banks(i, next) {
 		b.Begin(at)
 	}
-	c.Exchange(i)
+	on.setActive(i, next)
 }
 
 // longest returns the maximum time over which counts are judged. A watcher that looks each
@@ -481,7 +501,10 @@ func (t *tracker) sofar(i int, clock func() time.Duration, on interfaces) (flows
 	if t.Threshold.Share > 0 && !t.known {
 		return nil, 0, clock() // a share of a part of an interval is no share of the interval
 	}
-	banks := t.counting(i, on).active(i)
+	var banks []*sketch.Bank
+	if !t.isEmpty() || total(on.active(i)) > 0 {
+		banks = on.active(i)
+	}
 	heavy = t.threshold(0).Heavy(max(total(banks), t.previous), t.previous)
 	// One of C banks has counted a C-th of what a flow has to have.
 	least := uint64(hysteresis*float64(heavy)) / uint64(max(1, on.cpus()))
@@ -504,8 +527,10 @@ func total(banks []*sketch.Bank) (units uint64) {
 // exchange prepares the idle banks, with the flows that last, and makes the programs
 // count in them.
 func (t *tracker) exchange(i int, clock func() time.Duration, on interfaces) {
-	t.exchanged = t.begin(i, clock, on)
-	banks, idle := t.exchanged.active(i), t.exchanged.idle(i)
+	var banks, idle []*sketch.Bank
+	if t.exchanged = t.begin(i, clock, on); t.exchanged {
+		banks, idle = on.active(i), on.idle(i)
+	}
 	units, over := total(banks), clock()-t.began
 	heavy := t.threshold(over).Heavy(units, t.previous)
 	t.adapt(banks)
@@ -518,28 +543,24 @@ func (t *tracker) exchange(i int, clock func() time.Duration, on interfaces) {
 		units = uint64(float64(units) * float64(nominal) / float64(over))
 	}
 	t.before, t.previous, t.known = t.previous, units, len(on) > 0
-	kept := make([]int, len(idle))
+	kept := 0
 	for j, b := range idle {
 		b.Reset()
-		t.admit(b, on.cpus(), on[0].cpus)
+		t.admit(b, on.cpus())
 		for f := range banks[j].Flows() {
 			if lasting[f.Hash] {
 				b.Keep(f) // without room, it passes the sketch again
-				kept[j]++
+				kept++
 			}
 		}
 	}
-	for _, c := range t.exchanged {
-		t.exchangeOn(c, i, clock)
-		now := contents{begunEmpty: !slices.ContainsFunc(kept[:c.cpus], func(n int) bool { return n > 0 })}
-		now.beforeEmpty = t.empty[c.stats].begunEmpty
-		t.empty[c.stats], kept = now, kept[c.cpus:]
+	if t.exchanged {
+		t.turn(i, clock, on)
+		t.empty = contents{begunEmpty: kept == 0, beforeEmpty: t.empty.begunEmpty}
 	}
-	for _, c := range on {
-		if t.isEmpty(c) {
-			for _, b := range c.Banks(i, c.Active(i)) {
-				t.admit(b, on.cpus(), c.cpus)
-			}
+	if t.isEmpty() {
+		for _, b := range on.active(i) {
+			t.admit(b, on.cpus())
 		}
 	}
 }
@@ -582,8 +603,11 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 		t.discard(r.Interval)
 		return nil
 	}
-	banks := t.exchanged.idle(i)
-	t.noteEmpty(i)
+	var banks []*sketch.Bank
+	if t.exchanged {
+		banks = on.idle(i)
+		t.empty.idleEmpty = total(banks) == 0
+	}
 	for _, b := range banks {
 		r.Packets += b.Packets()
 		r.Bytes += b.Bytes()

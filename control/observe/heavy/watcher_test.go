@@ -43,17 +43,17 @@ type source struct {
 	heavy   bool
 }
 
-// wire is the memory of an interface's trackers.
+// wire is the memory of an interface's trackers. All interfaces share the first fields.
 type wire struct {
-	h         *host
-	banks     [][2][]*sketch.Bank // of each tracker
+	h          *host
+	banks      [][2][]*sketch.Bank // of each tracker
+	trackers   []*sketch.Tracker
+	thresholds []loader.Threshold
+
 	active    []int
-	trackers  []*sketch.Tracker
 	penalized int
 	wake      bool // programs wake the watcher
-
-	thresholds []loader.Threshold
-	on         *interfaceTrackers
+	on        *interfaceTrackers
 }
 
 // program counts a packet on a CPU at a time, as the program does.
@@ -136,10 +136,12 @@ func (w *wire) Began(tracker, bank int) time.Duration {
 	return w.banks[tracker][bank][0].Began()
 }
 
-func (w *wire) Exchange(tracker int) {
+func (w *wire) SetActive(tracker, bank int) {
 	w.h.held()
-	w.h.exchanges++
-	w.active[tracker] ^= 1
+	if w.active[tracker] != bank {
+		w.h.exchanges++
+		w.active[tracker] = bank
+	}
 	w.h.held()
 }
 
@@ -165,23 +167,27 @@ func newWire(w *wire, cpus, buckets int) interfaceTrackers {
 func newHost(t *testing.T, watched []Watched) *host {
 	t.Helper()
 	h := &host{random: seed.New(t), now: time.Hour}
-	for range 2 {
-		w := &wire{h: h, active: make([]int, len(watched)), thresholds: make([]loader.Threshold, len(watched))}
-		for _, x := range watched {
-			tracker := trackerOf(x)
-			var both [2][]*sketch.Bank
-			for bank := range both {
-				for range 2 {
-					b, err := sketch.NewBank(*tracker, make([]uint64, tracker.LineWords()), make([]uint64, tracker.FlowWords()))
-					if err != nil {
-						t.Fatal(err)
-					}
-					both[bank] = append(both[bank], b)
+	var banks [][2][]*sketch.Bank
+	var trackers []*sketch.Tracker
+	for _, x := range watched {
+		tracker := trackerOf(x)
+		var both [2][]*sketch.Bank
+		for bank := range both {
+			for range 2 {
+				b, err := sketch.NewBank(*tracker, make([]uint64, tracker.LineWords()), make([]uint64, tracker.FlowWords()))
+				if err != nil {
+					t.Fatal(err)
 				}
+				both[bank] = append(both[bank], b)
 			}
-			w.banks, w.trackers = append(w.banks, both), append(w.trackers, tracker)
 		}
+		banks, trackers = append(banks, both), append(trackers, tracker)
+	}
+	thresholds := make([]loader.Threshold, len(watched))
+	for range 2 {
+		w := &wire{h: h, banks: banks, trackers: trackers, active: make([]int, len(watched)), thresholds: thresholds}
 		h.wires = append(h.wires, newWire(w, 2, 64))
+		h.wires[len(h.wires)-1].penalties, h.wires[len(h.wires)-1].windows = h.wires[0].penalties, h.wires[0].windows
 		w.on = &h.wires[len(h.wires)-1]
 	}
 	for i, x := range watched {
@@ -458,6 +464,39 @@ func TestWindows(t *testing.T) {
 				t.Error("then it reports no interval")
 			}
 		})
+	}
+}
+
+// A new interface counts in the same banks as the others, whichever it begins with. After a watcher
+// was killed while it exchanged banks, all count in the bank that it had prepared.
+func TestNewInterfaceCounts(t *testing.T) {
+	watched := []Watched{{Spec: mustParse(t, "key=src,threshold=100pps")}}
+	h := newHost(t, watched)
+	all := h.wires
+	one, other := all[0].memory.(*wire), all[1].memory.(*wire)
+	w := newWatcher(watched, func() {})
+	h.wires = all[:1]
+	h.ticks(w, 2, 50)
+	h.wires = all
+	other.active[0] = 1 - one.active[0]
+	before := one.active[0]
+	h.ticks(w, 1, 50)
+	if one.active[0] != other.active[0] || one.active[0] == before && h.exchanges == 0 {
+		t.Fatalf("one interface counts in bank %d, the other in %d", one.active[0], other.active[0])
+	}
+	for range 2 { // each bank may be the later one
+		h.now += Tick
+		next := 1 - one.active[0]
+		for _, b := range one.banks[0][next] {
+			b.Reset()
+			b.Begin(h.now)
+		}
+		other.active[0] = next // and not yet one
+		w = newWatcher(watched, func() {})
+		w.tick(h.still, h.wires)
+		if one.active[0] != next || other.active[0] != next {
+			t.Errorf("killed before it had exchanged bank %d: %d and %d count", 1-next, one.active[0], other.active[0])
+		}
 	}
 }
 
