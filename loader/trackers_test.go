@@ -98,7 +98,7 @@ func TestTrackersOfAnEarlierVersion(t *testing.T) {
 	for i, to := range []lab.End{l.A, l.B} {
 		g := newTestGeneration(t, cfg) // of each interface
 		entries := g.layout.counted(CPUs())
-		entries[bpf.WeirMapTrackerLines]--
+		entries[bpf.WeirMapTrackerLines] = CPUs() * banks * int(g.layout.lines)
 		maps.Copy(entries, punished())
 		var err error
 		if g.counting.maps, err = newPinnedMaps(entries); err != nil {

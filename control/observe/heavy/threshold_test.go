@@ -203,14 +203,14 @@ func TestPenaltiesOnANewInterface(t *testing.T) {
 	h.ticks(w, 5, 0)
 	blocked := func() bool { return all[1].blocks(h.sources[0].flow.Hash, h.now) }
 	h.wires = all
-	if h.ticks(w, 1, 0); !blocked() {
+	if w.tick(h.still, h.wires); !blocked() {
 		t.Errorf("of %d penalties, the new interface has none", len(w.Penalties(h.now)))
 	}
 	h.wires = all[:1]
 	h.ticks(w, 1, 0)
 	all[1].SetPenalized(0) // another one
 	h.wires = all
-	if h.ticks(w, 1, 0); !blocked() {
+	if w.tick(h.still, h.wires); !blocked() {
 		t.Errorf("of %d penalties, the interface that is back has none", len(w.Penalties(h.now)))
 	}
 	if h.ticks(w, 60, 0); blocked() || len(w.Penalties(h.now)) > 0 {
