@@ -483,7 +483,7 @@ func TestNewInterfaceCounts(t *testing.T) {
 	if w.tick(h.still, h.wires); one.active[0] != counts || other.active[0] != counts {
 		t.Errorf("bank %d counts: now one interface counts in %d, the new one in %d", counts, one.active[0], other.active[0])
 	}
-	for range 2 { // each bank may be the later one
+	for range 4 { // each bank may be the later one
 		h.now += Tick
 		next := 1 - one.active[0]
 		for _, b := range one.banks[0][next] {
