@@ -454,55 +454,49 @@ static __always_inline int parse_lean_v6(const void *link, struct plain *h)
 	return !is_exempt(h);
 }
 
+static __always_inline void copy_addresses(const struct plain *h, struct packet *p)
+{
+	for (int i = 0; i < words_of(h); i++) {
+		p->src[i] = src_of(h, i);
+		p->dst[i] = dst_of(h, i);
+	}
+}
+
+/*
+ * Probes the shapes of one form on the lean path. The form is a constant, and so are the masks of
+ * a single shape.
+ */
+static __always_inline void probe_form(struct set_maps maps, struct packet *p, enum key_form form,
+				       const volatile struct shape *shapes,
+				       const volatile __u32 *n)
+{
+	if (*n != 1)
+		probe_shapes(&block, maps, p, &key_secret, form, shapes, n);
+	else if (!is_flow(form) || p->has_ports || !shapes[0].ports_mask)
+		set_probe(&block, maps, p, packet_hash(form, &shapes[0], p, &key_secret));
+}
+
 /* The number of the block list with an address of a packet of the lean path, or LIST_NONE. */
 static __always_inline int match_addresses(const struct plain *h)
 {
 	struct set_maps maps = BLOCK_MAPS(open_block, confirm_block, 0);
 	struct packet p = {.list = LIST_NONE};
 
+	if (h->family == 4 && !block.n_v4)
+		return prefix_match(&block, maps, src_of(h, 0), dst_of(h, 0), 1);
+	if (h->family == 6 && !block.n_v6)
+		return LIST_NONE;
+	copy_addresses(h, &p);
 	if (h->family == 4) {
-		if (!block.n_v4)
-			return prefix_match(&block, maps, src_of(h, 0), dst_of(h, 0), 1);
-		p.src[0] = src_of(h, 0);
-		p.dst[0] = dst_of(h, 0);
 		p.open = open_gates_v4(&block, maps, &p);
-		if (!(block.gates_v4 & p.open))
-			return LIST_NONE;
-		if (block.n_v4 == 1) /* a constant index, and so constant masks */
-			set_probe(&block, maps, &p,
-				  packet_hash(KEY_V4, &block.v4[0], &p, &key_secret));
-		else
-			probe_shapes(&block, maps, &p, &key_secret, KEY_V4, block.v4, &block.n_v4);
-		return p.list;
+		if (block.gates_v4 & p.open)
+			probe_form(maps, &p, KEY_V4, block.v4, &block.n_v4);
+	} else {
+		p.open = open_gates_v6(&block, maps, &p, &key_secret);
+		if (block.gates_v6 & p.open)
+			probe_form(maps, &p, KEY_V6, block.v6, &block.n_v6);
 	}
-	if (!block.n_v6)
-		return LIST_NONE;
-	for (int i = 0; i < 4; i++) {
-		p.src[i] = src_of(h, i);
-		p.dst[i] = dst_of(h, i);
-	}
-	p.open = open_gates_v6(&block, maps, &p, &key_secret);
-	if (!(block.gates_v6 & p.open))
-		return LIST_NONE;
-	if (block.n_v6 == 1)
-		set_probe(&block, maps, &p, packet_hash(KEY_V6, &block.v6[0], &p, &key_secret));
-	else
-		probe_shapes(&block, maps, &p, &key_secret, KEY_V6, block.v6, &block.n_v6);
 	return p.list;
-}
-
-/*
- * Sets p->list to the number of the block list with a flow of the packet. The form is a
- * constant, and so are the masks of a single shape.
- */
-static __always_inline void probe_flows(struct set_maps maps, struct packet *p, enum key_form form,
-					const volatile struct shape *shapes,
-					const volatile __u32 *n)
-{
-	if (*n != 1)
-		probe_shapes(&block, maps, p, &key_secret, form, shapes, n);
-	else if (p->has_ports || !shapes[0].ports_mask)
-		set_probe(&block, maps, p, packet_hash(form, &shapes[0], p, &key_secret));
 }
 
 /* The number of the block list with the flow of a packet of the lean path, or LIST_NONE. */
@@ -514,18 +508,15 @@ static __always_inline int match_flow(const struct plain *h)
 
 	p.has_ports = has_ports(p.proto);
 	p.ports = ports_of(h);
-	for (int i = 0; i < words_of(h); i++) {
-		p.src[i] = src_of(h, i);
-		p.dst[i] = dst_of(h, i);
-	}
+	copy_addresses(h, &p);
 	if (h->family == 4) {
 		p.open = open_gates_v4(&block, maps, &p);
 		if (block.gates_v4 & p.open)
-			probe_flows(maps, &p, KEY_V4_FLOW, block.v4_flow, &block.n_v4_flow);
+			probe_form(maps, &p, KEY_V4_FLOW, block.v4_flow, &block.n_v4_flow);
 	} else {
 		p.open = open_gates_v6(&block, maps, &p, &key_secret);
 		if (block.gates_v6 & p.open)
-			probe_flows(maps, &p, KEY_V6_FLOW, block.v6_flow, &block.n_v6_flow);
+			probe_form(maps, &p, KEY_V6_FLOW, block.v6_flow, &block.n_v6_flow);
 	}
 	return p.list;
 }

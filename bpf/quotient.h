@@ -19,12 +19,13 @@ struct quotient {
 	__u64 salt; /* combined by XOR */
 	__u64 mul[3];
 	__u64 key_mask;	   /* the bits of a key */
-	__u64 scale;	   /* number of lines << (QUOTIENT_KEY_BITS - bits of a key) */
+	__u64 scale;	   /* number of words << (QUOTIENT_KEY_BITS - bits of a key) */
 	__u64 front_scale; /* the same of words of the front */
 	__u64 rem_mask;	   /* the bits of a remainder */
-	__u64 rems;	   /* the remainder of each lane */
-	__u32 rem_bits;
-	__u32 lane_bits; /* 63, 31, 21, 15 or 12 */
+	__u64 rems;	   /* the bits of each lane below its list number */
+	__u64 seconds;	   /* the uppermost of these: the entry is in its second word */
+	__u32 list_bit;	   /* the lowest one of a list number */
+	__u32 lane_bits;   /* 63, 31, 21, 15 or 12 */
 	__u32 lines;
 	__u32 buckets; /* of the spill */
 	__u32 front;   /* words of the front; 0: none */
@@ -93,18 +94,19 @@ static __always_inline __u64 lanes_equal(const volatile struct quotient *q, __u6
 static __always_inline __u32 words_find(const volatile struct quotient *q, __u64 w1, __u64 w2,
 					__u64 rem, int bits, int lanes)
 {
-	__u64 ones = 0, w;
+	__u64 ones = 0, want, w;
 	__s64 none;
 
 #pragma unroll
 	for (int i = 0; i < lanes; i++)
 		ones |= 1ULL << i * bits;
-	w = lanes_equal(q, w1, rem * ones, ones, bits);
+	want = rem * ones;
+	w = lanes_equal(q, w1, want, ones, bits);
 	none = w; /* without the upper bit, which is not a part of a lane */
 	none -= 1;
 	/* Keeps the compiler from seeing, and branching on, a comparison. */
 	asm volatile("" : "+r"(none));
-	w |= lanes_equal(q, w2, rem * ones, ones, bits) & none >> 63;
+	w |= lanes_equal(q, w2, want + q->seconds, ones, bits) & none >> 63;
 	/* At most one lane is left. */
 	if (lanes > 1)
 		w |= w >> bits;
@@ -112,7 +114,7 @@ static __always_inline __u32 words_find(const volatile struct quotient *q, __u64
 		w |= w >> 2 * bits;
 	if (lanes > 4)
 		w |= w >> 4 * bits;
-	return (w & ((1ULL << bits) - 1)) >> q->rem_bits;
+	return (w & ((1ULL << bits) - 1)) >> q->list_bit;
 }
 
 /* The word at an offset of a line, whose other bits are ignored. */
@@ -157,22 +159,22 @@ static __always_inline __u32 quotient_find(const volatile struct quotient *q,
 					   struct quotient_maps maps, __u64 key)
 {
 	__u64 p = quotient_permute(q, key), rem = p & q->rem_mask, w1, w2;
-	__u64 n = p * q->scale >> QUOTIENT_KEY_BITS;
-	/* The offsets of the first word, and of the second one, from it, by three bits each. */
-	__u32 s = (__u32)p * 0x9E3779B1, to = (s >> 23 & 0x38) | 8;
+	__u64 first = p * q->scale >> QUOTIENT_KEY_BITS; /* of all words */
+	/* The offset of the second word, from the first, by the remainder alone. */
+	__u32 to = ((__u32)rem * 0x9E3779B1 >> 23 & 0x38) | 8;
 	struct line *l;
 	__u32 list;
 
 	if (q->front && !front_test(q, maps.front, p))
 		return 0;
-	l = entry_at(maps.lines, n, sizeof(*l));
+	l = entry_at(maps.lines, first / LINE_WORDS, sizeof(*l));
 	if (!l) /* impossible: the map has `lines` entries */
 		return 0;
 	/* In this order: an entry moves from its first word to its second, never back. */
-	w1 = load_word(l, s >> 26);
+	w1 = load_word(l, first * sizeof(__u64));
 	if (reorders_loads)
 		to += after(w1);
-	w2 = load_word(l, s >> 26 ^ to);
+	w2 = load_word(l, first * sizeof(__u64) ^ to);
 	switch (q->lane_bits) {
 	case 12:
 		list = words_find(q, w1, w2, rem, 12, 5);
@@ -191,7 +193,7 @@ static __always_inline __u32 quotient_find(const volatile struct quotient *q,
 	}
 	if (list || !(w1 >> 63))
 		return list;
-	return spill_find(q, maps.spill, n * LINE_WORDS + (s >> 29) + after(w1), p);
+	return spill_find(q, maps.spill, first + after(w1), p);
 }
 
 #endif

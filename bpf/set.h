@@ -239,7 +239,7 @@ static __always_inline int prefix_match(const volatile struct key_set *s, struct
 		open = open_lengths(&s->directory, maps.directory, src, dst);
 		return open ? maps.open_match(open, src, dst) : LIST_NONE;
 	}
-	if (s->n_prefixes == 1) { /* a constant index, and so constant masks */
+	if (!on_lean_path && s->n_prefixes == 1) { /* a constant index, and so constant masks */
 		list = length_find(s, maps, 0, src, dst);
 		return list ? list : LIST_NONE;
 	}

@@ -441,7 +441,8 @@ type WeirQuotient struct {
 	FrontScale uint64
 	RemMask    uint64
 	Rems       uint64
-	RemBits    uint32
+	Seconds    uint64
+	ListBit    uint32
 	LaneBits   uint32
 	Lines      uint32
 	Buckets    uint32

@@ -105,7 +105,7 @@ func TestLoad(t *testing.T) {
 	// The most that the lean path has.
 	lean := full
 	lean.Block = KeySet{N_prefixes: maxLeanLengths, PrefixShift: 2, Quotient: Quotient{
-		KeyMask: 1<<QuotientKeyBits - 1, Scale: 1000, RemMask: 1<<11 - 1, RemBits: 11, LaneBits: 12, Lines: 1000, Buckets: 99,
+		KeyMask: 1<<QuotientKeyBits - 1, Scale: 8000, RemMask: 1<<10 - 1, ListBit: 11, LaneBits: 12, Lines: 1000, Buckets: 99,
 	}}
 	for i := range maxLeanLengths {
 		lean.Block.Prefixes[i] = bpf.WeirPrefixLength{SrcMask: ^uint32(0) << i, Tail: uint64(i)}
@@ -493,8 +493,8 @@ func TestMemorySizes(t *testing.T) {
 // prefixes is a quotient table for keys of 32 bits.
 func prefixes() Quotient {
 	return Quotient{
-		Mul: [3]uint64{1, 1, 1}, KeyMask: 1<<32 - 1, Scale: 64 << 2, RemMask: 1<<26 - 1, Rems: 1<<26 - 1 | (1<<26-1)<<31,
-		RemBits: 26, LaneBits: 31, Lines: 64, Buckets: 2,
+		Mul: [3]uint64{1, 1, 1}, KeyMask: 1<<32 - 1, Scale: 64 * 8 << 2, RemMask: 1<<23 - 1, Rems: 1<<24 - 1 | (1<<24-1)<<31,
+		Seconds: 1<<23 | 1<<23<<31, ListBit: 24, LaneBits: 31, Lines: 64, Buckets: 2,
 	}
 }
 
@@ -537,7 +537,7 @@ func TestInvalidConfig(t *testing.T) {
 		{"prefixes: IPv4 addresses are in both", func(c *Config) { c.Block.Quotient = prefixes() }},
 		{"1 buckets", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Buckets = 1 }},
 		{"lanes of 30 bits", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.LaneBits = 30 }},
-		{"with 31 of a remainder", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.RemBits = 31 }},
+		{"a list number from bit 31 on", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.ListBit = 31 }},
 		{"of 65", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Lines = 65 }},
 		{"front of 5", func(c *Config) { c.Block.N_v4, c.Block.Quotient = 0, prefixes(); c.Block.Quotient.Front = 5 }},
 		{"a directory of 4096 and 0 words, shift 20, 63 parts and 2 lengths", func(c *Config) {

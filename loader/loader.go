@@ -262,11 +262,11 @@ func validatePrefixes(s *KeySet) error {
 	if max(q.Lines, q.Buckets, q.Front) > maxEntries || q.Buckets < 2 {
 		return fmt.Errorf("%d lines and %d buckets: not what a map can have", q.Lines, q.Buckets)
 	}
-	if !slices.Contains([]uint32{63, 31, 21, 15, 12}, q.LaneBits) || q.RemBits >= q.LaneBits || q.RemMask != 1<<q.RemBits-1 {
-		return fmt.Errorf("lanes of %d bits with %d of a remainder (mask %#x)", q.LaneBits, q.RemBits, q.RemMask)
+	if !slices.Contains([]uint32{63, 31, 21, 15, 12}, q.LaneBits) || q.ListBit >= q.LaneBits || 2*q.RemMask+2 != 1<<q.ListBit {
+		return fmt.Errorf("lanes of %d bits with a list number from bit %d on (mask %#x of a remainder)", q.LaneBits, q.ListBit, q.RemMask)
 	}
-	if last := q.KeyMask * q.Scale >> QuotientKeyBits; q.KeyMask >= 1<<QuotientKeyBits || last != uint64(q.Lines)-1 {
-		return fmt.Errorf("keys up to %#x, scaled by %#x, are in lines up to %d, of %d", q.KeyMask, q.Scale, last, q.Lines)
+	if last := q.KeyMask * q.Scale >> QuotientKeyBits; q.KeyMask >= 1<<QuotientKeyBits || last != 8*uint64(q.Lines)-1 {
+		return fmt.Errorf("keys up to %#x, scaled by %#x, are in words up to %d, of %d lines", q.KeyMask, q.Scale, last, q.Lines)
 	}
 	if q.Front > 0 && q.KeyMask*q.FrontScale>>QuotientKeyBits != uint64(q.Front)-1 {
 		return fmt.Errorf("a front of %d words, scaled by %#x", q.Front, q.FrontScale)

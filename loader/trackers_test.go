@@ -126,7 +126,7 @@ func TestTrackersOfAnEarlierVersion(t *testing.T) {
 		t.Errorf("together %t, penalties %d and %d", one.Place() == other.Place(), one.Penalties[0], other.Penalties[0])
 	}
 	if one.Began(0, one.Active(0)) == 0 {
-		t.Error("nobody knows when they began to count")
+		t.Error("they began to count at an unknown time")
 	}
 	detach(t, a)
 	detach(t, b)

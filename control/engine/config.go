@@ -100,9 +100,9 @@ func PrefixTable(l quotient.Layout, s quotient.Secret) loader.Quotient {
 	s = l.Cut(s)
 	return loader.Quotient{
 		Salt: s.Xor, Mul: s.Mul, KeyMask: 1<<l.KeyBits - 1,
-		Scale: uint64(l.Lines) << (loader.QuotientKeyBits - l.KeyBits),
+		Scale: uint64(l.Words()) << (loader.QuotientKeyBits - l.KeyBits),
 		Front: uint32(l.Front), FrontScale: uint64(l.Front) << (loader.QuotientKeyBits - l.KeyBits),
-		RemMask: 1<<l.RemainderBits() - 1, Rems: l.Repeat(1<<l.RemainderBits() - 1), RemBits: uint32(l.RemainderBits()),
+		RemMask: l.InSecond() - 1, Rems: l.Repeat(2*l.InSecond() - 1), Seconds: l.Repeat(l.InSecond()), ListBit: uint32(l.ListBit()),
 		LaneBits: uint32(l.LaneBits), Lines: uint32(l.Lines), Buckets: uint32(l.Buckets),
 	}
 }

@@ -97,7 +97,7 @@ func (f *filler) each(do func(chunk int, entries iter.Seq[Entry])) {
 }
 
 func (f *filler) part(p uint64) int {
-	return int(p * f.numLines >> (f.keyBits & 63) / partLines)
+	return int(p * f.numWords >> (f.keyBits & 63) / (partLines * lineWords))
 }
 
 // partition is one pass of a radix sort: it counts, then moves.
@@ -168,17 +168,17 @@ func (f *filler) placePart(part int) (exiled int) {
 	for _, v := range slots {
 		at := f.locate(v & imageMask)
 		f.setFront(at.p)
-		value := f.entry(at.p, uint16(v>>listShift))
+		list := uint16(v >> listShift)
 		in, ok := f.free(at.first)
 		if !ok {
 			in, ok = f.free(at.second)
 		}
 		if ok {
-			f.lines[in.word] |= value << (in.shift & 63) // no program reads it yet
+			f.lines[in.word] |= f.entry(at, in, list) << (in.shift & 63) // no program reads it yet
 			continue
 		}
 		if in, ok = f.room(at); ok {
-			f.set(in, value)
+			f.set(in, f.entry(at, in, list))
 			continue
 		}
 		slots[exiled] = v

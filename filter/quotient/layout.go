@@ -14,11 +14,10 @@ const (
 	spilled = 1 << 63
 
 	// MaxList is the highest list number that any layout has room for.
-	MaxList = math.MaxUint16
-	// Within 64 bits for the product of an image and a number of lines.
+	MaxList                = math.MaxUint16
 	MinKeyBits, MaxKeyBits = 32, 34
-	// maxLines keeps the number of a word within 32 bits.
-	maxLines = 1 << 28
+	// maxLines keeps the product of an image and a number of words within 64 bits.
+	maxLines = 1 << 27
 )
 
 // width is a way of dividing the lower 63 bits of a word into lanes.
@@ -71,9 +70,9 @@ func Plan(keyBits, entries int, highest uint16) Layout {
 func (w width) plan(keyBits, entries int, highest uint16) Layout {
 	n := float64(entries)
 	lines := max(int(math.Ceil(n/(lineWords*float64(w.lanes)*w.fill))), 1)
-	// As many lines at least as leave room for the list number beside the
-	// remainder.
-	lines = max(lines, 1<<max(keyBits-w.bits+bits.Len16(highest), 0))
+	// As many lines at least as leave room for the list number and the bit of a second
+	// word beside the remainder, with eight words each.
+	lines = max(lines, 1<<max(keyBits-w.bits+bits.Len16(highest)+1-3, 0))
 	return Layout{KeyBits: keyBits, LaneBits: w.bits, Lines: lines, Buckets: w.buckets(n)}
 }
 
@@ -110,15 +109,22 @@ func (l Layout) width() (width, bool) {
 	return width{}, false
 }
 
-// RemainderBits returns the number of bits of a lane that store the remainder.
-// The others store the list number.
-func (l Layout) RemainderBits() int {
-	return bits.Len64((1<<l.KeyBits+uint64(l.Lines)-1)/uint64(l.Lines) - 1)
+// Words returns the number of words in all lines.
+func (l Layout) Words() int { return l.Lines * lineWords }
+
+// InSecond is the bit of a lane that says that its entry is in its second word. Those below it
+// store the remainder.
+func (l Layout) InSecond() uint64 {
+	words := uint64(l.Words())
+	return 1 << bits.Len64((1<<l.KeyBits+words-1)/words-1)
 }
+
+// ListBit returns the lowest bit of a lane that stores the list number.
+func (l Layout) ListBit() int { return bits.Len64(l.InSecond()) }
 
 // MaxList returns the highest list number that fits into a lane.
 func (l Layout) MaxList() uint16 {
-	return uint16(min(1<<min(l.LaneBits-l.RemainderBits(), 16)-1, MaxList))
+	return uint16(min(1<<min(l.LaneBits-l.ListBit(), 16)-1, MaxList))
 }
 
 // Bytes returns the memory of lines, spill and front.
@@ -140,7 +146,7 @@ func (l Layout) validate() error {
 	if l.Front < 0 || l.Front > maxLines {
 		return fmt.Errorf("quotient: front of %d words: want 0 to %d", l.Front, maxLines)
 	}
-	if r := l.RemainderBits(); r >= l.LaneBits {
+	if r := l.ListBit() - 1; r+1 >= l.LaneBits {
 		return fmt.Errorf("quotient: %d lines leave remainders of %d bits: too long for lanes of %d bits", l.Lines, r, l.LaneBits)
 	}
 	return nil

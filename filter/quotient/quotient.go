@@ -18,21 +18,22 @@
 //	p = (p ^ p >> 16) * Mul[1]
 //	p = (p ^ p >> 15) * Mul[2]
 //
-// The set has L lines, each of eight 64-bit words in the CPU's byte order:
+// The set has L lines, each of eight 64-bit words in the CPU's byte order, 8L words in all:
 //
-//	line      = p * L >> K                            (64 bits)
-//	r         = bit length of ceil(2^K / L) - 1
+//	first     = p * 8L >> K                           (64 bits)
+//	r         = bit length of ceil(2^K / 8L) - 1
 //	remainder = p & (2^r - 1)
-//	s         = p * 0x9e3779b1                        (32 bits)
-//	first     = s >> 29
+//	s         = remainder * 0x9e3779b1                (32 bits)
 //	second    = first ^ ((s >> 26 & 7) | 1)
 //
-// The images of one line are at most 2^r consecutive integers, so that no two have
-// the same remainder. An entry is in the first or second word, or in the spill. A
-// word consists of N lanes of W bits from the lowest bit up, N×W being 1×63, 2×31,
-// 3×21, 4×15 or 5×12:
+// The images of one first word are at most 2^r consecutive integers, so that no two
+// have the same remainder. An entry is in its first or second word, which are of one
+// line, or in the spill. A word consists of N lanes of W bits from the lowest bit up,
+// N×W being 1×63, 2×31, 3×21, 4×15 or 5×12:
 //
-//	lane = list << r | remainder    0 if empty; lists count from 1
+//	lane = list << (r + 1) | in second word << r | remainder
+//
+// An empty lane is 0; lists count from 1.
 //
 // Bit 63 of a word is set if the spill contains an entry whose first word it is.
 // Bits between the lanes and bit 63 are 0.
@@ -40,9 +41,8 @@
 // The spill has B buckets, each of eight 64-bit slots. An entry is in either bucket:
 //
 //	slot    = list << 48 | p        0 if empty
-//	n       = line * 8 + first                        (32 bits)
-//	bucket1 = n * 0x9e3779b1 * B >> 32                (32 bits, then 64)
-//	bucket2 = bucket1 + 1 + (n * 0x85ebca6b * (B - 1) >> 32), less B if not below B
+//	bucket1 = first * 0x9e3779b1 * B >> 32            (32 bits, then 64)
+//	bucket2 = bucket1 + 1 + (first * 0x85ebca6b * (B - 1) >> 32), less B if not below B
 //
 // A set whose lines exceed the near cache can have a front that fits it, F words of
 // 64 bits: a Bloom filter with one word for each entry, which is read before the
@@ -115,14 +115,15 @@ type Set struct {
 	exiled int
 
 	// Constants of Lookup, from the layout.
-	numLines   uint64
+	numWords   uint64
 	numBuckets uint64
 	keyBits    uint
 	keyMask    uint64 // the bits of a key
 	remMask    uint64 // the bits of a remainder
-	remBits    uint
+	inSecond   uint64 // the bit of a lane whose entry is in its second word
+	listBit    uint   // the lowest one of the list number
 	ones       uint64 // the lowest bit of each lane
-	rems       uint64 // the remainder of each lane
+	rems       uint64 // the bits of each lane below its list number
 	lows       uint64 // all bits but the highest of each lane
 	highs      uint64 // the highest bit of each lane
 	laneMask   uint64 // the lowest lane
@@ -155,18 +156,19 @@ func NewAt(l Layout, secret Secret, lines, spill, front []uint64) (*Set, error) 
 	w, _ := l.width()
 	s := &Set{
 		lines: lines, spill: spill, front: front, layout: l, secret: l.Cut(secret),
-		numLines: uint64(l.Lines), numBuckets: uint64(l.Buckets),
+		numWords: uint64(l.Words()), numBuckets: uint64(l.Buckets),
 		keyBits:  uint(l.KeyBits),
 		keyMask:  1<<l.KeyBits - 1,
-		remBits:  uint(l.RemainderBits()),
-		remMask:  1<<l.RemainderBits() - 1,
+		remMask:  l.InSecond() - 1,
+		inSecond: l.InSecond(),
+		listBit:  uint(l.ListBit()),
 		laneMask: 1<<w.bits - 1,
 		// A shift by 63 clears all lanes.
 		shift: [3]uint{uint(w.bits), uint(min(2*w.bits, 63)), uint(min(4*w.bits, 63))},
 		lanes: w.lanes,
 	}
 	s.ones = l.Repeat(1)
-	s.rems = l.Repeat(s.remMask)
+	s.rems = l.Repeat(s.remMask | s.inSecond)
 	s.lows = l.Repeat(s.laneMask >> 1)
 	s.highs = l.Repeat(1 << (w.bits - 1))
 	return s, nil
@@ -199,19 +201,17 @@ func (s *Set) Lookup(k uint64) (list uint16, ok bool) {
 			return 0, false
 		}
 	}
-	line := p * s.numLines >> (s.keyBits & 63)
-	first, second := candidates(p)
-	words := s.lines[line*lineWords:][:lineWords]
+	first, second := s.candidates(p)
 	// In this order: an entry moves from its first word to its second or to the
 	// spill, never back.
-	w1 := atomic.LoadUint64(&words[first])
-	w2 := atomic.LoadUint64(&words[second])
+	w1 := atomic.LoadUint64(&s.lines[first])
+	w2 := atomic.LoadUint64(&s.lines[second])
 	want := p & s.remMask * s.ones
 	// One word after the other. An OR of both would mix two list numbers if the
 	// entry moved and changed its list between the loads.
 	list = s.match(w1, want)
 	if list == 0 {
-		list = s.match(w2, want)
+		list = s.match(w2, want+s.inSecond*s.ones)
 	}
 	if list == 0 && w1&spilled != 0 {
 		list = s.lookupSpill(p)
@@ -234,13 +234,18 @@ func (s *Set) setFront(p uint64) {
 }
 
 // candidates returns the two words of a line that may contain p. They differ.
-func candidates(p uint64) (first, second uint32) {
-	s := uint32(p) * 0x9e3779b1
-	first = s >> 29
-	return first, first ^ (s>>26&7 | 1)
+func (s *Set) candidates(p uint64) (first, second uint64) {
+	first = p * s.numWords >> (s.keyBits & 63)
+	return first, first ^ apart(p&s.remMask)
 }
 
-// match returns the list number in the lane of w whose remainder is the one
+// apart returns the two words of an entry, of which either is the other one XOR this. It depends
+// on the remainder alone, so that a lane of the second word says which the first is.
+func apart(remainder uint64) uint64 {
+	return uint64(uint32(remainder)*0x9e3779b1>>26&7 | 1)
+}
+
+// match returns the list number in the lane of w whose bits below it are those
 // repeated in want, or 0. An empty lane matches remainder 0 with list 0, so that
 // lanes must be joined by OR.
 func (s *Set) match(w, want uint64) uint16 {
@@ -251,7 +256,7 @@ func (s *Set) match(w, want uint64) uint16 {
 	v |= v >> (s.shift[0] & 63)
 	v |= v >> (s.shift[1] & 63)
 	v |= v >> (s.shift[2] & 63)
-	return uint16(v & s.laneMask >> (s.remBits & 63))
+	return uint16(v & s.laneMask >> (s.listBit & 63))
 }
 
 // All returns the entries in no particular order. It must not run beside
@@ -259,17 +264,11 @@ func (s *Set) match(w, want uint64) uint16 {
 func (s *Set) All() iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		v := s.inverter()
-		for line := range s.layout.Lines {
-			start := s.start(uint64(line))
-			for _, w := range s.lines[line*lineWords:][:lineWords] {
-				for w &^= spilled; w != 0; w >>= s.shift[0] {
-					lane := w & s.laneMask
-					if lane == 0 {
-						continue
-					}
-					if !yield(Entry{v.key(s.image(start, lane)), uint16(lane >> s.remBits)}) {
-						return
-					}
+		for word, w := range s.lines {
+			for w &^= spilled; w != 0; w >>= s.shift[0] {
+				lane := w & s.laneMask
+				if lane != 0 && !yield(Entry{v.key(s.image(word, lane)), uint16(lane >> s.listBit)}) {
+					return
 				}
 			}
 		}
@@ -281,13 +280,18 @@ func (s *Set) All() iter.Seq[Entry] {
 	}
 }
 
-// start returns the lowest image that belongs to a line.
-func (s *Set) start(line uint64) uint64 {
-	return (line<<s.keyBits + s.numLines - 1) / s.numLines
+// start returns the lowest image whose first word this is.
+func (s *Set) start(word uint64) uint64 {
+	return (word<<s.keyBits + s.numWords - 1) / s.numWords
 }
 
-// image returns the image in a lane of the line that begins at start: the only
-// one of the line with the lane's remainder.
-func (s *Set) image(start, lane uint64) uint64 {
-	return start + (lane-start)&s.remMask
+// image returns the image in a lane of a word: the only one of its first word with the lane's
+// remainder.
+func (s *Set) image(word int, lane uint64) uint64 {
+	first, remainder := uint64(word), lane&s.remMask
+	if lane&s.inSecond != 0 {
+		first ^= apart(remainder)
+	}
+	start := s.start(first)
+	return start + (remainder-start)&s.remMask
 }

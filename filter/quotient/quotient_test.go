@@ -64,29 +64,27 @@ func read(l Layout, lines, spill, front []uint64, p uint64) uint16 {
 			return 0
 		}
 	}
-	numLines, numBuckets := uint64(l.Lines), uint64(l.Buckets)
+	numWords, numBuckets := uint64(l.Lines)*8, uint64(l.Buckets)
 	lanes := map[int]int{63: 1, 31: 2, 21: 3, 15: 4, 12: 5}[l.LaneBits]
 	r := 0
-	for uint64(1)<<r*numLines < 1<<l.KeyBits {
+	for uint64(1)<<r*numWords < 1<<l.KeyBits {
 		r++
 	}
-	line := p * numLines >> l.KeyBits
-	hash := uint32(p) * 0x9e3779b1
-	first := hash >> 29
-	second := first ^ (((hash >> 26) & 7) | 1)
-	for _, word := range []uint32{first, second} {
-		w := lines[line*8+uint64(word)]
-		for i := range lanes {
-			lane := w >> (i * l.LaneBits) & (1<<l.LaneBits - 1)
-			if lane>>r != 0 && lane&(1<<r-1) == p&(1<<r-1) {
-				return uint16(lane >> r)
+	remainder := p & (1<<r - 1)
+	first := p * numWords >> l.KeyBits
+	second := first ^ uint64(uint32(remainder)*0x9e3779b1>>26&7|1)
+	for i, word := range []uint64{first, second} {
+		for n := range lanes {
+			lane := lines[word] >> (n * l.LaneBits) & (1<<l.LaneBits - 1)
+			if lane>>(r+1) != 0 && lane&(1<<(r+1)-1) == uint64(i)<<r|remainder {
+				return uint16(lane >> (r + 1))
 			}
 		}
 	}
-	if lines[line*8+uint64(first)]>>63 == 0 {
+	if lines[first]>>63 == 0 {
 		return 0
 	}
-	n := uint32(line)*8 + first
+	n := uint32(first)
 	bucket1 := uint64(n*0x9e3779b1) * numBuckets >> 32
 	bucket2 := (bucket1 + 1 + uint64(n*0x85ebca6b)*(numBuckets-1)>>32) % numBuckets
 	for _, b := range []uint64{bucket1, bucket2} {
@@ -147,10 +145,10 @@ func check(t testing.TB, s *Set, want map[uint64]uint16) {
 // layouts has small ones of each width, with powers of two and others.
 func layouts() []Layout {
 	return []Layout{
-		{32, 31, 4, 2, 0}, {33, 31, 9, 3, 1}, {34, 31, 1000, 9, 500}, {33, 63, 1, 2, 3}, {34, 63, 6, 3, 0},
-		{32, 21, 1 << 12, 2, 0}, {33, 21, 4<<12 + 3, 5, 99},
-		{32, 15, 1 << 18, 2, 0}, {34, 15, 5<<18 - 1, 4, 0},
-		{32, 12, 1 << 21, 2, 0}, {32, 12, 1<<21 + 7, 6, 0},
+		{32, 31, 1, 2, 0}, {33, 31, 3, 3, 1}, {34, 31, 1000, 9, 500}, {33, 63, 1, 2, 3}, {34, 63, 6, 3, 0},
+		{32, 21, 1 << 10, 2, 0}, {33, 21, 4<<10 + 3, 5, 99},
+		{32, 15, 1 << 16, 2, 0}, {34, 15, 5<<16 - 1, 4, 0},
+		{32, 12, 1 << 19, 2, 0}, {32, 12, 1<<19 + 7, 6, 0},
 	}
 }
 
@@ -162,8 +160,8 @@ func (l Layout) String() string {
 func images(r *rand.Rand, s *Set) []uint64 {
 	var all []uint64
 	line := func(line uint64, keep func(p uint64) bool, n int) {
-		start := s.start(line)
-		end := (line + 1) << s.keyBits / s.numLines
+		start := s.start(8 * line)
+		end := (8*line + 8) << s.keyBits / s.numWords
 		for tries := 0; n > 0 && tries < 1<<14; tries++ {
 			if p := start + r.Uint64N(end-start); keep(p) {
 				all = append(all, p)
@@ -172,16 +170,16 @@ func images(r *rand.Rand, s *Set) []uint64 {
 		}
 	}
 	every := func(uint64) bool { return true }
-	last := s.numLines - 1
-	random := r.Uint64N(s.numLines)
+	last := s.numWords/8 - 1
+	random := r.Uint64N(s.numWords / 8)
 	line(0, every, 90)
 	line(last, every, 90)
 	line(random, every, 60)
-	line(random, func(p uint64) bool { f, _ := candidates(p); return f == 3 }, 12)
-	line(random, func(p uint64) bool { f, s := candidates(p); return f == 5 && s == 2 }, 12)
+	line(random, func(p uint64) bool { f, _ := s.candidates(p); return f%8 == 3 }, 12)
+	line(random, func(p uint64) bool { f, s := s.candidates(p); return f%8 == 5 && s%8 == 2 }, 12)
 	for range 20 { // remainder 0, the lowest and the highest image of a line
 		p := r.Uint64() & s.keyMask &^ s.remMask
-		start := s.start(p * s.numLines >> s.keyBits)
+		start := s.start(p * s.numWords >> s.keyBits)
 		all = append(all, p, start, (start-1)&s.keyMask)
 	}
 	all = append(all, 0, s.keyMask)
@@ -253,11 +251,11 @@ func TestAgainstMap(t *testing.T) {
 // the spill, and not otherwise: a reader could miss others.
 func TestMoves(t *testing.T) {
 	r := seed.Secrets(t)
-	for _, l := range []Layout{{32, 31, 5, 3, 0}, {33, 21, 1 << 13, 3, 0}, {32, 15, 1 << 18, 3, 0}} {
+	for _, l := range []Layout{{32, 31, 5, 3, 0}, {33, 21, 1 << 11, 3, 0}, {32, 15, 1 << 16, 3, 0}} {
 		s := newSet(t, l, randomSecret(r))
 		universe := make([]uint64, 6*8*s.lanes) // in two lines
 		for i := range universe {
-			universe[i] = r.Uint64N(2<<s.keyBits/s.numLines - 1)
+			universe[i] = r.Uint64N(16<<s.keyBits/s.numWords - 1)
 		}
 		const first, second, spill = 1, 2, 3
 		where := func(p uint64) int {
@@ -308,7 +306,7 @@ func TestFull(t *testing.T) {
 		want := make(map[uint64]uint16)
 		var refused uint64
 		for p := uint64(0); ; p++ {
-			if f, second := candidates(p); f != 6 || second != 1 {
+			if f, second := s.candidates(p); f != 6 || second != 1 {
 				continue
 			}
 			addr := s.KeyOf(p)
@@ -452,7 +450,7 @@ func TestConcurrent(t *testing.T) {
 		addrs := make([]uint64, 3*8*s.lanes)
 		phases := make([]atomic.Uint32, len(addrs))
 		for i := range addrs {
-			addrs[i] = s.KeyOf(s.start(uint64(i&1)) + random.Uint64N(1<<s.keyBits/s.numLines-1))
+			addrs[i] = s.KeyOf(s.start(8*uint64(i&1)) + random.Uint64N(8<<s.keyBits/s.numWords-1))
 		}
 		slices.Sort(addrs)
 		addrs = slices.Compact(addrs)
@@ -789,9 +787,9 @@ func TestPlan(t *testing.T) {
 		most     float64 // bytes an entry
 	}{
 		{10_000, 1, 31, 6.2}, {10_000, 15, 31, 6.2}, {10_000, 255, 31, 6.2},
-		{100_000, 1, 21, 4}, {100_000, 15, 31, 6}, {100_000, 255, 31, 6},
-		{1_000_000, 1, 21, 3.9}, {1_000_000, 15, 21, 3.9}, {1_000_000, 255, 31, 6},
-		{10_000_000, 1, 15, 2.9}, {10_000_000, 15, 21, 3.9}, {10_000_000, 255, 21, 3.9},
+		{100_000, 1, 21, 3.9}, {100_000, 15, 21, 5.5}, {100_000, 255, 31, 6},
+		{1_000_000, 1, 21, 3.9}, {1_000_000, 63, 21, 3.8}, {1_000_000, 255, 31, 6},
+		{10_000_000, 1, 15, 2.9}, {10_000_000, 15, 15, 3.5}, {10_000_000, 255, 21, 3.8},
 		{100_000_000, 1, 12, 2.2}, {100_000_000, 15, 15, 2.7},
 		{1, 1, 63, 448}, {0, 0, 63, 0}, {1000, MaxList, 63, 17},
 	} {
@@ -819,9 +817,9 @@ func TestRefusedLayouts(t *testing.T) {
 	good := Layout{32, 31, 4, 2, 0}
 	odd := Secret{0, [3]uint64{1, 1, 1}}
 	for _, l := range []Layout{
-		{}, {32, 30, 4, 2, 0}, {32, 31, 0, 2, 0}, {32, 31, -1, 2, 0}, {32, 31, 1, 2, 0}, {32, 31, 2, 2, 0}, {33, 31, 4, 2, 0},
+		{}, {32, 30, 4, 2, 0}, {32, 31, 0, 2, 0}, {32, 31, -1, 2, 0}, {33, 31, 1, 2, 0}, {34, 31, 3, 2, 0},
 		{32, 31, 4, 1, 0}, {32, 31, 4, -1, 0}, {31, 31, 64, 2, 0}, {35, 31, 64, 2, 0},
-		{32, 21, 1<<12 - 1, 2, 0}, {32, 15, 1<<18 - 1, 2, 0}, {32, 12, 1<<21 - 1, 2, 0}, {34, 21, 1 << 13, 2, 0},
+		{32, 21, 1<<10 - 1, 2, 0}, {32, 15, 1<<16 - 1, 2, 0}, {32, 12, 1<<19 - 1, 2, 0}, {34, 21, 1 << 11, 2, 0},
 		{32, 31, maxLines + 1, 2, 0}, {32, 31, 4, maxLines + 1, 0},
 	} {
 		if _, err := New(l, odd); err == nil {

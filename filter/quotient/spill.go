@@ -9,8 +9,8 @@ import (
 // They follow from p's first word, so that two buckets contain all that the
 // word's bit stands for.
 func (s *Set) buckets(p uint64) (first, second uint64) {
-	word, _ := candidates(p)
-	n := uint32(p*s.numLines>>(s.keyBits&63))*lineWords + word
+	word, _ := s.candidates(p)
+	n := uint32(word)
 	first = uint64(n*0x9e3779b1) * s.numBuckets >> 32
 	second = first + 1 + uint64(n*0x85ebca6b)*(s.numBuckets-1)>>32
 	if second >= s.numBuckets {
@@ -91,10 +91,10 @@ func (s *Set) NeedsCompaction() bool {
 // before: it may have read a word before the copy came, and will look for the entry
 // where it was.
 func (s *Set) Compact(wait func()) int {
-	var crowdedLines []uint64
+	var crowdedLines []int
 	for _, v := range s.spill {
 		if v != 0 {
-			crowdedLines = append(crowdedLines, s.locate(v&imageMask).line)
+			crowdedLines = append(crowdedLines, s.locate(v&imageMask).first/lineWords)
 		}
 	}
 	slices.Sort(crowdedLines)
@@ -115,7 +115,7 @@ func (s *Set) Compact(wait func()) int {
 		}
 		at := s.locate(v & imageMask)
 		if in, ok := s.room(at); ok {
-			s.set(in, s.entry(at.p, uint16(v>>listShift)))
+			s.set(in, s.entry(at, in, uint16(v>>listShift)))
 			copied = append(copied, i)
 		}
 	}
@@ -130,22 +130,16 @@ func (s *Set) Compact(wait func()) int {
 
 // copyBack copies entries of a line that are in their second word to the first, and
 // appends the originals.
-func (s *Set) copyBack(line uint64, originals []lane) []lane {
-	start := s.start(line)
-	from := len(originals)
-	for word := int(line * lineWords); word < int((line+1)*lineWords); word++ {
+func (s *Set) copyBack(line int, originals []lane) []lane {
+	for word := line * lineWords; word < (line+1)*lineWords; word++ {
 		for n := range s.lanes {
 			in := s.nth(word, n)
 			value := s.get(in)
-			if value == 0 || slices.Contains(originals[from:], in) {
+			if value&s.inSecond == 0 {
 				continue
 			}
-			at := s.locate(s.image(start, value))
-			if at.second != word {
-				continue
-			}
-			if to, ok := s.free(at.first); ok {
-				s.set(to, value)
+			if to, ok := s.free(word ^ int(apart(value&s.remMask))); ok {
+				s.set(to, value&^s.inSecond)
 				originals = append(originals, in)
 			}
 		}

@@ -8,15 +8,12 @@ import (
 // place is where an image may be.
 type place struct {
 	p             uint64
-	line          uint64
-	first, second int // indices of words
+	first, second int // words
 }
 
 func (s *Set) locate(p uint64) place {
-	line := p * s.numLines >> (s.keyBits & 63)
-	first, second := candidates(p)
-	base := int(line * lineWords)
-	return place{p, line, base + int(first), base + int(second)}
+	first, second := s.candidates(p)
+	return place{p, int(first), int(second)}
 }
 
 // lane is one lane of a word.
@@ -36,7 +33,7 @@ func (s *Set) Put(k uint64, list uint16) error {
 	}
 	at := s.locate(s.permute(k))
 	if in, ok := s.find(at); ok {
-		s.set(in, s.entry(at.p, list))
+		s.set(in, s.entry(at, in, list))
 		return nil
 	}
 	if s.exiled > 0 {
@@ -72,7 +69,7 @@ const evictionDepth = 3
 func (s *Set) add(at place, list uint16) error {
 	s.setFront(at.p)
 	if in, ok := s.room(at); ok {
-		s.set(in, s.entry(at.p, list))
+		s.set(in, s.entry(at, in, list))
 	} else if !s.overflow(at, list) {
 		return ErrFull
 	}
@@ -87,13 +84,11 @@ func (s *Set) overflow(at place, list uint16) bool {
 		return true
 	}
 	// Those of at.first have the same buckets.
-	start := s.start(at.line)
 	for n := range s.lanes {
 		in := s.nth(at.second, n)
 		value := s.get(in)
-		other := s.locate(s.image(start, value))
-		if other.first == at.second && s.spillAdd(other, uint16(value>>s.remBits)) {
-			s.set(in, s.entry(at.p, list))
+		if value&s.inSecond == 0 && s.spillAdd(s.locate(s.image(in.word, value)), uint16(value>>s.listBit)) {
+			s.set(in, s.entry(at, in, list))
 			return true
 		}
 	}
@@ -108,8 +103,8 @@ func (s *Set) room(at place) (lane, bool) {
 		in, ok = s.free(at.second)
 	}
 	for depth := 1; !ok && depth <= evictionDepth; depth++ {
-		if in, ok = s.evict(at.line, at.first, depth, 0); !ok {
-			in, ok = s.evict(at.line, at.second, depth, 0)
+		if in, ok = s.evict(at.first, depth, 0); !ok {
+			in, ok = s.evict(at.second, depth, 0)
 		}
 	}
 	return in, ok
@@ -118,45 +113,50 @@ func (s *Set) room(at place) (lane, bool) {
 // evict copies a key of a full word to its second word and returns the lane of
 // the original, to be overwritten. busy are the words further up the chain, a bit
 // for each, in which nothing may move.
-func (s *Set) evict(line uint64, word, depth int, busy uint8) (lane, bool) {
+func (s *Set) evict(word, depth int, busy uint8) (lane, bool) {
 	busy |= 1 << (word % lineWords)
-	start := s.start(line)
 	for n := range s.lanes {
 		in := s.nth(word, n)
 		value := s.get(in)
-		at := s.locate(s.image(start, value))
-		if at.first != word {
+		if value&s.inSecond != 0 {
 			continue // its second word is this one, which it does not leave
 		}
-		if busy>>(at.second%lineWords)&1 != 0 {
+		second := word ^ int(apart(value&s.remMask))
+		if busy>>(second%lineWords)&1 != 0 {
 			continue
 		}
-		to, ok := s.free(at.second)
+		to, ok := s.free(second)
 		if !ok && depth > 1 {
-			to, ok = s.evict(line, at.second, depth-1, busy)
+			to, ok = s.evict(second, depth-1, busy)
 		}
 		if ok {
-			s.set(to, value)
+			s.set(to, value|s.inSecond)
 			return in, true
 		}
 	}
 	return lane{}, false
 }
 
-// entry returns the value of a lane.
-func (s *Set) entry(p uint64, list uint16) uint64 {
-	return uint64(list)<<s.remBits | p&s.remMask
+// entry returns the value of a lane, one of the first or the second word.
+func (s *Set) entry(at place, in lane, list uint16) uint64 {
+	value := uint64(list)<<s.listBit | at.p&s.remMask
+	if in.word == at.second {
+		value |= s.inSecond
+	}
+	return value
 }
 
 // find returns the lane that contains an image.
 func (s *Set) find(at place) (lane, bool) {
+	want := at.p & s.remMask
 	for _, word := range [2]int{at.first, at.second} {
 		for n := range s.lanes {
 			in := s.nth(word, n)
-			if v := s.get(in); v != 0 && v&s.remMask == at.p&s.remMask {
+			if v := s.get(in); v != 0 && v&(s.remMask|s.inSecond) == want {
 				return in, true
 			}
 		}
+		want |= s.inSecond
 	}
 	return lane{}, false
 }
