@@ -72,15 +72,15 @@ static __always_inline __u64 quotient_permute(const volatile struct quotient *q,
 }
 
 /*
- * The lanes of w whose remainder is repeated in want, all others 0. Without branches: a
- * mispredicted one on a value from memory would serialise the cache misses of successive
- * packets. An empty lane matches remainder 0, and is 0 itself. bits and lanes are constants
- * in each use.
+ * The lanes of w whose bits below the list number are repeated in want, all others 0. Without
+ * branches: a mispredicted one on a value from memory would serialise the cache misses of
+ * successive packets. An empty lane matches remainder 0 of a first word, and is 0 itself. bits
+ * and lanes are constants in each use.
  */
 static __always_inline __u64 lanes_equal(const volatile struct quotient *q, __u64 w, __u64 want,
 					 __u64 ones, int bits)
 {
-	/* No carry leaves a lane: a remainder is shorter than the lane. */
+	/* No carry leaves a lane: these bits are fewer than the lane's. */
 	__u64 differ = ((w ^ want) & q->rems) + ones * ((1ULL << (bits - 1)) - 1);
 	__u64 equal = ~differ & ones << (bits - 1);
 

@@ -262,7 +262,7 @@ func validatePrefixes(s *KeySet) error {
 	if max(q.Lines, q.Buckets, q.Front) > maxEntries || q.Buckets < 2 {
 		return fmt.Errorf("%d lines and %d buckets: not what a map can have", q.Lines, q.Buckets)
 	}
-	if !slices.Contains([]uint32{63, 31, 21, 15, 12}, q.LaneBits) || q.ListBit >= q.LaneBits || 2*q.RemMask+2 != 1<<q.ListBit {
+	if !slices.Contains([]uint32{63, 31, 21, 15, 12}, q.LaneBits) || q.ListBit < 1 || q.ListBit >= q.LaneBits || q.RemMask != 1<<(q.ListBit-1)-1 {
 		return fmt.Errorf("lanes of %d bits with a list number from bit %d on (mask %#x of a remainder)", q.LaneBits, q.ListBit, q.RemMask)
 	}
 	if last := q.KeyMask * q.Scale >> QuotientKeyBits; q.KeyMask >= 1<<QuotientKeyBits || last != 8*uint64(q.Lines)-1 {

@@ -36,7 +36,7 @@ func TestSizeExact(t *testing.T) {
 		t.Errorf("rates %+v", s)
 	}
 	// At most so many bytes an entry, of 15 lists.
-	for n, most := range map[int]float64{10_000: 7, 100_000: 7, 1_000_000: 4.5, 10_000_000: 4.3, 100_000_000: 2.7} {
+	for n, most := range map[int]float64{10_000: 7, 100_000: 6, 1_000_000: 4.2, 10_000_000: 3.6, 100_000_000: 2.7} {
 		s := size(t, Request{Entries: n, Lists: 15})
 		if perEntry := float64(s.KernelBytes) / float64(n); perEntry > most {
 			t.Errorf("%d entries: %.2f bytes an entry in the kernel, want at most %v", n, perEntry, most)

@@ -33,7 +33,7 @@ var widths = [...]width{
 	{bits: 31, lanes: 2, fill: 0.75, exiled: 0.034},
 	{bits: 21, lanes: 3, fill: 0.75, exiled: 0.0138},
 	{bits: 15, lanes: 4, fill: 0.78, exiled: 0.0098},
-	{bits: 12, lanes: 5, fill: 0.75, exiled: 0.0033},
+	{bits: 12, lanes: 5, fill: 0.75, exiled: 0.0036},
 }
 
 // Layout is the geometry of a set. Its zero value is not valid.

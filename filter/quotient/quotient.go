@@ -246,10 +246,10 @@ func apart(remainder uint64) uint64 {
 }
 
 // match returns the list number in the lane of w whose bits below it are those
-// repeated in want, or 0. An empty lane matches remainder 0 with list 0, so that
-// lanes must be joined by OR.
+// repeated in want, or 0. An empty lane of a first word matches remainder 0 with list 0,
+// so that lanes must be joined by OR.
 func (s *Set) match(w, want uint64) uint16 {
-	// No carry leaves a lane: a remainder is shorter than the lane.
+	// No carry leaves a lane: the bits below the list number are fewer than the lane's.
 	differ := (w^want)&s.rems + s.lows
 	equal := ^differ & s.highs
 	v := w & (equal<<1 - equal>>((s.shift[0]-1)&63)) // the lanes that match

@@ -206,7 +206,7 @@ func (f *exactSet) Contains(key uint64) bool {
 func (f *exactSet) Delete(key uint64) { f.Set.Delete(key) }
 func (f *exactSet) Bits() int         { return 8 * f.Bytes() }
 
-// Reads finds the line and the first word of a key as the documentation of the package says.
+// Reads finds the first word of a key as the documentation of the package says.
 // If something of the word is in the spill, and the key is not in the line, it may be in
 // either bucket there.
 func (f *exactSet) Reads(key uint64) int {
@@ -214,7 +214,7 @@ func (f *exactSet) Reads(key uint64) int {
 	p := uint32(key^secret.Xor) * uint32(secret.Mul[0])
 	p = (p ^ p>>16) * uint32(secret.Mul[1])
 	p = (p ^ p>>15) * uint32(secret.Mul[2])
-	word := f.lines[uint64(p)*uint64(f.Layout().Lines)>>32*8+uint64(p*0x9e3779b1>>29)]
+	word := f.lines[uint64(p)*uint64(f.Layout().Words())>>32]
 	if _, ok := f.inLines.Lookup(key); ok || word>>63 == 0 {
 		return 1
 	}
