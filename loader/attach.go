@@ -226,8 +226,10 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 	if p.stats.entry.Load() != m.Hook.entry(i.LinkAttrs) {
 		return nil, errors.New("the program is for another hook, or for an interface with another kind of frames")
 	}
+	p.stats.join(p.memory, nil)
 	l, err := d.attachLink(m, i, p.prog)
 	if err != nil {
+		p.stats.join(nil, nil)
 		return nil, err
 	}
 	path := d.path(i, m.Target.Out)
@@ -242,8 +244,11 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 		return a.pin(p, text)
 	})
 	if err != nil {
-		return nil, errors.Join(err, l.Close())
+		err = errors.Join(err, l.Close())
+		p.stats.join(nil, nil)
+		return nil, err
 	}
+	p.stats.join(p.memory, a.Replaced)
 	return a, nil
 }
 
@@ -422,10 +427,12 @@ func (a *Attachment) replace(p *Program) error {
 			return err
 		}
 	}
+	former := a.stats.join(p.memory, a.Replaced)
 	a.holding.Lock()
 	err := a.link.update(p.prog)
 	a.holding.Unlock()
 	if err != nil {
+		a.stats.join(former, a.Replaced)
 		return explainPermission(err)
 	}
 	a.program = a.ProgramID()

@@ -378,6 +378,7 @@ func (g *Generation) set(name string, value uint8) error {
 //
 // If stats have no room for the generation's lists, or other trackers or digests,
 // the program comes with new maps, which stats take over with [Attachment.Replace].
+// Two mappings of the same trackers become one at once.
 func (g *Generation) Load(stats *Stats) (*Program, error) {
 	p, err := g.load(stats)
 	if err != nil {
@@ -403,6 +404,9 @@ func (g *Generation) load(stats *Stats) (_ *Program, err error) {
 		return nil, err
 	}
 	maps.Copy(p.maps, p.fresh)
+	if g.trackers != 0 {
+		p.memory = g.counting.present()
+	}
 
 	spec, err := g.specFor(stats, p.maps)
 	if err != nil {
@@ -513,6 +517,9 @@ func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*
 	}
 	if err := stats.move(fresh); err != nil {
 		return nil, err
+	}
+	if g.trackers != 0 {
+		stats.join(g.counting.present(), nil)
 	}
 	maps.Copy(kept, fresh)
 	if err := g.setParts(spec, stats, kept); err != nil {

@@ -44,6 +44,7 @@ type Program struct {
 	fresh pinnedMaps // of these, those that the stats have yet to take over
 
 	filter map[string]*array // to be pinned with it; nil: none is
+	memory *trackerMemory    // that it counts in; nil: it has no trackers
 }
 
 // Test runs the program on a frame, which begins with its Ethernet header, and

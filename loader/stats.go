@@ -38,6 +38,8 @@ type Stats struct {
 
 	target atomic.Pointer[Target] // see For; nil: none
 
+	memory atomic.Pointer[trackerMemory] // of the programs that were attached; nil: they have no trackers
+
 	reading sync.Mutex      // guards the following; taken after mu
 	events  *ringbuf.Reader // nil until it is read
 	record  ringbuf.Record
@@ -365,7 +367,11 @@ func sum(dst []Counter, words []uint64, row int) []Counter {
 
 // Take takes over the maps that a program under test brings. [Attachment.Replace]
 // does so for an attachment.
-func (s *Stats) Take(p *Program) error { return s.move(p.take()) }
+func (s *Stats) Take(p *Program) error {
+	err := s.move(p.take())
+	s.join(p.memory, nil)
+	return err
+}
 
 // carry initialises the larger array `to` with the counts of the present one.
 func (s *Stats) carry(to *array) {
@@ -394,6 +400,7 @@ func (s *Stats) move(fresh pinnedMaps) error {
 
 // Close releases the counters. Those of an attachment stay in the kernel.
 func (s *Stats) Close() error {
+	s.join(nil, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.maps.Close()

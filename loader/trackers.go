@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -159,145 +157,6 @@ func newHead(cfg *Config) (pinnedMaps, error) {
 	return k, nil
 }
 
-// counting is the memory in which the programs of a generation count for its trackers, and have
-// penalties: one for all interfaces, whose flows are judged together.
-type counting struct {
-	mu   sync.Mutex
-	maps pinnedMaps // nil until a program needs them
-}
-
-// share returns the maps, for a user who must close them. If there are none yet, they are those
-// of present that fit, and new ones. Present may be nil.
-func (c *counting) share(l *layout, cpus int, present pinnedMaps) (pinnedMaps, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.maps == nil {
-		made := make(pinnedMaps)
-		for _, part := range []struct {
-			entries map[string]int
-			newMaps func(map[string]int) (pinnedMaps, error)
-		}{
-			{l.counted(cpus), func(n map[string]int) (pinnedMaps, error) { return newCounted(l, cpus, n) }},
-			{punished(), newPinnedMaps}, // those of an earlier version fit, where its banks do not
-		} {
-			of := make(pinnedMaps)
-			if present.haveSizes(part.entries) {
-				for name := range part.entries {
-					of[name] = present[name].share()
-				}
-			} else {
-				var err error
-				if of, err = part.newMaps(part.entries); err != nil {
-					return nil, errors.Join(err, made.Close())
-				}
-			}
-			maps.Copy(made, of)
-		}
-		c.maps = made
-	}
-	shared := make(pinnedMaps)
-	for name, a := range c.maps {
-		shared[name] = a.share()
-	}
-	return shared, nil
-}
-
-// newCounted returns empty memory for trackers with this layout.
-func newCounted(l *layout, cpus int, entries map[string]int) (pinnedMaps, error) {
-	k, err := newPinnedMaps(entries)
-	if err != nil {
-		return nil, err
-	}
-	began := uint64(Monotonic()) // before any program counts
-	lines := k[bpf.WeirMapTrackerLines].words
-	for bank := range cpus * banks {
-		for _, t := range l.trackers {
-			if t.Lines > 0 {
-				lines[(bank*int(l.lines)+int(t.First))*lineWords+beganWord] = began
-			}
-		}
-	}
-	return k, nil
-}
-
-// has reports whether maps of stats are those of this memory.
-func (c *counting) has(k pinnedMaps) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, a := range c.maps {
-		if k[name] != a {
-			return false
-		}
-	}
-	return c.maps != nil
-}
-
-func (c *counting) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	err := c.maps.Close()
-	c.maps = nil
-	return err
-}
-
-// outgrownTrackers returns the maps of trackers that must replace those of stats.
-func (g *Generation) outgrownTrackers(s *Stats, present pinnedMaps) (fresh pinnedMaps, err error) {
-	fresh = make(pinnedMaps)
-	continued := present
-	// Without trackers, too: penalties must not come back with a tracker that is configured again.
-	if g.trackers != present.identity() {
-		continued = nil
-		if fresh, err = newHead(&g.config); err != nil {
-			return nil, fmt.Errorf("trackers: %w", err)
-		}
-	} else if g.trackers == 0 {
-		return fresh, nil
-	}
-	counted, err := g.counting.share(&g.layout, s.cpus, continued)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("trackers: %w", err), fresh.Close())
-	}
-	for name, a := range counted {
-		if present[name] == a {
-			a.Close() // present keeps it
-			continue
-		}
-		if isSame(present[name], a) { // opened from the pins of two interfaces: mapped once from now on
-			present[name] = a
-			if err := s.move(pinnedMaps{name: a}); err != nil {
-				return nil, errors.Join(err, fresh.Close())
-			}
-			continue
-		}
-		fresh[name] = a
-	}
-	return fresh, nil
-}
-
-// isSame reports whether two arrays are one map of the kernel.
-func isSame(x, y *array) bool {
-	one, err1 := mapID(x.m)
-	other, err2 := mapID(y.m)
-	return err1 == nil && err2 == nil && one == other
-}
-
-// Continue makes the programs of all interfaces count where the trackers of these stats do, if
-// they are the generation's, and reports whether they are. It is to be called before Load, for
-// the stats of programs that filter already: otherwise the first program that is loaded may be
-// that of another interface, for which all count anew.
-func (g *Generation) Continue(s *Stats) (continued bool, err error) {
-	s.read(func(k pinnedMaps) {
-		if g.trackers == 0 || g.trackers != k.identity() {
-			return
-		}
-		var shared pinnedMaps
-		shared, err = g.counting.share(&g.layout, s.cpus, k)
-		continued = err == nil
-		err = errors.Join(err, shared.Close())
-	})
-	return continued, err
-}
-
 // TrackerSeed returns the seed from which the secrets of the trackers in these stats
 // derive, zero if there are none. A generation with this seed and the same trackers
 // continues them.
@@ -319,6 +178,7 @@ type Trackers struct {
 	layout                    layout
 	config                    *Config
 	shared                    pinnedMaps
+	memory                    *trackerMemory
 }
 
 // ErrNotRecorded reports that there is nothing to read: the generation has no
@@ -335,7 +195,8 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 	}
 	shared := s.share(bpf.WeirMapReasonStats, bpf.WeirMapPenalties, bpf.WeirMapThresholds, bpf.WeirMapWindows,
 		bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs)
-	if shared == nil || shared.identity() != g.trackers || !g.counting.has(shared) {
+	memory := g.counting.present()
+	if shared == nil || shared.identity() != g.trackers || !memory.isOf(shared) {
 		return nil, errors.Join(ErrNotRecorded, shared.Close())
 	}
 	return &Trackers{
@@ -350,7 +211,7 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 		flows:  shared[bpf.WeirMapTrackerFlows].words,
 		pairs:  shared[bpf.WeirMapTrackerPairs].words,
 		layout: g.layout, config: &g.config,
-		shared: shared,
+		shared: shared, memory: memory,
 	}, nil
 }
 
@@ -366,10 +227,12 @@ func (t *Trackers) Active(tracker int) int {
 	return int(atomic.LoadUint64(&t.rows[banksWord]) >> bank & 1)
 }
 
-// SetActive makes the interface's programs count a tracker's packets in bank 0 or 1. Those under
-// way may still write to the other: see [Grace].
+// SetActive makes the programs of all interfaces count a tracker's packets in bank 0 or 1. Those
+// under way may still write to the other: see [Grace].
 func (t *Trackers) SetActive(tracker, bank int) {
-	if _, place := t.config.place(tracker); t.Active(tracker) != bank {
+	_, place := t.config.place(tracker)
+	t.memory.setActive(place, bank)
+	if t.Active(tracker) != bank { // its stats have been closed
 		t.exchange(place)
 	}
 }

@@ -3,13 +3,14 @@ package loader
 import (
 	"errors"
 	"maps"
+	"sync/atomic"
 	"testing"
 
 	"weir/bpf"
 	"weir/tests/lab"
 )
 
-// opened returns the memory of an attachment's trackers, which the test closes.
+// opened returns the memory of an attachment's trackers, until the test ends.
 func opened(t *testing.T, g *Generation, a *Attachment) *Trackers {
 	t.Helper()
 	tr, err := g.OpenTrackers(a.Stats())
@@ -20,38 +21,47 @@ func opened(t *testing.T, g *Generation, a *Attachment) *Trackers {
 	return tr
 }
 
+// continueFrom has a generation continue what is pinned for an interface.
+func continueFrom(t *testing.T, g *Generation, pins Pins, e lab.End, other bool) {
+	t.Helper()
+	found, err := pins.Open(target(e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	continued, err := g.Continue(found.Stats(), other)
+	if err := errors.Join(err, found.Close()); err != nil || !continued {
+		t.Fatal(continued, err)
+	}
+}
+
+var oneTracker = Config{Trackers: []Tracker{{Lines: 2, Buckets: 1}}, TrackerSeed: Seed{1}}
+
 // All interfaces count in the same memory, also when the next process has found their pins, or an
-// interface comes later, which is loaded first. Each has a number of penalties of its own.
+// interface comes later, whose program is loaded first. A new one looks for penalties.
 func TestSharedTrackers(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	cfg := Config{Trackers: []Tracker{{Lines: 2, Buckets: 1}}, TrackerSeed: Seed{1}}
-	g := newTestGeneration(t, cfg)
+	g := newTestGeneration(t, oneTracker)
 	a, b := attach(t, pins, target(l.A), Native, g), attach(t, pins, target(l.B), Native, g)
 	one, other := opened(t, g, a), opened(t, g, b)
 	if one.Place() != other.Place() {
 		t.Error("two interfaces count apart")
 	}
+	if one.Penalized() == 0 || other.Penalized() == 0 {
+		t.Error("a new interface does not look for penalties")
+	}
 	one.Penalties[0], one.Windows[0] = 7, 8
 	one.SetThreshold(0, Threshold{Units: 9})
-	lines, _ := one.Bank(0, 0, 0)
-	lines[0] = 10
-	one.SetPenalized(1)
-	if n := other.Penalized(); n != 0 {
-		t.Errorf("the other interface has %d penalties", n)
-	}
+	_, flows := one.Bank(0, 0, 0)
+	flows[len(flows)-1] = 10
+	one.SetPenalized(3)
+	other.SetPenalized(0)
 	if err := errors.Join(a.Close(), b.Close()); err != nil {
 		t.Fatal(err)
 	}
 
 	// The next process.
-	next := newTestGeneration(t, cfg)
-	if found, err := pins.Open(target(l.B)); err != nil {
-		t.Fatal(err)
-	} else if continued, err := next.Continue(found.Stats()); !continued || err != nil {
-		t.Fatal(continued, err)
-	} else if err := found.Close(); err != nil {
-		t.Fatal(err)
-	}
+	next := newTestGeneration(t, oneTracker)
+	continueFrom(t, next, pins, l.B, false)
 	p := newTestProgram(t, next) // of an interface that may come
 	defer p.Close()
 	a, b = attach(t, pins, target(l.A), Native, next), attach(t, pins, target(l.B), Native, next)
@@ -59,17 +69,17 @@ func TestSharedTrackers(t *testing.T) {
 	if one.Place() != other.Place() || one.Place() != &p.maps[bpf.WeirMapTrackerLines].words[0] {
 		t.Error("a restart has two interfaces count apart")
 	}
-	lines, _ = other.Bank(0, 0, 0)
-	if other.Penalties[0] != 7 || other.Windows[0] != 8 || other.Threshold(0).Units != 9 || lines[0] != 10 {
-		t.Errorf("after a restart: %d, %d, %d, %d", other.Penalties[0], other.Windows[0], other.Threshold(0).Units, lines[0])
+	_, flows = other.Bank(0, 0, 0)
+	if last := flows[len(flows)-1]; other.Penalties[0] != 7 || other.Windows[0] != 8 || other.Threshold(0).Units != 9 || last != 10 {
+		t.Errorf("after a restart: %d, %d, %d, %d", other.Penalties[0], other.Windows[0], other.Threshold(0).Units, last)
 	}
-	if one.Penalized() != 1 || other.Penalized() != 0 {
+	if one.Penalized() != 3 || other.Penalized() == 0 {
 		t.Errorf("after a restart, %d and %d penalties", one.Penalized(), other.Penalized())
 	}
 
 	// Other trackers, on one interface after the other.
 	third := newTestGeneration(t, Config{Trackers: []Tracker{{Lines: 4, Buckets: 1}}, TrackerSeed: Seed{1}})
-	if continued, err := third.Continue(a.Stats()); continued || err != nil {
+	if continued, err := third.Continue(a.Stats(), false); continued || err != nil {
 		t.Error(continued, err)
 	}
 	for _, on := range []*Attachment{a, b} {
@@ -91,43 +101,187 @@ func TestSharedTrackers(t *testing.T) {
 	detach(t, b)
 }
 
-// Earlier versions count on each interface alone. Their penalties stay, and programs count anew.
-func TestTrackersOfAnEarlierVersion(t *testing.T) {
-	l, pins := lab.New(t), testPins(t)
-	cfg := Config{Trackers: []Tracker{{Lines: 2, Buckets: 1}}, TrackerSeed: Seed{1}}
-	for i, to := range []lab.End{l.A, l.B} {
-		g := newTestGeneration(t, cfg) // of each interface
-		entries := g.layout.counted(CPUs())
-		entries[bpf.WeirMapTrackerLines] = CPUs() * banks * int(g.layout.lines)
-		maps.Copy(entries, punished())
-		var err error
-		if g.counting.maps, err = newPinnedMaps(entries); err != nil {
-			t.Fatal(err)
-		}
-		g.counting.maps[bpf.WeirMapPenalties].words[0] = uint64(7 + i)
-		if err := attach(t, pins, target(to), Native, g).Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	g := newTestGeneration(t, cfg)
-	found, err := pins.Open(target(l.A))
+// The memory outlasts the generations that use it where programs count in it, and is released with
+// the last of them.
+func TestTrackersOutlast(t *testing.T) {
+	before := openFiles(t)
+	s, err := NewStats(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if continued, err := g.Continue(found.Stats()); !continued || err != nil {
-		t.Fatal(continued, err)
+	var place *uint64
+	for range 3 {
+		g, err := NewGeneration(oneTracker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if continued, err := g.Continue(s, false); err != nil || continued != (place != nil) {
+			t.Fatal(continued, err)
+		}
+		p, err := g.Load(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Take(p); err != nil {
+			t.Fatal(err)
+		}
+		tr, err := g.OpenTrackers(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if place != nil && tr.Place() != place {
+			t.Error("the next generation counts anew")
+		}
+		place = tr.Place()
+		lines, _ := tr.Bank(0, 0, 0)
+		lines[0]++
+		if err := errors.Join(tr.Close(), p.Close(), g.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := found.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b, a := attach(t, pins, target(l.B), Native, g), attach(t, pins, target(l.A), Native, g)
-	one, other := opened(t, g, a), opened(t, g, b)
-	if one.Place() != other.Place() || one.Penalties[0] != 7 || other.Penalties[0] != 7 {
-		t.Errorf("together %t, penalties %d and %d", one.Place() == other.Place(), one.Penalties[0], other.Penalties[0])
+	if after := openFiles(t); after != before {
+		t.Errorf("open before: %s; after: %s", before, after)
 	}
-	if one.Began(0, one.Active(0)) == 0 {
-		t.Error("they began to count at an unknown time")
+}
+
+// Banks are exchanged on all interfaces that count in them, those included that are not opened
+// yet, and on all CPUs, whatever a process that was killed has left. What another process has taken
+// over is left alone.
+func TestExchangeTogether(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, oneTracker)
+	a := attach(t, pins, target(l.A), Native, g)
+	one := opened(t, g, a)
+	one.Exchange(0)
+	b := attach(t, pins, target(l.B), Native, g)
+	banks := func(s *Stats) (all []uint64) {
+		s.read(func(k pinnedMaps) {
+			rows := k[bpf.WeirMapReasonStats].words
+			for i := banksWord; i < len(rows); i += rowWords {
+				all = append(all, rows[i]&trackerBanks)
+			}
+		})
+		return all
+	}
+	want := func(what string, s *Stats, bank uint64) {
+		t.Helper()
+		for cpu, got := range banks(s) {
+			if got != bank {
+				t.Errorf("%s: CPU %d counts in bank %d, want %d", what, cpu, got, bank)
+			}
+		}
+	}
+	want("a new interface", b.Stats(), 1)
+	one.Exchange(0)
+	want("the one", a.Stats(), 0)
+	want("the other", b.Stats(), 0)
+
+	// Killed after the first CPU of one interface.
+	a.stats.read(func(k pinnedMaps) { atomic.StoreUint64(&k[bpf.WeirMapReasonStats].words[banksWord], 1) })
+	if err := errors.Join(a.Close(), b.Close()); err != nil {
+		t.Fatal(err)
+	}
+	next := newTestGeneration(t, oneTracker)
+	continueFrom(t, next, pins, l.A, false)
+	a, b = attach(t, pins, target(l.A), Native, next), attach(t, pins, target(l.B), Native, next)
+	want("after a kill, the one", a.Stats(), 1)
+	want("after a kill, the other", b.Stats(), 1)
+
+	// Another process takes one over.
+	third := newTestGeneration(t, oneTracker)
+	continueFrom(t, third, pins, l.B, true)
+	taken := attach(t, pins, target(l.B), Native, third)
+	opened(t, next, a).Exchange(0)
+	want("what stays", a.Stats(), 0)
+	want("what was taken over", taken.Stats(), 1)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
 	}
 	detach(t, a)
-	detach(t, b)
+	detach(t, taken)
+}
+
+// Programs that are not replaced are not counted with: a process that finds some in the memory of
+// an interface takes the penalties over, and another memory.
+func TestTrackersOfOthers(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, oneTracker)
+	a, b := attach(t, pins, target(l.A), Native, g), attach(t, pins, target(l.B), Native, g)
+	tr := opened(t, g, a)
+	tr.Penalties[0] = 7
+	for _, x := range []struct {
+		targets []Target
+		want    bool
+	}{{[]Target{target(l.A), target(l.B)}, false}, {[]Target{target(l.A)}, true}, {nil, true}} {
+		if got, err := pins.CountElsewhere(a.Stats(), x.targets); got != x.want || err != nil {
+			t.Errorf("others than %v count there: %t, %v", x.targets, got, err)
+		}
+	}
+	next := newTestGeneration(t, oneTracker)
+	continueFrom(t, next, pins, l.B, true)
+	mine := attach(t, pins, target(l.B), Native, next)
+	other := opened(t, next, mine)
+	if other.Place() == tr.Place() || other.Penalties[0] != 7 {
+		t.Errorf("counts together %t, penalty %d", other.Place() == tr.Place(), other.Penalties[0])
+	}
+	if other.Penalties[0] = 8; tr.Penalties[0] != 7 {
+		t.Error("they have one table of penalties")
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := pins.CountElsewhere(a.Stats(), []Target{target(l.A)}); got || err != nil {
+		t.Errorf("others than %v still count there: %t, %v", target(l.A), got, err)
+	}
+	detach(t, mine)
+	detach(t, a)
+}
+
+// Earlier versions count on each interface alone. Their penalties stay, and programs count anew; so
+// they do where a process was killed while it replaced pins, of which some are those of before.
+func TestTrackersOfAnEarlierVersion(t *testing.T) {
+	for name, change := range map[string]func(g *Generation, entries map[string]int){
+		"earlier": func(g *Generation, entries map[string]int) {
+			now := entries[bpf.WeirMapTrackerLines]
+			entries[bpf.WeirMapTrackerLines] = CPUs() * banks * int(g.layout.lines)
+			if now == entries[bpf.WeirMapTrackerLines] {
+				t.Error("an earlier version would continue in memory that interfaces share")
+			}
+		},
+		"killed": func(*Generation, map[string]int) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, pins := lab.New(t), testPins(t)
+			for i, to := range []lab.End{l.A, l.B} {
+				g := newTestGeneration(t, oneTracker) // of each interface
+				entries := g.layout.counted(CPUs())
+				change(g, entries)
+				maps.Copy(entries, punished())
+				k, err := newPinnedMaps(entries)
+				if err != nil {
+					t.Fatal(err)
+				}
+				g.counting.memory = newMemoryOf(k).use()
+				k[bpf.WeirMapPenalties].words[0] = uint64(7 + i)
+				if err := attach(t, pins, target(to), Native, g).Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g := newTestGeneration(t, oneTracker)
+			continueFrom(t, g, pins, l.A, false)
+			b, a := attach(t, pins, target(l.B), Native, g), attach(t, pins, target(l.A), Native, g)
+			one, other := opened(t, g, a), opened(t, g, b)
+			if one.Place() != other.Place() || one.Penalties[0] != 7 || other.Penalties[0] != 7 {
+				t.Errorf("together %t, penalties %d and %d", one.Place() == other.Place(), one.Penalties[0], other.Penalties[0])
+			}
+			if one.Began(0, one.Active(0)) == 0 {
+				t.Error("they began to count at an unknown time")
+			}
+			detach(t, a)
+			detach(t, b)
+		})
+	}
 }

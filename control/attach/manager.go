@@ -190,20 +190,41 @@ func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edge
 }
 
 // continueTrackers makes the programs for all interfaces count where those of one do that filters
-// already, if it has the engine's trackers.
+// already, if it has the engine's trackers. Where others count there that are not replaced, as those
+// of another daemon or of an interface that the configuration does not name any more, all count anew,
+// with the penalties that there are.
 func (m *Manager) continueTrackers(found []Target) error {
-	continued := make(map[bool]bool) // by direction
-	for _, t := range found {
-		if continued[t.Out] {
-			continue
+	first := make(map[bool]*loader.Attachment) // by direction
+	defer func() {
+		for _, a := range first {
+			a.Close()
 		}
-		a, err := m.Pins.Open(t.Target)
-		if err != nil {
+	}()
+	others := make(map[bool]bool)
+	var targets []loader.Target
+	for _, t := range found {
+		targets = append(targets, t.Target)
+		p, err := m.find(t.Target)
+		if err != nil || p.Attachment == nil {
 			continue // attach says why
 		}
-		continued[t.Out], err = m.engine.Continue(t.Target, a.Stats())
-		if err := errors.Join(err, a.Close()); err != nil {
-			return fmt.Errorf("%s: %w", t, err)
+		others[t.Out] = others[t.Out] || p.ofOther() // which may yet attach more programs
+		if first[t.Out] == nil {
+			first[t.Out] = p.Attachment
+			continue
+		}
+		p.Close() // if it fails, a map leaks
+	}
+	for out, a := range first {
+		other := others[out]
+		if !other {
+			elsewhere, err := m.Pins.CountElsewhere(a.Stats(), targets)
+			if other = elsewhere || err != nil; err != nil {
+				m.Log.Warn("trackers count anew: " + err.Error())
+			}
+		}
+		if _, err := m.engine.Continue(a.Target(), a.Stats(), other); err != nil {
+			return fmt.Errorf("%s: %w", a.Target(), err)
 		}
 	}
 	return nil

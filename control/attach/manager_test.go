@@ -346,6 +346,60 @@ func TestRolloutUndone(t *testing.T) {
 	}
 }
 
+// The next process counts where the last one did, unless the program of an interface that it does not
+// filter goes on counting there: then it takes the penalties over, and counts anew.
+func TestTrackersContinue(t *testing.T) {
+	one, two := lab.New(t), lab.New(t)
+	c, targets := options(t, new(bytes.Buffer), one.B, two.B)
+	spec, err := heavy.Parse("key=src,threshold=1kpps,action=block")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec := engine.Config{Telemetry: engine.Telemetry{Trackers: []engine.Tracker{spec.Tracker()}, TrackerSeed: hash.Seed{1}}}
+	start := func(targets []Target) (*Manager, *engine.Trackers) {
+		t.Helper()
+		g, d := buildKernel(t, "10.0.0.1\n", ec, 1)
+		m := NewManager(c)
+		if err := m.Start(g, d, targets, nil); err != nil {
+			t.Fatal(err)
+		}
+		tr, err := g.OpenTrackers(m.interfaces[0].Stats())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { tr.Close() })
+		return m, tr
+	}
+	const last = 100 // a word in a bank that no packet touches
+	mark := func(tr *engine.Trackers) *uint64 { _, flows := tr.Bank(0, 0, 0); return &flows[len(flows)-last] }
+	m, tr := start(targets)
+	tr.Penalties[0], *mark(tr) = 7, 8
+	m.Stop(true)
+	m, tr = start(targets)
+	if tr.Penalties[0] != 7 || *mark(tr) != 8 {
+		t.Errorf("after a restart, penalty %d, counted %d", tr.Penalties[0], *mark(tr))
+	}
+	m.Stop(true)
+	m, tr = start(targets[:1])
+	if tr.Penalties[0] != 7 || *mark(tr) != 0 {
+		t.Errorf("beside another interface, penalty %d, counted %d", tr.Penalties[0], *mark(tr))
+	}
+	m.Stop(true)
+	m, tr = start(targets)
+	if tr.Penalties[0] != 7 {
+		t.Errorf("with both again, penalty %d", tr.Penalties[0])
+	}
+	both, err := m.engine.OpenTrackers(m.interfaces[1].Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if both.Place() != tr.Place() {
+		t.Error("two interfaces count apart")
+	}
+	both.Close()
+	m.Stop(false)
+}
+
 // constants returns those of the program that is attached.
 func constants(t *testing.T, h *managedInterface) []byte {
 	t.Helper()

@@ -138,11 +138,11 @@ func (w *Watcher) look(now time.Duration, on interfaces) (adopted map[*tracker][
 	if all {
 		unknown = make(map[uint64]time.Duration, len(w.unknown)) // without those that have expired
 	}
-	penalized, same, any, none := make(map[*loader.Stats]int), !all, false, false
+	penalized, same, some := make(map[*loader.Stats]int), !all, on.penalized()
 	for _, c := range on {
 		n := c.Penalized()
 		known, ok := w.penalized[c.stats]
-		same, any, none = same && ok && n == known, any || n > 0, none || n == 0
+		same = same && (ok && n == known || !some)
 		penalized[c.stats] = n
 	}
 	if w.penalized = penalized; same {
@@ -180,8 +180,9 @@ func (w *Watcher) look(now time.Duration, on interfaces) (adopted map[*tracker][
 	if all {
 		w.again = now + max(time.Second, time.Duration(len(unknown))*lookEach)
 	}
-	if w.unknown = unknown; any && none {
-		w.setPenalized(on, table) // an interface is new, or has imposed the first
+	w.unknown = unknown
+	if n := table.Len(); slices.ContainsFunc(on, func(c interfaceTrackers) bool { return penalized[c.stats] != n }) {
+		w.setPenalized(on, table) // an interface is new, or its programs have imposed some
 	}
 	return adopted
 }

@@ -303,7 +303,7 @@ type memory interface {
 	Banks(tracker, bank int) []*sketch.Bank // of each CPU
 	Pairs(tracker, bank int) *digest.Filter // nil: the tracker is no guard's
 	Active(tracker int) (bank int)
-	SetActive(tracker, bank int)
+	SetActive(tracker, bank int) // on all interfaces
 	Began(tracker, bank int) time.Duration
 	SetPenalized(n int)
 	Penalized() int
@@ -314,8 +314,8 @@ type memory interface {
 	Close() error
 }
 
-// interfaces are the trackers of all interfaces, which have one memory. Each has of its own
-// which banks count, the number of penalties, and whether programs wake this process.
+// interfaces are the trackers of all interfaces, which have one memory. Each has of its own the
+// number of penalties, and whether programs wake this process.
 type interfaces []interfaceTrackers
 
 type interfaceTrackers struct {
@@ -387,37 +387,19 @@ func (on interfaces) idle(i int) []*sketch.Bank {
 	return on[0].Banks(i, 1-on[0].Active(i))
 }
 
-// meet makes all interfaces count in the same banks. The program of a new interface begins with
-// either bank, and a watcher that was killed while it exchanged banks has done so on some interfaces
-// only: it had prepared the bank that began later.
+// meet notices whether the memory is another one than in the last tick.
 func (w *Watcher) meet(on interfaces) {
 	var place *uint64
 	if len(on) > 0 {
 		place = on[0].place
 	}
 	w.met = w.had && len(on) > 0 && place == w.place
-	if w.place, w.had = place, len(on) > 0; !w.met {
-		w.reviewed, w.sparing, w.penalized = false, false, nil
+	if w.place, w.had = place, len(on) > 0; w.met {
+		return
 	}
-	for i, t := range w.trackers {
-		if !w.met {
-			t.started, t.empty = false, contents{}
-		}
-		if slices.ContainsFunc(on, func(c interfaceTrackers) bool { return c.Active(i) != on[0].Active(i) }) {
-			latest := 0
-			if on[0].Began(i, 1) > on[0].Began(i, 0) {
-				latest = 1
-			}
-			on.setActive(i, latest)
-			t.empty = contents{} // programs have counted in both
-		}
-	}
-}
-
-// setActive makes the programs of all interfaces count in bank 0 or 1 of tracker i.
-func (on interfaces) setActive(i, bank int) {
-	for _, c := range on {
-		c.SetActive(i, bank)
+	w.reviewed, w.sparing, w.penalized = false, false, nil
+	for _, t := range w.trackers {
+		t.started, t.empty = false, contents{}
 	}
 }
 
@@ -482,7 +464,7 @@ func (t *tracker) turn(i int, clock func() time.Duration, on interfaces) {
 	for _, b := range on[0].Banks(i, next) {
 		b.Begin(at)
 	}
-	on.setActive(i, next)
+	on[0].SetActive(i, next)
 }
 
 // longest returns the maximum time over which counts are judged. A watcher that looks each

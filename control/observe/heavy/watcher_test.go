@@ -49,8 +49,8 @@ type wire struct {
 	banks      [][2][]*sketch.Bank // of each tracker
 	trackers   []*sketch.Tracker
 	thresholds []loader.Threshold
+	active     []int // of each tracker
 
-	active    []int
 	penalized int
 	wake      bool // programs wake the watcher
 	on        *interfaceTrackers
@@ -183,9 +183,9 @@ func newHost(t *testing.T, watched []Watched) *host {
 		}
 		banks, trackers = append(banks, both), append(trackers, tracker)
 	}
-	thresholds := make([]loader.Threshold, len(watched))
+	thresholds, active := make([]loader.Threshold, len(watched)), make([]int, len(watched))
 	for range 2 {
-		w := &wire{h: h, banks: banks, trackers: trackers, active: make([]int, len(watched)), thresholds: thresholds}
+		w := &wire{h: h, banks: banks, trackers: trackers, thresholds: thresholds, active: active}
 		h.wires = append(h.wires, newWire(w, 2, 64))
 		h.wires[len(h.wires)-1].penalties, h.wires[len(h.wires)-1].windows = h.wires[0].penalties, h.wires[0].windows
 		w.on = &h.wires[len(h.wires)-1]
@@ -309,14 +309,12 @@ func TestPauses(t *testing.T) {
 			case 1: // it is killed within its work, and another one starts after a while
 				h.kills = 0.02
 			default: // an older release runs meanwhile, which records no time
-				for _, c := range h.wires {
-					m := c.memory.(*wire)
-					for i := range m.active {
-						for _, b := range m.banks[i][1-m.active[i]] {
-							b.Reset()
-						}
-						m.active[i] ^= 1
+				m := h.wires[0].memory.(*wire)
+				for i := range m.active {
+					for _, b := range m.banks[i][1-m.active[i]] {
+						b.Reset()
 					}
+					m.active[i] ^= 1
 				}
 				h.pass(time.Duration(h.random.Int64N(int64(5 * time.Second))))
 			}
@@ -464,38 +462,6 @@ func TestWindows(t *testing.T) {
 				t.Error("then it reports no interval")
 			}
 		})
-	}
-}
-
-// A new interface counts in the same banks as the others, whichever it begins with. After a watcher
-// was killed while it exchanged banks, all count in the bank that it had prepared.
-func TestNewInterfaceCounts(t *testing.T) {
-	watched := []Watched{{Spec: mustParse(t, "key=src,threshold=100pps")}}
-	h := newHost(t, watched)
-	all := h.wires
-	one, other := all[0].memory.(*wire), all[1].memory.(*wire)
-	w := newWatcher(watched, func() {})
-	h.wires = all[:1]
-	h.ticks(w, 2, 50)
-	h.wires = all
-	other.active[0] = 1 - one.active[0]
-	counts := one.active[0]
-	if w.tick(h.still, h.wires); one.active[0] != counts || other.active[0] != counts {
-		t.Errorf("bank %d counts: now one interface counts in %d, the new one in %d", counts, one.active[0], other.active[0])
-	}
-	for range 4 { // each bank may be the later one
-		h.now += Tick
-		next := 1 - one.active[0]
-		for _, b := range one.banks[0][next] {
-			b.Reset()
-			b.Begin(h.now)
-		}
-		other.active[0] = next // and not yet one
-		w = newWatcher(watched, func() {})
-		w.tick(h.still, h.wires)
-		if one.active[0] != next || other.active[0] != next {
-			t.Errorf("killed before it had exchanged bank %d: %d and %d count", 1-next, one.active[0], other.active[0])
-		}
 	}
 }
 
