@@ -467,8 +467,7 @@ static __always_inline void copy_addresses(const struct plain *h, struct packet 
  * a single shape.
  */
 static __always_inline void probe_form(struct set_maps maps, struct packet *p, enum key_form form,
-				       const volatile struct shape *shapes,
-				       const volatile __u32 *n)
+				       const volatile struct shape *shapes, const volatile __u32 *n)
 {
 	if (*n != 1)
 		probe_shapes(&block, maps, p, &key_secret, form, shapes, n);

@@ -20,7 +20,7 @@ type trackerMemory struct {
 
 	mu      sync.Mutex // guards the following
 	users   int        // generations
-	held    bool       // the maps are not to be closed: for them, or until the first one
+	held    bool       // the maps are open: for these, or until the first one comes
 	active  uint64     // the banks that count, as the rows have them
 	members map[*Stats]joined
 }
