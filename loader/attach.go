@@ -248,7 +248,7 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 		p.stats.join(nil, nil)
 		return nil, err
 	}
-	p.stats.join(p.memory, a.Replaced)
+	p.stats.join(p.memory, a.isTakenOver)
 	return a, nil
 }
 
@@ -427,15 +427,16 @@ func (a *Attachment) replace(p *Program) error {
 			return err
 		}
 	}
-	former := a.stats.join(p.memory, a.Replaced)
+	former := a.stats.join(p.memory, a.isTakenOver)
 	a.holding.Lock()
 	err := a.link.update(p.prog)
 	a.holding.Unlock()
 	if err != nil {
-		a.stats.join(former, a.Replaced)
+		a.stats.join(former, a.isTakenOver)
 		return explainPermission(err)
 	}
 	a.program = a.ProgramID()
+	a.stats.join(p.memory, a.isTakenOver)
 	if lost == nil {
 		for _, name := range names {
 			// If this fails, Repin does so later, and a head must not be replaced before the others.
@@ -703,6 +704,16 @@ func (a *Attachment) IsOn(index int) bool {
 	defer a.mu.Unlock()
 	program, now, err := a.state()
 	return err == nil && now == index && program == a.program
+}
+
+// isTakenOver is Replaced, but false while this process changes the attachment, which may wait for
+// the pins.
+func (a *Attachment) isTakenOver() bool {
+	if !a.mu.TryLock() {
+		return false
+	}
+	defer a.mu.Unlock()
+	return a.replaced()
 }
 
 // replaced is false where there is no program any more, or that cannot be read.

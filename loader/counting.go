@@ -28,7 +28,7 @@ type trackerMemory struct {
 // joined is an interface whose programs count in a memory.
 type joined struct {
 	rows     *array
-	replaced func() bool // another process has taken over; nil: none can
+	replaced func() bool // another process has taken over; nil: none can. It does not wait.
 }
 
 // trackerBanks are the bits of trackers in the banks of a row.
@@ -104,7 +104,9 @@ func openTrackerMemory(l *layout, cpus int, k pinnedMaps) *trackerMemory {
 			own[name] = k[name].share()
 		}
 	}
-	return newMemoryOf(own)
+	m := newMemoryOf(own)
+	m.active = atomic.LoadUint64(&k[bpf.WeirMapReasonStats].words[banksWord]) & trackerBanks
+	return m
 }
 
 // isOf reports whether maps of stats are those of the memory, which may be nil.
@@ -148,9 +150,9 @@ func (m *trackerMemory) release() error {
 	return m.maps.Close()
 }
 
-// setActive makes the programs of all members count in bank 0 or 1 of a tracker. What another
-// process has taken over is no member any more.
-func (m *trackerMemory) setActive(place, bank int) {
+// setActive makes the programs of all members count in bank 0 or 1 of a tracker, and reports whether
+// the one with these rows is a member. What another process has taken over is none any more.
+func (m *trackerMemory) setActive(place, bank int, rows []uint64) (isMember bool) {
 	m.mu.Lock()
 	m.active = m.active&^(1<<place) | uint64(bank)<<place
 	active := m.active
@@ -163,8 +165,10 @@ func (m *trackerMemory) setActive(place, bank int) {
 		if of.replaced == nil || !of.replaced() {
 			of.setBanks(active)
 		}
+		isMember = isMember || &of.rows.words[0] == &rows[0]
 		of.rows.Close() // if it fails, a map leaks
 	}
+	return isMember
 }
 
 func (of joined) setBanks(active uint64) {
@@ -179,12 +183,11 @@ func (m *trackerMemory) add(s *Stats, rows *array, replaced func() bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if of, ok := m.members[s]; ok {
-		m.members[s] = joined{of.rows, replaced}
-		rows.Close()
+		of.replaced = replaced
+		of.setBanks(m.active) // a process that was replaced may have set them meanwhile
+		m.members[s] = of
+		rows.Close() // if it fails, a map leaks
 		return
-	}
-	if len(m.members) == 0 { // it may have counted here before this process began
-		m.active = atomic.LoadUint64(&rows.words[banksWord]) & trackerBanks
 	}
 	of := joined{rows, replaced}
 	of.setBanks(m.active)

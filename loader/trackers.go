@@ -231,8 +231,7 @@ func (t *Trackers) Active(tracker int) int {
 // under way may still write to the other: see [Grace].
 func (t *Trackers) SetActive(tracker, bank int) {
 	_, place := t.config.place(tracker)
-	t.memory.setActive(place, bank)
-	if t.Active(tracker) != bank { // its stats have been closed
+	if !t.memory.setActive(place, bank, t.rows) && t.Active(tracker) != bank { // its stats are closed
 		t.exchange(place)
 	}
 }

@@ -5,9 +5,13 @@ import (
 	"maps"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // opened returns the memory of an attachment's trackers, until the test ends.
@@ -194,6 +198,7 @@ func TestExchangeTogether(t *testing.T) {
 	third := newTestGeneration(t, oneTracker)
 	continueFrom(t, third, pins, l.B, true)
 	taken := attach(t, pins, target(l.B), Native, third)
+	opened(t, third, taken).Exchange(0)
 	opened(t, next, a).Exchange(0)
 	want("what stays", a.Stats(), 0)
 	want("what was taken over", taken.Stats(), 1)
@@ -202,6 +207,45 @@ func TestExchangeTogether(t *testing.T) {
 	}
 	detach(t, a)
 	detach(t, taken)
+}
+
+// Banks are exchanged while the pins are locked and somebody waits for them to detach.
+func TestExchangeDoesNotWait(t *testing.T) {
+	l, pins := lab.New(t), testPins(t)
+	g := newTestGeneration(t, oneTracker)
+	a, b := attach(t, pins, target(l.A), Native, g), attach(t, pins, target(l.B), Native, g)
+	one := opened(t, g, a)
+	unlock, err := pins.lock(unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	detached := make(chan error)
+	go func() { detached <- b.Detach() }()
+	wait.For(t, "the one waits to detach", func() bool {
+		free := b.mu.TryLock()
+		if free {
+			b.mu.Unlock()
+		}
+		return !free
+	})
+	exchanged := make(chan bool)
+	go func() {
+		one.Exchange(0)
+		exchanged <- true
+	}()
+	select {
+	case <-exchanged:
+	case <-time.After(lockPatience / 2):
+		t.Error("it waits for the one that detaches")
+	}
+	unlock()
+	if err := <-detached; err != nil {
+		t.Error(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	detach(t, a)
 }
 
 // Programs that are not replaced are not counted with: a process that finds some in the memory of

@@ -194,40 +194,47 @@ func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edge
 // of another daemon or of an interface that the configuration does not name any more, all count anew,
 // with the penalties that there are.
 func (m *Manager) continueTrackers(found []Target) error {
-	first := make(map[bool]*loader.Attachment) // by direction
-	defer func() {
-		for _, a := range first {
-			a.Close()
-		}
-	}()
-	others := make(map[bool]bool)
-	var targets []loader.Target
+	others, filtered := make(map[bool]bool), make(map[bool][]loader.Target) // by direction
 	for _, t := range found {
-		targets = append(targets, t.Target)
 		p, err := m.find(t.Target)
-		if err != nil || p.Attachment == nil {
-			continue // attach says why
+		switch {
+		case err != nil: // attach says why
+			others[t.Out] = others[t.Out] || !isAbsent(err)
+		case p.Attachment != nil:
+			others[t.Out] = others[t.Out] || p.ofOther() // which may yet attach more programs
+			filtered[t.Out] = append(filtered[t.Out], t.Target)
+			p.Close() // if it fails, a map leaks
 		}
-		others[t.Out] = others[t.Out] || p.ofOther() // which may yet attach more programs
-		if first[t.Out] == nil {
-			first[t.Out] = p.Attachment
-			continue
-		}
-		p.Close() // if it fails, a map leaks
 	}
-	for out, a := range first {
-		other := others[out]
-		if !other {
-			elsewhere, err := m.Pins.CountElsewhere(a.Stats(), targets)
-			if other = elsewhere || err != nil; err != nil {
-				m.Log.Warn("trackers count anew: " + err.Error())
+	for out, targets := range filtered {
+		for _, t := range targets {
+			continued, err := m.continueFrom(t, others[out], targets)
+			if err != nil {
+				return fmt.Errorf("%s: %w", t, err)
 			}
-		}
-		if _, err := m.engine.Continue(a.Target(), a.Stats(), other); err != nil {
-			return fmt.Errorf("%s: %w", a.Target(), err)
+			if continued {
+				break
+			}
 		}
 	}
 	return nil
+}
+
+// continueFrom makes the programs for all interfaces of a direction count where that of one does,
+// if it has the engine's trackers, and reports whether it has.
+func (m *Manager) continueFrom(t loader.Target, others bool, targets []loader.Target) (continued bool, err error) {
+	a, err := m.Pins.Open(t)
+	if err != nil {
+		return false, nil // it has gone
+	}
+	defer a.Close()
+	if !others {
+		if others, err = m.Pins.CountElsewhere(a.Stats(), targets); err != nil {
+			others = true
+			m.Log.Warn("trackers count anew: " + err.Error())
+		}
+	}
+	return m.engine.Continue(t, a.Stats(), others)
 }
 
 // find finds what filters on an interface.
