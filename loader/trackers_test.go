@@ -179,6 +179,13 @@ func TestExchangeTogether(t *testing.T) {
 		}
 	}
 	want("a new interface", b.Stats(), 1)
+	p := newTestProgram(t, g) // joins once, where one that is attached does so before and after
+	defer p.Close()
+	s := p.stats
+	if err := s.Take(p); err != nil {
+		t.Fatal(err)
+	}
+	want("a program under test", s, 1)
 	one.Exchange(0)
 	want("the one", a.Stats(), 0)
 	want("the other", b.Stats(), 0)
