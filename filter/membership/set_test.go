@@ -317,7 +317,7 @@ func TestNoFalseNegative(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			r := newRandom(t)
 			var columns []Column
-			c := Census{Keys: make(map[key.Shape]int)}
+			c := Census{Keys: make(map[key.Shape]int), Highest: 3}
 			for _, shape := range []key.Shape{
 				{SrcBits: 32}, {Fields: v6, SrcBits: 128}, {Fields: flow, SrcBits: 32, DstBits: 32}, {Fields: v6 | flow, SrcBits: 128, DstBits: 128},
 			} {
