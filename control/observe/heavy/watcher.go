@@ -416,7 +416,7 @@ func (t *tracker) start(i int, on interfaces) {
 
 // admit sets from how many units on flows enter the memory of a bank: low enough to
 // miss no heavy hitter, and lower while there is room, so that the largest flows are
-// counted exactly even if none is heavy. It also sets by which step programs report them.
+// counted exactly even if none is heavy. It also sets the step in which programs report flows.
 func (t *tracker) admit(b *sketch.Bank, cpus int) {
 	b.Admit(t.threshold(0).Admission(t.previous, cpus))
 	b.SetSpare(t.spare)
