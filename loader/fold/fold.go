@@ -800,13 +800,21 @@ func (f *function) next(i int) int {
 }
 
 // straighten removes jumps that lead where the program goes anyway, and what is no longer
-// reached.
+// reached: without a jump, another one at its target may not be.
 func (f *function) straighten() {
 	for i := range f.code {
 		if f.kept[i] && jumps(f.code[i]) {
 			f.targets[i] = f.end(f.targets[i])
 		}
 	}
+	for again := true; again; {
+		f.removeUnreached()
+		again = f.removeJumps()
+	}
+}
+
+// removeUnreached removes what no path leads to.
+func (f *function) removeUnreached() {
 	reached := make([]bool, len(f.code))
 	pending := []int{0}
 	for len(pending) > 0 {
@@ -824,14 +832,20 @@ func (f *function) straighten() {
 		}
 	}
 	f.kept = reached
+}
+
+// removeJumps removes jumps that lead where the program goes anyway, and reports whether there
+// were any.
+func (f *function) removeJumps() (removed bool) {
 	for i := len(f.code) - 1; i > 0; i-- { // backwards: what is between a jump and its target may go, too
 		if !f.kept[i] || !jumps(f.code[i]) || f.marks[i] {
 			continue
 		}
 		if f.next(f.targets[i]) == f.next(i+1) || !ends(f.code[i]) && (f.meets(f.targets[i]) == f.meets(i+1) || f.isRepeated(i)) {
-			f.kept[i] = false
+			f.kept[i], removed = false, true
 		}
 	}
+	return removed
 }
 
 // end follows jumps to jumps.

@@ -223,6 +223,15 @@ func TestFold(t *testing.T) {
 			asm.Instructions{first, asm.LoadMem(asm.R2, asm.R1, 0, asm.DWord), asm.Mov.Reg32(asm.R3, asm.R2), asm.Mov.Reg32(asm.R4, asm.R2),
 				asm.Mov.Reg(asm.R5, asm.R3), asm.Mov.Reg(asm.R0, asm.R5), asm.Add.Reg(asm.R0, asm.R4), asm.Return()},
 		},
+		"a jump that nothing leads to": { // once the branches before it are removed
+			asm.Instructions{first, unknown, store(-16, asm.R6, asm.DWord), asm.Mov.Reg(asm.R7, asm.R6), jump(asm.JEq, asm.R6, 1, 3),
+				asm.Mov.Reg(asm.R0, asm.R6), asm.Add.Reg(asm.R0, asm.R7), asm.Return(),
+				jump(asm.JEq, asm.R6, 2, 1), jump(asm.Ja, 0, 0, -5),
+				asm.LoadMem(asm.R3, asm.R1, 16, asm.Word), jump(asm.JEq, asm.R3, 1, -7), asm.LoadMem(asm.R7, asm.RFP, -16, asm.DWord),
+				jump(asm.JEq, asm.R3, 2, -9), jump(asm.Ja, 0, 0, -10)},
+			asm.Instructions{first, unknown, store(-16, asm.R6, asm.DWord), asm.Mov.Reg(asm.R7, asm.R6),
+				asm.Mov.Reg(asm.R0, asm.R6), asm.Add.Reg(asm.R0, asm.R7), asm.Return()},
+		},
 		"a loop that repeated by a jump": { // to its head, past what is never reached
 			asm.Instructions{first, unknown, jump(asm.Ja, 0, 0, 3), asm.Add.Imm(asm.R6, 1), jump(asm.Ja, 0, 0, 1), asm.Mov.Imm(asm.R0, 2),
 				jump(asm.JLT, asm.R6, 9, -4), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},

@@ -570,7 +570,7 @@ func (g *generator) branch() {
 	op, dst, src, n := ops[g.IntN(len(ops))], g.any(), g.any(), g.immediate()
 	ins := []asm.Instruction{op.Imm(dst, n, ""), op.Imm32(dst, n, ""), op.Reg(dst, src, ""), op.Reg32(dst, src, "")}[g.IntN(4)]
 	g.jump(to, ins)
-	if g.IntN(6) == 0 { // again, to the same place
+	if g.IntN(6) == 0 && to > len(g.units) { // again, to the same place
 		g.jump(to, op.Imm(dst, n+1, ""))
 	}
 }
