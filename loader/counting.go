@@ -271,14 +271,21 @@ func (g *Generation) memoryFor(s *Stats, present pinnedMaps) (*trackerMemory, er
 // Continue makes the programs of all interfaces count where those of these stats do, if they have
 // the generation's trackers, and reports whether they have. It is to be called before Load, for
 // an interface that is filtered already: otherwise the first program that is loaded may be that of
-// another one, and all count anew. Where the stats were opened from pins, other says that programs
-// which are not to be replaced count there, too: then all count anew, and penalties stay.
-func (g *Generation) Continue(s *Stats, other bool) (continued bool, err error) {
+// another one, and all count anew. Where the stats were opened from pins, others reports whether programs
+// that are not to be replaced count there, too: then all count anew, and penalties stay. It is called
+// only if that matters; nil: there are none.
+func (g *Generation) Continue(s *Stats, others func() bool) (continued bool, err error) {
+	c := g.counting
+	same := false
+	s.read(func(k pinnedMaps) { same = g.trackers != 0 && g.trackers == k.identity() })
+	if !same || c.present() != nil {
+		return false, nil
+	}
+	other := others != nil && others() // which may read the stats
 	s.read(func(k pinnedMaps) {
-		c := g.counting
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if g.trackers == 0 || g.trackers != k.identity() || c.memory != nil {
+		if c.memory != nil {
 			return
 		}
 		m := s.memory.Load()

@@ -428,7 +428,7 @@ var foldConstants = (*fold.Cache).Constants
 // loadFolded loads the program of a specification with its constants in the instructions, or,
 // where the kernel's verifier does not accept that, as the compiler has made it.
 func (g *Generation) loadFolded(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) (*ebpf.Program, error) {
-	folded := spec.Copy()
+	folded := withOwnPrograms(spec)
 	if err := foldConstants(g.folding, folded); err != nil {
 		return nil, err
 	}
@@ -439,6 +439,18 @@ func (g *Generation) loadFolded(spec *ebpf.CollectionSpec, replacements map[stri
 		}
 	}
 	return p, err
+}
+
+// withOwnPrograms returns a copy of a specification whose programs can get other instructions: all
+// else, which takes longer to copy, is that of spec.
+func withOwnPrograms(spec *ebpf.CollectionSpec) *ebpf.CollectionSpec {
+	own := *spec
+	own.Programs = make(map[string]*ebpf.ProgramSpec, len(spec.Programs))
+	for name, p := range spec.Programs {
+		program := *p
+		own.Programs[name] = &program
+	}
+	return &own
 }
 
 // loadVerified loads the program of a specification.

@@ -611,13 +611,7 @@ func TestOpenTrackers(t *testing.T) {
 	wantError(t, err, ErrNotRecorded)
 	_, err = g.OpenDigests(s)
 	wantError(t, err, ErrNotRecorded)
-	p, err := g.Load(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Take(p); err != nil {
-		t.Fatal(err)
-	}
+	p := loadAndTake(t, g, s)
 	tr, err := g.OpenTrackers(s)
 	if err != nil {
 		t.Fatal(err)

@@ -114,6 +114,25 @@ func attach(t *testing.T, pins Pins, to Target, hook Hook, g *Generation) *Attac
 	return a
 }
 
+// attachBoth attaches a generation's programs to both ends of a link.
+func attachBoth(t *testing.T, pins Pins, l *lab.Lab, g *Generation) (a, b *Attachment) {
+	t.Helper()
+	return attach(t, pins, target(l.A), Native, g), attach(t, pins, target(l.B), Native, g)
+}
+
+// loadAndTake loads a generation's program, and has the stats take over the maps that it brings.
+func loadAndTake(t *testing.T, g *Generation, s *Stats) *Program {
+	t.Helper()
+	p, err := g.Load(s)
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	if err := s.Take(p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // attachLoaded attaches the program that load returns.
 func attachLoaded(d Pins, to Target, hook Hook, metadata []byte, load func(*Stats) (*Program, error)) (*Attachment, error) {
 	p, err := d.Prepare(to, hook)

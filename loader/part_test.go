@@ -43,13 +43,7 @@ func TestPartKeeps(t *testing.T) {
 		part  policed
 		fresh bool
 	}{{policed{}, true}, {policed{}, false}, {policed{1}, true}, {policed{1}, false}} {
-		p, err := newTestGeneration(t, Config{Parts: []Part{step.part}}).Load(s)
-		if err != nil {
-			t.Fatalf("%+v", err)
-		}
-		if err := s.Take(p); err != nil {
-			t.Fatal(err)
-		}
+		p := loadAndTake(t, newTestGeneration(t, Config{Parts: []Part{step.part}}), s)
 		p.Close()
 		s.Read(func(k Kept) {
 			at, identity := step.part.Head(k)

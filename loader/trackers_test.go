@@ -32,7 +32,7 @@ func continueFrom(t *testing.T, g *Generation, pins Pins, e lab.End, other bool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	continued, err := g.Continue(found.Stats(), other)
+	continued, err := g.Continue(found.Stats(), func() bool { return other })
 	if err := errors.Join(err, found.Close()); err != nil || !continued {
 		t.Fatal(continued, err)
 	}
@@ -45,7 +45,7 @@ var oneTracker = Config{Trackers: []Tracker{{Lines: 2, Buckets: 1}}, TrackerSeed
 func TestSharedTrackers(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, oneTracker)
-	a, b := attach(t, pins, target(l.A), Native, g), attach(t, pins, target(l.B), Native, g)
+	a, b := attachBoth(t, pins, l, g)
 	one, other := opened(t, g, a), opened(t, g, b)
 	if one.Place() != other.Place() {
 		t.Error("two interfaces count apart")
@@ -68,7 +68,7 @@ func TestSharedTrackers(t *testing.T) {
 	continueFrom(t, next, pins, l.B, false)
 	p := newTestProgram(t, next) // of an interface that may come
 	defer p.Close()
-	a, b = attach(t, pins, target(l.A), Native, next), attach(t, pins, target(l.B), Native, next)
+	a, b = attachBoth(t, pins, l, next)
 	one, other = opened(t, next, a), opened(t, next, b)
 	if one.Place() != other.Place() || one.Place() != &p.maps[bpf.WeirMapTrackerLines].words[0] {
 		t.Error("a restart has two interfaces count apart")
@@ -83,7 +83,7 @@ func TestSharedTrackers(t *testing.T) {
 
 	// Other trackers, on one interface after the other.
 	third := newTestGeneration(t, Config{Trackers: []Tracker{{Lines: 4, Buckets: 1}}, TrackerSeed: Seed{1}})
-	if continued, err := third.Continue(a.Stats(), false); continued || err != nil {
+	if continued, err := third.Continue(a.Stats(), func() bool { t.Error("it looks for programs in vain"); return false }); continued || err != nil {
 		t.Error(continued, err)
 	}
 	for _, on := range []*Attachment{a, b} {
@@ -119,16 +119,10 @@ func TestTrackersOutlast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if continued, err := g.Continue(s, false); err != nil || continued != (place != nil) {
+		if continued, err := g.Continue(s, nil); err != nil || continued != (place != nil) {
 			t.Fatal(continued, err)
 		}
-		p, err := g.Load(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Take(p); err != nil {
-			t.Fatal(err)
-		}
+		p := loadAndTake(t, g, s)
 		tr, err := g.OpenTrackers(s)
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +191,7 @@ func TestExchangeTogether(t *testing.T) {
 	}
 	next := newTestGeneration(t, oneTracker)
 	continueFrom(t, next, pins, l.A, false)
-	a, b = attach(t, pins, target(l.A), Native, next), attach(t, pins, target(l.B), Native, next)
+	a, b = attachBoth(t, pins, l, next)
 	want("after a kill, the one", a.Stats(), 1)
 	want("after a kill, the other", b.Stats(), 1)
 
@@ -220,7 +214,7 @@ func TestExchangeTogether(t *testing.T) {
 func TestExchangeDoesNotWait(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, oneTracker)
-	a, b := attach(t, pins, target(l.A), Native, g), attach(t, pins, target(l.B), Native, g)
+	a, b := attachBoth(t, pins, l, g)
 	one := opened(t, g, a)
 	unlock, err := pins.lock(unix.LOCK_EX)
 	if err != nil {
@@ -260,7 +254,7 @@ func TestExchangeDoesNotWait(t *testing.T) {
 func TestTrackersOfOthers(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, oneTracker)
-	a, b := attach(t, pins, target(l.A), Native, g), attach(t, pins, target(l.B), Native, g)
+	a, b := attachBoth(t, pins, l, g)
 	tr := opened(t, g, a)
 	tr.Penalties[0] = 7
 	for _, x := range []struct {

@@ -20,8 +20,8 @@ type Wakes struct {
 	consumed, produced []byte   // pages of the ring buffer
 }
 
-// NewWakes returns a ring buffer by which programs wake this process, if their generations have
-// it in their configuration.
+// NewWakes returns a ring buffer by which the programs of generations with it in their
+// configuration wake this process.
 func NewWakes() (_ *Wakes, err error) {
 	defer func() {
 		if err != nil {

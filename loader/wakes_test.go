@@ -29,13 +29,7 @@ func TestWakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := g.Load(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Take(p); err != nil {
-		t.Fatal(err)
-	}
+	p := loadAndTake(t, g, s)
 	trackers, err := g.OpenTrackers(s)
 	if err != nil {
 		t.Fatal(err)

@@ -228,13 +228,16 @@ func (m *Manager) continueFrom(t loader.Target, others bool, targets []loader.Ta
 		return false, nil // it has gone
 	}
 	defer a.Close()
-	if !others {
-		if others, err = m.Pins.CountElsewhere(a.Stats(), targets); err != nil {
-			others = true
+	return m.engine.Continue(t, a.Stats(), func() bool {
+		if others {
+			return true
+		}
+		elsewhere, err := m.Pins.CountElsewhere(a.Stats(), targets)
+		if err != nil {
 			m.Log.Warn("trackers count anew: " + err.Error())
 		}
-	}
-	return m.engine.Continue(t, a.Stats(), others)
+		return elsewhere || err != nil
+	})
 }
 
 // find finds what filters on an interface.

@@ -97,7 +97,7 @@ func (r *Rollout) plan() error {
 		if err := errors.Join(setEdges(r.edges, i.Target, i.Stats()), specialise(r.engine, i.Target, i.Stats())); err != nil {
 			return err
 		}
-		if _, err := r.engine.Continue(i.Target, i.Stats(), false); err != nil {
+		if _, err := r.engine.Continue(i.Target, i.Stats(), nil); err != nil {
 			return err
 		}
 	}

@@ -64,11 +64,11 @@ func (t Tracker) guard(words []uint64) *verdict.Guard {
 func (g *Generation) Trackers() []Tracker { return g.trackers }
 
 // Continue is [loader.Generation.Continue] of the part for an interface.
-func (g *Generation) Continue(t loader.Target, stats *loader.Stats, other bool) (continued bool, err error) {
+func (g *Generation) Continue(t loader.Target, stats *loader.Stats, others func() bool) (continued bool, err error) {
 	if g = g.For(t); g == nil || g.kernel == nil {
 		return false, nil
 	}
-	return g.kernel.Continue(stats, other)
+	return g.kernel.Continue(stats, others)
 }
 
 // Trackers are the trackers of an interface, in the kernel's memory.
