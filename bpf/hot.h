@@ -6,10 +6,11 @@
  * set, so clean traffic does not pay for it. The twin of filter/membership's Hot.
  *
  *	slot bits 63 … 59   k_e - k, 1 …; an empty slot is 0
- *	slot bits 58 …  0   the lower bits of the key's hash
+ *	slot bits 58 …  0   the upper bits of the key's hash
  *
- * The upper bits choose a bucket, out of a power of two, at least 32: bucket and
- * slot together are the whole hash.
+ * The lower bits choose a bucket, out of a power of two, at least 32: bucket and
+ * slot together are the whole hash. The upper ones choose the line: those whose keys
+ * pass most often would have their buckets full.
  */
 #ifndef WEIR_HOT_H
 #define WEIR_HOT_H
@@ -23,6 +24,7 @@
 
 #define HOT_SHIFT 59
 #define HOT_MASK  ((1ULL << HOT_SHIFT) - 1)
+#define HOT_LOWER (64 - HOT_SHIFT) /* bits of a hash that a slot does not have */
 #define HOT_LINES 5 /* that the bits behind those of the first line may span: 24 in all */
 
 /*
@@ -31,7 +33,7 @@
  */
 static __always_inline __u32 hot_find(void *map, __u32 buckets, __u64 h)
 {
-	__u32 i = hash_reduce(h, buckets);
+	__u32 i = h & (buckets - 1);
 	struct bucket *b = bpf_map_lookup_elem(map, &i);
 	__u64 found = 0;
 
@@ -41,7 +43,7 @@ static __always_inline __u32 hot_find(void *map, __u32 buckets, __u64 h)
 	for (int j = 0; j < BUCKET_SLOTS; j++) {
 		__u64 slot = *(volatile __u64 *)&b->slots[j];
 		/* Below 2^59, so that only 0 - 1 has the sign bit. */
-		__s64 other = (slot ^ h) & HOT_MASK;
+		__s64 other = (slot ^ h >> HOT_LOWER) & HOT_MASK;
 
 		other -= 1;
 		/* Keeps the compiler from seeing, and branching on, a comparison. */

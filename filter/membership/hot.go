@@ -2,20 +2,18 @@ package membership
 
 import (
 	"iter"
-	"math/bits"
 	"sync/atomic"
-
-	"weir/filter/hash"
 )
 
-// Geometry of the hot table, the same as in bpf/hot.h. A slot stores the lower
+// Geometry of the hot table, the same as in bpf/hot.h. A slot stores the upper
 // hotHashBits bits of a hash; with at least MinHotBuckets buckets the bucket
 // determines the others.
 const (
-	hotHashBits = 59
-	hotHashMask = 1<<hotHashBits - 1
+	hotHashBits  = 59
+	hotHashMask  = 1<<hotHashBits - 1
+	hotLowerBits = 64 - hotHashBits
 	// MinHotBuckets is the minimum number of buckets.
-	MinHotBuckets = 1 << (64 - hotHashBits)
+	MinHotBuckets = 1 << hotLowerBits
 	// MaxExtra is the maximum number of extra bits: an element has 24 in all,
 	// at least one of them in the first line.
 	MaxExtra = 23
@@ -26,12 +24,14 @@ const (
 // all regular bits are set. bpf/hot.h is its twin.
 //
 //	slot bits 63 … 59   number of extra bits, 1 …; an empty slot is 0
-//	slot bits 58 …  0   the lower 59 bits of the element's hash
+//	slot bits 58 …  0   the upper 59 bits of the element's hash
 //
-// An element has one bucket of eight slots, selected by the upper bits of its
+// An element has one bucket of eight slots, selected by the lower bits of its
 // hash. Bucket and slot together determine the whole hash, so elements are
 // confused only if their hashes, and hence their bits, are equal. An element
-// whose bucket is full gets no weight.
+// whose bucket is full gets no weight. The upper bits select the line: if they
+// selected the bucket, too, that of a line with more bits set than others, which
+// passes more elements, would be full while others have room.
 //
 // Its slots may be kernel memory. Calls that write must be serialised.
 type Hot struct {
@@ -58,7 +58,7 @@ func (t *Hot) Find(h uint64) (extra int) {
 func (t *Hot) find(h uint64) (slot int, ok bool) {
 	base := t.bucket(h)
 	for i, s := range t.slots[base:min(base+BucketSlots, len(t.slots))] {
-		if s != 0 && s&hotHashMask == h&hotHashMask {
+		if s != 0 && s&hotHashMask == h>>hotLowerBits {
 			return base + i, true
 		}
 	}
@@ -66,7 +66,7 @@ func (t *Hot) find(h uint64) (slot int, ok bool) {
 }
 
 // bucket returns the first slot of the bucket of h.
-func (t *Hot) bucket(h uint64) int { return int(hash.Reduce(h, t.buckets())) * BucketSlots }
+func (t *Hot) bucket(h uint64) int { return int(uint32(h)&(max(t.buckets(), 1)-1)) * BucketSlots }
 
 // slot returns the slot for an element with hash h and the given number of
 // extra bits: its own, else an empty one, else that of the element with the
@@ -89,7 +89,7 @@ func (t *Hot) slot(h uint64, extra int) (slot int, ok bool) {
 func (t *Hot) put(slot int, h uint64, extra int) {
 	var s uint64
 	if extra > 0 {
-		s = uint64(extra)<<hotHashBits | h&hotHashMask
+		s = uint64(extra)<<hotHashBits | h>>hotLowerBits
 	}
 	t.len += min(int(s>>hotHashBits), 1) - min(int(t.slots[slot]>>hotHashBits), 1)
 	atomic.StoreUint64(&t.slots[slot], s)
@@ -106,9 +106,8 @@ func (t *Hot) clear() {
 // All yields the hash and the number of extra bits of each element.
 func (t *Hot) All() iter.Seq2[uint64, int] {
 	return func(yield func(uint64, int) bool) {
-		shift := 64 - bits.TrailingZeros32(t.buckets())
 		for i, s := range t.slots {
-			if s != 0 && !yield(uint64(i/BucketSlots)<<shift|s&hotHashMask, int(s>>hotHashBits)) {
+			if s != 0 && !yield(s<<hotLowerBits|uint64(i/BucketSlots)%MinHotBuckets, int(s>>hotHashBits)) {
 				return
 			}
 		}

@@ -10,14 +10,16 @@ import (
 // bits) with whole hashes.
 type hotModel struct {
 	buckets map[uint64]map[uint64]int
-	shift   int // of a hash, to its bucket
+	number  int // of buckets
 }
 
+func (m hotModel) bucket(h uint64) uint64 { return h % uint64(m.number) }
+
 func (m hotModel) set(h uint64, extra int) bool {
-	b := m.buckets[h>>m.shift]
+	b := m.buckets[m.bucket(h)]
 	if b == nil {
 		b = make(map[uint64]int)
-		m.buckets[h>>m.shift] = b
+		m.buckets[m.bucket(h)] = b
 	}
 	if _, ok := b[h]; !ok && extra > 0 && len(b) == BucketSlots {
 		fewest := slices.Min(slices.Collect(maps.Values(b)))
@@ -35,12 +37,12 @@ func (m hotModel) set(h uint64, extra int) bool {
 
 func TestHotAgainstMap(t *testing.T) {
 	r := newRandom(t)
-	for _, c := range []struct{ buckets, bits int }{{32, 5}, {64, 6}, {1 << 12, 12}} {
-		table := NewHot(make([]uint64, c.buckets*BucketSlots))
-		m := hotModel{make(map[uint64]map[uint64]int), 64 - c.bits}
+	for _, buckets := range []int{32, 64, 1 << 12} {
+		table := NewHot(make([]uint64, buckets*BucketSlots))
+		m := hotModel{make(map[uint64]map[uint64]int), buckets}
 		var known []uint64
 		replaced, rejected := 0, 0
-		for range 40 * c.buckets {
+		for range 40 * buckets {
 			h := r.Uint64()
 			if len(known) > 0 && r.IntN(3) == 0 {
 				h = known[r.IntN(len(known))]
@@ -54,7 +56,7 @@ func TestHotAgainstMap(t *testing.T) {
 				m.set(h, 0)
 				continue
 			}
-			b := m.buckets[h>>m.shift]
+			b := m.buckets[m.bucket(h)]
 			before := maps.Clone(b)
 			i, ok := table.slot(h, extra)
 			if ok != m.set(h, extra) {
@@ -65,7 +67,7 @@ func TestHotAgainstMap(t *testing.T) {
 				continue
 			}
 			if _, known := before[h]; !known && len(before) == BucketSlots {
-				victim := h>>m.shift<<m.shift | table.slots[i]&hotHashMask
+				victim := table.slots[i]<<5 | h&31
 				if fewest := slices.Min(slices.Collect(maps.Values(before))); before[victim] != fewest {
 					t.Fatalf("%#x replaces %#x, which is not the coolest of %v", h, victim, before)
 				}
@@ -80,7 +82,7 @@ func TestHotAgainstMap(t *testing.T) {
 			maps.Copy(want, b)
 		}
 		if got := maps.Collect(table.All()); !maps.Equal(got, want) || table.len != len(want) {
-			t.Errorf("%d buckets: %d elements, counted as %d, want %d", c.buckets, len(got), table.len, len(want))
+			t.Errorf("%d buckets: %d elements, counted as %d, want %d", buckets, len(got), table.len, len(want))
 		}
 		for _, h := range known {
 			if got := table.Find(h); got != want[h] {
@@ -91,13 +93,13 @@ func TestHotAgainstMap(t *testing.T) {
 			if s == 0 {
 				continue
 			}
-			h := uint64(i/8)<<(64-c.bits) | s<<5>>5
-			if want[h] != int(s>>59) || h>>(64-c.bits) != uint64(i/8) {
+			h := s<<5 | uint64(i/8)&31
+			if want[h] != int(s>>59) || m.bucket(h) != uint64(i/8) {
 				t.Fatalf("slot %d is %#x", i, s)
 			}
 		}
 		if replaced == 0 || rejected == 0 {
-			t.Errorf("%d buckets: %d replaced and %d rejected", c.buckets, replaced, rejected)
+			t.Errorf("%d buckets: %d replaced and %d rejected", buckets, replaced, rejected)
 		}
 	}
 }

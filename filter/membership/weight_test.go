@@ -359,7 +359,7 @@ func lookupLikeC(s *Set, h uint64, pause func()) bool {
 	var extra int
 	bucket := int(hash.Reduce(h, s.HotBuckets)) * BucketSlots
 	for i := range BucketSlots {
-		if slot := atomic.LoadUint64(&s.hot.slots[bucket+i]); (slot^h)&hotHashMask == 0 {
+		if slot := atomic.LoadUint64(&s.hot.slots[bucket+i]); (slot^h>>hotLowerBits)&hotHashMask == 0 {
 			extra = int(slot >> hotHashBits)
 		}
 	}

@@ -286,11 +286,10 @@ func newHot(t *Task, seed uint64, onlyPassing bool) (Filter, float64) {
 // heat enters an element with all extra bits, as the documentation of [membership.Hot] lays slots out.
 // Where its bucket is full, of hotter ones, it has none.
 func (f *hot) heat(h uint64) {
-	const below = 1<<59 - 1
-	bucket := hash.Reduce(h, uint32(len(f.slots)/membership.BucketSlots)) * membership.BucketSlots
+	bucket := h % uint64(len(f.slots)/membership.BucketSlots) * membership.BucketSlots
 	for i := range f.slots[bucket:][:membership.BucketSlots] {
 		if slot := &f.slots[int(bucket)+i]; *slot == 0 {
-			*slot = uint64(weighted.Dropping.Most-f.base)<<59 | h&below
+			*slot = uint64(weighted.Dropping.Most-f.base)<<59 | h>>5
 			return
 		}
 	}
