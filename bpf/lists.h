@@ -92,6 +92,12 @@ __noinline int hot_block(__u32 extra, __u64 h)
 	return listed;
 }
 
+/* Whether the bits of a block key are set that its class has. A global function, like hot_block(). */
+__noinline int classed_block(__u32 extra, __u64 h)
+{
+	return hot_test(&block_lines, block.lines, block.rest, extra, h);
+}
+
 /* The second line, weights, and table: what follows when a block key's first line has passed. */
 static __always_inline int confirm_block(__u64 h)
 {
@@ -99,6 +105,11 @@ static __always_inline int confirm_block(__u64 h)
 
 	if (!rest_test(&block_lines, block.lines, block.rest, h))
 		return LIST_NONE;
+	if (block.classes) {
+		extra = class_extra(h);
+		if (extra && !classed_block(extra, h))
+			return LIST_NONE;
+	}
 	if (block.hot_buckets) {
 		extra = hot_find(&block_hot, block.hot_buckets, h);
 		if (extra && !hot_block(extra, h))

@@ -469,10 +469,13 @@ static __always_inline void copy_addresses(const struct plain *h, struct packet 
 static __always_inline void probe_form(struct set_maps maps, struct packet *p, enum key_form form,
 				       const volatile struct shape *shapes, const volatile __u32 *n)
 {
-	if (*n != 1)
+	if (*n != 1) {
 		probe_shapes(&block, maps, p, &key_secret, form, shapes, n);
-	else if (!is_flow(form) || p->has_ports || !shapes[0].ports_mask)
+	} else if (!is_flow(form) || p->has_ports || !shapes[0].ports_mask) {
+		if (block.classes)
+			set_class_side(p, &shapes[0]);
 		set_probe(&block, maps, p, packet_hash(form, &shapes[0], p, &key_secret));
+	}
 }
 
 /* The number of the block list with an address of a packet of the lean path, or LIST_NONE. */

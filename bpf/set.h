@@ -13,6 +13,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "cascade.h"
+#include "classes.h"
 #include "directory.h"
 #include "key.h"
 #include "marker.h"
@@ -67,7 +68,8 @@ struct key_set {
 	__u32 n_v4_flow;
 	__u32 n_v6;
 	__u32 n_v6_flow;
-	__u32 hot_buckets;	/* 0: all keys have k bits */
+	__u32 hot_buckets;	/* 0: all keys have k bits, or those of their class */
+	__u32 classes;		/* not 0: of the block set, see classes.h */
 	struct shape mark6_src; /* the shape of marks of IPv6 sources */
 	struct shape mark6_dst;
 	struct shape v4[MAX_SHAPES];
@@ -115,7 +117,9 @@ static __always_inline int set_probe(const volatile struct key_set *s, struct se
 		return 1;
 	if (!line_test(l, h, s->first))
 		return 0;
-	if (!s->hot_buckets && !s->buckets && s->rest <= LINE_BITS_MAX)
+	if (s->classes)
+		h = with_class(h, p);
+	if (!s->hot_buckets && !s->classes && !s->buckets && s->rest <= LINE_BITS_MAX)
 		p->list = rest_test(maps.lines, s->lines, s->rest, h) ? LIST_UNKNOWN : LIST_NONE;
 	else
 		p->list = maps.confirm(h);
@@ -163,6 +167,8 @@ static __always_inline int probe_shapes(const volatile struct key_set *s, struct
 			continue;
 		if (is_flow(form) && shapes[i].ports_mask && !p->has_ports)
 			continue;
+		if (s->classes)
+			set_class_side(p, &shapes[i]);
 		if (set_probe(s, maps, p, packet_hash(form, &shapes[i], p, secret)))
 			return 1;
 	}

@@ -224,6 +224,7 @@ type WeirKeySet struct {
 	N_v6        uint32
 	N_v6Flow    uint32
 	HotBuckets  uint32
+	Classes     uint32
 	Mark6Src    WeirShape
 	Mark6Dst    WeirShape
 	V4          [32]WeirShape
@@ -231,6 +232,7 @@ type WeirKeySet struct {
 	V6          [32]WeirShape
 	V6Flow      [32]WeirShape
 	Directory   WeirDirectory
+	_           [4]byte
 }
 
 type WeirLine struct {
@@ -676,6 +678,7 @@ const (
 	WeirVarBankLines             = "bank_lines"
 	WeirVarBankPairs             = "bank_pairs"
 	WeirVarBlock                 = "block"
+	WeirVarBlockClasses          = "block_classes"
 	WeirVarBlockDirectoryEntries = "block_directory_entries"
 	WeirVarBlockDirectoryWhole   = "block_directory_whole"
 	WeirVarBlockFrontEntries     = "block_front_entries"
@@ -860,6 +863,7 @@ type WeirVariableSpecs struct {
 	BankLines             *ebpf.VariableSpec `ebpf:"bank_lines"`
 	BankPairs             *ebpf.VariableSpec `ebpf:"bank_pairs"`
 	Block                 *ebpf.VariableSpec `ebpf:"block"`
+	BlockClasses          *ebpf.VariableSpec `ebpf:"block_classes"`
 	BlockDirectoryEntries *ebpf.VariableSpec `ebpf:"block_directory_entries"`
 	BlockDirectoryWhole   *ebpf.VariableSpec `ebpf:"block_directory_whole"`
 	BlockFrontEntries     *ebpf.VariableSpec `ebpf:"block_front_entries"`
@@ -1070,6 +1074,7 @@ type WeirVariables struct {
 	BankLines             *ebpf.Variable `ebpf:"bank_lines"`
 	BankPairs             *ebpf.Variable `ebpf:"bank_pairs"`
 	Block                 *ebpf.Variable `ebpf:"block"`
+	BlockClasses          *ebpf.Variable `ebpf:"block_classes"`
 	BlockDirectoryEntries *ebpf.Variable `ebpf:"block_directory_entries"`
 	BlockDirectoryWhole   *ebpf.Variable `ebpf:"block_directory_whole"`
 	BlockFrontEntries     *ebpf.Variable `ebpf:"block_front_entries"`

@@ -68,6 +68,7 @@ const (
 	WeirTCVarBankLines             = "bank_lines"
 	WeirTCVarBankPairs             = "bank_pairs"
 	WeirTCVarBlock                 = "block"
+	WeirTCVarBlockClasses          = "block_classes"
 	WeirTCVarBlockDirectoryEntries = "block_directory_entries"
 	WeirTCVarBlockDirectoryWhole   = "block_directory_whole"
 	WeirTCVarBlockFrontEntries     = "block_front_entries"
@@ -234,6 +235,7 @@ type WeirTCVariableSpecs struct {
 	BankLines             *ebpf.VariableSpec `ebpf:"bank_lines"`
 	BankPairs             *ebpf.VariableSpec `ebpf:"bank_pairs"`
 	Block                 *ebpf.VariableSpec `ebpf:"block"`
+	BlockClasses          *ebpf.VariableSpec `ebpf:"block_classes"`
 	BlockDirectoryEntries *ebpf.VariableSpec `ebpf:"block_directory_entries"`
 	BlockDirectoryWhole   *ebpf.VariableSpec `ebpf:"block_directory_whole"`
 	BlockFrontEntries     *ebpf.VariableSpec `ebpf:"block_front_entries"`
@@ -419,6 +421,7 @@ type WeirTCVariables struct {
 	BankLines             *ebpf.Variable `ebpf:"bank_lines"`
 	BankPairs             *ebpf.Variable `ebpf:"bank_pairs"`
 	Block                 *ebpf.Variable `ebpf:"block"`
+	BlockClasses          *ebpf.Variable `ebpf:"block_classes"`
 	BlockDirectoryEntries *ebpf.Variable `ebpf:"block_directory_entries"`
 	BlockDirectoryWhole   *ebpf.Variable `ebpf:"block_directory_whole"`
 	BlockFrontEntries     *ebpf.Variable `ebpf:"block_front_entries"`

@@ -172,6 +172,7 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarKeySecret:      &cfg.Secret,
 		bpf.WeirVarMulticast:      &cfg.Multicast,
 		bpf.WeirVarBlock:          &cfg.Block,
+		bpf.WeirVarBlockClasses:   cfg.blockClasses(),
 		bpf.WeirVarAllow:          &cfg.Allow,
 		bpf.WeirVarFailsafeConfig: &cfg.Failsafe,
 		bpf.WeirVarFailsafeIcmp:   cfg.FailsafeICMP,
@@ -187,6 +188,12 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarFrags:          Flag(frags),
 		bpf.WeirVarReordersLoads:  Flag(runtime.GOARCH != "amd64" && runtime.GOARCH != "386" && runtime.GOARCH != "s390x"),
 	}
+}
+
+// blockClasses returns the extra bits of classes as programs have them.
+func (c *Config) blockClasses() (all [classes]uint8) {
+	copy(all[:], c.BlockClasses)
+	return all
 }
 
 // Flag returns a truth value as programs have it.

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -44,6 +45,18 @@ func largest() KeySet {
 		}
 	}
 	return s
+}
+
+// withClasses returns a configuration with classes of networks, by sources and by destinations.
+func withClasses(c Config) Config {
+	c.Block.First, c.Block.Classes = maxClassedBits, 1
+	c.BlockClasses = bytes.Repeat([]byte{0, 7, 19}, classes/3)
+	for _, shapes := range [][]bpf.WeirShape{c.Block.V4[:], c.Block.V4Flow[:], c.Block.V6[:], c.Block.V6Flow[:]} {
+		for i := range shapes {
+			shapes[i].Head |= 128 << 16
+		}
+	}
+	return c
 }
 
 // maxVerified is what a program may cost the verifier, in instructions that it
@@ -142,6 +155,7 @@ func TestLoad(t *testing.T) {
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
 	leanCells, fewCells := lean, approximateFew
 	leanCells.Parts, fewCells.Parts = []Part{cells}, []Part{node, cells}
+	classed, fewClassed, leanClassed := withClasses(approximateAll), withClasses(approximateFew), withClasses(leanApproximate)
 	general := lean
 	general.NoLean, general.Inner = true, true
 	fullInner := full
@@ -173,6 +187,9 @@ func TestLoad(t *testing.T) {
 		{"lean, with a directory", directed},
 		{"lean, on the general path, with a directory", directedGeneral},
 		{"few shapes, approximate, all, cells", fewCells},
+		{"approximate, all, with classes", classed},
+		{"few shapes, approximate, all, with classes", fewClassed},
+		{"lean, approximate, with classes", leanClassed},
 		{"lean, on the general path", general},
 		{"looking for loops", looking},
 		{"with edges", edges},
@@ -524,6 +541,8 @@ func TestInvalidConfig(t *testing.T) {
 		{"block set: 0 bits in the first line and 0 in others", func(c *Config) { c.Block.First = 0 }},
 		{"allow set: 7 bits in the first line and 0 in others", func(c *Config) { c.Allow.First = 7 }},
 		{"1 bits in the first line and 19 in others", func(c *Config) { c.Block.Rest = 19 }},
+		{"classes of networks with 5 bits in the first line", func(c *Config) { c.Block.First, c.Block.Buckets, c.Block.Classes = 5, 0, 1 }},
+		{"classes of networks with 1 bits in the first line, or with a table", func(c *Config) { c.Block.Classes, c.Block.Buckets = 1, 9 }},
 		{"map", func(c *Config) { c.Block.Buckets = 1 << 31 }},
 		{"33 and 0 shapes", func(c *Config) { c.Block.N_v4 = 33 }},
 		{"without a gate", func(c *Config) { c.Block.V4[0].Gate = 0 }},

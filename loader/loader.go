@@ -73,6 +73,7 @@ type Counter struct {
 type Config struct {
 	Secret        Secret // of the key hash, a new one for each generation
 	Block         KeySet
+	BlockClasses  []byte // extra bits of each class of networks; nil: all have the same
 	Allow         KeySet
 	Failsafe      Failsafe
 	FailsafeICMP  uint8 // 1 << packet.ICMP of each kind that passes, as it comes in
@@ -116,6 +117,9 @@ const (
 	markWords = 1 << 18 // MARK4_WORDS: a bit for each IPv4 network /24
 	maxBits   = 6       // LINE_BITS_MAX
 	maxRest   = 18      // in REST_LINES
+	classes   = 1 << 11 // CLASS_BITS
+
+	maxClassedBits = 4 // of the first line, below CLASS_SHIFT
 
 	minHotBuckets = 32 // for a bucket and a slot to be the whole hash
 )
@@ -228,6 +232,9 @@ func validateSet(s *KeySet) error {
 	}
 	if max(s.Lines, s.Buckets, s.Marks6Lines, s.HotBuckets) > maxEntries {
 		return errors.New("more lines or buckets than a map can have")
+	}
+	if s.Classes != 0 && (s.First > maxClassedBits || s.Buckets != 0) {
+		return fmt.Errorf("classes of networks with %d bits in the first line, or with a table", s.First)
 	}
 	if s.First < 1 || s.First > maxBits || s.Rest > maxRest {
 		return fmt.Errorf("%d bits in the first line and %d in others: not in 1 … %d and 0 … %d",

@@ -25,9 +25,10 @@ approximate mode. More bits of the filter are tested for them since (k_e), so
 that they pass.
 
 Above them are the shares of the unlisted packets that are dropped: predicted
-with these bits, predicted with the same number of bits for all, measured, and
-measured as if there were no weights. Packets are counted since the daemon
-began.`,
+with these bits, predicted with the bits that all others have, measured, and
+measured as if there were no weights. Networks of which little is listed and
+that send much may have more bits than others. Packets are counted since the
+daemon began.`,
 		Example: `  weir weights
   weir weights --limit 10
   weir weights --json | jq '.spared_packets, .dropped_packets'`,
@@ -56,13 +57,24 @@ began.`,
 	}.complete(c)
 }
 
+// bitsOfAll says how many bits elements without weights have.
+func bitsOfAll(w *api.Weights) string {
+	if n := len(w.Networks); n > 0 && w.Networks[0].K < w.Networks[n-1].K {
+		return fmt.Sprintf("%d to %d bits by network", w.Networks[0].K, w.Networks[n-1].K)
+	}
+	return fmt.Sprintf("%d bits for all", w.Base)
+}
+
 func printWeights(out io.Writer, w *api.Weights, all int) {
 	printRows(out, func(row func(name, format string, args ...any)) {
 		row("predicted", "%.3g of unlisted packets are mistaken for listed ones", w.Predicted)
+		without := fmt.Sprintf("%.3g with %s", w.Uniform, bitsOfAll(w))
 		if w.Predicted > 0 {
-			row("uniform", "%.3g with %d bits for all, %.1f times as many", w.Uniform, w.Base, w.Uniform/w.Predicted)
-		} else {
-			row("uniform", "%.3g with %d bits for all", w.Uniform, w.Base)
+			without += fmt.Sprintf(", %.1f times as many", w.Uniform/w.Predicted)
+		}
+		row("uniform", "%s", without)
+		if len(w.Networks) > 0 {
+			row("  equal", "%.3g with the same number of bits for all networks, in the same memory", w.Equal)
 		}
 		if w.Measured != nil {
 			row("measured", "%.3g, of %s packets", *w.Measured, humanize.Comma(int64(w.MeasuredPackets)))

@@ -159,7 +159,8 @@ type Weights struct {
 	HalfLife float64 `json:"half_life_seconds"` // of the rates by which elements compete for room
 
 	Predicted       float64  `json:"predicted"`          // false-positive rate with these weights
-	Uniform         float64  `json:"uniform"`            // with k bits for all elements
+	Uniform         float64  `json:"uniform"`            // without weights: with k bits for all elements, or those of their network
+	Equal           float64  `json:"equal"`              // with the same number of bits for all, in the same memory
 	Measured        *float64 `json:"measured,omitempty"` // nil until there are packets to measure
 	Without         *float64 `json:"without,omitempty"`  // the same without weights
 	MeasuredPackets uint64   `json:"measured_packets"`   // unlisted packets that Measured is computed from
@@ -168,7 +169,17 @@ type Weights struct {
 	Dropped uint64 `json:"dropped_packets"` // unlisted packets that were dropped, since the start
 	Refused uint64 `json:"refused_packets"` // of them, those of elements that had no room for a weight
 
-	Elements []Weight `json:"elements"`
+	Networks []NetworkBits `json:"networks,omitempty"` // where networks differ in their bits
+	Elements []Weight      `json:"elements"`
+}
+
+// NetworkBits describes the networks whose elements have one number of bits: those of which little
+// is listed and that send much have more.
+type NetworkBits struct {
+	K        int     `json:"k"`        // the number of bits
+	Classes  int     `json:"classes"`  // of networks /16 of IPv4 and /32 of IPv6, of which there are 2,048
+	Listed   float64 `json:"listed"`   // share of the entries, 0 … 1
+	Elements float64 `json:"elements"` // share of the unlisted elements, when the bits were chosen
 }
 
 // Weight is the weight of a hot element.

@@ -28,6 +28,39 @@ type builder struct {
 	journal    *journal.Journal
 	version    string
 	log        *slog.Logger
+
+	replanning time.Time // when to look next whether another engine would make fewer mistakes
+}
+
+// replanInterval is how often that is looked at. It is a variable for tests.
+var replanInterval = time.Minute
+
+const (
+	replanPause   = time.Hour // for which an engine stays in any case
+	worthAnEngine = 2         // times fewer mistakes
+)
+
+// replan builds another engine where networks with other numbers of bits would make half of the mistakes
+// or fewer, by what was learned of the traffic.
+func (d *Daemon) replan(now time.Time) {
+	b, learned := &d.builder, d.observers.learn
+	if learned == nil || now.Before(b.replanning) {
+		return
+	}
+	b.replanning = now.Add(replanInterval)
+	present, planned := d.active.engine.Replanned(learned.Demand(loader.Monotonic()))
+	if present < worthAnEngine*planned || planned == 0 {
+		return
+	}
+	b.replanning = now.Add(replanPause)
+	last := kept{Generation: d.active.engine}
+	if err := d.activate(d.active.prepared.copied(), nil, d.active.applied, new(kept)); err != nil {
+		d.o.Log.Error("a filter with fewer mistakes: " + err.Error())
+		return
+	}
+	last.close(d.o.Log)
+	d.o.Log.Info("networks have other numbers of bits, for fewer mistakes: weir weights",
+		"predicted", fmt.Sprintf("%.2g", planned), "before", fmt.Sprintf("%.2g", present))
 }
 
 // build builds the engine of a configuration, unless one is kept, with its metadata.

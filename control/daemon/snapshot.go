@@ -165,9 +165,12 @@ func (o *observers) weightsNow() *api.Weights {
 	_, all := l.Measured()
 	w := &api.Weights{
 		Base: weights.Base, HalfLife: l.HalfLife().Seconds(),
-		Predicted: l.Predicted(), Uniform: weights.Uniform,
+		Predicted: l.Predicted(), Uniform: weights.Uniform, Equal: weights.Equal,
 		Measured: measured, Without: without, MeasuredPackets: uint64(packets),
 		Spared: uint64(all.Spared), Dropped: uint64(all.Dropped), Refused: weights.Refused,
+	}
+	for _, c := range weights.Classes {
+		w.Networks = append(w.Networks, api.NetworkBits{K: weights.Base + c.Extra, Classes: c.Classes, Listed: c.Listed, Elements: c.Elements})
 	}
 	boot := time.Now().Add(-loader.Monotonic())
 	for _, e := range weights.Elements {

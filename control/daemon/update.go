@@ -249,6 +249,7 @@ func (d *Daemon) tend(now time.Time) {
 	d.guards.logCutOff()
 	d.feeds.reportUsage(now)
 	d.backlog.report(err, d.o.Log)
+	d.replan(now)
 }
 
 // expire removes expired entries. They end also where that cannot be recorded: a

@@ -14,8 +14,19 @@ import (
 )
 
 // filterVersion is increased when the memory of an approximate set, or the meaning of a
-// key's bits, changes.
-const filterVersion = 1
+// key's bits, changes. Sets with classes of networks have the later version: daemons that
+// do not know these would clear bits that programs test.
+const (
+	filterVersion  = 1
+	classedVersion = 2
+)
+
+func versionOf(l *membership.Layout) int {
+	if l.Classes != nil {
+		return classedVersion
+	}
+	return filterVersion
+}
 
 // kept describes an approximate block set in the kernel to the process that adopts it.
 type kept struct {
@@ -40,7 +51,7 @@ func (g *Generation) keep(seed hash.Seed, c *Config) error {
 	}
 	e := &g.index.block
 	k := kept{
-		Version: filterVersion, Owner: c.Owner, Seed: seed, BitsPerKey: c.BitsPerKey, Hot: c.Hot, Layout: g.Block.Layout,
+		Version: versionOf(&g.Block.Layout), Owner: c.Owner, Seed: seed, BitsPerKey: c.BitsPerKey, Hot: c.Hot, Layout: g.Block.Layout,
 		Src4: e.src4.levels, Dst4: e.dst4.levels, Src6: e.src6.levels, Dst6: e.dst6.levels,
 	}
 	k.Layout.Secret = nil
@@ -74,8 +85,8 @@ func adopt(lists []List, c Config, from *loader.Filter) (g *Generation, changed 
 		return nil, 0, fmt.Errorf("its description: %w", err)
 	}
 	switch {
-	case k.Version != filterVersion:
-		return nil, 0, fmt.Errorf("it is of version %d, not %d", k.Version, filterVersion)
+	case k.Version != versionOf(&k.Layout):
+		return nil, 0, fmt.Errorf("it is of version %d, not %d", k.Version, versionOf(&k.Layout))
 	case c.Owner == "" || k.Owner != c.Owner:
 		return nil, 0, errors.New("it belongs to another state directory")
 	case c.Mode != membership.Approximate:
@@ -89,6 +100,7 @@ func adopt(lists []List, c Config, from *loader.Filter) (g *Generation, changed 
 	}
 	block := compiled{layout: k.Layout, columns: x.block.columns()}
 	block.layout.Secret = hash.NewSecret(k.Seed)
+	block.countClasses()
 	over := func(of loader.Config) (*loader.Generation, error) { return loader.NewGenerationOver(of, from) }
 	g, err = assemble(x, k.Seed, &block, c, over, func(block *compiled, m membership.Memory) (s *membership.Set, err error) {
 		s, changed, err = membership.Adopt(block.layout, m, block.columns, loader.Grace)

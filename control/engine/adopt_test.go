@@ -81,6 +81,17 @@ func blockList(contents *list.Set) []List {
 // decides as one that was built from its lists, and so it does after random changes in
 // place, and again after the next has adopted it.
 func TestAdopt(t *testing.T) {
+	classed := approximate
+	classed.Demand.Classes = new(membership.ClassCounts)
+	for i := range classed.Demand.Classes {
+		classed.Demand.Classes[i] = float64(i % 2)
+	}
+	for name, c := range map[string]Config{"": approximate, "with classes of networks": classed} {
+		t.Run(name, func(t *testing.T) { testAdopt(t, c) })
+	}
+}
+
+func testAdopt(t *testing.T, approximate Config) {
 	r := newRandom(t)
 	contents := func(n int) *list.Set {
 		var keys []key.Key
@@ -93,6 +104,9 @@ func TestAdopt(t *testing.T) {
 	g, err := Build(lists, approximate)
 	if err != nil {
 		t.Skip(err) // without privileges
+	}
+	if classed := approximate.Demand.Classes != nil; (g.Block.Classes != nil) != classed {
+		t.Fatalf("classes: %t", !classed)
 	}
 	a := newAttached(t, g)
 	adoptions := 0
@@ -112,7 +126,9 @@ func TestAdopt(t *testing.T) {
 			lists[0].Contents, _ = lists[0].Contents.Apply(list.Delta{Add: contents(r.IntN(50)), Remove: contents(r.IntN(50))})
 		}
 		var changed int
-		if g, changed, err = Adopt(lists, approximate, a.filter(t)); err != nil {
+		known := approximate
+		known.Demand = membership.Demand{} // of a process that has learned nothing yet
+		if g, changed, err = Adopt(lists, known, a.filter(t)); err != nil {
 			if g, err = Build(lists, approximate); err != nil { // a new prefix length, or shape
 				t.Fatal(err)
 			}
@@ -190,6 +206,17 @@ func TestAdoptRefuses(t *testing.T) {
 		}
 	}
 	for text, says := range map[string]string{`{`: "its description", `{"Version": 0}`: "of version 0"} {
+		f := a.filter(t)
+		f.Description = []byte(text)
+		if _, _, err := Adopt(lists, approximate, f); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+	// One with classes must not be adopted by a version that does not know them.
+	for text, says := range map[string]string{
+		`{"Version": 1, "Layout": {"Classes": "AA=="}}`: "of version 1",
+		`{"Version": 2, "Layout": {}}`:                  "of version 2",
+	} {
 		f := a.filter(t)
 		f.Description = []byte(text)
 		if _, _, err := Adopt(lists, approximate, f); err == nil || !strings.Contains(err.Error(), says) {

@@ -20,6 +20,25 @@ type compiled struct {
 	layout   membership.Layout
 	columns  []membership.Column
 	prefixes []iter.Seq[membership.Prefix] // of an exact set
+	listed   membership.ClassCounts        // of an approximate set
+}
+
+// countClasses counts the keys of an approximate set in each class of networks.
+func (c *compiled) countClasses() {
+	for _, col := range c.columns {
+		c.listed.AddColumn(col)
+	}
+}
+
+// planClasses gives classes of networks bits in an approximate set.
+func (c *compiled) planClasses(elements *membership.ClassCounts) {
+	all := 0
+	for _, col := range c.columns {
+		all += len(col.Lists)
+	}
+	if elements != nil {
+		c.layout.PlanClasses(&c.listed, elements, all)
+	}
 }
 
 // plan plans the levels of all entries.

@@ -38,6 +38,7 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		EphemeralPort: ephemeral,
 		Secret:        Secret(s),
 		Block:         keySet(block),
+		BlockClasses:  block.Classes,
 		Kept:          block.Mode == membership.Approximate && block.Lines > 0,
 		Allow:         keySet(allow),
 		Failsafe:      failsafe(p),
@@ -64,7 +65,7 @@ func Secret(s *hash.Secret) loader.Secret {
 func keySet(l *membership.Layout) loader.KeySet {
 	k := loader.KeySet{
 		Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest), Buckets: l.Buckets,
-		Marks6Lines: l.Mark6Lines, HotBuckets: l.HotBuckets,
+		Marks6Lines: l.Mark6Lines, HotBuckets: l.HotBuckets, Classes: uint32(min(len(l.Classes), 1)),
 		GatesV4: uint32(l.Gates(false)), GatesV6: uint32(l.Gates(true)),
 		N_v4: uint32(len(l.V4)), N_v4Flow: uint32(len(l.V4Flow)),
 		N_v6: uint32(len(l.V6)), N_v6Flow: uint32(len(l.V6Flow)),

@@ -135,6 +135,21 @@ type Generation struct {
 	trackers []Tracker
 	out      *Generation // nil: outgoing packets are not filtered
 	Parts    []Part      // the shares of stages
+
+	classes *membership.ClassCounts // of an approximate set, when it was built: its keys
+}
+
+// Replanned returns the predicted share of unlisted elements that the block set takes for listed ones, now
+// and in a generation that is built by what is known of them. Both are 0 where that may not differ.
+func (g *Generation) Replanned(d membership.Demand) (now, next float64) {
+	if g.Block.Mode != membership.Approximate || d.Classes == nil {
+		return 0, 0
+	}
+	l := g.Block.Layout
+	n := g.Block.Len()
+	now = l.RateOf(d.Classes, n)
+	l.PlanClasses(g.classes, d.Classes, n)
+	return now, l.FalsePositiveRate(n)
 }
 
 // indexed is the index of the sets in memory, which generations share that share
@@ -219,6 +234,10 @@ func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generat
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)
 	}
+	if c.Mode == membership.Approximate {
+		block.countClasses()
+		block.planClasses(c.Demand.Classes)
+	}
 	block.layout.PlanWeights(c.Hot, c.Demand)
 	newKernel := loader.NewGeneration
 	if !inKernel {
@@ -235,7 +254,7 @@ func assemble(
 	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
 ) (_ *Generation, err error) {
 	secret, lists := block.layout.Secret, x.lists
-	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed), Parts: c.Parts}
+	g := &Generation{indexed: &indexed{x}, classes: &block.listed, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed), Parts: c.Parts}
 	c.Trackers = g.trackers
 	for _, p := range c.Parts {
 		p.Twin(&g.Program)

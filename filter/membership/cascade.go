@@ -210,7 +210,15 @@ func (c *Cascade) clear(i, bit uint64) { atomic.StoreUint64(&c.words[i], c.words
 // uppermost byte; see partition.
 func (c *Cascade) count(hashes []uint64) {
 	c.countBits(hashes, bitRange{0, c.first})
-	for line, b := range behind(0, c.rest) {
+	c.countBehind(hashes, 0, c.rest)
+}
+
+// countBehind is like count, for the bits from…to−1 after the first line.
+func (c *Cascade) countBehind(hashes []uint64, from, to int) {
+	if len(hashes) == 0 {
+		return
+	}
+	for line, b := range behind(from, to) {
 		further := make([]uint64, len(hashes))
 		parallel(len(hashes), func(from, to int) {
 			for i := from; i < to; i++ {

@@ -2,8 +2,6 @@ package membership
 
 import (
 	"math"
-
-	"weir/filter/fpr"
 )
 
 // Demand describes the unlisted elements that a cascade passes, as far as they are known.
@@ -11,6 +9,10 @@ type Demand struct {
 	Elements int     // that are known
 	Known    float64 // packets per second of those
 	Others   float64 // of all others
+
+	// Classes are the unlisted elements of each class, in proportion, whether the cascade passes
+	// them or not; nil: too few are known.
+	Classes *ClassCounts
 }
 
 // weightsCost bounds what the hot table costs where nothing is known of the traffic: with its
@@ -42,8 +44,9 @@ func (l *Layout) PlanWeights(most int, d Demand) {
 // hotCost returns how many times lower the rate would be with the memory of the buckets in the
 // cascade.
 func (l *Layout) hotCost(buckets uint32) float64 {
-	larger := fpr.CascadeLayout{Lines: l.Lines + buckets, First: l.First, Rest: l.Rest}
-	return l.FalsePositiveRate(l.Capacity) / larger.Rate(l.Capacity)
+	larger := *l
+	larger.Lines += buckets
+	return l.FalsePositiveRate(l.Capacity) / larger.FalsePositiveRate(l.Capacity)
 }
 
 // left returns the share of the packets that are still dropped with n buckets.

@@ -112,6 +112,7 @@ func (s *Set) count(columns []Column) error {
 				})
 			}
 			s.cascade.count(hashes)
+			s.countClasses(hashes)
 			wg.Wait()
 			if err != nil {
 				return err
@@ -121,12 +122,28 @@ func (s *Set) count(columns []Column) error {
 	return nil
 }
 
+// countClasses adds the extra bits of the keys' classes to the cascade's counters.
+func (s *Set) countClasses(hashes []uint64) {
+	if s.Classes == nil {
+		return
+	}
+	var with [MaxExtra + 1][]uint64
+	for _, h := range hashes {
+		if extra := s.Classes.Extra(h); extra > 0 {
+			with[extra] = append(with[extra], h)
+		}
+	}
+	for extra, hashes := range with {
+		s.cascade.countBehind(hashes, s.Rest, s.Rest+extra)
+	}
+}
+
 // sum hashes the keys of a column on all cores.
 func (s *Set) sum(dst []uint64, c Column) {
 	size := c.Shape.KeyLen()
 	parallel(len(dst), func(from, to int) {
 		for i := from; i < to; i++ {
-			dst[i] = s.Secret.Sum(c.Keys[i*size : (i+1)*size])
+			dst[i] = s.hash(c.Keys[i*size : (i+1)*size])
 		}
 	})
 }

@@ -129,6 +129,8 @@ type Layout struct {
 	Mark4Src, Mark4Dst     bool
 	Mark6Lines             uint32
 	HotBuckets             uint32 // of the hot table, 64 bytes each; a power of two, or 0: no weights
+	Classes                Classes
+	ClassShares            []ClassShare // for predictions
 }
 
 // Planned returns the number of keys that there is room for, as planned.
@@ -401,15 +403,33 @@ func (l *Layout) CounterBytes() int { return int(l.Lines) * LineBits / 2 }
 
 // FalsePositiveRate returns the predicted rate at which the cascade passes a
 // key that is none of the n present ones. In approximate mode that is the set's
-// rate; in exact mode the table confirms what passes.
-func (l *Layout) FalsePositiveRate(n int) float64 { return l.HotFalsePositiveRate(n, 0) }
+// rate; in exact mode the table confirms what passes. With classes it is the mean
+// over the elements that were known when these were planned.
+func (l *Layout) FalsePositiveRate(n int) (rate float64) {
+	for _, s := range l.classShares() {
+		rate += s.Elements * l.HotFalsePositiveRate(n, s.Extra)
+	}
+	return rate
+}
 
 // HotFalsePositiveRate is like [Layout.FalsePositiveRate], for a key with extra
-// bits among n present ones without any.
+// bits, its class's included, among n present ones that have none but their class's.
 func (l *Layout) HotFalsePositiveRate(n, extra int) float64 {
 	if l.Lines == 0 {
 		return 0
 	}
+	var members []fpr.Members
+	for _, s := range l.classShares() {
+		members = append(members, fpr.Members{Keys: int(math.Round(s.Listed * float64(n))), Rest: l.Rest + s.Extra})
+	}
 	c := fpr.CascadeLayout{Lines: l.Lines, First: l.First, Rest: l.Rest + extra}
-	return c.RateAmong(fpr.Members{Keys: n, Rest: l.Rest})
+	return c.RateAmong(members...)
+}
+
+// classShares returns the shares of the classes; without classes, one of all keys.
+func (l *Layout) classShares() []ClassShare {
+	if l.ClassShares == nil {
+		return []ClassShare{{Listed: 1, Elements: 1}}
+	}
+	return l.ClassShares
 }

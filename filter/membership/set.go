@@ -54,6 +54,9 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
 		return nil, fmt.Errorf("membership: %d hot buckets, want a power of two, at least %d", n, MinHotBuckets)
 	}
+	if err := l.Classes.check(&l); err != nil {
+		return nil, err
+	}
 	s := &Set{
 		Layout:  l,
 		dir:     newDirectory(&l, m.Directory),
@@ -178,16 +181,27 @@ func (s *Set) Lookup(k key.Key) (list int, ok bool) {
 		l, ok := s.lookupPrefix(k)
 		return int(l), ok
 	}
-	return s.lookup(k.Hash(s.Secret))
+	return s.lookup(s.Hash(k))
+}
+
+// Hash returns the hash of a key, which has the number of its class's bits in it.
+func (s *Set) Hash(k key.Key) uint64 { return s.hash(k.Append(make([]byte, 0, key.MaxLen))) }
+
+func (s *Set) hash(serialised []byte) uint64 {
+	return s.Classes.in(s.Secret.Sum(serialised), serialised)
 }
 
 // Passes reports whether the cascade passes a key, whatever its weight.
 func (s *Set) Passes(k key.Key) bool {
-	return s.Hashed(k.Shape) && s.cascade.Contains(k.Hash(s.Secret))
+	if !s.Hashed(k.Shape) {
+		return false
+	}
+	h := s.Hash(k)
+	return s.cascade.Contains(h) && s.cascade.ContainsExtra(h, s.Classes.Extra(h))
 }
 
 func (s *Set) lookup(h uint64) (list int, ok bool) {
-	if !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, s.hot.Find(h)) {
+	if !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, max(s.hot.Find(h), s.Classes.Extra(h))) {
 		return 0, false
 	}
 	if s.Mode == Approximate {
@@ -250,7 +264,7 @@ func (s *Set) Add(k key.Key, list uint16) error {
 		return ErrNoRoom
 	}
 	serialised := k.Append(make([]byte, 0, key.MaxLen))
-	h := s.Secret.Sum(serialised)
+	h := s.hash(serialised)
 	if s.Mode == Exact {
 		if err := s.table.Insert(h, list); err != nil {
 			return err
@@ -258,6 +272,7 @@ func (s *Set) Add(k key.Key, list uint16) error {
 	}
 	s.mark(serialised, gate)
 	s.cascade.Add(h)
+	s.cascade.AddExtra(h, 0, s.Classes.Extra(h))
 	s.raise(h, s.hot.Find(h))
 	s.keys[k.Shape]++
 	s.len++
@@ -288,7 +303,7 @@ func (s *Set) Remove(k key.Key) bool {
 		s.len--
 		return true
 	}
-	h := k.Hash(s.Secret)
+	h := s.Hash(k)
 	if s.Mode == Exact && !s.table.Delete(h) {
 		return false
 	}
@@ -296,6 +311,7 @@ func (s *Set) Remove(k key.Key) bool {
 	if _, shared := s.table.Find(h); !shared { // else Settle lowers it
 		s.lower(h, 0)
 	}
+	s.cascade.RemoveExtra(h, 0, s.Classes.Extra(h))
 	s.keys[k.Shape]--
 	s.len--
 	return true
@@ -304,15 +320,12 @@ func (s *Set) Remove(k key.Key) bool {
 // mark marks the networks that a serialised key covers on the side of its gate.
 func (s *Set) mark(serialised []byte, g Gate) {
 	k := serialised
-	side, bits, addr := 0, k[1], k[4:]
+	side, bits, addr := 0, k[1], addressOf(k, g)
 	switch g {
 	case GateAlways:
 		return
 	case GateDst:
 		side, bits = 1, k[2]
-		if len(k) == key.LenV4Flow || len(k) == key.LenV6Flow {
-			addr = addr[len(addr)/2-2:] // after the source, before the ports
-		}
 	}
 	if key.Fields(k[0])&key.FieldV6 == 0 {
 		s.marks4[side].Mark(uint32(addr[0])<<16|uint32(addr[1])<<8|uint32(addr[2]), bits)

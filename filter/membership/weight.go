@@ -25,13 +25,16 @@ func (s *Set) SetWeight(k key.Key, extra int) error {
 	if extra > 0 && !s.Hashed(k.Shape) {
 		return ErrHotFull
 	}
-	h := k.Hash(s.Secret)
+	h := s.Hash(k)
 	if extra == 0 {
 		s.Cool(h)
 		return nil
 	}
 	if extra < 0 || extra > MaxExtra {
 		return fmt.Errorf("membership: %d extra bits for %v, the limit is %d", extra, k, MaxExtra)
+	}
+	if extra <= s.Classes.Extra(h) {
+		return ErrHotFull // its class has as many
 	}
 	slot, ok := s.hot.slot(h, extra)
 	if !ok {
@@ -90,19 +93,21 @@ func (s *Set) Settle() {
 
 // raise sets the extra bits of a listed key up to the given number.
 func (s *Set) raise(h uint64, extra int) {
-	if set := s.raised[h]; set < extra {
+	if set := max(s.raised[h], s.Classes.Extra(h)); set < extra {
 		s.cascade.AddExtra(h, set, extra)
 		s.raised[h] = extra
 	}
 }
 
-// lower clears the extra bits of a listed key down to the given number.
+// lower clears the extra bits of a listed key down to the given number, or its class's.
 func (s *Set) lower(h uint64, extra int) {
+	of := s.Classes.Extra(h)
+	extra = max(extra, of)
 	if set := s.raised[h]; set > extra {
 		s.cascade.RemoveExtra(h, extra, set)
 		s.raised[h] = extra
 	}
-	if extra == 0 {
+	if extra == of {
 		delete(s.raised, h)
 	}
 }

@@ -25,11 +25,16 @@ func weighable(t testing.TB, mode Mode, bitsPerKey float64, n, hot int, seed uin
 		t.Fatal(err)
 	}
 	l.PlanHot(hot)
+	return weighableOf(t, l, listed)
+}
+
+func weighableOf(t testing.TB, l Layout, listed map[key.Key]bool) *Set {
+	t.Helper()
 	s, err := NewSet(l, l.Alloc())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mode == Approximate {
+	if l.Mode == Approximate {
 		s.Listed = func(k key.Key) bool { return listed[k] }
 	}
 	return s
@@ -182,33 +187,38 @@ type laggard struct {
 // a program that has read its weight before. After all are removed and settled,
 // no bit is left.
 func TestWeightsNoFalseNegative(t *testing.T) {
-	for _, mode := range []Mode{Exact, Approximate} {
-		t.Run(mode.String(), func(t *testing.T) {
+	for name, mode := range map[string]Mode{"exact": Exact, "approx": Approximate, "approx, with classes": Approximate} {
+		t.Run(name, func(t *testing.T) {
 			r := newRandom(t)
 			for range 10 {
-				testWeightsNoFalseNegative(t, mode, r)
+				testWeightsNoFalseNegative(t, mode, strings.HasSuffix(name, "classes"), r)
 			}
 		})
 	}
 }
 
-func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
+func testWeightsNoFalseNegative(t *testing.T, mode Mode, classed bool, r random) {
 	keys := sources(t, 600)
 	listed := make(map[key.Key]bool)
 	weights := make(map[key.Key]int) // as last set, without those that were replaced
 	s := weighable(t, mode, 12, 400, 100, r.Uint64(), listed)
+	if classed {
+		s.First, s.Rest = maxClassedFirst, r.IntN(4)
+		s.Classes = r.classes()
+		s = weighableOf(t, s.Layout, listed)
+	}
 	var laggards []laggard
 	check := func(k key.Key) {
 		if _, ok := s.Lookup(k); !ok {
-			t.Fatalf("%v is lost with weight %d", k, s.Weight(k.Hash(s.Secret)))
+			t.Fatalf("%v is lost with weight %d", k, s.Weight(s.Hash(k)))
 		}
 	}
 	rejected := 0
 	for step := range 20_000 {
 		k := keys[r.IntN(len(keys))]
-		h := k.Hash(s.Secret)
+		h := s.Hash(k)
 		if listed[k] && r.IntN(2) == 0 {
-			laggards = append(laggards, laggard{k, s.Weight(h)})
+			laggards = append(laggards, laggard{k, max(s.Weight(h), s.Classes.Extra(h))})
 		}
 		switch r.IntN(8) {
 		case 0, 1:
@@ -254,7 +264,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 			check(k)
 		}
 		for _, l := range laggards {
-			if h := l.key.Hash(s.Secret); !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, l.extra) {
+			if h := s.Hash(l.key); !s.cascade.Contains(h) || !s.cascade.ContainsExtra(h, l.extra) {
 				t.Fatalf("step %d: %v is lost for a program that read weight %d", step, l.key, l.extra)
 			}
 		}
@@ -269,8 +279,8 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, r random) {
 	s.Settle()
 	want := make(map[int]bool)
 	for k := range listed {
-		h := k.Hash(s.Secret)
-		maps.Copy(want, bitsOf(&s.Layout, h, s.Weight(h)))
+		h := s.Hash(k)
+		maps.Copy(want, bitsOf(&s.Layout, h, max(s.Weight(h), s.Classes.Extra(h))))
 	}
 	if s.cascade.counters.Saturated() > 0 {
 		t.Fatal("the test is too dense: counters are saturated, and bits rightly stay")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"slices"
 	"testing"
@@ -34,16 +35,28 @@ func TestWeights(t *testing.T) {
 		name       string
 		mode       membership.Mode
 		bitsPerKey float64 // so few that many unlisted packets pass them
+		classed    bool
 	}{
-		{"exact", membership.Exact, 0},
-		{"approximate, in one line", membership.Approximate, 3},
-		{"approximate, in two lines", membership.Approximate, 7},
+		{"exact", membership.Exact, 0, false},
+		{"approximate, in one line", membership.Approximate, 3, false},
+		{"approximate, in two lines", membership.Approximate, 7, false},
+		{"approximate, with classes", membership.Approximate, 3, true},
+		{"approximate, in two lines with classes", membership.Approximate, 7, true},
 	} {
-		t.Run(c.name, func(t *testing.T) { testWeights(t, c.mode, c.bitsPerKey) })
+		t.Run(c.name, func(t *testing.T) { testWeights(t, c.mode, c.bitsPerKey, c.classed) })
 	}
 }
 
-func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
+// halfOfClasses says that all unlisted elements are in half of the classes.
+func halfOfClasses() *membership.ClassCounts {
+	var c membership.ClassCounts
+	for i := range c {
+		c[i] = float64(i%2) * 1000
+	}
+	return &c
+}
+
+func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed bool) {
 	const (
 		packets = 6000
 		listed  = packets / 3 // these have one entry each, of any shape
@@ -77,7 +90,14 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 			entries.Flows = append(entries.Flows, own[r.IntN(len(own))])
 		}
 	}
-	g, k := engines(t, []engine.List{{Name: "block", Contents: list.SetOf(entries.Flows...)}}, engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Telemetry: engine.Telemetry{Hot: packets}})
+	config := engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Telemetry: engine.Telemetry{Hot: packets}}
+	if classed {
+		config.Demand.Classes = halfOfClasses()
+	}
+	g, k := engines(t, []engine.List{{Name: "block", Contents: list.SetOf(entries.Flows...)}}, config)
+	if (g.Block.Classes != nil) != classed {
+		t.Fatalf("classes: %t", g.Block.Classes != nil)
+	}
 	seen := map[string]int{}
 	decide := func(i int) verdict.Outcome {
 		t.Helper()
@@ -113,9 +133,14 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 		if tried++; tried > 100 {
 			break
 		}
-		for extra := 1; extra <= membership.MaxExtra; extra++ {
+		h := g.Block.Hash(e)
+		least := g.Block.Classes.Extra(h)
+		for extra := least + 1; extra <= membership.MaxExtra; extra++ {
 			knows := g.Block.Listed
-			err := g.Block.SetWeight(e, extra-1)
+			var err error
+			if extra > least+1 {
+				err = g.Block.SetWeight(e, extra-1)
+			}
 			g.Block.Listed = func(key.Key) bool { return false }
 			err = errors.Join(err, g.Block.SetWeight(e, extra))
 			g.Block.Listed = knows
@@ -128,7 +153,7 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64) {
 			}
 			seen["one more is "+o.Reason.String()]++
 		}
-		g.Block.Cool(e.Hash(g.Block.Secret))
+		g.Block.Cool(h)
 	}
 	g.Block.Settle() // no program is running
 	for range rounds {
@@ -260,7 +285,7 @@ func (s shares) learn(t *testing.T, r *rand.Rand, l *learn.Learner, g *engine.Ge
 		if err := l.Mistake(k, 1, time.Duration(at*1e6)); err != nil {
 			t.Fatal(err)
 		}
-		bucket := g.Block.WeightBucket(k.Hash(g.Block.Secret))
+		bucket := g.Block.WeightBucket(g.Block.Hash(k))
 		spared[bucket] = await(at, append(spared[bucket], flow))
 	}
 	l.Tidy(time.Duration(packets*1e6), loader.Grace)
@@ -375,4 +400,111 @@ func sources(from, n int) *list.Set {
 	}
 	slices.Sort(all)
 	return list.Entries{V4: all}.Set()
+}
+
+// Where the networks that send are not those that are listed, the kernel drops as few of their elements by
+// mistake as predicted, with bits by network that were learned from others, and each listed one.
+func TestClassedRate(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	const networks = 500
+	listed, asked := long.Or(500_000, 1_000_000), long.Or(1<<19, 1<<21)
+	r := newRandom(t).Rand
+	var sums [2][]float64 // of the networks' shares, among listed and among others: Zipf's, independent
+	for i := range sums {
+		sum := 0.
+		for _, rank := range r.Perm(networks) {
+			sum += 1 / float64(rank+1)
+			sums[i] = append(sums[i], sum)
+		}
+	}
+	address := func(sums []float64) [4]byte {
+		network, _ := slices.BinarySearch(sums, r.Float64()*sums[networks-1])
+		return [4]byte(binary.BigEndian.AppendUint32(nil, uint32(1<<28|network<<16|r.IntN(1<<16))))
+	}
+	entries := make(map[[4]byte]bool)
+	var all []list.V4Prefix
+	for len(all) < listed {
+		if a := address(sums[0]); !entries[a] {
+			entries[a] = true
+			all = append(all, list.V4(binary.BigEndian.Uint32(a[:]), 32))
+		}
+	}
+	lists := []engine.List{{Name: "block", Contents: list.Entries{V4: all}.Set()}}
+	config := engine.Config{Mode: membership.Approximate, BitsPerKey: 8}
+	first, err := engine.Reference(lists, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	l := learn.New(learn.Config{})
+	if err := l.Follow(first.Block, 0); err != nil {
+		t.Fatal(err)
+	}
+	for at := range asked {
+		a := address(sums[1])
+		if k := key.Source(netip.PrefixFrom(netip.AddrFrom4(a), 32)); !entries[a] && first.Block.Passes(k) {
+			if err := l.Mistake(k, 1, time.Duration(at)*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	config.Demand = l.Demand(time.Duration(asked) * time.Millisecond)
+	g, err := engine.Build(lists, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if g.Block.Classes == nil {
+		t.Fatal("all networks have the same bits")
+	}
+	b, keys := newBench(t, g)
+	ask := func(next func() [4]byte) (mistakes, of int) {
+		var batch [][4]byte
+		if err := keys.Set(func() [4]byte {
+			batch = append(batch, next())
+			return batch[len(batch)-1]
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Loop("ask", probe.KeysLen); err != nil {
+			t.Fatal(err)
+		}
+		dropped, err := keys.Listed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, a := range batch {
+			switch {
+			case entries[a] && !dropped[i]:
+				t.Fatalf("%v is listed, and passes", a)
+			case !entries[a]:
+				if of++; dropped[i] {
+					mistakes++
+				}
+			}
+		}
+		return mistakes, of
+	}
+	for from := 0; from < len(all); from += probe.KeysLen {
+		next := from
+		ask(func() [4]byte {
+			next++
+			return [4]byte(binary.BigEndian.AppendUint32(nil, all[min(next, len(all))-1].Addr()))
+		})
+	}
+	mistakes, of := 0, 0
+	for of < asked {
+		m, n := ask(func() [4]byte { return address(sums[1]) })
+		mistakes, of = mistakes+m, of+n
+	}
+	counted, predicted := float64(mistakes)/float64(of), g.Block.FalsePositiveRate(listed)
+	equal := fpr.BestCascade(listed, g.Block.Lines, fpr.MaxFurther).Rate(listed)
+	t.Logf("%d entries: counted %.4g, predicted %.4g, with equal bits %.4g: %.1f times fewer", listed, counted, predicted, equal, equal/counted)
+	if math.Abs(counted/predicted-1) > 0.1+3/math.Sqrt(float64(mistakes)) {
+		t.Errorf("counted %.4g, predicted %.4g", counted, predicted)
+	}
+	if equal/counted < 3 {
+		t.Errorf("%.1f times fewer", equal/counted)
+	}
 }

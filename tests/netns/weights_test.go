@@ -45,7 +45,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 		}
 		publish := func(k key.Key, extra int) {
 			for h := range g.Block.Weights() {
-				if h != k.Hash(g.Block.Secret) {
+				if h != g.Block.Hash(k) {
 					g.Block.Cool(h)
 				}
 			}

@@ -22,6 +22,7 @@ var systemsOf = []struct {
 		{"equation 8: no worse than the standard filter; equations 9 and 10: E{r_e}", inLibrary, "filter/weighted, tests"},
 		{"theorem 3.1 (equation 5): k_e", inLibrary, "filter/weighted; the page compares it with the optimum"},
 		{"k_e of hot elements, in use", inKernel, "bpf/hot.h, filter/membership, control/observe/learn"},
+		{"k_e by class of cold elements, in use", inKernel, "bpf/classes.h; filter/membership, PlanClasses, by networks"},
 		{"step distribution: figure 1 of the paper, 1 (i) of the report", onPage, "[weighted](weighted.md)"},
 		{"Zipf's distribution: figure 1 (ii) of the report", onPage, "[the report](weighted-report.md)"},
 		{"equations 11 to 15: correlated membership; figure 2", onPage, "[the report](weighted-report.md)"},

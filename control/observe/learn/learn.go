@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/filter/fpr"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/weighted"
@@ -45,6 +46,7 @@ type Learner struct {
 	elements map[key.Key]*element
 	hot      map[int][]*element // those with weights, by the bucket of the hot table
 	refused  uint64             // packets of elements that had no room
+	classes  classes
 }
 
 // element is an unlisted key with packets that were dropped.
@@ -107,6 +109,7 @@ func (l *Learner) Follow(s *membership.Set, at time.Duration) error {
 	if l.set == s {
 		return nil
 	}
+	l.classes.expose(l.set, at)
 	l.set, l.began = s, at
 	clear(l.hot)
 	order := make([]*element, 0, len(l.elements))
@@ -152,6 +155,7 @@ func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
 		}
 		e = &element{key: k, found: at, since: l.beganOrLater(at)}
 		l.elements[k] = e
+		l.classes.add(k)
 	}
 	e.seen = at
 	e.packets += packets
@@ -175,7 +179,7 @@ func (l *Learner) heat(e *element, at time.Duration) error {
 	if extra <= 0 {
 		return nil
 	}
-	bucket := l.set.WeightBucket(e.key.Hash(l.set.Secret))
+	bucket := l.set.WeightBucket(l.set.Hash(e.key))
 	in := l.hot[bucket]
 	if len(in) == membership.BucketSlots {
 		lowest := slices.MinFunc(in, func(a, b *element) int {
@@ -200,7 +204,7 @@ func (l *Learner) heat(e *element, at time.Duration) error {
 
 // cool takes the weight from an element.
 func (l *Learner) cool(e *element, at time.Duration) {
-	h := e.key.Hash(l.set.Secret)
+	h := l.set.Hash(e.key)
 	l.set.Cool(h)
 	e.setHot(false, at)
 	bucket := l.set.WeightBucket(h)
@@ -229,6 +233,8 @@ func (l *Learner) Demand(at time.Duration) (d membership.Demand) {
 		}
 	}
 	d.Others /= max(half, time.Millisecond).Seconds()
+	l.classes.expose(l.set, at)
+	d.Classes = l.classes.elements()
 	return d
 }
 
@@ -276,9 +282,11 @@ type Weights struct {
 	Elements []Weight // the ones with the most packets that were dropped first
 
 	// Uniform is the predicted share of unlisted packets that are dropped with k bits for
-	// all, where a packet is looked up in all shapes of its family.
+	// all, or those of their class, where a packet is looked up in all shapes of its family.
 	Uniform float64
-	Refused uint64 // packets that were dropped of elements that had no room
+	Classes []membership.ClassShare // of networks, by their extra bits; nil: all have k bits
+	Equal   float64                 // Uniform, if all had the same number of bits in the same memory
+	Refused uint64                  // packets that were dropped of elements that had no room
 }
 
 // Weight is the weight of one element.
@@ -294,7 +302,11 @@ func (l *Learner) Weights() Weights {
 	if l.set == nil {
 		return Weights{}
 	}
-	w := Weights{Base: l.base(), Uniform: uniform(l.set), Refused: l.refused}
+	w := Weights{Base: l.base(), Uniform: uniform(l.set), Refused: l.refused, Classes: l.set.ClassShares}
+	w.Equal = w.Uniform
+	if w.Classes != nil {
+		w.Equal = inShapes(l.set, fpr.BestCascade(l.set.Len(), l.set.Lines, fpr.MaxFurther).Rate(l.set.Len()))
+	}
 	var order []*element
 	for _, in := range l.hot {
 		order = append(order, in...)
@@ -320,8 +332,13 @@ func uniform(s *membership.Set) float64 {
 	if s.Len() == 0 {
 		return 0
 	}
+	return inShapes(s, s.FalsePositiveRate(s.Len()))
+}
+
+// inShapes returns the share of packets that are dropped if each shape mistakes keys at a rate.
+func inShapes(s *membership.Set, rate float64) float64 {
 	shapes := [2]int{len(s.V4) + len(s.V4Flow), len(s.V6) + len(s.V6Flow)}
-	return 1 - math.Pow(1-s.FalsePositiveRate(s.Len()), float64(max(shapes[0], shapes[1])))
+	return 1 - math.Pow(1-rate, float64(max(shapes[0], shapes[1])))
 }
 
 // mistaken calls with each key of a packet that the set takes for a listed one.

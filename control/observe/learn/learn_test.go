@@ -1,6 +1,7 @@
 package learn
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/engine"
+	"weir/control/list"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -117,7 +120,7 @@ func TestMistakesEnd(t *testing.T) {
 				t.Errorf("%v is listed, and passes as its weight goes", k)
 			}
 		})
-		if !dropped(s, k) || s.Weight(k.Hash(s.Secret)) != 0 || l.Hot() != len(all)-1 {
+		if !dropped(s, k) || s.Weight(s.Hash(k)) != 0 || l.Hot() != len(all)-1 {
 			t.Errorf("%v is listed, and has a weight", k)
 		}
 		delete(listed, k)
@@ -198,11 +201,11 @@ func spared(t *testing.T, l *Learner, s *membership.Set, all []key.Key) {
 	t.Helper()
 	chance := 0
 	for _, k := range all {
-		switch full := len(l.hot[s.WeightBucket(k.Hash(s.Secret))]) == membership.BucketSlots; {
+		switch full := len(l.hot[s.WeightBucket(s.Hash(k))]) == membership.BucketSlots; {
 		case !dropped(s, k):
 		case l.elements[k].hot:
 			if chance++; chance > 1+len(all)/50 {
-				t.Errorf("%v is dropped, and has %d bits more", k, s.Weight(k.Hash(s.Secret)))
+				t.Errorf("%v is dropped, and has %d bits more", k, s.Weight(s.Hash(k)))
 			}
 		case !full:
 			t.Errorf("%v is known, and has no weight where there is room", k)
@@ -258,7 +261,7 @@ func TestFullTable(t *testing.T) {
 	}
 	for bucket, in := range l.hot {
 		for _, e := range in {
-			if h := e.key.Hash(s.Secret); s.WeightBucket(h) != bucket || s.Weight(h) == 0 || !e.hot {
+			if h := s.Hash(e.key); s.WeightBucket(h) != bucket || s.Weight(h) == 0 || !e.hot {
 				t.Fatalf("%v has no weight in bucket %d", e.key, bucket)
 			}
 		}
@@ -271,7 +274,7 @@ func TestLateElement(t *testing.T) {
 	s, _ := newSet(t, 1, 4000, 4, 1)
 	var all []key.Key // of one bucket
 	for _, k := range passing(s, 2000) {
-		if len(all) < 2*membership.BucketSlots && s.WeightBucket(k.Hash(s.Secret)) == 0 {
+		if len(all) < 2*membership.BucketSlots && s.WeightBucket(s.Hash(k)) == 0 {
 			all = append(all, k)
 		}
 	}
@@ -393,4 +396,76 @@ func draws(r *rand.Rand, shares []float64, n int) []int {
 		all[i] = from
 	}
 	return all
+}
+
+// Of the elements that were found, a learner knows which networks send; a filter that is built by that
+// makes fewer mistakes, and what is found then leads to the same.
+func TestClassesAreLearned(t *testing.T) {
+	r := seed.New(t)
+	in := func(network, networks int) key.Key { return source((network+r.IntN(networks))<<16 | r.IntN(1<<16)) }
+	var listed []list.V4Prefix
+	for range 30_000 {
+		k := in(0x0b00, 20).Src.As4()
+		listed = append(listed, list.V4(binary.BigEndian.Uint32(k[:]), 32))
+	}
+	lists := []engine.List{{Name: "feed", Contents: list.Entries{V4: listed}.Set()}}
+	config := engine.Config{Mode: membership.Approximate, BitsPerKey: 6}
+	l := New(Config{})
+	var rates []float64
+	var at time.Duration
+	for round := range 4 {
+		e, err := engine.Reference(lists, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		follow(t, l, e.Block, at)
+		asked, mistakes := 0, 0
+		for asked < 60_000 {
+			k := in(0x2d00, 20)
+			if r.IntN(20) == 0 {
+				k = in(0x0b00, 20)
+			}
+			if e.Block.Listed(k) {
+				continue
+			}
+			asked++
+			at += time.Millisecond
+			if dropped(e.Block, k) {
+				mistakes++
+				mistake(t, l, k, 1, at)
+			}
+		}
+		rate := float64(mistakes) / float64(asked)
+		rates = append(rates, rate)
+		if predicted := e.Block.FalsePositiveRate(e.Block.Len()); round > 0 && math.Abs(rate/predicted-1) > 0.25 {
+			t.Errorf("round %d: rate %.3g, predicted %.3g", round, rate, predicted)
+		}
+		config.Demand = l.Demand(at)
+		now, next := e.Replanned(config.Demand)
+		t.Logf("round %d: rate %.3g; %.3g predicted, %.3g with the next filter", round, rate, now, next)
+		if better := now > 2*next; better != (round == 0) {
+			t.Errorf("round %d: another filter would be better: %t", round, better)
+		}
+	}
+	if slices.Max(rates[1:]) > rates[0]/2 {
+		t.Errorf("rates %v: classes win nothing", rates)
+	}
+}
+
+// A few elements say nothing of networks.
+func TestFewElements(t *testing.T) {
+	s, _ := newSet(t, 1, 20_000, 3, 10)
+	l := New(Config{})
+	follow(t, l, s, 0)
+	for i, k := range passing(s, leastFound) {
+		if l.Demand(time.Second).Classes != nil {
+			t.Fatalf("%d elements are enough", i)
+		}
+		mistake(t, l, k, 1, 0)
+		mistake(t, l, k, 1, 0) // counts once
+	}
+	if l.Demand(time.Second).Classes == nil {
+		t.Error("enough elements, and nothing is known")
+	}
 }

@@ -103,8 +103,8 @@ What weir's choice loses:
 - **Classes beat elements where networks differ**, in a list as small as this one. Theorem 3.1, with a
   number of bits for each network, in 1 KiB, drops 12, 4 and 1.5 times fewer than weir's table as
   counted. Where networks do not differ it drops 1.5, 2.4 and 3 times more. Ada-BF, its modern form with
-  groups of scores, is as good and no better. weir has no classes in the kernel: each packet would read
-  its class first, and a class whose number of bits changes takes a new filter.
+  groups of scores, is as good and no better. So weir has [classes of networks](approximate.md#bits-by-network) too,
+  beside its table; the row above is of the table alone.
 
 Stacked filters stay out of the kernel for another reason: an entry that is added must be entered into
 the third layer whenever the second has it, and to delete takes counters for two layers. But the

@@ -119,6 +119,7 @@ const (
 	benchVarBenchSecret           = "bench_secret"
 	benchVarBenchXxh64            = "bench_xxh64"
 	benchVarBlock                 = "block"
+	benchVarBlockClasses          = "block_classes"
 	benchVarBlockDirectoryEntries = "block_directory_entries"
 	benchVarBlockDirectoryWhole   = "block_directory_whole"
 	benchVarBlockFrontEntries     = "block_front_entries"
@@ -338,6 +339,7 @@ type benchVariableSpecs struct {
 	BenchSecret           *ebpf.VariableSpec `ebpf:"bench_secret"`
 	BenchXxh64            *ebpf.VariableSpec `ebpf:"bench_xxh64"`
 	Block                 *ebpf.VariableSpec `ebpf:"block"`
+	BlockClasses          *ebpf.VariableSpec `ebpf:"block_classes"`
 	BlockDirectoryEntries *ebpf.VariableSpec `ebpf:"block_directory_entries"`
 	BlockDirectoryWhole   *ebpf.VariableSpec `ebpf:"block_directory_whole"`
 	BlockFrontEntries     *ebpf.VariableSpec `ebpf:"block_front_entries"`
@@ -560,6 +562,7 @@ type benchVariables struct {
 	BenchSecret           *ebpf.Variable `ebpf:"bench_secret"`
 	BenchXxh64            *ebpf.Variable `ebpf:"bench_xxh64"`
 	Block                 *ebpf.Variable `ebpf:"block"`
+	BlockClasses          *ebpf.Variable `ebpf:"block_classes"`
 	BlockDirectoryEntries *ebpf.Variable `ebpf:"block_directory_entries"`
 	BlockDirectoryWhole   *ebpf.Variable `ebpf:"block_directory_whole"`
 	BlockFrontEntries     *ebpf.Variable `ebpf:"block_front_entries"`

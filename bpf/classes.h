@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Classes of networks, whose keys have more bits in the cascade than all others: the
+ * twin of filter/membership's Classes. Their number becomes bits 28 … 24 of a key's
+ * hash when all bits of its first line are set, which has up to four and does not depend
+ * on these. So the class of most packets is not looked up.
+ */
+#ifndef WEIR_CLASSES_H
+#define WEIR_CLASSES_H
+
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "key.h"
+#include "packet.h"
+
+#define CLASS_BITS  11
+#define CLASS_SHIFT 24
+#define CLASS_MASK  31ULL
+
+/* The bits of a network's address. */
+#define CLASS4_BITS 16
+#define CLASS6_BITS 32
+
+volatile const __u8 block_classes[1 << CLASS_BITS] = {};
+
+/*
+ * The side of a packet by which its keys under a shape have a class, above the gates in
+ * p->open: what follows does not need the shape, whose number the verifier would track.
+ */
+#define CLASS_SRC   8
+#define CLASS_DST   16
+#define CLASS_SIDES (CLASS_SRC | CLASS_DST)
+
+static __always_inline void set_class_side(struct packet *p, const volatile struct shape *s)
+{
+	__u32 head = s->head, least = head & FIELD_V6 ? CLASS6_BITS : CLASS4_BITS, side = 0;
+
+	if ((head >> 8 & 0xff) >= least) /* bits of the source */
+		side = CLASS_SRC;
+	else if ((head >> 16 & 0xff) >= least)
+		side = CLASS_DST;
+	p->open = (p->open & ~CLASS_SIDES) | side;
+}
+
+/* The number of extra bits of a packet's key, by the class of its network. */
+static __always_inline __u64 class_bits(const struct packet *p)
+{
+	__u32 network;
+
+	if (p->open & CLASS_SRC)
+		network = p->src[0];
+	else if (p->open & CLASS_DST)
+		network = p->dst[0];
+	else
+		return 0;
+	network = bpf_ntohl(network);
+	if (p->family == 4)
+		network &= ~0U << (32 - CLASS4_BITS);
+	return block_classes[network * 0x9E3779B1U >> (32 - CLASS_BITS)];
+}
+
+/* The hash of the key with that number in it. */
+static __always_inline __u64 with_class(__u64 h, const struct packet *p)
+{
+	return (h & ~(CLASS_MASK << CLASS_SHIFT)) | class_bits(p) << CLASS_SHIFT;
+}
+
+static __always_inline __u32 class_extra(__u64 h)
+{
+	return h >> CLASS_SHIFT & CLASS_MASK;
+}
+
+#endif

@@ -1,0 +1,259 @@
+package membership
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"testing"
+
+	"weir/filter/internal/trial"
+	"weir/filter/key"
+	"weir/tests/long"
+)
+
+// classes returns random numbers of bits, so that every third class has none.
+func (r random) classes() Classes {
+	c := make(Classes, NumClasses)
+	for i := range c {
+		c[i] = byte(max(r.IntN(15)-5, 0))
+	}
+	return c
+}
+
+// classOfKey is classOf by the documentation alone.
+func classOfKey(k key.Key) (class int, ok bool) {
+	bits := 16
+	if k.V6() {
+		bits = 32
+	}
+	a := k.Src
+	if int(k.SrcBits) < bits {
+		if a = k.Dst; int(k.DstBits) < bits {
+			return 0, false
+		}
+	}
+	p, err := a.Prefix(bits)
+	if err != nil {
+		return 0, false
+	}
+	var network [4]byte
+	copy(network[:], p.Addr().AsSlice())
+	return int(uint64(binary.BigEndian.Uint32(network[:])) * 0x9E3779B1 % (1 << 32) >> 21), true
+}
+
+// Keys have the bits of their class, however they come into a set: one by one, all at once, or with memory
+// that another process has filled. No other bits are set.
+func TestClasses(t *testing.T) {
+	for range 20 {
+		r := newRandom(t)
+		keys := make(map[key.Key]uint16)
+		for len(keys) < 300 {
+			keys[r.key()] = 1
+		}
+		for _, s := range []key.Shape{{}, {SrcBits: 15}, {Fields: key.FieldV6, DstBits: 31}} { // without a class
+			k, ok := s.Of(r.tuple())
+			for !ok {
+				k, ok = s.Of(r.tuple())
+			}
+			keys[k] = 1
+		}
+		l, err := PlanLayout(census(keys), Approximate, 200, secretOf(r.Uint64()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.First, l.Rest, l.Classes = maxClassedFirst, r.IntN(9), r.classes()
+		want := make(map[int]bool)
+		classed := 0
+		for k := range keys {
+			extra := 0
+			if class, ok := classOfKey(k); ok {
+				extra = int(l.Classes[class])
+				classed++
+			}
+			h := k.Hash(l.Secret)&^(31<<24) | uint64(extra)<<24
+			for p := range bitsOf(&l, h, extra) {
+				want[p] = true
+			}
+		}
+		if classed == 0 || classed == len(keys) {
+			t.Fatalf("%d of %d keys have a class", classed, len(keys))
+		}
+		check := func(how string, s *Set) {
+			t.Helper()
+			got := setBits(s.cascade.words)
+			if len(got) != len(want) {
+				t.Errorf("%s: %d bits are set, want %d", how, len(got), len(want))
+			}
+			for p := range got {
+				if !want[p] {
+					t.Fatalf("%s: bit %d is set", how, p)
+				}
+			}
+			for k := range keys {
+				if _, ok := s.Lookup(k); !ok || !s.Passes(k) {
+					t.Fatalf("%s: %v is lost", how, k)
+				}
+			}
+		}
+		one, err := NewSet(l, l.Alloc())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range keys {
+			if err := one.Add(k, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check("one by one", one)
+		m := l.Alloc()
+		all, err := NewSet(l, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := all.Fill(columns(keys)); err != nil {
+			t.Fatal(err)
+		}
+		check("all at once", all)
+		for k := range keys {
+			if r.IntN(2) == 0 {
+				all.Remove(k)
+			}
+		}
+		adopted, _, err := Adopt(l, m, columns(keys), func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("adopted", adopted)
+		for k := range keys {
+			adopted.Remove(k)
+		}
+		if slices.ContainsFunc(adopted.cascade.words, func(w uint64) bool { return w != 0 }) {
+			t.Error("removing all keys leaves bits")
+		}
+	}
+}
+
+// world has keys and elements that are spread over networks /16 by Zipf's distribution, independently.
+type world struct {
+	random
+	listed, sending []float64 // sums of the networks' shares
+}
+
+const networks = 1000
+
+func newWorld(r random, exponent float64) *world {
+	w := &world{random: r}
+	for _, sums := range []*[]float64{&w.listed, &w.sending} {
+		sum := 0.
+		for _, i := range r.Perm(networks) {
+			sum += math.Pow(float64(i+1), -exponent)
+			*sums = append(*sums, sum)
+		}
+	}
+	return w
+}
+
+// source returns an address in a network that these sums choose.
+func (w *world) source(sums []float64) key.Key {
+	network, _ := slices.BinarySearch(sums, w.Float64()*sums[networks-1])
+	return hostKey(uint32(network)<<16 | 1<<28 | uint32(w.IntN(1<<16)))
+}
+
+func (w *world) counts(sums []float64, n int) (c ClassCounts) {
+	for range n {
+		c.Add(w.source(sums), 1)
+	}
+	return c
+}
+
+// Where networks differ, classes lower the rate, as predicted; where they do not, there are none.
+func TestPlanClasses(t *testing.T) {
+	const n = 100_000
+	r, tolerance := fixed(5), long.Or(0.15, 0.08)
+	for _, c := range []struct {
+		bits, exponent float64
+		least          float64 // times fewer
+	}{{8, 1.1, 5}, {10, 1.1, 10}, {16, 1.1, 15}, {10, 0.5, 1.1}, {10, 0, 1}} {
+		if c.bits > 10 && !long.Enabled {
+			continue // mistakes are rare
+		}
+		w := newWorld(r, c.exponent)
+		l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n}}, Approximate, c.bits, secretOf(r.Uint64()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := l.FalsePositiveRate(n)
+		keys := make(map[key.Key]uint16)
+		var listed ClassCounts
+		for len(keys) < n {
+			k := w.source(w.listed)
+			if _, ok := keys[k]; !ok {
+				keys[k] = 1
+				listed.Add(k, 1)
+			}
+		}
+		elements := w.counts(w.sending, 20_000)
+		l.PlanClasses(&listed, &elements, n)
+		s, err := NewSet(l, l.Alloc())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Fill(columns(keys)); err != nil {
+			t.Fatal(err)
+		}
+		predicted := l.FalsePositiveRate(n)
+		passed, asked := 0, 0
+		for want := trial.Count(predicted, tolerance); asked < want; {
+			if k := w.source(w.sending); keys[k] == 0 {
+				asked++
+				if s.Passes(k) {
+					passed++
+				}
+			}
+		}
+		rate := float64(passed) / float64(asked)
+		t.Logf("%v bits, exponent %v: %d classes of bits, %d+%d; %.3g, predicted %.3g, without classes %.3g", c.bits, c.exponent, len(l.ClassShares), l.First, l.Rest, rate, predicted, plain)
+		if (l.Classes == nil) != (c.least == 1) {
+			t.Errorf("classes: %t", l.Classes != nil)
+		}
+		if rate > plain/c.least*1.1 {
+			t.Errorf("%.2f times fewer, want %v", plain/rate, c.least)
+		}
+		if math.Abs(rate/predicted-1) > long.Or(0.3, 0.15) {
+			t.Errorf("rate %.3g, predicted %.3g", rate, predicted)
+		}
+	}
+}
+
+// Keys may be removed after they were counted: a plan is not made for fewer than none.
+func TestPlanClassesAfterRemovals(t *testing.T) {
+	l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: 1000}}, Approximate, 8, secretOf(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed, elements ClassCounts
+	listed[1], elements[2] = 1000, 1000
+	l.PlanClasses(&listed, &elements, 10)
+	if rate := l.FalsePositiveRate(10); l.Classes == nil || !(rate < 1e-3) {
+		t.Errorf("rate %v with classes %t", rate, l.Classes != nil)
+	}
+}
+
+func TestClassesAreChecked(t *testing.T) {
+	good := Layout{Mode: Approximate, Secret: secretOf(1), Lines: 1, First: 4, Classes: make(Classes, NumClasses)}
+	if _, err := NewSet(good, good.Alloc()); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Layout){
+		"too few":                   func(l *Layout) { l.Classes = l.Classes[1:] },
+		"too many bits":             func(l *Layout) { l.Classes = slices.Repeat(Classes{MaxExtra + 1}, NumClasses) },
+		"five bits in a first line": func(l *Layout) { l.First = 5 },
+		"exact":                     func(l *Layout) { l.Mode = Exact },
+	} {
+		l := good
+		change(&l)
+		if _, err := NewSet(l, l.Alloc()); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
