@@ -14,6 +14,8 @@
  *	bits 38 … 36   the word of the first bit; the next bit is in the next word
  *	bits 35 …  0   six bit positions of six bits
  *
+ * Behind the first line, bits 28 … 24 may be a number instead: see classes.h.
+ *
  * Double hashing inside a line would raise the false-positive rate by 30 %.
  */
 #ifndef WEIR_CASCADE_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Classes of networks, whose keys have more bits in the cascade than all others: the
- * twin of filter/membership's Classes. Their number becomes bits 28 … 24 of a key's
- * hash when all bits of its first line are set, which has up to four and does not depend
- * on these. So the class of most packets is not looked up.
+ * Classes of networks, whose keys have more bits in the cascade than others: the twin of
+ * filter/membership's Classes. The first line of a key has up to four bits, by bits 23 … 0
+ * of its hash. Once all of them are set, bits 28 … 24 become the number of extra bits, so
+ * that the class of most packets is not looked up.
  */
 #ifndef WEIR_CLASSES_H
 #define WEIR_CLASSES_H
@@ -16,6 +16,7 @@
 #include "packet.h"
 
 #define CLASS_BITS  11
+#define CLASSES	    (1 << CLASS_BITS)
 #define CLASS_SHIFT 24
 #define CLASS_MASK  31ULL
 
@@ -23,7 +24,8 @@
 #define CLASS4_BITS 16
 #define CLASS6_BITS 32
 
-volatile const __u8 block_classes[1 << CLASS_BITS] = {};
+/* The last number is for keys without a class. */
+volatile const __u8 block_classes[CLASSES + 1] = {};
 
 /*
  * The side of a packet by which its keys under a shape have a class, above the gates in
@@ -31,17 +33,19 @@ volatile const __u8 block_classes[1 << CLASS_BITS] = {};
  */
 #define CLASS_SRC   8
 #define CLASS_DST   16
-#define CLASS_SIDES (CLASS_SRC | CLASS_DST)
+#define CLASS_V4    32
+#define CLASS_FLAGS (CLASS_SRC | CLASS_DST | CLASS_V4)
 
 static __always_inline void set_class_side(struct packet *p, const volatile struct shape *s)
 {
-	__u32 head = s->head, least = head & FIELD_V6 ? CLASS6_BITS : CLASS4_BITS, side = 0;
+	__u32 head = s->head, v6 = head & FIELD_V6, least = v6 ? CLASS6_BITS : CLASS4_BITS;
+	__u32 side = v6 ? 0 : CLASS_V4;
 
 	if ((head >> 8 & 0xff) >= least) /* bits of the source */
-		side = CLASS_SRC;
+		side |= CLASS_SRC;
 	else if ((head >> 16 & 0xff) >= least)
-		side = CLASS_DST;
-	p->open = (p->open & ~CLASS_SIDES) | side;
+		side |= CLASS_DST;
+	p->open = (p->open & ~CLASS_FLAGS) | side;
 }
 
 /* The number of extra bits of a packet's key, by the class of its network. */
@@ -54,9 +58,9 @@ static __always_inline __u64 class_bits(const struct packet *p)
 	else if (p->open & CLASS_DST)
 		network = p->dst[0];
 	else
-		return 0;
+		return block_classes[CLASSES];
 	network = bpf_ntohl(network);
-	if (p->family == 4)
+	if (p->open & CLASS_V4) /* the lean path does not set p->family */
 		network &= ~0U << (32 - CLASS4_BITS);
 	return block_classes[network * 0x9E3779B1U >> (32 - CLASS_BITS)];
 }

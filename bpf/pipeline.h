@@ -471,7 +471,8 @@ static __always_inline void probe_form(struct set_maps maps, struct packet *p, e
 {
 	if (*n != 1) {
 		probe_shapes(&block, maps, p, &key_secret, form, shapes, n);
-	} else if (!is_flow(form) || p->has_ports || !shapes[0].ports_mask) {
+	} else if (shapes[0].gate & p->open &&
+		   (!is_flow(form) || p->has_ports || !shapes[0].ports_mask)) {
 		if (block.classes)
 			set_class_side(p, &shapes[0]);
 		set_probe(&block, maps, p, packet_hash(form, &shapes[0], p, &key_secret));

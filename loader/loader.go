@@ -112,12 +112,12 @@ type Config struct {
 
 // As in the object, whose BTF does not have macros.
 const (
-	gateSrc   = 2       // GATE_SRC
-	gateDst   = 4       // GATE_DST
-	markWords = 1 << 18 // MARK4_WORDS: a bit for each IPv4 network /24
-	maxBits   = 6       // LINE_BITS_MAX
-	maxRest   = 18      // in REST_LINES
-	classes   = 1 << 11 // CLASS_BITS
+	gateSrc   = 2         // GATE_SRC
+	gateDst   = 4         // GATE_DST
+	markWords = 1 << 18   // MARK4_WORDS: a bit for each IPv4 network /24
+	maxBits   = 6         // LINE_BITS_MAX
+	maxRest   = 18        // in REST_LINES
+	classes   = 1<<11 + 1 // of CLASS_BITS, and none
 
 	maxClassedBits = 4 // of the first line, below CLASS_SHIFT
 

@@ -36,8 +36,9 @@ type builder struct {
 var replanInterval = time.Minute
 
 const (
-	replanPause   = time.Hour // for which an engine stays in any case
+	replanPause   = time.Hour // between two engines that are built for it
 	worthAnEngine = 2         // times fewer mistakes
+	fewMistakes   = 1e-5      // of the unlisted elements
 )
 
 // replan builds another engine where networks with other numbers of bits would make half of the mistakes
@@ -49,7 +50,7 @@ func (d *Daemon) replan(now time.Time) {
 	}
 	b.replanning = now.Add(replanInterval)
 	present, planned := d.active.engine.Replanned(learned.Demand(loader.Monotonic()))
-	if present < worthAnEngine*planned || planned == 0 {
+	if present < max(worthAnEngine*planned, fewMistakes) {
 		return
 	}
 	b.replanning = now.Add(replanPause)

@@ -36,13 +36,15 @@ func TestReplan(t *testing.T) {
 	d := startLists(t, l, io.Discard, fmt.Sprintf("mode: approx\nbits_per_entry: 6\nlists: {feed: {sources: [{file: %s}], interval: 24h}}", file))
 	tx := l.A.Sender(t)
 	first := d.active.attach.Metadata().Loaded
+	send := func(src netip.Addr) {
+		if err := tx.Send(packet.Frame(key.Tuple{Src: src, Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17})); err != nil {
+			t.Fatal(err)
+		}
+	}
 	sent := 0
 	wait.For(t, "another engine is built", func() bool {
 		for range 1000 { // each of another source
-			src := address(0x2d00+sent%20, sent/20)
-			if err := tx.Send(packet.Frame(key.Tuple{Src: src, Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17})); err != nil {
-				t.Fatal(err)
-			}
+			send(address(0x2d00+sent%20, sent/20))
 			sent++
 		}
 		w := d.readings.weights.Load()
@@ -56,7 +58,19 @@ func TestReplan(t *testing.T) {
 	if !d.active.attach.Metadata().Loaded.After(first) {
 		t.Error("the engine is the first one")
 	}
-	for i := 0; i < listed; i += 997 {
-		becomes(t, d, address(0x0b00+i%20, i/20).String(), verdict.Drop)
+	blocked := func() (n uint64) {
+		if err := d.loop.Do(t.Context(), func() error {
+			reasons, _ := d.observers.meter.Counters()
+			n = reasons[verdict.Blocked].Packets
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return n
 	}
+	before := blocked()
+	for i := range listed {
+		send(address(0x0b00+i%20, i/20))
+	}
+	wait.For(t, "what is listed is dropped", func() bool { return blocked() == before+listed })
 }

@@ -82,9 +82,9 @@ func blockList(contents *list.Set) []List {
 // place, and again after the next has adopted it.
 func TestAdopt(t *testing.T) {
 	classed := approximate
-	classed.Demand.Classes = new(membership.ClassCounts)
-	for i := range classed.Demand.Classes {
-		classed.Demand.Classes[i] = float64(i % 2)
+	classed.Demand.Sightings = new(membership.Sightings)
+	for i := range classed.Demand.Sightings.Found {
+		classed.Demand.Sightings.Found[i], classed.Demand.Sightings.Exposed[i] = float64(i%2*1000), 1
 	}
 	for name, c := range map[string]Config{"": approximate, "with classes of networks": classed} {
 		t.Run(name, func(t *testing.T) { testAdopt(t, c) })
@@ -105,7 +105,7 @@ func testAdopt(t *testing.T, approximate Config) {
 	if err != nil {
 		t.Skip(err) // without privileges
 	}
-	if classed := approximate.Demand.Classes != nil; (g.Block.Classes != nil) != classed {
+	if classed := approximate.Demand.Sightings != nil; (g.Block.Classes != nil) != classed {
 		t.Fatalf("classes: %t", !classed)
 	}
 	a := newAttached(t, g)
@@ -133,7 +133,9 @@ func testAdopt(t *testing.T, approximate Config) {
 				t.Fatal(err)
 			}
 		} else {
-			adoptions++
+			if adoptions++; (g.Block.Sightings == nil) != (approximate.Demand.Sightings == nil) {
+				t.Errorf("round %d: what the last process has found: %t", round, g.Block.Sightings != nil)
+			}
 			if round%2 == 1 && changed > 0 {
 				t.Errorf("%d entries were changed, where none differ", changed)
 			}

@@ -31,13 +31,14 @@ func (c *compiled) countClasses() {
 }
 
 // planClasses gives classes of networks bits in an approximate set.
-func (c *compiled) planClasses(elements *membership.ClassCounts) {
+func (c *compiled) planClasses(found *membership.Sightings) {
 	all := 0
 	for _, col := range c.columns {
 		all += len(col.Lists)
 	}
-	if elements != nil {
-		c.layout.PlanClasses(&c.listed, elements, all)
+	if found != nil {
+		c.layout.PlanClasses(&c.listed, found, all)
+		c.layout.Sightings = found
 	}
 }
 

@@ -142,13 +142,13 @@ type Generation struct {
 // Replanned returns the predicted share of unlisted elements that the block set takes for listed ones, now
 // and in a generation that is built by what is known of them. Both are 0 where that may not differ.
 func (g *Generation) Replanned(d membership.Demand) (now, next float64) {
-	if g.Block.Mode != membership.Approximate || d.Classes == nil {
+	if g.Block.Mode != membership.Approximate || d.Sightings == nil {
 		return 0, 0
 	}
 	l := g.Block.Layout
 	n := g.Block.Len()
-	now = l.RateOf(d.Classes, n)
-	l.PlanClasses(g.classes, d.Classes, n)
+	now = l.RateOf(d.Sightings, n)
+	l.PlanClasses(g.classes, d.Sightings, n)
 	return now, l.FalsePositiveRate(n)
 }
 
@@ -236,7 +236,7 @@ func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generat
 	}
 	if c.Mode == membership.Approximate {
 		block.countClasses()
-		block.planClasses(c.Demand.Classes)
+		block.planClasses(c.Demand.Sightings)
 	}
 	block.layout.PlanWeights(c.Hot, c.Demand)
 	newKernel := loader.NewGeneration

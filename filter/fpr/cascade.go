@@ -68,12 +68,26 @@ func (c CascadeLayout) Rate(n int) float64 {
 // if the members set other numbers of bits than the query tests, as in a
 // weighted filter, in which k_e differs from key to key.
 func (c CascadeLayout) RateAmong(members ...Members) float64 {
+	return c.RatesAmong([]int{c.Rest}, members...)[0]
+}
+
+// RatesAmong returns the [CascadeLayout.RateAmong] of queries for First bits and each number of
+// further ones.
+func (c CascadeLayout) RatesAmong(rests []int, members ...Members) []float64 {
 	load := c.load(members)
-	rate := c.pass(c.First, load)
-	for _, bits := range restLines(c.Rest) {
-		rate *= c.pass(bits, load)
+	first := c.pass(c.First, load)
+	var lines [MaxRest + 1]float64 // what passes a line of so many bits; 0: not computed yet
+	rates := make([]float64, len(rests))
+	for i, rest := range rests {
+		rates[i] = first
+		for _, bits := range restLines(rest) {
+			if lines[bits] == 0 {
+				lines[bits] = c.pass(bits, load)
+			}
+			rates[i] *= lines[bits]
+		}
 	}
-	return rate
+	return rates
 }
 
 // FirstLine returns the probability that a key that is none of the n in the

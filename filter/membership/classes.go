@@ -23,12 +23,13 @@ const (
 
 // Classes has the extra bits of the keys of each class of networks, 0 … MaxExtra: such a key has
 // First+Rest+extra bits, the k_e of its class (Bruck, Gao and Jiang, "Weighted Bloom filter", theorem
-// 3.1). Networks that send much, and in which little is listed, have many. It has NumClasses
-// elements, or none: then all keys have First+Rest bits. bpf/classes.h is its twin.
+// 3.1). Networks that send much, and in which little is listed, have many. The last of its NumClasses+1
+// elements is for keys without a class. A nil Classes has none: then all keys have First+Rest bits.
+// bpf/classes.h is its twin.
 //
 // The number of a key's extra bits is a part of its hash, in bits 28 … 24, so that it is known wherever the
-// hash is. The first line, of up to maxClassedFirst bits, does not depend on them: programs look up the
-// class of a key only if it passes that line.
+// hash is; 59 bits of it are left to tell keys apart. The first line, of up to maxClassedFirst bits, does not
+// depend on them: programs look up the class of a key only if it passes that line.
 type Classes []byte
 
 const (
@@ -54,18 +55,18 @@ func ClassSide(s key.Shape) Gate {
 	return 0
 }
 
-// classOf returns the class of a serialised key, if it has one.
-func classOf(serialised []byte) (class int, ok bool) {
+// classOf returns the class of a serialised key, NumClasses if it has none.
+func classOf(serialised []byte) int {
 	shape := key.Shape{Fields: key.Fields(serialised[0]), SrcBits: serialised[1], DstBits: serialised[2]}
 	at := addressOf(serialised, ClassSide(shape))
 	if at == nil {
-		return 0, false
+		return NumClasses
 	}
 	network := binary.BigEndian.Uint32(at)
 	if !shape.V6() {
 		network &= 0xffff << (32 - Class4Bits)
 	}
-	return int(network * 0x9E3779B1 >> (32 - classBits)), true
+	return int(network * 0x9E3779B1 >> (32 - classBits))
 }
 
 // addressOf returns the address of a serialised key on one side, nil for neither.
@@ -88,11 +89,7 @@ func (c Classes) in(h uint64, serialised []byte) uint64 {
 	if c == nil {
 		return h
 	}
-	h &^= classMask << classShift
-	if class, ok := classOf(serialised); ok {
-		h |= uint64(c[class]) << classShift
-	}
-	return h
+	return h&^(classMask<<classShift) | uint64(c[classOf(serialised)])<<classShift
 }
 
 // Extra returns the number of extra bits that a key has by its class, given its [Set.Hash].
@@ -108,8 +105,8 @@ func (c Classes) check(l *Layout) error {
 	switch {
 	case c == nil:
 		return nil
-	case len(c) != NumClasses:
-		return fmt.Errorf("membership: %d classes, want %d", len(c), NumClasses)
+	case len(c) != NumClasses+1:
+		return fmt.Errorf("membership: %d classes, want %d and one without", len(c), NumClasses)
 	case l.Mode != Approximate || l.First > maxClassedFirst:
 		return fmt.Errorf("membership: classes of keys with %d bits in the first line, or in exact mode", l.First)
 	case slices.Max(c) > MaxExtra:
@@ -121,11 +118,13 @@ func (c Classes) check(l *Layout) error {
 // ClassCounts has a number for each class.
 type ClassCounts [NumClasses]float64
 
-// Add counts n keys like one, if it has a class.
-func (c *ClassCounts) Add(k key.Key, n float64) {
-	if class, ok := classOf(k.Append(make([]byte, 0, key.MaxLen))); ok {
-		c[class] += n
+// Add counts a key, and reports whether it has a class.
+func (c *ClassCounts) Add(k key.Key) bool {
+	class := classOf(k.Append(make([]byte, 0, key.MaxLen)))
+	if class < NumClasses {
+		c[class]++
 	}
+	return class < NumClasses
 }
 
 // AddColumn counts the keys of a column.
@@ -135,87 +134,9 @@ func (c *ClassCounts) AddColumn(col Column) {
 	}
 	size := col.Shape.KeyLen()
 	for i := 0; i < len(col.Keys); i += size {
-		class, _ := classOf(col.Keys[i : i+size])
-		c[class]++
+		c[classOf(col.Keys[i:i+size])]++
 	}
 }
-
-// ClassShare describes the classes with one number of extra bits.
-type ClassShare struct {
-	Extra    int
-	Classes  int     // their number
-	Listed   float64 // of the listed keys, their share
-	Elements float64 // of the elements that are not listed, as far as they were known
-}
-
-// worthClasses is the factor by which classes must lower the rate: else a change of traffic
-// would soon make them worse than none.
-const worthClasses = 0.9
-
-// unknownShare is the share of elements that may come from any class, so that none is ruled out.
-const unknownShare = 0.01
-
-// PlanClasses gives classes extra bits, given the listed keys of each, the number of all listed keys, and
-// how many elements were found in each that are not listed. All keys have the same number of bits where
-// that would not lower the share of such elements that are taken for listed ones by a tenth.
-//
-// [weighted.Universe.Optimal] gives k_e, which is bounded by the bits that all keys have and by
-// [weighted.Dropping], and rounded to the nearest integer.
-func (l *Layout) PlanClasses(listed, elements *ClassCounts, all int) {
-	share := elements.shares()
-	if l.Mode != Approximate || l.Lines == 0 || share == nil || all == 0 {
-		return
-	}
-	all = max(all, int(math.Ceil(listed.sum()))) // some may have been removed since they were counted
-	l.Classes, l.ClassShares = nil, nil
-	plain := fpr.BestCascade(all, l.Lines, fpr.MaxFurther)
-	l.First, l.Rest = plain.First, plain.Rest
-	best, rate := *l, worthClasses*l.FalsePositiveRate(all)
-	for base := leastClassed; base <= plain.K(); base++ {
-		next := *l
-		next.First, next.Rest = maxClassedFirst, base-maxClassedFirst
-		next.setClasses(listed, elements, all)
-		if r := next.FalsePositiveRate(all); r < rate {
-			best, rate = next, r
-		}
-	}
-	*l = best
-}
-
-// RateOf returns the share of elements that are taken for listed ones, as [Layout.FalsePositiveRate], for
-// these elements of each class instead of those by which it was planned.
-func (l *Layout) RateOf(elements *ClassCounts, n int) (rate float64) {
-	share := elements.shares()
-	if l.Classes == nil || share == nil {
-		return l.FalsePositiveRate(n)
-	}
-	var of [MaxExtra + 1]float64
-	for i, extra := range l.Classes {
-		of[extra] += share[i]
-	}
-	for extra, s := range of {
-		if s > 0 {
-			rate += s * l.HotFalsePositiveRate(n, extra)
-		}
-	}
-	return rate
-}
-
-// shares returns the share of each class, nil if there are no elements.
-func (c *ClassCounts) shares() *ClassCounts {
-	seen := c.sum()
-	if seen == 0 {
-		return nil
-	}
-	var share ClassCounts
-	for i, n := range c {
-		share[i] = shareOf(n, seen)
-	}
-	return &share
-}
-
-// shareOf returns the share of a class in which n of all elements were found.
-func shareOf(n, seen float64) float64 { return (1-unknownShare)*n/seen + unknownShare/NumClasses }
 
 func (c *ClassCounts) sum() (n float64) {
 	for _, m := range c {
@@ -224,19 +145,118 @@ func (c *ClassCounts) sum() (n float64) {
 	return n
 }
 
-// setClasses sets the classes' bits beyond those that all keys have. Bits that are chosen by the elements
-// that were found fit these better than others. So each of them is predicted to have the bits that its
-// class would have without it.
-func (l *Layout) setClasses(listed, elements *ClassCounts, all int) {
-	k := optimal(listed, elements.shares(), float64(l.Lines)*LineBits)
+// Sightings are the unlisted elements of each class that were found because sets passed them. Where sets
+// pass few, as in classes with many bits, few are found.
+type Sightings struct {
+	Found   ClassCounts
+	Exposed ClassCounts // time, in any unit, times the rate at which sets passed elements of the class
+}
+
+// rates returns how many elements of each class come in a unit of time, and of all.
+func (s *Sightings) rates() (of ClassCounts, all float64) {
+	for i, n := range s.Found {
+		if s.Exposed[i] > 0 {
+			of[i] = n / s.Exposed[i]
+		}
+	}
+	return of, of.sum()
+}
+
+// unknownShare is the share of elements that may come from any class, so that none is ruled out.
+const unknownShare = 0.01
+
+// shareOf returns the share of a class of which so many of all elements come in a unit of time.
+func shareOf(rate, all float64) float64 { return (1-unknownShare)*rate/all + unknownShare/NumClasses }
+
+// ClassShare describes the classes with one number of extra bits.
+type ClassShare struct {
+	Extra    int
+	Classes  int     // their number
+	Listed   float64 // of the listed keys, their share
+	Elements float64 // of the elements that are not listed, their share
+
+	// Predicted is the share of elements that would have these bits if each of them had not been found
+	// when the bits were chosen: bits fit those that were found better than others.
+	Predicted float64
+}
+
+// worthClasses is the factor by which classes must lower the rate: else a change of traffic
+// would soon make them worse than none.
+const worthClasses = 0.9
+
+// PlanClasses gives classes extra bits, given the listed keys of each, the number of all listed keys, and
+// which elements were found that are not listed. All keys have the same number of bits where that would
+// not lower the share of such elements that are taken for listed ones by a tenth. Keys without a class have
+// as many bits as without classes.
+//
+// [weighted.Universe.Optimal] gives k_e, which is bounded by the bits that all keys have and by
+// [weighted.Dropping], and rounded to the nearest integer.
+func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
+	rates, sum := found.rates()
+	if l.Mode != Approximate || l.Lines == 0 || sum == 0 || all == 0 {
+		return
+	}
+	all = max(all, int(math.Ceil(listed.sum()))) // some may have been removed since they were counted
+	l.Classes, l.ClassShares = nil, nil
+	plain := fpr.BestCascade(all, l.Lines, fpr.MaxFurther)
+	l.First, l.Rest = plain.First, plain.Rest
+	p := &classPlan{
+		listed: listed, found: found, rates: &rates, sum: sum, all: float64(all), unclassed: plain.K(),
+		k: optimal(listed, &rates, sum, float64(l.Lines)*LineBits),
+	}
+	best, rate := *l, worthClasses*l.FalsePositiveRate(all)
+	for base := leastClassed; base <= plain.K(); base++ {
+		next := *l
+		next.First, next.Rest = maxClassedFirst, base-maxClassedFirst
+		next.setClasses(p)
+		if r := next.FalsePositiveRate(all); r < rate {
+			best, rate = next, r
+		}
+	}
+	*l = best
+}
+
+// classPlan has what the bits of classes are chosen by.
+type classPlan struct {
+	listed    *ClassCounts
+	found     *Sightings
+	rates     *ClassCounts // of found
+	sum       float64      // of rates
+	all       float64      // listed keys, those without a class included
+	unclassed int          // bits of these
+	k         []float64    // the optimum
+}
+
+// RateOf returns the share of these elements that are taken for listed ones, as [Layout.FalsePositiveRate]
+// does for those by which the classes were planned.
+func (l *Layout) RateOf(found *Sightings, n int) (rate float64) {
+	rates, sum := found.rates()
+	if l.Classes == nil || sum == 0 {
+		return l.FalsePositiveRate(n)
+	}
+	next := *l
+	var of [MaxExtra + 1]float64
+	for i, r := range rates {
+		of[l.Classes[i]] += shareOf(r, sum)
+	}
+	next.ClassShares = slices.Clone(l.ClassShares)
+	for i := range next.ClassShares {
+		s := &next.ClassShares[i]
+		s.Predicted = of[s.Extra]
+	}
+	return next.FalsePositiveRate(n)
+}
+
+// setClasses sets the classes' bits beyond those that all keys have.
+func (l *Layout) setClasses(p *classPlan) {
 	least, most := float64(l.First+l.Rest), float64(weighted.Dropping.Most)
-	bounded := func(i int, by float64) float64 { return min(max(k[i]+by, least), most) }
+	bounded := func(i int, by float64) float64 { return min(max(p.k[i]+by, least), most) }
 	// Where some are bounded, all others change until half of the bits are set again.
 	low, high := -most, most
 	for range 30 {
 		by := (low + high) / 2
-		bits := (float64(all) - listed.sum()) * least
-		for i, n := range listed {
+		bits := (p.all - p.listed.sum()) * float64(p.unclassed)
+		for i, n := range p.listed {
 			bits += n * bounded(i, by)
 		}
 		if bits > float64(l.Lines)*LineBits*math.Ln2 {
@@ -245,34 +265,40 @@ func (l *Layout) setClasses(listed, elements *ClassCounts, all int) {
 			low = by
 		}
 	}
-	l.Classes, l.ClassShares = make(Classes, NumClasses), nil
+	l.Classes, l.ClassShares = make(Classes, NumClasses+1), nil
 	var of [MaxExtra + 1]ClassShare
-	of[0].Listed = 1 - listed.sum()/float64(all)
-	seen := elements.sum()
-	for i, n := range elements {
+	for i, rate := range p.rates {
 		extra := int(math.Round(bounded(i, low)) - least)
-		without := int(math.Round(bounded(i, low+math.Log2(shareOf(max(n-1, 0), seen)/shareOf(n, seen)))) - least)
+		without := extra
+		if rate > 0 {
+			others := shareOf(max(rate-1/p.found.Exposed[i], 0), p.sum)
+			without = int(math.Round(bounded(i, low+math.Log2(others/shareOf(rate, p.sum)))) - least)
+		}
 		l.Classes[i] = byte(extra)
 		of[extra].Classes++
-		of[extra].Listed += listed[i] / float64(all)
-		of[without].Elements += n / seen
+		of[extra].Listed += p.listed[i] / p.all
+		of[extra].Elements += rate / p.sum
+		of[without].Predicted += rate / p.sum
 	}
+	unclassed := p.unclassed - int(least)
+	l.Classes[NumClasses] = byte(unclassed)
+	of[unclassed].Listed += 1 - p.listed.sum()/p.all
 	for extra, s := range of {
-		if s.Extra = extra; s.Listed > 0 || s.Elements > 0 {
+		if s.Extra = extra; s.Listed > 0 || s.Classes > 0 || s.Predicted > 0 {
 			l.ClassShares = append(l.ClassShares, s)
 		}
 	}
 }
 
 // optimal returns the k_e of each class, a real number, +Inf where nothing is listed.
-func optimal(listed, share *ClassCounts, m float64) []float64 {
+func optimal(listed, rates *ClassCounts, sum, m float64) []float64 {
 	n := listed.sum()
 	if n == 0 {
 		return slices.Repeat([]float64{math.Inf(1)}, NumClasses)
 	}
 	u := make(weighted.Universe, NumClasses)
 	for i, listed := range listed {
-		others := share[i] * n // only their proportion to those of other classes matters
+		others := shareOf(rates[i], sum) * n // only their proportion to those of other classes matters
 		u[i] = weighted.Class{Count: listed + others, Frequency: 1, Likelihood: listed / (listed + others)}
 	}
 	return u.Optimal(m)

@@ -3,6 +3,7 @@ package membership
 import (
 	"encoding/binary"
 	"math"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 
 // classes returns random numbers of bits, so that every third class has none.
 func (r random) classes() Classes {
-	c := make(Classes, NumClasses)
+	c := make(Classes, NumClasses+1)
 	for i := range c {
 		c[i] = byte(max(r.IntN(15)-5, 0))
 	}
@@ -65,7 +66,7 @@ func TestClasses(t *testing.T) {
 		want := make(map[int]bool)
 		classed := 0
 		for k := range keys {
-			extra := 0
+			extra := int(l.Classes[NumClasses])
 			if class, ok := classOfKey(k); ok {
 				extra = int(l.Classes[class])
 				classed++
@@ -159,11 +160,16 @@ func (w *world) source(sums []float64) key.Key {
 	return hostKey(uint32(network)<<16 | 1<<28 | uint32(w.IntN(1<<16)))
 }
 
-func (w *world) counts(sums []float64, n int) (c ClassCounts) {
+// found returns n elements that were found.
+func (w *world) found(n int) *Sightings {
+	var s Sightings
 	for range n {
-		c.Add(w.source(sums), 1)
+		s.Found.Add(w.source(w.sending))
 	}
-	return c
+	for i := range s.Exposed {
+		s.Exposed[i] = 1
+	}
+	return &s
 }
 
 // Where networks differ, classes lower the rate, as predicted; where they do not, there are none.
@@ -189,11 +195,10 @@ func TestPlanClasses(t *testing.T) {
 			k := w.source(w.listed)
 			if _, ok := keys[k]; !ok {
 				keys[k] = 1
-				listed.Add(k, 1)
+				listed.Add(k)
 			}
 		}
-		elements := w.counts(w.sending, 20_000)
-		l.PlanClasses(&listed, &elements, n)
+		l.PlanClasses(&listed, w.found(20_000), n)
 		s, err := NewSet(l, l.Alloc())
 		if err != nil {
 			t.Fatal(err)
@@ -225,28 +230,84 @@ func TestPlanClasses(t *testing.T) {
 	}
 }
 
+// Keys without a class, as those of short prefixes, are taken for listed ones as often as without classes:
+// any packet asks for them.
+func TestPlanClassesBesideShortPrefixes(t *testing.T) {
+	const n, short = 50_000, 2000
+	r := fixed(6)
+	w := newWorld(r, 1.1)
+	shape := key.Shape{SrcBits: 15}
+	l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n, shape: short}}, Approximate, 8, secretOf(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := l.FalsePositiveRate(n + short)
+	keys := make(map[key.Key]uint16)
+	var listed ClassCounts
+	for len(keys) < n {
+		if k := w.source(w.listed); keys[k] == 0 {
+			keys[k] = 1
+			listed.Add(k)
+		}
+	}
+	prefix := func(i int) key.Key { return mustKey(t, shape, uint32(i)<<17) }
+	for i := range short {
+		keys[prefix(i)] = 1
+	}
+	l.PlanClasses(&listed, w.found(20_000), n+short)
+	if l.Classes == nil {
+		t.Fatal("no classes")
+	}
+	s, err := NewSet(l, l.Alloc())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Fill(columns(keys)); err != nil {
+		t.Fatal(err)
+	}
+	passed := 0
+	const asked = 1<<15 - short
+	for i := range asked {
+		if s.Passes(prefix(short + i)) {
+			passed++
+		}
+	}
+	if rate := float64(passed) / asked; rate > 1.2*plain {
+		t.Errorf("%.3g of short prefixes are taken for listed ones, %.3g without classes", rate, plain)
+	}
+}
+
+func mustKey(t *testing.T, s key.Shape, address uint32) key.Key {
+	k, ok := s.Of(key.Tuple{Src: netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, address))), Dst: netip.AddrFrom4([4]byte{})})
+	if !ok {
+		t.Fatal("no key")
+	}
+	return k
+}
+
 // Keys may be removed after they were counted: a plan is not made for fewer than none.
 func TestPlanClassesAfterRemovals(t *testing.T) {
 	l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: 1000}}, Approximate, 8, secretOf(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var listed, elements ClassCounts
-	listed[1], elements[2] = 1000, 1000
-	l.PlanClasses(&listed, &elements, 10)
+	var listed ClassCounts
+	var found Sightings
+	listed[1], found.Found[2], found.Exposed[2] = 1000, 1000, 1
+	l.PlanClasses(&listed, &found, 10)
 	if rate := l.FalsePositiveRate(10); l.Classes == nil || !(rate < 1e-3) {
 		t.Errorf("rate %v with classes %t", rate, l.Classes != nil)
 	}
 }
 
 func TestClassesAreChecked(t *testing.T) {
-	good := Layout{Mode: Approximate, Secret: secretOf(1), Lines: 1, First: 4, Classes: make(Classes, NumClasses)}
+	good := Layout{Mode: Approximate, Secret: secretOf(1), Lines: 1, First: 4, Classes: make(Classes, NumClasses+1)}
 	if _, err := NewSet(good, good.Alloc()); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Layout){
 		"too few":                   func(l *Layout) { l.Classes = l.Classes[1:] },
-		"too many bits":             func(l *Layout) { l.Classes = slices.Repeat(Classes{MaxExtra + 1}, NumClasses) },
+		"too many bits":             func(l *Layout) { l.Classes = slices.Repeat(Classes{MaxExtra + 1}, NumClasses+1) },
 		"five bits in a first line": func(l *Layout) { l.First = 5 },
 		"exact":                     func(l *Layout) { l.Mode = Exact },
 	} {

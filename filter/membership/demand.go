@@ -10,9 +10,7 @@ type Demand struct {
 	Known    float64 // packets per second of those
 	Others   float64 // of all others
 
-	// Classes are the unlisted elements of each class, in proportion, whether the cascade passes
-	// them or not; nil: too few are known.
-	Classes *ClassCounts
+	Sightings *Sightings // elements of each class of networks; nil: too few are known
 }
 
 // weightsCost bounds what the hot table costs where nothing is known of the traffic: with its

@@ -131,6 +131,7 @@ type Layout struct {
 	HotBuckets             uint32 // of the hot table, 64 bytes each; a power of two, or 0: no weights
 	Classes                Classes
 	ClassShares            []ClassShare // for predictions
+	Sightings              *Sightings   // by which the classes were planned
 }
 
 // Planned returns the number of keys that there is room for, as planned.
@@ -406,8 +407,16 @@ func (l *Layout) CounterBytes() int { return int(l.Lines) * LineBits / 2 }
 // rate; in exact mode the table confirms what passes. With classes it is the mean
 // over the elements that were known when these were planned.
 func (l *Layout) FalsePositiveRate(n int) (rate float64) {
-	for _, s := range l.classShares() {
-		rate += s.Elements * l.HotFalsePositiveRate(n, s.Extra)
+	if l.Lines == 0 {
+		return 0
+	}
+	shares := l.classShares()
+	rests := make([]int, len(shares))
+	for i, s := range shares {
+		rests[i] = l.Rest + s.Extra
+	}
+	for i, r := range l.cascade(0).RatesAmong(rests, l.members(n)...) {
+		rate += shares[i].Predicted * r
 	}
 	return rate
 }
@@ -418,18 +427,37 @@ func (l *Layout) HotFalsePositiveRate(n, extra int) float64 {
 	if l.Lines == 0 {
 		return 0
 	}
-	var members []fpr.Members
-	for _, s := range l.classShares() {
-		members = append(members, fpr.Members{Keys: int(math.Round(s.Listed * float64(n))), Rest: l.Rest + s.Extra})
+	return l.cascade(extra).RateAmong(l.members(n)...)
+}
+
+// ClassRates returns the [Layout.HotFalsePositiveRate] of keys with each number of extra bits.
+func (l *Layout) ClassRates(n int) []float64 {
+	rests := make([]int, MaxExtra+1)
+	for extra := range rests {
+		rests[extra] = l.Rest + extra
 	}
-	c := fpr.CascadeLayout{Lines: l.Lines, First: l.First, Rest: l.Rest + extra}
-	return c.RateAmong(members...)
+	if l.Lines == 0 {
+		return make([]float64, len(rests))
+	}
+	return l.cascade(0).RatesAmong(rests, l.members(n)...)
+}
+
+func (l *Layout) cascade(extra int) fpr.CascadeLayout {
+	return fpr.CascadeLayout{Lines: l.Lines, First: l.First, Rest: l.Rest + extra}
+}
+
+// members returns n keys, by their bits.
+func (l *Layout) members(n int) (all []fpr.Members) {
+	for _, s := range l.classShares() {
+		all = append(all, fpr.Members{Keys: int(math.Round(s.Listed * float64(n))), Rest: l.Rest + s.Extra})
+	}
+	return all
 }
 
 // classShares returns the shares of the classes; without classes, one of all keys.
 func (l *Layout) classShares() []ClassShare {
 	if l.ClassShares == nil {
-		return []ClassShare{{Listed: 1, Elements: 1}}
+		return []ClassShare{{Listed: 1, Elements: 1, Predicted: 1}}
 	}
 	return l.ClassShares
 }

@@ -347,8 +347,8 @@ func TestSetWeightRejects(t *testing.T) {
 
 // lookupLikeC performs the loads of bpf/hot.h and bpf/cascade.h in their order,
 // for readers concurrent with a writer, which Lookup does not support. pause
-// runs between reading the weight and the bits.
-func lookupLikeC(s *Set, h uint64, pause func()) bool {
+// runs between reading the weight and the bits; weighed counts the weights that are above 0.
+func lookupLikeC(s *Set, h uint64, weighed *int, pause func()) bool {
 	test := func(h uint64, from, to int) bool {
 		base := int(hash.Reduce(h, s.Lines)) * LineWords
 		for j := from; j < to; j++ {
@@ -367,12 +367,14 @@ func lookupLikeC(s *Set, h uint64, pause func()) bool {
 		}
 	}
 	var extra int
-	bucket := int(hash.Reduce(h, s.HotBuckets)) * BucketSlots
+	bucket := int(h&uint64(s.HotBuckets-1)) * BucketSlots
 	for i := range BucketSlots {
 		if slot := atomic.LoadUint64(&s.hot.slots[bucket+i]); (slot^h>>hotLowerBits)&hotHashMask == 0 {
 			extra = int(slot >> hotHashBits)
+			*weighed++
 		}
 	}
+	extra = max(extra, s.Classes.Extra(h))
 	pause()
 	from, to := s.Rest, s.Rest+extra
 	for i := uint64(1); ; i++ {
@@ -389,10 +391,20 @@ func lookupLikeC(s *Set, h uint64, pause func()) bool {
 // The data plane relies on this: a reader concurrent with the writer finds each
 // listed key while weights rise and fall all the time.
 func TestWeightsReadersBesideWriter(t *testing.T) {
+	for name, classed := range map[string]bool{"": false, "with classes": true} {
+		t.Run(name, func(t *testing.T) { testWeightsReadersBesideWriter(t, classed) })
+	}
+}
+
+func testWeightsReadersBesideWriter(t *testing.T, classed bool) {
 	r := newRandom(t)
 	keys := sources(t, 40)
 	listed := make(map[key.Key]bool)
 	s := weighable(t, Approximate, 12, 40, 100, r.Uint64(), listed)
+	if classed {
+		s.First, s.Rest, s.Classes = maxClassedFirst, 3, r.classes()
+		s = weighableOf(t, s.Layout, listed)
+	}
 	staying, coming := keys[:20], keys[20:]
 	for _, k := range staying {
 		listed[k] = true
@@ -409,9 +421,15 @@ func TestWeightsReadersBesideWriter(t *testing.T) {
 		seed := r.Uint64()
 		wg.Go(func() {
 			defer done.Store(true)
+			weighed := 0
+			defer func() {
+				if weighed < 1000 {
+					t.Errorf("%d weights were read", weighed)
+				}
+			}()
 			for n := seed; !done.Load(); n++ {
 				k := staying[hash.Reduce(hash.Nth(n, 0), uint32(len(staying)))]
-				if !lookupLikeC(s, k.Hash(s.Secret), func() {
+				if !lookupLikeC(s, s.Hash(k), &weighed, func() {
 					if n%8 == 0 {
 						runtime.Gosched() // for a long time, as programs go
 					}

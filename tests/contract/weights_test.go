@@ -36,27 +36,32 @@ func TestWeights(t *testing.T) {
 		mode       membership.Mode
 		bitsPerKey float64 // so few that many unlisted packets pass them
 		classed    bool
+		shapes     []int // of those below; nil: all, which are too many for the lean path
 	}{
-		{"exact", membership.Exact, 0, false},
-		{"approximate, in one line", membership.Approximate, 3, false},
-		{"approximate, in two lines", membership.Approximate, 7, false},
-		{"approximate, with classes", membership.Approximate, 3, true},
-		{"approximate, in two lines with classes", membership.Approximate, 7, true},
+		{"exact", membership.Exact, 0, false, nil},
+		{"approximate, in one line", membership.Approximate, 3, false, nil},
+		{"approximate, in two lines", membership.Approximate, 7, false, nil},
+		{"approximate, with classes", membership.Approximate, 3, true, nil},
+		{"approximate, in two lines with classes", membership.Approximate, 7, true, nil},
+		{"lean, sources with classes", membership.Approximate, 7, true, []int{0}},
+		{"lean, destinations with classes", membership.Approximate, 7, true, []int{1}},
+		{"lean, flows with classes", membership.Approximate, 7, true, []int{4}},
+		{"lean, several shapes with classes", membership.Approximate, 7, true, []int{0, 1, 2, 4}},
 	} {
-		t.Run(c.name, func(t *testing.T) { testWeights(t, c.mode, c.bitsPerKey, c.classed) })
+		t.Run(c.name, func(t *testing.T) { testWeights(t, c.mode, c.bitsPerKey, c.classed, c.shapes) })
 	}
 }
 
 // halfOfClasses says that all unlisted elements are in half of the classes.
-func halfOfClasses() *membership.ClassCounts {
-	var c membership.ClassCounts
-	for i := range c {
-		c[i] = float64(i%2) * 1000
+func halfOfClasses() *membership.Sightings {
+	var s membership.Sightings
+	for i := range s.Found {
+		s.Found[i], s.Exposed[i] = float64(i%2)*1000, 1
 	}
-	return &c
+	return &s
 }
 
-func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed bool) {
+func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed bool, of []int) {
 	const (
 		packets = 6000
 		listed  = packets / 3 // these have one entry each, of any shape
@@ -70,7 +75,15 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed
 			{Fields: v6, SrcBits: all}, {Fields: v6, DstBits: all}, {Fields: v6, SrcBits: all - 8},
 			{Fields: v6 | port, DstBits: all}, {Fields: v6 | port | ports, SrcBits: all, DstBits: all},
 		}
+		if of != nil {
+			var some []key.Shape
+			for _, n := range of {
+				some = append(some, shapes[i][n])
+			}
+			shapes[i] = some
+		}
 	}
+	each := len(shapes[0])
 	var (
 		tuples  []key.Tuple
 		frames  [][]byte
@@ -92,11 +105,14 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed
 	}
 	config := engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Telemetry: engine.Telemetry{Hot: packets}}
 	if classed {
-		config.Demand.Classes = halfOfClasses()
+		config.Demand.Sightings = halfOfClasses()
 	}
 	g, k := engines(t, []engine.List{{Name: "block", Contents: list.SetOf(entries.Flows...)}}, config)
 	if (g.Block.Classes != nil) != classed {
 		t.Fatalf("classes: %t", g.Block.Classes != nil)
+	}
+	if why := g.General(); of != nil && why != nil {
+		t.Fatalf("general path: %v", why)
 	}
 	seen := map[string]int{}
 	decide := func(i int) verdict.Outcome {
@@ -119,7 +135,7 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed
 	pool := slices.Clone(entries.Flows[:100])
 	for i := listed; i < packets && len(pool) < 400; i++ {
 		if first[i].Reason == verdict.Blocked || mode == membership.Exact {
-			pool = append(pool, keys[5*i:5*i+5]...)
+			pool = append(pool, keys[each*i:each*i+each]...)
 		}
 	}
 

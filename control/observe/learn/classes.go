@@ -1,21 +1,17 @@
 package learn
 
 import (
-	"slices"
 	"time"
 
 	"weir/filter/key"
 	"weir/filter/membership"
 )
 
-// classes estimates how many unlisted elements each class of networks sends, by those that were found
-// because a set passes them. Where a set passes few, as in classes with many bits, few are found, and what
-// was known before stays.
+// classes counts the unlisted elements of each class of networks that were found.
 type classes struct {
-	all     int                    // that were found
-	found   membership.ClassCounts // of each class
-	exposed membership.ClassCounts // seconds, times the rate at which sets passed elements of the class
-	since   time.Duration          // until when that is known
+	membership.Sightings
+	all   int           // that were found, of a class
+	since time.Duration // until when they were exposed
 }
 
 // Of less than leastFound elements, chance decides which classes have some. After mostFound, what was
@@ -27,14 +23,29 @@ const (
 
 // add counts an element that was found, once.
 func (c *classes) add(k key.Key) {
-	c.found.Add(k, 1)
+	if !c.Found.Add(k) {
+		return
+	}
 	if c.all++; c.all < mostFound {
 		return
 	}
 	c.all /= 2
-	for i := range c.found {
-		c.found[i] /= 2
-		c.exposed[i] /= 2
+	for i := range c.Found {
+		c.Found[i] /= 2
+		c.Exposed[i] /= 2
+	}
+}
+
+// follow takes in that another set passes elements from now on than the last one, nil for none. What
+// a process before this one has found stays, if the set has been planned by it.
+func (c *classes) follow(last, next *membership.Set, now time.Duration) {
+	c.expose(last, now)
+	if next.Sightings == nil || c.all > 0 {
+		return
+	}
+	c.Sightings = *next.Sightings
+	for _, n := range c.Found {
+		c.all += int(n)
 	}
 }
 
@@ -45,31 +56,21 @@ func (c *classes) expose(s *membership.Set, now time.Duration) {
 	if s == nil || s.Mode != membership.Approximate || seconds <= 0 {
 		return
 	}
-	var rates [membership.MaxExtra + 1]float64
-	for i := range c.exposed {
+	rates := s.ClassRates(s.Len())
+	for i := range c.Exposed {
 		extra := 0
 		if s.Classes != nil {
 			extra = int(s.Classes[i])
 		}
-		if rates[extra] == 0 {
-			rates[extra] = s.HotFalsePositiveRate(s.Len(), extra)
-		}
-		c.exposed[i] += seconds * rates[extra]
+		c.Exposed[i] += seconds * rates[extra]
 	}
 }
 
-// elements returns how many elements would have been found of each class if sets had passed those of all at
-// one rate; nil where too few were found.
-func (c *classes) elements() *membership.ClassCounts {
+// known returns what was found, nil where that is too little.
+func (c *classes) known() *membership.Sightings {
 	if c.all < leastFound {
 		return nil
 	}
-	var all membership.ClassCounts
-	most := slices.Max(c.exposed[:])
-	for i, n := range c.found {
-		if c.exposed[i] > 0 {
-			all[i] = n * most / c.exposed[i]
-		}
-	}
-	return &all
+	s := c.Sightings
+	return &s
 }

@@ -47,6 +47,13 @@ type Learner struct {
 	hot      map[int][]*element // those with weights, by the bucket of the hot table
 	refused  uint64             // packets of elements that had no room
 	classes  classes
+	rates    rates
+}
+
+// rates are predictions, which take some milliseconds to compute.
+type rates struct {
+	keys           int // that the set had
+	uniform, equal float64
 }
 
 // element is an unlisted key with packets that were dropped.
@@ -109,8 +116,8 @@ func (l *Learner) Follow(s *membership.Set, at time.Duration) error {
 	if l.set == s {
 		return nil
 	}
-	l.classes.expose(l.set, at)
-	l.set, l.began = s, at
+	l.classes.follow(l.set, s, at)
+	l.set, l.began, l.rates = s, at, rates{}
 	clear(l.hot)
 	order := make([]*element, 0, len(l.elements))
 	for _, e := range l.elements {
@@ -176,8 +183,8 @@ func (l *Learner) heat(e *element, at time.Duration) error {
 	// its bits cost the filter nothing, and the optimum is as many as the bound allows
 	// (Bruck, Gao and Jiang, equation 4; [weighted.Universe.Optimal]).
 	extra := weighted.Dropping.Most - l.base()
-	if extra <= 0 {
-		return nil
+	if extra <= l.set.Classes.Extra(l.set.Hash(e.key)) {
+		return nil // it has as many in any case
 	}
 	bucket := l.set.WeightBucket(l.set.Hash(e.key))
 	in := l.hot[bucket]
@@ -234,7 +241,7 @@ func (l *Learner) Demand(at time.Duration) (d membership.Demand) {
 	}
 	d.Others /= max(half, time.Millisecond).Seconds()
 	l.classes.expose(l.set, at)
-	d.Classes = l.classes.elements()
+	d.Sightings = l.classes.known()
 	return d
 }
 
@@ -302,11 +309,8 @@ func (l *Learner) Weights() Weights {
 	if l.set == nil {
 		return Weights{}
 	}
-	w := Weights{Base: l.base(), Uniform: uniform(l.set), Refused: l.refused, Classes: l.set.ClassShares}
-	w.Equal = w.Uniform
-	if w.Classes != nil {
-		w.Equal = inShapes(l.set, fpr.BestCascade(l.set.Len(), l.set.Lines, fpr.MaxFurther).Rate(l.set.Len()))
-	}
+	r := l.predict()
+	w := Weights{Base: l.base(), Uniform: r.uniform, Equal: r.equal, Refused: l.refused, Classes: l.set.ClassShares}
 	var order []*element
 	for _, in := range l.hot {
 		order = append(order, in...)
@@ -328,11 +332,22 @@ func (l *Learner) Hot() (n int) {
 	return n
 }
 
-func uniform(s *membership.Set) float64 {
-	if s.Len() == 0 {
-		return 0
+// predict returns the predictions for the set.
+func (l *Learner) predict() rates {
+	n := l.set.Len()
+	if n == 0 {
+		return rates{}
 	}
-	return inShapes(s, s.FalsePositiveRate(s.Len()))
+	if n == l.rates.keys {
+		return l.rates
+	}
+	uniform := l.set.FalsePositiveRate(n)
+	equal := uniform
+	if l.set.Classes != nil {
+		equal = fpr.BestCascade(n, l.set.Lines, fpr.MaxFurther).Rate(n)
+	}
+	l.rates = rates{n, inShapes(l.set, uniform), inShapes(l.set, equal)}
+	return l.rates
 }
 
 // inShapes returns the share of packets that are dropped if each shape mistakes keys at a rate.

@@ -111,7 +111,7 @@ func (o *Observer) Measured() (recent, all Mistakes) { return o.recent, o.all }
 // Predicted returns the predicted share of unlisted packets that are dropped: that without
 // weights, of which weights spare as many as they did lately.
 func (o *Observer) Predicted() float64 {
-	w := uniform(o.learner.set)
+	w := o.learner.predict().uniform
 	if sum := o.recent.Dropped + o.recent.Spared; sum > 0 {
 		w *= o.recent.Dropped / sum
 	}
