@@ -76,7 +76,7 @@ func (c CascadeLayout) RateAmong(members ...Members) float64 {
 func (c CascadeLayout) RatesAmong(rests []int, members ...Members) []float64 {
 	load := c.load(members)
 	first := c.pass(c.First, load)
-	var lines [MaxRest + 1]float64 // what passes a line of so many bits; 0: not computed yet
+	var lines [MaxRest + 1]float64 // the probability to pass a line, by the bits in it; 0: not computed yet
 	rates := make([]float64, len(rests))
 	for i, rest := range rests {
 		rates[i] = first

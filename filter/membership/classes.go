@@ -28,7 +28,7 @@ const (
 // bpf/classes.h is its twin.
 //
 // The number of a key's extra bits is a part of its hash, in bits 28 … 24, so that it is known wherever the
-// hash is; 59 bits of it are left to tell keys apart. The first line, of up to maxClassedFirst bits, does not
+// hash is; 59 bits of it are left to distinguish keys. The first line, of up to maxClassedFirst bits, does not
 // depend on them: programs look up the class of a key only if it passes that line.
 type Classes []byte
 
