@@ -15,6 +15,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/observe/learn"
+	"weir/control/replay"
 	"weir/filter/fpr"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -277,10 +278,33 @@ func (s shares) dropped(t *testing.T, b *probe.Programs, keys *probe.Keys) (all 
 	return all
 }
 
+// droppedFrames is dropped for IPv6, a test run for each flow.
+func (s shares) droppedFrames(t *testing.T, k *replay.Kernel) (all []int) {
+	t.Helper()
+	for i := range s {
+		o, err := k.Decide(packet.Frame(key.Tuple{Src: source6(i).Src, Dst: netip.IPv6LinkLocalAllNodes(), Proto: 17}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Reason == verdict.Blocked {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// source6 returns an address of IPv6 as a key.
+func source6(i int) key.Key {
+	var b [16]byte
+	binary.BigEndian.PutUint32(b[:], 0x20000000|uint32(i)*0x9e3779b1>>3)
+	binary.BigEndian.PutUint64(b[8:], uint64(i))
+	return key.Source(netip.PrefixFrom(netip.AddrFrom16(b), 128))
+}
+
 // learn has packets come independently of one another, a millisecond between two, and the
 // learner see those that the kernel drops. So those of each flow are a Poisson process, which
 // begins anew when the flow loses its weight to another.
-func (s shares) learn(t *testing.T, r *rand.Rand, l *learn.Learner, g *engine.Generation, drops []int, packets float64) {
+func (s shares) learn(t *testing.T, r *rand.Rand, l *learn.Learner, g *engine.Generation, source func(int) key.Key, drops []int, packets float64) {
 	t.Helper()
 	var next predict.Arrivals[int]
 	spared := make(map[int][]int) // flows with weights, by bucket
@@ -319,16 +343,17 @@ func TestWeightedRate(t *testing.T) {
 		bits     float64
 		exponent float64
 		least    float64 // times fewer than without weights
+		v6       bool
 	}
 	// The hot table has as much memory as may be lost where it wins nothing; then as much as
 	// what was learned takes.
-	loads := []load{{250_000, 10, 1.1, 4}}
+	loads := []load{{250_000, 10, 1.1, 4, false}}
 	flows, packets, seeds := 1<<17, 1e6, 4
 	if long.Enabled {
 		flows, packets, seeds = 1<<20, 2e7, 2
-		loads = []load{{1_000_000, 8, 0.8, 1 / 1.02}, {1_000_000, 12, 1.1, 4}, {1_000_000, 8, 1.4, 1 / 1.02}, {10_000_000, 8, 1.1, 10}}
+		loads = []load{{1_000_000, 8, 0.8, 1 / 1.02, false}, {1_000_000, 12, 1.1, 4, false}, {1_000_000, 8, 1.4, 1 / 1.02, false}, {10_000_000, 8, 1.1, 10, false}}
 	}
-	if os.Getenv("WEIR_RATES") == "all" { // docs/benchmarks.md: an hour
+	if os.Getenv("WEIR_RATES") == "all" { // docs/benchmarks.md: half an hour
 		seeds, loads = 6, nil
 		for _, entries := range []int{1_000_000, 10_000_000} {
 			for _, exponent := range []float64{0.8, 1.1, 1.4} {
@@ -337,16 +362,23 @@ func TestWeightedRate(t *testing.T) {
 					if exponent == 1.1 {
 						least = map[int]float64{1_000_000: 4, 10_000_000: 10}[entries]
 					}
-					loads = append(loads, load{entries, bits, exponent, least})
+					loads = append(loads, load{entries, bits, exponent, least, false})
+					if entries == 10_000_000 {
+						loads = append(loads, load{entries, bits, exponent, least, true})
+					}
 				}
 			}
 		}
 	}
 	r := newRandom(t).Rand
 	for _, of := range loads {
-		t.Run(fmt.Sprintf("%d entries, %v bits, Zipf %v", of.entries, of.bits, of.exponent), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d entries, %v bits, Zipf %v, IPv6 %t", of.entries, of.bits, of.exponent, of.v6), func(t *testing.T) {
+			flows, seeds, element, contents := flows, seeds, source, sources
+			if of.v6 { // a test run for each flow takes longer
+				flows, seeds, element, contents = flows/2, 3, source6, sources6
+			}
 			traffic := zipf(flows, of.exponent)
-			lists := []engine.List{{Name: "block", Contents: sources(flows, of.entries)}}
+			lists := []engine.List{{Name: "block", Contents: contents(flows, of.entries)}}
 			var demand, learned membership.Demand
 			for round := range 2 {
 				var counted, predicted, deviation, unweighted float64
@@ -366,20 +398,19 @@ func TestWeightedRate(t *testing.T) {
 							t.Fatal(err)
 						}
 						defer g.Close()
-						b, keys := newBench(t, g)
-						defer b.Close()
+						dropped, stats := asked(t, g, traffic, of.v6)
 						l := learn.New(learn.Config{HalfLife: 1e6 * time.Hour})
 						if err := l.Follow(g.Block, 0); err != nil {
 							t.Fatal(err)
 						}
-						first := traffic.dropped(t, b, keys)
-						traffic.learn(t, r, l, g, first, packets)
-						refuted := b.Stats().Refuted()
-						last := traffic.dropped(t, b, keys)
+						first := dropped()
+						traffic.learn(t, r, l, g, element, first, packets)
+						refuted := stats.Refuted()
+						last := dropped()
 						for _, i := range last {
 							counted += traffic[i]
 						}
-						if n := b.Stats().Refuted() - refuted; int(n) != len(first)-len(last) || n == 0 {
+						if n := stats.Refuted() - refuted; int(n) != len(first)-len(last) || n == 0 {
 							t.Errorf("%d packets are counted as saved, and were %d", n, len(first)-len(last))
 						}
 						layout = g.Block.Layout
@@ -405,6 +436,30 @@ func TestWeightedRate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// asked returns a function that asks the kernel which flows it drops, until the test ends, and its counters.
+func asked(t *testing.T, g *engine.Generation, traffic shares, v6 bool) (dropped func() []int, stats *loader.Stats) {
+	if !v6 {
+		b, keys := newBench(t, g)
+		return func() []int { return traffic.dropped(t, b, keys) }, b.Stats()
+	}
+	k, err := replay.NewKernel(g, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	return func() []int { return traffic.droppedFrames(t, k) }, k.Stats()
+}
+
+// sources6 is sources for IPv6.
+func sources6(from, n int) *list.Set {
+	all := make([]netip.Prefix, n)
+	for i := range all {
+		all[i] = netip.PrefixFrom(source6(from+i).Src, 128)
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return list.Entries{V6: all}.Set()
 }
 
 // sources returns n sources that are listed, from the given one on.
