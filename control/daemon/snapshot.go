@@ -170,6 +170,9 @@ func (o *observers) weightsNow() *api.Weights {
 		Spared: uint64(all.Spared), Dropped: uint64(all.Dropped), Refused: weights.Refused,
 	}
 	for _, c := range weights.Classes {
+		if c.Classes == 0 {
+			continue
+		}
 		w.Networks = append(w.Networks, api.NetworkBits{K: weights.Base + c.Extra, Classes: c.Classes, Listed: c.Listed, Elements: c.Elements})
 	}
 	boot := time.Now().Add(-loader.Monotonic())

@@ -254,7 +254,11 @@ func assemble(
 	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
 ) (_ *Generation, err error) {
 	secret, lists := block.layout.Secret, x.lists
-	g := &Generation{indexed: &indexed{x}, classes: &block.listed, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed), Parts: c.Parts}
+	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed), Parts: c.Parts}
+	if block.layout.Mode == membership.Approximate {
+		listed := block.listed // a pointer into block would keep its columns
+		g.classes = &listed
+	}
 	c.Trackers = g.trackers
 	for _, p := range c.Parts {
 		p.Twin(&g.Program)

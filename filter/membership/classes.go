@@ -107,8 +107,8 @@ func (c Classes) check(l *Layout) error {
 		return nil
 	case len(c) != NumClasses+1:
 		return fmt.Errorf("membership: %d classes, want %d and one without", len(c), NumClasses)
-	case l.Mode != Approximate || l.First > maxClassedFirst:
-		return fmt.Errorf("membership: classes of keys with %d bits in the first line, or in exact mode", l.First)
+	case l.Mode != Approximate || l.First > maxClassedFirst || l.Rest > fpr.MaxFurther*fpr.MaxRest:
+		return fmt.Errorf("membership: classes of keys with %d bits in the first line and %d in others, or in exact mode", l.First, l.Rest)
 	case slices.Max(c) > MaxExtra:
 		return fmt.Errorf("membership: %d extra bits of a class, the limit is %d", slices.Max(c), MaxExtra)
 	}
@@ -205,7 +205,7 @@ func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
 		k: optimal(listed, &rates, sum, float64(l.Lines)*LineBits),
 	}
 	best, rate := *l, worthClasses*l.FalsePositiveRate(all)
-	for base := leastClassed; base <= plain.K(); base++ {
+	for base := leastClassed; base <= min(plain.K(), maxClassedFirst+fpr.MaxFurther*fpr.MaxRest); base++ {
 		next := *l
 		next.First, next.Rest = maxClassedFirst, base-maxClassedFirst
 		next.setClasses(p)
@@ -278,7 +278,8 @@ func (l *Layout) setClasses(p *classPlan) {
 		of[extra].Classes++
 		of[extra].Listed += p.listed[i] / p.all
 		of[extra].Elements += rate / p.sum
-		of[without].Predicted += rate / p.sum
+		of[extra].Predicted += unknownShare / NumClasses
+		of[without].Predicted += (1 - unknownShare) * rate / p.sum
 	}
 	unclassed := p.unclassed - int(least)
 	l.Classes[NumClasses] = byte(unclassed)

@@ -285,6 +285,32 @@ func mustKey(t *testing.T, s key.Shape, address uint32) key.Key {
 	return k
 }
 
+// The same plan again is not better, wherever entries and elements are.
+func TestPlanClassesAgain(t *testing.T) {
+	const n = 100_000
+	for _, sending := range []int{5, 50, 500} {
+		var listed ClassCounts
+		var found Sightings
+		for i := range listed {
+			listed[i], found.Exposed[i] = float64(n)/NumClasses, 1
+			if i < sending {
+				found.Found[i] = 400
+			}
+		}
+		l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n}}, Approximate, 10, secretOf(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.PlanClasses(&listed, &found, n)
+		now := l.RateOf(&found, n)
+		next := l
+		next.PlanClasses(&listed, &found, n)
+		if rate := next.FalsePositiveRate(n); now > 1.1*rate || l.Classes == nil {
+			t.Errorf("%d classes send: rate %.3g, and %.3g with the same plan", sending, now, rate)
+		}
+	}
+}
+
 // Keys may be removed after they were counted: a plan is not made for fewer than none.
 func TestPlanClassesAfterRemovals(t *testing.T) {
 	l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: 1000}}, Approximate, 8, secretOf(1))

@@ -1,6 +1,7 @@
 package learn
 
 import (
+	"math"
 	"time"
 
 	"weir/filter/key"
@@ -10,65 +11,72 @@ import (
 // classes counts the unlisted elements of each class of networks that were found.
 type classes struct {
 	membership.Sightings
-	all   int           // that were found, of a class
 	since time.Duration // until when they were exposed
+
+	recent int           // elements that were found since then
+	until  time.Duration // when they became mostRecent
 }
 
-// Of less than leastFound elements, chance decides which classes have some. After mostFound, what was
-// before counts half.
 const (
+	// Of less than leastFound elements, chance decides which classes have some.
 	leastFound = 512
-	mostFound  = 1 << 16
+	// sightingsHalfLife is long against the days of a host.
+	sightingsHalfLife = 3 * 24 * time.Hour
+	// mostRecent bounds how many elements count in a tidyPeriod: a flood of forged sources has any number.
+	mostRecent = 1000
 )
 
-// add counts an element that was found, once.
-func (c *classes) add(k key.Key) {
-	if !c.Found.Add(k) {
+// add counts an element that was found at a time, once.
+func (c *classes) add(k key.Key, at time.Duration) {
+	if c.recent >= mostRecent || !c.Found.Add(k) {
 		return
 	}
-	if c.all++; c.all < mostFound {
-		return
-	}
-	c.all /= 2
-	for i := range c.Found {
-		c.Found[i] /= 2
-		c.Exposed[i] /= 2
+	if c.recent++; c.recent == mostRecent {
+		c.until = at
 	}
 }
 
 // follow takes in that another set passes elements from now on than the last one, nil for none. What
-// a process before this one has found stays, if the set has been planned by it.
+// a process before this one had found when it planned the set counts, if this one has found nothing.
 func (c *classes) follow(last, next *membership.Set, now time.Duration) {
 	c.expose(last, now)
-	if next.Sightings == nil || c.all > 0 {
-		return
-	}
-	c.Sightings = *next.Sightings
-	for _, n := range c.Found {
-		c.all += int(n)
+	if next.Sightings != nil && c.found() == 0 {
+		c.Sightings = *next.Sightings
 	}
 }
 
-// expose takes in that the set, nil for none, has passed elements up to now.
+// expose takes in that the set, nil for none, has passed elements up to now, or until there were too many.
 func (c *classes) expose(s *membership.Set, now time.Duration) {
-	seconds := (now - c.since).Seconds()
-	c.since = now
-	if s == nil || s.Mode != membership.Approximate || seconds <= 0 {
+	passed, seconds := now-c.since, (now - c.since).Seconds()
+	if c.recent >= mostRecent {
+		seconds = (c.until - c.since).Seconds()
+	}
+	c.since, c.recent = now, 0
+	if s == nil || s.Mode != membership.Approximate || passed <= 0 {
 		return
 	}
 	rates := s.ClassRates(s.Len())
+	fade := math.Exp2(-float64(passed) / float64(sightingsHalfLife))
 	for i := range c.Exposed {
 		extra := 0
 		if s.Classes != nil {
 			extra = int(s.Classes[i])
 		}
-		c.Exposed[i] += seconds * rates[extra]
+		c.Found[i] *= fade
+		c.Exposed[i] = c.Exposed[i]*fade + max(seconds, 0)*rates[extra]
 	}
+}
+
+func (c *classes) found() (n float64) {
+	for _, found := range c.Found {
+		n += found
+	}
+	return n
 }
 
 // known returns what was found, nil where that is too little.
 func (c *classes) known() *membership.Sightings {
-	if c.all < leastFound {
+	if c.found() < leastFound {
 		return nil
 	}
 	s := c.Sightings

@@ -162,7 +162,7 @@ func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
 		}
 		e = &element{key: k, found: at, since: l.beganOrLater(at)}
 		l.elements[k] = e
-		l.classes.add(k)
+		l.classes.add(k, at)
 	}
 	e.seen = at
 	e.packets += packets
@@ -277,6 +277,7 @@ func (l *Learner) Tidy(at time.Duration, wait func()) {
 			delete(l.elements, k)
 		}
 	}
+	l.classes.expose(l.set, at)
 	if l.set.Unsettled() {
 		wait()
 		l.set.Settle()
@@ -341,19 +342,32 @@ func (l *Learner) predict() rates {
 	if n == l.rates.keys {
 		return l.rates
 	}
-	uniform := l.set.FalsePositiveRate(n)
-	equal := uniform
-	if l.set.Classes != nil {
-		equal = fpr.BestCascade(n, l.set.Lines, fpr.MaxFurther).Rate(n)
+	s := l.set
+	uniform := s.FalsePositiveRate(n)
+	unclassed, equal := uniform, uniform
+	if s.Classes != nil {
+		unclassed = s.HotFalsePositiveRate(n, int(s.Classes[membership.NumClasses]))
+		equal = fpr.BestCascade(n, s.Lines, fpr.MaxFurther).Rate(n)
 	}
-	l.rates = rates{n, inShapes(l.set, uniform), inShapes(l.set, equal)}
+	l.rates = rates{n, inShapes(s, uniform, unclassed), inShapes(s, equal, equal)}
 	return l.rates
 }
 
-// inShapes returns the share of packets that are dropped if each shape mistakes keys at a rate.
-func inShapes(s *membership.Set, rate float64) float64 {
-	shapes := [2]int{len(s.V4) + len(s.V4Flow), len(s.V6) + len(s.V6Flow)}
-	return 1 - math.Pow(1-rate, float64(max(shapes[0], shapes[1])))
+// inShapes returns the share of packets of a family that are dropped if each shape mistakes keys at a
+// rate, those with classes and others: of the family that has the larger one.
+func inShapes(s *membership.Set, classed, unclassed float64) (share float64) {
+	for _, shapes := range [][]membership.GatedShape{slices.Concat(s.V4, s.V4Flow), slices.Concat(s.V6, s.V6Flow)} {
+		pass := 1.
+		for _, g := range shapes {
+			rate := classed
+			if membership.ClassSide(g.Shape) == 0 {
+				rate = unclassed
+			}
+			pass *= 1 - rate
+		}
+		share = max(share, 1-pass)
+	}
+	return share
 }
 
 // mistaken calls with each key of a packet that the set takes for a listed one.

@@ -432,7 +432,9 @@ func TestClassesAreLearned(t *testing.T) {
 			if e.Block.Listed(k) {
 				continue
 			}
-			asked++
+			if asked++; asked%5000 == 0 {
+				l.Tidy(at, func() {})
+			}
 			at += time.Millisecond
 			if dropped(e.Block, k) {
 				mistakes++
@@ -459,13 +461,33 @@ func TestClassesAreLearned(t *testing.T) {
 	}
 }
 
+// In a flood of forged sources, a bounded number counts, as long as it took to find them.
+func TestFloodOfElements(t *testing.T) {
+	s, _ := newSet(t, 1, 20_000, 3, 10)
+	l := New(Config{})
+	follow(t, l, s, 0)
+	all := passing(s, 3*mostRecent)
+	for i, k := range all {
+		mistake(t, l, k, 1, time.Duration(i)*time.Millisecond)
+	}
+	l.Tidy(tidyPeriod, func() {})
+	rate := s.FalsePositiveRate(s.Len())
+	got := l.classes.Sightings
+	if n := l.classes.found(); math.Abs(n-mostRecent) > 1 {
+		t.Errorf("%v elements count, want %d", n, mostRecent)
+	}
+	if want := rate * mostRecent / 1000; math.Abs(got.Exposed[0]/want-1) > 0.01 {
+		t.Errorf("they were exposed for %v, want %v", got.Exposed[0], want)
+	}
+}
+
 // A few elements say nothing of networks.
 func TestFewElements(t *testing.T) {
 	s, _ := newSet(t, 1, 20_000, 3, 10)
 	l := New(Config{})
 	follow(t, l, s, 0)
-	for i, k := range passing(s, leastFound) {
-		if l.Demand(time.Second).Sightings != nil {
+	for i, k := range passing(s, leastFound+1) {
+		if i < leastFound && l.Demand(time.Second).Sightings != nil {
 			t.Fatalf("%d elements are enough", i)
 		}
 		mistake(t, l, k, 1, 0)
