@@ -8,13 +8,17 @@ import (
 	"weir/filter/membership"
 )
 
-// classes counts the unlisted elements of each class of networks that were found.
+// classes counts the unlisted elements of each class of networks that were found: each once for a set. If
+// one that is forgotten and found again counted again, networks would get bits for the sake of elements
+// that the next set does not pass.
 type classes struct {
 	membership.Sightings
 	since time.Duration // until when they were exposed
 
-	recent int           // elements that were found since then
-	until  time.Duration // when they became mostRecent
+	counted map[uint64]struct{} // elements of the present set, by their hashes
+	recent  int                 // of these, since then
+	full    bool                // no more count, from a time on
+	until   time.Duration
 }
 
 const (
@@ -24,15 +28,18 @@ const (
 	sightingsHalfLife = 3 * 24 * time.Hour
 	// mostRecent bounds how many elements count in a tidyPeriod: a flood of forged sources has any number.
 	mostRecent = 1000
+	// mostCounted bounds how many count for a set, and their memory.
+	mostCounted = 1 << 15
 )
 
-// add counts an element that was found at a time, once.
-func (c *classes) add(k key.Key, at time.Duration) {
-	if c.recent >= mostRecent || !c.Found.Add(k) {
+// add counts an element that was found at a time, given its hash.
+func (c *classes) add(k key.Key, h uint64, at time.Duration) {
+	if _, again := c.counted[h]; again || c.full || !c.Found.Add(k) {
 		return
 	}
-	if c.recent++; c.recent == mostRecent {
-		c.until = at
+	c.counted[h] = struct{}{}
+	if c.recent++; c.recent == mostRecent || len(c.counted) == mostCounted {
+		c.full, c.until = true, at
 	}
 }
 
@@ -40,18 +47,19 @@ func (c *classes) add(k key.Key, at time.Duration) {
 // a process before this one had found when it planned the set counts, if this one has found nothing.
 func (c *classes) follow(last, next *membership.Set, now time.Duration) {
 	c.expose(last, now)
+	c.counted, c.full = make(map[uint64]struct{}), false
 	if next.Sightings != nil && c.found() == 0 {
 		c.Sightings = *next.Sightings
 	}
 }
 
-// expose takes in that the set, nil for none, has passed elements up to now, or until there were too many.
+// expose takes in that the set, nil for none, has passed elements up to now, or as long as they counted.
 func (c *classes) expose(s *membership.Set, now time.Duration) {
 	passed, seconds := now-c.since, (now - c.since).Seconds()
-	if c.recent >= mostRecent {
+	if c.full {
 		seconds = (c.until - c.since).Seconds()
 	}
-	c.since, c.recent = now, 0
+	c.since, c.recent, c.full = now, 0, len(c.counted) >= mostCounted
 	if s == nil || s.Mode != membership.Approximate || passed <= 0 {
 		return
 	}

@@ -162,7 +162,7 @@ func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
 		}
 		e = &element{key: k, found: at, since: l.beganOrLater(at)}
 		l.elements[k] = e
-		l.classes.add(k, at)
+		l.classes.add(k, l.set.Hash(k), at)
 	}
 	e.seen = at
 	e.packets += packets

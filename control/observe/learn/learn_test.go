@@ -461,6 +461,39 @@ func TestClassesAreLearned(t *testing.T) {
 	}
 }
 
+// Where networks do not differ, they do not get bits for elements that are forgotten and found again: the next
+// set passes others.
+func TestClassesOfElements(t *testing.T) {
+	r := seed.New(t)
+	const flows, packets = 300_000, 3_000_000
+	s, _ := newSet(t, r.Uint64(), 20_000, 8, 1)
+	l := New(Config{Elements: 1})
+	follow(t, l, s, 0)
+	at := time.Duration(0)
+	for n, i := range draws(r, zipf(flows, 0.6), packets) {
+		if k := source(i * 7919); dropped(s, k) {
+			mistake(t, l, k, 1, at)
+		}
+		if at += 100 * time.Microsecond; n%50_000 == 0 {
+			l.Tidy(at, func() {})
+		}
+	}
+	d := l.Demand(at)
+	if d.Sightings == nil {
+		t.Fatal("too few elements were found")
+	}
+	var listed membership.ClassCounts
+	for i := range 20_000 {
+		listed.Add(source(1<<31 + i*7919))
+	}
+	next := s.Layout
+	next.PlanClasses(&listed, d.Sightings, 20_000)
+	t.Logf("%d shares, rate %.3g, %.3g with classes", len(next.ClassShares), s.FalsePositiveRate(s.Len()), next.FalsePositiveRate(s.Len()))
+	if next.Classes != nil {
+		t.Error("networks have bits of their own, and are alike")
+	}
+}
+
 // In a flood of forged sources, a bounded number counts, as long as it took to find them.
 func TestFloodOfElements(t *testing.T) {
 	s, _ := newSet(t, 1, 20_000, 3, 10)
