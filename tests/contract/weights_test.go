@@ -48,6 +48,7 @@ func TestWeights(t *testing.T) {
 		{"lean, destinations with classes", membership.Approximate, 7, true, []int{1}},
 		{"lean, flows with classes", membership.Approximate, 7, true, []int{4}},
 		{"lean, several shapes with classes", membership.Approximate, 7, true, []int{0, 1, 2, 4}},
+		{"lean, with classes and without", membership.Approximate, 7, true, []int{0, 5}},
 	} {
 		t.Run(c.name, func(t *testing.T) { testWeights(t, c.mode, c.bitsPerKey, c.classed, c.shapes) })
 	}
@@ -76,7 +77,10 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed
 			{Fields: v6, SrcBits: all}, {Fields: v6, DstBits: all}, {Fields: v6, SrcBits: all - 8},
 			{Fields: v6 | port, DstBits: all}, {Fields: v6 | port | ports, SrcBits: all, DstBits: all},
 		}
-		if of != nil {
+		shapes[i] = append(shapes[i], key.Shape{Fields: v6, SrcBits: 14}) // without a class
+		if of == nil {
+			shapes[i] = shapes[i][:5]
+		} else {
 			var some []key.Shape
 			for _, n := range of {
 				some = append(some, shapes[i][n])
