@@ -389,7 +389,11 @@ func TestWeightedRate(t *testing.T) {
 				var layout membership.Layout
 				sets := 0
 				// Where few flows are dropped, it is chance which: their number varies by the deviation.
+				// Of less than a packet in a million, a single flow decides.
 				agrees := func() bool {
+					if max(counted/float64(sets), predicted) < 1e-6 {
+						return true
+					}
 					off := math.Abs(counted/float64(sets) - predicted)
 					return off < predicted/10 || off < 3*deviation*math.Sqrt(1/float64(sets)+1./runs)
 				}
