@@ -39,7 +39,7 @@ const (
 	leastClassed    = 5 // bits of any key
 )
 
-// ClassSide returns the side of a packet by which the keys of a shape have a class: the source, if
+// ClassSide returns the side of a packet that determines the class of a shape's keys: the source, if
 // its prefix is as long as a network, or else the destination; 0: they have none.
 func ClassSide(s key.Shape) Gate {
 	least := uint8(Class4Bits)
@@ -180,8 +180,8 @@ type ClassShare struct {
 	Predicted float64
 }
 
-// worthClasses is the factor by which classes must lower the rate: else a change of traffic
-// would soon make them worse than none.
+// worthClasses is the largest quotient of the rates with and without classes: closer to 1, a change of
+// traffic would soon make classes worse than none.
 const worthClasses = 0.9
 
 // PlanClasses gives classes extra bits, given the listed keys of each, the number of all listed keys, and
@@ -201,7 +201,7 @@ func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
 	plain := fpr.BestCascade(all, l.Lines, fpr.MaxFurther)
 	l.First, l.Rest = plain.First, plain.Rest
 	p := &classPlan{
-		listed: listed, found: found, rates: &rates, sum: sum, all: float64(all), unclassed: plain.K(),
+		listed: listed, found: found, rates: &rates, sum: sum, all: float64(all), without: float64(all) - listed.sum(), unclassed: plain.K(),
 		k: optimal(listed, &rates, sum, float64(l.Lines)*LineBits),
 	}
 	best, rate := *l, worthClasses*l.FalsePositiveRate(all)
@@ -216,35 +216,30 @@ func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
 	*l = best
 }
 
-// classPlan has what the bits of classes are chosen by.
+// classPlan determines the bits of classes.
 type classPlan struct {
 	listed    *ClassCounts
 	found     *Sightings
 	rates     *ClassCounts // of found
 	sum       float64      // of rates
-	all       float64      // listed keys, those without a class included
-	unclassed int          // bits of these
+	all       float64      // listed keys
+	without   float64      // of these, the keys without a class
+	unclassed int          // bits of a key without a class
 	k         []float64    // the optimum
 }
 
-// RateOf returns the share of these elements that are taken for listed ones, as [Layout.FalsePositiveRate]
-// does for those by which the classes were planned.
+// RateOf returns the share of these elements that are taken for listed ones. [Layout.FalsePositiveRate]
+// is the same for the elements that the plan of the classes had.
 func (l *Layout) RateOf(found *Sightings, n int) (rate float64) {
 	rates, sum := found.rates()
 	if l.Classes == nil || sum == 0 {
 		return l.FalsePositiveRate(n)
 	}
-	next := *l
-	var of [MaxExtra + 1]float64
+	passed := l.ClassRates(n)
 	for i, r := range rates {
-		of[l.Classes[i]] += shareOf(r, sum)
+		rate += shareOf(r, sum) * passed[l.Classes[i]]
 	}
-	next.ClassShares = slices.Clone(l.ClassShares)
-	for i := range next.ClassShares {
-		s := &next.ClassShares[i]
-		s.Predicted = of[s.Extra]
-	}
-	return next.FalsePositiveRate(n)
+	return rate
 }
 
 // setClasses sets the classes' bits beyond those that all keys have.
@@ -255,7 +250,7 @@ func (l *Layout) setClasses(p *classPlan) {
 	low, high := -most, most
 	for range 30 {
 		by := (low + high) / 2
-		bits := (p.all - p.listed.sum()) * float64(p.unclassed)
+		bits := p.without * float64(p.unclassed)
 		for i, n := range p.listed {
 			bits += n * bounded(i, by)
 		}
@@ -283,7 +278,7 @@ func (l *Layout) setClasses(p *classPlan) {
 	}
 	unclassed := p.unclassed - int(least)
 	l.Classes[NumClasses] = byte(unclassed)
-	of[unclassed].Listed += 1 - p.listed.sum()/p.all
+	of[unclassed].Listed += p.without / p.all
 	for extra, s := range of {
 		if s.Extra = extra; s.Listed > 0 || s.Classes > 0 || s.Predicted > 0 {
 			l.ClassShares = append(l.ClassShares, s)

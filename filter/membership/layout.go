@@ -131,7 +131,7 @@ type Layout struct {
 	HotBuckets             uint32 // of the hot table, 64 bytes each; a power of two, or 0: no weights
 	Classes                Classes
 	ClassShares            []ClassShare // for predictions
-	Sightings              *Sightings   // by which the classes were planned
+	Sightings              *Sightings   // that the plan of the classes had
 }
 
 // Planned returns the number of keys that there is room for, as planned.

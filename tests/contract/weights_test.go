@@ -255,24 +255,31 @@ func zipf(flows int, exponent float64) shares {
 	return all
 }
 
+// askKeys asks the kernel which of the next addresses it drops, as many as keys have room for.
+func askKeys(t *testing.T, b *probe.Programs, keys *probe.Keys, next func() [4]byte) []bool {
+	t.Helper()
+	if err := keys.Set(next); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Loop("ask", probe.KeysLen); err != nil {
+		t.Fatal(err)
+	}
+	dropped, err := keys.Listed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dropped
+}
+
 // dropped asks the kernel which flows it drops.
 func (s shares) dropped(t *testing.T, b *probe.Programs, keys *probe.Keys) (all []int) {
 	t.Helper()
 	for from := 0; from < len(s); from += probe.KeysLen {
 		next := from
-		if err := keys.Set(func() [4]byte {
+		listed := askKeys(t, b, keys, func() [4]byte {
 			next++
 			return source(next - 1).Src.As4()
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.Loop("ask", probe.KeysLen); err != nil {
-			t.Fatal(err)
-		}
-		listed, err := keys.Listed()
-		if err != nil {
-			t.Fatal(err)
-		}
+		})
 		for i := from; i < min(next, len(s)); i++ {
 			if listed[i-from] {
 				all = append(all, i)
@@ -540,19 +547,10 @@ func TestClassedRate(t *testing.T) {
 	b, keys := newBench(t, g)
 	ask := func(next func() [4]byte) (mistakes, of int) {
 		var batch [][4]byte
-		if err := keys.Set(func() [4]byte {
+		dropped := askKeys(t, b, keys, func() [4]byte {
 			batch = append(batch, next())
 			return batch[len(batch)-1]
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.Loop("ask", probe.KeysLen); err != nil {
-			t.Fatal(err)
-		}
-		dropped, err := keys.Listed()
-		if err != nil {
-			t.Fatal(err)
-		}
+		})
 		for i, a := range batch {
 			switch {
 			case entries[a] && !dropped[i]:

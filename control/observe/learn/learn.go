@@ -183,10 +183,11 @@ func (l *Learner) heat(e *element, at time.Duration) error {
 	// its bits cost the filter nothing, and the optimum is as many as the bound allows
 	// (Bruck, Gao and Jiang, equation 4; [weighted.Universe.Optimal]).
 	extra := weighted.Dropping.Most - l.base()
-	if extra <= l.set.Classes.Extra(l.set.Hash(e.key)) {
+	h := l.set.Hash(e.key)
+	if extra <= l.set.Classes.Extra(h) {
 		return nil // it has as many in any case
 	}
-	bucket := l.set.WeightBucket(l.set.Hash(e.key))
+	bucket := l.set.WeightBucket(h)
 	in := l.hot[bucket]
 	if len(in) == membership.BucketSlots {
 		lowest := slices.MinFunc(in, func(a, b *element) int {
