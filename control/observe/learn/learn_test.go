@@ -424,7 +424,7 @@ func TestClassesAreLearned(t *testing.T) {
 		defer e.Close()
 		follow(t, l, e.Block, at)
 		asked, mistakes := 0, 0
-		for asked < 60_000 {
+		for asked < 240_000 {
 			k := in(0x2d00, 20)
 			if r.IntN(20) == 0 {
 				k = in(0x0b00, 20)
