@@ -25,7 +25,7 @@ const manSection = "8"
 // manName returns the name of a command's page, as in weir-plan-fpr.
 func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// NoPage is the annotation of a command whose page is that of another program.
+// NoPage is the annotation of a command that another program's page describes.
 const NoPage = "no page"
 
 // documented returns a command and those below it that have pages.

@@ -70,7 +70,7 @@ func newRelay() *cobra.Command {
 		Use:   "relay FILE",
 		Short: "Run the server of a site until stopped",
 		Long: `Runs the server of a site, with a file that weir-hub site has printed, until it
-is stopped by SIGINT or SIGTERM. It has a mirror of what the hub publishes, on
+is stopped by SIGINT or SIGTERM. It keeps a mirror of the hub's stream on
 disk, and needs no connection to the hub to start.
 
 SIGHUP reads the file again. If another one of the same site is there, as after

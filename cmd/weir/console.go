@@ -66,7 +66,7 @@ func (c *console) newLogger(l *logging) *slog.Logger {
 	return c.logger
 }
 
-// logging is what is logged, and how: it may change at any time.
+// logging has the log's level and format, which may change at any time.
 type logging struct {
 	serve.Logging
 	forceJSON bool // whatever the configuration says

@@ -25,8 +25,8 @@ import (
 const askLong = `
 
 All nodes are asked at once, or those that --node names. One that does not
-answer within a few seconds is named, and the exit code is 1: what is printed is
-what the others have answered.`
+answer within a few seconds is named, and the exit code is 1; the answers of the
+others are printed.`
 
 // nodesFlag is the flag --node of commands that ask nodes.
 func nodesFlag(c *cobra.Command) *[]string {

@@ -27,7 +27,7 @@ own, beside weir or in the PATH. weir hub --help shows its commands.`,
 		Example: `  weir hub init /etc/weir-hub/keys
   weir hub run --config /etc/weir-hub/hub.yaml
   weir hub enroll edge-1 --label paris >edge-1.json`,
-		Annotations:        map[string]string{share.NoPage: "weir-hub(8) is that of weir-hub"},
+		Annotations:        map[string]string{share.NoPage: "weir-hub(8) describes weir-hub"},
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			path, err := findHub()

@@ -19,8 +19,8 @@ func newFleetRollout() *cobra.Command {
 		Use:   "rollout [LIST]",
 		Short: "Show how changes of lists reach the nodes",
 		Long: `Shows the last rollout of each list that has waves in hub.yaml: the wave it is
-in, how many of its nodes have confirmed, what the new version would drop of
-what passes, with which of the addresses nodes have conversed, and what it waits
+in, how many of its nodes have confirmed, which passing packets the new version
+would drop, with which of the addresses nodes have conversed, and what it waits
 for. Rollouts begin by themselves when a feed has changed. Entries of weir fleet
 block and allow reach all nodes at once.
 

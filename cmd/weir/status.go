@@ -24,7 +24,7 @@ import (
 	"weir/control/doctor"
 )
 
-// status is what `weir status` shows: what the daemon says, and what stands in
+// status is the output of `weir status`: the daemon's answer, and the metadata in
 // the kernel, which is there also when no daemon runs.
 type status struct {
 	Filtered    bool            `json:"filtered"` // everything, as configured; without a daemon: as it was attached
@@ -69,7 +69,7 @@ daemon, every interface that it had attached to counts as configured.`,
 	pinsFlag(c.Flags(), &pins)
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
-	verbose := c.Flags().BoolP("verbose", "v", false, "also show what the lists consist of in the kernel's memory, which path packets take, and the EtherTypes of what is not IP")
+	verbose := c.Flags().BoolP("verbose", "v", false, "also show the lists' structures in the kernel's memory, which path packets take, and the EtherTypes of frames without IP")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		s, err := readStatus(c.Context(), socket, pins, c.Flags().Changed("pins"))
 		if err == nil && !s.Filtered {

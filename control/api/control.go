@@ -81,7 +81,7 @@ type List struct {
 	LeftOut []LeftOut `json:"left_out"`        // of its sources
 	Private int       `json:"private_entries"` // of private, loopback and similar networks, in its sources
 
-	Spare []SpareShape `json:"left_out_shapes"` // of what its sources list
+	Spare []SpareShape `json:"left_out_shapes"` // among the entries of its sources
 
 	For   string `json:"for,omitempty"`   // the packets for which the list is; "": all
 	Trial *Trial `json:"trial,omitempty"` // nil: it is enforced, as the configuration says

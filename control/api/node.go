@@ -57,8 +57,8 @@ type NodeList struct {
 	Refused   bool       `json:"refused,omitempty"` // the error is that the node refuses it
 }
 
-// Rehearsal is what a version would drop of what passes. Where more packets pass than a
-// node can look at, they are samples, and the counts estimates.
+// Rehearsal counts which passing packets a version would drop. Where more packets pass than a
+// node can look at, it looks at samples, and the counts are estimates.
 type Rehearsal struct {
 	Place
 	Since     time.Time  `json:"since"`

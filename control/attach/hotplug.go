@@ -54,7 +54,7 @@ type preloaded struct {
 	metadata []byte
 }
 
-// kind is what interfaces have in common that one preloaded program fits.
+// kind has the properties that interfaces share which one preloaded program fits.
 type kind struct {
 	out, tc      bool
 	byDispatcher bool

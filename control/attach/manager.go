@@ -67,7 +67,7 @@ func (m *Manager) progress() { m.steps.Add(1) }
 // NewManager returns a manager that filters nothing yet.
 func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotplug(c)} }
 
-// Inherited is what programs that filter already pass on to their successors.
+// Inherited has the state that filtering programs pass on to their successors.
 type Inherited struct {
 	Programs    int       // that filter
 	Lists       []string  // whose sources have entries in them
@@ -76,8 +76,8 @@ type Inherited struct {
 }
 
 // Find looks for programs that filter on targets already. It fails where a
-// required interface cannot exist, or the program is that of another process
-// that runs and is not to be taken over.
+// required interface cannot exist, or the program belongs to another
+// process that runs and is not to be taken over.
 func (m *Manager) Find(targets []Target) (Inherited, error) {
 	var all Inherited
 	if err := m.Pins.Finish(); err != nil && !errors.Is(err, loader.ErrNoBPFFS) {
@@ -278,7 +278,7 @@ func (m *Manager) attach(i *managedInterface) error {
 		}
 		lists := before.Stats().Lists(nil)
 		if !d.CompatibleCounters(before.Metadata) {
-			m.Log.Warn("the counters are those of another version and start anew", "interface", i.Target.String())
+			m.Log.Warn("the counters have another version's layout and start anew", "interface", i.Target.String())
 			if err := before.ForgetStats(); err != nil {
 				return err
 			}

@@ -15,8 +15,8 @@ import (
 	"weir/loader"
 )
 
-// Metadata is what stands beside a program in the kernel: what its counters
-// mean, and what it was built from.
+// Metadata stands beside a program in the kernel. It says what the program's counters
+// mean, and from what it was built.
 type Metadata struct {
 	Version  string    `json:"version"`
 	PID      int       `json:"pid"`                 // of the process that attached it

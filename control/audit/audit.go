@@ -25,7 +25,7 @@ import (
 	"weir/control/journal"
 )
 
-// Bounds of what is recorded.
+// Bounds of a record.
 const (
 	MaxText  = 256 // bytes of a text that others chose
 	MaxFirst = 5   // entries of a change that are written out

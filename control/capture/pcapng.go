@@ -22,7 +22,7 @@ const (
 	optionOffset     = 14 // if_tsoffset
 )
 
-// blockFrame is the size in bytes of what surrounds a block's body: its type
+// blockFrame is the size in bytes of the fields around a block's body: its type
 // and its length, and its length again.
 const blockFrame = 12
 

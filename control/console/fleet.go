@@ -48,7 +48,7 @@ type fleet struct {
 	topping bool // the nodes are asked
 }
 
-// nodeTraffic is what a node has counted between its last two reports.
+// nodeTraffic has a node's counts between its last two reports.
 type nodeTraffic struct {
 	seen            time.Time
 	passed, dropped uint64

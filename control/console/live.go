@@ -104,7 +104,7 @@ func (c *Console) live(w http.ResponseWriter, q *http.Request, one *session) {
 	})
 }
 
-// follow sends the panels that have changed, of what look returns at each tick. Where none
+// follow sends the panels of the view that look returns at each tick, if they have changed. Where none
 // has for some ticks, it sends alive again, so that the page does not take the console for
 // dead.
 func follow[V any](c *Console, w http.ResponseWriter, q *http.Request, one *session, panels []panel[V], look func(n int) V) {

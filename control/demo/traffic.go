@@ -14,7 +14,7 @@ import (
 	"weir/filter/verdict"
 )
 
-// kind is what is expected of a packet.
+// kind is the expected treatment of a packet.
 type kind uint8
 
 const (

@@ -15,7 +15,7 @@ import (
 	"weir/filter/prefix"
 )
 
-// compiled is what a set is made from.
+// compiled has the parts from which a set is made.
 type compiled struct {
 	layout   membership.Layout
 	columns  []membership.Column

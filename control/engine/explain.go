@@ -127,7 +127,7 @@ type Match struct {
 	Packets *uint64 // that the list has caught; nil: not counted
 }
 
-// Dependency is what some of the packets may meet, and the verdict on them.
+// Dependency is a condition that some of the packets may meet, and the verdict on these.
 type Dependency struct {
 	Stage   verdict.Stage
 	Packets string // which
@@ -137,7 +137,7 @@ type Dependency struct {
 	Match   *Match     // the entry, of a list
 	Lists   int        // that Packets stands for, where they are not named: see Condense
 
-	Open   bool // the packets are those of any address that a list has
+	Open   bool // the packets are of any address that a list has
 	Source bool // of a source, with Open; otherwise of a destination
 }
 

@@ -29,7 +29,7 @@ import (
 // DefaultBitsPerKey is the size of the cascade in approximate mode.
 const DefaultBitsPerKey = 16
 
-// Config is what a generation is specialised to, apart from its lists.
+// Config has the settings to which a generation is specialised, apart from its lists.
 type Config struct {
 	verdict.Policy
 	Mode       membership.Mode
@@ -109,7 +109,7 @@ type Tracker struct {
 	Pairs *Pairs // nil: it counts every packet; otherwise it is a guard
 }
 
-// Pairs are what a guard counts: see [verdict.Guard].
+// Pairs has the geometry of the pairs that a guard counts: see [verdict.Guard].
 type Pairs struct {
 	V4, V6    key.Shape // of the tuple form
 	Lines     uint32    // of the filter in a bank, 64 bytes each
@@ -246,8 +246,8 @@ func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generat
 	return assemble(x, seed, &block, c, newKernel, (*compiled).set)
 }
 
-// assemble returns the generation of an index. Its part in the kernel is what newKernel
-// returns; one in the heap has nil. newBlock makes the block set in the memory of that.
+// assemble returns the generation of an index. newKernel returns its part in the kernel,
+// nil for a generation in the heap; newBlock makes the block set in the memory of that.
 func assemble(
 	x *index, seed hash.Seed, block *compiled, c Config,
 	newKernel func(loader.Config) (*loader.Generation, error),

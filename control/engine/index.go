@@ -111,7 +111,7 @@ func (e *entries) eachFlow(yield func(key.Key) bool) bool {
 	return true
 }
 
-// index is what lists match, by action, side and family. It is immutable, but for
+// index has the entries of all lists, by action, side and family. It is immutable, but for
 // the levels that a build plans; those of a change share the lists' contents.
 type index struct {
 	lists        []List
@@ -120,14 +120,14 @@ type index struct {
 	book         *book // nil: no list has a rule
 }
 
-// entries is what the lists of one action match.
+// entries has the entries of the lists of one action.
 type entries struct {
 	src4, dst4 side[list.V4Prefix]
 	src6, dst6 side[list.V6Prefix]
 	flows      flows
 }
 
-// side is what the lists of one action match against one side of the packets of
+// side has the entries that the lists of one action match against one side of the packets of
 // one family.
 type side[P list.Prefix[P]] struct {
 	relation[P]

@@ -80,7 +80,7 @@ type Trackers struct {
 
 // OpenTrackers opens what the trackers count for the programs that were loaded
 // with the stats. It fails with [loader.ErrNotRecorded] in a reference, and where
-// the stats are those of other trackers.
+// the stats belong to other trackers.
 func (g *Generation) OpenTrackers(stats *loader.Stats) (*Trackers, error) {
 	if g.kernel == nil {
 		return nil, loader.ErrNotRecorded

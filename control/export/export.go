@@ -31,8 +31,8 @@ const (
 	firstRetry = time.Second
 	maxRetry   = 30 * time.Second
 
-	// The refusal of what was sent over UDP is an error of what is sent later. So a
-	// connection is known to work when nothing fails so long after its first batch.
+	// A refused datagram is reported as an error of a later one. So a connection
+	// over UDP is known to work when nothing fails so long after its first batch.
 	refusal = time.Second
 
 	// timeout is for connecting, and for sending a message.

@@ -14,7 +14,7 @@ import (
 	"weir/control/list"
 )
 
-// contents is what a source contained when it was read.
+// contents are the contents of a source when it was read.
 type contents struct {
 	entries *list.Set
 	reports []list.Report // of each file

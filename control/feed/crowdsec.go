@@ -30,7 +30,7 @@ import (
 // that they are read and saved like any other list.
 type decisions map[string]Decision
 
-// Decision is what CrowdSec says of a ban.
+// Decision is a ban as CrowdSec describes it.
 type Decision struct {
 	Expires  time.Time
 	Added    time.Time // when weir first read it

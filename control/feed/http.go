@@ -87,7 +87,7 @@ func newClient(s Source, reachOf func(netip.Addr) reach) *http.Client {
 	t.DialContext = (&net.Dialer{Timeout: s.ConnectTimeout, ControlContext: control}).DialContext
 	t.TLSHandshakeTimeout = s.ConnectTimeout
 	// Some servers serve list.gz as list with a Content-Encoding; the checksum
-	// is that of the file as stored.
+	// is of the file as stored.
 	t.DisableCompression = s.proofs() != ""
 	return &http.Client{Transport: t, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		const most = 10 // the usual limit

@@ -71,8 +71,8 @@ func parsePaths(s string) ([][]step, error) {
 	return paths, nil
 }
 
-// maxConditions bounds the conditions of a step, whose number is that of bits of an
-// element's missing ones.
+// maxConditions bounds the conditions of a step: an element has a bit for each that it
+// does not meet yet.
 const maxConditions = 8
 
 // parseConditions parses conditions that are separated by "&"; there may be none.

@@ -17,7 +17,7 @@ const (
 	// and other sources.
 	bytesPerEntry = 256
 
-	// maxURLEntries is what a source from a URL may have by default, with any
+	// maxURLEntries bounds the entries of a source from a URL by default, with any
 	// amount of memory: ten times the largest public feeds.
 	maxURLEntries = 20_000_000
 )

@@ -103,7 +103,7 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// fail returns a failure; format and args are those of fmt.Errorf.
+// fail returns a failure; format and args are as in fmt.Errorf.
 func fail(kind Failure, format string, args ...any) error {
 	return &failure{kind: kind, err: fmt.Errorf(format, args...)}
 }

@@ -12,7 +12,7 @@ type slots chan struct{}
 
 var (
 	reading = make(slots, 32) // of sources that are files or directories
-	writing = make(slots, 32) // of what is saved
+	writing = make(slots, 32) // of saved contents
 )
 
 // slotTime is for how long a slot is lent at most: a file system that does not answer must

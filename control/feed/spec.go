@@ -59,7 +59,7 @@ const (
 	DefaultJitter   = time.Minute
 
 	// DefaultMaxShrink: real feeds change by some percent from one day to the
-	// next; half of one is what an interrupted job of its maker leaves.
+	// next; an interrupted job of its maker leaves half of one.
 	DefaultMaxShrink = 0.5
 
 	// DefaultMaxGrowth: a feed that becomes ten times as large has become another one.

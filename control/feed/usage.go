@@ -24,7 +24,7 @@ const UsageInterval = 30 * time.Minute
 // 1.6.3 do not.
 var ErrNoUsage = errors.New("CrowdSec's local API takes no reports of usage: it is older than 1.6.3")
 
-// Usage is what a list of CrowdSec's decisions has done in a time.
+// Usage counts the packets that a list of CrowdSec's decisions met in a time.
 type Usage struct {
 	Began, Ended time.Time
 	Started      time.Time // when the daemon did

@@ -16,7 +16,7 @@ const magic = "weir journal 1\n"
 // A record is a change, all numbers in network order:
 //
 //	checksum  8  XXH64 of the rest, seeded with the record's offset in the file
-//	length    2  of what follows
+//	length    2  of the rest
 //	flags     1
 //	added     8  milliseconds since 1970, 0: unknown
 //	expires   8  the same, 0: never

@@ -82,8 +82,8 @@ func flowCoverage(flows Sorted[key.Key]) (tcp, udp [2]float64) {
 // allocated is the IPv6 space that addresses come from.
 var allocated = netip.MustParsePrefix("2000::/3")
 
-// shareOf returns the share of its family that a prefix covers: of IPv6, of what is
-// allocated.
+// shareOf returns the share of its family that a prefix covers: of IPv6, of its
+// allocated part.
 func shareOf(p netip.Prefix) float64 {
 	switch {
 	case p.Addr().Is4():

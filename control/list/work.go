@@ -23,8 +23,8 @@ var ErrTooMuchWork = errors.New("too much work")
 var ErrTooManyLines = errors.New("too many lines")
 
 // Work bounds the work of reading a source, which may have several files: it ends
-// with a context, or when it has taken a certain processor time. The memory of what
-// was read is bounded by [Options] instead.
+// with a context, or when it has taken a certain processor time. [Options] bounds the
+// memory of its entries instead.
 //
 // All works of a process together take no more processors than there are: however
 // many sources are read, other goroutines wait for milliseconds. Methods of a nil Work

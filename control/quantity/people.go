@@ -20,8 +20,8 @@ func SI(x float64, digits int, unit string) string {
 	return strings.TrimSpace(humanize.SIWithDigits(x, digits, unit))
 }
 
-// Limited says what the rate limit of a flow is, in packets or bytes a second, and how much
-// of what the flow offers exceeds it, where that is known. A tracker has set the limit; "":
+// Limited describes the rate limit of a flow, in packets or bytes a second, and how much
+// of the offered traffic exceeds it, where that is known. A tracker has set the limit; "":
 // it is unknown which.
 func Limited(rate float64, offered *float64, unit, tracker string) string {
 	if unit = map[string]string{"bytes": "B/s"}[unit]; unit == "" {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Unit is what a [Rate] counts.
+// Unit is the unit that a [Rate] counts.
 type Unit uint8
 
 const (

@@ -128,7 +128,7 @@ func (q Queue) open(create bool) (dir *os.File, path string, owner int, err erro
 // pathOf returns a path of an open directory.
 func pathOf(dir *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) }
 
-// naming replaces the path in an error, which is that of a descriptor.
+// naming replaces the path in an error, which names a descriptor.
 func naming(err error, path string) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return &fs.PathError{Op: at.Op, Path: path, Err: at.Err}
@@ -144,7 +144,7 @@ func ownerOf(f *os.File) (int, error) {
 	return int(s.Uid), nil
 }
 
-// give makes a user the owner of what this process has created: root creates, and the
+// give makes a user the owner of a file that this process has created: root creates, and the
 // daemon, which may be another user, reads and removes.
 func give(path string, owner int) error {
 	if owner == os.Geteuid() {

@@ -40,7 +40,7 @@ type Proxy struct{ Socket, Group string }
 // and files in PEM for that.
 type TLS struct{ Address, Cert, Key, ClientCA string }
 
-// Source is what is served.
+// Source answers the API's requests, and has the metrics.
 type Source interface {
 	server.Daemon
 	metrics.Source
@@ -63,7 +63,7 @@ func (c Config) Run(ctx context.Context, s Source, log *slog.Logger) (wait func(
 	return c.run(ctx, server.Handler(s), metrics.Handler(s, log), log)
 }
 
-// HubSource is what is served of a hub.
+// HubSource is the Source of a hub.
 type HubSource interface {
 	server.Hub
 	metrics.HubSource

@@ -18,7 +18,7 @@ var keys = []struct{ key, by, short, long string }{
 	{"f", "flow", "flow", "flows by addresses, ports and protocol"},
 	{"x", ByDropped, "dropped", "the sources of dropped packets"},
 	{"r", ByReason, "reason", "all reasons for which packets leave, those that pass too"},
-	{"tab", "", "next", "the next of what is there"},
+	{"tab", "", "next", "the next choice"},
 	{"p", "", "pause", "stop the view, and let it go on"},
 	{"+ -", "", "interval", "look less often, or more often"},
 	{"/", "", "filter", "show only rows with a text; Esc shows all"},

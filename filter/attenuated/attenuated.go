@@ -38,7 +38,7 @@ func New(g bloom.Geometry, seed uint64, depth int) *Filter {
 // Depth returns the number of hops that the filter covers.
 func (f *Filter) Depth() int { return len(f.levels) }
 
-// Level returns the filter of what is d hops away, 1 ≤ d ≤ Depth.
+// Level returns the filter of the elements d hops away, 1 ≤ d ≤ Depth.
 func (f *Filter) Level(d int) *bloom.Filter { return f.levels[d-1] }
 
 // Lookup returns the smallest number of hops, 1…Depth, at which the element b

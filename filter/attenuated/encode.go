@@ -36,7 +36,7 @@ const (
 	checksumLen = 8
 )
 
-// MaxDepth bounds the depth of what is decoded.
+// MaxDepth bounds the depth of decoded filters.
 const MaxDepth = 255
 
 func appendHeader(b []byte, magic string, depth int, g bloom.Geometry, seed uint64) []byte {

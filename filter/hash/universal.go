@@ -113,7 +113,7 @@ func NewSecrets(seed Seed, n int) []*Secret {
 // Format keeps the secret out of messages, whatever the verb.
 func (s *Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
 
-// Seed is what secrets are made from, and as secret as they are. The zero Seed
+// Seed is a value from which secrets derive, and as secret as they are. The zero Seed
 // stands for none.
 type Seed [32]byte
 

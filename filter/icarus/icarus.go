@@ -77,7 +77,7 @@ func (f Filter) Len() int {
 }
 
 // Trace is the state that a packet carries if several consecutive nodes must
-// suspect a loop before one acts on it. The zero Trace is that of a packet that
+// suspect a loop before one acts on it. The zero Trace belongs to a packet that
 // has passed no node.
 type Trace struct {
 	Filter    Filter

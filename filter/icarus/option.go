@@ -38,7 +38,7 @@ const (
 // 6 bytes.
 var padV6 = []byte{1, 4, 0, 0, 0, 0}
 
-// Outcome is what a node did with a packet's filter. The numbers are those of
+// Outcome says how a node treated a packet's filter. The numbers are from
 // enum loop_outcome in bpf/loop.h.
 type Outcome uint8
 

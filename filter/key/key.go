@@ -317,7 +317,7 @@ func Parse(b []byte) (Key, error) {
 	return k, nil
 }
 
-// Compare returns the order of two keys, which is that of their serialisations:
+// Compare returns the order of two keys, which their serialisations have as well:
 // first by shape.
 func (k Key) Compare(l Key) int {
 	return cmp.Or(

@@ -18,7 +18,7 @@ import (
 // listed.
 //
 // A directory of B bits has 2^B words for sources if any are listed, then 2^B for
-// destinations, of 64 bits each in the CPU's byte order. A word is that of a network
+// destinations, of 64 bits each in the CPU's byte order. A word belongs to a network
 // of length B:
 //
 //	word = address >> 32-B
@@ -55,7 +55,7 @@ func (l DirectoryLayout) words(side bool) int {
 }
 
 const (
-	// The directories that are planned: of at least a page, which is what the kernel
+	// The directories that are planned: of at least a page, the least that the kernel
 	// allocates, and small enough for a near cache.
 	minDirectoryBits, maxDirectoryBits = 9, 16
 	// fewLengths is how many lengths are looked up without a directory: it would cost
@@ -176,7 +176,7 @@ func part(addr uint32, shift, parts int) int {
 }
 
 // spread is which lengths touch which networks, to predict how many lengths a
-// directory leaves open. It is that of a directory with 64 parts beside the lengths.
+// directory leaves open. It assumes a directory with 64 parts beside the lengths.
 type spread struct {
 	lengths, parts [2][]uint64
 	of             lengthBits

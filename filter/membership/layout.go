@@ -13,7 +13,7 @@ import (
 )
 
 // Gate is the condition under which a shape is looked up: always, or only if
-// the packet's source or destination is marked. The numbers are those of
+// the packet's source or destination is marked. The numbers are from
 // bpf/marker.h.
 type Gate uint32
 
@@ -140,7 +140,7 @@ func (l *Layout) Planned() int { return l.Capacity + l.Prefixes.Capacity }
 // withRoom returns the number of keys to plan for if there are n now.
 func withRoom(n int) int { return n + max(roomKeys, min(int(roomShare*float64(n)), mostRoom)) }
 
-// PlanLayout returns the geometry for a census. bitsPerKey is that of the
+// PlanLayout returns the geometry for a census. bitsPerKey is the size of the
 // cascade in approximate mode; exact mode has its own. It fails if more than
 // MaxShapes of one kind are in use.
 func PlanLayout(c Census, mode Mode, bitsPerKey float64, secret *hash.Secret) (Layout, error) {

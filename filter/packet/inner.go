@@ -170,8 +170,8 @@ func skipVXLAN(b []byte) (proto uint16, rest []byte, r Result) {
 	return etherBridged, b[8+8:], OK
 }
 
-// skipGTPU takes what follows for IP by its first four bits: nothing else says it. offset is
-// that of b in the frame.
+// skipGTPU takes the payload for IP by its first four bits: nothing else says it. b begins at
+// offset in the frame.
 func skipGTPU(b []byte, offset int) (proto uint16, rest []byte, r Result) {
 	const version, optional, extension, carriesPacket = 0x30, 7, 4, 0xff
 	end := offset + len(b)

@@ -45,8 +45,8 @@ type Packet struct {
 	// Payload is the offset in the frame of the IP headers' payload, 0 where they are
 	// bad or the packet is a later fragment.
 	Payload int
-	// length is the length of the payload by the IP headers, which say nothing of what may
-	// follow it in the frame.
+	// length is the length of the payload by the IP headers. More bytes may follow
+	// it in the frame.
 	length int
 	// EtherType is the type after the Ethernet header and its VLAN tags. Frames that are
 	// NotIP are counted by it. It is 0 for a length, as in 802.3 frames.

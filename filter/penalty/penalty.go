@@ -31,7 +31,7 @@ const (
 // costs less than the resolution of costs.
 const MaxRate = 1e9 * (1 << costShift) / 8
 
-// Penalty is a rate limit or a block. Times are those of the kernel's monotonic
+// Penalty is a rate limit or a block. Times are by the kernel's monotonic
 // clock.
 type Penalty struct {
 	Until time.Duration // expiry

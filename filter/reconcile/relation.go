@@ -47,7 +47,7 @@ func Join(rows, candidates iter.Seq[Row]) iter.Seq[Pair] {
 
 // Differential is a differential file (section 3.2, after Severance and Lohman): changes
 // to a large file of records since its last merge, with a Bloom filter of the changed
-// keys. A read of what has not changed goes to the main file alone, but for false
+// keys. A read of an unchanged record goes to the main file alone, but for false
 // positives. Concurrent reads are safe; a change must not run concurrently with anything
 // else.
 type Differential struct {

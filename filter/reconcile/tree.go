@@ -42,8 +42,8 @@ func NewTree(seed uint64, set iter.Seq[[]byte]) *Tree {
 	return t
 }
 
-// Summary is what one side sends the other: two filters, of the nodes of its tree that
-// have more than one element below them, and of the elements.
+// Summary is the message of one side to the other: two filters, one of the nodes of its tree
+// with more than one element below them, and one of the elements.
 type Summary struct{ Inner, Leaves *bloom.Filter }
 
 // node is a subtree: the elements from to to of the order, alike in depth bits.
@@ -51,7 +51,7 @@ type node struct{ from, to, depth int }
 
 func (t *Tree) root() node { return node{0, len(t.leaves), 0} }
 
-// sum is what a node is known by.
+// sum returns the checksum of the elements below a node.
 func (t *Tree) sum(n node) uint64 {
 	// A chain of nodes with one child each is one node.
 	return hash.Nth(t.sums[n.to]-t.sums[n.from], 3)

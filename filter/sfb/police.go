@@ -108,7 +108,7 @@ type Limits struct {
 	BinCost    uint64 // the same in a bin of Blue
 	Depth      uint64 // of the bucket
 	Limit      uint64 // units in a tick, times 2^8
-	Target     uint64 // of what the bucket lacks, in the same
+	Target     uint64 // for the units that the bucket lacks, in the same
 	Gap        uint64 // between two packets out of the penalty box
 	Lifetime   uint64 // of a hash function
 	Chunk      uint32 // units of credit that a CPU takes at a time

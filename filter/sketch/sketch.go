@@ -3,7 +3,7 @@
 //
 // A Sketch is an array of counters, d of which belong to each flow. A flow's
 // estimate is the least of its d counters, and is never too small. Updates are
-// those of the count-min sketch (Cormode and Muthukrishnan, "An improved data
+// plain, as in the count-min sketch (Cormode and Muthukrishnan, "An improved data
 // stream summary", 2005) or conservatively (Estan and Varghese, "New directions
 // in traffic measurement and accounting", 2002; Broder and Mitzenmacher's
 // survey, section 8.1). A Bank adds Estan and Varghese's flow memory to a

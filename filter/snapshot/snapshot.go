@@ -125,7 +125,7 @@ func (g Group) check() error {
 	return nil
 }
 
-// A key is split into its head, the first 64 bits, and its tail. Gaps are those of
+// A key is split into its head, the first 64 bits, and its tail. Gaps are between
 // heads. Keys without a tail are distinct by their heads, and the least gap is 1.
 
 func (g Group) headBits() int { return min(g.Bits, 64) }
@@ -442,7 +442,7 @@ func (d *decoder) uvarint(most uint64) uint64 {
 }
 
 // Sum is a checksum of a set that follows its changes: the sum of a 128-bit hash of
-// each key. It detects faults, not forgeries. The zero Sum is that of the empty set.
+// each key. It detects faults, not forgeries. The zero Sum belongs to the empty set.
 type Sum [2]uint64
 
 // Of returns the checksum of a set.

@@ -166,8 +166,8 @@ func (p Params) FalseNegative(levels Levels, level, gap int) (float64, error) {
 	return all[level-1], nil
 }
 
-// FalseNegatives returns what FalseNegative does for each level, in less time: entry i is
-// that of level i + 1.
+// FalseNegatives returns FalseNegative of each level, in less time: entry i belongs to
+// level i + 1.
 func (p Params) FalseNegatives(levels Levels, gap int) ([]float64, error) {
 	up, down, err := p.rates(levels)
 	if err != nil {

@@ -42,7 +42,7 @@ type FlowMemory interface {
 	Words() [2][]uint64
 }
 
-// FirstSeenCounts are what a CPU has counted.
+// FirstSeenCounts are the counts of a CPU.
 type FirstSeenCounts struct {
 	Spent      uint64                    // when the budget of events is whole again
 	Entered    uint64                    // flows into a generation, or cells

@@ -4,7 +4,7 @@ import (
 	"weir/filter/packet"
 )
 
-// Carried is what [Program.Carried] finds in the tunnels of a packet.
+// Carried is a header that [Program.Carried] finds in the tunnels of a packet.
 type Carried struct {
 	Reason Reason        // Blocked; or the parser's complaint; or Clean
 	Packet packet.Packet // the header that is listed

@@ -31,7 +31,7 @@ type Connection struct {
 	Proto         uint8
 }
 
-// ConnectionState is what is remembered of a connection.
+// ConnectionState is the state that is remembered of a connection.
 type ConnectionState struct {
 	Until   time.Duration // when it expires
 	Closing bool          // this host has closed it

@@ -26,10 +26,10 @@ type Trackers struct {
 	Windows    *penalty.Windows
 	Thresholds []Threshold // for each tracker
 
-	Drops *sketch.Bank // of what is dropped, or would be without monitor mode; may be nil
+	Drops *sketch.Bank // of packets that are dropped, or would be without monitor mode; may be nil
 }
 
-// Threshold is a threshold of a tracker, and the penalty of what exceeds it.
+// Threshold is a threshold of a tracker, and the penalty of flows that exceed it.
 type Threshold struct {
 	penalty.Threshold
 	Penalty penalty.Penalty // Until counts from when the threshold is exceeded

@@ -58,7 +58,7 @@ func parseStat(stat []byte) (command, terminal string) {
 	return command, terminalOf(uint64(uint32(device)))
 }
 
-// terminalOf returns the name of a terminal, "" for none. The numbers are those of
+// terminalOf returns the name of a terminal, "" for none. The numbers are from
 // Documentation/admin-guide/devices.txt in Linux.
 func terminalOf(device uint64) string {
 	const console, firstSlave, lastSlave, slaves, virtual = 4, 136, 143, 256, 64

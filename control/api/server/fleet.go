@@ -9,16 +9,16 @@ import (
 	"weir/control/api/internal/contract"
 )
 
-// Hub is what the server of a hub serves. It is safe for concurrent use.
+// Hub answers the requests to a hub. It is safe for concurrent use.
 type Hub interface {
 	Asker
 	Consoles
 	Auditor
 	Refresher
 	Versioner
-	// Fleet returns the state of the hub and of what its nodes report.
+	// Fleet returns the state of the hub, and the reports of its nodes.
 	Fleet(context.Context) (api.HubStatus, error)
-	// Change adds or removes entries on all nodes, as that of a [Daemon].
+	// Change adds or removes entries on all nodes, as [Changer] does on one.
 	Change(context.Context, api.Change) (api.FleetChanged, error)
 	// Roll changes the course of rollouts.
 	Roll(context.Context, api.FleetRoll) (api.FleetRolled, error)

@@ -23,7 +23,7 @@ import (
 	"weir/control/api/internal/contract"
 )
 
-// Daemon is what Handler serves. It is safe for concurrent use, and its answers do not
+// Daemon answers the requests to a daemon. It is safe for concurrent use, and its answers do not
 // change afterwards.
 //
 // An error that is a [*api.BadRequest], [api.ErrNoList], [api.ErrNoTarget], [api.ErrNoMulticast],
@@ -256,8 +256,8 @@ func whole(t api.Top, limit int) api.Top {
 // Handler returns a handler of the API.
 func Handler(d Daemon) http.Handler { return handler("daemon", routes(d)) }
 
-// handler answers by routes. name is what the server is called, for those who asked another
-// one.
+// handler answers by routes. Its errors call the server by name, for clients that expect
+// another one.
 func handler(name string, all []route) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range all {

@@ -111,8 +111,8 @@ func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment
 
 var noLimits = jwt.NatsLimits{Subs: jwt.NoLimit, Data: jwt.NoLimit, Payload: jwt.NoLimit}
 
-// mirrorPermissions are what a site's server may do in the account of the stream at the
-// hub: have a mirror, and receive what is live.
+// mirrorPermissions let a site's server have a mirror in the account of the stream at the
+// hub, and receive live messages.
 func mirrorPermissions(site string) jwt.UserPermissionLimits {
 	p := leaf()
 	create := "$JS." + wire.HubDomain + ".API.CONSUMER.CREATE." + wire.Stream
@@ -125,8 +125,8 @@ func mirrorPermissions(site string) jwt.UserPermissionLimits {
 	return p
 }
 
-// relayPermissions are what it may do in the account of the nodes: pass on what they
-// report and answer.
+// relayPermissions let it pass on, in the account of the nodes, their reports and
+// answers.
 func relayPermissions() jwt.UserPermissionLimits {
 	p := leaf()
 	p.Pub.Allow = jwt.StringList{"weir.v1.up.>", wire.HubInbox + ".>"}

@@ -79,7 +79,7 @@ type fetching struct {
 	name     string
 	asked    []asked
 	waiting  bool    // it is in ready, or is answered, or will be in a moment
-	used     float64 // bytes, of what it may fetch
+	used     float64 // bytes of its allowance
 	counted  time.Time
 	unread   int64 // bytes sent since the node had read what was sent before
 	refusals *rate.Limiter

@@ -41,7 +41,7 @@ const (
 func limits() *server.Options {
 	return &server.Options{
 		NoSigs: true, JetStream: true, SyncAlways: true,
-		JetStreamMaxStore: 1 << 50, // by default, three quarters of what is free at the start: nothing on a full disk
+		JetStreamMaxStore: 1 << 50, // by default, three quarters of the free space at the start: nothing on a full disk
 		TLSVerify:         true, TLSTimeout: tlsTimeout,
 		MaxConn: 100_000, MaxPayload: 1 << 20, MaxPending: 64 << 20, MaxControlLine: 4096,
 		TraceHeaders: true, // logger.Tracef needs operations, not what is in messages

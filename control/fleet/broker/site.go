@@ -240,7 +240,7 @@ func (s *Site) Run(ctx context.Context) error {
 	}
 }
 
-// watch is what Run has found so far.
+// watch is the state that Run has found so far.
 type watch struct {
 	begun       bool
 	connected   bool

@@ -30,7 +30,7 @@ const Version = 1
 // maxSize bounds the file. It is about 4 KB long.
 const maxSize = 1 << 20
 
-// Node is what a host needs to know to be a node. It contains secrets.
+// Node has the settings with which a host becomes a node. It contains secrets.
 type Node struct {
 	Version int      `json:"weir_fleet"`
 	Name    string   `json:"node"`
@@ -180,7 +180,7 @@ func checkServers(servers []string) error {
 	return nil
 }
 
-// Credentials are what a NATS server grants, and the key that proves who asks.
+// Credentials have the rights that a NATS server grants, and the key that proves who asks.
 type Credentials struct {
 	JWT  string `json:"jwt"`
 	Seed string `json:"seed"`

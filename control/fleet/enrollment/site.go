@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// Site is what a host needs to know to be the server of a site: nodes connect to it
+// Site has the settings with which a host becomes the server of a site: nodes connect to it
 // instead of the hub. It contains secrets.
 type Site struct {
 	Version int    `json:"weir_site"`

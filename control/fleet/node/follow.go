@@ -85,7 +85,7 @@ type measured struct {
 	conversed *wire.Conversed
 }
 
-// wanted is what the catalog says of a list.
+// wanted has the catalog's settings of a list, and the version to have.
 type wanted struct {
 	wire.Settings
 	wire.Place            // to filter by; the zero Place: what there is

@@ -147,7 +147,7 @@ func (s *state) expiryOf(k key.Key) time.Time {
 	return time.Time{}
 }
 
-// is reports whether a state is that of the wanted version.
+// is reports whether a state has the wanted version.
 func (s *state) is(want wanted) bool {
 	return s != nil && s.Place == want.Place && !differ(s.id, want.id)
 }

@@ -1,8 +1,8 @@
 // Package node makes a host a node of a fleet: it follows the lists that the hub
 // publishes.
 //
-// A [Node] obeys the signed catalog, which says what version of what list it is to
-// have. It receives deltas as they are published, asks the broker for what it has missed,
+// A [Node] obeys the signed catalog, which names the lists that it is to have, and
+// their versions. It receives deltas as they are published, asks the broker for what it has missed,
 // creates nothing there, and verifies every byte
 // against the fleet's key. What is active is saved, and loaded before the network is
 // there. A hub that is gone changes nothing, except that entries expire in their time.
@@ -46,7 +46,7 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Daemon is what filters by the lists.
+// Daemon filters by the lists.
 type Daemon interface {
 	// TakeLists is called when the result of [Node.Lists] has changed, TakeContents when
 	// the contents of one list have. Both return when that is active, or fail. Contents

@@ -15,7 +15,7 @@ type Candidate struct {
 	Contents *list.Set
 }
 
-// rehearsal is what a follower rehearses.
+// rehearsal is a version that a follower rehearses.
 type rehearsal struct {
 	state *state // verified; nil: it is not known yet
 	place wire.Place

@@ -158,8 +158,8 @@ type Change struct {
 	Stepwise bool
 }
 
-// Commit makes a version of new contents, durably, unless they are those of the last
-// one. When it fails, there is no such version.
+// Commit makes a version of new contents, durably, unless they equal the last
+// one's. When it fails, there is no such version.
 func (l *List) Commit(c Change) (changed bool, err error) {
 	diff := c.Contents.Diff(l.contents)
 	expires := expiries(l.expires, c.Expires)

@@ -7,9 +7,9 @@ import (
 	"unicode"
 )
 
-// Printable makes all texts of what v points at printable, and of one line each: nodes may
-// say anything, and it is shown among what others say. What gives orders to a terminal, ends
-// a line or turns the direction of text becomes U+FFFD.
+// Printable makes all texts of the value that v points at printable, and of one line each:
+// nodes may say anything, and it is shown among the reports of others. Characters that give
+// orders to a terminal, end a line or turn the direction of text become U+FFFD.
 func Printable(v any) { printable(reflect.ValueOf(v)) }
 
 func printable(v reflect.Value) {

@@ -496,7 +496,7 @@ func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group, expir
 	return chunks, head, err
 }
 
-// NewSnapshot returns the snapshot of a set and of what expires in it, and its head.
+// NewSnapshot returns the snapshot of a set with its expiries, and its head.
 // The head's place, list and time are given.
 func NewSnapshot(h Head, groups []snapshot.Group, expires []Expiry) (Head, []byte, error) {
 	whole, err := snapshot.Append(nil, groups)

@@ -19,7 +19,7 @@ func (s *session) load() error {
 			return nil // one set of that size is enough
 		}
 		if b.n() > mostAsked {
-			b.entries, s.lists.last = nil, nil // which are no part of what a process needs
+			b.entries, s.lists.last = nil, nil // a process does not need them
 		}
 		kinds := s.kinds()
 		if b.set == setRandom && b.n() == million {

@@ -34,7 +34,7 @@ type weir struct {
 	programs   *probe.Programs    // nil until needed
 }
 
-// configuration is what an operator may configure.
+// configuration has an operator's choices.
 type configuration struct {
 	config engine.Config
 	n      int          // number of lists; 0: mostLists
@@ -44,7 +44,7 @@ type configuration struct {
 	forget bool         // no pairs of a guard, and no flows, are known when a turn begins
 }
 
-// Configurations. usual is that of many operators: a failsafe port, an allow list, and
+// Configurations. usual has the options of many operators: a failsafe port, an allow list, and
 // a tracker of sources.
 var (
 	exact       = configuration{}

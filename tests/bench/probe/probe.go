@@ -35,8 +35,8 @@ type Programs struct {
 	at     uint32 // lookups counted by Hits so far
 }
 
-// part is what is loaded at once: the loops, which count together, or one variant of
-// the program for the wire.
+// part is a unit that is loaded at once: the loops, which count together, or one variant
+// of the program for the wire.
 type part uint8
 
 // Variants have the numbers of bench.bpf.c's preludes.

@@ -24,7 +24,7 @@ type File interface {
 	Close() error
 }
 
-// Disk has the system calls that change files. Paths are those of package os.
+// Disk has the system calls that change files. Paths are as in package os.
 type Disk interface {
 	Open(path string, flag int, mode fs.FileMode) (File, error)
 	Rename(from, to string) error
