@@ -6,7 +6,9 @@
  * whose pair is new is counted. The twin of filter/verdict's Guard.
  *
  * Only packets that may begin a conversation count: the replies to a host that
- * connects to many others look like a scan of its ports.
+ * connects to many others look like a scan of its ports. So do the answers of a name
+ * server to a resolver that asks from any port: what looks like an answer over UDP counts
+ * against its destination alone.
  *
  * All CPUs share the filter, since a source's packets may arrive on any. Once a pair
  * is known its line is only read. Two CPUs that set bits of a word at the same time
@@ -43,6 +45,15 @@ volatile const __u32 bank_pairs = 0; /* lines of a bank; 0: there are no guards 
 /* Hosts connect from this port or a higher one. */
 volatile const __u32 ephemeral_port = 32768;
 
+/* Servers that everybody asks answer from a lower port. */
+#define PRIVILEGED_PORT 1024
+
+enum begins {
+	BEGINS_NOT,
+	BEGINS,
+	BEGINS_OR_ANSWERS,
+};
+
 /* The length of an IP header without extension headers, by its first byte. */
 static __always_inline __u32 ip_header(const struct packet *p, __u8 first)
 {
@@ -53,33 +64,39 @@ static __always_inline __u32 ip_header(const struct packet *p, __u8 first)
  * Whether a packet with a whole transport header may begin a conversation. What
  * further buffers hide is taken to begin one.
  */
-static __always_inline int may_begin(struct context *ctx, const struct packet *p)
+static __always_inline enum begins may_begin(struct context *ctx, const struct packet *p)
 {
 	__u8 *pos = (void *)(long)ctx->data + p->network, *end = (void *)(long)ctx->data_end;
 	__u8 copy[TCP_FLAGS + 1];
 
-	if (p->proto == IPPROTO_UDP)
-		return p->has_ports && (bpf_ntohl(p->ports) & 0xffff) < ephemeral_port;
+	if (p->proto == IPPROTO_UDP) {
+		__u32 ports = bpf_ntohl(p->ports), from = ports >> 16, to = ports & 0xffff;
+
+		if (!p->has_ports || to >= ephemeral_port)
+			return BEGINS_NOT;
+		return from < PRIVILEGED_PORT && to >= PRIVILEGED_PORT ? BEGINS_OR_ANSWERS : BEGINS;
+	}
 	if (p->proto == IPPROTO_TCP ? !p->has_ports
 				    : p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6)
-		return 0;
+		return BEGINS_NOT;
 	if (!p->plain)
-		return p->has_ports;
+		return p->has_ports ? BEGINS : BEGINS_NOT;
 	if (no_link_header) {
 		if (load_bytes(ctx, p->network, copy, 1) ||
 		    load_bytes(ctx, p->network + ip_header(p, *copy), copy, sizeof(copy)))
-			return 1;
+			return BEGINS;
 		pos = copy;
 	} else {
 		if (pos + 1 > end)
-			return 1;
+			return BEGINS;
 		pos += ip_header(p, *pos);
 		if (pos + sizeof(copy) > end)
-			return 1;
+			return BEGINS;
 	}
 	if (p->proto == IPPROTO_TCP)
-		return (pos[TCP_FLAGS] & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-	return *pos == (p->family == 4 ? ICMP_ECHO_REQUEST : ICMP6_ECHO_REQUEST);
+		return (pos[TCP_FLAGS] & (TCP_SYN | TCP_ACK)) == TCP_SYN ? BEGINS : BEGINS_NOT;
+	return *pos == (p->family == 4 ? ICMP_ECHO_REQUEST : ICMP6_ECHO_REQUEST) ? BEGINS
+										 : BEGINS_NOT;
 }
 
 /* Remembers the pair of a packet in a guard's active bank, and returns whether it is new. */
@@ -105,14 +122,17 @@ static __always_inline int is_new_pair(int i, struct cpu_row *row, const struct 
 __noinline int counting(struct context *ctx)
 {
 	struct cpu_row *row = this_row();
-	int begins, all = 0;
+	enum begins begins;
+	int all = 0;
 
 	if (!row) /* impossible */
 		return 0;
 	/* Guards do not count what is exempt. */
-	begins = !row->packet.exempt && may_begin(ctx, &row->packet);
+	begins = row->packet.exempt ? BEGINS_NOT : may_begin(ctx, &row->packet);
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
-		if (!trackers[i].pairs || (begins && is_new_pair(i, row, &row->packet)))
+		int counts = begins == BEGINS || (begins && !trackers[i].v4.src_mask[0]);
+
+		if (!trackers[i].pairs || (counts && is_new_pair(i, row, &row->packet)))
 			all |= 1 << i;
 		barrier();
 	}

@@ -48,7 +48,7 @@ func (t Tracker) guard(words []uint64) *verdict.Guard {
 	if t.Pairs == nil {
 		return nil
 	}
-	g := &verdict.Guard{V4: t.Pairs.V4, V6: t.Pairs.V6, Secret: t.Secret, Ephemeral: t.Pairs.Ephemeral}
+	g := &verdict.Guard{V4: t.Pairs.V4, V6: t.Pairs.V6, Secret: t.Secret, Ephemeral: t.Pairs.Ephemeral, Sources: t.V4.SrcBits > 0}
 	if words == nil {
 		g.Pairs = digest.NewFilter(t.Pairs.Geometry())
 		return g

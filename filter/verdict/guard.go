@@ -19,6 +19,7 @@ type Guard struct {
 	V4, V6    key.Shape // of pairs, of the tuple form
 	Secret    *hash.Secret
 	Ephemeral uint16         // the port from which on hosts connect
+	Sources   bool           // the tracker watches sources: answers of servers do not count
 	Pairs     *digest.Filter // of PairBits bits
 }
 
@@ -75,12 +76,17 @@ func (g *Guard) isNew(frame []byte, p packet.Packet) bool {
 	return !g.Pairs.Record(k.Hash(g.Secret))
 }
 
+// privileged is the port below which servers answer that everybody asks, as of names.
+const privileged = 1024
+
 // mayBegin reports whether a packet may begin a conversation. Replies to a host that
-// connects to many others would look like a scan of its ports.
+// connects to many others would look like a scan of its ports, and so would the answers of
+// a name server to a resolver that asks from any port.
 func (g *Guard) mayBegin(frame []byte, p packet.Packet) bool {
 	switch p.Proto {
 	case protoUDP:
-		return p.HasPorts && p.DstPort < g.Ephemeral
+		answers := p.SrcPort < privileged && p.DstPort >= privileged
+		return p.HasPorts && p.DstPort < g.Ephemeral && !(answers && g.Sources)
 	case protoTCP:
 		if !p.HasPorts || !p.Plain {
 			return p.HasPorts

@@ -338,7 +338,8 @@ func begins(frame []byte, g heavy.Guard) (who netip.Addr, of pair, ok bool) {
 		case *layers.TCP:
 			of.proto, of.port, ok = layers.IPProtocolTCP, uint16(l.DstPort), l.SYN && !l.ACK
 		case *layers.UDP:
-			of.proto, of.port, ok = layers.IPProtocolUDP, uint16(l.DstPort), uint16(l.DstPort) < ephemeral
+			answers := l.SrcPort < 1024 && l.DstPort >= 1024 && g.Key != "dst"
+			of.proto, of.port, ok = layers.IPProtocolUDP, uint16(l.DstPort), uint16(l.DstPort) < ephemeral && !answers
 		case *layers.ICMPv4:
 			of.proto, ok = layers.IPProtocolICMPv4, l.TypeCode.Type() == layers.ICMPv4TypeEchoRequest
 		case *layers.ICMPv6:
@@ -356,4 +357,68 @@ func begins(frame []byte, g heavy.Guard) (who netip.Addr, of pair, ok bool) {
 		of.proto, of.port = 0, 0
 	}
 	return who, of, ok && src.IsValid()
+}
+
+// The answers of a name server to a resolver that asks from any port are no scan; packets of
+// a scanner from the same port to those of services are, and so are packets from any other port.
+// An address that many answers reach is reported: they may be a flood that others have caused.
+func TestAnswersAreNoScan(t *testing.T) {
+	lab.Root(t)
+	onOneCPU(t)
+	ports, addresses, sources := heavy.DefaultGuard("src"), heavy.DefaultGuard("src"), heavy.DefaultGuard("dst")
+	addresses.Distinct, sources.Distinct = heavy.Addresses, heavy.Addresses
+	for _, c := range []struct {
+		what     string
+		guard    heavy.Guard
+		from, to func(i int) netip.AddrPort
+		found    bool
+	}{
+		{"answers to ports", ports, server(53), client(1024), false},
+		{"answers of NTP to ports", ports, server(123), client(1024), false},
+		{"a scan of services from port 53", ports, server(53), client(1), true},
+		{"a scan from a port above 1023", ports, server(1024), client(1024), true},
+		{"answers to many addresses", addresses, server(53), clients, false},
+		{"answers of many servers", sources, servers, client(1024), true},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			w, found := newWatch(t, c.guard), make(map[netip.Addr]bool)
+			w.tick(time.Hour, found)
+			for i := range 500 {
+				from, to := c.from(i), c.to(i)
+				f := packet.Frame(key.Tuple{Src: from.Addr(), Dst: to.Addr(), Proto: 17, HasPorts: true, SrcPort: from.Port(), DstPort: to.Port()})
+				if _, err := w.program.Test(f); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.tick(time.Hour+time.Duration(c.guard.Window), found)
+			if got := len(found) > 0; got != c.found {
+				t.Errorf("reported: %v, want %t", found, c.found)
+			}
+		})
+	}
+}
+
+var (
+	serverAddr = netip.MustParseAddr("192.0.2.53")
+	clientAddr = netip.MustParseAddr("198.51.100.7")
+)
+
+// server returns the same port of one server for all packets.
+func server(port uint16) func(int) netip.AddrPort {
+	return func(int) netip.AddrPort { return netip.AddrPortFrom(serverAddr, port) }
+}
+
+// servers returns the port of names of another server for each packet.
+func servers(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), 53)
+}
+
+// client returns another port of one client for each packet.
+func client(first uint16) func(int) netip.AddrPort {
+	return func(i int) netip.AddrPort { return netip.AddrPortFrom(clientAddr, first+uint16(i)) }
+}
+
+// clients returns a port of another client for each packet.
+func clients(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}), 5353)
 }

@@ -135,7 +135,7 @@ func (c *counters) follow(t testing.TB) {
 			p.Banks, p.Unexempt = append(p.Banks, b.Bank), append(p.Unexempt, tr.Unexempt)
 			var guard *verdict.Guard
 			if tr.Pairs != nil {
-				guard = &verdict.Guard{V4: tr.Pairs.V4, V6: tr.Pairs.V6, Secret: tr.Secret, Ephemeral: tr.Pairs.Ephemeral, Pairs: b.pairs}
+				guard = &verdict.Guard{V4: tr.Pairs.V4, V6: tr.Pairs.V6, Secret: tr.Secret, Ephemeral: tr.Pairs.Ephemeral, Sources: tr.V4.SrcBits > 0, Pairs: b.pairs}
 			}
 			p.Guards = append(p.Guards, guard)
 		}
@@ -316,7 +316,7 @@ func TestGuardsOverRandomPackets(t *testing.T) {
 			if r.IntN(2) == 0 { // a quarter of all packets may begin a conversation
 				tuple.Proto = uint8(r.pick(1, 6, 6, 17, 58))
 				tuple.HasPorts = key.HasPorts(tuple.Proto)
-				tuple.SrcPort, tuple.DstPort = uint16(r.IntN(1<<16)), uint16(r.pick(22, 80, 443, r.IntN(1<<16)))
+				tuple.SrcPort, tuple.DstPort = uint16(r.pick(53, r.IntN(1<<16))), uint16(r.pick(22, 80, 443, r.IntN(1<<16)))
 			}
 			f := packet.Frame(tuple)
 			transport := 14 + 20
