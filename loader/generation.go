@@ -181,7 +181,6 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarDropNotIp:      Flag(cfg.DropNotIP),
 		bpf.WeirVarInner:          Flag(cfg.Inner),
 		bpf.WeirVarDhcpServer:     Flag(cfg.DHCPServer),
-		bpf.WeirVarDropLooped:     Flag(cfg.DropLooped),
 		bpf.WeirVarMonitor:        Flag(cfg.Monitor),
 		bpf.WeirVarLean:           cfg.lean(),
 		bpf.WeirVarSampleClean:    Flag(cfg.SampleClean),

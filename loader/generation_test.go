@@ -82,7 +82,7 @@ func TestLoad(t *testing.T) {
 	}
 	looking := weighed
 	node := loopNode{Words: 4, Confirm: 2}
-	looking.Parts, looking.DropLooped = []Part{node}, true
+	looking.Parts = []Part{node}
 	edges := looking
 	node.Edges = 1
 	edges.Parts = []Part{node}

@@ -81,7 +81,6 @@ type Config struct {
 	DropNotIP     bool  // drop frames that are neither IP nor ARP nor of the link itself
 	Inner         bool  // headers in tunnels are matched
 	DHCPServer    bool  // the host serves or relays DHCP
-	DropLooped    bool  // drop packets in a loop; otherwise only report them
 	Monitor       bool  // count, and drop nothing
 	Out           bool  // the packets leave the host; there are neither loops, multicast nor policing
 	TC            bool  // incoming packets may also be filtered by TC

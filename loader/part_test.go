@@ -81,11 +81,11 @@ func (f firstSeen) Identity(Target, Seed) uint64 { return 7 + uint64(f.Sinks) }
 
 func (firstSeen) Begin(Kept) {}
 
-// loopNode is a part that looks for loops.
+// loopNode is a part that looks for loops, and drops packets in one.
 type loopNode bpf.WeirLoopConfig
 
 func (n loopNode) Constants(Target, Seed) map[string]any {
-	return map[string]any{bpf.WeirVarLoopNode: (*bpf.WeirLoopConfig)(&n)}
+	return map[string]any{bpf.WeirVarLoopNode: (*bpf.WeirLoopConfig)(&n), bpf.WeirVarDropLooped: Flag(true)}
 }
 
 func (loopNode) Devices(Target) map[string][]string { return nil }

@@ -201,7 +201,9 @@ func MetadataOf(a *loader.Attachment) (Metadata, error) {
 
 // Policy returns what the action of a reason depends on.
 func (m *Metadata) Policy() *verdict.Policy {
-	return &verdict.Policy{DropMalformed: m.DropMalformed, DropNotIP: m.DropNotIP, DropLooped: m.Loop.Drops(), Monitor: m.Monitor}
+	p := &verdict.Policy{DropMalformed: m.DropMalformed, DropNotIP: m.DropNotIP, Monitor: m.Monitor}
+	m.Decide(p)
+	return p
 }
 
 // Drops reports whether packets that leave for a reason are dropped.

@@ -155,7 +155,6 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		if l.stage != loading {
 			d.active.attach.FollowDevices()
 		}
-		d.observers.logLoops(now)
 		d.observers.publish(now, l.snapshots.Next(now, d.active.attach.Metadata()), d.monitor.manual)
 		d.note()
 	case now := <-l.shown.C:

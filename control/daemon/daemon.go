@@ -330,7 +330,6 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	d.observers.record.config.Last, d.observers.record.config.LastDone, d.observers.record.config.Done = now, now, 1
 	d.service.notified(d.service.Ready(d.active.prepared.summary()))
 	all.Go(func() { d.reloadOn(ctx, reload) })
-	d.observers.logLoops(now) // from the first one on
 	if err := d.active.attach.Follow(); err != nil {
 		return err
 	}

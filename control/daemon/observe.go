@@ -25,8 +25,8 @@ import (
 )
 
 // observers are what is observed of the traffic, and done about it: heavy
-// hitters, weights that are learned, what stages do, and loops. Run's goroutine owns them, but
-// for what says otherwise.
+// hitters, weights that are learned, and what stages do. Run's goroutine owns them, but for what
+// says otherwise.
 type observers struct {
 	active   *active
 	readings *readings
@@ -49,10 +49,6 @@ type observers struct {
 	heavyOut   *heavy.Watcher
 	learn      *learn.Observer // nil: nothing is learned
 	stages     *stages.Running
-
-	loops     <-chan events.Event // packets found in a loop; nil: loops are not looked for
-	endLoops  func()
-	loopsSeen events.Loops
 
 	wakes  *loader.Wakes // what programs wake the daemon by; nil: they cannot
 	ticked time.Duration // when the trackers were read last, by the kernel's clock
@@ -257,35 +253,6 @@ func (o *observers) logDiscarded(discarded func() []heavy.Discarded, now time.Ti
 		log.Warn("the daemon was held up for too long to judge what a tracker has counted: there may be heavy hitters",
 			"tracker", string(x.Spec.Key), "intervals", x.Intervals, "longest", x.Longest.Round(time.Millisecond).String())
 		o.discardsDue = now.Add(time.Minute)
-	}
-}
-
-// logLoops logs which packets were found in a loop.
-func (o *observers) logLoops(now time.Time) {
-	if on := o.active.prepared.config.Loop.On(); on && o.loops == nil {
-		o.loops, o.endLoops = o.hub.Subscribe(events.Want{Reasons: []verdict.Reason{verdict.Looped}})
-	} else if !on && o.loops != nil {
-		o.endLoops()
-		o.loops = nil
-	}
-	for {
-		var e events.Event
-		select {
-		case found, ok := <-o.loops:
-			if !ok {
-				return // the hub has ended
-			}
-			e = found
-		default:
-			return
-		}
-		if e.FirstTTL != 0 {
-			continue // found by digests, whose stage has logged it
-		}
-		if src, dst := e.Tuple.Src, e.Tuple.Dst; src.IsValid() && o.loopsSeen.Report(src, dst, now) {
-			o.log.Warn("a packet runs in a loop: it has come here again",
-				"src", src, "dst", dst, "interface", e.Target.String(), "dropped", e.Dropped)
-		}
 	}
 }
 

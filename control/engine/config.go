@@ -47,7 +47,6 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 		DropNotIP:     p.DropNotIP,
 		Inner:         p.Inner,
 		DHCPServer:    p.DHCPServer,
-		DropLooped:    p.DropLooped,
 		Monitor:       p.Monitor,
 		Out:           p.Out,
 		TC:            c.TC,

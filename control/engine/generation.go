@@ -92,7 +92,7 @@ func (BasePart) General(loader.Target) string { return "" }
 func (BasePart) Twin(*verdict.Program) {}
 
 // Telemetry configures what a generation measures. Verdicts depend on it only where
-// heavy hitters get penalties, or packets in a loop are dropped.
+// heavy hitters get penalties.
 type Telemetry struct {
 	Trackers    []Tracker // of heavy hitters, at most loader.MaxTrackers
 	TrackerSeed hash.Seed // the trackers' secrets derive from it

@@ -8,6 +8,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/stage"
 	"weir/control/stage/digest"
+	"weir/control/stage/loop"
 	"weir/control/stage/multicast"
 	"weir/loader"
 )
@@ -17,12 +18,13 @@ import (
 type Running struct {
 	*digest.Recorder
 	*multicast.Groups
+	loops *loop.Log
 	parts []stage.Ticker // of the programs
 }
 
 // NewRunning returns what follows no programs yet. What it saves is below a directory.
 func NewRunning(stateDir string, hub *events.Hub, log *slog.Logger) *Running {
-	return &Running{Recorder: digest.NewRecorder(stateDir, hub, log), Groups: multicast.NewGroups(log)}
+	return &Running{Recorder: digest.NewRecorder(stateDir, hub, log), Groups: multicast.NewGroups(log), loops: loop.NewLog(hub, log)}
 }
 
 // Prepare makes ready to follow the programs of a configuration.
@@ -35,6 +37,7 @@ func (r *Running) Finish(next *Table) { r.Recorder.Finish(next.digest) }
 // Follow goes on with the programs of a configuration.
 func (r *Running) Follow(next *Table) {
 	r.Recorder.Follow(next.digest)
+	r.loops.Follow(next.loop != nil)
 	r.parts = nil
 	for _, p := range next.parts {
 		if of, is := p.(stage.Ticker); is {
@@ -58,7 +61,7 @@ func (r *Running) Tick(now time.Duration, attached []*loader.Attachment, named [
 			incoming = append(incoming, stage.Interface{Target: a.Target(), Stats: a.Stats()})
 		}
 	}
-	next := r.Recorder.Tick(now, incoming, named)
+	next := min(r.Recorder.Tick(now, incoming, named), r.loops.Tick(time.Now()))
 	for _, p := range r.parts {
 		next = min(next, p.Tick(now, incoming))
 	}

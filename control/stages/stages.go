@@ -20,6 +20,7 @@ import (
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
 	"weir/control/stage/replies"
+	"weir/filter/verdict"
 	"weir/loader"
 )
 
@@ -243,6 +244,9 @@ func (t *Table) About(at loader.Target) About {
 	}
 	return a
 }
+
+// Decide adds to a policy what stages have in it.
+func (a *About) Decide(p *verdict.Policy) { a.Loop.Decide(p) }
 
 // Shares reports whether the program reads maps that others share.
 func (a *About) Shares() bool { return a.Replies != nil || a.Collateral != nil }

@@ -66,7 +66,7 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	c := engine.Config{Policy: p}
 	c.TrackerSeed, c.Trackers = hash.Seed{1}, trackersOfAllKinds()[:1]
 	c.Trackers[0].Punishes = true
-	c.Parts = []engine.Part{&loop.Part{Node: mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1})}}
+	c.Parts = []engine.Part{&loop.Part{Node: mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}), Drop: p.DropLooped}}
 	g, k := engines(t, lists, c)
 	n, err := g.OpenTrackers(k.Stats())
 	if err != nil {

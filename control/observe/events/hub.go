@@ -138,10 +138,9 @@ func (h *Hub) Subscribe(want Want) (events <-chan Event, end func()) {
 	return s.to, func() { h.unsubscribe(s) }
 }
 
-// Loop reports a packet that appears to be in a loop to the subscribers of that
-// reason, except those that want frames: there is none.
-func (h *Hub) Loop(e Event) {
-	e.Reason = verdict.Looped
+// Report passes on an event without a frame, which no program has sent. Subscribers that want
+// frames do not receive it.
+func (h *Hub) Report(e Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.subs {

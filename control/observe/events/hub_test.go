@@ -287,14 +287,14 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// Subscribers of loops also receive those found by digests.
-func TestLoop(t *testing.T) {
+// Events that are reported are for the subscribers of their reasons.
+func TestReport(t *testing.T) {
 	b := newBench(t)
 	all, _ := b.Subscribe(Want{})
 	looped, _ := b.Subscribe(Want{Reasons: []verdict.Reason{verdict.Looped}})
 	blocked, _ := b.Subscribe(Want{Reasons: []verdict.Reason{verdict.Blocked}})
 	frames, _ := b.Subscribe(Want{Frames: true})
-	b.Loop(Event{FirstTTL: 64, TTL: 60})
+	b.Report(Event{Reason: verdict.Looped, FirstTTL: 64, TTL: 60})
 	for i, s := range []<-chan Event{all, looped} {
 		if got := b.got(s); len(got) != 1 || got[0].Reason != verdict.Looped || got[0].FirstTTL != 64 {
 			t.Errorf("subscriber %d: %+v", i, got)

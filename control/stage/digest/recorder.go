@@ -27,6 +27,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/ordered"
+	"weir/filter/verdict"
 	"weir/loader"
 )
 
@@ -61,7 +62,7 @@ type record struct {
 	number   uint32    // its number
 	past     counts    // of finished slices
 	now      counts    // its number under way
-	reported events.Loops
+	reported stage.Reported
 	live     *digest.Slice // the present slice as of the last look
 }
 
@@ -301,8 +302,8 @@ func (r *Recorder) find(l *record, m *Memory, bank int, now time.Time) {
 		if !l.reported.Report(t.Src, t.Dst, now) {
 			continue
 		}
-		r.hub.Loop(events.Event{
-			Time: time.Now(), Target: l.Target, OneIn: 1, FirstTTL: s.First, TTL: s.Ttl,
+		r.hub.Report(events.Event{
+			Time: time.Now(), Target: l.Target, Reason: verdict.Looped, OneIn: 1, FirstTTL: s.First, TTL: s.Ttl,
 			Tuple: key.Tuple{Src: t.Src, Dst: t.Dst, Proto: t.Proto},
 		})
 		r.log.Warn("packets seem to run in a loop: check the route to their destination", "interface", l.Target.String(),

@@ -20,11 +20,11 @@ type Part struct {
 	Drop  bool // packets in a loop; otherwise they are only reported
 }
 
-// Constants returns those of the node.
+// Constants returns those of the node, and of the policy.
 func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if !t.Out {
-		all[bpf.WeirVarLoopNode] = p.constants()
+		all[bpf.WeirVarLoopNode], all[bpf.WeirVarDropLooped] = p.constants(), loader.Flag(p.Drop)
 	}
 	return all
 }
@@ -56,7 +56,7 @@ func (p *Part) General(t loader.Target) string {
 // Twin makes the twin of programs for incoming packets look for loops.
 func (p *Part) Twin(v *verdict.Program) {
 	if !v.Out {
-		v.Loop, v.DropLooped = p.Node, v.DropLooped || p.Drop
+		v.Loop, v.DropLooped = p.Node, p.Drop
 	}
 }
 
@@ -83,8 +83,8 @@ func (l *Spec) About() *About {
 	}
 }
 
-// Drops reports whether packets in a loop are dropped.
-func (a *About) Drops() bool { return a != nil && a.Drop }
+// Decide adds to a policy what becomes of packets in a loop.
+func (a *About) Decide(p *verdict.Policy) { p.DropLooped = a != nil && a.Drop }
 
 const rowWords = int(unsafe.Sizeof(bpf.WeirLoopRow{})) / 8
 
