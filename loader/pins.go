@@ -36,8 +36,7 @@ import (
 //	windows
 //	events        and their sampling rates,
 //	sampling_now
-//	policer_…     policing
-//	first_…       first-seen flows
+//	…             memory of stages: see [Keeper]
 //	about         metadata, as JSON text in pieces of 64 KiB; written anew and renamed
 //	filter/…      the block set, if another process can go on with it
 //

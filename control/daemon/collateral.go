@@ -244,10 +244,8 @@ func (a *additions) drop(t key.Tuple) bool {
 // counts where the source of one was heard.
 func (m *collateral) conversedWith(ctx context.Context, a additions, heard func(netip.Addr) bool) *wire.Conversed {
 	var memory *stages.Conversations
-	pass := false // replies do
 	if err := m.loop.Do(ctx, func() error {
-		c := m.active.prepared.config
-		memory, pass = c.Conversations(m.active.engine.Kernel()), c.Replies.On() && !a.out
+		memory = m.active.prepared.config.Conversations(m.active.engine.Kernel())
 		return nil
 	}); err != nil || memory == nil {
 		return nil
@@ -258,7 +256,7 @@ func (m *collateral) conversedWith(ctx context.Context, a additions, heard func(
 	}
 	now, last := loader.Monotonic(), make(map[netip.Addr]time.Duration)
 	counts := func(how verdict.How, at time.Duration) bool {
-		return now-at <= collateralDay && !(pass && how&verdict.AcceptedTCP == 0)
+		return now-at <= collateralDay && (a.out || !memory.Spared(how))
 	}
 	err := memory.Connections(func(c stages.Connection) {
 		t, of := c.In, c.In.Src

@@ -125,6 +125,17 @@ func (s *Sections) Shared() map[string]int {
 	return all
 }
 
+// Conversations are the record of conversations, and the memory of all connections.
+type Conversations = collateral.Conversations
+
+// Connection is a connection that programs remember.
+type Connection = collateral.Connection
+
+// Conversations opens those of a generation's programs, nil where there is no record.
+func (s *Sections) Conversations(g *loader.Generation) *Conversations {
+	return s.Collateral.Conversations(s.Replies, g)
+}
+
 // AtInterface are the keys that stages have at an interface in weir.yaml.
 type AtInterface struct {
 	// Refuse TCP connections of programs on this host that are dropped by the lists of

@@ -44,7 +44,7 @@ func Maps(sources int) map[string]int {
 	return map[string]int{bpf.WeirMapPartners: sources, bpf.WeirMapAccepted: sources}
 }
 
-// Part is the share of programs. They need that of replies, too, which remembers connections.
+// Part is the share of programs. They need the share of replies, too, which remembers connections.
 type Part struct {
 	engine.BasePart
 	*verdict.Collateral

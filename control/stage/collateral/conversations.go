@@ -1,4 +1,4 @@
-package stages
+package collateral
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/stage/collateral"
 	"weir/control/stage/replies"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -16,9 +15,10 @@ import (
 // Conversations is the record of conversations with addresses that lists match, and the memory of
 // all connections.
 type Conversations struct {
-	*collateral.Record
+	*Record
 	opened  *replies.Connections
 	replies replies.Spec
+	pass    bool // replies do
 }
 
 // Connection is one that programs remember. It may have ended.
@@ -31,14 +31,17 @@ type Connection struct {
 
 // Conversations opens those of a generation's programs, nil where there is no record. They must be
 // closed.
-func (s *Sections) Conversations(g *loader.Generation) *Conversations {
-	record := s.Collateral.Open(g)
+func (s *Spec) Conversations(of replies.Spec, g *loader.Generation) *Conversations {
+	record := s.Open(g)
 	if record == nil {
 		return nil
 	}
-	memory := replies.NewMemory(s.Replies, true)
-	return &Conversations{record, memory.Open(g), memory.Spec}
+	memory := replies.NewMemory(of, true)
+	return &Conversations{record, memory.Open(g), memory.Spec, of.On()}
 }
+
+// Spared reports whether lists spare what comes in of a conversation: replies, where these pass.
+func (c *Conversations) Spared(how verdict.How) bool { return c.pass && how&verdict.AcceptedTCP == 0 }
 
 // Connections calls fn with each connection that is remembered.
 func (c *Conversations) Connections(fn func(Connection)) error {
