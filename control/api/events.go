@@ -47,5 +47,13 @@ type Event struct {
 // Drops reports whether the packet was dropped.
 func (e *Event) Drops() bool { return e.Verdict == "drop" }
 
+// Missing returns why a daemon with a status has no such events, nil if it has.
+func (e Events) Missing(s Status) error {
+	if e.FirstSeen && !s.FirstSeen {
+		return ErrNoFirstSeen
+	}
+	return nil
+}
+
 // ErrNoFirstSeen says that the daemon does not look for new flows.
 var ErrNoFirstSeen = errors.New("this daemon does not look for new flows: first_seen in weir.yaml does")

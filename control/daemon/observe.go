@@ -297,8 +297,8 @@ func (o *observers) listen() {
 
 // Subscribe implements [server.Streamer].
 func (r *readings) Subscribe(asked api.Events) (server.Subscription, error) {
-	if asked.FirstSeen && !r.Status().FirstSeen {
-		return nil, api.ErrNoFirstSeen
+	if err := asked.Missing(r.status.Load().Status); err != nil {
+		return nil, err
 	}
 	return r.hub.Subscription(asked)
 }

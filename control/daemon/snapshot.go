@@ -254,8 +254,8 @@ func (d *Daemon) noteStatus() {
 	s := &noted{interfaces: d.active.attach.Interfaces(), Status: api.Status{
 		Version: d.o.Version, PID: os.Getpid(), Started: d.active.began, Pins: string(d.active.prepared.config.Pins),
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.reloads.rolledBack,
-		FirstSeen: d.active.prepared.config.FirstSeen.On(),
 	}}
+	d.active.prepared.config.DescribeStages(&s.Status)
 	s.Trials = d.active.prepared.trialLists()
 	if d.reloads.unconfirmed != nil {
 		s.ConfirmUntil = &d.reloads.unconfirmed.until

@@ -55,7 +55,7 @@ type List struct {
 	Name      string
 	Allow     bool // otherwise its entries are blocked
 	Direction Direction
-	Priority  int           // makes flows that it matches important: see [FirstSeen]
+	Priority  int           // makes flows that it matches important, to stages that ask
 	Rule      *verdict.Rule // for which packets it is; nil: for all
 	Contents  *list.Set
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/journal"
 	"weir/control/quantity"
@@ -124,6 +125,9 @@ func (s *Sections) Shared() map[string]int {
 	}
 	return all
 }
+
+// DescribeStages adds to the status of a daemon what its stages do.
+func (s *Sections) DescribeStages(to *api.Status) { to.FirstSeen = s.FirstSeen.On() }
 
 // Conversations are the record of conversations, and the memory of all connections.
 type Conversations = collateral.Conversations
