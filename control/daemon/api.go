@@ -7,6 +7,7 @@ import (
 	"weir/control/console"
 	"weir/control/fleet/node"
 	"weir/control/metrics"
+	"weir/control/observe/drops"
 	"weir/control/serve"
 )
 
@@ -23,7 +24,7 @@ type API struct {
 	*trials
 	*override
 	*trafficHistory
-	*dropped
+	*drops.Recorder
 	*collateral
 	*rehearsals
 

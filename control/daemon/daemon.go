@@ -29,6 +29,7 @@ import (
 	"weir/control/feed"
 	"weir/control/history"
 	"weir/control/journal"
+	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
@@ -157,7 +158,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.service.log = o.Log
 	d.observers = observers{
 		active: d.active, readings: &d.readings, notifier: newNotifier(o), log: o.Log,
-		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: dropped{loop: d.loop, active: d.active, log: o.Log}, exports: exports{Exporter: export.New(o.Log)},
+		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: drops.NewRecorder(lender{d.loop, d.active}, o.Log), exports: exports{Exporter: export.New(o.Log)},
 		collateral: collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log},
 	}
 	d.readings = readings{
@@ -188,7 +189,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.api = &API{
 		reconfigured: d, loop: d.loop, auditor: d.audit, notifier: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor,
-		trafficHistory: &d.observers.history, dropped: &d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
+		trafficHistory: &d.observers.history, Recorder: d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
 
 		consoles:  consoles{audit: d.audit},
 		groups:    groups{loop: d.loop, active: d.active, stages: d.observers.stages, audit: d.audit},
@@ -196,7 +197,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		refresher: refresher{loop: d.loop, active: d.active, taker: d, audit: d.audit},
 		explainer: explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
 		appraiser: appraiser{
-			loop: d.loop, active: d.active, meter: &d.observers.meter, drops: &d.observers.drops, history: &d.observers.history,
+			loop: d.loop, active: d.active, meter: &d.observers.meter, drops: d.observers.drops, history: &d.observers.history,
 			collateral: &d.observers.collateral,
 		},
 	}
@@ -210,7 +211,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	d.observers.trackerSeed, d.observers.drops.inherits = inherited.TrackerSeed, inherited.Programs > 0
+	d.observers.trackerSeed, d.observers.drops.Inherits = inherited.TrackerSeed, inherited.Programs > 0
 	if inherited.Unknown {
 		for _, l := range c.Lists {
 			inherited.Lists = append(inherited.Lists, l.Name)

@@ -13,15 +13,10 @@ import (
 	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"weir/control/api"
-	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/observe/drops"
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
-	"weir/filter/key"
-	"weir/filter/sketch"
 	"weir/filter/verdict"
-	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/mmdb"
 	"weir/tests/wait"
@@ -41,7 +36,7 @@ func TestDropsByASN(t *testing.T) {
 	r.c.Geo.ASN = quantity.Path(path)
 	d := begin(t, r)
 	now := time.Now()
-	d.observers.drops.history.Add(drops.Interval{
+	d.observers.drops.Hour.Add(drops.Interval{
 		Begin: now.Add(-time.Second), End: now, Packets: 10, Bytes: 600, Flows: map[drops.Flow]drops.Count{
 			{Remote: netip.MustParseAddr("192.0.2.1"), Reason: verdict.Blocked, List: "feed"}:    {Packets: 4, Least: 4},
 			{Remote: netip.MustParseAddr("192.0.2.2"), Reason: verdict.RateLimited}:              {Packets: 2, Least: 1},
@@ -90,75 +85,6 @@ func TestDropsByASN(t *testing.T) {
 	}
 }
 
-// What lists match from the start on is counted, also beside reports without packets.
-func TestListsFromTheStart(t *testing.T) {
-	var d dropped
-	hits := func(n uint64) tally { return tally{lists: map[string]loader.Counter{"feed": {Packets: n}}} }
-	now := time.Now()
-	d.follow(now, attach.Metadata{}, nil, true, func() tally { return hits(100) }) // of the daemon before
-	for _, next := range []struct {
-		packets, hits uint64
-		out           bool
-	}{{30, 130, false}, {0, 150, true}, {0, 150, false}, {20, 170, false}} {
-		now = now.Add(time.Second)
-		d.add(now, &heavy.Report{Interval: time.Second, Packets: next.packets}, next.out, hits(next.hits))
-	}
-	if got := d.history.Since(now.Add(-time.Hour), now).Lists["feed"]; got != 70 {
-		t.Errorf("%d packets of 70", got)
-	}
-}
-
-// Flows have the number of a list. Where that becomes another list's, an interval of before is not
-// credited to it.
-func TestDropsOfRenumberedLists(t *testing.T) {
-	for _, inherits := range []bool{false, true} {
-		d := dropped{inherits: inherits}
-		now := time.Now()
-		at := now.Add
-		none := func() (c tally) { return c }
-		metadata := func(names ...string) (m attach.Metadata) {
-			for _, n := range names {
-				m.Lists = append(m.Lists, attach.List{Name: n})
-			}
-			return m
-		}
-		report := func(end time.Duration, number uint16) {
-			f := heavy.Flow{Flow: sketch.Flow{Packets: 7, Cause: sketch.Cause{Reason: uint8(verdict.Blocked), List: number}}}
-			f.Key = key.Source(netip.MustParsePrefix("192.0.2.1/32"))
-			d.add(at(end), &heavy.Report{Interval: time.Second, Packets: 7, Flows: []heavy.Flow{f}}, false, tally{})
-		}
-		listed := func(want drops.Flow) {
-			t.Helper()
-			want.Remote, want.Reason = netip.MustParseAddr("192.0.2.1"), verdict.Blocked
-			if n := d.last.Flows[want]; n.Packets != 7 {
-				t.Errorf("%+v, want %+v", d.last.Flows, want)
-			}
-		}
-		d.follow(at(0), metadata("first", "second"), nil, true, none)
-		report(900*time.Millisecond, 2) // it began before
-		if inherits {
-			listed(drops.Flow{Renumbered: true})
-		} else {
-			listed(drops.Flow{List: "second"})
-		}
-		report(1900*time.Millisecond, 2)
-		listed(drops.Flow{List: "second"})
-		d.follow(at(1950*time.Millisecond), metadata("first", "other", "second"), nil, true, none)
-		d.follow(at(1950*time.Millisecond), metadata("first", "other", "second"), nil, true, none)
-		report(2960*time.Millisecond, 2) // it is added late
-		listed(drops.Flow{Renumbered: true})
-		report(3900*time.Millisecond, 2)
-		listed(drops.Flow{List: "other"})
-		d.follow(at(4*time.Second), metadata("first"), nil, true, none)
-		report(4900*time.Millisecond, 1) // the same list in all the time
-		listed(drops.Flow{List: "first"})
-		report(5900*time.Millisecond, 3) // there is none
-		listed(drops.Flow{Renumbered: true})
-		report(6900*time.Millisecond, 0)
-		listed(drops.Flow{})
-	}
-}
-
 // Packets that passed in monitor mode are not reported as dropped after it, nor dropped ones as passed
 // when it is on again.
 func TestDropsAndMonitorMode(t *testing.T) {
@@ -202,61 +128,6 @@ func TestDropsAndMonitorMode(t *testing.T) {
 	}
 }
 
-// An interval has the mode of most of its time.
-func TestModeOfInterval(t *testing.T) {
-	var d dropped
-	now := time.Now()
-	none := func() (c tally) { return c }
-	d.follow(now, attach.Metadata{}, nil, true, none)
-	d.follow(now.Add(1400*time.Millisecond), attach.Metadata{Monitor: true}, nil, true, none)
-	d.follow(now.Add(3600*time.Millisecond), attach.Metadata{}, nil, true, none)
-	for n, want := range []uint64{0, 7, 7, 7, 0} {
-		d.add(now.Add(time.Duration(n+1)*time.Second), &heavy.Report{Interval: time.Second, Packets: 7}, false, tally{})
-		if got := d.last.Monitored.Packets; got != want {
-			t.Errorf("second %d: %d packets in monitor mode, want %d", n, got, want)
-		}
-	}
-}
-
-// Packets that pass by a list on trial are not reported as dropped, though most sources are unknown.
-func TestDropsOnTrial(t *testing.T) {
-	type reasons = map[verdict.Reason]uint64
-	for name, c := range map[string]struct {
-		metadata attach.Metadata
-		packets  []uint64 // of the tracker, each second
-		counted  []reasons
-		want     uint64
-	}{
-		"nothing else":             {packets: []uint64{1000, 1000}, counted: []reasons{{verdict.WouldBlock: 1000}, {verdict.WouldBlock: 1000}}, want: 2000},
-		"counted a little later":   {packets: []uint64{1000, 1000}, counted: []reasons{{verdict.WouldBlock: 1010}, {verdict.WouldBlock: 980}}, want: 2000},
-		"counted after the report": {packets: []uint64{0, 1000}, counted: []reasons{{verdict.WouldBlock: 990}, {verdict.WouldBlock: 10}}, want: 1000},
-		"no list on trial":         {packets: []uint64{1000}, counted: []reasons{{verdict.Blocked: 900, verdict.RateLimited: 90}}, want: 0},
-		"both":                     {packets: []uint64{1000, 0, 400}, counted: []reasons{{verdict.WouldBlock: 700, verdict.Blocked: 300}, {}, {verdict.WouldBlock: 100, verdict.Heavy: 300}}, want: 800},
-		"malformed ones pass":      {packets: []uint64{1000}, counted: []reasons{{verdict.WouldBlock: 990, verdict.Malformed: 500}}, want: 1000},
-		"malformed ones are dropped, some without addresses": {
-			metadata: attach.Metadata{DropMalformed: true}, packets: []uint64{1000}, counted: []reasons{{verdict.WouldBlock: 600, verdict.Malformed: 500}}, want: 600,
-		},
-	} {
-		for _, out := range []bool{false, true} {
-			var d dropped
-			var all tally
-			now := time.Now()
-			d.follow(now, c.metadata, nil, true, func() tally { return all })
-			for n, packets := range c.packets {
-				for r, grown := range c.counted[n] {
-					all.of(out)[r].Packets += grown
-					all.of(out)[r].Bytes += 100 * grown
-				}
-				now = now.Add(time.Second)
-				d.add(now, &heavy.Report{Interval: time.Second, Packets: packets, Bytes: 100 * packets}, out, all)
-			}
-			if got := d.history.Since(now.Add(-time.Hour), now); got.Trial != (drops.Total{Packets: c.want, Bytes: 100 * c.want}) {
-				t.Errorf("%s: %+v on trial, want %d packets", name, got.Trial, c.want)
-			}
-		}
-	}
-}
-
 // Drops by list leave out packets that lists have matched before dropped packets are tracked.
 func TestDropsTrackedLater(t *testing.T) {
 	l := lab.New(t)
@@ -293,7 +164,7 @@ func TestDropsTrackedLater(t *testing.T) {
 		if _, err := d.Reload(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		d.observers.drops.history = drops.History{} // to which nothing is added now
+		d.observers.drops.Hour = drops.History{} // to which nothing is added now
 	}
 }
 
@@ -305,7 +176,7 @@ func TestDropsByList(t *testing.T) {
 	blocked := func(last byte, list string, out bool) drops.Flow {
 		return drops.Flow{Remote: netip.AddrFrom4([4]byte{192, 0, 2, last}), Reason: verdict.Blocked, List: list, Out: out}
 	}
-	d.observers.drops.history.Add(drops.Interval{
+	d.observers.drops.Hour.Add(drops.Interval{
 		Begin: now.Add(-9 * time.Second), End: now.Add(-8 * time.Second), Packets: 1000, Bytes: 60_000,
 		Flows: map[drops.Flow]drops.Count{
 			blocked(1, "feed", false): {Packets: 700, Least: 600}, // an estimate

@@ -2,12 +2,10 @@ package daemon
 
 import (
 	"context"
-	"net/netip"
 
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/observe/drops"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -85,34 +83,13 @@ func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answe
 		}
 	}
 	for i := range answers {
-		x.observers.drops.describe(&answers[i])
+		x.observers.drops.Describe(&answers[i])
 	}
 	return answers, wanted, nil
 }
 
-// describe adds to an answer when such packets were last dropped, where it is about those of a
-// remote address or network.
-func (d *dropped) describe(a *engine.Answer) {
-	out := a.Direction == direction(true)
-	addr, bits := a.Known.Src, a.Known.SrcBits
-	if out {
-		addr, bits = a.Known.Dst, a.Known.DstBits
-	}
-	if !addr.IsValid() || bits == 0 {
-		return
-	}
-	of := netip.PrefixFrom(addr, int(bits))
-	last, ok := d.history.Last(func(f drops.Flow) bool {
-		// What a list on trial would drop has passed.
-		return f.Out == out && f.Reason != verdict.WouldBlock && of.Contains(f.Remote)
-	})
-	if ok {
-		a.LastDrop = &engine.LastDrop{
-			Time: last.Time, Reason: last.Flow.Reason, List: last.Flow.List, Packets: last.All.Packets,
-			Monitor: last.Flow.Monitor, MonitorPackets: last.Monitored,
-		}
-	}
-}
+// direction is in or out.
+func direction(out bool) string { return loader.Target{Out: out}.Direction() }
 
 // meeting returns the penalties that all packets of a question meet, and the first of those
 // that some may, and the number of the others.

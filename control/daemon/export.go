@@ -105,7 +105,7 @@ func (x *exports) report(now time.Time, r *heavy.Report, lists []string, monitor
 		k := f.Key
 		flow.Src, flow.Dst = netip.PrefixFrom(k.Src, int(k.SrcBits)), netip.PrefixFrom(k.Dst, int(k.DstBits))
 		flow.Proto, flow.SrcPort, flow.DstPort = k.Proto, k.SrcPort, k.DstPort
-		packets, bytes := estimate(f.Flow, r.Spec.Counts())
+		packets, bytes := f.Whole(r.Spec.Counts())
 		flow.Packets, flow.Bytes = uint64(packets), uint64(bytes)
 		flow.Tracker, flow.Action = string(r.Spec.Key), r.Spec.Action.String()
 		addFlow(x.heavy, heavyFlow{r.Spec.Label(), k}, flow)

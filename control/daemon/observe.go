@@ -13,6 +13,7 @@ import (
 	"weir/control/attach"
 	"weir/control/engine"
 	"weir/control/guard"
+	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
@@ -33,9 +34,9 @@ type observers struct {
 	notifier *notifier
 	log      *slog.Logger
 
-	meter      traffic.Meter // safe for concurrent use
-	hub        *events.Hub   // safe for concurrent use
-	drops      dropped       // safe for concurrent use
+	meter      traffic.Meter   // safe for concurrent use
+	hub        *events.Hub     // safe for concurrent use
+	drops      *drops.Recorder // safe for concurrent use
 	history    trafficHistory
 	exports    exports
 	record     record
@@ -178,7 +179,7 @@ func (o *observers) tick() {
 	if out := o.active.engine.Out(); out != nil && len(o.watchedOut) > 0 {
 		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, o.active.attach.Stats(true))
 		for _, r := range reports {
-			o.drops.add(time.Now(), r, true, tallyOf(&o.meter))
+			o.drops.Report(time.Now(), r, true, drops.TallyOf(&o.meter))
 		}
 	}
 	if o.learn != nil {
@@ -197,7 +198,7 @@ func (o *observers) tick() {
 	o.exports.takeIn(time.Now(), reports, o.active.attach.Metadata())
 	for _, r := range reports {
 		if r.Role == heavy.Drops {
-			o.drops.add(time.Now(), r, false, tallyOf(&o.meter))
+			o.drops.Report(time.Now(), r, false, drops.TallyOf(&o.meter))
 		}
 	}
 }
@@ -277,8 +278,35 @@ func (o *observers) measure() {
 		}
 	}
 	o.meter.Follow(all, shown)
-	o.drops.follow(time.Now(), o.active.attach.Metadata(), o.active.prepared.onTrial(), o.active.prepared.trackDrops, func() tally { return tallyOf(&o.meter) })
+	m := o.active.attach.Metadata()
+	phase := drops.Phase{Begin: time.Now(), Lists: listNames(m), Policy: m.Policy(), Monitor: m.Monitor, Trial: o.active.prepared.onTrial()}
+	o.drops.Follow(phase, o.active.prepared.trackDrops, func() drops.Tally { return drops.TallyOf(&o.meter) })
 	o.listen()
+}
+
+// listNames returns the names of the programs' lists, from number 1 on.
+func listNames(m attach.Metadata) (all []string) {
+	for _, l := range m.Lists {
+		all = append(all, api.ListOf(l.Name))
+	}
+	return all
+}
+
+// lender lends what is active, in turns of Run's goroutine.
+type lender struct {
+	loop   *loop
+	active *active
+}
+
+// Lend implements [drops.Host].
+func (l lender) Lend(ctx context.Context, fn func(drops.Active) error) error {
+	return l.loop.Do(ctx, func() error {
+		p := l.active.prepared
+		return fn(drops.Active{
+			Engine: l.active.engine, Monitor: l.active.attach.Metadata().Monitor, Tracked: p.trackDrops,
+			ASN: p.asn, Country: p.country, Unopened: p.unopened,
+		})
+	})
 }
 
 // listen follows the events of the interfaces that are filtered now.

@@ -10,6 +10,7 @@ import (
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/metrics"
+	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
@@ -59,18 +60,18 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	}
 	top.Problems = append(o.active.problems(), o.readings.listeners.All()...)
 	clock := loader.Monotonic()
-	recent, recentOut := o.drops.recent(now)
+	recent, recentOut := o.drops.Recent(now)
 	for _, report := range o.heavy.Last() {
 		if report != nil && report.Role != heavy.Drops {
 			t := trackerOf(report, now, clock)
 			if o.active.prepared.trackDrops {
-				o.drops.judge(&t, report, recent)
+				drops.Judge(o.active.engine, &t, report, recent)
 			}
 			top.Trackers = append(top.Trackers, t)
 		}
 	}
 	if o.active.prepared.trackDrops {
-		top.Sources = droppedSources(recent, recentOut)
+		top.Sources = drops.Largest(recent, recentOut)
 	}
 	hits := o.meter.Hits()
 	top.Filter.Lists = o.listRates(seconds, hits)
@@ -117,7 +118,7 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 		whole = r.Bytes
 	}
 	for _, f := range r.Flows[:min(len(r.Flows), api.MaxTop)] {
-		packets, bytes := estimate(f.Flow, r.Spec.Counts())
+		packets, bytes := f.Whole(r.Spec.Counts())
 		flow := api.Flow{
 			Key: heavy.Name(f.Key), Packets: packets / seconds, Bytes: bytes / seconds, Estimate: f.Before > 0,
 			LeastPackets: float64(f.Packets) / seconds, LeastBytes: float64(f.Bytes) / seconds,

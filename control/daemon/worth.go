@@ -24,7 +24,7 @@ type appraiser struct {
 	loop       *loop
 	active     *active
 	meter      *traffic.Meter
-	drops      *dropped
+	drops      *drops.Recorder
 	history    *trafficHistory
 	collateral *collateral
 
@@ -62,7 +62,7 @@ func (a *appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	}); err != nil {
 		return w, err
 	}
-	dropped := a.drops.history.Since(now.Add(-drops.Keep), now)
+	dropped := a.drops.Hour.Since(now.Add(-drops.Keep), now)
 	w.Since, w.Tracked = dropped.Begin, p.trackDrops
 	months := monthsOf(a.history.Since(now.Add(-history.KeepCoarse), now, history.Coarse))
 	overlaps := list.Overlaps(p.matched())
@@ -92,7 +92,7 @@ func (a *appraiser) follow(ctx context.Context) {
 // value adds to the history which packets, of those that were dropped since it was called last, only one
 // list would have dropped.
 func (a *appraiser) value(ctx context.Context, now time.Time) {
-	dropped := a.drops.unvalued.Take()
+	dropped := a.drops.Unvalued.Take()
 	if len(dropped.Flows) == 0 {
 		return
 	}

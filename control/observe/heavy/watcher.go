@@ -25,6 +25,22 @@ type Flow struct {
 	CutsOff string        // what a penalty would cut off: there is none, or a milder one
 }
 
+// Whole returns the packets and bytes of a flow, with those before it entered the
+// flow memory, of which only one is known.
+func (f Flow) Whole(unit sketch.Unit) (packets, bytes float64) {
+	packets, bytes = float64(f.Packets), float64(f.Bytes)
+	if exact := float64(f.Exact(unit)); exact > 0 {
+		more := 1 + float64(f.Before)/exact
+		return packets * more, bytes * more
+	}
+	if unit == sketch.Packets {
+		packets = float64(f.Before)
+	} else {
+		bytes = float64(f.Before)
+	}
+	return packets, bytes
+}
+
 // Role is the purpose of a tracker.
 type Role uint8
 

@@ -1,0 +1,131 @@
+package drops
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"weir/control/observe/heavy"
+	"weir/filter/key"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+// What lists match from the start on is counted, also beside reports without packets.
+func TestListsFromTheStart(t *testing.T) {
+	var d Recorder
+	hits := func(n uint64) Tally { return Tally{Lists: map[string]loader.Counter{"feed": {Packets: n}}} }
+	now := time.Now()
+	d.Follow(Phase{Begin: now}, true, func() Tally { return hits(100) }) // of the daemon before
+	for _, next := range []struct {
+		packets, hits uint64
+		out           bool
+	}{{30, 130, false}, {0, 150, true}, {0, 150, false}, {20, 170, false}} {
+		now = now.Add(time.Second)
+		d.Report(now, &heavy.Report{Interval: time.Second, Packets: next.packets}, next.out, hits(next.hits))
+	}
+	if got := d.Hour.Since(now.Add(-time.Hour), now).Lists["feed"]; got != 70 {
+		t.Errorf("%d packets of 70", got)
+	}
+}
+
+// Flows have the number of a list. Where that becomes another list's, an interval of before is not
+// credited to it.
+func TestDropsOfRenumberedLists(t *testing.T) {
+	for _, inherits := range []bool{false, true} {
+		d := &Recorder{Inherits: inherits}
+		now := time.Now()
+		at := now.Add
+		none := func() (c Tally) { return c }
+		report := func(end time.Duration, number uint16) {
+			f := heavy.Flow{Flow: sketch.Flow{Packets: 7, Cause: sketch.Cause{Reason: uint8(verdict.Blocked), List: number}}}
+			f.Key = key.Source(netip.MustParsePrefix("192.0.2.1/32"))
+			d.Report(at(end), &heavy.Report{Interval: time.Second, Packets: 7, Flows: []heavy.Flow{f}}, false, Tally{})
+		}
+		listed := func(want Flow) {
+			t.Helper()
+			want.Remote, want.Reason = netip.MustParseAddr("192.0.2.1"), verdict.Blocked
+			if n := d.last.Flows[want]; n.Packets != 7 {
+				t.Errorf("%+v, want %+v", d.last.Flows, want)
+			}
+		}
+		d.Follow(Phase{Begin: at(0), Lists: []string{"first", "second"}}, true, none)
+		report(900*time.Millisecond, 2) // it began before
+		if inherits {
+			listed(Flow{Renumbered: true})
+		} else {
+			listed(Flow{List: "second"})
+		}
+		report(1900*time.Millisecond, 2)
+		listed(Flow{List: "second"})
+		d.Follow(Phase{Begin: at(1950 * time.Millisecond), Lists: []string{"first", "other", "second"}}, true, none)
+		d.Follow(Phase{Begin: at(1950 * time.Millisecond), Lists: []string{"first", "other", "second"}}, true, none)
+		report(2960*time.Millisecond, 2) // it is added late
+		listed(Flow{Renumbered: true})
+		report(3900*time.Millisecond, 2)
+		listed(Flow{List: "other"})
+		d.Follow(Phase{Begin: at(4 * time.Second), Lists: []string{"first"}}, true, none)
+		report(4900*time.Millisecond, 1) // the same list in all the time
+		listed(Flow{List: "first"})
+		report(5900*time.Millisecond, 3) // there is none
+		listed(Flow{Renumbered: true})
+		report(6900*time.Millisecond, 0)
+		listed(Flow{})
+	}
+}
+
+// An interval has the mode of most of its time.
+func TestModeOfInterval(t *testing.T) {
+	var d Recorder
+	now := time.Now()
+	none := func() (c Tally) { return c }
+	d.Follow(Phase{Begin: now}, true, none)
+	d.Follow(Phase{Begin: now.Add(1400 * time.Millisecond), Monitor: true}, true, none)
+	d.Follow(Phase{Begin: now.Add(3600 * time.Millisecond)}, true, none)
+	for n, want := range []uint64{0, 7, 7, 7, 0} {
+		d.Report(now.Add(time.Duration(n+1)*time.Second), &heavy.Report{Interval: time.Second, Packets: 7}, false, Tally{})
+		if got := d.last.Monitored.Packets; got != want {
+			t.Errorf("second %d: %d packets in monitor mode, want %d", n, got, want)
+		}
+	}
+}
+
+// Packets that pass by a list on trial are not reported as dropped, though most sources are unknown.
+func TestDropsOnTrial(t *testing.T) {
+	type reasons = map[verdict.Reason]uint64
+	for name, c := range map[string]struct {
+		policy  verdict.Policy
+		packets []uint64 // of the tracker, each second
+		counted []reasons
+		want    uint64
+	}{
+		"nothing else":             {packets: []uint64{1000, 1000}, counted: []reasons{{verdict.WouldBlock: 1000}, {verdict.WouldBlock: 1000}}, want: 2000},
+		"counted a little later":   {packets: []uint64{1000, 1000}, counted: []reasons{{verdict.WouldBlock: 1010}, {verdict.WouldBlock: 980}}, want: 2000},
+		"counted after the report": {packets: []uint64{0, 1000}, counted: []reasons{{verdict.WouldBlock: 990}, {verdict.WouldBlock: 10}}, want: 1000},
+		"no list on trial":         {packets: []uint64{1000}, counted: []reasons{{verdict.Blocked: 900, verdict.RateLimited: 90}}, want: 0},
+		"both":                     {packets: []uint64{1000, 0, 400}, counted: []reasons{{verdict.WouldBlock: 700, verdict.Blocked: 300}, {}, {verdict.WouldBlock: 100, verdict.Heavy: 300}}, want: 800},
+		"malformed ones pass":      {packets: []uint64{1000}, counted: []reasons{{verdict.WouldBlock: 990, verdict.Malformed: 500}}, want: 1000},
+		"malformed ones are dropped, some without addresses": {
+			policy: verdict.Policy{DropMalformed: true}, packets: []uint64{1000}, counted: []reasons{{verdict.WouldBlock: 600, verdict.Malformed: 500}}, want: 600,
+		},
+	} {
+		for _, out := range []bool{false, true} {
+			var d Recorder
+			var all Tally
+			now := time.Now()
+			d.Follow(Phase{Begin: now, Policy: &c.policy}, true, func() Tally { return all })
+			for n, packets := range c.packets {
+				for r, grown := range c.counted[n] {
+					all.of(out)[r].Packets += grown
+					all.of(out)[r].Bytes += 100 * grown
+				}
+				now = now.Add(time.Second)
+				d.Report(now, &heavy.Report{Interval: time.Second, Packets: packets, Bytes: 100 * packets}, out, all)
+			}
+			if got := d.Hour.Since(now.Add(-time.Hour), now); got.Trial != (Total{Packets: c.want, Bytes: 100 * c.want}) {
+				t.Errorf("%s: %+v on trial, want %d packets", name, got.Trial, c.want)
+			}
+		}
+	}
+}
