@@ -25,12 +25,12 @@ import (
 	"weir/control/doctor"
 	"weir/control/durable"
 	"weir/control/engine"
-	"weir/control/export"
 	"weir/control/feed"
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
+	"weir/control/observe/flows"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
 	"weir/control/stages"
@@ -158,7 +158,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.service.log = o.Log
 	d.observers = observers{
 		active: d.active, readings: &d.readings, notifier: newNotifier(o), log: o.Log,
-		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: drops.NewRecorder(lender{d.loop, d.active}, o.Log), exports: exports{Exporter: export.New(o.Log)},
+		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: drops.NewRecorder(lender{d.loop, d.active}, o.Log), exports: flows.New(hub, o.Log),
 		collateral: collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log},
 	}
 	d.readings = readings{
@@ -174,7 +174,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		loop: d.loop, active: d.active, observers: &d.observers, log: o.Log,
 		running: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage),
 	}
-	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: &d.observers.exports, log: o.Log}
+	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: d.observers.exports, log: o.Log}
 	d.changes = changer{
 		loop: d.loop, active: d.active, filter: d, guards: &d.guards, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
 		queued: waiting{audit: d.audit, notifier: d.observers.notifier, log: o.Log, carryOut: d.changes.carryOut, patience: queuedPatience},
@@ -342,7 +342,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		all.Go(func() { d.service.feedWatchdog(ctx, w/4, progress) })
 	}
 	d.observers.history.hits = d.observers.meter.Hits()
-	d.observers.exports.configure(d.active.prepared.config.Export, d.observers.hub, now, d.observers.history.hits)
+	d.observers.exports.Configure(d.active.prepared.config.Export, now, d.observers.history.hits)
 	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.observers.meter), traffic.NewIntervals(&d.observers.meter)
 	for more := true; more; {
 		var err error
@@ -380,6 +380,9 @@ func (d *Daemon) reloadOn(ctx context.Context, reload <-chan os.Signal) {
 	}
 }
 
+// exportGrace is how long collectors have for the last records when the daemon ends.
+const exportGrace = 2 * time.Second
+
 // Keeps reports whether the program stays attached after Stop.
 func (d *Daemon) Keeps() bool { return d.active.prepared.config.Keep }
 
@@ -389,9 +392,7 @@ func (d *Daemon) Stop() error {
 	d.api.early.Close() // where Run has not
 	defer d.observers.notifier.Close(notifyGrace)
 	defer d.observers.exports.Close(exportGrace)
-	d.observers.exports.flush(time.Now(), d.active.attach.Metadata().Monitor, true)
-	d.observers.exports.sendCounters(time.Now(), &d.observers.meter, d.active.attach)
-	d.observers.exports.samples.close()
+	d.observers.exports.Finish(time.Now(), d.active.attach.Metadata().Monitor, &d.observers.meter, d.active.attach.Attached())
 	if u := d.reloads.unconfirmed; u != nil {
 		u.kept.close(d.o.Log)
 	}

@@ -18,6 +18,7 @@ import (
 	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/observe/flows"
 	"weir/control/observe/heavy"
 	"weir/filter/key"
 	"weir/filter/ordered"
@@ -462,7 +463,7 @@ type guards struct {
 	observers *observers
 	readings  *readings
 	notifier  *notifier
-	exports   *exports
+	exports   *flows.Exports
 	log       *slog.Logger
 
 	looked    time.Time // when peers were last looked for

@@ -15,6 +15,7 @@ import (
 	"weir/control/guard"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
+	"weir/control/observe/flows"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
@@ -38,7 +39,7 @@ type observers struct {
 	hub        *events.Hub     // safe for concurrent use
 	drops      *drops.Recorder // safe for concurrent use
 	history    trafficHistory
-	exports    exports
+	exports    *flows.Exports
 	record     record
 	collateral collateral // safe for concurrent use
 
@@ -195,8 +196,13 @@ func (o *observers) tick() {
 	o.notifier.heavyHitters(o.heavy, happened, time.Now())
 	o.record.watched(o.heavy.Last(), reports, happened)
 	o.record.displaced(o.heavy)
-	o.exports.takeIn(time.Now(), reports, o.active.attach.Metadata())
+	if len(reports) == 0 {
+		return
+	}
+	m := o.active.attach.Metadata()
+	names := listNames(m)
 	for _, r := range reports {
+		o.exports.Report(time.Now(), r, names, m.Monitor)
 		if r.Role == heavy.Drops {
 			o.drops.Report(time.Now(), r, false, drops.TallyOf(&o.meter))
 		}

@@ -233,7 +233,7 @@ func (d *Daemon) reconfigure(next reassembly, by *kept) (r api.Reloaded, err err
 	_ = d.followInterfaces() // Run ends where nothing is left
 	d.feeds.follow(d.fetched)
 	d.observers.notifier.configure(c)
-	d.observers.exports.configure(c.Export, d.observers.hub, time.Now(), d.observers.meter.Hits())
+	d.observers.exports.Configure(c.Export, time.Now(), d.observers.meter.Hits())
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)
 	}

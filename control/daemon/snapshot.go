@@ -12,6 +12,7 @@ import (
 	"weir/control/metrics"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
+	"weir/control/observe/flows"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
@@ -76,9 +77,9 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	hits := o.meter.Hits()
 	top.Filter.Lists = o.listRates(seconds, hits)
 	o.history.add(now, r, m.Drops, hits, o.collateral.last.Load())
-	o.exports.trial, o.exports.out = o.active.prepared.onTrial(), o.active.prepared.outgoing()
-	if o.exports.second(now, r, o.active.prepared.trackDrops, m.Drops, hits) {
-		o.exports.sendCounters(now, &o.meter, o.active.attach)
+	lists := flows.Lists{Hits: hits, Trial: o.active.prepared.onTrial(), Out: o.active.prepared.outgoing()}
+	if o.exports.Second(now, r, o.active.prepared.trackDrops, m.Drops, lists) {
+		o.exports.SendCounters(now, &o.meter, o.active.attach.Attached())
 	}
 	if l := o.learn; l == nil {
 		o.readings.weights.Store(nil)

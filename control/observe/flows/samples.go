@@ -1,9 +1,8 @@
-package daemon
+package flows
 
 import (
 	"time"
 
-	"weir/control/attach"
 	"weir/control/export"
 	"weir/control/metrics"
 	"weir/control/observe/events"
@@ -131,13 +130,12 @@ func interfaces(counted []metrics.Interface, index func(loader.Target) uint32) (
 	return all
 }
 
-// sendCounters exports what was counted on each interface.
-func (x *exports) sendCounters(now time.Time, meter *traffic.Meter, manager *attach.Manager) {
+// SendCounters exports what was counted on each interface.
+func (x *Exports) SendCounters(now time.Time, meter *traffic.Meter, attached []*loader.Attachment) {
 	if x.samples.oneIn == 0 {
 		return
 	}
 	counted, _ := meter.Read()
-	attached := manager.Attached()
 	b := &export.Samples{Interfaces: interfaces(counted, func(t loader.Target) uint32 {
 		for _, a := range attached {
 			if a.Target() == t {

@@ -1,12 +1,14 @@
-package daemon
+// Package flows collects what is exported to flow collectors: records of flows, and samples of
+// packets that were dropped.
+package flows
 
 import (
 	"cmp"
+	"log/slog"
 	"net/netip"
 	"time"
 
 	"weir/control/api"
-	"weir/control/attach"
 	"weir/control/export"
 	"weir/control/observe/events"
 	"weir/control/observe/heavy"
@@ -17,12 +19,14 @@ import (
 	"weir/loader"
 )
 
-// exports collects what is exported at the end of an interval. Each packet that was
+// Exports collects what is exported at the end of an interval. Each packet that was
 // counted is in exactly one record: with its source, as far as that is known, else with
-// its list, else with its reason.
-type exports struct {
-	*export.Exporter // safe for concurrent use
-	interval         time.Duration
+// its list, else with its reason. Its methods are not safe for concurrent use, except those of
+// the exporter.
+type Exports struct {
+	*export.Exporter
+	hub      *events.Hub
+	interval time.Duration
 
 	began   time.Time                          // zero: nothing is collected
 	tracked bool                               // who was dropped is known
@@ -30,16 +34,23 @@ type exports struct {
 	waiting [verdict.NumReasons]loader.Counter // of these, since the last interval or longer
 	drops   [verdict.NumReasons]bool
 	lists   map[string]loader.Counter // matched, and not exported yet
-	trial   map[string]bool           // of these, those that are on trial
-	out     map[string]bool           // lists of outgoing packets, of which there are no records
-	hits    map[string]loader.Counter // as last read
+	last    Lists
 	sources map[dropFlow]export.Flow
 	heavy   map[heavyFlow]export.Flow
 	samples samples
 }
 
-// exportGrace is how long collectors have for the last records when the daemon ends.
-const exportGrace = 2 * time.Second
+// Lists has the block lists, by their names.
+type Lists struct {
+	Hits  map[string]loader.Counter // packets that each has matched
+	Trial map[string]bool           // lists on trial
+	Out   map[string]bool           // lists of outgoing packets, which have no records
+}
+
+// New returns exports to no collector yet, with samples from a hub.
+func New(hub *events.Hub, log *slog.Logger) *Exports {
+	return &Exports{Exporter: export.New(log), hub: hub}
+}
 
 // dropFlow and heavyFlow identify records.
 type (
@@ -54,25 +65,25 @@ type (
 	}
 )
 
-// configure follows a configuration. What is exported begins now.
-func (x *exports) configure(s export.Spec, hub *events.Hub, now time.Time, hits map[string]loader.Counter) {
-	x.Configure(s.Collectors)
-	x.samples.configure(s.Collectors, hub, x.Exporter)
+// Configure follows a configuration. Records begin now: hits are those that lists have had before.
+func (x *Exports) Configure(s export.Spec, now time.Time, hits map[string]loader.Counter) {
+	x.Exporter.Configure(s.Collectors)
+	x.samples.configure(s.Collectors, x.hub, x.Exporter)
 	x.interval = time.Duration(s.Interval)
 	if len(s.Collectors) == 0 {
-		*x = exports{Exporter: x.Exporter, samples: x.samples}
+		*x = Exports{Exporter: x.Exporter, hub: x.hub, samples: x.samples}
 	} else if x.began.IsZero() {
-		*x = exports{Exporter: x.Exporter, samples: x.samples, interval: x.interval, began: now, hits: hits, lists: make(map[string]loader.Counter)}
+		*x = Exports{Exporter: x.Exporter, hub: x.hub, samples: x.samples, interval: x.interval, began: now, last: Lists{Hits: hits}, lists: make(map[string]loader.Counter)}
 		x.clear()
 	}
 }
 
-func (x *exports) clear() {
+func (x *Exports) clear() {
 	x.sources, x.heavy = make(map[dropFlow]export.Flow), make(map[heavyFlow]export.Flow)
 }
 
-// report takes in the report of a tracker, of which lists are those of the programs.
-func (x *exports) report(now time.Time, r *heavy.Report, lists []string, monitor bool) {
+// Report takes in the report of a tracker. lists are the names of the programs' lists.
+func (x *Exports) Report(now time.Time, r *heavy.Report, lists []string, monitor bool) {
 	if x.began.IsZero() || r.Spec.Guard() {
 		return
 	}
@@ -124,9 +135,9 @@ func addFlow[K comparable](all map[K]export.Flow, id K, f export.Flow) {
 	all[id] = f
 }
 
-// second takes in what was counted in a second, and exports at the end of an interval,
-// which it reports.
-func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops func(verdict.Reason) bool, hits map[string]loader.Counter) bool {
+// Second takes in what was counted in a second, and exports at the end of an interval,
+// which it reports. tracked: reports will say who was dropped.
+func (x *Exports) Second(now time.Time, r traffic.Rates, tracked bool, drops func(verdict.Reason) bool, lists Lists) bool {
 	if x.began.IsZero() {
 		return false
 	}
@@ -136,14 +147,14 @@ func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops fun
 		x.reasons[i].Bytes += n.Bytes
 		x.drops[i] = drops(verdict.Reason(i))
 	}
-	for name, n := range hits {
+	for name, n := range lists.Hits {
 		list := api.ListOf(name)
-		if before := x.hits[name]; n.Packets > before.Packets && !x.out[list] {
+		if before := x.last.Hits[name]; n.Packets > before.Packets && !lists.Out[list] {
 			sum := x.lists[list]
 			x.lists[list] = loader.Counter{Packets: sum.Packets + n.Packets - before.Packets, Bytes: sum.Bytes + n.Bytes - min(n.Bytes, before.Bytes)}
 		}
 	}
-	x.hits = hits
+	x.last = lists
 	if now.Sub(x.began) < x.interval-time.Second/2 {
 		return false
 	}
@@ -152,7 +163,7 @@ func (x *exports) second(now time.Time, r traffic.Rates, tracked bool, drops fun
 }
 
 // flush exports what was collected.
-func (x *exports) flush(now time.Time, monitor, last bool) {
+func (x *Exports) flush(now time.Time, monitor, last bool) {
 	if x.began.IsZero() {
 		return
 	}
@@ -165,7 +176,7 @@ func (x *exports) flush(now time.Time, monitor, last bool) {
 // counters: what is not known to have a source waits for one until the next batch,
 // unless it is the last one. Counters are read one after another: what a list is ahead
 // of its reason waits, too.
-func (x *exports) batch(now time.Time, monitor, last bool) export.Batch {
+func (x *Exports) batch(now time.Time, monitor, last bool) export.Batch {
 	b := export.Batch{Time: now}
 	put := func(f export.Flow, r verdict.Reason, of *loader.Counter) {
 		n := least(loader.Counter{Packets: f.Packets, Bytes: f.Bytes}, *of)
@@ -189,14 +200,14 @@ func (x *exports) batch(now time.Time, monitor, last bool) export.Batch {
 	var ready [verdict.NumReasons]loader.Counter
 	for i, n := range x.reasons {
 		if ready[i] = n; x.tracked && !last && (x.drops[i] || verdict.Reason(i) == verdict.WouldBlock) {
-			// Of what waited before, the sources came first.
+			// The sources of packets that waited before are known by now.
 			ready[i] = least(n, x.waiting[i])
 		}
 	}
 	whole := export.Flow{Begin: x.began, End: now}
 	for name, n := range x.lists {
 		listed := verdict.Blocked
-		if monitor || x.trial[name] {
+		if monitor || x.last.Trial[name] {
 			listed = verdict.WouldBlock
 		}
 		before := x.reasons[listed]
@@ -230,16 +241,9 @@ func minus(a, b loader.Counter) loader.Counter {
 	return loader.Counter{Packets: a.Packets - b.Packets, Bytes: a.Bytes - b.Bytes}
 }
 
-// takeIn takes in the reports of trackers.
-func (x *exports) takeIn(now time.Time, reports []*heavy.Report, m attach.Metadata) {
-	if x.began.IsZero() {
-		return
-	}
-	var lists []string
-	for _, l := range m.Lists {
-		lists = append(lists, api.ListOf(l.Name))
-	}
-	for _, r := range reports {
-		x.report(now, r, lists, m.Monitor)
-	}
+// Finish exports what is left, before Close.
+func (x *Exports) Finish(now time.Time, monitor bool, meter *traffic.Meter, attached []*loader.Attachment) {
+	x.flush(now, monitor, true)
+	x.SendCounters(now, meter, attached)
+	x.samples.close()
 }

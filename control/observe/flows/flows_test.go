@@ -1,4 +1,4 @@
-package daemon
+package flows
 
 import (
 	"fmt"
@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/config"
-	"weir/control/engine"
 	"weir/control/export"
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
@@ -27,7 +25,7 @@ func TestExportedOnce(t *testing.T) {
 	random := seed.New(t)
 	now := time.Now()
 	for range 200 {
-		x := exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
+		x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
 		x.clear()
 		var want [verdict.NumReasons]loader.Counter
 		got, hits := make(map[string]loader.Counter), make(map[string]loader.Counter)
@@ -52,7 +50,7 @@ func TestExportedOnce(t *testing.T) {
 			}
 			hits = next
 			monitor := random.IntN(4) == 0
-			x.second(now, r, random.IntN(4) > 0, func(r verdict.Reason) bool { return r == verdict.Blocked || r == verdict.Heavy }, hits)
+			x.Second(now, r, random.IntN(4) > 0, func(r verdict.Reason) bool { return r == verdict.Blocked || r == verdict.Heavy }, Lists{Hits: hits})
 			for n := range random.IntN(8) {
 				id := dropFlow{netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), verdict.Blocked, fmt.Sprintf("list%d", n%5)}
 				addFlow(x.sources, id, export.Flow{Packets: random.Uint64N(50), Bytes: random.Uint64N(50_000)})
@@ -72,7 +70,7 @@ func TestExportedOnce(t *testing.T) {
 // Flows that are dropped are exported with the name of their list, the last one's too.
 func TestExportedLists(t *testing.T) {
 	now := time.Now()
-	x := exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
+	x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
 	x.clear()
 	source := netip.MustParseAddr("192.0.2.1")
 	r := &heavy.Report{Role: heavy.Drops, Interval: time.Second}
@@ -81,7 +79,7 @@ func TestExportedLists(t *testing.T) {
 		f.Cause = sketch.Cause{Reason: uint8(verdict.Blocked), List: list}
 		r.Flows = append(r.Flows, heavy.Flow{Flow: f})
 	}
-	x.report(now, r, []string{"first", "last"}, false)
+	x.Report(now, r, []string{"first", "last"}, false)
 	for name, want := range map[string]uint64{"": 2, "first": 1, "last": 1} {
 		if f := x.sources[dropFlow{source, verdict.Blocked, name}]; f.Packets != want || f.List != name {
 			t.Errorf("list %q: %+v, want %d packets", name, f, want)
@@ -91,14 +89,13 @@ func TestExportedLists(t *testing.T) {
 
 // Records are of incoming packets: no list of outgoing ones is in them.
 func TestExportedListsAreOfIncomingPackets(t *testing.T) {
-	prepared := Prepared{lists: []*managedList{{List: config.List{Name: "in"}}, {List: config.List{Name: "out", Direction: engine.Out}}}}
 	now := time.Now()
-	x := exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter), out: prepared.outgoing()}
+	x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
 	x.clear()
 	var r traffic.Rates
 	r.Grown[verdict.Blocked] = loader.Counter{Packets: 100, Bytes: 6000}
 	hits := map[string]loader.Counter{"in": {Packets: 30, Bytes: 1800}, "out": {Packets: 100, Bytes: 6000}, "out" + api.ManualSuffix: {Packets: 100, Bytes: 6000}}
-	x.second(now, r, false, func(r verdict.Reason) bool { return r == verdict.Blocked }, hits)
+	x.Second(now, r, false, func(r verdict.Reason) bool { return r == verdict.Blocked }, Lists{Hits: hits, Out: map[string]bool{"out": true}})
 	got := make(map[string]uint64)
 	for _, f := range x.batch(now, false, false).All {
 		got[f.List] += f.Packets
