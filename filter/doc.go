@@ -19,6 +19,8 @@
 //     space-efficient Bloom filters", 2007; Fan, Andersen, Kaminsky and
 //     Mitzenmacher, "Cuckoo filter: practically better than Bloom", 2014
 //     (bpf/set.h, bpf/marker.h, bpf/cascade.h, bpf/hot.h, bpf/table.h).
+//   - [weir/filter/blocked]: a blocked Bloom filter in which an element has one cache
+//     line, of recent flows, of the pairs that guards count, and of digests (bpf/cascade.h).
 //   - [weir/filter/quotient]: the exact set of IPv4 addresses and prefixes, in 2 to
 //     6 bytes an entry, by quotienting. Knuth, "The art of computer programming",
 //     volume 3, 1973; Cleary, "Compact hash tables using bidirectional linear

@@ -17,7 +17,7 @@ import (
 	"maps"
 	"slices"
 
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -117,8 +117,8 @@ type Pairs struct {
 }
 
 // Geometry is the size of the filter.
-func (p *Pairs) Geometry() digest.Geometry {
-	return digest.Geometry{Lines: p.Lines, Bits: verdict.PairBits}
+func (p *Pairs) Geometry() blocked.Geometry {
+	return blocked.Geometry{Lines: p.Lines, Bits: verdict.PairBits}
 }
 
 // Generation enforces lists. Its verdict.Program decides as the program in the

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/penalty"
@@ -50,11 +50,11 @@ func (t Tracker) guard(words []uint64) *verdict.Guard {
 	}
 	g := &verdict.Guard{V4: t.Pairs.V4, V6: t.Pairs.V6, Secret: t.Secret, Ephemeral: t.Pairs.Ephemeral, Sources: t.V4.SrcBits > 0}
 	if words == nil {
-		g.Pairs = digest.NewFilter(t.Pairs.Geometry())
+		g.Pairs = blocked.New(t.Pairs.Geometry())
 		return g
 	}
 	var err error
-	if g.Pairs, err = digest.FromWords(t.Pairs.Geometry(), words); err != nil {
+	if g.Pairs, err = blocked.FromWords(t.Pairs.Geometry(), words); err != nil {
 		panic(err) // the memory has the guard's size
 	}
 	return g
@@ -119,7 +119,7 @@ func (t *Trackers) SourceHash(tracker int, src netip.Addr) uint64 {
 }
 
 // Pairs returns what a guard remembers in bank 0 or 1, nil for a tracker of packets.
-func (t *Trackers) Pairs(tracker, bank int) *digest.Filter {
+func (t *Trackers) Pairs(tracker, bank int) *blocked.Filter {
 	if g := t.trackers[tracker].guard(t.PairWords(tracker, bank)); g != nil {
 		return g.Pairs
 	}

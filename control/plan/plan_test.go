@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/fpr"
 	"weir/filter/recent"
 	"weir/filter/verdict"
@@ -329,7 +329,7 @@ func TestScanMisses(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := guardOf(64 << 10)
-	f := digest.NewFilter(g.pairs)
+	f := blocked.New(g.pairs)
 	r := rand.New(rand.NewPCG(1, 2))
 	counted := 0
 	for range s.Capacity {

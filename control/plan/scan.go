@@ -5,7 +5,7 @@ import (
 	"math"
 	"sort"
 
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 )
@@ -86,14 +86,14 @@ const lineBytes = 64
 
 // guard is the memory of a guard's window.
 type guard struct {
-	pairs    digest.Geometry
+	pairs    blocked.Geometry
 	bank     int
 	capacity int
 }
 
 func guardOf(memory int) guard {
 	lines, bank := verdict.DivideGuard(memory)
-	g := guard{pairs: digest.Geometry{Lines: lines, Bits: verdict.PairBits}, bank: bank}
+	g := guard{pairs: blocked.Geometry{Lines: lines, Bits: verdict.PairBits}, bank: bank}
 	// A window ends with so many pairs that are counted; those that are missed come on top.
 	counted := int(verdict.GuardPairs(lines))
 	g.capacity = counted + sort.Search(counted, func(missed int) bool {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"weir/filter/blocked"
 	"weir/filter/hash"
 )
 
@@ -21,9 +22,9 @@ type Config struct {
 // Geometry returns the smallest filter that stores a slice's packets at the
 // configured false-positive rate. It fails if the Config is out of range; see
 // [Smallest].
-func (c Config) Geometry() (Geometry, error) {
+func (c Config) Geometry() (blocked.Geometry, error) {
 	if c.Slice <= 0 || c.Keep < c.Slice {
-		return Geometry{}, fmt.Errorf("digest: slices of %v kept for %v", c.Slice, c.Keep)
+		return blocked.Geometry{}, fmt.Errorf("digest: slices of %v kept for %v", c.Slice, c.Keep)
 	}
 	return Smallest(c.Rate*c.Slice.Seconds(), c.FPR)
 }
@@ -52,13 +53,13 @@ type Slice struct {
 	Seed     hash.Seed // of the secret
 	From, To time.Time
 	Packets  uint64 // number recorded
-	Filter   *Filter
+	Filter   *blocked.Filter
 
 	once   sync.Once
 	chance float64
 }
 
-// Chance returns [Filter.Chance]. The filter must no longer change.
+// Chance returns [blocked.Filter.Chance]. The filter must no longer change.
 func (s *Slice) Chance() float64 {
 	s.once.Do(func() { s.chance = s.Filter.Chance() })
 	return s.chance
@@ -100,7 +101,7 @@ func (f *Finding) Chance() float64 { return -math.Expm1(f.none) }
 // as arguments. It is not safe for concurrent use.
 type Log struct {
 	config   Config
-	geometry Geometry
+	geometry blocked.Geometry
 	ring     []table // slice number n is ring[n mod len(ring)]
 }
 
@@ -135,7 +136,7 @@ func (l *Log) Record(digest uint64, at time.Time) bool {
 	s := &Slice{From: l.config.Begin(n), To: l.config.Begin(n + 1)} // Chance is computed by the caller
 	switch {
 	case t.Slice == nil:
-		s.Filter = NewFilter(l.geometry)
+		s.Filter = blocked.New(l.geometry)
 	case t.number < n:
 		s.Filter = t.Filter
 		s.Filter.Clear()

@@ -13,13 +13,13 @@ package recent
 import (
 	"math"
 
-	"weir/filter/digest"
+	"weir/filter/blocked"
 )
 
 // Filter remembers the items of the last one to two generations of a stream. bpf/first.h
 // is its twin.
 type Filter struct {
-	filters [2]*digest.Filter
+	filters [2]*blocked.Filter
 	present int
 }
 
@@ -35,7 +35,7 @@ const Full = 88
 func New(lines uint32) *Filter {
 	f := &Filter{}
 	for i := range f.filters {
-		f.filters[i] = digest.NewFilter(digest.Geometry{Lines: lines, Bits: Bits})
+		f.filters[i] = blocked.New(blocked.Geometry{Lines: lines, Bits: Bits})
 	}
 	return f
 }
@@ -65,7 +65,7 @@ func (f *Filter) Words() [2][]uint64 {
 // FalsePositive returns the probability that a new item is taken for a known
 // one where the present generation has some items and the former has others.
 func FalsePositive(lines uint32, present, former int) float64 {
-	g := digest.Geometry{Lines: lines, Bits: Bits}
+	g := blocked.Geometry{Lines: lines, Bits: Bits}
 	return 1 - (1-g.FalsePositiveRate(present))*(1-g.FalsePositiveRate(former))
 }
 

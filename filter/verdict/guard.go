@@ -1,7 +1,7 @@
 package verdict
 
 import (
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -18,9 +18,9 @@ import (
 type Guard struct {
 	V4, V6    key.Shape // of pairs, of the tuple form
 	Secret    *hash.Secret
-	Ephemeral uint16         // the port from which on hosts connect
-	Sources   bool           // the tracker watches sources: answers of servers do not count
-	Pairs     *digest.Filter // of PairBits bits
+	Ephemeral uint16          // the port from which on hosts connect
+	Sources   bool            // the tracker watches sources: answers of servers do not count
+	Pairs     *blocked.Filter // of PairBits bits
 }
 
 // PairBits is the number of bits that a pair sets in its line.

@@ -9,6 +9,7 @@ import (
 	"weir/control/engine"
 	"weir/control/replay"
 	recorder "weir/control/stage/digest"
+	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/packet"
@@ -27,7 +28,7 @@ type digests struct {
 	secret     *hash.Secret
 
 	slice            uint32
-	filter           *digest.Filter
+	filter           *blocked.Filter
 	loops            *digest.Loops
 	gathered         []seen
 	packets, skipped uint64
@@ -42,12 +43,12 @@ type seen struct {
 	ttl    uint8
 }
 
-func newDigests(t testing.TB, lists []engine.List, c engine.Config, g digest.Geometry) *digests {
+func newDigests(t testing.TB, lists []engine.List, c engine.Config, g blocked.Geometry) *digests {
 	t.Helper()
 	onOneCPU(t)
 	part := &recorder.Part{Filter: g}
 	c.Parts = []engine.Part{part}
-	d := &digests{filter: digest.NewFilter(g), loops: digest.NewLoops(digest.Sightings)}
+	d := &digests{filter: blocked.New(g), loops: digest.NewLoops(digest.Sightings)}
 	d.generation, d.kernel = engines(t, lists, c)
 	part.Read(d.kernel.Stats(), func(m *recorder.Memory) { d.memory = m })
 	if d.memory == nil {
@@ -133,7 +134,7 @@ func (d *digests) next() {
 func TestDigestsOverCaptures(t *testing.T) {
 	lab.Root(t)
 	traffic := sample(t)
-	for _, g := range []digest.Geometry{{Lines: 50_000, Bits: 4}, {Lines: 700, Bits: 6}, {Lines: 1, Bits: 1}} {
+	for _, g := range []blocked.Geometry{{Lines: 50_000, Bits: 4}, {Lines: 700, Bits: 6}, {Lines: 1, Bits: 1}} {
 		d := newDigests(t, nil, engine.Config{}, g)
 		const slices = 5
 		var packets, skipped uint64
@@ -158,7 +159,7 @@ func TestDigestsOfRandomFrames(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	c := engine.Config{Policy: verdict.Policy{DropMalformed: r.IntN(2) == 0}}
-	d := newDigests(t, richLists(), c, digest.Geometry{Lines: 3000, Bits: 5})
+	d := newDigests(t, richLists(), c, blocked.Geometry{Lines: 3000, Bits: 5})
 	for range 100_000 {
 		frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))
 		for range r.IntN(3) {
@@ -187,7 +188,7 @@ func hop(frame []byte, hops int) []byte {
 func TestLoopsInTheKernel(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
-	d := newDigests(t, nil, engine.Config{}, digest.Geometry{Lines: 1000, Bits: 4})
+	d := newDigests(t, nil, engine.Config{}, blocked.Geometry{Lines: 1000, Bits: 4})
 	for range 200 {
 		tuple := r.anyTuple(false)
 		tuple.Proto, tuple.HasPorts = 17, true
@@ -231,7 +232,7 @@ func FuzzDigest(f *testing.F) {
 	if dir, err := data.Find(); err == nil {
 		addMalformed(f, dir+"/malformed")
 	}
-	d := newDigests(f, nil, engine.Config{}, digest.Geometry{Lines: 100, Bits: 4})
+	d := newDigests(f, nil, engine.Config{}, blocked.Geometry{Lines: 100, Bits: 4})
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		d.next() // on whatever CPU this is
 		d.pass(t, frame[:min(len(frame), 2048)])

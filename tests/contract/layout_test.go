@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"weir/bpf"
+	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/filter/fpr"
 	"weir/filter/icarus"
@@ -254,9 +255,9 @@ func TestConstants(t *testing.T) {
 	if c["FINGERPRINT_MASK"] != 1<<c["LIST_SHIFT"]-1 {
 		t.Errorf("fingerprint %#x and list at bit %d overlap, or leave a gap", c["FINGERPRINT_MASK"], c["LIST_SHIFT"])
 	}
-	if digest.Sightings != loader.Sightings || digest.LoopFalls != loader.LoopFalls || digest.MaxBits != membership.MaxLineBits {
+	if digest.Sightings != loader.Sightings || digest.LoopFalls != loader.LoopFalls || blocked.MaxBits != membership.MaxLineBits {
 		t.Errorf("%d packets are watched, for %d falls, of %d bits at most; not %d, %d and %d",
-			digest.Sightings, digest.LoopFalls, digest.MaxBits, loader.Sightings, loader.LoopFalls, membership.MaxLineBits)
+			digest.Sightings, digest.LoopFalls, blocked.MaxBits, loader.Sightings, loader.LoopFalls, membership.MaxLineBits)
 	}
 	if membership.LineBits != 64*membership.LineWords || fpr.LineBits != membership.LineBits {
 		t.Errorf("lines of %d bits, predicted for %d", membership.LineBits, fpr.LineBits)

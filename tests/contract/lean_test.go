@@ -10,7 +10,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	recorder "weir/control/stage/digest"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -279,7 +279,7 @@ func TestLeanPath(t *testing.T) {
 			c.Trackers = []engine.Tracker{all[2], all[4]}
 		}
 		records := i%3 == 0
-		digests := &recorder.Part{Filter: digest.Geometry{Lines: 300, Bits: 5}}
+		digests := &recorder.Part{Filter: blocked.Geometry{Lines: 300, Bits: 5}}
 		if records {
 			c.Parts = append(c.Parts, sameSecret{digests})
 		}

@@ -11,7 +11,7 @@ import (
 	"weir/control/engine"
 	"weir/control/replay"
 	"weir/control/stage/replies"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/recent"
@@ -272,9 +272,9 @@ func TestRepliesInBloomFilters(t *testing.T) {
 	t.Logf("exact: %d bytes for %d connections, no false passes", exact.Bytes(), known)
 	r := newRandom(t)
 	for _, lines := range []uint32{known / 128, known / 64, known / 32, known / 16} { // 4 to 32 bits a connection and generation
-		var generations [2]*digest.Filter
+		var generations [2]*blocked.Filter
 		for i := range generations {
-			generations[i] = digest.NewFilter(digest.Geometry{Lines: lines, Bits: recent.Bits})
+			generations[i] = blocked.New(blocked.Geometry{Lines: lines, Bits: recent.Bits})
 			for range known {
 				generations[i].Record(r.Uint64())
 			}

@@ -13,7 +13,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -65,7 +65,7 @@ type counters struct {
 type twin struct {
 	*sketch.Bank
 	lines, flows []uint64
-	pairs        *digest.Filter // nil: it is no guard's
+	pairs        *blocked.Filter // nil: it is no guard's
 }
 
 func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
@@ -105,7 +105,7 @@ func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trac
 				t.Fatal(err)
 			}
 			if tr.Pairs != nil {
-				w.pairs = digest.NewFilter(tr.Pairs.Geometry())
+				w.pairs = blocked.New(tr.Pairs.Geometry())
 			}
 		}
 		c.twins = append(c.twins, twins)

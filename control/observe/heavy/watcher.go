@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"weir/control/engine"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -316,8 +316,8 @@ type memory interface {
 	Threshold(tracker int) loader.Threshold
 	SetThreshold(tracker int, t loader.Threshold)
 	SourceHash(tracker int, src netip.Addr) uint64
-	Banks(tracker, bank int) []*sketch.Bank // of each CPU
-	Pairs(tracker, bank int) *digest.Filter // nil: the tracker is no guard's
+	Banks(tracker, bank int) []*sketch.Bank  // of each CPU
+	Pairs(tracker, bank int) *blocked.Filter // nil: the tracker is no guard's
 	Active(tracker int) (bank int)
 	SetActive(tracker, bank int) // on all interfaces
 	Began(tracker, bank int) time.Duration

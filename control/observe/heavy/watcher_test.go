@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/penalty"
@@ -121,7 +121,7 @@ func (w *wire) Banks(tracker, bank int) []*sketch.Bank {
 	return w.banks[tracker][bank]
 }
 
-func (w *wire) Pairs(int, int) *digest.Filter {
+func (w *wire) Pairs(int, int) *blocked.Filter {
 	w.h.held()
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"weir/control/durable"
+	"weir/filter/blocked"
 	"weir/filter/compress"
 	"weir/filter/digest"
 	"weir/filter/fpr"
@@ -402,7 +403,7 @@ func decode(b []byte) (*digest.Slice, error) {
 		return nil, errors.New("the checksum is wrong")
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[i:]) }
-	g := digest.Geometry{Lines: binary.LittleEndian.Uint32(b[64:]), Bits: int(binary.LittleEndian.Uint32(b[68:]))}
+	g := blocked.Geometry{Lines: binary.LittleEndian.Uint32(b[64:]), Bits: int(binary.LittleEndian.Uint32(b[68:]))}
 	if g.Lines < 1 || g.Lines > digest.MaxLines {
 		return nil, fmt.Errorf("%d lines", g.Lines)
 	}
@@ -410,7 +411,7 @@ func decode(b []byte) (*digest.Slice, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := digest.FromWords(g, words)
+	f, err := blocked.FromWords(g, words)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
+	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/loader"
@@ -21,8 +22,8 @@ const (
 type Part struct {
 	engine.BasePart
 	Config  digest.Config
-	Filter  digest.Geometry // of a slice
-	Archive ArchiveConfig   // its directory is the recorder's; without a size: none
+	Filter  blocked.Geometry // of a slice
+	Archive ArchiveConfig    // its directory is the recorder's; without a size: none
 }
 
 // archives reports whether slices are kept on disk.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/loader"
 )
@@ -11,7 +12,7 @@ import (
 // Programs of earlier versions are adopted with what they have recorded: what identifies their
 // memory stays.
 func TestIdentity(t *testing.T) {
-	p := &Part{Config: digest.Config{Slice: time.Second}, Filter: digest.Geometry{Lines: 2110, Bits: 5}}
+	p := &Part{Config: digest.Config{Slice: time.Second}, Filter: blocked.Geometry{Lines: 2110, Bits: 5}}
 	if got := p.Identity(loader.Target{}, loader.Seed{1}); got != 0x8a8b74362f2da675 {
 		t.Errorf("%#x", got)
 	}

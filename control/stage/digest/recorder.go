@@ -23,6 +23,7 @@ import (
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/stage"
+	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -265,7 +266,7 @@ func (p *Part) span(begun, end time.Time, took time.Duration) (from, to time.Tim
 
 // read makes a slice of the contents of a bank, up to a time.
 func (r *Recorder) read(l *record, m *Memory, bank int, end time.Time) (*digest.Slice, counts) {
-	s := &digest.Slice{Seed: m.Seed(), Filter: digest.NewFilter(r.part.Filter)}
+	s := &digest.Slice{Seed: m.Seed(), Filter: blocked.New(r.part.Filter)}
 	s.From, s.To = r.part.span(l.begun, end, end.Sub(l.begun))
 	var n counts
 	for cpu := range loader.CPUs() {

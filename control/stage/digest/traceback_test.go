@@ -23,6 +23,7 @@ import (
 	"weir/control/durable/durabletest"
 	"weir/control/quantity"
 	"weir/control/stage"
+	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -44,7 +45,7 @@ func slice(t testing.TB, i, n int) *digest.Slice {
 		t.Fatal(err)
 	}
 	from := start.Add(time.Duration(i) * time.Second)
-	s := &digest.Slice{Seed: hash.Seed{byte(i + 1)}, From: from, To: from.Add(time.Second), Packets: uint64(n), Filter: digest.NewFilter(g)}
+	s := &digest.Slice{Seed: hash.Seed{byte(i + 1)}, From: from, To: from.Add(time.Second), Packets: uint64(n), Filter: blocked.New(g)}
 	rng := rand.New(rand.NewPCG(uint64(i), 1))
 	for range n {
 		s.Filter.Record(rng.Uint64())
@@ -719,7 +720,7 @@ func TestArchiveOutlastsItsPart(t *testing.T) {
 		t.Errorf("the archive has the limits %+v, not %+v", open.config, third.Archive)
 	}
 	eth0 := &record{Target: loader.Target{Iface: "eth0"}}
-	r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: digest.NewFilter(third.Filter)})
+	r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: blocked.New(third.Filter)})
 	if r.Close(); open.Counts().Files != 1 || open.Counts().Errors != 0 {
 		t.Errorf("%+v", open.Counts())
 	}
@@ -738,7 +739,7 @@ func TestArchiveThatCannotBeMade(t *testing.T) {
 	eth0 := &record{Target: loader.Target{Iface: "eth0"}}
 	keep := func() {
 		follow(t, r, p)
-		r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: digest.NewFilter(p.Filter)})
+		r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: blocked.New(p.Filter)})
 	}
 	keep()
 	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || r.archive != nil {
