@@ -17,7 +17,7 @@ type EtherTypes struct {
 func (s *Stats) EtherTypes() EtherTypes {
 	e := EtherTypes{ByType: make(map[uint16]Counter)}
 	s.read(func(k pinnedMaps) {
-		rows := entriesOf[bpf.WeirEthertypeRow](k[bpf.WeirMapEthertypeStats])
+		rows := Entries[bpf.WeirEthertypeRow](k, bpf.WeirMapEthertypeStats)
 		for i := range rows {
 			for j := range rows[i].ByType {
 				of := &rows[i].ByType[j]

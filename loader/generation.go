@@ -168,7 +168,6 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarPenaltyBuckets: uint32(PenaltyBuckets),
 		bpf.WeirVarWindowBuckets:  uint32(WindowBuckets),
 		bpf.WeirVarCpuCount:       uint32(CPUs()),
-		bpf.WeirVarDigestConfig:   &cfg.Digests,
 		bpf.WeirVarKeySecret:      &cfg.Secret,
 		bpf.WeirVarMulticast:      &cfg.Multicast,
 		bpf.WeirVarBlock:          &cfg.Block,
@@ -382,7 +381,7 @@ func (g *Generation) set(name string, value uint8) error {
 // It may be called any number of times, also concurrently. What the kernel's
 // verifier has to say is in the error, an [ebpf.VerifierError].
 //
-// If stats have no room for the generation's lists, or other trackers or digests,
+// If stats have no room for the generation's lists, or the memory of other trackers or parts,
 // the program comes with new maps, which stats take over with [Attachment.Replace].
 // Two mappings of the same trackers become one at once.
 func (g *Generation) Load(stats *Stats) (*Program, error) {
@@ -547,7 +546,7 @@ func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*
 }
 
 // outgrown creates the maps that must replace maps of the stats: counters for
-// more lists, other trackers, other digests.
+// more lists, other trackers, the memory of other parts.
 func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, error) {
 	fresh := make(pinnedMaps)
 	if stats.stride(present[bpf.WeirMapListStats]) <= g.config.Lists {
@@ -562,14 +561,6 @@ func (g *Generation) outgrown(stats *Stats, present pinnedMaps) (pinnedMaps, err
 		return nil, errors.Join(err, fresh.Close())
 	}
 	maps.Copy(fresh, trackers)
-	if g.config.Digests.Lines > 0 &&
-		(g.config.digestIdentity() != present.recorded() || !present.haveSizes(g.config.digestEntries(stats.cpus))) {
-		digests, err := newDigests(&g.config, stats.cpus)
-		if err != nil {
-			return nil, errors.Join(err, fresh.Close())
-		}
-		maps.Copy(fresh, digests)
-	}
 	of, err := g.outgrownParts(stats.of(), present)
 	if err != nil {
 		return nil, errors.Join(err, fresh.Close())

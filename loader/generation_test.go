@@ -94,9 +94,9 @@ func TestLoad(t *testing.T) {
 	all := weighed
 	node.Mask[0] = 1
 	all.Inner = true
-	all.Digests = Digests{Lines: 1000, Bits: 4}
+	packets := recording{Lines: 1000, Bits: 4}
 	flows := firstSeen{Lines: 1000, Tuple: 1, Gap: 1, BySize: 1, ByList: 1, N_ports: 8}
-	all.Parts, all.Words = []Part{node, flows}, map[string][]uint64{bpf.WeirMapFirstLevels: make([]uint64, 9)}
+	all.Parts, all.Words = []Part{node, flows, packets}, map[string][]uint64{bpf.WeirMapFirstLevels: make([]uint64, 9)}
 	if haveBroadcast() == nil {
 		all.Multicast = Multicast{Ports: 3, Lines: 71, First: 5, Rest: 6}
 	}
@@ -124,8 +124,8 @@ func TestLoad(t *testing.T) {
 		lean.Block.Prefixes[i] = bpf.WeirPrefixLength{SrcMask: ^uint32(0) << i, Tail: uint64(i)}
 	}
 	lean.Trackers = append(slices.Clone(weighed.Trackers[1:1+maxLeanTrackers]), Tracker{Lines: 4096, Buckets: 1024, Dropped: 1})
-	lean.Digests = Digests{Lines: 1000, Bits: 6}
-	lean.Parts, lean.Words = []Part{flows}, all.Words
+	mostBits := recording{Lines: 1000, Bits: 6}
+	lean.Parts, lean.Words = []Part{flows, mostBits}, all.Words
 	fewOfAddresses.Block.N_prefixes, fewOfAddresses.Block.PrefixShift, fewOfAddresses.Block.Quotient = 7, 2, lean.Block.Quotient
 	fewOfAddresses.Block.Prefixes = lean.Block.Prefixes
 	manyPrefixes := fewOfAddresses
@@ -154,7 +154,7 @@ func TestLoad(t *testing.T) {
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
 	leanCells, fewCells := lean, approximateFew
-	leanCells.Parts, fewCells.Parts = []Part{cells}, []Part{node, cells}
+	leanCells.Parts, fewCells.Parts = []Part{cells, mostBits}, []Part{node, cells, packets}
 	classed, fewClassed, leanClassed := withClasses(approximateAll), withClasses(approximateFew), withClasses(leanApproximate)
 	general := lean
 	general.NoLean, general.Inner = true, true
@@ -265,7 +265,7 @@ func TestLoad(t *testing.T) {
 // The lean path is taken where it has all that is configured.
 func TestGeneral(t *testing.T) {
 	plain := Config{
-		Allow: largest(), Monitor: true, Lists: 3, Digests: Digests{Lines: 1, Bits: 1},
+		Allow: largest(), Monitor: true, Lists: 3,
 		Trackers: []Tracker{{Lines: 2, Buckets: 1}, {Lines: 2, Buckets: 1}, {Lines: 2, Buckets: 1, Dropped: 1}},
 	}
 	plain.Block = largest()
@@ -617,8 +617,7 @@ func TestClosed(t *testing.T) {
 // and is released then.
 func TestOpenTrackers(t *testing.T) {
 	before := openFiles(t)
-	cfg := Config{Trackers: []Tracker{{Lines: 2, Buckets: 1}}, Digests: Digests{Lines: 1, Bits: 1}}
-	g, err := NewGeneration(cfg)
+	g, err := NewGeneration(Config{Trackers: []Tracker{{Lines: 2, Buckets: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -628,14 +627,8 @@ func TestOpenTrackers(t *testing.T) {
 	}
 	_, err = g.OpenTrackers(s)
 	wantError(t, err, ErrNotRecorded)
-	_, err = g.OpenDigests(s)
-	wantError(t, err, ErrNotRecorded)
 	p := loadAndTake(t, g, s)
 	tr, err := g.OpenTrackers(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := g.OpenDigests(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -654,9 +647,7 @@ func TestOpenTrackers(t *testing.T) {
 	if tr.Active(0) != 1 {
 		t.Error("not exchanged")
 	}
-	d.Begin(1-d.Active(), 1)
-	d.Exchange()
-	if err := errors.Join(tr.Close(), d.Close()); err != nil {
+	if err := tr.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, err = g.OpenTrackers(s)

@@ -25,7 +25,6 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"time"
 
 	"weir/bpf"
 )
@@ -43,7 +42,7 @@ type Quotient = bpf.WeirQuotient
 // QuotientKeyBits is the number of bits by which the table's scale is shifted.
 const QuotientKeyBits = 34
 
-// Secret selects a hash function of keys, trackers or digests.
+// Secret selects a hash function.
 type Secret = bpf.WeirSecret
 
 // Seed is the seed from which secrets derive, zero for none.
@@ -98,10 +97,6 @@ type Config struct {
 	EphemeralPort uint16 // for guards: the port from which on hosts connect
 
 	Multicast Multicast // forwarding to groups
-
-	Digests     Digests       // of the packets that pass
-	DigestSeed  Seed          // their secret derives from it; stored with them
-	DigestSlice time.Duration // length of a slice of time; slices in memory are numbered by it
 
 	Shared *Shared // maps of all generations; nil: none
 	Parts  []Part  // the shares of stages
@@ -203,9 +198,6 @@ func (c *Config) validate() error {
 	}
 	if err := c.validateMulticast(); err != nil {
 		return fmt.Errorf("multicast: %w", err)
-	}
-	if err := c.validateDigests(); err != nil {
-		return err
 	}
 	if err := validateSet(&c.Block); err != nil {
 		return fmt.Errorf("block set: %w", err)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -43,7 +44,10 @@ type Keeper interface {
 type Kept = pinnedMaps
 
 // Entries returns the entries of a map, in the kernel's memory.
-func Entries[T any](k Kept, name string) []T { return entriesOf[T](k[name]) }
+func Entries[T any](k Kept, name string) []T {
+	a := k[name]
+	return unsafe.Slice((*T)(unsafe.Pointer(&a.words[0])), a.entries())
+}
 
 // Words returns the words of a map, in the kernel's memory.
 func Words(k Kept, name string) []uint64 { return k[name].words }

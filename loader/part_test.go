@@ -81,6 +81,63 @@ func (f firstSeen) Identity(Target, Seed) uint64 { return 7 + uint64(f.Sinks) }
 
 func (firstSeen) Begin(Kept) {}
 
+// recording is a part that records the packets that pass.
+type recording bpf.WeirDigests
+
+func (r recording) Constants(Target, Seed) map[string]any {
+	return map[string]any{bpf.WeirVarDigestConfig: (*bpf.WeirDigests)(&r)}
+}
+
+func (recording) Devices(Target) map[string][]string { return nil }
+func (recording) General(Target) string              { return "" }
+func (r recording) Keeps(Target) map[string]int {
+	return map[string]int{
+		bpf.WeirMapDigestNow: 1, bpf.WeirMapDigestBanks: CPUs() * banks,
+		bpf.WeirMapDigestLines: CPUs() * banks * int(r.Lines), bpf.WeirMapDigestSightings: CPUs() * 1024,
+	}
+}
+
+func (recording) Head(k Kept) (*Seed, *uint64) {
+	now := &Entries[bpf.WeirDigestState](k, bpf.WeirMapDigestNow)[0]
+	return &now.Seed, &now.Identity
+}
+
+func (r recording) Identity(Target, Seed) uint64 { return 7 + uint64(r.Lines) }
+
+func (recording) Begin(Kept) {}
+
+// A part's bank is exchanged, and none of the trackers' banks with it.
+func TestExchangeBank(t *testing.T) {
+	g := newTestGeneration(t, Config{Trackers: []Tracker{{Lines: 2, Buckets: 1}}, Parts: []Part{recording{Lines: 1, Bits: 1}}})
+	s, err := NewStats(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	defer loadAndTake(t, g, s).Close()
+	tr, err := g.OpenTrackers(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	const bank = MaxTrackers // DIGEST_BANK
+	s.Read(func(k Kept) {
+		active := func(part, tracker int) {
+			t.Helper()
+			if p, of := Bank(k, bank), tr.Active(0); p != part || of != tracker {
+				t.Errorf("the part uses bank %d and the tracker bank %d, want %d and %d", p, of, part, tracker)
+			}
+		}
+		active(0, 0)
+		ExchangeBank(k, bank)
+		active(1, 0)
+		tr.Exchange(0)
+		active(1, 1)
+		ExchangeBank(k, bank)
+		active(0, 1)
+	})
+}
+
 // loopNode is a part that looks for loops, and drops packets in one.
 type loopNode bpf.WeirLoopConfig
 

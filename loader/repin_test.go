@@ -588,11 +588,10 @@ func killedWhileReplacing(t *testing.T, pins Pins, to Target, from, next *Genera
 func TestReplaceKilled(t *testing.T) {
 	tracker := Tracker{Lines: 2, Buckets: 1}
 	small := Config{
-		Trackers: []Tracker{tracker}, Digests: Digests{Lines: 1, Bits: 1}, Parts: []Part{firstSeen{Lines: 1}},
+		Trackers: []Tracker{tracker}, Parts: []Part{recording{Lines: 1, Bits: 1}, firstSeen{Lines: 1}},
 	}
 	large := Config{
-		Trackers: []Tracker{tracker, tracker}, Digests: Digests{Lines: 64, Bits: 1},
-		Parts: []Part{firstSeen{Lines: 64, Sinks: 1}},
+		Trackers: []Tracker{tracker, tracker}, Parts: []Part{recording{Lines: 64, Bits: 1}, firstSeen{Lines: 64, Sinks: 1}},
 	}
 	others := func(name string) bool { return !isHead(name) }
 	for name, test := range map[string]struct {
@@ -604,8 +603,8 @@ func TestReplaceKilled(t *testing.T) {
 		"heads last, as large":   {others, large},
 		"heads last, as small":   {others, small},
 		"trackers' head":         {func(name string) bool { return name == bpf.WeirMapTrackerNow }, large},
-		"digests' head":          {func(name string) bool { return name == bpf.WeirMapDigestNow }, large},
-		"a part's head":          {func(name string) bool { return name == bpf.WeirMapFirstNow }, large},
+		"a part's head":          {func(name string) bool { return name == bpf.WeirMapDigestNow }, large},
+		"another part's head":    {func(name string) bool { return name == bpf.WeirMapFirstNow }, large},
 		"all of them, as large":  {func(string) bool { return true }, large},
 		"none of them, as small": {func(string) bool { return false }, small},
 	} {
@@ -633,7 +632,8 @@ func TestReplaceKilled(t *testing.T) {
 	}
 }
 
-// useMemory touches the last words of the memory of a generation's trackers, digests and parts.
+// useMemory touches the last words of the memory of a generation's trackers, and counts the
+// entries of its parts.
 func useMemory(t *testing.T, g *Generation, s *Stats) {
 	t.Helper()
 	tr, err := g.OpenTrackers(s)
@@ -642,16 +642,12 @@ func useMemory(t *testing.T, g *Generation, s *Stats) {
 	}
 	defer tr.Close()
 	tr.Bank(len(g.config.Trackers)-1, CPUs()-1, 1)
-	d, err := g.OpenDigests(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	d.Bank(CPUs()-1, 1)
 	s.Read(func(k Kept) {
-		for name, n := range g.config.Parts[0].(Keeper).Keeps(Target{}) {
-			if got := k[name].entries(); got != n {
-				t.Errorf("%s has %d entries, want %d", name, got, n)
+		for _, p := range g.config.Parts {
+			for name, n := range p.(Keeper).Keeps(Target{}) {
+				if got := k[name].entries(); got != n {
+					t.Errorf("%s has %d entries, want %d", name, got, n)
+				}
 			}
 		}
 	})
@@ -690,7 +686,7 @@ func TestHeadsLast(t *testing.T) {
 	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
 	defer detach(t, a)
 	g := newTestGeneration(t, Config{
-		Trackers: []Tracker{{Lines: 2, Buckets: 1}}, Digests: Digests{Lines: 1, Bits: 1}, Parts: []Part{firstSeen{Lines: 1}},
+		Trackers: []Tracker{{Lines: 2, Buckets: 1}}, Parts: []Part{recording{Lines: 1, Bits: 1}, firstSeen{Lines: 1}},
 	})
 	for name, test := range map[string]struct {
 		do   func() error

@@ -25,7 +25,7 @@ const minStride = 64
 
 // Stats are the maps of an interface that outlive its program: the counters of
 // packets and bytes by reason and by list, the trackers of heavy hitters with their
-// penalties, the digests, and the events. A program writes a row or a bank for
+// penalties, the memory of parts, and the events. A program writes a row or a bank for
 // each CPU; Stats read them in the kernel's memory. The methods may be called at
 // any time, also concurrently. Nil Stats have no counters.
 type Stats struct {

@@ -123,7 +123,7 @@ func (k pinnedMaps) identity() uint64 { return k.trackers().Identity }
 
 // trackers returns the record of what uses the memory of trackers.
 func (k pinnedMaps) trackers() *bpf.WeirTrackerState {
-	return &entriesOf[bpf.WeirTrackerState](k[bpf.WeirMapTrackerNow])[0]
+	return &Entries[bpf.WeirTrackerState](k, bpf.WeirMapTrackerNow)[0]
 }
 
 // counted returns the maps that trackers with this layout count in, with their numbers of
@@ -182,7 +182,7 @@ type Trackers struct {
 }
 
 // ErrNotRecorded reports that there is nothing to read: the generation has no
-// trackers or digests, or those in the stats have another geometry or seed.
+// trackers, or those in the stats have another geometry or seed.
 var ErrNotRecorded = errors.New("not recorded for this generation")
 
 // OpenTrackers opens the memory of the generation's trackers for the programs that
@@ -204,7 +204,7 @@ func (g *Generation) OpenTrackers(s *Stats) (*Trackers, error) {
 		Penalties: shared[bpf.WeirMapPenalties].words,
 		Windows:   shared[bpf.WeirMapWindows].words,
 
-		thresholds: entriesOf[Threshold](shared[bpf.WeirMapThresholds]),
+		thresholds: Entries[Threshold](shared, bpf.WeirMapThresholds),
 
 		rows:   shared[bpf.WeirMapReasonStats].words,
 		lines:  shared[bpf.WeirMapTrackerLines].words,

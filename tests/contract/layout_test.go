@@ -111,9 +111,9 @@ func TestLayouts(t *testing.T) {
 		"tracker":         reflect.TypeFor[loader.Tracker](),
 		"packet":          reflect.TypeFor[loader.Packet](),
 		"event":           reflect.TypeFor[bpf.WeirEvent](),
-		"digests":         reflect.TypeFor[loader.Digests](),
-		"digest_bank":     reflect.TypeFor[loader.DigestBank](),
-		"sighting":        reflect.TypeFor[loader.Sighting](),
+		"digests":         reflect.TypeFor[bpf.WeirDigests](),
+		"digest_bank":     reflect.TypeFor[bpf.WeirDigestBank](),
+		"sighting":        reflect.TypeFor[bpf.WeirSighting](),
 		"sampling":        reflect.TypeFor[bpf.WeirSampling](),
 		"loop_config":     reflect.TypeFor[bpf.WeirLoopConfig](),
 		"loop_row":        reflect.TypeFor[bpf.WeirLoopRow](),
@@ -239,9 +239,9 @@ func TestConstants(t *testing.T) {
 		"LOOP_WORDS":        uint64(slices.Max(icarus.Sizes) / 64),
 		"LOOP_TYPE_V4":      icarus.TypeV4,
 		"LOOP_TYPE_V6":      icarus.TypeV6,
-		"GATHERED":          loader.Gathered,
-		"SIGHTINGS":         loader.Sightings,
-		"LOOP_FALLS":        loader.LoopFalls,
+		"GATHERED":          uint64(gathered),
+		"SIGHTINGS":         digest.Sightings,
+		"LOOP_FALLS":        digest.LoopFalls,
 		"INVARIANT_V4":      digest.LenV4,
 		"INVARIANT_V6":      digest.LenV6,
 	} {
@@ -255,9 +255,8 @@ func TestConstants(t *testing.T) {
 	if c["FINGERPRINT_MASK"] != 1<<c["LIST_SHIFT"]-1 {
 		t.Errorf("fingerprint %#x and list at bit %d overlap, or leave a gap", c["FINGERPRINT_MASK"], c["LIST_SHIFT"])
 	}
-	if digest.Sightings != loader.Sightings || digest.LoopFalls != loader.LoopFalls || blocked.MaxBits != membership.MaxLineBits {
-		t.Errorf("%d packets are watched, for %d falls, of %d bits at most; not %d, %d and %d",
-			digest.Sightings, digest.LoopFalls, blocked.MaxBits, loader.Sightings, loader.LoopFalls, membership.MaxLineBits)
+	if blocked.MaxBits != membership.MaxLineBits {
+		t.Errorf("%d bits in a line at most, not %d", blocked.MaxBits, membership.MaxLineBits)
 	}
 	if membership.LineBits != 64*membership.LineWords || fpr.LineBits != membership.LineBits {
 		t.Errorf("lines of %d bits, predicted for %d", membership.LineBits, fpr.LineBits)
