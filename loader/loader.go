@@ -101,7 +101,7 @@ type Config struct {
 	Shared *Shared // maps of all generations; nil: none
 	Parts  []Part  // the shares of stages
 
-	Wakes *Wakes // what programs wake this process by; nil: they do not
+	Wakes *Wakes // through which programs wake this process; nil: they do not
 }
 
 // As in the object, whose BTF does not have macros.

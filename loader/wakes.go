@@ -13,15 +13,16 @@ import (
 	"weir/bpf"
 )
 
-// Wakes are what programs wake this process by, where [Trackers.SetWake] asks them to.
+// Wakes is a ring buffer through which programs wake this process, where [Trackers.SetWake]
+// asks them to.
 type Wakes struct {
 	ring               *array
 	file               *os.File // whose readability the runtime waits for
 	consumed, produced []byte   // pages of the ring buffer
 }
 
-// NewWakes returns a ring buffer by which the programs of generations with it in their
-// configuration wake this process.
+// NewWakes returns a ring buffer for [Config.Wakes]. The programs of any number of
+// generations may share it.
 func NewWakes() (_ *Wakes, err error) {
 	defer func() {
 		if err != nil {
