@@ -1393,7 +1393,7 @@ func TestLibraries(t *testing.T) {
 			text, err = io.ReadAll(unzipped)
 			sum := sha256.Sum256(text)
 			if err != nil || !bytes.Contains(doc, []byte("`"+name+"`")) || !bytes.Contains(doc, []byte(hex.EncodeToString(sum[:]))) {
-				t.Errorf("docs/dependencies.md lacks %s, or its digest %x: %v", name, sum, err)
+				t.Errorf("docs/dependencies.md lacks %s, or its SHA-256 %x: %v", name, sum, err)
 			}
 		}
 		if !licensed {

@@ -20,8 +20,8 @@ const sessionsFile = "sessions.json"
 // maxSessionsFile bounds what is read of it, in bytes.
 const maxSessionsFile = 1 << 20
 
-// keptSession is a session in the file. It has a digest of the cookie, so that who reads the
-// file cannot open the session.
+// keptSession is a session in the file. It has the SHA-256 of the cookie, so that no
+// reader of the file can open the session.
 type keptSession struct {
 	ID       string      `json:"id"`
 	Cookie   []byte      `json:"cookie_sha256"`

@@ -39,8 +39,8 @@ func secret() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// digest returns the digest of a secret, to keep and to compare.
-func digest(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
+// sum returns the SHA-256 of a secret, to keep and to compare.
+func sum(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
 // grant is the permission that a printed URL has, once.
 type grant struct {
@@ -133,7 +133,7 @@ func (s *sessions) grant(asked api.ConsoleRequest) (token string, expires time.T
 		delete(s.grants, oldest)
 	}
 	token, expires = secret(), s.now().Add(openWithin)
-	s.grants[digest(token)] = grant{asked, expires}
+	s.grants[sum(token)] = grant{asked, expires}
 	return token, expires
 }
 
@@ -150,16 +150,16 @@ func (s *sessions) begin(token string) (one *session, cookie string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
-	g, ok := s.grants[digest(token)]
+	g, ok := s.grants[sum(token)]
 	if !ok {
 		return nil, ""
 	}
-	delete(s.grants, digest(token))
+	delete(s.grants, sum(token))
 	s.expireOldest(maxOfUser, func(one *session) bool { return one.proxied() && one.Client == g.Client })
 	s.expireOldest(maxSessions, func(*session) bool { return true })
 	cookie = secret()
 	one = &session{
-		ConsoleRequest: g.ConsoleRequest, id: secret(), cookie: digest(cookie), form: secret(),
+		ConsoleRequest: g.ConsoleRequest, id: secret(), cookie: sum(cookie), form: secret(),
 		expires: s.now().Add(sessionTime),
 	}
 	s.add(one)
@@ -195,7 +195,7 @@ func (s *sessions) find(id, cookie string) *session {
 	defer s.mu.Unlock()
 	s.expire()
 	one := s.all[id]
-	if d := digest(cookie); one == nil || subtle.ConstantTimeCompare(d[:], one.cookie[:]) != 1 {
+	if of := sum(cookie); one == nil || subtle.ConstantTimeCompare(of[:], one.cookie[:]) != 1 {
 		return nil
 	}
 	return one

@@ -29,7 +29,7 @@ type asset struct {
 // kinds are the types of files, whatever the host's mime.types says.
 var kinds = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 
-// assets returns the files, by names that contain a digest of their contents, so that
+// assets returns the files, by names that contain a hash of their contents, so that
 // browsers may keep them, and these names by that of the file.
 var assets = sync.OnceValues(func() (map[string]asset, map[string]string) {
 	all, byFile := make(map[string]asset), make(map[string]string)

@@ -23,7 +23,7 @@ type TLS struct {
 	Key quantity.Path `yaml:"key,omitempty"`
 }
 
-// Config returns the settings of connections, and a digest of the files, which it
+// Config returns the settings of connections, and the SHA-256 of the files, which it
 // reads.
 func (t TLS) Config() (*tls.Config, [sha256.Size]byte, error) {
 	var text [3][]byte
@@ -36,20 +36,20 @@ func (t TLS) Config() (*tls.Config, [sha256.Size]byte, error) {
 			return nil, [sha256.Size]byte{}, err
 		}
 	}
-	digest := sha256.Sum256(bytes.Join(text[:], []byte{0}))
+	sum := sha256.Sum256(bytes.Join(text[:], []byte{0}))
 	c := &tls.Config{}
 	if t.CA != "" {
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(text[0]) {
-			return nil, digest, fmt.Errorf("%s: no certificate in PEM", t.CA)
+			return nil, sum, fmt.Errorf("%s: no certificate in PEM", t.CA)
 		}
 	}
 	if t.Cert != "" {
 		own, err := tls.X509KeyPair(text[1], text[2])
 		if err != nil {
-			return nil, digest, fmt.Errorf("certificate %s with key %s: %w", t.Cert, t.Key, err)
+			return nil, sum, fmt.Errorf("certificate %s with key %s: %w", t.Cert, t.Key, err)
 		}
 		c.Certificates = []tls.Certificate{own}
 	}
-	return c, digest, nil
+	return c, sum, nil
 }

@@ -117,7 +117,7 @@ type source struct {
 	names        map[string]*resolved
 	anew         bool              // the attempt looks up all names, whether or not they are due
 	synced       bool              // CrowdSec may send changes only
-	certificates [sha256.Size]byte // digest of the files that the client was made from
+	certificates [sha256.Size]byte // SHA-256 of the files that the client was made from
 
 	mu        sync.Mutex // guards the rest
 	current   *contents  // nil before the first success

@@ -20,15 +20,15 @@ func (s *source) connection() (*http.Client, error) {
 	if s.TLS == (TLS{}) {
 		return s.client, nil
 	}
-	c, digest, err := s.TLS.Config()
+	c, sum, err := s.TLS.Config()
 	if err != nil {
 		return nil, fail(Unreachable, "tls: %w", err)
 	}
-	if digest != s.certificates {
+	if sum != s.certificates {
 		s.client.CloseIdleConnections()
 		s.client = newClient(s.Source, s.reachOf)
 		s.client.Transport.(*http.Transport).TLSClientConfig = c
-		s.certificates = digest
+		s.certificates = sum
 	}
 	return s.client, nil
 }

@@ -333,7 +333,7 @@ func malformed() map[string][]byte {
 		"other m":         set(28, 1),
 		"other seed":      set(32, 1),
 		"other k":         set(25, 4),
-		"digest":          set(40, valid[40]+1),
+		"sum":             set(40, valid[40]+1),
 		"ones":            set(48, valid[48]+1),
 		"code":            set(55, valid[55]+1),
 		"delta as filter": set(5, kindFull),
@@ -383,7 +383,7 @@ func FuzzApply(f *testing.F) {
 			if r.epoch < before.epoch || r.epoch == before.epoch && r.version <= before.version {
 				t.Fatalf("version went from %d.%d to %d.%d", before.epoch, before.version, r.epoch, r.version)
 			}
-			if digest(r.filter) != binary.LittleEndian.Uint64(b[40:]) {
+			if sum(r.filter) != binary.LittleEndian.Uint64(b[40:]) {
 				t.Fatal("the filter is not the one announced")
 			}
 		}

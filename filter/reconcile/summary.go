@@ -97,12 +97,12 @@ func (p *Publisher) message(kind byte, words []uint64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, p.version)
 	b, _ = p.Geometry.AppendBinary(b) // never fails
 	b = binary.LittleEndian.AppendUint64(b, p.Seed())
-	b = binary.LittleEndian.AppendUint64(b, digest(p.sent))
+	b = binary.LittleEndian.AppendUint64(b, sum(p.sent))
 	b = compress.AppendBits(b, words, p.M())
 	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b))
 }
 
-func digest(f *bloom.Filter) uint64 {
+func sum(f *bloom.Filter) uint64 {
 	b, _ := f.MarshalBinary() // never fails
 	return hash.Sum(0, b)
 }
@@ -212,7 +212,7 @@ func (r *Replica) Apply(msg []byte, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("reconcile: update: %w", err)
 	}
-	if digest(f) != binary.LittleEndian.Uint64(msg[40:]) {
+	if sum(f) != binary.LittleEndian.Uint64(msg[40:]) {
 		return errors.New("reconcile: update does not result in the publisher's filter")
 	}
 	r.filter, r.epoch, r.version, r.updated = f, epoch, version, now

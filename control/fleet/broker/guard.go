@@ -49,10 +49,10 @@ type guard struct {
 
 	mu         sync.Mutex
 	nodes      map[string]*guarded
-	hellos     map[digest]*rate.Limiter // of connections, before they count, by certificate
-	open       map[uint64]string        // the nodes of connections
-	strays     map[uint64]*tried        // of connections that are not known yet, or no longer
-	counted    map[uint64]sent          // by connection, at the last count of rates
+	hellos     map[fingerprint]*rate.Limiter // of connections, before they count, by certificate
+	open       map[uint64]string             // the nodes of connections
+	strays     map[uint64]*tried             // of connections that are not known yet, or no longer
+	counted    map[uint64]sent               // by connection, at the last count of rates
 	countedAt  time.Time
 	violations uint64
 
@@ -64,13 +64,13 @@ type guard struct {
 // sent counts the messages and bytes of a connection.
 type sent struct{ messages, bytes int64 }
 
-// digest is the SHA-256 of a certificate.
-type digest [sha256.Size]byte
+// fingerprint is the SHA-256 of a certificate.
+type fingerprint [sha256.Size]byte
 
 // guarded is a node that is, or was, connected.
 type guarded struct {
 	conns   []connection // in the order in which they were made
-	let     digest       // the certificate with which it was let in last
+	let     fingerprint  // the certificate with which it was let in last
 	user    string       // its key then, which each enrollment makes anew
 	barred  time.Time    // until when it may not connect with that
 	total   uint64       // violations
@@ -97,7 +97,7 @@ type tried struct {
 }
 
 func newGuard(log *slog.Logger) *guard {
-	return &guard{log: log, nodes: make(map[string]*guarded), hellos: make(map[digest]*rate.Limiter), open: make(map[uint64]string), strays: make(map[uint64]*tried), counted: make(map[uint64]sent)}
+	return &guard{log: log, nodes: make(map[string]*guarded), hellos: make(map[fingerprint]*rate.Limiter), open: make(map[uint64]string), strays: make(map[uint64]*tried), counted: make(map[uint64]sent)}
 }
 
 // node returns a node by name, whose certificate or key the server has checked. g.mu is
@@ -119,7 +119,7 @@ func (g *guard) hello(s tls.ConnectionState) error {
 	if len(s.PeerCertificates) == 0 {
 		return nil // TLS itself refuses that
 	}
-	name, sum := s.PeerCertificates[0].Subject.CommonName, digest(sha256.Sum256(s.PeerCertificates[0].Raw))
+	name, sum := s.PeerCertificates[0].Subject.CommonName, fingerprint(sha256.Sum256(s.PeerCertificates[0].Raw))
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -147,7 +147,7 @@ func (g *guard) hello(s tls.ConnectionState) error {
 
 // connected takes in a connection of a node, which was let in with a key and a certificate. It returns
 // those that are to be closed.
-func (g *guard) connected(name, user string, certificate digest, c connection) (excess []uint64) {
+func (g *guard) connected(name, user string, certificate fingerprint, c connection) (excess []uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open[c.id] == name {

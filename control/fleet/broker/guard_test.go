@@ -44,7 +44,7 @@ func TestHello(t *testing.T) {
 	if err := hello("good"); err == nil || !strings.Contains(err.Error(), "cut off") {
 		t.Errorf("a node that is cut off: %v", err)
 	}
-	if closed := g.connected("good", "good", digest{1}, connection{id: 5}); len(closed) != 1 || closed[0] != 5 {
+	if closed := g.connected("good", "good", fingerprint{1}, connection{id: 5}); len(closed) != 1 || closed[0] != 5 {
 		t.Errorf("a node that is cut off, with another certificate: %v", closed)
 	}
 	g.nodes["good"].barred = time.Now().Add(-time.Second)

@@ -297,7 +297,7 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 			return // it has gone
 		}
 		key, user, certificate := "", "", ""
-		var sum digest
+		var sum fingerprint
 		if claims, err := jwt.DecodeUserClaims(e.Client.Jwt); err == nil {
 			key, user = claims.Name, claims.Subject
 		}

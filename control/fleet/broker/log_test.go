@@ -71,7 +71,7 @@ func TestLogger(t *testing.T) {
 func TestTrace(t *testing.T) {
 	g := newGuard(discard)
 	l := &logger{log: discard, guard: g}
-	g.connected("n8", "", digest{}, connection{id: 7})
+	g.connected("n8", "", fingerprint{}, connection{id: 7})
 	trace := func(id int, operation, text string) uint64 {
 		before := g.violations
 		l.Tracef(fmt.Sprintf("192.0.2.1:1 - cid:%d - \"v1:go:n8\" - <<- %%s", id), []any{operation, text})
