@@ -38,8 +38,10 @@
 //     generic cell rate algorithm, ITU-T I.371 (bpf/penalty.h).
 //   - [weir/filter/icarus]: loop detection. Whitaker and Wetherall, "Forwarding
 //     without loops in Icarus", 2002 (bpf/loop.h).
+//   - [weir/filter/invariant]: the parts of a packet that forwarding does not change
+//     (bpf/invariant.h).
 //   - [weir/filter/digest]: packet digests for traceback. Snoeren et al.,
-//     "Hash-based IP traceback", 2001 (bpf/digest.h, bpf/invariant.h).
+//     "Hash-based IP traceback", 2001 (bpf/digest.h).
 //   - [weir/filter/multicast]: multicast forwarding with a Bloom filter for each
 //     port, after Grönvall (bpf/multicast.h).
 //   - [weir/filter/verdict]: the decision on a frame, in which all of the above

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"weir/filter/digest"
+	"weir/filter/invariant"
 )
 
 // The filter travels in an option of its own, of an experimental type (RFC
@@ -20,7 +20,7 @@ import (
 // from the least significant, of byte i/8.
 //
 // The tag authenticates nodes that know the domain's key: the first 4 bytes of
-// SipHash-2-4 over the packet's invariant part (package digest) and the domain.
+// SipHash-2-4 over the packet's invariant part (package invariant) and the domain.
 // It is verified only if a filter did not change, before acting on that, so
 // without the key no one can craft an option that gets another's packet
 // dropped.
@@ -308,7 +308,7 @@ func optionOf(pkt []byte) []byte {
 // tag returns the authentication tag of a packet's filter. It reports false if
 // the packet's invariant part is incomplete.
 func (n *Node) tag(pkt []byte) ([]byte, bool) {
-	b, err := digest.AppendInvariant(make([]byte, 0, digest.LenV6+1), pkt)
+	b, err := invariant.Append(make([]byte, 0, invariant.LenV6+1), pkt)
 	if err != nil {
 		return nil, false
 	}

@@ -19,6 +19,7 @@ import (
 	"weir/filter/digest"
 	"weir/filter/fpr"
 	"weir/filter/icarus"
+	"weir/filter/invariant"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -242,8 +243,8 @@ func TestConstants(t *testing.T) {
 		"GATHERED":          uint64(gathered),
 		"SIGHTINGS":         digest.Sightings,
 		"LOOP_FALLS":        digest.LoopFalls,
-		"INVARIANT_V4":      digest.LenV4,
-		"INVARIANT_V6":      digest.LenV6,
+		"INVARIANT_V4":      invariant.LenV4,
+		"INVARIANT_V6":      invariant.LenV6,
 	} {
 		if got, ok := c[name]; !ok || got != want {
 			t.Errorf("%s is %d (%t) in C, %d in Go", name, got, ok, want)

@@ -7,18 +7,18 @@ import (
 
 	"weir/control/api"
 	"weir/control/fleet/wire"
-	"weir/filter/digest"
+	"weir/filter/invariant"
 )
 
-// Trace implements [server.Asker]. Nodes get of a packet what its digest depends on; those
-// whose digests cover its checksum, that as well.
+// Trace implements [server.Asker]. Nodes get only the start of each packet, without
+// what forwarding changes: none needs more.
 func (h *Hub) Trace(ctx context.Context, nodes []string, asked api.TraceQuestion) (t api.FleetTraced, err error) {
 	if nodes, err = h.asker.nodes(nodes); err != nil {
 		return t, err
 	}
 	q := api.TraceQuestion{Packets: make([]api.TraceAbout, len(asked.Packets))}
 	for i, p := range asked.Packets {
-		if p.Data, err = digest.AppendStart(nil, p.Data); err != nil {
+		if p.Data, err = invariant.AppendStart(nil, p.Data); err != nil {
 			return t, &api.BadRequest{Err: fmt.Errorf("packet %d: %w", i+1, err)}
 		}
 		q.Packets[i] = p

@@ -26,6 +26,7 @@ import (
 	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/filter/hash"
+	"weir/filter/invariant"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -336,7 +337,7 @@ func (r *Recorder) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced,
 	}
 	seen, err := r.Find(ctx, packets)
 	switch {
-	case errors.Is(err, digest.ErrTruncated) || errors.Is(err, digest.ErrMalformed) || errors.Is(err, ErrTooMuch):
+	case errors.Is(err, invariant.ErrTruncated) || errors.Is(err, invariant.ErrMalformed) || errors.Is(err, ErrTooMuch):
 		return nil, &api.BadRequest{Err: err}
 	case err != nil:
 		return nil, fmt.Errorf("trace: %w", err)
@@ -398,10 +399,10 @@ type Packet struct {
 
 // Find returns, for each interface, the slices in which the packets may have
 // passed, in order of time. It fails when ctx is done, if the archive cannot be
-// read, with ErrTooMuch, or with the errors of package digest.
+// read, with ErrTooMuch, or with the errors of package invariant.
 func (r *Recorder) Find(ctx context.Context, packets []Packet) ([]Seen, error) {
 	for i, p := range packets {
-		if _, err := digest.AppendInvariant(nil, p.Data); err != nil {
+		if _, err := invariant.Append(nil, p.Data); err != nil {
 			return nil, fmt.Errorf("packet %d: %w", i+1, err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"weir/control/capture"
 	"weir/filter/digest"
 	"weir/filter/hash"
+	"weir/filter/invariant"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/packet"
@@ -102,7 +103,7 @@ func Read(ctx context.Context, r *capture.Reader, most int) (asked []Asked, untr
 			return asked, untraced, err
 		}
 		ip := packet.IP(p.Data)
-		if _, err := digest.AppendInvariant(nil, ip); err != nil {
+		if _, err := invariant.Append(nil, ip); err != nil {
 			untraced++
 			continue
 		}
@@ -221,7 +222,7 @@ func (a Asked) when() time.Time {
 
 // mostData is the part of a packet that nodes need, with the longest possible
 // options.
-const mostData = 40 + 8*256 + digest.MostV6
+const mostData = 40 + 8*256 + invariant.MostV6
 
 // whole checks that the answer to a number of packets is complete.
 func whole(batches []*api.Traced, packets int) error {
