@@ -36,7 +36,7 @@ var Example []byte
 //go:embed weir.schema.json
 var Schema []byte
 
-// Config is a configuration with its defaults. Loop, multicast and digest are off
+// Config is a configuration with its defaults. Stages such as loop and multicast are off
 // unless their sections are in the file.
 //
 // The tag yaml is a field's key and its options: omitempty, for fields whose default

@@ -10,7 +10,7 @@ import (
 )
 
 // Trace returns where and when packets may have passed. It fails with a [*api.BadRequest]
-// for a packet that has no digest.
+// for a packet that cannot be traced.
 func (c *Client) Trace(ctx context.Context, asked api.TraceQuestion) (*api.Traced, error) {
 	body, err := json.Marshal(asked)
 	if err != nil {

@@ -43,9 +43,9 @@ type Event struct {
 	// [verdict.MaxImportance].
 	Importance int
 
-	// FirstTTL is not 0 if the loop was found by digests, rather than by a
-	// filter in the packet: its TTL decreased from FirstTTL to TTL. The packet
-	// has passed, whatever it was counted under, and there is no Frame.
+	// FirstTTL is not 0 if the loop was found without a filter in the packet: the
+	// packet came again, and its TTL decreased from FirstTTL to TTL. It has
+	// passed, whatever it was counted under, and there is no Frame.
 	FirstTTL, TTL uint8
 }
 
