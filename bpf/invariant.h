@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The invariant part of a packet: the fields that do not change while it is
- * forwarded. The twin of package filter/digest, whose AppendInvariant documents the
- * layout.
+ * forwarded. The twin of package filter/invariant, whose Append documents the layout.
  *
  * It is not serialised byte by byte, but built in registers from the little-endian
  * words that the hashes read, for the reason that universal.h gives.
