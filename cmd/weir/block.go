@@ -16,7 +16,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/compressed"
-	"weir/control/daemon"
+	"weir/control/config"
 	"weir/control/guard"
 	"weir/control/list"
 )
@@ -86,7 +86,7 @@ Entries of a feed stay allowed.` + entriesLong + queueLong,
 func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 	var socket string
 	f := c.Flags()
-	f.StringVar(&change.List, "list", "", "`name` of the list (default "+daemon.ListOf(change)+")")
+	f.StringVar(&change.List, "list", "", "`name` of the list (default "+config.DefaultLists.Of(change.List, change.Action)+")")
 	ttl := entryFlags(f, &change, "`text` that weir explain shows with the entry")
 	if change.Remove == (change.Action == api.Allow) {
 		forceFlag(f, &change.Force)
@@ -99,7 +99,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		changed := &api.Changed{List: daemon.ListOf(change)}
+		changed := &api.Changed{List: config.DefaultLists.Of(change.List, change.Action)}
 		if change.Entries = entries.text; len(change.Entries) > 0 {
 			if changed, err = submit(c, socket, change); err != nil {
 				return entries.locate(err)

@@ -81,7 +81,7 @@ themselves, also while the hub is down.` + entriesLong,
 		Example: "  weir fleet " + name + " 192.0.2.1",
 	}
 	f := c.Flags()
-	f.StringVar(&change.List, "list", "", "`name` of the list (default "+config.FleetList(change.Action)+")")
+	f.StringVar(&change.List, "list", "", "`name` of the list (default "+config.FleetLists.Of("", change.Action)+")")
 	ttl := entryFlags(f, &change, "`text` that the hub records with the entry")
 	socket := hubFlag(c)
 	asJSON := jsonFlag(c)

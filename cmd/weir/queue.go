@@ -18,7 +18,6 @@ import (
 	"weir/control/attach"
 	"weir/control/audit"
 	"weir/control/config"
-	"weir/control/daemon"
 	"weir/control/queue"
 )
 
@@ -45,7 +44,7 @@ func submit(c *cobra.Command, socket string, change api.Change) (*api.Changed, e
 	if waits := wait(socket, change, began); waits != nil {
 		return nil, fmt.Errorf("%w; and the change cannot wait for it: %w", err, waits)
 	}
-	return &api.Changed{List: daemon.ListOf(change), Queued: true}, nil
+	return &api.Changed{List: config.DefaultLists.Of(change.List, change.Action), Queued: true}, nil
 }
 
 // wait stores a change that was given at some time for the daemon of a socket.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -29,11 +30,47 @@ const maxName = 64
 // proportion to them, about a fifth of a core for 4,000.
 const MaxLists = 10_000
 
-// The lists that commands change which name none.
+// The lists of a daemon that commands change which name none.
 const (
 	DefaultBlock = "manual"
 	DefaultAllow = "manual-allow"
 )
+
+// Defaults are the lists that commands change which name none, by action. They exist also where
+// they are not configured.
+type Defaults map[Action]string
+
+// The defaults of a daemon, and those of the hub of a fleet.
+var (
+	DefaultLists = Defaults{Block: DefaultBlock, Allow: DefaultAllow}
+	FleetLists   = Defaults{Block: FleetBlock, Allow: FleetAllow}
+)
+
+// Of returns the list of a command with an action, which may name one.
+func (d Defaults) Of(named, action string) string { return cmp.Or(named, d[Action(action)]) }
+
+// With returns lists with those of the defaults that are not among them.
+func (d Defaults) With(lists []List) []List {
+	lists = slices.Clone(lists)
+	for _, action := range []Action{Block, Allow} {
+		var l List
+		l.SetDefaults()
+		l.Name, l.Action = d[action], action
+		if !slices.ContainsFunc(lists, func(o List) bool { return o.Name == l.Name }) {
+			lists = append(lists, l)
+		}
+	}
+	return lists
+}
+
+// check refuses another action of a default.
+func (d Defaults) check(errs *quantity.FieldErrors, l List) {
+	for action, name := range d {
+		if l.Name == name && l.Action != action {
+			errs.Failf(Join("lists", l.Name)+".action", "want %s: the commands without --list change this list", action)
+		}
+	}
+}
 
 // maxTargets bounds the receivers of notifications, each of which has a queue.
 const maxTargets = 16
@@ -108,20 +145,13 @@ func (c *Config) check() quantity.FieldErrors {
 			errs.Failf(Join("lists", l.Name), "names that begin with %s are for the fleet's lists", FleetPrefix)
 		}
 		errs.Add(Join("lists", l.Name), l.check().Err())
-		checkManual(&errs, l, map[string]Action{DefaultBlock: Block, DefaultAllow: Allow})
+		DefaultLists.check(&errs, l)
 		if l.Direction == engine.Out && !c.FiltersOutgoing() {
 			errs.Failf(Join(Join("lists", l.Name), "direction"), "outgoing packets are filtered on no interface: set egress: true on one")
 		}
 	}
 	c.checkRules(&errs)
 	return errs
-}
-
-// checkManual refuses another action of a list that commands change which name none.
-func checkManual(errs *quantity.FieldErrors, l List, manual map[string]Action) {
-	if own, ok := manual[l.Name]; ok && l.Action != own {
-		errs.Failf(Join("lists", l.Name)+".action", "want %s: the commands without --list change this list", own)
-	}
 }
 
 // checkAttach fails where an interface is to be attached to in a way that its hook has not.

@@ -129,19 +129,6 @@ const (
 // MaxFleetLists bounds the lists of a hub. Nodes refuse a catalog of more: it is wire.MaxLists.
 const MaxFleetLists = 256
 
-var manualLists = map[string]Action{FleetBlock: Block, FleetAllow: Allow}
-
-// FleetList returns the list of manual entries that every hub has for an action, "" for any
-// other.
-func FleetList(action string) string {
-	for name, of := range manualLists {
-		if string(of) == action {
-			return name
-		}
-	}
-	return ""
-}
-
 // DefaultHub returns the defaults.
 func DefaultHub() *Hub {
 	h := &Hub{}
@@ -185,18 +172,7 @@ func ParseHub(name string, text []byte) (*Hub, error) {
 }
 
 // AllLists returns the lists, with those that every hub has.
-func (h *Hub) AllLists() []List {
-	all := slices.Clone(h.Lists)
-	for _, name := range []string{FleetBlock, FleetAllow} {
-		if !slices.ContainsFunc(h.Lists, func(l List) bool { return l.Name == name }) {
-			var l List
-			l.SetDefaults()
-			l.Name, l.Action = name, manualLists[name]
-			all = append(all, l)
-		}
-	}
-	return all
-}
+func (h *Hub) AllLists() []List { return FleetLists.With(h.Lists) }
 
 // fixed are the keys that change with a restart only: the broker, its clients and the state
 // go by them.
@@ -265,7 +241,7 @@ func (h *Hub) check() quantity.FieldErrors {
 		if l.TTL > 0 {
 			errs.Failf(path+".ttl", "a hub removes what a feed drops at once")
 		}
-		checkManual(&errs, l, manualLists)
+		FleetLists.check(&errs, l)
 	}
 	return errs
 }

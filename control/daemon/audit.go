@@ -18,7 +18,7 @@ func (a auditor) Audit(limit int) []api.AuditRecord { return a.Last(limit) }
 
 // refusedChange records a change of entries that was not made.
 func (a auditor) refusedChange(ctx context.Context, c api.Change, err error) {
-	a.Refused(audit.Changed(ctx, c, api.Changed{List: ListOf(c)}, c.Entries[:min(len(c.Entries), audit.MaxFirst)]), err)
+	a.Refused(audit.Changed(ctx, c, api.Changed{List: nameIn(c)}, c.Entries[:min(len(c.Entries), audit.MaxFirst)]), err)
 }
 
 // firstKeys returns the first entries of a batch, as in a list.

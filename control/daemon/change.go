@@ -113,17 +113,12 @@ func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (ch
 	return changed, err
 }
 
-// ListOf returns the list that a change is for.
-func ListOf(c api.Change) string {
-	if c.List != "" {
-		return c.List
-	}
-	return map[string]string{api.Block: DefaultBlock, api.Allow: DefaultAllow}[c.Action]
-}
+// nameIn returns the name of the list that a change is for.
+func nameIn(c api.Change) string { return config.DefaultLists.Of(c.List, c.Action) }
 
 // carryOut makes a change of entries, or refuses it.
 func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
-	name := ListOf(c)
+	name := nameIn(c)
 	changed.List = name
 	p := &pending{change: c, list: name, changed: changed, made: make(chan struct{})}
 	r.add(p)

@@ -127,7 +127,7 @@ func TestListsAreGuarded(t *testing.T) {
 	if _, err := d.changes.Change(t.Context(), allow); !errors.As(err, &bad) || bad.Entry == nil || !strings.Contains(err.Error(), "--force") {
 		t.Errorf("what holds open the network may go: %v", err)
 	}
-	if _, err := d.changes.Flush(t.Context(), DefaultAllow, api.FlushChange{}); !errors.As(err, &bad) {
+	if _, err := d.changes.Flush(t.Context(), config.DefaultAllow, api.FlushChange{}); !errors.As(err, &bad) {
 		t.Errorf("flush: %v", err)
 	}
 	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
@@ -239,7 +239,7 @@ func testGuardAfterExpiry(t *testing.T, ttl time.Duration) {
 		}
 		d.loop.stage = building
 		err := d.expire(over)
-		if d.loop.stage = idle; err != nil || d.active.prepared.contents(d.active.prepared.list(DefaultAllow).manual).Len() != 1 {
+		if d.loop.stage = idle; err != nil || d.active.prepared.contents(d.active.prepared.list(config.DefaultAllow).manual).Len() != 1 {
 			return fmt.Errorf("beside the work on another engine, what allowed it has ended: %w", err)
 		}
 		if err := d.expire(over); err != nil {
@@ -383,7 +383,7 @@ func TestFlushIsGuarded(t *testing.T) {
 		}
 	}
 	for _, c := range []api.FlushChange{{SSH: ssh}, {Connection: ssh}} {
-		_, err := d.changes.Flush(t.Context(), DefaultAllow, c)
+		_, err := d.changes.Flush(t.Context(), config.DefaultAllow, c)
 		var bad *api.BadRequest
 		if !errors.As(err, &bad) || !strings.Contains(err.Error(), "203.0.113.9") || !strings.Contains(err.Error(), "--force") {
 			t.Errorf("%+v: %v", c, err)
@@ -392,7 +392,7 @@ func TestFlushIsGuarded(t *testing.T) {
 			t.Fatalf("%+v: half of the change was made", c)
 		}
 	}
-	if done, err := d.changes.Flush(t.Context(), DefaultAllow, api.FlushChange{Force: true, SSH: ssh}); err != nil || done.Removed != 2 {
+	if done, err := d.changes.Flush(t.Context(), config.DefaultAllow, api.FlushChange{Force: true, SSH: ssh}); err != nil || done.Removed != 2 {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if got := verdictOf(t, d.Daemon, "203.0.113.9"); got != verdict.Drop {

@@ -36,12 +36,6 @@ import (
 	"weir/loader"
 )
 
-// The lists of commands that name none.
-const (
-	DefaultBlock = config.DefaultBlock
-	DefaultAllow = config.DefaultAllow
-)
-
 // Prepared is a configuration with the contents of its lists: all that an engine
 // is built from.
 type Prepared struct {
@@ -427,17 +421,12 @@ func (p *Prepared) has(name string) bool { return p != nil && p.list(name) != ni
 
 // addLists adds the lists, with all that is known of them.
 func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trial.Decisions) {
-	lists, shared := fleetLists(fleet, p.config)
-	lists = slices.Concat(p.config.Lists, lists)
-	for _, l := range []config.List{{Name: DefaultBlock, Action: config.Block, Enforce: true}, {Name: DefaultAllow, Action: config.Allow, Enforce: true}} {
-		if !slices.ContainsFunc(lists, func(o config.List) bool { return o.Name == l.Name }) {
-			lists = append(lists, l)
-		}
-	}
+	more, shared := fleetLists(fleet, p.config)
+	all := config.DefaultLists.With(slices.Concat(p.config.Lists, more))
 	// A packet that several lists match is credited to the one of the lowest number.
-	ordered.By(lists, func(a, b config.List) int { return b.Priority - a.Priority })
-	manual := manualKeys(p.journal, lists)
-	for _, l := range lists {
+	ordered.By(all, func(a, b config.List) int { return b.Priority - a.Priority })
+	manual := manualKeys(p.journal, all)
+	for _, l := range all {
 		m := &managedList{List: l, feed: feeds[l.Name]}
 		m.follow(p.config, decided)
 		if m.feed != nil {

@@ -141,7 +141,7 @@ func (w *waiting) Queue(ctx context.Context, c api.Change) (api.Changed, error) 
 	if err != nil {
 		return api.Changed{}, fmt.Errorf("the change cannot wait for the daemon: %w", err)
 	}
-	return api.Changed{List: ListOf(c), Queued: true}, nil
+	return api.Changed{List: nameIn(c), Queued: true}, nil
 }
 
 // follow makes the changes that wait, until ctx is done. It looks each second: a command
@@ -235,7 +235,7 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 			if !w.givesUp(name, err) {
 				return err
 			}
-			w.notifier.refusedChange(c.Change, ListOf(c.Change), err)
+			w.notifier.refusedChange(c.Change, nameIn(c.Change), err)
 			w.audit.refusedChange(ctx, c.Change, err)
 		}
 		w.log.Error("a change that was given while no daemon answered is refused: "+err.Error(), "given", c.Time)

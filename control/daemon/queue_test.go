@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/config"
 	"weir/control/durable/durabletest"
 	"weir/control/journal"
 	"weir/control/notify"
@@ -92,7 +93,7 @@ func TestChangesBehindTheQueue(t *testing.T) {
 	if done, err := d.changes.Change(t.Context(), remove); err != nil || !done.Queued {
 		t.Errorf("%+v, %v; want it queued", done, err)
 	}
-	if _, err := d.changes.Flush(t.Context(), DefaultBlock, api.FlushChange{}); !errors.Is(err, errOthersWait) {
+	if _, err := d.changes.Flush(t.Context(), config.DefaultBlock, api.FlushChange{}); !errors.Is(err, errOthersWait) {
 		t.Errorf("flush: %v", err)
 	}
 	disk.Fail(false)
@@ -151,7 +152,7 @@ func TestQueuedIsTriedAgain(t *testing.T) {
 		t.Errorf("the audit: %+v", last)
 	}
 	wait.For(t, "a notification", func() bool { return len(events) > 0 })
-	if e := <-events; e.Kind != notify.Refused || e.Change == nil || e.Change.Change != "unblock" || e.Change.List != DefaultBlock || e.Change.Error == "" || len(events) > 0 {
+	if e := <-events; e.Kind != notify.Refused || e.Change == nil || e.Change.Change != "unblock" || e.Change.List != config.DefaultBlock || e.Change.Error == "" || len(events) > 0 {
 		t.Errorf("%d more notifications than %+v", len(events), e)
 	}
 

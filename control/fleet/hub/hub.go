@@ -7,7 +7,6 @@
 package hub
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -469,7 +468,7 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 
 // change makes a change. The channel is closed when it is published.
 func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChanged) (wait <-chan struct{}, err error) {
-	name := cmp.Or(c.List, config.FleetList(c.Action))
+	name := config.FleetLists.Of(c.List, c.Action)
 	changed.List = name
 	now := time.Now()
 	var entries list.Entries
