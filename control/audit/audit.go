@@ -232,6 +232,19 @@ func (a *Log) Refused(r Record, err error) {
 	}
 }
 
+// Attempt records a change that was made, or with an error one that was not, as Refused does unless
+// a part of it was.
+func (a *Log) Attempt(r Record, err error) {
+	if err != nil && r.Changed == 0 {
+		a.Refused(r, err)
+		return
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	a.Record(r)
+}
+
 // Record records a change that was made, or with an error one that was not. A change that
 // cannot be recorded stays.
 func (a *Log) Record(r Record) {

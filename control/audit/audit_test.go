@@ -291,3 +291,23 @@ func TestReread(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 }
+
+// A change that failed in part is recorded, however many were refused.
+func TestAttempt(t *testing.T) {
+	a := New("", slog.New(slog.DiscardHandler))
+	failed := errors.New("no memory")
+	for range maxRefused + 5 {
+		a.Attempt(Record{Change: Accept}, failed)
+	}
+	if n := len(a.Last(api.MaxAudit)); n != maxRefused {
+		t.Errorf("%d refused changes are recorded, want %d", n, maxRefused)
+	}
+	a.Attempt(Record{Change: Accept, Changed: 1}, failed)
+	if got := a.Last(1)[0]; got.Changed != 1 || got.Error != failed.Error() {
+		t.Errorf("failed in part: %+v", got)
+	}
+	a.Attempt(Record{Change: Accept}, nil)
+	if got := a.Last(1)[0]; got.Changed != 0 || got.Error != "" {
+		t.Errorf("made: %+v", got)
+	}
+}

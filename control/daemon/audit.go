@@ -33,11 +33,7 @@ func firstKeys(batch []journal.Change) (first []string) {
 // not made.
 func (a auditor) attempt(ctx context.Context, r audit.Record, err error) {
 	audit.ByCaller(ctx, &r)
-	if err != nil {
-		a.Refused(r, err)
-		return
-	}
-	a.Record(r)
+	a.Attempt(r, err)
 }
 
 // reload records a change of the configuration, or with an error one that was refused.

@@ -104,22 +104,15 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 		return done, &api.BadRequest{Err: fmt.Errorf("list %s: what a command has decided on %s is kept for the configuration before, until the present one is confirmed: weir confirm, and try again",
 			name, before.Since.Local().Format(time.DateTime))}
 	}
-	o := trial.New(c, l.trial == nil || !l.trial.Configured, by, time.Now())
-	if !trial.Changes(l.trial, o) {
-		return api.Enforced{List: name, Trial: l.trial}, nil
-	}
-	if o.Enforced && !l.Enforce && !c.Force {
+	return s.Command(name, c, by, func() error {
 		if err := s.guards.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
-			return done, &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: %s", name, err, orForce)}
+			return &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: %s", name, err, orForce)}
 		}
 		if err := s.collateral.dropsPartners(name); err != nil {
-			return done, &api.BadRequest{Err: trial.Stays(name, err)}
+			return &api.BadRequest{Err: trial.Stays(name, err)}
 		}
-	}
-	if err := s.Set(name, o); err != nil {
-		return done, err
-	}
-	return api.Enforced{List: name, Changed: true, Trial: s.active.prepared.list(name).trial}, nil
+		return nil
+	})
 }
 
 // refuse returns why a list cannot be enforced, or be on trial.

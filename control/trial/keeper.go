@@ -78,6 +78,26 @@ func (k *Keeper) Set(list string, t api.Trial) error {
 	return nil
 }
 
+// Command carries out a command about a list that is given now. may returns why the list must not be
+// enforced, unless that is forced.
+func (k *Keeper) Command(list string, c api.EnforceChange, by string, may func() error) (api.Enforced, error) {
+	before, _ := k.Owner.Trial(list)
+	next := New(c, before == nil || !before.Configured, by, time.Now())
+	if !Changes(before, next) {
+		return api.Enforced{List: list, Trial: before}, nil
+	}
+	if next.Enforced && before != nil && !before.Enforced && !c.Force {
+		if err := may(); err != nil {
+			return api.Enforced{}, err
+		}
+	}
+	if err := k.Set(list, next); err != nil {
+		return api.Enforced{}, err
+	}
+	now, _ := k.Owner.Trial(list)
+	return api.Enforced{List: list, Changed: true, Trial: now}, nil
+}
+
 // Keep saves how much of the trials has passed that are to end, each [Interval].
 func (k *Keeper) Keep(now time.Time) {
 	if !k.decided.End() || now.Sub(k.kept) < Interval {

@@ -177,3 +177,29 @@ func TestFollow(t *testing.T) {
 		t.Errorf("after a restart: %v", next.Decided())
 	}
 }
+
+// A command changes a list unless it is as it says, or must not be enforced.
+func TestCommand(t *testing.T) {
+	k, o, _ := keep(t)
+	partners := errors.New("hosts have conversed with what it drops")
+	asked := 0
+	may := func() error { asked++; return partners }
+	for _, c := range []struct {
+		what    string
+		command api.EnforceChange
+		err     error
+		changed bool
+		asked   int
+		trial   bool // then
+	}{
+		{"enforced already", api.EnforceChange{}, nil, false, 0, false},
+		{"on trial", api.EnforceChange{Off: true}, nil, true, 0, true},
+		{"with partners", api.EnforceChange{}, partners, false, 1, true},
+		{"by force", api.EnforceChange{Force: true}, nil, true, 1, false},
+	} {
+		done, err := k.Command("a", c.command, "root", may)
+		if !errors.Is(err, c.err) || done.Changed != c.changed || asked != c.asked || (o.lists["a"] != nil) != c.trial {
+			t.Errorf("%s: %+v, %v, asked %d times, trial %v", c.what, done, err, asked, o.lists["a"])
+		}
+	}
+}

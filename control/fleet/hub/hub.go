@@ -310,7 +310,7 @@ func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes [
 		return nil
 	}); err != nil {
 		if accept {
-			h.audited(audit.Accepted(ctx, name, nil), err)
+			h.audit.Attempt(audit.Accepted(ctx, name, nil), err)
 		}
 		return nil, err
 	}
@@ -443,19 +443,11 @@ var _ server.Hub = (*Hub)(nil)
 // Audit implements [server.Hub].
 func (h *Hub) Audit(limit int) []api.AuditRecord { return h.audit.Last(limit) }
 
-// audited records a change that was made, or failed.
-func (h *Hub) audited(r audit.Record, err error) {
-	if err != nil {
-		r.Error = err.Error()
-	}
-	h.audit.Record(r)
-}
-
 // Change implements [server.Hub]. When it returns without an error, that is
 // durable, here and, unless Published is false, in the broker's stream.
 func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChanged, err error) {
 	wait, err := h.change(ctx, c, &changed)
-	h.audited(audit.Changed(ctx, c, changed.Changed, c.Entries), err)
+	h.audit.Attempt(audit.Changed(ctx, c, changed.Changed, c.Entries), err)
 	if err != nil {
 		return changed, err
 	}

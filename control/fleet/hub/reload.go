@@ -38,7 +38,7 @@ func (h *Hub) Reload(ctx context.Context) (r api.FleetReloaded, err error) {
 		h.o.Log.Error(err.Error())
 	}
 	h.reloaded.Store(&done)
-	h.audited(record, err)
+	h.audit.Attempt(record, err)
 	if err != nil {
 		return r, err
 	}

@@ -567,7 +567,7 @@ func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRoll
 		r.First = done.Lists
 	}
 	audit.ByCaller(ctx, &r)
-	h.audited(r, err)
+	h.audit.Attempt(r, err)
 	if err != nil {
 		return done, err
 	}

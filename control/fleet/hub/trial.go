@@ -83,31 +83,23 @@ func (t *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 	if err := t.dir.room(); err != nil {
 		return done, err
 	}
-	next := trial.New(c, l.List.Enforce, by, time.Now())
-	if !trial.Changes(l.trial, next) {
-		done.Enforced = api.Enforced{List: name, Trial: l.trial}
-		return done, nil
-	}
-	if next.Enforced && !l.enforced() && !c.Force {
+	done.Enforced, err = t.Command(name, c, by, func() error {
 		if !t.members.heard(time.Now()) {
-			return done, errUnheard
+			return errUnheard
 		}
 		of, err := t.members.collateral(name)
 		if err != nil {
-			return done, err
+			return err
 		}
 		if err := dropsPartners(of); err != nil {
-			return done, &api.BadRequest{Err: trial.Stays(name, err)}
+			return &api.BadRequest{Err: trial.Stays(name, err)}
 		}
 		if of.Unmeasured > 0 {
 			done.Warnings = []string{fmt.Sprintf("with whom they have conversed that list %s drops is not measured by %d of %d nodes", name, of.Unmeasured, of.Measured+of.Unmeasured)}
 		}
-	}
-	if err := t.Set(name, next); err != nil {
-		return done, err
-	}
-	done.Enforced = api.Enforced{List: name, Changed: true, Trial: l.trial}
-	return done, nil
+		return nil
+	})
+	return done, err
 }
 
 // dropsPartners returns that a list would drop whom nodes have conversed with lately.
@@ -187,7 +179,7 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 	if done.Changed {
 		r.Changed = 1
 	}
-	h.audited(r, err)
+	h.audit.Attempt(r, err)
 	if err != nil {
 		return done, err
 	}
