@@ -412,12 +412,12 @@ func (l List) Feed() feed.Config {
 }
 
 // TooWide returns why the list must not have the entries of a set, because all that they
-// cover together is more than a share. An allow list may cover all.
-func (l List) TooWide(set interface{ TooWide(most float64) error }, most float64) error {
-	if l.Action == Allow {
+// cover together is more than a share, 0 for no bound. An allow list may cover all.
+func (l List) TooWide(set interface{ TooWide(most float64) error }, most quantity.Share) error {
+	if l.Action == Allow || most <= 0 {
 		return nil
 	}
-	if err := set.TooWide(most); err != nil {
+	if err := set.TooWide(float64(most)); err != nil {
 		return fmt.Errorf("list %s: %w", l.Name, err)
 	}
 	return nil

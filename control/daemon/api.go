@@ -6,6 +6,7 @@ import (
 	"weir/control/api/server"
 	"weir/control/console"
 	"weir/control/fleet/node"
+	"weir/control/lists"
 	"weir/control/metrics"
 	"weir/control/observe/drops"
 	"weir/control/serve"
@@ -32,7 +33,7 @@ type API struct {
 	consoles
 	groups
 	entries
-	refresher
+	*lists.Reader
 	explainer
 	appraiser
 }

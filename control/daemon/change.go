@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sort"
 	"time"
 
 	"weir/control/api"
@@ -16,6 +15,7 @@ import (
 	"weir/control/engine"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/filter/key"
 )
 
@@ -89,9 +89,9 @@ func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (ch
 		if r.queued.some() {
 			return errOthersWait
 		}
-		l := r.active.prepared.list(name)
-		if l == nil {
-			return r.active.prepared.noList(name)
+		l, err := r.active.prepared.byName.Find(name)
+		if err != nil {
+			return err
 		}
 		batch = nil
 		for k := range r.active.prepared.contents(l.manual).All() {
@@ -120,7 +120,11 @@ func nameIn(c api.Change) string { return config.DefaultLists.Of(c.List, c.Actio
 func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
 	name := nameIn(c)
 	changed.List = name
-	p := &pending{change: c, list: name, changed: changed, made: make(chan struct{})}
+	entries, bad := lists.Parse(c)
+	next := func() *pending {
+		return &pending{change: c, list: name, entries: entries, bad: bad, changed: api.Changed{List: name}, made: make(chan struct{})}
+	}
+	p := next()
 	r.add(p)
 	err = r.loop.Do(ctx, func() error { r.makeGathered(); return nil })
 	if err == nil || !r.remove(p) { // another one's turn may have taken it
@@ -128,7 +132,7 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 		changed, err = p.changed, p.err
 	}
 	if errors.Is(err, errBuilding) {
-		p = &pending{change: c, list: name, changed: api.Changed{List: name}, made: make(chan struct{})}
+		p = next()
 		err = r.loop.doAlone(ctx, func() error {
 			if p.direct() && r.queued.some() {
 				return errOthersWait
@@ -150,33 +154,22 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 }
 
 // batch returns the changes of the journal that a request asks for, once others are made.
-func (r *changer) batch(l *managedList, c api.Change, others []journal.Change) ([]journal.Change, error) {
+func (r *changer) batch(l *managedList, p *pending, others []journal.Change) ([]journal.Change, error) {
+	c := p.change
 	now := time.Now()
 	added := now
 	if !c.Given.IsZero() && c.Given.Before(now) { // not in the future, as after the clock was set back
 		added = c.Given
 	}
-	each := journal.Entry{
-		List: l.Name, Allow: l.Action == config.Allow, Added: added, Reason: c.Reason, UID: c.UID,
-		Expires: expires(added, time.Duration(c.TTL*float64(time.Second))),
+	each, err := lists.Entry(&l.List, c, added)
+	if err = cmp.Or(err, p.bad); err != nil {
+		return nil, err
 	}
 	// What has expired while it waited would have replaced what was there, and be gone.
 	remove := c.Remove || !each.Expires.IsZero() && !each.Expires.After(now)
-	var entries []list.Entries
-	total := 0
-	for i, text := range c.Entries {
-		e, err := list.ParseEntry(text)
-		if err != nil {
-			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
-		}
-		if total += e.Len(); total > api.MaxChange {
-			return nil, &api.BadRequest{Entry: &i, Text: text, Err: api.ErrMaxChange}
-		}
-		entries = append(entries, e)
-	}
 	var batch []journal.Change
 	seen := make(map[key.Key]bool) // a bulk may say the same twice
-	for _, e := range entries {
+	for _, e := range p.entries {
 		meant := keys(l.rule(), e)
 		if c.Remove {
 			meant = append(meant, r.formerKeys(l, e)...)
@@ -188,6 +181,9 @@ func (r *changer) batch(l *managedList, c api.Change, others []journal.Change) (
 			}
 		}
 	}
+	if c.Remove {
+		return batch, nil
+	}
 	manual := r.active.prepared.contents(l.manual)
 	var more []key.Key
 	for _, of := range others {
@@ -198,20 +194,11 @@ func (r *changer) batch(l *managedList, c api.Change, others []journal.Change) (
 	if len(more) > 0 {
 		manual = list.Union(manual, list.SetOf(more...))
 	}
-	refusal := func(n int) error { // of the first entries
-		var all list.Entries
-		for _, e := range entries[:n] {
-			all.V4, all.V6, all.Flows = append(all.V4, e.V4...), append(all.V6, e.V6...), append(all.Flows, e.Flows...)
-		}
+	return batch, lists.Refuse(c, p.entries, func(all list.Entries) error {
 		// Manual entries are kept by side.
 		together := list.Union(manual, list.SetOf(keys(l.rule(), all)...))
-		return cmp.Or(tooWide(r.active.prepared.config, l.List, together), coversFailsafe(r.active.prepared.config, l.List, all.Set()))
-	}
-	if !c.Remove && refusal(len(entries)) != nil {
-		i := sort.Search(len(entries), func(i int) bool { return refusal(i+1) != nil }) // the first that is too much
-		return nil, &api.BadRequest{Entry: &i, Text: c.Entries[i], Err: refusal(i + 1)}
-	}
-	return batch, nil
+		return cmp.Or(l.TooWide(together, r.active.prepared.config.MaxCoverage), coversFailsafe(r.active.prepared.config, l.List, all.Set()))
+	})
 }
 
 // formerKeys returns the keys of entries that were added when the list had

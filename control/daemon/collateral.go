@@ -69,10 +69,8 @@ func (m *collateral) follow(ctx context.Context) {
 func (m *collateral) Collateral(ctx context.Context, name string) (api.Collateral, error) {
 	if name != "" {
 		if err := m.loop.Do(ctx, func() error {
-			if m.active.prepared.list(name) == nil {
-				return m.active.prepared.noList(name)
-			}
-			return nil
+			_, err := m.active.prepared.byName.Find(name)
+			return err
 		}); err != nil {
 			return api.Collateral{}, err
 		}

@@ -4,21 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 )
-
-// tooWide is [config.List.TooWide], where coverage is bounded.
-func tooWide(c *config.Config, l config.List, e *list.Set) error {
-	if c.MaxCoverage <= 0 {
-		return nil
-	}
-	return l.TooWide(e, float64(c.MaxCoverage))
-}
 
 // overFailsafe is an entry that covers a failsafe prefix.
 type overFailsafe struct {
@@ -76,7 +67,7 @@ func refuseRead(c *config.Config, l config.List, e *list.Set, accepted bool) err
 	if l.ExcludePrivate {
 		e, _ = e.Apply(list.Delta{Remove: e.Inside(private...)})
 	}
-	return tooWide(c, l, e)
+	return l.TooWide(e, c.MaxCoverage)
 }
 
 // covers returns the entries that cover a prefix.
@@ -101,12 +92,4 @@ func keys(l engine.List, e list.Entries) []key.Key {
 		all = append(all, l.Keys(p)...)
 	}
 	return append(all, e.Flows...)
-}
-
-// expires returns when an entry that is added now expires.
-func expires(now time.Time, ttl time.Duration) time.Time {
-	if ttl == 0 {
-		return time.Time{}
-	}
-	return now.Add(ttl)
 }

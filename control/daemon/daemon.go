@@ -28,6 +28,7 @@ import (
 	"weir/control/feed"
 	"weir/control/history"
 	"weir/control/journal"
+	"weir/control/lists"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
@@ -120,10 +121,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d.audit.Reread() // a daemon that was taken over from has recorded its stop
 	d.builder.journal, d.observers.stages.Journal, d.changes.journal, d.api.entries.journal = d.journal, d.journal, d.journal, d.journal
-	var unwatched error
-	if d.feeds.watcher, unwatched = feed.NewWatcher(o.Log); unwatched != nil {
-		o.Log.Warn("files cannot be watched, their changes are noticed at their intervals: " + unwatched.Error())
-	}
+	d.feeds.watcher = lists.Watch(o.Log)
 	if err := d.changes.queued.open(c); err != nil {
 		o.Log.Error("changes that were given while no daemon answered are not made: " + err.Error())
 	}
@@ -170,10 +168,8 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		service: &d.service, log: o.Log,
 		rehearsals: rehearsals{loop: d.loop, active: d.active, hub: d.observers.hub, collateral: &d.observers.collateral, note: d.note},
 	}
-	d.feeds = feeds{
-		loop: d.loop, active: d.active, observers: &d.observers, log: o.Log,
-		running: make(map[*feed.Feed]context.CancelFunc), usage: make(map[*feed.Feed]*usage),
-	}
+	d.feeds = feeds{loop: d.loop, active: d.active, observers: &d.observers, activate: d.take, log: o.Log, usage: make(map[*feed.Feed]*usage)}
+	d.feeds.Reader = lists.NewReader(&d.feeds, d.audit.Log, o.Log)
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: d.observers.exports, log: o.Log}
 	d.changes = changer{
 		loop: d.loop, active: d.active, filter: d, guards: &d.guards, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
@@ -194,7 +190,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		consoles:  consoles{audit: d.audit},
 		groups:    groups{loop: d.loop, active: d.active, stages: d.observers.stages, audit: d.audit},
 		entries:   entries{loop: d.loop, active: d.active},
-		refresher: refresher{loop: d.loop, active: d.active, taker: d, audit: d.audit},
+		Reader:    d.feeds.Reader,
 		explainer: explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
 		appraiser: appraiser{
 			loop: d.loop, active: d.active, meter: &d.observers.meter, drops: d.observers.drops, history: &d.observers.history,
@@ -262,7 +258,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		}
 	}
 	d.note()
-	settleAll(p.decisions(), d.o.Log)
+	lists.SettleAll(p.decisions(), d.o.Log)
 	return nil
 }
 
@@ -312,7 +308,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		context.AfterFunc(ctx, d.api.Console.Close) // streams would hold up the server's end
 	}
 	d.active.announce(d.o.Log, "filtering", d.active.took) // and answering
-	d.feeds.follow(d.fetched)
+	d.feeds.Follow(ctx)
 	if d.fleet.node != nil {
 		all.Go(func() {
 			if err := d.fleet.node.Run(ctx, d.api); err != nil {

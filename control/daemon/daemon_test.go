@@ -14,6 +14,7 @@ import (
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/lists"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -68,13 +69,13 @@ func write(t *testing.T, path, text string) {
 
 // leaver ends a request before what was read for it is taken in.
 type leaver struct {
-	taker
+	lists.Owner
 	leave func()
 }
 
-func (l leaver) fetched(ctx context.Context, list string, f *feed.Feed, o feed.Outcome) error {
+func (l leaver) Take(ctx context.Context, f *feed.Feed, o feed.Outcome, news bool) error {
 	l.leave()
-	return l.taker.fetched(ctx, list, f, o)
+	return l.Owner.Take(ctx, f, o, news)
 }
 
 // What a refresh has read becomes active, also where the command was interrupted. What was read
@@ -85,7 +86,7 @@ func TestRefreshInterrupted(t *testing.T) {
 	d := startFile(t, lab.New(t), file)
 	var f *feed.Feed
 	if err := d.loop.Do(t.Context(), func() error { // without its schedule
-		for one, end := range d.feeds.running {
+		for one, end := range d.feeds.Running {
 			end()
 			f = one
 		}
@@ -93,9 +94,9 @@ func TestRefreshInterrupted(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	interrupted := func() (context.Context, *refresher) {
+	interrupted := func() (context.Context, *lists.Reader) {
 		ctx, leave := context.WithCancel(t.Context())
-		return ctx, &refresher{loop: d.loop, active: d.active, taker: leaver{d, leave}, audit: d.audit}
+		return ctx, lists.NewReader(leaver{&d.feeds, leave}, d.audit.Log, d.o.Log)
 	}
 	write(t, file, firstSource+"\n"+secondSource+"\n")
 	ctx, r := interrupted()
@@ -119,7 +120,7 @@ func TestRefreshInterrupted(t *testing.T) {
 			t.Fatal(all, err)
 		}
 		if want == feed.Unchanged {
-			if err := d.fetched(t.Context(), "feed", f, all[0]); err != nil {
+			if err := d.feeds.Fetched(t.Context(), f, all[0]); err != nil {
 				t.Error(err)
 			}
 		}
@@ -157,7 +158,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if e, err := d.api.explainer.Explain(t.Context(), "192.0.2.2", true); err != nil || e.Answers[0].Verdict != api.VerdictDrop {
 		t.Errorf("refreshed, but %+v, %v", e, err)
 	}
-	if err := d.fetched(t.Context(), "feed", l.feed, read[0]); err != nil { // late
+	if err := d.feeds.Fetched(t.Context(), l.feed, read[0]); err != nil { // late
 		t.Error(err)
 	}
 

@@ -109,17 +109,14 @@ func (p *Prepared) deriveAll(last *Prepared) {
 		if l.derived == 0 {
 			continue
 		}
-		d := derived{of: derivation(l.List)}
-		if last.has(l.Name) {
-			d = last.derived[last.list(l.Name).derived]
-		}
-		if d.of != derivation(l.List) || last.has(l.Name) && last.list(l.Name).WidensSources() != l.WidensSources() {
-			d = derived{of: derivation(l.List)}
+		d, old := derived{of: derivation(l.List)}, last.list(l.Name)
+		if old != nil && last.derived[old.derived].of == d.of && old.WidensSources() == l.WidensSources() {
+			d = last.derived[old.derived]
 		}
 		d = p.derive(l, d, p.rules)
 		kept := p.leaveOutDerived(l, &d, p.rules)
-		if last.has(l.Name) && last.list(l.Name).derived != 0 { // the same set says that nothing has changed
-			if before := last.contents(last.list(l.Name).derived); kept.Diff(before).Len() == 0 {
+		if old != nil && old.derived != 0 { // the same set says that nothing has changed
+			if before := last.contents(old.derived); kept.Diff(before).Len() == 0 {
 				kept = before
 			}
 		}

@@ -82,8 +82,10 @@ func (r *entries) Entries(ctx context.Context, asked api.EntriesQuestion) (page 
 	}
 	var lists []manualList
 	if err := r.loop.Do(ctx, func() error {
-		if asked.List != "" && r.active.prepared.list(asked.List) == nil {
-			return r.active.prepared.noList(asked.List)
+		if asked.List != "" {
+			if _, err := r.active.prepared.byName.Find(asked.List); err != nil {
+				return err
+			}
 		}
 		for _, l := range r.active.prepared.lists {
 			if asked.List == "" || asked.List == l.Name {
@@ -203,9 +205,9 @@ func (r *entries) Export(ctx context.Context, name, format string) (api.Export, 
 	var of engine.List
 	var sets []*list.Set
 	if err := r.loop.Do(ctx, func() error {
-		l := r.active.prepared.list(name)
-		if l == nil {
-			return r.active.prepared.noList(name)
+		l, err := r.active.prepared.byName.Find(name)
+		if err != nil {
+			return err
 		}
 		of = l.rule()
 		if sets = []*list.Set{r.active.prepared.contents(l.manual)}; l.source != 0 {

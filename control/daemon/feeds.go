@@ -8,44 +8,51 @@ import (
 
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/lists"
 	"weir/filter/membership"
 	"weir/loader"
 )
 
-// feeds are the feeds that run. Run's goroutine owns them.
+// feeds are the feeds of the active lists, as the owner of their reader. Take is safe for concurrent
+// use; all else is for Run's goroutine.
 type feeds struct {
-	loop      *loop
+	*lists.Reader
+	*loop
+
 	active    *active
 	observers *observers
+	activate  func(ctx context.Context, list string, f source) error // what a list's feed has read
 	log       *slog.Logger
 
 	watcher *feed.Watcher // of files; nil: none
-	running map[*feed.Feed]context.CancelFunc
 	usage   map[*feed.Feed]*usage
 }
 
-// follow runs the feeds of the active lists, and no others. fetched takes in what they read.
-func (s *feeds) follow(fetched func(ctx context.Context, list string, f *feed.Feed, o feed.Outcome) error) {
-	wanted := make(map[*feed.Feed]string)
-	for _, l := range s.active.prepared.lists {
-		if l.feed != nil {
-			wanted[l.feed] = l.Name
+// Feeds implements [lists.Owner]. They are in the order of the configuration.
+func (s *feeds) Feeds(name string) (all []*feed.Feed, err error) {
+	p := s.active.prepared
+	if name != "" {
+		_, err = p.byName.Find(name)
+	}
+	for _, c := range p.config.Lists {
+		if f := p.list(c.Name).feed; f != nil && (name == "" || name == c.Name) {
+			all = append(all, f)
 		}
 	}
-	for f, cancel := range s.running {
-		if _, ok := wanted[f]; !ok {
-			cancel()
-			delete(s.running, f)
-		}
+	return all, err
+}
+
+// CanRollBack implements [lists.Owner].
+func (s *feeds) CanRollBack(string) error { return nil }
+
+// Take implements [lists.Owner]. Contents are saved once they are active, unlike at a hub: those that
+// the engine cannot have are forgotten.
+func (s *feeds) Take(ctx context.Context, f *feed.Feed, o feed.Outcome, news bool) error {
+	s.observers.notifier.fetched(f.Name, o)
+	if !news {
+		return nil
 	}
-	for f, name := range wanted {
-		if s.running[f] != nil {
-			continue
-		}
-		ctx, cancel := context.WithCancel(s.loop.ctx)
-		s.running[f] = cancel
-		go f.Run(ctx, func(o feed.Outcome) { _ = fetched(ctx, name, f, o) }) // it is in the log
-	}
+	return s.activate(ctx, f.Name, f)
 }
 
 // usage holds the figures of the last report on a list of CrowdSec's decisions.
@@ -97,7 +104,7 @@ func (s *feeds) reportUsage(now time.Time) {
 		}()
 	}
 	for f := range s.usage {
-		if _, runs := s.running[f]; !runs {
+		if _, runs := s.Running[f]; !runs {
 			delete(s.usage, f)
 		}
 	}

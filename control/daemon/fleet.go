@@ -19,6 +19,7 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/control/metrics"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -139,7 +140,7 @@ func each(texts string, read func(text string) error) error {
 func (d *Daemon) TakeLists(ctx context.Context) error {
 	d.reloads.reading.Lock()
 	defer d.reloads.reading.Unlock()
-	var read []*decision
+	var read []*lists.Decision
 	err := d.loop.doAlone(ctx, func() error {
 		err := d.reassemble()
 		if err == nil {
@@ -147,7 +148,7 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 		}
 		return err
 	})
-	settleAll(read, d.o.Log)
+	lists.SettleAll(read, d.o.Log)
 	return err
 }
 

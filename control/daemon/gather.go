@@ -1,13 +1,13 @@
 package daemon
 
 import (
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"weir/control/api"
 	"weir/control/journal"
+	"weir/control/list"
 )
 
 // Bounds of the changes that share a write of the journal.
@@ -20,6 +20,8 @@ const (
 type pending struct {
 	change  api.Change
 	list    string
+	entries []list.Entries
+	bad     error         // why these cannot be parsed
 	made    chan struct{} // closed once the following is final
 	batch   []journal.Change
 	changed api.Changed
@@ -164,14 +166,11 @@ func (p *pending) finish(n int, err error) {
 // others are made.
 func (r *changer) prepare(p *pending, others []journal.Change) ([]journal.Change, error) {
 	r.loop.doing("entries are changed", p.list)
-	l := r.active.prepared.list(p.list)
-	switch {
-	case l == nil:
-		return nil, r.active.prepared.noList(p.list)
-	case string(l.Action) != p.change.Action:
-		return nil, &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", p.list, l.Action, p.change.Action)}
+	l, err := r.active.prepared.byName.Find(p.list)
+	if err != nil {
+		return nil, err
 	}
-	batch, err := r.batch(l, p.change, others)
+	batch, err := r.batch(l, p, others)
 	if err == nil && !p.change.Force {
 		err = r.guards.refuseCutOff(l, p.change, slices.Concat(others, batch))
 	}

@@ -198,7 +198,7 @@ func TestGuardAfterRefusal(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range all {
-		if err := d.fetched(t.Context(), "feed", d.active.prepared.list("feed").feed, o); err != nil {
+		if err := d.feeds.Fetched(t.Context(), d.active.prepared.list("feed").feed, o); err != nil {
 			t.Error(err)
 		}
 	}

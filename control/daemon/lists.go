@@ -3,16 +3,12 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"weir/control/api"
-	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/engine"
-	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/filter/membership"
 	"weir/loader"
@@ -102,11 +98,6 @@ func (p *Prepared) caught(l *managedList, packets uint64) *uint64 {
 	return &packets
 }
 
-// noList is the error for the name of a list that does not exist.
-func (p *Prepared) noList(name string) error {
-	return api.NoListAmong(name, p.lists, func(l *managedList) string { return l.Name })
-}
-
 // onTrial returns the names of the lists on trial.
 func (p *Prepared) onTrial() map[string]bool {
 	return p.names(func(l *managedList) bool {
@@ -131,128 +122,4 @@ func (p *Prepared) names(are func(*managedList) bool) (all map[string]bool) {
 		}
 	}
 	return all
-}
-
-// refresher reads feeds when somebody asks for it. It is safe for concurrent use.
-type refresher struct {
-	loop   *loop
-	active *active
-	taker  taker
-	audit  auditor
-}
-
-// taker activates what feeds have read. It is safe for concurrent use.
-type taker interface {
-	// fetched takes in the outcome of an attempt to read a source of a list.
-	fetched(ctx context.Context, list string, f *feed.Feed, o feed.Outcome) error
-
-	// take activates what a list's feed has read, where that is still to be done.
-	take(ctx context.Context, list string, f source) error
-}
-
-// Refresh implements [server.Refresher]. Lists are read in the order of the configuration.
-func (r *refresher) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
-	type read struct {
-		list string
-		*feed.Feed
-	}
-	var feeds []read
-	if err := r.loop.Do(ctx, func() error {
-		for _, c := range r.active.prepared.config.Lists {
-			if l := r.active.prepared.list(c.Name); l.feed != nil && (name == "" || name == l.Name) {
-				feeds = append(feeds, read{l.Name, l.feed})
-			}
-		}
-		if name != "" && r.active.prepared.list(name) == nil {
-			return r.active.prepared.noList(name)
-		}
-		return nil
-	}); err != nil {
-		return nil, err
-	}
-	if accept {
-		defer func() { r.audit.Record(audit.Accepted(ctx, name, outcomes)) }()
-	}
-	stays := context.WithoutCancel(ctx) // what was read becomes active, also where the client is gone
-	for _, l := range feeds {
-		name, f := l.list, l.Feed
-		fetch := f.Fetch
-		if accept {
-			fetch = f.Accept
-		}
-		all, err := fetch(ctx)
-		for _, o := range all {
-			unenforced := r.taker.fetched(stays, name, f, o)
-			if o.Err == nil && !o.Changed {
-				unenforced = r.taker.take(stays, name, f) // what was read before
-			}
-			outcomes = append(outcomes, outcomeOf(name, f, o, unenforced))
-		}
-		if err != nil {
-			return outcomes, err
-		}
-	}
-	return outcomes, nil
-}
-
-// outcomeOf describes an attempt to change a list's contents, and the error of activating
-// them.
-func outcomeOf(name string, f *feed.Feed, o feed.Outcome, unenforced error) api.FetchOutcome {
-	var last feed.Outcome
-	for _, s := range f.Status().Sources {
-		if s.Source == o.Source {
-			last = s.Last
-		}
-	}
-	if o.Err == nil && unenforced == nil {
-		unenforced = last.Err // another reader was first, and its contents are not active
-	}
-	out := o.API(name, unenforced)
-	if o.Err == nil && unenforced != nil && last.Failure != feed.NoFailure {
-		out.Failure, out.Entries = last.Failure.String(), last.Entries
-	}
-	return out
-}
-
-// feedOf returns the feed of a list.
-func (r *refresher) feedOf(ctx context.Context, name string) (f *feed.Feed, err error) {
-	err = r.loop.Do(ctx, func() error {
-		l := r.active.prepared.list(name)
-		switch {
-		case l == nil:
-			return r.active.prepared.noList(name)
-		case l.feed == nil:
-			return &api.BadRequest{Err: fmt.Errorf("list %s has no sources of this host, so that no versions of it are known", name)}
-		}
-		f = l.feed
-		return nil
-	})
-	return f, err
-}
-
-// Versions implements [server.Versioner].
-func (r *refresher) Versions(ctx context.Context, name string) (api.ListVersions, error) {
-	f, err := r.feedOf(ctx, name)
-	if err != nil {
-		return api.ListVersions{}, err
-	}
-	return api.ListVersions{List: name, Sources: f.Versions()}, nil
-}
-
-// Rollback implements [server.Versioner].
-func (r *refresher) Rollback(ctx context.Context, name string) (out api.FetchOutcome, err error) {
-	f, err := r.feedOf(ctx, name)
-	if err != nil {
-		return out, err
-	}
-	o, err := f.Rollback(ctx)
-	if errors.Is(err, feed.ErrNoVersion) {
-		err = &api.BadRequest{Err: fmt.Errorf("list %s: %w", name, err)}
-	}
-	if err != nil {
-		return out, err
-	}
-	out = outcomeOf(name, f, o, r.taker.fetched(context.WithoutCancel(ctx), name, f, o))
-	r.audit.Record(audit.RolledBack(ctx, out))
-	return out, nil
 }

@@ -24,6 +24,7 @@ import (
 	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/stages"
@@ -41,7 +42,7 @@ import (
 type Prepared struct {
 	config   *config.Config
 	lists    []*managedList // by priority, as their numbers are
-	byName   map[string]*managedList
+	byName   lists.ByName[*managedList]
 	rules    []engine.List // with their active contents: list number n is rules[n-1]
 	journal  *journal.Journal
 	stages   *stages.Table
@@ -65,23 +66,21 @@ type Prepared struct {
 // goes.
 type managedList struct {
 	config.List
-	source       uint16     // number of the engine's list of what its sources contain, 0 if it has none
-	manual       uint16     // number of the engine's list of manual entries
-	derived      uint16     // number of the engine's list of prefixes that these derive, 0 if there are none
-	counted      *derived   // ahead of an activation; nil: nothing was
-	from         source     // what its sources contain; nil: it has none
-	feed         *feed.Feed // from, if that is one
-	seenVersion  uint64     // version of from whose contents are active, or could not be
-	decided      uint64     // the last such version: taken, or an earlier one while seenVersion is being activated
-	read         *list.Set  // the contents of from that refused is about
-	refused      error      // why the feed's contents must not be active, nil if they may
-	failed       error      // why what was seenVersion could not be activated, nil if it was or must not be
-	attempts     int        // to activate that, which have failed
-	again        time.Time  // when to try that again
-	rejected     error      // why an engine could not have the feed's contents, nil if it has
-	left         leftOut    // of the feed's contents
-	trial        *api.Trial // what decides whether List.Enforce is as configured; nil: it is
-	retryPending bool       // its last change failed, and is tried again
+	source       uint16      // number of the engine's list of what its sources contain, 0 if it has none
+	manual       uint16      // number of the engine's list of manual entries
+	derived      uint16      // number of the engine's list of prefixes that these derive, 0 if there are none
+	counted      *derived    // ahead of an activation; nil: nothing was
+	from         source      // what its sources contain; nil: it has none
+	feed         *feed.Feed  // from, if that is one
+	seenVersion  uint64      // version of from whose contents are active, or could not be
+	decided      uint64      // the last such version: taken, or an earlier one while seenVersion is being activated
+	read         *list.Set   // the contents of from that refused is about
+	refused      error       // why the feed's contents must not be active, nil if they may
+	failed       lists.Retry // of what was seenVersion, which could not be activated
+	rejected     error       // why an engine could not have the feed's contents, nil if it has
+	left         leftOut     // of the feed's contents
+	trial        *api.Trial  // what decides whether List.Enforce is as configured; nil: it is
+	retryPending bool        // its last change failed, and is tried again
 }
 
 func (l *managedList) rule() engine.List {
@@ -233,10 +232,6 @@ func (p *Prepared) openGeo(last *Prepared) {
 // the last one that are the same, and reads sources.
 func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[string]*feed.Feed, error) {
 	feeds := make(map[string]*feed.Feed)
-	directory := ""
-	if c.StateDir != "" {
-		directory = filepath.Join(string(c.StateDir), "feeds")
-	}
 	how.readFormer(ctx, c)
 	for _, l := range c.Lists {
 		if len(l.All()) == 0 {
@@ -244,19 +239,15 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 		}
 		f := how.last.feed(c, l)
 		if f == nil {
-			var err error
-			of := l.Feed()
-			of.Refuse = func(e *list.Set, accepted bool) error { return refuseRead(c, l, e, accepted) }
-			of.Hold = !how.readOnly
-			of.MayBeEmpty = of.MayBeEmpty || c.Monitor // which blocks nothing anyway
-			of.ReadOnly, of.Progress, of.Watcher, of.Version = how.readOnly, how.progress, how.watcher, how.version
-			if f, err = feed.Open(ctx, of, directory); err != nil {
-				return nil, stopped(ctx, err)
+			of := feed.Config{
+				Refuse:     func(e *list.Set, accepted bool) error { return refuseRead(c, l, e, accepted) },
+				MayBeEmpty: c.Monitor, // which blocks nothing anyway
+				Hold:       !how.readOnly, ReadOnly: how.readOnly, Progress: how.progress, Watcher: how.watcher, Version: how.version,
 			}
-			if how.last.has(l.Name) {
-				if old := how.last.list(l.Name); old.feed != nil {
-					f.Inherit(old.feed, old.Action == l.Action && old.Direction == l.Direction)
-				}
+			old := cmp.Or(how.last.list(l.Name), new(managedList))
+			var err error
+			if f, err = lists.Open(ctx, l, of, c.StateDir, &old.List, old.feed); err != nil {
+				return nil, stopped(ctx, err)
 			}
 		}
 		feeds[l.Name] = f
@@ -266,7 +257,7 @@ func openFeeds(ctx context.Context, c *config.Config, how preparation) (map[stri
 		return nil, stopped(ctx, ctx.Err())
 	}
 	for _, l := range c.Lists {
-		if f := feeds[l.Name]; f != nil && l.Required && !how.last.has(l.Name) {
+		if f := feeds[l.Name]; f != nil && l.Required && how.last.list(l.Name) == nil {
 			if err := unread(f, how.readOnly); err != nil {
 				return nil, err
 			}
@@ -284,10 +275,10 @@ func (how *preparation) readFormer(ctx context.Context, c *config.Config) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for _, l := range c.Lists {
-		if l.TTL == 0 || !how.last.has(l.Name) || how.last.feed(c, l) != nil {
+		old := how.last.list(l.Name)
+		if l.TTL == 0 || old == nil || how.last.feed(c, l) != nil {
 			continue
 		}
-		old := how.last.list(l.Name)
 		if f := old.feed; f != nil && old.TTL > 0 && old.Action == l.Action && reflect.DeepEqual(old.Format, l.Format) && f.Local() && !f.Once() {
 			all.Go(func() { _, _ = f.Fetch(ctx) }) // Status has the outcome
 		}
@@ -341,11 +332,12 @@ func (how *preparation) read(ctx context.Context, c *config.Config, feeds map[st
 			continue
 		}
 		var within context.Context // nil: it is not waited for
+		old := how.last.list(l.Name)
 		local, attached := f.Local(), slices.Contains(how.attached, l.Name)
 		switch {
 		case local && (how.readOnly || how.reload):
 			within = ctx // a file is read however long it takes
-		case how.readOnly || f.Known() || how.last.has(l.Name) && how.last.list(l.Name).feed == f: // which goes on by itself
+		case how.readOnly || f.Known() || old != nil && old.feed == f: // which goes on by itself
 		case l.Required, local && attached && !f.Once():
 			within = ctx
 		case !saved, how.reload, attached, f.Once():
@@ -391,11 +383,8 @@ func failure(list string, s feed.SourceStatus) error {
 // feed returns the feed of a list that is the same, and whose contents are refused
 // for the same reason.
 func (p *Prepared) feed(c *config.Config, l config.List) *feed.Feed {
-	if p == nil || p.config.MaxCoverage != c.MaxCoverage {
-		return nil
-	}
 	old := p.list(l.Name)
-	if old == nil {
+	if old == nil || p.config.MaxCoverage != c.MaxCoverage {
 		return nil
 	}
 	same := old.List
@@ -417,15 +406,12 @@ func (p *Prepared) feeds() map[string]*feed.Feed {
 	return feeds
 }
 
-func (p *Prepared) has(name string) bool { return p != nil && p.list(name) != nil }
-
 // addLists adds the lists, with all that is known of them.
 func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last *Prepared, decided trial.Decisions) {
 	more, shared := fleetLists(fleet, p.config)
 	all := config.DefaultLists.With(slices.Concat(p.config.Lists, more))
 	// A packet that several lists match is credited to the one of the lowest number.
 	ordered.By(all, func(a, b config.List) int { return b.Priority - a.Priority })
-	manual := manualKeys(p.journal, all)
 	for _, l := range all {
 		m := &managedList{List: l, feed: feeds[l.Name]}
 		m.follow(p.config, decided)
@@ -445,9 +431,9 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 			m.source = p.add(m, "", contents)
 			suffix = api.ManualSuffix
 		}
-		entries := list.SetOf(manual[l.Name]...)
-		if last.has(l.Name) { // the same set says that nothing has changed
-			if before := last.contents(last.list(l.Name).manual); entries.Diff(before).Len() == 0 {
+		entries := list.SetOf(manualKeys(p.journal, &l)...)
+		if old := last.list(l.Name); old != nil { // the same set says that nothing has changed
+			if before := last.contents(old.manual); entries.Diff(before).Len() == 0 {
 				entries = before
 			}
 		}
@@ -462,10 +448,10 @@ func (p *Prepared) addLists(feeds map[string]*feed.Feed, fleet *node.Node, last 
 // keeps returns what a list has while what was read of it is refused: what it had, unless that is
 // another configuration's, and refused by this one.
 func (p *Prepared) keeps(l *managedList, last *Prepared) *list.Set {
-	if !last.has(l.Name) || last.list(l.Name).source == 0 {
+	old := last.list(l.Name)
+	if old == nil || old.source == 0 {
 		return nil
 	}
-	old := last.list(l.Name)
 	had := last.contents(old.source)
 	if old.from != l.from && refuseRead(p.config, l.List, had, false) != nil {
 		return nil
@@ -477,10 +463,9 @@ func (p *Prepared) keeps(l *managedList, last *Prepared) *list.Set {
 // and the list are the same.
 func (l *managedList) refuse(c *config.Config, contents *list.Set, last *Prepared) {
 	l.read = contents
-	if last.has(l.Name) && last.config.MaxCoverage == c.MaxCoverage {
-		if old := last.list(l.Name); old.from == l.from && old.read == contents && old.refused == nil && reflect.DeepEqual(old.List, l.List) {
-			return
-		}
+	if old := last.list(l.Name); old != nil && last.config.MaxCoverage == c.MaxCoverage &&
+		old.from == l.from && old.read == contents && old.refused == nil && reflect.DeepEqual(old.List, l.List) {
+		return
 	}
 	l.refused = refuseRead(c, l.List, contents, l.from.Accepted())
 }
@@ -501,8 +486,8 @@ func (p *Prepared) fit(last *Prepared) {
 		}
 		read = append(read, l)
 		var before *list.Set
-		if last.has(l.Name) && last.list(l.Name).source != 0 {
-			before = last.contents(last.list(l.Name).source)
+		if old := last.list(l.Name); old != nil && old.source != 0 {
+			before = last.contents(old.source)
 		}
 		census.Set(l.source, before)
 	}
@@ -562,7 +547,7 @@ func (p *Prepared) shed(reason error) bool {
 }
 
 // decisions returns what has become of what all feeds have read.
-func (p *Prepared) decisions() (all []*decision) {
+func (p *Prepared) decisions() (all []*lists.Decision) {
 	for _, l := range p.lists {
 		if l.from != nil {
 			all = append(all, l.decision(cmp.Or(l.refused, l.rejected)))
@@ -583,28 +568,10 @@ func (p *Prepared) add(m *managedList, suffix string, contents *list.Set) uint16
 // contents returns the active contents of a list of the engine.
 func (p *Prepared) contents(number uint16) *list.Set { return p.rules[number-1].Contents }
 
-// configured returns the lists as the configuration has them.
-func (p *Prepared) configured() (all []config.List) {
-	for _, l := range p.lists {
-		all = append(all, l.List)
-	}
-	return all
-}
-
-// manualKeys returns the manual entries of all lists. An entry that was added to
-// block does not allow when its list has become one of the other kind.
-func manualKeys(j *journal.Journal, lists []config.List) map[string][]key.Key {
-	allows := make(map[string]bool)
-	for _, l := range lists {
-		allows[l.Name] = l.Action == config.Allow
-	}
-	all := make(map[string][]key.Key)
-	now := time.Now()
-	for e := range j.Entries() {
-		expired := !e.Expires.IsZero() && !e.Expires.After(now) // and could not be removed
-		if !expired && allows[e.List] == e.Allow {
-			all[e.List] = append(all[e.List], e.Key)
-		}
+// manualKeys returns the manual entries of a list.
+func manualKeys(j *journal.Journal, l *config.List) (all []key.Key) {
+	for e := range lists.Manual(j, l) {
+		all = append(all, e.Key)
 	}
 	return all
 }
@@ -835,8 +802,13 @@ func (p *Prepared) descriptions() []attach.List {
 	return all
 }
 
-// list returns the list of a name, nil if there is none.
-func (p *Prepared) list(name string) *managedList { return p.byName[name] }
+// list returns the list of a name, nil if there is none, or no configuration.
+func (p *Prepared) list(name string) *managedList {
+	if p == nil {
+		return nil
+	}
+	return p.byName[name]
+}
 
 // summary is the daemon's state in a line.
 func (p *Prepared) summary() string {
@@ -901,23 +873,14 @@ func (p *Prepared) logFailures(log *slog.Logger, known map[*feed.Feed]uint64) {
 				log.Error("feed failed", "active_entries", s.Entries, "list", l.Name, "source", s.Source, "error", s.Last.Err)
 			}
 			if !l.unchanged(known) {
-				logBadLines(log, l.Name, s)
+				s.LogBadLines(log, l.Name)
 			}
 		}
 	}
 }
 
-// maxBadLines bounds the bad lines of one source that are logged one by one.
+// maxBadLines bounds what is left out of one list and logged one by one.
 const maxBadLines = 5
-
-// logBadLines logs how many lines of a source were left out, and the first ones.
-func logBadLines(log *slog.Logger, list string, s feed.SourceStatus) {
-	lines, n := s.BadLines()
-	if n == 0 {
-		return
-	}
-	log.Warn("bad lines were left out", "list", list, "source", s.Source, "lines", n, "first", lines[:min(len(lines), maxBadLines)])
-}
 
 // evadable reports whether packets can hide from the block lists what these
 // match: the headers before the ports of an IPv6 packet may be more than are

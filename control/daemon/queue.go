@@ -20,7 +20,7 @@ import (
 	"weir/control/config"
 	"weir/control/durable"
 	"weir/control/feed"
-	"weir/control/list"
+	"weir/control/lists"
 	"weir/control/queue"
 )
 
@@ -130,10 +130,8 @@ func (s *starter) Queue(ctx context.Context, c api.Change) (api.Changed, error) 
 
 // Queue stores a change that this daemon cannot make now: it, or the next one, will.
 func (w *waiting) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
-	for i, text := range c.Entries { // who asks knows at once
-		if _, err := list.ParseEntry(text); err != nil {
-			return api.Changed{}, &api.BadRequest{Entry: &i, Text: text, Err: err}
-		}
+	if _, err := lists.Parse(c); err != nil { // who asks knows at once
+		return api.Changed{}, err
 	}
 	by, _ := api.CallerOf(ctx)
 	by.UID, by.Client = c.UID, c.Client

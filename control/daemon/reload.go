@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/lists"
 	"weir/control/stages"
 )
 
@@ -128,7 +129,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	d.upkeep.pins.check(ctx)
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
-	var read []*decision
+	var read []*lists.Decision
 	how := preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, last: last, reload: true, progress: d.o.Progress, watcher: d.feeds.watcher}
 	c, err := d.o.Config.Read()
 	if err == nil {
@@ -166,7 +167,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		return r, bad
 	}
 	d.upkeep.pins.check(ctx)
-	settleAll(read, d.o.Log)
+	lists.SettleAll(read, d.o.Log)
 	if err != nil {
 		d.observers.notifier.refusedReload(ctx, err)
 		d.audit.reload(ctx, nil, err)
@@ -231,7 +232,7 @@ func (d *Daemon) reconfigure(next reassembly, by *kept) (r api.Reloaded, err err
 		}
 	}
 	_ = d.followInterfaces() // Run ends where nothing is left
-	d.feeds.follow(d.fetched)
+	d.feeds.Follow(d.loop.ctx)
 	d.observers.notifier.configure(c)
 	d.observers.exports.Configure(c.Export, time.Now(), d.observers.meter.Hits())
 	if d.o.Logging != nil {

@@ -35,8 +35,8 @@ func TestTakeTwice(t *testing.T) {
 	var name string
 	if err := d.loop.Do(t.Context(), func() error {
 		l := d.active.prepared.lists[0]
-		name, l.from, l.seenVersion, l.failed = l.Name, from, from.Version(), failure
-		l.again = time.Now().Add(time.Hour)
+		name, l.from, l.seenVersion = l.Name, from, from.Version()
+		l.failed.Fail(failure, time.Now().Add(time.Hour), time.Second)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestTakenAgain(t *testing.T) {
 		l.feed, l.from, l.left = nil, from, leftOut{}
 		d.loop.stage = building // there is none now, as where memory is short
 		defer func() { d.loop.stage = idle }()
-		if err := d.update(l); !errors.Is(err, errBuilding) || !errors.Is(l.failed, errBuilding) {
+		if err := d.update(l); !errors.Is(err, errBuilding) || !errors.Is(l.failed.Err, errBuilding) {
 			t.Errorf("active at once: %v", err)
 		}
 		return nil
@@ -91,23 +91,5 @@ func TestTakenAgain(t *testing.T) {
 	}
 	if err := d.take(t.Context(), "feed", from); err != nil || <-from.kept != nil {
 		t.Errorf("taken again: %v", err)
-	}
-}
-
-// It is tried again at growing intervals.
-func TestTryAgain(t *testing.T) {
-	var l managedList
-	now := time.Now()
-	for n, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300} {
-		l.tryLater(now)
-		if got := l.again.Sub(now); got != want*time.Second {
-			t.Errorf("attempt %d: %v", n, got)
-		}
-	}
-	for range 100 {
-		l.tryLater(now)
-	}
-	if got := l.again.Sub(now); got != mostRetryInterval {
-		t.Errorf("after many: %v", got)
 	}
 }

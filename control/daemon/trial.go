@@ -93,9 +93,9 @@ func (s *trials) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 
 // enforce carries out a change of a trial.
 func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
-	l := s.active.prepared.list(name)
-	if l == nil {
-		return done, s.active.prepared.noList(name)
+	l, err := s.active.prepared.byName.Find(name)
+	if err != nil {
+		return done, err
 	}
 	if err := s.refuse(l, c); err != nil {
 		return done, &api.BadRequest{Err: err}

@@ -6,19 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
-	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/filter/key"
 )
 
@@ -26,44 +23,8 @@ import (
 // become another, and the journal is not the place for the old one.
 const maxLingering = 200_000
 
-// manyEntries is from when on a feed takes memory that is worth giving back.
+// manyEntries is from when on the contents of lists take memory that is worth giving back.
 const manyEntries = 1 << 19
-
-// fetched takes in the outcome of an attempt to read a source. It fails where the
-// contents are new and could not be activated.
-func (d *Daemon) fetched(ctx context.Context, name string, f *feed.Feed, o feed.Outcome) error {
-	log := d.o.Log.With("list", name, "source", o.Source, "entries", o.Entries, "took", o.Ended.Sub(o.Began).Round(time.Millisecond).String())
-	switch {
-	case o.Result == feed.Failed:
-		log.Error("feed failed, "+remain(o.Entries), "failure", o.Failure.String(), "error", o.Err)
-	case o.Unsaved != nil:
-		log.Error("feed read, but it could not be saved: a restart would find the old contents", "error", o.Unsaved)
-	case o.Changed:
-		log.Info("feed read", "result", o.Result.String())
-	default:
-		log.Debug("feed read", "result", o.Result.String())
-	}
-	d.observers.notifier.fetched(name, o)
-	if o.Result == feed.New {
-		for _, s := range f.Status().Sources {
-			if s.Source == o.Source {
-				logBadLines(d.o.Log, name, s)
-			}
-		}
-	}
-	if o.Entries >= manyEntries {
-		// What reading took is given back now, not at some later collection.
-		defer debug.FreeOSMemory()
-	}
-	if !o.Changed && !o.Returned && !f.Undecided() {
-		return nil
-	}
-	err := d.take(ctx, name, f)
-	if err != nil && ctx.Err() == nil {
-		log.Error("feed read, but it is not active, the old contents stay: " + err.Error())
-	}
-	return err
-}
 
 // remain says what a source has after a failure.
 func remain(entries int) string {
@@ -77,70 +38,32 @@ func remain(entries int) string {
 // has it saved. It fails where the contents cannot be activated; the feed then
 // returns to the last ones that could.
 func (d *Daemon) take(ctx context.Context, name string, f source) error {
-	var taken *decision
+	var taken *lists.Decision
 	err := d.loop.doBy(ctx, d.loop.taken, func() (err error) {
 		l := d.active.prepared.list(name)
 		if l == nil || l.from != f {
 			return nil // another configuration is active
 		}
 		switch {
-		case l.reverted() && l.rejected == nil && cmp.Or(l.refused, l.failed) != nil: // another reader was first
-			err = cmp.Or(l.refused, l.failed)
+		case l.reverted() && l.rejected == nil && cmp.Or(l.refused, l.failed.Err) != nil: // another reader was first
+			err = cmp.Or(l.refused, l.failed.Err)
 		case l.seenVersion != f.Version() || l.rejected != nil:
 			err = d.update(l)
 		case l.retryPending:
 			err = errors.New("it was read before, and is not active yet: the log says why")
 		default: // perhaps by another reader, and its decision is still to be settled
-			err = cmp.Or(l.refused, l.failed)
+			err = cmp.Or(l.refused, l.failed.Err)
 		}
 		taken = l.decision(err)
 		return err
 	})
-	taken.settle(d.o.Log)
+	taken.Settle(d.o.Log)
 	return err
 }
 
-// decision is what has become of a feed's contents up to a version.
-type decision struct {
-	list    string
-	from    source
-	version uint64
-	err     error // why they are not active, nil if they are
+func (l *managedList) decision(err error) *lists.Decision {
+	return &lists.Decision{List: l.Name, From: l.from, Version: l.seenVersion, Err: err}
 }
-
-func (l *managedList) decision(err error) *decision {
-	return &decision{l.Name, l.from, l.seenVersion, err}
-}
-
-// settle has a feed save the contents that are active, and forget those that
-// cannot be. It waits for the disk, which Run's goroutine must not.
-func (c *decision) settle(log *slog.Logger) {
-	switch {
-	case c == nil:
-	case c.err != nil:
-		c.from.Revert(c.version, c.err)
-	default:
-		if err := c.from.Keep(c.version); err != nil {
-			log.Error("feed read, but it could not be saved: a restart would find the old contents", "list", c.list, "error", err)
-		}
-	}
-}
-
-// settleAll settles decisions, many at a time: each waits for the disk.
-func settleAll(all []*decision, log *slog.Logger) {
-	var settling errgroup.Group
-	settling.SetLimit(maxSettling)
-	for _, c := range all {
-		settling.Go(func() error {
-			c.settle(log)
-			return nil
-		})
-	}
-	_ = settling.Wait() // the log has the errors
-}
-
-// maxSettling bounds the decisions that are settled at the same time.
-const maxSettling = 32
 
 // update activates the contents of a list's feed. Where it fails, the old ones stay
 // active.
@@ -148,7 +71,7 @@ func (d *Daemon) update(l *managedList) error {
 	d.loop.doing("what was read of a list is activated", l.Name)
 	l.seenVersion = l.from.Version() // before its contents, which may change
 	defer func() { l.decided = l.seenVersion }()
-	l.failed = nil
+	l.failed.Err = nil
 	began, before, p := time.Now(), l.left, d.active.prepared.copied()
 	var contents, read *list.Set
 	var left leftOut
@@ -190,14 +113,13 @@ func (d *Daemon) update(l *managedList) error {
 	}
 	more, out := d.leaveOutWith(withMissed())
 	if _, err := d.applyWith(withMissed(), more, out); err != nil {
-		l.failed = err
-		l.tryLater(time.Now())
+		l.failed.Fail(err, time.Now(), mostRetryInterval)
 		if l.rejected != nil {
 			l.rejected = err
 		}
 		return err
 	}
-	l.rejected, l.retryPending, l.left, l.read, l.attempts = nil, false, left, read, 0
+	l.rejected, l.retryPending, l.left, l.read, l.failed = nil, false, left, read, lists.Retry{}
 	l.logLeftOut(d.o.Log, before)
 	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())
@@ -218,7 +140,7 @@ func (d *Daemon) linger(l *managedList, left, read *list.Set) (stay engine.Chang
 			continue
 		}
 		e := journal.Entry{
-			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: expires(now, time.Duration(l.TTL)), Reason: reasonLeft, UID: api.NoUID,
+			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: now.Add(time.Duration(l.TTL)), Reason: reasonLeft, UID: api.NoUID,
 		}
 		keys = append(keys, k)
 		if by, ok := d.journal.Get(l.Name, k); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {
@@ -388,20 +310,14 @@ type backlog struct {
 // retryInterval is how soon a change that failed is tried again.
 const retryInterval = 10 * time.Second
 
-// leastRetryInterval and mostRetryInterval are how soon contents of the fleet are tried again: each
+// mostRetryInterval is the longest time after which contents of the fleet are tried again: each
 // attempt may build an engine.
-const leastRetryInterval, mostRetryInterval = time.Second, 5 * time.Minute
-
-// tryLater has contents of the fleet that failed be tried again.
-func (l *managedList) tryLater(now time.Time) {
-	l.again = now.Add(min(leastRetryInterval<<min(l.attempts, 10), mostRetryInterval))
-	l.attempts++
-}
+const mostRetryInterval = 5 * time.Minute
 
 // overdue reports whether contents of the fleet are to be tried again: the hub does not send them
 // again. A feed has returned to what it had, and reads its sources again.
 func (l *managedList) overdue(now time.Time) bool {
-	return l.failed != nil && l.feed == nil && now.After(l.again)
+	return l.failed.Err != nil && l.feed == nil && l.failed.Due(now)
 }
 
 // report logs what has failed in the last second, once while it stays the same.
@@ -425,10 +341,9 @@ func (b *backlog) late(err error, lists ...*managedList) error {
 // missed returns the changes to the manual entries of lists that the journal has. What has left a
 // feed is active from then on, or was left out for whom it would cut off, so that it is not missed.
 func (p *Prepared) missed(lists ...*managedList) (changes []engine.Change) {
-	recorded := manualKeys(p.journal, p.configured())
 	for _, l := range lists {
 		active := p.contents(l.manual)
-		keys := slices.DeleteFunc(recorded[l.Name], func(k key.Key) bool {
+		keys := slices.DeleteFunc(manualKeys(p.journal, &l.List), func(k key.Key) bool {
 			e, ok := p.journal.Get(l.Name, k)
 			return ok && lingers(e) && !active.Has(k)
 		})
@@ -468,7 +383,7 @@ func (d *Daemon) catchUpAll(now time.Time) error {
 				}
 				err = fmt.Errorf("list %s: its contents are not active: %w", l.Name, err)
 			}
-			go l.decision(err).settle(d.o.Log)
+			go l.decision(err).Settle(d.o.Log)
 		}
 		errs = append(errs, err)
 	}
@@ -477,7 +392,7 @@ func (d *Daemon) catchUpAll(now time.Time) error {
 
 // takeRead activates the contents of feeds that were read without that. It returns
 // what has become of them.
-func (d *Daemon) takeRead() (all []*decision) {
+func (d *Daemon) takeRead() (all []*lists.Decision) {
 	for _, l := range d.active.prepared.lists {
 		if l.from == nil || l.seenVersion == l.from.Version() {
 			continue

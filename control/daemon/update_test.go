@@ -408,7 +408,7 @@ func TestLingeringAtChange(t *testing.T) {
 	write(t, file, secondSource+"\n"+firstSource+"\n")
 	d := begin(t, r)
 	if err := d.loop.Do(t.Context(), func() error { // nothing else reads it
-		for _, end := range d.feeds.running {
+		for _, end := range d.feeds.Running {
 			end()
 		}
 		return nil

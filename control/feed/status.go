@@ -1,6 +1,10 @@
 package feed
 
-import "weir/control/api"
+import (
+	"log/slog"
+
+	"weir/control/api"
+)
 
 // maxBadLines bounds the bad lines of a source that are shown one by one.
 const maxBadLines = 5
@@ -18,6 +22,15 @@ func (o Outcome) API(list string, inactive error) api.FetchOutcome {
 		out.Outcome, out.Failure, out.Error, out.Changed = api.Failed, api.Inactive, inactive.Error(), false
 	}
 	return out
+}
+
+// LogBadLines logs how many lines of a list's source were left out, and the first ones.
+func (s SourceStatus) LogBadLines(log *slog.Logger, list string) {
+	lines, n := s.BadLines()
+	if n == 0 {
+		return
+	}
+	log.Warn("bad lines were left out", "list", list, "source", s.Source, "lines", n, "first", lines[:min(len(lines), maxBadLines)])
 }
 
 // API returns the state of a source, whose entries may be refused, as clients see it.

@@ -111,8 +111,8 @@ func TestMaxCoverage(t *testing.T) {
 	has("192.0.2.4", false)
 	reported(false)
 
-	_, err := f.hub.Change(t.Context(), block("0.0.0.0/2"))
-	if bad, ok := errors.AsType[*api.BadRequest](err); !ok || !strings.Contains(bad.Error(), "25 % of IPv4") {
+	_, err := f.hub.Change(t.Context(), block("192.0.2.8", "0.0.0.0/2"))
+	if bad, ok := errors.AsType[*api.BadRequest](err); !ok || bad.Entry == nil || *bad.Entry != 1 || !strings.Contains(bad.Error(), "25 % of IPv4") {
 		t.Errorf("a quarter is blocked manually: %v", err)
 	}
 	f.change(api.Change{Action: api.Allow, Entries: []string{"0.0.0.0/2"}})

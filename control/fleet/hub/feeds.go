@@ -1,77 +1,105 @@
 package hub
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
-	"sync"
 
-	"weir/control/config"
+	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/list"
+	"weir/control/lists"
 )
 
-// feeds has the feeds that are followed. It belongs to [Hub.Run].
+// feeds are the feeds of the hub's lists, as the owner of their reader. It belongs to [Hub.Run], but
+// for methods that say otherwise.
 type feeds struct {
-	version  string        // of weir
+	*loop
+	lists    *table
+	releases *releases
+	dir      stateDir
+	log      *slog.Logger
 	watcher  *feed.Watcher // nil: files cannot be watched
-	followed map[*managed]context.CancelFunc
-	replaced bool // the lists have other feeds than these
 }
 
-func newFeeds(version string, log *slog.Logger) *feeds {
-	watcher, err := feed.NewWatcher(log)
+// Feeds implements [lists.Owner].
+func (f *feeds) Feeds(name string) (all []*feed.Feed, err error) {
+	if name != "" {
+		_, err = f.lists.byName.Find(name)
+	}
+	for _, l := range f.lists.all {
+		if l.feed != nil && (name == "" || name == l.Name) {
+			all = append(all, l.feed)
+		}
+	}
+	return all, err
+}
+
+// CanRollBack implements [lists.Owner]. The contents go out as those that the source would have now.
+func (f *feeds) CanRollBack(name string) error {
+	if x := f.lists.get(name).released; x != nil && x.Rollout.active() {
+		return &api.BadRequest{Err: fmt.Errorf("list %[1]s: the rollout of version %[2]v has not ended: weir fleet rollback %[1]s takes it back on all nodes", name, x.Rollout.To)}
+	}
+	return f.dir.room()
+}
+
+// errReplaced means that a reload has replaced a list, and follows its sources anew.
+var errReplaced = errors.New("its settings were reloaded meanwhile")
+
+// Take implements [lists.Owner]. It is safe for concurrent use. Contents are saved before they are a
+// version, unlike in a daemon: a hub that ends in between publishes them when it starts, rather than
+// those that were saved before, by which all nodes would go back.
+func (f *feeds) Take(ctx context.Context, of *feed.Feed, _ feed.Outcome, news bool) error {
+	d := lists.Decision{List: of.Name, From: of, Version: of.Version()} // before its contents, which may change
+	var contents *list.Set                                              // nil: those there are
+	if news {
+		contents = of.Contents()
+		if d.Err = of.Refuse(contents, of.Accepted()); d.Err != nil { // its sources together
+			contents = nil
+		}
+		d.Settle(f.log)
+	}
+	return errors.Join(d.Err, f.Do(ctx, func() error { return f.take(of, d.Version, contents) }))
+}
+
+// take takes in contents of a feed, nil: nothing new.
+func (f *feeds) take(of *feed.Feed, version uint64, contents *list.Set) error {
+	l := f.lists.get(of.Name)
+	if l == nil || l.feed != of {
+		return errReplaced
+	}
+	known := l.unread && tried(of)
+	switch {
+	case contents != nil && version > l.taken:
+		l.take(contents, version)
+	case known:
+	case contents != nil: // another reader was first
+		return cmp.Or(l.refused, l.unrecorded)
+	default:
+		return nil
+	}
+	if known {
+		l.unread = false
+		f.releases.wake()
+	}
+	err := f.dir.room()
 	if err != nil {
-		log.Warn("files cannot be watched, they are read at their intervals: " + err.Error())
-		watcher = nil
+		l.unrecorded = err
+	} else {
+		err = f.releases.commit(l)
 	}
-	return &feeds{version: version, watcher: watcher, followed: make(map[*managed]context.CancelFunc)}
-}
-
-func (f *feeds) close() {
-	if f.watcher != nil {
-		f.watcher.Close()
-	}
-}
-
-// open opens the feed of a list of a configuration, nil if it has no sources. It is safe for
-// concurrent use.
-func (f *feeds) open(ctx context.Context, c config.List, of *config.Hub) (*feed.Feed, error) {
-	if len(c.All()) == 0 {
-		return nil, nil
-	}
-	o, most := c.Feed(), float64(of.MaxCoverage)
-	o.Watcher, o.Version, o.Hold = f.watcher, f.version, true
-	o.Refuse = func(e *list.Set, _ bool) error { return c.TooWide(e, most) }
-	return feed.Open(ctx, o, filepath.Join(string(of.StateDir), "feeds"))
-}
-
-// follow follows the feeds of lists, and no others. taken is called with each outcome.
-func (f *feeds) follow(ctx context.Context, lists []*managed, running *sync.WaitGroup, taken func(context.Context, *managed, feed.Outcome) error) {
-	f.replaced = false
-	for l, stop := range f.followed {
-		if !slices.Contains(lists, l) {
-			stop()
-			delete(f.followed, l)
+	if known {
+		if l.since = l.history.Place(); err != nil {
+			l.since.Version++
 		}
 	}
-	for _, l := range lists {
-		if l.feed == nil || f.followed[l] != nil {
-			continue
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		f.followed[l] = cancel
-		running.Go(func() {
-			defer cancel()
-			l.feed.Run(ctx, func(o feed.Outcome) { _ = taken(ctx, l, o) }) // which has logged it
-		})
+	if err != nil {
+		return fmt.Errorf("it is published as soon as the hub can write its store: %w", err)
 	}
-}
-
-// incomplete reports whether some source of a feed was never read, nor saved before.
-func incomplete(f *feed.Feed) bool {
-	return slices.ContainsFunc(f.Status().Sources, func(s feed.SourceStatus) bool { return s.Read.IsZero() })
+	return nil
 }
 
 // tried reports whether each source of a feed was tried, and some was read.

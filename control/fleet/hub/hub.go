@@ -7,12 +7,10 @@
 package hub
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +27,8 @@ import (
 	"weir/control/fleet/store"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/control/trial"
-	"weir/filter/key"
 )
 
 // Options say what a hub does.
@@ -58,6 +56,8 @@ type Listeners interface {
 
 // Hub is a hub. Its methods are safe for concurrent use.
 type Hub struct {
+	*lists.Reader // of the feeds
+
 	o       Options
 	config  atomic.Pointer[config.Hub]
 	dir     stateDir
@@ -66,7 +66,7 @@ type Hub struct {
 	loop    *loop
 
 	// Run's, but for methods that say otherwise.
-	lists    *lists
+	lists    *table
 	feeds    *feeds
 	members  *members
 	releases *releases
@@ -92,7 +92,7 @@ const storeDir = "store"
 
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
-	h := &Hub{o: o, dir: stateDir(o.Config.StateDir), lists: &lists{}, loop: newLoop(), nodes: newNodes(o.Log)}
+	h := &Hub{o: o, dir: stateDir(o.Config.StateDir), lists: &table{}, loop: newLoop(), nodes: newNodes(o.Log)}
 	h.broker = &dialer{broker: o.Broker, authority: o.Authority, log: o.Log}
 	h.members = &members{authority: o.Authority, nodes: h.nodes}
 	h.config.Store(o.Config)
@@ -123,10 +123,11 @@ func (h *Hub) open() (err error) {
 	if h.journal, err = journal.Open(h.dir.path("journal"), h.o.Log); err != nil {
 		return err
 	}
-	h.feeds = newFeeds(h.o.Version, h.o.Log)
-	var lists []*managed
+	h.feeds = &feeds{loop: h.loop, lists: h.lists, dir: h.dir, log: h.o.Log, watcher: lists.Watch(h.o.Log)}
+	h.Reader = lists.NewReader(h.feeds, h.audit, h.o.Log)
+	var opened []*managed
 	for _, c := range h.conf().AllLists() {
-		l, err := h.openList(context.Background(), c, h.conf())
+		l, err := h.openList(context.Background(), c, h.conf(), nil)
 		if err != nil {
 			return err
 		}
@@ -137,10 +138,11 @@ func (h *Hub) open() (err error) {
 		if damaged != nil {
 			h.o.Log.Error("a new epoch begins: "+damaged.Error(), "epoch", h.store.Epoch())
 		}
-		lists = append(lists, l)
+		opened = append(opened, l)
 	}
-	h.lists.set(lists)
+	h.lists.set(opened)
 	h.releases = &releases{log: h.o.Log, store: h.store, lists: h.lists, members: h.members, wake: func() {}}
+	h.feeds.releases = h.releases
 	h.trials = &trials{dir: h.dir, lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
 	h.trials.Keeper = trial.Keeper{Owner: h.trials, Path: h.dir.path(trial.File), Log: h.o.Log}
 	h.trials.open()
@@ -148,7 +150,7 @@ func (h *Hub) open() (err error) {
 		return err
 	}
 	for _, l := range h.lists.all {
-		l.fill(float64(h.conf().MaxCoverage), h.o.Log)
+		l.fill(h.conf().MaxCoverage, h.o.Log)
 		if err := h.releases.commit(l); durable.Full(err) { // which is tried again
 			h.o.Log.Error("the disk is full: "+err.Error(), "list", l.Name)
 		} else if err != nil {
@@ -173,19 +175,27 @@ func (h *Hub) open() (err error) {
 }
 
 // openList opens a list of a configuration, with the feed that it may have, and without its
-// history. It is safe for concurrent use.
-func (h *Hub) openList(ctx context.Context, c config.List, of *config.Hub) (*managed, error) {
-	f, err := h.feeds.open(ctx, c, of)
-	if err != nil {
-		return nil, err
+// history. former is the list by former settings, nil if there was none. It is safe for concurrent
+// use.
+func (h *Hub) openList(ctx context.Context, c config.List, of *config.Hub, former *managed) (*managed, error) {
+	l := &managed{List: c, journal: h.journal, plan: of.RolloutOf(c)}
+	if len(c.All()) == 0 {
+		return l, nil
 	}
-	return &managed{List: c, feed: f, journal: h.journal, plan: of.RolloutOf(c)}, nil
+	former = cmp.Or(former, new(managed))
+	var err error
+	l.feed, err = lists.Open(ctx, c, feed.Config{
+		Watcher: h.feeds.watcher, Version: h.o.Version, Hold: true,
+		// Also what an operator has accepted: nodes would refuse it, too.
+		Refuse: func(e *list.Set, _ bool) error { return c.TooWide(e, of.MaxCoverage) },
+	}, of.StateDir, &former.List, former.feed)
+	return l, err
 }
 
 // Close closes a hub that does not run.
 func (h *Hub) Close() {
 	if h.feeds != nil {
-		h.feeds.close()
+		h.feeds.watcher.Close()
 	}
 	if h.journal != nil {
 		h.journal.Close()
@@ -203,12 +213,14 @@ func (h *Hub) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
+	defer h.Reader.Wait()
 	defer close(h.loop.ended)
 	defer cancel()
 	if h.console != nil {
 		defer h.console.Close() // streams would hold up the server's end
 	}
-	h.feeds.follow(ctx, h.lists.all, &all, h.fetched)
+	h.loop.ctx = ctx
+	h.Follow(ctx)
 	all.Go(func() { h.publisher.run(ctx) })
 	all.Go(func() { h.asker.run(ctx) })
 	enrollments := newEnrollments(h.o.Authority, h.audit)
@@ -222,9 +234,6 @@ func (h *Hub) Run(ctx context.Context) error {
 			return nil
 		case fn := <-h.loop.requests:
 			fn()
-			if h.feeds.replaced {
-				h.feeds.follow(ctx, h.lists.all, &all, h.fetched)
-			}
 		case now := <-tick.C:
 			if h.dir.room() == nil {
 				h.expire(now)
@@ -256,163 +265,6 @@ func (h *Hub) refresh(known *authority.Stamp) {
 		h.publisher.wake()
 	}
 	h.publisher.note(func(s *publisherState) { s.unrefreshed = text })
-}
-
-// errReplaced means that a reload has replaced a list, and follows its sources anew.
-var errReplaced = errors.New("its settings were reloaded meanwhile")
-
-// fetched takes in the outcome of an attempt to read a source. The error says why the
-// contents are not published.
-func (h *Hub) fetched(ctx context.Context, l *managed, o feed.Outcome) error {
-	l.fetched.Lock()
-	defer l.fetched.Unlock()
-	log := h.o.Log.With("list", l.Name, "source", o.Source, "entries", o.Entries)
-	switch {
-	case o.Result == feed.Failed:
-		log.Error("feed failed, the old contents stay", "failure", o.Failure.String(), "error", o.Err)
-	case o.Unsaved != nil:
-		log.Error("feed read, but it could not be saved", "error", o.Unsaved)
-	case o.Changed:
-		log.Info("feed read", "took", o.Ended.Sub(o.Began).Round(time.Millisecond))
-	}
-	var contents *list.Set // nil: those there are
-	var refused error
-	if o.Changed {
-		version := l.feed.Version()
-		contents = l.feed.Contents()
-		if refused = l.TooWide(contents, float64(h.conf().MaxCoverage)); refused != nil { // its sources together
-			contents = nil
-			l.feed.Revert(version, refused)
-			log.Error("feed refused, the old contents stay: " + refused.Error())
-		} else if err := l.feed.Keep(version); err != nil {
-			log.Error("feed read, but it could not be saved", "error", err)
-		}
-	}
-	err := h.Do(ctx, func() error { return h.take(l, contents) })
-	if err != nil && ctx.Err() == nil {
-		log.Error("feed read, but it is not published, retrying: " + err.Error())
-	}
-	return errors.Join(refused, err)
-}
-
-// Refresh implements [server.Hub].
-func (h *Hub) Refresh(ctx context.Context, name string, accept bool) (outcomes []api.FetchOutcome, err error) {
-	var lists []*managed
-	if err := h.Do(ctx, func() error {
-		for _, l := range h.lists.all {
-			if l.feed != nil && (name == "" || name == l.Name) {
-				lists = append(lists, l)
-			}
-		}
-		if name != "" && h.lists.get(name) == nil {
-			return h.lists.missing(name)
-		}
-		return nil
-	}); err != nil {
-		if accept {
-			h.audit.Attempt(audit.Accepted(ctx, name, nil), err)
-		}
-		return nil, err
-	}
-	for _, l := range lists {
-		fetch, before := l.feed.Fetch, len(outcomes)
-		if accept {
-			fetch = l.feed.Accept
-		}
-		all, err := fetch(ctx)
-		for _, o := range all {
-			outcomes = append(outcomes, o.API(l.Name, h.fetched(ctx, l, o)))
-		}
-		if accept {
-			r := audit.Accepted(ctx, l.Name, outcomes[before:])
-			r.Error = failure(outcomes[before:], err)
-			h.audit.Record(r)
-		}
-		if err != nil {
-			return outcomes, err
-		}
-	}
-	return outcomes, nil
-}
-
-// Versions implements [server.Hub].
-func (h *Hub) Versions(ctx context.Context, name string) (api.ListVersions, error) {
-	var l *managed
-	err := h.Do(ctx, func() (err error) { l, err = h.lists.sourced(name); return err })
-	if err != nil {
-		return api.ListVersions{}, err
-	}
-	return api.ListVersions{List: name, Sources: l.feed.Versions()}, nil
-}
-
-// Rollback implements [server.Hub]. The contents go out as those that the source would have now.
-func (h *Hub) Rollback(ctx context.Context, name string) (out api.FetchOutcome, err error) {
-	out.List = name
-	var l *managed
-	err = h.Do(ctx, func() (err error) {
-		if l, err = h.lists.sourced(name); err != nil {
-			return err
-		}
-		if x := l.released; x != nil && x.Rollout.active() {
-			return &api.BadRequest{Err: fmt.Errorf("list %[1]s: the rollout of version %[2]v has not ended: weir fleet rollback %[1]s takes it back on all nodes", name, x.Rollout.To)}
-		}
-		return h.dir.room()
-	})
-	if err == nil {
-		var o feed.Outcome
-		if o, err = l.feed.Rollback(ctx); errors.Is(err, feed.ErrNoVersion) {
-			err = &api.BadRequest{Err: fmt.Errorf("list %s: %w", name, err)}
-		} else if err == nil {
-			out = o.API(l.Name, h.fetched(ctx, l, o))
-		}
-	}
-	r := audit.RolledBack(ctx, out)
-	r.Error = failure([]api.FetchOutcome{out}, err)
-	h.audit.Record(r)
-	return out, err
-}
-
-// failure returns why sources were not read, or not accepted, "" if all were.
-func failure(outcomes []api.FetchOutcome, err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	for _, o := range outcomes {
-		if o.Error != "" {
-			return o.Source + ": " + o.Error
-		}
-	}
-	return ""
-}
-
-// take takes in what a list's feed has after an attempt to read it, nil: nothing new.
-func (h *Hub) take(l *managed, contents *list.Set) error {
-	if h.lists.get(l.Name) != l {
-		return errReplaced
-	}
-	known := l.unread && tried(l.feed)
-	if contents == nil && !known {
-		return nil
-	}
-	if contents != nil {
-		l.take(contents)
-	}
-	if known {
-		l.unread = false
-		h.publisher.wake()
-	}
-	err := h.dir.room()
-	if err != nil {
-		l.unrecorded = err
-	} else {
-		err = h.releases.commit(l)
-	}
-	if known {
-		if l.since = l.history.Place(); err != nil {
-			l.since.Version++
-		}
-	}
-	return err
 }
 
 // expire removes expired entries.
@@ -462,40 +314,31 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChanged) (wait <-chan struct{}, err error) {
 	name := config.FleetLists.Of(c.List, c.Action)
 	changed.List = name
-	now := time.Now()
-	var entries list.Entries
-	batch := make(map[key.Key]journal.Change)
-	each := journal.Entry{List: name, Allow: c.Action == api.Allow, Added: now, Reason: c.Reason, UID: c.UID}
-	if c.TTL > 0 {
-		each.Expires = now.Add(time.Duration(c.TTL * float64(time.Second))).UTC().Truncate(time.Millisecond)
+	parsed, err := lists.Parse(c)
+	if err != nil {
+		return nil, err
 	}
+	var entries list.Entries
 	source := -1 // the first entry that is a source alone
-	for i, text := range c.Entries {
-		e, err := list.ParseEntry(text)
-		if err != nil {
-			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
-		}
+	for i, e := range parsed {
 		if source < 0 && e.Set().HasSources() {
 			source = i
 		}
 		entries.Append(e)
-		if entries.Len() > api.MaxChange {
-			return nil, &api.BadRequest{Entry: &i, Text: text, Err: api.ErrMaxChange}
-		}
-		for each.Key = range e.Set().All() {
-			batch[each.Key] = journal.Change{Remove: c.Remove, Entry: each}
-		}
 	}
+	set := entries.Set()
 	err = h.Do(ctx, func() error {
 		if err := h.dir.room(); err != nil {
 			return err
 		}
-		l := h.lists.get(name)
+		l, err := h.lists.byName.Find(name)
+		if err != nil {
+			return err
+		}
+		each, err := lists.Entry(&l.List, c, time.Now())
 		switch {
-		case l == nil:
-			return h.lists.missing(name)
-		case string(l.Action) != c.Action:
-			return &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", name, l.Action, c.Action)}
+		case err != nil:
+			return err
 		case source >= 0 && l.Direction != engine.Source: // the journal has the key alone, as of an address
 			return &api.BadRequest{Entry: &source, Text: c.Entries[source], Err: fmt.Errorf("list %s has direction %s, and takes no entries for sources alone: name one with direction src", name, l.Direction)}
 		case l.unread && !c.Remove:
@@ -505,12 +348,16 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		}
 		if !c.Remove {
 			manual, _ := l.manual()
-			if err := l.TooWide(list.Union(manual, entries.Set()), float64(h.conf().MaxCoverage)); err != nil {
-				return &api.BadRequest{Err: fmt.Errorf("with its manual entries, %w", err)}
+			if err := lists.Refuse(c, parsed, func(some list.Entries) error {
+				return l.TooWide(list.Union(manual, some.Set()), h.conf().MaxCoverage)
+			}); err != nil {
+				return err
 			}
 		}
-		for k := range batch {
-			_, had := h.journal.Get(name, k)
+		var batch []journal.Change
+		for each.Key = range set.All() {
+			batch = append(batch, journal.Change{Remove: c.Remove, Entry: each})
+			_, had := h.journal.Get(name, each.Key)
 			switch {
 			case had != c.Remove:
 				changed.Unchanged++
@@ -520,7 +367,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 				changed.Added++
 			}
 		}
-		if err := h.journal.Apply(slices.Collect(maps.Values(batch))); err != nil {
+		if err := h.journal.Apply(batch); err != nil {
 			changed.Changed = api.Changed{List: name}
 			return err
 		}

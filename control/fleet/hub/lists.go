@@ -1,11 +1,9 @@
 package hub
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +14,8 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
+	"weir/control/quantity"
 	"weir/filter/key"
 )
 
@@ -23,12 +23,15 @@ import (
 type managed struct {
 	config.List                  // never changed
 	feed        *feed.Feed       // nil: it has manual entries only
-	fetched     sync.Mutex       // what was read is taken in, in order
 	journal     *journal.Journal // of the manual entries of all lists
 	history     *store.List
 	source      *list.Set // what its feed has
+	taken       uint64    // the version of that
 	unrecorded  error     // why the last change is not a version yet; nil: it is
-	behind      behind
+
+	// behind is why the list has not entered the store's epoch. Nodes keep what they have of it
+	// until it has.
+	behind lists.Retry
 
 	// unread: neither the store nor the feed knows the contents yet. Nodes, which may have
 	// them from before the hub's state was lost, keep what they have.
@@ -51,38 +54,22 @@ type managed struct {
 	gate     gate            // of the rollout, as of the last second
 }
 
-// behind says of a list that it has not entered the store's epoch. Nodes keep what they have of
-// it until it has.
-type behind struct {
-	err   error // why; nil: it has entered
-	pause time.Duration
-	until time.Time // when it is tried again
-}
-
-// The first and the longest time after which a list is tried again that is behind: its contents may
+// lastPause is the longest time after which a list is tried again that is behind: its contents may
 // be large.
-const (
-	firstPause = time.Second
-	lastPause  = time.Minute
-)
-
-// failed notes why the list stays behind.
-func (b *behind) failed(err error, now time.Time) {
-	b.err, b.pause = err, min(max(firstPause, 2*b.pause), lastPause)
-	b.until = now.Add(b.pause)
-}
+const lastPause = time.Minute
 
 // fill takes in what the list's feed has saved. most is the coverage that is allowed.
-func (l *managed) fill(most float64, log *slog.Logger) {
+func (l *managed) fill(most quantity.Share, log *slog.Logger) {
 	if l.feed == nil {
 		return
 	}
+	l.taken = l.feed.Version() // before its contents, which may change
 	l.source = l.feed.Contents()
 	if l.refused = l.TooWide(l.source, most); l.refused != nil { // max_coverage was higher
 		log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
 		l.source = l.history.Contents()
 	}
-	if incomplete(l.feed) {
+	if !l.feed.Known() {
 		l.unread = l.history.Contents().Len() == 0
 		manual := list.SetOf(slices.Collect(maps.Keys(l.history.Expires()))...) // that no feed had
 		l.kept, _ = l.history.Contents().Apply(list.Delta{Remove: manual})
@@ -101,9 +88,9 @@ func (l *managed) change() store.Change {
 }
 
 // take takes in what the list's feed has read.
-func (l *managed) take(contents *list.Set) {
-	l.source, l.refused = contents, nil
-	if incomplete(l.feed) {
+func (l *managed) take(contents *list.Set, version uint64) {
+	l.source, l.taken, l.refused = contents, version, nil
+	if !l.feed.Known() {
 		l.source = list.Union(contents, l.kept)
 	} else {
 		l.kept = nil
@@ -114,7 +101,7 @@ func (l *managed) take(contents *list.Set) {
 func (l *managed) manual() (*list.Set, map[key.Key]time.Time) {
 	var all list.Entries
 	expires := make(map[key.Key]time.Time)
-	for e := range l.journal.EntriesOf(l.Name) {
+	for e := range lists.Manual(l.journal, &l.List) {
 		all.Add(e.Key)
 		if !e.Expires.IsZero() && !l.source.Has(e.Key) {
 			expires[e.Key] = e.Expires
@@ -123,48 +110,26 @@ func (l *managed) manual() (*list.Set, map[key.Key]time.Time) {
 	return all.Set(), expires
 }
 
-// lists has the lists of the hub. It belongs to [Hub.Run], but for history.
-type lists struct {
-	all       []*managed                             // replaced, not changed
+// table has the lists of the hub. It belongs to [Hub.Run], but for history.
+type table struct {
+	all       []*managed // replaced, not changed, as byName
+	byName    lists.ByName[*managed]
 	histories atomic.Pointer[map[string]*store.List] // by name
 }
 
 // set replaces the lists.
-func (a *lists) set(all []*managed) {
+func (a *table) set(all []*managed) {
 	histories := make(map[string]*store.List)
+	a.all, a.byName = all, make(lists.ByName[*managed])
 	for _, l := range all {
-		histories[l.Name] = l.history
+		histories[l.Name], a.byName[l.Name] = l.history, l
 	}
-	a.all = all
 	a.histories.Store(&histories)
 }
 
 // history returns the history of a list, nil if there is no such list. It is safe for
 // concurrent use, as some methods of the history are.
-func (a *lists) history(name string) *store.List { return (*a.histories.Load())[name] }
+func (a *table) history(name string) *store.List { return (*a.histories.Load())[name] }
 
 // get returns a list by name, nil if there is none.
-func (a *lists) get(name string) *managed {
-	i := slices.IndexFunc(a.all, func(l *managed) bool { return l.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return a.all[i]
-}
-
-// missing returns the error for the name of a list that does not exist.
-func (a *lists) missing(name string) error {
-	return api.NoListAmong(name, a.all, func(l *managed) string { return l.Name })
-}
-
-// sourced returns a list that has sources.
-func (a *lists) sourced(name string) (*managed, error) {
-	switch l := a.get(name); {
-	case l == nil:
-		return nil, a.missing(name)
-	case l.feed == nil:
-		return nil, &api.BadRequest{Err: fmt.Errorf("list %s has no sources, so that no versions of it are known", name)}
-	default:
-		return l, nil
-	}
-}
+func (a *table) get(name string) *managed { return a.byName[name] }

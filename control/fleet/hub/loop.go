@@ -11,6 +11,7 @@ var ErrStopped = errors.New("the hub has been stopped")
 // loop takes functions to the goroutine of [Hub.Run], which owns most of the hub's state. It is
 // safe for concurrent use.
 type loop struct {
+	ctx      context.Context // of [Hub.Run], for that goroutine
 	requests chan func()
 	ended    chan struct{} // closed when Run ends
 }

@@ -214,7 +214,7 @@ func TestObserve(t *testing.T) {
 		}
 		return l
 	}
-	all := lists{all: []*managed{{}, list("none", ""), list("done", api.RolloutDone), list("running", api.RolloutRunning), list("halted", api.RolloutHalted)}}
+	all := table{all: []*managed{{}, list("none", ""), list("done", api.RolloutDone), list("running", api.RolloutRunning), list("halted", api.RolloutHalted)}}
 	n := newNodes(testLog())
 	now := time.Now()
 	n.report(wire.StatusSubject("edge-1"), status(t, wire.Status{Lists: []wire.ListStatus{

@@ -116,9 +116,9 @@ func (h *Hub) origins(ctx context.Context, name string, keys []key.Key) ([]wire.
 	origins := make([]wire.Origin, len(keys))
 	var f *feed.Feed
 	if err := h.Do(ctx, func() error {
-		l := h.lists.get(name)
-		if l == nil {
-			return h.lists.missing(name)
+		l, err := h.lists.byName.Find(name)
+		if err != nil {
+			return err
 		}
 		f = l.feed
 		for i, k := range keys {

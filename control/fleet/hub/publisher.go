@@ -38,7 +38,7 @@ type publisher struct {
 
 	loop     *loop
 	store    *store.Store // for loop, as lists and releases
-	lists    *lists
+	lists    *table
 	releases *releases
 
 	// Those of run's goroutine.

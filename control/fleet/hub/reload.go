@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
+	"weir/control/lists"
 )
 
 // Process follows reloads outside the hub: listeners, the log.
@@ -63,8 +64,8 @@ func (h *Hub) reload(ctx context.Context) (changes []string, wait <-chan struct{
 			return nil, nil, err
 		}
 	}
-	var before []*managed
-	if err := h.Do(ctx, func() error { before = h.lists.all; return nil }); err != nil {
+	var before lists.ByName[*managed]
+	if err := h.Do(ctx, func() error { before = h.lists.byName; return nil }); err != nil {
 		return nil, nil, err
 	}
 	lists, err := h.openLists(ctx, next, before)
@@ -91,27 +92,21 @@ func (h *Hub) reload(ctx context.Context) (changes []string, wait <-chan struct{
 
 // openLists returns the lists of a configuration: those there are whose settings are the
 // same, and others without a history.
-func (h *Hub) openLists(ctx context.Context, next *config.Hub, before []*managed) (lists []*managed, err error) {
+func (h *Hub) openLists(ctx context.Context, next *config.Hub, before lists.ByName[*managed]) (all []*managed, err error) {
 	wide := next.MaxCoverage != h.conf().MaxCoverage
 	for _, c := range next.AllLists() {
-		var former *managed
-		if i := slices.IndexFunc(before, func(l *managed) bool { return l.Name == c.Name }); i >= 0 {
-			former = before[i]
-		}
+		former := before[c.Name]
 		if former != nil && reflect.DeepEqual(former.List, c) && (former.feed == nil || !wide) {
-			lists = append(lists, former)
+			all = append(all, former)
 			continue
 		}
-		l, err := h.openList(ctx, c, next)
+		l, err := h.openList(ctx, c, next, former)
 		if err != nil {
 			return nil, err
 		}
-		if l.feed != nil && former != nil && former.feed != nil {
-			l.feed.Inherit(former.feed, former.Action == c.Action && former.Direction == c.Direction)
-		}
-		lists = append(lists, l)
+		all = append(all, l)
 	}
-	return lists, nil
+	return all, nil
 }
 
 // replace makes lists those of the hub, by a configuration, or changes nothing.
@@ -161,18 +156,18 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 		}
 	}
 	h.lists.set(lists)
-	h.feeds.replaced = true
 	h.config.Store(next)
 	_ = h.trials.Decide(h.trials.Decided())
 	for _, name := range removed {
 		h.store.Release(name)
 	}
 	for _, l := range opened {
-		l.fill(float64(next.MaxCoverage), h.o.Log)
+		l.fill(next.MaxCoverage, h.o.Log)
 		if err := h.releases.commit(l); err != nil { // which is tried again
 			h.o.Log.Error("reload: "+err.Error(), "list", l.Name)
 		}
 	}
+	h.Follow(h.loop.ctx)
 	h.note()
 	return nil
 }

@@ -217,3 +217,24 @@ func TestReloadRefused(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
+
+// An entry that was added to block is not allowed when its list becomes one that allows.
+func TestReloadAction(t *testing.T) {
+	f := newFleet(t)
+	f.start("lists: {other: {}}")
+	c := block("192.0.2.7")
+	c.List = "other"
+	f.change(c)
+	f.text = strings.Replace(f.text, "other: {}", "other: {action: allow}", 1)
+	if _, err := f.hub.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.hub.Do(t.Context(), func() error {
+		if l := f.hub.lists.get("other"); l.Action != config.Allow || l.history.Contents().Len() != 0 {
+			t.Errorf("list with action %s, %d entries", l.Action, l.history.Contents().Len())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

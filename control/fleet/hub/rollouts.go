@@ -16,6 +16,7 @@ import (
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/filter/snapshot"
 )
 
@@ -24,7 +25,7 @@ import (
 type releases struct {
 	log     *slog.Logger
 	store   *store.Store
-	lists   *lists
+	lists   *table
 	members *members
 	wake    func() // there is something to publish
 
@@ -168,13 +169,13 @@ func (a *releases) newEpoch(after uint64) error {
 func (a *releases) enter(l *managed) error {
 	entered, err := a.store.Enter(l.Name)
 	if err != nil {
-		if l.behind.err == nil || l.behind.err.Error() != err.Error() {
+		if l.behind.Err == nil || l.behind.Err.Error() != err.Error() {
 			a.log.Error("nodes keep what they have of a list until it is in the new epoch: "+err.Error(), "list", l.Name)
 		}
-		l.behind.failed(err, time.Now())
+		l.behind.Fail(err, time.Now(), lastPause)
 		return err
 	}
-	l.behind = behind{}
+	l.behind = lists.Retry{}
 	if !entered {
 		return nil
 	}
@@ -226,7 +227,7 @@ func (a *releases) rebase(l *managed) {
 // catchUp tries again to record what could not be.
 func (a *releases) catchUp(now time.Time) {
 	for _, l := range a.lists.all {
-		if l.history.Place().Epoch != a.store.Epoch() && (now.Before(l.behind.until) || a.enter(l) != nil) {
+		if l.history.Place().Epoch != a.store.Epoch() && (!l.behind.Due(now) || a.enter(l) != nil) {
 			continue
 		}
 		if l.unrecorded != nil {
@@ -370,9 +371,9 @@ func (a *releases) advance(now time.Time, maxAge time.Duration) {
 }
 
 // rolling returns the lists whose rollout is active.
-func (a *lists) rolling() (some []*managed) {
+func (a *table) rolling() (some []*managed) {
 	for _, l := range a.all {
-		if l.released != nil && l.behind.err == nil && l.released.Rollout.active() {
+		if l.released != nil && l.behind.Err == nil && l.released.Rollout.active() {
 			some = append(some, l)
 		}
 	}
@@ -552,8 +553,8 @@ func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRoll
 		}
 		if asked.List == "" {
 			done.Lists, err = h.releases.rollAll(asked.Do)
-		} else if l := h.lists.get(asked.List); l == nil {
-			err = h.lists.missing(asked.List)
+		} else if l, bad := h.lists.byName.Find(asked.List); bad != nil {
+			err = bad
 		} else if err = h.releases.rollOne(l, asked.Do); err == nil {
 			done.Lists = []string{l.Name}
 		}

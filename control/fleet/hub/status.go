@@ -127,8 +127,8 @@ func (l *managed) problems() (all []string) {
 	if l.refused != nil {
 		all = append(all, "list "+l.Name+" keeps its last version: what its sources had is refused: "+l.refused.Error())
 	}
-	if l.behind.err != nil {
-		all = append(all, "list "+l.Name+": nodes keep what they have until it is in the new epoch: "+l.behind.err.Error())
+	if l.behind.Err != nil {
+		all = append(all, "list "+l.Name+": nodes keep what they have until it is in the new epoch: "+l.behind.Err.Error())
 	} else if l.unrecorded != nil {
 		all = append(all, "list "+l.Name+": "+l.unrecorded.Error())
 	}
@@ -342,7 +342,7 @@ func (l *managed) wanted(reached wire.Place) wire.ListState {
 		Settings: l.settings(),
 	}
 	switch {
-	case l.unread, l.behind.err != nil, reached.Before(l.since):
+	case l.unread, l.behind.Err != nil, reached.Before(l.since):
 		s.Releases = []wire.Release{{}}
 	case l.released != nil:
 		s.Releases = l.released.releases()

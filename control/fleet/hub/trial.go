@@ -19,7 +19,7 @@ type trials struct {
 	trial.Keeper
 
 	dir     stateDir
-	lists   *lists
+	lists   *table
 	members *members
 	audit   *audit.Log
 	wake    func() // there is something to publish
@@ -73,9 +73,9 @@ const hearAgain = 100 * time.Millisecond
 // enforce carries out a change of a trial, durably. It fails with errUnheard until settle has
 // passed since the hub first reached the broker.
 func (t *trials) enforce(name string, c api.EnforceChange, by string) (done api.FleetEnforced, err error) {
-	l := t.lists.get(name)
-	if l == nil {
-		return done, t.lists.missing(name)
+	l, err := t.lists.byName.Find(name)
+	if err != nil {
+		return done, err
 	}
 	if err := trial.Refuse(name, l.Action == config.Allow, l.enforced(), c); err != nil {
 		return done, &api.BadRequest{Err: err}

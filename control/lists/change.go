@@ -1,0 +1,59 @@
+package lists
+
+import (
+	"fmt"
+	"sort"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/journal"
+	"weir/control/list"
+)
+
+// Parse returns the entries of a change, or an error that names the first one that is none, or too
+// many.
+func Parse(c api.Change) (all []list.Entries, err error) {
+	total := 0
+	for i, text := range c.Entries {
+		e, err := list.ParseEntry(text)
+		if total += e.Len(); err == nil && total > api.MaxChange {
+			err = api.ErrMaxChange
+		}
+		if err != nil {
+			return nil, &api.BadRequest{Entry: &i, Text: text, Err: err}
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// Entry returns an entry that a change adds to a list at a time, without its key. It fails where
+// the list has another action.
+func Entry(l *config.List, c api.Change, added time.Time) (journal.Entry, error) {
+	if string(l.Action) != c.Action {
+		return journal.Entry{}, &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", l.Name, l.Action, c.Action)}
+	}
+	e := journal.Entry{List: l.Name, Allow: l.Action == config.Allow, Added: added, Reason: c.Reason, UID: c.UID}
+	if c.TTL > 0 {
+		e.Expires = added.Add(time.Duration(c.TTL * float64(time.Second)))
+	}
+	return e, nil
+}
+
+// Refuse returns an error that names the first entry of a change with which those up to it are
+// refused, nil if all of them together are not. why returns why some are.
+func Refuse(c api.Change, parsed []list.Entries, why func(list.Entries) error) error {
+	first := func(n int) error {
+		var some list.Entries
+		for _, e := range parsed[:n] {
+			some.Append(e)
+		}
+		return why(some)
+	}
+	if first(len(parsed)) == nil {
+		return nil
+	}
+	i := sort.Search(len(parsed), func(i int) bool { return first(i+1) != nil })
+	return &api.BadRequest{Entry: &i, Text: c.Entries[i], Err: first(i + 1)}
+}

@@ -1,0 +1,60 @@
+// Package lists has what the lists of a daemon have in common with those of the hub of a fleet:
+// names, manual entries and the commands that change them, feeds, and when what has failed is
+// tried again. Both own their lists in one goroutine. They differ in what becomes of new contents:
+// those of a daemon are for its engine, those of a hub for its store.
+package lists
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/journal"
+)
+
+// ByName has lists by name.
+type ByName[L any] map[string]L
+
+// Find returns the list of a name. The error for one that does not exist names those that do.
+func (m ByName[L]) Find(name string) (L, error) {
+	l, ok := m[name]
+	if !ok {
+		return l, api.NoList(name, slices.Sorted(maps.Keys(m)))
+	}
+	return l, nil
+}
+
+// Manual returns the manual entries of a list. One that was added to block does not allow when its
+// list has become one of the other kind, and one whose time is over may be there because its end
+// could not be recorded.
+func Manual(j *journal.Journal, l *config.List) iter.Seq[journal.Entry] {
+	return func(yield func(journal.Entry) bool) {
+		now := time.Now()
+		for e := range j.EntriesOf(l.Name) {
+			expired := !e.Expires.IsZero() && !e.Expires.After(now)
+			if !expired && e.Allow == (l.Action == config.Allow) && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// Retry says when what has failed is tried again: after a second, and then after twice as long each
+// time, since an attempt may take long itself.
+type Retry struct {
+	Err   error // of the last attempt; nil: it has not failed
+	pause time.Duration
+	at    time.Time
+}
+
+// Fail notes why an attempt has failed. most is the longest time until the next one.
+func (r *Retry) Fail(err error, now time.Time, most time.Duration) {
+	r.Err, r.pause = err, min(max(time.Second, 2*r.pause), most)
+	r.at = now.Add(r.pause)
+}
+
+// Due reports whether it is time for another attempt.
+func (r *Retry) Due(now time.Time) bool { return !now.Before(r.at) }

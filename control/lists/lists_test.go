@@ -1,0 +1,113 @@
+package lists
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// It is tried again at growing intervals.
+func TestRetry(t *testing.T) {
+	var r Retry
+	now := time.Now()
+	if !r.Due(now) {
+		t.Error("it waits before the first attempt")
+	}
+	const most = 5 * time.Minute
+	for n, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300} {
+		r.Fail(errors.New("no memory"), now, most)
+		if at := now.Add(want * time.Second); r.Due(at.Add(-time.Nanosecond)) || !r.Due(at) {
+			t.Errorf("attempt %d: not after %d s", n, want)
+		}
+	}
+	for range 100 {
+		r.Fail(errors.New("no memory"), now, most)
+	}
+	if !r.Due(now.Add(most)) {
+		t.Error("after many: later")
+	}
+}
+
+// Manual entries count by the action that they were added with, until they expire.
+func TestManual(t *testing.T) {
+	j, err := journal.Open("", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(text string, name string, allow bool, expires time.Duration) {
+		t.Helper()
+		e, err := list.ParseEntry(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range e.Set().All() {
+			one := journal.Entry{List: name, Allow: allow, Key: k, Added: time.Now()}
+			if expires != 0 {
+				one.Expires = time.Now().Add(expires)
+			}
+			if err := j.Apply([]journal.Change{{Entry: one}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add("192.0.2.1", "a", false, 0)
+	add("192.0.2.2", "a", false, time.Hour)
+	add("192.0.2.3", "a", false, -time.Second)
+	add("192.0.2.4", "a", true, 0)
+	add("192.0.2.5", "b", false, 0)
+	for action, want := range map[config.Action]string{config.Block: "192.0.2.1 192.0.2.2", config.Allow: "192.0.2.4"} {
+		var keys []key.Key
+		for e := range Manual(j, &config.List{Name: "a", Action: action}) {
+			keys = append(keys, e.Key)
+		}
+		var all []string
+		for k := range list.SetOf(keys...).All() {
+			all = append(all, k.String())
+		}
+		if got := strings.Join(all, " "); got != want {
+			t.Errorf("%s: %s, want %s", action, got, want)
+		}
+	}
+}
+
+// A change that is refused names the entry that is to blame.
+func TestRefuse(t *testing.T) {
+	c := api.Change{Action: api.Block, Entries: []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}}
+	for most, want := range []int{0, 1, 2, -1} {
+		parsed, err := Parse(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Refuse(c, parsed, func(some list.Entries) error {
+			if some.Len() > most {
+				return fmt.Errorf("%d are more than %d", some.Len(), most)
+			}
+			return nil
+		})
+		bad, refused := errors.AsType[*api.BadRequest](err)
+		if refused != (want >= 0) || refused && (*bad.Entry != want || bad.Text != c.Entries[want]) {
+			t.Errorf("at most %d: %v", most, err)
+		}
+	}
+	c.Entries[1] = "nonsense"
+	_, err := Parse(c)
+	if bad, ok := errors.AsType[*api.BadRequest](err); !ok || *bad.Entry != 1 {
+		t.Errorf("nonsense: %v", err)
+	}
+	if _, err := Entry(&config.List{Name: "a", Action: config.Allow}, c, time.Now()); err == nil || !strings.Contains(err.Error(), "list a has action allow") {
+		t.Errorf("an entry to block in a list that allows: %v", err)
+	}
+	_, err = ByName[int]{"a": 1, "b": 2}.Find("c")
+	if !errors.Is(err, api.ErrNoList) || !strings.Contains(err.Error(), "a, b") {
+		t.Errorf("a list that is not there: %v", err)
+	}
+}
