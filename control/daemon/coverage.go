@@ -8,6 +8,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/filter/key"
 )
 
@@ -64,10 +65,7 @@ func refuseRead(c *config.Config, l config.List, e *list.Set, accepted bool) err
 	if accepted {
 		return nil
 	}
-	if l.ExcludePrivate {
-		e, _ = e.Apply(list.Delta{Remove: e.Inside(private...)})
-	}
-	return l.TooWide(e, c.MaxCoverage)
+	return l.TooWide(lists.Public(&l, e), c.MaxCoverage)
 }
 
 // covers returns the entries that cover a prefix.

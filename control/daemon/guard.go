@@ -18,20 +18,13 @@ import (
 	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/control/observe/flows"
 	"weir/control/observe/heavy"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
 )
-
-// private are the networks that have no place in the Internet: those of RFC 1918, the
-// host's own, loopback, link-local and shared ones.
-var private = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
-	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("172.16.0.0/12"),
-	netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10"),
-}
 
 // leftOut is what a list's sources list that is not blocked.
 type leftOut struct {
@@ -313,7 +306,7 @@ func (l *managedList) without(c *config.Config, contents *list.Set, objections [
 	if l.Action == config.Allow {
 		return contents, left
 	}
-	inside := contents.Inside(private...)
+	inside := lists.Private(contents)
 	left.private, left.excluded = inside.Len(), l.ExcludePrivate
 	if l.ExcludePrivate && left.private > 0 {
 		contents, _ = contents.Apply(list.Delta{Remove: inside})

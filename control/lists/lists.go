@@ -7,12 +7,14 @@ package lists
 import (
 	"iter"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/journal"
+	"weir/control/list"
 )
 
 // ByName has lists by name.
@@ -40,6 +42,26 @@ func Manual(j *journal.Journal, l *config.List) iter.Seq[journal.Entry] {
 			}
 		}
 	}
+}
+
+// private are the networks that have no place in the Internet: those of RFC 1918, the
+// host's own, loopback, link-local and shared ones.
+var private = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("::/127"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10"),
+}
+
+// Private returns the entries of private networks.
+func Private(contents *list.Set) *list.Set { return contents.Inside(private...) }
+
+// Public returns the contents of a list's sources without private networks, where the list leaves
+// these out.
+func Public(l *config.List, contents *list.Set) *list.Set {
+	if l.ExcludePrivate && l.Action != config.Allow {
+		contents, _ = contents.Apply(list.Delta{Remove: Private(contents)})
+	}
+	return contents
 }
 
 // Retry says when what has failed is tried again: after a second, and then after twice as long each

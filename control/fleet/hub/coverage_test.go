@@ -117,3 +117,20 @@ func TestMaxCoverage(t *testing.T) {
 	}
 	f.change(api.Change{Action: api.Allow, Entries: []string{"0.0.0.0/2"}})
 }
+
+// Private networks of a source are left out where the list says so, and do not count as coverage.
+func TestExcludePrivate(t *testing.T) {
+	f := newFleet(t)
+	file := filepath.Join(f.dir, "feed.txt")
+	if err := os.WriteFile(file, []byte("10.0.0.0/8\n192.0.2.1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.start(fmt.Sprintf("max_coverage: 0.1%%\nlists: {drop: {exclude_private: true, sources: [{file: %s}]}}\n", file))
+	eventually(t, func() error {
+		s, err := f.hub.Fleet(t.Context())
+		if err == nil && (s.Lists[0].Entries != 1 || s.Lists[0].Published != s.Lists[0].Version) {
+			err = fmt.Errorf("%+v", s.Lists[0])
+		}
+		return err
+	})
+}

@@ -187,7 +187,7 @@ func (h *Hub) openList(ctx context.Context, c config.List, of *config.Hub, forme
 	l.feed, err = lists.Open(ctx, c, feed.Config{
 		Watcher: h.feeds.watcher, Version: h.o.Version, Hold: true,
 		// Also what an operator has accepted: nodes would refuse it, too.
-		Refuse: func(e *list.Set, _ bool) error { return c.TooWide(e, of.MaxCoverage) },
+		Refuse: func(e *list.Set, _ bool) error { return c.TooWide(lists.Public(&c, e), of.MaxCoverage) },
 	}, of.StateDir, &former.List, former.feed)
 	return l, err
 }

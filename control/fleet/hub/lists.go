@@ -64,7 +64,7 @@ func (l *managed) fill(most quantity.Share, log *slog.Logger) {
 		return
 	}
 	l.taken = l.feed.Version() // before its contents, which may change
-	l.source = l.feed.Contents()
+	l.source = lists.Public(&l.List, l.feed.Contents())
 	if l.refused = l.TooWide(l.source, most); l.refused != nil { // max_coverage was higher
 		log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
 		l.source = l.history.Contents()
@@ -89,9 +89,9 @@ func (l *managed) change() store.Change {
 
 // take takes in what the list's feed has read.
 func (l *managed) take(contents *list.Set, version uint64) {
-	l.source, l.taken, l.refused = contents, version, nil
+	l.source, l.taken, l.refused = lists.Public(&l.List, contents), version, nil
 	if !l.feed.Known() {
-		l.source = list.Union(contents, l.kept)
+		l.source = list.Union(l.source, l.kept)
 	} else {
 		l.kept = nil
 	}
