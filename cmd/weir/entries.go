@@ -331,12 +331,13 @@ func actionOf(ctx context.Context, client *client.Client, name string) (string, 
 	if err != nil {
 		return "", err
 	}
+	var names []string
 	for _, l := range all.Lists {
-		if l.Name == name {
+		if names = append(names, l.Name); l.Name == name {
 			return l.Action, nil
 		}
 	}
-	return "", api.NoListAmong(name, all.Lists, func(l api.List) string { return l.Name })
+	return "", api.NoList(name, names)
 }
 
 // completeLists completes the first arguments, most at most, with the names of the

@@ -190,15 +190,6 @@ func NoList(name string, exist []string) error {
 	return fmt.Errorf("%w: %q: there are %s", ErrNoList, name, strings.Join(exist, ", "))
 }
 
-// NoListAmong is [NoList] with the lists that exist. nameOf returns the name of one.
-func NoListAmong[L any](name string, lists []L, nameOf func(L) string) error {
-	var exist []string
-	for _, l := range lists {
-		exist = append(exist, nameOf(l))
-	}
-	return NoList(name, exist)
-}
-
 // Failure is the JSON form of an error.
 type Failure struct {
 	Error string `json:"error"`

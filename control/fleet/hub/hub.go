@@ -150,7 +150,7 @@ func (h *Hub) open() (err error) {
 		return err
 	}
 	for _, l := range h.lists.all {
-		l.fill(h.conf().MaxCoverage, h.o.Log)
+		l.fill(h.conf(), h.o.Log)
 		if err := h.releases.commit(l); durable.Full(err) { // which is tried again
 			h.o.Log.Error("the disk is full: "+err.Error(), "list", l.Name)
 		} else if err != nil {

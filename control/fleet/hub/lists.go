@@ -15,7 +15,6 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/control/quantity"
 	"weir/filter/key"
 )
 
@@ -58,14 +57,14 @@ type managed struct {
 // be large.
 const lastPause = time.Minute
 
-// fill takes in what the list's feed has saved. most is the coverage that is allowed.
-func (l *managed) fill(most quantity.Share, log *slog.Logger) {
+// fill takes in what the list's feed has saved, as a configuration allows.
+func (l *managed) fill(c *config.Hub, log *slog.Logger) {
 	if l.feed == nil {
 		return
 	}
 	l.taken = l.feed.Version() // before its contents, which may change
 	l.source = lists.Public(&l.List, l.feed.Contents())
-	if l.refused = l.TooWide(l.source, most); l.refused != nil { // max_coverage was higher
+	if l.refused = l.TooWide(l.source, c.MaxCoverage); l.refused != nil { // max_coverage was higher
 		log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
 		l.source = l.history.Contents()
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
@@ -149,20 +148,17 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 		undo()
 		return err
 	}
-	var removed []string
-	for _, l := range h.lists.all {
-		if !slices.ContainsFunc(lists, func(other *managed) bool { return other.Name == l.Name }) {
-			removed = append(removed, l.Name)
-		}
-	}
+	before := h.lists.all
 	h.lists.set(lists)
 	h.config.Store(next)
 	_ = h.trials.Decide(h.trials.Decided())
-	for _, name := range removed {
-		h.store.Release(name)
+	for _, l := range before {
+		if h.lists.get(l.Name) == nil {
+			h.store.Release(l.Name)
+		}
 	}
 	for _, l := range opened {
-		l.fill(next.MaxCoverage, h.o.Log)
+		l.fill(next, h.o.Log)
 		if err := h.releases.commit(l); err != nil { // which is tried again
 			h.o.Log.Error("reload: "+err.Error(), "list", l.Name)
 		}
