@@ -13,19 +13,8 @@ import (
 	"weir/control/list"
 	"weir/control/plan"
 	"weir/control/quantity"
+	"weir/control/stages"
 )
-
-// countFlag adds a flag for a number that may be written as in 10M.
-func countFlag(f *pflag.FlagSet, name, usage string) *int {
-	n := new(int)
-	f.Func(name, usage, func(s string) error {
-		var c quantity.Count
-		err := c.UnmarshalText([]byte(s))
-		*n = int(c)
-		return err
-	})
-	return n
-}
 
 // missing returns a usage error for the first of the flags that is not set, if any.
 func missing(f *pflag.FlagSet, names ...string) error {
@@ -43,6 +32,15 @@ func planError(err error) error {
 		return usageError{err}
 	}
 	return err
+}
+
+// printResult prints a plan as JSON, or for readers.
+func printResult(c *cobra.Command, asJSON bool, p plan.Result) error {
+	return printPlan(c, asJSON, p, func(row func(string, string, ...any)) {
+		for _, r := range p.Rows() {
+			row(r.Name, "%s", r.Text)
+		}
+	})
 }
 
 // printPlan prints a plan as JSON, or as the rows that rows adds.
@@ -86,17 +84,17 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 		Args: noArgs,
 	}
 	f := c.Flags()
-	entries := countFlag(f, "entries", "`number` of entries")
+	entries := plan.CountFlag(f, "entries", "`number` of entries")
 	from := f.String("from", "", "list `file` whose entries are counted")
-	lists := countFlag(f, "lists", "`number` of lists that the entries are of (default 1)")
+	lists := plan.CountFlag(f, "lists", "`number` of lists that the entries are of (default 1)")
 	f.StringVar(&r.Mode, "mode", "", "`mode`: exact or approx (default exact, where that fits the rest)")
 	f.Float64Var(&r.BitsPerEntry, "bits-per-entry", 0, "size of the filter in `bits` per entry, in approximate mode")
 	f.Float64Var(&r.Rate, "fpr", 0, "false-positive `rate` to reach, in approximate mode")
 	var memory quantity.Size
 	f.TextVar(&memory, "memory", memory, "`size` of the kernel's memory that the filter may take")
 	f.Float64Var(&r.Zipf, "zipf", 0, "`exponent` of the popularity of flows")
-	flows := countFlag(f, "flows", "`number` of flows that the traffic consists of")
-	hot := countFlag(f, "hot", "`number` of the most popular flows that get bits of their own")
+	flows := plan.CountFlag(f, "flows", "`number` of flows that the traffic consists of")
+	hot := plan.CountFlag(f, "hot", "`number` of the most popular flows that get bits of their own")
 	asJSON := jsonFlag(c)
 	choices(c, "mode", "exact", "approx")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -121,15 +119,31 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 		if err != nil {
 			return planError(err)
 		}
-		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) {
-			for _, r := range s.Rows() {
-				row(r.Name, "%s", r.Text)
-			}
-		})
+		return printResult(c, *asJSON, s)
 	}
-	c.AddCommand(newPlanFPR(), newPlanLoop(), newPlanCounting(), newPlanCompress(), newPlanScan(), newPlanFirst(),
-		newPlanDigest(), newPlanMulticast(), newPlanPolice(),
+	c.AddCommand(newPlanFPR(), newPlanCounting(), newPlanCompress(), newPlanScan(),
 		newPlanStable(), newPlanSketch(), newPlanInvertible(), newPlanSummary())
+	for _, p := range stages.Plans() {
+		c.AddCommand(newPlanOf(p))
+	}
+	return c
+}
+
+// newPlanOf returns the command of a plan.
+func newPlanOf(p plan.Command) *cobra.Command {
+	c := &cobra.Command{Use: p.Use, Short: p.Short, Long: p.Long, Example: p.Example, Args: noArgs}
+	p.Flags(c.Flags())
+	asJSON := jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := missing(c.Flags(), p.Required...); err != nil {
+			return err
+		}
+		r, err := p.Plan()
+		if err != nil {
+			return planError(err)
+		}
+		return printResult(c, *asJSON, r)
+	}
 	return c
 }
 
@@ -152,8 +166,8 @@ reaches a rate.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	m := countFlag(f, "m", "`number` of bits")
-	n := countFlag(f, "n", "`number` of elements")
+	m := plan.CountFlag(f, "m", "`number` of bits")
+	n := plan.CountFlag(f, "n", "`number` of elements")
 	k := f.Int("k", 0, "`number` of hash functions (default the best)")
 	rate := f.Float64("fpr", 0, "`rate` to find the smallest filter for")
 	asJSON := jsonFlag(c)
@@ -191,32 +205,6 @@ reaches a rate.`,
 	return c
 }
 
-func newPlanLoop() *cobra.Command {
-	c := &cobra.Command{
-		Use:     "loop --bits BITS --hops HOPS",
-		Short:   "Loop filter in a packet: bits of a node's mask, and false alarms",
-		Example: "  weir plan loop --bits 128 --hops 16",
-		Args:    noArgs,
-	}
-	bits := c.Flags().Int("bits", 128, "size of the filter: 64, 128 or 256 `bits`")
-	hops := c.Flags().Int("hops", 16, "`number` of nodes on a path without a loop")
-	confirm := c.Flags().Int("confirm", 1, "`nodes` in a row that must find a filter unchanged")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		l, err := plan.LoopFor(*bits, *hops, *confirm)
-		if err != nil {
-			return planError(err)
-		}
-		return printPlan(c, *asJSON, l, func(row func(string, string, ...any)) {
-			row("size", "%d bits", *bits)
-			row("k", "%d bits of a mask", l.K)
-			row("confirm", "%d", *confirm)
-			row("false alarms", "%.6g of paths without a loop", l.FalseAlarm)
-		})
-	}
-	return c
-}
-
 func newPlanCounting() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "counting --m M --n N",
@@ -225,8 +213,8 @@ func newPlanCounting() *cobra.Command {
 		Args:    noArgs,
 	}
 	f := c.Flags()
-	m := countFlag(f, "m", "`number` of counters")
-	n := countFlag(f, "n", "`number` of elements")
+	m := plan.CountFlag(f, "m", "`number` of counters")
+	n := plan.CountFlag(f, "n", "`number` of elements")
 	k := f.Int("k", 0, "`number` of hash functions (default the best)")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -259,7 +247,7 @@ for the same size on the wire.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	n := countFlag(f, "n", "`number` of elements")
+	n := plan.CountFlag(f, "n", "`number` of elements")
 	sent := f.Float64("sent", 8, "`bits` an element that may be sent")
 	memory := f.Float64("memory", 16, "`bits` an element in memory, before compression")
 	asJSON := jsonFlag(c)
@@ -298,12 +286,12 @@ pairs than it has memory for, windows end early, and slow scans are missed.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	pairs := countFlag(f, "pairs", "`number` of distinct pairs in a window")
+	pairs := plan.CountFlag(f, "pairs", "`number` of distinct pairs in a window")
 	var memory quantity.Size
 	f.TextVar(&memory, "memory", memory, "`size` of a window's memory (default so much that no window ends early)")
 	f.IntVar(&r.Threshold, "threshold", r.Threshold, "`number` of ports or addresses from which a source is reported")
 	f.IntVar(&r.CPUs, "cpus", 1, "`number` of CPUs that an interface's packets arrive on")
-	scan := countFlag(f, "scan", "`number` of ports or addresses that a scan reaches in a window, to compute its chance")
+	scan := plan.CountFlag(f, "scan", "`number` of ports or addresses that a scan reaches in a window, to compute its chance")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "pairs"); err != nil {
@@ -324,144 +312,6 @@ pairs than it has memory for, windows end early, and slow scans are missed.`,
 			row("found", "95 %% of the scans that reach %s or more in a window", humanize.Comma(int64(s.FoundFrom)))
 			if *scan > 0 {
 				row("  chance", "%.3g of a scan that reaches %s", *s.Found, humanize.Comma(int64(*scan)))
-			}
-		})
-	}
-	return c
-}
-
-func newPlanFirst() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "first-seen --flows N",
-		Short: "Memory of first-seen flows, and how many are missed",
-		Long: `Plans the memory of first_seen in weir.yaml: the least with which no window ends
-early, or what --memory does.
-
---flows are all flows with packets in a window, on an interface, new ones and
-others. With more of them than the memory has room for, windows end early: a
-flow that pauses for so long is taken for a new one.
-
-With --filter stable, ibf-2c or ibf-mc, flows are forgotten as others come: the
-plan has the share of those that count as new when they return after --flows
-others, by importance, where all importances are equally frequent. Without
---memory, it is the least with which that is 8 % of the most important flows.`,
-		Example: `  weir plan first-seen --flows 200k
-  weir plan first-seen --flows 200k --filter ibf-mc
-  weir plan first-seen --flows 1M --memory 256KiB --json`,
-		Args: noArgs,
-	}
-	f := c.Flags()
-	flows := countFlag(f, "flows", "`number` of flows in a window")
-	var memory quantity.Size
-	f.TextVar(&memory, "memory", memory, "`size` of the memory (default so much that no window ends early)")
-	var filter plan.FlowFilter
-	f.TextVar(&filter, "filter", filter, "`filter` that remembers flows: bloom, stable, ibf-2c or ibf-mc")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := missing(c.Flags(), "flows"); err != nil {
-			return err
-		}
-		p, err := plan.FirstFor(filter, *flows, int(memory))
-		if err != nil {
-			return planError(err)
-		}
-		return printPlan(c, *asJSON, p, func(row func(string, string, ...any)) {
-			row("memory", "%s of an interface", humanize.IBytes(uint64(p.Memory)))
-			if p.Capacity > 0 {
-				row("flows", "%s a window, of %s that it has room for", humanize.Comma(int64(p.Flows)), humanize.Comma(int64(p.Capacity)))
-			} else {
-				row("flows", "%s a window", humanize.Comma(int64(p.Flows)))
-			}
-			if p.Windows > 1 {
-				row("  windows", "%.1f in the time of one, as they end early", p.Windows)
-			}
-			row("missed", "%.3g of new flows", p.Missed)
-			for i, share := range p.Forgotten {
-				row("forgotten", "%.3g of the flows of importance %d that return a window later", share, i+1)
-			}
-		})
-	}
-	return c
-}
-
-func newPlanDigest() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "digest --packets N --fpr RATE",
-		Short: "Digests of packets: memory of a time slice",
-		Long: `Prints the filter that a time slice of digests takes: --packets are the
-configured rate times the length of the slice.`,
-		Example: "  weir plan digest --packets 100k --fpr 0.01",
-		Args:    noArgs,
-	}
-	packets := countFlag(c.Flags(), "packets", "`number` of packets in a slice")
-	rate := c.Flags().Float64("fpr", 0.01, "false-positive `rate` of a full slice")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := missing(c.Flags(), "packets"); err != nil {
-			return err
-		}
-		d, err := plan.DigestsFor(*packets, *rate)
-		if err != nil {
-			return planError(err)
-		}
-		return printPlan(c, *asJSON, d, func(row func(string, string, ...any)) {
-			row("memory", "%s a slice, %.2f bits a packet", humanize.IBytes(uint64(d.Bytes)), d.BitsPerPacket)
-			row("  standard filter", "%.2f bits a packet", d.Standard)
-			row("bits", "%d of a packet, in one of %s lines of 64 bytes", d.Bits, humanize.Comma(int64(d.Lines)))
-			row("false positives", "%.3g", d.Rate)
-		})
-	}
-	return c
-}
-
-func newPlanMulticast() *cobra.Command {
-	c := &cobra.Command{
-		Use:     "multicast --ports N --groups N",
-		Short:   "Multicast forwarding: memory, and packets to unwanted groups",
-		Example: "  weir plan multicast --ports 8 --groups 1024",
-		Args:    noArgs,
-	}
-	ports := countFlag(c.Flags(), "ports", "`number` of interfaces")
-	groups := countFlag(c.Flags(), "groups", "`number` of groups that all interfaces want together")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := missing(c.Flags(), "ports", "groups"); err != nil {
-			return err
-		}
-		m, err := plan.MulticastFor(*ports, *groups)
-		if err != nil {
-			return planError(err)
-		}
-		return printPlan(c, *asJSON, m, func(row func(string, string, ...any)) {
-			row("memory", "%s, %s lines of 64 bytes an interface", humanize.IBytes(uint64(m.Bytes)), humanize.Comma(int64(m.Lines)))
-			row("unwanted groups", "%.3g of them pass an interface", m.Rate)
-		})
-	}
-	return c
-}
-
-func newPlanPolice() *cobra.Command {
-	c := &cobra.Command{
-		Use:     "police --flows N",
-		Short:   "Policing: flows that suffer for others",
-		Example: "  weir plan police --flows 30",
-		Args:    noArgs,
-	}
-	flows := countFlag(c.Flags(), "flows", "`number` of flows at a time that do not respond")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := missing(c.Flags(), "flows"); err != nil {
-			return err
-		}
-		p, err := plan.PoliceFor(*flows)
-		if err != nil {
-			return planError(err)
-		}
-		return printPlan(c, *asJSON, p, func(row func(string, string, ...any)) {
-			row("bins", "%d in each of %d levels", p.Bins, p.Levels)
-			row("punished", "%.3g of the other flows, until the hash moves", p.Punished)
-			if p.Guarded {
-				row("penalty box", "off: more than a quarter of the bins would be in it")
 			}
 		})
 	}

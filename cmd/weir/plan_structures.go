@@ -33,7 +33,7 @@ level from 1 to 2^bits - 1. --shares are how many items have each level.`,
 	f := c.Flags()
 	var memory quantity.Size
 	f.TextVar(&memory, "memory", memory, "`size` of the filter")
-	gap := countFlag(f, "gap", "`number` of items between two occurrences of one")
+	gap := plan.CountFlag(f, "gap", "`number` of items between two occurrences of one")
 	algorithms := []string{"sbf", "ibf-2c", "ibf-mc", "ibf-h"}
 	f.StringVar(&r.Algorithm, "algorithm", "", "`algorithm`: "+strings.Join(algorithms, ", ")+" (default all)")
 	f.IntVar(&r.Bits, "bits", 3, "`bits` of a cell")
@@ -85,9 +85,9 @@ with real traffic, far fewer flows pass.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	flows := countFlag(f, "flows", "`number` of flows in an interval")
-	total := countFlag(f, "total", "`number` of packets or bytes in an interval")
-	threshold := countFlag(f, "threshold", "`number` of packets or bytes in an interval that make a flow heavy")
+	flows := plan.CountFlag(f, "flows", "`number` of flows in an interval")
+	total := plan.CountFlag(f, "total", "`number` of packets or bytes in an interval")
+	threshold := plan.CountFlag(f, "threshold", "`number` of packets or bytes in an interval that make a flow heavy")
 	var memory quantity.Size
 	f.TextVar(&memory, "memory", memory, "`size` of the memory, as in weir.yaml (default as much as it takes)")
 	asJSON := jsonFlag(c)
@@ -121,7 +121,7 @@ the difference of two sets, however large these are. Each element is a
 		Example: "  weir plan invertible --elements 20k",
 		Args:    noArgs,
 	}
-	elements := countFlag(c.Flags(), "elements", "`number` of elements that are to be listed")
+	elements := plan.CountFlag(c.Flags(), "elements", "`number` of elements that are to be listed")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := missing(c.Flags(), "elements"); err != nil {
@@ -154,10 +154,10 @@ others have replaced since the last update.`,
 		Args: noArgs,
 	}
 	f := c.Flags()
-	entries := countFlag(f, "entries", "`number` of entries of a cache")
+	entries := plan.CountFlag(f, "entries", "`number` of entries of a cache")
 	f.Float64Var(&r.Bits, "bits", 8, "`bits` of the filter an entry")
 	f.IntVar(&r.K, "k", 0, "`number` of hash functions (default the best)")
-	changes := countFlag(f, "changes", "`number` of entries that were replaced since the last update")
+	changes := plan.CountFlag(f, "changes", "`number` of entries that were replaced since the last update")
 	f.IntVar(&r.Peers, "peers", 1, "`number` of peers whose filters are asked")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

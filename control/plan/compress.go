@@ -23,7 +23,7 @@ type Compressed struct {
 // or exceed 2^32 bits in all, and where none fits.
 func CompressFor(n int, sent, memory float64) (Compressed, error) {
 	if most := memory * float64(n); n < 1 || !(sent > 0 && memory > 0 && most >= 1 && most <= math.MaxUint32) {
-		return Compressed{}, invalid("plan compress: no filter has n=%d, %v bits an element sent, %v in memory", n, sent, memory)
+		return Compressed{}, Invalid("plan compress: no filter has n=%d, %v bits an element sent, %v in memory", n, sent, memory)
 	}
 	p, err := compress.Optimal(uint64(n), sent*float64(n), uint32(memory*float64(n)))
 	if err != nil {

@@ -23,14 +23,14 @@ type Counting struct {
 // and n are at least 1 and k is within the limits of filters.
 func CountingFor(m, n, k int) (Counting, error) {
 	if n < 1 || m < 1 || m > math.MaxUint32 {
-		return Counting{}, invalid("plan counting: no filter has m=%d, n=%d", m, n)
+		return Counting{}, Invalid("plan counting: no filter has m=%d, n=%d", m, n)
 	}
 	if k == 0 {
 		k, _ = fpr.BestK(m, n)
 	}
 	g, err := bloom.Standard(uint32(m), k)
 	if err != nil {
-		return Counting{}, invalid("plan counting: %w", err)
+		return Counting{}, Invalid("plan counting: %w", err)
 	}
 	return Counting{
 		M: m, K: k, Bytes: (m + 1) / 2,

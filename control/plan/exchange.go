@@ -22,7 +22,7 @@ type Invertible struct {
 // or the difference of two sets, whatever their sizes. It fails with an InvalidError for none.
 func InvertibleFor(elements int) (Invertible, error) {
 	if elements < 1 || elements > 1<<28 {
-		return Invertible{}, invalid("plan invertible: elements: %d, want 1 to %d", elements, 1<<28)
+		return Invertible{}, Invalid("plan invertible: elements: %d, want 1 to %d", elements, 1<<28)
 	}
 	bytes := 8 * invertible.Words(elements)
 	return Invertible{
@@ -59,18 +59,18 @@ func SummaryFor(r SummaryRequest) (Summary, error) {
 	m := math.Round(r.Bits * float64(r.Entries))
 	switch {
 	case r.Entries < 1 || !(m >= 1 && m <= math.MaxUint32):
-		return Summary{}, invalid("plan summary: no filter has n=%d and %v bits an entry", r.Entries, r.Bits)
+		return Summary{}, Invalid("plan summary: no filter has n=%d and %v bits an entry", r.Entries, r.Bits)
 	case r.Changes < 0 || r.Changes > r.Entries:
-		return Summary{}, invalid("plan summary: changes: %d, want up to %d", r.Changes, r.Entries)
+		return Summary{}, Invalid("plan summary: changes: %d, want up to %d", r.Changes, r.Entries)
 	case r.Peers < 1 || r.Peers > 1<<20:
-		return Summary{}, invalid("plan summary: peers: %d, want 1 to %d", r.Peers, 1<<20)
+		return Summary{}, Invalid("plan summary: peers: %d, want 1 to %d", r.Peers, 1<<20)
 	}
 	if r.K == 0 {
 		r.K, _ = fpr.BestK(int(m), r.Entries)
 	}
 	g, err := bloom.Standard(uint32(m), r.K)
 	if err != nil {
-		return Summary{}, invalid("plan summary: %w", err)
+		return Summary{}, Invalid("plan summary: %w", err)
 	}
 	rate := fpr.Exact(int(m), r.Entries, r.K)
 	// A bit changes if no entry that stays has it, and one that goes or one that comes does,

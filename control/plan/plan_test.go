@@ -1,18 +1,15 @@
 package plan
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
 	"weir/filter/blocked"
 	"weir/filter/fpr"
-	"weir/filter/recent"
 	"weir/filter/verdict"
 )
 
@@ -262,18 +259,6 @@ func TestCompressFor(t *testing.T) {
 	}
 }
 
-func TestLoopFor(t *testing.T) {
-	l, err := LoopFor(128, 16, 1)
-	if err != nil || l.K != 7 || math.Abs(l.FalseAlarm-0.054) > 0.0005 {
-		t.Errorf("%+v, %v", l, err)
-	}
-	for _, x := range [][2]int{{100, 8}, {64, 0}} {
-		if _, err := LoopFor(x[0], x[1], 1); !isInvalid(err) {
-			t.Errorf("LoopFor%v was planned", x)
-		}
-	}
-}
-
 func TestScanFor(t *testing.T) {
 	scan := func(r ScanRequest) Scan {
 		t.Helper()
@@ -352,83 +337,5 @@ func TestAtLeast(t *testing.T) {
 		if got := atLeast(c.k, c.n, c.p); math.Abs(got-c.want) > 1e-4 {
 			t.Errorf("atLeast(%d, %d, %v) = %v, want %v", c.k, c.n, c.p, got, c.want)
 		}
-	}
-}
-
-// The least memory suffices, and a KiB less does not; what is missed is at most 8 %.
-func TestFirst(t *testing.T) {
-	for _, flows := range []int{1, 2816, 2817, 180_224, 1_000_000} {
-		f, err := FirstFor(recent.Bloom, flows, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f.Capacity < flows || f.Windows != 1 || f.Missed > 0.08 {
-			t.Errorf("%+v", f)
-		}
-		if f.Memory == leastFirst {
-			continue
-		}
-		if less, err := FirstFor(recent.Bloom, flows, f.Memory-1<<10); err != nil || less.Windows <= 1 {
-			t.Errorf("%+v suffices, too, %v", less, err)
-		}
-	}
-	if f, err := FirstFor(recent.Bloom, 180_224, 256<<10); err != nil || f.Capacity != 180_224 || f.Missed < 0.075 {
-		t.Errorf("%+v, %v", f, err)
-	}
-	for _, r := range [][2]int{{0, 0}, {1, 1 << 10}, {1, 2 << 30}} {
-		if _, err := FirstFor(recent.IBFMC, r[0], r[1]); !isInvalid(err) {
-			t.Errorf("%v: %v", r, err)
-		}
-	}
-	if _, err := FirstFor(recent.Bloom, 2_000_000_000, 0); err == nil || isInvalid(err) {
-		t.Errorf("more than there can be: %v", err)
-	}
-}
-
-// The least memory for filters that forget has them forget few of the most important flows,
-// and less important ones no later.
-func TestFirstOfCells(t *testing.T) {
-	for _, kind := range []recent.Kind{recent.Stable, recent.IBF2C, recent.IBFMC} {
-		f, err := FirstFor(kind, 200_000, 0)
-		if err != nil || f.Missed > 0.08 || len(f.Forgotten) != recent.MaxLevel || f.Forgotten[6] > mostForgotten {
-			t.Fatalf("%+v, %v", f, err)
-		}
-		if !slices.IsSortedFunc(f.Forgotten, func(a, b float64) int { return cmp.Compare(b, a) }) || kind.ByImportance() != (f.Forgotten[0] > 2*f.Forgotten[6]) {
-			t.Errorf("%v forgets %v", kind, f.Forgotten)
-		}
-		if less, err := FirstFor(kind, 200_000, f.Memory-1<<10); err != nil || less.Forgotten[6] <= mostForgotten {
-			t.Errorf("%+v suffices, too, %v", less, err)
-		}
-		if _, err := FirstFor(kind, 2_000_000_000, 0); err == nil || isInvalid(err) {
-			t.Errorf("more than there can be: %v", err)
-		}
-	}
-}
-
-func TestTelemetry(t *testing.T) {
-	d, err := DigestsFor(100_000, 0.01)
-	if err != nil || d.Rate > 0.01 || d.Rate < 0.0095 || d.BitsPerPacket < d.Standard || d.BitsPerPacket > 1.3*d.Standard || d.Bytes != 64*int(d.Lines) {
-		t.Errorf("%+v, %v", d, err)
-	}
-	m, err := MulticastFor(8, 1024)
-	if err != nil || m.Rate > 1e-6 || m.Bytes != 9*64*int(m.Lines) {
-		t.Errorf("%+v, %v", m, err)
-	}
-	// The figures of docs/policing.md: one in 500,000 with ten floods, in 7,000 with
-	// thirty, in 90 with a hundred.
-	for flows, one := range map[int]float64{10: 500_000, 30: 7000, 100: 90} {
-		p, err := PoliceFor(flows)
-		if err != nil || math.Abs(1/p.Punished/one-1) > 0.1 || p.Guarded != (flows == 100) {
-			t.Errorf("%d floods: %+v, %v", flows, p, err)
-		}
-	}
-	if _, err := DigestsFor(0, 0.1); !isInvalid(err) {
-		t.Error("digests of no packets were planned")
-	}
-	if _, err := MulticastFor(1, 0); !isInvalid(err) {
-		t.Error("filters of no groups were planned")
-	}
-	if _, err := PoliceFor(-1); !isInvalid(err) {
-		t.Error("a policer for -1 flows was planned")
 	}
 }

@@ -18,7 +18,7 @@ type Rates struct {
 // 0 ≤ k ≤ m.
 func FPR(m, n, k int) (Rates, error) {
 	if m < 1 || n < 0 || k < 0 || k > m {
-		return Rates{}, invalid("plan fpr: no filter has m=%d, n=%d, k=%d", m, n, k)
+		return Rates{}, Invalid("plan fpr: no filter has m=%d, n=%d, k=%d", m, n, k)
 	}
 	return Rates{Classic: fpr.Classic(m, n, k), Exact: fpr.Exact(m, n, k), Bloom1970: fpr.Bloom1970(m, n, k)}, nil
 }
@@ -36,7 +36,7 @@ const mostHashes = 1024
 func FilterOf(m, n, k int, given bool) (Filter, error) {
 	switch {
 	case given && k > mostHashes:
-		return Filter{}, invalid("plan fpr: k: %d is above %d", k, mostHashes)
+		return Filter{}, Invalid("plan fpr: k: %d is above %d", k, mostHashes)
 	case !given && m >= 1 && n >= 0:
 		k, _ = fpr.BestK(m, n)
 	}
@@ -58,7 +58,7 @@ type Smallest struct {
 // 0 < target < 1.
 func SmallestFor(n int, target float64) (Smallest, error) {
 	if n < 1 || !(target > 0 && target < 1) {
-		return Smallest{}, invalid("plan fpr: no filter has n=%d and rate %v", n, target)
+		return Smallest{}, Invalid("plan fpr: no filter has n=%d and rate %v", n, target)
 	}
 	m, k := fpr.Smallest(n, target)
 	rates, err := FPR(m, n, k)

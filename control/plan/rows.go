@@ -6,14 +6,10 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Row is a line of a plan for readers. A name that begins with spaces belongs to the row
-// before.
-type Row struct{ Name, Text string }
-
 // Rows returns the plan for readers.
 func (s Sizing) Rows() (rows []Row) {
 	row := func(name, format string, args ...any) {
-		rows = append(rows, Row{name, fmt.Sprintf(format, args...)})
+		rows = append(rows, NewRow(name, format, args...))
 	}
 	row("entries", "%s, %s mode", humanize.Comma(int64(s.Entries)), s.Mode)
 	if s.LaneBits > 0 {

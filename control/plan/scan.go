@@ -41,13 +41,13 @@ func ScanFor(r ScanRequest) (Scan, error) {
 	r.CPUs = max(1, r.CPUs)
 	switch {
 	case r.Pairs < 1 || r.Pairs > math.MaxInt32:
-		return Scan{}, invalid("plan scan: pairs: %d, want 1 to 2G", r.Pairs)
+		return Scan{}, Invalid("plan scan: pairs: %d, want 1 to 2G", r.Pairs)
 	case r.Threshold < verdict.MinGuardThreshold || r.Threshold > verdict.MaxGuardThreshold:
-		return Scan{}, invalid("plan scan: threshold: %d, want %d to %d", r.Threshold, verdict.MinGuardThreshold, verdict.MaxGuardThreshold)
+		return Scan{}, Invalid("plan scan: threshold: %d, want %d to %d", r.Threshold, verdict.MinGuardThreshold, verdict.MaxGuardThreshold)
 	case r.Memory != 0 && (r.Memory < verdict.MinGuardMemory || r.Memory > verdict.MaxGuardMemory):
-		return Scan{}, invalid("plan scan: memory: %d bytes, want 16KiB to 1GiB", r.Memory)
+		return Scan{}, Invalid("plan scan: memory: %d bytes, want 16KiB to 1GiB", r.Memory)
 	case r.CPUs > 1<<16 || r.Destinations < 0 || r.Destinations > math.MaxInt32:
-		return Scan{}, invalid("plan scan: %d CPUs, a scan of %d", r.CPUs, r.Destinations)
+		return Scan{}, Invalid("plan scan: %d CPUs, a scan of %d", r.CPUs, r.Destinations)
 	}
 	if r.Memory == 0 {
 		const step = 1 << 10

@@ -26,16 +26,6 @@ const mostWeights = 1 << 16
 // mostHot bounds the flows that a plan computes with one by one, in 24 bytes each.
 const mostHot = 1 << 24
 
-// InvalidError is an error in a request. Other errors mean that no filter can
-// meet it.
-type InvalidError struct{ error }
-
-func (e InvalidError) Unwrap() error { return e.error }
-
-func invalid(format string, args ...any) error {
-	return InvalidError{fmt.Errorf(format, args...)}
-}
-
 // Request describes the wanted filter. At most one of BitsPerEntry, Rate and Memory
 // is not 0.
 type Request struct {
@@ -136,27 +126,27 @@ func (r Request) validate() error {
 	}
 	switch {
 	case r.Entries < 1:
-		return invalid("plan: entries: %d is below 1", r.Entries)
+		return Invalid("plan: entries: %d is below 1", r.Entries)
 	case given > 1:
-		return invalid("plan: bits per entry, rate and memory: more than one is given")
+		return Invalid("plan: bits per entry, rate and memory: more than one is given")
 	case r.BitsPerEntry != 0 && !(r.BitsPerEntry >= 1 && r.BitsPerEntry <= 256):
-		return invalid("plan: bits per entry: %v is not between 1 and 256", r.BitsPerEntry)
+		return Invalid("plan: bits per entry: %v is not between 1 and 256", r.BitsPerEntry)
 	case r.Rate != 0 && !(r.Rate > 0 && r.Rate < 1):
-		return invalid("plan: rate: %v is not between 0 and 1", r.Rate)
+		return Invalid("plan: rate: %v is not between 0 and 1", r.Rate)
 	case r.Memory < 0:
-		return invalid("plan: memory: %d bytes", r.Memory)
+		return Invalid("plan: memory: %d bytes", r.Memory)
 	case !slices.Contains([]string{"", "exact", "approx"}, r.Mode):
-		return invalid("plan: mode: %q is neither exact nor approx", r.Mode)
+		return Invalid("plan: mode: %q is neither exact nor approx", r.Mode)
 	case r.Mode == "exact" && (r.BitsPerEntry != 0 || r.Rate != 0):
-		return invalid("plan: mode: in exact mode there are no false positives, whatever the bits per entry")
+		return Invalid("plan: mode: in exact mode there are no false positives, whatever the bits per entry")
 	case r.Lists < 0 || r.Lists > membership.MaxList:
-		return invalid("plan: lists: %d is not between 1 and %d", r.Lists, membership.MaxList)
+		return Invalid("plan: lists: %d is not between 1 and %d", r.Lists, membership.MaxList)
 	case r.Flows < 0 || r.Hot < 0 || r.Hot > min(r.Flows, mostHot):
-		return invalid("plan: hot: %d of %d flows, want %d at most", r.Hot, r.Flows, min(max(r.Flows, 0), mostHot))
+		return Invalid("plan: hot: %d of %d flows, want %d at most", r.Hot, r.Flows, min(max(r.Flows, 0), mostHot))
 	case !(r.Zipf >= 0 && r.Zipf <= 10):
-		return invalid("plan: zipf: exponent %v is not between 0 and 10", r.Zipf)
+		return Invalid("plan: zipf: exponent %v is not between 0 and 10", r.Zipf)
 	case r.Zipf != 0 && r.Flows == 0:
-		return invalid("plan: zipf: exponent %v of no flows", r.Zipf)
+		return Invalid("plan: zipf: exponent %v of no flows", r.Zipf)
 	}
 	return nil
 }

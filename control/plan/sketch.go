@@ -34,13 +34,13 @@ const (
 func SketchFor(flows int, total, threshold float64, memory int) (Sketch, error) {
 	switch {
 	case flows < 1 || flows > math.MaxInt32:
-		return Sketch{}, invalid("plan sketch: flows: %d, want 1 to 2G", flows)
+		return Sketch{}, Invalid("plan sketch: flows: %d, want 1 to 2G", flows)
 	case !(total >= 1 && total <= 1e18):
-		return Sketch{}, invalid("plan sketch: total: %v, want 1 to 1e18", total)
+		return Sketch{}, Invalid("plan sketch: total: %v, want 1 to 1e18", total)
 	case !(threshold >= 1 && threshold <= total):
-		return Sketch{}, invalid("plan sketch: threshold: %v, want 1 to the total of %v", threshold, total)
+		return Sketch{}, Invalid("plan sketch: threshold: %v, want 1 to the total of %v", threshold, total)
 	case memory != 0 && (memory < leastSketch || memory > mostSketch):
-		return Sketch{}, invalid("plan sketch: memory: %d bytes, want 4KiB to 1GiB", memory)
+		return Sketch{}, Invalid("plan sketch: memory: %d bytes, want 4KiB to 1GiB", memory)
 	case memory != 0:
 		return sketchOf(flows, total, threshold, memory), nil
 	}

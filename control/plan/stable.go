@@ -57,15 +57,15 @@ const (
 func StableFor(r StableRequest) (Stable, error) {
 	switch {
 	case r.Memory < 1 || r.Memory > 1<<30:
-		return Stable{}, invalid("plan stable: memory: %d bytes, want up to 1GiB", r.Memory)
+		return Stable{}, Invalid("plan stable: memory: %d bytes, want up to 1GiB", r.Memory)
 	case r.Gap < 1 || r.Gap > math.MaxInt32:
-		return Stable{}, invalid("plan stable: gap: %d, want 1 to 2G items", r.Gap)
+		return Stable{}, Invalid("plan stable: gap: %d, want 1 to 2G items", r.Gap)
 	case r.Bits < 1 || r.Bits > mostStableBits:
-		return Stable{}, invalid("plan stable: bits: %d, want 1 to %d", r.Bits, mostStableBits)
+		return Stable{}, Invalid("plan stable: bits: %d, want 1 to %d", r.Bits, mostStableBits)
 	case r.K < 0 || r.K > mostStableK || r.P < 0 || r.P > mostSinking:
-		return Stable{}, invalid("plan stable: k %d and p %d, want 1 to %d and %d", r.K, r.P, mostStableK, mostSinking)
+		return Stable{}, Invalid("plan stable: k %d and p %d, want 1 to %d and %d", r.K, r.P, mostStableK, mostSinking)
 	case (r.K == 0 || r.P == 0) && !(r.Rate > 0 && r.Rate < 1):
-		return Stable{}, invalid("plan stable: rate: %v, want one between 0 and 1", r.Rate)
+		return Stable{}, Invalid("plan stable: rate: %v, want one between 0 and 1", r.Rate)
 	}
 	levels, err := levelsOf(r.Shares, 1<<r.Bits-1)
 	if err != nil {
@@ -80,14 +80,14 @@ func StableFor(r StableRequest) (Stable, error) {
 		}
 		f, ok, err := r.best(a, levels)
 		if err != nil {
-			return Stable{}, invalid("plan %w", err)
+			return Stable{}, Invalid("plan %w", err)
 		}
 		if ok {
 			s.Filters = append(s.Filters, f)
 		}
 	}
 	if r.Algorithm != "" && !slices.Contains(names, r.Algorithm) {
-		return Stable{}, invalid("plan stable: algorithm: %q, want one of %s", r.Algorithm, strings.Join(names, ", "))
+		return Stable{}, Invalid("plan stable: algorithm: %q, want one of %s", r.Algorithm, strings.Join(names, ", "))
 	}
 	if len(s.Filters) == 0 {
 		return Stable{}, fmt.Errorf("plan stable: no filter of %d bytes has at most %v false positives", r.Memory, r.Rate)
@@ -103,17 +103,17 @@ func levelsOf(shares []float64, levels int) (stable.Levels, error) {
 		shares = slices.Repeat([]float64{1}, levels)
 	}
 	if len(shares) != levels {
-		return nil, invalid("plan stable: shares: %d, want one for each of %d levels", len(shares), levels)
+		return nil, Invalid("plan stable: shares: %d, want one for each of %d levels", len(shares), levels)
 	}
 	sum := 0.
 	for _, x := range shares {
 		if !(x >= 0 && x <= 1e9) {
-			return nil, invalid("plan stable: shares: %v, want 0 to 1G", x)
+			return nil, Invalid("plan stable: shares: %v, want 0 to 1G", x)
 		}
 		sum += x
 	}
 	if sum == 0 {
-		return nil, invalid("plan stable: shares: all are 0")
+		return nil, Invalid("plan stable: shares: all are 0")
 	}
 	l := make(stable.Levels, levels)
 	for i, x := range shares {

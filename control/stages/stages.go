@@ -10,6 +10,7 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/journal"
+	"weir/control/plan"
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/control/stage/collateral"
@@ -298,4 +299,9 @@ func (a *About) Gauges(s *loader.Stats) []stage.Sample {
 // Rows returns the rows of weir status for an interface and a direction.
 func (a *About) Rows(out bool, s *State) []stage.Row {
 	return slices.Concat(a.Replies.Rows(out), a.Collateral.Rows(out), a.Police.Rows(s.Policed), a.Inner.Rows(s.Tunnels), a.FirstSeen.Rows(s.NewFlows))
+}
+
+// Plans are the subcommands of weir plan that stages have.
+func Plans() []plan.Command {
+	return []plan.Command{loop.Plan(), first.Plan(), digest.Plan(), multicast.Plan(), police.Plan()}
 }
