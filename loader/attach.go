@@ -83,7 +83,7 @@ func (d Pins) Prepare(t Target, hook Hook) (*Preparation, error) {
 }
 
 func (p *Preparation) open() (err error) {
-	if p.iface, err = p.metadata.Target.find(); err != nil {
+	if p.iface, err = p.metadata.Target.Find(); err != nil {
 		return err
 	}
 	if err := p.pins.sweep(); err != nil {

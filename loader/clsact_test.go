@@ -385,7 +385,7 @@ func blockAllTC(t *testing.T) *Generation {
 
 func ifindex(t *testing.T, e lab.End) (index int) {
 	t.Helper()
-	i, err := target(e).find()
+	i, err := target(e).Find()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -351,7 +351,7 @@ func isSame(x, y *array) bool {
 func (d Pins) CountElsewhere(s *Stats, interfaces []Target) (elsewhere bool, err error) {
 	own := make(map[string]bool)
 	for _, t := range interfaces {
-		if i, err := t.find(); err == nil {
+		if i, err := t.Find(); err == nil {
 			own[d.path(i, t.Out)] = true
 		}
 	}

@@ -159,7 +159,7 @@ func TestJoinDispatcher(t *testing.T) {
 	o := newOthers(t, l.B, Dispatcher)
 	o.mustJoin(10)
 	if !lab.KernelAtLeast(t, 6, 1) {
-		i, err := target(l.B).find()
+		i, err := target(l.B).Find()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,6 @@ type Generation struct {
 	maps  map[string]*array
 	block Memory
 	allow Memory
-	ports []port // of multicast, as they are in the map of devices
 
 	description *array // of the block set, for the next process; nil: it is not kept
 }
@@ -115,7 +114,7 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	if err := g.makeWakes(); err != nil {
 		return err
 	}
-	return g.makeMulticast()
+	return g.makeParts()
 }
 
 // haveFrags reports whether the kernel (5.18 and later) has multi-buffer XDP.
@@ -169,7 +168,6 @@ func constants(cfg *Config, frags bool) map[string]any {
 		bpf.WeirVarWindowBuckets:  uint32(WindowBuckets),
 		bpf.WeirVarCpuCount:       uint32(CPUs()),
 		bpf.WeirVarKeySecret:      &cfg.Secret,
-		bpf.WeirVarMulticast:      &cfg.Multicast,
 		bpf.WeirVarBlock:          &cfg.Block,
 		bpf.WeirVarBlockClasses:   cfg.blockClasses(),
 		bpf.WeirVarAllow:          &cfg.Allow,
@@ -278,12 +276,12 @@ func (g *Generation) makeWords() error {
 	return nil
 }
 
-// Words is the memory of a map of [Config.Words], until Close; nil: it has none.
+// Words is the memory of a map of [Config.Words] or [Config.Maps], until Close; nil: it has none.
 func (g *Generation) Words(name string) []uint64 {
-	if len(g.config.Words[name]) == 0 {
-		return nil
+	if a := g.maps[name]; a != nil && (len(g.config.Words[name]) > 0 || g.config.Maps[name] > 0) {
+		return a.words
 	}
-	return g.maps[name].words
+	return nil
 }
 
 // unused returns the array of a map that the generation's programs refer to only in

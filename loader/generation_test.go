@@ -17,6 +17,7 @@ import (
 
 	"weir/bpf"
 	"weir/loader/fold"
+	"weir/tests/lab"
 )
 
 var (
@@ -97,8 +98,9 @@ func TestLoad(t *testing.T) {
 	packets := recording{Lines: 1000, Bits: 4}
 	flows := firstSeen{Lines: 1000, Tuple: 1, Gap: 1, BySize: 1, ByList: 1, N_ports: 8}
 	all.Parts, all.Words = []Part{node, flows, packets}, map[string][]uint64{bpf.WeirMapFirstLevels: make([]uint64, 9)}
-	if haveBroadcast() == nil {
-		all.Multicast = Multicast{Ports: 3, Lines: 71, First: 5, Rest: 6}
+	if lab.KernelAtLeast(t, 5, 14) {
+		copies := forwarding{Ports: 3, Lines: 71, First: 5, Rest: 6}
+		all.Parts, all.Maps = append(all.Parts, copies), copies.maps()
 	}
 	approximateAll := all
 	approximateAll.Block = approximateWeighed.Block
@@ -154,7 +156,7 @@ func TestLoad(t *testing.T) {
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
 	leanCells, fewCells := lean, approximateFew
-	leanCells.Parts, fewCells.Parts = []Part{cells, mostBits}, []Part{node, cells, packets}
+	leanCells.Parts, fewCells.Parts = []Part{cells, mostBits}, append([]Part{node, cells}, all.Parts[2:]...)
 	classed, fewClassed, leanClassed := withClasses(approximateAll), withClasses(approximateFew), withClasses(leanApproximate)
 	general := lean
 	general.NoLean, general.Inner = true, true
@@ -279,7 +281,6 @@ func TestGeneral(t *testing.T) {
 		func(c *Config) { c.Block.N_v4Flow = 1 },
 		func(c *Config) { c.Block.N_v4 = maxLeanHashed + 1 },
 		func(c *Config) { c.Trackers = slices.Repeat(c.Trackers[:1], maxLeanTrackers+1) },
-		func(c *Config) { c.Multicast.Ports = 1 },
 	} {
 		c := plain
 		change(&c)

@@ -143,9 +143,9 @@ func (i *Iface) in(inode uint64) error {
 	return nil
 }
 
-// find looks the target's interface up by its name. It fails with ErrNoInterface
+// Find looks the target's interface up by its name. It fails with ErrNoInterface
 // or ErrNoNetns where there is none.
-func (t Target) find() (i *Iface, err error) {
+func (t Target) Find() (i *Iface, err error) {
 	err = t.in(func(inode uint64) error {
 		l, err := findLink(t.Iface)
 		if err == nil {
@@ -199,7 +199,7 @@ func (i *Iface) startsWithIP() bool {
 // Number returns the index of the interface that has the target's name now. It
 // fails with ErrNoInterface or ErrNoNetns where there is none.
 func (t Target) Number() (int, error) {
-	i, err := t.find()
+	i, err := t.Find()
 	if err != nil {
 		return 0, err
 	}

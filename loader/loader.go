@@ -81,7 +81,7 @@ type Config struct {
 	Inner         bool  // headers in tunnels are matched
 	DHCPServer    bool  // the host serves or relays DHCP
 	Monitor       bool  // count, and drop nothing
-	Out           bool  // the packets leave the host; there are neither loops, multicast nor policing
+	Out           bool  // the packets leave the host; they are neither changed nor redirected
 	TC            bool  // incoming packets may also be filtered by TC
 	Kept          bool  // the maps of the block set may be pinned for the next process; see Keep
 	Lists         int   // highest list number in the tables; lists are numbered from 1
@@ -96,10 +96,9 @@ type Config struct {
 
 	EphemeralPort uint16 // for guards: the port from which on hosts connect
 
-	Multicast Multicast // forwarding to groups
-
-	Shared *Shared // maps of all generations; nil: none
-	Parts  []Part  // the shares of stages
+	Shared *Shared        // maps of all generations; nil: none
+	Maps   map[string]int // entries of maps that parts have in the generation, by name; they are zero at first
+	Parts  []Part         // the shares of stages
 
 	Wakes *Wakes // through which programs wake this process; nil: they do not
 }
@@ -120,8 +119,9 @@ const (
 
 // Actions that the program returns.
 const (
-	ActionDrop = 1 // XDP_DROP
-	ActionPass = 2 // XDP_PASS
+	ActionDrop     = 1 // XDP_DROP
+	ActionPass     = 2 // XDP_PASS
+	ActionRedirect = 4 // XDP_REDIRECT
 )
 
 const (
@@ -148,7 +148,6 @@ func (c *Config) general() (why []string) {
 		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked, without a directory", maxLeanLengths), c.Block.Directory.Shift == 0 && c.Block.N_prefixes > maxLeanLengths},
 		{fmt.Sprintf("packets are counted by more than %d trackers", maxLeanTrackers), len(c.counting()) > maxLeanTrackers},
 		{"guards count scans", slices.ContainsFunc(c.Trackers, func(t Tracker) bool { return t.Pairs != 0 })},
-		{"multicast is forwarded", c.Multicast.Ports != 0},
 		{"packets that match nothing have events, for a rehearsal", c.SampleClean},
 		{"headers in tunnels are matched", c.Inner},
 	} {
@@ -193,11 +192,10 @@ func (c *Config) validate() error {
 	if err := c.validateTrackers(); err != nil {
 		return err
 	}
-	if c.Out && c.Multicast.Ports != 0 {
-		return errors.New("multicast is of incoming packets")
-	}
-	if err := c.validateMulticast(); err != nil {
-		return fmt.Errorf("multicast: %w", err)
+	for name, n := range c.Maps {
+		if n < 1 || n > maxEntries {
+			return fmt.Errorf("%s: %d entries: not in 1 … %d", name, n, maxEntries)
+		}
 	}
 	if err := validateSet(&c.Block); err != nil {
 		return fmt.Errorf("block set: %w", err)

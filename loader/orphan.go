@@ -65,7 +65,7 @@ func (d Pins) findOrphan(i *Iface, t Target, wanted Hook) (*Attachment, error) {
 // IsOrphaned reports whether a program of weir's filters on the target's interface that was
 // attached by a process that has ended, and whose pins are lost.
 func (d Pins) IsOrphaned(t Target, hook Hook) bool {
-	i, err := t.find()
+	i, err := t.Find()
 	if err != nil {
 		return false
 	}

@@ -79,6 +79,26 @@ func (s *Stats) of() (t Target) {
 	return t
 }
 
+// makeParts creates the maps that parts have in the generation.
+func (g *Generation) makeParts() (err error) {
+	for name, spec := range g.spec.Maps {
+		n := g.config.Maps[name]
+		switch {
+		case n > 0:
+			spec.MaxEntries = uint32(n)
+			if g.maps[name], err = newArray(spec); err != nil {
+				delete(g.maps, name)
+				return err
+			}
+		case spec.Type == ebpf.DevMap:
+			// The program refers to it all the same, and kernels before 5.15 refuse one in
+			// generic mode whose entries have room for a program.
+			spec.ValueSize, spec.Value = 4, nil
+		}
+	}
+	return nil
+}
+
 // outgrownParts creates the maps that must replace those that parts have in the stats.
 func (g *Generation) outgrownParts(t Target, present pinnedMaps) (pinnedMaps, error) {
 	all := make(pinnedMaps)

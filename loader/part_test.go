@@ -1,9 +1,11 @@
 package loader
 
 import (
+	"slices"
 	"testing"
 
 	"weir/bpf"
+	"weir/tests/lab"
 )
 
 // policed is a part with memory: a policer on any interface.
@@ -147,3 +149,55 @@ func (n loopNode) Constants(Target, Seed) map[string]any {
 
 func (loopNode) Devices(Target) map[string][]string { return nil }
 func (loopNode) General(Target) string              { return "loops are detected" }
+
+// forwarding is a part that copies packets to the ports that want their groups.
+type forwarding bpf.WeirMulticastFilters
+
+func (f forwarding) Constants(Target, Seed) map[string]any {
+	return map[string]any{bpf.WeirVarMulticast: (*bpf.WeirMulticastFilters)(&f)}
+}
+
+func (forwarding) Devices(Target) map[string][]string { return nil }
+func (forwarding) General(Target) string              { return "multicast is forwarded" }
+func (f forwarding) maps() map[string]int {
+	filters := int(f.Ports + 1)
+	return map[string]int{
+		bpf.WeirMapMulticastLines: filters * int(f.Lines), bpf.WeirMapMulticastStats: filters * CPUs(),
+		bpf.WeirMapMulticastDevices: int(f.Ports), bpf.WeirMapMulticastMtu: 1,
+	}
+}
+
+// A part has maps in a generation, whose words are zero at first and go with it. Without them, a
+// device map has no room for programs, which kernels before 5.15 refuse in generic mode.
+func TestPartMaps(t *testing.T) {
+	lab.Root(t)
+	f := forwarding{Ports: 2, Lines: 5, First: 5, Rest: 6}
+	g, err := NewGeneration(Config{Parts: []Part{f}, Maps: f.maps()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := g.Words(bpf.WeirMapMulticastLines)
+	if len(words) != 3*5*8 || slices.Max(words) != 0 || g.Words(bpf.WeirMapBlockLines) != nil {
+		t.Errorf("%d words, %d of a map that is no part's", len(words), len(g.Words(bpf.WeirMapBlockLines)))
+	}
+	if index, err := g.Device(bpf.WeirMapMulticastDevices, 1); index != 0 || err != nil {
+		t.Errorf("an entry has interface %d, %v", index, err)
+	}
+	if err := g.ClearDevice(bpf.WeirMapMulticastDevices, 1); err != nil {
+		t.Error(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	if g.Words(bpf.WeirMapMulticastLines) != nil {
+		t.Error("a closed generation has words")
+	}
+	if _, err := NewGeneration(Config{Maps: map[string]int{bpf.WeirMapMulticastLines: maxEntries + 1}}); err == nil {
+		t.Error("a map has too many entries")
+	}
+	for name, want := range map[string]uint32{bpf.WeirMapMulticastDevices: 4, bpf.WeirMapMulticastMtu: 8} {
+		if got := newTestGeneration(t, Config{}).spec.Maps[name].ValueSize; got != want {
+			t.Errorf("%s: values of %d bytes, want %d", name, got, want)
+		}
+	}
+}

@@ -456,7 +456,7 @@ func (d Pins) openTarget(t Target) (a *Attachment, err error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := t.find()
+	i, err := t.Find()
 	if err == nil {
 		if a, err = d.find(i, t.Out); !errors.Is(err, ErrNotAttached) {
 			return a, err

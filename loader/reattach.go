@@ -46,7 +46,7 @@ func (a *Attachment) reattach(i *Iface) (err error) {
 		return ErrNoInterface // a message from before the interface's end
 	}
 	if i == nil {
-		if i, err = a.metadata.Target.find(); err != nil {
+		if i, err = a.metadata.Target.Find(); err != nil {
 			return err
 		}
 	}

@@ -73,8 +73,9 @@ type Listing interface {
 // Filler is a part with memory that a generation has anew. It is of one generation, and of both
 // directions.
 type Filler interface {
-	// Configure adds to the configuration how much memory that is.
-	Configure(*loader.Config)
+	// Maps returns the maps that it has for outgoing packets, or incoming ones, with their
+	// entries.
+	Maps(out bool) map[string]int
 	// Fill makes the memory ready, before a program reads it.
 	Fill(*loader.Generation, *hash.Secret) error
 }
@@ -281,7 +282,7 @@ func assemble(
 	var blockMemory, allowMemory membership.Memory
 	if newKernel != nil {
 		of := config(&block.layout, &allow.layout, secret, &c, len(lists))
-		of.Wakes, of.Words = c.Wakes, make(map[string][]uint64)
+		of.Wakes, of.Words, of.Maps = c.Wakes, make(map[string][]uint64), make(map[string]int)
 		of.Shared = c.Shared
 		for _, p := range c.Parts {
 			of.Parts = append(of.Parts, p)
@@ -289,7 +290,7 @@ func assemble(
 				maps.Copy(of.Words, l.Words(lists))
 			}
 			if f, ok := p.(Filler); ok {
-				f.Configure(&of)
+				maps.Copy(of.Maps, f.Maps(of.Out))
 			}
 		}
 		if x.book != nil {

@@ -230,6 +230,9 @@ func (t *Table) Parts(j *journal.Journal) []engine.Part {
 
 // General returns why no packet of an interface takes the lean path.
 func (t *Table) General(at loader.Target) (why []string) {
+	if of := t.Multicast.General(at); of != "" {
+		why = append(why, of)
+	}
 	for _, p := range t.parts {
 		if of := p.General(at); of != "" {
 			why = append(why, of)

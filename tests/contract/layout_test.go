@@ -121,7 +121,7 @@ func TestLayouts(t *testing.T) {
 		"multicast_row":   reflect.TypeFor[bpf.WeirMulticastRow](),
 		"multicast_port":  reflect.TypeFor[bpf.WeirMulticastPort](),
 
-		"multicast_filters": reflect.TypeFor[loader.Multicast](),
+		"multicast_filters": reflect.TypeFor[bpf.WeirMulticastFilters](),
 		// Map values as defined by the Go twins.
 		"line": reflect.TypeFor[struct {
 			Words [membership.LineWords]uint64

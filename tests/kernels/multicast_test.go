@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"weir/control/engine"
+	"weir/control/stage/multicast"
 	"weir/loader"
 	"weir/tests/lab"
 )
@@ -14,7 +16,8 @@ import (
 func TestMulticast(t *testing.T) {
 	lab.Root(t)
 	l := lab.New(t)
-	g, err := loader.NewGeneration(loader.Config{Multicast: loader.Multicast{Ports: 1, Lines: 8, First: 5, Rest: 6}})
+	m := &multicast.Part{MaxGroups: 100, Ports: []multicast.Port{{Target: loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}}}}
+	g, err := engine.Build(nil, engine.Config{Parts: []engine.Part{m}})
 	attribute(t, err)
 	if !lab.KernelAtLeast(t, 5, 14) {
 		if !errors.Is(err, loader.ErrUnsupported) || !strings.Contains(err.Error(), "5.14") {
@@ -26,10 +29,10 @@ func TestMulticast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	if there, err := g.SetPort(1, loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}, false); err != nil || !there {
-		t.Fatalf("port: %t, %v", there, err)
+	if there, err := m.Connect(g.Kernel()); err != nil || !there[0] {
+		t.Fatalf("port: %v, %v", there, err)
 	}
-	if err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Native, g); err != nil {
+	if err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Native, g.Kernel()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -229,7 +229,7 @@ func TestMulticast(t *testing.T) {
 
 	var listed uint64
 	perPort := make([]uint64, len(r.rx)+1)
-	if c := g.Kernel().Copies()[len(m.Ports)]; c != (loader.Copies{}) {
+	if c := m.Copies(g.Kernel())[len(m.Ports)]; c != (forwarding.Copies{}) {
 		t.Errorf("where packets come from has copies of them: %+v", c)
 	}
 	for _, p := range append(packets, packet{ports: []int{0, 1, 2}}) {
@@ -240,7 +240,7 @@ func TestMulticast(t *testing.T) {
 			perPort[port+1]++
 		}
 	}
-	copies := g.Kernel().Copies()
+	copies := m.Copies(g.Kernel())
 	// The kernel's own reports may be among the unlisted ones.
 	if c := copies[0]; c.Listed.Packets != listed || c.Unlisted.Packets < 6 {
 		t.Errorf("%+v copied, want %d packets, and 6 or more left alone", c, listed)
@@ -405,17 +405,19 @@ func TestMulticastFalsePositives(t *testing.T) {
 	l := multicast.Layout{Ports: 2, MaxGroups: 300, Lines: 4, First: 2, Rest: 1}
 	const seed, probes = 0x5eed, 4096
 	secret := hash.NewSecret(hash.Seed{1})
-	kernel, err := loader.NewGeneration(loader.Config{Secret: loader.Secret{Pairs: secret.Pairs, Offsets: secret.Offsets}, Multicast: loader.Multicast{
-		Ports: uint32(l.Ports), Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest),
-	}})
+	m := r.multicast(l.MaxGroups, nil, nil)
+	m.Layout = l
+	kernel, err := loader.NewGeneration(loader.Config{
+		Secret: loader.Secret{Pairs: secret.Pairs, Offsets: secret.Offsets}, Maps: m.Maps(false), Parts: []loader.Part{m},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer kernel.Close()
-	table, err := multicast.NewTable(l, secret, kernel.Groups())
-	if err != nil {
+	if err := m.Fill(kernel, secret); err != nil {
 		t.Fatal(err)
 	}
+	table := m.Table
 	random := rand.New(rand.NewPCG(seed, 0))
 	draw := func(first byte) netip.Addr {
 		return netip.AddrFrom4([4]byte{first, byte(random.Uint32()), byte(random.Uint32()), byte(random.Uint32())})
@@ -433,9 +435,9 @@ func TestMulticastFalsePositives(t *testing.T) {
 		if _, err := table.Add(port+1, end); err != nil {
 			t.Fatal(err)
 		}
-		if there, err := kernel.SetPort(port+1, target(r.Ports[port].Port), false); err != nil || !there {
-			t.Fatal(there, err)
-		}
+	}
+	if there, err := m.Connect(kernel); err != nil || slices.Contains(there, false) {
+		t.Fatal(there, err)
 	}
 	a, err := attachLoaded(pins(t), target(r.B), loader.Native, nil, kernel.Load)
 	if err != nil {

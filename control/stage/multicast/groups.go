@@ -33,14 +33,14 @@ type Groups struct {
 	log     *slog.Logger
 
 	present map[loader.Target]bool
-	problem string                          // as last logged
-	seen    []loader.Copies                 // the generation's counters as last read
-	copies  map[loader.Target]loader.Copies // since the daemon began; the zero target has those of all
+	problem string                   // as last logged
+	seen    []Copies                 // the generation's counters as last read
+	copies  map[loader.Target]Copies // since the daemon began; the zero target has those of all
 }
 
 // NewGroups returns groups without a journal.
 func NewGroups(log *slog.Logger) *Groups {
-	return &Groups{log: log, copies: make(map[loader.Target]loader.Copies)}
+	return &Groups{log: log, copies: make(map[loader.Target]Copies)}
 }
 
 // Connect connects the interfaces that exist now to a generation's ports.
@@ -73,8 +73,8 @@ func (s *Groups) Connect(g *engine.Generation) {
 
 // count adds what a generation has forwarded since it was last read.
 func (s *Groups) count(p *Part, g *engine.Generation) {
-	now := g.Kernel().Copies()
-	s.seen = append(s.seen, make([]loader.Copies, len(now)-len(s.seen))...)
+	now := p.Copies(g.Kernel())
+	s.seen = append(s.seen, make([]Copies, len(now)-len(s.seen))...)
 	for i, c := range now {
 		of := loader.Target{}
 		if i > 0 {

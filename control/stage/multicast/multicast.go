@@ -2,18 +2,12 @@
 package multicast
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"path"
-	"slices"
 	"strings"
 
-	"weir/control/engine"
-	"weir/control/journal"
 	"weir/control/quantity"
 	"weir/control/stage"
-	"weir/filter/hash"
 	"weir/filter/multicast"
 	"weir/loader"
 )
@@ -106,99 +100,10 @@ func (s *Spec) CheckAt(errs *quantity.FieldErrors, path string, place loader.Hoo
 	}
 }
 
-// Part is the share of the programs for incoming packets, of one generation: they copy packets to
-// the ports that want their groups.
-type Part struct {
-	engine.BasePart
-	Ports     []Port
-	MaxGroups int // of all ports together
-
-	// Table has the groups of the ports, by their numbers from 1. Changes of it take effect at
-	// once. It is nil in a reference.
-	Table  *multicast.Table
-	layout multicast.Layout
-}
-
-// Port is an interface and the groups that it wants when the generation is built.
-type Port struct {
-	loader.Target
-	Groups, Manual []netip.Addr // of the configuration, and added by commands
-	Edge           bool         // of the domain that detects loops
-}
-
-// Part returns the share of the programs of a generation, whose interfaces are in a network
-// namespace. Some are edges of the domain that detects loops. The journal has manual groups.
-func (s *Spec) Part(netns string, edges []string, j *journal.Journal) *Part {
-	p := &Part{Ports: make([]Port, len(s.Interfaces))}
-	at, known := make(map[string]*Port), make(map[netip.Addr]bool)
-	for i, iface := range s.Interfaces {
-		p.Ports[i] = Port{
-			Target: loader.Target{Netns: netns, Iface: iface.Name},
-			Edge:   slices.ContainsFunc(edges, func(edge string) bool { ok, _ := path.Match(edge, iface.Name); return ok }),
-		}
-		at[listOf(iface.Name)] = &p.Ports[i]
-		for _, g := range iface.Groups {
-			known[netip.Addr(g)] = true
-			p.Ports[i].Groups = append(p.Ports[i].Groups, netip.Addr(g))
-		}
+// General returns why no packet takes the lean path.
+func (s *Spec) General(at loader.Target) string {
+	if !s.On() {
+		return ""
 	}
-	for e := range j.Entries() {
-		if to := at[e.List]; to != nil {
-			known[e.Key.Dst] = true
-			to.Manual = append(to.Manual, e.Key.Dst)
-		}
-	}
-	// What was wanted before max_groups was lowered stays wanted.
-	p.MaxGroups = max(int(s.MaxGroups), len(known))
-	return p
-}
-
-// Of returns the part of a generation, nil where nothing is forwarded.
-func Of(g *engine.Generation) *Part {
-	for _, p := range g.Parts {
-		if of, is := p.(*Part); is {
-			return of
-		}
-	}
-	return nil
-}
-
-// Constants returns none: the loader sets those of the filters.
-func (*Part) Constants(loader.Target, loader.Seed) map[string]any { return nil }
-
-// Configure adds the layout of the ports' filters.
-func (p *Part) Configure(c *loader.Config) {
-	if l := &p.layout; !c.Out {
-		*l = multicast.Plan(len(p.Ports), p.MaxGroups)
-		c.Multicast = loader.Multicast{Ports: uint32(l.Ports), Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest)}
-	}
-}
-
-// Fill adds the groups of the ports to the kernel's filters.
-func (p *Part) Fill(g *loader.Generation, secret *hash.Secret) (err error) {
-	words := g.Groups()
-	if words == nil {
-		return nil // it is of outgoing packets
-	}
-	if p.Table, err = multicast.NewTable(p.layout, secret, words); err != nil {
-		return err
-	}
-	for i, to := range p.Ports {
-		for _, group := range slices.Concat(to.Groups, to.Manual) {
-			if _, err := p.Table.Add(i+1, group); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// Connect sets the interface of each port, and reports which of them exist. See
-// [loader.Generation.SetPort].
-func (p *Part) Connect(g *loader.Generation) (there []bool, err error) {
-	for i, to := range p.Ports {
-		ok, bad := g.SetPort(i+1, to.Target, to.Edge)
-		there, err = append(there, ok), errors.Join(err, bad)
-	}
-	return there, err
+	return new(Part).General(at)
 }
