@@ -19,8 +19,11 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
+	"weir/control/api/routing"
 	"weir/control/api/server"
 	"weir/control/engine"
+	forwarding "weir/control/stage/multicast"
+	multicast "weir/control/stage/multicast/client"
 )
 
 // fakeDaemon is a daemon that takes commands, and keeps the last change.
@@ -36,7 +39,7 @@ type fakeDaemon struct {
 	status    api.Status
 	answers   []api.Answer
 	frames    [][]byte // that were to be explained
-	multicast api.Multicast
+	multicast multicast.Multicast
 	notified  []api.NotifyTested
 	err       error
 
@@ -53,7 +56,7 @@ type fakeDaemon struct {
 	changed          api.Change
 	queues           bool // changes wait
 	flushed          api.FlushChange
-	changedMulticast api.MulticastChange
+	changedMulticast multicast.MulticastChange
 	changedMonitor   api.MonitorChange
 	enforced         map[string]api.EnforceChange
 	opened           []api.ConsoleRequest
@@ -199,7 +202,11 @@ func (d *fakeDaemon) EndConsole(context.Context) (api.ConsoleEnded, error) {
 	return api.ConsoleEnded{Sessions: 2}, d.err
 }
 
-func (d *fakeDaemon) Multicast() (api.Multicast, error) { return d.multicast, d.err }
+func (d *fakeDaemon) Routes() []routing.Route { return forwarding.Routes(d) }
+
+func (d *fakeDaemon) Multicast(context.Context) (multicast.Multicast, error) {
+	return d.multicast, d.err
+}
 
 func (d *fakeDaemon) TestNotify(_ context.Context, target string) ([]api.NotifyTested, error) {
 	var tested []api.NotifyTested
@@ -211,9 +218,9 @@ func (d *fakeDaemon) TestNotify(_ context.Context, target string) ([]api.NotifyT
 	return tested, d.err
 }
 
-func (d *fakeDaemon) ChangeMulticast(_ context.Context, c api.MulticastChange) (api.MulticastChanged, error) {
+func (d *fakeDaemon) ChangeMulticast(_ context.Context, c multicast.MulticastChange) (multicast.MulticastChanged, error) {
 	d.changedMulticast = c
-	changed := api.MulticastChanged{Interface: c.Interface, Unchanged: len(c.Groups) - 1}
+	changed := multicast.MulticastChanged{Interface: c.Interface, Unchanged: len(c.Groups) - 1}
 	if c.Remove {
 		changed.Removed = 1
 	} else {

@@ -23,7 +23,7 @@ type AuditRecord struct {
 	Given     *time.Time `json:"given,omitempty"` // when it was asked for, where it had to wait for the daemon
 	Change    string     `json:"change"`
 	List      string     `json:"list,omitempty"`
-	Interface string     `json:"interface,omitempty"`   // of multicast groups
+	Interface string     `json:"interface,omitempty"`   // where the change is of one
 	Entries   int        `json:"entries"`               // that were named
 	Changed   int        `json:"changed"`               // of those, without the ones that were there, or absent, already; sources that were accepted
 	First     []string   `json:"first,omitempty"`       // entries; of a reload, changes of the configuration; sources that were accepted

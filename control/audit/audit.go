@@ -43,33 +43,31 @@ const File = "audit.log"
 // The changes that the audit names beside api.Block and api.Allow. Those of rollouts have
 // the names that api gives them.
 const (
-	Unblock         = "unblock"
-	Unallow         = "unallow"
-	Import          = "import"
-	Flush           = "flush"
-	MulticastAdd    = "multicast add"
-	MulticastRemove = "multicast remove"
-	Reload          = "reload"
-	Accept          = api.ChangeAccept
-	Confirm         = "confirm"
-	Rollback        = "rollback"
-	RollbackList    = api.ChangeRollbackList
-	MonitorOn       = "monitor on"
-	MonitorOff      = "monitor off"
-	Enforce         = api.ChangeEnforce // the trial of a list ends
-	EnforceOff      = "enforce off"
-	Console         = "console" // a session that may change something was asked for
-	ConsoleEnd      = "console end"
-	Enroll          = "enroll" // a node of a fleet
-	Revoke          = "revoke"
-	Forget          = "forget"     // a node that is revoked
-	Start           = "start"      // of the daemon
-	Stop            = "stop"       // of the daemon
-	Detach          = "detach"     // by weir detach
-	Unreadable      = "unreadable" // a file in the queue
-	EnrollSite      = "enroll site"
-	RevokeSite      = "revoke site"
-	NewEpoch        = "new epoch" // of a fleet: the hub's state is an older copy
+	Unblock      = "unblock"
+	Unallow      = "unallow"
+	Import       = "import"
+	Flush        = "flush"
+	Reload       = "reload"
+	Accept       = api.ChangeAccept
+	Confirm      = "confirm"
+	Rollback     = "rollback"
+	RollbackList = api.ChangeRollbackList
+	MonitorOn    = "monitor on"
+	MonitorOff   = "monitor off"
+	Enforce      = api.ChangeEnforce // the trial of a list ends
+	EnforceOff   = "enforce off"
+	Console      = "console" // a session that may change something was asked for
+	ConsoleEnd   = "console end"
+	Enroll       = "enroll" // a node of a fleet
+	Revoke       = "revoke"
+	Forget       = "forget"     // a node that is revoked
+	Start        = "start"      // of the daemon
+	Stop         = "stop"       // of the daemon
+	Detach       = "detach"     // by weir detach
+	Unreadable   = "unreadable" // a file in the queue
+	EnrollSite   = "enroll site"
+	RevokeSite   = "revoke site"
+	NewEpoch     = "new epoch" // of a fleet: the hub's state is an older copy
 )
 
 // Record is a change, and a line of the file.

@@ -31,7 +31,7 @@ type API struct {
 
 	early *serve.Early // at the API's socket; nil: it could not be opened yet
 	consoles
-	groups
+	stageRoutes
 	entries
 	*lists.Reader
 	explainer

@@ -187,11 +187,11 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		changer: &d.changes, trials: &d.trials, override: &d.monitor,
 		trafficHistory: &d.observers.history, Recorder: d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
 
-		consoles:  consoles{audit: d.audit},
-		groups:    groups{loop: d.loop, active: d.active, stages: d.observers.stages, audit: d.audit},
-		entries:   entries{loop: d.loop, active: d.active},
-		Reader:    d.feeds.Reader,
-		explainer: explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
+		consoles:    consoles{audit: d.audit},
+		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
+		entries:     entries{loop: d.loop, active: d.active},
+		Reader:      d.feeds.Reader,
+		explainer:   explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
 		appraiser: appraiser{
 			loop: d.loop, active: d.active, meter: &d.observers.meter, drops: d.observers.drops, history: &d.observers.history,
 			collateral: &d.observers.collateral,

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"weir/control/api/routing"
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/stage"
@@ -45,6 +46,9 @@ func (r *Running) Follow(next *Table) {
 		}
 	}
 }
+
+// Routes returns the routes that stages have of their own. A host answers by them.
+func (r *Running) Routes(h stage.Host) []routing.Route { return r.Groups.Routes(h) }
 
 // Samples returns what stages say of the host and of interfaces, whose programs are of a generation.
 func (r *Running) Samples(g *engine.Generation) []stage.Sample {

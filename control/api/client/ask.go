@@ -18,7 +18,7 @@ func askNodes[T any](ctx context.Context, c *Client, method, path string, query 
 	query[contract.NodeParameter] = nodes
 	soon, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("the hub at %s does not answer within %v", c.path, askTimeout))
 	defer cancel()
-	return ask[T](soon, c, method, path+"?"+query.Encode(), body)
+	return Ask[T](soon, c, method, path+"?"+query.Encode(), body)
 }
 
 // askTimeout is how long a hub may take to ask all nodes twice.

@@ -11,5 +11,5 @@ import (
 
 // Audit returns the last changes, the latest first.
 func (c *Client) Audit(ctx context.Context, limit int) (*api.Audit, error) {
-	return get[api.Audit](ctx, c, contract.AuditPath+"?"+url.Values{contract.LimitParameter: {strconv.Itoa(limit)}}.Encode())
+	return Get[api.Audit](ctx, c, contract.AuditPath+"?"+url.Values{contract.LimitParameter: {strconv.Itoa(limit)}}.Encode())
 }

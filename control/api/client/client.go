@@ -118,17 +118,17 @@ func DialTLS(address, cert, key, ca string) (*Client, error) {
 
 // Top returns the current traffic.
 func (c *Client) Top(ctx context.Context) (*api.Top, error) {
-	return get[api.Top](ctx, c, contract.TopPath)
+	return Get[api.Top](ctx, c, contract.TopPath)
 }
 
 // Weights returns the weights learned from the traffic.
 func (c *Client) Weights(ctx context.Context) (*api.Weights, error) {
-	return get[api.Weights](ctx, c, contract.WeightsPath)
+	return Get[api.Weights](ctx, c, contract.WeightsPath)
 }
 
 // Lists returns the lists.
 func (c *Client) Lists(ctx context.Context) (*api.Lists, error) {
-	return get[api.Lists](ctx, c, contract.ListsPath)
+	return Get[api.Lists](ctx, c, contract.ListsPath)
 }
 
 // MaxChange bounds a change, in bytes of JSON.
@@ -156,7 +156,7 @@ func askChange[T any](ctx context.Context, c *Client, change api.Change) (*T, er
 	case len(body) > MaxChange: // the server's refusal might not arrive while the body is being sent
 		return nil, ErrTooLarge
 	}
-	return ask[T](ctx, c, method, contract.EntriesPath, body)
+	return Ask[T](ctx, c, method, contract.EntriesPath, body)
 }
 
 // Refresh reads the sources of a list now, or with "" those of all lists.
@@ -165,14 +165,14 @@ func (c *Client) Refresh(ctx context.Context, list string) (*api.Refreshed, erro
 	if list != "" {
 		path = strings.Replace(contract.RefreshListPath, "{list}", url.PathEscape(list), 1)
 	}
-	return ask[api.Refreshed](ctx, c, http.MethodPost, path, nil)
+	return Ask[api.Refreshed](ctx, c, http.MethodPost, path, nil)
 }
 
 // Accept is like Refresh, and accepts, this once, sources that have shrunk or
 // become empty, or cover more than max_coverage.
 func (c *Client) Accept(ctx context.Context, list string) (*api.Refreshed, error) {
 	path := strings.Replace(contract.RefreshListPath, "{list}", url.PathEscape(list), 1)
-	return ask[api.Refreshed](ctx, c, http.MethodPost, path+"?accept=true", nil)
+	return Ask[api.Refreshed](ctx, c, http.MethodPost, path+"?accept=true", nil)
 }
 
 // Collateral returns with which addresses of a list the host has conversed, "" for all lists.
@@ -181,49 +181,49 @@ func (c *Client) Collateral(ctx context.Context, list string) (*api.Collateral, 
 	if list != "" {
 		path += "?" + url.Values{contract.ListParameter: {list}}.Encode()
 	}
-	return get[api.Collateral](ctx, c, path)
+	return Get[api.Collateral](ctx, c, path)
 }
 
 // Worth returns what lists are worth.
 func (c *Client) Worth(ctx context.Context) (*api.ListsWorth, error) {
-	return get[api.ListsWorth](ctx, c, contract.WorthPath)
+	return Get[api.ListsWorth](ctx, c, contract.WorthPath)
 }
 
 // Versions returns the versions of a list's sources.
 func (c *Client) Versions(ctx context.Context, list string) (*api.ListVersions, error) {
-	return get[api.ListVersions](ctx, c, strings.Replace(contract.VersionsPath, "{list}", url.PathEscape(list), 1))
+	return Get[api.ListVersions](ctx, c, strings.Replace(contract.VersionsPath, "{list}", url.PathEscape(list), 1))
 }
 
 // Rollback returns to the contents of a list before the last change of its sources. It fails
 // with a [*api.BadRequest] if these are not known.
 func (c *Client) Rollback(ctx context.Context, list string) (*api.Refreshed, error) {
 	path := strings.Replace(contract.RollbackPath, "{list}", url.PathEscape(list), 1)
-	return ask[api.Refreshed](ctx, c, http.MethodPost, path, nil)
+	return Ask[api.Refreshed](ctx, c, http.MethodPost, path, nil)
 }
 
 // Reload makes the daemon read its configuration again.
 func (c *Client) Reload(ctx context.Context) (*api.Reloaded, error) {
-	return ask[api.Reloaded](ctx, c, http.MethodPost, contract.ReloadPath, nil)
+	return Ask[api.Reloaded](ctx, c, http.MethodPost, contract.ReloadPath, nil)
 }
 
 // ReloadUnconfirmed is Reload, but the daemon returns to the configuration before
 // after a time, unless Confirm is called.
 func (c *Client) ReloadUnconfirmed(ctx context.Context, within time.Duration) (*api.Reloaded, error) {
 	query := url.Values{contract.ConfirmParameter: {strconv.FormatFloat(within.Seconds(), 'f', -1, 64)}}
-	return ask[api.Reloaded](ctx, c, http.MethodPost, contract.ReloadPath+"?"+query.Encode(), nil)
+	return Ask[api.Reloaded](ctx, c, http.MethodPost, contract.ReloadPath+"?"+query.Encode(), nil)
 }
 
 // Confirm confirms the last reload.
 func (c *Client) Confirm(ctx context.Context) error {
-	_, err := ask[api.Confirmed](ctx, c, http.MethodPost, contract.ConfirmPath, nil)
+	_, err := Ask[api.Confirmed](ctx, c, http.MethodPost, contract.ConfirmPath, nil)
 	return err
 }
 
-// get sends a GET request, with patience as the timeout.
-func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
+// Get sends a GET request, with patience as the timeout.
+func Get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	t, err := ask[T](soon, c, http.MethodGet, path, nil)
+	t, err := Ask[T](soon, c, http.MethodGet, path, nil)
 	if err != nil && ctx.Err() == nil && soon.Err() != nil {
 		return nil, c.late()
 	}
@@ -238,8 +238,8 @@ func (c *Client) late() error {
 	return fmt.Errorf("%w within %v, at %s", ErrUnanswered, patience, c.path)
 }
 
-// ask sends a request and decodes the answer.
-func ask[T any](ctx context.Context, c *Client, method, path string, body []byte) (*T, error) {
+// Ask sends a request and decodes the answer.
+func Ask[T any](ctx context.Context, c *Client, method, path string, body []byte) (*T, error) {
 	r, err := c.send(ctx, method, path, body)
 	if err != nil {
 		return nil, err

@@ -16,5 +16,5 @@ func (c *Client) Drops(ctx context.Context, asked api.DropsQuestion) (*api.Drops
 		contract.LastParameter:  {strconv.FormatFloat(asked.Last.Seconds(), 'g', -1, 64)},
 		contract.LimitParameter: {strconv.Itoa(asked.Limit)},
 	}
-	return get[api.Drops](ctx, c, contract.DropsPath+"?"+q.Encode())
+	return Get[api.Drops](ctx, c, contract.DropsPath+"?"+q.Encode())
 }

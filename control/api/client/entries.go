@@ -42,7 +42,7 @@ func (c *Client) Entries(ctx context.Context, asked api.EntriesQuestion) (*api.E
 	if query := queryOfEntries(asked); query != "" {
 		path += "?" + query
 	}
-	return ask[api.Entries](ctx, c, http.MethodGet, path, nil)
+	return Ask[api.Entries](ctx, c, http.MethodGet, path, nil)
 }
 
 // Flush asks for all manual entries of a list to be removed. It fails with a [*api.BadRequest]
@@ -52,7 +52,7 @@ func (c *Client) Flush(ctx context.Context, list string, change api.FlushChange)
 	if err != nil {
 		return nil, err
 	}
-	return ask[api.Changed](ctx, c, http.MethodPost, strings.Replace(contract.FlushPath, "{list}", url.PathEscape(list), 1), body)
+	return Ask[api.Changed](ctx, c, http.MethodPost, strings.Replace(contract.FlushPath, "{list}", url.PathEscape(list), 1), body)
 }
 
 // Export writes all active entries of a list in a format to w, and returns how many

@@ -10,12 +10,12 @@ import (
 
 // Fleet asks a hub for the state of its fleet.
 func (c *Client) Fleet(ctx context.Context) (*api.HubStatus, error) {
-	return get[api.HubStatus](ctx, c, contract.FleetPath)
+	return Get[api.HubStatus](ctx, c, contract.FleetPath)
 }
 
 // ReloadFleet makes a hub read its configuration again.
 func (c *Client) ReloadFleet(ctx context.Context) (*api.FleetReloaded, error) {
-	return ask[api.FleetReloaded](ctx, c, http.MethodPost, contract.ReloadPath, nil)
+	return Ask[api.FleetReloaded](ctx, c, http.MethodPost, contract.ReloadPath, nil)
 }
 
 // ChangeFleet is Change for a hub.

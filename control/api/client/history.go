@@ -15,5 +15,5 @@ func (c *Client) History(ctx context.Context, asked api.HistoryQuestion) (*api.H
 	if asked.Step != 0 {
 		q.Set(contract.StepParameter, strconv.FormatFloat(asked.Step.Seconds(), 'g', -1, 64))
 	}
-	return get[api.History](ctx, c, contract.HistoryPath+"?"+q.Encode())
+	return Get[api.History](ctx, c, contract.HistoryPath+"?"+q.Encode())
 }

@@ -17,5 +17,5 @@ func (c *Client) SetMonitor(ctx context.Context, on bool, during time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	return ask[api.Monitored](ctx, c, http.MethodPost, contract.MonitorPath, body)
+	return Ask[api.Monitored](ctx, c, http.MethodPost, contract.MonitorPath, body)
 }

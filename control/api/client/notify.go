@@ -16,7 +16,7 @@ func (c *Client) TestNotify(ctx context.Context, target string) ([]api.NotifyTes
 	if err != nil {
 		return nil, err
 	}
-	n, err := ask[api.NotifyTests](ctx, c, http.MethodPost, contract.NotifyTestPath, body)
+	n, err := Ask[api.NotifyTests](ctx, c, http.MethodPost, contract.NotifyTestPath, body)
 	if err != nil {
 		return nil, err
 	}

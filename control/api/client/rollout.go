@@ -15,5 +15,5 @@ func (c *Client) Roll(ctx context.Context, asked api.FleetRoll) (*api.FleetRolle
 	if err != nil {
 		return nil, err
 	}
-	return ask[api.FleetRolled](ctx, c, http.MethodPost, contract.RolloutsPath, body)
+	return Ask[api.FleetRolled](ctx, c, http.MethodPost, contract.RolloutsPath, body)
 }

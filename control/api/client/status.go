@@ -9,5 +9,5 @@ import (
 
 // Status returns the states of all interfaces.
 func (c *Client) Status(ctx context.Context) (*api.Status, error) {
-	return get[api.Status](ctx, c, contract.StatusPath)
+	return Get[api.Status](ctx, c, contract.StatusPath)
 }

@@ -16,5 +16,5 @@ func (c *Client) Trace(ctx context.Context, asked api.TraceQuestion) (*api.Trace
 	if err != nil {
 		return nil, err
 	}
-	return ask[api.Traced](ctx, c, http.MethodPost, contract.TracePath, body)
+	return Ask[api.Traced](ctx, c, http.MethodPost, contract.TracePath, body)
 }

@@ -27,5 +27,5 @@ func enforce[T any](ctx context.Context, c *Client, list string, change api.Enfo
 	if err != nil {
 		return nil, err
 	}
-	return ask[T](ctx, c, http.MethodPost, strings.Replace(contract.EnforcePath, "{list}", url.PathEscape(list), 1), body)
+	return Ask[T](ctx, c, http.MethodPost, strings.Replace(contract.EnforcePath, "{list}", url.PathEscape(list), 1), body)
 }

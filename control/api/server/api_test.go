@@ -21,6 +21,8 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
+	forwarding "weir/control/stage/multicast"
 )
 
 // source is a daemon with fixed answers.
@@ -448,8 +450,7 @@ type (
 		Enforce(ctx context.Context, list string, c api.EnforceChange) (api.Enforced, error)
 		SetMonitor(context.Context, api.MonitorChange) (api.Monitored, error)
 		TestNotify(context.Context, string) ([]api.NotifyTested, error)
-		Multicast() (api.Multicast, error)
-		ChangeMulticast(context.Context, api.MulticastChange) (api.MulticastChanged, error)
+		forwarding.Forwarder
 		Audit(limit int) []api.AuditRecord
 		OpenConsole(context.Context, api.ConsoleRequest) (api.ConsoleOpened, error)
 		EndConsole(context.Context) (api.ConsoleEnded, error)
@@ -461,3 +462,6 @@ type daemon struct {
 	snapshots
 	controls
 }
+
+// Routes returns the routes of stages.
+func (d daemon) Routes() []routing.Route { return forwarding.Routes(d.controls) }

@@ -6,6 +6,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // Consoles opens sessions of a console, and ends them.
@@ -20,7 +21,7 @@ func consoleRoutes(d Consoles) []route {
 	return []route{
 		{http.MethodPost, contract.ConsolePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			var r api.ConsoleRequest
-			if err := readBody(w, q, 1<<20, &r); err != nil {
+			if err := routing.ReadBody(w, q, 1<<20, &r); err != nil {
 				return nil, err
 			}
 			if err := api.CheckSSH(r.SSH); err != nil {

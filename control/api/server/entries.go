@@ -11,6 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // readEntries reads what is asked for.
@@ -68,7 +69,7 @@ func entriesRoutes(d interface {
 		{http.MethodPost, contract.FlushPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			var c api.FlushChange
 			if q.ContentLength != 0 { // earlier clients send no body
-				if err := readBody(w, q, 1<<20, &c); err != nil {
+				if err := routing.ReadBody(w, q, 1<<20, &c); err != nil {
 					return nil, err
 				}
 			}

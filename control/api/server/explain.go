@@ -9,6 +9,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // maxExplaining bounds a request, in bytes: MaxExplained frames of 64 KiB in base64.
@@ -37,7 +38,7 @@ func readPlaces(q url.Values) (bool, error) {
 
 func explainFrames(c Explainer, w http.ResponseWriter, q *http.Request) (e api.Explanations, err error) {
 	var f api.Frames
-	if err := readBody(w, q, maxExplaining, &f); err != nil {
+	if err := routing.ReadBody(w, q, maxExplaining, &f); err != nil {
 		return e, err
 	}
 	if n := len(f.Frames); n == 0 || n > api.MaxExplained {

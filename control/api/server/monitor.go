@@ -7,6 +7,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 func checkMonitor(c *api.MonitorChange) error {
@@ -24,7 +25,7 @@ func checkMonitor(c *api.MonitorChange) error {
 func monitorRoute(d Monitor) route {
 	return route{http.MethodPost, contract.MonitorPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var c api.MonitorChange
-		if err := readBody(w, q, 1<<20, &c); err != nil {
+		if err := routing.ReadBody(w, q, 1<<20, &c); err != nil {
 			return nil, err
 		}
 		c.UID, c.Client = caller(q)

@@ -5,12 +5,13 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 func notifyRoutes(c Notifier) []route {
 	return []route{{http.MethodPost, contract.NotifyTestPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked api.NotifyTest
-		if err := readBody(w, q, maxSmallBody, &asked); err != nil {
+		if err := routing.ReadBody(w, q, maxSmallBody, &asked); err != nil {
 			return nil, err
 		}
 		tested, err := c.TestNotify(q.Context(), asked.Target)

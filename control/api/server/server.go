@@ -21,14 +21,14 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // Daemon answers the requests to a daemon. It is safe for concurrent use, and its answers do not
 // change afterwards.
 //
-// An error that is a [*api.BadRequest], [api.ErrNoList], [api.ErrNoTarget], [api.ErrNoMulticast],
-// [api.ErrNoDigests], [api.ErrNoFirstSeen] or [api.ErrNoConsole] is the caller's; any other says that
-// the daemon failed.
+// An error that is a [*api.BadRequest], [api.ErrNoList], [api.ErrNoTarget], [api.ErrNoDigests],
+// [api.ErrNoFirstSeen] or [api.ErrNoConsole] is the caller's; any other says that the daemon failed.
 type Daemon interface {
 	Snapshots
 	Streamer
@@ -43,7 +43,7 @@ type Daemon interface {
 	Reloader
 	Monitor
 	Notifier
-	Multicaster
+	Router
 	Auditor
 	Consoles
 }
@@ -164,23 +164,15 @@ type Notifier interface {
 	TestNotify(ctx context.Context, target string) ([]api.NotifyTested, error)
 }
 
-// Multicaster forwards multicast.
-type Multicaster interface {
-	Multicast() (api.Multicast, error)
-	// ChangeMulticast changes what an interface wants, as Change does entries.
-	ChangeMulticast(context.Context, api.MulticastChange) (api.MulticastChanged, error)
+// Router has routes of its own.
+type Router interface {
+	Routes() []routing.Route
 }
 
 // Auditor remembers changes.
 type Auditor interface {
 	// Audit returns the last changes that were made, the latest first.
 	Audit(limit int) []api.AuditRecord
-}
-
-// fault is an error with its HTTP status.
-type fault struct {
-	status int
-	error
 }
 
 // route is a method and a path with what answers them.
@@ -212,7 +204,7 @@ func snapshotRoutes(s Snapshots) []route {
 			if t := s.Top(); t != nil {
 				return whole(*t, limit), nil
 			}
-			return nil, fault{http.StatusServiceUnavailable, errors.New("no rates yet, the daemon has just started: try again in a second")}
+			return nil, routing.Fail(http.StatusServiceUnavailable, errors.New("no rates yet, the daemon has just started: try again in a second"))
 		}},
 		{http.MethodGet, contract.WeightsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			if w := s.Weights(); w != nil {
@@ -220,18 +212,13 @@ func snapshotRoutes(s Snapshots) []route {
 				weights.Elements = list(w.Elements)
 				return weights, nil
 			}
-			return nil, fault{http.StatusNotFound, errors.New("this daemon learns no weights: that requires mode: approx in weir.yaml")}
+			return nil, routing.Fail(http.StatusNotFound, errors.New("this daemon learns no weights: that requires mode: approx in weir.yaml"))
 		}},
 	}
 }
 
-// list replaces nil by an empty slice, which JSON does not encode as null.
-func list[T any](all []T) []T {
-	if all == nil {
-		return []T{}
-	}
-	return all
-}
+// list is [routing.List].
+func list[T any](all []T) []T { return routing.List(all) }
 
 // whole returns t with an empty slice for every nil one, and at most limit flows of each
 // tracker and dropped sources.
@@ -295,14 +282,14 @@ func givenUp(q *http.Request) bool {
 	return err == nil && contract.Clock() > time.Duration(until)
 }
 
-var errGivenUp = fault{http.StatusRequestTimeout, errors.New("the client had given up: nothing was done")}
+var errGivenUp = routing.Fail(http.StatusRequestTimeout, errors.New("the client had given up: nothing was done"))
 
 // fromHere refuses requests that a web site has made a browser send.
 func fromHere(h http.Handler) http.Handler {
 	// A browser may have a client's certificate, and any site may make it send requests.
 	sameSite := http.NewCrossOriginProtection()
 	sameSite.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, fault{http.StatusForbidden, errors.New("requests from web sites may not change anything")})
+		fail(w, routing.Fail(http.StatusForbidden, errors.New("requests from web sites may not change anything")))
 	}))
 	return sameSite.Handler(h)
 }
@@ -319,6 +306,14 @@ func checkQuery(u *url.URL) error {
 		}
 	}
 	return nil
+}
+
+// routesOf returns the routes that a daemon has of its own.
+func routesOf(d Router) (all []route) {
+	for _, r := range d.Routes() {
+		all = append(all, route{r.Method, r.Path, r.Answer})
+	}
+	return all
 }
 
 // routes returns the routes of the API's first version.
@@ -340,9 +335,9 @@ func unanswered(w http.ResponseWriter, q *http.Request, name string, all []route
 	if len(methods) > 0 {
 		allowed := strings.Join(methods, ", ")
 		w.Header().Set("Allow", allowed)
-		return fault{http.StatusMethodNotAllowed, fmt.Errorf("%s does not allow %s: use %s", q.URL.Path, q.Method, allowed)}
+		return routing.Fail(http.StatusMethodNotAllowed, fmt.Errorf("%s does not allow %s: use %s", q.URL.Path, q.Method, allowed))
 	}
-	return fault{http.StatusNotFound, fmt.Errorf("this is a %s, which has no %s: it has %s", name, q.URL.Path, strings.Join(paths, ", "))}
+	return routing.Fail(http.StatusNotFound, fmt.Errorf("this is a %s, which has no %s: it has %s", name, q.URL.Path, strings.Join(paths, ", ")))
 }
 
 // reply sends a value as JSON. It is encoded completely before the status is sent.
@@ -361,17 +356,17 @@ func reply(w http.ResponseWriter, status int, v any) {
 
 func fail(w http.ResponseWriter, err error) {
 	status, sent := http.StatusInternalServerError, api.Failure{Error: err.Error()}
-	var f fault
+	var f *routing.Fault
 	var bad *api.BadRequest
 	var starting *api.StartingError
 	switch {
 	case errors.As(err, &starting):
 		status, sent.Starting = http.StatusServiceUnavailable, &starting.Starting
 	case errors.As(err, &f):
-		status = f.status
+		status = f.Status
 	case errors.As(err, &bad):
 		status, sent.Entry = http.StatusBadRequest, bad.Entry
-	case errors.Is(err, api.ErrNoList), errors.Is(err, api.ErrNoTarget), errors.Is(err, api.ErrNoMulticast), errors.Is(err, api.ErrNoDigests), errors.Is(err, api.ErrNoFirstSeen), errors.Is(err, api.ErrNoConsole):
+	case errors.Is(err, api.ErrNoList), errors.Is(err, api.ErrNoTarget), errors.Is(err, api.ErrNoDigests), errors.Is(err, api.ErrNoFirstSeen), errors.Is(err, api.ErrNoConsole):
 		status = http.StatusNotFound
 	}
 	reply(w, status, sent)

@@ -5,6 +5,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // maxTracing bounds a request, in bytes.
@@ -28,7 +29,7 @@ func traceRoute(s Recorder) route {
 }
 
 func readTrace(w http.ResponseWriter, q *http.Request) (asked api.TraceQuestion, err error) {
-	if err := readBody(w, q, maxTracing, &asked); err != nil {
+	if err := routing.ReadBody(w, q, maxTracing, &asked); err != nil {
 		return asked, err
 	}
 	if err := asked.Check(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/journal"
+	"weir/control/stage/multicast/client"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/loader"
@@ -99,23 +100,23 @@ func (s *Groups) Retire(g *engine.Generation) {
 	s.seen = nil
 }
 
-// Multicast returns what a generation forwards, and manual groups that wait for an interface.
-func (s *Groups) Multicast(g *engine.Generation) (m api.Multicast, err error) {
+// state returns what a generation forwards, and manual groups that wait for an interface.
+func (s *Groups) state(g *engine.Generation) (m client.Multicast, err error) {
 	p := Of(g)
 	idle := s.idle(p)
 	if p == nil && len(idle) == 0 {
-		return m, api.ErrNoMulticast
+		return m, errOff
 	}
 	if p != nil {
 		s.count(p, g)
 		n := s.copies[loader.Target{}]
-		m = api.Multicast{
+		m = client.Multicast{
 			Groups: p.Table.Len(), MaxGroups: p.Table.MaxGroups, Planned: p.Table.Rate(),
 			Copied: n.Listed.Packets, CopiedBytes: n.Listed.Bytes, Left: n.Unlisted.Packets, LeftBytes: n.Unlisted.Bytes,
 		}
 		for i, to := range p.Ports {
 			n := s.copies[to.Target]
-			iface := api.MulticastInterface{
+			iface := client.MulticastInterface{
 				Name: to.Iface, Configured: true, Present: s.present[to.Target], FalsePositiveRate: p.Table.FalsePositiveRate(i + 1),
 				Sent: n.Listed.Packets, SentBytes: n.Listed.Bytes, Dropped: n.Unlisted.Packets, DroppedBytes: n.Unlisted.Bytes,
 			}
@@ -126,7 +127,7 @@ func (s *Groups) Multicast(g *engine.Generation) (m api.Multicast, err error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(idle)) {
-		iface := api.MulticastInterface{Name: name}
+		iface := client.MulticastInterface{Name: name}
 		for _, group := range ordered.Of(slices.Values(idle[name]), netip.Addr.Compare) {
 			iface.Groups = append(iface.Groups, s.describe(name, group, false))
 		}
@@ -156,7 +157,7 @@ func (p *Part) port(name string) int {
 }
 
 // forgetIdle removes idle groups of an interface from the journal.
-func (s *Groups) forgetIdle(idle, asked []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
+func (s *Groups) forgetIdle(idle, asked []netip.Addr, c client.MulticastChange, changed *client.MulticastChanged) error {
 	var batch []journal.Change
 	for _, group := range asked {
 		if at := slices.Index(idle, group); at >= 0 {
@@ -172,8 +173,8 @@ func (s *Groups) forgetIdle(idle, asked []netip.Addr, c api.MulticastChange, cha
 }
 
 // describe describes a group that an interface wants.
-func (s *Groups) describe(iface string, group netip.Addr, configured bool) api.MulticastGroup {
-	g := api.MulticastGroup{Group: group.String(), Configured: configured}
+func (s *Groups) describe(iface string, group netip.Addr, configured bool) client.MulticastGroup {
+	g := client.MulticastGroup{Group: group.String(), Configured: configured}
 	if e, ok := s.Journal.Get(listOf(iface), keyOf(group)); ok {
 		g.Added = &e.Added
 		if e.UID != api.NoUID {
@@ -183,9 +184,9 @@ func (s *Groups) describe(iface string, group netip.Addr, configured bool) api.M
 	return g
 }
 
-// ChangeMulticast changes which groups an interface wants, of a generation. When it fails, nothing
+// change changes which groups an interface wants, of a generation. When it fails, nothing
 // has changed.
-func (s *Groups) ChangeMulticast(g *engine.Generation, c api.MulticastChange, changed *api.MulticastChanged) error {
+func (s *Groups) change(g *engine.Generation, c client.MulticastChange, changed *client.MulticastChanged) error {
 	asked := make([]netip.Addr, len(c.Groups))
 	for i, text := range c.Groups {
 		if err := (*Group)(&asked[i]).UnmarshalText([]byte(text)); err != nil {
@@ -199,7 +200,7 @@ func (s *Groups) ChangeMulticast(g *engine.Generation, c api.MulticastChange, ch
 		}
 	}
 	if p == nil {
-		return api.ErrNoMulticast
+		return errOff
 	}
 	port := p.port(c.Interface)
 	if port == 0 {
@@ -234,7 +235,7 @@ func (s *Groups) ChangeMulticast(g *engine.Generation, c api.MulticastChange, ch
 
 // batch returns the changes of the journal that a request asks for, without
 // those that change nothing.
-func (p *Part) batch(port int, asked []netip.Addr, c api.MulticastChange) ([]journal.Change, error) {
+func (p *Part) batch(port int, asked []netip.Addr, c client.MulticastChange) ([]journal.Change, error) {
 	var batch []journal.Change
 	room := p.Table.MaxGroups - p.Table.Len()
 	seen := make(map[netip.Addr]bool)

@@ -38,7 +38,6 @@ const (
 	ConfirmPath     = "/v1/confirm"
 	MonitorPath     = "/v1/monitor"
 	NotifyTestPath  = "/v1/notify/test"
-	MulticastPath   = "/v1/multicast"
 	ConsolePath     = "/v1/console"
 
 	FleetPath        = "/v1/fleet"

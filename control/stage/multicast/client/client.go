@@ -1,9 +1,17 @@
-package api
+// Package client has the types of the API of multicast forwarding, and asks a daemon.
+package client
 
 import (
-	"errors"
+	"context"
+	"encoding/json"
+	"net/http"
 	"time"
+
+	"weir/control/api/client"
 )
+
+// Path is the path of multicast forwarding.
+const Path = "/v1/multicast"
 
 // Multicast is the state of multicast forwarding: GET /v1/multicast. Packets and
 // bytes are counted from the daemon's start.
@@ -54,8 +62,7 @@ type MulticastChange struct {
 	Interface string   `json:"interface"`
 	Groups    []string `json:"groups"`
 
-	UID    uint32 `json:"-"` // as in Change
-	Client string `json:"-"`
+	UID uint32 `json:"-"` // of the user who asks, as the kernel says; or api.NoUID
 }
 
 // MulticastChanged is the result of a change, as numbers of groups.
@@ -66,5 +73,21 @@ type MulticastChanged struct {
 	Unchanged int    `json:"unchanged"` // added but already wanted, or removed but not wanted
 }
 
-// ErrNoMulticast says that the daemon forwards no multicast.
-var ErrNoMulticast = errors.New("this daemon forwards no multicast: name the interfaces that want it under multicast in its configuration, then `weir reload`")
+// Get returns the state of multicast forwarding.
+func Get(ctx context.Context, c *client.Client) (*Multicast, error) {
+	return client.Get[Multicast](ctx, c, Path)
+}
+
+// Change adds groups to those that an interface wants, or removes them. It fails with
+// an api.BadRequest if the daemon does not understand or refuses the change.
+func Change(ctx context.Context, c *client.Client, change MulticastChange) (*MulticastChanged, error) {
+	method := http.MethodPost
+	if change.Remove {
+		method = http.MethodDelete
+	}
+	body, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	return client.Ask[MulticastChanged](ctx, c, method, Path, body)
+}

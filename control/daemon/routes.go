@@ -1,0 +1,37 @@
+package daemon
+
+import (
+	"context"
+
+	"weir/control/api"
+	"weir/control/api/routing"
+	"weir/control/engine"
+)
+
+// stageRoutes are the routes of stages.
+type stageRoutes []routing.Route
+
+// Routes implements [server.Router].
+func (r stageRoutes) Routes() []routing.Route { return r }
+
+// host is the daemon, as the routes of stages need it. It implements [stage.Host].
+type host struct {
+	loop   *loop
+	active *active
+	audit  auditor
+}
+
+// Do implements [stage.Host].
+func (h host) Do(ctx context.Context, fn func(*engine.Generation) error) error {
+	return h.loop.Do(ctx, func() error { return fn(h.active.engine) })
+}
+
+// DoAlone implements [stage.Host].
+func (h host) DoAlone(ctx context.Context, fn func(*engine.Generation) error) error {
+	return h.loop.doAlone(ctx, func() error { return fn(h.active.engine) })
+}
+
+// Attempt implements [stage.Host].
+func (h host) Attempt(ctx context.Context, r api.AuditRecord, err error) {
+	h.audit.attempt(ctx, r, err)
+}

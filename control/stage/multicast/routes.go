@@ -1,0 +1,105 @@
+package multicast
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+
+	"weir/control/api"
+	"weir/control/api/routing"
+	"weir/control/engine"
+	"weir/control/stage"
+	"weir/control/stage/multicast/client"
+	"weir/filter/multicast"
+)
+
+// errOff says that the daemon forwards no multicast.
+var errOff = routing.Fail(http.StatusNotFound,
+	errors.New("this daemon forwards no multicast: name the interfaces that want it under multicast in its configuration, then `weir reload`"))
+
+// Forwarder forwards multicast. It is safe for concurrent use.
+type Forwarder interface {
+	Multicast(context.Context) (client.Multicast, error)
+	// ChangeMulticast changes what an interface wants. When it returns without an error, that is
+	// durable; with one, nothing has changed.
+	ChangeMulticast(context.Context, client.MulticastChange) (client.MulticastChanged, error)
+}
+
+// Routes returns the routes of a forwarder.
+func Routes(f Forwarder) []routing.Route {
+	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
+		var asked client.MulticastChange
+		if err := routing.ReadBody(w, q, routing.MaxBody, &asked); err != nil {
+			return nil, err
+		}
+		by, _ := api.CallerOf(q.Context())
+		asked.Remove, asked.UID = q.Method == http.MethodDelete, by.UID
+		if err := check(&asked); err != nil {
+			return nil, err
+		}
+		return f.ChangeMulticast(q.Context(), asked)
+	}
+	return []routing.Route{
+		routing.New(http.MethodGet, client.Path, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			m, err := f.Multicast(q.Context())
+			m.Interfaces = routing.List(m.Interfaces)
+			for i := range m.Interfaces {
+				m.Interfaces[i].Groups = routing.List(m.Interfaces[i].Groups)
+			}
+			return m, err
+		}),
+		routing.New(http.MethodPost, client.Path, change),
+		routing.New(http.MethodDelete, client.Path, change),
+	}
+}
+
+// check returns what is wrong with a change, as far as that does not depend on the interfaces.
+func check(c *client.MulticastChange) error {
+	if c.Interface == "" {
+		return &api.BadRequest{Err: errors.New("no interface")}
+	}
+	if len(c.Groups) == 0 {
+		return &api.BadRequest{Err: errors.New("no groups")}
+	}
+	for i, text := range c.Groups {
+		group, err := netip.ParseAddr(text)
+		if err == nil {
+			err = multicast.Check(group)
+		}
+		if err != nil {
+			return &api.BadRequest{Entry: &i, Text: text, Err: err}
+		}
+	}
+	return nil
+}
+
+// hosted are groups whose changes a host carries out, and records.
+type hosted struct {
+	groups *Groups
+	host   stage.Host
+}
+
+// Routes returns the routes of the groups, which a host owns.
+func (s *Groups) Routes(h stage.Host) []routing.Route { return Routes(hosted{s, h}) }
+
+// Multicast implements [Forwarder].
+func (h hosted) Multicast(ctx context.Context) (m client.Multicast, err error) {
+	bad := h.host.Do(ctx, func(g *engine.Generation) (err error) { m, err = h.groups.state(g); return err })
+	return m, bad
+}
+
+// ChangeMulticast implements [Forwarder].
+func (h hosted) ChangeMulticast(ctx context.Context, c client.MulticastChange) (changed client.MulticastChanged, err error) {
+	changed.Interface = c.Interface
+	err = h.host.DoAlone(ctx, func(g *engine.Generation) error { return h.groups.change(g, c, &changed) })
+	r := api.AuditRecord{
+		Change: "multicast add", Interface: c.Interface, Entries: len(c.Groups),
+		Changed: changed.Added + changed.Removed, First: c.Groups,
+	}
+	if c.Remove {
+		r.Change = "multicast remove"
+	}
+	h.host.Attempt(ctx, r, err)
+	return changed, err
+}
