@@ -36,8 +36,7 @@ var Example []byte
 //go:embed weir.schema.json
 var Schema []byte
 
-// Config is a configuration with its defaults. Stages such as loop and multicast are off
-// unless their sections are in the file.
+// Config is a configuration with its defaults. Stages are off unless the file has their sections.
 //
 // The tag yaml is a field's key and its options: omitempty, for fields whose default
 // is the zero value, which is not printed; required; short, for the field that a

@@ -126,7 +126,7 @@ func Configured(c *config.Config) Subject {
 			if slices.ContainsFunc(s.Interfaces, func(o Interface) bool { return o.Target == t }) {
 				continue // the first one counts
 			}
-			needs := cmp.Or(i.NeedsXDP(), needsXDP(c))
+			needs := cmp.Or(i.NeedsXDP(), c.RefusesTC())
 			s.Interfaces = append(s.Interfaces, Interface{Target: t, Hook: i.Place(), NeedsXDP: needs, Required: i.Required})
 		}
 	}
@@ -145,15 +145,6 @@ func matching(t loader.Target) (all []loader.Target) {
 		}
 	}
 	return all
-}
-
-// needsXDP returns the section of a configuration that no interface can have at TC, or "".
-func needsXDP(c *config.Config) string {
-	key, _ := c.NeedsXDP()
-	if key == "" && c.Multicast.On() {
-		return "multicast"
-	}
-	return key
 }
 
 // The checks, in the order of their findings.

@@ -14,6 +14,8 @@ import (
 
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/stage"
+	"weir/control/stages"
 	"weir/loader"
 )
 
@@ -59,18 +61,12 @@ func kernelRelease() (r release, name string) {
 	return r, name
 }
 
-// features take a version of Linux: docs/kernels.md.
-var features = []struct {
-	major, minor int
-	feature      string
-	otherwise    string
-	wanted       func(*Subject) bool // by the configuration, which the kernel refuses; nil: never
-}{
-	{5, 14, "multicast", "it is refused", func(s *Subject) bool { return s.Config != nil && s.Config.Multicast.On() }},
-	{5, 15, "native XDP at bonds", "filter on their ports, or with hook: tc", nil},
-	{5, 18, "frames larger than a page in native mode (multi-buffer XDP)", "such an MTU is refused in native mode", nil},
-	{6, 2, "attach: dispatcher", "it is refused, unless the kernel is 6.1.4 or later", nil},
-	{6, 6, "tcx", "egress and hook: tc take a filter of the qdisc clsact", nil},
+// features take a version of Linux, beside those of stages: docs/kernels.md.
+var features = []stage.Feature{
+	{Major: 5, Minor: 15, Name: "native XDP at bonds", Otherwise: "filter on their ports, or with hook: tc"},
+	{Major: 5, Minor: 18, Name: "frames larger than a page in native mode (multi-buffer XDP)", Otherwise: "such an MTU is refused in native mode"},
+	{Major: 6, Minor: 2, Name: "attach: dispatcher", Otherwise: "it is refused, unless the kernel is 6.1.4 or later"},
+	{Major: 6, Minor: 6, Name: "tcx", Otherwise: "egress and hook: tc take a filter of the qdisc clsact"},
 }
 
 // checkKernel says which of weir's features the kernel allows. A distribution may have brought
@@ -81,14 +77,18 @@ func checkKernel(s *Subject) []Finding {
 		return []Finding{finding(Problem, "the kernel is %s, and weir needs Linux 5.10 or later: install a newer one, and reboot", name)}
 	}
 	frags, err := loader.HasFrags()
+	var sections stages.Sections
+	if s.Config != nil {
+		sections = s.Config.Sections
+	}
 	var all []Finding
-	for _, f := range features {
+	for _, f := range append(sections.Features(), features...) {
 		switch {
-		case !r.before(f.major, f.minor) || f.minor == 18 && err == nil && frags:
-		case f.wanted != nil && f.wanted(s):
-			all = append(all, finding(Problem, "%s is configured, and takes Linux %d.%d; the kernel is %s", f.feature, f.major, f.minor, name))
+		case !r.before(f.Major, f.Minor) || f.Minor == 18 && err == nil && frags:
+		case f.Configured:
+			all = append(all, finding(Problem, "%s is configured, and takes Linux %d.%d; the kernel is %s", f.Name, f.Major, f.Minor, name))
 		default:
-			all = append(all, finding(Note, "%s takes Linux %d.%d, and the kernel is %s: %s", f.feature, f.major, f.minor, name, f.otherwise))
+			all = append(all, finding(Note, "%s takes Linux %d.%d, and the kernel is %s: %s", f.Name, f.Major, f.Minor, name, f.Otherwise))
 		}
 	}
 	if all == nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"weir/control/stages"
 	"weir/loader"
 )
 
@@ -44,7 +45,7 @@ func examineInterface(i Interface, s *Subject) []Finding {
 	case err != nil:
 		return []Finding{finding(Note, "it cannot be looked at: %v", err)}
 	}
-	d := &device{Interface: i, Device: *found, cpus: runtime.NumCPU(), tags: s.Config == nil || needsXDP(s.Config) != ""}
+	d := &device{Interface: i, Device: *found, cpus: runtime.NumCPU(), tags: s.Config == nil || s.Config.RefusesTC() != ""}
 	d.release, _ = kernelRelease()
 	d.frags, err = loader.HasFrags()
 	d.frags = d.frags || err != nil && !d.release.before(5, 18) // who may not try it
@@ -347,10 +348,10 @@ func checkAggregation(d *device) []Finding {
 	return []Finding{finding(Note, "%s is on: several drivers refuse native XDP beside it", what).thatRuns("%s", d.AggregationOff())}
 }
 
-// checkVLAN finds tags that XDP does not see. Entries match all the same; multicast and loops
-// leave such packets alone.
+// checkVLAN finds tags that XDP does not see. Entries match all the same; some stages leave such
+// packets alone.
 func checkVLAN(d *device) []Finding {
-	f := finding(Note, "the NIC takes VLAN tags off before XDP: entries match all the same, but multicast, loop and digest leave such packets alone")
+	f := finding(Note, "the NIC takes VLAN tags off before XDP: entries match all the same, but "+stages.Untagged+" leave such packets alone")
 	switch p := d.Peer; {
 	case d.Hook == loader.TC || !d.tags:
 		return nil

@@ -30,6 +30,14 @@ type Stage interface {
 	Part() (engine.Part, error)
 }
 
+// Feature takes a version of Linux.
+type Feature struct {
+	Major, Minor int
+	Name         string
+	Otherwise    string // what becomes of it before that version
+	Configured   bool   // so that an earlier version is refused
+}
+
 // Ticker has something to do while programs run.
 type Ticker interface {
 	// Tick does it, by the kernel's monotonic clock, and returns how soon it is to be called

@@ -103,6 +103,21 @@ func (s *Sections) NeedsXDP() (key, why string) {
 	return "", ""
 }
 
+// RefusesTC returns the section with which no interface can be filtered at TC; "" if there is none.
+func (s *Sections) RefusesTC() string {
+	key, _ := s.NeedsXDP()
+	if key == "" && s.Multicast.On() {
+		return "multicast"
+	}
+	return key
+}
+
+// Untagged names the stages that leave packets alone with a VLAN tag which XDP does not see.
+const Untagged = "multicast, loop and digest"
+
+// Features returns what stages take a version of Linux for.
+func (s *Sections) Features() []stage.Feature { return []stage.Feature{s.Multicast.Feature()} }
+
 // NeedsOutgoing reports whether a stage needs programs for outgoing packets.
 func (s *Sections) NeedsOutgoing() bool {
 	for _, each := range s.all() {

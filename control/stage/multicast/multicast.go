@@ -65,6 +65,11 @@ func (s *Spec) SetDefaults() { s.MaxGroups = DefaultMaxGroups }
 // On reports whether multicast is forwarded.
 func (s *Spec) On() bool { return len(s.Interfaces) > 0 }
 
+// Feature returns what the kernel must have: see checkKernel.
+func (s *Spec) Feature() stage.Feature {
+	return stage.Feature{Major: 5, Minor: 14, Name: "multicast", Otherwise: "it is refused", Configured: s.On()}
+}
+
 // Check adds what is wrong with the section.
 func (s *Spec) Check(errs *quantity.FieldErrors) {
 	if !s.On() {
