@@ -34,8 +34,8 @@ type joined struct {
 // trackerBanks are the bits of trackers in the banks of a row.
 const trackerBanks = 1<<MaxTrackers - 1 | 1<<dropBank
 
-// newTrackerMemory returns the memory of trackers with this layout. The penalties are those of
-// former ones, if there are any.
+// newTrackerMemory returns the memory of trackers with this layout. It goes on with the penalties
+// of former ones, if there are any.
 func newTrackerMemory(l *layout, cpus int, former pinnedMaps) (*trackerMemory, error) {
 	entries := l.counted(cpus)
 	maps.Copy(entries, punished())
@@ -109,7 +109,7 @@ func openTrackerMemory(l *layout, cpus int, k pinnedMaps) *trackerMemory {
 	return m
 }
 
-// isOf reports whether maps of stats are those of the memory, which may be nil.
+// isOf reports whether maps of stats belong to the memory, which may be nil.
 func (m *trackerMemory) isOf(k pinnedMaps) bool {
 	if m == nil {
 		return false

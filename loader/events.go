@@ -153,5 +153,5 @@ func (e *Event) addEthernet() {
 // full.
 func (s *Stats) EventsLost() uint64 { return s.sumOfRows(eventsLostWord) }
 
-// InTunnel reports whether the addresses of a packet are those of a header in a tunnel.
+// InTunnel reports whether the addresses of a packet belong to a header in a tunnel.
 func InTunnel(p *Packet) bool { return p.Encapsulated&2 != 0 } // IN_TUNNEL

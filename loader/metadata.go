@@ -159,8 +159,8 @@ func readMetadata(from *ebpf.Map) (m metadata, err error) {
 	return m, err
 }
 
-// writeMetadata makes m the attachment's metadata. Where pins are lost for good, they are
-// those of this process alone, until it can pin them. It fails with ErrNotAttached where
+// writeMetadata makes m the attachment's metadata. Where pins are lost for good, the maps belong
+// to this process alone, until it can pin them. It fails with ErrNotAttached where
 // somebody has detached the program: pins that it made would undo that.
 func (a *Attachment) writeMetadata(m metadata) error {
 	next, err := a.pinMetadata(m)

@@ -307,7 +307,7 @@ func (d Pins) find(i *Iface, out bool) (*Attachment, error) {
 // errAway says that pins belong to an interface that was moved to another network
 // namespace, which takes its program along.
 func (d Pins) errAway(path string) error {
-	return fmt.Errorf("%w: the pins %s are those of an interface that has left the namespace: detach it first", ErrForeign, path)
+	return fmt.Errorf("%w: the pins %s belong to an interface that has left the namespace: detach it first", ErrForeign, path)
 }
 
 // search opens the first attachment in a network namespace and a direction that wanted

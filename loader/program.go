@@ -103,8 +103,8 @@ func (p *Program) test(frame []byte, context any) (action uint32, err error) {
 	return action, nil
 }
 
-// shares reports whether the maps of the program are those of these stats, apart
-// from those that it brings for them.
+// shares reports whether the program uses the maps of these stats, apart from the maps
+// that it brings for them.
 func (p *Program) shares(s *Stats) bool {
 	if p.stats != s {
 		return false

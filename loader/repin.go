@@ -304,7 +304,7 @@ func (a *Attachment) isAnothers() error {
 	if err := errors.Join(err1, err2, err3); err != nil || theirs == ours || index == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: the pins %s are those of another daemon", ErrForeign, a.path)
+	return fmt.Errorf("%w: the pins %s belong to another daemon", ErrForeign, a.path)
 }
 
 // pinAll makes the directory of the pins, which appears whole. The hold comes last: the

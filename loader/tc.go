@@ -72,7 +72,7 @@ func tcSpec(cfg *Config) (*ebpf.CollectionSpec, error) {
 	const buffers = true // a packet may have several
 	for name, value := range constants(cfg, buffers) {
 		if v := spec.Variables[name]; v == nil {
-			continue // of what only XDP has
+			continue // only XDP has it
 		} else if err := v.Set(value); err != nil {
 			return nil, err
 		}

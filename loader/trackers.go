@@ -121,7 +121,7 @@ func (c *Config) trackerIdentity() uint64 {
 // identity returns the identity of the trackers in the memory, 0 for none.
 func (k pinnedMaps) identity() uint64 { return k.trackers().Identity }
 
-// trackers returns the record of what uses the memory of trackers.
+// trackers returns the record of the trackers that use the memory.
 func (k pinnedMaps) trackers() *bpf.WeirTrackerState {
 	return &Entries[bpf.WeirTrackerState](k, bpf.WeirMapTrackerNow)[0]
 }
@@ -252,7 +252,7 @@ func (t *Trackers) SetPenalized(n int) { t.eachRow(penaltyWord, uint64(n)) }
 // imposed or renewed since.
 func (t *Trackers) Penalized() int { return int(atomic.LoadUint64(&t.rows[penaltyWord])) }
 
-// Threshold is a threshold of a tracker, and the penalty of what exceeds it: see
+// Threshold is a threshold of a tracker, and the penalty of flows that exceed it: see
 // bpf/threshold.h.
 type Threshold = bpf.WeirThreshold
 

@@ -124,7 +124,7 @@ func (k *kept) catchUp(p *Prepared, c engine.Config) error {
 // succeeds.
 const rollbackFile = "rollback.json"
 
-// rollback is what that file says: a configuration that is not to be active without
+// rollback has the contents of that file: a configuration that is not to be active without
 // a reload, and the one that is active instead after a restart.
 type rollback struct {
 	Unconfirmed string `json:"unconfirmed_sha256"`

@@ -26,7 +26,7 @@ import (
 	"weir/filter/verdict"
 )
 
-// leftOut is what a list's sources list that is not blocked.
+// leftOut has the entries of a list's sources that are not blocked.
 type leftOut struct {
 	failsafe   []overFailsafe    // entries that cover failsafe prefixes
 	objections []guard.Objection // what it would cut off
@@ -328,7 +328,7 @@ func (l *managedList) without(c *config.Config, contents *list.Set, objections [
 	return contents, left
 }
 
-// warnings returns what an operator should know of what is left out.
+// warnings returns warnings about the entries that are left out.
 func (l *managedList) warnings() (all []string) {
 	for _, o := range l.left.failsafe {
 		all = append(all, fmt.Sprintf("list %s: left out: %v", l.Name, o))

@@ -546,7 +546,7 @@ func (p *Prepared) shed(reason error) bool {
 	return true
 }
 
-// decisions returns what has become of what all feeds have read.
+// decisions returns the decisions on the contents that feeds have read.
 func (p *Prepared) decisions() (all []*lists.Decision) {
 	for _, l := range p.lists {
 		if l.from != nil {
@@ -602,7 +602,7 @@ func (p *Prepared) watchedOut() []heavy.Watched {
 	return []heavy.Watched{{Spec: heavy.DefaultSpec("dst"), Role: heavy.Drops}}
 }
 
-// learnConfig is what weights are learned by.
+// learnConfig returns the settings by which weights are learned.
 func (p *Prepared) learnConfig() learn.Config {
 	l := p.config.Learning
 	return learn.Config{HalfLife: time.Duration(l.HalfLife), Elements: int(l.Elements)}

@@ -279,7 +279,7 @@ func (r *readings) Top() *api.Top { return r.top.Load() }
 // Weights implements [server.Snapshots].
 func (r *readings) Weights() *api.Weights { return r.weights.Load() }
 
-// record is what is kept for metrics, beyond what the kernel counts.
+// record is kept for metrics, beyond the kernel's counters.
 type record struct {
 	loads    metrics.Durations
 	updates  metrics.Durations

@@ -256,7 +256,7 @@ func (t *Table) General(at loader.Target) (why []string) {
 	return why
 }
 
-// About is what stages say of a program, beside it in the kernel.
+// About describes the stages of a program, beside it in the kernel.
 type About struct {
 	Loop       *loop.About       `json:"loop,omitempty"`       // nil: loops are not looked for
 	Inner      inner.About       `json:"inner,omitempty"`      // headers in tunnels are matched
@@ -285,7 +285,7 @@ func (a *About) Decide(p *verdict.Policy) { a.Loop.Decide(p) }
 // Shares reports whether the program reads maps that others share.
 func (a *About) Shares() bool { return a.Replies != nil || a.Collateral != nil }
 
-// State is what stages have done on an interface.
+// State has the counts and the state of stages on an interface.
 type State struct {
 	// Loops are packets by what became of their loop filter.
 	Loops loop.State `json:"loop_packets,omitempty"`

@@ -200,7 +200,7 @@ const (
 	unknown
 )
 
-// registers are those of the machine, and then slots.
+// registers are the machine's registers, and then slots.
 type registers [64]value
 
 const machineRegisters = 11

@@ -72,7 +72,7 @@ func (e *enrollments) all() (all []credential, err error) {
 	return all, nil
 }
 
-// bySource is the source of records of what commands do without asking the hub.
+// bySource is the source of records of commands that do not ask the hub.
 const bySource = "weir-hub"
 
 // run records what is new until ctx is done.

@@ -14,7 +14,7 @@ import (
 	"weir/control/metrics"
 )
 
-// noted is a copy of what Run knows, so that a scrape does not wait for it.
+// noted is a copy of Run's state, so that a scrape does not wait for it.
 type noted struct {
 	lists   []metrics.HubList
 	feeds   []metrics.Feed

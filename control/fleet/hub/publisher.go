@@ -53,7 +53,7 @@ type publisher struct {
 	pause    time.Duration         // before the next such epoch
 }
 
-// published is what the stream has of a list.
+// published describes a list in the stream.
 type published struct {
 	place    wire.Place // the last delta, or the snapshot if that is later
 	sequence uint64     // of the last message on the delta subject
@@ -238,7 +238,7 @@ func (p *publisher) compare(ctx context.Context) error {
 // errRemoved means that a reload has removed a list.
 var errRemoved = errors.New("it was removed")
 
-// kept is what the store has of a list.
+// kept describes a list in the store.
 type kept struct {
 	history     *store.List // safe for concurrent use are its Compare and ID
 	place, base wire.Place

@@ -81,7 +81,7 @@ func askHeavy(ctx context.Context, by *asker, nodes []string, q wire.HeavyQuesti
 	return ask(ctx, by, nodes, wire.AskHeavy, q, patience, func(a *wire.HeavyFlows) error { return a.Check(q) })
 }
 
-// counted is what a node has counted of its largest flows.
+// counted has a node's counts of its largest flows.
 type counted struct {
 	node string
 	wire.HeavyFlows

@@ -34,7 +34,7 @@ type Flow struct {
 	Renumbered bool // a list matched, and its number became another's meanwhile
 }
 
-// Count is what was dropped of a flow.
+// Count has the packets of a flow that were dropped.
 type Count struct {
 	Packets, Bytes uint64
 	Least          uint64     // lower bound of Packets, which may be an estimate
@@ -126,7 +126,7 @@ func empty(at time.Time) Interval {
 	return Interval{Begin: at, End: at, Flows: make(map[Flow]Count), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64)}
 }
 
-// History is what was dropped in the last hour. The zero History is empty and ready;
+// History has the drops of the last hour. The zero History is empty and ready;
 // its methods may be called concurrently.
 type History struct {
 	mu     sync.Mutex

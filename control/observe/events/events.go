@@ -35,7 +35,7 @@ type Event struct {
 	Tuple   key.Tuple // without addresses if the program found none
 	Length  int       // bytes on the wire
 	OneIn   uint32    // the sampling rate: one of this number of packets
-	Inner   bool      // the tuple is that of a header in a tunnel
+	Inner   bool      // the tuple belongs to a header in a tunnel
 	Frame   []byte    // at most FrameSize bytes, if wanted; read-only
 	Lost    uint64
 

@@ -54,7 +54,7 @@ type Attachment struct {
 	Penalties *int // active ones; nil: no tracker imposes any
 }
 
-// account is what was counted under the name of one interface.
+// account has the counts under the name of one interface.
 type account struct {
 	loader.Target
 	*reader

@@ -11,7 +11,7 @@ import (
 	"weir/loader"
 )
 
-// Rates are what passed through all interfaces together in an interval, and
+// Rates has the packets of all interfaces together in an interval, and
 // since weir began.
 type Rates struct {
 	Interval time.Duration
@@ -28,7 +28,7 @@ type Rates struct {
 	Out OutRates // of outgoing packets; all others are of incoming ones
 }
 
-// OutRates are what was sent through all interfaces together in an interval, per second.
+// OutRates has the packets sent through all interfaces together in an interval, per second.
 type OutRates struct {
 	Packets, Bytes, Dropped float64
 	Grown, All              Counters // in the interval, and since weir began

@@ -31,7 +31,7 @@ func Memory(s *loader.Stats, fn func(*Shared, []CPU)) {
 // Counters are packets and bytes by outcome.
 type Counters [sfb.NumOutcomes]loader.Counter
 
-// Policed is what a policer has done, and its state.
+// Policed has the counters and the state of a policer.
 type Policed struct {
 	Outcomes Counters
 	Fair     uint64 // units in a tick of 10 ms, times 2^8, that each flow may have
@@ -77,10 +77,10 @@ func (p *Part) About(t loader.Target) *About {
 	return &About{Limit: l.Name, Controller: l.Controller.String(), Packets: l.Packets}
 }
 
-// State is what the policing of an interface has done, and its state.
+// State has the counters and the state of the policing of an interface.
 type State struct {
 	Outcomes map[string]stage.Count `json:"outcomes"`
-	// FairRate is what each flow may have now, in bytes or packets a second.
+	// FairRate is the rate that each flow may have now, in bytes or packets a second.
 	FairRate float64 `json:"fair_rate"`
 	// BoxedShare is the share of counters whose flows do not respond, and have almost
 	// nothing. With the guard on, they are so many that none is limited like that.

@@ -185,7 +185,7 @@ func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 	return map[string]any{bpf.WeirVarReplies: &c}
 }
 
-// Devices returns the interfaces inside, for the programs of what leaves.
+// Devices returns the interfaces inside, for the programs of outgoing packets.
 func (p *Part) Devices(t loader.Target) map[string][]string {
 	all := map[string][]string{bpf.WeirMapReplyInsides: nil}
 	if t.Out {
