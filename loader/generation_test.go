@@ -81,6 +81,14 @@ func TestLoad(t *testing.T) {
 			Lines: 4096, Buckets: 1024, ByBytes: uint8(i % 2), Tuple: uint8(i / 2), Punishes: 1,
 		})
 	}
+	guarded := full
+	for i := range MaxTrackers {
+		g := Tracker{Lines: 4096, Buckets: 1024, Pairs: 4096, Tuple: 1, Punishes: 1, Unexempt: 1}
+		if i%2 == 0 { // guards of sources
+			g.V4.SrcMask[0] = ^uint32(0)
+		}
+		guarded.Trackers = append(guarded.Trackers, g)
+	}
 	looking := weighed
 	node := loopNode{Words: 4, Confirm: 2}
 	looking.Parts = []Part{node}
@@ -193,6 +201,7 @@ func TestLoad(t *testing.T) {
 		{"few shapes, approximate, all, with classes", fewClassed},
 		{"lean, approximate, with classes", leanClassed},
 		{"lean, on the general path", general},
+		{"guarded", guarded},
 		{"looking for loops", looking},
 		{"with edges", edges},
 		{"at an edge", edges},
