@@ -7,7 +7,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/journal"
-	"weir/control/list"
+	"weir/control/lists"
 )
 
 // Bounds of the changes that share a write of the journal.
@@ -20,7 +20,7 @@ const (
 type pending struct {
 	change  api.Change
 	list    string
-	entries []list.Entries
+	entries lists.Parsed
 	bad     error         // why these cannot be parsed
 	made    chan struct{} // closed once the following is final
 	batch   []journal.Change

@@ -358,6 +358,21 @@ func TestCommandsAreGuarded(t *testing.T) {
 			t.Fatalf("%s: half of the change was made", c.entry)
 		}
 	}
+	// A range of several prefixes comes first, and a lower address after it.
+	if err := block(true, "198.51.100.1-198.51.100.14", "192.0.2.7", "0.0.0.0/1"); err == nil || !strings.Contains(err.Error(), "covers") && !strings.Contains(err.Error(), "max_coverage") {
+		t.Errorf("a half of IPv4: %v", err)
+	}
+	if err := block(true, "198.51.100.1-198.51.100.14", "192.0.2.7"); err != nil {
+		t.Error(err)
+	}
+	for _, of := range []string{"198.51.100.1", "198.51.100.14", "192.0.2.7"} {
+		if got := verdictOf(t, d.Daemon, of); got != verdict.Drop {
+			t.Errorf("%s passes", of)
+		}
+	}
+	if got := verdictOf(t, d.Daemon, "198.51.100.15"); got != verdict.Pass {
+		t.Error("what is behind a range is dropped")
+	}
 	if err := block(false, l.A.IPv4.String(), "203.0.113.8"); err != nil {
 		t.Errorf("a neighbour: %v", err)
 	}

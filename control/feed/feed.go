@@ -74,6 +74,10 @@ type Feed struct {
 
 	handling sync.Mutex // locked during calls of Run's handler
 
+	// Taking is for the owner, who may lock it while what was read is taken in: a refresh may come
+	// beside Run.
+	Taking sync.Mutex
+
 	version atomic.Uint64
 }
 

@@ -11,9 +11,21 @@ import (
 	"weir/control/list"
 )
 
+// Parsed are the entries of a change, as each of its texts has them. They do not change, and are
+// handed out as copies: [list.Entries.Append] and [list.Entries.Set] take over slices.
+type Parsed []list.Entries
+
+// First returns the entries of the first n texts together.
+func (p Parsed) First(n int) (all list.Entries) {
+	for _, e := range p[:n] {
+		all.V4, all.V6, all.Flows = append(all.V4, e.V4...), append(all.V6, e.V6...), append(all.Flows, e.Flows...)
+	}
+	return all
+}
+
 // Parse returns the entries of a change, or an error that names the first one that is none, or too
 // many.
-func Parse(c api.Change) (all []list.Entries, err error) {
+func Parse(c api.Change) (all Parsed, err error) {
 	total := 0
 	for i, text := range c.Entries {
 		e, err := list.ParseEntry(text)
@@ -43,17 +55,15 @@ func Entry(l *config.List, c api.Change, added time.Time) (journal.Entry, error)
 
 // Refuse returns an error that names the first entry of a change with which those up to it are
 // refused, nil if all of them together are not. why returns why some are.
-func Refuse(c api.Change, parsed []list.Entries, why func(list.Entries) error) error {
-	first := func(n int) error {
-		var some list.Entries
-		for _, e := range parsed[:n] {
-			some.Append(e)
-		}
-		return why(some)
-	}
-	if first(len(parsed)) == nil {
+func Refuse(c api.Change, parsed Parsed, why func(list.Entries) error) error {
+	if why(parsed.First(len(parsed))) == nil {
 		return nil
 	}
-	i := sort.Search(len(parsed), func(i int) bool { return first(i+1) != nil })
-	return &api.BadRequest{Entry: &i, Text: c.Entries[i], Err: first(i + 1)}
+	return Blame(c, parsed, why)
+}
+
+// Blame is Refuse where all of them together are known to be refused.
+func Blame(c api.Change, parsed Parsed, why func(list.Entries) error) error {
+	i := sort.Search(len(parsed)-1, func(i int) bool { return why(parsed.First(i+1)) != nil })
+	return &api.BadRequest{Entry: &i, Text: c.Entries[i], Err: why(parsed.First(i + 1))}
 }

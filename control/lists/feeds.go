@@ -171,7 +171,7 @@ func (r *Reader) asked(ctx context.Context, f *feed.Feed, o feed.Outcome) api.Fe
 // feeds is [Owner.Feeds] in the goroutine of the lists, where may does not fail.
 func (r *Reader) feeds(ctx context.Context, list string, may func(list string) error) (all []*feed.Feed, err error) {
 	err = r.owner.Do(ctx, func() error {
-		if all, err = r.owner.Feeds(list); err != nil || may == nil {
+		if all, err = r.owner.Feeds(list); err != nil || len(all) == 0 || may == nil {
 			return err
 		}
 		return may(list)
@@ -229,26 +229,34 @@ func (r *Reader) Versions(ctx context.Context, list string) (api.ListVersions, e
 func (r *Reader) Rollback(ctx context.Context, list string) (out api.FetchOutcome, err error) {
 	out.List = list
 	f, err := r.versioned(ctx, list, r.owner.CanRollBack)
+	var outcomes []api.FetchOutcome
 	if err == nil {
 		var o feed.Outcome
 		if o, err = f.Rollback(ctx); errors.Is(err, feed.ErrNoVersion) {
 			err = &api.BadRequest{Err: fmt.Errorf("list %s: %w", list, err)}
 		} else if err == nil {
 			out = r.asked(ctx, f, o)
+			outcomes = append(outcomes, out)
 		}
 	}
-	r.record(audit.RolledBack(ctx, out), []api.FetchOutcome{out}, err)
+	r.record(audit.RolledBack(ctx, out), outcomes, err)
 	return out, err
 }
 
-// record records that sources were accepted or rolled back, or why one of them was not.
+// record records that sources were accepted or rolled back, or why one of them was not. Where a
+// source was read, its contents may be saved and become active later, whatever the error.
 func (r *Reader) record(of audit.Record, outcomes []api.FetchOutcome, err error) {
 	for _, o := range outcomes {
 		if err == nil && o.Error != "" {
 			err = errors.New(o.Source + ": " + o.Error)
 		}
 	}
-	r.records.Attempt(of, err)
+	if len(outcomes) == 0 || err == nil {
+		r.records.Attempt(of, err)
+		return
+	}
+	of.Error = err.Error()
+	r.records.Record(of)
 }
 
 // Decision says whether a list has the contents of a source up to a version.

@@ -36,12 +36,16 @@ func Manual(j *journal.Journal, l *config.List) iter.Seq[journal.Entry] {
 	return func(yield func(journal.Entry) bool) {
 		now := time.Now()
 		for e := range j.EntriesOf(l.Name) {
-			expired := !e.Expires.IsZero() && !e.Expires.After(now)
-			if !expired && e.Allow == (l.Action == config.Allow) && !yield(e) {
+			if Counts(e, l, now) && !yield(e) {
 				return
 			}
 		}
 	}
+}
+
+// Counts reports whether a list has an entry of the journal at a time: see [Manual].
+func Counts(e journal.Entry, l *config.List, now time.Time) bool {
+	return e.Allow == (l.Action == config.Allow) && (e.Expires.IsZero() || e.Expires.After(now))
 }
 
 // private are the networks that have no place in the Internet: those of RFC 1918, the

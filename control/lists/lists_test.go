@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -109,5 +111,49 @@ func TestRefuse(t *testing.T) {
 	_, err = ByName[int]{"a": 1, "b": 2}.Find("c")
 	if !errors.Is(err, api.ErrNoList) || !strings.Contains(err.Error(), "a, b") {
 		t.Errorf("a list that is not there: %v", err)
+	}
+}
+
+// What is made of the entries of a change does not change them, though slices are taken over.
+func TestParsedIsKept(t *testing.T) {
+	c := api.Change{Action: api.Block, Entries: []string{
+		"198.51.100.1-198.51.100.14", "192.0.2.7", "2001:db8::1", "tcp *:* > 192.0.2.1:22", "> 192.0.2.2", "10.0.0.0/8", "2001:db8::-2001:db8::6",
+	}}
+	parsed, err := Parse(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := func(n int) *list.Set {
+		c := c
+		c.Entries = c.Entries[:n]
+		again, err := Parse(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := new(list.Set)
+		for _, e := range again {
+			all = list.Union(all, e.Set())
+		}
+		return all
+	}
+	for range 3 {
+		for n := range len(c.Entries) + 1 {
+			if got, want := parsed.First(n).Set(), fresh(n); got.Diff(want).Len() != 0 {
+				t.Fatalf("the first %d: %v", n, slices.Collect(got.All()))
+			}
+		}
+		for most := range 20 {
+			err := Refuse(c, parsed, func(some list.Entries) error {
+				if some.Set().Len() > most {
+					return errors.New("too many")
+				}
+				return nil
+			})
+			bad, refused := errors.AsType[*api.BadRequest](err)
+			want := sort.Search(len(c.Entries), func(i int) bool { return fresh(i+1).Len() > most })
+			if refused != (want < len(c.Entries)) || refused && *bad.Entry != want {
+				t.Fatalf("at most %d: %v, want entry %d", most, err, want)
+			}
+		}
 	}
 }

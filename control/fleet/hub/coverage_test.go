@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/list"
 	"weir/tests/wait"
@@ -116,6 +118,26 @@ func TestMaxCoverage(t *testing.T) {
 		t.Errorf("a quarter is blocked manually: %v", err)
 	}
 	f.change(api.Change{Action: api.Allow, Entries: []string{"0.0.0.0/2"}})
+
+	// A range of several prefixes comes first, and a lower address after it.
+	ranged := block("198.51.100.1-198.51.100.7", "192.0.2.7", "0.0.0.0/1")
+	if _, err = f.hub.Change(t.Context(), ranged); err == nil {
+		t.Error("a half is blocked manually")
+	} else if bad, ok := errors.AsType[*api.BadRequest](err); !ok || bad.Entry == nil || *bad.Entry != 2 {
+		t.Errorf("a half is blocked manually: %v", err)
+	}
+	ranged.Entries = ranged.Entries[:2]
+	if changed := f.change(ranged); changed.Added != 4 {
+		t.Errorf("%+v", changed)
+	}
+	var got []string
+	for e := range f.hub.journal.EntriesOf(config.FleetBlock) {
+		got = append(got, e.Key.String())
+	}
+	slices.Sort(got)
+	if want := []string{"192.0.2.7", "198.51.100.1", "198.51.100.2/31", "198.51.100.4/30"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // Private networks of a source are left out where the list says so, and do not count as coverage.

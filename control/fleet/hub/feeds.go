@@ -53,6 +53,8 @@ var errReplaced = errors.New("its settings were reloaded meanwhile")
 // version, unlike in a daemon: a hub that ends in between publishes them when it starts, rather than
 // those that were saved before, by which all nodes would go back.
 func (f *feeds) Take(ctx context.Context, of *feed.Feed, _ feed.Outcome, news bool) error {
+	of.Taking.Lock() // another reader could revert what is not yet a version
+	defer of.Taking.Unlock()
 	d := lists.Decision{List: of.Name, From: of, Version: of.Version()} // before its contents, which may change
 	var contents *list.Set                                              // nil: those there are
 	if news {

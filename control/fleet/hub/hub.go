@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -298,8 +299,13 @@ func (h *Hub) Audit(limit int) []api.AuditRecord { return h.audit.Last(limit) }
 // Change implements [server.Hub]. When it returns without an error, that is
 // durable, here and, unless Published is false, in the broker's stream.
 func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChanged, err error) {
-	wait, err := h.change(ctx, c, &changed)
-	h.audit.Attempt(audit.Changed(ctx, c, changed.Changed, c.Entries), err)
+	wait, recorded, err := h.change(ctx, c, &changed)
+	if r := audit.Changed(ctx, c, changed.Changed, c.Entries); recorded && err != nil {
+		r.Error = err.Error()
+		h.audit.Record(r)
+	} else {
+		h.audit.Attempt(r, err)
+	}
 	if err != nil {
 		return changed, err
 	}
@@ -310,23 +316,18 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 	return changed, nil
 }
 
-// change makes a change. The channel is closed when it is published.
-func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChanged) (wait <-chan struct{}, err error) {
+// change makes a change, and returns whether it is recorded. The channel is closed when it is
+// published.
+func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChanged) (wait <-chan struct{}, recorded bool, err error) {
 	name := config.FleetLists.Of(c.List, c.Action)
 	changed.List = name
 	parsed, err := lists.Parse(c)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var entries list.Entries
-	source := -1 // the first entry that is a source alone
-	for i, e := range parsed {
-		if source < 0 && e.Set().HasSources() {
-			source = i
-		}
-		entries.Append(e)
-	}
-	set := entries.Set()
+	source := slices.IndexFunc(parsed, func(e list.Entries) bool { return lists.Parsed{e}.First(1).Set().HasSources() }) // alone
+	set := parsed.First(len(parsed)).Set()
+	var tooWide func(list.Entries) error // nil: all entries together are not
 	err = h.Do(ctx, func() error {
 		if err := h.dir.room(); err != nil {
 			return err
@@ -348,16 +349,17 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		}
 		if !c.Remove {
 			manual, _ := l.manual()
-			if err := lists.Refuse(c, parsed, func(some list.Entries) error {
-				return l.TooWide(list.Union(manual, some.Set()), h.conf().MaxCoverage)
-			}); err != nil {
+			most := h.conf().MaxCoverage
+			if err := l.TooWide(list.Union(manual, set), most); err != nil {
+				tooWide = func(some list.Entries) error { return l.TooWide(list.Union(manual, some.Set()), most) }
 				return err
 			}
 		}
 		var batch []journal.Change
 		for each.Key = range set.All() {
 			batch = append(batch, journal.Change{Remove: c.Remove, Entry: each})
-			_, had := h.journal.Get(name, each.Key)
+			e, had := h.journal.Get(name, each.Key)
+			had = had && (c.Remove || lists.Counts(e, &l.List, each.Added))
 			switch {
 			case had != c.Remove:
 				changed.Unchanged++
@@ -371,6 +373,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 			changed.Changed = api.Changed{List: name}
 			return err
 		}
+		recorded = true
 		if err := h.releases.commit(l); err != nil {
 			return fmt.Errorf("recorded, and to be published as soon as the hub can write its store: %w", err)
 		}
@@ -378,5 +381,8 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		wait = h.publisher.published(l.Name, changed.Version)
 		return nil
 	})
-	return wait, err
+	if tooWide != nil { // outside of the turn: it takes many attempts to find the entry
+		err = lists.Blame(c, parsed, tooWide)
+	}
+	return wait, recorded, err
 }

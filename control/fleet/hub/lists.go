@@ -25,7 +25,7 @@ type managed struct {
 	journal     *journal.Journal // of the manual entries of all lists
 	history     *store.List
 	source      *list.Set // what its feed has
-	taken       uint64    // the version of that
+	taken       uint64    // the version of what its feed had when this was last looked at
 	unrecorded  error     // why the last change is not a version yet; nil: it is
 
 	// behind is why the list has not entered the store's epoch. Nodes keep what they have of it
@@ -62,16 +62,17 @@ func (l *managed) fill(c *config.Hub, log *slog.Logger) {
 	if l.feed == nil {
 		return
 	}
+	had := lists.Public(&l.List, l.history.Contents())
 	l.taken = l.feed.Version() // before its contents, which may change
 	l.source = lists.Public(&l.List, l.feed.Contents())
 	if l.refused = l.TooWide(l.source, c.MaxCoverage); l.refused != nil { // max_coverage was higher
 		log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
-		l.source = l.history.Contents()
+		l.source = had
 	}
 	if !l.feed.Known() {
 		l.unread = l.history.Contents().Len() == 0
 		manual := list.SetOf(slices.Collect(maps.Keys(l.history.Expires()))...) // that no feed had
-		l.kept, _ = l.history.Contents().Apply(list.Delta{Remove: manual})
+		l.kept, _ = had.Apply(list.Delta{Remove: manual})
 		l.source = list.Union(l.source, l.kept)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/filter/key"
 )
 
@@ -126,7 +127,7 @@ func (h *Hub) origins(ctx context.Context, name string, keys []key.Key) ([]wire.
 			if prefix, source := list.PrefixOf(k); !ok && !k.Tuple() && !source { // of a list of destinations
 				e, ok = h.journal.Get(name, key.Source(prefix))
 			}
-			if ok {
+			if ok && lists.Counts(e, &l.List, time.Now()) {
 				origins[i] = wire.Origin{Added: &e.Added, Reason: e.Reason}
 			}
 		}
