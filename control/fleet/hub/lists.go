@@ -25,7 +25,7 @@ type managed struct {
 	journal     *journal.Journal // of the manual entries of all lists
 	history     *store.List
 	source      *list.Set // what its feed has
-	taken       uint64    // the version of what its feed had when this was last looked at
+	taken       uint64    // the version of its feed when its contents were last looked at
 	unrecorded  error     // why the last change is not a version yet; nil: it is
 
 	// behind is why the list has not entered the store's epoch. Nodes keep what they have of it
