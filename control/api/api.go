@@ -12,6 +12,11 @@ import (
 // DefaultSocket is the default path of the socket.
 const DefaultSocket = "/run/weir/weir.sock"
 
+// AbsentError says that a server does not have what a client has asked it for.
+type AbsentError string
+
+func (e AbsentError) Error() string { return string(e) }
+
 // MaxTop bounds the flows of each tracker and the dropped sources of [Top].
 const MaxTop = 100
 

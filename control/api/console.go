@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"time"
 )
 
@@ -31,4 +30,4 @@ type ConsoleEnded struct {
 }
 
 // ErrNoConsole is wrapped by errors of a daemon that serves no console.
-var ErrNoConsole = errors.New("there is no console")
+var ErrNoConsole error = AbsentError("there is no console")

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -175,7 +174,7 @@ func (e *BadRequest) Error() string {
 func (e *BadRequest) Unwrap() error { return e.Err }
 
 // ErrNoList is wrapped by errors for the name of a list that does not exist.
-var ErrNoList = errors.New("no such list")
+var ErrNoList error = AbsentError("no such list")
 
 // NoList is an [ErrNoList] that names the lists that exist, unless they are too many
 // for a line.

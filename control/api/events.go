@@ -1,7 +1,9 @@
 package api
 
 import (
-	"errors"
+	"fmt"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -12,6 +14,58 @@ type Events struct {
 	Follow  bool     // until the client disconnects; otherwise for a second
 
 	FirstSeen bool // the first packets of flows that were not seen lately, instead of dropped packets
+}
+
+// eventFlags are the parameters that are 0, which is the default, or 1.
+var eventFlags = []string{"frames", "follow", "first_seen"}
+
+// flag returns the value of such a parameter, nil for another one.
+func (e *Events) flag(name string) *bool {
+	switch name {
+	case "frames":
+		return &e.Frames
+	case "follow":
+		return &e.Follow
+	case "first_seen":
+		return &e.FirstSeen
+	}
+	return nil
+}
+
+// ReasonParameter may be repeated, and have several reasons, separated by commas.
+const ReasonParameter = "reason"
+
+// Query returns the parameters of the request.
+func (e Events) Query() url.Values {
+	q := url.Values{}
+	for _, r := range e.Reasons {
+		q.Add(ReasonParameter, r)
+	}
+	for _, name := range eventFlags {
+		if *e.flag(name) {
+			q.Set(name, "1")
+		}
+	}
+	return q
+}
+
+// ParseEvents reads what [Events.Query] returns. It fails with a [*BadRequest].
+func ParseEvents(query url.Values) (e Events, err error) {
+	for name, values := range query {
+		for _, value := range values {
+			switch set := e.flag(name); {
+			case name == ReasonParameter:
+				e.Reasons = append(e.Reasons, strings.Split(value, ",")...)
+			case set == nil:
+				return Events{}, &BadRequest{Err: fmt.Errorf("/v1/events has no parameter %q: there are %s, %s", name, ReasonParameter, strings.Join(eventFlags, ", "))}
+			case value != "0" && value != "1":
+				return Events{}, &BadRequest{Err: fmt.Errorf("%s=%q: want 0 or 1", name, value)}
+			default:
+				*set = value == "1"
+			}
+		}
+	}
+	return e, nil
 }
 
 // Event is a packet that was decided on: a line of the answer to GET /v1/events. With
@@ -56,4 +110,4 @@ func (e Events) Missing(s Status) error {
 }
 
 // ErrNoFirstSeen says that the daemon does not look for new flows.
-var ErrNoFirstSeen = errors.New("this daemon does not look for new flows: first_seen in weir.yaml does")
+var ErrNoFirstSeen error = AbsentError("this daemon does not look for new flows: first_seen in weir.yaml does")

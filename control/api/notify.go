@@ -1,7 +1,5 @@
 package api
 
-import "errors"
-
 // NotifyTest asks for a test event: POST /v1/notify/test.
 type NotifyTest struct {
 	Target string `json:"target"` // name of the only receiver; "": all
@@ -24,4 +22,4 @@ type NotifyTested struct {
 }
 
 // ErrNoTarget is wrapped by errors for the name of a receiver that does not exist.
-var ErrNoTarget = errors.New("no such target of notifications")
+var ErrNoTarget error = AbsentError("no such target of notifications")

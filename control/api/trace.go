@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"fmt"
 	"time"
 )
@@ -61,7 +60,7 @@ type TracedSlice struct {
 }
 
 // ErrNoDigests says that the daemon records no digests.
-var ErrNoDigests = errors.New("this daemon records no digests of packets: set digest.rate in its configuration")
+var ErrNoDigests error = AbsentError("this daemon records no digests of packets: set digest.rate in its configuration")
 
 // Check returns what is wrong with a request.
 func (t *TraceQuestion) Check() error {

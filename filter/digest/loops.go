@@ -33,7 +33,7 @@ func NewLoops(packets int) *Loops { return &Loops{make([]sighting, packets)} }
 
 // See records a packet seen in a time slice. It reports whether the packet has
 // just become suspected of a loop in this slice, and returns the TTL with which
-// it was first seen.
+// it came first.
 func (l *Loops) See(digest uint64, ttl uint8, slice uint32) (first uint8, suspected bool) {
 	s := &l.sightings[digest%uint64(len(l.sightings))]
 	if s.digest != digest || s.slice != slice || ttl > s.ttl {

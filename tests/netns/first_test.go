@@ -93,7 +93,7 @@ func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 	}
 	known("a moment later")
 
-	reported, end := d.Events(events.Want{FirstSeen: true})
+	reported, end := d.Events(events.Want{NewFlows: true})
 	defer end()
 	for i, deadline := 0, wait.Deadline(); ; i++ {
 		send(2000+i, 53)

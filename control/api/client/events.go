@@ -8,30 +8,11 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"net/url"
 	"time"
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
 )
-
-// queryOfEvents returns the parameters of a question.
-func queryOfEvents(e api.Events) string {
-	q := url.Values{}
-	for _, r := range e.Reasons {
-		q.Add(contract.ReasonParameter, r)
-	}
-	if e.Frames {
-		q.Set(contract.FramesParameter, "1")
-	}
-	if e.Follow {
-		q.Set(contract.FollowParameter, "1")
-	}
-	if e.FirstSeen {
-		q.Set(contract.FirstParameter, "1")
-	}
-	return q.Encode()
-}
 
 // ErrStopped is the error of events that were followed when the daemon stopped.
 var ErrStopped = errors.New("weir has stopped")
@@ -41,7 +22,7 @@ var ErrStopped = errors.New("weir has stopped")
 func (c *Client) Events(ctx context.Context, asked api.Events) (iter.Seq2[*api.Event, error], error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(patience, func() { cancel(c.late()) })
-	r, err := c.send(asking, http.MethodGet, contract.EventsPath+"?"+queryOfEvents(asked), nil)
+	r, err := c.send(asking, http.MethodGet, contract.EventsPath+"?"+asked.Query().Encode(), nil)
 	late.Stop()
 	if err != nil {
 		cancel(nil)

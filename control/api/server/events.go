@@ -3,10 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"weir/control/api"
@@ -19,7 +16,7 @@ type stream func(http.ResponseWriter, *http.Request)
 // eventsRoute streams events.
 func eventsRoute(s Streamer) route {
 	return route{http.MethodGet, contract.EventsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-		asked, err := readEvents(q.URL.Query())
+		asked, err := api.ParseEvents(q.URL.Query())
 		if err != nil {
 			return nil, err
 		}
@@ -29,32 +26,6 @@ func eventsRoute(s Streamer) route {
 		}
 		return stream(func(w http.ResponseWriter, q *http.Request) { answerEvents(asked, w, q, all) }), nil
 	}}
-}
-
-// readEvents parses the parameters.
-func readEvents(query url.Values) (asked api.Events, err error) {
-	bad := func(format string, args ...any) (api.Events, error) {
-		return api.Events{}, &api.BadRequest{Err: fmt.Errorf(format, args...)}
-	}
-	for name, values := range query {
-		for _, value := range values {
-			switch name {
-			case contract.ReasonParameter:
-				asked.Reasons = append(asked.Reasons, strings.Split(value, ",")...)
-			case contract.FramesParameter, contract.FollowParameter, contract.FirstParameter:
-				if value != "0" && value != "1" {
-					return bad("%s=%q: want 0 or 1", name, value)
-				}
-				*map[string]*bool{
-					contract.FramesParameter: &asked.Frames, contract.FollowParameter: &asked.Follow, contract.FirstParameter: &asked.FirstSeen,
-				}[name] = value == "1"
-			default:
-				return bad("%s has no parameter %q: there are %s, %s, %s, %s",
-					contract.EventsPath, name, contract.ReasonParameter, contract.FramesParameter, contract.FollowParameter, contract.FirstParameter)
-			}
-		}
-	}
-	return asked, nil
 }
 
 // glance is how long events are sent to a client that does not follow them.

@@ -27,8 +27,8 @@ import (
 // Daemon answers the requests to a daemon. It is safe for concurrent use, and its answers do not
 // change afterwards.
 //
-// An error that is a [*api.BadRequest], [api.ErrNoList], [api.ErrNoTarget], [api.ErrNoDigests],
-// [api.ErrNoFirstSeen] or [api.ErrNoConsole] is the caller's; any other says that the daemon failed.
+// An error that is a [*api.BadRequest] or an [api.AbsentError] is the caller's; any other says that
+// the daemon failed.
 type Daemon interface {
 	Snapshots
 	Streamer
@@ -301,7 +301,7 @@ func checkQuery(u *url.URL) error {
 		return &api.BadRequest{Err: fmt.Errorf("the query: %w", err)}
 	}
 	for name, values := range query {
-		if len(values) > 1 && name != contract.ReasonParameter && name != contract.NodeParameter {
+		if len(values) > 1 && name != api.ReasonParameter && name != contract.NodeParameter {
 			return &api.BadRequest{Err: fmt.Errorf("parameter %.60q is there %d times: want it once", name, len(values))}
 		}
 	}
@@ -366,7 +366,7 @@ func fail(w http.ResponseWriter, err error) {
 		status = f.Status
 	case errors.As(err, &bad):
 		status, sent.Entry = http.StatusBadRequest, bad.Entry
-	case errors.Is(err, api.ErrNoList), errors.Is(err, api.ErrNoTarget), errors.Is(err, api.ErrNoDigests), errors.Is(err, api.ErrNoFirstSeen), errors.Is(err, api.ErrNoConsole):
+	case errors.As(err, new(api.AbsentError)):
 		status = http.StatusNotFound
 	}
 	reply(w, status, sent)

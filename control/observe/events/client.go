@@ -37,7 +37,7 @@ type Subscription struct {
 
 // Subscription subscribes to what a client asks for.
 func (h *Hub) Subscription(asked api.Events) (*Subscription, error) {
-	want := Want{Frames: asked.Frames, FirstSeen: asked.FirstSeen}
+	want := Want{Frames: asked.Frames, NewFlows: asked.FirstSeen}
 	for _, name := range asked.Reasons {
 		r, err := ParseReason(name)
 		if err != nil {

@@ -119,10 +119,10 @@ type Want struct {
 	Frames  bool     // include the start of frames
 	Room    int      // buffer size in events; 0: DefaultRoom
 
-	// FirstSeen selects, instead of samples, the first packets of flows that were not seen
+	// NewFlows selects, instead of samples, the first packets of flows that were not seen
 	// lately, where programs look for them, within their budget. They may leave for any of
 	// the reasons, without findings, too.
-	FirstSeen bool
+	NewFlows bool
 }
 
 // DefaultRoom is a tenth of a second of events.
@@ -136,7 +136,7 @@ type subscription struct {
 }
 
 func (s *subscription) wants(r Reason) bool {
-	return !s.FirstSeen && (len(s.Reasons) == 0 && r != verdict.Clean || slices.Contains(s.Reasons, r))
+	return !s.NewFlows && (len(s.Reasons) == 0 && r != verdict.Clean || slices.Contains(s.Reasons, r))
 }
 
 // wantsEvent is wants for an event, which may be that of a new flow.
@@ -144,7 +144,7 @@ func (s *subscription) wantsEvent(e *Event) bool {
 	if e.Importance == 0 {
 		return s.wants(e.Reason)
 	}
-	return s.FirstSeen && (len(s.Reasons) == 0 || slices.Contains(s.Reasons, e.Reason))
+	return s.NewFlows && (len(s.Reasons) == 0 || slices.Contains(s.Reasons, e.Reason))
 }
 
 // send sends an event, if there is room.

@@ -234,7 +234,7 @@ func (r *reader) measure(clock time.Duration) {
 // ask sets the programs' sampling rates.
 func (h *Hub) ask() {
 	frames := slices.ContainsFunc(h.subs, func(s *subscription) bool { return s.Frames })
-	first := slices.ContainsFunc(h.subs, func(s *subscription) bool { return s.FirstSeen })
+	first := slices.ContainsFunc(h.subs, func(s *subscription) bool { return s.NewFlows })
 	for _, r := range h.interfaces {
 		for i := range r.oneIn {
 			r.oneIn[i] = 0

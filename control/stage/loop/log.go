@@ -51,7 +51,7 @@ func (l *Log) Tick(now time.Time) time.Duration {
 			return time.Second
 		}
 		if e.FirstTTL != 0 {
-			continue // found by digests, whose stage has logged it
+			continue // another stage has found and logged it
 		}
 		if src, dst := e.Tuple.Src, e.Tuple.Dst; src.IsValid() && l.reported.Report(src, dst, now) {
 			l.log.Warn("a packet runs in a loop: it has come here again",

@@ -63,14 +63,6 @@ const (
 	FormatParameter   = "format"
 )
 
-// The parameters of GET /v1/events.
-const (
-	ReasonParameter = "reason"     // may be repeated, or contain several, separated by commas
-	FramesParameter = "frames"     // 0 (the default) or 1
-	FollowParameter = "follow"     // 0 (the default) or 1
-	FirstParameter  = "first_seen" // 0 (the default) or 1
-)
-
 // The parameters of GET /v1/history, in seconds.
 const (
 	SinceParameter = "since"
