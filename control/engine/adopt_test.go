@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"weir/control/list"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/loader"
@@ -225,6 +226,16 @@ func TestAdoptRefuses(t *testing.T) {
 			t.Errorf("%v, want %q", err, says)
 		}
 	}
+	// A part that the kernel refuses leaves the memory, which programs read, as it is.
+	impossible := approximate
+	impossible.Parts = []Part{refusedPart{}}
+	more := netip.MustParsePrefix("192.0.2.99/32")
+	if _, _, err := Adopt(blockList(list.SetOf(key.Source(more))), impossible, a.filter(t)); !errors.Is(err, loader.ErrUnsupported) {
+		t.Errorf("%v, want that the part is refused", err)
+	}
+	if g.Block.Passes(key.Source(more)) {
+		t.Error("a filter that was not adopted has other entries")
+	}
 	// A damaged size is noticed before the memory is used.
 	f := a.filter(t)
 	f.Description = []byte(strings.Replace(string(f.Description), `"Lines":`, `"Lines":1`, 1))
@@ -242,6 +253,13 @@ func TestAdoptRefuses(t *testing.T) {
 		t.Errorf("after an exact generation: %v, want that there is no filter", err)
 	}
 }
+
+// refusedPart is a part that this kernel cannot have.
+type refusedPart struct{ BasePart }
+
+func (refusedPart) Constants(loader.Target, loader.Seed) map[string]any { return nil }
+func (refusedPart) Maps(bool) (map[string]int, error)                   { return nil, loader.ErrUnsupported }
+func (refusedPart) Fill(*loader.Generation, *hash.Secret) error         { return nil }
 
 // BenchmarkAdopt takes over ten million entries: from opening the pins to the new
 // program's first packet. In comparison, it builds them.

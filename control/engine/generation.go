@@ -74,8 +74,9 @@ type Listing interface {
 // directions.
 type Filler interface {
 	// Maps returns the maps that it has for outgoing packets, or incoming ones, with their
-	// entries.
-	Maps(out bool) map[string]int
+	// entries. It fails where the kernel cannot do what the part is for, before any memory
+	// that another generation uses is written.
+	Maps(out bool) (map[string]int, error)
 	// Fill makes the memory ready, before a program reads it.
 	Fill(*loader.Generation, *hash.Secret) error
 }
@@ -290,7 +291,11 @@ func assemble(
 				maps.Copy(of.Words, l.Words(lists))
 			}
 			if f, ok := p.(Filler); ok {
-				maps.Copy(of.Maps, f.Maps(of.Out))
+				more, err := f.Maps(of.Out)
+				if err != nil {
+					return nil, err
+				}
+				maps.Copy(of.Maps, more)
 			}
 		}
 		if x.book != nil {

@@ -407,8 +407,12 @@ func TestMulticastFalsePositives(t *testing.T) {
 	secret := hash.NewSecret(hash.Seed{1})
 	m := r.multicast(l.MaxGroups, nil, nil)
 	m.Layout = l
+	maps, err := m.Maps(false)
+	if err != nil {
+		t.Fatal(err)
+	}
 	kernel, err := loader.NewGeneration(loader.Config{
-		Secret: loader.Secret{Pairs: secret.Pairs, Offsets: secret.Offsets}, Maps: m.Maps(false), Parts: []loader.Part{m},
+		Secret: loader.Secret{Pairs: secret.Pairs, Offsets: secret.Offsets}, Maps: maps, Parts: []loader.Part{m},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -105,10 +105,14 @@ func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 	return all
 }
 
-// Maps returns the filters, counters and interfaces of the ports.
-func (p *Part) Maps(out bool) map[string]int {
+// Maps returns the filters, counters and interfaces of the ports. It fails where the kernel cannot
+// forward.
+func (p *Part) Maps(out bool) (map[string]int, error) {
 	if out {
-		return nil
+		return nil, nil
+	}
+	if err := checkKernel(); err != nil {
+		return nil, err
 	}
 	if p.Layout.Lines == 0 {
 		p.Layout = multicast.Plan(len(p.Ports), p.MaxGroups)
@@ -119,18 +123,14 @@ func (p *Part) Maps(out bool) map[string]int {
 		bpf.WeirMapMulticastStats:   filters * loader.CPUs(),
 		bpf.WeirMapMulticastDevices: len(p.Ports),
 		bpf.WeirMapMulticastMtu:     1,
-	}
+	}, nil
 }
 
-// Fill adds the groups of the ports to the kernel's filters. It fails where the kernel cannot
-// forward.
+// Fill adds the groups of the ports to the kernel's filters.
 func (p *Part) Fill(g *loader.Generation, secret *hash.Secret) (err error) {
 	words := g.Words(bpf.WeirMapMulticastLines)
 	if words == nil {
 		return nil // it is of outgoing packets
-	}
-	if err := checkKernel(); err != nil {
-		return err
 	}
 	if p.Table, err = multicast.NewTable(p.Layout, secret, words); err != nil {
 		return err
@@ -227,7 +227,14 @@ func (p *Part) connect(g *loader.Generation, n int) (there bool, err error) {
 		return false, fmt.Errorf("%w: it has no Ethernet address", loader.ErrUnsupported)
 	}
 	copy(egress.Mac[:], iface.HardwareAddr)
-	if err := g.SetDevice(bpf.WeirMapMulticastDevices, n, to.Target, iface, map[string]any{bpf.WeirVarEgress: &egress}); err != nil {
+	switch err := g.SetDevice(bpf.WeirMapMulticastDevices, n, to.Target, iface, map[string]any{bpf.WeirVarEgress: &egress}); {
+	case errors.Is(err, loader.ErrNoNetns): // it has gone meanwhile
+		*d = device{}
+		return false, nil
+	case errors.Is(err, loader.ErrNoInterface):
+		*d = device{}
+		return false, g.ClearDevice(bpf.WeirMapMulticastDevices, n)
+	case err != nil:
 		return false, err
 	}
 	d.index, d.mac = iface.Index, iface.HardwareAddr

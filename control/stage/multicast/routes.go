@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"weir/control/api"
 	"weir/control/api/routing"
@@ -33,7 +34,10 @@ func Routes(f Forwarder) []routing.Route {
 		if err := routing.ReadBody(w, q, routing.MaxBody, &asked); err != nil {
 			return nil, err
 		}
-		by, _ := api.CallerOf(q.Context())
+		by, ok := api.CallerOf(q.Context())
+		if !ok {
+			by.UID = api.NoUID
+		}
 		asked.Remove, asked.UID = q.Method == http.MethodDelete, by.UID
 		if err := check(&asked); err != nil {
 			return nil, err
@@ -43,7 +47,7 @@ func Routes(f Forwarder) []routing.Route {
 	return []routing.Route{
 		routing.New(http.MethodGet, client.Path, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			m, err := f.Multicast(q.Context())
-			m.Interfaces = routing.List(m.Interfaces)
+			m.Interfaces = slices.Clone(routing.List(m.Interfaces)) // the forwarder's slice must not change
 			for i := range m.Interfaces {
 				m.Interfaces[i].Groups = routing.List(m.Interfaces[i].Groups)
 			}
