@@ -6,6 +6,7 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/observe/drops"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -88,9 +89,6 @@ func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answe
 	return answers, wanted, nil
 }
 
-// direction is in or out.
-func direction(out bool) string { return loader.Target{Out: out}.Direction() }
-
 // meeting returns the penalties that all packets of a question meet, and the first of those
 // that some may, and the number of the others.
 func meeting(all []verdict.Penalty, q engine.Question) (kept []verdict.Penalty, more int) {
@@ -115,7 +113,7 @@ func meeting(all []verdict.Penalty, q engine.Question) (kept []verdict.Penalty, 
 // describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
 // how many penalties are left out, and which flows are spared.
 func (o *observers) describe(a *engine.Answer, more int) {
-	if a.Direction == direction(true) || !a.Known.Src.IsValid() {
+	if a.Direction == drops.Direction(true) || !a.Known.Src.IsValid() {
 		return // outgoing packets have no penalties
 	}
 	a.PenaltiesMore = more

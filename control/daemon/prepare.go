@@ -66,7 +66,7 @@ type Prepared struct {
 // goes.
 type managedList struct {
 	config.List
-	source       uint16      // number of the engine's list of what its sources contain, 0 if it has none
+	source       uint16      // number of the engine's list with the contents of its sources, 0 if it has none
 	manual       uint16      // number of the engine's list of manual entries
 	derived      uint16      // number of the engine's list of prefixes that these derive, 0 if there are none
 	counted      *derived    // ahead of an activation; nil: nothing was
@@ -76,7 +76,7 @@ type managedList struct {
 	decided      uint64      // the last such version: taken, or an earlier one while seenVersion is being activated
 	read         *list.Set   // the contents of from that refused is about
 	refused      error       // why the feed's contents must not be active, nil if they may
-	failed       lists.Retry // of what was seenVersion, which could not be activated
+	failed       lists.Retry // to activate seenVersion; when it is tried again
 	rejected     error       // why an engine could not have the feed's contents, nil if it has
 	left         leftOut     // of the feed's contents
 	trial        *api.Trial  // what decides whether List.Enforce is as configured; nil: it is
@@ -602,7 +602,7 @@ func (p *Prepared) watchedOut() []heavy.Watched {
 	return []heavy.Watched{{Spec: heavy.DefaultSpec("dst"), Role: heavy.Drops}}
 }
 
-// learnConfig returns the settings by which weights are learned.
+// learnConfig returns the settings of the learner of weights.
 func (p *Prepared) learnConfig() learn.Config {
 	l := p.config.Learning
 	return learn.Config{HalfLife: time.Duration(l.HalfLife), Elements: int(l.Elements)}

@@ -130,7 +130,7 @@ func (s *starter) Queue(ctx context.Context, c api.Change) (api.Changed, error) 
 
 // Queue stores a change that this daemon cannot make now: it, or the next one, will.
 func (w *waiting) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
-	if _, err := lists.Parse(c); err != nil { // who asks knows at once
+	if _, err := lists.Parse(c); err != nil { // the caller learns of it at once
 		return api.Changed{}, err
 	}
 	by, _ := api.CallerOf(ctx)

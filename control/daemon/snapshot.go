@@ -222,7 +222,7 @@ func (r *readings) Status() api.Status {
 	for n := range s.Interfaces {
 		i := &s.Interfaces[n]
 		for _, c := range counted {
-			if c.Target != (loader.Target{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == direction(true)}) {
+			if c.Target != (loader.Target{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == drops.Direction(true)}) {
 				continue
 			}
 			if i.Penalties = c.Penalties; i.Penalties != nil {

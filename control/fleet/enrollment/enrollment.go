@@ -180,7 +180,7 @@ func checkServers(servers []string) error {
 	return nil
 }
 
-// Credentials have the rights that a NATS server grants, and the key that proves who asks.
+// Credentials have the permissions that a NATS server grants, and the key that authenticates the client.
 type Credentials struct {
 	JWT  string `json:"jwt"`
 	Seed string `json:"seed"`

@@ -50,8 +50,8 @@ func (f *feeds) CanRollBack(name string) error {
 var errReplaced = errors.New("its settings were reloaded meanwhile")
 
 // Take implements [lists.Owner]. It is safe for concurrent use. Contents are saved before they are a
-// version, unlike in a daemon: a hub that ends in between publishes them when it starts, rather than
-// those that were saved before, by which all nodes would go back.
+// version, unlike in a daemon. A hub that ends in between publishes them when it starts. With the
+// former contents, all nodes would go back.
 func (f *feeds) Take(ctx context.Context, of *feed.Feed, _ feed.Outcome, news bool) error {
 	of.Taking.Lock() // another reader could revert what is not yet a version
 	defer of.Taking.Unlock()

@@ -53,7 +53,7 @@ type Host interface {
 	Lend(ctx context.Context, fn func(Active) error) error
 }
 
-// Active has the engine and the settings by which a host drops packets now.
+// Active has the engine of a host, and its settings, at a moment.
 type Active struct {
 	Engine       *engine.Generation
 	Monitor      bool
@@ -297,7 +297,7 @@ func (r *Recorder) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drop
 	rows := make(map[dropKey]*api.Drop)
 	row := func(k dropKey) *api.Drop {
 		if rows[k] == nil {
-			rows[k] = &api.Drop{Key: k.key, Name: k.name, Direction: direction(k.out)}
+			rows[k] = &api.Drop{Key: k.key, Name: k.name, Direction: Direction(k.out)}
 		}
 		return rows[k]
 	}
@@ -392,7 +392,7 @@ func (a *Active) namesBy(by string) (names *geo.Database, err error) {
 // Describe adds to an answer when such packets were last dropped, where it is about those of a
 // remote address or network.
 func (r *Recorder) Describe(a *engine.Answer) {
-	out := a.Direction == direction(true)
+	out := a.Direction == Direction(true)
 	addr, bits := a.Known.Src, a.Known.SrcBits
 	if out {
 		addr, bits = a.Known.Dst, a.Known.DstBits
@@ -431,8 +431,8 @@ type dropKey struct {
 	out       bool
 }
 
-// direction is in or out.
-func direction(out bool) string { return loader.Target{Out: out}.Direction() }
+// Direction returns in or out.
+func Direction(out bool) string { return loader.Target{Out: out}.Direction() }
 
 // keys returns what the flows belong to.
 func (r *Recorder) keys(ctx context.Context, by string, all Interval, names *geo.Database) (map[Flow]dropKey, error) {
@@ -499,7 +499,7 @@ func Largest(intervals ...Interval) *[]api.DropRate {
 		seconds := max(i.End.Sub(i.Begin).Seconds(), 1e-3)
 		for f, n := range i.Flows {
 			all = append(all, api.DropRate{
-				Source: f.Remote.String(), Direction: direction(f.Out), Reason: f.Reason.String(), List: f.List,
+				Source: f.Remote.String(), Direction: Direction(f.Out), Reason: f.Reason.String(), List: f.List,
 				Packets: float64(n.Packets) / seconds, Least: float64(n.Least) / seconds, Bytes: float64(n.Bytes) / seconds,
 			})
 		}

@@ -9,7 +9,7 @@ import (
 	"weir/loader"
 )
 
-// Connection and State are the key and the value by which programs remember a connection.
+// Connection and State are the key and the value of the programs' map of connections.
 type (
 	Connection = bpf.WeirConnection
 	State      = bpf.WeirConnectionState

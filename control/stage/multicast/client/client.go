@@ -62,7 +62,7 @@ type MulticastChange struct {
 	Interface string   `json:"interface"`
 	Groups    []string `json:"groups"`
 
-	UID uint32 `json:"-"` // of the user who asks, as the kernel says; or api.NoUID
+	UID uint32 `json:"-"` // of the caller, from the kernel; or api.NoUID
 }
 
 // MulticastChanged is the result of a change, as numbers of groups.
