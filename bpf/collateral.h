@@ -23,7 +23,7 @@
 #include "replies.h"
 #include "stats.h"
 
-/* A remote address, as the source of what comes in or the destination of what leaves. */
+/* A remote address, as the source of incoming or the destination of outgoing packets. */
 struct partner {
 	__u32 addr[4];
 	__u8 family;

@@ -75,10 +75,10 @@ struct digest_bank {
 	struct sighting gathered[GATHERED];
 };
 
-/* The control plane's record of what uses this memory. */
+/* The control plane's record of the user of this memory. */
 struct digest_state {
 	__u8 seed[32];	/* of the secret */
-	__u64 identity; /* of what is recorded here */
+	__u64 identity; /* of the digests that are recorded here */
 };
 
 ARRAY(digest_now, struct digest_state);

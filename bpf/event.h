@@ -88,7 +88,7 @@ static __always_inline __u32 copy_frame(struct context *ctx, struct event *e, __
 	for (int i = 0; i < 3 && n < snap && pos + n + 1 <= end; i++, n++) {
 		__u32 to = n < TAG_OFFSET ? n : n + beside;
 
-		asm volatile("" : "+r"(to)); /* the comparison is to be of what is the index */
+		asm volatile("" : "+r"(to)); /* so that the index itself is compared */
 		if (to >= EVENT_FRAME)
 			break;
 		e->frame[to] = pos[n];

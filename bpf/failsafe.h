@@ -4,8 +4,8 @@
  * discovery, DHCP, the configured management ports and networks, and kinds of ICMP
  * messages (icmp.h). (ARP has left in parse() already.)
  *
- * Of outgoing packets, the two sides are exchanged: what passes is what answers such
- * packets, or asks for them.
+ * Of outgoing packets, the two sides are exchanged: packets pass that answer
+ * such packets, or ask for them.
  *
  * Ports count only right behind the IP header: receivers deliver what follows an
  * extension header that they do not know to raw sockets, whatever it looks like.

@@ -2,7 +2,7 @@
 /*
  * First-seen flows: a filter remembers recent flows, and a flow that is not in it is
  * new. It is counted by its importance, and has an event as long as the CPU's budget for
- * that importance lasts. The twin of filter/verdict's FirstSeen; the filters are those of
+ * that importance lasts. The twin of filter/verdict's FirstSeen; the filters are in
  * filter/recent.
  *
  * Two generations of a Bloom filter remember the flows of the last one to two windows. A
@@ -47,7 +47,7 @@
 
 #define FIRST_LEVELS 7	 /* of importance, from 1 */
 #define FIRST_ROW    8	 /* counters by importance; 0 is not used */
-#define FIRST_SIZE   220 /* bytes a level: the last is that of full frames */
+#define FIRST_SIZE   220 /* bytes a level: the last has full frames */
 
 /* The share of a CPU's budget, in ns, that a level has beyond the one below it. */
 #define FIRST_SHARE (1000000000ULL / FIRST_LEVELS)
@@ -70,7 +70,7 @@ struct first_config {
 	__u8 values[FIRST_ROW]; /* to which a flow raises its cells, by importance */
 };
 
-/* The control plane's record of what uses this memory, and of its windows. */
+/* The control plane's record of the user of this memory, and of its windows. */
 struct first_state {
 	__u8 seed[32]; /* of the secret */
 	__u64 identity;

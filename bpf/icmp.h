@@ -21,7 +21,7 @@
 /* 1 << kind of each that passes, as it comes in. */
 volatile const __u8 failsafe_icmp = 0;
 
-/* The kind of a message of ICMP, which is that of ICMPv6 in a packet of IPv6 alone. */
+/* The kind of a message of ICMP: of ICMPv6 in a packet of IPv6 alone. */
 static __always_inline __u8 icmp_kind(__u8 family, __u8 proto, __u8 type)
 {
 	if (family == 4 && proto == IPPROTO_ICMP)

@@ -35,7 +35,7 @@ volatile const __u8 inner = 0; /* 1: headers in tunnels are matched */
 #define MAX_INNER 4
 
 /*
- * The greatest offset in a frame of what an IP header carries, and of an IP header in
+ * The greatest offset in a frame of an IP header's payload, and of an IP header in
  * it: so all of the latter's headers end within MAX_HEADERS.
  */
 #define MAX_INNER_OFFSET 960
@@ -117,8 +117,8 @@ static __always_inline enum tunnel tunnel_of(const struct packet *p)
 }
 
 /*
- * These move the cursor past a tunnel's header and set *proto to the EtherType of what
- * follows. REASON_NOT_IP: nothing that is looked into.
+ * These move the cursor past a tunnel's header and set *proto to the EtherType of the
+ * payload. REASON_NOT_IP: nothing that is looked into.
  */
 
 /*

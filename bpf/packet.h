@@ -59,7 +59,7 @@ struct packet {
 };
 
 #define IN_LINK	  1 /* in PPPoE or MPLS */
-#define IN_TUNNEL 2 /* the addresses are those of a header in a tunnel: see inner.h */
+#define IN_TUNNEL 2 /* the addresses come from a header in a tunnel: see inner.h */
 
 _Static_assert(sizeof(struct packet) == 64, "a packet is one cache line");
 

@@ -564,7 +564,7 @@ static __always_inline int is_link_control(const struct cursor *c, __be16 proto)
 
 /*
  * Moves the cursor past the headers of PPPoE and PPP and sets *proto to the EtherType
- * of what follows, or 0. PPP may compress its protocol number to one byte, which is
+ * of the payload, or 0. PPP may compress its protocol number to one byte, which is
  * odd then; PPPoE forbids that, and receivers accept it.
  */
 static __always_inline enum reason skip_pppoe(struct cursor *c, __be16 *proto)
@@ -593,7 +593,7 @@ static __always_inline enum reason skip_pppoe(struct cursor *c, __be16 *proto)
 	return number < PPP_CONTROL ? REASON_CLEAN : REASON_LINK;
 }
 
-/* The length of what is in the buffers of a packet. */
+/* The length of a packet's buffers. */
 static __always_inline __u32 end_of(struct context *ctx, const struct packet *p)
 {
 	return p->len - bytes_beside(ctx);
@@ -641,7 +641,7 @@ __noinline int find_network(struct context *ctx)
 	return c.at << 16 | bpf_ntohs(proto);
 }
 
-/* What parse_at() returns: the reason and, of what the IP headers carry, offset and end. */
+/* The result of parse_at(): the reason, and offset and end of the IP headers' payload. */
 #define PARSED_REASON(parsed) ((enum reason)((parsed) & 0xff))
 #define PARSED_OFFSET(parsed) ((__u32)(parsed) >> 8)
 #define PARSED_END(parsed)    ((__u32)((parsed) >> 32))
@@ -651,7 +651,7 @@ _Static_assert(REASON_COUNT <= 0xff, "a byte holds every reason");
 /*
  * Parses this CPU's packet from an IP header on, by loading its headers. found is its
  * offset << 16 | its EtherType, and the frame, or the packet around it, ends at `end`. The
- * offset of what the headers carry is 0 where they are bad or it is a later fragment.
+ * offset of the headers' payload is 0 where they are bad or it is a later fragment.
  */
 __noinline __u64 parse_at(struct context *ctx, __u32 found, __u32 end)
 {

@@ -2,8 +2,8 @@
 /*
  * Policing: what an interface receives is limited to a rate, which flows share fairly,
  * and flows that do not respond are penalised. The bins, marks, penalties and moving
- * hash are those of Stochastic Fair Blue (Feng, Kandlur, Saha and Shin, INFOCOM 2001),
- * the rates those of approximate fair dropping (Pan, Breslau, Prabhakar and Shenker,
+ * hash come from Stochastic Fair Blue (Feng, Kandlur, Saha and Shin, INFOCOM 2001),
+ * the rates from approximate fair dropping (Pan, Breslau, Prabhakar and Shenker,
  * 2003): Blue steers by the length of a queue, and here is none. The paper's own rule,
  * on virtual queues, is the second controller. The twin of filter/sfb's Policer.
  *
@@ -84,7 +84,7 @@ struct policer_config {
 	__u64 bin_cost;	 /* the same in a bin of the paper's controller */
 	__u64 depth;	 /* of the bucket, in ns */
 	__u64 limit;	 /* units in a tick times 2^POLICER_SHIFT */
-	__u64 target;	 /* of what the bucket lacks, in the same */
+	__u64 target;	 /* of units that the bucket lacks, in the same */
 	__u64 gap;	 /* ns between two packets out of the penalty box */
 	__u64 lifetime;	 /* of a hash function, in ns */
 	__u32 chunk;	 /* units of credit that a CPU takes at a time */

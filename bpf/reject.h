@@ -25,7 +25,7 @@
 #define TCP_WORDS 5 /* of a header without options */
 #define HOP_LIMIT 64
 
-/* The checksum of what was summed up. */
+/* The Internet checksum of a sum of words. */
 static __always_inline __u16 fold(__u32 sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);

@@ -234,8 +234,8 @@ static __always_inline int is_reply(struct context *ctx, struct cpu_row *row,
 #ifdef WEIR_TC
 
 /*
- * Whether the socket that sends the packet of UDP receives from its destination alone. What a
- * tunnel sends has the socket of what it carries, if any.
+ * Whether the socket that sends the packet of UDP receives from its destination alone. A packet
+ * that a tunnel sends has the socket of its inner packet, if any.
  */
 static __always_inline int is_connected(struct context *ctx, const struct packet *p)
 {

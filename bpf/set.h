@@ -296,7 +296,7 @@ static __always_inline void set_match(const volatile struct key_set *s, struct s
 			return;
 		p->open = open;
 		/*
-		 * In memory, not in registers, is what the loops need: else the verifier
+		 * The loops need it in memory, not in registers: else the verifier
 		 * walks them once for each way that leads here.
 		 */
 		barrier();

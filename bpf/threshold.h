@@ -26,7 +26,7 @@
 #include "stats.h"
 #include "tracker.h"
 
-/* The threshold of a tracker, and the penalty of what exceeds it. Times are in ns. */
+/* The threshold of a tracker, and the penalty of flows that exceed it. Times are in ns. */
 struct threshold {
 	__u64 units;  /* in a window; 0: the program imposes no penalties */
 	__u64 window; /* its longest duration */

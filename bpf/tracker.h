@@ -57,8 +57,8 @@ struct tracker_head {
 	__u64 packets; /* all that were counted */
 	__u64 bytes;
 	__u64 denied; /* packets of flows over the limit that found the memory full */
-	__u64 admit;  /* the least limit, in units, of what enters the memory */
-	__u64 share;  /* the limit as a share of what was counted so far, times 2^32: up to 2^31 */
+	__u64 admit;  /* the least limit, in units, of flows that enter the memory */
+	__u64 share;  /* the limit as a share of the units counted so far, times 2^32: up to 2^31 */
 	__u64 spare;  /* a lower limit, in units, while there is room to spare */
 	__u64 began;  /* by the control plane: when it began to count, in ns; 0: unknown */
 	__u64 step;   /* of reports to a flow's window, as the power of 2 plus 1; 0: none */
@@ -102,7 +102,7 @@ _Static_assert(sizeof(struct flow_bucket) == 64 * (1 + SLOTS), "tags are one cac
 #define TAG_ONES  0x0001000100010001ULL /* the lowest bit of each tag in a word */
 #define TAG_SLOTS 0x1000340058007c00ULL /* see tag_find() */
 
-/* The control plane's record of what uses this memory. */
+/* The control plane's record of the user of this memory. */
 struct tracker_state {
 	__u8 seed[32];	/* the trackers' secrets derive from it */
 	__u64 identity; /* of the trackers that count here */
@@ -246,7 +246,7 @@ static __always_inline struct key tracker_key(const volatile struct tracker *t,
 
 /*
  * The limit that a flow must reach to enter the memory: the larger of a floor and a
- * share of what was counted, a product of 64 bits. Beyond 2 TB in an interval it
+ * share of the units counted, a product of 64 bits. Beyond 2 TB in an interval it
  * wraps to less.
  */
 static __always_inline __u64 tracker_limit(const volatile struct tracker *t,
@@ -283,7 +283,7 @@ static __always_inline __u64 tags_equal(__u64 word, __u64 tag)
 
 /*
  * Returns SLOTS plus the slot of a tag whose upper bit is set in one of two words, or 0. Of
- * several it is that of the lowest bit in its word.
+ * several it takes the lowest bit in its word.
  */
 static __always_inline __u32 slot_of(__u64 low, __u64 high)
 {

@@ -73,7 +73,7 @@ law, with and without more bits for the most popular flows.
 With --from, the entries of a list file are counted; a file in another format is
 named with its options as in weir.yaml: FILE,format=mmdb,countries=RU.
 
-Kernel memory is that of the cascade, or of the table.
+Kernel memory counts the cascade, or the table.
 Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 10 bits per IPv6 entry. In the daemon, lists need 8 bytes per IPv4 prefix.`,
 		Example: `  weir plan --entries 10M

@@ -704,7 +704,7 @@ func TestBackFromGrowth(t *testing.T) {
 	f = mustOpen(t, conf, dir)
 	s.now(text(addresses(400)))
 	if o := fetch(t, f); o.Failure != Shrunk {
-		t.Errorf("less than half of what it had before: %v, %v", o.Result, o.Err)
+		t.Errorf("less than half of the former entries: %v, %v", o.Result, o.Err)
 	}
 	s.now(text(addresses(600)))
 	if o := fetch(t, f); o.Result != New {

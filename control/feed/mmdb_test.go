@@ -32,8 +32,8 @@ func countries(t testing.TB, of map[string]string) []byte {
 	return mmdb.New(t, records)
 }
 
-// TestMMDB reads countries and autonomous systems, and checks the errors of what is not in
-// the database.
+// TestMMDB reads countries and autonomous systems, and checks the errors for names that the
+// database does not have.
 func TestMMDB(t *testing.T) {
 	country := countries(t, map[string]string{
 		"192.0.2.0/25": "DE", "192.0.2.128/25": "DE", "198.51.100.0/24": "FR", "203.0.113.0/26": "RU", "2001:db8::/32": "DE", "2001:db9::/48": "RU",

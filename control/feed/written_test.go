@@ -30,7 +30,7 @@ func TestWrittenEntries(t *testing.T) {
 	f = mustOpen(t, written("192.0.2.3"), dir)
 	want(t, f, f.Status().Sources[0].Last, New, NoFailure, "192.0.2.3")
 
-	// A format is that of the sources, and does not matter to these.
+	// A format is for sources, and does not matter to written entries.
 	c := written("192.0.2.4")
 	c.Format = Format{Kind: CSV, Column: "ip"}
 	f = mustOpen(t, c, dir)

@@ -445,7 +445,7 @@ func TestAloneIsKept(t *testing.T) {
 	}
 }
 
-// A step is that of the records that Since returns, and no shorter than asked for.
+// A step is the interval of the records that Since returns, and no shorter than asked for.
 func TestStepOf(t *testing.T) {
 	for _, c := range []struct{ since, step, want time.Duration }{
 		{time.Hour, 0, Fine},

@@ -40,7 +40,7 @@ func TestStableFor(t *testing.T) {
 		if other, err := StableFor(again); f.FP > 0.01 || f.P > 1 && (err != nil || other.Filters[0].FP <= 0.01) {
 			t.Errorf("%+v; with less p %+v, %v", f, other, err)
 		}
-		// The figures are those of the filter.
+		// The figures agree with the filter.
 		algorithm := slices.IndexFunc(stable.Algorithms, func(a stable.Algorithm) bool { return algorithmName(a) == f.Algorithm })
 		p := stable.Params{Algorithm: stable.Algorithm(algorithm), Cells: f.Cells, Bits: f.Bits, K: f.K, P: f.P}
 		var plain, weighted float64

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// text is what every quantity can do.
+// text has the methods of every quantity.
 type text[T any] interface {
 	*T
 	encoding.TextUnmarshaler

@@ -38,7 +38,7 @@ func entries(t *testing.T, q Queue) (all []string) {
 	return all
 }
 
-// What is read is what was added, and it is gone once it is done.
+// The queue returns the files that were added, and each is gone once it is done.
 func TestRoundTrip(t *testing.T) {
 	q := In(t.TempDir())
 	if names, err := q.Waiting(); err != nil || len(names) != 0 {

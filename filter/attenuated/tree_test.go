@@ -142,7 +142,7 @@ func TestTreeRemove(t *testing.T) {
 		}
 	}
 	if !tree[0].unified.Equal(want) {
-		t.Error("the root's filter is not that of what remains")
+		t.Error("the root's filter has other than the remaining elements")
 	}
 }
 

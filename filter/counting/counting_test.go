@@ -33,7 +33,7 @@ func newRand(t testing.TB) *rand.Rand {
 }
 
 // After random insertions and deletions the filter equals one built from the
-// remaining elements, counter by counter, and its bits are those of their
+// remaining elements, counter by counter, and its bits equal their
 // standard filter.
 func TestDeleteUndoesInsert(t *testing.T) {
 	for _, g := range []bloom.Geometry{standard(20_001, 5), partitioned(20_001, 7)} {
@@ -112,7 +112,7 @@ func TestSaturatedStays(t *testing.T) {
 	}
 }
 
-// The measured false-positive rate is that of the standard filter within 3 %,
+// The measured false-positive rate equals the standard filter's within 3 %,
 // even after the same number of other elements was inserted and deleted.
 func TestFalsePositiveRate(t *testing.T) {
 	const n = 50_000

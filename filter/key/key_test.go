@@ -154,8 +154,8 @@ func TestParseRejects(t *testing.T) {
 	}
 }
 
-// Different keys have different serialisations and texts, and their order is that
-// of the serialisations.
+// Different keys have different serialisations and texts, and they order as their
+// serialisations do.
 func TestSerialisation(t *testing.T) {
 	r := seed.New(t)
 	serialised, texts := make(map[string]Key), make(map[string]Key)

@@ -76,7 +76,7 @@ type Table struct {
 }
 
 // NewTable returns a table over words, which must be zero and of the layout's
-// size. The secret is that of the program's keys.
+// size. The secret is the one of the program's keys.
 func NewTable(l Layout, secret *hash.Secret, words []uint64) (*Table, error) {
 	if l.Ports < 1 || len(words) != l.Words() {
 		return nil, fmt.Errorf("multicast: %d words for %d ports: want %d", len(words), l.Ports, l.Words())

@@ -18,7 +18,7 @@ func plan(t testing.TB, c Controller) Limits {
 }
 
 // offered sends frames of 1500 bytes for a time, of flows with these hashes and rates (in
-// bytes a second), and returns what passes of each, as a share of what it sends.
+// bytes a second), and returns the share of each that passes.
 func offered(p *Policer, rng *rand.Rand, from, to time.Duration, hashes []uint64, rates []float64) []float64 {
 	const size = 1500
 	next, sent, passed := make([]float64, len(rates)), make([]float64, len(rates)), make([]float64, len(rates))

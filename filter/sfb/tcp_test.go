@@ -185,7 +185,7 @@ func (s *simulation) blast(rate float64) {
 	s.at(0, turn)
 }
 
-// shared is what ten connections and a flood get, as shares of the limit.
+// shared has the rates that ten connections and a flood get, as shares of the limit.
 type shared struct {
 	tcp, jain, flood float64
 	boxed            int // packets of the connections

@@ -38,7 +38,7 @@ func (p population) draw(class int) uint64 { return p.rng.Uint64()&^0xffff | uin
 func (p population) weight(h uint64) int { return p.round.Round(p.k[h&0xffff], h) }
 
 // The false-positive rate of real filters, over queries in proportion to the
-// frequencies, is that of equation 4.
+// frequencies, agrees with equation 4.
 func TestRateMeasured(t *testing.T) {
 	const size, members, perMember = 1e7, 60000, 10
 	correlated, err := Step(size, members, 0.1, 30).Correlated(-0.4)

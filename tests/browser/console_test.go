@@ -624,7 +624,7 @@ func TestKeyboard(t *testing.T) {
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.shows("live", "Live")
 
-	// The plan is a page beside it. A slider that is moved is what the plan is given.
+	// The plan is a page beside it. Moving a slider changes the plan's options.
 	tabTo(`a[href$="/plan"]`)
 	d.do(chromedp.KeyEvent(kb.Enter))
 	d.visible("#plan-form")
@@ -636,7 +636,7 @@ func TestKeyboard(t *testing.T) {
 	d.until("memory has the focus", "document.activeElement.id === 'plan-memory'")
 	d.do(chromedp.KeyEvent(kb.End))
 	d.shows("p-plan", " --memory 33554432KiB")
-	d.until("memory is what is given", "document.getElementById('given-memory').checked")
+	d.until("memory is the given option", "document.getElementById('given-memory').checked")
 
 	d.quiet()
 	tabTo("#end")

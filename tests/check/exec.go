@@ -76,8 +76,7 @@ func execute(args []string) error {
 	return errors.Join(err, copyErr)
 }
 
-// directory returns the working directory, which is that of the package, from the
-// directory of go.mod.
+// directory returns the working directory, the package's, relative to the directory of go.mod.
 func directory() string {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -675,7 +675,7 @@ func TestKeep(t *testing.T) {
 		t.Errorf("stopped: exit code %d", code)
 	}
 	if a := status(t, g.pins); len(a) != 1 || !a[0].Monitor || a[0].Running {
-		t.Errorf("status of what was kept: %+v", a)
+		t.Errorf("status of the kept program: %+v", a)
 	}
 	out, _ := weir(t, 0, append([]string{"detach"}, g.args()...)...)
 	if !strings.Contains(out, g.B.Iface) {

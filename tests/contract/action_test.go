@@ -14,7 +14,7 @@ import (
 	"weir/tests/long"
 )
 
-// The program's action on packets of each reason is that of the policy, for
+// The program does with packets of each reason as the policy says, for
 // every relevant policy.
 func TestActions(t *testing.T) {
 	onOneCPU(t)

@@ -129,7 +129,7 @@ func (d *digests) next() {
 	d.packets, d.skipped, d.suspected, d.gathered = 0, 0, 0, nil
 }
 
-// The kernel's filters and counters are those of Go, bit for bit, over all
+// The kernel's filters and counters equal Go's, bit for bit, over all
 // captures and several slices, roomy and overfull ones.
 func TestDigestsOverCaptures(t *testing.T) {
 	lab.Root(t)

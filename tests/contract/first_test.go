@@ -395,7 +395,7 @@ func TestFirstSeenFullCells(t *testing.T) {
 }
 
 // A flood of spoofed sources causes no more events than the budget, and leaves room for
-// those of what is important.
+// important ones.
 func TestFirstSeenFlood(t *testing.T) {
 	flows := long.Or(100_000, 1_000_000)
 	const budget, seconds = 100, 10

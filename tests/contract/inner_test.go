@@ -34,8 +34,8 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-// carry returns the packet of a frame in a packet with the tuple t, whose protocol is
-// that of the tunnel, behind the tunnel's header.
+// carry returns the packet of a frame in a packet with the tuple t, with the
+// tunnel's protocol, behind the tunnel's header.
 func carry(t key.Tuple, f []byte, tunnel ...byte) []byte {
 	outer := packet.Frame(key.Tuple{Src: t.Src, Dst: t.Dst, Proto: 59})
 	header := 14 + 40

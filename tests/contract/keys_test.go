@@ -73,7 +73,7 @@ func neighbours(t key.Tuple, s key.Shape) (outside, inside []key.Tuple) {
 	return outside, inside
 }
 
-// Key and hash of the program are those of Go: under a new seed for each
+// Key and hash of the program equal Go's: under a new seed for each
 // generation, a program that lists one key blocks just the packets that have
 // it. If C cut, ordered or hashed the key otherwise, it would block none.
 func TestKeyVectors(t *testing.T) {

@@ -141,7 +141,7 @@ func (r random) notQuiteLeanV6(f []byte) []byte {
 // byPenalty are the reasons for which a packet with a penalty leaves.
 var byPenalty = []verdict.Reason{verdict.Heavy, verdict.WouldBlock, verdict.Allowed}
 
-// kernelOf is what a program of a generation leaves behind.
+// kernelOf has the state that a program of a generation leaves behind.
 type kernelOf struct {
 	*engine.Generation
 	stats  *loader.Stats

@@ -379,7 +379,7 @@ func TestPolicerComesLast(t *testing.T) {
 	}
 }
 
-// What policing costs a packet that passes, in times of what the packet costs without, and
+// Policing multiplies the cost of a packet that passes by a bounded factor, and
 // that two CPUs do not wait for each other. The bar in nanoseconds is the benchmark's: here
 // is a machine that does other things meanwhile.
 func TestPolicerCost(t *testing.T) {

@@ -59,8 +59,8 @@ func sameConnections(known replies.Connections, want map[verdict.Connection]verd
 	return err
 }
 
-// Both sides remember the same connections of what leaves, and have the same packets pass
-// as their replies, on every way through the programs.
+// Both sides remember the same connections of outgoing packets, and have the same packets
+// pass as their replies, on every way through the programs.
 func TestReplies(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
@@ -288,7 +288,7 @@ func TestRepliesInBloomFilters(t *testing.T) {
 		got, want := float64(passes)/probes, recent.FalsePositive(lines, known, known)
 		t.Logf("Bloom filters: %d bytes, false passes %.3g, predicted %.3g", 2*64*lines, got, want)
 		if math.Abs(got-want) > want/10+1e-4 {
-			t.Errorf("%d lines: %.3g of what was not asked for passes, predicted is %.3g", lines, got, want)
+			t.Errorf("%d lines: %.3g of unsolicited packets pass, predicted is %.3g", lines, got, want)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (r random) ruledLists(directions ...engine.Direction) (lists []engine.List)
 type portRange struct {
 	list        int // index
 	proto       uint8
-	source      bool // the port is that of the source
+	source      bool // the port is the source's
 	first, last uint16
 }
 

@@ -310,7 +310,7 @@ func TestScansOfCaptures(t *testing.T) {
 	}
 }
 
-// pair is what a guard counts of an address: the other one, with a port or without.
+// pair is a pair that a guard counts for an address: the other one, with a port or without.
 type pair struct {
 	other netip.Addr
 	proto layers.IPProtocol

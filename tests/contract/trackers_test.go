@@ -232,7 +232,7 @@ func (c *counters) count(t *testing.T, data []byte) {
 	c.oracle.Decide(data)
 }
 
-// The kernel's counters are those of the twin in Go, word for word, over all
+// The kernel's counters equal the twin's in Go, word for word, over all
 // captures and several intervals.
 func TestTrackersOverCaptures(t *testing.T) {
 	lab.Root(t)

@@ -120,7 +120,7 @@ func writeCapture(t *testing.T, path string, frames []frame) {
 	}
 }
 
-// dissection is what tshark finds in a packet.
+// dissection has the fields that tshark finds in a packet.
 type dissection struct {
 	below   string     // the headers between Ethernet and the outermost IP header
 	source  netip.Addr // in that header, invalid if there is none

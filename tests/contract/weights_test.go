@@ -239,7 +239,7 @@ func newBench(t *testing.T, g *engine.Generation) (*probe.Programs, *probe.Keys)
 	return b, keys
 }
 
-// shares are the shares of flows in all packets, the largest first. Flow i is that of
+// shares are the shares of flows in all packets, the largest first. Flow i comes from
 // source(i), which is not listed.
 type shares []float64
 

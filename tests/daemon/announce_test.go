@@ -19,7 +19,7 @@ import (
 	"weir/tests/wait"
 )
 
-// A router behind ExaBGP has exactly the routes and rules of what is heavy and may be
+// A router behind ExaBGP has exactly the routes and rules of the heavy hitters that may be
 // announced. They stay while the daemon restarts, and go when they expire, and when weir
 // announce ends.
 func TestAnnounce(t *testing.T) {

@@ -31,7 +31,7 @@ func (h *host) loginAlone(uid int, args ...string) string {
 }
 
 // The audit has who had logged in, whatever sudo made of it, also of a change that waited for
-// the daemon, and of what did not go through the daemon, or was refused; and it can be read
+// the daemon, and of changes that did not go through the daemon, or were refused; and it can be read
 // without a daemon.
 func TestAuditSaysWhoDidIt(t *testing.T) {
 	t.Parallel()

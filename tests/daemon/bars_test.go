@@ -189,7 +189,7 @@ func (d *daemon) sleeps() (sum int) {
 }
 
 // With a large list, two trackers and no traffic, the daemon does next to nothing: its threads
-// wake ten times a second, which is what Go needs to look at three timers, or thirty where
+// wake ten times a second, as Go needs for three timers, or thirty where
 // namespaces report other changes, as after other tests, and take 0.15
 // percent of a CPU, or on a machine where waking is expensive, no more than two and a half times
 // what a process takes that wakes so often.

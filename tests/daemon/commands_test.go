@@ -170,7 +170,7 @@ lists:
 			t.Errorf("%s: %q, %v, want %q", question, got, e.Verdict, want)
 		}
 	}
-	// A port that always passes is what the verdict on an address depends on.
+	// The verdict on an address depends on a port that always passes.
 	e, err := h.api.Explain(t.Context(), "10.0.0.1")
 	if err != nil || !slices.ContainsFunc(e.Answers[0].Depends, func(d api.Dependency) bool { return d.Packets == "tcp/22" }) {
 		t.Errorf("%+v, %v", e, err)

@@ -291,7 +291,7 @@ func (h *host) metrics(t *testing.T) map[string]float64 {
 	return all
 }
 
-// What rsyslog receives by UDP and TCP is what was sent, message for message.
+// rsyslog receives by UDP and TCP what was sent, message for message.
 func TestSyslog(t *testing.T) {
 	t.Parallel()
 	rsyslogd := needs(t, "rsyslogd", "rsyslog")

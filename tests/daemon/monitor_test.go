@@ -18,7 +18,7 @@ func (h *host) killed(d *daemon, within time.Duration) *daemon {
 	return h.start(releases[0])
 }
 
-// Monitor mode is what was acknowledged last, whenever the daemon is killed: after
+// Monitor mode is as acknowledged last, whenever the daemon is killed: after
 // off, no listed packet passes.
 func TestMonitorKills(t *testing.T) {
 	t.Parallel()

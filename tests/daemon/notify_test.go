@@ -17,7 +17,7 @@ import (
 	"weir/tests/wait"
 )
 
-// notification is what the tests look at of an event.
+// notification has the fields of an event that the tests look at.
 type notification struct {
 	Version                         int
 	ID, Kind, State, Severity, Text string

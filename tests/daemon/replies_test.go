@@ -289,7 +289,7 @@ func TestReplies(t *testing.T) {
 }
 
 // With reject, a TCP connection to what is listed with direction out is refused at once, also
-// one that was open before; others are not, nor is what forwards or what others send.
+// one that was open before; others are not, nor are forwarded packets or those from others.
 func TestReject(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

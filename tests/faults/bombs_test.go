@@ -19,7 +19,7 @@ import (
 	"weir/tests/wait"
 )
 
-// memoryLimit is what the daemon has in TestBombs, with its maps.
+// memoryLimit is the daemon's limit in TestBombs, maps included.
 const memoryLimit = 512 << 20
 
 // bombs are lists that would take gigabytes: their text, and how often. Package

@@ -41,7 +41,7 @@ const file = "testdata/instructions.txt"
 // program need not change the file.
 const slack = 8
 
-// configurations are what operators have, and what weir can do beside.
+// configurations returns those that operators have, and one for each other option.
 func configurations(t *testing.T) []configuration {
 	t.Helper()
 	failsafe := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}

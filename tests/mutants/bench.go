@@ -28,7 +28,7 @@ type bench struct {
 	green     map[string]bool // by fault.command: whether the test passes without a fault
 }
 
-// result is what has become of a test.
+// result is the outcome of a test.
 type result struct {
 	failed string // which test did, or why; "": it has passed
 	took   time.Duration

@@ -24,7 +24,7 @@ import (
 
 // What filtering outgoing packets costs a local TCP stream over veth, which hands down
 // buffers of up to 64 KiB: with 100,000 entries, and with connections remembered. The
-// stream runs with and without the program by turns, and the ratio is that of neighbours. It is
+// stream runs with and without the program by turns, and each run is compared with its neighbours. It is
 // of the CPU's time for a byte, which limits the stream and which other processes take less
 // part in: both ends are in this process.
 func TestEgressCost(t *testing.T) {

@@ -367,7 +367,7 @@ func sendUDP(t *testing.T, e lab.End, source string, number byte) {
 	})
 }
 
-// wireguard makes the other end of a tunnel at a, with the addresses of what is sent, and
+// wireguard makes the other end of a tunnel at a, with the addresses of sent packets, and
 // introduces both to one another.
 func wireguard(t *testing.T, a, b lab.End) {
 	t.Helper()
@@ -402,7 +402,7 @@ func wireguard(t *testing.T, a, b lab.End) {
 }
 
 // introduce gives above0 its key, and a peer from which any source may come. Numbers are
-// those of linux/wireguard.h.
+// from linux/wireguard.h.
 func introduce(private *ecdh.PrivateKey, peer *ecdh.PublicKey, at netip.Addr) error {
 	const (
 		setDevice = 1

@@ -547,9 +547,9 @@ func TestPolice(t *testing.T) {
 					}
 				}
 				x := median(ofBucket)
-				t.Logf("alone %.1f %% of what a token bucket passes", 100*x)
+				t.Logf("alone %.1f %% of a token bucket's rate", 100*x)
 				if long.Enabled && x < 0.8 {
-					t.Errorf("alone, TCP has %.1f %% of what it has behind a token bucket", 100*x)
+					t.Errorf("alone, TCP has %.1f %% of its rate behind a token bucket", 100*x)
 				}
 				for _, m := range multiples {
 					x, fair := median(kept[m]), median(jain[m])

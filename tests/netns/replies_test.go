@@ -97,7 +97,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 	}
 }
 
-// A tunnel's packets have the socket of what they carry. It is not that of the tunnel, which
+// A tunnel's packets keep the socket of the inner packet. It is not the tunnel's own, which
 // may serve a peer from a port that hosts connect from, as WireGuard does at 51820.
 func TestTunnelIsNotConnected(t *testing.T) {
 	l := lab.New(t)

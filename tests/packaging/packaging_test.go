@@ -239,7 +239,7 @@ func TestInstallOfNothing(t *testing.T) {
 	}
 }
 
-// targets are what units are ordered by, in any system.
+// targets are the units that every system has, by which others are ordered.
 var targets = []string{"sysinit.target", "basic.target", "shutdown.target"}
 
 func TestUnits(t *testing.T) {

@@ -35,7 +35,7 @@ const (
 	commit = "0123456789abcdef0123456789abcdef01234567"
 )
 
-// release is what make release has made, with keys of its own.
+// release has the files that make release has made, with keys of its own.
 type release struct {
 	version    string
 	dir        string
@@ -152,7 +152,7 @@ func sources(t *testing.T) string {
 	return dir
 }
 
-// The checksums are those of all files, and signed.
+// The checksums cover all files, and are signed.
 func testChecksums(t *testing.T, r *release) {
 	check := exec.Command("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
 	check.Dir = r.dir
@@ -248,7 +248,7 @@ func testNotes(t *testing.T, r *release) {
 // machines are the architectures, as in the binaries.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// static checks that a binary is that of an architecture, and needs no library.
+// static checks that a binary is for an architecture, and needs no library.
 func static(t *testing.T, path, arch string) {
 	t.Helper()
 	file, err := elf.Open(path)
@@ -298,7 +298,7 @@ func pcap(frames ...[]byte) []byte {
 // mostBytes bounds the daemon's binary: what is imported for a trifle weighs on every host.
 const mostBytes = 22e6
 
-// The archive is what may be unpacked below /usr/local.
+// The archive may be unpacked below /usr/local.
 func testArchive(t *testing.T, r *release, arch string) {
 	name := "weir-" + r.version + "-linux-" + arch
 	dir := t.TempDir()

@@ -82,7 +82,7 @@ func (p *page) experiments() {
 	const filters, seed = 100000, 2
 	p.text(`%d random filters each. The mean number of bits set gives the classic rate
 (equation 3), the mean of each filter's own rate gives the exact one (equation
-4), which is what an application sees.`, filters)
+4), which an application sees.`, filters)
 	var rows [][]string
 	for _, c := range []struct{ m, n, k int }{{32, 8, 3}, {32, 2, 11}, {64, 8, 6}, {256, 21, 8}, {1024, 64, 11}} {
 		rng := rand.New(rand.NewPCG(seed, uint64(c.m)))

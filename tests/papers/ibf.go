@@ -151,7 +151,7 @@ func (p *page) ibfZeros() {
 	f := curve.New("Cells at zero", "items", "fraction")
 	p.figure("zeros", "Figure 18: the filters that forget come to rest, the standard filter fills up", f, curves...)
 	p.text(`The mean of the second half of the run against V₀, and the stable false-positive
-rate (1 − V₀)^K that follows from it. The importances are those of Figure 9:
+rate (1 − V₀)^K that follows from it. The importances are as in Figure 9:
 every one of 1…50 as often.`)
 	p.table([]string{"", "zeros, measured", "V₀", "(1 − V₀)^K", "paper"}, rows...)
 

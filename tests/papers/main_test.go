@@ -10,7 +10,7 @@ import (
 	"weir/tests/long"
 )
 
-// The committed pages are what the sources give; make papers renews them. Two pages are
+// The committed pages follow from the sources; make papers renews them. Two pages are
 // quick to compute; the others, with the index, take WEIR_LONG=1.
 func TestPagesAreCurrent(t *testing.T) {
 	const committed = "../../docs/papers"

@@ -117,7 +117,7 @@ bit, the filter of half the size.`, m, k, n)
 	p.text(`Two sets of %d elements with some in common. |S₁| and the size of the intersection
 are estimated from the zeros of both filters and of their inner product alone, then
 the intersection with |S₁| and |S₂| known. The AND of both filters finds all that is
-in both sets, but more of what is in neither than a filter of the intersection would:`, n)
+in both sets, but more that is in neither than a filter of the intersection would:`, n)
 	var rows [][]string
 	for _, both := range []int{0, 100, 1000, 5000, 10000, 20000} {
 		a, b := holding(g, numbers(0, n)), holding(g, numbers(n-both, 2*n-both))

@@ -22,8 +22,8 @@ func (p *page) surveyDatabases() {
 	const rows, keys, chosen = 200000, 20000, 1000
 	p.text(`The package is weir/filter/reconcile. One host knows %d of %d keys, another %d rows, one
 of which has each key as often as the others. The first sends a filter of its keys, the
-second answers with rows that may join, and the first removes those that do not. Bytes are
-those of the filter and of the rows, of 8 bytes each, as against a list of the keys with 8
+second answers with rows that may join, and the first removes those that do not. Bytes count
+the filter and the rows, of 8 bytes each, as against a list of the keys with 8
 bytes each and the rows that join.`, chosen, keys, rows)
 	var table [][]string
 	for _, bits := range []int{4, 8, 16} {

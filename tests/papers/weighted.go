@@ -148,8 +148,8 @@ func (p *page) measured() {
 	p.section("Measured")
 	const members, hot, ratio, seed = 50000, 0.1, 100, 1
 	p.text(`Real filters of %d members, 10 %% of the elements hot with c = %d, nearest k_e ≥ 1,
-queried in proportion to the frequencies. Equation 4 predicts what is measured;
-the bound is that of the binomial distribution at six standard deviations.`, members, ratio)
+queried in proportion to the frequencies. Equation 4 predicts the measured rates;
+the bound is from the binomial distribution at six standard deviations.`, members, ratio)
 	var predicted, standard, dots curve.Points
 	var rows [][]string
 	for perMember := 4.; perMember <= 12; perMember++ {

@@ -14,7 +14,7 @@ import (
 
 const docs = "../../docs"
 
-// The page and its figures are what the report and the template produce.
+// The page and its figures follow from the report and the template.
 func TestPage(t *testing.T) {
 	r, err := measure.ReadReport(filepath.Join(docs, directory, reportFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,8 +21,8 @@ func Alone(t testing.TB) {
 	}
 }
 
-// emulated reports whether the processors are those of QEMU without KVM, by what
-// /proc/cpuinfo says of them.
+// emulated reports whether QEMU emulates the processors without KVM, as /proc/cpuinfo
+// names them.
 func emulated(processors string) bool {
 	for line := range strings.Lines(processors) {
 		name, value, _ := strings.Cut(line, ":")

@@ -178,8 +178,8 @@ func bare(schema any) any {
 // traced is a question that is well-formed.
 const traced = `{"packets":[{"data":"RQA=","from":"2026-01-01T00:00:00Z","to":"2026-01-01T00:00:01Z"}]}`
 
-// What is answered, also where all is there that may be, is what is described
-// for the path; and the example of a change is one.
+// Answers, with all their optional fields too, match the path's description, and so does the
+// example of a change.
 func TestAnswersAreAsDocumented(t *testing.T) {
 	now, rate, uid, index := time.Now(), 0.5, uint32(1), 1
 	s := source{

@@ -28,7 +28,7 @@
     document.body.classList.toggle("dim", text !== "");
   };
 
-  // The charts, whose colours are those of the style sheet.
+  // The charts, with the style sheet's colours.
   const rate = (v) => {
     if (v === null || v === undefined) return "–";
     for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (v >= size) return +(v / size).toFixed(1) + " " + unit + "pps";
@@ -154,7 +154,7 @@
   // A question is answered at once by the keyboard.
   document.body.addEventListener("htmx:afterSettle", (e) => { if (e.target.id === "result") document.getElementById("sure")?.focus(); });
 
-  // A slider that is moved is what the plan is given.
+  // Moving a slider changes the plan's options.
   document.getElementById("plan-form")?.addEventListener("input", (e) => {
     const given = document.getElementById("given-" + e.target.dataset.given);
     if (given) given.checked = true;

@@ -366,7 +366,7 @@ func TestNodePermissions(t *testing.T) {
 		}
 	}
 	if len(may.Pub.Allow) == 0 || len(may.Sub.Allow) == 0 {
-		t.Errorf("no list of what is allowed means all: %+v", may)
+		t.Errorf("an empty list of permissions allows all: %+v", may)
 	}
 }
 

@@ -195,7 +195,7 @@ func TestKill(t *testing.T) {
 		}
 		return hasAll(s, acknowledged)
 	})
-	// What was live is what is stored.
+	// The stored contents are the live ones.
 	sequence := "1"
 	for {
 		m, err := w.stream.get(fmt.Sprintf(`{"seq":%s,"next_by_subj":%q}`, sequence, wire.DeltaSubject(config.FleetBlock)))

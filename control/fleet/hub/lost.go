@@ -16,8 +16,8 @@ const (
 	// nodes that were enrolled before: nodes connect again within three seconds.
 	settleReports = 4 * time.Second
 
-	// leastPause and mostPause are between two epochs that begin because of what nodes
-	// report: each has all nodes fetch all lists. The pause doubles each time, since only
+	// leastPause and mostPause are between two epochs that begin after reports of
+	// nodes: each has all nodes fetch all lists. The pause doubles each time, since only
 	// two hubs with the same keys make several.
 	leastPause, mostPause = 10 * time.Second, 10 * time.Minute
 

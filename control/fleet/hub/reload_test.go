@@ -137,7 +137,7 @@ func TestReload(t *testing.T) {
 	if s, err := f.hub.Fleet(t.Context()); err != nil || s.Reload == nil || s.Reload.Error != "" {
 		t.Errorf("%+v, %v", s.Reload, err)
 	}
-	// It is what a restart makes of it.
+	// A restart has the same result.
 	f.stop()
 	_, lists, _ := strings.Cut(f.text, "heartbeat: 2s\n")
 	f.start(lists)

@@ -233,7 +233,7 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 	case left > 0:
 		v.waits = fmt.Sprintf("the end of the wave, in %v", left.Round(time.Second))
 	case w.Rehearse && slices.ContainsFunc(v.in, func(n observed) bool { return v.alive(n) && n.seen.Sub(r.Confirmed) < w.For }):
-		v.waits = "the nodes' reports of what they have counted"
+		v.waits = "the nodes' reports of their counts"
 	case w.Rehearse && v.looked < r.Packets && !r.Accepted:
 		v.waits = fmt.Sprintf("packets: %d were looked at, %d are needed", v.looked, r.Packets)
 	case w.Rehearse && r.MaxConversed != nil && v.collateral.Measured == 0 && !r.Accepted:

@@ -252,7 +252,7 @@ func (a *releases) roll(l *managed, next store.Change) error {
 	if r := x.Rollout; same && (at == x.Stable || r != nil && at == r.To || current.Len() == 0) {
 		return nil
 	}
-	if x.Rollout.active() && same { // halted: these contents are what halted it
+	if x.Rollout.active() && same { // halted: these contents halted it
 		return nil
 	}
 	if x.Refused != "" && x.Refused == sumOf(next) {

@@ -59,7 +59,7 @@ func memory(t *testing.T, pid int, what string) int {
 	return 0
 }
 
-// used is what a hub has of memory, in kB.
+// used has the memory of a hub, in kB.
 type used struct{ rss, heap, stacks int }
 
 // used reads that of a process that has a socket.
@@ -209,7 +209,7 @@ func TestScale(t *testing.T) {
 	busy := seen[len(seen)/2]
 	each := used{(busy.rss - idle.rss) / nodes, (busy.heap - idle.heap) / nodes, (busy.stacks - idle.stacks) / nodes}
 	t.Logf("hub: %d MB idle, a connection %d kB: %d of heap in use, garbage included, %d of stacks", idle.rss>>10, each.rss, each.heap, each.stacks)
-	// Of the stacks, 32 kB are those of the broker's writers: flushOutbound of nats-server
+	// The broker's writers have 32 kB of the stacks: flushOutbound of nats-server
 	// 2.15 has an array of 24 kB there.
 	if each.rss > 120 || each.heap > 60 || each.stacks > 48 {
 		t.Errorf("%+v kB of the hub's memory a connection, want 120 at most, of them 60 of heap and 48 of stacks", each)

@@ -27,8 +27,8 @@ func datagram(number uint32) []byte {
 
 // TestTraceCost traces packets through twenty nodes with 100,000 other packets in each
 // slice, by asking all of them, and compares what that costs with summaries that would
-// say whom to ask: one of each node's slice at the hub, and attenuated filters, one of
-// what is reached over each link in up to three hops.
+// say whom to ask: one of each node's slice at the hub, and attenuated filters, one for
+// each link, with all that is reached over it in up to three hops.
 func TestTraceCost(t *testing.T) {
 	const (
 		nodes  = 20
@@ -110,8 +110,8 @@ func TestTraceCost(t *testing.T) {
 	}
 	perNode := float64(after.OutBytes-before.OutBytes+after.InBytes-before.InBytes) / nodes
 
-	// The summary of a slice that is cheapest to send, and filters of what is behind a
-	// link, sized for what is three hops away.
+	// The summary of a slice that is cheapest to send, and filters of the nodes behind a
+	// link, sized for those three hops away.
 	plan, err := compress.Optimal(others, 7*others, 1<<24)
 	if err != nil {
 		t.Fatal(err)

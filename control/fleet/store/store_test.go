@@ -118,7 +118,7 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// TestDamaged changes bytes of what is stored: that is noticed, and begins a new epoch,
+// TestDamaged changes stored bytes: that is noticed, and begins a new epoch,
 // in which no version number stands for two contents.
 func TestDamaged(t *testing.T) {
 	durabletest.WithoutSyncs(t)

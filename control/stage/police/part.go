@@ -21,7 +21,7 @@ type Limits struct {
 	sfb.Limits
 	Name    string    // for status
 	V4, V6  key.Shape // of flows
-	Stopped bool      // time is what the policer's memory says, for tests
+	Stopped bool      // time stands still at the value in the policer's memory, for tests
 }
 
 // Interface is an interface, or a glob, with its limits; nil: none.

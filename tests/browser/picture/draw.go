@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// style is how a cell looks. Colours are those of SVG; "" is the default.
+// style is how a cell looks. Colours are written as in SVG; "" is the default.
 type style struct {
 	fg, bg              string
 	bold, faint, invert bool

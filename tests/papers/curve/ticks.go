@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// mostTicks is what fits on an axis without labels touching.
+// mostTicks fit on an axis without labels touching.
 const mostTicks = 9
 
 // steps puts a tick at each multiple of 1, 2 or 5 times a power of ten.

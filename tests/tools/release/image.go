@@ -23,7 +23,7 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// program is what differs between the images.
+// program has what differs between the images.
 type program struct {
 	command  []string
 	user     int // who runs it, and owns what is to be written
@@ -31,7 +31,7 @@ type program struct {
 	licenses string
 }
 
-// programs are those of the images. weir runs as root, with the capabilities that the container
+// programs are the programs in the images. weir runs as root, with the capabilities that the container
 // gets: the BPF file system is root's.
 var programs = map[string]program{
 	"weir": {

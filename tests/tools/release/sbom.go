@@ -64,7 +64,7 @@ func sbom(name, version, binary, vendored, out string) error {
 	}
 	encoder := cdx.NewBOMEncoder(file, cdx.BOMFileFormatJSON)
 	encoder.SetPretty(true)
-	// CycloneDX 1.5 is what most readers know.
+	// Most readers know CycloneDX 1.5.
 	return errors.Join(encoder.EncodeVersion(bom, cdx.SpecVersion1_5), file.Close())
 }
 
