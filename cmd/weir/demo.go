@@ -22,7 +22,7 @@ var errNotProved = errors.New("the demo failed, see above")
 const consoleSeconds = 300
 
 func newDemo() *cobra.Command {
-	o := demo.Options{Version: version}
+	o := demo.Options{Filters: demoFilters{}}
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Filter traffic between two namespaces, and prove that it works",

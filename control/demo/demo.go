@@ -29,12 +29,12 @@ import (
 
 // Options configure the demo.
 type Options struct {
-	Entries int    // addresses on the generated list
-	Seconds int    // of traffic
-	Feed    string // a list to use instead of generated ones
-	Capture string // a capture whose packets are sent instead of generated ones
-	Console bool   // serve the console
-	Version string // weir's
+	Entries int     // addresses on the generated list
+	Seconds int     // of traffic
+	Feed    string  // a list to use instead of generated ones
+	Capture string  // a capture whose packets are sent instead of generated ones
+	Console bool    // serve the console
+	Filters Starter // starts the daemon
 
 	Say  func(string)   // prints what happens; may be nil
 	Show func(Progress) // called several times a second; may be nil
@@ -178,7 +178,7 @@ type stage struct {
 	ground   *playground.Playground
 	lists    *lists
 	traffic  *traffic
-	filter   *filter
+	filter   Filter
 	sender   sender
 	receiver *receiver
 	report   Report
@@ -192,7 +192,7 @@ func (s *stage) close() {
 		s.receiver.Close()
 	}
 	if s.filter != nil {
-		s.filter.stop() // sweep removes the rest
+		s.filter.Close() // sweep removes the rest
 	}
 	if s.ground != nil {
 		s.ground.Close()
@@ -228,7 +228,7 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	if s.filter, err = startFilter(ctx, s.lists, s.ground.B, s.o); err != nil {
 		return err
 	}
-	d, err := s.filter.metadata(ctx)
+	d, err := s.filter.Describe(ctx)
 	if err != nil {
 		return err
 	}
@@ -315,7 +315,7 @@ func (s *stage) swap(ctx context.Context) error {
 	if _, err := s.filter.Reload(ctx); err != nil {
 		return err
 	}
-	d, err := s.filter.metadata(ctx)
+	d, err := s.filter.Describe(ctx)
 	if err != nil {
 		return err
 	}

@@ -2,32 +2,38 @@ package demo
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"net"
+	"time"
 
+	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/config"
-	"weir/control/daemon"
 	"weir/control/demo/playground"
 	"weir/control/observe/heavy"
+	meter "weir/control/observe/traffic"
 	"weir/loader"
 )
 
-// filter is a daemon that filters on an interface of the demo.
-type filter struct {
-	*daemon.Daemon
-	*daemon.API
-	cancel context.CancelFunc
-	ended  chan error
+// Starter starts daemons.
+type Starter interface {
+	// Start starts a daemon that reads the counters at an interval. It filters once Start
+	// returns, and until it is closed, even if ctx ends.
+	Start(_ context.Context, _ *config.Config, look time.Duration) (Filter, error)
 }
 
-// configured is a fixed configuration.
-type configured struct{ c *config.Config }
+// Filter is a running daemon.
+type Filter interface {
+	// Describe describes the active program.
+	Describe(context.Context) (attach.Metadata, error)
+	Counters() meter.Counters
+	Reload(context.Context) (api.Reloaded, error)
+	OpenConsole(context.Context, api.ConsoleRequest) (api.ConsoleOpened, error)
+	// Close ends the daemon, and detaches its program.
+	Close() error
+}
 
-func (r configured) Read() (*config.Config, error) { return r.c, r.c.Validate() }
-
-func startFilter(ctx context.Context, l *lists, on playground.End, o Options) (*filter, error) {
+// startFilter starts a daemon that filters on an interface by the lists.
+func startFilter(ctx context.Context, l *lists, on playground.End, o Options) (Filter, error) {
 	c, err := l.config()
 	if err != nil {
 		return nil, err
@@ -41,14 +47,7 @@ func startFilter(ctx context.Context, l *lists, on playground.End, o Options) (*
 		c.Trackers = []heavy.Spec{heavy.DefaultSpec("src"), heavy.DefaultSpec("dst")}
 	}
 	c.Interfaces = []config.Interface{{Name: on.Iface, Netns: on.Netns, XDP: loader.Native, Required: true}}
-	d, err := daemon.Start(ctx, daemon.Options{Config: configured{c}, Version: o.Version, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &filter{d, d.API(), cancel, make(chan error, 1)}
-	go func() { f.ended <- d.Run(running, nil, look, nil) }()
-	return f, nil
+	return o.Filters.Start(ctx, c, look)
 }
 
 // consoleAddress is where the console is served, if nothing else is.
@@ -64,16 +63,4 @@ func freeAddress() (config.Address, error) {
 		return "", err
 	}
 	return config.Address(l.Addr().String()), l.Close()
-}
-
-// metadata describes what is active.
-func (f *filter) metadata(ctx context.Context) (m attach.Metadata, err error) {
-	err = f.Do(ctx, func() error { m = f.Metadata(); return nil })
-	return m, err
-}
-
-// stop detaches the program.
-func (f *filter) stop() error {
-	f.cancel()
-	return errors.Join(<-f.ended, f.Stop())
 }
