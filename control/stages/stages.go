@@ -151,9 +151,12 @@ type Conversations = collateral.Conversations
 // Connection is a connection that programs remember.
 type Connection = collateral.Connection
 
-// Conversations opens those of a generation's programs, nil where there is no record.
+// Conversations opens the conversations of a generation's programs, nil where there is no record.
 func (s *Sections) Conversations(g *loader.Generation) *Conversations {
-	return s.Collateral.Conversations(s.Replies, g)
+	if !s.Collateral.On() {
+		return nil
+	}
+	return s.Collateral.Conversations(replies.NewMemory(s.Replies, true).Open(g), s.Replies.On(), g)
 }
 
 // AtInterface are the keys that stages have at an interface in weir.yaml.

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/stage/replies"
+	"weir/bpf"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -16,9 +16,19 @@ import (
 // all connections.
 type Conversations struct {
 	*Record
-	opened  *replies.Connections
-	replies replies.Spec
-	pass    bool // replies do
+	opened      Opened
+	repliesPass bool
+}
+
+// Opened has the connections that this host opens.
+type Opened interface {
+	// Opened calls fn with each connection, expired ones included, until it fails.
+	Opened(fn func(bpf.WeirConnection, bpf.WeirConnectionState) error) error
+	// Incoming returns the fields of a connection's incoming packets.
+	Incoming(bpf.WeirConnection) key.Tuple
+	// Sent returns when this host sent the last packet of a connection, by the kernel's clock.
+	Sent(bpf.WeirConnection, bpf.WeirConnectionState) time.Duration
+	Close() error
 }
 
 // Connection is one that programs remember. It may have ended.
@@ -29,25 +39,27 @@ type Connection struct {
 	Sent     time.Duration // when this host has sent the last packet, by the kernel's clock
 }
 
-// Conversations opens those of a generation's programs, nil where there is no record. They must be
-// closed.
-func (s *Spec) Conversations(of replies.Spec, g *loader.Generation) *Conversations {
+// Conversations opens the conversations of a generation's programs, and takes over the connections
+// that this host opens. It returns nil where there is no record. They must be closed.
+func (s *Spec) Conversations(opened Opened, repliesPass bool, g *loader.Generation) *Conversations {
 	record := s.Open(g)
 	if record == nil {
+		opened.Close() // if it fails, a map leaks
 		return nil
 	}
-	memory := replies.NewMemory(of, true)
-	return &Conversations{record, memory.Open(g), memory.Spec, of.On()}
+	return &Conversations{record, opened, repliesPass}
 }
 
 // Spared reports whether lists spare what comes in of a conversation: replies, where these pass.
-func (c *Conversations) Spared(how verdict.How) bool { return c.pass && how&verdict.AcceptedTCP == 0 }
+func (c *Conversations) Spared(how verdict.How) bool {
+	return c.repliesPass && how&verdict.AcceptedTCP == 0
+}
 
 // Connections calls fn with each connection that is remembered.
 func (c *Conversations) Connections(fn func(Connection)) error {
-	each := func(opened bool) func(replies.Connection, replies.State) error {
-		return func(k replies.Connection, s replies.State) error {
-			of := Connection{In: replies.Incoming(k), How: verdict.AcceptedTCP, Answered: s.Answered != 0, Sent: c.replies.Sent(k, s)}
+	each := func(opened bool) func(bpf.WeirConnection, bpf.WeirConnectionState) error {
+		return func(k bpf.WeirConnection, s bpf.WeirConnectionState) error {
+			of := Connection{In: c.opened.Incoming(k), How: verdict.AcceptedTCP, Answered: s.Answered != 0, Sent: c.opened.Sent(k, s)}
 			switch {
 			case opened && of.In.Proto == unix.IPPROTO_UDP:
 				of.How = verdict.OpenedUDP
@@ -58,17 +70,8 @@ func (c *Conversations) Connections(fn func(Connection)) error {
 			return nil
 		}
 	}
-	err := c.Accepted(each(false))
-	if c.opened != nil {
-		err = errors.Join(err, c.opened.Opened(each(true)))
-	}
-	return err
+	return errors.Join(c.Accepted(each(false)), c.opened.Opened(each(true)))
 }
 
 // Close releases them. Programs go on.
-func (c *Conversations) Close() error {
-	if c.opened == nil {
-		return c.Record.Close()
-	}
-	return errors.Join(c.Record.Close(), c.opened.Close())
-}
+func (c *Conversations) Close() error { return errors.Join(c.Record.Close(), c.opened.Close()) }

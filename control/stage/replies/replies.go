@@ -2,20 +2,17 @@
 package replies
 
 import (
-	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"path"
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"golang.org/x/sys/unix"
 
 	"weir/bpf"
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage"
-	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -109,45 +106,15 @@ func NewMemory(s Spec, asked bool) *Memory {
 // On reports whether connections are remembered.
 func (m *Memory) On() bool { return m.asked || m.Spec.On() }
 
-// Open returns what a generation's programs remember, nil where that is nothing. It must be
-// closed.
-func (m *Memory) Open(g *loader.Generation) *Connections {
-	if !m.On() {
-		return nil
-	}
-	shared := g.Shared(m.Shared())
-	if shared == nil {
-		return nil
-	}
-	return &Connections{shared}
-}
-
-// Sent returns when this host has sent the last packet of a connection, by the kernel's clock.
-func (s *Spec) Sent(c Connection, of State) time.Duration {
-	lasts := time.Duration(s.TCPTimeout)
-	switch {
-	case c.Proto == unix.IPPROTO_UDP:
-		lasts = time.Duration(s.UDPTimeout)
-	case of.Closing != 0:
-		lasts = min(opening, lasts)
-	}
-	return time.Duration(of.Until) - lasts
-}
-
-// Incoming returns what packets of a connection have that come in.
-func Incoming(c Connection) key.Tuple {
-	family := uint8(4)
-	for i := 1; i < len(c.Local); i++ {
-		if c.Local[i]|c.Remote[i] != 0 {
-			family = 6
+// Open opens the connections that a generation's programs remember. They must be closed.
+func (m *Memory) Open(g *loader.Generation) *Opened {
+	o := &Opened{spec: m.Spec}
+	if m.On() {
+		if shared := g.Shared(m.Shared()); shared != nil {
+			o.connections = &Connections{shared}
 		}
 	}
-	var ports [4]byte
-	binary.NativeEndian.PutUint32(ports[:], c.Ports)
-	return key.Tuple{
-		Src: engine.AddrOf(family, c.Remote), Dst: engine.AddrOf(family, c.Local), Proto: uint8(c.Proto), HasPorts: true,
-		SrcPort: binary.BigEndian.Uint16(ports[2:]), DstPort: binary.BigEndian.Uint16(ports[:]),
-	}
+	return o
 }
 
 // unconnectedShare is how many connections there are for one of sockets without a remote
