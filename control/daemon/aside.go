@@ -155,11 +155,13 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		if l.stage != loading {
 			d.active.attach.FollowDevices()
 		}
-		d.observers.publish(now, l.snapshots.Next(now, d.active.attach.Metadata()), d.monitor.manual)
+		m := d.active.attach.Metadata()
+		d.observers.publish(now, l.snapshots.Next(now, m.Policy()), d.monitor.manual)
 		d.note()
 	case now := <-l.shown.C:
+		m := d.active.attach.Metadata()
 		select {
-		case l.rates <- l.showing.Next(now, d.active.attach.Metadata()):
+		case l.rates <- l.showing.Next(now, m.Policy()):
 		default:
 		}
 	}

@@ -283,7 +283,7 @@ func (o *observers) measure() {
 			shown = append(shown, i.Target)
 		}
 	}
-	o.meter.Follow(all, shown)
+	o.meter.Follow(all, shown, programs{})
 	m := o.active.attach.Metadata()
 	phase := drops.Phase{Begin: time.Now(), Lists: listNames(m), Policy: m.Policy(), Monitor: m.Monitor, Trial: o.active.prepared.onTrial()}
 	o.drops.Follow(phase, o.active.prepared.trackDrops, func() drops.Tally { return drops.TallyOf(&o.meter) })

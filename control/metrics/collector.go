@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/control/feed"
+	"weir/control/observe/traffic"
 	"weir/control/stage"
 	"weir/control/stages"
 	"weir/filter/packet"
@@ -308,7 +309,7 @@ func (s sink) durations(d *prometheus.Desc, of *Durations) {
 	s <- prometheus.MustNewConstHistogram(d, of.count, of.sum, buckets)
 }
 
-func (s sink) iface(i Interface) {
+func (s sink) iface(i traffic.Interface) {
 	s.put(attached, truth(i.XDP != ""), i.Iface, i.Netns, i.Direction())
 	s.put(unpinned, truth(i.Unpinned), i.Iface, i.Netns, i.Direction())
 	if i.XDP != "" {

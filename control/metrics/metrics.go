@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/feed"
+	"weir/control/observe/traffic"
 	"weir/control/stage"
 	"weir/loader"
 )
@@ -25,7 +26,7 @@ type Source interface {
 type Snapshot struct {
 	Version string // of weir
 
-	Interfaces []Interface // including those that are gone
+	Interfaces []traffic.Interface // including those that are gone
 	Lists      []List
 	Hits       map[string]loader.Counter // by block list; "": the list is unknown
 	Origins    map[string]Origin         // by the names in Lists and Hits
@@ -105,28 +106,6 @@ type Notifications struct {
 	Attempts  uint64 // to deliver one, that failed
 	Waiting   int
 	Failing   bool // the last attempt failed
-}
-
-// Interface has the counters of an interface.
-type Interface struct {
-	loader.Target
-	XDP       string // as a loader.Hook; "" while the interface is gone or filtered by another program
-	Unpinned  bool   // it is filtered only until the daemon ends
-	Counts    []Count
-	Penalties *int   // active; nil: no tracker of the interface may punish
-	Lost      uint64 // events lost because the buffer was full
-
-	NotIP loader.EtherTypes // frames with the reason not-ip
-
-	Stages []stage.Sample // that programs count for stages
-}
-
-// Count is the number of packets with a reason. The verdict of some reasons depends
-// on the configuration.
-type Count struct {
-	Reason string
-	Drops  bool
-	loader.Counter
 }
 
 // Origin says which entries of a list are counted under a name of their own.

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"weir/control/feed"
+	"weir/control/observe/traffic"
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/control/stages"
@@ -45,8 +46,8 @@ func whole(t testing.TB) Snapshot {
 	at := time.Unix(1_800_000_000, 250e6)
 	s := Snapshot{
 		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
-		Interfaces: []Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Stages: ofAllStages(false), Counts: []Count{
+		Interfaces: []traffic.Interface{
+			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Stages: ofAllStages(false), Counts: []traffic.Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"weir/control/export"
-	"weir/control/metrics"
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/filter/verdict"
@@ -98,7 +97,7 @@ func gather(all <-chan events.Event, send func(export.Batch)) {
 }
 
 // interfaces returns what was counted on interfaces, of which index returns the indexes.
-func interfaces(counted []metrics.Interface, index func(loader.Target) uint32) (all []export.Interface) {
+func interfaces(counted []traffic.Interface, index func(loader.Target) uint32) (all []export.Interface) {
 	at := make(map[loader.Target]int) // of incoming packets
 	for _, c := range counted {
 		n := new(export.Traffic)

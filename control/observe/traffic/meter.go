@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 
-	"weir/control/attach"
-	"weir/control/metrics"
 	"weir/control/stage"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -54,6 +52,71 @@ type Attachment struct {
 	Penalties *int // active ones; nil: no tracker imposes any
 }
 
+// Program describes a program that counts.
+type Program struct {
+	Policy verdict.Policy
+	Lists  []List // by their numbers, from 1 on
+	Stages Stages // nil: none of them counts
+}
+
+// List is a list of a program.
+type List struct {
+	Name   string
+	Allow  bool
+	Before loader.Counter // the number's count when it became the list's
+}
+
+// Stages are the stages of a program.
+type Stages interface {
+	// Counted returns counters, as the memory of programs has them; without memory, zeros.
+	Counted(*loader.Stats) []stage.Sample
+	// Gauges returns values that no one adds up.
+	Gauges(*loader.Stats) []stage.Sample
+}
+
+// Describer describes programs.
+type Describer interface {
+	Describe(*loader.Attachment) (Program, error)
+}
+
+func (p *Program) drops(r verdict.Reason) bool { return p.Policy.Action(r) == verdict.Drop }
+
+func (p *Program) counted(s *loader.Stats) []stage.Sample {
+	if p.Stages == nil {
+		return nil
+	}
+	return p.Stages.Counted(s)
+}
+
+func (p *Program) gauges(s *loader.Stats) []stage.Sample {
+	if p.Stages == nil {
+		return nil
+	}
+	return p.Stages.Gauges(s)
+}
+
+// Interface has the counts of an interface.
+type Interface struct {
+	loader.Target
+	XDP       string // as a loader.Hook; "" while the interface is gone or filtered by another program
+	Unpinned  bool   // it is filtered only until the daemon ends
+	Counts    []Count
+	Penalties *int   // active; nil: no tracker of the interface may punish
+	Lost      uint64 // events lost because the buffer was full
+
+	NotIP loader.EtherTypes // frames with the reason not-ip
+
+	Stages []stage.Sample // that programs count for stages
+}
+
+// Count is the number of packets with a reason. The verdict of some reasons depends
+// on the configuration.
+type Count struct {
+	Reason string
+	Drops  bool
+	loader.Counter
+}
+
 // account has the counts under the name of one interface.
 type account struct {
 	loader.Target
@@ -77,9 +140,9 @@ func counterOf(s stage.Sample) counter { return counter{s.Family, s.Of} }
 
 // reader reads the counters of an attachment.
 type reader struct {
-	stats    *loader.Stats   // nil while no program is attached
-	text     []byte          // what the metadata was read from
-	metadata attach.Metadata // the interface's own
+	stats   *loader.Stats // nil while no program is attached
+	text    []byte        // of the metadata that describes the program
+	program Program
 
 	// The counters as last read.
 	seen        Counters
@@ -90,8 +153,8 @@ type reader struct {
 	seenNotIP   loader.EtherTypes
 }
 
-func newReader(s *loader.Stats, m attach.Metadata) *reader {
-	return &reader{stats: s, metadata: m, seenStages: make(map[counter]float64)}
+func newReader(s *loader.Stats, p Program) *reader {
+	return &reader{stats: s, program: p, seenStages: make(map[counter]float64)}
 }
 
 // add adds what was counted under another name.
@@ -108,18 +171,18 @@ func (a *account) add(other *account) {
 }
 
 // Read returns what was counted until now: by interface, and by block list.
-func (m *Meter) Read() (all []metrics.Interface, hits map[string]loader.Counter) {
+func (m *Meter) Read() (all []Interface, hits map[string]loader.Counter) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, a := range m.accounts {
 		m.advance(a)
-		i := metrics.Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()}
+		i := Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()}
 		i.NotIP = loader.EtherTypes{ByType: maps.Clone(a.notIP.ByType), Others: a.notIP.Others}
-		for _, c := range a.metadata.Counted(nil) {
+		for _, c := range a.program.counted(nil) {
 			c.Value = a.stages[counterOf(c)]
 			i.Stages = append(i.Stages, c)
 		}
-		i.Stages = append(i.Stages, a.metadata.Gauges(a.stats)...)
+		i.Stages = append(i.Stages, a.program.gauges(a.stats)...)
 		all = append(all, i)
 	}
 	return all, maps.Clone(m.hits)
@@ -182,7 +245,7 @@ func (m *Meter) Counters() (reasons Counters, refuted uint64) {
 // in any case; others, of which any number may come and go, while they exist. An
 // interface that is renamed counts under its new name from then on, and takes
 // along what it counted, unless its former name still has an account.
-func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
+func (m *Meter) Follow(attached []Attachment, named []loader.Target, d Describer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	former, readers := make(map[*loader.Stats]*account), make(map[*loader.Stats]*reader)
@@ -191,7 +254,7 @@ func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
 		if a.stats != nil {
 			former[a.stats], readers[a.stats] = a, a.reader
 		}
-		a.xdp, a.penalties, a.reader = "", nil, newReader(nil, a.metadata)
+		a.xdp, a.penalties, a.reader = "", nil, newReader(nil, a.program)
 	}
 	for _, t := range named {
 		m.account(t)
@@ -202,13 +265,13 @@ func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
 			a.xdp = ""
 		}
 		if a.reader = readers[n.Stats()]; a.reader == nil {
-			a.reader = newReader(n.Stats(), attach.Metadata{})
+			a.reader = newReader(n.Stats(), Program{})
 		}
 		if text := n.Metadata(); !bytes.Equal(a.text, text) {
 			a.text = text
-			if d, err := attach.MetadataOf(n.Attachment); err == nil {
-				m.renumber(a, d.Lists)
-				a.metadata = d
+			if p, err := d.Describe(n.Attachment); err == nil {
+				m.renumber(a, p.Lists)
+				a.program = p
 			}
 		}
 		m.advance(a)
@@ -226,18 +289,18 @@ func (m *Meter) Follow(attached []Attachment, named []loader.Target) {
 func (m *Meter) account(t loader.Target) *account {
 	i := slices.IndexFunc(m.accounts, func(a *account) bool { return a.Target == t })
 	if i < 0 {
-		i, m.accounts = len(m.accounts), append(m.accounts, &account{Target: t, reader: newReader(nil, attach.Metadata{}), stages: make(map[counter]float64)})
+		i, m.accounts = len(m.accounts), append(m.accounts, &account{Target: t, reader: newReader(nil, Program{}), stages: make(map[counter]float64)})
 	}
 	return m.accounts[i]
 }
 
 // renumber switches to other lists: what a number has counted until it becomes
 // another's belongs to the former one.
-func (m *Meter) renumber(a *account, lists []attach.List) {
+func (m *Meter) renumber(a *account, lists []List) {
 	if m.hits == nil {
 		m.hits = make(map[string]loader.Counter)
 	}
-	before := a.metadata.Lists
+	before := a.program.Lists
 	a.seenLists = append(a.seenLists, make([]loader.Counter, max(0, 1+len(lists)-len(a.seenLists)))...)
 	for i, list := range lists {
 		grown := since(list.Before, &a.seenLists[i+1])
@@ -246,10 +309,10 @@ func (m *Meter) renumber(a *account, lists []attach.List) {
 		}
 		m.hit(list, loader.Counter{}) // so that it is there, with 0
 	}
-	m.hit(attach.List{}, loader.Counter{})
+	m.hit(List{}, loader.Counter{})
 }
 
-func (m *Meter) hit(list attach.List, n loader.Counter) {
+func (m *Meter) hit(list List, n loader.Counter) {
 	if !list.Allow {
 		m.hits[list.Name] = sum(m.hits[list.Name], n)
 	}
@@ -264,7 +327,7 @@ func (m *Meter) advance(a *account) {
 			total = &m.out
 		}
 		total[i] = sum(total[i], grown)
-		if t := &a.total[i]; a.metadata.Drops(verdict.Reason(i)) {
+		if t := &a.total[i]; a.program.drops(verdict.Reason(i)) {
 			t.dropped = sum(t.dropped, grown)
 		} else {
 			t.passed = sum(t.passed, grown)
@@ -274,7 +337,7 @@ func (m *Meter) advance(a *account) {
 	if !a.Out {
 		m.refuted += grown(a.stats.Refuted(), &a.seenRefuted)
 	}
-	for _, c := range a.metadata.Counted(a.stats) {
+	for _, c := range a.program.counted(a.stats) {
 		k := counterOf(c)
 		seen := a.seenStages[k]
 		if c.Value < seen {
@@ -289,25 +352,25 @@ func (m *Meter) advance(a *account) {
 		case i >= len(a.seenLists):
 			return // there are no such lists
 		case i == 0:
-			m.hit(attach.List{}, since(c, &a.seenLists[0]))
-		case i <= len(a.metadata.Lists):
-			m.hit(a.metadata.Lists[i-1], since(c, &a.seenLists[i]))
+			m.hit(List{}, since(c, &a.seenLists[0]))
+		case i <= len(a.program.Lists):
+			m.hit(a.program.Lists[i-1], since(c, &a.seenLists[i]))
 		}
 	}
 }
 
 // counts returns a count for each reason with the verdict that it has now, and
 // with the other one where packets have left with that.
-func (a *account) counts() []metrics.Count {
-	var all []metrics.Count
+func (a *account) counts() []Count {
+	var all []Count
 	for i, t := range a.total {
 		reason := verdict.Reason(i)
-		drops := a.metadata.Drops(reason)
+		drops := a.program.drops(reason)
 		if drops || t.dropped.Packets > 0 {
-			all = append(all, metrics.Count{Reason: reason.String(), Drops: true, Counter: t.dropped})
+			all = append(all, Count{Reason: reason.String(), Drops: true, Counter: t.dropped})
 		}
 		if !drops || t.passed.Packets > 0 {
-			all = append(all, metrics.Count{Reason: reason.String(), Counter: t.passed})
+			all = append(all, Count{Reason: reason.String(), Counter: t.passed})
 		}
 	}
 	return all

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"weir/control/attach"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -57,10 +56,10 @@ func NewIntervals(m *Meter) *Intervals {
 	return &Intervals{meter: m, at: time.Now(), first: now, last: now, firstOut: out, lastOut: out}
 }
 
-// Next ends an interval.
-func (v *Intervals) Next(now time.Time, d attach.Metadata) Rates {
+// Next ends an interval, in which a policy was active.
+func (v *Intervals) Next(now time.Time, p *verdict.Policy) Rates {
 	all, _ := v.meter.Counters()
-	r := Rates{Interval: now.Sub(v.at), Reasons: make(map[string]float64), Monitor: d.Monitor}
+	r := Rates{Interval: now.Sub(v.at), Reasons: make(map[string]float64), Monitor: p.Monitor}
 	v.at = now
 	seconds := max(r.Interval.Seconds(), 1e-3)
 	for i := range all {
@@ -72,7 +71,7 @@ func (v *Intervals) Next(now time.Time, d attach.Metadata) Rates {
 		if r.Grown[i].Packets > 0 {
 			r.Reasons[reason.String()] = rate
 		}
-		if d.Drops(reason) {
+		if p.Action(reason) == verdict.Drop {
 			r.Dropped += rate
 		}
 		r.Total = sum(r.Total, r.All[i])
@@ -87,7 +86,7 @@ func (v *Intervals) Next(now time.Time, d attach.Metadata) Rates {
 		r.Out.Grown[i], r.Out.All[i] = grown, sub(out[i], v.firstOut[i])
 		r.Out.Packets += float64(grown.Packets) / seconds
 		r.Out.Bytes += float64(grown.Bytes) / seconds
-		if d.Drops(verdict.Reason(i)) {
+		if p.Action(verdict.Reason(i)) == verdict.Drop {
 			r.Out.Dropped += float64(grown.Packets) / seconds
 		}
 	}
