@@ -13,10 +13,13 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // Attachment is an interface with weir's program attached to it. Close leaves the
@@ -34,7 +37,7 @@ type Attachment struct {
 	// holding guards link and its state, taken after mu: a change of the attachment may
 	// wait for the pins, and Index does not.
 	holding sync.Mutex
-	link    hold // set with mu as well; nil: the pin is gone, and with it what it kept, or closed
+	link    hooks.Hold // set with mu as well; nil: the pin is gone, and with it what it kept, or closed
 
 	// program is the ID of the program that this process attached or found last.
 	// If there is another now, a process has taken over.
@@ -50,7 +53,7 @@ type Attachment struct {
 
 	filter map[string]*array  // pinned beside the program, nil if none is
 	seen   map[string]seenPin // pins that are known to be right, by name
-	dir    inode              // of the directory of all pins
+	dir    bpffs.Inode        // of the directory of all pins
 	mirror uint64             // the mount that it is in, if that is a slave of another
 
 	orphan bool // the program's pins were lost before this process found it
@@ -64,7 +67,7 @@ type Attachment struct {
 type Preparation struct {
 	pins     Pins
 	metadata metadata
-	iface    *Iface
+	iface    *netif.Iface
 	stats    *Stats
 	found    *Attachment // the program that is to be replaced, nil if there is none
 }
@@ -73,7 +76,7 @@ type Preparation struct {
 // attached there, Attach will replace it without a gap and its counters go on.
 // Prepare changes nothing. It fails with [ErrHook] where the program there is
 // attached to another hook.
-func (d Pins) Prepare(t Target, hook Hook) (*Preparation, error) {
+func (d Pins) Prepare(t netif.Target, hook hooks.Hook) (*Preparation, error) {
 	p := &Preparation{pins: d, metadata: metadata{Target: t, Hook: hook}}
 	if err := d.locked(p.open); err != nil {
 		p.Close()
@@ -100,9 +103,9 @@ func (p *Preparation) open() (err error) {
 		p.stats, err = newStats(0)
 	}
 	if err != nil {
-		return explainPermission(err)
+		return explain.Permission(err)
 	}
-	p.stats.entry.Store(p.metadata.Hook.entry(p.iface.LinkAttrs))
+	p.stats.entry.Store(entryOf(p.metadata.Hook, p.iface))
 	return nil
 }
 
@@ -122,14 +125,14 @@ func (p *Preparation) adopt() error {
 		// Another version's counters: what they counted is lost.
 		var err error
 		if a.stats, err = newStats(0); err != nil {
-			return explainPermission(err)
+			return explain.Permission(err)
 		}
 		a.unpinned = pinnedMapNames
 	} else {
 		// The process that is replaced may be reading events: a buffer has one reader.
 		events, err := newEvents()
 		if err != nil {
-			return explainPermission(err)
+			return explain.Permission(err)
 		}
 		a.stats.move(pinnedMaps{bpf.WeirMapEvents: events}) // if it fails, a map leaks
 		a.unpinned = append(a.unpinned, bpf.WeirMapEvents)
@@ -146,7 +149,7 @@ func (p *Preparation) Stats() *Stats { return p.stats }
 // over prog, also when it fails.
 //
 // It fails with [ErrReplaced] or [ErrNotAttached] where another process has
-// replaced or detached the program that was there, and with [ErrForeign] where
+// replaced or detached the program that was there, and with [explain.ErrForeign] where
 // one has attached its own to an interface that had none.
 func (p *Preparation) Attach(prog *Program, metadata []byte) (*Attachment, error) {
 	defer prog.Close()
@@ -210,7 +213,7 @@ func (p *Preparation) Close() error {
 // an interface without one, and only then makes the pins: packets may be waiting.
 // Should this process die in between, it is as if it had died a moment earlier.
 // Attach takes over the program and its counters, unless it fails.
-func (d Pins) Attach(t Target, i *Iface, hook Hook, caller []byte, p *Program) (*Attachment, error) {
+func (d Pins) Attach(t netif.Target, i *netif.Iface, hook hooks.Hook, caller []byte, p *Program) (*Attachment, error) {
 	a, err := d.attach(metadata{t, hook, caller}, i, p)
 	if err != nil {
 		return nil, fmt.Errorf("attach to %s: %w", t, err)
@@ -218,16 +221,16 @@ func (d Pins) Attach(t Target, i *Iface, hook Hook, caller []byte, p *Program) (
 	return a, nil
 }
 
-func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error) {
+func (d Pins) attach(m metadata, i *netif.Iface, p *Program) (a *Attachment, err error) {
 	text, err := m.encode()
 	if err != nil {
 		return nil, err
 	}
-	if p.stats.entry.Load() != m.Hook.entry(i.LinkAttrs) {
+	if p.stats.entry.Load() != entryOf(m.Hook, i) {
 		return nil, errors.New("the program is for another hook, or for an interface with another kind of frames")
 	}
 	p.stats.join(p.memory, nil)
-	l, err := d.attachLink(m, i, p.prog)
+	l, err := hooks.Attach(string(d), m.Target, m.Hook, i, p.prog)
 	if err != nil {
 		p.stats.join(nil, nil)
 		return nil, err
@@ -237,7 +240,7 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 		if err := d.sweep(); err != nil {
 			return err
 		}
-		if err := d.makeRoom(path, i.inode, m.Target); err != nil {
+		if err := d.makeRoom(path, i.Inode, m.Target); err != nil {
 			return err
 		}
 		a = &Attachment{pins: d, path: path, metadata: m, link: l, stats: p.stats, ifindex: i.Index}
@@ -254,7 +257,7 @@ func (d Pins) attach(m metadata, i *Iface, p *Program) (a *Attachment, err error
 
 // makeRoom removes the pins that interfaces of this index or name left when they
 // went.
-func (d Pins) makeRoom(path string, inode uint64, t Target) error {
+func (d Pins) makeRoom(path string, inode uint64, t netif.Target) error {
 	old, err := d.open(path)
 	if err == nil {
 		severed := old.Severed()
@@ -265,7 +268,7 @@ func (d Pins) makeRoom(path string, inode uint64, t Target) error {
 			return d.errAway(path)
 		}
 	} else if !errors.Is(err, ErrNotAttached) {
-		return explainPermission(err)
+		return explain.Permission(err)
 	}
 	stale, err := d.severed(inode, t)
 	if err != nil {
@@ -286,7 +289,7 @@ func (a *Attachment) pin(p *Program, metadata []byte) (err error) {
 		return err
 	}
 	if a.metadataMap, err = newTextMap(pinMetadata, metadata); err != nil {
-		return explainPermission(err)
+		return explain.Permission(err)
 	}
 	defer func() {
 		if err != nil {
@@ -325,24 +328,17 @@ func (a *Attachment) releaseFilter() {
 	a.filter = nil
 }
 
-func pin(object pinnable, path string) error {
-	if err := object.pinAt(path); err != nil {
-		return fmt.Errorf("pin %s: %w", filepath.Base(path), explainPermission(err))
-	}
-	return nil
-}
-
 // open opens the pins in an interface's directory. It fails with ErrNotAttached
 // where there are none.
 func (d Pins) open(path string) (_ *Attachment, err error) {
-	if !exists(path) {
+	if !bpffs.Exists(path) {
 		return nil, ErrNotAttached
 	}
 	a := &Attachment{pins: d, path: path}
 	defer func() {
 		if err != nil {
 			a.Close()
-			err = fmt.Errorf("open the pins in %s: %w", path, explainExhausted(explainPermission(err)))
+			err = fmt.Errorf("open the pins in %s: %w", path, explain.Exhausted(explain.Permission(err)))
 		}
 	}()
 	if err := a.noteDir(); err != nil {
@@ -361,17 +357,17 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 // openLink opens the pinned metadata, and the link unless it is gone. Metadata that is lost
 // or damaged is guessed: what filters is to be found.
 func (a *Attachment) openLink() (err error) {
-	if err := a.openMetadata(); isExhausted(err) {
+	if err := a.openMetadata(); explain.IsExhausted(err) {
 		return err
 	}
-	l, err := loadHold(a.path, a.metadata)
+	l, err := hooks.Load(a.path, a.metadata.Target, a.metadata.Hook)
 	if err == nil {
 		a.link = l
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if a.metadataMap == nil {
-		a.guessMetadata()
+		a.metadata.Target, a.metadata.Hook = hooks.Guess(a.path, a.link)
 	}
 	return nil
 }
@@ -423,17 +419,17 @@ func (a *Attachment) replace(p *Program) error {
 		if lost != nil {
 			break
 		}
-		if err := a.pinNext(pinnableMap{next[name].m}, name); err != nil {
+		if err := a.pinNext(bpffs.Map{Map: next[name].m}, name); err != nil {
 			return err
 		}
 	}
 	former := a.stats.join(p.memory, a.isTakenOver)
 	a.holding.Lock()
-	err := a.link.update(p.prog)
+	err := a.link.Update(p.prog)
 	a.holding.Unlock()
 	if err != nil {
 		a.stats.join(former, a.isTakenOver)
-		return explainPermission(err)
+		return explain.Permission(err)
 	}
 	a.program = a.ProgramID()
 	a.stats.join(p.memory, a.isTakenOver)
@@ -457,12 +453,12 @@ func (a *Attachment) next(name string) string {
 	return filepath.Join(a.path, name+"_next")
 }
 
-func (a *Attachment) pinNext(object pinnable, name string) error {
+func (a *Attachment) pinNext(object bpffs.Object, name string) error {
 	// One may be left from a replacement that failed.
 	if err := os.RemoveAll(a.next(name)); err != nil {
 		return err
 	}
-	return pin(object, a.next(name))
+	return bpffs.Pin(object, a.next(name))
 }
 
 // Detach detaches the program and removes the pins. It does not touch a program
@@ -497,7 +493,7 @@ func (a *Attachment) lockedIfAny(fn func() error) error {
 	switch {
 	case err == nil:
 		defer unlock()
-	case errors.Is(err, ErrNoBPFFS), errors.Is(err, unix.EROFS), errors.Is(err, unix.ENOSPC), isExhausted(err) && !isDir(string(a.pins)):
+	case errors.Is(err, bpffs.ErrNoBPFFS), errors.Is(err, unix.EROFS), errors.Is(err, unix.ENOSPC), explain.IsExhausted(err) && !bpffs.IsDir(string(a.pins)):
 	default:
 		return err
 	}
@@ -508,13 +504,13 @@ func (a *Attachment) detach() error {
 	if a.link != nil {
 		// Another process may have the link open, or pinned elsewhere.
 		a.holding.Lock()
-		err := a.link.detach()
+		err := a.link.Detach()
 		a.holding.Unlock()
-		if errors.Is(err, ErrNoNetns) {
+		if errors.Is(err, netif.ErrNoNetns) {
 			err = a.unseen()
 		}
 		if err != nil {
-			return explainPermission(err)
+			return explain.Permission(err)
 		}
 	}
 	now, err := a.pins.open(a.path)
@@ -530,7 +526,7 @@ func (a *Attachment) detach() error {
 	if err := os.RemoveAll(a.path); err != nil {
 		return err
 	}
-	if paths, err := a.pins.paths(); err != nil || len(paths) > 0 {
+	if paths, err := hooks.Dirs(string(a.pins)); err != nil || len(paths) > 0 {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -552,17 +548,16 @@ func (a *Attachment) unseen() error {
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for deadline := time.Now().Add(time.Second); ; <-look.C {
-		programs, err := programsWith(counters)
+		programs, err := hooks.Unheld(counters)
 		if err != nil {
 			return fmt.Errorf("its network namespace cannot be found: %w", err)
 		}
-		programs = slices.DeleteFunc(programs, func(id uint32) bool { return len(holdersOf(id)) > 0 })
 		if len(programs) == 0 {
 			return nil
 		}
 		if time.Now().After(deadline) { // the kernel empties namespaces in the background
 			return fmt.Errorf("its network namespace (inode %d) is not in sight, but its filter is still there (program %d): "+
-				"detach where the processes of that namespace are visible, as on the host rather than in a container", namespaceOf(a.path), programs[0])
+				"detach where the processes of that namespace are visible, as on the host rather than in a container", hooks.NamespaceOf(a.path), programs[0])
 		}
 	}
 }
@@ -619,69 +614,44 @@ func (a *Attachment) state() (program uint32, index int, err error) {
 	if a.link == nil {
 		return 0, 0, nil
 	}
-	return a.link.state()
+	return a.link.State()
 }
 
 // begin attaches the program with a hold that is pinned, which is the attachment's from
 // then on.
-func (a *Attachment) begin(l hold, p *ebpf.Program) error {
+func (a *Attachment) begin(l hooks.Hold, p *ebpf.Program) error {
 	a.holding.Lock()
 	defer a.holding.Unlock()
 	if a.link != nil && a.link != l {
 		a.link.Close() // if it fails, it leaks
 	}
 	a.link = l
-	return l.start(p, sibling(a.path))
+	return l.Start(p, a.path)
 }
 
-// isOn reports whether the program is attached to the interface. An equal index is not enough: in
-// another namespace, to which this one was moved, another interface may have it.
-func (a *Attachment) isOn(i *Iface) bool {
-	index, err := a.Index()
-	if err != nil || index != i.Index {
+// isOn reports whether the program is attached to the interface.
+func (a *Attachment) isOn(i *netif.Iface) bool {
+	a.holding.Lock()
+	defer a.holding.Unlock()
+	if a.link == nil {
 		return false
 	}
-	switch {
-	case a.metadata.Hook == TC:
-		return a.isOnTC(i)
-	case a.metadata.Hook.ByDispatcher():
-		return true // Index has looked in the namespace
-	}
-	// The ID is 0 where there are programs in several modes.
-	return i.Xdp == nil || i.Xdp.Attached && (i.Xdp.ProgId == 0 || i.Xdp.ProgId == a.ProgramID())
+	_, index, err := a.link.State()
+	return err == nil && index == i.Index && a.link.IsOn(i)
 }
 
-// isOnTC is isOn for TC. The indexes are equal already. For a clsact filter that is enough, since
-// Index looks in the right namespace. A tcx link does not name its namespace, so the interface is
-// asked for its links.
-func (a *Attachment) isOnTC(i *Iface) bool {
+// Order returns the programs of an attachment to TC, or by a dispatcher, in the order in
+// which packets meet them, its own among them. There is none where others cannot be beside it.
+func (a *Attachment) Order() ([]hooks.Neighbour, error) {
 	a.holding.Lock()
-	l, isLink := a.link.(kernelLink)
-	var own uint32
-	var err error
-	if isLink {
-		own, err = l.id()
+	defer a.holding.Unlock()
+	if a.link == nil {
+		return nil, nil
 	}
-	a.holding.Unlock()
-	if !isLink || err != nil {
-		return true
+	if _, index, err := a.link.State(); err != nil || index == 0 {
+		return nil, err
 	}
-	at := ebpf.AttachTCXIngress
-	if a.metadata.Target.Out {
-		at = ebpf.AttachTCXEgress
-	}
-	on := true // if the kernel cannot be asked
-	_ = a.metadata.Target.inNamespace(i.inode, func() error {
-		found, err := link.QueryPrograms(link.QueryOptions{Target: i.Index, Attach: at})
-		if err == nil {
-			on = slices.ContainsFunc(found.Programs, func(p link.AttachedProgram) bool {
-				id, ok := p.LinkID()
-				return ok && uint32(id) == own
-			})
-		}
-		return err
-	})
-	return on
+	return a.link.Order()
 }
 
 // ProgramID is the kernel's ID of the program, 0 if there is none.

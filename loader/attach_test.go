@@ -24,11 +24,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
 func TestAttach(t *testing.T) {
-	for _, mode := range []Hook{Native, Generic} {
+	for _, mode := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l, pins := lab.New(t), testPins(t)
 			frame := udp(l, addrA, addrB, 1)
@@ -69,7 +73,7 @@ func TestAttach(t *testing.T) {
 				t.Errorf("%d blocked", n)
 			}
 			l.B.In(t, func() {
-				iface, err := findIface(l.B.Iface)
+				iface, err := byName(l.B.Iface)
 				if err != nil || iface.Xdp.ProgId != a.ProgramID() || iface.Xdp.AttachMode != uint32(mode)+1 {
 					t.Errorf("interface has %+v, %v, want program %d", iface.Xdp, err, a.ProgramID())
 				}
@@ -91,10 +95,10 @@ func TestOpen(t *testing.T) {
 		_, err := d.Open(target(l.B))
 		wantError(t, err, ErrNotAttached, l.B.Iface)
 	}
-	_, err := pins.Open(Target{Netns: "no-such", Iface: "lo"})
-	wantError(t, err, ErrNoNetns)
+	_, err := pins.Open(netif.Target{Netns: "no-such", Iface: "lo"})
+	wantError(t, err, netif.ErrNoNetns)
 
-	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
+	a := attach(t, pins, target(l.B), hooks.Native, newTestGeneration(t, Config{}))
 	defer detach(t, a)
 	b, err := pins.Open(target(l.B))
 	if err != nil {
@@ -108,7 +112,7 @@ func TestOpen(t *testing.T) {
 
 func TestPinsArePrivate(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
+	a := attach(t, pins, target(l.B), hooks.Native, newTestGeneration(t, Config{}))
 	defer detach(t, a)
 	err := filepath.WalkDir(a.path, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -147,14 +151,14 @@ func TestAdopt(t *testing.T) {
 			defer func(most uint64) { maxWhole = most }(maxWhole)
 			most := maxWhole
 			maxWhole = test.whole
-			a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+			a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 			maxWhole = most
 			reaches(t, l, frame)
 			if err := a.Close(); err != nil {
 				t.Fatal(err)
 			}
 
-			a, err := attachLoaded(pins, target(l.B), Native, []byte("2"), blockAll(t, test.lists).Load)
+			a, err := attachLoaded(pins, target(l.B), hooks.Native, []byte("2"), blockAll(t, test.lists).Load)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -193,7 +197,7 @@ func TestAdopt(t *testing.T) {
 // the next: a buffer has one reader.
 func TestAdoptEvents(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	old := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	old := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer old.Close()
 	events := func(s *Stats) (n int) {
 		t.Helper()
@@ -215,7 +219,7 @@ func TestAdoptEvents(t *testing.T) {
 		t.Fatalf("%d events, by hundreds", n)
 	}
 	for range 2 {
-		a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+		a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 		defer func() {
 			if err := errors.Join(a.DetachAny(), a.Close()); err != nil {
 				t.Error(err)
@@ -239,9 +243,9 @@ func TestAdoptEvents(t *testing.T) {
 func TestReplaced(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
-	old := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
+	old := attach(t, pins, target(l.B), hooks.Native, newTestGeneration(t, Config{}))
 	defer old.Close()
-	a, err := attachLoaded(pins, target(l.B), Native, []byte("2"), blockAll(t, 1).Load)
+	a, err := attachLoaded(pins, target(l.B), hooks.Native, []byte("2"), blockAll(t, 1).Load)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +273,7 @@ func TestReplaced(t *testing.T) {
 	if err := old.DetachAny(); err != nil {
 		t.Fatal(err)
 	}
-	if !reaches(t, l, frame) || exists(a.path) {
+	if !reaches(t, l, frame) || bpffs.Exists(a.path) {
 		t.Error("still attached")
 	}
 }
@@ -281,7 +285,7 @@ func TestPreparedTooLate(t *testing.T) {
 	frame := udp(l, addrA, addrB, 1)
 	prepare := func() (*Preparation, *Program) {
 		t.Helper()
-		p, err := pins.Prepare(target(l.B), Native)
+		p, err := pins.Prepare(target(l.B), hooks.Native)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,10 +297,10 @@ func TestPreparedTooLate(t *testing.T) {
 		return p, program
 	}
 	p, program := prepare()
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer a.Close()
 	_, err := p.Attach(program, nil)
-	wantError(t, err, ErrForeign, "weir's own")
+	wantError(t, err, explain.ErrForeign, "weir's own")
 
 	p, program = prepare()
 	next, err := blockAll(t, 1000).Load(a.Stats()) // whose counters move
@@ -318,7 +322,7 @@ func TestPreparedTooLate(t *testing.T) {
 	}
 	_, err = p.Attach(program, nil)
 	wantError(t, err, ErrNotAttached, l.B.Iface)
-	if !reaches(t, l, frame) || exists(a.path) {
+	if !reaches(t, l, frame) || bpffs.Exists(a.path) {
 		t.Error("attached, though somebody has detached")
 	}
 
@@ -336,7 +340,7 @@ func TestPreparedTooLate(t *testing.T) {
 // Counters whose numbers mean something else are not taken over.
 func TestForgetStats(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	reaches(t, l, udp(l, addrA, addrB, 1))
 	for range 2 { // the second time there is nothing to forget
 		if err := a.ForgetStats(); err != nil {
@@ -344,7 +348,7 @@ func TestForgetStats(t *testing.T) {
 		}
 	}
 	a.Close()
-	a = attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a = attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer detach(t, a)
 	if n := a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != 0 {
 		t.Errorf("%d blocked", n)
@@ -356,9 +360,9 @@ func TestAdoptOtherLayout(t *testing.T) {
 	t.Parallel() // it waits for the kernel
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	reaches(t, l, frame)
-	for _, pin := range pinnedMapNames {
+	for _, name := range pinnedMapNames {
 		if err := a.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -366,27 +370,27 @@ func TestAdoptOtherLayout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(a.path, pin)
+		path := filepath.Join(a.path, name)
 		if err := errors.Join(os.Remove(path), other.Pin(path), other.Close()); err != nil {
 			t.Fatal(err)
 		}
 
 		list, err := pins.List()
 		if err != nil || len(list) != 1 || len(list[0].Stats().Reasons(nil)) != 0 {
-			t.Fatal(pin, list, err)
+			t.Fatal(name, list, err)
 		}
 		list[0].Close()
-		a = attach(t, pins, target(l.B), Native, blockAll(t, 1000))
+		a = attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1000))
 		reaches(t, l, frame)
 		if list, err = pins.List(); err != nil || len(list) != 1 {
-			t.Fatal(pin, list, err)
+			t.Fatal(name, list, err)
 		}
 		for _, s := range []*Stats{a.Stats(), list[0].Stats()} {
 			if n := s.Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != 1 {
-				t.Errorf("%s: %d blocked", pin, n)
+				t.Errorf("%s: %d blocked", name, n)
 			}
 			if lists := s.Lists(nil); len(lists) != 1024 || lists[0].Packets != 1 {
-				t.Errorf("%s: %d counters of lists, %v", pin, len(lists), lists[0])
+				t.Errorf("%s: %d counters of lists, %v", name, len(lists), lists[0])
 			}
 		}
 		list[0].Close()
@@ -400,7 +404,7 @@ func TestAdoptWithoutStage(t *testing.T) {
 	t.Parallel() // it waits for the kernel
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	reaches(t, l, frame)
 	blocked := uint64(1)
 	stages := make(map[string][]string)
@@ -419,14 +423,14 @@ func TestAdoptWithoutStage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		a = attach(t, pins, target(l.B), Native, blockAll(t, 1))
+		a = attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 		reaches(t, l, frame)
 		blocked++
 		if n := a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != blocked {
 			t.Errorf("without %s: %d blocked, want %d", stage, n, blocked)
 		}
 		for _, name := range pinnedMapNames {
-			if !exists(filepath.Join(a.path, name)) {
+			if !bpffs.Exists(filepath.Join(a.path, name)) {
 				t.Errorf("without %s: %s is not pinned", stage, name)
 			}
 		}
@@ -441,7 +445,7 @@ func TestAdoptWithoutStage(t *testing.T) {
 // and every one is counted.
 func TestReplaceUnderway(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer detach(t, a)
 	tx, rx := l.A.Sender(t), l.B.Receiver(t)
 
@@ -507,7 +511,7 @@ func TestReplaceUnderway(t *testing.T) {
 func TestReplaceRefuses(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := blockAll(t, 1)
-	a := attach(t, pins, target(l.B), Native, g)
+	a := attach(t, pins, target(l.B), hooks.Native, g)
 	defer detach(t, a)
 	id := a.ProgramID()
 
@@ -556,35 +560,35 @@ func TestForeign(t *testing.T) {
 
 	for _, test := range []struct {
 		name   string
-		theirs Hook
-		ours   Hook
+		theirs hooks.Hook
+		ours   hooks.Hook
 		link   bool
 		says   string
 	}{
-		{"link, native", Native, Native, true, "bpftool link"},
-		{"link, native against generic", Generic, Native, true, "bpftool link"},
-		{"netlink, native", Native, Native, false, "dev veth-b xdp off"},
-		{"netlink, generic", Generic, Generic, false, "dev veth-b xdpgeneric off"},
-		{"netlink, generic against native", Native, Generic, false, "dev veth-b xdp off"},
+		{"link, native", hooks.Native, hooks.Native, true, "bpftool link"},
+		{"link, native against generic", hooks.Generic, hooks.Native, true, "bpftool link"},
+		{"netlink, native", hooks.Native, hooks.Native, false, "dev veth-b xdp off"},
+		{"netlink, generic", hooks.Generic, hooks.Generic, false, "dev veth-b xdpgeneric off"},
+		{"netlink, generic against native", hooks.Native, hooks.Generic, false, "dev veth-b xdp off"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var iface *netlink.LinkAttrs
 			l.B.In(t, func() {
-				if iface, err = findIface(l.B.Iface); err != nil {
+				if iface, err = byName(l.B.Iface); err != nil {
 					t.Fatal(err)
 				}
 				if test.link {
-					held, err := link.AttachXDP(link.XDPOptions{Program: foreign, Interface: iface.Index, Flags: test.theirs.flag()})
+					held, err := link.AttachXDP(link.XDPOptions{Program: foreign, Interface: iface.Index, Flags: link.XDPAttachFlags(modeFlag(test.theirs))})
 					if err != nil {
 						t.Fatal(err)
 					}
 					t.Cleanup(func() { held.Close() })
 				} else {
-					if err := setXDP(iface.Index, foreign.FD(), uint32(test.theirs.flag()), 0); err != nil {
+					if err := netif.SetXDP(iface.Index, foreign.FD(), modeFlag(test.theirs), 0); err != nil {
 						t.Fatal(err)
 					}
 				}
-				iface, err = findIface(l.B.Iface)
+				iface, err = byName(l.B.Iface)
 			})
 			_, err := attachLoaded(pins, target(l.B), test.ours, nil, g.Load)
 			by := "attached over netlink, held by "
@@ -592,14 +596,14 @@ func TestForeign(t *testing.T) {
 				by = "attached by a link (id "
 			}
 			holder := fmt.Sprintf("%q (PID %d)", comm(t), os.Getpid())
-			wantError(t, err, ErrForeign, ", foreign, tag ", by, holder, test.says)
+			wantError(t, err, explain.ErrForeign, ", foreign, tag ", by, holder, test.says)
 			l.B.In(t, func() {
-				now, err := findIface(l.B.Iface)
+				now, err := byName(l.B.Iface)
 				if err != nil || *now.Xdp != *iface.Xdp {
 					t.Errorf("it had %+v, now has %+v", iface.Xdp, now.Xdp)
 				}
 				if !test.link {
-					setXDP(iface.Index, -1, uint32(test.theirs.flag()), 0)
+					netif.SetXDP(iface.Index, -1, modeFlag(test.theirs), 0)
 				}
 			})
 		})
@@ -637,14 +641,14 @@ func TestDispatcher(t *testing.T) {
 	}
 	id, _ := info.ID()
 	l.B.In(t, func() {
-		iface, err := findIface(l.B.Iface)
+		iface, err := byName(l.B.Iface)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := setXDP(iface.Index, dispatcher.FD(), uint32(Native.flag()), 0); err != nil {
+		if err := netif.SetXDP(iface.Index, dispatcher.FD(), modeFlag(hooks.Native), 0); err != nil {
 			t.Fatal(err)
 		}
-		dir := fmt.Sprintf("%s/xdp/dispatch-%d-%d", bpffs, iface.Index, id)
+		dir := fmt.Sprintf("%s/xdp/dispatch-%d-%d", bpffs.Mount, iface.Index, id)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -656,8 +660,8 @@ func TestDispatcher(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	_, err = attachLoaded(pins, target(l.B), Native, nil, newTestGeneration(t, Config{}).Load)
-	wantError(t, err, ErrForeign, "the dispatcher of libxdp with xdpfilt_alw_all", "attach: dispatcher", "xdp-loader unload "+l.B.Iface+" --all")
+	_, err = attachLoaded(pins, target(l.B), hooks.Native, nil, newTestGeneration(t, Config{}).Load)
+	wantError(t, err, explain.ErrForeign, "the dispatcher of libxdp with xdpfilt_alw_all", "attach: dispatcher", "xdp-loader unload "+l.B.Iface+" --all")
 }
 
 // rename renames an interface at B.
@@ -681,15 +685,15 @@ func rename(t *testing.T, l *lab.Lab, from, to string) {
 func TestRenamed(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
-	old := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	old := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer old.Close()
 	reaches(t, l, frame)
 	rename(t, l, l.B.Iface, "other")
-	other := Target{Netns: l.B.Netns, Iface: "other"}
+	other := netif.Target{Netns: l.B.Netns, Iface: "other"}
 	if name, err := old.Name(); err != nil || name != "other" {
 		t.Errorf("its name is %q, %v", name, err)
 	}
-	for _, name := range []Target{target(l.B), other} { // as it was when the program was attached, and now
+	for _, name := range []netif.Target{target(l.B), other} { // as it was when the program was attached, and now
 		b, err := pins.Open(name)
 		if err != nil {
 			t.Fatal(err)
@@ -705,7 +709,7 @@ func TestRenamed(t *testing.T) {
 	_, err := pins.Open(target(l.B))
 	wantError(t, err, ErrNotAttached)
 
-	a := attach(t, pins, other, Native, blockAll(t, 1))
+	a := attach(t, pins, other, hooks.Native, blockAll(t, 1))
 	defer detach(t, a)
 	wantError(t, old.Rename("more"), ErrReplaced)
 	if a.path != old.path || a.Stats().Lists(nil)[0].Packets != 1 {
@@ -719,12 +723,12 @@ func TestRenamed(t *testing.T) {
 		}
 	})
 	g := newTestGeneration(t, Config{})
-	b := attach(t, pins, target(l.B), Native, g)
+	b := attach(t, pins, target(l.B), hooks.Native, g)
 	ready := newTestProgram(t, g)
-	_, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, ready)
-	wantError(t, err, ErrForeign, "weir's own", b.path)
+	_, err = pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, ready)
+	wantError(t, err, explain.ErrForeign, "weir's own", b.path)
 	detach(t, b)
-	if b, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, ready); err != nil {
+	if b, err = pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, ready); err != nil {
 		t.Fatal(err)
 	}
 	detach(t, b)
@@ -747,7 +751,7 @@ func TestRenamed(t *testing.T) {
 // that name.
 func TestReattachRenamed(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer detach(t, a)
 	rename(t, l, l.B.Iface, "other")
 	if err := a.Rename("other"); err != nil {
@@ -755,8 +759,8 @@ func TestReattachRenamed(t *testing.T) {
 	}
 	cut(t, l)
 	l.Wire(t)
-	wantError(t, a.Reattach(nil), ErrNoInterface)
-	if _, err := a.Name(); !errors.Is(err, ErrNoInterface) {
+	wantError(t, a.Reattach(nil), netif.ErrNoInterface)
+	if _, err := a.Name(); !errors.Is(err, netif.ErrNoInterface) {
 		t.Errorf("the name of what is gone: %v", err)
 	}
 	rename(t, l, l.B.Iface, "other")
@@ -766,7 +770,7 @@ func TestReattachRenamed(t *testing.T) {
 	if name, err := a.Name(); err != nil || name != "other" {
 		t.Errorf("its name is %q, %v", name, err)
 	}
-	b, err := pins.Open(Target{Netns: l.B.Netns, Iface: "other"})
+	b, err := pins.Open(netif.Target{Netns: l.B.Netns, Iface: "other"})
 	if err != nil || b.Severed() || b.ProgramID() != a.ProgramID() {
 		t.Fatal(b, err)
 	}
@@ -778,11 +782,11 @@ func TestReattachRenamed(t *testing.T) {
 func TestPinsOfEarlierVersions(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer a.Close()
 	reaches(t, l, frame)
 	today := a.path
-	earlier := filepath.Join(string(pins), fmt.Sprintf("%d-%s", namespaceOf(today), l.B.Iface))
+	earlier := filepath.Join(string(pins), fmt.Sprintf("%d-%s", hooks.NamespaceOf(today), l.B.Iface))
 	if err := os.Rename(today, earlier); err != nil {
 		t.Fatal(err)
 	}
@@ -800,8 +804,8 @@ func TestPinsOfEarlierVersions(t *testing.T) {
 		rename(t, l, l.B.Iface, "other")
 		rename(t, l, "other", l.B.Iface)
 	}
-	b := attach(t, pins, target(l.B), Native, blockAll(t, 1))
-	if b.path != today || exists(earlier) || b.Stats().Lists(nil)[0].Packets != 1 || reaches(t, l, frame) {
+	b := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
+	if b.path != today || bpffs.Exists(earlier) || b.Stats().Lists(nil)[0].Packets != 1 || reaches(t, l, frame) {
 		t.Errorf("pinned in %s; counted %v", b.path, b.Stats().Lists(nil)[0])
 	}
 	if err := b.Close(); err != nil {
@@ -813,9 +817,9 @@ func TestPinsOfEarlierVersions(t *testing.T) {
 	}
 	cut(t, l)
 	l.Wire(t)
-	c := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	c := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer detach(t, c)
-	if exists(earlier) || c.Stats().Lists(nil)[0].Packets != 0 {
+	if bpffs.Exists(earlier) || c.Stats().Lists(nil)[0].Packets != 0 {
 		t.Error("pins of one that is gone are left, or their counters")
 	}
 }
@@ -824,7 +828,7 @@ func TestPinsOfEarlierVersions(t *testing.T) {
 // and an index there may be that of another interface here.
 func TestMovedAway(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer a.Close()
 	index, err := a.Index()
 	if err != nil {
@@ -848,32 +852,32 @@ func TestMovedAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if _, err := a.Name(); !errors.Is(err, ErrNoInterface) {
+	if _, err := a.Name(); !errors.Is(err, netif.ErrNoInterface) {
 		t.Errorf("the name of what has left: %v", err)
 	}
 	g := newTestGeneration(t, Config{})
-	_, err = attachLoaded(pins, target(l.B), Native, nil, g.Load)
-	wantError(t, err, ErrForeign, "left the namespace", a.path)
-	_, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, newTestProgram(t, g))
-	wantError(t, err, ErrForeign, "left the namespace", a.path)
+	_, err = attachLoaded(pins, target(l.B), hooks.Native, nil, g.Load)
+	wantError(t, err, explain.ErrForeign, "left the namespace", a.path)
+	_, err = pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, newTestProgram(t, g))
+	wantError(t, err, explain.ErrForeign, "left the namespace", a.path)
 	_, err = pins.Open(target(l.B))
-	wantError(t, err, ErrForeign, "left the namespace", a.path)
+	wantError(t, err, explain.ErrForeign, "left the namespace", a.path)
 	if a.Severed() || a.Replaced() {
 		t.Error("another interface has its program")
 	}
 	if err := a.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	detach(t, attach(t, pins, target(l.B), Native, g))
+	detach(t, attach(t, pins, target(l.B), hooks.Native, g))
 }
 
 func TestOtherMode(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
-	a := attach(t, pins, target(l.B), Generic, g)
+	a := attach(t, pins, target(l.B), hooks.Generic, g)
 	defer detach(t, a)
 	id := a.ProgramID()
-	_, err := attachLoaded(pins, target(l.B), Native, nil, g.Load)
+	_, err := attachLoaded(pins, target(l.B), hooks.Native, nil, g.Load)
 	wantError(t, err, ErrHook, "generic, not native")
 	if a.ProgramID() != id {
 		t.Error("the program was replaced")
@@ -884,15 +888,15 @@ func TestSevered(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
 	g := blockAll(t, 1)
-	a := attach(t, pins, target(l.B), Native, g)
+	a := attach(t, pins, target(l.B), hooks.Native, g)
 	defer a.Close()
 	cut := func() { cut(t, l) }
 	cut()
 	if !a.Severed() {
 		t.Error("not severed")
 	}
-	_, err := attachLoaded(pins, target(l.B), Native, nil, g.Load)
-	wantError(t, err, ErrNoInterface)
+	_, err := attachLoaded(pins, target(l.B), hooks.Native, nil, g.Load)
+	wantError(t, err, netif.ErrNoInterface)
 	list, err := pins.List()
 	if err != nil || len(list) != 1 || !list[0].Severed() || list[0].Target() != target(l.B) {
 		t.Fatal(list, err)
@@ -903,7 +907,7 @@ func TestSevered(t *testing.T) {
 	if !reaches(t, l, frame) {
 		t.Fatal("the wire is dead")
 	}
-	b := attach(t, pins, target(l.B), Native, g)
+	b := attach(t, pins, target(l.B), hooks.Native, g)
 	defer b.Close()
 	if b.Severed() || reaches(t, l, frame) {
 		t.Error("not attached anew")
@@ -945,7 +949,7 @@ func cut(t *testing.T, l *lab.Lab) {
 // A program that Reattach cannot pin, while a stopped process has the lock, does not stay attached:
 // no reload would replace it.
 func TestReattachLocked(t *testing.T) {
-	for _, h := range []Hook{Native, Generic} {
+	for _, h := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		l, pins := lab.New(t), testPins(t)
 		a := attach(t, pins, target(l.B), h, blockAll(t, 1))
 		cut(t, l)
@@ -978,7 +982,7 @@ func TestReattachLocked(t *testing.T) {
 func TestReattach(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer a.Close()
 	if err := a.Reattach(nil); err != nil { // where it is, nothing happens
 		t.Error(err)
@@ -987,7 +991,7 @@ func TestReattach(t *testing.T) {
 	reaches(t, l, frame)
 	for round := range 3 {
 		cut(t, l)
-		wantError(t, a.Reattach(nil), ErrNoInterface)
+		wantError(t, a.Reattach(nil), netif.ErrNoInterface)
 		if round == 1 { // also with counters that have moved
 			p, err := blockAll(t, 1000).Load(a.Stats())
 			if err != nil {
@@ -1056,7 +1060,7 @@ func TestAttachLoaded(t *testing.T) {
 		}
 		return p
 	}
-	a, err := pins.Attach(target(l.B), find(t, l.B), Native, []byte("1"), ready())
+	a, err := pins.Attach(target(l.B), find(t, l.B), hooks.Native, []byte("1"), ready())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1071,13 +1075,13 @@ func TestAttachLoaded(t *testing.T) {
 	list[0].Close()
 
 	p := ready()
-	_, err = pins.Attach(target(l.B), find(t, l.B), Native, nil, p)
-	wantError(t, err, ErrForeign, "weir's own")
-	_, err = pins.Attach(target(l.A), find(t, l.B), Native, nil, p)
-	wantError(t, err, ErrNoInterface, "another namespace")
+	_, err = pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, p)
+	wantError(t, err, explain.ErrForeign, "weir's own")
+	_, err = pins.Attach(target(l.A), find(t, l.B), hooks.Native, nil, p)
+	wantError(t, err, netif.ErrNoInterface, "another namespace")
 	cut(t, l)
 	l.Wire(t)
-	b, err := pins.Attach(target(l.B), find(t, l.B), Native, nil, p)
+	b, err := pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1087,15 +1091,15 @@ func TestAttachLoaded(t *testing.T) {
 	}
 }
 
-func find(t *testing.T, e lab.End) *Iface {
+func find(t *testing.T, e lab.End) *netif.Iface {
 	t.Helper()
-	var i Iface
+	var i netif.Iface
 	e.In(t, func() {
 		var err error
-		if i.LinkAttrs, err = findIface(e.Iface); err != nil {
+		if i.LinkAttrs, err = byName(e.Iface); err != nil {
 			t.Fatal(err)
 		}
-		if i.inode, err = (Target{}).Namespace(); err != nil {
+		if i.Inode, err = (netif.Target{}).Namespace(); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -1105,12 +1109,12 @@ func find(t *testing.T, e lab.End) *Iface {
 // Follow reports an interface before it is up.
 func TestFollow(t *testing.T) {
 	l := lab.New(t)
-	done, reported := make(chan struct{}), make(chan *Iface, 100)
-	if err := target(l.B).Follow(done, func(i *Iface) { reported <- i }); err != nil {
+	done, reported := make(chan struct{}), make(chan *netif.Iface, 100)
+	if err := target(l.B).Follow(done, func(i *netif.Iface) { reported <- i }); err != nil {
 		t.Fatal(err)
 	}
 	defer close(done)
-	await := func(want func(*Iface) bool) {
+	await := func(want func(*netif.Iface) bool) {
 		t.Helper()
 		timeout := time.After(5 * time.Second)
 		for {
@@ -1125,14 +1129,14 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	cut(t, l)
-	await(func(i *Iface) bool { return i == nil })
+	await(func(i *netif.Iface) bool { return i == nil })
 	l.B.In(t, func() {
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "new"}, PeerName: "peer"}); err != nil {
 			t.Fatal(err)
 		}
 	})
-	await(func(i *Iface) bool { return i != nil && i.Name == "new" && i.RawFlags&unix.IFF_UP == 0 })
-	if err := (Target{Netns: "no-such"}).Follow(done, nil); !errors.Is(err, ErrNoNetns) {
+	await(func(i *netif.Iface) bool { return i != nil && i.Name == "new" && i.RawFlags&unix.IFF_UP == 0 })
+	if err := (netif.Target{Netns: "no-such"}).Follow(done, nil); !errors.Is(err, netif.ErrNoNetns) {
 		t.Errorf("followed what is not there: %v", err)
 	}
 }
@@ -1141,20 +1145,20 @@ func TestWrongNames(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
 	for _, test := range []struct {
-		to   Target
+		to   netif.Target
 		want error
 	}{
-		{Target{Netns: "", Iface: "no-such"}, ErrNoInterface},
-		{Target{Netns: "", Iface: ""}, ErrNoInterface},
-		{Target{Netns: "", Iface: "../lo"}, ErrNoInterface},
-		{Target{Netns: "", Iface: "a name that is longer than any can be"}, ErrNoInterface},
-		{Target{Netns: l.B.Netns, Iface: l.A.Iface}, ErrNoInterface},
-		{Target{Netns: "no-such", Iface: "lo"}, ErrNoNetns},
-		{Target{Netns: "/no/such", Iface: "lo"}, ErrNoNetns},
-		{Target{Netns: "/proc/self/ns/mnt", Iface: "lo"}, ErrNoNetns},
-		{Target{Netns: "/dev/null", Iface: "lo"}, ErrNoNetns},
+		{netif.Target{Netns: "", Iface: "no-such"}, netif.ErrNoInterface},
+		{netif.Target{Netns: "", Iface: ""}, netif.ErrNoInterface},
+		{netif.Target{Netns: "", Iface: "../lo"}, netif.ErrNoInterface},
+		{netif.Target{Netns: "", Iface: "a name that is longer than any can be"}, netif.ErrNoInterface},
+		{netif.Target{Netns: l.B.Netns, Iface: l.A.Iface}, netif.ErrNoInterface},
+		{netif.Target{Netns: "no-such", Iface: "lo"}, netif.ErrNoNetns},
+		{netif.Target{Netns: "/no/such", Iface: "lo"}, netif.ErrNoNetns},
+		{netif.Target{Netns: "/proc/self/ns/mnt", Iface: "lo"}, netif.ErrNoNetns},
+		{netif.Target{Netns: "/dev/null", Iface: "lo"}, netif.ErrNoNetns},
 	} {
-		_, err := attachLoaded(pins, test.to, Native, nil, g.Load)
+		_, err := attachLoaded(pins, test.to, hooks.Native, nil, g.Load)
 		wantError(t, err, test.want, test.to.Iface)
 	}
 }
@@ -1162,9 +1166,9 @@ func TestWrongNames(t *testing.T) {
 func TestNetnsByPath(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
-	a := attach(t, pins, Target{Netns: "/run/netns/" + l.B.Netns, Iface: l.B.Iface}, Native, g)
+	a := attach(t, pins, netif.Target{Netns: "/run/netns/" + l.B.Netns, Iface: l.B.Iface}, hooks.Native, g)
 	defer a.Close()
-	b := attach(t, pins, target(l.B), Native, g)
+	b := attach(t, pins, target(l.B), hooks.Native, g)
 	if a.path != b.path {
 		t.Errorf("pinned as %s, then as %s", a.path, b.path)
 	}
@@ -1176,8 +1180,8 @@ func TestThreadsComeBack(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
 	for range 10 {
-		detach(t, attach(t, pins, target(l.B), Native, g))
-		attachLoaded(pins, Target{Netns: l.B.Netns, Iface: "no-such"}, Native, nil, g.Load)
+		detach(t, attach(t, pins, target(l.B), hooks.Native, g))
+		attachLoaded(pins, netif.Target{Netns: l.B.Netns, Iface: "no-such"}, hooks.Native, nil, g.Load)
 	}
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
@@ -1197,7 +1201,7 @@ func TestThreadsComeBack(t *testing.T) {
 // Names with dots, those of VLANs, cannot stand on the BPF file system.
 func TestDottedName(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	to := Target{Netns: l.B.Netns, Iface: "eth0.7"}
+	to := netif.Target{Netns: l.B.Netns, Iface: "eth0.7"}
 	l.B.In(t, func() {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = to.Iface
@@ -1205,7 +1209,7 @@ func TestDottedName(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	a := attach(t, pins, to, Native, newTestGeneration(t, Config{}))
+	a := attach(t, pins, to, hooks.Native, newTestGeneration(t, Config{}))
 	defer detach(t, a)
 	list, err := pins.List()
 	if err != nil || len(list) != 1 || list[0].Target() != to {
@@ -1217,10 +1221,10 @@ func TestDottedName(t *testing.T) {
 func TestNoDriver(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
-	to := Target{Netns: l.B.Netns, Iface: "lo"}
-	_, err := attachLoaded(pins, to, Native, nil, g.Load)
-	wantError(t, err, ErrNoDriver, "driver does not support XDP in native mode", "xdp generic")
-	detach(t, attach(t, pins, to, Generic, g))
+	to := netif.Target{Netns: l.B.Netns, Iface: "lo"}
+	_, err := attachLoaded(pins, to, hooks.Native, nil, g.Load)
+	wantError(t, err, hooks.ErrNoDriver, "driver does not support XDP in native mode", "xdp generic")
+	detach(t, attach(t, pins, to, hooks.Generic, g))
 }
 
 // What an interface without Ethernet headers delivers would pass unparsed.
@@ -1235,8 +1239,8 @@ func TestNoEthernet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = attachLoaded(pins, Target{Netns: l.B.Netns, Iface: "tun0"}, Generic, nil, blockAll(t, 0).Load)
-	wantError(t, err, ErrUnsupported, "tun0", "no Ethernet headers")
+	_, err = attachLoaded(pins, netif.Target{Netns: l.B.Netns, Iface: "tun0"}, hooks.Generic, nil, blockAll(t, 0).Load)
+	wantError(t, err, explain.ErrUnsupported, "tun0", "no Ethernet headers")
 }
 
 func TestMTU(t *testing.T) {
@@ -1251,40 +1255,20 @@ func TestMTU(t *testing.T) {
 		}
 	})
 	g := newTestGeneration(t, Config{})
-	frags, err := haveFrags()
+	frags, err := hooks.HasFrags()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if frags {
-		detach(t, attach(t, pins, target(l.B), Native, g))
+		detach(t, attach(t, pins, target(l.B), hooks.Native, g))
 	}
 
 	g.spec.Programs[bpf.WeirProgWeir].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 	if err := g.spec.Variables[bpf.WeirVarFrags].Set(uint8(0)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = attachLoaded(pins, target(l.B), Native, nil, g.Load)
-	wantError(t, err, ErrMTU, "driver veth", "mtu 1500", "peer's: 9000", "Peer MTU is too large")
-}
-
-// Asking the driver for its reasons attaches nothing, even where there are none.
-func TestDriverMessageUndone(t *testing.T) {
-	l := lab.New(t)
-	p := newTestProgram(t, newTestGeneration(t, Config{}))
-	l.B.In(t, func() {
-		for _, mode := range []Hook{Native, Generic} {
-			iface, err := findIface(l.B.Iface)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if message := driverMessage(iface, p.prog, mode); message != "" {
-				t.Errorf("%v: %s", mode, message)
-			}
-			if iface, err = findIface(l.B.Iface); err != nil || iface.Xdp.Attached {
-				t.Errorf("%v: attached, %v", mode, err)
-			}
-		}
-	})
+	_, err = attachLoaded(pins, target(l.B), hooks.Native, nil, g.Load)
+	wantError(t, err, hooks.ErrMTU, "driver veth", "mtu 1500", "peer's: 9000", "Peer MTU is too large")
 }
 
 func TestMetadata(t *testing.T) {
@@ -1292,11 +1276,11 @@ func TestMetadata(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	tooLong := []byte(`"` + strings.Repeat("x", maxTextPieces*textPiece) + `"`)
 	for _, bad := range [][]byte{[]byte("{"), tooLong} {
-		if _, err := attachLoaded(pins, target(l.B), Native, bad, g.Load); err == nil {
+		if _, err := attachLoaded(pins, target(l.B), hooks.Native, bad, g.Load); err == nil {
 			t.Fatalf("attached with %.5q", bad)
 		}
 	}
-	a := attach(t, pins, target(l.B), Native, g)
+	a := attach(t, pins, target(l.B), hooks.Native, g)
 	defer detach(t, a)
 	if a.Metadata() != nil {
 		t.Errorf("%s was said", a.Metadata())
@@ -1308,7 +1292,7 @@ func TestMetadata(t *testing.T) {
 		// A process that was killed has left the next metadata.
 		if left, err := newTextMap(pinMetadata, []byte("{")); err != nil {
 			t.Fatal(err)
-		} else if err := errors.Join(pin(pinnableMap{left}, filepath.Join(path, pinMetadata+"_next")), left.Close()); err != nil {
+		} else if err := errors.Join(bpffs.Pin(bpffs.Map{Map: left}, filepath.Join(path, pinMetadata+"_next")), left.Close()); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.SetMetadata(about); err != nil {
@@ -1353,18 +1337,18 @@ func TestMetadataOfEarlierVersions(t *testing.T) {
 }
 
 func TestHookText(t *testing.T) {
-	for _, m := range []Hook{Native, Generic, TC, Dispatcher, DispatcherGeneric} {
+	for _, m := range []hooks.Hook{hooks.Native, hooks.Generic, hooks.TC, hooks.Dispatcher, hooks.DispatcherGeneric} {
 		text, err := m.MarshalText()
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got Hook
+		var got hooks.Hook
 		if err := got.UnmarshalText(text); err != nil || got != m {
 			t.Errorf("%v became %v, %v", m, got, err)
 		}
 	}
-	m := Generic
-	if err := m.UnmarshalText([]byte("auto")); err == nil || m != Generic {
+	m := hooks.Generic
+	if err := m.UnmarshalText([]byte("auto")); err == nil || m != hooks.Generic {
 		t.Errorf("auto became %v", m)
 	}
 }
@@ -1376,15 +1360,15 @@ func TestFailureLeavesNothing(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	fail := func() {
 		refused := errors.New("refused")
-		_, err := attachLoaded(pins, target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
+		_, err := attachLoaded(pins, target(l.B), hooks.Native, nil, func(*Stats) (*Program, error) { return nil, refused })
 		wantError(t, err, refused)
-		a := attach(t, pins, target(l.B), Native, g)
-		_, err = attachLoaded(pins, target(l.B), Native, nil, func(*Stats) (*Program, error) { return nil, refused })
+		a := attach(t, pins, target(l.B), hooks.Native, g)
+		_, err = attachLoaded(pins, target(l.B), hooks.Native, nil, func(*Stats) (*Program, error) { return nil, refused })
 		wantError(t, err, refused)
-		_, err = attachLoaded(pins, target(l.B), Generic, nil, g.Load)
+		_, err = attachLoaded(pins, target(l.B), hooks.Generic, nil, g.Load)
 		wantError(t, err, ErrHook)
-		_, err = attachLoaded(Pins(string(pins)+"/other"), target(l.B), Native, nil, g.Load)
-		wantError(t, err, ErrForeign)
+		_, err = attachLoaded(Pins(string(pins)+"/other"), target(l.B), hooks.Native, nil, g.Load)
+		wantError(t, err, explain.ErrForeign)
 		os.Remove(string(pins) + "/other")
 		detach(t, a)
 	}
@@ -1403,11 +1387,11 @@ func TestFailureLeavesNothing(t *testing.T) {
 // Close leaves nothing to the garbage collector, which may not come for long.
 func TestCloseLeavesNothing(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	for _, hook := range []Hook{Native, TC} {
+	for _, hook := range []hooks.Hook{hooks.Native, hooks.TC} {
 		t.Run(hook.String(), func(t *testing.T) {
 			l, pins := lab.New(t), testPins(t)
 			to := target(l.B)
-			cfg := Config{Block: coarse(), Lists: 1, TC: hook == TC}
+			cfg := Config{Block: coarse(), Lists: 1, TC: hook == hooks.TC}
 			g := newTestGeneration(t, cfg)
 			a := attach(t, pins, to, hook, g)
 			defer detach(t, a)

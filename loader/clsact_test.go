@@ -16,6 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -23,14 +26,14 @@ import (
 // both directions: found again, replaced, detached, with the qdisc.
 func TestClsact(t *testing.T) {
 	lab.Root(t)
-	t.Setenv(forceClsact, "1")
+	t.Setenv("WEIR_TEST_CLSACT", "1")
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{TC: true})
 	out := newTestGeneration(t, Config{Out: true})
 	to := target(l.B)
-	a := attach(t, pins, to, TC, g)
+	a := attach(t, pins, to, hooks.TC, g)
 	to.Out = true
-	b := attach(t, pins, to, TC, out)
+	b := attach(t, pins, to, hooks.TC, out)
 	if n := filterIDs(t, l.B); len(n) != 2 || n[0] != a.ProgramID() || n[1] != b.ProgramID() || a.ProgramID() == 0 {
 		t.Fatalf("filters of programs %v, want %d and %d", n, a.ProgramID(), b.ProgramID())
 	}
@@ -40,12 +43,12 @@ func TestClsact(t *testing.T) {
 
 	// As the next process finds it.
 	found, err := pins.Open(target(l.B))
-	if err != nil || found.Severed() || found.Hook() != TC {
+	if err != nil || found.Severed() || found.Hook() != hooks.TC {
 		t.Fatalf("severed %t, %v", found.Severed(), err)
 	}
 	defer found.Close()
 	was := found.ProgramID()
-	next := attach(t, pins, target(l.B), TC, g)
+	next := attach(t, pins, target(l.B), hooks.TC, g)
 	if n := filterIDs(t, l.B); len(n) != 2 || n[0] == was || n[0] != next.ProgramID() {
 		t.Errorf("replaced %d by %v", was, n)
 	}
@@ -72,15 +75,15 @@ func TestClsact(t *testing.T) {
 // The qdisc and the filters of others stay, and theirs are not taken for weir's.
 func TestClsactOfOthers(t *testing.T) {
 	lab.Root(t)
-	t.Setenv(forceClsact, "1")
+	t.Setenv("WEIR_TEST_CLSACT", "1")
 	l, pins := lab.New(t), testPins(t)
 	pass := passTC(t)
 	theirs := func(priority uint16) *netlink.BpfFilter {
 		return neighbourFilter(t, l.B, pass, netlink.HANDLE_MIN_INGRESS, priority)
 	}
-	a := attach(t, pins, target(l.B), TC, newTestGeneration(t, Config{TC: true}))
+	a := attach(t, pins, target(l.B), hooks.TC, newTestGeneration(t, Config{TC: true}))
 	l.B.In(t, func() {
-		if err := netlink.FilterAdd(theirs(clsactPriority)); err != nil {
+		if err := netlink.FilterAdd(theirs(1)); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -93,15 +96,15 @@ func TestClsactOfOthers(t *testing.T) {
 	}
 
 	// Their qdisc is used, and stays without a filter.
-	a = attach(t, pins, target(l.B), TC, newTestGeneration(t, Config{TC: true}))
+	a = attach(t, pins, target(l.B), hooks.TC, newTestGeneration(t, Config{TC: true}))
 	l.B.In(t, func() {
-		if err := netlink.FilterDel(theirs(clsactPriority)); err != nil {
+		if err := netlink.FilterDel(theirs(1)); err != nil {
 			t.Fatal(err)
 		}
 	})
 	other := testPins(t)
-	_, err := attachLoaded(other, target(l.B), TC, nil, newTestGeneration(t, Config{TC: true}).Load)
-	wantError(t, err, ErrForeign, "another daemon", "stop that first")
+	_, err := attachLoaded(other, target(l.B), hooks.TC, nil, newTestGeneration(t, Config{TC: true}).Load)
+	wantError(t, err, explain.ErrForeign, "another daemon", "stop that first")
 	if list, err := other.List(); err != nil || len(list) != 0 {
 		t.Errorf("%d attachments are left of a failure, %v", len(list), err)
 	}
@@ -115,9 +118,9 @@ func TestClsactOfOthers(t *testing.T) {
 // program is put back on the next interface of that name.
 func TestClsactSevered(t *testing.T) {
 	lab.Root(t)
-	t.Setenv(forceClsact, "1")
+	t.Setenv("WEIR_TEST_CLSACT", "1")
 	l, pins := lab.New(t), testPins(t)
-	a := attach(t, pins, target(l.B), TC, blockAllTC(t))
+	a := attach(t, pins, target(l.B), hooks.TC, blockAllTC(t))
 	l.B.In(t, func() {
 		if err := netlink.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex(t, l.B)}}); err != nil {
 			t.Fatal(err)
@@ -129,7 +132,7 @@ func TestClsactSevered(t *testing.T) {
 	if a.Replaced() {
 		t.Error("an interface that is gone is taken for one of another process")
 	}
-	if err := a.link.update(a.prog); err != nil {
+	if err := a.link.Update(a.prog); err != nil {
 		t.Errorf("update where the interface is gone: %v", err)
 	}
 	l.Wire(t)
@@ -149,7 +152,7 @@ func TestClsactSevered(t *testing.T) {
 		}
 	}
 	l.B.In(t, func() {
-		f := (&clsact{target: target(l.B), clsactRecord: clsactRecord{Index: uint32(ifindex(t, l.B))}}).filter(-1)
+		f := ownFilter(t, l.B)
 		if err := netlink.FilterDel(f); err != nil {
 			t.Fatal(err)
 		}
@@ -175,11 +178,11 @@ func TestClsactSevered(t *testing.T) {
 // too, or be one of another kind, which would filter the other direction.
 func TestClsactReplaceAfterQdisc(t *testing.T) {
 	lab.Root(t)
-	t.Setenv(forceClsact, "1")
+	t.Setenv("WEIR_TEST_CLSACT", "1")
 	l, pins := lab.New(t), testPins(t)
 	to := target(l.B)
 	to.Out = true
-	a := attach(t, pins, to, TC, newTestGeneration(t, Config{Out: true}))
+	a := attach(t, pins, to, hooks.TC, newTestGeneration(t, Config{Out: true}))
 	for _, change := range []func(netlink.QdiscAttrs) error{
 		func(q netlink.QdiscAttrs) error { return netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: q}) },
 		func(q netlink.QdiscAttrs) error {
@@ -193,14 +196,14 @@ func TestClsactReplaceAfterQdisc(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if err := a.link.update(a.prog); err != nil {
+		if err := a.link.Update(a.prog); err != nil {
 			t.Error(err)
 		}
 		if n := filterIDs(t, l.B); len(n) != 0 || !a.Severed() {
 			t.Errorf("filters %v, severed %t", n, a.Severed())
 		}
 	}
-	if err := a.Reattach(nil); !errors.Is(err, ErrForeign) {
+	if err := a.Reattach(nil); !errors.Is(err, explain.ErrForeign) {
 		t.Errorf("beside a qdisc without filters of outgoing packets: %v", err)
 	}
 	if err := errors.Join(a.DetachAny(), a.Close()); err != nil {
@@ -212,13 +215,13 @@ func TestClsactReplaceAfterQdisc(t *testing.T) {
 // and stays as long as others have filters there, in either direction.
 func TestClsactQdisc(t *testing.T) {
 	lab.Root(t)
-	t.Setenv(forceClsact, "1")
+	t.Setenv("WEIR_TEST_CLSACT", "1")
 	l, pins := lab.New(t), testPins(t)
 	g := blockAllTC(t)
 	lose := func() {
 		t.Helper()
 		l.B.In(t, func() {
-			f := (&clsact{target: target(l.B), clsactRecord: clsactRecord{Index: uint32(ifindex(t, l.B))}}).filter(-1)
+			f := ownFilter(t, l.B)
 			if err := netlink.FilterDel(f); err != nil {
 				t.Fatal(err)
 			}
@@ -235,10 +238,10 @@ func TestClsactQdisc(t *testing.T) {
 			if err := a.Close(); err != nil {
 				t.Fatal(err)
 			}
-			return attach(t, pins, target(l.B), TC, g)
+			return attach(t, pins, target(l.B), hooks.TC, g)
 		},
 	} {
-		a := attach(t, pins, target(l.B), TC, g)
+		a := attach(t, pins, target(l.B), hooks.TC, g)
 		lose()
 		detach(t, again(a))
 		if n, q := filterIDs(t, l.B), qdiscs(t, l.B); len(n) != 0 || len(q) != 0 {
@@ -248,7 +251,7 @@ func TestClsactQdisc(t *testing.T) {
 
 	pass := passTC(t)
 	for _, at := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		a := attach(t, pins, target(l.B), TC, g)
+		a := attach(t, pins, target(l.B), hooks.TC, g)
 		theirs := neighbourFilter(t, l.B, pass, at, 9)
 		l.B.In(t, func() {
 			if err := netlink.FilterAdd(theirs); err != nil {
@@ -273,11 +276,11 @@ func TestClsactQdisc(t *testing.T) {
 // namespace of whatever name, or of none.
 func TestClsactElsewhere(t *testing.T) {
 	lab.Root(t)
-	t.Setenv(forceClsact, "1")
+	t.Setenv("WEIR_TEST_CLSACT", "1")
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{TC: true})
 	l.B.In(t, func() {
-		if err := attach(t, pins, Target{Iface: l.B.Iface}, TC, g).Close(); err != nil {
+		if err := attach(t, pins, netif.Target{Iface: l.B.Iface}, hooks.TC, g).Close(); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -298,7 +301,8 @@ func TestClsactElsewhere(t *testing.T) {
 		sleeper.Process.Kill()
 		sleeper.Wait()
 	}()
-	unnamed, err := openNetns(fmt.Sprintf("/proc/%d/ns/net", sleeper.Process.Pid))
+	path := fmt.Sprintf("/proc/%d/ns/net", sleeper.Process.Pid)
+	unnamed, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,12 +313,12 @@ func TestClsactElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := attach(t, pins, Target{Netns: fmt.Sprintf("/proc/self/fd/%d", copied), Iface: "hidden0"}, TC, g)
+		a := attach(t, pins, netif.Target{Netns: fmt.Sprintf("/proc/self/fd/%d", copied), Iface: "hidden0"}, hooks.TC, g)
 		if err := errors.Join(a.Close(), unix.Close(copied)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := unnamed.in(func(uint64) error {
+	if err := (netif.Target{Netns: path}).In(func(uint64) error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "hidden0"}, PeerName: "hidden1"})
 	}); err != nil {
 		t.Fatal(err)
@@ -377,6 +381,13 @@ func neighbourFilter(t *testing.T, at lab.End, p *ebpf.Program, parent uint32, p
 	}
 }
 
+// ownFilter returns the filter of weir, for incoming packets.
+func ownFilter(t *testing.T, at lab.End) *netlink.BpfFilter {
+	f := neighbourFilter(t, at, passTC(t), netlink.HANDLE_MIN_INGRESS, 1)
+	f.Handle = 0x77656972
+	return f
+}
+
 func blockAllTC(t *testing.T) *Generation {
 	g := newTestGeneration(t, Config{Block: coarse(), Lists: 1, TC: true})
 	fill(g.Block().Lines)
@@ -397,7 +408,7 @@ func filterIDs(t *testing.T, e lab.End) (ids []uint32) {
 	t.Helper()
 	e.In(t, func() {
 		for _, out := range []bool{false, true} {
-			all, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex(t, e)}}, parent(out))
+			all, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifindex(t, e)}}, map[bool]uint32{false: netlink.HANDLE_MIN_INGRESS, true: netlink.HANDLE_MIN_EGRESS}[out])
 			if err != nil {
 				t.Fatal(err)
 			}

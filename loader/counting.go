@@ -9,6 +9,9 @@ import (
 	"sync/atomic"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // trackerMemory is the memory in which programs count for trackers, and have penalties: one for
@@ -73,7 +76,7 @@ func newMemoryOf(k pinnedMaps) *trackerMemory {
 // countedBeside returns the IDs of the maps that belong to a memory's lines, which the last of these has.
 func (k pinnedMaps) countedBeside() (marks []uint64, err error) {
 	for _, name := range []string{bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs} {
-		id, err := mapID(k[name].m)
+		id, err := bpffs.MapID(k[name].m)
 		if err != nil {
 			return nil, err
 		}
@@ -341,14 +344,14 @@ func (g *Generation) outgrownTrackers(s *Stats, present pinnedMaps) (fresh pinne
 
 // isSame reports whether two arrays are one map of the kernel.
 func isSame(x, y *array) bool {
-	one, err1 := mapID(x.m)
-	other, err2 := mapID(y.m)
+	one, err1 := bpffs.MapID(x.m)
+	other, err2 := bpffs.MapID(y.m)
 	return err1 == nil && err2 == nil && one == other
 }
 
 // CountElsewhere reports whether the program of another interface than these counts where those of
 // the stats do, by the pins of their maps.
-func (d Pins) CountElsewhere(s *Stats, interfaces []Target) (elsewhere bool, err error) {
+func (d Pins) CountElsewhere(s *Stats, interfaces []netif.Target) (elsewhere bool, err error) {
 	own := make(map[string]bool)
 	for _, t := range interfaces {
 		if i, err := t.Find(); err == nil {
@@ -356,7 +359,7 @@ func (d Pins) CountElsewhere(s *Stats, interfaces []Target) (elsewhere bool, err
 		}
 	}
 	err = d.locked(func() error {
-		paths, err := d.paths()
+		paths, err := hooks.Dirs(string(d))
 		if err != nil {
 			return err
 		}
@@ -366,8 +369,8 @@ func (d Pins) CountElsewhere(s *Stats, interfaces []Target) (elsewhere bool, err
 			}
 			same := false
 			s.read(func(k pinnedMaps) {
-				lines := pinnableMap{k[bpf.WeirMapTrackerLines].m}
-				same, err = lines.isAt(filepath.Join(path, bpf.WeirMapTrackerLines))
+				lines := bpffs.Map{Map: k[bpf.WeirMapTrackerLines].m}
+				same, err = lines.IsAt(filepath.Join(path, bpf.WeirMapTrackerLines))
 			})
 			if err != nil || !same {
 				continue // it counts elsewhere

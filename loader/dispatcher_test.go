@@ -15,55 +15,23 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"weir/loader/bpffs"
+	"weir/loader/dispatcher"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
-
-// What weir writes of a dispatcher's configuration is what the protocol says.
-func TestDispatcherConfig(t *testing.T) {
-	c := dispatcherConfig{Magic: 236, Version: 2, Programs: 2, Frags: 1}
-	c.Next[0], c.Next[1], c.Priorities[0], c.Priorities[1], c.Flags[1] = 1<<31|1<<2, 1<<31|1<<1, 10, 50, 32
-	want := make([]byte, 4+3*4*10)
-	copy(want, []byte{236, 2, 2, 1, 4, 0, 0, 0x80, 2, 0, 0, 0x80})
-	want[44], want[48], want[88] = 10, 50, 32
-	if text := c.encode(); !bytes.Equal(text, want) {
-		t.Errorf("got  %v\nwant %v", text, want)
-	}
-	if got, err := parseDispatcher(want); err != nil || got != c {
-		t.Errorf("parsed %+v, %v", got, err)
-	}
-	c.Version = 3
-	text := c.encode()
-	if got, err := parseDispatcher(text); err != nil || got != c || len(text) != 128 {
-		t.Errorf("version 3: %d bytes, %+v, %v", len(text), got, err)
-	}
-
-	changed := func(at int, to byte) []byte {
-		text := slices.Clone(text)
-		text[at] = to
-		return text
-	}
-	for says, text := range map[string][]byte{
-		"of version 1":      make([]byte, 84),
-		"of version 4":      changed(1, 4),
-		"124 bytes":         text[:124],
-		"80 bytes":          want[:80],
-		"bound to a device": changed(124, 1),
-		"has 11 programs":   changed(2, 11),
-	} {
-		_, err := parseDispatcher(text)
-		wantError(t, err, ErrForeign, says)
-	}
-}
 
 // others is another tool that changes the programs of an interface's dispatcher.
 type others struct {
 	t      *testing.T
 	end    lab.End
-	hook   Hook
+	hook   hooks.Hook
 	counts *ebpf.Map // of the packets that its program passes
 }
 
-func newOthers(t *testing.T, e lab.End, hook Hook) *others {
+func newOthers(t *testing.T, e lab.End, hook hooks.Hook) *others {
 	t.Helper()
 	lab.Root(t)
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
@@ -78,7 +46,7 @@ func newOthers(t *testing.T, e lab.End, hook Hook) *others {
 func (o *others) load(into *ebpf.Program, name string) (*ebpf.Program, error) {
 	spec := &ebpf.ProgramSpec{
 		Name: "theirs", Type: ebpf.Extension, AttachTarget: into, AttachTo: name, License: "Dual BSD/GPL",
-		Instructions: function("theirs",
+		Instructions: dispatcher.Function("theirs",
 			asm.LoadMapValue(asm.R1, 0, 0).WithReference("counts"),
 			asm.Mov.Imm(asm.R2, 1),
 			asm.StoreXAdd(asm.R1, asm.R2, asm.DWord),
@@ -92,23 +60,25 @@ func (o *others) load(into *ebpf.Program, name string) (*ebpf.Program, error) {
 	return ebpf.NewProgram(spec)
 }
 
-func (o *others) change(wanted func([]member) []member) (err error) {
+func (o *others) change(wanted func([]dispatcher.Member) []dispatcher.Member) (err error) {
 	index := ifindex(o.t, o.end)
-	o.end.In(o.t, func() { err = dispatcherChange{index: index, hook: o.hook, wanted: wanted, load: o.load}.make() })
+	o.end.In(o.t, func() {
+		err = dispatcher.Change{Index: index, Generic: o.hook == hooks.DispatcherGeneric, Wanted: wanted, Load: o.load}.Make()
+	})
 	return err
 }
 
 // join makes their program one of the dispatcher's, of a priority.
 func (o *others) join(priority uint32) error {
-	return o.change(func(all []member) []member {
-		return append(slices.Clone(all), member{name: "theirs", priority: priority, next: 1 << ActionPass})
+	return o.change(func(all []dispatcher.Member) []dispatcher.Member {
+		return append(slices.Clone(all), dispatcher.Member{Name: "theirs", Priority: priority, Next: 1 << ActionPass})
 	})
 }
 
 // leave removes it.
 func (o *others) leave() error {
-	return o.change(func(all []member) []member {
-		return slices.DeleteFunc(slices.Clone(all), func(m member) bool { return m.name == "theirs" })
+	return o.change(func(all []dispatcher.Member) []dispatcher.Member {
+		return slices.DeleteFunc(slices.Clone(all), func(m dispatcher.Member) bool { return m.Name == "theirs" })
 	})
 }
 
@@ -156,25 +126,25 @@ func wantOrder(t *testing.T, a *Attachment, names ...string) {
 // exchanged and the other leaves and comes back; when weir leaves, the other stays.
 func TestJoinDispatcher(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	o := newOthers(t, l.B, Dispatcher)
+	o := newOthers(t, l.B, hooks.Dispatcher)
 	o.mustJoin(10)
 	if !lab.KernelAtLeast(t, 6, 1) {
 		i, err := target(l.B).Find()
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := newDispatched(pins, metadata{Target: target(l.B), Hook: Dispatcher}, i)
+		c, err := hooks.Attach(string(pins), target(l.B), hooks.Dispatcher, i, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		wantError(t, c.start(passAll(t), ""), ErrUnsupported, "freplace", "Linux 6.2")
+		wantError(t, c.Start(passAll(t), ""), explain.ErrUnsupported, "freplace", "Linux 6.2")
 		if err := o.leave(); err != nil {
 			t.Error(err)
 		}
 		return
 	}
-	a := attach(t, pins, target(l.B), Dispatcher, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Dispatcher, blockAll(t, 1))
 	wantOrder(t, a, "theirs", "weir")
 	frame := udp(l, addrA, addrB, 1)
 	through := func() bool {
@@ -212,7 +182,7 @@ func TestJoinDispatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 10 { // to load as many takes minutes in a guest
-		if err := errors.Join(a.link.update(was), a.link.update(a.prog)); err != nil {
+		if err := errors.Join(a.link.Update(was), a.link.Update(a.prog)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -235,14 +205,14 @@ func TestJoinDispatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer found.Close()
-	if found.Severed() || found.Hook() != Dispatcher || found.ProgramID() != a.ProgramID() || a.ProgramID() == 0 {
+	if found.Severed() || found.Hook() != hooks.Dispatcher || found.ProgramID() != a.ProgramID() || a.ProgramID() == 0 {
 		t.Errorf("found severed %t, hook %v, program %d, want %d", found.Severed(), found.Hook(), found.ProgramID(), a.ProgramID())
 	}
-	next := attach(t, pins, target(l.B), Dispatcher, blockAll(t, 1))
+	next := attach(t, pins, target(l.B), hooks.Dispatcher, blockAll(t, 1))
 	if !a.Replaced() || next.Replaced() || through() {
 		t.Error("no takeover")
 	}
-	_, err = attachLoaded(pins, target(l.B), Native, nil, newTestGeneration(t, Config{}).Load)
+	_, err = attachLoaded(pins, target(l.B), hooks.Native, nil, newTestGeneration(t, Config{}).Load)
 	wantError(t, err, ErrHook)
 	a.Close()
 
@@ -259,12 +229,12 @@ func TestJoinDispatcher(t *testing.T) {
 	if n := dispatchers(t, l.B); n != 0 {
 		t.Errorf("%d dispatchers are left", n)
 	}
-	a = attach(t, pins, target(l.B), Dispatcher, blockAll(t, 1))
+	a = attach(t, pins, target(l.B), hooks.Dispatcher, blockAll(t, 1))
 	wantOrder(t, a, "weir")
 	if through() {
 		t.Error("a listed packet came through")
 	}
-	if err := o.change(func([]member) []member { return nil }); err != nil {
+	if err := o.change(func([]dispatcher.Member) []dispatcher.Member { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !a.Severed() || !through() {
@@ -298,7 +268,7 @@ func passAll(t *testing.T) *ebpf.Program {
 // dispatchers returns how many dispatchers have pins for an interface.
 func dispatchers(t *testing.T, e lab.End) int {
 	t.Helper()
-	all, _ := filepath.Glob(fmt.Sprintf("%s/dispatch-%d-*", dispatcherPins, ifindex(t, e)))
+	all, _ := filepath.Glob(fmt.Sprintf("%s/xdp/dispatch-%d-*", bpffs.Mount, ifindex(t, e)))
 	return len(all)
 }
 
@@ -322,26 +292,26 @@ func listed(t *testing.T, rx *lab.Receiver) (n int) {
 // What is no dispatcher, or one in another mode, is left alone.
 func TestJoinForeign(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	o := newOthers(t, l.B, Dispatcher)
+	o := newOthers(t, l.B, hooks.Dispatcher)
 	set := func(fd int) {
 		index := ifindex(t, l.B)
 		l.B.In(t, func() {
-			if err := setXDP(index, fd, uint32(Native.flag()), 0); err != nil {
+			if err := netif.SetXDP(index, fd, modeFlag(hooks.Native), 0); err != nil {
 				t.Fatal(err)
 			}
 		})
 	}
 	set(passAll(t).FD())
-	wantError(t, o.join(10), ErrForeign, "which is not libxdp's dispatcher")
+	wantError(t, o.join(10), explain.ErrForeign, "which is not libxdp's dispatcher")
 	set(-1)
 
-	o.hook = DispatcherGeneric
+	o.hook = hooks.DispatcherGeneric
 	o.mustJoin(10)
-	o.hook = Dispatcher
-	wantError(t, o.join(20), ErrForeign, "xdp: generic")
-	o.hook = DispatcherGeneric
+	o.hook = hooks.Dispatcher
+	wantError(t, o.join(20), explain.ErrForeign, "xdp: generic")
+	o.hook = hooks.DispatcherGeneric
 	if lab.KernelAtLeast(t, 6, 1) {
-		a := attach(t, pins, target(l.B), DispatcherGeneric, blockAll(t, 1))
+		a := attach(t, pins, target(l.B), hooks.DispatcherGeneric, blockAll(t, 1))
 		wantOrder(t, a, "theirs", "weir")
 		if reaches(t, l, udp(l, addrA, addrB, 1)) {
 			t.Error("a listed packet came through")

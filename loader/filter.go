@@ -12,6 +12,9 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/netif"
 )
 
 // pinFilter is the directory, below the directory of an interface, with the pins of the block
@@ -36,7 +39,7 @@ type Filter struct {
 
 // OpenFilter opens the filter that is pinned for an interface, whether a program uses it
 // or not. It fails with [fs.ErrNotExist] where there is none.
-func (d Pins) OpenFilter(t Target) (*Filter, error) {
+func (d Pins) OpenFilter(t netif.Target) (*Filter, error) {
 	a, err := d.Open(t)
 	if errors.Is(err, ErrNotAttached) {
 		return nil, fs.ErrNotExist
@@ -47,7 +50,7 @@ func (d Pins) OpenFilter(t Target) (*Filter, error) {
 	defer a.Close()
 	f := &Filter{maps: make(map[string]*array)}
 	if err := f.open(filepath.Join(a.path, pinFilter)); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the filter of %s: %w", t, explainPermission(err)), f.Close())
+		return nil, errors.Join(fmt.Errorf("open the filter of %s: %w", t, explain.Permission(err)), f.Close())
 	}
 	return f, nil
 }
@@ -119,7 +122,7 @@ func (g *Generation) Keep(description []byte) error {
 	}
 	m, err := newTextMap(pinDescription, description)
 	if err != nil {
-		return fmt.Errorf("keep the filter: %w", explainPermission(err))
+		return fmt.Errorf("keep the filter: %w", explain.Permission(err))
 	}
 	g.description = &array{m: m}
 	return nil
@@ -144,7 +147,7 @@ func pinFilterIn(path string, filter map[string]*array) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(filter)) {
-		if err := pin(pinnableMap{filter[name].m}, filepath.Join(path, name)); err != nil {
+		if err := bpffs.Pin(bpffs.Map{Map: filter[name].m}, filepath.Join(path, name)); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"weir/loader/bpffs"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 )
 
@@ -17,7 +19,7 @@ import (
 func TestFilterOfEarlierVersion(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g, frame := keeping(t, false), udp(l, addrA, addrB, 1)
-	a := attach(t, pins, target(l.B), Native, g)
+	a := attach(t, pins, target(l.B), hooks.Native, g)
 	want := pinsOf(t, a)
 	earlier := []string{"block_counters", "block_record"}
 	for _, name := range earlier {
@@ -25,7 +27,7 @@ func TestFilterOfEarlierVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join((pinnableMap{m}).pinAt(filepath.Join(a.path, pinFilter, name)), m.Close()); err != nil {
+		if err := errors.Join((bpffs.Map{Map: m}).PinAt(filepath.Join(a.path, pinFilter, name)), m.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}

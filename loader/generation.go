@@ -8,11 +8,12 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/explain"
 	"weir/loader/fold"
+	"weir/loader/hooks"
 )
 
 // Memory is the kernel memory of a set, read by the program as it is written. It
@@ -69,7 +70,7 @@ func newGeneration(cfg Config, filter map[string]*array) (*Generation, error) {
 			}
 		}
 		g.Close()
-		return nil, fmt.Errorf("new generation: %w", explainPermission(err))
+		return nil, fmt.Errorf("new generation: %w", explain.Permission(err))
 	}
 	return g, nil
 }
@@ -80,7 +81,7 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 		return err
 	}
 	g.spec = all.Copy()
-	frags, err := haveFrags()
+	frags, err := hooks.HasFrags()
 	if err != nil {
 		return err
 	}
@@ -115,24 +116,6 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 		return err
 	}
 	return g.makeParts()
-}
-
-// haveFrags reports whether the kernel (5.18 and later) has multi-buffer XDP.
-func haveFrags() (bool, error) {
-	p, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
-		Name:         "weir_probe",
-		Type:         ebpf.XDP,
-		Flags:        unix.BPF_F_XDP_HAS_FRAGS,
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, ActionPass), asm.Return()},
-		License:      "Dual BSD/GPL",
-	}, ebpf.ProgramOptions{LogDisabled: true})
-	switch {
-	case err == nil:
-		return true, p.Close()
-	case errors.Is(err, unix.EINVAL): // an unknown flag
-		return false, nil
-	}
-	return false, fmt.Errorf("probe for multi-buffer XDP: %w", err)
 }
 
 func specialise(spec *ebpf.CollectionSpec, cfg *Config, frags bool) error {
@@ -385,7 +368,7 @@ func (g *Generation) set(name string, value uint8) error {
 func (g *Generation) Load(stats *Stats) (*Program, error) {
 	p, err := g.load(stats)
 	if err != nil {
-		return nil, fmt.Errorf("load the program: %w", explainPermission(err))
+		return nil, fmt.Errorf("load the program: %w", explain.Permission(err))
 	}
 	return p, nil
 }
@@ -436,7 +419,7 @@ func (g *Generation) loadFolded(spec *ebpf.CollectionSpec, replacements map[stri
 		return nil, err
 	}
 	p, err := loadVerified(folded, replacements)
-	if errors.Is(err, ErrUnsupported) || errors.As(err, new(*ebpf.VerifierError)) {
+	if errors.Is(err, explain.ErrUnsupported) || errors.As(err, new(*ebpf.VerifierError)) {
 		if p, plain := loadVerified(spec, replacements); plain == nil {
 			return p, nil
 		}
@@ -466,7 +449,7 @@ func loadVerified(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) 
 	err := spec.LoadAndAssign(&objects, &options)
 	if errors.Is(err, unix.E2BIG) {
 		return nil, fmt.Errorf("%w: the shapes and trackers together make the program too large for this kernel's verifier (%w): "+
-			"use fewer prefix lengths, kinds of flows or trackers, or a later kernel", ErrUnsupported, unix.E2BIG)
+			"use fewer prefix lengths, kinds of flows or trackers, or a later kernel", explain.ErrUnsupported, unix.E2BIG)
 	}
 	var verifier *ebpf.VerifierError
 	if errors.As(err, &verifier) {
@@ -506,7 +489,7 @@ func (g *Generation) specFor(stats *Stats, kept pinnedMaps) (spec *ebpf.Collecti
 func (g *Generation) Bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*ebpf.Map, error) {
 	m, err := g.bind(spec, stats)
 	if err != nil {
-		return nil, fmt.Errorf("bind programs: %w", explainPermission(err))
+		return nil, fmt.Errorf("bind programs: %w", explain.Permission(err))
 	}
 	return m, nil
 }
@@ -515,7 +498,7 @@ func (g *Generation) bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*
 	if g.maps == nil {
 		return nil, errClosed
 	}
-	frags, err := haveFrags()
+	frags, err := hooks.HasFrags()
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/explain"
 	"weir/loader/fold"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 )
 
@@ -314,7 +316,7 @@ func TestVerifierMessage(t *testing.T) {
 	if !errors.As(err, &verifier) || len(verifier.Log) == 0 {
 		t.Fatalf("no verifier's log in %v", err)
 	}
-	if errors.Is(err, ErrPermission) {
+	if errors.Is(err, explain.ErrPermission) {
 		t.Errorf("a question of privilege: %v", err)
 	}
 }
@@ -334,7 +336,7 @@ func TestTooLarge(t *testing.T) {
 	}
 	defer s.Close()
 	_, err = g.Load(s)
-	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "fewer prefix lengths") {
+	if !errors.Is(err, explain.ErrUnsupported) || !strings.Contains(err.Error(), "fewer prefix lengths") {
 		t.Errorf("error: %v", err)
 	}
 }
@@ -368,7 +370,7 @@ func TestUnfolded(t *testing.T) {
 
 func TestTest(t *testing.T) {
 	p := newTestProgram(t, newTestGeneration(t, Config{DropMalformed: true}))
-	frags, err := haveFrags()
+	frags, err := hooks.HasFrags()
 	if err != nil {
 		t.Fatal(err)
 	}

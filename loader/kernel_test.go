@@ -11,7 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -19,7 +25,7 @@ import (
 func testPins(t *testing.T) Pins {
 	t.Helper()
 	lab.Root(t)
-	dir, err := os.MkdirTemp(bpffs, "weir-test-")
+	dir, err := os.MkdirTemp(bpffs.Mount, "weir-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,10 +108,10 @@ func udp(l *lab.Lab, src, dst netip.Addr, number uint32) []byte {
 
 var unplugged = &lab.Lab{A: lab.End{MAC: make([]byte, 6)}, B: lab.End{MAC: make([]byte, 6)}}
 
-func target(e lab.End) Target { return Target{Netns: e.Netns, Iface: e.Iface} }
+func target(e lab.End) netif.Target { return netif.Target{Netns: e.Netns, Iface: e.Iface} }
 
 // attach attaches for a test that closes and detaches.
-func attach(t *testing.T, pins Pins, to Target, hook Hook, g *Generation) *Attachment {
+func attach(t *testing.T, pins Pins, to netif.Target, hook hooks.Hook, g *Generation) *Attachment {
 	t.Helper()
 	a, err := attachLoaded(pins, to, hook, nil, g.Load)
 	if err != nil {
@@ -117,7 +123,7 @@ func attach(t *testing.T, pins Pins, to Target, hook Hook, g *Generation) *Attac
 // attachBoth attaches a generation's programs to both ends of a link.
 func attachBoth(t *testing.T, pins Pins, l *lab.Lab, g *Generation) (a, b *Attachment) {
 	t.Helper()
-	return attach(t, pins, target(l.A), Native, g), attach(t, pins, target(l.B), Native, g)
+	return attach(t, pins, target(l.A), hooks.Native, g), attach(t, pins, target(l.B), hooks.Native, g)
 }
 
 // loadAndTake loads a generation's program, and has the stats take over the maps that it brings.
@@ -134,7 +140,7 @@ func loadAndTake(t *testing.T, g *Generation, s *Stats) *Program {
 }
 
 // attachLoaded attaches the program that load returns.
-func attachLoaded(d Pins, to Target, hook Hook, metadata []byte, load func(*Stats) (*Program, error)) (*Attachment, error) {
+func attachLoaded(d Pins, to netif.Target, hook hooks.Hook, metadata []byte, load func(*Stats) (*Program, error)) (*Attachment, error) {
 	p, err := d.Prepare(to, hook)
 	if err != nil {
 		return nil, err
@@ -209,4 +215,21 @@ func openFiles(t *testing.T) open {
 		t.Fatal(err)
 	}
 	return open{len(entries), strings.Count(string(mappings), "bpf-map")}
+}
+
+// modeFlag returns the flag of netlink for a mode of XDP.
+func modeFlag(h hooks.Hook) uint32 {
+	if h == hooks.Generic {
+		return unix.XDP_FLAGS_SKB_MODE
+	}
+	return unix.XDP_FLAGS_DRV_MODE
+}
+
+// byName returns an interface's attributes in the present network namespace.
+func byName(name string) (*netlink.LinkAttrs, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, err
+	}
+	return l.Attrs(), nil
 }

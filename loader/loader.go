@@ -9,12 +9,15 @@
 // kernel, pinned in a directory ([Pins]), and outlives the process:
 //
 //	g, err := loader.NewGeneration(cfg)   // then fill g.Block() and g.Allow()
-//	next, err := loader.DefaultPins.Prepare(target, loader.Native)
+//	next, err := loader.DefaultPins.Prepare(target, hooks.Native)
 //	p, err := g.Load(next.Stats())
 //	a, err := next.Attach(p, metadata)    // new, or replacing the program there
 //	…
 //	p, err = other.Load(a.Stats())        // of another generation
 //	err = a.Replace(p)                    // each packet meets one or the other
+//
+// Interfaces and their network namespaces are found by package netif, and programs are kept
+// on them by package hooks, which knows nothing of maps and counters.
 //
 // CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON suffice, with a directory of pins that the
 // user may write. Entering another network namespace takes CAP_SYS_ADMIN.

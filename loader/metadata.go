@@ -10,12 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
+
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // A text is pinned as an array whose entries are pieces of textPiece bytes each, the last
@@ -30,8 +31,8 @@ const (
 // text; the names of the keys stay those of earlier versions, whose pins are
 // adopted.
 type metadata struct {
-	Target Target          `json:"target"` // as it was named when it was attached
-	Hook   Hook            `json:"mode"`
+	Target netif.Target    `json:"target"` // as it was named when it was attached
+	Hook   hooks.Hook      `json:"mode"`
 	Caller json.RawMessage `json:"about,omitempty"`
 }
 
@@ -52,58 +53,6 @@ func (a *Attachment) openMetadata() error {
 	return nil
 }
 
-// guessMetadata sets the metadata from what the kernel says of the interface, since they are
-// lost.
-func (a *Attachment) guessMetadata() {
-	_, index, _ := strings.Cut(strings.TrimSuffix(filepath.Base(a.path), pinOut), ":")
-	n, _ := strconv.Atoi(index)
-	a.metadata = metadata{Target: Target{
-		Netns: nameOfNetns(namespaceOf(a.path)), Iface: "interface " + index, Out: strings.HasSuffix(a.path, pinOut),
-	}}
-	switch l := a.link.(type) {
-	case *clsact:
-		a.metadata.Hook = TC
-	case *dispatchedProgram:
-		a.metadata.Hook = Dispatcher
-	case kernelLink:
-		if info, err := l.Info(); err == nil && info.TCX() != nil {
-			a.metadata.Hook = TC
-		}
-	}
-	_ = a.metadata.Target.inNamespace(namespaceOf(a.path), func() error {
-		i, err := netlink.LinkByIndex(n)
-		if err != nil {
-			return err
-		}
-		a.metadata.Target.Iface = i.Attrs().Name
-		if xdp := i.Attrs().Xdp; a.metadata.Hook == Native && xdp != nil && xdp.AttachMode == nl.XDP_ATTACHED_SKB {
-			a.metadata.Hook = Generic
-		}
-		return nil
-	}) // if it fails, the interface is not known by its name
-	switch l := a.link.(type) {
-	case *clsact:
-		l.target = a.metadata.Target
-	case *dispatchedProgram:
-		l.target = a.metadata.Target
-	}
-}
-
-// nameOfNetns returns the name of a network namespace as of `ip netns`, "" for the
-// namespace of this process, and where it has none.
-func nameOfNetns(inode uint64) string {
-	if own, err := (Target{}).Namespace(); err == nil && own == inode {
-		return ""
-	}
-	names, _ := os.ReadDir(namedNetns)
-	for _, n := range names {
-		if i, err := (Target{Netns: n.Name()}).Namespace(); err == nil && i == inode {
-			return n.Name()
-		}
-	}
-	return ""
-}
-
 func (m metadata) encode() ([]byte, error) {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -119,7 +68,7 @@ func (m metadata) newMap() (*ebpf.Map, error) {
 		return nil, err
 	}
 	next, err := newTextMap(pinMetadata, text)
-	return next, explainPermission(err)
+	return next, explain.Permission(err)
 }
 
 // newTextMap returns a map with a text.
@@ -192,7 +141,7 @@ func (a *Attachment) pinMetadata(m metadata) (*ebpf.Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.pinNext(pinnableMap{next}, pinMetadata); err != nil {
+	if err := a.pinNext(bpffs.Map{Map: next}, pinMetadata); err != nil {
 		return nil, errors.Join(err, next.Close())
 	}
 	return next, nil
@@ -213,14 +162,14 @@ func (a *Attachment) setMetadata(m metadata, next *ebpf.Map) error {
 }
 
 // Target names the interface as it was named when it was attached to.
-func (a *Attachment) Target() Target {
+func (a *Attachment) Target() netif.Target {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.metadata.Target
 }
 
 // Hook is the hook that the program is attached to.
-func (a *Attachment) Hook() Hook {
+func (a *Attachment) Hook() hooks.Hook {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.metadata.Hook
@@ -255,7 +204,7 @@ func (a *Attachment) ForgetStats() error {
 		var errs []error
 		for _, name := range pinnedMapNames {
 			if err := os.Remove(filepath.Join(a.path, name)); !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, explainPermission(err))
+				errs = append(errs, explain.Permission(err))
 			}
 		}
 		return errors.Join(errs...)

@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir/bpf"
+	"weir/loader/explain"
+	"weir/loader/netif"
 )
 
 // Part is the share that a stage has in the programs of a generation.
@@ -20,22 +22,22 @@ type Part interface {
 	// Constants returns values of variables in the program of an interface, by name. An
 	// entry without a variable does without its value. Secrets derive from the seed, which
 	// a [Keeper] keeps.
-	Constants(Target, Seed) map[string]any
+	Constants(netif.Target, Seed) map[string]any
 	// Devices returns sets of interfaces that the program of an interface reads, by the
 	// names of their maps: names and globs, in the interface's network namespace.
-	Devices(Target) map[string][]string
+	Devices(netif.Target) map[string][]string
 	// General returns why no packet of an interface takes the lean path, "" if some do.
-	General(Target) string
+	General(netif.Target) string
 }
 
 // Keeper is a part with memory that outlives the programs of an interface.
 type Keeper interface {
 	// Keeps returns its maps, with their entries; nil where an interface needs none.
-	Keeps(Target) map[string]int
+	Keeps(netif.Target) map[string]int
 	// Head returns where the memory has its seed, and what identifies it.
 	Head(Kept) (seed *Seed, identity *uint64)
 	// Identity identifies what may go on in the same memory. It is not 0.
-	Identity(Target, Seed) uint64
+	Identity(netif.Target, Seed) uint64
 	// Begin makes new memory ready.
 	Begin(Kept)
 }
@@ -69,10 +71,10 @@ func (s *Stats) Read(fn func(Kept)) { s.read(fn) }
 
 // For makes the programs that are loaded with the stats from now on have the parts of an
 // interface.
-func (s *Stats) For(t Target) { s.target.Store(&t) }
+func (s *Stats) For(t netif.Target) { s.target.Store(&t) }
 
 // of returns what For has set.
-func (s *Stats) of() (t Target) {
+func (s *Stats) of() (t netif.Target) {
 	if of := s.target.Load(); of != nil {
 		t = *of
 	}
@@ -100,7 +102,7 @@ func (g *Generation) makeParts() (err error) {
 }
 
 // outgrownParts creates the maps that must replace those that parts have in the stats.
-func (g *Generation) outgrownParts(t Target, present pinnedMaps) (pinnedMaps, error) {
+func (g *Generation) outgrownParts(t netif.Target, present pinnedMaps) (pinnedMaps, error) {
 	all := make(pinnedMaps)
 	for _, p := range g.config.Parts {
 		k, ok := p.(Keeper)
@@ -163,7 +165,7 @@ func setConstants(spec *ebpf.CollectionSpec, constants map[string]any) error {
 }
 
 // Kind is the same for interfaces whose programs have the same constants of parts.
-func (g *Generation) Kind(t Target) uint64 {
+func (g *Generation) Kind(t netif.Target) uint64 {
 	h := fnv.New64a()
 	for _, p := range g.config.Parts {
 		constants := p.Constants(t, Seed{})
@@ -175,7 +177,7 @@ func (g *Generation) Kind(t Target) uint64 {
 }
 
 // Follows reports whether a program knows other interfaces by their names.
-func (g *Generation) Follows(t Target) bool {
+func (g *Generation) Follows(t netif.Target) bool {
 	for _, p := range g.config.Parts {
 		for _, names := range p.Devices(t) {
 			if len(names) > 0 {
@@ -198,14 +200,14 @@ func (g *Generation) Follow(stats *Stats) error {
 			if len(patterns) > 0 {
 				devices, err = t.Matching(patterns)
 			}
-			if errors.Is(err, ErrNoNetns) {
+			if errors.Is(err, netif.ErrNoNetns) {
 				return nil // the interface is gone with it
 			}
 			if err == nil {
 				stats.read(func(k pinnedMaps) { err = setKeys(k[name].m, devices) })
 			}
 			if err != nil {
-				return fmt.Errorf("set the interfaces of %s: %w", name, explainPermission(err))
+				return fmt.Errorf("set the interfaces of %s: %w", name, explain.Permission(err))
 			}
 		}
 	}

@@ -5,19 +5,20 @@ import (
 	"testing"
 
 	"weir/bpf"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
 // policed is a part with memory: a policer on any interface.
 type policed struct{ limit uint32 }
 
-func (p policed) Constants(Target, Seed) map[string]any {
+func (p policed) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarPolicer: &bpf.WeirPolicerConfig{Cost: 1, Limit: uint64(1 + p.limit), Tuple: 1}}
 }
 
-func (policed) Devices(Target) map[string][]string { return nil }
-func (policed) General(Target) string              { return "it is policed" }
-func (policed) Keeps(Target) map[string]int {
+func (policed) Devices(netif.Target) map[string][]string { return nil }
+func (policed) General(netif.Target) string              { return "it is policed" }
+func (policed) Keeps(netif.Target) map[string]int {
 	return map[string]int{bpf.WeirMapPolicerNow: 1, bpf.WeirMapPolicerCpus: CPUs()}
 }
 
@@ -26,7 +27,7 @@ func (policed) Head(k Kept) (*Seed, *uint64) {
 	return &now.Seed, &now.Identity
 }
 
-func (p policed) Identity(Target, Seed) uint64 { return 7 + uint64(p.limit) }
+func (p policed) Identity(netif.Target, Seed) uint64 { return 7 + uint64(p.limit) }
 
 func (policed) Begin(k Kept) {
 	Entries[bpf.WeirPolicerCpu](k, bpf.WeirMapPolicerCpus)[0].Random = 3
@@ -50,7 +51,7 @@ func TestPartKeeps(t *testing.T) {
 		s.Read(func(k Kept) {
 			at, identity := step.part.Head(k)
 			first := &Entries[bpf.WeirPolicerCpu](k, bpf.WeirMapPolicerCpus)[0]
-			if (first.Random == 3) != step.fresh || *identity != step.part.Identity(Target{}, *at) {
+			if (first.Random == 3) != step.fresh || *identity != step.part.Identity(netif.Target{}, *at) {
 				t.Errorf("step %d: new memory: %t, identity %d", n, first.Random == 3, *identity)
 			}
 			if *at == (Seed{}) || n > 0 && *at != seed {
@@ -64,13 +65,13 @@ func TestPartKeeps(t *testing.T) {
 // firstSeen is a part with new flows.
 type firstSeen bpf.WeirFirstConfig
 
-func (f firstSeen) Constants(Target, Seed) map[string]any {
+func (f firstSeen) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarFirstSeen: (*bpf.WeirFirstConfig)(&f)}
 }
 
-func (firstSeen) Devices(Target) map[string][]string { return nil }
-func (firstSeen) General(Target) string              { return "" }
-func (f firstSeen) Keeps(Target) map[string]int {
+func (firstSeen) Devices(netif.Target) map[string][]string { return nil }
+func (firstSeen) General(netif.Target) string              { return "" }
+func (f firstSeen) Keeps(netif.Target) map[string]int {
 	return map[string]int{bpf.WeirMapFirstNow: 1, bpf.WeirMapFirstCpus: CPUs(), bpf.WeirMapFirstLines: banks * int(f.Lines)}
 }
 
@@ -79,20 +80,20 @@ func (firstSeen) Head(k Kept) (*Seed, *uint64) {
 	return &now.Seed, &now.Identity
 }
 
-func (f firstSeen) Identity(Target, Seed) uint64 { return 7 + uint64(f.Sinks) }
+func (f firstSeen) Identity(netif.Target, Seed) uint64 { return 7 + uint64(f.Sinks) }
 
 func (firstSeen) Begin(Kept) {}
 
 // recording is a part that records the packets that pass.
 type recording bpf.WeirDigests
 
-func (r recording) Constants(Target, Seed) map[string]any {
+func (r recording) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarDigestConfig: (*bpf.WeirDigests)(&r)}
 }
 
-func (recording) Devices(Target) map[string][]string { return nil }
-func (recording) General(Target) string              { return "" }
-func (r recording) Keeps(Target) map[string]int {
+func (recording) Devices(netif.Target) map[string][]string { return nil }
+func (recording) General(netif.Target) string              { return "" }
+func (r recording) Keeps(netif.Target) map[string]int {
 	return map[string]int{
 		bpf.WeirMapDigestNow: 1, bpf.WeirMapDigestBanks: CPUs() * banks,
 		bpf.WeirMapDigestLines: CPUs() * banks * int(r.Lines), bpf.WeirMapDigestSightings: CPUs() * 1024,
@@ -104,7 +105,7 @@ func (recording) Head(k Kept) (*Seed, *uint64) {
 	return &now.Seed, &now.Identity
 }
 
-func (r recording) Identity(Target, Seed) uint64 { return 7 + uint64(r.Lines) }
+func (r recording) Identity(netif.Target, Seed) uint64 { return 7 + uint64(r.Lines) }
 
 func (recording) Begin(Kept) {}
 
@@ -143,22 +144,22 @@ func TestExchangeBank(t *testing.T) {
 // loopNode is a part that looks for loops, and drops packets in one.
 type loopNode bpf.WeirLoopConfig
 
-func (n loopNode) Constants(Target, Seed) map[string]any {
+func (n loopNode) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarLoopNode: (*bpf.WeirLoopConfig)(&n), bpf.WeirVarDropLooped: Flag(true)}
 }
 
-func (loopNode) Devices(Target) map[string][]string { return nil }
-func (loopNode) General(Target) string              { return "loops are detected" }
+func (loopNode) Devices(netif.Target) map[string][]string { return nil }
+func (loopNode) General(netif.Target) string              { return "loops are detected" }
 
 // forwarding is a part that copies packets to the ports that want their groups.
 type forwarding bpf.WeirMulticastFilters
 
-func (f forwarding) Constants(Target, Seed) map[string]any {
+func (f forwarding) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarMulticast: (*bpf.WeirMulticastFilters)(&f)}
 }
 
-func (forwarding) Devices(Target) map[string][]string { return nil }
-func (forwarding) General(Target) string              { return "multicast is forwarded" }
+func (forwarding) Devices(netif.Target) map[string][]string { return nil }
+func (forwarding) General(netif.Target) string              { return "multicast is forwarded" }
 func (f forwarding) maps() map[string]int {
 	filters := int(f.Ports + 1)
 	return map[string]int{

@@ -16,6 +16,10 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -99,18 +103,18 @@ func TestLockedForLong(t *testing.T) {
 
 // setPatience sets for how long a test waits for locks.
 func setPatience(t *testing.T, patience time.Duration) {
-	former := lockPatience
-	lockPatience = patience
-	t.Cleanup(func() { lockPatience = former })
+	former := bpffs.Patience
+	bpffs.Patience = patience
+	t.Cleanup(func() { bpffs.Patience = former })
 }
 
 // Without its metadata, what filters is found, and replaced without a gap.
 func TestListDamaged(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := blockAll(t, 1)
-	a := attach(t, pins, target(l.B), Native, g)
+	a := attach(t, pins, target(l.B), hooks.Native, g)
 	defer a.Close()
-	b := attach(t, pins, Target{Netns: l.B.Netns, Iface: "lo"}, Generic, g)
+	b := attach(t, pins, netif.Target{Netns: l.B.Netns, Iface: "lo"}, hooks.Generic, g)
 	defer detach(t, b)
 	if err := os.Remove(filepath.Join(a.path, pinMetadata)); err != nil {
 		t.Fatal(err)
@@ -125,7 +129,7 @@ func TestListDamaged(t *testing.T) {
 		}
 		n.Close()
 	}
-	next := attach(t, pins, target(l.B), Native, g)
+	next := attach(t, pins, target(l.B), hooks.Native, g)
 	if !a.Replaced() || reaches(t, l, udp(l, addrA, addrB, 1)) {
 		t.Error("not replaced")
 	}
@@ -135,10 +139,10 @@ func TestListDamaged(t *testing.T) {
 	detach(t, next)
 
 	// Without its link, nothing holds the program: that is severed.
-	if a, err = attachLoaded(pins, target(l.B), Native, nil, g.Load); err != nil {
+	if a, err = attachLoaded(pins, target(l.B), hooks.Native, nil, g.Load); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(a.Close(), os.Remove(filepath.Join(a.path, pinLink))); err != nil {
+	if err := errors.Join(a.Close(), os.Remove(filepath.Join(a.path, "link"))); err != nil {
 		t.Fatal(err)
 	}
 	if list, err = pins.List(); err != nil || len(list) != 2 {
@@ -162,7 +166,7 @@ func TestListDamaged(t *testing.T) {
 // attachment.
 func TestSweep(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	left := filepath.Join(string(pins), unfinished+"1")
+	left := filepath.Join(string(pins), hooks.Unfinished+"1")
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -174,8 +178,8 @@ func TestSweep(t *testing.T) {
 	if list, err := pins.List(); err != nil || len(list) != 0 {
 		t.Error(list, err)
 	}
-	detach(t, attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{})))
-	if exists(left) {
+	detach(t, attach(t, pins, target(l.B), hooks.Native, newTestGeneration(t, Config{})))
+	if bpffs.Exists(left) {
 		t.Error("it is still there")
 	}
 }
@@ -184,20 +188,20 @@ func TestNoBPFFS(t *testing.T) {
 	g := newTestGeneration(t, Config{})
 	dir := Pins(t.TempDir())
 	for _, d := range []Pins{dir, dir + "/below"} {
-		_, err := attachLoaded(d, Target{Iface: "lo"}, Generic, nil, g.Load)
-		wantError(t, err, ErrNoBPFFS, "mount -t bpf bpf /sys/fs/bpf")
+		_, err := attachLoaded(d, netif.Target{Iface: "lo"}, hooks.Generic, nil, g.Load)
+		wantError(t, err, bpffs.ErrNoBPFFS, "mount -t bpf bpf /sys/fs/bpf")
 	}
 	// Where none is to be seen, one may be hidden, with pins in it.
 	for _, d := range []Pins{dir, dir + "/below"} {
 		_, err := d.List()
-		wantError(t, err, ErrNoBPFFS, "ip netns exec")
-		_, err = d.Open(Target{Iface: "lo"})
-		wantError(t, err, ErrNoBPFFS)
+		wantError(t, err, bpffs.ErrNoBPFFS, "ip netns exec")
+		_, err = d.Open(netif.Target{Iface: "lo"})
+		wantError(t, err, bpffs.ErrNoBPFFS)
 	}
-	if exists(string(dir + "/below")) {
+	if bpffs.Exists(string(dir + "/below")) {
 		t.Error("a directory was made on another file system")
 	}
-	_, err := attachLoaded(Pins(bpffs+"/weir.test"), Target{Iface: "lo"}, Generic, nil, g.Load)
+	_, err := attachLoaded(Pins(bpffs.Mount+"/weir.test"), netif.Target{Iface: "lo"}, hooks.Generic, nil, g.Load)
 	if err == nil || !strings.Contains(err.Error(), "dots") {
 		t.Error(err)
 	}
@@ -279,7 +283,7 @@ func childMount(pins string) error {
 	if err := errors.Join(
 		unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""),
 		unix.Mount("proc", "/proc", "proc", 0, ""),
-		unix.Unmount(bpffs, unix.MNT_DETACH),
+		unix.Unmount(bpffs.Mount, unix.MNT_DETACH),
 	); err != nil {
 		return err
 	}
@@ -288,7 +292,7 @@ func childMount(pins string) error {
 		return err
 	}
 	defer g.Close()
-	a, err := attachLoaded(Pins(pins), Target{Iface: "lo"}, Generic, nil, g.Load)
+	a, err := attachLoaded(Pins(pins), netif.Target{Iface: "lo"}, hooks.Generic, nil, g.Load)
 	if err != nil {
 		return err
 	}
@@ -355,7 +359,7 @@ func childLoad(pins string) error {
 		return err
 	}
 	defer g.Close()
-	a, err := attachLoaded(Pins(pins), Target{Iface: "veth-b"}, Native, nil, g.Load)
+	a, err := attachLoaded(Pins(pins), netif.Target{Iface: "veth-b"}, hooks.Native, nil, g.Load)
 	if err != nil {
 		return err
 	}
@@ -364,14 +368,14 @@ func childLoad(pins string) error {
 
 // childLifecycle does all that can be done.
 func childLifecycle(dir string) error {
-	pins, to := Pins(dir), Target{Iface: "veth-b"}
+	pins, to := Pins(dir), netif.Target{Iface: "veth-b"}
 	g, err := NewGeneration(Config{Block: coarse()})
 	if err != nil {
 		return err
 	}
 	defer g.Close()
 	for range 2 { // the second time, it adopts
-		a, err := attachLoaded(pins, to, Native, []byte("1"), g.Load)
+		a, err := attachLoaded(pins, to, hooks.Native, []byte("1"), g.Load)
 		if err != nil {
 			return err
 		}
@@ -390,7 +394,7 @@ func childLifecycle(dir string) error {
 	if err != nil || len(list) != 1 || list[0].Severed() {
 		return fmt.Errorf("listed %v, %w", list, err)
 	}
-	if _, err := attachLoaded(Pins(dir+"/other"), to, Native, nil, g.Load); !errors.Is(err, ErrForeign) {
+	if _, err := attachLoaded(Pins(dir+"/other"), to, hooks.Native, nil, g.Load); !errors.Is(err, explain.ErrForeign) {
 		return fmt.Errorf("attached twice: %w", err)
 	}
 	if err := os.Remove(dir + "/other"); err != nil {
@@ -399,7 +403,7 @@ func childLifecycle(dir string) error {
 	if _, err := net.InterfaceByName(to.Iface); err != nil {
 		return err
 	}
-	if _, err := attachLoaded(pins, Target{Netns: os.Getenv("WEIR_LOADER_TEST_NETNS"), Iface: "lo"}, Generic, nil, g.Load); !errors.Is(err, ErrPermission) {
+	if _, err := attachLoaded(pins, netif.Target{Netns: os.Getenv("WEIR_LOADER_TEST_NETNS"), Iface: "lo"}, hooks.Generic, nil, g.Load); !errors.Is(err, explain.ErrPermission) {
 		return fmt.Errorf("entered a namespace: %w", err)
 	}
 	return errors.Join(list[0].Detach(), list[0].Close())
@@ -410,7 +414,7 @@ func childLifecycle(dir string) error {
 func TestSearchReadsLittle(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	at := target(l.B)
-	a := attach(t, pins, at, Native, newTestGeneration(t, Config{}))
+	a := attach(t, pins, at, hooks.Native, newTestGeneration(t, Config{}))
 	defer detach(t, a)
 	inode, err := at.Namespace()
 	if err != nil {

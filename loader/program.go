@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"weir/loader/hooks"
 )
 
 // minFrame is the length of an Ethernet header, in bytes.
@@ -85,7 +87,7 @@ func (p *Program) test(frame []byte, context any) (action uint32, err error) {
 	}
 	action, err = p.prog.Run(&ebpf.RunOptions{Data: frame, Context: context, Repeat: 1})
 	if errors.Is(err, unix.EINVAL) {
-		if frags, probe := haveFrags(); probe == nil && !frags {
+		if frags, probe := hooks.HasFrags(); probe == nil && !frags {
 			err = fmt.Errorf("%w (frames larger than a page take Linux 5.18 or later)", err)
 		}
 	}

@@ -7,7 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/vishvananda/netlink"
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // Reattach attaches the program, with its counters, to the interface that
@@ -15,11 +18,11 @@ import (
 // kernel's attaching. Without i, the interface is looked up by name. Where the
 // program is attached, Reattach does nothing.
 //
-// It fails with [ErrNoInterface] or [ErrNoNetns] while there is no such
+// It fails with [netif.ErrNoInterface] or [netif.ErrNoNetns] while there is no such
 // interface, with [ErrNotAttached] where somebody has removed the pins in order
 // to detach, and with [ErrReplaced] where another process has attached its own
 // program.
-func (a *Attachment) Reattach(i *Iface) error {
+func (a *Attachment) Reattach(i *netif.Iface) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if index, err := a.Index(); err != nil || index != 0 {
@@ -31,7 +34,7 @@ func (a *Attachment) Reattach(i *Iface) error {
 	return nil
 }
 
-func (a *Attachment) reattach(i *Iface) (err error) {
+func (a *Attachment) reattach(i *netif.Iface) (err error) {
 	switch {
 	case a.prog == nil:
 		return ErrSevered
@@ -43,17 +46,17 @@ func (a *Attachment) reattach(i *Iface) (err error) {
 			return err
 		}
 	case i != nil && i.Index == a.ifindex:
-		return ErrNoInterface // a message from before the interface's end
+		return netif.ErrNoInterface // a message from before the interface's end
 	}
 	if i == nil {
 		if i, err = a.metadata.Target.Find(); err != nil {
 			return err
 		}
 	}
-	if a.stats.entry.Load() != a.metadata.Hook.entry(i.LinkAttrs) {
+	if a.stats.entry.Load() != entryOf(a.metadata.Hook, i) {
 		return ErrSevered // it is of another kind, for which another program is to be loaded
 	}
-	l, err := a.pins.attachLink(a.metadata, i, a.prog)
+	l, err := hooks.Attach(string(a.pins), a.metadata.Target, a.metadata.Hook, i, a.prog)
 	if err != nil {
 		return err
 	}
@@ -77,25 +80,25 @@ func (a *Attachment) reattach(i *Iface) (err error) {
 
 // pinHold pins a hold in place of the severed one, and moves the pins to path. Where they are
 // lost and cannot be made again, the program filters without.
-func (a *Attachment) pinHold(l hold, path string) error {
+func (a *Attachment) pinHold(l hooks.Hold, path string) error {
 	if err := a.ownsOrLost(); err != nil {
 		return err
 	}
-	if !exists(a.path) {
+	if !bpffs.Exists(a.path) {
 		a.path = path
 		return nil
 	}
 	if err := a.move(path); err != nil {
 		return err
 	}
-	name := l.pinName()
-	if err := a.pinNext(l.object(), name); err != nil {
+	name := l.PinName()
+	if err := a.pinNext(l.Object(), name); err != nil {
 		return err
 	}
 	if err := os.Rename(a.next(name), filepath.Join(a.path, name)); err != nil {
 		return fmt.Errorf("replace pin %s: %w", name, err)
 	}
-	if last := a.link.pinName(); last != name {
+	if last := a.link.PinName(); last != name {
 		return os.Remove(filepath.Join(a.path, last))
 	}
 	return nil
@@ -127,16 +130,16 @@ func (a *Attachment) move(path string) error {
 		}
 	}
 	if err := os.Rename(a.path, path); err != nil {
-		return fmt.Errorf("move pins: %w", explainPermission(err))
+		return fmt.Errorf("move pins: %w", explain.Permission(err))
 	}
 	a.path = path
 	return nil
 }
 
 // Name returns the present name of the interface, by which it may have been
-// renamed since it was attached to. It fails with [ErrNoInterface] where the
-// interface is gone or has left the namespace, and with [ErrNoNetns] where that is.
-func (a *Attachment) Name() (name string, err error) {
+// renamed since it was attached to. It fails with [netif.ErrNoInterface] where the
+// interface is gone or has left the namespace, and with [netif.ErrNoNetns] where that is.
+func (a *Attachment) Name() (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	index, err := a.Index()
@@ -144,23 +147,16 @@ func (a *Attachment) Name() (name string, err error) {
 		return "", err
 	}
 	if index == 0 {
-		return "", ErrNoInterface
+		return "", netif.ErrNoInterface
 	}
-	err = a.metadata.Target.in(func(inode uint64) error {
-		l, err := netlink.LinkByIndex(index)
-		if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
-			return ErrNoInterface
-		}
-		if err != nil {
-			return fmt.Errorf("find interface: %w", err)
-		}
-		if i := (&Iface{l.Attrs(), inode, l.Type()}); namespaceOf(a.path) != inode || !a.isOn(i) {
-			return ErrNoInterface
-		}
-		name = l.Attrs().Name
-		return nil
-	})
-	return name, err
+	i, err := a.metadata.Target.FindIndex(index)
+	if err != nil {
+		return "", err
+	}
+	if hooks.NamespaceOf(a.path) != i.Inode || !a.isOn(i) {
+		return "", netif.ErrNoInterface
+	}
+	return i.Name, nil
 }
 
 // Rename records that the interface has another name now, for Target and for
@@ -179,19 +175,19 @@ func (a *Attachment) Rename(name string) error {
 // owns fails with ErrNotAttached where the pins are gone, and with ErrReplaced
 // where they belong to another attachment.
 func (a *Attachment) owns() error {
-	pinned, err := loadHold(a.path, a.metadata)
+	pinned, err := hooks.Load(a.path, a.metadata.Target, a.metadata.Hook)
 	if errors.Is(err, fs.ErrNotExist) {
 		return a.superseded()
 	}
 	if err != nil {
-		return explainPermission(err)
+		return explain.Permission(err)
 	}
 	defer pinned.Close()
-	theirs, err := pinned.id()
+	theirs, err := pinned.ID()
 	if err != nil {
 		return err
 	}
-	ours, err := a.link.id()
+	ours, err := a.link.ID()
 	if err != nil {
 		return err
 	}
@@ -204,7 +200,7 @@ func (a *Attachment) owns() error {
 // superseded returns ErrReplaced where an interface of the same name has pins of
 // its own, and ErrNotAttached where there are none.
 func (a *Attachment) superseded() error {
-	next, err := a.pins.search(namespaceOf(a.path), a.metadata.Target.Out, anyIndex, func(b *Attachment) bool {
+	next, err := a.pins.search(hooks.NamespaceOf(a.path), a.metadata.Target.Out, anyIndex, func(b *Attachment) bool {
 		return b.metadata.Target.Iface == a.metadata.Target.Iface
 	})
 	if err != nil {

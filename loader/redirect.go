@@ -5,6 +5,9 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+
+	"weir/loader/explain"
+	"weir/loader/netif"
 )
 
 // deviceEntry is an entry of a device map; its program is a file descriptor when it is put there,
@@ -27,7 +30,7 @@ func (g *Generation) Device(devices string, entry int) (index int, err error) {
 	}
 	var now deviceEntry
 	if err := m.Lookup(uint32(entry), &now); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return 0, explainPermission(err)
+		return 0, explain.Permission(err)
 	}
 	return int(now.Index), nil
 }
@@ -39,7 +42,7 @@ func (g *Generation) ClearDevice(devices string, entry int) error {
 		return err
 	}
 	if err := m.Delete(uint32(entry)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return explainPermission(err)
+		return explain.Permission(err)
 	}
 	return nil
 }
@@ -47,19 +50,19 @@ func (g *Generation) ClearDevice(devices string, entry int) error {
 // SetDevice makes an interface in the target's network namespace an entry of a device map. What
 // programs redirect there goes through the object's program for that, with these constants and
 // those of parts. The kernel drops an interface that has gone by itself.
-func (g *Generation) SetDevice(devices string, entry int, t Target, i *Iface, constants map[string]any) error {
+func (g *Generation) SetDevice(devices string, entry int, t netif.Target, i *netif.Iface, constants map[string]any) error {
 	m, err := g.devices(devices)
 	if err != nil {
 		return err
 	}
 	p, err := g.loadEgress(constants)
 	if err != nil {
-		return explainPermission(err)
+		return explain.Permission(err)
 	}
 	defer p.Close() // the map has a reference
 	device := deviceEntry{uint32(i.Index), uint32(p.FD())}
-	return explainPermission(t.in(func(inode uint64) error { // in which the kernel looks up its index
-		if err := i.in(inode); err != nil {
+	return explain.Permission(t.In(func(inode uint64) error { // in which the kernel looks up its index
+		if err := i.In(inode); err != nil {
 			return err
 		}
 		return m.Put(uint32(entry), &device)
@@ -74,7 +77,7 @@ func (g *Generation) loadEgress(constants map[string]any) (*ebpf.Program, error)
 		return nil, err
 	}
 	for _, p := range g.config.Parts {
-		if err := setConstants(spec, p.Constants(Target{}, Seed{})); err != nil {
+		if err := setConstants(spec, p.Constants(netif.Target{}, Seed{})); err != nil {
 			return nil, err
 		}
 	}

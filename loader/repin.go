@@ -10,141 +10,51 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/hooks"
 )
-
-// pinnable is an object of the kernel that is pinned.
-type pinnable interface {
-	// pinAt pins it at a path, wherever else it is pinned.
-	pinAt(path string) error
-
-	// isAt reports whether it is the object that is pinned at a path.
-	isAt(path string) (bool, error)
-}
-
-// pinnableMap is a map. [ebpf.Map.Pin] moves the pin of a map that it knows to be pinned, and
-// does nothing where it believes that the map is pinned there.
-type pinnableMap struct{ *ebpf.Map }
-
-func (m pinnableMap) pinAt(path string) error {
-	c, err := m.Clone()
-	if err != nil {
-		return err
-	}
-	return errors.Join(c.Pin(path), c.Close())
-}
-
-func (m pinnableMap) isAt(path string) (bool, error) {
-	there, err := ebpf.LoadPinnedMap(path, nil)
-	if err != nil {
-		return false, unlessDamaged(path, err)
-	}
-	defer there.Close()
-	theirs, err1 := mapID(there)
-	ours, err2 := mapID(m.Map)
-	return theirs == ours, errors.Join(err1, err2)
-}
-
-func mapID(m *ebpf.Map) (ebpf.MapID, error) {
-	info, err := m.Info()
-	if err != nil {
-		return 0, err
-	}
-	id, _ := info.ID()
-	return id, nil
-}
-
-func (l kernelLink) pinAt(path string) error {
-	raw, ok := l.Link.(interface{ FD() int })
-	if !ok {
-		return errors.New("a link without a file descriptor")
-	}
-	fd, err := unix.FcntlInt(uintptr(raw.FD()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	c, err := link.NewFromFD(fd)
-	if err != nil {
-		return err
-	}
-	return errors.Join(c.Pin(path), c.Close())
-}
-
-func (l kernelLink) isAt(path string) (bool, error) {
-	there, err := link.LoadPinnedLink(path, nil)
-	if err != nil {
-		return false, unlessDamaged(path, err)
-	}
-	defer there.Close()
-	theirs, err1 := kernelLink{there}.id()
-	ours, err2 := l.id()
-	return theirs == ours, errors.Join(err1, err2)
-}
-
-// unlessDamaged returns an error in opening a pin, unless it says that the pin is gone,
-// or that another object is pinned there.
-func unlessDamaged(path string, err error) error {
-	if isExhausted(err) && !isDir(path) {
-		return err
-	}
-	return nil
-}
-
-// inode identifies a file on any file system.
-type inode struct{ dev, ino uint64 }
-
-// inodeOf fails with fs.ErrNotExist where there is no such file.
-func inodeOf(path string) (inode, error) {
-	var s unix.Stat_t
-	if err := unix.Lstat(path, &s); err != nil {
-		if errors.Is(err, unix.ENOTDIR) {
-			err = fs.ErrNotExist
-		}
-		return inode{}, err
-	}
-	return inode{s.Dev, s.Ino}, nil
-}
 
 // seenPin is a pin that was found, and its object.
 type seenPin struct {
-	inode
-	of pinnable
+	bpffs.Inode
+	of bpffs.Object
 }
 
 // objects returns the objects to pin in the directory of the attachment, by their paths there.
-func (a *Attachment) objects() map[string]pinnable {
-	all := map[string]pinnable{a.link.pinName(): a.link.object()}
+func (a *Attachment) objects() map[string]bpffs.Object {
+	all := map[string]bpffs.Object{a.link.PinName(): a.link.Object()}
 	if a.metadataMap != nil {
-		all[pinMetadata] = pinnableMap{a.metadataMap}
+		all[pinMetadata] = bpffs.Map{Map: a.metadataMap}
 	}
 	a.stats.read(func(k pinnedMaps) {
 		for name, m := range k {
 			if !slices.Contains(a.unpinned, name) {
-				all[name] = pinnableMap{m.m}
+				all[name] = bpffs.Map{Map: m.m}
 			}
 		}
 	})
 	for name, m := range a.filter {
-		all[filepath.Join(pinFilter, name)] = pinnableMap{m.m}
+		all[filepath.Join(pinFilter, name)] = bpffs.Map{Map: m.m}
 	}
 	return all
 }
 
 // lost returns the objects that are not pinned where they are to be, the hold first and
 // the heads last. Pins with the inodes that were seen last are not opened.
-func (a *Attachment) lost() (names []string, objects map[string]pinnable, err error) {
+func (a *Attachment) lost() (names []string, objects map[string]bpffs.Object, err error) {
 	objects = a.objects()
 	for name, o := range objects {
 		path := filepath.Join(a.path, name)
-		i, err := inodeOf(path)
+		i, err := bpffs.InodeOf(path)
 		if err == nil {
 			seen := seenPin{i, o}
 			if a.seen[name] == seen {
 				continue
 			}
-			is, err := o.isAt(path)
+			is, err := o.IsAt(path)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -160,7 +70,7 @@ func (a *Attachment) lost() (names []string, objects map[string]pinnable, err er
 		}
 		names = append(names, name)
 	}
-	hold := a.link.pinName()
+	hold := a.link.PinName()
 	slices.SortFunc(names, func(x, y string) int {
 		switch {
 		case x == y:
@@ -178,8 +88,8 @@ func (a *Attachment) lost() (names []string, objects map[string]pinnable, err er
 // noteDir remembers the directory of pins.
 func (a *Attachment) noteDir() (err error) {
 	was := a.dir
-	if a.dir, err = inodeOf(string(a.pins)); a.dir != was {
-		a.mirror = mirrorOf(string(a.pins))
+	if a.dir, err = bpffs.InodeOf(string(a.pins)); a.dir != was {
+		a.mirror = bpffs.MirrorOf(string(a.pins))
 	}
 	return err
 }
@@ -187,7 +97,7 @@ func (a *Attachment) noteDir() (err error) {
 // isElsewhere reports whether the directory of pins is not the one that the attachment's were
 // in last: its file system was unmounted, or another one is mounted over it.
 func (a *Attachment) isElsewhere() bool {
-	now, err := inodeOf(string(a.pins))
+	now, err := bpffs.InodeOf(string(a.pins))
 	return err != nil || now != a.dir
 }
 
@@ -235,13 +145,13 @@ func (a *Attachment) tryRepin() (made int, err error) {
 		return 0, nil
 	}
 	if names, _, err := a.lost(); err != nil {
-		return 0, explainExhausted(explainPermission(err))
+		return 0, explain.Exhausted(explain.Permission(err))
 	} else if len(names) == 0 && !a.isElsewhere() {
 		return 0, a.lostMirror()
 	}
 	unlock, err := a.pins.lock(unix.LOCK_EX | unix.LOCK_NB)
 	if err != nil {
-		return 0, explainExhausted(err)
+		return 0, explain.Exhausted(err)
 	}
 	defer unlock()
 	if gone, err := a.detached(); gone || err != nil || a.replaced() {
@@ -262,7 +172,7 @@ func (a *Attachment) detached() (bool, error) {
 func (a *Attachment) restore() (made int, err error) {
 	defer func() {
 		if err != nil {
-			err = explainExhausted(explainPermission(err))
+			err = explain.Exhausted(explain.Permission(err))
 			return
 		}
 		err = a.noteDir()
@@ -290,7 +200,7 @@ func (a *Attachment) restore() (made int, err error) {
 // isAnothers fails with ErrForeign where the pins belong to another attachment, which
 // filters.
 func (a *Attachment) isAnothers() error {
-	there, err := loadHold(a.path, a.metadata)
+	there, err := hooks.Load(a.path, a.metadata.Target, a.metadata.Hook)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -298,19 +208,19 @@ func (a *Attachment) isAnothers() error {
 		return err
 	}
 	defer there.Close()
-	theirs, err1 := there.id()
-	ours, err2 := a.link.id()
-	_, index, err3 := there.state()
+	theirs, err1 := there.ID()
+	ours, err2 := a.link.ID()
+	_, index, err3 := there.State()
 	if err := errors.Join(err1, err2, err3); err != nil || theirs == ours || index == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: the pins %s belong to another daemon", ErrForeign, a.path)
+	return fmt.Errorf("%w: the pins %s belong to another daemon", explain.ErrForeign, a.path)
 }
 
 // pinAll makes the directory of the pins, which appears whole. The hold comes last: the
 // pins that a killed process leaves filter only if they are complete.
-func (a *Attachment) pinAll(objects map[string]pinnable) (err error) {
-	temp, err := os.MkdirTemp(string(a.pins), unfinished+filepath.Base(a.path)+"-")
+func (a *Attachment) pinAll(objects map[string]bpffs.Object) (err error) {
+	temp, err := os.MkdirTemp(string(a.pins), hooks.Unfinished+filepath.Base(a.path)+"-")
 	if err != nil {
 		return fmt.Errorf("make directory for pins: %w", err)
 	}
@@ -319,7 +229,7 @@ func (a *Attachment) pinAll(objects map[string]pinnable) (err error) {
 			os.RemoveAll(temp)
 		}
 	}()
-	hold := a.link.pinName()
+	hold := a.link.PinName()
 	for name, o := range objects {
 		if name == hold {
 			continue
@@ -328,14 +238,14 @@ func (a *Attachment) pinAll(objects map[string]pinnable) (err error) {
 		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if err := pin(o, path); err != nil {
+		if err := bpffs.Pin(o, path); err != nil {
 			return err
 		}
 	}
-	if err := pin(objects[hold], filepath.Join(temp, hold)); err != nil {
+	if err := bpffs.Pin(objects[hold], filepath.Join(temp, hold)); err != nil {
 		return err
 	}
-	if !isDir(a.path) {
+	if !bpffs.IsDir(a.path) {
 		_ = os.Remove(a.path) // if it fails, Rename does
 	}
 	if err := os.Rename(temp, a.path); err != nil {
@@ -345,9 +255,9 @@ func (a *Attachment) pinAll(objects map[string]pinnable) (err error) {
 }
 
 // pinOver pins an object in place of another one, in one step.
-func (a *Attachment) pinOver(o pinnable, name string) error {
+func (a *Attachment) pinOver(o bpffs.Object, name string) error {
 	path := filepath.Join(a.path, name)
-	if dir := filepath.Dir(path); dir != a.path && !isDir(dir) {
+	if dir := filepath.Dir(path); dir != a.path && !bpffs.IsDir(dir) {
 		_ = os.Remove(dir) // if it fails, Mkdir does
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
@@ -356,7 +266,7 @@ func (a *Attachment) pinOver(o pinnable, name string) error {
 	if err := a.pinNext(o, name); err != nil {
 		return err
 	}
-	if isDir(path) {
+	if bpffs.IsDir(path) {
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
@@ -367,27 +277,11 @@ func (a *Attachment) pinOver(o pinnable, name string) error {
 	return nil
 }
 
-func isDir(path string) bool {
-	i, err := os.Lstat(path)
-	return err == nil && i.IsDir()
-}
-
-// unfinishedPath returns the path that a directory under construction is for, "" where its
-// name does not say.
-func unfinishedPath(temp string) string {
-	name, ok := strings.CutPrefix(filepath.Base(temp), unfinished)
-	end := strings.LastIndexByte(name, '-')
-	if !ok || end < 0 || namespaceOf(name[:end]) == 0 {
-		return ""
-	}
-	return filepath.Join(filepath.Dir(temp), name[:end])
-}
-
 // finish makes a directory that a killed process has left under construction the pins of its
 // interface, if it keeps a program attached there that has no others. It reports whether it
 // has.
 func (d Pins) finish(temp string) (bool, error) {
-	path := unfinishedPath(temp)
+	path := hooks.FinishedDir(temp)
 	if path == "" {
 		return false, nil
 	}
@@ -411,4 +305,16 @@ func (d Pins) finish(temp string) (bool, error) {
 		return false, err
 	}
 	return true, os.Rename(temp, path)
+}
+
+// errMirror says that the pins are on a copy of the host's file system, and the host's is gone.
+var errMirror = errors.New("the host has unmounted the BPF file system that the pins are in: this process alone has it still")
+
+// lostMirror fails where the mount of the pins was a slave when the attachment was last seen in
+// it, and is none now.
+func (a *Attachment) lostMirror() error {
+	if a.mirror != 0 && !bpffs.IsMirror(a.mirror) {
+		return errMirror
+	}
+	return nil
 }

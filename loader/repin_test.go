@@ -20,6 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -79,17 +83,17 @@ func repinned(t *testing.T, a *Attachment, want int, names []string) {
 func TestRepin(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		hook   Hook
+		hook   hooks.Hook
 		out    bool
 		clsact string
-	}{{"native", Native, false, ""}, {"generic", Generic, false, ""}, {"tc", TC, false, ""}, {"out", TC, true, ""}, {"clsact", TC, true, "1"}} {
+	}{{"native", hooks.Native, false, ""}, {"generic", hooks.Generic, false, ""}, {"tc", hooks.TC, false, ""}, {"out", hooks.TC, true, ""}, {"clsact", hooks.TC, true, "1"}} {
 		t.Run(test.name, func(t *testing.T) {
 			lab.Root(t)
-			t.Setenv(forceClsact, test.clsact)
+			t.Setenv("WEIR_TEST_CLSACT", test.clsact)
 			l, pins := lab.New(t), testPins(t)
 			to := target(l.B)
 			to.Out = test.out
-			g := keeping(t, test.hook == TC)
+			g := keeping(t, test.hook == hooks.TC)
 			if test.out {
 				g = newTestGeneration(t, Config{Out: true, TC: true})
 			}
@@ -108,7 +112,7 @@ func TestRepin(t *testing.T) {
 				path := filepath.Join(a.path, name)
 				for _, put := range []func() error{
 					func() error { return nil },
-					func() error { return (pinnableMap{other}).pinAt(path) },
+					func() error { return (bpffs.Map{Map: other}).PinAt(path) },
 					func() error { return os.Mkdir(path, 0o700) },
 				} {
 					if err := errors.Join(os.Remove(path), put()); err != nil {
@@ -140,8 +144,8 @@ func TestRepin(t *testing.T) {
 func TestStartWithoutPin(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g, frame := keeping(t, false), udp(l, addrA, addrB, 1)
-	a := attach(t, pins, target(l.B), Native, g)
-	names := append(slices.DeleteFunc(pinsOf(t, a), func(name string) bool { return name == pinLink }), pinFilter)
+	a := attach(t, pins, target(l.B), hooks.Native, g)
+	names := append(slices.DeleteFunc(pinsOf(t, a), func(name string) bool { return name == "link" }), pinFilter)
 	for _, name := range names {
 		id, path := a.ProgramID(), a.path
 		if err := errors.Join(a.Close(), os.RemoveAll(filepath.Join(path, name))); err != nil {
@@ -150,7 +154,7 @@ func TestStartWithoutPin(t *testing.T) {
 		if reaches(t, l, frame) {
 			t.Fatalf("without %s, nothing filters", name)
 		}
-		if a = attach(t, pins, target(l.B), Native, g); a.ProgramID() == id || a.Hook() != Native || a.path != path {
+		if a = attach(t, pins, target(l.B), hooks.Native, g); a.ProgramID() == id || a.Hook() != hooks.Native || a.path != path {
 			t.Errorf("without %s: %v, %s", name, a.Hook(), a.path)
 		}
 		if reaches(t, l, frame) {
@@ -166,8 +170,8 @@ func TestStartWithoutPin(t *testing.T) {
 func TestRepinKilled(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g, frame := keeping(t, false), udp(l, addrA, addrB, 1)
-	a := attach(t, pins, target(l.B), Native, g)
-	left := filepath.Join(string(pins), unfinished+filepath.Base(a.path)+"-1")
+	a := attach(t, pins, target(l.B), hooks.Native, g)
+	left := filepath.Join(string(pins), hooks.Unfinished+filepath.Base(a.path)+"-1")
 	// All pins are made, and the directory is yet to be renamed; or, at last, has been.
 	for _, already := range []bool{false, true} {
 		id, names := a.ProgramID(), pinsOf(t, a)
@@ -181,21 +185,21 @@ func TestRepinKilled(t *testing.T) {
 		if reaches(t, l, frame) {
 			t.Fatal("nothing filters")
 		}
-		if a = attach(t, pins, target(l.B), Native, g); a.ProgramID() == id || reaches(t, l, frame) {
+		if a = attach(t, pins, target(l.B), hooks.Native, g); a.ProgramID() == id || reaches(t, l, frame) {
 			t.Error("the program was not replaced")
 		}
-		if exists(left) {
+		if bpffs.Exists(left) {
 			t.Error("it is still there")
 		}
 		repinned(t, a, 0, pinsOf(t, a))
 	}
 	// Before the link, they keep nothing attached.
-	if err := errors.Join(os.Rename(a.path, left), os.Remove(filepath.Join(left, pinLink))); err != nil {
+	if err := errors.Join(os.Rename(a.path, left), os.Remove(filepath.Join(left, "link"))); err != nil {
 		t.Fatal(err)
 	}
 	a.Close()
-	a = attach(t, pins, target(l.B), Native, g)
-	if exists(left) || reaches(t, l, frame) {
+	a = attach(t, pins, target(l.B), hooks.Native, g)
+	if bpffs.Exists(left) || reaches(t, l, frame) {
 		t.Error("not attached anew")
 	}
 	detach(t, a)
@@ -209,7 +213,7 @@ func TestRepinUnmounted(t *testing.T) {
 	mountPins(t, dir)
 	pins, frame := Pins(filepath.Join(dir, "weir")), udp(l, addrA, addrB, 1)
 	g := keeping(t, false)
-	a := attach(t, pins, target(l.B), Native, g)
+	a := attach(t, pins, target(l.B), hooks.Native, g)
 	names := pinsOf(t, a)
 	replace := func() {
 		t.Helper()
@@ -243,7 +247,7 @@ func TestRepinUnmounted(t *testing.T) {
 
 	unmount()
 	_, err := a.Repin()
-	wantError(t, err, ErrNoBPFFS)
+	wantError(t, err, bpffs.ErrNoBPFFS)
 	if !strings.Contains(a.Unpinned(), "no BPF file system") {
 		t.Errorf("unpinned: %q", a.Unpinned())
 	}
@@ -288,7 +292,7 @@ func TestRepinUnmounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Remove(filepath.Join(a.path, pinLink)); err != nil {
+	if err := os.Remove(filepath.Join(a.path, "link")); err != nil {
 		t.Fatal(err)
 	}
 	readOnly(unix.MS_RDONLY)
@@ -312,7 +316,7 @@ func TestRepinUnmounted(t *testing.T) {
 // Pins that somebody removes to detach are not made again, nor those of another daemon.
 func TestRepinDetached(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	a := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	b, err := pins.Open(target(l.B))
 	if err == nil {
 		err = errors.Join(b.DetachAny(), b.Close())
@@ -320,10 +324,10 @@ func TestRepinDetached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made, err := a.Repin(); made != 0 || err != nil || exists(a.path) {
+	if made, err := a.Repin(); made != 0 || err != nil || bpffs.Exists(a.path) {
 		t.Errorf("%d pins made of what was detached, %v", made, err)
 	}
-	next := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	next := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	names := pinsOf(t, next)
 	if made, err := a.Repin(); made != 0 || err != nil {
 		t.Errorf("%d pins made of another's, %v", made, err)
@@ -331,11 +335,11 @@ func TestRepinDetached(t *testing.T) {
 	repinned(t, next, 0, names)
 	a.Close()
 	// A daemon that has taken over pins its own.
-	last := attach(t, pins, target(l.B), Native, blockAll(t, 1))
+	last := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	if err := os.RemoveAll(last.path); err != nil {
 		t.Fatal(err)
 	}
-	if made, err := next.Repin(); made != 0 || err != nil || exists(last.path) {
+	if made, err := next.Repin(); made != 0 || err != nil || bpffs.Exists(last.path) {
 		t.Errorf("%d pins made of what was taken over, %v", made, err)
 	}
 	repinned(t, last, len(names), names)
@@ -370,7 +374,7 @@ func TestRepinShared(t *testing.T) {
 	if made, err := pins.RepinShared(g); made != 0 || err != nil {
 		t.Error(made, err)
 	}
-	before, err := inodeOf(path)
+	before, err := bpffs.InodeOf(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +384,7 @@ func TestRepinShared(t *testing.T) {
 	if made, err := pins.RepinShared(g); made != 1 || err != nil {
 		t.Error(made, err)
 	}
-	if now, err := inodeOf(path); err != nil || now == before {
+	if now, err := bpffs.InodeOf(path); err != nil || now == before {
 		t.Error(now, err)
 	}
 	if err := pins.ForgetShared(); err != nil {
@@ -392,7 +396,7 @@ func TestRepinShared(t *testing.T) {
 func TestExhausted(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := blockAll(t, 1)
-	a := attach(t, pins, target(l.B), Native, g)
+	a := attach(t, pins, target(l.B), hooks.Native, g)
 	defer detach(t, a)
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
@@ -421,7 +425,7 @@ func TestExhausted(t *testing.T) {
 		if text := err.Error(); !errors.Is(err, unix.EMFILE) || strings.Contains(text, "damaged") || strings.Contains(text, "remove") {
 			t.Errorf("%d more files: %v", more, err)
 		}
-		if errors.Is(err, ErrExhausted) {
+		if errors.Is(err, explain.ErrExhausted) {
 			t.Log(err)
 		}
 	}
@@ -438,28 +442,28 @@ func TestExhausted(t *testing.T) {
 func TestOrphan(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		hook   Hook
+		hook   hooks.Hook
 		out    bool
 		clsact string
-	}{{"native", Native, false, ""}, {"generic", Generic, false, ""}, {"tc", TC, false, ""}, {"clsact", TC, false, "1"}} {
+	}{{"native", hooks.Native, false, ""}, {"generic", hooks.Generic, false, ""}, {"tc", hooks.TC, false, ""}, {"clsact", hooks.TC, false, "1"}} {
 		t.Run(test.name, func(t *testing.T) {
 			lab.Root(t)
-			t.Setenv(forceClsact, test.clsact)
+			t.Setenv("WEIR_TEST_CLSACT", test.clsact)
 			l, dir := lab.New(t), t.TempDir()
 			mountPins(t, dir)
 			frame := udp(l, addrA, addrB, 1)
-			g := keeping(t, test.hook == TC)
+			g := keeping(t, test.hook == hooks.TC)
 			old := attach(t, Pins(dir+"/old"), target(l.B), test.hook, g)
-			exclusive := test.hook != TC || test.clsact != ""
+			exclusive := test.hook != hooks.TC || test.clsact != ""
 			if exclusive {
 				_, err := attachLoaded(Pins(dir+"/new"), target(l.B), test.hook, nil, g.Load)
-				wantError(t, err, ErrForeign, comm(t))
+				wantError(t, err, explain.ErrForeign, comm(t))
 			}
 			id := old.ProgramID()
 			old.Close()
 			if exclusive {
 				_, err := attachLoaded(Pins(dir+"/new"), target(l.B), test.hook, nil, g.Load)
-				wantError(t, err, ErrForeign, "pins: "+dir+"/old")
+				wantError(t, err, explain.ErrForeign, "pins: "+dir+"/old")
 			}
 
 			mountPins(t, dir) // over the old ones
@@ -468,7 +472,7 @@ func TestOrphan(t *testing.T) {
 				t.Error("not found to be an orphan")
 			}
 			a := attach(t, pins, target(l.B), test.hook, g)
-			tapped := test.hook == TC // the receiver sees packets before TC does
+			tapped := test.hook == hooks.TC // the receiver sees packets before TC does
 			if !a.TookOverOrphan() || a.ProgramID() == id || !tapped && reaches(t, l, frame) {
 				t.Errorf("not taken over: %t", a.TookOverOrphan())
 			}
@@ -504,11 +508,11 @@ func TestNoOrphan(t *testing.T) {
 		if err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex(t, l.B), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := netlink.FilterAdd(neighbourFilter(t, l.B, foreign, netlink.HANDLE_MIN_INGRESS, clsactPriority)); err != nil {
+		if err := netlink.FilterAdd(neighbourFilter(t, l.B, foreign, netlink.HANDLE_MIN_INGRESS, 1)); err != nil {
 			t.Fatal(err)
 		}
 	})
-	if pins.IsOrphaned(target(l.B), TC) {
+	if pins.IsOrphaned(target(l.B), hooks.TC) {
 		t.Error("taken for one of weir's")
 	}
 }
@@ -540,8 +544,8 @@ func testRepinMirrored(t *testing.T) {
 		t.Error(err)
 		return
 	}
-	mountInfo.until = time.Time{}
-	a, err := attachLoaded(Pins(own), target(l.B), Native, nil, blockAll(t, 1).Load)
+	time.Sleep(1100 * time.Millisecond) // the mounts are read once a second
+	a, err := attachLoaded(Pins(own), target(l.B), hooks.Native, nil, blockAll(t, 1).Load)
 	if err != nil {
 		t.Error(err)
 		return
@@ -552,7 +556,7 @@ func testRepinMirrored(t *testing.T) {
 	if err := unix.Unmount(host, unix.MNT_DETACH); err != nil {
 		t.Error(err)
 	}
-	mountInfo.until = time.Time{}
+	time.Sleep(1100 * time.Millisecond)
 	if _, err := a.Repin(); !errors.Is(err, errMirror) || !strings.Contains(a.Unpinned(), "the host has unmounted") {
 		t.Error(a.Unpinned(), err)
 	}
@@ -563,9 +567,9 @@ func testRepinMirrored(t *testing.T) {
 
 // killedWhileReplacing attaches the program of one generation, and then leaves what a process
 // leaves that is killed when it has given some of the maps of the next one their names.
-func killedWhileReplacing(t *testing.T, pins Pins, to Target, from, next *Generation, named func(name string) bool) {
+func killedWhileReplacing(t *testing.T, pins Pins, to netif.Target, from, next *Generation, named func(name string) bool) {
 	t.Helper()
-	a := attach(t, pins, to, Native, from)
+	a := attach(t, pins, to, hooks.Native, from)
 	p, err := next.Load(a.Stats())
 	if err != nil {
 		t.Fatal(err)
@@ -574,7 +578,7 @@ func killedWhileReplacing(t *testing.T, pins Pins, to Target, from, next *Genera
 		if !named(name) {
 			continue
 		}
-		if err := a.pinOver(pinnableMap{m.m}, name); err != nil {
+		if err := a.pinOver(bpffs.Map{Map: m.m}, name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -612,12 +616,12 @@ func TestReplaceKilled(t *testing.T) {
 			l, pins := lab.New(t), testPins(t)
 			killedWhileReplacing(t, pins, target(l.B), newTestGeneration(t, small), newTestGeneration(t, large), test.named)
 			g := newTestGeneration(t, test.last)
-			a := attach(t, pins, target(l.B), Native, g)
+			a := attach(t, pins, target(l.B), hooks.Native, g)
 			repinned(t, a, 0, pinsOf(t, a))
 			useMemory(t, g, a.Stats())
 			a.Close()
 			// From now on it is unchanged, and the memory goes on.
-			a, err := attachLoaded(pins, target(l.B), Native, nil, func(s *Stats) (*Program, error) {
+			a, err := attachLoaded(pins, target(l.B), hooks.Native, nil, func(s *Stats) (*Program, error) {
 				p, err := g.Load(s)
 				if err == nil && len(p.fresh) > 0 {
 					t.Errorf("new maps: %v", slices.Sorted(maps.Keys(p.fresh)))
@@ -644,7 +648,7 @@ func useMemory(t *testing.T, g *Generation, s *Stats) {
 	tr.Bank(len(g.config.Trackers)-1, CPUs()-1, 1)
 	s.Read(func(k Kept) {
 		for _, p := range g.config.Parts {
-			for name, n := range p.(Keeper).Keeps(Target{}) {
+			for name, n := range p.(Keeper).Keeps(netif.Target{}) {
 				if got := k[name].entries(); got != n {
 					t.Errorf("%s has %d entries, want %d", name, got, n)
 				}
@@ -683,7 +687,7 @@ func renames(t *testing.T, dir string, fn func() error) (names []string) {
 // Replacing and repinning make the pins of heads after those of the maps that they identify.
 func TestHeadsLast(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	a := attach(t, pins, target(l.B), Native, newTestGeneration(t, Config{}))
+	a := attach(t, pins, target(l.B), hooks.Native, newTestGeneration(t, Config{}))
 	defer detach(t, a)
 	g := newTestGeneration(t, Config{
 		Trackers: []Tracker{{Lines: 2, Buckets: 1}}, Parts: []Part{recording{Lines: 1, Bits: 1}, firstSeen{Lines: 1}},

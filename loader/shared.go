@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/explain"
 )
 
 // Shared are maps that the programs of all generations and interfaces share. They are
@@ -39,7 +41,7 @@ func makeShared(entries map[string]int, newMap func(name string, entries int) (*
 		}
 		a, err := newMap(name, n)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", name, explainPermission(err)), s.Close())
+			return nil, errors.Join(fmt.Errorf("%s: %w", name, explain.Permission(err)), s.Close())
 		}
 		s.maps[name] = a
 	}
@@ -71,7 +73,7 @@ func (d Pins) OpenShared(entries map[string]int) (s *Shared, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open the maps that all programs share: %w", explainPermission(err))
+		return nil, fmt.Errorf("open the maps that all programs share: %w", explain.Permission(err))
 	}
 	return s, nil
 }
@@ -96,7 +98,7 @@ func (d Pins) openShared(name string, entries int) (*array, error) {
 		err = errors.Join(copyShared(name, old, a), old.Close())
 	}
 	if err == nil {
-		err = pin(pinnableMap{a.m}, path)
+		err = bpffs.Pin(bpffs.Map{Map: a.m}, path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
@@ -110,7 +112,7 @@ const nextShared = "_next"
 // removePin removes a pin that may not exist, also where the bpffs is read-only then: os.RemoveAll
 // fails there.
 func removePin(path string) error {
-	if !exists(path) {
+	if !bpffs.Exists(path) {
 		return nil
 	}
 	return os.RemoveAll(path)
@@ -224,14 +226,14 @@ func (d Pins) KeepShared(g *Generation) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("keep the maps that all programs share: %w", explainPermission(err))
+		return fmt.Errorf("keep the maps that all programs share: %w", explain.Permission(err))
 	}
 	return nil
 }
 
 func (d Pins) keepShared(g *Generation, name string) error {
 	path, used := d.shared(name+nextShared), g.maps[name]
-	if is, err := (pinnableMap{used.m}).isAt(path); err != nil {
+	if is, err := (bpffs.Map{Map: used.m}).IsAt(path); err != nil {
 		return err
 	} else if !is {
 		return removePin(path)
@@ -275,8 +277,8 @@ func (d Pins) RepinShared(g *Generation) (made int, err error) {
 	}
 	var lost []string
 	for _, name := range slices.Sorted(maps.Keys(g.config.Shared.maps)) {
-		if is, err := (pinnableMap{g.maps[name].m}).isAt(d.shared(name)); err != nil {
-			return 0, fmt.Errorf("look for the pins of %s: %w", name, explainExhausted(explainPermission(err)))
+		if is, err := (bpffs.Map{Map: g.maps[name].m}).IsAt(d.shared(name)); err != nil {
+			return 0, fmt.Errorf("look for the pins of %s: %w", name, explain.Exhausted(explain.Permission(err)))
 		} else if !is {
 			lost = append(lost, name)
 		}
@@ -293,7 +295,7 @@ func (d Pins) RepinShared(g *Generation) (made int, err error) {
 		for _, name := range lost {
 			path := d.shared(name)
 			next := path + "_again"
-			if err = errors.Join(os.RemoveAll(next), pin(pinnableMap{g.maps[name].m}, next)); err == nil {
+			if err = errors.Join(os.RemoveAll(next), bpffs.Pin(bpffs.Map{Map: g.maps[name].m}, next)); err == nil {
 				err = os.Rename(next, path)
 			}
 			if err != nil {
@@ -303,7 +305,7 @@ func (d Pins) RepinShared(g *Generation) (made int, err error) {
 		}
 	}
 	if err != nil {
-		return made, fmt.Errorf("pin %s again: %w", strings.Join(lost, " and "), explainExhausted(explainPermission(err)))
+		return made, fmt.Errorf("pin %s again: %w", strings.Join(lost, " and "), explain.Exhausted(explain.Permission(err)))
 	}
 	return made, nil
 }
@@ -314,7 +316,7 @@ func (d Pins) ForgetShared() error {
 		for _, suffix := range []string{"", nextShared} {
 			err := os.Remove(d.shared(name + suffix))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("forget %s: %w", name, explainPermission(err))
+				return fmt.Errorf("forget %s: %w", name, explain.Permission(err))
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
 )
 
 // Shared maps outlive their process. Their entries move along to maps of another size, as far as
@@ -173,7 +174,7 @@ func TestSharedFailed(t *testing.T) {
 			}
 		}
 		path := d.shared(bpf.WeirMapConnections)
-		left := func() bool { return exists(path + nextShared) }
+		left := func() bool { return bpffs.Exists(path + nextShared) }
 		first := open(64)
 		keep(first)
 		open(128) // for programs that fail
@@ -184,7 +185,7 @@ func TestSharedFailed(t *testing.T) {
 			}
 		}
 		keep(last)
-		if is, err := (pinnableMap{first.maps[bpf.WeirMapConnections].m}).isAt(path); !is || err != nil {
+		if is, err := (bpffs.Map{Map: first.maps[bpf.WeirMapConnections].m}).IsAt(path); !is || err != nil {
 			t.Errorf("opened again: %t: another map is pinned, %v", again, err)
 		}
 		if left() {

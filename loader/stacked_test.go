@@ -7,6 +7,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -45,21 +48,21 @@ func TestStacked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			above, below := Target{Netns: l.B.Netns, Iface: "above"}, Target{Netns: l.B.Netns, Iface: l.B.Iface}
+			above, below := netif.Target{Netns: l.B.Netns, Iface: "above"}, netif.Target{Netns: l.B.Netns, Iface: l.B.Iface}
 			aware := lab.KernelAtLeast(t, 5, 15) // of programs at bonds, and at devices above others
 			if c.native && aware {
-				detach(t, attach(t, pins, above, Native, g))
+				detach(t, attach(t, pins, above, hooks.Native, g))
 			} else {
-				_, err = attachLoaded(pins, above, Native, nil, g.Load)
-				wantError(t, err, ErrNoDriver, "filter on "+l.B.Iface+" below it", "xdp generic")
+				_, err = attachLoaded(pins, above, hooks.Native, nil, g.Load)
+				wantError(t, err, hooks.ErrNoDriver, "filter on "+l.B.Iface+" below it", "xdp generic")
 			}
-			detach(t, attach(t, pins, below, Native, g))
-			a := attach(t, pins, above, Generic, g)
+			detach(t, attach(t, pins, below, hooks.Native, g))
+			a := attach(t, pins, above, hooks.Generic, g)
 			if aware {
-				_, err = attachLoaded(pins, below, Native, nil, g.Load)
-				wantError(t, err, ErrForeign, "upper device already has a program")
+				_, err = attachLoaded(pins, below, hooks.Native, nil, g.Load)
+				wantError(t, err, explain.ErrForeign, "upper device already has a program")
 			} else {
-				detach(t, attach(t, pins, below, Native, g))
+				detach(t, attach(t, pins, below, hooks.Native, g))
 			}
 			detach(t, a)
 		})

@@ -17,6 +17,9 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/netif"
 )
 
 // minStride is the minimum number of counters in a row of list_stats: room for
@@ -36,7 +39,7 @@ type Stats struct {
 
 	entry atomic.Uint32 // the program that counts in them
 
-	target atomic.Pointer[Target] // see For; nil: none
+	target atomic.Pointer[netif.Target] // see For; nil: none
 
 	memory atomic.Pointer[trackerMemory] // of the programs that were attached; nil: they have no trackers
 
@@ -130,7 +133,7 @@ func newPinnedMaps(entries map[string]int) (_ pinnedMaps, err error) {
 func NewStats(lists int) (*Stats, error) {
 	s, err := newStats(lists)
 	if err != nil {
-		return nil, fmt.Errorf("new counters: %w", explainPermission(err))
+		return nil, fmt.Errorf("new counters: %w", explain.Permission(err))
 	}
 	return s, nil
 }
@@ -220,7 +223,7 @@ func openStats(path string) (_ *Stats, fresh []string, err error) {
 	}()
 	pinned := make(map[string]bool) // by stage
 	for _, name := range pinnedMapNames {
-		if exists(filepath.Join(path, name)) {
+		if bpffs.Exists(filepath.Join(path, name)) {
 			pinned[stageOf(name)] = true
 		}
 	}
@@ -256,7 +259,7 @@ func stageOf(name string) string {
 func openPinned(path string, spec *ebpf.MapSpec) (*array, error) {
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if err != nil {
-		return nil, cmp.Or(unlessDamaged(path, err), errLayout)
+		return nil, cmp.Or(bpffs.UnlessDamaged(path, err), errLayout)
 	}
 	if fits(m, spec) != nil {
 		m.Close()

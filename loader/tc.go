@@ -2,14 +2,12 @@ package loader
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // The kinds of programs that count in [Stats], by their entry point.
@@ -29,23 +27,17 @@ const (
 	tcRedirect = 7          // TC_ACT_REDIRECT
 )
 
-// entry returns the entry for an interface.
-func (h Hook) entry(iface *netlink.LinkAttrs) uint32 {
+// entryOf returns the entry of the program for a hook of an interface.
+func entryOf(h hooks.Hook, i *netif.Iface) uint32 {
 	switch {
-	case h == TC:
-		return tcEntry(iface)
+	case h == hooks.TC && i.HasEthernet():
+		return entryTC
+	case h == hooks.TC:
+		return entryBare
 	case h.ByDispatcher():
 		return entryDispatched
 	}
 	return entryXDP
-}
-
-// tcEntry returns the entry for an interface whose packets TC filters.
-func tcEntry(iface *netlink.LinkAttrs) uint32 {
-	if hasEthernet(iface) {
-		return entryTC
-	}
-	return entryBare
 }
 
 // UseTC makes the programs that are loaded with the stats from now on programs of TC, for an
@@ -93,39 +85,4 @@ func (g *Generation) tcFor(entry uint32) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	return spec, spec.Variables[bpf.WeirVarLean].Set(Flag(false))
-}
-
-// attachTC attaches a program to an interface, in the direction of the target, before
-// those that are there: they may have packets pass that no other program then sees. Without
-// tcx, it returns a filter that is yet to be added.
-func (d Pins) attachTC(t Target, i *Iface, p *ebpf.Program) (h hold, err error) {
-	if !i.startsWithIP() && !hasEthernet(i.LinkAttrs) {
-		return nil, fmt.Errorf("%w: packets of %s are not known to begin with an Ethernet or an IP header (link type %s, kind %s): "+
-			"of tunnels, those of tun, WireGuard, PPP, ipip and GRE are", ErrUnsupported, i.Name, i.EncapType, i.kind)
-	}
-	if clsactForced() {
-		return d.newClsact(t, i)
-	}
-	at := ebpf.AttachTCXIngress
-	if t.Out {
-		at = ebpf.AttachTCXEgress
-	}
-	err = t.in(func(inode uint64) error {
-		if err := i.in(inode); err != nil {
-			return err
-		}
-		l, err := link.AttachTCX(link.TCXOptions{Interface: i.Index, Program: p, Attach: at, Anchor: link.Head()})
-		switch {
-		case errors.Is(err, unix.ENODEV):
-			return fmt.Errorf("%w: %w", ErrNoInterface, err)
-		case errors.Is(err, ebpf.ErrNotSupported):
-			h, err = d.newClsact(t, i)
-			return err
-		case err != nil:
-			return fmt.Errorf("tcx: %w", explainPermission(err))
-		}
-		h = kernelLink{l}
-		return nil
-	})
-	return h, err
 }

@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/bpffs"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -151,10 +154,10 @@ func TestTrackersOutlast(t *testing.T) {
 func TestExchangeTogether(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, oneTracker)
-	a := attach(t, pins, target(l.A), Native, g)
+	a := attach(t, pins, target(l.A), hooks.Native, g)
 	one := opened(t, g, a)
 	one.Exchange(0)
-	b := attach(t, pins, target(l.B), Native, g)
+	b := attach(t, pins, target(l.B), hooks.Native, g)
 	banks := func(s *Stats) (all []uint64) {
 		s.read(func(k pinnedMaps) {
 			rows := k[bpf.WeirMapReasonStats].words
@@ -198,7 +201,7 @@ func TestExchangeTogether(t *testing.T) {
 	// Another process takes one over.
 	third := newTestGeneration(t, oneTracker)
 	continueFrom(t, third, pins, l.B, true)
-	taken := attach(t, pins, target(l.B), Native, third)
+	taken := attach(t, pins, target(l.B), hooks.Native, third)
 	opened(t, third, taken).Exchange(0)
 	opened(t, next, a).Exchange(0)
 	want("what stays", a.Stats(), 0)
@@ -236,7 +239,7 @@ func TestExchangeDoesNotWait(t *testing.T) {
 	}()
 	select {
 	case <-exchanged:
-	case <-time.After(lockPatience / 2):
+	case <-time.After(bpffs.Patience / 2):
 		t.Error("it waits for the one that detaches")
 	}
 	unlock()
@@ -258,16 +261,16 @@ func TestTrackersOfOthers(t *testing.T) {
 	tr := opened(t, g, a)
 	tr.Penalties[0] = 7
 	for _, x := range []struct {
-		targets []Target
+		targets []netif.Target
 		want    bool
-	}{{[]Target{target(l.A), target(l.B)}, false}, {[]Target{target(l.A)}, true}, {nil, true}} {
+	}{{[]netif.Target{target(l.A), target(l.B)}, false}, {[]netif.Target{target(l.A)}, true}, {nil, true}} {
 		if got, err := pins.CountElsewhere(a.Stats(), x.targets); got != x.want || err != nil {
 			t.Errorf("others than %v count there: %t, %v", x.targets, got, err)
 		}
 	}
 	next := newTestGeneration(t, oneTracker)
 	continueFrom(t, next, pins, l.B, true)
-	mine := attach(t, pins, target(l.B), Native, next)
+	mine := attach(t, pins, target(l.B), hooks.Native, next)
 	other := opened(t, next, mine)
 	if other.Place() == tr.Place() || other.Penalties[0] != 7 {
 		t.Errorf("counts together %t, penalty %d", other.Place() == tr.Place(), other.Penalties[0])
@@ -278,7 +281,7 @@ func TestTrackersOfOthers(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := pins.CountElsewhere(a.Stats(), []Target{target(l.A)}); got || err != nil {
+	if got, err := pins.CountElsewhere(a.Stats(), []netif.Target{target(l.A)}); got || err != nil {
 		t.Errorf("others than %v still count there: %t, %v", target(l.A), got, err)
 	}
 	detach(t, mine)
@@ -311,13 +314,13 @@ func TestTrackersOfAnEarlierVersion(t *testing.T) {
 				}
 				g.counting.memory = newMemoryOf(k).use()
 				k[bpf.WeirMapPenalties].words[0] = uint64(7 + i)
-				if err := attach(t, pins, target(to), Native, g).Close(); err != nil {
+				if err := attach(t, pins, target(to), hooks.Native, g).Close(); err != nil {
 					t.Fatal(err)
 				}
 			}
 			g := newTestGeneration(t, oneTracker)
 			continueFrom(t, g, pins, l.A, false)
-			b, a := attach(t, pins, target(l.B), Native, g), attach(t, pins, target(l.A), Native, g)
+			b, a := attach(t, pins, target(l.B), hooks.Native, g), attach(t, pins, target(l.A), hooks.Native, g)
 			one, other := opened(t, g, a), opened(t, g, b)
 			if one.Place() != other.Place() || one.Penalties[0] != 7 || other.Penalties[0] != 7 {
 				t.Errorf("together %t, penalties %d and %d", one.Place() == other.Place(), one.Penalties[0], other.Penalties[0])

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/loader/explain"
 )
 
 // Wakes is a ring buffer through which programs wake this process, where [Trackers.SetWake]
@@ -26,7 +27,7 @@ type Wakes struct {
 func NewWakes() (_ *Wakes, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("wakes by programs: %w", explainPermission(err))
+			err = fmt.Errorf("wakes by programs: %w", explain.Permission(err))
 		}
 	}()
 	spec, _, err := statsSpec()

@@ -16,7 +16,9 @@ import (
 	"weir/control/feed"
 	"weir/control/stage"
 	"weir/control/stages"
-	"weir/loader"
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/hooks"
 )
 
 // Where the kernel shows what it is; variables for tests.
@@ -76,7 +78,7 @@ func checkKernel(s *Subject) []Finding {
 	if r.before(5, 10) {
 		return []Finding{finding(Problem, "the kernel is %s, and weir needs Linux 5.10 or later: install a newer one, and reboot", name)}
 	}
-	frags, err := loader.HasFrags()
+	frags, err := hooks.HasFrags()
 	var sections stages.Sections
 	if s.Config != nil {
 		sections = s.Config.Sections
@@ -166,7 +168,7 @@ func checkCapabilities(s *Subject) []Finding {
 	if !s.Process {
 		return nil
 	}
-	missing := loader.MissingCapabilities()
+	missing := explain.MissingCapabilities()
 	switch {
 	case len(missing) == 0:
 		return []Finding{finding(OK, "this process has the capabilities that weir needs")}
@@ -185,12 +187,12 @@ func checkBPFFS(s *Subject) []Finding {
 	if s.Pins == "" {
 		return nil
 	}
-	at, mounted, err := s.Pins.CheckPlace()
+	at, mounted, err := bpffs.CheckPlace(string(s.Pins))
 	switch {
-	case errors.Is(err, loader.ErrNoBPFFS) && strings.HasPrefix(string(s.Pins)+"/", loader.BPFFS+"/"):
-		return []Finding{finding(Problem, "no BPF file system is at %s, where programs are pinned: filtering would end with the daemon", loader.BPFFS).
-			thatRuns("mount -t bpf bpf %s", loader.BPFFS)}
-	case errors.Is(err, loader.ErrNoBPFFS):
+	case errors.Is(err, bpffs.ErrNoBPFFS) && strings.HasPrefix(string(s.Pins)+"/", bpffs.Mount+"/"):
+		return []Finding{finding(Problem, "no BPF file system is at %s, where programs are pinned: filtering would end with the daemon", bpffs.Mount).
+			thatRuns("mount -t bpf bpf %s", bpffs.Mount)}
+	case errors.Is(err, bpffs.ErrNoBPFFS):
 		return []Finding{finding(Problem, "the directory of pins, %s, is on no BPF file system", s.Pins).
 			thatRuns("mkdir -p %[1]s && mount -t bpf bpf %[1]s", s.Pins)}
 	case err != nil:

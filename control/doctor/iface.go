@@ -8,13 +8,15 @@ import (
 	"strings"
 
 	"weir/control/stages"
-	"weir/loader"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // device is an interface with what was found out about it.
 type device struct {
 	Interface
-	loader.Device
+	hooks.Device
 	release release
 	frags   bool // the kernel has multi-buffer XDP
 	cpus    int
@@ -24,13 +26,13 @@ type device struct {
 
 // examineInterface makes all checks of an interface.
 func examineInterface(i Interface, s *Subject) []Finding {
-	found, err := i.Inspect()
+	found, err := hooks.Inspect(i.Target)
 	waits := "the daemon waits for it"
 	if i.Required {
 		waits = "it is required, and the daemon does not start without it"
 	}
 	switch {
-	case errors.Is(err, loader.ErrNoInterface):
+	case errors.Is(err, netif.ErrNoInterface):
 		f := finding(Problem, "it is not on this host; %s", waits)
 		if near := nearest(i.Target); near != "" {
 			f.Text += "; there is one of a similar name"
@@ -40,16 +42,16 @@ func examineInterface(i Interface, s *Subject) []Finding {
 			f = f.thatRuns("%s link", i.Within("ip"))
 		}
 		return []Finding{f}
-	case errors.Is(err, loader.ErrNoNetns):
+	case errors.Is(err, netif.ErrNoNetns):
 		return []Finding{finding(Problem, "%v; %s; there are", err, waits).thatRuns("ip netns list")}
 	case err != nil:
 		return []Finding{finding(Note, "it cannot be looked at: %v", err)}
 	}
 	d := &device{Interface: i, Device: *found, cpus: runtime.NumCPU(), tags: s.Config == nil || s.Config.RefusesTC() != ""}
 	d.release, _ = kernelRelease()
-	d.frags, err = loader.HasFrags()
+	d.frags, err = hooks.HasFrags()
 	d.frags = d.frags || err != nil && !d.release.before(5, 18) // who may not try it
-	d.blind = len(loader.MissingCapabilities()) > 0
+	d.blind = len(explain.MissingCapabilities()) > 0
 	return d.find()
 }
 
@@ -67,7 +69,7 @@ func (d *device) find() (all []Finding) {
 }
 
 // native reports whether the program would run in the driver.
-func (d *device) native() bool { return d.Hook == loader.Native || d.Hook == loader.Dispatcher }
+func (d *device) native() bool { return d.Hook == hooks.Native || d.Hook == hooks.Dispatcher }
 
 // item is an interface as an item of interfaces in weir.yaml.
 func item(name, netns string, keys ...string) string {
@@ -92,7 +94,7 @@ func (d *device) tool(format string, args ...any) string {
 
 // nearest returns the interface whose name is most like that of one that is not there, "" if
 // none is.
-func nearest(t loader.Target) string {
+func nearest(t netif.Target) string {
 	names, err := t.Interfaces()
 	if err != nil {
 		return ""
@@ -145,23 +147,23 @@ var withXDP = strings.Fields(`atlantic bnxt_en bonding cpsw cpsw-switch dpaa_eth
 var noXDP = []string{"bridge", "vlan", "macvlan", "ipvlan", "dummy", "team", "vxlan", "geneve", "ifb", "nlmon", "vrf", "hsr", "macsec"}
 
 // supportsNative says whether the driver has native XDP, by what the kernel says or by the driver.
-func (d *device) supportsNative() loader.Support {
+func (d *device) supportsNative() hooks.Support {
 	switch {
-	case d.Native != loader.Unknown:
+	case d.Native != hooks.Unknown:
 		return d.Native
 	case d.Iface == "lo" || slices.Contains(noXDP, d.Kind):
-		return loader.No
+		return hooks.No
 	case d.Kind == "bond" && d.release.before(5, 15):
-		return loader.No
+		return hooks.No
 	case slices.Contains(withXDP, d.Driver):
-		return loader.Yes
+		return hooks.Yes
 	}
-	return loader.Unknown
+	return hooks.Unknown
 }
 
 // checkDriver says in which mode the program can run.
 func checkDriver(d *device) []Finding {
-	if d.Hook == loader.TC {
+	if d.Hook == hooks.TC {
 		if err := d.CanAttachTC(); err != nil {
 			return []Finding{finding(Problem, "%v: filter on the interface below", err)}
 		}
@@ -180,7 +182,7 @@ func checkDriver(d *device) []Finding {
 	}
 	native := d.supportsNative()
 	if !d.native() {
-		if native == loader.Yes && !d.refused() {
+		if native == hooks.Yes && !d.refused() {
 			f := finding(Note, "driver %s; XDP is generic, which is slower, though the driver has native XDP", d.Driver)
 			if d.Kind == "veth" {
 				return []Finding{finding(OK, "driver %s; XDP is generic", d.Driver)} // native costs TCP more
@@ -190,9 +192,9 @@ func checkDriver(d *device) []Finding {
 		return []Finding{finding(OK, "driver %s; XDP is generic", d.Driver)}
 	}
 	switch {
-	case native == loader.Yes:
+	case native == hooks.Yes:
 		return []Finding{finding(OK, "driver %s has native XDP", d.Driver)}
-	case native == loader.Unknown:
+	case native == hooks.Unknown:
 		return []Finding{finding(Note, "driver %s is not known to have native XDP, and the kernel, before 6.3, does not say: "+
 			"if weir is refused, generic XDP works", d.Driver).thatSets("%s", d.with("xdp: generic"))}
 	case d.Kind == "veth":
@@ -214,7 +216,7 @@ func checkDriver(d *device) []Finding {
 // refused reports whether a check of the interface's set-up says that native mode is refused.
 func (d *device) refused() bool {
 	native := *d
-	native.Hook = loader.Native
+	native.Hook = hooks.Native
 	for _, check := range []func(*device) []Finding{checkQueues, checkMTU, checkAggregation} {
 		if len(Of(Problem, check(&native))) > 0 {
 			return true
@@ -263,11 +265,11 @@ func checkQueues(d *device) []Finding {
 // the kernel nor the peer's namespace can be asked, may send by.
 func (d *device) vethQueues() (f Finding, bad bool) {
 	p := d.Peer
-	if d.Kind != "veth" || p == nil || d.Native == loader.Yes || d.Channels.RX == 0 || p.TxQueues <= d.Channels.RX {
+	if d.Kind != "veth" || p == nil || d.Native == hooks.Yes || d.Channels.RX == 0 || p.TxQueues <= d.Channels.RX {
 		return f, false
 	}
 	f = finding(Problem, "it has %d receive queues, and %s, its other end, sends by %d: the driver, veth, refuses native XDP then", d.Channels.RX, p.Name, p.TxQueues)
-	if !p.Here && d.Native == loader.Unknown {
+	if !p.Here && d.Native == hooks.Unknown {
 		f = finding(Note, "it has %d receive queues, and %s, its other end, may send by %d, which cannot be seen from here: "+
 			"the driver, veth, refuses native XDP then", d.Channels.RX, p.Name, p.TxQueues)
 	}
@@ -293,9 +295,9 @@ func (d *device) largest() int {
 		return 4080
 	case d.Driver == "virtio_net" && d.release.before(6, 12):
 		return 4064
-	case d.frags && (d.Buffers == loader.Yes || d.Driver == "virtio_net" || d.Driver == "veth"):
+	case d.frags && (d.Buffers == hooks.Yes || d.Driver == "virtio_net" || d.Driver == "veth"):
 		return 0
-	case d.frags && d.Buffers == loader.Unknown:
+	case d.frags && d.Buffers == hooks.Unknown:
 		return 0 // weir says so when it is refused
 	}
 	return page
@@ -327,7 +329,7 @@ func checkAggregation(d *device) []Finding {
 	if d.HardwareGRO.On {
 		on = append(on, "hardware GRO")
 	}
-	if len(on) == 0 || d.Hook == loader.TC {
+	if len(on) == 0 || d.Hook == hooks.TC {
 		return []Finding{finding(OK, "the NIC joins no packets (LRO, hardware GRO)")}
 	}
 	what := strings.Join(on, " and ")
@@ -336,7 +338,7 @@ func checkAggregation(d *device) []Finding {
 	case !d.native():
 		return []Finding{finding(OK, "the NIC joins packets (%s); the kernel switches LRO off for generic XDP", what)}
 	case d.Driver == "mlx5_core":
-		return []Finding{finding(Problem, "%s is on, and driver mlx5_core refuses native XDP beside it", what).thatRuns("%s", d.AggregationOff())}
+		return []Finding{finding(Problem, "%s is on, and driver mlx5_core refuses native XDP beside it", what).thatRuns("%s", hooks.AggregationOff(d.Interface.Target))}
 	case d.Driver == "virtio_net" && fixed:
 		return []Finding{finding(Problem, "%s is on and cannot be switched off here, and driver virtio_net refuses native XDP beside it; "+
 			"the machine's host could, with guest_tso4=off,guest_tso6=off", what).thatSets("%s", d.with("xdp: generic"))}
@@ -345,7 +347,7 @@ func checkAggregation(d *device) []Finding {
 	case fixed:
 		return []Finding{finding(Note, "%s is on and cannot be switched off: if weir is refused, generic XDP works", what).thatSets("%s", d.with("xdp: generic"))}
 	}
-	return []Finding{finding(Note, "%s is on: several drivers refuse native XDP beside it", what).thatRuns("%s", d.AggregationOff())}
+	return []Finding{finding(Note, "%s is on: several drivers refuse native XDP beside it", what).thatRuns("%s", hooks.AggregationOff(d.Interface.Target))}
 }
 
 // checkVLAN finds tags that XDP does not see. Entries match all the same; some stages leave such
@@ -353,7 +355,7 @@ func checkAggregation(d *device) []Finding {
 func checkVLAN(d *device) []Finding {
 	f := finding(Note, "the NIC takes VLAN tags off before XDP: entries match all the same, but "+stages.Untagged+" leave such packets alone")
 	switch p := d.Peer; {
-	case d.Hook == loader.TC || !d.tags:
+	case d.Hook == hooks.TC || !d.tags:
 		return nil
 	case p != nil && p.Here && p.InsertsVLAN:
 		f.Text = strings.Replace(f.Text, "the NIC takes", p.Name+", its other end, hands over", 1)
@@ -373,7 +375,7 @@ func checkXDP(d *device) []Finding {
 	switch {
 	case d.Own, d.Attached:
 		return []Finding{finding(OK, "weir's program is attached")}
-	case o == nil || d.Hook == loader.TC:
+	case o == nil || d.Hook == hooks.TC:
 		return []Finding{finding(OK, "no other program is attached at XDP")}
 	case d.blind: // it may be weir's: nothing to remove
 		return []Finding{finding(Note, "a program is attached, and whether it is weir's can be seen by root only").thatRuns("sudo weir doctor")}
@@ -403,7 +405,7 @@ func checkTC(d *device) []Finding {
 		names = append(names, name)
 	}
 	behind := "they see what weir lets pass"
-	if d.Hook == loader.TC {
+	if d.Hook == hooks.TC {
 		behind = "weir goes before them"
 	}
 	return []Finding{finding(OK, "programs at TC: %s; %s", strings.Join(names, ", "), behind)}
@@ -412,7 +414,7 @@ func checkTC(d *device) []Finding {
 // checkTCP finds veths that would be filtered natively without need: with XDP, their driver
 // passes on TCP in single packets.
 func checkTCP(d *device) []Finding {
-	if d.Kind != "veth" || d.Hook != loader.Native || d.NeedsXDP != "" {
+	if d.Kind != "veth" || d.Hook != hooks.Native || d.NeedsXDP != "" {
 		return nil
 	}
 	return []Finding{finding(Note, "it is a veth, through which TCP is several times slower with native XDP; hook: tc costs it little").
@@ -422,6 +424,6 @@ func checkTCP(d *device) []Finding {
 // Likely reports whether weir would be started on an interface that the user has not named: it is up,
 // not the loopback, and it receives no packets from interfaces below it.
 func Likely(i Interface) bool {
-	d, err := i.Inspect()
+	d, err := hooks.Inspect(i.Target)
 	return err == nil && d.Up && d.Ethernet && i.Iface != "lo" && len(d.Below) == 0
 }

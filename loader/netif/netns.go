@@ -1,4 +1,7 @@
-package loader
+// Package netif finds network interfaces and enters their network namespaces.
+//
+// A [Target] names an interface, and an [Iface] is one that was found, with its attributes.
+package netif
 
 import (
 	"errors"
@@ -10,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"weir/loader/explain"
 )
 
 // namedNetns is where `ip netns` keeps namespaces by name.
@@ -64,8 +69,8 @@ func (t Target) netnsPath() string {
 	return filepath.Join(namedNetns, t.Netns)
 }
 
-// tool returns the command for ip(8) or tc(8) in the target's network namespace.
-func (t Target) tool(name string) string {
+// Tool returns the command for ip(8) or tc(8) in the target's network namespace.
+func (t Target) Tool(name string) string {
 	switch {
 	case t.Netns == "":
 		return name
@@ -75,9 +80,9 @@ func (t Target) tool(name string) string {
 	return name + " -n " + t.Netns
 }
 
-// in calls fn in the target's network namespace, with the namespace's inode
+// In calls fn in the target's network namespace, with the namespace's inode
 // number. fn must not leave its goroutine.
-func (t Target) in(fn func(inode uint64) error) error {
+func (t Target) In(fn func(inode uint64) error) error {
 	ns, err := openNetns(t.netnsPath())
 	if err != nil {
 		return err
@@ -116,6 +121,17 @@ func (ns *netnsFile) in(fn func(inode uint64) error) error {
 	return <-done
 }
 
+// Within returns a command that is run in the target's network namespace.
+func (t Target) Within(command string) string {
+	switch {
+	case t.Netns == "":
+		return command
+	case strings.Contains(t.Netns, "/"):
+		return "nsenter --net=" + t.Netns + " " + command
+	}
+	return "ip netns exec " + t.Netns + " " + command
+}
+
 // Glob reports whether the target's name is a glob with *, ? and [ ].
 func (t Target) Glob() bool { return strings.ContainsAny(t.Iface, "*?[") }
 
@@ -131,7 +147,7 @@ func (t Target) Covers(i Target) bool {
 // EphemeralPort returns the lowest port that is connected from in the target's network
 // namespace.
 func (t Target) EphemeralPort() (port uint16, err error) {
-	err = t.in(func(uint64) error {
+	err = t.In(func(uint64) error {
 		text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range") // the thread's namespace's
 		if err != nil {
 			return err
@@ -144,11 +160,11 @@ func (t Target) EphemeralPort() (port uint16, err error) {
 	return port, err
 }
 
-// inNamespace calls fn in the network namespace where the target was attached to, which this
+// InNamespace calls fn in the network namespace where the target was attached to, which this
 // process may know by another name. It fails with ErrNoNetns where it finds none.
-func (t Target) inNamespace(inode uint64, fn func() error) error {
+func (t Target) InNamespace(inode uint64, fn func() error) error {
 	found := false
-	err := t.in(func(now uint64) error {
+	err := t.In(func(now uint64) error {
 		if found = now == inode; !found {
 			return nil
 		}
@@ -165,8 +181,8 @@ func (t Target) inNamespace(inode uint64, fn func() error) error {
 	return ns.in(func(uint64) error { return fn() })
 }
 
-// unlessNoNetns returns nil for the error of a network namespace that is gone.
-func unlessNoNetns(err error) error {
+// UnlessNoNetns returns nil for the error of a network namespace that is gone.
+func UnlessNoNetns(err error) error {
 	if errors.Is(err, ErrNoNetns) {
 		return nil
 	}
@@ -175,7 +191,7 @@ func unlessNoNetns(err error) error {
 
 func explainSetns(err error) error {
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w, namely CAP_SYS_ADMIN: %w", ErrPermission, err)
+		return fmt.Errorf("%w, namely CAP_SYS_ADMIN: %w", explain.ErrPermission, err)
 	}
 	return err
 }
@@ -192,7 +208,7 @@ func openNetns(path string) (*netnsFile, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoNetns, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open network namespace: %w", explainPermission(err))
+		return nil, fmt.Errorf("open network namespace: %w", explain.Permission(err))
 	}
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
@@ -235,4 +251,19 @@ func findNetns(inode uint64) (*netnsFile, error) {
 		ns.Close()
 	}
 	return nil, fmt.Errorf("%w: inode %d", ErrNoNetns, inode)
+}
+
+// NameOf returns the name of a network namespace as of `ip netns`, "" for the
+// namespace of this process, and where it has none.
+func NameOf(inode uint64) string {
+	if own, err := (Target{}).Namespace(); err == nil && own == inode {
+		return ""
+	}
+	names, _ := os.ReadDir(namedNetns)
+	for _, n := range names {
+		if i, err := (Target{Netns: n.Name()}).Namespace(); err == nil && i == inode {
+			return n.Name()
+		}
+	}
+	return ""
 }

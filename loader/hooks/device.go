@@ -1,4 +1,4 @@
-package loader
+package hooks
 
 import (
 	"cmp"
@@ -10,18 +10,21 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"weir/loader/dispatcher"
+	"weir/loader/explain"
+	"weir/loader/netif"
 )
 
 // Device is an interface as it is without a program of weir's: what decides whether one can be
 // attached, and which packets it sees. Inspect reads it and changes nothing.
 type Device struct {
-	Target   Target
+	Target   netif.Target
 	Kind     string // by the kernel, as in ip -d link; "" for most NICs
 	Driver   string
 	MTU      int
@@ -79,22 +82,21 @@ type Occupant struct {
 	Behind bool   // it is libxdp's dispatcher, which weir can be one of the programs of
 }
 
-// Inspect describes an interface. It fails with ErrNoInterface or ErrNoNetns
+// Inspect describes an interface. It fails with netif.ErrNoInterface or netif.ErrNoNetns
 // where there is none. Properties that the kernel does not report, or only to a privileged process, are
 // left out.
-func (t Target) Inspect() (*Device, error) {
+func Inspect(t netif.Target) (*Device, error) {
 	d := &Device{Target: t}
-	err := t.in(func(inode uint64) error {
-		l, err := findLink(t.Iface)
+	err := t.In(func(inode uint64) error {
+		i, err := netif.ByName(inode, t.Iface)
 		if err != nil {
 			return err
 		}
-		i := &Iface{l.Attrs(), inode, l.Type()}
-		d.Kind, d.Driver, d.MTU = i.kind, driver(i.Name), i.MTU
-		d.Up, d.Ethernet, d.IP = i.RawFlags&unix.IFF_UP != 0, hasEthernet(i.LinkAttrs), i.startsWithIP()
-		d.Below = below(i.LinkAttrs)
-		if i.kind == "veth" {
-			d.inspectPeer(i.LinkAttrs)
+		d.Kind, d.Driver, d.MTU = i.Kind, i.Driver(), i.MTU
+		d.Up, d.Ethernet, d.IP = i.RawFlags&unix.IFF_UP != 0, i.HasEthernet(), i.StartsWithIP()
+		d.Below = i.Below()
+		if i.Kind == "veth" {
+			d.inspectPeer(i)
 		}
 		d.inspectXDP(i)
 		d.inspectEthtool(i.Name)
@@ -108,8 +110,8 @@ func (t Target) Inspect() (*Device, error) {
 	return d, nil
 }
 
-func (d *Device) inspectPeer(i *netlink.LinkAttrs) {
-	peer, err := findPeer(i)
+func (d *Device) inspectPeer(i *netif.Iface) {
+	peer, err := i.Peer()
 	if err != nil {
 		return
 	}
@@ -131,7 +133,7 @@ func (d *Device) inspectPeer(i *netlink.LinkAttrs) {
 }
 
 // inspectXDP reads what the driver supports, and which program is there.
-func (d *Device) inspectXDP(i *Iface) {
+func (d *Device) inspectXDP(i *netif.Iface) {
 	d.Native, d.Buffers = xdpFeatures(i.Index)
 	if i.Xdp == nil || !i.Xdp.Attached {
 		return
@@ -141,7 +143,7 @@ func (d *Device) inspectXDP(i *Iface) {
 		d.Own = true
 		return
 	}
-	d.Program = d.Target.occupant(i.LinkAttrs, linkOf(id, i.Index) != 0)
+	d.Program = occupantOf(d.Target, i, linkOf(id, i.Index) != 0)
 }
 
 // The netdev family of generic netlink, linux/netdev.h.
@@ -218,8 +220,8 @@ func virtualFunctions(name string) int {
 }
 
 // inspectTC reads the programs of others at TC, as far as this process may.
-func (d *Device) inspectTC(i *Iface) {
-	if found, err := link.QueryPrograms(link.QueryOptions{Target: i.Index, Attach: ebpf.AttachTCXIngress}); err == nil {
+func (d *Device) inspectTC(i *netif.Iface) {
+	if found, err := link.QueryPrograms(link.QueryOptions{Target: i.Index, Attach: tcx(false)}); err == nil {
 		for _, p := range found.Programs {
 			if id := uint32(p.ID); !isWeirs(id) {
 				d.TC = append(d.TC, neighbour(id))
@@ -242,8 +244,8 @@ func (d *Device) inspectTC(i *Iface) {
 	}
 }
 
-// occupant describes the program that occupies an interface, and how to remove it.
-func (t Target) occupant(i *netlink.LinkAttrs, byLink bool) *Occupant {
+// occupantOf describes the program that occupies an interface, and how to remove it.
+func occupantOf(t netif.Target, i *netif.Iface, byLink bool) *Occupant {
 	id := i.Xdp.ProgId
 	off := "xdp"
 	switch i.Xdp.AttachMode {
@@ -254,11 +256,11 @@ func (t Target) occupant(i *netlink.LinkAttrs, byLink bool) *Occupant {
 	}
 	o := &Occupant{
 		Text:   describeForeign(foreign{id, i.Index, byLink}),
-		Remove: fmt.Sprintf("%s link set dev %s %s off", t.tool("ip"), i.Name, off),
+		Remove: fmt.Sprintf("%s link set dev %s %s off", t.Tool("ip"), i.Name, off),
 	}
 	o.Advice = fmt.Sprintf("stop its owner; `%s` removes it", o.Remove)
 	switch {
-	case strings.Contains(o.Text, ", "+dispatcherName+","):
+	case strings.Contains(o.Text, ", "+dispatcher.Name+","):
 		o.Behind, o.Remove = true, fmt.Sprintf("xdp-loader unload %s --all", i.Name)
 		o.Advice = fmt.Sprintf("`attach: dispatcher` (--attach dispatcher) makes weir one of its programs; `%s` removes these", o.Remove)
 	case byLink: // which ip cannot remove
@@ -267,7 +269,7 @@ func (t Target) occupant(i *netlink.LinkAttrs, byLink bool) *Occupant {
 			o.Remove = fmt.Sprintf("bpftool link detach id %d", id)
 		}
 		o.Advice = "stop its owner, or remove the pin of the link, which `bpftool link` shows"
-		if has, err := capabilities(); err == nil && has>>unix.CAP_SYS_ADMIN&1 == 0 {
+		if explain.LacksSysAdmin() {
 			o.Advice += fmt.Sprintf("; if it is weir's (`bpftool prog show id %d`) and filters without pins, start weir once with CAP_SYS_ADMIN, "+
 				"as with `sudo weir run`, which takes it over without a gap", id)
 		}
@@ -276,46 +278,15 @@ func (t Target) occupant(i *netlink.LinkAttrs, byLink bool) *Occupant {
 }
 
 // AggregationOff is the line that switches off what mlx5 and others refuse beside XDP.
-func (t Target) AggregationOff() string {
+func AggregationOff(t netif.Target) string {
 	return fmt.Sprintf("%s -K %s lro off rx-gro-hw off", t.Within("ethtool"), t.Iface)
 }
 
-// Within returns a command that is run in the target's network namespace.
-func (t Target) Within(command string) string {
-	switch {
-	case t.Netns == "":
-		return command
-	case strings.Contains(t.Netns, "/"):
-		return "nsenter --net=" + t.Netns + " " + command
-	}
-	return "ip netns exec " + t.Netns + " " + command
-}
-
-// MissingCapabilities returns those that weir needs and this process lacks.
-func MissingCapabilities() []string { return missingCapabilities() }
-
-// HasFrags reports whether the kernel has multi-buffer XDP (5.18 and later).
-func HasFrags() (bool, error) { return haveFrags() }
-
-// BPFFS is the usual mount point of the BPF file system.
-const BPFFS = bpffs
-
-// CheckPlace returns the directory of pins, or its nearest ancestor that exists, and whether it is
-// on a BPF file system; if not, the loader mounts one there. It fails with ErrNoBPFFS where it
-// cannot, and changes nothing.
-func (d Pins) CheckPlace() (at string, mounted bool, err error) {
-	if err := d.hidden(); err != nil {
-		return "", false, err
-	}
-	at = d.above()
-	return at, isBPFFS(at), nil
-}
-
-// CanAttachTC fails with ErrUnsupported where packets do not begin with a header that the
+// CanAttachTC fails with explain.ErrUnsupported where packets do not begin with a header that the
 // program for TC knows.
 func (d *Device) CanAttachTC() error {
 	if d.Ethernet || d.IP {
 		return nil
 	}
-	return fmt.Errorf("%w: packets of %s are not known to begin with an Ethernet or an IP header (kind %s)", ErrUnsupported, d.Target.Iface, cmp.Or(d.Kind, "unknown"))
+	return fmt.Errorf("%w: packets of %s are not known to begin with an Ethernet or an IP header (kind %s)", explain.ErrUnsupported, d.Target.Iface, cmp.Or(d.Kind, "unknown"))
 }

@@ -1,4 +1,4 @@
-package loader
+package netif
 
 import (
 	"maps"
@@ -27,7 +27,7 @@ func TestAbove(t *testing.T) {
 // A command that is advised works in the namespace, whichever way that was named.
 func TestTool(t *testing.T) {
 	for netns, want := range map[string]string{"": "ip", "blue": "ip -n blue", "/proc/1/ns/net": "nsenter --net=/proc/1/ns/net ip"} {
-		if got := (Target{Netns: netns}).tool("ip"); got != want {
+		if got := (Target{Netns: netns}).Tool("ip"); got != want {
 			t.Errorf("%q: %s, want %s", netns, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package loader
+package hooks
 
 import (
 	"errors"
@@ -13,7 +13,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
+
+	"weir/loader/bpffs"
+	"weir/loader/dispatcher"
+	"weir/loader/explain"
 )
 
 // Neighbour is a program on an interface, as far as this process may know: without
@@ -47,56 +50,6 @@ func neighbour(id uint32) Neighbour {
 		n.Name, n.Tag = info.Name, info.Tag
 	}
 	return n
-}
-
-// Order returns the programs of an attachment to TC, or by a dispatcher, in the order in
-// which packets meet them, its own among them. There is none where others cannot be beside it.
-func (a *Attachment) Order() (all []Neighbour, err error) {
-	index, err := a.Index()
-	if err != nil || index == 0 || a.Hook() != TC && !a.Hook().ByDispatcher() {
-		return nil, err
-	}
-	if all, ordered, err := a.order(); ordered {
-		return all, err
-	}
-	at := ebpf.AttachTCXIngress
-	if a.Target().Out {
-		at = ebpf.AttachTCXEgress
-	}
-	own := a.ProgramID()
-	a.mu.Lock()
-	inode := namespaceOf(a.path)
-	a.mu.Unlock()
-	// Another namespace may have its name by now.
-	err = a.Target().inNamespace(inode, func() error {
-		found, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
-		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.ENODEV) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("query the programs of TC: %w", explainPermission(err))
-		}
-		for _, p := range found.Programs {
-			if id := uint32(p.ID); id == own {
-				all = append(all, Neighbour{ID: id, Weir: true})
-			} else {
-				all = append(all, neighbour(id))
-			}
-		}
-		return nil
-	})
-	return all, unlessNoNetns(err)
-}
-
-// order asks the hold for the order of programs, if it knows.
-func (a *Attachment) order() (all []Neighbour, ordered bool, err error) {
-	a.holding.Lock()
-	defer a.holding.Unlock()
-	o, ordered := a.link.(interface{ order() ([]Neighbour, error) })
-	if ordered {
-		all, err = o.order()
-	}
-	return all, ordered, err
 }
 
 // foreign identifies a program where it is attached.
@@ -133,10 +86,15 @@ func (f foreign) describe() string {
 	if n.Name != "" {
 		text += fmt.Sprintf(", %s, tag %s", n.Name, n.Tag)
 	}
-	if n.Name == dispatcherName {
+	if n.Name == dispatcher.Name {
 		text += ", the dispatcher of libxdp"
-		if parts := dispatched(f.index, f.id); len(parts) > 0 {
-			text += " with " + strings.Join(parts, ", ")
+		var names []string
+		members, _ := dispatcher.Members(f.index, f.id)
+		for _, m := range members {
+			names = append(names, m.Name)
+		}
+		if len(names) > 0 {
+			text += " with " + strings.Join(names, ", ")
 		}
 	}
 	if f.byLink {
@@ -151,20 +109,6 @@ func (f foreign) describe() string {
 		return text + ", held by " + strings.Join(holders, ", ")
 	}
 	return text + ", held by no process that can be seen"
-}
-
-// dispatched returns the names of the programs behind libxdp's dispatcher, which has pins
-// for them.
-func dispatched(index int, id uint32) (names []string) {
-	for n := range dispatcherSlots {
-		m, err := openMember(dispatcherDir(index, id), n)
-		if err != nil {
-			break
-		}
-		m.prog.Close()
-		names = append(names, m.name)
-	}
-	return names
 }
 
 // linkOf returns the ID of the link that attaches a program to an interface, or 0.
@@ -228,30 +172,31 @@ func holds(pid int, wanted string) bool {
 	})
 }
 
-// programsWith returns the IDs of the loaded programs that use a map.
-func programsWith(m *ebpf.Map) (ids []uint32, err error) {
-	info, err := m.Info()
+// Unheld returns the IDs of the loaded programs that use a map and that no process has open.
+func Unheld(m *ebpf.Map) (ids []uint32, err error) {
+	wanted, err := bpffs.MapID(m)
 	if err != nil {
 		return nil, err
 	}
-	wanted, _ := info.ID()
 	for id := ebpf.ProgramID(0); ; {
 		id, err = ebpf.ProgramGetNextID(id)
 		if errors.Is(err, fs.ErrNotExist) {
 			return ids, nil
 		}
 		if err != nil {
-			return nil, explainPermission(err)
+			return nil, explain.Permission(err)
 		}
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
 			continue // it is gone
 		}
-		if info, err := p.Info(); err == nil {
-			if maps, _ := info.MapIDs(); slices.Contains(maps, wanted) {
-				ids = append(ids, uint32(id))
-			}
+		info, err := p.Info()
+		p.Close() // before its holders are looked for
+		if err != nil {
+			continue
 		}
-		p.Close()
+		if maps, _ := info.MapIDs(); slices.Contains(maps, wanted) && len(holdersOf(uint32(id))) == 0 {
+			ids = append(ids, uint32(id))
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package loader
+package netif
 
 import (
 	"fmt"
@@ -25,7 +25,7 @@ var anywhere = []net.IP{net.ParseIP("198.41.0.4"), net.ParseIP("2001:503:ba3e::2
 // NetworkOf returns what the interfaces of a namespace connect to that match, with
 // those that are above them: bridges, bonds, VLANs.
 func NetworkOf(netns string, match func(name string) bool) (n Network, err error) {
-	err = Target{Netns: netns}.in(func(uint64) error {
+	err = Target{Netns: netns}.In(func(uint64) error {
 		links, err := listLinks()
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-package loader
+package hooks
 
 import (
 	"errors"
@@ -10,6 +10,10 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"weir/loader/bpffs"
+	"weir/loader/explain"
+	"weir/loader/netif"
 )
 
 // forceClsact names an environment variable that, if it is not empty, makes new programs
@@ -26,8 +30,8 @@ const (
 // tcx. The kernel replaces its program in one step, but has no object for
 // the attachment that could be pinned, so a map stands for it.
 type clsact struct {
-	pins   Pins   // where it is to be attached; "" where it is already
-	target Target // as it was named when it was attached
+	root   string       // of pins, where it is to be attached; "" where it is already
+	target netif.Target // as it was named when it was attached
 	record *ebpf.Map
 	clsactRecord
 }
@@ -39,29 +43,29 @@ type clsactRecord struct {
 	Made  uint32 // 1: weir has added the qdisc
 }
 
-func (d Pins) newClsact(t Target, i *Iface) (*clsact, error) {
-	c := &clsact{pins: d, target: t, clsactRecord: clsactRecord{Netns: i.inode, Index: uint32(i.Index)}}
+func newClsact(root string, t netif.Target, i *netif.Iface) (*clsact, error) {
+	c := &clsact{root: root, target: t, clsactRecord: clsactRecord{Netns: i.Inode, Index: uint32(i.Index)}}
 	// Its last filter may have been deleted by somebody who left the qdisc.
-	c.Made = madeBy(d.path(i, t.Out), c.Index)
+	c.Made = madeBy(DirOf(root, i, t.Out), c.Index)
 	var err error
 	c.record, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: pinClsact, Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 1,
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: c.clsactRecord}},
 	})
 	if err != nil {
-		return nil, explainPermission(err)
+		return nil, explain.Permission(err)
 	}
 	return c, nil
 }
 
 // loadClsact opens the pinned filter of an attachment. It fails with fs.ErrNotExist where
 // there is none.
-func loadClsact(path string, m metadata) (hold, error) {
-	record, err := ebpf.LoadPinnedMap(filepath.Join(path, pinClsact), nil)
+func loadClsact(dir string, t netif.Target) (Hold, error) {
+	record, err := ebpf.LoadPinnedMap(filepath.Join(dir, pinClsact), nil)
 	if err != nil {
 		return nil, err
 	}
-	c := &clsact{target: m.Target, record: record}
+	c := &clsact{target: t, record: record}
 	if err := record.Lookup(uint32(0), &c.clsactRecord); err != nil {
 		record.Close()
 		return nil, err
@@ -69,11 +73,11 @@ func loadClsact(path string, m metadata) (hold, error) {
 	return c, nil
 }
 
-func (c *clsact) object() pinnable { return pinnableMap{c.record} }
-func (c *clsact) Close() error     { return c.record.Close() }
-func (c *clsact) pinName() string  { return pinClsact }
+func (c *clsact) Object() bpffs.Object { return bpffs.Map{Map: c.record} }
+func (c *clsact) Close() error         { return c.record.Close() }
+func (c *clsact) PinName() string      { return pinClsact }
 
-func (c *clsact) id() (uint32, error) {
+func (c *clsact) ID() (uint32, error) {
 	info, err := c.record.Info()
 	if err != nil {
 		return 0, err
@@ -82,11 +86,16 @@ func (c *clsact) id() (uint32, error) {
 	return uint32(id), nil
 }
 
+func (c *clsact) setTarget(t netif.Target) { c.target = t }
+
+// IsOn is true for equal indexes: State looks in the right namespace.
+func (c *clsact) IsOn(*netif.Iface) bool { return true }
+
 // in calls fn in the network namespace of the interface.
-func (c *clsact) in(fn func() error) error { return c.target.inNamespace(c.Netns, fn) }
+func (c *clsact) in(fn func() error) error { return c.target.InNamespace(c.Netns, fn) }
 
 // inAny is in where it is no error that the namespace is gone.
-func (c *clsact) inAny(fn func() error) error { return unlessNoNetns(c.in(fn)) }
+func (c *clsact) inAny(fn func() error) error { return netif.UnlessNoNetns(c.in(fn)) }
 
 func (c *clsact) link() netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: int(c.Index)}}
@@ -148,7 +157,7 @@ func (c *clsact) own() (*netlink.BpfFilter, error) {
 }
 
 // state returns the program of the filter.
-func (c *clsact) state() (program uint32, index int, err error) {
+func (c *clsact) State() (program uint32, index int, err error) {
 	err = c.inAny(func() error {
 		f, err := c.own()
 		if f != nil {
@@ -160,7 +169,7 @@ func (c *clsact) state() (program uint32, index int, err error) {
 }
 
 // order returns the programs of the filters in the order in which packets meet them.
-func (c *clsact) order() (programs []Neighbour, err error) {
+func (c *clsact) Order() (programs []Neighbour, err error) {
 	err = c.inAny(func() error {
 		all, err := c.filters(c.target.Out)
 		for _, f := range all {
@@ -177,9 +186,9 @@ func (c *clsact) order() (programs []Neighbour, err error) {
 	return programs, err
 }
 
-func (c *clsact) start(p *ebpf.Program, sibling string) error {
+func (c *clsact) Start(p *ebpf.Program, dir string) error {
 	return c.in(func() error {
-		if err := c.addQdisc(sibling); err != nil {
+		if err := c.addQdisc(siblingOf(dir)); err != nil {
 			return err
 		}
 		err := netlink.FilterAdd(c.filter(p.FD()))
@@ -190,9 +199,9 @@ func (c *clsact) start(p *ebpf.Program, sibling string) error {
 		case errors.Is(err, unix.EEXIST):
 			return c.explainRival()
 		case errors.Is(err, unix.ENODEV):
-			return fmt.Errorf("%w: %w", ErrNoInterface, err)
+			return fmt.Errorf("%w: %w", netif.ErrNoInterface, err)
 		case err != nil:
-			return fmt.Errorf("add tc filter%s: %w", c.rival(), explainPermission(err))
+			return fmt.Errorf("add tc filter%s: %w", c.rival(), explain.Permission(err))
 		}
 		return nil
 	})
@@ -202,14 +211,14 @@ func (c *clsact) start(p *ebpf.Program, sibling string) error {
 func (c *clsact) explainRival() error {
 	if f, err := c.own(); err == nil && f != nil {
 		if holders := holdersOf(uint32(f.Id)); len(holders) > 0 {
-			return fmt.Errorf("%w: the tc filter of another daemon of weir, of %s: stop that first", ErrForeign, strings.Join(holders, ", "))
+			return fmt.Errorf("%w: the tc filter of another daemon of weir, of %s: stop that first", explain.ErrForeign, strings.Join(holders, ", "))
 		}
-		if pins := pinnedFor(uint32(f.Id), c.pins); pins != "" {
-			return fmt.Errorf("%w: the tc filter of weir whose pins are in %s: filter with `pins: %s` (--pins)", ErrForeign, pins, pins)
+		if pins := pinnedFor(uint32(f.Id), c.root); pins != "" {
+			return fmt.Errorf("%w: the tc filter of weir whose pins are in %s: filter with `pins: %s` (--pins)", explain.ErrForeign, pins, pins)
 		}
 	}
 	return fmt.Errorf("%w: a tc filter of weir (pref %d, handle %#x) whose pins are lost: start weir once with CAP_SYS_ADMIN, "+
-		"as with `sudo weir run`, to take it over without a gap", ErrForeign, clsactPriority, clsactHandle)
+		"as with `sudo weir run`, to take it over without a gap", explain.ErrForeign, clsactPriority, clsactHandle)
 }
 
 // rival names what has the filter's place, or "".
@@ -234,13 +243,13 @@ func (c *clsact) addQdisc(sibling string) error {
 		c.Made = 1
 	case q.Type() != "clsact" && c.target.Out:
 		return fmt.Errorf("%w: %s has a qdisc of kind %s, without filters of outgoing packets: "+
-			"`%s qdisc replace dev %s clsact`", ErrForeign, c.target.Iface, q.Type(), c.target.tool("tc"), c.target.Iface)
+			"`%s qdisc replace dev %s clsact`", explain.ErrForeign, c.target.Iface, q.Type(), c.target.Tool("tc"), c.target.Iface)
 	case c.Made == 0:
 		c.Made = madeBy(sibling, c.Index)
 	}
 	// First, so that it is known whatever happens.
 	if err := c.record.Put(uint32(0), c.clsactRecord); err != nil {
-		return explainPermission(err)
+		return explain.Permission(err)
 	}
 	if q != nil {
 		return nil
@@ -250,11 +259,11 @@ func (c *clsact) addQdisc(sibling string) error {
 	}})
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return fmt.Errorf("%w: %w", ErrNoInterface, err)
+		return fmt.Errorf("%w: %w", netif.ErrNoInterface, err)
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("%w: this kernel has neither tcx (Linux 6.6) nor the module sch_ingress: %w", ErrUnsupported, err)
+		return fmt.Errorf("%w: this kernel has neither tcx (Linux 6.6) nor the module sch_ingress: %w", explain.ErrUnsupported, err)
 	case err != nil:
-		return fmt.Errorf("add qdisc clsact: %w", explainPermission(err))
+		return fmt.Errorf("add qdisc clsact: %w", explain.Permission(err))
 	}
 	return nil
 }
@@ -276,7 +285,7 @@ func madeBy(path string, index uint32) uint32 {
 
 // update replaces the program, unless the filter is gone: to add it may take a qdisc, and
 // one of another kind has but one direction.
-func (c *clsact) update(p *ebpf.Program) error {
+func (c *clsact) Update(p *ebpf.Program) error {
 	return c.inAny(func() error {
 		f, err := c.own()
 		if err != nil || f == nil {
@@ -291,8 +300,8 @@ func (c *clsact) update(p *ebpf.Program) error {
 }
 
 // detach also removes the qdisc, if weir has added it and no other filters are there. It
-// fails with ErrNoNetns where the namespace of the interface is gone, or out of sight.
-func (c *clsact) detach() error {
+// fails with netif.ErrNoNetns where the namespace of the interface is gone, or out of sight.
+func (c *clsact) Detach() error {
 	return c.in(func() error {
 		f, err := c.own()
 		if err != nil {

@@ -1,7 +1,6 @@
-package loader
+package bpffs
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -16,8 +15,6 @@ import (
 // ends. The copy is a slave of the host's mount, and no longer when that is gone: mountinfo
 // says so.
 
-var errMirror = errors.New("the host has unmounted the BPF file system that the pins are in: this process alone has it still")
-
 // mountInfo is the last content of mountinfo.
 var mountInfo struct {
 	sync.Mutex
@@ -26,21 +23,21 @@ var mountInfo struct {
 	slaves map[uint64]bool // the IDs of mounts that are slaves of others
 }
 
-// mirrorOf returns the ID of the mount that a path is in, if that is a slave of another; or
+// MirrorOf returns the ID of the mount that a path is in, if that is a slave of another; or
 // else 0, also where the kernel does not say.
-func mirrorOf(path string) uint64 {
+func MirrorOf(path string) uint64 {
 	var s unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID, &s); err != nil || s.Mask&unix.STATX_MNT_ID == 0 {
 		return 0
 	}
-	if !isSlave(s.Mnt_id) {
+	if !IsMirror(s.Mnt_id) {
 		return 0
 	}
 	return s.Mnt_id
 }
 
-// isSlave reports whether a mount is a slave of another.
-func isSlave(id uint64) bool {
+// IsMirror reports whether a mount is a slave of another, by its ID.
+func IsMirror(id uint64) bool {
 	m := &mountInfo
 	m.Lock()
 	defer m.Unlock()
@@ -61,11 +58,14 @@ func isSlave(id uint64) bool {
 	return m.slaves[id]
 }
 
-// lostMirror fails where the mount of the pins was a slave when the attachment was last seen in
-// it, and is none now.
-func (a *Attachment) lostMirror() error {
-	if a.mirror != 0 && !isSlave(a.mirror) {
-		return errMirror
+// Mounts returns where BPF file systems are mounted that this process sees.
+func Mounts() (paths []string) {
+	mounts, _ := os.ReadFile("/proc/thread-self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(line, " - ")
+		if fields := strings.Fields(before); strings.HasPrefix(after, "bpf ") && len(fields) >= 5 {
+			paths = append(paths, fields[4])
+		}
 	}
-	return nil
+	return paths
 }

@@ -1,0 +1,35 @@
+package netif
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// VLAN devices above an edge are edges, those above others are not; that holds for
+// the program on one, too, which would otherwise take the edge's own filters for
+// those of packets that come again.
+func TestEdgesOf(t *testing.T) {
+	link := func(index, parent int, name string) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Index: index, ParentIndex: parent, Name: name}
+	}
+	links := []netlink.Link{
+		&netlink.Vlan{LinkAttrs: link(5, 4, "inner")}, // a tag in a tag, listed first
+		&netlink.Dummy{LinkAttrs: link(1, 0, "eth0")},
+		&netlink.Dummy{LinkAttrs: link(2, 0, "core0")},
+		&netlink.Vlan{LinkAttrs: link(3, 2, "core0.7")},
+		&netlink.Vlan{LinkAttrs: link(4, 1, "eth0.7")},
+		&netlink.Veth{LinkAttrs: link(6, 1, "veth0")}, // its peer is another's eth0
+	}
+	for name, want := range map[string]bool{"eth0": true, "inner": true, "core0": false, "core0.7": false, "eth9": true} {
+		own, got, err := edgesOf(links, []string{"nothing", "eth[0-9]"}, name)
+		slices.Sort(got)
+		if err != nil || own != want || !slices.Equal(got, []uint32{1, 4, 5}) {
+			t.Errorf("%s: %t, edges %v, %v", name, own, got, err)
+		}
+	}
+	if _, _, err := edgesOf(links, []string{"eth["}, "eth0"); err == nil {
+		t.Error("a malformed pattern is accepted")
+	}
+}
