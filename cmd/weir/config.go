@@ -17,6 +17,7 @@ import (
 	"weir/control/feed"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/ruleset"
 )
 
 // configFlags are flags that say what a configuration says: with --config the
@@ -219,7 +220,7 @@ func (v *configFlags) offline() (*config.Config, error) {
 }
 
 // prepare reads the lists, and prints what is wrong with them.
-func (v *configFlags) prepare(c *cobra.Command, out *console) (*daemon.Prepared, error) {
+func (v *configFlags) prepare(c *cobra.Command, out *console) (*ruleset.Ruleset, error) {
 	if err := v.check(); err != nil {
 		return nil, err
 	}

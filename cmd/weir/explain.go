@@ -22,6 +22,7 @@ import (
 	"weir/control/daemon"
 	"weir/control/engine"
 	"weir/control/quantity"
+	"weir/control/ruleset"
 )
 
 // maxLine bounds a line of standard input.
@@ -100,7 +101,7 @@ that starts with these, and none needs to run.`,
 type explainer struct {
 	ctx      context.Context
 	client   *client.Client
-	prepared *daemon.Prepared // nil: the client is asked
+	prepared *ruleset.Ruleset // nil: the client is asked
 	engine   *engine.Generation
 	answered func(api.Explanation) error
 }

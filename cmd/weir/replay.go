@@ -68,7 +68,7 @@ flow above the share. Bytes are those that were captured.`,
 			return err
 		}
 		defer o.Engine.Close()
-		o.Lists = p.Lists()
+		o.Lists = p.Rules
 		summary, err := replay.Files(c.Context(), o, captures)
 		if summary == nil || err != nil && summary.Packets == 0 {
 			return err

@@ -16,6 +16,19 @@ type Collateral struct {
 	Lists     []ListCollateral `json:"collateral"` // those that block
 }
 
+// Of returns what is recorded of a list, nil where nothing is.
+func (c *Collateral) Of(list string) *ListCollateral {
+	if c == nil {
+		return nil
+	}
+	for i := range c.Lists {
+		if c.Lists[i].List == list {
+			return &c.Lists[i]
+		}
+	}
+	return nil
+}
+
 // ListCollateral says with which of a list's addresses this host has conversed.
 type ListCollateral struct {
 	List      string    `json:"list"`

@@ -8,6 +8,7 @@ import (
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/ruleset"
 	"weir/filter/membership"
 	"weir/loader"
 )
@@ -15,7 +16,7 @@ import (
 // active has the configuration that filters, with its engine and interfaces. Run's goroutine
 // owns it.
 type active struct {
-	prepared *Prepared
+	prepared *ruleset.Ruleset
 	engine   *engine.Generation
 	attach   *attach.Manager
 	began    time.Time
@@ -42,9 +43,9 @@ func (a *active) sharedMaps(c *config.Config) (*loader.Shared, error) {
 
 // announce logs what is active, once the maps that its programs share are pinned.
 func (a *active) announce(log *slog.Logger, what string, took time.Duration) {
-	pins := a.prepared.config.Pins
+	pins := a.prepared.Config.Pins
 	keep := func() error { return pins.KeepShared(a.engine.Kernel()) }
-	if len(a.prepared.config.Shared()) == 0 {
+	if len(a.prepared.Config.Shared()) == 0 {
 		keep = func() error { return attach.ForgetShared(pins) }
 	}
 	if err := keep(); err != nil {
@@ -69,7 +70,7 @@ func (a *active) announce(log *slog.Logger, what string, took time.Duration) {
 func (a *active) describe() {
 	if a.changed {
 		a.changed = false
-		a.attach.Describe(a.attach.Metadata().Changed(a.engine, a.prepared.descriptions()))
+		a.attach.Describe(a.attach.Metadata().Changed(a.engine, a.prepared.Descriptions()))
 	}
 }
 
@@ -98,14 +99,14 @@ func (a *active) problems() (all []string) {
 			all = append(all, line)
 		}
 	}
-	for _, l := range a.prepared.lists {
-		if l.refused != nil {
-			all = append(all, "list "+l.Name+": "+l.refused.Error())
+	for _, l := range a.prepared.Lists {
+		if l.Refused != nil {
+			all = append(all, "list "+l.Name+": "+l.Refused.Error())
 		}
-		if l.from == nil {
+		if l.From == nil {
 			continue
 		}
-		for _, s := range l.from.Status().Sources {
+		for _, s := range l.From.Status().Sources {
 			if s.Failures > 0 {
 				all = append(all, fmt.Sprintf("list %s: source %s FAILED (%v)", l.Name, s.Source, s.Last.Failure))
 			}

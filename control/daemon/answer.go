@@ -12,6 +12,7 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/observe/heavy"
+	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/sketch"
 )
@@ -43,7 +44,7 @@ func (x *explainer) answerExplain(ctx context.Context, q wire.ExplainQuestion) (
 		return nil, err
 	}
 	answers, wanted, err := x.explain(ctx, asked)
-	wanted.find(func(s source, keys []key.Key) []feed.Origin {
+	wanted.Find(func(s ruleset.Source, keys []key.Key) []feed.Origin {
 		if l, ok := s.(*node.List); ok {
 			return l.FindHere(keys) // the hub knows the rest, and adds it itself
 		}

@@ -149,7 +149,7 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		l.begin("entries and lists are tended")
 		d.tend(now)
 		l.doing("the state is published", "")
-		state := d.active.prepared.summary()
+		state := d.active.prepared.Summary()
 		d.service.state.Store(&state)
 		d.active.describe()
 		if l.stage != loading {
@@ -213,8 +213,8 @@ func (d *Daemon) schedule() {
 			l.postpone(wait)
 		}
 	}
-	if d.active.prepared.stages != l.stages {
-		l.stages = d.active.prepared.stages
+	if d.active.prepared.Stages != l.stages {
+		l.stages = d.active.prepared.Stages
 		l.tended.Reset(0)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/journal"
+	"weir/control/ruleset"
 	"weir/filter/membership"
 	"weir/loader"
 )
@@ -55,7 +56,7 @@ func (d *Daemon) replan(now time.Time) {
 	}
 	b.replanning = now.Add(replanPause)
 	last := kept{Generation: d.active.engine}
-	if err := d.activate(d.active.prepared.copied(), nil, d.active.applied, new(kept)); err != nil {
+	if err := d.activate(d.active.prepared.Copy(), nil, d.active.applied, new(kept)); err != nil {
 		d.o.Log.Error("a filter with fewer mistakes: " + err.Error())
 		return
 	}
@@ -65,14 +66,14 @@ func (d *Daemon) replan(now time.Time) {
 }
 
 // build builds the engine of a configuration, unless one is kept, with its metadata.
-func (b *builder) build(p *Prepared, by *kept) (*engine.Generation, attach.Metadata, error) {
-	c := p.engineConfig()
-	c.Monitor, c.SampleClean = b.monitor.monitors(p.config), b.rehearsals.any()
+func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, attach.Metadata, error) {
+	c := p.EngineConfig()
+	c.Monitor, c.SampleClean = b.monitor.monitors(p.Config), b.rehearsals.any()
 	b.observers.configure(p, &c)
 	c.Wakes = b.observers.wakes
-	c.Owner = b.owner(p.config)
+	c.Owner = b.owner(p.Config)
 	var err error
-	if c.Shared, err = b.active.sharedMaps(p.config); err != nil {
+	if c.Shared, err = b.active.sharedMaps(p.Config); err != nil {
 		return nil, attach.Metadata{}, err
 	}
 	defer c.Shared.Close() // the engine shares them
@@ -81,7 +82,7 @@ func (b *builder) build(p *Prepared, by *kept) (*engine.Generation, attach.Metad
 		e = b.adopt(p, c)
 	}
 	if e == nil {
-		rules := p.rules
+		rules := p.Rules
 		b.loop.aside(func() {
 			e, err = engine.Build(rules, c)
 			// What reading and building took is given back now, not some minutes later:
@@ -97,9 +98,9 @@ func (b *builder) build(p *Prepared, by *kept) (*engine.Generation, attach.Metad
 		b.log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): malformed: drop closes that")
 	}
-	m := attach.Describe(e, c, p.descriptions())
-	m.Stages = p.stages
-	m.Loop = p.stages.About(loader.Target{}).Loop // what is dropped on all interfaces
+	m := attach.Describe(e, c, p.Descriptions())
+	m.Stages = p.Stages
+	m.Loop = p.Stages.About(loader.Target{}).Loop // what is dropped on all interfaces
 	m.Version, m.PID, m.Loaded = b.version, os.Getpid(), time.Now()
 	m.Service = attach.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, b.queue.queue.StateDir()
@@ -107,13 +108,13 @@ func (b *builder) build(p *Prepared, by *kept) (*engine.Generation, attach.Metad
 }
 
 // load builds the engine of a configuration, unless one is kept, and loads its programs.
-func (b *builder) load(next *Prepared, targets []attach.Target, by *kept) (*engine.Generation, *attach.Rollout, error) {
+func (b *builder) load(next *ruleset.Ruleset, targets []attach.Target, by *kept) (*engine.Generation, *attach.Rollout, error) {
 	e, m, err := b.build(next, by)
 	if err != nil {
 		return nil, nil, err
 	}
 	b.observers.weigh(e)
-	rollout, err := b.active.attach.Plan(e, m, targets, next.config.Loop.Edges)
+	rollout, err := b.active.attach.Plan(e, m, targets, next.Config.Loop.Edges)
 	if err != nil {
 		return nil, nil, errors.Join(err, e.Close())
 	}
@@ -143,24 +144,24 @@ func (b *builder) owner(c *config.Config) string {
 
 // adopt returns the first engine, over the filter that the last process has left in the
 // kernel, or nil where it is to be built.
-func (b *builder) adopt(p *Prepared, c engine.Config) *engine.Generation {
+func (b *builder) adopt(p *ruleset.Ruleset, c engine.Config) *engine.Generation {
 	if b.active.engine != nil || c.Owner == "" || c.Mode != membership.Approximate {
 		return nil
 	}
 	began := time.Now()
-	f, err := b.active.attach.Filter(targetsOf(p.config))
+	f, err := b.active.attach.Filter(targetsOf(p.Config))
 	if f == nil {
 		if err != nil {
 			b.log.Info("the filter in the kernel cannot be adopted, it is built anew: " + err.Error())
 		}
 		return nil
 	}
-	e, changed, err := engine.Adopt(p.rules, c, f)
+	e, changed, err := engine.Adopt(p.Rules, c, f)
 	if err != nil {
 		b.log.Info("the filter in the kernel is built anew: " + err.Error())
 		return nil
 	}
-	b.log.Info("adopted the filter in the kernel", "entries", p.blocked(), "changed_bits", changed,
+	b.log.Info("adopted the filter in the kernel", "entries", p.Blocked(), "changed_bits", changed,
 		"took", time.Since(began).Round(time.Millisecond).String())
 	return e
 }

@@ -16,6 +16,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
+	"weir/control/ruleset"
 	"weir/filter/key"
 )
 
@@ -89,12 +90,12 @@ func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (ch
 		if r.queued.some() {
 			return errOthersWait
 		}
-		l, err := r.active.prepared.byName.Find(name)
+		l, err := r.active.prepared.ByName.Find(name)
 		if err != nil {
 			return err
 		}
 		batch = nil
-		for k := range r.active.prepared.contents(l.manual).All() {
+		for k := range r.active.prepared.Contents(l.ManualNumber).All() {
 			batch = append(batch, journal.Change{Remove: true, Entry: journal.Entry{List: name, Key: k, Allow: l.Action == config.Allow}})
 		}
 		if len(batch) == 0 {
@@ -154,7 +155,7 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 }
 
 // batch returns the changes of the journal that a request asks for, once others are made.
-func (r *changer) batch(l *managedList, p *pending, others []journal.Change) ([]journal.Change, error) {
+func (r *changer) batch(l *ruleset.List, p *pending, others []journal.Change) ([]journal.Change, error) {
 	c := p.change
 	now := time.Now()
 	added := now
@@ -170,7 +171,7 @@ func (r *changer) batch(l *managedList, p *pending, others []journal.Change) ([]
 	var batch []journal.Change
 	seen := make(map[key.Key]bool) // a bulk may say the same twice
 	for _, e := range p.entries {
-		meant := keys(l.rule(), e)
+		meant := ruleset.Keys(l.EngineList(), e)
 		if c.Remove {
 			meant = append(meant, r.formerKeys(l, e)...)
 		}
@@ -184,7 +185,7 @@ func (r *changer) batch(l *managedList, p *pending, others []journal.Change) ([]
 	if c.Remove {
 		return batch, nil
 	}
-	manual := r.active.prepared.contents(l.manual)
+	manual := r.active.prepared.Contents(l.ManualNumber)
 	var more []key.Key
 	for _, of := range others {
 		if !of.Remove && of.List == l.Name {
@@ -196,17 +197,17 @@ func (r *changer) batch(l *managedList, p *pending, others []journal.Change) ([]
 	}
 	return batch, lists.Refuse(c, p.entries, func(all list.Entries) error {
 		// Manual entries are kept by side.
-		together := list.Union(manual, list.SetOf(keys(l.rule(), all)...))
-		return cmp.Or(l.TooWide(together, r.active.prepared.config.MaxCoverage), coversFailsafe(r.active.prepared.config, l.List, all.Set()))
+		together := list.Union(manual, list.SetOf(ruleset.Keys(l.EngineList(), all)...))
+		return cmp.Or(l.TooWide(together, r.active.prepared.Config.MaxCoverage), ruleset.CoversFailsafe(r.active.prepared.Config, l.List, all.Set()))
 	})
 }
 
 // formerKeys returns the keys of entries that were added when the list had
 // another direction.
-func (r *changer) formerKeys(l *managedList, e list.Entries) []key.Key {
-	both := l.rule()
+func (r *changer) formerKeys(l *ruleset.List, e list.Entries) []key.Key {
+	both := l.EngineList()
 	both.Direction = engine.Both
-	return slices.DeleteFunc(keys(both, e), func(k key.Key) bool {
+	return slices.DeleteFunc(ruleset.Keys(both, e), func(k key.Key) bool {
 		_, has := r.journal.Get(l.Name, k)
 		return !has
 	})

@@ -17,6 +17,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/fleet/wire"
+	"weir/control/ruleset"
 	"weir/control/stages"
 	"weir/control/trial"
 	"weir/filter/key"
@@ -69,7 +70,7 @@ func (m *collateral) follow(ctx context.Context) {
 func (m *collateral) Collateral(ctx context.Context, name string) (api.Collateral, error) {
 	if name != "" {
 		if err := m.loop.Do(ctx, func() error {
-			_, err := m.active.prepared.byName.Find(name)
+			_, err := m.active.prepared.ByName.Find(name)
 			return err
 		}); err != nil {
 			return api.Collateral{}, err
@@ -95,16 +96,16 @@ func (m *collateral) read(ctx context.Context) (*api.Collateral, error) {
 	m.reading.Lock() // one reading at a time
 	defer m.reading.Unlock()
 	c := &api.Collateral{At: time.Now()}
-	var p *Prepared
+	var p *ruleset.Ruleset
 	read := func() (map[verdict.Partner]verdict.Conversation, error) { return nil, nil }
 	if err := m.loop.Do(ctx, func() error {
-		p = m.active.prepared.copied()
-		record := p.config.Conversations(m.active.engine.Kernel())
+		p = m.active.prepared.Copy()
+		record := p.Config.Conversations(m.active.engine.Kernel())
 		if record == nil {
 			m.last.Store(nil)
 			return nil
 		}
-		c.Recorded, c.Room = true, int(p.config.Collateral.Sources)
+		c.Recorded, c.Room = true, int(p.Config.Collateral.Sources)
 		read = func() (map[verdict.Partner]verdict.Conversation, error) {
 			all, err := record.Partners()
 			return all, errors.Join(err, record.Close())
@@ -117,9 +118,9 @@ func (m *collateral) read(ctx context.Context) (*api.Collateral, error) {
 	if err != nil || !c.Recorded {
 		return c, err
 	}
-	p.attribute(c, partners)
+	attribute(p, c, partners)
 	return c, m.loop.Do(ctx, func() error {
-		if m.active.prepared.config.Collateral.On() {
+		if m.active.prepared.Config.Collateral.On() {
 			m.last.Store(c)
 			m.note()
 		}
@@ -128,7 +129,7 @@ func (m *collateral) read(ctx context.Context) (*api.Collateral, error) {
 }
 
 // attribute says which lists would drop what the partners send, or what is sent to them.
-func (p *Prepared) attribute(c *api.Collateral, partners map[verdict.Partner]verdict.Conversation) {
+func attribute(p *ruleset.Ruleset, c *api.Collateral, partners map[verdict.Partner]verdict.Conversation) {
 	c.Addresses = len(partners)
 	all := make([]api.Partner, 0, len(partners))
 	clock := loader.Monotonic()
@@ -144,20 +145,20 @@ func (p *Prepared) attribute(c *api.Collateral, partners map[verdict.Partner]ver
 		return cmp.Or(b.Last.Compare(a.Last), a.Addr.Compare(b.Addr), cmp.Compare(a.Direction, b.Direction))
 	})
 	number := make(map[string]int)
-	for _, l := range p.lists {
+	for _, l := range p.Lists {
 		if l.Action != config.Allow {
 			number[l.Name] = len(c.Lists)
 			c.Lists = append(c.Lists, api.ListCollateral{List: l.Name})
 		}
 	}
-	in, out := engine.NewFinder(p.rules, false), engine.NewFinder(p.rules, true)
+	in, out := engine.NewFinder(p.Rules, false), engine.NewFinder(p.Rules, true)
 	for _, of := range all {
 		whole := netip.PrefixFrom(of.Addr, of.Addr.BitLen())
 		find, sought := in, key.Source(whole)
 		if of.Direction == "out" {
 			find, sought = out, key.Destination(whole)
 		}
-		for name := range p.blocking(find.Covering(sought)) {
+		for name := range blocking(p, find.Covering(sought)) {
 			l := &c.Lists[number[name]]
 			l.Addresses++
 			if c.At.Sub(of.Last) <= collateralDay {
@@ -172,10 +173,10 @@ func (p *Prepared) attribute(c *api.Collateral, partners map[verdict.Partner]ver
 
 // blocking returns the names of the lists that would drop a packet, by what was found of its
 // address: none where an allow list lets all of its packets pass.
-func (p *Prepared) blocking(found []engine.Found) map[string]bool {
+func blocking(p *ruleset.Ruleset, found []engine.Found) map[string]bool {
 	names := make(map[string]bool)
 	for _, f := range found {
-		switch rule := p.rules[f.List-1]; {
+		switch rule := p.Rules[f.List-1]; {
 		case !rule.Allow:
 			names[api.ListOf(rule.Name)] = true
 		case !rule.Rule.On():
@@ -199,14 +200,7 @@ func howConversed(how verdict.How) (all []string) {
 
 // of returns what was last read of a list, nil where nothing is recorded.
 func (m *collateral) of(name string) *api.ListCollateral {
-	if c := m.last.Load(); c != nil {
-		for i := range c.Lists {
-			if c.Lists[i].List == name {
-				return &c.Lists[i]
-			}
-		}
-	}
-	return nil
+	return m.last.Load().Of(name)
 }
 
 // additions are entries that drop more than before, unless an allow list has the address, or it was
@@ -243,7 +237,7 @@ func (a *additions) drop(t key.Tuple) bool {
 func (m *collateral) conversedWith(ctx context.Context, a additions, heard func(netip.Addr) bool) *wire.Conversed {
 	var memory *stages.Conversations
 	if err := m.loop.Do(ctx, func() error {
-		memory = m.active.prepared.config.Conversations(m.active.engine.Kernel())
+		memory = m.active.prepared.Config.Conversations(m.active.engine.Kernel())
 		return nil
 	}); err != nil || memory == nil {
 		return nil
@@ -302,7 +296,7 @@ func (m *collateral) records() bool { return m.last.Load() != nil }
 // unread reports whether conversations are recorded, but were not read yet. It is for Run's
 // goroutine.
 func (m *collateral) unread() bool {
-	return m.active.prepared.config.Collateral.On() && m.last.Load() == nil
+	return m.active.prepared.Config.Collateral.On() && m.last.Load() == nil
 }
 
 // Conversed implements [node.Daemon].

@@ -22,6 +22,7 @@ import (
 	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/ruleset"
 )
 
 // confirmation is the state of a configuration that somebody is to confirm. Run's goroutine
@@ -39,8 +40,8 @@ func (c *confirmation) done() bool { return c.unconfirmed == nil && !c.rolledBac
 // unconfirmed is a configuration that is active until a time, unless somebody
 // confirms it.
 type unconfirmed struct {
-	previous *Prepared // to return to
-	kept     kept      // its engine, so that a rollback builds none
+	previous *ruleset.Ruleset // to return to
+	kept     kept             // its engine, so that a rollback builds none
 	until    time.Time
 }
 
@@ -48,7 +49,7 @@ type unconfirmed struct {
 // value has none.
 type kept struct {
 	*engine.Generation
-	by *Prepared // what it was built from
+	by *ruleset.Ruleset // what it was built from
 }
 
 func (k *kept) close(log *slog.Logger) {
@@ -63,17 +64,17 @@ func (k *kept) close(log *slog.Logger) {
 
 // fits reports whether the engine can serve a configuration, which is the one that it
 // was built from with what its lists contain now.
-func (k kept) fits(p *Prepared) bool {
-	if k.Generation == nil || p.config.TakesCommands() {
+func (k kept) fits(p *ruleset.Ruleset) bool {
+	if k.Generation == nil || p.Config.TakesCommands() {
 		return false // what they change may have changed
 	}
 	same := func(a, b engine.List) bool { a.Contents, b.Contents = nil, nil; return a.Equal(b) }
-	return slices.EqualFunc(k.Lists(), p.rules, same) && slices.Equal(k.by.watched(), p.watched())
+	return slices.EqualFunc(k.Lists(), p.Rules, same) && slices.Equal(k.by.Watched(), p.Watched())
 }
 
 // engineFor returns the kept engine with the contents of a configuration's lists, and
 // nil where it has to be built. Then it is closed.
-func (k *kept) engineFor(p *Prepared, c engine.Config, log *slog.Logger) *engine.Generation {
+func (k *kept) engineFor(p *ruleset.Ruleset, c engine.Config, log *slog.Logger) *engine.Generation {
 	defer k.close(log)
 	if !k.fits(p) {
 		return nil
@@ -89,17 +90,17 @@ func (k *kept) engineFor(p *Prepared, c engine.Config, log *slog.Logger) *engine
 
 // catchUp brings the engine to the contents of a configuration's lists, and to the modes
 // of c.
-func (k *kept) catchUp(p *Prepared, c engine.Config) error {
+func (k *kept) catchUp(p *ruleset.Ruleset, c engine.Config) error {
 	var changes []engine.Change
 	for i, l := range k.Lists() {
-		if now := p.rules[i].Contents; now != l.Contents {
+		if now := p.Rules[i].Contents; now != l.Contents {
 			changes = append(changes, engine.Change{List: uint16(i + 1), Delta: now.Diff(l.Contents)})
 		}
 	}
 	if _, err := k.Apply(changes); err != nil {
 		return err
 	}
-	p.rules = k.Lists()
+	p.Rules = k.Lists()
 	e := k.Generation
 	if e.Monitor != c.Monitor {
 		next, err := e.WithMonitor(c.Monitor)
@@ -227,7 +228,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 		if d.reloads.unconfirmed == nil {
 			return &api.BadRequest{Err: errors.New("no reload is to be confirmed: it was confirmed before, or rolled back (the log says when)")}
 		}
-		if err := forgetRollback(d.active.prepared.config); err != nil {
+		if err := forgetRollback(d.active.prepared.Config); err != nil {
 			return fmt.Errorf("not confirmed, a restart would roll back: %w", err)
 		}
 		d.reloads.unconfirmed.kept.close(d.o.Log)
@@ -256,7 +257,7 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		return r, err
 	}
 	if within > 0 {
-		if err := saveRollback(before.config, c); err != nil {
+		if err := saveRollback(before.Config, c); err != nil {
 			return r, fmt.Errorf("a restart could not roll back: %w", err)
 		}
 	}
@@ -268,9 +269,9 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		switch {
 		case within == 0, d.reloads.rolledBack: // a restart still begins with the one before
 		case d.reloads.unconfirmed != nil:
-			err = errors.Join(err, saveRollback(before.config, d.active.prepared.config))
+			err = errors.Join(err, saveRollback(before.Config, d.active.prepared.Config))
 		default:
-			err = errors.Join(err, forgetRollback(before.config))
+			err = errors.Join(err, forgetRollback(before.Config))
 		}
 		return r, err
 	}
@@ -289,7 +290,7 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		}
 		return r, nil
 	}
-	if !maps.Equal(c.Shared(), before.config.Shared()) {
+	if !maps.Equal(c.Shared(), before.Config.Shared()) {
 		last.close(d.o.Log) // its maps would lack what was added meanwhile
 	}
 	d.reloads.unconfirmed = &unconfirmed{before, last, time.Now().Add(within)}
@@ -308,9 +309,9 @@ func (d *Daemon) rollBack(now time.Time) error {
 		return d.reloads.failed
 	}
 	d.updateLingering()
-	last, began, feeds := d.active.engine, time.Now(), u.previous.feeds()
-	d.loop.aside(func() { u.previous.inherit(d.active.prepared) })
-	r, err := d.reconfigure(d.assemble(u.previous.config, u.previous.stages, feeds), &u.kept)
+	last, began, feeds := d.active.engine, time.Now(), u.previous.Feeds()
+	d.loop.aside(func() { u.previous.Inherit(d.active.prepared) })
+	r, err := d.reconfigure(d.assemble(u.previous.Config, u.previous.Stages, feeds), &u.kept)
 	if err != nil {
 		d.reloads.retry = now.Add(retryInterval)
 		d.reloads.failed = fmt.Errorf("the configuration was not confirmed, and the previous one cannot be activated, retrying in %v: %w", retryInterval, err)
@@ -325,20 +326,6 @@ func (d *Daemon) rollBack(now time.Time) error {
 	return nil
 }
 
-// inherit has the feeds take over contents that feeds of a later configuration have read, unless this
-// configuration refuses them.
-func (p *Prepared) inherit(later *Prepared) {
-	for name, f := range p.feeds() {
-		l := later.list(name)
-		if l == nil || l.feed == nil || l.feed == f {
-			continue
-		}
-		if refuseRead(p.config, p.list(name).List, l.feed.Contents(), l.feed.Accepted()) == nil {
-			f.Inherit(l.feed, false)
-		}
-	}
-}
-
 // check makes a restart return to the previous configuration, where the file that
 // does so is missing.
 func (c *confirmation) check(active *config.Config, log *slog.Logger) error {
@@ -346,12 +333,12 @@ func (c *confirmation) check(active *config.Config, log *slog.Logger) error {
 	if u == nil {
 		return nil
 	}
-	path := rollbackPath(u.previous.config)
+	path := rollbackPath(u.previous.Config)
 	if !missing(path) {
 		return nil
 	}
 	log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := saveRollback(u.previous.config, active); err != nil {
+	if err := saveRollback(u.previous.Config, active); err != nil {
 		return fmt.Errorf("the configuration to return to: %w", err)
 	}
 	return nil

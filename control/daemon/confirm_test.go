@@ -290,7 +290,7 @@ func beginRefused(t *testing.T, r *configured) *running {
 	begin(t, r).stop()
 	r.c.MaxCoverage = most
 	d := begin(t, r)
-	if d.active.prepared.list("feed").refused == nil {
+	if d.active.prepared.List("feed").Refused == nil {
 		t.Fatal("the list is not refused")
 	}
 	return d
@@ -368,7 +368,7 @@ func TestRollbackIsForgotten(t *testing.T) {
 	d.stop()
 	change(0.3)
 	d = begin(t, r)
-	if got := d.active.prepared.config.MaxCoverage; got == before || d.readings.Status().RolledBack {
+	if got := d.active.prepared.Config.MaxCoverage; got == before || d.readings.Status().RolledBack {
 		t.Errorf("max_coverage is %v after the file has changed twice, want 0.3", got)
 	}
 }

@@ -14,11 +14,11 @@ import (
 // recover by itself: what would take its server off the list is not fetched.
 func (g *guards) logCutOff() {
 	var all []string
-	for _, l := range g.active.prepared.lists {
-		if l.from == nil {
+	for _, l := range g.active.prepared.Lists {
+		if l.From == nil {
 			continue
 		}
-		for _, source := range l.from.Status().Sources {
+		for _, source := range l.From.Status().Sources {
 			for _, server := range source.Servers {
 				by := g.active.blocker(server)
 				if by == "" {
@@ -38,7 +38,7 @@ func (g *guards) logCutOff() {
 // blocker returns the list that blocks all packets of a source, or all packets to it, "" if
 // they are not blocked, or come from this host itself.
 func (a *active) blocker(source netip.Addr) (name string) {
-	if source.IsLoopback() || slices.ContainsFunc(a.prepared.config.Failsafe.Prefixes, func(p verdict.FailsafePrefix) bool { return p.Contains(source) }) {
+	if source.IsLoopback() || slices.ContainsFunc(a.prepared.Config.Failsafe.Prefixes, func(p verdict.FailsafePrefix) bool { return p.Contains(source) }) {
 		return ""
 	}
 	other := netip.IPv4Unspecified()
@@ -65,7 +65,7 @@ func (a *active) blocking(found []engine.Found, covers func(key.Key) bool) (name
 		if !covers(f.Key) {
 			continue
 		}
-		l := a.prepared.rules[f.List-1]
+		l := a.prepared.Rules[f.List-1]
 		if l.Rule.On() && (l.Rule.Trial || l.Rule.Narrow()) {
 			continue
 		}

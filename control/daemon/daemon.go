@@ -33,6 +33,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
 	"weir/control/observe/traffic"
+	"weir/control/ruleset"
 	"weir/control/serve"
 	"weir/control/stages"
 	"weir/control/trial"
@@ -216,12 +217,12 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.fleet.await(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := prepare(ctx, c, preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, progress: d.o.Progress, watcher: d.feeds.watcher, fleet: d.fleet.node, trials: d.trials.Decided(), attached: inherited.Lists, rolledBack: d.reloads.rolledBack})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: &d.fleet, Trials: d.trials.Decided(), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
 	if err != nil {
 		return err
 	}
-	if p.unopened != nil {
-		d.o.Log.Error("weir drops cannot name systems or countries: " + p.unopened.Error())
+	if p.Unopened != nil {
+		d.o.Log.Error("weir drops cannot name systems or countries: " + p.Unopened.Error())
 	}
 	// The lists live long and are most of the memory: a heap of twice their size,
 	// which the collector would allow otherwise, is a lot. GOGC says otherwise where memory
@@ -232,10 +233,10 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if d.observers.wakes, err = loader.NewWakes(); err != nil {
 		return err
 	}
-	d.observers.stages.Prepare(p.stages)
+	d.observers.stages.Prepare(p.Stages)
 	e, err := d.startEngine(ctx, p, targets)
 	// What filters already has more than what would be left.
-	for cause := err; err != nil && inherited.Programs == 0 && p.shed(cause); {
+	for cause := err; err != nil && inherited.Programs == 0 && p.Shed(cause); {
 		if e, err = d.startEngine(ctx, p, targets); err != nil {
 			err = cause // rather than what is wrong with less
 		}
@@ -244,51 +245,41 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		d.observers.stages.Close()
 		return err
 	}
-	p.logFailures(d.o.Log, nil)
+	p.LogFailures(d.o.Log, nil)
 	d.active.began, d.active.prepared, d.active.engine, d.active.number = began, p, e, 1
-	d.observers.stages.Follow(p.stages)
+	d.observers.stages.Follow(p.Stages)
 	d.observers.observe(p)
 	d.observers.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
 	d.active.took = time.Since(began)
 	d.observers.record.loaded(false, began, nil)
-	d.observers.notifier.configure(p.config)
-	for _, l := range p.lists {
-		if l.refused != nil {
+	d.observers.notifier.configure(p.Config)
+	for _, l := range p.Lists {
+		if l.Refused != nil {
 			d.observers.notifier.refusedList(l)
 		}
 	}
 	d.note()
-	lists.SettleAll(p.decisions(), d.o.Log)
+	lists.SettleAll(p.Decisions(), d.o.Log)
 	return nil
 }
 
 // startEngine builds the first engine and attaches its program.
-func (d *Daemon) startEngine(ctx context.Context, p *Prepared, targets []attach.Target) (*engine.Generation, error) {
+func (d *Daemon) startEngine(ctx context.Context, p *ruleset.Ruleset, targets []attach.Target) (*engine.Generation, error) {
 	e, m, err := d.builder.build(p, new(kept))
 	if err != nil {
-		return nil, unbuilt{err}
+		return nil, ruleset.Unbuilt{Err: err}
 	}
 	if ctx.Err() != nil {
 		return nil, errors.Join(fmt.Errorf("stopped before the lists were active, nothing has changed: %w", ctx.Err()), e.Close())
 	}
-	if err := d.active.attach.Start(e, m, targets, p.config.Loop.Edges); err != nil {
+	if err := d.active.attach.Start(e, m, targets, p.Config.Loop.Edges); err != nil {
 		if err = errors.Join(err, e.Close()); loader.Rejected(err) {
-			err = rejected{err}
+			err = ruleset.Rejected{Err: err}
 		}
 		return nil, err
 	}
 	return e, nil
 }
-
-// unbuilt and rejected are why an engine could not be built, or its program not be
-// loaded, which fewer or other entries may mend.
-type (
-	unbuilt  struct{ error }
-	rejected struct{ error }
-)
-
-func (e unbuilt) Unwrap() error  { return e.error }
-func (e rejected) Unwrap() error { return e.error }
 
 // Run filters, reads the feeds, and answers commands until ctx is done. Each
 // value from reload makes it read the configuration again. Rates are sent at
@@ -325,7 +316,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.api.appraiser.follow(ctx) })
 	now := time.Now()
 	d.observers.record.config.Last, d.observers.record.config.LastDone, d.observers.record.config.Done = now, now, 1
-	d.service.notified(d.service.Ready(d.active.prepared.summary()))
+	d.service.notified(d.service.Ready(d.active.prepared.Summary()))
 	all.Go(func() { d.reloadOn(ctx, reload) })
 	if err := d.active.attach.Follow(); err != nil {
 		return err
@@ -338,7 +329,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		all.Go(func() { d.service.feedWatchdog(ctx, w/4, progress) })
 	}
 	d.observers.history.hits = d.observers.meter.Hits()
-	d.observers.exports.Configure(d.active.prepared.config.Export, now, d.observers.history.hits)
+	d.observers.exports.Configure(d.active.prepared.Config.Export, now, d.observers.history.hits)
 	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.observers.meter), traffic.NewIntervals(&d.observers.meter)
 	for more := true; more; {
 		var err error
@@ -380,7 +371,7 @@ func (d *Daemon) reloadOn(ctx context.Context, reload <-chan os.Signal) {
 const exportGrace = 2 * time.Second
 
 // Keeps reports whether the program stays attached after Stop.
-func (d *Daemon) Keeps() bool { return d.active.prepared.config.Keep }
+func (d *Daemon) Keeps() bool { return d.active.prepared.Config.Keep }
 
 // Stop ends the daemon. Unless the program is to be kept, it is detached.
 func (d *Daemon) Stop() error {
@@ -409,12 +400,12 @@ func (d *Daemon) Stop() error {
 func (d *Daemon) Metadata() attach.Metadata { return d.active.attach.Metadata() }
 
 func (d *Daemon) serveConfig() serve.Config {
-	s := serveOf(d.active.prepared.config)
+	s := serveOf(d.active.prepared.Config)
 	s.Early, s.Problems = d.api.early, &d.readings.listeners
 	if d.api.Console != nil {
 		s.ConsoleHandler = d.api.Console
 	}
-	if p := d.active.prepared.config.Console.Proxy; p.Socket != "" {
+	if p := d.active.prepared.Config.Console.Proxy; p.Socket != "" {
 		s.Proxy, s.ProxyHandler = serve.Proxy{Socket: string(p.Socket), Group: p.Group}, d.api.Console.Proxy(p.UserHeader)
 	}
 	return s

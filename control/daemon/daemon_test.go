@@ -15,6 +15,7 @@ import (
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/lists"
+	"weir/control/ruleset"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -136,18 +137,18 @@ func TestRefreshCatchesUp(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list")
 	write(t, file, "192.0.2.1\n")
 	d := startFile(t, lab.New(t), file)
-	var l *managedList
-	if err := d.loop.Do(t.Context(), func() error { l = d.active.prepared.list("feed"); return nil }); err != nil {
+	var l *ruleset.List
+	if err := d.loop.Do(t.Context(), func() error { l = d.active.prepared.List("feed"); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := wait.Deadline(); l.feed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {
+	for deadline := wait.Deadline(); l.FromFeed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the schedule does not read the feed")
 		}
 	}
 	write(t, file, "192.0.2.1\n192.0.2.2\n")
 	// As the schedule does; the outcome is reported later.
-	read, err := l.feed.Fetch(t.Context())
+	read, err := l.FromFeed.Fetch(t.Context())
 	if err != nil || !read[0].Changed {
 		t.Fatal(read, err)
 	}
@@ -158,12 +159,12 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if e, err := d.api.explainer.Explain(t.Context(), "192.0.2.2", true); err != nil || e.Answers[0].Verdict != api.VerdictDrop {
 		t.Errorf("refreshed, but %+v, %v", e, err)
 	}
-	if err := d.feeds.Fetched(t.Context(), l.feed, read[0]); err != nil { // late
+	if err := d.feeds.Fetched(t.Context(), l.FromFeed, read[0]); err != nil { // late
 		t.Error(err)
 	}
 
 	// While something is not active, a refresh does not succeed.
-	if err := d.loop.doAlone(t.Context(), func() error { l.retryPending, d.backlog.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
+	if err := d.loop.doAlone(t.Context(), func() error { l.Behind, d.backlog.retry = true, time.Now().Add(time.Hour); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if outcomes, err := d.api.Refresh(t.Context(), "feed", false); err != nil || outcomes[0].Failure != "inactive" {

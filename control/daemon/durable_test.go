@@ -13,6 +13,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/durable/durabletest"
+	"weir/control/ruleset"
 )
 
 // TestDurableFiles lets the machine crash, and steps fail, while manual monitor mode is
@@ -25,7 +26,7 @@ func TestDurableFiles(t *testing.T) {
 			Work: func(t *testing.T, d *durabletest.Disk) {
 				c := config.Default()
 				c.StateDir = config.Path(d.Dir)
-				mode := &override{active: &active{prepared: &Prepared{config: c}}}
+				mode := &override{active: &active{prepared: &ruleset.Ruleset{Config: c}}}
 				on := &api.MonitorOverride{Since: time.Unix(1, 0)}
 				for range 2 {
 					_ = d.Do(func() error { return mode.save(on) }, "on")

@@ -14,13 +14,10 @@ import (
 	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/ordered"
 )
-
-// reasonLeft is the reason of an entry that has left a feed, and stays for its
-// list's TTL. It was added by no user.
-const reasonLeft = "left the feed"
 
 // manualList is a list's manual entries at some moment.
 type manualList struct {
@@ -83,15 +80,15 @@ func (r *entries) Entries(ctx context.Context, asked api.EntriesQuestion) (page 
 	var lists []manualList
 	if err := r.loop.Do(ctx, func() error {
 		if asked.List != "" {
-			if _, err := r.active.prepared.byName.Find(asked.List); err != nil {
+			if _, err := r.active.prepared.ByName.Find(asked.List); err != nil {
 				return err
 			}
 		}
-		for _, l := range r.active.prepared.lists {
+		for _, l := range r.active.prepared.Lists {
 			if asked.List == "" || asked.List == l.Name {
-				m := manualList{name: l.Name, action: string(l.Action), contents: r.active.prepared.contents(l.manual)}
-				if l.feed != nil && l.Format.Kind == feed.CrowdSec {
-					m.decisions, m.active, m.rule = l.feed, r.active.prepared.contents(l.source), l.rule()
+				m := manualList{name: l.Name, action: string(l.Action), contents: r.active.prepared.Contents(l.ManualNumber)}
+				if l.FromFeed != nil && l.Format.Kind == feed.CrowdSec {
+					m.decisions, m.active, m.rule = l.FromFeed, r.active.prepared.Contents(l.SourceNumber), l.EngineList()
 				}
 				lists = append(lists, m)
 			}
@@ -155,7 +152,7 @@ func (r *entries) firstEntries(ctx context.Context, l manualList, after *key.Key
 		if !wanted(k) {
 			continue
 		}
-		if e, ok := r.journal.Get(l.name, k); ok && !(asked.Manual && lingers(e)) { // else it was removed since
+		if e, ok := r.journal.Get(l.name, k); ok && !(asked.Manual && ruleset.Lingers(e)) { // else it was removed since
 			add(shownEntry{Entry: e})
 		}
 	}
@@ -179,12 +176,9 @@ func (r *entries) firstEntries(ctx context.Context, l manualList, after *key.Key
 	return first
 }
 
-// lingers reports whether an entry has left a feed, and was added by no user.
-func lingers(e journal.Entry) bool { return e.UID == api.NoUID && e.Reason == reasonLeft }
-
 func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 	out := api.Entry{
-		List: l.name, Action: l.action, Entry: e.Key.String(), Manual: e.origin == "" && !lingers(e.Entry), Added: e.Added, Reason: e.Reason, Origin: e.origin,
+		List: l.name, Action: l.action, Entry: e.Key.String(), Manual: e.origin == "" && !ruleset.Lingers(e.Entry), Added: e.Added, Reason: e.Reason, Origin: e.origin,
 	}
 	if !e.Expires.IsZero() {
 		out.Expires = &e.Expires
@@ -205,16 +199,16 @@ func (r *entries) Export(ctx context.Context, name, format string) (api.Export, 
 	var of engine.List
 	var sets []*list.Set
 	if err := r.loop.Do(ctx, func() error {
-		l, err := r.active.prepared.byName.Find(name)
+		l, err := r.active.prepared.ByName.Find(name)
 		if err != nil {
 			return err
 		}
-		of = l.rule()
-		if sets = []*list.Set{r.active.prepared.contents(l.manual)}; l.source != 0 {
-			sets = append(sets, r.active.prepared.contents(l.source))
+		of = l.EngineList()
+		if sets = []*list.Set{r.active.prepared.Contents(l.ManualNumber)}; l.SourceNumber != 0 {
+			sets = append(sets, r.active.prepared.Contents(l.SourceNumber))
 		}
-		if l.derived != 0 {
-			sets = append(sets, r.active.prepared.contents(l.derived))
+		if l.DerivedNumber != 0 {
+			sets = append(sets, r.active.prepared.Contents(l.DerivedNumber))
 		}
 		return nil
 	}); err != nil {

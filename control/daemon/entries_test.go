@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -47,7 +48,7 @@ func TestFirstEntries(t *testing.T) {
 				entry.Expires = now.Add(time.Duration(i) * time.Minute)
 			}
 			if i%4 == 1 {
-				entry.UID, entry.Reason = api.NoUID, reasonLeft
+				entry.UID, entry.Reason = api.NoUID, ruleset.ReasonLeft
 			}
 			keys, batch = append(keys, one), append(batch, journal.Change{Entry: entry})
 		}
@@ -66,7 +67,7 @@ func TestFirstEntries(t *testing.T) {
 		{api.EntriesQuestion{Expiring: time.Hour}, func(e journal.Entry) bool {
 			return !e.Expires.IsZero() && !e.Expires.After(now.Add(time.Hour))
 		}},
-		{api.EntriesQuestion{Manual: true}, func(e journal.Entry) bool { return e.Reason != reasonLeft }},
+		{api.EntriesQuestion{Manual: true}, func(e journal.Entry) bool { return e.Reason != ruleset.ReasonLeft }},
 	} {
 		var want []key.Key
 		for _, k := range keys {

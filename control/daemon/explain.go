@@ -5,9 +5,8 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
-	"weir/control/feed"
 	"weir/control/observe/drops"
-	"weir/filter/key"
+	"weir/control/ruleset"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -34,7 +33,7 @@ func (x *explainer) Explain(ctx context.Context, question string, places bool) (
 	}
 	answers, wanted, err := x.explain(ctx, asked)
 	if places {
-		wanted.find(source.Find) // outside of the loop, as it reads the feeds
+		wanted.Find(ruleset.Source.Find) // outside of the loop, as it reads the feeds
 	}
 	return Explanation(question, answers...), err
 }
@@ -46,7 +45,7 @@ func (x *explainer) ExplainFrames(ctx context.Context, frames [][]byte) (all []a
 		asked = append(asked, engine.Question{Frame: f})
 	}
 	answers, wanted, err := x.explain(ctx, asked)
-	wanted.find(source.Find)
+	wanted.Find(ruleset.Source.Find)
 	for _, a := range answers {
 		all = append(all, Explanation(a.Packet, a))
 	}
@@ -63,8 +62,8 @@ func Explanation(question string, answers ...engine.Answer) api.Explanation {
 }
 
 // explain answers questions, but for the places of entries, which it returns.
-func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted places, err error) {
-	wanted = make(places)
+func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted ruleset.Places, err error) {
+	wanted = make(ruleset.Places)
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := x.loop.Do(ctx, func() error {
 			hits := x.observers.meter.Hits()
@@ -73,9 +72,8 @@ func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answe
 			for i := range all {
 				x.observers.describe(&all[i], more)
 				all[i].Condense()
-				x.active.prepared.describe(&all[i], wanted, func(l *managedList, number uint16) *uint64 {
-					return x.active.prepared.caught(l, x.active.prepared.hits(hits, number))
-				})
+				x.active.prepared.DescribeAnswer(&all[i], wanted)
+				x.active.prepared.CountAnswer(&all[i], hits)
 			}
 			answers = append(answers, all...)
 			return nil
@@ -136,81 +134,3 @@ func (o *observers) describe(a *engine.Answer, more int) {
 
 // maxDepends bounds the flows of one kind that an answer names.
 const maxDepends = 10
-
-// Explain answers questions as a daemon would, by an engine that p built.
-func (p *Prepared) Explain(e *engine.Generation, asked ...engine.Question) (answers []engine.Answer) {
-	wanted := make(places)
-	for _, q := range asked {
-		all := e.Explain(q, nil)
-		for i := range all {
-			all[i].Condense()
-			p.describe(&all[i], wanted, func(*managedList, uint16) *uint64 { return nil })
-		}
-		answers = append(answers, all...)
-	}
-	wanted.find(source.Find)
-	return answers
-}
-
-// places are the matches whose place is to be found, by feed.
-type places map[source][]*engine.Match
-
-// describe adds to the matches of an answer what is known of their entries, and
-// to wanted those that are of a feed.
-func (p *Prepared) describe(a *engine.Answer, wanted places, packets func(*managedList, uint16) *uint64) {
-	a.List = api.ListOf(a.List)
-	for _, m := range a.Entries() {
-		for _, l := range p.lists {
-			switch m.Number {
-			case l.source:
-				m.List, m.Packets = l.Name, packets(l, m.Number)
-				p.describeNotDerived(l, m)
-				wanted[l.from] = append(wanted[l.from], m)
-			case l.manual:
-				m.List, m.Packets = l.Name, packets(l, m.Number)
-				p.describeManual(m)
-				p.describeNotDerived(l, m)
-			case l.derived:
-				m.List, m.Packets = l.Name, packets(l, m.Number)
-				p.describeDerived(l, m)
-			}
-		}
-	}
-}
-
-func (p *Prepared) describeManual(m *engine.Match) {
-	e, ok := p.journal.Get(m.List, m.Key)
-	if !ok {
-		return
-	}
-	m.Added, m.Reason = &e.Added, e.Reason
-	if e.UID != api.NoUID {
-		m.UID = &e.UID
-	}
-	if !e.Expires.IsZero() {
-		m.Expires = &e.Expires
-	}
-}
-
-// find finds the places, by a method of sources.
-func (w places) find(find func(source, []key.Key) []feed.Origin) {
-	for f, matches := range w {
-		keys := make([]key.Key, len(matches))
-		for i, m := range matches {
-			keys[i] = m.Key
-		}
-		for i, o := range find(f, keys) {
-			m := matches[i]
-			m.Source, m.Line, m.Reason, m.Origin = o.Source, o.Line, o.Reason, o.By
-			if !o.Added.IsZero() {
-				m.Added = &o.Added
-			}
-			if !o.Listed.IsZero() {
-				m.Listed, m.Earlier = &o.Listed, o.Earlier
-			}
-			if !o.Expires.IsZero() {
-				m.Expires = &o.Expires
-			}
-		}
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/lists"
+	"weir/control/ruleset"
 	"weir/filter/membership"
 	"weir/loader"
 )
@@ -21,7 +22,7 @@ type feeds struct {
 
 	active    *active
 	observers *observers
-	activate  func(ctx context.Context, list string, f source) error // what a list's feed has read
+	activate  func(ctx context.Context, list string, f ruleset.Source) error // what a list's feed has read
 	log       *slog.Logger
 
 	watcher *feed.Watcher // of files; nil: none
@@ -32,10 +33,10 @@ type feeds struct {
 func (s *feeds) Feeds(name string) (all []*feed.Feed, err error) {
 	p := s.active.prepared
 	if name != "" {
-		_, err = p.byName.Find(name)
+		_, err = p.ByName.Find(name)
 	}
-	for _, c := range p.config.Lists {
-		if f := p.list(c.Name).feed; f != nil && (name == "" || name == c.Name) {
+	for _, c := range p.Config.Lists {
+		if f := p.List(c.Name).FromFeed; f != nil && (name == "" || name == c.Name) {
 			all = append(all, f)
 		}
 	}
@@ -67,27 +68,27 @@ type usage struct {
 // reportUsage reports the usage of CrowdSec's decisions, where that is due. What a
 // report that failed had is in the next one.
 func (s *feeds) reportUsage(now time.Time) {
-	for _, l := range s.active.prepared.lists {
-		if l.feed == nil || l.Format.Kind != feed.CrowdSec {
+	for _, l := range s.active.prepared.Lists {
+		if l.FromFeed == nil || l.Format.Kind != feed.CrowdSec {
 			continue
 		}
 		counters, _ := s.observers.meter.Counters()
-		is := usage{at: now, processed: counters.Packets(), matched: s.observers.meter.Hits()[s.active.prepared.rules[l.source-1].Name]}
-		last := s.usage[l.feed]
+		is := usage{at: now, processed: counters.Packets(), matched: s.observers.meter.Hits()[s.active.prepared.Rules[l.SourceNumber-1].Name]}
+		last := s.usage[l.FromFeed]
 		if last == nil {
-			s.usage[l.feed] = &is
+			s.usage[l.FromFeed] = &is
 			continue
 		}
 		if last.asked || last.refused || now.Sub(last.at) < feed.UsageInterval {
 			continue
 		}
 		u := feed.Usage{Began: last.at, Ended: now, Started: s.active.began, Processed: is.processed - last.processed}
-		if l.Action == config.Block && !s.active.engine.Monitor && s.active.prepared.config.Mode == membership.Exact {
+		if l.Action == config.Block && !s.active.engine.Monitor && s.active.prepared.Config.Mode == membership.Exact {
 			u.Dropped, u.DroppedBytes = is.matched.Packets-last.matched.Packets, is.matched.Bytes-last.matched.Bytes
 		}
 		last.asked = true
 		go func() {
-			err := l.feed.ReportUsage(s.loop.ctx, u)
+			err := l.FromFeed.ReportUsage(s.loop.ctx, u)
 			_ = s.loop.Do(s.loop.ctx, func() error {
 				switch last.asked = false; {
 				case errors.Is(err, feed.ErrNoUsage):

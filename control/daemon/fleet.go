@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,25 +22,13 @@ import (
 	"weir/control/list"
 	"weir/control/lists"
 	"weir/control/metrics"
-	"weir/filter/key"
+	"weir/control/ruleset"
 	"weir/filter/verdict"
 )
 
-// source is where a list's contents come from, but for manual entries: a [feed.Feed],
-// or a [node.List] of the fleet.
-type source interface {
-	Contents() *list.Set
-	Version() uint64
-	Accepted() bool
-	Keep(version uint64) error
-	Revert(version uint64, reason error)
-	Status() feed.Status
-	Find(keys []key.Key) []feed.Origin
-}
-
 var (
-	_ source = (*feed.Feed)(nil)
-	_ source = (*node.List)(nil)
+	_ ruleset.Source = (*feed.Feed)(nil)
+	_ ruleset.Source = (*node.List)(nil)
 )
 
 // fleet is the host's membership of a fleet. It is safe for concurrent use.
@@ -68,14 +57,18 @@ func openFleet(c *config.Config, version string, readOnly bool, log *slog.Logger
 	return node.Open(n)
 }
 
-// fleetLists returns the lists of a fleet as a configuration would have them, and where
-// their contents come from, by name. Those that c cannot have beside its own are refused.
-func fleetLists(n *node.Node, c *config.Config) (lists []config.List, from map[string]*node.List) {
-	if n == nil {
+// Known implements [shared].
+func (f *fleet) Known() bool {
+	return f.node != nil && slices.ContainsFunc(f.node.Lists(), func(l *node.List) bool { return l.Contents().Len() > 0 })
+}
+
+// Lists implements [shared].
+func (f *fleet) Lists(c *config.Config) (lists []config.List, from map[string]ruleset.Source) {
+	if f.node == nil {
 		return nil, nil
 	}
-	from = make(map[string]*node.List)
-	for _, l := range n.Lists() {
+	from = make(map[string]ruleset.Source)
+	for _, l := range f.node.Lists() {
 		one, err := fleetConfig(l.Name(), l.Settings())
 		if err == nil {
 			err = c.CheckShared(one, lists)
@@ -144,7 +137,7 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 	err := d.loop.doAlone(ctx, func() error {
 		err := d.reassemble()
 		if err == nil {
-			read = d.active.prepared.decisions()
+			read = d.active.prepared.Decisions()
 		}
 		return err
 	})
@@ -157,7 +150,7 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 func (d *Daemon) reassemble() error {
 	d.updateLingering()
 	last, p := kept{Generation: d.active.engine}, d.active.prepared
-	_, err := d.reconfigure(d.assemble(p.config, p.stages, p.feeds()), new(kept))
+	_, err := d.reconfigure(d.assemble(p.Config, p.Stages, p.Feeds()), new(kept))
 	if err == nil {
 		last.close(d.o.Log)
 	}

@@ -348,14 +348,14 @@ func TestFleetLimited(t *testing.T) {
 	reasons("192.0.2.1", 5005, verdict.Clean)
 	reasons("192.0.2.2", 5005, verdict.WouldBlock)
 	var c *config.Config
-	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.config; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.Config; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	read, err := Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil) // what a start reads
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := read.list("fleet.trial"); l == nil || l.Enforce || read.list("fleet.limited") == nil || !read.list("fleet.limited").Enforce {
+	if l := read.List("fleet.trial"); l == nil || l.Enforce || read.List("fleet.limited") == nil || !read.List("fleet.limited").Enforce {
 		t.Errorf("what the node has saved: %+v", l)
 	}
 }
@@ -423,7 +423,7 @@ func TestFleetDerived(t *testing.T) {
 	}
 	has(verdict.Drop, "192.0.2.200", "2001:db8:1::99")
 	var c *config.Config
-	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.config; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.Config; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	read, err := Prepare(t.Context(), c, slog.New(slog.DiscardHandler), nil) // what a start reads
@@ -431,7 +431,7 @@ func TestFleetDerived(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"fleet.block", "fleet.feed"} {
-		if l := read.list(name); l == nil || l.derived == 0 || read.contents(l.derived).Len() != 1 {
+		if l := read.List(name); l == nil || l.DerivedNumber == 0 || read.Contents(l.DerivedNumber).Len() != 1 {
 			t.Errorf("what the node has saved of %s: %+v", name, l)
 		}
 	}
@@ -488,7 +488,7 @@ func TestFleetAwaitsUnsaved(t *testing.T) {
 	h.block("192.0.2.1")
 	becomes(t, d, "192.0.2.1", verdict.Drop)
 	var c *config.Config
-	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.config; return nil }); err != nil {
+	if err := d.loop.Do(t.Context(), func() error { c = d.active.prepared.Config; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	wait.For(t, "the lists as the node has saved them", func() bool {

@@ -126,7 +126,7 @@ func (r *changer) changeAll(group []*pending, joint []journal.Change) {
 	var rest []*pending              // which need another engine
 	var batch []journal.Change
 	for _, p := range group {
-		if k, err := r.filter.applyInPlace(r.active.prepared.changesOf(p.batch)); err == nil {
+		if k, err := r.filter.applyInPlace(r.active.prepared.ChangesOf(p.batch)); err == nil {
 			p.finish(k, nil)
 		} else {
 			rest, batch = append(rest, p), append(batch, p.batch...)
@@ -166,7 +166,7 @@ func (p *pending) finish(n int, err error) {
 // others are made.
 func (r *changer) prepare(p *pending, others []journal.Change) ([]journal.Change, error) {
 	r.loop.doing("entries are changed", p.list)
-	l, err := r.active.prepared.byName.Find(p.list)
+	l, err := r.active.prepared.ByName.Find(p.list)
 	if err != nil {
 		return nil, err
 	}

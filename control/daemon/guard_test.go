@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,34 +13,16 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/guard"
 	"weir/control/list"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
-
-// Servers of notifications are not to be cut off, as far as they are known.
-func TestNotificationsAreGuarded(t *testing.T) {
-	c := &config.Config{}
-	c.Interfaces = []config.Interface{{Name: "lo"}}
-	all, err := peers(c, nil, map[string][]netip.Addr{"notification target pager": {netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("127.0.0.1")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(all, func(p guard.Peer) bool { return p.What == "the server 192.0.2.9 of notification target pager" })
-	if i < 0 || len(guard.Check([]engine.List{{Contents: list.SetOf(key.Source(netip.MustParsePrefix("192.0.2.0/24")))}}, &verdict.Policy{}, all[i:i+1])) != 1 {
-		t.Errorf("peers: %+v", all)
-	}
-	if slices.ContainsFunc(all, func(p guard.Peer) bool { return strings.Contains(p.What, "127.0.0.1 of notification") }) {
-		t.Errorf("a server of this host is a peer: %+v", all)
-	}
-}
 
 // A list does not cut off the host from its network: the entry is left out, and
 // everybody can see it. It is in the list where the operator says so, or allows the
@@ -86,7 +67,7 @@ func TestListsAreGuarded(t *testing.T) {
 		t.Errorf("advice: %s", got)
 	}
 	punishing := *d.active.prepared
-	punishing.trackers = []heavy.Spec{{Action: heavy.Limit}, {Action: heavy.Block}}
+	punishing.Trackers = []heavy.Spec{{Action: heavy.Limit}, {Action: heavy.Block}}
 	if got := punishing.Advice(); len(got) != 2 || !strings.Contains(got[1], "trackers[1]: action block: who forges") {
 		t.Errorf("advice: %s", got)
 	}
@@ -158,7 +139,7 @@ func TestGuardAfterRefusal(t *testing.T) {
 	refused := func(when string, want bool) {
 		t.Helper()
 		if err := d.loop.Do(t.Context(), func() error {
-			if got := d.active.prepared.list("feed").refused; (got != nil) != want {
+			if got := d.active.prepared.List("feed").Refused; (got != nil) != want {
 				t.Errorf("%s: refused: %v", when, got)
 			}
 			return nil
@@ -193,17 +174,17 @@ func TestGuardAfterRefusal(t *testing.T) {
 	}
 	refused("when the guard has looked", true)
 	write(t, other, firstSource+"\n")
-	all, err := d.active.prepared.list("feed").feed.Fetch(t.Context()) // as by its schedule
+	all, err := d.active.prepared.List("feed").FromFeed.Fetch(t.Context()) // as by its schedule
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range all {
-		if err := d.feeds.Fetched(t.Context(), d.active.prepared.list("feed").feed, o); err != nil {
+		if err := d.feeds.Fetched(t.Context(), d.active.prepared.List("feed").FromFeed, o); err != nil {
 			t.Error(err)
 		}
 	}
 	wait.For(t, "the source has what it had, and is not refused", func() (ok bool) { // also by its schedule
-		_ = d.loop.Do(t.Context(), func() error { ok = d.active.prepared.list("feed").refused == nil; return nil })
+		_ = d.loop.Do(t.Context(), func() error { ok = d.active.prepared.List("feed").Refused == nil; return nil })
 		return ok
 	})
 	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
@@ -230,7 +211,7 @@ func testGuardAfterExpiry(t *testing.T, ttl time.Duration) {
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{local}, TTL: 3600}); err != nil {
 		t.Fatal(err)
 	}
-	leftOut := func() int { return d.active.prepared.list("feed").left.entries() }
+	leftOut := func() int { return d.active.prepared.List("feed").Left.Entries() }
 	over := time.Now().Add(time.Hour + time.Minute)
 	err := d.loop.doAlone(t.Context(), func() error {
 		d.followPeers(time.Now()) // since an entry has changed
@@ -239,7 +220,7 @@ func testGuardAfterExpiry(t *testing.T, ttl time.Duration) {
 		}
 		d.loop.stage = building
 		err := d.expire(over)
-		if d.loop.stage = idle; err != nil || d.active.prepared.contents(d.active.prepared.list(config.DefaultAllow).manual).Len() != 1 {
+		if d.loop.stage = idle; err != nil || d.active.prepared.Contents(d.active.prepared.List(config.DefaultAllow).ManualNumber).Len() != 1 {
 			return fmt.Errorf("beside the work on another engine, what allowed it has ended: %w", err)
 		}
 		if err := d.expire(over); err != nil {
@@ -293,7 +274,7 @@ func TestGuardAfterAllowed(t *testing.T) {
 		t.Fatal("what has left the source does not stay")
 	}
 	if err := d.loop.Do(t.Context(), func() error {
-		if n := d.active.prepared.list("feed").left.entries(); n != 0 {
+		if n := d.active.prepared.List("feed").Left.Entries(); n != 0 {
 			return fmt.Errorf("%d entries are left out that are allowed", n)
 		}
 		d.guards.lookAgain = time.Now().Add(time.Hour)
@@ -322,7 +303,7 @@ func TestGuardAfterAllowed(t *testing.T) {
 	look := func() error {
 		d.guards.lookAgain = time.Time{}
 		d.followPeers(time.Now())
-		if n := d.active.prepared.list("feed").left.entries(); n != 0 {
+		if n := d.active.prepared.List("feed").Left.Entries(); n != 0 {
 			return fmt.Errorf("%d entries are left out that are allowed again", n)
 		}
 		return nil
@@ -454,7 +435,7 @@ func TestTooWide(t *testing.T) {
 		if err != nil {
 			t.Fatal(text, err)
 		}
-		if err := refuseRead(c, config.List{Name: "x"}, e.Set(), false); (err != nil) != wide {
+		if err := ruleset.RefuseRead(c, config.List{Name: "x"}, e.Set(), false); (err != nil) != wide {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

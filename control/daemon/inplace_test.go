@@ -102,7 +102,7 @@ func TestReloadEqualsStart(t *testing.T) {
 		if err := d.loop.Do(t.Context(), func() error { now = d.active.engine.Lists(); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if now, want := texts(now), texts(fresh.Lists()); !slices.Equal(now, want) {
+		if now, want := texts(now), texts(fresh.Rules); !slices.Equal(now, want) {
 			t.Fatalf("reload %d: the lists are\n%v, want\n%v", n, now, want)
 		}
 		reference, err := fresh.Build()

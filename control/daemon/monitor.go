@@ -96,7 +96,7 @@ func untilText(o *api.MonitorOverride) string {
 
 // save saves manual monitor mode, nil for off.
 func (m *override) save(o *api.MonitorOverride) error {
-	path := monitorPath(m.active.prepared.config)
+	path := monitorPath(m.active.prepared.Config)
 	if path == "" {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (m *override) SetMonitor(ctx context.Context, c api.MonitorChange) (done ap
 		}
 	}
 	err = m.loop.doAlone(ctx, func() error {
-		if o == nil && m.active.prepared.config.Monitor {
+		if o == nil && m.active.prepared.Config.Monitor {
 			return &api.BadRequest{Err: errors.New("weir is configured to monitor: remove monitor: true from weir.yaml, then weir reload; or restart it without --monitor")}
 		}
 		before, unsaved := m.manual, error(nil)
@@ -167,7 +167,7 @@ func (m *override) SetMonitor(ctx context.Context, c api.MonitorChange) (done ap
 // one step for each interface. Filters stay as they are. When it fails, nothing has
 // changed, or the error says where it has.
 func (m *override) follow() error {
-	on := m.monitors(m.active.prepared.config)
+	on := m.monitors(m.active.prepared.Config)
 	defer m.note()
 	if m.active.engine.Monitor == on {
 		return nil
@@ -208,7 +208,7 @@ func (m *override) end(now time.Time) error {
 
 // check saves manual monitor mode again where its file is missing.
 func (m *override) check() error {
-	path := monitorPath(m.active.prepared.config)
+	path := monitorPath(m.active.prepared.Config)
 	if m.manual == nil || !missing(path) {
 		return nil
 	}

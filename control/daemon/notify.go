@@ -18,6 +18,7 @@ import (
 	"weir/control/notify"
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
+	"weir/control/ruleset"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -315,8 +316,8 @@ func (n *notifier) refusedReload(ctx context.Context, err error) {
 }
 
 // refusedList takes in why the contents of a list's sources were refused.
-func (n *notifier) refusedList(l *managedList) {
-	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.refused.Error(), Entries: l.from.Status().Entries})
+func (n *notifier) refusedList(l *ruleset.List) {
+	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.Refused.Error(), Entries: l.From.Status().Entries})
 }
 
 // TestNotify implements [server.Notifier]. It is safe for concurrent use.

@@ -19,6 +19,7 @@ import (
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
+	"weir/control/ruleset"
 	"weir/control/stages"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -61,7 +62,7 @@ type observers struct {
 
 // configure sets what an engine records, under seeds that stay as long as what is
 // recorded.
-func (o *observers) configure(p *Prepared, c *engine.Config) {
+func (o *observers) configure(p *ruleset.Ruleset, c *engine.Config) {
 	if o.trackerSeed == (hash.Seed{}) {
 		o.trackerSeed = hash.NewSeed()
 	}
@@ -75,12 +76,12 @@ func (o *observers) configure(p *Prepared, c *engine.Config) {
 }
 
 // observe begins to observe by a configuration; what was learned stays.
-func (o *observers) observe(p *Prepared) {
-	if out := p.watchedOut(); o.heavyOut == nil || !slices.Equal(out, o.watchedOut) {
+func (o *observers) observe(p *ruleset.Ruleset) {
+	if out := p.WatchedOut(); o.heavyOut == nil || !slices.Equal(out, o.watchedOut) {
 		o.watchedOut, o.heavyOut = out, o.newWatcher(out, o.heavyOut)
 	}
 	o.observeMistakes(p)
-	watched := p.watched()
+	watched := p.Watched()
 	defer func() { o.protect(p) }()
 	if slices.Equal(watched, o.watched) && o.heavy != nil {
 		return
@@ -89,15 +90,15 @@ func (o *observers) observe(p *Prepared) {
 }
 
 // observeMistakes begins or ends to learn from what is dropped by mistake.
-func (o *observers) observeMistakes(p *Prepared) {
+func (o *observers) observeMistakes(p *ruleset.Ruleset) {
 	switch {
-	case o.learn != nil && p.learns():
-		o.learn.Configure(p.learnConfig())
+	case o.learn != nil && p.Learns():
+		o.learn.Configure(p.LearnConfig())
 	case o.learn != nil:
 		o.learn.Close()
 		o.learn = nil
-	case p.learns():
-		o.learn = learn.NewObserver(p.learnConfig(), o.hub, o.log)
+	case p.Learns():
+		o.learn = learn.NewObserver(p.LearnConfig(), o.hub, o.log)
 	}
 }
 
@@ -152,16 +153,16 @@ func (o *observers) followWakes(ctx context.Context, woken chan<- struct{}) {
 }
 
 // protect keeps penalties from what must not be blocked, as it is known now.
-func (o *observers) protect(p *Prepared) {
+func (o *observers) protect(p *ruleset.Ruleset) {
 	var of []key.Key
-	for _, peer := range p.peers {
+	for _, peer := range p.Peers {
 		of = append(of, peer.Key)
 	}
 	if o.heavy == nil { // it is not running yet
 		return
 	}
 	o.heavy.Protect(func(flows []key.Key) map[key.Key]string {
-		return guard.Penalties(p.rules, policyOf(p.config), p.peers, flows)
+		return guard.Penalties(p.Rules, ruleset.PolicyOf(p.Config), p.Peers, flows)
 	}, of)
 }
 
@@ -266,7 +267,7 @@ func (o *observers) logDiscarded(discarded func() []heavy.Discarded, now time.Ti
 // measure makes the meter and the events follow the interfaces that are filtered
 // now.
 func (o *observers) measure() {
-	punishing := slices.ContainsFunc(o.active.prepared.trackers, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
+	punishing := slices.ContainsFunc(o.active.prepared.Trackers, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
 	var all []traffic.Attachment
 	for _, a := range o.active.attach.Attached() {
 		n := traffic.Attachment{Attachment: a}
@@ -285,8 +286,8 @@ func (o *observers) measure() {
 	}
 	o.meter.Follow(all, shown, programs{})
 	m := o.active.attach.Metadata()
-	phase := drops.Phase{Begin: time.Now(), Lists: listNames(m), Policy: m.Policy(), Monitor: m.Monitor, Trial: o.active.prepared.onTrial()}
-	o.drops.Follow(phase, o.active.prepared.trackDrops, func() drops.Tally { return drops.TallyOf(&o.meter) })
+	phase := drops.Phase{Begin: time.Now(), Lists: listNames(m), Policy: m.Policy(), Monitor: m.Monitor, Trial: o.active.prepared.OnTrial()}
+	o.drops.Follow(phase, o.active.prepared.TrackDrops, func() drops.Tally { return drops.TallyOf(&o.meter) })
 	o.listen()
 }
 
@@ -309,8 +310,8 @@ func (l lender) Lend(ctx context.Context, fn func(drops.Active) error) error {
 	return l.loop.Do(ctx, func() error {
 		p := l.active.prepared
 		return fn(drops.Active{
-			Engine: l.active.engine, Monitor: l.active.attach.Metadata().Monitor, Tracked: p.trackDrops,
-			ASN: p.asn, Country: p.country, Unopened: p.unopened,
+			Engine: l.active.engine, Monitor: l.active.attach.Metadata().Monitor, Tracked: p.TrackDrops,
+			ASN: p.ASN, Country: p.Country, Unopened: p.Unopened,
 		})
 	})
 }

@@ -75,7 +75,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 			d.followPeers(time.Now())
 			d.guards.lookAgain = time.Now().Add(time.Hour)
 			// The host's resolvers are not those of a namespace.
-			d.active.prepared.peers = append(d.active.prepared.peers, guard.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
+			d.active.prepared.Peers = append(d.active.prepared.Peers, guard.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
 			d.observers.protect(d.active.prepared)
 			return nil
 		}); err != nil {

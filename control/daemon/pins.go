@@ -32,7 +32,7 @@ func (p *pinned) follow(ctx context.Context) {
 func (p *pinned) check(ctx context.Context) {
 	p.repin()
 	err := p.loop.Do(ctx, func() error {
-		made, err := p.active.prepared.config.Pins.RepinShared(p.active.engine.Kernel())
+		made, err := p.active.prepared.Config.Pins.RepinShared(p.active.engine.Kernel())
 		if made > 0 {
 			p.log.Error("pins of maps that all programs share were lost while weir ran: they are made again", "pins", made)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"weir/control/attach"
 	"weir/control/config"
+	"weir/control/ruleset"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -102,7 +103,7 @@ func TestStartWaitsForNone(t *testing.T) {
 	began := time.Now()
 	d, stop = m.start(lists + fmt.Sprintf("  slow: {sources: [{url: %q}]}\n", s.URL+"/slow"))
 	defer stop()
-	if took := time.Since(began); took > firstFetch*3/4 {
+	if took := time.Since(began); took > ruleset.FirstFetch*3/4 {
 		t.Errorf("the start took %v", took)
 	}
 	if got := verdictOf(t, d, firstSource); got != verdict.Drop {
@@ -112,7 +113,7 @@ func TestStartWaitsForNone(t *testing.T) {
 	if len(status.NotReady) != 1 || status.NotReady[0].List != "slow" || status.NotReady[0].Problem != "not read yet" || status.Complete() {
 		t.Errorf("%+v", status.NotReady)
 	}
-	if text := d.active.prepared.summary(); !strings.Contains(text, "sources that are not ready: 1") {
+	if text := d.active.prepared.Summary(); !strings.Contains(text, "sources that are not ready: 1") {
 		t.Error(text)
 	}
 	close(release)
@@ -125,8 +126,8 @@ func TestStartWaitsForNone(t *testing.T) {
 // A start waits for no source where something is saved: of another source of the list,
 // or of the fleet.
 func TestStartWithPart(t *testing.T) {
-	before := firstFetch
-	defer func() { firstFetch = before }()
+	before := ruleset.FirstFetch
+	defer func() { ruleset.FirstFetch = before }()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			<-r.Context().Done()
@@ -147,15 +148,15 @@ func TestStartWithPart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)
 			lists := fmt.Sprintf("state_dir: %s\nlists: {l: {sources: [%s{url: %q}]}}\n", m.dir, saved(m), s.URL+"/slow")
-			firstFetch = time.Second
+			ruleset.FirstFetch = time.Second
 			d, stop := m.start(lists)
 			becomes(t, d, firstSource, verdict.Drop)
 			stop()
-			firstFetch = 20 * time.Second
+			ruleset.FirstFetch = 20 * time.Second
 			began := time.Now()
 			d, stop = m.start(lists)
 			defer stop()
-			if took := time.Since(began); took > firstFetch*3/4 {
+			if took := time.Since(began); took > ruleset.FirstFetch*3/4 {
 				t.Errorf("the start took %v", took)
 			}
 			if got := verdictOf(t, d, firstSource); got != verdict.Drop {
@@ -190,7 +191,7 @@ func TestReloadWaitsForNone(t *testing.T) {
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > firstFetch*3/4 {
+	if took := time.Since(began); took > ruleset.FirstFetch*3/4 {
 		t.Errorf("the reload took %v", took)
 	}
 	if got := verdictOf(t, d, firstSource); got != verdict.Drop {
@@ -208,9 +209,9 @@ func TestSlowFile(t *testing.T) {
 		fmt.Fprintf(&text, "20.%d.%d.%d\n", i>>16, i>>8&0xff, i&0xff)
 	}
 	write(t, path, text.String()+firstSource+"\n")
-	before, beforeMoment := firstFetch, moment
-	defer func() { firstFetch, moment = before, beforeMoment }()
-	firstFetch, moment = time.Microsecond, time.Microsecond
+	before, beforeMoment := ruleset.FirstFetch, ruleset.Moment
+	defer func() { ruleset.FirstFetch, ruleset.Moment = before, beforeMoment }()
+	ruleset.FirstFetch, ruleset.Moment = time.Microsecond, time.Microsecond
 	o := m.options(fmt.Sprintf("state_dir: \"\"\nlists: {long: {sources: [{file: %s}]}}", path))
 	c, err := o.Config.Read()
 	if err != nil {
@@ -262,9 +263,9 @@ func TestSlowFileKept(t *testing.T) {
 		if err := d.Stop(); err != nil {
 			t.Error(err)
 		}
-		before := firstFetch
-		defer func() { firstFetch = before }()
-		firstFetch = time.Nanosecond
+		before := ruleset.FirstFetch
+		defer func() { ruleset.FirstFetch = before }()
+		ruleset.FirstFetch = time.Nanosecond
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/observe/events"
+	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/packet"
@@ -188,26 +189,26 @@ func (x *rehearsals) sampleClean() error {
 // is as it was. With millions of entries it takes seconds, of which the loop has only the beginning.
 // It is for the goroutine of the rehearsal, or before that runs.
 func (x *rehearsals) followActive(ctx context.Context, r *rehearsal, of config.List) error {
-	var p *Prepared // what is active
+	var p *ruleset.Ruleset // what is active
 	if err := x.loop.doAlone(ctx, func() error {
-		p = x.active.prepared.copied()
-		p.rules, r.monitor = x.active.engine.Lists(), x.active.engine.Monitor
+		p = x.active.prepared.Copy()
+		p.Rules, r.monitor = x.active.engine.Lists(), x.active.engine.Monitor
 		return nil
 	}); err != nil {
 		return err
 	}
 	if r.compared == nil && r.before == nil {
-		if err := refuseRead(p.config, of, r.contents, false); err != nil {
+		if err := ruleset.RefuseRead(p.Config, of, r.contents, false); err != nil {
 			return fmt.Errorf("refused: %w", err)
 		}
 	}
-	l, rules := p.list(of.Name), p.rules
-	if l == nil || l.source == 0 {
-		l = &managedList{List: of, source: uint16(len(rules) + 1)}
-		rules = append(rules, l.rule())
+	l, rules := p.List(of.Name), p.Rules
+	if l == nil || l.SourceNumber == 0 {
+		l = &ruleset.List{List: of, SourceNumber: uint16(len(rules) + 1)}
+		rules = append(rules, l.EngineList())
 	}
 	compared := slices.DeleteFunc(slices.Clone(rules), func(l engine.List) bool { return !l.Allow })
-	active := rules[l.source-1].Contents
+	active := rules[l.SourceNumber-1].Contents
 	compared = append(compared, engine.List{Contents: active})
 	if slices.EqualFunc(compared, r.compared, engine.List.Equal) {
 		return nil
@@ -215,21 +216,21 @@ func (x *rehearsals) followActive(ctx context.Context, r *rehearsal, of config.L
 	r.compared = compared
 	dropping, prefixes := slices.Clone(rules), new(list.Set) // those that the active contents derive
 	if r.before != nil {
-		active, _ = p.admit(l, r.before)
-		prefixes = p.wouldDerive(l, active, rules)
-	} else if l.derived != 0 {
-		prefixes = rules[l.derived-1].Contents
+		active, _ = p.Admit(l, r.before)
+		prefixes = p.WouldDerive(l, active, rules)
+	} else if l.DerivedNumber != 0 {
+		prefixes = rules[l.DerivedNumber-1].Contents
 	}
-	dropping[l.source-1].Contents = active
-	if l.derived != 0 {
-		dropping[l.derived-1].Contents = prefixes
+	dropping[l.SourceNumber-1].Contents = active
+	if l.DerivedNumber != 0 {
+		dropping[l.DerivedNumber-1].Contents = prefixes
 	}
 	dropping = slices.DeleteFunc(dropping, func(l engine.List) bool { return l.Allow })
-	contents, _ := p.admit(l, r.contents)
+	contents, _ := p.Admit(l, r.contents)
 	delta := contents.Diff(active)
-	rules[l.source-1].Contents = contents
-	more := l.rule()
-	if more.Allow, more.Contents = false, list.Union(delta.Add, p.wouldDerive(l, contents, rules).Diff(prefixes).Add); r.allow {
+	rules[l.SourceNumber-1].Contents = contents
+	more := l.EngineList()
+	if more.Allow, more.Contents = false, list.Union(delta.Add, p.WouldDerive(l, contents, rules).Diff(prefixes).Add); r.allow {
 		more.Contents = delta.Remove
 	}
 	r.out = more.Direction == engine.Out

@@ -13,6 +13,7 @@ import (
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/lists"
+	"weir/control/ruleset"
 	"weir/control/stages"
 )
 
@@ -114,15 +115,15 @@ func (a *reloads) leave(s *sharedReload) bool {
 // reload reloads a configuration that is to be confirmed within a time; 0: it need
 // not be. The caller holds d.reloads.reading.
 func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reloaded, err error) {
-	var last *Prepared
+	var last *ruleset.Ruleset
 	var warnings []string
 	known := make(map[*feed.Feed]uint64)
 	if err := d.loop.Do(ctx, func() error { last = d.active.prepared; return nil }); err != nil {
 		return r, err
 	}
-	for _, l := range last.lists {
-		if l.feed != nil {
-			known[l.feed] = l.feed.Version()
+	for _, l := range last.Lists {
+		if l.FromFeed != nil {
+			known[l.FromFeed] = l.FromFeed.Version()
 		}
 	}
 	d.service.notified(d.service.Reloading())
@@ -130,13 +131,13 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	// Sources may take their time, which Run's goroutine does not have.
 	var feeds map[string]*feed.Feed
 	var read []*lists.Decision
-	how := preparation{log: d.o.Log, version: d.o.Version, journal: d.journal, last: last, reload: true, progress: d.o.Progress, watcher: d.feeds.watcher}
+	how := ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Last: last, Reload: true, Progress: d.o.Progress, Watcher: d.feeds.watcher}
 	c, err := d.o.Config.Read()
 	if err == nil {
-		_, _, err = openGeo(c)
+		_, _, err = ruleset.OpenGeo(c)
 	}
 	if err == nil {
-		feeds, err = openFeeds(ctx, c, how)
+		feeds, err = ruleset.OpenFeeds(ctx, c, how)
 	}
 	if bad := d.loop.doAlone(context.WithoutCancel(ctx), func() error { // the service manager waits for it
 		if err == nil {
@@ -153,15 +154,15 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		} else {
 			record.Done++
 			record.LastDone = record.Last
-			read = d.active.prepared.decisions()
+			read = d.active.prepared.Decisions()
 			for _, problem := range d.active.prepared.Problems() {
 				warnings = append(warnings, problem.Err.Error())
 			}
-			warnings = append(warnings, d.active.prepared.warnings(known)...)
-			d.active.prepared.logFailures(d.o.Log, known)
+			warnings = append(warnings, d.active.prepared.NewWarnings(known)...)
+			d.active.prepared.LogFailures(d.o.Log, known)
 		}
 		d.note()
-		d.service.notified(d.service.Ready(d.active.prepared.summary()))
+		d.service.notified(d.service.Ready(d.active.prepared.Summary()))
 		return nil
 	}); bad != nil {
 		return r, bad
@@ -186,7 +187,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 
 // reassembly is a configuration that was put together after the active one.
 type reassembly struct {
-	*Prepared
+	*ruleset.Ruleset
 	applied uint64 // the changes of entries before that
 }
 
@@ -194,16 +195,16 @@ type reassembly struct {
 // contents where new ones are refused.
 func (d *Daemon) assemble(c *config.Config, of *stages.Table, feeds map[string]*feed.Feed) reassembly {
 	d.loop.doing("a configuration is activated", "")
-	last, decided := d.active.prepared.copied(), d.trials.Decided()
+	last, decided := d.active.prepared.Copy(), d.trials.Decided()
 	next := reassembly{applied: d.active.applied}
-	d.loop.aside(func() { next.Prepared = assemble(c, of, d.journal, feeds, d.fleet.node, last, decided) })
+	d.loop.aside(func() { next.Ruleset = ruleset.Assemble(c, of, d.journal, feeds, &d.fleet, last, decided) })
 	return next
 }
 
 // assembleNew puts together a configuration that was read. It fails where a reload cannot activate
 // it, or what was read of one of its lists is refused.
 func (d *Daemon) assembleNew(c *config.Config, feeds map[string]*feed.Feed) (next reassembly, err error) {
-	old := d.active.prepared.config
+	old := d.active.prepared.Config
 	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
 		return next, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
@@ -213,21 +214,16 @@ func (d *Daemon) assembleNew(c *config.Config, feeds map[string]*feed.Feed) (nex
 		return next, err
 	}
 	next = d.assemble(c, of, feeds)
-	for _, l := range next.lists {
-		if l.refused != nil && l.feed != nil {
-			return next, l.refused
-		}
-	}
-	return next, nil
+	return next, next.FirstRefused()
 }
 
 // reconfigure activates a configuration, by an engine that is kept of it if there is one. With
 // nil, the present engine may go on, with changes in place; else the last one is the caller's to
 // close.
 func (d *Daemon) reconfigure(next reassembly, by *kept) (r api.Reloaded, err error) {
-	c, old := next.config, d.active.prepared.config
-	if by != nil || !d.activateInPlace(next.Prepared, next.applied) {
-		if err := d.replaceEngine(next.Prepared, next.applied, cmp.Or(by, new(kept))); err != nil {
+	c, old := next.Config, d.active.prepared.Config
+	if by != nil || !d.activateInPlace(next.Ruleset, next.applied) {
+		if err := d.replaceEngine(next.Ruleset, next.applied, cmp.Or(by, new(kept))); err != nil {
 			return r, err
 		}
 	}
@@ -245,8 +241,8 @@ func (d *Daemon) reconfigure(next reassembly, by *kept) (r api.Reloaded, err err
 // stays, whether the feed or a reload reads them first. It comes before a configuration is
 // activated, since it may replace the engine.
 func (d *Daemon) updateLingering() {
-	for _, l := range d.active.prepared.lists {
-		if l.TTL > 0 && l.from != nil && l.seenVersion != l.from.Version() {
+	for _, l := range d.active.prepared.Lists {
+		if l.TTL > 0 && l.From != nil && l.Unseen() {
 			if err := d.update(l); err != nil {
 				d.o.Log.Error(err.Error(), "list", l.Name)
 			}
@@ -255,11 +251,11 @@ func (d *Daemon) updateLingering() {
 }
 
 // replaceEngine activates a configuration by another engine.
-func (d *Daemon) replaceEngine(next *Prepared, applied uint64, by *kept) error {
-	d.observers.stages.Prepare(next.stages)
-	err := d.activate(next, targetsOf(next.config), applied, by)
+func (d *Daemon) replaceEngine(next *ruleset.Ruleset, applied uint64, by *kept) error {
+	d.observers.stages.Prepare(next.Stages)
+	err := d.activate(next, targetsOf(next.Config), applied, by)
 	if err != nil {
-		d.observers.stages.Follow(d.active.prepared.stages) // as before
+		d.observers.stages.Follow(d.active.prepared.Stages) // as before
 	}
 	return err
 }

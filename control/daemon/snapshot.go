@@ -65,20 +65,20 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	for _, report := range o.heavy.Last() {
 		if report != nil && report.Role != heavy.Drops {
 			t := trackerOf(report, now, clock)
-			if o.active.prepared.trackDrops {
+			if o.active.prepared.TrackDrops {
 				drops.Judge(o.active.engine, &t, report, recent)
 			}
 			top.Trackers = append(top.Trackers, t)
 		}
 	}
-	if o.active.prepared.trackDrops {
+	if o.active.prepared.TrackDrops {
 		top.Sources = drops.Largest(recent, recentOut)
 	}
 	hits := o.meter.Hits()
 	top.Filter.Lists = o.listRates(seconds, hits)
 	o.history.add(now, r, m.Drops, hits, o.collateral.last.Load())
-	lists := flows.Lists{Hits: hits, Trial: o.active.prepared.onTrial(), Out: o.active.prepared.outgoing()}
-	if o.exports.Second(now, r, o.active.prepared.trackDrops, m.Drops, lists) {
+	lists := flows.Lists{Hits: hits, Trial: o.active.prepared.OnTrial(), Out: o.active.prepared.Outgoing()}
+	if o.exports.Second(now, r, o.active.prepared.TrackDrops, m.Drops, lists) {
 		o.exports.SendCounters(now, &o.meter, o.active.attach.Attached())
 	}
 	if l := o.learn; l == nil {
@@ -138,7 +138,7 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 // listRates returns the rates of the block lists. In approximate mode the list of
 // a packet is unknown.
 func (o *observers) listRates(seconds float64, hits map[string]loader.Counter) (rates []api.ListRate) {
-	if o.active.prepared.config.Mode == membership.Approximate {
+	if o.active.prepared.Config.Mode == membership.Approximate {
 		return nil
 	}
 	for _, l := range o.active.attach.Metadata().Lists {
@@ -254,15 +254,15 @@ type noted struct {
 func (d *Daemon) noteStatus() {
 	m := d.active.attach.Metadata()
 	s := &noted{interfaces: d.active.attach.Interfaces(), Status: api.Status{
-		Version: d.o.Version, PID: os.Getpid(), Started: d.active.began, Pins: string(d.active.prepared.config.Pins),
+		Version: d.o.Version, PID: os.Getpid(), Started: d.active.began, Pins: string(d.active.prepared.Config.Pins),
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.reloads.rolledBack,
 	}}
-	d.active.prepared.config.DescribeStages(&s.Status)
-	s.Trials = d.active.prepared.trialLists()
+	d.active.prepared.Config.DescribeStages(&s.Status)
+	s.Trials = d.active.prepared.TrialLists()
 	if d.reloads.unconfirmed != nil {
 		s.ConfirmUntil = &d.reloads.unconfirmed.until
 	}
-	s.Fleet, s.NotReady = d.fleet.status(), d.active.prepared.notReady()
+	s.Fleet, s.NotReady = d.fleet.status(), d.active.prepared.NotReady()
 	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced
 	spared := d.observers.heavy.Spared(loader.Monotonic())
 	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
@@ -423,16 +423,16 @@ func (d *Daemon) note() {
 	}
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
-		if l := d.active.prepared.list(l.Name); l != nil {
-			n.Refused = l.refused != nil || l.rejected != nil
-			n.Trial = l.trial != nil && !l.trial.Enforced
-			n.LeftOut, n.Private = l.left.entries(), l.left.private
+		if l := d.active.prepared.List(l.Name); l != nil {
+			n.Refused = l.Refused != nil || l.Rejected != nil
+			n.Trial = l.Trial != nil && !l.Trial.Enforced
+			n.LeftOut, n.Private = l.Left.Entries(), l.Left.Private
 			if c := d.observers.collateral.of(l.Name); c != nil {
 				n.Collateral = new(c.Addresses)
 			}
-			if l.feed != nil {
+			if l.FromFeed != nil {
 				n.BadLines = 0 // which may change while the entries do not
-				for _, s := range l.feed.Status().Sources {
+				for _, s := range l.FromFeed.Status().Sources {
 					_, bad := s.BadLines()
 					n.BadLines += bad
 				}
@@ -440,9 +440,9 @@ func (d *Daemon) note() {
 		}
 		s.Lists = append(s.Lists, n)
 	}
-	for _, l := range d.active.prepared.lists {
-		if l.from != nil {
-			s.Feeds = append(s.Feeds, l.from)
+	for _, l := range d.active.prepared.Lists {
+		if l.From != nil {
+			s.Feeds = append(s.Feeds, l.From)
 		}
 	}
 	for i, watched := range o.watched {

@@ -34,9 +34,10 @@ func TestTakeTwice(t *testing.T) {
 	from := &settled{}
 	var name string
 	if err := d.loop.Do(t.Context(), func() error {
-		l := d.active.prepared.lists[0]
-		name, l.from, l.seenVersion = l.Name, from, from.Version()
-		l.failed.Fail(failure, time.Now().Add(time.Hour), time.Second)
+		l := d.active.prepared.Lists[0]
+		name, l.From = l.Name, from
+		l.Begin()
+		l.Fail(failure, time.Now().Add(time.Hour))
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -70,11 +71,11 @@ func TestTakenAgain(t *testing.T) {
 	d := begin(t, configure(t, lab.New(t).B)).Daemon
 	from := &behind{contents: setOf(t, "2001:db8:7:8::/61"), kept: make(chan error, 1)} // needs another engine
 	if err := d.loop.Do(t.Context(), func() error {
-		l := d.active.prepared.list("feed")
-		l.feed, l.from, l.left = nil, from, leftOut{}
+		l := d.active.prepared.List("feed")
+		l.FromFeed, l.From = nil, from
 		d.loop.stage = building // there is none now, as where memory is short
 		defer func() { d.loop.stage = idle }()
-		if err := d.update(l); !errors.Is(err, errBuilding) || !errors.Is(l.failed.Err, errBuilding) {
+		if err := d.update(l); !errors.Is(err, errBuilding) || !errors.Is(l.Problem(), errBuilding) {
 			t.Errorf("active at once: %v", err)
 		}
 		return nil

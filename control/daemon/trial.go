@@ -15,6 +15,7 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/node"
 	"weir/control/guard"
+	"weir/control/ruleset"
 	"weir/control/trial"
 	"weir/filter/membership"
 )
@@ -34,15 +35,6 @@ type trials struct {
 	note       func()       // publishes the state
 }
 
-// trialOf returns the trial of a list as the configuration has it, nil where it is enforced and no
-// command has decided that.
-func trialOf(c *config.Config, l *config.List, decided trial.Decisions) *api.Trial {
-	if l.Action == config.Allow || c.Mode != membership.Exact {
-		return nil
-	}
-	return decided.Of(l.Name, l.Enforce)
-}
-
 func trialPath(c *config.Config) string {
 	if c.StateDir == "" {
 		return ""
@@ -52,11 +44,11 @@ func trialPath(c *config.Config) string {
 
 // Trial implements [trial.Owner].
 func (s *trials) Trial(list string) (t *api.Trial, ok bool) {
-	l := s.active.prepared.list(list)
+	l := s.active.prepared.List(list)
 	if l == nil {
 		return nil, false
 	}
-	return l.trial, true
+	return l.Trial, true
 }
 
 // check saves what commands have decided again where the file is missing.
@@ -93,19 +85,19 @@ func (s *trials) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 
 // enforce carries out a change of a trial.
 func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.Enforced, err error) {
-	l, err := s.active.prepared.byName.Find(name)
+	l, err := s.active.prepared.ByName.Find(name)
 	if err != nil {
 		return done, err
 	}
 	if err := s.refuse(l, c); err != nil {
 		return done, &api.BadRequest{Err: err}
 	}
-	if before, kept := s.Decided()[name]; kept && !trial.Commanded(l.trial) && s.reloads.unconfirmed != nil {
+	if before, kept := s.Decided()[name]; kept && !trial.Commanded(l.Trial) && s.reloads.unconfirmed != nil {
 		return done, &api.BadRequest{Err: fmt.Errorf("list %s: what a command has decided on %s is kept for the configuration before, until the present one is confirmed: weir confirm, and try again",
 			name, before.Since.Local().Format(time.DateTime))}
 	}
 	return s.Command(name, c, by, func() error {
-		if err := s.guards.enforcingCutsOff([]*managedList{l}, callers(c.SSH, c.Connection)...); err != nil {
+		if err := s.guards.enforcingCutsOff([]*ruleset.List{l}, callers(c.SSH, c.Connection)...); err != nil {
 			return &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: %s", name, err, orForce)}
 		}
 		if err := s.collateral.dropsPartners(name); err != nil {
@@ -116,12 +108,12 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 }
 
 // refuse returns why a list cannot be enforced, or be on trial.
-func (s *trials) refuse(l *managedList, c api.EnforceChange) error {
-	_, shared := l.from.(*node.List)
+func (s *trials) refuse(l *ruleset.List, c api.EnforceChange) error {
+	_, shared := l.From.(*node.List)
 	switch {
 	case shared && l.Action != config.Allow:
 		return fmt.Errorf("list %s is of the fleet: weir fleet enforce %s at the hub, or enforce in hub.yaml, says for all nodes whether it is on trial", l.Name, strings.TrimPrefix(l.Name, config.FleetPrefix))
-	case c.Off && s.active.prepared.config.Mode != membership.Exact:
+	case c.Off && s.active.prepared.Config.Mode != membership.Exact:
 		return fmt.Errorf("list %s cannot be on trial: mode: approx does not know which list matches a packet: set mode: exact", l.Name)
 	}
 	return trial.Refuse(l.Name, l.Action == config.Allow, l.Enforce, c)
@@ -129,42 +121,11 @@ func (s *trials) refuse(l *managedList, c api.EnforceChange) error {
 
 // Decide implements [trial.Owner]: the data plane follows what commands have decided.
 func (s *trials) Decide(next trial.Decisions) error {
-	same := true
-	for _, l := range s.active.prepared.lists {
-		t := l.trialBy(s.active.prepared.config, next)
-		same = same && l.Enforce == (t == nil || t.Enforced)
-	}
-	if !same {
+	if !s.active.prepared.Decide(next) {
 		return s.reassemble()
-	}
-	// Only times have changed, and what others read beside the loop stays.
-	for _, l := range s.active.prepared.lists {
-		l.trial = l.trialBy(s.active.prepared.config, next)
 	}
 	s.note()
 	return nil
-}
-
-// configured returns the list as the configuration has it.
-func (l *managedList) configured() config.List {
-	c := l.List
-	if l.trial != nil {
-		c.Enforce = !l.trial.Configured
-	}
-	return c
-}
-
-// trialBy returns the trial of a list where commands have decided that.
-func (l *managedList) trialBy(c *config.Config, t trial.Decisions) *api.Trial {
-	as := l.configured()
-	return trialOf(c, &as, t)
-}
-
-// follow sets whether a new list is on trial.
-func (l *managedList) follow(c *config.Config, t trial.Decisions) {
-	if l.trial = l.trialBy(c, t); l.trial != nil {
-		l.Enforce = l.trial.Enforced
-	}
 }
 
 // callers returns the connections of a caller.
@@ -188,7 +149,7 @@ func (s *trials) end(now time.Time) error {
 
 // Holds implements [trial.Owner].
 func (s *trials) Holds(list string) error {
-	if err := s.guards.enforcingCutsOff([]*managedList{s.active.prepared.list(list)}); err != nil {
+	if err := s.guards.enforcingCutsOff([]*ruleset.List{s.active.prepared.List(list)}); err != nil {
 		return fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", list, err, list)
 	}
 	if s.collateral.unread() { // since the start, before which the trial's time may have come
@@ -212,14 +173,4 @@ func (s *trials) follow(confirmed bool) []string {
 		return nil
 	}
 	return s.Follow()
-}
-
-// trialLists describes the lists whose trial is open, or was ended by a command.
-func (p *Prepared) trialLists() (all []api.TrialList) {
-	for _, l := range p.lists {
-		if l.trial != nil {
-			all = append(all, api.TrialList{List: l.Name, Trial: *l.trial})
-		}
-	}
-	return all
 }

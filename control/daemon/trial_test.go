@@ -10,51 +10,9 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/quantity"
-	"weir/control/trial"
-	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 )
-
-// A command counts as long as the configuration says what it said then.
-func TestTrialOf(t *testing.T) {
-	now := time.Unix(1, 0)
-	for _, c := range []struct {
-		name             string
-		enforce          bool // by the configuration
-		command          *api.Trial
-		change           func(*config.Config, *config.List)
-		onTrial, decided bool
-	}{
-		{name: "enforced", enforce: true},
-		{name: "on trial", onTrial: true},
-		{name: "put on trial", enforce: true, command: &api.Trial{}, onTrial: true, decided: true},
-		{name: "trial ended", command: &api.Trial{Configured: true, Enforced: true}, decided: true},
-		{name: "trial ended, and configured since", enforce: true, command: &api.Trial{Configured: true, Enforced: true}},
-		{name: "put on trial, and configured since", command: &api.Trial{}, onTrial: true},
-		{name: "an allow list now", enforce: true, command: &api.Trial{}, change: func(_ *config.Config, l *config.List) { l.Action = config.Allow }},
-		{name: "approximate now", enforce: true, command: &api.Trial{}, change: func(c *config.Config, _ *config.List) { c.Mode = membership.Approximate }},
-	} {
-		conf, l := config.Default(), &managedList{}
-		l.SetDefaults()
-		l.Name, l.Action, l.Enforce = "a", config.Block, c.enforce
-		if c.change != nil {
-			c.change(conf, &l.List)
-		}
-		decided := make(trial.Decisions)
-		if c.command != nil {
-			c.command.Since = &now
-			decided["a"] = *c.command
-		}
-		l.follow(conf, decided)
-		if l.Enforce == c.onTrial || trial.Commanded(l.trial) != c.decided || l.configured().Enforce != c.enforce {
-			t.Errorf("%s: %t, %+v", c.name, l.Enforce, l.trial)
-		}
-		if again := l.trialBy(conf, decided); (again == nil) != (l.trial == nil) || again != nil && *again != *l.trial {
-			t.Errorf("%s: %+v, and then %+v", c.name, l.trial, again)
-		}
-	}
-}
 
 // The metric of a trial begins and ends with it.
 func TestTrialMetric(t *testing.T) {
@@ -96,7 +54,7 @@ func TestTrialKeptForRollback(t *testing.T) {
 	onTrial := func(when string, want bool) {
 		t.Helper()
 		var got bool
-		if err := d.loop.Do(t.Context(), func() error { got = !d.active.prepared.list("a").Enforce; return nil }); err != nil {
+		if err := d.loop.Do(t.Context(), func() error { got = !d.active.prepared.List("a").Enforce; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if got != want {
@@ -204,14 +162,14 @@ func TestRefusedKeepsContents(t *testing.T) {
 	})
 	write(t, file, "96.0.0.0/3\n11.0.0.0/8\n") // which may become active alone
 	if err := d.loop.doAlone(t.Context(), func() error {
-		l := d.active.prepared.list("feed")
-		if _, err := l.feed.Fetch(t.Context()); err != nil {
+		l := d.active.prepared.List("feed")
+		if _, err := l.FromFeed.Fetch(t.Context()); err != nil {
 			return err
 		}
 		if err := d.reassemble(); err != nil {
 			return err
 		}
-		if l = d.active.prepared.list("feed"); l.refused == nil {
+		if l = d.active.prepared.List("feed"); l.Refused == nil {
 			return errors.New("the contents are not refused")
 		}
 		return nil

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,15 +15,13 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
+	"weir/control/ruleset"
 	"weir/filter/key"
 )
 
 // maxLingering bounds the entries that an update may leave to their TTL: if more leave, the feed has
 // become another, and the journal is not the place for the old one.
 const maxLingering = 200_000
-
-// manyEntries is from when on the contents of lists take memory that is worth giving back.
-const manyEntries = 1 << 19
 
 // remain says what a source has after a failure.
 func remain(entries int) string {
@@ -37,68 +34,49 @@ func remain(entries int) string {
 // take activates what a list's feed has read, where that is still to be done, and
 // has it saved. It fails where the contents cannot be activated; the feed then
 // returns to the last ones that could.
-func (d *Daemon) take(ctx context.Context, name string, f source) error {
+func (d *Daemon) take(ctx context.Context, name string, f ruleset.Source) error {
 	var taken *lists.Decision
 	err := d.loop.doBy(ctx, d.loop.taken, func() (err error) {
-		l := d.active.prepared.list(name)
-		if l == nil || l.from != f {
+		l := d.active.prepared.List(name)
+		if l == nil || l.From != f {
 			return nil // another configuration is active
 		}
 		switch {
-		case l.reverted() && l.rejected == nil && cmp.Or(l.refused, l.failed.Err) != nil: // another reader was first
-			err = cmp.Or(l.refused, l.failed.Err)
-		case l.seenVersion != f.Version() || l.rejected != nil:
+		case l.Undone(): // another reader was first
+			err = l.Problem()
+		case l.Unseen() || l.Rejected != nil:
 			err = d.update(l)
-		case l.retryPending:
+		case l.Behind:
 			err = errors.New("it was read before, and is not active yet: the log says why")
 		default: // perhaps by another reader, and its decision is still to be settled
-			err = cmp.Or(l.refused, l.failed.Err)
+			err = l.Problem()
 		}
-		taken = l.decision(err)
+		taken = l.Decision(err)
 		return err
 	})
 	taken.Settle(d.o.Log)
 	return err
 }
 
-func (l *managedList) decision(err error) *lists.Decision {
-	return &lists.Decision{List: l.Name, From: l.from, Version: l.seenVersion, Err: err}
-}
-
 // update activates the contents of a list's feed. Where it fails, the old ones stay
 // active.
-func (d *Daemon) update(l *managedList) error {
+func (d *Daemon) update(l *ruleset.List) error {
 	d.loop.doing("what was read of a list is activated", l.Name)
-	l.seenVersion = l.from.Version() // before its contents, which may change
-	defer func() { l.decided = l.seenVersion }()
-	l.failed.Err = nil
-	began, before, p := time.Now(), l.left, d.active.prepared.copied()
-	var contents, read *list.Set
-	var left leftOut
-	var delta list.Delta
-	var refused error
-	var counted *derived
-	d.loop.aside(func() {
-		contents = l.from.Contents()
-		if refused = refuseRead(p.config, l.List, contents, l.from.Accepted()); refused != nil {
-			return
-		}
-		read = contents
-		contents, left = p.admit(l, contents)
-		delta = contents.Diff(p.contents(l.source))
-		counted = p.countAhead(l, contents)
-	})
-	l.counted = counted
-	defer func() { l.counted = nil }()
-	if l.refused = refused; refused != nil {
+	l.Begin()
+	defer l.End()
+	began, before, p := time.Now(), l.Left, d.active.prepared.Copy()
+	var r ruleset.Reading
+	d.loop.aside(func() { r = p.Reading(l) })
+	if l.Consider(r); r.Refused != nil {
 		d.observers.notifier.refusedList(l)
-		return fmt.Errorf("refused: %w", refused)
+		return fmt.Errorf("refused: %w", r.Refused)
 	}
-	changes := []engine.Change{{List: l.source, Delta: delta}}
+	delta := r.Delta
+	changes := []engine.Change{{List: l.SourceNumber, Delta: delta}}
 	if l.TTL > 0 && delta.Remove.Len() > maxLingering {
 		d.o.Log.Warn("entries that have left the feed do not stay for the list's TTL, since there are too many", "list", l.Name, "entries", delta.Remove.Len(), "most", maxLingering)
 	} else if l.TTL > 0 {
-		if stay, err := d.linger(l, delta.Remove, read); err == nil {
+		if stay, err := d.linger(l, delta.Remove, r.Read); err == nil {
 			changes = append(changes, stay)
 		} else {
 			d.o.Log.Error("entries that have left the feed stay, since their expiry could not be recorded: "+err.Error(), "list", l.Name)
@@ -106,22 +84,19 @@ func (d *Daemon) update(l *managedList) error {
 		}
 	}
 	withMissed := func() []engine.Change {
-		if !l.retryPending {
+		if !l.Behind {
 			return changes
 		}
-		return slices.Concat(changes, d.active.prepared.missed(l))
+		return slices.Concat(changes, d.active.prepared.Missed(l))
 	}
 	more, out := d.leaveOutWith(withMissed())
 	if _, err := d.applyWith(withMissed(), more, out); err != nil {
-		l.failed.Fail(err, time.Now(), mostRetryInterval)
-		if l.rejected != nil {
-			l.rejected = err
-		}
+		l.Fail(err, time.Now())
 		return err
 	}
-	l.rejected, l.retryPending, l.left, l.read, l.failed = nil, false, left, read, lists.Retry{}
-	l.logLeftOut(d.o.Log, before)
-	d.o.Log.Info("list updated", "list", l.Name, "entries", contents.Len(), "changes", delta.Len(),
+	l.Activated(r)
+	l.LogLeftOut(d.o.Log, before)
+	d.o.Log.Info("list updated", "list", l.Name, "entries", r.Contents.Len(), "changes", delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())
 	return nil
 }
@@ -129,18 +104,18 @@ func (d *Daemon) update(l *managedList) error {
 // linger keeps entries that have left a feed for the list's TTL: as manual
 // entries, which outlast a restart. Those that the feed still has are left out for other reasons,
 // such as whom they would cut off, and must not stay.
-func (d *Daemon) linger(l *managedList, left, read *list.Set) (stay engine.Change, err error) {
+func (d *Daemon) linger(l *ruleset.List, left, read *list.Set) (stay engine.Change, err error) {
 	now := time.Now()
 	var batch []journal.Change
 	var keys []key.Key
-	rule := l.rule()
+	rule := l.EngineList()
 	rule.Contents = left
 	for k := range rule.All() {
 		if read.Has(k) {
 			continue
 		}
 		e := journal.Entry{
-			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: now.Add(time.Duration(l.TTL)), Reason: reasonLeft, UID: api.NoUID,
+			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: now.Add(time.Duration(l.TTL)), Reason: ruleset.ReasonLeft, UID: api.NoUID,
 		}
 		keys = append(keys, k)
 		if by, ok := d.journal.Get(l.Name, k); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {
@@ -148,7 +123,7 @@ func (d *Daemon) linger(l *managedList, left, read *list.Set) (stay engine.Chang
 		}
 		batch = append(batch, journal.Change{Entry: e})
 	}
-	stay = engine.Change{List: l.manual, Delta: list.Delta{Add: list.SetOf(keys...)}}
+	stay = engine.Change{List: l.ManualNumber, Delta: list.Delta{Add: list.SetOf(keys...)}}
 	return stay, d.journal.Apply(batch)
 }
 
@@ -185,7 +160,7 @@ func (d *Daemon) expire(now time.Time) error {
 		}
 		return batch
 	}
-	more, out := d.leaveOutWith(d.active.prepared.changesOf(expired()))
+	more, out := d.leaveOutWith(d.active.prepared.ChangesOf(expired()))
 	batch := expired() // a command may have renewed some meanwhile
 	if len(batch) == 0 {
 		return nil
@@ -195,14 +170,14 @@ func (d *Daemon) expire(now time.Time) error {
 		unrecorded = fmt.Errorf("the expiry of entries could not be recorded: %w", unrecorded)
 	}
 	d.guards.lookAgain = time.Time{}
-	n, err := d.applyWith(d.active.prepared.changesOf(batch), more, out)
+	n, err := d.applyWith(d.active.prepared.ChangesOf(batch), more, out)
 	if n > 0 {
 		d.o.Log.Info("entries have expired", "entries", n)
 	}
 	if err != nil {
-		var behind []*managedList
+		var behind []*ruleset.List
 		for _, c := range batch {
-			if l := d.active.prepared.list(c.List); l != nil {
+			if l := d.active.prepared.List(c.List); l != nil {
 				behind = append(behind, l)
 			}
 		}
@@ -215,31 +190,7 @@ func (d *Daemon) expire(now time.Time) error {
 // change.
 func (d *Daemon) enforce(batch []journal.Change) (int, error) {
 	d.guards.lookAgain = time.Time{} // an entry may allow what was left out
-	return d.apply(d.active.prepared.changesOf(batch))
-}
-
-// changesOf returns the changes of lists that changes of the journal are.
-func (p *Prepared) changesOf(batch []journal.Change) (changes []engine.Change) {
-	type keys struct{ add, remove []key.Key }
-	lists := make(map[uint16]*keys)
-	for _, c := range batch {
-		l := p.list(c.List)
-		if l == nil { // of a list that is no longer configured
-			continue
-		}
-		if lists[l.manual] == nil {
-			lists[l.manual] = &keys{}
-		}
-		if k := lists[l.manual]; c.Remove {
-			k.remove = append(k.remove, c.Key)
-		} else {
-			k.add = append(k.add, c.Key)
-		}
-	}
-	for n, k := range lists {
-		changes = append(changes, engine.Change{List: n, Delta: list.Delta{Add: list.SetOf(k.add...), Remove: list.SetOf(k.remove...)}})
-	}
-	return changes
+	return d.apply(d.active.prepared.ChangesOf(batch))
 }
 
 // apply changes lists, in place where the changes fit, else with the next engine.
@@ -252,17 +203,17 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 		return 0, errors.Join(errBuilding, err)
 	}
 	d.o.Log.Debug("building the next engine: " + err.Error())
-	next, last, applied := d.active.prepared.copied(), kept{Generation: d.active.engine}, d.active.applied
+	next, last, applied := d.active.prepared.Copy(), kept{Generation: d.active.engine}, d.active.applied
 	more := 0
-	if changes, next.derived, more, err = next.withDerived(changes); err != nil {
+	if changes, next.Derived, more, err = next.WithDerived(changes); err != nil {
 		return 0, err
 	}
-	d.loop.aside(func() { next.rules, n, err = engine.With(next.rules, changes) })
+	d.loop.aside(func() { next.Rules, n, err = engine.With(next.Rules, changes) })
 	if err != nil {
 		return 0, err
 	}
 	n -= more
-	undo := next.makeRoom()
+	undo := next.MakeRoom()
 	if err := d.activate(next, nil, applied, new(kept)); err != nil {
 		undo()
 		return 0, err
@@ -274,7 +225,7 @@ func (d *Daemon) apply(changes []engine.Change) (n int, err error) {
 // applyInPlace changes lists in the present engine. When it fails, as where there is no room,
 // nothing has changed.
 func (d *Daemon) applyInPlace(changes []engine.Change) (int, error) {
-	changes, derived, more, err := d.active.prepared.withDerived(changes)
+	changes, derived, more, err := d.active.prepared.WithDerived(changes)
 	if err != nil {
 		return 0, err
 	}
@@ -282,7 +233,7 @@ func (d *Daemon) applyInPlace(changes []engine.Change) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	d.settleDerived(derived)
+	d.active.prepared.SettleDerived(derived, d.o.Log)
 	return n - more, nil
 }
 
@@ -294,7 +245,7 @@ func (d *Daemon) enactInPlace(changes []engine.Change) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	d.active.prepared.rules = d.active.engine.Lists()
+	d.active.prepared.Rules = d.active.engine.Lists()
 	d.active.changed = d.active.changed || n > 0
 	d.observers.record.updates.Observe(time.Since(began))
 	return n, nil
@@ -310,16 +261,6 @@ type backlog struct {
 // retryInterval is how soon a change that failed is tried again.
 const retryInterval = 10 * time.Second
 
-// mostRetryInterval is the longest time after which contents of the fleet are tried again: each
-// attempt may build an engine.
-const mostRetryInterval = 5 * time.Minute
-
-// overdue reports whether contents of the fleet are to be tried again: the hub does not send them
-// again. A feed has returned to what it had, and reads its sources again.
-func (l *managedList) overdue(now time.Time) bool {
-	return l.failed.Err != nil && l.feed == nil && l.failed.Due(now)
-}
-
 // report logs what has failed in the last second, once while it stays the same.
 func (b *backlog) report(err error, log *slog.Logger) {
 	text := ""
@@ -330,60 +271,36 @@ func (b *backlog) report(err error, log *slog.Logger) {
 }
 
 // late notes that changes of lists have failed.
-func (b *backlog) late(err error, lists ...*managedList) error {
+func (b *backlog) late(err error, lists ...*ruleset.List) error {
 	for _, l := range lists {
-		l.retryPending = true
+		l.Behind = true
 	}
 	b.retry = time.Now().Add(retryInterval)
 	return fmt.Errorf("the old contents stay active, retrying in %v: %w", retryInterval, err)
-}
-
-// missed returns the changes to the manual entries of lists that the journal has. What has left a
-// feed is active from then on, or was left out for whom it would cut off, so that it is not missed.
-func (p *Prepared) missed(lists ...*managedList) (changes []engine.Change) {
-	for _, l := range lists {
-		active := p.contents(l.manual)
-		keys := slices.DeleteFunc(manualKeys(p.journal, &l.List), func(k key.Key) bool {
-			e, ok := p.journal.Get(l.Name, k)
-			return ok && lingers(e) && !active.Has(k)
-		})
-		if delta := list.SetOf(keys...).Diff(active); delta.Len() > 0 {
-			changes = append(changes, engine.Change{List: l.manual, Delta: delta})
-		}
-	}
-	return changes
-}
-
-// copied returns a copy whose rules are its own: those of the active configuration change
-// with each entry.
-func (p *Prepared) copied() *Prepared {
-	c := *p
-	c.rules = slices.Clone(p.rules)
-	return &c
 }
 
 // catchUpAll tries again to change the lists that are behind, and to activate the
 // contents that did not fit.
 func (d *Daemon) catchUpAll(now time.Time) error {
 	var errs []error
-	for _, l := range d.active.prepared.lists {
+	for _, l := range d.active.prepared.Lists {
 		var err error
-		if l.retryPending {
-			more, out := d.leaveOutWith(d.active.prepared.missed(l))
-			if _, err = d.applyWith(d.active.prepared.missed(l), more, out); err != nil {
+		if l.Behind {
+			more, out := d.leaveOutWith(d.active.prepared.Missed(l))
+			if _, err = d.applyWith(d.active.prepared.Missed(l), more, out); err != nil {
 				err = d.backlog.late(err, l)
 			} else {
-				l.retryPending = false
+				l.Behind = false
 			}
 		}
-		if rejected := l.rejected != nil; err == nil && (rejected || l.overdue(now)) {
+		if rejected := l.Rejected != nil; err == nil && (rejected || l.Overdue(now)) {
 			if err = d.update(l); err != nil {
 				if rejected {
 					d.backlog.retry = time.Now().Add(retryInterval)
 				}
 				err = fmt.Errorf("list %s: its contents are not active: %w", l.Name, err)
 			}
-			go l.decision(err).Settle(d.o.Log)
+			go l.Decision(err).Settle(d.o.Log)
 		}
 		errs = append(errs, err)
 	}
@@ -393,15 +310,15 @@ func (d *Daemon) catchUpAll(now time.Time) error {
 // takeRead activates the contents of feeds that were read without that. It returns
 // what has become of them.
 func (d *Daemon) takeRead() (all []*lists.Decision) {
-	for _, l := range d.active.prepared.lists {
-		if l.from == nil || l.seenVersion == l.from.Version() {
+	for _, l := range d.active.prepared.Lists {
+		if l.From == nil || !l.Unseen() {
 			continue
 		}
 		err := d.update(l)
 		if err != nil {
 			d.o.Log.Error("feed read, but it is not active, the old contents stay: "+err.Error(), "list", l.Name)
 		}
-		all = append(all, l.decision(err))
+		all = append(all, l.Decision(err))
 	}
 	return all
 }
@@ -415,7 +332,7 @@ const maxRebuilds = 3
 // entries are those after a number of changes; later changes follow. The last engine is the
 // caller's to close. When activate fails, that stays active everywhere, or the error says
 // where it does not.
-func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint64, by *kept) (err error) {
+func (d *Daemon) activate(next *ruleset.Ruleset, targets []attach.Target, applied uint64, by *kept) (err error) {
 	began := time.Now()
 	defer func() {
 		d.observers.record.loaded(true, began, err)
@@ -434,24 +351,24 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 			break
 		}
 		applied = d.active.applied
-		missed, derived, _, err := next.withDerived(next.missed(next.lists...))
+		missed, derived, _, err := next.WithDerived(next.Missed(next.Lists...))
 		if err != nil {
 			return errors.Join(err, rollout.Close(), e.Close())
 		}
 		if _, err := e.Apply(missed); err == nil {
-			next.rules, next.derived, changed = e.Lists(), derived, true
+			next.Rules, next.Derived, changed = e.Lists(), derived, true
 			break
 		}
 		if err := errors.Join(rollout.Close(), e.Close()); err != nil {
 			return err
 		}
 		rollout = nil
-		if next.rules, _, err = engine.With(next.rules, missed); err != nil {
+		if next.Rules, _, err = engine.With(next.Rules, missed); err != nil {
 			return err
 		}
-		next.derived = derived
+		next.Derived = derived
 	}
-	d.observers.stages.Finish(next.stages)
+	d.observers.stages.Finish(next.Stages)
 	if err := rollout.Commit(); err != nil {
 		return errors.Join(err, e.Close())
 	}
@@ -459,7 +376,7 @@ func (d *Daemon) activate(next *Prepared, targets []attach.Target, applied uint6
 	d.active.prepared, d.active.engine, d.active.changed = next, e, changed
 	d.active.number++
 	d.observers.listen() // at once: events have the numbers of its lists from now on
-	d.observers.stages.Follow(next.stages)
+	d.observers.stages.Follow(next.Stages)
 	d.observers.observe(next)
 	d.active.announce(d.o.Log, "reloaded", time.Since(began))
 	return nil

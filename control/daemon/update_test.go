@@ -18,6 +18,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/quantity"
+	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -50,8 +51,8 @@ func TestBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.loop.doAlone(t.Context(), func() error { // as expire leaves it where the change fails
-		l := d.active.prepared.list("feed")
-		l.retryPending, d.backlog.retry = true, time.Now().Add(time.Hour)
+		l := d.active.prepared.List("feed")
+		l.Behind, d.backlog.retry = true, time.Now().Add(time.Hour)
 		k := key.Source(netip.PrefixFrom(netip.MustParseAddr(cleanSource), 32))
 		return d.journal.Apply([]journal.Change{{Remove: true, Entry: journal.Entry{List: "feed", Key: k}}})
 	}); err != nil {
@@ -107,7 +108,7 @@ func TestLingeringBesideManual(t *testing.T) {
 			uid    uint32
 		}{
 			ever: {0, "by hand", 7}, longer: {3 * time.Hour, "by hand", 7},
-			shorter: {ttl, reasonLeft, api.NoUID}, none: {ttl, reasonLeft, api.NoUID},
+			shorter: {ttl, ruleset.ReasonLeft, api.NoUID}, none: {ttl, ruleset.ReasonLeft, api.NoUID},
 		} {
 			e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(address), 32)))
 			// The journal has milliseconds.
@@ -248,7 +249,7 @@ func TestLingeringIsGuarded(t *testing.T) {
 	allow.Remove, allow.Force = false, false
 	change()
 	if err := d.loop.doAlone(t.Context(), func() error {
-		_, err := d.apply([]engine.Change{{List: d.active.prepared.list("feed").manual, Delta: list.Delta{Add: list.SetOf(k)}}})
+		_, err := d.apply([]engine.Change{{List: d.active.prepared.List("feed").ManualNumber, Delta: list.Delta{Add: list.SetOf(k)}}})
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -281,7 +282,7 @@ func TestLingeringStaysLeftOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	e := journal.Entry{List: "feed", Key: k, Added: now, Expires: now.Add(time.Hour), Reason: reasonLeft, UID: api.NoUID}
+	e := journal.Entry{List: "feed", Key: k, Added: now, Expires: now.Add(time.Hour), Reason: ruleset.ReasonLeft, UID: api.NoUID}
 	if err := errors.Join(j.Apply([]journal.Change{{Entry: e}}), j.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -325,8 +326,8 @@ func TestLingeringStaysLeftOut(t *testing.T) {
 		t.Errorf("the entry that was added meanwhile: %v", got)
 	}
 	if err := d.loop.doAlone(t.Context(), func() error {
-		l := d.active.prepared.list("feed")
-		l.retryPending = true
+		l := d.active.prepared.List("feed")
+		l.Behind = true
 		return d.update(l)
 	}); err != nil {
 		t.Error(err)
@@ -341,11 +342,11 @@ func TestLingeringAtReload(t *testing.T) {
 		for name, activate := range map[string]func(*Daemon) error{
 			"reassemble": (*Daemon).reassemble,
 			"reload": func(d *Daemon) error {
-				_, err := d.reconfigureUnconfirmed(d.active.prepared.config, d.active.prepared.feeds(), 0)
+				_, err := d.reconfigureUnconfirmed(d.active.prepared.Config, d.active.prepared.Feeds(), 0)
 				return err
 			},
 			"reload to be confirmed": func(d *Daemon) error {
-				_, err := d.reconfigureUnconfirmed(d.active.prepared.config, d.active.prepared.feeds(), time.Hour)
+				_, err := d.reconfigureUnconfirmed(d.active.prepared.Config, d.active.prepared.Feeds(), time.Hour)
 				return err
 			},
 			"rollback": func(d *Daemon) error {
@@ -376,7 +377,7 @@ func testLingeringAtReload(t *testing.T, more int, unconfirmed bool, activate fu
 	}
 	write(t, file, string(lines))
 	if err := d.loop.doAlone(t.Context(), func() error { // it is not activated between
-		if _, err := d.active.prepared.list("feed").feed.Fetch(t.Context()); err != nil {
+		if _, err := d.active.prepared.List("feed").FromFeed.Fetch(t.Context()); err != nil {
 			return err
 		}
 		return activate(d.Daemon)
@@ -388,7 +389,7 @@ func testLingeringAtReload(t *testing.T, more int, unconfirmed bool, activate fu
 			t.Errorf("%s: %v", s, got)
 		}
 	}
-	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !lingers(e) {
+	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !ruleset.Lingers(e) {
 		t.Errorf("%+v, %v", e, ok)
 	}
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{cleanSource}, UID: api.NoUID}); err != nil {
@@ -428,7 +429,7 @@ func TestLingeringAtChange(t *testing.T) {
 			t.Errorf("%s: %v", s, got)
 		}
 	}
-	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !lingers(e) {
+	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !ruleset.Lingers(e) {
 		t.Errorf("%+v, %v", e, ok)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"weir/control/list"
 	"weir/control/observe/drops"
 	"weir/control/observe/traffic"
+	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -36,23 +37,23 @@ type appraiser struct {
 func (a *appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	a.counting.Lock() // one pass at a time
 	defer a.counting.Unlock()
-	var p *Prepared
+	var p *ruleset.Ruleset
 	now := time.Now()
 	if err := a.loop.Do(ctx, func() error {
-		p = a.active.prepared.copied()
+		p = a.active.prepared.Copy()
 		hits := a.meter.Hits()
-		for _, l := range p.lists {
-			of := api.ListWorth{Name: l.Name, Action: string(l.Action), Entries: p.contents(l.manual).Len()}
-			packets := a.active.prepared.hits(hits, l.manual)
-			for _, n := range []uint16{l.source, l.derived} {
+		for _, l := range p.Lists {
+			of := api.ListWorth{Name: l.Name, Action: string(l.Action), Entries: p.Contents(l.ManualNumber).Len()}
+			packets := a.active.prepared.Hits(hits, l.ManualNumber)
+			for _, n := range []uint16{l.SourceNumber, l.DerivedNumber} {
 				if n != 0 {
-					packets += a.active.prepared.hits(hits, n)
+					packets += a.active.prepared.Hits(hits, n)
 				}
 			}
-			if l.source != 0 {
-				of.Entries += p.contents(l.source).Len()
+			if l.SourceNumber != 0 {
+				of.Entries += p.Contents(l.SourceNumber).Len()
 			}
-			of.Packets = a.active.prepared.caught(l, packets)
+			of.Packets = a.active.prepared.Caught(l, packets)
 			if c := a.collateral.of(l.Name); c != nil {
 				of.Collateral = new(c.Addresses)
 			}
@@ -63,21 +64,21 @@ func (a *appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 		return w, err
 	}
 	dropped := a.drops.Hour.Since(now.Add(-drops.Keep), now)
-	w.Since, w.Tracked = dropped.Begin, p.trackDrops
+	w.Since, w.Tracked = dropped.Begin, p.TrackDrops
 	months := monthsOf(a.history.Since(now.Add(-history.KeepCoarse), now, history.Coarse))
-	overlaps := list.Overlaps(p.matched())
-	for i, l := range p.lists {
+	overlaps := list.Overlaps(matched(p))
+	for i, l := range p.Lists {
 		of := &w.Lists[i]
 		of.Months = months[l.Name]
-		of.Ages = p.agesOf(l, now)
+		of.Ages = agesOf(p, l, now)
 		for j, n := range overlaps[i] {
 			if n > 0 {
-				of.Overlaps = append(of.Overlaps, api.Overlap{List: p.lists[j].Name, Entries: n})
+				of.Overlaps = append(of.Overlaps, api.Overlap{List: p.Lists[j].Name, Entries: n})
 			}
 		}
 		ordered.By(of.Overlaps, func(a, b api.Overlap) int { return cmp.Compare(b.Entries, a.Entries) })
 	}
-	p.credit(w.Lists, dropped.Flows)
+	credit(p, w.Lists, dropped.Flows)
 	return w, ctx.Err()
 }
 
@@ -96,15 +97,15 @@ func (a *appraiser) value(ctx context.Context, now time.Time) {
 	if len(dropped.Flows) == 0 {
 		return
 	}
-	var p *Prepared
-	if a.loop.Do(ctx, func() error { p = a.active.prepared.copied(); return nil }) != nil {
+	var p *ruleset.Ruleset
+	if a.loop.Do(ctx, func() error { p = a.active.prepared.Copy(); return nil }) != nil {
 		return // the daemon stops
 	}
-	lists := make([]api.ListWorth, len(p.lists))
-	for i, l := range p.lists {
+	lists := make([]api.ListWorth, len(p.Lists))
+	for i, l := range p.Lists {
 		lists[i].Name = l.Name
 	}
-	p.credit(lists, dropped.Flows)
+	credit(p, lists, dropped.Flows)
 	var s history.Sample
 	for _, l := range lists {
 		if l.AlonePackets > 0 {
@@ -117,12 +118,12 @@ func (a *appraiser) value(ctx context.Context, now time.Time) {
 }
 
 // matched returns the contents of the lists, in their order, as they are matched.
-func (p *Prepared) matched() []list.Matched {
-	all := make([]list.Matched, len(p.lists))
-	for i, l := range p.lists {
-		sets := []*list.Set{p.contents(l.manual)}
-		if l.source != 0 {
-			sets = []*list.Set{p.contents(l.source), sets[0]}
+func matched(p *ruleset.Ruleset) []list.Matched {
+	all := make([]list.Matched, len(p.Lists))
+	for i, l := range p.Lists {
+		sets := []*list.Set{p.Contents(l.ManualNumber)}
+		if l.SourceNumber != 0 {
+			sets = []*list.Set{p.Contents(l.SourceNumber), sets[0]}
 		}
 		source, _ := l.Direction.Sides()
 		all[i] = list.Matched{Set: list.Union(sets...), Source: source, Directed: true}
@@ -151,7 +152,7 @@ func monthsOf(all []history.Record) map[string][]api.MonthPackets {
 }
 
 // agesOf returns how long the entries of a list are listed.
-func (p *Prepared) agesOf(l *managedList, now time.Time) (ages api.EntryAges) {
+func agesOf(p *ruleset.Ruleset, l *ruleset.List, now time.Time) (ages api.EntryAges) {
 	const day = 24 * time.Hour
 	add := func(since time.Time, earlier bool, n int) {
 		switch age := now.Sub(since); {
@@ -168,22 +169,22 @@ func (p *Prepared) agesOf(l *managedList, now time.Time) (ages api.EntryAges) {
 		}
 	}
 	switch {
-	case l.feed != nil:
-		for _, a := range l.feed.Ages() {
+	case l.FromFeed != nil:
+		for _, a := range l.FromFeed.Ages() {
 			add(a.Since, a.Earlier, a.Entries)
 		}
-	case l.source != 0:
-		ages.Unknown = p.contents(l.source).Len()
+	case l.SourceNumber != 0:
+		ages.Unknown = p.Contents(l.SourceNumber).Len()
 	}
-	for k := range p.contents(l.manual).All() {
-		e, _ := p.journal.Get(l.Name, k)
+	for k := range p.Contents(l.ManualNumber).All() {
+		e, _ := p.Journal.Get(l.Name, k)
 		add(e.Added, false, 1)
 	}
 	return ages
 }
 
 // credit adds which lists have, or would have, dropped packets of remote addresses.
-func (p *Prepared) credit(lists []api.ListWorth, flows map[drops.Flow]drops.Count) {
+func credit(p *ruleset.Ruleset, lists []api.ListWorth, flows map[drops.Flow]drops.Count) {
 	type remote struct {
 		netip.Addr
 		out bool
@@ -210,7 +211,7 @@ func (p *Prepared) credit(lists []api.ListWorth, flows map[drops.Flow]drops.Coun
 	for i, l := range lists {
 		number[l.Name] = i
 	}
-	in, out := engine.NewFinder(p.rules, false), engine.NewFinder(p.rules, true)
+	in, out := engine.NewFinder(p.Rules, false), engine.NewFinder(p.Rules, true)
 	seen := make(map[int]map[key.Key]bool)
 	for r, of := range all {
 		whole := netip.PrefixFrom(r.Addr, r.BitLen())
@@ -225,20 +226,20 @@ func (p *Prepared) credit(lists []api.ListWorth, flows map[drops.Flow]drops.Coun
 			}
 		}
 		for _, f := range found {
-			rule := p.rules[f.List-1]
+			rule := p.Rules[f.List-1]
 			i, ok := number[api.ListOf(rule.Name)]
 			if !ok || rule.Allow {
 				continue
 			}
-			l := p.lists[i]
+			l := p.Lists[i]
 			if !has[i] || !rule.Rule.On() {
 				drop[i] = drop[i] || !rule.Rule.On()
 			}
 			has[i] = true
-			if f.List != l.derived && seen[i] == nil {
+			if f.List != l.DerivedNumber && seen[i] == nil {
 				seen[i] = make(map[key.Key]bool)
 			}
-			if f.List != l.derived {
+			if f.List != l.DerivedNumber {
 				seen[i][f.Key] = true
 			}
 		}

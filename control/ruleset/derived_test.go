@@ -1,4 +1,4 @@
-package daemon
+package ruleset
 
 import (
 	"net/netip"
@@ -32,7 +32,7 @@ func TestNotWidened(t *testing.T) {
 		d.all = d.of.Prefixes(list.Members{All: []*list.Set{set}, Widened: []*list.Set{set}})
 		allow := engine.List{Name: "friends", Allow: true, Contents: allowed.Set()}
 		got := make(map[key.Key]covered)
-		new(managedList).notWidened(&d, allow, got)
+		new(List).notWidened(&d, allow, got)
 		n := 0
 		for k := range d.all.All() {
 			p, _ := list.PrefixOf(k)

@@ -1,4 +1,4 @@
-package daemon
+package ruleset
 
 import (
 	"bytes"
@@ -35,8 +35,8 @@ func TestSourceNotReadYet(t *testing.T) {
 			}
 		}
 		var out bytes.Buffer
-		p := &Prepared{lists: []*managedList{{from: f}}}
-		p.logFailures(slog.New(slog.NewTextHandler(&out, nil)), nil)
+		p := &Ruleset{Lists: []*List{{From: f}}}
+		p.LogFailures(slog.New(slog.NewTextHandler(&out, nil)), nil)
 		if !strings.Contains(out.String(), c.want) || strings.Count(out.String(), "\n") != 1 {
 			t.Errorf("%+v: %s, want %s", c.source, out.String(), c.want)
 		}

@@ -1,4 +1,4 @@
-package daemon
+package ruleset
 
 import (
 	"fmt"
@@ -50,18 +50,18 @@ func coverFailsafe(c *config.Config, l config.List, e *list.Set) (all []overFail
 	return all
 }
 
-// coversFailsafe returns an error for an entry that covers what must always pass: a
+// CoversFailsafe returns an error for an entry that covers what must always pass: a
 // command must not add it.
-func coversFailsafe(c *config.Config, l config.List, e *list.Set) error {
+func CoversFailsafe(c *config.Config, l config.List, e *list.Set) error {
 	if all := coverFailsafe(c, l, e); len(all) > 0 {
 		return fmt.Errorf("list %s: its entry %v", l.Name, all[0])
 	}
 	return nil
 }
 
-// refuseRead returns why a list must not have what a feed has read, private networks left
+// RefuseRead returns why a list must not have what a feed has read, private networks left
 // out where that is wanted: it covers too much. An operator may have accepted that.
-func refuseRead(c *config.Config, l config.List, e *list.Set, accepted bool) error {
+func RefuseRead(c *config.Config, l config.List, e *list.Set, accepted bool) error {
 	if accepted {
 		return nil
 	}
@@ -80,8 +80,8 @@ func covers[P list.Prefix[P]](entries []list.Sorted[P], safe P) (all []netip.Pre
 	return all
 }
 
-// keys returns the keys that entries have in a list.
-func keys(l engine.List, e list.Entries) []key.Key {
+// Keys returns the keys that entries have in a list.
+func Keys(l engine.List, e list.Entries) []key.Key {
 	var all []key.Key
 	for _, p := range e.V4 {
 		all = append(all, l.Keys(p.Prefix())...)

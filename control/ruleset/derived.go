@@ -1,4 +1,4 @@
-package daemon
+package ruleset
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 	"weir/filter/ordered"
 )
 
-// derived are the prefixes that a list has because of its addresses. It is not changed, but
+// Derived are the prefixes that a list has because of its addresses. It is not changed, but
 // replaced.
 type derived struct {
 	of   list.Derivation
@@ -61,10 +61,10 @@ func shortOf(p netip.Prefix) string {
 const maxLeftDerived = 20
 
 // membersOf returns the entries that a list derives prefixes from, given its sets.
-func (l *managedList) membersOf(from [3]*list.Set) list.Members {
+func (l *List) membersOf(from [3]*list.Set) list.Members {
 	source, manual, widened := from[0], from[1], from[2]
 	m := list.Members{All: []*list.Set{manual}, Widened: []*list.Set{widened}}
-	if l.source != 0 {
+	if l.SourceNumber != 0 {
 		m.All = append(m.All, source)
 		if l.WidensSources() {
 			m.Widened = append(m.Widened, source)
@@ -74,24 +74,24 @@ func (l *managedList) membersOf(from [3]*list.Set) list.Members {
 }
 
 // fromOf returns the sets that a list has among the lists of an engine.
-func (p *Prepared) fromOf(l *managedList, rules []engine.List) (from [3]*list.Set) {
-	if l.source != 0 {
-		from[0] = rules[l.source-1].Contents
+func (p *Ruleset) fromOf(l *List, rules []engine.List) (from [3]*list.Set) {
+	if l.SourceNumber != 0 {
+		from[0] = rules[l.SourceNumber-1].Contents
 	}
-	from[1] = rules[l.manual-1].Contents
+	from[1] = rules[l.ManualNumber-1].Contents
 	from[2] = p.widened(l, from[1])
 	return from
 }
 
 // widened returns the manual entries of a list around whose IPv6 addresses it lists prefixes. Those
 // that have left its sources, and stay for its TTL, are not among them.
-func (p *Prepared) widened(l *managedList, manual *list.Set) *list.Set {
+func (p *Ruleset) widened(l *List, manual *list.Set) *list.Set {
 	if l.Prefix6 == 0 || l.TTL == 0 || l.WidensSources() {
 		return manual
 	}
 	var left []key.Key
 	for k := range (&list.Set{V6: *manual.IPv6()}).All() {
-		if e, ok := p.journal.Get(l.Name, k); ok && lingers(e) {
+		if e, ok := p.Journal.Get(l.Name, k); ok && Lingers(e) {
 			left = append(left, k)
 		}
 	}
@@ -103,27 +103,27 @@ func (p *Prepared) widened(l *managedList, manual *list.Set) *list.Set {
 }
 
 // deriveAll derives the prefixes of all lists, after those of the last configuration.
-func (p *Prepared) deriveAll(last *Prepared) {
+func (p *Ruleset) deriveAll(last *Ruleset) {
 	all := make(map[uint16]derived)
-	for _, l := range p.lists {
-		if l.derived == 0 {
+	for _, l := range p.Lists {
+		if l.DerivedNumber == 0 {
 			continue
 		}
-		d, old := derived{of: derivation(l.List)}, last.list(l.Name)
-		if old != nil && last.derived[old.derived].of == d.of && old.WidensSources() == l.WidensSources() {
-			d = last.derived[old.derived]
+		d, old := derived{of: derivation(l.List)}, last.List(l.Name)
+		if old != nil && last.Derived[old.DerivedNumber].of == d.of && old.WidensSources() == l.WidensSources() {
+			d = last.Derived[old.DerivedNumber]
 		}
-		d = p.derive(l, d, p.rules)
-		kept := p.leaveOutDerived(l, &d, p.rules)
-		if old != nil && old.derived != 0 { // the same set says that nothing has changed
-			if before := last.contents(old.derived); kept.Diff(before).Len() == 0 {
+		d = p.derive(l, d, p.Rules)
+		kept := p.leaveOutDerived(l, &d, p.Rules)
+		if old != nil && old.DerivedNumber != 0 { // the same set says that nothing has changed
+			if before := last.Contents(old.DerivedNumber); kept.Diff(before).Len() == 0 {
 				kept = before
 			}
 		}
-		p.rules[l.derived-1].Contents = kept
-		all[l.derived] = d
+		p.Rules[l.DerivedNumber-1].Contents = kept
+		all[l.DerivedNumber] = d
 	}
-	p.derived = all
+	p.Derived = all
 }
 
 // manyMembers is the number of changes from which on a list is counted anew: a pass over
@@ -131,7 +131,7 @@ func (p *Prepared) deriveAll(last *Prepared) {
 const manyMembers = 1 << 14
 
 // derive returns what a list derives of its present entries, given what it derived before.
-func (p *Prepared) derive(l *managedList, before derived, rules []engine.List) derived {
+func (p *Ruleset) derive(l *List, before derived, rules []engine.List) derived {
 	d := derived{of: before.of, from: p.fromOf(l, rules)}
 	members := l.membersOf(d.from)
 	var changes []*list.Set
@@ -158,8 +158,8 @@ func (p *Prepared) derive(l *managedList, before derived, rules []engine.List) d
 	return d
 }
 
-// wouldDerive returns the prefixes that a list would have because of some contents.
-func (p *Prepared) wouldDerive(l *managedList, contents *list.Set, rules []engine.List) *list.Set {
+// WouldDerive returns the prefixes that a list would have because of some contents.
+func (p *Ruleset) WouldDerive(l *List, contents *list.Set, rules []engine.List) *list.Set {
 	d := derived{of: derivation(l.List)}
 	if !d.of.On() {
 		return new(list.Set)
@@ -173,9 +173,9 @@ func (p *Prepared) wouldDerive(l *managedList, contents *list.Set, rules []engin
 }
 
 // leaveOutDerived returns the prefixes without those that are left out, which it notes.
-func (p *Prepared) leaveOutDerived(l *managedList, d *derived, rules []engine.List) *list.Set {
-	if share := d.of.Share(d.all); p.config.MaxCoverage > 0 && share > float64(p.config.MaxCoverage) {
-		d.wide = fmt.Errorf("they would cover %.3g %%, where max_coverage is %.3g %%", 100*share, 100*float64(p.config.MaxCoverage))
+func (p *Ruleset) leaveOutDerived(l *List, d *derived, rules []engine.List) *list.Set {
+	if share := d.of.Share(d.all); p.Config.MaxCoverage > 0 && share > float64(p.Config.MaxCoverage) {
+		d.wide = fmt.Errorf("they would cover %.3g %%, where max_coverage is %.3g %%", 100*share, 100*float64(p.Config.MaxCoverage))
 		return new(list.Set)
 	}
 	over := make(map[key.Key]covered)
@@ -186,10 +186,10 @@ func (p *Prepared) leaveOutDerived(l *managedList, d *derived, rules []engine.Li
 			}
 		}
 	}
-	for _, f := range p.config.Failsafe.Prefixes {
+	for _, f := range p.Config.Failsafe.Prefixes {
 		note(covered{prefix: f.Masked()})
 	}
-	for _, peer := range p.peers {
+	for _, peer := range p.Peers {
 		k := peer.Key
 		if k.SrcBits > 0 {
 			note(covered{prefix: netip.PrefixFrom(k.Src, int(k.SrcBits)), peer: peer.What})
@@ -218,7 +218,7 @@ func (p *Prepared) leaveOutDerived(l *managedList, d *derived, rules []engine.Li
 }
 
 // notWidened notes the prefixes of addresses that are widened in which a list allows something.
-func (l *managedList) notWidened(d *derived, allow engine.List, over map[key.Key]covered) {
+func (l *List) notWidened(d *derived, allow engine.List, over map[key.Key]covered) {
 	note := func(k key.Key, allowed netip.Prefix) {
 		if _, known := over[k]; !known {
 			over[k] = covered{prefix: allowed, allowed: api.ListOf(allow.Name)}
@@ -250,31 +250,31 @@ func (l *managedList) notWidened(d *derived, allow engine.List, over map[key.Key
 	}
 }
 
-// withDerived adds the changes of derived prefixes that follow from changes, and returns all derived
+// WithDerived adds the changes of derived prefixes that follow from changes, and returns all derived
 // prefixes then, and how many change.
-func (p *Prepared) withDerived(changes []engine.Change) (all []engine.Change, now map[uint16]derived, n int, err error) {
-	if len(p.derived) == 0 {
+func (p *Ruleset) WithDerived(changes []engine.Change) (all []engine.Change, now map[uint16]derived, n int, err error) {
+	if len(p.Derived) == 0 {
 		return changes, nil, 0, nil
 	}
-	rules, _, err := engine.With(p.rules, changes)
+	rules, _, err := engine.With(p.Rules, changes)
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	now = make(map[uint16]derived, len(p.derived))
+	now = make(map[uint16]derived, len(p.Derived))
 	all = slices.Clip(changes)
-	for _, l := range p.lists {
-		if l.derived == 0 {
+	for _, l := range p.Lists {
+		if l.DerivedNumber == 0 {
 			continue
 		}
-		before := p.derived[l.derived]
-		if c := l.counted; c != nil && l.source != 0 && c.from[0] == rules[l.source-1].Contents {
+		before := p.Derived[l.DerivedNumber]
+		if c := l.counted; c != nil && l.SourceNumber != 0 && c.from[0] == rules[l.SourceNumber-1].Contents {
 			before = *c
 		}
 		d := p.derive(l, before, rules)
 		kept := p.leaveOutDerived(l, &d, rules)
-		now[l.derived] = d
-		if delta := kept.Diff(p.contents(l.derived)); delta.Len() > 0 {
-			all = append(all, engine.Change{List: l.derived, Delta: delta})
+		now[l.DerivedNumber] = d
+		if delta := kept.Diff(p.Contents(l.DerivedNumber)); delta.Len() > 0 {
+			all = append(all, engine.Change{List: l.DerivedNumber, Delta: delta})
 			n += delta.Len()
 		}
 	}
@@ -283,32 +283,32 @@ func (p *Prepared) withDerived(changes []engine.Change) (all []engine.Change, no
 
 // countAhead counts what a list will derive of contents of its sources, which takes long for
 // many entries, and which withDerived takes up.
-func (p *Prepared) countAhead(l *managedList, contents *list.Set) *derived {
-	if l.derived == 0 {
+func (p *Ruleset) countAhead(l *List, contents *list.Set) *derived {
+	if l.DerivedNumber == 0 {
 		return nil
 	}
-	rules := slices.Clone(p.rules)
-	rules[l.source-1].Contents = contents
-	d := p.derive(l, p.derived[l.derived], rules)
+	rules := slices.Clone(p.Rules)
+	rules[l.SourceNumber-1].Contents = contents
+	d := p.derive(l, p.Derived[l.DerivedNumber], rules)
 	return &d
 }
 
-// settleDerived notes the derived prefixes, and logs which ones are left out.
-func (d *Daemon) settleDerived(now map[uint16]derived) {
+// SettleDerived notes the derived prefixes, and logs which ones are left out.
+func (p *Ruleset) SettleDerived(now map[uint16]derived, log *slog.Logger) {
 	if now == nil {
 		return
 	}
-	before := d.active.prepared.derived
-	d.active.prepared.derived = now
-	for _, l := range d.active.prepared.lists {
-		if l.derived != 0 {
-			l.logDerived(d.o.Log, before[l.derived], now[l.derived])
+	before := p.Derived
+	p.Derived = now
+	for _, l := range p.Lists {
+		if l.DerivedNumber != 0 {
+			l.logDerived(log, before[l.DerivedNumber], now[l.DerivedNumber])
 		}
 	}
 }
 
 // logDerived logs which prefixes are left out, if that has changed.
-func (l *managedList) logDerived(log *slog.Logger, before, now derived) {
+func (l *List) logDerived(log *slog.Logger, before, now derived) {
 	if before.more == now.more && reflect.DeepEqual(before.left, now.left) && (before.wide == nil) == (now.wide == nil) {
 		return
 	}
@@ -318,7 +318,7 @@ func (l *managedList) logDerived(log *slog.Logger, before, now derived) {
 }
 
 // derivedWarnings returns which prefixes are left out, and why.
-func (l *managedList) derivedWarnings(d derived) (all []string) {
+func (l *List) derivedWarnings(d derived) (all []string) {
 	if d.wide != nil {
 		return []string{fmt.Sprintf("list %s: no prefix is listed for its addresses: %v", l.Name, d.wide)}
 	}
@@ -336,8 +336,8 @@ func (l *managedList) derivedWarnings(d derived) (all []string) {
 const maxMembers = 1 << 16
 
 // describeDerived says for which addresses a match stands that is derived.
-func (p *Prepared) describeDerived(l *managedList, m *engine.Match) {
-	n, first, widened := derivation(l.List).Of(l.membersOf(p.fromOf(l, p.rules)), m.Key, maxMembers, 3)
+func (p *Ruleset) describeDerived(l *List, m *engine.Match) {
+	n, first, widened := derivation(l.List).Of(l.membersOf(p.fromOf(l, p.Rules)), m.Key, maxMembers, 3)
 	m.Derived = &api.Derived{By: api.ByAggregate, Of: n}
 	if widened {
 		m.Derived.By = api.ByPrefix6
@@ -348,14 +348,14 @@ func (p *Prepared) describeDerived(l *managedList, m *engine.Match) {
 }
 
 // describeNotDerived says why the prefix of a match is left out, where it is.
-func (p *Prepared) describeNotDerived(l *managedList, m *engine.Match) {
-	if l.derived == 0 || m.Key.Tuple() {
+func (p *Ruleset) describeNotDerived(l *List, m *engine.Match) {
+	if l.DerivedNumber == 0 || m.Key.Tuple() {
 		return
 	}
-	d := p.derived[l.derived]
+	d := p.Derived[l.DerivedNumber]
 	at, source := list.PrefixOf(m.Key)
 	for _, k := range d.of.Around(d.all, at) {
-		if _, side := list.PrefixOf(k); side != source || p.contents(l.derived).Has(k) {
+		if _, side := list.PrefixOf(k); side != source || p.Contents(l.DerivedNumber).Has(k) {
 			continue
 		}
 		m.NotDerived = fmt.Sprintf("%v is not listed: %v", k, d.wide)
@@ -366,7 +366,7 @@ func (p *Prepared) describeNotDerived(l *managedList, m *engine.Match) {
 }
 
 // coveredBy returns what a prefix that is left out covers.
-func (p *Prepared) coveredBy(k key.Key, d derived) any {
+func (p *Ruleset) coveredBy(k key.Key, d derived) any {
 	if i := slices.IndexFunc(d.left, func(o notDerived) bool { return o.entry == k }); i >= 0 {
 		return d.left[i].over
 	}
@@ -374,8 +374,8 @@ func (p *Prepared) coveredBy(k key.Key, d derived) any {
 }
 
 // leftOutDerived returns the prefixes that are left out as clients see them.
-func (p *Prepared) leftOutDerived(l *managedList) (all []api.LeftOut) {
-	for _, o := range p.derived[l.derived].left {
+func (p *Ruleset) leftOutDerived(l *List) (all []api.LeftOut) {
+	for _, o := range p.Derived[l.DerivedNumber].left {
 		out := api.LeftOut{Entry: o.entry.String(), CutOff: o.over.peer}
 		switch {
 		case o.over.allowed != "":
