@@ -5,10 +5,12 @@ import (
 
 	"weir/control/api/server"
 	"weir/control/console"
+	"weir/control/entries"
 	"weir/control/fleet/node"
 	"weir/control/lists"
 	"weir/control/metrics"
 	"weir/control/observe/drops"
+	"weir/control/observe/worth"
 	"weir/control/serve"
 )
 
@@ -32,10 +34,10 @@ type API struct {
 	early *serve.Early // at the API's socket; nil: it could not be opened yet
 	consoles
 	stageRoutes
-	entries
+	*entries.Pages
 	*lists.Reader
 	explainer
-	appraiser
+	*worth.Appraiser
 }
 
 var (

@@ -198,6 +198,9 @@ func howConversed(how verdict.How) (all []string) {
 	return all
 }
 
+// Last returns what was last read, nil where nothing is recorded.
+func (m *collateral) Last() *api.Collateral { return m.last.Load() }
+
 // of returns what was last read of a list, nil where nothing is recorded.
 func (m *collateral) of(name string) *api.ListCollateral {
 	return m.last.Load().Of(name)

@@ -25,6 +25,7 @@ import (
 	"weir/control/doctor"
 	"weir/control/durable"
 	"weir/control/engine"
+	"weir/control/entries"
 	"weir/control/feed"
 	"weir/control/history"
 	"weir/control/journal"
@@ -33,6 +34,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
 	"weir/control/observe/traffic"
+	"weir/control/observe/worth"
 	"weir/control/ruleset"
 	"weir/control/serve"
 	"weir/control/stages"
@@ -121,7 +123,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.audit.Reread() // a daemon that was taken over from has recorded its stop
-	d.builder.journal, d.observers.stages.Journal, d.changes.journal, d.api.entries.journal = d.journal, d.journal, d.journal, d.journal
+	d.builder.journal, d.observers.stages.Journal, d.changes.journal = d.journal, d.journal, d.journal
 	d.feeds.watcher = lists.Watch(o.Log)
 	if err := d.changes.queued.open(c); err != nil {
 		o.Log.Error("changes that were given while no daemon answered are not made: " + err.Error())
@@ -190,13 +192,10 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 
 		consoles:    consoles{audit: d.audit},
 		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
-		entries:     entries{loop: d.loop, active: d.active},
+		Pages:       entries.New(rules{d.loop, d.active}),
 		Reader:      d.feeds.Reader,
 		explainer:   explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
-		appraiser: appraiser{
-			loop: d.loop, active: d.active, meter: &d.observers.meter, drops: d.observers.drops, history: &d.observers.history,
-			collateral: &d.observers.collateral,
-		},
+		Appraiser:   worth.New(rules{d.loop, d.active}, &d.observers.meter, d.observers.drops, &d.observers.history, &d.observers.collateral),
 	}
 	return d
 }
@@ -313,7 +312,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.upkeep.pins.follow(ctx) })
 	all.Go(func() { d.changes.queued.follow(ctx, d.loop.seconds) })
 	all.Go(func() { d.observers.collateral.follow(ctx) })
-	all.Go(func() { d.api.appraiser.follow(ctx) })
+	all.Go(func() { d.api.Appraiser.Follow(ctx) })
 	now := time.Now()
 	d.observers.record.config.Last, d.observers.record.config.LastDone, d.observers.record.config.Done = now, now, 1
 	d.service.notified(d.service.Ready(d.active.prepared.Summary()))

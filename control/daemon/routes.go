@@ -6,6 +6,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/routing"
 	"weir/control/engine"
+	"weir/control/ruleset"
 )
 
 // stageRoutes are the routes of stages.
@@ -35,3 +36,17 @@ func (h host) DoAlone(ctx context.Context, fn func(*engine.Generation) error) er
 func (h host) Attempt(ctx context.Context, r api.AuditRecord, err error) {
 	h.audit.attempt(ctx, r, err)
 }
+
+// rules lends the rule set that filters. It implements [ruleset.Host].
+type rules struct {
+	loop   *loop
+	active *active
+}
+
+// Lend implements [ruleset.Host].
+func (r rules) Lend(ctx context.Context, fn func(ruleset.Active) error) error {
+	return r.loop.Do(ctx, func() error { return fn(r.active.lent()) })
+}
+
+// lent returns the rule set that filters, with its engine. It is for Run's goroutine.
+func (a *active) lent() ruleset.Active { return ruleset.Active{Ruleset: a.prepared, Engine: a.engine} }

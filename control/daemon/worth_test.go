@@ -29,7 +29,7 @@ func TestWorth(t *testing.T) {
 	}
 	worth := func() (of map[string]api.ListWorth, w api.ListsWorth) {
 		t.Helper()
-		w, err := d.api.appraiser.Worth(t.Context())
+		w, err := d.api.Appraiser.Worth(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,8 +92,8 @@ func TestWorth(t *testing.T) {
 		}
 	}
 	// The history takes it over once, by list and month.
-	d.api.appraiser.value(t.Context(), time.Now())
-	d.api.appraiser.value(t.Context(), time.Now())
+	d.api.Appraiser.Value(t.Context(), time.Now())
+	d.api.Appraiser.Value(t.Context(), time.Now())
 	h, err := d.observers.history.History(t.Context(), api.HistoryQuestion{Since: time.Hour, Step: time.Hour})
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,6 @@
-package daemon
+// Package entries reads the entries of lists that commands have added, a page at a time, and writes lists in
+// the formats of other programs.
+package entries
 
 import (
 	"cmp"
@@ -21,6 +23,7 @@ import (
 
 // manualList is a list's manual entries at some moment.
 type manualList struct {
+	journal      *journal.Journal
 	name, action string
 	contents     *list.Set
 
@@ -63,32 +66,31 @@ func parseCursor(text string) (c cursor, err error) {
 	return c, &api.BadRequest{Err: fmt.Errorf("after=%.60q: want the next of the page before", text)}
 }
 
-// entries reads the entries of lists. It is safe for concurrent use.
-type entries struct {
-	loop    *loop
-	active  *active
-	journal *journal.Journal
-}
+// Pages reads the entries of lists. It is safe for concurrent use.
+type Pages struct{ host ruleset.Host }
+
+// New returns what reads the lists of a host.
+func New(host ruleset.Host) *Pages { return &Pages{host} }
 
 // Entries implements [server.EntriesReader]. Run's goroutine only lends its sets, which are
 // immutable: however many entries there are, filtering goes on.
-func (r *entries) Entries(ctx context.Context, asked api.EntriesQuestion) (page api.Entries, err error) {
+func (r *Pages) Entries(ctx context.Context, asked api.EntriesQuestion) (page api.Entries, err error) {
 	at, err := parseCursor(asked.After)
 	if err != nil {
 		return page, err
 	}
 	var lists []manualList
-	if err := r.loop.Do(ctx, func() error {
+	if err := r.host.Lend(ctx, func(a ruleset.Active) error {
 		if asked.List != "" {
-			if _, err := r.active.prepared.ByName.Find(asked.List); err != nil {
+			if _, err := a.ByName.Find(asked.List); err != nil {
 				return err
 			}
 		}
-		for _, l := range r.active.prepared.Lists {
+		for _, l := range a.Lists {
 			if asked.List == "" || asked.List == l.Name {
-				m := manualList{name: l.Name, action: string(l.Action), contents: r.active.prepared.Contents(l.ManualNumber)}
+				m := manualList{journal: a.Journal, name: l.Name, action: string(l.Action), contents: a.Contents(l.ManualNumber)}
 				if l.FromFeed != nil && l.Format.Kind == feed.CrowdSec {
-					m.decisions, m.active, m.rule = l.FromFeed, r.active.prepared.Contents(l.SourceNumber), l.EngineList()
+					m.decisions, m.active, m.rule = l.FromFeed, a.Contents(l.SourceNumber), l.EngineList()
 				}
 				lists = append(lists, m)
 			}
@@ -109,7 +111,7 @@ func (r *entries) Entries(ctx context.Context, asked api.EntriesQuestion) (page 
 			after = &at.key
 		}
 		// One more than the page has, to know whether there is another page.
-		for _, e := range r.firstEntries(ctx, l, after, asked, now, asked.Limit+1-len(page.Entries)) {
+		for _, e := range l.first(ctx, after, asked, now, asked.Limit+1-len(page.Entries)) {
 			if len(page.Entries) == asked.Limit {
 				page.Next = cursor{page.Entries[asked.Limit-1].List, at.key}.text()
 				return page, nil
@@ -124,8 +126,8 @@ func (r *entries) Entries(ctx context.Context, asked api.EntriesQuestion) (page 
 	return page, nil
 }
 
-// firstEntries returns the first entries of a list after a key, n at most.
-func (r *entries) firstEntries(ctx context.Context, l manualList, after *key.Key, asked api.EntriesQuestion, now time.Time, n int) []shownEntry {
+// first returns the first entries of the list after a key, n at most.
+func (l *manualList) first(ctx context.Context, after *key.Key, asked api.EntriesQuestion, now time.Time, n int) []shownEntry {
 	var first []shownEntry
 	byKey := func(a, b shownEntry) int { return a.Key.Compare(b.Key) }
 	shorten := func() {
@@ -152,7 +154,7 @@ func (r *entries) firstEntries(ctx context.Context, l manualList, after *key.Key
 		if !wanted(k) {
 			continue
 		}
-		if e, ok := r.journal.Get(l.name, k); ok && !(asked.Manual && ruleset.Lingers(e)) { // else it was removed since
+		if e, ok := l.journal.Get(l.name, k); ok && !(asked.Manual && ruleset.Lingers(e)) { // else it was removed since
 			add(shownEntry{Entry: e})
 		}
 	}
@@ -165,7 +167,7 @@ func (r *entries) firstEntries(ctx context.Context, l manualList, after *key.Key
 				if !wanted(k) || !l.active.Has(k) {
 					continue
 				}
-				if _, ok := r.journal.Get(l.name, k); !ok { // else it is a manual entry, too
+				if _, ok := l.journal.Get(l.name, k); !ok { // else it is a manual entry, too
 					e := journal.Entry{List: l.name, Key: k, Added: by.Added, Expires: by.Expires, Reason: by.Scenario, UID: api.NoUID}
 					add(shownEntry{e, cmp.Or(by.Origin, "unknown")})
 				}
@@ -195,20 +197,20 @@ func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 }
 
 // Export implements [server.EntriesReader].
-func (r *entries) Export(ctx context.Context, name, format string) (api.Export, error) {
+func (r *Pages) Export(ctx context.Context, name, format string) (api.Export, error) {
 	var of engine.List
 	var sets []*list.Set
-	if err := r.loop.Do(ctx, func() error {
-		l, err := r.active.prepared.ByName.Find(name)
+	if err := r.host.Lend(ctx, func(a ruleset.Active) error {
+		l, err := a.ByName.Find(name)
 		if err != nil {
 			return err
 		}
 		of = l.EngineList()
-		if sets = []*list.Set{r.active.prepared.Contents(l.ManualNumber)}; l.SourceNumber != 0 {
-			sets = append(sets, r.active.prepared.Contents(l.SourceNumber))
+		if sets = []*list.Set{a.Contents(l.ManualNumber)}; l.SourceNumber != 0 {
+			sets = append(sets, a.Contents(l.SourceNumber))
 		}
 		if l.DerivedNumber != 0 {
-			sets = append(sets, r.active.prepared.Contents(l.DerivedNumber))
+			sets = append(sets, a.Contents(l.DerivedNumber))
 		}
 		return nil
 	}); err != nil {

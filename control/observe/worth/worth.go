@@ -1,4 +1,6 @@
-package daemon
+// Package worth says what lists are worth: what they have matched, how old their entries are, what they have
+// in common, and whom only one of them dropped.
+package worth
 
 import (
 	"cmp"
@@ -20,41 +22,55 @@ import (
 	"weir/filter/verdict"
 )
 
-// appraiser says what lists are worth. It is safe for concurrent use.
-type appraiser struct {
-	loop       *loop
-	active     *active
-	meter      *traffic.Meter
-	drops      *drops.Recorder
-	history    *trafficHistory
-	collateral *collateral
+// Appraiser says what lists are worth. It is safe for concurrent use.
+type Appraiser struct {
+	host      ruleset.Host
+	meter     *traffic.Meter
+	drops     *drops.Recorder
+	history   History
+	conversed Conversations
 
 	counting sync.Mutex // held while it is counted what lists are worth
 }
 
+// New returns an appraiser of a host's lists, by what its programs and recorders have counted.
+func New(host ruleset.Host, meter *traffic.Meter, drops *drops.Recorder, history History, conversed Conversations) *Appraiser {
+	return &Appraiser{host: host, meter: meter, drops: drops, history: history, conversed: conversed}
+}
+
+// History is the history of the traffic. It is safe for concurrent use.
+type History interface {
+	Since(begin, end time.Time, step time.Duration) []history.Record
+	Add(now time.Time, s history.Sample)
+}
+
+// Conversations has the record of conversations as it was last read, nil where nothing is recorded. It
+// is safe for concurrent use.
+type Conversations interface{ Last() *api.Collateral }
+
 // Worth implements [server.Appraiser]. Run's goroutine only lends its sets: a pass over all of
 // them takes a while.
-func (a *appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
+func (a *Appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	a.counting.Lock() // one pass at a time
 	defer a.counting.Unlock()
 	var p *ruleset.Ruleset
 	now := time.Now()
-	if err := a.loop.Do(ctx, func() error {
-		p = a.active.prepared.Copy()
+	if err := a.host.Lend(ctx, func(is ruleset.Active) error {
+		p = is.Copy()
 		hits := a.meter.Hits()
 		for _, l := range p.Lists {
 			of := api.ListWorth{Name: l.Name, Action: string(l.Action), Entries: p.Contents(l.ManualNumber).Len()}
-			packets := a.active.prepared.Hits(hits, l.ManualNumber)
+			packets := is.Hits(hits, l.ManualNumber)
 			for _, n := range []uint16{l.SourceNumber, l.DerivedNumber} {
 				if n != 0 {
-					packets += a.active.prepared.Hits(hits, n)
+					packets += is.Hits(hits, n)
 				}
 			}
 			if l.SourceNumber != 0 {
 				of.Entries += p.Contents(l.SourceNumber).Len()
 			}
-			of.Packets = a.active.prepared.Caught(l, packets)
-			if c := a.collateral.of(l.Name); c != nil {
+			of.Packets = is.Caught(l, packets)
+			if c := a.conversed.Last().Of(l.Name); c != nil {
 				of.Collateral = new(c.Addresses)
 			}
 			w.Lists = append(w.Lists, of)
@@ -85,20 +101,29 @@ func (a *appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 // valueInterval is how often the history takes what lists were worth.
 const valueInterval = 10 * time.Minute
 
-// follow has the history know what lists are worth.
-func (a *appraiser) follow(ctx context.Context) {
-	every(ctx, valueInterval, func(now time.Time) { a.value(ctx, now) })
+// Follow has the history know what lists are worth.
+func (a *Appraiser) Follow(ctx context.Context) {
+	t := time.NewTicker(valueInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			a.Value(ctx, now)
+		}
+	}
 }
 
-// value adds to the history which packets, of those that were dropped since it was called last, only one
+// Value adds to the history which packets, of those that were dropped since it was called last, only one
 // list would have dropped.
-func (a *appraiser) value(ctx context.Context, now time.Time) {
+func (a *Appraiser) Value(ctx context.Context, now time.Time) {
 	dropped := a.drops.Unvalued.Take()
 	if len(dropped.Flows) == 0 {
 		return
 	}
 	var p *ruleset.Ruleset
-	if a.loop.Do(ctx, func() error { p = a.active.prepared.Copy(); return nil }) != nil {
+	if a.host.Lend(ctx, func(is ruleset.Active) error { p = is.Copy(); return nil }) != nil {
 		return // the daemon stops
 	}
 	lists := make([]api.ListWorth, len(p.Lists))
