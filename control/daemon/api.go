@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"weir/control/api/server"
+	"weir/control/audit"
 	"weir/control/console"
 	"weir/control/entries"
 	"weir/control/fleet/node"
@@ -20,7 +21,7 @@ import (
 type API struct {
 	reconfigured
 	*loop
-	auditor
+	records
 	*notifier
 	*readings
 	*changer
@@ -53,6 +54,9 @@ type reconfigured interface {
 	TakeLists(context.Context) error
 	TakeContents(context.Context, *node.List) error
 }
+
+// records is the audit log one level deeper than the parts that have methods of the same names.
+type records struct{ *audit.Log }
 
 // API returns the methods that clients of the daemon call.
 func (d *Daemon) API() *API { return d.api }

@@ -30,7 +30,7 @@ type changer struct {
 	journal  *journal.Journal
 	guards   *guards
 	queued   waiting
-	audit    auditor
+	audit    *audit.Log
 	notifier *notifier
 	log      *slog.Logger
 }
@@ -110,7 +110,7 @@ func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (ch
 		return err
 	}
 	err = r.afterOthers(ctx, func() error { return r.loop.doEntries(ctx, flush) })
-	r.audit.attempt(ctx, audit.Record{Change: audit.Flush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}, err)
+	r.audit.AttemptBy(ctx, audit.Record{Change: audit.Flush, List: name, Entries: len(batch), Changed: changed.Removed, First: firstKeys(batch)}, err)
 	return changed, err
 }
 
@@ -149,7 +149,7 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 	case !c.Given.IsZero() && waits(err), errors.Is(err, errOthersWait):
 	default:
 		r.notifier.refusedChange(c, name, err)
-		r.audit.refusedChange(ctx, c, err)
+		r.audit.RefusedChange(ctx, name, c, err)
 	}
 	return changed, err
 }
@@ -263,4 +263,12 @@ func (r *changer) undo(batch []journal.Change, before map[entryID]journal.Change
 		r.log.Error("entries that are not active are recorded, and will be active after a restart: " + err.Error())
 	}
 	return fmt.Errorf("nothing was changed: %w", err)
+}
+
+// firstKeys returns the first entries of a batch, as in a list.
+func firstKeys(batch []journal.Change) (first []string) {
+	for _, c := range batch[:min(len(batch), audit.MaxFirst)] {
+		first = append(first, c.Key.String())
+	}
+	return first
 }

@@ -236,7 +236,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 		d.note()
 		return nil
 	})
-	d.audit.attempt(ctx, audit.Record{Change: audit.Confirm}, err)
+	d.audit.AttemptBy(ctx, audit.Record{Change: audit.Confirm}, err)
 	return err
 }
 

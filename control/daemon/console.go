@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/console"
 )
 
@@ -14,7 +15,7 @@ var errNoConsole = fmt.Errorf("%w: set console.listen in weir.yaml, as in 127.0.
 // consoles opens and ends sessions of the console. It is safe for concurrent use.
 type consoles struct {
 	*console.Console // nil: none is served
-	audit            auditor
+	audit            *audit.Log
 }
 
 // OpenConsole implements [server.Consoles].

@@ -69,7 +69,7 @@ type Daemon struct {
 	active    *active
 	api       *API
 	journal   *journal.Journal
-	audit     auditor
+	audit     *audit.Log
 	service   service
 	fleet     fleet
 	guards    guards
@@ -151,7 +151,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 // newDaemon returns the parts of a daemon, before it has a configuration.
 func newDaemon(o Options, c *config.Config) *Daemon {
 	d := &Daemon{
-		o: o, audit: auditor{audit.New(string(c.StateDir), o.Log)},
+		o: o, audit: audit.New(string(c.StateDir), o.Log),
 		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
 	}
 	d.loop = newLoop(d.turnOf)
@@ -172,7 +172,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		rehearsals: rehearsals{loop: d.loop, active: d.active, hub: d.observers.hub, collateral: &d.observers.collateral, note: d.note},
 	}
 	d.feeds = feeds{loop: d.loop, active: d.active, observers: &d.observers, activate: d.take, log: o.Log, usage: make(map[*feed.Feed]*usage)}
-	d.feeds.Reader = lists.NewReader(&d.feeds, d.audit.Log, o.Log)
+	d.feeds.Reader = lists.NewReader(&d.feeds, d.audit, o.Log)
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: d.observers.exports, log: o.Log}
 	d.changes = changer{
 		loop: d.loop, active: d.active, filter: d, guards: &d.guards, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
@@ -186,7 +186,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		version: o.Version, log: o.Log,
 	}
 	d.api = &API{
-		reconfigured: d, loop: d.loop, auditor: d.audit, notifier: d.observers.notifier, readings: &d.readings,
+		reconfigured: d, loop: d.loop, records: records{d.audit}, notifier: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor,
 		trafficHistory: &d.observers.history, Recorder: d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
 
@@ -306,7 +306,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 			}
 		})
 	}
-	d.audit.start(d.active.attach.Names())
+	d.audit.Started(d.active.attach.Names())
 	all.Go(func() { d.observers.followWakes(ctx, d.loop.woken) })
 	all.Go(func() { d.upkeep.follow(ctx, func() error { return d.checkState(ctx) }) })
 	all.Go(func() { d.upkeep.pins.follow(ctx) })
@@ -387,7 +387,7 @@ func (d *Daemon) Stop() error {
 		d.upkeep.pins.last()
 	}
 	d.changes.queued.takeNotes()
-	d.audit.stop(d.active.attach.Names(), keep)
+	d.audit.Stopped(d.active.attach.Names(), keep)
 	if !keep {
 		d.observers.stages.Finish(new(stages.Table))
 	}

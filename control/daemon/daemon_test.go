@@ -97,7 +97,7 @@ func TestRefreshInterrupted(t *testing.T) {
 	}
 	interrupted := func() (context.Context, *lists.Reader) {
 		ctx, leave := context.WithCancel(t.Context())
-		return ctx, lists.NewReader(leaver{&d.feeds, leave}, d.audit.Log, d.o.Log)
+		return ctx, lists.NewReader(leaver{&d.feeds, leave}, d.audit, d.o.Log)
 	}
 	write(t, file, firstSource+"\n"+secondSource+"\n")
 	ctx, r := interrupted()

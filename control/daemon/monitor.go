@@ -25,7 +25,7 @@ type override struct {
 
 	loop   *loop
 	active *active
-	audit  auditor
+	audit  *audit.Log
 	note   func() // publishes the state
 	log    *slog.Logger
 }
@@ -159,7 +159,7 @@ func (m *override) SetMonitor(ctx context.Context, c api.MonitorChange) (done ap
 		done.Monitor, done.Override = m.active.engine.Monitor, o
 		return nil
 	})
-	m.audit.attempt(ctx, r, err)
+	m.audit.AttemptBy(ctx, r, err)
 	return done, err
 }
 

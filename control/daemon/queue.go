@@ -28,7 +28,7 @@ import (
 // safe for concurrent use.
 type waiting struct {
 	queue    queue.Queue
-	audit    auditor
+	audit    *audit.Log
 	notifier *notifier
 	log      *slog.Logger
 	carryOut func(context.Context, api.Change) (api.Changed, error) // makes a change, or refuses it
@@ -234,7 +234,7 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 				return err
 			}
 			w.notifier.refusedChange(c.Change, nameIn(c.Change), err)
-			w.audit.refusedChange(ctx, c.Change, err)
+			w.audit.RefusedChange(ctx, nameIn(c.Change), c.Change, err)
 		}
 		w.log.Error("a change that was given while no daemon answered is refused: "+err.Error(), "given", c.Time)
 	}

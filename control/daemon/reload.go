@@ -45,7 +45,7 @@ func (d *Daemon) Reload(ctx context.Context) (api.Reloaded, error) {
 		}
 	}
 	if !first {
-		d.audit.reload(ctx, nil, s.err) // the record of the first caller has the changes
+		d.audit.Reloaded(ctx, nil, s.err) // the record of the first caller has the changes
 	}
 	return s.r, s.err
 }
@@ -171,7 +171,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	lists.SettleAll(read, d.o.Log)
 	if err != nil {
 		d.observers.notifier.refusedReload(ctx, err)
-		d.audit.reload(ctx, nil, err)
+		d.audit.Reloaded(ctx, nil, err)
 		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
 	}
 	for _, line := range r.Changes {
@@ -180,7 +180,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	for _, line := range r.Unfiltered {
 		d.o.Log.Error("the configuration is active, but " + line)
 	}
-	d.audit.reload(ctx, slices.Concat(r.Changes, r.Unfiltered), nil)
+	d.audit.Reloaded(ctx, slices.Concat(r.Changes, r.Unfiltered), nil)
 	r.Changes = append(r.Changes, warnings...)
 	return r, nil
 }

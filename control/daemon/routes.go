@@ -5,6 +5,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/routing"
+	"weir/control/audit"
 	"weir/control/engine"
 	"weir/control/ruleset"
 )
@@ -19,7 +20,7 @@ func (r stageRoutes) Routes() []routing.Route { return r }
 type host struct {
 	loop   *loop
 	active *active
-	audit  auditor
+	audit  *audit.Log
 }
 
 // Do implements [stage.Host].
@@ -34,7 +35,7 @@ func (h host) DoAlone(ctx context.Context, fn func(*engine.Generation) error) er
 
 // Attempt implements [stage.Host].
 func (h host) Attempt(ctx context.Context, r api.AuditRecord, err error) {
-	h.audit.attempt(ctx, r, err)
+	h.audit.AttemptBy(ctx, r, err)
 }
 
 // rules lends the rule set that filters. It implements [ruleset.Host].

@@ -30,7 +30,7 @@ type trials struct {
 	guards     *guards
 	collateral *collateral
 	reloads    *confirmation
-	audit      auditor
+	audit      *audit.Log
 	reassemble func() error // activates the configuration again, with the decisions
 	note       func()       // publishes the state
 }
@@ -79,7 +79,7 @@ func (s *trials) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 	if done.Changed {
 		r.Changed = 1
 	}
-	s.audit.attempt(ctx, r, err)
+	s.audit.AttemptBy(ctx, r, err)
 	return done, err
 }
 

@@ -1,0 +1,58 @@
+package audit
+
+import (
+	"context"
+	"os"
+
+	"weir/control/api"
+	"weir/control/api/process"
+)
+
+// Audit implements [server.Auditor].
+func (a *Log) Audit(limit int) []api.AuditRecord { return a.Last(limit) }
+
+// AttemptBy records a change that a context's caller has made, or with an error one that was not made.
+func (a *Log) AttemptBy(ctx context.Context, r Record, err error) {
+	ByCaller(ctx, &r)
+	a.Attempt(r, err)
+}
+
+// RefusedChange records a change of a list's entries that was not made.
+func (a *Log) RefusedChange(ctx context.Context, list string, c api.Change, err error) {
+	a.Refused(Changed(ctx, c, api.Changed{List: list}, c.Entries[:min(len(c.Entries), MaxFirst)]), err)
+}
+
+// Reloaded records a change of the configuration, or with an error one that was refused.
+func (a *Log) Reloaded(ctx context.Context, summary []string, err error) {
+	a.AttemptBy(ctx, Record{Change: Reload, Entries: len(summary), Changed: len(summary), First: summary, Source: "signal"}, err)
+}
+
+// Started records the start of a daemon that filters interfaces, and whether the last one was killed.
+func (a *Log) Started(interfaces []string) {
+	r := Record{Change: Start, First: interfaces, Entries: len(interfaces), Source: "process"}
+	for _, last := range a.Last(api.MaxAudit) {
+		if last.Change == Stop {
+			break
+		}
+		if last.Change == Start {
+			r.Reason = "no stop is recorded after the last start: a crash, or a kill"
+			break
+		}
+	}
+	By(&r, uint32(os.Getuid()), "")
+	ByProcess(&r, process.Own())
+	r.Source = "process"
+	a.Record(r)
+}
+
+// Stopped records the end of a daemon that filters interfaces, whose program may stay attached.
+func (a *Log) Stopped(interfaces []string, keep bool) {
+	r := Record{Change: Stop, Source: "signal", Reason: "the program is detached"}
+	switch {
+	case len(interfaces) == 0:
+		r.Source, r.Reason = "process", "nothing is left to filter"
+	case keep:
+		r.Reason = "the program stays attached"
+	}
+	a.Record(r)
+}
