@@ -10,6 +10,7 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/lists"
 	"weir/control/metrics"
+	"weir/control/notices"
 	"weir/control/observe/drops"
 	"weir/control/observe/worth"
 	"weir/control/serve"
@@ -22,7 +23,7 @@ type API struct {
 	reconfigured
 	*loop
 	records
-	*notifier
+	*notices.Notices
 	*readings
 	*changer
 	*trials

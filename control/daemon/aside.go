@@ -9,14 +9,15 @@ import (
 	"weir/control/attach"
 	"weir/control/observe/traffic"
 	"weir/control/stages"
+	"weir/control/turns"
 	"weir/loader"
 )
 
 // loop has the channels and timers of Run's goroutine, and the state of the work beside its turns.
 // That goroutine owns it. Others may call [loop.Do] and its like, and read the turns.
 type loop struct {
-	turnLog               // safe for concurrent use
-	turns   atomic.Uint64 // that have ended; safe for concurrent use
+	turns.Log               // safe for concurrent use
+	turns     atomic.Uint64 // that have ended; safe for concurrent use
 
 	do      chan func()     // commands
 	alone   chan func()     // commands that may need another engine, or change the configuration
@@ -103,36 +104,36 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 	case <-ended:
 		return false, nil
 	case fn := <-l.do:
-		l.begin("a command is carried out")
+		l.Begin("a command is carried out")
 		fn()
 	case fn := <-alone:
-		l.begin("a command is carried out")
+		l.Begin("a command is carried out")
 		fn()
 	case fn := <-taken:
-		l.begin("what was read is taken in")
+		l.Begin("what was read is taken in")
 		fn()
 	case <-changed:
-		l.begin("interfaces are followed")
+		l.Begin("interfaces are followed")
 		if err := d.followInterfaces(); err != nil {
 			return false, err
 		}
 		d.active.attach.FollowDevices()
 		d.observers.wake() // what is new has yet to be watched
 	case <-followed:
-		l.begin("interfaces are followed")
+		l.Begin("interfaces are followed")
 		if err := d.followInterfaces(); err != nil {
 			return false, err
 		}
 	case <-l.woken:
-		l.begin("trackers are read")
+		l.Begin("trackers are read")
 		d.observers.wake()
 		d.observers.tick()
 	case <-l.ticked.C:
-		l.begin("trackers are read")
+		l.Begin("trackers are read")
 		l.tickDue = -1
 		d.observers.tick()
 	case <-l.tended.C:
-		l.begin("stages are tended")
+		l.Begin("stages are tended")
 		l.tended.Reset(d.observers.stages.Tick(loader.Monotonic(), d.active.attach.Attached(), d.active.attach.Named()))
 	case now := <-l.second.C:
 		l.nextSecond(now)
@@ -141,14 +142,14 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		default: // changes that wait are being made
 		}
 		if l.stage != loading {
-			l.begin("interfaces are followed")
+			l.Begin("interfaces are followed")
 			if err := d.followInterfaces(); err != nil {
 				return false, err
 			}
 		}
-		l.begin("entries and lists are tended")
+		l.Begin("entries and lists are tended")
 		d.tend(now)
-		l.doing("the state is published", "")
+		l.Doing("the state is published", "")
 		state := d.active.prepared.Summary()
 		d.service.state.Store(&state)
 		d.active.describe()
@@ -167,7 +168,7 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 	}
 	d.schedule()
 	l.turns.Add(1)
-	l.end(d.o.Log)
+	l.End(d.o.Log)
 	return true, nil
 }
 
@@ -242,7 +243,7 @@ func (l *loop) asideAt(s stage, fn func()) {
 			<-held
 		}
 	}()
-	outer := l.leave()
+	outer := l.Leave()
 	l.stage = s
 	for more := true; more; {
 		var err error
@@ -253,7 +254,7 @@ func (l *loop) asideAt(s stage, fn func()) {
 		}
 	}
 	l.stage = idle
-	l.enter(outer)
+	l.Enter(outer)
 }
 
 var errStopped = errors.New("the daemon has stopped")

@@ -1,14 +1,10 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"path/filepath"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -22,7 +18,7 @@ func TestBusy(t *testing.T) {
 	release, busy := make(chan struct{}), make(chan struct{})
 	go func() {
 		_ = d.loop.Do(context.Background(), func() error {
-			d.loop.doing("what was read of a list is activated", "culprit")
+			d.loop.Doing("what was read of a list is activated", "culprit")
 			close(busy)
 			<-release
 			return nil
@@ -43,47 +39,12 @@ func TestBusy(t *testing.T) {
 		b := d.readings.Status().Busy
 		return b != nil && b.List == "culprit" && b.What == "what was read of a list is activated" && !b.Since.IsZero()
 	})
-	if longest := d.readings.Metrics().LongestTurn; longest < longTurn {
+	if longest := d.readings.Metrics().LongestTurn; longest < time.Second {
 		t.Errorf("the longest turn takes %v", longest)
 	}
 	close(release)
 	m.until("it is busy no more", func() bool { return d.readings.Status().Busy == nil })
-	if longest := d.readings.Metrics().LongestTurn; longest < longTurn {
+	if longest := d.readings.Metrics().LongestTurn; longest < time.Second {
 		t.Errorf("the longest turn took %v", longest)
 	}
-}
-
-// The longest turn is that of the last minutes, and is logged.
-func TestLongestTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		var turns turnLog
-		turns.begin("trackers are read")
-		time.Sleep(longTurn - time.Millisecond)
-		if turns.busy() != nil {
-			t.Error("busy")
-		}
-		turns.end(slog.New(slog.NewTextHandler(&log, nil)))
-		if log.Len() > 0 || turns.longest() != longTurn-time.Millisecond {
-			t.Errorf("%v, %s", turns.longest(), &log)
-		}
-		turns.begin("entries are changed")
-		turns.doing("what was read of a list is activated", "big")
-		time.Sleep(3 * time.Second)
-		if b := turns.busy(); b == nil || b.List != "big" || turns.longest() != 3*time.Second {
-			t.Errorf("%+v, %v", b, turns.longest())
-		}
-		turns.end(slog.New(slog.NewTextHandler(&log, nil)))
-		if !strings.Contains(log.String(), `msg="commands had to wait" while="what was read of a list is activated" list=big took=3s`) {
-			t.Error(log.String())
-		}
-		time.Sleep(time.Minute)
-		if turns.longest() != 3*time.Second {
-			t.Errorf("a minute later %v", turns.longest())
-		}
-		time.Sleep(3 * time.Minute)
-		if turns.longest() != 0 {
-			t.Errorf("minutes later %v", turns.longest())
-		}
-	})
 }

@@ -16,6 +16,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
+	"weir/control/notices"
 	"weir/control/ruleset"
 	"weir/filter/key"
 )
@@ -31,7 +32,7 @@ type changer struct {
 	guards   *guards
 	queued   waiting
 	audit    *audit.Log
-	notifier *notifier
+	notifier *notices.Notices
 	log      *slog.Logger
 }
 
@@ -148,7 +149,7 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 		r.audit.Record(audit.Changed(ctx, c, changed, firstKeys(p.batch)))
 	case !c.Given.IsZero() && waits(err), errors.Is(err, errOthersWait):
 	default:
-		r.notifier.refusedChange(c, name, err)
+		r.notifier.RefusedChange(c, name, err)
 		r.audit.RefusedChange(ctx, name, c, err)
 	}
 	return changed, err

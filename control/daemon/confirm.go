@@ -1,27 +1,20 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
-	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/rollback"
 	"weir/control/ruleset"
 )
 
@@ -120,99 +113,6 @@ func (k *kept) catchUp(p *ruleset.Ruleset, c engine.Config) error {
 	return nil
 }
 
-// rollbackFile is the name of the file below the state directory that is there from
-// a reload that is to be confirmed on, until it is confirmed or another reload
-// succeeds.
-const rollbackFile = "rollback.json"
-
-// rollback has the contents of that file: a configuration that is not to be active without
-// a reload, and the one that is active instead after a restart.
-type rollback struct {
-	Unconfirmed string `json:"unconfirmed_sha256"`
-	Previous    string `json:"previous"`
-}
-
-func rollbackPath(c *config.Config) string {
-	if c.StateDir == "" {
-		return ""
-	}
-	return filepath.Join(string(c.StateDir), rollbackFile)
-}
-
-// textOf returns a configuration as YAML, and the text's checksum.
-func textOf(c *config.Config) (text, sum string, err error) {
-	var b bytes.Buffer
-	if err := c.Print(&b); err != nil {
-		return "", "", err
-	}
-	s := sha256.Sum256(b.Bytes())
-	return b.String(), hex.EncodeToString(s[:]), nil
-}
-
-// saveRollback makes a restart return to the previous configuration.
-func saveRollback(previous, next *config.Config) error {
-	path := rollbackPath(previous)
-	if path == "" {
-		return nil
-	}
-	text, _, err := textOf(previous)
-	if err != nil {
-		return err
-	}
-	_, sum, err := textOf(next)
-	if err != nil {
-		return err
-	}
-	record, err := json.Marshal(rollback{sum, text})
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(path, record)
-}
-
-// forgetRollback makes a restart begin with the configuration as it is.
-func forgetRollback(c *config.Config) error {
-	path := rollbackPath(c)
-	if path == "" {
-		return nil
-	}
-	return durable.Remove(path)
-}
-
-// confirmed returns the configuration to start with: c, unless it was active before
-// and was not confirmed. Then it is the previous one.
-func confirmed(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack bool) {
-	path := rollbackPath(c)
-	if path == "" {
-		return c, false
-	}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, false
-	}
-	var r rollback
-	if err == nil {
-		err = json.Unmarshal(text, &r)
-	}
-	var sum string
-	if err == nil {
-		_, sum, err = textOf(c)
-	}
-	if err == nil && sum != r.Unconfirmed {
-		return c, false // it has changed since
-	}
-	var previous *config.Config
-	if err == nil {
-		previous, err = config.Parse(path, []byte(r.Previous))
-	}
-	if err != nil {
-		log.Error("the configuration was perhaps not confirmed, and the previous one is lost: "+err.Error(), "file", path)
-		return c, false
-	}
-	log.Warn("the configuration was not confirmed, the previous one is active: weir reload activates it")
-	return previous, true
-}
-
 // ReloadUnconfirmed implements [server.Reloader].
 func (d *Daemon) ReloadUnconfirmed(ctx context.Context, within time.Duration) (api.Reloaded, error) {
 	d.reloads.reading.Lock()
@@ -228,7 +128,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 		if d.reloads.unconfirmed == nil {
 			return &api.BadRequest{Err: errors.New("no reload is to be confirmed: it was confirmed before, or rolled back (the log says when)")}
 		}
-		if err := forgetRollback(d.active.prepared.Config); err != nil {
+		if err := rollback.Forget(d.active.prepared.Config); err != nil {
 			return fmt.Errorf("not confirmed, a restart would roll back: %w", err)
 		}
 		d.reloads.unconfirmed.kept.close(d.o.Log)
@@ -257,7 +157,7 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		return r, err
 	}
 	if within > 0 {
-		if err := saveRollback(before.Config, c); err != nil {
+		if err := rollback.Save(before.Config, c); err != nil {
 			return r, fmt.Errorf("a restart could not roll back: %w", err)
 		}
 	}
@@ -269,9 +169,9 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		switch {
 		case within == 0, d.reloads.rolledBack: // a restart still begins with the one before
 		case d.reloads.unconfirmed != nil:
-			err = errors.Join(err, saveRollback(before.Config, d.active.prepared.Config))
+			err = errors.Join(err, rollback.Save(before.Config, d.active.prepared.Config))
 		default:
-			err = errors.Join(err, forgetRollback(before.Config))
+			err = errors.Join(err, rollback.Forget(before.Config))
 		}
 		return r, err
 	}
@@ -285,7 +185,7 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 	}
 	if within == 0 {
 		last.close(d.o.Log)
-		if err := forgetRollback(c); err != nil {
+		if err := rollback.Forget(c); err != nil {
 			d.o.Log.Error("a restart would return to the configuration before: " + err.Error())
 		}
 		return r, nil
@@ -333,12 +233,12 @@ func (c *confirmation) check(active *config.Config, log *slog.Logger) error {
 	if u == nil {
 		return nil
 	}
-	path := rollbackPath(u.previous.Config)
+	path := rollback.Path(u.previous.Config)
 	if !missing(path) {
 		return nil
 	}
 	log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := saveRollback(u.previous.Config, active); err != nil {
+	if err := rollback.Save(u.previous.Config, active); err != nil {
 		return fmt.Errorf("the configuration to return to: %w", err)
 	}
 	return nil

@@ -30,14 +30,17 @@ import (
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/lists"
+	"weir/control/notices"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
 	"weir/control/observe/traffic"
 	"weir/control/observe/worth"
+	"weir/control/rollback"
 	"weir/control/ruleset"
 	"weir/control/serve"
 	"weir/control/stages"
+	"weir/control/takeover"
 	"weir/control/trial"
 	"weir/loader"
 )
@@ -97,7 +100,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if text := doctor.Realtime(); text != "" {
 		o.Log.Warn(text)
 	}
-	c, rolledBack := confirmed(c, o.Log)
+	c, rolledBack := rollback.Confirmed(c, o.Log)
 	d := newDaemon(o, c)
 	d.reloads.rolledBack = rolledBack
 	if c.Console.Listen != "" {
@@ -119,7 +122,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			}
 		}
 	}
-	if d.journal, err = openJournal(ctx, c, o); err != nil {
+	if d.journal, err = takeover.Open(ctx, c, journalPath(c), o.Takeover, o.Log); err != nil {
 		return nil, err
 	}
 	d.audit.Reread() // a daemon that was taken over from has recorded its stop
@@ -140,8 +143,8 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d.monitor.manual = loadMonitor(monitorPath(c), time.Now(), o.Log)
 	d.trials.Load()
-	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollbackPath(c)) {
-		if err := forgetRollback(c); err != nil {
+	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollback.Path(c)) {
+		if err := rollback.Forget(c); err != nil {
 			o.Log.Error("a later start with an unconfirmed configuration would return to the one before it: " + err.Error())
 		}
 	}
@@ -158,7 +161,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	hub := events.NewHub(o.Log)
 	d.service.log = o.Log
 	d.observers = observers{
-		active: d.active, readings: &d.readings, notifier: newNotifier(o), log: o.Log,
+		active: d.active, readings: &d.readings, notifier: notices.New(o.Version, o.Log), log: o.Log,
 		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: drops.NewRecorder(lender{d.loop, d.active}, o.Log), exports: flows.New(hub, o.Log),
 		collateral: collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log},
 	}
@@ -186,7 +189,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		version: o.Version, log: o.Log,
 	}
 	d.api = &API{
-		reconfigured: d, loop: d.loop, records: records{d.audit}, notifier: d.observers.notifier, readings: &d.readings,
+		reconfigured: d, loop: d.loop, records: records{d.audit}, Notices: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor,
 		trafficHistory: &d.observers.history, Recorder: d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
 
@@ -251,10 +254,10 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	d.observers.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
 	d.active.took = time.Since(began)
 	d.observers.record.loaded(false, began, nil)
-	d.observers.notifier.configure(p.Config)
+	d.observers.notifier.Reconfigure(p.Config)
 	for _, l := range p.Lists {
 		if l.Refused != nil {
-			d.observers.notifier.refusedList(l)
+			d.observers.notifier.RefusedList(l)
 		}
 	}
 	d.note()
@@ -376,7 +379,7 @@ func (d *Daemon) Keeps() bool { return d.active.prepared.Config.Keep }
 func (d *Daemon) Stop() error {
 	d.service.notified(d.service.Stopping())
 	d.api.early.Close() // where Run has not
-	defer d.observers.notifier.Close(notifyGrace)
+	defer d.observers.notifier.Close(notices.Grace)
 	defer d.observers.exports.Close(exportGrace)
 	d.observers.exports.Finish(time.Now(), d.active.attach.Metadata().Monitor, &d.observers.meter, d.active.attach.Attached())
 	if u := d.reloads.unconfirmed; u != nil {

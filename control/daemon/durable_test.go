@@ -1,12 +1,7 @@
 package daemon
 
 import (
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -42,39 +37,6 @@ func TestDurableFiles(t *testing.T) {
 					return "on", nil
 				}
 				return "off", nil
-			},
-		}.Run(t)
-	})
-	t.Run("confirm", func(t *testing.T) {
-		var previous string
-		durabletest.Test{
-			Begin: "confirmed",
-			Work: func(t *testing.T, d *durabletest.Disk) {
-				before, after := config.Default(), config.Default()
-				before.StateDir, after.StateDir = config.Path(d.Dir), config.Path(d.Dir)
-				after.Monitor = true
-				var err error
-				if previous, _, err = textOf(before); err != nil {
-					t.Fatal(err)
-				}
-				_ = d.Do(func() error { return saveRollback(before, after) }, "unconfirmed")
-				for range 2 {
-					_ = d.Do(func() error { return forgetRollback(before) }, "confirmed")
-				}
-			},
-			Read: func(_ *testing.T, dir string, _ int) (string, error) {
-				text, err := os.ReadFile(filepath.Join(dir, rollbackFile))
-				if errors.Is(err, fs.ErrNotExist) {
-					return "confirmed", nil
-				}
-				var r rollback
-				if err == nil {
-					err = json.Unmarshal(text, &r)
-				}
-				if err == nil && r.Previous != previous {
-					err = errors.New("it is another configuration")
-				}
-				return "unconfirmed", err
 			},
 		}.Run(t)
 	})

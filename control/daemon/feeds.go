@@ -49,7 +49,7 @@ func (s *feeds) CanRollBack(string) error { return nil }
 // Take implements [lists.Owner]. Contents are saved once they are active, unlike at a hub: those that
 // the engine cannot have are forgotten.
 func (s *feeds) Take(ctx context.Context, f *feed.Feed, o feed.Outcome, news bool) error {
-	s.observers.notifier.fetched(f.Name, o)
+	s.observers.notifier.Fetched(f.Name, o)
 	if !news {
 		return nil
 	}

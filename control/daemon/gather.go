@@ -165,7 +165,7 @@ func (p *pending) finish(n int, err error) {
 // prepare returns the changes of the journal that a request asks for, or why it is refused, once
 // others are made.
 func (r *changer) prepare(p *pending, others []journal.Change) ([]journal.Change, error) {
-	r.loop.doing("entries are changed", p.list)
+	r.loop.Doing("entries are changed", p.list)
 	l, err := r.active.prepared.ByName.Find(p.list)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/notices"
 	"weir/control/observe/flows"
 	"weir/control/ruleset"
 )
@@ -108,7 +109,7 @@ func (d *Daemon) followPeers(now time.Time) {
 		return
 	}
 	d.guards.lookAgain = now.Add(guardInterval)
-	d.loop.doing("it is checked whom the lists would cut off", "")
+	d.loop.Doing("it is checked whom the lists would cut off", "")
 	d.guards.find(now)
 	var changed []*ruleset.List
 	var objections []guard.Objection
@@ -137,7 +138,7 @@ type guards struct {
 	active    *active
 	observers *observers
 	readings  *readings
-	notifier  *notifier
+	notifier  *notices.Notices
 	exports   *flows.Exports
 	log       *slog.Logger
 

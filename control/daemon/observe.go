@@ -13,6 +13,8 @@ import (
 	"weir/control/attach"
 	"weir/control/engine"
 	"weir/control/guard"
+	"weir/control/notices"
+	"weir/control/notify"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
@@ -33,7 +35,7 @@ import (
 type observers struct {
 	active   *active
 	readings *readings
-	notifier *notifier
+	notifier *notices.Notices
 	log      *slog.Logger
 
 	meter      traffic.Meter   // safe for concurrent use
@@ -56,8 +58,8 @@ type observers struct {
 	wakes  *loader.Wakes // what programs wake the daemon by; nil: they cannot
 	ticked time.Duration // when the trackers were read last, by the kernel's clock
 
-	lines       throttle  // of heavy hitters in the log
-	discardsDue time.Time // discarded intervals are logged from then on
+	lines       notify.Throttle // of heavy hitters in the log
+	discardsDue time.Time       // discarded intervals are logged from then on
 }
 
 // configure sets what an engine records, under seeds that stay as long as what is
@@ -194,7 +196,7 @@ func (o *observers) tick() {
 	reports, happened := o.heavy.Tick(loader.Monotonic, o.active.engine, o.active.attach.Stats(false))
 	o.logHeavy(happened, time.Now(), o.log)
 	o.logDiscarded(o.heavy.Discarded, time.Now(), o.log)
-	o.notifier.heavyHitters(o.heavy, happened, time.Now())
+	o.notifier.HeavyHitters(o.heavy, happened, time.Now())
 	o.record.watched(o.heavy.Last(), reports, happened)
 	o.record.displaced(o.heavy)
 	if len(reports) == 0 {
@@ -211,13 +213,13 @@ func (o *observers) tick() {
 }
 
 // heavyLines bounds the lines of heavy hitters in the log.
-var heavyLines = throttle{most: 10, refill: time.Second}
+var heavyLines = notify.Throttle{Most: 10, Refill: time.Second}
 
 // logHeavy logs which flows have become heavy, and which no longer are.
 func (o *observers) logHeavy(happened []heavy.Event, now time.Time, log *slog.Logger) {
-	o.lines.most, o.lines.refill = heavyLines.most, heavyLines.refill
+	o.lines.Most, o.lines.Refill = heavyLines.Most, heavyLines.Refill
 	for _, e := range happened {
-		more, ok := o.lines.pass(now)
+		more, ok := o.lines.Pass(now)
 		if !ok {
 			continue
 		}

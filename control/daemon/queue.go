@@ -21,6 +21,7 @@ import (
 	"weir/control/durable"
 	"weir/control/feed"
 	"weir/control/lists"
+	"weir/control/notices"
 	"weir/control/queue"
 )
 
@@ -29,7 +30,7 @@ import (
 type waiting struct {
 	queue    queue.Queue
 	audit    *audit.Log
-	notifier *notifier
+	notifier *notices.Notices
 	log      *slog.Logger
 	carryOut func(context.Context, api.Change) (api.Changed, error) // makes a change, or refuses it
 
@@ -233,7 +234,7 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 			if !w.givesUp(name, err) {
 				return err
 			}
-			w.notifier.refusedChange(c.Change, nameIn(c.Change), err)
+			w.notifier.RefusedChange(c.Change, nameIn(c.Change), err)
 			w.audit.RefusedChange(ctx, nameIn(c.Change), c.Change, err)
 		}
 		w.log.Error("a change that was given while no daemon answered is refused: "+err.Error(), "given", c.Time)

@@ -2,8 +2,11 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"weir/control/config"
 	"weir/control/durable/durabletest"
 	"weir/control/journal"
+	"weir/control/notices"
 	"weir/control/notify"
 	"weir/control/queue"
 	"weir/filter/verdict"
@@ -163,4 +167,22 @@ func TestQueuedIsTriedAgain(t *testing.T) {
 	if e := <-events; e.Change == nil || e.Change.List != "gone" {
 		t.Errorf("of a list that is gone: %+v", e)
 	}
+}
+
+// notified has a notifier send to a receiver, and returns what that has received.
+func notified(t *testing.T, n *notices.Notices) <-chan notify.Event {
+	t.Helper()
+	events := make(chan notify.Event, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		var e notify.Event
+		if err := json.NewDecoder(q.Body).Decode(&e); err != nil {
+			t.Error(err)
+		}
+		events <- e
+	}))
+	t.Cleanup(receiver.Close)
+	target := notify.Target{Name: "pager", URL: notify.URL(receiver.URL)}
+	target.SetDefaults()
+	n.Configure([]notify.Target{target})
+	return events
 }

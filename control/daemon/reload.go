@@ -170,7 +170,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	d.upkeep.pins.check(ctx)
 	lists.SettleAll(read, d.o.Log)
 	if err != nil {
-		d.observers.notifier.refusedReload(ctx, err)
+		d.observers.notifier.RefusedReload(ctx, err)
 		d.audit.Reloaded(ctx, nil, err)
 		return r, fmt.Errorf("reload, the old configuration stays active: %w", err)
 	}
@@ -194,7 +194,7 @@ type reassembly struct {
 // assemble puts together a configuration with its stages. A list keeps its
 // contents where new ones are refused.
 func (d *Daemon) assemble(c *config.Config, of *stages.Table, feeds map[string]*feed.Feed) reassembly {
-	d.loop.doing("a configuration is activated", "")
+	d.loop.Doing("a configuration is activated", "")
 	last, decided := d.active.prepared.Copy(), d.trials.Decided()
 	next := reassembly{applied: d.active.applied}
 	d.loop.aside(func() { next.Ruleset = ruleset.Assemble(c, of, d.journal, feeds, &d.fleet, last, decided) })
@@ -229,7 +229,7 @@ func (d *Daemon) reconfigure(next reassembly, by *kept) (r api.Reloaded, err err
 	}
 	_ = d.followInterfaces() // Run ends where nothing is left
 	d.feeds.Follow(d.loop.ctx)
-	d.observers.notifier.configure(c)
+	d.observers.notifier.Reconfigure(c)
 	d.observers.exports.Configure(c.Export, time.Now(), d.observers.meter.Hits())
 	if d.o.Logging != nil {
 		d.o.Logging.Configure(c.Log)

@@ -90,7 +90,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 		o.readings.weights.Store(o.weightsNow())
 	}
 	o.readings.top.Store(top)
-	o.notifier.dropped(r)
+	o.notifier.Dropped(r)
 }
 
 // reasonRates returns the rates of the reasons that have had packets.
@@ -201,7 +201,7 @@ func measuredRate(l *learn.Observer) (with, without *float64, packets float64) {
 func (r *readings) Status() api.Status {
 	noted := r.status.Load()
 	s := noted.Status
-	s.Busy = r.loop.busy()
+	s.Busy = r.loop.Busy()
 	if problem := r.unsaved.Load(); problem != nil {
 		s.Unsaved = *problem
 	}
@@ -270,7 +270,7 @@ func (d *Daemon) noteStatus() {
 	}
 	s.SparedMore = len(spared) - len(s.Spared)
 	d.readings.status.Store(s)
-	d.observers.notifier.follow(s.interfaces, d.active.attach.Named())
+	d.observers.notifier.Follow(s.interfaces, d.active.attach.Named())
 }
 
 // Top implements [server.Snapshots].
@@ -383,7 +383,7 @@ func (r *readings) Metrics() metrics.Snapshot {
 			s.Interfaces[n].Unpinned = unpinned[s.Interfaces[n].Target]
 		}
 	}
-	s.LongestTurn = r.loop.longest()
+	s.LongestTurn = r.loop.Longest()
 	if r.logging != nil {
 		s.LogFailed = r.logging.Failed()
 	}

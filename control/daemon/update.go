@@ -23,14 +23,6 @@ import (
 // become another, and the journal is not the place for the old one.
 const maxLingering = 200_000
 
-// remain says what a source has after a failure.
-func remain(entries int) string {
-	if entries == 0 {
-		return "and it has no entries of before"
-	}
-	return "the old contents stay"
-}
-
 // take activates what a list's feed has read, where that is still to be done, and
 // has it saved. It fails where the contents cannot be activated; the feed then
 // returns to the last ones that could.
@@ -61,14 +53,14 @@ func (d *Daemon) take(ctx context.Context, name string, f ruleset.Source) error 
 // update activates the contents of a list's feed. Where it fails, the old ones stay
 // active.
 func (d *Daemon) update(l *ruleset.List) error {
-	d.loop.doing("what was read of a list is activated", l.Name)
+	d.loop.Doing("what was read of a list is activated", l.Name)
 	l.Begin()
 	defer l.End()
 	began, before, p := time.Now(), l.Left, d.active.prepared.Copy()
 	var r ruleset.Reading
 	d.loop.aside(func() { r = p.Reading(l) })
 	if l.Consider(r); r.Refused != nil {
-		d.observers.notifier.refusedList(l)
+		d.observers.notifier.RefusedList(l)
 		return fmt.Errorf("refused: %w", r.Refused)
 	}
 	delta := r.Delta

@@ -1,4 +1,6 @@
-package daemon
+// Package takeover opens the journal of manual entries, which one daemon has at a time, and stops the one
+// that has it open.
+package takeover
 
 import (
 	"context"
@@ -22,23 +24,22 @@ import (
 // next generation.
 const stopPatience = 30 * time.Second
 
-// openJournal opens the journal of manual entries. To take over from another daemon
+// Open opens the journal of manual entries. To take over from another daemon
 // that has it open, that is stopped first: two cannot record changes, nor listen
 // on one socket. Its program stays attached meanwhile, unless its configuration says keep: false.
-func openJournal(ctx context.Context, c *config.Config, o Options) (*journal.Journal, error) {
-	file := journalPath(c)
-	j, err := journal.Open(file, o.Log)
+func Open(ctx context.Context, c *config.Config, file string, takeover bool, log *slog.Logger) (*journal.Journal, error) {
+	j, err := journal.Open(file, log)
 	if !errors.Is(err, journal.ErrLocked) {
 		return j, err
 	}
-	if !o.Takeover {
+	if !takeover {
 		who := "another daemon runs"
 		if pid := processOf(ctx, c); pid != 0 {
 			who += fmt.Sprintf(", process %d", pid)
 		}
 		return nil, fmt.Errorf("%s: stop it first, or take over with --takeover: %w", who, err)
 	}
-	if err := stopOthers(c, file, o.Log); err != nil {
+	if err := stopOthers(c, file, log); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopPatience)
@@ -49,7 +50,7 @@ func openJournal(ctx context.Context, c *config.Config, o Options) (*journal.Jou
 			return nil, err
 		case <-time.After(10 * time.Millisecond):
 		}
-		j, err = journal.Open(file, o.Log)
+		j, err = journal.Open(file, log)
 	}
 	return j, err
 }

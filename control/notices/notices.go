@@ -1,9 +1,12 @@
-package daemon
+// Package notices makes notifications of events in a daemon: it decides which ones are sent, with which
+// text, and when an event has ended.
+package notices
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -23,21 +26,21 @@ import (
 	"weir/loader"
 )
 
-// notifier turns what happens into events of notifications, in its order: each method
+// Notices turns what happens into events of notifications, in its order: each method
 // takes in one kind. Run's goroutine owns it, but for what says otherwise.
-type notifier struct {
+type Notices struct {
 	*notify.Notifier // safe for concurrent use
 
 	interfaces map[loader.Target]attach.Condition // as last seen
 	unfiltered map[loader.Target]bool             // those of which a begin was sent, and no end yet
 	watcher    *heavy.Watcher                     // of the flows
 	flows      map[flowID]bool                    // whose begin was sent, and whose end is to be
-	heavy      throttle
+	heavy      notify.Throttle
 	surge      notify.Meter
 
 	mu      sync.Mutex     // guards the rest, which feeds and API handlers use
 	failing map[string]int // failed attempts of a source, by list and source
-	refused throttle
+	refused notify.Throttle
 }
 
 // flowID identifies a heavy hitter of a tracker.
@@ -49,27 +52,28 @@ type flowID struct {
 // maxFlowsNotified bounds the heavy hitters whose end is waited for.
 const maxFlowsNotified = 1024
 
-// notifyGrace is how long receivers have for the last events when the daemon ends.
-const notifyGrace = 2 * time.Second
+// Grace is how long receivers have for the last events when the daemon ends.
+const Grace = 2 * time.Second
 
-func newNotifier(o Options) *notifier {
-	return &notifier{
-		Notifier: notify.New(o.Version, o.Log), interfaces: make(map[loader.Target]attach.Condition),
+// New returns notices of a daemon of a version, which go nowhere before Reconfigure.
+func New(version string, log *slog.Logger) *Notices {
+	return &Notices{
+		Notifier: notify.New(version, log), interfaces: make(map[loader.Target]attach.Condition),
 		unfiltered: make(map[loader.Target]bool),
 		flows:      make(map[flowID]bool), failing: make(map[string]int),
-		heavy: throttle{most: 10, refill: time.Second}, refused: throttle{most: 10, refill: 10 * time.Second},
+		heavy: notify.Throttle{Most: 10, Refill: time.Second}, refused: notify.Throttle{Most: 10, Refill: 10 * time.Second},
 	}
 }
 
-// configure follows a configuration.
-func (n *notifier) configure(c *config.Config) {
+// Reconfigure follows a configuration.
+func (n *Notices) Reconfigure(c *config.Config) {
 	n.Configure(c.Notify.Targets)
 	n.surge.SurgeSpec = c.Notify.Surge
 	n.endSources(c.Lists)
 }
 
 // endSources ends the failures of sources that lists do not have.
-func (n *notifier) endSources(lists []config.List) {
+func (n *Notices) endSources(lists []config.List) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for id, failures := range n.failing {
@@ -89,31 +93,8 @@ func (n *notifier) endSources(lists []config.List) {
 	}
 }
 
-// throttle lets a number of events through at once, and then one at each interval.
-// What is left out is said with the next one.
-type throttle struct {
-	most   float64
-	refill time.Duration
-	used   float64
-	last   time.Time
-	more   int // events that were left out
-}
-
-// pass reports whether an event may be sent, and how many before it were not.
-func (t *throttle) pass(now time.Time) (more int, ok bool) {
-	t.used = max(0, t.used-float64(now.Sub(t.last))/float64(t.refill))
-	t.last = now
-	if t.used+1 > t.most {
-		t.more++
-		return 0, false
-	}
-	t.used++
-	more, t.more = t.more, 0
-	return more, true
-}
-
-// heavyHitters takes in which flows have become heavy, and which no longer are.
-func (n *notifier) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.Time) {
+// HeavyHitters takes in which flows have become heavy, and which no longer are.
+func (n *Notices) HeavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.Time) {
 	if of != n.watcher { // it knows nothing of the flows of the one before
 		n.watcher = of
 		clear(n.flows)
@@ -160,21 +141,21 @@ func (n *notifier) heavyHitters(of *heavy.Watcher, happened []heavy.Event, now t
 			e.Text = e.Flow.Flow + " " + h.Spec.Began()
 		}
 		if len(n.flows) >= maxFlowsNotified {
-			n.heavy.more++
+			n.heavy.More++
 			continue
 		}
 		var ok bool
-		if e.More, ok = n.heavy.pass(now); ok {
+		if e.More, ok = n.heavy.Pass(now); ok {
 			n.flows[id] = true
 			n.Send(e)
 		}
 	}
 }
 
-// fetched takes in the outcome of an attempt to read a source. A first failure may be
+// Fetched takes in the outcome of an attempt to read a source. A first failure may be
 // a restart of the server: the second, some seconds later, is sent. It is safe for
 // concurrent use.
-func (n *notifier) fetched(name string, o feed.Outcome) {
+func (n *Notices) Fetched(name string, o feed.Outcome) {
 	n.mu.Lock()
 	defer n.mu.Unlock() // while sending, too: for the order
 	id := name + "\x00" + o.Source
@@ -198,9 +179,9 @@ func (n *notifier) fetched(name string, o feed.Outcome) {
 	n.Send(e)
 }
 
-// follow takes in the states of the interfaces. Interfaces that only a pattern names
+// Follow takes in the states of the interfaces. Interfaces that only a pattern names
 // come and go.
-func (n *notifier) follow(states []attach.State, named []loader.Target) {
+func (n *Notices) Follow(states []attach.State, named []loader.Target) {
 	next := make(map[loader.Target]attach.Condition)
 	passing := func(t loader.Target) bool { return !slices.Contains(named, t) }
 	for _, s := range states {
@@ -250,8 +231,8 @@ func (n *notifier) follow(states []attach.State, named []loader.Target) {
 	n.interfaces = next
 }
 
-// dropped takes in the rates of a second.
-func (n *notifier) dropped(r traffic.Rates) {
+// Dropped takes in the rates of a second.
+func (n *Notices) Dropped(r traffic.Rates) {
 	rate := r.Dropped
 	if r.Monitor {
 		rate = float64(r.Grown[verdict.WouldBlock].Packets) / max(r.Interval.Seconds(), 1e-3)
@@ -274,10 +255,10 @@ func (n *notifier) dropped(r traffic.Rates) {
 }
 
 // refuse sends that a change was refused. It is safe for concurrent use.
-func (n *notifier) refuse(c notify.ChangeEvent) {
+func (n *Notices) refuse(c notify.ChangeEvent) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	more, ok := n.refused.pass(time.Now())
+	more, ok := n.refused.Pass(time.Now())
 	if !ok {
 		return
 	}
@@ -288,9 +269,9 @@ func (n *notifier) refuse(c notify.ChangeEvent) {
 	n.Send(notify.Event{Kind: notify.Refused, Severity: notify.Warning, More: more, Change: &c, Text: c.Change + " " + text})
 }
 
-// refusedChange takes in why a change of entries was refused, unless the request
+// RefusedChange takes in why a change of entries was refused, unless the request
 // itself was wrong: who sent it knows, but for a change that was queued.
-func (n *notifier) refusedChange(c api.Change, name string, err error) {
+func (n *Notices) RefusedChange(c api.Change, name string, err error) {
 	var bad *api.BadRequest
 	switch {
 	case !c.Given.IsZero():
@@ -308,20 +289,20 @@ func (n *notifier) refusedChange(c api.Change, name string, err error) {
 	})
 }
 
-// refusedReload takes in why a configuration was refused.
-func (n *notifier) refusedReload(ctx context.Context, err error) {
+// RefusedReload takes in why a configuration was refused.
+func (n *Notices) RefusedReload(ctx context.Context, err error) {
 	r := audit.Record{Source: "signal"}
 	audit.ByCaller(ctx, &r)
 	n.refuse(notify.ChangeEvent{Change: audit.Reload, Error: err.Error(), UID: r.UID, User: r.User, Source: r.Source})
 }
 
-// refusedList takes in why the contents of a list's sources were refused.
-func (n *notifier) refusedList(l *ruleset.List) {
+// RefusedList takes in why the contents of a list's sources were refused.
+func (n *Notices) RefusedList(l *ruleset.List) {
 	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.Refused.Error(), Entries: l.From.Status().Entries})
 }
 
 // TestNotify implements [server.Notifier]. It is safe for concurrent use.
-func (n *notifier) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
+func (n *Notices) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
 	all, err := n.Test(ctx, target)
 	if errors.Is(err, notify.ErrNoTarget) {
 		return nil, fmt.Errorf("%w%s", api.ErrNoTarget, strings.TrimPrefix(err.Error(), notify.ErrNoTarget.Error()))
@@ -336,4 +317,12 @@ func (n *notifier) TestNotify(ctx context.Context, target string) (tested []api.
 		tested = append(tested, of)
 	}
 	return tested, err
+}
+
+// remain says what a source has after a failure.
+func remain(entries int) string {
+	if entries == 0 {
+		return "and it has no entries of before"
+	}
+	return "the old contents stay"
 }

@@ -1,4 +1,4 @@
-package daemon
+package notices
 
 import (
 	"encoding/json"
@@ -17,7 +17,7 @@ import (
 )
 
 // notified has a notifier send to a receiver, and returns what that has received.
-func notified(t *testing.T, n *notifier) <-chan notify.Event {
+func notified(t *testing.T, n *Notices) <-chan notify.Event {
 	t.Helper()
 	events := make(chan notify.Event, 10)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
@@ -36,7 +36,7 @@ func notified(t *testing.T, n *notifier) <-chan notify.Event {
 
 // What begins ends, also where the configuration no longer names it.
 func TestIncidentsEnd(t *testing.T) {
-	n := newNotifier(Options{Log: slog.New(slog.DiscardHandler)})
+	n := New("", slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { n.Close(0) })
 	events := notified(t, n)
 	next := func(kind notify.Kind, state notify.State, what string) {
@@ -49,7 +49,7 @@ func TestIncidentsEnd(t *testing.T) {
 	lists := []config.List{{Name: "feed"}}
 	lists[0].Sources = []feed.Source{{URL: "https://192.0.2.1/list?key=a"}, {URL: "https://192.0.2.1/list?key=b"}}
 	for range 2 {
-		n.fetched("feed", feed.Outcome{Result: feed.Failed, Source: lists[0].SourceNames()[1], Err: errors.New("gone")})
+		n.Fetched("feed", feed.Outcome{Result: feed.Failed, Source: lists[0].SourceNames()[1], Err: errors.New("gone")})
 	}
 	next(notify.Feed, notify.Begin, "a source that fails")
 	n.endSources(lists)
@@ -58,8 +58,8 @@ func TestIncidentsEnd(t *testing.T) {
 	next(notify.Feed, notify.End, "another source instead")
 
 	target := loader.Target{Iface: "eth1"}
-	n.follow([]attach.State{{Target: target, Condition: attach.Gone}}, []loader.Target{target})
+	n.Follow([]attach.State{{Target: target, Condition: attach.Gone}}, []loader.Target{target})
 	next(notify.Interface, notify.Begin, "an interface that is gone")
-	n.follow(nil, nil)
+	n.Follow(nil, nil)
 	next(notify.Interface, notify.End, "it is no longer configured")
 }

@@ -1,4 +1,6 @@
-package daemon
+// Package turns has the log of a loop that answers commands one after the other: which turn is in
+// progress, and how long the longest ones took.
+package turns
 
 import (
 	"context"
@@ -10,7 +12,7 @@ import (
 	"weir/control/api"
 )
 
-// longTurn is how long a turn of Run's loop takes at least to be shown and logged:
+// longTurn is how long a turn takes at least to be shown and logged:
 // commands wait for its end.
 const longTurn = time.Second
 
@@ -18,16 +20,16 @@ const longTurn = time.Second
 // on a busy machine.
 const longWait = 10 * time.Second
 
-// turn is one round of Run's goroutine, after which it answers the next command.
+// turn is one round of a loop, after which it answers the next command.
 type turn struct {
 	began time.Time
 	what  string
 	list  string // "": of no list
 }
 
-// turnLog knows the turn in progress, and the longest ones. Run's goroutine writes it;
+// Log knows the turn in progress, and the longest ones. The loop's goroutine writes it;
 // it may be read at any time.
-type turnLog struct {
+type Log struct {
 	current atomic.Pointer[turn] // nil: none
 	outer   atomic.Pointer[turn] // whose long work goes on beside the other turns; nil: none
 
@@ -37,16 +39,18 @@ type turnLog struct {
 	earlier time.Duration // of the minute before
 }
 
-func (t *turnLog) begin(what string) { t.current.Store(&turn{began: time.Now(), what: what}) }
+// Begin begins a turn.
+func (t *Log) Begin(what string) { t.current.Store(&turn{began: time.Now(), what: what}) }
 
-// doing says what the turn in progress does now.
-func (t *turnLog) doing(what, list string) {
+// Doing says what the turn in progress does now.
+func (t *Log) Doing(what, list string) {
 	if one := t.current.Load(); one != nil {
 		t.current.Store(&turn{one.began, what, list})
 	}
 }
 
-func (t *turnLog) end(log *slog.Logger) {
+// End ends the turn in progress, and logs it where it took long.
+func (t *Log) End(log *slog.Logger) {
 	one := t.current.Swap(nil)
 	if one == nil {
 		return
@@ -62,8 +66,8 @@ func (t *turnLog) end(log *slog.Logger) {
 	}
 }
 
-// leave ends the turn in progress until [turnLog.enter], while its work goes on beside others.
-func (t *turnLog) leave() *turn {
+// Leave ends the turn in progress until [turnLog.enter], while its work goes on beside others.
+func (t *Log) Leave() *turn {
 	one := t.current.Swap(nil)
 	if one != nil {
 		t.note(time.Since(one.began))
@@ -72,8 +76,8 @@ func (t *turnLog) leave() *turn {
 	return one
 }
 
-// enter goes on with a turn that was left.
-func (t *turnLog) enter(one *turn) {
+// Enter goes on with a turn that was left.
+func (t *Log) Enter(one *turn) {
 	t.outer.Store(nil)
 	if one != nil {
 		t.current.Store(&turn{time.Now(), one.what, one.list})
@@ -81,7 +85,7 @@ func (t *turnLog) enter(one *turn) {
 }
 
 // note records the length of a turn, and forgets those of minutes ago.
-func (t *turnLog) note(took time.Duration) {
+func (t *Log) note(took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if past := time.Since(t.minute); past >= time.Minute {
@@ -93,8 +97,8 @@ func (t *turnLog) note(took time.Duration) {
 	t.last = max(t.last, took)
 }
 
-// longest returns the longest turn of the last minute or two, which may be in progress.
-func (t *turnLog) longest() time.Duration {
+// Longest returns the longest turn of the last minute or two, which may be in progress.
+func (t *Log) Longest() time.Duration {
 	t.note(0)
 	t.mu.Lock()
 	most := max(t.last, t.earlier)
@@ -105,9 +109,9 @@ func (t *turnLog) longest() time.Duration {
 	return most
 }
 
-// busy returns the turn in progress if it takes long, or else the long work beside other
+// Busy returns the turn in progress if it takes long, or else the long work beside other
 // turns. It returns nil where there is neither.
-func (t *turnLog) busy() *api.Busy {
+func (t *Log) Busy() *api.Busy {
 	current, outer := t.current.Load(), t.outer.Load()
 	for _, one := range []*turn{current, outer} {
 		if one != nil && time.Since(one.began) >= longTurn {
