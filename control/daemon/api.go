@@ -8,10 +8,12 @@ import (
 	"weir/control/console"
 	"weir/control/entries"
 	"weir/control/fleet/node"
+	"weir/control/fleet/rehearsal"
 	"weir/control/lists"
 	"weir/control/metrics"
 	"weir/control/notices"
 	"weir/control/observe/drops"
+	"weir/control/observe/partners"
 	"weir/control/observe/worth"
 	"weir/control/serve"
 )
@@ -30,8 +32,8 @@ type API struct {
 	*override
 	*trafficHistory
 	*drops.Recorder
-	*collateral
-	*rehearsals
+	*partners.Record
+	*rehearsal.Rehearsals
 
 	early *serve.Early // at the API's socket; nil: it could not be opened yet
 	consoles

@@ -12,6 +12,7 @@ import (
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/fleet/rehearsal"
 	"weir/control/journal"
 	"weir/control/ruleset"
 	"weir/filter/membership"
@@ -24,7 +25,7 @@ type builder struct {
 	active     *active
 	observers  *observers
 	monitor    *override
-	rehearsals *rehearsals
+	rehearsals *rehearsal.Rehearsals
 	queue      *waiting
 	journal    *journal.Journal
 	version    string
@@ -68,7 +69,7 @@ func (d *Daemon) replan(now time.Time) {
 // build builds the engine of a configuration, unless one is kept, with its metadata.
 func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, attach.Metadata, error) {
 	c := p.EngineConfig()
-	c.Monitor, c.SampleClean = b.monitor.monitors(p.Config), b.rehearsals.any()
+	c.Monitor, c.SampleClean = b.monitor.monitors(p.Config), b.rehearsals.Any()
 	b.observers.configure(p, &c)
 	c.Wakes = b.observers.wakes
 	c.Owner = b.owner(p.Config)

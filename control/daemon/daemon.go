@@ -27,6 +27,8 @@ import (
 	"weir/control/engine"
 	"weir/control/entries"
 	"weir/control/feed"
+	"weir/control/fleet/member"
+	"weir/control/fleet/rehearsal"
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/lists"
@@ -34,6 +36,7 @@ import (
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
+	"weir/control/observe/partners"
 	"weir/control/observe/traffic"
 	"weir/control/observe/worth"
 	"weir/control/rollback"
@@ -106,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if c.Console.Listen != "" {
 		d.api.Console = console.New(d.api, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
-	if d.fleet.node, err = openFleet(c, o.Version, false, o.Log); err != nil {
+	if d.fleet.Node, err = member.Open(c, o.Version, false, o.Log); err != nil {
 		return nil, err
 	}
 	if d.service.Manager, err = serve.DialManager(); err != nil {
@@ -131,7 +134,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.changes.queued.open(c); err != nil {
 		o.Log.Error("changes that were given while no daemon answered are not made: " + err.Error())
 	}
-	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{&d.changes.queued, o.Progress, &d.fleet.awaits, o.Version, time.Now()}), o.Log)
+	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{&d.changes.queued, o.Progress, d.fleet.Member, o.Version, time.Now()}), o.Log)
 	defer func() {
 		if err != nil {
 			d.api.early.Close()
@@ -163,16 +166,16 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.observers = observers{
 		active: d.active, readings: &d.readings, notifier: notices.New(o.Version, o.Log), log: o.Log,
 		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: drops.NewRecorder(lender{d.loop, d.active}, o.Log), exports: flows.New(hub, o.Log),
-		collateral: collateral{loop: d.loop, active: d.active, note: d.note, log: o.Log},
+		collateral: partners.New(noting{rules{d.loop, d.active}, d}, o.Log),
 	}
 	d.readings = readings{
-		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: &d.observers.collateral},
+		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: d.observers.collateral},
 		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.upkeep.unsaved, logging: o.Logging,
 	}
 	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, log: o.Log}
 	d.fleet = fleet{
-		service: &d.service, log: o.Log,
-		rehearsals: rehearsals{loop: d.loop, active: d.active, hub: d.observers.hub, collateral: &d.observers.collateral, note: d.note},
+		Member:     member.New(&d.service, o.Log),
+		rehearsals: rehearsal.New(noting{rules{d.loop, d.active}, d}, d.observers.hub, d.observers.collateral),
 	}
 	d.feeds = feeds{loop: d.loop, active: d.active, observers: &d.observers, activate: d.take, log: o.Log, usage: make(map[*feed.Feed]*usage)}
 	d.feeds.Reader = lists.NewReader(&d.feeds, d.audit, o.Log)
@@ -182,23 +185,23 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		queued: waiting{audit: d.audit, notifier: d.observers.notifier, log: o.Log, carryOut: d.changes.carryOut, patience: queuedPatience},
 	}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
-	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: &d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
+	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
 	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Path: trialPath(c), Log: o.Log}
 	d.builder = builder{
-		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: &d.fleet.rehearsals, queue: &d.changes.queued,
+		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: d.fleet.rehearsals, queue: &d.changes.queued,
 		version: o.Version, log: o.Log,
 	}
 	d.api = &API{
 		reconfigured: d, loop: d.loop, records: records{d.audit}, Notices: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor,
-		trafficHistory: &d.observers.history, Recorder: d.observers.drops, collateral: &d.observers.collateral, rehearsals: &d.fleet.rehearsals,
+		trafficHistory: &d.observers.history, Recorder: d.observers.drops, Record: d.observers.collateral, Rehearsals: d.fleet.rehearsals,
 
 		consoles:    consoles{audit: d.audit},
 		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
 		Pages:       entries.New(rules{d.loop, d.active}),
 		Reader:      d.feeds.Reader,
 		explainer:   explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
-		Appraiser:   worth.New(rules{d.loop, d.active}, &d.observers.meter, d.observers.drops, &d.observers.history, &d.observers.collateral),
+		Appraiser:   worth.New(rules{d.loop, d.active}, &d.observers.meter, d.observers.drops, &d.observers.history, d.observers.collateral),
 	}
 	return d
 }
@@ -216,10 +219,10 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 			inherited.Lists = append(inherited.Lists, l.Name)
 		}
 	}
-	if err := d.fleet.await(ctx, inherited.Lists); err != nil {
+	if err := d.fleet.Await(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: &d.fleet, Trials: d.trials.Decided(), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: d.fleet.Member, Trials: d.trials.Decided(), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
 	if err != nil {
 		return err
 	}
@@ -302,9 +305,9 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	}
 	d.active.announce(d.o.Log, "filtering", d.active.took) // and answering
 	d.feeds.Follow(ctx)
-	if d.fleet.node != nil {
+	if d.fleet.Node != nil {
 		all.Go(func() {
-			if err := d.fleet.node.Run(ctx, d.api); err != nil {
+			if err := d.fleet.Node.Run(ctx, d.api); err != nil {
 				d.o.Log.Error("the fleet is not followed: " + err.Error())
 			}
 		})
@@ -314,7 +317,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.upkeep.follow(ctx, func() error { return d.checkState(ctx) }) })
 	all.Go(func() { d.upkeep.pins.follow(ctx) })
 	all.Go(func() { d.changes.queued.follow(ctx, d.loop.seconds) })
-	all.Go(func() { d.observers.collateral.follow(ctx) })
+	all.Go(func() { d.observers.collateral.Follow(ctx) })
 	all.Go(func() { d.api.Appraiser.Follow(ctx) })
 	now := time.Now()
 	d.observers.record.config.Last, d.observers.record.config.LastDone, d.observers.record.config.Done = now, now, 1

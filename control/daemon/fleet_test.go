@@ -19,6 +19,7 @@ import (
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/hub"
+	"weir/control/fleet/member"
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/serve"
@@ -437,33 +438,6 @@ func TestFleetDerived(t *testing.T) {
 	}
 }
 
-// A node reads the settings of a list as its hub writes them, and refuses unknown ones; a node of
-// an earlier version refuses a limited list.
-func TestFleetSettings(t *testing.T) {
-	c, err := fleetConfig("x", wire.Settings{Action: "allow-limited", Direction: "dst", Ports: "tcp/22,udp/5000-5010", Protocols: "tcp,icmp,47,udp", VLANs: "0,10"})
-	if err != nil || c.Action != config.Allow || c.Rule().String() != "tcp/22, udp/5000-5010, icmp, 47, of VLAN 0 or 10" || !c.Enforce {
-		t.Errorf("%+v, %v", c, err)
-	}
-	if err := new(config.Action).UnmarshalText([]byte("block" + wire.Limited)); err == nil {
-		t.Error("versions that know no rules take the list for all packets")
-	}
-	for _, s := range []wire.Settings{
-		{Action: "block-limited", Direction: "src", Ports: "tcp/22-20"},
-		{Action: "block-limited", Direction: "src", Protocols: "xyz"},
-		{Action: "block-limited", Direction: "src", VLANs: "5000"},
-		{Action: "block-limited-limited", Direction: "src"},
-		{Action: "block", Direction: "src", Prefix6: 129},
-		{Action: "block", Direction: "src", Prefix6: -1},
-		{Action: "allow", Direction: "src", Prefix6: 64},
-		{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 8, At: 8}},
-		{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 24}},
-	} {
-		if c, err := fleetConfig("x", s); err == nil {
-			t.Errorf("%+v: %+v", s, c)
-		}
-	}
-}
-
 func TestFleetRefused(t *testing.T) {
 	for enroll, want := range map[string]string{
 		"/does/not/exist":                         "no such file",
@@ -496,21 +470,21 @@ func TestFleetAwaitsUnsaved(t *testing.T) {
 		return err == nil && len(f.Nodes) == 1 && f.Nodes[0].State == api.NodeCurrent
 	})
 	h.stop()
-	n, err := openFleet(c, "test", true, slog.New(slog.DiscardHandler))
+	n, err := member.Open(c, "test", true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := fleet{node: n, service: &service{Manager: new(serve.Manager)}, log: slog.New(slog.DiscardHandler)}
+	f := member.New(new(serve.Manager), slog.New(slog.DiscardHandler))
+	f.Node = n
 	ended := make(chan error, 1)
-	go func() { ended <- f.await(t.Context(), []string{"fleet.block", "fleet.unsaved", "own"}) }()
+	go func() { ended <- f.Await(t.Context(), []string{"fleet.block", "fleet.unsaved", "own"}) }()
 	wait.For(t, "what the start waits for", func() bool {
 		select {
 		case err := <-ended:
 			t.Fatalf("it does not wait: %v", err)
 		default:
 		}
-		text := f.awaits.Load()
-		return text != nil && strings.HasPrefix(*text, "waiting for fleet.unsaved, ")
+		return strings.HasPrefix(f.Awaited(), "waiting for fleet.unsaved, ")
 	})
 	h.start("")
 	if err := <-ended; err != nil {

@@ -13,7 +13,7 @@ import (
 // not possible, another engine is to be built: as for host facts that programs are loaded with.
 func (d *Daemon) activateInPlace(next *ruleset.Ruleset, applied uint64) bool {
 	if next.Config.TakesCommands() || len(next.Config.Shared()) > 0 ||
-		d.active.engine.Monitor != d.monitor.monitors(next.Config) || d.active.engine.SamplesClean() != d.fleet.rehearsals.any() {
+		d.active.engine.Monitor != d.monitor.monitors(next.Config) || d.active.engine.SamplesClean() != d.fleet.rehearsals.Any() {
 		return false
 	}
 	targets := targetsOf(next.Config)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/observe/partners"
 	"weir/control/observe/traffic"
 )
 
@@ -19,7 +20,7 @@ type lister struct {
 	loop       *loop
 	active     *active
 	meter      *traffic.Meter
-	collateral *collateral
+	collateral *partners.Record
 	last       atomic.Pointer[[]api.List] // as last described
 }
 
@@ -37,5 +38,5 @@ func (n *lister) Lists() (lists []api.List) {
 
 // describe describes the lists as they are. It is for Run's goroutine.
 func (n *lister) describe() []api.List {
-	return n.active.prepared.Describe(n.meter.Hits(), n.collateral.last.Load())
+	return n.active.prepared.Describe(n.meter.Hits(), n.collateral.Last())
 }

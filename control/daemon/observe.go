@@ -20,6 +20,7 @@ import (
 	"weir/control/observe/flows"
 	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
+	"weir/control/observe/partners"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
 	"weir/control/stages"
@@ -44,7 +45,7 @@ type observers struct {
 	history    trafficHistory
 	exports    *flows.Exports
 	record     record
-	collateral collateral // safe for concurrent use
+	collateral *partners.Record // safe for concurrent use
 
 	trackerSeed hash.Seed
 

@@ -13,6 +13,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/fleet/member"
 	"weir/control/journal"
 	"weir/control/ruleset"
 	"weir/control/trial"
@@ -34,11 +35,11 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 			return nil, err
 		}
 	}
-	n, err := openFleet(c, "", true, log)
+	n, err := member.Open(c, "", true, log)
 	if err != nil {
 		return nil, err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &fleet{node: n}, Trials: trial.Load(trialPath(c), log)})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &member.Member{Node: n}, Trials: trial.Load(trialPath(c), log)})
 	if err == nil && p.Unopened != nil {
 		return nil, p.Unopened
 	}

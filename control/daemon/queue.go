@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -20,6 +19,7 @@ import (
 	"weir/control/config"
 	"weir/control/durable"
 	"weir/control/feed"
+	"weir/control/fleet/member"
 	"weir/control/lists"
 	"weir/control/notices"
 	"weir/control/queue"
@@ -101,7 +101,7 @@ func leavePlace(socket, state string) error {
 type starter struct {
 	queued   *waiting
 	progress *feed.Progress
-	awaits   *atomic.Pointer[string] // what the start waits for of the fleet; nil: nothing
+	fleet    *member.Member
 	version  string
 	since    time.Time
 }
@@ -110,8 +110,8 @@ type starter struct {
 func (s *starter) Starting() api.Starting {
 	doing := "building and loading the filter"
 	switch source, read, total := s.progress.Get(); {
-	case s.awaits.Load() != nil:
-		doing = *s.awaits.Load()
+	case s.fleet.Awaited() != "":
+		doing = s.fleet.Awaited()
 	case source == "":
 		doing = "reading what is saved"
 	case total > 0 && read < total:

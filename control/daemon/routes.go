@@ -51,3 +51,33 @@ func (r rules) Lend(ctx context.Context, fn func(ruleset.Active) error) error {
 
 // lent returns the rule set that filters, with its engine. It is for Run's goroutine.
 func (a *active) lent() ruleset.Active { return ruleset.Active{Ruleset: a.prepared, Engine: a.engine} }
+
+// noting is the daemon, as parts need it that publish the lists or have programs report clean packets.
+type noting struct {
+	rules
+	d *Daemon
+}
+
+// Note implements [partners.Host].
+func (n noting) Note() { n.d.note() }
+
+// LendAlone implements [rehearsal.Host].
+func (n noting) LendAlone(ctx context.Context, fn func(ruleset.Active) error) error {
+	return n.loop.doAlone(ctx, func() error { return fn(n.active.lent()) })
+}
+
+// SampleClean implements [rehearsal.Host].
+func (n noting) SampleClean(on bool) error {
+	if n.active.engine.SamplesClean() == on {
+		return nil
+	}
+	next, err := n.active.engine.WithCleanSampled(on)
+	if err != nil {
+		return err
+	}
+	if err := n.active.swap(next, n.active.attach.Metadata()); err != nil {
+		return err
+	}
+	n.d.note()
+	return nil
+}

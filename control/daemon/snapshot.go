@@ -76,7 +76,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	}
 	hits := o.meter.Hits()
 	top.Filter.Lists = o.listRates(seconds, hits)
-	o.history.add(now, r, m.Drops, hits, o.collateral.last.Load())
+	o.history.add(now, r, m.Drops, hits, o.collateral.Last())
 	lists := flows.Lists{Hits: hits, Trial: o.active.prepared.OnTrial(), Out: o.active.prepared.Outgoing()}
 	if o.exports.Second(now, r, o.active.prepared.TrackDrops, m.Drops, lists) {
 		o.exports.SendCounters(now, &o.meter, o.active.attach.Attached())
@@ -262,7 +262,7 @@ func (d *Daemon) noteStatus() {
 	if d.reloads.unconfirmed != nil {
 		s.ConfirmUntil = &d.reloads.unconfirmed.until
 	}
-	s.Fleet, s.NotReady = d.fleet.status(), d.active.prepared.NotReady()
+	s.Fleet, s.NotReady = d.fleet.Status(), d.active.prepared.NotReady()
 	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced
 	spared := d.observers.heavy.Spared(loader.Monotonic())
 	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
@@ -427,7 +427,7 @@ func (d *Daemon) note() {
 			n.Refused = l.Refused != nil || l.Rejected != nil
 			n.Trial = l.Trial != nil && !l.Trial.Enforced
 			n.LeftOut, n.Private = l.Left.Entries(), l.Left.Private
-			if c := d.observers.collateral.of(l.Name); c != nil {
+			if c := d.observers.collateral.Last().Of(l.Name); c != nil {
 				n.Collateral = new(c.Addresses)
 			}
 			if l.FromFeed != nil {
@@ -461,7 +461,7 @@ func (d *Daemon) note() {
 		s.Exports = append(s.Exports, metrics.Export(c))
 	}
 	s.History = metrics.History(d.observers.history.Counts())
-	s.Fleet = d.fleet.metrics()
+	s.Fleet = d.fleet.Metrics()
 	d.readings.snapshot.Store(&s)
 	lists := d.readings.lister.describe()
 	d.readings.lister.last.Store(&lists)

@@ -15,6 +15,7 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/node"
 	"weir/control/guard"
+	"weir/control/observe/partners"
 	"weir/control/ruleset"
 	"weir/control/trial"
 	"weir/filter/membership"
@@ -28,7 +29,7 @@ type trials struct {
 	loop       *loop
 	active     *active
 	guards     *guards
-	collateral *collateral
+	collateral *partners.Record
 	reloads    *confirmation
 	audit      *audit.Log
 	reassemble func() error // activates the configuration again, with the decisions
@@ -68,7 +69,7 @@ func (s *trials) Enforce(ctx context.Context, name string, c api.EnforceChange) 
 	r := audit.OfTrial(name, c)
 	by := audit.Cut(r.Who(), audit.MaxText)
 	if !c.Off && c.After == 0 && !c.Force {
-		_, err = s.collateral.read(ctx) // for enforce
+		_, err = s.collateral.Read(ctx) // for enforce
 	}
 	if err == nil {
 		err = s.loop.doAlone(ctx, func() (err error) {
@@ -100,7 +101,7 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 		if err := s.guards.enforcingCutsOff([]*ruleset.List{l}, callers(c.SSH, c.Connection)...); err != nil {
 			return &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: %s", name, err, orForce)}
 		}
-		if err := s.collateral.dropsPartners(name); err != nil {
+		if err := s.collateral.DropsPartners(name); err != nil {
 			return &api.BadRequest{Err: trial.Stays(name, err)}
 		}
 		return nil
@@ -152,10 +153,10 @@ func (s *trials) Holds(list string) error {
 	if err := s.guards.enforcingCutsOff([]*ruleset.List{s.active.prepared.List(list)}); err != nil {
 		return fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", list, err, list)
 	}
-	if s.collateral.unread() { // since the start, before which the trial's time may have come
+	if s.collateral.Unread(s.active.prepared.Config) { // since the start, before which the trial's time may have come
 		return fmt.Errorf("the trial of list %s is over, but it is not enforced yet: with whom this host has conversed has yet to be read", list)
 	}
-	if err := s.collateral.dropsPartners(list); err != nil {
+	if err := s.collateral.DropsPartners(list); err != nil {
 		return trial.Overdue(list, err, "weir enforce")
 	}
 	return nil

@@ -102,13 +102,13 @@ func TestTrialWaitsForTheRecord(t *testing.T) {
 	d := begin(t, r)
 	for _, read := range []bool{true, false} {
 		if read {
-			if _, err := d.observers.collateral.read(t.Context()); err != nil {
+			if _, err := d.observers.collateral.Read(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if err := d.loop.Do(t.Context(), func() error {
 			if !read {
-				d.observers.collateral.last.Store(nil)
+				d.observers.collateral.Forget()
 			}
 			if err := d.trials.Holds("a"); (err == nil) != read {
 				return fmt.Errorf("read: %v: %w", read, err)

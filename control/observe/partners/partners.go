@@ -1,4 +1,9 @@
-package daemon
+// Package partners reads with which of the addresses that lists match this host converses.
+//
+// Programs record these addresses, without the lists: which list has an address follows from the lists'
+// contents when the record is read. The record is in the programs' memory, and so outlives reloads,
+// restarts and crashes.
+package partners
 
 import (
 	"cmp"
@@ -26,38 +31,47 @@ import (
 	"weir/loader"
 )
 
-// Programs record the addresses that lists match and with which this host converses, without
-// the lists: which of them has an address follows from their contents when the record is read.
-// It lives in the programs' memory, and so outlives reloads, restarts and crashes.
+// Host is the daemon.
+type Host interface {
+	ruleset.Host
 
-// collateral reads the record, and says whom lists drop by it. It is safe for concurrent use.
-type collateral struct {
-	loop   *loop
-	active *active
-	note   func() // publishes the lists in Run's goroutine, which owns them
-	log    *slog.Logger
+	// Note publishes the lists anew. It is for turns of the daemon's loop.
+	Note()
+}
+
+// Record reads the record, and says whom lists drop by it. It is safe for concurrent use.
+type Record struct {
+	host Host
+	log  *slog.Logger
 
 	reading sync.Mutex                     // held while the record is read
 	last    atomic.Pointer[api.Collateral] // as last read; nil: it is not recorded
 }
 
-// collateralInterval is how often the record is read for lists, metrics and trials that end.
-const collateralInterval = time.Minute
+// New returns the record of a host.
+func New(host Host, log *slog.Logger) *Record {
+	return &Record{host: host, log: log}
+}
 
-// collateralDay is for how long a conversation keeps a trial from its end.
-const collateralDay = 24 * time.Hour
+// Interval is how often the record is read for lists, metrics and trials that end.
+const Interval = time.Minute
 
-// follow reads the record at its interval.
-func (m *collateral) follow(ctx context.Context) {
-	t := time.NewTicker(collateralInterval)
+// day is for how long a conversation keeps a trial from its end.
+const day = 24 * time.Hour
+
+// Follow reads the record at its interval.
+func (m *Record) Follow(ctx context.Context) {
+	t := time.NewTicker(Interval)
 	defer t.Stop()
-	var last problem
-	for {
+	for last := ""; ; {
 		text := ""
-		if _, err := m.read(ctx); err != nil && ctx.Err() == nil {
+		if _, err := m.Read(ctx); err != nil && ctx.Err() == nil {
 			text = "the record of conversations cannot be read: " + err.Error()
 		}
-		last.log(text, m.log.Error)
+		if text != "" && text != last {
+			m.log.Error(text)
+		}
+		last = text
 		select {
 		case <-ctx.Done():
 			return
@@ -67,16 +81,16 @@ func (m *collateral) follow(ctx context.Context) {
 }
 
 // Collateral implements [server.Appraiser].
-func (m *collateral) Collateral(ctx context.Context, name string) (api.Collateral, error) {
+func (m *Record) Collateral(ctx context.Context, name string) (api.Collateral, error) {
 	if name != "" {
-		if err := m.loop.Do(ctx, func() error {
-			_, err := m.active.prepared.ByName.Find(name)
+		if err := m.host.Lend(ctx, func(a ruleset.Active) error {
+			_, err := a.ByName.Find(name)
 			return err
 		}); err != nil {
 			return api.Collateral{}, err
 		}
 	}
-	c, err := m.read(ctx)
+	c, err := m.Read(ctx)
 	if err != nil {
 		return api.Collateral{}, err
 	}
@@ -90,19 +104,19 @@ func (m *collateral) Collateral(ctx context.Context, name string) (api.Collatera
 	return answer, nil
 }
 
-// read reads the record, and says which lists have its addresses. Run's goroutine only
+// Read reads the record, and says which lists have its addresses. Run's goroutine only
 // lends what it needs.
-func (m *collateral) read(ctx context.Context) (*api.Collateral, error) {
+func (m *Record) Read(ctx context.Context) (*api.Collateral, error) {
 	m.reading.Lock() // one reading at a time
 	defer m.reading.Unlock()
 	c := &api.Collateral{At: time.Now()}
 	var p *ruleset.Ruleset
 	read := func() (map[verdict.Partner]verdict.Conversation, error) { return nil, nil }
-	if err := m.loop.Do(ctx, func() error {
-		p = m.active.prepared.Copy()
-		record := p.Config.Conversations(m.active.engine.Kernel())
+	if err := m.host.Lend(ctx, func(a ruleset.Active) error {
+		p = a.Copy()
+		record := p.Config.Conversations(a.Engine.Kernel())
 		if record == nil {
-			m.last.Store(nil)
+			m.Forget()
 			return nil
 		}
 		c.Recorded, c.Room = true, int(p.Config.Collateral.Sources)
@@ -119,10 +133,10 @@ func (m *collateral) read(ctx context.Context) (*api.Collateral, error) {
 		return c, err
 	}
 	attribute(p, c, partners)
-	return c, m.loop.Do(ctx, func() error {
-		if m.active.prepared.Config.Collateral.On() {
+	return c, m.host.Lend(ctx, func(a ruleset.Active) error {
+		if a.Config.Collateral.On() {
 			m.last.Store(c)
-			m.note()
+			m.host.Note()
 		}
 		return nil
 	})
@@ -161,7 +175,7 @@ func attribute(p *ruleset.Ruleset, c *api.Collateral, partners map[verdict.Partn
 		for name := range blocking(p, find.Covering(sought)) {
 			l := &c.Lists[number[name]]
 			l.Addresses++
-			if c.At.Sub(of.Last) <= collateralDay {
+			if c.At.Sub(of.Last) <= day {
 				l.Day++
 			}
 			if len(l.Latest) < api.MaxPartners {
@@ -198,17 +212,15 @@ func howConversed(how verdict.How) (all []string) {
 	return all
 }
 
+// Forget forgets what was last read, as where nothing is recorded any more.
+func (m *Record) Forget() { m.last.Store(nil) }
+
 // Last returns what was last read, nil where nothing is recorded.
-func (m *collateral) Last() *api.Collateral { return m.last.Load() }
+func (m *Record) Last() *api.Collateral { return m.last.Load() }
 
-// of returns what was last read of a list, nil where nothing is recorded.
-func (m *collateral) of(name string) *api.ListCollateral {
-	return m.last.Load().Of(name)
-}
-
-// additions are entries that drop more than before, unless an allow list has the address, or it was
+// Additions are entries that drop more than before, unless an allow list has the address, or it was
 // dropped before.
-type additions struct {
+type Additions struct {
 	find, allowed, before engine.Finder
 
 	out    bool
@@ -216,8 +228,9 @@ type additions struct {
 	trial  bool // they drop nothing
 }
 
-func additionsOf(more engine.List, allowed, before engine.Finder) additions {
-	a := additions{allowed: allowed, before: before, out: more.Direction == engine.Out}
+// AdditionsOf returns the additions that a list has, beside lists that allow, and that drop already.
+func AdditionsOf(more engine.List, allowed, before engine.Finder) Additions {
+	a := Additions{allowed: allowed, before: before, out: more.Direction == engine.Out}
 	if more.Rule != nil {
 		a.narrow, a.trial = more.Rule.Narrow(), more.Rule.Trial
 		anywhere := *more.Rule // no connection says where its packets are
@@ -229,18 +242,18 @@ func additionsOf(more engine.List, allowed, before engine.Finder) additions {
 }
 
 // drop reports whether a packet would be dropped.
-func (a *additions) drop(t key.Tuple) bool {
+func (a *Additions) drop(t key.Tuple) bool {
 	by := func(f engine.Finder) bool { return len(f.Deciding(t, verdict.Where{})) > 0 }
 	return by(a.find) && !by(a.allowed) && !by(a.before)
 }
 
-// conversedWith returns with which addresses that additions drop this host has conversed in the
+// ConversedWith returns with which addresses that additions drop this host has conversed in the
 // last 24 hours, whether or not a list had them then; nil where that is not recorded. A datagram
 // counts where the source of one was heard.
-func (m *collateral) conversedWith(ctx context.Context, a additions, heard func(netip.Addr) bool) *wire.Conversed {
+func (m *Record) ConversedWith(ctx context.Context, a Additions, heard func(netip.Addr) bool) *wire.Conversed {
 	var memory *stages.Conversations
-	if err := m.loop.Do(ctx, func() error {
-		memory = m.active.prepared.Config.Conversations(m.active.engine.Kernel())
+	if err := m.host.Lend(ctx, func(a ruleset.Active) error {
+		memory = a.Config.Conversations(a.Engine.Kernel())
 		return nil
 	}); err != nil || memory == nil {
 		return nil
@@ -251,7 +264,7 @@ func (m *collateral) conversedWith(ctx context.Context, a additions, heard func(
 	}
 	now, last := loader.Monotonic(), make(map[netip.Addr]time.Duration)
 	counts := func(how verdict.How, at time.Duration) bool {
-		return now-at <= collateralDay && (a.out || !memory.Spared(how))
+		return now-at <= day && (a.out || !memory.Spared(how))
 	}
 	err := memory.Connections(func(c stages.Connection) {
 		t, of := c.In, c.In.Src
@@ -293,24 +306,21 @@ func (m *collateral) conversedWith(ctx context.Context, a additions, heard func(
 	return c
 }
 
-// records reports whether conversations are recorded, by what was last read.
-func (m *collateral) records() bool { return m.last.Load() != nil }
+// Records reports whether conversations are recorded, by what was last read.
+func (m *Record) Records() bool { return m.last.Load() != nil }
 
-// unread reports whether conversations are recorded, but were not read yet. It is for Run's
-// goroutine.
-func (m *collateral) unread() bool {
-	return m.active.prepared.Config.Collateral.On() && m.last.Load() == nil
-}
+// Unread reports whether a configuration has conversations recorded that were not read yet.
+func (m *Record) Unread(c *config.Config) bool { return c.Collateral.On() && m.last.Load() == nil }
 
 // Conversed implements [node.Daemon].
-func (m *collateral) Conversed(name string) *wire.Conversed {
+func (m *Record) Conversed(name string) *wire.Conversed {
 	return m.conversedOf(config.FleetPrefix + name)
 }
 
 // conversedOf returns with which addresses of a list this host has conversed in the last 24 hours,
 // by what was last read; nil where nothing is recorded.
-func (m *collateral) conversedOf(name string) *wire.Conversed {
-	l := m.of(name)
+func (m *Record) conversedOf(name string) *wire.Conversed {
+	l := m.Last().Of(name)
 	if l == nil {
 		return nil
 	}
@@ -321,8 +331,8 @@ func (m *collateral) conversedOf(name string) *wire.Conversed {
 	return c
 }
 
-// dropsPartners returns that a list would drop whom this host has conversed with lately.
-func (m *collateral) dropsPartners(name string) error {
+// DropsPartners returns that a list would drop whom this host has conversed with lately.
+func (m *Record) DropsPartners(name string) error {
 	c := m.conversedOf(name)
 	if c == nil || c.Addresses == 0 {
 		return nil

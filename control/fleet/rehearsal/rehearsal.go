@@ -1,4 +1,9 @@
-package daemon
+// Package rehearsal counts which of the packets that pass a version of a fleet's list would drop.
+//
+// Programs report packets that match nothing, too, while a version is rehearsed: all of them, or samples
+// where there are too many. What a version would drop in addition it drops by the entries that it adds,
+// or that it removes from an allow list; each packet is matched against these.
+package rehearsal
 
 import (
 	"cmp"
@@ -12,10 +17,12 @@ import (
 
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/fleet/member"
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/observe/events"
+	"weir/control/observe/partners"
 	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/ordered"
@@ -23,26 +30,36 @@ import (
 	"weir/filter/verdict"
 )
 
-// A rehearsal counts which of the packets that pass a version of a fleet's list would
-// drop. The program reports those that match nothing, too, while there is one: all of
-// them, or samples where there are too many. What a version would drop in addition it
-// drops by the entries that it adds, or that it removes from an allow list; each packet
-// is matched against these.
+// Host is the daemon.
+type Host interface {
+	ruleset.Host
 
-// rehearsals has the rehearsals of all lists. It is safe for concurrent use, but for what says
+	// LendAlone is Lend for what may change programs: it waits while an engine is built.
+	LendAlone(ctx context.Context, fn func(ruleset.Active) error) error
+
+	// SampleClean has the programs report packets that match nothing, or no longer, with one step for
+	// each interface. It is for LendAlone.
+	SampleClean(on bool) error
+}
+
+// Rehearsals has the rehearsals of all lists. It is safe for concurrent use, but for what says
 // otherwise.
-type rehearsals struct {
-	loop       *loop
-	active     *active
+type Rehearsals struct {
+	host       Host
 	hub        *events.Hub
-	collateral *collateral
-	note       func() // publishes the state in Run's goroutine, which owns that
+	collateral *partners.Record
 
 	mu     sync.Mutex
 	byList map[string]*rehearsal // as the hub calls the list
 }
 
-func (x *rehearsals) any() bool {
+// New returns the rehearsals of a host, whose packets come from a hub.
+func New(host Host, hub *events.Hub, collateral *partners.Record) *Rehearsals {
+	return &Rehearsals{host: host, hub: hub, collateral: collateral}
+}
+
+// Any reports whether there is a rehearsal.
+func (x *Rehearsals) Any() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.byList) > 0
@@ -56,14 +73,14 @@ type rehearsal struct {
 	ended    chan struct{}
 
 	// Of its goroutine.
-	out      bool          // the list is of outgoing packets
-	vlans    bool          // a list is for packets of some VLANs alone, which frames show
-	monitor  bool          // nothing is dropped
-	added    engine.Finder // the entries that would drop more
-	allowed  engine.Finder // the allow lists as they would be
-	allow    bool          // the version is of an allow list
-	compared []engine.List // the active lists that these follow from
-	drops    additions     // the same for conversations
+	out      bool               // the list is of outgoing packets
+	vlans    bool               // a list is for packets of some VLANs alone, which frames show
+	monitor  bool               // nothing is dropped
+	added    engine.Finder      // the entries that would drop more
+	allowed  engine.Finder      // the allow lists as they would be
+	allow    bool               // the version is of an allow list
+	compared []engine.List      // the active lists that these follow from
+	drops    partners.Additions // the same for conversations
 
 	mu   sync.Mutex
 	sum  wire.Rehearsal
@@ -78,7 +95,7 @@ const maxAffected = 1024
 var rehearsed = []verdict.Reason{verdict.Clean, verdict.Allowed, verdict.WouldBlock, verdict.Truncated, verdict.Malformed, verdict.Unparsed}
 
 // Rehearse implements [node.Daemon].
-func (x *rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidate) error {
+func (x *Rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidate) error {
 	x.mu.Lock()
 	before := x.byList[name]
 	delete(x.byList, name)
@@ -88,34 +105,27 @@ func (x *rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidat
 		<-before.ended
 	}
 	if c == nil {
-		return x.loop.doAlone(ctx, x.sampleClean)
+		return x.host.LendAlone(ctx, func(ruleset.Active) error { return x.host.SampleClean(x.Any()) })
 	}
-	of, err := fleetConfig(name, c.Settings)
+	of, err := member.Config(name, c.Settings)
 	if err != nil {
 		return err
 	}
-	var within context.Context
-	var end context.CancelFunc
-	if err := x.loop.Do(ctx, func() error { // where x.loop.ctx is set
-		within, end = context.WithCancel(x.loop.ctx)
-		return nil
-	}); err != nil {
-		return err
-	}
+	within, end := context.WithCancel(context.WithoutCancel(ctx)) // the hub ends the channel of packets, too
 	r := &rehearsal{
 		contents: c.Contents, allow: of.Action == config.Allow, from: make(map[netip.Addr]*wire.Affected),
 		sum: wire.Rehearsal{Since: time.Now().UTC()}, end: end, ended: make(chan struct{}),
 	}
 	err = x.followActive(ctx, r, of)
 	if err == nil {
-		err = x.loop.doAlone(ctx, func() error {
+		err = x.host.LendAlone(ctx, func(ruleset.Active) error {
 			x.mu.Lock()
 			if x.byList == nil {
 				x.byList = make(map[string]*rehearsal)
 			}
 			x.byList[name] = r
 			x.mu.Unlock()
-			return x.sampleClean()
+			return x.host.SampleClean(x.Any())
 		})
 	}
 	if err != nil {
@@ -135,7 +145,7 @@ func (x *rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidat
 }
 
 // Rehearsed implements [node.Daemon].
-func (x *rehearsals) Rehearsed(name string) wire.Rehearsal {
+func (x *Rehearsals) Rehearsed(name string) wire.Rehearsal {
 	x.mu.Lock()
 	r := x.byList[name]
 	x.mu.Unlock()
@@ -155,44 +165,26 @@ func (x *rehearsals) Rehearsed(name string) wire.Rehearsal {
 }
 
 // Measure implements [node.Daemon].
-func (x *rehearsals) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
-	of, err := fleetConfig(name, c.Settings)
-	if err != nil || of.Action == config.Allow || !x.collateral.records() {
+func (x *Rehearsals) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
+	of, err := member.Config(name, c.Settings)
+	if err != nil || of.Action == config.Allow || !x.collateral.Records() {
 		return nil
 	}
 	r := &rehearsal{contents: c.Contents, before: before}
 	if err := x.followActive(ctx, r, of); err != nil {
 		return nil // the daemon ends
 	}
-	return x.collateral.conversedWith(ctx, r.drops, func(netip.Addr) bool { return false })
-}
-
-// sampleClean has the programs report packets that match nothing while a version is
-// rehearsed, with one step for each interface. It is for Run's goroutine.
-func (x *rehearsals) sampleClean() error {
-	on := x.any()
-	if x.active.engine.SamplesClean() == on {
-		return nil
-	}
-	next, err := x.active.engine.WithCleanSampled(on)
-	if err != nil {
-		return err
-	}
-	if err := x.active.swap(next, x.active.attach.Metadata()); err != nil {
-		return err
-	}
-	x.note()
-	return nil
+	return x.collateral.ConversedWith(ctx, r.drops, func(netip.Addr) bool { return false })
 }
 
 // followActive sets what a rehearsal matches packets against, by what is active now, unless that
 // is as it was. With millions of entries it takes seconds, of which the loop has only the beginning.
 // It is for the goroutine of the rehearsal, or before that runs.
-func (x *rehearsals) followActive(ctx context.Context, r *rehearsal, of config.List) error {
+func (x *Rehearsals) followActive(ctx context.Context, r *rehearsal, of config.List) error {
 	var p *ruleset.Ruleset // what is active
-	if err := x.loop.doAlone(ctx, func() error {
-		p = x.active.prepared.Copy()
-		p.Rules, r.monitor = x.active.engine.Lists(), x.active.engine.Monitor
+	if err := x.host.LendAlone(ctx, func(a ruleset.Active) error {
+		p = a.Copy()
+		p.Rules, r.monitor = a.Engine.Lists(), a.Engine.Monitor
 		return nil
 	}); err != nil {
 		return err
@@ -237,13 +229,13 @@ func (x *rehearsals) followActive(ctx context.Context, r *rehearsal, of config.L
 	r.vlans = slices.ContainsFunc(append(slices.Clone(rules), more), func(l engine.List) bool { return l.Rule != nil && len(l.Rule.VLANs) > 0 })
 	r.added = engine.NewFinder([]engine.List{more}, r.out)
 	r.allowed = engine.NewFinder(slices.DeleteFunc(rules, func(l engine.List) bool { return !l.Allow }), r.out)
-	r.drops = additionsOf(more, r.allowed, engine.NewFinder(dropping, r.out))
+	r.drops = partners.AdditionsOf(more, r.allowed, engine.NewFinder(dropping, r.out))
 	return nil
 }
 
 // count counts what a version would drop until ctx is done.
-func (x *rehearsals) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
-	again, measure := time.NewTicker(time.Second), time.NewTicker(collateralInterval)
+func (x *Rehearsals) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
+	again, measure := time.NewTicker(time.Second), time.NewTicker(partners.Interval)
 	defer again.Stop()
 	defer measure.Stop()
 	var measuring sync.WaitGroup // of one goroutine: each is over by the time of the next
@@ -255,7 +247,7 @@ func (x *rehearsals) count(ctx context.Context, r *rehearsal, of config.List, pa
 		measuring.Wait()
 		more := r.drops
 		measuring.Go(func() {
-			c := x.collateral.conversedWith(ctx, more, r.hears)
+			c := x.collateral.ConversedWith(ctx, more, r.hears)
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.sum.Conversed = c

@@ -1,0 +1,262 @@
+// Package member is a host's membership of a fleet, as its daemon has it: the lists that its configuration
+// has from there, and the wait for them at a start.
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/control/fleet/enrollment"
+	"weir/control/fleet/node"
+	"weir/control/fleet/wire"
+	"weir/control/list"
+	"weir/control/metrics"
+	"weir/control/ruleset"
+	"weir/filter/verdict"
+)
+
+// manager notifies the service manager while the start waits.
+type manager interface {
+	Ready(status string) error
+	Alive(status string) error
+}
+
+// Member is a host that may be in a fleet, as its daemon has it. It is safe for concurrent use.
+type Member struct {
+	Node    *node.Node // nil: the host is in none
+	service manager
+	awaits  atomic.Pointer[string] // what the start waits for; nil: nothing
+	log     *slog.Logger
+}
+
+// New returns a host that is in no fleet yet.
+func New(service manager, log *slog.Logger) *Member { return &Member{service: service, log: log} }
+
+// Awaited returns what the start waits for, "" for nothing.
+func (f *Member) Awaited() string {
+	if text := f.awaits.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
+// Open returns the node of the fleet that a configuration names, nil if it names
+// none.
+func Open(c *config.Config, version string, readOnly bool, log *slog.Logger) (*node.Node, error) {
+	if !c.Fleet.On() {
+		return nil, nil
+	}
+	e, err := enrollment.Read(string(c.Fleet.Enroll))
+	if err != nil {
+		return nil, fmt.Errorf("fleet.enroll: %w", err)
+	}
+	n := node.Config{Enrollment: e, MaxAge: time.Duration(c.Fleet.MaxAge), MaxRate: int64(c.Fleet.MaxRate.PerSecond()), ReadOnly: readOnly, Version: version, Prefix: config.FleetPrefix, Log: log}
+	if c.StateDir != "" {
+		n.Directory = filepath.Join(string(c.StateDir), "fleet")
+	}
+	return node.Open(n)
+}
+
+// Known implements [shared].
+func (f *Member) Known() bool {
+	return f.Node != nil && slices.ContainsFunc(f.Node.Lists(), func(l *node.List) bool { return l.Contents().Len() > 0 })
+}
+
+// Lists implements [shared].
+func (f *Member) Lists(c *config.Config) (lists []config.List, from map[string]ruleset.Source) {
+	if f.Node == nil {
+		return nil, nil
+	}
+	from = make(map[string]ruleset.Source)
+	for _, l := range f.Node.Lists() {
+		one, err := Config(l.Name(), l.Settings())
+		if err == nil {
+			err = c.CheckShared(one, lists)
+		}
+		if err != nil {
+			l.Revert(l.Version(), err)
+			continue
+		}
+		lists = append(lists, one)
+		from[one.Name] = l
+	}
+	return lists, from
+}
+
+// Config returns a list of the fleet as a configuration would have it.
+func Config(name string, s wire.Settings) (c config.List, err error) {
+	c.SetDefaults()
+	c.Name = config.FleetPrefix + name
+	c.Priority = s.Priority
+	if c.Aggregate = config.Aggregate(s.Aggregate); s.Prefix6 != 0 {
+		c.Prefix6 = s.Prefix6
+		c.WidenAll()
+	}
+	action, limited := strings.CutSuffix(s.Action, wire.Limited)
+	if limited {
+		c.Enforce = !s.Trial
+		err = errors.Join(each(s.Ports, func(text string) error {
+			var p verdict.PortRange
+			err := p.UnmarshalText([]byte(text))
+			c.Ports = append(c.Ports, p)
+			return err
+		}), each(s.Protocols, func(text string) error {
+			var p config.Protocol
+			err := p.UnmarshalText([]byte(text))
+			c.Protocols = append(c.Protocols, p)
+			return err
+		}), each(s.VLANs, func(text string) error {
+			v, err := strconv.Atoi(text)
+			c.VLANs = append(c.VLANs, v)
+			return err
+		}))
+	}
+	err = errors.Join(err, c.Action.UnmarshalText([]byte(action)), c.Direction.UnmarshalText([]byte(s.Direction)), c.Check())
+	return c, err
+}
+
+// each calls read with each of the texts that are joined by commas.
+func each(texts string, read func(text string) error) error {
+	if texts == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(texts, ",") {
+		if err := read(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaiting is a daemon that filters by no list of the fleet yet.
+type awaiting struct{}
+
+var errAwaiting = errors.New("the program from before filters on until each list that it has is known")
+
+func (awaiting) TakeLists(context.Context) error                         { return errAwaiting }
+func (awaiting) TakeContents(context.Context, *node.List) error          { return errAwaiting }
+func (awaiting) Counted() (passed, dropped uint64)                       { return 0, 0 }
+func (awaiting) Answer(context.Context, string, []byte) (any, error)     { return nil, errAwaiting }
+func (awaiting) Rehearse(context.Context, string, *node.Candidate) error { return errAwaiting }
+func (awaiting) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }
+func (awaiting) Conversed(string) *wire.Conversed                        { return nil }
+
+func (awaiting) Measure(context.Context, string, *node.Candidate, *list.Set) *wire.Conversed {
+	return nil
+}
+
+// awaitInterval is how often await looks for lists.
+const awaitInterval = 100 * time.Millisecond
+
+// Await waits until the lists of the fleet are known which a program has that filters
+// already: what would replace it must not be without them. The node may have lost what it
+// had saved, and the hub be out of reach.
+func (f *Member) Await(ctx context.Context, attached []string) error {
+	if f.Node == nil {
+		return nil
+	}
+	missing := func() (all []string) {
+		for _, name := range attached {
+			if hubs, ok := strings.CutPrefix(name, config.FleetPrefix); ok && f.Node.Expects(hubs) {
+				all = append(all, name)
+			}
+		}
+		return all
+	}
+	if len(missing()) == 0 {
+		return nil
+	}
+	following, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	failed := make(chan error, 1)
+	all.Go(func() { failed <- f.Node.Run(following, awaiting{}) })
+	defer f.awaits.Store(nil)
+	tick := time.NewTicker(awaitInterval)
+	defer tick.Stop()
+	logged, notified := "", time.Time{}
+	for {
+		lists := missing()
+		if len(lists) == 0 {
+			return nil
+		}
+		text := "waiting for " + strings.Join(lists, ", ") + ", which the program from before has: it filters on"
+		if err := f.Node.Age().Err(); err != nil {
+			text += "; " + err.Error()
+		}
+		f.awaits.Store(&text)
+		switch now := time.Now(); {
+		case notified.IsZero(): // the program from before filters: no service manager is to end this
+			f.notified(f.service.Ready(text))
+			notified = now
+		case now.Sub(notified) >= time.Second:
+			f.notified(f.service.Alive(text))
+			notified = now
+		}
+		if what := strings.Join(lists, ","); what != logged {
+			logged = what
+			f.log.Warn("the lists of the fleet that filter already are not saved: "+text, "lists", what)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("stopped while lists of the fleet were awaited, nothing has changed: %w", ctx.Err())
+		case err := <-failed:
+			if err == nil {
+				err = ctx.Err()
+			}
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// notified logs that the service manager could not be notified.
+func (f *Member) notified(err error) {
+	if err != nil {
+		f.log.Warn(err.Error())
+	}
+}
+
+// Status returns the state of the node, nil if the host is in no fleet.
+func (f *Member) Status() *api.Fleet {
+	if f.Node == nil {
+		return nil
+	}
+	age := f.Node.Age()
+	s := &api.Fleet{Node: f.Node.Name(), Connected: age.Connected, Refused: f.Node.Refused()}
+	if !age.Confirmed.IsZero() {
+		s.Confirmed = &age.Confirmed
+	}
+	if until := f.Node.Expires(); !until.IsZero() && enrollment.ExpiresSoon(until, time.Now()) {
+		s.Expires = &until
+	}
+	if err := age.Err(); err != nil {
+		s.Stale, s.Problem = true, err.Error()
+	}
+	return s
+}
+
+// Metrics returns the same for metrics.
+func (f *Member) Metrics() *metrics.Fleet {
+	s := f.Status()
+	if s == nil {
+		return nil
+	}
+	m := &metrics.Fleet{Connected: s.Connected, Stale: s.Stale, Refused: s.Refused}
+	if s.Confirmed != nil {
+		m.Confirmed = *s.Confirmed
+	}
+	return m
+}
