@@ -102,7 +102,7 @@ func TestFleetAsked(t *testing.T) {
 	if _, err := h.Trace(t.Context(), nil, api.TraceQuestion{Packets: []api.TraceAbout{{Data: []byte{0x45}, From: now, To: now}}}); err == nil {
 		t.Error("a packet that is cut off is traced")
 	}
-	if _, err := daemons[0].api.explainer.Answer(t.Context(), "lottery", nil); err == nil || !strings.Contains(err.Error(), "update it") {
+	if _, err := daemons[0].api.Explainer.Answer(t.Context(), "lottery", nil); err == nil || !strings.Contains(err.Error(), "update it") {
 		t.Error(err)
 	}
 }

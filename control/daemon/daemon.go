@@ -26,6 +26,7 @@ import (
 	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/entries"
+	"weir/control/explain"
 	"weir/control/feed"
 	"weir/control/fleet/member"
 	"weir/control/fleet/rehearsal"
@@ -200,7 +201,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
 		Pages:       entries.New(rules{d.loop, d.active}),
 		Reader:      d.feeds.Reader,
-		explainer:   explainer{loop: d.loop, active: d.active, observers: &d.observers, version: o.Version},
+		Explainer:   explain.New(watching{rules{d.loop, d.active}, &d.observers}, &d.observers.meter, d.observers.drops, d.observers.stages, o.Version),
 		Appraiser:   worth.New(rules{d.loop, d.active}, &d.observers.meter, d.observers.drops, &d.observers.history, d.observers.collateral),
 	}
 	return d

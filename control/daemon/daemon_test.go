@@ -156,7 +156,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err != nil || len(outcomes) != 1 || outcomes[0].Outcome != "unchanged" || outcomes[0].Error != "" {
 		t.Errorf("refreshed: %+v, %v", outcomes, err)
 	}
-	if e, err := d.api.explainer.Explain(t.Context(), "192.0.2.2", true); err != nil || e.Answers[0].Verdict != api.VerdictDrop {
+	if e, err := d.api.Explainer.Explain(t.Context(), "192.0.2.2", true); err != nil || e.Answers[0].Verdict != api.VerdictDrop {
 		t.Errorf("refreshed, but %+v, %v", e, err)
 	}
 	if err := d.feeds.Fetched(t.Context(), l.FromFeed, read[0]); err != nil { // late

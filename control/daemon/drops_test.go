@@ -118,7 +118,7 @@ func TestDropsAndMonitorMode(t *testing.T) {
 				t.Errorf("by %s, with %d packets, %d in monitor mode: %+v", by, sent, monitored, got)
 			}
 		}
-		e, err := d.api.explainer.Explain(t.Context(), firstSource, false)
+		e, err := d.api.Explainer.Explain(t.Context(), firstSource, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/tests/lab"
 )
 
@@ -39,11 +40,11 @@ func TestExplainManyLists(t *testing.T) {
 	}
 	defer g.Close()
 	d := begin(t, r)
-	running, err := d.api.explainer.Explain(t.Context(), question, true)
+	running, err := d.api.Explainer.Explain(t.Context(), question, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for who, e := range map[string]api.Explanation{"daemon": running, "configuration": Explanation(question, p.Explain(g, asked...)...)} {
+	for who, e := range map[string]api.Explanation{"daemon": running, "configuration": explain.Explanation(question, p.Explain(g, asked...)...)} {
 		for _, a := range e.Answers {
 			if n := len(a.Depends); n != 1 || a.Depends[0].Lists != lists {
 				t.Errorf("%s: depends on %+v, want one line for %d lists", who, a.Depends, lists)

@@ -152,7 +152,7 @@ func TestFleet(t *testing.T) {
 	if l := listNamed(d, "drop"); l == nil || l.Entries != 1 || l.Feeds[0].Version != "" {
 		t.Errorf("%+v", l)
 	}
-	if e, err := d.api.explainer.Explain(t.Context(), "192.0.2.1", true); err != nil || e.Answers[0].List != "fleet.drop" || e.Answers[0].Entries()[0].Source != "fleet: "+feed || e.Answers[0].Entries()[0].Line != 1 {
+	if e, err := d.api.Explainer.Explain(t.Context(), "192.0.2.1", true); err != nil || e.Answers[0].List != "fleet.drop" || e.Answers[0].Entries()[0].Source != "fleet: "+feed || e.Answers[0].Entries()[0].Line != 1 {
 		t.Errorf("%+v, %v", e, err)
 	}
 
@@ -389,7 +389,7 @@ func TestFleetDerived(t *testing.T) {
 	becomes(t, d, "2001:db8:1::99", verdict.Drop)
 	has(verdict.Drop, "2001:db8:1::5", "2001:db8:2::8")
 	has(verdict.Pass, "2001:db8:1:1::5", "2001:db8:2::7", "2001:db8:2::9")
-	if e, err := d.api.explainer.Explain(t.Context(), "2001:db8:1::99", true); err != nil || len(e.Answers[0].Matches) != 1 || e.Answers[0].Matches[0].Derived == nil || e.Answers[0].Matches[0].Derived.By != api.ByPrefix6 {
+	if e, err := d.api.Explainer.Explain(t.Context(), "2001:db8:1::99", true); err != nil || len(e.Answers[0].Matches) != 1 || e.Answers[0].Matches[0].Derived == nil || e.Answers[0].Matches[0].Derived.By != api.ByPrefix6 {
 		t.Errorf("%+v, %v", e, err)
 	}
 	change("feed", false, "192.0.2.3")

@@ -436,7 +436,7 @@ func TestMetricsTrackers(t *testing.T) {
 	if tr := s.Trackers[0]; tr.Number != 1 || tr.Key != "src" || tr.Action != "block" || tr.Packets < least || tr.Packets > 2*sent {
 		t.Errorf("%+v", tr)
 	}
-	e, err := d.api.explainer.Explain(t.Context(), cleanSource, true)
+	e, err := d.api.Explainer.Explain(t.Context(), cleanSource, true)
 	if err != nil || e.Answers[0].Reason != "heavy" || e.Answers[0].Verdict != api.VerdictDrop || e.Answers[1].Verdict != api.VerdictPass {
 		t.Errorf("a heavy hitter is explained by %+v, %v", e, err)
 	}
@@ -486,7 +486,7 @@ func TestGuard(t *testing.T) {
 	}
 	await(t, "penalties", 1, func() uint64 { return penaltiesOf(d.Daemon) })
 	for source, want := range map[string]verdict.Reason{scanner: verdict.Heavy, cleanSource: verdict.Clean} {
-		if e, err := d.api.explainer.Explain(t.Context(), source, true); err != nil || e.Answers[0].Reason != want.String() {
+		if e, err := d.api.Explainer.Explain(t.Context(), source, true); err != nil || e.Answers[0].Reason != want.String() {
 			t.Errorf("%s is explained by %+v, %v", source, e, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"weir/control/api/routing"
 	"weir/control/audit"
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/ruleset"
 )
 
@@ -80,4 +81,17 @@ func (n noting) SampleClean(on bool) error {
 	}
 	n.d.note()
 	return nil
+}
+
+// watching lends what filters and watches. It implements [explain.Host].
+type watching struct {
+	rules
+	observers *observers
+}
+
+// LendWatched implements [explain.Host].
+func (w watching) LendWatched(ctx context.Context, fn func(explain.Active) error) error {
+	return w.loop.Do(ctx, func() error {
+		return fn(explain.Active{Active: w.active.lent(), Heavy: w.observers.heavy, Stats: w.active.attach.Stats(false)})
+	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
+	"weir/control/explain"
 	"weir/control/metrics"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
@@ -239,10 +240,6 @@ func (r *readings) Status() api.Status {
 	return s
 }
 
-func sparedOf(x heavy.Spared) api.Spared {
-	return api.Spared{Flow: heavy.Name(x.Flow), Tracker: string(x.Spec.Key), Action: x.Spec.Action.String(), CutsOff: x.CutsOff}
-}
-
 // noted is the status that Run's goroutine knows. The status of an interface is that of
 // the moment when it is asked for.
 type noted struct {
@@ -266,7 +263,7 @@ func (d *Daemon) noteStatus() {
 	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced
 	spared := d.observers.heavy.Spared(loader.Monotonic())
 	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
-		s.Spared = append(s.Spared, sparedOf(x))
+		s.Spared = append(s.Spared, explain.SparedOf(x))
 	}
 	s.SparedMore = len(spared) - len(s.Spared)
 	d.readings.status.Store(s)

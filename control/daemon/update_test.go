@@ -32,7 +32,7 @@ func verdictOf(t *testing.T, d *Daemon, from string) verdict.Action {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, _, err := d.api.explainer.explain(t.Context(), asked) // without asking the hub whose entries match
+	a, _, err := d.api.Explainer.Ask(t.Context(), asked) // without asking the hub whose entries match
 	if err != nil {
 		t.Fatal(err)
 	}

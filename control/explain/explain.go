@@ -1,4 +1,5 @@
-package daemon
+// Package explain answers questions about packets: what the lists and trackers of a daemon do with them.
+package explain
 
 import (
 	"context"
@@ -6,32 +7,54 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/observe/drops"
+	"weir/control/observe/heavy"
+	"weir/control/observe/traffic"
 	"weir/control/ruleset"
+	"weir/control/stages"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
 
-// explainer answers questions about packets. It is safe for concurrent use.
-type explainer struct {
-	loop      *loop
-	active    *active
-	observers *observers
-	version   string
+// Active is the rule set that filters, with the trackers that punish.
+type Active struct {
+	ruleset.Active
+	Heavy *heavy.Watcher
+	Stats []*loader.Stats // of the interfaces
+}
+
+// Host lends what filters. It is safe for concurrent use.
+type Host interface {
+	// LendWatched calls fn in a turn of the daemon's loop, and returns its error.
+	LendWatched(ctx context.Context, fn func(Active) error) error
+}
+
+// Explainer answers questions about packets. It is safe for concurrent use.
+type Explainer struct {
+	host    Host
+	meter   *traffic.Meter
+	drops   *drops.Recorder
+	stages  *stages.Running
+	version string
+}
+
+// New returns what answers questions about the packets of a host, of a version of weir.
+func New(host Host, meter *traffic.Meter, drops *drops.Recorder, stages *stages.Running, version string) *Explainer {
+	return &Explainer{host, meter, drops, stages, version}
 }
 
 // Trace implements [server.Recorder].
-func (x *explainer) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
-	return x.observers.stages.Trace(ctx, q)
+func (x *Explainer) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced, error) {
+	return x.stages.Trace(ctx, q)
 }
 
 // Explain implements [server.Explainer].
-func (x *explainer) Explain(ctx context.Context, question string, places bool) (e api.Explanation, err error) {
+func (x *Explainer) Explain(ctx context.Context, question string, places bool) (e api.Explanation, err error) {
 	asked, err := engine.ParseQuestion(question)
 	if err != nil {
 		return e, &api.BadRequest{Err: err}
 	}
-	answers, wanted, err := x.explain(ctx, asked)
+	answers, wanted, err := x.Ask(ctx, asked)
 	if places {
 		wanted.Find(ruleset.Source.Find) // outside of the loop, as it reads the feeds
 	}
@@ -39,12 +62,12 @@ func (x *explainer) Explain(ctx context.Context, question string, places bool) (
 }
 
 // ExplainFrames implements [server.Explainer].
-func (x *explainer) ExplainFrames(ctx context.Context, frames [][]byte) (all []api.Explanation, err error) {
+func (x *Explainer) ExplainFrames(ctx context.Context, frames [][]byte) (all []api.Explanation, err error) {
 	var asked []engine.Question
 	for _, f := range frames {
 		asked = append(asked, engine.Question{Frame: f})
 	}
-	answers, wanted, err := x.explain(ctx, asked)
+	answers, wanted, err := x.Ask(ctx, asked)
 	wanted.Find(ruleset.Source.Find)
 	for _, a := range answers {
 		all = append(all, Explanation(a.Packet, a))
@@ -61,19 +84,19 @@ func Explanation(question string, answers ...engine.Answer) api.Explanation {
 	return api.NewExplanation(question, all...)
 }
 
-// explain answers questions, but for the places of entries, which it returns.
-func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted ruleset.Places, err error) {
+// Ask answers questions, but for the places of entries, which it returns.
+func (x *Explainer) Ask(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted ruleset.Places, err error) {
 	wanted = make(ruleset.Places)
 	for _, q := range asked { // each in a turn of its own: there may be many
-		if err := x.loop.Do(ctx, func() error {
-			hits := x.observers.meter.Hits()
-			penalties, more := meeting(x.observers.heavy.Penalties(loader.Monotonic()), q)
-			all := x.active.engine.Explain(q, penalties)
+		if err := x.host.LendWatched(ctx, func(by Active) error {
+			hits := x.meter.Hits()
+			penalties, more := meeting(by.Heavy.Penalties(loader.Monotonic()), q)
+			all := by.Engine.Explain(q, penalties)
 			for i := range all {
-				x.observers.describe(&all[i], more)
+				by.describe(&all[i], more)
 				all[i].Condense()
-				x.active.prepared.DescribeAnswer(&all[i], wanted)
-				x.active.prepared.CountAnswer(&all[i], hits)
+				by.DescribeAnswer(&all[i], wanted)
+				by.CountAnswer(&all[i], hits)
 			}
 			answers = append(answers, all...)
 			return nil
@@ -82,7 +105,7 @@ func (x *explainer) explain(ctx context.Context, asked []engine.Question) (answe
 		}
 	}
 	for i := range answers {
-		x.observers.drops.Describe(&answers[i])
+		x.drops.Describe(&answers[i])
 	}
 	return answers, wanted, nil
 }
@@ -110,13 +133,13 @@ func meeting(all []verdict.Penalty, q engine.Question) (kept []verdict.Penalty, 
 
 // describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
 // how many penalties are left out, and which flows are spared.
-func (o *observers) describe(a *engine.Answer, more int) {
+func (o *Active) describe(a *engine.Answer, more int) {
 	if a.Direction == drops.Direction(true) || !a.Known.Src.IsValid() {
 		return // outgoing packets have no penalties
 	}
 	a.PenaltiesMore = more
 	if l := a.Limit; l != nil {
-		spec, offered, known := o.heavy.Limited(l.Key, l.Rate)
+		spec, offered, known := o.Heavy.Limited(l.Key, l.Rate)
 		l.Tracker, l.Unit = string(spec.Key), "packets"
 		if spec.Counts() == sketch.Bytes {
 			l.Unit = "bytes"
@@ -125,12 +148,17 @@ func (o *observers) describe(a *engine.Answer, more int) {
 			l.Offered = &offered
 		}
 	}
-	for _, x := range o.heavy.Spared(loader.Monotonic()) {
+	for _, x := range o.Heavy.Spared(loader.Monotonic()) {
 		if len(a.Spared) < maxDepends && x.Flow.Overlaps(a.Known) {
-			a.Spared = append(a.Spared, sparedOf(x).String())
+			a.Spared = append(a.Spared, SparedOf(x).String())
 		}
 	}
 }
 
 // maxDepends bounds the flows of one kind that an answer names.
 const maxDepends = 10
+
+// SparedOf returns a flow that is spared as clients see it.
+func SparedOf(x heavy.Spared) api.Spared {
+	return api.Spared{Flow: heavy.Name(x.Flow), Tracker: string(x.Spec.Key), Action: x.Spec.Action.String(), CutsOff: x.CutsOff}
+}

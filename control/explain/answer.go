@@ -1,4 +1,4 @@
-package daemon
+package explain
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 )
 
 // Answer implements [node.Daemon].
-func (x *explainer) Answer(ctx context.Context, what string, question []byte) (any, error) {
+func (x *Explainer) Answer(ctx context.Context, what string, question []byte) (any, error) {
 	switch what {
 	case wire.AskExplain:
 		return answer(ctx, question, x.answerExplain)
@@ -38,12 +38,12 @@ func answer[Q any](ctx context.Context, question []byte, with func(context.Conte
 	return with(ctx, q)
 }
 
-func (x *explainer) answerExplain(ctx context.Context, q wire.ExplainQuestion) (any, error) {
+func (x *Explainer) answerExplain(ctx context.Context, q wire.ExplainQuestion) (any, error) {
 	asked, err := engine.ParseQuestion(q.Packets)
 	if err != nil {
 		return nil, err
 	}
-	answers, wanted, err := x.explain(ctx, asked)
+	answers, wanted, err := x.Ask(ctx, asked)
 	wanted.Find(func(s ruleset.Source, keys []key.Key) []feed.Origin {
 		if l, ok := s.(*node.List); ok {
 			return l.FindHere(keys) // the hub knows the rest, and adds it itself
@@ -53,7 +53,7 @@ func (x *explainer) answerExplain(ctx context.Context, q wire.ExplainQuestion) (
 	return Explanation(q.Packets, answers...), err
 }
 
-func (x *explainer) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, error) {
+func (x *Explainer) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, error) {
 	var k heavy.Key
 	var unit sketch.Unit
 	if err := k.UnmarshalText([]byte(q.Key)); err != nil {
@@ -63,8 +63,8 @@ func (x *explainer) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any,
 		return nil, err
 	}
 	var a wire.HeavyFlows
-	err := x.loop.Do(ctx, func() (err error) {
-		if !x.observers.heavy.Interval(x.active.engine, x.active.attach.Stats(false), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
+	err := x.host.LendWatched(ctx, func(by Active) (err error) {
+		if !by.Heavy.Interval(by.Engine, by.Stats, k, unit, func(interval time.Duration, banks []*sketch.Bank) {
 			a, err = node.Heavy(q, interval, banks)
 		}) {
 			return fmt.Errorf("no tracker counts %v by %v, or it has no interval since a start or a pause: set trackers in weir.yaml, or ask again", unit, k)
@@ -74,7 +74,7 @@ func (x *explainer) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any,
 	return a, err
 }
 
-func (x *explainer) answerTrace(ctx context.Context, q api.TraceQuestion) (any, error) {
+func (x *Explainer) answerTrace(ctx context.Context, q api.TraceQuestion) (any, error) {
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
