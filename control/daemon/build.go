@@ -14,6 +14,7 @@ import (
 	"weir/control/engine"
 	"weir/control/fleet/rehearsal"
 	"weir/control/journal"
+	"weir/control/queue/taker"
 	"weir/control/ruleset"
 	"weir/filter/membership"
 	"weir/loader"
@@ -26,7 +27,7 @@ type builder struct {
 	observers  *observers
 	monitor    *override
 	rehearsals *rehearsal.Rehearsals
-	queue      *waiting
+	queue      *taker.Taker
 	journal    *journal.Journal
 	version    string
 	log        *slog.Logger
@@ -104,7 +105,7 @@ func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, attac
 	m.Loop = p.Stages.About(loader.Target{}).Loop // what is dropped on all interfaces
 	m.Version, m.PID, m.Loaded = b.version, os.Getpid(), time.Now()
 	m.Service = attach.ServiceOf(m.PID)
-	m.Since, m.StateDir = m.Loaded, b.queue.queue.StateDir()
+	m.Since, m.StateDir = m.Loaded, b.queue.StateDir()
 	return e, m, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"weir/control/list"
 	"weir/control/lists"
 	"weir/control/notices"
+	"weir/control/queue/taker"
 	"weir/control/ruleset"
 	"weir/filter/key"
 )
@@ -30,7 +31,7 @@ type changer struct {
 	filter   filter
 	journal  *journal.Journal
 	guards   *guards
-	queued   waiting
+	queued   *taker.Taker
 	audit    *audit.Log
 	notifier *notices.Notices
 	log      *slog.Logger
@@ -48,7 +49,7 @@ type filter interface {
 // Change implements [server.Changer]. Changes that were given before come first.
 func (r *changer) Change(ctx context.Context, c api.Change) (changed api.Changed, err error) {
 	err = r.afterOthers(ctx, func() error {
-		changed, err = r.carryOut(ctx, c)
+		changed, err = r.CarryOut(ctx, c)
 		return err
 	})
 	if !errors.Is(err, errStopped) && !errors.Is(err, errOthersWait) {
@@ -73,7 +74,7 @@ var errOthersWait = errors.New("changes that were given before cannot be made ye
 func (r *changer) afterOthers(ctx context.Context, fn func() error) error {
 	err := errOthersWait
 	for range 10 { // more at once are no coincidence
-		if r.queued.take(ctx) && ctx.Err() == nil {
+		if r.queued.Take(ctx) && ctx.Err() == nil {
 			return errOthersWait
 		}
 		if err = fn(); !errors.Is(err, errOthersWait) {
@@ -88,7 +89,7 @@ func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (ch
 	changed.List = name
 	var batch []journal.Change
 	flush := func() error {
-		if r.queued.some() {
+		if r.queued.Some() {
 			return errOthersWait
 		}
 		l, err := r.active.prepared.ByName.Find(name)
@@ -118,8 +119,8 @@ func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (ch
 // nameIn returns the name of the list that a change is for.
 func nameIn(c api.Change) string { return config.DefaultLists.Of(c.List, c.Action) }
 
-// carryOut makes a change of entries, or refuses it.
-func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
+// CarryOut implements [taker.Maker].
+func (r *changer) CarryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
 	name := nameIn(c)
 	changed.List = name
 	entries, bad := lists.Parse(c)
@@ -136,7 +137,7 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 	if errors.Is(err, errBuilding) {
 		p = next()
 		err = r.loop.doAlone(ctx, func() error {
-			if p.direct() && r.queued.some() {
+			if p.direct() && r.queued.Some() {
 				return errOthersWait
 			}
 			r.makeTogether([]*pending{p})
@@ -147,7 +148,7 @@ func (r *changer) carryOut(ctx context.Context, c api.Change) (changed api.Chang
 	switch {
 	case err == nil:
 		r.audit.Record(audit.Changed(ctx, c, changed, firstKeys(p.batch)))
-	case !c.Given.IsZero() && waits(err), errors.Is(err, errOthersWait):
+	case !c.Given.IsZero() && taker.Waits(err), errors.Is(err, errOthersWait):
 	default:
 		r.notifier.RefusedChange(c, name, err)
 		r.audit.RefusedChange(ctx, name, c, err)
@@ -273,3 +274,11 @@ func firstKeys(batch []journal.Change) (first []string) {
 	}
 	return first
 }
+
+// Untried implements [taker.Maker].
+func (r *changer) Untried(err error) bool {
+	return errors.As(err, new(unrecorded)) || errors.Is(err, errStopped)
+}
+
+// Ended implements [taker.Maker].
+func (r *changer) Ended(err error) bool { return errors.Is(err, errStopped) }

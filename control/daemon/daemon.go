@@ -40,6 +40,7 @@ import (
 	"weir/control/observe/partners"
 	"weir/control/observe/traffic"
 	"weir/control/observe/worth"
+	"weir/control/queue/taker"
 	"weir/control/rollback"
 	"weir/control/ruleset"
 	"weir/control/serve"
@@ -132,10 +133,10 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.audit.Reread() // a daemon that was taken over from has recorded its stop
 	d.builder.journal, d.observers.stages.Journal, d.changes.journal = d.journal, d.journal, d.journal
 	d.feeds.watcher = lists.Watch(o.Log)
-	if err := d.changes.queued.open(c); err != nil {
+	if err := d.changes.queued.Open(c); err != nil {
 		o.Log.Error("changes that were given while no daemon answered are not made: " + err.Error())
 	}
-	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{&d.changes.queued, o.Progress, d.fleet.Member, o.Version, time.Now()}), o.Log)
+	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{d.changes.queued, o.Progress, d.fleet.Member, o.Version, time.Now()}), o.Log)
 	defer func() {
 		if err != nil {
 			d.api.early.Close()
@@ -183,13 +184,13 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: d.observers.exports, log: o.Log}
 	d.changes = changer{
 		loop: d.loop, active: d.active, filter: d, guards: &d.guards, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
-		queued: waiting{audit: d.audit, notifier: d.observers.notifier, log: o.Log, carryOut: d.changes.carryOut, patience: queuedPatience},
+		queued: taker.New(&d.changes, d.audit, d.observers.notifier, o.Log),
 	}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
 	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Path: trialPath(c), Log: o.Log}
 	d.builder = builder{
-		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: d.fleet.rehearsals, queue: &d.changes.queued,
+		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: d.fleet.rehearsals, queue: d.changes.queued,
 		version: o.Version, log: o.Log,
 	}
 	d.api = &API{
@@ -317,7 +318,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	all.Go(func() { d.observers.followWakes(ctx, d.loop.woken) })
 	all.Go(func() { d.upkeep.follow(ctx, func() error { return d.checkState(ctx) }) })
 	all.Go(func() { d.upkeep.pins.follow(ctx) })
-	all.Go(func() { d.changes.queued.follow(ctx, d.loop.seconds) })
+	all.Go(func() { d.changes.queued.Follow(ctx, d.loop.seconds) })
 	all.Go(func() { d.observers.collateral.Follow(ctx) })
 	all.Go(func() { d.api.Appraiser.Follow(ctx) })
 	now := time.Now()
@@ -393,7 +394,7 @@ func (d *Daemon) Stop() error {
 	if keep {
 		d.upkeep.pins.last()
 	}
-	d.changes.queued.takeNotes()
+	d.changes.queued.TakeNotes()
 	d.audit.Stopped(d.active.attach.Names(), keep)
 	if !keep {
 		d.observers.stages.Finish(new(stages.Table))

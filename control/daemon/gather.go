@@ -64,7 +64,7 @@ func (g *gathered) take() []*pending {
 // makeGathered makes the changes that wait, in their order, unless others were queued before.
 func (r *changer) makeGathered() {
 	all := r.take()
-	if slices.ContainsFunc(all, (*pending).direct) && r.queued.some() {
+	if slices.ContainsFunc(all, (*pending).direct) && r.queued.Some() {
 		all = slices.DeleteFunc(all, func(p *pending) bool {
 			if p.direct() {
 				p.finish(0, errOthersWait)

@@ -40,8 +40,8 @@ func queuedMachine(t *testing.T) (d *Daemon, give func(remove bool)) {
 	}
 }
 
-func (w *waiting) isEmpty() bool {
-	names, err := w.queue.Waiting()
+func isEmpty(d *Daemon) bool {
+	names, err := queue.In(d.changes.queued.StateDir()).Waiting()
 	return err == nil && len(names) == 0
 }
 
@@ -76,7 +76,7 @@ func TestQueuedComesFirst(t *testing.T) {
 		if err := <-made; err != nil {
 			t.Fatal(err)
 		}
-		wait.For(t, "the queue is empty", d.changes.queued.isEmpty)
+		wait.For(t, "the queue is empty", func() bool { return isEmpty(d) })
 		want := verdict.Drop
 		if remove {
 			want = verdict.Pass
@@ -101,7 +101,7 @@ func TestChangesBehindTheQueue(t *testing.T) {
 		t.Errorf("flush: %v", err)
 	}
 	disk.Fail(false)
-	wait.For(t, "the queue is empty", func() bool { d.changes.queued.take(t.Context()); return d.changes.queued.isEmpty() })
+	wait.For(t, "the queue is empty", func() bool { d.changes.queued.Take(t.Context()); return isEmpty(d) })
 	if got := verdictOf(t, d, queuedSource); got != verdict.Pass {
 		t.Errorf("got %v: the changes were not made in their order", got)
 	}
@@ -125,25 +125,19 @@ func (f *failingFilter) enforce(batch []journal.Change) (int, error) {
 func TestQueuedIsTriedAgain(t *testing.T) {
 	d, give := queuedMachine(t)
 	events := notified(t, d.observers.notifier)
-	patience := func(of time.Duration) {
-		d.changes.queued.mu.Lock()
-		defer d.changes.queued.mu.Unlock()
-		d.changes.queued.patience = of
-	}
+	patience := d.changes.queued.SetPatience
 	failing := &failingFilter{filter: d.changes.filter}
-	take := func() bool { return d.changes.queued.take(context.WithoutCancel(t.Context())) }
+	take := func() bool { return d.changes.queued.Take(context.WithoutCancel(t.Context())) }
 	_ = d.loop.Do(t.Context(), func() error { d.changes.filter = failing; return nil })
 
 	failing.fail.Store(true)
 	give(false)
-	if !take() || d.changes.queued.isEmpty() {
+	if !take() || isEmpty(d) {
 		t.Fatal("a change that could not be made is gone")
 	}
 	failing.fail.Store(false)
-	d.changes.queued.mu.Lock()
-	d.changes.queued.failing.retry = time.Time{}
-	d.changes.queued.mu.Unlock()
-	wait.For(t, "the queue is empty", func() bool { take(); return d.changes.queued.isEmpty() })
+	patience(time.Minute)
+	wait.For(t, "the queue is empty", func() bool { take(); return isEmpty(d) })
 	if got := verdictOf(t, d, queuedSource); got != verdict.Drop {
 		t.Errorf("got %v: the change was not made", got)
 	}
@@ -151,7 +145,7 @@ func TestQueuedIsTriedAgain(t *testing.T) {
 	failing.fail.Store(true)
 	patience(0)
 	give(true)
-	wait.For(t, "the change is given up", func() bool { take(); return d.changes.queued.isEmpty() })
+	wait.For(t, "the change is given up", func() bool { take(); return isEmpty(d) })
 	if last := d.audit.Last(1); len(last) != 1 || last[0].Error == "" || last[0].Given == nil {
 		t.Errorf("the audit: %+v", last)
 	}
@@ -160,7 +154,7 @@ func TestQueuedIsTriedAgain(t *testing.T) {
 		t.Errorf("%d more notifications than %+v", len(events), e)
 	}
 
-	if err := d.changes.queued.queue.Add(queue.Command{Time: time.Now(), Change: api.Change{Action: api.Block, List: "gone", Entries: []string{queuedSource}}}); err != nil {
+	if err := queue.In(d.changes.queued.StateDir()).Add(queue.Command{Time: time.Now(), Change: api.Change{Action: api.Block, List: "gone", Entries: []string{queuedSource}}}); err != nil {
 		t.Fatal(err)
 	}
 	wait.For(t, "a notification", func() bool { return len(events) > 0 })

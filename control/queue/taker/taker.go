@@ -1,4 +1,5 @@
-package daemon
+// Package taker makes the changes that commands have queued while no daemon could make them.
+package taker
 
 import (
 	"context"
@@ -12,32 +13,41 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dustin/go-humanize"
-
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/durable"
-	"weir/control/feed"
-	"weir/control/fleet/member"
 	"weir/control/lists"
 	"weir/control/notices"
 	"weir/control/queue"
 )
 
-// waiting is the queue of changes that were given while no daemon could make them. It is
+// Maker makes changes of manual entries. It is safe for concurrent use.
+type Maker interface {
+	// CarryOut makes a change, or refuses it.
+	CarryOut(ctx context.Context, c api.Change) (api.Changed, error)
+
+	// Untried reports whether a change failed before the engine was asked for it: it is tried again,
+	// however long that takes.
+	Untried(err error) bool
+
+	// Ended reports whether an error says that the daemon has ended.
+	Ended(err error) bool
+}
+
+// Taker is the queue of changes that were given while no daemon could make them. It is
 // safe for concurrent use.
-type waiting struct {
+type Taker struct {
 	queue    queue.Queue
+	changes  Maker
 	audit    *audit.Log
 	notifier *notices.Notices
 	log      *slog.Logger
-	carryOut func(context.Context, api.Change) (api.Changed, error) // makes a change, or refuses it
 
 	mu       sync.Mutex // held while changes are made
 	failing  failing
 	patience time.Duration // queuedPatience, but in tests
-	problem  problem
+	problem  string        // as it was last logged
 
 	done sync.Map // names of changes that were made, but whose files could not be removed
 }
@@ -56,9 +66,25 @@ const (
 	queuedPatience = time.Minute
 )
 
-// open opens the queue of a configuration, and leaves beside the API's socket where it
+// New returns the queue of changes that changes makes, before it is open.
+func New(changes Maker, records *audit.Log, notifier *notices.Notices, log *slog.Logger) *Taker {
+	return &Taker{changes: changes, audit: records, notifier: notifier, log: log, patience: queuedPatience}
+}
+
+// SetPatience sets for how long a change that the engine cannot take is tried again, from now on and at
+// once, for tests.
+func (w *Taker) SetPatience(of time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.patience, w.failing.retry = of, time.Time{}
+}
+
+// StateDir returns where the queue is, "" where changes cannot wait.
+func (w *Taker) StateDir() string { return w.queue.StateDir() }
+
+// Open opens the queue of a configuration, and leaves beside the API's socket where it
 // is, for commands that find no daemon.
-func (w *waiting) open(c *config.Config) error {
+func (w *Taker) Open(c *config.Config) error {
 	at := ""
 	if c.StateDir != "" {
 		var err error
@@ -97,40 +123,8 @@ func leavePlace(socket, state string) error {
 	return os.Chmod(place, 0o644)
 }
 
-// starter answers while the daemon starts.
-type starter struct {
-	queued   *waiting
-	progress *feed.Progress
-	fleet    *member.Member
-	version  string
-	since    time.Time
-}
-
-// Starting implements [server.Starter].
-func (s *starter) Starting() api.Starting {
-	doing := "building and loading the filter"
-	switch source, read, total := s.progress.Get(); {
-	case s.fleet.Awaited() != "":
-		doing = s.fleet.Awaited()
-	case source == "":
-		doing = "reading what is saved"
-	case total > 0 && read < total:
-		doing = fmt.Sprintf("reading %s, %s of %s", source, humanize.Bytes(uint64(read)), humanize.Bytes(uint64(total)))
-	}
-	return api.Starting{PID: os.Getpid(), Version: s.version, Since: s.since, Doing: doing}
-}
-
-// Queue implements [server.Starter].
-func (s *starter) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
-	done, err := s.queued.Queue(ctx, c)
-	if bad := new(api.BadRequest); err != nil && !errors.As(err, &bad) {
-		err = errors.Join(&api.StartingError{Starting: s.Starting()}, err)
-	}
-	return done, err
-}
-
 // Queue stores a change that this daemon cannot make now: it, or the next one, will.
-func (w *waiting) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
+func (w *Taker) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
 	if _, err := lists.Parse(c); err != nil { // the caller learns of it at once
 		return api.Changed{}, err
 	}
@@ -140,14 +134,14 @@ func (w *waiting) Queue(ctx context.Context, c api.Change) (api.Changed, error) 
 	if err != nil {
 		return api.Changed{}, fmt.Errorf("the change cannot wait for the daemon: %w", err)
 	}
-	return api.Changed{List: nameIn(c), Queued: true}, nil
+	return api.Changed{List: config.DefaultLists.Of(c.List, c.Action), Queued: true}, nil
 }
 
-// follow makes the changes that wait, until ctx is done. It looks each second: a command
+// Follow makes the changes that wait, until ctx is done. It looks each second: a command
 // may find no daemon just before this one answers.
-func (w *waiting) follow(ctx context.Context, seconds <-chan struct{}) {
+func (w *Taker) Follow(ctx context.Context, seconds <-chan struct{}) {
 	for {
-		w.take(ctx)
+		w.Take(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -156,35 +150,38 @@ func (w *waiting) follow(ctx context.Context, seconds <-chan struct{}) {
 	}
 }
 
-// some reports whether changes wait.
-func (w *waiting) some() bool {
+// Some reports whether changes wait.
+func (w *Taker) Some() bool {
 	names, _ := w.queue.Waiting() // take logs what is wrong
 	return slices.ContainsFunc(names, func(name string) bool { return !w.made(name) })
 }
 
 // made reports whether a change that waits was made by this daemon.
-func (w *waiting) made(name string) bool {
+func (w *Taker) made(name string) bool {
 	_, is := w.done.Load(name)
 	return is
 }
 
-// take makes the changes that wait, in their order, before any that comes later. It reports
+// Take makes the changes that wait, in their order, before any that comes later. It reports
 // whether some must wait longer.
-func (w *waiting) take(ctx context.Context) (wait bool) {
+func (w *Taker) Take(ctx context.Context) (wait bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait, err := w.takeEach(ctx)
 	text := ""
-	if err != nil && !errors.Is(err, errStopped) && ctx.Err() == nil {
+	if err != nil && !w.changes.Ended(err) && ctx.Err() == nil {
 		text = "changes that were given while no daemon answered wait: " + err.Error()
 	}
-	w.problem.log(text, w.log.Error)
+	if text != "" && text != w.problem {
+		w.log.Error(text)
+	}
+	w.problem = text
 	return wait
 }
 
 // takeEach makes the changes that wait until one must wait longer, which it reports. The caller
 // has locked the queue.
-func (w *waiting) takeEach(ctx context.Context) (wait bool, err error) {
+func (w *Taker) takeEach(ctx context.Context) (wait bool, err error) {
 	names, err := w.queue.Waiting()
 	if err != nil || len(names) == 0 {
 		return false, err
@@ -211,7 +208,7 @@ func (w *waiting) takeEach(ctx context.Context) (wait bool, err error) {
 
 // takeOne makes a change that waits, or refuses it. It returns an error if it must wait
 // longer.
-func (w *waiting) takeOne(ctx context.Context, name string) error {
+func (w *Taker) takeOne(ctx context.Context, name string) error {
 	c, err := w.queue.Read(name)
 	if bad := new(queue.Bad); errors.As(err, &bad) {
 		w.log.Error("a change that was given while no daemon answered cannot be read: " + err.Error())
@@ -229,13 +226,13 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 		return nil
 	}
 	ctx = api.As(ctx, c.By)
-	if _, err = w.carryOut(ctx, c.Change); err != nil {
-		if waits(err) {
+	if _, err = w.changes.CarryOut(ctx, c.Change); err != nil {
+		if Waits(err) {
 			if !w.givesUp(name, err) {
 				return err
 			}
-			w.notifier.RefusedChange(c.Change, nameIn(c.Change), err)
-			w.audit.RefusedChange(ctx, nameIn(c.Change), c.Change, err)
+			w.notifier.RefusedChange(c.Change, config.DefaultLists.Of(c.Change.List, c.Change.Action), err)
+			w.audit.RefusedChange(ctx, config.DefaultLists.Of(c.Change.List, c.Change.Action), c.Change, err)
 		}
 		w.log.Error("a change that was given while no daemon answered is refused: "+err.Error(), "given", c.Time)
 	}
@@ -243,14 +240,14 @@ func (w *waiting) takeOne(ctx context.Context, name string) error {
 }
 
 // recordNote records what was done without the daemon.
-func (w *waiting) recordNote(c queue.Command) {
+func (w *Taker) recordNote(c queue.Command) {
 	r := *c.Note
 	r.Time, r.Given = time.Now(), &c.Time
 	w.audit.Record(r)
 }
 
-// takeNotes records what was done without the daemon, which may be why it ends.
-func (w *waiting) takeNotes() {
+// TakeNotes records what was done without the daemon, which may be why it ends.
+func (w *Taker) TakeNotes() {
 	q := w.queue
 	names, err := q.Waiting()
 	for _, name := range names {
@@ -266,15 +263,15 @@ func (w *waiting) takeNotes() {
 	}
 }
 
-// waits reports whether a change that failed may be made later as it is.
-func waits(err error) bool {
+// Waits reports whether a change that failed may be made later as it is.
+func Waits(err error) bool {
 	return !errors.As(err, new(*api.BadRequest)) && !errors.Is(err, api.ErrNoList)
 }
 
 // givesUp reports whether a change has failed for too long to be tried again. What was not
 // recorded, or not tried, is.
-func (w *waiting) givesUp(name string, err error) bool {
-	if errors.As(err, new(unrecorded)) || errors.Is(err, errStopped) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+func (w *Taker) givesUp(name string, err error) bool {
+	if w.changes.Untried(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
 	now := time.Now()
