@@ -130,7 +130,7 @@ type Options struct {
 	ReadOnly bool     // only files and directories are read, and nothing is saved
 	Progress *feed.Progress
 	Watcher  *feed.Watcher   // of files and directories; nil: none
-	Shared   Shared          // the lists of a fleet
+	Shared   Shared          // the lists of a fleet; nil: none
 	Trials   trial.Decisions // what commands have decided
 
 	Attached   []string // lists whose sources have entries in a program that filters already
@@ -321,7 +321,7 @@ func (how *Options) read(ctx context.Context, c *config.Config, feeds map[string
 	for _, f := range feeds {
 		saved = saved || f.Known() || f.Status().Entries > 0
 	}
-	saved = saved || how.Shared.Known()
+	saved = saved || how.Shared != nil && how.Shared.Known()
 	for range how.Journal.Entries() {
 		saved = true
 		break
@@ -414,7 +414,11 @@ func (p *Ruleset) Feeds() map[string]*feed.Feed {
 
 // addLists adds the lists, with all that is known of them.
 func (p *Ruleset) addLists(feeds map[string]*feed.Feed, of Shared, last *Ruleset, decided trial.Decisions) {
-	more, from := of.Lists(p.Config)
+	var more []config.List
+	var from map[string]Source
+	if of != nil {
+		more, from = of.Lists(p.Config)
+	}
 	all := config.DefaultLists.With(slices.Concat(p.Config.Lists, more))
 	// A packet that several lists match is credited to the one of the lowest number.
 	ordered.By(all, func(a, b config.List) int { return b.Priority - a.Priority })

@@ -1,0 +1,72 @@
+package taker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/audit"
+	"weir/control/config"
+	"weir/control/notices"
+	"weir/control/queue"
+)
+
+// maker makes changes, or fails.
+type maker struct {
+	fails error
+	made  []string
+}
+
+var errUntried = errors.New("the journal cannot be written")
+
+func (m *maker) CarryOut(_ context.Context, c api.Change) (api.Changed, error) {
+	if m.fails == nil {
+		m.made = append(m.made, c.Entries...)
+	}
+	return api.Changed{}, m.fails
+}
+
+func (m *maker) Untried(err error) bool { return errors.Is(err, errUntried) }
+func (m *maker) Ended(error) bool       { return false }
+
+// Changes are made in their order. One that the engine cannot take holds up the others for some time, and one
+// that was not tried for as long as that lasts.
+func TestTake(t *testing.T) {
+	c := &config.Config{StateDir: config.Path(t.TempDir())}
+	m, log := new(maker), slog.New(slog.DiscardHandler)
+	n := notices.New("", log)
+	t.Cleanup(func() { n.Close(0) })
+	w := New(m, audit.New("", log), n, log)
+	if err := w.Open(c); err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range []string{"192.0.2.1", "192.0.2.2"} {
+		if done, err := w.Queue(t.Context(), api.Change{Action: api.Block, Entries: []string{entry}}); err != nil || !done.Queued || done.List != config.DefaultBlock {
+			t.Fatalf("%+v, %v", done, err)
+		}
+	}
+	if _, err := w.Queue(t.Context(), api.Change{Action: api.Block, Entries: []string{"nonsense"}}); err == nil {
+		t.Error("nonsense is queued")
+	}
+	for _, fails := range []error{errUntried, errors.New("cannot allocate memory")} {
+		m.fails = fails
+		w.SetPatience(time.Hour)
+		if !w.Take(t.Context()) || !w.Some() || len(m.made) > 0 {
+			t.Errorf("%v: made %q", fails, m.made)
+		}
+	}
+	m.fails = nil
+	if !w.Take(t.Context()) || len(m.made) > 0 {
+		t.Errorf("tried again at once: %q", m.made)
+	}
+	w.SetPatience(time.Hour)
+	if w.Take(t.Context()) || w.Some() || len(m.made) != 2 || m.made[0] != "192.0.2.1" {
+		t.Errorf("made %q", m.made)
+	}
+	if names, err := queue.In(w.StateDir()).Waiting(); err != nil || len(names) > 0 {
+		t.Errorf("left: %q, %v", names, err)
+	}
+}

@@ -1,0 +1,67 @@
+package ruleset
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+
+	"weir/control/config"
+	"weir/control/engine"
+	"weir/control/journal"
+	"weir/control/list"
+	"weir/filter/key"
+)
+
+// readText returns the rule set of a configuration, without its state.
+func readText(t *testing.T, text string) *Ruleset {
+	t.Helper()
+	c, err := config.Parse("weir.yaml", []byte("interfaces: [lo]\nstate_dir: \"\"\n"+text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	j, err := journal.Open("", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Read(t.Context(), c, Options{Log: log, Journal: j, ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func sourceKey(text string) key.Key { return key.Source(netip.MustParsePrefix(text)) }
+
+// A rule set has the entries of its lists, without those that cover what is failsafe, and with the prefixes
+// that others derive; changes of entries change these, too.
+func TestRead(t *testing.T) {
+	p := readText(t, `
+failsafe: {prefixes: [198.51.100.7/32]}
+lists:
+  bad: {entries: [198.51.100.0/24, 192.0.2.1, 203.0.113.1, 203.0.113.2], aggregate: {ipv4: 24, at: 3}}
+`)
+	l := p.List("bad")
+	if l == nil || p.Contents(l.SourceNumber).Len() != 3 || l.Left.Entries() != 1 || p.List("others") != nil {
+		t.Fatalf("%+v", l)
+	}
+	if n := p.Contents(l.DerivedNumber).Len(); n != 0 {
+		t.Errorf("%d derived prefixes of two addresses", n)
+	}
+	changes := []engine.Change{{List: l.ManualNumber, Delta: list.Delta{Add: list.SetOf(sourceKey("203.0.113.3/32"))}}}
+	all, derived, n, err := p.WithDerived(changes)
+	if err != nil || n != 1 || len(all) != 2 || !all[1].Add.Has(sourceKey("203.0.113.0/24")) {
+		t.Fatalf("%+v, %d, %v", all, n, err)
+	}
+	next := p.Copy()
+	if next.Rules, _, err = engine.With(p.Rules, all); err != nil {
+		t.Fatal(err)
+	}
+	next.SettleDerived(derived, slog.New(slog.DiscardHandler))
+	if p.Entries() != 3 || next.Entries() != 5 {
+		t.Errorf("%d entries, and then %d", p.Entries(), next.Entries())
+	}
+	if _, _, n, err := next.WithDerived(nil); n != 0 || err != nil {
+		t.Errorf("%d derived prefixes change again, %v", n, err)
+	}
+}
