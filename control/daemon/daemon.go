@@ -163,12 +163,12 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
 	}
 	d.loop = newLoop(d.turnOf)
-	hub := events.NewHub(o.Log)
+	hub, lends := events.NewHub(o.Log), hosting{d}
 	d.service.log = o.Log
 	d.observers = observers{
 		active: d.active, readings: &d.readings, notifier: notices.New(o.Version, o.Log), log: o.Log,
 		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: drops.NewRecorder(lender{d.loop, d.active}, o.Log), exports: flows.New(hub, o.Log),
-		collateral: partners.New(noting{rules{d.loop, d.active}, d}, o.Log),
+		collateral: partners.New(lends, o.Log),
 	}
 	d.readings = readings{
 		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: d.observers.collateral},
@@ -177,7 +177,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, log: o.Log}
 	d.fleet = fleet{
 		Member:     member.New(&d.service, o.Log),
-		rehearsals: rehearsal.New(noting{rules{d.loop, d.active}, d}, d.observers.hub, d.observers.collateral),
+		rehearsals: rehearsal.New(lends, d.observers.hub, d.observers.collateral),
 	}
 	d.feeds = feeds{loop: d.loop, active: d.active, observers: &d.observers, activate: d.take, log: o.Log, usage: make(map[*feed.Feed]*usage)}
 	d.feeds.Reader = lists.NewReader(&d.feeds, d.audit, o.Log)
@@ -200,10 +200,10 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 
 		consoles:    consoles{audit: d.audit},
 		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
-		Pages:       entries.New(rules{d.loop, d.active}),
+		Pages:       entries.New(lends),
 		Reader:      d.feeds.Reader,
-		Explainer:   explain.New(watching{rules{d.loop, d.active}, &d.observers}, &d.observers.meter, d.observers.drops, d.observers.stages, o.Version),
-		Appraiser:   worth.New(rules{d.loop, d.active}, &d.observers.meter, d.observers.drops, &d.observers.history, d.observers.collateral),
+		Explainer:   explain.New(lends, &d.observers.meter, d.observers.drops, d.observers.stages, o.Version),
+		Appraiser:   worth.New(lends, &d.observers.meter, d.observers.drops, &d.observers.history, d.observers.collateral),
 	}
 	return d
 }

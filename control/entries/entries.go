@@ -72,7 +72,7 @@ type Pages struct{ host ruleset.Host }
 // New returns what reads the lists of a host.
 func New(host ruleset.Host) *Pages { return &Pages{host} }
 
-// Entries implements [server.EntriesReader]. Run's goroutine only lends its sets, which are
+// Entries implements [server.EntriesReader]. The loop only lends its sets, which are
 // immutable: however many entries there are, filtering goes on.
 func (r *Pages) Entries(ctx context.Context, asked api.EntriesQuestion) (page api.Entries, err error) {
 	at, err := parseCursor(asked.After)

@@ -27,7 +27,7 @@ import (
 )
 
 // Notices turns what happens into events of notifications, in its order: each method
-// takes in one kind. Run's goroutine owns it, but for what says otherwise.
+// takes in one kind. The daemon's loop owns it, but for what says otherwise.
 type Notices struct {
 	*notify.Notifier // safe for concurrent use
 

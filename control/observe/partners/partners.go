@@ -104,7 +104,7 @@ func (m *Record) Collateral(ctx context.Context, name string) (api.Collateral, e
 	return answer, nil
 }
 
-// Read reads the record, and says which lists have its addresses. Run's goroutine only
+// Read reads the record, and says which lists have its addresses. The loop only
 // lends what it needs.
 func (m *Record) Read(ctx context.Context) (*api.Collateral, error) {
 	m.reading.Lock() // one reading at a time

@@ -48,7 +48,7 @@ type History interface {
 // is safe for concurrent use.
 type Conversations interface{ Last() *api.Collateral }
 
-// Worth implements [server.Appraiser]. Run's goroutine only lends its sets: a pass over all of
+// Worth implements [server.Appraiser]. The loop only lends its sets: a pass over all of
 // them takes a while.
 func (a *Appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	a.counting.Lock() // one pass at a time

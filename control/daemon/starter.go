@@ -26,10 +26,10 @@ type starter struct {
 
 // Starting implements [server.Starter].
 func (s *starter) Starting() api.Starting {
-	doing := "building and loading the filter"
+	doing, awaited := "building and loading the filter", s.fleet.Awaited()
 	switch source, read, total := s.progress.Get(); {
-	case s.fleet.Awaited() != "":
-		doing = s.fleet.Awaited()
+	case awaited != "":
+		doing = awaited
 	case source == "":
 		doing = "reading what is saved"
 	case total > 0 && read < total:

@@ -1,0 +1,54 @@
+package daemon
+
+import (
+	"context"
+
+	"weir/control/explain"
+	"weir/control/ruleset"
+)
+
+// hosting is the daemon, as it lends what filters to the parts that read it. It is safe for concurrent
+// use, but for what says otherwise.
+type hosting struct{ d *Daemon }
+
+// lent returns the rule set that filters, with its engine. It is for Run's goroutine.
+func (h hosting) lent() ruleset.Active {
+	return ruleset.Active{Ruleset: h.d.active.prepared, Engine: h.d.active.engine}
+}
+
+// Lend implements [ruleset.Host].
+func (h hosting) Lend(ctx context.Context, fn func(ruleset.Active) error) error {
+	return h.d.loop.Do(ctx, func() error { return fn(h.lent()) })
+}
+
+// LendAlone implements [rehearsal.Host].
+func (h hosting) LendAlone(ctx context.Context, fn func(ruleset.Active) error) error {
+	return h.d.loop.doAlone(ctx, func() error { return fn(h.lent()) })
+}
+
+// LendWatched implements [explain.Host].
+func (h hosting) LendWatched(ctx context.Context, fn func(explain.Active) error) error {
+	return h.d.loop.Do(ctx, func() error {
+		return fn(explain.Active{Active: h.lent(), Heavy: h.d.observers.heavy, Stats: h.d.active.attach.Stats(false)})
+	})
+}
+
+// Note implements [partners.Host]. It is for Run's goroutine.
+func (h hosting) Note() { h.d.note() }
+
+// SampleClean implements [rehearsal.Host]. It is for Run's goroutine.
+func (h hosting) SampleClean(on bool) error {
+	active := h.d.active
+	if active.engine.SamplesClean() == on {
+		return nil
+	}
+	next, err := active.engine.WithCleanSampled(on)
+	if err != nil {
+		return err
+	}
+	if err := active.swap(next, active.attach.Metadata()); err != nil {
+		return err
+	}
+	h.d.note()
+	return nil
+}
