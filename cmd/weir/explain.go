@@ -20,7 +20,7 @@ import (
 	"weir/control/api/client"
 	"weir/control/capture"
 	"weir/control/engine"
-	"weir/control/explain"
+	"weir/control/ask"
 	"weir/control/quantity"
 	"weir/control/ruleset"
 )
@@ -192,7 +192,7 @@ func (x *explainer) question(text string) error {
 		return usageError{err}
 	}
 	if x.prepared != nil {
-		return x.answered(explain.Explanation(text, x.prepared.Explain(x.engine, asked...)...))
+		return x.answered(ask.Explanation(text, x.prepared.Explain(x.engine, asked...)...))
 	}
 	e, err := x.client.Explain(x.ctx, text)
 	if err != nil {
@@ -245,7 +245,7 @@ func (x *explainer) frames(frames [][]byte) error {
 	case x.prepared != nil:
 		for _, f := range frames {
 			a := x.prepared.Explain(x.engine, engine.Question{Frame: f})[0]
-			all = append(all, explain.Explanation(a.Packet, a))
+			all = append(all, ask.Explanation(a.Packet, a))
 		}
 	default:
 		var err error

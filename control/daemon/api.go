@@ -7,7 +7,7 @@ import (
 	"weir/control/audit"
 	"weir/control/console"
 	"weir/control/entries"
-	"weir/control/explain"
+	"weir/control/ask"
 	"weir/control/fleet/node"
 	"weir/control/fleet/rehearsal"
 	"weir/control/lists"
@@ -41,7 +41,7 @@ type API struct {
 	stageRoutes
 	*entries.Pages
 	*lists.Reader
-	*explain.Explainer
+	*ask.Explainer
 	*worth.Appraiser
 }
 

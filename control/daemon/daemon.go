@@ -26,7 +26,7 @@ import (
 	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/entries"
-	"weir/control/explain"
+	"weir/control/ask"
 	"weir/control/feed"
 	"weir/control/fleet/member"
 	"weir/control/fleet/rehearsal"
@@ -202,7 +202,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
 		Pages:       entries.New(lends),
 		Reader:      d.feeds.Reader,
-		Explainer:   explain.New(lends, &d.observers.meter, d.observers.drops, d.observers.stages, o.Version),
+		Explainer:   ask.New(lends, &d.observers.meter, d.observers.drops, d.observers.stages, o.Version),
 		Appraiser:   worth.New(lends, &d.observers.meter, d.observers.drops, &d.observers.history, d.observers.collateral),
 	}
 	return d

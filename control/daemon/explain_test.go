@@ -7,7 +7,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
-	"weir/control/explain"
+	"weir/control/ask"
 	"weir/tests/lab"
 )
 
@@ -44,7 +44,7 @@ func TestExplainManyLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for who, e := range map[string]api.Explanation{"daemon": running, "configuration": explain.Explanation(question, p.Explain(g, asked...)...)} {
+	for who, e := range map[string]api.Explanation{"daemon": running, "configuration": ask.Explanation(question, p.Explain(g, asked...)...)} {
 		for _, a := range e.Answers {
 			if n := len(a.Depends); n != 1 || a.Depends[0].Lists != lists {
 				t.Errorf("%s: depends on %+v, want one line for %d lists", who, a.Depends, lists)

@@ -3,7 +3,7 @@ package daemon
 import (
 	"context"
 
-	"weir/control/explain"
+	"weir/control/ask"
 	"weir/control/ruleset"
 )
 
@@ -26,10 +26,10 @@ func (h hosting) LendAlone(ctx context.Context, fn func(ruleset.Active) error) e
 	return h.d.loop.doAlone(ctx, func() error { return fn(h.lent()) })
 }
 
-// LendWatched implements [explain.Host].
-func (h hosting) LendWatched(ctx context.Context, fn func(explain.Active) error) error {
+// LendWatched implements [ask.Host].
+func (h hosting) LendWatched(ctx context.Context, fn func(ask.Active) error) error {
 	return h.d.loop.Do(ctx, func() error {
-		return fn(explain.Active{Active: h.lent(), Heavy: h.d.observers.heavy, Stats: h.d.active.attach.Stats(false)})
+		return fn(ask.Active{Active: h.lent(), Heavy: h.d.observers.heavy, Stats: h.d.active.attach.Stats(false)})
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
-	"weir/control/explain"
+	"weir/control/ask"
 	"weir/control/metrics"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
@@ -263,7 +263,7 @@ func (d *Daemon) noteStatus() {
 	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced
 	spared := d.observers.heavy.Spared(loader.Monotonic())
 	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
-		s.Spared = append(s.Spared, explain.SparedOf(x))
+		s.Spared = append(s.Spared, ask.SparedOf(x))
 	}
 	s.SparedMore = len(spared) - len(s.Spared)
 	d.readings.status.Store(s)

@@ -1,4 +1,4 @@
-package explain
+package ask
 
 import (
 	"net/netip"

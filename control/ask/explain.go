@@ -1,5 +1,5 @@
-// Package explain answers questions about packets: what the lists and trackers of a daemon do with them.
-package explain
+// Package ask answers questions about packets: what the lists and trackers of a daemon do with them.
+package ask
 
 import (
 	"context"
