@@ -21,7 +21,7 @@ import (
 	"weir/control/api/client"
 	"weir/control/api/routing"
 	"weir/control/api/server"
-	"weir/control/engine"
+	"weir/control/explain"
 	forwarding "weir/control/stage/multicast"
 	multicast "weir/control/stage/multicast/client"
 )
@@ -174,7 +174,7 @@ func (d *fakeDaemon) Reload(context.Context) (api.Reloaded, error) { return d.re
 func (d *fakeDaemon) Status() api.Status { return d.status }
 
 func (d *fakeDaemon) Explain(_ context.Context, question string, _ bool) (api.Explanation, error) {
-	if _, err := engine.ParseQuestion(question); err != nil {
+	if _, err := explain.ParseQuestion(question); err != nil {
 		return api.Explanation{}, &api.BadRequest{Err: err}
 	}
 	return api.NewExplanation(question, d.answers...), d.err

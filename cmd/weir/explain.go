@@ -13,14 +13,16 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"weir/control/explain"
+
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"weir/control/api"
 	"weir/control/api/client"
+	"weir/control/ask"
 	"weir/control/capture"
 	"weir/control/engine"
-	"weir/control/ask"
 	"weir/control/quantity"
 	"weir/control/ruleset"
 )
@@ -127,7 +129,7 @@ func (x *explainer) close() {
 
 // questions explains arguments, of which "-" stands for the lines of stdin.
 func (x *explainer) questions(args []string, stdin io.Reader, report io.Writer) error {
-	if _, err := engine.ParseQuestion(args[0]); err != nil && args[0] != "-" {
+	if _, err := explain.ParseQuestion(args[0]); err != nil && args[0] != "-" {
 		args = []string{strings.Join(args, " ")} // a flow without quotes
 	}
 	for _, arg := range args {
@@ -187,7 +189,7 @@ func lineError(err error, after int) error {
 }
 
 func (x *explainer) question(text string) error {
-	asked, err := engine.ParseQuestion(text)
+	asked, err := explain.ParseQuestion(text)
 	if err != nil {
 		return usageError{err}
 	}
@@ -244,7 +246,7 @@ func (x *explainer) frames(frames [][]byte) error {
 		return nil
 	case x.prepared != nil:
 		for _, f := range frames {
-			a := x.prepared.Explain(x.engine, engine.Question{Frame: f})[0]
+			a := x.prepared.Explain(x.engine, explain.Question{Frame: f})[0]
 			all = append(all, ask.Explanation(a.Packet, a))
 		}
 	default:

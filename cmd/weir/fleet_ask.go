@@ -16,7 +16,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/quantity"
 	"weir/control/stage/digest"
 )
@@ -72,7 +72,7 @@ Entries of the fleet's lists are shown with the file and line of the hub's feed.
 		hub: true,
 		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.FleetExplanation, error) {
 			question := strings.Join(args, " ") // a flow without quotes
-			if _, err := engine.ParseQuestion(question); err != nil {
+			if _, err := explain.ParseQuestion(question); err != nil {
 				return nil, usageError{err}
 			}
 			e, err := of.ExplainFleet(c.Context(), *nodes, question)

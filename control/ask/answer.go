@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/feed"
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
@@ -39,7 +39,7 @@ func answer[Q any](ctx context.Context, question []byte, with func(context.Conte
 }
 
 func (x *Explainer) answerExplain(ctx context.Context, q wire.ExplainQuestion) (any, error) {
-	asked, err := engine.ParseQuestion(q.Packets)
+	asked, err := explain.ParseQuestion(q.Packets)
 	if err != nil {
 		return nil, err
 	}

@@ -4,8 +4,9 @@ package ask
 import (
 	"context"
 
+	"weir/control/explain"
+
 	"weir/control/api"
-	"weir/control/engine"
 	"weir/control/observe/drops"
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
@@ -50,7 +51,7 @@ func (x *Explainer) Trace(ctx context.Context, q api.TraceQuestion) (*api.Traced
 
 // Explain implements [server.Explainer].
 func (x *Explainer) Explain(ctx context.Context, question string, places bool) (e api.Explanation, err error) {
-	asked, err := engine.ParseQuestion(question)
+	asked, err := explain.ParseQuestion(question)
 	if err != nil {
 		return e, &api.BadRequest{Err: err}
 	}
@@ -63,9 +64,9 @@ func (x *Explainer) Explain(ctx context.Context, question string, places bool) (
 
 // ExplainFrames implements [server.Explainer].
 func (x *Explainer) ExplainFrames(ctx context.Context, frames [][]byte) (all []api.Explanation, err error) {
-	var asked []engine.Question
+	var asked []explain.Question
 	for _, f := range frames {
-		asked = append(asked, engine.Question{Frame: f})
+		asked = append(asked, explain.Question{Frame: f})
 	}
 	answers, wanted, err := x.Ask(ctx, asked)
 	wanted.Find(ruleset.Source.Find)
@@ -76,7 +77,7 @@ func (x *Explainer) ExplainFrames(ctx context.Context, frames [][]byte) (all []a
 }
 
 // Explanation returns the answers to a question as clients see them.
-func Explanation(question string, answers ...engine.Answer) api.Explanation {
+func Explanation(question string, answers ...explain.Answer) api.Explanation {
 	all := make([]api.Answer, len(answers))
 	for i := range answers {
 		all[i] = answers[i].API()
@@ -85,13 +86,13 @@ func Explanation(question string, answers ...engine.Answer) api.Explanation {
 }
 
 // Ask answers questions, but for the places of entries, which it returns.
-func (x *Explainer) Ask(ctx context.Context, asked []engine.Question) (answers []engine.Answer, wanted ruleset.Places, err error) {
+func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers []explain.Answer, wanted ruleset.Places, err error) {
 	wanted = make(ruleset.Places)
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := x.host.LendWatched(ctx, func(by Active) error {
 			hits := x.meter.Hits()
 			penalties, more := meeting(by.Heavy.Penalties(loader.Monotonic()), q)
-			all := by.Engine.Explain(q, penalties)
+			all := explain.Answers(by.Engine, q, penalties)
 			for i := range all {
 				by.describe(&all[i], more)
 				all[i].Condense()
@@ -112,7 +113,7 @@ func (x *Explainer) Ask(ctx context.Context, asked []engine.Question) (answers [
 
 // meeting returns the penalties that all packets of a question meet, and the first of those
 // that some may, and the number of the others.
-func meeting(all []verdict.Penalty, q engine.Question) (kept []verdict.Penalty, more int) {
+func meeting(all []verdict.Penalty, q explain.Question) (kept []verdict.Penalty, more int) {
 	if q.Frame != nil {
 		return all, 0 // a packet is of a flow, or it is not
 	}
@@ -133,7 +134,7 @@ func meeting(all []verdict.Penalty, q engine.Question) (kept []verdict.Penalty, 
 
 // describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
 // how many penalties are left out, and which flows are spared.
-func (o *Active) describe(a *engine.Answer, more int) {
+func (o *Active) describe(a *explain.Answer, more int) {
 	if a.Direction == drops.Direction(true) || !a.Known.Src.IsValid() {
 		return // outgoing packets have no penalties
 	}

@@ -5,7 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/engine"
+	"weir/control/explain"
+
 	"weir/filter/key"
 	"weir/filter/penalty"
 	"weir/filter/verdict"
@@ -25,7 +26,7 @@ func TestMeeting(t *testing.T) {
 		"198.18.3.0/24":           {10, 246},
 		"tcp 198.18.3.3:1 > *:53": {1, 0},
 	} {
-		asked, err := engine.ParseQuestion(question)
+		asked, err := explain.ParseQuestion(question)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/observe/events"
 	"weir/filter/verdict"
 )
@@ -181,7 +181,7 @@ func (d *daemon) History(_ context.Context, q api.HistoryQuestion) (api.History,
 }
 
 func (d *daemon) Explain(_ context.Context, question string, _ bool) (api.Explanation, error) {
-	_, err := engine.ParseQuestion(question)
+	_, err := explain.ParseQuestion(question)
 	return api.NewExplanation(question, d.answers...), err
 }
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"weir/control/api"
-	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/filter/verdict"
@@ -20,9 +20,9 @@ func TestContractAgrees(t *testing.T) {
 		"length of a reason":   {api.MaxReason, journal.MaxReasonLen},
 		"stage":                {api.StageFailsafe, verdict.StageFailsafe.String()},
 		"reason":               {api.ReasonWouldBlock, verdict.WouldBlock.String()},
-		"pass":                 {api.VerdictPass, engine.Pass.String()},
-		"limited":              {api.VerdictLimited, engine.Limited.String()},
-		"drop":                 {api.VerdictDrop, engine.Drop.String()},
+		"pass":                 {api.VerdictPass, explain.Pass.String()},
+		"limited":              {api.VerdictLimited, explain.Limited.String()},
+		"drop":                 {api.VerdictDrop, explain.Drop.String()},
 	} {
 		if c[0] != c[1] {
 			t.Errorf("%s: %v in the contract, and %v", name, c[0], c[1])

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"weir/control/api"
-	"weir/control/engine"
 	"weir/control/ask"
+	"weir/control/explain"
 	"weir/tests/lab"
 )
 
@@ -22,7 +22,7 @@ func TestExplainManyLists(t *testing.T) {
 	}
 	r.lists(t, files...)
 
-	asked, err := engine.ParseQuestion(question)
+	asked, err := explain.ParseQuestion(question)
 	if err != nil {
 		t.Fatal(err)
 	}

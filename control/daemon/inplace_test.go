@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/quantity"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -111,11 +112,11 @@ func TestReloadEqualsStart(t *testing.T) {
 		}
 		for _, e := range pool {
 			a, _, _ := strings.Cut(e, "/")
-			q, err := engine.ParseQuestion(a)
+			q, err := explain.ParseQuestion(a)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if now, want := verdictOf(t, d.Daemon, a) == verdict.Drop, reference.Explain(q[0], nil)[0].Verdict == engine.Drop; now != want {
+			if now, want := verdictOf(t, d.Daemon, a) == verdict.Drop, explain.Answers(reference, q[0], nil)[0].Verdict == explain.Drop; now != want {
 				t.Fatalf("reload %d: %s is dropped: %t, want %t", n, a, now, want)
 			}
 		}

@@ -181,7 +181,7 @@ func TestExplainPenalties(t *testing.T) {
 	}
 	r.c.Trackers = []heavy.Spec{spec}
 	d := begin(t, r)
-	explain := func(question string) api.Answer {
+	answer := func(question string) api.Answer {
 		t.Helper()
 		e, err := d.api.Explainer.Explain(t.Context(), question, true)
 		if err != nil {
@@ -192,7 +192,7 @@ func TestExplainPenalties(t *testing.T) {
 	const flooder = "192.0.2.1"
 	for deadline := wait.Deadline(); ; time.Sleep(100 * time.Millisecond) {
 		send(t, l, 400, flooder)
-		a := explain(flooder)
+		a := answer(flooder)
 		if a.Limit != nil && a.Limit.Offered != nil && *a.Limit.Offered > 100 {
 			if x := a.Limit; a.Verdict != api.VerdictLimited || x.Flow != flooder || x.Rate != 10 || x.Tracker != "src" || x.Unit != "packets" || x.Until == nil {
 				t.Errorf("%v: %+v", a.Verdict, x)
@@ -206,7 +206,7 @@ func TestExplainPenalties(t *testing.T) {
 	const listed = firstSource
 	send(t, l, 5, listed)
 	for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
-		if x := explain(listed).LastDrop; x != nil && x.Packets == 5 {
+		if x := answer(listed).LastDrop; x != nil && x.Packets == 5 {
 			if x.Reason != "blocked" || x.List != "feed" || time.Since(x.Time) > time.Minute {
 				t.Errorf("%+v", x)
 			}
@@ -215,10 +215,10 @@ func TestExplainPenalties(t *testing.T) {
 			t.Fatalf("last dropped: %+v", x)
 		}
 	}
-	if x := explain(cleanSource).LastDrop; x != nil {
+	if x := answer(cleanSource).LastDrop; x != nil {
 		t.Errorf("what was not dropped was last dropped: %+v", x)
 	}
-	if a := explain("192.0.2.2"); a.Verdict != api.VerdictPass || a.Limit != nil || a.PenaltiesMore != 0 {
+	if a := answer("192.0.2.2"); a.Verdict != api.VerdictPass || a.Limit != nil || a.PenaltiesMore != 0 {
 		t.Errorf("another source: %+v", a)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/quantity"
@@ -28,7 +29,7 @@ import (
 // verdictOf returns what becomes of packets from an address.
 func verdictOf(t *testing.T, d *Daemon, from string) verdict.Action {
 	t.Helper()
-	asked, err := engine.ParseQuestion(from)
+	asked, err := explain.ParseQuestion(from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func verdictOf(t *testing.T, d *Daemon, from string) verdict.Action {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a[0].Verdict == engine.Drop {
+	if a[0].Verdict == explain.Drop {
 		return verdict.Drop
 	}
 	return verdict.Pass

@@ -100,10 +100,6 @@ func ofShape(keys []key.Key) int {
 	return sort.Search(len(keys), func(i int) bool { return keys[i].Shape != keys[0].Shape })
 }
 
-func compareShapes(a, b key.Shape) int {
-	return cmp.Or(cmp.Compare(a.Fields, b.Fields), cmp.Compare(a.SrcBits, b.SrcBits), cmp.Compare(a.DstBits, b.DstBits))
-}
-
 // joint returns the least specific shape at which flows of both can be stored. Both
 // have the same fields.
 func joint(a, b key.Shape) key.Shape {
@@ -141,7 +137,7 @@ func tooManyShapes(counts map[key.Shape]int, v6 bool) error {
 
 func rarestFirst(counts map[key.Shape]int) []key.Shape {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b key.Shape) int {
-		return cmp.Or(counts[a]-counts[b], compareShapes(a, b))
+		return cmp.Or(counts[a]-counts[b], a.Compare(b))
 	})
 }
 
@@ -217,7 +213,7 @@ func (f *flows) compile(columns []membership.Column) []membership.Column {
 		}
 		runs[s], from = r, to
 	}
-	for _, stored := range slices.SortedFunc(maps.Keys(f.levels.of), compareShapes) {
+	for _, stored := range slices.SortedFunc(maps.Keys(f.levels.of), key.Shape.Compare) {
 		of := f.levels.of[stored]
 		c := membership.Column{Shape: stored}
 		for e := range atShape(stored, of, runs, f.book) {

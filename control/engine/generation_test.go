@@ -813,3 +813,22 @@ func TestManyLengths(t *testing.T) {
 		}
 	}
 }
+
+// Flows are found also behind those of a shape that has left the list.
+func TestCoveringAfterRemoval(t *testing.T) {
+	var stay, leave []key.Key
+	tuple := key.Tuple{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), HasPorts: true}
+	for tuple.DstPort = range uint16(20) {
+		k, _ := key.Shape{SrcBits: 8, DstBits: 32, Fields: key.FieldDstPort}.Of(tuple)
+		leave = append(leave, k)
+	}
+	for _, src := range []uint8{16, 32} {
+		k, _ := key.Shape{SrcBits: src, DstBits: 32, Fields: key.FieldDstPort}.Of(tuple)
+		stay = append(stay, k)
+	}
+	lists := []List{ofKeys(List{Name: "a"}, slices.Concat(leave, stay)...)}
+	lists[0].Contents, _ = lists[0].Contents.Apply(list.Delta{Remove: list.SetOf(leave...)})
+	if found := NewFinder(lists, false).Covering(tuple.Key()); len(found) != len(stay) {
+		t.Errorf("found %v", found)
+	}
+}

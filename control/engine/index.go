@@ -8,7 +8,6 @@ import (
 
 	"weir/control/list"
 	"weir/filter/key"
-	"weir/filter/membership"
 	"weir/filter/prefix"
 	"weir/filter/verdict"
 )
@@ -352,75 +351,4 @@ func (e *entries) listed(k key.Key) bool {
 		return e.src6.owner(list.V6Of(p)) != 0
 	}
 	return e.dst6.owner(list.V6Of(p)) != 0
-}
-
-// Found is an entry that a packet matches.
-type Found struct {
-	List uint16
-	Key  key.Key
-}
-
-// Find returns the entries of all lists that a packet matches: those of block
-// lists first, the most specific of each side first.
-func (g *Generation) Find(t key.Tuple) []Found {
-	k := t.Key()
-	return append(g.index.block.overlap(k).covering, g.index.allow.overlap(k).covering...)
-}
-
-// Blocking returns the entries of block lists that match packets from src to dst,
-// whatever their ports: the most specific of the source first, then those of the
-// destination, then those of both.
-func (g *Generation) Blocking(src, dst netip.Addr) (found []Found) {
-	e := &g.index.block
-	if !src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4() {
-		return nil
-	}
-	shapes := g.Block.V6Flow
-	if src.Is4() {
-		found = e.src4.covering(list.V4Of(netip.PrefixFrom(src, 32)), nil)
-		found = e.dst4.covering(list.V4Of(netip.PrefixFrom(dst, 32)), found)
-		shapes = g.Block.V4Flow
-	} else {
-		found = e.src6.covering(list.V6Of(netip.PrefixFrom(src, 128)), nil)
-		found = e.dst6.covering(list.V6Of(netip.PrefixFrom(dst, 128)), found)
-	}
-	for _, s := range shapes {
-		if s.Ports() || s.Fields&key.FieldProto != 0 {
-			continue
-		}
-		for _, s := range e.flows.levels.of[s.Shape] {
-			k, _ := s.Of(key.Tuple{Src: src, Dst: dst})
-			for _, n := range e.flows.lists(k) {
-				found = append(found, Found{n, k})
-			}
-		}
-	}
-	return found
-}
-
-// covering appends the entries that cover p, the longest first.
-func (s *side[P]) covering(p P, found []Found) []Found {
-	for bits := p.Bits(); bits >= 0; bits-- {
-		if !s.lengths.Has(bits) {
-			continue
-		}
-		q := p.Cut(bits)
-		for _, n := range s.lists(q) {
-			found = append(found, Found{n, q.Key(s.source)})
-		}
-	}
-	return found
-}
-
-// Blocks reports whether a packet matches an entry of the block lists. Unlike an
-// approximate set, it makes no mistakes.
-func (g *Generation) Blocks(t key.Tuple) bool {
-	shapes := slices.Concat(g.Block.V4, g.Block.V4Flow)
-	if t.Src.Is6() {
-		shapes = slices.Concat(g.Block.V6, g.Block.V6Flow)
-	}
-	return slices.ContainsFunc(shapes, func(s membership.GatedShape) bool {
-		k, ok := s.Of(t)
-		return ok && g.index.block.listed(k)
-	})
 }

@@ -69,7 +69,7 @@ type mergedShape struct {
 
 func newMerger(counts map[key.Shape]int) merger {
 	m := make(merger, 0, len(counts))
-	for _, s := range slices.SortedFunc(maps.Keys(counts), compareShapes) {
+	for _, s := range slices.SortedFunc(maps.Keys(counts), key.Shape.Compare) {
 		m = append(m, mergedShape{shape: s, size: counts[s]})
 	}
 	for i := range m {
@@ -108,7 +108,7 @@ func (m merger) merge(a, b, both key.Shape, cost int) merger {
 		}
 		return gone
 	})
-	at, inUse := slices.BinarySearchFunc(m, both, func(c mergedShape, s key.Shape) int { return compareShapes(c.shape, s) })
+	at, inUse := slices.BinarySearchFunc(m, both, func(c mergedShape, s key.Shape) int { return c.shape.Compare(s) })
 	if !inUse {
 		m = slices.Insert(m, at, mergedShape{shape: both})
 	}
@@ -120,7 +120,7 @@ func (m merger) merge(a, b, both key.Shape, cost int) merger {
 		case i == at || c.with == a || c.with == b || c.with == both:
 			m.pair(i)
 		case i < at:
-			if cost := mergeCost(*c, m[at]); cost < c.cost || cost == c.cost && compareShapes(both, c.with) < 0 {
+			if cost := mergeCost(*c, m[at]); cost < c.cost || cost == c.cost && both.Compare(c.with) < 0 {
 				c.with, c.cost = both, cost
 			}
 		}
@@ -154,7 +154,7 @@ func (m *memory) of(counts map[key.Shape]int) (stored map[key.Shape]key.Shape, o
 		return mergeShapes(counts) // which is cheap
 	}
 	var text []byte
-	for _, s := range slices.SortedFunc(maps.Keys(counts), compareShapes) {
+	for _, s := range slices.SortedFunc(maps.Keys(counts), key.Shape.Compare) {
 		text = append(text, byte(s.Fields), s.SrcBits, s.DstBits)
 		text = binary.AppendUvarint(text, uint64(counts[s]))
 	}

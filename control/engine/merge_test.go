@@ -27,7 +27,7 @@ func naiveMerge(counts map[key.Shape]int) (stored map[key.Shape]key.Shape, ok bo
 	for len(sizes) > membership.MaxShapes {
 		var a, b key.Shape
 		least := math.MaxInt
-		shapes := slices.SortedFunc(maps.Keys(sizes), compareShapes)
+		shapes := slices.SortedFunc(maps.Keys(sizes), key.Shape.Compare)
 		for i, s := range shapes {
 			for _, t := range shapes[i+1:] {
 				if both := joint(s, t); s.Fields == t.Fields {

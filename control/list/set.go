@@ -135,6 +135,19 @@ func each[P Prefix[P]](prefixes Sorted[P], source bool, yield func(key.Key) bool
 	return true
 }
 
+// ByShape iterates over the flows of each shape.
+func ByShape(flows Sorted[key.Key]) iter.Seq2[key.Shape, Sorted[key.Key]] {
+	return func(yield func(key.Shape, Sorted[key.Key]) bool) {
+		for first, ok := flows.first(); ok; first, ok = flows.first() {
+			var run Sorted[key.Key] // the order is by shape first
+			run, flows = flows.Split(func(k key.Key) bool { return k.Shape.Compare(first.Shape) > 0 })
+			if !yield(first.Shape, run) {
+				return
+			}
+		}
+	}
+}
+
 // Has reports whether the set has the entry of a key, including a plain address
 // or prefix, whose side is left to the list's direction.
 func (s *Set) Has(k key.Key) bool {

@@ -88,6 +88,9 @@ func (s *Sorted[K]) next() (k K, ok bool) {
 	return k, true
 }
 
+// first returns the first value.
+func (s Sorted[K]) first() (K, bool) { return s.next() }
+
 // Split returns the values before the first one that is after, and that one and
 // all that follow. A value that follows one that is after must be so, too.
 func (s Sorted[K]) Split(after func(K) bool) (low, high Sorted[K]) {

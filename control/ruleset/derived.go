@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/ordered"
@@ -336,7 +337,7 @@ func (l *List) derivedWarnings(d derived) (all []string) {
 const maxMembers = 1 << 16
 
 // describeDerived says for which addresses a match stands that is derived.
-func (p *Ruleset) describeDerived(l *List, m *engine.Match) {
+func (p *Ruleset) describeDerived(l *List, m *explain.Match) {
 	n, first, widened := derivation(l.List).Of(l.membersOf(p.fromOf(l, p.Rules)), m.Key, maxMembers, 3)
 	m.Derived = &api.Derived{By: api.ByAggregate, Of: n}
 	if widened {
@@ -348,7 +349,7 @@ func (p *Ruleset) describeDerived(l *List, m *engine.Match) {
 }
 
 // describeNotDerived says why the prefix of a match is left out, where it is.
-func (p *Ruleset) describeNotDerived(l *List, m *engine.Match) {
+func (p *Ruleset) describeNotDerived(l *List, m *explain.Match) {
 	if l.DerivedNumber == 0 || m.Key.Tuple() {
 		return
 	}

@@ -3,16 +3,17 @@ package ruleset
 import (
 	"weir/control/api"
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/feed"
 	"weir/filter/key"
 	"weir/loader"
 )
 
 // Explain answers questions as a daemon would, by an engine that p built.
-func (p *Ruleset) Explain(e *engine.Generation, asked ...engine.Question) (answers []engine.Answer) {
+func (p *Ruleset) Explain(e *engine.Generation, asked ...explain.Question) (answers []explain.Answer) {
 	wanted := make(Places)
 	for _, q := range asked {
-		all := e.Explain(q, nil)
+		all := explain.Answers(e, q, nil)
 		for i := range all {
 			all[i].Condense()
 			p.DescribeAnswer(&all[i], wanted)
@@ -24,11 +25,11 @@ func (p *Ruleset) Explain(e *engine.Generation, asked ...engine.Question) (answe
 }
 
 // Places are the matches whose place is to be found, by feed.
-type Places map[Source][]*engine.Match
+type Places map[Source][]*explain.Match
 
 // DescribeAnswer adds to the matches of an answer what is known of their entries, and
 // to wanted those that are of a feed.
-func (p *Ruleset) DescribeAnswer(a *engine.Answer, wanted Places) {
+func (p *Ruleset) DescribeAnswer(a *explain.Answer, wanted Places) {
 	a.List = api.ListOf(a.List)
 	for _, m := range a.Entries() {
 		for _, l := range p.Lists {
@@ -50,7 +51,7 @@ func (p *Ruleset) DescribeAnswer(a *engine.Answer, wanted Places) {
 }
 
 // CountAnswer adds to the matches of an answer how many packets their lists have matched.
-func (p *Ruleset) CountAnswer(a *engine.Answer, hits map[string]loader.Counter) {
+func (p *Ruleset) CountAnswer(a *explain.Answer, hits map[string]loader.Counter) {
 	for _, m := range a.Entries() {
 		for _, l := range p.Lists {
 			switch m.Number {
@@ -61,7 +62,7 @@ func (p *Ruleset) CountAnswer(a *engine.Answer, hits map[string]loader.Counter) 
 	}
 }
 
-func (p *Ruleset) describeManual(m *engine.Match) {
+func (p *Ruleset) describeManual(m *explain.Match) {
 	e, ok := p.Journal.Get(m.List, m.Key)
 	if !ok {
 		return

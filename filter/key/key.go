@@ -317,6 +317,11 @@ func Parse(b []byte) (Key, error) {
 	return k, nil
 }
 
+// Compare orders shapes as [Key.Compare] orders their keys.
+func (s Shape) Compare(o Shape) int {
+	return cmp.Or(cmp.Compare(s.Fields, o.Fields), cmp.Compare(s.SrcBits, o.SrcBits), cmp.Compare(s.DstBits, o.DstBits))
+}
+
 // Compare returns the order of two keys, which their serialisations have as well:
 // first by shape.
 func (k Key) Compare(l Key) int {

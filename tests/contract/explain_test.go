@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/replay"
 	"weir/control/stage/loop"
 	"weir/filter/icarus"
@@ -151,8 +152,8 @@ func TestExplain(t *testing.T) {
 			whole[explainFrame(t, w, frame)]++
 		}
 		for range 40 {
-			q := engine.Question{Known: r.known(w)}
-			a := w.Explain(q, w.penalties)[0]
+			q := explain.Question{Known: r.known(w)}
+			a := explain.Answers(w.Generation, q, w.penalties)[0]
 			for range 30 {
 				if reason, ok := explainPart(t, w, q, a, r.completion(w, q.Known)); ok {
 					part[reason]++
@@ -183,7 +184,7 @@ var partial = map[verdict.Reason]bool{
 // verdict, reason and list. Only for a rate limit does it depend.
 func explainFrame(t *testing.T, w world, frame []byte) verdict.Reason {
 	t.Helper()
-	a := w.Explain(engine.Question{Frame: frame}, w.penalties)[0]
+	a := explain.Answers(w.Generation, explain.Question{Frame: frame}, w.penalties)[0]
 	got, err := w.kernel.Decide(frame)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +194,7 @@ func explainFrame(t *testing.T, w world, frame []byte) verdict.Reason {
 		return got.Reason
 	}
 	// A rate limit drops packets above its rate, unless they are allowed.
-	limited := func(d engine.Dependency) bool {
+	limited := func(d explain.Dependency) bool {
 		return d.Stage == verdict.StagePenalty && d.Verdict == got.Action && d.Reason == got.Reason
 	}
 	rare := got.Reason == verdict.Allowed && actionOf(a) == verdict.Pass && w.punishes(frame)
@@ -209,7 +210,7 @@ func explainFrame(t *testing.T, w world, frame []byte) verdict.Reason {
 // explainPart compares the answer for a part of a packet with what the kernel
 // does with a frame that has the part. It reports false if the answer depends
 // on the rest.
-func explainPart(t *testing.T, w world, q engine.Question, a engine.Answer, frame []byte) (verdict.Reason, bool) {
+func explainPart(t *testing.T, w world, q explain.Question, a explain.Answer, frame []byte) (verdict.Reason, bool) {
 	t.Helper()
 	p, _ := packet.Parse(frame)
 	if !p.HasAddresses || !p.Plain && q.Known.Ports() || !matches(q.Known, p) || depends(w, a, p, frame) {
@@ -231,8 +232,8 @@ func explainPart(t *testing.T, w world, q engine.Question, a engine.Answer, fram
 }
 
 // actionOf is the action on packets to which none of the dependencies applies.
-func actionOf(a engine.Answer) verdict.Action {
-	if a.Verdict == engine.Drop {
+func actionOf(a explain.Answer) verdict.Action {
+	if a.Verdict == explain.Drop {
 		return verdict.Drop
 	}
 	return verdict.Pass
@@ -247,7 +248,7 @@ func listName(w world, number int) string {
 
 // checkStages checks that the stages are in the order of the program, and that
 // the reason is the one of a stage.
-func checkStages(t *testing.T, a engine.Answer) {
+func checkStages(t *testing.T, a explain.Answer) {
 	t.Helper()
 	by := map[verdict.Reason]verdict.Stage{
 		verdict.ARP: verdict.StageExempt, verdict.Link: verdict.StageExempt, verdict.ND: verdict.StageExempt, verdict.DHCP: verdict.StageExempt,
@@ -343,7 +344,7 @@ func matches(k key.Key, p packet.Packet) bool {
 }
 
 // depends reports whether a packet meets a condition that the answer depends on.
-func depends(w world, a engine.Answer, p packet.Packet, frame []byte) bool {
+func depends(w world, a explain.Answer, p packet.Packet, frame []byte) bool {
 	_, parsed := packet.Parse(frame)
 	sides := map[verdict.Stage][2]bool{} // lists of sources, of destinations
 	for _, d := range a.Depends {
@@ -399,7 +400,7 @@ func depends(w world, a engine.Answer, p packet.Packet, frame []byte) bool {
 		if !f.Key.Tuple() && (f.Key.DstBits == 0 && s[0] || f.Key.DstBits > 0 && s[1]) {
 			return true
 		}
-		if a.DependsMore > 0 && !slices.ContainsFunc(a.Matches, func(m engine.Match) bool { return m.Number == f.List && m.Key == f.Key }) {
+		if a.DependsMore > 0 && !slices.ContainsFunc(a.Matches, func(m explain.Match) bool { return m.Number == f.List && m.Key == f.Key }) {
 			return true
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/list"
 	innerstage "weir/control/stage/inner"
 	"weir/filter/key"
@@ -305,7 +306,7 @@ func TestInnerPrecedence(t *testing.T) {
 				t.Errorf("%s: %s: %+v, %v without inner, want %v", entry, name, o, err, test.off)
 			}
 		}
-		if a := g.Explain(engine.Question{Frame: test.frame}, nil)[0]; a.Reason != test.want {
+		if a := explain.Answers(g, explain.Question{Frame: test.frame}, nil)[0]; a.Reason != test.want {
 			t.Errorf("%s: explained as %+v", name, a)
 		}
 	}
@@ -316,24 +317,24 @@ func TestInnerPrecedence(t *testing.T) {
 			}
 		}
 	}
-	if a := g.Explain(engine.Question{Frame: tagged(free)}, nil)[0]; a.Verdict != engine.Drop || a.Stages[len(a.Stages)-2].By != "overtagged in VXLAN" {
+	if a := explain.Answers(g, explain.Question{Frame: tagged(free)}, nil)[0]; a.Verdict != explain.Drop || a.Stages[len(a.Stages)-2].By != "overtagged in VXLAN" {
 		t.Errorf("too many tags in a tunnel: %+v", a)
 	}
-	a := g.Explain(engine.Question{Frame: in(free, web)}, nil)[0]
+	a := explain.Answers(g, explain.Question{Frame: in(free, web)}, nil)[0]
 	if len(a.Matches) != 1 || a.Matches[0].Entry != listed || a.List != "block" {
 		t.Errorf("the entry that matches a header in a tunnel is not named: %+v", a)
 	}
 	if by := a.Stages[len(a.Stages)-2].By; by != "list block: "+listed+" > 203.0.113.1 in GRE" {
 		t.Errorf("the header is described as %q", by)
 	}
-	q, err := engine.ParseQuestion("udp " + free + ":* > *:4789")
+	q, err := explain.ParseQuestion("udp " + free + ":* > *:4789")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := g.Explain(q[0], nil)[0]; len(a.Depends) == 0 || a.Depends[0].Packets != "packets with a listed header in VXLAN" {
+	if a := explain.Answers(g, q[0], nil)[0]; len(a.Depends) == 0 || a.Depends[0].Packets != "packets with a listed header in VXLAN" {
 		t.Errorf("what depends on the packet in a tunnel: %+v", a)
 	}
-	if a := without.Explain(q[0], nil)[0]; len(a.Depends) != 0 {
+	if a := explain.Answers(without, q[0], nil)[0]; len(a.Depends) != 0 {
 		t.Errorf("without inner: %+v", a)
 	}
 }

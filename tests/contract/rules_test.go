@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/list"
 	"weir/control/replay"
 	"weir/filter/key"
@@ -401,7 +402,7 @@ func TestRules(t *testing.T) {
 				if o.List > 0 {
 					name = lists[o.List-1].Name
 				}
-				if a := g.Explain(engine.Question{Frame: f}, nil)[0]; actionOf(a) != o.Action || a.Reason != o.Reason || a.List != name {
+				if a := explain.Answers(g, explain.Question{Frame: f}, nil)[0]; actionOf(a) != o.Action || a.Reason != o.Reason || a.List != name {
 					t.Fatalf("generation %d, %v: the answer is %+v, and the packet leaves as %v by list %q: % x", i, at, a, o, name, f)
 				}
 				want, by, ok := truth.decide(f)

@@ -20,7 +20,7 @@ import (
 	"weir/control/api/client"
 	"weir/control/api/internal/contract"
 	"weir/control/api/process"
-	"weir/control/engine"
+	"weir/control/explain"
 	multicast "weir/control/stage/multicast/client"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -114,7 +114,7 @@ func (c *control) Rollback(ctx context.Context, list string) (api.FetchOutcome, 
 func (c *control) Reload(context.Context) (api.Reloaded, error) { return c.reloaded, c.ask("reload") }
 
 func (c *control) Explain(_ context.Context, question string, places bool) (api.Explanation, error) {
-	if _, err := engine.ParseQuestion(question); err != nil {
+	if _, err := explain.ParseQuestion(question); err != nil {
 		return api.Explanation{}, &api.BadRequest{Err: err}
 	}
 	return api.NewExplanation(question, c.answers...), c.ask(fmt.Sprintf("explain %s, places %v", question, places))

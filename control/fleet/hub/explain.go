@@ -6,7 +6,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/key"
@@ -15,7 +15,7 @@ import (
 // Explain implements [server.Asker].
 func (h *Hub) Explain(ctx context.Context, nodes []string, packets string) (e api.FleetExplanation, err error) {
 	e.Question = packets
-	if _, err := engine.ParseQuestion(packets); err != nil {
+	if _, err := explain.ParseQuestion(packets); err != nil {
 		return e, &api.BadRequest{Err: err}
 	}
 	if nodes, err = h.asker.nodes(nodes); err != nil {

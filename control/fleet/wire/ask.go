@@ -70,7 +70,7 @@ func ParseAnswer(text []byte) (json.RawMessage, error) {
 	return a.Body, nil
 }
 
-// ExplainQuestion asks for the verdict on packets, as [engine.ParseQuestion] reads
+// ExplainQuestion asks for the verdict on packets, as [explain.ParseQuestion] reads
 // them. The places of a fleet's own entries are left to the hub.
 type ExplainQuestion struct {
 	Packets string `json:"packets"`

@@ -14,6 +14,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
+	"weir/control/explain"
 	"weir/control/geo"
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
@@ -391,7 +392,7 @@ func (a *Active) namesBy(by string) (names *geo.Database, err error) {
 
 // Describe adds to an answer when such packets were last dropped, where it is about those of a
 // remote address or network.
-func (r *Recorder) Describe(a *engine.Answer) {
+func (r *Recorder) Describe(a *explain.Answer) {
 	out := a.Direction == Direction(true)
 	addr, bits := a.Known.Src, a.Known.SrcBits
 	if out {
@@ -406,7 +407,7 @@ func (r *Recorder) Describe(a *engine.Answer) {
 		return f.Out == out && f.Reason != verdict.WouldBlock && of.Contains(f.Remote)
 	})
 	if ok {
-		a.LastDrop = &engine.LastDrop{
+		a.LastDrop = &explain.LastDrop{
 			Time: last.Time, Reason: last.Flow.Reason, List: last.Flow.List, Packets: last.All.Packets,
 			Monitor: last.Flow.Monitor, MonitorPackets: last.Monitored,
 		}
@@ -526,7 +527,7 @@ func Judge(e *engine.Generation, t *api.Tracker, r *heavy.Report, recent Interva
 			if to.State != "" {
 				continue // a part of it may pass
 			}
-			a := e.Explain(engine.Question{Known: k}, nil)[0]
+			a := explain.Answers(e, explain.Question{Known: k}, nil)[0]
 			to.Dropped = new(0.0)
 			if a.Reason == verdict.Blocked || a.Reason == verdict.WouldBlock && e.Monitor {
 				to.Dropped, to.Reasons = new(to.Packets), []string{verdict.Blocked.String()}

@@ -1,9 +1,11 @@
-package engine
+package explain
 
 import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,20 +13,93 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/penalty"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/tests/seed"
 )
 
-// What overlaps a question is what a look at every entry finds, before and after
-// changes.
+type random struct{ *rand.Rand }
+
+func newRandom(t testing.TB) random {
+	t.Helper()
+	return random{seed.Secrets(t)}
+}
+
+// addr returns an address of a small world, in which entries and packets meet often.
+func (r random) addr(v6 bool) netip.Addr {
+	if v6 {
+		return netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 5: byte(r.IntN(4)), 7: byte(r.IntN(2)), 15: byte(r.IntN(64))})
+	}
+	return netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(8)), byte(r.IntN(256))})
+}
+
+func (r random) prefix() netip.Prefix {
+	v6 := r.IntN(3) == 0
+	lengths := []int{22, 24, 27, 28, 30, 31, 32, 32}
+	if v6 {
+		lengths = []int{48, 64, 122, 126, 127, 128, 128}
+	}
+	return netip.PrefixFrom(r.addr(v6), lengths[r.IntN(len(lengths))]).Masked()
+}
+
+func (r random) tuple() key.Tuple {
+	v6 := r.IntN(3) == 0
+	t := key.Tuple{Src: r.addr(v6), Dst: r.addr(v6), Proto: []uint8{1, 6, 17}[r.IntN(3)]}
+	if t.HasPorts = t.Proto != 1; t.HasPorts {
+		t.SrcPort, t.DstPort = uint16(r.IntN(2)), uint16(r.IntN(3))
+	}
+	return t
+}
+
+// flow returns an entry of one of a few shapes.
+func (r random) flow() key.Key {
+	t := r.tuple()
+	t.HasPorts = true
+	shapes := []key.Shape{{SrcBits: 32, DstBits: 32, Fields: key.FieldProto | key.FieldDstPort}, {DstBits: 24, Fields: key.FieldDstPort}, {SrcBits: 28, DstBits: 28}}
+	if t.Src.Is6() {
+		shapes = []key.Shape{{SrcBits: 128, DstBits: 128, Fields: key.FieldV6 | key.FieldProto | key.FieldDstPort}, {SrcBits: 64, DstBits: 64, Fields: key.FieldV6 | key.FieldDstPort}}
+	}
+	k, _ := shapes[r.IntN(len(shapes))].Of(t)
+	return k
+}
+
+// oracle has the entries of lists, and looks at each of them.
+type oracle struct {
+	lists   []engine.List
+	entries []map[key.Key]bool // by list
+}
+
+// rules returns the lists with their entries.
+func (o *oracle) rules() []engine.List {
+	lists := slices.Clone(o.lists)
+	for i := range lists {
+		lists[i].Contents = list.SetOf(slices.Collect(maps.Keys(o.entries[i]))...)
+	}
+	return lists
+}
+
+func reference(t *testing.T, lists []engine.List) *engine.Generation {
+	t.Helper()
+	g, err := engine.Reference(lists, engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// An overlap has the entries that a look at each entry finds, before and after changes.
 func TestOverlap(t *testing.T) {
 	r := newRandom(t)
-	lists := []List{{Name: "a"}, {Name: "b", Direction: Both}, {Name: "c", Direction: Destination}, {Name: "allow", Allow: true}}
-	o := newOracle(lists)
+	lists := []engine.List{{Name: "a"}, {Name: "b", Direction: engine.Both}, {Name: "c", Direction: engine.Destination}, {Name: "allow", Allow: true}}
+	o := &oracle{lists: lists}
+	for range lists {
+		o.entries = append(o.entries, make(map[key.Key]bool))
+	}
 	for range 600 {
 		l := r.IntN(len(lists))
 		for _, k := range lists[l].Keys(r.prefix()) {
@@ -35,7 +110,7 @@ func TestOverlap(t *testing.T) {
 		}
 	}
 	lists = o.rules()
-	x := newIndex(lists, false)
+	g := reference(t, lists)
 	seen := map[string]int{}
 	check := func() {
 		t.Helper()
@@ -49,7 +124,7 @@ func TestOverlap(t *testing.T) {
 			}
 			k, _ = s.Of(key.Tuple{Src: k.Src, Dst: k.Dst, Proto: k.Proto, HasPorts: k.Ports(), SrcPort: k.SrcPort, DstPort: k.DstPort})
 			for _, allow := range []bool{false, true} {
-				o.overlap(t, k, allow, x.action(allow).overlap(k), seen)
+				o.overlap(t, k, allow, (&side{g, g.Lists()}).overlap(k, allow), seen)
 			}
 		}
 	}
@@ -76,7 +151,7 @@ func TestOverlap(t *testing.T) {
 				o.entries[l][k] = true
 			}
 		}
-		x = newIndex(lists, false)
+		g = reference(t, lists)
 		check()
 	}
 	for _, what := range []string{"covering", "inside", "flows", "sides", "more"} {
@@ -89,11 +164,11 @@ func TestOverlap(t *testing.T) {
 // overlap checks what was found of a question.
 func (o *oracle) overlap(t *testing.T, k key.Key, allow bool, got overlap, seen map[string]int) {
 	t.Helper()
-	var covering, inside, flows []Found
+	var covering, inside, flows []engine.Found
 	var sides []open
 	for i, l := range o.lists {
 		for e := range o.entries[i] {
-			switch f := (Found{uint16(i + 1), e}); {
+			switch f := (engine.Found{List: uint16(i + 1), Key: e}); {
 			case l.Allow != allow:
 			case e.Covers(k):
 				covering = append(covering, f)
@@ -123,12 +198,12 @@ func (o *oracle) overlap(t *testing.T, k key.Key, allow bool, got overlap, seen 
 }
 
 // same compares what was found with what there is, and its number.
-func same(t *testing.T, k key.Key, what string, got, want []Found, n int) {
+func same(t *testing.T, k key.Key, what string, got, want []engine.Found, n int) {
 	t.Helper()
 	if n != len(want) || len(got) > n || len(got) < min(n, maxNamed) {
 		t.Fatalf("%v: %d %s, of which %d are named, want %d", k, n, what, len(got), len(want))
 	}
-	order := func(a, b Found) int {
+	order := func(a, b engine.Found) int {
 		return cmp.Or(cmp.Compare(a.List, b.List), cmp.Compare(a.Key.String(), b.Key.String()))
 	}
 	slices.SortFunc(want, order)
@@ -137,25 +212,6 @@ func same(t *testing.T, k key.Key, what string, got, want []Found, n int) {
 		if _, ok := slices.BinarySearchFunc(want, f, order); !ok || i > 0 && got[i-1] == f {
 			t.Fatalf("%v: %s %v, want of %v", k, what, got, want)
 		}
-	}
-}
-
-// Flows are found also behind those of a shape that has left the list.
-func TestCoveringAfterRemoval(t *testing.T) {
-	var stay, leave []key.Key
-	tuple := key.Tuple{Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), HasPorts: true}
-	for tuple.DstPort = range uint16(20) {
-		k, _ := key.Shape{SrcBits: 8, DstBits: 32, Fields: key.FieldDstPort}.Of(tuple)
-		leave = append(leave, k)
-	}
-	for _, src := range []uint8{16, 32} {
-		k, _ := key.Shape{SrcBits: src, DstBits: 32, Fields: key.FieldDstPort}.Of(tuple)
-		stay = append(stay, k)
-	}
-	lists := []List{ofKeys(List{Name: "a"}, slices.Concat(leave, stay)...)}
-	lists[0].Contents, _ = lists[0].Contents.Apply(list.Delta{Remove: list.SetOf(leave...)})
-	if found := NewFinder(lists, false).Covering(tuple.Key()); len(found) != len(stay) {
-		t.Errorf("found %v", found)
 	}
 }
 
@@ -195,16 +251,16 @@ func TestParseQuestion(t *testing.T) {
 }
 
 // generation makes one of lists, each the text of a file.
-func generation(t *testing.T, c Config, lists map[List]string) *Generation {
+func generation(t *testing.T, c engine.Config, lists map[engine.List]string) *engine.Generation {
 	t.Helper()
-	var all []List
-	for _, l := range slices.SortedFunc(func(yield func(List) bool) {
+	var all []engine.List
+	for _, l := range slices.SortedFunc(func(yield func(engine.List) bool) {
 		for l := range lists {
 			if !yield(l) {
 				return
 			}
 		}
-	}, func(a, b List) int { return cmp.Compare(a.Name, b.Name) }) {
+	}, func(a, b engine.List) int { return cmp.Compare(a.Name, b.Name) }) {
 		e, _, err := list.Parse(l.Name, strings.NewReader(lists[l]), list.Options{MaxBad: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -212,7 +268,7 @@ func generation(t *testing.T, c Config, lists map[List]string) *Generation {
 		l.Contents = e.Set()
 		all = append(all, l)
 	}
-	g, err := Reference(all, c)
+	g, err := engine.Reference(all, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,23 +276,23 @@ func generation(t *testing.T, c Config, lists map[List]string) *Generation {
 }
 
 func TestExplain(t *testing.T) {
-	block := List{Name: "block"}
-	allow := List{Name: "let", Allow: true}
-	out := List{Name: "out", Direction: Destination}
-	policy := func(p verdict.Policy) Config { return Config{Policy: p} }
+	block := engine.List{Name: "block"}
+	allow := engine.List{Name: "let", Allow: true}
+	out := engine.List{Name: "out", Direction: engine.Destination}
+	policy := func(p verdict.Policy) engine.Config { return engine.Config{Policy: p} }
 	safe := verdict.Policy{
 		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}},
 		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")},
 	}
-	main := map[List]string{
+	main := map[engine.List]string{
 		block: "10.0.0.0/8\n10.1.0.0/16\n10.1.2.3\ntcp 192.0.2.0/24:* > 198.51.100.7:443\nany 192.0.2.1:* > *:*\n2001:db8::-2001:db8::ff\n",
 		allow: "10.1.2.0/24\nudp 10.0.0.5:* > *:53\n",
 		out:   "203.0.113.9\n",
 	}
 	for _, c := range []struct {
 		name     string
-		config   Config
-		lists    map[List]string
+		config   engine.Config
+		lists    map[engine.List]string
 		question string
 		want     []string // verdict, reason, list, matches and what it depends on, of each answer
 	}{
@@ -257,7 +313,7 @@ func TestExplain(t *testing.T) {
 		{"IPv6", policy(verdict.Policy{}), main, "2001:db8::7f", []string{"drop blocked block: 2001:db8::/120 | exempt neighbor discovery pass, exempt DHCP pass", ""}},
 		{"IPv4-mapped", policy(verdict.Policy{}), main, "tcp [::ffff:10.0.0.1]:1 > [::ffff:10.0.0.2]:2", []string{"drop blocked block: 10.0.0.0/8 |"}},
 
-		{"0.0.0.0/8 lists no other address", policy(verdict.Policy{}), map[List]string{block: "0.0.0.0/8\n"}, "8.8.8.8", []string{
+		{"0.0.0.0/8 lists no other address", policy(verdict.Policy{}), map[engine.List]string{block: "0.0.0.0/8\n"}, "8.8.8.8", []string{
 			"pass clean : |", "pass clean : | block from addresses of list block drop",
 		}},
 		{"a failsafe prefix", policy(safe), main, "10.9.0.1", []string{"pass failsafe : 10.0.0.0/8 |", ""}},
@@ -270,7 +326,7 @@ func TestExplain(t *testing.T) {
 		{"malformed", policy(verdict.Policy{DropMalformed: true}), main, "8.8.8.8", []string{
 			"pass clean : | block to addresses of list out drop, malformed malformed packets drop", "",
 		}},
-		{"both halves", policy(verdict.Policy{}), map[List]string{block: "10.0.0.0/9\n10.128.0.0/9\n"}, "10.0.0.0/8", []string{
+		{"both halves", policy(verdict.Policy{}), map[engine.List]string{block: "10.0.0.0/9\n10.128.0.0/9\n"}, "10.0.0.0/8", []string{
 			"pass clean : | block 10.0.0.0/9 drop, block 10.128.0.0/9 drop", "",
 		}},
 		{"nothing", policy(verdict.Policy{}), nil, "192.0.2.1", []string{"pass clean : |", "pass clean : |"}},
@@ -282,7 +338,7 @@ func TestExplain(t *testing.T) {
 				t.Fatalf("%v, %v", asked, err)
 			}
 			for i, q := range asked {
-				if got := summary(g.Explain(q, nil)[0]); c.want[i] != "" && got != c.want[i] {
+				if got := summary(Answers(g, q, nil)[0]); c.want[i] != "" && got != c.want[i] {
 					t.Errorf("%v: %s\nwant %s", q, got, c.want[i])
 				}
 			}
@@ -303,13 +359,13 @@ func summary(a Answer) string {
 }
 
 func TestExplainPenalties(t *testing.T) {
-	g := generation(t, Config{}, nil)
+	g := generation(t, engine.Config{}, nil)
 	until := loader.Monotonic() + time.Minute
 	source := func(a string, rate float64) verdict.Penalty {
 		return verdict.Penalty{Flow: key.Source(netip.MustParsePrefix(a)), Penalty: penalty.Penalty{Until: until, Rate: rate, Burst: 1}}
 	}
 	penalties := []verdict.Penalty{source("192.0.2.1/32", 0), source("192.0.2.2/32", 1000)}
-	explain := func(q string) Answer { return g.Explain(mustAsk(t, q)[0], penalties)[0] }
+	explain := func(q string) Answer { return Answers(g, mustAsk(t, q)[0], penalties)[0] }
 	if a := explain("192.0.2.1"); summary(a) != "drop heavy : | exempt DHCP pass" || a.Stages[3].By != "192.0.2.1" ||
 		time.Until(*a.Stages[3].Until).Round(10*time.Second) != time.Minute {
 		t.Errorf("%+v", a)
@@ -336,20 +392,20 @@ func mustAsk(t *testing.T, text string) []Question {
 
 // A question for a prefix is answered with what is inside, up to a bound.
 func TestExplainInside(t *testing.T) {
-	g := generation(t, Config{}, map[List]string{{Name: "b"}: "10.0.0.0-10.0.0.254\n192.0.2.0/25\n192.0.2.128\n", {Name: "l", Allow: true}: "192.0.2.7\n"})
-	a := g.Explain(mustAsk(t, "192.0.2.0/24")[0], nil)[0]
+	g := generation(t, engine.Config{}, map[engine.List]string{{Name: "b"}: "10.0.0.0-10.0.0.254\n192.0.2.0/25\n192.0.2.128\n", {Name: "l", Allow: true}: "192.0.2.7\n"})
+	a := Answers(g, mustAsk(t, "192.0.2.0/24")[0], nil)[0]
 	if a.Inside == nil || a.Inside.Entries != 3 || len(a.Inside.First) != 3 {
 		t.Errorf("%+v", a.Inside)
 	}
-	if a := g.Explain(mustAsk(t, "10.0.0.0/24")[0], nil)[0]; a.Inside.Entries != 8 || len(a.Matches) != 0 {
+	if a := Answers(g, mustAsk(t, "10.0.0.0/24")[0], nil)[0]; a.Inside.Entries != 8 || len(a.Matches) != 0 {
 		t.Errorf("%+v", a)
 	}
 	var many strings.Builder
 	for i := range 50 {
 		many.WriteString(netip.AddrFrom4([4]byte{10, 0, 0, byte(2 * i)}).String() + "\n")
 	}
-	g = generation(t, Config{}, map[List]string{{Name: "b"}: many.String()})
-	if a := g.Explain(mustAsk(t, "10.0.0.0/24")[0], nil)[0]; a.Inside.Entries != 50 || len(a.Inside.First) != maxNamed ||
+	g = generation(t, engine.Config{}, map[engine.List]string{{Name: "b"}: many.String()})
+	if a := Answers(g, mustAsk(t, "10.0.0.0/24")[0], nil)[0]; a.Inside.Entries != 50 || len(a.Inside.First) != maxNamed ||
 		len(a.Depends) != maxNamed || a.DependsMore != 50-maxNamed {
 		t.Errorf("%d inside, %d named; depends on %d and %d more", a.Inside.Entries, len(a.Inside.First), len(a.Depends), a.DependsMore)
 	}
@@ -368,12 +424,12 @@ func TestExplainFalsePositive(t *testing.T) {
 		if monitor {
 			dropped = verdict.WouldBlock
 		}
-		c := Config{Mode: membership.Approximate, BitsPerKey: 1, Policy: verdict.Policy{Monitor: monitor}}
-		g := generation(t, c, map[List]string{{Name: "b"}: text.String()})
+		c := engine.Config{Mode: membership.Approximate, BitsPerKey: 1, Policy: verdict.Policy{Monitor: monitor}}
+		g := generation(t, c, map[engine.List]string{{Name: "b"}: text.String()})
 		found := 0
 		for i := range 40 { // at one bit an entry, most are found listed
 			source := key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i), 1}), 32))
-			a := g.Explain(Question{Known: source}, nil)[0]
+			a := Answers(g, Question{Known: source}, nil)[0]
 			if a.FalsePositive != (a.Reason == dropped && len(a.Matches) == 0) {
 				t.Fatalf("monitor %t: %+v", monitor, a)
 			}
@@ -387,7 +443,7 @@ func TestExplainFalsePositive(t *testing.T) {
 		// What a penalty drops is none. There are no entries of IPv6.
 		source := key.Source(netip.MustParsePrefix("2001:db8::1/128"))
 		penalties := []verdict.Penalty{{Flow: source, Penalty: penalty.Penalty{Until: loader.Monotonic() + time.Hour}}}
-		if a := g.Explain(Question{Known: source}, penalties)[0]; a.FalsePositive || a.Reason != verdict.Heavy && a.Reason != verdict.WouldBlock {
+		if a := Answers(g, Question{Known: source}, penalties)[0]; a.FalsePositive || a.Reason != verdict.Heavy && a.Reason != verdict.WouldBlock {
 			t.Errorf("monitor %t, with a penalty: %+v", monitor, a)
 		}
 	}
@@ -395,8 +451,8 @@ func TestExplainFalsePositive(t *testing.T) {
 
 // An answer has one form in JSON, and can be read again.
 func TestAnswerJSON(t *testing.T) {
-	g := generation(t, Config{}, map[List]string{{Name: "b"}: "192.0.2.0/24\n"})
-	a := g.Explain(mustAsk(t, "192.0.2.1")[0], nil)[0]
+	g := generation(t, engine.Config{}, map[engine.List]string{{Name: "b"}: "192.0.2.0/24\n"})
+	a := Answers(g, mustAsk(t, "192.0.2.1")[0], nil)[0]
 	text, err := json.Marshal(a.API())
 	if err != nil {
 		t.Fatal(err)
@@ -421,7 +477,7 @@ func TestAnswerJSON(t *testing.T) {
 // Packets of a flow that is rate-limited have a verdict of their own, unless they are dropped,
 // or spared, anyway; what exceeds the limit is still a dependency.
 func TestExplainLimited(t *testing.T) {
-	lists := map[List]string{{Name: "block"}: "10.0.0.0/8\n", {Name: "let", Allow: true}: "203.0.113.0/24\n"}
+	lists := map[engine.List]string{{Name: "block"}: "10.0.0.0/8\n", {Name: "let", Allow: true}: "203.0.113.0/24\n"}
 	for _, c := range []struct {
 		flow, question string
 		rate           float64
@@ -439,7 +495,7 @@ func TestExplainLimited(t *testing.T) {
 		{"10.0.0.1", "10.0.0.1", 100, false, Drop},
 		{"203.0.113.1", "203.0.113.1", 100, false, Pass},
 	} {
-		g := generation(t, Config{Policy: verdict.Policy{Monitor: c.monitor}}, lists)
+		g := generation(t, engine.Config{Policy: verdict.Policy{Monitor: c.monitor}}, lists)
 		asked, err := ParseQuestion(c.question)
 		if err != nil {
 			t.Fatal(err)
@@ -449,7 +505,7 @@ func TestExplainLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := verdict.Penalty{Flow: flow[0].Known, Penalty: penalty.Penalty{Until: loader.Monotonic() + time.Minute, Rate: c.rate, Burst: 1}}
-		a := g.Explain(asked[0], []verdict.Penalty{p})[0]
+		a := Answers(g, asked[0], []verdict.Penalty{p})[0]
 		if a.Verdict != c.want || (a.Limit != nil) != (c.want == Limited) {
 			t.Errorf("%s, of which %s is limited: %v, %+v, want %v", c.question, c.flow, a.Verdict, a.Limit, c.want)
 		}
@@ -466,17 +522,17 @@ func TestExplainLimited(t *testing.T) {
 // What depends on whether an address is on any of many lists is one line; few are named.
 func TestCondense(t *testing.T) {
 	for _, n := range []int{2, 3, 4, 145} {
-		lists := make(map[List]string)
+		lists := make(map[engine.List]string)
 		for i := range n {
-			lists[List{Name: fmt.Sprintf("block%d", i)}] = "10.0.0.0/8\n192.0.2.1\n"
-			lists[List{Name: fmt.Sprintf("to%d", i), Direction: Destination}] = "10.0.0.0/8\n"
+			lists[engine.List{Name: fmt.Sprintf("block%d", i)}] = "10.0.0.0/8\n192.0.2.1\n"
+			lists[engine.List{Name: fmt.Sprintf("to%d", i), Direction: engine.Destination}] = "10.0.0.0/8\n"
 		}
-		g := generation(t, Config{}, lists)
+		g := generation(t, engine.Config{}, lists)
 		asked, err := ParseQuestion("> 99.3.0.9")
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := g.Explain(asked[0], nil)[0]
+		a := Answers(g, asked[0], nil)[0]
 		if len(a.Depends) != n {
 			t.Fatalf("%d lists: %d dependencies", n, len(a.Depends))
 		}

@@ -1,4 +1,6 @@
-package engine
+// Package explain says what becomes of packets, and why: by the lists, the policy and the
+// penalties of a generation.
+package explain
 
 import (
 	"fmt"
@@ -6,6 +8,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
@@ -147,25 +150,32 @@ type Inside struct {
 	First   []Match
 }
 
-// Explain answers a question, as far as lists and penalties are active: for incoming
+// Answers answers a question, as far as lists and penalties are active: for incoming
 // packets and, where these are filtered, for outgoing ones. Frames are incoming. It counts
 // nothing.
-func (g *Generation) Explain(q Question, penalties []verdict.Penalty) []Answer {
-	in := g.explain(q, penalties)
-	if g.out == nil || q.Frame != nil {
+func Answers(e *engine.Generation, q Question, penalties []verdict.Penalty) []Answer {
+	in := explain(e, q, penalties)
+	if e.Out() == nil || q.Frame != nil {
 		return []Answer{in}
 	}
 	in.Direction = "in"
 	if q.Known.SrcBits > 0 && !q.Known.Tuple() {
 		return []Answer{in} // outgoing packets from somewhere are listed by where they go
 	}
-	out := g.out.explain(q, nil)
+	out := explain(e.Out(), q, nil)
 	out.Direction = "out"
 	return []Answer{in, out}
 }
 
+// side is the part of a generation for one direction, with all lists.
+type side struct {
+	*engine.Generation
+	lists []engine.List
+}
+
 // explain answers a question for one direction.
-func (g *Generation) explain(q Question, penalties []verdict.Penalty) Answer {
+func explain(e *engine.Generation, q Question, penalties []verdict.Penalty) Answer {
+	g := &side{e, e.Lists()}
 	known := q.Known
 	if q.Frame != nil {
 		if p, r := packet.Parse(q.Frame); p.HasAddresses {
@@ -177,7 +187,7 @@ func (g *Generation) explain(q Question, penalties []verdict.Penalty) Answer {
 	}
 	var block, allow overlap
 	if known.Src.IsValid() {
-		block, allow = g.index.block.overlap(known), g.index.allow.overlap(known)
+		block, allow = g.overlap(known, false), g.overlap(known, true)
 	}
 	var t *verdict.Trace
 	if q.Frame != nil {
@@ -279,7 +289,7 @@ func met(t *verdict.Trace, s verdict.Stage) bool {
 
 // listed says what the lists of one action match: all of the packets of k, or
 // some.
-func (g *Generation) listed(stage verdict.Stage, set *membership.Set, k key.Key, o *overlap) (c []verdict.Condition) {
+func (g *side) listed(stage verdict.Stage, set *membership.Set, k key.Key, o *overlap) (c []verdict.Condition) {
 	reason := verdict.Blocked
 	if stage == verdict.StageAllow {
 		reason = verdict.Allowed
@@ -305,7 +315,7 @@ func (g *Generation) listed(stage verdict.Stage, set *membership.Set, k key.Key,
 }
 
 // ruled is listed where lists have rules: those that drop packets first, then those on trial.
-func (g *Generation) ruled(stage verdict.Stage, k key.Key, o *overlap) (c []verdict.Condition) {
+func (g *side) ruled(stage verdict.Stage, k key.Key, o *overlap) (c []verdict.Condition) {
 	var enforced, some, trial, someTrial []verdict.Condition
 	for _, f := range o.covering {
 		rule := g.ruleOf(f.List)
@@ -343,8 +353,8 @@ func (g *Generation) ruled(stage verdict.Stage, k key.Key, o *overlap) (c []verd
 }
 
 // ruleOf returns the rule of a list, which may be the zero rule.
-func (g *Generation) ruleOf(number uint16) *verdict.Rule {
-	if r := g.index.lists[number-1].Rule; r != nil {
+func (g *side) ruleOf(number uint16) *verdict.Rule {
+	if r := g.lists[number-1].Rule; r != nil {
 		return r
 	}
 	return &verdict.Rule{}
@@ -356,14 +366,14 @@ func whole(k key.Key) bool {
 	return (k.SrcBits == 0 || k.SrcBits == full) && (k.DstBits == 0 || k.DstBits == full)
 }
 
-func (g *Generation) listName(number int) string {
+func (g *side) listName(number int) string {
 	if number == 0 {
 		return ""
 	}
-	return g.index.lists[number-1].Name
+	return g.lists[number-1].Name
 }
 
-func (g *Generation) stage(s verdict.Step) Stage {
+func (g *side) stage(s verdict.Step) Stage {
 	out := Stage{Stage: s.Stage, Met: s.Met != nil}
 	if out.Met {
 		out.By, out.Until = s.Met.What, until(s.Met.Penalty)
@@ -386,10 +396,10 @@ func until(p *verdict.Penalty) *time.Time {
 	return &t
 }
 
-func (g *Generation) matches(found []Found) []Match {
+func (g *side) matches(found []engine.Found) []Match {
 	matches := make([]Match, len(found))
 	for i, f := range found {
-		l := g.index.lists[f.List-1]
+		l := g.lists[f.List-1]
 		matches[i] = Match{Number: f.List, Key: f.Key, List: l.Name, Action: "block", Entry: f.Key.String()}
 		if l.Rule != nil {
 			matches[i].Trial, matches[i].For = l.Rule.Trial, l.Rule.String()
@@ -405,7 +415,7 @@ func (g *Generation) matches(found []Found) []Match {
 const aboveRate = " above its rate"
 
 // depend names what the verdict depends on; of lists, their entries.
-func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *overlap) {
+func (g *side) depend(a *Answer, on []verdict.Condition, block, allow *overlap) {
 	seen := make(map[Dependency]bool)
 	for _, c := range on {
 		d := Dependency{Stage: c.Stage, Packets: c.What, Verdict: c.Then.Action, Reason: c.Then.Reason}
@@ -426,13 +436,13 @@ func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *ove
 			}
 			continue
 		}
-		for _, side := range o.open {
-			d.Open, d.Source = true, side.source
-			d.Packets = "to addresses of list " + g.listName(int(side.list))
-			if side.source {
-				d.Packets = "from addresses of list " + g.listName(int(side.list))
+		for _, of := range o.open {
+			d.Open, d.Source = true, of.source
+			d.Packets = "to addresses of list " + g.listName(int(of.list))
+			if of.source {
+				d.Packets = "from addresses of list " + g.listName(int(of.list))
 			}
-			g.addDependency(a, d, side.list)
+			g.addDependency(a, d, of.list)
 		}
 		d.Open = false
 		for _, m := range append(g.matches(o.inside), g.matches(o.flows)...) {
@@ -445,7 +455,7 @@ func (g *Generation) depend(a *Answer, on []verdict.Condition, block, allow *ove
 
 // addDependency adds what the verdict depends on, unless the rule of the list is not for
 // packets of the question.
-func (g *Generation) addDependency(a *Answer, d Dependency, number uint16) {
+func (g *side) addDependency(a *Answer, d Dependency, number uint16) {
 	rule := g.ruleOf(number)
 	if _, some := rule.Of(a.Known); !some && a.Known.Src.IsValid() {
 		return

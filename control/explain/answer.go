@@ -1,8 +1,6 @@
-package engine
+package explain
 
-import (
-	"weir/control/api"
-)
+import "weir/control/api"
 
 // API returns the answer as clients of the daemon see it.
 func (a *Answer) API() api.Answer {
