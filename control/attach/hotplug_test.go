@@ -714,8 +714,8 @@ func hasProgram(t *testing.T, e lab.End, name string) (has bool) {
 	return has
 }
 
-// What comes while the hotplug still waits for the lock on account of what had the
-// name before is filtered when the lock is free.
+// An interface that comes while the hotplug waits for the lock, because of the previous
+// interface of that name, is filtered when the lock is free.
 func TestComesAgainWhileLocked(t *testing.T) {
 	l := lab.New(t)
 	c, targets := options(t, new(bytes.Buffer), l.B)

@@ -303,8 +303,8 @@ func TestRolloutStuck(t *testing.T) {
 	}
 }
 
-// A rollout that fails half way leaves no trace in the programs that are put back:
-// what they take for an edge of a loop domain is what it was.
+// A rollout that fails half way leaves no trace in the programs that are put back: they
+// have the same edges of a loop domain as before.
 func TestRolloutUndone(t *testing.T) {
 	one, two := lab.New(t), lab.New(t)
 	c, targets := options(t, new(bytes.Buffer), one.B, two.B)

@@ -28,8 +28,8 @@ func randomEntries(r *rand.Rand, n int) list.Entries {
 }
 
 // Whether in place or by a new generation, a list that is updated to other contents
-// has them, the others have what they had, and the verdicts are those of a
-// generation that never had anything else.
+// has them, the others keep theirs, and verdicts are as in a generation that never had
+// anything else.
 func TestUpdate(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	lists := []List{{Name: "a", Direction: Both}, {Name: "b"}, {Name: "c", Allow: true}}

@@ -635,7 +635,7 @@ func TestExiled(t *testing.T) {
 			full := 0
 			secrets := long.Or(3, 12)
 			for i := range secrets {
-				// Longer keys are those of prefixes and of two sides: each with some secret.
+				// Keys are longer for prefixes and for two sides: each with some secret.
 				extra := i % 3
 				scaled := slices.Clone(entries)
 				for j := range scaled {

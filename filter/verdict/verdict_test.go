@@ -246,7 +246,7 @@ func TestResetsProlongNothing(t *testing.T) {
 	}
 	send(70*minute, tcpSYN)
 	send(70*minute, tcpFIN|tcpACK)
-	send(71*minute, tcpACK) // of what comes after its end
+	send(71*minute, tcpACK) // a packet after its end
 	if !answered(72*minute) || answered(73*minute) {
 		t.Error("does not last for two minutes after the last ACK")
 	}
