@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"weir/control/engine/levels"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -55,7 +56,7 @@ func (g *Generation) keep(seed hash.Seed, c *Config) error {
 		Src4: e.src4.levels, Dst4: e.dst4.levels, Src6: e.src6.levels, Dst6: e.dst6.levels,
 	}
 	k.Layout.Secret = nil
-	for of, at := range e.flows.levels.stored {
+	for of, at := range e.flows.levels.Stored {
 		k.Flows = append(k.Flows, storedShape{of, at})
 	}
 	text, err := json.Marshal(k)
@@ -127,7 +128,7 @@ func (e *entries) takeLevels(k *kept) error {
 			return fmt.Errorf("no place for flows of %v", s)
 		}
 	}
-	e.flows.levels = newFlowLevels(stored)
+	e.flows.levels = levels.NewFlows(stored)
 	return nil
 }
 

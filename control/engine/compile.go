@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 
+	"weir/control/engine/levels"
 	"weir/control/list"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -100,12 +101,6 @@ func (e *entries) others(columns []membership.Column) []membership.Column {
 	return e.flows.compile(columns)
 }
 
-// maxLevels leaves room for both sides of a family in a set's shapes.
-const maxLevels = membership.MaxShapes / 2
-
-// maxGrowth bounds how many entries one prefix may become on average.
-const maxGrowth = 16
-
 // plan plans the levels of one side of one family. A prefix counts once for each
 // list that has it.
 func (s *side[P]) plan() error {
@@ -116,21 +111,8 @@ func (s *side[P]) plan() error {
 		}
 	}
 	var err error
-	s.levels, err = planPrefixes(&h)
+	s.levels, err = levels.PlanPrefixes(&h)
 	return err
-}
-
-// planPrefixes plans the levels of prefixes. It fails where they would become too many.
-func planPrefixes(h *prefix.Histogram) (prefix.Levels, error) {
-	// Memory for probes: entries may grow by a quarter, and by a few thousand in any
-	// case; where the lengths are too many for that, by maxGrowth.
-	n := h.Total()
-	levels := prefix.Plan(h, n+n/4+4096, maxLevels)
-	if grown := levels.Expanded(h); grown > maxGrowth*n+1<<20 {
-		return nil, fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
-			n, maxLevels, grown)
-	}
-	return levels, nil
 }
 
 // addPrefixes adds one side of IPv4 to what an exact set is made from.

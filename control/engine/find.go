@@ -106,7 +106,7 @@ func (g *Generation) Blocking(src, dst netip.Addr) (found []Found) {
 		if s.Ports() || s.Fields&key.FieldProto != 0 {
 			continue
 		}
-		for _, s := range e.flows.levels.of[s.Shape] {
+		for _, s := range e.flows.levels.Of[s.Shape] {
 			k, _ := s.Of(key.Tuple{Src: src, Dst: dst})
 			for _, n := range e.flows.lists(k) {
 				found = append(found, Found{n, k})

@@ -641,7 +641,7 @@ func TestManyShapesAgainstOracle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := len(g.index.block.flows.levels.stored); n <= 2*membership.MaxShapes {
+		if n := len(g.index.block.flows.levels.Stored); n <= 2*membership.MaxShapes {
 			t.Errorf("%d shapes: none too many", n)
 		}
 		o.check(t, g, r, false)
@@ -671,51 +671,6 @@ func TestManyShapesAgainstOracle(t *testing.T) {
 	}
 	if inPlace == 0 {
 		t.Error("no change was made in place")
-	}
-}
-
-// Flows of shapes that cannot be merged are spared, the rarest first.
-func TestSpare(t *testing.T) {
-	var far, common []key.Key
-	from := netip.MustParseAddr("10.1.2.3")
-	for f := range key.Fields(16) {
-		for _, src := range []uint8{0, 16, 32} {
-			for _, dst := range []uint8{0, 16, 32} {
-				s := key.Shape{Fields: f &^ key.FieldV6, SrcBits: src, DstBits: dst}
-				if !s.Tuple() {
-					continue
-				}
-				k, _ := s.Of(key.Tuple{Src: from, Dst: from, HasPorts: true, Proto: 6})
-				far = append(far, k)
-			}
-		}
-	}
-	for port := range uint16(50) {
-		k, _ := key.Shape{Fields: key.FieldDstPort, SrcBits: 24, DstBits: 24}.Of(key.Tuple{Src: from, Dst: from, HasPorts: true, DstPort: port})
-		common = append(common, k)
-	}
-	lists := []List{ofKeys(List{Name: "few"}, common...), ofKeys(List{Name: "many"}, slices.Concat(far, common)...)}
-	if spare := NewCensus(lists).Spare(1); len(spare) != len(common) {
-		t.Errorf("beside a list that does not fit, %d flows are spared", len(spare))
-	}
-	if Fits(lists) == nil {
-		t.Fatal("the lists fit")
-	}
-	spare := NewCensus(lists).Spare(2)
-	if len(spare) == 0 || len(spare) > len(far)/2 {
-		t.Errorf("%d of %d flows are spared", len(spare), len(far))
-	}
-	for _, k := range spare {
-		if slices.Contains(common, k) {
-			t.Errorf("%v is spared, which is not rare", k)
-		}
-	}
-	lists[1].Contents, _ = lists[1].Contents.Apply(list.Delta{Remove: list.SetOf(spare...)})
-	if err := Fits(lists); err != nil {
-		t.Errorf("without those that are spared: %v", err)
-	}
-	if n := NewCensus(lists).Spare(2); n != nil {
-		t.Errorf("of those that fit, %d are spared", len(n))
 	}
 }
 

@@ -65,8 +65,8 @@ func (l List) Equal(o List) bool {
 		l.Rule.Equal(o.Rule) && l.Contents == o.Contents
 }
 
-// covers reports whether the list's direction covers sources, or destinations.
-func (l List) covers(source bool) bool {
+// Covers reports whether the list's direction covers sources, or destinations.
+func (l List) Covers(source bool) bool {
 	src, dst := l.Direction.Sides()
 	return source && src || !source && dst
 }
@@ -75,10 +75,10 @@ func (l List) covers(source bool) bool {
 // packets of its family, whichever the side: that is one key.
 func (l List) Keys(p netip.Prefix) []key.Key {
 	var keys []key.Key
-	if l.covers(true) || p.Bits() == 0 {
+	if l.Covers(true) || p.Bits() == 0 {
 		keys = append(keys, key.Source(p))
 	}
-	if l.covers(false) && p.Bits() > 0 {
+	if l.Covers(false) && p.Bits() > 0 {
 		keys = append(keys, key.Destination(p))
 	}
 	return keys
@@ -172,7 +172,7 @@ func newIndexOf(lists []List, out bool, b *book) *index {
 }
 
 func (s *side[P]) add(n uint16, p *list.Prefixes[P], l List) {
-	for _, keys := range p.Side(s.source, l.covers(s.source)) {
+	for _, keys := range p.Side(s.source, l.Covers(s.source)) {
 		s.relation = append(s.relation, contents[P]{n, keys})
 		s.lengths.Add(p.Lengths)
 	}

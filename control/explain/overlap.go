@@ -61,8 +61,7 @@ func (g *side) overlap(k key.Key, allow bool) overlap {
 
 // addSide adds what the prefixes of a list match on one side.
 func addSide[P list.Prefix[P]](o *overlap, n uint16, l engine.List, prefixes *list.Prefixes[P], p P, source bool) {
-	src, dst := l.Direction.Sides()
-	sides := prefixes.Side(source, source && src || !source && dst)
+	sides := prefixes.Side(source, l.Covers(source))
 	switch {
 	case len(sides) == 0:
 	case p.Bits() == 0:

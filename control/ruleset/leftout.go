@@ -12,7 +12,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/engine"
+	"weir/control/engine/census"
 	"weir/control/guard"
 	"weir/control/list"
 	"weir/control/lists"
@@ -139,7 +139,7 @@ type read struct {
 type admission struct {
 	config     *config.Config
 	objections []guard.Objection
-	census     *engine.Census
+	census     *census.Census
 }
 
 // admission returns what decides about what was read.
@@ -151,7 +151,7 @@ func (p *Ruleset) admission(all []read) *admission {
 		}
 		rules[r.SourceNumber-1].Contents = r.contents
 	}
-	return &admission{p.Config, guard.Check(rules, PolicyOf(p.Config), p.Peers), engine.NewCensus(active)}
+	return &admission{p.Config, guard.Check(rules, PolicyOf(p.Config), p.Peers), census.New(active)}
 }
 
 // Admit returns contents without what is left out.
@@ -168,7 +168,7 @@ func (a *admission) admit(r read) (*list.Set, LeftOut) {
 
 // withoutSpare returns the contents of list number n without the flows of its rarest
 // shapes for which a set has no room beside the other lists.
-func withoutSpare(census *engine.Census, n uint16) (*list.Set, []api.SpareShape) {
+func withoutSpare(census *census.Census, n uint16) (*list.Set, []api.SpareShape) {
 	contents := census.Contents(n)
 	spare := census.Spare(n)
 	if len(spare) == 0 {
@@ -190,7 +190,7 @@ func withoutSpare(census *engine.Census, n uint16) (*list.Set, []api.SpareShape)
 // take precedence. undo restores what each list says is left out, but not its contents.
 func (p *Ruleset) MakeRoom() (undo func()) {
 	left := make(map[*List][]api.SpareShape)
-	census := engine.NewCensus(p.Rules)
+	census := census.New(p.Rules)
 	for _, l := range slices.Backward(p.Lists) {
 		if l.SourceNumber == 0 {
 			continue

@@ -1,4 +1,4 @@
-package engine
+package levels
 
 import (
 	"crypto/sha256"

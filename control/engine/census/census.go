@@ -1,4 +1,5 @@
-package engine
+// Package census counts entries, and knows by that whether a set can have them.
+package census
 
 import (
 	"errors"
@@ -6,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	"weir/control/engine"
+	"weir/control/engine/levels"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/prefix"
@@ -15,7 +18,7 @@ import (
 // by length, and flows by shape. It counts the contents of a list once, so that it is cheap
 // to ask what fits with other contents of one list.
 type Census struct {
-	lists    []List
+	lists    []engine.List
 	prefixes []*prefixCounts // by list; nil: to be counted
 	flows    []shapeCounts   // likewise
 
@@ -27,7 +30,7 @@ type Census struct {
 // kind is a direction and an action, whose lists share a set.
 type kind struct{ out, allow bool }
 
-func (l List) kind() kind { return kind{l.Direction == Out, l.Allow} }
+func kindOf(l engine.List) kind { return kind{l.Direction == engine.Out, l.Allow} }
 
 // prefixCounts are the numbers of prefixes by length, of one or more lists.
 type prefixCounts struct{ src4, dst4, src6, dst6 prefix.Histogram }
@@ -54,8 +57,8 @@ func (c shapeCounts) add(one shapeCounts, sign int) {
 	}
 }
 
-// NewCensus returns a census of lists. List number n is lists[n-1].
-func NewCensus(lists []List) *Census {
+// New returns a census of lists. List number n is lists[n-1].
+func New(lists []engine.List) *Census {
 	return &Census{
 		lists: slices.Clone(lists), prefixes: make([]*prefixCounts, len(lists)), flows: make([]shapeCounts, len(lists)),
 		allPrefixes: make(map[kind]*prefixCounts), allFlows: make(map[kind]shapeCounts),
@@ -74,7 +77,7 @@ func (c *Census) Set(n uint16, contents *list.Set) {
 
 // count adds list number n to what is added up of all lists, or subtracts it.
 func (c *Census) count(n uint16, sign int) {
-	of := c.lists[n-1].kind()
+	of := kindOf(c.lists[n-1])
 	if all := c.allPrefixes[of]; all != nil {
 		all.add(c.prefixesOf(int(n-1)), sign)
 	}
@@ -92,10 +95,10 @@ func (c *Census) prefixesOf(i int) *prefixCounts {
 		if c.prefixes[i] = n; l.Contents.Len() == 0 {
 			return n
 		}
-		countLengths(&n.src4, l.Contents.V4.Side(true, l.covers(true)))
-		countLengths(&n.dst4, l.Contents.V4.Side(false, l.covers(false)))
-		countLengths(&n.src6, l.Contents.V6.Side(true, l.covers(true)))
-		countLengths(&n.dst6, l.Contents.V6.Side(false, l.covers(false)))
+		countLengths(&n.src4, l.Contents.V4.Side(true, l.Covers(true)))
+		countLengths(&n.dst4, l.Contents.V4.Side(false, l.Covers(false)))
+		countLengths(&n.src6, l.Contents.V6.Side(true, l.Covers(true)))
+		countLengths(&n.dst6, l.Contents.V6.Side(false, l.Covers(false)))
 	}
 	return c.prefixes[i]
 }
@@ -104,7 +107,7 @@ func (c *Census) flowsOf(i int) shapeCounts {
 	if c.flows[i] == nil {
 		c.flows[i] = make(shapeCounts)
 		if contents := c.lists[i].Contents; contents.Len() > 0 {
-			countShapes(c.flows[i], contents.Flows)
+			levels.CountShapes(c.flows[i], contents.Flows)
 		}
 	}
 	return c.flows[i]
@@ -123,7 +126,7 @@ func (c *Census) flowsOfAll(of kind) shapeCounts {
 	if c.allFlows[of] == nil {
 		all := make(shapeCounts)
 		for i, l := range c.lists {
-			if l.kind() == of && l.Contents.Len() > 0 {
+			if kindOf(l) == of && l.Contents.Len() > 0 {
 				all.add(c.flowsOf(i), 1)
 			}
 		}
@@ -137,7 +140,7 @@ func (c *Census) prefixesOfAll(of kind) *prefixCounts {
 	if c.allPrefixes[of] == nil {
 		all := &prefixCounts{}
 		for i, l := range c.lists {
-			if l.kind() == of && l.Contents.Len() > 0 {
+			if kindOf(l) == of && l.Contents.Len() > 0 {
 				all.add(c.prefixesOf(i), 1)
 			}
 		}
@@ -164,15 +167,15 @@ func (c *Census) fits(of kind) error {
 	var errs []error
 	n := c.prefixesOfAll(of)
 	for _, h := range []*prefix.Histogram{&n.src4, &n.dst4, &n.src6, &n.dst6} {
-		_, err := planPrefixes(h)
+		_, err := levels.PlanPrefixes(h)
 		errs = append(errs, err)
 	}
-	_, err := planFlows(c.flowsOfAll(of))
+	_, err := levels.PlanFlows(c.flowsOfAll(of))
 	return errors.Join(append(errs, err)...)
 }
 
 // Fits returns why no set could have the contents of lists, nil if one can.
-func Fits(lists []List) error { return NewCensus(lists).Fits() }
+func Fits(lists []engine.List) error { return New(lists).Fits() }
 
 // Spare returns flows of list number n without which those of all lists of its kind fit
 // into a set: those of its rarest shapes, none if they fit with them, and all if they do
@@ -182,8 +185,8 @@ func (c *Census) Spare(n uint16) []key.Key {
 	if l.Contents.Len() == 0 || l.Contents.Flows.Len() == 0 {
 		return nil
 	}
-	own, all := c.flowsOf(int(n-1)), c.flowsOfAll(l.kind())
-	rarest := rarestFirst(own)
+	own, all := c.flowsOf(int(n-1)), c.flowsOfAll(kindOf(l))
+	rarest := levels.RarestFirst(own)
 	fits := func(most int) bool { // without so many shapes
 		left := maps.Clone(all)
 		for _, s := range rarest[:most] {
@@ -191,7 +194,7 @@ func (c *Census) Spare(n uint16) []key.Key {
 				delete(left, s)
 			}
 		}
-		_, err := planFlows(left)
+		_, err := levels.PlanFlows(left)
 		return err == nil
 	}
 	least, most := 0, len(rarest)
@@ -206,12 +209,10 @@ func (c *Census) Spare(n uint16) []key.Key {
 		}
 	}
 	var spare []key.Key
-	for rest := l.Contents.Flows.Slice(); len(rest) > 0; {
-		n := ofShape(rest)
-		if slices.Contains(rarest[:least], rest[0].Shape) {
-			spare = append(spare, rest[:n]...)
+	for s, flows := range list.ByShape(l.Contents.Flows) {
+		if slices.Contains(rarest[:least], s) {
+			spare = slices.AppendSeq(spare, flows.All())
 		}
-		rest = rest[n:]
 	}
 	return spare
 }

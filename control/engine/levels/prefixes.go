@@ -1,0 +1,29 @@
+// Package levels plans which prefix lengths and which shapes of flows a set has, where entries
+// have more of them than it can have: entries of others are stored as several longer ones.
+package levels
+
+import (
+	"fmt"
+
+	"weir/filter/membership"
+	"weir/filter/prefix"
+)
+
+// maxLevels leaves room for both sides of a family in a set's shapes.
+const maxLevels = membership.MaxShapes / 2
+
+// maxGrowth bounds how many entries one prefix may become on average.
+const maxGrowth = 16
+
+// PlanPrefixes returns the levels of prefixes. It fails where they would become too many.
+func PlanPrefixes(h *prefix.Histogram) (prefix.Levels, error) {
+	// Memory for probes: entries may grow by a quarter, and by a few thousand in any
+	// case; where the lengths are too many for that, by maxGrowth.
+	n := h.Total()
+	levels := prefix.Plan(h, n+n/4+4096, maxLevels)
+	if grown := levels.Expanded(h); grown > maxGrowth*n+1<<20 {
+		return nil, fmt.Errorf("%d prefixes have too many different lengths: at %d lengths, as many as a set can have, they are %d",
+			n, maxLevels, grown)
+	}
+	return levels, nil
+}
