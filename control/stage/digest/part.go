@@ -6,6 +6,7 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
+	"weir/control/engine/constants"
 	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/filter/hash"
@@ -34,7 +35,7 @@ func (p *Part) Constants(t loader.Target, seed loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if !t.Out {
 		all[bpf.WeirVarDigestConfig] = &bpf.WeirDigests{
-			Secret: engine.Secret(hash.NewSecret(hash.Seed(seed))), Lines: p.Filter.Lines, Bits: uint32(p.Filter.Bits),
+			Secret: constants.Secret(hash.NewSecret(hash.Seed(seed))), Lines: p.Filter.Lines, Bits: uint32(p.Filter.Bits),
 		}
 	}
 	return all

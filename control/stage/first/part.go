@@ -9,6 +9,7 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
+	"weir/control/engine/constants"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/recent"
@@ -59,7 +60,7 @@ func (p *Part) Constants(t loader.Target, seed loader.Seed) map[string]any {
 
 func (p *Part) constants(seed loader.Seed) *bpf.WeirFirstConfig {
 	c := &bpf.WeirFirstConfig{
-		Secret: engine.Secret(hash.NewSecret(hash.Seed(seed))), V4: engine.Shape(p.V4), V6: engine.Shape(p.V6),
+		Secret: constants.Secret(hash.NewSecret(hash.Seed(seed))), V4: constants.Shape(p.V4), V6: constants.Shape(p.V6),
 		Gap: p.gap(), Lines: p.Lines,
 	}
 	for flag, is := range map[*uint8]bool{&c.Tuple: p.V4.Tuple(), &c.BySize: p.BySize, &c.ByList: p.ByList, &c.Stopped: p.Stopped} {
