@@ -274,7 +274,7 @@ check:
 	@CGO_ENABLED=0 go build -o dist/check ./tests/check
 
 # Packages whose tests are functions of what Go's test cache knows of: it may answer for them.
-CACHED := $(addprefix ./,filter/... control/compressed control/list control/observe/learn \
+CACHED := $(addprefix ./,filter/... control/compressed control/list control/list/listfile control/observe/learn \
 	control/plan control/quantity)
 # The packages that take longest, and mostly wait. They come first, so that the others
 # use the CPUs meanwhile, and none of them is left at the end. Then come others that wait, so that

@@ -25,6 +25,7 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/tests/binary"
 	"weir/tests/lab"
 	"weir/tests/long"
@@ -188,7 +189,7 @@ func (f *fleet) have(entries []string, nodes ...*node.Node) {
 				}
 			}
 			for _, text := range entries {
-				e, err := list.ParseEntry(text)
+				e, err := listfile.ParseEntry(text)
 				if err != nil {
 					return err
 				}

@@ -18,7 +18,7 @@ import (
 	"weir/control/compressed"
 	"weir/control/config"
 	"weir/control/guard"
-	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 const entriesLong = `
@@ -182,7 +182,7 @@ func entriesOf(c *cobra.Command, args []string) (given, error) {
 		return given{}, usageError{errors.New(`entries are missing: name them, or "-" for standard input`)}
 	}
 	for _, text := range args {
-		if _, err := list.ParseEntry(text); err != nil {
+		if _, err := listfile.ParseEntry(text); err != nil {
 			if !strings.HasPrefix(err.Error(), strconv.Quote(text)) {
 				err = fmt.Errorf("%q: %w", text, err)
 			}
@@ -214,8 +214,8 @@ func readEntries(in io.Reader, report io.Writer) (entries given, err error) {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
 		}
-		if _, err := list.ParseEntry(entry); err != nil {
-			if bad++; bad <= list.MaxErrors {
+		if _, err := listfile.ParseEntry(entry); err != nil {
+			if bad++; bad <= listfile.MaxErrors {
 				fmt.Fprintf(report, "%s:%d: %q: %v\n", stdinName, number, entry, err)
 			}
 			continue

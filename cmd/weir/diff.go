@@ -13,13 +13,14 @@ import (
 
 	"weir/control/feed"
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // errDiffer ends a command with exitDiffer, and nothing more to say.
 var errDiffer = errors.New("the lists differ")
 
 func newDiff() *cobra.Command {
-	var o list.Options
+	var o listfile.Options
 	c := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Compare two list files by their entries",
@@ -77,16 +78,16 @@ Entries are compared as they are written, a range as the prefixes that cover it:
 }
 
 // readSet reads a file, and reports its bad lines.
-func readSet(c *cobra.Command, file string, format feed.Format, o list.Options) (*list.Set, error) {
+func readSet(c *cobra.Command, file string, format feed.Format, o listfile.Options) (*list.Set, error) {
 	var err error
 	var entries list.Entries
-	var report list.Report
+	var report listfile.Report
 	if file == "-" || format.Kind != feed.Plain {
 		_, entries, report, err = readIn(c, file, format, o)
 	} else {
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 		o.Progress = func(done, total int64) { out.reading(file, done, total) }
-		entries, report, err = list.Load(file, o)
+		entries, report, err = listfile.Load(file, o)
 		out.show("")
 	}
 	if err != nil {

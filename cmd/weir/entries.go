@@ -22,6 +22,7 @@ import (
 	"weir/control/feed"
 	"weir/control/guard"
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 func newEntries() *cobra.Command {
@@ -216,7 +217,7 @@ const maxImport = 256 << 20
 func newImport() *cobra.Command {
 	var socket, format string
 	var sets []string
-	var o list.Options
+	var o listfile.Options
 	change := api.Change{Import: true}
 	c := &cobra.Command{
 		Use:   "import LIST FILE|- [--format FORMAT]",
@@ -281,7 +282,7 @@ hosts or deny.`,
 
 // readImport reads the entries of a file, "-" for standard input, and reports the
 // lines that are wrong.
-func readImport(c *cobra.Command, path string, format feed.Format, o list.Options) ([]string, error) {
+func readImport(c *cobra.Command, path string, format feed.Format, o listfile.Options) ([]string, error) {
 	name, read, report, err := readIn(c, path, format, o)
 	for _, bad := range report.Errors {
 		fmt.Fprintln(c.ErrOrStderr(), bad.Error())
@@ -309,14 +310,14 @@ func readImport(c *cobra.Command, path string, format feed.Format, o list.Option
 
 // readIn reads a file in a format, "-" for standard input. It returns its name in
 // errors.
-func readIn(c *cobra.Command, path string, format feed.Format, o list.Options) (string, list.Entries, list.Report, error) {
+func readIn(c *cobra.Command, path string, format feed.Format, o listfile.Options) (string, list.Entries, listfile.Report, error) {
 	name, in := path, c.InOrStdin()
 	if path == "-" {
 		name = stdinName
 	} else {
 		f, err := os.Open(path)
 		if err != nil {
-			return name, list.Entries{}, list.Report{}, err
+			return name, list.Entries{}, listfile.Report{}, err
 		}
 		defer f.Close()
 		in = f

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/plan"
 	"weir/control/quantity"
 	"weir/control/stages"
@@ -106,7 +106,7 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 			if err != nil {
 				return err
 			}
-			set, err := readSet(c, file, format, list.Options{})
+			set, err := readSet(c, file, format, listfile.Options{})
 			if err != nil {
 				return err
 			}

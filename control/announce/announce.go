@@ -21,7 +21,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/durable"
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/ordered"
 )
@@ -192,7 +192,7 @@ func (a *Announcer) look(ctx context.Context, d Daemon, now time.Time) ([]candid
 // peersOf returns the peers that a daemon has named.
 func peersOf(all []api.Protected) (peers []Peer) {
 	for _, p := range all {
-		entry, err := list.ParseEntry(p.Entry)
+		entry, err := listfile.ParseEntry(p.Entry)
 		if err != nil {
 			continue // of a newer version
 		}
@@ -246,7 +246,7 @@ func keyOf(tracker, text string) (key.Key, bool) {
 	if strings.HasPrefix(tracker, "dst") {
 		text = "> " + text
 	}
-	e, err := list.ParseEntry(text)
+	e, err := listfile.ParseEntry(text)
 	switch {
 	case err != nil:
 	case len(e.Flows) == 1:

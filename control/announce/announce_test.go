@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // fake is a daemon.
@@ -443,7 +443,7 @@ func FuzzRoute(f *testing.F) {
 		if to.IsValid() && !slices.ContainsFunc(s.Own, func(o netip.Prefix) bool { return o.Overlaps(to) }) || src.IsValid() && slices.ContainsFunc(s.Own, src.Overlaps) {
 			t.Fatalf("%q: %q", text, route)
 		}
-		if _, err := list.ParseEntry(k.String()); err != nil {
+		if _, err := listfile.ParseEntry(k.String()); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -22,7 +23,7 @@ import (
 // parse returns the contents of a list.
 func parse(t *testing.T, text string) *list.Set {
 	t.Helper()
-	e, _, err := list.Parse("list", strings.NewReader(text), list.Options{})
+	e, _, err := listfile.Parse("list", strings.NewReader(text), listfile.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"weir/control/config"
 	"weir/control/fleet/wire"
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
@@ -104,7 +104,7 @@ func TestFleetAttacks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry, err := list.ParseEntry(mine)
+	entry, err := listfile.ParseEntry(mine)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"weir/control/engine"
 	"weir/control/guard"
 	"weir/control/journal"
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/notices"
 	"weir/control/observe/flows"
 	"weir/control/ruleset"
@@ -233,7 +233,7 @@ func (g *guards) refuseCutOff(l *ruleset.List, c api.Change, batch []journal.Cha
 	}
 	bad := &api.BadRequest{Err: fmt.Errorf("%w: %s", err, orForce)}
 	for i, text := range c.Entries { // the first that is not harmless by itself
-		e, parsed := list.ParseEntry(text)
+		e, parsed := listfile.ParseEntry(text)
 		if parsed != nil {
 			continue
 		}

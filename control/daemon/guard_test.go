@@ -14,7 +14,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/control/ruleset"
@@ -431,7 +431,7 @@ func TestTooWide(t *testing.T) {
 		"2400::/12":                   false,
 		"tcp 10.0.0.0/8:* > *:*":      false,
 	} {
-		e, err := list.ParseEntry(text)
+		e, err := listfile.ParseEntry(text)
 		if err != nil {
 			t.Fatal(text, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/timed"
@@ -160,7 +161,7 @@ func TestFleetRehearsal(t *testing.T) {
 
 func setOf(t *testing.T, entries ...string) *list.Set {
 	t.Helper()
-	e, _, err := list.Parse("test", strings.NewReader(strings.Join(entries, "\n")), list.Options{})
+	e, _, err := listfile.Parse("test", strings.NewReader(strings.Join(entries, "\n")), listfile.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

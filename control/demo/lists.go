@@ -10,6 +10,7 @@ import (
 
 	"weir/control/config"
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // Sizes of the generated lists other than the addresses.
@@ -58,7 +59,7 @@ func makeLists(dir string, o Options, r *rand.Rand) (*lists, error) {
 		}
 	}
 	for _, file := range l.files {
-		e, _, err := list.Load(file, list.Options{Lenient: l.lenient})
+		e, _, err := listfile.Load(file, listfile.Options{Lenient: l.lenient})
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/ordered"
@@ -218,14 +219,14 @@ func (r *Pages) Export(ctx context.Context, name, format string) (api.Export, er
 	}
 	ordered.By(sets, func(a, b *list.Set) int { return cmp.Compare(b.Len(), a.Len()) }) // a small addition to a large set is cheap
 	all := list.Union(sets...)
-	var e list.Export
+	var e listfile.Export
 	switch src, dst := of.Direction.Sides(); format {
 	case api.FormatPlain:
-		e = all.PlainFor(src, dst)
+		e = listfile.PlainFor(all, src, dst)
 	case api.FormatIPSet:
-		e = all.IPSet(name, src, dst)
+		e = listfile.IPSet(all, name, src, dst)
 	case api.FormatNFT:
-		e = all.NFT(name, src, dst)
+		e = listfile.NFT(all, name, src, dst)
 	default:
 		return api.Export{}, &api.BadRequest{Err: fmt.Errorf("unknown format %q", format)}
 	}

@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/ruleset"
 	"weir/filter/key"
 )
@@ -34,7 +35,7 @@ func TestFirstEntries(t *testing.T) {
 		if i%5 == 0 {
 			text = fmt.Sprintf("2001:db8::%x", i)
 		}
-		e, err := list.ParseEntry(text)
+		e, err := listfile.ParseEntry(text)
 		if err != nil {
 			t.Fatal(err)
 		}

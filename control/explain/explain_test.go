@@ -15,6 +15,7 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/penalty"
@@ -261,7 +262,7 @@ func generation(t *testing.T, c engine.Config, lists map[engine.List]string) *en
 			}
 		}
 	}, func(a, b engine.List) int { return cmp.Compare(a.Name, b.Name) }) {
-		e, _, err := list.Parse(l.Name, strings.NewReader(lists[l]), list.Options{MaxBad: -1})
+		e, _, err := listfile.Parse(l.Name, strings.NewReader(lists[l]), listfile.Options{MaxBad: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/packet"
 )
@@ -33,8 +34,8 @@ func ParseQuestion(text string) ([]Question, error) {
 	if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p != p.Masked() {
 		return nil, fmt.Errorf("%q has host bits: ask for %v or for %v", text, p.Addr(), p.Masked())
 	}
-	e, err := list.ParseEntry(text)
-	var bad list.LineError
+	e, err := listfile.ParseEntry(text)
+	var bad listfile.LineError
 	switch {
 	case errors.As(err, &bad):
 		return nil, fmt.Errorf("%q: %w: %w", text, bad.Err, ErrQuestion)

@@ -13,6 +13,7 @@ import (
 
 	"weir/control/durable"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -98,7 +99,7 @@ func (a *ages) write(w io.Writer) {
 	fmt.Fprintf(w, "%s %s %s\n", agesHeader, a.of, a.before.UTC().Format(time.RFC3339Nano))
 	for _, e := range a.eras {
 		fmt.Fprintf(w, "%s %s\n", eraHeader, e.since.UTC().Format(time.RFC3339Nano))
-		_, _ = e.entries.Plain().WriteTo(w) // w keeps its first error
+		_, _ = listfile.Plain(e.entries).WriteTo(w) // w keeps its first error
 	}
 }
 
@@ -129,7 +130,7 @@ func readAges(path string) (*ages, error) {
 		if len(a.eras) == 0 {
 			return nil
 		}
-		all, _, err := list.Parse(path, &entries, list.Options{})
+		all, _, err := listfile.Parse(path, &entries, listfile.Options{})
 		a.eras[len(a.eras)-1].entries = all.Set()
 		return err
 	}

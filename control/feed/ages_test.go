@@ -10,6 +10,7 @@ import (
 
 	"weir/control/durable/durabletest"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -19,7 +20,7 @@ func listedSince(t *testing.T, f *Feed, versions []time.Time, addresses ...strin
 	t.Helper()
 	var keys []key.Key
 	for _, a := range addresses {
-		e, err := list.ParseEntry(a)
+		e, err := listfile.ParseEntry(a)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +131,7 @@ func TestAgesAreBounded(t *testing.T) {
 		for i := range n {
 			fmt.Fprintf(&text, "10.%d.%d.%d\n", from, i>>8, i&255)
 		}
-		e, _, err := list.Parse("test", strings.NewReader(text.String()), list.Options{})
+		e, _, err := listfile.Parse("test", strings.NewReader(text.String()), listfile.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"weir/control/geo"
-	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // Bounds of lists of autonomous systems. There are some 120,000 in the Internet.
@@ -23,12 +23,12 @@ const (
 // asnLines are the autonomous systems of a part, by their lines.
 type asnLines struct {
 	lines  map[ASN]int
-	report list.Report
+	report listfile.Report
 }
 
 // systems returns a body in the list format, a prefix a line with its autonomous system as
 // a comment, for a body of autonomous systems, and what is to be reported of each part.
-func (f *Feed) systems(w *list.Work, s *source, b *body) (*body, []list.Report, error) {
+func (f *Feed) systems(w *listfile.Work, s *source, b *body) (*body, []listfile.Report, error) {
 	var parts []asnLines
 	wanted := make(map[ASN]bool)
 	for _, p := range b.parts {
@@ -61,7 +61,7 @@ func (f *Feed) systems(w *list.Work, s *source, b *body) (*body, []list.Report, 
 	if err != nil {
 		return nil, nil, fail(Unreachable, "database %s: %w", f.Format.Database, err)
 	}
-	var reports []list.Report
+	var reports []listfile.Report
 	for _, l := range parts {
 		for a, line := range l.lines {
 			if !found[a] {
@@ -81,7 +81,7 @@ func (f *Feed) systems(w *list.Work, s *source, b *body) (*body, []list.Report, 
 // asns reads the autonomous systems of a part: one a line, by its number, or an object with
 // a field asn, as Spamhaus has it.
 func (p part) asns() (asnLines, error) {
-	l := asnLines{lines: make(map[ASN]int), report: list.Report{File: p.name}}
+	l := asnLines{lines: make(map[ASN]int), report: listfile.Report{File: p.name}}
 	r, err := p.open()
 	if err != nil {
 		return l, err
@@ -120,8 +120,8 @@ func (p part) asns() (asnLines, error) {
 		return l, fail(TooLarge, "%s: more than %d bytes", p.name, maxASNBytes)
 	case stated >= 0 && stated != records:
 		return l, fail(Truncated, "%d records, but the last line says %d", records, stated)
-	case float64(l.report.Bad) > list.DefaultMaxBad*float64(l.report.Bad+l.report.Good):
-		return l, fmt.Errorf("%s: %w: %w", p.name, list.ErrTooManyBad, l.report.Errors[0].Err)
+	case float64(l.report.Bad) > listfile.DefaultMaxBad*float64(l.report.Bad+l.report.Good):
+		return l, fmt.Errorf("%s: %w: %w", p.name, listfile.ErrTooManyBad, l.report.Errors[0].Err)
 	}
 	return l, nil
 }

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // contents are the contents of a source when it was read.
 type contents struct {
 	entries *list.Set
-	reports []list.Report // of each file
+	reports []listfile.Report // of each file
 	sum     [sha256.Size]byte
 	record
 	saved     bool                 // the saved file has the same contents
@@ -79,7 +80,7 @@ func (f *Feed) attempt(ctx context.Context, s *source, why occasion) (Outcome, e
 		to.path = ""
 	}
 	defer to.discard()
-	w := list.NewWork(ctx, s.maxCPU())
+	w := listfile.NewWork(ctx, s.maxCPU())
 	b, c, err := f.read(ctx, w, s, &o, old, to, accept)
 	if ctx.Err() != nil {
 		return o, ctx.Err()
@@ -249,7 +250,7 @@ func (s *source) holds(c *contents) bool {
 
 // open opens a source, given its active contents, nil for none. For names, it also returns
 // what is to be reported of them.
-func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, old *contents, accept bool) (b *body, reports []list.Report, err error) {
+func (f *Feed) open(ctx context.Context, w *listfile.Work, s *source, o *Outcome, old *contents, accept bool) (b *body, reports []listfile.Report, err error) {
 	var known validator
 	// Otherwise it must be read in full, to be saved or for another checksum; or for what
 	// changes while it stays the same.
@@ -289,7 +290,7 @@ func (f *Feed) open(ctx context.Context, w *list.Work, s *source, o *Outcome, ol
 
 // read reads a source, given its active contents, nil for none. It fails for
 // all contents that must not become active.
-func (f *Feed) read(ctx context.Context, w *list.Work, s *source, o *Outcome, old *contents, to io.Writer, accept bool) (*body, *contents, error) {
+func (f *Feed) read(ctx context.Context, w *listfile.Work, s *source, o *Outcome, old *contents, to io.Writer, accept bool) (*body, *contents, error) {
 	b, reports, err := f.open(ctx, w, s, o, old, accept)
 	if err != nil {
 		return nil, nil, err
@@ -436,7 +437,7 @@ func (c *contents) jump(old *contents, maxShrink float64) {
 
 // receive reads a body to its end and copies it to a writer. If the body could
 // be read, but not parsed, it returns contents with a checksum and an error.
-func (f *Feed) receive(w *list.Work, s *source, b *body, to io.Writer) (*contents, error) {
+func (f *Feed) receive(w *listfile.Work, s *source, b *body, to io.Writer) (*contents, error) {
 	sum := sha256.New()
 	to = io.MultiWriter(sum, to)
 	left, textLeft := int64(s.MaxBytes), int64(s.MaxBytes)
@@ -471,10 +472,10 @@ func (f *Feed) receive(w *list.Work, s *source, b *body, to io.Writer) (*content
 		case in.err != io.EOF:
 			return nil, in.err
 		}
-		if errors.Is(err, list.ErrTooManyLines) {
+		if errors.Is(err, listfile.ErrTooManyLines) {
 			err = fail(TooLarge, "%s: more than %d lines", p.name, maxURLLines)
 		}
-		if errors.Is(err, list.ErrTooManyEntries) || err == nil && all.Weight()+e.Weight() > most {
+		if errors.Is(err, listfile.ErrTooManyEntries) || err == nil && all.Weight()+e.Weight() > most {
 			err = fail(TooLarge, "%s: more than %d entries (raise max_entries to accept it)", p.name, most)
 		}
 		if bad = err; bad != nil {
@@ -493,7 +494,7 @@ func (f *Feed) receive(w *list.Work, s *source, b *body, to io.Writer) (*content
 }
 
 // sorted returns entries as a set, nil if the work's context ends before.
-func sorted(w *list.Work, all list.Entries) *list.Set {
+func sorted(w *listfile.Work, all list.Entries) *list.Set {
 	set := make(chan *list.Set, 1)
 	go func() { // which cannot be interrupted
 		shift := w.Begin()
@@ -510,16 +511,16 @@ func sorted(w *list.Work, all list.Entries) *list.Set {
 }
 
 // ended returns why reading has ended early.
-func (s *source) ended(w *list.Work) error {
+func (s *source) ended(w *listfile.Work) error {
 	err := w.Err()
-	if errors.Is(err, list.ErrTooMuchWork) {
+	if errors.Is(err, listfile.ErrTooMuchWork) {
 		err = fail(TooLarge, "%s: reading takes more than %v of processor time (raise max_cpu to accept it)", s.name, s.MaxCPU)
 	}
 	return err
 }
 
-func (f *Feed) options(maxEntries int) list.Options {
-	o := list.Options{Lenient: f.Lenient, IgnorePorts: f.IgnorePorts, MaxBad: float64(f.MaxBad), MaxEntries: maxEntries}
+func (f *Feed) options(maxEntries int) listfile.Options {
+	o := listfile.Options{Lenient: f.Lenient, IgnorePorts: f.IgnorePorts, MaxBad: float64(f.MaxBad), MaxEntries: maxEntries}
 	if o.MaxBad == 0 {
 		o.MaxBad = -1 // for package list, 0 is the default
 	}
@@ -544,14 +545,14 @@ type input struct {
 	err  error // the source's own error, unwrapped; io.EOF at the end
 
 	progress *Progress
-	work     *list.Work  // a part of which the caller has begun
-	html     bool        // it is served as HTML
-	shift    *list.Shift // that part; nil: it is not counted here
+	work     *listfile.Work  // a part of which the caller has begun
+	html     bool            // it is served as HTML
+	shift    *listfile.Shift // that part; nil: it is not counted here
 }
 
 // In says in which part of the work the input is read: a decompressor may read all of it
 // and return nothing.
-func (in *input) In(s *list.Shift) {
+func (in *input) In(s *listfile.Shift) {
 	if in != nil {
 		in.shift = s
 	}

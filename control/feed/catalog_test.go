@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/quantity"
 )
 
@@ -62,7 +62,7 @@ func TestCatalog(t *testing.T) {
 				}
 				defer text.Close()
 				left := int64(1 << 20)
-				entries, report, err := r.read(name, text, &left, list.Options{Lenient: s.Lenient, IgnorePorts: s.IgnorePorts, MaxBad: 1})
+				entries, report, err := r.read(name, text, &left, listfile.Options{Lenient: s.Lenient, IgnorePorts: s.IgnorePorts, MaxBad: 1})
 				if err != nil || report.Bad > 0 {
 					t.Errorf("%s: %v, bad lines %v", name, err, report.Errors)
 				}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // maxRecord is the number of bytes that a record may have: a line, a record of CSV, a
@@ -54,7 +55,7 @@ func (l *lines) Read(p []byte) (int, error) {
 		}
 	}
 	if ended := l.ended + len(l.ends); l.most > 0 && ended > l.most {
-		l.err = fmt.Errorf("%w: more than %d", list.ErrTooManyLines, l.most)
+		l.err = fmt.Errorf("%w: more than %d", listfile.ErrTooManyLines, l.most)
 		return 0, l.err
 	}
 	if n > 0 {
@@ -101,9 +102,9 @@ type place struct {
 // collector parses the values that a format's reader finds.
 type collector struct {
 	text    lines
-	options list.Options
+	options listfile.Options
 	entries list.Entries
-	report  list.Report
+	report  listfile.Report
 
 	// Values that are not yet parsed, one per line, and their positions. They
 	// are parsed in bulk, by the same code as a list's lines.
@@ -114,7 +115,7 @@ type collector struct {
 }
 
 // bulk is the length in bytes of the values that are parsed together: enough to
-// amortise a call of list.Parse, and small in comparison with other buffers.
+// amortise a call of listfile.Parse, and small in comparison with other buffers.
 const bulk = 256 << 10
 
 var errNoValue = errors.New("no address")
@@ -148,7 +149,7 @@ func (c *collector) bad(at place, text string, err error) {
 		c.flush()
 		c.judge()
 	}
-	if len(c.report.Errors) == list.MaxErrors {
+	if len(c.report.Errors) == listfile.MaxErrors {
 		return
 	}
 	c.flush() // keeps errors in order
@@ -170,7 +171,7 @@ func (c *collector) judge() {
 
 // describe adds a bad value to the report, unless that has enough of them.
 func (c *collector) describe(at place, text string, err error) {
-	if len(c.report.Errors) == list.MaxErrors {
+	if len(c.report.Errors) == listfile.MaxErrors {
 		return
 	}
 	if at.offset > 0 {
@@ -180,7 +181,7 @@ func (c *collector) describe(at place, text string, err error) {
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "…"
 	}
-	c.report.Errors = append(c.report.Errors, list.LineError{File: c.report.File, Line: at.line, Text: text, Err: err})
+	c.report.Errors = append(c.report.Errors, listfile.LineError{File: c.report.File, Line: at.line, Text: text, Err: err})
 }
 
 // flush parses the values.
@@ -190,22 +191,22 @@ func (c *collector) flush() {
 	}
 	defer func() { c.values, c.places = c.values[:0], c.places[:0] }()
 	if c.seek != nil {
-		for l, err := range list.ScanReader(c.report.File, bytes.NewReader(c.values), c.options) {
+		for l, err := range listfile.ScanReader(c.report.File, bytes.NewReader(c.values), c.options) {
 			if err != nil || !c.seek(c.places[l.Number-1].line, l) {
 				break // the rest is read for nothing, but is short
 			}
 		}
 		return
 	}
-	o := list.Options{Lenient: c.options.Lenient, IgnorePorts: c.options.IgnorePorts, MaxBad: 1, Work: c.options.Work}
+	o := listfile.Options{Lenient: c.options.Lenient, IgnorePorts: c.options.IgnorePorts, MaxBad: 1, Work: c.options.Work}
 	if c.options.MaxEntries > 0 {
 		// With no room left, one more entry is too many.
 		o.MaxEntries = max(c.options.MaxEntries-c.entries.Weight(), 1)
 	}
 	var e list.Entries
-	var r list.Report
+	var r listfile.Report
 	var err error
-	o.Work.Idle(func() { e, r, err = list.Parse(c.report.File, bytes.NewReader(c.values), o) })
+	o.Work.Idle(func() { e, r, err = listfile.Parse(c.report.File, bytes.NewReader(c.values), o) })
 	if ended := o.Work.Err(); ended != nil {
 		c.text.err, c.entries = ended, list.Entries{}
 		return
@@ -213,10 +214,10 @@ func (c *collector) flush() {
 	// Otherwise it fails only for too many entries: memory is readable, and no share
 	// of bad lines exceeds 1.
 	if err == nil && c.options.MaxEntries > 0 && c.entries.Weight()+e.Weight() > c.options.MaxEntries {
-		err = list.ErrTooManyEntries
+		err = listfile.ErrTooManyEntries
 	}
 	if err != nil {
-		c.text.err = fmt.Errorf("%w: more than %d", list.ErrTooManyEntries, c.options.MaxEntries)
+		c.text.err = fmt.Errorf("%w: more than %d", listfile.ErrTooManyEntries, c.options.MaxEntries)
 		c.entries = list.Entries{}
 		return
 	}
@@ -231,7 +232,7 @@ func (c *collector) flush() {
 
 // finish returns the collected entries, or rejects them if err is set or too
 // many of them are bad.
-func (c *collector) finish(err error) (list.Entries, list.Report, error) {
+func (c *collector) finish(err error) (list.Entries, listfile.Report, error) {
 	c.flush()
 	if c.text.err != nil {
 		err = c.text.err
@@ -240,14 +241,14 @@ func (c *collector) finish(err error) (list.Entries, list.Report, error) {
 	r.Lines = c.text.total()
 	share := c.options.MaxBad
 	if share == 0 {
-		share = list.DefaultMaxBad
+		share = listfile.DefaultMaxBad
 	}
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%s: %w", r.File, err)
 	case r.Bad > 0 && float64(r.Bad) > share*float64(r.Bad+r.Good):
 		err = fmt.Errorf("%s: %w: %d of %d values, where max_bad is %.3g %%; the first: %w",
-			r.File, list.ErrTooManyBad, r.Bad, r.Bad+r.Good, max(0, 100*share), r.Errors[0])
+			r.File, listfile.ErrTooManyBad, r.Bad, r.Bad+r.Good, max(0, 100*share), r.Errors[0])
 	default:
 		return c.entries, *r, nil
 	}

@@ -19,7 +19,7 @@ import (
 	"unicode/utf8"
 	"unique"
 
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -73,7 +73,7 @@ func (d decision) enforceable() bool {
 // stream requests CrowdSec's decisions: all of them at the start and after a
 // failure, otherwise the changes. The API computes changes since its last
 // answer, whether or not that arrived.
-func (s *source) stream(ctx context.Context, w *list.Work) (*body, error) {
+func (s *source) stream(ctx context.Context, w *listfile.Work) (*body, error) {
 	all := !s.synced
 	s.synced = false
 	u, err := url.Parse(string(s.URL))

@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // firstRetry is the delay before the first retry of a failed source: long
@@ -628,16 +629,16 @@ type Status struct {
 // SourceStatus is the state of a source.
 type SourceStatus struct {
 	Source   string
-	Entries  int           // active entries
-	Reports  []list.Report // of the files that they come from
-	Read     time.Time     // when they were last confirmed; zero: never
-	Former   bool          // they are from before the list's settings changed: the source was not read since
-	Unsaved  bool          // they would be lost on a restart
-	Last     Outcome       // of the last attempt, or of loading the saved contents
-	Failures int           // attempts failed since the last success
-	Next     time.Time     // next attempt of Run; zero: none planned
-	Servers  []netip.Addr  // last connected to, or tried; without those that it redirects to
-	Version  string        // of a fleet's list
+	Entries  int               // active entries
+	Reports  []listfile.Report // of the files that they come from
+	Read     time.Time         // when they were last confirmed; zero: never
+	Former   bool              // they are from before the list's settings changed: the source was not read since
+	Unsaved  bool              // they would be lost on a restart
+	Last     Outcome           // of the last attempt, or of loading the saved contents
+	Failures int               // attempts failed since the last success
+	Next     time.Time         // next attempt of Run; zero: none planned
+	Servers  []netip.Addr      // last connected to, or tried; without those that it redirects to
+	Version  string            // of a fleet's list
 
 	// RolledBack is when an operator has returned to these entries: what the source had
 	// then is refused. Zero: they are the source's.

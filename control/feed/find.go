@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -104,7 +104,7 @@ func (f *Feed) findLines(s *source, b *known, here []int, keys []key.Key, origin
 			return
 		}
 		// Cannot fail: it was read before.
-		_, _, _ = s.readerOf(b.plain).scan(p.name, r, &left, o, func(number int, l list.Line) bool {
+		_, _, _ = s.readerOf(b.plain).scan(p.name, r, &left, o, func(number int, l listfile.Line) bool {
 			missing := 0
 			for _, i := range here {
 				if origins[i].Line == 0 && l.Has(keys[i]) {
@@ -121,7 +121,7 @@ func (f *Feed) findLines(s *source, b *known, here []int, keys []key.Key, origin
 }
 
 // asWritten returns a line with a range of ports, of which an entry is one port.
-func asWritten(l list.Line) string {
+func asWritten(l listfile.Line) string {
 	const most = 120 // bytes
 	families := len(l.Flows) == 2 && l.Flows[0].V6() != l.Flows[1].V6()
 	if len(l.Flows) < 2 || families || len(l.Text) > most {

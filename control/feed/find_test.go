@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -139,7 +139,7 @@ func placesOf(f *Feed, keys ...key.Key) []Origin {
 // keyOf returns the key of an entry in the list format.
 func keyOf(t *testing.T, text string) key.Key {
 	t.Helper()
-	e, err := list.ParseEntry(text)
+	e, err := listfile.ParseEntry(text)
 	switch {
 	case err != nil:
 		t.Fatal(err)

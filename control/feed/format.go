@@ -12,6 +12,7 @@ import (
 
 	"weir/control/compressed"
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // Kind is a kind of format.
@@ -223,17 +224,17 @@ func newReader(f Format) (*reader, error) {
 }
 
 // seek is called with each line, by its number from 1, until it returns false.
-type seek func(number int, l list.Line) bool
+type seek func(number int, l listfile.Line) bool
 
 // read reads a file, which may be compressed. Decompressed, it may have *left
 // bytes; read decrements the count.
-func (f *reader) read(name string, src io.Reader, left *int64, o list.Options) (list.Entries, list.Report, error) {
+func (f *reader) read(name string, src io.Reader, left *int64, o listfile.Options) (list.Entries, listfile.Report, error) {
 	return f.scan(name, src, left, o, nil)
 }
 
 // scan is like read; with seek, it only calls that and returns no entries.
-func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, seek seek) (list.Entries, list.Report, error) {
-	none := list.Report{File: name}
+func (f *reader) scan(name string, src io.Reader, left *int64, o listfile.Options, seek seek) (list.Entries, listfile.Report, error) {
+	none := listfile.Report{File: name}
 	shift := o.Work.Begin()
 	in, _ := src.(*input)
 	in.In(shift)
@@ -258,7 +259,7 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 		limited.tags = new(tags)
 	}
 	if f.Kind == Plain && seek != nil {
-		for l, err := range list.ScanReader(name, limited, o) {
+		for l, err := range listfile.ScanReader(name, limited, o) {
 			if err != nil || !seek(l.Number, l) {
 				return list.Entries{}, none, err
 			}
@@ -266,9 +267,9 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o list.Options, s
 		return list.Entries{}, none, nil
 	}
 	if f.Kind == Plain || f.Kind == CrowdSec {
-		end() // list.Parse begins its own
+		end() // listfile.Parse begins its own
 		limited.shift = nil
-		return list.Parse(name, limited, o)
+		return listfile.Parse(name, limited, o)
 	}
 	const mark = "\ufeff"
 	if begin, _ := text.Peek(len(mark)); string(begin) == mark {
@@ -308,7 +309,7 @@ func (f *reader) collect(c *collector) error {
 }
 
 // checkStart refuses a text by its first bytes.
-func (f *reader) checkStart(name string, text peeker, o list.Options) error {
+func (f *reader) checkStart(name string, text peeker, o listfile.Options) error {
 	if begin, _ := text.Peek(4); isCompressed(begin) {
 		return errors.New("compressed twice")
 	}
@@ -329,14 +330,14 @@ func isCompressed(begin []byte) bool {
 type limit struct {
 	r     io.Reader
 	left  *int64
-	work  *list.Work
-	shift *list.Shift // nil: the reader of the limit has it
-	tags  *tags       // of a page served as HTML; nil: none are looked for
-	in    *input      // below r; nil: something else is
+	work  *listfile.Work
+	shift *listfile.Shift // nil: the reader of the limit has it
+	tags  *tags           // of a page served as HTML; nil: none are looked for
+	in    *input          // below r; nil: something else is
 }
 
 // In lets the input count the time of a shift.
-func (l limit) In(s *list.Shift) { l.in.In(s) }
+func (l limit) In(s *listfile.Shift) { l.in.In(s) }
 
 func (l limit) Read(p []byte) (int, error) {
 	if err := cmp.Or(l.shift.Check(), l.work.Err()); err != nil {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/tests/data"
 )
@@ -45,14 +46,14 @@ func textsOf(s *list.Set) (all []string) {
 }
 
 // read reads a text with a limit and tolerates any share of bad lines.
-func read(t testing.TB, f Format, text io.Reader) (list.Entries, list.Report, error) {
+func read(t testing.TB, f Format, text io.Reader) (list.Entries, listfile.Report, error) {
 	t.Helper()
 	r, err := newReader(f)
 	if err != nil {
 		t.Fatal(err)
 	}
 	left := int64(enough)
-	return r.read("feed", text, &left, list.Options{MaxBad: 1})
+	return r.read("feed", text, &left, listfile.Options{MaxBad: 1})
 }
 
 // jsonAt returns a format with a path.
@@ -292,8 +293,8 @@ func TestMaxBad(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := int64(enough)
-		e, report, err := r.read("feed", strings.NewReader(text), &left, list.Options{MaxBad: maxBad})
-		if (err == nil) != ok || err != nil && (!errors.Is(err, list.ErrTooManyBad) || !strings.Contains(err.Error(), "feed:4:")) {
+		e, report, err := r.read("feed", strings.NewReader(text), &left, listfile.Options{MaxBad: maxBad})
+		if (err == nil) != ok || err != nil && (!errors.Is(err, listfile.ErrTooManyBad) || !strings.Contains(err.Error(), "feed:4:")) {
 			t.Errorf("max bad %v: %v", maxBad, err)
 		}
 		if want := map[bool]int{true: 3}[ok]; e.Len() != want || report.Good != 3 || report.Bad != 1 {
@@ -329,7 +330,7 @@ func TestMostLines(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := int64(enough)
-		e, _, err := r.read("feed", strings.NewReader(c.text), &left, list.Options{MaxLines: c.lines})
+		e, _, err := r.read("feed", strings.NewReader(c.text), &left, listfile.Options{MaxLines: c.lines})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || err == nil && e.Len() == 0 {
 			t.Errorf("%s: %d entries, %v, want %q", c.name, e.Len(), err, c.want)
 		}
@@ -352,7 +353,7 @@ func TestManyBadValues(t *testing.T) {
 		}
 	}
 	e, r, err := read(t, Format{Kind: CSV, Column: "2"}, strings.NewReader(text.String()))
-	if err != nil || r.Bad != 2*lines/5000 || r.Good != lines-r.Bad || e.Len() != r.Good || len(r.Errors) != list.MaxErrors {
+	if err != nil || r.Bad != 2*lines/5000 || r.Good != lines-r.Bad || e.Len() != r.Good || len(r.Errors) != listfile.MaxErrors {
 		t.Fatalf("%d entries, %d good, %d bad, %d described, %v", e.Len(), r.Good, r.Bad, len(r.Errors), err)
 	}
 	var got []int
@@ -360,10 +361,10 @@ func TestManyBadValues(t *testing.T) {
 		got = append(got, le.Line)
 	}
 	want := []int{1}
-	for i := 5000; len(want) < list.MaxErrors; i += 5000 {
+	for i := 5000; len(want) < listfile.MaxErrors; i += 5000 {
 		want = append(want, i, i+1)
 	}
-	if !slices.Equal(got, want[:list.MaxErrors]) {
+	if !slices.Equal(got, want[:listfile.MaxErrors]) {
 		t.Errorf("bad lines %v, want %v", got, want)
 	}
 }

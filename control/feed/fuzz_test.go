@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"testing"
 
-	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // FuzzFormats reads arbitrary text in every format: it must terminate, respect
@@ -46,13 +46,13 @@ func FuzzFormats(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		const most = 1 << 20
 		for _, r := range readers {
-			o := list.Options{MaxBad: 1}
+			o := listfile.Options{MaxBad: 1}
 			left := int64(most)
 			e, report, err := r.read("feed", bytes.NewReader(text), &left, o)
 			if err != nil && e.Len() > 0 {
 				t.Fatalf("%+v: %d entries beside error %v", r.Format, e.Len(), err)
 			}
-			if left >= 0 && report.Bad > 0 && len(report.Errors) != min(report.Bad, list.MaxErrors) {
+			if left >= 0 && report.Bad > 0 && len(report.Errors) != min(report.Bad, listfile.MaxErrors) {
 				t.Fatalf("%+v: %d bad, %d described", r.Format, report.Bad, len(report.Errors))
 			}
 			for i, le := range report.Errors {

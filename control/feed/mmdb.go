@@ -13,6 +13,7 @@ import (
 	"weir/control/compressed"
 	"weir/control/geo"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -85,8 +86,8 @@ func (f Format) selects(r geo.Record) bool {
 
 // mmdb reads a database. Each of the countries and autonomous systems that are selected
 // must be in it: without one, a mistake would make the list empty, or too large.
-func (f *reader) mmdb(name string, src io.Reader, o list.Options, shift *list.Shift) (list.Entries, list.Report, error) {
-	report := list.Report{File: name}
+func (f *reader) mmdb(name string, src io.Reader, o listfile.Options, shift *listfile.Shift) (list.Entries, listfile.Report, error) {
+	report := listfile.Report{File: name}
 	contents, err := io.ReadAll(src)
 	var prefixes []netip.Prefix
 	countries, asns := make(map[Country]bool), make(map[ASN]bool)
@@ -103,7 +104,7 @@ func (f *reader) mmdb(name string, src io.Reader, o list.Options, shift *list.Sh
 		err = errors.New("the database has no network but those that are left out")
 	}
 	if err == nil && o.MaxEntries > 0 && len(prefixes) > o.MaxEntries {
-		err = fmt.Errorf("%w: more than %d", list.ErrTooManyEntries, o.MaxEntries)
+		err = fmt.Errorf("%w: more than %d", listfile.ErrTooManyEntries, o.MaxEntries)
 	}
 	if err != nil {
 		return list.Entries{}, report, fmt.Errorf("%s: %w", name, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/tests/data"
 	"weir/tests/mmdb"
@@ -155,7 +156,7 @@ func TestMMDBOfACountry(t *testing.T) {
 	}
 	var all list.Entries
 	for _, name := range []string{"country-us-v4.cidr.gz", "country-us-v6.cidr.gz"} {
-		e, _, err := list.Load(filepath.Join(dir, "feeds", name), list.Options{})
+		e, _, err := listfile.Load(filepath.Join(dir, "feeds", name), listfile.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

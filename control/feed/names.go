@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -86,7 +87,7 @@ func parseNameLine(number int, text string) (*nameLine, error) {
 	if name, ok := parseName(text); ok {
 		return &nameLine{number, name, text}, nil
 	}
-	if _, err := (list.Options{}).ParseEntry(text); err != nil {
+	if _, err := (listfile.Options{}).ParseEntry(text); err != nil {
 		return nil, fmt.Errorf("%.60q: want a name with a dot, as in home.example.org, or an address", text)
 	}
 	return &nameLine{number, "", text}, nil
@@ -97,8 +98,8 @@ func parseNameLine(number int, text string) (*nameLine, error) {
 // looked up keeps its last addresses, in each family. It looks up the names whose addresses are
 // no longer valid, or all of them where that was requested, and returns when the next ones are not. Names from a URL that are much fewer than those
 // of the active contents, nil for none, are refused unless they are accepted.
-func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, accept bool) (*body, []list.Report, time.Duration, error) {
-	var reports []list.Report
+func (f *Feed) resolve(ctx context.Context, s *source, b *body, old *contents, accept bool) (*body, []listfile.Report, time.Duration, error) {
+	var reports []listfile.Report
 	var parts [][]nameLine
 	wanted := make(map[string]*resolved)
 	text := make(map[string]bool) // the lines of the list
@@ -182,16 +183,16 @@ func (f *Feed) tooFewNames(n int, old *contents) error {
 }
 
 // addBad counts a bad line, and describes it unless the report has enough of them.
-func addBad(r *list.Report, line int, text string, err error) {
+func addBad(r *listfile.Report, line int, text string, err error) {
 	r.Bad++
-	if len(r.Errors) < list.MaxErrors {
-		r.Errors = append(r.Errors, list.LineError{File: r.File, Line: line, Text: text, Err: err})
+	if len(r.Errors) < listfile.MaxErrors {
+		r.Errors = append(r.Errors, listfile.LineError{File: r.File, Line: line, Text: text, Err: err})
 	}
 }
 
 // names reads the lines of a part.
-func (p part) names() ([]nameLine, list.Report, error) {
-	report := list.Report{File: p.name}
+func (p part) names() ([]nameLine, listfile.Report, error) {
+	report := listfile.Report{File: p.name}
 	r, err := p.open()
 	if err != nil {
 		return nil, report, err
@@ -218,7 +219,7 @@ func (p part) names() ([]nameLine, list.Report, error) {
 	}
 	report.Good = len(lines)
 	if report.Bad > 0 && report.Good == 0 {
-		return nil, report, fmt.Errorf("%s: %w: %w", p.name, list.ErrTooManyBad, report.Errors[0].Err)
+		return nil, report, fmt.Errorf("%s: %w: %w", p.name, listfile.ErrTooManyBad, report.Errors[0].Err)
 	}
 	return lines, report, nil
 }

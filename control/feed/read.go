@@ -5,14 +5,15 @@ import (
 	"io"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // Read reads entries in a format. The text may be compressed; decompressed, it may
 // have a number of bytes. name is used in reports and errors.
-func Read(name string, src io.Reader, f Format, most int64, o list.Options) (list.Entries, list.Report, error) {
+func Read(name string, src io.Reader, f Format, most int64, o listfile.Options) (list.Entries, listfile.Report, error) {
 	r, err := newReader(f)
 	if err != nil {
-		return list.Entries{}, list.Report{File: name}, err
+		return list.Entries{}, listfile.Report{File: name}, err
 	}
 	left := most
 	e, report, err := r.read(name, src, &left, o)

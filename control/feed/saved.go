@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"weir/control/durable"
-	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // A saved source is a file: the bytes as they were served, those of a
@@ -264,7 +264,7 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 	var c *contents
 	if err == nil {
 		defer old.file.Close()
-		c, err = f.receive(list.NewWork(ctx, 0), s, old.body(), io.Discard)
+		c, err = f.receive(listfile.NewWork(ctx, 0), s, old.body(), io.Discard)
 		if err != nil || c.SHA256 != old.SHA256 {
 			// Corruption causes all kinds of errors, but is the reason to
 			// report.

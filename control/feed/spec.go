@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/quantity"
 )
 
@@ -73,7 +73,7 @@ const (
 func (s *Spec) SetDefaults() {
 	*s = Spec{
 		Interval: quantity.Duration(DefaultInterval), Jitter: quantity.Duration(DefaultJitter),
-		MaxBad: list.DefaultMaxBad, MaxShrink: DefaultMaxShrink, MaxGrowth: DefaultMaxGrowth,
+		MaxBad: listfile.DefaultMaxBad, MaxShrink: DefaultMaxShrink, MaxGrowth: DefaultMaxGrowth,
 	}
 }
 
@@ -141,7 +141,7 @@ func (s Spec) validateEntries(errs *quantity.FieldErrors) {
 		errs.Failf("entries", "a list of CrowdSec's decisions has no others: name another list for these")
 		return
 	}
-	o := list.Options{Lenient: s.Lenient, IgnorePorts: s.IgnorePorts}
+	o := listfile.Options{Lenient: s.Lenient, IgnorePorts: s.IgnorePorts}
 	first := make(map[string]int)
 	for i, e := range s.Entries {
 		field := fmt.Sprintf("entries[%d]", i)

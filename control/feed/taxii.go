@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"weir/control/compressed"
-	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // taxiiType is the media type of TAXII 2.1.
@@ -132,9 +132,9 @@ func (c *collection) turn() error {
 // same text has other contents when an indicator is not valid any more, given the active contents,
 // nil for none. It fails with the doubt of the clock, unless that is nil or the indicators confirm
 // the clock.
-func (f *Feed) indicators(w *list.Work, s *source, b *body, old *contents, doubt error) (*body, []list.Report, error) {
+func (f *Feed) indicators(w *listfile.Work, s *source, b *body, old *contents, doubt error) (*body, []listfile.Report, error) {
 	var text bytes.Buffer
-	var reports []list.Report
+	var reports []listfile.Report
 	left, textLeft, m := int64(s.MaxBytes), int64(s.MaxBytes), &moment{now: time.Now()}
 	if old != nil && s.URL == "" { // of a URL, all losses count
 		m.active = old.entries
@@ -142,7 +142,7 @@ func (f *Feed) indicators(w *list.Work, s *source, b *body, old *contents, doubt
 	for _, p := range b.parts {
 		report, err := p.indicators(w, &text, &left, &textLeft, m)
 		if err == nil && float64(report.Bad) > float64(f.MaxBad)*float64(report.Bad+report.Good) {
-			err = fmt.Errorf("%w: %d of %d; the first: %w", list.ErrTooManyBad, report.Bad, report.Bad+report.Good, report.Errors[0].Err)
+			err = fmt.Errorf("%w: %d of %d; the first: %w", listfile.ErrTooManyBad, report.Bad, report.Bad+report.Good, report.Errors[0].Err)
 		}
 		switch {
 		case w.Err() != nil:
@@ -163,8 +163,8 @@ func (f *Feed) indicators(w *list.Work, s *source, b *body, old *contents, doubt
 
 // indicators appends the entries of a part to a text. The part may have *left bytes, and
 // decompressed *textLeft; it decrements both counts.
-func (p part) indicators(w *list.Work, to *bytes.Buffer, left, textLeft *int64, m *moment) (list.Report, error) {
-	report := list.Report{File: p.name}
+func (p part) indicators(w *listfile.Work, to *bytes.Buffer, left, textLeft *int64, m *moment) (listfile.Report, error) {
+	report := listfile.Report{File: p.name}
 	raw, err := p.open()
 	if err != nil {
 		return report, err

@@ -11,6 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // The versions of a source that were active before the present one are a file beside it, of the
@@ -64,7 +65,7 @@ func writeParts(path string, c *contents) *partsWriter {
 
 func (w *partsWriter) add(sets ...*list.Set) {
 	for _, set := range sets {
-		n, _ := set.Plain().WriteTo(io.MultiWriter(w.sum, w.to)) // the spool keeps its first error
+		n, _ := listfile.Plain(set).WriteTo(io.MultiWriter(w.sum, w.to)) // the spool keeps its first error
 		w.Files = append(w.Files, recordFile{Bytes: n})
 	}
 }
@@ -91,7 +92,7 @@ func (s *saved) pair(n int) (sets [2]*list.Set, err error) {
 		if err != nil {
 			return sets, err
 		}
-		e, _, err := list.Parse(s.file.Name(), r, list.Options{})
+		e, _, err := listfile.Parse(s.file.Name(), r, listfile.Options{})
 		if err != nil {
 			return sets, fail(Damaged, "%w", err)
 		}
@@ -319,9 +320,9 @@ func (s *source) before(c *contents, to io.Writer) (*contents, error) {
 		return nil, fail(Damaged, "%s: %d entries, want %d", f.file.Name(), entries.Len(), all[1].Entries)
 	}
 	sum := sha256.New()
-	n, _ := entries.Plain().WriteTo(io.MultiWriter(sum, to)) // the spool keeps its first error
+	n, _ := listfile.Plain(entries).WriteTo(io.MultiWriter(sum, to)) // the spool keeps its first error
 	now := time.Now()
-	before := &contents{entries: entries, reports: []list.Report{{File: s.name}}, resolved: c.resolved}
+	before := &contents{entries: entries, reports: []listfile.Report{{File: s.name}}, resolved: c.resolved}
 	before.record = record{
 		Source: s.name, Read: now, Entries: entries.Len(), Plain: true, RolledBack: now,
 		Files:     []recordFile{{s.name, n}},

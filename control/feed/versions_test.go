@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"weir/control/durable/durabletest"
+	"weir/control/list/listfile"
 	"weir/tests/seed"
 )
 
@@ -26,7 +27,7 @@ func lines4(all ...int) string {
 func plainOf(t *testing.T, f *Feed) string {
 	t.Helper()
 	var b strings.Builder
-	if _, err := f.Contents().Plain().WriteTo(&b); err != nil {
+	if _, err := listfile.Plain(f.Contents()).WriteTo(&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

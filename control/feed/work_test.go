@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/quantity"
 	"weir/tests/long"
 	"weir/tests/wait"
@@ -269,7 +269,7 @@ func TestEqualRanges(t *testing.T) {
 	if err != nil || outcomes[0].Err != nil {
 		t.Fatal(err, outcomes[0].Err)
 	}
-	one, err := list.ParseEntry(strings.TrimSpace(line))
+	one, err := listfile.ParseEntry(strings.TrimSpace(line))
 	if err != nil || f.Contents().Len() != 2*one.Len() {
 		t.Errorf("%d entries, want twice %d", f.Contents().Len(), one.Len())
 	}

@@ -10,6 +10,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/verdict"
 )
@@ -22,7 +23,7 @@ func lists(t *testing.T, allow string, block ...string) []engine.List {
 			if text == "" {
 				continue
 			}
-			e, err := list.ParseEntry(text)
+			e, err := listfile.ParseEntry(text)
 			if err != nil {
 				t.Fatal(err)
 			}

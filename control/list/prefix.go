@@ -86,8 +86,8 @@ type V6Prefix struct {
 
 // V6Of returns the IPv6 prefix p, whose host bits must be zero.
 func V6Of(p netip.Prefix) V6Prefix {
-	hi, lo := split(p.Addr())
-	return V6Prefix{hi, lo, uint8(p.Bits())}
+	b := p.Addr().As16()
+	return V6Prefix{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint8(p.Bits())}
 }
 
 // Bits returns the prefix's length.

@@ -4,6 +4,8 @@ import (
 	"iter"
 	"slices"
 	"sort"
+
+	"weir/control/list/grow"
 )
 
 // Ordered is a type with a total order.
@@ -32,7 +34,7 @@ func sorted[K Ordered[K]](all []K) Sorted[K] {
 	}
 	all = slices.Compact(all)
 	if cap(all)-len(all) > len(all)/8 { // it is long-lived
-		all = grown(all, len(all))
+		all = grow.Copy(all, len(all))
 	}
 	return Sorted[K]{base: all}
 }
@@ -145,7 +147,7 @@ func (s Sorted[K]) Slice() []K {
 		k := (*from)[0]
 		*from = (*from)[1:]
 		i, _ := slices.BinarySearchFunc(s.base, k, K.Compare)
-		all = appendAll(all, s.base[:i])
+		all = grow.Append(all, s.base[:i])
 		if adds {
 			all = append(all, k)
 		} else {
@@ -153,7 +155,7 @@ func (s Sorted[K]) Slice() []K {
 		}
 		s.base = s.base[i:]
 	}
-	return appendAll(all, s.base)
+	return grow.Append(all, s.base)
 }
 
 // without returns those of the values that s does not have, and among those
@@ -176,7 +178,7 @@ func (s Sorted[K]) filter(others Sorted[K], had bool) (kept []K) {
 			has = s.Has(k)
 		}
 		if has == had {
-			kept = push(kept, k)
+			kept = grow.Push(kept, k)
 		}
 	}
 	return kept
@@ -201,10 +203,10 @@ func (s Sorted[K]) diff(old Sorted[K]) (added, removed Sorted[K]) {
 			order = a.Compare(b)
 		}
 		if order < 0 {
-			added.base = push(added.base, a)
+			added.base = grow.Push(added.base, a)
 		}
 		if order > 0 {
-			removed.base = push(removed.base, b)
+			removed.base = grow.Push(removed.base, b)
 		}
 		if order <= 0 {
 			a, inNew = s.next()
@@ -226,7 +228,7 @@ func union[K Ordered[K]](a, b []K) []K {
 			all, b = append(all, b[0]), b[1:]
 		}
 	}
-	return appendAll(appendAll(all, a), b)
+	return grow.Append(grow.Append(all, a), b)
 }
 
 // minus returns the values of a sorted slice that are not in another one.

@@ -9,6 +9,7 @@ import (
 	"weir/control/config"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // Parsed are the entries of a change, as each of its texts has them. They do not change, and are
@@ -28,7 +29,7 @@ func (p Parsed) First(n int) (all list.Entries) {
 func Parse(c api.Change) (all Parsed, err error) {
 	total := 0
 	for i, text := range c.Entries {
-		e, err := list.ParseEntry(text)
+		e, err := listfile.ParseEntry(text)
 		if total += e.Len(); err == nil && total > api.MaxChange {
 			err = api.ErrMaxChange
 		}

@@ -14,6 +14,7 @@ import (
 	"weir/control/config"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -47,7 +48,7 @@ func TestManual(t *testing.T) {
 	}
 	add := func(text string, name string, allow bool, expires time.Duration) {
 		t.Helper()
-		e, err := list.ParseEntry(text)
+		e, err := listfile.ParseEntry(text)
 		if err != nil {
 			t.Fatal(err)
 		}

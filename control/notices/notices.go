@@ -17,7 +17,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/feed"
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/notify"
 	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
@@ -278,7 +278,7 @@ func (n *Notices) RefusedChange(c api.Change, name string, err error) {
 	case errors.Is(err, api.ErrNoList), errors.Is(err, context.Canceled):
 		return
 	case errors.As(err, &bad):
-		if _, wrong := list.ParseEntry(bad.Text); bad.Entry == nil || wrong != nil {
+		if _, wrong := listfile.ParseEntry(bad.Text); bad.Entry == nil || wrong != nil {
 			return
 		}
 	}

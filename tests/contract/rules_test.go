@@ -9,6 +9,7 @@ import (
 	"weir/control/engine"
 	"weir/control/explain"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/replay"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -109,7 +110,7 @@ func (r random) withRanges(lists []engine.List) (with []engine.List, all []portR
 		for range r.pick(0, 0, 1, 2) {
 			first := uint16(r.pick(0, 60, 66, 80, 81, 400, 443, 1200, 65000))
 			p := portRange{i, uint8(r.pick(6, 17, 132)), r.IntN(2) == 0, first, first + uint16(r.pick(0, 1, 2, 64, 500))}
-			e, err := list.ParseEntry(p.String())
+			e, err := listfile.ParseEntry(p.String())
 			if err != nil {
 				return nil, nil, err
 			}

@@ -20,6 +20,7 @@ import (
 
 	"weir/control/compressed"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/tests/data"
 	"weir/tests/long"
@@ -107,7 +108,7 @@ func newVersion(name string, text io.Reader) (*version, error) {
 	if v.text, err = io.ReadAll(text); err != nil {
 		return nil, err
 	}
-	e, _, err := list.Parse(name, bytes.NewReader(v.text), list.Options{})
+	e, _, err := listfile.Parse(name, bytes.NewReader(v.text), listfile.Options{})
 	if err == nil && len(e.V6)+len(e.Flows) > 0 {
 		err = fmt.Errorf("%s: not of IPv4 prefixes alone", name)
 	}

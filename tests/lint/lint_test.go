@@ -149,7 +149,7 @@ var callbacks = []string{
 	"control/feed.Config.Refuse",
 	"control/fleet/hub.Options.Now",
 	"control/fleet/store.Store.Now",
-	"control/list.Options.Progress",
+	"control/list/listfile.Options.Progress",
 	"control/stage/digest.Node.Ask",
 	"control/top.Options.Read",
 }

@@ -23,6 +23,7 @@ import (
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/snapshot"
 	"weir/tests/lab"
 	"weir/tests/long"
@@ -314,7 +315,7 @@ func TestCluster(t *testing.T) {
 func hasAll(s *list.Set, entries []string) error {
 	var lost []string
 	for _, text := range entries {
-		e, err := list.ParseEntry(text)
+		e, err := listfile.ParseEntry(text)
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/tests/wait"
 )
 
@@ -34,7 +34,7 @@ func TestMaxCoverage(t *testing.T) {
 	lists := fmt.Sprintf("max_coverage: 30%%\nlists: {wide: {sources: [{file: %s}, {file: %s}]}, ours: {action: allow, sources: [{file: %s}]}}\n", one, other, one)
 	has := func(entry string, want bool) {
 		t.Helper()
-		e, err := list.ParseEntry(entry)
+		e, err := listfile.ParseEntry(entry)
 		if err != nil {
 			t.Fatal(err)
 		}

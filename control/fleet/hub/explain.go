@@ -8,7 +8,7 @@ import (
 	"weir/control/config"
 	"weir/control/explain"
 	"weir/control/fleet/wire"
-	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -61,7 +61,7 @@ func (e entries) find(ctx context.Context, find finder) {
 		var keys []key.Key
 		var found [][]*api.Match
 		for text, same := range matches {
-			parsed, err := list.ParseEntry(text)
+			parsed, err := listfile.ParseEntry(text)
 			if err != nil || parsed.Len() != 1 {
 				continue // a node may say anything
 			}

@@ -22,6 +22,7 @@ import (
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/snapshot"
 	"weir/tests/wait"
 )
@@ -323,7 +324,7 @@ func eventually(t *testing.T, condition func() error) {
 
 func wantEntries(s *list.Set, entries ...string) error {
 	for _, text := range entries {
-		e, err := list.ParseEntry(text)
+		e, err := listfile.ParseEntry(text)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"weir/control/config"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 )
 
@@ -17,7 +18,7 @@ import (
 // off from it.
 func leftOut(entries []string, own []netip.Addr) (all []string) {
 	for _, text := range entries {
-		e, err := list.ParseEntry(text)
+		e, err := listfile.ParseEntry(text)
 		if err != nil {
 			continue // it was refused
 		}

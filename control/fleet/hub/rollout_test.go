@@ -13,6 +13,7 @@ import (
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/quantity"
 )
 
@@ -355,7 +356,7 @@ func TestNewEpochGates(t *testing.T) {
 	}
 	commit := func(entry string) {
 		t.Helper()
-		e, err := list.ParseEntry(entry)
+		e, err := listfile.ParseEntry(entry)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -401,7 +402,7 @@ func TestNewEpochConversed(t *testing.T) {
 		t.Helper()
 		var all list.Entries
 		for _, text := range entries {
-			e, err := list.ParseEntry(text)
+			e, err := listfile.ParseEntry(text)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,6 +20,7 @@ import (
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/tests/long"
 	"weir/tests/seed"
@@ -756,7 +757,7 @@ func TestMeet(t *testing.T) {
 		t.Helper()
 		var all []*list.Set
 		for entry := range strings.FieldsSeq(text) {
-			e, err := list.ParseEntry(strings.ReplaceAll(entry, "_", " "))
+			e, err := listfile.ParseEntry(strings.ReplaceAll(entry, "_", " "))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -23,6 +23,7 @@ import (
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/snapshot"
 	"weir/tests/long"
 	"weir/tests/wait"
@@ -169,7 +170,7 @@ func (h *hub) publish(lists ...wire.ListState) {
 
 func set(t testing.TB, entries ...string) *list.Set {
 	t.Helper()
-	e, _, err := list.Parse("test", strings.NewReader(strings.Join(entries, "\n")), list.Options{})
+	e, _, err := listfile.Parse("test", strings.NewReader(strings.Join(entries, "\n")), listfile.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

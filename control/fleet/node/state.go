@@ -8,6 +8,7 @@ import (
 
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/snapshot"
 )
@@ -29,7 +30,7 @@ type timed struct {
 }
 
 func parseExpiry(e wire.Expiry) (timed, error) {
-	entry, err := list.ParseEntry(e.Entry)
+	entry, err := listfile.ParseEntry(e.Entry)
 	if err != nil {
 		return timed{}, fmt.Errorf("expiry: %w", err)
 	}

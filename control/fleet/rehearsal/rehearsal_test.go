@@ -9,6 +9,7 @@ import (
 	"weir/control/engine"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/observe/events"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -60,7 +61,7 @@ func TestRehearsalLimited(t *testing.T) {
 
 func setOf(t *testing.T, entries ...string) *list.Set {
 	t.Helper()
-	e, _, err := list.Parse("test", strings.NewReader(strings.Join(entries, "\n")), list.Options{})
+	e, _, err := listfile.Parse("test", strings.NewReader(strings.Join(entries, "\n")), listfile.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"weir/control/durable"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/snapshot"
@@ -507,7 +508,7 @@ func expiring(before map[key.Key]time.Time, changes []wire.Expiry) (map[key.Key]
 
 // parseKey is the inverse of [key.Key.String].
 func parseKey(text string) (key.Key, error) {
-	e, err := list.ParseEntry(text)
+	e, err := listfile.ParseEntry(text)
 	if err != nil {
 		return key.Key{}, fmt.Errorf("%q: %w", text, err)
 	}

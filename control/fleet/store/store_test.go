@@ -15,6 +15,7 @@ import (
 	"weir/control/durable/durabletest"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/snapshot"
 )
@@ -46,7 +47,7 @@ func entries(t *testing.T, n int) *list.Set {
 	t.Helper()
 	var all list.Entries
 	for i := range n {
-		e, err := list.ParseEntry(fmt.Sprintf("10.0.%d.%d", i>>8, i&255))
+		e, err := listfile.ParseEntry(fmt.Sprintf("10.0.%d.%d", i>>8, i&255))
 		if err != nil {
 			t.Fatal(err)
 		}

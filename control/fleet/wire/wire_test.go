@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/filter/snapshot"
 )
 
@@ -26,7 +27,7 @@ func keys(t *testing.T) (ed25519.PublicKey, ed25519.PrivateKey) {
 
 func set(t *testing.T, text string) *list.Set {
 	t.Helper()
-	e, _, err := list.Parse("test", strings.NewReader(text), list.Options{})
+	e, _, err := listfile.Parse("test", strings.NewReader(text), listfile.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 )
 
 // blocklist is a list of IPv4 addresses and prefixes, and its text file, one entry
@@ -145,7 +146,7 @@ func (l *lists) make(set string, n int) (*blocklist, error) {
 // read makes a list of the IPv4 entries of a feed.
 func (l *lists) read(path string) (*blocklist, error) {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
-	e, _, err := list.Load(path, list.Options{})
+	e, _, err := listfile.Load(path, listfile.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/tests/bench/probe"
 )
 
@@ -33,7 +34,7 @@ func (m *kernelMap) prepare(b *blocklist) (err error) {
 	if m.programs, err = probe.LoadMap(m.kind, b.n()+m.room, m.keys); err != nil || m.programs.Map == nil {
 		return err
 	}
-	e, _, err := list.Load(b.path, list.Options{})
+	e, _, err := listfile.Load(b.path, listfile.Options{})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/observe/heavy"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
@@ -79,7 +80,7 @@ func (w *weir) lists(b *blocklist, contents *list.Set) []engine.List {
 }
 
 func (w *weir) prepare(b *blocklist) error {
-	e, _, err := list.Load(b.path, list.Options{})
+	e, _, err := listfile.Load(b.path, listfile.Options{})
 	if err != nil {
 		return err
 	}

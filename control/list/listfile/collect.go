@@ -1,4 +1,4 @@
-package list
+package listfile
 
 import (
 	"bytes"
@@ -7,6 +7,9 @@ import (
 	"io"
 	"runtime"
 	"sync/atomic"
+
+	"weir/control/list"
+	"weir/control/list/grow"
 )
 
 // chunkLen is the length in bytes of the pieces in which a file is read and
@@ -63,7 +66,7 @@ func (c *chunk) parse() {
 	defer shift.End()
 	c.report = Report{Errors: c.report.Errors[:0]}
 	p := &c.parser
-	p.out = Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
+	p.out = list.Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
 	taken := 0
 	var last []byte // the last good line
 	for text := c.text; len(text) > 0; {
@@ -113,8 +116,8 @@ func cutLine(text []byte) (line, rest []byte) {
 // goroutine reads chunks, several parse them, and the caller's collects them in
 // the order of the file. A fixed number of chunks circulates, which bounds the
 // memory.
-func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen int) (Entries, Report, error) {
-	var all Entries
+func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen int) (list.Entries, Report, error) {
+	var all list.Entries
 	report := Report{File: name}
 	begun := o.Work.Begin()
 	begun.in(r)
@@ -122,7 +125,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 	(*Shift)(nil).in(r)
 	begun.End()
 	if err != nil {
-		return Entries{}, report, fmt.Errorf("%s: %w", name, after(0, err))
+		return list.Entries{}, report, fmt.Errorf("%s: %w", name, after(0, err))
 	}
 	defer src.text.Close()
 
@@ -186,14 +189,14 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 			err = report.hopeless(o, room)
 		}
 		if err != nil {
-			all, c.parser.out = Entries{}, Entries{}
+			all, c.parser.out = list.Entries{}, list.Entries{}
 			stop.Store(true)
 			free <- c
 			continue
 		}
-		all.add(c.parser.out, c.read, size)
+		addEntries(&all, c.parser.out, c.read, size)
 		if c.parser.out.Len() > chunkLen/2 { // of ranges: too much memory to keep
-			c.parser.out = Entries{}
+			c.parser.out = list.Entries{}
 		}
 		if o.Progress != nil {
 			o.Progress(c.read, size)
@@ -204,7 +207,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 		err = report.judge(o.MaxBad)
 	}
 	if err != nil {
-		return Entries{}, report, fmt.Errorf("%s: %w", name, err)
+		return list.Entries{}, report, fmt.Errorf("%s: %w", name, err)
 	}
 	return all, report, nil
 }
@@ -262,9 +265,9 @@ func (r *Report) judge(maxBad float64) error {
 	return fmt.Errorf("%w: %d of %d, where max_bad is %.3g %%; the first: %w", ErrTooManyBad, r.Bad, r.Bad+r.Good, max(0, 100*maxBad), r.Errors[0])
 }
 
-// add appends the entries of a chunk, given the number of bytes of the file
+// addEntries appends the entries of a chunk, given the number of bytes of the file
 // read so far and the file's size, 0 if unknown.
-func (e *Entries) add(next Entries, read, size int64) {
+func addEntries(e *list.Entries, next list.Entries, read, size int64) {
 	e.V4 = extend(e.V4, next.V4, read, size)
 	e.V6 = extend(e.V6, next.V6, read, size)
 	e.Flows = extend(e.Flows, next.Flows, read, size)
@@ -283,9 +286,9 @@ func extend[T any](s, next []T, read, size int64) []T {
 		if room > 6*need {
 			room = 4 * need
 		}
-		s = grown(s, max(room, need+need/4))
+		s = grow.Copy(s, max(room, need+need/4))
 	}
-	return appendAll(s, next)
+	return grow.Append(s, next)
 }
 
 // after says behind which line a text could not be read on.
@@ -317,7 +320,7 @@ func scan(name string, r io.Reader, o Options, fn func(Line) bool) error {
 			var line []byte
 			line, text = cutLine(text)
 			number++
-			p.out = Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
+			p.out = list.Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
 			entry, err := p.line(line)
 			if err == nil && entry && !fn(Line{Number: number, Text: line, Entries: p.out}) {
 				return nil

@@ -1,15 +1,17 @@
-package list
+package listfile
 
 import (
 	"bufio"
 	"fmt"
 	"io"
+
+	"weir/control/list"
 )
 
 // Export writes a set in the format of lists, or of another program. It is an
 // [io.WriterTo].
 type Export struct {
-	set      *Set
+	set      *list.Set
 	whole    bool // any entry can be expressed
 	src, dst bool // what the list's direction covers; neither: unknown
 	write    func(Export, *bufio.Writer)
@@ -19,26 +21,26 @@ type Export struct {
 
 // Plain exports a set in the format of lists, so that a list of any direction that reads it has the
 // same entries.
-func (s *Set) Plain() Export { return s.PlainFor(false, false) }
+func Plain(s *list.Set) Export { return PlainFor(s, false, false) }
 
 // PlainFor is Plain for lists whose direction covers these sides: entries for the same sides are
 // addresses.
-func (s *Set) PlainFor(src, dst bool) Export {
-	return Export{set: s.orEmpty(), whole: true, src: src, dst: dst, write: Export.plain}
+func PlainFor(s *list.Set, src, dst bool) Export {
+	return Export{set: list.Union(s), whole: true, src: src, dst: dst, write: Export.plain}
 }
 
-// IPSet exports a set as "ipset save" prints it: as two sets, LIST-4 and LIST-6,
+// IPSet exports a set as "ipset save" prints it: as two sets, NAME-4 and NAME-6,
 // which "ipset restore" reads. src and dst say which sides the list's direction
 // covers. The format has no flows, no prefixes of no bits, and no entries that
 // match another side than the direction covers, or one of two only.
-func (s *Set) IPSet(list string, src, dst bool) Export {
-	return Export{set: s.orEmpty(), src: src, dst: dst, name: list, write: Export.ipset}
+func IPSet(s *list.Set, name string, src, dst bool) Export {
+	return Export{set: list.Union(s), src: src, dst: dst, name: name, write: Export.ipset}
 }
 
-// NFT exports a set as [Set.IPSet] does, but as a script for "nft -f", with a table
+// NFT exports a set as [IPSet] does, but as a script for "nft -f", with a table
 // of two sets. It can express prefixes of no bits.
-func (s *Set) NFT(list string, src, dst bool) Export {
-	return Export{set: s.orEmpty(), src: src, dst: dst, name: list, write: Export.nft, zero: true}
+func NFT(s *list.Set, name string, src, dst bool) Export {
+	return Export{set: list.Union(s), src: src, dst: dst, name: name, write: Export.nft, zero: true}
 }
 
 // WriteTo writes the set.
@@ -70,7 +72,7 @@ func (e Export) LeftOut() int {
 	return e.set.Flows.Len() + leftOut(e, &e.set.V4) + leftOut(e, &e.set.V6)
 }
 
-func leftOut[P Prefix[P]](e Export, p *Prefixes[P]) (n int) {
+func leftOut[P list.Prefix[P]](e Export, p *list.Prefixes[P]) (n int) {
 	for k := range p.Src.All() {
 		if !expressible(e, p, k, true) {
 			n++
@@ -86,7 +88,7 @@ func leftOut[P Prefix[P]](e Export, p *Prefixes[P]) (n int) {
 
 // expressible reports whether an entry for one side matches what an address of the
 // list does.
-func expressible[P Prefix[P]](e Export, p *Prefixes[P], k P, source bool) bool {
+func expressible[P list.Prefix[P]](e Export, p *list.Prefixes[P], k P, source bool) bool {
 	switch {
 	case k.Bits() == 0:
 		return e.zero
@@ -99,7 +101,7 @@ func expressible[P Prefix[P]](e Export, p *Prefixes[P], k P, source bool) bool {
 }
 
 // addresses calls fn for the prefixes that can be expressed, each once.
-func addresses[P Prefix[P]](e Export, p *Prefixes[P], fn func(P)) {
+func addresses[P list.Prefix[P]](e Export, p *list.Prefixes[P], fn func(P)) {
 	for k := range p.Plain.All() {
 		fn(k)
 	}
@@ -116,7 +118,7 @@ func addresses[P Prefix[P]](e Export, p *Prefixes[P], fn func(P)) {
 }
 
 // appendPrefix appends a prefix; a single address has no length.
-func appendPrefix[P Prefix[P]](b []byte, p P) []byte {
+func appendPrefix[P list.Prefix[P]](b []byte, p P) []byte {
 	if q := p.Prefix(); !q.IsSingleIP() {
 		return q.AppendTo(b)
 	}
@@ -124,7 +126,7 @@ func appendPrefix[P Prefix[P]](b []byte, p P) []byte {
 }
 
 // writeLine writes a prefix between other parts of a line.
-func writeLine[P Prefix[P]](w *bufio.Writer, before string, p P, after string) {
+func writeLine[P list.Prefix[P]](w *bufio.Writer, before string, p P, after string) {
 	_, _ = w.WriteString(before) // Flush returns the error, here and below
 	_, _ = w.Write(appendPrefix(w.AvailableBuffer(), p))
 	_, _ = w.WriteString(after)
@@ -132,7 +134,7 @@ func writeLine[P Prefix[P]](w *bufio.Writer, before string, p P, after string) {
 
 // plain writes the prefixes of a family. It writes a source alone as a flow: an address would match
 // the sides of the list's direction.
-func plain[P Prefix[P]](w *bufio.Writer, e Export, p *Prefixes[P], source, end string) {
+func plain[P list.Prefix[P]](w *bufio.Writer, e Export, p *list.Prefixes[P], source, end string) {
 	for k := range p.Plain.All() {
 		writeLine(w, "", k, "\n")
 	}
@@ -174,7 +176,7 @@ func (e Export) ipset(w *bufio.Writer) {
 	ipset(w, e, e.setName("-6"), "inet6", &e.set.V6)
 }
 
-func ipset[P Prefix[P]](w *bufio.Writer, e Export, name, family string, p *Prefixes[P]) {
+func ipset[P list.Prefix[P]](w *bufio.Writer, e Export, name, family string, p *list.Prefixes[P]) {
 	n := 0
 	addresses(e, p, func(P) { n++ })
 	fmt.Fprintf(w, "create %s hash:net family %s maxelem %d\n", name, family, max(n, 65536))
@@ -191,7 +193,7 @@ func (e Export) nft(w *bufio.Writer) {
 	_, _ = w.WriteString("}\n")
 }
 
-func nft[P Prefix[P]](w *bufio.Writer, e Export, name, kind string, p *Prefixes[P]) {
+func nft[P list.Prefix[P]](w *bufio.Writer, e Export, name, kind string, p *list.Prefixes[P]) {
 	_, _ = w.WriteString("\tset " + name + " {\n\t\ttype " + kind + "\n\t\tflags interval\n\t\tauto-merge\n")
 	before := "\t\telements = {\n\t\t\t"
 	addresses(e, p, func(k P) {

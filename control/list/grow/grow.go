@@ -1,4 +1,5 @@
-package list
+// Package grow appends to slices that may be large, in pieces.
+package grow
 
 import "slices"
 
@@ -7,10 +8,10 @@ import "slices"
 // quarter of a second beside ten million entries. What may be large is copied in pieces.
 const piece = 4096
 
-// appendAll appends more to s, as append does.
-func appendAll[T any](s, more []T) []T {
+// Append appends more to s, as append does.
+func Append[T any](s, more []T) []T {
 	if need := len(s) + len(more); need > cap(s) {
-		s = grown(s, max(need, len(s)+len(s)/4))
+		s = Copy(s, max(need, len(s)+len(s)/4))
 	}
 	for p := range slices.Chunk(more, piece) {
 		s = appendPiece(s, p)
@@ -23,15 +24,15 @@ func appendAll[T any](s, more []T) []T {
 //go:noinline
 func appendPiece[T any](s, more []T) []T { return append(s, more...) }
 
-// push appends v to s, as append does.
-func push[T any](s []T, v T) []T {
+// Push appends v to s, as append does.
+func Push[T any](s []T, v T) []T {
 	if len(s) == cap(s) && len(s) >= piece {
-		s = grown(s, len(s)+len(s)/4)
+		s = Copy(s, len(s)+len(s)/4)
 	}
 	return append(s, v)
 }
 
-// grown returns a copy of s with a capacity.
-func grown[T any](s []T, capacity int) []T {
-	return appendAll(make([]T, 0, capacity), s)
+// Copy returns a copy of s with a capacity.
+func Copy[T any](s []T, capacity int) []T {
+	return Append(make([]T, 0, capacity), s)
 }

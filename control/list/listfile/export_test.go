@@ -1,4 +1,4 @@
-package list
+package listfile
 
 import (
 	"io"
@@ -6,10 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"weir/control/list"
 	"weir/filter/key"
 )
 
-func parsed(t *testing.T, text string) *Set {
+func parsed(t *testing.T, text string) *list.Set {
 	t.Helper()
 	e, _, err := Parse("test", strings.NewReader(text), Options{MaxBad: -1})
 	if err != nil {
@@ -42,9 +43,9 @@ udp [2001:db8::]:53 > [2001:db8:1::/48]:*
 func TestExportPlain(t *testing.T) {
 	for _, text := range []string{"", mixed, oneSide, "0.0.0.0/0\n::/0\n"} {
 		s := parsed(t, text)
-		again := parsed(t, exported(t, s.Plain()))
-		if d := again.Diff(s); d.Len() > 0 || s.Plain().LeftOut() != 0 {
-			t.Errorf("%q is exported as\n%s", text, exported(t, s.Plain()))
+		again := parsed(t, exported(t, Plain(s)))
+		if d := again.Diff(s); d.Len() > 0 || Plain(s).LeftOut() != 0 {
+			t.Errorf("%q is exported as\n%s", text, exported(t, Plain(s)))
 		}
 	}
 }
@@ -61,7 +62,7 @@ any [2001:db8:1::2]:* > *:*
 `
 
 // matched returns what a list with these sides matches, as keys.
-func matched(s *Set, src, dst bool) map[key.Key]bool {
+func matched(s *list.Set, src, dst bool) map[key.Key]bool {
 	all := make(map[key.Key]bool)
 	for p := range s.V4.Plain.All() {
 		if src {
@@ -99,11 +100,11 @@ func matched(s *Set, src, dst bool) map[key.Key]bool {
 func TestExportSides(t *testing.T) {
 	for _, d := range []struct{ src, dst bool }{{true, false}, {false, true}, {true, true}} {
 		s := parsed(t, oneSide)
-		text := exported(t, s.PlainFor(d.src, d.dst))
+		text := exported(t, PlainFor(s, d.src, d.dst))
 		if want, got := matched(s, d.src, d.dst), matched(parsed(t, text), d.src, d.dst); !maps.Equal(got, want) {
 			t.Errorf("%+v: %d keys, want %d; exported as\n%s", d, len(got), len(want), text)
 		}
-		e := s.IPSet("drop", d.src, d.dst)
+		e := IPSet(s, "drop", d.src, d.dst)
 		added := strings.Count(exported(t, e), "\nadd ")
 		switch { // 192.0.2.2 and 2001:db8:1::2 are two entries each
 		case d.src && d.dst && (added != 3 || e.LeftOut() != 3),
@@ -112,13 +113,13 @@ func TestExportSides(t *testing.T) {
 			t.Errorf("%+v: %d entries, %d are left out\n%s", d, added, e.LeftOut(), exported(t, e))
 		}
 	}
-	if got := exported(t, parsed(t, "any 192.0.2.1:* > *:*\n> 192.0.2.1\n").PlainFor(true, true)); got != "192.0.2.1\n" {
+	if got := exported(t, PlainFor(parsed(t, "any 192.0.2.1:* > *:*\n> 192.0.2.1\n"), true, true)); got != "192.0.2.1\n" {
 		t.Errorf("both sides are exported as %q", got)
 	}
 }
 
 func TestExportIPSet(t *testing.T) {
-	got := exported(t, parsed(t, mixed).IPSet("drop", true, false))
+	got := exported(t, IPSet(parsed(t, mixed), "drop", true, false))
 	const want = `create drop-4 hash:net family inet maxelem 65536
 add drop-4 192.0.2.1
 add drop-4 198.51.100.0/24
@@ -129,14 +130,14 @@ add drop-6 2001:db8:1::1
 	if got != want {
 		t.Errorf("got\n%s", got)
 	}
-	got = exported(t, parsed(t, "").IPSet("0-a-list-with-a-name-that-is-long", true, false))
+	got = exported(t, IPSet(parsed(t, ""), "0-a-list-with-a-name-that-is-long", true, false))
 	if name, _, _ := strings.Cut(strings.TrimPrefix(got, "create "), " "); name != "list-0-a-list-with-a-name-tha-4" || len(name) != 31 {
 		t.Errorf("the name is %s, of %d bytes", name, len(name))
 	}
 }
 
 func TestExportNFT(t *testing.T) {
-	got := exported(t, parsed(t, "192.0.2.1\n0.0.0.0/0\n198.51.100.0/24\n> 203.0.113.7\n").NFT("drop", false, true))
+	got := exported(t, NFT(parsed(t, "192.0.2.1\n0.0.0.0/0\n198.51.100.0/24\n> 203.0.113.7\n"), "drop", false, true))
 	const want = `table inet weir {
 	set drop-4 {
 		type ipv4_addr
@@ -163,14 +164,14 @@ func TestExportNFT(t *testing.T) {
 
 // What matches less than an address of the list does is left out, and counted.
 func TestExportLeavesOut(t *testing.T) {
-	src := SetOf(parsed(t, "192.0.2.9\n").V4.Plain.Slice()[0].Key(true))
+	src := list.SetOf(parsed(t, "192.0.2.9\n").V4.Plain.Slice()[0].Key(true))
 	dst := parsed(t, "> 192.0.2.9\n")
 	flow := parsed(t, "tcp *:* > 198.51.100.7:443\n")
 	all := parsed(t, "0.0.0.0/0\n")
 	plain := parsed(t, "192.0.2.9\n")
 	for _, c := range []struct {
 		name         string
-		set          *Set
+		set          *list.Set
 		src, dst     bool
 		ipset, nft   int
 		hasAddresses bool
@@ -181,12 +182,12 @@ func TestExportLeavesOut(t *testing.T) {
 		{"source of a list of both", src, true, true, 1, 1, false},
 		{"destination of a list of sources", dst, true, false, 1, 1, false},
 		{"destination of a list of destinations", dst, false, true, 0, 0, true},
-		{"both sides of a list of both", Union(src, dst), true, true, 0, 0, true},
-		{"both sides of a list of sources", Union(src, dst), true, false, 1, 1, true},
-		{"an address and one side", Union(plain, dst), true, true, 0, 0, true},
+		{"both sides of a list of both", list.Union(src, dst), true, true, 0, 0, true},
+		{"both sides of a list of sources", list.Union(src, dst), true, false, 1, 1, true},
+		{"an address and one side", list.Union(plain, dst), true, true, 0, 0, true},
 		{"all packets", all, false, true, 1, 0, false},
 	} {
-		ipset, nft := c.set.IPSet("x", c.src, c.dst), c.set.NFT("x", c.src, c.dst)
+		ipset, nft := IPSet(c.set, "x", c.src, c.dst), NFT(c.set, "x", c.src, c.dst)
 		if ipset.LeftOut() != c.ipset || nft.LeftOut() != c.nft {
 			t.Errorf("%s: %d and %d left out, want %d and %d", c.name, ipset.LeftOut(), nft.LeftOut(), c.ipset, c.nft)
 		}
@@ -205,7 +206,7 @@ type failing struct{}
 func (failing) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 
 func TestExportFails(t *testing.T) {
-	if _, err := parsed(t, mixed).Plain().WriteTo(failing{}); err != io.ErrShortWrite {
+	if _, err := Plain(parsed(t, mixed)).WriteTo(failing{}); err != io.ErrShortWrite {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package list
+package listfile
 
 import (
 	"bufio"
@@ -178,7 +178,7 @@ func TestRealRanges(t *testing.T) {
 			if err != nil || r.Good != want {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			for l, err := range Scan(path, Options{}) {
+			for l, err := range scanFile(path, Options{}) {
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,4 +1,4 @@
-package list
+package listfile
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -19,12 +20,13 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"weir/control/list"
 	"weir/filter/key"
 	"weir/tests/seed"
 )
 
 // strs returns entries in the list format: IPv4, IPv6, flows.
-func strs(e Entries) []string {
+func strs(e list.Entries) []string {
 	var s []string
 	for _, p := range e.V4 {
 		s = append(s, p.String())
@@ -512,7 +514,7 @@ func TestUnreadable(t *testing.T) {
 	if !errors.Is(err, broken) || e.Len() != 0 {
 		t.Errorf("got %d entries, report %+v, error %v", e.Len(), r, err)
 	}
-	for l, err := range Scan(missing, Options{}) {
+	for l, err := range scanFile(missing, Options{}) {
 		if !errors.Is(err, fs.ErrNotExist) || l.Number != 0 {
 			t.Errorf("scan of a missing file: %+v, %v", l, err)
 		}
@@ -549,6 +551,19 @@ func TestOverlong(t *testing.T) {
 	}
 }
 
+// scanFile is ScanReader for the file at path.
+func scanFile(path string, o Options) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		f, _, err := open(path)
+		if err != nil {
+			yield(Line{}, err)
+			return
+		}
+		defer f.Close()
+		ScanReader(path, f, o)(yield)
+	}
+}
+
 func TestScan(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list.gz")
 	text := "# head\n192.0.2.1\r\nnonsense\n192.0.2.5-192.0.2.6 remark\n\nudp *:* > *:53"
@@ -556,7 +571,7 @@ func TestScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for l, err := range Scan(path, Options{}) {
+	for l, err := range scanFile(path, Options{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -570,7 +585,7 @@ func TestScan(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	for range Scan(path, Options{}) {
+	for range scanFile(path, Options{}) {
 		break // ends the iteration without an error
 	}
 }
@@ -608,7 +623,7 @@ func TestAdd(t *testing.T) {
 			if k.Src.Is4In6() || k.Dst.Is4In6() {
 				continue // of a range across ::ffff:0:0/96, whose text is read as IPv4
 			}
-			var e Entries
+			var e list.Entries
 			e.Add(k)
 			want, err := ParseEntry(k.String())
 			if err != nil || !reflect.DeepEqual(e, want) {
@@ -668,7 +683,7 @@ func mutate(rng *rand.Rand, b []byte) []byte {
 	return b
 }
 
-func randomV4(rng *rand.Rand) netip.Addr { return V4(rng.Uint32(), 32).Prefix().Addr() }
+func randomV4(rng *rand.Rand) netip.Addr { return list.V4(rng.Uint32(), 32).Prefix().Addr() }
 
 func randomV6(rng *rand.Rand) netip.Addr {
 	var b [16]byte
@@ -703,7 +718,7 @@ func TestParallel(t *testing.T) {
 }
 
 // serial parses a text line by line.
-func serial(name string, text []byte, lenient bool) (Entries, Report) {
+func serial(name string, text []byte, lenient bool) (list.Entries, Report) {
 	p := parser{lenient: lenient}
 	r := Report{File: name}
 	lines := strings.Split(strings.TrimPrefix(string(text), "\ufeff"), "\n")
@@ -728,8 +743,8 @@ func serial(name string, text []byte, lenient bool) (Entries, Report) {
 }
 
 // equal reports whether entries are the same, each as often as it may be.
-func equal(a, b Entries) bool {
-	return slices.Equal(distinct(a.V4, V4Prefix.Compare), distinct(b.V4, V4Prefix.Compare)) &&
+func equal(a, b list.Entries) bool {
+	return slices.Equal(distinct(a.V4, list.V4Prefix.Compare), distinct(b.V4, list.V4Prefix.Compare)) &&
 		slices.Equal(distinct(a.V6, netip.Prefix.Compare), distinct(b.V6, netip.Prefix.Compare)) &&
 		slices.Equal(distinct(a.Flows, key.Key.Compare), distinct(b.Flows, key.Key.Compare))
 }
@@ -743,9 +758,9 @@ func distinct[T comparable](all []T, compare func(a, b T) int) []T {
 // TestExtend checks that a wrong guess of the size neither makes copying
 // quadratic nor allocates without bound.
 func TestExtend(t *testing.T) {
-	next := make([]V4Prefix, 100)
+	next := make([]list.V4Prefix, 100)
 	for _, size := range []int64{0, 1, 1 << 20, 1 << 50} {
-		var s []V4Prefix
+		var s []list.V4Prefix
 		copies := 0
 		for i := range 10_000 {
 			before := cap(s)
@@ -773,7 +788,7 @@ func checkScanV4(t *testing.T, s string) {
 		want = p
 	}
 	a, bits, n := scanV4(s)
-	if whole := n > 0 && n == len(s); whole != want.IsValid() || whole && V4(a, bits).Prefix() != want {
+	if whole := n > 0 && n == len(s); whole != want.IsValid() || whole && list.V4(a, bits).Prefix() != want {
 		t.Fatalf("%q: got %v/%d from %d bytes, netip says %v", s, a, bits, n, want)
 	}
 }
@@ -864,9 +879,9 @@ func TestPrefixes(t *testing.T) {
 
 // checkEntries checks the invariants of entries, among them that their text
 // parses to just them.
-func checkEntries(t *testing.T, e Entries) {
+func checkEntries(t *testing.T, e list.Entries) {
 	t.Helper()
-	back := func(text string) Entries {
+	back := func(text string) list.Entries {
 		e, r := serial("f", []byte(text), false)
 		if r.Good != 1 || e.Len() != 1 {
 			t.Fatalf("%q is read as %v, %v", text, strs(e), r.Errors)
@@ -932,7 +947,7 @@ func TestRoundTrip(t *testing.T) {
 			s.Fields &^= key.FieldSrcPort | key.FieldDstPort
 		}
 		k, _ := s.Of(tuple)
-		checkEntries(t, Entries{Flows: []key.Key{k}})
+		checkEntries(t, list.Entries{Flows: []key.Key{k}})
 	}
 }
 
@@ -948,7 +963,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(zipped(f, "zstd", []byte("192.0.2.1\n")), false)
 	f.Fuzz(func(t *testing.T, data []byte, lenient bool) {
 		o := Options{Lenient: lenient, MaxBad: 1}
-		parse := func(text []byte) (Entries, Report, error) { // in chunks of minimum length
+		parse := func(text []byte) (list.Entries, Report, error) { // in chunks of minimum length
 			return collect("f", bytes.NewReader(text), int64(len(text)), o, 2, maxLine+2)
 		}
 		e, r, err := parse(data)
@@ -1002,7 +1017,7 @@ func benchmarkText(n int) []byte {
 			bits = 12 + rng.IntN(20)
 			a = a >> (32 - bits) << (32 - bits)
 		}
-		text = append(append(text, V4(a, bits).String()...), '\n')
+		text = append(append(text, list.V4(a, bits).String()...), '\n')
 	}
 	return text
 }

@@ -1,4 +1,4 @@
-package list
+package listfile
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"weir/control/list"
 	"weir/filter/key"
 )
 
@@ -44,7 +45,7 @@ type parser struct {
 	lenient     bool
 	ignorePorts bool
 	ranges      *ranges // those that are in out, or another parser's; nil: not known
-	out         Entries
+	out         list.Entries
 }
 
 func newParser(o Options) parser { return parser{lenient: o.Lenient, ignorePorts: o.IgnorePorts} }
@@ -55,7 +56,7 @@ func newParser(o Options) parser { return parser{lenient: o.Lenient, ignorePorts
 func (p *parser) line(b []byte) (bool, error) {
 	// Nearly all lines of nearly all feeds.
 	if a, bits, n := scanV4(b); n > 0 && n == len(b) && a<<bits == 0 {
-		p.out.V4 = append(p.out.V4, V4(a, bits))
+		p.out.V4 = append(p.out.V4, list.V4(a, bits))
 		return true, nil
 	}
 	if len(b) > maxLine {
@@ -164,8 +165,7 @@ func (p *parser) add(pre netip.Prefix) {
 		p.out.V6 = append(p.out.V6, pre)
 		return
 	}
-	_, a := split(pre.Addr())
-	p.out.V4 = append(p.out.V4, V4(uint32(a), pre.Bits()))
+	p.out.V4 = append(p.out.V4, list.V4Of(pre))
 }
 
 // span parses a range and appends the prefixes that cover it.

@@ -1,0 +1,204 @@
+// Package listfile reads and writes weir's list format: text with one entry per line.
+//
+//	192.0.2.1                                      an address
+//	198.51.100.0/24                                a prefix
+//	203.0.113.5-203.0.113.80                       a range, both ends included
+//	2001:db8::/32                                  and the same in IPv6
+//	tcp 192.0.2.1:* > 198.51.100.7:443             a flow
+//	udp *:* > 198.51.100.0/24:53                   with prefixes, any address, any port
+//	tcp *:* > 198.51.100.7:8000-8010               with a range of ports
+//	tcp [2001:db8::/32]:* > [2001:db8:1::7]:443    IPv6 in brackets
+//	> 198.51.100.7                                 a destination alone
+//
+// Comments run from "#" or ";" to the end of the line. Text separated from an
+// entry by white space is ignored, so feeds with counts or remarks can be read
+// unchanged. Blank lines, CRLF line ends, a UTF-8 byte order mark and a last
+// line without an end are fine. Files may be compressed with gzip or zstd,
+// recognised by their content.
+//
+// Addresses and prefixes are matched against source, destination or both, as
+// the list's configuration says; flows and destinations state it themselves.
+// The protocol of a flow is tcp, udp, sctp, icmp, icmp6, a number, or any; only
+// tcp, udp, sctp and any have ports. "*" stands for any address or port. A flow
+// with any address on both sides is listed for both families, and one with ranges of
+// ports for each port: a line becomes at most 4096 entries.
+//
+// A packet on the wire is IPv4 or IPv6, so an IPv4-mapped IPv6 address or
+// prefix (::ffff:192.0.2.1) means the IPv4 one. The block ::ffff:0:0/96 as a
+// whole stays IPv6: IPv6 bogon lists contain it and do not mean all of IPv4.
+//
+// A bad line is reported and counted, and the good lines around it still count.
+// A line that would be misunderstood in part is bad: host bits set in a prefix
+// (unless [Options.Lenient]), octets with leading zeros, zones, an address with a
+// port (unless [Options.IgnorePorts]), and a second address after white space or a
+// semicolon. A netmask is no second address: 192.0.2.0 255.255.255.0 and
+// 192.0.2.0/255.255.255.0 are prefixes. Defanged addresses, such as 192[.]0[.]2[.]1,
+// are read as what they stand for. A file with too
+// many bad lines ([Options.MaxBad]), or one that cannot be read to its end, is
+// rejected as a whole.
+package listfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"strings"
+
+	"weir/control/list"
+)
+
+// ErrTooManyBad means that a file was rejected for its contents. Any other
+// error means that it could not be read.
+var ErrTooManyBad = errors.New("too many bad lines")
+
+// ErrTooManyEntries means that a file was rejected because it has more entries than
+// [Options.MaxEntries].
+var ErrTooManyEntries = errors.New("too many entries")
+
+// DefaultMaxBad is the share of bad lines above which a file is rejected by
+// default. Real feeds have up to 0.4 %; a file that is not a list, such as an
+// error page or another format, has nearly 100 %.
+const DefaultMaxBad = 0.05
+
+// MaxErrors is the number of bad lines that a Report describes. Further ones
+// are only counted.
+const MaxErrors = 20
+
+// Options control how a list is read. The zero Options suit a feed.
+type Options struct {
+	// Lenient masks the host bits of a prefix instead of rejecting the line.
+	Lenient bool
+
+	// IgnorePorts reads the address of 192.0.2.1:443, and of MISP's 192.0.2.1|443,
+	// without its port, instead of rejecting the line.
+	IgnorePorts bool
+
+	// MaxBad is the share of bad lines, 0…1 of those that are neither blank nor
+	// comment, above which the file is rejected. Zero means DefaultMaxBad; with
+	// a negative number the first bad line rejects the file.
+	MaxBad float64
+
+	// MaxEntries is the number of entries above which the file is rejected, 0 for
+	// no limit, by [Entries.Weight]. It counts the prefixes that ranges become: two
+	// kilobytes, compressed, can be ranges of a million prefixes. It counts
+	// duplicates, too, but neither equal lines in a row nor equal ranges of many
+	// prefixes, which take no memory.
+	MaxEntries int
+
+	// MaxLines is the number of lines, with blank ones and comments, above which the
+	// file is rejected, 0 for no limit: a kilobyte, compressed, can be a million.
+	MaxLines int
+
+	// ToEnd reads a file to its end, even if it has too many bad lines until then: as a
+	// whole it was accepted before.
+	ToEnd bool
+
+	// Work, unless nil, is the work of which reading is a part.
+	Work *Work
+
+	// Progress, unless nil, is called from time to time by the goroutine that
+	// called Load or Parse, with the bytes read (before decompression) and the
+	// file's size in bytes, 0 if unknown.
+	Progress func(done, total int64)
+}
+
+// Report counts the lines of a file.
+type Report struct {
+	File   string
+	Lines  int         // of a rejected file, those read until then
+	Good   int         // lines with entries
+	Bad    int         // lines that are neither good nor blank nor comment
+	Errors []LineError // the first MaxErrors bad lines
+}
+
+// LineError describes a bad line.
+type LineError struct {
+	File string
+	Line int    // counted from 1
+	Text string // the line, shortened
+	Err  error
+}
+
+func (e LineError) Error() string {
+	return fmt.Sprintf("%s:%d: %v: %q", e.File, e.Line, e.Err, e.Text)
+}
+
+func (e LineError) Unwrap() error { return e.Err }
+
+// shorten shortens a line for an error message.
+func shorten(s string) string {
+	const most = 60 // bytes
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// Load reads the file at path. If the file is rejected, the entries are empty
+// and the report covers the lines read until then.
+func Load(path string, o Options) (list.Entries, Report, error) {
+	f, size, err := open(path)
+	if err != nil {
+		return list.Entries{}, Report{File: path}, err
+	}
+	defer f.Close()
+	return collect(path, f, size, o, maxWorkers(), chunkLen)
+}
+
+// Parse is like [Load], for a stream, which it reads to its end; name is used
+// in reports and errors.
+func Parse(name string, r io.Reader, o Options) (list.Entries, Report, error) {
+	return collect(name, r, 0, o, maxWorkers(), chunkLen)
+}
+
+// ParseEntry parses one line of a list. It fails on a blank line and on a
+// comment.
+func ParseEntry(text string) (list.Entries, error) { return Options{}.ParseEntry(text) }
+
+// ParseEntry is like the function of that name, with the options of lines.
+func (o Options) ParseEntry(text string) (list.Entries, error) {
+	p := newParser(o)
+	entry, err := p.line([]byte(text))
+	if err == nil && !entry {
+		err = errors.New("no entry")
+	}
+	return p.out, err
+}
+
+// Line is a good line of a file.
+type Line struct {
+	Number       int    // counted from 1
+	Text         []byte // without the line end
+	list.Entries        // the line's entries
+}
+
+// ScanReader iterates over the good lines of a stream, for finding the line of an entry; of o,
+// only Lenient is used, and name in errors. A Line's slices are valid until the next
+// iteration. If the stream cannot be read to its end, the last iteration yields the error
+// with a zero Line.
+func ScanReader(name string, r io.Reader, o Options) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		if err := scan(name, r, o, func(l Line) bool { return yield(l, nil) }); err != nil {
+			yield(Line{}, err)
+		}
+	}
+}
+
+// open opens a file and returns its size, 0 if it is not a regular file.
+func open(path string) (*os.File, int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("list: %w", err)
+	}
+	if !st.Mode().IsRegular() {
+		return f, 0, nil
+	}
+	return f, st.Size(), nil
+}
