@@ -312,7 +312,7 @@ RACED_DIFFERS := ./control/fleet/broker ./control/fleet/hub
 
 # The filters that are read beside their writer, by atomic operations, as the kernel's
 # programs do; the tests that do so.
-RACED_FILTERS := ./filter/membership ./filter/quotient
+RACED_FILTERS := ./filter/membership ./filter/cuckoo ./filter/quotient
 READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideWriter|TestWeightsReadersBesideWriter)$$
 
 # Left out: tests that run alone, others that measure memory or processor time (TestBombs,

@@ -13,12 +13,14 @@
 //   - [weir/filter/key]: shapes and keys for tuple space search. Srinivasan,
 //     Suri and Varghese, "Packet classification using tuple space search",
 //     1999 (bpf/key.h).
-//   - [weir/filter/membership]: the set of listed keys: markers, the cascade, a
-//     blocked Bloom filter, the weights of hot elements, and a cuckoo hash table
-//     of fingerprints. Putze, Sanders and Singler, "Cache-, hash- and
-//     space-efficient Bloom filters", 2007; Fan, Andersen, Kaminsky and
-//     Mitzenmacher, "Cuckoo filter: practically better than Bloom", 2014
-//     (bpf/set.h, bpf/marker.h, bpf/cascade.h, bpf/hot.h, bpf/table.h).
+//   - [weir/filter/membership]: the set of listed keys: markers, the cascade, the
+//     weights of hot elements, and a table of fingerprints (bpf/set.h, bpf/marker.h,
+//     bpf/hot.h).
+//   - [weir/filter/cascade]: a blocked Bloom filter, a key's bits in one line or more.
+//     Putze, Sanders and Singler, "Cache-, hash- and space-efficient Bloom filters", 2007
+//     (bpf/cascade.h).
+//   - [weir/filter/cuckoo]: a cuckoo hash table of fingerprints. Fan, Andersen, Kaminsky
+//     and Mitzenmacher, "Cuckoo filter: practically better than Bloom", 2014 (bpf/table.h).
 //   - [weir/filter/blocked]: a blocked Bloom filter in which an element has one cache
 //     line, of recent flows, of the pairs that guards count, and of digests (bpf/cascade.h).
 //   - [weir/filter/quotient]: the exact set of IPv4 addresses and prefixes, in 2 to

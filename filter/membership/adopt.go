@@ -26,14 +26,14 @@ func Adopt(l Layout, m Memory, columns []Column, grace func()) (s *Set, changed 
 	if err := s.count(columns); err != nil {
 		return nil, 0, err
 	}
-	missing, surplus := s.cascade.setCounted()
+	missing, surplus := s.cascade.SetCounted()
 	s.hot.clear()
 	if surplus > 0 {
 		// A program that runs may have missed what was set now, and would miss what is
 		// cleared: a key of the same packet that was listed instead of another, or the
 		// extra bits of a hot element.
 		grace()
-		s.cascade.clearUncounted()
+		s.cascade.ClearUncounted()
 	}
 	return s, missing + surplus, nil
 }

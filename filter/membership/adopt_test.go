@@ -213,11 +213,11 @@ func TestAdoptKilled(t *testing.T) {
 
 func compareSets(t *testing.T, s, want *Set) {
 	t.Helper()
-	if !slices.Equal(s.cascade.words, want.cascade.words) {
+	if !slices.Equal(s.memory.Lines, want.memory.Lines) {
 		t.Fatal("the bits differ")
 	}
-	for i := range s.cascade.counters.Len() {
-		if got, want := s.cascade.counters.Get(i), want.cascade.counters.Get(i); got != want {
+	for i := range s.cascade.Counters().Len() {
+		if got, want := s.cascade.Counters().Get(i), want.cascade.Counters().Get(i); got != want {
 			t.Fatalf("counter %d is %d, want %d", i, got, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"weir/filter/cascade"
 	"weir/filter/fpr"
 	"weir/filter/key"
 	"weir/filter/weighted"
@@ -202,7 +203,7 @@ func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
 	l.First, l.Rest = plain.First, plain.Rest
 	p := &classPlan{
 		listed: listed, found: found, rates: &rates, sum: sum, all: float64(all), without: float64(all) - listed.sum(), unclassed: plain.K(),
-		k: optimal(listed, &rates, sum, float64(l.Lines)*LineBits),
+		k: optimal(listed, &rates, sum, float64(l.Lines)*cascade.LineBits),
 	}
 	best, rate := *l, worthClasses*l.FalsePositiveRate(all)
 	for base := leastClassed; base <= min(plain.K(), maxClassedFirst+fpr.MaxFurther*fpr.MaxRest); base++ {
@@ -254,7 +255,7 @@ func (l *Layout) setClasses(p *classPlan) {
 		for i, n := range p.listed {
 			bits += n * bounded(i, by)
 		}
-		if bits > float64(l.Lines)*LineBits*math.Ln2 {
+		if bits > float64(l.Lines)*cascade.LineBits*math.Ln2 {
 			high = by
 		} else {
 			low = by

@@ -81,7 +81,7 @@ func TestClasses(t *testing.T) {
 		}
 		check := func(how string, s *Set) {
 			t.Helper()
-			got := setBits(s.cascade.words)
+			got := setBits(s.memory.Lines)
 			if len(got) != len(want) {
 				t.Errorf("%s: %d bits are set, want %d", how, len(got), len(want))
 			}
@@ -128,7 +128,7 @@ func TestClasses(t *testing.T) {
 		for k := range keys {
 			adopted.Remove(k)
 		}
-		if slices.ContainsFunc(adopted.cascade.words, func(w uint64) bool { return w != 0 }) {
+		if slices.ContainsFunc(adopted.memory.Lines, func(w uint64) bool { return w != 0 }) {
 			t.Error("removing all keys leaves bits")
 		}
 	}

@@ -2,9 +2,10 @@ package membership
 
 import (
 	"iter"
-	"runtime"
 	"sync"
 
+	"weir/filter/cascade"
+	"weir/filter/internal/parallel"
 	"weir/filter/key"
 )
 
@@ -58,7 +59,7 @@ func (s *Set) fillHashed(columns []Column) error {
 	if err := s.count(columns); err != nil {
 		return err
 	}
-	s.cascade.setCounted()
+	s.cascade.SetCounted()
 	return nil
 }
 
@@ -96,7 +97,7 @@ func (s *Set) count(columns []Column) error {
 			n := min(countAtOnce, len(c.Lists))
 			hashes := make([]uint64, n)
 			s.sum(hashes, Column{Shape: c.Shape, Keys: c.Keys[:n*size]})
-			hashes, lists := partition(hashes, c.Lists[:n])
+			hashes, lists := cascade.Partition(hashes, c.Lists[:n])
 			c.Keys, c.Lists = c.Keys[n*size:], c.Lists[n:]
 			var (
 				wg  sync.WaitGroup
@@ -111,7 +112,7 @@ func (s *Set) count(columns []Column) error {
 					}
 				})
 			}
-			s.cascade.count(hashes)
+			s.cascade.Count(hashes)
 			s.countClasses(hashes)
 			wg.Wait()
 			if err != nil {
@@ -134,14 +135,14 @@ func (s *Set) countClasses(hashes []uint64) {
 		}
 	}
 	for extra, hashes := range with {
-		s.cascade.countBehind(hashes, s.Rest, s.Rest+extra)
+		s.cascade.CountBehind(hashes, s.Rest, s.Rest+extra)
 	}
 }
 
 // sum hashes the keys of a column on all cores.
 func (s *Set) sum(dst []uint64, c Column) {
 	size := c.Shape.KeyLen()
-	parallel(len(dst), func(from, to int) {
+	parallel.Ranges(len(dst), func(from, to int) {
 		for i := from; i < to; i++ {
 			dst[i] = s.hash(c.Keys[i*size : (i+1)*size])
 		}
@@ -156,39 +157,4 @@ func (s *Set) markColumn(c Column, g Gate) {
 	for i := 0; i < len(c.Keys); i += size {
 		s.mark(c.Keys[i:i+size], g)
 	}
-}
-
-// parallel splits 0…n−1 into one range for each core.
-func parallel(n int, do func(from, to int)) {
-	workers := runtime.GOMAXPROCS(0)
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() { do(n*w/workers, n*(w+1)/workers) })
-	}
-	wg.Wait()
-}
-
-const partitions = 256
-
-// partition sorts hashes, and lists along with them, by their upper bits. Lines
-// and first buckets grow with the upper bits, so filling in that order stays
-// within a region that fits into the cache.
-func partition(hashes []uint64, lists []uint16) ([]uint64, []uint16) {
-	var next [partitions + 1]int
-	for _, h := range hashes {
-		next[h>>56+1]++
-	}
-	for i := range partitions {
-		next[i+1] += next[i]
-	}
-	h2, l2 := make([]uint64, len(hashes)), make([]uint16, len(lists))
-	for i, h := range hashes {
-		j := next[h>>56]
-		next[h>>56]++
-		h2[j] = h
-		if lists != nil {
-			l2[j] = lists[i]
-		}
-	}
-	return h2, l2
 }

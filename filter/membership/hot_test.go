@@ -155,7 +155,7 @@ func TestPlanHot(t *testing.T) {
 		if got := l.Bytes(); got != 64*int(l.HotBuckets) {
 			t.Errorf("%d elements: %d bytes", n, got)
 		}
-		fill := float64(n) / float64(len(s.hot.slots))
+		fill := float64(n) / float64(len(s.memory.Hot))
 		if n > 1000 && (fill < HotFill/1.42 || fill > HotFill*1.42) {
 			t.Errorf("%d elements fill the table to %.3f", n, fill)
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"weir/filter/cascade"
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -177,7 +178,7 @@ func (l *Layout) planHashed(c Census, bitsPerKey float64) error {
 		l.First = ExactBits
 		l.Buckets = uint32(float64(l.Capacity)/(TableFill*BucketSlots)) + 1
 	}
-	lines := uint64(float64(sized)*bitsPerKey/LineBits) + 1
+	lines := uint64(float64(sized)*bitsPerKey/cascade.LineBits) + 1
 	if lines > 1<<32-1 {
 		return fmt.Errorf("membership: %d keys at %g bits need more than 2^32 lines", n, bitsPerKey)
 	}
@@ -242,7 +243,7 @@ func (l *Layout) planShapes(c Census) error {
 		})
 	}
 	if marked := l.marked6(c); marked > 0 {
-		l.Mark6Lines = uint32(float64(marked+roomKeys)*ExactBitsPerKey/LineBits) + 1
+		l.Mark6Lines = uint32(float64(marked+roomKeys)*ExactBitsPerKey/cascade.LineBits) + 1
 	}
 	return nil
 }
@@ -378,13 +379,13 @@ type Memory struct {
 // Alloc returns memory for the layout on the heap.
 func (l *Layout) Alloc() Memory {
 	return Memory{
-		Lines:   make([]uint64, int(l.Lines)*LineWords),
+		Lines:   make([]uint64, int(l.Lines)*cascade.LineWords),
 		Buckets: make([]uint64, int(l.Buckets)*BucketSlots),
 		Marks4:  make([]uint64, l.Mark4Sides()*mark4Words),
-		Marks6:  make([]uint64, int(l.Mark6Lines)*LineWords),
+		Marks6:  make([]uint64, int(l.Mark6Lines)*cascade.LineWords),
 		Hot:     make([]uint64, int(l.HotBuckets)*BucketSlots),
 
-		Prefixes: make([]uint64, l.Prefixes.Lines*LineWords),
+		Prefixes: make([]uint64, l.Prefixes.Lines*cascade.LineWords),
 		Spill:    make([]uint64, l.Prefixes.Buckets*BucketSlots),
 		Front:    make([]uint64, l.Prefixes.Front),
 
@@ -394,13 +395,13 @@ func (l *Layout) Alloc() Memory {
 
 // Bytes returns the size of the layout's memory.
 func (l *Layout) Bytes() int {
-	return l.Prefixes.Bytes() + 8*(int(l.Lines)*LineWords+int(l.Buckets)*BucketSlots+
-		l.Mark4Sides()*mark4Words+int(l.Mark6Lines)*LineWords+int(l.HotBuckets)*BucketSlots+l.Directory.Words())
+	return l.Prefixes.Bytes() + 8*(int(l.Lines)*cascade.LineWords+int(l.Buckets)*BucketSlots+
+		l.Mark4Sides()*mark4Words+int(l.Mark6Lines)*cascade.LineWords+int(l.HotBuckets)*BucketSlots+l.Directory.Words())
 }
 
 // CounterBytes returns the size of the counters by which keys are deleted from the cascade,
 // 4 bits for each of its bits. They are in the memory of the process that changes the set.
-func (l *Layout) CounterBytes() int { return int(l.Lines) * LineBits / 2 }
+func (l *Layout) CounterBytes() int { return int(l.Lines) * cascade.LineBits / 2 }
 
 // FalsePositiveRate returns the predicted rate at which the cascade passes a
 // key that is none of the n present ones. In approximate mode that is the set's

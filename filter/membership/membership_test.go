@@ -164,54 +164,6 @@ func BenchmarkFill(b *testing.B) {
 	}
 }
 
-// The operations cycle through a million hashes.
-func BenchmarkCascade(b *testing.B) {
-	const n = 1 << 20
-	for _, k := range []struct {
-		mode        string
-		bits        int // a key
-		first, rest int
-	}{{"exact", ExactBitsPerKey, ExactBits, 0}, {"approx", 16, 5, 6}} {
-		c := NewCascade(make([]uint64, n*k.bits/64), k.first, k.rest)
-		for i := range uint64(n) {
-			c.Add(hash.Nth(1, i))
-		}
-		perHash(b, "mode="+k.mode+"/op=insert+remove", func(i uint64) {
-			c.Add(hash.Nth(2, i%n))
-			c.Remove(hash.Nth(2, i%n))
-		})
-		perHash(b, "mode="+k.mode+"/op=query-hit", func(i uint64) { c.Contains(hash.Nth(1, i%n)) })
-		perHash(b, "mode="+k.mode+"/op=query-miss", func(i uint64) { c.Contains(hash.Nth(2, i%n)) })
-	}
-}
-
-func BenchmarkTable(b *testing.B) {
-	const n = 1 << 20
-	slots := float64(n) / TableFill
-	t := NewTable(make([]uint64, int(slots)/BucketSlots*BucketSlots))
-	for i := range uint64(n) {
-		if err := t.Insert(hash.Nth(1, i), 1); err != nil {
-			b.Fatal(err)
-		}
-	}
-	perHash(b, "op=insert+delete", func(i uint64) {
-		if err := t.Insert(hash.Nth(2, i%n), 1); err != nil {
-			b.Fatal(err)
-		}
-		t.Delete(hash.Nth(2, i%n))
-	})
-	perHash(b, "op=query-hit", func(i uint64) { t.Find(hash.Nth(1, i%n)) })
-	perHash(b, "op=query-miss", func(i uint64) { t.Find(hash.Nth(2, i%n)) })
-}
-
-func perHash(b *testing.B, name string, do func(i uint64)) {
-	b.Run(name, func(b *testing.B) {
-		for i := range uint64(b.N) {
-			do(i)
-		}
-	})
-}
-
 // secretOf returns the secret of a number.
 func secretOf(n uint64) *hash.Secret {
 	var seed hash.Seed

@@ -11,6 +11,8 @@ import (
 	"math/bits"
 	"net/netip"
 
+	"weir/filter/cascade"
+	"weir/filter/cuckoo"
 	"weir/filter/key"
 	"weir/filter/quotient"
 )
@@ -18,6 +20,17 @@ import (
 // ErrNoRoom means that a key cannot be added in place: the set is at capacity,
 // or the key's shape is not in use. The next generation must be built.
 var ErrNoRoom = errors.New("membership: no room for the key in this layout")
+
+// ErrFull means that a table is full. The remedy is the next generation, larger and with
+// another secret.
+var ErrFull = cuckoo.ErrFull
+
+const (
+	// MaxList is the highest number of a list.
+	MaxList = cuckoo.MaxList
+	// BucketSlots is the number of slots of a bucket, of all tables.
+	BucketSlots = cuckoo.BucketSlots
+)
 
 // Set is a set of listed keys, each with the number of its list. In the kernel,
 // any number of readers may run concurrently with one writer; in Go, readers
@@ -29,12 +42,13 @@ type Set struct {
 	// before it calls SetWeight.
 	Listed func(key.Key) bool
 
+	memory   Memory        // of all structures
 	prefixes *quotient.Set // nil: none
 	dir      *directory    // of prefixes; nil: none
-	cascade  *Cascade
-	table    *Table
+	cascade  *cascade.Filter
+	table    *cuckoo.Table
 	marks4   [2]Marks4 // sources, destinations
-	marks6   *Cascade
+	marks6   *cascade.Filter
 	hot      *Hot
 	raised   map[uint64]int // extra bits that are set for a listed key, by its hash
 	keys     map[key.Shape]int
@@ -44,10 +58,10 @@ type Set struct {
 // NewSet returns an empty set over memory that has the layout's sizes and is
 // zero. It fails if the sizes differ.
 func NewSet(l Layout, m Memory) (*Set, error) {
-	if len(m.Lines) != int(l.Lines)*LineWords || len(m.Buckets) != int(l.Buckets)*BucketSlots ||
-		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*LineWords ||
+	if len(m.Lines) != int(l.Lines)*cascade.LineWords || len(m.Buckets) != int(l.Buckets)*BucketSlots ||
+		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*cascade.LineWords ||
 		len(m.Hot) != int(l.HotBuckets)*BucketSlots ||
-		len(m.Prefixes) != l.Prefixes.Lines*LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots ||
+		len(m.Prefixes) != l.Prefixes.Lines*cascade.LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots ||
 		len(m.Front) != l.Prefixes.Front || len(m.Directory) != l.Directory.Words() {
 		return nil, fmt.Errorf("membership: memory does not match the layout")
 	}
@@ -59,10 +73,11 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 	}
 	s := &Set{
 		Layout:  l,
+		memory:  m,
 		dir:     newDirectory(&l, m.Directory),
-		cascade: NewCascade(m.Lines, l.First, l.Rest),
-		table:   NewTable(m.Buckets),
-		marks6:  newGrowing(m.Marks6, MaxLineBits, 0),
+		cascade: cascade.New(m.Lines, l.First, l.Rest),
+		table:   cuckoo.New(m.Buckets),
+		marks6:  cascade.NewGrowing(m.Marks6, cascade.MaxLineBits, 0),
 		hot:     NewHot(m.Hot),
 		raised:  make(map[uint64]int),
 		keys:    make(map[key.Shape]int),

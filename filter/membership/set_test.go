@@ -149,7 +149,7 @@ func testSetAgainstMap(t *testing.T, mode Mode, r random) {
 	for _, k := range listed {
 		s.Remove(k)
 	}
-	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.table.slots), func(w uint64) bool { return w != 0 }) && s.cascade.counters.Saturated() == 0 {
+	if slices.ContainsFunc(slices.Concat(s.memory.Lines, s.memory.Buckets), func(w uint64) bool { return w != 0 }) && s.cascade.Counters().Saturated() == 0 {
 		t.Error("removing all keys leaves bits or slots in use")
 	}
 	if cascade, table := s.Load(); cascade != 0 || table != 0 {
@@ -192,11 +192,11 @@ func TestSetNoRoom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := slices.Concat(s.cascade.words, s.table.slots)
+		before := slices.Concat(s.memory.Lines, s.memory.Buckets)
 		if err := s.Add(k, 1); !errors.Is(err, ErrNoRoom) {
 			t.Fatalf("a key beyond the capacity: %v", err)
 		}
-		if !slices.Equal(slices.Concat(s.cascade.words, s.table.slots), before) || s.Len() != s.Capacity {
+		if !slices.Equal(slices.Concat(s.memory.Lines, s.memory.Buckets), before) || s.Len() != s.Capacity {
 			t.Error("a rejected key has changed the set")
 		}
 		if !s.Remove(mustParse(t, c.Keys[:shape.KeyLen()])) {
@@ -228,7 +228,7 @@ func TestSetRejectsWithTable(t *testing.T) {
 	}
 	for s.table.Insert(r.Uint64(), 1) == nil {
 	}
-	before := slices.Clone(s.cascade.words)
+	before := slices.Clone(s.memory.Lines)
 	// One key may find room where others did not.
 	full := 0
 	for _, h := range numbered(shape, 1, 1000, 0).hashes(s.Secret) {
@@ -245,7 +245,7 @@ func TestSetRejectsWithTable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if full == 0 || !slices.Equal(s.cascade.words, before) {
+	if full == 0 || !slices.Equal(s.memory.Lines, before) {
 		t.Error("a key that found no room has changed the cascade")
 	}
 }
@@ -288,7 +288,7 @@ func TestSetCollision(t *testing.T) {
 		if _, ok := s.lookup(h); ok || s.Remove(k) || s.Len() != 0 {
 			t.Error("one is left")
 		}
-		if i := slices.IndexFunc(s.cascade.words, func(w uint64) bool { return w != 0 }); i >= 0 {
+		if i := slices.IndexFunc(s.memory.Lines, func(w uint64) bool { return w != 0 }); i >= 0 {
 			t.Error("bits are left")
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/filter/cascade"
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
 	"weir/filter/key"
@@ -106,18 +107,18 @@ func TestExtraBits(t *testing.T) {
 					if listed {
 						want = bitsOf(&l, h, extra)
 					}
-					if got := setBits(s.cascade.words); !maps.Equal(got, want) {
+					if got := setBits(s.memory.Lines); !maps.Equal(got, want) {
 						t.Fatalf("%d+%d+%d bits, listed %t: %v, want %v", first, rest, extra, listed, got, want)
 					}
 					if _, ok := s.lookup(h); ok != listed {
 						t.Fatalf("%d+%d+%d bits, listed %t: found %t", first, rest, extra, listed, ok)
 					}
 					for p := range want { // each of them is tested
-						s.cascade.words[p/64] ^= 1 << (p % 64)
+						s.memory.Lines[p/64] ^= 1 << (p % 64)
 						if _, ok := s.lookup(h); ok {
 							t.Fatalf("%d+%d+%d bits: bit %d is not tested", first, rest, extra, p)
 						}
-						s.cascade.words[p/64] ^= 1 << (p % 64)
+						s.memory.Lines[p/64] ^= 1 << (p % 64)
 					}
 				}
 			}
@@ -282,10 +283,10 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, classed bool, r random)
 		h := s.Hash(k)
 		maps.Copy(want, bitsOf(&s.Layout, h, max(s.Weight(h), s.Classes.Extra(h))))
 	}
-	if s.cascade.counters.Saturated() > 0 {
+	if s.cascade.Counters().Saturated() > 0 {
 		t.Fatal("the test is too dense: counters are saturated, and bits rightly stay")
 	}
-	if got := setBits(s.cascade.words); !maps.Equal(got, want) {
+	if got := setBits(s.memory.Lines); !maps.Equal(got, want) {
 		t.Errorf("%d bits are set, want %d", len(got), len(want))
 	}
 	if rejected == 0 {
@@ -301,7 +302,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, classed bool, r random)
 		s.Cool(h)
 	}
 	s.Settle()
-	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.table.slots, s.hot.slots), func(w uint64) bool { return w != 0 }) {
+	if slices.ContainsFunc(slices.Concat(s.memory.Lines, s.memory.Buckets, s.memory.Hot), func(w uint64) bool { return w != 0 }) {
 		t.Error("removing all keys leaves bits or slots in use")
 	}
 	if len(s.raised) != 0 || s.hot.len != 0 {
@@ -325,7 +326,7 @@ func TestSetWeightRejects(t *testing.T) {
 	if err := s.SetWeight(keys[0], 0); err != nil {
 		t.Errorf("no weight needs no Listed: %v", err)
 	}
-	if slices.ContainsFunc(slices.Concat(s.cascade.words, s.hot.slots), func(w uint64) bool { return w != 0 }) {
+	if slices.ContainsFunc(slices.Concat(s.memory.Lines, s.memory.Hot), func(w uint64) bool { return w != 0 }) {
 		t.Error("something has changed")
 	}
 	none := weighable(t, Exact, 0, 10, 0, 1, nil)
@@ -350,9 +351,9 @@ func TestSetWeightRejects(t *testing.T) {
 // runs between reading the weight and the bits; weighed counts the weights that are above 0.
 func lookupLikeC(s *Set, h uint64, weighed *int, pause func()) bool {
 	test := func(h uint64, from, to int) bool {
-		base := int(hash.Reduce(h, s.Lines)) * LineWords
+		base := int(hash.Reduce(h, s.Lines)) * cascade.LineWords
 		for j := from; j < to; j++ {
-			if atomic.LoadUint64(&s.cascade.words[base+int(h>>36+uint64(j))%LineWords])>>(h>>(6*j)&63)&1 == 0 {
+			if atomic.LoadUint64(&s.memory.Lines[base+int(h>>36+uint64(j))%cascade.LineWords])>>(h>>(6*j)&63)&1 == 0 {
 				return false
 			}
 		}
@@ -361,15 +362,15 @@ func lookupLikeC(s *Set, h uint64, weighed *int, pause func()) bool {
 	if !test(h, 0, s.First) {
 		return false
 	}
-	for i, b := range behind(0, s.Rest) {
-		if !test(hash.Nth(h, i), b.from, b.to) {
+	for i, rest := uint64(1), s.Rest; rest > 0; i, rest = i+1, rest-cascade.MaxLineBits {
+		if !test(hash.Nth(h, i), 0, min(rest, cascade.MaxLineBits)) {
 			return false
 		}
 	}
 	var extra int
 	bucket := int(h&uint64(s.HotBuckets-1)) * BucketSlots
 	for i := range BucketSlots {
-		if slot := atomic.LoadUint64(&s.hot.slots[bucket+i]); (slot^h>>hotLowerBits)&hotHashMask == 0 {
+		if slot := atomic.LoadUint64(&s.memory.Hot[bucket+i]); (slot^h>>hotLowerBits)&hotHashMask == 0 {
 			extra = int(slot >> hotHashBits)
 			*weighed++
 		}
@@ -378,13 +379,13 @@ func lookupLikeC(s *Set, h uint64, weighed *int, pause func()) bool {
 	pause()
 	from, to := s.Rest, s.Rest+extra
 	for i := uint64(1); ; i++ {
-		if !test(hash.Nth(h, i), from, min(to, MaxLineBits)) {
+		if !test(hash.Nth(h, i), from, min(to, cascade.MaxLineBits)) {
 			return false
 		}
-		if to <= MaxLineBits {
+		if to <= cascade.MaxLineBits {
 			return true
 		}
-		from, to = 0, to-MaxLineBits
+		from, to = 0, to-cascade.MaxLineBits
 	}
 }
 

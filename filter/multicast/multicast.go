@@ -19,10 +19,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"weir/filter/cascade"
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/key"
-	"weir/filter/membership"
 )
 
 // MaxRate is the planned false-positive rate of a port's filter: one in a
@@ -56,7 +56,7 @@ func (l Layout) Rate() float64 {
 }
 
 // Words returns the size of all filters together, in 64-bit words.
-func (l Layout) Words() int { return (l.Ports + 1) * int(l.Lines) * membership.LineWords }
+func (l Layout) Words() int { return (l.Ports + 1) * int(l.Lines) * cascade.LineWords }
 
 // ErrFull means that the planned number of groups is reached.
 var ErrFull = errors.New("group limit reached")
@@ -70,7 +70,7 @@ type Table struct {
 	Layout
 	secret  *hash.Secret
 	words   []uint64
-	filters []*membership.Cascade
+	filters []*cascade.Filter
 	ports   []map[netip.Addr]bool // by port; none for anyPort
 	wanted  map[netip.Addr]int    // number of ports
 }
@@ -83,14 +83,14 @@ func NewTable(l Layout, secret *hash.Secret, words []uint64) (*Table, error) {
 	}
 	t := &Table{Layout: l, secret: secret, words: words, wanted: make(map[netip.Addr]int)}
 	for i := range l.Ports + 1 {
-		t.filters = append(t.filters, membership.NewCascade(t.filterWords(i), l.First, l.Rest))
+		t.filters = append(t.filters, cascade.New(t.filterWords(i), l.First, l.Rest))
 		t.ports = append(t.ports, make(map[netip.Addr]bool))
 	}
 	return t, nil
 }
 
 func (t *Table) filterWords(filter int) []uint64 {
-	n := int(t.Lines) * membership.LineWords
+	n := int(t.Lines) * cascade.LineWords
 	return t.words[filter*n : (filter+1)*n]
 }
 
@@ -164,5 +164,5 @@ func (t *Table) Passes(port int, group netip.Addr) bool {
 // FalsePositiveRate returns the probability that a port's filter passes a group
 // that the port does not want, given the bits that are set now.
 func (t *Table) FalsePositiveRate(port int) float64 {
-	return membership.Density(t.filterWords(port), t.First) * membership.Density(t.filterWords(port), t.Rest)
+	return cascade.Density(t.filterWords(port), t.First) * cascade.Density(t.filterWords(port), t.Rest)
 }

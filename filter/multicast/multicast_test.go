@@ -8,10 +8,10 @@ import (
 	"slices"
 	"testing"
 
+	"weir/filter/cascade"
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/key"
-	"weir/filter/membership"
 	"weir/filter/packet"
 	"weir/tests/seed"
 )
@@ -48,7 +48,7 @@ func TestPlan(t *testing.T) {
 				t.Errorf("%d groups: %d lines would do, not %d", groups, smaller.Lines, l.Lines)
 			}
 		}
-		if l.First < 1 || l.First > membership.MaxLineBits || l.Rest > membership.MaxLineBits {
+		if l.First < 1 || l.First > cascade.MaxLineBits || l.Rest > cascade.MaxLineBits {
 			t.Errorf("%d groups: %+v exceeds the bits of a line", groups, l)
 		}
 	}

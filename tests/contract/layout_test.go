@@ -16,6 +16,7 @@ import (
 
 	"weir/bpf"
 	"weir/filter/blocked"
+	"weir/filter/cascade"
 	"weir/filter/digest"
 	"weir/filter/fpr"
 	"weir/filter/icarus"
@@ -124,7 +125,7 @@ func TestLayouts(t *testing.T) {
 		"multicast_filters": reflect.TypeFor[bpf.WeirMulticastFilters](),
 		// Map values as defined by the Go twins.
 		"line": reflect.TypeFor[struct {
-			Words [membership.LineWords]uint64
+			Words [cascade.LineWords]uint64
 		}](),
 		"bucket": reflect.TypeFor[struct {
 			Slots [membership.BucketSlots]uint64
@@ -218,8 +219,8 @@ func TestConstants(t *testing.T) {
 		"FIELD_DST_PORT":    uint64(key.FieldDstPort),
 		"FIELD_PROTO":       uint64(key.FieldProto),
 		"MAX_SHAPES":        membership.MaxShapes,
-		"LINE_WORDS":        membership.LineWords,
-		"LINE_BITS_MAX":     membership.MaxLineBits,
+		"LINE_WORDS":        cascade.LineWords,
+		"LINE_BITS_MAX":     cascade.MaxLineBits,
 		"REST_LINES":        fpr.MaxFurther,
 		"BUCKET_SLOTS":      membership.BucketSlots,
 		"GATE_ALWAYS":       uint64(membership.GateAlways),
@@ -256,15 +257,15 @@ func TestConstants(t *testing.T) {
 	if c["FINGERPRINT_MASK"] != 1<<c["LIST_SHIFT"]-1 {
 		t.Errorf("fingerprint %#x and list at bit %d overlap, or leave a gap", c["FINGERPRINT_MASK"], c["LIST_SHIFT"])
 	}
-	if blocked.MaxBits != membership.MaxLineBits {
-		t.Errorf("%d bits in a line at most, not %d", blocked.MaxBits, membership.MaxLineBits)
+	if blocked.MaxBits != cascade.MaxLineBits {
+		t.Errorf("%d bits in a line at most, not %d", blocked.MaxBits, cascade.MaxLineBits)
 	}
-	if membership.LineBits != 64*membership.LineWords || fpr.LineBits != membership.LineBits {
-		t.Errorf("lines of %d bits, predicted for %d", membership.LineBits, fpr.LineBits)
+	if cascade.LineBits != 64*cascade.LineWords || fpr.LineBits != cascade.LineBits {
+		t.Errorf("lines of %d bits, predicted for %d", cascade.LineBits, fpr.LineBits)
 	}
-	if fpr.MaxRest != membership.MaxLineBits || fpr.ExactFirst != membership.ExactBits {
+	if fpr.MaxRest != cascade.MaxLineBits || fpr.ExactFirst != membership.ExactBits {
 		t.Errorf("rates are predicted for %d and %d bits in a line, not %d and %d",
-			fpr.MaxRest, fpr.ExactFirst, membership.MaxLineBits, membership.ExactBits)
+			fpr.MaxRest, fpr.ExactFirst, cascade.MaxLineBits, membership.ExactBits)
 	}
 }
 

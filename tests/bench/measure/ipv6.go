@@ -6,9 +6,10 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/filter/cascade"
+	"weir/filter/cuckoo"
 	"weir/filter/hash"
 	"weir/filter/key"
-	"weir/filter/membership"
 	"weir/tests/bench/probe"
 )
 
@@ -88,7 +89,7 @@ func (w *weir6) fillXXH64(b *blocklist) error {
 	layout, memory := w.generation.Block.Layout, w.generation.Kernel().Block()
 	clear(memory.Lines)
 	clear(memory.Buckets)
-	cascade, table := membership.NewCascade(memory.Lines, layout.First, layout.Rest), membership.NewTable(memory.Buckets)
+	cascade, table := cascade.New(memory.Lines, layout.First, layout.Rest), cuckoo.New(memory.Buckets)
 	seed := layout.Secret.Offsets[0][0]
 	for _, p := range b.entries {
 		k := key.Source(netip.PrefixFrom(wide(p.Addr()), 128))

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 
+	"weir/filter/cascade"
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/membership"
@@ -235,7 +236,7 @@ func newPlain(t *Task, seed uint64) (Filter, float64) {
 
 // hot is weir's cascade with its hot table, of 64 bytes for each eight elements at most.
 type hot struct {
-	cascade *membership.Cascade
+	cascade *cascade.Filter
 	table   *membership.Hot
 	slots   []uint64 // of the table
 	seed    uint64
@@ -253,7 +254,7 @@ func newHot(t *Task, seed uint64, onlyPassing bool) (Filter, float64) {
 	n := len(t.Listed)
 	least, buckets, known := math.Inf(1), 0, 0
 	for b := 0; b == 0 || b*hotBits < t.Bits/2; b = max(membership.MinHotBuckets, 2*b) {
-		l := fpr.BestCascade(n, uint32((t.Bits-b*hotBits)/membership.LineBits), fpr.MaxFurther)
+		l := fpr.BestCascade(n, uint32((t.Bits-b*hotBits)/cascade.LineBits), fpr.MaxFurther)
 		room := int(membership.HotFill * float64(b*membership.BucketSlots))
 		if onlyPassing {
 			room = int(float64(room) / l.Rate(n))
@@ -263,9 +264,9 @@ func newHot(t *Task, seed uint64, onlyPassing bool) (Filter, float64) {
 			least, buckets, known = rate, b, room
 		}
 	}
-	l := fpr.BestCascade(n, uint32((t.Bits-buckets*hotBits)/membership.LineBits), fpr.MaxFurther)
+	l := fpr.BestCascade(n, uint32((t.Bits-buckets*hotBits)/cascade.LineBits), fpr.MaxFurther)
 	f := &hot{
-		cascade: membership.NewCascade(make([]uint64, l.Lines*membership.LineWords), l.First, l.Rest),
+		cascade: cascade.New(make([]uint64, l.Lines*cascade.LineWords), l.First, l.Rest),
 		slots:   make([]uint64, buckets*membership.BucketSlots),
 		seed:    seed,
 		base:    l.K(),

@@ -8,7 +8,9 @@ import (
 	"sort"
 
 	"weir/filter/bloom"
+	"weir/filter/cascade"
 	"weir/filter/counting"
+	"weir/filter/cuckoo"
 	"weir/filter/fpr"
 	"weir/filter/membership"
 	"weir/filter/quotient"
@@ -26,8 +28,8 @@ var cascadeKind = Kind{
 	Rate:    func(n int, r float64) float64 { return cascadeOf(n, r).Rate(n) },
 	Build: func(keys []uint64, r float64, seed uint64) (Filter, error) {
 		l := cascadeOf(len(keys), r)
-		f := &cascade{words: make([]uint64, l.Lines*membership.LineWords), layout: l, seed: seed}
-		f.Cascade = membership.NewCascade(f.words, l.First, l.Rest)
+		f := &cascade{words: make([]uint64, l.Lines*cascade.LineWords), layout: l, seed: seed}
+		f.Cascade = cascade.New(f.words, l.First, l.Rest)
 		for _, k := range keys {
 			f.Add(mix(k, seed))
 		}
@@ -42,11 +44,11 @@ func cascadeOf(n int, r float64) fpr.CascadeLayout {
 }
 
 type cascade struct {
-	*membership.Cascade
+	*cascade.Filter
 	words  []uint64
 	layout fpr.CascadeLayout
 	seed   uint64
-	lines  []*membership.Cascade // the same words, for each line of a key but the last
+	lines  []*cascade.Filter // the same words, for each line of a key but the last
 }
 
 func (f *cascade) Contains(key uint64) bool { return f.Cascade.Contains(mix(key, f.seed)) }
@@ -56,8 +58,8 @@ func (f *cascade) Bits() int                { return f.layout.Bits() }
 // Reads counts the lines that pass: the next is read then.
 func (f *cascade) Reads(key uint64) int {
 	if f.lines == nil {
-		for rest := 0; rest < f.layout.Rest; rest += membership.MaxLineBits {
-			f.lines = append(f.lines, membership.NewCascade(f.words, f.layout.First, rest))
+		for rest := 0; rest < f.layout.Rest; rest += cascade.MaxLineBits {
+			f.lines = append(f.lines, cascade.New(f.words, f.layout.First, rest))
 		}
 	}
 	for i, l := range f.lines {
@@ -234,12 +236,12 @@ var exactKind = Kind{
 	Rate: func(n int, _ float64) float64 { return fpr.Fingerprint(n, uint32(exactBuckets(n))) },
 	Build: func(keys []uint64, _ float64, seed uint64) (Filter, error) {
 		f := &confirmed{
-			cascade: membership.NewCascade(make([]uint64, exactLines(len(keys))*membership.LineWords), membership.ExactBits, 0),
+			cascade: cascade.New(make([]uint64, exactLines(len(keys))*cascade.LineWords), membership.ExactBits, 0),
 			slots:   make([]uint64, exactBuckets(len(keys))*membership.BucketSlots),
 			seed:    seed,
 			all:     512*exactLines(len(keys)) + 64*membership.BucketSlots*exactBuckets(len(keys)),
 		}
-		f.table = membership.NewTable(f.slots)
+		f.table = cuckoo.New(f.slots)
 		for _, k := range keys {
 			h := mix(k, seed)
 			f.cascade.Add(h)
@@ -254,12 +256,12 @@ var exactKind = Kind{
 func exactLines(n int) int { return (membership.ExactBitsPerKey*n + 511) / 512 }
 
 func exactBuckets(n int) int {
-	return int(math.Ceil(float64(n) / membership.TableFill / membership.BucketSlots))
+	return int(math.Ceil(float64(n) / cuckoo.TableFill / membership.BucketSlots))
 }
 
 type confirmed struct {
-	cascade *membership.Cascade
-	table   *membership.Table
+	cascade *cascade.Filter
+	table   *cuckoo.Table
 	slots   []uint64
 	seed    uint64
 	all     int

@@ -4,118 +4,18 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"weir/filter/counting"
+	"weir/filter/cascade"
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
 	"weir/filter/key"
 	"weir/tests/long"
 )
-
-func TestCascadeEmpty(t *testing.T) {
-	if NewCascade(nil, 6, 0).Contains(1) {
-		t.Error("a cascade without words contains a key")
-	}
-	if NewCascade(make([]uint64, LineWords), 5, 6).Contains(1) {
-		t.Error("the empty cascade contains a key")
-	}
-}
-
-// A key is present until it has been removed as often as it was added; after
-// the last removal no bit is left.
-func TestCascadeRemove(t *testing.T) {
-	r := newRandom(t)
-	for _, k := range [][2]int{{6, 0}, {5, 2}, {5, 6}, {1, 0}, {2, 1}, {3, 3}, {4, 4}, {6, 5}} {
-		words := make([]uint64, 200*LineWords)
-		c := NewCascade(words, k[0], k[1])
-		count := make(map[uint64]int)
-		var added []uint64
-		for range 20_000 {
-			if len(added) < 5000 && r.IntN(5) < 3 || len(added) == 0 {
-				h := r.Uint64()
-				if len(added) > 0 && r.IntN(20) == 0 {
-					h = added[r.IntN(len(added))]
-				}
-				c.Add(h)
-				added = append(added, h)
-				count[h]++
-				continue
-			}
-			i := r.IntN(len(added))
-			c.Remove(added[i])
-			if count[added[i]]--; count[added[i]] == 0 {
-				delete(count, added[i])
-			}
-			added[i] = added[len(added)-1]
-			added = added[:len(added)-1]
-		}
-		for h := range count {
-			if !c.Contains(h) {
-				t.Fatalf("%v bits: key %#x is absent", k, h)
-			}
-		}
-		if c.counters.Saturated() > 0 {
-			t.Fatal("the test is too dense: counters are saturated, and bits rightly stay")
-		}
-		for _, h := range added {
-			c.Remove(h)
-		}
-		if slices.ContainsFunc(words, func(w uint64) bool { return w != 0 }) {
-			t.Errorf("%v bits: removing all keys leaves bits set", k)
-		}
-		if set, all := c.Bits(); set != 0 || all != 200*LineBits {
-			t.Errorf("%v bits: %d of %d set", k, set, all)
-		}
-	}
-}
-
-// A saturated counter does not know how many keys share its bit, so the bit
-// stays: a false positive is better than a lost key.
-func TestCascadeSaturation(t *testing.T) {
-	r := newRandom(t)
-	words := make([]uint64, LineWords)
-	c := NewCascade(words, 6, 0)
-	stays := r.Uint64()
-	c.Add(stays)
-	for range counting.Max { // now all of its counters are saturated
-		c.Add(stays)
-	}
-	for range 2 * counting.Max {
-		c.Remove(stays)
-	}
-	if !c.Contains(stays) {
-		t.Error("saturated counters have come back to zero")
-	}
-}
-
-// The bits of a key as bpf/cascade.h describes them, computed another way.
-func TestCascadeBits(t *testing.T) {
-	r := newRandom(t)
-	const lines = 1000
-	for range 1000 {
-		words, h := make([]uint64, lines*LineWords), r.Uint64()
-		NewCascade(words, 6, 0).Add(h)
-		line := int(float64(h>>32) / (1 << 32) * lines)
-		for i, w := range words {
-			var want uint64
-			if i/LineWords == line {
-				if j := uint64(i+16-int(h>>36&7)) % 8; j < 6 {
-					want = 1 << (h >> (6 * j) % 64)
-				}
-			}
-			if w != want {
-				t.Fatalf("key %#x: word %d is %#x, want %#x", h, i, w, want)
-			}
-		}
-	}
-}
 
 // rateTolerance and standardFactor are the design's bars for the false-positive
 // rate: the relative deviation from the prediction, and the ratio to a standard
@@ -143,9 +43,9 @@ func TestFalsePositiveRate(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The layout has spare capacity; fill it to exactly bitsPerKey.
-			n := int(float64(l.Lines) * LineBits / bitsPerKey)
+			n := int(float64(l.Lines) * cascade.LineBits / bitsPerKey)
 			predicted := l.FalsePositiveRate(n)
-			_, standard := fpr.BestK(int(l.Lines)*LineBits, n)
+			_, standard := fpr.BestK(int(l.Lines)*cascade.LineBits, n)
 			tolerance, limit := rateTolerance, standardFactor*standard
 			whole := long.Or(false, true)
 			if whole {
@@ -185,7 +85,8 @@ func measure(l Layout, n, queries, filters int) (measured, counted float64) {
 			for i := next.Add(1) - 1; i < int64(filters); i = next.Add(1) - 1 {
 				rng := fixed(uint64(i))
 				// The cascade alone: hashes stand for their keys.
-				c := NewCascade(make([]uint64, int(l.Lines)*LineWords), l.First, l.Rest)
+				words := make([]uint64, int(l.Lines)*cascade.LineWords)
+				c := cascade.New(words, l.First, l.Rest)
 				for range n {
 					c.Add(rng.Uint64())
 				}
@@ -194,7 +95,7 @@ func measure(l Layout, n, queries, filters int) (measured, counted float64) {
 						samples[i].hits++
 					}
 				}
-				samples[i].counted = share(c, l.First) * share(c, l.Rest)
+				samples[i].counted = share(words, l.First) * share(words, l.Rest)
 			}
 		})
 	}
@@ -208,16 +109,16 @@ func measure(l Layout, n, queries, filters int) (measured, counted float64) {
 
 // share returns the fraction of all positions of count bits in consecutive
 // words of one line at which all are set.
-func share(c *Cascade, count int) float64 {
+func share(words []uint64, count int) float64 {
 	var sum float64
-	for i := range c.words {
+	for i := range words {
 		p := 1.0
 		for j := range count {
-			p *= float64(bits.OnesCount64(c.words[i/LineWords*LineWords+(i+j)%LineWords])) / 64
+			p *= float64(bits.OnesCount64(words[i/cascade.LineWords*cascade.LineWords+(i+j)%cascade.LineWords])) / 64
 		}
 		sum += p
 	}
-	return sum / float64(len(c.words))
+	return sum / float64(len(words))
 }
 
 // The same through the whole set, with keys that are anything but random:
@@ -261,36 +162,5 @@ func TestFalsePositiveRateOfAddresses(t *testing.T) {
 				t.Errorf("%d match, %d pass the cascade", listed, passed)
 			}
 		})
-	}
-}
-
-// The density equals an exhaustive count over all positions that a hash can
-// have in a line.
-func TestDensity(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	words := make([]uint64, 2*LineWords)
-	for i := range words {
-		words[i] = r.Uint64() & r.Uint64()
-	}
-	if got := Density(words, 0); got != 1 {
-		t.Errorf("of no bits %g, want 1", got)
-	}
-	for line := range 2 {
-		hits := 0
-		for start := range LineWords {
-			for a := range 64 {
-				for b := range 64 {
-					base := uint64(line * LineWords)
-					h := uint64(start)<<36 | uint64(b)<<6 | uint64(a)
-					i, first := place(base, h, 0)
-					j, second := place(base, h, 1)
-					hits += int((words[i] >> first) & (words[j] >> second) & 1)
-				}
-			}
-		}
-		want := float64(hits) / (LineWords * 64 * 64)
-		if got := Density(words[line*LineWords:][:LineWords], 2); math.Abs(got-want) > 1e-12 {
-			t.Errorf("line %d: %g, want %g", line, got, want)
-		}
 	}
 }

@@ -1,4 +1,5 @@
-package membership
+// Package cuckoo implements a hash table of fingerprints, each with a number.
+package cuckoo
 
 import (
 	"errors"
@@ -18,7 +19,7 @@ const (
 
 // ErrFull is the error of Insert. It leaves the table unchanged; the remedy is
 // the next generation, larger and with another secret.
-var ErrFull = errors.New("membership: table full")
+var ErrFull = errors.New("cuckoo: table full")
 
 // evictionDepth is the maximum length of a chain of evictions. With eight slots
 // a bucket, depth 3 reaches hundreds of buckets, enough for more than 95 %
@@ -46,9 +47,9 @@ type Table struct {
 	len     int
 }
 
-// NewTable returns a table over slots, which must be zero and a multiple of
+// New returns a table over slots, which must be zero and a multiple of
 // BucketSlots. A table without slots is full.
-func NewTable(slots []uint64) *Table {
+func New(slots []uint64) *Table {
 	return &Table{
 		slots:   slots,
 		moved:   make([]uint64, (len(slots)+63)/64),

@@ -1,9 +1,10 @@
-package membership
+package cuckoo
 
 import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // checkTable compares the table with its expected contents.
@@ -39,9 +41,9 @@ func checkTable(t *testing.T, table *Table, want map[uint64]uint16) {
 }
 
 func TestTableAgainstMap(t *testing.T) {
-	r := newRandom(t)
+	r := seed.Secrets(t)
 	for _, buckets := range []int{1, 2, 3, 64, 1000} {
-		table := NewTable(make([]uint64, buckets*BucketSlots))
+		table := New(make([]uint64, buckets*BucketSlots))
 		want := make(map[uint64]uint16)
 		var present []uint64
 		take := func() uint64 { // one that is present, no longer among those
@@ -92,7 +94,7 @@ func TestTableAgainstMap(t *testing.T) {
 }
 
 func TestTableWithoutSlots(t *testing.T) {
-	table := NewTable(nil)
+	table := New(nil)
 	if err := table.Insert(1, 1); !errors.Is(err, ErrFull) {
 		t.Errorf("insert: %v", err)
 	}
@@ -104,7 +106,7 @@ func TestTableWithoutSlots(t *testing.T) {
 // Only the list number distinguishes a slot with fingerprint zero from an empty
 // one.
 func TestTableZeroFingerprint(t *testing.T) {
-	table := NewTable(make([]uint64, 4*BucketSlots))
+	table := New(make([]uint64, 4*BucketSlots))
 	const h = 3 << 62
 	if _, ok := table.Find(h); ok {
 		t.Fatal("found in the empty table")
@@ -136,8 +138,8 @@ func colliding(table *Table, h uint64) (others []uint64) {
 // Keys that no reader could distinguish share a slot, wherever the first one is,
 // and each is found until it is deleted.
 func TestTableCollision(t *testing.T) {
-	r := newRandom(t)
-	table := NewTable(make([]uint64, 64*BucketSlots))
+	r := seed.Secrets(t)
+	table := New(make([]uint64, 64*BucketSlots))
 	want := make(map[uint64]uint16)
 	for len(want) < 64*BucketSlots*9/10 { // full enough that keys are in second buckets
 		h := r.Uint64()
@@ -196,8 +198,8 @@ func TestTableCollision(t *testing.T) {
 
 // A key that finds no room leaves the table unchanged.
 func TestTableFull(t *testing.T) {
-	r := newRandom(t)
-	table := NewTable(make([]uint64, 512*BucketSlots))
+	r := seed.Secrets(t)
+	table := New(make([]uint64, 512*BucketSlots))
 	want := make(map[uint64]uint16)
 	for failed := 0; failed < 100; {
 		h := r.Uint64()
@@ -221,10 +223,10 @@ func TestTableFull(t *testing.T) {
 	checkTable(t, table, want)
 }
 
-// TableFill leaves a margin: tables reach 95 % before they are full.
+// Plans leave a margin: tables reach 95 % before they are full.
 func TestTableFillFactor(t *testing.T) {
-	r := newRandom(t)
-	table := NewTable(make([]uint64, 1<<14*BucketSlots))
+	r := seed.Secrets(t)
+	table := New(make([]uint64, 1<<14*BucketSlots))
 	moved := 0
 	for table.Insert(r.Uint64(), 1) == nil {
 	}
@@ -284,8 +286,8 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 		table   *Table
 		staying []uint64
 	}
-	newRound := func(r random) *round {
-		n := &round{table: NewTable(make([]uint64, buckets*BucketSlots))}
+	newRound := func(r *rand.Rand) *round {
+		n := &round{table: New(make([]uint64, buckets*BucketSlots))}
 		for i := range buckets * BucketSlots / 2 {
 			keys := []uint64{r.Uint64()}
 			if i%8 == 0 { // with one that shares its slot
@@ -299,7 +301,7 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 		}
 		return n
 	}
-	r := newRandom(t)
+	r := seed.Secrets(t)
 	var (
 		now     atomic.Pointer[round]
 		done    atomic.Bool
@@ -355,10 +357,10 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 // fingerprint, at most that fraction leads to its bucket.
 func TestTableConfirmsByChance(t *testing.T) {
 	const trials = 2_000_000
-	r := fixed(4)
+	r := rand.New(rand.NewPCG(4, 0))
 	for _, buckets := range []int{1, 3, 100, 5000} {
 		n := buckets * BucketSlots / 2
-		table := NewTable(make([]uint64, buckets*BucketSlots))
+		table := New(make([]uint64, buckets*BucketSlots))
 		hashes := make([]uint64, n)
 		for i := range hashes {
 			hashes[i] = r.Uint64()
@@ -381,4 +383,31 @@ func TestTableConfirmsByChance(t *testing.T) {
 			t.Errorf("%d buckets: a share of %g is confirmed, the bound is %g", buckets, got, bound)
 		}
 	}
+}
+
+func BenchmarkTable(b *testing.B) {
+	const n = 1 << 20
+	slots := float64(n) / 0.88
+	t := New(make([]uint64, int(slots)/BucketSlots*BucketSlots))
+	for i := range uint64(n) {
+		if err := t.Insert(hash.Nth(1, i), 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+	perHash(b, "op=insert+delete", func(i uint64) {
+		if err := t.Insert(hash.Nth(2, i%n), 1); err != nil {
+			b.Fatal(err)
+		}
+		t.Delete(hash.Nth(2, i%n))
+	})
+	perHash(b, "op=query-hit", func(i uint64) { t.Find(hash.Nth(1, i%n)) })
+	perHash(b, "op=query-miss", func(i uint64) { t.Find(hash.Nth(2, i%n)) })
+}
+
+func perHash(b *testing.B, name string, do func(i uint64)) {
+	b.Run(name, func(b *testing.B) {
+		for i := range uint64(b.N) {
+			do(i)
+		}
+	})
 }

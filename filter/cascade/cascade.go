@@ -1,4 +1,5 @@
-package membership
+// Package cascade implements the blocked Bloom filter that sets of listed keys begin with.
+package cascade
 
 import (
 	"iter"
@@ -8,6 +9,7 @@ import (
 
 	"weir/filter/counting"
 	"weir/filter/hash"
+	"weir/filter/internal/parallel"
 )
 
 // Geometry of a line, the same as in bpf/cascade.h.
@@ -17,7 +19,7 @@ const (
 	MaxLineBits = 6   // bits of one key in one line
 )
 
-// Cascade is a blocked Bloom filter in lines of 64 bytes. A key's first bits
+// Filter is a blocked Bloom filter in lines of 64 bytes. A key's first bits
 // lie in distinct words of one line; the rest, if any, MaxLineBits each in further,
 // independent lines, each of which is read only if the last passes. bpf/cascade.h is its twin and
 // documents which bits of a hash select a key's bits; package fpr predicts its
@@ -39,30 +41,30 @@ const (
 // that has bits in two. Counters of 2 bits, with a table of those that are too small, take 3.5
 // bytes, which did not seem worth the second structure. Fingerprints instead of bits need
 // neither, but 15 bits a key in the kernel for the rate of 10.
-type Cascade struct {
+type Filter struct {
 	words       []uint64
 	lines       uint32
 	first, rest int
 	counters    *counting.Nibbles // one for each bit; nil: nothing is deleted
 }
 
-// NewCascade returns a cascade over words, which must be zero and a multiple of
+// New returns a cascade over words, which must be zero and a multiple of
 // LineWords. A key sets first (1 … MaxLineBits) bits in the first line and rest
 // (0 …) in further lines. A cascade without words is always empty and
 // cannot be added to.
-func NewCascade(words []uint64, first, rest int) *Cascade {
-	c := newGrowing(words, first, rest)
+func New(words []uint64, first, rest int) *Filter {
+	c := NewGrowing(words, first, rest)
 	c.counters = counting.NewNibbles(64 * uint64(len(words)))
 	return c
 }
 
-// newGrowing is NewCascade of one from which nothing is removed.
-func newGrowing(words []uint64, first, rest int) *Cascade {
-	return &Cascade{words: words, lines: uint32(len(words) / LineWords), first: first, rest: rest}
+// NewGrowing is New of one from which nothing is removed.
+func NewGrowing(words []uint64, first, rest int) *Filter {
+	return &Filter{words: words, lines: uint32(len(words) / LineWords), first: first, rest: rest}
 }
 
 // Contains reports whether the key with hash h may be present.
-func (c *Cascade) Contains(h uint64) bool {
+func (c *Filter) Contains(h uint64) bool {
 	if c.lines == 0 || !c.testLine(h, c.first) {
 		return false
 	}
@@ -78,7 +80,7 @@ func (c *Cascade) Contains(h uint64) bool {
 // testLine tests the given number of bits of h in its line without a branch
 // between them. The loop of testBits is unrolled here: it would take half as
 // long again.
-func (c *Cascade) testLine(h uint64, bits int) bool {
+func (c *Filter) testLine(h uint64, bits int) bool {
 	base := int(hash.Reduce(h, c.lines)) * LineWords
 	line := (*[LineWords]uint64)(c.words[base : base+LineWords])
 	start := h >> 36
@@ -104,7 +106,7 @@ func (c *Cascade) testLine(h uint64, bits int) bool {
 
 // ContainsExtra reports whether the given number of extra bits of the key with
 // hash h are set.
-func (c *Cascade) ContainsExtra(h uint64, extra int) bool {
+func (c *Filter) ContainsExtra(h uint64, extra int) bool {
 	for i, b := range behind(c.rest, c.rest+extra) {
 		if !c.testBits(hash.Nth(h, i), b) {
 			return false
@@ -114,7 +116,7 @@ func (c *Cascade) ContainsExtra(h uint64, extra int) bool {
 }
 
 // testBits is like testLine, for any range of a line's bits.
-func (c *Cascade) testBits(h uint64, b bitRange) bool {
+func (c *Filter) testBits(h uint64, b bitRange) bool {
 	base := c.line(h)
 	for j := b.from; j < b.to; j++ {
 		if i, bit := place(base, h, j); c.words[i]>>bit&1 == 0 {
@@ -125,23 +127,23 @@ func (c *Cascade) testBits(h uint64, b bitRange) bool {
 }
 
 // Add adds the key with hash h.
-func (c *Cascade) Add(h uint64) {
+func (c *Filter) Add(h uint64) {
 	c.addBits(h, bitRange{0, c.first})
 	c.addBehind(h, 0, c.rest)
 }
 
 // AddExtra sets the extra bits from…to−1 of the key with hash h.
-func (c *Cascade) AddExtra(h uint64, from, to int) { c.addBehind(h, c.rest+from, c.rest+to) }
+func (c *Filter) AddExtra(h uint64, from, to int) { c.addBehind(h, c.rest+from, c.rest+to) }
 
 // Remove undoes one Add of the key with hash h, which must have been made.
-func (c *Cascade) Remove(h uint64) {
+func (c *Filter) Remove(h uint64) {
 	c.removeBits(h, bitRange{0, c.first})
 	c.removeBehind(h, 0, c.rest)
 }
 
 // RemoveExtra undoes one AddExtra, which must have been made, possibly in
 // several calls.
-func (c *Cascade) RemoveExtra(h uint64, from, to int) { c.removeBehind(h, c.rest+from, c.rest+to) }
+func (c *Filter) RemoveExtra(h uint64, from, to int) { c.removeBehind(h, c.rest+from, c.rest+to) }
 
 // bitRange is the bits from…to−1 of a key in one line.
 type bitRange struct{ from, to int }
@@ -162,20 +164,20 @@ func behind(from, to int) iter.Seq2[uint64, bitRange] {
 	}
 }
 
-func (c *Cascade) addBehind(h uint64, from, to int) {
+func (c *Filter) addBehind(h uint64, from, to int) {
 	for i, b := range behind(from, to) {
 		c.addBits(hash.Nth(h, i), b)
 	}
 }
 
-func (c *Cascade) removeBehind(h uint64, from, to int) {
+func (c *Filter) removeBehind(h uint64, from, to int) {
 	for i, b := range behind(from, to) {
 		c.removeBits(hash.Nth(h, i), b)
 	}
 }
 
 // line returns the index of the first word of the line of h.
-func (c *Cascade) line(h uint64) uint64 { return uint64(hash.Reduce(h, c.lines)) * LineWords }
+func (c *Filter) line(h uint64) uint64 { return uint64(hash.Reduce(h, c.lines)) * LineWords }
 
 // place returns the word, and the bit in it, of bit j of h in the line that
 // starts at base.
@@ -183,7 +185,7 @@ func place(base, h uint64, j int) (word, bit uint64) {
 	return base + (h>>36+uint64(j))%LineWords, h >> (6 * j) & 63
 }
 
-func (c *Cascade) addBits(h uint64, b bitRange) {
+func (c *Filter) addBits(h uint64, b bitRange) {
 	base := c.line(h)
 	for j := b.from; j < b.to; j++ {
 		i, bit := place(base, h, j)
@@ -193,7 +195,7 @@ func (c *Cascade) addBits(h uint64, b bitRange) {
 	}
 }
 
-func (c *Cascade) removeBits(h uint64, b bitRange) {
+func (c *Filter) removeBits(h uint64, b bitRange) {
 	base := c.line(h)
 	for j := b.from; j < b.to; j++ {
 		i, bit := place(base, h, j)
@@ -203,36 +205,36 @@ func (c *Cascade) removeBits(h uint64, b bitRange) {
 	}
 }
 
-func (c *Cascade) set(i, bit uint64)   { atomic.StoreUint64(&c.words[i], c.words[i]|1<<bit) }
-func (c *Cascade) clear(i, bit uint64) { atomic.StoreUint64(&c.words[i], c.words[i]&^(1<<bit)) }
+func (c *Filter) set(i, bit uint64)   { atomic.StoreUint64(&c.words[i], c.words[i]|1<<bit) }
+func (c *Filter) clear(i, bit uint64) { atomic.StoreUint64(&c.words[i], c.words[i]&^(1<<bit)) }
 
-// count adds keys to the counters alone, given their hashes in ascending order of the
-// uppermost byte; see partition.
-func (c *Cascade) count(hashes []uint64) {
+// Count adds keys to the counters alone, given their hashes in ascending order of the
+// uppermost byte; see [Partition].
+func (c *Filter) Count(hashes []uint64) {
 	c.countBits(hashes, bitRange{0, c.first})
-	c.countBehind(hashes, 0, c.rest)
+	c.CountBehind(hashes, 0, c.rest)
 }
 
-// countBehind is like count, for the bits from…to−1 after the first line.
-func (c *Cascade) countBehind(hashes []uint64, from, to int) {
+// CountBehind is like Count, for the bits from…to−1 after the first line.
+func (c *Filter) CountBehind(hashes []uint64, from, to int) {
 	if len(hashes) == 0 {
 		return
 	}
 	for line, b := range behind(from, to) {
 		further := make([]uint64, len(hashes))
-		parallel(len(hashes), func(from, to int) {
+		parallel.Ranges(len(hashes), func(from, to int) {
 			for i := from; i < to; i++ {
 				further[i] = hash.Nth(hashes[i], line)
 			}
 		})
-		further, _ = partition(further, nil)
+		further, _ = Partition(further, nil)
 		c.countBits(further, b)
 	}
 }
 
 // countBits counts the bits of hashes, the lines divided among the cores.
-func (c *Cascade) countBits(hashes []uint64, b bitRange) {
-	parallel(int(c.lines), func(from, to int) {
+func (c *Filter) countBits(hashes []uint64, b bitRange) {
+	parallel.Ranges(int(c.lines), func(from, to int) {
 		// Of the partitions at both ends, some hashes are in the lines of others.
 		begin := sort.Search(len(hashes), func(i int) bool { return c.lastLine(hashes[i]) >= from })
 		for _, h := range hashes[begin:] {
@@ -254,14 +256,39 @@ func (c *Cascade) countBits(hashes []uint64, b bitRange) {
 	})
 }
 
+const partitions = 256
+
+// Partition sorts hashes, and lists along with them, by their upper bits. Lines
+// and first buckets grow with the upper bits, so filling in that order stays
+// within a region that fits into the cache.
+func Partition(hashes []uint64, lists []uint16) ([]uint64, []uint16) {
+	var next [partitions + 1]int
+	for _, h := range hashes {
+		next[h>>56+1]++
+	}
+	for i := range partitions {
+		next[i+1] += next[i]
+	}
+	h2, l2 := make([]uint64, len(hashes)), make([]uint16, len(lists))
+	for i, h := range hashes {
+		j := next[h>>56]
+		next[h>>56]++
+		h2[j] = h
+		if lists != nil {
+			l2[j] = lists[i]
+		}
+	}
+	return h2, l2
+}
+
 // firstLine and lastLine return the lines of the least and of the largest hash with the
 // uppermost byte of h.
-func (c *Cascade) firstLine(h uint64) int { return int(hash.Reduce(h&^(1<<56-1), c.lines)) }
-func (c *Cascade) lastLine(h uint64) int  { return int(hash.Reduce(h|(1<<56-1), c.lines)) }
+func (c *Filter) firstLine(h uint64) int { return int(hash.Reduce(h&^(1<<56-1), c.lines)) }
+func (c *Filter) lastLine(h uint64) int  { return int(hash.Reduce(h|(1<<56-1), c.lines)) }
 
-// setCounted sets the bits of all keys that were counted, and returns the number of bits
+// SetCounted sets the bits of all keys that were counted, and returns the number of bits
 // that were not set, and of others that are.
-func (c *Cascade) setCounted() (missing, surplus int) {
+func (c *Filter) SetCounted() (missing, surplus int) {
 	for i, w := range c.words {
 		want := c.counters.Bits(uint64(i))
 		missing += bits.OnesCount64(want &^ w)
@@ -273,8 +300,8 @@ func (c *Cascade) setCounted() (missing, surplus int) {
 	return missing, surplus
 }
 
-// clearUncounted clears the bits that no key needs that was counted.
-func (c *Cascade) clearUncounted() {
+// ClearUncounted clears the bits that no key needs that was counted.
+func (c *Filter) ClearUncounted() {
 	for i, w := range c.words {
 		if want := c.counters.Bits(uint64(i)); w != want {
 			atomic.StoreUint64(&c.words[i], want)
@@ -282,8 +309,11 @@ func (c *Cascade) clearUncounted() {
 	}
 }
 
+// Counters returns the counters of bits, by which keys are removed.
+func (c *Filter) Counters() *counting.Nibbles { return c.counters }
+
 // Bits returns the number of set bits and of all bits.
-func (c *Cascade) Bits() (set, all uint64) {
+func (c *Filter) Bits() (set, all uint64) {
 	for _, w := range c.words {
 		set += uint64(bits.OnesCount64(w))
 	}
