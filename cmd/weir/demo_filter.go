@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/demo"
@@ -41,7 +41,7 @@ type demoFilter struct {
 }
 
 // Describe implements [demo.Filter].
-func (f *demoFilter) Describe(ctx context.Context) (m attach.Metadata, err error) {
+func (f *demoFilter) Describe(ctx context.Context) (m inventory.Metadata, err error) {
 	err = f.Do(ctx, func() error { m = f.Metadata(); return nil })
 	return m, err
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/doctor"
 )
@@ -61,7 +61,7 @@ func TestDoctorOfSilentDaemon(t *testing.T) {
 // The state is where the daemon that runs saves it, which may not be that of the service.
 func TestDoctorStateDir(t *testing.T) {
 	of := func(dir string, running bool) *status {
-		return &status{Attachments: []attach.Status{{Running: running, Metadata: attach.Metadata{StateDir: dir}}}}
+		return &status{Attachments: []inventory.Status{{Running: running, Metadata: inventory.Metadata{StateDir: dir}}}}
 	}
 	unknown := doctor.Subject{StateDir: "/var/lib/weir"}
 	found := doctor.Subject{StateDir: "/srv/weir", Config: config.Default()}

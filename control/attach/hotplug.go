@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
 )
@@ -331,7 +332,7 @@ func (h *hotplug) expect(all []*ahead) {
 }
 
 // refill preloads the programs that are wanted, of the current engine.
-func (h *hotplug) refill(e *engine.Generation, m Metadata) error {
+func (h *hotplug) refill(e *engine.Generation, m inventory.Metadata) error {
 	h.mu.Lock()
 	wanted, like := h.wanted()
 	missing := maps.Clone(wanted)
@@ -366,9 +367,9 @@ func (h *hotplug) refill(e *engine.Generation, m Metadata) error {
 	return err
 }
 
-func preload(e *engine.Generation, k kind, t loader.Target, m Metadata) (_ *preloaded, err error) {
+func preload(e *engine.Generation, k kind, t loader.Target, m inventory.Metadata) (_ *preloaded, err error) {
 	p := &preloaded{kind: k, engine: e}
-	if p.metadata, err = m.at(t).encode(); err != nil {
+	if p.metadata, err = m.At(t).Encode(); err != nil {
 		return nil, err
 	}
 	if p.stats, err = loader.NewStats(0); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -152,7 +153,7 @@ func with(name string, fn func(netlink.Link) error) func() error {
 
 func pinned(t *testing.T, c Config) (names []string) {
 	t.Helper()
-	all, err := ReadStatus(c.Pins)
+	all, err := inventory.ReadStatus(c.Pins)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,12 +240,12 @@ func TestPreloaded(t *testing.T) {
 func (m *Manager) leave(t *testing.T) {
 	t.Helper()
 	for _, h := range m.interfaces {
-		d, err := MetadataOf(h.Attachment)
+		d, err := inventory.MetadataOf(h.Attachment)
 		if err != nil {
 			t.Fatal(err)
 		}
 		d.PID = 1 << 30
-		about, err := d.encode()
+		about, err := d.Encode()
 		if err == nil {
 			err = h.SetMetadata(about)
 		}
@@ -329,7 +330,7 @@ func TestBusy(t *testing.T) {
 	}
 	done()
 	f.until("it is filtered for good", f.filtering(l.B.Iface, "wan1"))
-	all, err := ReadStatus(c.Pins)
+	all, err := inventory.ReadStatus(c.Pins)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -562,7 +563,7 @@ func TestNamesHaveRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { g.Close() })
-			d := Describe(g, engine.Config{}, []List{{Name: "here", Entries: 1}})
+			d := inventory.Describe(g, engine.Config{}, []inventory.List{{Name: "here", Entries: 1}})
 			m := NewManager(conf)
 			if err := m.Start(g, d, targets, nil); err != nil {
 				t.Fatal(err)

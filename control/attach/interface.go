@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
 )
@@ -56,13 +57,13 @@ func (i *managedInterface) updateIndex() {
 }
 
 // describe updates the metadata at the attachment.
-func (i *managedInterface) describe(m Metadata) error {
-	old, err := MetadataOf(i.Attachment)
+func (i *managedInterface) describe(m inventory.Metadata) error {
+	old, err := inventory.MetadataOf(i.Attachment)
 	if err != nil {
 		return err
 	}
 	m.InheritCounters(old, i.Stats().Lists(nil))
-	text, err := m.encode()
+	text, err := m.Encode()
 	if err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ const retryInterval = 2 * time.Second
 // predecessor is the program that filters on an interface when a manager finds it.
 type predecessor struct {
 	*loader.Attachment // nil: there is none
-	Metadata
+	inventory.Metadata
 	err error // why the metadata could not be read
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/filter/hash"
 	"weir/loader"
@@ -45,7 +46,7 @@ type Manager struct {
 	targets     []Target
 	edges       []string // of a domain that detects loops: names and globs
 	engine      *engine.Generation
-	metadata    Metadata
+	metadata    inventory.Metadata
 	interfaces  []*managedInterface
 	ahead       []*ahead // programs for interfaces that Follow is to begin with
 	leaving     leaving
@@ -140,7 +141,7 @@ func (m *Manager) Filter(targets []Target) (*loader.Filter, error) {
 // counters go on. An interface that cannot be filtered is logged and retried;
 // Start fails, and attaches to none, if it is required, an old program filters
 // there, or no interface can be filtered.
-func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target, edges []string) error {
+func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Target, edges []string) error {
 	found, err := expand(targets)
 	if err != nil {
 		return err
@@ -201,7 +202,7 @@ func (m *Manager) continueTrackers(found []Target) error {
 		case err != nil: // attach says why
 			others[t.Out] = others[t.Out] || !isAbsent(err)
 		case p.Attachment != nil:
-			others[t.Out] = others[t.Out] || p.ofOther() // which may yet attach more programs
+			others[t.Out] = others[t.Out] || p.OfOther() // which may yet attach more programs
 			filtered[t.Out] = append(filtered[t.Out], t.Target)
 			p.Close() // if it fails, a map leaks
 		}
@@ -252,10 +253,10 @@ func (m *Manager) find(t loader.Target) (p predecessor, err error) {
 		return p, a.Close() // it filters no more
 	}
 	p.Attachment = a
-	if p.Metadata, p.err = MetadataOf(a); p.err != nil {
-		p.Metadata = Metadata{} // not half of it
+	if p.Metadata, p.err = inventory.MetadataOf(a); p.err != nil {
+		p.Metadata = inventory.Metadata{} // not half of it
 	}
-	if p.ofOther() && !m.Takeover {
+	if p.OfOther() && !m.Takeover {
 		a.Close()
 		return p, fmt.Errorf("%s: %w, process %d: stop it first, or take over with --takeover", t, errRunning, p.PID)
 	}
@@ -265,7 +266,7 @@ func (m *Manager) find(t loader.Target) (p predecessor, err error) {
 // attach attaches the program to an interface. A program that was filtering
 // there is replaced.
 func (m *Manager) attach(i *managedInterface) error {
-	d := m.metadata.at(i.Target)
+	d := m.metadata.At(i.Target)
 	before, err := m.find(i.Target)
 	if err != nil {
 		return err
@@ -286,7 +287,7 @@ func (m *Manager) attach(i *managedInterface) error {
 		}
 		d.InheritCounters(before.Metadata, lists)
 	}
-	text, err := d.encode()
+	text, err := d.Encode()
 	if err != nil {
 		return err
 	}
@@ -463,12 +464,12 @@ func (m *Manager) Stats(out bool) []*loader.Stats {
 }
 
 // Metadata describes the engine that filters.
-func (m *Manager) Metadata() Metadata { return m.metadata }
+func (m *Manager) Metadata() inventory.Metadata { return m.metadata }
 
 // describe updates the metadata at an interface, unless that is not this manager's any more,
 // as Follow will find.
-func (m *Manager) describe(i *managedInterface, d Metadata) error {
-	err := i.describe(d.at(i.Target))
+func (m *Manager) describe(i *managedInterface, d inventory.Metadata) error {
+	err := i.describe(d.At(i.Target))
 	if errors.Is(err, loader.ErrReplaced) || errors.Is(err, loader.ErrNotAttached) {
 		return nil
 	}
@@ -476,7 +477,7 @@ func (m *Manager) describe(i *managedInterface, d Metadata) error {
 }
 
 // Describe updates the metadata at the attachments.
-func (m *Manager) Describe(d Metadata) {
+func (m *Manager) Describe(d inventory.Metadata) {
 	m.metadata = d
 	for _, i := range m.interfaces {
 		if !i.filtered() {
@@ -749,7 +750,7 @@ func (m *Manager) tidy() {
 		m.Log.Warn(err.Error()) // the others are tidied
 	}
 	for _, a := range all {
-		if d, _ := MetadataOf(a); a.Severed() && !Alive(d.PID) &&
+		if d, _ := inventory.MetadataOf(a); a.Severed() && !inventory.Alive(d.PID) &&
 			!m.named(a.Target()) && m.covers(a.Target()) {
 			if err := a.DetachAny(); err != nil {
 				m.Log.Warn(err.Error())
@@ -906,7 +907,7 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 			return nil // it was renamed since followNames looked
 		}
 		// A program that an ended daemon has left is adopted, as by Start.
-		if d, _ := MetadataOf(now); d.ofOther() {
+		if d, _ := inventory.MetadataOf(now); d.OfOther() {
 			return errTaken
 		}
 	}

@@ -19,7 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf" //nolint:depguard // the places of constants, for a test only
+	"weir/control/attach/inventory"
 	"weir/control/engine"
+	"weir/control/list"
+	"weir/control/list/listfile"
 	"weir/control/observe/heavy"
 	"weir/control/stage/loop"
 	"weir/control/stage/replies"
@@ -31,6 +34,16 @@ import (
 	"weir/tests/wait"
 )
 
+// parse returns the contents of a list.
+func parse(t *testing.T, text string) *list.Set {
+	t.Helper()
+	e, _, err := listfile.Parse("list", strings.NewReader(text), listfile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Set()
+}
+
 // options returns how a manager attaches to the far ends of wires.
 func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target) {
 	t.Helper()
@@ -40,7 +53,7 @@ func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target
 	}
 	c := Config{Pins: loader.Pins(dir), Log: slog.New(slog.NewTextHandler(log, nil))}
 	t.Cleanup(func() {
-		if _, err := DetachAll(c.Pins); err != nil {
+		if _, err := inventory.DetachAll(c.Pins); err != nil {
 			t.Error(err)
 		}
 		os.RemoveAll(dir)
@@ -53,22 +66,22 @@ func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target
 }
 
 // buildKernel builds an engine of one list, and its metadata.
-func buildKernel(t *testing.T, text string, c engine.Config, lists int) (*engine.Generation, Metadata) {
+func buildKernel(t *testing.T, text string, c engine.Config, lists int) (*engine.Generation, inventory.Metadata) {
 	t.Helper()
 	contents := parse(t, text)
 	var rules []engine.List
-	var all []List
+	var all []inventory.List
 	for n := range lists {
 		l := engine.List{Name: fmt.Sprintf("list-%d", n), Contents: contents}
 		rules = append(rules, l)
-		all = append(all, List{Name: l.Name, Entries: contents.Len()})
+		all = append(all, inventory.List{Name: l.Name, Entries: contents.Len()})
 	}
 	g, err := engine.Build(rules, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Close() })
-	m := Describe(g, c, all)
+	m := inventory.Describe(g, c, all)
 	m.PID, m.Version, m.Since, m.Loaded = os.Getpid(), "test", time.Now(), time.Now()
 	return g, m
 }
@@ -95,7 +108,7 @@ func begin(t *testing.T, c Config, targets []Target) *Manager {
 }
 
 // roll replaces the engine by the next one.
-func (m *Manager) roll(t *testing.T, g *engine.Generation, d Metadata, targets []Target, edges []string) error {
+func (m *Manager) roll(t *testing.T, g *engine.Generation, d inventory.Metadata, targets []Target, edges []string) error {
 	r, err := m.Prepare(g, d, targets, edges)
 	if err != nil {
 		return err
@@ -116,13 +129,13 @@ func (m *Manager) reconfigure(t *testing.T, targets []Target) error {
 }
 
 // states returns the state of all interfaces, by name of the namespace.
-func states(t *testing.T, pins loader.Pins) map[string]Status {
+func states(t *testing.T, pins loader.Pins) map[string]inventory.Status {
 	t.Helper()
-	all, err := ReadStatus(pins)
+	all, err := inventory.ReadStatus(pins)
 	if err != nil {
 		t.Fatal(err)
 	}
-	states := map[string]Status{}
+	states := map[string]inventory.Status{}
 	for _, i := range all {
 		states[i.Netns] = i
 	}
@@ -196,7 +209,7 @@ func TestOtherReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i, err := StatusOf(a); err != nil || max(i.Reasons["rain"].Packets, i.Reasons["snow"].Packets) < packets {
+	if i, err := inventory.StatusOf(a); err != nil || max(i.Reasons["rain"].Packets, i.Reasons["snow"].Packets) < packets {
 		t.Errorf("%+v, %v", i, err)
 	}
 	a.Close()
@@ -442,7 +455,7 @@ func constants(t *testing.T, h *managedInterface) []byte {
 }
 
 // rollHalf is roll, but the second interface refuses its program.
-func (m *Manager) rollHalf(t *testing.T, g *engine.Generation, d Metadata, targets []Target, edges []string) error {
+func (m *Manager) rollHalf(t *testing.T, g *engine.Generation, d inventory.Metadata, targets []Target, edges []string) error {
 	t.Helper()
 	r, err := m.Prepare(g, d, targets, edges)
 	if err != nil {
@@ -532,7 +545,7 @@ func TestLeftFiltering(t *testing.T) {
 		t.Fatalf("filtered: %v:\n%s", got, &log)
 	}
 	i := m.interfaces[1]
-	d, err := MetadataOf(i.Attachment)
+	d, err := inventory.MetadataOf(i.Attachment)
 	if now := i.ProgramID(); now == 0 || now == left || err != nil || d.PID != os.Getpid() {
 		t.Errorf("program %d, which was %d before, of process %d: %v", now, left, d.PID, err)
 	}
@@ -556,8 +569,8 @@ func TestLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		d := Metadata{PID: otherDaemon(t)}
-		about, err := d.encode()
+		d := inventory.Metadata{PID: otherDaemon(t)}
+		about, err := d.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -573,12 +586,12 @@ func TestLost(t *testing.T) {
 		want        error
 	}{
 		{"detached", "wan*", func(t *testing.T, o env) {
-			if _, err := DetachAll(o.Pins); err != nil {
+			if _, err := inventory.DetachAll(o.Pins); err != nil {
 				t.Fatal(err)
 			}
 		}, nil},
 		{"the only name detached", "wan1", func(t *testing.T, o env) {
-			if _, err := DetachAll(o.Pins); err != nil {
+			if _, err := inventory.DetachAll(o.Pins); err != nil {
 				t.Fatal(err)
 			}
 		}, ErrNothingLeft},
@@ -648,12 +661,12 @@ func TestForgetShared(t *testing.T) {
 	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
 	d.Replies = &replies.About{}
 	m := NewManager(config)
-	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepShared(g.Kernel()), ForgetShared(config.Pins)); err != nil {
+	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepShared(g.Kernel()), inventory.ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(true)
 	d.Replies = nil
-	if err := errors.Join(m.roll(t, g, d, targets, nil), ForgetShared(config.Pins)); err != nil {
+	if err := errors.Join(m.roll(t, g, d, targets, nil), inventory.ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(false)
@@ -700,7 +713,7 @@ func TestFilterGone(t *testing.T) {
 	follow(Filtered)
 	ip("tc", "qdisc", "del", "dev", l.B.Iface, "clsact")
 	follow(Filtered)
-	if _, err := DetachAll(config.Pins); err != nil {
+	if _, err := inventory.DetachAll(config.Pins); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Follow(); !errors.Is(err, ErrNothingLeft) || strings.Contains(log.String(), errTaken.Error()) || !strings.Contains(log.String(), errDetached.Error()) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
 )
@@ -20,7 +21,7 @@ import (
 type Rollout struct {
 	m        *Manager
 	engine   *engine.Generation
-	metadata Metadata
+	metadata inventory.Metadata
 	targets  []Target // nil: those of the manager stay
 	edges    []string
 	loads    []*managedInterface // whose programs are to be loaded
@@ -48,7 +49,7 @@ func (a *ahead) Close() error {
 }
 
 // Prepare plans a rollout and loads its programs.
-func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target, edges []string) (*Rollout, error) {
+func (m *Manager) Prepare(e *engine.Generation, d inventory.Metadata, targets []Target, edges []string) (*Rollout, error) {
 	r, err := m.Plan(e, d, targets, edges)
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target, ed
 // Interfaces that the targets no longer cover are released by Commit. Without targets,
 // those of the manager and its edges stay. None comes or goes until the rollout is committed
 // or closed.
-func (m *Manager) Plan(e *engine.Generation, d Metadata, targets []Target, edges []string) (*Rollout, error) {
+func (m *Manager) Plan(e *engine.Generation, d inventory.Metadata, targets []Target, edges []string) (*Rollout, error) {
 	if targets == nil {
 		edges = m.edges
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/fleet/rehearsal"
@@ -68,7 +69,7 @@ func (d *Daemon) replan(now time.Time) {
 }
 
 // build builds the engine of a configuration, unless one is kept, with its metadata.
-func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, attach.Metadata, error) {
+func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, inventory.Metadata, error) {
 	c := p.EngineConfig()
 	c.Monitor, c.SampleClean = b.monitor.monitors(p.Config), b.rehearsals.Any()
 	b.observers.configure(p, &c)
@@ -76,7 +77,7 @@ func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, attac
 	c.Owner = b.owner(p.Config)
 	var err error
 	if c.Shared, err = b.active.sharedMaps(p.Config); err != nil {
-		return nil, attach.Metadata{}, err
+		return nil, inventory.Metadata{}, err
 	}
 	defer c.Shared.Close() // the engine shares them
 	e := by.engineFor(p, c, b.log)
@@ -93,18 +94,18 @@ func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, attac
 		})
 	}
 	if err != nil {
-		return nil, attach.Metadata{}, err
+		return nil, inventory.Metadata{}, err
 	}
 	b.observers.stages.Connect(e)
 	if evadable(e) || e.Out() != nil && evadable(e.Out()) {
 		b.log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): malformed: drop closes that")
 	}
-	m := attach.Describe(e, c, p.Descriptions())
+	m := inventory.Describe(e, c, p.Descriptions())
 	m.Stages = p.Stages
 	m.Loop = p.Stages.About(loader.Target{}).Loop // what is dropped on all interfaces
 	m.Version, m.PID, m.Loaded = b.version, os.Getpid(), time.Now()
-	m.Service = attach.ServiceOf(m.PID)
+	m.Service = inventory.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, b.queue.StateDir()
 	return e, m, nil
 }

@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"weir/control/api/server"
+	"weir/control/ask"
 	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/console"
@@ -26,7 +28,6 @@ import (
 	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/entries"
-	"weir/control/ask"
 	"weir/control/feed"
 	"weir/control/fleet/member"
 	"weir/control/fleet/rehearsal"
@@ -404,7 +405,7 @@ func (d *Daemon) Stop() error {
 }
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.
-func (d *Daemon) Metadata() attach.Metadata { return d.active.attach.Metadata() }
+func (d *Daemon) Metadata() inventory.Metadata { return d.active.attach.Metadata() }
 
 func (d *Daemon) serveConfig() serve.Config {
 	s := serveOf(d.active.prepared.Config)

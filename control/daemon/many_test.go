@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
-	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -55,7 +55,7 @@ func TestManyLists(t *testing.T) {
 	}
 	write(t, file, text.String())
 	t.Cleanup(func() {
-		if _, err := attach.DetachAll(loader.Pins(pins)); err != nil {
+		if _, err := inventory.DetachAll(loader.Pins(pins)); err != nil {
 			t.Error(err)
 		}
 		os.Remove(pins)
@@ -122,7 +122,7 @@ func TestManyLists(t *testing.T) {
 	}
 	described := func(lists int) {
 		t.Helper()
-		all, err := attach.ReadStatus(loader.Pins(pins))
+		all, err := inventory.ReadStatus(loader.Pins(pins))
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}

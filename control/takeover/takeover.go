@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api/client"
-	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/journal"
 )
@@ -61,7 +61,7 @@ func processOf(ctx context.Context, c *config.Config) int {
 	if s, err := client.Dial(string(c.API.Socket)).Status(ctx); err == nil {
 		return s.PID
 	}
-	all, _ := attach.ReadStatus(c.Pins) // damaged pins are not what is looked for
+	all, _ := inventory.ReadStatus(c.Pins) // damaged pins are not what is looked for
 	for _, a := range all {
 		if a.Running {
 			return a.PID
@@ -73,7 +73,7 @@ func processOf(ctx context.Context, c *config.Config) int {
 // stopOthers stops the processes that filter where this one is to, and have the
 // journal open.
 func stopOthers(c *config.Config, file string, log *slog.Logger) error {
-	all, err := attach.ReadStatus(c.Pins)
+	all, err := inventory.ReadStatus(c.Pins)
 	if err != nil {
 		log.Warn(err.Error()) // about what is not found then
 	}
@@ -110,7 +110,7 @@ func stop(pid int, file string) (asked bool, err error) {
 		return false, err
 	}
 	defer unix.Close(fd)
-	if !attach.Alive(pid) || !journal.OpenIn(pid, file) {
+	if !inventory.Alive(pid) || !journal.OpenIn(pid, file) {
 		return false, nil
 	}
 	err = unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/filter/key"
 	"weir/tests/long"
 )
@@ -89,7 +89,7 @@ lists:
 	traffic.await(2000)
 	traffic.finish()
 
-	all, err := attach.ReadStatus(h.pins)
+	all, err := inventory.ReadStatus(h.pins)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%d attachments, %v", len(all), err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/control/observe/events"
 	"weir/control/quantity"
 	"weir/control/stage"
@@ -54,9 +54,9 @@ func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 			t.Fatal(err)
 		}
 	}
-	status := func() attach.Status {
+	status := func() inventory.Status {
 		t.Helper()
-		all, err := attach.ReadStatus(c.Pins)
+		all, err := inventory.ReadStatus(c.Pins)
 		if err != nil || len(all) != 1 || all[0].NewFlows == nil {
 			t.Fatalf("%+v, %v", all, err)
 		}
@@ -163,7 +163,7 @@ reported:
 	if _, err := d.Reload(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := attach.ReadStatus(c.Pins); err != nil || len(all) != 1 || all[0].NewFlows != nil || all[0].FirstSeen != nil {
+	if all, err := inventory.ReadStatus(c.Pins); err != nil || len(all) != 1 || all[0].NewFlows != nil || all[0].FirstSeen != nil {
 		t.Errorf("new flows are looked for after they were switched off: %+v, %v", all, err)
 	}
 }

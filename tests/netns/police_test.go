@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"weir/control/attach"
+	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/quantity"
@@ -700,9 +700,9 @@ func TestPoliceByConfiguration(t *testing.T) {
 			}
 		}
 	}
-	status := func() attach.Status {
+	status := func() inventory.Status {
 		t.Helper()
-		all, err := attach.ReadStatus(c.Pins)
+		all, err := inventory.ReadStatus(c.Pins)
 		if err != nil || len(all) != 1 {
 			t.Fatalf("%+v, %v", all, err)
 		}

@@ -1,4 +1,4 @@
-package attach
+package inventory
 
 import (
 	"cmp"
@@ -167,8 +167,8 @@ func byList(d Metadata, out bool, counters []loader.Counter) []ListCount {
 }
 
 // Interface is the interface and the direction of the packets.
-func (i Status) Interface() Interface {
-	return Interface{Netns: i.Netns, Iface: i.Name, Out: i.Direction == Interface{Out: true}.Direction()}
+func (i Status) Interface() loader.Target {
+	return loader.Target{Netns: i.Netns, Iface: i.Name, Out: i.Direction == loader.Target{Out: true}.Direction()}
 }
 
 // TopReasons returns the names of the reasons that have packets, the most frequent
@@ -195,8 +195,8 @@ func (i Status) TopReasons() []string {
 // Age returns how long the interface has been filtered.
 func (i Status) Age(now time.Time) time.Duration { return now.Sub(i.Since).Round(time.Second) }
 
-// ofOther reports whether another running daemon wrote the metadata.
-func (m Metadata) ofOther() bool { return m.PID != os.Getpid() && Alive(m.PID) }
+// OfOther reports whether another running daemon wrote the metadata.
+func (m Metadata) OfOther() bool { return m.PID != os.Getpid() && Alive(m.PID) }
 
 // Alive reports whether a process runs and is weir: the PID may be another's
 // by now.

@@ -1,4 +1,6 @@
-package attach
+// Package inventory reads and describes what is pinned beside programs: the metadata of an
+// attachment, and by that its counters. It detaches what is found there.
+package inventory
 
 import (
 	"encoding/json"
@@ -64,8 +66,8 @@ func (m Metadata) outgoing() Metadata {
 	return m
 }
 
-// at returns the metadata of an interface, with what stages say of its program.
-func (m Metadata) at(t loader.Target) Metadata {
+// At returns the metadata of an interface, with what stages say of its program.
+func (m Metadata) At(t loader.Target) Metadata {
 	if t.Out {
 		m = m.outgoing()
 	}
@@ -179,7 +181,8 @@ func (m Metadata) CompatibleCounters(old Metadata) bool {
 	return slices.Equal(m.CountedReasons[:n], old.CountedReasons[:n])
 }
 
-func (m Metadata) encode() ([]byte, error) {
+// Encode returns the metadata as text.
+func (m Metadata) Encode() ([]byte, error) {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("describe the attachment: %w", err)
