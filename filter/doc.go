@@ -46,6 +46,8 @@
 //     "Hash-based IP traceback", 2001 (bpf/digest.h).
 //   - [weir/filter/multicast]: multicast forwarding with a Bloom filter for each
 //     port, after Grönvall (bpf/multicast.h).
+//   - [weir/filter/conntrack]: connections that this host opens, and with whom it has
+//     conversed (bpf/replies.h, bpf/collateral.h).
 //   - [weir/filter/verdict]: the decision on a frame, in which all of the above
 //     meet (bpf/pipeline.h).
 //

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"weir/filter/conntrack"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/penalty"
@@ -183,7 +184,7 @@ func (p *Program) TraceFrame(frame []byte, penalties []Penalty) *Trace {
 	if p.allows(frame, pkt) {
 		v.add(Condition{Stage: StageAllow, All: true, Reason: Allowed})
 	}
-	if _, ok := connectionOf(pkt); ok && pkt == v.outer {
+	if conntrack.Tracks(pkt) && pkt == v.outer {
 		v.replies(k)
 	}
 	return v.finish()

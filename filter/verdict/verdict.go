@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"weir/filter/conntrack"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -137,13 +138,13 @@ func (p *Policy) unwanted(r Reason) bool {
 type Program struct {
 	Policy
 	Block, Allow *membership.Set
-	Rules        *Rules       // of the lists; nil: they have none
-	Interface    string       // that the packets cross, by which rules match
-	Tracked      *Trackers    // nil: no flows are counted
-	Loop         *icarus.Node // inside a domain; nil: no loop detection
-	FirstSeen    *FirstSeen   // nil: new flows are not looked for
-	Replies      *Replies     // that pass the block lists; nil: none do
-	Collateral   *Collateral  // nil: conversations are not recorded
+	Rules        *Rules                // of the lists; nil: they have none
+	Interface    string                // that the packets cross, by which rules match
+	Tracked      *Trackers             // nil: no flows are counted
+	Loop         *icarus.Node          // inside a domain; nil: no loop detection
+	FirstSeen    *FirstSeen            // nil: new flows are not looked for
+	Replies      *conntrack.Replies    // that pass the block lists; nil: none do
+	Collateral   *conntrack.Collateral // nil: conversations are not recorded
 }
 
 // Outcome is the decision on one frame.
@@ -214,7 +215,7 @@ func (v *view) outcome() Outcome {
 	if v.trace == nil && v.packet.HasAddresses {
 		v.program.FirstSeen.observe(v.packet, o, len(v.frame))
 		if r := v.program.Replies; r != nil && v.program.Out && o.Action == Pass {
-			r.remember(v.frame, v.outer, v.program.Collateral)
+			r.Remember(v.frame, v.outer, v.program.Collateral)
 		}
 	}
 	return o
@@ -390,7 +391,15 @@ func (v *view) reply() bool {
 	case v.trace != nil:
 		return v.met(StageReply).Reason != Clean
 	}
-	return v.packet == v.outer && v.program.Replies.isReply(v.frame, v.packet)
+	return v.packet == v.outer && v.program.Replies.IsReply(v.frame, v.packet)
+}
+
+// conversed records the conversation of a packet that a list matches, if it is of any.
+func (v *view) conversed() {
+	p := v.program
+	if p.Collateral != nil && p.Replies != nil && v.trace == nil && v.packet == v.outer {
+		p.Collateral.Record(p.Replies, v.frame, v.packet, p.Out)
+	}
 }
 
 // dhcp returns what passes as DHCP: from a server to a client, which any host

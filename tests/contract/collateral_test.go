@@ -15,6 +15,7 @@ import (
 	"weir/control/replay"
 	"weir/control/stage/collateral"
 	"weir/control/stage/replies"
+	"weir/filter/conntrack"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -24,7 +25,7 @@ import (
 
 // newRecord returns what programs need that record conversations, with room for a number of
 // connections and of addresses, and the twins of both.
-func newRecord(t testing.TB, connections, sources int, drop bool) (*loader.Shared, *verdict.Replies, *verdict.Collateral, []engine.Part) {
+func newRecord(t testing.TB, connections, sources int, drop bool) (*loader.Shared, *conntrack.Replies, *conntrack.Collateral, []engine.Part) {
 	t.Helper()
 	entries := replies.Maps(connections)
 	maps.Copy(entries, collateral.Maps(sources))
@@ -33,17 +34,17 @@ func newRecord(t testing.TB, connections, sources int, drop bool) (*loader.Share
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	known := &verdict.Replies{
+	known := &conntrack.Replies{
 		Opening: time.Hour, Established: 3 * time.Hour, UDP: 2 * time.Hour, Ephemeral: 32768, Now: loader.Monotonic, Drop: drop,
-		Open: make(map[verdict.Connection]verdict.ConnectionState),
+		Open: make(map[conntrack.Connection]conntrack.ConnectionState),
 	}
 	measured := collateral.NewTwin()
 	return s, known, measured, []engine.Part{&replies.Part{Replies: known}, &collateral.Part{Collateral: measured}}
 }
 
 // sameStates compares the connections in a map with those that the reference has.
-func sameStates(s *loader.Shared, want map[verdict.Connection]verdict.ConnectionState, names ...string) error {
-	left := make(map[replies.Connection]verdict.ConnectionState)
+func sameStates(s *loader.Shared, want map[conntrack.Connection]conntrack.ConnectionState, names ...string) error {
+	left := make(map[replies.Connection]conntrack.ConnectionState)
 	for c, s := range want {
 		left[connectionIn(c)] = s
 	}
@@ -69,7 +70,7 @@ func sameStates(s *loader.Shared, want map[verdict.Connection]verdict.Connection
 }
 
 // sameRecord compares what both sides have recorded.
-func sameRecord(s *loader.Shared, want map[verdict.Partner]verdict.Conversation) error {
+func sameRecord(s *loader.Shared, want map[conntrack.Partner]conntrack.Conversation) error {
 	record := collateral.Record{Shared: s}
 	all, err := record.Partners()
 	if err != nil {
@@ -108,8 +109,8 @@ func TestCollateral(t *testing.T) {
 		c.Monitor = i%8 == 3
 		lean := i%4 == 2
 		c.Inner = c.Inner && !lean
-		var known *verdict.Replies
-		var measured *verdict.Collateral
+		var known *conntrack.Replies
+		var measured *conntrack.Collateral
 		c.Shared, known, measured, c.Parts = newRecord(t, 1<<14, 1<<14, i%2 == 0)
 		if n := c.Shared.Bytes() / (1 << 14); n > 0 && (n < 350 || n > 450) { // old kernels do not say
 			t.Errorf("%d bytes for 1.25 connections, another and an address, where the documentation says 400", n)
@@ -189,11 +190,11 @@ func TestCollateral(t *testing.T) {
 				}
 				seen[o.Reason.String()]++
 			case 2: // time passes, or a connected socket sends
-				connected := verdict.Connection{Local: netip.AddrPortFrom(tuple.Src, tuple.SrcPort), Remote: netip.AddrPortFrom(tuple.Dst, tuple.DstPort), Proto: 17}
+				connected := conntrack.Connection{Local: netip.AddrPortFrom(tuple.Src, tuple.SrcPort), Remote: netip.AddrPortFrom(tuple.Dst, tuple.DstPort), Proto: 17}
 				if s, ok := known.Open[connected]; tuple.Proto == 17 && (!ok || s.Connected) && r.IntN(2) == 0 {
-					known.Open[connected] = verdict.ConnectionState{Until: loader.Monotonic() + time.Hour, Connected: true}
+					known.Open[connected] = conntrack.ConnectionState{Until: loader.Monotonic() + time.Hour, Connected: true}
 				}
-				for name, all := range map[string]map[verdict.Connection]verdict.ConnectionState{bpf.WeirMapConnections: known.Open, bpf.WeirMapAccepted: measured.Accepted} {
+				for name, all := range map[string]map[conntrack.Connection]conntrack.ConnectionState{bpf.WeirMapConnections: known.Open, bpf.WeirMapAccepted: measured.Accepted} {
 					for c2, s := range all {
 						at := name
 						if c2.Proto == 17 && !s.Connected {
@@ -228,7 +229,7 @@ func TestCollateral(t *testing.T) {
 			}
 		}
 		for p, of := range measured.Partners {
-			for _, how := range []verdict.How{verdict.OpenedTCP, verdict.OpenedUDP, verdict.AcceptedTCP} {
+			for _, how := range []conntrack.How{conntrack.OpenedTCP, conntrack.OpenedUDP, conntrack.AcceptedTCP} {
 				if of.How&how != 0 {
 					seen[fmt.Sprintf("%s/%d", map[bool]string{false: "in", true: "out"}[p.Out], how)]++
 				}

@@ -12,16 +12,16 @@ import (
 	"weir/control/replay"
 	"weir/control/stage/replies"
 	"weir/filter/blocked"
+	"weir/filter/conntrack"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/recent"
-	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
 )
 
 // connectionIn returns a connection as the program has it.
-func connectionIn(c verdict.Connection) replies.Connection {
+func connectionIn(c conntrack.Connection) replies.Connection {
 	words := func(a netip.Addr) (w [4]uint32) {
 		var b [16]byte
 		copy(b[:], a.AsSlice())
@@ -40,8 +40,8 @@ func connectionIn(c verdict.Connection) replies.Connection {
 
 // sameConnections compares what both sides remember. The clocks of both are read one after
 // the other.
-func sameConnections(known replies.Connections, want map[verdict.Connection]verdict.ConnectionState) error {
-	left := make(map[replies.Connection]verdict.ConnectionState)
+func sameConnections(known replies.Connections, want map[conntrack.Connection]conntrack.ConnectionState) error {
+	left := make(map[replies.Connection]conntrack.ConnectionState)
 	for c, s := range want {
 		left[connectionIn(c)] = s
 	}
@@ -85,9 +85,9 @@ func TestReplies(t *testing.T) {
 		c := r.config(i)
 		lean := i%4 == 2
 		c.Monitor = i%8 == 3
-		twin := &verdict.Replies{
+		twin := &conntrack.Replies{
 			Opening: time.Hour, Established: 3 * time.Hour, UDP: 2 * time.Hour, Ephemeral: 32768, Now: loader.Monotonic,
-			Open: make(map[verdict.Connection]verdict.ConnectionState),
+			Open: make(map[conntrack.Connection]conntrack.ConnectionState),
 		}
 		c.Shared, c.Parts = known.Shared, []engine.Part{&replies.Part{Replies: twin}}
 		var lists []engine.List
@@ -186,7 +186,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	c := engine.Config{Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
+	c := engine.Config{Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 		Opening: time.Hour, Established: time.Hour, UDP: time.Hour, Ephemeral: 32768, Now: loader.Monotonic,
 	}}}}
 	out := tcEntries(t, nil, c, "out")[0]
@@ -202,7 +202,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 		}
 	}
 	own := netip.MustParseAddr("198.51.100.1")
-	ownAddress := connectionIn(verdict.Connection{Local: netip.AddrPortFrom(host, 0), Remote: netip.AddrPortFrom(own, 0)}).Remote
+	ownAddress := connectionIn(conntrack.Connection{Local: netip.AddrPortFrom(host, 0), Remote: netip.AddrPortFrom(own, 0)}).Remote
 	count := func() (all, kept int) {
 		t.Helper()
 		if err := known.All(func(c replies.Connection, _ replies.State) error {
@@ -228,7 +228,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 	for port := range uint16(100) {
 		leaves(6, own, 40000+port, 443, 0x02)
 		// As a socket with a remote address sends, which packets of test runs have not.
-		connected := verdict.Connection{Local: netip.AddrPortFrom(host, 40000+port), Remote: netip.AddrPortFrom(own, 53), Proto: 17}
+		connected := conntrack.Connection{Local: netip.AddrPortFrom(host, 40000+port), Remote: netip.AddrPortFrom(own, 53), Proto: 17}
 		if err := known.Put(connectionIn(connected), replies.State{Until: math.MaxUint64}); err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/stage/replies"
+	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -82,7 +83,7 @@ func TestEgressCost(t *testing.T) {
 		config engine.Config
 	}{
 		{"egress", engine.Config{Outgoing: &engine.Telemetry{}}},
-		{"egress, replies pass", engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
+		{"egress, replies pass", engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 			Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 		}}}}},
 	} {

@@ -18,6 +18,7 @@ import (
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage/replies"
+	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -44,7 +45,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	to := target(out)
@@ -106,7 +107,7 @@ func TestTunnelIsNotConnected(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	local, remote := l.B.IPv4, l.A.IPv4
@@ -196,7 +197,7 @@ func TestPortsOfNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &verdict.Replies{
+	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	to := target(l.B)

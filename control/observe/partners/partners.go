@@ -25,6 +25,7 @@ import (
 	"weir/control/ruleset"
 	"weir/control/stages"
 	"weir/control/trial"
+	"weir/filter/conntrack"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -111,7 +112,7 @@ func (m *Record) Read(ctx context.Context) (*api.Collateral, error) {
 	defer m.reading.Unlock()
 	c := &api.Collateral{At: time.Now()}
 	var p *ruleset.Ruleset
-	read := func() (map[verdict.Partner]verdict.Conversation, error) { return nil, nil }
+	read := func() (map[conntrack.Partner]conntrack.Conversation, error) { return nil, nil }
 	if err := m.host.Lend(ctx, func(a ruleset.Active) error {
 		p = a.Copy()
 		record := p.Config.Conversations(a.Engine.Kernel())
@@ -120,7 +121,7 @@ func (m *Record) Read(ctx context.Context) (*api.Collateral, error) {
 			return nil
 		}
 		c.Recorded, c.Room = true, int(p.Config.Collateral.Sources)
-		read = func() (map[verdict.Partner]verdict.Conversation, error) {
+		read = func() (map[conntrack.Partner]conntrack.Conversation, error) {
 			all, err := record.Partners()
 			return all, errors.Join(err, record.Close())
 		}
@@ -143,7 +144,7 @@ func (m *Record) Read(ctx context.Context) (*api.Collateral, error) {
 }
 
 // attribute says which lists would drop what the partners send, or what is sent to them.
-func attribute(p *ruleset.Ruleset, c *api.Collateral, partners map[verdict.Partner]verdict.Conversation) {
+func attribute(p *ruleset.Ruleset, c *api.Collateral, partners map[conntrack.Partner]conntrack.Conversation) {
 	c.Addresses = len(partners)
 	all := make([]api.Partner, 0, len(partners))
 	clock := loader.Monotonic()
@@ -200,11 +201,11 @@ func blocking(p *ruleset.Ruleset, found []engine.Found) map[string]bool {
 	return names
 }
 
-func howConversed(how verdict.How) (all []string) {
+func howConversed(how conntrack.How) (all []string) {
 	for _, of := range []struct {
-		bit  verdict.How
+		bit  conntrack.How
 		name string
-	}{{verdict.OpenedTCP, "opened-tcp"}, {verdict.OpenedUDP, "opened-udp"}, {verdict.AcceptedTCP, "accepted-tcp"}} {
+	}{{conntrack.OpenedTCP, "opened-tcp"}, {conntrack.OpenedUDP, "opened-udp"}, {conntrack.AcceptedTCP, "accepted-tcp"}} {
 		if how&of.bit != 0 {
 			all = append(all, of.name)
 		}
@@ -263,7 +264,7 @@ func (m *Record) ConversedWith(ctx context.Context, a Additions, heard func(neti
 		return &wire.Conversed{}
 	}
 	now, last := loader.Monotonic(), make(map[netip.Addr]time.Duration)
-	counts := func(how verdict.How, at time.Duration) bool {
+	counts := func(how conntrack.How, at time.Duration) bool {
 		return now-at <= day && (a.out || !memory.Spared(how))
 	}
 	err := memory.Connections(func(c stages.Connection) {
@@ -271,13 +272,13 @@ func (m *Record) ConversedWith(ctx context.Context, a Additions, heard func(neti
 		if a.out {
 			t.Src, t.Dst, t.SrcPort, t.DstPort = t.Dst, t.Src, t.DstPort, t.SrcPort
 		}
-		answered := c.Answered || c.How == verdict.OpenedUDP && !a.out && heard(of)
+		answered := c.Answered || c.How == conntrack.OpenedUDP && !a.out && heard(of)
 		if answered && counts(c.How, c.Sent) && a.drop(t) {
 			last[of] = max(last[of], c.Sent)
 		}
 	})
 	if err == nil && !a.narrow { // the record has no ports
-		var partners map[verdict.Partner]verdict.Conversation
+		var partners map[conntrack.Partner]conntrack.Conversation
 		partners, err = memory.Partners()
 		for of, s := range partners {
 			t := key.Tuple{Src: of.Addr, Dst: netip.IPv6Unspecified(), Proto: unix.IPPROTO_TCP}

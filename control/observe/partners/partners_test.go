@@ -10,7 +10,7 @@ import (
 	"weir/control/config"
 	"weir/control/journal"
 	"weir/control/ruleset"
-	"weir/filter/verdict"
+	"weir/filter/conntrack"
 	"weir/loader"
 )
 
@@ -37,9 +37,9 @@ lists:
 		t.Fatal(err)
 	}
 	now := loader.Monotonic()
-	partners := make(map[verdict.Partner]verdict.Conversation)
+	partners := make(map[conntrack.Partner]conntrack.Conversation)
 	for text, ago := range map[string]time.Duration{"192.0.2.9": time.Minute, "192.0.2.8": 30 * time.Hour, "192.0.2.77": 0, "203.0.113.1": 0} {
-		partners[verdict.Partner{Addr: netip.MustParseAddr(text)}] = verdict.Conversation{How: verdict.OpenedTCP, First: now - 40*time.Hour, Last: now - ago}
+		partners[conntrack.Partner{Addr: netip.MustParseAddr(text)}] = conntrack.Conversation{How: conntrack.OpenedTCP, First: now - 40*time.Hour, Last: now - ago}
 	}
 	got := &api.Collateral{At: time.Now()}
 	attribute(p, got, partners)

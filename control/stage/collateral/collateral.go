@@ -11,6 +11,7 @@ import (
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage"
+	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -47,13 +48,13 @@ func Maps(sources int) map[string]int {
 // Part is the share of programs. They need the share of replies, too, which remembers connections.
 type Part struct {
 	engine.BasePart
-	*verdict.Collateral
+	*conntrack.Collateral
 }
 
 // NewTwin returns what the twin of programs records in.
-func NewTwin() *verdict.Collateral {
-	return &verdict.Collateral{
-		Accepted: make(map[verdict.Connection]verdict.ConnectionState), Partners: make(map[verdict.Partner]verdict.Conversation),
+func NewTwin() *conntrack.Collateral {
+	return &conntrack.Collateral{
+		Accepted: make(map[conntrack.Connection]conntrack.ConnectionState), Partners: make(map[conntrack.Partner]conntrack.Conversation),
 	}
 }
 
@@ -112,12 +113,12 @@ func (r *Record) Accepted(fn func(bpf.WeirConnection, bpf.WeirConnectionState) e
 }
 
 // Partners returns what is recorded, with times of the kernel's clock.
-func (r *Record) Partners() (map[verdict.Partner]verdict.Conversation, error) {
+func (r *Record) Partners() (map[conntrack.Partner]conntrack.Conversation, error) {
 	var k bpf.WeirPartner
 	var c bpf.WeirConversation
-	all := make(map[verdict.Partner]verdict.Conversation)
+	all := make(map[conntrack.Partner]conntrack.Conversation)
 	err := r.Each(bpf.WeirMapPartners, &k, &c, func() error {
-		all[verdict.Partner{Addr: engine.AddrOf(k.Family, k.Addr), Out: k.Out != 0}] = verdict.Conversation{First: time.Duration(c.First), Last: time.Duration(c.Last), How: verdict.How(c.How)}
+		all[conntrack.Partner{Addr: engine.AddrOf(k.Family, k.Addr), Out: k.Out != 0}] = conntrack.Conversation{First: time.Duration(c.First), Last: time.Duration(c.Last), How: conntrack.How(c.How)}
 		return nil
 	})
 	return all, err

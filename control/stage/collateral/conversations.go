@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
+	"weir/filter/conntrack"
 	"weir/filter/key"
-	"weir/filter/verdict"
 	"weir/loader"
 )
 
@@ -34,7 +34,7 @@ type Opened interface {
 // Connection is one that programs remember. It may have ended.
 type Connection struct {
 	In       key.Tuple // of packets that come in
-	How      verdict.How
+	How      conntrack.How
 	Answered bool          // both sides have taken part; of UDP that is unknown
 	Sent     time.Duration // when this host has sent the last packet, by the kernel's clock
 }
@@ -51,20 +51,20 @@ func (s *Spec) Conversations(opened Opened, repliesPass bool, g *loader.Generati
 }
 
 // Spared reports whether lists spare what comes in of a conversation: replies, where these pass.
-func (c *Conversations) Spared(how verdict.How) bool {
-	return c.repliesPass && how&verdict.AcceptedTCP == 0
+func (c *Conversations) Spared(how conntrack.How) bool {
+	return c.repliesPass && how&conntrack.AcceptedTCP == 0
 }
 
 // Connections calls fn with each connection that is remembered.
 func (c *Conversations) Connections(fn func(Connection)) error {
 	each := func(opened bool) func(bpf.WeirConnection, bpf.WeirConnectionState) error {
 		return func(k bpf.WeirConnection, s bpf.WeirConnectionState) error {
-			of := Connection{In: c.opened.Incoming(k), How: verdict.AcceptedTCP, Answered: s.Answered != 0, Sent: c.opened.Sent(k, s)}
+			of := Connection{In: c.opened.Incoming(k), How: conntrack.AcceptedTCP, Answered: s.Answered != 0, Sent: c.opened.Sent(k, s)}
 			switch {
 			case opened && of.In.Proto == unix.IPPROTO_UDP:
-				of.How = verdict.OpenedUDP
+				of.How = conntrack.OpenedUDP
 			case opened:
-				of.How = verdict.OpenedTCP
+				of.How = conntrack.OpenedTCP
 			}
 			fn(of)
 			return nil

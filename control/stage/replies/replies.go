@@ -13,6 +13,7 @@ import (
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage"
+	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -79,7 +80,7 @@ func (s *Spec) Shared() map[string]int { return Maps(int(s.Connections)) }
 // Part returns the share of programs.
 func (s *Spec) Part() (engine.Part, error) {
 	return &Part{
-		Replies: &verdict.Replies{
+		Replies: &conntrack.Replies{
 			Drop:    !s.On(),
 			Opening: min(opening, time.Duration(s.TCPTimeout)), Established: time.Duration(s.TCPTimeout), UDP: time.Duration(s.UDPTimeout),
 			Ephemeral: engine.EphemeralPort(), Now: loader.Monotonic,
@@ -133,7 +134,7 @@ func Maps(connections int) map[string]int {
 // Part is the share of programs.
 type Part struct {
 	engine.BasePart
-	*verdict.Replies
+	*conntrack.Replies
 	Inside []string // interfaces behind which hosts are whose connections count as this host's
 }
 

@@ -1,4 +1,4 @@
-package verdict
+package conntrack
 
 import (
 	"net/netip"
@@ -50,45 +50,42 @@ func (m *Collateral) answer(r *Replies, c Connection, g segment, opened bool) {
 	}
 }
 
-// conversed records the conversation of a packet that a list matches, if it is of any.
-func (v *view) conversed() {
-	p := v.program
-	if p.Collateral == nil || p.Replies == nil || v.trace != nil || v.packet != v.outer {
-		return
-	}
-	c, ok := connectionOf(v.packet)
+// Record records the conversation of a packet of a frame that a list matches, if it is of any. out:
+// it leaves.
+func (m *Collateral) Record(r *Replies, frame []byte, pkt packet.Packet, out bool) {
+	c, ok := connectionOf(pkt)
 	if !ok {
 		return
 	}
-	if p.Out {
+	if out {
 		c.Local, c.Remote = c.Remote, c.Local
 	}
-	now := p.Replies.Now()
-	how := p.Collateral.how(p, v.frame, v.packet, c, now)
+	now := r.Now()
+	how := m.how(r, frame, pkt, c, out)
 	if how == 0 {
 		return
 	}
-	partner := Partner{c.Remote.Addr(), p.Out}
-	of, known := p.Collateral.Partners[partner]
+	partner := Partner{c.Remote.Addr(), out}
+	of, known := m.Partners[partner]
 	if !known {
 		of.First = now
 	}
 	of.Last = now
 	of.How |= how
-	p.Collateral.Partners[partner] = of
+	m.Partners[partner] = of
 }
 
 // how returns how a packet shows a conversation, 0 if it does not.
-func (m *Collateral) how(p *Program, frame []byte, pkt packet.Packet, c Connection, now time.Duration) How {
-	opened, accepted := p.Replies.Open[c], m.Accepted[c]
+func (m *Collateral) how(r *Replies, frame []byte, pkt packet.Packet, c Connection, out bool) How {
+	opened, accepted, now := r.Open[c], m.Accepted[c], r.Now()
 	if pkt.Proto == protoUDP {
-		if p.Out || !opened.Connected || now >= opened.Until {
+		if out || !opened.Connected || now >= opened.Until {
 			return 0
 		}
 		return OpenedUDP
 	}
 	g, ok := segmentOf(frame, pkt)
-	if !ok || g.flags&tcpACK == 0 || g.flags&tcpRST != 0 || p.Out && g.flags&tcpSYN != 0 {
+	if !ok || g.flags&tcpACK == 0 || g.flags&tcpRST != 0 || out && g.flags&tcpSYN != 0 {
 		return 0
 	}
 	answered := func(s ConnectionState, opened bool) bool {
@@ -97,7 +94,7 @@ func (m *Collateral) how(p *Program, frame []byte, pkt packet.Packet, c Connecti
 			return false
 		case s.Answered:
 			return true
-		case p.Out:
+		case out:
 			return g.showsAnswer(opened)
 		}
 		return s.Expected != 0 && g.acknowledgement == s.Expected

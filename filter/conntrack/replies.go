@@ -1,4 +1,5 @@
-package verdict
+// Package conntrack remembers connections of this host, and with whom it has conversed.
+package conntrack
 
 import (
 	"encoding/binary"
@@ -11,7 +12,7 @@ import (
 // Replies remembers the connections that this host opens, as they leave, so that their
 // replies pass the block lists. Only what a program on this host sends opens one, and only
 // in a way in which nothing answers a packet: a TCP SYN, or a UDP packet from an ephemeral
-// port. What no program has sent through a connected socket, as all that Decide sees,
+// port. What no program has sent through a connected socket, as all that [Replies.Remember] sees,
 // does not prolong a connection of UDP, and opens it again only when it has been expired
 // for as long. bpf/replies.h is its twin.
 type Replies struct {
@@ -43,14 +44,24 @@ type ConnectionState struct {
 }
 
 const (
-	tcpFIN = 0x01
-	tcpRST = 0x04
+	protoTCP = 6
+	protoUDP = 17
+
+	tcpFlags = 13 // offset in the header
+	tcpFIN   = 0x01
+	tcpSYN   = 0x02
+	tcpRST   = 0x04
+	tcpACK   = 0x10
 )
+
+// Tracks reports whether a packet may be of a connection.
+func Tracks(p packet.Packet) bool {
+	return p.HasPorts && p.Plain && (p.Proto == protoTCP || p.Proto == protoUDP)
+}
 
 // connectionOf returns the connection of an incoming packet, and false where it can have none.
 func connectionOf(p packet.Packet) (c Connection, ok bool) {
-	ok = p.HasPorts && p.Plain && (p.Proto == protoTCP || p.Proto == protoUDP)
-	return Connection{netip.AddrPortFrom(p.Dst, p.DstPort), netip.AddrPortFrom(p.Src, p.SrcPort), p.Proto}, ok
+	return Connection{netip.AddrPortFrom(p.Dst, p.DstPort), netip.AddrPortFrom(p.Src, p.SrcPort), p.Proto}, Tracks(p)
 }
 
 // segment is a TCP segment.
@@ -107,8 +118,8 @@ func (r *Replies) prolong(s ConnectionState, g segment, opened bool) ConnectionS
 	return s
 }
 
-// isReply reports whether an incoming packet is a reply.
-func (r *Replies) isReply(frame []byte, p packet.Packet) bool {
+// IsReply reports whether an incoming packet is a reply.
+func (r *Replies) IsReply(frame []byte, p packet.Packet) bool {
 	c, ok := connectionOf(p)
 	if !ok {
 		return false
@@ -122,9 +133,9 @@ func (r *Replies) isReply(frame []byte, p packet.Packet) bool {
 	return ok && r.Now() < s.Until
 }
 
-// remember remembers the connection of a packet that leaves, for Collateral, too, unless that is
+// Remember remembers the connection of a packet that leaves, for Collateral, too, unless that is
 // nil.
-func (r *Replies) remember(frame []byte, p packet.Packet, measured *Collateral) {
+func (r *Replies) Remember(frame []byte, p packet.Packet, measured *Collateral) {
 	c, ok := connectionOf(p)
 	if !ok {
 		return
