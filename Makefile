@@ -54,7 +54,7 @@ INLINED := runtime runtime/... internal/runtime/... internal/abi internal/byteal
 	sync sync/... internal/sync slices sort maps iter cmp bytes strings unicode/utf8 unique \
 	encoding/binary hash/maphash math math/bits net/netip crypto/internal/fips140/edwards25519/... \
 	github.com/cespare/... github.com/klauspost/... github.com/cilium/ebpf/asm weir/loader/fold \
-	weir/filter/... $(addprefix weir/control/,list engine feed) weir/control/observe/events
+	weir/filter/... $(addprefix weir/control/,list list/grow list/listfile engine engine/levels feed) weir/control/observe/events
 # HTTP/1.1 does for feeds and webhooks; HTTP/2 would add half a megabyte, and what servers can send
 # by it.
 BUILDFLAGS := $(LINKFLAGS) -tags nethttpomithttp2 -gcflags=all=-l $(INLINED:%=-gcflags=%=)

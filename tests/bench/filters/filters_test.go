@@ -24,7 +24,7 @@ import (
 
 	"github.com/bits-and-blooms/bloom/v3"
 
-	"weir/filter/cascade"
+	weir "weir/filter/cascade"
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -59,7 +59,7 @@ func cascade(secret uint64) contender {
 		return fpr.BestCascade(listed, uint32(i+1), fpr.MaxFurther).Rate(listed) <= rate
 	}))
 	l := fpr.BestCascade(listed, lines, fpr.MaxFurther)
-	c := cascade.New(make([]uint64, l.Lines*cascade.LineWords), l.First, l.Rest)
+	c := weir.New(make([]uint64, l.Lines*weir.LineWords), l.First, l.Rest)
 	return contender{
 		name: "weir",
 		bits: l.Bits(),

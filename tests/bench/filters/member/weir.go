@@ -8,9 +8,9 @@ import (
 	"sort"
 
 	"weir/filter/bloom"
-	"weir/filter/cascade"
+	lines "weir/filter/cascade"
 	"weir/filter/counting"
-	"weir/filter/cuckoo"
+	fingerprints "weir/filter/cuckoo"
 	"weir/filter/fpr"
 	"weir/filter/membership"
 	"weir/filter/quotient"
@@ -28,8 +28,8 @@ var cascadeKind = Kind{
 	Rate:    func(n int, r float64) float64 { return cascadeOf(n, r).Rate(n) },
 	Build: func(keys []uint64, r float64, seed uint64) (Filter, error) {
 		l := cascadeOf(len(keys), r)
-		f := &cascade{words: make([]uint64, l.Lines*cascade.LineWords), layout: l, seed: seed}
-		f.Cascade = cascade.New(f.words, l.First, l.Rest)
+		f := &cascade{words: make([]uint64, l.Lines*lines.LineWords), layout: l, seed: seed}
+		f.Filter = lines.New(f.words, l.First, l.Rest)
 		for _, k := range keys {
 			f.Add(mix(k, seed))
 		}
@@ -44,22 +44,22 @@ func cascadeOf(n int, r float64) fpr.CascadeLayout {
 }
 
 type cascade struct {
-	*cascade.Filter
+	*lines.Filter
 	words  []uint64
 	layout fpr.CascadeLayout
 	seed   uint64
-	lines  []*cascade.Filter // the same words, for each line of a key but the last
+	lines  []*lines.Filter // the same words, for each line of a key but the last
 }
 
-func (f *cascade) Contains(key uint64) bool { return f.Cascade.Contains(mix(key, f.seed)) }
+func (f *cascade) Contains(key uint64) bool { return f.Filter.Contains(mix(key, f.seed)) }
 func (f *cascade) Delete(key uint64)        { f.Remove(mix(key, f.seed)) }
 func (f *cascade) Bits() int                { return f.layout.Bits() }
 
 // Reads counts the lines that pass: the next is read then.
 func (f *cascade) Reads(key uint64) int {
 	if f.lines == nil {
-		for rest := 0; rest < f.layout.Rest; rest += cascade.MaxLineBits {
-			f.lines = append(f.lines, cascade.New(f.words, f.layout.First, rest))
+		for rest := 0; rest < f.layout.Rest; rest += lines.MaxLineBits {
+			f.lines = append(f.lines, lines.New(f.words, f.layout.First, rest))
 		}
 	}
 	for i, l := range f.lines {
@@ -236,12 +236,12 @@ var exactKind = Kind{
 	Rate: func(n int, _ float64) float64 { return fpr.Fingerprint(n, uint32(exactBuckets(n))) },
 	Build: func(keys []uint64, _ float64, seed uint64) (Filter, error) {
 		f := &confirmed{
-			cascade: cascade.New(make([]uint64, exactLines(len(keys))*cascade.LineWords), membership.ExactBits, 0),
+			cascade: lines.New(make([]uint64, exactLines(len(keys))*lines.LineWords), membership.ExactBits, 0),
 			slots:   make([]uint64, exactBuckets(len(keys))*membership.BucketSlots),
 			seed:    seed,
 			all:     512*exactLines(len(keys)) + 64*membership.BucketSlots*exactBuckets(len(keys)),
 		}
-		f.table = cuckoo.New(f.slots)
+		f.table = fingerprints.New(f.slots)
 		for _, k := range keys {
 			h := mix(k, seed)
 			f.cascade.Add(h)
@@ -256,12 +256,12 @@ var exactKind = Kind{
 func exactLines(n int) int { return (membership.ExactBitsPerKey*n + 511) / 512 }
 
 func exactBuckets(n int) int {
-	return int(math.Ceil(float64(n) / cuckoo.TableFill / membership.BucketSlots))
+	return int(math.Ceil(float64(n) / membership.TableFill / membership.BucketSlots))
 }
 
 type confirmed struct {
-	cascade *cascade.Filter
-	table   *cuckoo.Table
+	cascade *lines.Filter
+	table   *fingerprints.Table
 	slots   []uint64
 	seed    uint64
 	all     int
