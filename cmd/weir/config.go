@@ -15,9 +15,9 @@ import (
 	"weir/control/daemon"
 	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/control/ruleset"
+	"weir/control/stage/tracker"
 )
 
 // configFlags are flags that say what a configuration says: with --config the
@@ -106,7 +106,7 @@ func (v *configFlags) attachFlags(c *cobra.Command) {
 	choices(c, "attach", "link", "dispatcher")
 	f.BoolVar(&conf.Keep, "keep", false, "leave the program attached when stopped")
 	f.Func("track", "`tracker` of heavy hitters, as in key=src,threshold=50kpps,action=limit; repeat for up to 4; weir run --help has all options", func(s string) error {
-		spec, err := heavy.Parse(s)
+		spec, err := tracker.Parse(s)
 		conf.Trackers = append(conf.Trackers, spec)
 		return err
 	})

@@ -9,8 +9,8 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"weir/control/observe/heavy"
 	"weir/control/replay"
+	"weir/control/stage/tracker"
 )
 
 func newReplay() *cobra.Command {
@@ -47,7 +47,7 @@ flow above the share. Bytes are those that were captured.`,
 	v = newConfigFlags(c, "engine", "verdicts", "heavy", "json")
 	f.Func("heavy", "print the heavy hitters of a `tracker`, as in key=src,unit=bytes,threshold=0.1%; as for weir run --track, with a share alone",
 		func(s string) error {
-			spec, err := heavy.ParseCapture(s)
+			spec, err := tracker.ParseCapture(s)
 			o.Heavy = &spec
 			return err
 		})

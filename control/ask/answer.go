@@ -11,8 +11,8 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
-	"weir/control/observe/heavy"
 	"weir/control/ruleset"
+	"weir/control/stage"
 	"weir/filter/key"
 	"weir/filter/sketch"
 )
@@ -54,7 +54,7 @@ func (x *Explainer) answerExplain(ctx context.Context, q wire.ExplainQuestion) (
 }
 
 func (x *Explainer) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any, error) {
-	var k heavy.Key
+	var k stage.Key
 	var unit sketch.Unit
 	if err := k.UnmarshalText([]byte(q.Key)); err != nil {
 		return nil, err

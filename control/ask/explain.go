@@ -5,12 +5,13 @@ import (
 	"context"
 
 	"weir/control/explain"
+	"weir/control/stage"
 
 	"weir/control/api"
 	"weir/control/observe/drops"
-	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
+	"weir/control/stage/tracker"
 	"weir/control/stages"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -20,7 +21,7 @@ import (
 // Active is the rule set that filters, with the trackers that punish.
 type Active struct {
 	ruleset.Active
-	Heavy *heavy.Watcher
+	Heavy *tracker.Watcher
 	Stats []*loader.Stats // of the interfaces
 }
 
@@ -160,6 +161,6 @@ func (o *Active) describe(a *explain.Answer, more int) {
 const maxDepends = 10
 
 // SparedOf returns a flow that is spared as clients see it.
-func SparedOf(x heavy.Spared) api.Spared {
-	return api.Spared{Flow: heavy.Name(x.Flow), Tracker: string(x.Spec.Key), Action: x.Spec.Action.String(), CutsOff: x.CutsOff}
+func SparedOf(x tracker.Spared) api.Spared {
+	return api.Spared{Flow: stage.FlowName(x.Flow), Tracker: string(x.Spec.Key), Action: x.Spec.Action.String(), CutsOff: x.CutsOff}
 }

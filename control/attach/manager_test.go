@@ -23,9 +23,9 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/list/listfile"
-	"weir/control/observe/heavy"
 	"weir/control/stage/loop"
 	"weir/control/stage/replies"
+	"weir/control/stage/tracker"
 	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/verdict"
@@ -338,7 +338,7 @@ func TestRolloutUndone(t *testing.T) {
 	program, before := i.ProgramID(), constants(t, i)
 
 	ec.Parts = []engine.Part{&loop.Part{Node: part.Node, Edges: true}}
-	spec, err := heavy.Parse("key=src,threshold=1kpps")
+	spec, err := tracker.Parse("key=src,threshold=1kpps")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func TestRolloutUndone(t *testing.T) {
 func TestTrackersContinue(t *testing.T) {
 	one, two := lab.New(t), lab.New(t)
 	c, targets := options(t, new(bytes.Buffer), one.B, two.B)
-	spec, err := heavy.Parse("key=src,threshold=1kpps,action=block")
+	spec, err := tracker.Parse("key=src,threshold=1kpps,action=block")
 	if err != nil {
 		t.Fatal(err)
 	}

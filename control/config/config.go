@@ -17,9 +17,9 @@ import (
 	"weir/control/feed"
 	"weir/control/geo"
 	"weir/control/notify"
-	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/quantity"
+	"weir/control/stage/tracker"
 	"weir/control/stages"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -104,10 +104,10 @@ type Config struct {
 	Learning Learning `yaml:"learning"`
 
 	// Heavy hitters: what is counted, and the action on flows above a threshold.
-	Trackers []heavy.Spec `yaml:"trackers,omitempty"`
+	Trackers []tracker.Spec `yaml:"trackers,omitempty"`
 
 	// Scans and floods: who reaches many ports or addresses, and what many reach.
-	Guards []heavy.Guard `yaml:"guards,omitempty"`
+	Guards []tracker.Guard `yaml:"guards,omitempty"`
 
 	// Count dropped packets by source, for weir drops and weir top. Packets that pass
 	// cost nothing for it.

@@ -18,13 +18,13 @@ import (
 	"weir/control/feed"
 	"weir/control/geo"
 	"weir/control/notify"
-	"weir/control/observe/heavy"
 	"weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
 	"weir/control/stage/multicast"
 	"weir/control/stage/police"
 	"weir/control/stage/replies"
+	"weir/control/stage/tracker"
 	"weir/filter/icarus"
 	"weir/filter/key"
 )
@@ -188,7 +188,7 @@ func TestRoundTrip(t *testing.T) {
 
 // TestPrinted checks that a key is left out only where that means the same.
 func TestPrinted(t *testing.T) {
-	for _, v := range []any{Config{}, Interface{}, heavy.Spec{}, List{}, Source{}} {
+	for _, v := range []any{Config{}, Interface{}, tracker.Spec{}, List{}, Source{}} {
 		v := element(reflect.TypeOf(v))
 		for _, f := range fields(v.Type()) {
 			if f.omitEmpty && !isEmpty(v.FieldByIndex(f.index)) {
@@ -265,7 +265,7 @@ func TestExample(t *testing.T) {
 	if exported.SetDefaults(); c.Export.Collectors[0] != flows || c.Export.Collectors[1] != packets || c.Export.Interval != exported.Interval {
 		t.Errorf("export %+v, other than the defaults", c.Export)
 	}
-	guard := heavy.DefaultGuard("src")
+	guard := tracker.DefaultGuard("src")
 	guard.Action, guard.Limit = c.Guards[0].Action, c.Guards[0].Limit
 	if c.Guards[0] != guard {
 		t.Errorf("guard %+v, the defaults are %+v", c.Guards[0], guard)
@@ -732,7 +732,7 @@ func TestTrackers(t *testing.T) {
 		{"key=src", "for=10s"},
 		{"unit=bytes"},
 	} {
-		spec, onLine := heavy.Parse(strings.Join(fields, ","))
+		spec, onLine := tracker.Parse(strings.Join(fields, ","))
 		text := "interfaces: [eth0]\ntrackers: [{" + strings.ReplaceAll(strings.Join(fields, ", "), "=", ": ") + "}]"
 		c, inFile := Parse("weir.yaml", []byte(text))
 		var errs Errors

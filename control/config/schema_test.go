@@ -26,11 +26,12 @@ import (
 	"weir/control/export"
 	"weir/control/feed"
 	"weir/control/notify"
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/stage"
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
 	"weir/control/stage/multicast"
+	"weir/control/stage/tracker"
 	"weir/filter/membership"
 	"weir/filter/recent"
 	"weir/filter/sfb"
@@ -164,7 +165,7 @@ func unshown(schema any, values []any, path string) (missing []string) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	files := []string{"config.go", "derived.go", "hub.go", "only.go", "rollout.go", "../observe/heavy/spec.go", "../observe/heavy/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go"}
+	files := []string{"config.go", "derived.go", "hub.go", "only.go", "rollout.go", "../stage/tracker/spec.go", "../stage/tracker/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go"}
 	stages, err := filepath.Glob("../stage/*/*.go")
 	if err != nil || len(stages) < 7 {
 		t.Fatalf("%d files of stages, %v", len(stages), err)
@@ -220,8 +221,8 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[feed.Kind]():              enum(feed.Kinds()...),
 		reflect.TypeFor[feed.Name]():              enum(feedNames()...),
 		reflect.TypeFor[Action]():                 enum("block", "allow"),
-		reflect.TypeFor[heavy.Action]():           enum("report", "limit", "block"),
-		reflect.TypeFor[heavy.Distinct]():         enum("ports", "addresses"),
+		reflect.TypeFor[tracker.Action]():         enum("report", "limit", "block"),
+		reflect.TypeFor[tracker.Distinct]():       enum("ports", "addresses"),
 		reflect.TypeFor[loop.Action]():            enum("report", "drop"),
 		reflect.TypeFor[WaveMode]():               enum("rehearse", "enforce"),
 		reflect.TypeFor[First]():                  enum("waves", "at_once"),
@@ -236,8 +237,8 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[quantity.Count]():         number(`^`+decimal+`[kKMGT]?$`, 1<<53),
 		reflect.TypeFor[Most]():                   number(`^(any|`+decimal+`[kKMGT]?)$`, 1<<53),
 		reflect.TypeFor[quantity.Rate]():          text(`^` + rate + `$`),
-		reflect.TypeFor[heavy.Threshold]():        text(`^(` + rate + `|` + decimal + `%)(\+(` + rate + `|` + decimal + `%))?$`),
-		reflect.TypeFor[heavy.Key]():              text(`^(flow|(src|dst)(/[0-9]+)?)$`),
+		reflect.TypeFor[tracker.Threshold]():      text(`^(` + rate + `|` + decimal + `%)(\+(` + rate + `|` + decimal + `%))?$`),
+		reflect.TypeFor[stage.Key]():              text(`^(flow|(src|dst)(/[0-9]+)?)$`),
 		reflect.TypeFor[Path]():                   text(`^(/.*)?$`),
 		reflect.TypeFor[feed.Country]():           text(`^[A-Z]{2}$`),
 		reflect.TypeFor[feed.ASN]():               text(`^(AS)?[0-9]+$`),

@@ -48,17 +48,17 @@ type loop struct {
 	running bool
 	still   bool          // nothing runs beside the turns
 	held    chan struct{} // loading ends once it is closed, for tests; nil: when it has ended
-	stage   stage         // of the long work beside the turns
+	stage   longWork      // of the long work beside the turns
 	lost    error         // why Run ends: nothing is left to filter, as was found beside such work
 }
 
-// stage is how far the work is that runs beside the turns of the loop.
-type stage int
+// longWork is how far the work is that runs beside the turns of the loop.
+type longWork int
 
 const (
-	idle     stage = iota // there is none
-	building              // the engine and its programs are as they were
-	loading               // programs are loaded for the interfaces that there are: none is to come or go
+	idle     longWork = iota // there is none
+	building                 // the engine and its programs are as they were
+	loading                  // programs are loaded for the interfaces that there are: none is to come or go
 )
 
 func newLoop(next func(context.Context, <-chan struct{}) (bool, error)) *loop {
@@ -226,7 +226,7 @@ func (d *Daemon) schedule() {
 func (l *loop) aside(fn func()) { l.asideAt(building, fn) }
 
 // asideAt is aside for work at a stage.
-func (l *loop) asideAt(s stage, fn func()) {
+func (l *loop) asideAt(s longWork, fn func()) {
 	if !l.running || l.still || l.stage != idle {
 		fn()
 		return

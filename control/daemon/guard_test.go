@@ -15,9 +15,9 @@ import (
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/list/listfile"
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
 	"weir/control/ruleset"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -67,7 +67,7 @@ func TestListsAreGuarded(t *testing.T) {
 		t.Errorf("advice: %s", got)
 	}
 	punishing := *d.active.prepared
-	punishing.Trackers = []heavy.Spec{{Action: heavy.Limit}, {Action: heavy.Block}}
+	punishing.Trackers = []tracker.Spec{{Action: tracker.Limit}, {Action: tracker.Block}}
 	if got := punishing.Advice(); len(got) != 2 || !strings.Contains(got[1], "trackers[1]: action block: who forges") {
 		t.Errorf("advice: %s", got)
 	}

@@ -8,8 +8,8 @@ import (
 
 	"weir/control/config"
 	"weir/control/metrics"
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/recent"
@@ -57,7 +57,7 @@ func TestCountersGoOnInOtherMemory(t *testing.T) {
 		p.Rate = quantity.Rate{Value: sfb.MaxPacketRate / 8, Unit: quantity.Packets}
 		c.FirstSeen.SetDefaults()
 		c.FirstSeen.Key = "dst"
-		c.Trackers, c.Guards = []heavy.Spec{heavy.DefaultSpec("src")}, []heavy.Guard{heavy.DefaultGuard("src")}
+		c.Trackers, c.Guards = []tracker.Spec{tracker.DefaultSpec("src")}, []tracker.Guard{tracker.DefaultGuard("src")}
 		c.Digest.SetDefaults()
 		c.Digest.Rate = quantity.Rate{Value: 1000, Unit: quantity.Packets}
 	})
@@ -106,7 +106,7 @@ func TestCountersGoOnInOtherMemory(t *testing.T) {
 		{"police.key", func(c *config.Config) { c.Interfaces[0].Police.Key = "src" }},
 		{"police.controller", func(c *config.Config) { c.Interfaces[0].Police.Controller = sfb.Bucket }},
 		{"trackers.memory", func(c *config.Config) { c.Trackers[0].Memory *= 2 }},
-		{"another tracker", func(c *config.Config) { c.Trackers = append(c.Trackers, heavy.DefaultSpec("dst")) }},
+		{"another tracker", func(c *config.Config) { c.Trackers = append(c.Trackers, tracker.DefaultSpec("dst")) }},
 		{"guards.memory", func(c *config.Config) { c.Guards[0].Memory *= 2 }},
 		{"no guards", func(c *config.Config) { c.Guards = nil }},
 		{"digest.rate", func(c *config.Config) { c.Digest.Rate.Value *= 4 }},

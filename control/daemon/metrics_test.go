@@ -23,7 +23,7 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/metrics"
-	"weir/control/observe/heavy"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -411,11 +411,11 @@ func penaltiesOf(d *Daemon) uint64 {
 func TestMetricsTrackers(t *testing.T) {
 	l := lab.New(t)
 	r := configure(t, l.B)
-	spec, err := heavy.Parse("key=src,threshold=100pps,interval=100ms,action=block")
+	spec, err := tracker.Parse("key=src,threshold=100pps,interval=100ms,action=block")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.c.Trackers = []heavy.Spec{spec}
+	r.c.Trackers = []tracker.Spec{spec}
 	d := begin(t, r)
 	const packets = 200 // heavy over any time that counts are judged for
 	sent := uint64(0)
@@ -447,17 +447,17 @@ func TestPenaltiesOutliveReload(t *testing.T) {
 	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	r := configure(t, l.B)
-	spec, err := heavy.Parse("key=src,threshold=100pps,interval=100ms,action=block,duration=1h")
+	spec, err := tracker.Parse("key=src,threshold=100pps,interval=100ms,action=block,duration=1h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.c.Trackers = []heavy.Spec{spec}
+	r.c.Trackers = []tracker.Spec{spec}
 	d := begin(t, r)
 	blocked := func() uint64 { return left(d.Daemon, "heavy", true) }
 	for deadline := wait.Deadline(); blocked() == 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
 		send(t, l, 200, cleanSource)
 	}
-	r.change(func(c *config.Config) { c.Trackers = []heavy.Spec{heavy.DefaultSpec("dst"), spec} })
+	r.change(func(c *config.Config) { c.Trackers = []tracker.Spec{tracker.DefaultSpec("dst"), spec} })
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -473,9 +473,9 @@ func TestGuard(t *testing.T) {
 	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	r := configure(t, l.B)
-	g := heavy.DefaultGuard("src")
-	g.Action, g.Threshold = heavy.Block, 64
-	r.c.Guards = []heavy.Guard{g}
+	g := tracker.DefaultGuard("src")
+	g.Action, g.Threshold = tracker.Block, 64
+	r.c.Guards = []tracker.Guard{g}
 	d := begin(t, r)
 	const scanner, packets = "192.0.2.77", 200
 	send(t, l, packets, cleanSource)
@@ -497,12 +497,12 @@ func TestGuard(t *testing.T) {
 
 // What trackers report is added up, each by itself.
 func TestWatched(t *testing.T) {
-	spec, err := heavy.Parse("key=src,threshold=100pps,action=limit")
+	spec, err := tracker.Parse("key=src,threshold=100pps,action=limit")
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := func(packets uint64, heavies int) *heavy.Report {
-		r := &heavy.Report{Spec: spec, Packets: packets, Bytes: 10 * packets, Denied: 1, Flows: make([]heavy.Flow, 3)}
+	report := func(packets uint64, heavies int) *tracker.Report {
+		r := &tracker.Report{Spec: spec, Packets: packets, Bytes: 10 * packets, Denied: 1, Flows: make([]tracker.Flow, 3)}
 		for i := range heavies {
 			r.Flows[i].Heavy = true
 		}
@@ -510,11 +510,11 @@ func TestWatched(t *testing.T) {
 	}
 	var r record
 	first, second := report(5, 1), report(7, 2)
-	second.Role = heavy.Drops
-	r.watched([]*heavy.Report{first, nil}, []*heavy.Report{first}, []heavy.Event{{Unmet: true}, {}})
-	r.watched([]*heavy.Report{first, second}, []*heavy.Report{second}, nil)
+	second.Role = tracker.Drops
+	r.watched([]*tracker.Report{first, nil}, []*tracker.Report{first}, []tracker.Event{{Unmet: true}, {}})
+	r.watched([]*tracker.Report{first, second}, []*tracker.Report{second}, nil)
 	first = report(6, 0)
-	r.watched([]*heavy.Report{first, second}, []*heavy.Report{first}, nil)
+	r.watched([]*tracker.Report{first, second}, []*tracker.Report{first}, nil)
 	want := []metrics.Tracker{
 		{Number: 1, Key: "src", Unit: "packets", Action: "limit", Counter: loader.Counter{Packets: 11, Bytes: 110}, Denied: 2, Flows: 3},
 		{Number: 2, Key: "src", Unit: "packets", Action: "drops", Counter: loader.Counter{Packets: 7, Bytes: 70}, Denied: 1, Flows: 3, Heavy: 2},

@@ -19,11 +19,12 @@ import (
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
-	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/partners"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
+	"weir/control/stage"
+	"weir/control/stage/tracker"
 	"weir/control/stages"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -50,10 +51,10 @@ type observers struct {
 
 	trackerSeed hash.Seed
 
-	watched    []heavy.Watched
-	heavy      *heavy.Watcher
-	watchedOut []heavy.Watched // of outgoing packets
-	heavyOut   *heavy.Watcher
+	watched    []tracker.Watched
+	heavy      *tracker.Watcher
+	watchedOut []tracker.Watched // of outgoing packets
+	heavyOut   *tracker.Watcher
 	learn      *learn.Observer // nil: nothing is learned
 	stages     *stages.Running
 
@@ -107,9 +108,9 @@ func (o *observers) observeMistakes(p *ruleset.Ruleset) {
 }
 
 // newWatcher returns a watcher of trackers in place of another one, or of none.
-func (o *observers) newWatcher(of []heavy.Watched, last *heavy.Watcher) *heavy.Watcher {
+func (o *observers) newWatcher(of []tracker.Watched, last *tracker.Watcher) *tracker.Watcher {
 	_ = last.Close() // if it fails, the memory leaks
-	w := heavy.NewWatcher(of)
+	w := tracker.NewWatcher(of)
 	w.Inherit(last)
 	if o.wakes != nil {
 		w.Rest()
@@ -138,10 +139,10 @@ func (o *observers) due() (at time.Duration, rests bool) {
 	if len(o.watchedOut) > 0 && o.active.engine.Out() != nil {
 		at = min(at, o.heavyOut.Due())
 	}
-	if often := o.ticked + heavy.Tick; often < at && o.learn != nil {
+	if often := o.ticked + tracker.Tick; often < at && o.learn != nil {
 		return often, false
 	}
-	return at, at > o.ticked+heavy.Tick
+	return at, at > o.ticked+tracker.Tick
 }
 
 // followWakes passes on that programs wake the daemon, until ctx is done.
@@ -208,7 +209,7 @@ func (o *observers) tick() {
 	names := listNames(m)
 	for _, r := range reports {
 		o.exports.Report(time.Now(), r, names, m.Monitor)
-		if r.Role == heavy.Drops {
+		if r.Role == tracker.Drops {
 			o.drops.Report(time.Now(), r, false, drops.TallyOf(&o.meter))
 		}
 	}
@@ -218,7 +219,7 @@ func (o *observers) tick() {
 var heavyLines = notify.Throttle{Most: 10, Refill: time.Second}
 
 // logHeavy logs which flows have become heavy, and which no longer are.
-func (o *observers) logHeavy(happened []heavy.Event, now time.Time, log *slog.Logger) {
+func (o *observers) logHeavy(happened []tracker.Event, now time.Time, log *slog.Logger) {
 	o.lines.Most, o.lines.Refill = heavyLines.Most, heavyLines.Refill
 	for _, e := range happened {
 		more, ok := o.lines.Pass(now)
@@ -228,7 +229,7 @@ func (o *observers) logHeavy(happened []heavy.Event, now time.Time, log *slog.Lo
 		if more > 0 {
 			log.Warn("more heavy hitters, weir top shows them", "lines", more)
 		}
-		attrs := []any{"flow", heavy.Name(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String()}
+		attrs := []any{"flow", stage.FlowName(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String()}
 		began, ended := "heavy hitter", "no longer a heavy hitter"
 		if e.Spec.Guard() {
 			began, ended = "scan", "no longer a scan"
@@ -257,7 +258,7 @@ func (o *observers) logHeavy(happened []heavy.Event, now time.Time, log *slog.Lo
 }
 
 // logDiscarded logs intervals of trackers that were discarded, at most once a minute.
-func (o *observers) logDiscarded(discarded func() []heavy.Discarded, now time.Time, log *slog.Logger) {
+func (o *observers) logDiscarded(discarded func() []tracker.Discarded, now time.Time, log *slog.Logger) {
 	if now.Before(o.discardsDue) {
 		return
 	}
@@ -271,7 +272,7 @@ func (o *observers) logDiscarded(discarded func() []heavy.Discarded, now time.Ti
 // measure makes the meter and the events follow the interfaces that are filtered
 // now.
 func (o *observers) measure() {
-	punishing := slices.ContainsFunc(o.active.prepared.Trackers, func(s heavy.Spec) bool { return s.Action != heavy.ReportOnly })
+	punishing := slices.ContainsFunc(o.active.prepared.Trackers, func(s tracker.Spec) bool { return s.Action != tracker.ReportOnly })
 	var all []traffic.Attachment
 	for _, a := range o.active.attach.Attached() {
 		n := traffic.Attachment{Attachment: a}

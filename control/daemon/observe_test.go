@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/observe/heavy"
+	"weir/control/stage/tracker"
 )
 
 // The end of a heavy hitter needs no attention; its begin and a penalty that
@@ -16,7 +16,7 @@ import (
 func TestLevelsOfHeavyHitters(t *testing.T) {
 	var out bytes.Buffer
 	o := observers{}
-	o.logHeavy([]heavy.Event{{}, {Released: true}, {Unmet: true}}, time.Now(), slog.New(slog.NewTextHandler(&out, nil)))
+	o.logHeavy([]tracker.Event{{}, {Released: true}, {Unmet: true}}, time.Now(), slog.New(slog.NewTextHandler(&out, nil)))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 3 {
 		t.Fatalf("logged %q", lines)
@@ -36,8 +36,8 @@ func TestDiscardedIntervalsAreLogged(t *testing.T) {
 	now := time.Now()
 	lines := 0
 	for range 3 * 60 * 10 {
-		o.logDiscarded(func() []heavy.Discarded {
-			return []heavy.Discarded{{Spec: heavy.Spec{Key: "src"}, Intervals: 2, Longest: 3 * time.Second}, {Spec: heavy.Spec{Key: "dst"}, Intervals: 1}}
+		o.logDiscarded(func() []tracker.Discarded {
+			return []tracker.Discarded{{Spec: tracker.Spec{Key: "src"}, Intervals: 2, Longest: 3 * time.Second}, {Spec: tracker.Spec{Key: "dst"}, Intervals: 1}}
 		}, now, log)
 		now = now.Add(100 * time.Millisecond)
 	}
@@ -61,7 +61,7 @@ func TestLinesOfHeavyHittersAreBounded(t *testing.T) {
 	now := time.Now()
 	const seconds = 60
 	for range 10 * seconds {
-		o.logHeavy(make([]heavy.Event, 200), now, log)
+		o.logHeavy(make([]tracker.Event, 200), now, log)
 		now = now.Add(100 * time.Millisecond)
 	}
 	of, left := 0, 0

@@ -12,8 +12,8 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/guard"
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -57,13 +57,13 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	r := configure(t, l.B)
 	r.change(func(c *config.Config) {
 		c.Failsafe.Prefixes = []verdict.FailsafePrefix{{Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
-		g := heavy.DefaultGuard("src")
-		g.Action, g.Duration = heavy.Block, 3600e9
-		spec, err := heavy.Parse("key=src,threshold=100pps,action=block,duration=1h")
+		g := tracker.DefaultGuard("src")
+		g.Action, g.Duration = tracker.Block, 3600e9
+		spec, err := tracker.Parse("key=src,threshold=100pps,action=block,duration=1h")
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Guards, c.Trackers = []heavy.Guard{g}, []heavy.Spec{spec}
+		c.Guards, c.Trackers = []tracker.Guard{g}, []tracker.Spec{spec}
 	})
 	d := begin(t, r)
 	look := func() { // again, whom the host must not be cut off from
@@ -175,11 +175,11 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 func TestExplainPenalties(t *testing.T) {
 	l := lab.New(t)
 	r := configure(t, l.B)
-	spec, err := heavy.Parse("key=src,threshold=100pps,action=limit,limit=10pps,duration=1h")
+	spec, err := tracker.Parse("key=src,threshold=100pps,action=limit,limit=10pps,duration=1h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.c.Trackers = []heavy.Spec{spec}
+	r.c.Trackers = []tracker.Spec{spec}
 	d := begin(t, r)
 	answer := func(question string) api.Answer {
 		t.Helper()
@@ -228,9 +228,9 @@ func TestForgedScansLeaveRoom(t *testing.T) {
 	long.Only(t, "a minute, for 1.7 million packets")
 	l := lab.New(t)
 	r := configure(t, l.B)
-	g := heavy.DefaultGuard("src")
-	g.Action, g.Duration, g.Memory = heavy.Block, quantity.Duration(time.Hour), 8<<20
-	r.c.Guards = []heavy.Guard{g}
+	g := tracker.DefaultGuard("src")
+	g.Action, g.Duration, g.Memory = tracker.Block, quantity.Duration(time.Hour), 8<<20
+	r.c.Guards = []tracker.Guard{g}
 	d := begin(t, r)
 	tx := l.A.Sender(t)
 	scan := func(src netip.Addr, ports int) {
@@ -258,11 +258,11 @@ func TestForgedScansLeaveRoom(t *testing.T) {
 		src := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
 		for range 3 { // windows may end in between
 			scan(src, 2000)
-			time.Sleep(2 * heavy.Tick)
+			time.Sleep(2 * tracker.Tick)
 		}
 		blocked := func() bool { return verdictOf(t, d.Daemon, src.String()) == verdict.Drop }
 		for late := time.Now().Add(time.Second); !blocked() && time.Now().Before(late); { // ticks may come late
-			time.Sleep(heavy.Tick)
+			time.Sleep(tracker.Tick)
 		}
 		if !blocked() {
 			missed++

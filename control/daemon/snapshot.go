@@ -15,10 +15,11 @@ import (
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
-	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
+	"weir/control/stage"
+	"weir/control/stage/tracker"
 	"weir/filter/membership"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -65,7 +66,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	clock := loader.Monotonic()
 	recent, recentOut := o.drops.Recent(now)
 	for _, report := range o.heavy.Last() {
-		if report != nil && report.Role != heavy.Drops {
+		if report != nil && report.Role != tracker.Drops {
 			t := trackerOf(report, now, clock)
 			if o.active.prepared.TrackDrops {
 				drops.Judge(o.active.engine, &t, report, recent)
@@ -109,7 +110,7 @@ func reasonRates(grown, all traffic.Counters, seconds float64, m inventory.Metad
 	return rates
 }
 
-func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker {
+func trackerOf(r *tracker.Report, now time.Time, clock time.Duration) api.Tracker {
 	seconds := max(r.Interval.Seconds(), 1e-3)
 	t := api.Tracker{
 		Key: string(r.Spec.Key), Unit: r.Spec.Counts().String(), Interval: r.Interval.Seconds(),
@@ -123,12 +124,12 @@ func trackerOf(r *heavy.Report, now time.Time, clock time.Duration) api.Tracker 
 	for _, f := range r.Flows[:min(len(r.Flows), api.MaxTop)] {
 		packets, bytes := f.Whole(r.Spec.Counts())
 		flow := api.Flow{
-			Key: heavy.Name(f.Key), Packets: packets / seconds, Bytes: bytes / seconds, Estimate: f.Before > 0,
+			Key: stage.FlowName(f.Key), Packets: packets / seconds, Bytes: bytes / seconds, Estimate: f.Before > 0,
 			LeastPackets: float64(f.Packets) / seconds, LeastBytes: float64(f.Bytes) / seconds,
 			Share: min(1, float64(f.Estimate(r.Spec.Counts()))/max(1, float64(whole))), Heavy: f.Heavy,
 		}
-		if f.State != heavy.ReportOnly {
-			flow.State = map[heavy.Action]string{heavy.Limit: api.RateLimited, heavy.Block: api.Blocked}[f.State]
+		if f.State != tracker.ReportOnly {
+			flow.State = map[tracker.Action]string{tracker.Limit: api.RateLimited, tracker.Block: api.Blocked}[f.State]
 			until := now.Add(f.Until - clock)
 			flow.Until = &until
 		}
@@ -228,7 +229,7 @@ func (r *readings) Status() api.Status {
 				continue
 			}
 			if i.Penalties = c.Penalties; i.Penalties != nil {
-				i.MaxPenalties = heavy.MaxPenalties
+				i.MaxPenalties = tracker.MaxPenalties
 			}
 			for _, n := range c.Counts {
 				i.Packets += n.Packets
@@ -286,7 +287,7 @@ type record struct {
 	trackers []metrics.Tracker
 	refused  uint64            // penalties
 	replaced uint64            // penalties
-	by       *heavy.Watcher    // that has replaced some
+	by       *tracker.Watcher  // that has replaced some
 	before   uint64            // of these, already in replaced
 	lists    map[string]uint64 // hits, as last published
 }
@@ -307,7 +308,7 @@ func (r *record) loaded(again bool, began time.Time, err error) {
 }
 
 // watched records what the trackers have found in the intervals that have ended.
-func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event) {
+func (r *record) watched(last, ended []*tracker.Report, happened []tracker.Event) {
 	for _, e := range happened {
 		if e.Unmet {
 			r.refused++
@@ -317,7 +318,7 @@ func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event) {
 		if report == nil || !slices.Contains(ended, report) {
 			continue
 		}
-		t := r.tracker(i, heavy.Watched{Spec: report.Spec, Role: report.Role})
+		t := r.tracker(i, tracker.Watched{Spec: report.Spec, Role: report.Role})
 		t.Packets += report.Packets
 		t.Bytes += report.Bytes
 		t.Denied += report.Denied
@@ -334,7 +335,7 @@ func (r *record) watched(last, ended []*heavy.Report, happened []heavy.Event) {
 }
 
 // displaced records how many penalties made room for others.
-func (r *record) displaced(w *heavy.Watcher) {
+func (r *record) displaced(w *tracker.Watcher) {
 	if w != r.by {
 		r.by, r.before = w, 0
 	}
@@ -343,9 +344,9 @@ func (r *record) displaced(w *heavy.Watcher) {
 }
 
 // tracker returns what tracker i has counted so far, under its specification.
-func (r *record) tracker(i int, s heavy.Watched) *metrics.Tracker {
+func (r *record) tracker(i int, s tracker.Watched) *metrics.Tracker {
 	fresh := metrics.Tracker{Number: i + 1, Key: string(s.Key), Unit: s.Counts().String(), Action: s.Action.String()}
-	if s.Role == heavy.Drops {
+	if s.Role == tracker.Drops {
 		fresh.Action = "drops"
 	}
 	at := slices.IndexFunc(r.trackers, func(t metrics.Tracker) bool {

@@ -9,8 +9,8 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/demo/playground"
-	"weir/control/observe/heavy"
 	meter "weir/control/observe/traffic"
+	"weir/control/stage/tracker"
 	"weir/loader"
 )
 
@@ -44,7 +44,7 @@ func startFilter(ctx context.Context, l *lists, on playground.End, o Options) (F
 			return nil, err
 		}
 		// It shows talkers, too.
-		c.Trackers = []heavy.Spec{heavy.DefaultSpec("src"), heavy.DefaultSpec("dst")}
+		c.Trackers = []tracker.Spec{tracker.DefaultSpec("src"), tracker.DefaultSpec("dst")}
 	}
 	c.Interfaces = []config.Interface{{Name: on.Iface, Netns: on.Netns, XDP: loader.Native, Required: true}}
 	return o.Filters.Start(ctx, c, look)

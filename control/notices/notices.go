@@ -19,9 +19,10 @@ import (
 	"weir/control/feed"
 	"weir/control/list/listfile"
 	"weir/control/notify"
-	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
+	"weir/control/stage"
+	"weir/control/stage/tracker"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -33,7 +34,7 @@ type Notices struct {
 
 	interfaces map[loader.Target]attach.Condition // as last seen
 	unfiltered map[loader.Target]bool             // those of which a begin was sent, and no end yet
-	watcher    *heavy.Watcher                     // of the flows
+	watcher    *tracker.Watcher                   // of the flows
 	flows      map[flowID]bool                    // whose begin was sent, and whose end is to be
 	heavy      notify.Throttle
 	surge      notify.Meter
@@ -94,7 +95,7 @@ func (n *Notices) endSources(lists []config.List) {
 }
 
 // HeavyHitters takes in which flows have become heavy, and which no longer are.
-func (n *Notices) HeavyHitters(of *heavy.Watcher, happened []heavy.Event, now time.Time) {
+func (n *Notices) HeavyHitters(of *tracker.Watcher, happened []tracker.Event, now time.Time) {
 	if of != n.watcher { // it knows nothing of the flows of the one before
 		n.watcher = of
 		clear(n.flows)
@@ -102,13 +103,13 @@ func (n *Notices) HeavyHitters(of *heavy.Watcher, happened []heavy.Event, now ti
 	for _, h := range happened {
 		id := flowID{h.Spec.Label(), h.Flow.Hash}
 		e := notify.Event{Time: now, Kind: notify.Heavy, State: notify.Begin, Severity: notify.Warning, Flow: &notify.FlowEvent{
-			Flow: heavy.Name(h.Flow.Key), Tracker: string(h.Spec.Key), Action: h.Spec.Action.String(),
+			Flow: stage.FlowName(h.Flow.Key), Tracker: string(h.Spec.Key), Action: h.Spec.Action.String(),
 			Packets: h.Flow.Packets, Bytes: h.Flow.Bytes, Interval: h.Over.Round(time.Millisecond).Seconds(), Unmet: h.Unmet, CutsOff: h.CutsOff,
 		}}
-		if h.Spec.Action != heavy.ReportOnly {
+		if h.Spec.Action != tracker.ReportOnly {
 			e.Kind = notify.Penalty
 		}
-		done := map[heavy.Action]string{heavy.Limit: "rate-limited", heavy.Block: "blocked"}[h.Spec.Action]
+		done := map[tracker.Action]string{tracker.Limit: "rate-limited", tracker.Block: "blocked"}[h.Spec.Action]
 		switch {
 		case h.Released:
 			if !n.flows[id] {
@@ -129,7 +130,7 @@ func (n *Notices) HeavyHitters(of *heavy.Watcher, happened []heavy.Event, now ti
 			continue
 		case h.CutsOff != "":
 			what := "would be blocked, but that would cut off " + h.CutsOff
-			if h.Spec.Action == heavy.Limit {
+			if h.Spec.Action == tracker.Limit {
 				what = fmt.Sprintf("is rate-limited to %s, since less would cut off %s", h.Spec.LeastLimit(), h.CutsOff)
 			}
 			e.Text = fmt.Sprintf("%s %s, and %s", e.Flow.Flow, h.Spec.Began(), what)

@@ -16,7 +16,8 @@ import (
 
 	"weir/control/capture"
 	"weir/control/engine"
-	"weir/control/observe/heavy"
+	"weir/control/stage"
+	"weir/control/stage/tracker"
 	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -54,7 +55,7 @@ type Options struct {
 	Engine   *engine.Generation
 	Lists    []engine.List // list number n is Lists[n-1]
 	Kind     EngineKind    // the engine is in the kernel or on the heap
-	Heavy    *heavy.Spec   // the engine's only tracker, with a share of all captures as threshold; nil: none
+	Heavy    *tracker.Spec // the engine's only tracker, with a share of all captures as threshold; nil: none
 	Verdicts string        // CSV file of verdicts, one per packet, which is replaced when all captures were read; "": none
 	Stdin    io.Reader     // the capture that is called "-"
 }
@@ -126,12 +127,12 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 }
 
 // shareOf returns the threshold of heavy hitters in captures.
-func shareOf(s *heavy.Spec) sketch.Threshold {
+func shareOf(s *tracker.Spec) sketch.Threshold {
 	return sketch.Threshold{Share: float64(s.Threshold.Share)}
 }
 
 // addHeavy adds the heavy hitters to the summary.
-func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
+func (s *Summary) addHeavy(spec *tracker.Spec, banks []*sketch.Bank) {
 	var total uint64
 	for _, b := range banks {
 		total += b.Total()
@@ -145,7 +146,7 @@ func (s *Summary) addHeavy(spec *heavy.Spec, banks []*sketch.Bank) {
 	})
 	s.Heavy = make([]HeavyHitter, 0, len(flows))
 	for _, f := range flows {
-		s.Heavy = append(s.Heavy, HeavyHitter{Key: heavy.Name(f.Key), Packets: f.Packets, Bytes: f.Bytes, Before: f.Before})
+		s.Heavy = append(s.Heavy, HeavyHitter{Key: stage.FlowName(f.Key), Packets: f.Packets, Bytes: f.Bytes, Before: f.Before})
 	}
 }
 

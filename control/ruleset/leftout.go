@@ -16,7 +16,7 @@ import (
 	"weir/control/guard"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/control/observe/heavy"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -344,7 +344,7 @@ func (p *Ruleset) Advice() (all []string) {
 		all = append(all, "packets are dropped, and nothing is failsafe: a wrong entry could lock you out (failsafe: ports, prefixes; --failsafe-port)")
 	}
 	for i, t := range p.Trackers {
-		if t.Action == heavy.Block {
+		if t.Action == tracker.Block {
 			place := fmt.Sprintf("trackers[%d]", i)
 			if t.Guard() {
 				place = fmt.Sprintf("guards[%d]", i-len(c.Trackers))

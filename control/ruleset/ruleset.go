@@ -28,8 +28,8 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/control/observe/heavy"
 	"weir/control/observe/learn"
+	"weir/control/stage/tracker"
 	"weir/control/stages"
 	"weir/control/trial"
 	"weir/filter/hash"
@@ -49,7 +49,7 @@ type Ruleset struct {
 	Rules    []engine.List    // lists of the engine with their active contents: list number n is Rules[n-1]
 	Journal  *journal.Journal // of manual entries
 	Stages   *stages.Table
-	Trackers []heavy.Spec // those of the configuration, the guards last
+	Trackers []tracker.Spec // those of the configuration, the guards last
 
 	TrackDrops bool // who is being dropped
 
@@ -618,23 +618,23 @@ func (p *Ruleset) Learns() bool {
 }
 
 // Watched returns all trackers: those of the configuration, then that of dropped packets.
-func (p *Ruleset) Watched() (all []heavy.Watched) {
+func (p *Ruleset) Watched() (all []tracker.Watched) {
 	for _, s := range p.Trackers {
-		all = append(all, heavy.Watched{Spec: s, Role: heavy.Hitters})
+		all = append(all, tracker.Watched{Spec: s, Role: tracker.Hitters})
 	}
 	if p.TrackDrops {
-		all = append(all, heavy.Watched{Spec: heavy.DefaultSpec("src"), Role: heavy.Drops})
+		all = append(all, tracker.Watched{Spec: tracker.DefaultSpec("src"), Role: tracker.Drops})
 	}
 	return all
 }
 
 // WatchedOut returns the trackers of outgoing packets: that of dropped ones, by whom they
 // were to.
-func (p *Ruleset) WatchedOut() []heavy.Watched {
+func (p *Ruleset) WatchedOut() []tracker.Watched {
 	if !p.TrackDrops {
 		return nil
 	}
-	return []heavy.Watched{{Spec: heavy.DefaultSpec("dst"), Role: heavy.Drops}}
+	return []tracker.Watched{{Spec: tracker.DefaultSpec("dst"), Role: tracker.Drops}}
 }
 
 // LearnConfig returns the settings of the learner of weights.
@@ -688,10 +688,10 @@ func (p *Ruleset) BuildKernel() (*engine.Generation, error) {
 }
 
 // ReplaceTrackers replaces all trackers by one, or none.
-func (p *Ruleset) ReplaceTrackers(spec *heavy.Spec) {
+func (p *Ruleset) ReplaceTrackers(spec *tracker.Spec) {
 	p.Trackers, p.TrackDrops = nil, false
 	if spec != nil {
-		p.Trackers = []heavy.Spec{*spec}
+		p.Trackers = []tracker.Spec{*spec}
 	}
 }
 

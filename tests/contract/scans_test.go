@@ -14,9 +14,9 @@ import (
 
 	"weir/control/capture"
 	"weir/control/engine"
-	"weir/control/observe/heavy"
 	"weir/control/plan"
 	"weir/control/quantity"
+	"weir/control/stage/tracker"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -87,8 +87,8 @@ func TestScans(t *testing.T) {
 				long.Only(t, "millions of packets")
 				few, turns = 1, 4
 			}
-			g := heavy.DefaultGuard("src")
-			g.Distinct, g.Memory = heavy.Addresses, x.memory
+			g := tracker.DefaultGuard("src")
+			g.Distinct, g.Memory = tracker.Addresses, x.memory
 			pairs := x.crowd.pairs(rand.New(rand.NewPCG(3, 4)))
 			full := 0 // at most, in a turn
 			var scans [3]int
@@ -130,7 +130,7 @@ func TestScans(t *testing.T) {
 
 // watchScans lets the kernel see the packets, evenly over a window, and adds the sources
 // that the guard reports. It returns how many windows ended early.
-func watchScans(t *testing.T, g heavy.Guard, pairs [][2]uint32, found map[netip.Addr]bool) (full int) {
+func watchScans(t *testing.T, g tracker.Guard, pairs [][2]uint32, found map[netip.Addr]bool) (full int) {
 	t.Helper()
 	w := newWatch(t, g)
 	full = w.tick(time.Hour, found)
@@ -146,7 +146,7 @@ func watchScans(t *testing.T, g heavy.Guard, pairs [][2]uint32, found map[netip.
 				t.Fatal(err)
 			}
 		}
-		full += w.tick(time.Hour+time.Duration(i+1)*heavy.Tick, found)
+		full += w.tick(time.Hour+time.Duration(i+1)*tracker.Tick, found)
 	}
 	return full
 }
@@ -154,14 +154,14 @@ func watchScans(t *testing.T, g heavy.Guard, pairs [][2]uint32, found map[netip.
 // watch is a program with a guard, and what reads it.
 type watch struct {
 	*counters
-	watcher *heavy.Watcher
+	watcher *tracker.Watcher
 	ended   int // windows
 }
 
-func newWatch(t *testing.T, g heavy.Guard) *watch {
+func newWatch(t *testing.T, g tracker.Guard) *watch {
 	t.Helper()
-	watched := heavy.Watched{Spec: g.Spec()}
-	return &watch{counters: newScanned(t, watched.Tracker()), watcher: heavy.NewWatcher([]heavy.Watched{watched})}
+	watched := tracker.Watched{Spec: g.Spec()}
+	return &watch{counters: newScanned(t, watched.Tracker()), watcher: tracker.NewWatcher([]tracker.Watched{watched})}
 }
 
 // tick adds the addresses that are reported, and returns how many windows ended early.
@@ -216,12 +216,12 @@ func newScanned(t *testing.T, tracker engine.Tracker) *counters {
 func TestScansOfCaptures(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
-	ofPorts := heavy.DefaultGuard("src")
-	ofHosts, ofSources := heavy.DefaultGuard("src"), heavy.DefaultGuard("dst")
-	ofHosts.Distinct, ofSources.Distinct = heavy.Addresses, heavy.Addresses
+	ofPorts := tracker.DefaultGuard("src")
+	ofHosts, ofSources := tracker.DefaultGuard("src"), tracker.DefaultGuard("dst")
+	ofHosts.Distinct, ofSources.Distinct = tracker.Addresses, tracker.Addresses
 	for _, c := range []struct {
 		capture string
-		guard   heavy.Guard
+		guard   tracker.Guard
 		found   int // at least
 		long    bool
 	}{
@@ -258,9 +258,9 @@ func TestScansOfCaptures(t *testing.T) {
 					if began.IsZero() {
 						began = p.Time
 					}
-					for time.Hour+p.Time.Sub(began) >= at+heavy.Tick {
+					for time.Hour+p.Time.Sub(began) >= at+tracker.Tick {
 						ended := w.ended
-						at += heavy.Tick
+						at += tracker.Tick
 						w.tick(at, found)
 						if w.ended > ended {
 							clear(exact)
@@ -318,7 +318,7 @@ type pair struct {
 }
 
 // begins reports of whom a packet may begin a conversation, and what it reaches.
-func begins(frame []byte, g heavy.Guard) (who netip.Addr, of pair, ok bool) {
+func begins(frame []byte, g tracker.Guard) (who netip.Addr, of pair, ok bool) {
 	var src, dst netip.Addr
 	ephemeral := g.Spec().Tracker().Pairs.Ephemeral
 	for _, l := range gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true}).Layers() {
@@ -353,7 +353,7 @@ func begins(frame []byte, g heavy.Guard) (who netip.Addr, of pair, ok bool) {
 	if g.Key == "dst" {
 		who, of.other = dst, src
 	}
-	if g.Distinct == heavy.Addresses {
+	if g.Distinct == tracker.Addresses {
 		of.proto, of.port = 0, 0
 	}
 	return who, of, ok && src.IsValid()
@@ -365,11 +365,11 @@ func begins(frame []byte, g heavy.Guard) (who netip.Addr, of pair, ok bool) {
 func TestAnswersAreNoScan(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
-	ports, addresses, sources := heavy.DefaultGuard("src"), heavy.DefaultGuard("src"), heavy.DefaultGuard("dst")
-	addresses.Distinct, sources.Distinct = heavy.Addresses, heavy.Addresses
+	ports, addresses, sources := tracker.DefaultGuard("src"), tracker.DefaultGuard("src"), tracker.DefaultGuard("dst")
+	addresses.Distinct, sources.Distinct = tracker.Addresses, tracker.Addresses
 	for _, c := range []struct {
 		what     string
-		guard    heavy.Guard
+		guard    tracker.Guard
 		from, to func(i int) netip.AddrPort
 		found    bool
 	}{

@@ -17,9 +17,10 @@ import (
 	"weir/bpf"
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/observe/heavy"
+	"weir/control/stage"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
+	"weir/control/stage/tracker"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -45,11 +46,11 @@ const slack = 8
 func configurations(t *testing.T) []configuration {
 	t.Helper()
 	failsafe := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
-	sources := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultSpec("src").Tracker()}, TrackerSeed: hash.Seed{1}}
-	guards := engine.Telemetry{Trackers: []engine.Tracker{heavy.DefaultGuard("src").Spec().Tracker()}, TrackerSeed: hash.Seed{1}}
+	sources := engine.Telemetry{Trackers: []engine.Tracker{tracker.DefaultSpec("src").Tracker()}, TrackerSeed: hash.Seed{1}}
+	guards := engine.Telemetry{Trackers: []engine.Tracker{tracker.DefaultGuard("src").Spec().Tracker()}, TrackerSeed: hash.Seed{1}}
 	var recorded digests.Part
 	flows := first.Part{Lines: 2048, Events: 100}
-	flows.V4, flows.V6 = heavy.Key("flow").Shapes()
+	flows.V4, flows.V6 = stage.Key("flow").Shapes()
 	cells := flows
 	cells.Filter, cells.BySize = recent.IBFMC, true
 	var err error

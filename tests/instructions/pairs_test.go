@@ -14,10 +14,11 @@ import (
 	"weir/bpf"
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/observe/heavy"
+	"weir/control/stage"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/police"
+	"weir/control/stage/tracker"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -62,9 +63,9 @@ func options(t *testing.T) []option {
 	if limits.Limits, err = sfb.Plan(sfb.Fair, sfb.MaxPacketRate, true, 20*time.Millisecond, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	limits.V4, limits.V6 = heavy.Key("flow").Shapes()
+	limits.V4, limits.V6 = stage.Key("flow").Shapes()
 	flows := first.Part{Lines: 2048, Events: 100}
-	flows.V4, flows.V6 = heavy.Key("flow").Shapes()
+	flows.V4, flows.V6 = stage.Key("flow").Shapes()
 	return []option{
 		{name: "failsafe port", add: func(c *configuration) {
 			c.config.Policy.FailsafePorts = []verdict.FailsafePort{{Proto: 6, Port: 22}}
@@ -87,9 +88,9 @@ func options(t *testing.T) []option {
 		}},
 		{name: "VLAN tag", tag: true},
 		{name: "monitor mode", add: func(c *configuration) { c.config.Policy.Monitor = true }},
-		{name: "tracker of sources", add: tracked(heavy.DefaultSpec("src").Tracker())},
-		{name: "tracker of destinations", add: tracked(heavy.DefaultSpec("dst").Tracker())},
-		{name: "guard against scans", add: tracked(heavy.DefaultGuard("src").Spec().Tracker())},
+		{name: "tracker of sources", add: tracked(tracker.DefaultSpec("src").Tracker())},
+		{name: "tracker of destinations", add: tracked(tracker.DefaultSpec("dst").Tracker())},
+		{name: "guard against scans", add: tracked(tracker.DefaultGuard("src").Spec().Tracker())},
 		{name: "policer", add: withPart(&police.Part{Interfaces: []police.Interface{{Limits: limits}}})},
 		{name: "digests", add: withPart(&digests.Part{Filter: recorded})},
 		{name: "first-seen flows", add: withPart(&flows)},

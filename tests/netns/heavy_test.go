@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"weir/control/config"
-	"weir/control/observe/heavy"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/tests/lab"
 	"weir/tests/timed"
@@ -19,12 +19,12 @@ import (
 // at the lab's end B.
 func startFilter(t *testing.T, l *lab.Lab, track string) *filter {
 	t.Helper()
-	spec, err := heavy.Parse(track)
+	spec, err := tracker.Parse(track)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := configuration(t, target(l.B))
-	c.Trackers = []heavy.Spec{spec}
+	c.Trackers = []tracker.Spec{spec}
 	addList(t, c, config.Allow, "allow.txt", allowedFlooder+"\n")
 	return serve(t, c)
 }
@@ -165,7 +165,7 @@ func TestFloodIsLimited(t *testing.T) {
 			// heavy, given CPU time, which the sender measures.
 			took, stalled := at.Sub(began), time.Duration(traffic.stalled.Load())
 			t.Logf("reported after %v; the sender did not run for %v once", took, stalled)
-			if took > interval+2*heavy.Tick+interval*1000/floodRate+100*time.Millisecond+2*stalled {
+			if took > interval+2*tracker.Tick+interval*1000/floodRate+100*time.Millisecond+2*stalled {
 				t.Errorf("reported after %v", took)
 			}
 			time.Sleep(200 * time.Millisecond)

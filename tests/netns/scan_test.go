@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/observe/heavy"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
@@ -25,11 +25,11 @@ func TestScanIsCut(t *testing.T) {
 			t.Parallel()
 			l := lab.New(t)
 			c := configuration(t, target(l.B))
-			g := heavy.DefaultGuard("src")
-			g.Action, g.Threshold = heavy.Block, threshold
-			c.Guards = []heavy.Guard{g}
+			g := tracker.DefaultGuard("src")
+			g.Action, g.Threshold = tracker.Block, threshold
+			c.Guards = []tracker.Guard{g}
 			d := serve(t, c)
-			time.Sleep(5 * heavy.Tick) // it has looked once
+			time.Sleep(5 * tracker.Tick) // it has looked once
 			receiver, sender := l.B.Receiver(t), l.A.Sender(t)
 			scan := func(source string) (reached int64) {
 				src := netip.MustParseAddr(source)

@@ -11,7 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/observe/heavy"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -39,7 +39,7 @@ func TestTopOfAFlood(t *testing.T) {
 			c.Failsafe.Ports = []verdict.FailsafePort{{Proto: 17, Port: 53}}
 			c.Trackers = nil
 			for _, text := range []string{"key=src,threshold=300pps", "key=flow,threshold=10kpps"} {
-				spec, err := heavy.Parse(text)
+				spec, err := tracker.Parse(text)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -51,7 +51,7 @@ func TestQuestionsOfSite(t *testing.T) {
 	leave := sync.OnceFunc(func() { cancel(); running.Wait(); site.Close() })
 	t.Cleanup(leave)
 
-	banks := tracker(t)
+	banks := counting(t)
 	for i := range uint64(1000) {
 		banks[0].Count(source(i%3), 100)
 	}

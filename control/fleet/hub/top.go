@@ -10,7 +10,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/fleet/wire"
-	"weir/control/observe/heavy"
+	"weir/control/stage"
 	"weir/filter/key"
 	"weir/filter/ordered"
 )
@@ -20,7 +20,7 @@ import (
 // not be among the largest of each.
 func (h *Hub) Top(ctx context.Context, nodes []string, asked api.FleetTopQuestion) (t api.FleetTop, err error) {
 	t = api.FleetTop{Key: asked.Key, Unit: asked.Unit, Share: asked.Share}
-	var k heavy.Key
+	var k stage.Key
 	if err := k.UnmarshalText([]byte(asked.Key)); err != nil {
 		return t, &api.BadRequest{Err: err}
 	}
@@ -70,7 +70,7 @@ func (h *Hub) Top(ctx context.Context, nodes []string, asked api.FleetTopQuestio
 			continue
 		}
 		t.Flows = append(t.Flows, api.FlowRate{
-			Key: heavy.Name(f.key), Rate: f.most, Least: f.least, Share: min(1, f.most/max(t.Rate, 1e-9)), Nodes: f.nodes,
+			Key: stage.FlowName(f.key), Rate: f.most, Least: f.least, Share: min(1, f.most/max(t.Rate, 1e-9)), Nodes: f.nodes,
 		})
 	}
 	ordered.By(t.Flows, func(a, b api.FlowRate) int { return cmp.Or(cmp.Compare(b.Rate, a.Rate), strings.Compare(a.Key, b.Key)) })
@@ -88,7 +88,7 @@ type counted struct {
 	largest map[key.Key]wire.HeavyFlow
 }
 
-func newCounted(node string, a *wire.HeavyFlows, k heavy.Key) (counted, error) {
+func newCounted(node string, a *wire.HeavyFlows, k stage.Key) (counted, error) {
 	c := counted{node, *a, make(map[key.Key]wire.HeavyFlow, len(a.Flows))}
 	v4, v6 := k.Shapes()
 	for _, f := range a.Flows {

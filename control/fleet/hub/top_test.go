@@ -14,16 +14,16 @@ import (
 	"weir/control/api"
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/wire"
-	"weir/control/observe/heavy"
+	"weir/control/stage/tracker"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/sketch"
 )
 
-// tracker is a node's tracker as it is by default, on two CPUs.
-func tracker(t *testing.T) []*sketch.Bank {
+// counting is a node's tracker as it is by default, on two CPUs.
+func counting(t *testing.T) []*sketch.Bank {
 	t.Helper()
-	spec := heavy.DefaultSpec("src")
+	spec := tracker.DefaultSpec("src")
 	about := spec.Tracker().Tracker
 	about.Secret = hash.NewSecret(hash.NewSeed())
 	var banks []*sketch.Bank
@@ -82,7 +82,7 @@ func TestTop(t *testing.T) {
 			all := make([][]*sketch.Bank, nodes)
 			var names []string
 			for i := range all {
-				all[i] = tracker(t)
+				all[i] = counting(t)
 				names = append(names, fmt.Sprintf("edge-%d", i))
 				f.answerer(names[i], heavyHost(all[i]))
 			}

@@ -16,8 +16,8 @@ import (
 	"weir/control/engine"
 	"weir/control/explain"
 	"weir/control/geo"
-	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
+	"weir/control/stage/tracker"
 	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -143,7 +143,7 @@ func listOf(number int, all []Phase) (name string) {
 // onTrial returns how many packets of a report passed, since lists are on trial. The counters before and
 // now are exact, but not read at quite the same times as trackers. It reports false where they have not
 // grown.
-func onTrial(r *heavy.Report, before, now *traffic.Counters, p *verdict.Policy) (t Total, ok bool) {
+func onTrial(r *tracker.Report, before, now *traffic.Counters, p *verdict.Policy) (t Total, ok bool) {
 	var passed, dropped, perhaps Total // by the counters
 	for reason := range verdict.NumReasons {
 		grown := Total{Packets: now[reason].Packets - before[reason].Packets, Bytes: now[reason].Bytes - before[reason].Bytes}
@@ -175,7 +175,7 @@ func onTrial(r *heavy.Report, before, now *traffic.Counters, p *verdict.Policy) 
 }
 
 // Report adds the report of an interval, with the counters of now.
-func (r *Recorder) Report(now time.Time, report *heavy.Report, out bool, counted Tally) {
+func (r *Recorder) Report(now time.Time, report *tracker.Report, out bool, counted Tally) {
 	i := Interval{
 		Begin: now.Add(-report.Interval), End: now, Packets: report.Packets, Bytes: report.Bytes,
 		Flows: make(map[Flow]Count), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64),
@@ -514,7 +514,7 @@ func Largest(intervals ...Interval) *[]api.DropRate {
 
 // Judge adds to the flows of a tracker what an engine drops of them: of a source, what
 // was counted; of a flow of addresses and ports, all or nothing, if it is listed.
-func Judge(e *engine.Generation, t *api.Tracker, r *heavy.Report, recent Interval) {
+func Judge(e *engine.Generation, t *api.Tracker, r *tracker.Report, recent Interval) {
 	if r.Spec.Guard() {
 		return // its flows are counted in ports or addresses
 	}

@@ -11,8 +11,8 @@ import (
 	"weir/control/api"
 	"weir/control/export"
 	"weir/control/observe/events"
-	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -83,13 +83,13 @@ func (x *Exports) clear() {
 }
 
 // Report takes in the report of a tracker. lists are the names of the programs' lists.
-func (x *Exports) Report(now time.Time, r *heavy.Report, lists []string, monitor bool) {
+func (x *Exports) Report(now time.Time, r *tracker.Report, lists []string, monitor bool) {
 	if x.began.IsZero() || r.Spec.Guard() {
 		return
 	}
 	flow := export.Flow{Begin: now.Add(-r.Interval), End: now}
 	for _, f := range r.Flows {
-		if r.Role == heavy.Drops {
+		if r.Role == tracker.Drops {
 			// What was counted exactly, and no estimates: the rest has records, too.
 			id := dropFlow{source: f.Key.Src, reason: verdict.Reason(f.Cause.Reason)}
 			if n := int(f.Cause.List); 0 < n && n <= len(lists) {

@@ -10,8 +10,8 @@ import (
 
 	"weir/control/api"
 	"weir/control/export"
-	"weir/control/observe/heavy"
 	"weir/control/observe/traffic"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -73,11 +73,11 @@ func TestExportedLists(t *testing.T) {
 	x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
 	x.clear()
 	source := netip.MustParseAddr("192.0.2.1")
-	r := &heavy.Report{Role: heavy.Drops, Interval: time.Second}
+	r := &tracker.Report{Role: tracker.Drops, Interval: time.Second}
 	for list := range uint16(4) { // there are two
 		f := sketch.Flow{Key: key.Key{Src: source}, Dst: source, Packets: 1, Bytes: 60}
 		f.Cause = sketch.Cause{Reason: uint8(verdict.Blocked), List: list}
-		r.Flows = append(r.Flows, heavy.Flow{Flow: f})
+		r.Flows = append(r.Flows, tracker.Flow{Flow: f})
 	}
 	x.Report(now, r, []string{"first", "last"}, false)
 	for name, want := range map[string]uint64{"": 2, "first": 1, "last": 1} {

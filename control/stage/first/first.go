@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"weir/control/engine"
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/stage"
 	"weir/filter/recent"
 	"weir/filter/verdict"
 )
@@ -17,7 +17,7 @@ import (
 type Spec struct {
 	// What makes a flow: flow (addresses, ports and protocol), src, dst, or a prefix as in
 	// src/24.
-	Key heavy.Key `yaml:"key,required,short"`
+	Key stage.Key `yaml:"key,required,short"`
 
 	// What remembers flows: bloom, which forgets none within a window of its last packet;
 	// or stable (SBF), ibf-2c or ibf-mc, which forget them as others come, ibf-2c and ibf-mc

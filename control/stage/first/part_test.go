@@ -3,7 +3,7 @@ package first
 import (
 	"testing"
 
-	"weir/control/observe/heavy"
+	"weir/control/stage"
 	"weir/filter/recent"
 	"weir/loader"
 )
@@ -12,7 +12,7 @@ import (
 // their memory stays.
 func TestIdentity(t *testing.T) {
 	for filter, want := range map[recent.Kind]uint64{recent.Bloom: 0xf7ec79c3baa5d7d7, recent.IBFMC: 0x66b8a81204180bd9} {
-		s := Spec{Key: heavy.Key("flow"), Filter: filter}
+		s := Spec{Key: stage.Key("flow"), Filter: filter}
 		s.SetDefaults()
 		p, err := s.Part()
 		if err != nil {

@@ -4,8 +4,8 @@ package police
 import (
 	"time"
 
-	"weir/control/observe/heavy"
 	"weir/control/quantity"
+	"weir/control/stage"
 	"weir/filter/sfb"
 )
 
@@ -17,7 +17,7 @@ type Spec struct {
 
 	// What makes a flow: flow (addresses, ports and protocol), src, dst, or a prefix as in
 	// src/24. A source with many connections has more than others under flow.
-	Key heavy.Key `yaml:"key"`
+	Key stage.Key `yaml:"key"`
 
 	// How flows share: fair (by their rates), blue (by the rule of Stochastic Fair Blue, on
 	// virtual queues) or bucket (not at all: a token bucket).

@@ -10,10 +10,10 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/observe/heavy"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/police"
+	"weir/control/stage/tracker"
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -47,7 +47,7 @@ func optional() ([]kind, error) {
 	if recorded.Filter, err = digest.Smallest(sliceLen, 0.01); err != nil {
 		return nil, err
 	}
-	scans := heavy.DefaultGuard("src")
+	scans := tracker.DefaultGuard("src")
 	guard := configuration{
 		config: engine.Config{Telemetry: engine.Telemetry{Trackers: []engine.Tracker{scans.Spec().Tracker()}, TrackerSeed: hash.Seed{1}}},
 		units:  int(scans.Threshold),
@@ -58,7 +58,7 @@ func optional() ([]kind, error) {
 	if limits.Limits, err = sfb.Plan(sfb.Fair, sfb.MaxPacketRate, true, 20*time.Millisecond, time.Minute); err != nil {
 		return nil, err
 	}
-	limits.V4, limits.V6 = heavy.Key("flow").Shapes()
+	limits.V4, limits.V6 = tracker.DefaultSpec("flow").Key.Shapes()
 	policed := configuration{config: engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []police.Interface{{Limits: limits}}}}}}
 	// What is not forgotten fills the default memory, and is known.
 	flows := first.Spec{Key: "flow"}
@@ -99,7 +99,7 @@ func optional() ([]kind, error) {
 
 // twoTrackers are of sources and of destinations.
 var twoTrackers = engine.Telemetry{
-	Trackers:    []engine.Tracker{sources.Trackers[0], heavy.DefaultSpec("dst").Tracker()},
+	Trackers:    []engine.Tracker{sources.Trackers[0], tracker.DefaultSpec("dst").Tracker()},
 	TrackerSeed: sources.TrackerSeed,
 }
 

@@ -11,9 +11,9 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/list/listfile"
-	"weir/control/observe/heavy"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
+	"weir/control/stage/tracker"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -54,7 +54,7 @@ var (
 
 	failsafe = verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
 	sources  = engine.Telemetry{
-		Trackers:    []engine.Tracker{heavy.DefaultSpec("src").Tracker()},
+		Trackers:    []engine.Tracker{tracker.DefaultSpec("src").Tracker()},
 		TrackerSeed: hash.Seed{1},
 	}
 )

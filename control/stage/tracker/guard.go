@@ -1,4 +1,4 @@
-package heavy
+package tracker
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/quantity"
+	"weir/control/stage"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -19,7 +20,7 @@ import (
 // defaults.
 type Guard struct {
 	// Who is watched: src, dst, or a prefix as in src/24, as in trackers.
-	Key Key `yaml:"key,required"`
+	Key stage.Key `yaml:"key,required"`
 
 	// What is counted. addresses: those that a source reaches, or that reach a
 	// destination. ports: the same with protocol and destination port.
@@ -63,7 +64,7 @@ func (g *Guard) SetDefaults() {
 }
 
 // DefaultGuard returns a guard of a key with the defaults.
-func DefaultGuard(k Key) Guard {
+func DefaultGuard(k stage.Key) Guard {
 	g := Guard{Key: k}
 	g.SetDefaults()
 	return g

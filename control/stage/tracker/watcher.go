@@ -1,4 +1,4 @@
-package heavy
+package tracker
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/engine"
+	"weir/control/stage"
 	"weir/filter/blocked"
 	"weir/filter/key"
 	"weir/filter/sketch"
@@ -89,13 +90,13 @@ type Event struct {
 func (e Event) String() string {
 	switch {
 	case e.Released:
-		return fmt.Sprintf("%v is released", Name(e.Flow.Key))
+		return fmt.Sprintf("%v is released", stage.FlowName(e.Flow.Key))
 	case e.CutsOff != "":
-		return fmt.Sprintf("%v is heavy, but a penalty would cut off %s", Name(e.Flow.Key), e.CutsOff)
+		return fmt.Sprintf("%v is heavy, but a penalty would cut off %s", stage.FlowName(e.Flow.Key), e.CutsOff)
 	case e.Unmet:
-		return fmt.Sprintf("%v is heavy, but there is no room for another penalty", Name(e.Flow.Key))
+		return fmt.Sprintf("%v is heavy, but there is no room for another penalty", stage.FlowName(e.Flow.Key))
 	}
-	return fmt.Sprintf("%v is heavy", Name(e.Flow.Key))
+	return fmt.Sprintf("%v is heavy", stage.FlowName(e.Flow.Key))
 }
 
 // Discarded says how many intervals of a tracker were not judged, since the watcher was
@@ -209,7 +210,7 @@ func (t *tracker) discard(over time.Duration) {
 // Interval calls read with the banks of the last interval of a tracker of heavy
 // hitters, and the length of that. It reports false if there is no such tracker, if no
 // interval has ended yet, or if the last one was discarded.
-func (w *Watcher) Interval(g *engine.Generation, stats []*loader.Stats, k Key, unit sketch.Unit, read func(time.Duration, []*sketch.Bank)) bool {
+func (w *Watcher) Interval(g *engine.Generation, stats []*loader.Stats, k stage.Key, unit sketch.Unit, read func(time.Duration, []*sketch.Bank)) bool {
 	for i, t := range w.trackers {
 		if t.Role != Hitters || t.Key != k || t.Counts() != unit || !t.read {
 			continue

@@ -1,6 +1,6 @@
 // Package heavy finds heavy hitters with the data plane's trackers, interval by
 // interval, and limits or blocks them if the tracker's action says so.
-package heavy
+package tracker
 
 import (
 	"encoding"
@@ -13,7 +13,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/quantity"
-	"weir/filter/key"
+	"weir/control/stage"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -25,7 +25,7 @@ type Spec struct {
 	// What makes a flow: src, dst, or flow (addresses, ports and protocol). A
 	// prefix as in src/24 counts its sources together: of IPv6, those of a prefix
 	// twice as long. Lengths above 32 are for IPv6; IPv4 then goes by address.
-	Key Key `yaml:"key,required"`
+	Key stage.Key `yaml:"key,required"`
 
 	// What is counted: packets or bytes. Default: as in threshold, otherwise packets.
 	Unit quantity.Unit `yaml:"unit,omitempty"`
@@ -93,7 +93,7 @@ func (s *Spec) SetDefaults() {
 }
 
 // DefaultSpec returns a tracker of a key with the defaults.
-func DefaultSpec(k Key) Spec {
+func DefaultSpec(k stage.Key) Spec {
 	s := Spec{Key: k}
 	s.SetDefaults()
 	return s
@@ -338,10 +338,6 @@ func (s Spec) Tracker() engine.Tracker {
 		Punishes: s.Action != ReportOnly,
 	}
 }
-
-// Name returns a heavy hitter in the format of lists, but a destination alone without
-// its ">": the tracker's key distinguishes it from a source.
-func Name(k key.Key) string { return strings.TrimPrefix(k.String(), "> ") }
 
 // Limits describes what makes a flow heavy: "10kpps", or "10kpps and 1% of packets". With a
 // share alone, the rate is the least of a heavy hitter.
