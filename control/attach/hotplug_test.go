@@ -600,7 +600,7 @@ func TestAppearsAtTheEndOfEgress(t *testing.T) {
 	in := Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}}
 	out := in
 	out.Out, out.XDP = true, loader.TC
-	both := engine.Config{Outgoing: new(engine.Telemetry)}
+	both := engine.Config{Outgoing: true}
 	g, d := buildKernel(t, "10.0.0.1\n", both, 1)
 	m := NewManager(conf)
 	if err := m.Start(g, d, []Target{in, out}, nil); err != nil {

@@ -70,10 +70,10 @@ func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotp
 
 // Inherited has the state that filtering programs pass on to their successors.
 type Inherited struct {
-	Programs    int       // that filter
-	Lists       []string  // whose sources have entries in them
-	Unknown     bool      // one of them does not say which lists it has
-	TrackerSeed hash.Seed // zero: there is none
+	Programs int       // that filter
+	Lists    []string  // whose sources have entries in them
+	Unknown  bool      // one of them does not say which lists it has
+	Seed     hash.Seed // of secrets whose memory goes on; zero: there is none
 }
 
 // Find looks for programs that filter on targets already. It fails where a
@@ -108,8 +108,8 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 				}
 			}
 		}
-		if p.Attachment != nil && !t.Out && all.TrackerSeed == (hash.Seed{}) {
-			all.TrackerSeed = p.Stats().TrackerSeed()
+		if p.Attachment != nil && !t.Out && all.Seed == (hash.Seed{}) {
+			all.Seed = p.Stats().TrackerSeed()
 		}
 		p.Close()
 	}

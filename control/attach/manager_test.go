@@ -342,8 +342,8 @@ func TestRolloutUndone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ec.Trackers = []engine.Tracker{spec.Tracker()}
-	ec.TrackerSeed = hash.Seed{1}
+	ec.Parts = append(ec.Parts, &tracker.Part{In: []tracker.Counting{spec.Counting()}})
+	ec.Seed = hash.Seed{1}
 	next, d := buildKernel(t, "10.0.0.1\n", ec, 1)
 	if err := m.rollHalf(t, next, d, targets, []string{one.B.Iface, two.B.Iface}); err == nil || !strings.Contains(err.Error(), "the old lists stay active: ") {
 		t.Fatalf("rollout: %v", err)
@@ -368,15 +368,15 @@ func TestTrackersContinue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ec := engine.Config{Telemetry: engine.Telemetry{Trackers: []engine.Tracker{spec.Tracker()}, TrackerSeed: hash.Seed{1}}}
-	start := func(targets []Target) (*Manager, *engine.Trackers) {
+	ec := engine.Config{Parts: []engine.Part{&tracker.Part{In: []tracker.Counting{spec.Counting()}}}, Seed: hash.Seed{1}}
+	start := func(targets []Target) (*Manager, *tracker.Memory) {
 		t.Helper()
 		g, d := buildKernel(t, "10.0.0.1\n", ec, 1)
 		m := NewManager(c)
 		if err := m.Start(g, d, targets, nil); err != nil {
 			t.Fatal(err)
 		}
-		tr, err := g.OpenTrackers(m.interfaces[0].Stats())
+		tr, err := tracker.Open(g, m.interfaces[0].Stats())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +384,7 @@ func TestTrackersContinue(t *testing.T) {
 		return m, tr
 	}
 	const last = 100 // a word in a bank that no packet touches
-	mark := func(tr *engine.Trackers) *uint64 { _, flows := tr.Bank(0, 0, 0); return &flows[len(flows)-last] }
+	mark := func(tr *tracker.Memory) *uint64 { _, flows := tr.Bank(0, 0, 0); return &flows[len(flows)-last] }
 	m, tr := start(targets)
 	tr.Penalties[0], *mark(tr) = 7, 8
 	m.Stop(true)
@@ -402,7 +402,7 @@ func TestTrackersContinue(t *testing.T) {
 	if tr.Penalties[0] != 7 {
 		t.Errorf("with both again, penalty %d", tr.Penalties[0])
 	}
-	both, err := m.engine.OpenTrackers(m.interfaces[1].Stats())
+	both, err := tracker.Open(m.engine, m.interfaces[1].Stats())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -216,7 +216,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	d.observers.trackerSeed, d.observers.drops.Inherits = inherited.TrackerSeed, inherited.Programs > 0
+	d.observers.seed, d.observers.drops.Inherits = inherited.Seed, inherited.Programs > 0
 	if inherited.Unknown {
 		for _, l := range c.Lists {
 			inherited.Lists = append(inherited.Lists, l.Name)

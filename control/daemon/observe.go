@@ -49,7 +49,7 @@ type observers struct {
 	record     record
 	collateral *partners.Record // safe for concurrent use
 
-	trackerSeed hash.Seed
+	seed hash.Seed // of secrets whose memory outlives an engine
 
 	watched    []tracker.Watched
 	heavy      *tracker.Watcher
@@ -68,15 +68,12 @@ type observers struct {
 // configure sets what an engine records, under seeds that stay as long as what is
 // recorded.
 func (o *observers) configure(p *ruleset.Ruleset, c *engine.Config) {
-	if o.trackerSeed == (hash.Seed{}) {
-		o.trackerSeed = hash.NewSeed()
+	if o.seed == (hash.Seed{}) {
+		o.seed = hash.NewSeed()
 	}
-	c.TrackerSeed = o.trackerSeed
+	c.Seed = o.seed
 	if o.learn != nil {
 		c.Demand = o.learn.Demand(loader.Monotonic())
-	}
-	if c.Outgoing != nil {
-		c.Outgoing.TrackerSeed = o.trackerSeed
 	}
 }
 

@@ -17,11 +17,9 @@ import (
 	"maps"
 	"slices"
 
-	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
-	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -34,7 +32,8 @@ type Config struct {
 	verdict.Policy
 	Mode       membership.Mode
 	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
-	Telemetry
+	Hot        int     // elements that may have weights in the block set
+	Demand     membership.Demand
 	// Owner identifies who may adopt the filter of an approximate set: at any time, one
 	// process may have it. "": no one.
 	Owner  string
@@ -44,16 +43,16 @@ type Config struct {
 	SampleClean bool // packets that match nothing have events, too: they take the general path
 
 	Parts  []Part         // the shares of stages
-	Shared *loader.Shared // the maps that they share with other generations
+	Seed   hash.Seed      // the secrets of parts derive from it whose memory outlives the generation
+	Shared *loader.Shared // the maps that parts share with other generations
 
-	// Outgoing configures the trackers of outgoing packets; nil: they are not filtered.
-	Outgoing *Telemetry
+	Outgoing bool // outgoing packets are filtered, too
 	TC       bool // programs for TC may be loaded, not only for XDP
 }
 
 // out returns the configuration of the part for outgoing packets.
 func (c Config) out() Config {
-	c.Telemetry, c.Outgoing, c.Owner = *c.Outgoing, nil, ""
+	c.Hot, c.Demand, c.Outgoing, c.Owner = 0, membership.Demand{}, false, ""
 	c.Policy.Out = true
 	return c
 }
@@ -81,6 +80,15 @@ type Filler interface {
 	Fill(*loader.Generation, *hash.Secret) error
 }
 
+// Configurer is a part whose constants and memory the loader lays out. Secrets derive from the
+// seed of the configuration.
+type Configurer interface {
+	// Configure adds to the configuration of programs.
+	Configure(*loader.Config, hash.Seed)
+	// Reference makes the memory of a reference, on the heap.
+	Reference(*verdict.Program, hash.Seed) error
+}
+
 // BasePart has the methods of a part without any, but for constants.
 type BasePart struct{}
 
@@ -93,36 +101,6 @@ func (BasePart) General(loader.Target) string { return "" }
 // Twin changes nothing.
 func (BasePart) Twin(*verdict.Program) {}
 
-// Telemetry configures what a generation measures. Verdicts depend on it only where
-// heavy hitters get penalties.
-type Telemetry struct {
-	Trackers    []Tracker // of heavy hitters, at most loader.MaxTrackers
-	TrackerSeed hash.Seed // the trackers' secrets derive from it
-	Hot         int       // elements that may have weights in the block set
-	Demand      membership.Demand
-}
-
-// Tracker is a tracker of heavy hitters. The generation sets its secret.
-type Tracker struct {
-	sketch.Tracker
-	Punishes bool // its flows may have penalties
-	Unexempt bool // it counts only packets that the lists are asked for
-
-	Pairs *Pairs // nil: it counts every packet; otherwise it is a guard
-}
-
-// Pairs has the geometry of the pairs that a guard counts: see [verdict.Guard].
-type Pairs struct {
-	V4, V6    key.Shape // of the tuple form
-	Lines     uint32    // of the filter in a bank, 64 bytes each
-	Ephemeral uint16    // the port from which on hosts connect; the same in all guards
-}
-
-// Geometry is the size of the filter.
-func (p *Pairs) Geometry() blocked.Geometry {
-	return blocked.Geometry{Lines: p.Lines, Bits: verdict.PairBits}
-}
-
 // Generation enforces lists. Its verdict.Program decides as the program in the
 // kernel does, in the same memory. It is not safe for concurrent use.
 //
@@ -134,9 +112,9 @@ type Generation struct {
 	kernel *loader.Generation // nil in a reference
 	grace  func()             // waits until the programs that are running have ended
 
-	trackers []Tracker
-	out      *Generation // nil: outgoing packets are not filtered
-	Parts    []Part      // the shares of stages
+	out   *Generation // nil: outgoing packets are not filtered
+	Parts []Part      // the shares of stages
+	seed  hash.Seed   // of their secrets
 
 	classes *membership.ClassCounts // of an approximate set, when it was built: its keys
 }
@@ -190,7 +168,7 @@ func build(lists []List, c Config, inKernel bool) (*Generation, error) {
 // addOut builds the part for outgoing packets, if there is to be one. If it fails, it
 // closes the generation.
 func (g *Generation) addOut(c Config, inKernel bool) (err error) {
-	if c.Outgoing == nil {
+	if !c.Outgoing {
 		return nil
 	}
 	if g.out, err = buildSide(g.index.lists, c.out(), inKernel); err != nil {
@@ -256,12 +234,11 @@ func assemble(
 	newBlock func(*compiled, membership.Memory) (*membership.Set, error),
 ) (_ *Generation, err error) {
 	secret, lists := block.layout.Secret, x.lists
-	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, trackers: seeded(c.Trackers, c.TrackerSeed), Parts: c.Parts}
+	g := &Generation{indexed: &indexed{x}, grace: loader.Grace, Program: verdict.Program{Policy: c.Policy, Rules: x.book.rules()}, seed: c.Seed, Parts: c.Parts}
 	if block.layout.Mode == membership.Approximate {
 		listed := block.listed // a pointer into block would keep its columns
 		g.classes = &listed
 	}
-	c.Trackers = g.trackers
 	for _, p := range c.Parts {
 		p.Twin(&g.Program)
 	}
@@ -287,6 +264,9 @@ func assemble(
 		of.Shared = c.Shared
 		for _, p := range c.Parts {
 			of.Parts = append(of.Parts, p)
+			if s, ok := p.(Configurer); ok {
+				s.Configure(&of, c.Seed)
+			}
 			if l, ok := p.(Listing); ok {
 				maps.Copy(of.Words, l.Words(lists))
 			}
@@ -313,8 +293,12 @@ func assemble(
 	} else {
 		g.grace = func() {}
 		blockMemory, allowMemory = block.layout.Alloc(), allow.layout.Alloc()
-		if g.Tracked, err = newTracked(g.trackers); err != nil {
-			return nil, err
+		for _, p := range c.Parts {
+			if s, ok := p.(Configurer); ok {
+				if err := s.Reference(&g.Program, c.Seed); err != nil {
+					return nil, err
+				}
+			}
 		}
 	}
 	if g.Block, err = newBlock(block, blockMemory); err != nil {
@@ -427,6 +411,17 @@ func (g *Generation) Follow(t loader.Target, stats *loader.Stats) error {
 	}
 	return g.kernel.Follow(stats)
 }
+
+// Continue is [loader.Generation.Continue] of the part for an interface.
+func (g *Generation) Continue(t loader.Target, stats *loader.Stats, others func() bool) (continued bool, err error) {
+	if g = g.For(t); g == nil || g.kernel == nil {
+		return false, nil
+	}
+	return g.kernel.Continue(stats, others)
+}
+
+// Seed returns the seed of its configuration.
+func (g *Generation) Seed() hash.Seed { return g.seed }
 
 // Kernel returns the generation's part in the kernel, or nil for one in the heap.
 func (g *Generation) Kernel() *loader.Generation { return g.kernel }

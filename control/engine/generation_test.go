@@ -435,7 +435,7 @@ func TestSecretsAreNew(t *testing.T) {
 	hashes, tables := make(map[uint64]bool), make(map[quotient.Secret]bool)
 	const generations = 3
 	for range generations {
-		g, err := Reference(lists, Config{Outgoing: &Telemetry{}})
+		g, err := Reference(lists, Config{Outgoing: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -490,7 +490,7 @@ func TestApplyWithoutRoomInOneDirection(t *testing.T) {
 	}
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 		t.Run(mode.String(), func(t *testing.T) {
-			g, err := Reference(lists, Config{Mode: mode, Outgoing: &Telemetry{}})
+			g, err := Reference(lists, Config{Mode: mode, Outgoing: true})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"weir/control/capture"
 	"weir/control/engine"
+	"weir/control/stage/tracker"
 	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -44,6 +45,7 @@ type Kernel struct {
 	generation *engine.Generation
 	stats      *loader.Stats
 	program    *loader.Program
+	tracks     bool // packets may have penalties
 
 	reasons, lists, buf []loader.Counter
 }
@@ -87,7 +89,7 @@ func newKernel(g *engine.Generation, stats *loader.Stats) (*Kernel, error) {
 	if err != nil {
 		return nil, errors.Join(err, stats.Close())
 	}
-	k := &Kernel{generation: g, stats: stats, program: program}
+	k := &Kernel{generation: g, stats: stats, program: program, tracks: len(tracker.Of(g)) > 0}
 	if err := stats.Take(program); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
@@ -143,7 +145,7 @@ func (k *Kernel) decide(frame []byte, test func([]byte) (uint32, error)) (verdic
 	if o.Reason == verdict.Blocked || o.Reason == verdict.WouldBlock {
 		o.List, ok = k.counted(k.stats.Lists, k.lists, len(frame))
 		// A packet that a penalty would drop is monitored, too, without a list.
-		if !ok && (o.Reason == verdict.Blocked || len(k.generation.Trackers()) == 0) {
+		if !ok && (o.Reason == verdict.Blocked || !k.tracks) {
 			return o, errors.New("program did not count the packet under just one list")
 		}
 	}
@@ -170,7 +172,7 @@ func (k *Kernel) counted(read func([]loader.Counter) []loader.Counter, last []lo
 
 // Banks implements Engine.
 func (k *Kernel) Banks(i int, fn func([]*sketch.Bank)) {
-	if t, err := k.generation.OpenTrackers(k.stats); err == nil {
+	if t, err := tracker.Open(k.generation, k.stats); err == nil {
 		fn(t.Banks(i, t.Active(i)))
 		t.Close() // if it fails, the memory leaks
 	}

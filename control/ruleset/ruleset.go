@@ -654,20 +654,12 @@ func (p *Ruleset) EngineConfig() engine.Config {
 	for _, f := range c.Failsafe.Prefixes {
 		e.FailsafePrefixes = append(e.FailsafePrefixes, f.Prefix)
 	}
-	for _, t := range p.Watched() {
-		e.Trackers = append(e.Trackers, t.Tracker())
-	}
 	if p.Learns() {
 		e.Hot = int(c.Learning.Elements)
 	}
-	e.Parts = p.Stages.Parts(p.Journal)
+	e.Parts = append(slices.Clip(p.Stages.Parts(p.Journal)), tracker.NewPart(p.Watched(), p.WatchedOut()))
 	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
-	if c.FiltersOutgoing() {
-		e.Outgoing = new(engine.Telemetry)
-		for _, t := range p.WatchedOut() {
-			e.Outgoing.Trackers = append(e.Outgoing.Trackers, t.Tracker())
-		}
-	}
+	e.Outgoing = c.FiltersOutgoing()
 	return e
 }
 
@@ -675,7 +667,7 @@ func (p *Ruleset) EngineConfig() engine.Config {
 // program in the kernel would.
 func (p *Ruleset) Build() (*engine.Generation, error) {
 	c := p.EngineConfig()
-	c.TrackerSeed = hash.NewSeed()
+	c.Seed = hash.NewSeed()
 	return engine.Reference(p.Rules, c)
 }
 
@@ -683,7 +675,7 @@ func (p *Ruleset) Build() (*engine.Generation, error) {
 // attached.
 func (p *Ruleset) BuildKernel() (*engine.Generation, error) {
 	c := p.EngineConfig()
-	c.TrackerSeed = hash.NewSeed()
+	c.Seed = hash.NewSeed()
 	return engine.Build(p.Rules, c)
 }
 

@@ -14,6 +14,7 @@ import (
 	"weir/control/observe/events"
 	"weir/control/replay"
 	"weir/control/stage/loop"
+	"weir/control/stage/tracker"
 	"weir/filter/hash"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -64,11 +65,12 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 		lists = append(lists, l.List)
 	}
 	c := engine.Config{Policy: p}
-	c.TrackerSeed, c.Trackers = hash.Seed{1}, trackersOfAllKinds()[:1]
-	c.Trackers[0].Punishes = true
-	c.Parts = []engine.Part{&loop.Part{Node: mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}), Drop: p.DropLooped}}
+	sources := trackersOfAllKinds()[:1]
+	sources[0].Punishes = true
+	c.Seed = hash.Seed{1}
+	c.Parts = []engine.Part{&tracker.Part{In: sources}, &loop.Part{Node: mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}), Drop: p.DropLooped}}
 	g, k := engines(t, lists, c)
-	n, err := g.OpenTrackers(k.Stats())
+	n, err := tracker.Open(g, k.Stats())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +81,7 @@ func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
 	}
 	until := loader.Monotonic() + time.Hour
 	for source, rate := range map[string]float64{"198.51.100.1": 0, "198.51.100.2": 1e-9} {
-		tr := g.Trackers()[0]
+		tr := tracker.Of(g)[0]
 		table.Set(tr.Hash(tr.Key(key.Tuple{Src: netip.MustParseAddr(source)})), penalty.Penalty{Until: until, Rate: rate})
 	}
 	n.SetPenalized(table.Len())

@@ -13,6 +13,7 @@ import (
 	"weir/control/explain"
 	"weir/control/replay"
 	"weir/control/stage/loop"
+	"weir/control/stage/tracker"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -52,19 +53,19 @@ func (r random) world(t *testing.T, i int) world {
 	flow := key.Shape{Fields: key.FieldSrcPort | key.FieldDstPort | key.FieldProto, SrcBits: 32, DstBits: 32}
 	flow6 := key.Shape{Fields: flow.Fields | key.FieldV6, SrcBits: 128, DstBits: 128}
 	small := sketch.Geometry{Lines: 100, Buckets: 9}
-	c.Trackers = []engine.Tracker{
+	c.Parts = []engine.Part{&tracker.Part{In: []tracker.Counting{
 		{Punishes: true, Tracker: sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 64}, Geometry: small}},
 		{Punishes: true, Tracker: sketch.Tracker{V4: flow, V6: flow6, Unit: sketch.Bytes, Geometry: small}},
-	}
-	c.TrackerSeed = randomSeed(r)
+	}}}
+	c.Seed = randomSeed(r)
 	if i%3 == 0 {
 		n := mustNode(t, 1, icarus.Geometry{Size: 128, K: 6, Confirm: 1})
-		c.Parts = []engine.Part{&loop.Part{Node: n, Drop: i%2 == 0}}
+		c.Parts = append(c.Parts, &loop.Part{Node: n, Drop: i%2 == 0})
 	}
 	w := world{rules: rules}
 	w.Generation, w.kernel = engines(t, lists, c)
 	now := loader.Monotonic()
-	n, err := w.OpenTrackers(w.kernel.Stats())
+	n, err := tracker.Open(w.Generation, w.kernel.Stats())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func (r random) world(t *testing.T, i int) world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tr := range w.Trackers() {
+	for _, tr := range tracker.Of(w.Generation) {
 		for range r.pick(0, 4, 10) {
 			k := tr.Key(r.tuple())
 			p := penalty.Penalty{Until: now + time.Hour}
@@ -94,7 +95,7 @@ func (r random) world(t *testing.T, i int) world {
 func (w world) punishes(frame []byte) bool {
 	p, _ := packet.Parse(frame)
 	return p.HasAddresses && slices.ContainsFunc(w.penalties, func(x verdict.Penalty) bool {
-		return slices.ContainsFunc(w.Trackers(), func(tr engine.Tracker) bool { return tr.Key(p.Tuple) == x.Flow })
+		return slices.ContainsFunc(tracker.Of(w.Generation), func(tr tracker.Counting) bool { return tr.Key(p.Tuple) == x.Flow })
 	})
 }
 
@@ -362,7 +363,7 @@ func depends(w world, a explain.Answer, p packet.Packet, frame []byte) bool {
 				if strings.TrimSuffix(d.Packets, " above its rate") != x.Flow.String() {
 					return false
 				}
-				return slices.ContainsFunc(w.Trackers(), func(tr engine.Tracker) bool { return tr.Key(p.Tuple) == x.Flow })
+				return slices.ContainsFunc(tracker.Of(w.Generation), func(tr tracker.Counting) bool { return tr.Key(p.Tuple) == x.Flow })
 			})
 		case verdict.StageMalformed:
 			o := (&verdict.Program{Policy: verdict.Policy{DropMalformed: true, Inner: w.Inner}}).Decide(frame)

@@ -10,6 +10,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	recorder "weir/control/stage/digest"
+	"weir/control/stage/tracker"
 	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -148,9 +149,9 @@ type kernelOf struct {
 	events []loader.Event
 }
 
-func (k *kernelOf) trackers(t *testing.T) *engine.Trackers {
+func (k *kernelOf) trackers(t *testing.T) *tracker.Memory {
 	t.Helper()
-	n, err := k.OpenTrackers(k.stats)
+	n, err := tracker.Open(k.Generation, k.stats)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func (k *kernelOf) trackers(t *testing.T) *engine.Trackers {
 // punish blocks the flows of one of the four networks that packets come from.
 func (k *kernelOf) punish(t *testing.T) {
 	t.Helper()
-	n, tr := k.trackers(t), k.Trackers()[0]
+	n, tr := k.trackers(t), tracker.Of(k.Generation)[0]
 	table, err := penalty.NewTable(n.Penalties)
 	if err != nil {
 		t.Fatal(err)
@@ -174,11 +175,11 @@ func (k *kernelOf) punish(t *testing.T) {
 // sameBanks compares all that trackers have counted.
 func (k *kernelOf) sameBanks(t *testing.T, other *kernelOf) {
 	t.Helper()
-	if len(k.Trackers()) == 0 {
+	if len(tracker.Of(k.Generation)) == 0 {
 		return
 	}
 	a, b := k.trackers(t), other.trackers(t)
-	for i, tr := range k.Trackers() {
+	for i, tr := range tracker.Of(k.Generation) {
 		for cpu := range a.CPUs {
 			for bank := range 2 {
 				a.Banks(i, bank)[cpu].Begin(0) // they were made one after the other
@@ -264,19 +265,19 @@ func TestLeanPath(t *testing.T) {
 			c.BitsPerKey, c.Hot = 64, r.pick(0, 100) // without false positives, under whichever secret
 		}
 		c.Inner = false // which takes the general path
-		c.TrackerSeed = hash.NewSeed()
+		c.Seed = hash.NewSeed()
 		switch i % 4 {
 		case 1:
-			c.Trackers = trackersOfAllKinds()[:1]
+			c.Parts = append(c.Parts, &tracker.Part{In: trackersOfAllKinds()[:1]})
 		case 2:
-			c.Trackers = []engine.Tracker{{Tracker: sketch.Tracker{
+			c.Parts = append(c.Parts, &tracker.Part{In: []tracker.Counting{{Tracker: sketch.Tracker{
 				V4: key.Shape{SrcBits: 24}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 48}, Unit: sketch.Bytes, Geometry: small,
-			}, Punishes: true, Unexempt: true}}
+			}, Punishes: true, Unexempt: true}}})
 			c.Monitor = false // some are dropped for it
 		case 3:
 			all := trackersOfAllKinds()
 			all[2].Punishes = true
-			c.Trackers = []engine.Tracker{all[2], all[4]}
+			c.Parts = append(c.Parts, &tracker.Part{In: []tracker.Counting{all[2], all[4]}})
 		}
 		records := i%3 == 0
 		digests := &recorder.Part{Filter: blocked.Geometry{Lines: 300, Bits: 5}}

@@ -361,7 +361,7 @@ func TestRules(t *testing.T) {
 		c := r.config(i)
 		c.Mode, c.FailsafePorts, c.FailsafePrefixes = 0, nil, nil
 		c.DHCPServer, c.NoLean, c.Inner = false, i%5 == 0, i%2 == 0
-		c.TC, c.Outgoing = true, &engine.Telemetry{}
+		c.TC, c.Outgoing = true, true
 		in, err := engine.Build(with, c)
 		if err != nil {
 			t.Fatal(err)

@@ -161,7 +161,7 @@ type watch struct {
 func newWatch(t *testing.T, g tracker.Guard) *watch {
 	t.Helper()
 	watched := tracker.Watched{Spec: g.Spec()}
-	return &watch{counters: newScanned(t, watched.Tracker()), watcher: tracker.NewWatcher([]tracker.Watched{watched})}
+	return &watch{counters: newScanned(t, watched.Counting()), watcher: tracker.NewWatcher([]tracker.Watched{watched})}
 }
 
 // tick adds the addresses that are reported, and returns how many windows ended early.
@@ -187,12 +187,12 @@ func (w *watch) tick(at time.Duration, found map[netip.Addr]bool) (full int) {
 }
 
 // newScanned returns a program with a guard.
-func newScanned(t *testing.T, tracker engine.Tracker) *counters {
+func newScanned(t *testing.T, guard tracker.Counting) *counters {
 	t.Helper()
 	seed.Secrets(t)
 	c := &counters{}
 	var err error
-	c.generation, err = engine.Build(nil, engine.Config{Telemetry: engine.Telemetry{Trackers: []engine.Tracker{tracker}, TrackerSeed: hash.NewSeed()}})
+	c.generation, err = engine.Build(nil, engine.Config{Parts: []engine.Part{&tracker.Part{In: []tracker.Counting{guard}}}, Seed: hash.NewSeed()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ type pair struct {
 // begins reports of whom a packet may begin a conversation, and what it reaches.
 func begins(frame []byte, g tracker.Guard) (who netip.Addr, of pair, ok bool) {
 	var src, dst netip.Addr
-	ephemeral := g.Spec().Tracker().Pairs.Ephemeral
+	ephemeral := g.Spec().Counting().Pairs.Ephemeral
 	for _, l := range gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true}).Layers() {
 		switch l := l.(type) {
 		case *layers.IPv4:

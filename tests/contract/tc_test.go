@@ -31,7 +31,7 @@ type tcEntry struct {
 // tcEntries returns the programs for TC of a configuration: those with these names, or all.
 func tcEntries(t testing.TB, lists []engine.List, c engine.Config, names ...string) (all []tcEntry) {
 	t.Helper()
-	c.TC, c.Outgoing = true, &engine.Telemetry{}
+	c.TC, c.Outgoing = true, true
 	in, err := engine.Build(lists, c)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/engine"
+	"weir/control/stage/tracker"
 	"weir/filter/packet"
 	"weir/filter/penalty"
 	"weir/filter/verdict"
@@ -42,8 +42,8 @@ func TestThresholds(t *testing.T) {
 		twin.Windows, twin.Now = windows, loader.Monotonic
 		steps := []uint64{1, 100, 3, 2000}
 		var spared []uint64
-		c.watch(t, func(n *engine.Trackers) {
-			for i, tr := range c.generation.Trackers()[:4] {
+		c.watch(t, func(n *tracker.Memory) {
+			for i, tr := range tracker.Of(c.generation)[:4] {
 				units := 40 * steps[i]
 				x := verdict.Threshold{
 					Threshold: penalty.Threshold{Units: units, Window: time.Hour},
@@ -69,7 +69,7 @@ func TestThresholds(t *testing.T) {
 				if !p.HasAddresses {
 					continue
 				}
-				first := c.generation.Trackers()[0]
+				first := tracker.Of(c.generation)[0]
 				spared = append(spared, first.Hash(first.Key(p.Tuple)), n.SourceHash(2, p.Src))
 			}
 			in, err := penalty.NewWindows(n.Windows)
@@ -102,7 +102,7 @@ func TestThresholds(t *testing.T) {
 		}
 		c.same(t)
 		imposed := 0
-		c.watch(t, func(n *engine.Trackers) {
+		c.watch(t, func(n *tracker.Memory) {
 			for b := range loader.WindowBuckets {
 				for i := range penalty.Slots {
 					at := b*penalty.WindowBucketWords + i

@@ -13,6 +13,7 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
+	"weir/control/stage/tracker"
 	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -37,11 +38,11 @@ func onOneCPU(t testing.TB) {
 }
 
 // trackersOfAllKinds are small, so that their memories fill up.
-func trackersOfAllKinds() []engine.Tracker {
+func trackersOfAllKinds() []tracker.Counting {
 	const v6 = key.FieldV6
 	const flow = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
 	small := sketch.Geometry{Lines: 100, Buckets: 9}
-	return []engine.Tracker{
+	return []tracker.Counting{
 		{Tracker: sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: v6, SrcBits: 128}, Unit: sketch.Packets, Geometry: small}},
 		{Tracker: sketch.Tracker{V4: key.Shape{DstBits: 24}, V6: key.Shape{Fields: v6, DstBits: 48}, Unit: sketch.Bytes, Geometry: small}},
 		{Tracker: sketch.Tracker{V4: key.Shape{Fields: flow, SrcBits: 32, DstBits: 32},
@@ -68,16 +69,16 @@ type twin struct {
 	pairs        *blocked.Filter // nil: it is no guard's
 }
 
-func newCounters(t testing.TB, trackers []engine.Tracker) *counters {
+func newCounters(t testing.TB, trackers []tracker.Counting) *counters {
 	t.Helper()
 	return newFiltering(t, nil, verdict.Policy{}, trackers)
 }
 
 // newFiltering returns counters of programs that may also drop packets.
-func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trackers []engine.Tracker) *counters {
+func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trackers []tracker.Counting) *counters {
 	t.Helper()
 	seed.Secrets(t)
-	config := engine.Config{Policy: policy, Telemetry: engine.Telemetry{Trackers: trackers, TrackerSeed: hash.NewSeed()}}
+	config := engine.Config{Policy: policy, Parts: []engine.Part{&tracker.Part{In: trackers}}, Seed: hash.NewSeed()}
 	c := &counters{}
 	var err error
 	if c.generation, err = engine.Build(lists, config); err != nil {
@@ -96,7 +97,7 @@ func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trac
 	if err := c.stats.Take(c.program); err != nil {
 		t.Fatal(err)
 	}
-	for _, tr := range c.generation.Trackers() {
+	for _, tr := range tracker.Of(c.generation) {
 		var twins [2]twin
 		for i := range twins {
 			w := &twins[i]
@@ -110,7 +111,7 @@ func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trac
 		}
 		c.twins = append(c.twins, twins)
 	}
-	c.watch(t, func(n *engine.Trackers) {
+	c.watch(t, func(n *tracker.Memory) {
 		for i := range c.twins {
 			for bank := range c.twins[i] {
 				c.twins[i][bank].Begin(n.Banks(i, bank)[0].Began())
@@ -125,8 +126,8 @@ func newFiltering(t testing.TB, lists []engine.List, policy verdict.Policy, trac
 func (c *counters) follow(t testing.TB) {
 	t.Helper()
 	p := &verdict.Trackers{Penalties: make([]*penalty.Table, len(c.twins))}
-	c.watch(t, func(n *engine.Trackers) {
-		for i, tr := range c.generation.Trackers() {
+	c.watch(t, func(n *tracker.Memory) {
+		for i, tr := range tracker.Of(c.generation) {
 			b := c.twins[i][n.Active(i)]
 			if tr.Dropped {
 				p.Drops = b.Bank
@@ -144,9 +145,9 @@ func (c *counters) follow(t testing.TB) {
 }
 
 // watch calls fn with the kernel's trackers.
-func (c *counters) watch(t testing.TB, fn func(*engine.Trackers)) {
+func (c *counters) watch(t testing.TB, fn func(*tracker.Memory)) {
 	t.Helper()
-	n, err := c.generation.OpenTrackers(c.stats)
+	n, err := tracker.Open(c.generation, c.stats)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +158,8 @@ func (c *counters) watch(t testing.TB, fn func(*engine.Trackers)) {
 // same compares the banks in which packets are counted word by word.
 func (c *counters) same(t *testing.T) {
 	t.Helper()
-	c.watch(t, func(n *engine.Trackers) {
-		for i, tr := range c.generation.Trackers() {
+	c.watch(t, func(n *tracker.Memory) {
+		for i, tr := range tracker.Of(c.generation) {
 			bank := n.Active(i)
 			lines, flows := n.Bank(i, 0, bank)
 			twin := c.twins[i][bank]
@@ -193,8 +194,8 @@ func compareWords(t *testing.T, what string, kernel, twin []uint64) {
 // next begins an interval in both, as the control plane does.
 func (c *counters) next(t *testing.T, heavy uint64, share float64) {
 	t.Helper()
-	c.watch(t, func(n *engine.Trackers) {
-		for i, tr := range c.generation.Trackers() {
+	c.watch(t, func(n *tracker.Memory) {
+		for i, tr := range tracker.Of(c.generation) {
 			bank := n.Active(i)
 			for _, b := range [...]struct{ now, next *sketch.Bank }{
 				{n.Banks(i, bank)[0], n.Banks(i, 1-bank)[0]},
@@ -273,11 +274,11 @@ func testTrackers(t *testing.T, c *counters, traffic []frame) {
 }
 
 // guards count scans of ports and of addresses, and targets that many sources reach.
-func guards() []engine.Tracker {
+func guards() []tracker.Counting {
 	const v6 = key.FieldV6
 	const ports = key.FieldDstPort | key.FieldProto
-	pairs := func(fields key.Fields) *engine.Pairs {
-		return &engine.Pairs{
+	pairs := func(fields key.Fields) *tracker.Pairs {
+		return &tracker.Pairs{
 			V4: key.Shape{Fields: fields, SrcBits: 32, DstBits: 32}, V6: key.Shape{Fields: fields | v6, SrcBits: 128, DstBits: 128},
 			Lines: 100, Ephemeral: 32768,
 		}
@@ -285,7 +286,7 @@ func guards() []engine.Tracker {
 	small := sketch.Geometry{Lines: 100, Buckets: 9}
 	sources := sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: v6, SrcBits: 128}, Geometry: small}
 	destinations := sketch.Tracker{V4: key.Shape{DstBits: 32}, V6: key.Shape{Fields: v6, DstBits: 128}, Geometry: small}
-	return []engine.Tracker{
+	return []tracker.Counting{
 		{Tracker: sources, Pairs: pairs(ports), Punishes: true, Unexempt: true},
 		{Tracker: sources, Pairs: pairs(key.FieldProto), Unexempt: true},
 		{Tracker: destinations, Pairs: pairs(key.FieldProto), Unexempt: true},
@@ -335,7 +336,7 @@ func TestGuardsOverRandomPackets(t *testing.T) {
 			c.count(t, f)
 		}
 		c.same(t)
-		for i, tr := range c.generation.Trackers() {
+		for i, tr := range tracker.Of(c.generation) {
 			if n := c.twins[i][0].Packets() + c.twins[i][1].Packets(); tr.Pairs != nil && n < 100 {
 				t.Errorf("guard %d has counted %d packets: the test is too narrow", i, n)
 			}
@@ -381,7 +382,7 @@ func TestTrackersWrap(t *testing.T) {
 	c := newCounters(t, trackersOfAllKinds())
 	c.next(t, 40, 1)
 	const wraps = 1 << 41 // (wraps >> 8) · 2³¹ = 2⁶⁴
-	c.watch(t, func(n *engine.Trackers) {
+	c.watch(t, func(n *tracker.Memory) {
 		for i := range c.twins {
 			bank := n.Active(i)
 			lines, _ := n.Bank(i, 0, bank)
@@ -405,13 +406,13 @@ func TestEqualTags(t *testing.T) {
 	trackers[0].Buckets, trackers[0].Punishes = 1, true
 	c := newCounters(t, trackers)
 	c.next(t, 8, 0)
-	tracker := c.generation.Trackers()[0]
+	sources := tracker.Of(c.generation)[0]
 	var equal []key.Tuple
 	for i := uint32(0); len(equal) < 4; i++ {
 		var src [4]byte
 		binary.BigEndian.PutUint32(src[:], i)
 		p := key.Tuple{Src: netip.AddrFrom4(src), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17, HasPorts: true}
-		if tracker.Hash(tracker.Key(p))>>32&0x7fff == 0x123 {
+		if sources.Hash(sources.Key(p))>>32&0x7fff == 0x123 {
 			equal = append(equal, p)
 		}
 	}
@@ -423,10 +424,10 @@ func TestEqualTags(t *testing.T) {
 		}
 	}
 	c.same(t)
-	c.watch(t, func(n *engine.Trackers) {
+	c.watch(t, func(n *tracker.Memory) {
 		bank := n.Banks(0, n.Active(0))[0]
 		for j, p := range equal {
-			f, ok := bank.Find(tracker.Hash(tracker.Key(p)))
+			f, ok := bank.Find(sources.Hash(sources.Key(p)))
 			if want := uint64(min(20*(j+1), 60)); !ok || f.Packets > want || f.Estimate(sketch.Packets) < want || f.Packets < want-4 {
 				t.Errorf("%v: %+v, %t; want %d packets", p.Src, f, ok, want)
 			}
@@ -435,7 +436,7 @@ func TestEqualTags(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		table.Set(tracker.Hash(tracker.Key(equal[1])), penalty.Penalty{Until: loader.Monotonic() + time.Hour})
+		table.Set(sources.Hash(sources.Key(equal[1])), penalty.Penalty{Until: loader.Monotonic() + time.Hour})
 		n.SetPenalized(table.Len())
 	})
 	for j, p := range equal {
@@ -467,9 +468,9 @@ func TestPenalties(t *testing.T) {
 		return packet.Frame(key.Tuple{Src: netip.MustParseAddr(s), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: port})
 	}
 	source := func(s string) []byte { return to(2, s) }
-	hash := func(tracker int, frame []byte) uint64 {
+	hash := func(n int, frame []byte) uint64 {
 		p, _ := packet.Parse(frame)
-		tr := c.generation.Trackers()[tracker]
+		tr := tracker.Of(c.generation)[n]
 		return tr.Hash(tr.Key(p.Tuple))
 	}
 	table, err := penalty.NewTable(make([]uint64, loader.PenaltyBuckets*penalty.BucketWords))
@@ -485,7 +486,7 @@ func TestPenalties(t *testing.T) {
 	set := func(h uint64, p penalty.Penalty) {
 		t.Helper()
 		table.Set(h, p)
-		n, err := c.generation.OpenTrackers(k.Stats())
+		n, err := tracker.Open(c.generation, k.Stats())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -555,9 +556,9 @@ func TestPenaltiesEndWithTheirTracker(t *testing.T) {
 	defer stats.Close()
 	punishing := trackersOfAllKinds()[0]
 	punishing.Punishes = true
-	use := func(with func(*penalty.Table), trackers ...engine.Tracker) {
+	use := func(with func(*penalty.Table), trackers ...tracker.Counting) {
 		t.Helper()
-		g, err := engine.Build(nil, engine.Config{Telemetry: engine.Telemetry{Trackers: trackers, TrackerSeed: hash.Seed{1}}})
+		g, err := engine.Build(nil, engine.Config{Parts: []engine.Part{&tracker.Part{In: trackers}}, Seed: hash.Seed{1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -573,7 +574,7 @@ func TestPenaltiesEndWithTheirTracker(t *testing.T) {
 		if with == nil {
 			return
 		}
-		on, err := g.OpenTrackers(stats)
+		on, err := tracker.Open(g, stats)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -108,7 +108,7 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed
 			entries.Flows = append(entries.Flows, own[r.IntN(len(own))])
 		}
 	}
-	config := engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Telemetry: engine.Telemetry{Hot: packets}}
+	config := engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Hot: packets}
 	if classed {
 		config.Demand.Sightings = halfOfClasses()
 	}

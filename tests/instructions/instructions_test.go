@@ -46,8 +46,8 @@ const slack = 8
 func configurations(t *testing.T) []configuration {
 	t.Helper()
 	failsafe := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
-	sources := engine.Telemetry{Trackers: []engine.Tracker{tracker.DefaultSpec("src").Tracker()}, TrackerSeed: hash.Seed{1}}
-	guards := engine.Telemetry{Trackers: []engine.Tracker{tracker.DefaultGuard("src").Spec().Tracker()}, TrackerSeed: hash.Seed{1}}
+	sources := []engine.Part{&tracker.Part{In: []tracker.Counting{tracker.DefaultSpec("src").Counting()}}}
+	guards := []engine.Part{&tracker.Part{In: []tracker.Counting{tracker.DefaultGuard("src").Spec().Counting()}}}
 	var recorded digests.Part
 	flows := first.Part{Lines: 2048, Events: 100}
 	flows.V4, flows.V6 = stage.Key("flow").Shapes()
@@ -61,12 +61,12 @@ func configurations(t *testing.T) []configuration {
 		{name: "exact"},
 		{name: "monitor", config: engine.Config{Policy: verdict.Policy{Monitor: true}}},
 		{name: "failsafe, allow list", config: engine.Config{Policy: failsafe}, allow: true},
-		{name: "tracker", config: engine.Config{Telemetry: sources}},
-		{name: "failsafe, allow list, tracker", config: engine.Config{Policy: failsafe, Telemetry: sources}, allow: true},
+		{name: "tracker", config: engine.Config{Parts: sources, Seed: hash.Seed{1}}},
+		{name: "failsafe, allow list, tracker", config: engine.Config{Policy: failsafe, Parts: sources, Seed: hash.Seed{1}}, allow: true},
 		{name: "five prefix lengths", prefixes: true},
 		{name: "list with ports", rule: &verdict.Rule{Ports: []verdict.PortRange{{Proto: 6, First: 443, Last: 443}}}},
 		{name: "general path", config: engine.Config{NoLean: true}},
-		{name: "guard", config: engine.Config{Telemetry: guards}},
+		{name: "guard", config: engine.Config{Parts: guards, Seed: hash.Seed{1}}},
 		{name: "digests", config: engine.Config{Parts: []engine.Part{&recorded}}},
 		{name: "first-seen flows", config: engine.Config{Parts: []engine.Part{&flows}}},
 		{name: "first-seen flows, ibf-mc", config: engine.Config{Parts: []engine.Part{&cells}}},
@@ -201,7 +201,7 @@ func (c configuration) bind(t *testing.T, g *engine.Generation, stats *loader.St
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.config.Trackers) > 0 {
+	if len(tracker.Of(g)) > 0 {
 		admit(t, g, stats)
 	}
 	// As on any recent kernel: the program asks for one flag whether a frame is paged.
@@ -271,7 +271,7 @@ func (c configuration) count(t *testing.T) (figures []figure) {
 // admit sets a limit that no flow here reaches.
 func admit(t *testing.T, g *engine.Generation, stats *loader.Stats) {
 	t.Helper()
-	n, err := g.OpenTrackers(stats)
+	n, err := tracker.Open(g, stats)
 	if err != nil {
 		t.Fatal(err)
 	}

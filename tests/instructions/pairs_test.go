@@ -42,10 +42,16 @@ type option struct {
 	tag  bool // the packet has a VLAN tag
 }
 
-func tracked(t engine.Tracker) func(*configuration) {
+func tracked(t tracker.Counting) func(*configuration) {
 	return func(c *configuration) {
-		c.config.Trackers = append(slices.Clone(c.config.Trackers), t)
-		c.config.TrackerSeed = hash.Seed{1}
+		c.config.Parts, c.config.Seed = slices.Clone(c.config.Parts), hash.Seed{1}
+		for i, p := range c.config.Parts {
+			if of, is := p.(*tracker.Part); is {
+				c.config.Parts[i] = &tracker.Part{In: append(slices.Clone(of.In), t)}
+				return
+			}
+		}
+		c.config.Parts = append(c.config.Parts, &tracker.Part{In: []tracker.Counting{t}})
 	}
 }
 
@@ -88,9 +94,9 @@ func options(t *testing.T) []option {
 		}},
 		{name: "VLAN tag", tag: true},
 		{name: "monitor mode", add: func(c *configuration) { c.config.Policy.Monitor = true }},
-		{name: "tracker of sources", add: tracked(tracker.DefaultSpec("src").Tracker())},
-		{name: "tracker of destinations", add: tracked(tracker.DefaultSpec("dst").Tracker())},
-		{name: "guard against scans", add: tracked(tracker.DefaultGuard("src").Spec().Tracker())},
+		{name: "tracker of sources", add: tracked(tracker.DefaultSpec("src").Counting())},
+		{name: "tracker of destinations", add: tracked(tracker.DefaultSpec("dst").Counting())},
+		{name: "guard against scans", add: tracked(tracker.DefaultGuard("src").Spec().Counting())},
 		{name: "policer", add: withPart(&police.Part{Interfaces: []police.Interface{{Limits: limits}}})},
 		{name: "digests", add: withPart(&digests.Part{Filter: recorded})},
 		{name: "first-seen flows", add: withPart(&flows)},

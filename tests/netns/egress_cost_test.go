@@ -82,8 +82,8 @@ func TestEgressCost(t *testing.T) {
 		name   string
 		config engine.Config
 	}{
-		{"egress", engine.Config{Outgoing: &engine.Telemetry{}}},
-		{"egress, replies pass", engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+		{"egress", engine.Config{Outgoing: true}},
+		{"egress, replies pass", engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 			Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 		}}}}},
 	} {

@@ -28,7 +28,7 @@ func attachOut(t *testing.T, l *lab.Lab, listed ...key.Key) *loader.Attachment {
 	t.Helper()
 	all := lists(listed, nil)
 	all[0].Direction = engine.Out
-	g := build(t, all, engine.Config{Outgoing: &engine.Telemetry{}})
+	g := build(t, all, engine.Config{Outgoing: true})
 	to := target(l.A)
 	to.Out = true
 	a, err := attachLoaded(pins(t), to, loader.TC, nil, g.Out().Load)

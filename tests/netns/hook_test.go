@@ -189,7 +189,7 @@ func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, 
 	all := lists([]key.Key{source(listed + map[bool]string{true: "/32", false: "/128"}[strings.Contains(listed, ".")])}, nil)
 	out := lists([]key.Key{key.Destination(netip.PrefixFrom(netip.MustParseAddr(listed), netip.MustParseAddr(listed).BitLen()))}, nil)
 	out[0].Direction, out[0].Name = engine.Out, "out"
-	g := build(t, append(all, out[0]), engine.Config{TC: true, Outgoing: &engine.Telemetry{}})
+	g := build(t, append(all, out[0]), engine.Config{TC: true, Outgoing: true})
 	if _, err := attachLoaded(pins(t), to, loader.Generic, nil, g.Load); !errors.Is(err, loader.ErrUnsupported) || !strings.Contains(err.Error(), "hook: tc") {
 		t.Errorf("at XDP: %v", err)
 	}

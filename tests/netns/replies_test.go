@@ -45,7 +45,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	to := target(out)
@@ -107,7 +107,7 @@ func TestTunnelIsNotConnected(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	local, remote := l.B.IPv4, l.A.IPv4
@@ -197,7 +197,7 @@ func TestPortsOfNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: &engine.Telemetry{}, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	to := target(l.B)

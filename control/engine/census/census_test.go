@@ -132,7 +132,7 @@ func TestCensus(t *testing.T) {
 			l.Contents = list.SetOf(keys...)
 			lists = append(lists, l)
 		}
-		_, want := engine.Reference(lists, engine.Config{Outgoing: &engine.Telemetry{}})
+		_, want := engine.Reference(lists, engine.Config{Outgoing: true})
 		c := New(make([]engine.List, len(lists)))
 		for i, l := range lists {
 			c.lists[i] = l

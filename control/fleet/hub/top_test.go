@@ -24,7 +24,7 @@ import (
 func counting(t *testing.T) []*sketch.Bank {
 	t.Helper()
 	spec := tracker.DefaultSpec("src")
-	about := spec.Tracker().Tracker
+	about := spec.Counting().Tracker
 	about.Secret = hash.NewSecret(hash.NewSeed())
 	var banks []*sketch.Bank
 	for range 2 {

@@ -144,9 +144,9 @@ func (d Distinct) unit() sketch.Unit {
 }
 
 // pairs returns the part of a guard's memory that remembers pairs, and what they are.
-func (s Spec) pairs() *engine.Pairs {
+func (s Spec) pairs() *Pairs {
 	lines, _ := verdict.DivideGuard(int(s.Memory))
-	p := &engine.Pairs{Lines: lines, Ephemeral: engine.EphemeralPort()}
+	p := &Pairs{Lines: lines, Ephemeral: engine.EphemeralPort()}
 	p.V4, p.V6 = s.Key.Shapes()
 	for _, side := range []*key.Shape{&p.V4, &p.V6} {
 		if side.SrcBits == 0 {

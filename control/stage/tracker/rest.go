@@ -128,12 +128,12 @@ func (w *Watcher) PenaltiesOn(g *engine.Generation, s *loader.Stats) (n int, ok 
 	if at := w.opened.of(s); at >= 0 && w.of == g {
 		return penaltiesOn(w.opened[at]), true
 	}
-	t, err := g.OpenTrackers(s) // before the first tick
+	t, err := Open(g, s) // before the first tick
 	if err != nil {
 		return 0, false
 	}
 	defer t.Close() // if it fails, the memory leaks
-	return penaltiesOn(interfaceTrackers{memory: t, penalties: t.Penalties}), true
+	return penaltiesOn(interfaceTrackers{counters: t, penalties: t.Penalties}), true
 }
 
 func penaltiesOn(c interfaceTrackers) int {

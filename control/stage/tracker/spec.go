@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/filter/penalty"
@@ -323,17 +322,17 @@ func (s Spec) String() string {
 }
 
 // Tracker is the data plane's part of a Spec.
-func (s Spec) Tracker() engine.Tracker {
+func (s Spec) Counting() Counting {
 	v4, v6 := s.Key.Shapes()
 	if s.guards != packets {
 		_, bank := verdict.DivideGuard(int(s.Memory))
 		// Exempt packets are no scan.
-		return engine.Tracker{
+		return Counting{
 			Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(bank)},
 			Punishes: s.Action != ReportOnly, Unexempt: true, Pairs: s.pairs(),
 		}
 	}
-	return engine.Tracker{
+	return Counting{
 		Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(int(s.Memory))},
 		Punishes: s.Action != ReportOnly,
 	}

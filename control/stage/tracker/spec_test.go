@@ -106,7 +106,7 @@ func TestKeys(t *testing.T) {
 		"flow":    "src/32+dst/32+sport+dport+proto, ip6 src/128+dst/128+sport+dport+proto",
 	} {
 		s, err := Parse("key=" + text)
-		tr := s.Tracker()
+		tr := s.Counting()
 		if got := tr.V4.String() + ", " + tr.V6.String(); err != nil || got != want {
 			t.Errorf("%s: %s, %v; want %s", text, got, err, want)
 		}
@@ -232,7 +232,7 @@ func FuzzParse(f *testing.F) {
 		if err := s.Validate(); err != nil {
 			t.Error(err)
 		}
-		_, _ = s.Tracker(), s.penalty(0)
+		_, _ = s.Counting(), s.penalty(0)
 		if again, err := Parse(s.String()); err != nil || again != s {
 			t.Errorf("%v is read as %v, %v", s, again, err)
 		}

@@ -98,7 +98,7 @@ func TestProgramsSpare(t *testing.T) {
 	watched := []Watched{{Spec: s}}
 	h := newHost(t, watched)
 	h.wires = h.wires[:1]
-	m := h.wires[0].memory.(*wire)
+	m := h.wires[0].counters.(*wire)
 	w := newWatcher(watched, func() {})
 	gateway := key.Source(netip.MustParsePrefix("10.0.0.1/32"))
 	flow := h.sources[0].flow // of its network

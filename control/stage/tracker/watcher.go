@@ -57,8 +57,8 @@ type Watched struct {
 }
 
 // Tracker is the data plane's part of a tracker.
-func (w Watched) Tracker() engine.Tracker {
-	t := w.Spec.Tracker()
+func (w Watched) Counting() Counting {
+	t := w.Spec.Counting()
 	t.Dropped = w.Role == Drops
 	return t
 }
@@ -312,8 +312,8 @@ func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Re
 	return reports, events
 }
 
-// memory holds the trackers of an interface.
-type memory interface {
+// counters are the trackers of an interface, as [Memory] has them.
+type counters interface {
 	Threshold(tracker int) loader.Threshold
 	SetThreshold(tracker int, t loader.Threshold)
 	SourceHash(tracker int, src netip.Addr) uint64
@@ -336,7 +336,7 @@ type memory interface {
 type interfaces []interfaceTrackers
 
 type interfaceTrackers struct {
-	memory
+	counters
 	place     *uint64 // of the memory
 	cpus      int
 	penalties []uint64
@@ -352,7 +352,7 @@ func (w *Watcher) open(g *engine.Generation, stats []*loader.Stats) (on interfac
 			on = append(on, w.opened[at])
 			continue
 		}
-		if t, err := g.OpenTrackers(s); err == nil {
+		if t, err := Open(g, s); err == nil {
 			on = append(on, interfaceTrackers{t, t.Place(), t.CPUs, t.Penalties, t.Windows, s})
 		}
 	}
@@ -370,7 +370,7 @@ func (on interfaces) of(s *loader.Stats) int {
 func (on interfaces) close(stay interfaces) error {
 	var errs []error
 	for _, i := range on {
-		if at := stay.of(i.stats); at < 0 || stay[at].memory != i.memory {
+		if at := stay.of(i.stats); at < 0 || stay[at].counters != i.counters {
 			errs = append(errs, i.Close())
 		}
 	}

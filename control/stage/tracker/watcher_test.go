@@ -110,7 +110,7 @@ func (h *host) pass(d time.Duration) {
 	for i := range h.sources {
 		s := &h.sources[i]
 		for ; s.next <= h.now; s.next += s.every {
-			w := h.wires[h.random.IntN(len(h.wires))].memory.(*wire)
+			w := h.wires[h.random.IntN(len(h.wires))].counters.(*wire)
 			w.program(s.tracker, h.random.IntN(2), s.flow, s.next)
 		}
 	}
@@ -157,7 +157,7 @@ func (w *wire) Close() error                       { return nil }
 // penalties.
 func newWire(w *wire, cpus, buckets int) interfaceTrackers {
 	return interfaceTrackers{
-		memory: w, cpus: cpus, stats: &loader.Stats{},
+		counters: w, cpus: cpus, stats: &loader.Stats{},
 		penalties: make([]uint64, buckets*penalty.BucketWords), windows: make([]uint64, buckets*penalty.WindowBucketWords),
 	}
 }
@@ -214,7 +214,7 @@ func newHost(t *testing.T, watched []Watched) *host {
 }
 
 func trackerOf(w Watched) *sketch.Tracker {
-	t := w.Tracker().Tracker
+	t := w.Counting().Tracker
 	t.Secret = hash.NewSecret(hash.Seed{1})
 	return &t
 }
@@ -309,7 +309,7 @@ func TestPauses(t *testing.T) {
 			case 1: // it is killed within its work, and another one starts after a while
 				h.kills = 0.02
 			default: // an older release runs meanwhile, which records no time
-				m := h.wires[0].memory.(*wire)
+				m := h.wires[0].counters.(*wire)
 				for i := range m.active {
 					for _, b := range m.banks[i][1-m.active[i]] {
 						b.Reset()
@@ -363,7 +363,7 @@ func (h *host) still() time.Duration { return h.now }
 
 // send counts packets of a source of tracker 0 now.
 func (h *host) send(source int, packets int) {
-	w := h.wires[0].memory.(*wire)
+	w := h.wires[0].counters.(*wire)
 	for range packets {
 		w.banks[0][w.active[0]][0].CountKey(h.sources[source].flow.Key, h.sources[source].flow.Hash, 100)
 	}
@@ -566,7 +566,7 @@ func (h *host) reattach(w *Watcher) {
 		h.now += Tick
 	}
 	for _, c := range h.wires {
-		m := c.memory.(*wire)
+		m := c.counters.(*wire)
 		for i, both := range m.banks {
 			for _, b := range both[m.active[i]] {
 				b.Reset()
@@ -580,7 +580,7 @@ func (h *host) reattach(w *Watcher) {
 // forget clears the banks as an older release does.
 func (h *host) forget(*Watcher) {
 	for _, c := range h.wires {
-		for _, both := range c.memory.(*wire).banks {
+		for _, both := range c.counters.(*wire).banks {
 			for _, banks := range both {
 				for _, b := range banks {
 					b.Reset()

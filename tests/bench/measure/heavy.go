@@ -35,7 +35,7 @@ func (s *session) heavy() (err error) {
 		case "hot":
 			config.Hot = 1 << 16
 		case "tracker":
-			config.Telemetry = sources
+			config.Parts, config.Seed = []engine.Part{sources}, hash.Seed{1}
 		}
 		one, err := c.enter(kind{name: name, make: newWeir(configuration{config: config})}, place{ctx: s.ctx, keys: s.keys}, true)
 		if err == nil {
@@ -111,14 +111,14 @@ func (s *session) heavy() (err error) {
 // of the kernel's code.
 func (s *session) found() error {
 	const flows, packets, threshold, memory = million, 10 * million, 1000, 256 << 10
-	tracker := sources.Trackers[0].Tracker
-	tracker.Secret, tracker.Geometry = hash.NewSecret(hash.Seed{1}), sketch.PlanGeometry(memory)
+	counting := sources.In[0].Tracker
+	counting.Secret, counting.Geometry = hash.NewSecret(hash.Seed{1}), sketch.PlanGeometry(memory)
 	for _, exponent := range []float64{0.9, 1.1, 1.3} {
 		if err := s.ctx.Err(); err != nil {
 			return err
 		}
 		s.logf("  heavy hitters, Zipf %g", exponent)
-		m, err := sketch.NewMultistage(tracker, sketch.Threshold{Units: threshold})
+		m, err := sketch.NewMultistage(counting, sketch.Threshold{Units: threshold})
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (s *session) found() error {
 			f := draw()
 			truth[f]++
 			k := source(address(uint32(f)))
-			m.CountKey(k, tracker.Hash(k), 64)
+			m.CountKey(k, counting.Hash(k), 64)
 		}
 		found, wrong := 0, 0
 		heavy := make(map[uint32]bool)

@@ -49,7 +49,7 @@ func optional() ([]kind, error) {
 	}
 	scans := tracker.DefaultGuard("src")
 	guard := configuration{
-		config: engine.Config{Telemetry: engine.Telemetry{Trackers: []engine.Tracker{scans.Spec().Tracker()}, TrackerSeed: hash.Seed{1}}},
+		config: engine.Config{Parts: []engine.Part{&tracker.Part{In: []tracker.Counting{scans.Spec().Counting()}}}, Seed: hash.Seed{1}},
 		units:  int(scans.Threshold),
 	}
 	flood := guard
@@ -75,7 +75,7 @@ func optional() ([]kind, error) {
 		{name: bare, make: newBare, blind: true, silent: true},
 		{name: weirExact, make: newWeir(exact)},
 		{name: weirAllow, make: newWeir(configuration{config: engine.Config{Policy: failsafe}, allow: true})},
-		{name: weirTracker, make: newWeir(configuration{config: engine.Config{Telemetry: sources}})},
+		{name: weirTracker, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{sources}, Seed: hash.Seed{1}}})},
 		{name: weirUsual, make: newWeir(usual)},
 		{name: weirGuard, make: newWeir(guard)},
 		{name: weirGuardNew, make: newWeir(flood)},
@@ -84,7 +84,7 @@ func optional() ([]kind, error) {
 		{name: weirPolice, make: newWeir(policed)},
 		{name: weirFirst, make: newWeir(newFlows)},
 		{name: weirFirstNew, make: newWeir(forged)},
-		{name: weirTrackers, make: newWeir(configuration{config: engine.Config{Telemetry: twoTrackers}})},
+		{name: weirTrackers, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{twoTrackers}, Seed: hash.Seed{1}}})},
 		{name: weirLists60, make: newWeir(configuration{n: 60})},
 		{name: weirLists200, make: newWeir(configuration{n: 200})},
 		{name: weirLengths, make: newWeir(configuration{beside: lengths()})},
@@ -98,10 +98,7 @@ func optional() ([]kind, error) {
 }
 
 // twoTrackers are of sources and of destinations.
-var twoTrackers = engine.Telemetry{
-	Trackers:    []engine.Tracker{sources.Trackers[0], tracker.DefaultSpec("dst").Tracker()},
-	TrackerSeed: sources.TrackerSeed,
-}
+var twoTrackers = &tracker.Part{In: []tracker.Counting{sources.In[0], tracker.DefaultSpec("dst").Counting()}}
 
 // aFlow is a flow that no packet has.
 var aFlow = key.Tuple{

@@ -50,13 +50,10 @@ type configuration struct {
 var (
 	exact       = configuration{}
 	approximate = configuration{config: engine.Config{Mode: membership.Approximate}}
-	usual       = configuration{config: engine.Config{Policy: failsafe, Telemetry: sources}, allow: true}
+	usual       = configuration{config: engine.Config{Policy: failsafe, Parts: []engine.Part{sources}, Seed: hash.Seed{1}}, allow: true}
 
 	failsafe = verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
-	sources  = engine.Telemetry{
-		Trackers:    []engine.Tracker{tracker.DefaultSpec("src").Tracker()},
-		TrackerSeed: hash.Seed{1},
-	}
+	sources  = &tracker.Part{In: []tracker.Counting{tracker.DefaultSpec("src").Counting()}}
 )
 
 func newWeir(c configuration) func(place) contender {
@@ -162,8 +159,8 @@ func beginSlice(m *digests.Memory) {
 // begin begins an interval of trackers, a slice of digests and, where nothing is to be known,
 // a window of first-seen flows. Programs must not run.
 func (w *weir) begin() error {
-	if len(w.config.Trackers) > 0 {
-		n, err := w.generation.OpenTrackers(w.programs.Stats())
+	if len(tracker.Of(w.generation)) > 0 {
+		n, err := tracker.Open(w.generation, w.programs.Stats())
 		if err != nil {
 			return err
 		}
