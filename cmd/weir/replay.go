@@ -59,7 +59,11 @@ flow above the share. Bytes are those that were captured.`,
 		if err != nil {
 			return err
 		}
-		p.ReplaceTrackers(o.Heavy)
+		var only tracker.Sections
+		if o.Heavy != nil {
+			only.Trackers = []tracker.Spec{*o.Heavy}
+		}
+		p.ReplaceTrackers(only)
 		build := p.BuildKernel
 		if o.Kind == replay.InGo {
 			build = p.Build

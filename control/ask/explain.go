@@ -5,7 +5,6 @@ import (
 	"context"
 
 	"weir/control/explain"
-	"weir/control/stage"
 
 	"weir/control/api"
 	"weir/control/observe/drops"
@@ -13,16 +12,14 @@ import (
 	"weir/control/ruleset"
 	"weir/control/stage/tracker"
 	"weir/control/stages"
-	"weir/filter/sketch"
-	"weir/filter/verdict"
 	"weir/loader"
 )
 
 // Active is the rule set that filters, with the trackers that punish.
 type Active struct {
 	ruleset.Active
-	Heavy *tracker.Watcher
-	Stats []*loader.Stats // of the interfaces
+	Trackers *tracker.Runner
+	Stats    []*loader.Stats // of the interfaces
 }
 
 // Host lends what filters. It is safe for concurrent use.
@@ -92,10 +89,10 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := x.host.LendWatched(ctx, func(by Active) error {
 			hits := x.meter.Hits()
-			penalties, more := meeting(by.Heavy.Penalties(loader.Monotonic()), q)
+			penalties, more := by.Trackers.Meeting(q)
 			all := explain.Answers(by.Engine, q, penalties)
 			for i := range all {
-				by.describe(&all[i], more)
+				by.Trackers.DescribeAnswer(&all[i], more)
 				all[i].Condense()
 				by.DescribeAnswer(&all[i], wanted)
 				by.CountAnswer(&all[i], hits)
@@ -110,57 +107,4 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 		x.drops.Describe(&answers[i])
 	}
 	return answers, wanted, nil
-}
-
-// meeting returns the penalties that all packets of a question meet, and the first of those
-// that some may, and the number of the others.
-func meeting(all []verdict.Penalty, q explain.Question) (kept []verdict.Penalty, more int) {
-	if q.Frame != nil {
-		return all, 0 // a packet is of a flow, or it is not
-	}
-	some := 0
-	for _, p := range all {
-		switch {
-		case !p.Meets(q.Known):
-			continue
-		case !p.Flow.Shape.Within(q.Known.Shape):
-			if some++; some > maxDepends {
-				continue
-			}
-		}
-		kept = append(kept, p)
-	}
-	return kept, max(0, some-maxDepends)
-}
-
-// describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
-// how many penalties are left out, and which flows are spared.
-func (o *Active) describe(a *explain.Answer, more int) {
-	if a.Direction == drops.Direction(true) || !a.Known.Src.IsValid() {
-		return // outgoing packets have no penalties
-	}
-	a.PenaltiesMore = more
-	if l := a.Limit; l != nil {
-		spec, offered, known := o.Heavy.Limited(l.Key, l.Rate)
-		l.Tracker, l.Unit = string(spec.Key), "packets"
-		if spec.Counts() == sketch.Bytes {
-			l.Unit = "bytes"
-		}
-		if known {
-			l.Offered = &offered
-		}
-	}
-	for _, x := range o.Heavy.Spared(loader.Monotonic()) {
-		if len(a.Spared) < maxDepends && x.Flow.Overlaps(a.Known) {
-			a.Spared = append(a.Spared, SparedOf(x).String())
-		}
-	}
-}
-
-// maxDepends bounds the flows of one kind that an answer names.
-const maxDepends = 10
-
-// SparedOf returns a flow that is spared as clients see it.
-func SparedOf(x tracker.Spared) api.Spared {
-	return api.Spared{Flow: stage.FlowName(x.Flow), Tracker: string(x.Spec.Key), Action: x.Spec.Action.String(), CutsOff: x.CutsOff}
 }

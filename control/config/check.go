@@ -110,21 +110,7 @@ func (c *Config) check() quantity.FieldErrors {
 	errs.Add("api", c.API.check().Err())
 	errs.Add("console", c.Console.check(c.API.Socket).Err())
 	quantity.Between(&errs, "learning.half_life", c.Learning.HalfLife, quantity.Duration(time.Second), quantity.Duration(24*time.Hour))
-	if n := len(c.Trackers) + len(c.Guards); n > loader.MaxTrackers {
-		if len(c.Guards) > 0 {
-			errs.Failf("guards", "there are %d, and %d trackers: the maximum of both is %d", len(c.Guards), len(c.Trackers), loader.MaxTrackers)
-		} else {
-			errs.Failf("trackers", "there are %d: the maximum is %d", n, loader.MaxTrackers)
-		}
-	}
-	quantity.Unique(&errs, "trackers", len(c.Trackers), func(i int) any { return c.Trackers[i].Label() })
-	for i, t := range c.Trackers {
-		errs.Add(fmt.Sprintf("trackers[%d]", i), t.Validate())
-	}
-	quantity.Unique(&errs, "guards", len(c.Guards), func(i int) any { return c.Guards[i].Spec().Label() })
-	for i, g := range c.Guards {
-		errs.Add(fmt.Sprintf("guards[%d]", i), g.Validate())
-	}
+	c.TrackerSections.Check(&errs)
 	if len(c.Notify.Targets) > maxTargets {
 		errs.Failf("notify.targets", "there are %d: the maximum is %d", len(c.Notify.Targets), maxTargets)
 	}
@@ -185,7 +171,7 @@ func (c *Config) Stages() (*stages.Table, error) {
 		of := &c.Interfaces[i]
 		at[i] = stages.Interface{Target: loader.Target{Netns: of.Netns, Iface: of.Name}, AtInterface: &of.AtInterface}
 	}
-	return stages.New(&c.Sections, at)
+	return stages.New(&c.Sections, c.TrackerSections, at)
 }
 
 // Sends reports whether an interface's outgoing packets are filtered, too.

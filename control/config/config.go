@@ -19,7 +19,6 @@ import (
 	"weir/control/notify"
 	"weir/control/observe/learn"
 	"weir/control/quantity"
-	"weir/control/stage/tracker"
 	"weir/control/stages"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -103,15 +102,7 @@ type Config struct {
 	// does so again.
 	Learning Learning `yaml:"learning"`
 
-	// Heavy hitters: what is counted, and the action on flows above a threshold.
-	Trackers []tracker.Spec `yaml:"trackers,omitempty"`
-
-	// Scans and floods: who reaches many ports or addresses, and what many reach.
-	Guards []tracker.Guard `yaml:"guards,omitempty"`
-
-	// Count dropped packets by source, for weir drops and weir top. Packets that pass
-	// cost nothing for it.
-	TrackDrops bool `yaml:"track_drops"`
+	stages.TrackerSections `yaml:",inline"`
 
 	// Databases of autonomous systems and countries in MaxMind's format (.mmdb), for
 	// weir drops. They are read again when they change.

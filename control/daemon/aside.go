@@ -118,7 +118,7 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 			return false, err
 		}
 		d.active.attach.FollowDevices()
-		d.observers.wake() // what is new has yet to be watched
+		d.observers.stages.Trackers.Wake() // what is new has yet to be watched
 	case <-followed:
 		l.Begin("interfaces are followed")
 		if err := d.followInterfaces(); err != nil {
@@ -126,7 +126,7 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		}
 	case <-l.woken:
 		l.Begin("trackers are read")
-		d.observers.wake()
+		d.observers.stages.Trackers.Wake()
 		d.observers.tick()
 	case <-l.ticked.C:
 		l.Begin("trackers are read")

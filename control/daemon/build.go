@@ -73,7 +73,7 @@ func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, inven
 	c := p.EngineConfig()
 	c.Monitor, c.SampleClean = b.monitor.monitors(p.Config), b.rehearsals.Any()
 	b.observers.configure(p, &c)
-	c.Wakes = b.observers.wakes
+	c.Wakes = b.observers.stages.Trackers.Wakes()
 	c.Owner = b.owner(p.Config)
 	var err error
 	if c.Shared, err = b.active.sharedMaps(p.Config); err != nil {

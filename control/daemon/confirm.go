@@ -62,7 +62,7 @@ func (k kept) fits(p *ruleset.Ruleset) bool {
 		return false // what they change may have changed
 	}
 	same := func(a, b engine.List) bool { a.Contents, b.Contents = nil, nil; return a.Equal(b) }
-	return slices.EqualFunc(k.Lists(), p.Rules, same) && slices.Equal(k.by.Watched(), p.Watched())
+	return slices.EqualFunc(k.Lists(), p.Rules, same) && k.by.Stages.Trackers.Equal(&p.Stages.Trackers)
 }
 
 // engineFor returns the kept engine with the contents of a configuration's lists, and

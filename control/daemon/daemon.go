@@ -238,7 +238,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25)
 	}
-	if d.observers.wakes, err = loader.NewWakes(); err != nil {
+	if err := d.observers.stages.Trackers.Open(); err != nil {
 		return err
 	}
 	d.observers.stages.Prepare(p.Stages)
@@ -316,7 +316,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		})
 	}
 	d.audit.Started(d.active.attach.Names())
-	all.Go(func() { d.observers.followWakes(ctx, d.loop.woken) })
+	all.Go(func() { d.observers.stages.Trackers.FollowWakes(ctx, d.loop.woken) })
 	all.Go(func() { d.upkeep.follow(ctx, func() error { return d.checkState(ctx) }) })
 	all.Go(func() { d.upkeep.pins.follow(ctx) })
 	all.Go(func() { d.changes.queued.Follow(ctx, d.loop.seconds) })
@@ -401,7 +401,7 @@ func (d *Daemon) Stop() error {
 		d.observers.stages.Finish(new(stages.Table))
 	}
 	defer d.observers.stages.Close()
-	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.close(), d.observers.history.Close(), d.feeds.watcher.Close(), d.journal.Close())
+	return errors.Join(d.active.attach.Stop(keep), d.active.engine.Close(), d.observers.stages.Trackers.Close(), d.observers.history.Close(), d.feeds.watcher.Close(), d.journal.Close())
 }
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.

@@ -67,7 +67,9 @@ func TestListsAreGuarded(t *testing.T) {
 		t.Errorf("advice: %s", got)
 	}
 	punishing := *d.active.prepared
-	punishing.Trackers = []tracker.Spec{{Action: tracker.Limit}, {Action: tracker.Block}}
+	trackers := *punishing.Stages
+	trackers.Trackers.Trackers = []tracker.Spec{{Action: tracker.Limit}, {Action: tracker.Block}}
+	punishing.Stages = &trackers
 	if got := punishing.Advice(); len(got) != 2 || !strings.Contains(got[1], "trackers[1]: action block: who forges") {
 		t.Errorf("advice: %s", got)
 	}

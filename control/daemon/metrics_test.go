@@ -44,8 +44,24 @@ func counts(s metrics.Snapshot) map[string]uint64 {
 	for name, c := range s.Hits {
 		all["hits of "+name] = c.Packets
 	}
-	for _, t := range s.Trackers {
-		all[fmt.Sprintf("tracker %d", t.Number)] = t.Packets
+	for i, n := range tracked(s) {
+		all[fmt.Sprintf("tracker %d", i)] = n.packets
+	}
+	return all
+}
+
+// trackedPackets are the packets that a tracker has counted.
+type trackedPackets struct {
+	number, key, unit, action string
+	packets                   uint64
+}
+
+// tracked returns what trackers have counted.
+func tracked(s metrics.Snapshot) (all []trackedPackets) {
+	for _, of := range s.Stages {
+		if of.Name == "weir_tracker_packets_total" {
+			all = append(all, trackedPackets{of.Values[0], of.Values[1], of.Values[2], of.Values[3], uint64(of.Value)})
+		}
 	}
 	return all
 }
@@ -428,12 +444,13 @@ func TestMetricsTrackers(t *testing.T) {
 	await(t, "penalties", 1, penalties)
 	// The first ones can be heavy alone: the others are then dropped before they are counted.
 	const least = 10 // the threshold, in an interval
-	await(t, "packets", least, func() uint64 { return min(least, d.readings.Metrics().Trackers[0].Packets) })
+	await(t, "packets", least, func() uint64 { return min(least, tracked(d.readings.Metrics())[0].packets) })
 	s := d.readings.Metrics()
-	if len(s.Trackers) != 2 || s.Trackers[1].Action != "drops" {
-		t.Fatalf("trackers: %+v", s.Trackers)
+	all := tracked(s)
+	if len(all) != 2 || all[1].action != "drops" {
+		t.Fatalf("trackers: %+v", all)
 	}
-	if tr := s.Trackers[0]; tr.Number != 1 || tr.Key != "src" || tr.Action != "block" || tr.Packets < least || tr.Packets > 2*sent {
+	if tr := all[0]; tr.number != "1" || tr.key != "src" || tr.action != "block" || tr.packets < least || tr.packets > 2*sent {
 		t.Errorf("%+v", tr)
 	}
 	e, err := d.api.Explainer.Explain(t.Context(), cleanSource, true)
@@ -490,37 +507,8 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s is explained by %+v, %v", source, e, err)
 		}
 	}
-	if tr := d.readings.Metrics().Trackers[0]; tr.Unit != "ports" {
+	if tr := tracked(d.readings.Metrics())[0]; tr.unit != "ports" {
 		t.Errorf("%+v", tr)
-	}
-}
-
-// What trackers report is added up, each by itself.
-func TestWatched(t *testing.T) {
-	spec, err := tracker.Parse("key=src,threshold=100pps,action=limit")
-	if err != nil {
-		t.Fatal(err)
-	}
-	report := func(packets uint64, heavies int) *tracker.Report {
-		r := &tracker.Report{Spec: spec, Packets: packets, Bytes: 10 * packets, Denied: 1, Flows: make([]tracker.Flow, 3)}
-		for i := range heavies {
-			r.Flows[i].Heavy = true
-		}
-		return r
-	}
-	var r record
-	first, second := report(5, 1), report(7, 2)
-	second.Role = tracker.Drops
-	r.watched([]*tracker.Report{first, nil}, []*tracker.Report{first}, []tracker.Event{{Unmet: true}, {}})
-	r.watched([]*tracker.Report{first, second}, []*tracker.Report{second}, nil)
-	first = report(6, 0)
-	r.watched([]*tracker.Report{first, second}, []*tracker.Report{first}, nil)
-	want := []metrics.Tracker{
-		{Number: 1, Key: "src", Unit: "packets", Action: "limit", Counter: loader.Counter{Packets: 11, Bytes: 110}, Denied: 2, Flows: 3},
-		{Number: 2, Key: "src", Unit: "packets", Action: "drops", Counter: loader.Counter{Packets: 7, Bytes: 70}, Denied: 1, Flows: 3, Heavy: 2},
-	}
-	if !slices.Equal(r.trackers, want) || r.refused != 1 {
-		t.Errorf("%+v, %d refused; want %+v", r.trackers, r.refused, want)
 	}
 }
 

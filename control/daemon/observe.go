@@ -2,9 +2,7 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"math"
 	"slices"
 	"time"
 
@@ -51,18 +49,11 @@ type observers struct {
 
 	seed hash.Seed // of secrets whose memory outlives an engine
 
-	watched    []tracker.Watched
-	heavy      *tracker.Watcher
-	watchedOut []tracker.Watched // of outgoing packets
-	heavyOut   *tracker.Watcher
-	learn      *learn.Observer // nil: nothing is learned
-	stages     *stages.Running
+	learn  *learn.Observer // nil: nothing is learned
+	stages *stages.Running
 
-	wakes  *loader.Wakes // what programs wake the daemon by; nil: they cannot
-	ticked time.Duration // when the trackers were read last, by the kernel's clock
-
-	lines       notify.Throttle // of heavy hitters in the log
-	discardsDue time.Time       // discarded intervals are logged from then on
+	ticked time.Duration   // when the trackers were read last, by the kernel's clock
+	lines  notify.Throttle // of heavy hitters in the log
 }
 
 // configure sets what an engine records, under seeds that stay as long as what is
@@ -79,16 +70,8 @@ func (o *observers) configure(p *ruleset.Ruleset, c *engine.Config) {
 
 // observe begins to observe by a configuration; what was learned stays.
 func (o *observers) observe(p *ruleset.Ruleset) {
-	if out := p.WatchedOut(); o.heavyOut == nil || !slices.Equal(out, o.watchedOut) {
-		o.watchedOut, o.heavyOut = out, o.newWatcher(out, o.heavyOut)
-	}
 	o.observeMistakes(p)
-	watched := p.Watched()
-	defer func() { o.protect(p) }()
-	if slices.Equal(watched, o.watched) && o.heavy != nil {
-		return
-	}
-	o.watched, o.heavy = watched, o.newWatcher(watched, o.heavy)
+	o.protect(p)
 }
 
 // observeMistakes begins or ends to learn from what is dropped by mistake.
@@ -104,54 +87,15 @@ func (o *observers) observeMistakes(p *ruleset.Ruleset) {
 	}
 }
 
-// newWatcher returns a watcher of trackers in place of another one, or of none.
-func (o *observers) newWatcher(of []tracker.Watched, last *tracker.Watcher) *tracker.Watcher {
-	_ = last.Close() // if it fails, the memory leaks
-	w := tracker.NewWatcher(of)
-	w.Inherit(last)
-	if o.wakes != nil {
-		w.Rest()
-	}
-	return w
-}
-
-// close releases the memory of the trackers, once no program can wake the daemon any more.
-func (o *observers) close() error {
-	return errors.Join(o.heavy.Close(), o.heavyOut.Close(), o.wakes.Close())
-}
-
-// wake makes the next tick due: a program has woken the daemon, or interfaces have changed.
-func (o *observers) wake() {
-	o.heavy.Wake()
-	o.heavyOut.Wake()
-}
-
 // due returns when the next tick is due, by the kernel's clock, and whether that is because an
 // interval ends of trackers that have nothing else to see.
 func (o *observers) due() (at time.Duration, rests bool) {
-	at = math.MaxInt64
-	if len(o.watched) > 0 {
-		at = o.heavy.Due()
-	}
-	if len(o.watchedOut) > 0 && o.active.engine.Out() != nil {
-		at = min(at, o.heavyOut.Due())
-	}
-	if often := o.ticked + tracker.Tick; often < at && o.learn != nil {
+	at = o.stages.Trackers.Due(o.active.engine.Out() != nil)
+	often := o.ticked + stage.Often
+	if often < at && o.learn != nil {
 		return often, false
 	}
-	return at, at > o.ticked+tracker.Tick
-}
-
-// followWakes passes on that programs wake the daemon, until ctx is done.
-func (o *observers) followWakes(ctx context.Context, woken chan<- struct{}) {
-	w := o.wakes
-	defer context.AfterFunc(ctx, func() { _ = w.End() })()
-	for w.Wait() == nil {
-		select {
-		case woken <- struct{}{}:
-		default: // it has yet to look
-		}
-	}
+	return at, at > often
 }
 
 // protect keeps penalties from what must not be blocked, as it is known now.
@@ -160,10 +104,7 @@ func (o *observers) protect(p *ruleset.Ruleset) {
 	for _, peer := range p.Peers {
 		of = append(of, peer.Key)
 	}
-	if o.heavy == nil { // it is not running yet
-		return
-	}
-	o.heavy.Protect(func(flows []key.Key) map[key.Key]string {
+	o.stages.Trackers.Protect(func(flows []key.Key) map[key.Key]string {
 		return guard.Penalties(p.Rules, ruleset.PolicyOf(p.Config), p.Peers, flows)
 	}, of)
 }
@@ -180,25 +121,16 @@ func (o *observers) tick() {
 	now := loader.Monotonic()
 	since := now - o.ticked
 	o.ticked = now
-	if out := o.active.engine.Out(); out != nil && len(o.watchedOut) > 0 {
-		reports, _ := o.heavyOut.Tick(loader.Monotonic, out, o.active.attach.Stats(true))
-		for _, r := range reports {
-			o.drops.Report(time.Now(), r, true, drops.TallyOf(&o.meter))
-		}
+	for _, r := range o.stages.Trackers.TickOut(o.active.engine.Out(), o.active.attach.Stats(true)) {
+		o.drops.Report(time.Now(), r, true, drops.TallyOf(&o.meter))
 	}
 	if o.learn != nil {
 		reasons, refuted := o.meter.Counters()
 		o.learn.Judge(o.active.engine, learn.Counted{Clean: reasons[verdict.Clean].Packets, Spared: refuted}, now, since, o.active.attach.Metadata().Loaded)
 	}
-	if len(o.watched) == 0 {
-		return
-	}
-	reports, happened := o.heavy.Tick(loader.Monotonic, o.active.engine, o.active.attach.Stats(false))
+	reports, happened := o.stages.Trackers.Tick(o.active.engine, o.active.attach.Stats(false))
 	o.logHeavy(happened, time.Now(), o.log)
-	o.logDiscarded(o.heavy.Discarded, time.Now(), o.log)
-	o.notifier.HeavyHitters(o.heavy, happened, time.Now())
-	o.record.watched(o.heavy.Last(), reports, happened)
-	o.record.displaced(o.heavy)
+	o.notifier.HeavyHitters(o.stages.Trackers.Watcher(), happened, time.Now())
 	if len(reports) == 0 {
 		return
 	}
@@ -226,57 +158,18 @@ func (o *observers) logHeavy(happened []tracker.Event, now time.Time, log *slog.
 		if more > 0 {
 			log.Warn("more heavy hitters, weir top shows them", "lines", more)
 		}
-		attrs := []any{"flow", stage.FlowName(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String()}
-		began, ended := "heavy hitter", "no longer a heavy hitter"
-		if e.Spec.Guard() {
-			began, ended = "scan", "no longer a scan"
-			attrs = append(attrs, e.Spec.Counts().String(), e.Flow.Packets, "threshold", e.Spec.Limits())
-		} else {
-			attrs = append(attrs, "packets", e.Flow.Packets, "bytes", e.Flow.Bytes, "interval", e.Over.Round(time.Millisecond).String())
-		}
-		if e.CutsOff != "" {
-			attrs = append(attrs, "would_cut_off", e.CutsOff)
-		}
-		switch {
-		case e.Released && e.CutsOff != "":
-			log.Warn("a penalty has ended, because of what it would cut off", attrs...)
-		case e.CutsOff != "":
-			log.Warn(began+", spared because of what a penalty would cut off", attrs...)
-		case e.Unmet:
-			log.Error(began+", but there is no room for another penalty", attrs...)
-		case e.Forgotten:
-			log.Info("a heavy hitter is forgotten, since there are too many", attrs...)
-		case e.Released:
-			log.Info(ended, attrs...)
-		default:
-			log.Warn(began, attrs...)
-		}
-	}
-}
-
-// logDiscarded logs intervals of trackers that were discarded, at most once a minute.
-func (o *observers) logDiscarded(discarded func() []tracker.Discarded, now time.Time, log *slog.Logger) {
-	if now.Before(o.discardsDue) {
-		return
-	}
-	for _, x := range discarded() {
-		log.Warn("the daemon was held up for too long to judge what a tracker has counted: there may be heavy hitters",
-			"tracker", string(x.Spec.Key), "intervals", x.Intervals, "longest", x.Longest.Round(time.Millisecond).String())
-		o.discardsDue = now.Add(time.Minute)
+		e.Log(log)
 	}
 }
 
 // measure makes the meter and the events follow the interfaces that are filtered
 // now.
 func (o *observers) measure() {
-	punishing := slices.ContainsFunc(o.active.prepared.Trackers, func(s tracker.Spec) bool { return s.Action != tracker.ReportOnly })
 	var all []traffic.Attachment
 	for _, a := range o.active.attach.Attached() {
 		n := traffic.Attachment{Attachment: a}
-		if punishing && !a.Severed() && !a.Target().Out {
-			if active, ok := o.heavy.PenaltiesOn(o.active.engine, a.Stats()); ok {
-				n.Penalties = &active
-			}
+		if !a.Severed() && !a.Target().Out {
+			n.Penalties = o.stages.Trackers.PenaltiesOn(o.active.engine, a.Stats())
 		}
 		all = append(all, n)
 	}
@@ -289,7 +182,7 @@ func (o *observers) measure() {
 	o.meter.Follow(all, shown, programs{})
 	m := o.active.attach.Metadata()
 	phase := drops.Phase{Begin: time.Now(), Lists: listNames(m), Policy: m.Policy(), Monitor: m.Monitor, Trial: o.active.prepared.OnTrial()}
-	o.drops.Follow(phase, o.active.prepared.TrackDrops, func() drops.Tally { return drops.TallyOf(&o.meter) })
+	o.drops.Follow(phase, o.active.prepared.Stages.Trackers.TrackDrops, func() drops.Tally { return drops.TallyOf(&o.meter) })
 	o.listen()
 }
 
@@ -312,7 +205,7 @@ func (l lender) Lend(ctx context.Context, fn func(drops.Active) error) error {
 	return l.loop.Do(ctx, func() error {
 		p := l.active.prepared
 		return fn(drops.Active{
-			Engine: l.active.engine, Monitor: l.active.attach.Metadata().Monitor, Tracked: p.TrackDrops,
+			Engine: l.active.engine, Monitor: l.active.attach.Metadata().Monitor, Tracked: p.Stages.Trackers.TrackDrops,
 			ASN: p.ASN, Country: p.Country, Unopened: p.Unopened,
 		})
 	})

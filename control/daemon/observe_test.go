@@ -28,30 +28,6 @@ func TestLevelsOfHeavyHitters(t *testing.T) {
 	}
 }
 
-// Discarded intervals are logged at once, then once a minute.
-func TestDiscardedIntervalsAreLogged(t *testing.T) {
-	var out bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&out, nil))
-	o := observers{}
-	now := time.Now()
-	lines := 0
-	for range 3 * 60 * 10 {
-		o.logDiscarded(func() []tracker.Discarded {
-			return []tracker.Discarded{{Spec: tracker.Spec{Key: "src"}, Intervals: 2, Longest: 3 * time.Second}, {Spec: tracker.Spec{Key: "dst"}, Intervals: 1}}
-		}, now, log)
-		now = now.Add(100 * time.Millisecond)
-	}
-	for line := range strings.Lines(out.String()) {
-		lines++
-		if want := "tracker=src intervals=2 longest=3s"; lines%2 == 1 && !strings.Contains(line, want) || !strings.Contains(line, "level=WARN") {
-			t.Errorf("logged %q, want %s", line, want)
-		}
-	}
-	if lines != 3*2 {
-		t.Errorf("%d lines of two trackers in three minutes, want 6", lines)
-	}
-}
-
 // A flood of heavy hitters adds ten lines to the log, and then one a second, which say how
 // many are left out.
 func TestLinesOfHeavyHittersAreBounded(t *testing.T) {

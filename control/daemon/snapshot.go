@@ -2,13 +2,11 @@ package daemon
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"weir/control/api"
-	"weir/control/ask"
 	"weir/control/attach"
 	"weir/control/attach/inventory"
 	"weir/control/metrics"
@@ -18,10 +16,8 @@ import (
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
 	"weir/control/serve"
-	"weir/control/stage"
-	"weir/control/stage/tracker"
+	"weir/control/stages"
 	"weir/filter/membership"
-	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -65,23 +61,22 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	top.Problems = append(o.active.problems(), o.readings.listeners.All()...)
 	clock := loader.Monotonic()
 	recent, recentOut := o.drops.Recent(now)
-	for _, report := range o.heavy.Last() {
-		if report != nil && report.Role != tracker.Drops {
-			t := trackerOf(report, now, clock)
-			if o.active.prepared.TrackDrops {
-				drops.Judge(o.active.engine, &t, report, recent)
-			}
-			top.Trackers = append(top.Trackers, t)
+	tracked := o.active.prepared.Stages.Trackers.TrackDrops
+	for _, report := range o.stages.Trackers.Hitters() {
+		t := report.API(now, clock)
+		if tracked {
+			drops.Judge(o.active.engine, &t, report, recent)
 		}
+		top.Trackers = append(top.Trackers, t)
 	}
-	if o.active.prepared.TrackDrops {
+	if tracked {
 		top.Sources = drops.Largest(recent, recentOut)
 	}
 	hits := o.meter.Hits()
 	top.Filter.Lists = o.listRates(seconds, hits)
 	o.history.add(now, r, m.Drops, hits, o.collateral.Last())
 	lists := flows.Lists{Hits: hits, Trial: o.active.prepared.OnTrial(), Out: o.active.prepared.Outgoing()}
-	if o.exports.Second(now, r, o.active.prepared.TrackDrops, m.Drops, lists) {
+	if o.exports.Second(now, r, tracked, m.Drops, lists) {
 		o.exports.SendCounters(now, &o.meter, o.active.attach.Attached())
 	}
 	if l := o.learn; l == nil {
@@ -108,34 +103,6 @@ func reasonRates(grown, all traffic.Counters, seconds float64, m inventory.Metad
 		}
 	}
 	return rates
-}
-
-func trackerOf(r *tracker.Report, now time.Time, clock time.Duration) api.Tracker {
-	seconds := max(r.Interval.Seconds(), 1e-3)
-	t := api.Tracker{
-		Key: string(r.Spec.Key), Unit: r.Spec.Counts().String(), Interval: r.Interval.Seconds(),
-		Threshold: r.Spec.Limits(), Action: r.Spec.Action.String(),
-		Packets: float64(r.Packets) / seconds, Bytes: float64(r.Bytes) / seconds, Denied: r.Denied, Full: r.Full,
-	}
-	whole := r.Packets
-	if r.Spec.Counts() == sketch.Bytes {
-		whole = r.Bytes
-	}
-	for _, f := range r.Flows[:min(len(r.Flows), api.MaxTop)] {
-		packets, bytes := f.Whole(r.Spec.Counts())
-		flow := api.Flow{
-			Key: stage.FlowName(f.Key), Packets: packets / seconds, Bytes: bytes / seconds, Estimate: f.Before > 0,
-			LeastPackets: float64(f.Packets) / seconds, LeastBytes: float64(f.Bytes) / seconds,
-			Share: min(1, float64(f.Estimate(r.Spec.Counts()))/max(1, float64(whole))), Heavy: f.Heavy,
-		}
-		if f.State != tracker.ReportOnly {
-			flow.State = map[tracker.Action]string{tracker.Limit: api.RateLimited, tracker.Block: api.Blocked}[f.State]
-			until := now.Add(f.Until - clock)
-			flow.Until = &until
-		}
-		t.Flows = append(t.Flows, flow)
-	}
-	return t
 }
 
 // listRates returns the rates of the block lists. In approximate mode the list of
@@ -229,7 +196,7 @@ func (r *readings) Status() api.Status {
 				continue
 			}
 			if i.Penalties = c.Penalties; i.Penalties != nil {
-				i.MaxPenalties = tracker.MaxPenalties
+				i.MaxPenalties = stages.MaxPenalties
 			}
 			for _, n := range c.Counts {
 				i.Packets += n.Packets
@@ -262,12 +229,7 @@ func (d *Daemon) noteStatus() {
 		s.ConfirmUntil = &d.reloads.unconfirmed.until
 	}
 	s.Fleet, s.NotReady = d.fleet.Status(), d.active.prepared.NotReady()
-	s.PenaltiesRefused, s.PenaltiesReplaced = d.observers.record.refused, d.observers.record.replaced
-	spared := d.observers.heavy.Spared(loader.Monotonic())
-	for _, x := range spared[:min(len(spared), api.MaxSpared)] {
-		s.Spared = append(s.Spared, ask.SparedOf(x))
-	}
-	s.SparedMore = len(spared) - len(s.Spared)
+	d.observers.stages.Trackers.DescribeStatus(&s.Status)
 	d.readings.status.Store(s)
 	d.observers.notifier.Follow(s.interfaces, d.active.attach.Named())
 }
@@ -280,16 +242,11 @@ func (r *readings) Weights() *api.Weights { return r.weights.Load() }
 
 // record is kept for metrics, beyond the kernel's counters.
 type record struct {
-	loads    metrics.Durations
-	updates  metrics.Durations
-	reloads  metrics.Reloads // of the engine
-	config   metrics.Reloads // of the configuration
-	trackers []metrics.Tracker
-	refused  uint64            // penalties
-	replaced uint64            // penalties
-	by       *tracker.Watcher  // that has replaced some
-	before   uint64            // of these, already in replaced
-	lists    map[string]uint64 // hits, as last published
+	loads   metrics.Durations
+	updates metrics.Durations
+	reloads metrics.Reloads   // of the engine
+	config  metrics.Reloads   // of the configuration
+	lists   map[string]uint64 // hits, as last published
 }
 
 // loaded records that the lists were loaded: at the start, or again.
@@ -305,57 +262,6 @@ func (r *record) loaded(again bool, began time.Time, err error) {
 	}
 	r.reloads.LastDone = now
 	r.loads.Observe(now.Sub(began))
-}
-
-// watched records what the trackers have found in the intervals that have ended.
-func (r *record) watched(last, ended []*tracker.Report, happened []tracker.Event) {
-	for _, e := range happened {
-		if e.Unmet {
-			r.refused++
-		}
-	}
-	for i, report := range last {
-		if report == nil || !slices.Contains(ended, report) {
-			continue
-		}
-		t := r.tracker(i, tracker.Watched{Spec: report.Spec, Role: report.Role})
-		t.Packets += report.Packets
-		t.Bytes += report.Bytes
-		t.Denied += report.Denied
-		if report.Full {
-			t.Full++
-		}
-		t.Flows, t.Heavy = len(report.Flows), 0
-		for _, f := range report.Flows {
-			if f.Heavy {
-				t.Heavy++
-			}
-		}
-	}
-}
-
-// displaced records how many penalties made room for others.
-func (r *record) displaced(w *tracker.Watcher) {
-	if w != r.by {
-		r.by, r.before = w, 0
-	}
-	n := w.Replaced()
-	r.replaced, r.before = r.replaced+n-r.before, n
-}
-
-// tracker returns what tracker i has counted so far, under its specification.
-func (r *record) tracker(i int, s tracker.Watched) *metrics.Tracker {
-	fresh := metrics.Tracker{Number: i + 1, Key: string(s.Key), Unit: s.Counts().String(), Action: s.Action.String()}
-	if s.Role == tracker.Drops {
-		fresh.Action = "drops"
-	}
-	at := slices.IndexFunc(r.trackers, func(t metrics.Tracker) bool {
-		return t.Number == fresh.Number && t.Key == fresh.Key && t.Unit == fresh.Unit && t.Action == fresh.Action
-	})
-	if at < 0 {
-		at, r.trackers = len(r.trackers), append(r.trackers, fresh)
-	}
-	return &r.trackers[at]
 }
 
 // Counters returns what was counted since weir began, at any time.
@@ -418,7 +324,7 @@ func (d *Daemon) note() {
 	s := metrics.Snapshot{
 		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual != nil,
 		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
-		Unsaved: d.upkeep.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Refused: r.refused, Replaced: r.replaced, Config: &config,
+		Unsaved: d.upkeep.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Config: &config,
 	}
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}
@@ -443,9 +349,6 @@ func (d *Daemon) note() {
 		if l.From != nil {
 			s.Feeds = append(s.Feeds, l.From)
 		}
-	}
-	for i, watched := range o.watched {
-		s.Trackers = append(s.Trackers, *r.tracker(i, watched))
 	}
 	s.Stages = o.stages.Samples(d.active.engine)
 	if o.learn != nil {

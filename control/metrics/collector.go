@@ -52,7 +52,7 @@ func describeStages() map[*stage.Family]family {
 		case f.Host:
 			labels = nil
 		}
-		if f.Label != "" {
+		if labels = append(labels, f.Labels...); f.Label != "" {
 			labels = append(labels, f.Label)
 		}
 		if f.Counter {
@@ -66,7 +66,6 @@ func describeStages() map[*stage.Family]family {
 // These come first: package variables are initialised in dependency order, and
 // families lists the metrics in the order of the source.
 var (
-	trackerLabels   = []string{"tracker", "key", "unit", "action"}
 	feedLabels      = []string{"list", "source"}
 	interfaceLabels = []string{"interface", "netns"}
 	trafficLabels   = append(interfaceLabels, "direction")
@@ -87,9 +86,6 @@ var (
 	penalties = gauge("weir_penalties", "Heavy hitters that are rate-limited or blocked now.", interfaceLabels...)
 	lost      = counter("weir_events_lost_total", "Events lost because the buffer was full.", trafficLabels...)
 	ofStages  = describeStages()
-
-	refused  = counter("weir_penalties_refused_total", "Heavy hitters that were not rate-limited or blocked at once, because there was no room for another penalty.")
-	replaced = counter("weir_penalties_replaced_total", "Penalties that ended early, to make room for those of flows that exceed more.")
 
 	listPackets = counter("weir_list_packets_total", "Packets that matched a block list, also in monitor mode. In approximate mode the list is unknown: they count as \"unattributed\". The origin of the entry is sources, manual or derived.", "list", "origin")
 	listBytes   = counter("weir_list_bytes_total", "Bytes of the packets that matched a block list.", "list", "origin")
@@ -124,13 +120,6 @@ var (
 	measured        = gauge("weir_false_positive_measured_ratio", "Measured share of unlisted packets that the cascade takes for listed, of recent traffic.")
 	measuredPackets = gauge("weir_false_positive_measured_packets", "Recent unlisted packets that the measured ratio is computed from: while they are few, it is uncertain.")
 	hot             = gauge("weir_hot_elements", "Hot elements, of which more bits are tested than of others.")
-
-	trackerPackets = counter("weir_tracker_packets_total", "Packets that a tracker has counted. The action on heavy hitters is report, limit or block; drops: only packets that are dropped are counted, for weir drops.", trackerLabels...)
-	trackerBytes   = counter("weir_tracker_bytes_total", "Bytes of the packets that a tracker has counted.", trackerLabels...)
-	trackerFull    = counter("weir_tracker_full_windows_total", "Windows of a guard that ended early, because its memory was full: a flood of new pairs.", trackerLabels...)
-	trackerDenied  = counter("weir_tracker_denied_packets_total", "Packets that a tracker could not count exactly, because the flow memory was full.", trackerLabels...)
-	trackerFlows   = gauge("weir_tracker_flows", "Flows in the flow memory, in the last interval.", trackerLabels...)
-	trackerHeavy   = gauge("weir_tracker_heavy_hitters", "Flows over the threshold, in the last interval.", trackerLabels...)
 
 	feedEntries  = gauge("weir_feed_entries", "Active entries of a list's source.", feedLabels...)
 	feedInterval = gauge("weir_feed_interval_seconds", "Interval at which the source is read.", feedLabels...)
@@ -204,9 +193,6 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		}
 		out.put(badLines, float64(l.BadLines), l.Name, action)
 	}
-	for _, t := range s.Trackers {
-		out.tracker(t)
-	}
 	for _, of := range s.Stages {
 		out.stage(of, of.At)
 	}
@@ -272,9 +258,6 @@ func (s sink) filter(of *Snapshot) {
 	s.put(override, truth(of.MonitorOverride))
 	s.put(generation, float64(of.Generation))
 	s.put(mapBytes, float64(of.MapBytes))
-	s.put(refused, float64(of.Refused))
-	s.put(replaced, float64(of.Replaced))
-
 	s.put(hot, float64(of.Hot))
 	s.put(predicted, of.Predicted)
 	if of.Weighted != nil {
@@ -345,21 +328,10 @@ func (s sink) stage(of stage.Sample, at loader.Target) {
 	if of.Directed {
 		labels = append(labels, at.Direction())
 	}
-	if of.Label != "" {
+	if labels = append(labels, of.Values...); of.Label != "" {
 		labels = append(labels, of.Of)
 	}
 	s.put(ofStages[of.Family], of.Value, labels...)
-}
-
-func (s sink) tracker(t Tracker) {
-	labels := []string{strconv.Itoa(t.Number), t.Key, t.Unit, t.Action}
-	s.count(trackerPackets, trackerBytes, t.Counter, labels...)
-	s.put(trackerDenied, float64(t.Denied), labels...)
-	if t.Unit != "packets" && t.Unit != "bytes" {
-		s.put(trackerFull, float64(t.Full), labels...)
-	}
-	s.put(trackerFlows, float64(t.Flows), labels...)
-	s.put(trackerHeavy, float64(t.Heavy), labels...)
 }
 
 func (s sink) feed(f Feed) {

@@ -30,11 +30,8 @@ type Snapshot struct {
 	Lists      []List
 	Hits       map[string]loader.Counter // by block list; "": the list is unknown
 	Origins    map[string]Origin         // by the names in Lists and Hits
-	Trackers   []Tracker
-	Refused    uint64         // penalties for which there was no room
-	Replaced   uint64         // penalties that made room for others
-	Stages     []stage.Sample // of stages, but for what programs count
-	Feeds      []Feed         // of the lists that have sources
+	Stages     []stage.Sample            // of stages, but for what programs count
+	Feeds      []Feed                    // of the lists that have sources
 
 	Mode            string // exact or approx
 	Monitor         bool   // count listed packets, and drop none
@@ -141,22 +138,6 @@ type List struct {
 	Trial    bool // what it matches passes
 
 	Collateral *int // addresses with which this host has conversed; nil: it is not recorded
-}
-
-// Tracker has a tracker's counts of all its intervals, and its findings in the
-// last one.
-type Tracker struct {
-	Number int    // 1 for the first
-	Key    string // what makes a flow: src, dst, flow, or a prefix as in src/24
-	Unit   string // of the threshold: packets or bytes; of a guard ports or addresses
-	Action string // on heavy hitters: report, limit or block; "drops" for that of dropped packets
-
-	loader.Counter
-	Denied uint64 // packets not counted exactly, because the flow memory was full
-	Full   uint64 // windows of a guard that ended early, because its memory was full
-
-	Flows int // in the flow memory
-	Heavy int // over the threshold
 }
 
 // Reloads counts reloads of all lists, or of the configuration, by outcome.

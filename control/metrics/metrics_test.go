@@ -35,7 +35,7 @@ func (f *fake) Metrics() Snapshot { return Snapshot(*f) }
 func ofAllStages(host bool) (all []stage.Sample) {
 	for _, f := range stages.Families {
 		if f.Host == host {
-			all = append(all, stage.Sample{Family: f, Of: f.Label, Value: 7})
+			all = append(all, stage.Sample{Family: f, Of: f.Label, Values: f.Labels, Value: 7})
 		}
 	}
 	return all
@@ -58,14 +58,7 @@ func whole(t testing.TB) Snapshot {
 		Origins: map[string]Origin{
 			"drop": {"drop", FromSources}, "drop, by hand": {"drop", Manual}, "ours": {"ours", Manual},
 		},
-		Trackers: []Tracker{
-			{Number: 1, Key: "src/24", Unit: "bytes", Action: "limit", Counter: loader.Counter{Packets: 8, Bytes: 9}, Denied: 2, Flows: 40, Heavy: 3},
-			{Number: 2, Key: "src/24", Unit: "bytes", Action: "drops"},
-			{Number: 3, Key: "src", Unit: "ports", Action: "report", Full: 1},
-		},
 		Stages:    ofAllStages(true),
-		Refused:   1,
-		Replaced:  2,
 		Predicted: 1e-4, Weighted: new(2e-5), Measured: new(3e-5), MeasuredPackets: 1e6,
 		Reloads: Reloads{Done: 3, Refused: 1, Last: at, LastDone: at.Add(-time.Hour), Failed: true},
 		Config:  &Reloads{Done: 3, Last: at, LastDone: at},
@@ -150,8 +143,8 @@ weir_interface_unpinned{direction="in",interface="eth0",netns="lab"} 0
 weir_state_unsaved 1
 weir_interface_info{direction="in",interface="eth0",netns="",xdp="native"} 1
 weir_penalties{interface="eth0",netns=""} 3
-weir_penalties_refused_total 1
-weir_penalties_replaced_total 2
+weir_penalties_refused_total 7
+weir_penalties_replaced_total 7
 weir_list_packets_total{list="drop",origin="sources"} 4
 weir_list_packets_total{list="drop",origin="manual"} 2
 weir_list_bytes_total{list="unattributed",origin=""} 7
@@ -180,10 +173,10 @@ weir_reloads_total{outcome="refused"} 1
 weir_last_reload_successful 0
 weir_last_reload_timestamp_seconds 1.80000000025e+09
 weir_last_reload_success_timestamp_seconds 1.79999640025e+09
-weir_tracker_packets_total{action="limit",key="src/24",tracker="1",unit="bytes"} 8
-weir_tracker_denied_packets_total{action="limit",key="src/24",tracker="1",unit="bytes"} 2
-weir_tracker_flows{action="limit",key="src/24",tracker="1",unit="bytes"} 40
-weir_tracker_heavy_hitters{action="limit",key="src/24",tracker="1",unit="bytes"} 3
+weir_tracker_packets_total{action="action",key="key",tracker="tracker",unit="unit"} 7
+weir_tracker_denied_packets_total{action="action",key="key",tracker="tracker",unit="unit"} 7
+weir_tracker_flows{action="action",key="key",tracker="tracker",unit="unit"} 7
+weir_tracker_heavy_hitters{action="action",key="key",tracker="tracker",unit="unit"} 7
 weir_config_last_reload_successful 1
 weir_config_last_reload_success_timestamp_seconds 1.80000000025e+09
 weir_events_lost_total{direction="in",interface="eth0",netns=""} 12

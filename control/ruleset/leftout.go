@@ -16,7 +16,6 @@ import (
 	"weir/control/guard"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -343,17 +342,7 @@ func (p *Ruleset) Advice() (all []string) {
 	if !c.Monitor && p.Blocked() > 0 && len(c.Failsafe.Ports)+len(c.Failsafe.Prefixes) == 0 {
 		all = append(all, "packets are dropped, and nothing is failsafe: a wrong entry could lock you out (failsafe: ports, prefixes; --failsafe-port)")
 	}
-	for i, t := range p.Trackers {
-		if t.Action == tracker.Block {
-			place := fmt.Sprintf("trackers[%d]", i)
-			if t.Guard() {
-				place = fmt.Sprintf("guards[%d]", i-len(c.Trackers))
-			}
-			all = append(all, fmt.Sprintf("%s: action block: who forges the address of another can have it blocked, unless that would cut off this host; "+
-				"action limit leaves it some packets, and allow lists and failsafe spare it", place))
-		}
-	}
-	return all
+	return append(all, p.Stages.Trackers.Advice()...)
 }
 
 // manyEntries is from when on the contents of lists take memory that is worth giving back.

@@ -29,7 +29,6 @@ import (
 	"weir/control/list"
 	"weir/control/lists"
 	"weir/control/observe/learn"
-	"weir/control/stage/tracker"
 	"weir/control/stages"
 	"weir/control/trial"
 	"weir/filter/hash"
@@ -43,15 +42,12 @@ import (
 // Ruleset is a configuration with the contents of its lists: all that an engine
 // is built from.
 type Ruleset struct {
-	Config   *config.Config
-	Lists    []*List // by priority, as their numbers are
-	ByName   lists.ByName[*List]
-	Rules    []engine.List    // lists of the engine with their active contents: list number n is Rules[n-1]
-	Journal  *journal.Journal // of manual entries
-	Stages   *stages.Table
-	Trackers []tracker.Spec // those of the configuration, the guards last
-
-	TrackDrops bool // who is being dropped
+	Config  *config.Config
+	Lists   []*List // by priority, as their numbers are
+	ByName  lists.ByName[*List]
+	Rules   []engine.List    // lists of the engine with their active contents: list number n is Rules[n-1]
+	Journal *journal.Journal // of manual entries
+	Stages  *stages.Table
 
 	Peers []guard.Peer // what must not be blocked, as last seen
 	blind string       // why some of those are unknown
@@ -187,10 +183,6 @@ func (how *Options) readRefused(ctx context.Context, p *Ruleset) (some bool) {
 // configuration.
 func Assemble(c *config.Config, of *stages.Table, j *journal.Journal, feeds map[string]*feed.Feed, more Shared, last *Ruleset, decided trial.Decisions) *Ruleset {
 	p := &Ruleset{Config: c, Journal: j, Stages: of, ByName: make(map[string]*List)}
-	p.Trackers, p.TrackDrops = slices.Clone(c.Trackers), c.TrackDrops
-	for _, g := range c.Guards {
-		p.Trackers = append(p.Trackers, g.Spec())
-	}
 	p.openGeo(last)
 	p.addLists(feeds, more, last, decided)
 	if last != nil {
@@ -617,26 +609,6 @@ func (p *Ruleset) Learns() bool {
 	return p.Config.Mode == membership.Approximate && p.Config.Learning.Elements > 0 && p.Blocked() > 0
 }
 
-// Watched returns all trackers: those of the configuration, then that of dropped packets.
-func (p *Ruleset) Watched() (all []tracker.Watched) {
-	for _, s := range p.Trackers {
-		all = append(all, tracker.Watched{Spec: s, Role: tracker.Hitters})
-	}
-	if p.TrackDrops {
-		all = append(all, tracker.Watched{Spec: tracker.DefaultSpec("src"), Role: tracker.Drops})
-	}
-	return all
-}
-
-// WatchedOut returns the trackers of outgoing packets: that of dropped ones, by whom they
-// were to.
-func (p *Ruleset) WatchedOut() []tracker.Watched {
-	if !p.TrackDrops {
-		return nil
-	}
-	return []tracker.Watched{{Spec: tracker.DefaultSpec("dst"), Role: tracker.Drops}}
-}
-
 // LearnConfig returns the settings of the learner of weights.
 func (p *Ruleset) LearnConfig() learn.Config {
 	l := p.Config.Learning
@@ -657,7 +629,7 @@ func (p *Ruleset) EngineConfig() engine.Config {
 	if p.Learns() {
 		e.Hot = int(c.Learning.Elements)
 	}
-	e.Parts = append(slices.Clip(p.Stages.Parts(p.Journal)), tracker.NewPart(p.Watched(), p.WatchedOut()))
+	e.Parts = p.Stages.Parts(p.Journal)
 	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
 	e.Outgoing = c.FiltersOutgoing()
 	return e
@@ -679,13 +651,8 @@ func (p *Ruleset) BuildKernel() (*engine.Generation, error) {
 	return engine.Build(p.Rules, c)
 }
 
-// ReplaceTrackers replaces all trackers by one, or none.
-func (p *Ruleset) ReplaceTrackers(spec *tracker.Spec) {
-	p.Trackers, p.TrackDrops = nil, false
-	if spec != nil {
-		p.Trackers = []tracker.Spec{*spec}
-	}
-}
+// ReplaceTrackers replaces all trackers by others.
+func (p *Ruleset) ReplaceTrackers(by stages.TrackerSections) { p.Stages.Trackers = by }
 
 // Warnings returns what an operator should know of the lists, a line for each: what is
 // left out of them, and their bad lines.
@@ -909,7 +876,7 @@ const maxBadLines = 5
 func (p *Ruleset) DiffersInLists(last *Ruleset) bool {
 	same := func(a, b engine.List) bool { a.Contents, b.Contents = nil, nil; return a.Equal(b) }
 	return reflect.DeepEqual(programmed(p.Config), programmed(last.Config)) && slices.EqualFunc(p.Rules, last.Rules, same) &&
-		slices.Equal(p.Watched(), last.Watched()) && slices.Equal(p.WatchedOut(), last.WatchedOut()) &&
+		p.Stages.Trackers.Equal(&last.Stages.Trackers) &&
 		reflect.DeepEqual(p.EngineConfig(), last.EngineConfig()) // which also has facts of the host
 }
 

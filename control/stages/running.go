@@ -2,6 +2,7 @@ package stages
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"weir/control/api/routing"
@@ -11,6 +12,7 @@ import (
 	"weir/control/stage/digest"
 	"weir/control/stage/loop"
 	"weir/control/stage/multicast"
+	"weir/control/stage/tracker"
 	"weir/loader"
 )
 
@@ -19,13 +21,15 @@ import (
 type Running struct {
 	*digest.Recorder
 	*multicast.Groups
+	Trackers *tracker.Runner
+
 	loops *loop.Log
 	parts []stage.Ticker // of the programs
 }
 
 // NewRunning returns what follows no programs yet. What it saves is below a directory.
 func NewRunning(stateDir string, hub *events.Hub, log *slog.Logger) *Running {
-	return &Running{Recorder: digest.NewRecorder(stateDir, hub, log), Groups: multicast.NewGroups(log), loops: loop.NewLog(hub, log)}
+	return &Running{Recorder: digest.NewRecorder(stateDir, hub, log), Groups: multicast.NewGroups(log), Trackers: tracker.NewRunner(log), loops: loop.NewLog(hub, log)}
 }
 
 // Prepare makes ready to follow the programs of a configuration.
@@ -38,6 +42,7 @@ func (r *Running) Finish(next *Table) { r.Recorder.Finish(next.digest) }
 // Follow goes on with the programs of a configuration.
 func (r *Running) Follow(next *Table) {
 	r.Recorder.Follow(next.digest)
+	r.Trackers.Follow(&next.Trackers)
 	r.loops.Follow(next.loop != nil)
 	r.parts = nil
 	for _, p := range next.parts {
@@ -52,7 +57,7 @@ func (r *Running) Routes(h stage.Host) []routing.Route { return r.Groups.Routes(
 
 // Samples returns what stages say of the host and of interfaces, whose programs are of a generation.
 func (r *Running) Samples(g *engine.Generation) []stage.Sample {
-	return append(r.Recorder.Samples(), r.Groups.Samples(g)...)
+	return slices.Concat(r.Recorder.Samples(), r.Groups.Samples(g), r.Trackers.Samples())
 }
 
 // Tick does what is due for the programs that are attached, by the kernel's clock. It returns

@@ -22,6 +22,7 @@ import (
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
 	"weir/control/stage/replies"
+	"weir/control/stage/tracker"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -53,6 +54,12 @@ type Sections struct {
 	// Forwarding of multicast to the interfaces that want it.
 	Multicast multicast.Spec `yaml:"multicast,omitempty"`
 }
+
+// TrackerSections are the sections of trackers and guards.
+type TrackerSections = tracker.Sections
+
+// MaxPenalties is the maximum number of penalties of heavy hitters.
+const MaxPenalties = tracker.MaxPenalties
 
 // section is a section with its key.
 type section struct {
@@ -194,6 +201,8 @@ type Interface struct {
 // Table are the stages of a configuration.
 type Table struct {
 	*Sections
+	Trackers TrackerSections
+
 	loop   *loop.About  // of incoming packets; nil: loops are not looked for
 	digest *digest.Part // nil: nothing is recorded
 	police *police.Part // nil: no interface is policed
@@ -202,8 +211,8 @@ type Table struct {
 }
 
 // New returns the stages of a configuration. It fails where files that they need cannot be read.
-func New(s *Sections, interfaces []Interface) (*Table, error) {
-	t := &Table{Sections: s}
+func New(s *Sections, trackers TrackerSections, interfaces []Interface) (*Table, error) {
+	t := &Table{Sections: s, Trackers: trackers.Clone()}
 	for _, each := range s.all() {
 		if each.On() {
 			p, err := each.Part()
@@ -240,10 +249,11 @@ func New(s *Sections, interfaces []Interface) (*Table, error) {
 
 // Parts returns the shares of the programs of a generation, with what the journal has for them.
 func (t *Table) Parts(j *journal.Journal) []engine.Part {
-	if !t.Multicast.On() {
-		return t.parts
+	all := append(slices.Clip(t.parts), t.Trackers.Part())
+	if t.Multicast.On() {
+		all = append(all, t.Multicast.Part(t.netns, t.Loop.Edges, j))
 	}
-	return append(slices.Clip(t.parts), t.Multicast.Part(t.netns, t.Loop.Edges, j))
+	return all
 }
 
 // General returns why no packet of an interface takes the lean path.
@@ -304,7 +314,7 @@ func (a *About) State(s *loader.Stats) State {
 }
 
 // Families are the metrics of stages.
-var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families, digest.Families, multicast.Families)
+var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families, digest.Families, multicast.Families, tracker.Families)
 
 // Counted returns what stages have counted on an interface, as a program's memory has it.
 // Its values begin anew with other memory.

@@ -49,7 +49,7 @@ type Meter struct {
 // Attachment is an attachment to be read.
 type Attachment struct {
 	*loader.Attachment
-	Penalties *int // active ones; nil: no tracker imposes any
+	Penalties *int // active ones; nil: no flow may have one
 }
 
 // Program describes a program that counts.
@@ -101,7 +101,7 @@ type Interface struct {
 	XDP       string // as a loader.Hook; "" while the interface is gone or filtered by another program
 	Unpinned  bool   // it is filtered only until the daemon ends
 	Counts    []Count
-	Penalties *int   // active; nil: no tracker of the interface may punish
+	Penalties *int   // active; nil: no flow may have one
 	Lost      uint64 // events lost because the buffer was full
 
 	NotIP loader.EtherTypes // frames with the reason not-ip

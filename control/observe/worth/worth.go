@@ -80,7 +80,7 @@ func (a *Appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 		return w, err
 	}
 	dropped := a.drops.Hour.Since(now.Add(-drops.Keep), now)
-	w.Since, w.Tracked = dropped.Begin, p.TrackDrops
+	w.Since, w.Tracked = dropped.Begin, p.Stages.Trackers.TrackDrops
 	months := monthsOf(a.history.Since(now.Add(-history.KeepCoarse), now, history.Coarse))
 	overlaps := list.Overlaps(matched(p))
 	for i, l := range p.Lists {

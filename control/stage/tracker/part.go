@@ -43,18 +43,6 @@ type Part struct {
 	In, Out []Counting
 }
 
-// NewPart returns the share of trackers of incoming packets, and of outgoing ones.
-func NewPart(in, out []Watched) *Part {
-	p := new(Part)
-	for _, w := range in {
-		p.In = append(p.In, w.Counting())
-	}
-	for _, w := range out {
-		p.Out = append(p.Out, w.Counting())
-	}
-	return p
-}
-
 // Constants returns none: the loader lays out the trackers, which [Part.Configure] sets.
 func (*Part) Constants(loader.Target, loader.Seed) map[string]any { return nil }
 

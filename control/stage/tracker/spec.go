@@ -1,4 +1,4 @@
-// Package heavy finds heavy hitters with the data plane's trackers, interval by
+// Package tracker finds heavy hitters with the data plane's trackers, interval by
 // interval, and limits or blocks them if the tracker's action says so.
 package tracker
 
@@ -321,7 +321,7 @@ func (s Spec) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// Tracker is the data plane's part of a Spec.
+// Counting returns how programs count for the tracker.
 func (s Spec) Counting() Counting {
 	v4, v6 := s.Key.Shapes()
 	if s.guards != packets {

@@ -56,7 +56,7 @@ type Watched struct {
 	Role Role
 }
 
-// Tracker is the data plane's part of a tracker.
+// Counting returns how programs count for the tracker.
 func (w Watched) Counting() Counting {
 	t := w.Spec.Counting()
 	t.Dropped = w.Role == Drops
