@@ -121,8 +121,8 @@ Markers need up to 2 MiB more each for IPv4 sources and destinations, and up to
 		}
 		return printResult(c, *asJSON, s)
 	}
-	c.AddCommand(newPlanFPR(), newPlanCounting(), newPlanCompress(), newPlanScan(),
-		newPlanStable(), newPlanSketch(), newPlanInvertible(), newPlanSummary())
+	c.AddCommand(newPlanFPR(), newPlanCounting(), newPlanCompress(),
+		newPlanStable(), newPlanInvertible(), newPlanSummary())
 	for _, p := range stages.Plans() {
 		c.AddCommand(newPlanOf(p))
 	}
@@ -264,55 +264,6 @@ for the same size on the wire.`,
 			row("hash functions", "%d", r.K)
 			row("false positives", "%.6g", r.Rate)
 			row("uncompressed", "%.6g, with as many bits as are sent", r.Plain)
-		})
-	}
-	return c
-}
-
-func newPlanScan() *cobra.Command {
-	r := plan.ScanRequest{Threshold: 64}
-	c := &cobra.Command{
-		Use:   "scan --pairs N",
-		Short: "Guard against scans: memory, and which scans it finds",
-		Long: `Plans a guard, as under guards in weir.yaml: the memory with which no window
-ends early, or what a guard with --memory finds.
-
---pairs are the distinct pairs of source and destination that arrive in a
-window, those of a flood included; of port scans, pairs of source and
-destination with port. A guard that knows them reports none twice. With more
-pairs than it has memory for, windows end early, and slow scans are missed.`,
-		Example: `  weir plan scan --pairs 1M
-  weir plan scan --pairs 4M --memory 512KiB --scan 1000 --json`,
-		Args: noArgs,
-	}
-	f := c.Flags()
-	pairs := plan.CountFlag(f, "pairs", "`number` of distinct pairs in a window")
-	var memory quantity.Size
-	f.TextVar(&memory, "memory", memory, "`size` of a window's memory (default so much that no window ends early)")
-	f.IntVar(&r.Threshold, "threshold", r.Threshold, "`number` of ports or addresses from which a source is reported")
-	f.IntVar(&r.CPUs, "cpus", 1, "`number` of CPUs that an interface's packets arrive on")
-	scan := plan.CountFlag(f, "scan", "`number` of ports or addresses that a scan reaches in a window, to compute its chance")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := missing(c.Flags(), "pairs"); err != nil {
-			return err
-		}
-		r.Pairs, r.Memory, r.Destinations = *pairs, int(memory), *scan
-		s, err := plan.ScanFor(r)
-		if err != nil {
-			return planError(err)
-		}
-		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) {
-			row("memory", "%s a window, %s of the kernel in all", humanize.IBytes(uint64(s.Memory)), humanize.IBytes(uint64(s.KernelBytes)))
-			row("pairs", "%s a window, of %s that it has room for", humanize.Comma(int64(s.Pairs)), humanize.Comma(int64(s.Capacity)))
-			if s.Windows > 1 {
-				row("  windows", "%.1f in the time of one, as they end early", s.Windows)
-			}
-			row("  missed", "%.3g of new pairs", s.Missed)
-			row("found", "95 %% of the scans that reach %s or more in a window", humanize.Comma(int64(s.FoundFrom)))
-			if *scan > 0 {
-				row("  chance", "%.3g of a scan that reaches %s", *s.Found, humanize.Comma(int64(*scan)))
-			}
 		})
 	}
 	return c

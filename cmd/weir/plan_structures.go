@@ -70,47 +70,6 @@ level from 1 to 2^bits - 1. --shares are how many items have each level.`,
 	return c
 }
 
-func newPlanSketch() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "sketch --flows N --total N --threshold N",
-		Short: "Trackers of heavy hitters: memory, and flows that pass by mistake",
-		Long: `Plans a tracker, as under trackers in weir.yaml: the memory with which what
-passes its sketch fills half of its flow memory, or what --memory does.
-
---total is the number of packets or bytes of all flows in an interval, and
---threshold what makes a flow heavy. The figures are bounds for any traffic;
-with real traffic, far fewer flows pass.`,
-		Example: `  weir plan sketch --flows 1M --total 10M --threshold 50k
-  weir plan sketch --flows 1M --total 10M --threshold 50k --memory 256KiB --json`,
-		Args: noArgs,
-	}
-	f := c.Flags()
-	flows := plan.CountFlag(f, "flows", "`number` of flows in an interval")
-	total := plan.CountFlag(f, "total", "`number` of packets or bytes in an interval")
-	threshold := plan.CountFlag(f, "threshold", "`number` of packets or bytes in an interval that make a flow heavy")
-	var memory quantity.Size
-	f.TextVar(&memory, "memory", memory, "`size` of the memory, as in weir.yaml (default as much as it takes)")
-	asJSON := jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := missing(c.Flags(), "flows", "total", "threshold"); err != nil {
-			return err
-		}
-		s, err := plan.SketchFor(*flows, float64(*total), float64(*threshold), int(memory))
-		if err != nil {
-			return planError(err)
-		}
-		return printPlan(c, *asJSON, s, func(row func(string, string, ...any)) {
-			row("memory", "%s, of which each CPU has two", humanize.IBytes(uint64(s.Memory)))
-			row("sketch", "%s counters, two of a flow", humanize.Comma(int64(s.Counters)))
-			row("  excess", "%s, with a probability of at most 1 %%", humanize.CommafWithDigits(s.Excess, 1))
-			row("flow memory", "room for %s flows", humanize.Comma(int64(s.Room)))
-			row("heavy", "%s flows, at most", humanize.Comma(int64(s.Heavy)))
-			row("passing", "%s flows are expected, at most", humanize.CommafWithDigits(s.Passing, 1))
-		})
-	}
-	return c
-}
-
 func newPlanInvertible() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "invertible --elements N",

@@ -4,13 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
-	"weir/filter/blocked"
 	"weir/filter/fpr"
-	"weir/filter/verdict"
 )
 
 func isInvalid(err error) bool { return errors.As(err, new(InvalidError)) }
@@ -255,87 +252,6 @@ func TestCompressFor(t *testing.T) {
 	for _, x := range []struct{ n, sent, memory float64 }{{0, 8, 8}, {1, 0, 8}, {1, 8, 0}, {1, 8, math.Inf(1)}, {1, math.NaN(), 8}} {
 		if _, err := CompressFor(int(x.n), x.sent, x.memory); !isInvalid(err) {
 			t.Errorf("%+v was planned", x)
-		}
-	}
-}
-
-func TestScanFor(t *testing.T) {
-	scan := func(r ScanRequest) Scan {
-		t.Helper()
-		s, err := ScanFor(r)
-		if err != nil {
-			t.Fatalf("%+v: %v", r, err)
-		}
-		return s
-	}
-	// The memory that is planned suffices, and less does not.
-	least := scan(ScanRequest{Pairs: 1_000_000, Threshold: 64})
-	if least.Windows != 1 || least.Capacity < least.Pairs {
-		t.Errorf("%+v", least)
-	}
-	if s := scan(ScanRequest{Pairs: 1_000_000, Threshold: 64, Memory: least.Memory - 1<<10}); s.Windows <= 1 {
-		t.Errorf("a kibibyte less is enough: %+v", s)
-	}
-	// Without a flood, one and a half times the threshold; on two CPUs, twice of it.
-	quiet := scan(ScanRequest{Pairs: 1000, Threshold: 64, Memory: 512 << 10, CPUs: 1})
-	if quiet.FoundFrom != 95 || quiet.Missed > 1e-6 || quiet.KernelBytes != 1<<20 {
-		t.Errorf("%+v", quiet)
-	}
-	if s := scan(ScanRequest{Pairs: 1000, Threshold: 64, Memory: 512 << 10, CPUs: 2}); s.FoundFrom != 126 || s.KernelBytes != 1<<20+256<<10 {
-		t.Errorf("on two CPUs %+v", s)
-	}
-	flood := scan(ScanRequest{Pairs: 4_000_000, Threshold: 64, Memory: 512 << 10, Destinations: 150})
-	if *flood.Found > 1e-6 || flood.FoundFrom < 250 || flood.FoundFrom > 1000 || flood.Windows < 3 {
-		t.Errorf("in a flood %+v", flood)
-	}
-	if s := scan(ScanRequest{Pairs: 1_000_000, Threshold: 1 << 20, Memory: verdict.MaxGuardMemory, CPUs: 64}); s.FoundFrom < 1<<20 {
-		t.Errorf("%+v", s)
-	}
-	for field, r := range map[string]ScanRequest{
-		"pairs":     {Threshold: 64},
-		"threshold": {Pairs: 1, Threshold: 1},
-		"memory":    {Pairs: 1, Threshold: 64, Memory: 1000},
-
-		"1 CPUs, a scan of -1": {Pairs: 1, Threshold: 64, Destinations: -1},
-	} {
-		if _, err := ScanFor(r); !isInvalid(err) || !strings.HasPrefix(err.Error(), "plan scan: "+field) {
-			t.Errorf("%+v: error %v", r, err)
-		}
-	}
-	if _, err := ScanFor(ScanRequest{Pairs: math.MaxInt32, Threshold: 64}); err == nil || isInvalid(err) {
-		t.Errorf("error %v", err)
-	}
-}
-
-// The filter of a guard misses as many pairs as planned, and is full when it is.
-func TestScanMisses(t *testing.T) {
-	s, err := ScanFor(ScanRequest{Pairs: 1 << 20, Threshold: 64, Memory: 64 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := guardOf(64 << 10)
-	f := blocked.New(g.pairs)
-	r := rand.New(rand.NewPCG(1, 2))
-	counted := 0
-	for range s.Capacity {
-		if !f.Record(r.Uint64()) {
-			counted++
-		}
-	}
-	full := float64(verdict.GuardPairs(g.pairs.Lines))
-	missed := 1 - float64(counted)/float64(s.Capacity)
-	if math.Abs(float64(counted)-full) > 0.01*full || math.Abs(missed-s.Missed) > 0.005 {
-		t.Errorf("of %d pairs %d are counted, %.4f missed; planned %.0f, %.4f", s.Capacity, counted, missed, full, s.Missed)
-	}
-}
-
-func TestAtLeast(t *testing.T) {
-	for _, c := range []struct {
-		k, n    int
-		p, want float64
-	}{{0, 10, 0.5, 1}, {11, 10, 0.5, 0}, {1, 2, 0.5, 0.75}, {2, 2, 0.5, 0.25}, {10, 10, 1, 1}, {500, 1000, 0.5, 0.512613}, {60, 1000, 0.05, 0.08673}} {
-		if got := atLeast(c.k, c.n, c.p); math.Abs(got-c.want) > 1e-4 {
-			t.Errorf("atLeast(%d, %d, %v) = %v, want %v", c.k, c.n, c.p, got, c.want)
 		}
 	}
 }

@@ -96,7 +96,8 @@ func Size(r Request) (Sizing, error) {
 	if s.ExactBytes, err = r.exactBytes(); err != nil {
 		return Sizing{}, err
 	}
-	bits := 8 * (layout.Bytes() - int(layout.HotBuckets)*lineBytes)
+	const bucketBytes = 64
+	bits := 8 * (layout.Bytes() - int(layout.HotBuckets)*bucketBytes)
 	s.BitsPerEntry = float64(bits) / float64(r.Entries)
 	s.Standard.K, s.Standard.Exact = fpr.BestK(bits, r.Entries)
 	s.Standard.Classic = fpr.Classic(bits, r.Entries, s.Standard.K)

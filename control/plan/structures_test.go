@@ -85,29 +85,6 @@ func TestStableFor(t *testing.T) {
 	}
 }
 
-func TestSketchFor(t *testing.T) {
-	s, err := SketchFor(1_000_000, 10e6, 50_000, 0)
-	if err != nil || s.Passing > float64(s.Room)/2 || s.Heavy != 200 || s.Passing < 200 {
-		t.Errorf("%+v, %v", s, err)
-	}
-	if less, err := SketchFor(1_000_000, 10e6, 50_000, s.Memory/2); s.Memory > leastSketch && (err != nil || less.Passing <= float64(less.Room)/2) {
-		t.Errorf("%+v suffices, too, %v", less, err)
-	}
-	// The excess has its probability, by the bound of two rows.
-	if chance := math.Pow(s.Total/(float64(s.Counters)/2*s.Excess), 2); math.Abs(chance-0.01) > 1e-9 {
-		t.Errorf("%+v: %v", s, chance)
-	}
-	for _, x := range []struct {
-		flows            int
-		total, threshold float64
-		memory           int
-	}{{0, 1, 1, 0}, {1, 0, 1, 0}, {1, 1, 2, 0}, {1, 1, math.NaN(), 0}, {1, 1, 1, 1 << 10}} {
-		if s, err := SketchFor(x.flows, x.total, x.threshold, x.memory); !isInvalid(err) {
-			t.Errorf("%+v: %+v, %v", x, s, err)
-		}
-	}
-}
-
 func TestInvertibleFor(t *testing.T) {
 	p, err := InvertibleFor(20_000)
 	if err != nil || p.Bytes != 8*invertible.Words(20_000) || p.Cells != p.Bytes/24 || p.Fails > 0.002 || p.PerElement > 34 {

@@ -334,5 +334,5 @@ func (a *About) Rows(out bool, s *State) []stage.Row {
 
 // Plans are the subcommands of weir plan that stages have.
 func Plans() []plan.Command {
-	return []plan.Command{loop.Plan(), first.Plan(), digest.Plan(), multicast.Plan(), police.Plan()}
+	return append(tracker.Plans(), loop.Plan(), first.Plan(), digest.Plan(), multicast.Plan(), police.Plan())
 }

@@ -14,7 +14,6 @@ import (
 
 	"weir/control/capture"
 	"weir/control/engine"
-	"weir/control/plan"
 	"weir/control/quantity"
 	"weir/control/stage/tracker"
 	"weir/filter/hash"
@@ -110,7 +109,7 @@ func TestScans(t *testing.T) {
 			for _, p := range pairs {
 				all[p] = true
 			}
-			planned, err := plan.ScanFor(plan.ScanRequest{
+			planned, err := tracker.ScanFor(tracker.ScanRequest{
 				Pairs: len(all), Threshold: int(g.Threshold), Memory: int(x.memory), Destinations: mediumScan,
 			})
 			if err != nil {

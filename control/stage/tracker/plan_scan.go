@@ -1,14 +1,77 @@
-package plan
+package tracker
 
 import (
 	"fmt"
 	"math"
 	"sort"
 
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/pflag"
+
+	"weir/control/plan"
+	"weir/control/quantity"
 	"weir/filter/blocked"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 )
+
+func scanCommand() plan.Command {
+	return plan.Command{
+		Use:   "scan --pairs N",
+		Short: "Guard against scans: memory, and which scans it finds",
+		Long: `Plans a guard, as under guards in weir.yaml: the memory with which no window
+ends early, or what a guard with --memory finds.
+
+--pairs are the distinct pairs of source and destination that arrive in a
+window, those of a flood included; of port scans, pairs of source and
+destination with port. A guard that knows them reports none twice. With more
+pairs than it has memory for, windows end early, and slow scans are missed.`,
+		Example: `  weir plan scan --pairs 1M
+  weir plan scan --pairs 4M --memory 512KiB --scan 1000 --json`,
+		Required: []string{"pairs"},
+		Planner:  &scanPlanner{request: ScanRequest{Threshold: 64}},
+	}
+}
+
+// scanPlanner plans the memory of a guard.
+type scanPlanner struct {
+	request     ScanRequest
+	pairs, scan *int
+	memory      quantity.Size
+}
+
+// Flags adds the flags.
+func (p *scanPlanner) Flags(f *pflag.FlagSet) {
+	p.pairs = plan.CountFlag(f, "pairs", "`number` of distinct pairs in a window")
+	f.TextVar(&p.memory, "memory", p.memory, "`size` of a window's memory (default so much that no window ends early)")
+	f.IntVar(&p.request.Threshold, "threshold", p.request.Threshold, "`number` of ports or addresses from which a source is reported")
+	f.IntVar(&p.request.CPUs, "cpus", 1, "`number` of CPUs that an interface's packets arrive on")
+	p.scan = plan.CountFlag(f, "scan", "`number` of ports or addresses that a scan reaches in a window, to compute its chance")
+}
+
+// Plan fails as ScanFor does.
+func (p *scanPlanner) Plan() (plan.Result, error) {
+	r := p.request
+	r.Pairs, r.Memory, r.Destinations = *p.pairs, int(p.memory), *p.scan
+	return ScanFor(r)
+}
+
+// Rows returns the plan for readers.
+func (s Scan) Rows() []plan.Row {
+	rows := []plan.Row{
+		plan.NewRow("memory", "%s a window, %s of the kernel in all", humanize.IBytes(uint64(s.Memory)), humanize.IBytes(uint64(s.KernelBytes))),
+		plan.NewRow("pairs", "%s a window, of %s that it has room for", humanize.Comma(int64(s.Pairs)), humanize.Comma(int64(s.Capacity))),
+	}
+	if s.Windows > 1 {
+		rows = append(rows, plan.NewRow("  windows", "%.1f in the time of one, as they end early", s.Windows))
+	}
+	rows = append(rows, plan.NewRow("  missed", "%.3g of new pairs", s.Missed),
+		plan.NewRow("found", "95 %% of the scans that reach %s or more in a window", humanize.Comma(int64(s.FoundFrom))))
+	if s.Found != nil {
+		rows = append(rows, plan.NewRow("  chance", "%.3g of a scan that reaches %s", *s.Found, humanize.Comma(int64(s.destinations))))
+	}
+	return rows
+}
 
 // Scan is a planned guard on one interface.
 type Scan struct {
@@ -21,6 +84,8 @@ type Scan struct {
 	Threshold   int      `json:"threshold"`
 	FoundFrom   int      `json:"found_from"`      // destinations in a configured window from which 95 % of scans are reported
 	Found       *float64 `json:"found,omitempty"` // probability of that for ScanRequest.Destinations
+
+	destinations int
 }
 
 // ScanRequest says what a guard is to watch. Pairs and Threshold are required.
@@ -41,13 +106,13 @@ func ScanFor(r ScanRequest) (Scan, error) {
 	r.CPUs = max(1, r.CPUs)
 	switch {
 	case r.Pairs < 1 || r.Pairs > math.MaxInt32:
-		return Scan{}, Invalid("plan scan: pairs: %d, want 1 to 2G", r.Pairs)
+		return Scan{}, plan.Invalid("plan scan: pairs: %d, want 1 to 2G", r.Pairs)
 	case r.Threshold < verdict.MinGuardThreshold || r.Threshold > verdict.MaxGuardThreshold:
-		return Scan{}, Invalid("plan scan: threshold: %d, want %d to %d", r.Threshold, verdict.MinGuardThreshold, verdict.MaxGuardThreshold)
+		return Scan{}, plan.Invalid("plan scan: threshold: %d, want %d to %d", r.Threshold, verdict.MinGuardThreshold, verdict.MaxGuardThreshold)
 	case r.Memory != 0 && (r.Memory < verdict.MinGuardMemory || r.Memory > verdict.MaxGuardMemory):
-		return Scan{}, Invalid("plan scan: memory: %d bytes, want 16KiB to 1GiB", r.Memory)
+		return Scan{}, plan.Invalid("plan scan: memory: %d bytes, want 16KiB to 1GiB", r.Memory)
 	case r.CPUs > 1<<16 || r.Destinations < 0 || r.Destinations > math.MaxInt32:
-		return Scan{}, Invalid("plan scan: %d CPUs, a scan of %d", r.CPUs, r.Destinations)
+		return Scan{}, plan.Invalid("plan scan: %d CPUs, a scan of %d", r.CPUs, r.Destinations)
 	}
 	if r.Memory == 0 {
 		const step = 1 << 10
@@ -77,23 +142,23 @@ func ScanFor(r ScanRequest) (Scan, error) {
 	}
 	if r.Destinations > 0 {
 		chance := found(r.Destinations)
-		s.Found = &chance
+		s.Found, s.destinations = &chance, r.Destinations
 	}
 	return s, nil
 }
 
 const lineBytes = 64
 
-// guard is the memory of a guard's window.
-type guard struct {
+// guardMemory is the memory of a guard's window.
+type guardMemory struct {
 	pairs    blocked.Geometry
 	bank     int
 	capacity int
 }
 
-func guardOf(memory int) guard {
+func guardOf(memory int) guardMemory {
 	lines, bank := verdict.DivideGuard(memory)
-	g := guard{pairs: blocked.Geometry{Lines: lines, Bits: verdict.PairBits}, bank: bank}
+	g := guardMemory{pairs: blocked.Geometry{Lines: lines, Bits: verdict.PairBits}, bank: bank}
 	// A window ends with so many pairs that are counted; those that are missed come on top.
 	counted := int(verdict.GuardPairs(lines))
 	g.capacity = counted + sort.Search(counted, func(missed int) bool {
@@ -105,7 +170,7 @@ func guardOf(memory int) guard {
 
 // missed returns the share of n new pairs, one after the other, that the filter takes for
 // known ones: the mean of its false-positive rate meanwhile, by Simpson's rule.
-func (g guard) missed(n int) float64 {
+func (g guardMemory) missed(n int) float64 {
 	const steps = 16
 	sum := 0.0
 	for i := range steps + 1 {
