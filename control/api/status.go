@@ -122,7 +122,7 @@ type InterfaceStatus struct {
 	Netns     string `json:"netns"`     // "": the daemon's own
 	Direction string `json:"direction"` // of the packets: in or out
 	State     string `json:"state"`     // Filtered, Unpinned, Absent, Gone, Unfiltered or Detached
-	XDP       string `json:"xdp"`       // as configured, as a loader.Hook; tc for outgoing packets
+	XDP       string `json:"xdp"`       // as configured, as a hooks.Hook; tc for outgoing packets
 	Problem   string `json:"problem,omitempty"`
 	Packets   uint64 `json:"total_packets"` // since the daemon started
 	Dropped   uint64 `json:"total_dropped"`

@@ -12,7 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir/control/attach/inventory"
-	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -35,7 +36,7 @@ func TestStartWithoutOne(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
 	c, targets := options(t, &log, l.B)
-	on := func(name string) Target { return Target{Target: loader.Target{Netns: l.B.Netns, Iface: name}} }
+	on := func(name string) Target { return Target{Target: netif.Target{Netns: l.B.Netns, Iface: name}} }
 	targets = append([]Target{on(loopback), on("absent0")}, targets...)
 
 	required := append([]Target{}, targets...)
@@ -77,7 +78,7 @@ func TestStartWithoutOne(t *testing.T) {
 	}
 	check(map[string]Condition{loopback: Unfiltered, "absent0": Absent, l.B.Iface: Filtered})
 
-	targets[0].XDP = loader.Generic
+	targets[0].XDP = hooks.Generic
 	if err := m.reconfigure(t, targets); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestRetried(t *testing.T) {
 	}))
 	var log bytes.Buffer
 	c, targets := options(t, &log, l.B)
-	m := begin(t, c, append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan0"}}))
+	m := begin(t, c, append(targets, Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan0"}}))
 	defer m.Stop(false)
 	if err := m.Follow(); err != nil || m.conditions()["wan0"] != Unfiltered {
 		t.Fatalf("%v, %v", m.conditions(), err)

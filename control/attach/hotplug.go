@@ -12,6 +12,8 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // hotplug attaches programs to interfaces the moment the kernel reports them,
@@ -27,17 +29,17 @@ type hotplug struct {
 	watches map[string]watch // by namespace; the manager's goroutine alone uses them
 	reports atomic.Uint64    // of changes, by the kernel
 
-	attaching sync.WaitGroup                  // the goroutines
-	mu        sync.Mutex                      // guards what follows; never held while waiting for the pins
-	pending   map[loader.Target]*loader.Iface // interfaces that a goroutine works on, and what was reported of them since
-	targets   []Target                        // none: nothing is attached to any more
-	kinds     []kind                          // of the targets
-	lost      []loader.Target
-	ahead     []loader.Target                      // the manager has a program for them, and is to attach it
-	known     map[loader.Target]*loader.Attachment // those the manager has, or is to take in
+	attaching sync.WaitGroup                // the goroutines
+	mu        sync.Mutex                    // guards what follows; never held while waiting for the pins
+	pending   map[netif.Target]*netif.Iface // interfaces that a goroutine works on, and what was reported of them since
+	targets   []Target                      // none: nothing is attached to any more
+	kinds     []kind                        // of the targets
+	lost      []netif.Target
+	ahead     []netif.Target                      // the manager has a program for them, and is to attach it
+	known     map[netif.Target]*loader.Attachment // those the manager has, or is to take in
 	preloaded []*preloaded
-	arrived   []*managedInterface   // to be taken in
-	failed    map[loader.Target]int // index of the interface that a preloaded program did not fit
+	arrived   []*managedInterface  // to be taken in
+	failed    map[netif.Target]int // index of the interface that a preloaded program did not fit
 }
 
 // watch is a subscription to a namespace, by its inode number.
@@ -63,7 +65,7 @@ type kind struct {
 }
 
 func kindOf(e *engine.Generation, t Target) kind {
-	return kind{out: t.Out, tc: t.XDP == loader.TC, byDispatcher: t.XDP.ByDispatcher(), parts: e.Kind(t.Target)}
+	return kind{out: t.Out, tc: t.XDP == hooks.TC, byDispatcher: t.XDP.ByDispatcher(), parts: e.Kind(t.Target)}
 }
 
 func (p *preloaded) Close() error { return errors.Join(p.program.Close(), p.stats.Close()) }
@@ -79,8 +81,8 @@ const maxFailed = 1024
 func newHotplug(c Config) *hotplug {
 	return &hotplug{
 		pins: c.Pins, log: c.Log, changed: make(chan struct{}, 1),
-		watches: make(map[string]watch), pending: make(map[loader.Target]*loader.Iface),
-		known: make(map[loader.Target]*loader.Attachment), failed: make(map[loader.Target]int),
+		watches: make(map[string]watch), pending: make(map[netif.Target]*netif.Iface),
+		known: make(map[netif.Target]*loader.Attachment), failed: make(map[netif.Target]int),
 	}
 }
 
@@ -102,7 +104,7 @@ func (h *hotplug) watch(targets []Target) {
 		// The name stands for another namespace now: its interfaces are to be looked for again.
 		h.reports.Add(1)
 		ctx, cancel := context.WithCancel(context.Background()) // until stop
-		if err := t.Follow(ctx.Done(), func(i *loader.Iface) { h.notice(t.Netns, i) }); err != nil {
+		if err := t.Follow(ctx.Done(), func(i *netif.Iface) { h.notice(t.Netns, i) }); err != nil {
 			h.log.Debug(err.Error()) // FollowInterval will do
 			cancel()
 			continue
@@ -124,11 +126,11 @@ func (h *hotplug) isWatching(targets []Target) bool {
 
 // notice handles an interface that has come or changed, or, where it is nil, one
 // that has gone.
-func (h *hotplug) notice(netns string, i *loader.Iface) {
+func (h *hotplug) notice(netns string, i *netif.Iface) {
 	h.reports.Add(1)
 	attaching := false
 	for _, out := range []bool{false, true} {
-		attaching = i != nil && h.attach(loader.Target{Netns: netns, Iface: i.Name, Out: out}, i) || attaching
+		attaching = i != nil && h.attach(netif.Target{Netns: netns, Iface: i.Name, Out: out}, i) || attaching
 	}
 	if !attaching {
 		h.wake()
@@ -146,7 +148,7 @@ func (h *hotplug) wake() {
 // attach attaches a program to an interface, if one waits for it, then wakes the
 // manager; it reports whether it does. Where that fails, the manager will find
 // the interface without a program, try again, and log why.
-func (h *hotplug) attach(t loader.Target, i *loader.Iface) bool {
+func (h *hotplug) attach(t netif.Target, i *netif.Iface) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.targets) == 0 {
@@ -195,7 +197,7 @@ func (h *hotplug) attach(t loader.Target, i *loader.Iface) bool {
 
 // start calls fn for an interface in a goroutine, which then handles what was
 // reported meanwhile.
-func (h *hotplug) start(t loader.Target, fn func()) {
+func (h *hotplug) start(t netif.Target, fn func()) {
 	h.pending[t] = nil
 	h.attaching.Go(func() {
 		fn()
@@ -219,7 +221,7 @@ func (h *hotplug) arrivals() (all []*managedInterface) {
 }
 
 // setTargets sets what an engine is to filter, and what is filtered.
-func (h *hotplug) setTargets(e *engine.Generation, targets []Target, lost []loader.Target, interfaces []*managedInterface) {
+func (h *hotplug) setTargets(e *engine.Generation, targets []Target, lost []netif.Target, interfaces []*managedInterface) {
 	kinds := make([]kind, len(targets))
 	for i, t := range targets {
 		kinds[i] = kindOf(e, t)
@@ -242,7 +244,7 @@ func (h *hotplug) setTargets(e *engine.Generation, targets []Target, lost []load
 
 // has reports whether hotplug has attached to an interface, is about to, or
 // knows it.
-func (h *hotplug) has(t loader.Target) bool {
+func (h *hotplug) has(t netif.Target) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	_, busy := h.pending[t]
@@ -270,13 +272,13 @@ func (h *hotplug) forget(i *managedInterface) bool {
 // wanted is how many programs of a kind are to be preloaded, and for a target of which.
 type wanted struct {
 	kind
-	like loader.Target
+	like netif.Target
 	n    int
 }
 
 // wantedBy returns what an engine is to preload for targets: for interfaces that may come and
 // have no program kept for them.
-func (h *hotplug) wantedBy(e *engine.Generation, targets []Target, known func(loader.Target) bool) []wanted {
+func (h *hotplug) wantedBy(e *engine.Generation, targets []Target, known func(netif.Target) bool) []wanted {
 	kinds := make([]kind, len(targets))
 	for i, t := range targets {
 		kinds[i] = kindOf(e, t)
@@ -290,15 +292,15 @@ func (h *hotplug) wantedBy(e *engine.Generation, targets []Target, known func(lo
 }
 
 // wanted is how many programs are to be preloaded, and for which targets.
-func (h *hotplug) wanted() (n map[kind]int, like map[kind]loader.Target) {
-	return count(h.targets, h.kinds, func(t loader.Target) bool {
+func (h *hotplug) wanted() (n map[kind]int, like map[kind]netif.Target) {
+	return count(h.targets, h.kinds, func(t netif.Target) bool {
 		return h.known[t] != nil || slices.Contains(h.lost, t) || slices.Contains(h.ahead, t)
 	})
 }
 
 // count counts the programs that are to wait for interfaces.
-func count(targets []Target, kinds []kind, known func(loader.Target) bool) (n map[kind]int, like map[kind]loader.Target) {
-	n, like = make(map[kind]int), make(map[kind]loader.Target)
+func count(targets []Target, kinds []kind, known func(netif.Target) bool) (n map[kind]int, like map[kind]netif.Target) {
+	n, like = make(map[kind]int), make(map[kind]netif.Target)
 	for i, t := range targets {
 		k := kinds[i]
 		like[k] = t.Target
@@ -367,7 +369,7 @@ func (h *hotplug) refill(e *engine.Generation, m inventory.Metadata) error {
 	return err
 }
 
-func preload(e *engine.Generation, k kind, t loader.Target, m inventory.Metadata) (_ *preloaded, err error) {
+func preload(e *engine.Generation, k kind, t netif.Target, m inventory.Metadata) (_ *preloaded, err error) {
 	p := &preloaded{kind: k, engine: e}
 	if p.metadata, err = m.At(t).Encode(); err != nil {
 		return nil, err

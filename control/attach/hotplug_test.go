@@ -21,6 +21,8 @@ import (
 	"weir/control/engine"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -184,7 +186,7 @@ func TestPattern(t *testing.T) {
 		}
 	}
 
-	other := []Target{{Target: targets[0].Target, XDP: loader.Generic}}
+	other := []Target{{Target: targets[0].Target, XDP: hooks.Generic}}
 	err := f.Do(func() error { return f.reconfigure(t, other) })
 	if err == nil || !strings.Contains(err.Error(), "from native to generic") {
 		t.Errorf("another mode for interfaces that are filtered: %v", err)
@@ -215,18 +217,18 @@ func TestPattern(t *testing.T) {
 
 // No program waits for an interface that is filtered, or is not to be any more.
 func TestPreloaded(t *testing.T) {
-	named, pattern := Target{Target: loader.Target{Iface: "wan1"}}, Target{Target: loader.Target{Iface: "wan*"}}
+	named, pattern := Target{Target: netif.Target{Iface: "wan1"}}, Target{Target: netif.Target{Iface: "wan*"}}
 	for _, c := range []struct {
 		targets    []Target
-		lost       []loader.Target
+		lost       []netif.Target
 		interfaces []*managedInterface
 		want       int
 	}{
 		{[]Target{named}, nil, nil, 1},
 		{[]Target{named}, nil, []*managedInterface{{Target: named.Target}}, 1},
 		{[]Target{named}, nil, []*managedInterface{{Target: named.Target, Attachment: &loader.Attachment{}}}, 0},
-		{[]Target{named}, []loader.Target{named.Target}, nil, 0},
-		{[]Target{pattern}, []loader.Target{named.Target}, nil, maxPreloaded},
+		{[]Target{named}, []netif.Target{named.Target}, nil, 0},
+		{[]Target{pattern}, []netif.Target{named.Target}, nil, maxPreloaded},
 	} {
 		s := newHotplug(Config{})
 		s.setTargets(nil, c.targets, c.lost, c.interfaces)
@@ -264,7 +266,7 @@ func TestTidy(t *testing.T) {
 	var log bytes.Buffer
 	c, targets := options(t, &log, l.B)
 	at(t, l.B, addVeth("wan1"))
-	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan1"}})
+	targets = append(targets, Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan1"}})
 	f := begin(t, c, targets)
 	f.leave(t)
 	at(t, l.B, with("wan1", netlink.LinkDel))
@@ -289,7 +291,7 @@ func TestBusy(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
 	c, targets := options(t, &log, l.B)
-	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}})
+	targets = append(targets, Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan*"}})
 	f := serve(t, c, targets)
 	f.until("programs wait", f.ready(maxPreloaded))
 	filtered := func(name string) (program uint32) {
@@ -352,8 +354,8 @@ func TestNamespaceComesLater(t *testing.T) {
 	f.until("the namespace is looked at", posted(1))
 
 	later := lab.New(t).B
-	next := append(slices.Clone(targets), Target{Target: loader.Target{Netns: later.Netns, Iface: "wan1"}},
-		Target{Target: loader.Target{Netns: "weir-no-such", Iface: "wan1"}})
+	next := append(slices.Clone(targets), Target{Target: netif.Target{Netns: later.Netns, Iface: "wan1"}},
+		Target{Target: netif.Target{Netns: "weir-no-such", Iface: "wan1"}})
 	if err := f.Do(func() error { return f.reconfigure(t, next) }); err != nil {
 		t.Fatal(err)
 	}
@@ -394,7 +396,7 @@ func TestNamespaceComesLater(t *testing.T) {
 // filtered in its place: in the next namespace of that name while something keeps the first, and
 // where the first interface has left the namespace.
 func TestSameIndexElsewhere(t *testing.T) {
-	for _, hook := range []loader.Hook{loader.Native, loader.TC} {
+	for _, hook := range []hooks.Hook{hooks.Native, hooks.TC} {
 		for _, how := range []string{"namespace replaced", "interface moved"} {
 			t.Run(hook.String()+", "+how, func(t *testing.T) {
 				l := lab.New(t)
@@ -450,7 +452,7 @@ func TestOtherFrames(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l := lab.New(t)
 			config, targets := options(t, new(bytes.Buffer), l.B)
-			targets[0].Iface, targets[0].XDP = "tun0", loader.TC
+			targets[0].Iface, targets[0].XDP = "tun0", hooks.TC
 			at(t, l.B, c.first)
 			s := serve(t, config, targets)
 			s.until("it is filtered", s.filtering("tun0"))
@@ -512,7 +514,7 @@ func TestNamesMove(t *testing.T) {
 	rename("other", name)
 	s.until("what has the name is filtered", filters(name, other))
 
-	targets = append(slices.Clone(targets), Target{Target: loader.Target{Netns: l.B.Netns, Iface: "was"}})
+	targets = append(slices.Clone(targets), Target{Target: netif.Target{Netns: l.B.Netns, Iface: "was"}})
 	if err := s.Do(func() error { return s.reconfigure(t, targets) }); err != nil {
 		t.Fatal(err)
 	}
@@ -554,7 +556,7 @@ func TestNamesHaveRules(t *testing.T) {
 				targets = nil
 			}
 			for _, name := range c.targets {
-				targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: name}})
+				targets = append(targets, Target{Target: netif.Target{Netns: l.B.Netns, Iface: name}})
 			}
 			conf.Log = slog.New(slog.DiscardHandler)
 			rules := []engine.List{{Name: "here", Contents: parse(t, "192.0.2.1\n"), Rule: &verdict.Rule{Interfaces: []string{c.now}}}}
@@ -597,9 +599,9 @@ func TestAppearsAtTheEndOfEgress(t *testing.T) {
 	l := lab.New(t)
 	conf, _ := options(t, new(bytes.Buffer), l.B)
 	conf.Log = slog.New(slog.DiscardHandler)
-	in := Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}}
+	in := Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan*"}}
 	out := in
-	out.Out, out.XDP = true, loader.TC
+	out.Out, out.XDP = true, hooks.TC
 	both := engine.Config{Outgoing: true}
 	g, d := buildKernel(t, "10.0.0.1\n", both, 1)
 	m := NewManager(conf)
@@ -669,7 +671,7 @@ func TestBringUp(t *testing.T) {
 func TestLockHeld(t *testing.T) {
 	l := lab.New(t)
 	c, targets := options(t, new(bytes.Buffer), l.B)
-	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}})
+	targets = append(targets, Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan*"}})
 	f := serve(t, c, targets)
 	f.until("programs wait", f.ready(maxPreloaded))
 	at(t, l.B, addVeth("wan0"))
@@ -720,7 +722,7 @@ func hasProgram(t *testing.T, e lab.End, name string) (has bool) {
 func TestComesAgainWhileLocked(t *testing.T) {
 	l := lab.New(t)
 	c, targets := options(t, new(bytes.Buffer), l.B)
-	targets = append(targets, Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan*"}})
+	targets = append(targets, Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan*"}})
 	f := serve(t, c, targets)
 	f.until("programs wait", f.ready(maxPreloaded))
 	filtered := func() bool { return hasProgram(t, l.B, "wan1") }

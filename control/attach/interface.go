@@ -8,12 +8,14 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // managedInterface is an interface that a manager filters, or waits for.
 type managedInterface struct {
-	loader.Target
-	XDP                loader.Hook
+	netif.Target
+	XDP                hooks.Hook
 	*loader.Attachment           // nil while no such interface has existed
 	adopted            bool      // a program was filtering when the manager found it
 	index              int       // of the interface, as last seen; 0: it is gone
@@ -96,9 +98,9 @@ func (c Condition) Says() string {
 // State is the state of an interface that a manager filters, waits for or has
 // given up.
 type State struct {
-	loader.Target
+	netif.Target
 	Condition Condition
-	XDP       loader.Hook
+	XDP       hooks.Hook
 	Problem   string // of an unfiltered one, where it is known, and of an unpinned one
 
 	attachment *loader.Attachment // nil: there was none yet

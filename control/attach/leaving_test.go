@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -61,9 +61,9 @@ func (m *Manager) followUntil(t *testing.T, what string, so func() bool) {
 
 func native(*Target) {}
 
-var hooks = map[string]func(*Target){
+var hookChoices = map[string]func(*Target){
 	"native": native,
-	"tc":     func(t *Target) { t.XDP = loader.TC },
+	"tc":     func(t *Target) { t.XDP = hooks.TC },
 }
 
 // Detaching that has failed is tried again, and says so once. The manager waits for no lock then.
@@ -113,7 +113,7 @@ func TestDetachFailsAgain(t *testing.T) {
 
 // An interface that is named again is adopted, and not detached from on account of before.
 func TestNamedAgainWhileLeaving(t *testing.T) {
-	for name, hook := range hooks {
+	for name, hook := range hookChoices {
 		t.Run(name, func(t *testing.T) {
 			m, c, targets, log := beginToLeave(t, hook)
 			defer m.Stop(false)

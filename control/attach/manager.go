@@ -17,6 +17,8 @@ import (
 	"weir/control/engine"
 	"weir/filter/hash"
 	"weir/loader"
+	"weir/loader/bpffs"
+	"weir/loader/netif"
 )
 
 // FollowInterval is how often [Manager.Follow] is to be called where the kernel
@@ -51,11 +53,11 @@ type Manager struct {
 	ahead       []*ahead // programs for interfaces that Follow is to begin with
 	leaving     leaving
 	hotplug     *hotplug
-	lost        []loader.Target // detached or taken over by others: not attached to again
-	over        bool            // nothing is left to filter, nor to wait for
-	unseen      string          // why interfaces cannot be listed, as last logged
-	looked      look            // at the interfaces of the namespaces
-	deviceError string          // why a program does not know other interfaces, as last logged
+	lost        []netif.Target // detached or taken over by others: not attached to again
+	over        bool           // nothing is left to filter, nor to wait for
+	unseen      string         // why interfaces cannot be listed, as last logged
+	looked      look           // at the interfaces of the namespaces
+	deviceError string         // why a program does not know other interfaces, as last logged
 	steps       atomic.Uint64
 }
 
@@ -81,7 +83,7 @@ type Inherited struct {
 // process that runs and is not to be taken over.
 func (m *Manager) Find(targets []Target) (Inherited, error) {
 	var all Inherited
-	if err := m.Pins.Finish(); err != nil && !errors.Is(err, loader.ErrNoBPFFS) {
+	if err := m.Pins.Finish(); err != nil && !errors.Is(err, bpffs.ErrNoBPFFS) {
 		return all, err
 	}
 	found, err := expand(targets)
@@ -90,7 +92,7 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 	}
 	for _, t := range found {
 		p, err := m.find(t.Target)
-		if !t.Required && errors.Is(err, loader.ErrNoNetns) {
+		if !t.Required && errors.Is(err, netif.ErrNoNetns) {
 			continue
 		}
 		if err != nil {
@@ -195,7 +197,7 @@ func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Ta
 // of another daemon or of an interface that the configuration does not name any more, all count anew,
 // with the penalties that there are.
 func (m *Manager) continueTrackers(found []Target) error {
-	others, filtered := make(map[bool]bool), make(map[bool][]loader.Target) // by direction
+	others, filtered := make(map[bool]bool), make(map[bool][]netif.Target) // by direction
 	for _, t := range found {
 		p, err := m.find(t.Target)
 		switch {
@@ -223,7 +225,7 @@ func (m *Manager) continueTrackers(found []Target) error {
 
 // continueFrom makes the programs for all interfaces of a direction count where that of one does,
 // if it has the engine's trackers, and reports whether it has.
-func (m *Manager) continueFrom(t loader.Target, others bool, targets []loader.Target) (continued bool, err error) {
+func (m *Manager) continueFrom(t netif.Target, others bool, targets []netif.Target) (continued bool, err error) {
 	a, err := m.Pins.Open(t)
 	if err != nil {
 		return false, nil // it has gone
@@ -242,7 +244,7 @@ func (m *Manager) continueFrom(t loader.Target, others bool, targets []loader.Ta
 }
 
 // find finds what filters on an interface.
-func (m *Manager) find(t loader.Target) (p predecessor, err error) {
+func (m *Manager) find(t netif.Target) (p predecessor, err error) {
 	a, err := m.Pins.Open(t)
 	switch {
 	case errors.Is(err, loader.ErrNotAttached):
@@ -313,7 +315,7 @@ func (m *Manager) attach(i *managedInterface) error {
 
 // attachAhead attaches a program that was loaded ahead, if there is one that fits. Otherwise it
 // returns nil.
-func (m *Manager) attachAhead(t loader.Target, metadata []byte) *loader.Attachment {
+func (m *Manager) attachAhead(t netif.Target, metadata []byte) *loader.Attachment {
 	at := slices.IndexFunc(m.ahead, func(a *ahead) bool { return a.Target == t && a.engine == m.engine && a.program != nil })
 	if at < 0 {
 		return nil
@@ -352,7 +354,7 @@ func (m *Manager) attachOnce(i *managedInterface, metadata []byte) (*loader.Atta
 }
 
 // load loads an engine's program for an interface.
-func (m *Manager) load(e *engine.Generation, t loader.Target, s *loader.Stats) (*loader.Program, error) {
+func (m *Manager) load(e *engine.Generation, t netif.Target, s *loader.Stats) (*loader.Program, error) {
 	if err := setEdges(m.edges, t, s); err != nil {
 		return nil, err
 	}
@@ -424,8 +426,8 @@ func (m *Manager) Interfaces() []State {
 }
 
 // Named returns the interfaces that targets name without a glob.
-func (m *Manager) Named() []loader.Target {
-	var all []loader.Target
+func (m *Manager) Named() []netif.Target {
+	var all []netif.Target
 	for _, t := range m.targets {
 		if !t.Glob() {
 			all = append(all, t.Target)
@@ -590,7 +592,7 @@ func (m *Manager) IsWatching() bool { return m.hotplug.isWatching(m.targets) }
 // followNames switches to the names of interfaces that were renamed and that the
 // targets cover under those as well: their programs stay where they are.
 func (m *Manager) followNames() {
-	renamed := make(map[*managedInterface]loader.Target)
+	renamed := make(map[*managedInterface]netif.Target)
 	for _, i := range m.interfaces {
 		if t, ok := m.renamed(i); ok {
 			renamed[i] = t
@@ -626,7 +628,7 @@ func (m *Manager) followNames() {
 
 // renamed returns the new name of an interface that was renamed, if the targets
 // cover that in the same way.
-func (m *Manager) renamed(i *managedInterface) (t loader.Target, ok bool) {
+func (m *Manager) renamed(i *managedInterface) (t netif.Target, ok bool) {
 	i.named = 0
 	if !i.filtered() {
 		return t, false
@@ -635,7 +637,7 @@ func (m *Manager) renamed(i *managedInterface) (t loader.Target, ok bool) {
 	if err != nil {
 		return t, false
 	}
-	if t = (loader.Target{Netns: i.Netns, Iface: name, Out: i.Out}); t == i.Target {
+	if t = (netif.Target{Netns: i.Netns, Iface: name, Out: i.Out}); t == i.Target {
 		i.named = i.index
 		return t, false
 	}
@@ -761,12 +763,12 @@ func (m *Manager) tidy() {
 }
 
 // covers reports whether a target names an interface, or its glob does.
-func (m *Manager) covers(i loader.Target) bool {
+func (m *Manager) covers(i netif.Target) bool {
 	return slices.ContainsFunc(m.targets, func(t Target) bool { return t.Covers(i) })
 }
 
 // named reports whether a target names an interface without a glob.
-func (m *Manager) named(i loader.Target) bool {
+func (m *Manager) named(i netif.Target) bool {
 	return slices.ContainsFunc(m.targets, func(t Target) bool { return t.Target == i })
 }
 
@@ -860,7 +862,7 @@ func (m *Manager) misnamed(i *managedInterface) bool {
 		// An interface that moves to another network namespace keeps its program and mostly its
 		// index, and another one may get that index in its place.
 		_, err := i.Name()
-		return errors.Is(err, loader.ErrNoInterface)
+		return errors.Is(err, netif.ErrNoInterface)
 	}
 	return err == nil && !slices.ContainsFunc(m.interfaces, func(o *managedInterface) bool {
 		return o.Netns == i.Netns && o.Out == i.Out && o.index == n && o.Attachment != nil
@@ -952,12 +954,12 @@ func (m *Manager) Stop(keep bool) error {
 
 // setEdges writes which interfaces are edges of a loop domain into the memory of
 // an interface's program.
-func setEdges(names []string, t loader.Target, s *loader.Stats) error {
+func setEdges(names []string, t netif.Target, s *loader.Stats) error {
 	if len(names) == 0 || t.Out {
 		return s.SetEdges(false, nil)
 	}
 	own, edges, err := t.Edges(names)
-	if errors.Is(err, loader.ErrNoNetns) {
+	if errors.Is(err, netif.ErrNoNetns) {
 		return nil // the interface is gone with it
 	}
 	if err != nil {

@@ -30,6 +30,8 @@ import (
 	"weir/filter/icarus"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -60,7 +62,7 @@ func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target
 	})
 	var targets []Target
 	for _, e := range ends {
-		targets = append(targets, Target{Target: loader.Target{Netns: e.Netns, Iface: e.Iface}})
+		targets = append(targets, Target{Target: netif.Target{Netns: e.Netns, Iface: e.Iface}})
 	}
 	return c, targets
 }
@@ -88,7 +90,7 @@ func buildKernel(t *testing.T, text string, c engine.Config, lists int) (*engine
 
 // configFor returns the configuration of an engine for targets.
 func configFor(targets []Target) engine.Config {
-	return engine.Config{TC: slices.ContainsFunc(targets, func(t Target) bool { return t.XDP == loader.TC })}
+	return engine.Config{TC: slices.ContainsFunc(targets, func(t Target) bool { return t.XDP == hooks.TC })}
 }
 
 func startManager(t *testing.T, c Config, targets []Target) (*Manager, error) {
@@ -143,7 +145,7 @@ func states(t *testing.T, pins loader.Pins) map[string]inventory.Status {
 }
 
 // attachLoaded attaches the program that load returns.
-func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
+func attachLoaded(d loader.Pins, to netif.Target, hook hooks.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
 	p, err := d.Prepare(to, hook)
 	if err != nil {
 		return nil, err
@@ -168,15 +170,15 @@ func TestStartUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		a, err := attachLoaded(c.Pins, targets[0].Target, loader.Native, []byte(about), g.Load)
+		a, err := attachLoaded(c.Pins, targets[0].Target, hooks.Native, []byte(about), g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
 		a.Close()
-		targets = append(targets, Target{Target: loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}},
-			Target{Target: loader.Target{Netns: l.B.Netns, Iface: "later"}},
-			Target{Target: loader.Target{Netns: l.B.Netns, Iface: "nosuch"}, Required: true})
-		if _, err := startManager(t, c, targets); !errors.Is(err, loader.ErrNoInterface) {
+		targets = append(targets, Target{Target: netif.Target{Netns: l.A.Netns, Iface: l.A.Iface}},
+			Target{Target: netif.Target{Netns: l.B.Netns, Iface: "later"}},
+			Target{Target: netif.Target{Netns: l.B.Netns, Iface: "nosuch"}, Required: true})
+		if _, err := startManager(t, c, targets); !errors.Is(err, netif.ErrNoInterface) {
 			t.Fatal(err)
 		}
 		all := states(t, c.Pins)
@@ -199,7 +201,7 @@ func TestOtherReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	a, err := attachLoaded(c.Pins, targets[0].Target, loader.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
+	a, err := attachLoaded(c.Pins, targets[0].Target, hooks.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
 		p, err := g.Load(s)
 		for i := 0; err == nil && i < packets; i++ {
 			_, err = p.Test(make([]byte, 60)) // to be counted
@@ -482,7 +484,7 @@ func TestBadTargets(t *testing.T) {
 	m := begin(t, c, targets)
 	defer m.Stop(false)
 	before := m.engine
-	next := append(slices.Clone(targets), Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan["}})
+	next := append(slices.Clone(targets), Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan["}})
 	if err := m.reconfigure(t, next); err == nil || !strings.Contains(err.Error(), `"wan["`) {
 		t.Errorf("reconfigure: %v", err)
 	}
@@ -531,7 +533,7 @@ func TestLeftFiltering(t *testing.T) {
 	var log bytes.Buffer
 	c, targets := options(t, &log, l.B)
 	at(t, l.B, addVeth("wan1"))
-	both := append(slices.Clone(targets), Target{Target: loader.Target{Netns: l.B.Netns, Iface: "wan1"}})
+	both := append(slices.Clone(targets), Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan1"}})
 	first := begin(t, c, both)
 	left := first.interfaces[1].ProgramID()
 	first.leave(t)
@@ -574,7 +576,7 @@ func TestLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := attachLoaded(o.Pins, loader.Target{Netns: o.targets[0].Netns, Iface: iface}, loader.Native, about, g.Load)
+		a, err := attachLoaded(o.Pins, netif.Target{Netns: o.targets[0].Netns, Iface: iface}, hooks.Native, about, g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -680,7 +682,7 @@ func TestFilterGone(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
 	config, targets := options(t, &log, l.B)
-	targets[0].XDP = loader.TC
+	targets[0].XDP = hooks.TC
 	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{TC: true}, 1)
 	m := NewManager(config)
 	if err := m.Start(g, d, targets, nil); err != nil {

@@ -14,6 +14,7 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Rollout is the next engine with its programs loaded, ready to replace those of
@@ -34,7 +35,7 @@ type Rollout struct {
 
 // ahead is a program for an interface that is not filtered yet, loaded before Follow attaches it.
 type ahead struct {
-	loader.Target
+	netif.Target
 	engine   *engine.Generation
 	prepared *loader.Preparation
 	program  *loader.Program // nil: it could not be loaded
@@ -109,11 +110,11 @@ func (r *Rollout) plan() error {
 // planAhead prepares what Commit and Follow would else have to load: programs for interfaces
 // that the targets add, and those that wait for interfaces. What fails here is left to them.
 func (r *Rollout) planAhead() {
-	targets, lost := r.targets, []loader.Target(nil)
+	targets, lost := r.targets, []netif.Target(nil)
 	if targets == nil {
 		targets, lost = r.m.targets, r.m.lost
 	}
-	known := make(map[loader.Target]bool)
+	known := make(map[netif.Target]bool)
 	for _, i := range r.m.interfaces {
 		known[i.Target] = i.Attachment != nil
 	}
@@ -128,7 +129,7 @@ func (r *Rollout) planAhead() {
 			}
 		}
 	}
-	r.kinds = r.m.hotplug.wantedBy(r.engine, targets, func(t loader.Target) bool { return known[t] || slices.Contains(lost, t) })
+	r.kinds = r.m.hotplug.wantedBy(r.engine, targets, func(t netif.Target) bool { return known[t] || slices.Contains(lost, t) })
 }
 
 // prepareAhead returns what a program for a new interface is loaded with, or nil.

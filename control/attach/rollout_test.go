@@ -7,6 +7,7 @@ import (
 
 	"weir/control/engine"
 	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -25,7 +26,7 @@ func TestRolloutLoadsAhead(t *testing.T) {
 	if err := m.Follow(); err != nil {
 		t.Fatal(err)
 	}
-	glob := Target{Target: loader.Target{Netns: l.B.Netns, Iface: "none-*"}}
+	glob := Target{Target: netif.Target{Netns: l.B.Netns, Iface: "none-*"}}
 	for _, targets := range [][]Target{append(both, glob), nil} {
 		added := targets != nil
 		g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)

@@ -10,12 +10,14 @@ import (
 
 	"weir/control/engine"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // What names interfaces, and how and where programs are attached and pinned there.
 type (
-	Interface = loader.Target
-	Hook      = loader.Hook
+	Interface = netif.Target
+	Hook      = hooks.Hook
 	Pins      = loader.Pins
 )
 
@@ -25,14 +27,14 @@ const DefaultPins = loader.DefaultPins
 // Target names the interfaces to filter: one interface, or a glob with *, ? and
 // [ ] that also covers interfaces created later.
 type Target struct {
-	loader.Target
-	XDP      loader.Hook
+	netif.Target
+	XDP      hooks.Hook
 	Required bool // Start fails without the interface, instead of waiting for it
 }
 
 // specialise makes an engine's programs that are loaded with an interface's stats from now on
 // those of the interface.
-func specialise(e *engine.Generation, i loader.Target, s *loader.Stats) error {
+func specialise(e *engine.Generation, i netif.Target, s *loader.Stats) error {
 	s.For(i)
 	return e.Follow(i, s)
 }
@@ -70,5 +72,5 @@ func expand(targets []Target) ([]Target, error) {
 
 // isAbsent reports whether an error says that an interface does not exist.
 func isAbsent(err error) bool {
-	return errors.Is(err, loader.ErrNoInterface) || errors.Is(err, loader.ErrNoNetns)
+	return errors.Is(err, netif.ErrNoInterface) || errors.Is(err, netif.ErrNoNetns)
 }

@@ -18,7 +18,8 @@ import (
 	"weir/control/stage"
 	"weir/control/stages"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // maxName is the maximum length of a list's name, which is the name of a directory
@@ -88,10 +89,10 @@ func (c *Config) check() quantity.FieldErrors {
 	if len(c.Interfaces) == 0 {
 		errs.Failf("interfaces", "no interface to filter on")
 	}
-	quantity.Unique(&errs, "interfaces", len(c.Interfaces), func(i int) any { return loader.Target{Netns: c.Interfaces[i].Netns, Iface: c.Interfaces[i].Name} })
+	quantity.Unique(&errs, "interfaces", len(c.Interfaces), func(i int) any { return netif.Target{Netns: c.Interfaces[i].Netns, Iface: c.Interfaces[i].Name} })
 	for i, iface := range c.Interfaces {
 		errs.Add(fmt.Sprintf("interfaces[%d]", i), stage.CheckName(iface.Name))
-		if iface.XDP >= loader.TC {
+		if iface.XDP >= hooks.TC {
 			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "%v is not an XDP mode: want native or generic", iface.XDP)
 		}
 		iface.AtInterface.CheckStages(&errs, fmt.Sprintf("interfaces[%d]", i), c.Sends(iface))
@@ -156,7 +157,7 @@ func (c *Config) checkTC(i Interface) error {
 		_, stages = c.Sections.NeedsXDP()
 	}
 	switch {
-	case i.XDP != loader.Native:
+	case i.XDP != hooks.Native:
 		return fmt.Errorf(hook+"xdp: %v is a mode of hook xdp: leave one of the two out", i.XDP)
 	case stages != "":
 		return errors.New(hook + stages + ": that takes hook xdp")
@@ -169,7 +170,7 @@ func (c *Config) Stages() (*stages.Table, error) {
 	at := make([]stages.Interface, len(c.Interfaces))
 	for i := range c.Interfaces {
 		of := &c.Interfaces[i]
-		at[i] = stages.Interface{Target: loader.Target{Netns: of.Netns, Iface: of.Name}, AtInterface: &of.AtInterface}
+		at[i] = stages.Interface{Target: netif.Target{Netns: of.Netns, Iface: of.Name}, AtInterface: &of.AtInterface}
 	}
 	return stages.New(&c.Sections, c.TrackerSections, at)
 }

@@ -23,6 +23,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
 )
 
 // Example is a configuration that an operator would copy and change.
@@ -138,7 +139,7 @@ type Interface struct {
 
 	// Where the program of hook xdp runs: native (in the driver) or generic (slower, with any
 	// driver). weir never falls back to the other one.
-	XDP loader.Hook `yaml:"xdp"`
+	XDP hooks.Hook `yaml:"xdp"`
 
 	// How the program of hook xdp is attached: by a link, which leaves no room for other XDP
 	// programs, or as one of the programs of libxdp's dispatcher. Default: link.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"weir/control/quantity"
-	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Diff returns a line for each difference between two configurations. Secrets are
@@ -22,7 +22,7 @@ func Diff[C Config | Hub](old, new *C) []string {
 type labelled interface{ Label() string }
 
 // Label returns the interface and its namespace.
-func (i Interface) Label() string { return loader.Target{Netns: i.Netns, Iface: i.Name}.String() }
+func (i Interface) Label() string { return netif.Target{Netns: i.Netns, Iface: i.Name}.String() }
 
 // Label returns the name.
 func (l List) Label() string { return l.Name }

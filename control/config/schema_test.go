@@ -36,7 +36,7 @@ import (
 	"weir/filter/recent"
 	"weir/filter/sfb"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/hooks"
 )
 
 var update = flag.Bool("update", false, "write weir.schema.json")
@@ -211,7 +211,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 	}
 	s := map[reflect.Type]map[string]any{
 		reflect.TypeFor[membership.Mode]():        enum("exact", "approx"),
-		reflect.TypeFor[loader.Hook]():            enum("native", "generic"),
+		reflect.TypeFor[hooks.Hook]():             enum("native", "generic"),
 		reflect.TypeFor[verdict.Action]():         enum("pass", "drop"),
 		reflect.TypeFor[sfb.Controller]():         enum("fair", "blue", "bucket"),
 		reflect.TypeFor[first.Importance]():       enum("size", "list"),

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"weir/control/feed"
-	"weir/loader"
+	"weir/loader/hooks"
 )
 
 // Path is an absolute path, or "".
@@ -109,9 +109,9 @@ func (a *Attach) UnmarshalText(text []byte) error {
 }
 
 // Place returns where the program for incoming packets runs.
-func (i Interface) Place() loader.Hook {
+func (i Interface) Place() hooks.Hook {
 	if i.Hook == HookTC {
-		return loader.TC
+		return hooks.TC
 	}
 	if i.Attach == AttachDispatcher {
 		return i.XDP.Dispatched()

@@ -13,14 +13,14 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/netif"
 )
 
 // dropped is n packets that were dropped, from two sources by turns.
 func dropped(n int) (all []events.Event) {
 	for i := range n {
 		t := key.Tuple{Src: netip.AddrFrom4([4]byte{198, 51, 100, byte(i % 2)}), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17, HasPorts: true, SrcPort: 1, DstPort: 53}
-		all = append(all, events.Event{Time: time.Unix(1700000000, int64(i)), Target: loader.Target{Iface: "eth0"}, Reason: verdict.Blocked, List: "drop", Tuple: t, Length: 1000, OneIn: 2, Dropped: true, Frame: packet.Frame(t)})
+		all = append(all, events.Event{Time: time.Unix(1700000000, int64(i)), Target: netif.Target{Iface: "eth0"}, Reason: verdict.Blocked, List: "drop", Tuple: t, Length: 1000, OneIn: 2, Dropped: true, Frame: packet.Frame(t)})
 	}
 	return all
 }

@@ -18,7 +18,8 @@ import (
 	"weir/control/ruleset"
 	"weir/control/trial"
 	"weir/filter/membership"
-	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // Prepare reads what a configuration filters by: files and directories, what was
@@ -59,11 +60,11 @@ func targetsOf(c *config.Config) []attach.Target {
 	var all []attach.Target
 	for _, i := range c.Interfaces {
 		all = append(all, attach.Target{
-			Target: loader.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.Place(), Required: i.Required,
+			Target: netif.Target{Netns: i.Netns, Iface: i.Name}, XDP: i.Place(), Required: i.Required,
 		})
 		if c.Sends(i) {
 			all = append(all, attach.Target{
-				Target: loader.Target{Netns: i.Netns, Iface: i.Name, Out: true}, XDP: loader.TC, Required: i.Required && i.Egress,
+				Target: netif.Target{Netns: i.Netns, Iface: i.Name, Out: true}, XDP: hooks.TC, Required: i.Required && i.Egress,
 			})
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // readings are values that are read at any time, however busy Run's goroutine is. It publishes them.
@@ -192,7 +193,7 @@ func (r *readings) Status() api.Status {
 	for n := range s.Interfaces {
 		i := &s.Interfaces[n]
 		for _, c := range counted {
-			if c.Target != (loader.Target{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == drops.Direction(true)}) {
+			if c.Target != (netif.Target{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == drops.Direction(true)}) {
 				continue
 			}
 			if i.Penalties = c.Penalties; i.Penalties != nil {
@@ -278,7 +279,7 @@ func (r *readings) Metrics() metrics.Snapshot {
 	}
 	s.Interfaces, s.Hits = r.meter.Read()
 	if noted := r.status.Load(); noted != nil {
-		unpinned := make(map[loader.Target]bool)
+		unpinned := make(map[netif.Target]bool)
 		for _, i := range noted.interfaces {
 			if i, _ := i.Now(); i.Condition == attach.Unpinned {
 				unpinned[i.Target] = true

@@ -11,7 +11,7 @@ import (
 	"weir/control/demo/playground"
 	meter "weir/control/observe/traffic"
 	"weir/control/stage/tracker"
-	"weir/loader"
+	"weir/loader/hooks"
 )
 
 // Starter starts daemons.
@@ -46,7 +46,7 @@ func startFilter(ctx context.Context, l *lists, on playground.End, o Options) (F
 		// It shows talkers, too.
 		c.Trackers = []tracker.Spec{tracker.DefaultSpec("src"), tracker.DefaultSpec("dst")}
 	}
-	c.Interfaces = []config.Interface{{Name: on.Iface, Netns: on.Netns, XDP: loader.Native, Required: true}}
+	c.Interfaces = []config.Interface{{Name: on.Iface, Netns: on.Netns, XDP: hooks.Native, Required: true}}
 	return o.Filters.Start(ctx, c, look)
 }
 

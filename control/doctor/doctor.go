@@ -13,6 +13,8 @@ import (
 
 	"weir/control/config"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // Level says how bad a finding is.
@@ -95,8 +97,8 @@ func Of(level Level, all []Finding) []Finding {
 
 // Interface is where weir filters, or would.
 type Interface struct {
-	loader.Target
-	Hook     loader.Hook
+	netif.Target
+	Hook     hooks.Hook
 	NeedsXDP string // why hook: tc is not for it; "": it is
 	Required bool   // the daemon does not start without it
 	Attached bool   // weir's program is there: what might refuse it has not
@@ -117,8 +119,8 @@ type Subject struct {
 func Configured(c *config.Config) Subject {
 	s := Subject{Pins: c.Pins, StateDir: string(c.StateDir), Config: c}
 	for _, i := range c.Interfaces {
-		t := loader.Target{Netns: i.Netns, Iface: i.Name}
-		all := []loader.Target{t}
+		t := netif.Target{Netns: i.Netns, Iface: i.Name}
+		all := []netif.Target{t}
 		if t.Glob() {
 			all = matching(t)
 		}
@@ -134,13 +136,13 @@ func Configured(c *config.Config) Subject {
 }
 
 // matching returns the interfaces that a pattern matches, none where its namespace is not there.
-func matching(t loader.Target) (all []loader.Target) {
+func matching(t netif.Target) (all []netif.Target) {
 	names, err := t.Interfaces()
 	if err != nil {
 		return nil
 	}
 	for _, name := range names {
-		if o := (loader.Target{Netns: t.Netns, Iface: name}); t.Covers(o) {
+		if o := (netif.Target{Netns: t.Netns, Iface: name}); t.Covers(o) {
 			all = append(all, o)
 		}
 	}

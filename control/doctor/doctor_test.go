@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/config"
-	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -184,8 +185,8 @@ func TestClock(t *testing.T) {
 func TestDrivers(t *testing.T) {
 	nic := func(driver string, change func(*device)) *device {
 		d := &device{
-			Interface: Interface{Target: loader.Target{Iface: "eth0"}},
-			Device:    loader.Device{Target: loader.Target{Iface: "eth0"}, Driver: driver, Up: true, Ethernet: true, MTU: 1500, Native: loader.Yes},
+			Interface: Interface{Target: netif.Target{Iface: "eth0"}},
+			Device:    hooks.Device{Target: netif.Target{Iface: "eth0"}, Driver: driver, Up: true, Ethernet: true, MTU: 1500, Native: hooks.Yes},
 			release:   release{6, 12}, frags: true, cpus: 8,
 		}
 		if change != nil {
@@ -193,7 +194,7 @@ func TestDrivers(t *testing.T) {
 		}
 		return d
 	}
-	on, fixed := loader.Offload{On: true}, loader.Offload{On: true, Fixed: true}
+	on, fixed := hooks.Offload{On: true}, hooks.Offload{On: true, Fixed: true}
 	for _, c := range []struct {
 		name        string
 		d           *device
@@ -204,31 +205,31 @@ func TestDrivers(t *testing.T) {
 		{"LRO, namespace", nic("mlx5_core", func(d *device) {
 			d.HardwareGRO, d.Interface.Netns, d.Device.Target.Netns = on, "lab", "lab"
 		}), "aggregation", "ip netns exec lab ethtool -K eth0 lro off rx-gro-hw off"},
-		{"LRO, generic", nic("mlx5_core", func(d *device) { d.LRO, d.Hook, d.Native = on, loader.Generic, loader.No }), "", ""},
+		{"LRO, generic", nic("mlx5_core", func(d *device) { d.LRO, d.Hook, d.Native = on, hooks.Generic, hooks.No }), "", ""},
 		{"GRO of virtio", nic("virtio_net", func(d *device) { d.HardwareGRO = on }), "", ""},
 		{"GRO of virtio, fixed", nic("virtio_net", func(d *device) { d.HardwareGRO = fixed }), "aggregation", "interfaces: [{name: eth0, xdp: generic}]"},
-		{"generic, although native would do", nic("ice", func(d *device) { d.Hook = loader.Generic }), "driver", "interfaces: [eth0]"},
-		{"queues of ena", nic("ena", func(d *device) { d.Channels = loader.Channels{Combined: 8, MaxCombined: 8} }), "queues", "ethtool -L eth0 combined 4"},
-		{"queues of ena, half", nic("ena", func(d *device) { d.Channels = loader.Channels{Combined: 4, MaxCombined: 8} }), "", ""},
-		{"channels of bnxt", nic("bnxt_en", func(d *device) { d.Channels = loader.Channels{RX: 4, TX: 4, MaxCombined: 8} }), "queues", "ethtool -L eth0 rx 0 tx 0 combined 4"},
+		{"generic, although native would do", nic("ice", func(d *device) { d.Hook = hooks.Generic }), "driver", "interfaces: [eth0]"},
+		{"queues of ena", nic("ena", func(d *device) { d.Channels = hooks.Channels{Combined: 8, MaxCombined: 8} }), "queues", "ethtool -L eth0 combined 4"},
+		{"queues of ena, half", nic("ena", func(d *device) { d.Channels = hooks.Channels{Combined: 4, MaxCombined: 8} }), "", ""},
+		{"channels of bnxt", nic("bnxt_en", func(d *device) { d.Channels = hooks.Channels{RX: 4, TX: 4, MaxCombined: 8} }), "queues", "ethtool -L eth0 rx 0 tx 0 combined 4"},
 		{"SR-IOV", nic("ixgbe", func(d *device) { d.VFs = 2 }), "queues", "echo 0 > /sys/class/net/eth0/device/sriov_numvfs"},
-		{"one queue", nic("ice", func(d *device) { d.Channels = loader.Channels{Combined: 1, MaxCombined: 16} }), "queues", "ethtool -L eth0 combined 8"},
-		{"MTU", nic("ixgbe", func(d *device) { d.MTU, d.Buffers = 9000, loader.No }), "mtu", "ip link set dev eth0 mtu 3506"},
-		{"MTU, buffers", nic("ice", func(d *device) { d.MTU, d.Buffers = 9000, loader.Yes }), "", ""},
-		{"MTU, virtio", nic("virtio_net", func(d *device) { d.MTU, d.release, d.Native = 9000, release{6, 1}, loader.Unknown }), "mtu", "ip link set dev eth0 mtu 4064"},
-		{"MTU, generic", nic("e1000", func(d *device) { d.MTU, d.Hook, d.Native = 9000, loader.Generic, loader.No }), "", ""},
+		{"one queue", nic("ice", func(d *device) { d.Channels = hooks.Channels{Combined: 1, MaxCombined: 16} }), "queues", "ethtool -L eth0 combined 8"},
+		{"MTU", nic("ixgbe", func(d *device) { d.MTU, d.Buffers = 9000, hooks.No }), "mtu", "ip link set dev eth0 mtu 3506"},
+		{"MTU, buffers", nic("ice", func(d *device) { d.MTU, d.Buffers = 9000, hooks.Yes }), "", ""},
+		{"MTU, virtio", nic("virtio_net", func(d *device) { d.MTU, d.release, d.Native = 9000, release{6, 1}, hooks.Unknown }), "mtu", "ip link set dev eth0 mtu 4064"},
+		{"MTU, generic", nic("e1000", func(d *device) { d.MTU, d.Hook, d.Native = 9000, hooks.Generic, hooks.No }), "", ""},
 		{"MTU of a veth's peer", nic("veth", func(d *device) {
-			d.Kind, d.frags, d.NeedsXDP, d.Peer = "veth", false, "police", &loader.Peer{Name: "eth1", MTU: 9000}
+			d.Kind, d.frags, d.NeedsXDP, d.Peer = "veth", false, "police", &hooks.Peer{Name: "eth1", MTU: 9000}
 		}), "mtu", "ip link set dev eth1 mtu 3506"},
-		{"no driver", nic("e1000", func(d *device) { d.Native = loader.No }), "driver", "interfaces: [{name: eth0, xdp: generic}]"},
-		{"an old kernel, a known driver", nic("ice", func(d *device) { d.Native, d.release = loader.Unknown, release{5, 10} }), "", ""},
-		{"an old kernel, another driver", nic("e1000", func(d *device) { d.Native, d.release = loader.Unknown, release{5, 10} }), "driver", "interfaces: [{name: eth0, xdp: generic}]"},
+		{"no driver", nic("e1000", func(d *device) { d.Native = hooks.No }), "driver", "interfaces: [{name: eth0, xdp: generic}]"},
+		{"an old kernel, a known driver", nic("ice", func(d *device) { d.Native, d.release = hooks.Unknown, release{5, 10} }), "", ""},
+		{"an old kernel, another driver", nic("e1000", func(d *device) { d.Native, d.release = hooks.Unknown, release{5, 10} }), "driver", "interfaces: [{name: eth0, xdp: generic}]"},
 		{"VLAN tags", nic("ice", func(d *device) { d.StripsVLAN, d.tags = on, true }), "vlan", "ethtool -K eth0 rxvlan off"},
-		{"libxdp", nic("ice", func(d *device) { d.Program = &loader.Occupant{Text: "id 7", Behind: true} }), "xdp", "interfaces: [{name: eth0, attach: dispatcher}]"},
-		{"libxdp, shared", nic("ice", func(d *device) { d.Program, d.Hook = &loader.Occupant{Text: "id 7", Behind: true}, loader.Dispatcher }), "", ""},
-		{"a program", nic("ice", func(d *device) { d.Program = &loader.Occupant{Text: "id 7", Remove: "ip link set dev eth0 xdp off"} }), "xdp", "ip link set dev eth0 xdp off"},
+		{"libxdp", nic("ice", func(d *device) { d.Program = &hooks.Occupant{Text: "id 7", Behind: true} }), "xdp", "interfaces: [{name: eth0, attach: dispatcher}]"},
+		{"libxdp, shared", nic("ice", func(d *device) { d.Program, d.Hook = &hooks.Occupant{Text: "id 7", Behind: true}, hooks.Dispatcher }), "", ""},
+		{"a program", nic("ice", func(d *device) { d.Program = &hooks.Occupant{Text: "id 7", Remove: "ip link set dev eth0 xdp off"} }), "xdp", "ip link set dev eth0 xdp off"},
 		{"a program, which may be weir's", nic("ice", func(d *device) {
-			d.Program, d.blind = &loader.Occupant{Text: "id 7", Remove: "ip link set dev eth0 xdp off"}, true
+			d.Program, d.blind = &hooks.Occupant{Text: "id 7", Remove: "ip link set dev eth0 xdp off"}, true
 		}), "xdp", "sudo weir doctor"},
 	} {
 		var bad []Finding
@@ -251,19 +252,19 @@ func TestDrivers(t *testing.T) {
 func TestVethQueues(t *testing.T) {
 	for _, c := range []struct {
 		here   bool
-		native loader.Support
+		native hooks.Support
 		level  Level
 		mend   string
 	}{
-		{true, loader.Unknown, Problem, "ethtool -L eth0 rx 4"},
-		{true, loader.No, Problem, "ethtool -L eth0 rx 4"},
-		{false, loader.No, Problem, "ethtool -L eth0 rx 4"},
-		{false, loader.Unknown, Note, "ethtool -L eth0 rx 4"},
-		{false, loader.Yes, OK, ""},
+		{true, hooks.Unknown, Problem, "ethtool -L eth0 rx 4"},
+		{true, hooks.No, Problem, "ethtool -L eth0 rx 4"},
+		{false, hooks.No, Problem, "ethtool -L eth0 rx 4"},
+		{false, hooks.Unknown, Note, "ethtool -L eth0 rx 4"},
+		{false, hooks.Yes, OK, ""},
 	} {
-		d := &device{Interface: Interface{Target: loader.Target{Iface: "eth0"}}, Device: loader.Device{
-			Target: loader.Target{Iface: "eth0"}, Kind: "veth", Driver: "veth", Native: c.native,
-			Channels: loader.Channels{RX: 1, MaxRX: 4}, Peer: &loader.Peer{Name: "eth1", Here: c.here, TxQueues: 4},
+		d := &device{Interface: Interface{Target: netif.Target{Iface: "eth0"}}, Device: hooks.Device{
+			Target: netif.Target{Iface: "eth0"}, Kind: "veth", Driver: "veth", Native: c.native,
+			Channels: hooks.Channels{RX: 1, MaxRX: 4}, Peer: &hooks.Peer{Name: "eth1", Here: c.here, TxQueues: 4},
 		}}
 		if got := checkQueues(d)[0]; got.Level != c.level || got.Run != c.mend {
 			t.Errorf("here %t, native %v: %+v", c.here, c.native, got)

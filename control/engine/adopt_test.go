@@ -14,6 +14,9 @@ import (
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/loader"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -21,7 +24,7 @@ import (
 type attached struct {
 	*loader.Attachment
 	pins   loader.Pins
-	target loader.Target
+	target netif.Target
 }
 
 func newAttached(t testing.TB, g *Generation) *attached {
@@ -31,13 +34,13 @@ func newAttached(t testing.TB, g *Generation) *attached {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &attached{pins: loader.Pins(dir), target: loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}}
+	a := &attached{pins: loader.Pins(dir), target: netif.Target{Netns: l.B.Netns, Iface: l.B.Iface}}
 	t.Cleanup(func() {
 		if err := errors.Join(a.DetachAny(), a.Close(), os.RemoveAll(dir)); err != nil {
 			t.Error(err)
 		}
 	})
-	p, err := a.pins.Prepare(a.target, loader.Native)
+	p, err := a.pins.Prepare(a.target, hooks.Native)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +233,7 @@ func TestAdoptRefuses(t *testing.T) {
 	impossible := approximate
 	impossible.Parts = []Part{refusedPart{}}
 	more := netip.MustParsePrefix("192.0.2.99/32")
-	if _, _, err := Adopt(blockList(list.SetOf(key.Source(more))), impossible, a.filter(t)); !errors.Is(err, loader.ErrUnsupported) {
+	if _, _, err := Adopt(blockList(list.SetOf(key.Source(more))), impossible, a.filter(t)); !errors.Is(err, explain.ErrUnsupported) {
 		t.Errorf("%v, want that the part is refused", err)
 	}
 	if g.Block.Passes(key.Source(more)) {
@@ -257,9 +260,9 @@ func TestAdoptRefuses(t *testing.T) {
 // refusedPart is a part that this kernel cannot have.
 type refusedPart struct{ BasePart }
 
-func (refusedPart) Constants(loader.Target, loader.Seed) map[string]any { return nil }
-func (refusedPart) Maps(bool) (map[string]int, error)                   { return nil, loader.ErrUnsupported }
-func (refusedPart) Fill(*loader.Generation, *hash.Secret) error         { return nil }
+func (refusedPart) Constants(netif.Target, loader.Seed) map[string]any { return nil }
+func (refusedPart) Maps(bool) (map[string]int, error)                  { return nil, explain.ErrUnsupported }
+func (refusedPart) Fill(*loader.Generation, *hash.Secret) error        { return nil }
 
 // BenchmarkAdopt takes over ten million entries: from opening the pins to the new
 // program's first packet. In comparison, it builds them.

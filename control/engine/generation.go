@@ -22,6 +22,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // DefaultBitsPerKey is the size of the cascade in approximate mode.
@@ -93,10 +94,10 @@ type Configurer interface {
 type BasePart struct{}
 
 // Devices returns no sets.
-func (BasePart) Devices(loader.Target) map[string][]string { return nil }
+func (BasePart) Devices(netif.Target) map[string][]string { return nil }
 
 // General says that packets may take the lean path.
-func (BasePart) General(loader.Target) string { return "" }
+func (BasePart) General(netif.Target) string { return "" }
 
 // Twin changes nothing.
 func (BasePart) Twin(*verdict.Program) {}
@@ -377,7 +378,7 @@ func (g *Generation) Out() *Generation { return g.out }
 
 // For returns the part for the packets that cross an interface in a direction, nil
 // where they are not filtered.
-func (g *Generation) For(t loader.Target) *Generation {
+func (g *Generation) For(t netif.Target) *Generation {
 	if t.Out {
 		return g.out
 	}
@@ -390,7 +391,7 @@ func (g *Generation) Load(stats *loader.Stats) (*loader.Program, error) {
 }
 
 // Kind is [loader.Generation.Kind] of the part for an interface.
-func (g *Generation) Kind(t loader.Target) uint64 {
+func (g *Generation) Kind(t netif.Target) uint64 {
 	if g = g.For(t); g == nil || g.kernel == nil {
 		return 0
 	}
@@ -399,13 +400,13 @@ func (g *Generation) Kind(t loader.Target) uint64 {
 
 // Follows reports whether the program of an interface knows others by their names, so that
 // Follow is to be called when interfaces come and go.
-func (g *Generation) Follows(t loader.Target) bool {
+func (g *Generation) Follows(t netif.Target) bool {
 	g = g.For(t)
 	return g != nil && g.kernel.Follows(t)
 }
 
 // Follow writes which others there are into the memory of an interface's program.
-func (g *Generation) Follow(t loader.Target, stats *loader.Stats) error {
+func (g *Generation) Follow(t netif.Target, stats *loader.Stats) error {
 	if g = g.For(t); g == nil {
 		return nil
 	}
@@ -413,7 +414,7 @@ func (g *Generation) Follow(t loader.Target, stats *loader.Stats) error {
 }
 
 // Continue is [loader.Generation.Continue] of the part for an interface.
-func (g *Generation) Continue(t loader.Target, stats *loader.Stats, others func() bool) (continued bool, err error) {
+func (g *Generation) Continue(t netif.Target, stats *loader.Stats, others func() bool) (continued bool, err error) {
 	if g = g.For(t); g == nil || g.kernel == nil {
 		return false, nil
 	}

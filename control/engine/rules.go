@@ -10,6 +10,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // book numbers what keys of a generation belong to: lists, and combinations of lists with
@@ -272,7 +273,7 @@ type rulePart struct {
 }
 
 // Constants returns the rules that match on an interface.
-func (p rulePart) Constants(t loader.Target, _ loader.Seed) map[string]any {
+func (p rulePart) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	return map[string]any{loader.RulesHere: p.matching(func(r *verdict.Rule) bool { return r.Covers(t.Iface) })}
 }
 

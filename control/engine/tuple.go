@@ -7,6 +7,7 @@ import (
 
 	"weir/filter/key"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // TupleOf returns the fields of a packet that keys match.
@@ -34,7 +35,7 @@ func AddrOf(family uint8, words [4]uint32) netip.Addr {
 // to do the same.
 var EphemeralPort = sync.OnceValue(func() uint16 {
 	const usual = 32768
-	first, err := loader.Target{}.EphemeralPort()
+	first, err := netif.Target{}.EphemeralPort()
 	if err != nil {
 		return usual
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"weir/filter/key"
-	"weir/loader"
+	"weir/loader/netif"
 )
 
 // The files that say whom a host talks to.
@@ -30,7 +30,7 @@ const (
 // Networks returns the peers of a namespace's interfaces that match: own addresses,
 // connected networks and gateways. own are the namespace's addresses.
 func Networks(netns string, match func(name string) bool) (peers []Peer, own []netip.Addr, err error) {
-	n, err := loader.NetworkOf(netns, match)
+	n, err := netif.NetworkOf(netns, match)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"weir/control/stages"
 	"weir/filter/packet"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // family is a metric family: all metrics with the same name.
@@ -320,7 +321,7 @@ func (s sink) iface(i traffic.Interface) {
 	}
 }
 
-func (s sink) stage(of stage.Sample, at loader.Target) {
+func (s sink) stage(of stage.Sample, at netif.Target) {
 	var labels []string
 	if !of.Host {
 		labels = append(labels, at.Iface, at.Netns)

@@ -24,6 +24,7 @@ import (
 	"weir/control/stage"
 	"weir/control/stages"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // fake is a daemon with fixed answers.
@@ -47,11 +48,11 @@ func whole(t testing.TB) Snapshot {
 	s := Snapshot{
 		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []traffic.Interface{
-			{Target: loader.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Stages: ofAllStages(false), Counts: []traffic.Count{
+			{Target: netif.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Stages: ofAllStages(false), Counts: []traffic.Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
 				{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: 1 << 40, Bytes: 1 << 50}},
 			}},
-			{Target: loader.Target{Iface: "eth0", Netns: "lab"}},
+			{Target: netif.Target{Iface: "eth0", Netns: "lab"}},
 		},
 		Lists: []List{{Name: "drop", Entries: 12, BadLines: 1, Refused: true, Trial: true, Collateral: new(3)}, {Name: "ours", Allow: true, Entries: 2}},
 		Hits:  map[string]loader.Counter{"drop": {Packets: 4, Bytes: 5}, "drop, by hand": {Packets: 2}, "": {Packets: 6, Bytes: 7}},

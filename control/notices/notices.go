@@ -24,7 +24,7 @@ import (
 	"weir/control/stage"
 	"weir/control/stage/tracker"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Notices turns what happens into events of notifications, in its order: each method
@@ -32,10 +32,10 @@ import (
 type Notices struct {
 	*notify.Notifier // safe for concurrent use
 
-	interfaces map[loader.Target]attach.Condition // as last seen
-	unfiltered map[loader.Target]bool             // those of which a begin was sent, and no end yet
-	watcher    *tracker.Watcher                   // of the flows
-	flows      map[flowID]bool                    // whose begin was sent, and whose end is to be
+	interfaces map[netif.Target]attach.Condition // as last seen
+	unfiltered map[netif.Target]bool             // those of which a begin was sent, and no end yet
+	watcher    *tracker.Watcher                  // of the flows
+	flows      map[flowID]bool                   // whose begin was sent, and whose end is to be
 	heavy      notify.Throttle
 	surge      notify.Meter
 
@@ -59,8 +59,8 @@ const Grace = 2 * time.Second
 // New returns notices of a daemon of a version, which go nowhere before Reconfigure.
 func New(version string, log *slog.Logger) *Notices {
 	return &Notices{
-		Notifier: notify.New(version, log), interfaces: make(map[loader.Target]attach.Condition),
-		unfiltered: make(map[loader.Target]bool),
+		Notifier: notify.New(version, log), interfaces: make(map[netif.Target]attach.Condition),
+		unfiltered: make(map[netif.Target]bool),
 		flows:      make(map[flowID]bool), failing: make(map[string]int),
 		heavy: notify.Throttle{Most: 10, Refill: time.Second}, refused: notify.Throttle{Most: 10, Refill: 10 * time.Second},
 	}
@@ -182,9 +182,9 @@ func (n *Notices) Fetched(name string, o feed.Outcome) {
 
 // Follow takes in the states of the interfaces. Interfaces that only a pattern names
 // come and go.
-func (n *Notices) Follow(states []attach.State, named []loader.Target) {
-	next := make(map[loader.Target]attach.Condition)
-	passing := func(t loader.Target) bool { return !slices.Contains(named, t) }
+func (n *Notices) Follow(states []attach.State, named []netif.Target) {
+	next := make(map[netif.Target]attach.Condition)
+	passing := func(t netif.Target) bool { return !slices.Contains(named, t) }
 	for _, s := range states {
 		was, known := n.interfaces[s.Target]
 		next[s.Target] = s.Condition

@@ -12,7 +12,7 @@ import (
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/notify"
-	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/wait"
 )
 
@@ -57,8 +57,8 @@ func TestIncidentsEnd(t *testing.T) {
 	n.endSources(lists)
 	next(notify.Feed, notify.End, "another source instead")
 
-	target := loader.Target{Iface: "eth1"}
-	n.Follow([]attach.State{{Target: target, Condition: attach.Gone}}, []loader.Target{target})
+	target := netif.Target{Iface: "eth1"}
+	n.Follow([]attach.State{{Target: target, Condition: attach.Gone}}, []netif.Target{target})
 	next(notify.Interface, notify.Begin, "an interface that is gone")
 	n.Follow(nil, nil)
 	next(notify.Interface, notify.End, "it is no longer configured")

@@ -14,6 +14,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Engine decides on frames.
@@ -61,7 +62,7 @@ func NewKernel(g *engine.Generation, lists int) (*Kernel, error) {
 }
 
 // NewKernelOn is NewKernel with the program of an interface.
-func NewKernelOn(g *engine.Generation, lists int, t loader.Target) (*Kernel, error) {
+func NewKernelOn(g *engine.Generation, lists int, t netif.Target) (*Kernel, error) {
 	stats, err := loader.NewStats(lists)
 	if err != nil {
 		return nil, err

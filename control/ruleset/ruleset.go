@@ -36,7 +36,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/hooks"
 )
 
 // Ruleset is a configuration with the contents of its lists: all that an engine
@@ -630,7 +630,7 @@ func (p *Ruleset) EngineConfig() engine.Config {
 		e.Hot = int(c.Learning.Elements)
 	}
 	e.Parts = p.Stages.Parts(p.Journal)
-	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == loader.TC })
+	e.TC = slices.ContainsFunc(c.Interfaces, func(i config.Interface) bool { return i.Place() == hooks.TC })
 	e.Outgoing = c.FiltersOutgoing()
 	return e
 }

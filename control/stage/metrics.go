@@ -1,6 +1,6 @@
 package stage
 
-import "weir/loader"
+import "weir/loader/netif"
 
 // Family is a metric family of a stage, with values for interfaces or for the host.
 type Family struct {
@@ -15,8 +15,8 @@ type Family struct {
 // Sample is a value of a metric family.
 type Sample struct {
 	*Family
-	At     loader.Target // the interface, where that is not known otherwise
-	Of     string        // the value of the family's label
-	Values []string      // of its labels, where there are several
+	At     netif.Target // the interface, where that is not known otherwise
+	Of     string       // the value of the family's label
+	Values []string     // of its labels, where there are several
 	Value  float64
 }

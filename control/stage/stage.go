@@ -14,6 +14,7 @@ import (
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Stage is a stage as weir.yaml configures it. The zero value is off.
@@ -53,13 +54,13 @@ const (
 
 // Interface is an interface with the memory of its programs.
 type Interface struct {
-	loader.Target
+	netif.Target
 	Stats *loader.Stats
 }
 
 // Covers reports whether what weir.yaml says of an interface or a glob holds for an interface,
 // or for the programs that wait for those of a glob.
-func Covers(o, t loader.Target) bool {
+func Covers(o, t netif.Target) bool {
 	if t.Glob() {
 		return o == t
 	}

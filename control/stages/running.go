@@ -14,6 +14,7 @@ import (
 	"weir/control/stage/multicast"
 	"weir/control/stage/tracker"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Running makes stages do their work while programs run, for the life of a daemon. Its methods
@@ -63,7 +64,7 @@ func (r *Running) Samples(g *engine.Generation) []stage.Sample {
 // Tick does what is due for the programs that are attached, by the kernel's clock. It returns
 // how soon it is to be called again. What was counted on interfaces that are named is kept while
 // they are gone.
-func (r *Running) Tick(now time.Duration, attached []*loader.Attachment, named []loader.Target) time.Duration {
+func (r *Running) Tick(now time.Duration, attached []*loader.Attachment, named []netif.Target) time.Duration {
 	var incoming []stage.Interface
 	for _, a := range attached {
 		if !a.Target().Out {

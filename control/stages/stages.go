@@ -25,6 +25,8 @@ import (
 	"weir/control/stage/tracker"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // Sections are the sections of weir.yaml that stages have.
@@ -89,7 +91,7 @@ func (s *Sections) CheckStages(errs *quantity.FieldErrors, stateDir string) {
 
 // CheckStagesAt adds what is wrong with an interface that is filtered at a place, in the network
 // namespace of the first one or not.
-func (s *Sections) CheckStagesAt(errs *quantity.FieldErrors, path string, place loader.Hook, together bool) {
+func (s *Sections) CheckStagesAt(errs *quantity.FieldErrors, path string, place hooks.Hook, together bool) {
 	s.Multicast.CheckAt(errs, path, place, together)
 }
 
@@ -194,7 +196,7 @@ func (s *AtInterface) NeedsXDP() string {
 
 // Interface is an interface, or a glob, with what stages have there.
 type Interface struct {
-	loader.Target
+	netif.Target
 	*AtInterface
 }
 
@@ -233,7 +235,7 @@ func New(s *Sections, trackers TrackerSections, interfaces []Interface) (*Table,
 	var rejecting reject.Part
 	for _, i := range interfaces {
 		if i.Reject {
-			rejecting.Interfaces = append(rejecting.Interfaces, loader.Target{Netns: i.Netns, Iface: i.Iface, Out: true})
+			rejecting.Interfaces = append(rejecting.Interfaces, netif.Target{Netns: i.Netns, Iface: i.Iface, Out: true})
 		}
 		l := i.Police.Limits()
 		policed.Interfaces, any = append(policed.Interfaces, police.Interface{Target: i.Target, Limits: l}), any || l != nil
@@ -257,7 +259,7 @@ func (t *Table) Parts(j *journal.Journal) []engine.Part {
 }
 
 // General returns why no packet of an interface takes the lean path.
-func (t *Table) General(at loader.Target) (why []string) {
+func (t *Table) General(at netif.Target) (why []string) {
 	if of := t.Multicast.General(at); of != "" {
 		why = append(why, of)
 	}
@@ -281,7 +283,7 @@ type About struct {
 }
 
 // About returns what the stages say of an interface's program.
-func (t *Table) About(at loader.Target) About {
+func (t *Table) About(at netif.Target) About {
 	a := About{Inner: inner.About(t.Inner), Replies: t.Replies.About(), Collateral: t.Collateral.About(), FirstSeen: t.FirstSeen.About(at)}
 	if !at.Out {
 		a.Loop = t.loop

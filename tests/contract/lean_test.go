@@ -20,6 +20,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -199,7 +200,7 @@ func (k *kernelOf) sameBanks(t *testing.T, other *kernelOf) {
 // sameSecret has programs with memories of their own record by the same secret.
 type sameSecret struct{ *recorder.Part }
 
-func (p sameSecret) Constants(t loader.Target, _ loader.Seed) map[string]any {
+func (p sameSecret) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	return p.Part.Constants(t, loader.Seed{1})
 }
 

@@ -14,6 +14,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -25,7 +26,7 @@ func TestMulticastFilters(t *testing.T) {
 	r := newRandom(t)
 	const mtu = 1500
 	l := lab.NewRouter(t, 1)
-	m := &forwarding.Part{MaxGroups: 4096, Ports: []forwarding.Port{{Target: loader.Target{Netns: l.Ports[0].Port.Netns, Iface: l.Ports[0].Port.Iface}}}}
+	m := &forwarding.Part{MaxGroups: 4096, Ports: []forwarding.Port{{Target: netif.Target{Netns: l.Ports[0].Port.Netns, Iface: l.Ports[0].Port.Iface}}}}
 	for range 2000 {
 		if p, _ := packet.Parse(r.toGroup()); p.HasAddresses {
 			m.Ports[0].Groups = append(m.Ports[0].Groups, p.Dst)

@@ -11,6 +11,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -67,7 +68,7 @@ func TestMulticast(t *testing.T) {
 	l := lab.NewRouter(t, 2)
 	m := &forwarding.Part{MaxGroups: 4096}
 	for i, p := range l.Ports {
-		m.Ports = append(m.Ports, forwarding.Port{Target: loader.Target{Netns: p.Port.Netns, Iface: p.Port.Iface}})
+		m.Ports = append(m.Ports, forwarding.Port{Target: netif.Target{Netns: p.Port.Netns, Iface: p.Port.Iface}})
 		for range 1000 {
 			// Includes groups that no one may list: the filters do not check
 			// that.

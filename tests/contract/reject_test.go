@@ -12,6 +12,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -44,14 +45,14 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	out := tcEntries(t, []engine.List{{Name: "c2", Direction: engine.Out, Contents: e.Set()}}, engine.Config{
-		Parts: []engine.Part{&reject.Part{Interfaces: []loader.Target{{Out: true}}}},
+		Parts: []engine.Part{&reject.Part{Interfaces: []netif.Target{{Out: true}}}},
 	}, "out")[0]
 	stats, err := loader.NewStats(1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stats.Close()
-	stats.For(loader.Target{Out: true})
+	stats.For(netif.Target{Out: true})
 	program, err := out.Generation.Load(stats)
 	if err != nil {
 		t.Fatal(err)

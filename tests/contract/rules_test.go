@@ -14,7 +14,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/long"
 )
@@ -368,7 +368,7 @@ func TestRules(t *testing.T) {
 		}
 		defer in.Close()
 		for _, out := range []bool{false, true} {
-			at := loader.Target{Iface: []string{"eth0", "wan1", "lo"}[r.IntN(3)], Out: out}
+			at := netif.Target{Iface: []string{"eth0", "wan1", "lo"}[r.IntN(3)], Out: out}
 			g := in.For(at)
 			g.Interface = at.Iface
 			k, err := replay.NewKernelOn(g, len(lists), at)

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -40,7 +42,7 @@ func pins(t *testing.T) loader.Pins {
 }
 
 // attachLoaded attaches the program that load returns.
-func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
+func attachLoaded(d loader.Pins, to netif.Target, hook hooks.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
 	p, err := d.Prepare(to, hook)
 	if err != nil {
 		return nil, err
@@ -55,7 +57,7 @@ func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []
 
 // lifecycle attaches, finds the attachment again, replaces its program and
 // detaches.
-func lifecycle(pins loader.Pins, to loader.Target, mode loader.Hook, g *loader.Generation) (err error) {
+func lifecycle(pins loader.Pins, to netif.Target, mode hooks.Hook, g *loader.Generation) (err error) {
 	a, err := attachLoaded(pins, to, mode, nil, g.Load)
 	if err != nil {
 		return err
@@ -99,7 +101,7 @@ func TestAttachTC(t *testing.T) {
 			}
 			defer g.Close()
 			l := lab.New(t)
-			err = lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface, Out: out}, loader.TC, g)
+			err = lifecycle(pins(t), netif.Target{Netns: l.B.Netns, Iface: l.B.Iface, Out: out}, hooks.TC, g)
 			attribute(t, err)
 			if err != nil {
 				t.Error(err)
@@ -111,10 +113,10 @@ func TestAttachTC(t *testing.T) {
 // Over veth.
 func TestAttach(t *testing.T) {
 	g := generation(t)
-	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
+	for _, mode := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
-			err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, mode, g)
+			err := lifecycle(pins(t), netif.Target{Netns: l.B.Netns, Iface: l.B.Iface}, mode, g)
 			attribute(t, err)
 			if err != nil {
 				t.Error(err)
@@ -149,12 +151,12 @@ func TestFrags(t *testing.T) {
 	t.Run("MTU 9000 on veth", func(t *testing.T) {
 		l := lab.New(t)
 		l.A.In(t, func() { setMTU(t, l.A.Iface, 9000) })
-		err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Native, g)
+		err := lifecycle(pins(t), netif.Target{Netns: l.B.Netns, Iface: l.B.Iface}, hooks.Native, g)
 		attribute(t, err)
-		if !want && !errors.Is(err, loader.ErrMTU) || want && err != nil {
+		if !want && !errors.Is(err, hooks.ErrMTU) || want && err != nil {
 			t.Errorf("native: %v", err)
 		}
-		if err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Generic, g); err != nil {
+		if err := lifecycle(pins(t), netif.Target{Netns: l.B.Netns, Iface: l.B.Iface}, hooks.Generic, g); err != nil {
 			t.Errorf("generic: %v", err)
 		}
 	})
@@ -171,9 +173,9 @@ func TestVirtio(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := generation(t)
-	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
+	for _, mode := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
-			err := lifecycle(pins(t), loader.Target{Iface: name}, mode, g)
+			err := lifecycle(pins(t), netif.Target{Iface: name}, mode, g)
 			attribute(t, err)
 			if err != nil {
 				t.Error(err)
@@ -183,9 +185,9 @@ func TestVirtio(t *testing.T) {
 	t.Run("MTU 9000", func(t *testing.T) {
 		setMTU(t, name, 9000)
 		defer setMTU(t, name, 1500)
-		err := lifecycle(pins(t), loader.Target{Iface: name}, loader.Native, g)
+		err := lifecycle(pins(t), netif.Target{Iface: name}, hooks.Native, g)
 		attribute(t, err)
-		if err != nil && !errors.Is(err, loader.ErrMTU) {
+		if err != nil && !errors.Is(err, hooks.ErrMTU) {
 			t.Error(err)
 		}
 	})

@@ -7,7 +7,9 @@ import (
 
 	"weir/control/engine"
 	"weir/control/stage/multicast"
-	"weir/loader"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 )
 
@@ -16,11 +18,11 @@ import (
 func TestMulticast(t *testing.T) {
 	lab.Root(t)
 	l := lab.New(t)
-	m := &multicast.Part{MaxGroups: 100, Ports: []multicast.Port{{Target: loader.Target{Netns: l.A.Netns, Iface: l.A.Iface}}}}
+	m := &multicast.Part{MaxGroups: 100, Ports: []multicast.Port{{Target: netif.Target{Netns: l.A.Netns, Iface: l.A.Iface}}}}
 	g, err := engine.Build(nil, engine.Config{Parts: []engine.Part{m}})
 	attribute(t, err)
 	if !lab.KernelAtLeast(t, 5, 14) {
-		if !errors.Is(err, loader.ErrUnsupported) || !strings.Contains(err.Error(), "5.14") {
+		if !errors.Is(err, explain.ErrUnsupported) || !strings.Contains(err.Error(), "5.14") {
 			t.Errorf("error %v", err)
 		}
 		return
@@ -32,7 +34,7 @@ func TestMulticast(t *testing.T) {
 	if there, err := m.Connect(g.Kernel()); err != nil || !there[0] {
 		t.Fatalf("port: %v, %v", there, err)
 	}
-	if err := lifecycle(pins(t), loader.Target{Netns: l.B.Netns, Iface: l.B.Iface}, loader.Native, g.Kernel()); err != nil {
+	if err := lifecycle(pins(t), netif.Target{Netns: l.B.Netns, Iface: l.B.Iface}, hooks.Native, g.Kernel()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
@@ -178,17 +179,17 @@ func (f *load) stop(t *testing.T, a *loader.Attachment) {
 	}
 }
 
-func eachHook(t *testing.T, test func(t *testing.T, xdp loader.Hook)) {
-	for _, xdp := range []loader.Hook{loader.Native, loader.Generic} {
+func eachHook(t *testing.T, test func(t *testing.T, xdp hooks.Hook)) {
+	for _, xdp := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		t.Run(xdp.String(), func(t *testing.T) { test(t, xdp) })
 	}
 }
 
 // eachModes runs a test at both hooks, and in both modes; without WEIR_LONG=1, in one at each.
-func eachModes(t *testing.T, test func(t *testing.T, xdp loader.Hook, mode membership.Mode)) {
-	for _, xdp := range []loader.Hook{loader.Native, loader.Generic} {
+func eachModes(t *testing.T, test func(t *testing.T, xdp hooks.Hook, mode membership.Mode)) {
+	for _, xdp := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
-			if !long.Enabled && (xdp == loader.Native) != (mode == membership.Exact) {
+			if !long.Enabled && (xdp == hooks.Native) != (mode == membership.Exact) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v/%v", xdp, mode), func(t *testing.T) { test(t, xdp, mode) })
@@ -201,7 +202,7 @@ func eachModes(t *testing.T, test func(t *testing.T, xdp loader.Hook, mode membe
 func TestReplaceUnderLoad(t *testing.T) {
 	const sources = 200
 	replacements := long.Or(5, 50)
-	eachModes(t, func(t *testing.T, xdp loader.Hook, mode membership.Mode) {
+	eachModes(t, func(t *testing.T, xdp hooks.Hook, mode membership.Mode) {
 		l := lab.New(t)
 		s := lists(addresses(0, sources), nil)
 		c := engine.Config{Mode: mode}
@@ -248,7 +249,7 @@ func TestApplyUnderLoad(t *testing.T) {
 		batch   = 600
 		rounds  = 40
 	)
-	eachModes(t, func(t *testing.T, xdp loader.Hook, mode membership.Mode) {
+	eachModes(t, func(t *testing.T, xdp hooks.Hook, mode membership.Mode) {
 		r := seed.Secrets(t)
 		l := lab.New(t)
 		listed := addresses(0, staying+coming)

@@ -18,7 +18,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
-	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/wait"
@@ -96,7 +96,7 @@ func TestChurnUnderLoad(t *testing.T) {
 	}))
 	defer server.Close()
 
-	c := configuration(t, loader.Target{Netns: l.B.Netns, Iface: "wan*"})
+	c := configuration(t, netif.Target{Netns: l.B.Netns, Iface: "wan*"})
 	addList(t, c, config.Block, "feed.txt", mine.String())
 	for _, name := range []string{"fetched", "other"} {
 		list := config.List{Name: name, Action: config.Block, Enforce: true}
@@ -106,7 +106,7 @@ func TestChurnUnderLoad(t *testing.T) {
 	}
 	dir := c.Pins
 	f := serve(t, c)
-	attached, err := dir.Open(loader.Target{Netns: l.B.Netns, Iface: "wan0"})
+	attached, err := dir.Open(netif.Target{Netns: l.B.Netns, Iface: "wan0"})
 	if err != nil {
 		t.Fatal(err)
 	}

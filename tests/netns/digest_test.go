@@ -20,7 +20,7 @@ import (
 	"weir/control/quantity"
 	"weir/control/stage/digest"
 	"weir/filter/packet"
-	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -32,7 +32,7 @@ type recorder struct {
 }
 
 // startRecorder runs one on some interfaces until the test ends.
-func startRecorder(t *testing.T, d digest.Spec, on ...loader.Target) *recorder {
+func startRecorder(t *testing.T, d digest.Spec, on ...netif.Target) *recorder {
 	t.Helper()
 	r := newRecorder(t, d, on...)
 	t.Cleanup(r.start(t, r))
@@ -40,7 +40,7 @@ func startRecorder(t *testing.T, d digest.Spec, on ...loader.Target) *recorder {
 }
 
 // newRecorder returns one with a list that matches no packet.
-func newRecorder(t *testing.T, d digest.Spec, on ...loader.Target) *recorder {
+func newRecorder(t *testing.T, d digest.Spec, on ...netif.Target) *recorder {
 	t.Helper()
 	c := configuration(t, on...)
 	c.Digest = d
@@ -115,8 +115,8 @@ func (n *network) route(node, to, via string) {
 }
 
 // at returns the interface on which a node receives from another one.
-func (n *network) at(node, from string) loader.Target {
-	return loader.Target{Netns: n.netns(node), Iface: "to-" + from}
+func (n *network) at(node, from string) netif.Target {
+	return netif.Target{Netns: n.netns(node), Iface: "to-" + from}
 }
 
 // end is an interface as the lab has it.

@@ -17,6 +17,7 @@ import (
 	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/timed"
@@ -93,7 +94,7 @@ func TestEgressCost(t *testing.T) {
 			to.Out = true
 			d := pins(t)
 			filter := func() *loader.Attachment {
-				a, err := attachLoaded(d, to, loader.TC, nil, g.Out().Load)
+				a, err := attachLoaded(d, to, hooks.TC, nil, g.Out().Load)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -18,6 +18,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -31,7 +32,7 @@ func attachOut(t *testing.T, l *lab.Lab, listed ...key.Key) *loader.Attachment {
 	g := build(t, all, engine.Config{Outgoing: true})
 	to := target(l.A)
 	to.Out = true
-	a, err := attachLoaded(pins(t), to, loader.TC, nil, g.Out().Load)
+	a, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Out().Load)
 	if err != nil {
 		t.Fatal(err)
 	}

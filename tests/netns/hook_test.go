@@ -18,6 +18,9 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/explain"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -109,7 +112,7 @@ func TestTagsInTunnel(t *testing.T) {
 	defer socket.Close()
 	eachTC(t, func(t *testing.T) {
 		g := build(t, lists([]key.Key{source(listed + "/32")}, nil), engine.Config{TC: true})
-		a, err := attachLoaded(pins(t), loader.Target{Netns: l.B.Netns, Iface: "tun7"}, loader.TC, nil, g.Load)
+		a, err := attachLoaded(pins(t), netif.Target{Netns: l.B.Netns, Iface: "tun7"}, hooks.TC, nil, g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,21 +187,21 @@ func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, 
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	to := loader.Target{Netns: at.Netns, Iface: iface}
+	to := netif.Target{Netns: at.Netns, Iface: iface}
 
 	all := lists([]key.Key{source(listed + map[bool]string{true: "/32", false: "/128"}[strings.Contains(listed, ".")])}, nil)
 	out := lists([]key.Key{key.Destination(netip.PrefixFrom(netip.MustParseAddr(listed), netip.MustParseAddr(listed).BitLen()))}, nil)
 	out[0].Direction, out[0].Name = engine.Out, "out"
 	g := build(t, append(all, out[0]), engine.Config{TC: true, Outgoing: true})
-	if _, err := attachLoaded(pins(t), to, loader.Generic, nil, g.Load); !errors.Is(err, loader.ErrUnsupported) || !strings.Contains(err.Error(), "hook: tc") {
+	if _, err := attachLoaded(pins(t), to, hooks.Generic, nil, g.Load); !errors.Is(err, explain.ErrUnsupported) || !strings.Contains(err.Error(), "hook: tc") {
 		t.Errorf("at XDP: %v", err)
 	}
-	in, err := attachLoaded(pins(t), to, loader.TC, nil, g.Load)
+	in, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Load)
 	if err != nil {
 		t.Fatal(err)
 	}
 	to.Out = true
-	o, err := attachLoaded(pins(t), to, loader.TC, nil, g.Out().Load)
+	o, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Out().Load)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,8 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -203,8 +205,8 @@ func testStacked(t *testing.T, d stacked) {
 
 	listed := lists([]key.Key{source(listedSource + "/32")}, nil)
 	drop := build(t, listed, engine.Config{TC: true})
-	below, above := target(b), loader.Target{Netns: b.Netns, Iface: "above0"}
-	at := func(to loader.Target, hook loader.Hook, g *engine.Generation) (l *loader.Attachment, detach func()) {
+	below, above := target(b), netif.Target{Netns: b.Netns, Iface: "above0"}
+	at := func(to netif.Target, hook hooks.Hook, g *engine.Generation) (l *loader.Attachment, detach func()) {
 		t.Helper()
 		l, err := attachLoaded(pins(t), to, hook, nil, g.Load)
 		if err != nil {
@@ -243,22 +245,22 @@ func testStacked(t *testing.T, d stacked) {
 	}
 
 	// Below, natively.
-	l, detach := at(below, loader.Native, drop)
+	l, detach := at(below, hooks.Native, drop)
 	exchange(d.below.unmatched)
 	blocked(l, "below", matched(d.below), d.below)
 	detach()
 
 	// At the device, by TC.
-	l, detach = at(above, loader.TC, drop)
+	l, detach = at(above, hooks.TC, drop)
 	exchange(false)
 	blocked(l, "above", 1, d.above)
 	detach()
 
 	// At both, while what is listed passes.
 	monitor := build(t, listed, engine.Config{TC: true, Policy: verdict.Policy{Monitor: true}})
-	l, detach = at(below, loader.Native, monitor)
+	l, detach = at(below, hooks.Native, monitor)
 	defer detach()
-	u, detachAbove := at(above, loader.TC, monitor)
+	u, detachAbove := at(above, hooks.TC, monitor)
 	defer detachAbove()
 	exchange(true)
 	blocked(l, "below, of both", matched(d.below), d.below)
@@ -448,7 +450,7 @@ func TestContainer(t *testing.T) {
 	container, host := lab.Join(t, 9, 1500, anySource(t, "container"), "eth0", anySource(t, "host"), "veth1")
 	listed := lists([]key.Key{source(listedSource + "/32")}, nil)
 	ends := []lab.End{container, host}
-	for _, hook := range []loader.Hook{loader.Native, loader.TC} {
+	for _, hook := range []hooks.Hook{hooks.Native, hooks.TC} {
 		g := build(t, listed, engine.Config{TC: true})
 		var attached []*loader.Attachment
 		for _, e := range ends {

@@ -23,7 +23,7 @@ import (
 	"weir/control/stage/loop"
 	"weir/filter/icarus"
 	"weir/filter/key"
-	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/wait"
@@ -33,7 +33,7 @@ var domainKey = icarus.Key([]byte("0123456789abcdef"))
 
 // startNode makes a host a node of the domain, on these of its interfaces, until
 // the test ends.
-func startNode(t *testing.T, id int, g icarus.Geometry, drop bool, mode loader.Hook, edges []string, ends ...lab.End) *filter {
+func startNode(t *testing.T, id int, g icarus.Geometry, drop bool, mode hooks.Hook, edges []string, ends ...lab.End) *filter {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(file, fmt.Appendf(nil, "%x", domainKey), 0o600); err != nil {
@@ -146,11 +146,11 @@ func TestRing(t *testing.T) {
 	const packets = 50
 	g := icarus.Geometry{Size: 128, K: 12, Confirm: 1}
 	type kind struct {
-		mode     loader.Hook
+		mode     hooks.Hook
 		offloads bool
 	}
-	some := []kind{{loader.Native, true}, {loader.Generic, false}}
-	for _, c := range long.Or(some, append(some, kind{loader.Native, false}, kind{loader.Generic, true})) {
+	some := []kind{{hooks.Native, true}, {hooks.Generic, false}}
+	for _, c := range long.Or(some, append(some, kind{hooks.Native, false}, kind{hooks.Generic, true})) {
 		t.Run(fmt.Sprintf("%v/offloads=%t", c.mode, c.offloads), func(t *testing.T) {
 			t.Parallel()
 			r := newRing(t, c.offloads)
@@ -258,7 +258,7 @@ func newPath(t *testing.T, routers, mtu int, g icarus.Geometry) *path {
 		case routers - 1:
 			edges = []string{"d*"}
 		}
-		p.nodes = append(p.nodes, startNode(t, i+1, g, true, loader.Native, edges, down[i], up[i+1]))
+		p.nodes = append(p.nodes, startNode(t, i+1, g, true, hooks.Native, edges, down[i], up[i+1]))
 	}
 	return p
 }
@@ -355,7 +355,7 @@ func TestEdgeComesLater(t *testing.T) {
 	a, router, b := lab.NewHost(t, "a"), lab.NewHost(t, "router"), lab.NewHost(t, "b")
 	core, to := lab.Join(t, 2, 1600, router, "core0", b, "down")
 	edges := lab.End{Netns: router.Netns, Iface: "edge*"}
-	f := startNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}, true, loader.Native, []string{edges.Iface}, core, edges)
+	f := startNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}, true, hooks.Native, []string{edges.Iface}, core, edges)
 	time.Sleep(300 * time.Millisecond) // until a program waits
 	began := time.Now()
 	from, edge := lab.Join(t, 1, 1500, a, "up", router, "edge0")

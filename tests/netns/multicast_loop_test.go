@@ -12,7 +12,7 @@ import (
 	"weir/control/config"
 	"weir/control/stage/loop"
 	"weir/control/stage/multicast"
-	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -69,7 +69,7 @@ func (r *multicastRing) start(t *testing.T, detects bool) {
 			c.Multicast.Interfaces = append(c.Multicast.Interfaces, multicast.Interface{Name: "edge", Groups: r.groups})
 		}
 		for _, e := range ends {
-			c.Interfaces = append(c.Interfaces, config.Interface{Name: e.Iface, Netns: e.Netns, XDP: loader.Native, Required: true})
+			c.Interfaces = append(c.Interfaces, config.Interface{Name: e.Iface, Netns: e.Netns, XDP: hooks.Native, Required: true})
 		}
 		if detects {
 			c.Loop = loop.Spec{

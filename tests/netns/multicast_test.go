@@ -19,6 +19,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/multicast"
 	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -60,7 +61,7 @@ func (r *router) forward(t *testing.T, m *forwarding.Part) (*engine.Generation, 
 	t.Helper()
 	g := build(t, lists(block, allow), engine.Config{Parts: []engine.Part{m}})
 	r.connect(t, g)
-	return g, attachGeneration(t, r.Lab, loader.Native, g)
+	return g, attachGeneration(t, r.Lab, hooks.Native, g)
 }
 
 func (r *router) connect(t *testing.T, g *engine.Generation) {
@@ -443,7 +444,7 @@ func TestMulticastFalsePositives(t *testing.T) {
 	if there, err := m.Connect(kernel); err != nil || slices.Contains(there, false) {
 		t.Fatal(there, err)
 	}
-	a, err := attachLoaded(pins(t), target(r.B), loader.Native, nil, kernel.Load)
+	a, err := attachLoaded(pins(t), target(r.B), hooks.Native, nil, kernel.Load)
 	if err != nil {
 		t.Fatal(err)
 	}

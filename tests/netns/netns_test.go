@@ -22,6 +22,8 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -43,10 +45,10 @@ func pins(t *testing.T) loader.Pins {
 	return loader.Pins(dir)
 }
 
-func target(e lab.End) loader.Target { return loader.Target{Netns: e.Netns, Iface: e.Iface} }
+func target(e lab.End) netif.Target { return netif.Target{Netns: e.Netns, Iface: e.Iface} }
 
 // attachLoaded attaches the program that load returns.
-func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
+func attachLoaded(d loader.Pins, to netif.Target, hook hooks.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
 	p, err := d.Prepare(to, hook)
 	if err != nil {
 		return nil, err
@@ -60,7 +62,7 @@ func attachLoaded(d loader.Pins, to loader.Target, hook loader.Hook, metadata []
 }
 
 // attachGeneration attaches a generation at the lab's end B until the test ends.
-func attachGeneration(t *testing.T, l *lab.Lab, mode loader.Hook, g *engine.Generation) *loader.Attachment {
+func attachGeneration(t *testing.T, l *lab.Lab, mode hooks.Hook, g *engine.Generation) *loader.Attachment {
 	t.Helper()
 	a, err := attachLoaded(pins(t), target(l.B), mode, nil, g.Load)
 	if err != nil {
@@ -216,7 +218,7 @@ func serve(t *testing.T, c *config.Config) *filter {
 
 // configuration returns a configuration with an API, that filters on interfaces,
 // which must be there, until it ends, and keeps nothing.
-func configuration(t *testing.T, on ...loader.Target) *config.Config {
+func configuration(t *testing.T, on ...netif.Target) *config.Config {
 	t.Helper()
 	c := config.Default()
 	c.Pins, c.Keep, c.StateDir = pins(t), false, ""

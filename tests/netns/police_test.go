@@ -29,6 +29,7 @@ import (
 	"weir/filter/sfb"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/offload"
@@ -153,7 +154,7 @@ func (n *bottleneck) police(t *testing.T, c sfb.Controller, rate float64) (a *lo
 		V6:     key.Shape{Fields: tuple | key.FieldV6, SrcBits: 128, DstBits: 128},
 	}
 	g := build(t, nil, engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []police.Interface{{Limits: p}}}}})
-	a, err = attachLoaded(pins(t), target(n.in), loader.Native, nil, g.Load)
+	a, err = attachLoaded(pins(t), target(n.in), hooks.Native, nil, g.Load)
 	if err != nil {
 		t.Fatal(err)
 	}

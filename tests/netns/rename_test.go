@@ -13,7 +13,7 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -46,11 +46,11 @@ func TestRenameUnderLoad(t *testing.T) {
 		fmt.Fprintln(&text, k)
 	}
 	rename(l.B.Iface, "wan0")
-	c := configuration(t, loader.Target{Netns: l.B.Netns, Iface: "wan*"})
+	c := configuration(t, netif.Target{Netns: l.B.Netns, Iface: "wan*"})
 	addList(t, c, config.Block, "feed.txt", text.String())
 	dir := c.Pins
 	f := serve(t, c)
-	attached, err := dir.Open(loader.Target{Netns: l.B.Netns, Iface: "wan0"})
+	attached, err := dir.Open(netif.Target{Netns: l.B.Netns, Iface: "wan0"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -50,7 +51,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 	}}}})
 	to := target(out)
 	to.Out = true
-	a, err := attachLoaded(pins(t), to, loader.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
+	a, err := attachLoaded(pins(t), to, hooks.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
 		s.For(to)
 		return g.Out().Load(s)
 	})
@@ -123,7 +124,7 @@ func TestTunnelIsNotConnected(t *testing.T) {
 	}
 	to := target(l.B)
 	to.Out = true
-	a, err := attachLoaded(pins(t), to, loader.TC, nil, g.Out().Load)
+	a, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Out().Load)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func TestPortsOfNamespace(t *testing.T) {
 	}}}})
 	to := target(l.B)
 	to.Out = true
-	a, err := attachLoaded(pins(t), to, loader.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
+	a, err := attachLoaded(pins(t), to, hooks.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
 		s.For(to)
 		return g.Out().Load(s)
 	})

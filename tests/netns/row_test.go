@@ -15,7 +15,7 @@ import (
 
 	"weir/control/api"
 	"weir/filter/packet"
-	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/offload"
 	"weir/tests/wait"
@@ -174,7 +174,7 @@ func TestRowOfRecorders(t *testing.T) {
 			}
 			var nodes []*recorder
 			for i := range 3 {
-				nodes = append(nodes, startRecorder(t, digestsOf(1000, time.Second, 1e-5, time.Minute), loader.Target{Netns: down[i].Netns, Iface: down[i].Iface}))
+				nodes = append(nodes, startRecorder(t, digestsOf(1000, time.Second, 1e-5, time.Minute), netif.Target{Netns: down[i].Netns, Iface: down[i].Iface}))
 			}
 			for _, k := range kindsOfTraffic {
 				for _, v6 := range []bool{false, true} {

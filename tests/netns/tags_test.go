@@ -12,7 +12,7 @@ import (
 	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/packet"
-	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 )
 
@@ -59,7 +59,7 @@ func TestPriorityTags(t *testing.T) {
 		t.Fatalf("without a filter, those with %v tags come through", got)
 	}
 	listed := lists([]key.Key{source(from.IPv4.String() + "/32")}, nil)
-	for _, mode := range []loader.Hook{loader.Native, loader.Generic, loader.TC} {
+	for _, mode := range []hooks.Hook{hooks.Native, hooks.Generic, hooks.TC} {
 		a, err := attachLoaded(pins(t), target(to), mode, nil, build(t, listed, engine.Config{TC: true}).Load)
 		if err != nil {
 			t.Fatal(err)

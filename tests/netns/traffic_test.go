@@ -20,6 +20,8 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/explain"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 )
 
@@ -155,7 +157,7 @@ func TestTraffic(t *testing.T) {
 		counts[s.want]++
 	}
 	counts[verdict.ARP]++ // the last one that Pass sends
-	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
+	for _, mode := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		for _, c := range []engine.Config{
 			{},
 			{Mode: membership.Approximate},
@@ -225,7 +227,7 @@ func checkCounts(t *testing.T, a *loader.Attachment, want map[verdict.Reason]uin
 // Frames beyond a page reach the program in several buffers.
 func TestJumboFrames(t *testing.T) {
 	const mtu = 9000
-	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
+	for _, mode := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
 			for _, e := range []lab.End{l.A, l.B} {
@@ -275,7 +277,7 @@ func TestJumboFrames(t *testing.T) {
 
 // An interface that has another's program is left alone.
 func TestForeignProgram(t *testing.T) {
-	for _, mode := range []loader.Hook{loader.Native, loader.Generic} {
+	for _, mode := range []hooks.Hook{hooks.Native, hooks.Generic} {
 		t.Run(mode.String(), func(t *testing.T) {
 			l := lab.New(t)
 			w := lab.NewProbe(t, l)
@@ -291,8 +293,8 @@ func TestForeignProgram(t *testing.T) {
 			l.B.In(t, func() {
 				var iface netlink.Link
 				if iface, err = netlink.LinkByName(l.B.Iface); err == nil {
-					foreign, err = link.AttachXDP(link.XDPOptions{Program: drop, Interface: iface.Attrs().Index, Flags: map[loader.Hook]link.XDPAttachFlags{
-						loader.Native: link.XDPDriverMode, loader.Generic: link.XDPGenericMode,
+					foreign, err = link.AttachXDP(link.XDPOptions{Program: drop, Interface: iface.Attrs().Index, Flags: map[hooks.Hook]link.XDPAttachFlags{
+						hooks.Native: link.XDPDriverMode, hooks.Generic: link.XDPGenericMode,
 					}[mode]})
 				}
 			})
@@ -303,7 +305,7 @@ func TestForeignProgram(t *testing.T) {
 			g := build(t, lists(block, nil), engine.Config{})
 			p := pins(t)
 			for range 2 {
-				if a, err := attachLoaded(p, target(l.B), mode, nil, g.Load); !errors.Is(err, loader.ErrForeign) {
+				if a, err := attachLoaded(p, target(l.B), mode, nil, g.Load); !errors.Is(err, explain.ErrForeign) {
 					t.Fatalf("attached %v, error %v", a, err)
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
@@ -28,7 +29,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 		least    = 20 // times, which may take longer
 	)
 	span := long.Or(300*time.Millisecond, time.Second) // of each of two ways to change
-	eachHook(t, func(t *testing.T, xdp loader.Hook) {
+	eachHook(t, func(t *testing.T, xdp hooks.Hook) {
 		r := seed.Secrets(t)
 		l := lab.New(t)
 		c := engine.Config{Mode: membership.Approximate} // an exact set has no weights for addresses

@@ -7,27 +7,28 @@ import (
 	"strings"
 
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Detach detaches weir from an interface, in both directions, and removes the pins that are
 // left of one that is gone. It fails where weir is not attached.
-func Detach(pins loader.Pins, t loader.Target) error {
+func Detach(pins loader.Pins, t netif.Target) error {
 	out := t
 	out.Out = true
 	err := detach(pins, out)
 	if bad := detach(pins, t); bad != nil && !(errors.Is(bad, loader.ErrNotAttached) && err == nil) {
 		return bad
 	}
-	if errors.Is(err, loader.ErrNotAttached) || errors.Is(err, loader.ErrNoNetns) {
+	if errors.Is(err, loader.ErrNotAttached) || errors.Is(err, netif.ErrNoNetns) {
 		return nil
 	}
 	return err
 }
 
 // detach detaches weir from an interface in one direction.
-func detach(pins loader.Pins, t loader.Target) error {
+func detach(pins loader.Pins, t netif.Target) error {
 	a, err := pins.Open(t)
-	if errors.Is(err, loader.ErrNoNetns) {
+	if errors.Is(err, netif.ErrNoNetns) {
 		// The namespace is gone as well; the pins remember its name.
 		if a = severed(pins, t); a != nil {
 			err = nil
@@ -40,7 +41,7 @@ func detach(pins loader.Pins, t loader.Target) error {
 }
 
 // severed returns what is left of an interface that is gone, or nil.
-func severed(pins loader.Pins, t loader.Target) *loader.Attachment {
+func severed(pins loader.Pins, t netif.Target) *loader.Attachment {
 	list, _ := pins.List() // damaged pins are not what is looked for
 	var found *loader.Attachment
 	for _, a := range list {
@@ -54,9 +55,9 @@ func severed(pins loader.Pins, t loader.Target) *loader.Attachment {
 }
 
 // DetachAll detaches weir from all interfaces, and returns them.
-func DetachAll(pins loader.Pins) ([]loader.Target, error) {
+func DetachAll(pins loader.Pins) ([]netif.Target, error) {
 	list, err := pins.List()
-	detached := []loader.Target{}
+	detached := []netif.Target{}
 	for _, a := range list {
 		if bad := a.DetachAny(); bad != nil {
 			err = errors.Join(err, bad)
@@ -70,7 +71,7 @@ func DetachAll(pins loader.Pins) ([]loader.Target, error) {
 
 // DetachOnly is DetachAll where weir is attached to one interface at most;
 // otherwise it fails and changes nothing.
-func DetachOnly(pins loader.Pins) ([]loader.Target, error) {
+func DetachOnly(pins loader.Pins) ([]netif.Target, error) {
 	list, err := pins.List()
 	var names []string
 	for _, a := range list {

@@ -15,6 +15,7 @@ import (
 	"weir/filter/membership"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Metadata stands beside a program in the kernel. It says what the program's counters
@@ -67,7 +68,7 @@ func (m Metadata) outgoing() Metadata {
 }
 
 // At returns the metadata of an interface, with what stages say of its program.
-func (m Metadata) At(t loader.Target) Metadata {
+func (m Metadata) At(t netif.Target) Metadata {
 	if t.Out {
 		m = m.outgoing()
 	}

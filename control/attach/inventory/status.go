@@ -19,6 +19,8 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // Count is a number of packets and of their bytes.
@@ -41,7 +43,7 @@ type Status struct {
 	// NotIP are the frames with the reason not-ip by EtherType, the most frequent first.
 	NotIP []EtherTypeCount `json:"not_ip"`
 	// Order has the programs that packets meet at TC or in a dispatcher, this one among them, in their order.
-	Order []loader.Neighbour `json:"order,omitempty"`
+	Order []hooks.Neighbour `json:"order,omitempty"`
 	stages.State
 }
 
@@ -167,8 +169,8 @@ func byList(d Metadata, out bool, counters []loader.Counter) []ListCount {
 }
 
 // Interface is the interface and the direction of the packets.
-func (i Status) Interface() loader.Target {
-	return loader.Target{Netns: i.Netns, Iface: i.Name, Out: i.Direction == loader.Target{Out: true}.Direction()}
+func (i Status) Interface() netif.Target {
+	return netif.Target{Netns: i.Netns, Iface: i.Name, Out: i.Direction == netif.Target{Out: true}.Direction()}
 }
 
 // TopReasons returns the names of the reasons that have packets, the most frequent

@@ -22,6 +22,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Recorder records who was dropped: the last interval of the tracker of dropped packets, and the
@@ -433,7 +434,7 @@ type dropKey struct {
 }
 
 // Direction returns in or out.
-func Direction(out bool) string { return loader.Target{Out: out}.Direction() }
+func Direction(out bool) string { return netif.Target{Out: out}.Direction() }
 
 // keys returns what the flows belong to.
 func (r *Recorder) keys(ctx context.Context, by string, all Interval, names *geo.Database) (map[Flow]dropKey, error) {

@@ -11,20 +11,20 @@ import (
 	"weir/control/api"
 	"weir/filter/key"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/netif"
 )
 
 func TestAPI(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC)
 	dropped := Event{
-		Time: at, Target: loader.Target{Netns: "lab", Iface: "eth0"}, Reason: verdict.Blocked, Dropped: true, List: "feed",
+		Time: at, Target: netif.Target{Netns: "lab", Iface: "eth0"}, Reason: verdict.Blocked, Dropped: true, List: "feed",
 		Tuple: key.Tuple{
 			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, DstPort: 53,
 		},
 		Length: 60, OneIn: 4, Frame: []byte("frame"),
 	}
 	bare := dropped
-	bare.Target, bare.List, bare.Tuple, bare.Frame = loader.Target{Iface: "eth0"}, "", key.Tuple{}, nil
+	bare.Target, bare.List, bare.Tuple, bare.Frame = netif.Target{Iface: "eth0"}, "", key.Tuple{}, nil
 	icmp := dropped
 	icmp.Reason, icmp.Dropped, icmp.Frame = verdict.Allowed, false, nil
 	icmp.Tuple = key.Tuple{Src: netip.MustParseAddr("2001:db8::1"), Dst: netip.MustParseAddr("2001:db8::2"), Proto: 58}

@@ -18,6 +18,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Reason is the reason under which a packet was counted.
@@ -27,7 +28,7 @@ type Reason = verdict.Reason
 // events.
 type Event struct {
 	Time time.Time
-	loader.Target
+	netif.Target
 	Index   int // of the interface in its namespace
 	Reason  Reason
 	Dropped bool
@@ -84,7 +85,7 @@ func ParseReason(name string) (Reason, error) {
 
 // Interface is an interface on which programs report packets.
 type Interface struct {
-	loader.Target
+	netif.Target
 	Stats  *loader.Stats
 	Lists  []string        // their names, from list 1
 	Policy *verdict.Policy // decides whether a packet was dropped

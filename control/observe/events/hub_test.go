@@ -17,6 +17,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -118,7 +119,7 @@ func newBench(t *testing.T) *bench {
 	t.Cleanup(func() { k.Close() })
 	h := NewHub(slog.New(slog.DiscardHandler))
 	h.Follow([]Interface{{
-		Target: loader.Target{Netns: "lab", Iface: "eth0"}, Stats: k.Stats(), Lists: lists, Policy: &verdict.Policy{},
+		Target: netif.Target{Netns: "lab", Iface: "eth0"}, Stats: k.Stats(), Lists: lists, Policy: &verdict.Policy{},
 	}})
 	return &bench{t, h, k}
 }
@@ -170,7 +171,7 @@ func TestSubscribe(t *testing.T) {
 		{Reason: verdict.Allowed, List: "ours", Tuple: tuple(ours), Length: len(ours), OneIn: 1},
 	} {
 		e := got[i]
-		want.Target, want.Time = loader.Target{Netns: "lab", Iface: "eth0"}, e.Time
+		want.Target, want.Time = netif.Target{Netns: "lab", Iface: "eth0"}, e.Time
 		frame := e.Frame
 		if e.Frame = nil; !bytes.Equal(frame, [][]byte{listed, ours}[i]) {
 			t.Errorf("event %d has the frame % x", i, frame)

@@ -8,6 +8,7 @@ import (
 	"weir/control/observe/traffic"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // samples are the dropped packets that are exported as sFlow.
@@ -97,8 +98,8 @@ func gather(all <-chan events.Event, send func(export.Batch)) {
 }
 
 // interfaces returns what was counted on interfaces, of which index returns the indexes.
-func interfaces(counted []traffic.Interface, index func(loader.Target) uint32) (all []export.Interface) {
-	at := make(map[loader.Target]int) // of incoming packets
+func interfaces(counted []traffic.Interface, index func(netif.Target) uint32) (all []export.Interface) {
+	at := make(map[netif.Target]int) // of incoming packets
 	for _, c := range counted {
 		n := new(export.Traffic)
 		for _, reason := range c.Counts {
@@ -135,7 +136,7 @@ func (x *Exports) SendCounters(now time.Time, meter *traffic.Meter, attached []*
 		return
 	}
 	counted, _ := meter.Read()
-	b := &export.Samples{Interfaces: interfaces(counted, func(t loader.Target) uint32 {
+	b := &export.Samples{Interfaces: interfaces(counted, func(t netif.Target) uint32 {
 		for _, a := range attached {
 			if a.Target() == t {
 				if index, err := a.Index(); err == nil {

@@ -9,6 +9,7 @@ import (
 	"weir/control/observe/traffic"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // All packets that are dropped and have events are sampled.
@@ -44,14 +45,14 @@ func TestGather(t *testing.T) {
 }
 
 func TestInterfaces(t *testing.T) {
-	in, out, gone := loader.Target{Iface: "a"}, loader.Target{Iface: "a", Out: true}, loader.Target{Iface: "b"}
-	count := func(of loader.Target, passed, dropped uint64) traffic.Interface {
+	in, out, gone := netif.Target{Iface: "a"}, netif.Target{Iface: "a", Out: true}, netif.Target{Iface: "b"}
+	count := func(of netif.Target, passed, dropped uint64) traffic.Interface {
 		return traffic.Interface{Target: of, Counts: []traffic.Count{
 			{Reason: "clean", Counter: loader.Counter{Packets: passed, Bytes: 100 * passed}},
 			{Reason: "blocked", Drops: true, Counter: loader.Counter{Packets: dropped, Bytes: 60 * dropped}},
 		}}
 	}
-	all := interfaces([]traffic.Interface{count(gone, 1, 1), count(in, 3, 4), count(out, 5, 6)}, func(t loader.Target) uint32 {
+	all := interfaces([]traffic.Interface{count(gone, 1, 1), count(in, 3, 4), count(out, 5, 6)}, func(t netif.Target) uint32 {
 		return map[string]uint32{"a": 9}[t.Iface]
 	})
 	if len(all) != 1 || all[0].Index != 9 || all[0].Name != "a" || *all[0].In != (export.Traffic{Bytes: 540, Passed: 3, Dropped: 4}) || *all[0].Out != (export.Traffic{Bytes: 860, Passed: 5, Dropped: 6}) {

@@ -10,6 +10,7 @@ import (
 	"weir/control/stage"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Counters are packets and bytes by reason.
@@ -97,8 +98,8 @@ func (p *Program) gauges(s *loader.Stats) []stage.Sample {
 
 // Interface has the counts of an interface.
 type Interface struct {
-	loader.Target
-	XDP       string // as a loader.Hook; "" while the interface is gone or filtered by another program
+	netif.Target
+	XDP       string // as a hooks.Hook; "" while the interface is gone or filtered by another program
 	Unpinned  bool   // it is filtered only until the daemon ends
 	Counts    []Count
 	Penalties *int   // active; nil: no flow may have one
@@ -119,7 +120,7 @@ type Count struct {
 
 // account has the counts under the name of one interface.
 type account struct {
-	loader.Target
+	netif.Target
 	*reader
 	xdp       string // "" while it is not filtered
 	penalties *int
@@ -245,7 +246,7 @@ func (m *Meter) Counters() (reasons Counters, refuted uint64) {
 // in any case; others, of which any number may come and go, while they exist. An
 // interface that is renamed counts under its new name from then on, and takes
 // along what it counted, unless its former name still has an account.
-func (m *Meter) Follow(attached []Attachment, named []loader.Target, d Describer) {
+func (m *Meter) Follow(attached []Attachment, named []netif.Target, d Describer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	former, readers := make(map[*loader.Stats]*account), make(map[*loader.Stats]*reader)
@@ -286,7 +287,7 @@ func (m *Meter) Follow(attached []Attachment, named []loader.Target, d Describer
 }
 
 // account returns the account of an interface; it opens one if necessary.
-func (m *Meter) account(t loader.Target) *account {
+func (m *Meter) account(t netif.Target) *account {
 	i := slices.IndexFunc(m.accounts, func(a *account) bool { return a.Target == t })
 	if i < 0 {
 		i, m.accounts = len(m.accounts), append(m.accounts, &account{Target: t, reader: newReader(nil, Program{}), stages: make(map[counter]float64)})

@@ -14,6 +14,7 @@ import (
 	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Spec has the addresses recorded that lists match and with which this host converses.
@@ -59,7 +60,7 @@ func NewTwin() *conntrack.Collateral {
 }
 
 // Constants returns those of a program.
-func (p *Part) Constants(loader.Target, loader.Seed) map[string]any {
+func (p *Part) Constants(netif.Target, loader.Seed) map[string]any {
 	return map[string]any{bpf.WeirVarCollateral: uint8(1)}
 }
 

@@ -24,7 +24,7 @@ import (
 	"weir/filter/digest"
 	"weir/filter/fpr"
 	"weir/filter/hash"
-	"weir/loader"
+	"weir/loader/netif"
 )
 
 // ArchiveConfig describes an archive on disk.
@@ -63,13 +63,13 @@ type ArchiveCounts struct {
 
 // archived is a slice of an interface.
 type archived struct {
-	loader.Target
+	netif.Target
 	*digest.Slice
 }
 
 // file is a file of the archive.
 type file struct {
-	loader.Target
+	netif.Target
 	from, to time.Time
 	size     int64
 	name     string
@@ -141,7 +141,7 @@ func parseName(name string) (f file, ok bool) {
 	if i < 0 {
 		return f, false
 	}
-	return file{loader.Target{Netns: place[:i], Iface: place[i+1:]}, time.Unix(0, from), time.Unix(0, to), 0, name, false}, true
+	return file{netif.Target{Netns: place[:i], Iface: place[i+1:]}, time.Unix(0, from), time.Unix(0, to), 0, name, false}, true
 }
 
 // add adds a file to the index.
@@ -161,7 +161,7 @@ func (a *Archive) limit(c ArchiveConfig) {
 }
 
 // put queues a slice for writing. It must no longer change.
-func (a *Archive) put(t loader.Target, s *digest.Slice) {
+func (a *Archive) put(t netif.Target, s *digest.Slice) {
 	select {
 	case a.queue <- archived{t, s}:
 	default:

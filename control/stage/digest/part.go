@@ -11,6 +11,7 @@ import (
 	"weir/filter/digest"
 	"weir/filter/hash"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 const (
@@ -31,7 +32,7 @@ type Part struct {
 func (p *Part) archives() bool { return p != nil && p.Archive.Size > 0 }
 
 // Constants returns the geometry, and the secret of the digests.
-func (p *Part) Constants(t loader.Target, seed loader.Seed) map[string]any {
+func (p *Part) Constants(t netif.Target, seed loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if !t.Out {
 		all[bpf.WeirVarDigestConfig] = &bpf.WeirDigests{
@@ -42,7 +43,7 @@ func (p *Part) Constants(t loader.Target, seed loader.Seed) map[string]any {
 }
 
 // Keeps returns the maps of an interface's memory.
-func (p *Part) Keeps(t loader.Target) map[string]int {
+func (p *Part) Keeps(t netif.Target) map[string]int {
 	if t.Out {
 		return nil
 	}
@@ -61,7 +62,7 @@ func (*Part) Head(k loader.Kept) (*loader.Seed, *uint64) {
 }
 
 // Identity identifies what may be recorded in the same memory.
-func (p *Part) Identity(_ loader.Target, seed loader.Seed) uint64 {
+func (p *Part) Identity(_ netif.Target, seed loader.Seed) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, "multilinear hash, one line, bits in consecutive words, sixteen gathered, without checksums",
 		seed, p.Filter.Lines, uint32(p.Filter.Bits), p.Config.Slice)
@@ -74,7 +75,7 @@ func (*Part) Begin(loader.Kept) {}
 // goesOn reports whether what a part records goes on in the memory of the other one. Either may
 // be nil.
 func (p *Part) goesOn(next *Part) bool {
-	return p != nil && next != nil && p.Identity(loader.Target{}, loader.Seed{}) == next.Identity(loader.Target{}, loader.Seed{})
+	return p != nil && next != nil && p.Identity(netif.Target{}, loader.Seed{}) == next.Identity(netif.Target{}, loader.Seed{})
 }
 
 // Memory has the digests of an interface, which the program reads and writes at the same time.
@@ -92,7 +93,7 @@ func stateOf(k loader.Kept) *bpf.WeirDigestState {
 // are closed or take over other maps.
 func (p *Part) Read(s *loader.Stats, fn func(*Memory)) {
 	s.Read(func(k loader.Kept) {
-		if now := stateOf(k); now.Identity == p.Identity(loader.Target{}, now.Seed) {
+		if now := stateOf(k); now.Identity == p.Identity(netif.Target{}, now.Seed) {
 			fn(&Memory{k, int(p.Filter.Lines) * lineWords})
 		}
 	})

@@ -31,6 +31,7 @@ import (
 	"weir/filter/ordered"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // counts are an interface's counters since it was first recorded here.
@@ -57,7 +58,7 @@ type Recorder struct {
 
 // record is the state of an interface.
 type record struct {
-	loader.Target
+	netif.Target
 	stats    *loader.Stats // nil while the interface is gone
 	slices   []*digest.Slice
 	begun    time.Time // begin of the present slice
@@ -152,7 +153,7 @@ func (r *Recorder) closeArchive() {
 // Tick ends the slices that are due, and reports loops. Packets recorded before an interface is
 // first passed to Tick count as part of a slice that began before the last call without it. An
 // interface that is gone is forgotten with its last slice; the counters of one that is named stay.
-func (r *Recorder) Tick(_ time.Duration, incoming []stage.Interface, named []loader.Target) time.Duration {
+func (r *Recorder) Tick(_ time.Duration, incoming []stage.Interface, named []netif.Target) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.part == nil {
@@ -385,7 +386,7 @@ type Window struct{ From, To time.Time }
 
 // Seen is an interface's answer for some packets, in their order.
 type Seen struct {
-	loader.Target
+	netif.Target
 	Since time.Time // begin of the records; zero: there are none
 	Found []digest.Finding
 }
@@ -460,7 +461,7 @@ type search struct {
 	seen    []Seen
 }
 
-func (q *search) interfaceOf(t loader.Target) *Seen {
+func (q *search) interfaceOf(t netif.Target) *Seen {
 	i := slices.IndexFunc(q.seen, func(s Seen) bool { return s.Target == t })
 	if i < 0 {
 		i, q.seen = len(q.seen), append(q.seen, Seen{Target: t, Found: make([]digest.Finding, len(q.packets))})
@@ -473,7 +474,7 @@ func (q *search) wants(from, to time.Time) bool {
 	return slices.ContainsFunc(q.packets, func(p Packet) bool { return to.After(p.From) && !from.After(p.To) })
 }
 
-func (q *search) ask(t loader.Target, s *digest.Slice) {
+func (q *search) ask(t netif.Target, s *digest.Slice) {
 	seen := q.interfaceOf(t)
 	seen.begin(s.From)
 	sums, ok := q.sums[s.Seed]

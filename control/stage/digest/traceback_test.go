@@ -29,12 +29,13 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/data"
 )
 
 var (
 	start = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-	eth0  = loader.Target{Netns: "/run/netns/l-a b", Iface: "eth0-x"}
+	eth0  = netif.Target{Netns: "/run/netns/l-a b", Iface: "eth0-x"}
 )
 
 // slice returns a slice of n packets, that of the i-th second.
@@ -282,7 +283,7 @@ func TestArchiveOfManyInterfaces(t *testing.T) {
 	a, log := open(t, ArchiveConfig{Dir: t.TempDir(), Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 30})
 	same := slice(t, 0, 10)
 	for i := range 64 {
-		a.put(loader.Target{Iface: fmt.Sprint("eth", i)}, same)
+		a.put(netif.Target{Iface: fmt.Sprint("eth", i)}, same)
 	}
 	a.Close()
 	if n := a.Counts(); n.Files != 64 || n.Errors != 0 {
@@ -719,7 +720,7 @@ func TestArchiveOutlastsItsPart(t *testing.T) {
 	if follow(t, r, third); r.archive != open || open.config.Keep != 2*time.Hour {
 		t.Errorf("the archive has the limits %+v, not %+v", open.config, third.Archive)
 	}
-	eth0 := &record{Target: loader.Target{Iface: "eth0"}}
+	eth0 := &record{Target: netif.Target{Iface: "eth0"}}
 	r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: blocked.New(third.Filter)})
 	if r.Close(); open.Counts().Files != 1 || open.Counts().Errors != 0 {
 		t.Errorf("%+v", open.Counts())
@@ -736,7 +737,7 @@ func TestArchiveThatCannotBeMade(t *testing.T) {
 	}
 	r := NewRecorder(state, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	p := part(t, time.Second, ArchiveConfig{Keep: time.Hour, Size: 1 << 20})
-	eth0 := &record{Target: loader.Target{Iface: "eth0"}}
+	eth0 := &record{Target: netif.Target{Iface: "eth0"}}
 	keep := func() {
 		follow(t, r, p)
 		r.keep(eth0, &digest.Slice{From: time.Now(), To: time.Now(), Filter: blocked.New(p.Filter)})
@@ -760,8 +761,8 @@ func TestArchiveThatCannotBeMade(t *testing.T) {
 func TestCountersNeverGoBack(t *testing.T) {
 	r := NewRecorder(t.TempDir(), nil, slog.New(slog.DiscardHandler))
 	follow(t, r, part(t, time.Second, ArchiveConfig{}))
-	named, other := loader.Target{Iface: "eth0"}, loader.Target{Iface: "veth7"}
-	tick := func(incoming ...stage.Interface) { r.Tick(0, incoming, []loader.Target{named}) }
+	named, other := netif.Target{Iface: "eth0"}, netif.Target{Iface: "veth7"}
+	tick := func(incoming ...stage.Interface) { r.Tick(0, incoming, []netif.Target{named}) }
 	there := func() []stage.Interface { // with other programs each time
 		return []stage.Interface{{Target: named, Stats: new(loader.Stats)}, {Target: other, Stats: new(loader.Stats)}}
 	}
@@ -771,9 +772,9 @@ func TestCountersNeverGoBack(t *testing.T) {
 			l.now = l.now.plus(counts{5, 4, 3})
 		}
 	}
-	want := func(when string, counted map[loader.Target][]float64) {
+	want := func(when string, counted map[netif.Target][]float64) {
 		t.Helper()
-		got := make(map[loader.Target][]float64)
+		got := make(map[netif.Target][]float64)
 		for _, s := range r.Samples() {
 			if s.Counter {
 				got[s.At] = append(got[s.At], s.Value)
@@ -786,24 +787,24 @@ func TestCountersNeverGoBack(t *testing.T) {
 	once, twice, thrice := []float64{5, 4, 3}, []float64{10, 8, 6}, []float64{15, 12, 9}
 	tick(there()...)
 	count()
-	want("at first", map[loader.Target][]float64{named: once, other: once})
+	want("at first", map[netif.Target][]float64{named: once, other: once})
 	tick()
-	want("gone", map[loader.Target][]float64{named: once})
+	want("gone", map[netif.Target][]float64{named: once})
 	if seen, err := r.Find(t.Context(), nil); err != nil || len(seen) > 0 {
 		t.Errorf("asked: %+v, %v", seen, err)
 	}
 	tick(there()...)
 	count()
-	want("back", map[loader.Target][]float64{named: twice, other: once})
+	want("back", map[netif.Target][]float64{named: twice, other: once})
 	follow(t, r, nil)
-	want("off", map[loader.Target][]float64{})
+	want("off", map[netif.Target][]float64{})
 	follow(t, r, part(t, 2*time.Second, ArchiveConfig{}))
-	want("on again", map[loader.Target][]float64{named: twice, other: once})
+	want("on again", map[netif.Target][]float64{named: twice, other: once})
 	tick(there()...)
 	count()
-	want("on again, with packets", map[loader.Target][]float64{named: thrice, other: twice})
+	want("on again, with packets", map[netif.Target][]float64{named: thrice, other: twice})
 	r.Tick(0, nil, nil)
-	want("neither there nor named", map[loader.Target][]float64{})
+	want("neither there nor named", map[netif.Target][]float64{})
 }
 
 // However the clock is changed during a slice, it is found by the times of its

@@ -8,6 +8,7 @@ import (
 	"weir/control/stage"
 	"weir/filter/recent"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // CPU has the counters of a CPU.
@@ -76,7 +77,7 @@ type Memory struct {
 // the stats are closed or take over other maps.
 func (p *Part) Read(s *loader.Stats, fn func(*Memory)) {
 	s.Read(func(k loader.Kept) {
-		if now := stateOf(k); now.Identity == p.Identity(loader.Target{}, now.Seed) {
+		if now := stateOf(k); now.Identity == p.Identity(netif.Target{}, now.Seed) {
 			fn(&Memory{k, int(p.Lines) * lineWords, p.cells()})
 		}
 	})

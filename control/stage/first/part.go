@@ -16,6 +16,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // The memory of an interface: two generations, or cells in their place, of lines.
@@ -50,7 +51,7 @@ func (p *Part) gap() uint64 {
 }
 
 // Constants returns those of programs for incoming packets.
-func (p *Part) Constants(t loader.Target, seed loader.Seed) map[string]any {
+func (p *Part) Constants(t netif.Target, seed loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if !t.Out {
 		all[bpf.WeirVarFirstSeen] = p.constants(seed)
@@ -100,7 +101,7 @@ func (p *Part) Words(lists []engine.List) map[string][]uint64 {
 }
 
 // Keeps returns the maps of an interface's memory.
-func (p *Part) Keeps(t loader.Target) map[string]int {
+func (p *Part) Keeps(t netif.Target) map[string]int {
 	if t.Out {
 		return nil
 	}
@@ -114,7 +115,7 @@ func (p *Part) Head(k loader.Kept) (*loader.Seed, *uint64) {
 }
 
 // Identity identifies what may be remembered in the same memory.
-func (p *Part) Identity(_ loader.Target, seed loader.Seed) uint64 {
+func (p *Part) Identity(_ netif.Target, seed loader.Seed) uint64 {
 	h, c := fnv.New64a(), p.constants(seed)
 	if p.cells() {
 		fmt.Fprint(h, "cells of three bits, multilinear hash, four of one line", seed, c.V4, c.V6, c.Lines, c.Tuple, c.Sinks, c.Values)

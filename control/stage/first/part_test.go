@@ -6,6 +6,7 @@ import (
 	"weir/control/stage"
 	"weir/filter/recent"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Programs of earlier versions are adopted with the flows that they know: what identifies
@@ -18,7 +19,7 @@ func TestIdentity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.(*Part).Identity(loader.Target{}, loader.Seed{1}); got != want {
+		if got := p.(*Part).Identity(netif.Target{}, loader.Seed{1}); got != want {
 			t.Errorf("%v: %#x, want %#x", filter, got, want)
 		}
 	}

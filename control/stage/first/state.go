@@ -11,6 +11,7 @@ import (
 	"weir/control/stage"
 	"weir/filter/recent"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // About describes what looks for new flows.
@@ -24,7 +25,7 @@ type About struct {
 
 // About returns what is said of the programs for incoming packets, nil where they do not
 // look for new flows.
-func (s *Spec) About(t loader.Target) *About {
+func (s *Spec) About(t netif.Target) *About {
 	if !s.On() || t.Out {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Spec says whether headers in tunnels are matched.
@@ -39,7 +40,7 @@ func (*Spec) Part() (engine.Part, error) { return part{}, nil }
 
 type part struct{ engine.BasePart }
 
-func (part) Constants(loader.Target, loader.Seed) map[string]any { return make(map[string]any) }
+func (part) Constants(netif.Target, loader.Seed) map[string]any { return make(map[string]any) }
 
 // Twin makes programs and their twin match headers in tunnels.
 func (part) Twin(v *verdict.Program) { v.Inner = true }

@@ -10,6 +10,7 @@ import (
 	"weir/filter/icarus"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Part is the share of programs for incoming packets.
@@ -21,7 +22,7 @@ type Part struct {
 }
 
 // Constants returns those of the node, and of the policy.
-func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
+func (p *Part) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if !t.Out {
 		all[bpf.WeirVarLoopNode], all[bpf.WeirVarDropLooped] = p.constants(), loader.Flag(p.Drop)
@@ -46,7 +47,7 @@ func (p *Part) constants() *bpf.WeirLoopConfig {
 }
 
 // General returns why no packet takes the lean path.
-func (p *Part) General(t loader.Target) string {
+func (p *Part) General(t netif.Target) string {
 	if t.Out {
 		return ""
 	}

@@ -16,6 +16,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // listOf is the name under which the journal keeps the groups of an interface.
@@ -33,21 +34,21 @@ type Groups struct {
 	Journal *journal.Journal // of manual groups
 	log     *slog.Logger
 
-	present map[loader.Target]bool
-	problem string                   // as last logged
-	seen    []Copies                 // the generation's counters as last read
-	copies  map[loader.Target]Copies // since the daemon began; the zero target has those of all
+	present map[netif.Target]bool
+	problem string                  // as last logged
+	seen    []Copies                // the generation's counters as last read
+	copies  map[netif.Target]Copies // since the daemon began; the zero target has those of all
 }
 
 // NewGroups returns groups without a journal.
 func NewGroups(log *slog.Logger) *Groups {
-	return &Groups{log: log, copies: make(map[loader.Target]Copies)}
+	return &Groups{log: log, copies: make(map[netif.Target]Copies)}
 }
 
 // Connect connects the interfaces that exist now to a generation's ports.
 func (s *Groups) Connect(g *engine.Generation) {
 	before, problem := s.present, s.problem
-	s.present, s.problem = make(map[loader.Target]bool), ""
+	s.present, s.problem = make(map[netif.Target]bool), ""
 	p := Of(g)
 	if p == nil {
 		return
@@ -77,7 +78,7 @@ func (s *Groups) count(p *Part, g *engine.Generation) {
 	now := p.Copies(g.Kernel())
 	s.seen = append(s.seen, make([]Copies, len(now)-len(s.seen))...)
 	for i, c := range now {
-		of := loader.Target{}
+		of := netif.Target{}
 		if i > 0 {
 			of = p.Ports[i-1].Target
 		}
@@ -109,7 +110,7 @@ func (s *Groups) state(g *engine.Generation) (m client.Multicast, err error) {
 	}
 	if p != nil {
 		s.count(p, g)
-		n := s.copies[loader.Target{}]
+		n := s.copies[netif.Target{}]
 		m = client.Multicast{
 			Groups: p.Table.Len(), MaxGroups: p.Table.MaxGroups, Planned: p.Table.Rate(),
 			Copied: n.Listed.Packets, CopiedBytes: n.Listed.Bytes, Left: n.Unlisted.Packets, LeftBytes: n.Unlisted.Bytes,

@@ -3,7 +3,7 @@ package multicast
 import (
 	"weir/control/engine"
 	"weir/control/stage"
-	"weir/loader"
+	"weir/loader/netif"
 )
 
 var (
@@ -31,7 +31,7 @@ func (s *Groups) Samples(g *engine.Generation) (all []stage.Sample) {
 		return nil
 	}
 	s.count(p, g)
-	n := s.copies[loader.Target{}]
+	n := s.copies[netif.Target{}]
 	all = []stage.Sample{
 		{Family: groupsWanted, Value: float64(p.Table.Len())}, {Family: groupsMax, Value: float64(p.Table.MaxGroups)},
 		{Family: copiedPackets, Value: float64(n.Listed.Packets)}, {Family: copiedBytes, Value: float64(n.Listed.Bytes)},

@@ -9,7 +9,8 @@ import (
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/filter/multicast"
-	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 )
 
 // Spec forwards packets to groups wider than a link, from the interfaces where
@@ -96,8 +97,8 @@ func (s *Spec) Check(errs *quantity.FieldErrors) {
 
 // CheckAt adds what is wrong with an interface that is filtered at a place, in the network
 // namespace of the first one or not.
-func (s *Spec) CheckAt(errs *quantity.FieldErrors, path string, place loader.Hook, together bool) {
-	if s.On() && place != loader.Native {
+func (s *Spec) CheckAt(errs *quantity.FieldErrors, path string, place hooks.Hook, together bool) {
+	if s.On() && place != hooks.Native {
 		errs.Failf(path, "multicast is forwarded in native mode only, not %v: elsewhere the copies of a packet may share their bytes", place)
 	}
 	if s.On() && !together {
@@ -106,7 +107,7 @@ func (s *Spec) CheckAt(errs *quantity.FieldErrors, path string, place loader.Hoo
 }
 
 // General returns why no packet takes the lean path.
-func (s *Spec) General(at loader.Target) string {
+func (s *Spec) General(at netif.Target) string {
 	if !s.On() {
 		return ""
 	}

@@ -20,6 +20,8 @@ import (
 	"weir/filter/hash"
 	"weir/filter/multicast"
 	"weir/loader"
+	"weir/loader/explain"
+	"weir/loader/netif"
 )
 
 // Part is the share of the programs for incoming packets, of one generation: they copy packets to
@@ -39,7 +41,7 @@ type Part struct {
 
 // Port is an interface and the groups that it wants when the generation is built.
 type Port struct {
-	loader.Target
+	netif.Target
 	Groups, Manual []netip.Addr // of the configuration, and added by commands
 	Edge           bool         // of the domain that detects loops
 }
@@ -58,7 +60,7 @@ func (s *Spec) Part(netns string, edges []string, j *journal.Journal) *Part {
 	at, known := make(map[string]*Port), make(map[netip.Addr]bool)
 	for i, iface := range s.Interfaces {
 		p.Ports[i] = Port{
-			Target: loader.Target{Netns: netns, Iface: iface.Name},
+			Target: netif.Target{Netns: netns, Iface: iface.Name},
 			Edge:   slices.ContainsFunc(edges, func(edge string) bool { ok, _ := path.Match(edge, iface.Name); return ok }),
 		}
 		at[listOf(iface.Name)] = &p.Ports[i]
@@ -89,7 +91,7 @@ func Of(g *engine.Generation) *Part {
 }
 
 // General returns why no packet takes the lean path.
-func (*Part) General(t loader.Target) string {
+func (*Part) General(t netif.Target) string {
 	if t.Out {
 		return ""
 	}
@@ -97,7 +99,7 @@ func (*Part) General(t loader.Target) string {
 }
 
 // Constants returns the geometry of the filters.
-func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
+func (p *Part) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if l := &p.Layout; !t.Out {
 		all[bpf.WeirVarMulticast] = &bpf.WeirMulticastFilters{Ports: uint32(l.Ports), Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest)}
@@ -176,7 +178,7 @@ func checkKernel() error {
 	}
 	if action != loader.ActionRedirect {
 		return fmt.Errorf("multicast: %w by this kernel, which cannot copy a packet to several interfaces: "+
-			"use Linux 5.14 or later, or a configuration without multicast", loader.ErrUnsupported)
+			"use Linux 5.14 or later, or a configuration without multicast", explain.ErrUnsupported)
 	}
 	return nil
 }
@@ -205,12 +207,12 @@ func (p *Part) connect(g *loader.Generation, n int) (there bool, err error) {
 	to, d := &p.Ports[n], &p.devices[n]
 	iface, err := to.Find()
 	switch {
-	case errors.Is(err, loader.ErrNoNetns):
+	case errors.Is(err, netif.ErrNoNetns):
 		*d = device{}
 		return false, nil
-	case errors.Is(err, loader.ErrNoInterface) && d.index == 0:
+	case errors.Is(err, netif.ErrNoInterface) && d.index == 0:
 		return false, nil
-	case errors.Is(err, loader.ErrNoInterface): // it may exist under another name
+	case errors.Is(err, netif.ErrNoInterface): // it may exist under another name
 		*d = device{}
 		return false, g.ClearDevice(bpf.WeirMapMulticastDevices, n)
 	case err != nil:
@@ -224,14 +226,14 @@ func (p *Part) connect(g *loader.Generation, n int) (there bool, err error) {
 	}
 	egress := bpf.WeirMulticastPort{Port: uint32(n + 1), Edge: loader.Flag(to.Edge)}
 	if len(iface.HardwareAddr) != len(egress.Mac) {
-		return false, fmt.Errorf("%w: it has no Ethernet address", loader.ErrUnsupported)
+		return false, fmt.Errorf("%w: it has no Ethernet address", explain.ErrUnsupported)
 	}
 	copy(egress.Mac[:], iface.HardwareAddr)
 	switch err := g.SetDevice(bpf.WeirMapMulticastDevices, n, to.Target, iface, map[string]any{bpf.WeirVarEgress: &egress}); {
-	case errors.Is(err, loader.ErrNoNetns): // it has gone meanwhile
+	case errors.Is(err, netif.ErrNoNetns): // it has gone meanwhile
 		*d = device{}
 		return false, nil
-	case errors.Is(err, loader.ErrNoInterface):
+	case errors.Is(err, netif.ErrNoInterface):
 		*d = device{}
 		return false, g.ClearDevice(bpf.WeirMapMulticastDevices, n)
 	case err != nil:

@@ -17,7 +17,7 @@ import (
 	"weir/control/stage/multicast/client"
 	"weir/filter/hash"
 	"weir/filter/multicast"
-	"weir/loader"
+	"weir/loader/netif"
 )
 
 // host is a daemon that filters by a generation.
@@ -46,7 +46,7 @@ func TestRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	part := &Part{Ports: []Port{{Target: loader.Target{Iface: "eth1"}}}, Table: table}
+	part := &Part{Ports: []Port{{Target: netif.Target{Iface: "eth1"}}}, Table: table}
 	h := &host{g: &engine.Generation{Parts: []engine.Part{part}}}
 	groups := NewGroups(slog.New(slog.DiscardHandler))
 	groups.Journal = j

@@ -15,6 +15,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/sfb"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Limits are the limits of an interface.
@@ -27,7 +28,7 @@ type Limits struct {
 
 // Interface is an interface, or a glob, with its limits; nil: none.
 type Interface struct {
-	loader.Target
+	netif.Target
 	Limits *Limits
 }
 
@@ -38,7 +39,7 @@ type Part struct {
 }
 
 // at returns the limits of an interface, nil for none.
-func (p *Part) at(t loader.Target) *Limits {
+func (p *Part) at(t netif.Target) *Limits {
 	if at := slices.IndexFunc(p.Interfaces, func(i Interface) bool { return stage.Covers(i.Target, t) }); at >= 0 {
 		return p.Interfaces[at].Limits
 	}
@@ -46,7 +47,7 @@ func (p *Part) at(t loader.Target) *Limits {
 }
 
 // Constants returns those of a policed interface.
-func (p *Part) Constants(t loader.Target, seed loader.Seed) map[string]any {
+func (p *Part) Constants(t netif.Target, seed loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if l := p.at(t); l != nil {
 		all[bpf.WeirVarPolicer] = l.constants(seed)
@@ -69,7 +70,7 @@ func (l *Limits) constants(seed loader.Seed) *bpf.WeirPolicerConfig {
 }
 
 // General keeps packets of policed interfaces off the lean path.
-func (p *Part) General(t loader.Target) string {
+func (p *Part) General(t netif.Target) string {
 	if p.at(t) == nil {
 		return ""
 	}
@@ -77,7 +78,7 @@ func (p *Part) General(t loader.Target) string {
 }
 
 // Keeps returns the memory of a policer.
-func (p *Part) Keeps(t loader.Target) map[string]int {
+func (p *Part) Keeps(t netif.Target) map[string]int {
 	if p.at(t) == nil {
 		return nil
 	}
@@ -91,7 +92,7 @@ func (p *Part) Head(k loader.Kept) (*loader.Seed, *uint64) {
 }
 
 // Identity identifies what may go on in the same memory.
-func (p *Part) Identity(t loader.Target, seed loader.Seed) uint64 {
+func (p *Part) Identity(t netif.Target, seed loader.Seed) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, "four levels of 256 bins, slices of 64", &struct {
 		bpf.WeirPolicerConfig

@@ -11,6 +11,7 @@ import (
 	"weir/control/stage"
 	"weir/filter/sfb"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Shared and CPU are a policer's memory: what all CPUs share, and what each has for itself.
@@ -69,7 +70,7 @@ type About struct {
 }
 
 // About returns what is said of an interface's program, nil where it has no limit.
-func (p *Part) About(t loader.Target) *About {
+func (p *Part) About(t netif.Target) *About {
 	l := p.at(t)
 	if l == nil {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"weir/control/engine"
 	"weir/control/stage"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Check returns what is wrong with an interface whose outgoing packets are filtered or not.
@@ -22,13 +23,13 @@ func Check(on, outgoing bool) error {
 // Part is the share of programs.
 type Part struct {
 	engine.BasePart
-	Interfaces []loader.Target // or globs, for outgoing packets
+	Interfaces []netif.Target // or globs, for outgoing packets
 }
 
 // Constants returns those of an interface. Only programs for TC have them.
-func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
+func (p *Part) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	all := make(map[string]any)
-	if slices.ContainsFunc(p.Interfaces, func(o loader.Target) bool { return stage.Covers(o, t) }) {
+	if slices.ContainsFunc(p.Interfaces, func(o netif.Target) bool { return stage.Covers(o, t) }) {
 		all[bpf.WeirTCVarReject] = uint8(1)
 	}
 	return all

@@ -16,6 +16,7 @@ import (
 	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Spec says what becomes of replies to connections that this host opens.
@@ -140,7 +141,7 @@ type Part struct {
 
 // Constants returns those of the program of an interface. It knows the connections of its
 // network namespace only, and the ports that are connected from there.
-func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
+func (p *Part) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	c := bpf.WeirReplyConfig{
 		On: 1, Pass: loader.Flag(!p.Drop), Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
 		Opening: uint64(p.Opening), Established: uint64(p.Established), Udp: uint64(p.UDP),
@@ -154,7 +155,7 @@ func (p *Part) Constants(t loader.Target, _ loader.Seed) map[string]any {
 }
 
 // Devices returns the interfaces inside, for the programs of outgoing packets.
-func (p *Part) Devices(t loader.Target) map[string][]string {
+func (p *Part) Devices(t netif.Target) map[string][]string {
 	all := map[string][]string{bpf.WeirMapReplyInsides: nil}
 	if t.Out {
 		all[bpf.WeirMapReplyInsides] = p.Inside

@@ -13,6 +13,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Counting is how programs count for a tracker. Its secret derives from the generation's seed.
@@ -44,7 +45,7 @@ type Part struct {
 }
 
 // Constants returns none: the loader lays out the trackers, which [Part.Configure] sets.
-func (*Part) Constants(loader.Target, loader.Seed) map[string]any { return nil }
+func (*Part) Constants(netif.Target, loader.Seed) map[string]any { return nil }
 
 // of returns the trackers of a direction, with secrets of their own, so that their hashes differ.
 func (p *Part) of(out bool, seed hash.Seed) []Counting {

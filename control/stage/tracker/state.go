@@ -10,6 +10,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 )
 
 // Hitters returns the last reports of the trackers of heavy hitters.
@@ -97,7 +98,7 @@ func meeting(all []verdict.Penalty, q explain.Question) (kept []verdict.Penalty,
 // DescribeAnswer adds to an answer what is known of heavy hitters: how much of one exceeds its
 // limit, how many penalties are left out, and which flows are spared.
 func (r *Runner) DescribeAnswer(a *explain.Answer, more int) {
-	if a.Direction == (loader.Target{Out: true}).Direction() || !a.Known.Src.IsValid() {
+	if a.Direction == (netif.Target{Out: true}).Direction() || !a.Known.Src.IsValid() {
 		return // outgoing packets have no penalties
 	}
 	a.PenaltiesMore = more

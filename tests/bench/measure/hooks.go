@@ -11,7 +11,7 @@ import (
 
 	"weir/control/engine"
 	"weir/filter/verdict"
-	"weir/loader"
+	"weir/loader/hooks"
 	"weir/tests/bench/probe"
 	"weir/tests/offload"
 )
@@ -33,10 +33,10 @@ func (s *session) hooks() (err error) {
 		return err
 	}
 	c, err := s.enterAll(b, []kind{
-		{name: weirGenericXDP, make: newHooked(loader.Generic), slow: true},
-		{name: weirTC, make: newHooked(loader.TC), slow: true},
-		{name: genericXDPDrop, make: newUnconditional(loader.Generic), slow: true, silent: true},
-		{name: tcDrop, make: newUnconditional(loader.TC), slow: true, silent: true},
+		{name: weirGenericXDP, make: newHooked(hooks.Generic), slow: true},
+		{name: weirTC, make: newHooked(hooks.TC), slow: true},
+		{name: genericXDPDrop, make: newUnconditional(hooks.Generic), slow: true, silent: true},
+		{name: tcDrop, make: newUnconditional(hooks.TC), slow: true, silent: true},
 	})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		s.logf("  left out: %v", err)
@@ -63,12 +63,12 @@ func (w *wire) stacked() error {
 // hooked is weir at a hook behind the driver.
 type hooked struct {
 	weir
-	hook loader.Hook
+	hook hooks.Hook
 }
 
-func newHooked(hook loader.Hook) func(place) contender {
+func newHooked(hook hooks.Hook) func(place) contender {
 	return func(p place) contender {
-		return &hooked{weir{place: p, configuration: configuration{config: engine.Config{TC: hook == loader.TC}}}, hook}
+		return &hooked{weir{place: p, configuration: configuration{config: engine.Config{TC: hook == hooks.TC}}}, hook}
 	}
 }
 
@@ -91,11 +91,11 @@ func (h *hooked) received() (all, listed uint64, err error) {
 // unconditional drops every packet at a hook behind the driver.
 type unconditional struct {
 	nothing
-	hook loader.Hook
+	hook hooks.Hook
 	link link.Link
 }
 
-func newUnconditional(hook loader.Hook) func(place) contender {
+func newUnconditional(hook hooks.Hook) func(place) contender {
 	return func(p place) contender { return &unconditional{nothing: nothing{p}, hook: hook} }
 }
 
@@ -104,7 +104,7 @@ func (u *unconditional) catch() error {
 		return err
 	}
 	drop := probe.NewDropping
-	if u.hook == loader.TC {
+	if u.hook == hooks.TC {
 		drop = probe.NewDroppingTC
 	}
 	p, err := drop()
@@ -113,7 +113,7 @@ func (u *unconditional) catch() error {
 	}
 	defer p.Close() // the link keeps it
 	return u.wire.B.In(func() (err error) {
-		if u.hook == loader.TC {
+		if u.hook == hooks.TC {
 			u.link, err = link.AttachTCX(link.TCXOptions{Interface: u.wire.in, Program: p, Attach: ebpf.AttachTCXIngress})
 		} else {
 			u.link, err = link.AttachXDP(link.XDPOptions{Interface: u.wire.in, Program: p, Flags: link.XDPGenericMode})

@@ -20,6 +20,8 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/hooks"
+	"weir/loader/netif"
 	"weir/tests/bench/probe"
 )
 
@@ -86,10 +88,10 @@ func (w *weir) prepare(b *blocklist) error {
 	return err
 }
 
-func (w *weir) enforce() error { return w.enforceAt(loader.Native) }
+func (w *weir) enforce() error { return w.enforceAt(hooks.Native) }
 
-func (w *weir) enforceAt(hook loader.Hook) error {
-	p, err := pins.Prepare(loader.Target{Netns: w.wire.B.Netns, Iface: w.wire.B.Iface}, hook)
+func (w *weir) enforceAt(hook hooks.Hook) error {
+	p, err := pins.Prepare(netif.Target{Netns: w.wire.B.Netns, Iface: w.wire.B.Iface}, hook)
 	if err != nil {
 		return err
 	}
