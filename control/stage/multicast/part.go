@@ -153,7 +153,7 @@ func (p *Part) Fill(g *loader.Generation, secret *hash.Secret) (err error) {
 func checkKernel() error {
 	devices, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_probe", Type: ebpf.DevMap, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
-		return fmt.Errorf("probe for multicast: %w", err)
+		return fmt.Errorf("probe for multicast: %w", explain.Permission(err))
 	}
 	defer devices.Close()
 	p, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
@@ -169,12 +169,12 @@ func checkKernel() error {
 		License: "Dual BSD/GPL",
 	}, ebpf.ProgramOptions{LogDisabled: true})
 	if err != nil {
-		return fmt.Errorf("probe for multicast: %w", err)
+		return fmt.Errorf("probe for multicast: %w", explain.Permission(err))
 	}
 	defer p.Close()
 	action, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: 1})
 	if err != nil {
-		return fmt.Errorf("probe for multicast: %w", err)
+		return fmt.Errorf("probe for multicast: %w", explain.Permission(err))
 	}
 	if action != loader.ActionRedirect {
 		return fmt.Errorf("multicast: %w by this kernel, which cannot copy a packet to several interfaces: "+
