@@ -28,16 +28,20 @@
 volatile const __u8 block_classes[CLASSES + 1] = {};
 
 /*
- * Flags in p->open, above the gates: the family of the shape that is probed, and the side
- * of the packet by whose network its keys have a class. The lookup of the class reads these
- * instead of the shape, whose number the verifier would track.
+ * Flags in p->open, above the gates: whether the keys of the shape that is probed have the
+ * class of the source's network or of the destination's, and whether these are IPv4. The
+ * lookup of the class reads these instead of the shape, whose number the verifier would
+ * track.
  */
 #define CLASS_SRC   8
 #define CLASS_DST   16
 #define CLASS_V4    32
 #define CLASS_FLAGS (CLASS_SRC | CLASS_DST | CLASS_V4)
 
-/* Sets these flags for a shape. */
+/*
+ * Sets these flags for a shape: the source has the class if the shape has all bits of its
+ * network, otherwise the destination, on the same condition.
+ */
 static __always_inline void set_class_side(struct packet *p, const volatile struct shape *s)
 {
 	__u32 head = s->head, v6 = head & FIELD_V6, least = v6 ? CLASS6_BITS : CLASS4_BITS;

@@ -21,7 +21,7 @@ struct {
 	__uint(max_entries, 1 << 12);
 } wakes SEC(".maps");
 
-/* What finds the buffer full need not wake it again. */
+/* Wakes it. If the buffer is full, it has been woken already. */
 static __always_inline void wake(const struct cpu_row *row)
 {
 	__u64 nothing = 0;

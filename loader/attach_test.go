@@ -761,7 +761,7 @@ func TestReattachRenamed(t *testing.T) {
 	l.Wire(t)
 	wantError(t, a.Reattach(nil), netif.ErrNoInterface)
 	if _, err := a.Name(); !errors.Is(err, netif.ErrNoInterface) {
-		t.Errorf("the name of what is gone: %v", err)
+		t.Errorf("the name of an interface that is gone: %v", err)
 	}
 	rename(t, l, l.B.Iface, "other")
 	if err := a.Reattach(nil); err != nil {
@@ -853,7 +853,7 @@ func TestMovedAway(t *testing.T) {
 		}
 	})
 	if _, err := a.Name(); !errors.Is(err, netif.ErrNoInterface) {
-		t.Errorf("the name of what has left: %v", err)
+		t.Errorf("the name of an interface that has left: %v", err)
 	}
 	g := newTestGeneration(t, Config{})
 	_, err = attachLoaded(pins, target(l.B), hooks.Native, nil, g.Load)

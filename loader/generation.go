@@ -428,7 +428,7 @@ func (g *Generation) loadFolded(spec *ebpf.CollectionSpec, replacements map[stri
 }
 
 // withOwnPrograms returns a copy of a specification whose programs can get other instructions: all
-// else, which takes longer to copy, is that of spec.
+// else, which takes longer to copy, it shares with spec.
 func withOwnPrograms(spec *ebpf.CollectionSpec) *ebpf.CollectionSpec {
 	own := *spec
 	own.Programs = make(map[string]*ebpf.ProgramSpec, len(spec.Programs))

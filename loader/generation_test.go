@@ -62,9 +62,8 @@ func withClasses(c Config) Config {
 	return c
 }
 
-// maxVerified is what a program may cost the verifier, in instructions that it
-// walks. Its limit is a million; the rest is left to other kernels, whose
-// verifiers prune other paths.
+// maxVerified bounds the instructions that the verifier walks for a program. Its limit is a
+// million; the rest is left to other kernels, whose verifiers prune other paths.
 const maxVerified = 420_000
 
 func TestLoad(t *testing.T) {

@@ -203,7 +203,7 @@ type open struct{ files, maps int }
 
 func (o open) String() string { return fmt.Sprintf("%d files, %d mapped maps", o.files, o.maps) }
 
-// openFiles is what the process has open, for tests of what leaks.
+// openFiles counts what the process has open, to find leaks.
 func openFiles(t *testing.T) open {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

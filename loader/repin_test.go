@@ -325,7 +325,7 @@ func TestRepinDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	if made, err := a.Repin(); made != 0 || err != nil || bpffs.Exists(a.path) {
-		t.Errorf("%d pins made of what was detached, %v", made, err)
+		t.Errorf("%d pins made for a program that was detached, %v", made, err)
 	}
 	next := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	names := pinsOf(t, next)
@@ -340,7 +340,7 @@ func TestRepinDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	if made, err := next.Repin(); made != 0 || err != nil || bpffs.Exists(last.path) {
-		t.Errorf("%d pins made of what was taken over, %v", made, err)
+		t.Errorf("%d pins made for a program that was taken over, %v", made, err)
 	}
 	repinned(t, last, len(names), names)
 	next.Close()

@@ -289,7 +289,7 @@ func TestTrackersOfOthers(t *testing.T) {
 }
 
 // Earlier versions count on each interface alone. Their penalties stay, and programs count anew; so
-// they do where a process was killed while it replaced pins, of which some are those of before.
+// they do where a process was killed while it replaced pins, and some are the former ones.
 func TestTrackersOfAnEarlierVersion(t *testing.T) {
 	for name, change := range map[string]func(g *Generation, entries map[string]int){
 		"earlier": func(g *Generation, entries map[string]int) {

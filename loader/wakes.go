@@ -14,16 +14,16 @@ import (
 	"weir/loader/explain"
 )
 
-// Wakes is a ring buffer through which programs wake this process, where [Trackers.SetWake]
-// asks them to.
+// Wakes is a ring buffer. Programs write to it to wake this process, while [Trackers.SetWake]
+// asks for that.
 type Wakes struct {
 	ring               *array
 	file               *os.File // whose readability the runtime waits for
 	consumed, produced []byte   // pages of the ring buffer
 }
 
-// NewWakes returns a ring buffer for [Config.Wakes]. The programs of any number of
-// generations may share it.
+// NewWakes makes a ring buffer for [Config.Wakes], the smallest that the kernel has. Programs of
+// all generations can write to one.
 func NewWakes() (_ *Wakes, err error) {
 	defer func() {
 		if err != nil {
@@ -67,7 +67,7 @@ func newWakes(spec *ebpf.MapSpec) (*array, error) {
 	return newArray(spec)
 }
 
-// Wait waits until a program has woken this process, and no thread meanwhile. It fails after
+// Wait waits until a program has woken this process, without a thread. It fails after
 // End. One goroutine may call it.
 func (w *Wakes) Wait() error {
 	conn, err := w.file.SyscallConn()
@@ -107,7 +107,8 @@ func (w *Wakes) Close() error {
 	return errors.Join(append(errs, w.ring.Close())...)
 }
 
-// makeWakes makes the generation's programs wake whom the configuration says, or no one.
+// makeWakes sets the ring buffer that the generation's programs write to: the configuration's, or
+// one that no process reads.
 func (g *Generation) makeWakes() (err error) {
 	if w := g.config.Wakes; w != nil {
 		g.maps[bpf.WeirMapWakes] = w.ring.share()

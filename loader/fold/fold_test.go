@@ -251,7 +251,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// The value of a variable, not what the object has at its place, is what counts.
+// The value of a variable counts, not the bytes that the object has at its place.
 func TestFoldVariables(t *testing.T) {
 	spec := specOf(asm.Instructions{asm.Mov.Imm(asm.R0, 1), constant(asm.R2, 8), asm.LoadMem(asm.R0, asm.R2, 0, asm.Word), asm.Return()}, 1, 2)
 	v := &ebpf.VariableSpec{Name: "v", SectionName: ".rodata", Offset: 8, Value: make([]byte, 4)}
