@@ -15,18 +15,24 @@ func (t Target) Matching(patterns []string) (found []uint32, err error) {
 		if err != nil {
 			return err
 		}
-		for _, l := range links {
-			match, err := matchAny(patterns, l.Attrs().Name)
-			if err != nil {
-				return err
-			}
-			if match {
-				found = append(found, uint32(l.Attrs().Index))
-			}
-		}
-		return nil
+		found, err = matching(links, patterns)
+		return err
 	})
 	return found, err
+}
+
+// matching returns the indexes of the links whose names match one of the patterns.
+func matching(links []netlink.Link, patterns []string) (found []uint32, err error) {
+	for _, l := range links {
+		match, err := matchAny(patterns, l.Attrs().Name)
+		if err != nil {
+			return nil, err
+		}
+		if match {
+			found = append(found, uint32(l.Attrs().Index))
+		}
+	}
+	return found, nil
 }
 
 // Edges returns the indexes of the interfaces in the target's network namespace
@@ -49,14 +55,8 @@ func edgesOf(links []netlink.Link, patterns []string, name string) (own bool, ed
 	if own, err = matchAny(patterns, name); err != nil {
 		return false, nil, err
 	}
-	for _, l := range links {
-		edge, err := matchAny(patterns, l.Attrs().Name)
-		if err != nil {
-			return false, nil, err
-		}
-		if edge {
-			edges = append(edges, uint32(l.Attrs().Index))
-		}
+	if edges, err = matching(links, patterns); err != nil {
+		return false, nil, err
 	}
 	for grown := true; grown; { // tags in tags
 		grown = false
