@@ -4,10 +4,10 @@ import (
 	"context"
 
 	"weir/control/api/server"
+	"weir/control/ask"
 	"weir/control/audit"
 	"weir/control/console"
 	"weir/control/entries"
-	"weir/control/ask"
 	"weir/control/fleet/node"
 	"weir/control/fleet/rehearsal"
 	"weir/control/lists"
