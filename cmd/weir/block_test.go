@@ -23,7 +23,7 @@ import (
 	"weir/control/api/server"
 	"weir/control/explain"
 	forwarding "weir/control/stage/multicast"
-	multicast "weir/control/stage/multicast/client"
+	"weir/control/stage/multicast/message"
 )
 
 // fakeDaemon is a daemon that takes commands, and keeps the last change.
@@ -39,7 +39,7 @@ type fakeDaemon struct {
 	status    api.Status
 	answers   []api.Answer
 	frames    [][]byte // that were to be explained
-	multicast multicast.Multicast
+	multicast message.Multicast
 	notified  []api.NotifyTested
 	err       error
 
@@ -56,7 +56,7 @@ type fakeDaemon struct {
 	changed          api.Change
 	queues           bool // changes wait
 	flushed          api.FlushChange
-	changedMulticast multicast.MulticastChange
+	changedMulticast message.MulticastChange
 	changedMonitor   api.MonitorChange
 	enforced         map[string]api.EnforceChange
 	opened           []api.ConsoleRequest
@@ -204,7 +204,7 @@ func (d *fakeDaemon) EndConsole(context.Context) (api.ConsoleEnded, error) {
 
 func (d *fakeDaemon) Routes() []routing.Route { return forwarding.Routes(d) }
 
-func (d *fakeDaemon) Multicast(context.Context) (multicast.Multicast, error) {
+func (d *fakeDaemon) Multicast(context.Context) (message.Multicast, error) {
 	return d.multicast, d.err
 }
 
@@ -218,9 +218,9 @@ func (d *fakeDaemon) TestNotify(_ context.Context, target string) ([]api.NotifyT
 	return tested, d.err
 }
 
-func (d *fakeDaemon) ChangeMulticast(_ context.Context, c multicast.MulticastChange) (multicast.MulticastChanged, error) {
+func (d *fakeDaemon) ChangeMulticast(_ context.Context, c message.MulticastChange) (message.MulticastChanged, error) {
 	d.changedMulticast = c
-	changed := multicast.MulticastChanged{Interface: c.Interface, Unchanged: len(c.Groups) - 1}
+	changed := message.MulticastChanged{Interface: c.Interface, Unchanged: len(c.Groups) - 1}
 	if c.Remove {
 		changed.Removed = 1
 	} else {

@@ -14,6 +14,7 @@ import (
 	"weir/control/api/client"
 	"weir/control/stage/multicast"
 	forwarding "weir/control/stage/multicast/client"
+	"weir/control/stage/multicast/message"
 )
 
 func newMulticast() *cobra.Command {
@@ -51,12 +52,12 @@ names are forgotten.`,
 
 // newMulticastChange completes a command that asks for a change.
 func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
-	change := forwarding.MulticastChange{Remove: remove}
+	change := message.MulticastChange{Remove: remove}
 	f := c.Flags()
 	f.StringVar(&change.Interface, "iface", "", "`name` of the interface")
 	c.Args = someArgs("GROUP")
-	return question[*forwarding.MulticastChanged]{
-		ask: func(c *cobra.Command, of *client.Client, args []string) (*forwarding.MulticastChanged, error) {
+	return question[*message.MulticastChanged]{
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*message.MulticastChanged, error) {
 			if change.Interface == "" {
 				return nil, usageError{errors.New("--iface is required")}
 			}
@@ -68,7 +69,7 @@ func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
 			change.Groups = args
 			return forwarding.Change(c.Context(), of, change)
 		},
-		text: func(c *cobra.Command, changed *forwarding.MulticastChanged) {
+		text: func(c *cobra.Command, changed *message.MulticastChanged) {
 			verb, n, unchanged := "forwarded to", changed.Added, "already"
 			if remove {
 				verb, n, unchanged = "no longer forwarded to", changed.Removed, "not before"
@@ -97,33 +98,33 @@ of unwanted groups that pass it, from the bits that are set now.`,
 		Args: noArgs,
 	}
 	c.Flags().StringSliceVar(&ifaces, "iface", nil, "`interfaces` to show, joined by commas (default all)")
-	return question[*forwarding.Multicast]{
-		ask: func(c *cobra.Command, of *client.Client, _ []string) (*forwarding.Multicast, error) {
+	return question[*message.Multicast]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*message.Multicast, error) {
 			m, err := forwarding.Get(c.Context(), of)
 			if err != nil {
 				return nil, err
 			}
 			return m, only(m, ifaces)
 		},
-		text: func(c *cobra.Command, m *forwarding.Multicast) { printMulticast(c.OutOrStdout(), m) },
+		text: func(c *cobra.Command, m *message.Multicast) { printMulticast(c.OutOrStdout(), m) },
 	}.complete(c)
 }
 
 // only leaves the interfaces of these names, unless there are none.
-func only(m *forwarding.Multicast, names []string) error {
+func only(m *message.Multicast, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
 	for _, name := range names {
-		if !slices.ContainsFunc(m.Interfaces, func(i forwarding.MulticastInterface) bool { return i.Name == name }) {
+		if !slices.ContainsFunc(m.Interfaces, func(i message.MulticastInterface) bool { return i.Name == name }) {
 			return fmt.Errorf("multicast is not forwarded to an interface %s", name)
 		}
 	}
-	m.Interfaces = slices.DeleteFunc(m.Interfaces, func(i forwarding.MulticastInterface) bool { return !slices.Contains(names, i.Name) })
+	m.Interfaces = slices.DeleteFunc(m.Interfaces, func(i message.MulticastInterface) bool { return !slices.Contains(names, i.Name) })
 	return nil
 }
 
-func printMulticast(out io.Writer, m *forwarding.Multicast) {
+func printMulticast(out io.Writer, m *message.Multicast) {
 	count := func(n uint64) string { return humanize.Comma(int64(n)) }
 	printRows(out, func(row func(name, format string, args ...any)) {
 		row("groups", "%s of %s at most, at which filters err at a rate of %.1e", count(uint64(m.Groups)), count(uint64(m.MaxGroups)), m.Planned)

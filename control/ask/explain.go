@@ -5,6 +5,8 @@ import (
 	"context"
 
 	"weir/control/explain"
+	"weir/filter/sketch"
+	"weir/filter/verdict"
 
 	"weir/control/api"
 	"weir/control/observe/drops"
@@ -89,10 +91,10 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := x.host.LendWatched(ctx, func(by Active) error {
 			hits := x.meter.Hits()
-			penalties, more := by.Trackers.Meeting(q)
+			penalties, more := meeting(by.Trackers.Watcher().Penalties(loader.Monotonic()), q)
 			all := explain.Answers(by.Engine, q, penalties)
 			for i := range all {
-				by.Trackers.DescribeAnswer(&all[i], more)
+				describe(&all[i], by.Trackers.Watcher(), more)
 				all[i].Condense()
 				by.DescribeAnswer(&all[i], wanted)
 				by.CountAnswer(&all[i], hits)
@@ -108,3 +110,51 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 	}
 	return answers, wanted, nil
 }
+
+// meeting returns the penalties that all packets of a question meet, and the first of those
+// that some may, and the number of the others.
+func meeting(all []verdict.Penalty, q explain.Question) (kept []verdict.Penalty, more int) {
+	if q.Frame != nil {
+		return all, 0 // a packet is of a flow, or it is not
+	}
+	some := 0
+	for _, p := range all {
+		switch {
+		case !p.Meets(q.Known):
+			continue
+		case !p.Flow.Shape.Within(q.Known.Shape):
+			if some++; some > maxDepends {
+				continue
+			}
+		}
+		kept = append(kept, p)
+	}
+	return kept, max(0, some-maxDepends)
+}
+
+// describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
+// how many penalties are left out, and which flows are spared.
+func describe(a *explain.Answer, by *tracker.Watcher, more int) {
+	if a.Direction == drops.Direction(true) || !a.Known.Src.IsValid() {
+		return // outgoing packets have no penalties
+	}
+	a.PenaltiesMore = more
+	if l := a.Limit; l != nil {
+		spec, offered, known := by.Limited(l.Key, l.Rate)
+		l.Tracker, l.Unit = string(spec.Key), "packets"
+		if spec.Counts() == sketch.Bytes {
+			l.Unit = "bytes"
+		}
+		if known {
+			l.Offered = &offered
+		}
+	}
+	for _, x := range by.Spared(loader.Monotonic()) {
+		if len(a.Spared) < maxDepends && x.Flow.Overlaps(a.Known) {
+			a.Spared = append(a.Spared, x.API().String())
+		}
+	}
+}
+
+// maxDepends bounds the flows of one kind that an answer names.
+const maxDepends = 10

@@ -402,6 +402,14 @@ func (l List) Feed() feed.Config {
 	return feed.Config{Name: l.Name, Spec: l.Spec, MayBeEmpty: l.Action == Allow}
 }
 
+// LeavesOutPrivate reports whether the list leaves out private networks of its sources.
+func (l *List) LeavesOutPrivate() bool { return l.ExcludePrivate && l.Action != Allow }
+
+// IsLike reports whether two lists have the same action and direction.
+func (l *List) IsLike(other *List) bool {
+	return l.Action == other.Action && l.Direction == other.Direction
+}
+
 // TooWide returns why the list must not have the entries of a set, because all that they
 // cover together is more than a share, 0 for no bound. An allow list may cover all.
 func (l List) TooWide(set interface{ TooWide(most float64) error }, most quantity.Share) error {

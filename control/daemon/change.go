@@ -164,7 +164,7 @@ func (r *changer) batch(l *ruleset.List, p *pending, others []journal.Change) ([
 	if !c.Given.IsZero() && c.Given.Before(now) { // not in the future, as after the clock was set back
 		added = c.Given
 	}
-	each, err := lists.Entry(&l.List, c, added)
+	each, err := lists.Entry(l.Name, string(l.Action), c, added)
 	if err = cmp.Or(err, p.bad); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,6 @@ import (
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/list"
-	"weir/control/observe/partners"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -287,7 +286,7 @@ func conversations(t *testing.T, d *Daemon) {
 		{"a trial", engine.List{Contents: all, Rule: &verdict.Rule{Trial: true}}, nil, nil, true, nil},
 	} {
 		out := c.more.Direction == engine.Out
-		with := partners.AdditionsOf(c.more, engine.NewFinder([]engine.List{{Allow: true, Contents: c.allowed}}, out), engine.NewFinder([]engine.List{{Contents: c.before}}, out))
+		with := engine.AdditionsOf(c.more, engine.NewFinder([]engine.List{{Allow: true, Contents: c.allowed}}, out), engine.NewFinder([]engine.List{{Contents: c.before}}, out))
 		got := d.observers.collateral.ConversedWith(t.Context(), with, func(netip.Addr) bool { return c.heard })
 		if got == nil || got.Addresses != len(c.want) || len(got.Latest) != min(len(c.want), api.MaxConversed) || slices.ContainsFunc(got.Latest, func(a string) bool { return !slices.Contains(c.want, a) }) {
 			t.Errorf("%s: %+v, want %q", c.what, got, c.want)

@@ -15,24 +15,24 @@ type stageRoutes []routing.Route
 // Routes implements [server.Router].
 func (r stageRoutes) Routes() []routing.Route { return r }
 
-// host is the daemon, as the routes of stages need it. It implements [stage.Host].
+// host is the daemon, as the routes of stages need it. It implements [multicast.Host].
 type host struct {
 	loop   *loop
 	active *active
 	audit  *audit.Log
 }
 
-// Do implements [stage.Host].
+// Do implements [multicast.Host].
 func (h host) Do(ctx context.Context, fn func(*engine.Generation) error) error {
 	return h.loop.Do(ctx, func() error { return fn(h.active.engine) })
 }
 
-// DoAlone implements [stage.Host].
+// DoAlone implements [multicast.Host].
 func (h host) DoAlone(ctx context.Context, fn func(*engine.Generation) error) error {
 	return h.loop.doAlone(ctx, func() error { return fn(h.active.engine) })
 }
 
-// Attempt implements [stage.Host].
+// Attempt implements [multicast.Host].
 func (h host) Attempt(ctx context.Context, r api.AuditRecord, err error) {
 	h.audit.AttemptBy(ctx, r, err)
 }

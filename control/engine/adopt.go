@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"weir/control/engine/levels"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -128,7 +127,7 @@ func (e *entries) takeLevels(k *kept) error {
 			return fmt.Errorf("no place for flows of %v", s)
 		}
 	}
-	e.flows.levels = levels.NewFlows(stored)
+	e.flows.levels = NewFlows(stored)
 	return nil
 }
 

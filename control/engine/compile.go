@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 
-	"weir/control/engine/levels"
 	"weir/control/list"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -111,7 +110,7 @@ func (s *side[P]) plan() error {
 		}
 	}
 	var err error
-	s.levels, err = levels.PlanPrefixes(&h)
+	s.levels, err = PlanPrefixes(&h)
 	return err
 }
 

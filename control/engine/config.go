@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"weir/control/engine/constants"
+	"weir/control/engine/native"
 	"weir/filter/hash"
 	"weir/filter/membership"
 	"weir/loader"
@@ -12,13 +12,13 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 	p := c.Policy
 	return loader.Config{
 		TrackerSeed:   loader.Seed(c.Seed),
-		Secret:        constants.Secret(s),
-		Block:         constants.KeySet(block),
+		Secret:        native.Secret(s),
+		Block:         native.KeySet(block),
 		BlockClasses:  block.Classes,
 		Kept:          block.Mode == membership.Approximate && block.Lines > 0,
-		Allow:         constants.KeySet(allow),
-		Failsafe:      constants.Failsafe(p),
-		FailsafeICMP:  constants.FailsafeICMP(p),
+		Allow:         native.KeySet(allow),
+		Failsafe:      native.Failsafe(p),
+		FailsafeICMP:  native.FailsafeICMP(p),
 		DropMalformed: p.DropMalformed,
 		DropNotIP:     p.DropNotIP,
 		Inner:         p.Inner,

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sort"
 
-	"weir/control/engine/levels"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -18,17 +17,17 @@ import (
 type flows struct {
 	relation[key.Key]
 	book   *book
-	levels *levels.Flows
+	levels *Flows
 }
 
 // plan plans the levels. It fails where the flows have more shapes than a set can
 // have, and would become too many at fewer.
 func (f *flows) plan() error {
-	stored, err := levels.PlanFlows(f.shapes())
+	stored, err := PlanFlows(f.shapes())
 	if err != nil {
 		return err
 	}
-	f.levels = levels.NewFlows(stored)
+	f.levels = NewFlows(stored)
 	return nil
 }
 
@@ -37,7 +36,7 @@ func (f *flows) plan() error {
 func (f *flows) shapes() map[key.Shape]int {
 	counts := make(map[key.Shape]int)
 	for _, c := range f.relation {
-		levels.CountShapes(counts, c.keys)
+		CountShapes(counts, c.keys)
 	}
 	return counts
 }
@@ -47,7 +46,7 @@ func (f *flows) shapes() map[key.Shape]int {
 // of side. It is 0 for a key that is not listed.
 func (f *flows) owner(k key.Key) (n uint16) {
 	for _, s := range f.levels.Of[k.Shape] {
-		n = f.book.combine(n, f.first(levels.Cut(k, s), f.book))
+		n = f.book.combine(n, f.first(Cut(k, s), f.book))
 		if n != 0 && (f.book == nil || f.book.settled(n)) {
 			return n
 		}
@@ -92,7 +91,7 @@ func atShape(stored key.Shape, of []key.Shape, runs map[key.Shape]run[key.Key], 
 		for _, s := range of {
 			r := runs[s]
 			for e := range r.all() {
-				for c := range levels.Children(e.key, stored) {
+				for c := range Children(e.key, stored) {
 					all = append(all, entry[key.Key]{c, e.list})
 				}
 			}
@@ -117,13 +116,13 @@ func addFlowEdits(edits *[]edit, set *membership.Set, old, next, touched *flows)
 	var keys []key.Key
 	for _, k := range touched.merged(touched.book).keys {
 		stored, ok := old.levels.Stored[k.Shape]
-		if !ok || levels.Expansion(k.Shape, stored) > maxExpansion {
+		if !ok || Expansion(k.Shape, stored) > maxExpansion {
 			if slices.Equal(old.lists(k), next.lists(k)) {
 				continue // it was not there to be removed
 			}
 			return membership.ErrNoRoom
 		}
-		keys = slices.AppendSeq(keys, levels.Children(k, stored))
+		keys = slices.AppendSeq(keys, Children(k, stored))
 		if len(keys) > maxEdits {
 			return membership.ErrNoRoom
 		}
@@ -143,6 +142,6 @@ func Shapes(s *list.Set) int {
 		return 0
 	}
 	counts := make(map[key.Shape]int)
-	levels.CountShapes(counts, s.Flows)
+	CountShapes(counts, s.Flows)
 	return len(counts) + s.V4.Lengths.Len() + s.V6.Lengths.Len()
 }

@@ -4,8 +4,6 @@ import (
 	"iter"
 	"slices"
 	"sort"
-
-	"weir/control/list/grow"
 )
 
 // Ordered is a type with a total order.
@@ -34,7 +32,7 @@ func sorted[K Ordered[K]](all []K) Sorted[K] {
 	}
 	all = slices.Compact(all)
 	if cap(all)-len(all) > len(all)/8 { // it is long-lived
-		all = grow.Copy(all, len(all))
+		all = Grown(all, len(all))
 	}
 	return Sorted[K]{base: all}
 }
@@ -147,7 +145,7 @@ func (s Sorted[K]) Slice() []K {
 		k := (*from)[0]
 		*from = (*from)[1:]
 		i, _ := slices.BinarySearchFunc(s.base, k, K.Compare)
-		all = grow.Append(all, s.base[:i])
+		all = Append(all, s.base[:i])
 		if adds {
 			all = append(all, k)
 		} else {
@@ -155,7 +153,7 @@ func (s Sorted[K]) Slice() []K {
 		}
 		s.base = s.base[i:]
 	}
-	return grow.Append(all, s.base)
+	return Append(all, s.base)
 }
 
 // without returns those of the values that s does not have, and among those
@@ -178,7 +176,7 @@ func (s Sorted[K]) filter(others Sorted[K], had bool) (kept []K) {
 			has = s.Has(k)
 		}
 		if has == had {
-			kept = grow.Push(kept, k)
+			kept = push(kept, k)
 		}
 	}
 	return kept
@@ -203,10 +201,10 @@ func (s Sorted[K]) diff(old Sorted[K]) (added, removed Sorted[K]) {
 			order = a.Compare(b)
 		}
 		if order < 0 {
-			added.base = grow.Push(added.base, a)
+			added.base = push(added.base, a)
 		}
 		if order > 0 {
-			removed.base = grow.Push(removed.base, b)
+			removed.base = push(removed.base, b)
 		}
 		if order <= 0 {
 			a, inNew = s.next()
@@ -228,7 +226,7 @@ func union[K Ordered[K]](a, b []K) []K {
 			all, b = append(all, b[0]), b[1:]
 		}
 	}
-	return grow.Append(grow.Append(all, a), b)
+	return Append(Append(all, a), b)
 }
 
 // minus returns the values of a sorted slice that are not in another one.

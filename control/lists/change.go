@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/config"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/list/listfile"
@@ -41,13 +40,13 @@ func Parse(c api.Change) (all Parsed, err error) {
 	return all, nil
 }
 
-// Entry returns an entry that a change adds to a list at a time, without its key. It fails where
-// the list has another action.
-func Entry(l *config.List, c api.Change, added time.Time) (journal.Entry, error) {
-	if string(l.Action) != c.Action {
-		return journal.Entry{}, &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", l.Name, l.Action, c.Action)}
+// Entry returns an entry, without its key, that a change adds to a list with an action at a time.
+// It fails where the change is for another action.
+func Entry(name, action string, c api.Change, added time.Time) (journal.Entry, error) {
+	if action != c.Action {
+		return journal.Entry{}, &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", name, action, c.Action)}
 	}
-	e := journal.Entry{List: l.Name, Allow: l.Action == config.Allow, Added: added, Reason: c.Reason, UID: c.UID}
+	e := journal.Entry{List: name, Allow: action == api.Allow, Added: added, Reason: c.Reason, UID: c.UID}
 	if c.TTL > 0 {
 		e.Expires = added.Add(time.Duration(c.TTL * float64(time.Second)))
 	}

@@ -14,7 +14,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
-	"weir/control/config"
 	"weir/control/feed"
 )
 
@@ -29,17 +28,15 @@ func Watch(log *slog.Logger) *feed.Watcher {
 }
 
 // Open opens the feed of a list with what is saved of it below a state directory, and with what the
-// feed had that the list had by former settings, nil for none.
-func Open(ctx context.Context, l config.List, how feed.Config, state config.Path, former *config.List, had *feed.Feed) (*feed.Feed, error) {
-	c := l.Feed()
-	how.Name, how.Spec, how.MayBeEmpty = c.Name, c.Spec, how.MayBeEmpty || c.MayBeEmpty
+// former feed of the list had, nil for none. alike: the list still has its action and its direction.
+func Open(ctx context.Context, c feed.Config, state string, former *feed.Feed, alike bool) (*feed.Feed, error) {
 	directory := ""
 	if state != "" {
-		directory = filepath.Join(string(state), "feeds")
+		directory = filepath.Join(state, "feeds")
 	}
-	f, err := feed.Open(ctx, how, directory)
-	if err == nil && had != nil {
-		f.Inherit(had, former.Action == l.Action && former.Direction == l.Direction)
+	f, err := feed.Open(ctx, c, directory)
+	if err == nil && former != nil {
+		f.Inherit(former, alike)
 	}
 	return f, err
 }

@@ -12,7 +12,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
-	"weir/control/config"
 	"weir/control/feed"
 )
 
@@ -68,10 +67,7 @@ func newOwner(t *testing.T) (o *owner, r *Reader, last func() audit.Record, writ
 		}
 	}
 	write("192.0.2.1\n")
-	var l config.List
-	l.SetDefaults()
-	l.Name, l.Sources = "drop", feed.DefaultSpec(feed.Source{File: feed.Path(file)}).Sources
-	f, err := Open(t.Context(), l, feed.Config{Hold: true}, config.Path(dir), nil, nil)
+	f, err := Open(t.Context(), feed.Config{Name: "drop", Spec: feed.DefaultSpec(feed.Source{File: feed.Path(file)}), Hold: true}, dir, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}

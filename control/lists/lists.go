@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/config"
 	"weir/control/journal"
 	"weir/control/list"
 )
@@ -29,23 +28,23 @@ func (m ByName[L]) Find(name string) (L, error) {
 	return l, nil
 }
 
-// Manual returns the manual entries of a list. One that was added to block does not allow when its
+// Manual returns the manual entries of a list, which allows or blocks. One that was added to block does not allow when its
 // list has become one of the other kind, and one whose time is over may be there because its end
 // could not be recorded.
-func Manual(j *journal.Journal, l *config.List) iter.Seq[journal.Entry] {
+func Manual(j *journal.Journal, name string, allow bool) iter.Seq[journal.Entry] {
 	return func(yield func(journal.Entry) bool) {
 		now := time.Now()
-		for e := range j.EntriesOf(l.Name) {
-			if Counts(e, l, now) && !yield(e) {
+		for e := range j.EntriesOf(name) {
+			if Counts(e, allow, now) && !yield(e) {
 				return
 			}
 		}
 	}
 }
 
-// Counts reports whether a list has an entry of the journal at a time: see [Manual].
-func Counts(e journal.Entry, l *config.List, now time.Time) bool {
-	return e.Allow == (l.Action == config.Allow) && (e.Expires.IsZero() || e.Expires.After(now))
+// Counts reports whether a list that allows or blocks has an entry of the journal at a time: see [Manual].
+func Counts(e journal.Entry, allow bool, now time.Time) bool {
+	return e.Allow == allow && (e.Expires.IsZero() || e.Expires.After(now))
 }
 
 // private are the networks that have no place in the Internet: those of RFC 1918, the
@@ -59,10 +58,9 @@ var private = []netip.Prefix{
 // Private returns the entries of private networks.
 func Private(contents *list.Set) *list.Set { return contents.Inside(private...) }
 
-// Public returns the contents of a list's sources without private networks, where the list leaves
-// these out.
-func Public(l *config.List, contents *list.Set) *list.Set {
-	if l.ExcludePrivate && l.Action != config.Allow {
+// Public returns contents without private networks, where these are excluded.
+func Public(contents *list.Set, excluded bool) *list.Set {
+	if excluded {
 		contents, _ = contents.Apply(list.Delta{Remove: Private(contents)})
 	}
 	return contents

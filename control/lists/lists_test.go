@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/config"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/list/listfile"
@@ -67,9 +66,9 @@ func TestManual(t *testing.T) {
 	add("192.0.2.3", "a", false, -time.Second)
 	add("192.0.2.4", "a", true, 0)
 	add("192.0.2.5", "b", false, 0)
-	for action, want := range map[config.Action]string{config.Block: "192.0.2.1 192.0.2.2", config.Allow: "192.0.2.4"} {
+	for allow, want := range map[bool]string{false: "192.0.2.1 192.0.2.2", true: "192.0.2.4"} {
 		var keys []key.Key
-		for e := range Manual(j, &config.List{Name: "a", Action: action}) {
+		for e := range Manual(j, "a", allow) {
 			keys = append(keys, e.Key)
 		}
 		var all []string
@@ -77,7 +76,7 @@ func TestManual(t *testing.T) {
 			all = append(all, k.String())
 		}
 		if got := strings.Join(all, " "); got != want {
-			t.Errorf("%s: %s, want %s", action, got, want)
+			t.Errorf("allow %t: %s, want %s", allow, got, want)
 		}
 	}
 }
@@ -106,7 +105,7 @@ func TestRefuse(t *testing.T) {
 	if bad, ok := errors.AsType[*api.BadRequest](err); !ok || *bad.Entry != 1 {
 		t.Errorf("nonsense: %v", err)
 	}
-	if _, err := Entry(&config.List{Name: "a", Action: config.Allow}, c, time.Now()); err == nil || !strings.Contains(err.Error(), "list a has action allow") {
+	if _, err := Entry("a", api.Allow, c, time.Now()); err == nil || !strings.Contains(err.Error(), "list a has action allow") {
 		t.Errorf("an entry to block in a list that allows: %v", err)
 	}
 	_, err = ByName[int]{"a": 1, "b": 2}.Find("c")

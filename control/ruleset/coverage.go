@@ -65,7 +65,7 @@ func RefuseRead(c *config.Config, l config.List, e *list.Set, accepted bool) err
 	if accepted {
 		return nil
 	}
-	return l.TooWide(lists.Public(&l, e), c.MaxCoverage)
+	return l.TooWide(lists.Public(e, l.LeavesOutPrivate()), c.MaxCoverage)
 }
 
 // covers returns the entries that cover a prefix.

@@ -242,14 +242,14 @@ func OpenFeeds(ctx context.Context, c *config.Config, how Options) (map[string]*
 		}
 		f := how.Last.feed(c, l)
 		if f == nil {
-			of := feed.Config{
-				Refuse:     func(e *list.Set, accepted bool) error { return RefuseRead(c, l, e, accepted) },
-				MayBeEmpty: c.Monitor, // which blocks nothing anyway
-				Hold:       !how.ReadOnly, ReadOnly: how.ReadOnly, Progress: how.Progress, Watcher: how.Watcher, Version: how.Version,
-			}
+			of := l.Feed()
+			of.Refuse = func(e *list.Set, accepted bool) error { return RefuseRead(c, l, e, accepted) }
+			of.MayBeEmpty = of.MayBeEmpty || c.Monitor // which blocks nothing anyway
+			of.Hold, of.ReadOnly = !how.ReadOnly, how.ReadOnly
+			of.Progress, of.Watcher, of.Version = how.Progress, how.Watcher, how.Version
 			old := cmp.Or(how.Last.List(l.Name), new(List))
 			var err error
-			if f, err = lists.Open(ctx, l, of, c.StateDir, &old.List, old.FromFeed); err != nil {
+			if f, err = lists.Open(ctx, of, string(c.StateDir), old.FromFeed, l.IsLike(&old.List)); err != nil {
 				return nil, stopped(ctx, err)
 			}
 		}
@@ -597,7 +597,7 @@ func (p *Ruleset) Contents(number uint16) *list.Set { return p.Rules[number-1].C
 
 // manualKeys returns the manual entries of a list.
 func manualKeys(j *journal.Journal, l *config.List) (all []key.Key) {
-	for e := range lists.Manual(j, l) {
+	for e := range lists.Manual(j, l.Name, l.Action == config.Allow) {
 		all = append(all, e.Key)
 	}
 	return all

@@ -11,25 +11,9 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
-	"weir/control/engine"
-	"weir/control/quantity"
 	"weir/loader"
 	"weir/loader/netif"
 )
-
-// Stage is a stage as weir.yaml configures it. The zero value is off.
-type Stage interface {
-	On() bool
-	Check() quantity.FieldErrors
-	// Outgoing reports whether the stage needs programs for outgoing packets, on all
-	// interfaces.
-	Outgoing() bool
-	// Shared returns the maps that all programs share, by name, with their entries.
-	Shared() map[string]int
-	// Part returns its share of programs. It is called for stages that are on, and fails where
-	// a file cannot be read.
-	Part() (engine.Part, error)
-}
 
 // Feature takes a version of Linux.
 type Feature struct {

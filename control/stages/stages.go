@@ -63,10 +63,24 @@ type TrackerSections = tracker.Sections
 // MaxPenalties is the maximum number of penalties of heavy hitters.
 const MaxPenalties = tracker.MaxPenalties
 
+// Stage is a stage as weir.yaml configures it. The zero value is off.
+type Stage interface {
+	On() bool
+	Check() quantity.FieldErrors
+	// Outgoing reports whether the stage needs programs for outgoing packets, on all
+	// interfaces.
+	Outgoing() bool
+	// Shared returns the maps that all programs share, by name, with their entries.
+	Shared() map[string]int
+	// Part returns its share of programs. It is called for stages that are on, and fails where
+	// a file cannot be read.
+	Part() (engine.Part, error)
+}
+
 // section is a section with its key.
 type section struct {
 	key string
-	stage.Stage
+	Stage
 }
 
 func (s *Sections) all() []section {

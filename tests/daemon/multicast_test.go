@@ -12,6 +12,7 @@ import (
 	"time"
 
 	multicast "weir/control/stage/multicast/client"
+	"weir/control/stage/multicast/message"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
@@ -151,7 +152,7 @@ func (s *stream) check(what string, group, port int, want bool, spans ...span) {
 
 func (h *host) groups(iface string, remove bool, groups ...string) {
 	h.t.Helper()
-	c, err := multicast.Change(h.t.Context(), h.api, multicast.MulticastChange{Remove: remove, Interface: iface, Groups: groups})
+	c, err := multicast.Change(h.t.Context(), h.api, message.MulticastChange{Remove: remove, Interface: iface, Groups: groups})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func TestMulticast(t *testing.T) {
 	kept.to = s.mark()
 	d = h.start(releases[1])
 	kept.to = s.mark()
-	h.shows("out2", multicast.MulticastGroup{Group: "239.2.2.2"})
+	h.shows("out2", message.MulticastGroup{Group: "239.2.2.2"})
 	// The next configuration, with one group more. The counters go on.
 	configure("{name: out3, groups: [239.4.4.4]}")
 	before := h.multicast()
@@ -225,7 +226,7 @@ func TestMulticast(t *testing.T) {
 		t.Errorf("after a reload %+v, before it %+v", after, before)
 	}
 	kept.to = s.mark()
-	h.shows("out3", multicast.MulticastGroup{Group: "239.4.4.4", Configured: true})
+	h.shows("out3", message.MulticastGroup{Group: "239.4.4.4", Configured: true})
 	d.complain()
 	// A port that disappears and returns has its groups again.
 	renamed := r.Ports[1].Port.Rename(t, "gone")
@@ -267,7 +268,7 @@ func TestMulticast(t *testing.T) {
 }
 
 // multicast returns the daemon's report on forwarding.
-func (h *host) multicast() *multicast.Multicast {
+func (h *host) multicast() *message.Multicast {
 	h.t.Helper()
 	m, err := multicast.Get(h.t.Context(), h.api)
 	if err != nil {
@@ -277,7 +278,7 @@ func (h *host) multicast() *multicast.Multicast {
 }
 
 // shows checks that a group is reported for an interface, with its origin.
-func (h *host) shows(iface string, want multicast.MulticastGroup) {
+func (h *host) shows(iface string, want message.MulticastGroup) {
 	h.t.Helper()
 	m := h.multicast()
 	for _, i := range m.Interfaces {
@@ -297,13 +298,13 @@ func TestMulticastRefused(t *testing.T) {
 	h := hostAt(t, r.Lab)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
 	h.start(releases[0])
-	change := func(c multicast.MulticastChange, want string) {
+	change := func(c message.MulticastChange, want string) {
 		t.Helper()
 		if _, err := multicast.Change(t.Context(), h.api, c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", c, err, want)
 		}
 	}
-	change(multicast.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}}, "forwards no multicast")
+	change(message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}}, "forwards no multicast")
 	if _, err := multicast.Get(t.Context(), h.api); err == nil {
 		t.Error("multicast is reported where there is none")
 	}
@@ -311,16 +312,16 @@ func TestMulticastRefused(t *testing.T) {
 	if _, err := h.api.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	change(multicast.MulticastChange{Interface: "out9", Groups: []string{"239.1.1.1"}}, "out9")
-	change(multicast.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}, Remove: true}, "configuration")
-	change(multicast.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "224.0.0.1"}}, "no router forwards")
-	change(multicast.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "239.1.1.3", "239.1.1.4"}}, "max_groups")
+	change(message.MulticastChange{Interface: "out9", Groups: []string{"239.1.1.1"}}, "out9")
+	change(message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}, Remove: true}, "configuration")
+	change(message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "224.0.0.1"}}, "no router forwards")
+	change(message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "239.1.1.3", "239.1.1.4"}}, "max_groups")
 	if m := h.multicast(); m.Groups != 1 {
 		t.Errorf("%+v", m)
 	}
 	h.groups("out1", false, "239.1.1.2", "239.1.1.3")
 	// One that is there already takes no room.
-	if c, err := multicast.Change(t.Context(), h.api, multicast.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "239.1.1.1"}}); err != nil || c.Unchanged != 2 {
+	if c, err := multicast.Change(t.Context(), h.api, message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "239.1.1.1"}}); err != nil || c.Unchanged != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -338,7 +339,7 @@ func TestGroupsOfNoInterface(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shows := func(want ...multicast.MulticastInterface) {
+	shows := func(want ...message.MulticastInterface) {
 		t.Helper()
 		m := h.multicast()
 		for i := range m.Interfaces {
@@ -363,22 +364,22 @@ func TestGroupsOfNoInterface(t *testing.T) {
 	h.configure(h.B.Iface, "lists: {always: {%s}}\nmulticast: {interfaces: [out1]}\n", h.feed(10))
 	h.start(releases[0])
 	h.groups("out1", false, "239.1.1.3", "239.1.1.1", "ff0e::2")
-	group := func(s string) multicast.MulticastGroup { return multicast.MulticastGroup{Group: s} }
-	all := []multicast.MulticastGroup{group("239.1.1.1"), group("239.1.1.3"), group("ff0e::2")}
+	group := func(s string) message.MulticastGroup { return message.MulticastGroup{Group: s} }
+	all := []message.MulticastGroup{group("239.1.1.1"), group("239.1.1.3"), group("ff0e::2")}
 	reload("multicast: {interfaces: [out2]}")
-	shows(multicast.MulticastInterface{Name: "out2", Configured: true}, multicast.MulticastInterface{Name: "out1", Groups: all})
-	if _, err := multicast.Change(t.Context(), h.api, multicast.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2"}}); err == nil {
+	shows(message.MulticastInterface{Name: "out2", Configured: true}, message.MulticastInterface{Name: "out1", Groups: all})
+	if _, err := multicast.Change(t.Context(), h.api, message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2"}}); err == nil {
 		t.Error("a group was added to an interface that is not configured")
 	}
 	h.groups("out1", true, "239.1.1.1")
 	reload("")
-	shows(multicast.MulticastInterface{Name: "out1", Groups: all[1:]})
-	c, err := multicast.Change(t.Context(), h.api, multicast.MulticastChange{Interface: "out1", Remove: true, Groups: []string{"239.1.1.3", "239.1.1.3", "239.1.1.1"}})
+	shows(message.MulticastInterface{Name: "out1", Groups: all[1:]})
+	c, err := multicast.Change(t.Context(), h.api, message.MulticastChange{Interface: "out1", Remove: true, Groups: []string{"239.1.1.3", "239.1.1.3", "239.1.1.1"}})
 	if err != nil || c.Removed != 1 || c.Unchanged != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	reload("multicast: {interfaces: [out1]}")
-	shows(multicast.MulticastInterface{Name: "out1", Configured: true, Groups: all[2:]})
+	shows(message.MulticastInterface{Name: "out1", Configured: true, Groups: all[2:]})
 	h.groups("out1", true, "ff0e::2")
 	reload("")
 	if _, err := multicast.Get(t.Context(), h.api); err == nil {

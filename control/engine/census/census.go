@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"weir/control/engine"
-	"weir/control/engine/levels"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/prefix"
@@ -107,7 +106,7 @@ func (c *Census) flowsOf(i int) shapeCounts {
 	if c.flows[i] == nil {
 		c.flows[i] = make(shapeCounts)
 		if contents := c.lists[i].Contents; contents.Len() > 0 {
-			levels.CountShapes(c.flows[i], contents.Flows)
+			engine.CountShapes(c.flows[i], contents.Flows)
 		}
 	}
 	return c.flows[i]
@@ -167,10 +166,10 @@ func (c *Census) fits(of kind) error {
 	var errs []error
 	n := c.prefixesOfAll(of)
 	for _, h := range []*prefix.Histogram{&n.src4, &n.dst4, &n.src6, &n.dst6} {
-		_, err := levels.PlanPrefixes(h)
+		_, err := engine.PlanPrefixes(h)
 		errs = append(errs, err)
 	}
-	_, err := levels.PlanFlows(c.flowsOfAll(of))
+	_, err := engine.PlanFlows(c.flowsOfAll(of))
 	return errors.Join(append(errs, err)...)
 }
 
@@ -186,7 +185,7 @@ func (c *Census) Spare(n uint16) []key.Key {
 		return nil
 	}
 	own, all := c.flowsOf(int(n-1)), c.flowsOfAll(kindOf(l))
-	rarest := levels.RarestFirst(own)
+	rarest := engine.RarestFirst(own)
 	fits := func(most int) bool { // without so many shapes
 		left := maps.Clone(all)
 		for _, s := range rarest[:most] {
@@ -194,7 +193,7 @@ func (c *Census) Spare(n uint16) []key.Key {
 				delete(left, s)
 			}
 		}
-		_, err := levels.PlanFlows(left)
+		_, err := engine.PlanFlows(left)
 		return err == nil
 	}
 	least, most := 0, len(rarest)

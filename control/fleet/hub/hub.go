@@ -23,7 +23,6 @@ import (
 	"weir/control/console"
 	"weir/control/durable"
 	"weir/control/engine"
-	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
 	"weir/control/journal"
@@ -185,11 +184,13 @@ func (h *Hub) openList(ctx context.Context, c config.List, of *config.Hub, forme
 	}
 	former = cmp.Or(former, new(managed))
 	var err error
-	l.feed, err = lists.Open(ctx, c, feed.Config{
-		Watcher: h.feeds.watcher, Version: h.o.Version, Hold: true,
-		// Also what an operator has accepted: nodes would refuse it, too.
-		Refuse: func(e *list.Set, _ bool) error { return c.TooWide(lists.Public(&c, e), of.MaxCoverage) },
-	}, of.StateDir, &former.List, former.feed)
+	from := c.Feed()
+	from.Watcher, from.Version, from.Hold = h.feeds.watcher, h.o.Version, true
+	// Also what an operator has accepted: nodes would refuse it, too.
+	from.Refuse = func(e *list.Set, _ bool) error {
+		return c.TooWide(lists.Public(e, c.LeavesOutPrivate()), of.MaxCoverage)
+	}
+	l.feed, err = lists.Open(ctx, from, string(of.StateDir), former.feed, c.IsLike(&former.List))
 	return l, err
 }
 
@@ -336,7 +337,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		if err != nil {
 			return err
 		}
-		each, err := lists.Entry(&l.List, c, time.Now())
+		each, err := lists.Entry(l.Name, string(l.Action), c, time.Now())
 		switch {
 		case err != nil:
 			return err
@@ -359,7 +360,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		for each.Key = range set.All() {
 			batch = append(batch, journal.Change{Remove: c.Remove, Entry: each})
 			e, had := h.journal.Get(name, each.Key)
-			had = had && (c.Remove || lists.Counts(e, &l.List, each.Added))
+			had = had && (c.Remove || lists.Counts(e, l.Action == config.Allow, each.Added))
 			switch {
 			case had != c.Remove:
 				changed.Unchanged++

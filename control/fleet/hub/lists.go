@@ -62,9 +62,9 @@ func (l *managed) fill(c *config.Hub, log *slog.Logger) {
 	if l.feed == nil {
 		return
 	}
-	had := lists.Public(&l.List, l.history.Contents())
+	had := lists.Public(l.history.Contents(), l.LeavesOutPrivate())
 	l.taken = l.feed.Version() // before its contents, which may change
-	l.source = lists.Public(&l.List, l.feed.Contents())
+	l.source = lists.Public(l.feed.Contents(), l.LeavesOutPrivate())
 	if l.refused = l.TooWide(l.source, c.MaxCoverage); l.refused != nil { // max_coverage was higher
 		log.Error("what the feed had saved is refused, the last version stays: " + l.refused.Error())
 		l.source = had
@@ -89,7 +89,7 @@ func (l *managed) change() store.Change {
 
 // take takes in what the list's feed has read.
 func (l *managed) take(contents *list.Set, version uint64) {
-	l.source, l.taken, l.refused = lists.Public(&l.List, contents), version, nil
+	l.source, l.taken, l.refused = lists.Public(contents, l.LeavesOutPrivate()), version, nil
 	if !l.feed.Known() {
 		l.source = list.Union(l.source, l.kept)
 	} else {
@@ -101,7 +101,7 @@ func (l *managed) take(contents *list.Set, version uint64) {
 func (l *managed) manual() (*list.Set, map[key.Key]time.Time) {
 	var all list.Entries
 	expires := make(map[key.Key]time.Time)
-	for e := range lists.Manual(l.journal, &l.List) {
+	for e := range lists.Manual(l.journal, l.Name, l.Action == config.Allow) {
 		all.Add(e.Key)
 		if !e.Expires.IsZero() && !l.source.Has(e.Key) {
 			expires[e.Key] = e.Expires

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -127,7 +128,7 @@ func (h *Hub) origins(ctx context.Context, name string, keys []key.Key) ([]wire.
 			if prefix, source := list.PrefixOf(k); !ok && !k.Tuple() && !source { // of a list of destinations
 				e, ok = h.journal.Get(name, key.Source(prefix))
 			}
-			if ok && lists.Counts(e, &l.List, time.Now()) {
+			if ok && lists.Counts(e, l.Action == config.Allow, time.Now()) {
 				origins[i] = wire.Origin{Added: &e.Added, Reason: e.Reason}
 			}
 		}

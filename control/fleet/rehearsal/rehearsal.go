@@ -17,12 +17,11 @@ import (
 
 	"weir/control/config"
 	"weir/control/engine"
-	"weir/control/fleet/member"
 	"weir/control/fleet/node"
+	"weir/control/fleet/settings"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/observe/events"
-	"weir/control/observe/partners"
 	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/ordered"
@@ -42,19 +41,31 @@ type Host interface {
 	SampleClean(on bool) error
 }
 
+// Conversations is the record of the addresses with which this host converses.
+type Conversations interface {
+	// Records reports whether there is one.
+	Records() bool
+	// ConversedWith returns with which addresses that additions drop this host has conversed
+	// lately, nil where that is unknown. A datagram counts where its source was heard.
+	ConversedWith(_ context.Context, _ engine.Additions, heard func(netip.Addr) bool) *wire.Conversed
+}
+
+// measureInterval is how often conversations are measured.
+const measureInterval = time.Minute
+
 // Rehearsals has the rehearsals of all lists. It is safe for concurrent use, but for what says
 // otherwise.
 type Rehearsals struct {
 	host       Host
 	hub        *events.Hub
-	collateral *partners.Record
+	collateral Conversations
 
 	mu     sync.Mutex
 	byList map[string]*rehearsal // as the hub calls the list
 }
 
 // New returns the rehearsals of a host, whose packets come from a hub.
-func New(host Host, hub *events.Hub, collateral *partners.Record) *Rehearsals {
+func New(host Host, hub *events.Hub, collateral Conversations) *Rehearsals {
 	return &Rehearsals{host: host, hub: hub, collateral: collateral}
 }
 
@@ -73,14 +84,14 @@ type rehearsal struct {
 	ended    chan struct{}
 
 	// Of its goroutine.
-	out      bool               // the list is of outgoing packets
-	vlans    bool               // a list is for packets of some VLANs alone, which frames show
-	monitor  bool               // nothing is dropped
-	added    engine.Finder      // the entries that would drop more
-	allowed  engine.Finder      // the allow lists as they would be
-	allow    bool               // the version is of an allow list
-	compared []engine.List      // the active lists that these follow from
-	drops    partners.Additions // the same for conversations
+	out      bool             // the list is of outgoing packets
+	vlans    bool             // a list is for packets of some VLANs alone, which frames show
+	monitor  bool             // nothing is dropped
+	added    engine.Finder    // the entries that would drop more
+	allowed  engine.Finder    // the allow lists as they would be
+	allow    bool             // the version is of an allow list
+	compared []engine.List    // the active lists that these follow from
+	drops    engine.Additions // the same for conversations
 
 	mu   sync.Mutex
 	sum  wire.Rehearsal
@@ -107,7 +118,7 @@ func (x *Rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidat
 	if c == nil {
 		return x.host.LendAlone(ctx, func(ruleset.Active) error { return x.host.SampleClean(x.Any()) })
 	}
-	of, err := member.Config(name, c.Settings)
+	of, err := settings.List(name, c.Settings)
 	if err != nil {
 		return err
 	}
@@ -166,7 +177,7 @@ func (x *Rehearsals) Rehearsed(name string) wire.Rehearsal {
 
 // Measure implements [node.Daemon].
 func (x *Rehearsals) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
-	of, err := member.Config(name, c.Settings)
+	of, err := settings.List(name, c.Settings)
 	if err != nil || of.Action == config.Allow || !x.collateral.Records() {
 		return nil
 	}
@@ -229,13 +240,13 @@ func (x *Rehearsals) followActive(ctx context.Context, r *rehearsal, of config.L
 	r.vlans = slices.ContainsFunc(append(slices.Clone(rules), more), func(l engine.List) bool { return l.Rule != nil && len(l.Rule.VLANs) > 0 })
 	r.added = engine.NewFinder([]engine.List{more}, r.out)
 	r.allowed = engine.NewFinder(slices.DeleteFunc(rules, func(l engine.List) bool { return !l.Allow }), r.out)
-	r.drops = partners.AdditionsOf(more, r.allowed, engine.NewFinder(dropping, r.out))
+	r.drops = engine.AdditionsOf(more, r.allowed, engine.NewFinder(dropping, r.out))
 	return nil
 }
 
 // count counts what a version would drop until ctx is done.
 func (x *Rehearsals) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
-	again, measure := time.NewTicker(time.Second), time.NewTicker(partners.Interval)
+	again, measure := time.NewTicker(time.Second), time.NewTicker(measureInterval)
 	defer again.Stop()
 	defer measure.Stop()
 	var measuring sync.WaitGroup // of one goroutine: each is over by the time of the next

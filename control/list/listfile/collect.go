@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"weir/control/list"
-	"weir/control/list/grow"
 )
 
 // chunkLen is the length in bytes of the pieces in which a file is read and
@@ -286,9 +285,9 @@ func extend[T any](s, next []T, read, size int64) []T {
 		if room > 6*need {
 			room = 4 * need
 		}
-		s = grow.Copy(s, max(room, need+need/4))
+		s = list.Grown(s, max(room, need+need/4))
 	}
-	return grow.Append(s, next)
+	return list.Append(s, next)
 }
 
 // after says behind which line a text could not be read on.

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/engine"
+	"weir/control/engine/native"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -101,7 +101,7 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 	}
 	e.Dropped = i.Policy.Action(e.Reason) == verdict.Drop
 	if p.Family != 0 {
-		e.Tuple = engine.TupleOf(p)
+		e.Tuple = native.TupleOf(p)
 	}
 	switch e.Reason {
 	case verdict.Allowed, verdict.WouldBlock, verdict.Blocked, verdict.Reply:

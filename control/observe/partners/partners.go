@@ -28,7 +28,6 @@ import (
 	"weir/filter/conntrack"
 	"weir/filter/key"
 	"weir/filter/ordered"
-	"weir/filter/verdict"
 	"weir/loader"
 )
 
@@ -219,39 +218,10 @@ func (m *Record) Forget() { m.last.Store(nil) }
 // Last returns what was last read, nil where nothing is recorded.
 func (m *Record) Last() *api.Collateral { return m.last.Load() }
 
-// Additions are entries that drop more than before, unless an allow list has the address, or it was
-// dropped before.
-type Additions struct {
-	find, allowed, before engine.Finder
-
-	out    bool
-	narrow bool // they are for certain packets
-	trial  bool // they drop nothing
-}
-
-// AdditionsOf returns the additions that a list has, beside lists that allow, and that drop already.
-func AdditionsOf(more engine.List, allowed, before engine.Finder) Additions {
-	a := Additions{allowed: allowed, before: before, out: more.Direction == engine.Out}
-	if more.Rule != nil {
-		a.narrow, a.trial = more.Rule.Narrow(), more.Rule.Trial
-		anywhere := *more.Rule // no connection says where its packets are
-		anywhere.VLANs = nil
-		more.Rule = &anywhere
-	}
-	a.find = engine.NewFinder([]engine.List{more}, a.out)
-	return a
-}
-
-// drop reports whether a packet would be dropped.
-func (a *Additions) drop(t key.Tuple) bool {
-	by := func(f engine.Finder) bool { return len(f.Deciding(t, verdict.Where{})) > 0 }
-	return by(a.find) && !by(a.allowed) && !by(a.before)
-}
-
 // ConversedWith returns with which addresses that additions drop this host has conversed in the
 // last 24 hours, whether or not a list had them then; nil where that is not recorded. A datagram
 // counts where the source of one was heard.
-func (m *Record) ConversedWith(ctx context.Context, a Additions, heard func(netip.Addr) bool) *wire.Conversed {
+func (m *Record) ConversedWith(ctx context.Context, a engine.Additions, heard func(netip.Addr) bool) *wire.Conversed {
 	var memory *stages.Conversations
 	if err := m.host.Lend(ctx, func(a ruleset.Active) error {
 		memory = a.Config.Conversations(a.Engine.Kernel())
@@ -260,24 +230,24 @@ func (m *Record) ConversedWith(ctx context.Context, a Additions, heard func(neti
 		return nil
 	}
 	defer memory.Close()
-	if a.trial {
+	if a.Trial {
 		return &wire.Conversed{}
 	}
 	now, last := loader.Monotonic(), make(map[netip.Addr]time.Duration)
 	counts := func(how conntrack.How, at time.Duration) bool {
-		return now-at <= day && (a.out || !memory.Spared(how))
+		return now-at <= day && (a.Out || !memory.Spared(how))
 	}
 	err := memory.Connections(func(c stages.Connection) {
 		t, of := c.In, c.In.Src
-		if a.out {
+		if a.Out {
 			t.Src, t.Dst, t.SrcPort, t.DstPort = t.Dst, t.Src, t.DstPort, t.SrcPort
 		}
-		answered := c.Answered || c.How == conntrack.OpenedUDP && !a.out && heard(of)
-		if answered && counts(c.How, c.Sent) && a.drop(t) {
+		answered := c.Answered || c.How == conntrack.OpenedUDP && !a.Out && heard(of)
+		if answered && counts(c.How, c.Sent) && a.Drop(t) {
 			last[of] = max(last[of], c.Sent)
 		}
 	})
-	if err == nil && !a.narrow { // the record has no ports
+	if err == nil && !a.Narrow { // the record has no ports
 		var partners map[conntrack.Partner]conntrack.Conversation
 		partners, err = memory.Partners()
 		for of, s := range partners {
@@ -285,10 +255,10 @@ func (m *Record) ConversedWith(ctx context.Context, a Additions, heard func(neti
 			if of.Addr.Is4() {
 				t.Dst = netip.IPv4Unspecified()
 			}
-			if a.out {
+			if a.Out {
 				t.Src, t.Dst = t.Dst, t.Src
 			}
-			if of.Out == a.out && counts(s.How, s.Last) && a.drop(t) {
+			if of.Out == a.Out && counts(s.How, s.Last) && a.Drop(t) {
 				last[of.Addr] = max(last[of.Addr], s.Last)
 			}
 		}

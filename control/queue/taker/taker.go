@@ -18,7 +18,6 @@ import (
 	"weir/control/config"
 	"weir/control/durable"
 	"weir/control/lists"
-	"weir/control/notices"
 	"weir/control/queue"
 )
 
@@ -35,13 +34,18 @@ type Maker interface {
 	Ended(err error) bool
 }
 
+// Notifier notifies of changes that are refused.
+type Notifier interface {
+	RefusedChange(c api.Change, list string, err error)
+}
+
 // Taker is the queue of changes that were given while no daemon could make them. It is
 // safe for concurrent use.
 type Taker struct {
 	queue    queue.Queue
 	changes  Maker
 	audit    *audit.Log
-	notifier *notices.Notices
+	notifier Notifier
 	log      *slog.Logger
 
 	mu       sync.Mutex // held while changes are made
@@ -67,7 +71,7 @@ const (
 )
 
 // New returns the queue of changes that changes makes, before it is open.
-func New(changes Maker, records *audit.Log, notifier *notices.Notices, log *slog.Logger) *Taker {
+func New(changes Maker, records *audit.Log, notifier Notifier, log *slog.Logger) *Taker {
 	return &Taker{changes: changes, audit: records, notifier: notifier, log: log, patience: queuedPatience}
 }
 

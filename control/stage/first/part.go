@@ -9,7 +9,7 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
-	"weir/control/engine/constants"
+	"weir/control/engine/native"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/recent"
@@ -61,7 +61,7 @@ func (p *Part) Constants(t netif.Target, seed loader.Seed) map[string]any {
 
 func (p *Part) constants(seed loader.Seed) *bpf.WeirFirstConfig {
 	c := &bpf.WeirFirstConfig{
-		Secret: constants.Secret(hash.NewSecret(hash.Seed(seed))), V4: constants.Shape(p.V4), V6: constants.Shape(p.V6),
+		Secret: native.Secret(hash.NewSecret(hash.Seed(seed))), V4: native.Shape(p.V4), V6: native.Shape(p.V6),
 		Gap: p.gap(), Lines: p.Lines,
 	}
 	for flag, is := range map[*uint8]bool{&c.Tuple: p.V4.Tuple(), &c.BySize: p.BySize, &c.ByList: p.ByList, &c.Stopped: p.Stopped} {

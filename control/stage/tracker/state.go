@@ -5,12 +5,9 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/explain"
 	"weir/control/stage"
 	"weir/filter/sketch"
-	"weir/filter/verdict"
 	"weir/loader"
-	"weir/loader/netif"
 )
 
 // Hitters returns the last reports of the trackers of heavy hitters.
@@ -65,58 +62,6 @@ func (r *Runner) DescribeStatus(to *api.Status) {
 		to.Spared = append(to.Spared, x.API())
 	}
 	to.SparedMore = len(spared) - len(to.Spared)
-}
-
-// maxDepends bounds the flows of one kind that an answer names.
-const maxDepends = 10
-
-// Meeting returns the penalties that all packets of a question meet, and the first of those
-// that some may, and the number of the others.
-func (r *Runner) Meeting(q explain.Question) (kept []verdict.Penalty, more int) {
-	return meeting(r.in.Penalties(loader.Monotonic()), q)
-}
-
-func meeting(all []verdict.Penalty, q explain.Question) (kept []verdict.Penalty, more int) {
-	if q.Frame != nil {
-		return all, 0 // a packet is of a flow, or it is not
-	}
-	some := 0
-	for _, p := range all {
-		switch {
-		case !p.Meets(q.Known):
-			continue
-		case !p.Flow.Shape.Within(q.Known.Shape):
-			if some++; some > maxDepends {
-				continue
-			}
-		}
-		kept = append(kept, p)
-	}
-	return kept, max(0, some-maxDepends)
-}
-
-// DescribeAnswer adds to an answer what is known of heavy hitters: how much of one exceeds its
-// limit, how many penalties are left out, and which flows are spared.
-func (r *Runner) DescribeAnswer(a *explain.Answer, more int) {
-	if a.Direction == (netif.Target{Out: true}).Direction() || !a.Known.Src.IsValid() {
-		return // outgoing packets have no penalties
-	}
-	a.PenaltiesMore = more
-	if l := a.Limit; l != nil {
-		spec, offered, known := r.in.Limited(l.Key, l.Rate)
-		l.Tracker, l.Unit = string(spec.Key), "packets"
-		if spec.Counts() == sketch.Bytes {
-			l.Unit = "bytes"
-		}
-		if known {
-			l.Offered = &offered
-		}
-	}
-	for _, x := range r.in.Spared(loader.Monotonic()) {
-		if len(a.Spared) < maxDepends && x.Flow.Overlaps(a.Known) {
-			a.Spared = append(a.Spared, x.API().String())
-		}
-	}
 }
 
 // Log writes a line to the log.

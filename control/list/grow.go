@@ -1,5 +1,4 @@
-// Package grow appends to slices that may be large, in pieces.
-package grow
+package list
 
 import "slices"
 
@@ -8,10 +7,10 @@ import "slices"
 // quarter of a second beside ten million entries. What may be large is copied in pieces.
 const piece = 4096
 
-// Append appends more to s, as append does.
+// Append appends more to s, as append does, but in pieces: s may be large.
 func Append[T any](s, more []T) []T {
 	if need := len(s) + len(more); need > cap(s) {
-		s = Copy(s, max(need, len(s)+len(s)/4))
+		s = Grown(s, max(need, len(s)+len(s)/4))
 	}
 	for p := range slices.Chunk(more, piece) {
 		s = appendPiece(s, p)
@@ -24,15 +23,15 @@ func Append[T any](s, more []T) []T {
 //go:noinline
 func appendPiece[T any](s, more []T) []T { return append(s, more...) }
 
-// Push appends v to s, as append does.
-func Push[T any](s []T, v T) []T {
+// push appends v to s, as append does.
+func push[T any](s []T, v T) []T {
 	if len(s) == cap(s) && len(s) >= piece {
-		s = Copy(s, len(s)+len(s)/4)
+		s = Grown(s, len(s)+len(s)/4)
 	}
 	return append(s, v)
 }
 
-// Copy returns a copy of s with a capacity.
-func Copy[T any](s []T, capacity int) []T {
+// Grown returns a copy of s with a capacity. It copies in pieces, as Append does.
+func Grown[T any](s []T, capacity int) []T {
 	return Append(make([]T, 0, capacity), s)
 }

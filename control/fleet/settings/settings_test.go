@@ -1,4 +1,4 @@
-package member
+package settings
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // A node reads the settings of a list as its hub writes them, and refuses unknown ones; a node of
 // an earlier version refuses a limited list.
 func TestFleetSettings(t *testing.T) {
-	c, err := Config("x", wire.Settings{Action: "allow-limited", Direction: "dst", Ports: "tcp/22,udp/5000-5010", Protocols: "tcp,icmp,47,udp", VLANs: "0,10"})
+	c, err := List("x", wire.Settings{Action: "allow-limited", Direction: "dst", Ports: "tcp/22,udp/5000-5010", Protocols: "tcp,icmp,47,udp", VLANs: "0,10"})
 	if err != nil || c.Action != config.Allow || c.Rule().String() != "tcp/22, udp/5000-5010, icmp, 47, of VLAN 0 or 10" || !c.Enforce {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -28,7 +28,7 @@ func TestFleetSettings(t *testing.T) {
 		{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 8, At: 8}},
 		{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 24}},
 	} {
-		if c, err := Config("x", s); err == nil {
+		if c, err := List("x", s); err == nil {
 			t.Errorf("%+v: %+v", s, c)
 		}
 	}

@@ -1,13 +1,11 @@
-package engine
+package native
 
 import (
 	"encoding/binary"
 	"net/netip"
-	"sync"
 
 	"weir/filter/key"
 	"weir/loader"
-	"weir/loader/netif"
 )
 
 // TupleOf returns the fields of a packet that keys match.
@@ -30,14 +28,3 @@ func AddrOf(family uint8, words [4]uint32) netip.Addr {
 	}
 	return netip.AddrFrom16(b)
 }
-
-// EphemeralPort returns the lowest port that this host connects from. Others are assumed
-// to do the same.
-var EphemeralPort = sync.OnceValue(func() uint16 {
-	const usual = 32768
-	first, err := netif.Target{}.EphemeralPort()
-	if err != nil {
-		return usual
-	}
-	return first
-})

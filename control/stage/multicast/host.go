@@ -1,4 +1,4 @@
-package stage
+package multicast
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"weir/control/engine"
 )
 
-// Host is the daemon, as the routes of stages need it. It is safe for concurrent use.
+// Host is the daemon, as the routes need it. It is safe for concurrent use.
 type Host interface {
-	// Do calls fn in a turn of the goroutine that owns the stages, with the generation that
+	// Do calls fn in a turn of the goroutine that owns the groups, with the generation that
 	// filters then.
 	Do(ctx context.Context, fn func(*engine.Generation) error) error
 	// DoAlone is Do for what changes a generation: the next one is not in the making.

@@ -1,6 +1,4 @@
-// Package levels plans which prefix lengths and which shapes of flows a set has, where entries
-// have more of them than it can have: entries of others are stored as several longer ones.
-package levels
+package engine
 
 import (
 	"fmt"

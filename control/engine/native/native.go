@@ -1,6 +1,7 @@
-// Package constants writes secrets, sets and policies as the constants of programs, which
-// the loader specialises them to.
-package constants
+// Package native translates between values of the control plane and those of programs, which
+// have the host's byte order: secrets, sets and policies become constants, which the loader
+// specialises programs to; addresses and ports of packets are read back.
+package native
 
 import (
 	"encoding/binary"
