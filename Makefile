@@ -151,7 +151,7 @@ SNAPSHOT := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y%m%d.%H
 PACKAGE_VERSION := $(shell sed -E 's/^v//; /^[0-9]+\./!s/^/0.1.0~git$(SNAPSHOT)./; \
 	s/-(alpha|beta|rc)/~\1/; s/-/+/; s/-/./g' <<<'$(VERSION)')
 
-# The licenses of what a command is linked with.
+# The licenses of the modules that a command is linked with.
 define licenses
 	{ echo "Go $$(go env GOROOT)"; \
 		go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}' $(1); } \
@@ -168,7 +168,7 @@ packed release: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/d
 packages: build man ## make debs and rpms in ./dist (fetches nfpm)
 	$(MAKE) packed
 
-# What packages makes of what build and man have made.
+# Makes packages of the results of build and man.
 .PHONY: packed
 packed: root := $(abspath $(OUT)/dist/root)
 packed: doc := $(root)/weir/usr/share/doc/weir
@@ -273,7 +273,7 @@ lint: check-format ## check the Go (fetches golangci-lint), and what check-forma
 check:
 	@CGO_ENABLED=0 go build -o dist/check ./tests/check
 
-# Packages whose tests are functions of what Go's test cache knows of: it may answer for them.
+# Packages whose tests depend only on inputs that Go's test cache knows: it may answer for them.
 CACHED := $(addprefix ./,filter/... control/compressed control/list control/list/listfile control/observe/learn \
 	control/plan control/quantity)
 # The packages that take longest, and mostly wait. They come first, so that the others
@@ -320,7 +320,7 @@ READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideW
 # slowest.
 UNRACED := TestBombs|TestHostile|TestFetchEnds|TestPromtool|TestFleetAttacks|TestKill|TestRehearsal|TestRolloutKilled|TestRolloutStoreLost
 
-# Tests of what is done within half a second by the clock: they run after the others, too.
+# Tests with limits of half a second by the clock: they run after the others, too.
 HURRIED := TestForeign
 
 # LATER=yes leaves tests that have longer forms to test-long, and packages to test-race whose
@@ -357,7 +357,7 @@ test-times: ## run the tests, and print which take longest
 
 .PHONY: test-race
 test-race: export CGO_ENABLED := 1
-test-race: setup check ## run the tests of what has goroutines with the race detector (needs gcc; as root)
+test-race: setup check ## run the tests of packages with goroutines under the race detector (needs gcc; as root)
 	$(GOTEST) -race -count=1 -timeout 20m -run '$(READERS)' $(RACED_FILTERS)
 	$(COLLECT) $(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 20m -skip '^($(UNRACED))$$|'$(call names,$(ALONE)) ./control/daemon ./control/fleet/hub $(RACED)
 

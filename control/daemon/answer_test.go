@@ -62,7 +62,7 @@ func TestFleetAsked(t *testing.T) {
 
 	// One of them has traffic.
 	var top api.FleetTop
-	const least = 20. // packets a second: half of what a machine sends that keeps up
+	const least = 20. // packets a second: half the rate of a machine that keeps up
 	complete := func() bool {
 		return len(top.Flows) >= len(flood.Sources) && !slices.ContainsFunc(top.Flows, func(f api.FlowRate) bool { return f.Rate < least })
 	}

@@ -202,7 +202,7 @@ func (l *loop) postpone(wait time.Duration) {
 	}
 }
 
-// schedule sets the timers of what is due at other times than before this turn. A second waits
+// schedule sets the timers whose tasks are due at other times than before this turn. A second waits
 // for the end of an interval that nothing else ends, so that an idle daemon wakes once for both.
 func (d *Daemon) schedule() {
 	l := d.loop

@@ -398,7 +398,7 @@ func TestFlushIsGuarded(t *testing.T) {
 	}
 }
 
-// What is left out of private networks is what lies in them.
+// exclude_private leaves out exactly the entries that lie in private networks.
 func TestExcludePrivate(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	r.lists(t, feedFile(t, "feed.txt", "10.1.0.0/16\n192.168.1.1\n0.0.0.0\n127.0.0.1\nfc00::/8\nfe80::1\n192.0.2.1\n192.0.0.0/9\n"))

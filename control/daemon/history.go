@@ -27,7 +27,7 @@ type trafficHistory struct {
 	hits              map[string]loader.Counter // by list, at the end of the last second
 }
 
-// add records what was counted until now. hits are those of the block lists; collateral is nil where none is
+// add records what was counted until now. hits count the block lists' packets; collateral is nil where none is
 // recorded.
 func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.Reason) bool, hits map[string]loader.Counter, collateral *api.Collateral) {
 	s := history.Sample{Interval: r.Interval}

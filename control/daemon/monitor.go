@@ -149,7 +149,7 @@ func (m *override) SetMonitor(ctx context.Context, c api.MonitorChange) (done ap
 			m.manual = before
 			return errors.Join(fmt.Errorf("monitor mode stays as it was: %w", err), m.save(before))
 		}
-		if o == nil { // a crash before finds it on, which is what was acknowledged
+		if o == nil { // a crash before finds it on, as was acknowledged
 			unsaved = m.save(nil)
 		}
 		if unsaved != nil {

@@ -30,7 +30,7 @@ import (
 	"weir/loader"
 )
 
-// observers are what is observed of the traffic, and done about it: heavy
+// observers watch the traffic and act on it: heavy
 // hitters, weights that are learned, and what stages do. Run's goroutine owns them, but for what
 // says otherwise.
 type observers struct {

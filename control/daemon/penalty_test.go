@@ -32,7 +32,7 @@ func scan(t *testing.T, l *lab.Lab, source string, ports int) {
 	}
 }
 
-// Forged scans and floods in the name of what the host must not be cut off from have nothing
+// Forged scans and floods in the name of addresses that the host must not be cut off from have nothing
 // blocked: no gateway, resolver, failsafe source or own address. What becomes a gateway is
 // released, and guard: false blocks all the same.
 func TestForgedScansCutOffNothing(t *testing.T) {

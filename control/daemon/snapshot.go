@@ -210,8 +210,8 @@ func (r *readings) Status() api.Status {
 	return s
 }
 
-// noted is the status that Run's goroutine knows. The status of an interface is that of
-// the moment when it is asked for.
+// noted is the status that Run's goroutine knows. The status of an interface is read when it
+// is asked for.
 type noted struct {
 	api.Status
 	interfaces []attach.State

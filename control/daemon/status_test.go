@@ -141,7 +141,7 @@ func TestSecondDaemon(t *testing.T) {
 	dir := t.TempDir()
 	first.c.StateDir = config.Path(dir)
 	begin(t, first)
-	// Its interface is another one, so that the journal is what they share.
+	// Its interface is another one, so that they share the journal alone.
 	second := configure(t, l.A)
 	second.c.StateDir, second.c.Pins = config.Path(dir), first.c.Pins
 	_, err := Start(t.Context(), Options{Config: second, Log: slog.New(slog.DiscardHandler)})

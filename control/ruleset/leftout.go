@@ -289,7 +289,7 @@ func (l *List) LogLeftOut(log *slog.Logger, before LeftOut) {
 		log.Warn("an entry is left out, because it covers a failsafe prefix", "list", l.Name, "entry", o.entry.String(), "prefix", o.safe.String())
 	}
 	for _, o := range firstOf(l.Left.Objections) {
-		log.Warn("an entry is left out, because of what it would cut off", "list", l.Name, "entry", o.Entry.String(), "would_cut_off", o.Peer.What)
+		log.Warn("an entry is left out, since it would cut off a protected address", "list", l.Name, "entry", o.Entry.String(), "would_cut_off", o.Peer.What)
 	}
 	if len(l.Left.shapes) > 0 {
 		var first []string

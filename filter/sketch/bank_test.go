@@ -103,7 +103,7 @@ func slot(b []uint64, h uint64) int {
 	return -1
 }
 
-// befores returns the estimates in a bucket of what its flows had before they entered.
+// befores returns the estimates in a bucket of its flows' counts before they entered.
 func befores(b []uint64) *[8]uint32 { return (*[8]uint32)(unsafe.Pointer(&b[2])) }
 
 // at returns the counters of a flow.

@@ -1,10 +1,7 @@
 package lint
 
 import (
-	"flag"
 	"fmt"
-	"maps"
-	"os"
 	"os/exec"
 	"path"
 	"regexp"
@@ -12,8 +9,6 @@ import (
 	"strings"
 	"testing"
 )
-
-var update = flag.Bool("update", false, "write testdata/riddles, where there are fewer")
 
 // phrases that a reader has to translate, and what to write instead.
 var phrases = []struct {
@@ -43,6 +38,9 @@ var phrases = []struct {
 	{regexp.MustCompile(`(?i)\b(is|returns|says|knows) who asks\b`), "the caller, the client"},
 	{regexp.MustCompile(`(?i)\bby which (their|they|a|an|the) \w+ (is|are|rises?|falls?)\b`), "with which, the step of, or two sentences"},
 	{regexp.MustCompile(`// \w+ (is|are) (that|those) of `), "the noun that is meant, or an active verb"},
+	// Shapes of sentences whose subject a reader must find out: "header is that of the section",
+	// "the names of what is left".
+	{regexp.MustCompile(`(?i)\b(that|those) of (those|that|what|who)\b|\bof what\b|\b(is|are) (what|that of|those of)\b`), "the subject's noun, with an active verb"},
 	{regexp.MustCompile(`// \w+ (is|are) who `), "a noun: the process, the source"},
 }
 
@@ -51,11 +49,6 @@ var phrases = []struct {
 var pending = []string{
 	"tests/papers", // "gives the rate" and the like are the language of the papers
 }
-
-// riddles are shapes of sentences whose subject a reader must find out: "header is that of the
-// section", "the names of what is left". Each directory has
-// at most as many as testdata/riddles says.
-var riddles = regexp.MustCompile(`(?i)\b(that|those) of (those|that|what|who)\b|\bof what\b|\b(is|are) (what|that of|those of)\b`)
 
 // textual reports whether the words of a file are checked: not those of generated
 // files, licences, the changelog, which quotes former names, and this list.
@@ -102,47 +95,6 @@ func TestWords(t *testing.T) {
 	for _, dir := range pending {
 		if !dirty[dir] {
 			t.Logf("%s is clean: remove it from pending", dir)
-		}
-	}
-}
-
-// TestRiddles keeps sentences in the shape of riddles from becoming more. testdata/riddles has
-// their numbers in the Go of each directory; -update writes smaller ones.
-func TestRiddles(t *testing.T) {
-	const file = "testdata/riddles"
-	cmd := exec.Command("git", "ls-files", "*.go")
-	cmd.Dir = root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Skipf("not a git repository: %v", err)
-	}
-	found := make(map[string]int)
-	for name := range strings.Lines(string(out)) {
-		if name = strings.TrimSuffix(name, "\n"); textual(name) && name != "tests/lint/words_test.go" {
-			found[path.Dir(name)] += len(riddles.FindAllString(lineBreak.ReplaceAllString(read(t, name), " "), -1))
-		}
-	}
-	most := make(map[string]int)
-	for line := range strings.Lines(read(t, "tests/lint/"+file)) {
-		var dir string
-		var n int
-		if _, err := fmt.Sscan(line, &dir, &n); err != nil {
-			t.Fatalf("%s: %q: %v", file, line, err)
-		}
-		most[dir] = n
-	}
-	var text strings.Builder
-	for _, dir := range slices.Sorted(maps.Keys(found)) {
-		if n := found[dir]; n > most[dir] {
-			t.Errorf("%s: %d sentences such as \"X is what …\", \"that of those\", \"of what\", and there were %d: name the subject, with an active verb", dir, n, most[dir])
-		}
-		if n := min(found[dir], most[dir]); n > 0 {
-			fmt.Fprintf(&text, "%s %d\n", dir, n)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

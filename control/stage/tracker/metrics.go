@@ -66,7 +66,7 @@ func (t *tally) samples() (all []stage.Sample) {
 	return all
 }
 
-// totals are what all trackers have counted since the daemon began, and of penalties.
+// totals are the counts of all trackers since the daemon began, and of penalties.
 type totals struct {
 	trackers []tally
 	refused  uint64   // penalties for which there was no room

@@ -72,8 +72,8 @@ const (
 	leastPackets = 100
 	leastBytes   = 100_000
 
-	// A penalty ends only when the flow has sent less than this share of what made
-	// it heavy.
+	// A penalty ends only when the flow has sent less than this share of the units that
+	// made it heavy.
 	hysteresis = 0.5
 
 	// leastBurst lets any one packet pass.

@@ -79,9 +79,9 @@ func (e Event) Log(log *slog.Logger) {
 	}
 	switch {
 	case e.Released && e.CutsOff != "":
-		log.Warn("a penalty has ended, because of what it would cut off", attrs...)
+		log.Warn("a penalty has ended, since it would cut off a protected address", attrs...)
 	case e.CutsOff != "":
-		log.Warn(began+", spared because of what a penalty would cut off", attrs...)
+		log.Warn(began+", spared, since a penalty would cut off a protected address", attrs...)
 	case e.Unmet:
 		log.Error(began+", but there is no room for another penalty", attrs...)
 	case e.Forgotten:

@@ -75,7 +75,7 @@ func (w *Watcher) arm(on interfaces) {
 	}
 }
 
-// spared returns the hashes of what programs must not impose penalties on.
+// spared returns the hashes of flows on which programs must not impose penalties.
 func (w *Watcher) spared(c interfaceTrackers) (all []uint64) {
 	if w.cutsOff == nil {
 		return nil

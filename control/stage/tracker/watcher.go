@@ -156,7 +156,7 @@ type tracker struct {
 	penal    map[uint64]*punished
 	inherit  []*punished // whose hashes by the present tracker are not known yet
 	last     *Report
-	read     bool // the idle banks are those of last
+	read     bool // the idle banks belong to last
 
 	exchanged bool // at the end of the last interval: otherwise the banks have counted nothing
 
@@ -505,7 +505,7 @@ func (t *tracker) sofar(i int, clock func() time.Duration, on interfaces) (flows
 		banks = on.active(i)
 	}
 	heavy = t.threshold(0).Heavy(max(total(banks), t.previous), t.previous)
-	// One of C banks has counted a C-th of what a flow has to have.
+	// One of C banks has counted a C-th of the units that a flow has to have.
 	least := uint64(hysteresis*float64(heavy)) / uint64(max(1, on.cpus()))
 	flows = sketch.MergeFrom(least, banks...)
 	// The clock is read last: they have counted for no longer than it says.

@@ -9,6 +9,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	frame "weir/filter/packet"
+	"weir/tests/bench/filters/heavy"
 	"weir/tests/bench/filters/learned"
 	"weir/tests/bench/filters/member"
 	"weir/tests/data"
@@ -154,7 +155,7 @@ func sketches(p *page) error {
 	if err != nil {
 		return err
 	}
-	p.text(sketchesText, tracker.WeirSlot, tracker.Slot)
+	p.text(sketchesText, heavy.WeirSlot, heavy.Slot)
 	for _, stream := range []struct {
 		name    string
 		packets []uint64
@@ -177,9 +178,9 @@ func sketches(p *page) error {
 		p.text("%s: %s packets of %s flows, of which %d are heavy, with %d packets or more.",
 			stream.name, thousands(len(stream.packets)), thousands(len(truth)), number, threshold)
 		var rows [][]string
-		for _, slot := range []int{tracker.WeirSlot, tracker.Slot} {
-			for i, k := range tracker.Kinds {
-				if i == 0 && slot != tracker.WeirSlot {
+		for _, slot := range []int{heavy.WeirSlot, heavy.Slot} {
+			for i, k := range heavy.Kinds {
+				if i == 0 && slot != heavy.WeirSlot {
 					continue
 				}
 				title := k.Name
@@ -195,7 +196,7 @@ func sketches(p *page) error {
 					for _, f := range stream.packets {
 						s.Count(f)
 					}
-					score := tracker.Judge(s, truth, threshold)
+					score := heavy.Judge(s, truth, threshold)
 					row = append(row, fmt.Sprintf("%.3f, %.3f", score.Precision, score.Recall), fmt.Sprintf("%.3f", score.F1), fmt.Sprintf("%.4f", score.Error))
 				}
 				rows = append(rows, row)
@@ -209,7 +210,7 @@ func sketches(p *page) error {
 	}
 	p.text(sketchesVerdict)
 	var sources [][]string
-	for _, k := range tracker.Kinds {
+	for _, k := range heavy.Kinds {
 		sources = append(sources, []string{k.Name, k.Source})
 	}
 	p.table([]string{"sketch", "source"}, sources...)
