@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	"time"
 
+	"weir/control/api"
 	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/demo"
+	"weir/control/observe/traffic"
 )
 
 // demoFilters starts daemons for the demo in this process.
@@ -34,20 +36,31 @@ func (r fixedConfig) Read() (*config.Config, error) { return r.c, r.c.Validate()
 
 // demoFilter is a running daemon of the demo.
 type demoFilter struct {
-	*daemon.Daemon
-	*daemon.API
+	daemon *daemon.Daemon
+	api    *daemon.API
 	cancel context.CancelFunc
 	ended  chan error
 }
 
 // Describe implements [demo.Filter].
 func (f *demoFilter) Describe(ctx context.Context) (m inventory.Metadata, err error) {
-	err = f.Do(ctx, func() error { m = f.Metadata(); return nil })
+	err = f.api.Do(ctx, func() error { m = f.daemon.Metadata(); return nil })
 	return m, err
+}
+
+// Counters implements [demo.Filter].
+func (f *demoFilter) Counters() traffic.Counters { return f.api.Counters() }
+
+// Reload implements [demo.Filter].
+func (f *demoFilter) Reload(ctx context.Context) (api.Reloaded, error) { return f.daemon.Reload(ctx) }
+
+// OpenConsole implements [demo.Filter].
+func (f *demoFilter) OpenConsole(ctx context.Context, asked api.ConsoleRequest) (api.ConsoleOpened, error) {
+	return f.api.OpenConsole(ctx, asked)
 }
 
 // Close ends the daemon, and detaches its program.
 func (f *demoFilter) Close() error {
 	f.cancel()
-	return errors.Join(<-f.ended, f.Stop())
+	return errors.Join(<-f.ended, f.daemon.Stop())
 }
