@@ -1182,6 +1182,13 @@ func TestThreadsComeBack(t *testing.T) {
 	for range 10 {
 		detach(t, attach(t, pins, target(l.B), hooks.Native, g))
 		attachLoaded(pins, netif.Target{Netns: l.B.Netns, Iface: "no-such"}, hooks.Native, nil, g.Load)
+
+		// One is entered from another where the owner of a foreign program is looked for.
+		if err := (netif.Target{Netns: l.A.Netns}).In(func(uint64) error {
+			return netif.Target{Netns: l.B.Netns}.In(func(uint64) error { return nil })
+		}); err != nil {
+			t.Error(err)
+		}
 	}
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {

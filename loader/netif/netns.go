@@ -104,9 +104,16 @@ func (ns *netnsFile) in(fn func(inode uint64) error) error {
 	done := make(chan error, 1)
 	go func() {
 		// The thread serves other goroutines again only when it is back where
-		// it came from; else it ends with this one, locked.
+		// it came from; else it ends with this one, locked. That may be another namespace
+		// than the caller's, whose thread may have entered one, too.
 		runtime.LockOSThread()
 		done <- func() error {
+			own, err := openNetns(ownNetns)
+			if err != nil {
+				runtime.UnlockOSThread()
+				return err
+			}
+			defer own.Close()
 			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 				return fmt.Errorf("enter network namespace %s: %w", ns.Name(), explainSetns(err))
 			}
