@@ -61,7 +61,7 @@ func (m *Collateral) Record(r *Replies, frame []byte, pkt packet.Packet, out boo
 		c.Local, c.Remote = c.Remote, c.Local
 	}
 	now := r.Now()
-	how := m.how(r, frame, pkt, c, out)
+	how := m.how(r, frame, pkt, c, out, now)
 	if how == 0 {
 		return
 	}
@@ -75,9 +75,9 @@ func (m *Collateral) Record(r *Replies, frame []byte, pkt packet.Packet, out boo
 	m.Partners[partner] = of
 }
 
-// how returns how a packet shows a conversation, 0 if it does not.
-func (m *Collateral) how(r *Replies, frame []byte, pkt packet.Packet, c Connection, out bool) How {
-	opened, accepted, now := r.Open[c], m.Accepted[c], r.Now()
+// how returns how a packet shows a conversation at a time, 0 if it does not.
+func (m *Collateral) how(r *Replies, frame []byte, pkt packet.Packet, c Connection, out bool, now time.Duration) How {
+	opened, accepted := r.Open[c], m.Accepted[c]
 	if pkt.Proto == protoUDP {
 		if out || !opened.Connected || now >= opened.Until {
 			return 0
