@@ -48,8 +48,8 @@
 //     port, after Grönvall (bpf/multicast.h).
 //   - [weir/filter/conntrack]: connections that this host opens, and with whom it has
 //     conversed (bpf/replies.h, bpf/collateral.h).
-//   - [weir/filter/verdict]: the decision on a frame, in which all of the above
-//     meet (bpf/pipeline.h).
+//   - [weir/filter/verdict]: the decision on a frame, for which it asks the others
+//     (bpf/pipeline.h).
 //
 // # Control plane
 //

@@ -2,8 +2,8 @@
 // commands, follows both, and loses nothing.
 //
 // One goroutine, that of [Daemon.Run], owns the state: lists, interfaces, the
-// engine, what is observed. Others do slow work, such as fetching and writing to
-// the journal, and hand it their results, or read snapshots. [Daemon] has parts, each
+// engine, what is observed, the journal. Others do slow work, such as fetching and
+// parsing, and hand it their results, or read snapshots. [Daemon] has parts, each
 // of which has a state of its own, and says who owns that.
 package daemon
 

@@ -21,8 +21,8 @@ type Entries struct {
 // Len is the number of entries of all kinds.
 func (e Entries) Len() int { return len(e.V4) + len(e.V6) + len(e.Flows) }
 
-// Weight is the number of entries as [Options.MaxEntries] counts them: a flow, which
-// takes the memory of several prefixes, is four.
+// Weight is the number of entries as MaxEntries of [weir/control/list/listfile.Options] counts
+// them: a flow, which takes the memory of several prefixes, is four.
 func (e Entries) Weight() int { return len(e.V4) + len(e.V6) + 4*len(e.Flows) }
 
 // Append appends other entries. Where e has none, it takes ownership of their slices.

@@ -66,7 +66,7 @@ func (t *Log) End(log *slog.Logger) {
 	}
 }
 
-// Leave ends the turn in progress until [turnLog.enter], while its work goes on beside others.
+// Leave ends the turn in progress until [Log.Enter], while its work goes on beside others.
 func (t *Log) Leave() *turn {
 	one := t.current.Swap(nil)
 	if one != nil {

@@ -67,12 +67,12 @@ func Open(c *config.Config, version string, readOnly bool, log *slog.Logger) (*n
 	return node.Open(n)
 }
 
-// Known implements [shared].
+// Known implements [ruleset.Shared].
 func (f *Member) Known() bool {
 	return f.Node != nil && slices.ContainsFunc(f.Node.Lists(), func(l *node.List) bool { return l.Contents().Len() > 0 })
 }
 
-// Lists implements [shared].
+// Lists implements [ruleset.Shared].
 func (f *Member) Lists(c *config.Config) (lists []config.List, from map[string]ruleset.Source) {
 	if f.Node == nil {
 		return nil, nil

@@ -81,7 +81,7 @@ type Options struct {
 	MaxBad float64
 
 	// MaxEntries is the number of entries above which the file is rejected, 0 for
-	// no limit, by [Entries.Weight]. It counts the prefixes that ranges become: two
+	// no limit, by [list.Entries.Weight]. It counts the prefixes that ranges become: two
 	// kilobytes, compressed, can be ranges of a million prefixes. It counts
 	// duplicates, too, but neither equal lines in a row nor equal ranges of many
 	// prefixes, which take no memory.
