@@ -305,8 +305,8 @@ COLLECT := GOGC=300
 # WaitGroup; loader, which the tests of attach and daemon use; and tests/, whose daemons are
 # processes of their own.
 RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console daemon export feed \
-	fleet/broker fleet/hub fleet/node history journal metrics notices notify stage/digest \
-	observe/drops observe/events observe/flows serve top)
+	fleet/broker fleet/hub fleet/node fleet/rehearsal history journal lists metrics notices notify \
+	observe/drops observe/events observe/flows observe/partners observe/worth queue/taker serve stage/digest top turns)
 # Without the race detector the broker is another: it traces what was published.
 RACED_DIFFERS := ./control/fleet/broker ./control/fleet/hub
 
