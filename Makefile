@@ -54,7 +54,9 @@ INLINED := runtime runtime/... internal/runtime/... internal/abi internal/byteal
 	sync sync/... internal/sync slices sort maps iter cmp bytes strings unicode/utf8 unique \
 	encoding/binary hash/maphash math math/bits net/netip crypto/internal/fips140/edwards25519/... \
 	github.com/cespare/... github.com/klauspost/... github.com/cilium/ebpf/asm weir/loader/fold \
-	weir/filter/... $(addprefix weir/control/,list list/listfile engine engine/native feed observe/events)
+	$(addprefix weir/filter/,blocked cascade conntrack cuckoo digest hash icarus invariant key membership multicast \
+		ordered packet penalty prefix quotient recent sfb sketch verdict) \
+	$(addprefix weir/control/,list list/listfile engine engine/native feed observe/events)
 # HTTP/1.1 does for feeds and webhooks; HTTP/2 would add half a megabyte, and what servers can send
 # by it.
 BUILDFLAGS := $(LINKFLAGS) -tags nethttpomithttp2 -gcflags=all=-l $(INLINED:%=-gcflags=%=)
