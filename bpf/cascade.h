@@ -4,8 +4,8 @@
  * blocks, lines, have 64 bytes. A key's first bits are in distinct words of one line
  * and are tested without a branch; the rest are in up to three further, independent
  * lines, each of which is read only when the last passes: for 97 % of unlisted keys the
- * second never is. The
- * twin of filter/membership's Cascade; its false-positive rate is filter/fpr's
+ * second never is.
+ * The twin of filter/cascade's Filter; its false-positive rate is filter/fpr's
  * Cascade.
  *
  * Independent bit fields of one hash place a key in a line:

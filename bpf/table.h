@@ -2,7 +2,7 @@
 /*
  * The fingerprint table, which confirms keys that pass the cascade and names their
  * list. A bucket is one cache line of eight slots; a key is in one of two buckets,
- * mostly in the first. The twin of filter/membership's Table.
+ * mostly in the first. The twin of filter/cuckoo's Table.
  *
  *	slot bits 63 … 48   list number, 1 …; an empty slot is 0
  *	slot bits 47 …  0   fingerprint: the lower 48 bits of the key's hash
