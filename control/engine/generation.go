@@ -373,6 +373,9 @@ func (g *Generation) SamplesClean() bool { return g.kernel != nil && g.kernel.Sa
 // Lists returns the lists, with their contents after all changes.
 func (g *Generation) Lists() []List { return slices.Clone(g.index.lists) }
 
+// LendLists is Lists without a copy. They must not be changed, nor kept beyond a change.
+func (g *Generation) LendLists() []List { return g.index.lists }
+
 // Out is the part for outgoing packets, nil where they are not filtered.
 func (g *Generation) Out() *Generation { return g.out }
 

@@ -175,7 +175,7 @@ type side struct {
 
 // explain answers a question for one direction.
 func explain(e *engine.Generation, q Question, penalties []verdict.Penalty) Answer {
-	g := &side{e, e.Lists()}
+	g := &side{e, e.LendLists()}
 	known := q.Known
 	if q.Frame != nil {
 		if p, r := packet.Parse(q.Frame); p.HasAddresses {

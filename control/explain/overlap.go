@@ -41,8 +41,8 @@ func (g *side) overlap(k key.Key, allow bool) overlap {
 		if source {
 			p = src
 		}
-		for i, l := range g.lists {
-			switch {
+		for i := range g.lists {
+			switch l := &g.lists[i]; {
 			case l.Allow != allow || l.Contents.Len() == 0 || (l.Direction == engine.Out) != g.Policy.Out:
 			case k.V6():
 				addSide(&o, uint16(i+1), l, &l.Contents.V6, list.V6Of(p), source)
@@ -51,8 +51,8 @@ func (g *side) overlap(k key.Key, allow bool) overlap {
 			}
 		}
 	}
-	for i, l := range g.lists {
-		if l.Allow == allow && l.Contents.Len() > 0 && (l.Direction == engine.Out) == g.Policy.Out {
+	for i := range g.lists {
+		if l := &g.lists[i]; l.Allow == allow && l.Contents.Len() > 0 && (l.Direction == engine.Out) == g.Policy.Out {
 			o.addFlows(uint16(i+1), l.Contents.Flows, k)
 		}
 	}
@@ -60,7 +60,7 @@ func (g *side) overlap(k key.Key, allow bool) overlap {
 }
 
 // addSide adds what the prefixes of a list match on one side.
-func addSide[P list.Prefix[P]](o *overlap, n uint16, l engine.List, prefixes *list.Prefixes[P], p P, source bool) {
+func addSide[P list.Prefix[P]](o *overlap, n uint16, l *engine.List, prefixes *list.Prefixes[P], p P, source bool) {
 	sides := prefixes.Side(source, l.Covers(source))
 	switch {
 	case len(sides) == 0:
