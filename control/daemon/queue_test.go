@@ -2,11 +2,8 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +16,7 @@ import (
 	"weir/control/notify"
 	"weir/control/queue"
 	"weir/filter/verdict"
+	"weir/tests/receiver"
 	"weir/tests/wait"
 )
 
@@ -166,17 +164,7 @@ func TestQueuedIsTriedAgain(t *testing.T) {
 // notified has a notifier send to a receiver, and returns what that has received.
 func notified(t *testing.T, n *notices.Notices) <-chan notify.Event {
 	t.Helper()
-	events := make(chan notify.Event, 10)
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
-		var e notify.Event
-		if err := json.NewDecoder(q.Body).Decode(&e); err != nil {
-			t.Error(err)
-		}
-		events <- e
-	}))
-	t.Cleanup(receiver.Close)
-	target := notify.Target{Name: "pager", URL: notify.URL(receiver.URL)}
-	target.SetDefaults()
+	target, events := receiver.New(t)
 	n.Configure([]notify.Target{target})
 	return events
 }

@@ -1,11 +1,8 @@
 package notices
 
 import (
-	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"weir/control/attach"
@@ -13,23 +10,14 @@ import (
 	"weir/control/feed"
 	"weir/control/notify"
 	"weir/loader/netif"
+	"weir/tests/receiver"
 	"weir/tests/wait"
 )
 
 // notified has a notifier send to a receiver, and returns what that has received.
 func notified(t *testing.T, n *Notices) <-chan notify.Event {
 	t.Helper()
-	events := make(chan notify.Event, 10)
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
-		var e notify.Event
-		if err := json.NewDecoder(q.Body).Decode(&e); err != nil {
-			t.Error(err)
-		}
-		events <- e
-	}))
-	t.Cleanup(receiver.Close)
-	target := notify.Target{Name: "pager", URL: notify.URL(receiver.URL)}
-	target.SetDefaults()
+	target, events := receiver.New(t)
 	n.Configure([]notify.Target{target})
 	return events
 }

@@ -7,35 +7,14 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/config"
-	"weir/control/journal"
-	"weir/control/ruleset"
 	"weir/filter/conntrack"
 	"weir/loader"
+	"weir/tests/rules"
 )
 
 // A partner counts for each list that would drop its packets, unless an allow list lets them pass.
 func TestAttribute(t *testing.T) {
-	c, err := config.Parse("weir.yaml", []byte(`
-interfaces: [lo]
-state_dir: ""
-lists:
-  a: {entries: [192.0.2.0/24, 198.51.100.1]}
-  b: {entries: [192.0.2.9]}
-  friends: {action: allow, entries: [192.0.2.77]}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := slog.New(slog.DiscardHandler)
-	j, err := journal.Open("", log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := ruleset.Read(t.Context(), c, ruleset.Options{Log: log, Journal: j, ReadOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := rules.Read(t)
 	now := loader.Monotonic()
 	partners := make(map[conntrack.Partner]conntrack.Conversation)
 	for text, ago := range map[string]time.Duration{"192.0.2.9": time.Minute, "192.0.2.8": 30 * time.Hour, "192.0.2.77": 0, "203.0.113.1": 0} {
@@ -50,7 +29,7 @@ lists:
 	if a.Addresses != 2 || a.Day != 1 || len(a.Latest) != 2 || a.Latest[0].Addr.String() != "192.0.2.9" || b.Addresses != 1 || b.Day != 1 {
 		t.Errorf("%+v, %+v", a, b)
 	}
-	r := New(nil, log)
+	r := New(nil, slog.New(slog.DiscardHandler))
 	r.last.Store(got)
 	if err := r.DropsPartners("a"); err == nil || r.DropsPartners("friends") != nil || !r.Records() {
 		t.Errorf("what drops partners: %v, %v", err, r.DropsPartners("friends"))

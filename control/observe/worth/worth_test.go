@@ -1,41 +1,19 @@
 package worth
 
 import (
-	"log/slog"
 	"net/netip"
 	"testing"
 
 	"weir/control/api"
-	"weir/control/config"
-	"weir/control/journal"
 	"weir/control/observe/drops"
-	"weir/control/ruleset"
 	"weir/filter/verdict"
+	"weir/tests/rules"
 )
 
 // A list is credited for each address that was dropped and that it has, and alone for those that no other
 // list would have dropped.
 func TestCredit(t *testing.T) {
-	c, err := config.Parse("weir.yaml", []byte(`
-interfaces: [lo]
-state_dir: ""
-lists:
-  a: {entries: [192.0.2.0/24, 198.51.100.1]}
-  b: {entries: [192.0.2.9]}
-  friends: {action: allow, entries: [192.0.2.77]}
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := slog.New(slog.DiscardHandler)
-	j, err := journal.Open("", log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := ruleset.Read(t.Context(), c, ruleset.Options{Log: log, Journal: j, ReadOnly: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := rules.Read(t)
 	flows := make(map[drops.Flow]drops.Count)
 	for text, n := range map[string]uint64{"192.0.2.9": 3, "192.0.2.8": 5, "198.51.100.1": 7, "203.0.113.1": 11} {
 		flows[drops.Flow{Remote: netip.MustParseAddr(text), Reason: verdict.Blocked}] = drops.Count{Packets: n}

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// program has what differs between the images.
+// program is the program of an image.
 type program struct {
 	command  []string
 	user     int // who runs it, and owns what is to be written
