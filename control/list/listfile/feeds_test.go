@@ -10,24 +10,17 @@ import (
 	"strings"
 	"testing"
 
+	"weir/tests/data"
+
 	"github.com/klauspost/compress/gzip"
 )
 
-// feed returns the path of a file of the data directory, which the environment
-// variable WEIR_DATA names. The data is not part of the source tree: without it
-// the test is skipped, except in CI, where it fails.
+// feed returns the path of a file of the data directory.
 func feed(t *testing.T, name string) string {
 	t.Helper()
-	dir := os.Getenv("WEIR_DATA")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "shared", "data")
-	}
-	path := filepath.Join(dir, name)
+	path := filepath.Join(data.Dir(t), name)
 	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("the data that CI must have is missing: %v", err)
-		}
-		t.Skipf("no data (set WEIR_DATA to its directory): %v", err)
+		t.Fatal(err)
 	}
 	return path
 }
