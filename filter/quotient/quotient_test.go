@@ -305,7 +305,7 @@ func TestFull(t *testing.T) {
 		s := newSet(t, l, randomSecret(r))
 		want := make(map[uint64]uint16)
 		var refused uint64
-		for p := uint64(0); ; p++ {
+		for p := s.start(6); ; p++ {
 			if f, second := s.candidates(p); f != 6 || second != 1 {
 				continue
 			}
