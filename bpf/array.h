@@ -19,6 +19,14 @@
 	} name SEC(".maps")
 
 /*
+ * Of maps that outlive the programs of an interface: the loader pins them with these, and the
+ * next programs count on in them.
+ */
+#define KEPT __attribute__((btf_decl_tag("kept")))
+
+#define KEPT_ARRAY(name, value_type) ARRAY(name, value_type) KEPT
+
+/*
  * An array of which the program takes addresses. The loader makes a map of it whose only
  * value is all entries, where the kernel accepts a value of this size: that takes a
  * comparison, where a lookup takes a key on the stack, a call and a test for null.
@@ -28,8 +36,15 @@
  * For what every packet needs. The verifier walks loops with such arrays several times as
  * long.
  */
-#define ADDRESSED_ARRAY(name, value_type)     \
-	ARRAY(name, value_type);              \
+#define ADDRESSED_ARRAY(name, value_type) \
+	ARRAY(name, value_type);          \
+	ADDRESS_OF(name)
+
+#define KEPT_ADDRESSED_ARRAY(name, value_type) \
+	KEPT_ARRAY(name, value_type);          \
+	ADDRESS_OF(name)
+
+#define ADDRESS_OF(name)                      \
 	char name##_whole SEC(".data.whole"); \
 	volatile const __u32 name##_entries = 0
 

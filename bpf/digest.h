@@ -81,12 +81,12 @@ struct digest_state {
 	__u64 identity; /* of the digests that are recorded here */
 };
 
-ARRAY(digest_now, struct digest_state);
+KEPT_ARRAY(digest_now, struct digest_state);
 /* Two banks for each possible CPU, and their filters in the same order. */
-ADDRESSED_ARRAY(digest_banks, struct digest_bank);
-ADDRESSED_ARRAY(digest_lines, struct line);
+KEPT_ADDRESSED_ARRAY(digest_banks, struct digest_bank);
+KEPT_ADDRESSED_ARRAY(digest_lines, struct line);
 /* SIGHTINGS for each possible CPU. */
-ARRAY(digest_sightings, struct sighting);
+KEPT_ARRAY(digest_sightings, struct sighting);
 
 /*
  * Watches a packet that was seen before, replacing another if need be: a loop shows

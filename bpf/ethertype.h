@@ -31,7 +31,7 @@ struct ethertype_row {
 _Static_assert(sizeof(struct ethertype_row) % 64 == 0, "CPUs do not share cache lines");
 
 /* max_entries: the number of possible CPUs */
-ARRAY(ethertype_stats, struct ethertype_row);
+KEPT_ARRAY(ethertype_stats, struct ethertype_row);
 
 /* Counts a frame. Below ETH_P_802_3_MIN is the length of an 802.3 frame: all are type 0. */
 static __always_inline void count_ethertype(__u16 type, __u32 len)

@@ -43,13 +43,13 @@ struct event {
 _Static_assert(sizeof(struct sampling) == 128, "two cache lines");
 _Static_assert(sizeof(struct event) % 8 == 0, "the unit of the ring buffer");
 
-ADDRESSED_ARRAY(sampling_now, struct sampling);
+KEPT_ADDRESSED_ARRAY(sampling_now, struct sampling);
 
 /* About 1500 events: 150 ms at the highest rate that the control plane sets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 19);
-} events SEC(".maps");
+} events SEC(".maps") KEPT;
 
 #define TAG_OFFSET (2 * ETH_ALEN)
 

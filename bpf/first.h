@@ -100,11 +100,11 @@ struct first_cpu {
 
 _Static_assert(sizeof(struct first_cpu) % 64 == 0, "CPUs do not share cache lines");
 
-ARRAY(first_now, struct first_state);
+KEPT_ARRAY(first_now, struct first_state);
 /* max_entries: the number of possible CPUs */
-ADDRESSED_ARRAY(first_cpus, struct first_cpu);
+KEPT_ADDRESSED_ARRAY(first_cpus, struct first_cpu);
 /* Two generations, or as many lines of cells. */
-ADDRESSED_ARRAY(first_lines, struct line);
+KEPT_ADDRESSED_ARRAY(first_lines, struct line);
 /* The importance of block lists, by number. */
 ARRAY(first_levels, __u64);
 

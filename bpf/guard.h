@@ -39,7 +39,7 @@
 #define ICMP6_ECHO_REQUEST 128
 
 /* Two banks, which all CPUs share; in a bank, the guards follow one another. */
-ARRAY(tracker_pairs, struct line);
+KEPT_ARRAY(tracker_pairs, struct line);
 
 volatile const __u32 bank_pairs = 0; /* lines of a bank; 0: there are no guards */
 /* Hosts connect from this port or a higher one. */

@@ -90,7 +90,7 @@ _Static_assert(TUNNEL_COUNT <= MAX_TUNNELS, "a row holds every tunnel");
 _Static_assert(sizeof(struct inner_row) % 64 == 0, "CPUs do not share cache lines");
 
 /* max_entries: the number of possible CPUs */
-ARRAY(inner_stats, struct inner_row);
+KEPT_ARRAY(inner_stats, struct inner_row);
 
 static __always_inline struct inner_row *this_inner(void)
 {

@@ -74,7 +74,7 @@ _Static_assert(LOOP_OUTCOME_COUNT <= MAX_LOOP_OUTCOMES, "a row holds every outco
 _Static_assert(sizeof(struct loop_row) == 128, "rows do not share cache lines");
 
 /* max_entries: the number of possible CPUs */
-ARRAY(loop_stats, struct loop_row);
+KEPT_ARRAY(loop_stats, struct loop_row);
 
 /*
  * The indexes of the interfaces that are edges, and of VLAN devices above them. Not
@@ -87,7 +87,7 @@ struct {
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u32);
-} loop_edges SEC(".maps");
+} loop_edges SEC(".maps") KEPT;
 
 #define LOOP_TYPE_V4 0x9e
 #define LOOP_TYPE_V6 0x3e

@@ -34,7 +34,7 @@ struct penalty_bucket {
 	struct penalty entries[SLOTS];
 };
 
-ARRAY(penalties, struct penalty_bucket);
+KEPT_ARRAY(penalties, struct penalty_bucket);
 
 volatile const __u32 penalty_buckets = 0;
 

@@ -146,9 +146,9 @@ struct policer_cpu {
 
 _Static_assert(sizeof(struct policer_cpu) % 64 == 0, "CPUs do not share cache lines");
 
-ARRAY(policer_now, struct policer_state);
+KEPT_ARRAY(policer_now, struct policer_state);
 /* max_entries: the number of possible CPUs */
-ARRAY(policer_cpus, struct policer_cpu);
+KEPT_ARRAY(policer_cpus, struct policer_cpu);
 
 volatile const struct policer_config policer = {};
 

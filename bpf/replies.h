@@ -82,7 +82,7 @@ struct {
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u32);
-} reply_insides SEC(".maps");
+} reply_insides SEC(".maps") KEPT;
 
 volatile const struct reply_config replies = {};
 

@@ -37,10 +37,10 @@ _Static_assert(REASON_COUNT <= MAX_REASONS, "a row holds every reason");
 _Static_assert(sizeof(struct cpu_row) == 512, "rows do not share cache lines");
 
 /* max_entries: the number of possible CPUs, so that a CPU's lookup cannot fail */
-ADDRESSED_ARRAY(reason_stats, struct cpu_row);
+KEPT_ADDRESSED_ARRAY(reason_stats, struct cpu_row);
 
 /* max_entries: the number of possible CPUs times list_stride; list 0 is LIST_UNKNOWN. */
-ADDRESSED_ARRAY(list_stats, struct counter);
+KEPT_ADDRESSED_ARRAY(list_stats, struct counter);
 
 /* Counters of a CPU in list_stats: the lists and list 0. */
 volatile const __u32 list_stride = 1;

@@ -36,7 +36,7 @@ struct threshold {
 	__u64 pad[3];
 };
 
-ARRAY(thresholds, struct threshold); /* one for each tracker */
+KEPT_ARRAY(thresholds, struct threshold); /* one for each tracker */
 
 #define SPARED (~0ULL) /* a time that is never reached */
 
@@ -50,7 +50,7 @@ struct window_bucket {
 	struct window entries[SLOTS];
 };
 
-ARRAY(windows, struct window_bucket);
+KEPT_ARRAY(windows, struct window_bucket);
 
 volatile const __u32 window_buckets = 0;
 volatile const __u32 cpu_count = 1; /* possible ones */

@@ -108,10 +108,10 @@ struct tracker_state {
 	__u64 identity; /* of the trackers that count here */
 };
 
-ARRAY(tracker_now, struct tracker_state);
+KEPT_ARRAY(tracker_now, struct tracker_state);
 /* Two banks for each possible CPU; in a bank, the trackers follow one another. */
-ADDRESSED_ARRAY(tracker_lines, union tracker_line);
-ADDRESSED_ARRAY(tracker_flows, struct flow_bucket);
+KEPT_ADDRESSED_ARRAY(tracker_lines, union tracker_line);
+KEPT_ADDRESSED_ARRAY(tracker_flows, struct flow_bucket);
 
 volatile const struct tracker trackers[MAX_TRACKERS + 1] = {};
 volatile const __u32 tracker_count = 0; /* without that of dropped packets */

@@ -127,7 +127,7 @@ func (p *Preparation) adopt() error {
 		if a.stats, err = newStats(0); err != nil {
 			return explain.Permission(err)
 		}
-		a.unpinned = pinnedMapNames
+		a.unpinned = pinnedMapNames()
 	} else {
 		// The process that is replaced may be reading events: a buffer has one reader.
 		events, err := newEvents()

@@ -362,7 +362,7 @@ func TestAdoptOtherLayout(t *testing.T) {
 	frame := udp(l, addrA, addrB, 1)
 	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	reaches(t, l, frame)
-	for _, name := range pinnedMapNames {
+	for _, name := range pinnedMapNames() {
 		if err := a.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -408,7 +408,7 @@ func TestAdoptWithoutStage(t *testing.T) {
 	reaches(t, l, frame)
 	blocked := uint64(1)
 	stages := make(map[string][]string)
-	for _, name := range pinnedMapNames {
+	for _, name := range pinnedMapNames() {
 		stages[stageOf(name)] = append(stages[stageOf(name)], name)
 	}
 	for stage, names := range stages {
@@ -429,7 +429,7 @@ func TestAdoptWithoutStage(t *testing.T) {
 		if n := a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets; n != blocked {
 			t.Errorf("without %s: %d blocked, want %d", stage, n, blocked)
 		}
-		for _, name := range pinnedMapNames {
+		for _, name := range pinnedMapNames() {
 			if !bpffs.Exists(filepath.Join(a.path, name)) {
 				t.Errorf("without %s: %s is not pinned", stage, name)
 			}

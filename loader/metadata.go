@@ -202,7 +202,7 @@ func (a *Attachment) SetMetadata(caller []byte) error {
 func (a *Attachment) ForgetStats() error {
 	return a.locked("forget the counters of", func() error {
 		var errs []error
-		for _, name := range pinnedMapNames {
+		for _, name := range pinnedMapNames() {
 			if err := os.Remove(filepath.Join(a.path, name)); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, explain.Permission(err))
 			}

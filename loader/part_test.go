@@ -202,3 +202,33 @@ func TestPartMaps(t *testing.T) {
 		}
 	}
 }
+
+// Every map that a version has pinned beside a program goes on in the next one. What a generation
+// has anew, and what all programs share, is none of them.
+func TestPinnedMapNames(t *testing.T) {
+	names := pinnedMapNames()
+	for _, name := range []string{
+		"reason_stats", "list_stats", "ethertype_stats", "inner_stats", "tracker_now", "tracker_lines",
+		"tracker_flows", "tracker_pairs", "penalties", "thresholds", "windows", "events", "sampling_now",
+		"loop_stats", "loop_edges", "reply_insides", "digest_now", "digest_banks", "digest_lines", "digest_sightings",
+		"policer_now", "policer_cpus", "first_now", "first_cpus", "first_lines",
+	} {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s is not kept", name)
+		}
+	}
+	for _, name := range slices.Concat(filterMaps, sharedMapNames, wordMaps) {
+		if slices.Contains(names, name) {
+			t.Errorf("%s is kept", name)
+		}
+	}
+	spec, err := objectTC()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range spec.Maps {
+		if slices.Contains(m.Tags, kept) && !slices.Contains(names, name) {
+			t.Errorf("%s is kept by programs for TC alone", name)
+		}
+	}
+}

@@ -99,7 +99,7 @@ func TestRepin(t *testing.T) {
 			}
 			a := attach(t, pins, to, test.hook, g)
 			names := pinsOf(t, a)
-			if len(names) < len(pinnedMapNames)+2 {
+			if len(names) < len(pinnedMapNames())+2 {
 				t.Fatal(names)
 			}
 			repinned(t, a, 0, names)
@@ -704,14 +704,14 @@ func TestHeadsLast(t *testing.T) {
 			return a.Replace(p)
 		}, 7 + 4 + 3},
 		"repin": {func() error {
-			for _, name := range pinnedMapNames {
+			for _, name := range pinnedMapNames() {
 				if err := os.Remove(filepath.Join(a.path, name)); err != nil {
 					return err
 				}
 			}
 			_, err := a.Repin()
 			return err
-		}, len(pinnedMapNames)},
+		}, len(pinnedMapNames())},
 	} {
 		names := renames(t, a.path, test.do)
 		if len(names) != test.pins {

@@ -52,16 +52,23 @@ type Stats struct {
 // names.
 type pinnedMaps map[string]*array
 
-// pinnedMapNames are the names of all of them.
-var pinnedMapNames = []string{
-	bpf.WeirMapReasonStats, bpf.WeirMapListStats, bpf.WeirMapEthertypeStats, bpf.WeirMapInnerStats,
-	bpf.WeirMapTrackerNow, bpf.WeirMapTrackerLines, bpf.WeirMapTrackerFlows, bpf.WeirMapTrackerPairs,
-	bpf.WeirMapPenalties, bpf.WeirMapThresholds, bpf.WeirMapWindows, bpf.WeirMapEvents, bpf.WeirMapSamplingNow,
-	bpf.WeirMapLoopStats, bpf.WeirMapLoopEdges, bpf.WeirMapReplyInsides,
-	bpf.WeirMapDigestNow, bpf.WeirMapDigestBanks, bpf.WeirMapDigestLines, bpf.WeirMapDigestSightings,
-	bpf.WeirMapPolicerNow, bpf.WeirMapPolicerCpus,
-	bpf.WeirMapFirstNow, bpf.WeirMapFirstCpus, bpf.WeirMapFirstLines,
-}
+// kept is the tag of these maps in the object: KEPT in bpf/array.h.
+const kept = "kept"
+
+// pinnedMapNames returns the names of all of them, sorted. Those of TC are among those of XDP.
+var pinnedMapNames = sync.OnceValue(func() (names []string) {
+	spec, err := object()
+	if err != nil {
+		return nil // who loads it fails
+	}
+	for name, m := range spec.Maps {
+		if slices.Contains(m.Tags, kept) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Clip(names) // for all attachments, which append to it
+})
 
 // perCPU are the names of those with a row for each possible CPU, whatever is configured.
 var perCPU = []string{
@@ -149,7 +156,7 @@ func newStats(lists int) (_ *Stats, err error) {
 			s.maps.Close()
 		}
 	}()
-	for _, name := range pinnedMapNames {
+	for _, name := range pinnedMapNames() {
 		if name == bpf.WeirMapListStats {
 			s.maps[name], err = newListArray(lists)
 		} else {
@@ -222,12 +229,12 @@ func openStats(path string) (_ *Stats, fresh []string, err error) {
 		}
 	}()
 	pinned := make(map[string]bool) // by stage
-	for _, name := range pinnedMapNames {
+	for _, name := range pinnedMapNames() {
 		if bpffs.Exists(filepath.Join(path, name)) {
 			pinned[stageOf(name)] = true
 		}
 	}
-	for _, name := range pinnedMapNames {
+	for _, name := range pinnedMapNames() {
 		if stage := stageOf(name); pinned[stage] || name == bpf.WeirMapReasonStats || name == bpf.WeirMapListStats {
 			s.maps[name], err = openPinned(filepath.Join(path, name), spec.Maps[name])
 		} else {
