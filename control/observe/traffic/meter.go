@@ -69,7 +69,7 @@ type List struct {
 
 // Stages are the stages of a program.
 type Stages interface {
-	// Counted returns counters, as the memory of programs has them; without memory, zeros.
+	// Counted returns counters, as the memory of programs has them; of a closed memory, zeros.
 	Counted(*loader.Stats) []stage.Sample
 	// Gauges returns values that no one adds up.
 	Gauges(*loader.Stats) []stage.Sample
@@ -127,6 +127,7 @@ type account struct {
 
 	lost   uint64 // events
 	stages map[counter]float64
+	shown  []stage.Sample // which counters stages had when its memory was last read
 	total  [verdict.NumReasons]struct{ passed, dropped loader.Counter }
 	notIP  loader.EtherTypes
 }
@@ -179,7 +180,7 @@ func (m *Meter) Read() (all []Interface, hits map[string]loader.Counter) {
 		m.advance(a)
 		i := Interface{Target: a.Target, XDP: a.xdp, Penalties: a.penalties, Lost: a.lost, Counts: a.counts()}
 		i.NotIP = loader.EtherTypes{ByType: maps.Clone(a.notIP.ByType), Others: a.notIP.Others}
-		for _, c := range a.program.counted(nil) {
+		for _, c := range a.shown {
 			c.Value = a.stages[counterOf(c)]
 			i.Stages = append(i.Stages, c)
 		}
@@ -338,7 +339,11 @@ func (m *Meter) advance(a *account) {
 	if !a.Out {
 		m.refuted += grown(a.stats.Refuted(), &a.seenRefuted)
 	}
-	for _, c := range a.program.counted(a.stats) {
+	now := a.program.counted(a.stats)
+	if a.stats != nil {
+		a.shown = now
+	}
+	for _, c := range now {
 		k := counterOf(c)
 		seen := a.seenStages[k]
 		if c.Value < seen {
