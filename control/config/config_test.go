@@ -207,6 +207,31 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
+// showDefaults checks that the sections of stages show the default of each key that has one, and
+// are off where they are so by default.
+func showDefaults(t *testing.T, sections reflect.Value) {
+	t.Helper()
+	for i := range sections.NumField() {
+		shown, name := sections.Field(i), sections.Type().Field(i).Name
+		if shown.Kind() != reflect.Struct {
+			if !shown.IsZero() {
+				t.Errorf("%s is %v, and off by default", name, shown)
+			}
+			continue
+		}
+		if shown.IsZero() {
+			t.Errorf("%s is not shown", name)
+		}
+		defaults := element(shown.Type())
+		for j := range shown.NumField() {
+			got, want := shown.Field(j), defaults.Field(j)
+			if !want.IsZero() && !reflect.DeepEqual(got.Interface(), want.Interface()) {
+				t.Errorf("%s.%s is %v, the default is %v", name, shown.Type().Field(j).Name, got, want)
+			}
+		}
+	}
+}
+
 // TestExample checks that the example's comments state the defaults.
 func TestExample(t *testing.T) {
 	c, d := parse(t, everything()), Default()
@@ -246,17 +271,15 @@ func TestExample(t *testing.T) {
 	if !reflect.DeepEqual(c.FirstSeen, fresh) || fresh.Key == "" {
 		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, fresh)
 	}
-	c.FirstSeen = first.Spec{}
 	passing := element(reflect.TypeFor[replies.Spec]()).Interface().(replies.Spec)
 	passing.Inside = c.Replies.Inside
 	if !reflect.DeepEqual(c.Replies, passing) || !c.Replies.On() {
 		t.Errorf("replies %+v, the defaults are %+v", c.Replies, passing)
 	}
-	c.Replies = replies.Spec{}
 	if c.Collateral.Sources != 1<<16 {
 		t.Errorf("collateral %+v", c.Collateral)
 	}
-	c.Collateral.Sources = 0
+	showDefaults(t, reflect.ValueOf(c.Sections))
 	flows := export.Collector{Name: "flows", IPFIX: c.Export.Collectors[0].IPFIX}
 	flows.SetDefaults()
 	packets := export.Collector{Name: "packets", SFlow: c.Export.Collectors[1].SFlow}
@@ -271,7 +294,7 @@ func TestExample(t *testing.T) {
 		t.Errorf("guard %+v, the defaults are %+v", c.Guards[0], guard)
 	}
 	c.Guards = nil
-	c.Loop, c.Digest, c.Multicast, c.Notify, c.Geo, c.Fleet, c.Console = loop.Spec{}, digest.Spec{}, multicast.Spec{}, Notify{}, geo.Spec{}, Fleet{}, Console{}
+	c.Sections, c.Notify, c.Geo, c.Fleet, c.Console = d.Sections, Notify{}, geo.Spec{}, Fleet{}, Console{}
 	c.Export = export.Spec{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
 	feed := c.Lists[i]
