@@ -476,9 +476,6 @@ func (g *Generation) specFor(stats *Stats, kept pinnedMaps) (spec *ebpf.Collecti
 		// Later kernels compare it with the type of the stub that jumps here, which has none.
 		spec.Programs[bpf.WeirProgWeir].AttachType = ebpf.AttachNone
 	}
-	if err := spec.Variables[bpf.WeirVarLoopEdge].Set(Flag(stats.edge.Load())); err != nil {
-		return nil, err
-	}
 	return spec, g.setParts(spec, stats, kept)
 }
 

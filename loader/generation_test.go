@@ -241,9 +241,7 @@ func TestLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			if err := s.SetEdges(test.name == "at an edge", []uint32{7}); err != nil {
-				t.Fatal(err)
-			}
+			s.own.Store(&ownDevices{bpf.WeirVarLoopEdge: test.name == "at an edge"})
 			p, err := g.Load(s)
 			if err != nil {
 				t.Fatalf("%+v", err)

@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir/bpf"
-	"weir/loader/explain"
 	"weir/loader/netif"
 )
 
@@ -23,9 +22,9 @@ type Part interface {
 	// entry without a variable does without its value. Secrets derive from the seed, which
 	// a [Keeper] keeps.
 	Constants(netif.Target, Seed) map[string]any
-	// Devices returns sets of interfaces that the program of an interface reads, by the
-	// names of their maps: names and globs, in the interface's network namespace.
-	Devices(netif.Target) map[string][]string
+	// Devices returns sets of interfaces that the program of an interface knows, by the
+	// names of their maps.
+	Devices(netif.Target) map[string]Devices
 	// General returns why no packet of an interface takes the lean path, "" if some do.
 	General(netif.Target) string
 }
@@ -149,7 +148,7 @@ func (g *Generation) setParts(spec *ebpf.CollectionSpec, stats *Stats, kept pinn
 			return err
 		}
 	}
-	return nil
+	return setConstants(spec, stats.devices().constants())
 }
 
 // setConstants sets those constants that the programs have.
@@ -174,42 +173,4 @@ func (g *Generation) Kind(t netif.Target) uint64 {
 		}
 	}
 	return h.Sum64()
-}
-
-// Follows reports whether a program knows other interfaces by their names.
-func (g *Generation) Follows(t netif.Target) bool {
-	for _, p := range g.config.Parts {
-		for _, names := range p.Devices(t) {
-			if len(names) > 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// Follow writes which interfaces there are now of those that parts name into the memory of
-// the program that counts in stats. It fails where there are too many for a map, or where
-// the kernel refuses, and then some may be written.
-func (g *Generation) Follow(stats *Stats) error {
-	for _, p := range g.config.Parts {
-		t := stats.of()
-		for name, patterns := range p.Devices(t) {
-			var devices []uint32
-			var err error
-			if len(patterns) > 0 {
-				devices, err = t.Matching(patterns)
-			}
-			if errors.Is(err, netif.ErrNoNetns) {
-				return nil // the interface is gone with it
-			}
-			if err == nil {
-				stats.read(func(k pinnedMaps) { err = setKeys(k[name].m, devices) })
-			}
-			if err != nil {
-				return fmt.Errorf("set the interfaces of %s: %w", name, explain.Permission(err))
-			}
-		}
-	}
-	return nil
 }

@@ -16,8 +16,8 @@ func (p policed) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarPolicer: &bpf.WeirPolicerConfig{Cost: 1, Limit: uint64(1 + p.limit), Tuple: 1}}
 }
 
-func (policed) Devices(netif.Target) map[string][]string { return nil }
-func (policed) General(netif.Target) string              { return "it is policed" }
+func (policed) Devices(netif.Target) map[string]Devices { return nil }
+func (policed) General(netif.Target) string             { return "it is policed" }
 func (policed) Keeps(netif.Target) map[string]int {
 	return map[string]int{bpf.WeirMapPolicerNow: 1, bpf.WeirMapPolicerCpus: CPUs()}
 }
@@ -69,8 +69,8 @@ func (f firstSeen) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarFirstSeen: (*bpf.WeirFirstConfig)(&f)}
 }
 
-func (firstSeen) Devices(netif.Target) map[string][]string { return nil }
-func (firstSeen) General(netif.Target) string              { return "" }
+func (firstSeen) Devices(netif.Target) map[string]Devices { return nil }
+func (firstSeen) General(netif.Target) string             { return "" }
 func (f firstSeen) Keeps(netif.Target) map[string]int {
 	return map[string]int{bpf.WeirMapFirstNow: 1, bpf.WeirMapFirstCpus: CPUs(), bpf.WeirMapFirstLines: banks * int(f.Lines)}
 }
@@ -91,8 +91,8 @@ func (r recording) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarDigestConfig: (*bpf.WeirDigests)(&r)}
 }
 
-func (recording) Devices(netif.Target) map[string][]string { return nil }
-func (recording) General(netif.Target) string              { return "" }
+func (recording) Devices(netif.Target) map[string]Devices { return nil }
+func (recording) General(netif.Target) string             { return "" }
 func (r recording) Keeps(netif.Target) map[string]int {
 	return map[string]int{
 		bpf.WeirMapDigestNow: 1, bpf.WeirMapDigestBanks: CPUs() * banks,
@@ -148,8 +148,8 @@ func (n loopNode) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarLoopNode: (*bpf.WeirLoopConfig)(&n), bpf.WeirVarDropLooped: Flag(true)}
 }
 
-func (loopNode) Devices(netif.Target) map[string][]string { return nil }
-func (loopNode) General(netif.Target) string              { return "loops are detected" }
+func (loopNode) Devices(netif.Target) map[string]Devices { return nil }
+func (loopNode) General(netif.Target) string             { return "loops are detected" }
 
 // forwarding is a part that copies packets to the ports that want their groups.
 type forwarding bpf.WeirMulticastFilters
@@ -158,8 +158,8 @@ func (f forwarding) Constants(netif.Target, Seed) map[string]any {
 	return map[string]any{bpf.WeirVarMulticast: (*bpf.WeirMulticastFilters)(&f)}
 }
 
-func (forwarding) Devices(netif.Target) map[string][]string { return nil }
-func (forwarding) General(netif.Target) string              { return "multicast is forwarded" }
+func (forwarding) Devices(netif.Target) map[string]Devices { return nil }
+func (forwarding) General(netif.Target) string             { return "multicast is forwarded" }
 func (f forwarding) maps() map[string]int {
 	filters := int(f.Ports + 1)
 	return map[string]int{

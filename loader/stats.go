@@ -35,11 +35,11 @@ type Stats struct {
 	cpus int          // possible ones
 	mu   sync.RWMutex // guards the following: Replace exchanges maps
 	maps pinnedMaps   // nil: closed
-	edge atomic.Bool  // the interface is an edge of a domain with loop detection
 
 	entry atomic.Uint32 // the program that counts in them
 
 	target atomic.Pointer[netif.Target] // see For; nil: none
+	own    atomic.Pointer[ownDevices]   // see Follow; nil: it is none of the devices
 
 	memory atomic.Pointer[trackerMemory] // of the programs that were attached; nil: they have no trackers
 

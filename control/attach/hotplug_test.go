@@ -567,7 +567,7 @@ func TestNamesHaveRules(t *testing.T) {
 			t.Cleanup(func() { g.Close() })
 			d := inventory.Describe(g, engine.Config{}, []inventory.List{{Name: "here", Entries: 1}})
 			m := NewManager(conf)
-			if err := m.Start(g, d, targets, nil); err != nil {
+			if err := m.Start(g, d, targets); err != nil {
 				t.Fatal(err)
 			}
 			defer m.Stop(false)
@@ -605,7 +605,7 @@ func TestAppearsAtTheEndOfEgress(t *testing.T) {
 	both := engine.Config{Outgoing: true}
 	g, d := buildKernel(t, "10.0.0.1\n", both, 1)
 	m := NewManager(conf)
-	if err := m.Start(g, d, []Target{in, out}, nil); err != nil {
+	if err := m.Start(g, d, []Target{in, out}); err != nil {
 		t.Fatal(err)
 	}
 	defer m.Stop(false)
@@ -613,7 +613,7 @@ func TestAppearsAtTheEndOfEgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	next, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
-	r, err := m.Prepare(next, d, []Target{in}, nil)
+	r, err := m.Prepare(next, d, []Target{in})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,6 @@ type Config struct {
 type Manager struct {
 	Config
 	targets     []Target
-	edges       []string // of a domain that detects loops: names and globs
 	engine      *engine.Generation
 	metadata    inventory.Metadata
 	interfaces  []*managedInterface
@@ -143,12 +142,12 @@ func (m *Manager) Filter(targets []Target) (*loader.Filter, error) {
 // counters go on. An interface that cannot be filtered is logged and retried;
 // Start fails, and attaches to none, if it is required, an old program filters
 // there, or no interface can be filtered.
-func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Target, edges []string) error {
+func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Target) error {
 	found, err := expand(targets)
 	if err != nil {
 		return err
 	}
-	m.engine, m.metadata, m.targets, m.edges = e, d, targets, edges
+	m.engine, m.metadata, m.targets = e, d, targets
 	if err := m.continueTrackers(found); err != nil {
 		return err
 	}
@@ -355,9 +354,6 @@ func (m *Manager) attachOnce(i *managedInterface, metadata []byte) (*loader.Atta
 
 // load loads an engine's program for an interface.
 func (m *Manager) load(e *engine.Generation, t netif.Target, s *loader.Stats) (*loader.Program, error) {
-	if err := setEdges(m.edges, t, s); err != nil {
-		return nil, err
-	}
 	if err := specialise(e, t, s); err != nil {
 		return nil, err
 	}
@@ -696,15 +692,13 @@ func (m *Manager) renew(i *managedInterface) error {
 	if current == nil {
 		return nil
 	}
-	if err := setEdges(m.edges, i.Target, i.Stats()); err != nil {
-		return err
-	}
 	if err := specialise(m.engine, i.Target, i.Stats()); err != nil {
 		return err
 	}
-	// A preloaded program takes its interface for none of the edges.
+	// A preloaded program takes its interface for none of the devices that it knows, as the edges of a
+	// domain that detects loops.
 	parts := m.engine.Kind(i.Target)
-	if i.engine == m.engine && i.parts == parts && !i.Stats().Edge() {
+	if i.engine == m.engine && i.parts == parts && !i.Stats().IsDevice() {
 		return nil
 	}
 	p, err := current.Load(i.Stats())
@@ -952,37 +946,21 @@ func (m *Manager) Stop(keep bool) error {
 	return errors.Join(errs...)
 }
 
-// setEdges writes which interfaces are edges of a loop domain into the memory of
-// an interface's program.
-func setEdges(names []string, t netif.Target, s *loader.Stats) error {
-	if len(names) == 0 || t.Out {
-		return s.SetEdges(false, nil)
-	}
-	own, edges, err := t.Edges(names)
-	if errors.Is(err, netif.ErrNoNetns) {
-		return nil // the interface is gone with it
-	}
-	if err != nil {
-		return err
-	}
-	return s.SetEdges(own, edges)
-}
-
 // FollowDevices updates what the programs know of other interfaces, as these come and go.
 func (m *Manager) FollowDevices() {
-	if len(m.edges) > 0 || slices.ContainsFunc(m.targets, func(t Target) bool { return m.engine.Follows(t.Target) }) {
+	if slices.ContainsFunc(m.targets, func(t Target) bool { return m.engine.Follows(t.Target) }) {
 		m.writeDevices()
 	}
 }
 
-// writeDevices writes which interfaces are edges, and which others programs know by name.
+// writeDevices writes which interfaces there are of those that programs know by name.
 func (m *Manager) writeDevices() {
 	problem := ""
 	for _, i := range m.interfaces {
 		if !i.filtered() {
 			continue
 		}
-		if err := errors.Join(setEdges(m.edges, i.Target, i.Stats()), m.engine.Follow(i.Target, i.Stats())); err != nil {
+		if err := m.engine.Follow(i.Target, i.Stats()); err != nil {
 			problem = i.Target.String() + ": " + err.Error()
 		}
 	}

@@ -97,7 +97,7 @@ func startManager(t *testing.T, c Config, targets []Target) (*Manager, error) {
 	t.Helper()
 	g, d := buildKernel(t, "10.0.0.1\n", configFor(targets), 1)
 	m := NewManager(c)
-	return m, m.Start(g, d, targets, nil)
+	return m, m.Start(g, d, targets)
 }
 
 func begin(t *testing.T, c Config, targets []Target) *Manager {
@@ -110,8 +110,8 @@ func begin(t *testing.T, c Config, targets []Target) *Manager {
 }
 
 // roll replaces the engine by the next one.
-func (m *Manager) roll(t *testing.T, g *engine.Generation, d inventory.Metadata, targets []Target, edges []string) error {
-	r, err := m.Prepare(g, d, targets, edges)
+func (m *Manager) roll(t *testing.T, g *engine.Generation, d inventory.Metadata, targets []Target) error {
+	r, err := m.Prepare(g, d, targets)
 	if err != nil {
 		return err
 	}
@@ -121,13 +121,13 @@ func (m *Manager) roll(t *testing.T, g *engine.Generation, d inventory.Metadata,
 // reload replaces the engine by one of other entries.
 func (m *Manager) reload(t *testing.T, text string) error {
 	g, d := buildKernel(t, text, engine.Config{}, 1)
-	return m.roll(t, g, d, nil, nil)
+	return m.roll(t, g, d, nil)
 }
 
 // reconfigure replaces the engine, and the targets.
 func (m *Manager) reconfigure(t *testing.T, targets []Target) error {
 	g, d := buildKernel(t, "10.0.0.1\n", configFor(targets), 1)
-	return m.roll(t, g, d, targets, nil)
+	return m.roll(t, g, d, targets)
 }
 
 // states returns the state of all interfaces, by name of the namespace.
@@ -308,7 +308,7 @@ func TestRolloutStuck(t *testing.T) {
 				m.engine.Close() // which then cannot be put back
 				want, entries = "the old lists stay active, but on "+targets[0].String()+" the new ones are: ", 101
 			}
-			if err := m.rollHalf(t, g, d, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			if err := m.rollHalf(t, g, d, nil); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("rollout: %v, want %q", err, want)
 			}
 			if got := states(t, c.Pins)[one.B.Netns].Entries; got != entries {
@@ -332,14 +332,14 @@ func TestRolloutUndone(t *testing.T) {
 	ec.Parts = []engine.Part{part}
 	g, d := buildKernel(t, "10.0.0.1\n", ec, 1)
 	m := NewManager(c)
-	if err := m.Start(g, d, targets, nil); err != nil {
+	if err := m.Start(g, d, targets); err != nil {
 		t.Fatal(err)
 	}
 	defer m.Stop(false)
 	i := m.interfaces[0]
 	program, before := i.ProgramID(), constants(t, i)
 
-	ec.Parts = []engine.Part{&loop.Part{Node: part.Node, Edges: true}}
+	ec.Parts = []engine.Part{&loop.Part{Node: part.Node, Edges: []string{one.B.Iface, two.B.Iface}}}
 	spec, err := tracker.Parse("key=src,threshold=1kpps")
 	if err != nil {
 		t.Fatal(err)
@@ -347,7 +347,7 @@ func TestRolloutUndone(t *testing.T) {
 	ec.Parts = append(ec.Parts, &tracker.Part{In: []tracker.Counting{spec.Counting()}})
 	ec.Seed = hash.Seed{1}
 	next, d := buildKernel(t, "10.0.0.1\n", ec, 1)
-	if err := m.rollHalf(t, next, d, targets, []string{one.B.Iface, two.B.Iface}); err == nil || !strings.Contains(err.Error(), "the old lists stay active: ") {
+	if err := m.rollHalf(t, next, d, targets); err == nil || !strings.Contains(err.Error(), "the old lists stay active: ") {
 		t.Fatalf("rollout: %v", err)
 	}
 	if i.ProgramID() == program {
@@ -356,8 +356,8 @@ func TestRolloutUndone(t *testing.T) {
 	if !bytes.Equal(constants(t, i), before) {
 		t.Error("the program that was put back has other constants")
 	}
-	if m.engine != g || len(m.edges) != 0 {
-		t.Errorf("edges %v, the engine is the old one: %v", m.edges, m.engine == g)
+	if m.engine != g || i.Stats().IsDevice() {
+		t.Errorf("the engine is the old one: %v, the interface is an edge: %v", m.engine == g, i.Stats().IsDevice())
 	}
 }
 
@@ -375,7 +375,7 @@ func TestTrackersContinue(t *testing.T) {
 		t.Helper()
 		g, d := buildKernel(t, "10.0.0.1\n", ec, 1)
 		m := NewManager(c)
-		if err := m.Start(g, d, targets, nil); err != nil {
+		if err := m.Start(g, d, targets); err != nil {
 			t.Fatal(err)
 		}
 		tr, err := tracker.Open(g, m.interfaces[0].Stats())
@@ -457,9 +457,9 @@ func constants(t *testing.T, h *managedInterface) []byte {
 }
 
 // rollHalf is roll, but the second interface refuses its program.
-func (m *Manager) rollHalf(t *testing.T, g *engine.Generation, d inventory.Metadata, targets []Target, edges []string) error {
+func (m *Manager) rollHalf(t *testing.T, g *engine.Generation, d inventory.Metadata, targets []Target) error {
 	t.Helper()
-	r, err := m.Prepare(g, d, targets, edges)
+	r, err := m.Prepare(g, d, targets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -663,12 +663,12 @@ func TestForgetShared(t *testing.T) {
 	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
 	d.Replies = &replies.About{}
 	m := NewManager(config)
-	if err := errors.Join(m.Start(g, d, targets, nil), config.Pins.KeepShared(g.Kernel()), inventory.ForgetShared(config.Pins)); err != nil {
+	if err := errors.Join(m.Start(g, d, targets), config.Pins.KeepShared(g.Kernel()), inventory.ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(true)
 	d.Replies = nil
-	if err := errors.Join(m.roll(t, g, d, targets, nil), inventory.ForgetShared(config.Pins)); err != nil {
+	if err := errors.Join(m.roll(t, g, d, targets), inventory.ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(false)
@@ -685,7 +685,7 @@ func TestFilterGone(t *testing.T) {
 	targets[0].XDP = hooks.TC
 	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{TC: true}, 1)
 	m := NewManager(config)
-	if err := m.Start(g, d, targets, nil); err != nil {
+	if err := m.Start(g, d, targets); err != nil {
 		t.Fatal(err)
 	}
 	defer m.Stop(false)

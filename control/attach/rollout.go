@@ -23,8 +23,7 @@ type Rollout struct {
 	m        *Manager
 	engine   *engine.Generation
 	metadata inventory.Metadata
-	targets  []Target // nil: those of the manager stay
-	edges    []string
+	targets  []Target            // nil: those of the manager stay
 	loads    []*managedInterface // whose programs are to be loaded
 	programs map[*managedInterface]*loader.Program
 
@@ -50,8 +49,8 @@ func (a *ahead) Close() error {
 }
 
 // Prepare plans a rollout and loads its programs.
-func (m *Manager) Prepare(e *engine.Generation, d inventory.Metadata, targets []Target, edges []string) (*Rollout, error) {
-	r, err := m.Plan(e, d, targets, edges)
+func (m *Manager) Prepare(e *engine.Generation, d inventory.Metadata, targets []Target) (*Rollout, error) {
+	r, err := m.Plan(e, d, targets)
 	if err != nil {
 		return nil, err
 	}
@@ -64,12 +63,9 @@ func (m *Manager) Prepare(e *engine.Generation, d inventory.Metadata, targets []
 // Plan returns the rollout of an engine for the interfaces that are filtered, whose programs
 // are still to be loaded: all that is likely to fail comes before the first interface changes.
 // Interfaces that the targets no longer cover are released by Commit. Without targets,
-// those of the manager and its edges stay. None comes or goes until the rollout is committed
+// those of the manager stay. None comes or goes until the rollout is committed
 // or closed.
-func (m *Manager) Plan(e *engine.Generation, d inventory.Metadata, targets []Target, edges []string) (*Rollout, error) {
-	if targets == nil {
-		edges = m.edges
-	}
+func (m *Manager) Plan(e *engine.Generation, d inventory.Metadata, targets []Target) (*Rollout, error) {
 	if _, err := expand(targets); err != nil {
 		return nil, err
 	}
@@ -80,7 +76,7 @@ func (m *Manager) Plan(e *engine.Generation, d inventory.Metadata, targets []Tar
 		}
 	}
 	r := &Rollout{
-		m: m, engine: e, metadata: d, targets: targets, edges: edges,
+		m: m, engine: e, metadata: d, targets: targets,
 		programs: make(map[*managedInterface]*loader.Program),
 	}
 	if err := r.plan(); err != nil {
@@ -96,7 +92,7 @@ func (r *Rollout) plan() error {
 			continue
 		}
 		r.loads = append(r.loads, i)
-		if err := errors.Join(setEdges(r.edges, i.Target, i.Stats()), specialise(r.engine, i.Target, i.Stats())); err != nil {
+		if err := specialise(r.engine, i.Target, i.Stats()); err != nil {
 			return err
 		}
 		if _, err := r.engine.Continue(i.Target, i.Stats(), nil); err != nil {
@@ -124,7 +120,7 @@ func (r *Rollout) planAhead() {
 			if known[t.Target] || r.m.hotplug.has(t.Target) || r.engine.For(t.Target) == nil {
 				continue
 			}
-			if a := r.m.prepareAhead(r.engine, t, r.edges); a != nil {
+			if a := r.m.prepareAhead(r.engine, t); a != nil {
 				r.ahead, known[t.Target] = append(r.ahead, a), true
 			}
 		}
@@ -133,7 +129,7 @@ func (r *Rollout) planAhead() {
 }
 
 // prepareAhead returns what a program for a new interface is loaded with, or nil.
-func (m *Manager) prepareAhead(e *engine.Generation, t Target, edges []string) *ahead {
+func (m *Manager) prepareAhead(e *engine.Generation, t Target) *ahead {
 	before, err := m.find(t.Target)
 	if err != nil {
 		return nil
@@ -146,7 +142,7 @@ func (m *Manager) prepareAhead(e *engine.Generation, t Target, edges []string) *
 	if err != nil {
 		return nil
 	}
-	if errors.Join(setEdges(edges, t.Target, p.Stats()), specialise(e, t.Target, p.Stats())) != nil {
+	if specialise(e, t.Target, p.Stats()) != nil {
 		p.Close()
 		return nil
 	}
@@ -223,8 +219,6 @@ func (r *Rollout) Close() error {
 // current engine stays active everywhere, or the error says where it does not.
 func (r *Rollout) Commit() error {
 	m := r.m
-	before := m.edges
-	m.edges = r.edges
 	var replaced []*managedInterface
 	for _, i := range m.interfaces {
 		p := r.programs[i]
@@ -242,7 +236,6 @@ func (r *Rollout) Commit() error {
 			i.engine = nil
 			continue
 		}
-		m.edges = before
 		m.writeDevices()
 		stuck, bad := m.restore(replaced)
 		for _, i := range stuck {

@@ -30,7 +30,7 @@ func TestRolloutLoadsAhead(t *testing.T) {
 	for _, targets := range [][]Target{append(both, glob), nil} {
 		added := targets != nil
 		g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
-		r, err := m.Prepare(g, d, targets, nil)
+		r, err := m.Prepare(g, d, targets)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func TestRolloutAheadUnused(t *testing.T) {
 	}()
 	for _, another := range []bool{false, true} {
 		g, d := buildKernel(t, "10.0.0.1\n", engine.Config{}, 1)
-		r, err := m.Prepare(g, d, both, nil)
+		r, err := m.Prepare(g, d, both)
 		if err != nil {
 			t.Fatal(err)
 		}

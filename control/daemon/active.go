@@ -78,7 +78,7 @@ func (a *active) describe() {
 // swap replaces the engine by one with the same filters in another mode, with one step for
 // each interface.
 func (a *active) swap(next *engine.Generation, m inventory.Metadata) error {
-	rollout, err := a.attach.Prepare(next, m, nil, nil)
+	rollout, err := a.attach.Prepare(next, m, nil)
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func (b *builder) load(next *ruleset.Ruleset, targets []attach.Target, by *kept)
 		return nil, nil, err
 	}
 	b.observers.weigh(e)
-	rollout, err := b.active.attach.Plan(e, m, targets, next.Config.Loop.Edges)
+	rollout, err := b.active.attach.Plan(e, m, targets)
 	if err != nil {
 		return nil, nil, errors.Join(err, e.Close())
 	}

@@ -280,7 +280,7 @@ func (d *Daemon) startEngine(ctx context.Context, p *ruleset.Ruleset, targets []
 	if ctx.Err() != nil {
 		return nil, errors.Join(fmt.Errorf("stopped before the lists were active, nothing has changed: %w", ctx.Err()), e.Close())
 	}
-	if err := d.active.attach.Start(e, m, targets, p.Config.Loop.Edges); err != nil {
+	if err := d.active.attach.Start(e, m, targets); err != nil {
 		if err = errors.Join(err, e.Close()); loader.Rejected(err) {
 			err = ruleset.Rejected{Err: err}
 		}

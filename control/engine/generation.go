@@ -94,7 +94,7 @@ type Configurer interface {
 type BasePart struct{}
 
 // Devices returns no sets.
-func (BasePart) Devices(netif.Target) map[string][]string { return nil }
+func (BasePart) Devices(netif.Target) map[string]loader.Devices { return nil }
 
 // General says that packets may take the lean path.
 func (BasePart) General(netif.Target) string { return "" }
@@ -408,12 +408,12 @@ func (g *Generation) Follows(t netif.Target) bool {
 	return g != nil && g.kernel.Follows(t)
 }
 
-// Follow writes which others there are into the memory of an interface's program.
+// Follow is [loader.Generation.Follow] of the part for an interface.
 func (g *Generation) Follow(t netif.Target, stats *loader.Stats) error {
 	if g = g.For(t); g == nil {
 		return nil
 	}
-	return g.kernel.Follow(stats)
+	return g.kernel.Follow(t, stats)
 }
 
 // Continue is [loader.Generation.Continue] of the part for an interface.

@@ -8,67 +8,46 @@ import (
 )
 
 // Matching returns the indexes of the interfaces in the target's network namespace whose names
-// match one of the patterns, with *, ? and [ ]. It fails on a malformed pattern.
-func (t Target) Matching(patterns []string) (found []uint32, err error) {
+// match one of the patterns, with *, ? and [ ], and perhaps of the VLAN devices above them; own is
+// whether the target is one, or would be by its name. It fails on a malformed pattern.
+func (t Target) Matching(patterns []string, vlans bool) (own bool, found []uint32, err error) {
 	err = t.In(func(uint64) error {
 		links, err := listLinks()
 		if err != nil {
 			return err
 		}
-		found, err = matching(links, patterns)
+		own, found, err = matching(links, patterns, vlans, t.Iface)
 		return err
 	})
-	return found, err
+	return own, found, err
 }
 
-// matching returns the indexes of the links whose names match one of the patterns.
-func matching(links []netlink.Link, patterns []string) (found []uint32, err error) {
+// matching returns the indexes of the links whose names match one of the patterns, and whether a name
+// does.
+func matching(links []netlink.Link, patterns []string, vlans bool, name string) (own bool, found []uint32, err error) {
+	if own, err = matchAny(patterns, name); err != nil {
+		return false, nil, err
+	}
 	for _, l := range links {
 		match, err := matchAny(patterns, l.Attrs().Name)
 		if err != nil {
-			return nil, err
+			return false, nil, err
 		}
 		if match {
 			found = append(found, uint32(l.Attrs().Index))
 		}
 	}
-	return found, nil
-}
-
-// Edges returns the indexes of the interfaces in the target's network namespace
-// whose names match one of the patterns, with *, ? and [ ], and of the VLAN
-// devices above them; own is whether the target is one, or would be by its name.
-// It fails on a malformed pattern.
-func (t Target) Edges(patterns []string) (own bool, edges []uint32, err error) {
-	err = t.In(func(uint64) error {
-		links, err := listLinks()
-		if err != nil {
-			return err
-		}
-		own, edges, err = edgesOf(links, patterns, t.Iface)
-		return err
-	})
-	return own, edges, err
-}
-
-func edgesOf(links []netlink.Link, patterns []string, name string) (own bool, edges []uint32, err error) {
-	if own, err = matchAny(patterns, name); err != nil {
-		return false, nil, err
-	}
-	if edges, err = matching(links, patterns); err != nil {
-		return false, nil, err
-	}
-	for grown := true; grown; { // tags in tags
+	for grown := vlans; grown; { // tags in tags
 		grown = false
 		for _, l := range links {
 			index, below := uint32(l.Attrs().Index), uint32(l.Attrs().ParentIndex)
-			if l.Type() == "vlan" && slices.Contains(edges, below) && !slices.Contains(edges, index) {
-				edges, grown = append(edges, index), true
+			if l.Type() == "vlan" && slices.Contains(found, below) && !slices.Contains(found, index) {
+				found, grown = append(found, index), true
 				own = own || l.Attrs().Name == name
 			}
 		}
 	}
-	return own, edges, nil
+	return own, found, nil
 }
 
 // matchAny reports whether an interface's name matches one of the patterns. It

@@ -23,6 +23,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/long"
 )
@@ -58,13 +59,18 @@ type loopNode struct {
 	seen       [icarus.NumOutcomes]uint64
 }
 
-// newLoopNode returns a node whose packets leave by the interface with the
-// given index.
-func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.Policy) *loopNode {
+// newLoopNode returns a node whose packets leave by an interface.
+func newLoopNode(t testing.TB, n *icarus.Node, r role, out lab.End, policy verdict.Policy) *loopNode {
 	t.Helper()
-	g, err := engine.Build(nil, engine.Config{
-		Policy: policy, Parts: []engine.Part{&loop.Part{Node: n, Edges: r != inner}},
-	})
+	in := netif.Target{Netns: out.Netns, Iface: "in"}
+	part := &loop.Part{Node: n}
+	switch r {
+	case entry:
+		part.Edges = []string{in.Iface}
+	case exit:
+		part.Edges = []string{out.Iface}
+	}
+	g, err := engine.Build(nil, engine.Config{Policy: policy, Parts: []engine.Part{part}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,11 +80,7 @@ func newLoopNode(t testing.TB, n *icarus.Node, r role, out int, policy verdict.P
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stats.Close() })
-	var edges []uint32
-	if r == exit {
-		edges = append(edges, uint32(out))
-	}
-	if err := stats.SetEdges(r == entry, edges); err != nil {
+	if err := g.Follow(in, stats); err != nil {
 		t.Fatal(err)
 	}
 	program, err := g.Load(stats)
@@ -187,9 +189,8 @@ func (n *loopNode) grown() (outcomes []icarus.Outcome) {
 	return outcomes
 }
 
-// route makes the lab's end B a router whose packets all leave by its only
-// interface, and returns its index.
-func route(t testing.TB, l *lab.Lab) (index int) {
+// route makes the lab's end B a router whose packets all leave by its only interface.
+func route(t testing.TB, l *lab.Lab) {
 	t.Helper()
 	l.B.In(t, func() {
 		for _, knob := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
@@ -205,17 +206,15 @@ func route(t testing.TB, l *lab.Lab) (index int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		index = out.Attrs().Index
 		if err := netlink.LinkSetUp(lo); err != nil {
 			t.Fatal(err)
 		}
 		for _, gateway := range []netip.Addr{l.A.IPv4, l.A.IPv6} {
-			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gateway.AsSlice()}); err != nil {
+			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: out.Attrs().Index, Gw: gateway.AsSlice()}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
-	return index
 }
 
 var loopGeometries = []icarus.Geometry{{Size: 64, K: 6, Confirm: 1}, {Size: 128, K: 7, Confirm: 2}, {Size: 256, K: 12, Confirm: 1}}
@@ -227,15 +226,15 @@ func TestLoopFiltersOverCaptures(t *testing.T) {
 	lab.Root(t)
 	traffic := frames(t)
 	l := lab.New(t)
-	out := route(t, l)
+	route(t, l)
 	policy := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
 	var domains [][]*loopNode
 	for _, g := range loopGeometries {
 		domains = append(domains, []*loopNode{
-			newLoopNode(t, mustNode(t, 1, g), entry, out, policy),
-			newLoopNode(t, mustNode(t, 2, g), inner, out, policy),
-			newLoopNode(t, mustNode(t, 3, g), inner, out, policy),
-			newLoopNode(t, mustNode(t, 4, g), exit, out, policy),
+			newLoopNode(t, mustNode(t, 1, g), entry, l.B, policy),
+			newLoopNode(t, mustNode(t, 2, g), inner, l.B, policy),
+			newLoopNode(t, mustNode(t, 3, g), inner, l.B, policy),
+			newLoopNode(t, mustNode(t, 4, g), exit, l.B, policy),
 		})
 	}
 	step := long.Or(8, 2)
@@ -419,7 +418,7 @@ func TestFragmentsFromInside(t *testing.T) {
 	}), make([]byte, 40))
 	n := mustNode(t, 1, g)
 	frame := fragmented(plain, n)
-	out := route(t, l)
+	route(t, l)
 	l.B.In(t, func() {
 		for _, c := range []struct {
 			role
@@ -429,7 +428,7 @@ func TestFragmentsFromInside(t *testing.T) {
 			{inner, []icarus.Outcome{icarus.Fragment}, len(frame)},
 			{exit, []icarus.Outcome{icarus.Removed, icarus.Fragment}, len(frame) - 16},
 		} {
-			k := newLoopNode(t, n, c.role, out, verdict.Policy{})
+			k := newLoopNode(t, n, c.role, l.B, verdict.Policy{})
 			_, passed, err := k.program.Pass(frame)
 			if err != nil {
 				t.Fatal(err)
@@ -443,9 +442,9 @@ func TestFragmentsFromInside(t *testing.T) {
 
 // loopNodes are one node of each role.
 func loopNodes(t testing.TB, l *lab.Lab, g icarus.Geometry) (nodes []*loopNode) {
-	out := route(t, l)
+	route(t, l)
 	for i, r := range []role{inner, entry, exit} {
-		nodes = append(nodes, newLoopNode(t, mustNode(t, uint64(i+1), g), r, out, verdict.Policy{DropMalformed: i == 0}))
+		nodes = append(nodes, newLoopNode(t, mustNode(t, uint64(i+1), g), r, l.B, verdict.Policy{DropMalformed: i == 0}))
 	}
 	return nodes
 }
@@ -539,7 +538,7 @@ func TestFalseAlarms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n := newLoopNode(t, mustNode(t, 1, c.Geometry), inner, 0, verdict.Policy{})
+			n := newLoopNode(t, mustNode(t, 1, c.Geometry), inner, l.B, verdict.Policy{})
 			plain := packet.Frame(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 1})
 			pkt, _ := n.Insert(plain[14:], 1500)
 			frame := slices.Concat(plain[:14], pkt)

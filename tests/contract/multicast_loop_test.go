@@ -34,7 +34,7 @@ func TestMulticastFilters(t *testing.T) {
 	}
 	geometry := icarus.Geometry{Size: 128, K: 12, Confirm: 1}
 	node, other := mustNode(t, 1, geometry), mustNode(t, 2, geometry)
-	c := engine.Config{Parts: []engine.Part{m, &loop.Part{Node: node, Edges: true, Drop: true}}}
+	c := engine.Config{Parts: []engine.Part{m, &loop.Part{Node: node, Edges: []string{"edge"}, Drop: true}}}
 	g, err := engine.Build(nil, c)
 	if err != nil {
 		t.Fatal(err)
@@ -43,13 +43,13 @@ func TestMulticastFilters(t *testing.T) {
 	if there, err := m.Connect(g.Kernel()); err != nil || !there[0] {
 		t.Fatalf("%v, %v", there, err)
 	}
-	program := func(edge bool) *loader.Program {
+	program := func(iface string) *loader.Program {
 		stats, err := loader.NewStats(0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { stats.Close() })
-		if err := stats.SetEdges(edge, nil); err != nil {
+		if err := g.Follow(netif.Target{Netns: l.Ports[0].Port.Netns, Iface: iface}, stats); err != nil {
 			t.Fatal(err)
 		}
 		p, err := g.Load(stats)
@@ -59,7 +59,7 @@ func TestMulticastFilters(t *testing.T) {
 		t.Cleanup(func() { p.Close() })
 		return p
 	}
-	edge, inside := program(true), program(false)
+	edge, inside := program("edge"), program("inside")
 	check := func(p *loader.Program, frame, ip []byte, action uint32) {
 		t.Helper()
 		got, out, err := p.Pass(frame)

@@ -174,7 +174,7 @@ func (l *Spec) Part() (engine.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Part{Node: n, Edges: len(l.Edges) > 0, Drop: l.Action == Drop}, nil
+	return &Part{Node: n, Edges: l.Edges, Drop: l.Action == Drop}, nil
 }
 
 // newNode returns the node that the configuration makes of this host. It fails

@@ -17,8 +17,8 @@ import (
 type Part struct {
 	engine.BasePart
 	*icarus.Node
-	Edges bool // some interfaces are the domain's edges: see [loader.Stats.SetEdges]
-	Drop  bool // packets in a loop; otherwise they are only reported
+	Edges []string // interfaces that are the domain's edges: names and globs
+	Drop  bool     // packets in a loop; otherwise they are only reported
 }
 
 // Constants returns those of the node, and of the policy.
@@ -33,7 +33,7 @@ func (p *Part) Constants(t netif.Target, _ loader.Seed) map[string]any {
 func (p *Part) constants() *bpf.WeirLoopConfig {
 	mask := p.Mask.Wire()
 	c := &bpf.WeirLoopConfig{Words: uint32(p.Size / 64), Domain: p.Domain, Confirm: uint8(p.Confirm)}
-	if p.Edges {
+	if len(p.Edges) > 0 {
 		c.Edges = 1
 	}
 	// Masks in the byte order of a packet, the key as numbers.
@@ -44,6 +44,16 @@ func (p *Part) constants() *bpf.WeirLoopConfig {
 		}
 	}
 	return c
+}
+
+// Devices returns the edges, with the VLAN devices above them, for the programs of incoming packets.
+// A program also knows whether it is at one.
+func (p *Part) Devices(t netif.Target) map[string]loader.Devices {
+	var edges loader.Devices
+	if !t.Out {
+		edges = loader.Devices{Names: p.Edges, VLANs: true, Own: bpf.WeirVarLoopEdge}
+	}
+	return map[string]loader.Devices{bpf.WeirMapLoopEdges: edges}
 }
 
 // General returns why no packet takes the lean path.

@@ -155,12 +155,12 @@ func (p *Part) Constants(t netif.Target, _ loader.Seed) map[string]any {
 }
 
 // Devices returns the interfaces inside, for the programs of outgoing packets.
-func (p *Part) Devices(t netif.Target) map[string][]string {
-	all := map[string][]string{bpf.WeirMapReplyInsides: nil}
+func (p *Part) Devices(t netif.Target) map[string]loader.Devices {
+	var inside loader.Devices
 	if t.Out {
-		all[bpf.WeirMapReplyInsides] = p.Inside
+		inside.Names = p.Inside
 	}
-	return all
+	return map[string]loader.Devices{bpf.WeirMapReplyInsides: inside}
 }
 
 // Twin makes the twin of programs let replies pass.
