@@ -36,6 +36,8 @@
 //     fairness through differential dropping", 2003 (bpf/police.h).
 //   - [weir/filter/recent]: the flows of the recent past. Chang, Feng and Li,
 //     "Approximate caches for packet classification", 2004 (bpf/first.h).
+//   - [weir/filter/newflow]: the flows that were not seen lately, counted, and those of
+//     them that have an event (bpf/first.h).
 //   - [weir/filter/penalty]: rate limits and blocks of single flows by the
 //     generic cell rate algorithm, ITU-T I.371 (bpf/penalty.h).
 //   - [weir/filter/icarus]: loop detection. Whitaker and Wetherall, "Forwarding

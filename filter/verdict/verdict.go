@@ -142,9 +142,15 @@ type Program struct {
 	Interface    string                // that the packets cross, by which rules match
 	Tracked      *Trackers             // nil: no flows are counted
 	Loop         *icarus.Node          // inside a domain; nil: no loop detection
-	FirstSeen    *FirstSeen            // nil: new flows are not looked for
+	Watcher      Watcher               // of packets with addresses; nil: there is none
 	Replies      *conntrack.Replies    // that pass the block lists; nil: none do
 	Collateral   *conntrack.Collateral // nil: conversations are not recorded
+}
+
+// Watcher sees the packets with addresses, whatever becomes of them.
+type Watcher interface {
+	// Observe takes in a packet, the decision on it, and the length of its frame.
+	Observe(p packet.Packet, o Outcome, length int)
 }
 
 // Outcome is the decision on one frame.
@@ -213,7 +219,9 @@ func (v *view) outcome() Outcome {
 		p.Tracked.drop(v.packet.Tuple, len(v.frame), cause)
 	}
 	if v.trace == nil && v.packet.HasAddresses {
-		v.program.FirstSeen.observe(v.packet, o, len(v.frame))
+		if w := v.program.Watcher; w != nil {
+			w.Observe(v.packet, o, len(v.frame))
+		}
 		if r := v.program.Replies; r != nil && v.program.Out && o.Action == Pass {
 			r.Remember(v.frame, v.outer, v.program.Collateral)
 		}

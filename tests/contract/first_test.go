@@ -16,6 +16,7 @@ import (
 	"weir/control/stage/first"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/newflow"
 	"weir/filter/packet"
 	"weir/filter/recent"
 	"weir/filter/verdict"
@@ -29,6 +30,7 @@ import (
 type firstSeen struct {
 	*replay.Kernel
 	*engine.Generation
+	flows  *newflow.Watcher
 	memory *first.Memory
 	now    uint64
 }
@@ -51,7 +53,8 @@ func newFirstSeen(t testing.TB, lists []engine.List, c engine.Config, flows *fir
 	if f.memory == nil {
 		t.Fatal("the program has no memory of its flows")
 	}
-	f.FirstSeen = flows.Reference(f.memory.Seed(), lists, func() uint64 { return f.now })
+	f.flows = flows.Reference(f.memory.Seed(), lists, func() uint64 { return f.now })
+	f.Watcher = f.flows
 	f.Stats().Sample(loader.Sampling{First: true, Until: math.MaxInt64})
 	return f
 }
@@ -64,15 +67,15 @@ func (f *firstSeen) pass(frame []byte) (verdict.Outcome, error) {
 
 // same compares all that the two remember and have counted.
 func (f *firstSeen) same() error {
-	words := f.FirstSeen.Known.Words()
+	words := f.flows.Known.Words()
 	for i := range words {
 		if got, _ := f.memory.Generation(i); !slices.Equal(got, words[i]) {
 			return fmt.Errorf("generation %d differs", i)
 		}
 	}
-	want := f.FirstSeen.FirstSeenCounts
+	want := f.flows.Counts
 	for _, cpu := range f.memory.CPUs() {
-		got := verdict.FirstSeenCounts{Spent: cpu.Spent, Entered: cpu.Entered, Flows: cpu.Flows, Events: cpu.Events, Suppressed: cpu.Suppressed}
+		got := newflow.Counts{Spent: cpu.Spent, Entered: cpu.Entered, Flows: cpu.Flows, Events: cpu.Events, Suppressed: cpu.Suppressed}
 		if got == want {
 			return nil // the others are idle
 		}
@@ -83,7 +86,7 @@ func (f *firstSeen) same() error {
 // turn ends a window in both.
 func (f *firstSeen) turn() {
 	f.memory.Turn(time.Duration(f.now), false)
-	f.FirstSeen.Known.Turn()
+	f.flows.Known.Turn()
 }
 
 // The program remembers, counts and reports new flows as its twin does, on the lean path
@@ -92,7 +95,7 @@ func (f *firstSeen) turn() {
 func TestFirstSeen(t *testing.T) {
 	packets := long.Or(3_000, 40_000) // half a million for each kind of filter
 	r := newRandom(t)
-	var all verdict.FirstSeenCounts
+	var all newflow.Counts
 	kinds := []recent.Kind{recent.Bloom, recent.Stable, recent.IBF2C, recent.IBFMC}
 	rounds := 12
 	if long.Enabled {
@@ -138,13 +141,13 @@ func TestFirstSeen(t *testing.T) {
 			t.Fatalf("configuration %d, %v: %v", i, part.Filter, err)
 		}
 		for level := range all.Flows {
-			all.Flows[level] += f.FirstSeen.Flows[level]
-			all.Events[level] += f.FirstSeen.Events[level]
-			all.Suppressed[level] += f.FirstSeen.Suppressed[level]
+			all.Flows[level] += f.flows.Flows[level]
+			all.Events[level] += f.flows.Events[level]
+			all.Suppressed[level] += f.flows.Suppressed[level]
 		}
 	}
 	t.Logf("%+v", all)
-	for level := verdict.Importance(1); level <= verdict.MaxImportance; level++ {
+	for level := newflow.Importance(1); level <= newflow.MaxImportance; level++ {
 		if all.Flows[level] == 0 || level == 1 && (all.Events[level] == 0 || all.Suppressed[level] == 0) {
 			t.Errorf("no flows, events or suppressed ones of importance %d: the test is too narrow", level)
 		}
@@ -181,7 +184,7 @@ func firstSeenOverCaptures(t *testing.T, kind recent.Kind) {
 	if err := f.same(); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%+v", f.FirstSeen.FirstSeenCounts)
+	t.Logf("%+v", f.flows.Counts)
 }
 
 // firstFrames makes frames of flows by their number.

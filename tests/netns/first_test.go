@@ -14,6 +14,7 @@ import (
 	"weir/control/stage"
 	"weir/control/stage/first"
 	"weir/filter/key"
+	"weir/filter/newflow"
 	"weir/filter/recent"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -101,7 +102,7 @@ func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 		select {
 		case e := <-reported:
 			if e.Tuple.DstPort == 53 {
-				if e.Importance != int(verdict.MaxImportance) || e.Reason != verdict.Clean || e.Dropped {
+				if e.Importance != int(newflow.MaxImportance) || e.Reason != verdict.Clean || e.Dropped {
 					t.Errorf("the event %+v", e)
 				}
 				goto reported

@@ -41,7 +41,7 @@ type Event struct {
 	Lost    uint64
 
 	// Importance is not 0 if the flow of the packet was not seen lately: from 1 to
-	// [verdict.MaxImportance].
+	// newflow.MaxImportance.
 	Importance int
 
 	// FirstTTL is not 0 if the loop was found without a filter in the packet: the

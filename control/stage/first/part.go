@@ -12,6 +12,7 @@ import (
 	"weir/control/engine/native"
 	"weir/filter/hash"
 	"weir/filter/key"
+	"weir/filter/newflow"
 	"weir/filter/recent"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -26,7 +27,7 @@ const (
 	lineWords = line / 8
 )
 
-// Part is the share of programs: see [verdict.FirstSeen].
+// Part is the share of programs: see [newflow.Watcher].
 type Part struct {
 	engine.BasePart
 	V4, V6 key.Shape
@@ -129,8 +130,8 @@ func (p *Part) Identity(_ netif.Target, seed loader.Seed) uint64 {
 func (*Part) Begin(loader.Kept) {}
 
 // Reference returns what the program does, in Go, under its seed and for its lists.
-func (p *Part) Reference(seed loader.Seed, lists []engine.List, now func() uint64) *verdict.FirstSeen {
-	twin := &verdict.FirstSeen{
+func (p *Part) Reference(seed loader.Seed, lists []engine.List, now func() uint64) *newflow.Watcher {
+	twin := &newflow.Watcher{
 		Flow:  sketch.Tracker{V4: p.V4, V6: p.V6, Secret: hash.NewSecret(hash.Seed(seed))},
 		Known: recent.New(p.Lines), BySize: p.BySize, Ports: p.Ports, Gap: p.gap(), Now: now,
 	}
@@ -145,7 +146,7 @@ func (p *Part) Reference(seed loader.Seed, lists []engine.List, now func() uint6
 
 // importances returns the importance of the lists, by number from 1: the priorities of
 // block lists are spread over 2 to the maximum, which a single priority has.
-func importances(lists []engine.List) []verdict.Importance {
+func importances(lists []engine.List) []newflow.Importance {
 	var priorities []int
 	for _, l := range lists {
 		if !l.Allow {
@@ -154,15 +155,15 @@ func importances(lists []engine.List) []verdict.Importance {
 	}
 	slices.Sort(priorities)
 	priorities = slices.Compact(priorities)
-	all := make([]verdict.Importance, 1+len(lists))
+	all := make([]newflow.Importance, 1+len(lists))
 	for i, l := range lists {
 		if l.Allow {
 			continue
 		}
-		all[i+1] = verdict.MaxImportance
+		all[i+1] = newflow.MaxImportance
 		if most := len(priorities) - 1; most > 0 {
 			rank, _ := slices.BinarySearch(priorities, l.Priority)
-			all[i+1] = 2 + verdict.Importance(rank*int(verdict.MaxImportance-2)/most)
+			all[i+1] = 2 + newflow.Importance(rank*int(newflow.MaxImportance-2)/most)
 		}
 	}
 	return all
