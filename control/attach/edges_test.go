@@ -2,12 +2,14 @@ package attach
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"weir/bpf" //nolint:depguard // the places of constants, for a test only
 	"weir/control/attach/inventory"
@@ -179,4 +181,37 @@ func TestEdges(t *testing.T) {
 		t.Fatalf("a bad pattern: %v", err)
 	}
 	check("when others cannot be set", "wan1", "wan3")
+}
+
+// An interface that is renamed to or from an edge's name gets the program for the name.
+func TestEdgeRenamed(t *testing.T) {
+	l := lab.New(t)
+	conf, targets := options(t, new(bytes.Buffer), l.B)
+	conf.Log = slog.New(slog.DiscardHandler)
+	targets = append(targets, Target{Target: netif.Target{Netns: l.B.Netns, Iface: "wan*"}})
+	g, d := buildNode(t, "wan1")
+	m := NewManager(conf)
+	if err := m.Start(g, d, targets); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop(false)
+	for _, name := range []string{"wan1", "wan2", "wan1"} {
+		at(t, l.B, with(l.B.Iface, func(i netlink.Link) error {
+			return errors.Join(netlink.LinkSetDown(i), netlink.LinkSetName(i, name), netlink.LinkSetUp(i))
+		}))
+		l.B.Iface = name
+		wait.For(t, "it is filtered by its name", func() bool {
+			if err := m.Follow(); err != nil {
+				t.Fatal(err)
+			}
+			m.FollowDevices()
+			return slices.ContainsFunc(m.interfaces, func(i *managedInterface) bool {
+				return i.Target.Iface == name && i.filtered() && i.engine == nil
+			})
+		})
+		at := slices.IndexFunc(m.interfaces, func(i *managedInterface) bool { return i.Target.Iface == name })
+		if own, edges := edgesAt(t, m.interfaces[at]); own != (name == "wan1") || len(edges) > 0 != own {
+			t.Errorf("%s is an edge: %t, edges %v", name, own, edges)
+		}
+	}
 }

@@ -24,11 +24,12 @@ type managedInterface struct {
 	problem            string    // why it is not filtered, as last logged
 	retry              time.Time // when attaching, which failed, is tried again
 
-	// engine and parts are set where the program may not be the current one: where hotplug
+	// engine, parts and device are set where the program may not be the current one: where hotplug
 	// attached it, maybe as one of a glob, and where its interface was renamed. engine is nil
 	// once the program is known to be current.
 	engine *engine.Generation
 	parts  uint64 // engine.Generation.Kind of the target that the program was loaded for
+	device bool   // by a former name, the program may take the interface for one of its devices
 }
 
 // logOnce logs why an interface is not filtered, once while that stays the same.

@@ -618,6 +618,7 @@ func (m *Manager) followNames() {
 		if i.engine == nil {
 			i.engine, i.parts = m.engine, m.engine.Kind(i.Target)
 		}
+		i.device = i.device || i.Stats().IsDevice()
 		i.Target = t
 	}
 }
@@ -681,7 +682,7 @@ func (m *Manager) bringUp(i *managedInterface) error {
 	if err := m.describe(i, m.metadata); err != nil {
 		return fmt.Errorf("weir status shows the previous lists there, retrying: %w", err)
 	}
-	i.engine = nil // not to be kept in memory
+	i.engine, i.device = nil, false // an engine is not to be kept in memory
 	return nil
 }
 
@@ -698,7 +699,7 @@ func (m *Manager) renew(i *managedInterface) error {
 	// A preloaded program takes its interface for none of the devices that it knows, as the edges of a
 	// domain that detects loops.
 	parts := m.engine.Kind(i.Target)
-	if i.engine == m.engine && i.parts == parts && !i.Stats().IsDevice() {
+	if i.engine == m.engine && i.parts == parts && !i.device && !i.Stats().IsDevice() {
 		return nil
 	}
 	p, err := current.Load(i.Stats())
