@@ -300,6 +300,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		stop()
 		close(d.loop.ended) // before waiting, for some wait for this goroutine
 		all.Wait()
+		d.feeds.Wait()
 	}()
 	all.Go(func() { d.observers.hub.Run(ctx) })
 	all.Go(d.serveConfig().Run(ctx, d.api, d.o.Log))

@@ -87,7 +87,7 @@ func (s *feeds) reportUsage(now time.Time) {
 			u.Dropped, u.DroppedBytes = is.matched.Packets-last.matched.Packets, is.matched.Bytes-last.matched.Bytes
 		}
 		last.asked = true
-		go func() {
+		s.Go(func() {
 			err := l.FromFeed.ReportUsage(s.loop.ctx, u)
 			_ = s.loop.Do(s.loop.ctx, func() error {
 				switch last.asked = false; {
@@ -102,7 +102,7 @@ func (s *feeds) reportUsage(now time.Time) {
 				}
 				return nil
 			})
-		}()
+		})
 	}
 	for f := range s.usage {
 		if _, runs := s.Running[f]; !runs {

@@ -292,7 +292,8 @@ func (d *Daemon) catchUpAll(now time.Time) error {
 				}
 				err = fmt.Errorf("list %s: its contents are not active: %w", l.Name, err)
 			}
-			go l.Decision(err).Settle(d.o.Log)
+			decision := l.Decision(err) // of now
+			d.feeds.Go(func() { decision.Settle(d.o.Log) })
 		}
 		errs = append(errs, err)
 	}

@@ -97,12 +97,32 @@ func (r *Reader) Follow(ctx context.Context) {
 		}
 		ctx, end := context.WithCancel(ctx)
 		r.Running[f] = end
-		r.all.Go(func() { f.Run(ctx, func(o feed.Outcome) { _ = r.Fetched(ctx, f, o) }) }) // it is in the log
+		r.Go(func() { f.Run(ctx, func(o feed.Outcome) { _ = r.Fetched(ctx, f, o) }) }) // it is in the log
 	}
 }
 
-// Wait waits until no feed is read at its intervals, after the end of Follow's context.
-func (r *Reader) Wait() { r.all.Wait() }
+// Go calls fn in a goroutine that Wait waits for.
+func (r *Reader) Go(fn func()) { r.all.Go(fn) }
+
+// waitGrace is how long feeds have to end, as long as receivers of notifications have. A read that is
+// under way ends at once, and what was read is on a disk soon. A file system that hangs cannot be
+// interrupted, and what is saved stays whole without waiting for it.
+const waitGrace = 2 * time.Second
+
+// Wait waits until no feed is read at its intervals, and no contents are saved, after the end of
+// Follow's context. It does not wait for what hangs.
+func (r *Reader) Wait() {
+	ended := make(chan struct{})
+	go func() {
+		r.all.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(waitGrace):
+		r.log.Warn("a source hangs while it is read or saved, nothing waits for it any more", "waited", waitGrace.String())
+	}
+}
 
 // manyEntries is from when on a source takes memory that is worth giving back.
 const manyEntries = 1 << 19

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"weir/control/api"
 	"weir/control/audit"
@@ -155,4 +157,27 @@ func TestRollback(t *testing.T) {
 			t.Errorf("%s: %v", list, err)
 		}
 	}
+}
+
+// The end waits for feeds, but not for one that hangs.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		r := NewReader(nil, nil, slog.New(slog.NewTextHandler(&log, nil)))
+		saved := false
+		r.Go(func() {
+			time.Sleep(waitGrace / 2)
+			saved = true
+		})
+		if r.Wait(); !saved || log.Len() > 0 {
+			t.Errorf("saved: %t\n%s", saved, &log)
+		}
+		hangs := make(chan struct{})
+		r.Go(func() { <-hangs })
+		began := time.Now()
+		if r.Wait(); time.Since(began) != waitGrace || !strings.Contains(log.String(), "hangs") {
+			t.Errorf("after %v:\n%s", time.Since(began), &log)
+		}
+		close(hangs)
+	})
 }
