@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -234,30 +236,82 @@ func openNetns(path string) (*netnsFile, error) {
 // fails with ErrNoNetns where neither shows it.
 func findNetns(inode uint64) (*netnsFile, error) {
 	name := fmt.Sprintf("net:[%d]", inode)
-	var paths []string
 	mounts, _ := os.ReadFile("/proc/thread-self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
 		if f := strings.Fields(line); len(f) > 4 && f[3] == name {
-			paths = append(paths, f[4])
+			if ns := openOnly(f[4], inode); ns != nil {
+				return ns, nil
+			}
 		}
 	}
-	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
-	for _, path := range processes {
-		if to, err := os.Readlink(path); err == nil && to == name {
-			paths = append(paths, path)
-		}
-	}
-	for _, path := range paths {
-		ns, err := openNetns(path)
-		if err != nil {
-			continue // the process has ended, or another mount covers this one
-		}
-		if ns.inode == inode {
-			return ns, nil
-		}
-		ns.Close()
+	if ns := shown.open(inode); ns != nil {
+		return ns, nil
 	}
 	return nil, fmt.Errorf("%w: inode %d", ErrNoNetns, inode)
+}
+
+// openOnly opens a network namespace by its file, nil where it is not the one of an inode number:
+// the process has ended, or another mount covers this one.
+func openOnly(path string, inode uint64) *netnsFile {
+	ns, err := openNetns(path)
+	if err != nil {
+		return nil
+	}
+	if ns.inode != inode {
+		ns.Close()
+		return nil
+	}
+	return ns
+}
+
+// processes has the network namespaces of processes, as a pass over many pins looks for them: to
+// read all of /proc for each pin takes a minute where there are 200 pins and 1000 processes.
+type processes struct {
+	mu   sync.Mutex
+	read time.Time
+	of   map[string]string // the directory of a process, by the name of its namespace
+}
+
+var shown processes
+
+// processesAge is for how long it is believed that no process is in a namespace. Within a pass, the
+// next pin is looked at sooner.
+const processesAge = 100 * time.Millisecond
+
+// open opens the namespace of an inode number by a process, nil where none is in it.
+func (p *processes) open(inode uint64) *netnsFile {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name := fmt.Sprintf("net:[%d]", inode)
+	for range 2 {
+		directory, found := p.of[name]
+		if found {
+			if ns := openOnly(directory+"/ns/net", inode); ns != nil {
+				return ns
+			}
+		}
+		if !found && time.Since(p.read) < processesAge {
+			return nil
+		}
+		p.readAll()
+	}
+	return nil
+}
+
+// readAll reads which process is in which namespace.
+func (p *processes) readAll() {
+	p.of = make(map[string]string)
+	all, _ := os.ReadDir("/proc")
+	for _, process := range all {
+		if name := process.Name(); name[0] < '0' || name[0] > '9' {
+			continue
+		}
+		directory := "/proc/" + process.Name()
+		if name, err := os.Readlink(directory + "/ns/net"); err == nil {
+			p.of[name] = directory
+		}
+	}
+	p.read = time.Now()
 }
 
 // NameOf returns the name of a network namespace as of `ip netns`, "" for the
