@@ -52,6 +52,9 @@ type Reading struct {
 // called of a copy of the active configuration.
 func (p *Ruleset) Reading(l *List) (r Reading) {
 	r.Read = l.From.Contents()
+	// A feed has asked this of each of its sources: none that is refused replaces what it had. Here
+	// they are together, which may cover more. Contents of the fleet, or that were saved under
+	// another max_coverage, come here first.
 	if r.Refused = RefuseRead(p.Config, l.List, r.Read, l.From.Accepted()); r.Refused != nil {
 		return r
 	}
