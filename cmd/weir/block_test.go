@@ -233,7 +233,7 @@ func (d *fakeDaemon) ChangeMulticast(_ context.Context, c message.MulticastChang
 func serveDaemon(t *testing.T, d *fakeDaemon) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weir.sock")
-	l, err := server.Listen(path)
+	l, err := server.ListenGroup(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}

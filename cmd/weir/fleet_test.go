@@ -92,7 +92,7 @@ func (h *hubOf) Refresh(_ context.Context, name string, accept bool) ([]api.Fetc
 func serveHub(t *testing.T, h *hubOf) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "hub.sock")
-	l, err := server.Listen(socket)
+	l, err := server.ListenGroup(socket, "")
 	if err != nil {
 		t.Fatal(err)
 	}

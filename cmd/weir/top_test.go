@@ -59,7 +59,7 @@ func (subscription) Close() {}
 func serving(t *testing.T, s served) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weir.sock")
-	l, err := server.Listen(path)
+	l, err := server.ListenGroup(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}

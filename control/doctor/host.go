@@ -50,8 +50,6 @@ func (r release) before(major, minor int) bool {
 	return r.major < major || r.major == major && r.minor < minor
 }
 
-func (r release) String() string { return fmt.Sprintf("Linux %d.%d", r.major, r.minor) }
-
 // kernelRelease returns the version of the kernel, and its name as in uname -r.
 func kernelRelease() (r release, name string) {
 	var u unix.Utsname

@@ -51,15 +51,6 @@ func (f Failure) String() string {
 	}[f]
 }
 
-// Failures returns all reasons, for a metric's labels.
-func Failures() []Failure {
-	var all []Failure
-	for f := NoFailure + 1; f <= Damaged; f++ {
-		all = append(all, f)
-	}
-	return all
-}
-
 // Outcome describes an attempt to read a source.
 type Outcome struct {
 	Source  string // [Source.String]

@@ -63,9 +63,7 @@ func New(words []uint64) (*Table, error) {
 // Insert adds the element with hash h.
 func (t *Table) Insert(h uint64) { t.add(h, 1) }
 
-// Delete removes the element with hash h.
-func (t *Table) Delete(h uint64) { t.add(h, ^uint64(0)) }
-
+// add adds the element with hash h a number of times, which may be negative.
 func (t *Table) add(h, times uint64) {
 	c := check(h)
 	for p := range uint64(parts) {
@@ -91,13 +89,6 @@ func (t *Table) cell(h, part uint64) *[cellWords]uint64 {
 
 // check distinguishes a cell of one element from one of several whose counts add up to one.
 func check(h uint64) uint64 { return hash.Nth(h, parts+1) }
-
-// Add adds the elements of another table of the same size.
-func (t *Table) Add(other *Table) {
-	for i, w := range other.words {
-		t.words[i] += w
-	}
-}
 
 // Minus returns the table of the difference from another one of the same size.
 func (t *Table) Minus(other *Table) *Table {

@@ -222,9 +222,6 @@ func NewPolicer(l Limits, seeds ...uint64) *Policer {
 	return p
 }
 
-// FairRate returns what each flow may have, in units a second.
-func (p *Policer) FairRate() float64 { return FairRate(p.State.Fair) }
-
 // FairRate returns a rate of a [PolicerState] in units a second.
 func FairRate(perTick uint64) float64 {
 	return float64(perTick) / (1 << unitShift) / PolicerTick.Seconds()

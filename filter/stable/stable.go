@@ -231,6 +231,3 @@ func (f *Filter) Values() []float64 {
 
 // Bytes returns the size of the cells in bytes.
 func (f *Filter) Bytes() int { return len(f.cells) - 1 }
-
-// Reset empties the filter.
-func (f *Filter) Reset() { clear(f.cells) }

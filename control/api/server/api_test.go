@@ -56,7 +56,7 @@ func serve(t *testing.T, path string, s snapshots) (stop func()) {
 
 func serveHandler(t *testing.T, path string, h http.Handler) (stop func()) {
 	t.Helper()
-	l, err := Listen(path)
+	l, err := ListenGroup(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestListen(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "weir.sock")
 			c.at(t, path)
-			l, err := Listen(path)
+			l, err := ListenGroup(path, "")
 			if c.want == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -274,7 +274,7 @@ func TestListen(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Listen("/" + strings.Repeat("x", maxPath)); err == nil || !strings.Contains(err.Error(), "108 bytes") {
+	if _, err := ListenGroup("/"+strings.Repeat("x", maxPath), ""); err == nil || !strings.Contains(err.Error(), "108 bytes") {
 		t.Errorf("a path that is too long: %v", err)
 	}
 }
@@ -288,7 +288,7 @@ func TestOneListensOfMany(t *testing.T) {
 		got := make(chan net.Listener, many)
 		for range many {
 			go func() {
-				l, _ := Listen(path)
+				l, _ := ListenGroup(path, "")
 				got <- l
 			}()
 		}
@@ -310,7 +310,7 @@ func TestOneListensOfMany(t *testing.T) {
 // A socket that has been made anew at the same path is not this listener's.
 func TestCloseLeavesAnothersSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.sock")
-	old, err := Listen(path)
+	old, err := ListenGroup(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}

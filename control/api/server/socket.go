@@ -38,11 +38,8 @@ type listener struct {
 
 func (l *listener) Close() error { return l.close() }
 
-// Listen is ListenGroup with the group of the process.
-func Listen(path string) (net.Listener, error) { return ListenGroup(path, "") }
-
-// ListenGroup creates a socket that root and a group's members may use, and its
-// directory if that is missing. It replaces the socket of a process that has ended,
+// ListenGroup creates a socket that root and a group's members may use, "" for the group of the
+// process, and its directory if that is missing. It replaces the socket of a process that has ended,
 // and fails if one still listens.
 func ListenGroup(path, group string) (net.Listener, error) {
 	l, err := listen(path, group)

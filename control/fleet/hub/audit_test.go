@@ -27,7 +27,7 @@ func TestAudit(t *testing.T) {
 	lists := fmt.Sprintf("console: {listen: 127.0.0.1:9481}\n%s", inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 1h}"))
 	f.start(lists)
 	socket := filepath.Join(t.TempDir(), "hub.sock")
-	l, err := server.Listen(socket)
+	l, err := server.ListenGroup(socket, "")
 	if err != nil {
 		t.Fatal(err)
 	}

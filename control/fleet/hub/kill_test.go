@@ -40,7 +40,7 @@ func TestProcess(t *testing.T) {
 	}
 	f := &fleet{t: t, dir: dir, authority: a, listen: os.Getenv("WEIR_TEST_HUB_LISTEN")}
 	f.start(os.Getenv("WEIR_TEST_HUB_LISTS"))
-	socket, err := server.Listen(filepath.Join(dir, "hub.sock"))
+	socket, err := server.ListenGroup(filepath.Join(dir, "hub.sock"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
