@@ -221,10 +221,11 @@ that the configuration names. The hub must not run, and its state_dir be empty
 but for the broker's stream. Keys that are there already stay, if they are the
 same fleet's: they may know of nodes that were enrolled or revoked since.
 
-Where the keys are the backup's, it knows nothing of that: revoke again what was
-revoked since, and enroll again the nodes that were enrolled or enrolled anew.
-Their present credentials stay good. The hub warns of each node that connects
-to it with such, and weir hub revoke NODE --user KEY cuts it off.
+Where the keys come from the backup, the hub does not know who was enrolled or
+revoked since: revoke those nodes again, and enroll the others again. Until then
+their present credentials stay valid. The hub warns of each node that connects
+with credentials that it does not know; weir hub revoke NODE --user KEY cuts
+that node off.
 
 When the hub starts, it compares what nodes have with what it has, and brings
 them to that within seconds. Manual entries since the backup are lost: weir

@@ -359,11 +359,11 @@ they learn of it. The node goes on filtering by the lists that it has.
 With --site, the credentials of a site's server are revoked. Its nodes go on
 with what that server has, until they are enrolled anew to connect elsewhere.
 
-With --user, one user of the node is revoked, by its public key, and other
-credentials of the node stay as they are. The keys need not know the user: where
-they are an older backup's, they do not have what was enrolled since. The hub
-warns of each such user that connects, with this command.`,
-		Example: "  weir-hub revoke edge-1\n  weir-hub revoke --site paris",
+With --user, only the credentials with this public key are revoked, and other
+credentials of the node stay valid. The hub need not know them: after a restore
+from a backup, it does not know who was enrolled since. It warns of each such
+node that connects, and the warning has the command that revokes it.`,
+		Example: "  weir-hub revoke edge-1\n  weir-hub revoke --site paris\n  weir-hub revoke edge-1 --user UABC...",
 		Args:    exactly("NODE"),
 	}
 	site := c.Flags().Bool("site", false, "NODE is the name of a site")
@@ -397,9 +397,9 @@ func newForget() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "forget NODE",
 		Short: "Show a revoked node no more",
-		Long: `Has weir fleet status, the page and weir hub nodes show a node no more, which is
-revoked and gone for good. Its credentials stay revoked. The audit keeps it. A
-node of this name can be enrolled again.`,
+		Long: `Removes a node that is revoked and gone for good from weir fleet status, the
+console and weir hub nodes. Its credentials stay revoked, and its records stay
+in the audit. Another node can be enrolled under the same name.`,
 		Example: "  weir-hub revoke edge-1 && weir-hub forget edge-1",
 		Args:    exactly("NODE"),
 	}

@@ -24,14 +24,15 @@ func newDrops() *cobra.Command {
 		Use:   "drops",
 		Short: "Show who is being dropped, and by which list",
 		Long: `Shows what the running daemon has dropped in the last minutes, up to an hour:
-by source, entry that matched, list, reason, autonomous system or country. Of
-times in monitor mode it shows what would have been dropped, in a column
-"monitored" if other packets were dropped; so it does of lists on trial, under
-the reason would-block.
+by source, entry that matched, list, reason, autonomous system or country.
+
+What monitor mode has let pass is included. Where other packets were dropped in
+the same time, it has a column of its own, "monitored". What lists on trial have
+let pass is included with the reason would-block.
 
 Counts after "≤" are estimates, which are never too small; --json has a lower
-bound, too. Of very many small sources only the total is known. An entry is "-"
-if it is no longer listed, or has ports.`,
+bound, too. If there are very many small sources, only their total is known.
+"-" instead of an entry means that it is no longer listed, or has ports.`,
 		Example: `  weir drops
   weir drops --by entry --last 1m
   weir drops --by asn --last 1h -n 10

@@ -25,9 +25,9 @@ put on trial. Other lists, and what is counted, stay as they are.
 With --after, the list is on trial until then, and enforced by itself. If no
 daemon runs at that time, the next one enforces it when it starts.
 
-The command counts whatever the configuration says (enforce: true or false). It
-outlasts reloads and, if there is a state_dir, restarts and crashes, and ends
-when enforce of the list changes in the configuration, or the list goes. Manual
+The command overrides the key enforce of the list in the configuration. That
+outlasts reloads and, if there is a state_dir, restarts and crashes. It ends
+when the key changes, or the list is removed from the configuration. Manual
 entries that would cut off this host, or your SSH session, are not enforced
 without --force, and neither are lists with addresses with which this host has
 conversed in the last 24 hours, as "weir collateral LIST" shows them. weir
@@ -79,16 +79,16 @@ With --after, the list is on trial until then, and the hub has it enforced by
 itself, or when it starts if it does not run at that time. A node that does not
 hear the hub keeps the list as it is until it does.
 
-The command counts whatever hub.yaml says (enforce: true or false), until
-enforce of the list changes there, or the list goes. Nodes of earlier versions
-and those with mode: approx cannot have a list on trial: they refuse it, filter
-by nothing of it, and weir fleet status says so. That shows what is on trial,
-too, and weir fleet audit who wanted that.
+The command overrides the key enforce of the list in hub.yaml, until the key
+changes, or the list is removed there. Nodes of earlier versions and nodes with
+mode: approx cannot have a list on trial: they refuse the list, and do not
+filter by it at all; weir fleet status names them. It also shows which lists are
+on trial, and weir fleet audit who has put them on trial.
 
 A list with addresses with which a node has conversed in the last 24 hours is
-not enforced without --force, and a trial does not end by itself then. Nodes
-with the key collateral report that, as "weir fleet status" shows it. A warning
-says how many do not.`,
+not enforced without --force, and its trial does not end by itself. "weir fleet
+status" shows such addresses. Only nodes with the key collateral in weir.yaml
+report them; a warning says how many nodes do not.`,
 		Example: `  weir fleet enforce drop               # the trial was long enough
   weir fleet enforce drop --after 24h   # unless --off comes first
   weir fleet enforce drop --off         # it has caught somebody innocent`,

@@ -173,10 +173,10 @@ func newFleetAudit() *cobra.Command {
 		Use:   "audit",
 		Short: "Show who changed what at the hub, when and why",
 		Long: `Shows the last changes of entries, trials and rollouts that were made at the
-hub, by commands and its console, the latest first: who made them, and why those
-failed that did. Sources that were accepted, sessions of the console that may
-change something, and nodes and sites that were enrolled or revoked are among
-them.
+hub, by commands and its console, the latest first: who made each, and why it
+failed, if it did. They include sources that were accepted, sessions of the
+console that may change something, and nodes and sites that were enrolled or
+revoked.
 
 All are in audit.log in the hub's state directory, a line of JSON each.`,
 		Example: `  weir fleet audit

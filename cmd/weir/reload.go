@@ -22,15 +22,15 @@ func newReload() *cobra.Command {
 what has changed. If anything is wrong, all of the old one stays active. A
 daemon that was started with flags reads its lists again.
 
-With --confirm, the previous configuration is active again after that time,
-unless weir confirm comes first: one that locks you out is rolled back by
-itself. A restart before weir confirm rolls back at once. A file that was rolled
-back is activated again by weir reload, or when it has changed, and not by a
-restart. Files of lists are not rolled back.
+With --confirm 60s, the daemon returns to the previous configuration after 60
+seconds, unless you run weir confirm before: so a configuration that locks you
+out does not stay. A restart before weir confirm returns to the previous one at
+once. After that, weir reload activates the new file again, and so does a
+restart once the file has changed. Files of lists are not rolled back.
 
 The exit code is 4 if the new configuration is active, but an interface that it
-names is not filtered: one that cannot be is retried, one that does not exist is
-waited for.`,
+names is not filtered. The daemon goes on trying to attach to such an interface,
+and attaches to one that does not exist yet when it appears.`,
 		Example: `  weir check /etc/weir/weir.yaml   # first: find mistakes
   weir reload
   weir reload --confirm 60s && weir confirm   # from a new session`,

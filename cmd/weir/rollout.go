@@ -145,6 +145,7 @@ func newFleetRoll(do, short, long string, args cobra.PositionalArgs) *cobra.Comm
 	}
 	now := new(bool)
 	if do == api.RollResume {
+		c.Example += "\n  weir fleet resume drop --now   # to all nodes at once"
 		now = c.Flags().Bool("now", false, "give LIST to all nodes at once, whatever waves are left")
 	}
 	asked := api.FleetRoll{Do: do}
@@ -180,9 +181,11 @@ func newFleetRolls() []*cobra.Command {
 		newFleetRollout(),
 		newFleetRoll(api.RollPause, "Pause rollouts", `Pauses the rollout of a list, or all that are running: nodes keep the versions
 that they have, and no further wave begins until weir fleet resume.`, maybeArg("LIST")),
-		newFleetRoll(api.RollResume, "Let rollouts go on", `Lets the rollout of a list go on, or all that are paused. The wave's time begins
-anew. One that is halted goes on despite the reason of the halt, but only in
-this wave. A list that was rolled back begins anew, with the first wave.`, maybeArg("LIST")),
+		newFleetRoll(api.RollResume, "Let rollouts go on", `Lets the paused rollout of a list go on, or without LIST all paused rollouts.
+The time of the present wave begins anew. A rollout that is halted goes on, too,
+if its list is named: the reason of the halt is ignored in this wave, and may
+halt it again in a later one. After a rollback, the rollout begins again with
+the first wave.`, maybeArg("LIST")),
 		newFleetRoll(api.RollRollback, "Take back the last rollout of a list", `Publishes what a list had before its last rollout, as a new version, to all
 nodes at once. What the feed has now is not rolled out again until it changes,
 or weir fleet resume says so.`, theArgs("LIST")),

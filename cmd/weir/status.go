@@ -56,10 +56,13 @@ states of the interfaces and their counters are shown. Problems of the host and
 of its interfaces come first, as weir doctor finds them; they do not change the
 exit code.
 
-The exit code is 0 if every configured interface is filtered, 4 if one is not,
-or only until the daemon ends (not pinned), nothing is, or a list has nothing
-yet of one of its sources, and 1 if the state could not be read. Without a
-daemon, every interface that it had attached to counts as configured.`,
+The exit code is 0 if every configured interface is filtered, and 1 if the state
+could not be read. It is 4 if
+- an interface is not filtered, or only until the daemon ends (not pinned),
+- no interface is filtered at all, or
+- a list has no entries yet from one of its sources.
+Without a daemon, the interfaces to which the last one has attached count as
+configured.`,
 		Example: `  weir status
   weir status >/dev/null || echo "not everything is filtered"
   weir status --verbose

@@ -10,8 +10,12 @@ import (
 // Plan returns the command that says what flows cost others at a policer.
 func Plan() plan.Command {
 	return plan.Command{
-		Use:      "police --flows N",
-		Short:    "Policing: flows that suffer for others",
+		Use:   "police --flows N",
+		Short: "Policing: flows that suffer for others",
+		Long: `Predicts how many flows a policer punishes for others, as under police in
+weir.yaml. A policer counts flows in bins, by a hash: where flows go on to send
+more than their share despite losses, others in the same bins are punished with
+them, until the hash changes.`,
 		Example:  "  weir plan police --flows 30",
 		Required: []string{"flows"},
 		Planner:  new(planner),
@@ -23,7 +27,7 @@ type planner struct{ flows *int }
 
 // Flags adds the flags.
 func (p *planner) Flags(f *pflag.FlagSet) {
-	p.flows = plan.CountFlag(f, "flows", "`number` of flows at a time that do not respond")
+	p.flows = plan.CountFlag(f, "flows", "`number` of flows at a time that do not send less when packets are lost")
 }
 
 // Plan fails with an InvalidError for a negative number.
