@@ -17,8 +17,8 @@ import (
 
 	"weir/bpf"
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -103,7 +103,7 @@ func (p *Preparation) open() (err error) {
 		p.stats, err = newStats(0)
 	}
 	if err != nil {
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	p.stats.entry.Store(entryOf(p.metadata.Hook, p.iface))
 	return nil
@@ -125,14 +125,14 @@ func (p *Preparation) adopt() error {
 		// Another version's counters: what they counted is lost.
 		var err error
 		if a.stats, err = newStats(0); err != nil {
-			return explain.Permission(err)
+			return kernelerr.Permission(err)
 		}
 		a.unpinned = pinnedMapNames()
 	} else {
 		// The process that is replaced may be reading events: a buffer has one reader.
 		events, err := newEvents()
 		if err != nil {
-			return explain.Permission(err)
+			return kernelerr.Permission(err)
 		}
 		a.stats.move(pinnedMaps{bpf.WeirMapEvents: events}) // if it fails, a map leaks
 		a.unpinned = append(a.unpinned, bpf.WeirMapEvents)
@@ -149,7 +149,7 @@ func (p *Preparation) Stats() *Stats { return p.stats }
 // over prog, also when it fails.
 //
 // It fails with [ErrReplaced] or [ErrNotAttached] where another process has
-// replaced or detached the program that was there, and with [explain.ErrForeign] where
+// replaced or detached the program that was there, and with [kernelerr.ErrForeign] where
 // one has attached its own to an interface that had none.
 func (p *Preparation) Attach(prog *Program, metadata []byte) (*Attachment, error) {
 	defer prog.Close()
@@ -268,7 +268,7 @@ func (d Pins) makeRoom(path string, inode uint64, t netif.Target) error {
 			return d.errAway(path)
 		}
 	} else if !errors.Is(err, ErrNotAttached) {
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	stale, err := d.severed(inode, t)
 	if err != nil {
@@ -289,7 +289,7 @@ func (a *Attachment) pin(p *Program, metadata []byte) (err error) {
 		return err
 	}
 	if a.metadataMap, err = newTextMap(pinMetadata, metadata); err != nil {
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	defer func() {
 		if err != nil {
@@ -338,7 +338,7 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 	defer func() {
 		if err != nil {
 			a.Close()
-			err = fmt.Errorf("open the pins in %s: %w", path, explain.Exhausted(explain.Permission(err)))
+			err = fmt.Errorf("open the pins in %s: %w", path, kernelerr.Exhausted(kernelerr.Permission(err)))
 		}
 	}()
 	if err := a.noteDir(); err != nil {
@@ -357,7 +357,7 @@ func (d Pins) open(path string) (_ *Attachment, err error) {
 // openLink opens the pinned metadata, and the link unless it is gone. Metadata that is lost
 // or damaged is guessed: what filters is to be found.
 func (a *Attachment) openLink() (err error) {
-	if err := a.openMetadata(); explain.IsExhausted(err) {
+	if err := a.openMetadata(); kernelerr.IsExhausted(err) {
 		return err
 	}
 	l, err := hooks.Load(a.path, a.metadata.Target, a.metadata.Hook)
@@ -429,7 +429,7 @@ func (a *Attachment) replace(p *Program) error {
 	a.holding.Unlock()
 	if err != nil {
 		a.stats.join(former, a.isTakenOver)
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	a.program = a.ProgramID()
 	a.stats.join(p.memory, a.isTakenOver)
@@ -493,7 +493,7 @@ func (a *Attachment) lockedIfAny(fn func() error) error {
 	switch {
 	case err == nil:
 		defer unlock()
-	case errors.Is(err, bpffs.ErrNoBPFFS), errors.Is(err, unix.EROFS), errors.Is(err, unix.ENOSPC), explain.IsExhausted(err) && !bpffs.IsDir(string(a.pins)):
+	case errors.Is(err, bpffs.ErrNoBPFFS), errors.Is(err, unix.EROFS), errors.Is(err, unix.ENOSPC), kernelerr.IsExhausted(err) && !bpffs.IsDir(string(a.pins)):
 	default:
 		return err
 	}
@@ -510,7 +510,7 @@ func (a *Attachment) detach() error {
 			err = a.unseen()
 		}
 		if err != nil {
-			return explain.Permission(err)
+			return kernelerr.Permission(err)
 		}
 	}
 	now, err := a.pins.open(a.path)

@@ -25,8 +25,8 @@ import (
 
 	"weir/bpf"
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -300,7 +300,7 @@ func TestPreparedTooLate(t *testing.T) {
 	a := attach(t, pins, target(l.B), hooks.Native, blockAll(t, 1))
 	defer a.Close()
 	_, err := p.Attach(program, nil)
-	wantError(t, err, explain.ErrForeign, "weir's own")
+	wantError(t, err, kernelerr.ErrForeign, "weir's own")
 
 	p, program = prepare()
 	next, err := blockAll(t, 1000).Load(a.Stats()) // whose counters move
@@ -596,7 +596,7 @@ func TestForeign(t *testing.T) {
 				by = "attached by a link (id "
 			}
 			holder := fmt.Sprintf("%q (PID %d)", comm(t), os.Getpid())
-			wantError(t, err, explain.ErrForeign, ", foreign, tag ", by, holder, test.says)
+			wantError(t, err, kernelerr.ErrForeign, ", foreign, tag ", by, holder, test.says)
 			l.B.In(t, func() {
 				now, err := byName(l.B.Iface)
 				if err != nil || *now.Xdp != *iface.Xdp {
@@ -661,7 +661,7 @@ func TestDispatcher(t *testing.T) {
 		}
 	})
 	_, err = attachLoaded(pins, target(l.B), hooks.Native, nil, newTestGeneration(t, Config{}).Load)
-	wantError(t, err, explain.ErrForeign, "the dispatcher of libxdp with xdpfilt_alw_all", "attach: dispatcher", "xdp-loader unload "+l.B.Iface+" --all")
+	wantError(t, err, kernelerr.ErrForeign, "the dispatcher of libxdp with xdpfilt_alw_all", "attach: dispatcher", "xdp-loader unload "+l.B.Iface+" --all")
 }
 
 // rename renames an interface at B.
@@ -726,7 +726,7 @@ func TestRenamed(t *testing.T) {
 	b := attach(t, pins, target(l.B), hooks.Native, g)
 	ready := newTestProgram(t, g)
 	_, err = pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, ready)
-	wantError(t, err, explain.ErrForeign, "weir's own", b.path)
+	wantError(t, err, kernelerr.ErrForeign, "weir's own", b.path)
 	detach(t, b)
 	if b, err = pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, ready); err != nil {
 		t.Fatal(err)
@@ -857,11 +857,11 @@ func TestMovedAway(t *testing.T) {
 	}
 	g := newTestGeneration(t, Config{})
 	_, err = attachLoaded(pins, target(l.B), hooks.Native, nil, g.Load)
-	wantError(t, err, explain.ErrForeign, "left the namespace", a.path)
+	wantError(t, err, kernelerr.ErrForeign, "left the namespace", a.path)
 	_, err = pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, newTestProgram(t, g))
-	wantError(t, err, explain.ErrForeign, "left the namespace", a.path)
+	wantError(t, err, kernelerr.ErrForeign, "left the namespace", a.path)
 	_, err = pins.Open(target(l.B))
-	wantError(t, err, explain.ErrForeign, "left the namespace", a.path)
+	wantError(t, err, kernelerr.ErrForeign, "left the namespace", a.path)
 	if a.Severed() || a.Replaced() {
 		t.Error("another interface has its program")
 	}
@@ -1076,7 +1076,7 @@ func TestAttachLoaded(t *testing.T) {
 
 	p := ready()
 	_, err = pins.Attach(target(l.B), find(t, l.B), hooks.Native, nil, p)
-	wantError(t, err, explain.ErrForeign, "weir's own")
+	wantError(t, err, kernelerr.ErrForeign, "weir's own")
 	_, err = pins.Attach(target(l.A), find(t, l.B), hooks.Native, nil, p)
 	wantError(t, err, netif.ErrNoInterface, "another namespace")
 	cut(t, l)
@@ -1247,7 +1247,7 @@ func TestNoEthernet(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = attachLoaded(pins, netif.Target{Netns: l.B.Netns, Iface: "tun0"}, hooks.Generic, nil, blockAll(t, 0).Load)
-	wantError(t, err, explain.ErrUnsupported, "tun0", "no Ethernet headers")
+	wantError(t, err, kernelerr.ErrUnsupported, "tun0", "no Ethernet headers")
 }
 
 func TestMTU(t *testing.T) {
@@ -1375,7 +1375,7 @@ func TestFailureLeavesNothing(t *testing.T) {
 		_, err = attachLoaded(pins, target(l.B), hooks.Generic, nil, g.Load)
 		wantError(t, err, ErrHook)
 		_, err = attachLoaded(Pins(string(pins)+"/other"), target(l.B), hooks.Native, nil, g.Load)
-		wantError(t, err, explain.ErrForeign)
+		wantError(t, err, kernelerr.ErrForeign)
 		os.Remove(string(pins) + "/other")
 		detach(t, a)
 	}

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -104,7 +104,7 @@ func TestClsactOfOthers(t *testing.T) {
 	})
 	other := testPins(t)
 	_, err := attachLoaded(other, target(l.B), hooks.TC, nil, newTestGeneration(t, Config{TC: true}).Load)
-	wantError(t, err, explain.ErrForeign, "another daemon", "stop that first")
+	wantError(t, err, kernelerr.ErrForeign, "another daemon", "stop that first")
 	if list, err := other.List(); err != nil || len(list) != 0 {
 		t.Errorf("%d attachments are left of a failure, %v", len(list), err)
 	}
@@ -203,7 +203,7 @@ func TestClsactReplaceAfterQdisc(t *testing.T) {
 			t.Errorf("filters %v, severed %t", n, a.Severed())
 		}
 	}
-	if err := a.Reattach(nil); !errors.Is(err, explain.ErrForeign) {
+	if err := a.Reattach(nil); !errors.Is(err, kernelerr.ErrForeign) {
 		t.Errorf("beside a qdisc without filters of outgoing packets: %v", err)
 	}
 	if err := errors.Join(a.DetachAny(), a.Close()); err != nil {

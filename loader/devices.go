@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -53,7 +53,7 @@ func (g *Generation) Follow(t netif.Target, stats *Stats) error {
 				stats.read(func(k pinnedMaps) { err = setKeys(k[name].m, found) })
 			}
 			if err != nil {
-				errs = append(errs, fmt.Errorf("set the interfaces of %s: %w", name, explain.Permission(err)))
+				errs = append(errs, fmt.Errorf("set the interfaces of %s: %w", name, kernelerr.Permission(err)))
 			}
 		}
 	}

@@ -17,8 +17,8 @@ import (
 
 	"weir/loader/bpffs"
 	"weir/loader/dispatcher"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -138,7 +138,7 @@ func TestJoinDispatcher(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		wantError(t, c.Start(passAll(t), ""), explain.ErrUnsupported, "freplace", "Linux 6.2")
+		wantError(t, c.Start(passAll(t), ""), kernelerr.ErrUnsupported, "freplace", "Linux 6.2")
 		if err := o.leave(); err != nil {
 			t.Error(err)
 		}
@@ -302,13 +302,13 @@ func TestJoinForeign(t *testing.T) {
 		})
 	}
 	set(passAll(t).FD())
-	wantError(t, o.join(10), explain.ErrForeign, "which is not libxdp's dispatcher")
+	wantError(t, o.join(10), kernelerr.ErrForeign, "which is not libxdp's dispatcher")
 	set(-1)
 
 	o.hook = hooks.DispatcherGeneric
 	o.mustJoin(10)
 	o.hook = hooks.Dispatcher
-	wantError(t, o.join(20), explain.ErrForeign, "xdp: generic")
+	wantError(t, o.join(20), kernelerr.ErrForeign, "xdp: generic")
 	o.hook = hooks.DispatcherGeneric
 	if lab.KernelAtLeast(t, 6, 1) {
 		a := attach(t, pins, target(l.B), hooks.DispatcherGeneric, blockAll(t, 1))

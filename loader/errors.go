@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // Errors that a caller may distinguish. Those that wrap them say what happened and
@@ -23,7 +23,7 @@ var errLayout = errors.New("pinned maps are of another layout")
 // Rejected reports whether an error is that the verifier rejects a program, which may
 // depend on the shapes in it.
 func Rejected(err error) bool {
-	if errors.Is(err, explain.ErrPermission) {
+	if errors.Is(err, kernelerr.ErrPermission) {
 		return false
 	}
 	_, rejected := errors.AsType[*ebpf.VerifierError](err)

@@ -13,7 +13,7 @@ import (
 
 	"weir/bpf"
 	"weir/loader/bpffs"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -50,7 +50,7 @@ func (d Pins) OpenFilter(t netif.Target) (*Filter, error) {
 	defer a.Close()
 	f := &Filter{maps: make(map[string]*array)}
 	if err := f.open(filepath.Join(a.path, pinFilter)); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the filter of %s: %w", t, explain.Permission(err)), f.Close())
+		return nil, errors.Join(fmt.Errorf("open the filter of %s: %w", t, kernelerr.Permission(err)), f.Close())
 	}
 	return f, nil
 }
@@ -122,7 +122,7 @@ func (g *Generation) Keep(description []byte) error {
 	}
 	m, err := newTextMap(pinDescription, description)
 	if err != nil {
-		return fmt.Errorf("keep the filter: %w", explain.Permission(err))
+		return fmt.Errorf("keep the filter: %w", kernelerr.Permission(err))
 	}
 	g.description = &array{m: m}
 	return nil

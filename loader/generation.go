@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
-	"weir/loader/explain"
 	"weir/loader/fold"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 )
 
 // Memory is the kernel memory of a set, read by the program as it is written. It
@@ -70,7 +70,7 @@ func newGeneration(cfg Config, filter map[string]*array) (*Generation, error) {
 			}
 		}
 		g.Close()
-		return nil, fmt.Errorf("new generation: %w", explain.Permission(err))
+		return nil, fmt.Errorf("new generation: %w", kernelerr.Permission(err))
 	}
 	return g, nil
 }
@@ -368,7 +368,7 @@ func (g *Generation) set(name string, value uint8) error {
 func (g *Generation) Load(stats *Stats) (*Program, error) {
 	p, err := g.load(stats)
 	if err != nil {
-		return nil, fmt.Errorf("load the program: %w", explain.Permission(err))
+		return nil, fmt.Errorf("load the program: %w", kernelerr.Permission(err))
 	}
 	return p, nil
 }
@@ -419,7 +419,7 @@ func (g *Generation) loadFolded(spec *ebpf.CollectionSpec, replacements map[stri
 		return nil, err
 	}
 	p, err := loadVerified(folded, replacements)
-	if errors.Is(err, explain.ErrUnsupported) || errors.As(err, new(*ebpf.VerifierError)) {
+	if errors.Is(err, kernelerr.ErrUnsupported) || errors.As(err, new(*ebpf.VerifierError)) {
 		if p, plain := loadVerified(spec, replacements); plain == nil {
 			return p, nil
 		}
@@ -449,7 +449,7 @@ func loadVerified(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) 
 	err := spec.LoadAndAssign(&objects, &options)
 	if errors.Is(err, unix.E2BIG) {
 		return nil, fmt.Errorf("%w: the shapes and trackers together make the program too large for this kernel's verifier (%w): "+
-			"use fewer prefix lengths, kinds of flows or trackers, or a later kernel", explain.ErrUnsupported, unix.E2BIG)
+			"use fewer prefix lengths, kinds of flows or trackers, or a later kernel", kernelerr.ErrUnsupported, unix.E2BIG)
 	}
 	var verifier *ebpf.VerifierError
 	if errors.As(err, &verifier) {
@@ -486,7 +486,7 @@ func (g *Generation) specFor(stats *Stats, kept pinnedMaps) (spec *ebpf.Collecti
 func (g *Generation) Bind(spec *ebpf.CollectionSpec, stats *Stats) (map[string]*ebpf.Map, error) {
 	m, err := g.bind(spec, stats)
 	if err != nil {
-		return nil, fmt.Errorf("bind programs: %w", explain.Permission(err))
+		return nil, fmt.Errorf("bind programs: %w", kernelerr.Permission(err))
 	}
 	return m, nil
 }

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
-	"weir/loader/explain"
 	"weir/loader/fold"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/tests/lab"
 )
 
@@ -313,7 +313,7 @@ func TestVerifierMessage(t *testing.T) {
 	if !errors.As(err, &verifier) || len(verifier.Log) == 0 {
 		t.Fatalf("no verifier's log in %v", err)
 	}
-	if errors.Is(err, explain.ErrPermission) {
+	if errors.Is(err, kernelerr.ErrPermission) {
 		t.Errorf("a question of privilege: %v", err)
 	}
 }
@@ -333,7 +333,7 @@ func TestTooLarge(t *testing.T) {
 	}
 	defer s.Close()
 	_, err = g.Load(s)
-	if !errors.Is(err, explain.ErrUnsupported) || !strings.Contains(err.Error(), "fewer prefix lengths") {
+	if !errors.Is(err, kernelerr.ErrUnsupported) || !strings.Contains(err.Error(), "fewer prefix lengths") {
 		t.Errorf("error: %v", err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -68,7 +68,7 @@ func (m metadata) newMap() (*ebpf.Map, error) {
 		return nil, err
 	}
 	next, err := newTextMap(pinMetadata, text)
-	return next, explain.Permission(err)
+	return next, kernelerr.Permission(err)
 }
 
 // newTextMap returns a map with a text.
@@ -204,7 +204,7 @@ func (a *Attachment) ForgetStats() error {
 		var errs []error
 		for _, name := range pinnedMapNames() {
 			if err := os.Remove(filepath.Join(a.path, name)); !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, explain.Permission(err))
+				errs = append(errs, kernelerr.Permission(err))
 			}
 		}
 		return errors.Join(errs...)

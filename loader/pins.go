@@ -13,8 +13,8 @@ import (
 
 	"weir/bpf"
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -70,7 +70,7 @@ func (d Pins) locked(fn func() error) error {
 func (d Pins) path(i *netif.Iface, out bool) string { return hooks.DirOf(string(d), i, out) }
 
 // find opens the attachment of an interface in a direction. It fails with ErrNotAttached where
-// there is none, and with explain.ErrForeign where the pins that the interface would have
+// there is none, and with kernelerr.ErrForeign where the pins that the interface would have
 // belong to one that has left the namespace.
 func (d Pins) find(i *netif.Iface, out bool) (*Attachment, error) {
 	a, err := d.open(d.path(i, out))
@@ -90,7 +90,7 @@ func (d Pins) find(i *netif.Iface, out bool) (*Attachment, error) {
 // errAway says that pins belong to an interface that was moved to another network
 // namespace, which takes its program along.
 func (d Pins) errAway(path string) error {
-	return fmt.Errorf("%w: the pins %s belong to an interface that has left the namespace: detach it first", explain.ErrForeign, path)
+	return fmt.Errorf("%w: the pins %s belong to an interface that has left the namespace: detach it first", kernelerr.ErrForeign, path)
 }
 
 // search opens the first attachment in a network namespace and a direction that wanted
@@ -154,7 +154,7 @@ func (d Pins) sweep() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("remove unfinished pins: %w", explain.Permission(err))
+		return fmt.Errorf("remove unfinished pins: %w", kernelerr.Permission(err))
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func (d Pins) List() ([]*Attachment, error) {
 	defer unlock()
 	list, err := d.list()
 	if err != nil {
-		return list, fmt.Errorf("list attachments: %w", explain.Permission(err))
+		return list, fmt.Errorf("list attachments: %w", kernelerr.Permission(err))
 	}
 	return list, nil
 }
@@ -209,7 +209,7 @@ func (d Pins) list() ([]*Attachment, error) {
 func (d Pins) Open(t netif.Target) (*Attachment, error) {
 	a, err := d.openTarget(t)
 	if err != nil {
-		return nil, fmt.Errorf("open the attachment to %s: %w", t, explain.Permission(err))
+		return nil, fmt.Errorf("open the attachment to %s: %w", t, kernelerr.Permission(err))
 	}
 	return a, nil
 }

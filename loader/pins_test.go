@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -394,7 +394,7 @@ func childLifecycle(dir string) error {
 	if err != nil || len(list) != 1 || list[0].Severed() {
 		return fmt.Errorf("listed %v, %w", list, err)
 	}
-	if _, err := attachLoaded(Pins(dir+"/other"), to, hooks.Native, nil, g.Load); !errors.Is(err, explain.ErrForeign) {
+	if _, err := attachLoaded(Pins(dir+"/other"), to, hooks.Native, nil, g.Load); !errors.Is(err, kernelerr.ErrForeign) {
 		return fmt.Errorf("attached twice: %w", err)
 	}
 	if err := os.Remove(dir + "/other"); err != nil {
@@ -403,7 +403,7 @@ func childLifecycle(dir string) error {
 	if _, err := net.InterfaceByName(to.Iface); err != nil {
 		return err
 	}
-	if _, err := attachLoaded(pins, netif.Target{Netns: os.Getenv("WEIR_LOADER_TEST_NETNS"), Iface: "lo"}, hooks.Generic, nil, g.Load); !errors.Is(err, explain.ErrPermission) {
+	if _, err := attachLoaded(pins, netif.Target{Netns: os.Getenv("WEIR_LOADER_TEST_NETNS"), Iface: "lo"}, hooks.Generic, nil, g.Load); !errors.Is(err, kernelerr.ErrPermission) {
 		return fmt.Errorf("entered a namespace: %w", err)
 	}
 	return errors.Join(list[0].Detach(), list[0].Close())

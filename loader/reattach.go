@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -130,7 +130,7 @@ func (a *Attachment) move(path string) error {
 		}
 	}
 	if err := os.Rename(a.path, path); err != nil {
-		return fmt.Errorf("move pins: %w", explain.Permission(err))
+		return fmt.Errorf("move pins: %w", kernelerr.Permission(err))
 	}
 	a.path = path
 	return nil
@@ -180,7 +180,7 @@ func (a *Attachment) owns() error {
 		return a.superseded()
 	}
 	if err != nil {
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	defer pinned.Close()
 	theirs, err := pinned.ID()

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -30,7 +30,7 @@ func (g *Generation) Device(devices string, entry int) (index int, err error) {
 	}
 	var now deviceEntry
 	if err := m.Lookup(uint32(entry), &now); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return 0, explain.Permission(err)
+		return 0, kernelerr.Permission(err)
 	}
 	return int(now.Index), nil
 }
@@ -42,7 +42,7 @@ func (g *Generation) ClearDevice(devices string, entry int) error {
 		return err
 	}
 	if err := m.Delete(uint32(entry)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	return nil
 }
@@ -57,11 +57,11 @@ func (g *Generation) SetDevice(devices string, entry int, t netif.Target, i *net
 	}
 	p, err := g.loadEgress(constants)
 	if err != nil {
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	defer p.Close() // the map has a reference
 	device := deviceEntry{uint32(i.Index), uint32(p.FD())}
-	return explain.Permission(t.In(func(inode uint64) error { // in which the kernel looks up its index
+	return kernelerr.Permission(t.In(func(inode uint64) error { // in which the kernel looks up its index
 		if err := i.In(inode); err != nil {
 			return err
 		}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 )
 
 // seenPin is a pin that was found, and its object.
@@ -145,13 +145,13 @@ func (a *Attachment) tryRepin() (made int, err error) {
 		return 0, nil
 	}
 	if names, _, err := a.lost(); err != nil {
-		return 0, explain.Exhausted(explain.Permission(err))
+		return 0, kernelerr.Exhausted(kernelerr.Permission(err))
 	} else if len(names) == 0 && !a.isElsewhere() {
 		return 0, a.lostMirror()
 	}
 	unlock, err := a.pins.lock(unix.LOCK_EX | unix.LOCK_NB)
 	if err != nil {
-		return 0, explain.Exhausted(err)
+		return 0, kernelerr.Exhausted(err)
 	}
 	defer unlock()
 	if gone, err := a.detached(); gone || err != nil || a.replaced() {
@@ -172,7 +172,7 @@ func (a *Attachment) detached() (bool, error) {
 func (a *Attachment) restore() (made int, err error) {
 	defer func() {
 		if err != nil {
-			err = explain.Exhausted(explain.Permission(err))
+			err = kernelerr.Exhausted(kernelerr.Permission(err))
 			return
 		}
 		err = a.noteDir()
@@ -214,7 +214,7 @@ func (a *Attachment) isAnothers() error {
 	if err := errors.Join(err1, err2, err3); err != nil || theirs == ours || index == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: the pins %s belong to another daemon", explain.ErrForeign, a.path)
+	return fmt.Errorf("%w: the pins %s belong to another daemon", kernelerr.ErrForeign, a.path)
 }
 
 // pinAll makes the directory of the pins, which appears whole. The hold comes last: the

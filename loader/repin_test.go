@@ -21,8 +21,8 @@ import (
 
 	"weir/bpf"
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -425,7 +425,7 @@ func TestExhausted(t *testing.T) {
 		if text := err.Error(); !errors.Is(err, unix.EMFILE) || strings.Contains(text, "damaged") || strings.Contains(text, "remove") {
 			t.Errorf("%d more files: %v", more, err)
 		}
-		if errors.Is(err, explain.ErrExhausted) {
+		if errors.Is(err, kernelerr.ErrExhausted) {
 			t.Log(err)
 		}
 	}
@@ -457,13 +457,13 @@ func TestOrphan(t *testing.T) {
 			exclusive := test.hook != hooks.TC || test.clsact != ""
 			if exclusive {
 				_, err := attachLoaded(Pins(dir+"/new"), target(l.B), test.hook, nil, g.Load)
-				wantError(t, err, explain.ErrForeign, comm(t))
+				wantError(t, err, kernelerr.ErrForeign, comm(t))
 			}
 			id := old.ProgramID()
 			old.Close()
 			if exclusive {
 				_, err := attachLoaded(Pins(dir+"/new"), target(l.B), test.hook, nil, g.Load)
-				wantError(t, err, explain.ErrForeign, "pins: "+dir+"/old")
+				wantError(t, err, kernelerr.ErrForeign, "pins: "+dir+"/old")
 			}
 
 			mountPins(t, dir) // over the old ones

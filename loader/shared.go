@@ -15,7 +15,7 @@ import (
 
 	"weir/bpf"
 	"weir/loader/bpffs"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // Shared are maps that the programs of all generations and interfaces share. They are
@@ -41,7 +41,7 @@ func makeShared(entries map[string]int, newMap func(name string, entries int) (*
 		}
 		a, err := newMap(name, n)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", name, explain.Permission(err)), s.Close())
+			return nil, errors.Join(fmt.Errorf("%s: %w", name, kernelerr.Permission(err)), s.Close())
 		}
 		s.maps[name] = a
 	}
@@ -73,7 +73,7 @@ func (d Pins) OpenShared(entries map[string]int) (s *Shared, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open the maps that all programs share: %w", explain.Permission(err))
+		return nil, fmt.Errorf("open the maps that all programs share: %w", kernelerr.Permission(err))
 	}
 	return s, nil
 }
@@ -226,7 +226,7 @@ func (d Pins) KeepShared(g *Generation) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("keep the maps that all programs share: %w", explain.Permission(err))
+		return fmt.Errorf("keep the maps that all programs share: %w", kernelerr.Permission(err))
 	}
 	return nil
 }
@@ -278,7 +278,7 @@ func (d Pins) RepinShared(g *Generation) (made int, err error) {
 	var lost []string
 	for _, name := range slices.Sorted(maps.Keys(g.config.Shared.maps)) {
 		if is, err := (bpffs.Map{Map: g.maps[name].m}).IsAt(d.shared(name)); err != nil {
-			return 0, fmt.Errorf("look for the pins of %s: %w", name, explain.Exhausted(explain.Permission(err)))
+			return 0, fmt.Errorf("look for the pins of %s: %w", name, kernelerr.Exhausted(kernelerr.Permission(err)))
 		} else if !is {
 			lost = append(lost, name)
 		}
@@ -305,7 +305,7 @@ func (d Pins) RepinShared(g *Generation) (made int, err error) {
 		}
 	}
 	if err != nil {
-		return made, fmt.Errorf("pin %s again: %w", strings.Join(lost, " and "), explain.Exhausted(explain.Permission(err)))
+		return made, fmt.Errorf("pin %s again: %w", strings.Join(lost, " and "), kernelerr.Exhausted(kernelerr.Permission(err)))
 	}
 	return made, nil
 }
@@ -316,7 +316,7 @@ func (d Pins) ForgetShared() error {
 		for _, suffix := range []string{"", nextShared} {
 			err := os.Remove(d.shared(name + suffix))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("forget %s: %w", name, explain.Permission(err))
+				return fmt.Errorf("forget %s: %w", name, kernelerr.Permission(err))
 			}
 		}
 	}

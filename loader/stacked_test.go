@@ -7,8 +7,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -60,7 +60,7 @@ func TestStacked(t *testing.T) {
 			a := attach(t, pins, above, hooks.Generic, g)
 			if aware {
 				_, err = attachLoaded(pins, below, hooks.Native, nil, g.Load)
-				wantError(t, err, explain.ErrForeign, "upper device already has a program")
+				wantError(t, err, kernelerr.ErrForeign, "upper device already has a program")
 			} else {
 				detach(t, attach(t, pins, below, hooks.Native, g))
 			}

@@ -18,7 +18,7 @@ import (
 
 	"weir/bpf"
 	"weir/loader/bpffs"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -140,7 +140,7 @@ func newPinnedMaps(entries map[string]int) (_ pinnedMaps, err error) {
 func NewStats(lists int) (*Stats, error) {
 	s, err := newStats(lists)
 	if err != nil {
-		return nil, fmt.Errorf("new counters: %w", explain.Permission(err))
+		return nil, fmt.Errorf("new counters: %w", kernelerr.Permission(err))
 	}
 	return s, nil
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // Wakes is a ring buffer. Programs write to it to wake this process, while [Trackers.SetWake]
@@ -27,7 +27,7 @@ type Wakes struct {
 func NewWakes() (_ *Wakes, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("wakes by programs: %w", explain.Permission(err))
+			err = fmt.Errorf("wakes by programs: %w", kernelerr.Permission(err))
 		}
 	}()
 	spec, _, err := statsSpec()

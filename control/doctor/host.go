@@ -17,8 +17,8 @@ import (
 	"weir/control/stage"
 	"weir/control/stages"
 	"weir/loader/bpffs"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 )
 
 // Where the kernel shows what it is; variables for tests.
@@ -166,7 +166,7 @@ func checkCapabilities(s *Subject) []Finding {
 	if !s.Process {
 		return nil
 	}
-	missing := explain.MissingCapabilities()
+	missing := kernelerr.MissingCapabilities()
 	switch {
 	case len(missing) == 0:
 		return []Finding{finding(OK, "this process has the capabilities that weir needs")}

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"weir/control/stages"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -51,7 +51,7 @@ func examineInterface(i Interface, s *Subject) []Finding {
 	d.release, _ = kernelRelease()
 	d.frags, err = hooks.HasFrags()
 	d.frags = d.frags || err != nil && !d.release.before(5, 18) // who may not try it
-	d.blind = len(explain.MissingCapabilities()) > 0
+	d.blind = len(kernelerr.MissingCapabilities()) > 0
 	return d.find()
 }
 

@@ -14,8 +14,8 @@ import (
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/loader"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -233,7 +233,7 @@ func TestAdoptRefuses(t *testing.T) {
 	impossible := approximate
 	impossible.Parts = []Part{refusedPart{}}
 	more := netip.MustParsePrefix("192.0.2.99/32")
-	if _, _, err := Adopt(blockList(list.SetOf(key.Source(more))), impossible, a.filter(t)); !errors.Is(err, explain.ErrUnsupported) {
+	if _, _, err := Adopt(blockList(list.SetOf(key.Source(more))), impossible, a.filter(t)); !errors.Is(err, kernelerr.ErrUnsupported) {
 		t.Errorf("%v, want that the part is refused", err)
 	}
 	if g.Block.Passes(key.Source(more)) {
@@ -261,7 +261,7 @@ func TestAdoptRefuses(t *testing.T) {
 type refusedPart struct{ BasePart }
 
 func (refusedPart) Constants(netif.Target, loader.Seed) map[string]any { return nil }
-func (refusedPart) Maps(bool) (map[string]int, error)                  { return nil, explain.ErrUnsupported }
+func (refusedPart) Maps(bool) (map[string]int, error)                  { return nil, kernelerr.ErrUnsupported }
 func (refusedPart) Fill(*loader.Generation, *hash.Secret) error        { return nil }
 
 // BenchmarkAdopt takes over ten million entries: from opening the pins to the new

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // Mount is the usual mount point of the BPF file system.
@@ -46,7 +46,7 @@ func makeDir(dir string) error {
 		return fmt.Errorf("directory of pins %s: the BPF file system allows no dots in names", dir)
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("make directory of pins: %w", explain.Permission(err))
+		return fmt.Errorf("make directory of pins: %w", kernelerr.Permission(err))
 	}
 	return nil
 }

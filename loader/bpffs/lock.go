@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // LockDir locks a directory of pins, unix.LOCK_SH or unix.LOCK_EX, until unlock is
@@ -30,7 +30,7 @@ func LockDir(dir string, how int) (unlock func(), err error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open directory of pins: %w", explain.Permission(err))
+		return nil, fmt.Errorf("open directory of pins: %w", kernelerr.Permission(err))
 	}
 	if !isBPFFS(dir) {
 		f.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // Object is an object of the kernel that is pinned.
@@ -25,7 +25,7 @@ type Object interface {
 // Pin pins an object at a path.
 func Pin(o Object, path string) error {
 	if err := o.PinAt(path); err != nil {
-		return fmt.Errorf("pin %s: %w", filepath.Base(path), explain.Permission(err))
+		return fmt.Errorf("pin %s: %w", filepath.Base(path), kernelerr.Permission(err))
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (l Link) ID() (uint32, error) {
 // UnlessDamaged returns an error in opening a pin, unless it says that the pin is gone,
 // or that another object is pinned there.
 func UnlessDamaged(path string, err error) error {
-	if explain.IsExhausted(err) && !IsDir(path) {
+	if kernelerr.IsExhausted(err) && !IsDir(path) {
 		return err
 	}
 	return nil

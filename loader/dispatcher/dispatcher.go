@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -72,19 +72,19 @@ func parse(text []byte) (c config, err error) {
 	size := binary.Size(c)
 	switch {
 	case len(text) < 2 || text[0] != magic:
-		return c, fmt.Errorf("%w: the dispatcher there is of version 1, libxdp's before 1.3: unload its programs first", explain.ErrForeign)
+		return c, fmt.Errorf("%w: the dispatcher there is of version 1, libxdp's before 1.3: unload its programs first", kernelerr.ErrForeign)
 	case text[1] != 2 && text[1] != 3:
-		return c, fmt.Errorf("%w: the dispatcher there is of version %d, which weir does not know", explain.ErrForeign, text[1])
+		return c, fmt.Errorf("%w: the dispatcher there is of version %d, which weir does not know", kernelerr.ErrForeign, text[1])
 	case len(text) < size, text[1] > 2 && len(text) <= size:
-		return c, fmt.Errorf("%w: the dispatcher there has a configuration of %d bytes", explain.ErrForeign, len(text))
+		return c, fmt.Errorf("%w: the dispatcher there has a configuration of %d bytes", kernelerr.ErrForeign, len(text))
 	case text[1] > 2 && text[size] != 0:
-		return c, fmt.Errorf("%w: the dispatcher there is bound to a device", explain.ErrForeign)
+		return c, fmt.Errorf("%w: the dispatcher there is bound to a device", kernelerr.ErrForeign)
 	}
 	if _, err = binary.Decode(text[:size], binary.NativeEndian, &c); err != nil {
 		return c, err
 	}
 	if c.Programs > slots {
-		return c, fmt.Errorf("%w: the dispatcher there has %d programs", explain.ErrForeign, c.Programs)
+		return c, fmt.Errorf("%w: the dispatcher there has %d programs", kernelerr.ErrForeign, c.Programs)
 	}
 	return c, nil
 }
@@ -162,7 +162,7 @@ func membersIn(dir string) (all []Member, err error) {
 			break
 		}
 		if err != nil {
-			return all, fmt.Errorf("open the programs of the dispatcher: %w", explain.Permission(err))
+			return all, fmt.Errorf("open the programs of the dispatcher: %w", kernelerr.Permission(err))
 		}
 		m.prog.Close()
 		m.prog = nil
@@ -177,14 +177,14 @@ func Has(index int, id uint32, place int) bool {
 }
 
 // openDispatcher opens the dispatcher of an interface, nil where no program is. It fails
-// with explain.ErrForeign where another program is.
+// with kernelerr.ErrForeign where another program is.
 func openDispatcher(i *netif.Iface) (_ *dispatcher, err error) {
 	if i.Xdp == nil || !i.Xdp.Attached {
 		return nil, nil
 	}
 	id := i.Xdp.ProgId
 	if id == 0 {
-		return nil, fmt.Errorf("%w: programs in several modes", explain.ErrForeign)
+		return nil, fmt.Errorf("%w: programs in several modes", kernelerr.ErrForeign)
 	}
 	d := &dispatcher{dir: dirOf(i.Index, id), mode: i.Xdp.AttachMode}
 	if d.prog, err = ebpf.NewProgramFromID(ebpf.ProgramID(id)); err != nil {
@@ -211,7 +211,7 @@ func openDispatcher(i *netif.Iface) (_ *dispatcher, err error) {
 	return d, nil
 }
 
-// readDispatcher reads the configuration of a dispatcher. It fails with explain.ErrForeign where
+// readDispatcher reads the configuration of a dispatcher. It fails with kernelerr.ErrForeign where
 // the program is none.
 func readDispatcher(p *ebpf.Program) (c config, err error) {
 	info, err := p.Info()
@@ -226,7 +226,7 @@ func readDispatcher(p *ebpf.Program) (c config, err error) {
 			text = fmt.Sprintf("%s (%s)", info.Name, text)
 		}
 		return c, fmt.Errorf("%w: %s, which is not libxdp's dispatcher, so that `attach: dispatcher` cannot join it: stop its owner first",
-			explain.ErrForeign, text)
+			kernelerr.ErrForeign, text)
 	}
 	m, err := ebpf.NewMapFromID(maps[0])
 	if err != nil {
@@ -303,7 +303,7 @@ func specOf(version uint8, members []Member) (data *ebpf.MapSpec, spec *ebpf.Pro
 // loads a member that is not yet.
 func newDispatcher(index int, version uint8, members []Member, load func(into *ebpf.Program, function string) (*ebpf.Program, error)) (_ *dispatcher, err error) {
 	if len(members) > slots {
-		return nil, fmt.Errorf("%w: the dispatcher has %d programs already, the most that it can have", explain.ErrForeign, slots)
+		return nil, fmt.Errorf("%w: the dispatcher has %d programs already, the most that it can have", kernelerr.ErrForeign, slots)
 	}
 	data, spec := specOf(version, members)
 	m, err := ebpf.NewMap(data)
@@ -351,7 +351,7 @@ func (d *dispatcher) join(n int, m Member, load func(*ebpf.Program, string) (*eb
 	if m.prog == nil {
 		if m.prog, err = load(d.prog, name); err != nil {
 			return fmt.Errorf("%w: this kernel refuses `attach: dispatcher`, namely %s as a program that replaces a function (freplace) "+
-				"and jumps to others, which takes Linux 6.2 or 6.1.4: %w", explain.ErrUnsupported, m.Name, err)
+				"and jumps to others, which takes Linux 6.2 or 6.1.4: %w", kernelerr.ErrUnsupported, m.Name, err)
 		}
 	} else if m.prog, err = m.prog.Clone(); err != nil {
 		return err
@@ -394,9 +394,9 @@ func lockDispatchers() (unlock func(), err error) {
 // errMode says that a dispatcher is attached in another mode.
 func errMode(mode uint32) error {
 	if mode == nl.XDP_ATTACHED_SKB {
-		return fmt.Errorf("%w: the dispatcher there is attached in generic mode: use `xdp: generic` (--xdp generic)", explain.ErrForeign)
+		return fmt.Errorf("%w: the dispatcher there is attached in generic mode: use `xdp: generic` (--xdp generic)", kernelerr.ErrForeign)
 	}
-	return fmt.Errorf("%w: the dispatcher there is attached in native mode: use that, too", explain.ErrForeign)
+	return fmt.Errorf("%w: the dispatcher there is attached in native mode: use that, too", kernelerr.ErrForeign)
 }
 
 // Change is a change of the programs of an interface's dispatcher, in the present network namespace.

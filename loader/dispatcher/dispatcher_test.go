@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // The configuration of a dispatcher has the layout that the protocol says.
@@ -43,7 +43,7 @@ func TestDispatcherConfig(t *testing.T) {
 		"has 11 programs":   changed(2, 11),
 	} {
 		_, err := parse(text)
-		if !errors.Is(err, explain.ErrForeign) || !strings.Contains(err.Error(), says) {
+		if !errors.Is(err, kernelerr.ErrForeign) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
 		}
 	}

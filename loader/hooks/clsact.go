@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -53,7 +53,7 @@ func newClsact(root string, t netif.Target, i *netif.Iface) (*clsact, error) {
 		Contents: []ebpf.MapKV{{Key: uint32(0), Value: c.clsactRecord}},
 	})
 	if err != nil {
-		return nil, explain.Permission(err)
+		return nil, kernelerr.Permission(err)
 	}
 	return c, nil
 }
@@ -201,7 +201,7 @@ func (c *clsact) Start(p *ebpf.Program, dir string) error {
 		case errors.Is(err, unix.ENODEV):
 			return fmt.Errorf("%w: %w", netif.ErrNoInterface, err)
 		case err != nil:
-			return fmt.Errorf("add tc filter%s: %w", c.rival(), explain.Permission(err))
+			return fmt.Errorf("add tc filter%s: %w", c.rival(), kernelerr.Permission(err))
 		}
 		return nil
 	})
@@ -211,14 +211,14 @@ func (c *clsact) Start(p *ebpf.Program, dir string) error {
 func (c *clsact) explainRival() error {
 	if f, err := c.own(); err == nil && f != nil {
 		if holders := holdersOf(uint32(f.Id)); len(holders) > 0 {
-			return fmt.Errorf("%w: the tc filter of another daemon of weir, of %s: stop that first", explain.ErrForeign, strings.Join(holders, ", "))
+			return fmt.Errorf("%w: the tc filter of another daemon of weir, of %s: stop that first", kernelerr.ErrForeign, strings.Join(holders, ", "))
 		}
 		if pins := pinnedFor(uint32(f.Id), c.root); pins != "" {
-			return fmt.Errorf("%w: the tc filter of weir whose pins are in %s: filter with `pins: %s` (--pins)", explain.ErrForeign, pins, pins)
+			return fmt.Errorf("%w: the tc filter of weir whose pins are in %s: filter with `pins: %s` (--pins)", kernelerr.ErrForeign, pins, pins)
 		}
 	}
 	return fmt.Errorf("%w: a tc filter of weir (pref %d, handle %#x) whose pins are lost: start weir once with CAP_SYS_ADMIN, "+
-		"as with `sudo weir run`, to take it over without a gap", explain.ErrForeign, clsactPriority, clsactHandle)
+		"as with `sudo weir run`, to take it over without a gap", kernelerr.ErrForeign, clsactPriority, clsactHandle)
 }
 
 // rival names what has the filter's place, or "".
@@ -243,13 +243,13 @@ func (c *clsact) addQdisc(sibling string) error {
 		c.Made = 1
 	case q.Type() != "clsact" && c.target.Out:
 		return fmt.Errorf("%w: %s has a qdisc of kind %s, without filters of outgoing packets: "+
-			"`%s qdisc replace dev %s clsact`", explain.ErrForeign, c.target.Iface, q.Type(), c.target.Tool("tc"), c.target.Iface)
+			"`%s qdisc replace dev %s clsact`", kernelerr.ErrForeign, c.target.Iface, q.Type(), c.target.Tool("tc"), c.target.Iface)
 	case c.Made == 0:
 		c.Made = madeBy(sibling, c.Index)
 	}
 	// First, so that it is known whatever happens.
 	if err := c.record.Put(uint32(0), c.clsactRecord); err != nil {
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	if q != nil {
 		return nil
@@ -261,9 +261,9 @@ func (c *clsact) addQdisc(sibling string) error {
 	case errors.Is(err, unix.ENODEV):
 		return fmt.Errorf("%w: %w", netif.ErrNoInterface, err)
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("%w: this kernel has neither tcx (Linux 6.6) nor the module sch_ingress: %w", explain.ErrUnsupported, err)
+		return fmt.Errorf("%w: this kernel has neither tcx (Linux 6.6) nor the module sch_ingress: %w", kernelerr.ErrUnsupported, err)
 	case err != nil:
-		return fmt.Errorf("add qdisc clsact: %w", explain.Permission(err))
+		return fmt.Errorf("add qdisc clsact: %w", kernelerr.Permission(err))
 	}
 	return nil
 }

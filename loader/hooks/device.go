@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/loader/dispatcher"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -269,7 +269,7 @@ func occupantOf(t netif.Target, i *netif.Iface, byLink bool) *Occupant {
 			o.Remove = fmt.Sprintf("bpftool link detach id %d", id)
 		}
 		o.Advice = "stop its owner, or remove the pin of the link, which `bpftool link` shows"
-		if explain.LacksSysAdmin() {
+		if kernelerr.LacksSysAdmin() {
 			o.Advice += fmt.Sprintf("; if it is weir's (`bpftool prog show id %d`) and filters without pins, start weir once with CAP_SYS_ADMIN, "+
 				"as with `sudo weir run`, which takes it over without a gap", id)
 		}
@@ -282,11 +282,11 @@ func AggregationOff(t netif.Target) string {
 	return fmt.Sprintf("%s -K %s lro off rx-gro-hw off", t.Within("ethtool"), t.Iface)
 }
 
-// CanAttachTC fails with explain.ErrUnsupported where packets do not begin with a header that the
+// CanAttachTC fails with kernelerr.ErrUnsupported where packets do not begin with a header that the
 // program for TC knows.
 func (d *Device) CanAttachTC() error {
 	if d.Ethernet || d.IP {
 		return nil
 	}
-	return fmt.Errorf("%w: packets of %s are not known to begin with an Ethernet or an IP header (kind %s)", explain.ErrUnsupported, d.Target.Iface, cmp.Or(d.Kind, "unknown"))
+	return fmt.Errorf("%w: packets of %s are not known to begin with an Ethernet or an IP header (kind %s)", kernelerr.ErrUnsupported, d.Target.Iface, cmp.Or(d.Kind, "unknown"))
 }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -43,7 +43,7 @@ func siblingOf(dir string) string {
 func Dirs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
-		return nil, fmt.Errorf("read directory of pins: %w", explain.Permission(err))
+		return nil, fmt.Errorf("read directory of pins: %w", kernelerr.Permission(err))
 	}
 	var dirs []string
 	for _, e := range entries {

@@ -14,7 +14,7 @@ import (
 
 	"weir/loader/bpffs"
 	"weir/loader/dispatcher"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -38,7 +38,7 @@ type dispatchedProgram struct {
 func newDispatched(root string, t netif.Target, h Hook, i *netif.Iface) (*dispatchedProgram, error) {
 	p, err := ebpf.NewMap(&ebpf.MapSpec{Name: pinDispatched, Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if err != nil {
-		return nil, explain.Permission(err)
+		return nil, kernelerr.Permission(err)
 	}
 	return openDispatched(&dispatchedProgram{root: root, target: t, hook: h, program: p, netns: i.Inode, index: i.Index})
 }
@@ -137,8 +137,8 @@ func (c *dispatchedProgram) Start(p *ebpf.Program, _ string) error {
 
 // change changes the dispatcher's programs. It is called in the interface's namespace.
 func (c *dispatchedProgram) change(wanted func([]dispatcher.Member) []dispatcher.Member) error {
-	if explain.LacksSysAdmin() {
-		return fmt.Errorf("%w, namely CAP_SYS_ADMIN, which `attach: dispatcher` takes to open programs of others", explain.ErrPermission)
+	if kernelerr.LacksSysAdmin() {
+		return fmt.Errorf("%w, namely CAP_SYS_ADMIN, which `attach: dispatcher` takes to open programs of others", kernelerr.ErrPermission)
 	}
 	err := dispatcher.Change{
 		Netns: c.netns, Index: c.index, Generic: c.hook == DispatcherGeneric, Wanted: wanted, Load: c.load,
@@ -146,10 +146,10 @@ func (c *dispatchedProgram) change(wanted func([]dispatcher.Member) []dispatcher
 			return explainAttach(c.root, err, c.target, i, p, c.hook)
 		},
 	}.Make()
-	if errors.Is(err, explain.ErrUnsupported) {
+	if errors.Is(err, kernelerr.ErrUnsupported) {
 		return err
 	}
-	return explain.Permission(err)
+	return kernelerr.Permission(err)
 }
 
 func (c *dispatchedProgram) Update(p *ebpf.Program) error {

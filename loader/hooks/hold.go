@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -192,7 +192,7 @@ func (l *kernelLink) Order() (all []Neighbour, err error) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("query the programs of TC: %w", explain.Permission(err))
+			return fmt.Errorf("query the programs of TC: %w", kernelerr.Permission(err))
 		}
 		for _, p := range found.Programs {
 			if id := uint32(p.ID); id == own {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -92,7 +92,7 @@ func Attach(root string, t netif.Target, h Hook, i *netif.Iface, p *ebpf.Program
 	}
 	if !i.HasEthernet() {
 		return nil, fmt.Errorf("%w: %s has no Ethernet headers (link type %s), so at XDP no packet would match a list: "+
-			"use `hook: tc` (--hook tc)", explain.ErrUnsupported, i.Name, i.EncapType)
+			"use `hook: tc` (--hook tc)", kernelerr.ErrUnsupported, i.Name, i.EncapType)
 	}
 	if h.ByDispatcher() {
 		return newDispatched(root, t, h, i)
@@ -117,7 +117,7 @@ func Attach(root string, t netif.Target, h Hook, i *netif.Iface, p *ebpf.Program
 func attachTC(root string, t netif.Target, i *netif.Iface, p *ebpf.Program) (l Hold, err error) {
 	if !i.StartsWithIP() && !i.HasEthernet() {
 		return nil, fmt.Errorf("%w: packets of %s are not known to begin with an Ethernet or an IP header (link type %s, kind %s): "+
-			"of tunnels, those of tun, WireGuard, PPP, ipip and GRE are", explain.ErrUnsupported, i.Name, i.EncapType, i.Kind)
+			"of tunnels, those of tun, WireGuard, PPP, ipip and GRE are", kernelerr.ErrUnsupported, i.Name, i.EncapType, i.Kind)
 	}
 	if clsactForced() {
 		return newClsact(root, t, i)
@@ -134,7 +134,7 @@ func attachTC(root string, t netif.Target, i *netif.Iface, p *ebpf.Program) (l H
 			l, err = newClsact(root, t, i)
 			return err
 		case err != nil:
-			return fmt.Errorf("tcx: %w", explain.Permission(err))
+			return fmt.Errorf("tcx: %w", kernelerr.Permission(err))
 		}
 		l = &kernelLink{bpffs.Link{Link: at}, t, inode}
 		return nil

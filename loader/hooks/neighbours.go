@@ -16,7 +16,7 @@ import (
 
 	"weir/loader/bpffs"
 	"weir/loader/dispatcher"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // Neighbour is a program on an interface, as far as this process may know: without
@@ -184,7 +184,7 @@ func Unheld(m *ebpf.Map) (ids []uint32, err error) {
 			return ids, nil
 		}
 		if err != nil {
-			return nil, explain.Permission(err)
+			return nil, kernelerr.Permission(err)
 		}
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"weir/loader/bpffs"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -54,7 +54,7 @@ func isWeirs(id uint32) bool {
 // attached there.
 func Orphan(root string, t netif.Target, i *netif.Iface, wanted Hook) (l Hold, h Hook, err error) {
 	switch {
-	case wanted.ByDispatcher(), explain.LacksSysAdmin(): // or it is not to be seen
+	case wanted.ByDispatcher(), kernelerr.LacksSysAdmin(): // or it is not to be seen
 		return nil, wanted, nil
 	case wanted == TC:
 		err = t.In(func(inode uint64) error {
@@ -94,7 +94,7 @@ func orphanAtTC(root string, t netif.Target, i *netif.Iface) (Hold, error) {
 	}
 	c.Made = 1 // most likely
 	if err := c.record.Put(uint32(0), c.clsactRecord); err != nil {
-		return nil, errors.Join(explain.Permission(err), c.Close())
+		return nil, errors.Join(kernelerr.Permission(err), c.Close())
 	}
 	return c, nil
 }
@@ -113,7 +113,7 @@ func openForsaken(id link.ID, t netif.Target, i *netif.Iface) (Hold, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, explain.Permission(err)
+		return nil, kernelerr.Permission(err)
 	}
 	return &kernelLink{bpffs.Link{Link: l}, t, i.Inode}, nil
 }
@@ -178,11 +178,11 @@ func programOf(dir string) uint32 {
 // what to do.
 func explainOwn(root string, id uint32, mode Hook) error {
 	if holders := holdersOf(id); len(holders) > 0 {
-		return fmt.Errorf("%w: it is weir's (program %d), of %s: stop that first", explain.ErrForeign, id, strings.Join(holders, ", "))
+		return fmt.Errorf("%w: it is weir's (program %d), of %s: stop that first", kernelerr.ErrForeign, id, strings.Join(holders, ", "))
 	}
 	if pins := pinnedFor(id, root); pins != "" {
-		return fmt.Errorf("%w: it is weir's (program %d), and its pins are in %s: filter with `pins: %s` (--pins)", explain.ErrForeign, id, pins, pins)
+		return fmt.Errorf("%w: it is weir's (program %d), and its pins are in %s: filter with `pins: %s` (--pins)", kernelerr.ErrForeign, id, pins, pins)
 	}
 	return fmt.Errorf("%w: it is weir's (program %d), whose pins are lost: start weir with `xdp: %s` once, with CAP_SYS_ADMIN (as with `sudo weir run`), "+
-		"to take it over without a gap", explain.ErrForeign, id, mode)
+		"to take it over without a gap", kernelerr.ErrForeign, id, mode)
 }

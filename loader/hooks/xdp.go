@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -60,7 +60,7 @@ func explainAttach(root string, err error, t netif.Target, iface *netif.Iface, p
 		err = errno // without the names of the calls in between
 	}
 	if errno == unix.EPERM {
-		return explain.Permission(err)
+		return kernelerr.Permission(err)
 	}
 	if errno == unix.ENODEV {
 		return fmt.Errorf("%w: %w", netif.ErrNoInterface, err)
@@ -83,7 +83,7 @@ func explainAttach(root string, err error, t netif.Target, iface *netif.Iface, p
 	case says("lro"), says("gro"):
 		return fmt.Errorf("%w by driver %s together with hardware aggregation: "+
 			"switch it off with `%s`: %w",
-			explain.ErrUnsupported, name, AggregationOff(t), err)
+			kernelerr.ErrUnsupported, name, AggregationOff(t), err)
 	case errno == unix.EOPNOTSUPP:
 		advice := "xdp generic and hook tc work, but are slower"
 		if lower := iface.Below(); len(lower) > 0 {
@@ -109,18 +109,18 @@ func explainForeign(root string, err error, t netif.Target, iface *netif.Iface, 
 	// Again, since it may have been attached since.
 	now, e := netif.ByName(iface.Inode, iface.Name)
 	if e != nil || now.Xdp == nil || !now.Xdp.Attached {
-		return fmt.Errorf("%w: %w", explain.ErrForeign, err)
+		return fmt.Errorf("%w: %w", kernelerr.ErrForeign, err)
 	}
 	id := now.Xdp.ProgId
 	if owner := ownerOf(root, id); owner != "" {
 		return fmt.Errorf("%w: weir's own, attached by another process or in another namespace: detach it first (its pins are %s): %w",
-			explain.ErrForeign, owner, err)
+			kernelerr.ErrForeign, owner, err)
 	}
 	if isWeirs(id) {
 		return fmt.Errorf("%w: %w", explainOwn(root, id, modeOf(now)), err)
 	}
 	o := occupantOf(t, now, strings.Contains(driverMessage(iface, p, modeOf(now)), "link"))
-	return fmt.Errorf("%w: %s: %s: %w", explain.ErrForeign, o.Text, o.Advice, err)
+	return fmt.Errorf("%w: %s: %s: %w", kernelerr.ErrForeign, o.Text, o.Advice, err)
 }
 
 // modeOf returns the mode of the program at XDP.

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // namedNetns is where `ip netns` keeps namespaces by name.
@@ -200,7 +200,7 @@ func UnlessNoNetns(err error) error {
 
 func explainSetns(err error) error {
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w, namely CAP_SYS_ADMIN: %w", explain.ErrPermission, err)
+		return fmt.Errorf("%w, namely CAP_SYS_ADMIN: %w", kernelerr.ErrPermission, err)
 	}
 	return err
 }
@@ -217,7 +217,7 @@ func openNetns(path string) (*netnsFile, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoNetns, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open network namespace: %w", explain.Permission(err))
+		return nil, fmt.Errorf("open network namespace: %w", kernelerr.Permission(err))
 	}
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {

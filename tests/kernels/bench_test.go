@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/tests/bench/probe"
 	"weir/tests/lab"
 )
@@ -14,7 +14,7 @@ func TestBench(t *testing.T) {
 	g := generation(t)
 	keys, err := probe.NewKeys()
 	attribute(t, err)
-	if want := lab.KernelAtLeast(t, 5, 17); want != (err == nil) || !want && !errors.Is(err, explain.ErrUnsupported) {
+	if want := lab.KernelAtLeast(t, 5, 17); want != (err == nil) || !want && !errors.Is(err, kernelerr.ErrUnsupported) {
 		t.Error(err)
 	}
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 
 	"weir/control/engine"
 	"weir/control/stage/multicast"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -22,7 +22,7 @@ func TestMulticast(t *testing.T) {
 	g, err := engine.Build(nil, engine.Config{Parts: []engine.Part{m}})
 	attribute(t, err)
 	if !lab.KernelAtLeast(t, 5, 14) {
-		if !errors.Is(err, explain.ErrUnsupported) || !strings.Contains(err.Error(), "5.14") {
+		if !errors.Is(err, kernelerr.ErrUnsupported) || !strings.Contains(err.Error(), "5.14") {
 			t.Errorf("error %v", err)
 		}
 		return

@@ -18,8 +18,8 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -193,7 +193,7 @@ func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, 
 	out := lists([]key.Key{key.Destination(netip.PrefixFrom(netip.MustParseAddr(listed), netip.MustParseAddr(listed).BitLen()))}, nil)
 	out[0].Direction, out[0].Name = engine.Out, "out"
 	g := build(t, append(all, out[0]), engine.Config{TC: true, Outgoing: true})
-	if _, err := attachLoaded(pins(t), to, hooks.Generic, nil, g.Load); !errors.Is(err, explain.ErrUnsupported) || !strings.Contains(err.Error(), "hook: tc") {
+	if _, err := attachLoaded(pins(t), to, hooks.Generic, nil, g.Load); !errors.Is(err, kernelerr.ErrUnsupported) || !strings.Contains(err.Error(), "hook: tc") {
 		t.Errorf("at XDP: %v", err)
 	}
 	in, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Load)

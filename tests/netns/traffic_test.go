@@ -20,8 +20,8 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
-	"weir/loader/explain"
 	"weir/loader/hooks"
+	"weir/loader/kernelerr"
 	"weir/tests/lab"
 )
 
@@ -305,7 +305,7 @@ func TestForeignProgram(t *testing.T) {
 			g := build(t, lists(block, nil), engine.Config{})
 			p := pins(t)
 			for range 2 {
-				if a, err := attachLoaded(p, target(l.B), mode, nil, g.Load); !errors.Is(err, explain.ErrForeign) {
+				if a, err := attachLoaded(p, target(l.B), mode, nil, g.Load); !errors.Is(err, kernelerr.ErrForeign) {
 					t.Fatalf("attached %v, error %v", a, err)
 				}
 			}

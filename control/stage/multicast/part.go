@@ -20,7 +20,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/multicast"
 	"weir/loader"
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -153,7 +153,7 @@ func (p *Part) Fill(g *loader.Generation, secret *hash.Secret) (err error) {
 func checkKernel() error {
 	devices, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_probe", Type: ebpf.DevMap, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
-		return fmt.Errorf("probe for multicast: %w", explain.Permission(err))
+		return fmt.Errorf("probe for multicast: %w", kernelerr.Permission(err))
 	}
 	defer devices.Close()
 	p, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
@@ -169,16 +169,16 @@ func checkKernel() error {
 		License: "Dual BSD/GPL",
 	}, ebpf.ProgramOptions{LogDisabled: true})
 	if err != nil {
-		return fmt.Errorf("probe for multicast: %w", explain.Permission(err))
+		return fmt.Errorf("probe for multicast: %w", kernelerr.Permission(err))
 	}
 	defer p.Close()
 	action, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: 1})
 	if err != nil {
-		return fmt.Errorf("probe for multicast: %w", explain.Permission(err))
+		return fmt.Errorf("probe for multicast: %w", kernelerr.Permission(err))
 	}
 	if action != loader.ActionRedirect {
 		return fmt.Errorf("multicast: %w by this kernel, which cannot copy a packet to several interfaces: "+
-			"use Linux 5.14 or later, or a configuration without multicast", explain.ErrUnsupported)
+			"use Linux 5.14 or later, or a configuration without multicast", kernelerr.ErrUnsupported)
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func (p *Part) connect(g *loader.Generation, n int) (there bool, err error) {
 	}
 	egress := bpf.WeirMulticastPort{Port: uint32(n + 1), Edge: loader.Flag(to.Edge)}
 	if len(iface.HardwareAddr) != len(egress.Mac) {
-		return false, fmt.Errorf("%w: it has no Ethernet address", explain.ErrUnsupported)
+		return false, fmt.Errorf("%w: it has no Ethernet address", kernelerr.ErrUnsupported)
 	}
 	copy(egress.Mac[:], iface.HardwareAddr)
 	switch err := g.SetDevice(bpf.WeirMapMulticastDevices, n, to.Target, iface, map[string]any{bpf.WeirVarEgress: &egress}); {

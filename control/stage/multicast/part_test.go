@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 	"weir/tests/lab"
 )
 
@@ -26,7 +26,7 @@ func TestProbeWithoutCapabilities(t *testing.T) {
 		refused <- checkKernel()
 	}()
 	err := <-refused
-	if !errors.Is(err, explain.ErrPermission) || !strings.Contains(err.Error(), "namely CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON:") {
+	if !errors.Is(err, kernelerr.ErrPermission) || !strings.Contains(err.Error(), "namely CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON:") {
 		t.Errorf("without capabilities: %v", err)
 	}
 }

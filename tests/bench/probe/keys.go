@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
-	"weir/loader/explain"
+	"weir/loader/kernelerr"
 )
 
 // KeysLen is the number of keys: BENCH_KEYS in bench.bpf.c.
@@ -23,7 +23,7 @@ type Keys struct {
 }
 
 // NewKeys makes the memory of the keys, all 0.0.0.0 at first. It fails with
-// explain.ErrUnsupported on kernels that cannot run the programs.
+// kernelerr.ErrUnsupported on kernels that cannot run the programs.
 func NewKeys() (*Keys, error) {
 	k, err := newKeys()
 	if errors.Is(err, unix.EPERM) {
@@ -35,7 +35,7 @@ func NewKeys() (*Keys, error) {
 func newKeys() (*Keys, error) {
 	err := features.HaveProgramHelper(ebpf.XDP, asm.FnLoop)
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return nil, fmt.Errorf("%w by this kernel: bpf_loop needs Linux 5.17 or later", explain.ErrUnsupported)
+		return nil, fmt.Errorf("%w by this kernel: bpf_loop needs Linux 5.17 or later", kernelerr.ErrUnsupported)
 	} else if err != nil {
 		return nil, err
 	}

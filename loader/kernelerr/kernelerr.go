@@ -1,5 +1,5 @@
-// Package explain says what is behind errors of the kernel, and what to do about them.
-package explain
+// Package kernelerr says what is behind errors of the kernel, and what to do about them.
+package kernelerr
 
 import (
 	"errors"
