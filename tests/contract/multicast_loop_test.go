@@ -126,5 +126,8 @@ func hopped(ip []byte) {
 	}
 	ip[8]--
 	n := uint32(binary.BigEndian.Uint16(ip[10:])) + 0x100
-	binary.BigEndian.PutUint16(ip[10:], uint16(n+n>>16))
+	if n >= 0xffff { // as in hop4: of the two zeros, a header has 0
+		n++
+	}
+	binary.BigEndian.PutUint16(ip[10:], uint16(n))
 }
