@@ -2,7 +2,7 @@
 /*
  * First-seen flows: a filter remembers recent flows, and a flow that is not in it is
  * new. It is counted by its importance, and has an event as long as the CPU's budget for
- * that importance lasts. The twin of filter/verdict's FirstSeen; the filters are in
+ * that importance lasts. The twin is filter/newflow's Watcher; the filters are in
  * filter/recent.
  *
  * Two generations of a Bloom filter remember the flows of the last one to two windows. A
