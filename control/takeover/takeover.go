@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/attach/inventory"
 	"weir/control/config"
@@ -23,6 +24,10 @@ import (
 // stopPatience is how long another daemon may take to stop: it may be building the
 // next generation.
 const stopPatience = 30 * time.Second
+
+// lookInterval is how often another daemon is looked for until the journal is free: one that is
+// starting may be found by neither its socket nor its pins yet.
+const lookInterval = time.Second / 2
 
 // Open opens the journal of manual entries. To take over from another daemon
 // that has it open, that is stopped first: two cannot record changes, nor listen
@@ -39,12 +44,17 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 		}
 		return nil, fmt.Errorf("%s: stop it first, or take over with --takeover: %w", who, err)
 	}
-	if err := stopOthers(c, file, log); err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, stopPatience)
 	defer cancel()
+	o := others{config: c, file: file, log: log}
+	var look time.Time // when to look for others again
 	for errors.Is(err, journal.ErrLocked) {
+		if now := time.Now(); now.After(look) {
+			look = now.Add(lookInterval)
+			if err := o.stop(ctx); err != nil {
+				return nil, err
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return nil, err
@@ -55,11 +65,10 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 	return j, err
 }
 
-// processOf returns the process of the daemon that runs, 0 if it is unknown: one
-// that waits for its interfaces has no pins, and one that starts has no socket.
+// processOf returns the process of the daemon that runs, 0 if it is unknown.
 func processOf(ctx context.Context, c *config.Config) int {
-	if s, err := client.Dial(string(c.API.Socket)).Status(ctx); err == nil {
-		return s.PID
+	if pid := answering(ctx, c); pid != 0 {
+		return pid
 	}
 	all, _ := inventory.ReadStatus(c.Pins) // damaged pins are not what is looked for
 	for _, a := range all {
@@ -70,30 +79,63 @@ func processOf(ctx context.Context, c *config.Config) int {
 	return 0
 }
 
-// stopOthers stops the processes that filter where this one is to, and have the
-// journal open.
-func stopOthers(c *config.Config, file string, log *slog.Logger) error {
-	all, err := inventory.ReadStatus(c.Pins)
-	if err != nil {
-		log.Warn(err.Error()) // about what is not found then
+// answering returns the process of the daemon that answers at the socket, 0 if none does. It may be
+// starting, or waiting for its interfaces: then no pins are its own.
+func answering(ctx context.Context, c *config.Config) int {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	s, err := client.Dial(string(c.API.Socket)).Status(ctx)
+	if starting, ok := errors.AsType[*api.StartingError](err); ok {
+		return starting.Starting.PID
 	}
-	var asked []int
+	if err != nil {
+		return 0
+	}
+	return s.PID
+}
+
+// others are the daemons to take over from.
+type others struct {
+	config *config.Config
+	file   string // the journal
+	asked  []int  // to stop
+	log    *slog.Logger
+}
+
+// stop stops the processes that have the journal open and filter where this one is to, or nowhere
+// yet. It may be called again for those that were not found before.
+func (o *others) stop(ctx context.Context) error {
+	all, err := inventory.ReadStatus(o.config.Pins)
+	if err != nil && len(o.asked) == 0 {
+		o.log.Warn(err.Error()) // about what is not found then
+	}
+	var found []int
+	filters := make(map[int]bool)
 	for _, a := range all {
 		here := func(i config.Interface) bool {
 			match, _ := path.Match(i.Name, a.Name)
 			return i.Netns == a.Netns && match
 		}
-		if a.PID == os.Getpid() || slices.Contains(asked, a.PID) || !slices.ContainsFunc(c.Interfaces, here) {
+		filters[a.PID] = true
+		if slices.ContainsFunc(o.config.Interfaces, here) {
+			found = append(found, a.PID)
+		}
+	}
+	if pid := answering(ctx, o.config); pid != 0 && !filters[pid] {
+		found = append(found, pid)
+	}
+	for _, pid := range found {
+		if pid == os.Getpid() || slices.Contains(o.asked, pid) {
 			continue
 		}
-		switch stopped, err := stop(a.PID, file); {
+		switch stopped, err := stop(pid, o.file); {
 		case err != nil:
-			return fmt.Errorf("take over: stop process %d: %w", a.PID, err)
+			return fmt.Errorf("take over: stop process %d: %w", pid, err)
 		case !stopped:
 			continue
 		}
-		log.Info("taking over: stopping the daemon that runs; its program stays attached, unless its configuration says keep: false", "process", a.PID)
-		asked = append(asked, a.PID)
+		o.log.Info("taking over: stopping the daemon that runs; its program stays attached, unless its configuration says keep: false", "process", pid)
+		o.asked = append(o.asked, pid)
 	}
 	return nil
 }

@@ -1,20 +1,29 @@
 package takeover
 
 import (
+	"context"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"weir/control/api"
+	"weir/control/api/server"
+	"weir/control/config"
 	"weir/control/journal"
+	"weir/loader"
 )
 
-// waiter is another process of this name, which waits; with the journal's lock
-// open, if one is given.
-func waiter(t *testing.T, lock string) *exec.Cmd {
+// waiter is another process of this name, which waits, with some files open.
+func waiter(t *testing.T, files ...*os.File) *exec.Cmd {
 	t.Helper()
 	own, err := os.Executable()
 	if err != nil {
@@ -26,14 +35,7 @@ func waiter(t *testing.T, lock string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lock != "" {
-		f, err := os.Open(lock)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		c.ExtraFiles = []*os.File{f}
-	}
+	c.ExtraFiles = files
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +60,7 @@ func TestStop(t *testing.T) {
 	}
 	defer j.Close()
 
-	other := waiter(t, "")
+	other := waiter(t)
 	if asked, err := stop(other.Process.Pid, file); asked || err != nil {
 		t.Errorf("another process: %t, %v", asked, err)
 	}
@@ -66,7 +68,12 @@ func TestStop(t *testing.T) {
 		t.Error(err)
 	}
 
-	owner := waiter(t, file+".lock")
+	lock, err := os.Open(file + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	owner := waiter(t, lock)
 	if asked, err := stop(owner.Process.Pid, file); !asked || err != nil {
 		t.Errorf("the process with the journal: %t, %v", asked, err)
 	}
@@ -78,3 +85,55 @@ func TestStop(t *testing.T) {
 		t.Errorf("one that has ended: %t, %v", asked, err)
 	}
 }
+
+// A daemon that is starting, or waits for its interfaces, has no program yet: it is taken over from by what
+// answers at its socket, as soon as something does.
+func TestTakeOverFromStarting(t *testing.T) {
+	dir := t.TempDir()
+	file, socket := filepath.Join(dir, "journal"), filepath.Join(dir, "socket")
+	lock, err := os.Create(file + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	owner := waiter(t, lock)
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int32
+	s := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) == 1 {
+			http.NotFound(w, r) // not yet
+			return
+		}
+		server.StartingHandler(starting{owner.Process.Pid}).ServeHTTP(w, r)
+	})}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	c := &config.Config{Pins: loader.Pins("/sys/fs/bpf/" + filepath.Base(dir)), API: config.API{Socket: config.Path(socket)}}
+	j, err := Open(t.Context(), c, file, true, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+	owner.Wait()
+	if s, ok := owner.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGTERM {
+		t.Errorf("it ended with %v", owner.ProcessState)
+	}
+}
+
+// starting is a daemon that is starting, as a process.
+type starting struct{ pid int }
+
+func (s starting) Starting() api.Starting { return api.Starting{PID: s.pid} }
+
+func (starting) Queue(context.Context, api.Change) (api.Changed, error) { return api.Changed{}, nil }
