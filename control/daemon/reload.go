@@ -242,7 +242,7 @@ func (d *Daemon) reconfigure(next reassembly, by *kept) (r api.Reloaded, err err
 // activated, since it may replace the engine.
 func (d *Daemon) updateLingering() {
 	for _, l := range d.active.prepared.Lists {
-		if l.TTL > 0 && l.From != nil && l.Unseen() {
+		if l.TTL > 0 && l.From != nil && (l.Unseen() || l.Stays()) {
 			if err := d.update(l); err != nil {
 				d.o.Log.Error(err.Error(), "list", l.Name)
 			}

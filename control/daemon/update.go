@@ -65,14 +65,19 @@ func (d *Daemon) update(l *ruleset.List) error {
 	}
 	delta := r.Delta
 	changes := []engine.Change{{List: l.SourceNumber, Delta: delta}}
+	var unrecorded error
 	if l.TTL > 0 && delta.Remove.Len() > maxLingering {
 		d.o.Log.Warn("entries that have left the feed do not stay for the list's TTL, since there are too many", "list", l.Name, "entries", delta.Remove.Len(), "most", maxLingering)
 	} else if l.TTL > 0 {
-		if stay, err := d.linger(l, delta.Remove, r.Read); err == nil {
+		var stay engine.Change
+		if stay, unrecorded = d.linger(l, delta.Remove, r.Read); unrecorded == nil {
 			changes = append(changes, stay)
 		} else {
-			d.o.Log.Error("entries that have left the feed stay, since their expiry could not be recorded: "+err.Error(), "list", l.Name)
-			changes[0].Delta = list.Delta{Add: delta.Add}
+			if !l.Stays() {
+				d.o.Log.Error("entries that have left the feed stay, since their expiry could not be recorded: "+unrecorded.Error(), "list", l.Name)
+			}
+			left := delta.Remove.Diff(r.Read).Add // all others would cut off a peer, or the like
+			changes[0].Delta = list.Delta{Add: delta.Add, Remove: delta.Remove.Diff(left).Add}
 		}
 	}
 	withMissed := func() []engine.Change {
@@ -87,8 +92,9 @@ func (d *Daemon) update(l *ruleset.List) error {
 		return err
 	}
 	l.Activated(r)
+	l.Stay(unrecorded, time.Now())
 	l.LogLeftOut(d.o.Log, before)
-	d.o.Log.Info("list updated", "list", l.Name, "entries", r.Contents.Len(), "changes", delta.Len(),
+	d.o.Log.Info("list updated", "list", l.Name, "entries", r.Contents.Len(), "changes", changes[0].Delta.Len(),
 		"took", time.Since(began).Round(time.Microsecond).String())
 	return nil
 }

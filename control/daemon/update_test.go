@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"weir/control/api"
 	"weir/control/config"
@@ -334,6 +337,81 @@ func TestLingeringStaysLeftOut(t *testing.T) {
 		t.Error(err)
 	}
 	passes("after a change that is made up for")
+}
+
+// What has left a feed while its expiry could not be recorded, as on a full disk, stays no longer than
+// the TTL once it can, also where the feed has nothing new. What would cut off the host does not stay.
+func TestLingeringUnrecorded(t *testing.T) {
+	for _, reload := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reload %v", reload), func(t *testing.T) { testLingeringUnrecorded(t, reload) })
+	}
+}
+
+func testLingeringUnrecorded(t *testing.T, reload bool) {
+	const ttl, later, peer = 2 * time.Hour, "10.77.0.1/24", "10.77.0.5"
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL = quantity.Duration(ttl)
+	file := string(r.c.Lists[0].Sources[0].File)
+	write(t, file, "10.77.0.0/24\n"+firstSource+"\n"+secondSource+"\n")
+	d := begin(t, r)
+	block := filepath.Join(string(r.c.StateDir), "entries.new")
+	if err := errors.Join(os.Mkdir(block, 0o700), os.Remove(journalPath(&r.c))); err != nil { // it cannot be written anew
+		t.Fatal(err)
+	}
+	write(t, file, "10.77.0.0/24\n"+firstSource+"\n")
+	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if got := verdictOf(t, d.Daemon, peer); got != verdict.Drop {
+		t.Errorf("listed: %v", got)
+	}
+	l.B.In(t, func() {
+		to, err := netlink.LinkByName(l.B.Iface)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		address, err := netlink.ParseAddr(later)
+		if err := errors.Join(err, netlink.AddrAdd(to, address)); err != nil {
+			t.Error(err)
+		}
+	})
+	lookAgain(t, d)
+	if got := verdictOf(t, d.Daemon, peer); got != verdict.Pass {
+		t.Errorf("cut off: %v", got)
+	}
+	k := key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))
+	if _, recorded := d.journal.Get("feed", k); recorded || verdictOf(t, d.Daemon, secondSource) != verdict.Drop {
+		t.Errorf("recorded: %v, %v", recorded, verdictOf(t, d.Daemon, secondSource))
+	}
+	if err := os.Remove(block); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	if reload {
+		if _, err := d.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	} else if err := d.loop.doAlone(t.Context(), func() error { return d.catchUpAll(time.Now().Add(time.Hour)) }); err != nil {
+		t.Error(err)
+	}
+	if e, recorded := d.journal.Get("feed", k); !recorded || !ruleset.Lingers(e) || e.Expires.After(time.Now().Add(ttl)) || e.Expires.Before(before.Add(ttl-time.Second)) {
+		t.Errorf("recorded: %v, %+v", recorded, e)
+	}
+	if got := verdictOf(t, d.Daemon, secondSource); got != verdict.Drop {
+		t.Errorf("within the TTL: %v", got)
+	}
+	if err := d.loop.Do(t.Context(), func() error { return d.expire(time.Now().Add(ttl + time.Minute)) }); err != nil {
+		t.Fatal(err)
+	}
+	if got := verdictOf(t, d.Daemon, secondSource); got != verdict.Pass {
+		t.Errorf("after the TTL: %v", got)
+	}
+	if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Drop {
+		t.Errorf("still in the feed: %v", got)
+	}
 }
 
 // What has left a source stays for the TTL, also where a reload reads it first, and where what was

@@ -143,10 +143,26 @@ func (p *Ruleset) ChangesOf(batch []journal.Change) (changes []engine.Change) {
 const mostRetryInterval = 5 * time.Minute
 
 // Overdue reports whether contents of the fleet are to be tried again: the hub does not send them
-// again. A feed has returned to what it had, and reads its sources again.
+// again. A feed has returned to what it had, and reads its sources again. What stays in any list since its
+// expiry could not be recorded is to leave, too, though its sources may have nothing new for long.
 func (l *List) Overdue(now time.Time) bool {
+	if l.Stays() && !l.Unseen() && l.Problem() == nil && l.stays.Due(now) {
+		return true
+	}
 	return l.failed.Err != nil && l.FromFeed == nil && l.failed.Due(now)
 }
+
+// Stay notes whether, and why, what has left the sources stays, since its expiry could not be recorded.
+func (l *List) Stay(err error, now time.Time) {
+	if err == nil {
+		l.stays = lists.Retry{}
+		return
+	}
+	l.stays.Fail(err, now, mostRetryInterval)
+}
+
+// Stays reports whether something stays so.
+func (l *List) Stays() bool { return l.stays.Err != nil }
 
 // Missed returns the changes to the manual entries of lists that the journal has. What has left a
 // feed is active from then on, or was left out for whom it would cut off, so that it is not missed.
