@@ -82,6 +82,44 @@ func TestFullDisk(t *testing.T) {
 	check(t, j, after(slices.Concat(full, add(5000, 5100))))
 }
 
+// TestOpenOnFullDisk opens a journal that does not exist while the disk is full, and one while the disk
+// is read-only. Both take entries once there is room, without another start.
+func TestOpenOnFullDisk(t *testing.T) {
+	dir := inMemory(t)
+	path := filepath.Join(dir, "journal")
+	fill := filepath.Join(dir, "fill")
+	if err := os.WriteFile(fill, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	j, _ := open(t, path)
+	if err := j.Apply(add(0, 1)); !errors.Is(err, ErrReadOnly) || !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+	if err := j.Check(); !errors.Is(err, ErrReadOnly) {
+		t.Error(err)
+	}
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, j, add(0, 9))
+	j.Close()
+	remount(t, dir, unix.MS_RDONLY, "")
+	j, _ = open(t, path)
+	check(t, j, after(add(0, 9)))
+	if err := j.Apply(add(9, 10)); !errors.Is(err, ErrReadOnly) || !errors.Is(err, unix.EROFS) {
+		t.Error(err)
+	}
+	remount(t, dir, 0, "")
+	if err := j.Check(); err != nil {
+		t.Error(err)
+	}
+	apply(t, j, add(9, 20))
+	j.Close()
+	j, _ = open(t, path)
+	check(t, j, after(add(0, 20)))
+	j.Close()
+}
+
 // TestReadOnly checks that a journal on a read-only disk can still be read.
 func TestReadOnly(t *testing.T) {
 	dir := inMemory(t)

@@ -41,8 +41,8 @@ var (
 	// ErrForeign means that the file is not a journal, or that nothing in it is
 	// intact.
 	ErrForeign = errors.New("not a journal of weir, or nothing in it is intact: move it out of the way")
-	// ErrReadOnly means that the journal was opened read-only.
-	ErrReadOnly = errors.New("the journal could not be opened for writing, restart weir once that is fixed")
+	// ErrReadOnly means that the journal could not be opened for writing.
+	ErrReadOnly = errors.New("the journal could not be opened for writing")
 )
 
 // Limits of an entry's fields, in bytes.
@@ -84,7 +84,7 @@ type Journal struct {
 
 	writing   sync.Mutex    // guards the fields below, and the file
 	file      *durable.File // nil after Close, or if readOnly
-	readOnly  error         // the reason, nil if writable
+	readOnly  error         // the reason, nil if writable; it is tried again if there is a lock
 	shift     int64         // added to a record's offset in its checksum: bytes are missing
 	rewriteAt int64         // the size from which a rewrite is tried again
 
@@ -94,7 +94,8 @@ type Journal struct {
 
 // Open reads or creates the journal at path. It returns [ErrLocked] or
 // [ErrForeign], wrapped, or fails if the file cannot be read. A journal that
-// can be read but not written is opened with a warning; Apply then fails.
+// can be read but not written is opened with a warning; Apply then fails until
+// it can be written, or for good where it could not be locked.
 //
 // Without a path the journal is in memory only.
 func Open(path string, log *slog.Logger) (*Journal, error) {
@@ -241,11 +242,24 @@ func (j *Journal) Check() error {
 	return j.mend()
 }
 
-// mend restores the journal where it must be.
+// mend restores the journal where it must be, and opens it where that has failed.
 func (j *Journal) mend() error {
-	if j.misplaced() {
+	switch {
+	case j.readOnly != nil && j.lock != nil:
+		return j.reopen()
+	case j.misplaced():
 		return j.restore()
 	}
+	return nil
+}
+
+// reopen writes the journal anew where it could not be opened for writing, as while the disk was full. It
+// has what is in memory: the lock was held since it was read.
+func (j *Journal) reopen() error {
+	if j.readOnly = j.rewrite(); j.readOnly != nil {
+		return fmt.Errorf("%w: %w", ErrReadOnly, j.readOnly)
+	}
+	j.log.Info("the journal can be written again")
 	return nil
 }
 
@@ -309,7 +323,7 @@ func (j *Journal) record(batch []Change) error {
 		}
 		return nil
 	case j.readOnly != nil:
-		return fmt.Errorf("%w: %w", ErrReadOnly, j.readOnly)
+		return fmt.Errorf("%w, restart weir once that is fixed: %w", ErrReadOnly, j.readOnly)
 	case j.file == nil:
 		return fs.ErrClosed
 	}

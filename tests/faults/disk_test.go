@@ -165,20 +165,21 @@ func TestReadOnlyDisk(t *testing.T) {
 	d.wait("journal is read-only, entries can be neither added nor removed", g.journal(), "read-only file system")
 	held := []string{"10.0.0.1", "10.1.0.1"}
 	g.filters("read-only", held, []string{"10.1.0.2"})
-	g.refuses([]string{g.journal(), "restart weir once that is fixed", "read-only file system"}, "block", "10.1.0.3")
-	g.refuses([]string{"restart weir once that is fixed"}, "unblock", "10.1.0.1")
+	g.refuses([]string{g.journal(), "could not be opened for writing", "read-only file system"}, "block", "10.1.0.3")
+	g.refuses([]string{"could not be opened for writing"}, "unblock", "10.1.0.1")
 	g.filters("refused", held, []string{"10.1.0.3"})
 	g.file("feed", "10.0.0.1\n10.0.0.2\n")
 	g.untilDropped("10.0.0.2")
 	d.wait("feed read, but it could not be saved", "read-only file system")
 	g.untilMetric(1, "weir_feed_unsaved", `list="feed"`)
-	d.stop()
 
 	mount(t, g.state, unix.MS_REMOUNT)
-	d = g.begin()
 	g.ask(0, "block", "10.1.0.3")
+	d.kill()
+	d = g.begin()
+	g.ask(0, "block", "10.1.0.4")
 	g.untilMetric(0, "weir_feed_unsaved", `list="feed"`)
-	g.filters("mended", append(held, "10.0.0.2", "10.1.0.3"), []string{"10.1.0.2"})
+	g.filters("mended", append(held, "10.0.0.2", "10.1.0.3", "10.1.0.4"), []string{"10.1.0.2"})
 	d.stop()
 }
 
