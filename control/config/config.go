@@ -399,7 +399,7 @@ func (l *List) Complete(given func(name string) bool) {
 
 // Feed returns the configuration of the list's feed.
 func (l List) Feed() feed.Config {
-	return feed.Config{Name: l.Name, Spec: l.Spec, MayBeEmpty: l.Action == Allow}
+	return feed.Config{Name: l.Name, Spec: l.Spec, Purpose: string(l.Action) + " " + l.Direction.String(), MayBeEmpty: l.Action == Allow}
 }
 
 // LeavesOutPrivate reports whether the list leaves out private networks of its sources.

@@ -24,6 +24,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -44,6 +45,9 @@ const firstRetry = 15 * time.Second
 type Config struct {
 	Name string // also a directory name: letters, digits, "_", "-" and inner dots
 	Spec
+
+	// Purpose says what the list does with its entries: a list of another purpose does not get them.
+	Purpose string
 
 	// MayBeEmpty accepts a file or directory without entries if it never had any: it
 	// is yet to be filled.
@@ -124,12 +128,13 @@ type source struct {
 	synced       bool              // CrowdSec may send changes only
 	certificates [sha256.Size]byte // SHA-256 of the files that the client was made from
 
-	mu        sync.Mutex // guards the rest
-	current   *contents  // nil before the first success
-	former    *contents  // what counts until then: entries that the list had before its settings changed; nil: none
-	undecided *candidate // what Keep or Revert decides about; nil: nothing
-	reverted  *candidate // what the next attempt must forget; nil: nothing
-	returned  bool       // Revert has returned to current, and no attempt has succeeded since
+	mu          sync.Mutex // guards the rest
+	current     *contents  // nil before the first success
+	former      *contents  // what counts until then: entries that the list had before its settings changed; nil: none
+	savedFormer *contents  // former, as it was saved; nil: it is not
+	undecided   *candidate // what Keep or Revert decides about; nil: nothing
+	reverted    *candidate // what the next attempt must forget; nil: nothing
+	returned    bool       // Revert has returned to current, and no attempt has succeeded since
 
 	sooner   chan struct{} // next has changed
 	changed  bool          // since the last attempt has begun
@@ -162,6 +167,7 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 	for _, s := range f.sources {
 		if directory != "" {
 			s.last = f.load(ctx, s)
+			_ = f.loadFormer(s) // without, the source is read as if it were new
 		}
 		if s.written != nil && !f.Format.Kind.made() {
 			if _, err := f.attempt(ctx, s, due); err != nil {
@@ -374,7 +380,8 @@ func (f *Feed) Accepted() bool {
 	})
 }
 
-// Keep saves the contents up to a version: they are active. It waits for the disk.
+// Keep saves the contents up to a version: they are active. It waits for the disk. What a source keeps
+// until it is read is saved, too.
 func (f *Feed) Keep(version uint64) error {
 	var errs []error
 	for _, s := range f.sources {
@@ -387,12 +394,16 @@ func (f *Feed) Keep(version uint64) error {
 				err = f.promote(s, &saved)
 				errs = append(errs, err)
 			}
+			if err == nil && s.saved != "" && !f.ReadOnly {
+				_ = os.Remove(formerPath(s.saved)) // with saved contents, it is not looked at
+			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			saved = *s.current
 			saved.saved = err == nil
 			s.current, s.former, s.last.Unsaved, s.failures = &saved, nil, err, 0
 		})
+		errs = append(errs, f.saveFormer(s))
 	}
 	return errors.Join(errs...)
 }

@@ -1149,6 +1149,68 @@ func TestInherit(t *testing.T) {
 
 }
 
+// What stays until a source is read with other settings outlasts restarts, also with further reloads
+// between, but for a list of another purpose. It goes once the source was read.
+func TestInheritAndRestart(t *testing.T) {
+	down := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+	for name, change := range map[string]func(c *Config){
+		"format": func(c *Config) { c.Format = jsonAt(".[]") },
+		"column": func(c *Config) { c.Format = Format{Kind: CSV, Column: "5"} },
+		"place":  func(c *Config) { c.Sources[0].URL += "?v=2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, dir := serve(t, text(good)), t.TempDir()
+			c := config(from(s))
+			c.Hold, c.Purpose = true, "block src"
+			last := mustOpen(t, c, dir)
+			want(t, last, fetch(t, last), New, NoFailure, goodText)
+			if err := last.Keep(last.Version()); err != nil {
+				t.Fatal(err)
+			}
+			s.now(down)
+			c.Sources = slices.Clone(c.Sources)
+			change(&c)
+			for _, reload := range []bool{true, false, true, true, false, false} {
+				f := mustOpen(t, c, dir)
+				if reload {
+					f.ForgetFormer()
+					f.Inherit(last, true)
+				}
+				if got := f.Contents(); got.Len() == 0 || got.Diff(last.Contents()).Len() > 0 || !f.Status().Sources[0].Former {
+					t.Errorf("reload %v: %d entries, %+v", reload, got.Len(), f.Status().Sources[0])
+				}
+				if err := f.Keep(f.Version()); err != nil {
+					t.Fatal(err)
+				}
+				last = f
+			}
+			other := c
+			other.Purpose = "allow src"
+			if got := mustOpen(t, other, dir).Contents(); got.Len() > 0 {
+				t.Errorf("a list of another purpose has %d entries", got.Len())
+			}
+			s.now(text(map[string]string{
+				"format": `["198.51.100.1", "198.51.100.2", "198.51.100.3"]`,
+				"column": "a,b,c,d,198.51.100.1\na,b,c,d,198.51.100.2\na,b,c,d,198.51.100.3\n",
+				"place":  "198.51.100.1\n198.51.100.2\n198.51.100.3\n",
+			}[name]))
+			if o := fetch(t, last); o.Result != New {
+				t.Fatalf("%+v", o)
+			}
+			if err := last.Keep(last.Version()); err != nil {
+				t.Fatal(err)
+			}
+			f := mustOpen(t, c, dir)
+			if got := f.Contents(); got.Diff(last.Contents()).Len() > 0 || f.Status().Sources[0].Former {
+				t.Errorf("once it was read: %d entries, %+v", got.Len(), f.Status().Sources[0])
+			}
+			if left, _ := filepath.Glob(filepath.Join(dir, "*", "*.former")); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
 // What a list has stays until it is read with other settings, or from another place: the server
 // may be down. Further reloads meanwhile change nothing.
 func TestInheritOtherSettings(t *testing.T) {

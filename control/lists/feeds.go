@@ -36,6 +36,7 @@ func Open(ctx context.Context, c feed.Config, state string, former *feed.Feed, a
 	}
 	f, err := feed.Open(ctx, c, directory)
 	if err == nil && former != nil {
+		f.ForgetFormer()
 		f.Inherit(former, alike)
 	}
 	return f, err
