@@ -99,6 +99,7 @@ type others struct {
 	config *config.Config
 	file   string // the journal
 	asked  []int  // to stop
+	blind  string // why some are not found, as logged
 	log    *slog.Logger
 }
 
@@ -106,8 +107,9 @@ type others struct {
 // yet. It may be called again for those that were not found before.
 func (o *others) stop(ctx context.Context) error {
 	all, err := inventory.ReadStatus(o.config.Pins)
-	if err != nil && len(o.asked) == 0 {
-		o.log.Warn(err.Error()) // about what is not found then
+	if err != nil && len(o.asked) == 0 && err.Error() != o.blind {
+		o.blind = err.Error()
+		o.log.Warn(o.blind) // about what is not found then
 	}
 	var found []int
 	filters := make(map[int]bool)

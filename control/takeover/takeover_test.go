@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -87,7 +89,7 @@ func TestStop(t *testing.T) {
 }
 
 // A daemon that is starting, or waits for its interfaces, has no program yet: it is taken over from by what
-// answers at its socket, as soon as something does.
+// answers at its socket, as soon as something does. Damaged pins are warned about once.
 func TestTakeOverFromStarting(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "journal"), filepath.Join(dir, "socket")
@@ -117,8 +119,13 @@ func TestTakeOverFromStarting(t *testing.T) {
 	}
 	go s.Serve(l)
 	t.Cleanup(func() { s.Close() })
-	c := &config.Config{Pins: loader.Pins("/sys/fs/bpf/" + filepath.Base(dir)), API: config.API{Socket: config.Path(socket)}}
-	j, err := Open(t.Context(), c, file, true, slog.New(slog.DiscardHandler))
+	var log bytes.Buffer
+	damaged := filepath.Join(dir, "pins")
+	if err := os.WriteFile(damaged, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &config.Config{Pins: loader.Pins(damaged), API: config.API{Socket: config.Path(socket)}}
+	j, err := Open(t.Context(), c, file, true, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +135,9 @@ func TestTakeOverFromStarting(t *testing.T) {
 	owner.Wait()
 	if s, ok := owner.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGTERM {
 		t.Errorf("it ended with %v", owner.ProcessState)
+	}
+	if n := strings.Count(log.String(), "list attachments"); n != 1 {
+		t.Errorf("%d warnings of damaged pins: %s", n, &log)
 	}
 }
 
