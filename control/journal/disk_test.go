@@ -120,7 +120,8 @@ func TestOpenOnFullDisk(t *testing.T) {
 	j.Close()
 }
 
-// TestReadOnly checks that a journal on a read-only disk can still be read.
+// TestReadOnly checks that a journal on a read-only disk can still be read, and says that it cannot be
+// written, also where there is no file to lock.
 func TestReadOnly(t *testing.T) {
 	dir := inMemory(t)
 	path := filepath.Join(dir, "journal")
@@ -135,6 +136,9 @@ func TestReadOnly(t *testing.T) {
 			t.Error(err)
 		}
 		check(t, j, after(want))
+		if err := j.Check(); !errors.Is(err, ErrReadOnly) || !errors.Is(err, unix.EROFS) || strings.Contains(err.Error(), "restart weir") == j.Exclusive() {
+			t.Error(err)
+		}
 		if !strings.Contains(log.String(), "read-only file system") {
 			t.Errorf("log: %s", log)
 		}

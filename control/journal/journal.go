@@ -245,7 +245,7 @@ func (j *Journal) Check() error {
 // mend restores the journal where it must be, and opens it where that has failed.
 func (j *Journal) mend() error {
 	switch {
-	case j.readOnly != nil && j.lock != nil:
+	case j.readOnly != nil:
 		return j.reopen()
 	case j.misplaced():
 		return j.restore()
@@ -254,8 +254,11 @@ func (j *Journal) mend() error {
 }
 
 // reopen writes the journal anew where it could not be opened for writing, as while the disk was full. It
-// has what is in memory: the lock was held since it was read.
+// has what is in memory: the lock was held since it was read. Without the lock it fails.
 func (j *Journal) reopen() error {
+	if j.lock == nil { // another process may have written to it
+		return fmt.Errorf("%w, restart weir once that is fixed: %w", ErrReadOnly, j.readOnly)
+	}
 	if j.readOnly = j.rewrite(); j.readOnly != nil {
 		return fmt.Errorf("%w: %w", ErrReadOnly, j.readOnly)
 	}
@@ -322,8 +325,6 @@ func (j *Journal) record(batch []Change) error {
 			}
 		}
 		return nil
-	case j.readOnly != nil:
-		return fmt.Errorf("%w, restart weir once that is fixed: %w", ErrReadOnly, j.readOnly)
 	case j.file == nil:
 		return fs.ErrClosed
 	}
