@@ -2,12 +2,14 @@ package journal
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -101,6 +103,14 @@ func TestOpenOnFullDisk(t *testing.T) {
 	if err := os.Remove(fill); err != nil {
 		t.Fatal(err)
 	}
+	j.reopenAt = time.Now().Add(time.Hour) // as if the last attempt had taken long
+	if err := errors.Join(j.Apply(add(0, 1)), j.Check()); !errors.Is(err, ErrReadOnly) || !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("tried again at once: %v", err)
+	}
+	j.reopenAt = time.Time{}
 	apply(t, j, add(0, 9))
 	j.Close()
 	remount(t, dir, unix.MS_RDONLY, "")
@@ -110,6 +120,7 @@ func TestOpenOnFullDisk(t *testing.T) {
 		t.Error(err)
 	}
 	remount(t, dir, 0, "")
+	j.reopenAt = time.Time{} // however slow this machine is
 	if err := j.Check(); err != nil {
 		t.Error(err)
 	}
@@ -118,6 +129,16 @@ func TestOpenOnFullDisk(t *testing.T) {
 	j, _ = open(t, path)
 	check(t, j, after(add(0, 20)))
 	j.Close()
+}
+
+// TestReopenAfter rests after an attempt that has taken long, unlike after a short one.
+func TestReopenAfter(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct{ took, rest time.Duration }{{0, 0}, {50 * time.Millisecond, 0}, {100 * time.Millisecond, 2 * time.Second}, {time.Minute, 20 * time.Minute}} {
+		if got := reopenAfter(now.Add(-c.took), now).Sub(now); got != c.rest {
+			t.Errorf("after %v: %v", c.took, got)
+		}
+	}
 }
 
 // TestReadOnly checks that a journal on a read-only disk can still be read, and says that it cannot be

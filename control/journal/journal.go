@@ -85,6 +85,7 @@ type Journal struct {
 	writing   sync.Mutex    // guards the fields below, and the file
 	file      *durable.File // nil after Close, or if readOnly
 	readOnly  error         // the reason, nil if writable; it is tried again if there is a lock
+	reopenAt  time.Time     // when it is tried again at the earliest
 	shift     int64         // added to a record's offset in its checksum: bytes are missing
 	rewriteAt int64         // the size from which a rewrite is tried again
 
@@ -259,11 +260,25 @@ func (j *Journal) reopen() error {
 	if j.lock == nil { // another process may have written to it
 		return fmt.Errorf("%w, restart weir once that is fixed: %w", ErrReadOnly, j.readOnly)
 	}
-	if j.readOnly = j.rewrite(); j.readOnly != nil {
+	if began := time.Now(); !began.Before(j.reopenAt) {
+		j.readOnly = j.rewrite()
+		j.reopenAt = reopenAfter(began, time.Now())
+	}
+	if j.readOnly != nil {
 		return fmt.Errorf("%w: %w", ErrReadOnly, j.readOnly)
 	}
 	j.log.Info("the journal can be written again")
 	return nil
+}
+
+// reopenAfter returns when to write the journal anew after an attempt that has failed: a large one fills a
+// disk each time, while changes wait. At most a twentieth of the time goes into that.
+func reopenAfter(began, ended time.Time) time.Time {
+	const rest = 20
+	if took := ended.Sub(began); took > time.Second/rest { // there may be an attempt each second
+		return ended.Add(rest * took)
+	}
+	return ended
 }
 
 // misplaced reports whether the journal is no longer at its path, or another program has written
