@@ -85,6 +85,7 @@ type Journal struct {
 	writing   sync.Mutex    // guards the fields below, and the file
 	file      *durable.File // nil after Close, or if readOnly
 	readOnly  error         // the reason, nil if writable; it is tried again if there is a lock
+	unkept    int64         // where the end begins that is still to be kept; 0: nothing is
 	reopenAt  time.Time     // when it is tried again at the earliest
 	shift     int64         // added to a record's offset in its checksum: bytes are missing
 	rewriteAt int64         // the size from which a rewrite is tried again
@@ -177,6 +178,7 @@ func (j *Journal) load() (int64, error) {
 	if j.shift = int64(shift); len(b)-end > frameLen+maxBodyLen {
 		if err := durable.WriteFile(j.path+".torn", b[end:]); err != nil {
 			j.log.Error("what is cut off could not be kept: " + err.Error())
+			j.unkept = int64(end)
 		}
 	}
 	if end < len(b) {
@@ -261,13 +263,32 @@ func (j *Journal) reopen() error {
 		return fmt.Errorf("%w, restart weir once that is fixed: %w", ErrReadOnly, j.readOnly)
 	}
 	if began := time.Now(); !began.Before(j.reopenAt) {
-		j.readOnly = j.rewrite()
+		if j.readOnly = j.keepTail(); j.readOnly == nil {
+			j.readOnly = j.rewrite()
+		}
 		j.reopenAt = reopenAfter(began, time.Now())
 	}
 	if j.readOnly != nil {
 		return fmt.Errorf("%w: %w", ErrReadOnly, j.readOnly)
 	}
 	j.log.Info("the journal can be written again")
+	return nil
+}
+
+// keepTail keeps the end of the file that could not be kept when it was read. It is read again, since it
+// may be large.
+func (j *Journal) keepTail() error {
+	if j.unkept == 0 {
+		return nil
+	}
+	b, err := os.ReadFile(j.path)
+	if err == nil && int64(len(b)) > j.unkept {
+		err = durable.WriteFile(j.path+".torn", b[j.unkept:])
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("what is cut off could not be kept: %w", err)
+	}
+	j.unkept = 0
 	return nil
 }
 
