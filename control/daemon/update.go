@@ -76,8 +76,7 @@ func (d *Daemon) update(l *ruleset.List) error {
 			if !l.Stays() {
 				d.o.Log.Error("entries that have left the feed stay, since their expiry could not be recorded: "+unrecorded.Error(), "list", l.Name)
 			}
-			left := delta.Remove.Diff(r.Read).Add // all others would cut off a peer, or the like
-			changes[0].Delta = list.Delta{Add: delta.Add, Remove: delta.Remove.Diff(left).Add}
+			d.loop.aside(func() { changes[0].Delta = p.Staying(r) })
 		}
 	}
 	withMissed := func() []engine.Change {

@@ -64,6 +64,13 @@ func (p *Ruleset) Reading(l *List) (r Reading) {
 	return r
 }
 
+// Staying is the change of a reading where what has left the sources stays. All else that the change removes
+// would cut off a peer, or the like. Like Reading, it takes long.
+func (p *Ruleset) Staying(r Reading) list.Delta {
+	left := r.Delta.Remove.Diff(r.Read).Add
+	return list.Delta{Add: r.Delta.Add, Remove: r.Delta.Remove.Diff(left).Add}
+}
+
 // Begin begins to activate what the sources have.
 func (l *List) Begin() {
 	l.seenVersion = l.From.Version() // before its contents, which may change
