@@ -86,6 +86,9 @@ func (l *List) Consider(r Reading) { l.Refused, l.counted = r.Refused, r.counted
 // Fail notes why it could not be activated.
 func (l *List) Fail(err error, now time.Time) {
 	l.failed.Fail(err, now, mostRetryInterval)
+	if l.Stays() { // still
+		l.stays.Fail(err, now, mostRetryInterval)
+	}
 	if l.Rejected != nil {
 		l.Rejected = err
 	}
@@ -153,7 +156,7 @@ const mostRetryInterval = 5 * time.Minute
 // again. A feed has returned to what it had, and reads its sources again. What stays in any list since its
 // expiry could not be recorded is to leave, too, though its sources may have nothing new for long.
 func (l *List) Overdue(now time.Time) bool {
-	if l.Stays() && !l.Unseen() && l.Problem() == nil && l.stays.Due(now) {
+	if l.Stays() && !l.Unseen() && l.Refused == nil && l.stays.Due(now) {
 		return true
 	}
 	return l.failed.Err != nil && l.FromFeed == nil && l.failed.Due(now)
