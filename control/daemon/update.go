@@ -76,7 +76,7 @@ func (d *Daemon) update(l *ruleset.List) error {
 			if !l.Stays() {
 				d.o.Log.Error("entries that have left the feed stay, since their expiry could not be recorded: "+unrecorded.Error(), "list", l.Name)
 			}
-			d.loop.aside(func() { changes[0].Delta = p.Staying(r) })
+			d.loop.aside(func() { changes[0].Delta = p.Staying(l, r) })
 		}
 	}
 	withMissed := func() []engine.Change {

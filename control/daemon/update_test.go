@@ -348,13 +348,13 @@ func TestLingeringUnrecorded(t *testing.T) {
 }
 
 func testLingeringUnrecorded(t *testing.T, reload bool) {
-	const ttl, later, peer = 2 * time.Hour, "10.77.0.1/24", "10.77.0.5"
+	const ttl, listed, left = 2 * time.Hour, "10.77.0.5", "10.78.0.5" // peers with other addresses of the host
 	l := lab.New(t)
 	r := configure(t, l.B)
 	r.c.StateDir = config.Path(t.TempDir())
 	r.c.Lists[0].TTL = quantity.Duration(ttl)
 	file := string(r.c.Lists[0].Sources[0].File)
-	write(t, file, "10.77.0.0/24\n"+firstSource+"\n"+secondSource+"\n")
+	write(t, file, "10.77.0.0/24\n10.78.0.0/24\n"+firstSource+"\n"+secondSource+"\n")
 	d := begin(t, r)
 	block := filepath.Join(string(r.c.StateDir), "entries.new")
 	if err := errors.Join(os.Mkdir(block, 0o700), os.Remove(journalPath(&r.c))); err != nil { // it cannot be written anew
@@ -364,23 +364,25 @@ func testLingeringUnrecorded(t *testing.T, reload bool) {
 	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	if got := verdictOf(t, d.Daemon, peer); got != verdict.Drop {
-		t.Errorf("listed: %v", got)
-	}
-	l.B.In(t, func() {
-		to, err := netlink.LinkByName(l.B.Iface)
-		if err != nil {
-			t.Error(err)
-			return
+	for _, c := range []struct{ address, peer string }{{"10.77.0.1/24", listed}, {"10.78.0.1/24", left}} {
+		if got := verdictOf(t, d.Daemon, c.peer); got != verdict.Drop {
+			t.Errorf("%s: %v", c.peer, got)
 		}
-		address, err := netlink.ParseAddr(later)
-		if err := errors.Join(err, netlink.AddrAdd(to, address)); err != nil {
-			t.Error(err)
+		l.B.In(t, func() {
+			to, err := netlink.LinkByName(l.B.Iface)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			address, err := netlink.ParseAddr(c.address)
+			if err := errors.Join(err, netlink.AddrAdd(to, address)); err != nil {
+				t.Error(err)
+			}
+		})
+		lookAgain(t, d)
+		if got := verdictOf(t, d.Daemon, c.peer); got != verdict.Pass {
+			t.Errorf("%s is cut off: %v", c.peer, got)
 		}
-	})
-	lookAgain(t, d)
-	if got := verdictOf(t, d.Daemon, peer); got != verdict.Pass {
-		t.Errorf("cut off: %v", got)
 	}
 	k := key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))
 	if _, recorded := d.journal.Get("feed", k); recorded || verdictOf(t, d.Daemon, secondSource) != verdict.Drop {

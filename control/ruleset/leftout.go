@@ -304,10 +304,11 @@ func (l *List) LogLeftOut(log *slog.Logger, before LeftOut) {
 	}
 }
 
-// LeftOutAnew returns the lists of which another part is to be left out than before, and the
+// LeftOutAnew returns the lists of which another part is to be left out than before, or no longer to stay, and the
 // objections to manual entries, beside some to other entries.
 func (p *Ruleset) LeftOutAnew() (changed []*List, objections []guard.Objection) {
 	var all []read
+	var considered []*List
 	entries := 0
 	admit := func() {
 		a := p.admission(all)
@@ -323,14 +324,32 @@ func (p *Ruleset) LeftOutAnew() (changed []*List, objections []guard.Objection) 
 		if l.SourceNumber == 0 || l.Action == config.Allow || l.Rejected != nil || !l.reverted() && (l.Refused != nil || l.Unseen()) {
 			continue
 		}
-		all = append(all, read{l, l.From.Contents()})
+		considered, all = append(considered, l), append(all, read{l, l.From.Contents()})
 		// Those of several sources together are memory of their own.
 		if entries += all[len(all)-1].contents.Len(); entries >= manyEntries {
 			admit()
 		}
 	}
 	admit()
+	for _, l := range p.stayingOver(considered) {
+		if !slices.Contains(changed, l) {
+			changed = append(changed, l)
+		}
+	}
 	return changed, objections
+}
+
+// stayingOver returns those of lists from whose sources something has left that would cut off a peer, but stays,
+// since its expiry could not be recorded.
+func (p *Ruleset) stayingOver(lists []*List) (over []*List) {
+	lists = slices.DeleteFunc(lists, func(l *List) bool { return !l.Stays() || !l.Guard })
+	if len(lists) == 0 {
+		return nil
+	}
+	objections := guard.Check(p.Rules, PolicyOf(p.Config), p.Peers)
+	return slices.DeleteFunc(lists, func(l *List) bool {
+		return !slices.ContainsFunc(objections, func(o guard.Objection) bool { return o.List == l.SourceNumber })
+	})
 }
 
 // Advice returns what could lock somebody out.

@@ -64,10 +64,10 @@ func (p *Ruleset) Reading(l *List) (r Reading) {
 	return r
 }
 
-// Staying is the change of a reading where what has left the sources stays. All else that the change removes
-// would cut off a peer, or the like. Like Reading, it takes long.
-func (p *Ruleset) Staying(r Reading) list.Delta {
-	left := r.Delta.Remove.Diff(r.Read).Add
+// Staying is the change of a reading where what has left the sources stays, unless it would cut off a peer, or
+// the like, as all else that the change removes. Like Reading, it takes long.
+func (p *Ruleset) Staying(l *List, r Reading) list.Delta {
+	left, _ := p.Admit(l, r.Delta.Remove.Diff(r.Read).Add)
 	return list.Delta{Add: r.Delta.Add, Remove: r.Delta.Remove.Diff(left).Add}
 }
 
