@@ -340,7 +340,8 @@ func TestLingeringStaysLeftOut(t *testing.T) {
 }
 
 // What has left a feed while its expiry could not be recorded, as on a full disk, stays no longer than
-// the TTL once it can, also where the feed has nothing new. What would cut off the host does not stay.
+// the TTL once it can, also where the feed has nothing new, and no shorter where a reload comes first. What would
+// cut off the host does not stay.
 func TestLingeringUnrecorded(t *testing.T) {
 	for _, reload := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reload %v", reload), func(t *testing.T) { testLingeringUnrecorded(t, reload) })
@@ -382,6 +383,14 @@ func testLingeringUnrecorded(t *testing.T, reload bool) {
 		lookAgain(t, d)
 		if got := verdictOf(t, d.Daemon, c.peer); got != verdict.Pass {
 			t.Errorf("%s is cut off: %v", c.peer, got)
+		}
+	}
+	if reload {
+		if _, err := d.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if listed, left := verdictOf(t, d.Daemon, listed), verdictOf(t, d.Daemon, left); listed != verdict.Pass || left != verdict.Pass {
+			t.Errorf("cut off by a reload: %v, %v", listed, left)
 		}
 	}
 	k := key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))

@@ -431,6 +431,8 @@ func (p *Ruleset) addLists(feeds map[string]*feed.Feed, of Shared, last *Ruleset
 			contents := m.From.Contents()
 			if m.refuse(p.Config, contents, last); m.Refused != nil {
 				contents = p.keeps(m, last)
+			} else {
+				contents = m.stay(contents, last)
 			}
 			m.SourceNumber = p.add(m, "", contents)
 			suffix = api.ManualSuffix

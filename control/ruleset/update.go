@@ -162,6 +162,17 @@ func (l *List) Overdue(now time.Time) bool {
 	return l.failed.Err != nil && l.FromFeed == nil && l.failed.Due(now)
 }
 
+// stay has what has left a list's sources stay in a configuration after the last one, whose list tried to
+// record when it expires. It returns what the list is to have.
+func (l *List) stay(contents *list.Set, last *Ruleset) *list.Set {
+	old := last.List(l.Name)
+	if old == nil || !old.Stays() || l.TTL == 0 || !l.IsLike(&old.List) {
+		return contents
+	}
+	l.stays = old.stays
+	return list.Union(contents, last.Contents(old.SourceNumber).Diff(old.read).Add)
+}
+
 // Stay notes whether, and why, what has left the sources stays, since its expiry could not be recorded.
 func (l *List) Stay(err error, now time.Time) {
 	if err == nil {
