@@ -167,7 +167,7 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 	for _, s := range f.sources {
 		if directory != "" {
 			s.last = f.load(ctx, s)
-			_ = f.loadFormer(s) // without, the source is read as if it were new
+			_ = f.loadFormer(ctx, s) // without, the source is read as if it were new
 		}
 		if s.written != nil && !f.Format.Kind.made() {
 			if _, err := f.attempt(ctx, s, due); err != nil {

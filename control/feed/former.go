@@ -1,31 +1,17 @@
 package feed
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 
 	"weir/control/durable"
 	"weir/control/list/listfile"
 )
 
-// formerPath returns the path of the entries that a source keeps until it is read, beside its saved
-// contents.
+// The entries that a source keeps until it is read are a file beside its saved contents, of the form of
+// a saved source: one part, in the format of lists, then the record, which describes it.
+
 func formerPath(saved string) string { return saved + ".former" }
-
-const formerHeader = "# weir former 1"
-
-// formerLine returns the first line of such a file. What another purpose had must not come back: an
-// allow list may have become one that blocks.
-func (f *Feed) formerLine(accepted bool, body []byte) string {
-	return fmt.Sprintf("%s %q %t %x\n", formerHeader, f.Purpose, accepted, sha256.Sum256(body))
-}
 
 // saveFormer saves the entries that a source keeps until it is read, so that a restart before that has
 // them, too.
@@ -36,20 +22,13 @@ func (f *Feed) saveFormer(s *source) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	s.mu.Lock()
-	c, path := s.former, formerPath(s.saved)
+	c := s.former
 	is := c != nil && s.current == nil && c != s.savedFormer
 	s.mu.Unlock()
 	if !is {
 		return nil
 	}
-	var body bytes.Buffer
-	_, _ = listfile.Plain(c.entries).WriteTo(&body) // which does not fail
-	defer writing.take(context.Background())()
-	err := durable.MkdirAll(filepath.Dir(path))
-	if err == nil {
-		err = durable.WriteFile(path, append([]byte(f.formerLine(c.Accepted, body.Bytes())), body.Bytes()...))
-	}
-	if err != nil {
+	if err := f.writeFormer(formerPath(s.saved), c); err != nil {
 		return fmt.Errorf("entries of before are not saved: %w", err)
 	}
 	s.mu.Lock()
@@ -58,40 +37,44 @@ func (f *Feed) saveFormer(s *source) error {
 	return nil
 }
 
+func (f *Feed) writeFormer(path string, c *contents) error {
+	w := writeParts(path, c)
+	defer w.to.discard()
+	w.Purpose, w.Accepted = f.Purpose, c.Accepted
+	w.add(c.entries)
+	if err := w.finish(); err != nil {
+		return err
+	}
+	defer writing.take(context.Background())()
+	return durable.Rename(next(path), path)
+}
+
 // loadFormer has a source keep what saveFormer has saved, unless it was read since. Saved contents of before
-// may be in another format, in which they have no entries. What is damaged is not used.
-func (f *Feed) loadFormer(s *source) error {
-	path := formerPath(s.saved)
+// may be in another format, in which they have no entries. What is damaged is not used, nor what a list of
+// another purpose had: an allow list may have become one that blocks.
+func (f *Feed) loadFormer(ctx context.Context, s *source) error {
 	if s.current != nil && s.current.entries.Len() > 0 {
 		return nil
 	}
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	old, err := openSaved(formerPath(s.saved))
+	if old == nil {
+		return err
 	}
+	defer old.file.Close()
+	if old.Purpose != f.Purpose {
+		return fmt.Errorf("%s: of a list that was another", old.file.Name())
+	}
+	if err := old.check(); err != nil {
+		return err
+	}
+	all, _, err := listfile.Parse(old.file.Name(), old.text(), listfile.Options{
+		MaxBad: -1, MaxEntries: Source{}.maxEntries(Plain, memory()), Work: listfile.NewWork(ctx, 0),
+	})
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	in := bufio.NewReader(file)
-	line, err := in.ReadString('\n')
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	body, err := io.ReadAll(in)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	accepted := line == f.formerLine(true, body)
-	if !accepted && line != f.formerLine(false, body) {
-		return fmt.Errorf("%s: damaged, or of a list that was another", path)
-	}
-	all, _, err := listfile.Parse(path, bytes.NewReader(body), listfile.Options{Lenient: true})
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
 	s.former = &contents{entries: all.Set()}
-	s.former.Accepted = accepted
+	s.former.Accepted = old.Accepted
 	s.savedFormer = s.former
 	if s.current != nil {
 		s.current, s.last = nil, Outcome{Source: s.name}

@@ -54,6 +54,8 @@ type record struct {
 	Plain      bool      `json:"plain,omitempty"`
 	RolledBack time.Time `json:"rolled_back,omitzero"`
 
+	Purpose string `json:"purpose,omitempty"` // of the list, for entries that a source keeps until it is read
+
 	Versions []version `json:"versions,omitempty"` // of a file with versions
 }
 
