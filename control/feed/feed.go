@@ -24,7 +24,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -393,9 +392,6 @@ func (f *Feed) Keep(version uint64) error {
 			if err == nil {
 				err = f.promote(s, &saved)
 				errs = append(errs, err)
-			}
-			if err == nil && s.saved != "" && !f.ReadOnly {
-				_ = os.Remove(formerPath(s.saved)) // with saved contents, it is not looked at
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()

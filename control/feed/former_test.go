@@ -4,26 +4,27 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
 )
 
-// keeping returns a feed that keeps entries until its source, which cannot be read, is read, and the
+// keeping returns a feed that keeps entries until its source, a file that is not there, is read, and the
 // directory where they are saved.
 func keeping(t *testing.T, content string) (*Feed, Config, string) {
 	t.Helper()
-	s, dir := serve(t, text(content)), t.TempDir()
-	c := config(from(s))
-	c.Sources[0].MaxBytes = 16 << 20
+	dir := t.TempDir()
+	path := filepath.Join(t.TempDir(), "list")
+	write(t, path, content)
+	c := config(Source{File: Path(path)})
 	c.Hold, c.Purpose = true, "block src"
 	former := mustOpen(t, c, "")
 	if o := fetch(t, former); o.Result != New {
 		t.Fatalf("%+v", o)
 	}
-	s.now(text("<html>"))
 	c.Sources = slices.Clone(c.Sources)
-	c.Sources[0].URL += "?v=2"
+	c.Sources[0].File += ".next"
 	f := mustOpen(t, c, dir)
 	f.Inherit(former, true)
 	return f, c, dir
@@ -75,5 +76,39 @@ func TestFormerFile(t *testing.T) {
 		if n := kept(t.Context()); n != 0 {
 			t.Errorf("%s: %d entries", name, n)
 		}
+	}
+}
+
+// What could be saved only later ends what a source kept, too: it would come back where the contents
+// have no entries.
+func TestFormerEndsLater(t *testing.T) {
+	f, c, dir := keeping(t, good)
+	if err := f.Keep(0); err != nil {
+		t.Fatal(err)
+	}
+	write(t, string(c.Sources[0].File), "")
+	saved := f.sources[0].saved
+	if err := os.Mkdir(saved+".tmp", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	accept := func(want Result, saved bool) {
+		t.Helper()
+		o, err := f.Accept(t.Context())
+		if err != nil || o[0].Result != want || (o[0].Unsaved == nil) != saved {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		if err := f.Keep(f.Version()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accept(New, false)
+	if err := os.Remove(saved + ".tmp"); err != nil {
+		t.Fatal(err)
+	}
+	accept(Unchanged, true)
+	f, o := loaded(t, c, dir)
+	want(t, f, o, Loaded, NoFailure, "")
+	if _, err := os.Stat(formerPath(saved)); err == nil {
+		t.Error("it is left")
 	}
 }

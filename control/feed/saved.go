@@ -141,6 +141,7 @@ func (f *Feed) promote(s *source, c *contents) error {
 		s.forgetNext() // it is saved with the next attempt
 		return fmt.Errorf("not saved: %w", err)
 	}
+	_ = os.Remove(formerPath(s.saved)) // else it would come back where the contents have no entries
 	for _, beside := range s.beside() {
 		if durable.Rename(next(beside), beside) != nil {
 			_ = os.Remove(next(beside)) // then it describes other contents, and is not used
