@@ -537,6 +537,9 @@ func (f *Feed) run(ctx context.Context, s *source, handle func(Outcome)) {
 		if err != nil {
 			return
 		}
+		if o.Result == Failed {
+			_ = f.saveFormer(s) // where that has failed before; Status says whether it is saved
+		}
 		s.mu.Lock()
 		if s.next = time.Now(); !s.changed { // or the attempt may have read what was there before
 			wait := f.wait(s.failures, o.retryAfter)
@@ -677,6 +680,7 @@ func (f *Feed) Status() Status {
 			one.RolledBack = c.RolledBack
 		} else if s.former != nil {
 			one.Entries, one.Former = s.former.entries.Len(), true
+			one.Unsaved = s.former != s.savedFormer && s.saved != "" && !f.ReadOnly
 		}
 		s.mu.Unlock()
 		st.Entries += one.Entries

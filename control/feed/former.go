@@ -29,7 +29,7 @@ func (f *Feed) saveFormer(s *source) error {
 		return nil
 	}
 	if err := f.writeFormer(formerPath(s.saved), c); err != nil {
-		return fmt.Errorf("entries of before are not saved: %w", err)
+		return fmt.Errorf("entries of before: %w", err)
 	}
 	s.mu.Lock()
 	s.savedFormer = c

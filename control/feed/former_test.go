@@ -112,3 +112,29 @@ func TestFormerEndsLater(t *testing.T) {
 		t.Error("it is left")
 	}
 }
+
+// What could not be saved is saved at a later attempt, and until then the status says so.
+func TestFormerIsSavedLater(t *testing.T) {
+	f, c, dir := keeping(t, good)
+	blocked := formerPath(f.sources[0].saved) + ".tmp"
+	if err := os.MkdirAll(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Keep(0); err == nil || !f.Status().Sources[0].Unsaved {
+		t.Errorf("%v, %+v", err, f.Status().Sources[0])
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	f.Run(ctx, func(o Outcome) {
+		if o.Result != Failed || f.Status().Sources[0].Unsaved {
+			t.Errorf("%+v, %+v", o, f.Status().Sources[0])
+		}
+		end()
+	})
+	f, _ = loaded(t, c, dir)
+	if st := f.Status().Sources[0]; !st.Former || st.Entries != 4 || st.Unsaved {
+		t.Errorf("%+v", st)
+	}
+}

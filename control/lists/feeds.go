@@ -299,7 +299,7 @@ func (d *Decision) Settle(log *slog.Logger) {
 		d.From.Revert(d.Version, d.Err)
 	default:
 		if err := d.From.Keep(d.Version); err != nil {
-			log.Error(unsaved, "list", d.List, "error", err)
+			log.Error("what the list has could not be saved: a restart would not find it", "list", d.List, "error", err)
 		}
 	}
 }

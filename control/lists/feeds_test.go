@@ -181,3 +181,18 @@ func TestWait(t *testing.T) {
 		close(hangs)
 	})
 }
+
+// full is a source on a full disk that has entries of before only.
+type full struct{}
+
+func (full) Keep(uint64) error    { return errors.New("no space") }
+func (full) Revert(uint64, error) {}
+
+// The log does not say that a feed was read where it was not.
+func TestSettleUnsaved(t *testing.T) {
+	var text strings.Builder
+	(&Decision{List: "drop", From: full{}}).Settle(slog.New(slog.NewTextHandler(&text, nil)))
+	if got := text.String(); !strings.Contains(got, "could not be saved") || !strings.Contains(got, "no space") || strings.Contains(got, "feed read") {
+		t.Error(got)
+	}
+}
