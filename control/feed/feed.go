@@ -131,6 +131,7 @@ type source struct {
 	current     *contents  // nil before the first success
 	former      *contents  // what counts until then: entries that the list had before its settings changed; nil: none
 	savedFormer *contents  // former, as it was saved; nil: it is not
+	formerSaved time.Time  // when that was
 	undecided   *candidate // what Keep or Revert decides about; nil: nothing
 	reverted    *candidate // what the next attempt must forget; nil: nothing
 	returned    bool       // Revert has returned to current, and no attempt has succeeded since

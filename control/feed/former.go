@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"weir/control/durable"
 	"weir/control/list/listfile"
@@ -10,6 +11,15 @@ import (
 
 // The entries that a source keeps until it is read are a file beside its saved contents, of the form of
 // a saved source: one part, in the format of lists, then the record, which describes it.
+
+const (
+	// formerAge is for how long a feed must not have kept such entries for them to come back no more: a
+	// file that was left behind, as where the list got its settings of before again, is not of now.
+	formerAge = 30 * 24 * time.Hour
+
+	// formerAgain is how often they are saved while they are kept, so that they are not of that age.
+	formerAgain = 24 * time.Hour
+)
 
 func formerPath(saved string) string { return saved + ".former" }
 
@@ -23,24 +33,25 @@ func (f *Feed) saveFormer(s *source) error {
 	defer s.saving.Unlock()
 	s.mu.Lock()
 	c := s.former
-	is := c != nil && s.current == nil && c != s.savedFormer
+	is := c != nil && s.current == nil && (c != s.savedFormer || time.Since(s.formerSaved) > formerAgain)
 	s.mu.Unlock()
 	if !is {
 		return nil
 	}
-	if err := f.writeFormer(formerPath(s.saved), c); err != nil {
+	now := time.Now()
+	if err := f.writeFormer(formerPath(s.saved), c, now); err != nil {
 		return fmt.Errorf("entries of before: %w", err)
 	}
 	s.mu.Lock()
-	s.savedFormer = c
+	s.savedFormer, s.formerSaved = c, now
 	s.mu.Unlock()
 	return nil
 }
 
-func (f *Feed) writeFormer(path string, c *contents) error {
+func (f *Feed) writeFormer(path string, c *contents, now time.Time) error {
 	w := writeParts(path, c)
 	defer w.to.discard()
-	w.Purpose, w.Accepted = f.Purpose, c.Accepted
+	w.Read, w.Purpose, w.Accepted = now, f.Purpose, c.Accepted
 	w.add(c.entries)
 	if err := w.finish(); err != nil {
 		return err
@@ -64,6 +75,9 @@ func (f *Feed) loadFormer(ctx context.Context, s *source) error {
 	if old.Purpose != f.Purpose {
 		return fmt.Errorf("%s: of a list that was another", old.file.Name())
 	}
+	if time.Since(old.Read) > formerAge {
+		return fmt.Errorf("%s: left behind, of %v", old.file.Name(), old.Read)
+	}
 	if err := old.check(); err != nil {
 		return err
 	}
@@ -75,7 +89,7 @@ func (f *Feed) loadFormer(ctx context.Context, s *source) error {
 	}
 	s.former = &contents{entries: all.Set()}
 	s.former.Accepted = old.Accepted
-	s.savedFormer = s.former
+	s.savedFormer, s.formerSaved = s.former, old.Read
 	if s.current != nil {
 		s.current, s.last = nil, Outcome{Source: s.name}
 	}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 )
 
 // keeping returns a feed that keeps entries until its source, a file that is not there, is read, and the
@@ -136,5 +137,34 @@ func TestFormerIsSavedLater(t *testing.T) {
 	f, _ = loaded(t, c, dir)
 	if st := f.Status().Sources[0]; !st.Former || st.Entries != 4 || st.Unsaved {
 		t.Errorf("%+v", st)
+	}
+}
+
+// What was left behind does not come back, what a feed keeps for as long does.
+func TestFormerAge(t *testing.T) {
+	for name, x := range map[string]struct {
+		age   time.Duration
+		again bool // it was kept until now
+		want  int
+	}{
+		"recent":     {formerAge - time.Minute, false, 4},
+		"left":       {formerAge + time.Minute, false, 0},
+		"kept":       {formerAge + time.Minute, true, 4},
+		"from later": {-time.Hour, false, 4},
+	} {
+		f, c, dir := keeping(t, good)
+		s := f.sources[0]
+		if err := f.writeFormer(formerPath(s.saved), s.former, time.Now().Add(-x.age)); err != nil {
+			t.Fatal(err)
+		}
+		s.savedFormer, s.formerSaved = s.former, time.Now().Add(-x.age)
+		if x.again {
+			if err := f.Keep(0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := mustOpen(t, c, dir).Contents().Len(); n != x.want {
+			t.Errorf("%s: %d entries, want %d", name, n, x.want)
+		}
 	}
 }
