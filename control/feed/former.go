@@ -96,8 +96,8 @@ func (f *Feed) loadFormer(ctx context.Context, s *source) error {
 	return nil
 }
 
-// ForgetFormer forgets the entries that sources keep since they were saved: a feed that goes on knows them
-// better. The feed must not run.
+// ForgetFormer forgets the former entries that were loaded from disk: a feed that goes on has newer ones.
+// The feed must not run.
 func (f *Feed) ForgetFormer() {
 	for _, s := range f.sources {
 		s.mu.Lock()
