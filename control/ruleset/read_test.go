@@ -1,14 +1,18 @@
 package ruleset
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/filter/key"
 )
 
@@ -63,5 +67,55 @@ lists:
 	}
 	if _, _, n, err := next.WithDerived(nil); n != 0 || err != nil {
 		t.Errorf("%d derived prefixes change again, %v", n, err)
+	}
+}
+
+// A start goes on with what a required list had before its settings changed, where its source cannot be
+// read.
+func TestRequiredHasFormer(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	path := filepath.Join(dir, "list")
+	if err := os.WriteFile(path, []byte("a,192.0.2.1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j, err := journal.Open("", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(column string, last *Ruleset) (*Ruleset, error) {
+		t.Helper()
+		c, err := config.Parse("weir.yaml", fmt.Appendf(nil, "interfaces: [lo]\nstate_dir: %s/state\n"+
+			"lists: {bad: {required: true, sources: [{file: %s}], format: {kind: csv, column: %s}}}\n", dir, path, column))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Read(t.Context(), c, Options{Log: log, Journal: j, Last: last, Reload: last != nil})
+		if err == nil {
+			lists.SettleAll(p.Decisions(), log)
+		}
+		return p, err
+	}
+	last, err := read("2", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := read("3", last); err != nil {
+		t.Fatal(err)
+	}
+	p, err := read("3", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := p.Contents(p.List("bad").SourceNumber).Len(); n != 1 {
+		t.Errorf("%d entries", n)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "state")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := read("3", nil); err == nil {
+		t.Error("it starts without entries")
 	}
 }

@@ -355,10 +355,11 @@ func (how *Options) read(ctx context.Context, c *config.Config, feeds map[string
 	}
 }
 
-// unread returns why a source of a feed has never been read, nil if all have.
+// unread returns why a source of a feed has never been read, nil if all have, or have entries of before
+// until they are.
 func unread(f *feed.Feed, onlyLocal bool) error {
 	for _, s := range f.Status().Sources {
-		if !s.Read.IsZero() || onlyLocal && !f.Local() {
+		if !s.Read.IsZero() || s.Former && s.Entries > 0 || onlyLocal && !f.Local() {
 			continue
 		}
 		if s.Last.Err != nil {
