@@ -83,6 +83,15 @@ func (h *Hub) reload(ctx context.Context) (changes []string, wait <-chan struct{
 	if err != nil {
 		return nil, nil, err
 	}
+	for _, l := range lists {
+		if l.feed == nil || l == before[l.Name] {
+			continue
+		}
+		// What it keeps until its sources are read: Take comes once they are, and a restart before that.
+		if err := l.feed.Keep(0); err != nil {
+			h.o.Log.Error("reload: what the list has could not be saved, a restart would not find it: "+err.Error(), "list", l.Name)
+		}
+	}
 	if h.o.Process != nil {
 		h.o.Process.Configure(next)
 	}

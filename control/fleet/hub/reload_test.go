@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -16,6 +19,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 // refusing is a process that cannot have what it is asked for.
@@ -236,5 +240,50 @@ func TestReloadAction(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What a list had before its format changed stays until its source is read, also where the hub starts
+// again before that: no empty version goes out, although its saved contents have no entries now.
+func TestReloadFormatAndRestart(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	var down atomic.Bool
+	asked := make(chan struct{}, 100)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() {
+			asked <- struct{}{}
+			<-r.Context().Done()
+			return
+		}
+		fmt.Fprintln(w, "192.0.2.1,scanner") // a title, as it seems, where the second column is read
+	}))
+	t.Cleanup(s.Close)
+	lists := func(column string) string {
+		return fmt.Sprintf("lists: {drop: {sources: [{url: %s}], format: {kind: csv, column: %s}}}\n", s.URL, column)
+	}
+	f.start(lists("1"))
+	entries := func() (n int) {
+		t.Helper()
+		if err := f.hub.Do(t.Context(), func() error { n = f.hub.lists.get("drop").history.Contents().Len(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	wait.For(t, "it is read", func() bool { return entries() == 1 })
+	down.Store(true)
+	f.text = strings.Replace(f.text, "column: 1", "column: 2", 1)
+	if _, err := f.hub.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := entries(); n != 1 {
+		t.Errorf("%d entries after the reload", n)
+	}
+	<-asked
+	f.stop()
+	f.start(lists("2"))
+	<-asked
+	if n := entries(); n != 1 {
+		t.Errorf("%d entries after the restart", n)
 	}
 }
