@@ -55,7 +55,7 @@ INLINED := runtime runtime/... internal/runtime/... internal/abi internal/byteal
 	encoding/binary hash/maphash math math/bits net/netip crypto/internal/fips140/edwards25519/... \
 	github.com/cespare/... github.com/klauspost/... github.com/cilium/ebpf/asm weir/loader/fold \
 	$(addprefix weir/filter/,blocked cascade conntrack cuckoo digest hash icarus invariant key membership multicast \
-		ordered packet penalty prefix quotient recent sfb sketch verdict) \
+		ordered packet penalty prefix quotient recent sfb sketch) \
 	$(addprefix weir/control/,list list/listfile engine engine/native feed observe/events)
 # HTTP/1.1 does for feeds and webhooks; HTTP/2 would add half a megabyte, and what servers can send
 # by it.
