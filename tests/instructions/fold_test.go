@@ -536,12 +536,6 @@ func (g *generator) frame() {
 func (g *generator) array() {
 	base := g.other()
 	dst, src := g.other(base), g.other(base)
-	code := asm.Instructions{array(base, 0)}
-	if g.IntN(2) == 0 { // an address is not 0
-		code = append(code, by(asm.JNE.Imm(base, 0, ""), 3), asm.Mov.Imm(base, 1), asm.Mov.Imm(dst, 2), by(asm.Ja.Label(""), 3))
-	} else {
-		code = append(code, by(asm.JEq.Imm(base, 0, ""), 3))
-	}
 	size := []asm.Size{asm.Word, asm.DWord}[g.IntN(2)]
 	at := int16(8 * g.IntN(arraySize/8))
 	atomics := []asm.AtomicOp{
@@ -550,13 +544,28 @@ func (g *generator) array() {
 	if src == g.counter {
 		src = dst
 	}
-	atomic := atomics[g.IntN(len(atomics))]
-	change := atomic.Mem(base, src, size, at)
-	change.Constant = int64(atomic >> 8) // which ebpf 0.22 does not write, unless it has read it
+	var changes asm.Instructions
 	if g.IntN(3) == 0 {
-		change = asm.StoreMem(base, at, src, size)
+		changes = append(changes, asm.StoreMem(base, at, src, size))
+	} else {
+		atomic := atomics[g.IntN(len(atomics))]
+		change := atomic.Mem(base, src, size, at)
+		change.Constant = int64(atomic >> 8) // which ebpf 0.22 does not write, unless it has read it
+		changes = append(changes, change)
+		if atomic == asm.CmpXchg && size == asm.Word {
+			// The instruction must clear the upper half of R0. Where the values are equal, Linux 6.18 on
+			// x86-64 does not always: one of two equal programs had what was there before.
+			changes = append(changes, asm.Mov.Reg32(asm.R0, asm.R0))
+		}
 	}
-	g.add(append(code, change, g.load(dst, base, arraySize), g.load(base, base, arraySize))...)
+	changes = append(changes, g.load(dst, base, arraySize), g.load(base, base, arraySize))
+	code := asm.Instructions{array(base, 0)}
+	if g.IntN(2) == 0 { // an address is not 0
+		code = append(code, by(asm.JNE.Imm(base, 0, ""), 3), asm.Mov.Imm(base, 1), asm.Mov.Imm(dst, 2), by(asm.Ja.Label(""), len(changes)))
+	} else {
+		code = append(code, by(asm.JEq.Imm(base, 0, ""), len(changes)))
+	}
+	g.add(append(code, changes...)...)
 }
 
 // branch adds a jump forward, mostly a conditional one.
