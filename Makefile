@@ -296,7 +296,7 @@ packages = $$(dist/check marked $(1) | awk '{ print $$1 }' | sort -u)
 # Packages at once. The tests of the longest ones use a quarter to a half of a CPU each. With the
 # race detector or full sizes, tests take more of it, and of memory.
 packages_at_once = -p $(shell echo $$(($$(nproc) + $(1))))
-WIDE  := $(call packages_at_once,4) -parallel 4
+WIDE  := $(call packages_at_once,6) -parallel 4
 HEAVY := $(call packages_at_once,2)
 # A tenth of the CPU time of all daemons and tests was garbage collection. What measures
 # memory sets its own.

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 const (
@@ -431,6 +432,7 @@ func recorders(t *testing.T, calls, fails string) string {
 
 // What make man makes can be read by those who read it.
 func TestMan(t *testing.T) {
+	long.Only(t, "links both commands")
 	lab.Need(t, "man")
 	out := t.TempDir()
 	// Without -trimpath, which would compile all packages again, and without debug information,
