@@ -696,8 +696,7 @@ func (m *Manager) renew(i *managedInterface) error {
 	if err := specialise(m.engine, i.Target, i.Stats()); err != nil {
 		return err
 	}
-	// A preloaded program takes its interface for none of the devices that it knows, as the edges of a
-	// domain that detects loops.
+	// A preloaded program takes its interface for none of the devices that it knows.
 	parts := m.engine.Kind(i.Target)
 	if i.engine == m.engine && i.parts == parts && !i.device && !i.Stats().IsDevice() {
 		return nil

@@ -19,7 +19,6 @@ import (
 	"weir/control/ruleset"
 	"weir/filter/membership"
 	"weir/loader"
-	"weir/loader/netif"
 )
 
 // builder builds engines, in Run's goroutine and beside it.
@@ -104,7 +103,7 @@ func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, inven
 	}
 	m := inventory.Describe(e, c, p.Descriptions())
 	m.Stages = p.Stages
-	m.Loop = p.Stages.About(netif.Target{}).Loop // what is dropped on all interfaces
+	m.About = p.Stages.OfHost()
 	m.Version, m.PID, m.Loaded = b.version, os.Getpid(), time.Now()
 	m.Service = inventory.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, b.queue.StateDir()

@@ -308,6 +308,9 @@ func (t *Table) About(at netif.Target) About {
 	return a
 }
 
+// OfHost returns what the stages say of all interfaces: what decides the policy (see [About.Decide]).
+func (t *Table) OfHost() About { return About{Loop: t.loop} }
+
 // Decide adds to a policy what stages have in it.
 func (a *About) Decide(p *verdict.Policy) { a.Loop.Decide(p) }
 
