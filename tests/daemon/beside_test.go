@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -15,16 +16,21 @@ import (
 	"weir/tests/timed"
 )
 
-// While a list of ten millions is replaced, the configuration is read again, and a stage is switched
-// on and off, commands take no longer than maxWait, and what they block is blocked from then on.
+// While a list of three, five or ten millions is replaced, the configuration is read again, and a stage is
+// switched on and off, commands take no longer than maxWait, and what they block is blocked from then on.
 // The bounds are for a quiet machine of two CPUs. The turn that a command waits for takes 15 ms of
 // CPU time at most; the rest is its turn on a CPU, and the sync of the journal beside that of lists.
 func TestCommandsBesideReplacement(t *testing.T) {
-	long.Only(t, "has a list of 10 million entries")
+	long.Only(t, "has lists of up to 10 million entries")
 	timed.Alone(t)
+	for _, millions := range []int{3, 5, 10} {
+		t.Run(fmt.Sprintf("%d million", millions), func(t *testing.T) { commandsBesideReplacement(t, millions*1_000_000) })
+	}
+}
+
+func commandsBesideReplacement(t *testing.T, entries int) {
 	// Twice and six times as long as on a quiet machine with two cores.
 	const maxMedian, maxWait = 100 * time.Millisecond, 250 * time.Millisecond
-	const entries = 10_000_000
 	h := newHost(t)
 	random := seed.New(t)
 	text := func() []byte {
