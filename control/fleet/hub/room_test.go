@@ -146,6 +146,7 @@ func TestFullDisk(t *testing.T) {
 	fill()
 	full()
 	f.stop()
+	c.Close() // it would connect again, and have each catalog a second time
 	fill()
 	f.start(fmt.Sprintf(more, file))
 	c, err := f.connect(n)
