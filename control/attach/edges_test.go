@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"weir/bpf" //nolint:depguard // the places of constants, for a test only
@@ -38,33 +37,6 @@ func edgesAt(t *testing.T, i *managedInterface) (own bool, edges []uint32) {
 	}
 	slices.Sort(edges)
 	return own, edges
-}
-
-// mapOf returns a map of the program that is attached.
-func mapOf(t *testing.T, i *managedInterface, name string) *ebpf.Map {
-	t.Helper()
-	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(i.ProgramID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	info, err := p.Info()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, _ := info.MapIDs()
-	for _, id := range ids {
-		m, err := ebpf.NewMapFromID(id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info, err := m.Info(); err == nil && info.Name == name {
-			return m
-		}
-		m.Close()
-	}
-	t.Fatalf("the program has no map %s", name)
-	return nil
 }
 
 // buildNode returns an engine with these edges of a loop domain.

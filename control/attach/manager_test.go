@@ -418,7 +418,28 @@ func TestTrackersContinue(t *testing.T) {
 // constants returns those of the program that is attached.
 func constants(t *testing.T, h *managedInterface) []byte {
 	t.Helper()
-	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(h.ProgramID()))
+	m := mapOf(t, h, ".rodata")
+	defer m.Close()
+	text, err := m.LookupBytes(uint32(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := bpf.LoadWeir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range spec.Variables {
+		if v.SectionName == ".rodata" && strings.HasSuffix(name, "_entries") { // of memory, which does not shrink
+			clear(text[v.Offset:][:len(v.Value)])
+		}
+	}
+	return text
+}
+
+// mapOf returns the map of the program that is attached whose name ends so.
+func mapOf(t *testing.T, i *managedInterface, suffix string) *ebpf.Map {
+	t.Helper()
+	p, err := ebpf.NewProgramFromID(ebpf.ProgramID(i.ProgramID()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,26 +454,12 @@ func constants(t *testing.T, h *managedInterface) []byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer m.Close()
-		if info, err := m.Info(); err != nil || !strings.HasSuffix(info.Name, ".rodata") {
-			continue
+		if info, err := m.Info(); err == nil && strings.HasSuffix(info.Name, suffix) {
+			return m
 		}
-		text, err := m.LookupBytes(uint32(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		spec, err := bpf.LoadWeir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, v := range spec.Variables {
-			if v.SectionName == ".rodata" && strings.HasSuffix(name, "_entries") { // of memory, which does not shrink
-				clear(text[v.Offset:][:len(v.Value)])
-			}
-		}
-		return text
+		m.Close()
 	}
-	t.Fatal("the program has no constants")
+	t.Fatalf("the program has no map %s", suffix)
 	return nil
 }
 
