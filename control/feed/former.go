@@ -13,11 +13,11 @@ import (
 // a saved source: one part, in the format of lists, then the record, which describes it.
 
 const (
-	// formerAge is for how long a feed must not have kept such entries for them to come back no more: a
-	// file that was left behind, as where the list got its settings of before again, is not of now.
+	// formerAge is the age from which such a file is ignored. It was left behind then, as where the list got
+	// its earlier settings back.
 	formerAge = 30 * 24 * time.Hour
 
-	// formerAgain is how often they are saved while they are kept, so that they are not of that age.
+	// formerAgain is the interval at which they are saved while a feed keeps them, so that they do not age.
 	formerAgain = 24 * time.Hour
 )
 

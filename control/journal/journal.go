@@ -85,7 +85,7 @@ type Journal struct {
 	writing   sync.Mutex    // guards the fields below, and the file
 	file      *durable.File // nil after Close, or if readOnly
 	readOnly  error         // the reason, nil if writable; it is tried again if there is a lock
-	unkept    int64         // where the end begins that is still to be kept; 0: nothing is
+	unkept    int64         // offset of the damaged end that is still to be kept; 0: there is none
 	reopenAt  time.Time     // when it is tried again at the earliest
 	shift     int64         // added to a record's offset in its checksum: bytes are missing
 	rewriteAt int64         // the size from which a rewrite is tried again

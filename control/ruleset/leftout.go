@@ -304,7 +304,7 @@ func (l *List) LogLeftOut(log *slog.Logger, before LeftOut) {
 	}
 }
 
-// LeftOutAnew returns the lists of which another part is to be left out than before, or no longer to stay, and the
+// LeftOutAnew returns the lists of which other entries are to be left out than before, or are no longer to stay, and the
 // objections to manual entries, beside some to other entries.
 func (p *Ruleset) LeftOutAnew() (changed []*List, objections []guard.Objection) {
 	var all []read
@@ -339,8 +339,8 @@ func (p *Ruleset) LeftOutAnew() (changed []*List, objections []guard.Objection) 
 	return changed, objections
 }
 
-// stayingOver returns those of lists from whose sources something has left that would cut off a peer, but stays,
-// since its expiry could not be recorded.
+// stayingOver returns the lists with entries that would cut off a peer, and that stay only because their
+// expiry could not be recorded.
 func (p *Ruleset) stayingOver(lists []*List) (over []*List) {
 	lists = slices.DeleteFunc(lists, func(l *List) bool { return !l.Stays() || !l.Guard })
 	if len(lists) == 0 {

@@ -80,7 +80,7 @@ type List struct {
 	Left          LeftOut     // of the feed's contents
 	Trial         *api.Trial  // what decides whether List.Enforce is as configured; nil: it is
 	Behind        bool        // its last change failed, and is tried again
-	stays         lists.Retry // to record when what has left the sources expires, which stays until then
+	stays         lists.Retry // of recording when entries that have left the sources expire: they stay until then
 }
 
 // EngineList returns a list of the engine for some of the entries, without contents.

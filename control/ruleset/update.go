@@ -64,8 +64,8 @@ func (p *Ruleset) Reading(l *List) (r Reading) {
 	return r
 }
 
-// Staying is the change of a reading where what has left the sources stays, unless it would cut off a peer, or
-// the like, as all else that the change removes. Like Reading, it takes long.
+// Staying returns the change of a reading without the removal of entries that have left the sources. Those
+// that would cut off a peer, or the like, are removed all the same. Like Reading, it takes long.
 func (p *Ruleset) Staying(l *List, r Reading) list.Delta {
 	left, _ := p.Admit(l, r.Delta.Remove.Diff(r.Read).Add)
 	return list.Delta{Add: r.Delta.Add, Remove: r.Delta.Remove.Diff(left).Add}
@@ -153,8 +153,8 @@ func (p *Ruleset) ChangesOf(batch []journal.Change) (changes []engine.Change) {
 const mostRetryInterval = 5 * time.Minute
 
 // Overdue reports whether contents of the fleet are to be tried again: the hub does not send them
-// again. A feed has returned to what it had, and reads its sources again. What stays in any list since its
-// expiry could not be recorded is to leave, too, though its sources may have nothing new for long.
+// again. A feed has returned to what it had, and reads its sources again. In any list, entries that
+// stay because their expiry could not be recorded are tried again, too: its sources may have nothing new for long.
 func (l *List) Overdue(now time.Time) bool {
 	if l.Stays() && !l.Unseen() && l.Refused == nil && l.stays.Due(now) {
 		return true
@@ -162,8 +162,8 @@ func (l *List) Overdue(now time.Time) bool {
 	return l.failed.Err != nil && l.FromFeed == nil && l.failed.Due(now)
 }
 
-// stay has what has left a list's sources stay in a configuration after the last one, whose list tried to
-// record when it expires. It returns what the list is to have.
+// stay keeps the entries that have left a list's sources, and whose expiry the list could not record in
+// the last configuration. It returns the contents of the list with them.
 func (l *List) stay(contents *list.Set, last *Ruleset) *list.Set {
 	old := last.List(l.Name)
 	if old == nil || !old.Stays() || l.TTL == 0 || !l.IsLike(&old.List) {
@@ -173,7 +173,8 @@ func (l *List) stay(contents *list.Set, last *Ruleset) *list.Set {
 	return list.Union(contents, last.Contents(old.SourceNumber).Diff(old.read).Add)
 }
 
-// Stay notes whether, and why, what has left the sources stays, since its expiry could not be recorded.
+// Stay notes why the expiry of entries that have left the sources could not be recorded, so that they stay;
+// nil: nothing stays.
 func (l *List) Stay(err error, now time.Time) {
 	if err == nil {
 		l.stays = lists.Retry{}
@@ -182,7 +183,7 @@ func (l *List) Stay(err error, now time.Time) {
 	l.stays.Fail(err, now, mostRetryInterval)
 }
 
-// Stays reports whether something stays so.
+// Stays reports whether entries stay because their expiry could not be recorded.
 func (l *List) Stays() bool { return l.stays.Err != nil }
 
 // Missed returns the changes to the manual entries of lists that the journal has. What has left a
