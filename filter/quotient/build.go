@@ -68,7 +68,8 @@ func (s *Set) Fill(chunks ...iter.Seq[Entry]) error {
 	for part := range f.parts {
 		slots := f.sorted[f.starts[part]:][:f.exiled[part]]
 		for _, v := range slots {
-			if !s.overflow(s.locate(v&imageMask), uint16(v>>listShift)) {
+			at, list := s.locate(v&imageMask), uint16(v>>listShift)
+			if !s.overflow(at, list) && !(s.spillMove(at.p) && s.spillAdd(at, list)) {
 				return ErrFull
 			}
 		}

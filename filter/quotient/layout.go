@@ -78,7 +78,8 @@ func (w width) plan(keyBits, entries int, highest uint16) Layout {
 
 // buckets returns the size of the spill for n entries: room for six standard
 // deviations more than expected, at five slots a bucket. At that load one entry in
-// 10,000 finds both of its buckets full and another is exiled instead.
+// 10,000 finds both of its buckets full and another is exiled instead. One in some
+// millions has none of these either, for which Fill moves a slot.
 func (w width) buckets(n float64) int {
 	const load = 5
 	exiled := n * w.exiled

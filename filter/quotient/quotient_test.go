@@ -618,26 +618,29 @@ func TestExiled(t *testing.T) {
 		return entries
 	}
 	base := r.Uint32()
-	sets := map[string][]Entry{
-		"random":        randomEntries(r, n, 1),
-		"consecutive":   regular(func(i uint32) uint32 { return base + i }),
-		"every 16th":    regular(func(i uint32) uint32 { return base + i<<4 }),
-		"every 4096th":  regular(func(i uint32) uint32 { return base + i<<12 }),
-		"every 21474th": regular(func(i uint32) uint32 { return base + i*21474 }),
-		"dense /24s":    regular(func(i uint32) uint32 { return i>>8*0x9e3779b1<<8 | i&255 }),
+	sets := []struct {
+		name    string
+		entries []Entry
+	}{
+		{"random", randomEntries(r, n, 1)},
+		{"consecutive", regular(func(i uint32) uint32 { return base + i })},
+		{"every 16th", regular(func(i uint32) uint32 { return base + i<<4 })},
+		{"every 4096th", regular(func(i uint32) uint32 { return base + i<<12 })},
+		{"every 21474th", regular(func(i uint32) uint32 { return base + i*21474 })},
+		{"dense /24s", regular(func(i uint32) uint32 { return i>>8*0x9e3779b1<<8 | i&255 })},
 	}
 	for _, w := range widths {
 		if w.bits < 21 {
 			continue // with so few entries the lines are all but empty
 		}
-		for name, entries := range sets {
+		for _, set := range sets {
 			var most, sum float64
 			full := 0
 			secrets := long.Or(3, 12)
 			for i := range secrets {
 				// Keys are longer for prefixes and for two sides: each with some secret.
 				extra := i % 3
-				scaled := slices.Clone(entries)
+				scaled := slices.Clone(set.entries)
 				for j := range scaled {
 					scaled[j].Key = scaled[j].Key<<(extra&1) | uint64(extra&1) | uint64(extra>>1*j&1)<<33
 				}
@@ -649,11 +652,32 @@ func TestExiled(t *testing.T) {
 				share := float64(s.Exiled()) / n
 				most, sum = max(most, share), sum+share
 			}
-			t.Logf("%d bits, %s: %.4f in the spill, at most %.4f; %d of %d secrets left no room", w.bits, name, sum/float64(secrets-full), most, full, secrets)
+			t.Logf("%d bits, %s: %.4f in the spill, at most %.4f; %d of %d secrets left no room", w.bits, set.name, sum/float64(secrets-full), most, full, secrets)
 			if full > 0 {
-				t.Errorf("%d of %d secrets left no room", full, secrets)
+				t.Errorf("%d bits, %s: %d of %d secrets left no room", w.bits, set.name, full, secrets)
 			}
 		}
+	}
+}
+
+// A spill of fewer buckets than planned is filled, too: chance leaves an entry of some
+// millions without room in its own buckets of a planned one.
+func TestSpillMove(t *testing.T) {
+	r := fixed(2)
+	const n = 100_000
+	entries := randomEntries(r, n, 1)
+	want := make(map[uint64]uint16, n)
+	for _, e := range entries {
+		want[e.Key] = e.List
+	}
+	for range 4 {
+		l := widths[1].plan(32, n, 1)
+		l.Buckets -= l.Buckets * 3 / 10
+		s := newSet(t, l, randomSecret(r))
+		if err := s.Fill(Chunks(entries)...); err != nil {
+			t.Fatalf("%d of %d entries, in a spill of %d buckets: %v", s.Exiled(), n, l.Buckets, err)
+		}
+		check(t, s, want)
 	}
 }
 

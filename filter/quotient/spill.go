@@ -73,6 +73,26 @@ func (s *Set) spillAdd(at place, list uint16) bool {
 	return true
 }
 
+// spillMove moves one of the slots of p's buckets to its other bucket, and reports
+// whether it could. It must not run beside lookups, which may have read the other
+// bucket when the slot comes to it.
+func (s *Set) spillMove(p uint64) bool {
+	first, second := s.buckets(p)
+	for _, b := range [2]uint64{first, second} {
+		for i := b * bucketSlots; i < (b+1)*bucketSlots; i++ {
+			v := s.spill[i]
+			c, d := s.buckets(v & imageMask)
+			other := c ^ d ^ b
+			slots := s.spill[other*bucketSlots:][:bucketSlots]
+			if free := slices.Index(slots, 0); free >= 0 {
+				slots[free], s.spill[i] = v, 0
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // compactionShare is the share of slots in use from which a set needs compaction: below that at
 // which buckets become full, above that which Plan expects.
 const compactionShare = 0.75
