@@ -60,13 +60,13 @@ func (s *Set) Fill(chunks ...iter.Seq[Entry]) error {
 		return errors.New("quotient: Fill of a set that is not empty")
 	}
 	parts := (s.layout.Lines + partLines - 1) / partLines
-	f := &filler{Set: s, chunks: chunks, parts: parts, exiled: make([]int, parts)}
+	f := &filler{Set: s, chunks: chunks, parts: parts, inSpill: make([]int, parts)}
 	if err := f.partition(); err != nil {
 		return err
 	}
 	f.place()
 	for part := range f.parts {
-		slots := f.sorted[f.starts[part]:][:f.exiled[part]]
+		slots := f.sorted[f.starts[part]:][:f.inSpill[part]]
 		for _, v := range slots {
 			at, list := s.locate(v&imageMask), uint16(v>>listShift)
 			if !s.overflow(at, list) && !(s.spillMove(at.p) && s.spillAdd(at, list)) {
@@ -81,11 +81,11 @@ func (s *Set) Fill(chunks ...iter.Seq[Entry]) error {
 // filler is the work of one Fill.
 type filler struct {
 	*Set
-	chunks []iter.Seq[Entry]
-	parts  int
-	sorted []uint64 // the entries as slots of the spill, by partition
-	starts []int    // of each partition in sorted
-	exiled []int    // of each partition: its first slots are left for the spill
+	chunks  []iter.Seq[Entry]
+	parts   int
+	sorted  []uint64 // the entries as slots of the spill, by partition
+	starts  []int    // of each partition in sorted
+	inSpill []int    // of each partition: its first slots are left for the spill
 }
 
 // each calls do for each chunk, at the same time.
@@ -153,14 +153,14 @@ func (f *filler) place() {
 				if part >= f.parts {
 					return
 				}
-				f.exiled[part] = f.placePart(part)
+				f.inSpill[part] = f.placePart(part)
 			}
 		})
 	}
 	all.Wait()
 }
 
-func (f *filler) placePart(part int) (exiled int) {
+func (f *filler) placePart(part int) (inSpill int) {
 	end := len(f.sorted)
 	if part+1 < f.parts {
 		end = f.starts[part+1]
@@ -182,8 +182,8 @@ func (f *filler) placePart(part int) (exiled int) {
 			f.set(in, f.entry(at, in, list))
 			continue
 		}
-		slots[exiled] = v
-		exiled++
+		slots[inSpill] = v
+		inSpill++
 	}
-	return exiled
+	return inSpill
 }

@@ -23,17 +23,17 @@ const (
 // width is a way of dividing the lower 63 bits of a word into lanes.
 type width struct {
 	bits, lanes int
-	// fill is the share of lanes that Plan expects to be in use. exiled is the
-	// share of entries that are then in the spill, as TestExiled measures it.
-	fill, exiled float64
+	// fill is the share of lanes that Plan expects to be in use. inSpill is the
+	// share of entries that are then in the spill, as TestInSpill measures it.
+	fill, inSpill float64
 }
 
 var widths = [...]width{
-	{bits: 63, lanes: 1, fill: 0.55, exiled: 0.051},
-	{bits: 31, lanes: 2, fill: 0.75, exiled: 0.034},
-	{bits: 21, lanes: 3, fill: 0.75, exiled: 0.0138},
-	{bits: 15, lanes: 4, fill: 0.78, exiled: 0.0098},
-	{bits: 12, lanes: 5, fill: 0.75, exiled: 0.0036},
+	{bits: 63, lanes: 1, fill: 0.55, inSpill: 0.051},
+	{bits: 31, lanes: 2, fill: 0.75, inSpill: 0.034},
+	{bits: 21, lanes: 3, fill: 0.75, inSpill: 0.0138},
+	{bits: 15, lanes: 4, fill: 0.78, inSpill: 0.0098},
+	{bits: 12, lanes: 5, fill: 0.75, inSpill: 0.0036},
 }
 
 // Layout is the geometry of a set. Its zero value is not valid.
@@ -78,12 +78,12 @@ func (w width) plan(keyBits, entries int, highest uint16) Layout {
 
 // buckets returns the size of the spill for n entries: room for six standard
 // deviations more than expected, at five slots a bucket. At that load one entry in
-// 10,000 finds both of its buckets full and another is exiled instead. One in some
+// 10,000 finds both of its buckets full and another goes to the spill instead. One in some
 // millions has none of these either, for which Fill moves a slot.
 func (w width) buckets(n float64) int {
 	const load = 5
-	exiled := n * w.exiled
-	return 2 + int(math.Ceil((exiled+6*math.Sqrt(exiled))/load))
+	inSpill := n * w.inSpill
+	return 2 + int(math.Ceil((inSpill+6*math.Sqrt(inSpill))/load))
 }
 
 // Repeat returns a value of one lane in each lane of a word.

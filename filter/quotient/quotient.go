@@ -7,7 +7,7 @@
 // linear probing", 1984. A keyed bijection takes the place of a hash. The position
 // of an entry expresses a part of the image, the quotient, so that only the
 // remainder is stored; both together are the image, and the image is the key.
-// There are no false positives.
+// There are no false positives. bpf/quotient.h is the twin, which reads the set.
 //
 // # Layout
 //
@@ -106,13 +106,13 @@ func slot(p uint64, list uint16) uint64 { return uint64(list)<<listShift | p }
 // Set is an exact set of keys with list numbers. Lookup is safe for
 // concurrent use, also beside one goroutine that calls the other methods.
 type Set struct {
-	lines  []uint64
-	spill  []uint64
-	front  []uint64 // empty: none
-	layout Layout
-	secret Secret
-	len    int
-	exiled int
+	lines   []uint64
+	spill   []uint64
+	front   []uint64 // empty: none
+	layout  Layout
+	secret  Secret
+	len     int
+	inSpill int
 
 	// Constants of Lookup, from the layout.
 	numWords   uint64
@@ -186,8 +186,8 @@ func (s *Set) KeyOf(p uint64) uint64 { return s.inverter().key(p) }
 // Len returns the number of entries.
 func (s *Set) Len() int { return s.len }
 
-// Exiled returns the number of entries in the spill.
-func (s *Set) Exiled() int { return s.exiled }
+// InSpill returns the number of entries in the spill.
+func (s *Set) InSpill() int { return s.inSpill }
 
 // Bytes returns the memory of lines, spill and front.
 func (s *Set) Bytes() int { return s.layout.Bytes() }

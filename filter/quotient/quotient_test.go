@@ -122,15 +122,15 @@ func check(t testing.TB, s *Set, want map[uint64]uint16) {
 		}
 	}
 	spilledWords := make(map[int]bool)
-	exiled := 0
+	inSpill := 0
 	for _, slot := range s.spill {
 		if slot != 0 {
-			exiled++
+			inSpill++
 			spilledWords[s.locate(slot&imageMask).first] = true
 		}
 	}
-	if exiled != s.Exiled() {
-		t.Fatalf("Exiled %d, but %d slots are in use", s.Exiled(), exiled)
+	if inSpill != s.InSpill() {
+		t.Fatalf("InSpill %d, but %d slots are in use", s.InSpill(), inSpill)
 	}
 	for i, w := range s.lines {
 		if w>>63 != 0 != spilledWords[i] {
@@ -240,7 +240,7 @@ func TestAgainstMap(t *testing.T) {
 				s.Delete(addr)
 			}
 			check(t, s, nil)
-			if s.Exiled() != 0 || slices.ContainsFunc(s.lines, func(w uint64) bool { return w != 0 }) {
+			if s.InSpill() != 0 || slices.ContainsFunc(s.lines, func(w uint64) bool { return w != 0 }) {
 				t.Error("the empty set is not zero")
 			}
 		})
@@ -430,7 +430,7 @@ func TestEveryAddress(t *testing.T) {
 	}
 }
 
-// TestConcurrent looks up entries while one writer adds, moves, exiles, changes
+// TestConcurrent looks up entries while one writer adds, moves, spills, changes
 // and removes others and them. A reader asserts only what was true from before the
 // lookup until after it.
 func TestConcurrent(t *testing.T) {
@@ -459,7 +459,7 @@ func TestConcurrent(t *testing.T) {
 		var stop atomic.Bool
 		var writer, all sync.WaitGroup
 		seed := random.Uint64()
-		var writes, exiled atomic.Int64
+		var writes, inSpill atomic.Int64
 		// Lookups of each reader that began and ended: odd during one.
 		var lookups [readers]struct {
 			atomic.Int64
@@ -494,7 +494,7 @@ func TestConcurrent(t *testing.T) {
 					s.Delete(addrs[i])
 					phases[i].Add(1)
 				}
-				exiled.Store(max(exiled.Load(), int64(s.Exiled())))
+				inSpill.Store(max(inSpill.Load(), int64(s.InSpill())))
 				if writes.Load()%512 == 0 {
 					compacted += s.Compact(wait)
 				}
@@ -509,7 +509,7 @@ func TestConcurrent(t *testing.T) {
 				a := &asserted[n]
 				// On a busy machine the writer may get its turn late: readers go on
 				// until there was something to find.
-				few := func() bool { return a.found < least || a.absent < least || exiled.Load() == 0 || writes.Load() < 512 }
+				few := func() bool { return a.found < least || a.absent < least || inSpill.Load() == 0 || writes.Load() < 512 }
 				for done := int64(0); done < total/5/readers || few() && time.Now().Before(deadline); done++ {
 					i := int(r.Uint32() % uint32(len(addrs)))
 					before := phases[i].Load()
@@ -547,8 +547,8 @@ func TestConcurrent(t *testing.T) {
 		for _, a := range asserted {
 			found, none = found+a.found, none+a.absent
 		}
-		t.Logf("%v: %d listed and %d unlisted found so, beside %d writes; up to %d in the spill", l, found, none, writes.Load(), exiled.Load())
-		if !t.Failed() && (found < total/500 || none < total/500 || exiled.Load() == 0) {
+		t.Logf("%v: %d listed and %d unlisted found so, beside %d writes; up to %d in the spill", l, found, none, writes.Load(), inSpill.Load())
+		if !t.Failed() && (found < total/500 || none < total/500 || inSpill.Load() == 0) {
 			t.Error("too few of a kind")
 		}
 	}
@@ -605,9 +605,9 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// TestExiled measures the share of entries in the spill, for random and for
+// TestInSpill measures the share of entries in the spill, for random and for
 // regular sets, under many keys, and that Plan leaves room for them.
-func TestExiled(t *testing.T) {
+func TestInSpill(t *testing.T) {
 	r := fixed(1)
 	const n = 200_000
 	regular := func(next func(i uint32) uint32) []Entry {
@@ -649,7 +649,7 @@ func TestExiled(t *testing.T) {
 					full++
 					continue
 				}
-				share := float64(s.Exiled()) / n
+				share := float64(s.InSpill()) / n
 				most, sum = max(most, share), sum+share
 			}
 			t.Logf("%d bits, %s: %.4f in the spill, at most %.4f; %d of %d secrets left no room", w.bits, set.name, sum/float64(secrets-full), most, full, secrets)
@@ -675,7 +675,7 @@ func TestSpillMove(t *testing.T) {
 		l.Buckets -= l.Buckets * 3 / 10
 		s := newSet(t, l, randomSecret(r))
 		if err := s.Fill(Chunks(entries)...); err != nil {
-			t.Fatalf("%d of %d entries, in a spill of %d buckets: %v", s.Exiled(), n, l.Buckets, err)
+			t.Fatalf("%d of %d entries, in a spill of %d buckets: %v", s.InSpill(), n, l.Buckets, err)
 		}
 		check(t, s, want)
 	}
@@ -708,7 +708,7 @@ func TestRecall(t *testing.T) {
 				if err := s.Put(k, 1); err != nil {
 					full++
 					if s.Compact(func() {}) == 0 {
-						t.Fatalf("%v: %d recalls, %d in %d slots: %v", s.Layout(), recalls, s.Exiled(), len(s.spill), err)
+						t.Fatalf("%v: %d recalls, %d in %d slots: %v", s.Layout(), recalls, s.InSpill(), len(s.spill), err)
 					}
 					continue
 				}
@@ -928,7 +928,7 @@ func BenchmarkBuild(b *testing.B) {
 		}
 		b.ReportMetric(float64(time.Since(start))/float64(b.N)/float64(len(entries)), "ns/entry")
 		b.ReportMetric(float64(s.Bytes())/float64(len(entries)), "B/entry")
-		b.ReportMetric(float64(s.Exiled())/float64(len(entries)), "exiled/entry")
+		b.ReportMetric(float64(s.InSpill())/float64(len(entries)), "spilled/entry")
 	})
 }
 
@@ -965,7 +965,7 @@ func BenchmarkLookup(b *testing.B) {
 }
 
 // BenchmarkUpdate replaces one entry by another, in a set with a quarter more
-// room: at the planned fill, replacements exile more than Fill does.
+// room: at the planned fill, replacements fill the spill more than Fill does.
 func BenchmarkUpdate(b *testing.B) {
 	entries := randomEntries(fixed(3), 1_000_000, 1)
 	s, err := Build(Plan(32, len(entries)*5/4, 1), entries)
@@ -990,5 +990,5 @@ func BenchmarkUpdate(b *testing.B) {
 			break
 		}
 	}
-	b.ReportMetric(float64(s.Exiled())/float64(s.Len()), "exiled/entry")
+	b.ReportMetric(float64(s.InSpill())/float64(s.Len()), "spilled/entry")
 }

@@ -69,7 +69,7 @@ func (s *Set) spillAdd(at place, list uint16) bool {
 	if w := s.lines[at.first]; w&spilled == 0 {
 		atomic.StoreUint64(&s.lines[at.first], w|spilled)
 	}
-	s.exiled++
+	s.inSpill++
 	return true
 }
 
@@ -98,9 +98,9 @@ func (s *Set) spillMove(p uint64) bool {
 const compactionShare = 0.75
 
 // NeedsCompaction reports whether a Compact is due. As entries are replaced by others, more
-// and more of them are exiled, though lanes become free.
+// and more of them go to the spill, though lanes become free.
 func (s *Set) NeedsCompaction() bool {
-	return float64(s.exiled) > compactionShare*float64(len(s.spill))
+	return float64(s.inSpill) > compactionShare*float64(len(s.spill))
 }
 
 // Compact moves entries of the spill to lanes that have become free, and returns
@@ -171,7 +171,7 @@ func (s *Set) copyBack(line int, originals []lane) []lane {
 // in the spill needs it.
 func (s *Set) spillRemove(i int, at place) {
 	atomic.StoreUint64(&s.spill[i], 0)
-	s.exiled--
+	s.inSpill--
 	first, second := s.buckets(at.p)
 	for _, b := range [2]uint64{first, second} {
 		for _, v := range s.spill[b*bucketSlots:][:bucketSlots] {

@@ -36,7 +36,7 @@ func (s *Set) Put(k uint64, list uint16) error {
 		s.set(in, s.entry(at, in, list))
 		return nil
 	}
-	if s.exiled > 0 {
+	if s.inSpill > 0 {
 		if i := s.findSpill(at.p); i >= 0 {
 			atomic.StoreUint64(&s.spill[i], slot(at.p, list))
 			return nil
@@ -77,8 +77,8 @@ func (s *Set) add(at place, list uint16) error {
 	return nil
 }
 
-// overflow adds an image to full words: it exiles it, or if its buckets are full
-// too, another one, which is in its first word, and takes its lane.
+// overflow adds an image whose words are full to the spill, or if its buckets are full
+// too, adds another one, which is in its first word, and takes its lane.
 func (s *Set) overflow(at place, list uint16) bool {
 	if s.spillAdd(at, list) {
 		return true

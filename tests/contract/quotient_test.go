@@ -70,7 +70,7 @@ func setOf(t *testing.T, layout membership.Layout, block loader.KeySet) (*member
 }
 
 // Beside a writer that adds, removes and changes addresses in crowded lines of the
-// quotient table, so that entries move, are exiled and return all the time, the
+// quotient table, so that entries move, go to the spill and return all the time, the
 // kernel's program finds the listed ones at each of 4·10⁶ lookups, 10⁸ with
 // WEIR_LONG=1, and never an unlisted one. A lookup is judged only where its answer was the same before and
 // after a run of the program.
