@@ -12,11 +12,6 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type WeirBucket struct {
-	_     structs.HostLayout
-	Slots [8]uint64
-}
-
 type WeirConnection struct {
 	_      structs.HostLayout
 	Local  [4]uint32
@@ -43,15 +38,13 @@ type WeirConversation struct {
 	Pad   uint32
 }
 
-type WeirCounter struct {
-	_       structs.HostLayout
-	Packets uint64
-	Bytes   uint64
-}
-
 type WeirCpuRow struct {
-	_          structs.HostLayout
-	ByReason   [26]WeirCounter
+	_        structs.HostLayout
+	ByReason [26]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
 	Refuted    uint64
 	EventsLost uint64
 	Banks      uint64
@@ -96,10 +89,18 @@ type WeirEthertypeRow struct {
 	ByType [31]struct {
 		_      structs.HostLayout
 		Type   uint64
-		Frames WeirCounter
+		Frames struct {
+			_       structs.HostLayout
+			Packets uint64
+			Bytes   uint64
+		}
 	}
-	Others WeirCounter
-	Pad    uint64
+	Others struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Pad uint64
 }
 
 type WeirEvent struct {
@@ -251,24 +252,6 @@ type WeirLoopConfig struct {
 	Pad     uint8
 }
 
-type WeirLoopOutcome uint32
-
-const (
-	WeirLoopOutcomeLOOP_UNTOUCHED       WeirLoopOutcome = 0
-	WeirLoopOutcomeLOOP_INSERTED        WeirLoopOutcome = 1
-	WeirLoopOutcomeLOOP_VISITED         WeirLoopOutcome = 2
-	WeirLoopOutcomeLOOP_SUSPECTED       WeirLoopOutcome = 3
-	WeirLoopOutcomeLOOP_LOOPED          WeirLoopOutcome = 4
-	WeirLoopOutcomeLOOP_REMOVED         WeirLoopOutcome = 5
-	WeirLoopOutcomeLOOP_TOO_LARGE       WeirLoopOutcome = 6
-	WeirLoopOutcomeLOOP_NO_ROOM         WeirLoopOutcome = 7
-	WeirLoopOutcomeLOOP_FRAGMENT        WeirLoopOutcome = 8
-	WeirLoopOutcomeLOOP_OPTIONS_PRESENT WeirLoopOutcome = 9
-	WeirLoopOutcomeLOOP_FORGED          WeirLoopOutcome = 10
-	WeirLoopOutcomeLOOP_FOREIGN         WeirLoopOutcome = 11
-	WeirLoopOutcomeLOOP_OUTCOME_COUNT   WeirLoopOutcome = 12
-)
-
 type WeirLoopRow struct {
 	_       structs.HostLayout
 	Packets [16]uint64
@@ -291,10 +274,18 @@ type WeirMulticastPort struct {
 }
 
 type WeirMulticastRow struct {
-	_        structs.HostLayout
-	Listed   WeirCounter
-	Unlisted WeirCounter
-	Pad      [4]uint64
+	_      structs.HostLayout
+	Listed struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Unlisted struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Pad [4]uint64
 }
 
 type WeirPacket struct {
@@ -325,28 +316,6 @@ type WeirPartner struct {
 	Pad    [2]uint8
 }
 
-type WeirPenaltyBucket struct {
-	_     structs.HostLayout
-	Slots struct {
-		_      structs.HostLayout
-		Hashes [8]uint64
-	}
-	Entries [8]struct {
-		_     structs.HostLayout
-		Until uint64
-		Cost  uint64
-		Burst uint64
-		Full  uint64
-	}
-}
-
-type WeirPolicerBin struct {
-	_     structs.HostLayout
-	Seen  uint64
-	Rate  uint64
-	Level uint64
-}
-
 type WeirPolicerConfig struct {
 	_          structs.HostLayout
 	Secret     WeirSecret
@@ -368,40 +337,17 @@ type WeirPolicerConfig struct {
 	Pad        [4]uint8
 }
 
-type WeirPolicerController uint32
-
-const (
-	WeirPolicerControllerPOLICER_FAIR   WeirPolicerController = 0
-	WeirPolicerControllerPOLICER_BLUE   WeirPolicerController = 1
-	WeirPolicerControllerPOLICER_BUCKET WeirPolicerController = 2
-)
-
 type WeirPolicerCpu struct {
 	_        structs.HostLayout
 	Credit   uint64
 	Random   uint64
-	Outcomes [5]WeirCounter
-	Pad      [4]uint64
-	Arrived  [1024]uint64
-}
-
-type WeirPolicerOutcome uint32
-
-const (
-	WeirPolicerOutcomePOLICER_PASSED   WeirPolicerOutcome = 0
-	WeirPolicerOutcomePOLICER_MARKED   WeirPolicerOutcome = 1
-	WeirPolicerOutcomePOLICER_EARLY    WeirPolicerOutcome = 2
-	WeirPolicerOutcomePOLICER_BOXED    WeirPolicerOutcome = 3
-	WeirPolicerOutcomePOLICER_OVER     WeirPolicerOutcome = 4
-	WeirPolicerOutcomePOLICER_OUTCOMES WeirPolicerOutcome = 5
-)
-
-type WeirPolicerSlice struct {
-	_     structs.HostLayout
-	At    uint64
-	Epoch uint64
-	Boxed uint64
-	Pad   uint64
+	Outcomes [5]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Pad     [4]uint64
+	Arrived [1024]uint64
 }
 
 type WeirPolicerState struct {
@@ -423,8 +369,19 @@ type WeirPolicerState struct {
 	Guarded     uint64
 	Pad3        [2]uint64
 	Probability [1024]uint32
-	Slices      [16]WeirPolicerSlice
-	Bins        [1024]WeirPolicerBin
+	Slices      [16]struct {
+		_     structs.HostLayout
+		At    uint64
+		Epoch uint64
+		Boxed uint64
+		Pad   uint64
+	}
+	Bins [1024]struct {
+		_     structs.HostLayout
+		Seen  uint64
+		Rate  uint64
+		Level uint64
+	}
 }
 
 type WeirPrefixLength struct {
@@ -598,19 +555,6 @@ const (
 	WeirTunnelTUNNEL_GTPU  WeirTunnel = 4
 	WeirTunnelTUNNEL_COUNT WeirTunnel = 5
 )
-
-type WeirWindowBucket struct {
-	_     structs.HostLayout
-	Slots struct {
-		_      structs.HostLayout
-		Hashes [8]uint64
-	}
-	Entries [8]struct {
-		_     structs.HostLayout
-		Since uint64
-		Units uint64
-	}
-}
 
 // Names of all BPF objects in the ELF.
 //
