@@ -7,80 +7,96 @@
 // kernel memory as well as on the heap; the control plane builds and reads the
 // kernel's maps with them.
 //
-//   - [weir/filter/hash]: a keyed hash with a bound on collisions, XXH64, and what is
-//     derived from their 64 bits (bpf/universal.h, bpf/hash.h).
-//   - [weir/filter/packet]: the parser (bpf/parse.h).
-//   - [weir/filter/key]: shapes and keys for tuple space search. Srinivasan,
-//     Suri and Varghese, "Packet classification using tuple space search",
-//     1999 (bpf/key.h).
-//   - [weir/filter/membership]: the set of listed keys: markers, the cascade, the
-//     weights of hot elements, and a table of fingerprints (bpf/set.h, bpf/marker.h,
-//     bpf/hot.h).
-//   - [weir/filter/cascade]: a blocked Bloom filter, a key's bits in one line or more.
-//     Putze, Sanders and Singler, "Cache-, hash- and space-efficient Bloom filters", 2007
-//     (bpf/cascade.h).
-//   - [weir/filter/cuckoo]: a cuckoo hash table of fingerprints. Fan, Andersen, Kaminsky
-//     and Mitzenmacher, "Cuckoo filter: practically better than Bloom", 2014 (bpf/table.h).
-//   - [weir/filter/blocked]: a blocked Bloom filter in which an element has one cache
-//     line, of recent flows, of the pairs that guards count, and of digests (bpf/cascade.h).
-//   - [weir/filter/quotient]: the exact set of IPv4 addresses and prefixes, in 2 to
-//     6 bytes an entry, by quotienting. Knuth, "The art of computer programming",
-//     volume 3, 1973; Cleary, "Compact hash tables using bidirectional linear
-//     probing", 1984 (bpf/quotient.h).
-//   - [weir/filter/sketch]: heavy hitters: multistage filter, conservative
-//     update and flow memory. Estan and Varghese, "New directions in traffic
-//     measurement and accounting", 2002; Cormode and Muthukrishnan, "An improved
-//     data stream summary", 2005 (bpf/tracker.h).
-//   - [weir/filter/sfb]: policing and queue management. Feng, Kandlur, Saha and Shin,
-//     "Stochastic fair blue", 2001; Pan, Breslau, Prabhakar and Shenker, "Approximate
-//     fairness through differential dropping", 2003 (bpf/police.h).
-//   - [weir/filter/recent]: the flows of the recent past. Chang, Feng and Li,
-//     "Approximate caches for packet classification", 2004 (bpf/first.h).
-//   - [weir/filter/newflow]: the flows that were not seen lately, counted, and those of
-//     them that have an event (bpf/first.h).
-//   - [weir/filter/penalty]: rate limits and blocks of single flows by the
-//     generic cell rate algorithm, ITU-T I.371 (bpf/penalty.h).
-//   - [weir/filter/icarus]: loop detection. Whitaker and Wetherall, "Forwarding
-//     without loops in Icarus", 2002 (bpf/loop.h).
-//   - [weir/filter/invariant]: the parts of a packet that forwarding does not change
-//     (bpf/invariant.h).
-//   - [weir/filter/digest]: packet digests for traceback. Snoeren et al.,
-//     "Hash-based IP traceback", 2001 (bpf/digest.h).
-//   - [weir/filter/multicast]: multicast forwarding with a Bloom filter for each
-//     port, after Grönvall (bpf/multicast.h).
-//   - [weir/filter/conntrack]: connections that this host opens, and with whom it has
-//     conversed (bpf/replies.h, bpf/collateral.h).
-//   - [weir/filter/verdict]: the decision on a frame, for which it asks the others
-//     (bpf/pipeline.h).
+//   - [weir/filter/blocked] implements Bloom filters in which all bits of an
+//     element lie in one cache line: Putze, Sanders and Singler, "Cache-, hash-
+//     and space-efficient Bloom filters", 2007 (bpf/cascade.h).
+//   - [weir/filter/cascade] implements the blocked Bloom filter that sets of
+//     listed keys begin with (bpf/cascade.h).
+//   - [weir/filter/conntrack] remembers connections of this host, and with whom
+//     it has conversed (bpf/replies.h, bpf/collateral.h).
+//   - [weir/filter/cuckoo] implements a hash table of fingerprints, each with a
+//     number, after Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo filter:
+//     practically better than Bloom", 2014 (bpf/table.h).
+//   - [weir/filter/digest] records the packets that passed, to answer whether
+//     and when a given packet did: the Source Path Isolation Engine (SPIE) of
+//     Snoeren and others ("Hash-based IP traceback", SIGCOMM 2001; Broder and
+//     Mitzenmacher's survey, section 8.2) (bpf/digest.h).
+//   - [weir/filter/hash] has the hash functions of weir's filters: Secret,
+//     whose collisions are bounded for keys chosen without it, XXH64 with a
+//     seed, and the values derived from their 64 bits (bpf/universal.h,
+//     bpf/hash.h).
+//   - [weir/filter/icarus] detects packets in routing loops with a small Bloom
+//     filter that every packet carries (Whitaker and Wetherall, "Forwarding
+//     without loops in Icarus", 2002; Broder and Mitzenmacher's survey, section
+//     7.1) (bpf/loop.h).
+//   - [weir/filter/invariant] extracts the parts of a packet that forwarding
+//     does not change, by which several nodes recognise it: those of the Source
+//     Path Isolation Engine (SPIE) of Snoeren and others ("Hash-based IP
+//     traceback", SIGCOMM 2001), without checksums (bpf/invariant.h).
+//   - [weir/filter/key] defines what weir can list: an exact match on a shape
+//     of a packet's addresses, ports and protocol (bpf/key.h).
+//   - [weir/filter/membership] implements the set of listed keys: markers, the
+//     cascade, the weights of hot elements and the fingerprint table, combined
+//     for all shapes in use (bpf/set.h, bpf/marker.h, bpf/hot.h).
+//   - [weir/filter/multicast] implements multicast forwarding with Bloom
+//     filters, as in Broder and Mitzenmacher's survey (section 7.3, after
+//     Grönvall): instead of a list of interfaces for each group, each
+//     interface has a Bloom filter of the groups that it wants, and gets a copy
+//     of each packet whose group its filter contains (bpf/multicast.h).
+//   - [weir/filter/newflow] counts the flows that packets begin, and chooses
+//     those that have an event (bpf/first.h).
+//   - [weir/filter/packet] parses frames exactly as the data plane does:
+//     Ethernet with VLAN tags, PPPoE sessions, MPLS label stacks, IPv4 with
+//     options and fragments, IPv6 with extension headers, TCP, UDP, UDP-Lite,
+//     SCTP, DCCP, ICMP (bpf/parse.h).
+//   - [weir/filter/penalty] implements rate limits and blocks for single flows,
+//     each with an expiry (bpf/penalty.h, bpf/threshold.h).
+//   - [weir/filter/quotient] is an exact set of keys of 32 to 34 bits with list
+//     numbers, in 2 to 6 bytes an entry: of IPv4 addresses, and prefixes of all
+//     lengths (bpf/quotient.h).
+//   - [weir/filter/recent] remembers the items of the recent past of an endless
+//     stream (bpf/first.h).
+//   - [weir/filter/sfb] implements Stochastic Fair Blue queue management (Feng,
+//     Kandlur, Saha and Shin, INFOCOM 2001; Broder and Mitzenmacher's survey,
+//     section 7.2), with the details and defaults of Linux's sch_sfb
+//     (bpf/police.h).
+//   - [weir/filter/sketch] counts the traffic of every flow in memory that does
+//     not grow with the number of flows, and finds the heavy hitters
+//     (bpf/tracker.h).
+//   - [weir/filter/verdict] is the reference implementation of the data plane's
+//     decision on a frame: bpf/pipeline.h is tested against it, and it is the
+//     Go engine of `weir replay` (bpf/pipeline.h).
 //
 // # Control plane
 //
 // Used by the daemon or by a command, without a counterpart in the kernel.
 //
-//   - [weir/filter/counting]: counters that make deletion possible, spectral and
-//     space-code filters. Fan, Cao, Almeida and Broder, "Summary cache", 2000; Cohen
-//     and Matias, "Spectral Bloom filters", 2003; Kumar, Xu, Li and Wang, "Space-code
-//     Bloom filter for efficient traffic flow measurement", 2003.
-//   - [weir/filter/invertible]: tables from which the difference of two sets is listed.
-//     Goodrich and Mitzenmacher, "Invertible Bloom lookup tables", 2011.
-//   - [weir/filter/prefix]: the prefix lengths to store. Srinivasan and Varghese,
-//     "Fast address lookups using controlled prefix expansion", 1999.
-//   - [weir/filter/fpr]: false-positive rates, exact and classic. Christensen,
-//     Roginsky and Jimeno, "A new analysis of the false positive rate of a Bloom
-//     filter", 2010.
-//   - [weir/filter/weighted]: how many bits each element gets. Bruck, Gao and
-//     Jiang, "Weighted Bloom filter", 2006.
-//   - [weir/filter/bloom]: the standard and the partitioned filter. Bloom,
-//     "Space/time trade-offs in hash coding with allowable errors", 1970.
-//   - [weir/filter/compress]: filters compressed for transmission. Mitzenmacher,
-//     "Compressed Bloom filters", 2002.
-//   - [weir/filter/stable]: duplicates in endless streams. Deng and Rafiei,
-//     "Approximately detecting duplicates for streaming data using stable Bloom
-//     filters", 2006; Boraskar, Gabale, Kulkarni and Kulkarni,
-//     "Importance-aware Bloom filter", 2013.
-//   - [weir/filter/snapshot]: exact sets and their differences as bytes, 1.28 an entry
-//     for ten million IPv4 addresses.
-//   - [weir/filter/ordered]: sorting that is compiled once for all types, which is smaller
+//   - [weir/filter/bloom] implements the standard and the partitioned Bloom
+//     filter, set operations on their bits, and estimates from them.
+//   - [weir/filter/compress] implements compressed Bloom filters: sparse
+//     filters, with more bits and fewer hash functions than are optimal in
+//     memory, that are entropy-coded for transmission.
+//   - [weir/filter/counting] implements Bloom filters whose cells are counters:
+//     the counting filter, which supports deletion, and the spectral filters,
+//     which estimate how often an element was inserted.
+//   - [weir/filter/fpr] computes false-positive rates: of the standard Bloom
+//     filter by every formula in use, right and wrong, and of the blocked
+//     layouts that keep a key's bits in one cache line.
+//   - [weir/filter/invertible] implements invertible Bloom lookup tables
+//     (Goodrich and Mitzenmacher, 2011): Bloom filters whose cells are sums, so
+//     that the elements of a small set can be listed.
+//   - [weir/filter/ordered] sorts a few values of any type.
+//   - [weir/filter/prefix] chooses the prefix lengths at which a set of CIDR
+//     entries is stored.
+//   - [weir/filter/snapshot] encodes sets of keys exactly and compactly, to
+//     send them to other hosts: whole, or as the difference of two versions.
+//   - [weir/filter/stable] detects duplicates in endless streams in constant
+//     memory, by forgetting.
+//   - [weir/filter/weighted] implements the weighted Bloom filter of Bruck, Gao
+//     and Jiang: the number of hash functions k_e differs from element to
+//     element, more for those that are queried often and are unlikely members,
+//     to minimise the false-positive rate of the queries rather than that of
+//     the elements.
 //
 // # Papers
 //
@@ -88,17 +104,19 @@
 // filters: a survey", 2004, and others, for use as libraries. In weir only
 // docs/papers uses them.
 //
-//   - [weir/filter/attenuated]: resource and geographic routing. Rhea and
-//     Kubiatowicz, "Probabilistic location and routing", 2002; Czerwinski et al., "An
-//     architecture for a secure service discovery service", 1999; Hsiao, "Geographical
-//     region summary service for geographical routing", 2001.
-//   - [weir/filter/bloomier]: fixed maps. Chazelle, Kilian, Rubinfeld and Tal, "The
-//     Bloomier filter", 2004.
-//   - [weir/filter/reconcile]: set difference, summary caches, semijoins and
-//     differential files. Byers, Considine, Mitzenmacher and Rost, "Informed content
-//     delivery across adaptive overlay networks", 2002; Byers, Considine and
-//     Mitzenmacher, "Fast approximate reconciliation of set differences", 2002; Fan et
-//     al., "Summary cache", 2000; Mullin, "Optimal semijoins for distributed database
-//     systems", 1990; Gremillion, "Designing a Bloom filter for differential file
-//     access", 1982.
+//   - [weir/filter/attenuated] implements resource routing with Bloom filters:
+//     attenuated Bloom filters, with which each router of an overlay network
+//     records what it can reach over each of its links and in how many hops, a
+//     tree in which each node records what its subtree contains, and a grid of
+//     squares with mobile hosts.
+//   - [weir/filter/bloomier] implements the Bloomier filter of Chazelle,
+//     Kilian, Rubinfeld and Tal (The Bloomier filter: an efficient data
+//     structure for static support lookup tables, 2004; Broder and
+//     Mitzenmacher's survey, section 9): a fixed map in a few bits an element,
+//     which returns the right value for each of its keys, and for another key
+//     either that it is absent or, with a known probability, any value.
+//   - [weir/filter/reconcile] synchronises sets between parties that exchange
+//     Bloom filters: the approximate difference and intersection of two sets,
+//     joins of relations, and summary caches, which replicate a changing
+//     filter; and differential files.
 package filter

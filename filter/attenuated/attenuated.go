@@ -5,6 +5,11 @@
 //
 // Sections refer to Broder and Mitzenmacher, Network Applications of Bloom
 // Filters: A Survey (Internet Mathematics 1, 2004).
+//
+// Attenuated filters are of Rhea and Kubiatowicz, "Probabilistic location and routing", 2002;
+// the tree is of Czerwinski and others, "An architecture for a secure service discovery
+// service", 1999; the grid is of Hsiao, "Geographical region summary service for geographical
+// routing", 2001.
 package attenuated
 
 import (

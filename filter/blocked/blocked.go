@@ -1,6 +1,6 @@
 // Package blocked implements Bloom filters in which all bits of an element lie in one cache
 // line: Putze, Sanders and Singler, "Cache-, hash- and space-efficient Bloom filters", 2007.
-// The data plane remembers elements in them, each at the cost of one cache miss.
+// The data plane remembers elements in them, each at the cost of one cache miss: bpf/cascade.h is the twin.
 package blocked
 
 import (

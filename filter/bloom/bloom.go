@@ -3,6 +3,7 @@
 //
 // Its source is Broder and Mitzenmacher, Network Applications of Bloom
 // Filters: A Survey (Internet Mathematics 1, 2004), to which sections refer.
+// The filter is of Bloom, "Space/time trade-offs in hash coding with allowable errors", 1970.
 package bloom
 
 import (

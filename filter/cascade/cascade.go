@@ -1,4 +1,6 @@
 // Package cascade implements the blocked Bloom filter that sets of listed keys begin with.
+// A key's bits are in one cache line or more: Putze, Sanders and Singler, "Cache-, hash- and
+// space-efficient Bloom filters", 2007. bpf/cascade.h is the twin.
 package cascade
 
 import (

@@ -1,4 +1,5 @@
 // Package conntrack remembers connections of this host, and with whom it has conversed.
+// bpf/replies.h and bpf/collateral.h are the twins.
 package conntrack
 
 import (

@@ -4,6 +4,10 @@
 //
 // Sections refer to Broder and Mitzenmacher, Network Applications of Bloom
 // Filters: A Survey (Internet Mathematics 1, 2004).
+//
+// The counting filter is of Fan, Cao, Almeida and Broder, "Summary cache", 2000; spectral
+// filters are of Cohen and Matias, "Spectral Bloom filters", 2003; space-code filters are of
+// Kumar, Xu, Li and Wang, "Space-code Bloom filter for efficient traffic flow measurement", 2003.
 package counting
 
 import (

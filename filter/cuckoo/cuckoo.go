@@ -1,4 +1,6 @@
-// Package cuckoo implements a hash table of fingerprints, each with a number.
+// Package cuckoo implements a hash table of fingerprints, each with a number,
+// after Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo filter: practically better
+// than Bloom", 2014. bpf/table.h is the twin.
 package cuckoo
 
 import (

@@ -1,10 +1,11 @@
 // Package digest records the packets that passed, to answer whether and when a
-// given packet did: the Source Path Isolation Engine (SPIE) of Snoeren et al.
-// ("Hash-based IP traceback", SIGCOMM 2001; Broder and Mitzenmacher's survey,
+// given packet did: the Source Path Isolation Engine (SPIE) of Snoeren and
+// others ("Hash-based IP traceback", SIGCOMM 2001; Broder and Mitzenmacher's survey,
 // section 8.2).
 //
 // A packet's digest is a keyed hash of the parts that forwarding does not
-// change. A Log keeps one Bloom filter of digests for each time slice.
+// change. A Log keeps one Bloom filter of digests for each time slice. bpf/digest.h
+// fills one in the kernel.
 package digest
 
 import (

@@ -8,6 +8,8 @@
 // it passed happen to cover this one: a false alarm, whose exact probability
 // [FalseAlarm] returns. The published analysis uses the classic formula of the
 // false-positive rate, which does not apply to filters this small.
+//
+// bpf/loop.h is the twin.
 package icarus
 
 import (

@@ -1,7 +1,7 @@
 // Package membership implements the set of listed keys: markers, the cascade,
 // the weights of hot elements and the fingerprint table, combined for all
-// shapes in use. It is bit-exact with the data plane (bpf/set.h and the headers
-// that it includes), and works on kernel memory as well as on the heap.
+// shapes in use. It is bit-exact with the data plane (bpf/set.h, bpf/marker.h,
+// bpf/hot.h), and works on kernel memory as well as on the heap.
 package membership
 
 import (

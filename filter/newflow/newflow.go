@@ -1,4 +1,5 @@
 // Package newflow counts the flows that packets begin, and chooses those that have an event.
+// bpf/first.h is the twin.
 package newflow
 
 import (

@@ -8,6 +8,7 @@
 // items by their importance.
 //
 // [Cells] are filters of package stable in the form that the kernel has.
+// bpf/first.h has the twins.
 package recent
 
 import (

@@ -4,6 +4,13 @@
 //
 // Sections refer to Broder and Mitzenmacher, Network Applications of Bloom
 // Filters: A Survey (Internet Mathematics 1, 2004).
+//
+// Differences are after Byers, Considine, Mitzenmacher and Rost, "Informed content delivery
+// across adaptive overlay networks", 2002, and Byers, Considine and Mitzenmacher, "Fast
+// approximate reconciliation of set differences", 2002; summary caches after Fan and others,
+// "Summary cache", 2000; joins after Mullin, "Optimal semijoins for distributed database
+// systems", 1990; differential files after Gremillion, "Designing a Bloom filter for
+// differential file access", 1982.
 package reconcile
 
 import (

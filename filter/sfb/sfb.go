@@ -10,6 +10,9 @@
 // whose probability reaches 1 despite all marks is unresponsive, and limited to
 // a small rate. The hash function changes periodically, so that no flow shares
 // all bins with an unresponsive one for long.
+//
+// The policer, the twin of bpf/police.h, can also drop by a flow's rate, after Pan, Breslau,
+// Prabhakar and Shenker, "Approximate fairness through differential dropping", 2003.
 package sfb
 
 import (

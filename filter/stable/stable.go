@@ -2,7 +2,7 @@
 // forgetting.
 //
 // It implements the five filters that Boraskar, Gabale, Kulkarni and Kulkarni
-// compare in "Importance-aware Bloom Filter": the standard Bloom filter, the
+// compare in "Importance-aware Bloom Filter", 2013: the standard Bloom filter, the
 // stable Bloom filter (Deng and Rafiei 2006), and the importance-aware filters
 // with two classes (IBF-2C), with many (IBF-MC), and with deletion by value
 // (IBF-H). All are an array of m cells of d bits, K of which belong to an item.

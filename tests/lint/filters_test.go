@@ -1,54 +1,137 @@
 package lint
 
 import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// TestMapOfFilters checks filter/doc.go: every package is on the map once, under
-// the heading of its use in the product, and the C headers it names exist.
+var update = flag.Bool("update", false, "write filter/doc.go")
+
+// mapOfFilters is the text of filter/doc.go, without the packages of each group.
+const mapOfFilters = `// Package filter is the map of the packages below it: one data structure each,
+// in pure Go, without I/O. It contains no code itself.
+//
+// # Data plane
+//
+// Bit-exact twins of the C under bpf/, each tested against it. They work on
+// kernel memory as well as on the heap; the control plane builds and reads the
+// kernel's maps with them.
+//
+%s//
+// # Control plane
+//
+// Used by the daemon or by a command, without a counterpart in the kernel.
+//
+%s//
+// # Papers
+//
+// Applications from Broder and Mitzenmacher, "Network applications of Bloom
+// filters: a survey", 2004, and others, for use as libraries. In weir only
+// docs/papers uses them.
+//
+%spackage filter
+`
+
+// TestMapOfFilters checks filter/doc.go against the comments of the packages. With
+// -update it writes the file.
 func TestMapOfFilters(t *testing.T) {
-	list := func(args ...string) []string {
+	list := func(args ...string) string {
 		cmd := exec.Command("go", append([]string{"list"}, args...)...)
 		cmd.Dir = root
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatalf("%v: %v", cmd, err)
 		}
-		return strings.Fields(string(out))
+		return string(out)
 	}
-	product := list("-deps", "./cmd/weir")
+	product := strings.Fields(list("-deps", "./cmd/weir"))
 
-	var mapped []string
-	for _, section := range strings.Split(read(t, "filter/doc.go"), "// # ")[1:] {
-		heading, _, _ := strings.Cut(section, "\n")
-		for _, entry := range strings.Split(section, "//   - [")[1:] {
-			name, entry, _ := strings.Cut(entry, "]: ")
-			mapped = append(mapped, name)
-			headers := regexp.MustCompile(`bpf/\w+\.h`).FindAllString(entry, -1)
+	var dataPlane, controlPlane, papers strings.Builder
+	dec := json.NewDecoder(strings.NewReader(list("-json=Dir,ImportPath,Name,Doc,GoFiles", "./filter/...")))
+	for dec.More() {
+		var p struct {
+			Dir, ImportPath, Name, Doc string
+			GoFiles                    []string
+		}
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		if p.Name == "filter" || strings.Contains(p.ImportPath, "/internal/") {
+			continue
+		}
+		into, linked := &papers, slices.Contains(product, p.ImportPath)
+		says, ok := strings.CutPrefix(strings.TrimSuffix(p.Doc, "."), "Package "+p.Name+" ")
+		if !ok {
+			t.Errorf("%s: the comment does not begin with Package %s", p.ImportPath, p.Name)
+		}
+		headers := twins(t, p.Dir, p.GoFiles)
+		switch {
+		case len(headers) > 0 && !linked:
+			t.Errorf("%s: the twin of %v, but not linked into weir", p.ImportPath, headers)
+		case len(headers) > 0:
+			into, says = &dataPlane, says+" ("+strings.Join(headers, ", ")+")"
+		case linked:
+			into = &controlPlane
+		}
+		fmt.Fprintf(into, "  - [%s] %s.\n", p.ImportPath, says)
+	}
+
+	want := fmt.Sprintf(mapOfFilters, wrapped(dataPlane.String()), wrapped(controlPlane.String()), wrapped(papers.String()))
+	path := filepath.Join(root, "filter", "doc.go")
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, "filter/doc.go") != want {
+		t.Error("filter/doc.go is not what the comments of the packages say: go test ./tests/lint -run TestMapOfFilters -update")
+	}
+}
+
+// twins returns the C headers that a package's comment names.
+func twins(t *testing.T, dir string, files []string) []string {
+	for _, name := range files {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, doc, ok := strings.Cut("\n"+string(text), "\n// Package "); ok {
+			doc, _, _ = strings.Cut(doc, "\npackage ")
+			headers := regexp.MustCompile(`bpf/\w+\.h`).FindAllString(doc, -1)
 			for _, h := range headers {
 				read(t, h)
 			}
-			if (heading == "Data plane") != (len(headers) > 0) {
-				t.Errorf("%s: under %q with the headers %v", name, heading, headers)
-			}
-			if linked := slices.Contains(product, name); linked != (heading != "Papers" && heading != "Next") {
-				t.Errorf("%s: under %q, but linked into weir is %t", name, heading, linked)
-			}
+			return headers
 		}
 	}
+	return nil
+}
 
-	var want []string
-	for _, p := range list("./filter/...") {
-		if p != "weir/filter" && !strings.Contains(p, "/internal/") {
-			want = append(want, p)
+// wrapped returns list items as lines of a comment, each at most 80 bytes long.
+func wrapped(items string) string {
+	var b strings.Builder
+	for item := range strings.Lines(items) {
+		line := "//   "
+		for i, word := range strings.Fields(item) {
+			switch {
+			case i == 0:
+				line += word
+			case len(line)+1+len(word) > 80:
+				b.WriteString(line + "\n")
+				line = "//     " + word
+			default:
+				line += " " + word
+			}
 		}
+		b.WriteString(line + "\n")
 	}
-	slices.Sort(mapped)
-	if !slices.Equal(mapped, want) {
-		t.Errorf("on the map are\n%q, want\n%q", mapped, want)
-	}
+	return b.String()
 }
