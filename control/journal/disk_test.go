@@ -133,46 +133,54 @@ func TestOpenOnFullDisk(t *testing.T) {
 }
 
 // TestLongTailOnFullDisk keeps what is cut off an end, once there is room for it, before the journal is
-// written anew without that.
+// written anew or cut: both where the disk was read-only when the journal was opened and where it was full.
 func TestLongTailOnFullDisk(t *testing.T) {
-	dir := inMemory(t)
-	path := filepath.Join(dir, "journal")
-	whole, ends := write(t, add(0, 10))
-	tail := bytes.Repeat([]byte("lost "), 10_000)
-	if err := os.WriteFile(path, append(whole[:ends[8]:ends[8]], tail...), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path+".lock", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	remount(t, dir, unix.MS_RDONLY, "")
-	j, _ := open(t, path)
-	check(t, j, after(add(0, 9)))
-	remount(t, dir, 0, "")
-	fill := filepath.Join(dir, "fill")
-	if err := os.WriteFile(fill, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(fill, 256<<10-80<<10); err != nil { // room for the journal, but not for the tail
-		t.Fatal(err)
-	}
-	if err := j.Apply(add(9, 10)); !errors.Is(err, unix.ENOSPC) {
-		t.Error(err)
-	}
-	if err := os.Remove(fill); err != nil {
-		t.Fatal(err)
-	}
-	j.reopenAt = time.Time{}
-	apply(t, j, add(9, 10))
-	j.Close()
-	if kept, err := os.ReadFile(path + ".torn"); err != nil || !bytes.Equal(kept, tail) {
-		t.Errorf("%d bytes are kept: %v", len(kept), err)
-	}
-	j, log := open(t, path)
-	check(t, j, after(add(0, 10)))
-	j.Close()
-	if log.Len() > 0 {
-		t.Error(log)
+	for _, readOnly := range []bool{true, false} {
+		dir := inMemory(t)
+		path := filepath.Join(dir, "journal")
+		whole, ends := write(t, add(0, 10))
+		tail := bytes.Repeat([]byte("lost "), 10_000)
+		if err := os.WriteFile(path, append(whole[:ends[8]:ends[8]], tail...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path+".lock", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var j *Journal
+		if readOnly {
+			remount(t, dir, unix.MS_RDONLY, "")
+			j, _ = open(t, path)
+			remount(t, dir, 0, "")
+		}
+		fill := filepath.Join(dir, "fill")
+		if err := os.WriteFile(fill, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(fill, 256<<10-80<<10); err != nil { // room for the journal, but not for the tail
+			t.Fatal(err)
+		}
+		if !readOnly {
+			j, _ = open(t, path)
+		}
+		check(t, j, after(add(0, 9)))
+		if err := j.Apply(add(9, 10)); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("read-only first: %t: %v", readOnly, err)
+		}
+		if err := os.Remove(fill); err != nil {
+			t.Fatal(err)
+		}
+		j.reopenAt = time.Time{}
+		apply(t, j, add(9, 10))
+		j.Close()
+		if kept, err := os.ReadFile(path + ".torn"); err != nil || !bytes.Equal(kept, tail) {
+			t.Errorf("read-only first: %t: %d bytes are kept: %v", readOnly, len(kept), err)
+		}
+		j, log := open(t, path)
+		check(t, j, after(add(0, 10)))
+		j.Close()
+		if log.Len() > 0 {
+			t.Error(log)
+		}
 	}
 }
 

@@ -177,11 +177,13 @@ func (j *Journal) load() (int64, error) {
 	}
 	if j.shift = int64(shift); len(b)-end > frameLen+maxBodyLen {
 		if err := durable.WriteFile(j.path+".torn", b[end:]); err != nil {
-			j.log.Error("what is cut off could not be kept: " + err.Error())
 			j.unkept = int64(end)
+			if j.readOnly == nil { // do not cut it off
+				j.readOnly = tailError(err)
+			}
 		}
 	}
-	if end < len(b) {
+	if end < len(b) && j.unkept == 0 {
 		j.log.Warn("journal ends with a torn record, as after a crash: cut off",
 			"offset", end, "bytes", len(b)-end)
 	}
@@ -286,11 +288,13 @@ func (j *Journal) keepTail() error {
 		err = durable.WriteFile(j.path+".torn", b[j.unkept:])
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("what is cut off could not be kept: %w", err)
+		return tailError(err)
 	}
 	j.unkept = 0
 	return nil
 }
+
+func tailError(err error) error { return fmt.Errorf("its damaged end cannot be kept: %w", err) }
 
 // reopenAfter returns when to write the journal anew after an attempt that has failed: a large one fills a
 // disk each time, while changes wait. At most a twentieth of the time goes into that.
