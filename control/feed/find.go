@@ -40,7 +40,10 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 	origins := make([]Origin, len(keys))
 	for _, s := range f.sources {
 		s.mu.Lock()
-		c := s.current
+		c, kept, name := s.current, false, s.name
+		if c == nil {
+			c, kept, name = s.former, true, "kept until "+s.name+" is read"
+		}
 		s.mu.Unlock()
 		if c == nil {
 			continue
@@ -48,11 +51,12 @@ func (f *Feed) Find(keys []key.Key) []Origin {
 		var here []int
 		for i, k := range keys {
 			if origins[i].Source == "" && c.entries.Has(k) {
-				origins[i].Source = s.name
+				origins[i].Source = name
 				here = append(here, i)
 			}
 		}
 		switch {
+		case kept: // nothing else is known: the source was another
 		case f.Format.Kind == CrowdSec: // its lines are not the server's
 			c.decide(here, keys, origins)
 		case len(here) > 0 && c.saved:

@@ -49,6 +49,9 @@ func TestFormerFile(t *testing.T) {
 	if took := after.TotalAlloc - before.TotalAlloc; took > uint64(len(whole))/4 {
 		t.Errorf("saving %d bytes took %d", len(whole), took)
 	}
+	if o := f.Find(slices.Collect(f.Contents().All()))[0]; o != (Origin{Source: "kept until " + string(c.Sources[0].File) + " is read"}) {
+		t.Errorf("origin %+v", o)
+	}
 	kept := func(ctx context.Context) int {
 		f, err := open(c, dir)
 		if err != nil {
