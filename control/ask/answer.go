@@ -64,7 +64,7 @@ func (x *Explainer) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any,
 	}
 	var a wire.HeavyFlows
 	err := x.host.LendWatched(ctx, func(by Active) (err error) {
-		if !by.Trackers.Watcher().Interval(by.Engine, by.Stats, k, unit, func(interval time.Duration, banks []*sketch.Bank) {
+		if !x.stages.Trackers.Watcher().Interval(by.Engine, by.Stats, k, unit, func(interval time.Duration, banks []*sketch.Bank) {
 			a, err = node.Heavy(q, interval, banks)
 		}) {
 			return fmt.Errorf("no tracker counts %v by %v, or it has no interval since a start or a pause: set trackers in weir.yaml, or ask again", unit, k)

@@ -4,24 +4,19 @@ package ask
 import (
 	"context"
 
-	"weir/control/explain"
-	"weir/filter/sketch"
-	"weir/filter/verdict"
-
 	"weir/control/api"
+	"weir/control/explain"
 	"weir/control/observe/drops"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
-	"weir/control/stage/tracker"
 	"weir/control/stages"
 	"weir/loader"
 )
 
-// Active is the rule set that filters, with the trackers that punish.
+// Active is the rule set that filters, with the memory of its programs.
 type Active struct {
 	ruleset.Active
-	Trackers *tracker.Runner
-	Stats    []*loader.Stats // of the interfaces
+	Stats []*loader.Stats // of the interfaces
 }
 
 // Host lends what filters. It is safe for concurrent use.
@@ -91,10 +86,14 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 	for _, q := range asked { // each in a turn of its own: there may be many
 		if err := x.host.LendWatched(ctx, func(by Active) error {
 			hits := x.meter.Hits()
-			penalties, more := meeting(by.Trackers.Watcher().Penalties(loader.Monotonic()), q)
+			of := &q.Known
+			if q.Frame != nil {
+				of = nil // the packet is of a flow, or it is not
+			}
+			penalties, more := x.stages.Trackers.Meeting(of)
 			all := explain.Answers(by.Engine, q, penalties)
 			for i := range all {
-				describe(&all[i], by.Trackers.Watcher(), more)
+				x.describe(&all[i], more)
 				all[i].Condense()
 				by.DescribeAnswer(&all[i], wanted)
 				by.CountAnswer(&all[i], hits)
@@ -111,50 +110,15 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 	return answers, wanted, nil
 }
 
-// meeting returns the penalties that all packets of a question meet, and the first of those
-// that some may, and the number of the others.
-func meeting(all []verdict.Penalty, q explain.Question) (kept []verdict.Penalty, more int) {
-	if q.Frame != nil {
-		return all, 0 // a packet is of a flow, or it is not
-	}
-	some := 0
-	for _, p := range all {
-		switch {
-		case !p.Meets(q.Known):
-			continue
-		case !p.Flow.Shape.Within(q.Known.Shape):
-			if some++; some > maxDepends {
-				continue
-			}
-		}
-		kept = append(kept, p)
-	}
-	return kept, max(0, some-maxDepends)
-}
-
 // describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
 // how many penalties are left out, and which flows are spared.
-func describe(a *explain.Answer, by *tracker.Watcher, more int) {
+func (x *Explainer) describe(a *explain.Answer, more int) {
 	if a.Direction == drops.Direction(true) || !a.Known.Src.IsValid() {
 		return // outgoing packets have no penalties
 	}
 	a.PenaltiesMore = more
 	if l := a.Limit; l != nil {
-		spec, offered, known := by.Limited(l.Key, l.Rate)
-		l.Tracker, l.Unit = string(spec.Key), "packets"
-		if spec.Counts() == sketch.Bytes {
-			l.Unit = "bytes"
-		}
-		if known {
-			l.Offered = &offered
-		}
+		l.Tracker, l.Unit, l.Offered = x.stages.Trackers.Limited(l.Key, l.Rate)
 	}
-	for _, x := range by.Spared(loader.Monotonic()) {
-		if len(a.Spared) < maxDepends && x.Flow.Overlaps(a.Known) {
-			a.Spared = append(a.Spared, x.API().String())
-		}
-	}
+	a.Spared = x.stages.Trackers.SparedOf(a.Known)
 }
-
-// maxDepends bounds the flows of one kind that an answer names.
-const maxDepends = 10

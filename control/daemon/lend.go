@@ -29,7 +29,7 @@ func (h hosting) LendAlone(ctx context.Context, fn func(ruleset.Active) error) e
 // LendWatched implements [ask.Host].
 func (h hosting) LendWatched(ctx context.Context, fn func(ask.Active) error) error {
 	return h.d.loop.Do(ctx, func() error {
-		return fn(ask.Active{Active: h.lent(), Trackers: h.d.observers.stages.Trackers, Stats: h.d.active.attach.Stats(false)})
+		return fn(ask.Active{Active: h.lent(), Stats: h.d.active.attach.Stats(false)})
 	})
 }
 

@@ -329,32 +329,6 @@ func (t *tracker) covering(peers []key.Key) (all []key.Key) {
 	return all
 }
 
-// Limited returns the tracker that has a flow rate-limited, and what the flow had in a second
-// of its last interval, in the tracker's units, if that is known.
-func (w *Watcher) Limited(flow key.Key, rate float64) (s Spec, offered float64, known bool) {
-	for _, t := range w.trackers {
-		if t.Action != Limit {
-			continue
-		}
-		for _, p := range t.penal {
-			x, ok := t.sentence(p, 0)
-			if p.Key != flow || !p.active || !ok || x.Rate != rate {
-				continue
-			}
-			if t.last == nil || t.Guard() { // which counts no packets
-				return t.Spec, 0, false
-			}
-			for _, f := range t.last.Flows {
-				if f.Hash == p.Hash {
-					offered = float64(f.Estimate(t.Counts()))
-				}
-			}
-			return t.Spec, offered / t.last.Interval.Seconds(), true
-		}
-	}
-	return Spec{}, 0, false
-}
-
 // Spared is a heavy hitter that has no penalty, or a milder one, because a penalty would
 // cut something off.
 type Spared struct {
