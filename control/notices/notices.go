@@ -105,41 +105,21 @@ func (n *Notices) HeavyHitters(of *tracker.Watcher, happened []tracker.Event, no
 		e := notify.Event{Time: now, Kind: notify.Heavy, State: notify.Begin, Severity: notify.Warning, Flow: &notify.FlowEvent{
 			Flow: stage.FlowName(h.Flow.Key), Tracker: string(h.Spec.Key), Action: h.Spec.Action.String(),
 			Packets: h.Flow.Packets, Bytes: h.Flow.Bytes, Interval: h.Over.Round(time.Millisecond).Seconds(), Unmet: h.Unmet, CutsOff: h.CutsOff,
-		}}
+		}, Text: h.String()}
 		if h.Spec.Action != tracker.ReportOnly {
 			e.Kind = notify.Penalty
 		}
-		done := map[tracker.Action]string{tracker.Limit: "rate-limited", tracker.Block: "blocked"}[h.Spec.Action]
 		switch {
 		case h.Released:
 			if !n.flows[id] {
 				continue
 			}
 			delete(n.flows, id)
-			e.State, e.Severity, e.Text = notify.End, notify.Info, e.Flow.Flow+" "+h.Spec.Ended()
-			if done != "" {
-				e.Text = fmt.Sprintf("%s is no longer %s", e.Flow.Flow, done)
-			}
-			if h.Forgotten {
-				e.Text = e.Flow.Flow + " is no longer watched: there are too many heavy hitters"
-			}
-			if h.CutsOff != "" {
-				e.Text += ": that would cut off " + h.CutsOff
-			}
+			e.State, e.Severity = notify.End, notify.Info
 			n.Send(e)
 			continue
-		case h.CutsOff != "":
-			what := "would be blocked, but that would cut off " + h.CutsOff
-			if h.Spec.Action == tracker.Limit {
-				what = fmt.Sprintf("is rate-limited to %s, since less would cut off %s", h.Spec.LeastLimit(), h.CutsOff)
-			}
-			e.Text = fmt.Sprintf("%s %s, and %s", e.Flow.Flow, h.Spec.Began(), what)
-		case h.Unmet:
-			e.Severity, e.Text = notify.Error, fmt.Sprintf("%s %s, and is not %s: there is no room for another penalty", e.Flow.Flow, h.Spec.Began(), done)
-		case done != "":
-			e.Text = fmt.Sprintf("%s %s, and is %s", e.Flow.Flow, h.Spec.Began(), done)
-		default:
-			e.Text = e.Flow.Flow + " " + h.Spec.Began()
+		case h.Unmet && h.CutsOff == "":
+			e.Severity = notify.Error
 		}
 		if len(n.flows) >= maxFlowsNotified {
 			n.heavy.More++

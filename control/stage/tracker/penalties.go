@@ -64,14 +64,14 @@ func (t *tracker) sentence(p *punished, now time.Duration) (x penalty.Penalty, o
 	case t.Action == Block:
 		return penalty.Penalty{}, false
 	default:
-		least := t.LeastLimit().Value
+		least := t.leastLimit().Value
 		x.Rate, x.Burst = max(x.Rate, least), max(x.Burst, least)
 	}
 	return x, true
 }
 
-// LeastLimit is the least that a flow may have if a penalty of it would cut off something.
-func (s Spec) LeastLimit() quantity.Rate {
+// leastLimit is the least that a flow may have if a penalty of it would cut off something.
+func (s Spec) leastLimit() quantity.Rate {
 	if s.Counts() == sketch.Bytes {
 		return quantity.Rate{Value: max(s.limit(), leastProtectedBytes), Unit: quantity.Bytes}
 	}

@@ -158,8 +158,8 @@ func (s Spec) Counts() sketch.Unit {
 // Guard reports whether the tracker is a guard's, which counts pairs.
 func (s Spec) Guard() bool { return s.guards != packets }
 
-// Began describes what became of a flow above the threshold: "is a heavy hitter".
-func (s Spec) Began() string {
+// began describes what became of a flow above the threshold: "is a heavy hitter".
+func (s Spec) began() string {
 	switch {
 	case !s.Guard():
 		return "is a heavy hitter"
@@ -171,8 +171,8 @@ func (s Spec) Began() string {
 	return fmt.Sprintf("is scanned or flooded: it was reached from %v", s.Limits())
 }
 
-// Ended describes what is no longer so: "is no longer a heavy hitter".
-func (s Spec) Ended() string {
+// ended describes what is no longer so: "is no longer a heavy hitter".
+func (s Spec) ended() string {
 	switch {
 	case !s.Guard():
 		return "is no longer a heavy hitter"

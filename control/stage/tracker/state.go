@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -62,6 +63,35 @@ func (r *Runner) DescribeStatus(to *api.Status) {
 		to.Spared = append(to.Spared, x.API())
 	}
 	to.SparedMore = len(spared) - len(to.Spared)
+}
+
+// String describes the event to operators.
+func (e Event) String() string {
+	flow := stage.FlowName(e.Flow.Key)
+	done := map[Action]string{Limit: "rate-limited", Block: "blocked"}[e.Spec.Action]
+	switch {
+	case e.Released:
+		text := flow + " " + e.Spec.ended()
+		if done != "" {
+			text = flow + " is no longer " + done
+		}
+		if e.Forgotten {
+			text = flow + " is no longer watched: there are too many heavy hitters"
+		}
+		if e.CutsOff != "" {
+			text += ": that would cut off " + e.CutsOff
+		}
+		return text
+	case e.CutsOff != "" && e.Spec.Action == Limit:
+		return fmt.Sprintf("%s %s, and is rate-limited to %s, since less would cut off %s", flow, e.Spec.began(), e.Spec.leastLimit(), e.CutsOff)
+	case e.CutsOff != "":
+		return fmt.Sprintf("%s %s, and would be blocked, but that would cut off %s", flow, e.Spec.began(), e.CutsOff)
+	case e.Unmet:
+		return fmt.Sprintf("%s %s, and is not %s: there is no room for another penalty", flow, e.Spec.began(), done)
+	case done != "":
+		return fmt.Sprintf("%s %s, and is %s", flow, e.Spec.began(), done)
+	}
+	return flow + " " + e.Spec.began()
 }
 
 // Log writes a line to the log.

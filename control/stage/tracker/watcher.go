@@ -3,7 +3,6 @@ package tracker
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -85,18 +84,6 @@ type Event struct {
 	Unmet     bool   // there was no room for the penalty; if there is later, another event says so
 	Forgotten bool   // with Released: there are too many heavy hitters to remember it
 	CutsOff   string // what a penalty would cut off, as in "the gateway 192.0.2.1"; "": nothing
-}
-
-func (e Event) String() string {
-	switch {
-	case e.Released:
-		return fmt.Sprintf("%v is released", stage.FlowName(e.Flow.Key))
-	case e.CutsOff != "":
-		return fmt.Sprintf("%v is heavy, but a penalty would cut off %s", stage.FlowName(e.Flow.Key), e.CutsOff)
-	case e.Unmet:
-		return fmt.Sprintf("%v is heavy, but there is no room for another penalty", stage.FlowName(e.Flow.Key))
-	}
-	return fmt.Sprintf("%v is heavy", stage.FlowName(e.Flow.Key))
 }
 
 // Discarded says how many intervals of a tracker were not judged, since the watcher was
