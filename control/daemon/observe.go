@@ -122,7 +122,7 @@ func (o *observers) tick() {
 	since := now - o.ticked
 	o.ticked = now
 	for _, r := range o.stages.Trackers.TickOut(o.active.engine.Out(), o.active.attach.Stats(true)) {
-		o.drops.Report(time.Now(), r, true, drops.TallyOf(&o.meter))
+		o.drops.Report(time.Now(), dropped(r), true, drops.TallyOf(&o.meter))
 	}
 	if o.learn != nil {
 		reasons, refuted := o.meter.Counters()
@@ -139,9 +139,14 @@ func (o *observers) tick() {
 	for _, r := range reports {
 		o.exports.Report(time.Now(), r, names, m.Monitor)
 		if r.Role == tracker.Drops {
-			o.drops.Report(time.Now(), r, false, drops.TallyOf(&o.meter))
+			o.drops.Report(time.Now(), dropped(r), false, drops.TallyOf(&o.meter))
 		}
 	}
+}
+
+// dropped returns the report of the tracker of dropped packets.
+func dropped(r *tracker.Report) *drops.Counted {
+	return &drops.Counted{Interval: r.Interval, Packets: r.Packets, Bytes: r.Bytes, Flows: r.Counted()}
 }
 
 // heavyLines bounds the lines of heavy hitters in the log.

@@ -34,6 +34,22 @@ func (f Flow) Exact(u Unit) uint64 { return u.of(f.Packets, f.Bytes) }
 // Estimate returns an upper bound of the flow's units in this interval.
 func (f Flow) Estimate(u Unit) uint64 { return f.Before + f.Exact(u) }
 
+// Whole returns the packets and bytes of a flow, with those before it entered the
+// flow memory, of which only one is known.
+func (f Flow) Whole(unit Unit) (packets, bytes float64) {
+	packets, bytes = float64(f.Packets), float64(f.Bytes)
+	if exact := float64(f.Exact(unit)); exact > 0 {
+		more := 1 + float64(f.Before)/exact
+		return packets * more, bytes * more
+	}
+	if unit == Packets {
+		packets = float64(f.Before)
+	} else {
+		bytes = float64(f.Before)
+	}
+	return packets, bytes
+}
+
 // Lasts reports whether the flow's entry is preserved into the next interval
 // (Estan and Varghese, section 3.3.1): if it had at least heavy units on exact
 // counts, or entered in this interval and had half as many since, in which case

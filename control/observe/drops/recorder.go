@@ -17,7 +17,6 @@ import (
 	"weir/control/explain"
 	"weir/control/geo"
 	"weir/control/observe/traffic"
-	"weir/control/stage/tracker"
 	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -144,7 +143,7 @@ func listOf(number int, all []Phase) (name string) {
 // onTrial returns how many packets of a report passed, since lists are on trial. The counters before and
 // now are exact, but not read at quite the same times as trackers. It reports false where they have not
 // grown.
-func onTrial(r *tracker.Report, before, now *traffic.Counters, p *verdict.Policy) (t Total, ok bool) {
+func onTrial(r *Counted, before, now *traffic.Counters, p *verdict.Policy) (t Total, ok bool) {
 	var passed, dropped, perhaps Total // by the counters
 	for reason := range verdict.NumReasons {
 		grown := Total{Packets: now[reason].Packets - before[reason].Packets, Bytes: now[reason].Bytes - before[reason].Bytes}
@@ -175,8 +174,15 @@ func onTrial(r *tracker.Report, before, now *traffic.Counters, p *verdict.Policy
 	}, passed.Packets+dropped.Packets+perhaps.Packets > 0
 }
 
-// Report adds the report of an interval, with the counters of now.
-func (r *Recorder) Report(now time.Time, report *tracker.Report, out bool, counted Tally) {
+// Counted is an interval of the tracker of dropped packets.
+type Counted struct {
+	Interval       time.Duration
+	Packets, Bytes uint64        // of all flows
+	Flows          []sketch.Flow // those that are known
+}
+
+// Report adds an interval, with the counters of now.
+func (r *Recorder) Report(now time.Time, report *Counted, out bool, counted Tally) {
 	i := Interval{
 		Begin: now.Add(-report.Interval), End: now, Packets: report.Packets, Bytes: report.Bytes,
 		Flows: make(map[Flow]Count), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64),
@@ -513,18 +519,14 @@ func Largest(intervals ...Interval) *[]api.DropRate {
 	return &all
 }
 
-// Judge adds to the flows of a tracker what an engine drops of them: of a source, what
-// was counted; of a flow of addresses and ports, all or nothing, if it is listed.
-func Judge(e *engine.Generation, t *api.Tracker, r *tracker.Report, recent Interval) {
-	if r.Spec.Guard() {
-		return // its flows are counted in ports or addresses
-	}
-	v4, _ := r.Spec.Key.Shapes()
+// Judge adds to the flows of a tracker, which were counted like this, what an engine drops of them: of a
+// source, what was counted; of a flow of addresses and ports, all or nothing, if it is listed.
+func Judge(e *engine.Generation, t *api.Tracker, flows []sketch.Flow, recent Interval) {
 	seconds := max(recent.End.Sub(recent.Begin).Seconds(), 1e-3)
 	for n := range t.Flows {
-		to, k := &t.Flows[n], r.Flows[n].Key
+		to, k := &t.Flows[n], flows[n].Key
 		switch {
-		case v4.Tuple():
+		case k.Shape.Tuple():
 			if to.State != "" {
 				continue // a part of it may pass
 			}
@@ -536,7 +538,7 @@ func Judge(e *engine.Generation, t *api.Tracker, r *tracker.Report, recent Inter
 					to.Lists = []string{api.ListOf(a.List)}
 				}
 			}
-		case v4.SrcBits > 0:
+		case k.SrcBits > 0:
 			sum := 0.0
 			prefix := netip.PrefixFrom(k.Src, int(k.SrcBits))
 			for f, c := range recent.Flows {

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -23,7 +22,7 @@ func TestListsFromTheStart(t *testing.T) {
 		out           bool
 	}{{30, 130, false}, {0, 150, true}, {0, 150, false}, {20, 170, false}} {
 		now = now.Add(time.Second)
-		d.Report(now, &tracker.Report{Interval: time.Second, Packets: next.packets}, next.out, hits(next.hits))
+		d.Report(now, &Counted{Interval: time.Second, Packets: next.packets}, next.out, hits(next.hits))
 	}
 	if got := d.Hour.Since(now.Add(-time.Hour), now).Lists["feed"]; got != 70 {
 		t.Errorf("%d packets of 70", got)
@@ -39,9 +38,9 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 		at := now.Add
 		none := func() (c Tally) { return c }
 		report := func(end time.Duration, number uint16) {
-			f := tracker.Flow{Flow: sketch.Flow{Packets: 7, Cause: sketch.Cause{Reason: uint8(verdict.Blocked), List: number}}}
+			f := sketch.Flow{Packets: 7, Cause: sketch.Cause{Reason: uint8(verdict.Blocked), List: number}}
 			f.Key = key.Source(netip.MustParsePrefix("192.0.2.1/32"))
-			d.Report(at(end), &tracker.Report{Interval: time.Second, Packets: 7, Flows: []tracker.Flow{f}}, false, Tally{})
+			d.Report(at(end), &Counted{Interval: time.Second, Packets: 7, Flows: []sketch.Flow{f}}, false, Tally{})
 		}
 		listed := func(want Flow) {
 			t.Helper()
@@ -84,7 +83,7 @@ func TestModeOfInterval(t *testing.T) {
 	d.Follow(Phase{Begin: now.Add(1400 * time.Millisecond), Monitor: true}, true, none)
 	d.Follow(Phase{Begin: now.Add(3600 * time.Millisecond)}, true, none)
 	for n, want := range []uint64{0, 7, 7, 7, 0} {
-		d.Report(now.Add(time.Duration(n+1)*time.Second), &tracker.Report{Interval: time.Second, Packets: 7}, false, Tally{})
+		d.Report(now.Add(time.Duration(n+1)*time.Second), &Counted{Interval: time.Second, Packets: 7}, false, Tally{})
 		if got := d.last.Monitored.Packets; got != want {
 			t.Errorf("second %d: %d packets in monitor mode, want %d", n, got, want)
 		}
@@ -121,7 +120,7 @@ func TestDropsOnTrial(t *testing.T) {
 					all.of(out)[r].Bytes += 100 * grown
 				}
 				now = now.Add(time.Second)
-				d.Report(now, &tracker.Report{Interval: time.Second, Packets: packets, Bytes: 100 * packets}, out, all)
+				d.Report(now, &Counted{Interval: time.Second, Packets: packets, Bytes: 100 * packets}, out, all)
 			}
 			if got := d.Hour.Since(now.Add(-time.Hour), now); got.Trial != (Total{Packets: c.want, Bytes: 100 * c.want}) {
 				t.Errorf("%s: %+v on trial, want %d packets", name, got.Trial, c.want)

@@ -25,22 +25,6 @@ type Flow struct {
 	CutsOff string        // what a penalty would cut off: there is none, or a milder one
 }
 
-// Whole returns the packets and bytes of a flow, with those before it entered the
-// flow memory, of which only one is known.
-func (f Flow) Whole(unit sketch.Unit) (packets, bytes float64) {
-	packets, bytes = float64(f.Packets), float64(f.Bytes)
-	if exact := float64(f.Exact(unit)); exact > 0 {
-		more := 1 + float64(f.Before)/exact
-		return packets * more, bytes * more
-	}
-	if unit == sketch.Packets {
-		packets = float64(f.Before)
-	} else {
-		bytes = float64(f.Before)
-	}
-	return packets, bytes
-}
-
 // Role is the purpose of a tracker.
 type Role uint8
 
@@ -286,7 +270,7 @@ func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Re
 				continue
 			}
 			if t.Role == Hitters {
-				events = append(events, w.punish(t, now, r.Interval, r.flows(), r.Heavy, on)...)
+				events = append(events, w.punish(t, now, r.Interval, r.Counted(), r.Heavy, on)...)
 				events = append(events, t.release(now)...)
 				t.mark(r)
 			}
@@ -622,7 +606,8 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	return r
 }
 
-func (r *Report) flows() []sketch.Flow {
+// Counted returns the flows as they were counted.
+func (r *Report) Counted() []sketch.Flow {
 	flows := make([]sketch.Flow, len(r.Flows))
 	for i, f := range r.Flows {
 		flows[i] = f.Flow
