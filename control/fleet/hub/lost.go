@@ -34,6 +34,7 @@ type lost struct {
 	epoch  uint64 // in which the node has what the hub does not
 	of     uint64 // the hub's epoch
 	proved bool   // the node has the hub's signature of that
+	empty  bool   // it is of a state before this one, which began empty, in a later epoch
 }
 
 // claims compares the report of a node with the hub's history. It returns what the node
@@ -41,6 +42,9 @@ type lost struct {
 // that the hub was different once, "" for nothing. It is safe for concurrent use.
 func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string) {
 	key, used, tried := p.authority.PublicKey(), p.store.Used(), 0
+	if l := p.emptied(s.Catalog, fmt.Sprintf("node %s", name)); l != nil && wire.PlaceProved(key, s.Catalog, s.Seal) {
+		return l, ""
+	}
 	find := func(found lost) {
 		found.of = used.Epoch
 		tried++
@@ -75,6 +79,15 @@ func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string
 	return l, differs
 }
 
+// emptied returns that the state before this one was lost, if someone has a catalog of that; nil: it
+// is of no state before, or the loss was said. It is safe for concurrent use.
+func (p *publisher) emptied(catalog wire.Place, who string) *lost {
+	if catalog.Version == 0 || catalog.Epoch >= p.store.First() {
+		return nil
+	}
+	return &lost{what: fmt.Sprintf("%s has catalog %v of before", who, catalog), epoch: catalog.Epoch, of: p.store.Used().Epoch, proved: true, empty: true}
+}
+
 // recover begins a new epoch where a node has what the hub's history has not. Without a
 // proof, as of nodes of an older version, that is believed once after a start.
 func (p *publisher) recover(ctx context.Context) error {
@@ -82,6 +95,9 @@ func (p *publisher) recover(ctx context.Context) error {
 	l := p.takeLost(p.store.Used().Epoch, now)
 	if l == nil {
 		return nil
+	}
+	if l.empty {
+		return p.beganEmpty(ctx, l.what)
 	}
 	if !l.proved {
 		l.epoch = 0 // a node could say any
@@ -117,8 +133,23 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 		return err
 	}
 	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. Changes by commands since that copy was made are lost: make them again", why, epoch)
+	p.sayLost(text, why)
+	return nil
+}
+
+// beganEmpty says that the state before this one was lost. Numbers of its epoch do not come again:
+// the state began another one.
+func (p *publisher) beganEmpty(ctx context.Context, why string) error {
+	if err := p.loop.Do(ctx, p.store.Said); err != nil {
+		return err
+	}
+	p.sayLost("the hub began with an empty state: "+why+". All nodes get what the hub has. Changes by commands are lost: make them again, or restore a backup", why)
+	return nil
+}
+
+// sayLost says in the log, the audit and the status that history was lost.
+func (p *publisher) sayLost(text, why string) {
 	p.log.Error(text)
 	p.audit.Record(audit.Record{Change: audit.NewEpoch, Reason: why, Source: "weir-hub"})
 	p.note(func(s *publisherState) { s.lost, s.lostAt = text, time.Now() })
-	return nil
 }

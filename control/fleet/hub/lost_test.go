@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/tests/wait"
 )
 
@@ -54,7 +55,7 @@ func TestStateLost(t *testing.T) {
 	h.becomes("drop", "192.0.2.2")
 	wait.For(t, "nothing is wrong", func() bool {
 		s, err := f.hub.Fleet(t.Context())
-		s.Problems = slices.DeleteFunc(s.Problems, func(p string) bool { return strings.Contains(p, "older copy") })
+		s.Problems = slices.DeleteFunc(s.Problems, func(p string) bool { return strings.Contains(p, "older copy") || strings.Contains(p, "empty state") })
 		return err == nil && len(s.Problems) == 0
 	})
 	if h.had("") {
@@ -63,6 +64,65 @@ func TestStateLost(t *testing.T) {
 	if c := f.change(add); !c.Published {
 		t.Errorf("%+v", c)
 	}
+}
+
+// A hub whose state was lost as a whole begins a later epoch, in which no number comes again. That
+// entries by commands are lost is said all the same, once.
+func TestStateBeganEmpty(t *testing.T) {
+	t.Parallel() // it waits a lot
+	for name, lost := range map[string][]string{"a node says so": {"hub", "broker"}, "the stream says so": {"hub"}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t)
+			f.start("")
+			if len(lost) > 1 {
+				h := f.host("rome-1")
+				f.change(block("198.51.100.1"))
+				h.becomes("block", "198.51.100.1")
+			}
+			said := func() (problems, records int) {
+				for _, p := range f.problems() {
+					if strings.Contains(p, "began with an empty state") && strings.Contains(p, "make them again") {
+						problems++
+					}
+				}
+				for _, r := range f.hub.Audit(100) {
+					if r.Change == audit.NewEpoch {
+						records++
+					}
+				}
+				return problems, records
+			}
+			if p, r := said(); p+r > 0 {
+				t.Fatalf("a new fleet has %d problems and %d records", p, r)
+			}
+			wait.For(t, "a catalog", func() bool { return f.hub.Metrics().Published.Catalogs > 0 })
+			f.stop()
+			for _, dir := range lost {
+				if err := os.RemoveAll(filepath.Join(f.dir, dir)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(1100 * time.Millisecond) // epochs begin with the second
+			f.start("")
+			wait.For(t, "the loss is said", func() bool { p, r := said(); return p == 1 && r == 1 })
+			f.stop()
+			f.start("")
+			wait.For(t, "catalogs", func() bool { return f.hub.Metrics().Published.Catalogs > 2 })
+			if p, r := said(); p != 0 || r != 1 {
+				t.Errorf("after a restart there are %d problems and %d records", p, r)
+			}
+		})
+	}
+}
+
+// problems returns the hub's problems.
+func (f *fleet) problems() []string {
+	f.t.Helper()
+	s, err := f.hub.Fleet(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return s.Problems
 }
 
 // What the last version has of a source that is not known stays, until it was read.

@@ -158,6 +158,10 @@ func (p *publisher) publish(ctx context.Context) error {
 	if err := p.recover(ctx); err != nil {
 		return err
 	}
+	// Once nodes have the first catalog, they do not say any more that there was a state before.
+	if p.store.IsNew() && p.store.First() > 0 && !p.began && !p.settled(time.Now()) {
+		return nil
+	}
 	var names []string
 	if err := p.loop.Do(ctx, func() error {
 		for _, l := range p.lists.all {
@@ -301,6 +305,10 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 			p.log.Error("the stream has a catalog that this hub has not signed, replacing it: " + err.Error())
 		case c.Epoch > epoch || c.Epoch == epoch && c.Version > last:
 			return nil, errAhead{fmt.Sprintf("the stream has catalog %v, the store reached %d.%d", c.Place, epoch, last), c.Epoch}
+		default:
+			if l := p.emptied(c.Place, "the stream"); l != nil {
+				p.history(l)
+			}
 		}
 	}
 	for _, name := range names {

@@ -49,6 +49,8 @@ type Store struct {
 	state state
 	last  uint64                     // catalog
 	used  atomic.Pointer[wire.Place] // of catalogs, at most
+	first atomic.Uint64              // as state.First
+	isNew bool
 	lists map[string]*List
 }
 
@@ -56,6 +58,10 @@ type state struct {
 	Epoch    uint64          `json:"epoch"`
 	Reserved uint64          `json:"catalogs"` // numbers below it may have been used
 	Extra    json.RawMessage `json:"extra,omitempty"`
+
+	// First is the epoch in which the store began empty. Who has something of an epoch before has
+	// it from a store that was lost. 0: that is not known, or was said.
+	First uint64 `json:"first,omitempty"`
 }
 
 // Open opens or creates a store in a directory.
@@ -85,6 +91,8 @@ func (s *Store) open() (err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		s.state.Epoch = uint64(s.Now().Unix()) // above that of any store before
+		s.state.First, s.isNew = s.state.Epoch, true
+		s.first.Store(s.state.First)
 		s.note()
 		return s.save()
 	case err != nil:
@@ -98,7 +106,27 @@ func (s *Store) open() (err error) {
 		return fmt.Errorf("%s is damaged: %w: move the store out of the way, and the hub begins a new epoch", s.statePath(), err)
 	}
 	s.last = s.state.Reserved
+	s.first.Store(s.state.First)
 	s.note()
+	return nil
+}
+
+// IsNew reports whether [Open] has created the store.
+func (s *Store) IsNew() bool { return s.isNew }
+
+// First returns the epoch in which the store began empty, 0 if that is not known or [Store.Said]
+// was called. It is safe for concurrent use.
+func (s *Store) First() uint64 { return s.first.Load() }
+
+// Said notes, durably, that the loss of a store before this one was said.
+func (s *Store) Said() error {
+	before := s.state.First
+	s.state.First = 0
+	if err := s.save(); err != nil {
+		s.state.First = before
+		return err
+	}
+	s.first.Store(0)
 	return nil
 }
 
@@ -178,12 +206,13 @@ func (s *Store) NextCatalog() (wire.Place, error) {
 // version 1. An error may be that of lists that stay in their epoch, as on a full disk,
 // while the new one has begun: [Store.Enter] has them follow.
 func (s *Store) NewEpoch(after uint64) error {
-	before := s.state.Epoch
-	s.state.Epoch = max(before, after, uint64(s.Now().Unix())-1) + 1
+	before := s.state
+	s.state.Epoch, s.state.First = max(before.Epoch, after, uint64(s.Now().Unix())-1)+1, 0
 	if err := s.save(); err != nil {
-		s.state.Epoch = before
+		s.state = before
 		return err
 	}
+	s.first.Store(0)
 	defer s.note() // after the lists: what is compared with both is then of the epoch before
 	var errs []error
 	for _, l := range s.lists {
