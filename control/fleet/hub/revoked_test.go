@@ -2,12 +2,14 @@ package hub
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 
 	"weir/control/config"
 	"weir/control/fleet/broker"
+	"weir/control/list"
 	"weir/tests/wait"
 )
 
@@ -48,4 +50,36 @@ func TestRevokedWhileStarting(t *testing.T) {
 		}
 	})
 	f.stop()
+}
+
+// A node that the hub does not let in says why, and what to do: not only that there is no
+// connection.
+func TestWhyNotConnected(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("lists: {}\n")
+	revoked := f.host("edge-1")
+	wait.For(t, "the node hears the hub", func() bool { return revoked.Age().Err() == nil })
+	if err := f.authority.Revoke("edge-1"); err != nil {
+		t.Fatal(err)
+	}
+	former := newFleet(t) // whose keys the hub had before
+	e, err := former.authority.Enroll("edge-2", nil, []string{f.broker.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := &host{t: t, name: e.Name, sets: make(map[string]*list.Set), enrollment: e, dir: t.TempDir()}
+	f.follow(stranger)
+	says := func(h *host, text string) {
+		t.Helper()
+		wait.For(t, text, func() bool {
+			a := h.Age()
+			return !a.Connected && strings.Contains(a.Why, text) && strings.Contains(a.Why, "new weir hub enroll")
+		})
+	}
+	says(revoked, "refuses this node")
+	says(stranger, "not of the keys")
+	if text := stranger.Age().Err().Error(); !strings.Contains(text, "not of the keys") {
+		t.Error(text)
+	}
 }

@@ -11,6 +11,7 @@ package node
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -121,6 +122,7 @@ type Node struct {
 	// connected says whether the node is connected to the hub. The connection itself is locked
 	// while it dials, which would hold up the daemon.
 	connected atomic.Bool
+	unreached atomic.Pointer[string] // why it could not connect, the last time; nil: that is not known
 
 	mu        sync.Mutex // protects what follows
 	conn      *nats.Conn
@@ -248,19 +250,48 @@ type Age struct {
 	Confirmed time.Time // when the hub last said what the node is to have; zero: never
 	Max       time.Duration
 	Connected bool
+	Why       string // the node is not connected, as far as that is known
 }
 
 // Err returns why the node is stale, nil if it is not.
 func (a Age) Err() error {
 	switch age := time.Since(a.Confirmed); {
 	case a.Confirmed.IsZero():
-		return errors.New("stale: nothing was heard of the hub yet")
+		return errors.New("stale: nothing was heard of the hub yet" + a.because())
 	case age > a.Max && !a.Connected:
-		return fmt.Errorf("stale: no connection, the hub was last heard %v ago", age.Round(time.Second))
+		return fmt.Errorf("stale: no connection, the hub was last heard %v ago%s", age.Round(time.Second), a.because())
 	case age > a.Max:
 		return fmt.Errorf("stale: connected, but what the hub said last is %v old (is it down, or a clock wrong?)", age.Round(time.Second))
 	}
 	return nil
+}
+
+func (a Age) because() string {
+	if a.Connected || a.Why == "" {
+		return ""
+	}
+	return ": " + a.Why
+}
+
+// fails notes why the node could not connect to the hub.
+func (n *Node) fails(err error) {
+	if errors.Is(err, nats.ErrNoServers) {
+		return // what is said of a first attempt that was refused
+	}
+	text := err.Error()
+	text = text[:min(len(text), maxText)]
+	if refusesUser(err) {
+		text = "the hub refuses this node: if it was revoked or enrolled anew, it needs the file of a new weir hub enroll"
+	} else if _, unknown := errors.AsType[x509.UnknownAuthorityError](err); unknown {
+		text = "the hub's certificate is not of the keys in this node's file: if the hub has new keys, the node needs the file of a new weir hub enroll"
+	}
+	wire.Printable(&text) // the server may be another
+	n.unreached.Store(&text)
+}
+
+// refusesUser reports whether the broker lets a node in no more.
+func refusesUser(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAuthExpired)
 }
 
 // Age returns how old what the node knows is.
@@ -268,6 +299,9 @@ func (n *Node) Age() Age {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a := Age{Confirmed: n.catalog.Issued, Max: n.c.MaxAge, Connected: n.connected.Load()}
+	if why := n.unreached.Load(); why != nil {
+		a.Why = *why
+	}
 	if !n.heard.IsZero() && n.heard.Before(a.Confirmed) { // the hub's clock is ahead
 		a.Confirmed = n.heard
 	}
@@ -337,6 +371,7 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	join := func() {
 		if ctx.Err() == nil {
 			n.connected.Store(true)
+			n.unreached.Store(nil)
 		}
 		n.servers.save()
 		poke(n.joined)
@@ -355,6 +390,7 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 			n.former.Store(false) // it may be another version
 			join()
 		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { n.fails(err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if ctx.Err() == nil {
 				n.connected.Store(false)
@@ -396,7 +432,11 @@ func (n *Node) reconnectDelay(int) time.Duration {
 	n.mu.Unlock()
 	delay := time.Second
 	if conn != nil {
-		if err := conn.LastError(); errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAuthExpired) {
+		err := conn.LastError()
+		if err != nil {
+			n.fails(err)
+		}
+		if refusesUser(err) {
 			delay = 20 * time.Second
 		}
 	}
