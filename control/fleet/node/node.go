@@ -130,6 +130,7 @@ type Node struct {
 	heard     time.Time // when the catalog arrived; zero: it was loaded
 	followers map[string]*follower
 	problem   string // why the lists are not active
+	unsaved   string // why the last catalog is not saved; "": it is
 	refused   refusals
 }
 
@@ -668,14 +669,34 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 		return
 	}
 	if n.dir != "" && !n.c.ReadOnly {
-		if err := writeFile(n.catalogPath(), m.data); err != nil {
-			n.log.Error("the catalog of the fleet cannot be saved, a restart would find an older one: " + err.Error())
-		}
+		n.saved(writeFile(n.catalogPath(), m.data))
 	}
 	changed := live && n.clock.hear(c.Issued)
 	if n.follow(ctx, all, c, changed) {
 		n.relist(ctx)
 	}
+}
+
+// saved takes in that a catalog was saved, or why not. A catalog comes with each heartbeat of the
+// hub: what stays the same is logged once.
+func (n *Node) saved(err error) {
+	text := ""
+	if err != nil {
+		text = "the catalog of the fleet cannot be saved, a restart would find an older one: " + err.Error()
+	}
+	n.mu.Lock()
+	changed := n.unsaved != text
+	n.unsaved = text
+	n.mu.Unlock()
+	switch {
+	case changed && err != nil:
+		n.log.Error(text)
+	case changed:
+		n.log.Info("the catalog of the fleet is saved again")
+	default:
+		return
+	}
+	n.reportSoon()
 }
 
 // follow makes a catalog the current one, and reports whether a list is gone. changed: entries
@@ -757,8 +778,10 @@ func (n *Node) report() {
 	for _, r := range n.refused.last {
 		s.Problems = append(s.Problems, r.String())
 	}
-	if n.problem != "" {
-		s.Problems = append(s.Problems, n.problem)
+	for _, p := range []string{n.problem, n.unsaved} {
+		if p != "" {
+			s.Problems = append(s.Problems, p)
+		}
 	}
 	conn, all := n.conn, n.sorted()
 	n.mu.Unlock()

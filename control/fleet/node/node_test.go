@@ -1,6 +1,8 @@
 package node
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -31,6 +33,7 @@ import (
 
 // hub is a broker and the least publisher: the truth is in memory.
 type hub struct {
+	log     slog.Handler // of nodes; nil: it is not read
 	t       *testing.T
 	r       *rand.Rand
 	server  *server.Server
@@ -264,7 +267,7 @@ func (h *hub) config(directory string) Config {
 	return Config{
 		MaxRate:    h.maxRate,
 		Enrollment: enrollment.Node{Name: "edge-1", Labels: []string{"canary"}, Servers: []string{h.server.ClientURL()}, PublicKey: h.public}, Directory: directory, Version: "test",
-		Log: slog.New(slog.DiscardHandler),
+		Log: slog.New(cmp.Or[slog.Handler](h.log, slog.DiscardHandler)),
 	}
 }
 
@@ -591,6 +594,62 @@ func TestExpiry(t *testing.T) {
 		t.Errorf("after a restart: %d entries", n.has(name).Len())
 	}
 }
+
+// A catalog that cannot be saved, as on a full disk, is reported to the hub, and logged once: one
+// comes with each heartbeat.
+func TestCatalogNotSaved(t *testing.T) {
+	h := newHub(t)
+	var mu sync.Mutex
+	var log bytes.Buffer
+	h.log = slog.NewTextHandler(writerFunc(func(b []byte) (int, error) { mu.Lock(); defer mu.Unlock(); return log.Write(b) }), nil)
+	logged := func(text string) int { mu.Lock(); defer mu.Unlock(); return strings.Count(log.String(), text) }
+	dir := t.TempDir()
+	n := h.start(dir)
+	h.change(set(t, "192.0.2.1"))
+	h.snapshot()
+	h.release()
+	n.reaches(h)
+	said := make(chan bool, 1000)
+	if _, err := h.conn.Subscribe(wire.StatusSubject("edge-1"), func(m *nats.Msg) {
+		said <- slices.ContainsFunc(must(wire.ParseStatus(m.Data)).Problems, func(p string) bool { return strings.Contains(p, "catalog of the fleet cannot be saved") })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	reported := func(want bool) {
+		t.Helper()
+		wait.For(t, fmt.Sprint("the problem is reported: ", want), func() bool {
+			is := !want
+			for len(said) > 0 {
+				is = <-said
+			}
+			return is == want
+		})
+	}
+	in := filepath.Join(n.catalogPath()+".new", "in the way")
+	if err := os.MkdirAll(in, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		h.release()
+		wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	}
+	reported(true)
+	if got := logged("cannot be saved"); got != 1 {
+		t.Errorf("logged %d times", got)
+	}
+	if err := os.RemoveAll(filepath.Dir(in)); err != nil {
+		t.Fatal(err)
+	}
+	h.release()
+	reported(false)
+	if got := logged("saved again"); got != 1 {
+		t.Errorf("logged %d times that it is saved again", got)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // What cannot be activated is reported, and is not saved.
 func TestNotActive(t *testing.T) {
