@@ -34,6 +34,10 @@ const (
 
 	leastRetry, mostRetry = time.Second, time.Minute
 
+	// leaveWithin bounds how long a list that the catalog has no more filters on, until the lists that
+	// have come in its stead do.
+	leaveWithin = time.Minute
+
 	// manyEntries is from when on a snapshot takes memory that is worth giving back.
 	manyEntries = 1 << 19
 )
@@ -44,6 +48,10 @@ type follower struct {
 	name   string
 	wake   chan struct{}
 	cancel context.CancelFunc // nil: it does not run yet
+
+	// When it ends although other lists do not filter yet; zero: the catalog has the list. The node's mu
+	// protects it.
+	leaveBy time.Time
 
 	// Of the follower's goroutine.
 	at    *state
@@ -110,6 +118,13 @@ type update struct {
 	head    wire.Head
 	body    []byte
 	deltas  [][]byte
+}
+
+// filters reports whether a version filters.
+func (f *follower) filters() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.active != nil
 }
 
 // arrived takes in a live delta. It must not wait.

@@ -588,6 +588,9 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			if age.Connected && now.Sub(asked) > askInterval {
 				ask()
 			}
+			if n.release(now) {
+				n.relist(ctx)
+			}
 			n.mu.Lock()
 			failed := n.problem != ""
 			n.mu.Unlock()
@@ -711,17 +714,22 @@ func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, 
 			wants[l.Name] = want
 		}
 	}
+	added := false
+	for name := range wants {
+		added = added || n.followers[name] == nil
+	}
 	for name, f := range n.followers {
-		if _, ok := wants[name]; ok {
-			continue
+		_, wanted := wants[name]
+		switch {
+		case wanted:
+			f.leaveBy = time.Time{}
+		case !f.leaveBy.IsZero():
+		case added: // perhaps the same list, under another name
+			f.leaveBy = time.Now().Add(leaveWithin)
+		default:
+			n.remove(f)
+			gone = true
 		}
-		f.cancel()
-		delete(n.followers, name)
-		f.saving.Lock()
-		f.disk.remove()
-		f.disk.path = ""
-		f.saving.Unlock()
-		gone = true
 	}
 	for name, want := range wants {
 		f := n.followers[name]
@@ -739,6 +747,34 @@ func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, 
 		}
 	}
 	return gone
+}
+
+// release removes the lists that the catalog has no more, once all others filter or their time is
+// over, and reports whether it has removed any.
+func (n *Node) release(now time.Time) (gone bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ready := true
+	for _, f := range n.followers {
+		ready = ready && (!f.leaveBy.IsZero() || f.filters())
+	}
+	for _, f := range n.followers {
+		if !f.leaveBy.IsZero() && (ready || now.After(f.leaveBy)) {
+			n.remove(f)
+			gone = true
+		}
+	}
+	return gone
+}
+
+// remove removes a list. n.mu is held.
+func (n *Node) remove(f *follower) {
+	f.cancel()
+	delete(n.followers, f.name)
+	f.saving.Lock()
+	f.disk.remove()
+	f.disk.path = ""
+	f.saving.Unlock()
 }
 
 // wants returns what a catalog says of a list for this node, false if nothing.
@@ -783,7 +819,8 @@ func (n *Node) report() {
 			s.Problems = append(s.Problems, p)
 		}
 	}
-	conn, all := n.conn, n.sorted()
+	conn := n.conn
+	all := slices.DeleteFunc(n.sorted(), func(f *follower) bool { return !f.leaveBy.IsZero() })
 	n.mu.Unlock()
 	for _, f := range all {
 		s.Lists = append(s.Lists, f.status())

@@ -140,7 +140,10 @@ func (h *hub) change(set *list.Set, expires ...wire.Expiry) {
 }
 
 // snapshot publishes a snapshot of the current version.
-func (h *hub) snapshot(expires ...wire.Expiry) {
+func (h *hub) snapshot(expires ...wire.Expiry) { h.t.Helper(); h.snapshotAs(name, expires...) }
+
+// snapshotAs publishes a snapshot of the current version, as one of another list.
+func (h *hub) snapshotAs(name string, expires ...wire.Expiry) {
 	h.t.Helper()
 	chunks, head, err := wire.SealSnapshot(h.private, wire.Head{List: name, Place: h.at, ID: h.ids[h.at], Issued: time.Now()}, h.truth[h.at].Groups(), expires)
 	if err != nil {
@@ -562,6 +565,45 @@ func TestGroups(t *testing.T) {
 	h.release()
 	wait.For(t, "other settings", func() bool { all := n.Lists(); return len(all) == 1 && all[0].Settings() == block })
 	n.reaches(h)
+}
+
+// TestRename takes a catalog with a list under another name: the former one filters until the other
+// does. Without another list, it goes at once.
+func TestRename(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h, n := follow(t, t.TempDir())
+	renamed := wire.ListState{Name: "renamed", Settings: block, Releases: []wire.Release{{Place: h.at}}}
+	h.publish(renamed)
+	wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	for range 2 * time.Second / (10 * time.Millisecond) { // it is decided each second
+		if n.has(name) == nil {
+			t.Fatal("nothing filters")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	h.snapshotAs(renamed.Name)
+	h.publish(renamed) // the next heartbeat
+	wait.For(t, "the other name", func() bool { return n.has(renamed.Name) != nil })
+	if !equal(n.has(renamed.Name), h.truth[h.at]) {
+		t.Errorf("%d entries", n.has(renamed.Name).Len())
+	}
+	wait.For(t, "the former name goes", func() bool { return n.has(name) == nil && len(n.Lists()) == 1 })
+	h.publish()
+	wait.For(t, "all lists go", func() bool { return len(n.Lists()) == 0 })
+}
+
+// TestLeaveBy ends the wait for a list that does not come.
+func TestLeaveBy(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h, n := follow(t, t.TempDir())
+	h.publish(wire.ListState{Name: "other", Settings: block, Releases: []wire.Release{{Place: wire.Place{Epoch: 9, Version: 9}}}})
+	wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	if n.Node.release(time.Now()) || n.has(name) == nil {
+		t.Error("it is gone before the other has come")
+	}
+	if !n.Node.release(time.Now().Add(2 * leaveWithin)) {
+		t.Error("it is not gone in the end")
+	}
 }
 
 func TestExpiry(t *testing.T) {
