@@ -73,6 +73,10 @@ func TestHelp(t *testing.T) {
 		if c.Short == "" || c.Example == "" {
 			t.Errorf("%s: no short text or no example", c.CommandPath())
 		}
+		// A line names a command, a paragraph describes it. weir help is of cobra.
+		if c.Long == "" && c.Name() != "help" {
+			t.Errorf("%s: no description", c.CommandPath())
+		}
 		args := strings.Fields(c.CommandPath() + " --help")[1:]
 		code, out, log := weir(t, "", args...)
 		if code != exitOK || !strings.Contains(out, "Examples:\n") || log != "" {

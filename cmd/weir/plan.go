@@ -207,10 +207,20 @@ reaches a rate.`,
 
 func newPlanCounting() *cobra.Command {
 	c := &cobra.Command{
-		Use:     "counting --m M --n N",
-		Short:   "Counting filter with 4-bit counters: rate, and risk of overflow",
-		Example: "  weir plan counting --m 1M --n 131072",
-		Args:    noArgs,
+		Use:   "counting --m M --n N",
+		Short: "Counting filter with 4-bit counters: rate, and risk of overflow",
+		Long: `Plans a counting Bloom filter, from which elements can be removed: it has a
+counter of 4 bits where a Bloom filter has a bit. An element adds one to each of
+its --k counters, and subtracts it when it is removed.
+
+"memory" is the size of all counters, two to a byte. "false positives" is the
+share of other elements that the filter takes for its own when it has --n.
+"any overflow" is an upper bound of the probability that one of the counters
+would count to more than 15. Such a counter stays at 15 and is never
+decremented: no element is lost, but false positives stay more frequent.`,
+		Example: `  weir plan counting --m 1M --n 131072
+  weir plan counting --m 1M --n 131072 --k 3 --json`,
+		Args: noArgs,
 	}
 	f := c.Flags()
 	m := plan.CountFlag(f, "m", "`number` of counters")

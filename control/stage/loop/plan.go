@@ -10,9 +10,20 @@ import (
 // Plan returns the command that plans loop filters.
 func Plan() plan.Command {
 	return plan.Command{
-		Use:     "loop --bits BITS --hops HOPS",
-		Short:   "Loop filter in a packet: bits of a node's mask, and false alarms",
-		Example: "  weir plan loop --bits 128 --hops 16",
+		Use:   "loop --bits BITS --hops HOPS",
+		Short: "Loop filter in a packet: bits of a node's mask, and false alarms",
+		Long: `Plans the filter that packets carry through a domain of routers, as under loop
+in weir.yaml. Each router, a node, adds its mask to the filter: k bits, which
+depend on its number. Where that changes nothing, the packet has probably been
+there before, and is in a loop.
+
+"k" is the size of a mask with which false alarms are rarest. "false alarms" is
+the share of paths of --hops nodes, without a loop, on which weir reports one,
+since other nodes have set all bits of a mask. All packets on such a path are
+reported. To have fewer, take more --bits or --confirm 2: two nodes in a row
+must then find the filter unchanged, and a loop is found one hop later.`,
+		Example: `  weir plan loop --bits 128 --hops 16
+  weir plan loop --bits 128 --hops 16 --confirm 2 --json`,
 		Planner: new(planner),
 	}
 }

@@ -11,9 +11,18 @@ import (
 // Plan returns the command that plans filters of groups.
 func Plan() plan.Command {
 	return plan.Command{
-		Use:      "multicast --ports N --groups N",
-		Short:    "Multicast forwarding: memory, and packets to unwanted groups",
-		Example:  "  weir plan multicast --ports 8 --groups 1024",
+		Use:   "multicast --ports N --groups N",
+		Short: "Multicast forwarding: memory, and packets to unwanted groups",
+		Long: `Plans the filters of multicast forwarding, as under multicast in weir.yaml: one
+for each of --ports interfaces that want groups, and one more of the groups that
+any of them wants. Each has room for all --groups, max_groups in weir.yaml, so
+that any interface may want any group.
+
+"memory" is the size of all filters in the kernel, and of the filter of one
+interface in lines. "unwanted groups" is the share of the groups that an
+interface gets although it does not want them, when its filter is full.`,
+		Example: `  weir plan multicast --ports 8 --groups 1024
+  weir plan multicast --ports 8 --groups 1024 --json`,
 		Required: []string{"ports", "groups"},
 		Planner:  new(planner),
 	}
