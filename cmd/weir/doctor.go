@@ -76,6 +76,9 @@ The exit code is 0 if there is no problem, and 4 if there is one.`,
 		if *asJSON && *report == "-" {
 			return usageError{errors.New("--report - writes text: without --json")}
 		}
+		if v.netns != "" && len(v.ifaces) == 0 { // it would look elsewhere, and find all well there
+			return usageError{errors.New("--netns goes with --iface: name the interfaces in that namespace, or '*' for all")}
+		}
 		s, err := readStatus(c.Context(), v.socket, v.pins, f.Changed("pins"))
 		subject, wrong := v.subject(c, &s)
 		findings := slices.Concat(wrong, doctor.Examine(c.Context(), subject))

@@ -150,7 +150,10 @@ func TestUsageErrors(t *testing.T) {
 		{"explain", "--block", list, "192.0.2.1/24"},
 		{"explain", "--block", list, "192.0.2.1", "--capture", list},
 		{"status", "stray"},
-		{"detach", "--all", "--iface", "eth0"},
+		{"detach", "--all", "--iface", "eth0", "--pins", list},
+		{"detach", "--netns", "lab", "--pins", list}, // no file system of BPF: it could detach nothing
+		{"detach", "--netns", "lab", "--all", "--pins", list},
+		{"doctor", "--netns", "lab"},
 		{"demo", "--seconds", "0"},
 		{"version", "stray"},
 		{"lists", "--worth", "--versions", "x"},

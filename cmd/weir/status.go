@@ -591,6 +591,9 @@ still runs, and how to stop it.`,
 		if *all && len(ifaces) > 0 {
 			return usageError{fmt.Errorf("--all and --iface exclude each other")}
 		}
+		if netns != "" && len(ifaces) == 0 { // it would detach in other namespaces, too
+			return usageError{fmt.Errorf("--netns goes with --iface: name the interfaces in that namespace")}
+		}
 		detached := []attach.Interface{}
 		before, _ := inventory.ReadStatus(pins) // what cannot be read cannot be detached, which fails below
 		var err error
