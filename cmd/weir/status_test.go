@@ -33,7 +33,7 @@ func TestStatusOfDaemon(t *testing.T) {
 	socket := serveDaemon(t, d)
 	want := strings.Join([]string{
 		"PROBLEM: interface eth2 in namespace lab: no such network namespace: open /run/netns/lab: no such file or directory; " +
-			"the daemon waits for it; there are: `ip netns list`", "",
+			"the daemon waits for it; see which there are: `ip netns list`", "",
 		"eth0 filtered, native XDP, by weir (PID 7)",
 		"  1,200 packets since weir started, 3 dropped",
 		"",

@@ -266,7 +266,7 @@ func TestVethQueues(t *testing.T) {
 			Target: netif.Target{Iface: "eth0"}, Kind: "veth", Driver: "veth", Native: c.native,
 			Channels: hooks.Channels{RX: 1, MaxRX: 4}, Peer: &hooks.Peer{Name: "eth1", Here: c.here, TxQueues: 4},
 		}}
-		if got := checkQueues(d)[0]; got.Level != c.level || got.Run != c.mend {
+		if got := checkQueues(d)[0]; got.Level != c.level || got.Run != c.mend || strings.Contains(got.Text, "1 receive queues") {
 			t.Errorf("here %t, native %v: %+v", c.here, c.native, got)
 		}
 	}

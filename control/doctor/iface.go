@@ -38,12 +38,12 @@ func examineInterface(i Interface, s *Subject) []Finding {
 			f.Text += "; there is one of a similar name"
 			f = f.thatSets("interfaces: [%s]", item(near, i.Netns))
 		} else {
-			f.Text += "; there are"
+			f.Text += "; see which there are"
 			f = f.thatRuns("%s link", i.Within("ip"))
 		}
 		return []Finding{f}
 	case errors.Is(err, netif.ErrNoNetns):
-		return []Finding{finding(Problem, "%v; %s; there are", err, waits).thatRuns("ip netns list")}
+		return []Finding{finding(Problem, "%v; %s; see which there are", err, waits).thatRuns("ip netns list")}
 	case err != nil:
 		return []Finding{finding(Note, "it cannot be looked at: %v", err)}
 	}
@@ -258,7 +258,14 @@ func checkQueues(d *device) []Finding {
 	if receive == 0 {
 		return nil // the driver does not say
 	}
-	return []Finding{finding(OK, "%d receive queues", receive)}
+	return []Finding{finding(OK, "%s", receiveQueues(receive))}
+}
+
+func receiveQueues(n int) string {
+	if n == 1 {
+		return "1 receive queue"
+	}
+	return fmt.Sprintf("%d receive queues", n)
 }
 
 // vethQueues finds a veth that has fewer receive queues than its peer sends by, or, where neither
@@ -268,10 +275,11 @@ func (d *device) vethQueues() (f Finding, bad bool) {
 	if d.Kind != "veth" || p == nil || d.Native == hooks.Yes || d.Channels.RX == 0 || p.TxQueues <= d.Channels.RX {
 		return f, false
 	}
-	f = finding(Problem, "it has %d receive queues, and %s, its other end, sends by %d: the driver, veth, refuses native XDP then", d.Channels.RX, p.Name, p.TxQueues)
+	has := receiveQueues(d.Channels.RX)
+	f = finding(Problem, "it has %s, and its other end, %s, sends by %d: the driver, veth, refuses native XDP then", has, p.Name, p.TxQueues)
 	if !p.Here && d.Native == hooks.Unknown {
-		f = finding(Note, "it has %d receive queues, and %s, its other end, may send by %d, which cannot be seen from here: "+
-			"the driver, veth, refuses native XDP then", d.Channels.RX, p.Name, p.TxQueues)
+		f = finding(Note, "it has %s; its other end, %s, which cannot be seen from here, may send by up to %d: "+
+			"if it sends by more than one has here, the driver, veth, refuses native XDP", has, p.Name, p.TxQueues)
 	}
 	switch {
 	case d.Channels.MaxRX >= p.TxQueues:
