@@ -109,7 +109,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		case *asJSON:
 			return printJSON(c.OutOrStdout(), changed)
 		case len(change.Entries) > 0: // else there was nothing to do
-			printChanged(c.OutOrStdout(), change, changed)
+			printChanged(c.OutOrStdout(), "weir", change, changed)
 			if change.Action == api.Block && !change.Remove && !changed.Queued {
 				warnOfMonitor(c, socket)
 			}
@@ -234,7 +234,8 @@ func readEntries(in io.Reader, report io.Writer) (entries given, err error) {
 	return entries, nil
 }
 
-func printChanged(out io.Writer, asked api.Change, c *api.Changed) {
+// printChanged prints what a change has done. program is weir, or weir fleet.
+func printChanged(out io.Writer, program string, asked api.Change, c *api.Changed) {
 	verb, n, unchanged := "blocked in", c.Added, "there already"
 	switch {
 	case asked.Remove:
@@ -244,7 +245,7 @@ func printChanged(out io.Writer, asked api.Change, c *api.Changed) {
 	}
 	count := func(n int) string { return humanize.Comma(int64(n)) }
 	if c.Queued {
-		fmt.Fprintf(out, "queued for list %s: %s; the daemon makes it as soon as it can\n", c.List, count(len(asked.Entries)))
+		fmt.Fprintf(out, "queued for list %s: %s; nothing has changed yet: the daemon makes it when it starts or answers again\n", c.List, count(len(asked.Entries)))
 		return
 	}
 	fmt.Fprintf(out, "%s list %s: %s", verb, c.List, count(n))
@@ -253,6 +254,10 @@ func printChanged(out io.Writer, asked api.Change, c *api.Changed) {
 	}
 	fmt.Fprintln(out)
 	if asked.Remove && c.Unchanged > 0 {
-		fmt.Fprintln(out, "If they are blocked or allowed still, weir explain shows why.")
+		if asked.Action == api.Allow {
+			fmt.Fprintf(out, "If they pass still, %s explain shows why.\n", program)
+		} else {
+			fmt.Fprintf(out, "If they are blocked still, %s explain shows why, and %[1]s allow lets them pass.\n", program)
+		}
 	}
 }

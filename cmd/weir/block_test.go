@@ -272,12 +272,12 @@ func TestChanges(t *testing.T) {
 		{
 			[]string{"unblock"}, "\ufeff192.0.2.1\n192.0.2.2",
 			api.Change{Remove: true, Action: api.Block, Entries: []string{"192.0.2.1", "192.0.2.2"}},
-			"removed from list manual: 1; not there: 1\nIf they are blocked or allowed still, weir explain shows why.\n",
+			"removed from list manual: 1; not there: 1\nIf they are blocked still, weir explain shows why, and weir allow lets them pass.\n",
 		},
 		{
 			[]string{"unallow", "192.0.2.1", "192.0.2.2"}, "",
 			api.Change{Remove: true, Action: api.Allow, Entries: []string{"192.0.2.1", "192.0.2.2"}},
-			"removed from list manual: 1; not there: 1\nIf they are blocked or allowed still, weir explain shows why.\n",
+			"removed from list manual: 1; not there: 1\nIf they pass still, weir explain shows why.\n",
 		},
 	} {
 		code, out, log := weir(t, c.stdin, append(c.args, "--socket", socket)...)

@@ -274,7 +274,7 @@ hosts or deny.`,
 		if *asJSON {
 			return printJSON(c.OutOrStdout(), changed)
 		}
-		printChanged(c.OutOrStdout(), change, changed)
+		printChanged(c.OutOrStdout(), "weir", change, changed)
 		return nil
 	}
 	return c

@@ -105,7 +105,7 @@ themselves, also while the hub is down.` + entriesLong,
 			return cmp.Or(printJSON(c.OutOrStdout(), changed), unpublished)
 		}
 		if len(change.Entries) > 0 {
-			printChanged(c.OutOrStdout(), change, &changed.Changed)
+			printChanged(c.OutOrStdout(), "weir fleet", change, &changed.Changed)
 			for _, w := range changed.Warnings {
 				fmt.Fprintln(c.ErrOrStderr(), "weir: warning:", w)
 			}

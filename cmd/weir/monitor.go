@@ -41,6 +41,9 @@ it. Where the configuration says monitor: true, or weir runs with --monitor,
 				return nil, usageError{errors.New("--for goes with on")}
 			}
 			m, err := of.SetMonitor(c.Context(), on, during)
+			if on && errors.Is(err, client.ErrNotRunning) { // its program may drop packets all the same
+				err = fmt.Errorf("%w; `weir detach` lets everything pass without a daemon", err)
+			}
 			if err == nil && m.Unsaved != "" {
 				fmt.Fprintln(c.ErrOrStderr(), "weir: a restart will forget this:", m.Unsaved)
 			}

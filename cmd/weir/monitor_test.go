@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,14 @@ func TestMonitor(t *testing.T) {
 		if code, _, _ := weir(t, "", args...); code != exitUsage {
 			t.Errorf("%q: exit code %d", args, code)
 		}
+	}
+}
+
+// Without a daemon, packets may be dropped all the same: the error says how to end that.
+func TestMonitorWithoutDaemon(t *testing.T) {
+	code, _, log := weir(t, "", "monitor", "on", "--socket", filepath.Join(t.TempDir(), "none.sock"))
+	if code != exitFailure || !strings.Contains(log, "; `weir detach` lets everything pass without a daemon\n") {
+		t.Errorf("exit code %d: %s", code, log)
 	}
 }
 

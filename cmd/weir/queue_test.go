@@ -51,7 +51,7 @@ func TestChangesWaitAfterABoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range [][]string{{"block", "--ttl", "1h", "192.0.2.1"}, {"unallow", "192.0.2.1"}} {
-		if out, code := run(c...); code != exitOK || !strings.HasPrefix(out, "queued for list manual") {
+		if out, code := run(c...); code != exitOK || !strings.HasPrefix(out, "queued for list manual") || !strings.Contains(out, "; nothing has changed yet: ") {
 			t.Errorf("%q: exit code %d, %s", c, code, out)
 		}
 	}
