@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"weir/control/config"
 	"weir/control/guard"
 	"weir/control/list/listfile"
+	"weir/filter/key"
 )
 
 const entriesLong = `
@@ -186,10 +188,25 @@ func entriesOf(c *cobra.Command, args []string) (given, error) {
 			if !strings.HasPrefix(err.Error(), strconv.Quote(text)) {
 				err = fmt.Errorf("%q: %w", text, err)
 			}
-			return given{}, usageError{err}
+			return given{}, usageError{fmt.Errorf("%w%s", err, entryHint(text))}
 		}
 	}
 	return given{text: args}, nil
+}
+
+// domainName matches names of the DNS, whose last label is no number.
+var domainName = regexp.MustCompile(`^([0-9A-Za-z_-]+\.)+[A-Za-z][0-9A-Za-z-]*\.?$`)
+
+// entryHint says how to write the entry that an argument was probably meant to be.
+func entryHint(text string) string {
+	_, proto := key.ProtoNumber(text)
+	switch {
+	case proto || text == "any":
+		return `: a flow is one argument, so put it in quotes, as in 'tcp *:* > 198.51.100.7:443'`
+	case domainName.MatchString(text):
+		return ": packets have no names, so name the addresses"
+	}
+	return ""
 }
 
 // readEntries reads entries as a list has them, which may be compressed, and

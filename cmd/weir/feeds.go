@@ -50,10 +50,11 @@ The licence is the maintainers' and may exclude commercial use: read their page.
 	c.RunE = func(c *cobra.Command, args []string) error {
 		known := feed.Catalog()
 		if len(args) == 1 {
-			k, ok := feed.Name(args[0]).Known()
-			if !ok {
-				return usageError{fmt.Errorf("no known feed %q: `weir feeds` prints all", args[0])}
+			var name feed.Name
+			if err := name.UnmarshalText([]byte(args[0])); err != nil {
+				return usageError{err}
 			}
+			k, _ := name.Known()
 			known = []feed.Known{k}
 		}
 		all := make([]knownFeed, len(known))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -76,6 +77,10 @@ ones first: "weir refresh LIST --rollback" returns to those before.`,
 }
 
 func printVersions(out io.Writer, of *api.ListVersions, now time.Time) {
+	if !slices.ContainsFunc(of.Sources, func(s api.SourceVersions) bool { return len(s.Versions) > 0 }) {
+		fmt.Fprintln(out, "no versions are known: they are saved in state_dir, of lists that have sources")
+		return
+	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "source\tsince\t%10s\t%9s\t%9s\tsha256\n", "entries", "added", "removed")
 	for _, s := range of.Sources {

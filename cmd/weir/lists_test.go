@@ -195,3 +195,12 @@ func TestReload(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 }
+
+// A table without a line would leave open whether something went wrong.
+func TestNoVersions(t *testing.T) {
+	var b strings.Builder
+	printVersions(&b, &api.ListVersions{List: "feed", Sources: []api.SourceVersions{{Source: "feed.txt"}}}, time.Now())
+	if got := b.String(); !strings.HasPrefix(got, "no versions are known: ") {
+		t.Error(got)
+	}
+}

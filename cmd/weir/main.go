@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"weir/cmd/interrupt"
 	"weir/cmd/terminal"
@@ -93,6 +95,23 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 // aboutWeir is the title of the last group of commands.
 const aboutWeir = "About weir"
 
+// flagError says which number a flag takes, where pflag says what strconv has not parsed.
+func flagError(err error) error {
+	var bad *pflag.InvalidValueError
+	var number *strconv.NumError
+	if !errors.As(err, &bad) || !errors.As(err, &number) {
+		return err
+	}
+	want := "a whole number"
+	if bad.GetFlag().Value.Type() == "float64" {
+		want = "a number"
+	}
+	if errors.Is(number.Err, strconv.ErrRange) {
+		want += " that is smaller"
+	}
+	return fmt.Errorf("invalid argument %q for \"--%s\" flag: want %s", bad.GetValue(), bad.GetFlag().Name, want)
+}
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "weir",
@@ -129,7 +148,7 @@ weir doctor has found a problem, 5 done, but not published to the nodes yet
 		}
 		return c.Help()
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{flagError(err)} })
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if err := cmp.Or(c.ValidateRequiredFlags(), c.ValidateFlagGroups()); err != nil { // as cobra does next
 			return usageError{err}

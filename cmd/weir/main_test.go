@@ -185,6 +185,11 @@ func TestWrongArguments(t *testing.T) {
 		"completion":            "SHELL is missing",
 		"completion tcsh":       `"tcsh" is none of bash, fish, zsh`,
 		"multicast add":         "GROUP is missing",
+		"audit --limit x":       `invalid argument "x" for "--limit" flag: want a whole number`,
+		"plan fpr --fpr x":      `invalid argument "x" for "--fpr" flag: want a number`,
+		"block tcp 192.0.2.1:*": `"tcp": no ">" in the flow: a flow is one argument, so put it in quotes, as in 'tcp *:* > 198.51.100.7:443'`,
+		"allow example.com":     `"example.com": not an address: unexpected character (at "example.com"): packets have no names, so name the addresses`,
+		"feeds spamhaus":        `unknown feed "spamhaus": did you mean spamhaus_drop?`,
 		"explain --exit-code":   `name what to explain: ADDRESS, PREFIX, FLOW, "-" or --capture FILE`,
 		"completion bash again": `"again": weir completion takes SHELL, and nothing more`,
 	} {
@@ -248,6 +253,7 @@ func TestFailures(t *testing.T) {
 	}{
 		{[]string{"replay", "--engine", "go", "--block", bad, traffic}, bad + ":2: "},
 		{[]string{"replay", "--engine", "go", "--block", good + "x", traffic}, good + "x"},
+		{[]string{"diff", good, filepath.Dir(good)}, "weir: " + filepath.Dir(good) + ": read "},
 		{[]string{"replay", "--engine", "go", good}, "neither pcap nor pcapng"},
 		{[]string{"replay", "--engine", "go", "--bits-per-entry", "1000", traffic}, "bits_per_entry"},
 	} {

@@ -660,8 +660,8 @@ func TestErrors(t *testing.T) {
 		{"\xff\xfei\x00n\x00", []string{`1:1: not UTF-8: save it in this encoding`}, false},
 		{eth0 + "lists:\ndrop:\n  feed: spamhaus_drop", []string{`3:1: drop: unknown key "drop": indent it further if it belongs to lists`}, false},
 		// Known feeds.
-		{eth0 + "lists:\n  a: {feed: firehol}\n  b: {feed: aws}\n  c: {feed: doh}\n  d: {feed: dshield, interval: 10m}", []string{
-			"3:13: lists.a.feed: unknown feed \"firehol\": `weir feeds` prints the known ones; another has sources instead",
+		{eth0 + "lists:\n  a: {feed: nosuch}\n  b: {feed: aws}\n  c: {feed: doh}\n  d: {feed: dshield, interval: 10m}", []string{
+			"3:13: lists.a.feed: unknown feed \"nosuch\": `weir feeds` prints the known ones; for another one, set sources instead of feed",
 			`4:3: lists.b.action: say block or allow: the feed aws has the addresses of a provider, which some block and others must let in`,
 			`5:3: lists.c.direction: outgoing packets are filtered on no interface: set egress: true on one`,
 			`6:32: lists.d.interval: 10m is less than the 1h that feed dshield asks for`}, false},

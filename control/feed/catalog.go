@@ -48,7 +48,12 @@ func (n *Name) UnmarshalText(text []byte) error {
 		if near := quantity.Nearest(string(text), names); near != "" {
 			return fmt.Errorf("unknown feed %q: did you mean %s?", text, near)
 		}
-		return fmt.Errorf("unknown feed %q: `weir feeds` prints the known ones; another has sources instead", text)
+		// A publisher's name alone, as in spamhaus.
+		like := slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, strings.ToLower(string(text))) })
+		if n := len(like); n > 0 && n <= 10 {
+			return fmt.Errorf("unknown feed %q: did you mean %s?", text, strings.Join(like, ", "))
+		}
+		return fmt.Errorf("unknown feed %q: `weir feeds` prints the known ones; for another one, set sources instead of feed", text)
 	}
 	*n = Name(text)
 	return nil

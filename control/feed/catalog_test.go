@@ -98,8 +98,13 @@ func TestCatalogName(t *testing.T) {
 	if err := n.UnmarshalText([]byte("firehol_leve1")); err == nil || err.Error() != `unknown feed "firehol_leve1": did you mean firehol_level1?` {
 		t.Errorf("a feed with a mistake in its name: %v", err)
 	}
-	if err := n.UnmarshalText([]byte("firehol")); err == nil || !strings.Contains(err.Error(), "`weir feeds` prints") {
-		t.Errorf("an unknown feed: %v", err)
+	if err := n.UnmarshalText([]byte("Spamhaus")); err == nil || err.Error() != `unknown feed "Spamhaus": did you mean spamhaus_drop?` {
+		t.Errorf("the name of a publisher: %v", err)
+	}
+	for _, name := range []string{"nosuch", "e", ""} { // too many have an e
+		if err := n.UnmarshalText([]byte(name)); err == nil || !strings.Contains(err.Error(), "`weir feeds` prints") {
+			t.Errorf("an unknown feed: %v", err)
+		}
 	}
 	if err := n.UnmarshalText([]byte("firehol_level1")); err != nil || n != "firehol_level1" {
 		t.Errorf("%q, %v", n, err)

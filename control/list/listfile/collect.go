@@ -295,6 +295,9 @@ func after(line int, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("cut off after line %d, so it has to be fetched or written again: %w", line, err)
 	}
+	if line == 0 { // as of a directory
+		return err
+	}
 	return fmt.Errorf("after line %d: %w", line, err)
 }
 
