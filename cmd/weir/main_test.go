@@ -189,6 +189,8 @@ func TestWrongArguments(t *testing.T) {
 		"plan fpr --fpr x":      `invalid argument "x" for "--fpr" flag: want a number`,
 		"block tcp 192.0.2.1:*": `"tcp": no ">" in the flow: a flow is one argument, so put it in quotes, as in 'tcp *:* > 198.51.100.7:443'`,
 		"allow example.com":     `"example.com": not an address: unexpected character (at "example.com"): packets have no names, so name the addresses`,
+		"history --since 60d":   "--since: want more than 0, and up to 30d",
+		"history --step 1s":     "--step: want at least 10s",
 		"feeds spamhaus":        `unknown feed "spamhaus": did you mean spamhaus_drop?`,
 		"explain --exit-code":   `name what to explain: ADDRESS, PREFIX, FLOW, "-" or --capture FILE`,
 		"completion bash again": `"again": weir completion takes SHELL, and nothing more`,

@@ -110,11 +110,11 @@ func (p *HistoryPoint) of(list string) {
 func (q *HistoryQuestion) Check() error {
 	switch {
 	case q.Since <= 0 || q.Since > MaxHistory:
-		return fmt.Errorf("since %v: want more than 0, and up to %dd", q.Since, MaxHistory/(24*time.Hour))
+		return fmt.Errorf("since: want more than 0, and up to %dd", MaxHistory/(24*time.Hour))
 	case q.Step != 0 && q.Step < MinHistoryStep:
-		return fmt.Errorf("step %v: want at least %v", q.Step, MinHistoryStep)
+		return fmt.Errorf("step: want at least %v", MinHistoryStep)
 	case q.Step != 0 && q.Since/q.Step > MaxHistoryPoints:
-		return fmt.Errorf("step %v: that is %d points, and there may be %d: want a longer one", q.Step, q.Since/q.Step, MaxHistoryPoints)
+		return fmt.Errorf("step: that is %d points, and there may be %d: want a longer one", q.Since/q.Step, MaxHistoryPoints)
 	case q.Step == 0:
 		const points = 300
 		q.Step = HistoryStep(q.Since, points)
