@@ -97,6 +97,7 @@ func (m *Manager) left(outcomes []detached) {
 			o.logLeaving(m.Log, o.err)
 			continue
 		}
+		m.unshared = true
 		if o.err == nil { // otherwise it is filtered again
 			m.Log.Info("no longer filtered", "interface", o.Target.String())
 			for _, i := range m.interfaces { // it may have been named again meanwhile

@@ -57,6 +57,7 @@ type Manager struct {
 	unseen      string         // why interfaces cannot be listed, as last logged
 	looked      look           // at the interfaces of the namespaces
 	deviceError string         // why a program does not know other interfaces, as last logged
+	unshared    bool           // the maps that all programs share may have lost their pins with an interface
 	steps       atomic.Uint64
 }
 
@@ -538,6 +539,7 @@ func (m *Manager) Follow() error {
 	}
 	m.dropAhead()
 	m.followLeaving() // after interfaces that are named again were adopted
+	m.repinShared()
 	m.hotplug.setTargets(m.engine, m.targets, m.lost, m.interfaces)
 	looked.complete = m.refill() && m.unseen == "" && !m.over
 	m.looked = looked
@@ -571,7 +573,7 @@ func (m *Manager) look() look {
 // since, each interface that was there has its program, and none is left to detach from.
 func (m *Manager) isUnchanged() bool {
 	now, last := m.look(), m.looked
-	if !last.complete || len(m.ahead) > 0 || len(m.leaving.interfaces) > 0 ||
+	if !last.complete || len(m.ahead) > 0 || len(m.leaving.interfaces) > 0 || m.unshared ||
 		now.reports != last.reports || now.engine != last.engine || now.targets != last.targets ||
 		now.at.Sub(last.at) >= unreported || !m.IsWatching() {
 		return false
@@ -782,10 +784,24 @@ func (m *Manager) release(i *managedInterface) {
 		m.leaving.add(i, m.Log, err)
 		return
 	}
+	m.unshared = true
 	if err == nil {
 		m.Log.Info("no longer filtered", "interface", i.Target.String())
 	}
 	if err := i.Close(); err != nil {
+		m.Log.Error(err.Error())
+	}
+}
+
+// repinShared pins the maps again that all programs share. Who detaches from the last interface
+// removes their pins, but this manager's programs go on with the maps when an interface comes: if
+// the daemon were killed then, the next one would not have them.
+func (m *Manager) repinShared() {
+	if !m.unshared || m.over {
+		return
+	}
+	m.unshared = false
+	if _, err := m.Pins.RepinShared(m.engine.Kernel()); err != nil {
 		m.Log.Error(err.Error())
 	}
 }
@@ -876,13 +892,7 @@ func (m *Manager) logGone(i *managedInterface, log *slog.Logger) {
 func (m *Manager) beginAnew(i *managedInterface, log *slog.Logger) error {
 	m.release(i)
 	i.Attachment, i.index = nil, 0
-	err := m.begin(i, log)
-	if i.Attachment != nil { // if it was the only one, its end has unpinned what all programs share
-		if _, err := m.Pins.RepinShared(m.engine.Kernel()); err != nil {
-			log.Error(err.Error())
-		}
-	}
-	return err
+	return m.begin(i, log)
 }
 
 // begin attaches to an interface, if it exists. It fails where another daemon that runs has attached

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"weir/bpf" //nolint:depguard // the places of constants, for a test only
@@ -680,6 +681,56 @@ func TestForgetShared(t *testing.T) {
 	}
 	known(false)
 	m.Stop(false)
+}
+
+// The maps that all programs share stay pinned when the last interface goes and a daemon waits for
+// another one: one that is killed then leaves them to the next.
+func TestSharedStayPinned(t *testing.T) {
+	l := lab.New(t)
+	var log bytes.Buffer
+	config, _ := options(t, &log)
+	connections, err := config.Pins.OpenShared(replies.Maps(1024))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connections.Close()
+	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
+	d.Replies = &replies.About{}
+	at(t, l.B, addVeth("wan0"))
+	m := NewManager(config)
+	targets := []Target{{Target: netif.Target{Netns: l.B.Netns, Iface: "wan*"}}}
+	if err := errors.Join(m.Start(g, d, targets), config.Pins.KeepShared(g.Kernel()), m.Follow()); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop(false)
+	shared := func() []string {
+		t.Helper()
+		files, err := filepath.Glob(string(config.Pins) + "/*connect*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	want := shared()
+	if len(want) == 0 || len(pinned(t, config)) != 1 {
+		t.Fatalf("pinned: %q, %q", want, pinned(t, config))
+	}
+	at(t, l.B, with("wan0", netlink.LinkDel))
+	wait.For(t, "the interface to be given up", func() bool {
+		for _, i := range m.interfaces {
+			if !i.gone.IsZero() {
+				i.gone = time.Now().Add(-goneFor)
+			}
+		}
+		m.hotplug.reports.Add(1)
+		if err := m.Follow(); err != nil {
+			t.Fatal(err)
+		}
+		return len(m.interfaces) == 0
+	})
+	if got := shared(); len(pinned(t, config)) > 0 || !slices.Equal(got, want) {
+		t.Errorf("pinned: %q, %q\n%s", got, pinned(t, config), &log)
+	}
 }
 
 // Where TC has filters instead of links, an interface that is gone, or whose filter somebody
