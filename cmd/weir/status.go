@@ -476,7 +476,11 @@ func printInterface(w io.Writer, i inventory.Status, penalties string, verbose b
 			state = "not running"
 		}
 		row("process", "PID %d, %s; weir %s", i.PID, state, i.Version)
-		row("since", "%s (%s), lists of %s", i.Since.Format(time.DateTime), i.Age(time.Now()), i.Loaded.Format(time.DateTime))
+		age := "the clock was ahead then"
+		if d := i.Age(time.Now()); d >= 0 {
+			age = d.String()
+		}
+		row("since", "%s (%s), lists of %s", i.Since.Format(time.DateTime), age, i.Loaded.Format(time.DateTime))
 		row("mode", "%s", mode)
 		row("entries", "%s, %s of kernel memory", humanize.Comma(int64(i.Entries)), humanize.IBytes(uint64(i.KernelBytes)))
 		if verbose {

@@ -289,3 +289,20 @@ func TestStatusMissed(t *testing.T) {
 		}
 	}
 }
+
+// Where the clock was ahead when weir attached, the age of the program is unknown.
+func TestStatusAge(t *testing.T) {
+	for _, c := range []struct {
+		since time.Duration // before now
+		want  string
+	}{
+		{time.Minute, "(1m0s)"},
+		{-24 * time.Hour, "(the clock was ahead then)"},
+	} {
+		var b strings.Builder
+		printInterface(&b, inventory.Status{Metadata: inventory.Metadata{PID: 1, Since: time.Now().Add(-c.since)}}, "", false)
+		if !strings.Contains(b.String(), c.want) {
+			t.Errorf("without %q:\n%s", c.want, b.String())
+		}
+	}
+}

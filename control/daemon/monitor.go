@@ -105,18 +105,27 @@ func (m *override) save(o *api.MonitorOverride) error {
 	}
 	saved := savedMonitor{o, trial.NewStamp()}
 	if o.Until != nil {
-		until := saved.At.Add(o.Until.Sub(saved.At)).Round(0)
-		if until.Sub(o.Until.Round(0)).Abs() > time.Second { // the clock was set since
-			again := *o
-			again.Until = &until
-			saved.MonitorOverride = &again
-		}
+		again := *o
+		again.Until = byClock(o.Until, saved.At)
+		saved.MonitorOverride = &again
 	}
 	text, err := json.Marshal(saved)
 	if err != nil {
 		return err
 	}
 	return durable.WriteFile(path, append(text, '\n'))
+}
+
+// byClock returns a time by the wall clock as it is now, nil for nil: another one where the clock was
+// set since.
+func byClock(t *time.Time, now time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	if by := now.Add(t.Sub(now)).Round(0); by.Sub(t.Round(0)).Abs() > time.Second {
+		return &by
+	}
+	return t
 }
 
 // SetMonitor implements [server.Monitor]. A full disk does not hold it up.

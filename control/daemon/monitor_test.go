@@ -15,6 +15,7 @@ import (
 	"weir/control/config"
 	"weir/control/trial"
 	"weir/filter/verdict"
+	"weir/tests/clock"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -194,5 +195,31 @@ func TestMonitorUnsaved(t *testing.T) {
 	}
 	if m := setMonitor(t, d, true, 0); !m.Monitor || m.Unsaved == "" {
 		t.Errorf("%+v", m)
+	}
+}
+
+// What ends at a time by the monotonic clock is shown with the time by the wall clock as it is now.
+func TestTimesByTheClock(t *testing.T) {
+	t.Parallel()
+	d := begin(t, configure(t, lab.New(t).B))
+	for _, ahead := range []time.Duration{-24 * time.Hour, 0, 2 * time.Hour} {
+		var s api.Status
+		in := time.Now().Add(time.Minute)
+		if err := d.loop.Do(t.Context(), func() error {
+			until := clock.Set(t, in, ahead) // known before the clock was set
+			noted := *d.readings.status.Load()
+			noted.ConfirmUntil, noted.MonitorOverride = &until, &api.MonitorOverride{Until: &until}
+			noted.Trials = []api.TrialList{{List: "drop", Trial: api.Trial{EnforcedAt: &until}}}
+			d.readings.status.Store(&noted)
+			s = d.readings.Status()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for what, shown := range map[string]*time.Time{"confirm": s.ConfirmUntil, "monitor": s.MonitorOverride.Until, "trial": s.Trials[0].EnforcedAt} {
+			if off := shown.Round(0).Sub(in.Round(0)); off.Abs() > time.Second {
+				t.Errorf("%s, known when the clock was %v ahead: off by %v", what, ahead, off)
+			}
+		}
 	}
 }

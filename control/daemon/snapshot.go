@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -172,6 +173,17 @@ func measuredRate(l *learn.Observer) (with, without *float64, packets float64) {
 func (r *readings) Status() api.Status {
 	noted := r.status.Load()
 	s := noted.Status
+	now := time.Now()
+	s.ConfirmUntil = byClock(s.ConfirmUntil, now)
+	if o := s.MonitorOverride; o != nil {
+		o := *o
+		o.Until = byClock(o.Until, now)
+		s.MonitorOverride = &o
+	}
+	s.Trials = slices.Clone(s.Trials)
+	for n := range s.Trials {
+		s.Trials[n].EnforcedAt = byClock(s.Trials[n].EnforcedAt, now)
+	}
 	s.Busy = r.loop.Busy()
 	if problem := r.unsaved.Load(); problem != nil {
 		s.Unsaved = *problem

@@ -292,7 +292,8 @@ func (r *Recorder) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drop
 		return out, err
 	}
 	all := r.Hour.Since(now.Add(-asked.Last), now)
-	out.Since, out.Packets, out.Bytes = all.Begin, all.Packets, all.Bytes
+	out.Since = now.Add(-now.Sub(all.Begin)) // by the clock of now, which may have been set since
+	out.Packets, out.Bytes = all.Packets, all.Bytes
 	if names != nil {
 		if err := names.Refresh(); err != nil {
 			r.log.Error("a changed database cannot be read, the former one stays: " + err.Error())

@@ -1,14 +1,18 @@
 package drops
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/tests/clock"
 )
 
 // What lists match from the start on is counted, also beside reports without packets.
@@ -71,6 +75,27 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 		listed(Flow{Renumbered: true})
 		report(6900*time.Millisecond, 0)
 		listed(Flow{})
+	}
+}
+
+// idle is a host that has nothing to lend.
+type idle struct{}
+
+func (idle) Lend(context.Context, func(Active) error) error { return nil }
+
+// A clock that is set does not change over how long packets were dropped.
+func TestDropsWhileTheClockIsSet(t *testing.T) {
+	for _, ahead := range []time.Duration{-24 * time.Hour, 0, 24 * time.Hour} {
+		d := NewRecorder(idle{}, slog.New(slog.DiscardHandler))
+		begin := clock.Set(t, time.Now().Add(-10*time.Second), ahead)
+		d.Hour.Add(second(begin, 2))
+		got, err := d.Drops(t.Context(), api.DropsQuestion{By: api.BySource, Last: time.Minute, Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if span := got.Until.Round(0).Sub(got.Since.Round(0)).Round(time.Second); got.Packets != 10 || span != 10*time.Second {
+			t.Errorf("clock %v ahead before: %d packets in %v", ahead, got.Packets, span)
+		}
 	}
 }
 
