@@ -57,7 +57,7 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, o.late(ctx, err)
 		case <-time.After(10 * time.Millisecond):
 		}
 		j, err = journal.Open(file, log)
@@ -140,6 +140,16 @@ func (o *others) stop(ctx context.Context) error {
 		o.asked = append(o.asked, pid)
 	}
 	return nil
+}
+
+// late returns why the journal is still locked: the daemon that was asked last has not ended. It may
+// be stopped by a signal, and ends when it is continued: nothing runs then.
+func (o *others) late(ctx context.Context, err error) error {
+	if len(o.asked) == 0 || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	pid := o.asked[len(o.asked)-1]
+	return fmt.Errorf("take over: process %d was asked to stop, and has not ended in time, perhaps since a signal has stopped it: `kill -KILL %d`, after which its program stays attached, and try again: %w", pid, pid, err)
 }
 
 // stop asks a process to stop if it is a daemon that has the journal open. The

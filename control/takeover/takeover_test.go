@@ -3,6 +3,8 @@ package takeover
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -138,6 +141,50 @@ func TestTakeOverFromStarting(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "list attachments"); n != 1 {
 		t.Errorf("%d warnings of damaged pins: %s", n, &log)
+	}
+}
+
+// The error names a daemon that has not ended in time, as one that a signal has stopped, and says how
+// to end it.
+func TestTakeOverFromStopped(t *testing.T) {
+	dir := t.TempDir()
+	file, socket := filepath.Join(dir, "journal"), filepath.Join(dir, "socket")
+	lock, err := os.Create(file + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	owner := waiter(t, lock)
+	t.Cleanup(func() { owner.Process.Kill() })
+	if err := errors.Join(lock.Close(), owner.Process.Signal(unix.SIGSTOP)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := http.Server{Handler: server.StartingHandler(starting{owner.Process.Pid})}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	c := &config.Config{Pins: loader.Pins(filepath.Join(dir, "pins")), API: config.API{Socket: config.Path(socket)}}
+	var log bytes.Buffer
+	open := func(ctx context.Context) error {
+		_, err := Open(ctx, c, file, true, slog.New(slog.NewTextHandler(&log, nil)))
+		return err
+	}
+	want := fmt.Sprintf("kill -KILL %d", owner.Process.Pid)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if err := open(ctx); !errors.Is(err, journal.ErrLocked) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, without %q; %s", err, want, &log)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	time.AfterFunc(time.Second, cancel)
+	if err := open(ctx); !errors.Is(err, journal.ErrLocked) || strings.Contains(err.Error(), want) {
+		t.Errorf("canceled: %v", err)
 	}
 }
 
