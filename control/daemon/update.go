@@ -100,15 +100,23 @@ func (d *Daemon) update(l *ruleset.List) error {
 
 // linger keeps entries that have left a feed for the list's TTL: as manual
 // entries, which outlast a restart. Those that the feed still has are left out for other reasons,
-// such as whom they would cut off, and must not stay.
+// such as whom they would cut off, and must not stay. Nor must those of a change that an operator has
+// undone.
 func (d *Daemon) linger(l *ruleset.List, left, read *list.Set) (stay engine.Change, err error) {
 	now := time.Now()
 	var batch []journal.Change
 	var keys []key.Key
 	rule := l.EngineList()
 	rule.Contents = left
+	var undone []*list.Set
+	if l.FromFeed != nil {
+		undone = l.FromFeed.Undone()
+	}
 	for k := range rule.All() {
 		if read.Has(k) {
+			continue
+		}
+		if slices.ContainsFunc(undone, func(s *list.Set) bool { return s.Has(k) }) {
 			continue
 		}
 		e := journal.Entry{

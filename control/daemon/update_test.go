@@ -80,6 +80,42 @@ func TestBehind(t *testing.T) {
 	}
 }
 
+// What an operator undoes by a return to earlier contents passes at once. What the source leaves out
+// later stays for the list's TTL again.
+func TestUndoneDoesNotLinger(t *testing.T) {
+	t.Parallel()
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL = quantity.Duration(2 * time.Hour)
+	file := string(r.c.Lists[0].Sources[0].File)
+	d := begin(t, r)
+	read := func(text string) {
+		t.Helper()
+		write(t, file, text)
+		if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+			t.Fatalf("%+v, %v", all, err)
+		}
+	}
+	check := func(when, address string, want verdict.Action) {
+		t.Helper()
+		if got := verdictOf(t, d.Daemon, address); got != want {
+			t.Errorf("%s: %s: %v, want %v", when, address, got, want)
+		}
+	}
+	const added = "10.9.0.1"
+	read(firstSource + "\n" + secondSource + "\n")
+	read(firstSource + "\n" + secondSource + "\n" + added + "\n")
+	check("bad", added, verdict.Drop)
+	if one, err := d.api.Rollback(t.Context(), "feed"); err != nil || one.Error != "" {
+		t.Fatalf("%+v, %v", one, err)
+	}
+	check("undone", added, verdict.Pass)
+	check("undone", secondSource, verdict.Drop)
+	read(firstSource + "\n10.9.0.2\n")
+	check("corrected", added, verdict.Pass)
+	check("corrected", secondSource, verdict.Drop)
+}
+
 // What leaves a feed stays for the list's TTL. A manual entry of the same address stays
 // as long as its user wants, if that is longer, also after a restart.
 func TestLingeringBesideManual(t *testing.T) {

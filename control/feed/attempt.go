@@ -24,6 +24,7 @@ type contents struct {
 	saved     bool                 // the saved file has the same contents
 	decisions decisions            // CrowdSec's
 	resolved  map[string]*resolved // of names; it does not change
+	undone    *list.Set            // what an operator has removed by returning to these entries; nil: nothing, or it is not known any more
 }
 
 // restPerWork is how long a source from a URL rests after an attempt that has failed, in

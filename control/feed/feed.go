@@ -345,6 +345,19 @@ func (f *Feed) Contents() *list.Set {
 	return list.Union(all...)
 }
 
+// Undone returns what an operator has removed from sources, whose contents are those before the last
+// change again.
+func (f *Feed) Undone() (all []*list.Set) {
+	for _, s := range f.sources {
+		s.mu.Lock()
+		if c := s.active(); c != nil && c.undone != nil {
+			all = append(all, c.undone)
+		}
+		s.mu.Unlock()
+	}
+	return all
+}
+
 // Version counts the changes of Entries: a caller that reads Version before
 // Entries misses no change.
 func (f *Feed) Version() uint64 { return f.version.Load() }
