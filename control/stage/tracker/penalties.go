@@ -9,6 +9,7 @@ import (
 
 	"weir/control/quantity"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/penalty"
 	"weir/filter/sketch"
 	"weir/loader"
@@ -351,7 +352,7 @@ func (w *Watcher) Spared(now time.Duration) (all []Spared) {
 				all = append(all, Spared{t.Spec, p.Key, p.cutsOff, p.until})
 			}
 		}
-		slices.SortFunc(all[first:], func(a, b Spared) int { return compareFlows(a.Flow, b.Flow) })
+		ordered.By(all[first:], func(a, b Spared) int { return compareFlows(a.Flow, b.Flow) })
 	}
 	return all
 }

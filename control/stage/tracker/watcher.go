@@ -11,6 +11,7 @@ import (
 	"weir/control/stage"
 	"weir/filter/blocked"
 	"weir/filter/key"
+	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -630,7 +631,7 @@ func (w *Watcher) Penalties(now time.Duration) (all []verdict.Penalty) {
 				all = append(all, verdict.Penalty{Flow: p.Key, Penalty: x})
 			}
 		}
-		slices.SortFunc(all[first:], func(a, b verdict.Penalty) int { return compareFlows(a.Flow, b.Flow) })
+		ordered.By(all[first:], func(a, b verdict.Penalty) int { return compareFlows(a.Flow, b.Flow) })
 	}
 	return all
 }
