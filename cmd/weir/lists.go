@@ -364,6 +364,9 @@ func printRefreshed(out io.Writer, sources []api.FetchOutcome) {
 		if s.Unsaved {
 			what += ", NOT SAVED"
 		}
+		if s.Rejected {
+			what += " (the source is still like what was rolled back; --accept takes it)"
+		}
 		fmt.Fprintf(out, "%s: %s: %s; entries: %s\n", s.List, s.Source, what, humanize.Comma(int64(s.Entries)))
 	}
 }

@@ -97,6 +97,7 @@ func TestRefresh(t *testing.T) {
 	bad := api.FetchOutcome{List: "scanners", Source: "/etc/scanners.csv", Outcome: api.Failed, Failure: "empty", Error: "no entry in it", Entries: 7}
 	socket := serveDaemon(t, &fakeDaemon{outcomes: map[string][]api.FetchOutcome{
 		"": {good, bad}, "drop": {good}, "scanners": {bad}, "ours": nil,
+		"back": {{List: "back", Source: "/etc/back", Outcome: "unchanged", Entries: 3, Rejected: true}},
 	}})
 	const goodLine = "drop: https://example.com/4.json: new; entries: 1,204\n"
 	const badLine = "scanners: /etc/scanners.csv: FAILED (empty): no entry in it; entries: 7\n"
@@ -108,6 +109,7 @@ func TestRefresh(t *testing.T) {
 		{nil, exitFailure, goodLine + badLine, "weir: failed sources: 1 of 2; their old contents stay active\n"},
 		{[]string{"drop"}, exitOK, goodLine, ""},
 		{[]string{"ours", "drop"}, exitOK, goodLine, ""},
+		{[]string{"back"}, exitOK, "back: /etc/back: unchanged (the source is still like what was rolled back; --accept takes it); entries: 3\n", ""},
 		{[]string{"--rollback", "drop"}, exitOK, goodLine, ""},
 		{[]string{"--rollback", "ours"}, exitFailure, "", "weir: list ours: no version before the active one is known\n"},
 		{[]string{"--rollback"}, exitUsage, "", "weir: --accept, --rollback: name the lists\nTry `weir refresh --help`.\n"},

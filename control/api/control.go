@@ -137,6 +137,9 @@ type FetchOutcome struct {
 	Entries int    `json:"entries"` // active
 	Changed bool   `json:"changed"` // the active entries have changed
 	Unsaved bool   `json:"unsaved"`
+
+	// The source has what an operator has returned from, or the like: the outcome is unchanged.
+	Rejected bool `json:"rejected,omitempty"`
 }
 
 // Reloaded lists what has changed in the configuration: POST /v1/reload.

@@ -251,6 +251,9 @@ func outcomes(list string, all []api.FetchOutcome) string {
 		if f.Error != "" {
 			text += " (" + f.Error + ")"
 		}
+		if f.Rejected {
+			text += " (the source is still like what was rolled back)"
+		}
 		parts = append(parts, text)
 	}
 	if more := len(all) - maxAlerts; more > 0 {

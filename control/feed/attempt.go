@@ -98,7 +98,7 @@ func (f *Feed) attempt(ctx context.Context, s *source, why occasion) (Outcome, e
 	}
 	switch {
 	case errors.Is(err, errUnchanged):
-		o.Result = Unchanged
+		o.Result, o.Rejected = Unchanged, !old.RolledBack.IsZero()
 		c = old.confirmed(old.validator, o.Began)
 	case err != nil:
 		o.fail(err)

@@ -66,6 +66,10 @@ type Outcome struct {
 	// activated.
 	Returned bool
 
+	// Rejected reports that the source has what an operator has returned from, or the like, so that
+	// its contents are unchanged.
+	Rejected bool
+
 	// Unsaved is the reason why active contents could not be saved: a restart
 	// would load older ones. The next attempt tries again.
 	Unsaved error

@@ -14,6 +14,7 @@ const maxBadLines = 5
 func (o Outcome) API(list string, inactive error) api.FetchOutcome {
 	out := api.FetchOutcome{
 		List: list, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
+		Rejected: o.Rejected,
 	}
 	switch {
 	case o.Err != nil:

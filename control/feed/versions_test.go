@@ -71,10 +71,11 @@ func TestRollback(t *testing.T) {
 				}{named("list", c.format, from(s)), c.text}
 				c.Hold = hold
 				f := mustOpen(t, c.Config, dir)
-				take := func(entries string, result Result) {
+				take := func(entries string, result Result) Outcome {
 					t.Helper()
 					s.now(text(c.text(entries)))
-					if o := fetch(t, f); o.Result != result {
+					o := fetch(t, f)
+					if o.Result != result {
 						t.Fatalf("%v, %v, want %v", o.Result, o.Err, result)
 					}
 					if hold {
@@ -82,6 +83,7 @@ func TestRollback(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
+					return o
 				}
 				has := func(when, want string) {
 					t.Helper()
@@ -105,7 +107,9 @@ func TestRollback(t *testing.T) {
 						t.Error("the status does not say so")
 					}
 					for i, still := range []string{bad, bad + lines4(17), lines4(2, 3, 4, 11, 12, 13, 14, 15), bad} {
-						take(still, Unchanged)
+						if o := take(still, Unchanged); !o.Rejected {
+							t.Errorf("form %d: the outcome does not say that it is refused", i)
+						}
 						has(fmt.Sprintf("the source still has it, in form %d", i), good)
 					}
 				}
@@ -129,7 +133,9 @@ func TestRollback(t *testing.T) {
 					_ = f.Keep(f.Version())
 				}
 				has("accepted", bad)
-				take(bad, Unchanged)
+				if o := take(bad, Unchanged); o.Rejected {
+					t.Error("what was accepted is refused")
+				}
 				f = mustOpen(t, c.Config, dir)
 				has("accepted, and restarted", bad)
 			})
