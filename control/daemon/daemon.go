@@ -175,7 +175,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: d.observers.collateral},
 		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.upkeep.unsaved, logging: o.Logging,
 	}
-	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, log: o.Log}
+	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, clock: wallClock{log: o.Log}, log: o.Log}
 	d.fleet = fleet{
 		Member:     member.New(&d.service, o.Log),
 		rehearsals: rehearsal.New(lends, d.observers.hub, d.observers.collateral),

@@ -45,6 +45,7 @@ func (p *problem) log(text string, by func(string, ...any)) {
 type upkeep struct {
 	pins    pinned
 	unsaved atomic.Pointer[string] // nil: the state is on disk, as far as it is known
+	clock   wallClock
 	log     *slog.Logger
 }
 

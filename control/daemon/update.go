@@ -135,6 +135,7 @@ func (d *Daemon) linger(l *ruleset.List, left, read *list.Set) (stay engine.Chan
 // tend does what is due each second: it removes expired entries, and tries again
 // to activate what could not be. Beside the work on another engine only entries expire.
 func (d *Daemon) tend(now time.Time) {
+	d.upkeep.clock.follow(now)
 	if d.loop.stage != idle {
 		if err := d.expire(now); err != nil {
 			d.backlog.report(err, d.o.Log)
