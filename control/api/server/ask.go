@@ -42,9 +42,10 @@ func askRoutes(a Asker) []route {
 			if err != nil {
 				return nil, err
 			}
-			e, err := a.Explain(q.Context(), nodes, q.URL.Query().Get("q"))
+			question := q.URL.Query().Get("q")
+			e, err := a.Explain(q.Context(), nodes, question)
 			e.Nodes = list(e.Nodes)
-			return e, askAsIn(contract.FleetExplainPath, err)
+			return e, askAsIn(contract.FleetExplainPath, question, err)
 		}},
 		{http.MethodGet, contract.FleetTopPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			nodes, err := named(q)

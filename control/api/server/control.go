@@ -81,8 +81,9 @@ func controlRoutes(c Daemon) []route {
 			if err != nil {
 				return nil, err
 			}
-			e, err := c.Explain(q.Context(), q.URL.Query().Get("q"), places)
-			return e, askAsIn(contract.ExplainPath, err)
+			question := q.URL.Query().Get("q")
+			e, err := c.Explain(q.Context(), question, places)
+			return e, askAsIn(contract.ExplainPath, question, err)
 		}},
 		{http.MethodPost, contract.ExplainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)

@@ -15,9 +15,9 @@ import (
 // maxExplaining bounds a request, in bytes: MaxExplained frames of 64 KiB in base64.
 const maxExplaining = 24 << 20
 
-// askAsIn adds to what is wrong with a question how to ask.
-func askAsIn(path string, err error) error {
-	if bad, ok := errors.AsType[*api.BadRequest](err); ok {
+// askAsIn adds to the error of a request without a question how to ask.
+func askAsIn(path, question string, err error) error {
+	if bad, ok := errors.AsType[*api.BadRequest](err); ok && question == "" {
 		return &api.BadRequest{Err: fmt.Errorf("%w; ask as in %s?q=192.0.2.1", bad.Err, path)}
 	}
 	return err
