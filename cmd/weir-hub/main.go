@@ -29,6 +29,7 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
+	"weir/control/fleet/enrollment"
 	"weir/control/fleet/hub"
 	"weir/control/serve"
 )
@@ -318,6 +319,9 @@ for five years.`,
 	c.Flags().StringVar(&site, "site", "", "`name` of the site whose server the node connects to")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := enrollment.CheckName(args[0]); err != nil {
+			return usageError{err}
+		}
 		h, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err

@@ -69,6 +69,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"help", "enroll", "nonsense"}, exitUsage, `"nonsense": weir-hub enroll has no such command`},
 		{[]string{"init"}, exitUsage, "DIRECTORY is missing"},
 		{[]string{"enroll", "a", "b"}, exitUsage, `"b"`},
+		{[]string{"enroll", "a b"}, exitUsage, `node "a b": want 1 to 63`},
 		{[]string{"revoke", "edge-1", "--site", "--user", "U"}, exitUsage, "exclude each other"},
 		{[]string{"enroll", "edge-1", "--config", "/does/not/exist"}, exitFailure, "no such file"},
 	} {
