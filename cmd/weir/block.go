@@ -20,7 +20,6 @@ import (
 	"weir/control/config"
 	"weir/control/guard"
 	"weir/control/list/listfile"
-	"weir/filter/key"
 )
 
 const entriesLong = `
@@ -199,9 +198,9 @@ var domainName = regexp.MustCompile(`^([0-9A-Za-z_-]+\.)+[A-Za-z][0-9A-Za-z-]*\.
 
 // entryHint says how to write the entry that an argument was probably meant to be.
 func entryHint(text string) string {
-	_, proto := key.ProtoNumber(text)
+	_, noFlow := listfile.ParseEntry(text + " *:* > 192.0.2.1:*")
 	switch {
-	case proto || text == "any":
+	case noFlow == nil: // the text is a protocol
 		return `: a flow is one argument, so put it in quotes, as in 'tcp *:* > 198.51.100.7:443'`
 	case domainName.MatchString(text):
 		return ": packets have no names, so name the addresses"

@@ -588,13 +588,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			if age.Connected && now.Sub(asked) > askInterval {
 				ask()
 			}
-			if n.release(now) {
-				n.relist(ctx)
-			}
-			n.mu.Lock()
-			failed := n.problem != ""
-			n.mu.Unlock()
-			if failed && now.Sub(listed) > relistInterval {
+			if n.release(now) || n.failed() && now.Sub(listed) > relistInterval {
 				poke(n.changed)
 			}
 			if since := now.Sub(reported); since >= reportInterval || since >= rehearsalInterval && n.rehearses() {
@@ -602,6 +596,13 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			}
 		}
 	}
+}
+
+// failed reports whether the lists could not be activated.
+func (n *Node) failed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.problem != ""
 }
 
 // relist makes the changed lists known.
