@@ -49,9 +49,12 @@ type follower struct {
 	wake   chan struct{}
 	cancel context.CancelFunc // nil: it does not run yet
 
-	// When it ends although other lists do not filter yet; zero: the catalog has the list. The node's mu
-	// protects it.
-	leaveBy time.Time
+	ended chan struct{} // closed when it does not run any more; nil: it has not run yet
+
+	// Of a list that the catalog has no more, which filters until others do, or until a time; zero: the
+	// catalog has it. The node's mu protects both.
+	leaveBy  time.Time
+	leaveFor []string
 
 	// Of the follower's goroutine.
 	at    *state
@@ -118,6 +121,17 @@ type update struct {
 	head    wire.Head
 	body    []byte
 	deltas  [][]byte
+}
+
+// leaves reports whether the catalog has the list no more. The node's mu is held.
+func (f *follower) leaves() bool { return !f.leaveBy.IsZero() }
+
+// removeFile removes what is saved of a list that is gone.
+func (f *follower) removeFile() {
+	f.saving.Lock()
+	defer f.saving.Unlock()
+	f.disk.remove()
+	f.disk.path = ""
 }
 
 // filters reports whether a version filters.

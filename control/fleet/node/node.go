@@ -113,6 +113,8 @@ type Node struct {
 	read     uint64        // the sequence number of the last catalog that was fetched; loop's
 	live     uint64        // that of the newest one that came live; loop's
 
+	unsavedCatalog []byte // the last one while lists leave, which a restart must find; loop's
+
 	asking chan struct{} // full while the hub is asked where entries come from: it answers a node one question at a time
 
 	link   pace
@@ -418,7 +420,9 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	n.mu.Lock()
 	n.conn = conn
 	for _, f := range n.followers {
-		n.start(ctx, &all, f)
+		if !f.leaves() {
+			n.start(ctx, &all, f)
+		}
 	}
 	n.mu.Unlock()
 	n.loop(ctx, &all)
@@ -488,7 +492,15 @@ func poke(c chan struct{}) {
 // start starts a follower. n.mu is held.
 func (n *Node) start(ctx context.Context, all *sync.WaitGroup, f *follower) {
 	ctx, f.cancel = context.WithCancel(ctx)
-	all.Go(func() { f.run(ctx) })
+	last, ended := f.ended, make(chan struct{})
+	f.ended = ended
+	all.Go(func() {
+		defer close(ended)
+		if last != nil {
+			<-last
+		}
+		f.run(ctx)
+	})
 }
 
 func (n *Node) pokeFollowers() {
@@ -672,12 +684,23 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 		n.refuse(fmt.Errorf("catalog %v is older than %v, which the hub has published before", c.Place, last.Place))
 		return
 	}
-	if n.dir != "" && !n.c.ReadOnly {
-		n.saved(writeFile(n.catalogPath(), m.data))
-	}
 	changed := live && n.clock.hear(c.Issued)
-	if n.follow(ctx, all, c, changed) {
+	wants, leave := n.sort(c)
+	if leave {
+		n.unsavedCatalog = m.data // until they have left: a restart must find them
+	} else {
+		n.saveCatalog(m.data)
+	}
+	if n.follow(ctx, all, c, wants, changed) {
 		n.relist(ctx)
+	}
+}
+
+// saveCatalog saves a catalog, so that a restart knows what to filter by without the hub.
+func (n *Node) saveCatalog(message []byte) {
+	n.unsavedCatalog = nil
+	if n.dir != "" && !n.c.ReadOnly {
+		n.saved(writeFile(n.catalogPath(), message))
 	}
 }
 
@@ -703,33 +726,48 @@ func (n *Node) saved(err error) {
 	n.reportSoon()
 }
 
-// follow makes a catalog the current one, and reports whether a list is gone. changed: entries
-// expire at other times.
-func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, changed bool) (gone bool) {
+// sort returns what a catalog wants of this node, by list. It marks the lists that the catalog has no
+// more, but that filter until those that it adds do, as one of these may be the same list under
+// another name. It reports whether any is marked.
+func (n *Node) sort(c wire.Catalog) (wants map[string]wanted, leave bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.catalog, n.heard = c, time.Now()
-	wants := make(map[string]wanted)
+	wants = make(map[string]wanted)
+	var added []string
 	for _, l := range c.Lists {
 		if want, ok := n.wants(l); ok {
 			wants[l.Name] = want
+			if n.followers[l.Name] == nil {
+				added = append(added, l.Name)
+			}
 		}
 	}
-	added := false
-	for name := range wants {
-		added = added || n.followers[name] == nil
-	}
 	for name, f := range n.followers {
-		_, wanted := wants[name]
-		switch {
-		case wanted:
-			f.leaveBy = time.Time{}
-		case !f.leaveBy.IsZero():
-		case added: // perhaps the same list, under another name
-			f.leaveBy = time.Now().Add(leaveWithin)
-		default:
-			n.remove(f)
-			gone = true
+		if _, ok := wants[name]; ok {
+			continue
+		}
+		if !f.leaves() && len(added) > 0 && f.filters() {
+			f.leaveBy, f.leaveFor = time.Now().Add(leaveWithin), added
+		}
+		leave = leave || f.leaves()
+	}
+	return wants, leave
+}
+
+// follow makes a catalog the current one, and reports whether a list is gone. changed: entries
+// expire at other times.
+func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, wants map[string]wanted, changed bool) bool {
+	var gone []*follower
+	n.mu.Lock()
+	n.catalog, n.heard = c, time.Now()
+	for name, f := range n.followers {
+		if _, ok := wants[name]; ok {
+			continue
+		}
+		f.cancel() // one that leaves filters by the version that it has
+		if !f.leaves() {
+			delete(n.followers, name)
+			gone = append(gone, f)
 		}
 	}
 	for name, want := range wants {
@@ -739,6 +777,10 @@ func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, 
 			n.start(ctx, all, f)
 			continue
 		}
+		if f.leaves() { // it has come back
+			f.leaveBy, f.leaveFor = time.Time{}, nil
+			n.start(ctx, all, f)
+		}
 		f.mu.Lock()
 		differs := f.want.Settings != want.Settings || f.want.Place != want.Place || f.want.id != want.id || f.want.rehearse != want.rehearse
 		f.want = want
@@ -747,35 +789,43 @@ func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, 
 			poke(f.wake)
 		}
 	}
-	return gone
+	n.mu.Unlock()
+	for _, f := range gone {
+		f.removeFile()
+	}
+	return len(gone) > 0
 }
 
-// release removes the lists that the catalog has no more, once all others filter or their time is
-// over, and reports whether it has removed any.
-func (n *Node) release(now time.Time) (gone bool) {
+// release removes the lists that leave, once those that they wait for filter or the time is over, and
+// reports whether it has removed any.
+func (n *Node) release(now time.Time) bool {
+	var gone []*follower
+	leave := false
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	ready := true
-	for _, f := range n.followers {
-		ready = ready && (!f.leaveBy.IsZero() || f.filters())
-	}
-	for _, f := range n.followers {
-		if !f.leaveBy.IsZero() && (ready || now.After(f.leaveBy)) {
-			n.remove(f)
-			gone = true
+	for name, f := range n.followers {
+		switch {
+		case !f.leaves():
+		case now.Before(f.leaveBy) && slices.ContainsFunc(f.leaveFor, n.isAwaited):
+			leave = true
+		default:
+			delete(n.followers, name)
+			gone = append(gone, f)
 		}
 	}
-	return gone
+	n.mu.Unlock()
+	if !leave && n.unsavedCatalog != nil {
+		n.saveCatalog(n.unsavedCatalog)
+	}
+	for _, f := range gone {
+		f.removeFile()
+	}
+	return len(gone) > 0
 }
 
-// remove removes a list. n.mu is held.
-func (n *Node) remove(f *follower) {
-	f.cancel()
-	delete(n.followers, f.name)
-	f.saving.Lock()
-	f.disk.remove()
-	f.disk.path = ""
-	f.saving.Unlock()
+// isAwaited reports whether a list is to filter, and does not yet. n.mu is held.
+func (n *Node) isAwaited(name string) bool {
+	f := n.followers[name]
+	return f != nil && !f.leaves() && !f.filters()
 }
 
 // wants returns what a catalog says of a list for this node, false if nothing.
@@ -821,7 +871,7 @@ func (n *Node) report() {
 		}
 	}
 	conn := n.conn
-	all := slices.DeleteFunc(n.sorted(), func(f *follower) bool { return !f.leaveBy.IsZero() })
+	all := slices.DeleteFunc(n.sorted(), (*follower).leaves)
 	n.mu.Unlock()
 	for _, f := range all {
 		s.Lists = append(s.Lists, f.status())

@@ -568,19 +568,26 @@ func TestGroups(t *testing.T) {
 }
 
 // TestRename takes a catalog with a list under another name: the former one filters until the other
-// does. Without another list, it goes at once.
+// does, also after a restart. Without another list, it goes at once.
 func TestRename(t *testing.T) {
 	t.Parallel() // it waits a lot
-	h, n := follow(t, t.TempDir())
+	dir := t.TempDir()
+	h, n := follow(t, dir)
 	renamed := wire.ListState{Name: "renamed", Settings: block, Releases: []wire.Release{{Place: h.at}}}
 	h.publish(renamed)
+	n.stays(h)
+	n.stop()
+	n = h.start(dir)
+	n.stays(h)
+	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: h.at}}}, renamed)
 	wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
-	for range 2 * time.Second / (10 * time.Millisecond) { // it is decided each second
-		if n.has(name) == nil {
-			t.Fatal("nothing filters")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	h.change(set(t, "192.0.2.1", "192.0.2.9"))
+	h.publish(wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: h.at}}}, renamed)
+	n.reaches(h) // it has come back
+	renamed.Releases[0].Place = h.at
+	renamed.Name = "renamed.again"
+	h.publish(renamed)
+	n.stays(h)
 	h.snapshotAs(renamed.Name)
 	h.publish(renamed) // the next heartbeat
 	wait.For(t, "the other name", func() bool { return n.has(renamed.Name) != nil })
@@ -590,6 +597,23 @@ func TestRename(t *testing.T) {
 	wait.For(t, "the former name goes", func() bool { return n.has(name) == nil && len(n.Lists()) == 1 })
 	h.publish()
 	wait.For(t, "all lists go", func() bool { return len(n.Lists()) == 0 })
+	n.stop()
+	if files, err := os.ReadDir(n.dir); err != nil || len(files) > 1 || n.unsavedCatalog != nil {
+		t.Errorf("left are %v, %v", files, err)
+	}
+}
+
+// stays checks that the list filters for two seconds after the last catalog: what leaves is looked
+// at each second.
+func (r *run) stays(h *hub) {
+	r.t.Helper()
+	wait.For(r.t, "the catalog", func() bool { return r.Catalog() == h.catalog.Place })
+	for range 2 * time.Second / (10 * time.Millisecond) {
+		if r.has(name) == nil {
+			r.t.Fatal("nothing filters")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // TestLeaveBy ends the wait for a list that does not come.
@@ -597,12 +621,31 @@ func TestLeaveBy(t *testing.T) {
 	t.Parallel() // it waits a lot
 	h, n := follow(t, t.TempDir())
 	h.publish(wire.ListState{Name: "other", Settings: block, Releases: []wire.Release{{Place: wire.Place{Epoch: 9, Version: 9}}}})
-	wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
-	if n.Node.release(time.Now()) || n.has(name) == nil {
-		t.Error("it is gone before the other has come")
+	n.stays(h)
+	n.Node.mu.Lock()
+	n.followers[name].leaveBy = time.Now()
+	n.Node.mu.Unlock()
+	wait.For(t, "it goes in the end", func() bool { return n.has(name) == nil })
+}
+
+// TestWithdrawn replaces a list that the node does not have yet: it never filters.
+func TestWithdrawn(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h, n := follow(t, t.TempDir())
+	of := func(name string) wire.ListState {
+		return wire.ListState{Name: name, Settings: block, Releases: []wire.Release{{Place: h.at}}}
 	}
-	if !n.Node.release(time.Now().Add(2 * leaveWithin)) {
-		t.Error("it is not gone in the end")
+	h.publish(of(name), of("wrong"))
+	wait.For(t, "the catalog", func() bool { return n.Catalog() == h.catalog.Place })
+	h.publish(of(name), of("right"))
+	wait.For(t, "the next one", func() bool { return n.Catalog() == h.catalog.Place })
+	h.snapshotAs("wrong")
+	h.snapshotAs("right")
+	h.publish(of(name), of("right"))
+	wait.For(t, "the right one", func() bool { return n.has("right") != nil })
+	n.stays(h)
+	if n.has("wrong") != nil || len(n.Lists()) != 2 {
+		t.Error("a list filters that the catalog does not have")
 	}
 }
 
