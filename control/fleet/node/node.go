@@ -685,7 +685,7 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 		return
 	}
 	changed := live && n.clock.hear(c.Issued)
-	wants, leave := n.sort(c)
+	wants, leave := n.compare(c)
 	if leave {
 		n.unsavedCatalog = m.data // until they have left: a restart must find them
 	} else {
@@ -726,10 +726,10 @@ func (n *Node) saved(err error) {
 	n.reportSoon()
 }
 
-// sort returns what a catalog wants of this node, by list. It marks the lists that the catalog has no
+// compare returns what a catalog wants of this node, by list. It marks the lists that the catalog has no
 // more, but that filter until those that it adds do, as one of these may be the same list under
 // another name. It reports whether any is marked.
-func (n *Node) sort(c wire.Catalog) (wants map[string]wanted, leave bool) {
+func (n *Node) compare(c wire.Catalog) (wants map[string]wanted, leave bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	wants = make(map[string]wanted)
