@@ -97,7 +97,7 @@ func (p *publisher) recover(ctx context.Context) error {
 		return nil
 	}
 	if l.empty {
-		return p.beganEmpty(ctx, l.what)
+		return p.beganEmpty(ctx, l)
 	}
 	if !l.proved {
 		l.epoch = 0 // a node could say any
@@ -137,14 +137,21 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 	return nil
 }
 
-// beganEmpty says that the state before this one was lost. Numbers of its epoch do not come again:
-// the state began another one.
-func (p *publisher) beganEmpty(ctx context.Context, why string) error {
-	if err := p.loop.Do(ctx, p.store.Said); err != nil {
-		return err
+// beganEmpty says that the state before this one was lost, once. Numbers of its epoch do not come again:
+// the state began another one. A crash before that is noted has it said again, rather than never.
+func (p *publisher) beganEmpty(ctx context.Context, l *lost) error {
+	if p.store.First() == 0 {
+		return nil // said, while another report came
 	}
-	p.sayLost("the hub began with an empty state: "+why+". All nodes get what the hub has. Changes by commands are lost: make them again, or restore a backup", why)
-	return nil
+	if !p.saidEmpty {
+		p.saidEmpty = true
+		p.sayLost("the hub began with an empty state: "+l.what+". All nodes get what the hub has. Changes by commands are lost: make them again, or restore a backup", l.what)
+	}
+	err := p.loop.Do(ctx, p.store.Said)
+	if err != nil {
+		p.putBack(l)
+	}
+	return err
 }
 
 // sayLost says in the log, the audit and the status that history was lost.

@@ -115,6 +115,53 @@ func TestStateBeganEmpty(t *testing.T) {
 	}
 }
 
+// Where the hub cannot note that the loss was said, it says it all the same, once, and notes it later.
+func TestStateBeganEmptyUnsaved(t *testing.T) {
+	t.Parallel() // it waits
+	f := newFleet(t)
+	f.start("")
+	wait.For(t, "a catalog", func() bool { return f.hub.Metrics().Published.Catalogs > 0 })
+	obstacle := filepath.Join(f.dir, "hub", storeDir, "state.json.new")
+	if err := os.Mkdir(obstacle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := f.hub.publisher
+	report := func() {
+		used := p.store.Used().Epoch
+		p.history(&lost{what: "a test", epoch: used - 1, of: used, proved: true, empty: true})
+	}
+	records := func() (n int) {
+		for _, r := range f.hub.Audit(100) {
+			if r.Change == audit.NewEpoch {
+				n++
+			}
+		}
+		return n
+	}
+	attempts := func(least uint64) {
+		t.Helper()
+		before := p.current().failures
+		wait.For(t, "attempts to publish", func() bool { return p.current().failures >= before+least })
+	}
+	report()
+	attempts(1)
+	report()
+	attempts(2)
+	if n := records(); n != 1 || p.store.First() == 0 {
+		t.Errorf("while it cannot be noted: %d records, first epoch %d", n, p.store.First())
+	}
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "it is noted", func() bool { return p.store.First() == 0 })
+	report() // it was compared before
+	before := p.current().published.Catalogs
+	wait.For(t, "another catalog", func() bool { return p.current().published.Catalogs > before+1 })
+	if n := records(); n != 1 {
+		t.Errorf("%d records at the end", n)
+	}
+}
+
 // problems returns the hub's problems.
 func (f *fleet) problems() []string {
 	f.t.Helper()

@@ -171,6 +171,16 @@ func (p *progress) takeLost(used uint64, now time.Time) *lost {
 	return l
 }
 
+// putBack has takeLost return l again, unless another report came meanwhile. Publishing is tried again
+// after a pause, since it has failed.
+func (p *progress) putBack(l *lost) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lost == nil {
+		p.lost = l
+	}
+}
+
 // believe takes in that a new epoch has begun, after the report of a node. No other one
 // begins before a time.
 func (p *progress) believe(until time.Time) {

@@ -51,6 +51,8 @@ type publisher struct {
 	stamp    authority.Stamp       // of the authority, when the account was published; zero: it was not
 	measured time.Time             // the stream
 	pause    time.Duration         // before the next such epoch
+
+	saidEmpty bool // that the state before this one was lost, though perhaps it is not noted yet
 }
 
 // published describes a list in the stream.
