@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -134,6 +135,7 @@ func TestOpenOnFullDisk(t *testing.T) {
 
 // TestLongTailOnFullDisk keeps what is cut off an end, once there is room for it, before the journal is
 // written anew or cut: both where the disk was read-only when the journal was opened and where it was full.
+// The log says when it is found, and when it is cut off.
 func TestLongTailOnFullDisk(t *testing.T) {
 	for _, readOnly := range []bool{true, false} {
 		dir := inMemory(t)
@@ -147,9 +149,10 @@ func TestLongTailOnFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		var j *Journal
+		var log *bytes.Buffer
 		if readOnly {
 			remount(t, dir, unix.MS_RDONLY, "")
-			j, _ = open(t, path)
+			j, log = open(t, path)
 			remount(t, dir, 0, "")
 		}
 		fill := filepath.Join(dir, "fill")
@@ -160,7 +163,12 @@ func TestLongTailOnFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !readOnly {
-			j, _ = open(t, path)
+			j, log = open(t, path)
+		}
+		const cut = "cut off, kept in "
+		where := fmt.Sprintf("offset=%d bytes=%d", ends[8], len(tail))
+		if text := log.String(); !strings.Contains(text, "journal ends with a damaged part") || !strings.Contains(text, where) || strings.Contains(text, cut) {
+			t.Errorf("read-only first: %t: %s", readOnly, text)
 		}
 		check(t, j, after(add(0, 9)))
 		if err := j.Apply(add(9, 10)); !errors.Is(err, unix.ENOSPC) {
@@ -170,12 +178,16 @@ func TestLongTailOnFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		j.reopenAt = time.Time{}
+		log.Reset()
 		apply(t, j, add(9, 10))
 		j.Close()
+		if text := log.String(); !strings.Contains(text, cut+path+".torn") || !strings.Contains(text, where) {
+			t.Errorf("read-only first: %t: then %s", readOnly, text)
+		}
 		if kept, err := os.ReadFile(path + ".torn"); err != nil || !bytes.Equal(kept, tail) {
 			t.Errorf("read-only first: %t: %d bytes are kept: %v", readOnly, len(kept), err)
 		}
-		j, log := open(t, path)
+		j, log = open(t, path)
 		check(t, j, after(add(0, 10)))
 		j.Close()
 		if log.Len() > 0 {

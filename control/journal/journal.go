@@ -175,17 +175,18 @@ func (j *Journal) load() (int64, error) {
 			"offset", d.from, "bytes", d.to-d.from, "missing_bytes", missing)
 		j.lost += int64(d.to - d.from + max(missing, 0))
 	}
+	says := "journal ends with a torn record, as after a crash: cut off"
 	if j.shift = int64(shift); len(b)-end > frameLen+maxBodyLen {
 		if err := durable.WriteFile(j.path+".torn", b[end:]); err != nil {
-			j.unkept = int64(end)
+			j.unkept, err = int64(end), tailError(err)
+			says = "journal ends with a damaged part, which stays for now: " + err.Error()
 			if j.readOnly == nil { // do not cut it off
-				j.readOnly = tailError(err)
+				j.readOnly = err
 			}
 		}
 	}
-	if end < len(b) && j.unkept == 0 {
-		j.log.Warn("journal ends with a torn record, as after a crash: cut off",
-			"offset", end, "bytes", len(b)-end)
+	if end < len(b) {
+		j.log.Warn(says, "offset", end, "bytes", len(b)-end)
 	}
 	if now := time.Now(); newest.After(now) {
 		j.log.Warn("clock is earlier than the last entry: entries will expire late",
@@ -285,7 +286,9 @@ func (j *Journal) keepTail() error {
 	}
 	b, err := os.ReadFile(j.path)
 	if err == nil && int64(len(b)) > j.unkept {
-		err = durable.WriteFile(j.path+".torn", b[j.unkept:])
+		if err = durable.WriteFile(j.path+".torn", b[j.unkept:]); err == nil {
+			j.log.Warn("journal ended with a damaged part: cut off, kept in "+j.path+".torn", "offset", j.unkept, "bytes", int64(len(b))-j.unkept)
+		}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return tailError(err)
