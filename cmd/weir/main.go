@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -95,21 +96,27 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 // aboutWeir is the title of the last group of commands.
 const aboutWeir = "About weir"
 
-// flagError says which number a flag takes, where pflag says what strconv has not parsed.
+// flagError says what a flag takes, where pflag says what strconv has not parsed.
 func flagError(err error) error {
 	var bad *pflag.InvalidValueError
 	var number *strconv.NumError
 	if !errors.As(err, &bad) || !errors.As(err, &number) {
 		return err
 	}
-	want := "a whole number"
-	if bad.GetFlag().Value.Type() == "float64" {
-		want = "a number"
+	want := ""
+	switch kind := bad.GetFlag().Value.Type(); {
+	case kind == "bool":
+		want = "want true or false"
+	case errors.Is(number.Err, strconv.ErrRange):
+		want = "out of range"
+	case kind == "float64":
+		want = "want a number"
+	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):
+		want = "want a whole number"
+	default:
+		return err
 	}
-	if errors.Is(number.Err, strconv.ErrRange) {
-		want += " that is smaller"
-	}
-	return fmt.Errorf("invalid argument %q for \"--%s\" flag: want %s", bad.GetValue(), bad.GetFlag().Name, want)
+	return fmt.Errorf("invalid argument %q for \"--%s\" flag: %s", bad.GetValue(), bad.GetFlag().Name, want)
 }
 
 func newRoot() *cobra.Command {

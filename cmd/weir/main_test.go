@@ -186,6 +186,8 @@ func TestWrongArguments(t *testing.T) {
 		"completion tcsh":       `"tcsh" is none of bash, fish, zsh`,
 		"multicast add":         "GROUP is missing",
 		"audit --limit x":       `invalid argument "x" for "--limit" flag: want a whole number`,
+		"status --json=x":       `invalid argument "x" for "--json" flag: want true or false`,
+		"plan fpr --fpr 1e999":  `invalid argument "1e999" for "--fpr" flag: out of range`,
 		"plan fpr --fpr x":      `invalid argument "x" for "--fpr" flag: want a number`,
 		"block tcp 192.0.2.1:*": `"tcp": no ">" in the flow: a flow is one argument, so put it in quotes, as in 'tcp *:* > 198.51.100.7:443'`,
 		"allow example.com":     `"example.com": not an address: unexpected character (at "example.com"): packets have no names, so name the addresses`,
