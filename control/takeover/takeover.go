@@ -142,14 +142,19 @@ func (o *others) stop(ctx context.Context) error {
 	return nil
 }
 
-// late returns why the journal is still locked: the daemon that was asked last has not ended. It may
-// be stopped by a signal, and ends when it is continued: nothing runs then.
+// late returns why the journal is still locked: a daemon that was asked has not ended, and still has it
+// open. It may be stopped by a signal, and ends when it is continued: nothing runs then.
 func (o *others) late(ctx context.Context, err error) error {
-	if len(o.asked) == 0 || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}
-	pid := o.asked[len(o.asked)-1]
-	return fmt.Errorf("take over: process %d was asked to stop, and has not ended in time, perhaps since a signal has stopped it: `kill -KILL %d`, after which its program stays attached, and try again: %w", pid, pid, err)
+	for _, pid := range slices.Backward(o.asked) {
+		if !inventory.Alive(pid) || !journal.OpenIn(pid, o.file) {
+			continue // another process has the journal
+		}
+		return fmt.Errorf("take over: process %d was asked to stop, and has not ended in time, perhaps since a signal has stopped it: `kill -KILL %d`, after which its program stays attached, and try again: %w", pid, pid, err)
+	}
+	return err
 }
 
 // stop asks a process to stop if it is a daemon that has the journal open. The

@@ -188,6 +188,40 @@ func TestTakeOverFromStopped(t *testing.T) {
 	}
 }
 
+// The error names no process that was asked and has not the journal open any more, even where its number
+// is another process's by now.
+func TestLateNamesTheOwner(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "journal")
+	lock, err := os.Create(file + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	owner, innocent, ended := waiter(t, lock), waiter(t), waiter(t)
+	if err := ended.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	ended.Wait()
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	pid := func(c *exec.Cmd) int { return c.Process.Pid }
+	for _, c := range []struct {
+		asked []int
+		names int // 0: none
+	}{
+		{nil, 0},
+		{[]int{pid(innocent), pid(ended)}, 0},
+		{[]int{pid(owner), pid(innocent), pid(ended)}, pid(owner)},
+	} {
+		o := others{file: file, asked: c.asked}
+		err := o.late(ctx, journal.ErrLocked)
+		if !errors.Is(err, journal.ErrLocked) || (c.names == 0) != (err == journal.ErrLocked) ||
+			c.names != 0 && !strings.HasSuffix(strings.Split(err.Error(), "`")[1], fmt.Sprintf("-KILL %d", c.names)) {
+			t.Errorf("asked %d, want %d: %v", c.asked, c.names, err)
+		}
+	}
+}
+
 // starting is a daemon that is starting, as a process.
 type starting struct{ pid int }
 
