@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,8 +31,12 @@ func (n *lister) Lists() (lists []api.List) {
 	defer cancel()
 	if err := n.loop.Do(ctx, func() error { lists = n.describe(); return nil }); err != nil {
 		if last := n.last.Load(); last != nil {
-			return *last
+			lists = slices.Clone(*last)
 		}
+	}
+	now := time.Now()
+	for i := range lists {
+		lists[i].Trial = trialByClock(lists[i].Trial, now)
 	}
 	return lists
 }

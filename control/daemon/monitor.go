@@ -128,6 +128,16 @@ func byClock(t *time.Time, now time.Time) *time.Time {
 	return t
 }
 
+// trialByClock returns a trial with its end by the wall clock as it is now, nil for nil.
+func trialByClock(t *api.Trial, now time.Time) *api.Trial {
+	if t == nil {
+		return nil
+	}
+	as := *t
+	as.EnforcedAt = byClock(t.EnforcedAt, now)
+	return &as
+}
+
 // SetMonitor implements [server.Monitor]. A full disk does not hold it up.
 func (m *override) SetMonitor(ctx context.Context, c api.MonitorChange) (done api.Monitored, err error) {
 	now := time.Now()

@@ -204,6 +204,7 @@ func TestTimesByTheClock(t *testing.T) {
 	d := begin(t, configure(t, lab.New(t).B))
 	for _, ahead := range []time.Duration{-24 * time.Hour, 0, 2 * time.Hour} {
 		var s api.Status
+		var lists []api.List
 		in := time.Now().Add(time.Minute)
 		if err := d.loop.Do(t.Context(), func() error {
 			until := clock.Set(t, in, ahead) // known before the clock was set
@@ -212,11 +213,15 @@ func TestTimesByTheClock(t *testing.T) {
 			noted.Trials = []api.TrialList{{List: "drop", Trial: api.Trial{EnforcedAt: &until}}}
 			d.readings.status.Store(&noted)
 			s = d.readings.Status()
+			described := d.readings.lister.last.Load()
+			d.readings.lister.last.Store(&[]api.List{{Name: "drop", Trial: &noted.Trials[0].Trial}})
+			lists = d.readings.Lists() // as last described: this goroutine is busy
+			d.readings.lister.last.Store(described)
 			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
-		for what, shown := range map[string]*time.Time{"confirm": s.ConfirmUntil, "monitor": s.MonitorOverride.Until, "trial": s.Trials[0].EnforcedAt} {
+		for what, shown := range map[string]*time.Time{"confirm": s.ConfirmUntil, "monitor": s.MonitorOverride.Until, "trial": s.Trials[0].EnforcedAt, "list": lists[0].Trial.EnforcedAt} {
 			if off := shown.Round(0).Sub(in.Round(0)); off.Abs() > time.Second {
 				t.Errorf("%s, known when the clock was %v ahead: off by %v", what, ahead, off)
 			}

@@ -182,7 +182,7 @@ func (r *readings) Status() api.Status {
 	}
 	s.Trials = slices.Clone(s.Trials)
 	for n := range s.Trials {
-		s.Trials[n].EnforcedAt = byClock(s.Trials[n].EnforcedAt, now)
+		s.Trials[n].Trial = *trialByClock(&s.Trials[n].Trial, now)
 	}
 	s.Busy = r.loop.Busy()
 	if problem := r.unsaved.Load(); problem != nil {
