@@ -78,7 +78,7 @@ ones first: "weir refresh LIST --rollback" returns to those before.`,
 
 func printVersions(out io.Writer, of *api.ListVersions, now time.Time) {
 	if !slices.ContainsFunc(of.Sources, func(s api.SourceVersions) bool { return len(s.Versions) > 0 }) {
-		fmt.Fprintln(out, "no versions are known: they are saved in state_dir, of lists that have sources")
+		fmt.Fprintln(out, "no versions are known: weir saves versions in state_dir, for lists with sources; this list has none yet")
 		return
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

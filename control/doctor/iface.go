@@ -279,7 +279,7 @@ func (d *device) vethQueues() (f Finding, bad bool) {
 	f = finding(Problem, "it has %s, and its other end, %s, sends by %d: the driver, veth, refuses native XDP then", has, p.Name, p.TxQueues)
 	if !p.Here && d.Native == hooks.Unknown {
 		f = finding(Note, "it has %s; its other end, %s, which cannot be seen from here, may send by up to %d: "+
-			"if it sends by more than one has here, the driver, veth, refuses native XDP", has, p.Name, p.TxQueues)
+			"if it sends by more queues than this end receives by, the driver, veth, refuses native XDP", has, p.Name, p.TxQueues)
 	}
 	switch {
 	case d.Channels.MaxRX >= p.TxQueues:
