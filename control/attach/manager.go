@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"weir/control/attach/inventory"
 	"weir/control/engine"
@@ -800,10 +801,20 @@ func (m *Manager) repinShared() {
 	if !m.unshared || m.over {
 		return
 	}
-	m.unshared = false
-	if _, err := m.Pins.RepinShared(m.engine.Kernel()); err != nil {
+	made, err := m.Pins.RepinShared(m.engine.Kernel())
+	if err != nil {
 		m.Log.Error(err.Error())
 	}
+	m.unshared = made == 0 && err == nil && m.busy() // then nothing is known of the pins: Follow tries again
+}
+
+// busy reports whether somebody else has the lock of the pins.
+func (m *Manager) busy() bool {
+	unlock, err := bpffs.LockDir(string(m.Pins), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		unlock()
+	}
+	return errors.Is(err, unix.EWOULDBLOCK)
 }
 
 // ensure makes sure that an interface is filtered, if it exists. It fails where

@@ -31,6 +31,7 @@ import (
 	"weir/filter/icarus"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/loader/bpffs"
 	"weir/loader/hooks"
 	"weir/loader/netif"
 	"weir/tests/lab"
@@ -730,6 +731,29 @@ func TestSharedStayPinned(t *testing.T) {
 	})
 	if got := shared(); len(pinned(t, config)) > 0 || !slices.Equal(got, want) {
 		t.Errorf("pinned: %q, %q\n%s", got, pinned(t, config), &log)
+	}
+
+	// As if another process attached or detached just when the last interface was given up.
+	unlock, err := bpffs.LockDir(string(config.Pins), unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pin := range want {
+		if err := os.Remove(pin); err != nil {
+			t.Error(err)
+		}
+	}
+	m.unshared = true
+	err = m.Follow()
+	unlock()
+	if got := shared(); len(got) > 0 || err != nil {
+		t.Errorf("without the lock: pinned: %q, %v", got, err)
+	}
+	if err := m.Follow(); err != nil || !slices.Equal(shared(), want) {
+		t.Errorf("with the lock: pinned: %q, %v\n%s", shared(), err, &log)
+	}
+	if m.unshared {
+		t.Error("it looks for the pins without end")
 	}
 }
 
