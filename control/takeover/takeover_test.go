@@ -25,6 +25,7 @@ import (
 	"weir/control/config"
 	"weir/control/journal"
 	"weir/loader"
+	"weir/tests/wait"
 )
 
 // waiter is another process of this name, which waits, with some files open.
@@ -162,6 +163,10 @@ func TestTakeOverFromStopped(t *testing.T) {
 	if err := errors.Join(lock.Close(), owner.Process.Signal(unix.SIGSTOP)); err != nil {
 		t.Fatal(err)
 	}
+	wait.For(t, "the process to stop", func() bool { // if SIGTERM came before that, it would end
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", owner.Process.Pid))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	})
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
