@@ -66,11 +66,11 @@ func (d *Daemon) update(l *ruleset.List) error {
 	delta := r.Delta
 	changes := []engine.Change{{List: l.SourceNumber, Delta: delta}}
 	var unrecorded error
-	if l.TTL > 0 && delta.Remove.Len() > maxLingering {
-		d.o.Log.Warn("entries that have left the feed do not stay for the list's TTL, since there are too many", "list", l.Name, "entries", delta.Remove.Len(), "most", maxLingering)
+	if l.TTL > 0 && r.Left.Len() > maxLingering {
+		d.o.Log.Warn("entries that have left the feed do not stay for the list's TTL, since there are too many", "list", l.Name, "entries", r.Left.Len(), "most", maxLingering)
 	} else if l.TTL > 0 {
 		var stay engine.Change
-		if stay, unrecorded = d.linger(l, delta.Remove, r.Read); unrecorded == nil {
+		if stay, unrecorded = d.linger(l, r.Left, r.Read); unrecorded == nil {
 			changes = append(changes, stay)
 		} else {
 			if !l.Stays() {
@@ -100,23 +100,15 @@ func (d *Daemon) update(l *ruleset.List) error {
 
 // linger keeps entries that have left a feed for the list's TTL: as manual
 // entries, which outlast a restart. Those that the feed still has are left out for other reasons,
-// such as whom they would cut off, and must not stay. Nor must those of a change that an operator has
-// undone.
+// such as whom they would cut off, and must not stay.
 func (d *Daemon) linger(l *ruleset.List, left, read *list.Set) (stay engine.Change, err error) {
 	now := time.Now()
 	var batch []journal.Change
 	var keys []key.Key
 	rule := l.EngineList()
 	rule.Contents = left
-	var undone []*list.Set
-	if l.FromFeed != nil {
-		undone = l.FromFeed.Undone()
-	}
 	for k := range rule.All() {
 		if read.Has(k) {
-			continue
-		}
-		if slices.ContainsFunc(undone, func(s *list.Set) bool { return s.Has(k) }) {
 			continue
 		}
 		e := journal.Entry{

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/explain"
+	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/quantity"
@@ -114,6 +116,134 @@ func TestUndoneDoesNotLinger(t *testing.T) {
 	read(firstSource + "\n10.9.0.2\n")
 	check("corrected", added, verdict.Pass)
 	check("corrected", secondSource, verdict.Drop)
+}
+
+// What an operator undoes in one source of a list stays where another one has it, and for the list's TTL once
+// that one leaves it out by itself. A manual entry stays in any case.
+func TestUndoneBesideAnotherSource(t *testing.T) {
+	t.Parallel()
+	const shared, other, manual = "10.9.0.1", "10.9.0.2", "10.9.0.3"
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
+	write(t, first, firstSource+"\n"+secondSource+"\n")
+	write(t, second, shared+"\n"+other+"\n")
+	d := startLists(t, lab.New(t), io.Discard, fmt.Sprintf("lists: {feed: {sources: [{file: %s}, {file: %s}], interval: 1h, ttl: 2h}}", first, second))
+	refresh := func() {
+		t.Helper()
+		if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || slices.ContainsFunc(all, func(o api.FetchOutcome) bool { return o.Error != "" }) {
+			t.Fatalf("%+v, %v", all, err)
+		}
+	}
+	check := func(when string, want verdict.Action, addresses ...string) {
+		t.Helper()
+		for _, address := range addresses {
+			if got := verdictOf(t, d, address); got != want {
+				t.Errorf("%s: %s: %v, want %v", when, address, got, want)
+			}
+		}
+	}
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, List: "feed", Entries: []string{manual}, UID: 7}); err != nil {
+		t.Fatal(err)
+	}
+	write(t, first, firstSource+"\n"+secondSource+"\n"+shared+"\n"+manual+"\n"+cleanSource+"\n")
+	refresh()
+	check("bad", verdict.Drop, shared, other, manual, cleanSource)
+	if one, err := d.api.Rollback(t.Context(), "feed"); err != nil || one.Error != "" {
+		t.Fatalf("%+v, %v", one, err)
+	}
+	check("undone", verdict.Drop, firstSource, secondSource, shared, other, manual)
+	check("undone", verdict.Pass, cleanSource)
+	write(t, second, "10.9.0.4\n")
+	refresh()
+	check("left out later", verdict.Drop, shared, other, manual)
+	check("left out later", verdict.Pass, cleanSource)
+}
+
+// All that was undone passes, whatever else is read, or undone, before the daemon takes it in.
+func TestUndoneBeforeTheUpdate(t *testing.T) {
+	t.Parallel()
+	const early, late = "10.9.0.1", "10.9.0.2"
+	good := firstSource + "\n" + secondSource + "\n"
+	for name, then := range map[string]func(t *testing.T, f *feed.Feed, file string) error{
+		"another attempt": func(t *testing.T, f *feed.Feed, file string) error {
+			write(t, file, firstSource+"\n10.9.0.3\n"+early+"\n")
+			_, err := f.Fetch(t.Context())
+			return err
+		},
+		"another rollback": func(t *testing.T, f *feed.Feed, _ string) error {
+			_, err := f.Rollback(t.Context())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "list")
+			d := startLists(t, lab.New(t), io.Discard, fmt.Sprintf("lists: {feed: {sources: [{file: %s}], interval: 1h, ttl: 2h}}", file))
+			for _, lines := range []string{good, good + early + "\n", good + early + "\n" + late + "\n"} {
+				write(t, file, lines)
+				if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+					t.Fatalf("%+v, %v", all, err)
+				}
+			}
+			if err := d.loop.doAlone(t.Context(), func() error {
+				l := d.active.prepared.List("feed")
+				_, err := l.FromFeed.Rollback(t.Context())
+				return errors.Join(err, then(t, l.FromFeed, file), d.update(l))
+			}); err != nil {
+				t.Fatal(err)
+			}
+			for address, want := range map[string]verdict.Action{
+				firstSource: verdict.Drop, secondSource: verdict.Drop, late: verdict.Pass,
+				early: map[bool]verdict.Action{false: verdict.Pass, true: verdict.Drop}[name == "another attempt"],
+			} {
+				if got := verdictOf(t, d, address); got != want {
+					t.Errorf("%s: %v, want %v", address, got, want)
+				}
+			}
+		})
+	}
+}
+
+// What was undone passes also where the journal cannot be written, so that what else has left the feed stays.
+func TestUndoneUnrecorded(t *testing.T) {
+	t.Parallel()
+	const added = "10.9.0.1"
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	r.c.Lists[0].TTL = quantity.Duration(2 * time.Hour)
+	file := string(r.c.Lists[0].Sources[0].File)
+	write(t, file, firstSource+"\n"+secondSource+"\n")
+	d := begin(t, r)
+	write(t, file, firstSource+"\n"+secondSource+"\n"+added+"\n")
+	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 1 || all[0].Error != "" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	block := filepath.Join(string(r.c.StateDir), "entries.new")
+	if err := errors.Join(os.Mkdir(block, 0o700), os.Remove(journalPath(&r.c))); err != nil { // it cannot be written anew
+		t.Fatal(err)
+	}
+	if err := d.loop.doAlone(t.Context(), func() error {
+		l := d.active.prepared.List("feed")
+		_, err := l.FromFeed.Rollback(t.Context())
+		write(t, file, firstSource+"\n10.9.0.2\n")
+		_, failed := l.FromFeed.Fetch(t.Context())
+		return errors.Join(err, failed, d.update(l))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]verdict.Action{firstSource: verdict.Drop, secondSource: verdict.Drop, added: verdict.Pass} {
+		if got := verdictOf(t, d.Daemon, address); got != want {
+			t.Errorf("%s: %v, want %v", address, got, want)
+		}
+	}
+	if err := d.loop.Do(t.Context(), func() error {
+		if !d.active.prepared.List("feed").Stays() {
+			t.Error("the journal was written")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // What leaves a feed stays for the list's TTL. A manual entry of the same address stays

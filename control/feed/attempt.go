@@ -24,7 +24,6 @@ type contents struct {
 	saved     bool                 // the saved file has the same contents
 	decisions decisions            // CrowdSec's
 	resolved  map[string]*resolved // of names; it does not change
-	undone    *list.Set            // what an operator has removed by returning to these entries; nil: nothing, or it is not known any more
 }
 
 // restPerWork is how long a source from a URL rests after an attempt that has failed, in
@@ -183,9 +182,7 @@ func (f *Feed) conclude(s *source, c *contents, o *Outcome, undecided *candidate
 func (f *Feed) save(s *source, o *Outcome, c, old *contents, undecided *candidate, to *spool) *candidate {
 	switch {
 	case f.Hold && o.Result == New:
-		if undecided == nil {
-			undecided = &candidate{former: old, decisions: s.decisions}
-		}
+		undecided = undecided.follow(s, c, old)
 		o.Unsaved = to.finish(c.record)
 		if undecided.unsaved = o.Unsaved; o.Unsaved == nil {
 			f.remember(s, c, undecided.former)
@@ -198,6 +195,22 @@ func (f *Feed) save(s *source, o *Outcome, c, old *contents, undecided *candidat
 		c.saved = o.Unsaved == nil
 	}
 	return undecided
+}
+
+// follow returns the candidate that contents are after an earlier one, nil for none, and given the
+// contents before. It does not change the earlier one, which others may be reading.
+func (d *candidate) follow(s *source, c, old *contents) *candidate {
+	next := candidate{former: old, decisions: s.decisions}
+	if d != nil {
+		next = *d
+	}
+	if !c.RolledBack.IsZero() {
+		next.undone = list.Union(next.undone, old.entries)
+	}
+	if next.undone != nil { // without what the source has, perhaps again
+		next.undone = next.undone.Diff(c.entries).Add
+	}
+	return &next
 }
 
 // remember updates the ages and the versions of a source for contents that are about to be

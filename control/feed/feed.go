@@ -151,6 +151,7 @@ type candidate struct {
 	former    *contents // the last that were kept, nil if none were
 	decisions decisions // CrowdSec's of that time
 	unsaved   error     // why they cannot be saved
+	undone    *list.Set // what an operator has removed since former, and the source has not again; nil: nothing
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
@@ -345,17 +346,41 @@ func (f *Feed) Contents() *list.Set {
 	return list.Union(all...)
 }
 
-// Undone returns what an operator has removed from sources, whose contents are those before the last
-// change again.
-func (f *Feed) Undone() (all []*list.Set) {
+// ContentsUndone returns the active contents, and the entries that an operator has removed by
+// [Feed.Rollback] since the last contents that were kept; nil: none. Those that a source has again are
+// not among them, nor those that another source has, or has left out by itself meanwhile.
+func (f *Feed) ContentsUndone() (contents, undone *list.Set) {
+	type change struct{ before, after, undone *list.Set }
+	var all []*list.Set
+	var changes []change
 	for _, s := range f.sources {
-		s.mu.Lock()
-		if c := s.active(); c != nil && c.undone != nil {
-			all = append(all, c.undone)
-		}
+		s.mu.Lock() // once for both: they are of the same version
+		c, former, u := s.active(), s.former, s.undecided
 		s.mu.Unlock()
+		if c == nil {
+			continue
+		}
+		all = append(all, c.entries)
+		if u == nil {
+			continue
+		}
+		undone = list.Union(undone, u.undone)
+		if u.former != nil {
+			former = u.former
+		}
+		if former != nil {
+			changes = append(changes, change{former.entries, c.entries, u.undone})
+		}
 	}
-	return all
+	contents = list.Union(all...)
+	if undone = undone.Diff(contents).Add; undone.Len() == 0 {
+		return contents, nil
+	}
+	for _, c := range changes {
+		left := c.before.Diff(c.after).Add.Diff(c.undone).Add
+		undone = undone.Diff(left).Add
+	}
+	return contents, undone
 }
 
 // Version counts the changes of Entries: a caller that reads Version before

@@ -322,7 +322,7 @@ func (s *source) before(c *contents, to io.Writer) (*contents, error) {
 	sum := sha256.New()
 	n, _ := listfile.Plain(entries).WriteTo(io.MultiWriter(sum, to)) // the spool keeps its first error
 	now := time.Now()
-	before := &contents{entries: entries, reports: []listfile.Report{{File: s.name}}, resolved: c.resolved, undone: c.entries.Diff(entries).Add}
+	before := &contents{entries: entries, reports: []listfile.Report{{File: s.name}}, resolved: c.resolved}
 	before.record = record{
 		Source: s.name, Read: now, Entries: entries.Len(), Plain: true, RolledBack: now,
 		Files:     []recordFile{{s.name, n}},

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"weak"
 
 	"weir/control/durable/durabletest"
 	"weir/control/list/listfile"
@@ -263,4 +265,96 @@ func TestVersionsDamaged(t *testing.T) {
 	if o, err := f.Accept(t.Context()); err != nil || o[0].Result != New {
 		t.Error(o, err)
 	}
+}
+
+// A feed knows what an operator has removed until that is kept or reverted, and no longer. What a
+// source leaves out by itself is no part of it, nor what a source has.
+func TestContentsUndone(t *testing.T) {
+	durabletest.WithoutSyncs(t)
+	first, second := serve(t, text(lines4(1, 2))), serve(t, text(lines4(11, 12)))
+	c := named("list", Format{}, from(first), from(second))
+	c.Hold, c.MaxShrink = true, 1
+	f := mustOpen(t, c, t.TempDir())
+	read := func(s *server, entries ...int) {
+		t.Helper()
+		if s != nil {
+			s.now(text(lines4(entries...)))
+		}
+		if o, err := f.Fetch(t.Context()); err != nil || o[0].Result == Failed || o[1].Result == Failed {
+			t.Fatalf("%+v, %v", o, err)
+		}
+	}
+	keep := func() {
+		t.Helper()
+		if err := f.Keep(f.Version()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	undo := func(s *source) {
+		t.Helper()
+		if o, err := f.rollBack(s); err != nil || o.Result != New {
+			t.Fatalf("%+v, %v", o, err)
+		}
+	}
+	check := func(when string, want ...int) {
+		t.Helper()
+		contents, undone := f.ContentsUndone()
+		if d := contents.Diff(f.Contents()); d.Len() > 0 {
+			t.Errorf("%s: other contents", when)
+		}
+		var b strings.Builder
+		if _, err := listfile.Plain(undone).WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		if b.String() != lines4(want...) {
+			t.Errorf("%s:\n%swant\n%s", when, b.String(), lines4(want...))
+		}
+	}
+	read(nil)
+	keep()
+	read(first, 1, 2, 3, 4, 5, 11)
+	keep()
+	check("bad")
+	undo(f.sources[0])
+	check("undone", 3, 4, 5)
+	read(nil)
+	check("the source still has it", 3, 4, 5)
+	version := f.Version()
+	read(first, 1, 2, 3, 6)
+	check("one is there again", 4, 5)
+	read(first, 1, 2, 6)
+	check("the source has left it out by itself", 4, 5)
+	if err := f.Keep(version); err != nil {
+		t.Fatal(err)
+	}
+	check("an earlier version is kept", 4, 5)
+	read(second, 12)
+	check("the other source leaves out what was undone, too", 4, 5)
+	kept := weak.Make(f.sources[0].undecided.undone)
+	keep()
+	check("kept")
+	read(nil)
+	if runtime.GC(); kept.Value() != nil {
+		t.Error("what was undone stays in memory")
+	}
+
+	read(first, 1, 2, 6, 20)
+	read(second, 12, 20)
+	keep()
+	undo(f.sources[0])
+	check("the other source has it")
+	read(second, 12)
+	check("the other source has left it out")
+	keep()
+
+	read(first, 1, 2, 6, 30, 31, 32)
+	keep()
+	read(second, 12, 30)
+	version = f.Version()
+	undo(f.sources[0])
+	check("the other source has one", 31, 32)
+	f.Revert(version, errors.New("does not fit"))
+	check("not any more", 30, 31, 32)
+	f.Revert(f.Version(), errors.New("does not fit"))
+	check("reverted")
 }

@@ -45,13 +45,19 @@ type Reading struct {
 	Contents *list.Set // without what is left out
 	left     LeftOut
 	Delta    list.Delta // of the contents to the active ones
+	Left     *list.Set  // what that removes, without what an operator has undone
 	counted  *derived
 }
 
 // Reading returns what the sources of a list have now. With millions of entries it takes long: it is
 // called of a copy of the active configuration.
 func (p *Ruleset) Reading(l *List) (r Reading) {
-	r.Read = l.From.Contents()
+	var undone *list.Set
+	if l.FromFeed != nil && l.TTL > 0 {
+		r.Read, undone = l.FromFeed.ContentsUndone()
+	} else {
+		r.Read = l.From.Contents()
+	}
 	// A feed has asked this of each of its sources: none that is refused replaces what it had. Here
 	// they are together, which may cover more. Contents of the fleet, or that were saved under
 	// another max_coverage, come here first.
@@ -60,14 +66,18 @@ func (p *Ruleset) Reading(l *List) (r Reading) {
 	}
 	r.Contents, r.left = p.Admit(l, r.Read)
 	r.Delta = r.Contents.Diff(p.Contents(l.SourceNumber))
+	if r.Left = r.Delta.Remove; undone != nil {
+		r.Left = r.Left.Diff(undone).Add
+	}
 	r.counted = p.countAhead(l, r.Contents)
 	return r
 }
 
 // Staying returns the change of a reading without the removal of entries that have left the sources. Those
-// that would cut off a peer, or the like, are removed all the same. Like Reading, it takes long.
+// that would cut off a peer, or the like, are removed all the same, and so are those that an operator has
+// undone. Like Reading, it takes long.
 func (p *Ruleset) Staying(l *List, r Reading) list.Delta {
-	left, _ := p.Admit(l, r.Delta.Remove.Diff(r.Read).Add)
+	left, _ := p.Admit(l, r.Left.Diff(r.Read).Add)
 	return list.Delta{Add: r.Delta.Add, Remove: r.Delta.Remove.Diff(left).Add}
 }
 
