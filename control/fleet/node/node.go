@@ -600,7 +600,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			if age.Connected && now.Sub(asked) > askInterval {
 				ask()
 			}
-			if n.release(now) || n.failed() && now.Sub(listed) > relistInterval {
+			if n.listsDue(now, listed) {
 				poke(n.changed)
 			}
 			if since := now.Sub(reported); since >= reportInterval || since >= rehearsalInterval && n.rehearses() {
@@ -610,11 +610,15 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// failed reports whether the lists could not be activated.
-func (n *Node) failed() bool {
+// listsDue reports whether the lists are to be activated: one is gone, or the last attempt has failed
+// some time ago.
+func (n *Node) listsDue(now, listed time.Time) bool {
+	if n.release(now) {
+		return true
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.problem != ""
+	return n.problem != "" && now.Sub(listed) > relistInterval
 }
 
 // relist makes the changed lists known.
