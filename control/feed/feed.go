@@ -373,7 +373,10 @@ func (f *Feed) ContentsUndone() (contents, undone *list.Set) {
 		}
 	}
 	contents = list.Union(all...)
-	if undone = undone.Diff(contents).Add; undone.Len() == 0 {
+	if undone.Len() > 0 { // else the difference is as long as the contents
+		undone = undone.Diff(contents).Add
+	}
+	if undone.Len() == 0 {
 		return contents, nil
 	}
 	for _, c := range changes {
