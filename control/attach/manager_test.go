@@ -69,6 +69,19 @@ func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target
 	return c, targets
 }
 
+// buildShared builds an engine of one list whose programs share connections, and its metadata.
+func buildShared(t *testing.T, c Config) (*engine.Generation, inventory.Metadata) {
+	t.Helper()
+	connections, err := c.Pins.OpenShared(replies.Maps(1024))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { connections.Close() })
+	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
+	d.Replies = &replies.About{}
+	return g, d
+}
+
 // buildKernel builds an engine of one list, and its metadata.
 func buildKernel(t *testing.T, text string, c engine.Config, lists int) (*engine.Generation, inventory.Metadata) {
 	t.Helper()
@@ -664,13 +677,7 @@ func TestForgetShared(t *testing.T) {
 			t.Fatalf("pinned: %q, %v", files, err)
 		}
 	}
-	connections, err := config.Pins.OpenShared(replies.Maps(1024))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer connections.Close()
-	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
-	d.Replies = &replies.About{}
+	g, d := buildShared(t, config)
 	m := NewManager(config)
 	if err := errors.Join(m.Start(g, d, targets), config.Pins.KeepShared(g.Kernel()), inventory.ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
@@ -690,13 +697,7 @@ func TestSharedStayPinned(t *testing.T) {
 	l := lab.New(t)
 	var log bytes.Buffer
 	config, _ := options(t, &log)
-	connections, err := config.Pins.OpenShared(replies.Maps(1024))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer connections.Close()
-	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
-	d.Replies = &replies.About{}
+	g, d := buildShared(t, config)
 	at(t, l.B, addVeth("wan0"))
 	m := NewManager(config)
 	targets := []Target{{Target: netif.Target{Netns: l.B.Netns, Iface: "wan*"}}}

@@ -92,11 +92,9 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A daemon that is starting, or waits for its interfaces, has no program yet: it is taken over from by what
-// answers at its socket, as soon as something does. Damaged pins are warned about once.
-func TestTakeOverFromStarting(t *testing.T) {
-	dir := t.TempDir()
-	file, socket := filepath.Join(dir, "journal"), filepath.Join(dir, "socket")
+// holder is a waiter that alone has the lock of a journal.
+func holder(t *testing.T, file string) *exec.Cmd {
+	t.Helper()
 	lock, err := os.Create(file + ".lock")
 	if err != nil {
 		t.Fatal(err)
@@ -109,6 +107,15 @@ func TestTakeOverFromStarting(t *testing.T) {
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return owner
+}
+
+// A daemon that is starting, or waits for its interfaces, has no program yet: it is taken over from by what
+// answers at its socket, as soon as something does. Damaged pins are warned about once.
+func TestTakeOverFromStarting(t *testing.T) {
+	dir := t.TempDir()
+	file, socket := filepath.Join(dir, "journal"), filepath.Join(dir, "socket")
+	owner := holder(t, file)
 	var calls atomic.Int32
 	s := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1) == 1 {
@@ -150,17 +157,9 @@ func TestTakeOverFromStarting(t *testing.T) {
 func TestTakeOverFromStopped(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "journal"), filepath.Join(dir, "socket")
-	lock, err := os.Create(file + ".lock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	owner := waiter(t, lock)
+	owner := holder(t, file)
 	t.Cleanup(func() { owner.Process.Kill() })
-	if err := errors.Join(lock.Close(), owner.Process.Signal(unix.SIGSTOP)); err != nil {
+	if err := owner.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	wait.For(t, "the process to stop", func() bool { // if SIGTERM came before that, it would end
