@@ -30,9 +30,7 @@
 //     without loops in Icarus", 2002; Broder and Mitzenmacher's survey, section
 //     7.1) (bpf/loop.h).
 //   - [weir/filter/invariant] extracts the parts of a packet that forwarding
-//     does not change, by which several nodes recognise it: those of the Source
-//     Path Isolation Engine (SPIE) of Snoeren and others ("Hash-based IP
-//     traceback", SIGCOMM 2001), without checksums (bpf/invariant.h).
+//     does not change, so that several nodes recognise it (bpf/invariant.h).
 //   - [weir/filter/key] defines what weir can list: an exact match on a shape
 //     of a packet's addresses, ports and protocol (bpf/key.h).
 //   - [weir/filter/membership] implements the set of listed keys: markers, the

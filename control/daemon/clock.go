@@ -8,7 +8,7 @@ import (
 // leastStep is the shortest step of the clock that is logged: synchronisation makes smaller ones.
 const leastStep = 10 * time.Second
 
-// wallClock notices that the wall clock was set, by which entries expire.
+// wallClock detects steps of the wall clock, which decides when entries expire.
 type wallClock struct {
 	last time.Time // with the monotonic clock; zero: unknown
 	log  *slog.Logger

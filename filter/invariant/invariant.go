@@ -1,7 +1,7 @@
-// Package invariant extracts the parts of a packet that forwarding does not change, by which
-// several nodes recognise it: those of the Source Path Isolation Engine (SPIE) of Snoeren
-// and others ("Hash-based IP traceback", SIGCOMM 2001), without checksums. bpf/invariant.h is
-// the twin.
+// Package invariant extracts the parts of a packet that forwarding does not change, so that
+// several nodes recognise it. The parts are chosen as in the Source Path Isolation Engine (SPIE)
+// of Snoeren and others ("Hash-based IP traceback", SIGCOMM 2001), without checksums.
+// bpf/invariant.h is the twin.
 package invariant
 
 import (
