@@ -140,11 +140,37 @@ static __always_inline int is_trial(int list)
 }
 
 /*
+ * The reason for which this CPU's packet leaves that would pass for r: what is above the rate of
+ * the interface is dropped, whatever list on trial it is on, unless an allow list has it. A global
+ * function, like those in lists.h.
+ */
+__noinline int limit_rate(struct context *ctx, int r)
+{
+	struct cpu_row *row = this_row();
+	struct packet *p;
+
+	if (!row) /* impossible */
+		return r;
+	p = &row->packet;
+	/* The allow lists were asked before about what a list matches. */
+	if (r != REASON_REPLY && r != REASON_WOULD_BLOCK && is_allowed(ctx, row, p)) {
+		p->list = LIST_NONE; /* it does not pass by that list */
+		return r;
+	}
+	if (policer_admit(ctx) < POLICER_EARLY)
+		return r;
+	p->list = LIST_NONE;
+	p->punished = REASON_POLICED;
+	return monitor ? REASON_WOULD_BLOCK : REASON_POLICED;
+}
+
+/*
  * The reason for which this CPU's packet leaves that a list on trial matches, and nothing
  * else would drop. A global function, like those in lists.h.
  */
 __noinline int judge_trial(struct context *ctx, int list)
 {
+	enum reason r = REASON_WOULD_BLOCK;
 	struct cpu_row *row = this_row();
 	struct packet *p;
 
@@ -157,8 +183,11 @@ __noinline int judge_trial(struct context *ctx, int list)
 	note_conversation(ctx, row, p);
 	if (is_reply(ctx, row, p))
 		return REASON_REPLY;
-	count_list(list, p->len);
-	return REASON_WOULD_BLOCK;
+	if (policer.cost)
+		r = limit_rate(ctx, r);
+	if (p->list != LIST_NONE)
+		count_list(list, p->len);
+	return r;
 }
 
 /*
@@ -195,48 +224,38 @@ static __always_inline enum reason judge(struct context *ctx, struct cpu_row *ro
 }
 
 /*
- * The reason for which a packet leaves that would leave for r: what passes, and is on no
- * allow list, is limited to the rate of the interface.
+ * The reason for which the packet leaves. It settles p->reason, as leave() has it, p->list and
+ * the packet's addresses: whatever names them reads them there, and no lookup may follow.
  */
-static __always_inline enum reason police_rate(struct context *ctx, struct cpu_row *row,
-					       struct packet *p, enum reason r)
-{
-	/* What a list on trial would drop is on no allow list. */
-	if (!policer.cost || r == REASON_ALLOWED ||
-	    (r == REASON_WOULD_BLOCK ? !is_on_trial(p->list) : is_allowed(ctx, row, p)) ||
-	    action_of(r) != XDP_PASS || policer_admit(ctx) < POLICER_EARLY)
-		return r;
-	p->list = LIST_NONE;
-	p->punished = REASON_POLICED;
-	return monitor ? REASON_WOULD_BLOCK : REASON_POLICED;
-}
-
-/* The reason for which the packet leaves. */
 static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 					  struct cpu_row *row)
 {
 	struct packet *p = &row->packet;
 	int list = LIST_NONE;
+	enum reason r;
 
 	p->reason = parse(ctx, c, p);
 	barrier();
-	if (!p->family)
+	if (!p->family) {
+		p->list = LIST_NONE; /* not that of an earlier packet */
 		return p->reason;
+	}
 	p->exempt = failsafe(&failsafe_config, p);
 	barrier();
 	if (loop_node.words && !p->exempt) {
 		if (!loop_edge)
 			check_loop(ctx, p);
 		barrier();
+		p->list = LIST_NONE;
 		if (p->loop == LOOP_LOOPED && action_of(REASON_LOOPED) == XDP_DROP)
 			return is_allowed(ctx, row, p) ? REASON_ALLOWED : REASON_LOOPED;
 	}
 	police(ctx, row);
 	barrier();
+	p->list = LIST_NONE;
 	if (p->exempt)
 		return p->exempt;
 
-	p->list = LIST_NONE;
 	if (!is_empty(&block))
 		list = apply_rules(ctx, p, match_block(p));
 	if (inner && (list == LIST_NONE || is_trial(list)) && p->reason == REASON_CLEAN &&
@@ -244,7 +263,12 @@ static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 		list = match_inner(ctx, list);
 		barrier();
 	}
-	return police_rate(ctx, row, p, judge(ctx, row, p, list, 0));
+	r = judge(ctx, row, p, list, 0);
+	/* The action is asked first: what is dropped keeps the list that drops it. */
+	if (policer.cost && action_of(r) == XDP_PASS && r != REASON_ALLOWED &&
+	    r != REASON_WOULD_BLOCK) /* which judge_trial() has policed */
+		return limit_rate(ctx, r);
+	return r;
 }
 
 /* Counts the packet and returns its action. Every packet leaves through here. */

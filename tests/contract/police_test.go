@@ -312,7 +312,8 @@ func TestPolicerOverCaptures(t *testing.T) {
 }
 
 // What failsafe and the allow lists pass is neither limited nor counted, and what a block
-// list drops is not counted: they come before. Monitor mode changes no packet.
+// list drops is not counted: they come before. Monitor mode changes no packet. Events name the
+// list that drops a packet, and none for others.
 func TestPolicerComesLast(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
@@ -346,6 +347,7 @@ func TestPolicerComesLast(t *testing.T) {
 			frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 6, HasPorts: true, SrcPort: 4000, DstPort: 53})
 			frame[15] = 2 // capable of ECN
 			before, _ := police.Read(stats)
+			stats.Sample(everything(1))
 			for range 200 {
 				action, out, err := p.Pass(frame)
 				if err != nil {
@@ -356,6 +358,11 @@ func TestPolicerComesLast(t *testing.T) {
 				}
 				if monitor && !bytes.Equal(out, frame) {
 					t.Fatalf("monitor mode changes % x to % x", frame, out)
+				}
+			}
+			for _, e := range drain(t, stats) {
+				if named := e.Packet.List == 1; named != (src == blocked) {
+					t.Fatalf("monitor %t: an event of a packet from %s names list %d", monitor, src, e.Packet.List)
 				}
 			}
 			after, _ := police.Read(stats)

@@ -103,12 +103,8 @@ func (i *Interface) event(of *loader.Event, boot time.Time) Event {
 	if p.Family != 0 {
 		e.Tuple = native.TupleOf(p)
 	}
-	switch e.Reason {
-	case verdict.Allowed, verdict.WouldBlock, verdict.Blocked, verdict.Reply:
-		// For other reasons it may be that of an earlier packet.
-		if n := int(p.List); n > 0 && n <= len(i.Lists) {
-			e.List = i.Lists[n-1]
-		}
+	if n := int(p.List); n > 0 && n <= len(i.Lists) {
+		e.List = i.Lists[n-1]
 	}
 	return e
 }
