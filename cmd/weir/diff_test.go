@@ -130,7 +130,7 @@ func TestDiffFailures(t *testing.T) {
 		out != "-192.0.2.1\nremoved: 1, added: 0, in both: 1\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
-	if code, _, log := weir(t, "", "diff", good, good+",format=csv"); code != exitUsage || !strings.Contains(log, "format csv needs the column") {
+	if code, _, log := weir(t, "", "diff", good, good+",format=csv"); code != exitUsage || !strings.Contains(log, "format csv needs column") {
 		t.Errorf("exit code %d\n%s", code, log)
 	}
 	// A few bad lines are reported.

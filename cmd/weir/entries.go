@@ -228,9 +228,9 @@ active, and will be after a restart. Entries that were there already take the
 new TTL and reason. The file may be compressed. Timeouts in it are ignored: use
 --ttl.
 
-A format is a name, with the options that it has in weir.yaml: plain, ipset, nft
-(also of nft -j), csv,column=2, json,path=.data[].ip, jsonl, spamhaus, p2p, dat,
-hosts or deny.`,
+A format is a name, with the options that it has in weir.yaml, as in
+csv,column=2 or json,path=.data[].ip. The formats of files:
+` + importFormats(),
 		Example: `  weir import manual blocked.txt --ttl 1d --reason 'incident 42'
   ipset save blacklist | weir import manual - --format ipset
   nft list ruleset | weir import manual - --format nft --set drop-4,drop-6
@@ -248,16 +248,21 @@ hosts or deny.`,
 	forceFlag(f, &change.Force)
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
-	choices(c, "format", feed.Kinds()...)
+	var known []string
+	for _, d := range feed.Formats() {
+		if d.File {
+			known = append(known, cobra.CompletionWithDesc(d.Name, d.About))
+		}
+	}
+	choices(c, "format", known...)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		given, err := feed.ParseFormat(format)
+		if given.Sets = append(given.Sets, sets...); err == nil {
+			err = given.Validate()
+		}
 		if err != nil {
 			return usageError{fmt.Errorf("--format: %w", err)}
 		}
-		if len(sets) > 0 && given.Kind != feed.IPSet && given.Kind != feed.NFTables {
-			return usageError{errors.New("--set goes with --format ipset and nft")}
-		}
-		given.Sets = append(given.Sets, sets...)
 		change.List, change.TTL, change.SSH = args[0], ttl.Seconds(), guard.SSHConnection()
 		o.MaxBad = -1
 		if change.Entries, err = readImport(c, args[1], given, o); err != nil {
@@ -278,6 +283,21 @@ hosts or deny.`,
 		return nil
 	}
 	return c
+}
+
+// importFormats returns the names of the formats of files, in lines for a help.
+func importFormats() string {
+	text, line := "", ""
+	for _, d := range feed.Formats() {
+		if !d.File {
+			continue
+		}
+		if len(line)+len(d.Name) > 75 {
+			text, line = text+line+"\n", ""
+		}
+		line += d.Name + " "
+	}
+	return text + strings.TrimSpace(line)
 }
 
 // readImport reads the entries of a file, "-" for standard input, and reports the

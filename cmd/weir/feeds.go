@@ -61,7 +61,7 @@ The licence is the maintainers' and may exclude commercial use: read their page.
 		for i, k := range known {
 			all[i] = knownFeed{
 				Name: string(k.Name), About: k.About, Use: k.Use, Interval: quantity.Duration(k.Least), License: k.License,
-				Private: k.Private, Page: k.Page, URLs: k.URLs, Format: formatText(k.Format),
+				Private: k.Private, Page: k.Page, URLs: k.URLs, Format: k.Format.String(),
 			}
 		}
 		out := c.OutOrStdout()
@@ -86,23 +86,6 @@ func completeFeeds(_ *cobra.Command, args []string, _ string) ([]string, cobra.S
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// formatText returns a format as flags have it.
-func formatText(f feed.Format) string {
-	text := f.Kind.String()
-	option := func(name, value string) {
-		if value != "" {
-			text += "," + name + "=" + value
-		}
-	}
-	option("column", f.Column)
-	option("last_column", f.LastColumn)
-	if f.Separator != 0 {
-		option("separator", string(rune(f.Separator)))
-	}
-	option("path", f.Path)
-	return text
 }
 
 func printFeeds(out io.Writer, all []knownFeed) error {

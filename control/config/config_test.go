@@ -616,10 +616,10 @@ func TestErrors(t *testing.T) {
 			`4:15: lists.a.interval: 0s is not between 1s and 30d`, `5:13: lists.a.jitter: 41d16h is not between 0s and 30d`,
 			`7:10: lists.b.ttl: 30m is less than interval and jitter: entries would expire between two fetches`}, true},
 		{eth0 + "lists:\n  a: {format: csv}\n  b: {format: {kind: json, path: x}}\n  c: {format: plane}\n  d: {format: {column: 1}}", []string{
-			`3:15: lists.a.format: format csv needs the column of the addresses, by name or number, as in {kind: csv, column: ip}`,
+			`3:15: lists.a.format: format csv needs column, as in {kind: csv, column: ip}`,
 			`4:7: lists.b.format: path "x": want something like ".data[].ip"`,
 			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables, ipset, p2p, dat, hosts, deny, mmdb, names, asns, stix or taxii`,
-			`6:7: lists.d.format: a column goes with format csv only`}, false},
+			`6:7: lists.d.format: column goes with format csv only`}, false},
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x, url: \"http://x\"}\n      - {}\n      - {file: /x, sha256: 12}\n      - {url: \"ftp://x\"}\n      - {url: \"http:///x\"}", []string{
 			`5:9: lists.a.sources[0]: want one of file, directory and URL`,
 			`6:9: lists.a.sources[1]: want one of file, directory and URL`,
@@ -644,8 +644,8 @@ func TestErrors(t *testing.T) {
 			`4:3: lists.sources: a key of one of the lists: indent it further`,
 			`5:3: lists.interval: a key of one of the lists: indent it further`}, false},
 		{eth0 + "lists:\n  a: {format: json}\n  b: {format: {kind: p2p, path: .x}}", []string{
-			`3:15: lists.a.format: format json needs the path of the addresses, as in {kind: json, path: ".data[].ip"}`,
-			`4:7: lists.b.format: a path goes with formats json and jsonl only`}, true},
+			`3:15: lists.a.format: format json needs path, as in {kind: json, path: ".data[].ip"}`,
+			`4:7: lists.b.format: path goes with format json or jsonl only`}, true},
 		{eth0 + "guards:\n  - {key: flow}\n  - {key: src, threshold: 1, window: 1ms}\n  - {key: dst, action: limit}\n  - {key: src, distinct: addresses, limit: 1kpps, memory: 1KiB}\n  - {key: src}", []string{
 			`2:1: guards: there are 5, and 0 trackers: the maximum of both is 4`,
 			`3:11: guards[0].key: a flow has one port: want src, dst, or a prefix as in src/24`,

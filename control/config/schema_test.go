@@ -218,7 +218,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[recent.Kind]():            enum("bloom", "stable", "ibf-2c", "ibf-mc"),
 		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both", "out"),
 		reflect.TypeFor[quantity.Unit]():          enum("packets", "bytes"),
-		reflect.TypeFor[feed.Kind]():              enum(feed.Kinds()...),
+		reflect.TypeFor[feed.Kind]():              enum(formatNames("")...),
 		reflect.TypeFor[feed.Name]():              enum(feedNames()...),
 		reflect.TypeFor[Action]():                 enum("block", "allow"),
 		reflect.TypeFor[tracker.Action]():         enum("report", "limit", "block"),
@@ -263,6 +263,28 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		t.Fatalf("no schema for %v", of)
 	}
 	return s
+}
+
+// formatNames returns the names of the formats with an option, "" for all.
+func formatNames(option string) []string {
+	var names []string
+	for _, f := range feed.Formats() {
+		if option == "" || slices.Contains(f.Options, option) {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// formatText says which formats an option is for, and what the formats are.
+func formatText(option, text string) string {
+	if option != "kind" {
+		return "For " + strings.Join(formatNames(option), ", ") + ": " + text
+	}
+	for _, f := range feed.Formats() {
+		text += " " + f.Name + ": " + f.About + "."
+	}
+	return text
 }
 
 // feedNames returns the names of the known feeds.
@@ -337,6 +359,9 @@ func (g generator) structure(v reflect.Value) map[string]any {
 		text := g.comments[owner(t, f.index)+"."+t.FieldByIndex(f.index).Name]
 		if text == "" {
 			g.t.Errorf("%s.%s has no comment", t.Name(), t.FieldByIndex(f.index).Name)
+		}
+		if t == reflect.TypeFor[feed.Format]() {
+			text = formatText(f.name, text)
 		}
 		p := g.of(fv, text)
 		if f.min != "" {

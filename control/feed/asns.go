@@ -20,6 +20,15 @@ const (
 	maxASNBytes = 32 << 20 // of a source's text
 )
 
+var asnsFormat = format{
+	Description: Description{
+		Name: "asns", Options: []string{"database"}, Example: "{kind: asns, database: /PATH.mmdb}",
+		About:   "autonomous systems, whose networks a database has; Spamhaus ASN-DROP, too",
+		Grammar: "A [system](#countries-and-autonomous-systems) a line, by its number, with or without `AS`, or an object with `asn`. `#` and `;` begin remarks. A system without a network in the database is bad.",
+	},
+	needs: []string{"database"}, made: true,
+}
+
 // asnLines are the autonomous systems of a part, by their lines.
 type asnLines struct {
 	lines  map[ASN]int

@@ -92,10 +92,10 @@ func TestASNs(t *testing.T) {
 	want("192.0.2.0/24 203.0.113.7")
 
 	for text, want := range map[string]string{
-		"asns":                              "needs a database",
+		"asns":                              "needs database",
 		"asns,database=asn.mmdb":            "asn.mmdb",
 		"mmdb,countries=DE,database=/x":     "goes with format asns only",
-		"asns,database=/x,countries=DE":     "go with format mmdb only",
+		"asns,database=/x,countries=DE":     "countries goes with format mmdb only",
 		"csv,column=1,database=/x/asn.mmdb": "goes with format asns only",
 	} {
 		if _, err := ParseFormat(text); err == nil || !strings.Contains(err.Error(), want) {

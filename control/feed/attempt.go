@@ -268,11 +268,11 @@ func (f *Feed) open(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	var known validator
 	// Otherwise it must be read in full, to be saved or for another checksum; or for what
 	// changes while it stays the same.
-	if s.holds(old) && !accept && !f.Format.Kind.made() && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
+	if s.holds(old) && !accept && !f.Format.Kind.row().made && (s.SHA256 == "" || strings.EqualFold(string(s.SHA256), old.SHA256)) {
 		known = old.validator
 	}
 	var doubt error
-	if f.Format.Kind.timed() && s.written == nil && !accept {
+	if f.Format.Kind.row().timed && s.written == nil && !accept {
 		doubt = s.checkClock(old)
 	}
 	switch {

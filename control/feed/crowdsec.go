@@ -23,6 +23,14 @@ import (
 	"weir/filter/key"
 )
 
+var crowdSecFormat = format{
+	Description: Description{
+		Name: "crowdsec", Example: "crowdsec", About: "the decisions of CrowdSec's local API",
+		Grammar: "A source is the URL of [the API](integrations.md). Bans of addresses and ranges are entries. Other decisions, and simulated ones, are left out.",
+	},
+	api: true,
+}
+
 // decisions maps the addresses and prefixes that CrowdSec bans to what is known of
 // them. It does not change once it is the contents of a source.
 //

@@ -9,6 +9,15 @@ import (
 	"strings"
 )
 
+var csvFormat = format{
+	Description: Description{
+		Name: "csv", Options: []string{"column", "last_column", "separator"}, Example: "{kind: csv, column: ip}",
+		About:   "values in columns; the column by name or number from 1. `last_column` is the end of a range, `separator` another character than a comma",
+		Grammar: "A record is a line, or several within quotes. A line that begins with `#` is a remark, and so is a first record with a word where the address should be.",
+	},
+	needs: []string{"column"}, read: (*reader).csv,
+}
+
 // csv reads comma-separated values.
 func (f *reader) csv(c *collector) error {
 	r := csv.NewReader(&c.text)

@@ -170,7 +170,7 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 			s.last = f.load(ctx, s)
 			_ = f.loadFormer(ctx, s) // without, the source is read as if it were new
 		}
-		if s.written != nil && !f.Format.Kind.made() {
+		if s.written != nil && !f.Format.Kind.row().made {
 			if _, err := f.attempt(ctx, s, due); err != nil {
 				return nil, err
 			}
@@ -321,7 +321,7 @@ func open(c Config, directory string) (*Feed, error) {
 		if c.Format.Kind == TAXII {
 			s.accept = taxiiType
 		}
-		if src.written != nil || c.Format.Kind.made() {
+		if row := c.Format.Kind.row(); src.written != nil || row.made || !row.isFile() {
 			s.format = &reader{}
 		}
 		if directory != "" {

@@ -1052,7 +1052,7 @@ func TestConfigMistakes(t *testing.T) {
 		{"max_shrink: 150% is not between 0% and 100%", with(func(*Source) {}, func(c *Config) { c.MaxShrink = 1.5 })},
 		{"max_bytes or timeout is 0", with(func(*Source) {}, func(c *Config) { c.Sources[0].MaxBytes = 0 })},
 		{"require a URL", named("x", Format{Kind: CrowdSec}, Source{File: "/x"})},
-		{"needs the column", named("x", Format{Kind: CSV}, url)},
+		{"needs column", named("x", Format{Kind: CSV}, url)},
 	} {
 		if _, err := Open(t.Context(), c.config, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.reason) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%+v: error %v, want %s", c.config, err, c.reason)

@@ -76,7 +76,7 @@ func (f *Feed) findPlaces(s *source, c *contents, here []int, keys []key.Key, or
 	}
 	defer b.Close()
 	switch {
-	case f.Format.Kind.made() && !c.Plain:
+	case f.Format.Kind.row().made && !c.Plain:
 		findReasons(b, here, keys, origins)
 	case f.Format.Kind == MMDB && s.written == nil && !c.Plain:
 		f.findRecords(s, b, here, keys, origins)

@@ -3,9 +3,11 @@ package feed
 import (
 	"bytes"
 	"cmp"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -15,95 +17,157 @@ import (
 	"weir/control/list/listfile"
 )
 
-// Kind is a kind of format.
-type Kind uint8
+// Kind is the name of a format; "" is weir's list format.
+type Kind string
 
+// The formats that other code names; the table has all.
 const (
-	Plain     Kind = iota // weir's list format, of package list, including netsets
-	CSV                   // comma-separated values, one column of which is read
-	JSON                  // one or several documents
-	JSONLines             // one document per line
-	Spamhaus              // the JSON form of Spamhaus DROP, with its closing record
-	CrowdSec              // the decision stream of CrowdSec's local API
-	NFTables              // the output of "nft list set" or "nft list ruleset", with -j, too
-	IPSet                 // the output of "ipset save"
-	P2P                   // PeerGuardian's text: name:first-last
-	DAT                   // ipfilter.dat: first - last , level , name
-	Hosts                 // hosts(5), without the host's own addresses
-	Deny                  // the "Deny from" and "Require not ip" of Apache, the "deny" of nginx
-	MMDB                  // a database in MaxMind's format, of countries or autonomous systems
-	Names                 // names of hosts, which are resolved
-	ASNs                  // autonomous systems, whose networks are in a database
-	STIX                  // indicators of STIX 2.1
-	TAXII                 // a collection of TAXII 2.1, of STIX
+	Plain     Kind = ""
+	CSV       Kind = "csv"
+	JSON      Kind = "json"
+	JSONLines Kind = "jsonl"
+	Spamhaus  Kind = "spamhaus"
+	CrowdSec  Kind = "crowdsec"
+	NFTables  Kind = "nftables"
+	IPSet     Kind = "ipset"
+	Deny      Kind = "deny"
+	MMDB      Kind = "mmdb"
+	Names     Kind = "names"
+	ASNs      Kind = "asns"
+	STIX      Kind = "stix"
+	TAXII     Kind = "taxii"
 )
 
-var kindNames = []string{"plain", "csv", "json", "jsonl", "spamhaus", "crowdsec", "nftables", "ipset", "p2p", "dat", "hosts", "deny", "mmdb", "names", "asns", "stix", "taxii"}
+// Description says what a format is.
+type Description struct {
+	Name    string
+	About   string   // in a few words
+	Grammar string   // what is an entry, a remark, left out and bad, in Markdown
+	Example string   // with the options that it needs, as in YAML
+	Options []string // those that it has, by their names in YAML
+	File    bool     // any file may have it: the daemon is not needed to read it
+}
 
-// Kinds returns the names of all kinds.
-func Kinds() []string { return slices.Clone(kindNames) }
+// format is a row of the table of formats: names, help, schema, checks and documentation
+// derive from it.
+type format struct {
+	Description
+	short string   // another name
+	needs []string // options one of which must be given
 
-func (k Kind) String() string { return kindNames[k] }
+	// read reads a text. Without it, only the daemon reads the format, and makes a list in
+	// weir's own of it.
+	read func(*reader, *collector) error
+
+	// whole reads instead of that what is not text.
+	whole func(f *reader, name string, src io.Reader, o listfile.Options, shift *listfile.Shift) (list.Entries, listfile.Report, error)
+
+	list  bool // it is weir's own
+	tags  bool // the text may have tags like those of HTML
+	api   bool // the source is the URL of an API
+	made  bool // contents are made from the text and something else, and saved in the list format, with reasons
+	timed bool // contents depend on the time when the source is read
+}
+
+// formats is the table. Each row is beside its reader.
+var formats = []*format{
+	&plainFormat, &csvFormat, &jsonFormat, &jsonLinesFormat, &spamhausFormat, &crowdSecFormat, &nftablesFormat, &ipsetFormat,
+	&p2pFormat, &datFormat, &hostsFormat, &denyFormat, &mmdbFormat, &namesFormat, &asnsFormat, &stixFormat, &taxiiFormat,
+}
+
+var plainFormat = format{
+	Description: Description{
+		Name: "plain", Example: "plain", About: "weir's own format; netsets of FireHOL and similar files, too",
+		Grammar: "An entry a line, as above.",
+	},
+	list: true,
+}
+
+// Formats describes all formats.
+func Formats() []Description {
+	var all []Description
+	for _, f := range formats {
+		d := f.Description
+		d.File = f.isFile()
+		all = append(all, d)
+	}
+	return all
+}
+
+// isFile reports whether any program can read the format.
+func (f *format) isFile() bool { return f.list || f.read != nil || f.whole != nil }
+
+// row returns the format's row of the table, nil if there is no such format.
+func (k Kind) row() *format {
+	for _, f := range formats {
+		if f.Name == k.String() {
+			return f
+		}
+	}
+	return nil
+}
+
+func (k Kind) String() string { return cmp.Or(string(k), plainFormat.Name) }
 
 // MarshalText returns the kind's name.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText sets the kind by its name, or by the short one of nftables.
+// UnmarshalText sets the kind by a name of the format.
 func (k *Kind) UnmarshalText(text []byte) error {
-	if string(text) == "nft" {
-		*k = NFTables
-		return nil
+	var names []string
+	for _, f := range formats {
+		if names = append(names, f.Name); string(text) == f.Name || f.short != "" && string(text) == f.short {
+			if *k = Kind(f.Name); f == &plainFormat {
+				*k = Plain
+			}
+			return nil
+		}
 	}
-	i := slices.Index(kindNames, string(text))
-	if i < 0 {
-		last := len(kindNames) - 1
-		return fmt.Errorf("unknown format %q: want %s or %s", text, strings.Join(kindNames[:last], ", "), kindNames[last])
+	return fmt.Errorf("unknown format %q: want %s", text, oneOf(names))
+}
+
+// oneOf returns names as in "a, b or c".
+func oneOf(names []string) string {
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
 	}
-	*k = Kind(i)
-	return nil
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // Format is the form of a source's contents: in YAML its kind, or a mapping. The
 // zero Format is weir's list format.
 type Format struct {
-	// plain (an entry a line; netsets, too), csv, json, jsonl (JSON, a document a
-	// line), spamhaus (DROP as JSON), crowdsec (the decision stream of its API),
-	// nftables or ipset (what they save; of nft also JSON), p2p (PeerGuardian), dat
-	// (ipfilter.dat), hosts (hosts files, without the host's own addresses), deny (of
-	// Apache or nginx), mmdb (a database of countries or autonomous systems in MaxMind's
-	// format) or names (of hosts, resolved again and again, for allow lists and lists of
-	// direction out), asns (autonomous systems, whose networks a database has), stix (the
-	// addresses in indicators of STIX 2.1) or taxii (a collection of these).
+	// The name of a format.
 	Kind Kind `yaml:"kind,short"`
 
-	// For csv, the column of the address, prefix or range: its name in the first
-	// record, or its number from 1.
+	// The column of the address, prefix or range: its name in the first record, or its
+	// number from 1.
 	Column string `yaml:"column,omitempty"`
 
-	// For csv with ranges in two columns, the column of their ends.
+	// With ranges in two columns, the column of their ends.
 	LastColumn string `yaml:"last_column,omitempty"`
 
-	// For csv, the character between columns. Default: a comma.
+	// The character between columns. Default: a comma.
 	Separator Separator `yaml:"separator,omitempty"`
 
-	// For json and jsonl, where the entries are, as in .data[].ip; several paths are
-	// joined by commas. Brackets may have conditions, as in .prefixes[service=EC2].ip_prefix.
+	// Where the entries are, as in .data[].ip; several paths are joined by commas.
+	// Brackets may have conditions, as in .prefixes[service=EC2].ip_prefix.
 	Path string `yaml:"path,omitempty"`
 
-	// For nftables and ipset, the names of the sets to read. Default: the only set
-	// of addresses.
+	// The names of the sets to read. Default: the only set of addresses.
 	Sets []string `yaml:"sets,omitempty"`
 
-	// For asns, the database of autonomous systems in MaxMind's format (.mmdb).
+	// The database of autonomous systems in MaxMind's format (.mmdb).
 	Database Path `yaml:"database,omitempty"`
 
-	// For mmdb, the countries whose networks to read, as in [CN, RU].
+	// The countries whose networks to read, as in [CN, RU].
 	Countries []Country `yaml:"countries,omitempty"`
 
-	// For mmdb, the countries whose networks not to read: those of all others are.
+	// The countries whose networks not to read: those of all others are.
 	Except []Country `yaml:"except,omitempty"`
 
-	// For mmdb, the autonomous systems whose networks to read, as in [AS64496].
+	// The autonomous systems whose networks to read, as in [AS64496].
 	ASNs []ASN `yaml:"asns,omitempty"`
 }
 
@@ -117,72 +181,87 @@ func ParseFormat(text string) (Format, error) {
 	if err := f.Kind.UnmarshalText([]byte(kind)); err != nil {
 		return Format{}, err
 	}
-	var set func(value string) error
+	options := f.options()
+	var to reflect.Value
 	for more {
 		var part string
 		part, rest, more = strings.Cut(rest, ",")
 		name, value, named := strings.Cut(part, "=")
-		if option := f.option(name); named && option != nil {
-			set = option
-		} else if value = part; set == nil {
-			return Format{}, fmt.Errorf("format %s: unknown option %q: want column, last_column, separator, path, sets, countries, except, asns or database", kind, name)
+		if i := slices.IndexFunc(options, func(o option) bool { return o.name == name }); named && i >= 0 {
+			to = options[i].value
+		} else if value = part; !to.IsValid() {
+			want := "none"
+			if has := f.Kind.row().Options; len(has) > 0 {
+				want = oneOf(has)
+			}
+			return Format{}, fmt.Errorf("format %s: unknown option %q: want %s", kind, name, want)
 		}
-		if err := set(value); err != nil {
+		if err := addOption(to, value); err != nil {
 			return Format{}, fmt.Errorf("format %s: %w", kind, err)
 		}
 	}
-	_, err := newReader(f)
-	return f, err
+	return f, f.Validate()
 }
 
-// option returns the function that sets an option, or continues it, nil if there is
-// none of that name.
-func (f *Format) option(name string) func(value string) error {
-	text := func(to *string) func(string) error {
-		return func(value string) error {
-			if *to != "" {
-				value = *to + "," + value
-			}
-			*to = value
-			return nil
-		}
+// option is an option of a format, by its name in YAML.
+type option struct {
+	name  string
+	value reflect.Value
+}
+
+// options returns the options of all formats.
+func (f *Format) options() []option {
+	var all []option
+	v := reflect.ValueOf(f).Elem()
+	for i := 1; i < v.NumField(); i++ { // the first is the kind
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
+		all = append(all, option{name, v.Field(i)})
 	}
-	switch name {
-	case "column":
-		return text(&f.Column)
-	case "last_column":
-		return text(&f.LastColumn)
-	case "path":
-		return text(&f.Path)
-	case "separator":
-		return func(value string) error { return f.Separator.UnmarshalText([]byte(value)) }
-	case "sets":
-		return func(value string) error { f.Sets = append(f.Sets, value); return nil }
-	case "database":
-		return func(value string) error { return f.Database.UnmarshalText([]byte(value)) }
-	case "countries":
-		return adds(&f.Countries)
-	case "except":
-		return adds(&f.Except)
-	case "asns":
-		return adds(&f.ASNs)
+	return all
+}
+
+// addOption sets an option to a value, or adds the value to those that it has.
+func addOption(to reflect.Value, value string) error {
+	if to.Kind() == reflect.Slice {
+		element := reflect.New(to.Type().Elem()).Elem()
+		err := addOption(element, value)
+		to.Set(reflect.Append(to, element))
+		return err
 	}
+	if u, ok := to.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return u.UnmarshalText([]byte(value))
+	}
+	if to.String() != "" {
+		value = to.String() + "," + value
+	}
+	to.SetString(value)
 	return nil
 }
 
-// adds returns a function that adds the value of a text.
-func adds[T any, P interface {
-	*T
-	UnmarshalText(text []byte) error
-}](to *[]T) func(string) error {
-	return func(text string) error {
-		var v T
-		if err := P(&v).UnmarshalText([]byte(text)); err != nil {
-			return err
+// String returns the format as ParseFormat reads it.
+func (f Format) String() string {
+	text := f.Kind.String()
+	for _, o := range f.options() {
+		if !o.value.IsZero() {
+			text += "," + o.name + "=" + optionText(o.value)
 		}
-		*to = append(*to, v)
-		return nil
 	}
+	return text
+}
+
+func optionText(v reflect.Value) string {
+	if v.Kind() == reflect.Slice {
+		var all []string
+		for _, element := range v.Seq2() {
+			all = append(all, optionText(element))
+		}
+		return strings.Join(all, ",")
+	}
+	if m, ok := v.Interface().(encoding.TextMarshaler); ok {
+		text, _ := m.MarshalText() // never fails
+		return string(text)
+	}
+	return v.String()
 }
 
 // reader reads a format.
@@ -191,27 +270,29 @@ type reader struct {
 	paths [][]step
 }
 
+// Validate returns what is wrong with a format's options.
+func (f Format) Validate() error {
+	_, err := newReader(f)
+	return err
+}
+
 func newReader(f Format) (*reader, error) {
-	if int(f.Kind) >= len(kindNames) {
-		return nil, fmt.Errorf("unknown format number %d", f.Kind)
+	row := f.Kind.row()
+	if row == nil {
+		return nil, fmt.Errorf("unknown format %q", string(f.Kind))
 	}
-	kinds := func(kinds ...Kind) bool { return slices.Contains(kinds, f.Kind) }
-	switch {
-	case kinds(CSV) && f.Column == "":
-		return nil, errors.New("format csv needs the column of the addresses, by name or number, as in {kind: csv, column: ip}")
-	case !kinds(CSV) && f.Column != "":
-		return nil, errors.New("a column goes with format csv only")
-	case !kinds(CSV) && (f.LastColumn != "" || f.Separator != 0):
-		return nil, errors.New("a last column and a separator go with format csv only")
-	case kinds(JSON, JSONLines) && f.Path == "":
-		return nil, fmt.Errorf(`format %v needs the path of the addresses, as in {kind: %[1]v, path: ".data[].ip"}`, f.Kind)
-	case !kinds(JSON, JSONLines) && f.Path != "":
-		return nil, errors.New("a path goes with formats json and jsonl only")
-	case !kinds(NFTables, IPSet) && len(f.Sets) > 0:
-		return nil, errors.New("sets go with formats nftables and ipset only")
+	given := 0
+	for _, o := range f.options() {
+		switch {
+		case o.value.IsZero():
+		case !slices.Contains(row.Options, o.name):
+			return nil, fmt.Errorf("%s goes with format %s only", o.name, oneOf(withOption(o.name)))
+		case slices.Contains(row.needs, o.name):
+			given++
+		}
 	}
-	if err := f.checkSelection(); err != nil {
-		return nil, err
+	if len(row.needs) > 0 && given != 1 {
+		return nil, fmt.Errorf("format %v needs %s, as in %s", f.Kind, oneOf(row.needs), row.Example)
 	}
 	r := &reader{Format: f}
 	if f.Path != "" {
@@ -221,6 +302,17 @@ func newReader(f Format) (*reader, error) {
 		}
 	}
 	return r, nil
+}
+
+// withOption returns the formats that have an option.
+func withOption(name string) []string {
+	var has []string
+	for _, f := range formats {
+		if slices.Contains(f.Options, name) {
+			has = append(has, f.Name)
+		}
+	}
+	return has
 }
 
 // seek is called with each line, by its number from 1, until it returns false.
@@ -249,16 +341,17 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o listfile.Option
 	}
 	defer text.Close()
 	limited := limit{r: text, left: left, work: o.Work, shift: shift, in: in}
-	if f.Kind == MMDB {
-		return f.mmdb(name, limited, o, shift)
+	row := f.Kind.row()
+	if row.whole != nil {
+		return row.whole(f, name, limited, o, shift)
 	}
 	if err := f.checkStart(name, text, o); err != nil {
 		return list.Entries{}, none, err
 	}
-	if in != nil && in.html && f.Kind != Deny {
+	if in != nil && in.html && !row.tags {
 		limited.tags = new(tags)
 	}
-	if f.Kind == Plain && seek != nil {
+	if row.list && seek != nil {
 		for l, err := range listfile.ScanReader(name, limited, o) {
 			if err != nil || !seek(l.Number, l) {
 				return list.Entries{}, none, err
@@ -266,46 +359,20 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o listfile.Option
 		}
 		return list.Entries{}, none, nil
 	}
-	if f.Kind == Plain || f.Kind == CrowdSec {
+	if row.list {
 		end() // listfile.Parse begins its own
 		limited.shift = nil
 		return listfile.Parse(name, limited, o)
+	}
+	if !row.isFile() {
+		return list.Entries{}, none, fmt.Errorf("format %v: only the daemon reads it, and `weir check` with a configuration", f.Kind)
 	}
 	const mark = "\ufeff"
 	if begin, _ := text.Peek(len(mark)); string(begin) == mark {
 		_, _ = text.Discard(len(mark)) // cannot fail, it was peeked
 	}
 	c := &collector{report: none, options: o, text: lines{r: limited, most: o.MaxLines}, seek: seek}
-	return c.finish(f.collect(c))
-}
-
-// collect reads a text whose values a collector takes.
-func (f *reader) collect(c *collector) error {
-	switch f.Kind {
-	case CSV:
-		return f.csv(c)
-	case JSON:
-		return f.json(c)
-	case JSONLines:
-		return f.jsonLines(c)
-	case Spamhaus:
-		return spamhaus(c)
-	case NFTables:
-		return f.nftables(c)
-	case IPSet:
-		return f.ipset(c)
-	case P2P:
-		return p2p(c)
-	case DAT:
-		return dat(c)
-	case Hosts:
-		return hosts(c)
-	case Deny:
-		return deny(c)
-	case STIX, TAXII:
-		return stix(c)
-	}
-	return nil
+	return c.finish(row.read(f, c))
 }
 
 // checkStart refuses a text by its first bytes.
@@ -313,7 +380,7 @@ func (f *reader) checkStart(name string, text peeker, o listfile.Options) error 
 	if begin, _ := text.Peek(4); isCompressed(begin) {
 		return errors.New("compressed twice")
 	}
-	if begin, _ := text.Peek(pageStart); !o.ToEnd && f.Kind != Deny && isPage(begin) { // deny has sections
+	if begin, _ := text.Peek(pageStart); !o.ToEnd && !f.Kind.row().tags && isPage(begin) {
 		return fmt.Errorf("%s: %w", name, errPage)
 	}
 	return nil

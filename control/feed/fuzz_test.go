@@ -35,7 +35,7 @@ func FuzzFormats(f *testing.F) {
 		{}, {Kind: CSV, Column: "ip"}, {Kind: CSV, Column: "1", LastColumn: "2", Separator: '\t'},
 		jsonAt(".data[].ip, .ip"), jsonAt("."), jsonAt(".[][]"), {Kind: JSONLines, Path: ".ip"},
 		{Kind: Spamhaus}, {Kind: CrowdSec}, {Kind: NFTables}, {Kind: NFTables, Sets: []string{"block4", "b"}}, {Kind: IPSet}, {Kind: IPSet, Sets: []string{"nets"}},
-		{Kind: P2P}, {Kind: DAT}, {Kind: Hosts}, {Kind: Deny},
+		{Kind: "p2p"}, {Kind: "dat"}, {Kind: "hosts"}, {Kind: Deny},
 	} {
 		r, err := newReader(format)
 		if err != nil {

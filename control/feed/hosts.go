@@ -7,9 +7,25 @@ import (
 	"strings"
 )
 
+var hostsFormat = format{
+	Description: Description{
+		Name: "hosts", Example: "hosts", About: "a hosts file; addresses of the host itself are left out",
+		Grammar: "The first word of a line is an entry, the others are its names; `#` begins a remark. Loopback, multicast, broadcast and unspecified addresses are left out. A list of *names* to block has no other addresses, and is refused.",
+	},
+	read: hosts,
+}
+
+var denyFormat = format{
+	Description: Description{
+		Name: "deny", Example: "deny", About: "`Deny from` and `Require not ip` of Apache, `deny` of nginx",
+		Grammar: "Addresses that are denied are entries. Sections, `Order`, and what allows all others are left out. All else is bad.",
+	},
+	tags: true, read: deny,
+}
+
 // hosts reads the addresses of hosts(5), without those of the host itself, of
 // multicast and of broadcast. A list of names to block has no others.
-func hosts(c *collector) error {
+func hosts(_ *reader, c *collector) error {
 	others, own := false, false
 	err := eachLine(c, func(line int, text []byte) error {
 		text, _, _ = bytes.Cut(text, []byte{'#'})
@@ -41,7 +57,7 @@ func isOwn(a netip.Addr) bool {
 
 // deny reads the addresses that a web server denies: of Apache's "Deny from" and
 // "Require not ip", each with one or several, and of nginx's "deny".
-func deny(c *collector) error {
+func deny(_ *reader, c *collector) error {
 	return eachLine(c, func(line int, text []byte) error {
 		if text[0] == '#' {
 			return nil

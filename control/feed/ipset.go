@@ -15,6 +15,15 @@ var ipsetQuoted = regexp.MustCompile(`"[^"]*"`)
 // maxSets bounds the sets that are remembered; ipset allows as many.
 const maxSets = 1<<16 - 1
 
+var ipsetFormat = format{
+	Description: Description{
+		Name: "ipset", Options: []string{"sets"}, Example: "{kind: ipset, sets: [a, b]}",
+		About:   "the output of `ipset save`; without `sets`, its only set of addresses",
+		Grammar: "`add` lines of the sets are entries.",
+	},
+	read: (*reader).ipset,
+}
+
 // ipset reads the output of "ipset save". It ignores timeouts, which are
 // relative to the time when the set was saved.
 func (f *reader) ipset(c *collector) error {

@@ -10,6 +10,31 @@ import (
 	"strings"
 )
 
+var jsonFormat = format{
+	Description: Description{
+		Name: "json", Options: []string{"path"}, Example: `{kind: json, path: ".data[].ip"}`,
+		About:   "one or several JSON documents; `[]` goes into each element, several paths are joined by commas. `.prefixes[service=EC2&region=eu-west-1].ip_prefix` takes only objects with these fields",
+		Grammar: "Values at the paths are entries; what is beside them is left out. A path that leads nowhere is bad.",
+	},
+	needs: []string{"path"}, read: (*reader).json,
+}
+
+var jsonLinesFormat = format{
+	Description: Description{
+		Name: "jsonl", Options: []string{"path"}, Example: "{kind: jsonl, path: .ip}",
+		About: "JSON, one document per line", Grammar: "As `json`; a line that is no document is bad.",
+	},
+	needs: []string{"path"}, read: (*reader).jsonLines,
+}
+
+var spamhausFormat = format{
+	Description: Description{
+		Name: "spamhaus", Example: "spamhaus", About: "Spamhaus DROP as JSON, whose last line proves that it is complete",
+		Grammar: "A record a line, with the entry in `cidr`. The last line has the number of records: without it, or with another one, the text is refused.",
+	},
+	read: spamhaus,
+}
+
 // step is a step of a path: into each element, or each object that meets conditions, or
 // into the field of that name.
 type step struct {
@@ -416,7 +441,7 @@ func missing(paths []branch) (*element, error) {
 
 // spamhaus reads Spamhaus DROP: one record per line, and a last one with their
 // number.
-func spamhaus(c *collector) error {
+func spamhaus(_ *reader, c *collector) error {
 	records, closed := 0, false
 	err := eachLine(c, func(line int, text []byte) error {
 		var r struct {

@@ -17,6 +17,15 @@ import (
 	"weir/filter/key"
 )
 
+var mmdbFormat = format{
+	Description: Description{
+		Name: "mmdb", Options: []string{"countries", "except", "asns"}, Example: "{kind: mmdb, countries: [KP, RU]}",
+		About:   "networks of countries or autonomous systems in a database in MaxMind's format",
+		Grammar: "A [database](#countries-and-autonomous-systems) is no text. The networks of the selected countries or systems are entries; other networks are left out. A country or system without any network in the database is an error.",
+	},
+	needs: []string{"countries", "except", "asns"}, whole: (*reader).mmdb,
+}
+
 // Country is the code of a country by ISO 3166-1, as in DE.
 type Country string
 
@@ -46,27 +55,6 @@ func (a *ASN) UnmarshalText(text []byte) error {
 		return fmt.Errorf("autonomous system %q: want its number, as in AS64496", s)
 	}
 	*a = ASN(n)
-	return nil
-}
-
-// checkSelection returns what is wrong with what is selected of a database.
-func (f Format) checkSelection() error {
-	selects := 0
-	for _, n := range []int{len(f.Countries), len(f.Except), len(f.ASNs)} {
-		if n > 0 {
-			selects++
-		}
-	}
-	switch {
-	case f.Kind == ASNs && f.Database == "":
-		return errors.New("format asns needs a database, as in {kind: asns, database: /var/lib/GeoIP/asn.mmdb}")
-	case f.Kind != ASNs && f.Database != "":
-		return errors.New("a database goes with format asns only; of mmdb it is the source")
-	case f.Kind != MMDB && selects > 0:
-		return errors.New("countries, except and asns go with format mmdb only")
-	case f.Kind == MMDB && selects != 1:
-		return errors.New("format mmdb needs countries, except or asns, one of them, as in {kind: mmdb, countries: [CN, RU]}")
-	}
 	return nil
 }
 

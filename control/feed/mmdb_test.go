@@ -74,11 +74,11 @@ func TestMMDB(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"mmdb":                                "needs countries, except or asns",
-		"mmdb,countries=DE,except=FR":         "one of them",
+		"mmdb,countries=DE,except=FR":         "needs countries, except or asns, as in",
 		"mmdb,countries=de":                   `country "de": want its code of two capital letters`,
 		"mmdb,asns=AS":                        `autonomous system "AS": want its number`,
-		"plain,countries=DE":                  "go with format mmdb only",
-		"mmdb,countries=DE,column=1":          "a column goes with format csv only",
+		"plain,countries=DE":                  "countries goes with format mmdb only",
+		"mmdb,countries=DE,column=1":          "column goes with format csv only",
 		"mmdb,countries=Germany,except=A,B,C": "want its code",
 	} {
 		if _, err := ParseFormat(text); err == nil || !strings.Contains(err.Error(), want) {

@@ -355,10 +355,6 @@ func lastAddresses(of map[string]*resolved) map[string]*resolved {
 	return last
 }
 
-// made reports whether the contents of a source are made from its text and something else.
-// They are saved as they are made: in the list format, with the reason as a comment.
-func (k Kind) made() bool { return k == Names || k == ASNs || k == STIX || k == TAXII }
-
 // findReasons says why the keys that are here, by their index, are in contents that were
 // made.
 func findReasons(b *known, here []int, keys []key.Key, origins []Origin) {
@@ -445,4 +441,12 @@ func leastOf(message []byte) time.Duration {
 			return least
 		}
 	}
+}
+
+var namesFormat = format{
+	Description: Description{
+		Name: "names", Example: "names", About: "names of hosts, which are resolved again and again",
+		Grammar: "A [name](#names-of-hosts), an address or a prefix a line. `#` and `;` begin remarks.",
+	},
+	made: true,
 }

@@ -9,6 +9,15 @@ import (
 	"strings"
 )
 
+var nftablesFormat = format{
+	Description: Description{
+		Name: "nftables", Options: []string{"sets"}, Example: "{kind: nftables, sets: [a]}",
+		About:   "the output of `nft list set` or `nft list ruleset`, or a script with `add element`; with `nft -j`, too. `sets` names the sets, which need not be given where there is one of addresses; `nft` is short for it",
+		Grammar: "Elements of the sets are entries.",
+	},
+	short: "nft", read: (*reader).nftables,
+}
+
 // nftables reads the sets of a ruleset, and the elements that a script adds to
 // sets, as text or as JSON. It ignores expiries, which are relative to the time when
 // the set was printed.

@@ -8,9 +8,24 @@ import (
 
 var errNoRange = errors.New(`no range, as in "192.0.2.0-192.0.2.255"`)
 
+var p2pFormat = format{
+	Description: Description{
+		Name: "p2p", Example: "p2p", About: "PeerGuardian's `name:first-last`", Grammar: "A range a line, after the last colon. Lines that begin with `#` are remarks.",
+	},
+	read: p2p,
+}
+
+var datFormat = format{
+	Description: Description{
+		Name: "dat", Example: "dat", About: "eMule's `ipfilter.dat`",
+		Grammar: "`first - last , level , name` a line. A level above 127 allows, and is bad. Lines that begin with `#` or `;` are remarks.",
+	},
+	read: dat,
+}
+
 // p2p reads the text form of PeerGuardian, "name:first-last" a line, in which a name
 // may contain colons.
-func p2p(c *collector) error {
+func p2p(_ *reader, c *collector) error {
 	return eachLine(c, func(line int, text []byte) error {
 		if text[0] == '#' {
 			return nil
@@ -23,7 +38,7 @@ func p2p(c *collector) error {
 
 // dat reads ipfilter.dat of eMule, "first - last , level , name" a line. A level
 // above 127 means that the range is allowed.
-func dat(c *collector) error {
+func dat(_ *reader, c *collector) error {
 	return eachLine(c, func(line int, text []byte) error {
 		if text[0] == '#' || text[0] == ';' {
 			return nil

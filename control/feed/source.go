@@ -147,13 +147,13 @@ func (s Source) validate(kind Kind) error {
 	if places != 1 {
 		return errors.New("want one of file, directory and URL")
 	}
-	if s.URL == "" && (kind == CrowdSec || kind == TAXII || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
+	if s.URL == "" && (kind.row().api || s.SHA256URL != "" || s.SignatureURL != "" || len(s.Headers) > 0) {
 		return errors.New("headers, CrowdSec, TAXII, and checksums and signatures from a URL require a URL")
 	}
 	if err := endpoint.ValidateHeaders(s.Headers); err != nil {
 		return err
 	}
-	if kind.made() && (s.SHA256 != "" || s.SHA256URL != "" || s.SignatureURL != "") {
+	if kind.row().made && (s.SHA256 != "" || s.SHA256URL != "" || s.SignatureURL != "") {
 		return fmt.Errorf("%v have no checksum or signature: their addresses change", kind)
 	}
 	switch {

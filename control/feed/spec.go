@@ -187,7 +187,7 @@ func (s Spec) Validate() error {
 	if g := s.MaxGrowth; !(g == 0 || g >= 1 && g <= 1e6) {
 		errs.Failf("max_growth", "%v is neither 0 nor between 1 and 1000000", g)
 	}
-	if _, err := newReader(s.Format); err != nil {
+	if err := s.Format.Validate(); err != nil {
 		errs.Failf("format", "%w", err)
 		return errs.Err() // what sources may have depends on it
 	}

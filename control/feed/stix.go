@@ -15,6 +15,21 @@ import (
 	"weir/filter/key"
 )
 
+var stixFormat = format{
+	Description: Description{
+		Name: "stix", Example: "stix", About: "addresses in indicators of STIX 2.1, in bundles",
+		Grammar: "Addresses of [patterns](#stix-and-taxii) of valid indicators are entries. Indicators that are revoked or not valid now, those about something else, and other objects are left out. An address with a further condition is bad.",
+	},
+	made: true, timed: true, read: stix,
+}
+
+var taxiiFormat = format{
+	Description: Description{
+		Name: "taxii", Example: "taxii", About: "the same from a collection of TAXII 2.1", Grammar: "As `stix`.",
+	},
+	api: true, made: true, timed: true, read: stix,
+}
+
 // indicator is the part of an object of STIX 2.1 that matters here.
 type indicator struct {
 	Type        string     `json:"type"`
@@ -101,9 +116,6 @@ func (f *Feed) checkLoss(c, old *contents, invalid map[key.Key]struct{}) error {
 // clockSlack is how far a file's time may be ahead of this host's clock: a server's clock may
 // have written it.
 const clockSlack = 5 * time.Minute
-
-// timed reports whether the contents of a source depend on the time when it is read.
-func (k Kind) timed() bool { return k == STIX || k == TAXII }
 
 // checkClock fails where the clock shows a time before the source was last read, given its
 // active contents, nil for none, or before its files were changed: a host without a clock of its
@@ -207,7 +219,7 @@ func indicators(text *lines, m *moment, value func(at place, address, name strin
 }
 
 // stix reads STIX 2.1.
-func stix(c *collector) error {
+func stix(_ *reader, c *collector) error {
 	return indicators(&c.text, &moment{now: time.Now()}, func(at place, address, _ string) { c.value(at, address) }, c.bad)
 }
 
