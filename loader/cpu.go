@@ -2,9 +2,7 @@ package loader
 
 import (
 	"fmt"
-	"os"
 	"runtime"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -18,31 +16,6 @@ func CPUs() int {
 		return 1 // callers that need the number fail on their own
 	}
 	return n
-}
-
-// NearCache returns the size in bytes of the largest cache that CPU 0 has for itself,
-// the second level mostly, or 0 where the kernel does not say.
-func NearCache() (size int) {
-	const dir = "/sys/devices/system/cpu/cpu0/"
-	read := func(name string) string {
-		text, _ := os.ReadFile(dir + name)
-		return strings.TrimSpace(string(text))
-	}
-	own := read("topology/thread_siblings_list") // the threads of a core share its caches
-	for i := range 8 {
-		cache := fmt.Sprintf("cache/index%d/", i)
-		if kind := read(cache + "type"); kind != "Data" && kind != "Unified" {
-			continue
-		}
-		if shared := read(cache + "shared_cpu_list"); shared != "0" && shared != own {
-			continue
-		}
-		var kib int
-		if _, err := fmt.Sscanf(read(cache+"size"), "%dK", &kib); err == nil {
-			size = max(size, kib<<10)
-		}
-	}
-	return size
 }
 
 // StayOnCPU binds the goroutine to a CPU until release is called: the frames that

@@ -158,6 +158,7 @@ var (
 		{"kernel", checkKernel},
 		{"btf", checkBTF},
 		{"jit", checkJIT},
+		{"cache", checkCache},
 		{"realtime", checkRealtime},
 		{"lockdown", checkLockdown},
 		{"capabilities", checkCapabilities},

@@ -128,6 +128,18 @@ func TestRealtime(t *testing.T) {
 	}
 }
 
+// A size of the caches that nothing has said is called a guess.
+func TestCache(t *testing.T) {
+	defer func(before func() (int, bool)) { nearCache = before }(nearCache)
+	for known, want := range map[bool]Level{true: OK, false: Note} {
+		nearCache = func() (int, bool) { return 96 << 10, known }
+		got := checkCache(nil)[0]
+		if got.Level != want || !strings.Contains(got.Text, " 96 KiB") || strings.Contains(got.Text, "guess") == known {
+			t.Errorf("known: %t: %+v", known, got)
+		}
+	}
+}
+
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {

@@ -16,6 +16,7 @@ import (
 	"weir/control/feed"
 	"weir/control/stage"
 	"weir/control/stages"
+	"weir/loader"
 	"weir/loader/bpffs"
 	"weir/loader/hooks"
 	"weir/loader/kernelerr"
@@ -129,6 +130,19 @@ func checkJIT(*Subject) []Finding {
 	}
 	return []Finding{finding(Problem, "the kernel interprets programs instead of compiling them, which is several times slower").
 		thatRuns("sysctl -w net.core.bpf_jit_enable=1")}
+}
+
+// nearCache is a variable for tests.
+var nearCache = loader.NearCache
+
+// checkCache says for which cache sets are planned, where it is a guess.
+func checkCache(*Subject) []Finding {
+	size, known := nearCache()
+	if !known {
+		return []Finding{finding(Note, "neither the kernel nor the CPU says how large the CPU's caches are: "+
+			"filters are laid out for %d KiB, which is a guess; lookups may be slower by some ns a packet", size>>10)}
+	}
+	return []Finding{finding(OK, "filters are laid out for the %d KiB of cache that a CPU has for itself", size>>10)}
 }
 
 // realtimeProblem warns of kernels with PREEMPT_RT.

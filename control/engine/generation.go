@@ -33,6 +33,7 @@ type Config struct {
 	verdict.Policy
 	Mode       membership.Mode
 	BitsPerKey float64 // of the cascade in approximate mode; 0: DefaultBitsPerKey
+	NearCache  int     // bytes of the cache that a CPU has for itself; 0: loader.NearCache of this host
 	Hot        int     // elements that may have weights in the block set
 	Demand     membership.Demand
 	// Owner identifies who may adopt the filter of an approximate set: at any time, one
@@ -200,6 +201,9 @@ func (c *Config) setDefaults() {
 	if c.BitsPerKey == 0 {
 		c.BitsPerKey = DefaultBitsPerKey
 	}
+	if c.NearCache == 0 {
+		c.NearCache, _ = loader.NearCache()
+	}
 }
 
 func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generation, error) {
@@ -211,7 +215,7 @@ func buildUnder(seed hash.Seed, lists []List, c Config, inKernel bool) (*Generat
 	if err := x.plan(); err != nil {
 		return nil, err
 	}
-	block, err := x.block.compile(c.Mode, c.BitsPerKey, hash.NewSecret(seed), len(lists), loader.NearCache())
+	block, err := x.block.compile(c.Mode, c.BitsPerKey, hash.NewSecret(seed), len(lists), c.NearCache)
 	if err != nil {
 		return nil, fmt.Errorf("block lists: %w", err)
 	}

@@ -298,7 +298,9 @@ func TestRandomTablesAndPackets(t *testing.T) {
 				Name: fmt.Sprint(i), Allow: i == 2, Direction: engine.Direction(r.IntN(3)), Contents: r.entries(r.pick(0, 5, 100, 1000)).Set(),
 			})
 		}
-		g, k := engines(t, lists, r.config(i))
+		c := r.config(i)
+		c.NearCache = r.machine(t, i).near
+		g, k := engines(t, lists, c)
 		for range 2000 {
 			frame := r.mutate(packet.Frame(r.tuple()))
 			o, err := agree(g, k, frame)

@@ -46,64 +46,13 @@ func (r random) near(prefixes []list.V4Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// Of lists with so many lengths that the set has a directory, the kernel's program and
-// the reference find the same, on both paths through the program, also after changes in
-// place.
-func TestDirectory(t *testing.T) {
-	lab.Root(t)
-	if loader.NearCache() == 0 {
-		t.Skip("the size of the CPU's caches is unknown, and no directory is planned")
-	}
-	r := newRandom(t)
-	lengths := []int{14, 18, 20, 22, 23, 24, 27, 32}
-	for _, c := range []engine.Config{{}, {NoLean: true}} {
-		src, dst := r.prefixesOf(8000, lengths...), r.prefixesOf(6000, lengths...)
-		g, kernel := engines(t, []engine.List{
-			{Name: "from", Contents: src.Set()}, {Name: "to", Direction: engine.Destination, Contents: dst.Set()},
-		}, c)
-		d := g.Block.Directory
-		if d.Bits == 0 || !d.Src || !d.Dst || (len(g.General()) > 0) != c.NoLean {
-			t.Fatalf("directory %+v, general path: %q", d, g.General())
-		}
-		seen := make(map[verdict.Reason]int)
-		check := func() {
-			t.Helper()
-			for range 3000 {
-				frame := packet.Frame(key.Tuple{Src: r.near(src.V4), Dst: r.near(dst.V4), Proto: 17, HasPorts: true, DstPort: 443})
-				o, err := agree(g, kernel, frame)
-				if err != nil {
-					t.Fatalf("%v: % x", err, frame)
-				}
-				seen[o.Reason]++
-			}
-		}
-		check()
-		for range 4 {
-			come := r.prefixesOf(100, 22, 24, 32)
-			gone := list.Entries{V4: src.V4[:100:100]}
-			_, err := g.Apply([]engine.Change{{List: 1, Delta: list.Delta{Add: come.Set(), Remove: gone.Set()}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			src.V4 = append(src.V4[100:], come.V4...)
-			check()
-		}
-		if seen[verdict.Blocked] < 3000 || seen[verdict.Clean] < 300 {
-			t.Errorf("packets left as %v: the test is too narrow", seen)
-		}
-	}
-}
-
 // A word in which an address's part is not set ends the lookup: the directory's bits
 // are those that the kernel's program reads.
 func TestDirectoryIsRead(t *testing.T) {
 	lab.Root(t)
-	if loader.NearCache() == 0 {
-		t.Skip("the size of the CPU's caches is unknown, and no directory is planned")
-	}
 	r := newRandom(t)
 	src := r.prefixesOf(8000, 14, 18, 20, 22, 24, 32)
-	g, kernel := engines(t, []engine.List{{Name: "from", Contents: src.Set()}}, engine.Config{Mode: membership.Exact})
+	g, kernel := engines(t, []engine.List{{Name: "from", Contents: src.Set()}}, engine.Config{Mode: membership.Exact, NearCache: loader.GuessedCache})
 	words, parts := g.Kernel().Block().Directory, uint64(1)<<g.Block.Directory.Parts()-1
 	full := slices.Clone(words)
 	for without, bits := range map[string]uint64{"parts": ^parts, "lengths": parts, "bits": 0} {

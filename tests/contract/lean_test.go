@@ -267,7 +267,7 @@ func TestLeanPath(t *testing.T) {
 			c.BitsPerKey, c.Hot = 64, r.pick(0, 100) // without false positives, under whichever secret
 		}
 		c.Inner = false // which takes the general path
-		c.Seed = hash.NewSeed()
+		c.Seed, c.NearCache = hash.NewSeed(), r.machine(t, i).near
 		switch i % 4 {
 		case 1:
 			c.Parts = append(c.Parts, &tracker.Part{In: trackersOfAllKinds()[:1]})
