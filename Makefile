@@ -4,8 +4,6 @@ SHELL         := /bin/bash
 .SHELLFLAGS   := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-comma := ,
-
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT    ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 FUZZTIME  ?= 2m
@@ -275,32 +273,52 @@ lint: check-format ## check the Go (fetches golangci-lint), and what check-forma
 check:
 	@CGO_ENABLED=0 go build -o dist/check ./tests/check
 
-# Packages whose tests depend only on inputs that Go's test cache knows: it may answer for them.
-CACHED := $(addprefix ./,filter/... control/compressed control/list control/list/listfile control/observe/learn \
-	control/plan control/quantity)
-# The packages that take longest, and mostly wait. They come first, so that the others
-# use the CPUs meanwhile, and none of them is left at the end. Then come others that wait, so that
-# what computes is left for the end.
-LONGEST := $(addprefix ./,tests/daemon tests/contract control/daemon tests/faults tests/netns control/fleet/hub tests/packaging)
-LONG    := $(addprefix ./,loader control/feed tests/browser tests/hosts tests/cli tests/bench/measure control/engine \
-	control/fleet/node cmd/weir cmd/weir-hub control/fleet/broker control/attach control/console control/notify \
-	control/export control/metrics control/api/server)
-
-# Tests that run alone, and those that have longer forms; their names as go test's pattern, and
-# their packages.
-ALONE    := weir/tests/timed.Alone
-LONGER   := weir/tests/long
-names    = "^($$(dist/check marked $(1) | awk '{ print $$2 }' | sort -u | paste -sd '|'))$$"
+# Each test says in its source what it needs, and so where it runs: tests/long, tests/timed and
+# tests/lab.Tool mark what make test leaves to other stages of .ci/run.
+LONG  := weir/tests/long
+ALONE := weir/tests/timed.Alone
+TOOLS := weir/tests/lab.Tool
+comma := ,
+# The packages with tests that make a call.
 packages = $$(dist/check marked $(1) | awk '{ print $$1 }' | sort -u)
-
-# Packages at once. The tests of the longest ones use a quarter to a half of a CPU each. With the
-# race detector or full sizes, tests take more of it, and of memory.
+# Packages whose tests depend only on what Go's test cache knows: it may answer for them.
+CACHED := $(subst $() ,$(comma),./filter/... $(addprefix ./control/,compressed list list/listfile plan quantity))
+# Packages at once: most tests of packages that take long wait.
 packages_at_once = -p $(shell echo $$(($$(nproc) + $(1))))
-WIDE  := $(call packages_at_once,6) -parallel 4
-HEAVY := $(call packages_at_once,2)
 # A tenth of the CPU time of all daemons and tests was garbage collection. What measures
 # memory sets its own.
 COLLECT := GOGC=300
+
+.PHONY: test
+test: setup check ## show that weir works on this machine (as root: without it, what needs the kernel is skipped)
+	@$(COLLECT) $(call gotest,-proof -binaries dist/binaries -cached $(CACHED)) -short -count=1 \
+		$(call packages_at_once,6) -parallel 4 -timeout 2h ./...
+
+.PHONY: test-long
+test-long: export GOWORK := $(WORK)
+test-long: export WEIR_LONG := 1
+test-long: setup check ## run the tests that make test leaves out for their time, and the full sizes of others
+	@$(call gotest,-binaries dist/binaries -marked $(LONG) -unmarked $(ALONE)) -count=1 \
+		$(call packages_at_once,2) -parallel 3 -timeout 30m $(call packages,$(LONG))
+
+.PHONY: test-alone
+test-alone: export GOWORK := $(WORK)
+test-alone: export WEIR_LONG := 1
+test-alone: setup check ## run the tests that measure, one after another
+	@$(call gotest,-binaries dist/binaries -marked $(ALONE)) -count=1 -p 1 -timeout 20m $(call packages,$(ALONE))
+
+.PHONY: test-programs
+test-programs: export GOWORK := $(WORK)
+test-programs: setup check ## run the tests that need programs of other projects, such as a browser
+	@$(call gotest,-binaries dist/binaries -marked $(TOOLS) -unmarked $(LONG)$(comma)$(ALONE)) -count=1 \
+		$(call packages_at_once,2) -timeout 20m $(call packages,$(TOOLS))
+	@$(call gotest,-binaries dist/binaries -unmarked $(TOOLS)$(comma)$(LONG)$(comma)$(ALONE)) -count=1 -timeout 20m $(MODULES)
+
+.PHONY: test-times
+test-times: ## run the tests, and print which take longest
+	rm -f dist/times
+	$(MAKE) test TIMES=dist/times
+	dist/check times dist/times
 
 # What has goroutines. Left out are the packages without, which only compute, or which
 # others lock for; config, list and demo, whose few goroutines meet in a channel or a
@@ -309,59 +327,17 @@ COLLECT := GOGC=300
 RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console daemon export feed \
 	fleet/broker fleet/hub fleet/node fleet/rehearsal history journal lists metrics notices notify \
 	observe/drops observe/events observe/flows observe/partners observe/worth queue/taker serve stage/digest top turns)
-# Without the race detector the broker is another: it traces what was published.
-RACED_DIFFERS := ./control/fleet/broker ./control/fleet/hub
-
 # The filters that are read beside their writer, by atomic operations, as the kernel's
 # programs do; the tests that do so.
 RACED_FILTERS := ./filter/membership ./filter/cuckoo ./filter/quotient
 READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideWriter|TestWeightsReadersBesideWriter)$$
 
-# Left out: tests that run alone, others that measure memory or processor time (TestBombs,
-# TestHostile, TestFetchEnds), one of a program that is no part of weir (TestPromtool), and the
-# slowest.
-UNRACED := TestBombs|TestHostile|TestFetchEnds|TestPromtool|TestFleetAttacks|TestKill|TestRehearsal|TestRolloutKilled|TestRolloutStoreLost
-
-# Tests with limits of half a second by the clock: they run after the others, too.
-HURRIED := TestForeign
-
-# LATER=yes leaves tests that have longer forms to test-long, and packages to test-race whose
-# tests it runs: all but those that are left out there. What measures runs after the rest,
-# three packages at once: its short forms wait most of the time, and must be green beside other load.
-# The long ones run one by one.
-later    = $(if $(LATER),$(1))
-UNLATER := $(call later,$(filter-out $(RACED_DIFFERS),$(RACED)))
-.PHONY: test
-test: export GOWORK := $(WORK)
-test: setup check ## run the tests (as root: without it, those that need the kernel skip)
-	$(GOTEST) -timeout 20m -skip $(call names,$(ALONE)) $(CACHED)
-	$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(call later,$(comma)$(LONGER))) -count=1 $(WIDE) -timeout 20m -skip '^($(HURRIED))$$' \
-		$(filter-out $(UNLATER),$(LONGEST) $(LONG)) $$(go list ./... $(MODULES) | grep -vxF "$$(go list $(CACHED) $(UNLATER))")
-	$(if $(LATER),$(COLLECT) $(call gotest,-binaries dist/binaries -unmarked $(ALONE)$(comma)$(LONGER)) -count=1 $(HEAVY) -timeout 20m -run '^($(UNRACED))$$' \
-		$$(grep -rlE --include='*_test.go' 'func ($(UNRACED))\b' $(patsubst %/...,%,$(UNLATER)) | xargs -n 1 dirname | sort -u))
-	$(call gotest,-binaries dist/binaries -marked $(ALONE) $(call later,-unmarked $(LONGER))) -count=1 -p 3 -parallel 6 -timeout 20m ./tests/netns ./tests/daemon $(call packages,$(ALONE))
-	$(call gotest,-binaries dist/binaries) -count=1 -timeout 20m -run '^($(HURRIED))$$' ./loader
-
-.PHONY: test-long
-test-long: export GOWORK := $(WORK)
-test-long: export WEIR_LONG := 1
-test-long: setup check ## run the tests that take minutes, and the full sizes of others
-	@# The tests of packaging run one after the other, and take longest with full sizes.
-	$(call gotest,-binaries dist/binaries -marked $(LONGER) -unmarked $(ALONE)) -count=1 $(HEAVY) -parallel 3 -timeout 30m \
-		./tests/packaging $(LONGEST) $(call packages,$(LONGER))
-	$(call gotest,-binaries dist/binaries -marked $(LONGER)$(comma)$(ALONE)) -count=1 -p 1 -timeout 20m $(call packages,$(LONGER) $(ALONE))
-
-.PHONY: test-times
-test-times: ## run the tests, and print which take longest
-	rm -f dist/times
-	$(MAKE) test TIMES=dist/times
-	dist/check times dist/times
-
 .PHONY: test-race
 test-race: export CGO_ENABLED := 1
 test-race: setup check ## run the tests of packages with goroutines under the race detector (needs gcc; as root)
-	$(GOTEST) -race -count=1 -timeout 20m -run '$(READERS)' $(RACED_FILTERS)
-	$(COLLECT) $(GOTEST) -race -count=1 $(HEAVY) -parallel 4 -timeout 20m -skip '^($(UNRACED))$$|'$(call names,$(ALONE)) ./control/daemon ./control/fleet/hub $(RACED)
+	@$(GOTEST) -race -count=1 -timeout 20m -run '$(READERS)' $(RACED_FILTERS)
+	@$(COLLECT) $(call gotest,-unmarked $(ALONE)$(comma)$(TOOLS)) -race -count=1 $(call packages_at_once,2) -parallel 4 -timeout 20m \
+		./control/daemon ./control/fleet/hub $(RACED)
 
 .PHONY: mutants
 mutants: export GOWORK := $(WORK)

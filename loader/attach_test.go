@@ -29,6 +29,8 @@ import (
 	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/long"
+	"weir/tests/timed"
 )
 
 func TestAttach(t *testing.T) {
@@ -357,6 +359,7 @@ func TestForgetStats(t *testing.T) {
 
 // Counters that another version has laid out differently are made anew.
 func TestAdoptOtherLayout(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits for the kernel
 	l, pins := lab.New(t), testPins(t)
 	frame := udp(l, addrA, addrB, 1)
@@ -547,6 +550,7 @@ func TestReplaceRefuses(t *testing.T) {
 
 // A foreign program stays as it is, however it is attached.
 func TestForeign(t *testing.T) {
+	timed.Alone(t)
 	l, pins := lab.New(t), testPins(t)
 	g := newTestGeneration(t, Config{})
 	foreign, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -1393,6 +1397,7 @@ func TestFailureLeavesNothing(t *testing.T) {
 
 // Close leaves nothing to the garbage collector, which may not come for long.
 func TestCloseLeavesNothing(t *testing.T) {
+	long.Seconds(t)
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	for _, hook := range []hooks.Hook{hooks.Native, hooks.TC} {
 		t.Run(hook.String(), func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"weir/loader/hooks"
 	"weir/loader/kernelerr"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 var (
@@ -321,6 +322,7 @@ func TestVerifierMessage(t *testing.T) {
 // What is too much for the verifier is no bug of the program's, and there is
 // something that the operator can do about it.
 func TestTooLarge(t *testing.T) {
+	long.Seconds(t)
 	g := newTestGeneration(t, Config{})
 	p := g.spec.Programs[bpf.WeirProgWeir]
 	call := asm.FnKtimeGetNs.Call()                        // which is never left out

@@ -25,6 +25,7 @@ import (
 	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // mountPins mounts a BPF file system of the test's own over a directory.
@@ -142,6 +143,7 @@ func TestRepin(t *testing.T) {
 
 // Without any one of its pins but the link, a start replaces the program without a gap.
 func TestStartWithoutPin(t *testing.T) {
+	long.Seconds(t)
 	l, pins := lab.New(t), testPins(t)
 	g, frame := keeping(t, false), udp(l, addrA, addrB, 1)
 	a := attach(t, pins, target(l.B), hooks.Native, g)
@@ -440,6 +442,7 @@ func TestExhausted(t *testing.T) {
 // A program of weir's whose pins are out of sight, and that no process has open, is taken over
 // without a gap; with pins that are in sight, or a process, it is said whose it is.
 func TestOrphan(t *testing.T) {
+	long.Seconds(t)
 	for _, test := range []struct {
 		name   string
 		hook   hooks.Hook
@@ -590,6 +593,7 @@ func killedWhileReplacing(t *testing.T, pins Pins, to netif.Target, from, next *
 // A process that is killed while it names the maps of the next generation leaves some of it and
 // some of the former one. The next process uses none whose sizes are not its own.
 func TestReplaceKilled(t *testing.T) {
+	long.Seconds(t)
 	tracker := Tracker{Lines: 2, Buckets: 1}
 	small := Config{
 		Trackers: []Tracker{tracker}, Parts: []Part{recording{Lines: 1, Bits: 1}, firstSeen{Lines: 1}},

@@ -22,6 +22,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -97,6 +98,7 @@ func (b *backedUp) fails(says string, args ...string) {
 // A backup of a hub that runs has all that was acknowledged before. The host that it is
 // restored on is the fleet's hub.
 func TestBackup(t *testing.T) {
+	long.Seconds(t)
 	b := newBackedUp(t)
 	if code, _, log := command(t, "init", b.file("keys")); code != exitOK {
 		t.Fatal(log)

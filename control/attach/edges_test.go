@@ -17,6 +17,7 @@ import (
 	"weir/filter/icarus"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -53,6 +54,7 @@ func buildNode(t *testing.T, edges ...string) (*engine.Generation, inventory.Met
 // the interface is there when they are attached, and as soon as Follow has looked at one that appears.
 // A rollout of other edges brings these, one that is given up leaves none, and a restart keeps them.
 func TestEdges(t *testing.T) {
+	long.Seconds(t)
 	l := lab.New(t)
 	conf, targets := options(t, new(bytes.Buffer), l.B)
 	conf.Log = slog.New(slog.DiscardHandler)

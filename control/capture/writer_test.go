@@ -18,6 +18,7 @@ import (
 	"weir/control/capture"
 	"weir/filter/key"
 	"weir/filter/packet"
+	"weir/tests/lab"
 )
 
 // errorWriter has room for some writes.
@@ -134,10 +135,7 @@ func TestWrittenOptions(t *testing.T) {
 
 // tcpdump reads it too, and with it whatever goes by libpcap.
 func TestWrittenForTcpdump(t *testing.T) {
-	tcpdump, err := exec.LookPath("tcpdump")
-	if err != nil {
-		t.Skip("needs tcpdump")
-	}
+	tcpdump := lab.Installed(t, "tcpdump")
 	path := filepath.Join(t.TempDir(), "test.pcapng")
 	f, err := os.Create(path)
 	if err != nil {

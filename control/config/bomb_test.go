@@ -8,11 +8,15 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml/lexer"
+
+	"weir/tests/long"
 )
 
 // TestBombs reads documents that make a YAML parser take gigabytes, or minutes, each
 // in a process of its own.
 func TestBombs(t *testing.T) {
+	long.Unraced(t)
+	long.Seconds(t)
 	if path := os.Getenv("WEIR_TEST_BOMB"); path != "" {
 		_, err := Load(path)
 		fmt.Println(err)

@@ -27,6 +27,7 @@ import (
 	"weir/control/stage/tracker"
 	"weir/filter/icarus"
 	"weir/filter/key"
+	"weir/tests/long"
 )
 
 func must[T any](v T, err error) T {
@@ -899,6 +900,7 @@ multicast: {max_groups: 2k, interfaces: [eth1]}
 
 // There may be thousands of lists, and not any number.
 func TestMaxLists(t *testing.T) {
+	long.Seconds(t)
 	text := func(n int) string {
 		var b strings.Builder
 		b.WriteString("interfaces: [{name: eth0}]\nlists:\n")

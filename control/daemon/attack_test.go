@@ -68,6 +68,8 @@ func (h *fleetHub) broker() (*nats.Conn, nats.JetStreamContext) {
 // A broker that was taken over forges, changes, cuts off and repeats messages, live and
 // in the stream. The node applies none of them and reports each; the hub goes on.
 func TestFleetAttacks(t *testing.T) {
+	long.Unraced(t)
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	h := newFleetHub(t)
 	h.start("")

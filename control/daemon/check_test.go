@@ -130,6 +130,7 @@ func (g *generator) config(n int) string {
 // What weir check accepts starts, and what a start refuses, weir check refuses for
 // the same reason.
 func TestCheckAgreesWithStart(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	g := &generator{Rand: seed.New(t), dir: t.TempDir(), iface: l.B, pins: "/sys/fs/bpf/" + l.B.Netns}

@@ -21,6 +21,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -88,6 +89,7 @@ func talk(t *testing.T, network string, client, server lab.End, from, to string)
 // A version of a fleet's list halts in its rehearsal, or in the wave that enforces it, where a node
 // has conversed with what it adds, before any list had that; and a list stays on trial over it.
 func TestFleetCollateral(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	h := newFleetHub(t)
 	rehearsed, straight := feedFile(t, "rehearsed.txt", "192.0.2.1\n"), feedFile(t, "straight.txt", "192.0.2.1\n")

@@ -27,6 +27,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -240,6 +241,7 @@ func TestFleetGuard(t *testing.T) {
 // A list of the fleet may be for certain packets, or on trial; a node that cannot do that refuses
 // it, reports that to the hub, and has the other lists.
 func TestFleetLimited(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	h := newFleetHub(t)
 	const lists = "lists: {limited: {entries: [192.0.2.1, 192.0.2.2, 192.0.2.3], PORTS, vlans: [0]}, trial: {entries: [192.0.2.2], ENFORCE}, whole: {entries: [192.0.2.9]}}"

@@ -38,6 +38,7 @@ func cpuTime(t *testing.T) time.Duration {
 // A daemon has thousands of lists: each is enforced, counted and described, across a reload
 // and a restart, and a turn of its loop takes no time to speak of.
 func TestManyLists(t *testing.T) {
+	long.Seconds(t)
 	n := long.Or(600, 4000)
 	l, dir := lab.New(t), t.TempDir()
 	pins, file := "/sys/fs/bpf/"+l.B.Netns, filepath.Join(dir, "weir.yaml")

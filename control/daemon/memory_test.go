@@ -15,6 +15,7 @@ import (
 	"weir/filter/recent"
 	"weir/filter/sfb"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -48,6 +49,7 @@ func grows(s metrics.Snapshot) map[string]uint64 {
 
 // Counters go on through reloads that give programs other memory to count in.
 func TestCountersGoOnInOtherMemory(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	r := configure(t, l.B)

@@ -36,6 +36,7 @@ func scan(t *testing.T, l *lab.Lab, source string, ports int) {
 // blocked: no gateway, resolver, failsafe source or own address. What becomes a gateway is
 // released, and guard: false blocks all the same.
 func TestForgedScansCutOffNothing(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	const scanner, resolver, safe = "192.0.2.77", "198.18.0.53", "198.51.100.7"

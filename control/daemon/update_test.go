@@ -28,6 +28,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -161,6 +162,7 @@ func TestUndoneBesideAnotherSource(t *testing.T) {
 
 // All that was undone passes, whatever else is read, or undone, before the daemon takes it in.
 func TestUndoneBeforeTheUpdate(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	const early, late = "10.9.0.1", "10.9.0.2"
 	good := firstSource + "\n" + secondSource + "\n"
@@ -594,6 +596,7 @@ func testLingeringUnrecorded(t *testing.T, reload bool) {
 // What has left a source stays for the TTL, also where a reload reads it first, and where what was
 // read beside it takes another engine.
 func TestLingeringAtReload(t *testing.T) {
+	long.Seconds(t)
 	for _, more := range []int{0, 50_000} {
 		for name, activate := range map[string]func(*Daemon) error{
 			"reassemble": (*Daemon).reassemble,

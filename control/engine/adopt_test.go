@@ -18,6 +18,7 @@ import (
 	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // attached attaches a generation's program to one end of a wire.
@@ -85,6 +86,7 @@ func blockList(contents *list.Set) []List {
 // decides as one that was built from its lists, and so it does after random changes in
 // place, and again after the next has adopted it.
 func TestAdopt(t *testing.T) {
+	long.Seconds(t)
 	classed := approximate
 	classed.Demand.Sightings = new(membership.Sightings)
 	for i := range classed.Demand.Sightings.Found {

@@ -172,6 +172,7 @@ func (o *oracle) check(t *testing.T, g *Generation, r random, attributed bool) {
 
 // After any changes, a generation answers as one that is built anew does.
 func TestApplyAgainstOracle(t *testing.T) {
+	long.Seconds(t)
 	for _, c := range []struct {
 		name       string
 		mode       membership.Mode
@@ -587,6 +588,7 @@ func TestApplyNoRoom(t *testing.T) {
 // A prefix at the levels that were planned stands for just the addresses that
 // it covers.
 func TestExpansionAgainstOracle(t *testing.T) {
+	long.Seconds(t)
 	r := newRandom(t)
 	for range 30 {
 		o := newOracle([]List{{Name: "a"}, {Name: "b"}})

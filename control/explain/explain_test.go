@@ -21,6 +21,7 @@ import (
 	"weir/filter/penalty"
 	"weir/filter/verdict"
 	"weir/loader"
+	"weir/tests/long"
 	"weir/tests/seed"
 )
 
@@ -95,6 +96,7 @@ func reference(t *testing.T, lists []engine.List) *engine.Generation {
 
 // An overlap has the entries that a look at each entry finds, before and after changes.
 func TestOverlap(t *testing.T) {
+	long.Seconds(t)
 	r := newRandom(t)
 	lists := []engine.List{{Name: "a"}, {Name: "b", Direction: engine.Both}, {Name: "c", Direction: engine.Destination}, {Name: "allow", Allow: true}}
 	o := &oracle{lists: lists}

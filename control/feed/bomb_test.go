@@ -119,6 +119,8 @@ func compress(text []byte) []byte {
 // TestBombs reads each bomb in a process of its own, and looks at the most memory
 // that it took.
 func TestBombs(t *testing.T) {
+	long.Unraced(t)
+	long.Seconds(t)
 	if source := os.Getenv("WEIR_TEST_BOMB"); source != "" {
 		readBomb(source, os.Getenv("WEIR_TEST_FORMAT"))
 		return

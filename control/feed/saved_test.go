@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"weir/control/durable/durabletest"
+	"weir/tests/long"
 )
 
 // keep writes and saves a good list, and returns the feed's configuration and
@@ -35,6 +36,7 @@ func loaded(t *testing.T, c Config, directory string) (*Feed, Outcome) {
 
 // TestDamaged truncates, extends and alters saved contents at every offset.
 func TestDamaged(t *testing.T) {
+	long.Seconds(t)
 	durabletest.WithoutSyncs(t)
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
@@ -234,6 +236,7 @@ func TestNoDirectory(t *testing.T) {
 // TestDurable lets the machine crash, and steps fail, while contents are saved, at once
 // or after they are kept. Those that were saved last are loaded.
 func TestDurable(t *testing.T) {
+	long.Seconds(t)
 	source := filepath.Join(t.TempDir(), "list")
 	c := config(Source{File: Path(source)})
 	durabletest.Test{

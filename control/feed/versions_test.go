@@ -13,6 +13,7 @@ import (
 
 	"weir/control/durable/durabletest"
 	"weir/control/list/listfile"
+	"weir/tests/long"
 	"weir/tests/seed"
 )
 
@@ -148,6 +149,7 @@ func TestRollback(t *testing.T) {
 // Versions are the contents that were active, in order, with their numbers, over restarts, contents that were
 // not activated and changes of bytes alone; a rollback returns to each of them.
 func TestVersions(t *testing.T) {
+	long.Seconds(t)
 	durabletest.WithoutSyncs(t)
 	random := seed.New(t)
 	for range 20 {

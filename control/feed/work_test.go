@@ -144,6 +144,8 @@ func serveHostile(t *testing.T, format Format, write func(io.Writer)) *Feed {
 // However little is served, a source takes no more processor time than it may, and
 // rests for long after it.
 func TestHostile(t *testing.T) {
+	long.Unraced(t)
+	long.Seconds(t)
 	for _, c := range hostile {
 		t.Run(c.name, func(t *testing.T) {
 			f := serveHostile(t, c.format, c.write)
@@ -219,6 +221,8 @@ func TestRest(t *testing.T) {
 
 // Reading ends within the time in which a service manager stops a service.
 func TestFetchEnds(t *testing.T) {
+	long.Unraced(t)
+	long.Seconds(t)
 	for _, c := range hostile {
 		t.Run(c.name, func(t *testing.T) {
 			f := serveHostile(t, c.format, c.write)

@@ -218,6 +218,7 @@ func write(t *testing.T, changes []Change) (whole []byte, ends []int) {
 // TestDamage flips each bit of a journal: only the record with that bit is
 // lost, and that is logged.
 func TestDamage(t *testing.T) {
+	long.Seconds(t)
 	durabletest.WithoutSyncs(t)
 	changes := slices.Concat(add(0, 3), remove(1, 2))
 	whole, ends := write(t, changes)

@@ -17,6 +17,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"weir/tests/lab"
 )
 
 var update = flag.Bool("update", false, "write the tables of "+page)
@@ -317,13 +319,7 @@ func TestAlertsTested(t *testing.T) {
 // promtool accepts the metrics, every expression and the rules, and the rules fire
 // when they should.
 func TestPromtool(t *testing.T) {
-	path, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("promtool is missing, and under CI=true may not be: Debian has it in the package prometheus")
-		}
-		t.Skip("promtool is missing: Debian has it in the package prometheus")
-	}
+	path := lab.Tool(t, "promtool")
 	promtool := func(t *testing.T, stdin string, args ...string) {
 		cmd := exec.CommandContext(t.Context(), path, args...)
 		cmd.Stdin = strings.NewReader(stdin)

@@ -20,7 +20,7 @@ import (
 // budget.
 func TestAbuseIPDB(t *testing.T) {
 	for _, tool := range []string{"curl", "jq", "flock"} {
-		lab.Need(t, tool)
+		lab.Tool(t, tool)
 	}
 	page, err := os.ReadFile("../../docs/notifications.md")
 	if err != nil {

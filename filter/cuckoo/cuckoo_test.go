@@ -274,6 +274,7 @@ func findLikeC(slots []uint64, buckets uint32, h uint64) bool {
 // after the other. In small ones, a lookup is likeliest to hit a gap of a few
 // nanoseconds; in large ones, eviction chains are longer.
 func TestTableReadersBesideWriter(t *testing.T) {
+	long.Seconds(t)
 	for _, c := range []struct{ buckets, tables int }{{4, long.Or(10_000, 60_000)}, {512, long.Or(50, 200)}} {
 		t.Run(fmt.Sprintf("%d buckets", c.buckets), func(t *testing.T) {
 			testTableReadersBesideWriter(t, c.buckets, c.tables)

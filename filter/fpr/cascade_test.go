@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"weir/filter/internal/trial"
+	"weir/tests/long"
 )
 
 // simulated is the cascade as its layout describes it, with random bits instead
@@ -51,6 +52,7 @@ func (s simulated) query(first, rest int) (firstLine, positive bool) {
 }
 
 func TestCascadeMeasured(t *testing.T) {
+	long.Seconds(t)
 	const lines = 4096
 	for _, c := range []struct {
 		layout  CascadeLayout

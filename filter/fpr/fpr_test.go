@@ -9,6 +9,7 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 
 	"weir/filter/internal/trial"
+	"weir/tests/long"
 )
 
 const seed = 20100803
@@ -230,6 +231,7 @@ func TestPanics(t *testing.T) {
 
 // A fresh filter for each query makes the trials independent.
 func TestExactMeasured(t *testing.T) {
+	long.Seconds(t)
 	for _, c := range []struct{ m, n, k int }{{32, 8, 3}, {32, 2, 11}, {64, 8, 6}, {256, 21, 8}} {
 		t.Run(fmt.Sprintf("m=%d/n=%d/k=%d", c.m, c.n, c.k), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(c.m)))

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"weir/tests/long"
 )
 
 func newTable(t *testing.T, n int) *Table {
@@ -75,6 +77,7 @@ func TestCannotList(t *testing.T) {
 
 // Of tables of the size that Words returns, some two in a thousand fail.
 func TestLoad(t *testing.T) {
+	long.Seconds(t)
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, n := range []int{1000, 3000} {
 		failed := 0

@@ -18,6 +18,7 @@ import (
 
 	"weir/filter/hash"
 	"weir/filter/key"
+	"weir/tests/long"
 )
 
 var hosts4 = key.Shape{SrcBits: 32}
@@ -145,6 +146,7 @@ func TestAdoptHelper(t *testing.T) {
 // no key that all of them list ever tests negative, and the next process that adopts the set
 // has exactly the bits and counters of one that is built from the list anew.
 func TestAdoptKilled(t *testing.T) {
+	long.Seconds(t)
 	l := adoptLayout(t, adoptKeys)
 	path := filepath.Join(t.TempDir(), "memory")
 	m := sharedMemory(t, &l, path)

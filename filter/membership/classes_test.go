@@ -174,6 +174,7 @@ func (w *world) found(n int) *Sightings {
 
 // Where networks differ, classes lower the rate, as predicted; where they do not, there are none.
 func TestPlanClasses(t *testing.T) {
+	long.Seconds(t)
 	const n = 100_000
 	r, tolerance := fixed(5), long.Or(0.15, 0.08)
 	for _, c := range []struct {

@@ -35,6 +35,7 @@ const (
 // queries alone would have to number over a billion, which only WEIR_LONG=1
 // runs.
 func TestFalsePositiveRate(t *testing.T) {
+	long.Seconds(t)
 	const keys = 1 << 16
 	for _, bitsPerKey := range []float64{10, 12, 14, 16} {
 		t.Run(fmt.Sprintf("%v bits a key", bitsPerKey), func(t *testing.T) {

@@ -128,6 +128,7 @@ func TestExtraBits(t *testing.T) {
 
 // The rate of hot elements, measured through the whole set, is as predicted.
 func TestHotFalsePositiveRate(t *testing.T) {
+	long.Seconds(t)
 	r, tolerance := fixed(3), long.Or(0.08, 0.04)
 	const n, filters = 1 << 17, 8 // many keys, so that one filter is like the other
 	for _, c := range []struct {
@@ -392,6 +393,7 @@ func lookupLikeC(s *Set, h uint64, weighed *int, pause func()) bool {
 // The data plane relies on this: a reader concurrent with the writer finds each
 // listed key while weights rise and fall all the time.
 func TestWeightsReadersBesideWriter(t *testing.T) {
+	long.Seconds(t)
 	for name, classed := range map[string]bool{"": false, "with classes": true} {
 		t.Run(name, func(t *testing.T) { testWeightsReadersBesideWriter(t, classed) })
 	}

@@ -381,6 +381,7 @@ var vectors = map[uint64]uint64{
 // TestEveryAddress looks up each key of 32 bits there is, with WEIR_EXHAUSTIVE=1,
 // otherwise a million of them at each width and size or more, and the listed ones.
 func TestEveryAddress(t *testing.T) {
+	long.Seconds(t)
 	exhaustive := os.Getenv("WEIR_EXHAUSTIVE") == "1"
 	r := seed.Secrets(t)
 	for _, w := range widths {

@@ -87,6 +87,7 @@ func (w heavyFlows) compare(t *testing.T, m *Multistage, threshold uint64) (r re
 // million flows in 10 million packets, in 256 KB: sketch and flow memory of one
 // bank. A tracker has two, one of which is idle.
 func TestHeavyFlows(t *testing.T) {
+	long.Seconds(t)
 	const flows, packets, threshold, size = 1_000_000, 10_000_000, 1000, 256 << 10
 	for i, alpha := range []float64{0.9, 1.1, 1.3} {
 		if i != 1 && !long.Or(false, true) {

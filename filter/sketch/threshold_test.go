@@ -2,6 +2,8 @@ package sketch
 
 import (
 	"testing"
+
+	"weir/tests/long"
 )
 
 func TestThreshold(t *testing.T) {
@@ -39,6 +41,7 @@ func TestThreshold(t *testing.T) {
 // in any order: as long as nothing is denied, all heavy ones are in a memory,
 // and the truth lies between the exact count and the estimate.
 func TestNoHeavyFlowIsMissed(t *testing.T) {
+	long.Seconds(t)
 	rng := random(t, 50)
 	heavyFlows, admitted, all := 0, 0, 0
 	for range 300 {

@@ -37,6 +37,7 @@ func group(tag uint32, size, n int, key func() []byte) Group {
 
 // TestRoundTrip encodes and decodes sets of all lengths, dense and sparse.
 func TestRoundTrip(t *testing.T) {
+	long.Seconds(t)
 	r := seed.New(t)
 	for round := range 300 {
 		var set []Group

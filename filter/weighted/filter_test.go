@@ -10,6 +10,7 @@ import (
 
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
+	"weir/tests/long"
 )
 
 const seed = 20060801
@@ -40,6 +41,7 @@ func (p population) weight(h uint64) int { return p.round.Round(p.k[h&0xffff], h
 // The false-positive rate of real filters, over queries in proportion to the
 // frequencies, agrees with equation 4.
 func TestRateMeasured(t *testing.T) {
+	long.Seconds(t)
 	const size, members, perMember = 1e7, 60000, 10
 	correlated, err := Step(size, members, 0.1, 30).Correlated(-0.4)
 	if err != nil {

@@ -36,7 +36,7 @@ func TestInNamespace(t *testing.T) {
 			t.Errorf("there is none: %v", err)
 		}
 		time.Sleep(200 * time.Millisecond) // what was read of processes is believed for half of that
-		p := exec.Command(lab.Tool(t, "unshare"), "--net", "sh", "-c", "echo && exec cat")
+		p := exec.Command(lab.Installed(t, "unshare"), "--net", "sh", "-c", "echo && exec cat")
 		in, err := p.StdinPipe()
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"weir/tests/long"
 )
 
 // module makes a module with a command that prints a text, the working directory.
@@ -50,6 +52,7 @@ func prints(t *testing.T, path, want string) {
 
 // What was built is of the present sources and flags, and stays so.
 func TestBuild(t *testing.T) {
+	long.Seconds(t)
 	set := module(t)
 	set("a")
 	first := build(t)

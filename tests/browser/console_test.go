@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -66,7 +65,7 @@ func setUp(t *testing.T) *desk {
 func setUpFor(t *testing.T, during time.Duration) *desk {
 	t.Helper()
 	d := &desk{t: t}
-	path := chromium(t)
+	path := lab.Tool(t, "chromium")
 	l := lab.New(t)
 	d.startDaemon(l, "", "400pps")
 	d.flood(l)
@@ -83,19 +82,6 @@ func (d *desk) flood(l *lab.Lab) {
 		copy(frame, l.B.MAC)
 		return append(frame, make([]byte, 60)...)
 	})
-}
-
-// chromium returns the path of the browser.
-func chromium(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil && os.Getenv("CI") == "true" {
-		t.Fatal("needs chromium, and under CI=true may not be skipped")
-	}
-	if err != nil {
-		t.Skip("needs chromium")
-	}
-	return path
 }
 
 func (d *desk) startBrowser(path string, during time.Duration) {

@@ -16,6 +16,7 @@ import (
 	"weir/control/api/server"
 	"weir/control/console"
 	"weir/control/fleet/wire"
+	"weir/tests/lab"
 	"weir/tests/wait"
 )
 
@@ -87,7 +88,7 @@ func (h *hub) Explain(_ context.Context, _ []string, packets string) (api.FleetE
 // keyboard alone.
 func TestFleet(t *testing.T) {
 	d, h := &desk{t: t}, &hub{state: api.RolloutRunning}
-	path := chromium(t)
+	path := lab.Tool(t, "chromium")
 	c := console.NewHub(h, "127.0.0.1:9481", false, "test")
 	server := httptest.NewServer(http.HandlerFunc(c.ServeHTTP))
 	t.Cleanup(func() { c.End(); server.CloseClientConnections(); server.Close() })

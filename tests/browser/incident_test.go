@@ -123,7 +123,7 @@ func (w *worker) enter(selector, text string) {
 // An incident, in the browser alone: a flood of 50,000 forged and 20 real sources, a
 // customer's question, a feed that has gone bad, monitor mode, undo and rollback.
 func TestFlood(t *testing.T) {
-	path, l, feed := chromium(t), lab.New(t), startProvider(t)
+	path, l, feed := lab.Tool(t, "chromium"), lab.New(t), startProvider(t)
 	w := &worker{desk: &desk{t: t}}
 	w.startDaemon(l, fmt.Sprintf("  threat: {sources: [{url: %s/threat.txt}]}\n", feed.URL), "100pps")
 	attack(t, l)
@@ -200,7 +200,7 @@ const shifts = `window.shifts = 0; window.shifted = []; new PerformanceObserver(
 func TestFigures(t *testing.T) {
 	for _, lists := range long.Or([]int{145}, []int{1, 145, 1000}) {
 		t.Run(fmt.Sprint(lists), func(t *testing.T) {
-			d, path, l := &desk{t: t}, chromium(t), lab.New(t)
+			d, path, l := &desk{t: t}, lab.Tool(t, "chromium"), lab.New(t)
 			dir, text := t.TempDir(), ""
 			for i := range lists {
 				file := filepath.Join(dir, fmt.Sprintf("customer-%04d.txt", i))
@@ -268,7 +268,7 @@ func TestFigures(t *testing.T) {
 // The page of lists says what each is worth, by keyboard alone; a list leads to its sources, whose versions
 // are shown, and one is returned to.
 func TestLists(t *testing.T) {
-	d, path, l := &desk{t: t}, chromium(t), lab.New(t)
+	d, path, l := &desk{t: t}, lab.Tool(t, "chromium"), lab.New(t)
 	dir := t.TempDir()
 	other := filepath.Join(dir, "other.txt")
 	if err := os.WriteFile(other, []byte("198.51.100.40\n203.0.113.77\n"), 0o600); err != nil {
@@ -334,7 +334,7 @@ func TestLists(t *testing.T) {
 // While no daemon runs the page is dimmed and says so. It goes on by itself in the same
 // session after a restart, and ends with the session.
 func TestRestart(t *testing.T) {
-	d, path, l := &desk{t: t}, chromium(t), lab.New(t)
+	d, path, l := &desk{t: t}, lab.Tool(t, "chromium"), lab.New(t)
 	d.startDaemon(l, "", "400pps")
 	d.flood(l)
 	d.startBrowser(path, 3*wait.Patience)
@@ -381,7 +381,7 @@ const hasLine = `(() => {
 
 // The history is a curve, with a line where something was changed, and can be zoomed.
 func TestHistory(t *testing.T) {
-	d, path, l := &desk{t: t, state: t.TempDir()}, chromium(t), lab.New(t)
+	d, path, l := &desk{t: t, state: t.TempDir()}, lab.Tool(t, "chromium"), lab.New(t)
 	now := time.Now()
 	for from := now.Add(-time.Hour); from.Before(now.Add(-time.Minute)); from = from.Add(6 * time.Minute) { // fewer records than may wait
 		h := history.Open(filepath.Join(d.state, "history"), now, slog.New(slog.NewTextHandler(t.Output(), nil)))

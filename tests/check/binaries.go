@@ -66,6 +66,12 @@ func (b *testBinary) record(since time.Time) error {
 	return os.WriteFile(b.file+".id", []byte(b.id), 0o644)
 }
 
+// listed returns the import paths of packages that patterns match.
+func listed(patterns []string) ([]string, error) {
+	out, err := exec.Command("go", append([]string{"list"}, patterns...)...).Output()
+	return strings.Fields(string(out)), err
+}
+
 // testBinaries returns the binaries of the packages that have tests, in their order. It
 // compiles what Go's cache does not have.
 func testBinaries(kept string, flags, packages []string) (all []testBinary, err error) {
@@ -73,11 +79,11 @@ func testBinaries(kept string, flags, packages []string) (all []testBinary, err 
 	if err != nil {
 		return nil, err
 	}
-	named, err := exec.Command("go", append([]string{"list"}, packages...)...).Output()
+	named, err := listed(packages)
 	if err != nil {
 		return nil, err
 	}
-	listed, err := exec.Command("go", append([]string{"list", "-deps", "-test", "-export",
+	deps, err := exec.Command("go", append([]string{"list", "-deps", "-test", "-export",
 		"-json=ImportPath,Dir,BuildID,Deps"}, packages...)...).Output()
 	if err != nil {
 		return nil, err
@@ -87,7 +93,7 @@ func testBinaries(kept string, flags, packages []string) (all []testBinary, err 
 		Deps                     []string
 	}
 	byPath := make(map[string]pkg)
-	for d := json.NewDecoder(bytes.NewReader(listed)); ; {
+	for d := json.NewDecoder(bytes.NewReader(deps)); ; {
 		var p pkg
 		if err := d.Decode(&p); err == io.EOF {
 			break
@@ -97,7 +103,7 @@ func testBinaries(kept string, flags, packages []string) (all []testBinary, err 
 		byPath[p.ImportPath] = p
 	}
 	seen := make(map[string]bool)
-	for path := range strings.FieldsSeq(string(named)) {
+	for _, path := range named {
 		main, ok := byPath[path+".test"]
 		if !ok || seen[path] {
 			continue
@@ -127,6 +133,22 @@ func (p *printer) runBinaries(o options, args []string) error {
 		return p.goTest(o, args)
 	}
 	buildFlags := args[:len(args)-len(packages)]
+	if o.cached != "" {
+		all, err := listed(packages)
+		if err != nil {
+			return err
+		}
+		cached, err := listed(strings.Split(o.cached, ","))
+		if err != nil {
+			return err
+		}
+		packages = slices.DeleteFunc(all, func(p string) bool { return slices.Contains(cached, p) })
+		// Results of -count=1 are not cached, nor those of tests that -exec starts.
+		asked := slices.DeleteFunc(slices.Clone(buildFlags), func(f string) bool { return f == "-count=1" })
+		if err := p.goTest(options{times: o.times}, append(asked, cached...)); err != nil {
+			return err
+		}
+	}
 	began := time.Now()
 	all, err := testBinaries(o.binaries, slices.DeleteFunc(slices.Clone(buildFlags), func(f string) bool {
 		return !strings.HasPrefix(strings.TrimLeft(f, "-"), "ldflags")
@@ -193,8 +215,12 @@ func split(args []string) (flags, packages []string, atOnce int, ok bool) {
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		name, value, has := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
 		args = args[1:]
-		if name == "v" {
+		switch name {
+		case "v":
 			continue // the printer's
+		case "short":
+			flags = append(flags, "-test.short")
+			continue
 		}
 		if !has {
 			if len(args) == 0 {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"weir/tests/long"
 )
 
 func TestUsing(t *testing.T) {
@@ -45,38 +47,9 @@ func TestBoth(t *testing.T) { helper(t); _ = size() }
 	}
 }
 
-// go test -skip takes one pattern for all packages: a test of the same name as one that is
-// run alone would not be run at all.
-func TestMarkedNamesAreUnique(t *testing.T) {
-	all, err := tests("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	marked := make(map[string]string)
-	for dir, files := range all {
-		for _, name := range usingAll(files, []string{"weir/tests/timed.Alone"}) {
-			if other, ok := marked[name]; ok {
-				t.Errorf("%s is in %s and in %s", name, dir, other)
-			}
-			marked[name] = dir
-		}
-	}
-	if len(marked) == 0 {
-		t.Fatal("no test is marked")
-	}
-	for dir, files := range all {
-		for _, f := range files {
-			for _, d := range f.Decls {
-				if names, _ := declared(d); len(names) > 0 && marked[names[0]] != "" && marked[names[0]] != dir {
-					t.Errorf("%s of %s is run alone, and so skips the one of %s", names[0], marked[names[0]], dir)
-				}
-			}
-		}
-	}
-}
-
 // What fails is printed with the command that repeats it; what passes is a line.
 func TestTest(t *testing.T) {
+	long.Seconds(t)
 	t.Setenv("WEIR_LONG", "1")
 	t.Setenv("WEIR_SEED", "")
 	t.Setenv("CI", "")
@@ -161,6 +134,7 @@ func write(t *testing.T, dir string, files map[string]string) {
 // Each package runs the tests that are marked in it, although another has tests of the same
 // names. A binary that is current runs without go test, which makes the others.
 func TestMarkedAndBinaries(t *testing.T) {
+	long.Seconds(t)
 	for _, name := range environment {
 		t.Setenv(name, "")
 	}

@@ -10,6 +10,8 @@
 //	-marked CALL,…       run only the tests that make all of the calls
 //	-unmarked CALL,…     run only the tests that make none of them
 //	-binaries DIRECTORY  keep test binaries there, and run those that are current
+//	-cached PATTERN,…    with -binaries: let Go's test cache answer for these packages
+//	-proof               end with what the tests have shown, and what they have not
 package main
 
 import (

@@ -13,6 +13,8 @@ type options struct {
 	times            string
 	marked, unmarked string // calls, separated by commas
 	binaries         string // their directory
+	cached           string // patterns of packages, separated by commas
+	proof            bool
 }
 
 func (o *options) flagSet() *flag.FlagSet {
@@ -22,14 +24,18 @@ func (o *options) flagSet() *flag.FlagSet {
 	f.StringVar(&o.marked, "marked", "", "")
 	f.StringVar(&o.unmarked, "unmarked", "", "")
 	f.StringVar(&o.binaries, "binaries", "", "")
+	f.StringVar(&o.cached, "cached", "", "")
+	f.BoolVar(&o.proof, "proof", false, "")
 	return f
 }
 
 // parse takes the options from the front of args, and returns the rest.
 func (o *options) parse(args []string) ([]string, error) {
 	f, own := o.flagSet(), 0
-	for own+1 < len(args) && f.Lookup(strings.TrimLeft(args[own], "-")) != nil {
-		own += 2
+	for own < len(args) && f.Lookup(strings.TrimLeft(args[own], "-")) != nil {
+		if own++; args[own-1] != "-proof" {
+			own = min(own+1, len(args))
+		}
 	}
 	if err := f.Parse(args[:own]); err != nil {
 		return nil, err

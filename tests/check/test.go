@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // environment names the variables that choose what tests do, and so belong to the
@@ -31,14 +32,19 @@ func goTest(args []string) error {
 		return err
 	}
 	p := printer{self: self, out: os.Stdout, verbose: slices.Contains(args, "-v"), kept: make(map[string]bool),
-		output: make(map[string][]line), good: make(map[test]bool)}
+		output: make(map[string][]line), good: make(map[test]bool), passed: make(map[string]int), skips: make(map[string]int)}
 	run := p.goTest
 	if o.binaries != "" {
 		run = p.runBinaries
 	}
+	began := time.Now()
 	status := run(o, args)
 	if status != nil {
 		p.summary(args)
+	} else if o.proof {
+		if err := p.proof(began); err != nil {
+			return err
+		}
 	}
 	if failed, ok := errors.AsType[*exec.ExitError](status); ok {
 		return exitStatus(failed.ExitCode())
@@ -88,6 +94,8 @@ type printer struct {
 	failed  []test
 	ran     int
 	skipped int
+	passed  map[string]int // top-level tests by package
+	skips   map[string]int // tests by the reason
 }
 
 type line struct{ test, text string }
@@ -136,9 +144,13 @@ func (p *printer) print(text string) {
 		case e.Action == "skip":
 			p.good[test{e.Package, e.Test}] = true
 			p.skipped++
+			p.skips[p.reason(e)]++
 		default:
 			p.good[test{e.Package, e.Test}] = true
 			p.ran++
+			if !strings.Contains(e.Test, "/") {
+				p.passed[e.Package]++
+			}
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"weir/tests/binary"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -69,6 +70,7 @@ var buildHub = sync.OnceValue(func() error {
 func TestDemoInterrupted(t *testing.T) { demoInterrupted(t) }
 
 func TestDemoFleetInterrupted(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	if err := buildHub(); err != nil {
 		t.Fatal(err)

@@ -245,6 +245,7 @@ func (l lists) outcome(data []byte, dropMalformed bool) (verdict.Outcome, []int)
 // Every packet of every capture: the kernel, the reference and, in exact mode,
 // the oracle agree, with WEIR_LONG=1 in each configuration, otherwise in one of them.
 func TestCaptures(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	traffic := frames(t)
 	l := drawLists(newRandom(t), traffic)

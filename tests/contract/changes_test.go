@@ -25,6 +25,7 @@ import (
 // stay listed are found at every instant; added ones are found at once, and
 // removed ones no longer.
 func TestLookupsBesideChanges(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 		t.Run(mode.String(), func(t *testing.T) { testLookupsBesideChanges(t, mode) })

@@ -21,6 +21,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // newRecord returns what programs need that record conversations, with room for a number of
@@ -90,6 +91,7 @@ func sameRecord(s *loader.Shared, want map[conntrack.Partner]conntrack.Conversat
 
 // Both sides record the same conversations, on every way through the programs.
 func TestCollateral(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	r := newRandom(t)
 	seen := map[string]int{}

@@ -275,6 +275,7 @@ func agree(g *engine.Generation, k *replay.Kernel, frame []byte) (verdict.Outcom
 }
 
 func TestRandomTablesAndPackets(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	r := newRandom(t)
 	seen := map[string]int{}

@@ -132,6 +132,7 @@ func (d *digests) next() {
 // The kernel's filters and counters equal Go's, bit for bit, over all
 // captures and several slices, roomy and overfull ones.
 func TestDigestsOverCaptures(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	traffic := sample(t)
 	for _, g := range []blocked.Geometry{{Lines: 50_000, Bits: 4}, {Lines: 700, Bits: 6}, {Lines: 1, Bits: 1}} {

@@ -93,6 +93,7 @@ func (f *firstSeen) turn() {
 // and the general one, with flows of all kinds, whatever makes them important, and under
 // budgets that suffice and that do not.
 func TestFirstSeen(t *testing.T) {
+	long.Seconds(t)
 	packets := long.Or(3_000, 40_000) // half a million for each kind of filter
 	r := newRandom(t)
 	var all newflow.Counts

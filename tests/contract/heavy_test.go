@@ -8,6 +8,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/sketch"
+	"weir/tests/long"
 )
 
 // flowsOf are the trackers that are measured, with so much memory each.
@@ -29,6 +30,7 @@ func flowsOf(bytes int) map[string]sketch.Tracker {
 // at some time. Larger flows then replace smaller ones, which costs accuracy,
 // but hardly ever a flow.
 func TestHeavyFlowsOfCaptures(t *testing.T) {
+	long.Seconds(t)
 	traffic := frames(t)
 	for _, test := range []struct {
 		bytes     int

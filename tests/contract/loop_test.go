@@ -223,6 +223,7 @@ var loopGeometries = []icarus.Geometry{{Size: 64, K: 6, Confirm: 1}, {Size: 128,
 // out again: kernel and Go agree on every bit, checksums stay right, and
 // packets leave as they entered.
 func TestLoopFiltersOverCaptures(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	traffic := frames(t)
 	l := lab.New(t)
@@ -523,6 +524,7 @@ func FuzzLoop(f *testing.F) {
 // each, the filter's bits are permuted so that the node's mask becomes the
 // program's, and afterwards they are permuted back.
 func TestFalseAlarms(t *testing.T) {
+	long.Seconds(t)
 	l := lab.New(t)
 	r := newRandom(t)
 	for _, c := range []struct {

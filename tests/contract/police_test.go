@@ -219,6 +219,7 @@ func (d *policed) same() (err error) {
 // controllers: with flows of all rates, marks, a penalty box, its guard, pauses and new
 // hash functions.
 func TestPolicer(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	packets := long.Or(40_000, 150_000)
 	all := map[string]int{}
@@ -294,6 +295,7 @@ func TestPolicer(t *testing.T) {
 
 // The same over captures.
 func TestPolicerOverCaptures(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	d := newPoliced(t, limits(t, sfb.Fair, sfb.MinByteRate, false, true), false)
 	for _, f := range frames(t) {

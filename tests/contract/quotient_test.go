@@ -75,6 +75,7 @@ func setOf(t *testing.T, layout membership.Layout, block loader.KeySet) (*member
 // WEIR_LONG=1, and never an unlisted one. A lookup is judged only where its answer was the same before and
 // after a run of the program.
 func TestQuotientBesideWriter(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	lookups := long.Or(4_000_000, 100_000_000)
 	r := newRandom(t)

@@ -338,6 +338,7 @@ func (r random) besideRange(all []portRange) key.Tuple {
 // search through all entries agree, also on packets in tunnels, of both directions, and on which
 // list is named.
 func TestRules(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	r := newRandom(t)
 	seen, checked, lean := map[string]int{}, 0, 0 // programs that look up flows on the lean path

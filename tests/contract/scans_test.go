@@ -63,6 +63,7 @@ func (c scanTraffic) pairs(r *rand.Rand) (all [][2]uint32) {
 // Guards in the kernel find scans among many sources and in a flood of spoofed ones,
 // without false alarms.
 func TestScans(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	onOneCPU(t)
 	for _, x := range []struct {

@@ -9,11 +9,13 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // Where the buffers of a frame end makes no difference: drivers put as much of it
 // into the first one as they like.
 func TestSplitFrames(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	r := newRandom(t)
 	for i := range 4 {

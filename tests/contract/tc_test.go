@@ -14,6 +14,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // tcPage is a length in bytes that test runs of TC accept.
@@ -138,6 +139,7 @@ func TestTC(t *testing.T) {
 
 // Frames in all their variety, as in TestRandomFrames.
 func TestRandomFramesOfTC(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	r := newRandom(t)
 	var lists []engine.List

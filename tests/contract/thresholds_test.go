@@ -17,6 +17,7 @@ import (
 // The packets that lift flows over thresholds are the same in the kernel and in Go: so are
 // the windows and the penalties, other than in their times, and the verdicts.
 func TestThresholds(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	onOneCPU(t)
 	random := seed.New(t)

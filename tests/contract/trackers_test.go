@@ -236,6 +236,7 @@ func (c *counters) count(t *testing.T, data []byte) {
 // The kernel's counters equal the twin's in Go, word for word, over all
 // captures and several intervals.
 func TestTrackersOverCaptures(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	onOneCPU(t)
 	traffic := frames(t)
@@ -296,6 +297,7 @@ func guards() []tracker.Counting {
 
 // The guards in the kernel count the pairs that those in Go do.
 func TestGuardsOverCaptures(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	onOneCPU(t)
 	policy := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
@@ -347,6 +349,7 @@ func TestGuardsOverRandomPackets(t *testing.T) {
 
 // The same over flows whose sizes are Zipf's.
 func TestTrackersOverZipf(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	onOneCPU(t)
 	for _, exponent := range []float64{1.01, 1.3} {

@@ -17,6 +17,7 @@ import (
 	"weir/control/capture"
 	"weir/filter/packet"
 	"weir/tests/data"
+	"weir/tests/lab"
 	"weir/tests/long"
 )
 
@@ -25,12 +26,7 @@ import (
 // before that header.
 func TestParserAgainstTshark(t *testing.T) {
 	long.Only(t, "decodes many captures with tshark")
-	if _, err := exec.LookPath("tshark"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("tshark is missing, and under CI=true may not be: Debian has it in the package tshark")
-		}
-		t.Skip("tshark is missing: Debian has it in the package tshark")
-	}
+	lab.Tool(t, "tshark")
 	encapsulated := taggedFrames(t)
 	path := filepath.Join(t.TempDir(), "tagged.pcapng")
 	writeCapture(t, path, encapsulated)

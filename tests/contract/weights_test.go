@@ -31,6 +31,7 @@ import (
 // Elements get weights, others, and none again: the kernel decides as the
 // reference does over the same memory, and in the end as it did at first.
 func TestWeights(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	for _, c := range []struct {
 		name       string
@@ -346,6 +347,7 @@ func (s shares) learn(t *testing.T, r *rand.Rand, l *learn.Learner, g *engine.Ge
 // has dropped before, against an unweighted filter that has as much memory: all answers are
 // given by the pipeline's own function in the kernel.
 func TestWeightedRate(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	onOneCPU(t)
 	const runs = 24 // of the model that predicts

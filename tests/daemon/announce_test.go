@@ -24,7 +24,7 @@ import (
 // announce ends.
 func TestAnnounce(t *testing.T) {
 	long.Only(t, "takes half a minute")
-	exabgp, bird, birdc := needs(t, "exabgp", "exabgp"), needs(t, "bird", "bird2"), needs(t, "birdc", "bird2")
+	exabgp, bird, birdc := lab.Tool(t, "exabgp"), lab.Tool(t, "bird"), lab.Tool(t, "birdc")
 	h := newHost(t)
 	speaker, router := lab.NewHost(t, "speaker"), lab.NewHost(t, "router")
 	lab.Join(t, 5, 1500, speaker, "s", router, "r") // 10.0.5.1 and .2

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"weir/control/api"
+	"weir/tests/long"
 )
 
 // login runs a command of weir as root, in a session in which a user has logged in, as sudo
@@ -34,6 +35,7 @@ func (h *host) loginAlone(uid int, args ...string) string {
 // the daemon, and of changes that did not go through the daemon, or were refused; and it can be read
 // without a daemon.
 func TestAuditSaysWhoDidIt(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}}\n")

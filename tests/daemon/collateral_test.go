@@ -52,6 +52,7 @@ func (h *host) tcp(from netip.Addr, to uint16, flags byte, seq, ack uint32) []by
 // What a host has conversed with is known over everything that happens to the daemon, keeps a
 // trial from its end, and is said of the lists that have the address now.
 func TestCollateral(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	h.addresses()
@@ -178,6 +179,7 @@ lists:
 // A random load of conversations against what is known of each: all that are recorded took place,
 // and nearly all that took place are recorded. A flood of spoofed sources adds none.
 func TestCollateralOracle(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	h.addresses()

@@ -25,6 +25,7 @@ func to(dst netip.Addr, srcPort uint16) key.Tuple {
 // kills; all else does, with what answers the failsafe ports. What comes in is matched
 // against other lists.
 func TestEgress(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	c2 := netip.MustParseAddr("192.0.2.77")

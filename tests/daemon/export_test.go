@@ -23,20 +23,6 @@ import (
 	"weir/tests/wait"
 )
 
-// needs returns the path of a program of a package, or skips the test.
-func needs(t *testing.T, program, of string) string {
-	t.Helper()
-	path, err := exec.LookPath(program)
-	if err == nil {
-		return path
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s is missing, and under CI=true may not be: Debian has it in the package %s", program, of)
-	}
-	t.Skipf("%s is missing: Debian has it in the package %s", program, of)
-	return ""
-}
-
 // service is a program that runs beside the daemon.
 type service struct {
 	t    *testing.T
@@ -123,7 +109,7 @@ func listens(t *testing.T, port int) {
 // counted under. Others that are dead harm nothing, and what they lose is counted.
 func TestExport(t *testing.T) {
 	t.Parallel()
-	nfcapd, nfdump, nfacctd := needs(t, "nfcapd", "nfdump"), needs(t, "nfdump", "nfdump"), needs(t, "nfacctd", "pmacct")
+	nfcapd, nfdump, nfacctd := lab.Tool(t, "nfcapd"), lab.Tool(t, "nfdump"), lab.Tool(t, "nfacctd")
 	h := newHost(t)
 	h.write("one.txt", []byte("198.51.100.0/24\n"))
 	h.write("two.txt", []byte("203.0.113.0/28\n2001:db8:1::/48\n"))
@@ -294,7 +280,7 @@ func (h *host) metrics(t *testing.T) map[string]float64 {
 // rsyslog receives by UDP and TCP what was sent, message for message.
 func TestSyslog(t *testing.T) {
 	t.Parallel()
-	rsyslogd := needs(t, "rsyslogd", "rsyslog")
+	rsyslogd := lab.Tool(t, "rsyslogd")
 	h := newHost(t)
 	udp, tcp := lab.FreePort(t), lab.FreePort(t)
 	output := h.path("messages")

@@ -119,7 +119,7 @@ func (h *host) entry(list, text string) *api.Entry {
 // second ban, lifts a ban, and never lifts what another list blocks.
 func TestFail2ban(t *testing.T) {
 	t.Parallel()
-	lab.Need(t, "fail2ban-server")
+	lab.Tool(t, "fail2ban-server")
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}}\n")
 	h.start(releases[0])
@@ -162,7 +162,7 @@ func TestFail2ban(t *testing.T) {
 // Bans while the daemon is restarted, by a signal or by kill -9, are all enforced.
 func TestFail2banDuringRestarts(t *testing.T) {
 	t.Parallel()
-	lab.Need(t, "fail2ban-server")
+	lab.Tool(t, "fail2ban-server")
 	random := seed.New(t)
 	restarts, bans := long.Or(2, 8), long.Or(20, 30) // bans of each restart
 	h := newHost(t)

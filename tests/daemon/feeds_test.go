@@ -164,6 +164,7 @@ var publish = map[string]func(t *testing.T, h *host) (source string, put func([]
 // all versions are blocked all the time, addresses in none pass all the time,
 // and changes take effect with the refresh.
 func TestHistories(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name, source string

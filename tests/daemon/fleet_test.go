@@ -431,6 +431,7 @@ func (o *operator) follow(ctx context.Context) {
 // change the lists: a version that a node has acknowledged filters there from then on,
 // no acknowledged command is lost, and in the end all have the same lists.
 func TestFleetFaults(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	f := newFleet(t, long.Or(2, 8), long.Or(5_000, 1_000_000))
 	epoch := f.converge()[0].Version.Epoch
@@ -574,6 +575,7 @@ func (n *fleetNode) set(state func(netlink.Link) error) {
 // A node loses its state directory while the kernel filters on: with the hub there and away
 // nothing listed passes, and the status says what the node waits for.
 func TestFleetStateLost(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	f := newFleet(t, 1, long.Or(5_000, 1_000_000))
 	n := f.nodes[0]
@@ -620,6 +622,7 @@ func TestFleetStateLost(t *testing.T) {
 // The hub goes on from older copies of its state, or of its machine. All nodes have its
 // contents in time, and nothing that is listed in both histories passes.
 func TestFleetRestored(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	fleetRestored(t, 2, 5_000, time.Minute)
 }
@@ -707,6 +710,7 @@ func fleetRestored(t *testing.T, nodes, entries int, within time.Duration) {
 // A node leaves out what covers its hub while it is not connected, too: it connects again after the
 // hub, and after the node itself, was away.
 func TestFleetKeepsItsHub(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	f := newFleet(t, 1, 100)
 	n := f.nodes[0]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -25,6 +26,7 @@ func (h *host) history() *api.History {
 // The history has the packets that were counted, packet for packet, also after the
 // daemon was killed and the file was damaged.
 func TestHistory(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	listed := netip.MustParseAddr("198.51.100.7")

@@ -16,6 +16,7 @@ import (
 // through changes, reloads, upgrades and kills: at tcx, and by the filters that earlier
 // kernels have instead.
 func TestHookTC(t *testing.T) {
+	long.Seconds(t)
 	for _, clsact := range []bool{false, true} {
 		name := "tcx"
 		if clsact {

@@ -104,6 +104,7 @@ func TestReloadsOfContents(t *testing.T) {
 // failsafe, trackers. It is active when the reload returns, and entries that
 // are always listed are blocked all the time.
 func TestReloads(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	feed := h.feed(20_000)
@@ -188,6 +189,7 @@ func (h *host) tracking(what string) {
 // and the next daemon takes over without a gap and with every acknowledged
 // change.
 func TestKills(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	t.Run("exact", func(t *testing.T) { t.Parallel(); testKills(t, "", "adopted a program", 0) })
 	// With so many bits that no unlisted packet is dropped by mistake.
@@ -311,6 +313,7 @@ func testKills(t *testing.T, mode, adoption string, mostAnew int) {
 
 // One version takes over from another, while that runs or after it was stopped.
 func TestUpgrades(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(20_000))

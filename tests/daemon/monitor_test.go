@@ -21,6 +21,7 @@ func (h *host) killed(d *daemon, within time.Duration) *daemon {
 // Monitor mode is as acknowledged last, whenever the daemon is killed: after
 // off, no listed packet passes.
 func TestMonitorKills(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(20_000))
@@ -68,6 +69,7 @@ func TestMonitorKills(t *testing.T) {
 // A configuration that was not confirmed is rolled back also where the daemon is
 // killed, and one that was is not.
 func TestConfirmKills(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	feed := h.feed(20_000)

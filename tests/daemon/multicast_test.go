@@ -166,6 +166,7 @@ func (h *host) groups(iface string, remove bool, groups ...string) {
 // all the time loses no packet, one that it does not want never reaches it, and
 // a manual change is active when the command returns and survives the daemon.
 func TestMulticast(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	const steady, steady6, changing, unwanted = 0, 1, 2, 3
 	r := lab.NewRouter(t, 3)

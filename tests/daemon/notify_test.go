@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -92,6 +93,7 @@ func (w *webhook) text() string {
 // happen: of a flood, a penalty, a feed that fails and recovers, an interface that goes
 // and returns, and changes that are refused.
 func TestNotifications(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h, w := newHost(t), startWebhook(t)
 	h.write("feed.txt", []byte("203.0.113.0/24\n"))

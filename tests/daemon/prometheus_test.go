@@ -17,6 +17,7 @@ import (
 
 	"weir/filter/icarus"
 	"weir/filter/packet"
+	"weir/tests/lab"
 	"weir/tests/wait"
 )
 
@@ -26,13 +27,7 @@ const observability = "../../docs/observability/"
 // an answer, and the alert rules fire when they should.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
-	path, err := exec.LookPath("prometheus")
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("prometheus is missing, and under CI=true may not be: Debian has it in the package prometheus")
-		}
-		t.Skip("prometheus is missing: Debian has it in the package prometheus")
-	}
+	path := lab.Tool(t, "prometheus")
 	h := newHost(t)
 	metrics := freeAddress(t)
 	// In approximate mode, with sources that fail, a tracker that acts, a guard, a policer,

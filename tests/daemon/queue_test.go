@@ -247,6 +247,7 @@ func TestStartingDaemon(t *testing.T) {
 // A daemon that is killed at any moment while it makes the changes that wait neither loses
 // nor repeats one.
 func TestKillsAmongWaitingChanges(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	random := seed.New(t)
 	h := newHost(t)

@@ -19,6 +19,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -130,6 +131,7 @@ func answers(c net.Conn, within time.Duration) bool {
 // through the death of the daemon; and nothing else that these send reaches it, whatever
 // the host has answered them while it could.
 func TestReplies(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	h.addresses()

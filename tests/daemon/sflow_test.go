@@ -20,7 +20,7 @@ import (
 // counters of interfaces, too.
 func TestSFlow(t *testing.T) {
 	t.Parallel()
-	sfcapd, nfdump, sfacctd := needs(t, "sfcapd", "nfdump-sflow"), needs(t, "nfdump", "nfdump"), needs(t, "sfacctd", "pmacct")
+	sfcapd, nfdump, sfacctd := lab.Tool(t, "sfcapd"), lab.Tool(t, "nfdump"), lab.Tool(t, "sfacctd")
 	h := newHost(t)
 	h.write("one.txt", []byte("198.51.100.0/24\n2001:db8:1::/48\n"))
 	one, two := lab.FreePort(t), lab.FreePort(t)

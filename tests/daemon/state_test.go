@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"weir/tests/long"
 )
 
 // empty removes all files of the state directory.
@@ -25,6 +27,7 @@ func (h *host) empty() {
 // that was acknowledged, by the next change or within ten seconds; where they cannot, the
 // status says so.
 func TestRemovedState(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}}\n")

@@ -12,6 +12,7 @@ import (
 
 	"weir/control/api"
 	"weir/filter/key"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -95,6 +96,7 @@ lists:
 // What weir enforce has decided holds over everything that happens to the daemon, until the
 // configuration decides anew; a time that comes while no daemon runs counts.
 func TestEnforce(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h := newHost(t)
 	configure := func(trial, other string) {

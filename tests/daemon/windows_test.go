@@ -190,6 +190,7 @@ func (f *steady) slow(since map[*steadySource]uint64, during time.Duration) stri
 // are not reported, also by the next daemon; those at twice the threshold are held back as soon as
 // the daemon has watched for an interval, and also while it is stopped or none runs.
 func TestPausesPunishNoneBelow(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	lab.Root(t)
 	testPauses(t, long.Or(200_000, 10_000_000))

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -62,6 +63,7 @@ func (g *ground) block(code int, entries ...string) (stderr string) {
 // save is reported. Manual entries, which would not survive a restart, are
 // rejected.
 func TestFullDisk(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	private(t)
 	g := newGround(t)
@@ -186,6 +188,7 @@ func TestReadOnlyDisk(t *testing.T) {
 // However a crash or a disk has damaged the journal: intact records are active,
 // and losses are logged.
 func TestJournal(t *testing.T) {
+	long.Seconds(t)
 	three := []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"}
 	for _, c := range []struct {
 		name        string
@@ -251,6 +254,7 @@ func TestNoJournal(t *testing.T) {
 
 // A weir that is killed while it rewrites its journal loses nothing.
 func TestKilledWhileCompacting(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	g := newGround(t)
 	g.configure("")

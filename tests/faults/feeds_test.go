@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"weir/tests/long"
 )
 
 // badFeed is a way for a feed to fail.
@@ -87,6 +89,7 @@ func address(list, number int) string { return fmt.Sprintf("10.0.%d.%d", list, n
 // even across a restart, until the feeds recover. Feeds that never had contents
 // do not block the others.
 func TestFeeds(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	g := newGround(t)
 	const good, bad, better = 0, 1, 2

@@ -20,6 +20,7 @@ import (
 
 	"weir/tests/binary"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // spoilt builds weir with an object that can be corrupted at run time, and to which the
@@ -64,6 +65,7 @@ func (g *ground) program() int {
 // A program that the verifier rejects leaves everything unchanged:
 // configuration, lists, entries, and the program of the previous weir.
 func TestVerifier(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	g := newGround(t)
 	binary, err := spoilt()
@@ -138,6 +140,7 @@ func TestVerifier(t *testing.T) {
 // A list that makes the verifier reject the program does not keep the others from
 // being active after a reboot, and is tried again.
 func TestVerifierAtStart(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	g := newGround(t)
 	binary, err := spoilt()
@@ -181,6 +184,7 @@ func TestVerifierAtStart(t *testing.T) {
 
 // Maps for which there is no memory leave all as it was, until there is.
 func TestMemory(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	binary, err := spoilt()
 	if err != nil {

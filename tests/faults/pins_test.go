@@ -229,6 +229,7 @@ func sorted(pins map[string]uint64) (names []string) {
 // The BPF file system of the pins is unmounted, and mounted again; then the daemon is killed.
 // No listed packet passes.
 func TestPinsUnmounted(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	g, dir := ownPins(t)
 	d := g.begin()
@@ -271,6 +272,7 @@ func TestPinsUnmounted(t *testing.T) {
 // Pins are removed one by one, and all at once; then the daemon is killed. No listed packet
 // passes; nor if it is killed at any moment while it makes pins again that hold nothing.
 func TestPinsRemoved(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	random := seed.New(t)
 	g, _ := ownPins(t)
@@ -320,6 +322,7 @@ func TestPinsRemoved(t *testing.T) {
 // The files of the state directory are deleted; then the daemon is killed. No listed packet
 // passes, and nothing that was acknowledged is lost.
 func TestStateDeleted(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	g, _ := ownPins(t)
 	d := g.begin()
@@ -364,6 +367,7 @@ func TestStateDeleted(t *testing.T) {
 
 // A daemon that may open few files says so, and removes nothing, nor advises to.
 func TestFewFiles(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	g, _ := ownPins(t)
 	d := g.begin()
@@ -413,6 +417,7 @@ func TestFewFiles(t *testing.T) {
 // Where another mount namespace has the unmounted file system still, the next daemon takes the
 // program over.
 func TestPinsElsewhere(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	g, dir := ownPins(t)
 	d := g.begin()

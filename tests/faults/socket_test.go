@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -41,6 +42,7 @@ func TestStaleSocket(t *testing.T) {
 // If its socket is unavailable, weir filters, reports it, and opens the socket
 // as soon as it can.
 func TestSocket(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	private(t) // for the read-only directory
 	for _, c := range []struct {

@@ -14,6 +14,7 @@ import (
 
 	"weir/control/doctor"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // examine returns the findings of a command line of weir doctor.
@@ -179,6 +180,7 @@ func attachForeign(t *testing.T, h *host) {
 // Each broken set-up is found, and nothing is found before; the line that mends it is run as it
 // stands, and the finding is gone.
 func TestBroken(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	mended := 0
 	for _, b := range setups {

@@ -46,7 +46,7 @@ type host struct {
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{machine: machine{lab.NewHost(t, "host")}, dir: t.TempDir()}
-	h.mounts = exec.Command(lab.Tool(t, "unshare"), "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 600")
+	h.mounts = exec.Command(lab.Installed(t, "unshare"), "--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 600")
 	ready, err := h.mounts.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/mmdb"
 )
 
@@ -45,6 +46,7 @@ func (h machine) echoes(t *testing.T, address string) (answered bool) {
 // Each configuration of the page loads, the commands of its section succeed, and it
 // drops and passes as the other would. Feeds, which cannot be fetched here, have entries instead.
 func TestMigrating(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	text, err := os.ReadFile("../../docs/migrating.md")
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -159,6 +160,7 @@ func (h *host) start(t *testing.T) {
 
 // Each page is followed as it stands: the service has its configuration, its commands succeed, and the client, which reaches the host, is banned by the command of the page.
 func TestPages(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	for _, c := range []struct {
 		name  string

@@ -100,6 +100,7 @@ const maxVerified = 400_000
 // The verifier's cost is an attribute of each test. Without WEIR_LONG=1, only variants with
 // all shapes are loaded.
 func TestVariants(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	type shapes struct {
 		name, kind string

@@ -32,18 +32,42 @@ func Root(t testing.TB) {
 	t.Skip("needs root")
 }
 
-// Tool returns the path of a program that a test needs. Without it, the test is skipped, or
-// fails where CI must have it.
-func Tool(t testing.TB, name string) string {
+// Tool returns the path of a program of another project that a test needs, which the stage
+// programs of .ci/run installs: go test -short skips the test. Where the program is missing, the
+// test is skipped, too, but fails under CI=true.
+func Tool(t testing.TB, program string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil && os.Getenv("CI") == "true" {
-		t.Fatalf("needs %s, and under CI=true may not be skipped", name)
+	if testing.Short() {
+		t.Skipf("needs %s, and go test -short leaves it out", program)
 	}
-	if err != nil {
-		t.Skip("needs " + name)
+	return Installed(t, program)
+}
+
+// Installed returns the path of a program that is on nearly every Linux host, such as ip. Where
+// it is missing, the test is skipped, but fails under CI=true.
+func Installed(t testing.TB, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err == nil {
+		return path
 	}
-	return path
+	missing := "needs " + program
+	if of := debian[program]; of != "" {
+		missing += ", of Debian's package " + of
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal(missing + ", and under CI=true may not be skipped")
+	}
+	t.Skip(missing)
+	return ""
+}
+
+// debian names the packages of programs that are called otherwise.
+var debian = map[string]string{
+	"apt-ftparchive": "apt-utils", "birdc": "bird2", "bird": "bird2", "createrepo_c": "createrepo-c",
+	"fail2ban-server": "fail2ban", "flock": "util-linux", "ip": "iproute2", "nfacctd": "pmacct", "nfcapd": "nfdump",
+	"promtool": "prometheus", "rpmsign": "rpm", "rsyslogd": "rsyslog", "sfacctd": "pmacct", "sfcapd": "nfdump-sflow",
+	"systemd-analyze": "systemd", "systemd-nspawn": "systemd-container",
 }
 
 // New returns a lab, which is removed when the test ends. Without root, the

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"weir/tests/long"
 )
 
 // phrases that a reader has to translate, and what to write instead.
@@ -67,6 +69,7 @@ var lineBreak = regexp.MustCompile(`\n[ \t]*(//|\*|#)?[ \t]*`)
 
 // TestWords keeps phrases that must be translated out of code and documentation.
 func TestWords(t *testing.T) {
+	long.Seconds(t)
 	cmd := exec.Command("git", "ls-files")
 	cmd.Dir = root
 	out, err := cmd.Output()

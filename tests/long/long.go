@@ -1,4 +1,9 @@
-// Package long says whether tests may take minutes, and use full sizes: with WEIR_LONG=1.
+// Package long marks tests that take longer than others. In a test's source, a mark is also how
+// .ci/run finds the tests of its stage long.
+//
+//	go test -short    leaves out what takes a second of a processor or more, as make test does
+//	go test           runs all in their short forms
+//	WEIR_LONG=1       allows minutes, and full sizes
 package long
 
 import (
@@ -25,5 +30,22 @@ func Only(t testing.TB, why string) {
 	t.Helper()
 	if !enabled() {
 		t.Skipf("needs WEIR_LONG=1: %s", why)
+	}
+}
+
+// Seconds marks a test that takes about a second of a processor or more: go test -short skips it.
+func Seconds(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds, and go test -short leaves it out")
+	}
+}
+
+// Unraced skips a test under the race detector, with which it would measure the detector's memory
+// and time, or take minutes.
+func Unraced(t testing.TB) {
+	t.Helper()
+	if raced {
+		t.Skip("says nothing, or takes minutes, under the race detector")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"weir/tests/long"
 )
 
 // The faults of the table can be put into the code of today, and their tests are there.
@@ -107,6 +109,7 @@ func TestParse(t *testing.T) {
 
 // A fault is caught by a test that fails with it and not without it.
 func TestTry(t *testing.T) {
+	long.Seconds(t)
 	root := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod": "module m\n\ngo 1.26\n",

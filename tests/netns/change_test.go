@@ -200,6 +200,7 @@ func eachModes(t *testing.T, test func(t *testing.T, xdp hooks.Hook, mode member
 // Generations are exchanged under load, and not one listed packet passes. When
 // weir is detached they do, so one would be seen.
 func TestReplaceUnderLoad(t *testing.T) {
+	long.Seconds(t)
 	const sources = 200
 	replacements := long.Or(5, 50)
 	eachModes(t, func(t *testing.T, xdp hooks.Hook, mode membership.Mode) {

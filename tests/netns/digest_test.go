@@ -22,6 +22,7 @@ import (
 	"weir/filter/packet"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -68,9 +69,7 @@ type network struct {
 func newNetwork(t *testing.T, nodes ...string) *network {
 	t.Helper()
 	lab.Root(t)
-	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("needs ip, of iproute2")
-	}
+	lab.Installed(t, "ip")
 	n := &network{t: t, name: fmt.Sprintf("weir-%x", time.Now().UnixNano()&0xffffffff)}
 	for _, node := range nodes {
 		n.ip("netns", "add", n.netns(node))
@@ -265,6 +264,7 @@ func TestTraceback(t *testing.T) {
 // While slices end every tenth of a second, packets arrive as fast as possible,
 // and each is found afterwards.
 func TestNoDigestIsLost(t *testing.T) {
+	long.Seconds(t)
 	l := lab.New(t)
 	const slice = 100 * time.Millisecond
 	c := digestsOf(1e6, slice, 1e-5, time.Minute)

@@ -132,11 +132,7 @@ func checkFile(t *testing.T, file []byte, frames [][]byte) {
 	if _, err := r.Next(); err != io.EOF {
 		t.Errorf("more packets, or %v", err)
 	}
-	tcpdump, err := exec.LookPath("tcpdump")
-	if err != nil {
-		t.Skip("needs tcpdump")
-	}
-	read := exec.Command(tcpdump, "-n", "-e", "-r", "-")
+	read := exec.Command(lab.Installed(t, "tcpdump"), "-n", "-e", "-r", "-")
 	read.Stdin = bytes.NewReader(file)
 	out, err := read.CombinedOutput()
 	if err != nil || strings.Count(string(out), "ethertype") < len(frames) || !strings.Contains(string(out), "192.0.2.1.4000 > 203.0.113.9.80:") {

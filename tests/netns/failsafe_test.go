@@ -17,6 +17,7 @@ import (
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/long"
 )
 
 // pathMTU sends datagrams of size bytes that may not be fragmented, until the host knows of a
@@ -105,6 +106,7 @@ func answers(t *testing.T, e lab.End, to netip.Addr) (answered bool) {
 // Where the address of a router is listed, in both directions, and its kind of ICMP is failsafe,
 // its errors reach the host, and pings between the two are answered; otherwise they are not.
 func TestFailsafeICMP(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	errs, request, reply := packet.ICMPError, packet.EchoRequest, packet.EchoReply
 	for _, hook := range []string{"xdp", "tc"} {

@@ -22,6 +22,7 @@ import (
 	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -72,6 +73,7 @@ func eachTC(t *testing.T, test func(t *testing.T)) {
 // A tunnel's packets have no Ethernet header. At XDP that is refused, with what to do instead;
 // at TC they are matched in both directions, and their events have a header for readers.
 func TestTunnel(t *testing.T) {
+	long.Seconds(t)
 	l := lab.New(t)
 	for _, kind := range []struct {
 		name, iface string

@@ -141,6 +141,7 @@ func sum(header []byte) {
 // router they are stopped at the first revisit, of whatever protocol they are, and whether or
 // not their sender has filled in checksums.
 func TestRing(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	lab.Root(t)
 	const packets = 50
@@ -312,6 +313,7 @@ func (p *path) copy(t *testing.T, v6 bool, size int) {
 // A large file passes a domain unharmed, with a filter in every packet on the
 // way; where the MTU leaves no room for one, without.
 func TestCopyThroughDomain(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	for _, c := range []struct {
 		name      string

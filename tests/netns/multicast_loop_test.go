@@ -14,6 +14,7 @@ import (
 	"weir/control/stage/multicast"
 	"weir/loader/hooks"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -125,6 +126,7 @@ func (r *multicastRing) send(t *testing.T, to netip.Addr, packets int, frame []b
 // domain, they stop each copy at the first router that it comes to again, and receivers
 // outside get packets without a filter.
 func TestMulticastRing(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	lab.Root(t)
 	const packets = 20

@@ -17,6 +17,7 @@ import (
 	"weir/filter/packet"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/offload"
 	"weir/tests/wait"
 )
@@ -161,6 +162,7 @@ func converse(t *testing.T, from, to lab.End, address netip.Addr, segments int) 
 // ICMP over both families, whether the sender fills in checksums, an interface on the way, or none at
 // all.
 func TestRowOfRecorders(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	lab.Root(t)
 	const packets = 25

@@ -11,6 +11,7 @@ import (
 	"weir/filter/packet"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -18,6 +19,7 @@ import (
 // the scan is: of a thousand ports, it reaches no more than the threshold and one. The daemon
 // reports it. The scan stays on one CPU: each reports a flow from its second packet on.
 func TestScanIsCut(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	const threshold, ports = 64, 1000
 	for name, sources := range map[string][]string{"IPv4": {"198.51.100.9", "198.51.100.10"}, "IPv6": {"2001:db8::9", "2001:db8::a"}} {

@@ -23,7 +23,7 @@ const confined = "--read-only --cap-drop all --cap-add BPF,NET_ADMIN,PERFMON --s
 // The image filters with the privileges and mounts that are documented, goes on when its
 // container is killed, and is taken over by the next container.
 func testContainer(t *testing.T, r *release) {
-	lab.Need(t, "podman")
+	lab.Tool(t, "podman")
 	doc, err := os.ReadFile(filepath.Join(root, "docs/containers.md"))
 	if err != nil || !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(string(doc), "\\\n", " ")), " "), confined) {
 		t.Errorf("docs/containers.md does not run it with %s: %v", confined, err)

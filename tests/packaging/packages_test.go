@@ -20,7 +20,7 @@ import (
 // A package that is newer is newer to dpkg, too, whether its commit is a release,
 // comes after one or before all.
 func TestVersionsSort(t *testing.T) {
-	lab.Need(t, "dpkg")
+	lab.Tool(t, "dpkg")
 	packaged := func(version string) string {
 		return strings.TrimSpace(runMake(t, "--eval", "print: ; @echo '$(PACKAGE_VERSION)'", "print", "VERSION="+version))
 	}
@@ -126,7 +126,7 @@ func missing(name string, files []string) []string {
 }
 
 func testDeb(t *testing.T, name, version, deb string) {
-	lab.Need(t, "dpkg-deb")
+	lab.Tool(t, "dpkg-deb")
 	for field, want := range map[string]string{
 		"Package": name, "Version": version, "Architecture": runtime.GOARCH, "Section": "net",
 		"Depends": map[string]string{"weir-hub": "weir"}[name],
@@ -171,7 +171,7 @@ func testDeb(t *testing.T, name, version, deb string) {
 // dpkg installs, upgrades, removes and purges it.
 func testDebLifecycle(t *testing.T, all map[string]made) {
 	lab.Root(t)
-	lab.Need(t, "dpkg")
+	lab.Tool(t, "dpkg")
 	dir, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
 	path := recorders(t, calls, "") + ":" + os.Getenv("PATH")
 	pins, state := filepath.Join(dir, "sys/fs/bpf/weir"), filepath.Join(dir, "var/lib/weir")
@@ -251,7 +251,7 @@ func testDebLifecycle(t *testing.T, all map[string]made) {
 }
 
 func testRPM(t *testing.T, name, version, rpm string) {
-	lab.Need(t, "rpm")
+	lab.Tool(t, "rpm")
 	query := func(args ...string) string {
 		t.Helper()
 		return output(t, exec.Command("rpm", append([]string{"--query", "--nosignature", "--package", rpm}, args...)...))

@@ -244,7 +244,7 @@ func TestInstallOfNothing(t *testing.T) {
 var targets = []string{"sysinit.target", "basic.target", "shutdown.target"}
 
 func TestUnits(t *testing.T) {
-	lab.Need(t, "systemd-analyze")
+	lab.Tool(t, "systemd-analyze")
 	dir := t.TempDir()
 	runMake(t, "install", built(t), "DESTDIR="+dir, "PREFIX=/usr")
 	for _, program := range []string{"bin/sh", "usr/bin/install", "usr/bin/chown"} { // which are everywhere else
@@ -267,8 +267,8 @@ func TestUnits(t *testing.T) {
 // The user that the units name is there, and may read the configuration.
 func TestUser(t *testing.T) {
 	lab.Root(t)
-	lab.Need(t, "systemd-sysusers")
-	lab.Need(t, "systemd-tmpfiles")
+	lab.Tool(t, "systemd-sysusers")
+	lab.Tool(t, "systemd-tmpfiles")
 	dir := t.TempDir()
 	runMake(t, "install", built(t), "DESTDIR="+dir, "PREFIX=/usr")
 	for range 2 { // an upgrade does it again
@@ -433,7 +433,7 @@ func recorders(t *testing.T, calls, fails string) string {
 // What make man makes can be read by those who read it.
 func TestMan(t *testing.T) {
 	long.Only(t, "links both commands")
-	lab.Need(t, "man")
+	lab.Tool(t, "man")
 	out := t.TempDir()
 	// Without -trimpath, which would compile all packages again, and without debug information,
 	// a third of linking.

@@ -51,7 +51,7 @@ func TestRelease(t *testing.T) {
 	for _, program := range []string{
 		"gpg", "minisign", "apt-ftparchive", "createrepo_c", "rpm", "rpmsign", "dpkg-deb", "dnf",
 	} {
-		lab.Need(t, program)
+		lab.Tool(t, program)
 	}
 	r := makeRelease(t)
 	all := packagesIn(t, r.dir)
@@ -273,7 +273,7 @@ func command(t *testing.T, arch, program string, args ...string) *exec.Cmd {
 		return exec.Command(program, args...)
 	}
 	emulator := "qemu-" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch]
-	lab.Need(t, emulator)
+	lab.Tool(t, emulator)
 	return exec.Command(emulator, append([]string{program}, args...)...)
 }
 

@@ -384,7 +384,7 @@ func (m *machine) in(t testing.TB) *machine {
 func boot(t *testing.T, l *lab.Lab) *machine {
 	t.Helper()
 	for _, program := range []string{"mmdebstrap", "systemd-nspawn", "nsenter", "dpkg-deb"} {
-		lab.Need(t, program)
+		lab.Tool(t, program)
 	}
 	dir := t.TempDir()
 	m := &machine{t: t, lab: l, root: filepath.Join(dir, "root")}

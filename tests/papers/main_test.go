@@ -13,6 +13,7 @@ import (
 // The committed pages follow from the sources; make papers renews them. Two pages are
 // quick to compute; the others, with the index, take WEIR_LONG=1.
 func TestPagesAreCurrent(t *testing.T) {
+	long.Seconds(t)
 	const committed = "../../docs/papers"
 	fresh := t.TempDir()
 	quick := slices.DeleteFunc(slices.Clone(pages), func(p paper) bool {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"weir/tests/long"
 )
 
 // failing makes TestThatFails fail.
@@ -26,6 +28,7 @@ func TestThatFails(t *testing.T) {
 // The command that a failure logs repeats it, numbers and secrets alike; without it they
 // differ.
 func TestRepeated(t *testing.T) {
+	long.Seconds(t)
 	run := func(seed, program string, arguments ...string) string {
 		t.Helper()
 		c := exec.Command(program, arguments...)

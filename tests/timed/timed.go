@@ -7,11 +7,14 @@ import (
 	"testing"
 )
 
-// Alone marks a test that measures times, rates or memory, and so measures other tests, too,
-// that run beside it: make test runs it after them, alone. Where the processor is emulated,
-// where such figures say nothing of weir, it skips the test.
+// Alone marks a test that measures times, rates or memory, and so measures what runs beside it,
+// too: the stage alone of .ci/run runs such tests one by one, and go test -short skips them. Where
+// the processor is emulated, where such figures say nothing of weir, it skips the test as well.
 func Alone(t testing.TB) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("measures, and go test -short leaves it out")
+	}
 	processors, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		t.Fatal(err)

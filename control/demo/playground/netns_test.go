@@ -16,8 +16,7 @@ import (
 // A namespace can be deleted after the first `ip netns add` since the machine was started.
 func TestNetnsBeforeIP(t *testing.T) {
 	lab.Root(t)
-	ip := lab.Tool(t, "ip")
-	lab.Need(t, "ip")
+	ip := lab.Installed(t, "ip")
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"weir/control/fleet/enrollment"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -56,6 +57,7 @@ func TestHello(t *testing.T) {
 // Who has a revoked file of a node, or the file of a site with the node's name, does not keep the node
 // out, neither at the hub nor at a site: it was enrolled anew.
 func TestFormerFile(t *testing.T) {
+	long.Seconds(t)
 	a, b := start(t)
 	enroll := func() enrollment.Node {
 		n, err := a.Enroll("edge-1", nil, []string{b.URL()})

@@ -18,6 +18,7 @@ import (
 // and wrong clocks. After each start of the hub all nodes have its contents in time, it
 // never calls a node current that has others, and entries that are in all histories stay.
 func TestHistories(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	random := seed.New(t)
 	together := long.Or(4, 8)

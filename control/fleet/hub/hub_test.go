@@ -24,6 +24,7 @@ import (
 	"weir/control/list"
 	"weir/control/list/listfile"
 	"weir/filter/snapshot"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -440,6 +441,7 @@ func TestHub(t *testing.T) {
 
 // TestLostStream loses what the broker has, and what the store has.
 func TestLostStream(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.start("")

@@ -173,6 +173,7 @@ func many(n int) (all []string) {
 
 // A node fetches what it needs of the stream, and nothing else of it.
 func TestFetchable(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.start("")

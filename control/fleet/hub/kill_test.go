@@ -112,6 +112,7 @@ func (f *fleet) ready() {
 // TestKill kills a hub at random moments, while commands change a list: no command
 // that was acknowledged is lost, and no version has two contents.
 func TestKill(t *testing.T) {
+	long.Unraced(t)
 	t.Parallel() // it waits a lot
 	random := seed.New(t)
 	kills := long.Or(3, 8)

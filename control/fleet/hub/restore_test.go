@@ -17,6 +17,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/snapshot"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -148,6 +149,7 @@ func (f *fleet) honest() (end func()) {
 // A hub that goes on from an older copy of its state, with the broker's stream or without,
 // brings all nodes to its contents soon, and reports what has happened.
 func TestRestored(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	for _, c := range []struct {
 		name    string

@@ -312,6 +312,7 @@ func TestFirstAtOnce(t *testing.T) {
 // TestRollouts takes changes of a feed through a canary to all nodes: paused and resumed,
 // by a hub that stops in between.
 func TestRollouts(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 2s}")
@@ -430,6 +431,7 @@ func TestRollback(t *testing.T) {
 // A change too long for a message keeps the version before it known: nodes that are to
 // have that can still join.
 func TestLongChange(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 1h}")
@@ -469,6 +471,7 @@ func TestLongChange(t *testing.T) {
 
 // When the hub's store is lost, nodes keep what they have until a wave reaches them.
 func TestRolloutStoreLost(t *testing.T) {
+	long.Unraced(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 2s}")
@@ -496,6 +499,8 @@ func TestRolloutStoreLost(t *testing.T) {
 // TestRolloutKilled kills a hub at random moments of rollouts: they go on, no node goes
 // back, and none has a version before the canary has it.
 func TestRolloutKilled(t *testing.T) {
+	long.Unraced(t)
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	kills := long.Or(3, 7)
 	f := newFleet(t)
@@ -578,6 +583,7 @@ func rehearsing(t *testing.T) (f *fleet, lists string, hosts []*host) {
 // TestRehearsal has canaries rehearse a bad list, of which no other node hears, and then a
 // good one.
 func TestRehearsal(t *testing.T) {
+	long.Unraced(t)
 	t.Parallel() // it waits a lot
 	f, lists, hosts := rehearsing(t)
 	f.feed("10.0.0.0/8", "192.0.2.1") // covers live traffic

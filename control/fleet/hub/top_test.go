@@ -18,6 +18,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/sketch"
+	"weir/tests/long"
 )
 
 // counting is a node's tracker as it is by default, on two CPUs.
@@ -61,6 +62,7 @@ func source(i uint64) key.Tuple {
 // nodes, each at a node of its own, spread over some, and spread over all while half of
 // the nodes have more than MaxHeavy larger ones that no other has.
 func TestTop(t *testing.T) {
+	long.Seconds(t)
 	const (
 		nodes   = 20
 		packets = 1_000_000

@@ -16,6 +16,7 @@ import (
 	"weir/filter/compress"
 	"weir/filter/digest"
 	"weir/filter/hash"
+	"weir/tests/long"
 )
 
 // datagram returns a packet of IPv4 with a number.
@@ -30,6 +31,7 @@ func datagram(number uint32) []byte {
 // say whom to ask: one of each node's slice at the hub, and attenuated filters, one for
 // each link, with all that is reached over it in up to three hops.
 func TestTraceCost(t *testing.T) {
+	long.Seconds(t)
 	const (
 		nodes  = 20
 		others = 100_000 // packets a second, and in a slice

@@ -16,6 +16,7 @@ import (
 	"weir/control/audit"
 	"weir/control/fleet/wire"
 	"weir/control/trial"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -179,6 +180,7 @@ func (away) URL() string { return "tls://127.0.0.1:1" }
 // A hub that has not reached its broker cannot have heard its nodes, however long it runs: a trial
 // does not end, and a command that ends one fails unless it is by force.
 func TestTrialUnheard(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.reserve()
@@ -251,6 +253,7 @@ var times = regexp.MustCompile(`"[0-9]{4}-[0-9]{2}-[0-9]{2}T[^"]*"`)
 // A list is not enforced, by a command or by time, while nodes have conversed with whom it would drop, not
 // even right after a start, when they have not said so yet.
 func TestEnforceConversed(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.reserve()

@@ -11,10 +11,12 @@ import (
 
 	"weir/control/fleet/wire"
 	"weir/filter/snapshot"
+	"weir/tests/long"
 )
 
 // The live deltas that wait for the catalog to want them are bounded in bytes, too.
 func TestAheadIsBounded(t *testing.T) {
+	long.Seconds(t)
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)

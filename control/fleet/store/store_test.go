@@ -18,6 +18,7 @@ import (
 	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/snapshot"
+	"weir/tests/long"
 )
 
 func newKey(t *testing.T) ed25519.PrivateKey {
@@ -79,6 +80,7 @@ func one(t *testing.T, dir, pattern string) string {
 // there, and the next one follows it. What is cut off earlier loses more, and nothing
 // that is wrong is ever read.
 func TestTorn(t *testing.T) {
+	long.Seconds(t)
 	durabletest.WithoutSyncs(t)
 	private := newKey(t)
 	dir := t.TempDir()
@@ -424,6 +426,7 @@ func again(dir string, private ed25519.PrivateKey) (*Store, *List, error) {
 // are made. After a crash the last version that was committed is there, or a whole one
 // after it, and no version number stands for two contents.
 func TestDurable(t *testing.T) {
+	long.Seconds(t)
 	synctest.Test(t, testDurable) // the time stands still, so that the same work makes the same files
 }
 

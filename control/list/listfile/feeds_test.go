@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"weir/tests/data"
+	"weir/tests/long"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -47,6 +48,7 @@ func text(t *testing.T, path string) []byte {
 // TestFeeds loads real lists and compares them with the counts of the data's
 // index and, entry by entry, with netip's parsing of each line's first word.
 func TestFeeds(t *testing.T) {
+	long.Seconds(t)
 	for _, c := range []struct {
 		name           string
 		lines, bad     int

@@ -22,6 +22,7 @@ import (
 
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/tests/long"
 	"weir/tests/seed"
 )
 
@@ -440,6 +441,7 @@ func zipped(t testing.TB, zip string, text []byte) []byte {
 // TestEncodings checks that compression, line ends, byte order mark and the end
 // of the last line do not matter.
 func TestEncodings(t *testing.T) {
+	long.Seconds(t)
 	var text []byte
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 50_000 {

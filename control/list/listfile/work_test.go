@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"weir/tests/long"
 )
 
 // endless is a text that repeats a line, and counts what was read of it.
@@ -31,6 +33,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 // A text that can only be rejected is not read to its end.
 func TestNotReadOn(t *testing.T) {
+	long.Seconds(t)
 	for _, c := range []struct {
 		line string
 		o    Options

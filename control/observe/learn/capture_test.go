@@ -12,6 +12,7 @@ import (
 	"weir/filter/key"
 	frame "weir/filter/packet"
 	"weir/tests/data"
+	"weir/tests/long"
 	"weir/tests/seed"
 )
 
@@ -21,6 +22,7 @@ import (
 // is dropped once. Where all packets have sources of their own, weights win nothing and lose
 // next to nothing.
 func TestCaptures(t *testing.T) {
+	long.Seconds(t)
 	r := seed.New(t)
 	for name, least := range map[string]float64{
 		"mix-dev.pcap.zst":                 30,

@@ -15,6 +15,7 @@ import (
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/tests/long"
 	"weir/tests/predict"
 	"weir/tests/seed"
 )
@@ -325,6 +326,7 @@ func TestNoWeights(t *testing.T) {
 // Learned from packets, and counted over the next ones: the model predicts the rate, also where there
 // is room for few elements.
 func TestPredictedRate(t *testing.T) {
+	long.Seconds(t)
 	r := seed.New(t)
 	for _, c := range []struct {
 		hot     int
@@ -464,6 +466,7 @@ func TestClassesAreLearned(t *testing.T) {
 // Where networks do not differ, they do not get bits for elements that are forgotten and found again: the next
 // set passes others.
 func TestClassesOfElements(t *testing.T) {
+	long.Seconds(t)
 	r := seed.New(t)
 	const flows, packets = 300_000, 3_000_000
 	s, _ := newSet(t, r.Uint64(), 20_000, 8, 1)

@@ -225,6 +225,7 @@ func trackerOf(w Watched) *sketch.Tracker {
 // A time that is unknown, as to banks of a release that does not record it, is one of the
 // disturbances. The same holds for a watcher that rests, as that of every other run does.
 func TestPauses(t *testing.T) {
+	long.Seconds(t)
 	var watched []Watched
 	for _, text := range []string{
 		"key=src,threshold=60pps,action=block,duration=2s",

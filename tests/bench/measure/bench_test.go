@@ -96,6 +96,7 @@ func TestSchemaFields(t *testing.T) {
 // against the schema and for completeness. The feed has prefixes, too. With WEIR_LONG=1
 // they are generated as well, and options, hooks, cores and IPv6 are measured.
 func TestRun(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	feed := filepath.Join(t.TempDir(), "feed.txt")
 	if err := os.WriteFile(feed, []byte("192.0.2.0/24\n198.51.100.7\n2001:db8::/32\n"), 0o644); err != nil {
@@ -183,6 +184,7 @@ func checkOptional(t *testing.T, r *Report, log string) {
 
 // A cancelled run returns the reason, and leaves no namespace behind.
 func TestCancelled(t *testing.T) {
+	long.Seconds(t)
 	lab.Root(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
