@@ -228,12 +228,16 @@ func TestPortsOfNamespace(t *testing.T) {
 		}
 	}
 	var ports []uint16
-	if err := known.All(func(c replies.Connection, _ replies.State) error {
-		ports = append(ports, binary.BigEndian.Uint16(binary.NativeEndian.AppendUint32(nil, c.Ports)))
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	wait.For(t, "a connection is known", func() bool { // packets wait until the neighbour has answered
+		ports = nil
+		if err := known.All(func(c replies.Connection, _ replies.State) error {
+			ports = append(ports, binary.BigEndian.Uint16(binary.NativeEndian.AppendUint32(nil, c.Ports)))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return len(ports) > 0
+	})
 	if len(ports) != 1 || ports[0] != 25000 {
 		t.Errorf("connections from the ports %v, want 25000", ports)
 	}

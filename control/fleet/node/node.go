@@ -85,6 +85,7 @@ const (
 
 	reportInterval    = wire.StatusInterval
 	rehearsalInterval = 2 * time.Second        // of reports during a rehearsal
+	reportAgain       = 5 * time.Second        // after a connection, while nothing comes from the hub
 	reportAtMost      = 100 * time.Millisecond // apart
 	reportSpread      = 200 * time.Millisecond // of the nodes that one change makes report
 	reportWithin      = time.Second            // where the hub asks for it
@@ -515,7 +516,7 @@ func (n *Node) pokeFollowers() {
 func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
-	reported, asked, listed := time.Time{}, time.Now(), time.Time{}
+	reported, asked, listed, joined := time.Time{}, time.Now(), time.Time{}, time.Time{}
 	soon, due := time.NewTimer(time.Hour), false // whether it is running
 	defer soon.Stop()
 	stale := false
@@ -575,6 +576,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 		case <-n.joined:
 			ask()
 			n.pokeFollowers() // deltas may be missing
+			joined = time.Now()
 			report()
 		case <-n.changed:
 			listed = time.Now()
@@ -603,11 +605,27 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			if n.listsDue(now, listed) {
 				poke(n.changed)
 			}
-			if since := now.Sub(reported); since >= reportInterval || since >= rehearsalInterval && n.rehearses() {
+			if now.Sub(reported) >= n.reportAfter(now, joined) {
 				report()
 			}
 		}
 	}
+}
+
+// reportAfter returns how long after the last report the next one is due. A hub that has just started
+// may have missed the first report of a connection, which is how it learns that its own state is
+// an older copy: reports go on each second until it publishes.
+func (n *Node) reportAfter(now, joined time.Time) time.Duration {
+	n.mu.Lock()
+	silent := n.heard.Before(joined) && now.Sub(joined) < reportAgain
+	n.mu.Unlock()
+	switch {
+	case silent:
+		return time.Second / 2 // each tick, also where one is late
+	case n.rehearses():
+		return rehearsalInterval
+	}
+	return reportInterval
 }
 
 // listsDue reports whether the lists are to be activated: one is gone, or the last attempt has failed
