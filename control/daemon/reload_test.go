@@ -103,7 +103,7 @@ func TestReloadOtherProof(t *testing.T) {
 	down.Store(true)
 	for _, change := range []func(l *config.List){
 		func(l *config.List) { l.Sources[0].SHA256URL = l.Sources[0].URL + ".sha256" },
-		func(l *config.List) { l.Format = feed.Format{Kind: feed.Hosts} },
+		func(l *config.List) { l.Format = feed.Format{Kind: "hosts"} },
 	} {
 		r.change(func(c *config.Config) {
 			c.Lists = slices.Clone(c.Lists)
