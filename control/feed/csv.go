@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 var csvFormat = format{
@@ -23,11 +24,11 @@ func (f *reader) csv(c *collector) error {
 	r := csv.NewReader(&c.text)
 	r.Comment = '#'
 	r.FieldsPerRecord = -1
-	r.TrimLeadingSpace = true
 	r.ReuseRecord = true
 	if f.Separator != 0 {
 		r.Comma = rune(f.Separator)
 	}
+	r.TrimLeadingSpace = !unicode.IsSpace(r.Comma) // or else empty columns vanish
 	first, last := number(f.Column), number(f.LastColumn)
 	for begin := true; ; {
 		c.text.begin(r.InputOffset())

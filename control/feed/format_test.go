@@ -93,6 +93,7 @@ func TestFormats(t *testing.T) {
 		{"csv comments and quotes", Format{Kind: CSV, Column: "2"}, "# \"first seen\",\"ip\"\n\"2026-01-02 03:04\",\"192.0.2.1\",\"a, b\"\n", "192.0.2.1", ""},
 		{"csv ranges", Format{Kind: CSV, Column: "1", LastColumn: "2"}, "192.0.2.4,192.0.2.7,x\n", "192.0.2.4/30", ""},
 		{"csv ranges by name", Format{Kind: CSV, Column: "from", LastColumn: "to", Separator: ';'}, "to;from\n192.0.2.7;192.0.2.4\n", "192.0.2.4/30", ""},
+		{"csv with an empty column", Format{Kind: CSV, Column: "2", LastColumn: "3", Separator: '\t'}, "\t192.0.2.4\t192.0.2.7\t\nx\t\t192.0.2.8\t192.0.2.9\n", "192.0.2.4/30", "2: start of the range: not an address: unable to parse IP"},
 		{"csv bad lines", Format{Kind: CSV, Column: "2"}, "a,192.0.2.1\nb\nc,\nd,\"x\"y\ne,192.0.2.2\nf,#1\ng,192.0.2.3", "192.0.2.1 192.0.2.2 192.0.2.3",
 			"2: no column 2; 3: no address; 4: extraneous or missing \" in quoted-field; 6: not an address"},
 		{"csv fields of several lines", Format{Kind: CSV, Column: "1"}, "192.0.2.1,\"a\nb\"\n192.0.2.300,x\n", "192.0.2.1", "3: not an address: IPv4 field has value >255"},
