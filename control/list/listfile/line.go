@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"weir/control/list"
 	"weir/filter/key"
@@ -17,7 +18,9 @@ import (
 var (
 	errOverlong = fmt.Errorf("line longer than %d bytes", maxLine)
 	errCR       = errors.New("carriage return inside the line")
-	errSecond   = errors.New("a second address on the line: write one per line")
+	errSecond   = errors.New("a second address on the line: write one entry a line, a range as FIRST-LAST, a network as ADDRESS/LENGTH")
+	errNoMatch  = errors.New("nomatch takes the entry out of the set: put it into an allow list")
+	errShort    = errors.New("the range ends in a number: write the whole address, as in 192.0.2.4-192.0.2.10")
 	errZone     = errors.New("zones have no meaning on the wire")
 	errFamilies = errors.New("IPv4 mixed with IPv6")
 	errReversed = errors.New("the range ends before it starts")
@@ -73,7 +76,7 @@ func (p *parser) line(b []byte) (bool, error) {
 	if strings.ContainsAny(text, "[(") {
 		text = defanged.Replace(text)
 	}
-	word, rest := cutWord(text)
+	word, rest := cutEntry(text)
 	switch {
 	case word == "":
 		return false, nil
@@ -87,24 +90,42 @@ func (p *parser) line(b []byte) (bool, error) {
 	return true, p.flow(word, rest)
 }
 
+// cutEntry cuts s after its first word, with the end of a range or the length of a prefix
+// where white space is around the sign. A comma at the end of the line is none of it.
+func cutEntry(s string) (entry, rest string) {
+	entry, rest = cutWord(s)
+	next, after := cutWord(rest)
+	if next == "" {
+		return strings.TrimSuffix(entry, ","), ""
+	}
+	if !strings.ContainsAny(entry[len(entry)-1:], "-/") && !strings.ContainsAny(next[:1], "-/") {
+		return entry, rest
+	}
+	whole := entry + next
+	if next == "-" || next == "/" {
+		next, after = cutWord(after)
+		whole += next
+	}
+	_, last, _ := strings.Cut(whole, "-")
+	_, length, _ := strings.Cut(whole, "/")
+	if _, isNumber := number(length, 1<<16-1); isNumber || isNetmask(length) || meansAddress(last) {
+		return whole, after
+	}
+	return entry, rest
+}
+
 // addresses parses an address, a prefix or a range.
 func (p *parser) addresses(word, rest string) error {
-	first, last, isRange := strings.Cut(word, "-")
-	if dash, after := cutWord(rest); !isRange && strings.HasPrefix(dash, "-") {
-		// A range with white space around its dash, unless the text after an
-		// address merely begins with a dash.
-		end := dash[1:]
-		if end == "" {
-			end, after = cutWord(after)
-		}
-		if meansAddress(end) {
-			last, rest, isRange = end, after, true
+	if inner, ok := strings.CutPrefix(word, "["); ok {
+		if inner, ok = strings.CutSuffix(inner, "]"); ok { // as hosts.deny has IPv6
+			word = inner
 		}
 	}
+	first, last, isRange := strings.Cut(word, "-")
 	if mask, after := cutWord(rest); !isRange && isNetmask(mask) {
 		word, rest = word+"/"+mask, after
 	}
-	if err := checkText(rest); err != nil {
+	if err := checkText(rest, 255); err != nil {
 		return err
 	}
 	if isRange {
@@ -159,6 +180,16 @@ func isNetmask(s string) bool {
 	return n > 0 && n == len(s) && bits == 32 && !strings.Contains(s, "/") && ^a&(^a+1) == 0
 }
 
+// leadingOnes returns the number of bits before the first that is zero.
+func leadingOnes(a netip.Addr) (n int) {
+	for _, b := range a.AsSlice() {
+		if n += bits.LeadingZeros8(^b); b != 0xff {
+			break
+		}
+	}
+	return n
+}
+
 // add appends a masked prefix.
 func (p *parser) add(pre netip.Prefix) {
 	if !pre.Addr().Is4() {
@@ -174,6 +205,9 @@ func (p *parser) span(first, last string) error {
 	if err != nil {
 		return fmt.Errorf("start of the range: %w", err)
 	}
+	if _, ok := number(last, 255); ok {
+		return errShort
+	}
 	b, err := parseAddr(last)
 	if err != nil {
 		return fmt.Errorf("end of the range: %w", err)
@@ -186,6 +220,11 @@ func (p *parser) span(first, last string) error {
 	}
 	if b.Less(a) {
 		return errReversed
+	}
+	// A range may end in the last address, of which a netmask has all bits, too.
+	mask := netip.PrefixFrom(b, leadingOnes(b))
+	if pre := netip.PrefixFrom(a, mask.Bits()); mask == mask.Masked() && pre == pre.Masked() && a != b && fill(a, trailingZeros(a)) != b {
+		return fmt.Errorf("the end of the range is a netmask: write %v", pre)
 	}
 	r := span{a, b}
 	if p.ranges.has(r) {
@@ -204,8 +243,8 @@ func (p *parser) span(first, last string) error {
 
 // destination parses the ">" of a destination alone and what follows.
 func (p *parser) destination(s string) error {
-	word, rest := cutWord(s[1:])
-	if err := checkText(rest); err != nil {
+	word, rest := cutEntry(s[1:])
+	if err := checkText(rest, 255); err != nil {
 		return err
 	}
 	pre, err := p.prefix(word)
@@ -232,7 +271,7 @@ func (p *parser) flow(proto, rest string) error {
 		return errNoArrow
 	}
 	right, rest = cutWord(right)
-	if err := checkText(rest); err != nil {
+	if err := checkText(rest, 1<<16-1); err != nil {
 		return err
 	}
 	left, stray := cutWord(left)
@@ -372,6 +411,13 @@ func (p *parser) prefix(s string) (netip.Prefix, error) {
 	if strings.Contains(s, "://") {
 		return netip.Prefix{}, errURL
 	}
+	base, stars := s, 0
+	for strings.HasSuffix(base, ".*") {
+		base, stars = base[:len(base)-2], stars+1
+	}
+	if stars > 0 {
+		s = base + strings.Repeat(".0", stars) + "/" + strconv.Itoa(32-8*stars)
+	}
 	host, length, hasLength := strings.Cut(s, "/")
 	a, err := parseAddr(host)
 	if err != nil {
@@ -398,7 +444,7 @@ func (p *parser) prefix(s string) (netip.Prefix, error) {
 	case p.lenient:
 		pre = masked
 	default:
-		return netip.Prefix{}, fmt.Errorf("host bits set beyond /%d", ones)
+		return netip.Prefix{}, fmt.Errorf("host bits set beyond /%d: write %v, or set lenient", ones, masked)
 	}
 	if a.Is4In6() && ones > 96 {
 		pre = netip.PrefixFrom(pre.Addr().Unmap(), ones-96)
@@ -442,24 +488,56 @@ func hasZeros(s string) bool {
 	return n == len(without) && n < len(s)
 }
 
-// checkText checks the text after an entry. Any text is allowed, unless it
-// looks like a part of the entry that would be ignored: a flow without its
-// protocol, a netmask, a range in two columns, more addresses.
-func checkText(s string) error {
-	switch word, _ := cutWord(s); {
+// checkText checks the text after an entry. Any text is a remark, unless it may be a part
+// of the entry that would be ignored: a flow without its protocol, more addresses or a
+// netmask among the first words, or a number up to most behind a sign or a word that
+// joins it to the entry.
+func checkText(s string, most int) error {
+	word, after := cutWord(s)
+	bare := strings.TrimLeftFunc(word, isSign)
+	if bare == "" || joins[strings.ToLower(word)] {
+		bare, _ = cutWord(after)
+	} else if bare == word {
+		bare = ""
+	}
+	if _, ok := number(strings.TrimRight(bare, ",."), most); ok {
+		return fmt.Errorf(`%q may be a part of the entry: write FIRST-LAST, ADDRESS/LENGTH, or "#" before a remark`, shorten(strings.TrimSpace(s)))
+	}
+	switch {
 	case strings.HasPrefix(word, ">"):
 		return errArrow
-	case meansAddress(word):
-		return errSecond
+	case word == "nomatch":
+		return errNoMatch
+	}
+	for range 3 {
+		if word, s = cutWord(s); meansAddress(word) {
+			return errSecond
+		}
 	}
 	return nil
 }
 
-// meansAddress reports whether s is an address, a prefix or a range, or one that is
+// joins are words between the parts of a range or of a prefix, or before what it is without.
+var joins = map[string]bool{
+	"to": true, "through": true, "thru": true, "until": true,
+	"netmask": true, "mask": true, "prefix": true, "prefixlen": true, "length": true, "len": true, "bits": true,
+	"except": true, "excluding": true, "without": true, "not": true,
+}
+
+// isSign reports whether r is neither a letter nor a digit.
+func isSign(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+
+// meansAddress reports whether s is an address, a prefix, a range or a netmask, or one that is
 // written in another way.
 func meansAddress(s string) bool {
-	s = strings.TrimRight(s, ",")
-	if _, hasPort := cutPort(s); hasPort || isAddress(s) || hasZeros(s) {
+	if strings.IndexByte(s, '.') < 0 && strings.IndexByte(s, ':') < 0 { // a shortcut for most remarks
+		return len(s) == len("0xffffff00") && strings.HasPrefix(s, "0x")
+	}
+	if _, hasPort := cutPort(s); hasPort {
+		return true
+	}
+	s = strings.ReplaceAll(strings.Trim(s, "-–—,;.!~+=<>(){}[]|\"'"), ".*", ".0")
+	if isAddress(s) || hasZeros(s) {
 		return true
 	}
 	if first, last, isRange := strings.Cut(s, "-"); isRange {
@@ -498,6 +576,9 @@ func cutWord(s string) (word, rest string) {
 // number parses a decimal number from 0 to most, without sign and leading
 // zeros.
 func number(s string, most int) (int, bool) {
+	if s == "" || s[0]-'0' > 9 { // a shortcut for most remarks
+		return 0, false
+	}
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil || int(n) > most || s[0] == '0' && len(s) > 1 {
 		return 0, false

@@ -11,8 +11,8 @@
 //	> 198.51.100.7                                 a destination alone
 //
 // Comments run from "#" or ";" to the end of the line. Text separated from an
-// entry by white space is ignored, so feeds with counts or remarks can be read
-// unchanged. Blank lines, CRLF line ends, a UTF-8 byte order mark and a last
+// entry by white space is a remark and ignored, so feeds with counts can be read
+// unchanged, unless it may be a part of the entry. Blank lines, CRLF line ends, a UTF-8 byte order mark and a last
 // line without an end are fine. Files may be compressed with gzip or zstd,
 // recognised by their content.
 //
@@ -30,8 +30,9 @@
 // A bad line is reported and counted, and the good lines around it still count.
 // A line that would be misunderstood in part is bad: host bits set in a prefix
 // (unless [Options.Lenient]), octets with leading zeros, zones, an address with a
-// port (unless [Options.IgnorePorts]), and a second address after white space or a
-// semicolon. A netmask is no second address: 192.0.2.0 255.255.255.0 and
+// port (unless [Options.IgnorePorts]), a second address among the first words of a
+// remark, and a number behind a sign or a joining word, as in "192.0.2.4 - 10".
+// A netmask is no second address: 192.0.2.0 255.255.255.0 and
 // 192.0.2.0/255.255.255.0 are prefixes. Defanged addresses, such as 192[.]0[.]2[.]1,
 // are read as what they stand for. A file with too
 // many bad lines ([Options.MaxBad]), or one that cannot be read to its end, is
