@@ -79,8 +79,9 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build ./weir and ./weir-hub
-	go build $(BUILDFLAGS) -o $(OUT)/weir ./cmd/weir
-	go build $(BUILDFLAGS) -o $(OUT)/weir-hub ./cmd/weir-hub
+	@echo 'building weir and weir-hub'
+	@go build $(BUILDFLAGS) -o $(OUT)/weir ./cmd/weir
+	@go build $(BUILDFLAGS) -o $(OUT)/weir-hub ./cmd/weir-hub
 
 .PHONY: man
 man: ## make the man pages, and what shells complete commands with, in ./dist/share*

@@ -57,7 +57,7 @@ dataplane)
 	;;
 all)
 	export PATH=$PATH:/usr/local/go/bin GOPROXY=file:///built/modules GOSUMDB=off
-	run tests make test TESTFLAGS='-timeout 60m'
+	run tests make test
 	;;
 none) ;;
 *)

@@ -235,3 +235,39 @@ func TestSplit(t *testing.T) {
 		}
 	}
 }
+
+// A run that ends well says what its tests have shown, which were skipped and why, and what is left.
+func TestProof(t *testing.T) {
+	long.Seconds(t)
+	for _, name := range environment {
+		t.Setenv(name, "")
+	}
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		"go.mod":             "module weir\n\ngo 1.26\n",
+		"tests/long/long.go": "package long\nimport \"testing\"\nfunc Seconds(t *testing.T) { if testing.Short() { t.Skip(\"takes seconds, and go test -short leaves it out\") } }\n",
+		"filter/a/a_test.go": "package a\nimport \"testing\"\nfunc TestOne(t *testing.T) { t.Run(\"part\", func(*testing.T) {}) }\nfunc TestTwo(*testing.T) {}\n",
+		"loader/b_test.go": `package loader
+import ("testing"; "weir/tests/long")
+func TestRoot(t *testing.T) { t.Skip("needs root") }
+func TestLonger(t *testing.T) { long.Seconds(t) }
+`,
+	})
+	binary := build(t, dir)
+	for range 2 { // by Go's cache and the kept binary the second time
+		cmd := exec.Command(binary, "test", "-proof", "-binaries", "binaries", "-cached", "./filter/...", "-vet=off", "-short", "-count=1", "./...")
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, want := range []string{"2 tests passed in ", "     2  filters", "skipped 1: needs root\n", "     1  take longer"} {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("no %q in\n%s", want, out)
+			}
+		}
+		if strings.Contains(string(out), "skipped 1: takes") {
+			t.Errorf("what is left out is skipped:\n%s", out)
+		}
+	}
+}

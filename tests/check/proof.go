@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -79,16 +80,17 @@ func fits(dir, dirs string) bool {
 
 // reason returns why a test was skipped: the last line that it printed, without its place.
 func (p *printer) reason(e event) string {
-	lines := p.output[e.Package]
-	for i := len(lines) - 1; i >= 0; i-- {
-		if text := lines[i].text; lines[i].test == e.Test && !strings.HasPrefix(strings.TrimSpace(text), "---") && !strings.HasPrefix(text, "===") {
-			if _, why, ok := strings.Cut(text, ".go:"); ok {
-				if _, why, ok := strings.Cut(why, ": "); ok {
-					return strings.TrimSpace(why)
-				}
-			}
-			return strings.TrimSpace(text)
+	for _, l := range slices.Backward(p.output[e.Package]) {
+		text := strings.TrimSpace(l.text)
+		if l.test != e.Test || strings.HasPrefix(text, "---") || strings.HasPrefix(text, "===") {
+			continue
 		}
+		if _, at, ok := strings.Cut(text, ".go:"); ok {
+			if _, why, ok := strings.Cut(at, ": "); ok {
+				return why
+			}
+		}
+		return text
 	}
 	return "no reason given"
 }
