@@ -117,6 +117,9 @@ func (b *builder) load(next *ruleset.Ruleset, targets []attach.Target, by *kept)
 		return nil, nil, err
 	}
 	b.observers.weigh(e)
+	if now := b.active.engine; now != nil {
+		b.observers.weigh(now) // it filters until the next one is committed, or goes on where that fails
+	}
 	rollout, err := b.active.attach.Plan(e, m, targets)
 	if err != nil {
 		return nil, nil, errors.Join(err, e.Close())

@@ -377,6 +377,7 @@ func (d *Daemon) activate(next *ruleset.Ruleset, targets []attach.Target, applie
 	d.observers.listen() // at once: events have the numbers of its lists from now on
 	d.observers.stages.Follow(next.Stages)
 	d.observers.observe(next)
+	d.observers.weigh(e)
 	d.active.announce(d.o.Log, "reloaded", time.Since(began))
 	return nil
 }
