@@ -46,7 +46,7 @@ struct packet {
 	__u32 len;   /* of the whole frame, in bytes */
 	__u32 open;  /* the gates that its marks open; scratch memory, see forget() */
 	__u32 reason;
-	__s32 list; /* the match in the set that was looked up last; of what leaves: see decide() */
+	__s32 list;  /* the match in the set looked up last; decide() settles it */
 	__u8 family; /* 4, 6, or 0: no addresses to match */
 	__u8 proto;
 	__u8 has_ports; /* of a protocol with ports, not a later fragment */
