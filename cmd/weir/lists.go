@@ -134,7 +134,7 @@ func printLists(out io.Writer, lists []api.List, now time.Time) {
 			gap = ""
 		}
 		if l.Private > 0 {
-			fmt.Fprintf(out, "%s%s: its sources have %s of private, loopback or similar networks\n", gap, l.Name, plural(l.Private, "entry", "entries"))
+			fmt.Fprintf(out, "%s%s: %s\n", gap, l.Name, api.PrivateNetworks(l.Private, l.FirstPrivate, l.PrivateBlocked))
 			gap = ""
 		}
 		for _, f := range l.Feeds {

@@ -80,6 +80,9 @@ type List struct {
 	LeftOut []LeftOut `json:"left_out"`        // of its sources
 	Private int       `json:"private_entries"` // of private, loopback and similar networks, in its sources
 
+	FirstPrivate   []string `json:"first_private,omitempty"`   // the first of these
+	PrivateBlocked bool     `json:"private_blocked,omitempty"` // they are not left out
+
 	Spare []SpareShape `json:"left_out_shapes"` // among the entries of its sources
 
 	For   string `json:"for,omitempty"`   // the packets for which the list is; "": all
@@ -198,4 +201,18 @@ type Failure struct {
 	Entry *int   `json:"entry,omitempty"` // index of the entry that it is about
 
 	Starting *Starting `json:"starting,omitempty"` // the daemon, which cannot answer yet
+}
+
+// PrivateNetworks says what becomes of private networks that the sources of a list have, and
+// how to change that.
+func PrivateNetworks(n int, first []string, blocked bool) string {
+	done, other := "left out", "exclude_private: false keeps them"
+	if blocked {
+		done, other = "blocked", "exclude_private: true leaves them out"
+	}
+	names := strings.Join(first, ", ")
+	if n > len(first) {
+		names += " and more"
+	}
+	return fmt.Sprintf("private, loopback or similar networks are %s: %d, %s (%s)", done, n, names, other)
 }

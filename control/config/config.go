@@ -11,6 +11,7 @@ package config
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 
 	"weir/control/engine"
 	"weir/control/export"
@@ -334,7 +335,8 @@ type List struct {
 	Guard bool `yaml:"guard"`
 
 	// Leave out what its sources list of private, loopback and similar networks, which
-	// have no place in the Internet.
+	// have no place in the Internet. Default: true of lists with a URL, as all feeds that are
+	// named; false of lists of files.
 	ExcludePrivate bool `yaml:"exclude_private"`
 
 	// Where entries come from. A list without sources has manual entries only.
@@ -382,6 +384,9 @@ func (l *List) SetDefaults() {
 // common.
 func (l *List) Complete(given func(name string) bool) {
 	l.Spec.Complete(given)
+	if !given("exclude_private") {
+		l.ExcludePrivate = slices.ContainsFunc(l.Sources, func(s feed.Source) bool { return s.URL != "" })
+	}
 	k, ok := l.FeedName.Known()
 	if !ok {
 		return
@@ -391,9 +396,6 @@ func (l *List) Complete(given func(name string) bool) {
 	}
 	if k.Use == feed.Destinations && !given("direction") {
 		l.Direction = engine.Out
-	}
-	if !given("exclude_private") {
-		l.ExcludePrivate = k.Private
 	}
 }
 

@@ -301,6 +301,7 @@ func TestExample(t *testing.T) {
 	feed := c.Lists[i]
 	want := element(reflect.TypeFor[List]()).Interface().(List)
 	want.Name, want.TTL, want.Sources, want.Only = feed.Name, feed.TTL, feed.Sources, feed.Only
+	want.Complete(func(name string) bool { return name != "exclude_private" })
 	want.Prefix6, want.Aggregate = feed.Prefix6, Aggregate{IPv4: 24, IPv6: 48, At: defaultAggregateAt}
 	if !reflect.DeepEqual(feed, want) {
 		t.Errorf("list %+v, the defaults are %+v", feed, want)
@@ -711,13 +712,17 @@ lists:
   b: {feed: firehol_level1, exclude_private: false, interval: 2h}
   c: {feed: aws_cloudfront, action: allow}
   d: {feed: doh}
-  e: {feed: doh, direction: src, sources: [{file: /etc/doh.txt}]}`)
+  e: {feed: doh, direction: src, sources: [{file: /etc/doh.txt}]}
+  f: {sources: [{file: /etc/own.txt}, {url: https://a.example/list.txt}]}
+  g: {exclude_private: false, sources: [{url: https://a.example/list.txt}]}`)
 	for i, want := range []string{
 		"block src private=false 1h0m0s https://iplists.firehol.org/files/firehol_level1.netset",
 		"block src private=true 2h0m0s https://iplists.firehol.org/files/firehol_level1.netset",
-		"allow src private=true 1h0m0s https://ip-ranges.amazonaws.com/ip-ranges.json",
-		"block out private=true 24h0m0s https://raw.githubusercontent.com/dibdot/DoH-IP-blocklists/master/doh-ipv4.txt",
+		"allow src private=false 1h0m0s https://ip-ranges.amazonaws.com/ip-ranges.json",
+		"block out private=false 24h0m0s https://raw.githubusercontent.com/dibdot/DoH-IP-blocklists/master/doh-ipv4.txt",
 		"block src private=true 24h0m0s /etc/doh.txt",
+		"block src private=false 1h0m0s /etc/own.txt",
+		"block src private=true 1h0m0s https://a.example/list.txt",
 	} {
 		l := c.Lists[i]
 		if got := fmt.Sprintf("%v %v private=%v %v %v", l.Action, l.Direction, !l.ExcludePrivate, time.Duration(l.Interval), l.Sources[0]); got != want {

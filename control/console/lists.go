@@ -322,7 +322,11 @@ func (v *view) listPart(m *markup) {
 		m.add(`<p class="bad">and %s more are left out</p>`, count(more))
 	}
 	if r.Private > 0 {
-		m.add(`<p>%s entries of private networks are left out.</p>`, count(r.Private))
+		done := "left out"
+		if r.PrivateBlocked {
+			done = "blocked"
+		}
+		m.add(`<p>%s entries of private networks are %s.</p>`, count(r.Private), done)
 	}
 }
 

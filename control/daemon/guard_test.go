@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -398,15 +399,24 @@ func TestFlushIsGuarded(t *testing.T) {
 	}
 }
 
-// exclude_private leaves out exactly the entries that lie in private networks.
+// exclude_private leaves out exactly the entries that lie in private networks. They are named,
+// left out or blocked.
 func TestExcludePrivate(t *testing.T) {
-	r := configure(t, lab.New(t).B)
-	r.lists(t, feedFile(t, "feed.txt", "10.1.0.0/16\n192.168.1.1\n0.0.0.0\n127.0.0.1\nfc00::/8\nfe80::1\n192.0.2.1\n192.0.0.0/9\n"))
-	r.change(func(c *config.Config) { c.Lists[0].ExcludePrivate = true })
-	d := begin(t, r)
-	for _, l := range d.readings.Lists() {
-		if l.Name == "feed" && (l.Private != 6 || l.Entries != 2) {
+	for _, excluded := range []bool{true, false} {
+		entries, done := 8, "blocked: 6, 0.0.0.0, "
+		if excluded {
+			entries, done = 2, "left out: 6, 0.0.0.0, "
+		}
+		r := configure(t, lab.New(t).B)
+		r.lists(t, feedFile(t, "feed.txt", "10.1.0.0/16\n192.168.1.1\n0.0.0.0\n127.0.0.1\nfc00::/8\nfe80::1\n192.0.2.1\n192.0.0.0/9\n"))
+		r.change(func(c *config.Config) { c.Lists[0].ExcludePrivate = excluded })
+		d := begin(t, r)
+		l := d.readings.Lists()[slices.IndexFunc(d.readings.Lists(), func(l api.List) bool { return l.Name == "feed" })]
+		if l.Private != 6 || l.Entries != entries || l.PrivateBlocked == excluded || len(l.FirstPrivate) == 0 || l.FirstPrivate[0] != "0.0.0.0" {
 			t.Errorf("%+v", l)
+		}
+		if got := strings.Join(d.active.prepared.Warnings(), "\n"); !strings.Contains(got, "list feed: private, loopback or similar networks are "+done) {
+			t.Error(got)
 		}
 	}
 }

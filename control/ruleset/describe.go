@@ -19,7 +19,8 @@ func (p *Ruleset) Describe(hits map[string]loader.Counter, conversed *api.Collat
 			Manual: p.Contents(l.ManualNumber).Len(),
 		}
 		a.Entries = a.Manual
-		a.Private, a.Trial = l.Left.Private, l.Trial
+		a.Private, a.FirstPrivate, a.Trial = l.Left.Private, l.Left.firstPrivate, l.Trial
+		a.PrivateBlocked = a.Private > 0 && !l.Left.excluded
 		if of := conversed.Of(l.Name); of != nil {
 			some := *of
 			some.Latest = of.Latest[:min(len(of.Latest), api.MaxConversed)]

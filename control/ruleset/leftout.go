@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -25,9 +26,11 @@ import (
 type LeftOut struct {
 	failsafe   []overFailsafe    // entries that cover failsafe prefixes
 	Objections []guard.Objection // what it would cut off
-	Private    int               // entries of private networks
-	excluded   bool              // those are left out as well
 	shapes     []api.SpareShape  // of flows for which a set has no room
+
+	Private      int      // entries of private networks
+	firstPrivate []string // the first of these
+	excluded     bool     // they are left out as well
 }
 
 // peers returns what must not be blocked on the interfaces of a configuration.
@@ -229,6 +232,11 @@ func (l *List) without(c *config.Config, contents *list.Set, objections []guard.
 	}
 	inside := lists.Private(contents)
 	left.Private, left.excluded = inside.Len(), l.ExcludePrivate
+	for k := range inside.All() {
+		if left.firstPrivate = append(left.firstPrivate, k.String()); len(left.firstPrivate) == maxBadLines {
+			break
+		}
+	}
 	if l.ExcludePrivate && left.Private > 0 {
 		contents, _ = contents.Apply(list.Delta{Remove: inside})
 	}
@@ -264,8 +272,8 @@ func (l *List) warnings() (all []string) {
 		}
 		all = append(all, fmt.Sprintf("list %s: left out: %v", l.Name, s))
 	}
-	if l.Left.Private > 0 && !l.Left.excluded {
-		all = append(all, fmt.Sprintf("list %s: entries of private, loopback or similar networks: %d (exclude_private: true leaves them out)", l.Name, l.Left.Private))
+	if l.Left.Private > 0 {
+		all = append(all, "list "+l.Name+": "+api.PrivateNetworks(l.Left.Private, l.Left.firstPrivate, !l.Left.excluded))
 	}
 	return all
 }
@@ -282,7 +290,7 @@ func firstOf(all []guard.Objection) (first []guard.Objection) {
 
 // LogLeftOut logs what is left out of a list, if that has changed.
 func (l *List) LogLeftOut(log *slog.Logger, before LeftOut) {
-	if reflect.DeepEqual(firstOf(before.Objections), firstOf(l.Left.Objections)) && before.Private == l.Left.Private && slices.Equal(before.failsafe, l.Left.failsafe) && slices.Equal(before.shapes, l.Left.shapes) {
+	if reflect.DeepEqual(firstOf(before.Objections), firstOf(l.Left.Objections)) && slices.Equal(before.firstPrivate, l.Left.firstPrivate) && before.Private == l.Left.Private && before.excluded == l.Left.excluded && slices.Equal(before.failsafe, l.Left.failsafe) && slices.Equal(before.shapes, l.Left.shapes) {
 		return
 	}
 	for _, o := range l.Left.failsafe {
@@ -299,8 +307,12 @@ func (l *List) LogLeftOut(log *slog.Logger, before LeftOut) {
 		log.Warn("flows of too many combinations of fields and prefix lengths are left out, the rarest", "list", l.Name,
 			"entries", l.Left.spare(), "combinations", len(l.Left.shapes), "first", first)
 	}
-	if l.Left.Private > 0 {
-		log.Info("entries of private, loopback or similar networks", "list", l.Name, "entries", l.Left.Private, "left_out", l.Left.excluded)
+	if n := l.Left.Private; n > 0 {
+		level, what := slog.LevelInfo, "private networks are left out"
+		if !l.Left.excluded {
+			level, what = slog.LevelWarn, "private networks are blocked"
+		}
+		log.Log(context.Background(), level, what, "list", l.Name, "entries", n, "first", l.Left.firstPrivate)
 	}
 }
 
