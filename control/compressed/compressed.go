@@ -8,6 +8,7 @@ package compressed
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 
 	"github.com/klauspost/compress/gzip"
@@ -19,6 +20,25 @@ var (
 	gzipMagic = []byte{0x1f, 0x8b}
 	zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
 )
+
+// others are streams that are refused by bytes at their start.
+var others = []struct {
+	at          int
+	magic, what string
+}{
+	{257, "ustar", "a tar archive: unpack it"},
+	{0, "PK\x03\x04", "a zip archive: unpack it"},
+	{0, "PK\x05\x06", "a zip archive without files"},
+	{0, "7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it"},
+	{0, "Rar!\x1a\x07", "a rar archive: unpack it"},
+	{0, "!<arch>\n", "an ar archive: unpack it"},
+	{0, "\xfd7zXZ", "compressed with xz, where gzip and zstd can be read: decompress it"},
+	{4, "1AY&SY", "compressed with bzip2, where gzip and zstd can be read: decompress it"},
+	{0, "\x04\x22\x4d\x18", "compressed with lz4, where gzip and zstd can be read: decompress it"},
+	{0, "LZIP", "compressed with lzip, where gzip and zstd can be read: decompress it"},
+	{0, "\xff\xfe", "text in UTF-16: save it as UTF-8"},
+	{0, "\xfe\xff", "text in UTF-16: save it as UTF-8"},
+}
 
 const (
 	// maxWindow is the most memory in bytes that a zstd stream may ask for as
@@ -39,30 +59,56 @@ type Reader struct {
 
 // NewReader finds out how src is compressed. A stream that is cut off ends in
 // [io.ErrUnexpectedEOF] and not in [io.EOF], here or when it is read;
-// concatenated streams of one kind are one. The caller closes the Reader, and
-// src after it.
+// concatenated streams of one kind are one. Archives, streams that are compressed twice or
+// in another way, and text in UTF-16 are errors. The caller closes the Reader, and src after it.
 func NewReader(src io.Reader) (*Reader, error) {
 	in := bufio.NewReaderSize(src, bufferSize)
-	magic, err := in.Peek(len(zstdMagic))
-	if err != nil && err != io.EOF { // a shorter stream is fine, and not compressed
+	start, err := peek(in)
+	if err != nil {
 		return nil, err
 	}
+	r := &Reader{Reader: in}
 	switch {
-	case bytes.HasPrefix(magic, gzipMagic):
+	case bytes.HasPrefix(start, gzipMagic):
 		z, err := gzip.NewReader(in)
 		if err != nil {
 			return nil, err
 		}
-		return &Reader{Reader: bufio.NewReaderSize(z, bufferSize)}, nil
-	case bytes.Equal(magic, zstdMagic):
+		r.Reader = bufio.NewReaderSize(z, bufferSize)
+	case bytes.HasPrefix(start, zstdMagic):
 		// Concurrency 1 decodes in the goroutine that reads.
-		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+		r.zstd, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, err
 		}
-		return &Reader{bufio.NewReaderSize(z, bufferSize), z}, nil
+		r.Reader = bufio.NewReaderSize(r.zstd, bufferSize)
+	default:
+		return r, nil
 	}
-	return &Reader{Reader: in}, nil
+	if start, err = peek(r.Reader); err == nil && (bytes.HasPrefix(start, gzipMagic) || bytes.HasPrefix(start, zstdMagic)) {
+		err = errors.New("compressed twice")
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// peek returns what was read at once of the start of a stream, which may be interactive,
+// and refuses it by that.
+func peek(in *bufio.Reader) ([]byte, error) {
+	// A shorter stream is fine, and not compressed.
+	if _, err := in.Peek(len(zstdMagic)); err != nil && err != io.EOF {
+		return nil, err
+	}
+	start, _ := in.Peek(in.Buffered())
+	for _, o := range others {
+		if len(start) > o.at && bytes.HasPrefix(start[o.at:], []byte(o.magic)) {
+			return nil, errors.New(o.what)
+		}
+	}
+	return start, nil
 }
 
 // Close releases the decompressor. It leaves the source open.

@@ -1,6 +1,8 @@
 package compressed
 
 import (
+	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"errors"
 	"io"
@@ -79,6 +81,59 @@ func TestTruncated(t *testing.T) {
 		for n := first; n < len(stream); n++ {
 			if _, err := read(bytes.NewReader(stream[:n])); !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("%s, %d bytes of %d: %v", kind, n, len(stream), err)
+			}
+		}
+	}
+}
+
+// Archives, and what is compressed or encoded in another way, are refused by name, in a
+// compressed stream, too. In archives and beside them is text that would pass for a list.
+func TestRefused(t *testing.T) {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, name := range []string{"blocked.txt", "never-block.txt"} {
+		if err := w.WriteHeader(&tar.Header{Name: name, Size: 10, Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, "192.0.2.1\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var zipped bytes.Buffer
+	z := zip.NewWriter(&zipped)
+	if f, err := z.CreateHeader(&zip.FileHeader{Name: "list.txt", Method: zip.Store}); err != nil {
+		t.Fatal(err)
+	} else if _, err = io.WriteString(f, "192.0.2.1\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		archive.String():                         "a tar archive: unpack it",
+		zipped.String():                          "a zip archive: unpack it",
+		"7z\xbc\xaf\x27\x1c\x00\x04":             "a 7z archive",
+		"Rar!\x1a\x07\x01\x00":                   "a rar archive",
+		"!<arch>\nlist.txt/\n192.0.2.1\n":        "an ar archive",
+		"\xfd7zXZ\x00\x00\x04":                   "compressed with xz",
+		"BZh91AY&SY\x00":                         "compressed with bzip2",
+		"\x04\x22\x4d\x18\x64\x40":               "compressed with lz4",
+		"LZIP\x01\x0c":                           "compressed with lzip",
+		"\xff\xfe1\x009\x002\x00":                "text in UTF-16",
+		"\xfe\xff\x001\x009\x002":                "text in UTF-16",
+		string(compressions["gzip"](t, "1.2.3")): "compressed twice",
+		string(compressions["zstd"](t, "1.2.3")): "compressed twice",
+	} {
+		for kind, compress := range compressions {
+			_, err := read(bytes.NewReader(compress(t, text)))
+			if twice := want == "compressed twice"; kind == "plain" && twice {
+				continue
+			}
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s of %.8q: %v, want %q", kind, text, err, want)
 			}
 		}
 	}

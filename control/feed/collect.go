@@ -45,6 +45,10 @@ func (l *lines) Read(p []byte) (int, error) {
 	}
 	n, err := l.r.Read(p)
 	for i, c := range p[:n] {
+		if c == 0 {
+			l.err = fmt.Errorf("after line %d: %w", l.ended+len(l.ends), listfile.ErrBinary)
+			return 0, l.err
+		}
 		if c != '\n' {
 			continue
 		}

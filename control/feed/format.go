@@ -1,10 +1,8 @@
 package feed
 
 import (
-	"bytes"
 	"cmp"
 	"encoding"
-	"errors"
 	"fmt"
 	"io"
 	"reflect"
@@ -345,8 +343,8 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o listfile.Option
 	if row.whole != nil {
 		return row.whole(f, name, limited, o, shift)
 	}
-	if err := f.checkStart(name, text, o); err != nil {
-		return list.Entries{}, none, err
+	if begin, _ := text.Peek(pageStart); !o.ToEnd && !row.tags && isPage(begin) {
+		return list.Entries{}, none, fmt.Errorf("%s: %w", name, errPage)
 	}
 	if in != nil && in.html && !row.tags {
 		limited.tags = new(tags)
@@ -373,24 +371,6 @@ func (f *reader) scan(name string, src io.Reader, left *int64, o listfile.Option
 	}
 	c := &collector{report: none, options: o, text: lines{r: limited, most: o.MaxLines}, seek: seek}
 	return c.finish(row.read(f, c))
-}
-
-// checkStart refuses a text by its first bytes.
-func (f *reader) checkStart(name string, text peeker, o listfile.Options) error {
-	if begin, _ := text.Peek(4); isCompressed(begin) {
-		return errors.New("compressed twice")
-	}
-	if begin, _ := text.Peek(pageStart); !o.ToEnd && !f.Kind.row().tags && isPage(begin) {
-		return fmt.Errorf("%s: %w", name, errPage)
-	}
-	return nil
-}
-
-type peeker interface{ Peek(n int) ([]byte, error) }
-
-// isCompressed recognises gzip and zstd streams by their first bytes.
-func isCompressed(begin []byte) bool {
-	return bytes.HasPrefix(begin, []byte{0x1f, 0x8b}) || bytes.HasPrefix(begin, []byte{0x28, 0xb5, 0x2f, 0xfd})
 }
 
 // limit reads r and fails if it has more bytes than allowed.

@@ -58,6 +58,9 @@ var ErrTooManyBad = errors.New("too many bad lines")
 // [Options.MaxEntries].
 var ErrTooManyEntries = errors.New("too many entries")
 
+// ErrBinary means that a file was rejected because it has a byte that no text has.
+var ErrBinary = errors.New("a NUL byte, as in an archive, a damaged file or UTF-16, but not in a list")
+
 // DefaultMaxBad is the share of bad lines above which a file is rejected by
 // default. Real feeds have up to 0.4 %; a file that is not a list, such as an
 // error page or another format, has nearly 100 %.

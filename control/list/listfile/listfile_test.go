@@ -1139,3 +1139,14 @@ func BenchmarkLine(b *testing.B) {
 		})
 	}
 }
+
+// No text with a NUL byte is a list, wherever it is.
+func TestBinary(t *testing.T) {
+	whole := strings.Repeat("192.0.2.1 remark\n", 40_000) // of several chunks
+	for _, at := range []int{0, 12, len(whole) / 2, len(whole)} {
+		text := whole[:at] + "\x00" + whole[at:]
+		if e, _, err := Parse("f", strings.NewReader(text), Options{MaxBad: 1}); !errors.Is(err, ErrBinary) || e.Len() > 0 {
+			t.Errorf("at %d: %d entries, %v", at, e.Len(), err)
+		}
+	}
+}

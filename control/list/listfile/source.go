@@ -69,6 +69,9 @@ func (s *source) next(buf []byte) ([]byte, error) {
 		// complete.
 		for empty := 0; n < len(buf) && !s.eof; {
 			m, err := s.text.Read(buf[n:])
+			if bytes.IndexByte(buf[n:n+m], 0) >= 0 {
+				return nil, ErrBinary
+			}
 			n += m
 			switch {
 			case err == io.EOF:
