@@ -18,6 +18,7 @@ import (
 var (
 	errOverlong = fmt.Errorf("line longer than %d bytes", maxLine)
 	errCR       = errors.New("carriage return inside the line")
+	errWrappers = errors.New("a line of TCP wrappers, as in hosts.deny: write the addresses alone, one a line")
 	errSecond   = errors.New("a second address on the line: write one entry a line, a range as FIRST-LAST, a network as ADDRESS/LENGTH")
 	errNoMatch  = errors.New("nomatch takes the entry out of the set: put it into an allow list")
 	errShort    = errors.New("the range ends in a number: write the whole address, as in 192.0.2.4-192.0.2.10")
@@ -120,6 +121,9 @@ func (p *parser) addresses(word, rest string) error {
 		if inner, ok = strings.CutSuffix(inner, "]"); ok { // as hosts.deny has IPv6
 			word = inner
 		}
+	}
+	if strings.HasSuffix(word, ":") && strings.Count(word, ":") == 1 {
+		return errWrappers
 	}
 	first, last, isRange := strings.Cut(word, "-")
 	if mask, after := cutWord(rest); !isRange && isNetmask(mask) {
@@ -262,6 +266,9 @@ func (p *parser) flow(proto, rest string) error {
 	if proto != "any" {
 		var ok bool
 		if t.Proto, ok = key.ProtoNumber(proto); !ok {
+			if strings.Contains(rest, " :") || strings.Contains(rest, ": ") {
+				return errWrappers
+			}
 			return fmt.Errorf("%q is neither an address nor a protocol", shorten(proto))
 		}
 		shape.Fields |= key.FieldProto
@@ -495,12 +502,12 @@ func hasZeros(s string) bool {
 func checkText(s string, most int) error {
 	word, after := cutWord(s)
 	bare := strings.TrimLeftFunc(word, isSign)
-	if bare == "" || joins[strings.ToLower(word)] {
+	if bare == "" || joins[strings.ToLower(strings.TrimRight(word, ":="))] {
 		bare, _ = cutWord(after)
 	} else if bare == word {
 		bare = ""
 	}
-	if _, ok := number(strings.TrimRight(bare, ",."), most); ok {
+	if _, ok := number(strings.TrimRight(strings.TrimPrefix(bare, "/"), ",."), most); ok {
 		return fmt.Errorf(`%q may be a part of the entry: write FIRST-LAST, ADDRESS/LENGTH, or "#" before a remark`, shorten(strings.TrimSpace(s)))
 	}
 	switch {
