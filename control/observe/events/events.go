@@ -91,9 +91,9 @@ type Interface struct {
 	Policy *verdict.Policy // decides whether a packet was dropped
 }
 
-// event converts a program's event for subscribers. boot is the zero of the
+// Event converts a program's event for subscribers. boot is the zero of the
 // programs' clock.
-func (i *Interface) event(of *loader.Event, boot time.Time) Event {
+func (i *Interface) Event(of *loader.Event, boot time.Time) Event {
 	p := &of.Packet
 	e := Event{
 		Time: boot.Add(of.Time), Target: i.Target, Index: of.Interface, Reason: Reason(p.Reason),

@@ -196,7 +196,7 @@ func (h *Hub) drain(r *reader, boot time.Time) {
 		if kernel.Packet.Reason >= uint32(verdict.NumReasons) {
 			return // of another version
 		}
-		e := r.event(kernel, boot)
+		e := r.Event(kernel, boot)
 		for _, s := range h.subs {
 			if !s.wantsEvent(&e) {
 				continue
