@@ -67,6 +67,55 @@ func TestMirrorOfFormerVersion(t *testing.T) {
 	wait.For(t, "one catalog is left", func() bool { site.look(t.Context(), &w); return has().Msgs == 1 })
 }
 
+// A mirror is made once the site is connected, and anew as long as it has not heard of the hub.
+func TestMirrorThatHearsNothing(t *testing.T) {
+	a, b := start(t)
+	site := paris(t, a, b)
+	var w watch
+	look := func() (of jetstream.StreamInfo) {
+		site.look(t.Context(), &w)
+		if stream, err := site.js.Stream(t.Context(), wire.Stream); err == nil {
+			of = *stream.CachedInfo()
+		}
+		return of
+	}
+	var first jetstream.StreamInfo
+	wait.For(t, "the mirror is made", func() bool { first = look(); return !first.Created.IsZero() })
+	if !w.connected {
+		t.Error("it was made without a connection")
+	}
+	// The hub has no stream yet.
+	wait.For(t, "it is made anew", func() bool { return look().Created.After(first.Created) })
+	if w.mirror.pause != 2*unheardLong {
+		t.Errorf("the next pause is %v", w.mirror.pause)
+	}
+	token, seed, err := a.OwnStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := connect(t, "", append(b.Options(), nats.UserJWTAndSeed(token, seed))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub, err := jetstream.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.Stream, Subjects: wire.StreamSubjects, AllowDirect: true, AllowRollup: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.Publish(t.Context(), wire.CatalogSubject(), nil); err != nil {
+		t.Fatal(err)
+	}
+	var follows jetstream.StreamInfo
+	wait.For(t, "the mirror follows", func() bool { follows = look(); return follows.State.Msgs > 0 })
+	w.mirror.asked = time.Now().Add(-time.Hour)
+	look()
+	if now := look(); !now.Created.Equal(follows.Created) {
+		t.Errorf("made anew at %v, though it follows", now.Created)
+	}
+}
+
 // Which stream a mirror is of is saved as soon as it can be. Until then the mirror is not made anew
 // again and again.
 func TestMirrorThatCannotBeNoted(t *testing.T) {

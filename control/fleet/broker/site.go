@@ -34,6 +34,11 @@ const (
 	// does for 30 seconds.
 	behindLong = 32 * time.Second
 
+	// A mirror that has never heard of the hub is made anew after this time, then after twice as
+	// long each time, up to behindLong: its question came before the hub's answers could, and the
+	// server would wait for one.
+	unheardLong = 3 * time.Second
+
 	operationTimeout = 5 * time.Second
 )
 
@@ -280,7 +285,9 @@ func (s *Site) look(ctx context.Context, w *watch) {
 type progress struct {
 	sequence uint64
 	since    time.Time
-	again    bool // the connection to the hub was made anew since
+	again    bool          // the connection to the hub was made anew since
+	asked    time.Time     // when the mirror was last made
+	pause    time.Duration // until it is made anew, if it has not heard of the hub by then
 }
 
 // follow makes the mirror anew where the hub has begun another stream: its sequence
@@ -291,10 +298,20 @@ func (s *Site) follow(ctx context.Context, at *progress) (err error) {
 	defer cancel()
 	stream, err := s.js.Stream(ctx, wire.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if !s.Connected() {
+			return nil // nothing would answer
+		}
+		*at = progress{asked: time.Now(), pause: min(max(unheardLong, 2*at.pause), behindLong)}
 		return s.mirror(ctx)
 	}
 	if err != nil {
 		return err
+	}
+	if at.asked.IsZero() {
+		at.asked, at.pause = time.Now(), unheardLong
+	}
+	if i := stream.CachedInfo(); s.Connected() && i.State.LastSeq == 0 && i.Mirror != nil && i.Mirror.Active < 0 && time.Since(at.asked) > at.pause {
+		return s.js.DeleteStream(ctx, wire.Stream) // the next look makes it
 	}
 	s.mu.Lock()
 	newer, of := s.newer, s.stream
@@ -302,7 +319,7 @@ func (s *Site) follow(ctx context.Context, at *progress) (err error) {
 	if of != "" && of != s.mirrored {
 		if s.mirrored != "" {
 			s.log.Warn("the hub has begun another stream, making the mirror anew", "before", s.mirrored, "now", of)
-			*at = progress{}
+			*at = progress{asked: time.Now(), pause: unheardLong}
 			if err := s.js.DeleteStream(ctx, wire.Stream); err != nil {
 				return err
 			}
@@ -313,7 +330,7 @@ func (s *Site) follow(ctx context.Context, at *progress) (err error) {
 		return nil
 	}
 	if last := stream.CachedInfo().State.LastSeq; last != at.sequence || at.since.IsZero() {
-		*at = progress{sequence: last, since: time.Now()}
+		at.sequence, at.since, at.again = last, time.Now(), false
 		return nil
 	}
 	var have wire.Place
@@ -329,7 +346,7 @@ func (s *Site) follow(ctx context.Context, at *progress) (err error) {
 	}
 	switch {
 	case !have.Before(newer):
-		*at = progress{sequence: at.sequence, since: time.Now()}
+		at.since, at.again = time.Now(), false
 	case time.Since(at.since) > behindLong && !at.again:
 		at.again = true
 		return s.reconnect()
