@@ -61,7 +61,9 @@ trackers of that key have.
 
 With --heavy, it prints the sources that are above the threshold of a tracker or
 guard, a line each, for weir block; with --by, destinations or flows. A source
-that would cut off this host makes weir block refuse them all.
+that would cut off this host makes weir block refuse them all. Where the largest
+hundred carry less than a third of the packets, none stands out, as in a flood of
+forged sources: it then prints nothing and exits with 1, unless --force is given.
 
 NO_COLOR=1 in the environment disables colours.`,
 		Example: `  weir top
@@ -76,6 +78,7 @@ NO_COLOR=1 in the environment disables colours.`,
 	choices(c, "by", topViews...)
 	once := f.Bool("once", false, "print one page and end")
 	heavy := f.Bool("heavy", false, "print what is above a threshold, a line each, and end")
+	force := f.Bool("force", false, "with --heavy: print it, too, where none stands out")
 	durationFlag(f, &interval, "interval", time.Second, "`time` between two updates")
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
@@ -90,7 +93,10 @@ NO_COLOR=1 in the environment disables colours.`,
 			if *asJSON {
 				return usageError{errors.New("--heavy and --json exclude each other")}
 			}
-			return printHeavy(c.Context(), out, client, cmp.Or(by, "src"))
+			return printHeavy(c.Context(), out, client, cmp.Or(by, "src"), *force)
+		}
+		if *force {
+			return usageError{errors.New("--force goes with --heavy")}
 		}
 		if !*asJSON && !*once && isScreen(in, out) {
 			return top.Run(c.Context(), terminalOf(in), terminalOf(out), top.Options{
@@ -132,8 +138,9 @@ func (v topView) missing() error {
 	return fmt.Errorf("no tracker by %s: add one to trackers in weir.yaml, or run with --track key=%s", v, v)
 }
 
-// printHeavy prints what is above the thresholds of a view's trackers, each once.
-func printHeavy(ctx context.Context, out io.Writer, client *client.Client, by topView) error {
+// printHeavy prints what is above the thresholds of a view's trackers, each once. Nothing is
+// printed of a tracker none of whose flows stands out, unless by force: that is an error.
+func printHeavy(ctx context.Context, out io.Writer, client *client.Client, by topView, force bool) error {
 	if by == top.ByDropped || by == top.ByReason {
 		return usageError{fmt.Errorf("--heavy --by %s: want src, dst, flow, or a tracker such as src/24", by)}
 	}
@@ -146,7 +153,12 @@ func printHeavy(ctx context.Context, out io.Writer, client *client.Client, by to
 		return by.missing()
 	}
 	printed := make(map[string]bool)
+	var scattered error
 	for _, t := range trackers {
+		if text := t.Scattered(); text != "" && !force {
+			scattered = fmt.Errorf("%s: to block the largest is to block clients, not the flood; --force prints the %d above the threshold", text, t.Heavy)
+			continue
+		}
 		for _, f := range t.Flows {
 			if !f.Heavy || printed[f.Key] {
 				continue
@@ -157,7 +169,7 @@ func printHeavy(ctx context.Context, out io.Writer, client *client.Client, by to
 			}
 		}
 	}
-	return nil
+	return scattered
 }
 
 // rows implements [top.Rows] by the running daemon.

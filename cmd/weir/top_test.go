@@ -167,8 +167,24 @@ func TestTopHeavy(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s", c.args, code, log)
 		}
 	}
+	// In a flood of forged sources the largest are the clients.
+	for i, tracker := range traffic.Trackers {
+		if tracker.Key == "src" {
+			traffic.Trackers[i].Spread, traffic.Trackers[i].Heavy = 11234, 2
+		}
+	}
+	code, out, log := weir(t, "", "top", "--heavy", "--by", "src", "--socket", socket)
+	if code != exitFailure || out != "192.0.3.0/24\n" || !strings.Contains(log, "no source stands out among about 11000, the largest has ") || !strings.Contains(log, "--force") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, out, log := weir(t, "", "top", "--heavy", "--force", "--socket", socket); code != exitOK || out != "192.0.2.1\n192.0.2.3\n192.0.2.4\n192.0.3.0/24\n" {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if _, out, _ := weir(t, "", "top", "--once", "--socket", socket); !strings.Contains(out, "no source stands out among about 11000") {
+		t.Errorf("the page does not say that none stands out:\n%s", out)
+	}
 	var got api.Top
-	_, out, _ := weir(t, "", "top", "--json", "--by", "dst", "--socket", socket)
+	_, out, _ = weir(t, "", "top", "--json", "--by", "dst", "--socket", socket)
 	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Trackers) != 1 || got.Trackers[0].Key != "dst" {
 		t.Errorf("%v\n%s", err, out)
 	}

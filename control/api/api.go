@@ -5,6 +5,8 @@
 package api
 
 import (
+	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -87,7 +89,29 @@ type Tracker struct {
 	Bytes     float64 `json:"bytes_per_second"`
 	Denied    uint64  `json:"denied_packets"` // not counted exactly, because the flow memory was full
 	Full      bool    `json:"full,omitempty"` // a guard's window ended early, because its memory was full
+	Heavy     int     `json:"heavy_flows"`    // above the threshold, also those that are not in Flows
 	Flows     []Flow  `json:"flows"`
+
+	// Spread is about how many flows the traffic consists of, where the largest [MaxTop] carry
+	// less than a third of it. None stands out then, as in a flood of forged sources, whose
+	// largest sources are its victims. 0: some do.
+	Spread float64 `json:"spread_over_flows,omitempty"`
+}
+
+// Scattered says that no flow stands out, "" if some do.
+func (t *Tracker) Scattered() string {
+	if t.Spread == 0 || len(t.Flows) == 0 {
+		return ""
+	}
+	name := t.Key
+	switch name {
+	case "src":
+		name = "source"
+	case "dst":
+		name = "destination"
+	}
+	digits := math.Pow10(max(0, int(math.Log10(t.Spread))-1)) // two are meant
+	return fmt.Sprintf("no %s stands out among about %.0f, the largest has %.1f %%", name, math.Round(t.Spread/digits)*digits, 100*t.Flows[0].Share)
 }
 
 // Label identifies a tracker: several may have the same key.

@@ -79,7 +79,7 @@ func (d *daemon) Top() *api.Top {
 	dropped := 40.0
 	trackers := d.heavy
 	if trackers == nil {
-		trackers = []api.Tracker{{Key: "src", Unit: "packets", Threshold: "1%" + d.hostile, Action: "report", Flows: []api.Flow{
+		trackers = []api.Tracker{{Key: "src", Unit: "packets", Threshold: "1%" + d.hostile, Action: "report", Heavy: 1, Flows: []api.Flow{
 			{Key: "198.51.100.49" + d.hostile, Packets: 90, Share: 0.9, Heavy: true, Dropped: &dropped, Reasons: []string{"blocked"}, Lists: []string{"drop" + d.hostile}},
 		}}}
 	}
@@ -175,7 +175,7 @@ func (d *daemon) History(_ context.Context, q api.HistoryQuestion) (api.History,
 	at := func(minutes int) time.Time { return time.Unix(1700000000, 0).Add(time.Duration(minutes) * time.Minute) }
 	return api.History{
 		Step:   60,
-		Points: []api.HistoryPoint{{Time: at(0), Seconds: 60, Passed: 600, Dropped: 120, Lists: []api.HistoryList{{List: "other", Packets: 5}, {List: "drop", Packets: 111, Alone: 22, Conversed: 3}}}, {Time: at(1), Seconds: 30, Passed: 300}, {Time: at(9), Seconds: 60, Dropped: 60}},
+		Points: []api.HistoryPoint{{Time: at(0), Seconds: 60, Passed: 600, Dropped: 120, Lists: []api.HistoryList{{List: "other", Packets: 5}, {List: "drop", Packets: 111, Alone: 22, Conversed: 3}}}, {Time: at(1), Seconds: 30, Passed: 300}, {Time: at(9), Seconds: 3600, Dropped: 3600}},
 		Total:  api.HistoryPoint{Passed: 900, Dropped: 54321, Lists: []api.HistoryList{{List: "drop" + d.hostile, Packets: 180}, {List: "talked", Conversed: 3}}},
 	}, nil
 }
@@ -404,6 +404,55 @@ func TestFlood(t *testing.T) {
 		b := s.open(true)
 		if _, text := b.get(b.base); !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%.3000s", want, text)
+		}
+	}
+}
+
+// The first sentence adds up what the page's own tables say.
+func TestHeadline(t *testing.T) {
+	known := usual{rate: 10, known: true}
+	reasons := func(all ...api.ReasonRate) (top api.Top) {
+		for _, r := range all {
+			top.Packets += r.Packets
+			if r.Drops {
+				top.Dropped += r.Packets
+			}
+		}
+		top.Reasons = all
+		return top
+	}
+	clean := func(pps float64) api.ReasonRate { return api.ReasonRate{Reason: "clean", Packets: pps} }
+	drops := func(reason string, pps float64) api.ReasonRate {
+		return api.ReasonRate{Reason: reason, Packets: pps, Drops: true}
+	}
+	lists := []api.ListRate{{Name: "level1", Packets: 3}}
+	heavy := []api.Tracker{{Key: "src", Unit: "packets", Heavy: 2, Flows: []api.Flow{{Key: "192.0.2.1", Heavy: true}, {Key: "192.0.2.2", Heavy: true}}}}
+	forged := []api.Tracker{{Key: "src", Unit: "packets", Heavy: 1, Spread: 11234, Flows: []api.Flow{{Key: "192.0.2.1", Heavy: true, Share: 0.015}}}}
+	for _, c := range []struct {
+		name     string
+		top      api.Top
+		lists    []api.ListRate
+		trackers []api.Tracker
+		usual    usual
+		want     string
+	}{
+		{"quiet", reasons(clean(12)), nil, nil, known, "No flood: 12 pps arrive, the usual is 10 pps. Nothing is dropped."},
+		{"a host that has just started", reasons(clean(5000)), nil, nil, usual{}, "Traffic: 5 kpps arrive; what is usual is known after an hour. Nothing is dropped."},
+		{"lists alone", reasons(clean(9), drops("blocked", 3)), lists, nil, known, "No flood: 12 pps arrive, the usual is 10 pps. 25.0 % is dropped, most by list level1."},
+		{"limits and a list", reasons(clean(1289), drops("policed", 2239), drops("rate-limited", 562), drops("blocked", 8)), lists, heavy, usual{rate: 7200, known: true},
+			"Flood held off: 4 kpps arrive, the usual is 7.2 kpps. 2 flows are above their limits, 192.0.2.1 first. 68.5 % is dropped: 54.6 % policed, 13.7 % rate-limited, 0.2 % by lists, most by level1."},
+		{"other reasons alone", reasons(clean(90), drops("malformed", 10)), nil, nil, known, "No flood: 100 pps arrive, the usual is 10 pps. 10.0 % is dropped: 10.0 % malformed."},
+		{"forged sources", reasons(clean(5000)), nil, forged, known, "Flood: 5 kpps arrive, 500 times the usual 10 pps. No source stands out among about 11000, the largest has 1.5 %. Nothing is dropped."},
+		{"many clients", reasons(clean(12)), nil, forged, known, "No flood: 12 pps arrive, the usual is 10 pps. Nothing is dropped."},
+	} {
+		c.top.Trackers, c.top.Filter.Lists = c.trackers, c.lists
+		v := &view{Top: &c.top, usual: c.usual}
+		var m markup
+		v.headline(&m)
+		got := strings.NewReplacer("<strong>", "", "</strong>", "").Replace(m.String())
+		_, got, _ = strings.Cut(got, ">")
+		if got = strings.TrimSuffix(got, "</p>"); got != c.want {
+			t.Errorf("%s:\n%s, want\n%s", c.name, got, c.want)
 		}
 	}
 }
@@ -654,7 +703,7 @@ func TestBlockHeavy(t *testing.T) {
 	s := start(t)
 	b := s.open(false)
 	heavy := func(unit string, addresses ...string) api.Tracker {
-		tracker := api.Tracker{Key: "src", Unit: unit}
+		tracker := api.Tracker{Key: "src", Unit: unit, Heavy: len(addresses)}
 		for _, a := range addresses {
 			tracker.Flows = append(tracker.Flows, api.Flow{Key: a, Heavy: true})
 		}

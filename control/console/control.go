@@ -136,8 +136,12 @@ func (o ofDaemon) heavy(label string) (api.Change, error) {
 	return change, nil
 }
 
-// heavyOf returns the flows of a tracker that are above its limit, and that no list blocks.
+// heavyOf returns the flows of a tracker that are above its limit, and that no list blocks; none
+// where none stands out, since the largest are then not who floods.
 func heavyOf(t *api.Tracker) (all []string) {
+	if t.Scattered() != "" {
+		return nil
+	}
 	for _, f := range t.Flows {
 		if f.Heavy && len(f.Lists) == 0 {
 			all = append(all, f.Key)

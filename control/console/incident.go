@@ -11,18 +11,25 @@ import (
 
 	"weir/control/api"
 	"weir/filter/ordered"
+	"weir/filter/verdict"
 )
 
 // What counts as a flood: a multiple of the usual rate, from a rate on that is worth the
-// word. The usual rate is the median of the last day, so that an hour's flood does not
-// become usual.
+// word; or a share of all packets that limits and penalties drop. The usual rate is the median
+// of the last day, so that an hour's flood does not become usual, and of steps without floods.
 const (
 	floodTimes  = 3
 	floodLeast  = 1000 // packets a second
-	usualLeast  = 3    // steps that were counted, for anything to be usual
+	floodShare  = 0.2
+	usualLeast  = time.Hour // that was counted, for anything to be usual
 	usualWithin = time.Minute
 	recently    = 10 * time.Minute
 )
+
+// held reports whether a reason of drops holds off floods: limits of interfaces, and penalties.
+func held(reason string) bool {
+	return slices.Contains([]string{verdict.Policed.String(), verdict.RateLimited.String(), verdict.Heavy.String()}, reason)
+}
 
 // usual is the rate of packets that is usual.
 type usual struct {
@@ -49,38 +56,59 @@ func (c *Console) usually() usual {
 		return c.known
 	}
 	var rates []float64
+	counted := 0.0
 	for _, p := range past.Points {
-		if p.Seconds > 0 {
+		var stopped uint64
+		for _, r := range p.Reasons {
+			if r.Drops && held(r.Reason) {
+				stopped += r.Packets
+			}
+		}
+		if p.Seconds > 0 && float64(stopped) <= floodShare*float64(p.Passed+p.Dropped) {
 			rates = append(rates, float64(p.Passed+p.Dropped)/p.Seconds)
+			counted += p.Seconds
 		}
 	}
-	if len(rates) >= usualLeast {
+	if counted >= usualLeast.Seconds() {
 		slices.Sort(rates)
 		c.known.rate, c.known.known = rates[len(rates)/2], true
 	}
 	return c.known
 }
 
-// headline says whether there is a flood, who sends it, and what catches it.
+// headline says whether there is a flood, who sends it, and what drops it.
 func (v *view) headline(m *markup) {
 	t := v.Top
-	heavy, first := 0, ""
-	for _, tracker := range t.Trackers {
+	heavy, first, scattered := 0, "", ""
+	for i, tracker := range t.Trackers {
+		if text := t.Trackers[i].Scattered(); text != "" {
+			scattered = cmp.Or(scattered, text)
+			continue
+		}
+		heavy += tracker.Heavy
 		for _, f := range tracker.Flows {
-			if f.Heavy {
-				if heavy++; first == "" {
-					first = f.Key
-				}
+			if f.Heavy && first == "" {
+				first = f.Key
 			}
+		}
+	}
+	stopped := 0.0
+	for _, r := range t.Reasons {
+		if r.Drops && held(r.Reason) {
+			stopped += r.Packets
 		}
 	}
 	above := v.usual.known && t.Packets >= floodLeast && t.Packets >= floodTimes*v.usual.rate
 	class, what := "calm", "No flood"
 	switch {
+	case stopped > floodShare*t.Packets:
+		class, what = "flood", "Flood held off"
 	case above:
 		class, what = "flood", "Flood"
 	case heavy > 0:
 		class, what = "flood", "Heavy sources"
+	case !v.usual.known:
+		what = "Traffic"
 	}
 	text := pps(t.Packets) + " arrive"
 	switch {
@@ -88,6 +116,8 @@ func (v *view) headline(m *markup) {
 		text += fmt.Sprintf(", %.0f times the usual %s", t.Packets/max(v.usual.rate, 1), pps(v.usual.rate))
 	case v.usual.known:
 		text += ", the usual is " + pps(v.usual.rate)
+	default:
+		text += "; what is usual is known after an hour"
 	}
 	text += ". "
 	switch {
@@ -95,6 +125,8 @@ func (v *view) headline(m *markup) {
 		text += first + " is above its limit. "
 	case heavy > 1:
 		text += fmt.Sprintf("%s flows are above their limits, %s first. ", count(heavy), first)
+	case scattered != "" && (above || stopped > floodShare*t.Packets):
+		text += strings.ToUpper(scattered[:1]) + scattered[1:] + ". "
 	}
 	would, dropped := "is", "Nothing"
 	if t.Monitor {
@@ -103,15 +135,46 @@ func (v *view) headline(m *markup) {
 	if t.Dropped >= 0.5 {
 		dropped = share(t.Dropped / max(1, t.Packets))
 	}
-	text += dropped + " " + would + " dropped"
-	if by := v.catching(); t.Dropped >= 0.5 && len(by) > 0 {
-		text += ", most by list " + by[0].name
-	}
-	text += "."
-	m.add(`<p class="headline %s"><strong>%s:</strong> %s</p>`, class, what, text)
+	m.add(`<p class="headline %s"><strong>%s:</strong> %s</p>`, class, what, text+dropped+" "+would+" dropped"+v.causes()+".")
 }
 
-// catch is a list that matches packets now.
+// causes says what drops packets now, the most first: lists together, and the other reasons.
+func (v *view) causes() string {
+	t := v.Top
+	if t.Dropped < 0.5 {
+		return ""
+	}
+	var all []catch
+	for _, r := range t.Reasons {
+		if r.Drops && r.Packets > 0 && r.Reason != reasonBlocked {
+			all = append(all, catch{r.Reason, r.Packets})
+		}
+	}
+	if rest := t.Dropped - total(all); rest >= 0.5 {
+		name := "by lists"
+		if by := v.catching(); len(by) > 0 && len(all) == 0 {
+			return ", most by list " + by[0].name
+		} else if len(by) > 0 {
+			name = "by lists, most by " + by[0].name
+		}
+		all = append(all, catch{name, rest})
+	}
+	ordered.By(all, func(a, b catch) int { return cmp.Or(cmp.Compare(b.rate, a.rate), strings.Compare(a.name, b.name)) })
+	parts := make([]string, len(all))
+	for i, c := range all {
+		parts[i] = share(c.rate/max(1, t.Packets)) + " " + c.name
+	}
+	return ": " + strings.Join(parts, ", ")
+}
+
+func total(all []catch) (rate float64) {
+	for _, c := range all {
+		rate += c.rate
+	}
+	return rate
+}
+
+// catch is a list that matches packets now, or another reason of drops.
 type catch struct {
 	name string
 	rate float64

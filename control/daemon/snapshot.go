@@ -90,7 +90,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 		o.readings.weights.Store(o.weightsNow())
 	}
 	o.readings.top.Store(top)
-	o.notifier.Dropped(r)
+	o.notifier.Second(r)
 }
 
 // reasonRates returns the rates of the reasons that have had packets.

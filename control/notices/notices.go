@@ -37,7 +37,8 @@ type Notices struct {
 	watcher    *tracker.Watcher                  // of the flows
 	flows      map[flowID]bool                   // whose begin was sent, and whose end is to be
 	heavy      notify.Throttle
-	surge      notify.Meter
+	surge      notify.Meter // of dropped packets
+	arrivals   notify.Meter // of all packets
 
 	mu      sync.Mutex     // guards the rest, which feeds and API handlers use
 	failing map[string]int // failed attempts of a source, by list and source
@@ -70,6 +71,7 @@ func New(version string, log *slog.Logger) *Notices {
 func (n *Notices) Reconfigure(c *config.Config) {
 	n.Configure(c.Notify.Targets)
 	n.surge.SurgeSpec = c.Notify.Surge
+	n.arrivals.Times = c.Notify.Surge.Times
 	n.endSources(c.Lists)
 }
 
@@ -212,27 +214,33 @@ func (n *Notices) Follow(states []attach.State, named []netif.Target) {
 	n.interfaces = next
 }
 
-// Dropped takes in the rates of a second.
-func (n *Notices) Dropped(r traffic.Rates) {
-	rate := r.Dropped
+// Second takes in the rates of a second.
+func (n *Notices) Second(r traffic.Rates) {
+	dropped, what := r.Dropped, "packets are dropped"
 	if r.Monitor {
-		rate = float64(r.Grown[verdict.WouldBlock].Packets) / max(r.Interval.Seconds(), 1e-3)
+		dropped, what = float64(r.Grown[verdict.WouldBlock].Packets)/max(r.Interval.Seconds(), 1e-3), "packets would be dropped"
 	}
-	state, drops := n.surge.Observe(rate)
-	if drops == nil {
-		return
+	for _, of := range []struct {
+		meter      *notify.Meter
+		rate       float64
+		arriving   bool
+		name, unit string
+	}{
+		{&n.arrivals, r.Packets, true, "traffic", "packets arrive"},
+		{&n.surge, dropped, false, "drops", what},
+	} {
+		state, drops := of.meter.Observe(of.rate)
+		if drops == nil {
+			continue
+		}
+		drops.Monitor, drops.Arriving = r.Monitor, of.arriving
+		e := notify.Event{Kind: notify.Surge, State: state, Severity: notify.Warning, Drops: drops}
+		e.Text = fmt.Sprintf("a surge of %s: %.0f %s a second, %.0f on average before", of.name, drops.Rate, of.unit, drops.Average)
+		if state == notify.End {
+			e.Severity, e.Text = notify.Info, fmt.Sprintf("the surge of %s is over: %.0f %s a second", of.name, drops.Rate, of.unit)
+		}
+		n.Send(e)
 	}
-	drops.Monitor = r.Monitor
-	e := notify.Event{Kind: notify.Surge, State: state, Severity: notify.Warning, Drops: drops}
-	what := "packets are dropped"
-	if r.Monitor {
-		what = "packets would be dropped"
-	}
-	e.Text = fmt.Sprintf("a surge of drops: %.0f %s a second, %.0f on average before", drops.Rate, what, drops.Average)
-	if state == notify.End {
-		e.Severity, e.Text = notify.Info, fmt.Sprintf("the surge of drops is over: %.0f %s a second", drops.Rate, what)
-	}
-	n.Send(e)
 }
 
 // refuse sends that a change was refused. It is safe for concurrent use.

@@ -129,6 +129,7 @@ type DropsEvent struct {
 	Average   float64 `json:"average"`   // before the surge
 	Threshold float64 `json:"threshold"` // that the rate has exceeded
 	Monitor   bool    `json:"monitor"`   // they are counted only, not dropped
+	Arriving  bool    `json:"arriving"`  // the rates are of all packets that arrive, not of those that are dropped
 }
 
 // maxText bounds a text in an event, in bytes.

@@ -6,15 +6,16 @@ import (
 	"weir/control/quantity"
 )
 
-// SurgeSpec says when dropped packets are a surge. It begins when their rate has been
-// as high for three seconds, and ends when it has been below half of that for ten.
+// SurgeSpec says when packets that are dropped, or that arrive, are a surge. It begins when their
+// rate has been as high for three seconds, and ends when it has been below half of that for ten.
 type SurgeSpec struct {
 	// A surge begins at this rate of dropped packets, whatever is usual. Default: only
 	// times decides.
 	Rate quantity.Rate `yaml:"rate,omitempty"`
 
 	// A surge begins at this multiple of the usual rate, the average of some five
-	// minutes before, but not below 1kpps. 0: only rate decides.
+	// minutes before, but not below 1kpps. 0: only rate decides, and packets that arrive are
+	// never a surge.
 	Times float64 `yaml:"times" min:"0" max:"1000000"`
 }
 

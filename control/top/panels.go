@@ -134,6 +134,9 @@ func (v *view) main(t *api.Top, to, high int) []line {
 	if tracker.Denied > 0 {
 		lines = append(lines, say(warns, "   the flow memory is full: "+count(float64(tracker.Denied))+" packets of flows without a place in it"))
 	}
+	if text := tracker.Scattered(); text != "" {
+		lines = append(lines, say(warns, "   "+text))
+	}
 	return append(lines, v.flowTable(t, tracker, max(high-len(lines)-1, 0)).lines(to)...)
 }
 

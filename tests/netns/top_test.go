@@ -16,7 +16,9 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/seed"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 // A flood from 50 sources at known rates, half of them listed: the rates of the top
@@ -146,5 +148,44 @@ func TestTopOfAFlood(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// In a flood of forged sources the host's own clients are above the threshold, and the largest.
+// weir says that none stands out, and about how many sources there are.
+func TestForgedFlood(t *testing.T) {
+	lab.Root(t)
+	t.Parallel() // it waits most of the time
+	l := lab.New(t)
+	c := configuration(t, target(l.B))
+	spec, err := tracker.Parse("key=src,threshold=1%")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Trackers = []tracker.Spec{spec}
+	d := serve(t, c)
+	const clients = 4
+	tx := l.A.Sender(t)
+	random := seed.New(t)
+	send := func(src netip.Addr, sport uint16) {
+		if err := tx.SendAll(frameOf(key.Tuple{Src: src, Dst: netip.MustParseAddr("203.0.113.1"), Proto: 6, HasPorts: true, SrcPort: sport, DstPort: 443})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait.For(t, "none stands out", func() bool {
+		for i := range 5 * clients { // five percent each; below 100 packets a second none is heavy
+			send(netip.AddrFrom4([4]byte{192, 0, 2, byte(i % clients)}), 4000)
+		}
+		for range 20 * clients {
+			n := random.Uint32()
+			send(netip.AddrFrom4([4]byte{byte(1 + n>>24%100), byte(n >> 16), byte(n >> 8), byte(n)}), uint16(n))
+		}
+		top := d.Top()
+		return top != nil && len(top.Trackers) == 1 && top.Trackers[0].Heavy >= clients && top.Trackers[0].Scattered() != ""
+	})
+	// Nearly each forged packet is of another source.
+	of := d.Top().Trackers[0]
+	if forged := 0.8 * of.Packets * of.Interval; of.Spread < forged/2 || of.Spread > 2*forged {
+		t.Errorf("about %.0f sources, of %.0f forged packets", of.Spread, forged)
 	}
 }

@@ -27,7 +27,12 @@ func (r *Report) API(now time.Time, clock time.Duration) api.Tracker {
 	t := api.Tracker{
 		Key: string(r.Spec.Key), Unit: r.Spec.Counts().String(), Interval: r.Interval.Seconds(),
 		Threshold: r.Spec.Limits(), Action: r.Spec.Action.String(),
-		Packets: float64(r.Packets) / seconds, Bytes: float64(r.Bytes) / seconds, Denied: r.Denied, Full: r.Full,
+		Packets: float64(r.Packets) / seconds, Bytes: float64(r.Bytes) / seconds, Denied: r.Denied, Full: r.Full, Spread: r.Spread,
+	}
+	for _, f := range r.Flows {
+		if f.Heavy {
+			t.Heavy++
+		}
 	}
 	whole := r.Packets
 	if r.Spec.Counts() == sketch.Bytes {

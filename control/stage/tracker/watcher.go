@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/stage"
 	"weir/filter/blocked"
@@ -57,7 +58,10 @@ type Report struct {
 	Denied   uint64 // packets whose flow had no room in the flow memory; if there are any, counts are estimates
 	Heavy    uint64 // units from which on a flow is heavy
 	Full     bool   // a guard's window ended early, since its memory was full
-	Flows    []Flow // in the flow memory, the largest first
+
+	// Spread is the number of flows, about, where the largest carry little: see [api.Tracker].
+	Spread float64
+	Flows  []Flow // in the flow memory, the largest first
 }
 
 // Event says that a flow became heavy, or was released.
@@ -604,6 +608,15 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	slices.SortFunc(r.Flows, func(a, b Flow) int {
 		return cmp.Or(cmp.Compare(b.Estimate(t.Counts()), a.Estimate(t.Counts())), cmp.Compare(a.Hash, b.Hash))
 	})
+	if !t.Guard() && units > 0 {
+		var largest uint64
+		for _, f := range r.Flows[:min(len(r.Flows), api.MaxTop)] {
+			largest += f.Exact(t.Counts())
+		}
+		if largest < units/3 {
+			r.Spread = sketch.Distinct(banks...)
+		}
+	}
 	return r
 }
 
