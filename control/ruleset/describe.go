@@ -36,35 +36,38 @@ func (p *Ruleset) Describe(hits map[string]loader.Counter, conversed *api.Collat
 			a.LeftOut = append(a.LeftOut, api.LeftOut{Entry: o.Entry.String(), CutOff: o.Peer.What})
 		}
 		a.Spare = l.Left.shapes
-		packets := p.Hits(hits, l.ManualNumber)
 		if l.DerivedNumber != 0 {
 			a.Derived = p.Contents(l.DerivedNumber).Len()
 			a.LeftOut = append(a.LeftOut, p.leftOutDerived(l)...)
-			packets += p.Hits(hits, l.DerivedNumber)
 		}
 		if l.From != nil {
 			a.Entries += p.Contents(l.SourceNumber).Len()
-			packets += p.Hits(hits, l.SourceNumber)
 			for _, s := range l.From.Status().Sources {
 				a.Feeds = append(a.Feeds, s.API(cmp.Or(l.Refused, l.Rejected)))
 			}
 		}
-		a.Packets = p.Caught(l, packets)
+		a.Packets = p.Caught(l, hits)
 		lists = append(lists, a)
 	}
 	return lists
 }
 
-// Hits returns the packets that a list has matched, by its number.
-func (p *Ruleset) Hits(all map[string]loader.Counter, number uint16) uint64 {
-	return all[p.Rules[number-1].Name].Packets
-}
-
 // Caught returns the packets that a list has matched, nil where they are not
 // counted.
-func (p *Ruleset) Caught(l *List, packets uint64) *uint64 {
+func (p *Ruleset) Caught(l *List, all map[string]loader.Counter) *uint64 {
+	return p.caughtBy(l, all, l.SourceNumber, l.ManualNumber, l.DerivedNumber)
+}
+
+// caughtBy is Caught for some of the engine's lists that a list is, by their numbers, of which 0 is none.
+func (p *Ruleset) caughtBy(l *List, all map[string]loader.Counter, numbers ...uint16) *uint64 {
 	if l.Action == config.Allow || p.Config.Mode == membership.Approximate {
 		return nil
+	}
+	packets := uint64(0)
+	for _, n := range numbers {
+		if n != 0 {
+			packets += all[p.Rules[n-1].Name].Packets
+		}
 	}
 	return &packets
 }

@@ -56,7 +56,7 @@ func (p *Ruleset) CountAnswer(a *explain.Answer, hits map[string]loader.Counter)
 		for _, l := range p.Lists {
 			switch m.Number {
 			case l.SourceNumber, l.ManualNumber, l.DerivedNumber:
-				m.Packets = p.Caught(l, p.Hits(hits, m.Number))
+				m.Packets = p.caughtBy(l, hits, m.Number)
 			}
 		}
 	}

@@ -60,16 +60,10 @@ func (a *Appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 		hits := a.meter.Hits()
 		for _, l := range p.Lists {
 			of := api.ListWorth{Name: l.Name, Action: string(l.Action), Entries: p.Contents(l.ManualNumber).Len()}
-			packets := is.Hits(hits, l.ManualNumber)
-			for _, n := range []uint16{l.SourceNumber, l.DerivedNumber} {
-				if n != 0 {
-					packets += is.Hits(hits, n)
-				}
-			}
 			if l.SourceNumber != 0 {
 				of.Entries += p.Contents(l.SourceNumber).Len()
 			}
-			of.Packets = is.Caught(l, packets)
+			of.Packets = is.Caught(l, hits)
 			if c := a.conversed.Last().Of(l.Name); c != nil {
 				of.Collateral = new(c.Addresses)
 			}
