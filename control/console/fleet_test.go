@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"weir/control/api"
@@ -310,5 +311,60 @@ func TestFleetHostileTexts(t *testing.T) {
 	}
 	if _, text := b.post("change", b.change("roll", "pause drop"), "HX-Request: true"); strings.Contains(text, "<script>") {
 		t.Error(text)
+	}
+}
+
+// However many questions there were, the next one is answered.
+func TestFleetQuestions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which finds a question that waits for ever
+		f := &fleet{hub: &fakeHub{}, asking: make(chan struct{}, maxAsking)}
+		for n := range 2*maxAsking + 1 {
+			v := &fleetView{}
+			f.answer(httptest.NewRequest(http.MethodGet, "/?q=192.0.2.1", nil), v)
+			if v.answers == nil || len(v.answers.Nodes) != 5 || v.Wrong != "" {
+				t.Fatalf("question %d: %+v, %q", n, v.answers, v.Wrong)
+			}
+		}
+		closed, leave := context.WithCancel(t.Context())
+		leave()
+		for range maxAsking {
+			f.asking <- struct{}{}
+		}
+		v := &fleetView{}
+		if f.answer(httptest.NewRequestWithContext(closed, http.MethodGet, "/?q=192.0.2.1", nil), v); v.answers != nil || len(f.asking) != maxAsking {
+			t.Errorf("%d ask, want %d; %+v", len(f.asking), maxAsking, v.answers)
+		}
+	})
+}
+
+// The rates of a node are those between two of its reports. A node that has begun to count anew has none
+// until its next report.
+func TestFleetRates(t *testing.T) {
+	f := &fleet{}
+	at := time.Unix(1700000000, 0)
+	for _, c := range []struct {
+		what              string
+		after             time.Duration
+		state             string
+		passed, dropped   uint64
+		known             bool
+		passing, dropping float64
+	}{
+		{"the first report", 0, api.NodeCurrent, 1000, 100, false, 0, 0},
+		{"the same report", 0, api.NodeCurrent, 1000, 100, false, 0, 0},
+		{"another", 10 * time.Second, api.NodeCurrent, 3000, 150, true, 200, 5},
+		{"the same one again", 10 * time.Second, api.NodeBehind, 3000, 150, true, 200, 5},
+		{"within a second", 10*time.Second + 1, api.NodeCurrent, 3010, 151, true, 10, 1},
+		{"drops went back", 20 * time.Second, api.NodeCurrent, 4000, 150, false, 0, 0},
+		{"and go on", 30 * time.Second, api.NodeCurrent, 5000, 160, true, 100, 1},
+		{"what passes went back", 40 * time.Second, api.NodeCurrent, 4999, 170, false, 0, 0},
+		{"silent", 40 * time.Second, api.NodeSilent, 4999, 170, false, 0, 0},
+		{"heard again", 50 * time.Second, api.NodeCurrent, 5999, 180, false, 0, 0},
+	} {
+		f.status.Nodes = []api.FleetNode{{Name: "edge-1", State: c.state, Seen: new(at.Add(c.after)), Report: &wire.Status{Passed: c.passed, Dropped: c.dropped}}}
+		f.count()
+		if got := f.traffic["edge-1"]; got.known != c.known || got.passing != c.passing || got.dropping != c.dropping {
+			t.Errorf("%s: %+v, want %t, %g and %g", c.what, got, c.known, c.passing, c.dropping)
+		}
 	}
 }

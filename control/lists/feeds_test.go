@@ -30,6 +30,9 @@ func (o *owner) Do(ctx context.Context, fn func() error) error { return cmp.Or(c
 func (o *owner) CanRollBack(string) error                      { return o.stays }
 
 func (o *owner) Feeds(name string) ([]*feed.Feed, error) {
+	if o.feed == nil {
+		return nil, nil
+	}
 	switch name {
 	case "", o.feed.Name:
 		return []*feed.Feed{o.feed}, nil
@@ -179,6 +182,35 @@ func TestWait(t *testing.T) {
 			t.Errorf("after %v:\n%s", time.Since(began), &log)
 		}
 		close(hangs)
+	})
+}
+
+// A feed that has left is read no more, although the others go on.
+func TestFollowEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, _, _, _ := newOwner(t)
+		var log strings.Builder
+		r := NewReader(o, nil, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+		r.Follow(t.Context())
+		r.Follow(t.Context())
+		synctest.Wait()
+		if len(r.Running) != 1 || len(o.news) != 1 {
+			t.Fatalf("%d feeds are read, %d times", len(r.Running), len(o.news))
+		}
+		time.Sleep(25 * time.Hour)
+		if synctest.Wait(); len(o.news) < 2 {
+			t.Fatal("it is not read again")
+		}
+		before := len(o.news)
+		o.feed = nil
+		r.Follow(t.Context())
+		if r.Wait(); log.Len() > 0 || len(r.Running) > 0 {
+			t.Errorf("%d feeds are read\n%s", len(r.Running), &log)
+		}
+		time.Sleep(25 * time.Hour)
+		if synctest.Wait(); len(o.news) != before {
+			t.Errorf("read %d times after it has left", len(o.news)-before)
+		}
 	})
 }
 
