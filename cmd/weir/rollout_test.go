@@ -48,6 +48,22 @@ func TestFleetRollout(t *testing.T) {
 	if code, out, _ = weir(t, "", "fleet", "rollout", "--json", "--socket", socket); code != exitUnfiltered || json.Unmarshal([]byte(out), &got) != nil || got.Rollouts["drop"].WouldDrop != 64 {
 		t.Errorf("%d: %s", code, out)
 	}
+	for _, state := range []string{api.RolloutHalted, api.RolloutRunning} { // whichever of two lists is halted
+		other := *r
+		if other.State = state; state == api.RolloutHalted {
+			r.State = api.RolloutRunning
+		} else {
+			r.State = api.RolloutHalted
+		}
+		h.fleet.Lists[1].Rollout = &other
+		if code, out, _ := weir(t, "", "fleet", "rollout", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, "drop: "+r.State) || !strings.Contains(out, "block: "+state) {
+			t.Errorf("%d: %s", code, out)
+		}
+	}
+	if code, out, _ := weir(t, "", "fleet", "rollout", "block", "--socket", socket); code != exitOK || !strings.HasPrefix(out, "block: running") {
+		t.Errorf("beside a list that is halted: %d: %s", code, out)
+	}
+	h.fleet.Lists[1].Rollout = nil
 	if code, out, _ = weir(t, "", "fleet", "rollout", "block", "--socket", socket); code != exitOK || !strings.HasPrefix(out, "no rollouts") {
 		t.Errorf("%d: %s", code, out)
 	}

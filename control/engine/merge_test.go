@@ -4,12 +4,15 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/verdict"
 )
 
 // naiveMerge is mergeShapes as it reads: it looks at all pairs before each merge.
@@ -100,5 +103,78 @@ func BenchmarkMergeShapes(b *testing.B) {
 	}
 	for b.Loop() {
 		mergeShapes(counts)
+	}
+}
+
+// Where flows of several shapes are stored at one, a key belongs to the most specific flow that stands for
+// it, of equal ones to that with the more specific source, and of the same one to the first list.
+func TestOwnerOfMergedFlows(t *testing.T) {
+	flow := func(src, dst uint8) key.Key {
+		k, _ := key.Shape{Fields: key.FieldProto, SrcBits: src, DstBits: dst}.Of(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 6})
+		return k
+	}
+	stored := flow(32, 32)
+	for _, c := range []struct {
+		lists []key.Key // from 1 on
+		owner uint16
+	}{
+		{[]key.Key{flow(30, 30), flow(32, 30)}, 2},
+		{[]key.Key{flow(30, 30), flow(30, 32), flow(32, 30)}, 3},
+		{[]key.Key{flow(32, 32), flow(30, 32), flow(32, 30)}, 1},
+		{[]key.Key{flow(31, 31), flow(32, 30), flow(30, 32)}, 2},
+		{[]key.Key{flow(30, 30), flow(30, 30)}, 1},
+	} {
+		f := &flows{levels: NewFlows(map[key.Shape]key.Shape{})}
+		at := make(map[key.Shape]key.Shape)
+		for i, k := range c.lists {
+			f.relation = append(f.relation, contents[key.Key]{uint16(i + 1), list.SetOf(k).Flows})
+			at[k.Shape] = stored.Shape
+		}
+		for range 10 { // the order of maps differs
+			f.levels = NewFlows(at)
+			column := f.compile(nil)[0]
+			compiled := uint16(0)
+			for i, serial := range slices.Collect(slices.Chunk(column.Keys, len(stored.Append(nil)))) {
+				if slices.Equal(serial, stored.Append(nil)) {
+					compiled = column.Lists[i]
+				}
+			}
+			if got := f.owner(stored); got != c.owner || compiled != c.owner {
+				t.Fatalf("%v: of list %d, compiled %d, want %d", c.lists, got, compiled, c.owner)
+			}
+		}
+	}
+}
+
+// Flows grow by the keys that stand for them, less themselves, and only up to a limit.
+func TestFlowGrowth(t *testing.T) {
+	shape := func(src, dst uint8) key.Shape { return key.Shape{Fields: key.FieldProto, SrcBits: src, DstBits: dst} }
+	for _, c := range []struct {
+		n     int
+		s, at key.Shape
+		by    int
+	}{
+		{5, shape(24, 24), shape(24, 24), 0}, {5, shape(24, 24), shape(25, 26), 35}, {1, shape(0, 8), shape(20, 18), 1<<30 - 1},
+		{1, shape(0, 8), shape(20, 19), 1 << 31}, {2, shape(0, 8), shape(20, 18), 1 << 31}, {1 << 30, shape(24, 24), shape(25, 24), 1 << 31},
+	} {
+		if got := growth(c.n, c.s, c.at); got != c.by {
+			t.Errorf("%d of %v at %v: %d more, want %d", c.n, c.s, c.at, got, c.by)
+		}
+	}
+}
+
+// Lists are the same only where all that an engine is built from is.
+func TestListEqual(t *testing.T) {
+	set := new(list.Set)
+	all := []List{
+		{}, {Name: "a"}, {Name: "b"}, {Name: "a", Allow: true}, {Name: "a", Direction: Out}, {Name: "a", Priority: 1},
+		{Name: "a", Rule: &verdict.Rule{Trial: true}}, {Name: "a", Contents: set}, {Name: "a", Contents: list.SetOf()},
+	}
+	for i, l := range all {
+		for j, o := range all {
+			if l.Equal(o) != (i == j) {
+				t.Errorf("%+v and %+v: %t", l, o, l.Equal(o))
+			}
+		}
 	}
 }

@@ -815,6 +815,25 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
+// A record that ends within one of its fields is none, wherever that is: where it is found again behind
+// damage, it is read before its checksum is.
+func TestRecordEndsEarly(t *testing.T) {
+	for n := range 6 {
+		b, err := appendRecord(nil, 0, Change{Entry: nth(n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := slices.Clip(b[frameLen:])
+		reason := len(body) - len(nth(n).Reason)
+		for end := fixedLen - frameLen; end <= len(body); end++ {
+			c, err := parseBody(slices.Clip(body[:end]))
+			if (err == nil) != (end >= reason) || err == nil && c.Reason != nth(n).Reason[:end-reason] {
+				t.Fatalf("%d of %d bytes: %+v, %v", end, len(body), c, err)
+			}
+		}
+	}
+}
+
 // FuzzRecord is like FuzzScan, with a valid checksum.
 func FuzzRecord(f *testing.F) {
 	for n := range 6 {

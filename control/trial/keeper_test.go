@@ -19,6 +19,7 @@ type owner struct {
 	lists   map[string]*api.Trial
 	fails   error            // of Decide
 	holds   map[string]error // of Holds
+	asked   int              // for Holds
 	ended   []string
 	follows Decisions
 }
@@ -36,7 +37,7 @@ func (o *owner) Decide(next Decisions) error {
 	return nil
 }
 
-func (o *owner) Holds(list string) error { return o.holds[list] }
+func (o *owner) Holds(list string) error { o.asked++; return o.holds[list] }
 func (o *owner) Ended(list string)       { o.ended = append(o.ended, list) }
 
 // keep returns a keeper of lists a, b and c, and what reads its file.
@@ -142,6 +143,13 @@ func TestEnd(t *testing.T) {
 	o.fails = nil
 	want("too early", time.Minute+2*time.Second, held, failed)
 	want("again", time.Minute+2*Retry, held, nil, "a")
+	asked := o.asked
+	if want("held, too early", time.Minute+2*Retry+Retry/2, held, nil, "a"); o.asked != asked {
+		t.Error("a trial that is held is tried again at once")
+	}
+	if want("held, in time", time.Minute+3*Retry, held, nil, "a"); o.asked != asked+1 {
+		t.Errorf("a trial that is held is tried %d times, want one", o.asked-asked)
+	}
 	if s := read(); s.Lists["b"].EnforcedAt == nil || s.Lists["a"].EnforcedAt != nil {
 		t.Errorf("saved: %v", s.Lists)
 	}

@@ -202,3 +202,21 @@ func TestCounting(t *testing.T) {
 		}
 	}
 }
+
+// Rules are the same only where all that they say is. Those that say nothing are the same as none.
+func TestRuleEqual(t *testing.T) {
+	all := []*Rule{
+		nil, {Trial: true}, {Protocols: []uint8{6}}, {Protocols: []uint8{17}}, {Ports: []PortRange{{6, 22, 22}}}, {Ports: []PortRange{{6, 22, 23}}}, {Ports: []PortRange{{6, 21, 22}}},
+		{Ports: []PortRange{{17, 22, 22}}}, {Interfaces: []string{"eth0"}}, {Interfaces: []string{"eth*"}}, {VLANs: []uint16{7}}, {VLANs: []uint16{0}}, {VLANs: []uint16{7, 8}}, {Trial: true, VLANs: []uint16{7}},
+	}
+	for i, r := range all {
+		for j, o := range all {
+			if r.Equal(o) != (i == j) {
+				t.Errorf("%+v and %+v: %t", r, o, r.Equal(o))
+			}
+		}
+	}
+	if none := (*Rule)(nil); !none.Equal(&Rule{}) || !new(Rule).Equal(none) {
+		t.Error("a rule that says nothing differs from none")
+	}
+}

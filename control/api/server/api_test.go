@@ -160,7 +160,7 @@ func TestLimitOfTop(t *testing.T) {
 			t.Errorf("%q: %d and %d flows, %d sources, want %d", query, a, b, c, want)
 		}
 	}
-	if len(s.top.Trackers[0].Flows) != api.MaxTop || len(*s.top.Sources) != api.MaxTop {
+	if s.top.Trackers[0].Flows[0].Reasons != nil || len(s.top.Trackers[0].Flows) != api.MaxTop || len(*s.top.Sources) != api.MaxTop {
 		t.Error("the daemon's own value was changed")
 	}
 }

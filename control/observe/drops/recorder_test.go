@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -151,5 +152,82 @@ func TestDropsOnTrial(t *testing.T) {
 				t.Errorf("%s: %+v on trial, want %d packets", name, got.Trial, c.want)
 			}
 		}
+	}
+}
+
+// In monitor mode, what a list on trial matches is on trial, in packets and in bytes, and is not monitored.
+func TestTrialInMonitorMode(t *testing.T) {
+	d := NewRecorder(nothingListed{}, slog.New(slog.DiscardHandler))
+	now := time.Now()
+	d.Follow(Phase{Begin: now.Add(-time.Minute), Lists: []string{"tried", "enforced"}, Monitor: true, Trial: map[string]bool{"tried": true}}, true, func() (c Tally) { return c })
+	flow := func(addr string, reason verdict.Reason, list uint16, packets, bytes uint64) sketch.Flow {
+		f := sketch.Flow{Packets: packets, Bytes: bytes, Cause: sketch.Cause{Reason: uint8(reason), List: list}}
+		f.Key = key.Source(netip.MustParsePrefix(addr + "/32"))
+		return f
+	}
+	d.Report(now, &Counted{Interval: time.Second, Packets: 15, Bytes: 1700, Flows: []sketch.Flow{
+		flow("192.0.2.1", verdict.WouldBlock, 1, 3, 500), flow("192.0.2.2", verdict.Blocked, 2, 12, 1200),
+	}}, false, Tally{Lists: map[string]loader.Counter{"tried": {Packets: 3}, "enforced": {Packets: 12}}})
+	i := d.Hour.Since(now.Add(-time.Minute), now)
+	if i.Trial != (Total{3, 500}) || i.Monitored != (Total{12, 1200}) {
+		t.Errorf("on trial %+v, monitored %+v", i.Trial, i.Monitored)
+	}
+	for by, want := range map[string]map[string][2]uint64{ // packets, and those in monitor mode
+		api.ByList:   {"tried": {3, 0}, "enforced": {12, 12}},
+		api.BySource: {"192.0.2.1": {3, 0}, "192.0.2.2": {12, 12}},
+	} {
+		got, err := d.Drops(t.Context(), api.DropsQuestion{By: by, Last: time.Minute, Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Drops) != len(want) || got.MonitorPackets != 12 || got.MonitorBytes != 1200 || got.TrialPackets != 3 || got.TrialBytes != 500 || got.Other != 0 {
+			t.Errorf("by %s: %+v", by, got)
+		}
+		for _, r := range got.Drops {
+			if of := [2]uint64{r.Packets, r.MonitorPackets}; of != want[r.Key] {
+				t.Errorf("by %s: %s has %v, want %v", by, r.Key, of, want[r.Key])
+			}
+		}
+	}
+}
+
+// nothingListed is a host whose engine has no lists.
+type nothingListed struct{}
+
+func (nothingListed) Lend(_ context.Context, fn func(Active) error) error {
+	g, err := engine.Build(nil, engine.Config{})
+	if err != nil {
+		return err
+	}
+	return fn(Active{Engine: g, Monitor: true, Tracked: true})
+}
+
+// A phase goes on until its lists, their numbers, its mode or its trials change.
+func TestPhases(t *testing.T) {
+	for what, c := range map[string]struct {
+		next Phase
+		same bool
+	}{
+		"the same":       {Phase{Lists: []string{"a", "b"}, Trial: map[string]bool{"a": true}, Begin: time.Now()}, true},
+		"other numbers":  {Phase{Lists: []string{"b", "a"}, Trial: map[string]bool{"a": true}}, false},
+		"a list fewer":   {Phase{Lists: []string{"a"}, Trial: map[string]bool{"a": true}}, false},
+		"monitor mode":   {Phase{Lists: []string{"a", "b"}, Trial: map[string]bool{"a": true}, Monitor: true}, false},
+		"no trial":       {Phase{Lists: []string{"a", "b"}}, false},
+		"another trial":  {Phase{Lists: []string{"a", "b"}, Trial: map[string]bool{"b": true}}, false},
+		"a second trial": {Phase{Lists: []string{"a", "b"}, Trial: map[string]bool{"a": true, "b": true}}, false},
+	} {
+		var d Recorder
+		none := func() (c Tally) { return c }
+		d.Follow(Phase{Lists: []string{"a", "b"}, Trial: map[string]bool{"a": true}}, true, none)
+		if d.Follow(c.next, true, none); (len(d.phases) == 1) != c.same {
+			t.Errorf("%s: %d phases", what, len(d.phases))
+		}
+	}
+	var d Recorder
+	for n := range maxPhases + 3 {
+		d.Follow(Phase{Lists: []string{"a"}, Monitor: n%2 == 0, Begin: time.Unix(int64(n), 0)}, true, func() (c Tally) { return c })
+	}
+	if n := len(d.phases); n != maxPhases || d.phases[n-1].Begin.Unix() != maxPhases+2 || d.phases[0].Begin.Unix() != 3 {
+		t.Errorf("%d phases, from %v", n, d.phases[0].Begin.Unix())
 	}
 }

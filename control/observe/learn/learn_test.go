@@ -307,6 +307,38 @@ func TestLateElement(t *testing.T) {
 	}
 }
 
+// The rate of an element counts the time in which its packets were dropped: without a weight.
+func TestRate(t *testing.T) {
+	s, _ := newSet(t, 1, 2000, 6, 100)
+	l := New(Config{HalfLife: 10 * time.Minute})
+	follow(t, l, s, 0)
+	k := passing(s, 1)[0]
+	const got, lost = 100 * time.Second, 700 * time.Second // its weight
+	for range 4 {                                          // three were on their way when the first one brought the weight
+		mistake(t, l, k, 4, got)
+	}
+	e := l.elements[k]
+	if !e.hot {
+		t.Fatal("it has no weight")
+	}
+	check := func(what string, at time.Duration, exposed float64) {
+		t.Helper()
+		want := 0.5 * 16 / exposed * math.Exp2(-(at-got).Seconds()/600)
+		if rate := l.rate(e, at); math.Abs(rate/want-1) > 1e-9 {
+			t.Errorf("%s: %g packets/s, want %g", what, rate, want)
+		}
+	}
+	check("with a new weight", got, 100)
+	check("with a weight for a half-life", lost, 100)
+	l.cool(e, lost)
+	check("without it", lost, 100)
+	check("without it for a while", lost+50*time.Second, 150)
+	if err := l.heat(e, lost+50*time.Second); err != nil || !e.hot {
+		t.Fatal(err)
+	}
+	check("with a weight again", lost+time.Hour, 150)
+}
+
 // A set without a hot table, or one with as many bits as there may be, has no weights.
 func TestNoWeights(t *testing.T) {
 	s, _ := newSet(t, 1, 2000, 6, 0)

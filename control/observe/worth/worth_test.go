@@ -2,9 +2,12 @@ package worth
 
 import (
 	"net/netip"
+	"reflect"
 	"testing"
+	"time"
 
 	"weir/control/api"
+	"weir/control/history"
 	"weir/control/observe/drops"
 	"weir/filter/verdict"
 	"weir/tests/rules"
@@ -32,5 +35,23 @@ func TestCredit(t *testing.T) {
 		if got.Addresses != want.Addresses || got.AddressPackets != want.AddressPackets || got.Alone != want.Alone || got.AlonePackets != want.AlonePackets || got.Seen != want.Seen {
 			t.Errorf("%s: %+v, want %+v", got.Name, got, want)
 		}
+	}
+}
+
+// What a list has matched in a month is a sum, and with how many it has conversed in a day is the most.
+func TestMonths(t *testing.T) {
+	record := func(month time.Month, day, packets, alone, conversed int) history.Record {
+		return history.Record{Begin: time.Date(2026, month, day, 0, 0, 0, 0, time.UTC), Lists: []history.List{
+			{Name: "a", Count: history.Count{Packets: uint64(packets)}, Alone: uint64(alone), Conversed: conversed},
+			{Name: "b", Conversed: day},
+		}}
+	}
+	got := monthsOf([]history.Record{record(9, 30, 1, 2, 4), record(10, 1, 10, 20, 3), record(10, 2, 100, 200, 7), record(10, 31, 1000, 2000, 5)})
+	want := map[string][]api.MonthPackets{
+		"a": {{Month: "2026-10", Packets: 1110, Alone: 2220, Conversed: 7}, {Month: "2026-09", Packets: 1, Alone: 2, Conversed: 4}},
+		"b": {{Month: "2026-10", Conversed: 31}, {Month: "2026-09", Conversed: 30}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
