@@ -661,6 +661,28 @@ func TestInSpill(t *testing.T) {
 	}
 }
 
+// The share of entries in the spill is as planned, for as many entries as fill the lines so far.
+func TestPlannedSpill(t *testing.T) {
+	r := fixed(1)
+	for _, w := range widths {
+		n := 200_000
+		if w.bits < 21 {
+			n = int(float64(w.plan(MinKeyBits, 0, 1).Lines*lineWords*w.lanes)*w.fill) + 50_000 // the lines are enough for fewer
+		}
+		if w.bits < long.Or(15, 12) {
+			continue // some 16 million entries
+		}
+		s := newSet(t, w.plan(MinKeyBits, n, 1), randomSecret(r))
+		if err := s.Fill(Chunks(randomEntries(r, n, 1))...); err != nil {
+			t.Errorf("%d bits: %v", w.bits, err)
+			continue
+		}
+		if share := float64(s.InSpill()) / float64(n); share < 0.9*w.inSpill || share > 1.1*w.inSpill {
+			t.Errorf("%d bits: %.4f of %d entries are in the spill, planned are %.4f", w.bits, share, n, w.inSpill)
+		}
+	}
+}
+
 // A spill of fewer buckets than planned is filled, too: chance leaves an entry of some
 // millions without room in its own buckets of a planned one.
 func TestSpillMove(t *testing.T) {
