@@ -111,8 +111,8 @@ install-weir: made ## install weir, without the hub of a fleet (as root)
 	install -d -m 0755 $(DESTDIR)/etc/weir/allow.d
 	[ -e $(DESTDIR)/etc/weir/weir.yaml ] || \
 		install -m 0644 control/config/weir.yaml $(DESTDIR)/etc/weir/weir.yaml
-	[ -e $(DESTDIR)/etc/fail2ban/action.d/weir.conf ] || \
-		install -D -m 0644 cmd/weir/packaging/fail2ban.conf $(DESTDIR)/etc/fail2ban/action.d/weir.conf
+	[ -e $(DESTDIR)/etc/fail2ban/action.d/weir.py ] || \
+		install -D -m 0644 cmd/weir/packaging/fail2ban.py $(DESTDIR)/etc/fail2ban/action.d/weir.py
 	[ -n '$(DESTDIR)' ] || cmd/weir/packaging/postinstall
 
 .PHONY: install-hub

@@ -24,23 +24,25 @@ type fail2ban struct {
 	h    *host
 	dir  string
 	seen string // the file whose lines make it ban
+
+	server *exec.Cmd
 }
 
 // startFail2ban starts a server with a jail called weir that bans for a time.
 func startFail2ban(h *host, bantime string) *fail2ban {
 	h.t.Helper()
 	f := &fail2ban{h: h, dir: h.path("fail2ban"), seen: h.path("seen.log")}
-	action, err := os.ReadFile("../../cmd/weir/packaging/fail2ban.conf")
+	action, err := os.ReadFile("../../cmd/weir/packaging/fail2ban.py")
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"fail2ban.conf": fmt.Sprintf("[Definition]\nloglevel = INFO\nlogtarget = %s\nsyslogsocket = auto\nsocket = %s\npidfile = %s\ndbfile = None\ndbpurgeage = 1d\n",
-			h.path("fail2ban.log"), h.path("fail2ban.sock"), h.path("fail2ban.pid")),
+		"fail2ban.conf": fmt.Sprintf("[Definition]\nloglevel = INFO\nlogtarget = %s\nsyslogsocket = auto\nsocket = %s\npidfile = %s\ndbfile = %s\ndbpurgeage = 1d\n",
+			h.path("fail2ban.log"), h.path("fail2ban.sock"), h.path("fail2ban.pid"), h.path("fail2ban.sqlite")),
 		"filter.d/weir.conf": "[Definition]\nfailregex = ^ refused <ADDR>$\n",
-		"action.d/weir.conf": string(action),
+		"action.d/weir.py":   string(action),
 		"jail.conf": fmt.Sprintf("[weir]\nenabled = true\nbackend = polling\nlogpath = %s\nfilter = weir\nusedns = no\nmaxretry = 1\nfindtime = 10m\nbantime = %s\n"+
-			"action = weir[weir=%s, socket=%s, list=jail]\n", f.seen, bantime, releases[0].path, h.path("weir.sock")),
+			"action = weir.py[weir=%s, socket=%s, list=jail]\n", f.seen, bantime, releases[0].path, h.path("weir.sock")),
 	} {
 		path := filepath.Join(f.dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -51,22 +53,35 @@ func startFail2ban(h *host, bantime string) *fail2ban {
 		}
 	}
 	h.write("seen.log", nil)
-	c := exec.Command("fail2ban-server", append(f.files(), "-f", "start")...)
-	if err := start(c, ""); err != nil {
-		h.t.Fatal(err)
-	}
 	h.t.Cleanup(func() {
-		c.Process.Signal(syscall.SIGTERM)
-		c.Wait()
+		f.stop()
 		if log, err := os.ReadFile(h.path("fail2ban.log")); h.t.Failed() {
-			h.t.Logf("%s\n%v", log, err)
+			h.t.Logf("%.10000s\n%v", log, err)
 		}
 	})
-	h.eventually("Fail2Ban's jail", func() bool {
-		log, _ := os.ReadFile(h.path("fail2ban.log")) // to ask for the jail too early is an error there
-		return strings.Contains(string(log), "Jail 'weir' started")
-	})
+	f.start()
 	return f
+}
+
+// start starts the server, and waits until its jail has started.
+func (f *fail2ban) start() {
+	f.h.t.Helper()
+	started := func() int {
+		log, _ := os.ReadFile(f.h.path("fail2ban.log")) // to ask for the jail too early is an error there
+		return strings.Count(string(log), "Jail 'weir' started")
+	}
+	before := started()
+	f.server = exec.Command("fail2ban-server", append(f.files(), "-f", "start")...)
+	if err := start(f.server, ""); err != nil {
+		f.h.t.Fatal(err)
+	}
+	f.h.eventually("Fail2Ban's jail", func() bool { return started() > before })
+}
+
+// stop stops the server.
+func (f *fail2ban) stop() {
+	f.server.Process.Signal(syscall.SIGTERM)
+	f.server.Wait()
 }
 
 func (f *fail2ban) files() []string {
@@ -154,8 +169,61 @@ func TestFail2ban(t *testing.T) {
 	f.do("set", "weir", "bantime", "-1")
 	f.do("set", "weir", "banip", "192.0.2.8")
 	h.eventually("192.0.2.8 is banned for good", func() bool { e := h.entry("jail", "192.0.2.8"); return e != nil && e.Expires == nil })
-	if log, err := os.ReadFile(h.path("fail2ban.log")); err != nil || strings.Contains(string(log), "ERROR") {
-		t.Errorf("Fail2Ban's log has errors: %v", err)
+	f.healthy()
+}
+
+// Bans stay while Fail2Ban restarts, and are renewed by it; a reload keeps them, and unban --all
+// lifts those of the jail alone.
+func TestFail2banRestarts(t *testing.T) {
+	t.Parallel()
+	lab.Tool(t, "fail2ban-server")
+	bans := long.Or(300, 10_000)
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {jail: {}}\n")
+	h.start(releases[0])
+	f := startFail2ban(h, "1h")
+	h.succeeds("", "block", "--list", "jail", "198.18.0.1")
+	began := time.Now()
+	all := lines(addresses(commandBlock, 0, bans))
+	for some := range slices.Chunk(all, 1000) {
+		f.do(append([]string{"set", "weir", "banip"}, some...)...)
+	}
+	h.eventually("all are banned", func() bool { return h.list("jail").Manual == bans+1 })
+	t.Logf("%d bans in %v", bans, time.Since(began))
+	before := h.entry("jail", all[0])
+
+	f.do("reload")
+	began = time.Now()
+	f.stop()
+	t.Logf("Fail2Ban stopped in %v", time.Since(began))
+	if n := h.list("jail").Manual; n != bans+1 {
+		t.Errorf("after the stop, there are %d entries", n)
+	}
+	h.explain(all[bans-1], true)
+	began = time.Now()
+	f.start()
+	h.eventually("all bans are restored", func() bool {
+		log, _ := os.ReadFile(h.path("fail2ban.log"))
+		return strings.Count(string(log), "Restore Ban") >= bans
+	})
+	t.Logf("%d bans restored in %v", bans, time.Since(began))
+	h.eventually("the last one is renewed", func() bool { e := h.entry("jail", all[0]); return e != nil && !e.Added.Equal(before.Added) })
+	if e := h.entry("jail", all[0]); e.Expires == nil || e.Expires.Sub(*before.Expires).Abs() > 5*time.Second {
+		t.Errorf("restored until %v, want %v", e.Expires, before.Expires)
+	}
+	if n := h.list("jail").Manual; n != bans+1 {
+		t.Errorf("after the start, there are %d entries", n)
+	}
+	f.do("unban", "--all")
+	h.eventually("all bans are lifted", func() bool { return h.list("jail").Manual == 1 })
+	f.healthy()
+}
+
+// healthy checks that Fail2Ban has logged no errors.
+func (f *fail2ban) healthy() {
+	f.h.t.Helper()
+	if log, err := os.ReadFile(f.h.path("fail2ban.log")); err != nil || strings.Contains(string(log), "ERROR") {
+		f.h.t.Errorf("Fail2Ban's log has errors: %v", err)
 	}
 }
 
@@ -200,7 +268,5 @@ func TestFail2banDuringRestarts(t *testing.T) {
 	if waited == 0 {
 		t.Error("no ban came while no daemon ran: this test proves nothing")
 	}
-	if log, err := os.ReadFile(h.path("fail2ban.log")); err != nil || strings.Contains(string(log), "ERROR") {
-		t.Errorf("Fail2Ban's log has errors: %v", err)
-	}
+	f.healthy()
 }

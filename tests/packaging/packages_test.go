@@ -76,7 +76,7 @@ func packagesIn(t *testing.T, dir string) map[string]made {
 // contents are files of each package, where deb and rpm are alike.
 var contents = map[string][]string{
 	"weir": {
-		"/etc/fail2ban/action.d/weir.conf",
+		"/etc/fail2ban/action.d/weir.py",
 		"/etc/weir/weir.yaml",
 		"/usr/bin/weir",
 		"/usr/lib/systemd/system/weir-pins.service",
@@ -267,7 +267,7 @@ func testRPM(t *testing.T, name, version, rpm string) {
 	if i := slices.IndexFunc(found, func(name string) bool { return name == "/usr" || name == "/usr/bin" || name == "/etc" }); i >= 0 {
 		t.Errorf("has %s", found[i])
 	}
-	configured := map[string]string{"weir": "/etc/fail2ban/action.d/weir.conf\n/etc/weir/weir.yaml\n", "weir-hub": "/etc/weir-hub/hub.yaml\n"}
+	configured := map[string]string{"weir": "/etc/fail2ban/action.d/weir.py\n/etc/weir/weir.yaml\n", "weir-hub": "/etc/weir-hub/hub.yaml\n"}
 	if got := query("--configfiles"); got != configured[name] {
 		t.Errorf("configuration: %q", got)
 	}

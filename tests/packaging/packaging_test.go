@@ -106,7 +106,7 @@ func TestInstall(t *testing.T) {
 	destination := "DESTDIR=" + dir
 	runMake(t, "install", out, destination)
 	want := []string{
-		"/etc/fail2ban/action.d/weir.conf",
+		"/etc/fail2ban/action.d/weir.py",
 		"/etc/weir-hub/hub.yaml",
 		"/etc/weir/weir.yaml",
 		"/usr/local/bin/weir",
@@ -158,7 +158,7 @@ func TestInstall(t *testing.T) {
 		}
 	}
 	runMake(t, "uninstall", destination)
-	if got, want := listed(t, dir), []string{"/etc/fail2ban/action.d/weir.conf", "/etc/weir-hub/hub.yaml", "/etc/weir/weir.yaml"}; !slices.Equal(got, want) {
+	if got, want := listed(t, dir), []string{"/etc/fail2ban/action.d/weir.py", "/etc/weir-hub/hub.yaml", "/etc/weir/weir.yaml"}; !slices.Equal(got, want) {
 		t.Errorf("uninstall left %q, want %q", got, want)
 	}
 }
@@ -169,7 +169,7 @@ func TestInstallBelowPrefix(t *testing.T) {
 	where := []string{"DESTDIR=" + dir, "PREFIX=/opt/weir"}
 	runMake(t, append(where, "install", out)...)
 	want := []string{
-		"/etc/fail2ban/action.d/weir.conf",
+		"/etc/fail2ban/action.d/weir.py",
 		"/etc/systemd/system/weir-hub.service",
 		"/etc/systemd/system/weir-pins.service",
 		"/etc/systemd/system/weir.service",
