@@ -154,7 +154,8 @@ func (d *fakeDaemon) Collateral(_ context.Context, list string) (api.Collateral,
 
 func (d *fakeDaemon) Worth(context.Context) (api.ListsWorth, error) { return d.worth, d.err }
 
-func (d *fakeDaemon) Versions(_ context.Context, list string) (api.ListVersions, error) {
+func (d *fakeDaemon) Versions(_ context.Context, list string, diff ...string) (api.ListVersions, error) {
+	d.asked = strings.Join(diff, " ")
 	if d.versions == nil {
 		return api.ListVersions{}, fmt.Errorf("%w: %q", api.ErrNoList, list)
 	}

@@ -67,7 +67,7 @@ func (h *hubOf) Enforce(_ context.Context, list string, c api.EnforceChange) (ap
 
 func (h *hubOf) Reload(context.Context) (api.FleetReloaded, error) { return h.reloaded, h.failure }
 
-func (h *hubOf) Versions(_ context.Context, list string) (api.ListVersions, error) {
+func (h *hubOf) Versions(_ context.Context, list string, _ ...string) (api.ListVersions, error) {
 	if list == "none" {
 		return api.ListVersions{}, api.ErrNoList
 	}

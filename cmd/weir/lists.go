@@ -19,7 +19,7 @@ import (
 
 func newLists() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "lists",
+		Use:   "lists [--versions LIST --diff [VERSION...]]",
 		Short: "Show the lists, what they catch, and the state of their sources",
 		Long: `Shows the lists of the running daemon: their entries, how many of them are
 manual, the packets that they have caught, and when their sources were last
@@ -33,15 +33,34 @@ have dropped, "seen" the entries that they were in; of other entries it is not
 known whether a packet has matched them. "month" counts the last 30 days.
 
 With --versions, shows which contents the sources of a list have had, the active
-ones first: "weir refresh LIST --rollback" returns to those before.`,
+ones first: "weir refresh LIST --rollback" returns to those before. REFUSED are
+contents that were rolled back, or that a guard such as max_shrink has refused,
+compared with the active ones. sha256 is the checksum of the bytes that were
+fetched, as their publisher computes it.
+
+With --diff, shows the entries that were added (+) and removed (-), at most
+10,000 each: of all versions, with VERSION of that one, and with two of the
+second against the first. VERSION is the beginning of a checksum.`,
 		Example: `  weir lists
   weir lists --versions drop
+  weir lists --versions drop --diff 9aa708f8
   weir lists --worth
   weir lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
-		Args: noArgs,
 	}
 	var versions string
+	diff := c.Flags().Bool("diff", false, "with --versions, show which entries were added and removed")
 	c.Flags().StringVar(&versions, "versions", "", "show the versions of a `list`'s sources")
+	c.Args = func(c *cobra.Command, args []string) error {
+		switch {
+		case !*diff:
+			return noArgs(c, args)
+		case versions == "":
+			return usageError{errors.New("--diff: name a list with --versions LIST")}
+		case len(args) > 2:
+			return usageError{fmt.Errorf("%q: --diff compares two versions, and no more", args[2])}
+		}
+		return nil
+	}
 	_ = c.RegisterFlagCompletionFunc("versions", completeLists(1))
 	worth := c.Flags().Bool("worth", false, "show what each list adds to the others")
 	c.MarkFlagsMutuallyExclusive("versions", "worth")
@@ -52,12 +71,15 @@ ones first: "weir refresh LIST --rollback" returns to those before.`,
 		*api.ListsWorth
 	}
 	return question[answer]{
-		ask: func(c *cobra.Command, of *client.Client, _ []string) (a answer, err error) {
+		ask: func(c *cobra.Command, of *client.Client, args []string) (a answer, err error) {
+			if *diff && len(args) == 0 {
+				args = []string{""} // all
+			}
 			switch {
 			case *worth:
 				a.ListsWorth, err = of.Worth(c.Context())
 			case versions != "":
-				a.ListVersions, err = of.Versions(c.Context(), versions)
+				a.ListVersions, err = of.Versions(c.Context(), versions, args...)
 			default:
 				a.Lists, err = of.Lists(c.Context())
 			}
@@ -85,16 +107,37 @@ func printVersions(out io.Writer, of *api.ListVersions, now time.Time) {
 	fmt.Fprintf(t, "source\tsince\t%10s\t%9s\t%9s\tsha256\n", "entries", "added", "removed")
 	for _, s := range of.Sources {
 		name := s.Source
-		for i, v := range s.Versions {
-			added, removed := "-", "-"
-			if i+1 < len(s.Versions) {
+		for i, v := range slices.Concat(s.Refused, s.Versions) {
+			added, removed, state := "-", "-", ""
+			if i+1 < len(s.Refused)+len(s.Versions) {
 				added, removed = humanize.Comma(int64(v.Added)), humanize.Comma(int64(v.Removed))
 			}
-			fmt.Fprintf(t, "%s\t%s\t%10s\t%9s\t%9s\t%.12s\n", name, relative(&v.Since, now), humanize.Comma(int64(v.Entries)), added, removed, v.SHA256)
+			if v.Refusal != "" {
+				state = "  REFUSED: " + v.Refusal
+			}
+			fmt.Fprintf(t, "%s\t%s\t%10s\t%9s\t%9s\t%.12s%s\n", name, relative(&v.Since, now), humanize.Comma(int64(v.Entries)), added, removed, v.SHA256, state)
 			name = ""
 		}
 	}
 	t.Flush()
+	for _, s := range of.Sources {
+		for _, v := range slices.Concat(s.Refused, s.Versions) {
+			if v.Diff != nil {
+				fmt.Fprintf(out, "\n%s: %.12s against %.12s\n", s.Source, v.SHA256, v.Diff.From)
+				printDiff(out, "+", v.Diff.Added, v.Diff.MoreAdded)
+				printDiff(out, "-", v.Diff.Removed, v.Diff.MoreRemoved)
+			}
+		}
+	}
+}
+
+func printDiff(out io.Writer, sign string, entries []string, more int) {
+	for _, e := range entries {
+		fmt.Fprintln(out, sign, e)
+	}
+	if more > 0 {
+		fmt.Fprintf(out, "%s and %s more\n", sign, humanize.Comma(int64(more)))
+	}
 }
 
 func printLists(out io.Writer, lists []api.List, now time.Time) {

@@ -150,6 +150,37 @@ https://example.com/4.json  60s ago     120,340    119,136          0  012345678
 	}
 }
 
+// The entries of versions are shown, with those that were refused.
+func TestVersionsDiff(t *testing.T) {
+	d := &fakeDaemon{versions: &api.ListVersions{List: "drop", Sources: []api.SourceVersions{{
+		Source:   "feed.txt",
+		Versions: []api.FeedVersion{{Since: time.Now(), Entries: 3, SHA256: "0123456789abcdef"}},
+		Refused: []api.FeedVersion{{
+			Since: time.Now(), Entries: 20_003, Added: 10_002, Removed: 1, SHA256: "fedcba9876543210", Refusal: "rolled back",
+			Diff: &api.VersionDiff{From: "0123456789abcdef", Added: []string{"192.0.2.1"}, Removed: []string{"192.0.2.9"}, MoreAdded: 10_001},
+		}},
+	}}}}
+	socket := serveDaemon(t, d)
+	code, out, log := weir(t, "", "lists", "--versions", "drop", "--diff", "fedc", "--socket", socket)
+	const want = `source    since      entries      added    removed  sha256
+feed.txt  0s ago      20,003     10,002          1  fedcba987654  REFUSED: rolled back
+          0s ago           3          -          -  0123456789ab
+
+feed.txt: fedcba987654 against 0123456789ab
++ 192.0.2.1
++ and 10,001 more
+- 192.0.2.9
+`
+	if code != exitOK || log != "" || out != want || d.asked != "fedc" {
+		t.Errorf("exit code %d, asked %q\n%s%s\nwant\n%s", code, d.asked, out, log, want)
+	}
+	for _, args := range [][]string{{"--diff"}, {"--versions", "drop", "a"}, {"--versions", "drop", "--diff", "a", "b", "c"}} {
+		if code, _, _ := weir(t, "", append([]string{"lists", "--socket", socket}, args...)...); code != exitUsage {
+			t.Errorf("%q: exit code %d", args, code)
+		}
+	}
+}
+
 func TestReloadToBeConfirmed(t *testing.T) {
 	d := &fakeDaemon{}
 	socket := serveDaemon(t, d)

@@ -43,6 +43,11 @@ type ListVersions struct {
 type SourceVersions struct {
 	Source   string        `json:"source"`
 	Versions []FeedVersion `json:"versions"` // the active one first; then those before it, at most five
+
+	// Contents that the source had, and that are refused: those that an operator has returned
+	// from, the last one first, and the last ones that were not plausible. They are compared with
+	// the active version, and are known until that changes.
+	Refused []FeedVersion `json:"refused,omitempty"`
 }
 
 // FeedVersion is the contents of a source between two changes of it.
@@ -51,5 +56,22 @@ type FeedVersion struct {
 	Entries int       `json:"entries"`
 	Added   int       `json:"added"` // since the version before it
 	Removed int       `json:"removed"`
-	SHA256  string    `json:"sha256"` // of the contents
+	SHA256  string    `json:"sha256"` // of the bytes that were fetched, as the publisher computes it
+
+	Refusal string       `json:"refusal,omitempty"` // why it is refused
+	Diff    *VersionDiff `json:"diff,omitempty"`    // where asked for
 }
+
+// VersionDiff is the difference between two versions, in entries as lists have them.
+type VersionDiff struct {
+	From    string   `json:"from"` // the SHA256 of the version that it is compared with
+	Added   []string `json:"added"`
+	Removed []string `json:"removed"`
+
+	// How many entries there are beside the first MaxDiff of both.
+	MoreAdded   int `json:"more_added,omitempty"`
+	MoreRemoved int `json:"more_removed,omitempty"`
+}
+
+// MaxDiff bounds the entries that are named of a version's difference, for added and for removed ones.
+const MaxDiff = 10_000

@@ -138,7 +138,7 @@ func (d *daemon) Refresh(_ context.Context, list string, accept bool) ([]api.Fet
 	return []api.FetchOutcome{{List: list, Source: "feed", Outcome: "new", Entries: 60_000}}, nil
 }
 
-func (d *daemon) Versions(_ context.Context, list string) (api.ListVersions, error) {
+func (d *daemon) Versions(_ context.Context, list string, _ ...string) (api.ListVersions, error) {
 	if list == "none" {
 		return api.ListVersions{}, nil
 	}

@@ -85,6 +85,7 @@ func (f *Feed) attempt(ctx context.Context, s *source, why occasion) (Outcome, e
 	if ctx.Err() != nil {
 		return o, ctx.Err()
 	}
+	f.rememberRefused(s, c, old, err)
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	s.mu.Lock()

@@ -150,12 +150,13 @@ func (f *Feed) promote(s *source, c *contents) error {
 	if c.RolledBack.IsZero() {
 		_ = os.Remove(rejectedPath(s.saved))
 	}
+	s.forgetRefused(c)
 	return nil
 }
 
 // beside returns the paths of the files beside the saved contents.
 func (s *source) beside() []string {
-	return []string{agesPath(s.saved), versionsPath(s.saved), rejectedPath(s.saved)}
+	return []string{agesPath(s.saved), versionsPath(s.saved), rejectedPath(s.saved), refusedPath(s.saved)}
 }
 
 // forgetNext removes complete contents that do not replace the saved ones, where it can.

@@ -1,15 +1,22 @@
 package feed
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash"
 	"io"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"weir/control/api"
+	"weir/control/durable"
 	"weir/control/list"
 	"weir/control/list/listfile"
 )
@@ -22,7 +29,8 @@ import (
 // version describes a version.
 type version struct {
 	api.FeedVersion
-	Whole bool `json:"whole,omitempty"` // the first part has all entries
+	Saved string `json:"saved,omitempty"` // the checksum of the saved contents, where those were not fetched
+	Whole bool   `json:"whole,omitempty"` // the first part has all entries
 }
 
 const (
@@ -36,6 +44,10 @@ const (
 
 // ErrNoVersion is the error of a rollback of a list whose last version is not known.
 var ErrNoVersion = errors.New("no version before the active one is known")
+
+// refusedPath is where the last contents are that were not plausible: a pair of entries to add to
+// the active contents, and to remove from them.
+func refusedPath(saved string) string { return saved + ".refused" }
 
 func versionsPath(saved string) string { return saved + ".versions" }
 
@@ -123,14 +135,14 @@ func (f *Feed) rememberVersion(s *source, c, former *contents, delta list.Delta)
 		return
 	case delta.Len() == 0: // other bytes, the same entries
 		active, all = all[0], all[1:]
-		active.SHA256 = c.SHA256
+		active.SHA256, active.Saved = c.SHA256, ""
 	case !c.RolledBack.IsZero(): // to the version before, which is active again
 		if len(all) < 2 {
 			return
 		}
 		pair, at = 1, old.Files[0].Bytes+old.Files[1].Bytes
 		active, all = all[1], all[2:]
-		active.SHA256, active.Whole = c.SHA256, false
+		active.Saved, active.Whole = c.SHA256, false
 	default:
 		if all[0].Whole = former.entries.Len() < delta.Len(); all[0].Whole {
 			w.add(former.entries, nil)
@@ -160,7 +172,11 @@ func (f *Feed) rememberVersion(s *source, c, former *contents, delta list.Delta)
 }
 
 func versionOf(c *contents, since time.Time) version {
-	return version{FeedVersion: api.FeedVersion{Since: since, Entries: c.entries.Len(), SHA256: c.SHA256}}
+	v := version{FeedVersion: api.FeedVersion{Since: since, Entries: c.entries.Len(), SHA256: c.SHA256}}
+	if c.Plain { // the bytes that were fetched are gone
+		v.SHA256, v.Saved = "", c.SHA256
+	}
+	return v
 }
 
 // parted returns the number of entries in the parts of a version, given the one after it.
@@ -178,7 +194,7 @@ func openBeside(path string, c *contents) *saved {
 		if err != nil || f == nil {
 			continue
 		}
-		if len(f.Versions) > 0 && f.Versions[0].SHA256 == c.SHA256 {
+		if len(f.Versions) > 0 && cmp.Or(f.Versions[0].Saved, f.Versions[0].SHA256) == c.SHA256 {
 			return f
 		}
 		f.file.Close()
@@ -202,9 +218,12 @@ func (s *source) openVersions(c *contents) (*saved, []version) {
 	return nil, []version{versionOf(c, since)}
 }
 
-// Versions returns the versions of the sources that have been read.
-func (f *Feed) Versions() []api.SourceVersions {
-	all := []api.SourceVersions{}
+// Versions returns the versions of the sources that have been read. With "" for diff, each has its
+// difference to the one before, and refused ones to the active one; with the beginning of a
+// checksum, that version alone; with two, the second has its difference to the first. Versions
+// fails with [ErrNoVersion] where there is no such version.
+func (f *Feed) Versions(diff ...string) ([]api.SourceVersions, error) {
+	all, found := []api.SourceVersions{}, false
 	for _, s := range f.sources {
 		s.mu.Lock()
 		c := s.current
@@ -212,17 +231,116 @@ func (f *Feed) Versions() []api.SourceVersions {
 		if c == nil || !f.hasVersions(s) {
 			continue
 		}
-		old, versions := s.openVersions(c)
-		if old != nil {
-			old.file.Close()
+		one, versions, err := s.versions(c, len(diff) > 0)
+		if err != nil {
+			return nil, err
 		}
-		one := api.SourceVersions{Source: s.name}
-		for _, v := range versions {
-			one.Versions = append(one.Versions, v.FeedVersion)
+		differ := func(to, from int) {
+			found = true
+			d := versions[to].entries.Diff(versions[from].entries)
+			v := &versions[to].FeedVersion
+			v.Diff = &api.VersionDiff{From: versions[from].SHA256}
+			v.Diff.Added, v.Diff.MoreAdded = textOf(d.Add)
+			v.Diff.Removed, v.Diff.MoreRemoved = textOf(d.Remove)
 		}
-		all = append(all, one)
+		active := len(versions) - one
+		at := func(beginning string) int {
+			return slices.IndexFunc(versions, func(v refused) bool { return strings.HasPrefix(v.SHA256, beginning) })
+		}
+		before := func(i int) int { return max(i+1, active) }
+		switch {
+		case len(diff) == 1 && diff[0] == "":
+			found = true
+			for i := range versions {
+				if before(i) < len(versions) {
+					differ(i, before(i))
+				}
+			}
+		case len(diff) == 1:
+			if i := at(diff[0]); i >= 0 && before(i) < len(versions) {
+				differ(i, before(i))
+			}
+		case len(diff) > 1:
+			if from, to := at(diff[0]), at(diff[1]); from >= 0 && to >= 0 {
+				differ(to, from)
+			}
+		}
+		of := api.SourceVersions{Source: s.name}
+		for i, v := range versions {
+			if i < active {
+				of.Refused = append(of.Refused, v.FeedVersion)
+			} else {
+				of.Versions = append(of.Versions, v.FeedVersion)
+			}
+		}
+		all = append(all, of)
 	}
-	return all
+	if len(diff) > 0 && !found {
+		return nil, fmt.Errorf("%w: none with a checksum that begins with %s has one before it", ErrNoVersion, strings.Join(diff, ", "))
+	}
+	return all, nil
+}
+
+// versions returns the refused versions of a source, then the active one and those before it, and how
+// many these are. They have entries where these are wanted.
+func (s *source) versions(c *contents, wanted bool) (kept int, all []refused, err error) {
+	for _, path := range []string{rejectedPath(s.saved), refusedPath(s.saved)} {
+		was := openBeside(path, c)
+		if was == nil {
+			continue
+		}
+		defer was.file.Close()
+		if !wanted {
+			for _, v := range was.Versions[1:] {
+				all = append(all, refused{version: v})
+			}
+			continue
+		}
+		some, err := was.refused(c)
+		if err != nil {
+			return 0, nil, err
+		}
+		all = append(all, some...)
+	}
+	old, versions := s.openVersions(c)
+	if old != nil {
+		defer old.file.Close()
+		if wanted {
+			if err := old.check(); err != nil {
+				return 0, nil, err
+			}
+		}
+	}
+	entries := c.entries
+	for i, v := range versions {
+		if wanted && i > 0 {
+			parts, err := old.pair(i - 1)
+			if err != nil {
+				return 0, nil, err
+			}
+			before := entries
+			if entries = parts[0]; !v.Whole {
+				entries, _ = before.Apply(list.Delta{Add: parts[0], Remove: parts[1]})
+			}
+		}
+		all = append(all, refused{v, entries})
+	}
+	return len(versions), all, nil
+}
+
+// textOf returns the first entries of a set as text, and how many more there are.
+func textOf(set *list.Set) (first []string, more int) {
+	first = []string{}
+	in, out := io.Pipe()
+	go func() {
+		_, err := listfile.Plain(set).WriteTo(out)
+		out.CloseWithError(err)
+	}()
+	defer in.Close()
+	for lines := bufio.NewScanner(in); len(first) < api.MaxDiff && lines.Scan(); {
+		first = append(first, lines.Text())
+	}
+	return first, set.Len() - len(first)
 }
 
 // Rollback returns to the version before the last change: of the source that has changed last.
@@ -339,15 +457,19 @@ func (s *source) before(c *contents, to io.Writer) (*contents, error) {
 	w := writeParts(rejectedPath(s.saved), before)
 	defer w.to.discard()
 	w.Versions = []version{versionOf(before, now)}
-	for _, other := range append([]*list.Set{c.entries}, rejected[:min(len(rejected), maxVersions-1)]...) {
-		d := other.Diff(entries)
+	rejected = append([]refused{{all[0], c.entries}}, rejected[:min(len(rejected), maxVersions-1)]...)
+	rejected[0].Refusal, rejected[0].Saved = "rolled back at "+now.UTC().Format(time.RFC3339), ""
+	for _, other := range rejected {
+		d := other.entries.Diff(entries)
+		other.Added, other.Removed = d.Add.Len(), d.Remove.Len()
+		w.Versions = append(w.Versions, other.version)
 		w.add(d.Add, d.Remove)
 	}
 	return before, w.finish()
 }
 
 // rejected returns the contents that an operator has returned from to those that are active.
-func (s *source) rejected(c *contents) (all []*list.Set, err error) {
+func (s *source) rejected(c *contents) (all []refused, err error) {
 	if c == nil || c.RolledBack.IsZero() {
 		return nil, nil
 	}
@@ -357,18 +479,67 @@ func (s *source) rejected(c *contents) (all []*list.Set, err error) {
 		return nil, fail(Damaged, "%s: the refused contents are not known (refresh --accept takes those of the source)", path)
 	}
 	defer f.file.Close()
-	if err := f.check(); err != nil {
+	return f.refused(c)
+}
+
+// refused are contents that a source had, and that were not taken or not kept.
+type refused struct {
+	version
+	entries *list.Set
+}
+
+// refused returns the contents in a file beside the active ones.
+func (s *saved) refused(c *contents) (all []refused, err error) {
+	if len(s.Versions) != 1+len(s.Files)/2 {
+		return nil, fail(Damaged, "%s: %d versions of %d parts", s.file.Name(), len(s.Versions), len(s.Files))
+	}
+	if err := s.check(); err != nil {
 		return nil, err
 	}
-	for n := range len(f.Files) / 2 {
-		d, err := f.pair(n)
+	for n, v := range s.Versions[1:] {
+		d, err := s.pair(n)
 		if err != nil {
 			return nil, err
 		}
-		other, _ := c.entries.Apply(list.Delta{Add: d[0], Remove: d[1]})
-		all = append(all, other)
+		entries, _ := c.entries.Apply(list.Delta{Add: d[0], Remove: d[1]})
+		all = append(all, refused{v, entries})
 	}
 	return all, nil
+}
+
+// rememberRefused saves contents that a guard has refused for their entries, so that an operator
+// can look at these. Its errors change nothing: the caller reports the refusal.
+func (f *Feed) rememberRefused(s *source, c, old *contents, err error) {
+	var o Outcome
+	if o.fail(err); c == nil || old == nil || !f.hasVersions(s) || o.Failure != Shrunk && o.Failure != Grown && o.Failure != Refused {
+		return
+	}
+	if was := openBeside(refusedPath(s.saved), old); was != nil {
+		defer was.file.Close()
+		if v := was.Versions; len(v) == 2 && v[1].SHA256 == c.SHA256 && v[1].Refusal == o.Err.Error() {
+			return
+		}
+	}
+	w := writeParts(refusedPath(s.saved), old)
+	defer w.to.discard()
+	d := c.entries.Diff(old.entries)
+	one := versionOf(c, c.Read)
+	one.Added, one.Removed, one.Refusal = d.Add.Len(), d.Remove.Len(), o.Err.Error()
+	w.Versions = []version{versionOf(old, old.Read), one}
+	w.add(d.Add, d.Remove)
+	if w.finish() == nil {
+		_ = durable.Rename(next(refusedPath(s.saved)), refusedPath(s.saved)) // else it is found beside it
+	}
+}
+
+// forgetRefused removes refused contents that were compared with others than those that are active.
+func (s *source) forgetRefused(c *contents) {
+	if was := openBeside(refusedPath(s.saved), c); was != nil {
+		was.file.Close()
+		return
+	}
+	_ = os.Remove(refusedPath(s.saved))
+	_ = os.Remove(next(refusedPath(s.saved)))
 }
 
 // rejects reports whether contents are like others that an operator has returned from: at least
@@ -377,7 +548,7 @@ func (s *source) rejected(c *contents) (all []*list.Set, err error) {
 func (s *source) rejects(old, c *contents) (bool, error) {
 	rejected, err := s.rejected(old)
 	for _, other := range rejected {
-		d := other.Diff(old.entries)
+		d := other.entries.Diff(old.entries)
 		undone := d.Add.Diff(c.entries).Add.Len() + d.Remove.Len() - d.Remove.Diff(c.entries).Add.Len()
 		if 2*undone <= d.Len() {
 			return true, nil

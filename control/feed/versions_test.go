@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"weak"
 
+	"weir/control/api"
 	"weir/control/durable/durabletest"
 	"weir/control/list/listfile"
 	"weir/tests/long"
@@ -34,6 +36,72 @@ func plainOf(t *testing.T, f *Feed) string {
 		t.Fatal(err)
 	}
 	return b.String()
+}
+
+// versionsOf returns the versions of the only source.
+func versionsOf(t *testing.T, f *Feed) []api.FeedVersion {
+	t.Helper()
+	all, err := f.Versions()
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	return all[0].Versions
+}
+
+// What versions contained can be asked, also of those that were refused by an operator or a
+// guard, by the checksum that their publisher computes, and after a restart.
+func TestVersionDiffs(t *testing.T) {
+	durabletest.WithoutSyncs(t)
+	of := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+	first, second, shrunk := "# 1\n"+lines4(1, 2, 3, 4), "# 2\n"+lines4(1, 2, 3, 4, 5, 6), "# 3\n"+lines4(9)
+	dir, s := t.TempDir(), serve(t, text(first))
+	c := named("list", Format{}, from(s))
+	c.MaxShrink = DefaultMaxShrink
+	f := mustOpen(t, c, dir)
+	fetch(t, f)
+	s.now(text(second))
+	fetch(t, f)
+	s.now(text(shrunk))
+	fetch(t, f)
+	check := func(when, diff string, want ...string) {
+		t.Helper()
+		all, err := f.Versions(diff)
+		var got []string
+		if err == nil {
+			for _, v := range slices.Concat(all[0].Refused, all[0].Versions) {
+				if v.Diff == nil {
+					got = append(got, v.SHA256)
+				} else {
+					got = append(got, fmt.Sprintf("%s %v %v %.8s of %s", v.SHA256, v.Diff.Added, v.Diff.Removed, v.Refusal, v.Diff.From))
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\n%s\nwant\n%s\n%v", when, strings.Join(got, "\n"), strings.Join(want, "\n"), err)
+		}
+	}
+	for _, when := range []string{"at once", "after a restart"} {
+		check(when, "", of(shrunk)+" [192.0.2.9] [192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6] 1 entrie of "+of(second),
+			of(second)+" [192.0.2.5 192.0.2.6] []  of "+of(first), of(first))
+		check(when, of(second)[:9], of(shrunk), of(second)+" [192.0.2.5 192.0.2.6] []  of "+of(first), of(first))
+		f = mustOpen(t, c, dir)
+	}
+	if all, err := f.Versions(of(second), of(shrunk)); err != nil || len(all[0].Refused[0].Diff.Removed) != 6 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if _, err := f.Versions("none"); !errors.Is(err, ErrNoVersion) {
+		t.Error(err)
+	}
+	rollBack(t, f)
+	s.now(text(second))
+	fetch(t, f)
+	for _, when := range []string{"rolled back", "rolled back, and restarted"} {
+		check(when, "", of(second)+" [192.0.2.5 192.0.2.6] [] rolled b of "+of(first), of(first))
+		f = mustOpen(t, c, dir)
+	}
+	s.now(text(lines4(1, 2, 3, 4, 7)))
+	fetch(t, f)
+	check("other contents", "", of(lines4(1, 2, 3, 4, 7))+" [192.0.2.7] []  of "+of(first), of(first))
 }
 
 // rollBack returns to the version before, and keeps it.
@@ -188,7 +256,7 @@ func TestVersions(t *testing.T) {
 			if len(model) == 0 {
 				continue
 			}
-			all := f.Versions()[0].Versions
+			all := versionsOf(t, f)
 			if len(all) != len(model) {
 				t.Fatalf("%d versions, want %d", len(all), len(model))
 			}
@@ -210,7 +278,7 @@ func TestVersions(t *testing.T) {
 				t.Fatalf("rolled back to\n%swant\n%s", got, want)
 			}
 			model = model[1:]
-			if all := f.Versions()[0].Versions; len(all) != len(model) {
+			if all := versionsOf(t, f); len(all) != len(model) {
 				t.Fatalf("after a rollback, %d versions, want %d", len(all), len(model))
 			}
 		}

@@ -235,12 +235,16 @@ func (r *Reader) Refresh(ctx context.Context, list string, accept bool) (outcome
 }
 
 // Versions implements [weir/control/api/server.Versioner].
-func (r *Reader) Versions(ctx context.Context, list string) (api.ListVersions, error) {
+func (r *Reader) Versions(ctx context.Context, list string, diff ...string) (api.ListVersions, error) {
 	f, err := r.versioned(ctx, list, nil)
 	if err != nil {
 		return api.ListVersions{}, err
 	}
-	return api.ListVersions{List: list, Sources: f.Versions()}, nil
+	sources, err := f.Versions(diff...)
+	if errors.Is(err, feed.ErrNoVersion) {
+		err = &api.BadRequest{Err: fmt.Errorf("list %s: %w", list, err)}
+	}
+	return api.ListVersions{List: list, Sources: sources}, err
 }
 
 // Rollback implements [weir/control/api/server.Versioner].

@@ -189,9 +189,15 @@ func (c *Client) Worth(ctx context.Context) (*api.ListsWorth, error) {
 	return Get[api.ListsWorth](ctx, c, contract.WorthPath)
 }
 
-// Versions returns the versions of a list's sources.
-func (c *Client) Versions(ctx context.Context, list string) (*api.ListVersions, error) {
-	return Get[api.ListVersions](ctx, c, strings.Replace(contract.VersionsPath, "{list}", url.PathEscape(list), 1))
+// Versions returns the versions of a list's sources. With "" for diff, each has its difference to
+// the one before; with the beginning of a checksum, that version alone; with two, the second
+// version has its difference to the first.
+func (c *Client) Versions(ctx context.Context, list string, diff ...string) (*api.ListVersions, error) {
+	path := strings.Replace(contract.VersionsPath, "{list}", url.PathEscape(list), 1)
+	if len(diff) == 0 {
+		return Get[api.ListVersions](ctx, c, path)
+	}
+	return Ask[api.ListVersions](ctx, c, http.MethodGet, path+"?"+url.Values{contract.DiffParameter: diff}.Encode(), nil)
 }
 
 // Rollback returns to the contents of a list before the last change of its sources. It fails

@@ -440,7 +440,7 @@ type (
 		Flush(ctx context.Context, list string, c api.FlushChange) (api.Changed, error)
 		Export(ctx context.Context, list, format string) (api.Export, error)
 		Refresh(ctx context.Context, list string, accept bool) ([]api.FetchOutcome, error)
-		Versions(ctx context.Context, list string) (api.ListVersions, error)
+		Versions(ctx context.Context, list string, diff ...string) (api.ListVersions, error)
 		Worth(context.Context) (api.ListsWorth, error)
 		Collateral(context.Context, string) (api.Collateral, error)
 		Rollback(ctx context.Context, list string) (api.FetchOutcome, error)

@@ -95,7 +95,7 @@ func controlRoutes(c Daemon) []route {
 func versionRoutes(v Versioner) []route {
 	return []route{
 		{http.MethodGet, contract.VersionsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			all, err := v.Versions(q.Context(), q.PathValue("list"))
+			all, err := v.Versions(q.Context(), q.PathValue("list"), q.URL.Query()[contract.DiffParameter]...)
 			all.Sources = list(all.Sources)
 			return all, err
 		}},

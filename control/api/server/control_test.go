@@ -98,7 +98,7 @@ func (c *control) Worth(context.Context) (api.ListsWorth, error) {
 	return api.ListsWorth{Tracked: true, Lists: []api.ListWorth{{Name: "x", Action: api.Block, Seen: 3}}}, c.ask("worth")
 }
 
-func (c *control) Versions(_ context.Context, list string) (api.ListVersions, error) {
+func (c *control) Versions(_ context.Context, list string, _ ...string) (api.ListVersions, error) {
 	sources := []api.SourceVersions{{Source: "x", Versions: []api.FeedVersion{{Entries: 2, Added: 1, Removed: 1}}}}
 	return api.ListVersions{List: list, Sources: sources}, c.ask("versions " + list)
 }

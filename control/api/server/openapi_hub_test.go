@@ -40,7 +40,7 @@ func (hubStub) Change(context.Context, api.Change) (api.FleetChanged, error) {
 	return api.FleetChanged{}, nil
 }
 
-func (h hubStub) Versions(context.Context, string) (v api.ListVersions, err error) {
+func (h hubStub) Versions(context.Context, string, ...string) (v api.ListVersions, err error) {
 	if h.whole {
 		v.Sources = []api.SourceVersions{{Versions: []api.FeedVersion{{}}}}
 	}

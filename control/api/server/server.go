@@ -129,7 +129,7 @@ type Refresher interface {
 // Versioner remembers the contents that lists had before.
 type Versioner interface {
 	// Versions returns those of a list's sources.
-	Versions(ctx context.Context, list string) (api.ListVersions, error)
+	Versions(ctx context.Context, list string, diff ...string) (api.ListVersions, error)
 	// Rollback returns to the contents before the last change of a list's sources.
 	Rollback(ctx context.Context, list string) (api.FetchOutcome, error)
 }

@@ -76,6 +76,10 @@ const PlacesParameter = "places"
 // ConfirmParameter of a reload says in how many seconds it has to be confirmed.
 const ConfirmParameter = "confirm_seconds"
 
+// DiffParameter of a list's versions names a version by the beginning of its checksum; it may be
+// repeated.
+const DiffParameter = "diff"
+
 // NodeParameter names a node of a fleet; it may be repeated.
 const NodeParameter = "node"
 
