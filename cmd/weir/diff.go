@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -97,7 +98,15 @@ func readSet(c *cobra.Command, file string, format feed.Format, o listfile.Optio
 		fmt.Fprintf(c.ErrOrStderr(), "%v; bad lines in %s, which do not count: %d of %d\n",
 			report.Errors[0], report.File, report.Bad, report.Lines)
 	}
+	printLeftOut(c, report)
 	return entries.Set(), nil
+}
+
+// printLeftOut says what of a file is no entry by the grammar of its format.
+func printLeftOut(c *cobra.Command, r listfile.Report) {
+	if left := r.Skipped(); len(left) > 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "%s: left out by the format: %s\n", r.File, strings.Join(left, ", "))
+	}
 }
 
 // printDelta prints a line for each entry, in the order of the entries.

@@ -307,6 +307,7 @@ func readImport(c *cobra.Command, path string, format feed.Format, o listfile.Op
 	for _, bad := range report.Errors {
 		fmt.Fprintln(c.ErrOrStderr(), bad.Error())
 	}
+	printLeftOut(c, report)
 	switch {
 	case report.Bad > 0:
 		return nil, fmt.Errorf("%s: bad lines: %d; nothing was changed", name, report.Bad)

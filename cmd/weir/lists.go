@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -301,6 +302,9 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 			bad += ", the first: " + f.FirstBad[0]
 		}
 		all = append(all, bad)
+	}
+	if len(f.LeftOut) > 0 {
+		all = append(all, "left out by the format: "+strings.Join(f.LeftOut, ", "))
 	}
 	if f.RolledBack != nil {
 		all = append(all, fmt.Sprintf("ROLLED BACK %s: what the source had then is refused, until it has something else or refresh --accept takes it", relative(f.RolledBack, now)))

@@ -18,8 +18,9 @@ type FeedSource struct {
 	// When an operator has returned to these entries; what the source had then is refused.
 	RolledBack *time.Time `json:"rolled_back,omitempty"`
 
-	BadLines int      `json:"bad_lines"`       // left out
-	FirstBad []string `json:"first_bad_lines"` // of those, with their places
+	BadLines int      `json:"bad_lines"`          // left out
+	FirstBad []string `json:"first_bad_lines"`    // of those, with their places
+	LeftOut  []string `json:"left_out,omitempty"` // what is no entry by the grammar of the format, with numbers
 }
 
 // None is the outcome of a source that was not read yet, and of which nothing is saved.

@@ -236,7 +236,7 @@ func showDefaults(t *testing.T, sections reflect.Value) {
 // TestExample checks that the example's comments state the defaults.
 func TestExample(t *testing.T) {
 	c, d := parse(t, everything()), Default()
-	if len(c.Lists) != 17 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
+	if len(c.Lists) != 20 || c.API.TLS.ClientCA == "" || len(c.Trackers) != 2 || len(c.Interfaces) != 6 {
 		t.Fatalf("not all is there: %+v", c)
 	}
 	policed := element(reflect.TypeFor[police.Spec]()).Interface().(police.Spec)

@@ -243,7 +243,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[feed.Country]():           text(`^[A-Z]{2}$`),
 		reflect.TypeFor[feed.ASN]():               text(`^(AS)?[0-9]+$`),
 		reflect.TypeFor[feed.SHA256]():            text(`^[0-9a-fA-F]{64}$`),
-		reflect.TypeFor[feed.Separator]():         text(`^[^\r\n"]$`),
+		reflect.TypeFor[feed.Separator]():         text(`^([^\r\n"]|\\t)$`),
 		reflect.TypeFor[Address]():                text(`:[0-9]+$`),
 		reflect.TypeFor[verdict.FailsafePort]():   text(`^((tcp|udp|sctp)/[0-9]+|[0-9]+/(tcp|udp|sctp))$`),
 		reflect.TypeFor[verdict.FailsafeICMP]():   enum("errors", "echo-request", "echo-reply"),

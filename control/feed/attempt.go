@@ -326,6 +326,10 @@ func (f *Feed) read(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	if reports != nil {
 		c.reports = reports
 	}
+	if b.unreadable.Bad > 0 {
+		b.unreadable.File = s.name
+		c.reports = append(c.reports, b.unreadable)
+	}
 	// Verify before reporting a parse error, of which a bad checksum may be the
 	// reason.
 	var bad error

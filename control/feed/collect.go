@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
+
+	"go4.org/netipx"
 
 	"weir/control/list"
 	"weir/control/list/listfile"
@@ -142,6 +146,78 @@ func (c *collector) value(at place, v string) {
 	if len(c.values) >= bulk {
 		c.flush()
 	}
+}
+
+// scopes are those of CrowdSec's decisions that are no addresses.
+var scopes = []string{"country", "as", "session", "username"}
+
+// scoped takes a value that may begin with its scope, as in Ip:192.0.2.1.
+func (c *collector) scoped(at place, v string) {
+	if scope, of, ok := strings.Cut(v, ":"); ok {
+		switch scope = strings.ToLower(scope); {
+		case scope == "ip" || scope == "range":
+			v = of
+		case slices.Contains(scopes, scope):
+			c.leave("values of scope " + scope)
+			return
+		}
+	}
+	c.value(at, v)
+}
+
+// span takes an address, a prefix or a range, as other programs write it: they mask host bits.
+// Each address stands for the network of that many bits around it; 0: for itself.
+func (c *collector) span(at place, line, text string, bits int) {
+	if strings.Trim(text, "0123456789abcdefABCDEF.:/-") != "" {
+		c.bad(at, line, errors.New("not an address"))
+		return
+	}
+	a, err := netip.ParseAddr(text)
+	p, noPrefix := netip.ParsePrefix(text)
+	r, noRange := netipx.ParseIPRange(text)
+	switch {
+	case noRange == nil && isMaskOf(r.To(), r.From()):
+		c.bad(at, line, fmt.Errorf("the range ends in a netmask: write %v/%d", r.From(), maskBits(r.To())))
+		return
+	case err == nil && bits == 0:
+	case err == nil:
+		r = netipx.IPRangeFrom(a, a)
+	case noPrefix == nil:
+		text, r = p.Masked().String(), netipx.RangeOfPrefix(p.Masked())
+	case noRange != nil && strings.Contains(text, "-") && !strings.Contains(text, ":") && strings.Count(text, ".") != 6:
+		c.bad(at, line, errNoRange) // the list format may read it as something else
+		return
+	case noRange != nil:
+		bits = 0 // whose error is that of the list format
+	}
+	if bits > 0 {
+		low, err := r.From().Prefix(bits)
+		high, _ := r.To().Prefix(bits)
+		if err != nil {
+			c.bad(at, line, err)
+			return
+		}
+		if text = low.String(); low != high {
+			text = low.Addr().String() + "-" + netipx.PrefixLastIP(high).String()
+		}
+	}
+	c.value(at, text)
+}
+
+// maxReasons bounds the reasons for which values are left out, which may have names of the text.
+const maxReasons = 20
+
+// leave counts what is no entry, by the grammar of its format, under a reason.
+func (c *collector) leave(reason string) { leave(&c.report, reason) }
+
+func leave(r *listfile.Report, reason string) {
+	if r.LeftOut == nil {
+		r.LeftOut = make(map[string]int)
+	}
+	if _, known := r.LeftOut[reason]; !known && len(r.LeftOut) >= maxReasons {
+		reason = "others"
+	}
+	r.LeftOut[reason]++
 }
 
 func notPrintable(r rune) bool { return r < ' ' || r > '~' }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -26,7 +27,7 @@ import (
 var crowdSecFormat = format{
 	Description: Description{
 		Name: "crowdsec", Example: "crowdsec", About: "the decisions of CrowdSec's local API",
-		Grammar: "A source is the URL of [the API](integrations.md). Bans of addresses and ranges are entries. Other decisions, and simulated ones, are left out.",
+		Grammar: "A source is the URL of [the API](integrations.md). Bans of addresses and ranges are entries. Other decisions, and simulated ones, are left out; a ban that cannot be read is bad.",
 	},
 	api: true,
 }
@@ -103,13 +104,16 @@ func (s *source) stream(ctx context.Context, w *listfile.Work) (*body, error) {
 	}
 	left := int64(s.MaxBytes)
 	shift := w.Begin()
-	next, deleted, err := before.update(&input{r: a, left: &left, to: io.Discard, work: w, shift: shift}, s.maxEntries(CrowdSec, memory()), time.Now())
+	next, deleted, bad, err := before.update(&input{r: a, left: &left, to: io.Discard, work: w, shift: shift}, s.maxEntries(CrowdSec, memory()), time.Now())
 	shift.End()
 	switch {
 	case w.Err() != nil:
 		return nil, s.ended(w)
 	case err != nil:
 		return nil, err
+	}
+	if all && len(bad) > 0 && len(next) == 0 { // something else than CrowdSec's API
+		return nil, fail(Garbage, "%w", slices.Collect(maps.Values(bad))[0])
 	}
 	for value, d := range next {
 		if known, ok := s.decisions[value]; ok {
@@ -128,7 +132,17 @@ func (s *source) stream(ctx context.Context, w *listfile.Work) (*body, error) {
 		_, renewed := next[value]
 		return !renewed && !gone[value]
 	})
-	b.taken = func() { s.decisions, s.synced = next, all || !missed }
+	if !all { // the API sends those once
+		for value, err := range s.unreadable {
+			if _, renewed := next[value]; !renewed && !gone[value] {
+				bad[value] = err
+			}
+		}
+	}
+	for _, value := range slices.Sorted(maps.Keys(bad)) {
+		addBad(&b.unreadable, 0, value, bad[value])
+	}
+	b.taken = func() { s.decisions, s.unreadable, s.synced = next, bad, all || !missed }
 	return b, nil
 }
 
@@ -136,93 +150,68 @@ func (s *source) stream(ctx context.Context, w *listfile.Work) (*body, error) {
 // be enforced, at most the given number of each.
 func readDecisions(src *input, most int) (added, deleted []decision, err error) {
 	text := &lines{r: src}
-	dec := json.NewDecoder(text)
-	token := func() (json.Token, error) {
-		text.begin(dec.InputOffset())
-		return dec.Token()
-	}
+	p := newDocument(text, text)
+	found := 0
 	list := func(to *[]decision) error { // null is an empty one
-		t, err := token()
-		if err != nil || t == nil {
-			return err
-		}
-		if t != json.Delim('[') {
-			return fmt.Errorf("%.60q instead of a list of decisions", fmt.Sprint(t))
-		}
-		for dec.More() {
+		found++
+		return p.arrayOrNull(func() error {
 			var d decision
-			text.begin(dec.InputOffset())
-			if err := dec.Decode(&d); err != nil {
+			if err := p.value(&d); errors.As(err, new(*json.UnmarshalTypeError)) {
+				d = decision{Type: "ban", Scope: "ip", Value: d.Value} // without a duration: unreadable
+			} else if err != nil {
 				return err
 			}
 			if !d.enforceable() {
-				continue
+				return nil
 			}
 			if len(*to) == most {
 				return fail(TooLarge, "more than %d decisions (raise max_entries to accept it)", most)
 			}
-			*to = append(*to, decision{Value: d.Value, Duration: d.Duration, Origin: said(d.Origin), Scenario: said(d.Scenario)})
+			*to = append(*to, decision{Value: strings.TrimSpace(d.Value), Duration: d.Duration, Origin: said(d.Origin), Scenario: said(d.Scenario)})
+			return nil
+		})
+	}
+	err = p.object(func(name string) error {
+		switch {
+		case strings.EqualFold(name, "new"):
+			return list(&added)
+		case strings.EqualFold(name, "deleted"):
+			return list(&deleted)
 		}
-		_, err = token()
-		return err
-	}
-	found := 0
-	t, err := token()
-	if err == nil && t != json.Delim('{') {
-		err = fmt.Errorf("%.60q instead of an object", fmt.Sprint(t))
-	}
-	for err == nil && dec.More() {
-		if t, err = token(); err != nil {
-			break
-		}
-		switch t, _ := t.(string); {
-		case strings.EqualFold(t, "new"):
-			found |= 1
-			err = list(&added)
-		case strings.EqualFold(t, "deleted"):
-			found |= 2
-			err = list(&deleted)
-		default:
-			var other json.RawMessage
-			text.begin(dec.InputOffset())
-			err = dec.Decode(&other)
-		}
-	}
-	if err == nil {
-		_, err = token()
-	}
+		return p.skip()
+	})
 	switch {
 	case src.err != nil && src.err != io.EOF:
 		return nil, nil, src.err
-	case err == io.EOF:
-		return nil, nil, io.ErrUnexpectedEOF
-	case err == nil && found != 3:
+	case err == nil && found != 2:
 		err = fail(Garbage, `no "new" and "deleted" in the answer: is the URL that of CrowdSec's local API?`)
 	}
 	return added, deleted, err
 }
 
 // update reads an answer of the API and returns the resulting decisions, of which it
-// may have the given number, and those that the answer deletes.
-func (d decisions) update(src *input, most int, now time.Time) (next decisions, deleted []decision, err error) {
+// may have the given number, those that the answer deletes, and what is wrong with new ones
+// that cannot be read.
+func (d decisions) update(src *input, most int, now time.Time) (next decisions, deleted []decision, bad map[string]error, err error) {
 	added, deleted, err := readDecisions(src, most)
 	if err != nil {
-		return nil, nil, fmt.Errorf("decisions: %w", err)
+		return nil, nil, nil, fmt.Errorf("decisions: %w", err)
 	}
-
-	next = decisions{}
+	next, bad = decisions{}, make(map[string]error)
 	maps.Copy(next, d)
 	// Deletions first: a decision may have been renewed.
 	for _, e := range deleted {
 		delete(next, e.Value)
 	}
 	for _, e := range added {
-		left, err := time.ParseDuration(e.Duration)
-		if err != nil {
-			return nil, nil, fail(Garbage, "decision on %q for %q: want a duration", e.Value, e.Duration)
-		}
-		if strings.Trim(e.Value, "0123456789abcdefABCDEF.:/") != "" || e.Value == "" {
-			return nil, nil, fail(Garbage, "decision on %q: want an address or a prefix", e.Value)
+		left, wrong := time.ParseDuration(e.Duration)
+		switch {
+		case wrong != nil:
+			bad[e.Value] = fmt.Errorf("decision on %.60q for %.60q: want a duration", e.Value, e.Duration)
+			continue
+		case !isAddress(e.Value):
+			bad[e.Value] = fmt.Errorf("decision on %.60q: want an address or a prefix", e.Value)
+			continue
 		}
 		// Rounded up to seconds, the resolution of saved times. Truncate would take the
 		// monotonic time away: a step of the wall clock must not end decisions.
@@ -232,7 +221,7 @@ func (d decisions) update(src *input, most int, now time.Time) (next decisions, 
 			Origin: e.Origin, Scenario: e.Scenario,
 		}
 	}
-	return next, deleted, nil
+	return next, deleted, bad, nil
 }
 
 // active returns the decisions that have not expired, and the addresses and prefixes of those

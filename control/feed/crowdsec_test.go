@@ -248,7 +248,7 @@ func TestClockSteps(t *testing.T) {
 	now := time.Now()
 	answer := strings.NewReader(decided("["+ban("192.0.2.1", "4h0m0.5s")+"]", "null"))
 	left := int64(answer.Len())
-	d, _, err := decisions{}.update(&input{r: answer, left: &left, to: io.Discard}, 10, now)
+	d, _, _, err := decisions{}.update(&input{r: answer, left: &left, to: io.Discard}, 10, now)
 	if err != nil || len(d) != 1 {
 		t.Fatalf("%v, %v", d, err)
 	}

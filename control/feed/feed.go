@@ -120,8 +120,9 @@ type source struct {
 
 	*turns
 	// Guarded by attempting, as only attempts use it:
-	decisions    decisions // CrowdSec's
-	expired      []string  // the decisions that had expired at the beginning of the attempt
+	decisions    decisions        // CrowdSec's
+	unreadable   map[string]error // CrowdSec's decisions that are active there
+	expired      []string         // the decisions that had expired at the beginning of the attempt
 	names        map[string]*resolved
 	anew         bool              // the attempt looks up all names, whether or not they are due
 	synced       bool              // CrowdSec may send changes only
@@ -709,6 +710,15 @@ func (s SourceStatus) BadLines() (all []string, n int) {
 		}
 	}
 	return all, n
+}
+
+// LeftOut describes what is no entry by the grammar of the format.
+func (s SourceStatus) LeftOut() []string {
+	var all []string
+	for _, r := range s.Reports {
+		all = append(all, r.Skipped()...)
+	}
+	return all
 }
 
 // Status returns the state of the feed.

@@ -3,10 +3,12 @@ package feed
 import (
 	"cmp"
 	"encoding"
+	"errors"
 	"fmt"
 	"io"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -146,6 +148,18 @@ type Format struct {
 	// With ranges in two columns, the column of their ends.
 	LastColumn string `yaml:"last_column,omitempty"`
 
+	// The column of the prefix length, or of the netmask; none: that of another column does not matter.
+	MaskColumn string `yaml:"mask_column,omitempty"`
+
+	// The column of the number of addresses from the first on; of IPv6, that of a prefix length.
+	CountColumn string `yaml:"count_column,omitempty"`
+
+	// The values that other columns must have, by name or number, as in cc=FR&type=ipv4.
+	Only string `yaml:"only,omitempty"`
+
+	// Read numbers, as in 3221225985, as addresses.
+	Integers bool `yaml:"integers,omitempty"`
+
 	// The character between columns. Default: a comma.
 	Separator Separator `yaml:"separator,omitempty"`
 
@@ -155,6 +169,12 @@ type Format struct {
 
 	// The names of the sets to read. Default: the only set of addresses.
 	Sets []string `yaml:"sets,omitempty"`
+
+	// The types of indicators to read, as in [malicious-activity]. Default: all but benign.
+	Types []string `yaml:"types,omitempty"`
+
+	// The least confidence of indicators to read.
+	MinConfidence int `yaml:"min_confidence,omitempty" min:"0" max:"100"`
 
 	// The database of autonomous systems in MaxMind's format (.mmdb).
 	Database Path `yaml:"database,omitempty"`
@@ -229,6 +249,16 @@ func addOption(to reflect.Value, value string) error {
 	if u, ok := to.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(value))
 	}
+	if to.Kind() == reflect.Bool {
+		yes, err := strconv.ParseBool(value)
+		to.SetBool(yes)
+		return err
+	}
+	if to.Kind() == reflect.Int {
+		n, err := strconv.Atoi(value)
+		to.SetInt(int64(n))
+		return err
+	}
 	if to.String() != "" {
 		value = to.String() + "," + value
 	}
@@ -259,13 +289,14 @@ func optionText(v reflect.Value) string {
 		text, _ := m.MarshalText() // never fails
 		return string(text)
 	}
-	return v.String()
+	return fmt.Sprint(v.Interface())
 }
 
 // reader reads a format.
 type reader struct {
 	Format
 	paths [][]step
+	only  []condition // of the columns of csv
 }
 
 // Validate returns what is wrong with a format's options.
@@ -292,9 +323,18 @@ func newReader(f Format) (*reader, error) {
 	if len(row.needs) > 0 && given != 1 {
 		return nil, fmt.Errorf("format %v needs %s, as in %s", f.Kind, oneOf(row.needs), row.Example)
 	}
+	if f.MinConfidence < 0 || f.MinConfidence > 100 {
+		return nil, fmt.Errorf("min_confidence %d: want a number from 0 to 100", f.MinConfidence)
+	}
+	if further := f.LastColumn != "" && f.CountColumn != ""; further || f.MaskColumn != "" && f.MaskColumn != noColumn && f.LastColumn+f.CountColumn != "" {
+		return nil, errors.New("want one of last_column, mask_column and count_column")
+	}
 	r := &reader{Format: f}
+	var err error
+	if r.only, err = parseConditions(f.Only); err != nil {
+		return nil, err
+	}
 	if f.Path != "" {
-		var err error
 		if r.paths, err = parsePaths(f.Path); err != nil {
 			return nil, err
 		}

@@ -80,7 +80,7 @@ func FuzzDecisions(f *testing.F) {
 	f.Add([]byte(`{"new":1}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		left := int64(enough)
-		d, _, err := decisions{}.update(&input{r: bytes.NewReader(text), left: &left, to: bytes.NewBuffer(nil)}, 1000, backThen)
+		d, _, _, err := decisions{}.update(&input{r: bytes.NewReader(text), left: &left, to: bytes.NewBuffer(nil)}, 1000, backThen)
 		if err != nil {
 			return
 		}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -18,7 +20,7 @@ var hostsFormat = format{
 var denyFormat = format{
 	Description: Description{
 		Name: "deny", Example: "deny", About: "`Deny from` and `Require not ip` of Apache, `deny` of nginx",
-		Grammar: "Addresses that are denied are entries. Sections, `Order`, and what allows all others are left out. All else is bad.",
+		Grammar: "Addresses that are denied are entries; in Apache, the first octets of one are a network, as in `198.51`. Lines that begin with `#`, what follows `#` behind `;`, sections, `Order`, and what allows all others are remarks. All else is bad. `Order Deny,Allow` with `Allow from all` denies nobody, and refuses the file.",
 	},
 	tags: true, read: deny,
 }
@@ -58,13 +60,19 @@ func isOwn(a netip.Addr) bool {
 // deny reads the addresses that a web server denies: of Apache's "Deny from" and
 // "Require not ip", each with one or several, and of nginx's "deny".
 func deny(_ *reader, c *collector) error {
-	return eachLine(c, func(line int, text []byte) error {
+	allowed, last := false, false
+	err := eachLine(c, func(line int, text []byte) error {
 		if text[0] == '#' {
 			return nil
 		}
 		s := string(text)
 		at := place{line: line}
-		words := strings.Fields(strings.TrimRight(s, "; \t"))
+		statement, remark, nginx := strings.Cut(s, ";")
+		if remark = strings.TrimSpace(remark); remark != "" && remark[0] != '#' {
+			c.bad(at, s, errors.New("a second statement on the line: write one per line"))
+			return nil
+		}
+		words := strings.Fields(statement)
 		is := func(names ...string) bool {
 			if len(words) < len(names) {
 				return false
@@ -77,7 +85,13 @@ func deny(_ *reader, c *collector) error {
 			return true
 		}
 		switch {
-		case strings.HasPrefix(s, "<"), is("order"), is("require", "all"), is("allow", "from", "all"), is("allow", "all"):
+		case is("allow", "from", "all"):
+			allowed = true
+			return nil
+		case is("order"):
+			last = strings.HasPrefix(strings.ToLower(strings.Join(words[1:], "")), "deny")
+			return nil
+		case strings.HasPrefix(s, "<"), is("require", "all"), is("allow", "all"):
 			return nil // sections, and what holds for everybody else
 		case is("deny", "from"):
 			words = words[2:]
@@ -85,6 +99,8 @@ func deny(_ *reader, c *collector) error {
 			words = words[3:]
 		case is("deny"):
 			words = words[1:]
+		case is("geo") || is("map") || is("server"): // of nginx
+			return errors.New("a block of nginx: format geo reads those of geo and map")
 		default:
 			c.bad(at, s, errors.New(`not "Deny from", "Require not ip" or "deny"`))
 			return nil
@@ -93,8 +109,27 @@ func deny(_ *reader, c *collector) error {
 			c.bad(at, s, errNoValue)
 		}
 		for _, w := range words {
+			if !nginx {
+				w = network(w)
+			}
 			c.value(at, w)
 		}
 		return nil
 	})
+	if err == nil && allowed && last {
+		return errors.New(`"Order Deny,Allow" with "Allow from all" denies nobody`)
+	}
+	return err
+}
+
+var partial = regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]{1,3}){0,2}\.?$`)
+
+// network returns the network that the first octets of an address mean in Apache, as in
+// 198.51, and another text as it is.
+func network(text string) string {
+	if !partial.MatchString(text) {
+		return text
+	}
+	octets := strings.Split(strings.TrimSuffix(text, "."), ".")
+	return strings.Join(octets, ".") + strings.Repeat(".0", 4-len(octets)) + "/" + strconv.Itoa(8*len(octets))
 }

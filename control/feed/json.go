@@ -13,8 +13,8 @@ import (
 var jsonFormat = format{
 	Description: Description{
 		Name: "json", Options: []string{"path"}, Example: `{kind: json, path: ".data[].ip"}`,
-		About:   "one or several JSON documents; `[]` goes into each element, several paths are joined by commas. `.prefixes[service=EC2&region=eu-west-1].ip_prefix` takes only objects with these fields",
-		Grammar: "Values at the paths are entries; what is beside them is left out. A path that leads nowhere is bad.",
+		About:   "one or several JSON documents; `[]` goes into each element, several paths are joined by commas. `.prefixes[service=EC2&region=eu-west-1].ip_prefix` takes only objects with these fields; `{}` at the end of a path takes the names of an object's fields",
+		Grammar: "Values at the paths are entries; what is beside them is left out. A path that leads nowhere is bad. `null` is an empty array. `Ip:` and `Range:` before a value are cut, and values with the other scopes of CrowdSec are left out.",
 	},
 	needs: []string{"path"}, read: (*reader).json,
 }
@@ -40,6 +40,7 @@ var spamhausFormat = format{
 type step struct {
 	field string
 	each  bool
+	keys  bool        // of each, the name of its field
 	only  []condition // of each
 }
 
@@ -47,6 +48,9 @@ type step struct {
 type condition struct{ field, text string }
 
 func (s step) String() string {
+	if s.keys {
+		return "{}"
+	}
 	if s.each {
 		return "[]"
 	}
@@ -54,7 +58,7 @@ func (s step) String() string {
 }
 
 // parsePaths parses paths that are separated by commas. A path is a sequence of
-// ".name" and "[]", which may be preceded by a dot, or a single dot. A name is
+// ".name" and "[]", which may be preceded by a dot, or a single dot; "{}" may end it. A name is
 // anything without dots, brackets, commas and blanks. Brackets may have conditions, as in
 // "[service=EC2&region=eu-west-1]".
 func parsePaths(s string) ([][]step, error) {
@@ -72,10 +76,12 @@ func parsePaths(s string) ([][]step, error) {
 				}
 				path = append(path, step{each: true, only: only})
 				rest, ok = behind, closed
+			} else if rest == "{}" {
+				path, rest = append(path, step{each: true, keys: true}), ""
 			} else {
 				end := strings.IndexAny(rest, ".[")
 				if end < 0 {
-					end = len(rest)
+					end = len(strings.TrimSuffix(rest, "{}"))
 				}
 				path = append(path, step{field: rest[:end]})
 				ok = end > 0 && !strings.ContainsAny(rest[:end], "] \t")
@@ -85,7 +91,7 @@ func parsePaths(s string) ([][]step, error) {
 				ok = ok && after != ""
 				rest = after
 			} else {
-				ok = ok && (rest == "" || rest[0] == '[')
+				ok = ok && (rest == "" || rest[0] == '[' || rest == "{}")
 			}
 		}
 		if !ok {
@@ -161,7 +167,7 @@ func (f *reader) json(c *collector) error {
 		dec:   json.NewDecoder(&c.text),
 		begin: c.text.begin,
 		at:    func(offset int64) place { return place{c.text.at(offset), offset} },
-		value: c.value,
+		value: c.scoped,
 		bad:   func(at place, err error) { c.bad(at, "", err) },
 	}
 	if err := w.documents(f.paths); err != nil {
@@ -191,7 +197,7 @@ func (f *reader) jsonLines(c *collector) error {
 			return nil
 		}
 		for _, v := range values {
-			c.value(place{line: line}, v)
+			c.scoped(place{line: line}, v)
 		}
 		return nil
 	})
@@ -324,6 +330,17 @@ func (w *walker) walk(paths []branch) (json.Token, error) {
 			}
 			field = t.(string) // the decoder accepts nothing else
 		}
+		for _, p := range paths {
+			if len(p.steps) > 0 && p.steps[0].keys {
+				f := found{at: w.at(w.dec.InputOffset() - 1), text: field}
+				if d != '{' {
+					f.err = errors.New("an array instead of an object whose names are addresses")
+				}
+				if err := w.find(p.in, f); err != nil {
+					return nil, err
+				}
+			}
+		}
 		below := into(paths, field, d == '{')
 		known = known || len(below) > 0
 		scalar, err := w.walk(below)
@@ -389,6 +406,8 @@ func (w *walker) scalar(t json.Token, paths []branch) error {
 		switch {
 		case p.in != nil && !p.in.begun:
 			continue // no object, so that it meets no condition
+		case t == nil && len(p.steps) > 0 && p.steps[0].each:
+			continue // as some programs write an empty array
 		case len(p.steps) > 0:
 			f.err = fmt.Errorf("%s leads into %.60q", p.steps[0], v)
 		case !text:
@@ -406,7 +425,7 @@ func (w *walker) scalar(t json.Token, paths []branch) error {
 func into(paths []branch, field string, object bool) []branch {
 	var below []branch
 	for _, p := range paths {
-		if len(p.steps) == 0 || !p.steps[0].each && !(object && p.steps[0].field == field) {
+		if len(p.steps) == 0 || p.steps[0].keys || !p.steps[0].each && !(object && p.steps[0].field == field) {
 			continue
 		}
 		in := p.in

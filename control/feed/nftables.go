@@ -13,7 +13,7 @@ var nftablesFormat = format{
 	Description: Description{
 		Name: "nftables", Options: []string{"sets"}, Example: "{kind: nftables, sets: [a]}",
 		About:   "the output of `nft list set` or `nft list ruleset`, or a script with `add element`; with `nft -j`, too. `sets` names the sets, which need not be given where there is one of addresses; `nft` is short for it",
-		Grammar: "Elements of the sets are entries.",
+		Grammar: "An element of a set of type `ipv4_addr` or `ipv6_addr` is an entry: an address, a prefix, or a range. After it may follow `timeout`, `expires`, `counter`, `comment`, `limit`, `quota` and `last`, which are remarks; anything else is bad. Chains, rules, maps, other sets and definitions are left out. Variables in elements, `include`, other statements, and what takes elements from a set that is read (`delete`, `destroy`, `flush`, `reset`) refuse the file.",
 	},
 	short: "nft", read: (*reader).nftables,
 }
@@ -27,11 +27,11 @@ func (f *reader) nftables(c *collector) error {
 	if begin, _ := in.Peek(1); string(begin) == "{" {
 		return f.nftablesJSON(c, in)
 	}
-	p := &nftParser{c: c, in: in, line: 1, wanted: wanted{names: f.Sets}}
+	p := &nftParser{c: c, in: in, line: 1, wanted: wanted{names: f.Sets}, tables: map[string]string{}, others: map[string]bool{}}
 	if err := p.block(0); err != nil {
-		return fmt.Errorf("line %d: %w", p.line, err)
+		return fmt.Errorf("line %d: %w", p.start, err)
 	}
-	return p.wanted.missing()
+	return p.wanted.missing(p.c)
 }
 
 // nftParser parses the part of nft's language that matters here: statements,
@@ -40,8 +40,13 @@ type nftParser struct {
 	c      *collector
 	in     *bufio.Reader
 	line   int
+	start  int // line of the last token
 	offset int64
 	wanted wanted
+
+	table  string            // that is being read
+	tables map[string]string // of the sets
+	others map[string]bool   // sets of something else than addresses
 }
 
 // maxWords is the number of words that a statement or an element may have.
@@ -52,7 +57,18 @@ func addWord(words []string, t nftToken) ([]string, error) {
 	if len(words) == maxWords {
 		return nil, fmt.Errorf("more than %d words without an end", maxWords)
 	}
+	if t.quoted && len(words) > 0 || t.text == "" {
+		return append(words, `""`), nil // a comment
+	}
 	return append(words, t.text), nil
+}
+
+// nftMend says what to do with a script that weir does not read.
+const nftMend = "load the file, and read the output of `nft list set`"
+
+// nftOther are the objects and remarks that no set depends on.
+var nftOther = []string{
+	"chain", "rule", "map", "counter", "quota", "limit", "ct", "flowtable", "secmark", "synproxy", "tunnel", "comment", "flags", "table", "set", "ruleset",
 }
 
 // block reads statements until the brace that closes the block, or at depth 0
@@ -62,53 +78,126 @@ func (p *nftParser) block(depth int) error {
 		return fmt.Errorf("nested deeper than %d", maxDepth)
 	}
 	var words []string // of the statement
-	for {
+	for ended, other := false, false; ; {
 		t, err := p.token()
+		last := err == io.EOF && depth == 0
 		switch {
-		case err == io.EOF && depth == 0:
-			return nil
-		case err != nil:
+		case err != nil && !last:
 			return unexpected(err)
-		case t.is("}"):
-			if depth == 0 {
-				return errors.New("stray }")
-			}
-			return nil
+		case t.is("}") && depth == 0:
+			return errors.New("stray }")
+		case t.is("{") && other:
+			err = p.skip()
 		case t.is("{"):
-			if err := p.inner(words, depth+1); err != nil {
+			other, err = p.statement(words, true, depth)
+			words, ended = nil, true
+		case last || t.ends() || t.is("}"):
+			if err = nil; len(words) > 0 {
+				_, err = p.statement(words, false, depth)
+			}
+			if last || t.is("}") {
 				return err
 			}
-			words = nil
-		case t.ends():
-			words = nil
+			words, ended, other = nil, false, false
+		case other:
+		case ended:
+			return fmt.Errorf("%.60q after a block", t.text)
 		default:
-			if words, err = addWord(words, t); err != nil {
-				return err
-			}
+			words, err = addWord(words, t)
 		}
-	}
-}
-
-// inner reads the block that follows the words of a statement.
-func (p *nftParser) inner(words []string, depth int) error {
-	verb := slices.Index(words, "set")
-	adds := len(words) > 0 && (words[0] == "add" || words[0] == "create")
-	switch {
-	case len(words) > 1 && (verb == 0 || verb == 1 && adds): // set NAME, add set FAMILY TABLE NAME
-		return p.set(words[len(words)-1])
-	case len(words) > 2 && adds && words[1] == "element":
-		read, err := p.wanted.set(words[len(words)-1], true)
 		if err != nil {
 			return err
 		}
-		return p.elements(read)
 	}
-	return p.block(depth)
 }
+
+// statement reads a statement, with the block that follows its words. It reports whether the
+// rest of the statement is left out.
+func (p *nftParser) statement(words []string, block bool, depth int) (other bool, err error) {
+	if len(words) == 0 {
+		words = []string{"{"}
+	}
+	line, all := p.start, strings.Join(words, " ")
+	name := words[len(words)-1]
+	switch verb := words[0]; verb {
+	case "include":
+		return false, fmt.Errorf("%.60s: what it brings in is not read: %s", all, nftMend)
+	case "define", "redefine", "undefine":
+		p.c.leave(verb)
+		if block {
+			err = p.skip()
+		}
+		return true, err
+	case "add", "create", "insert", "replace", "rename", "list":
+		words = words[1:]
+	case "delete", "destroy", "flush", "reset":
+		if words = append(words[1:], ""); words[0] == "table" || words[0] == "ruleset" {
+			name = ""
+		}
+		if err := p.wanted.takes(verb, words[0], name, nftMend); err != nil {
+			return false, err
+		}
+		p.c.leave(verb)
+		if block {
+			err = p.skip()
+		}
+		return true, err
+	}
+	object := strings.Join(words[:min(1, len(words))], "")
+	if strings.Contains(all, "$") && (object == "set" || object == "element" || object == "table") {
+		return false, fmt.Errorf("%.60s: variables are not read: %s", all, nftMend)
+	}
+	switch {
+	case object == "table" && block:
+		p.table = strings.Join(words[1:], " ")
+		return false, p.block(depth + 1)
+	case object == "set" && block && len(words) > 1:
+		return false, p.set(name)
+	case object == "element" && block && len(words) > 1:
+		read := !p.others[name]
+		if read {
+			read, err = p.wanted.set(name, true)
+		}
+		if err == nil {
+			err = p.elements(name, read)
+		}
+		return false, err
+	case !slices.Contains(nftOther, object):
+		return false, fmt.Errorf("the statement %.60q is not read: %s", all, nftMend)
+	case object == "map" || object == "chain" || object == "rule":
+		p.c.leave(fmt.Sprintf("%.60s (line %d)", strings.Join(words[:min(2, len(words))], " "), line))
+	}
+	if block {
+		err = p.skip()
+	}
+	return true, err
+}
+
+// skip reads up to the brace that closes a block.
+func (p *nftParser) skip() error {
+	for depth := 1; depth > 0; {
+		t, err := p.token()
+		switch {
+		case err != nil:
+			return unexpected(err)
+		case t.is("{"):
+			depth++
+		case t.is("}"):
+			depth--
+		}
+		if depth > maxDepth {
+			return fmt.Errorf("nested deeper than %d", maxDepth)
+		}
+	}
+	return nil
+}
+
+// nftOfSet are the words with which the properties of a set begin. None changes its elements.
+var nftOfSet = []string{"flags", "timeout", "gc-interval", "size", "policy", "comment", "auto-merge", "counter", "quota", "limit", "last", "ct"}
 
 // set reads the block of a set.
 func (p *nftParser) set(name string) error {
-	read, typed := false, false
+	read, typed, line := false, false, p.start
 	var words []string
 	for {
 		t, err := p.token()
@@ -120,16 +209,29 @@ func (p *nftParser) set(name string) error {
 			if !typed || len(words) == 0 || words[0] != "elements" {
 				return fmt.Errorf("set %.60q: a block after %.60q, before a type or not of elements", name, strings.Join(words, " "))
 			}
-			if err := p.elements(read); err != nil {
+			if err := p.elements(name, read); err != nil {
 				return err
 			}
 			words = nil
 		case closes || t.ends():
-			if len(words) > 1 && (words[0] == "type" || words[0] == "typeof") {
+			switch text := strings.Join(words, " "); {
+			case len(words) > 1 && (words[0] == "type" || words[0] == "typeof"):
 				typed = true
-				if read, err = p.wanted.set(name, isAddressType(words[1:])); err != nil {
+				addresses := isAddressType(words[1:])
+				if read, err = p.wanted.set(name, addresses); err != nil {
 					return err
 				}
+				if table, ok := p.tables[name]; ok && read && table != p.table {
+					return fmt.Errorf("several sets %.60s, of table %.60s and %.60s: %s", name, table, p.table, nftMend)
+				}
+				if p.tables[name] = p.table; !read {
+					p.others[name] = !addresses
+					p.c.leave(fmt.Sprintf("set %.60s of %.60s (line %d)", name, text, line))
+				}
+			case strings.Contains(text, "$"):
+				return fmt.Errorf("set %.60s: %.60s: variables are not read: %s", name, text, nftMend)
+			case len(words) > 0 && !slices.Contains(nftOfSet, words[0]):
+				return fmt.Errorf("set %.60s: %.60q is not known, and may change its elements", name, text)
 			}
 			if closes {
 				return nil
@@ -153,7 +255,7 @@ func isAddressType(words []string) bool {
 }
 
 // elements reads elements until the closing brace.
-func (p *nftParser) elements(read bool) error {
+func (p *nftParser) elements(name string, read bool) error {
 	var words []string
 	var at place
 	for {
@@ -164,6 +266,7 @@ func (p *nftParser) elements(read bool) error {
 		switch closes := t.is("}"); {
 		case closes || t.is(","):
 			if read && len(words) > 0 {
+				p.wanted.fill(name)
 				p.element(at, words)
 			}
 			words = nil
@@ -171,6 +274,10 @@ func (p *nftParser) elements(read bool) error {
 				return nil
 			}
 		case t.is("\n"):
+		case t.is("{"):
+			return errors.New("a block inside of elements")
+		case read && !t.quoted && strings.HasPrefix(t.text, "$"):
+			return fmt.Errorf("%.60s: variables are not read: %s", t.text, nftMend)
 		default:
 			if len(words) == 0 {
 				at = place{p.line, p.offset - int64(len(t.text))}
@@ -182,12 +289,19 @@ func (p *nftParser) elements(read bool) error {
 	}
 }
 
+// nftRemarks are the words that may follow an address.
+var nftRemarks = []string{"timeout", "expires", "counter", "comment", "limit", "quota", "last"}
+
 func (p *nftParser) element(at place, words []string) {
-	if len(words) > 1 && (words[1] == "." || words[1] == ":") {
+	text, rest := words[0], words[1:]
+	for len(rest) > 0 && strings.ContainsAny(rest[0][:1]+text[max(len(text)-1, 0):], "-/") {
+		text, rest = text+rest[0], rest[1:]
+	}
+	if len(rest) > 0 && !slices.Contains(nftRemarks, rest[0]) || slices.Contains(rest, ".") || slices.Contains(rest, ":") {
 		p.c.bad(at, strings.Join(words, " "), errors.New("more than an address"))
 		return
 	}
-	p.c.value(at, words[0])
+	p.c.span(at, text, text, 0)
 }
 
 // nftToken is a word, a string in quotes, a line end or one of "{};,=".
@@ -205,6 +319,7 @@ func (t nftToken) ends() bool { return t.is("\n") || t.is(";") }
 // token reads the next token.
 func (p *nftParser) token() (nftToken, error) {
 	p.c.text.begin(p.offset)
+	p.start = p.line
 	const single = "{};,=\n"
 	var word []byte
 	for {
@@ -222,7 +337,7 @@ func (p *nftParser) token() (nftToken, error) {
 			return nftToken{text: string(word)}, nil
 		}
 		p.offset++
-		switch {
+		switch p.start = p.line; {
 		case b == '\n':
 			p.line++
 			return nftToken{text: "\n"}, nil
@@ -234,7 +349,7 @@ func (p *nftParser) token() (nftToken, error) {
 				return nftToken{}, err
 			}
 			return nftToken{text: "\n"}, nil
-		case blank:
+		case blank, b == '\\': // which continues a line
 		case ends:
 			return nftToken{text: string(b)}, nil
 		default:

@@ -2,17 +2,18 @@ package feed
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 )
 
 // nftablesJSON reads the output of "nft -j", with one element in memory at a time.
 // It is an object with a list of commands, {"nftables": [...]}, of which it reads
 // the sets and the elements that are added to sets.
 func (f *reader) nftablesJSON(c *collector, in *bufio.Reader) error {
-	p := &nftJSON{c: c, dec: json.NewDecoder(in), wanted: wanted{names: f.Sets}}
+	p := &nftJSON{newDocument(&c.text, in), c, wanted{names: f.Sets}, map[string]bool{}}
 	err := p.object(func(name string) error {
 		if name != "nftables" {
 			return p.skip()
@@ -23,114 +24,54 @@ func (f *reader) nftablesJSON(c *collector, in *bufio.Reader) error {
 		at := p.place()
 		return fmt.Errorf("line %d, byte %d: %w", at.line, at.offset, err)
 	}
-	return p.wanted.missing()
+	return p.wanted.missing(p.c)
 }
 
 type nftJSON struct {
+	document
 	c      *collector
-	dec    *json.Decoder
 	wanted wanted
-}
-
-func (p *nftJSON) place() place {
-	offset := p.dec.InputOffset()
-	return place{p.c.text.at(offset), offset}
-}
-
-// object reads an object and calls field with the name of each field, to read its
-// value.
-func (p *nftJSON) object(field func(name string) error) error {
-	if err := p.delim('{'); err != nil {
-		return err
-	}
-	for p.dec.More() {
-		t, err := p.token()
-		if err != nil {
-			return err
-		}
-		name, _ := t.(string) // the decoder accepts nothing else
-		if err := field(name); err != nil {
-			return err
-		}
-	}
-	return p.delim('}')
-}
-
-// array reads an array and calls element to read each element.
-func (p *nftJSON) array(element func() error) error {
-	if err := p.delim('['); err != nil {
-		return err
-	}
-	for p.dec.More() {
-		if err := element(); err != nil {
-			return err
-		}
-	}
-	return p.delim(']')
-}
-
-func (p *nftJSON) delim(want json.Delim) error {
-	t, err := p.token()
-	if err == nil && t != want {
-		err = fmt.Errorf("%.60q instead of %q", fmt.Sprint(t), want)
-	}
-	return err
-}
-
-func (p *nftJSON) token() (json.Token, error) {
-	p.c.text.begin(p.dec.InputOffset())
-	t, err := p.dec.Token()
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return t, err
-}
-
-// skip reads a value of any kind, token by token.
-func (p *nftJSON) skip() error {
-	for depth := 0; ; {
-		t, err := p.token()
-		if err != nil {
-			return err
-		}
-		switch t {
-		case json.Delim('{'), json.Delim('['):
-			if depth++; depth > maxDepth {
-				return fmt.Errorf("nested deeper than %d", maxDepth)
-			}
-		case json.Delim('}'), json.Delim(']'):
-			depth--
-		}
-		if depth == 0 {
-			return nil
-		}
-	}
-}
-
-// value decodes a short value.
-func (p *nftJSON) value(v any) error {
-	p.c.text.begin(p.dec.InputOffset())
-	return p.dec.Decode(v)
+	others map[string]bool // sets of something else than addresses
 }
 
 // command reads one command: {"set": {...}}, {"element": {...}}, or one of them in
 // {"add": ...} or {"create": ...}.
 func (p *nftJSON) command() error {
-	object := func(name string) error {
-		switch name {
-		case "set":
-			return p.set(false)
-		case "element":
-			return p.set(true)
+	return p.object(func(verb string) error {
+		switch verb {
+		case "add", "create", "insert", "replace", "rename", "list", "metainfo":
+			return p.object(p.item)
+		case "delete", "destroy", "flush", "reset":
+			return p.object(func(object string) error {
+				var of *struct{ Name string }
+				err := p.value(&of)
+				name := ""
+				if of != nil && object != "table" {
+					name = of.Name
+				}
+				p.c.leave(verb)
+				return cmp.Or(err, p.wanted.takes(verb, object, name, nftMend))
+			})
 		}
-		return p.skip()
-	}
-	return p.object(func(name string) error {
-		if name == "add" || name == "create" {
-			return p.object(object)
-		}
-		return object(name)
+		return p.item(verb)
 	})
+}
+
+// item reads the object that a command has, or that stands alone.
+func (p *nftJSON) item(object string) error {
+	switch object {
+	case "set":
+		return p.set(false)
+	case "element":
+		return p.set(true)
+	case "map", "chain", "rule":
+		p.c.leave(object)
+	case "metainfo", "version", "release_name", "json_schema_version", "table", "ruleset", "counter", "quota", "limit", "ct helper", "ct timeout",
+		"ct expectation", "flowtable", "secmark", "synproxy", "tunnel":
+	default:
+		return fmt.Errorf("%.60q is not read: %s", object, nftMend)
+	}
+	return p.skip()
 }
 
 // set reads a set, or elements that are added to a set, without its type.
@@ -146,13 +87,19 @@ func (p *nftJSON) set(added bool) error {
 				return err
 			}
 			typed = true
+			if p.others[name] = !bool(t); !t {
+				p.c.leave("set " + name)
+			}
 			read, err = p.wanted.set(name, bool(t))
 			return err
 		case field != "elem":
+			if !slices.Contains(nftOfSet, field) && !slices.Contains([]string{"family", "table", "handle", "type", "stmt", "map"}, field) {
+				return fmt.Errorf("set %.60s: %.60q is not known, and may change its elements", name, field)
+			}
 			return p.skip()
 		case name == "" || !typed && !added:
 			return errors.New("elements before the set's name and type")
-		case !typed:
+		case !typed && !p.others[name]:
 			if read, err = p.wanted.set(name, true); err != nil {
 				return err
 			}
@@ -160,12 +107,24 @@ func (p *nftJSON) set(added bool) error {
 		if !read {
 			return p.skip()
 		}
-		return p.array(p.element)
+		p.wanted.fill(name)
+		if t, err := p.token(); err != nil || t != json.Delim('[') { // one alone needs no list
+			return cmp.Or(err, p.element(t))
+		}
+		return p.rest(func() error { return p.element(nil) })
 	})
 }
 
-// element reads an element.
-func (p *nftJSON) element() error {
+// element reads an element, of which a token may have been read.
+func (p *nftJSON) element(begun json.Token) error {
+	if begun != nil {
+		text, ok := begun.(string)
+		if !ok {
+			return fmt.Errorf("%.60q instead of elements", fmt.Sprint(begun))
+		}
+		p.c.span(p.place(), text, text, 0)
+		return nil
+	}
 	var e json.RawMessage
 	if err := p.value(&e); err != nil {
 		return err
@@ -173,7 +132,7 @@ func (p *nftJSON) element() error {
 	at := p.place()
 	at.offset -= int64(len(e)) // on the line where it ends
 	if text := nftAddresses(e); text != "" {
-		p.c.value(at, text)
+		p.c.span(at, string(e), text, 0)
 	} else {
 		p.c.bad(at, string(e), errors.New("more than an address"))
 	}
@@ -201,27 +160,34 @@ func (t *nftType) UnmarshalJSON(b []byte) error {
 }
 
 // nftAddresses returns an element as the list format has it, "" if it is not an
-// address, a prefix or a range.
+// address, a prefix or a range, with remarks at most.
 func nftAddresses(element json.RawMessage) string {
-	var e struct {
-		Elem   struct{ Val json.RawMessage }
-		Prefix struct {
-			Addr string
-			Len  int
-		}
-		Range []string
-	}
 	var address string
-	switch {
-	case json.Unmarshal(element, &address) == nil:
+	if json.Unmarshal(element, &address) == nil {
 		return address
-	case json.Unmarshal(element, &e) != nil:
-	case e.Elem.Val != nil: // with a timeout, a comment or a counter
-		return nftAddresses(e.Elem.Val)
-	case e.Prefix.Addr != "":
-		return fmt.Sprintf("%s/%d", e.Prefix.Addr, e.Prefix.Len)
-	case len(e.Range) == 2:
-		return e.Range[0] + "-" + e.Range[1]
 	}
-	return ""
+	var e map[string]json.RawMessage
+	if json.Unmarshal(element, &e) != nil || len(e) != 1 {
+		return ""
+	}
+	var inner map[string]json.RawMessage
+	var prefix struct {
+		Addr string
+		Len  *int
+	}
+	var ends []string
+	switch {
+	case json.Unmarshal(e["range"], &ends) == nil && len(ends) == 2:
+		return ends[0] + "-" + ends[1]
+	case json.Unmarshal(e["prefix"], &prefix) == nil && prefix.Len != nil:
+		return fmt.Sprintf("%s/%d", prefix.Addr, *prefix.Len)
+	case json.Unmarshal(e["elem"], &inner) != nil:
+		return ""
+	}
+	for name := range inner {
+		if name != "val" && !slices.Contains(nftRemarks, name) {
+			return ""
+		}
+	}
+	return nftAddresses(inner["val"])
 }

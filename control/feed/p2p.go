@@ -2,6 +2,8 @@ package feed
 
 import (
 	"errors"
+	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -10,7 +12,7 @@ var errNoRange = errors.New(`no range, as in "192.0.2.0-192.0.2.255"`)
 
 var p2pFormat = format{
 	Description: Description{
-		Name: "p2p", Example: "p2p", About: "PeerGuardian's `name:first-last`", Grammar: "A range a line, after the last colon. Lines that begin with `#` are remarks.",
+		Name: "p2p", Example: "p2p", About: "PeerGuardian's `name:first-last`", Grammar: "A range of IPv4 a line, after the last colon, or of IPv6, after the first one: the name of that has none. Lines that begin with `#` are remarks.",
 	},
 	read: p2p,
 }
@@ -23,6 +25,9 @@ var datFormat = format{
 	read: dat,
 }
 
+// hexadecimal matches names that may be the beginning of an address of IPv6.
+var hexadecimal = regexp.MustCompile(`^[0-9A-Fa-f]{0,4}$`)
+
 // p2p reads the text form of PeerGuardian, "name:first-last" a line, in which a name
 // may contain colons.
 func p2p(_ *reader, c *collector) error {
@@ -31,7 +36,16 @@ func p2p(_ *reader, c *collector) error {
 			return nil
 		}
 		s := string(text)
-		c.span(place{line: line}, s, s[strings.LastIndexByte(s, ':')+1:])
+		name, span, _ := strings.Cut(s, ":")
+		_, last, _ := strings.Cut(span, "-")
+		switch a, err := netip.ParseAddr(strings.TrimSpace(last)); {
+		case err != nil || a.Is4():
+			span = s[strings.LastIndexByte(s, ':')+1:] // the name may have colons
+		case hexadecimal.MatchString(name):
+			c.bad(place{line: line}, s, errors.New("no name before the range, or one like a part of an address: add another one, and a colon"))
+			return nil
+		}
+		c.decimal(place{line: line}, s, span)
 		return nil
 	})
 }
@@ -57,19 +71,19 @@ func dat(_ *reader, c *collector) error {
 				return nil
 			}
 		}
-		c.span(at, s, span)
+		c.decimal(at, s, span)
 		return nil
 	})
 }
 
-// span takes a range of IPv4 whose octets are decimal even with leading zeros.
-func (c *collector) span(at place, line, text string) {
+// decimal takes a range whose octets, in IPv4, are decimal even with leading zeros.
+func (c *collector) decimal(at place, line, text string) {
 	first, last, ok := strings.Cut(text, "-")
 	if !ok {
 		c.bad(at, line, errNoRange)
 		return
 	}
-	c.value(at, withoutZeros(first)+"-"+withoutZeros(last))
+	c.span(at, line, withoutZeros(first)+"-"+withoutZeros(last), 0)
 }
 
 func withoutZeros(address string) string {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/endpoint"
+	"weir/control/list/listfile"
 	"weir/control/quantity"
 	"weir/filter/key"
 )
@@ -246,8 +247,9 @@ type body struct {
 	whole func() error // unless nil, an error if the contents were incomplete
 	taken func()       // unless nil, called when the contents become active
 
-	decisions decisions            // CrowdSec's, of which it consists
-	resolved  map[string]*resolved // of names, of which it consists
+	decisions  decisions            // CrowdSec's, of which it consists
+	unreadable listfile.Report      // of decisions, those that are not
+	resolved   map[string]*resolved // of names, of which it consists
 
 	invalid map[key.Key]struct{} // of indicators in files, active entries that are not valid now
 

@@ -27,6 +27,9 @@ func (o Outcome) API(list string, inactive error) api.FetchOutcome {
 
 // LogBadLines logs how many lines of a list's source were left out, and the first ones.
 func (s SourceStatus) LogBadLines(log *slog.Logger, list string) {
+	if left := s.LeftOut(); len(left) > 0 {
+		log.Info("left out by the format", "list", list, "source", s.Source, "what", left)
+	}
 	lines, n := s.BadLines()
 	if n == 0 {
 		return
@@ -41,6 +44,7 @@ func (s SourceStatus) API(refusal error) api.FeedSource {
 	}
 	lines, bad := s.BadLines()
 	f.BadLines, f.FirstBad = bad, append([]string{}, lines[:min(len(lines), maxBadLines)]...)
+	f.LeftOut = s.LeftOut()
 	if refusal != nil {
 		f.Outcome, f.Failure, f.Error = api.Failed, api.Inactive, refusal.Error()
 	}

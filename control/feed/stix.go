@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -17,15 +19,15 @@ import (
 
 var stixFormat = format{
 	Description: Description{
-		Name: "stix", Example: "stix", About: "addresses in indicators of STIX 2.1, in bundles",
-		Grammar: "Addresses of [patterns](#stix-and-taxii) of valid indicators are entries. Indicators that are revoked or not valid now, those about something else, and other objects are left out. An address with a further condition is bad.",
+		Name: "stix", Example: "stix", Options: []string{"types", "min_confidence"}, About: "addresses in indicators of STIX 2.1, in bundles",
+		Grammar: "Addresses of [patterns](#stix-and-taxii) of valid indicators are entries. Indicators that are benign by `indicator_types` or `labels`, those that are revoked or not valid now, those about something else, and other objects are left out. `types` names the `indicator_types`, or `labels`, to read, and `min_confidence` is the least `confidence`, from 0 to 100. A text with other objects alone is refused. An address with a further condition is bad.",
 	},
 	made: true, timed: true, read: stix,
 }
 
 var taxiiFormat = format{
 	Description: Description{
-		Name: "taxii", Example: "taxii", About: "the same from a collection of TAXII 2.1", Grammar: "As `stix`.",
+		Name: "taxii", Example: "taxii", Options: []string{"types", "min_confidence"}, About: "the same from a collection of TAXII 2.1", Grammar: "As `stix`.",
 	},
 	api: true, made: true, timed: true, read: stix,
 }
@@ -39,11 +41,30 @@ type indicator struct {
 	Revoked     bool       `json:"revoked"`
 	From        *time.Time `json:"valid_from"`
 	Until       *time.Time `json:"valid_until"`
+	Types       []string   `json:"indicator_types"`
+	Labels      []string   `json:"labels"`
+	Confidence  int        `json:"confidence"`
 }
 
-// counts reports whether an object is an indicator with a pattern of STIX.
-func (i *indicator) counts() bool {
-	return i.Type == "indicator" && !i.Revoked && (i.PatternType == "" || i.PatternType == "stix")
+// leftOut returns why an object is no indicator to read, "" if it is one.
+func (i *indicator) leftOut(f *Format) string {
+	types := slices.Concat(i.Types, i.Labels) // STIX 2.0 has these for those
+	has := func(t string) bool { return slices.Contains(types, t) }
+	switch {
+	case i.Type != "indicator":
+		return "objects of type " + said(i.Type)
+	case i.Revoked:
+		return "revoked indicators"
+	case i.PatternType != "" && i.PatternType != "stix":
+		return "indicators with patterns of type " + said(i.PatternType)
+	case len(f.Types) > 0 && !slices.ContainsFunc(f.Types, has):
+		return "indicators of other types"
+	case has("benign") && !slices.Contains(f.Types, "benign"):
+		return "benign indicators"
+	case i.Confidence < f.MinConfidence:
+		return "indicators with less confidence, or without"
+	}
+	return ""
 }
 
 // valid reports whether an indicator holds at a time.
@@ -57,19 +78,27 @@ type moment struct {
 	active  *list.Set            // entries; nil: none, or they do not matter
 	invalid map[key.Key]struct{} // active entries with an indicator that is not valid now
 	newest  time.Time            // the last time at which an indicator became valid, or will
+	format  *Format              // says which indicators to read
+	leave   func(reason string)  // counts what is left out
 }
 
 // addresses returns the addresses of an object, none unless it is a valid indicator.
 func (m *moment) addresses(i *indicator) ([]string, error) {
-	if !i.counts() {
+	if reason := i.leftOut(m.format); reason != "" {
+		m.leave(reason)
 		return nil, nil
 	}
 	if i.From != nil && i.From.After(m.newest) {
 		m.newest = *i.From
 	}
 	if i.valid(m.now) {
-		return addressesOf(i.Pattern)
+		addresses, err := addressesOf(i.Pattern)
+		if len(addresses) == 0 && err == nil {
+			m.leave("indicators about something else")
+		}
+		return addresses, err
 	}
+	m.leave("indicators that are not valid now")
 	if m.active == nil {
 		return nil, nil
 	}
@@ -152,75 +181,66 @@ func (s *source) checkClock(old *contents) error {
 // addresses and prefixes of the indicators that are valid at a moment, and what is bad. Objects
 // without an address are left out.
 func indicators(text *lines, m *moment, value func(at place, address, name string), bad func(at place, text string, err error)) error {
-	dec := json.NewDecoder(text)
 	text.offsets = true
-	token := func() (json.Token, error) {
-		text.begin(dec.InputOffset())
-		return dec.Token()
-	}
-	next := func(v any) error {
-		text.begin(dec.InputOffset())
-		return dec.Decode(v)
-	}
-	for {
-		t, err := token()
-		if err == io.EOF {
+	p := newDocument(text, text)
+	objects, others := 0, make(map[string]bool)
+	object := func() error {
+		var i indicator
+		err := p.value(&i)
+		at := place{text.at(max(p.dec.InputOffset()-1, 0)), p.dec.InputOffset()}
+		objects++
+		if mistyped := (*json.UnmarshalTypeError)(nil); errors.As(err, &mistyped) || errors.As(err, new(*time.ParseError)) {
+			bad(at, "", err)
 			return nil
-		}
-		if err == nil && t != json.Delim('{') {
-			return fail(Garbage, "%.60q instead of a bundle of STIX", fmt.Sprint(t))
-		}
-		for err == nil && dec.More() {
-			if t, err = token(); err != nil {
-				break
-			}
-			if t != "objects" {
-				var skipped json.RawMessage
-				err = next(&skipped)
-				continue
-			}
-			if t, err = token(); err == nil && t != json.Delim('[') {
-				return fail(Garbage, "%.60q instead of a list of objects", fmt.Sprint(t))
-			}
-			for err == nil && dec.More() {
-				var i indicator
-				err = next(&i)
-				at := place{text.at(max(dec.InputOffset()-1, 0)), dec.InputOffset()}
-				if mistyped := (*json.UnmarshalTypeError)(nil); errors.As(err, &mistyped) || errors.As(err, new(*time.ParseError)) {
-					bad(at, "", err)
-					err = nil
-					continue
-				}
-				if err != nil {
-					continue
-				}
-				addresses, wrong := m.addresses(&i)
-				if wrong != nil {
-					bad(at, i.Pattern, wrong)
-				}
-				for _, a := range addresses {
-					value(at, a, i.Name)
-				}
-			}
-			if err == nil {
-				_, err = token() // the closing bracket
-			}
-		}
-		if err == nil {
-			_, err = token()
-		}
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
 			return err
+		}
+		switch {
+		case i.Type == "indicator":
+			others = nil // it does not matter then
+		case others != nil && len(others) < maxReasons:
+			others[said(i.Type)] = true
+		}
+		addresses, wrong := m.addresses(&i)
+		if wrong != nil {
+			bad(at, i.Pattern, wrong)
+		}
+		for _, a := range addresses {
+			value(at, a, i.Name)
+		}
+		return nil
+	}
+	for {
+		if !p.dec.More() {
+			text.begin(p.dec.InputOffset())
+			t, err := p.dec.Token()
+			switch {
+			case err == io.EOF && len(others) > 0:
+				return fail(Garbage, "no indicators, but %d objects of type %s: weir reads patterns of indicators alone", objects, strings.Join(slices.Sorted(maps.Keys(others)), ", "))
+			case err == io.EOF:
+				return nil
+			case err == nil:
+				err = fmt.Errorf("%.60q instead of a bundle", fmt.Sprint(t))
+			}
+			return err
+		}
+		err := p.object(func(name string) error {
+			if name != "objects" {
+				return p.skip()
+			}
+			return p.array(object)
+		})
+		if err != nil {
+			return fmt.Errorf("a bundle of STIX: %w", err)
 		}
 	}
 }
 
 // stix reads STIX 2.1.
-func stix(_ *reader, c *collector) error {
-	return indicators(&c.text, &moment{now: time.Now()}, func(at place, address, _ string) { c.value(at, address) }, c.bad)
+func stix(f *reader, c *collector) error {
+	m := &moment{now: time.Now(), format: &f.Format, leave: c.leave}
+	return indicators(&c.text, m, func(at place, address, _ string) { c.value(at, address) }, c.bad)
 }
 
 // Bounds of a pattern.

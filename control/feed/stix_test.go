@@ -157,9 +157,9 @@ func TestSTIX(t *testing.T) {
 		`{"objects": [` + good + "," + object("[x") + "," + object("[y") + `]}`: "too many bad lines",
 		`{"objects": [` + good: "unexpected EOF",
 		`{"objects": [` + good + `, {"type": "indicator", "valid_until": "soon"}, {"type": 1}, {"name": 1}]}`: "too many bad lines",
-		`[1]`:             "instead of a bundle",
-		`"x"`:             "instead of a bundle",
-		`{"objects": {}}`: "instead of a list of objects",
+		`[1]`:             `a bundle of STIX: "[" instead of "{"`,
+		`"x"`:             `"x" instead of "{"`,
+		`{"objects": {}}`: `"{" instead of "["`,
 		`{"objects": [` + strings.Repeat(`[`, 20_000): "exceeded max depth",
 	} {
 		put(text)

@@ -121,6 +121,9 @@ func TestFormatsDocumented(t *testing.T) {
 // result says what a sample is read as.
 func result(entries []string, r listfile.Report) string {
 	text := "Entries of the sample: `" + strings.Join(entries, "`, `") + "`."
+	if left := r.Skipped(); len(left) > 0 {
+		text += " Left out: " + strings.Join(left, ", ") + "."
+	}
 	for _, bad := range r.Errors {
 		text += fmt.Sprintf(" Line %d is bad: %v.", bad.Line, bad.Err)
 	}

@@ -135,7 +135,7 @@ func (c *collection) turn() error {
 func (f *Feed) indicators(w *listfile.Work, s *source, b *body, old *contents, doubt error) (*body, []listfile.Report, error) {
 	var text bytes.Buffer
 	var reports []listfile.Report
-	left, textLeft, m := int64(s.MaxBytes), int64(s.MaxBytes), &moment{now: time.Now()}
+	left, textLeft, m := int64(s.MaxBytes), int64(s.MaxBytes), &moment{now: time.Now(), format: &f.Format}
 	if old != nil && s.URL == "" { // of a URL, all losses count
 		m.active = old.entries
 	}
@@ -178,6 +178,7 @@ func (p part) indicators(w *listfile.Work, to *bytes.Buffer, left, textLeft *int
 		return report, err
 	}
 	defer plain.Close()
+	m.leave = func(reason string) { leave(&report, reason) }
 	in := &lines{r: limit{r: plain, left: textLeft, work: w, shift: shift}, most: maxURLLines}
 	bad := func(at place, text string, err error) { addBad(&report, at.line, text, err) }
 	err = indicators(in, m, func(at place, address, name string) {

@@ -59,6 +59,9 @@ type Separator rune
 
 // UnmarshalText reads one character.
 func (s *Separator) UnmarshalText(text []byte) error {
+	if string(text) == `\t` { // as a shell hands it on
+		text = []byte("\t")
+	}
 	r, n := utf8.DecodeRune(text)
 	if n == 0 || n != len(text) || r == utf8.RuneError || r == '\r' || r == '\n' || r == '"' {
 		return fmt.Errorf(`%q: want one character, as in ";" or "\t"`, text)

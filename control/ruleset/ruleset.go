@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -679,6 +680,9 @@ func (p *Ruleset) NewWarnings(known map[*feed.Feed]uint64) (all []string) {
 			}
 			lines, _ := s.BadLines()
 			all = append(all, lines...)
+			if left := s.LeftOut(); len(left) > 0 {
+				all = append(all, fmt.Sprintf("list %s: %s: left out by the format: %s", l.Name, s.Source, strings.Join(left, ", ")))
+			}
 		}
 	}
 	return all

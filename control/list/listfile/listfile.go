@@ -44,7 +44,9 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"weir/control/list"
@@ -115,6 +117,18 @@ type Report struct {
 	Good   int         // lines with entries
 	Bad    int         // lines that are neither good nor blank nor comment
 	Errors []LineError // the first MaxErrors bad lines
+
+	// LeftOut is what is no entry and not bad by the grammar of the format, by reason.
+	LeftOut map[string]int
+}
+
+// Skipped describes what was left out, and how often.
+func (r Report) Skipped() []string {
+	var all []string
+	for _, reason := range slices.Sorted(maps.Keys(r.LeftOut)) {
+		all = append(all, fmt.Sprintf("%s (%d)", reason, r.LeftOut[reason]))
+	}
+	return all
 }
 
 // LineError describes a bad line.
