@@ -83,7 +83,7 @@ func (f *reader) mmdb(name string, src io.Reader, o listfile.Options, shift *lis
 		prefixes, err = geo.Prefixes(contents, func(r geo.Record) bool {
 			countries[Country(r.Country)], asns[ASN(r.ASN)] = true, true
 			return f.selects(r)
-		}, func() error { return cmp.Or(shift.Check(), o.Work.Err()) })
+		}, o.MaxEntries, func() error { return cmp.Or(shift.Check(), o.Work.Err()) })
 	}
 	if err == nil {
 		err = f.checkFound(countries, asns)
@@ -91,7 +91,7 @@ func (f *reader) mmdb(name string, src io.Reader, o listfile.Options, shift *lis
 	if err == nil && len(prefixes) == 0 {
 		err = errors.New("the database has no network but those that are left out")
 	}
-	if err == nil && o.MaxEntries > 0 && len(prefixes) > o.MaxEntries {
+	if errors.Is(err, geo.ErrTooMany) {
 		err = fmt.Errorf("%w: more than %d", listfile.ErrTooManyEntries, o.MaxEntries)
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package geo
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -15,9 +16,12 @@ type Record struct {
 	ASN     uint32 // 0: unknown
 }
 
-// maxNetworks bounds the networks of a database that are visited. The largest databases
-// have some ten million; a hostile one of a kilobyte can have 2^128.
-const maxNetworks = 32 << 20
+// aliases is how many times the networks of IPv4 may be in a database: as such, and where
+// IPv6 repeats them.
+const aliases = 3
+
+// ErrTooMany means that a database has more prefixes than it may.
+var ErrTooMany = errors.New("too many prefixes")
 
 // checkEvery is the number of networks between two calls of check.
 const checkEvery = 4096
@@ -31,12 +35,9 @@ var (
 
 // Prefixes returns the fewest prefixes that cover the networks whose records want returns
 // true for, IPv4 before IPv6, of a database in MaxMind's format. It calls check from time
-// to time, and ends with its error.
-func Prefixes(contents []byte, want func(Record) bool, check func() error) ([]netip.Prefix, error) {
-	return prefixes(contents, walk{want: want, check: check, most: maxNetworks})
-}
-
-func prefixes(contents []byte, w walk) ([]netip.Prefix, error) {
+// to time, and ends with its error. Where there are more than most, it fails; 0: no limit.
+func Prefixes(contents []byte, want func(Record) bool, most int, check func() error) ([]netip.Prefix, error) {
+	w := walk{want: want, check: check}
 	wanted := make(map[uintptr]bool) // by the offset of the record
 	var all []netip.Prefix
 	err := w.each(contents, func(p netip.Prefix, offset uintptr, record func() (Record, error)) error {
@@ -55,6 +56,9 @@ func prefixes(contents []byte, w walk) ([]netip.Prefix, error) {
 		if is {
 			all = join(all, p)
 		}
+		if most > 0 && len(all) > most {
+			return fmt.Errorf("%w: more than %d", ErrTooMany, most)
+		}
 		return nil
 	})
 	return all, err
@@ -63,7 +67,7 @@ func prefixes(contents []byte, w walk) ([]netip.Prefix, error) {
 // Each calls visit with each network of a database in MaxMind's format, IPv4 before IPv6. It
 // calls check from time to time, and ends with its error.
 func Each(contents []byte, visit func(netip.Prefix, Record), check func() error) error {
-	return walk{check: check, most: maxNetworks}.each(contents, func(p netip.Prefix, _ uintptr, record func() (Record, error)) error {
+	return walk{check: check}.each(contents, func(p netip.Prefix, _ uintptr, record func() (Record, error)) error {
 		r, err := record()
 		if err == nil {
 			visit(p, r)
@@ -76,7 +80,6 @@ func Each(contents []byte, visit func(netip.Prefix, Record), check func() error)
 type walk struct {
 	want  func(Record) bool
 	check func() error
-	most  int // networks
 }
 
 // visitor is called with a network, the offset of its record, and a function that reads it.
@@ -104,8 +107,10 @@ func (w walk) within(r *maxminddb.Reader, p netip.Prefix, visited *int, visit vi
 				return err
 			}
 		}
-		if *visited > w.most {
-			return fmt.Errorf("more than %d networks", w.most)
+		// A tree has at most two networks a node. One that has more is a graph: of a kilobyte,
+		// 2^128 networks.
+		if nodes := int(r.Metadata.NodeCount); *visited > 2*aliases*nodes+1 {
+			return fmt.Errorf("more than %d networks in %d nodes: the search tree leads to one of them in several ways, so that the file is damaged or hostile: fetch it again", *visited-1, nodes)
 		}
 		if n.Err() != nil {
 			return n.Err()

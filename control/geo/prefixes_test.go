@@ -49,7 +49,7 @@ func TestPrefixes(t *testing.T) {
 		if _, err := w.WriteTo(&b); err != nil {
 			t.Fatal(err)
 		}
-		got, err := Prefixes(b.Bytes(), inCountry("DE", "RU"), never)
+		got, err := Prefixes(b.Bytes(), inCountry("DE", "RU"), 0, never)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,8 +100,31 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestPrefixesHostile checks that a small database of endless networks ends: when check
-// says so, or at the bound.
+// graph returns a kilobyte that leads to a record in 2^127 ways.
+func graph(t testing.TB) []byte {
+	t.Helper()
+	good := database(t, "::/1", mmdbtype.Map{"country": isoCode("RU")})
+	nodes := 128
+	var b bytes.Buffer
+	record := func(n int) { b.Write([]byte{byte(n >> 16), byte(n >> 8), byte(n)}) }
+	for i := range nodes - 1 {
+		record(i + 1)
+		record(i + 1)
+	}
+	record(nodes + 16) // the first record of the data
+	record(nodes)      // no data
+	b.Write(make([]byte, 16))
+	b.WriteString("\xe1\x47country\xe1\x48iso_code\x42RU")
+	metadata := bytes.Clone(good[bytes.LastIndex(good, []byte("\xab\xcd\xefMaxMind.com")):])
+	i := bytes.Index(metadata, []byte("node_count")) + len("node_count")
+	size := int(metadata[i] & 0x1f)
+	clear(metadata[i+1:][:size])
+	metadata[i+size] = byte(nodes)
+	return append(b.Bytes(), metadata...)
+}
+
+// TestPrefixesHostile checks that a small database of endless networks is refused, and that others end when check
+// says so.
 func TestPrefixesHostile(t *testing.T) {
 	good := database(t, "2001:db8::/32", mmdbtype.Map{"country": isoCode("DE")})
 	const marker = "\xab\xcd\xefMaxMind.com"
@@ -130,26 +153,26 @@ func TestPrefixesHostile(t *testing.T) {
 	count[size-1] = byte(nodes)
 	hostile := append(tree.Bytes(), metadata...)
 
-	stop, calls := errors.New("enough"), 0
-	_, err := Prefixes(hostile, inCountry("DE"), func() error {
-		if calls++; calls == 10 {
-			return stop
+	for name, err := range map[string]error{
+		"no data": func() error { _, err := Prefixes(hostile, inCountry("DE"), 0, never); return err }(),
+		"data": func() error { _, err := Prefixes(graph(t), inCountry("RU"), 0, never); return err }(),
+		"each":    Each(graph(t), func(netip.Prefix, Record) {}, never),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "the search tree leads to one of them in several ways") {
+			t.Errorf("%s: %v", name, err)
 		}
-		return nil
-	})
-	if !errors.Is(err, stop) {
-		t.Errorf("stopped: %v after %d calls", err, calls)
 	}
-	if _, err := prefixes(hostile, walk{want: inCountry("DE"), check: never, most: 100_000}); err == nil || !strings.Contains(err.Error(), "more than") {
-		t.Errorf("endless: %v", err)
+	if p, err := Prefixes(good, inCountry("DE"), 1, never); err != nil || len(p) != 1 {
+		t.Errorf("a tree: %v, %v", p, err)
 	}
+	stop := errors.New("enough")
 	for range 2000 {
 		broken := bytes.Clone(good)
 		for range 1 + rand.IntN(8) {
 			broken[rand.IntN(len(broken))] = byte(rand.Int())
 		}
 		calls := 0
-		_, _ = Prefixes(broken, inCountry("DE"), func() error {
+		_, _ = Prefixes(broken, inCountry("DE"), 0, func() error {
 			if calls++; calls == 10 {
 				return stop
 			}
