@@ -8,26 +8,49 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // Err is the error of a read that a signal has ended.
 var Err = errors.New("interrupted")
 
-// Context returns a context that ends at the first signal. The second one kills the process,
-// unless [InOrder] has been called.
-func Context() (ctx context.Context, stop func()) {
-	ctx, stop = signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	return ctx, stop
+// grace is for how long a command may go on after the first signal: it may sort, or build tables.
+const grace = time.Second / 2
+
+// inOrder is the number of commands that have called InOrder and are not done.
+var inOrder atomic.Int32
+
+// Context returns a context that ends at the first signal. The second one kills the process, as the
+// first does after a grace, unless [InOrder] has been called.
+func Context() (context.Context, func()) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	var ended atomic.Bool
+	context.AfterFunc(ctx, func() {
+		stop()
+		time.AfterFunc(grace, func() {
+			if !ended.Load() && inOrder.Load() == 0 {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+			}
+		})
+	})
+	return ctx, func() {
+		ended.Store(true)
+		stop()
+	}
 }
 
 // InOrder lets no signal kill the process until done is called: a command that has something to
 // tidy up ends with its context alone.
 func InOrder() (done func()) {
+	inOrder.Add(1)
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGINT, syscall.SIGTERM)
-	return func() { signal.Stop(caught) }
+	return func() {
+		inOrder.Add(-1)
+		signal.Stop(caught)
+	}
 }
 
 // Reader reads until a context ends, though a read that has begun cannot be taken back. It
