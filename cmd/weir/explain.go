@@ -49,7 +49,8 @@ address or a port open. "-" reads questions from standard input, one on a line.
 The running daemon answers. It also knows who added an entry, when and why, what
 is rate-limited or blocked as a heavy hitter, and how many packets a list has
 caught. With --block, --allow or --config, it answers as a daemon would
-that starts with these, and none needs to run.`,
+that starts with these, and none needs to run. Where a source could not be read, it says so
+beside each answer, and ends with exit code 1.`,
 		Example: `  weir explain 192.0.2.1
   weir explain 192.0.2.0/24 'tcp 192.0.2.1:* > 198.51.100.7:443'
   weir explain --block feed.txt --allow ours.txt 2001:db8::7
@@ -92,6 +93,11 @@ that starts with these, and none needs to run.`,
 		}
 		if err == nil && dropped && *exitCode {
 			return errDropped
+		}
+		if err == nil && x.prepared != nil {
+			if n := len(x.prepared.NotReady()) - len(x.prepared.Unread()); n > 0 {
+				return fmt.Errorf("the answers are without the entries of %s that could not be read", plural(n, "source", "sources"))
+			}
 		}
 		return err
 	}
@@ -291,6 +297,9 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 		if a.Limit != nil {
 			fmt.Fprintf(w, "%s: %s\n", packet, quantity.Limited(a.Limit.Rate, a.Limit.Offered, a.Limit.Unit, a.Limit.Tracker))
 		} else {
+			if len(a.Incomplete) > 0 {
+				list += ", without what is not known"
+			}
 			fmt.Fprintf(w, "%s: %v (%v%s)\n", packet, a.Verdict, a.Reason, list)
 		}
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -303,6 +312,9 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 			fmt.Fprintln(w, "  no entry matches: a false positive of the approximate filter")
 		case len(a.Matches) == 0:
 			fmt.Fprintln(w, "  no entry matches all of these packets")
+		}
+		for _, s := range a.Incomplete {
+			fmt.Fprintf(w, "  nothing is known of list %s, source %s: %s\n", s.List, s.Source, s.Problem)
 		}
 		if l := a.LastDrop; l != nil {
 			list := ""

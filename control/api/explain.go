@@ -60,6 +60,9 @@ type Answer struct {
 	// FalsePositive is true where the filter drops what no entry matches, as it
 	// may in approximate mode.
 	FalsePositive bool `json:"false_positive"`
+	// Incomplete are the sources of lists that have nothing to filter by: what they
+	// list is not in the answer.
+	Incomplete []NotReady `json:"incomplete,omitempty"`
 }
 
 // Limit is the rate limit of a flow. Rates are in units a second.

@@ -8,6 +8,7 @@ func (a *Answer) API() api.Answer {
 		Packet: a.Packet, Direction: a.Direction, Verdict: a.Verdict.String(), Reason: a.Reason.String(), List: a.List,
 		Stages: make([]api.Stage, len(a.Stages)), Matches: matchesOf(a.Matches), DependsMore: a.DependsMore,
 		PenaltiesMore: a.PenaltiesMore, Spared: a.Spared, FalsePositive: a.FalsePositive,
+		Incomplete: a.Incomplete,
 	}
 	if l := a.Limit; l != nil {
 		b.Limit = &api.Limit{Flow: l.Flow, Rate: l.Rate, Until: l.Until, Tracker: l.Tracker, Unit: l.Unit, Offered: l.Offered}

@@ -92,6 +92,8 @@ type Answer struct {
 	// FalsePositive is true where the filter drops what no entry matches, as it
 	// may in approximate mode.
 	FalsePositive bool
+	// Incomplete are sources that nothing is known of: their entries are not in the answer.
+	Incomplete []api.NotReady
 }
 
 // Stage is a step of the program.
