@@ -9,6 +9,7 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/feed"
 	"weir/control/ruleset"
 	"weir/filter/membership"
 	"weir/loader"
@@ -108,7 +109,7 @@ func (a *active) problems() (all []string) {
 			continue
 		}
 		for _, s := range l.From.Status().Sources {
-			if s.Failures > 0 {
+			if s.Failures > 0 || s.Last.Failure == feed.Damaged {
 				all = append(all, fmt.Sprintf("list %s: source %s FAILED (%v)", l.Name, s.Source, s.Last.Failure))
 			}
 		}

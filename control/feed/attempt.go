@@ -81,6 +81,10 @@ func (f *Feed) attempt(ctx context.Context, s *source, why occasion) (Outcome, e
 	}
 	defer to.discard()
 	w := listfile.NewWork(ctx, s.maxCPU())
+	defer w.Release()
+	if s.tries() > 0 {
+		w.Behind()
+	}
 	b, c, err := f.read(ctx, w, s, &o, old, to, accept)
 	if ctx.Err() != nil {
 		return o, ctx.Err()
@@ -156,6 +160,12 @@ func (f *Feed) conclude(s *source, c *contents, o *Outcome, undecided *candidate
 		o.Returned, s.returned = s.returned && o.Result == Unchanged, false
 	} else if o.Changed { // decisions have expired, and the rest is to be taken in
 		s.returned = false
+	}
+	switch {
+	case o.Result != Failed:
+		s.damaged = nil
+	case c == nil:
+		s.damage(o, nil)
 	}
 	s.current, s.last, s.undecided = c, *o, undecided
 	if c != nil && undecided == nil {
@@ -462,7 +472,9 @@ func (f *Feed) receive(w *listfile.Work, s *source, b *body, to io.Writer) (*con
 	left, textLeft := int64(s.MaxBytes), int64(s.MaxBytes)
 	c := &contents{}
 	var all list.Entries
-	most := s.maxEntries(f.Format.Kind, memory())
+	has := memory()
+	most := s.maxEntries(f.Format.Kind, has)
+	w.Bound(s.maxWide(), int(has/bytesPerEntry))
 	c.Source, c.Read, c.validator = s.name, time.Now(), b.validator
 	var bad error
 	lines := 0
@@ -493,6 +505,9 @@ func (f *Feed) receive(w *listfile.Work, s *source, b *body, to io.Writer) (*con
 		}
 		if errors.Is(err, listfile.ErrTooManyLines) {
 			err = fail(TooLarge, "%s: more than %d lines", p.name, maxURLLines)
+		}
+		if _, wide := errors.AsType[*listfile.TooWideError](err); wide {
+			err = fail(TooLarge, "%w", err)
 		}
 		if errors.Is(err, listfile.ErrTooManyEntries) || err == nil && all.Weight()+e.Weight() > most {
 			err = fail(TooLarge, "%s: more than %d entries (raise max_entries to accept it)", p.name, most)

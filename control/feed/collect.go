@@ -296,6 +296,11 @@ func (c *collector) flush() {
 	if err == nil && c.options.MaxEntries > 0 && c.entries.Weight()+e.Weight() > c.options.MaxEntries {
 		err = listfile.ErrTooManyEntries
 	}
+	if wide, ok := errors.AsType[*listfile.TooWideError](err); ok {
+		wide.Line = c.places[wide.Line-1].line
+		c.text.err, c.entries = wide, list.Entries{}
+		return
+	}
 	if err != nil {
 		c.text.err = fmt.Errorf("%w: more than %d", listfile.ErrTooManyEntries, c.options.MaxEntries)
 		c.entries = list.Entries{}

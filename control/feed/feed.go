@@ -135,6 +135,7 @@ type source struct {
 	formerSaved time.Time  // when that was
 	undecided   *candidate // what Keep or Revert decides about; nil: nothing
 	reverted    *candidate // what the next attempt must forget; nil: nothing
+	damaged     error      // what is saved is not what was saved, and no attempt has succeeded since; nil: it is not known to be
 	returned    bool       // Revert has returned to current, and no attempt has succeeded since
 
 	sooner   chan struct{} // next has changed
@@ -169,7 +170,7 @@ func Open(ctx context.Context, c Config, directory string) (*Feed, error) {
 	for _, s := range f.sources {
 		if directory != "" {
 			s.last = f.load(ctx, s)
-			_ = f.loadFormer(ctx, s) // without, the source is read as if it were new
+			s.damage(&s.last, f.loadFormer(ctx, s)) // without, the source is read as if it were new
 		}
 		if s.written != nil && !f.Format.Kind.row().made {
 			if _, err := f.attempt(ctx, s, due); err != nil {
@@ -524,6 +525,13 @@ func (s *source) retries() int {
 	if s.URL == "" {
 		return min(s.failures, 1)
 	}
+	return s.failures
+}
+
+// tries returns how often reading the source has failed since it last succeeded.
+func (s *source) tries() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.failures
 }
 

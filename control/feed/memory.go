@@ -38,6 +38,15 @@ func (s Source) maxEntries(kind Kind, memory int64) int {
 	return most
 }
 
+// maxWide bounds what the ranges of a source become, unless the operator has set a bound: a line
+// of 60 bytes can be 254 prefixes, or 4096 flows.
+func (s Source) maxWide() int {
+	if s.MaxEntries > 0 {
+		return 0
+	}
+	return 3 << 19
+}
+
 // memory returns the bytes of memory that this process may use: those of the host, or
 // the limit of its control group or of one above it.
 func memory() int64 {

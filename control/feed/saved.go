@@ -258,6 +258,24 @@ func (s *saved) check() error {
 	return nil
 }
 
+// damage notes an error of loading what is saved, nil for none, if it is damaged: an outcome says so
+// until an attempt succeeds, whatever others have failed for.
+func (s *source) damage(o *Outcome, err error) {
+	if err == nil {
+		err = s.damaged
+	}
+	f := (*failure)(nil)
+	switch {
+	case !errors.As(err, &f) || f.kind != Damaged:
+		return
+	case s.damaged == nil:
+		s.damaged = err
+	case o.Err != nil && !errors.Is(o.Err, err):
+		err = fmt.Errorf("%w; the source cannot be read either: %w", err, o.Err)
+	}
+	o.Result, o.Failure, o.Err = Failed, Damaged, err
+}
+
 // load loads the saved contents. They were read before: it takes as long as it takes.
 func (f *Feed) load(ctx context.Context, s *source) Outcome {
 	o := Outcome{Source: s.name, Began: time.Now()}
@@ -268,7 +286,9 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 	var c *contents
 	if err == nil {
 		defer old.file.Close()
-		c, err = f.receive(listfile.NewWork(ctx, 0), s, old.body(), io.Discard)
+		w := listfile.NewWork(ctx, 0)
+		defer w.Release()
+		c, err = f.receive(w, s, old.body(), io.Discard)
 		if err != nil || c.SHA256 != old.SHA256 {
 			// Corruption causes all kinds of errors, but is the reason to
 			// report.
@@ -285,6 +305,7 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 	}
 	if err != nil {
 		o.fail(err)
+		s.damage(&o, err)
 	} else {
 		c.Read, c.saved = old.Read, true
 		c.Reference, c.ReferredAt, c.Accepted = old.Reference, old.ReferredAt, old.Accepted

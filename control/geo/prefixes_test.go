@@ -155,7 +155,7 @@ func TestPrefixesHostile(t *testing.T) {
 
 	for name, err := range map[string]error{
 		"no data": func() error { _, err := Prefixes(hostile, inCountry("DE"), 0, never); return err }(),
-		"data": func() error { _, err := Prefixes(graph(t), inCountry("RU"), 0, never); return err }(),
+		"data":    func() error { _, err := Prefixes(graph(t), inCountry("RU"), 0, never); return err }(),
 		"each":    Each(graph(t), func(netip.Prefix, Record) {}, never),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "the search tree leads to one of them in several ways") {

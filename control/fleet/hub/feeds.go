@@ -107,6 +107,7 @@ func (f *feeds) take(of *feed.Feed, version uint64, contents *list.Set) error {
 // tried reports whether each source of a feed was tried, and some was read.
 func tried(f *feed.Feed) bool {
 	all := f.Status().Sources
-	return !slices.ContainsFunc(all, func(s feed.SourceStatus) bool { return s.Last.Ended.IsZero() || s.Last.Failure == feed.Damaged }) &&
-		slices.ContainsFunc(all, func(s feed.SourceStatus) bool { return !s.Read.IsZero() })
+	return !slices.ContainsFunc(all, func(s feed.SourceStatus) bool {
+		return s.Last.Ended.IsZero() || s.Last.Failure == feed.Damaged && s.Failures == 0
+	}) && slices.ContainsFunc(all, func(s feed.SourceStatus) bool { return !s.Read.IsZero() })
 }

@@ -36,6 +36,7 @@ type chunk struct {
 	read   int64  // bytes of the file read so far, before decompression
 	parser parser
 	report Report // counts the lines from the chunk's first
+	wide   int    // the line whose ranges were too much, from 1; 0: none
 	room   *room  // of all chunks of the file
 	work   *Work
 	parsed chan struct{} // receives when the parser is done
@@ -67,6 +68,8 @@ func (c *chunk) parse() {
 	p := &c.parser
 	p.out = list.Entries{V4: p.out.V4[:0], V6: p.out.V6[:0], Flows: p.out.Flows[:0]}
 	taken := 0
+	p.wide, c.wide = 0, 0
+	defer func() { c.work.reserve(p.out.Weight()) }()
 	var last []byte // the last good line
 	for text := c.text; len(text) > 0; {
 		if n := p.out.Weight(); c.report.Lines%roomLines == 0 || n-taken > roomWeight {
@@ -96,6 +99,13 @@ func (c *chunk) parse() {
 		case entry:
 			c.report.Good++
 			last = line
+			if p.wide > 0 {
+				if !c.work.widen(p.wide) {
+					c.wide = c.report.Lines
+					return
+				}
+				p.wide = 0
+			}
 		}
 	}
 	c.room.take(p.out.Weight() - taken)
@@ -184,8 +194,11 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 		}
 		<-c.parsed
 		if err == nil {
+			before := report.Lines
 			report.add(c.report)
-			err = report.hopeless(o, room)
+			if err = report.hopeless(o, room); err == nil && c.wide > 0 {
+				err = &TooWideError{before + c.wide}
+			}
 		}
 		if err != nil {
 			all, c.parser.out = list.Entries{}, list.Entries{}

@@ -50,6 +50,7 @@ type parser struct {
 	ignorePorts bool
 	ranges      *ranges // those that are in out, or another parser's; nil: not known
 	out         list.Entries
+	wide        int // what ranges became beyond what each line may
 }
 
 func newParser(o Options) parser { return parser{lenient: o.Lenient, ignorePorts: o.IgnorePorts} }
@@ -241,6 +242,11 @@ func (p *parser) span(first, last string) error {
 	}
 	if n >= memorable {
 		p.ranges.add(r)
+		each := wideV6
+		if a.Is4() {
+			each = wideV4
+		}
+		p.wide += each * max(n-freePrefixes, 0)
 	}
 	return nil
 }
@@ -316,6 +322,8 @@ func (p *parser) flow(proto, rest string) error {
 	}
 	if n := families * srcPorts.len() * dstPorts.len(); n > maxFlows {
 		return fmt.Errorf("the ports make %d entries, %d at most: make the range shorter, or give a list its own ports", n, maxFlows)
+	} else {
+		p.wide += wideFlow * max(n-freeFlows, 0)
 	}
 	for from := srcPorts.first; from <= srcPorts.last; from++ {
 		for to := dstPorts.first; to <= dstPorts.last; to++ {

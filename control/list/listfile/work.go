@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,18 +28,37 @@ var ErrTooManyLines = errors.New("too many lines")
 // memory of its entries instead.
 //
 // All works of a process together take no more processors than there are: however
-// many sources are read, other goroutines wait for milliseconds. Methods of a nil Work
+// many sources are read, other goroutines wait for milliseconds. The work that has taken the
+// least time is the next, so that a large source does not delay small ones. Methods of a nil Work
 // bound nothing.
 type Work struct {
 	ctx    context.Context
 	most   time.Duration // 0: no limit
 	spent  atomic.Int64  // nanoseconds of processor time
+	behind bool          // the others
 	ranges ranges
+
+	maxWide, together int64 // 0: no limit
+	wide              atomic.Int64
+	held              int64 // guarded by the mutex of reserved
 }
 
 // NewWork returns work that ends with ctx, and that takes the given processor time
 // at most; 0 for no limit.
 func NewWork(ctx context.Context, most time.Duration) *Work { return &Work{ctx: ctx, most: most} }
+
+// Behind lets the works of others have processors first. It is called before the work begins.
+func (w *Work) Behind() { w.behind = true }
+
+// Bound bounds the entries that ranges become beyond a few a line, where a prefix of IPv4 counts as one,
+// one of IPv6 as four and a flow as sixteen, and those that all works have together, by
+// [list.Entries.Weight]: above these, all but the one that was the first to have some wait until
+// another work is [Work.Release]d. It is called before the work begins; 0 is no limit.
+func (w *Work) Bound(wide, together int) {
+	if w != nil {
+		w.maxWide, w.together = int64(wide), int64(together)
+	}
+}
 
 // Spent returns the processor time that was taken.
 func (w *Work) Spent() time.Duration {
@@ -69,8 +89,139 @@ func (w *Work) Done() <-chan struct{} {
 	return w.ctx.Done()
 }
 
-// slots has one value for each processor that reading takes.
-var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
+// What a line may become, whatever others do, and what its entries count beyond that.
+const (
+	freePrefixes = 8
+	freeFlows    = 2 // of both families
+	wideV4       = 1
+	wideV6       = 4
+	wideFlow     = 16
+)
+
+// TooWideError means that a source was rejected because its ranges become more entries than its
+// [Work] may have.
+type TooWideError struct {
+	Line int // the first that was too much, from 1
+}
+
+func (e *TooWideError) Error() string {
+	return fmt.Sprintf("line %d: the ranges become too many entries: write networks instead of ranges of addresses, "+
+		"give a list its own ports instead of ranges of ports, or set max_entries", e.Line)
+}
+
+// widen counts what the ranges of a line became beyond what each may, and reports whether there may be
+// so much.
+func (w *Work) widen(n int) bool {
+	return w == nil || w.maxWide == 0 || w.wide.Add(int64(n)) <= w.maxWide
+}
+
+// reserved is the weight of what is read.
+var reserved struct {
+	sync.Mutex
+	all     int64
+	by      []*Work       // in the order in which they began to have some
+	changed chan struct{} // closed when there is less; nil: nobody waits
+}
+
+// reserve counts entries of the work, and waits while all works together have too many.
+func (w *Work) reserve(n int) {
+	if w == nil || w.together == 0 {
+		return
+	}
+	r := &reserved
+	r.Lock()
+	if w.held == 0 {
+		r.by = append(r.by, w)
+	}
+	w.held += int64(n)
+	r.all += int64(n)
+	for r.all > w.together && r.by[0] != w && w.ctx.Err() == nil {
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		changed := r.changed
+		r.Unlock()
+		w.Idle(func() {
+			select {
+			case <-w.ctx.Done():
+			case <-changed:
+			}
+		})
+		r.Lock()
+	}
+	r.Unlock()
+}
+
+// Release ends the work: what was read is elsewhere, or forgotten.
+func (w *Work) Release() {
+	r := &reserved
+	r.Lock()
+	defer r.Unlock()
+	if i := slices.Index(r.by, w); i >= 0 {
+		r.by = slices.Delete(r.by, i, i+1)
+		r.all, w.held = r.all-w.held, 0
+		if r.changed != nil {
+			close(r.changed)
+			r.changed = nil
+		}
+	}
+}
+
+// processors are those that reading takes.
+var processors = turns{free: runtime.GOMAXPROCS(0)}
+
+// turns lends processors to works.
+type turns struct {
+	mu      sync.Mutex
+	free    int
+	waiting []turn // in the order of their arrival
+}
+
+type turn struct {
+	work *Work
+	come *sync.Mutex // locked until it is the work's turn
+}
+
+// take waits for a processor.
+func (t *turns) take(w *Work) {
+	t.mu.Lock()
+	if t.free > 0 {
+		t.free--
+		t.mu.Unlock()
+		return
+	}
+	come := new(sync.Mutex)
+	come.Lock()
+	t.waiting = append(t.waiting, turn{w, come})
+	t.mu.Unlock()
+	come.Lock()
+}
+
+// give gives a processor back.
+func (t *turns) give() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.waiting) == 0 {
+		t.free++
+		return
+	}
+	next := 0
+	for i, other := range t.waiting {
+		if other.work.before(t.waiting[next].work) {
+			next = i
+		}
+	}
+	t.waiting[next].come.Unlock()
+	t.waiting = slices.Delete(t.waiting, next, next+1)
+}
+
+// before reports whether the work has a processor before another one.
+func (w *Work) before(other *Work) bool {
+	if w.behind != other.behind {
+		return other.behind
+	}
+	return w.Spent() < other.Spent()
+}
 
 // Shift is a part of some work, done by one goroutine.
 type Shift struct {
@@ -84,7 +235,7 @@ func (w *Work) Begin() *Shift {
 	if w == nil {
 		return nil
 	}
-	slots <- struct{}{}
+	processors.take(w)
 	runtime.LockOSThread() // whose time is measured
 	return &Shift{w, threadTime()}
 }
@@ -118,7 +269,7 @@ func (s *Shift) End() {
 	}
 	s.count()
 	runtime.UnlockOSThread()
-	<-slots
+	processors.give()
 }
 
 func (s *Shift) count() {
@@ -134,8 +285,8 @@ func (w *Work) Idle(fn func()) {
 		fn()
 		return
 	}
-	<-slots
-	defer func() { slots <- struct{}{} }()
+	processors.give()
+	defer processors.take(w)
 	fn()
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // endless is a text that repeats a line, and counts what was read of it.
@@ -132,5 +133,71 @@ func TestEqualLines(t *testing.T) {
 		if !equal(e, one) {
 			t.Errorf("%q: other entries than those of one", text)
 		}
+	}
+}
+
+// The work that has taken the least time is the next to have a processor, before those that go
+// behind the others.
+func TestTurns(t *testing.T) {
+	var all turns
+	order := make(chan string, 4)
+	for _, c := range []struct {
+		name   string
+		spent  time.Duration
+		behind bool
+	}{{"failed", 0, true}, {"large", 5 * time.Second, false}, {"small", time.Millisecond, false}, {"new", 0, false}} {
+		w := NewWork(t.Context(), 0)
+		w.spent.Store(int64(c.spent))
+		if c.behind {
+			w.Behind()
+		}
+		go func() {
+			all.take(w)
+			order <- c.name
+			all.give()
+		}()
+	}
+	wait.For(t, "four that wait", func() bool {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		return len(all.waiting) == 4
+	})
+	all.give()
+	for _, want := range []string{"new", "small", "large", "failed"} {
+		if got := <-order; got != want {
+			t.Errorf("%s is the next, want %s", got, want)
+		}
+	}
+}
+
+// Works that have too many entries together wait, all but the first, until one of them is released.
+func TestTogether(t *testing.T) {
+	first, second := NewWork(t.Context(), 0), NewWork(t.Context(), 0)
+	first.Bound(0, 1000)
+	second.Bound(0, 1000)
+	first.reserve(600)
+	processors.take(second)
+	waits := make(chan struct{})
+	go func() {
+		second.reserve(600)
+		processors.give()
+		close(waits)
+	}()
+	wait.For(t, "the second work", func() bool {
+		reserved.Lock()
+		defer reserved.Unlock()
+		return reserved.all == 1200
+	})
+	first.reserve(600) // it goes on
+	select {
+	case <-waits:
+		t.Error("the second work did not wait")
+	default:
+	}
+	first.Release()
+	<-waits
+	second.Release()
+	if reserved.all != 0 || len(reserved.by) != 0 {
+		t.Errorf("%d entries of %d works stay", reserved.all, len(reserved.by))
 	}
 }
