@@ -70,8 +70,8 @@ func (f *reader) csv(c *collector) error {
 			return err
 		}
 		line, _ := r.FieldPos(0)
-		if separator, ok := strings.CutPrefix(record[0], "sep="); begin && ok && line == 1 && f.Separator == 0 {
-			if separator != "" {
+		if separator, ok := strings.CutPrefix(record[0], "sep="); begin && ok && line == 1 {
+			if separator != "" && f.Separator == 0 {
 				r.Comma = []rune(separator)[0]
 			}
 			continue
@@ -112,6 +112,10 @@ func (f *reader) record(c *collector, at place, record []string, columns csvColu
 	first, last := value(columns.first), value(columns.last)
 	if f.Integers {
 		first, last = addressOf(first), addressOf(last)
+	}
+	if _, err := strconv.ParseUint(first, 10, 64); err == nil && !f.Integers {
+		c.bad(at, all, errors.New("a number instead of an address: integers: true reads it as one"))
+		return
 	}
 	base, _ := netip.ParseAddr(first)
 	switch mask, count := value(columns.mask), value(columns.count); {

@@ -40,7 +40,11 @@ func hosts(_ *reader, c *collector) error {
 			return nil
 		}
 		others = true
-		c.value(place{line: line}, words[0])
+		if at := (place{line: line}); len(words) > 1 && isAddr(words[1]) {
+			c.bad(at, string(text), errors.New("a second address instead of a name: write one per line"))
+		} else {
+			c.value(at, words[0])
+		}
 		return nil
 	})
 	if err == nil && own && !others {
@@ -50,6 +54,11 @@ func hosts(_ *reader, c *collector) error {
 }
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+func isAddr(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
+}
 
 // isOwn reports whether hosts files have an address for the host or its links.
 func isOwn(a netip.Addr) bool {
@@ -101,6 +110,8 @@ func deny(_ *reader, c *collector) error {
 			words = words[1:]
 		case is("geo") || is("map") || is("server"): // of nginx
 			return errors.New("a block of nginx: format geo reads those of geo and map")
+		case is("allow"):
+			return errors.New("allow takes addresses out of those that are denied: put them into an allow list, and take the line out")
 		default:
 			c.bad(at, s, errors.New(`not "Deny from", "Require not ip" or "deny"`))
 			return nil

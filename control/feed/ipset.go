@@ -15,7 +15,7 @@ var ipsetFormat = format{
 	Description: Description{
 		Name: "ipset", Options: []string{"sets"}, Example: "{kind: ipset, sets: [a, b]}",
 		About:   "the output of `ipset save`, or a script for `ipset restore`; without `sets`, its only set of addresses",
-		Grammar: "`add SET ENTRY` is an entry, of a set of type `hash:ip`, `hash:net` or `bitmap:ip`, whose `netmask` or `bitmask` makes a network of it. `-exist` may stand anywhere; `-A` and `-N` are `add` and `create`. Lines that begin with `#`, and timeouts, counters and comments of entries are remarks. Entries of other sets are left out. `nomatch` is bad. What takes entries from a set that is read (`del`, `flush`, `destroy`, `swap`, `rename`), an option of such a set that is not known, and a mask with gaps refuse the file.",
+		Grammar: "`add SET ENTRY` is an entry, of a set of type `hash:ip`, `hash:net` or `bitmap:ip`, whose `netmask` or `bitmask` makes a network of it. `-exist` may stand anywhere; `-A` and `-N` are `add` and `create`. Lines that begin with `#`, and timeouts, counters and comments of entries are remarks. Entries of other sets are left out. What takes entries from a set that is read (`nomatch`, `del`, `flush`, `destroy`, `swap`, `rename`), an option of such a set that is not known, and a mask with gaps refuse the file.",
 	},
 	read: (*reader).ipset,
 }
@@ -89,7 +89,7 @@ func (f *reader) ipset(c *collector) error {
 			read, err := w.set(name, set.kind == "" || ipsetHasAddresses(set.kind))
 			if err == nil && read {
 				w.fill(name)
-				set.add(c, at, string(text), words[2:])
+				return set.add(c, at, string(text), words[2:])
 			} else if err == nil {
 				c.leave("entries of set " + name + " " + set.kind)
 			}
@@ -172,20 +172,20 @@ func maskBits(mask netip.Addr) int {
 }
 
 // add takes the words of an entry.
-func (s *ipsetSet) add(c *collector, at place, line string, words []string) {
+func (s *ipsetSet) add(c *collector, at place, line string, words []string) error {
 	for rest := words[1:]; len(rest) > 0; {
 		option := strings.TrimPrefix(rest[0], "--")
 		switch known := slices.Contains(ipsetOfAdd, option); {
 		case option == "nomatch":
-			c.bad(at, line, errors.New("an exception from the set: put it into an allow list"))
-			return
+			return fmt.Errorf("nomatch: %.60s is an exception from the set: put it into an allow list, and take the line out", words[0])
 		case !known || len(rest) == 1:
 			c.bad(at, line, fmt.Errorf("option %.60q is not known, or has no value", option))
-			return
+			return nil
 		}
 		rest = rest[2:]
 	}
 	c.span(at, line, words[0], s.bits)
+	return nil
 }
 
 func ipsetHasAddresses(kind string) bool {

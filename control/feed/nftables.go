@@ -129,7 +129,9 @@ func (p *nftParser) statement(words []string, block bool, depth int) (other bool
 		}
 		return true, err
 	case "add", "create", "insert", "replace", "rename", "list":
-		words = words[1:]
+		if words = words[1:]; verb == "replace" && len(words) > 0 && (words[0] == "element" || words[0] == "set") {
+			return false, fmt.Errorf("%.60s: nft has no such command", all)
+		}
 	case "delete", "destroy", "flush", "reset":
 		if words = append(words[1:], ""); words[0] == "table" || words[0] == "ruleset" {
 			name = ""

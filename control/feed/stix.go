@@ -49,7 +49,9 @@ type indicator struct {
 // leftOut returns why an object is no indicator to read, "" if it is one.
 func (i *indicator) leftOut(f *Format) string {
 	types := slices.Concat(i.Types, i.Labels) // STIX 2.0 has these for those
-	has := func(t string) bool { return slices.Contains(types, t) }
+	has := func(t string) bool {
+		return slices.ContainsFunc(types, func(of string) bool { return strings.EqualFold(of, t) })
+	}
 	switch {
 	case i.Type != "indicator":
 		return "objects of type " + said(i.Type)
