@@ -3,6 +3,7 @@ package feed
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"reflect"
 	"testing"
 
@@ -12,7 +13,15 @@ import (
 // FuzzFormats reads arbitrary text in every format: it must terminate, respect
 // its limits, count what it returns, and be deterministic.
 func FuzzFormats(f *testing.F) {
-	for _, name := range []string{"testdata/ruleset.nft", "testdata/ruleset.json", "testdata/sets.ipset"} {
+	names := []string{"testdata/ruleset.nft", "testdata/ruleset.json", "testdata/sets.ipset"}
+	for _, samples := range []string{"testdata/field/*", "testdata/formats/*"} {
+		found, err := filepath.Glob(samples)
+		if err != nil || len(found) == 0 {
+			f.Fatalf("%d of %s: %v", len(found), samples, err)
+		}
+		names = append(names, found...)
+	}
+	for _, name := range names {
 		seed, err := os.ReadFile(name)
 		if err != nil {
 			f.Fatal(err)
@@ -36,6 +45,7 @@ func FuzzFormats(f *testing.F) {
 		jsonAt(".data[].ip, .ip"), jsonAt("."), jsonAt(".[][]"), {Kind: JSONLines, Path: ".ip"},
 		{Kind: Spamhaus}, {Kind: CrowdSec}, {Kind: NFTables}, {Kind: NFTables, Sets: []string{"block4", "b"}}, {Kind: IPSet}, {Kind: IPSet, Sets: []string{"nets"}},
 		{Kind: "p2p"}, {Kind: "dat"}, {Kind: "hosts"}, {Kind: Deny},
+		{Kind: CSV, Column: "network", LastColumn: "mask"}, jsonAt(".[].decisions[type=ban].value"), {Kind: "stix"},
 	} {
 		r, err := newReader(format)
 		if err != nil {
@@ -60,7 +70,7 @@ func FuzzFormats(f *testing.F) {
 					t.Fatalf("%+v: %d lines, errors %v", r.Format, report.Lines, report.Errors)
 				}
 			}
-			if e.Len() < report.Good && err == nil {
+			if e.Len() == 0 && report.Good > 0 && err == nil { // of equal entries in a row, one is kept
 				t.Fatalf("%+v: %d good, %d entries", r.Format, report.Good, e.Len())
 			}
 			left = most

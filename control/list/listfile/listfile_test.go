@@ -1033,6 +1033,17 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("\ufeff# head\r\n192.0.2.1\t7\r\nnonsense\n\n2001:db8::/32"), false)
 	f.Add(zipped(f, "gzip", []byte("192.0.2.1\n")), false)
 	f.Add(zipped(f, "zstd", []byte("192.0.2.1\n")), false)
+	files, err := filepath.Glob("../../feed/testdata/field/*")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("%d files: %v", len(files), err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text, false)
+	}
 	f.Fuzz(func(t *testing.T, data []byte, lenient bool) {
 		o := Options{Lenient: lenient, MaxBad: 1}
 		parse := func(text []byte) (list.Entries, Report, error) { // in chunks of minimum length
