@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -8,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"weir/control/durable/durabletest"
 	"weir/control/quantity"
+	"weir/tests/seed"
 )
 
 // rangesOf returns n lines.
@@ -88,5 +91,53 @@ func TestDamagedUntilRead(t *testing.T) {
 	}
 	if o := fetch(t, f); o.Failure != Unreachable {
 		t.Errorf("read, then away: %v: %v", o.Failure, o.Err)
+	}
+}
+
+// Random damage of what is saved, with the source away, leaves either the right entries or an error that
+// says what is damaged, also after a fetch has failed.
+func TestRandomDamage(t *testing.T) {
+	durabletest.WithoutSyncs(t)
+	r := seed.New(t)
+	dir := t.TempDir()
+	c, saved := keep(t, dir)
+	whole, err := os.ReadFile(saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right := mustOpen(t, c, dir).Contents()
+	if err := os.Remove(string(c.All()[0].File)); err != nil {
+		t.Fatal(err)
+	}
+	unharmed := 0
+	for i := range 320 {
+		b := bytes.Clone(whole)
+		at := r.IntN(len(b))
+		n := 1 + r.IntN(len(b)-at)
+		switch i % 5 {
+		case 0:
+			b[at] ^= 1 << r.IntN(8)
+		case 1:
+			b = b[:at]
+		case 2:
+			b = append(b, whole...)
+		case 3:
+			clear(b[at:][:n])
+		case 4:
+			b = append(bytes.Clone(whole[at:][:n]), b...)
+		}
+		write(t, saved, string(b))
+		f, _ := loaded(t, c, dir)
+		o := fetch(t, f)
+		got := f.Contents()
+		switch d := got.Diff(right); {
+		case d.Len() == 0:
+			unharmed++
+		case got.Len() > 0 || o.Failure != Damaged || f.Status().Sources[0].Last.Failure != Damaged:
+			t.Errorf("damage %d at %d, %d bytes: %d entries, %v: %v", i%5, at, n, got.Len(), o.Failure, o.Err)
+		}
+	}
+	if unharmed == 320 {
+		t.Error("nothing was damaged")
 	}
 }
