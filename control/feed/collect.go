@@ -148,7 +148,7 @@ func (c *collector) value(at place, v string) {
 	}
 }
 
-// scopes are those of CrowdSec's decisions that are no addresses.
+// scopes has the scopes of CrowdSec's decisions without addresses.
 var scopes = []string{"country", "as", "session", "username"}
 
 // scoped takes a value that may begin with its scope, as in Ip:192.0.2.1.

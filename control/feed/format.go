@@ -72,7 +72,7 @@ type format struct {
 // formats is the table. Each row is beside its reader.
 var formats = []*format{
 	&plainFormat, &csvFormat, &jsonFormat, &jsonLinesFormat, &spamhausFormat, &crowdSecFormat, &nftablesFormat, &ipsetFormat,
-	&p2pFormat, &datFormat, &hostsFormat, &denyFormat, &mmdbFormat, &namesFormat, &asnsFormat, &stixFormat, &taxiiFormat,
+	&p2pFormat, &datFormat, &hostsFormat, &denyFormat, &iptablesFormat, &geoFormat, &mmdbFormat, &namesFormat, &asnsFormat, &stixFormat, &taxiiFormat,
 }
 
 var plainFormat = format{

@@ -166,6 +166,9 @@ func TestFormats(t *testing.T) {
 		{"deny of nginx", Format{Kind: Deny}, "deny 192.0.2.1; # a scanner\ndeny 198.51.100.0/24;   # 10.0.0.0/8\ndeny 10;\nallow all;\n", "192.0.2.1 198.51.100.0/24", "3: no \">\" in the flow"},
 		{"deny of parts", Format{Kind: Deny}, "Deny from 198.51.100 203.0. 10\nRequire not ip 172.20\n", "198.51.100.0/24 203.0.0.0/16 10.0.0.0/8 172.20.0.0/16", ""},
 		{"stix", Format{Kind: STIX, MinConfidence: 50}, `{"objects": [{"type": "indicator", "confidence": 50, "pattern": "[ipv4-addr:value = '192.0.2.1']"}, {"type": "indicator", "confidence": 90, "labels": ["x", "benign"], "pattern": "[ipv4-addr:value = '192.0.2.2']"}, {"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.3']"}]}`, "192.0.2.1", ""},
+		{"iptables", Format{Kind: "iptables"}, "*filter\n:INPUT ACCEPT [0:0]\n[1:2] -A INPUT -s 192.0.2.1/32 -m comment --comment \"-j x\" -j DROP\n-A x ! -s 192.0.2.2/32 -j DROP\n-A x -s 192.0.2.3/32 ! -i lo -j REJECT\n-A x -s 192.0.2.4/32 -j ACCEPT\n-A OUTPUT -s 192.0.2.5/32 -j DROP\nCOMMIT\n", "192.0.2.1",
+			"4: a further condition: the address alone would block more; 5: a further condition: the address alone would block more; 6: an exception: put it into an allow list"},
+		{"geo", Format{Kind: "geo", Only: "value=1"}, "geo $x {\ndefault 1;\n192.0.2.0/24 1; # x\n\"198.51.100.1\" '1';\n198.51.100.2 0;\n}\nmap $remote_addr $y {\n 192.0.2.300 1;\n}\n", "192.0.2.0/24 198.51.100.1", "8: not an address: IPv4 field has value >255"},
 		{"stix by types", Format{Kind: STIX, Types: []string{"benign", "c2"}}, `{"objects": [{"type": "indicator", "indicator_types": ["benign"], "pattern": "[ipv4-addr:value = '192.0.2.1']"}, {"type": "indicator", "indicator_types": ["other"], "pattern": "[ipv4-addr:value = '192.0.2.2']"}]}`, "192.0.2.1", ""},
 	} {
 		for _, zipped := range []bool{false, true} {
@@ -304,7 +307,10 @@ func TestRejected(t *testing.T) {
 		{"nft of two tables", Format{Kind: NFTables}, "table ip t {\nset b { type ipv4_addr; elements = { 192.0.2.2 } }\n}\ntable ip u {\nset b { type ipv4_addr; elements = { 192.0.2.3 } }\n}\n", Garbage, "several sets b, of table ip t and ip u"},
 		{"nft -j that takes away", Format{Kind: NFTables}, `{"nftables": [{"set": {"name": "b", "type": "ipv4_addr", "elem": ["192.0.2.1"]}}, {"delete": {"element": {"name": "b", "elem": ["192.0.2.1"]}}}]}`, Garbage, "delete element takes entries from set b"},
 		{"csv with a column of masks", Format{Kind: CSV, Column: "net"}, "net,Prefix\n192.0.2.0,24\n", Garbage, `a column "prefix": name it in mask_column`},
-		{"deny that allows", Format{Kind: Deny}, "Order Deny,Allow\nAllow from all\nDeny from 192.0.2.1\n", Garbage, "denies nobody"},
+		{"geo that deletes", Format{Kind: "geo", Only: "value=1"}, "geo $x {\n192.0.2.0/24 1;\ndelete 192.0.2.0/24;\n}\n", Garbage, "line 3: "},
+		{"geo cut", Format{Kind: "geo", Only: "value=1"}, "geo $x {\n192.0.2.0/24 1;\n", Garbage, "a block is not closed"},
+		{"iptables that is none", Format{Kind: "iptables"}, "iptables -A INPUT -s 192.0.2.1 -j DROP\n", Garbage, "is no rule"},
+		{"deny that allows", Format{Kind: Deny}, "Order Deny,Allow\nAllow from all\nDeny from 192.0.2.1\n", Garbage, "denies no one"},
 		{"stix of observables", Format{Kind: STIX}, `{"objects": [{"type": "ipv4-addr", "value": "192.0.2.1"}]}`, Garbage, "no indicators, but 1 objects of type ipv4-addr"},
 		{"ipset several sets", Format{Kind: IPSet}, "create a hash:ip\ncreate b hash:net\n", Garbage, "line 2: several sets (a and b)"},
 		{"ipset other set", Format{Kind: IPSet, Sets: []string{"p"}}, "create p hash:ip,port\n", Garbage, "set p does not contain addresses"},

@@ -20,7 +20,7 @@ var hostsFormat = format{
 var denyFormat = format{
 	Description: Description{
 		Name: "deny", Example: "deny", About: "`Deny from` and `Require not ip` of Apache, `deny` of nginx",
-		Grammar: "Addresses that are denied are entries; in Apache, the first octets of one are a network, as in `198.51`. Lines that begin with `#`, what follows `#` behind `;`, sections, `Order`, and what allows all others are remarks. All else is bad. `Order Deny,Allow` with `Allow from all` denies nobody, and refuses the file.",
+		Grammar: "Addresses that are denied are entries; in Apache, the first octets of one are a network, as in `198.51`. Lines that begin with `#`, what follows `#` behind `;`, sections, `Order`, and what allows all others are remarks. All else is bad. `Order Deny,Allow` with `Allow from all` denies no one, and refuses the file.",
 	},
 	tags: true, read: deny,
 }
@@ -128,7 +128,7 @@ func deny(_ *reader, c *collector) error {
 		return nil
 	})
 	if err == nil && allowed && last {
-		return errors.New(`"Order Deny,Allow" with "Allow from all" denies nobody`)
+		return errors.New(`"Order Deny,Allow" with "Allow from all" denies no one`)
 	}
 	return err
 }

@@ -118,7 +118,7 @@ type Report struct {
 	Bad    int         // lines that are neither good nor blank nor comment
 	Errors []LineError // the first MaxErrors bad lines
 
-	// LeftOut is what is no entry and not bad by the grammar of the format, by reason.
+	// LeftOut counts values that the grammar of the format leaves out, by reason.
 	LeftOut map[string]int
 }
 
