@@ -188,7 +188,7 @@ func (c *collector) span(at place, line, text string, bits int) {
 		c.bad(at, line, errNoRange) // the list format may read it as something else
 		return
 	case noRange != nil:
-		bits = 0 // whose error is that of the list format
+		bits = 0 // the list format has the error
 	}
 	if bits > 0 {
 		low, err := r.From().Prefix(bits)

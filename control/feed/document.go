@@ -111,5 +111,9 @@ func (p document) skip() error {
 // value decodes a short value.
 func (p document) value(v any) error {
 	p.text.begin(p.dec.InputOffset())
-	return p.dec.Decode(v)
+	err := p.dec.Decode(v)
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
 }

@@ -51,7 +51,7 @@ var hostile = []struct {
 	{"bad values", Format{Kind: JSON, Path: ".[]"}, repeat("[", 1, repeat("1,", 100_000_000)), "too many bad lines", false},
 	{"other values", Format{Kind: JSON, Path: ".a[]"}, repeat(`{"b":[`, 1, repeat("[],", 80_000_000)), tooMuchWork, false},
 	{"documents", Format{Kind: JSONLines, Path: ".ip"}, repeat("{}\n", 80_000_000), "too many bad lines", false},
-	{"statements", Format{Kind: NFTables}, repeat("a;", 120_000_000), tooMuchWork, false},
+	{"statements", Format{Kind: NFTables}, repeat("add table a;", 120_000_000), tooMuchWork, false},
 	{"sections", Format{Kind: Deny}, repeat("<a>\n", 60_000_000), "more than 50000000 lines", false},
 	{"decisions", Format{Kind: CrowdSec}, repeat(`{"deleted":[],"new":[`, 1, repeat("{},", 80_000_000)), tooMuchWork, false},
 	{"empty blocks", Format{}, emptyBlocks(40 << 20), tooMuchWork, false},

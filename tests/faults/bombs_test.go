@@ -40,7 +40,7 @@ var bombs = []struct {
 	{name: "quotes", format: "{kind: csv, column: 1}", begin: `"`, text: "a\n", times: 100_000_000},
 	{name: "brackets", format: "{kind: json, path: '.[]'}", text: "[", times: 200_000_000},
 	{name: "string", format: "{kind: json, path: '.[]'}", begin: `"`, text: "a", times: 200_000_000},
-	{name: "blocks", format: "nftables", text: "x {", times: 70_000_000},
+	{name: "blocks", format: "nftables", text: "table {", times: 30_000_000},
 	{name: "sets", format: "ipset", text: "create %[1]d-%[2]d x\n", times: 10_000_000, numbered: true},
 }
 
