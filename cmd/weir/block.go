@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -111,8 +110,8 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 			return printJSON(c.OutOrStdout(), changed)
 		case len(change.Entries) > 0: // else there was nothing to do
 			printChanged(c.OutOrStdout(), "weir", change, changed)
-			if change.Action == api.Block && !change.Remove && !changed.Queued {
-				warnOfMonitor(c, socket)
+			if changed.Monitor {
+				fmt.Fprintln(c.ErrOrStderr(), "weir: "+monitorNote)
 			}
 		}
 		return nil
@@ -131,20 +130,6 @@ func entryFlags(f *pflag.FlagSet, change *api.Change, reason string) *time.Durat
 }
 
 const monitorNote = "monitor mode is on: nothing is dropped"
-
-// warnOfMonitor says that entries block nothing, if so.
-func warnOfMonitor(c *cobra.Command, socket string) {
-	if monitors(c.Context(), client.Dial(socket)) {
-		fmt.Fprintln(c.ErrOrStderr(), "weir: "+monitorNote)
-	}
-}
-
-// monitors reports whether entries block nothing after a change. It is no error if the daemon
-// does not answer: the change was made.
-func monitors(ctx context.Context, of *client.Client) bool {
-	s, err := of.Status(ctx)
-	return err == nil && s.Monitor
-}
 
 // forceFlag is for changes that may block what did not match before.
 func forceFlag(f *pflag.FlagSet, force *bool) {

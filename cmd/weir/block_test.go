@@ -70,7 +70,7 @@ func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error
 		return api.Changed{}, d.err
 	}
 	d.changed = c
-	changed := api.Changed{List: c.List, Unchanged: 1}
+	changed := api.Changed{List: c.List, Unchanged: 1, Monitor: d.status.Monitor && c.Action == api.Block && !c.Remove}
 	if changed.List == "" {
 		changed.List = "manual"
 	}

@@ -196,7 +196,7 @@ func (r rows) Block(ctx context.Context, entry string) (string, error) {
 		return fmt.Sprintf("%s: queued for list %s, to be blocked for an hour", entry, done.List), nil
 	}
 	text := fmt.Sprintf("%s is blocked for an hour, in list %s", entry, done.List)
-	if monitors(ctx, r.client) {
+	if done.Monitor {
 		text = monitorNote + "; " + text // what does not fit on the line is cut
 	}
 	return text, nil

@@ -58,6 +58,9 @@ type Changed struct {
 	// Queued says that the change waits for the daemon, durably: nothing has changed yet. The
 	// daemon makes it when it starts, or refuses it then, which its log and audit show.
 	Queued bool `json:"queued,omitempty"`
+
+	// Monitor says that the entries block nothing, since monitor mode is on.
+	Monitor bool `json:"monitor,omitempty"`
 }
 
 // Lists are the active lists: GET /v1/lists.

@@ -100,6 +100,7 @@ func (r *changer) makeTogether(all []*pending) (n int) {
 			touched[idOf(c)] = true
 		}
 		p.batch = batch
+		p.changed.Monitor = p.change.Action == api.Block && !p.change.Remove && r.active.attach.Metadata().Monitor
 		group, joint = append(group, p), append(joint, batch...)
 	}
 	switch len(group) {

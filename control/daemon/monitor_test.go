@@ -228,3 +228,18 @@ func TestTimesByTheClock(t *testing.T) {
 		}
 	}
 }
+
+// The answer to a change says that what it blocks passes.
+func TestChangeInMonitorMode(t *testing.T) {
+	for _, monitor := range []bool{false, true} {
+		r := configure(t, lab.New(t).B)
+		r.change(func(c *config.Config) { c.Monitor = monitor })
+		d := begin(t, r)
+		for action, blocks := range map[string]bool{api.Block: true, api.Allow: false} {
+			changed, err := d.changes.Change(t.Context(), api.Change{Action: action, Entries: []string{"198.51.100.4"}})
+			if err != nil || changed.Monitor != (monitor && blocks) {
+				t.Errorf("%s, monitor %t: %+v, %v", action, monitor, changed, err)
+			}
+		}
+	}
+}
