@@ -28,7 +28,7 @@ func newDiff() *cobra.Command {
 		Long: `Compares two list files by their entries, ignoring order, comments and
 duplicates. "-" marks an entry that only the first file has, "+" one that only
 the second has; the last line has the numbers. The file "-" is standard input;
-either may be compressed. FILE,format=csv,column=2 is in another format, with
+either may be compressed, and empty, but not without entries. FILE,format=csv,column=2 is in another format, with
 the options that it has in weir.yaml.
 
 Entries are compared as they are written, a range as the prefixes that cover it:
@@ -93,6 +93,9 @@ func readSet(c *cobra.Command, file string, format feed.Format, o listfile.Optio
 	}
 	if err != nil {
 		return nil, err
+	}
+	if entries.Len() == 0 && report.Lines > 0 {
+		return nil, fmt.Errorf("%s: no entries", report.File)
 	}
 	if report.Bad > 0 {
 		fmt.Fprintf(c.ErrOrStderr(), "%v; bad lines in %s, which do not count: %d of %d\n",

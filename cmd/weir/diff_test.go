@@ -116,6 +116,8 @@ func TestDiffFailures(t *testing.T) {
 	}{
 		{[]string{good, bad}, exitFailure, bad + ":2: "},
 		{[]string{good + "x", good}, exitFailure, good + "x"},
+		{[]string{good, file(t, "none.txt", "# nothing\n")}, exitFailure, "none.txt: no entries"},
+		{[]string{good, file(t, "none.json", "[]\n") + ",format=json,path=.[]"}, exitFailure, "none.json: no entries"},
 		{[]string{good}, exitUsage, "NEW is missing"},
 		{[]string{"-", "-"}, exitUsage, "standard input"},
 	} {
@@ -132,6 +134,9 @@ func TestDiffFailures(t *testing.T) {
 	}
 	if code, _, log := weir(t, "", "diff", good, good+",format=csv"); code != exitUsage || !strings.Contains(log, "format csv needs column") {
 		t.Errorf("exit code %d\n%s", code, log)
+	}
+	if code, out, log := weir(t, "", "diff", "/dev/null", good); code != exitOK || log != "" || !strings.HasPrefix(out, "+192.0.2.1\n") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	// A few bad lines are reported.
 	code, out, log := weir(t, "", "diff", good, some)

@@ -297,11 +297,7 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 		all = append(all, fmt.Sprintf("FAILED %s (%s): %s; %s", plural(f.Failures, "time", "times"), f.Failure, f.Error, kept))
 	}
 	if f.BadLines > 0 {
-		bad := plural(f.BadLines, "bad line", "bad lines") + " left out"
-		if len(f.FirstBad) > 0 {
-			bad += ", the first: " + f.FirstBad[0]
-		}
-		all = append(all, bad)
+		all = append(all, badLines(f.BadLines, f.FirstBad))
 	}
 	if len(f.LeftOut) > 0 {
 		all = append(all, "left out by the format: "+strings.Join(f.LeftOut, ", "))
@@ -414,6 +410,19 @@ func printRefreshed(out io.Writer, sources []api.FetchOutcome) {
 		if s.Rejected {
 			what += " (the source is still like what was rolled back; --accept takes it)"
 		}
-		fmt.Fprintf(out, "%s: %s: %s; entries: %s\n", s.List, s.Source, what, humanize.Comma(int64(s.Entries)))
+		bad := ""
+		if s.BadLines > 0 {
+			bad = "; " + badLines(s.BadLines, s.FirstBad)
+		}
+		fmt.Fprintf(out, "%s: %s: %s; entries: %s%s\n", s.List, s.Source, what, humanize.Comma(int64(s.Entries)), bad)
 	}
+}
+
+// badLines says how many lines were left out, and the first one.
+func badLines(n int, first []string) string {
+	text := plural(n, "bad line", "bad lines") + " left out"
+	if len(first) > 0 {
+		text += ", the first: " + first[0]
+	}
+	return text
 }

@@ -97,6 +97,7 @@ func TestRefresh(t *testing.T) {
 	bad := api.FetchOutcome{List: "scanners", Source: "/etc/scanners.csv", Outcome: api.Failed, Failure: "empty", Error: "no entry in it", Entries: 7}
 	socket := serveDaemon(t, &fakeDaemon{outcomes: map[string][]api.FetchOutcome{
 		"": {good, bad}, "drop": {good}, "scanners": {bad}, "ours": nil,
+		"some": {{List: "some", Source: "/etc/some", Outcome: "new", Entries: 90, BadLines: 2, FirstBad: []string{"/etc/some:7: no address"}}},
 		"back": {{List: "back", Source: "/etc/back", Outcome: "unchanged", Entries: 3, Rejected: true}},
 	}})
 	const goodLine = "drop: https://example.com/4.json: new; entries: 1,204\n"
@@ -110,6 +111,7 @@ func TestRefresh(t *testing.T) {
 		{[]string{"drop"}, exitOK, goodLine, ""},
 		{[]string{"ours", "drop"}, exitOK, goodLine, ""},
 		{[]string{"back"}, exitOK, "back: /etc/back: unchanged (the source is still like what was rolled back; --accept takes it); entries: 3\n", ""},
+		{[]string{"some"}, exitOK, "some: /etc/some: new; entries: 90; 2 bad lines left out, the first: /etc/some:7: no address\n", ""},
 		{[]string{"--rollback", "drop"}, exitOK, goodLine, ""},
 		{[]string{"--rollback", "ours"}, exitFailure, "", "weir: list ours: no version before the active one is known\n"},
 		{[]string{"--rollback"}, exitUsage, "", "weir: --accept, --rollback: name the lists\nTry `weir refresh --help`.\n"},

@@ -85,7 +85,7 @@ func NewReader(src io.Reader) (*Reader, error) {
 	default:
 		return r, nil
 	}
-	if start, err = peek(r.Reader); err == nil && (bytes.HasPrefix(start, gzipMagic) || bytes.HasPrefix(start, zstdMagic)) {
+	if start, err = peek(r.Reader); err == nil && Is(start) {
 		err = errors.New("compressed twice")
 	}
 	if err != nil {
@@ -93,6 +93,11 @@ func NewReader(src io.Reader) (*Reader, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// Is reports whether a stream is compressed, by its first four bytes.
+func Is(start []byte) bool {
+	return bytes.HasPrefix(start, gzipMagic) || bytes.HasPrefix(start, zstdMagic)
 }
 
 // peek returns what was read at once of the start of a stream, which may be interactive,

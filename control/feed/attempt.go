@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -126,7 +127,9 @@ func (f *Feed) attempt(ctx context.Context, s *source, why occasion) (Outcome, e
 			b.taken()
 		}
 	}
-	o.Changed = o.Changed || o.Result == New
+	if o.Changed = o.Changed || o.Result == New; err == nil {
+		o.Reports = c.reports
+	}
 	if s.URL != "" {
 		o.rest = min(restPerWork*w.Spent(), maxRetryAfter)
 	}
@@ -256,7 +259,7 @@ func (c *contents) confirmed(v validator, at time.Time) *contents {
 // readAgain is confirmed for the same entries that were read again, as next.
 func (c *contents) readAgain(next *contents, v validator, at time.Time) *contents {
 	same := c.confirmed(v, at)
-	same.Signed, same.Names, same.resolved, same.reports = next.Signed, next.Names, next.resolved, next.reports
+	same.Signed, same.Names, same.resolved, same.reports, same.Unended = next.Signed, next.Names, next.resolved, next.reports, next.Unended
 	if time.Until(c.Read.Round(0)) > 0 { // by a clock that was wrong: a restart would believe it
 		same.saved = false
 	}
@@ -294,11 +297,12 @@ func (f *Feed) open(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	case f.Format.Kind == TAXII:
 		b, err = s.collection(ctx)
 	default:
-		b, err = s.download(ctx, known)
+		b, err = s.download(ctx, known, old)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
+	end := b.end
 	b.missing = len(b.parts) == 0
 	switch f.Format.Kind {
 	case Names:
@@ -309,6 +313,9 @@ func (f *Feed) open(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 		if s.written == nil {
 			b, reports, err = f.indicators(w, s, b, old, doubt)
 		}
+	}
+	if b != nil {
+		b.end = end
 	}
 	return b, reports, err
 }
@@ -340,6 +347,13 @@ func (f *Feed) read(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 		b.unreadable.File = s.name
 		c.reports = append(c.reports, b.unreadable)
 	}
+	c.Unended = b.end != nil && b.end.unended
+	if b.end.cut() {
+		b.validator = validator{} // so that it is read again: who ends so twice is not cut off
+		c.reports = append(c.reports, listfile.Report{File: s.name, Bad: 1, Errors: []listfile.LineError{{
+			File: s.name, Line: b.end.lines + 1, Text: string(b.end.rest[:min(len(b.end.rest), 60)]), Err: errCut,
+		}}})
+	}
 	// Verify before reporting a parse error, of which a bad checksum may be the
 	// reason.
 	var bad error
@@ -369,6 +383,9 @@ func (f *Feed) read(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	}
 	if err == nil && !b.stated && !accept {
 		err = f.plausible(s, b, c, old)
+	}
+	if err != nil && b.end.cut() {
+		err = fail(Truncated, "%v; %w", err, errCut)
 	}
 	if err == nil && f.Refuse != nil {
 		if refusal := f.Refuse(c.entries, accept); refusal != nil {
@@ -612,12 +629,18 @@ func (in *input) Read(p []byte) (n int, err error) {
 }
 
 // download requests a URL, on the condition that it has changed.
-func (s *source) download(ctx context.Context, known validator) (*body, error) {
+func (s *source) download(ctx context.Context, known validator, old *contents) (*body, error) {
 	a, err := s.get(ctx, string(s.URL), known)
 	if err != nil {
 		return nil, err
 	}
-	b := &body{parts: []part{{s.name, func() (io.ReadCloser, error) { return a, nil }}}}
+	b := &body{}
+	var src io.ReadCloser = a
+	if s.proofs() == "" && a.endless() && s.format.Kind.row().whole == nil {
+		b.end = &ending{ReadCloser: a, text: bufio.NewReader(a), whole: old != nil && old.Unended}
+		src = b.end
+	}
+	b.parts = []part{{s.name, func() (io.ReadCloser, error) { return src, nil }}}
 	b.html = isHTML(a.Header.Get("Content-Type"))
 	b.ETag, b.LastModified = a.Header.Get("ETag"), a.Header.Get("Last-Modified")
 	return b, nil

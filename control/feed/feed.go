@@ -707,8 +707,10 @@ type SourceStatus struct {
 }
 
 // BadLines describes the lines that were left out, and returns their number.
-func (s SourceStatus) BadLines() (all []string, n int) {
-	for _, r := range s.Reports {
+func (s SourceStatus) BadLines() (all []string, n int) { return badLines(s.Reports) }
+
+func badLines(reports []listfile.Report) (all []string, n int) {
+	for _, r := range reports {
 		n += r.Bad
 		for _, e := range r.Errors {
 			all = append(all, e.Error())

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"weir/control/list/listfile"
 )
 
 // Result is the result of an attempt to read a source.
@@ -74,7 +76,8 @@ type Outcome struct {
 	// would load older ones. The next attempt tries again.
 	Unsaved error
 
-	Entries      int // of the source that are now active
+	Reports      []listfile.Report // of contents that were read
+	Entries      int               // of the source that are now active
 	Began, Ended time.Time
 
 	rest       time.Duration // how long the source rests if the attempt has failed, for its work

@@ -45,6 +45,8 @@ type record struct {
 
 	Names int `json:"names,omitempty"` // of names, how many there were, with other entries beside them
 
+	Unended bool `json:"unended,omitempty"` // their last line had no end, where their length was not known
+
 	Signed time.Time `json:"signed,omitzero"` // as their signature says
 
 	Accepted bool `json:"accepted,omitempty"` // by an operator, whatever they cover
@@ -310,7 +312,7 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 		c.Read, c.saved = old.Read, true
 		c.Reference, c.ReferredAt, c.Accepted = old.Reference, old.ReferredAt, old.Accepted
 		c.Signed, c.Before, c.Jumped, c.First = old.Signed, old.Before, old.Jumped, old.First
-		c.Plain, c.RolledBack, c.Names = old.Plain, old.RolledBack, old.Names
+		c.Plain, c.RolledBack, c.Names, c.Unended = old.Plain, old.RolledBack, old.Names, old.Unended
 		s.current = c
 		c.decisions, c.resolved = s.decisions, s.names
 		if left, ended := s.decisions.active(time.Now()); len(ended) > 0 {

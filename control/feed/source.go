@@ -245,6 +245,7 @@ type body struct {
 	parts []part
 	validator
 	whole func() error // unless nil, an error if the contents were incomplete
+	end   *ending      // of contents whose length is not known; nil: it is
 	taken func()       // unless nil, called when the contents become active
 
 	decisions  decisions            // CrowdSec's, of which it consists

@@ -16,6 +16,8 @@ func (o Outcome) API(list string, inactive error) api.FetchOutcome {
 		List: list, Source: o.Source, Outcome: o.Result.String(), Entries: o.Entries, Changed: o.Changed, Unsaved: o.Unsaved != nil,
 		Rejected: o.Rejected,
 	}
+	bad, n := badLines(o.Reports)
+	out.BadLines, out.FirstBad = n, bad[:min(len(bad), maxBadLines)]
 	switch {
 	case o.Err != nil:
 		out.Failure, out.Error = o.Failure.String(), o.Err.Error()
