@@ -120,7 +120,7 @@ func plainPiece(p *places) piece {
 	case 16:
 		return piece{text: p.v4() + pick(p, "256", "1.1", "x", "-1", "1/33", "1/-1", "1/24", "1:443", "1,5", "1 - "+p.v4()+"1 - 7"), bad: true}
 	case 17:
-		return piece{text: pick(p, "!", "-", "~", "not ", "! ", "except ", "allow ", "permit ", "<", "ip=") + p.v4() + "1", bad: true}
+		return piece{text: pick(p, "!", "-", "~", "not ", "! ", "except ", "allow ", "permit ", "ip=") + p.v4() + "1", bad: true}
 	case 18:
 		n = p.v4()
 		return piece{text: n + pick(p, "*", "x", ""), entry: n + "0/24", refused: true}
