@@ -136,7 +136,7 @@ different (weir explain, diff and fleet explain, with --exit-code), 4 something
 is not as configured (weir status, reload, fleet status and fleet rollout), or
 weir doctor has found a problem, 5 done, but not published to the nodes yet
 (weir fleet).`,
-		Example: `  weir run --iface eth0 --block feed.txt
+		Example: `  weir run --iface eth0 --block feed.txt --failsafe-port tcp/22
   weir status
   weir explain 192.0.2.1
   weir demo`,

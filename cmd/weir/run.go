@@ -92,6 +92,9 @@ another daemon runs, that requires --takeover.`,
 		if err != nil {
 			return err
 		}
+		if v.file == "" && len(read.Lists)+len(read.Trackers)+len(read.Guards) == 0 {
+			fmt.Fprintln(c.ErrOrStderr(), "weir: no list is given: only what weir block adds is dropped (--block FILE)")
+		}
 		how := &logging{forceJSON: *asJSON}
 		how.Configure(read.Log)
 		return runDaemon(c, interval, how, daemon.Options{Config: v, Takeover: takeover, Version: version, Logging: how})

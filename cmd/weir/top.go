@@ -61,9 +61,9 @@ trackers of that key have.
 
 With --heavy, it prints the sources that are above the threshold of a tracker or
 guard, a line each, for weir block; with --by, destinations or flows. A source
-that would cut off this host makes weir block refuse them all. Where the largest
-hundred carry less than a third of the packets, none stands out, as in a flood of
-forged sources: it then prints nothing and exits with 1, unless --force is given.
+that would cut off this host makes weir block refuse them all. Where the
+largest hundred carry less than a third of the packets, none stands out, as in
+a flood of forged sources: without --force, it prints nothing and exits with 1.
 
 NO_COLOR=1 in the environment disables colours.`,
 		Example: `  weir top

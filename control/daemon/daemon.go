@@ -253,6 +253,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 		d.observers.stages.Close()
 		return err
 	}
+	p.LogAdvice(d.o.Log)
 	p.LogFailures(d.o.Log, nil)
 	d.active.began, d.active.prepared, d.active.engine, d.active.number = began, p, e, 1
 	d.observers.stages.Follow(p.Stages)

@@ -159,6 +159,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 				warnings = append(warnings, problem.Err.Error())
 			}
 			warnings = append(warnings, d.active.prepared.NewWarnings(known)...)
+			d.active.prepared.LogAdvice(d.o.Log)
 			d.active.prepared.LogFailures(d.o.Log, known)
 		}
 		d.note()

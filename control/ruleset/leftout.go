@@ -364,6 +364,13 @@ func (p *Ruleset) stayingOver(lists []*List) (over []*List) {
 	})
 }
 
+// LogAdvice logs the advice.
+func (p *Ruleset) LogAdvice(log *slog.Logger) {
+	for _, advice := range p.Advice() {
+		log.Warn(advice)
+	}
+}
+
 // Advice returns what could lock somebody out.
 func (p *Ruleset) Advice() (all []string) {
 	c := p.Config

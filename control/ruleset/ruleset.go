@@ -836,9 +836,6 @@ func (p *Ruleset) Blocked() (n int) {
 // LogFailures logs which lists do not have what their sources hold, and the bad lines
 // of feeds whose version is not known.
 func (p *Ruleset) LogFailures(log *slog.Logger, known map[*feed.Feed]uint64) {
-	if p.blind != "" {
-		log.Warn(p.blind)
-	}
 	for _, l := range p.Lists {
 		if why := p.idle(l); why != "" {
 			log.Warn(why)
