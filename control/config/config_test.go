@@ -620,7 +620,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  a: {format: csv}\n  b: {format: {kind: json, path: x}}\n  c: {format: plane}\n  d: {format: {column: 1}}", []string{
 			`3:15: lists.a.format: format csv needs column, as in {kind: csv, column: ip}`,
 			`4:7: lists.b.format: path "x": want something like ".data[].ip"`,
-			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables, ipset, p2p, dat, hosts, deny, mmdb, names, asns, stix or taxii`,
+			`5:15: lists.c.format: unknown format "plane": want plain, csv, json, jsonl, spamhaus, crowdsec, nftables, ipset, p2p, dat, hosts, deny, iptables, geo, mmdb, names, asns, stix or taxii`,
 			`6:7: lists.d.format: column goes with format csv only`}, false},
 		{eth0 + "lists:\n  a:\n    sources:\n      - {file: /x, url: \"http://x\"}\n      - {}\n      - {file: /x, sha256: 12}\n      - {url: \"ftp://x\"}\n      - {url: \"http:///x\"}", []string{
 			`5:9: lists.a.sources[0]: want one of file, directory and URL`,

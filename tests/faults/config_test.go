@@ -103,7 +103,7 @@ func TestSignals(t *testing.T) {
 	first := g.program()
 
 	s := newSlow(t, "10.0.0.2\n")
-	withSlow := lists + "  slow: {required: true, sources: [{url: \"" + s.url + "\"}]}\n"
+	withSlow := lists + "  slow: {required: true, exclude_private: false, sources: [{url: \"" + s.url + "\"}]}\n"
 	g.configure(withSlow)
 	d := g.run("weir")
 	d.start()
@@ -135,7 +135,7 @@ func TestSignals(t *testing.T) {
 	g.filters("loaded, and reloaded", []string{"10.0.0.1", "10.0.0.2"}, []string{"10.0.0.3"})
 
 	s = newSlow(t, "10.0.0.3\n")
-	g.configure(withSlow + "  slower: {sources: [{url: \"" + s.url + "\"}]}\n")
+	g.configure(withSlow + "  slower: {exclude_private: false, sources: [{url: \"" + s.url + "\"}]}\n")
 	d.signal(syscall.SIGHUP)
 	<-s.asked
 	d.signal(syscall.SIGHUP) // to be done afterwards

@@ -49,7 +49,7 @@ func TestFailingFromTheStart(t *testing.T) {
 	t.Parallel()
 	g := newGround(t)
 	server := serve(t, func(string) http.HandlerFunc { return http.NotFound })
-	g.configure(fmt.Sprintf("lists:\n  feed: {interval: 1h, sources: [{url: %q}]}\n", server.URL+"/feed"))
+	g.configure(fmt.Sprintf("lists:\n  feed: {interval: 1h, exclude_private: false, sources: [{url: %q}]}\n", server.URL+"/feed"))
 	d := g.begin()
 	time.Sleep(2 * time.Second)
 	var failed []string
@@ -82,7 +82,7 @@ func TestRefreshOrder(t *testing.T) {
 	names := []string{"zebra", "ant", "mole", "bee", "yak", "cat", "x", "dog"}
 	var lists, paths []string
 	for i, n := range names {
-		lists = append(lists, fmt.Sprintf("  %s: {priority: %d, interval: 1h, sources: [{url: %q}]}\n", n, i%3, server.URL+"/"+n))
+		lists = append(lists, fmt.Sprintf("  %s: {priority: %d, interval: 1h, exclude_private: false, sources: [{url: %q}]}\n", n, i%3, server.URL+"/"+n))
 		paths = append(paths, "/"+n)
 	}
 	g.configure("lists:\n" + strings.Join(lists, ""))

@@ -60,7 +60,7 @@ func TestPoisonedList(t *testing.T) {
 		return text(good + "\n")
 	})
 	mine := g.file("mine", "10.0.2.1\n")
-	lists := fmt.Sprintf("lists:\n  poisoned: {interval: 1h, sources: [{url: %q}]}\n  good: {interval: 1h, sources: [{url: %q}]}\n  mine: {sources: [{file: %s}]}\n",
+	lists := fmt.Sprintf("lists:\n  poisoned: {interval: 1h, exclude_private: false, sources: [{url: %q}]}\n  good: {interval: 1h, exclude_private: false, sources: [{url: %q}]}\n  mine: {sources: [{file: %s}]}\n",
 		server.URL+"/poisoned", server.URL+"/good", mine)
 	g.configure(lists)
 	d := g.begin()
@@ -155,7 +155,7 @@ func TestAccept(t *testing.T) {
 	serves := func(s string) { now.Store(&s) }
 	serves(kept + "\n" + left + "\n10.0.0.3\n10.0.0.4\n")
 	server := serve(t, func(string) http.HandlerFunc { return text(*now.Load()) })
-	g.configure(fmt.Sprintf("lists:\n  feed: {interval: 1h, sources: [{url: %q}]}\n", server.URL+"/feed"))
+	g.configure(fmt.Sprintf("lists:\n  feed: {interval: 1h, exclude_private: false, sources: [{url: %q}]}\n", server.URL+"/feed"))
 	d := g.begin()
 	g.filters("at first", []string{kept, left}, nil)
 
