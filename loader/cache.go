@@ -29,7 +29,7 @@ func NearCache() (size int, known bool) {
 	return nearCache(os.DirFS("/"), max(cpuid.CPU.Cache.L1D, cpuid.CPU.Cache.L2))
 }
 
-// nearCache is NearCache of the files of a host, and of what its CPU says: 0 or less for nothing.
+// nearCache is NearCache for the files of a host; its CPU reports ofCPU, 0 or less if nothing.
 func nearCache(host fs.FS, ofCPU int) (size int, known bool) {
 	if size := listedCache(host); size > 0 {
 		return size, true

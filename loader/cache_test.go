@@ -6,7 +6,7 @@ import (
 	"testing/fstest"
 )
 
-// The size is that of the largest cache that is not shared, from the first place that says it.
+// The largest cache that is not shared counts, by the first place that lists any.
 func TestNearCache(t *testing.T) {
 	const (
 		cpu0 = "sys/devices/system/cpu/cpu0/"
