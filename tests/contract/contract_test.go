@@ -250,18 +250,25 @@ func (r random) extend(f []byte) []byte {
 // engines builds one generation in the kernel and returns both engines over it.
 func engines(t testing.TB, lists []engine.List, c engine.Config) (*engine.Generation, *replay.Kernel) {
 	t.Helper()
+	g, k, end := closable(t, lists, c)
+	t.Cleanup(end)
+	return g, k
+}
+
+// closable is engines for a test that makes many, and so ends each pair itself.
+func closable(t testing.TB, lists []engine.List, c engine.Config) (g *engine.Generation, k *replay.Kernel, end func()) {
+	t.Helper()
 	seed.Secrets(t)
 	g, err := engine.Build(lists, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { g.Close() })
-	k, err := replay.NewKernel(g, len(lists))
+	k, err = replay.NewKernel(g, len(lists))
 	if err != nil {
+		g.Close()
 		t.Fatalf("%+v", err)
 	}
-	t.Cleanup(func() { k.Close() })
-	return g, k
+	return g, k, func() { k.Close(); g.Close() }
 }
 
 // agree returns the outcome for a frame, on which both engines must agree.

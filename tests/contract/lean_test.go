@@ -157,7 +157,6 @@ func (k *kernelOf) trackers(t *testing.T) *tracker.Memory {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { n.Close() })
 	return n
 }
 
@@ -165,6 +164,7 @@ func (k *kernelOf) trackers(t *testing.T) *tracker.Memory {
 func (k *kernelOf) punish(t *testing.T) {
 	t.Helper()
 	n, tr := k.trackers(t), tracker.Of(k.Generation)[0]
+	defer n.Close()
 	table, err := penalty.NewTable(n.Penalties)
 	if err != nil {
 		t.Fatal(err)
@@ -181,6 +181,8 @@ func (k *kernelOf) sameBanks(t *testing.T, other *kernelOf) {
 		return
 	}
 	a, b := k.trackers(t), other.trackers(t)
+	defer a.Close()
+	defer b.Close()
 	for i, tr := range tracker.Of(k.Generation) {
 		for cpu := range a.CPUs {
 			for bank := range 2 {
@@ -287,7 +289,7 @@ func TestLeanPath(t *testing.T) {
 			c.Parts = append(c.Parts, sameSecret{digests})
 		}
 		lists := r.leanLists(c.Mode, engine.Source, engine.Source, engine.Destination, engine.Both)
-		lean, kernel := engines(t, lists, c)
+		lean, kernel, end := closable(t, lists, c)
 		if why := lean.General(); why != nil {
 			t.Fatalf("general path: %v", why)
 		}
@@ -301,7 +303,7 @@ func TestLeanPath(t *testing.T) {
 			ways[fmt.Sprint("flows of IPv6, ", n)]++
 		}
 		c.NoLean = true
-		general, other := engines(t, lists, c)
+		general, other, endOther := closable(t, lists, c)
 		if why := general.General(); len(why) != 1 {
 			t.Fatalf("lean path, or more reasons than one against it: %q", why)
 		}
@@ -358,6 +360,8 @@ func TestLeanPath(t *testing.T) {
 		if records {
 			recorded += kernels[0].sameDigests(t, digests, kernels[1])
 		}
+		end()
+		endOther()
 	}
 	t.Log(seen, recorded, ways)
 	if all := missing(); all != nil {

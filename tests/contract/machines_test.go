@@ -18,7 +18,7 @@ import (
 	"weir/tests/lab"
 )
 
-// machine is what sets are laid out for and built by.
+// machine has the properties that sets are laid out for and built by.
 type machine struct {
 	near  int // bytes of the cache that a CPU has for itself
 	procs int // CPUs that Go uses
@@ -76,7 +76,8 @@ func (r random) sameFound(t *testing.T, c engine.Config, src, dst list.Entries) 
 	if len(dst.V4) > 0 {
 		lists = append(lists, engine.List{Name: "to", Direction: engine.Destination, Contents: dst.Set()})
 	}
-	g, kernel := engines(t, lists, c)
+	g, kernel, end := closable(t, lists, c)
+	defer end() // some processes may open few files
 	seen := make(map[verdict.Reason]int)
 	check := func() {
 		t.Helper()
