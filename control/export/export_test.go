@@ -17,6 +17,7 @@ import (
 	"weir/control/endpoint"
 	"weir/control/quantity"
 	"weir/tests/certificate"
+	"weir/tests/wait"
 )
 
 // reader reads messages as RFC 7011 describes them, and nothing else.
@@ -189,7 +190,7 @@ func TestUDP(t *testing.T) {
 	x.Send(batch(100))
 	r, b := newReader(), make([]byte, 64<<10)
 	for r.packets[1] < 100 || r.packets[2] < 7 {
-		l.SetReadDeadline(time.Now().Add(10 * time.Second))
+		l.SetReadDeadline(wait.Deadline())
 		n, _, err := l.ReadFrom(b)
 		if err == nil {
 			err = r.read(b[:n])
@@ -224,7 +225,7 @@ func TestResolvedAgain(t *testing.T) {
 			t.Fatal("not connected")
 		}
 		s.send(batch(1))
-		to[want].SetReadDeadline(time.Now().Add(10 * time.Second))
+		to[want].SetReadDeadline(wait.Deadline())
 		b := make([]byte, 64<<10)
 		n, _, err := to[want].ReadFrom(b)
 		if err == nil {
@@ -284,7 +285,7 @@ func TestRefusedUDP(t *testing.T) {
 // readStream reads messages from a connection until a number of packets has come.
 func readStream(t *testing.T, c net.Conn, packets uint64) {
 	t.Helper()
-	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	c.SetReadDeadline(wait.Deadline())
 	for r := newReader(); r.packets[1] < packets; {
 		b := make([]byte, 64<<10)
 		if _, err := io.ReadFull(c, b[:4]); err != nil {
@@ -384,7 +385,7 @@ func TestDeadCollector(t *testing.T) {
 		for range batches {
 			x.Send(b)
 		}
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > timeout {
 			t.Errorf("%s: sending took %v", url, took)
 		}
 		c := await(t, x, func(c Count) bool { return c.Lost > 0 && c.Waiting <= maxQueue+1 })
@@ -393,7 +394,7 @@ func TestDeadCollector(t *testing.T) {
 		}
 		began = time.Now()
 		x.Close(10 * time.Millisecond)
-		if c := x.Counts()[0]; c.Sent+c.Lost != batches*4001 || c.Waiting != 0 || time.Since(began) > 2*time.Second {
+		if c := x.Counts()[0]; c.Sent+c.Lost != batches*4001 || c.Waiting != 0 || time.Since(began) > timeout {
 			t.Errorf("%s: %+v after %v", url, c, time.Since(began))
 		}
 	}

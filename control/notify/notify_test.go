@@ -407,11 +407,10 @@ func TestCommandFails(t *testing.T) {
 
 	pid := filepath.Join(t.TempDir(), "pid")
 	n, log = newNotifier(t, Target{Name: "a", Command: script(t, "sleep 1000 & echo $! >"+pid+"; wait"), Timeout: quantity.Duration(500 * time.Millisecond)})
-	began := time.Now()
 	n.Send(Event{Kind: Feed})
 	wait.For(t, "a timeout", func() bool { return n.only().Failed == 1 })
-	if took := time.Since(began); took > 10*time.Second || !strings.Contains(log.text(), "not done within 500ms") {
-		t.Errorf("after %v the log has\n%s", took, log.text())
+	if !strings.Contains(log.text(), "not done within 500ms") {
+		t.Errorf("the log has\n%s", log.text())
 	}
 	child, err := os.ReadFile(pid)
 	if err != nil {
@@ -680,7 +679,7 @@ func TestSurge(t *testing.T) {
 // An error of a request is without its URL, of which all but the host may be secret.
 func TestErrorsAreWithoutURL(t *testing.T) {
 	n, _ := newNotifier(t, Target{Name: "a", URL: "http://user:T0K3N@127.0.0.1:1/T0K3N?q=T0K3N"})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
 	tested, err := n.Test(ctx, "")
 	if err != nil || len(tested) != 1 || tested[0].Err == nil || strings.Contains(fmt.Sprint(tested), "T0K3N") {

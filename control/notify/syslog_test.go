@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/endpoint"
+	"weir/tests/wait"
 )
 
 // What others have chosen, in texts and names, ends neither a field nor the message.
@@ -60,7 +61,7 @@ func TestSyslogStream(t *testing.T) {
 			c.Close() // it has read nothing
 			continue
 		}
-		c.SetDeadline(time.Now().Add(10 * time.Second))
+		c.SetDeadline(wait.Deadline())
 		r := bufio.NewReader(c)
 		text, err := r.ReadString(' ')
 		length, bad := strconv.Atoi(strings.TrimSpace(text))
@@ -76,11 +77,5 @@ func TestSyslogStream(t *testing.T) {
 		}
 		c.Close()
 	}
-	for range 1000 {
-		if n.Counts()[0].Delivered == 1 {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Errorf("%+v", n.Counts())
+	wait.For(t, "the delivery", func() bool { return n.Counts()[0].Delivered == 1 })
 }

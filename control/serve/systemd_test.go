@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"weir/tests/wait"
 )
 
 // manager listens as a service manager does, and returns a function that receives a
@@ -22,7 +24,7 @@ func manager(t *testing.T, name string) func() string {
 	t.Setenv("NOTIFY_SOCKET", name)
 	return func() string {
 		t.Helper()
-		if err := l.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := l.SetReadDeadline(wait.Deadline()); err != nil {
 			t.Fatal(err)
 		}
 		b := make([]byte, 4096)

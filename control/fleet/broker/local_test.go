@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"weir/tests/wait"
 )
 
 // A client that writes before it reads, as while it connects, does not wait for the server,
@@ -24,7 +26,7 @@ func TestLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := c.SetDeadline(wait.Deadline()); err != nil {
 		t.Fatal(err)
 	}
 	for range 1000 { // each is answered
@@ -61,7 +63,7 @@ func TestLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Shutdown()
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetReadDeadline(wait.Deadline())
 	for err = nil; err == nil; {
 		_, err = r.ReadString('\n')
 	}

@@ -484,7 +484,11 @@ func TestTLSFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if err := c.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		end := wait.Deadline()
+		if mode == TLSRequire {
+			end = time.Now().Add(2 * time.Second)
+		}
+		if err := c.SetReadDeadline(end); err != nil {
 			t.Fatal(err)
 		}
 		text := make([]byte, 1000)
