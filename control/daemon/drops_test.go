@@ -102,7 +102,10 @@ func TestDropsAndMonitorMode(t *testing.T) {
 	var sent, monitored uint64
 	for _, monitor := range []bool{true, false, true} {
 		setMonitor(t, d, monitor, 0)
-		time.Sleep(1200 * time.Millisecond) // until an interval of this mode has begun
+		for range 2 { // until an interval of this mode has begun
+			before := d.readings.Top()
+			wait.For(t, "the end of an interval", func() bool { return d.readings.Top() != before })
+		}
 		send(t, l, 6, firstSource)
 		if sent += 6; monitor {
 			monitored += 6

@@ -123,14 +123,14 @@ func TestMonitorOutlastsDaemon(t *testing.T) {
 	r := configure(t, l.B)
 	r.c.StateDir = config.Path(t.TempDir())
 	d := begin(t, r)
-	until := setMonitor(t, d, true, 8*time.Second).Override.Until
+	until := setMonitor(t, d, true, 15*time.Second).Override.Until
 	d.stop()
 	d = begin(t, r)
 	if s := d.readings.Status(); !s.Monitor || s.MonitorOverride == nil || !s.MonitorOverride.Until.Round(0).Equal(until.Round(0)) {
 		t.Fatalf("after a restart: %+v", s)
 	}
 	for d.readings.Status().Monitor {
-		if time.Now().After(until.Add(10 * time.Second)) {
+		if time.Now().After(until.Add(wait.Patience)) {
 			t.Fatal("it does not end")
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -49,7 +49,7 @@ func TestRunEnds(t *testing.T) {
 			t.Errorf("a goroutine is left:\n%s", one)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
 	if err := d.loop.Do(ctx, func() error { t.Error("called"); return nil }); err == nil || ctx.Err() != nil {
 		t.Errorf("after the end: %v, %v", err, ctx.Err())
