@@ -35,7 +35,7 @@ func TestExplainNamesTheLine(t *testing.T) {
 	h.start(releases[0])
 	h.settled("both")
 	h.mustChange("", false, "192.0.2.3")
-	h.write("first.txt", []byte("192.0.2.99\n")) // not read yet
+	h.write("first.txt", []byte("!!\n!!\n!!\n192.0.2.1\n")) // which is refused
 	for _, c := range []struct {
 		question, source string
 		line             int

@@ -16,6 +16,7 @@ import (
 
 	"weir/control/api"
 	"weir/filter/verdict"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -25,6 +26,7 @@ import (
 // webhook notified; explain is right at each step. Monitor mode lets everything
 // through, a detached interface stays so, and the audit has all changes.
 func TestIncident(t *testing.T) {
+	long.Seconds(t)
 	t.Parallel()
 	h, w := newHost(t), startWebhook(t)
 	feed := h.write("scanners.txt", []byte("198.51.100.0/28\n198.51.100.40\n"))

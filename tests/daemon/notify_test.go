@@ -251,12 +251,12 @@ func TestNotificationsDelayNothing(t *testing.T) {
 		h.mustChange("", true, "198.51.100.1")
 		longest = max(longest, time.Since(began))
 	}
-	if longest > 5*time.Second {
+	if longest > time.Minute { // of the five that a receiver may take
 		t.Errorf("three changes took %v", longest)
 	}
 	began := time.Now()
 	d.stop()
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("the daemon ended after %v", took)
 	}
 }
