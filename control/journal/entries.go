@@ -45,6 +45,9 @@ func (e *entry) size() int64 { return recordLen(len(e.key), e.list.name, e.reaso
 
 // apply makes a change. Removing an absent entry changes nothing.
 func (es *entries) apply(c Change) {
+	if c.whole > 0 {
+		return
+	}
 	var buf [key.MaxLen]byte
 	serial := c.Key.Append(buf[:0])
 	l := es.lists[c.List]

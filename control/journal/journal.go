@@ -10,7 +10,10 @@
 //   - A record before intact ones can only be damaged by the disk or by another
 //     program. It is skipped, and the offset and number of lost bytes are logged;
 //     all intact records count, before and after it, also where bytes are missing or
-//     were inserted. The damaged bytes stay until the journal is rewritten.
+//     were inserted. The file is kept with the suffix ".damaged", and the journal is
+//     rewritten.
+//   - A file that is shorter than when it was last rewritten is damaged, too: it was cut.
+//     A small journal is rewritten each time it is opened.
 //   - More at the end than a torn record is kept in a file with the suffix ".torn".
 //
 // Entries expire at times of the wall clock, also while weir is not running. If
@@ -72,6 +75,8 @@ type Entry struct {
 type Change struct {
 	Remove bool
 	Entry
+
+	whole int64 // above 0: it is no change, but states how long the file was when it was rewritten
 }
 
 // Journal is an open journal, which only this process may write to. It is safe
@@ -87,6 +92,8 @@ type Journal struct {
 	readOnly  error         // the reason, nil if writable; it is tried again if there is a lock
 	unkept    int64         // offset of the damaged end that is still to be kept; 0: there is none
 	reopenAt  time.Time     // when it is tried again at the earliest
+	whole     int64         // the size when the file was last rewritten; 0: unknown
+	damaged   []byte        // what is to be kept of a damaged file before it is rewritten
 	shift     int64         // added to a record's offset in its checksum: bytes are missing
 	rewriteAt int64         // the size from which a rewrite is tried again
 
@@ -158,7 +165,9 @@ func (j *Journal) load() (int64, error) {
 		return 0, err
 	}
 	var newest time.Time
+	whole := int64(0)
 	damaged, end, shift, err := scan(b, func(c Change) {
+		whole = max(whole, c.whole)
 		if c.Added.After(newest) {
 			newest = c.Added
 		}
@@ -167,15 +176,20 @@ func (j *Journal) load() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	before := 0
+	before, cut := 0, false
 	for _, d := range damaged {
+		cut = d.to == len(b)
 		missing := d.shift - before
 		before = d.shift
 		j.log.Error("journal damaged: these bytes are lost, all records before and after them count",
 			"offset", d.from, "bytes", d.to-d.from, "missing_bytes", missing)
 		j.lost += int64(d.to - d.from + max(missing, 0))
 	}
+	if j.lost > 0 {
+		j.damaged = b
+	}
 	says := "journal ends with a torn record, as after a crash: cut off"
+	j.whole = whole
 	if j.shift = int64(shift); len(b)-end > frameLen+maxBodyLen {
 		if err := durable.WriteFile(j.path+".torn", b[end:]); err != nil {
 			j.unkept, err = int64(end), tailError(err)
@@ -185,7 +199,7 @@ func (j *Journal) load() (int64, error) {
 			}
 		}
 	}
-	if end < len(b) {
+	if end < len(b) && (!cut || j.unkept > 0) {
 		j.log.Warn(says, "offset", end, "bytes", len(b)-end)
 	}
 	if now := time.Now(); newest.After(now) {
@@ -197,8 +211,17 @@ func (j *Journal) load() (int64, error) {
 
 // openFile opens the file for writing and cuts it off behind its intact part.
 func (j *Journal) openFile(size int64) error {
-	if size == 0 { // not even a complete magic
+	switch {
+	case size == 0: // not even a complete magic
 		return j.rewrite()
+	case j.damaged != nil || size != j.whole && size <= minGarbage:
+		err := j.rewrite()
+		if err == nil {
+			return nil
+		}
+		if j.damaged != nil {
+			j.log.Warn("the damaged journal cannot be rewritten, and stays as it is: " + err.Error())
+		}
 	}
 	f, err := durable.Open(j.path, 0)
 	if err == nil {
@@ -405,6 +428,12 @@ func (j *Journal) tidy() {
 // directory is synced, a crash may bring back the old one, which has the same
 // entries; if that fails, it is left to the next change.
 func (j *Journal) rewrite() error {
+	if j.damaged != nil {
+		if err := durable.WriteFile(j.path+".damaged", j.damaged); err != nil {
+			return fmt.Errorf("the damaged file cannot be kept: %w", err)
+		}
+		j.damaged = nil
+	}
 	f, err := durable.Create(j.path + ".new") // left over after a crash, and then overwritten
 	if err != nil {
 		return err
@@ -419,14 +448,17 @@ func (j *Journal) rewrite() error {
 	if j.file != nil {
 		j.file.Close() // no longer needed: an error does not matter
 	}
-	j.file, j.shift = f, 0
+	j.file, j.shift, j.whole = f, 0, f.Size()
 	return nil
 }
 
 // writeTo writes the present entries to a new file.
 func (j *Journal) writeTo(f *durable.File) error {
 	const most = 1 << 20 // bytes per write
-	b := []byte(magic)
+	b, err := appendRecord([]byte(magic), 0, Change{whole: int64(len(magic)) + wholeLen + j.entries.size})
+	if err != nil {
+		return err
+	}
 	flush := func() error {
 		_, err := f.Write(b)
 		b = b[:0]
@@ -532,9 +564,11 @@ func Read(path string) ([]Entry, error) {
 	for e := range es.all() {
 		all = append(all, e)
 	}
+	before := 0
 	for _, d := range damaged {
 		err = errors.Join(err, fmt.Errorf("read journal %s: offset %d: %d bytes are damaged and lost",
-			path, d.from, d.to-d.from))
+			path, d.from, d.to-d.from+max(d.shift-before, 0)))
+		before = d.shift
 	}
 	return all, err
 }

@@ -250,15 +250,120 @@ func TestDamage(t *testing.T) {
 		}
 		j.Close()
 
-		// The bytes stay, and Read reports them too.
-		if now, _ := os.ReadFile(path); said != "torn" && !bytes.Equal(now, damaged) {
-			t.Fatalf("bit %d: the file has changed", bit)
-		}
-		all, err := Read(path)
-		if len(all) != len(after(want)) || (err != nil) != (said != "torn") {
-			t.Fatalf("bit %d: Read: %d entries, %v", bit, len(all), err)
+		keptAndMended(t, path, damaged, after(want), said != "torn")
+		if t.Failed() {
+			t.Fatalf("bit %d", bit)
 		}
 	}
+}
+
+// keptAndMended checks that a file is kept as it was if it was damaged, that [Read] reports it, and
+// that what opening it has left is whole: damage is said once.
+func keptAndMended(t *testing.T, path string, was []byte, want map[id]Entry, damaged bool) {
+	t.Helper()
+	kept, err := os.ReadFile(path + ".damaged")
+	if damaged && !bytes.Equal(kept, was) || !damaged && !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("damaged: %t; %d bytes are kept: %v", damaged, len(kept), err)
+	}
+	if damaged {
+		if all, err := Read(path + ".damaged"); len(all) != len(want) || err == nil {
+			t.Errorf("Read what is kept: %d entries, %v", len(all), err)
+		}
+	}
+	if all, err := Read(path); len(all) != len(want) || err != nil {
+		t.Errorf("Read: %d entries, %v", len(all), err)
+	}
+	j, log := open(t, path)
+	check(t, j, want)
+	if j.Lost() != 0 || log.Len() > 0 {
+		t.Errorf("opened again: lost %d, %s", j.Lost(), log)
+	}
+	j.Close()
+	if err := os.RemoveAll(path + ".damaged"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCutEnd cuts a journal, or zeroes its end: what was there when it was last opened is missed, also
+// where the cut is between records, unlike what a crash may have torn since.
+func TestCutEnd(t *testing.T) {
+	durabletest.WithoutSyncs(t)
+	path := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, path)
+	apply(t, j, add(0, 6))
+	j.Close()
+	j, _ = open(t, path)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, j, add(6, 8))
+	j.Close()
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cut := len(magic) + wholeLen; cut < len(whole); cut++ {
+		for _, tail := range [][]byte{nil, make([]byte, len(whole)-cut)} {
+			left := append(whole[:cut:cut], tail...)
+			if err := os.WriteFile(path, left, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var want []Change
+			if _, _, _, err := scan(left, func(c Change) {
+				if c.whole == 0 {
+					want = append(want, c)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			j, log := open(t, path)
+			check(t, j, after(want))
+			damaged := cut < len(before)
+			if (j.Lost() > 0) != damaged || strings.Contains(log.String(), "journal damaged") != damaged || damaged && strings.Contains(log.String(), "torn") {
+				t.Errorf("cut at %d of %d, %d: lost %d, %s", cut, len(before), len(whole), j.Lost(), log)
+			}
+			if damaged && j.Lost() < int64(len(before)-cut) {
+				t.Errorf("cut at %d of %d: lost %d", cut, len(before), j.Lost())
+			}
+			j.Close()
+			keptAndMended(t, path, left, after(want), damaged)
+			if t.Failed() {
+				t.FailNow()
+			}
+		}
+	}
+}
+
+// TestDurableDamage opens a damaged journal, and changes it: a crash leaves what was damaged there, or
+// in the file that keeps it, and loses nothing else.
+func TestDurableDamage(t *testing.T) {
+	whole, ends := write(t, add(0, 4))
+	whole[ends[0]+3] ^= 1
+	left := slices.Delete(add(0, 4), 1, 2)
+	durabletest.Test{
+		Begin: ids(after(left)),
+		Work: func(t *testing.T, d *durabletest.Disk) {
+			d.Put(t, "journal", whole)
+			j, err := Open(filepath.Join(d.Dir, "journal"), slog.New(slog.DiscardHandler))
+			if err != nil {
+				return // a step has failed
+			}
+			defer j.Close()
+			more := slices.Concat(left, add(6, 7))
+			_ = d.Do(func() error { return j.Apply(add(6, 7)) }, ids(after(more)))
+		},
+		Read: func(t *testing.T, dir string, _ int) (string, error) {
+			path := filepath.Join(dir, "journal")
+			now, _ := os.ReadFile(path)
+			if kept, _ := os.ReadFile(path + ".damaged"); !bytes.Equal(kept, whole) && !bytes.HasPrefix(now, whole) {
+				t.Errorf("the damaged file is kept nowhere: %d bytes", len(kept))
+			}
+			j, _ := open(t, path)
+			defer j.Close()
+			return ids(j.contents()), nil
+		},
+	}.Run(t)
 }
 
 // TestCut cuts bytes out of a journal, and inserts some: only the records that they
@@ -546,7 +651,12 @@ func TestDurableTail(t *testing.T) {
 			if bytes.Equal(kept, tail) || bytes.HasSuffix(now, tail) {
 				state = "the tail"
 			}
-			if bytes.HasPrefix(now, whole) {
+			all := make(map[id]Entry)
+			if _, _, _, bad := scan(now, func(c Change) {
+				if c.whole == 0 {
+					all[id{c.List, c.Key}] = c.Entry
+				}
+			}); bad == nil && maps.Equal(all, after(add(0, 2))) {
 				state = "two entries and " + state
 			}
 			return state, err

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ const magic = "weir journal 1\n"
 //	list         its length in a byte, then the name
 //	reason       the rest
 //
+// The first record of a file that was rewritten states in the field added how long the file was then,
+// and has no key, list or reason: a shorter file was cut, unlike one that ends with a torn record.
+//
 // A damaged record has a valid checksum with probability 2⁻⁶⁴, and so does, due
 // to the offset, a record in another place, such as bytes of a reason that look
 // like one. Where bytes are missing, or have been inserted, what follows is shifted:
@@ -39,6 +43,7 @@ const (
 const (
 	flagRemove = 1 << iota
 	flagAllow
+	flagWhole // the record has the file's length, and is no change
 	flagsEnd
 )
 
@@ -48,12 +53,19 @@ func recordLen(keyLen int, list, reason string) int64 {
 	return int64(fixedLen + keyLen + len(list) + len(reason))
 }
 
+// wholeLen is the length of a record of a file's length.
+const wholeLen = fixedLen
+
 // appendRecord appends the record of a change to b, which begins at the file
 // offset base. It fails on changes that could not be parsed again.
 func appendRecord(b []byte, base int64, c Change) ([]byte, error) {
 	var buf [key.MaxLen]byte
 	serial := c.Key.Append(buf[:0])
+	if c.whole > 0 {
+		serial, c = nil, Change{whole: c.whole, Entry: Entry{Added: time.UnixMilli(c.whole)}}
+	}
 	switch parsed, err := key.Parse(serial); {
+	case c.whole > 0:
 	case err != nil:
 		return nil, err
 	case parsed != c.Key:
@@ -72,6 +84,9 @@ func appendRecord(b []byte, base int64, c Change) ([]byte, error) {
 	}
 	if c.Allow {
 		flags |= flagAllow
+	}
+	if c.whole > 0 {
+		flags |= flagWhole
 	}
 	b = append(b, flags)
 	b = binary.BigEndian.AppendUint64(b, uint64(millis(c.Added)))
@@ -118,6 +133,13 @@ func parseBody(b []byte) (c Change, err error) {
 	flags := b[0]
 	if flags >= flagsEnd {
 		return c, errRecord
+	}
+	if flags&flagWhole != 0 {
+		c.whole = int64(binary.BigEndian.Uint64(b[1:]))
+		if rest := b[9:]; flags != flagWhole || c.whole <= 0 || len(b) != wholeLen-frameLen || len(bytes.Trim(rest, "\x00")) > 0 {
+			return Change{}, errRecord
+		}
+		return c, nil
 	}
 	c.Remove, c.Allow = flags&flagRemove != 0, flags&flagAllow != 0
 	c.Added = fromMillis(int64(binary.BigEndian.Uint64(b[1:])))
@@ -177,11 +199,11 @@ type scanner struct {
 const maxTries = 1 << 26
 
 // scan calls fn for each intact record of a file. It returns the damaged parts
-// before intact records, the end of the last intact record, and its shift. It
-// fails if a nonempty file has neither the magic nor any intact record.
+// before intact records, and at the end if that was cut, the end of the last intact record, and
+// its shift. It fails if a nonempty file has neither the magic nor any intact record.
 func scan(file []byte, fn func(Change)) (damaged []span, end, shift int, err error) {
 	s := scanner{file: file, left: maxTries}
-	pos := 0
+	pos, whole := 0, 0
 	switch {
 	case len(file) < len(magic) && string(file) == magic[:len(file)]:
 		return nil, 0, 0, nil
@@ -205,8 +227,12 @@ func scan(file []byte, fn func(Change)) (damaged []span, end, shift int, err err
 			continue
 		}
 		fn(c)
+		whole = max(whole, int(c.whole))
 		pos += n
 		end = pos
+	}
+	if end+s.shift < whole {
+		damaged = append(damaged, span{end, len(file), max(s.shift, whole-len(file))})
 	}
 	return damaged, end, s.shift, nil
 }
