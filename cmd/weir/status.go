@@ -274,6 +274,10 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 		fmt.Fprintln(w, "UNSAVED: a restart would forget:", d.Unsaved)
 		noticed = true
 	}
+	if d.Damaged != "" {
+		fmt.Fprintln(w, "DAMAGED:", d.Damaged)
+		noticed = true
+	}
 	for i, n := range d.NotReady {
 		if i == maxListRows {
 			fmt.Fprintf(w, "NOT READY: %d more sources\n", len(d.NotReady)-i)

@@ -47,6 +47,9 @@ type Status struct {
 	// Unsaved is why a restart would forget manual entries or modes; "": it would not.
 	Unsaved string `json:"unsaved,omitempty"`
 
+	// Damaged says which manual entries the daemon could not read when it started; "": it read all.
+	Damaged string `json:"damaged,omitempty"`
+
 	// Trials are the lists that the configuration or a command has put on trial, and those
 	// whose trial a command has ended.
 	Trials []TrialList `json:"trials,omitempty"`

@@ -190,12 +190,12 @@ func openSaved(path string) (*saved, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fail(Damaged, "saved contents: %w", err)
+		return nil, fail(Damaged, "saved contents are damaged: %w", err)
 	}
 	r, err := readRecord(f)
 	if err != nil {
 		f.Close()
-		return nil, fail(Damaged, "saved contents: %s: %w", path, err)
+		return nil, fail(Damaged, "saved contents are damaged: %s: %w", path, err)
 	}
 	return &saved{r, f}, nil
 }
@@ -252,10 +252,10 @@ func (s *saved) text() io.Reader {
 func (s *saved) check() error {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, s.text()); err != nil {
-		return fail(Damaged, "saved contents: %w", err)
+		return fail(Damaged, "saved contents are damaged: %w", err)
 	}
 	if hex.EncodeToString(sum.Sum(nil)) != s.SHA256 {
-		return fail(Damaged, "saved contents: %s: the checksum is wrong", s.file.Name())
+		return fail(Damaged, "saved contents are damaged: %s: the checksum is wrong", s.file.Name())
 	}
 	return nil
 }
