@@ -105,7 +105,10 @@ another daemon runs, that requires --takeover.`,
 // runDaemon filters until the command is stopped.
 func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.Options) error {
 	ctx := c.Context()
-	defer interrupt.InOrder()()
+	// Until there is something to detach, a signal need not wait for lists that are sorted.
+	done := func() {}
+	defer func() { done() }()
+	o.Attaching = sync.OnceFunc(func() { done = interrupt.InOrder() })
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
 	o.Log = out.newLogger(how)

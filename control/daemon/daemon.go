@@ -61,6 +61,9 @@ type Options struct {
 
 	// Logging, unless nil, is set to what a new configuration says of logging.
 	Logging Logging
+
+	// Attaching, unless nil, is called by [Start] when the lists are ready, before anything is attached.
+	Attaching func()
 }
 
 // Logging is a logger's settings.
@@ -277,6 +280,9 @@ func (d *Daemon) startEngine(ctx context.Context, p *ruleset.Ruleset, targets []
 	e, m, err := d.builder.build(p, new(kept))
 	if err != nil {
 		return nil, ruleset.Unbuilt{Err: err}
+	}
+	if d.o.Attaching != nil {
+		d.o.Attaching()
 	}
 	if ctx.Err() != nil {
 		return nil, errors.Join(fmt.Errorf("stopped before the lists were active, nothing has changed: %w", ctx.Err()), e.Close())
