@@ -49,12 +49,14 @@ func TestTrialsShown(t *testing.T) {
 		{List: "a", Trial: api.Trial{Configured: true}},
 		{List: "b", Trial: api.Trial{Since: &since, EnforcedAt: &at, By: "ada"}},
 		{List: "c", Trial: api.Trial{Enforced: true, Configured: true, Since: &since}},
+		{List: "d", Trial: api.Trial{Configured: true, Since: &since, By: "ada"}},
 	}
 	by := ", since " + since.Format(time.DateTime)
 	texts := []string{
 		"is on trial, and drops nothing, as configured",
 		"is on trial, and drops nothing" + by + " by ada, until " + at.Format(time.DateTime),
 		"is enforced" + by + ", though the configuration says enforce: false",
+		"is on trial, and drops nothing" + by + " by ada",
 	}
 	var b strings.Builder
 	s := status{Daemon: &api.Status{Trials: trials}}

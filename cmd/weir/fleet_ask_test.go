@@ -159,3 +159,13 @@ func TestFleetLists(t *testing.T) {
 		}
 	}
 }
+
+// Ten nodes without an answer are named; of more, ten and how many others there are.
+func TestNoAnswer(t *testing.T) {
+	for n, end := range map[int]string{9: "n (x)", 10: "n (x)", 11: "n (x), and 1 more"} {
+		err := noAnswer(make([]string, n), func(string) (name, problem string) { return "n", "x" })
+		if err == nil || strings.Count(err.Error(), "n (x)") != min(n, 10) || !strings.HasSuffix(err.Error(), end) {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+}

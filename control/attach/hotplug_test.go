@@ -192,9 +192,18 @@ func TestPattern(t *testing.T) {
 		t.Errorf("another mode for interfaces that are filtered: %v", err)
 	}
 
+	var before []State
+	if err := f.Do(func() error { before = f.Interfaces(); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	at(t, l.B, with("wan1", netlink.LinkDel))
 	at(t, l.B, with("wan2", moveTo(l.A)))
 	f.until("those are given up", f.filtering("wan3"))
+	for _, s := range before {
+		if now, is := s.Now(); is != (s.Iface == "wan3") {
+			t.Errorf("after wan1 and wan2 have gone: %s is %+v", s.Iface, now)
+		}
+	}
 	at(t, l.A, with("wan2", func(i netlink.Link) error {
 		if xdp := i.Attrs().Xdp; xdp != nil && xdp.Attached {
 			t.Error("filtered where nothing is to be filtered")

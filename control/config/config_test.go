@@ -617,6 +617,8 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  a:\n    interval: 0s\n    jitter: 1000h\n  b:\n    ttl: 30m\n    sources: [{file: /x}]", []string{
 			`4:15: lists.a.interval: 0s is not between 1s and 30d`, `5:13: lists.a.jitter: 41d16h is not between 0s and 30d`,
 			`7:10: lists.b.ttl: 30m is less than interval and jitter: entries would expire between two fetches`}, true},
+		{eth0 + "lists:\n  b:\n    interval: 20m\n    jitter: 15m\n    ttl: 30m\n    sources: [{file: /x}]", []string{
+			`6:10: lists.b.ttl: 30m is less than interval and jitter: entries would expire between two fetches`}, true},
 		{eth0 + "lists:\n  a: {format: csv}\n  b: {format: {kind: json, path: x}}\n  c: {format: plane}\n  d: {format: {column: 1}}", []string{
 			`3:15: lists.a.format: format csv needs column, as in {kind: csv, column: ip}`,
 			`4:7: lists.b.format: path "x": want something like ".data[].ip"`,

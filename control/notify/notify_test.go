@@ -520,6 +520,7 @@ func TestValidate(t *testing.T) {
 		"no such file":                    {Name: "a", URL: "http://a", SecretFile: "/nonexistent"},
 		"lets everybody read":             {Name: "a", URL: "http://a", SecretFile: file("open", secret, 0o644)},
 		"want a secret of 16":             {Name: "a", URL: "http://a", SecretFile: file("short", "secret", 0o600)},
+		"to 4096 bytes":                   {Name: "a", URL: "http://a", SecretFile: file("long", strings.Repeat("x", maxSecret+1), 0o600)},
 		"is not an executable":            {Name: "a", Command: file("plain", "", 0o600)},
 		"lets everybody change":           {Name: "a", Command: file("writable", "", 0o777)},
 		"/nonexistent/c: no such file or": {Name: "a", Command: "/nonexistent/c"},

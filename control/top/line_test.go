@@ -84,7 +84,7 @@ func TestUnits(t *testing.T) {
 		{pps(999.6), "1.00 kpps"}, {pps(1236), "1.24 kpps"}, {pps(9.996e3), "10.0 kpps"}, {pps(12.36e3), "12.4 kpps"},
 		{pps(99.96e3), "100 kpps"}, {pps(312e3), "312 kpps"}, {pps(1.24e6), "1.24 Mpps"}, {pps(148.8e6), "149 Mpps"},
 		{bps(426e6), "3.41 Gbps"}, {bps(0), "0 bps"}, {count(1204331), "1.20M"}, {count(12), "12"},
-		{percent(0), "0.0 %"}, {percent(0.0001), "<0.1 %"}, {percent(0.251), "25.1 %"}, {percent(0.9999), "100 %"}, {percent(1), "100 %"},
+		{percent(0), "0.0 %"}, {percent(0.0001), "<0.1 %"}, {percent(0.0006), "0.1 %"}, {percent(0.004), "0.4 %"}, {percent(0.251), "25.1 %"}, {percent(0.9999), "100 %"}, {percent(1), "100 %"},
 		{rate(0), "0"}, {rate(1.23e-12), "1.2e-12"},
 		{lasting(0), "0s"}, {lasting(-time.Second), "0s"}, {lasting(61 * time.Second), "1m 1s"}, {lasting(time.Hour), "1h 0m"}, {lasting(100 * time.Hour), "4d 4h"},
 		{remaining(-1), "0s"}, {remaining(1), "1s"}, {remaining(59 * time.Second), "59s"}, {remaining(60 * time.Second), "60s"},

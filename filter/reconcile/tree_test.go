@@ -57,6 +57,16 @@ func TestTree(t *testing.T) {
 		}
 		last = found
 	}
+	// Where nothing is missing, the search ends once more matches than the correction are found on each path.
+	for correction := range 6 {
+		var visited int
+		for e := range theirs.Missing(s, correction, &visited) {
+			t.Fatalf("%x is missing from its own summary", e)
+		}
+		if want := 2<<correction - 1; visited != want {
+			t.Errorf("correction %d visits %d nodes of equal sets, want %d", correction, visited, want)
+		}
+	}
 	// What the filter of elements misses, no correction finds.
 	rate := s.Leaves.FalsePositiveRate(n)
 	if want := missing * (1 - rate); math.Abs(float64(last)-want) > 4*math.Sqrt(missing*rate) {

@@ -35,7 +35,7 @@ func TestFailsafePrefixes(t *testing.T) {
 
 func TestFailsafePorts(t *testing.T) {
 	for text, want := range map[string]string{
-		"tcp/22": "tcp/22", "22/tcp": "tcp/22", "udp/53": "udp/53", "sctp/65535": "sctp/65535", "tcp/0": "tcp/0",
+		"tcp/22": "tcp/22", "22/tcp": "tcp/22", "9/tcp": "tcp/9", "0/udp": "udp/0", "udp/53": "udp/53", "sctp/65535": "sctp/65535", "tcp/0": "tcp/0",
 		"22": "did you mean tcp/22?", "tcp/65536": "invalid port", "icmp/1": "invalid port", "tcp": "invalid port", "tcp/": "invalid port", "": "invalid port", "65536": "invalid port",
 	} {
 		var p FailsafePort

@@ -3,9 +3,15 @@ package netif_test
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"weir/loader/netif"
 	"weir/tests/lab"
@@ -84,5 +90,46 @@ func BenchmarkInNamespace(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// A link-local gateway is no peer to protect: every network may have the same.
+func TestGateways(t *testing.T) {
+	host := lab.NewHost(t, "gateways")
+	var network netif.Network
+	err := netif.Target{Netns: host.Netns}.In(func(uint64) error {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "up0"}, PeerName: "peer0"}); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName("up0")
+		if err != nil {
+			return err
+		}
+		for _, address := range []string{"192.0.2.2/24", "2001:db8::2/64"} {
+			a, err := netlink.ParseAddr(address)
+			if err != nil {
+				return err
+			}
+			a.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrAdd(link, a); err != nil {
+				return err
+			}
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+		for to, gateway := range map[string]string{"0.0.0.0/0": "192.0.2.1", "::/0": "fe80::1"} {
+			_, all, _ := net.ParseCIDR(to)
+			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: net.ParseIP(gateway)}); err != nil {
+				return fmt.Errorf("route by %s: %w", gateway, err)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		network, err = netif.NetworkOf(host.Netns, func(name string) bool { return name == "up0" })
+	}
+	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1")}; err != nil || !slices.Equal(network.Gateways, want) {
+		t.Errorf("%+v, %v; want the gateways %v", network, err, want)
 	}
 }

@@ -33,6 +33,7 @@ type firstSeen struct {
 	flows  *newflow.Watcher
 	memory *first.Memory
 	now    uint64
+	ended  uint64 // new flows of the windows that have ended
 }
 
 // fiveTuple has the shapes of flows.
@@ -74,6 +75,13 @@ func (f *firstSeen) same() error {
 		}
 	}
 	want := f.flows.Counts
+	var sum uint64
+	for _, n := range want.Flows {
+		sum += n
+	}
+	if f.ended > sum {
+		return fmt.Errorf("the windows had %d new flows, of %d", f.ended, sum)
+	}
 	for _, cpu := range f.memory.CPUs() {
 		got := newflow.Counts{Spent: cpu.Spent, Entered: cpu.Entered, Flows: cpu.Flows, Events: cpu.Events, Suppressed: cpu.Suppressed}
 		if got == want {
@@ -87,6 +95,7 @@ func (f *firstSeen) same() error {
 func (f *firstSeen) turn() {
 	f.memory.Turn(time.Duration(f.now), false)
 	f.flows.Known.Turn()
+	f.ended += f.memory.Counts().New
 }
 
 // The program remembers, counts and reports new flows as its twin does, on the lean path

@@ -103,6 +103,27 @@ func TestIncomplete(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	for what, change := range map[string]func(*Site){
+		"site":   func(s *Site) { s.Name = "a.b" },
+		"no hub": func(s *Site) { s.Hub = nil },
+		"server": func(s *Site) { s.Hub = []string{"nats://hub.example"} },
+		"ca":     func(s *Site) { s.CA = "" },
+		"stream": func(s *Site) { s.Stream = Credentials{} },
+		"nodes":  func(s *Site) { s.Nodes.Seed = "SUA" },
+		"own":    func(s *Site) { s.Own.JWT = "" },
+		"fetch":  func(s *Site) { s.Fetch.JWT = "a.b" },
+		"events": func(s *Site) { s.Events = Credentials{} },
+		"":       func(*Site) {},
+	} {
+		n := example(t)
+		c := Credentials{JWT: n.JWT, Seed: n.Seed}
+		s := Site{Name: "paris", Hub: n.Servers, CA: n.CA, Certificate: n.Certificate, Key: n.Key,
+			Stream: c, Nodes: c, Own: c, Fetch: c, Events: c, PublicKey: n.PublicKey}
+		change(&s)
+		if _, err := s.Marshal(); (err == nil) != (what == "") || err != nil && !strings.Contains(err.Error(), what) {
+			t.Errorf("of a site: %s: %v", what, err)
+		}
+	}
 	if _, err := Parse([]byte(`{"name": "x"}`)); err == nil || !strings.Contains(err.Error(), "not an enrollment file") {
 		t.Errorf("another file: %v", err)
 	}

@@ -1,9 +1,12 @@
 package first
 
 import (
+	"slices"
 	"testing"
 
+	"weir/control/engine"
 	"weir/control/stage"
+	"weir/filter/newflow"
 	"weir/filter/recent"
 	"weir/loader"
 	"weir/loader/netif"
@@ -21,6 +24,30 @@ func TestIdentity(t *testing.T) {
 		}
 		if got := p.(*Part).Identity(netif.Target{}, loader.Seed{1}); got != want {
 			t.Errorf("%v: %#x, want %#x", filter, got, want)
+		}
+	}
+}
+
+// The least important lists have importance 2, the most important the highest; those that allow have none.
+func TestImportances(t *testing.T) {
+	block := func(priorities ...int) (all []engine.List) {
+		for _, p := range priorities {
+			all = append(all, engine.List{Priority: p})
+		}
+		return all
+	}
+	const most = newflow.MaxImportance
+	for _, c := range []struct {
+		lists []engine.List
+		want  []newflow.Importance
+	}{
+		{block(5), []newflow.Importance{0, most}},
+		{block(5, 5), []newflow.Importance{0, most, most}},
+		{block(10, 20, 10), []newflow.Importance{0, 2, most, 2}},
+		{append(block(1, 2, 3), engine.List{Allow: true, Priority: 4}), []newflow.Importance{0, 2, 2 + (most-2)/2, most, 0}},
+	} {
+		if got := importances(c.lists); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v, want %v", c.lists, got, c.want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/control/stage"
 	"weir/loader"
 )
@@ -38,6 +39,11 @@ func TestTotals(t *testing.T) {
 	}
 	if !reflect.DeepEqual(all.trackers, want) || all.refused != 1 {
 		t.Errorf("%+v, %d refused; want %+v", all.trackers, all.refused, want)
+	}
+	var status api.Status
+	(&Runner{totals: totals{refused: 3, replaced: 5}}).DescribeStatus(&status)
+	if status.PenaltiesRefused != 3 || status.PenaltiesReplaced != 5 {
+		t.Errorf("status: %d refused, %d replaced; want 3 and 5", status.PenaltiesRefused, status.PenaltiesReplaced)
 	}
 	values := make(map[*stage.Family]float64)
 	for _, s := range all.trackers[1].samples() {
