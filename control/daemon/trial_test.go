@@ -3,11 +3,14 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/quantity"
 	"weir/filter/verdict"
@@ -63,6 +66,10 @@ func TestTrialKeptForRollback(t *testing.T) {
 	}
 	if err := enforce(true); err != nil {
 		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(string(r.c.StateDir), audit.File))
+	if want := `"change":"enforce off","list":"a","entries":0,"changed":1,`; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("audit: %v, want %s in %s", err, want, text)
 	}
 	set(false)
 	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
