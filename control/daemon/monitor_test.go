@@ -43,7 +43,7 @@ func TestMonitorOverride(t *testing.T) {
 	send(t, l, 5, firstSource)
 	await(t, "before", 5, func() uint64 { return blocked(d.Daemon) })
 
-	if m := setMonitor(t, d, true, 0); !m.Monitor || m.Override == nil || m.Override.User != "root" || m.Override.Until != nil || m.Unsaved != "" {
+	if m := setMonitor(t, d, true, 0); !m.Monitor || m.Override == nil || m.Override.User != "root" || m.Override.Client != "" || m.Override.Until != nil || m.Unsaved != "" {
 		t.Errorf("%+v", m)
 	}
 	if s := d.readings.Status(); !s.Monitor || s.MonitorOverride == nil || !d.readings.Metrics().Monitor || !d.readings.Metrics().MonitorOverride {
@@ -71,6 +71,10 @@ func TestMonitorOverride(t *testing.T) {
 	send(t, l, 5, secondSource)
 	await(t, "on the interface that is back", 20, func() uint64 { return monitored(d.Daemon) })
 
+	on := true
+	if m, err := d.monitor.SetMonitor(t.Context(), api.MonitorChange{On: &on, UID: api.NoUID, Client: "CN=ada"}); err != nil || m.Override.Client != "CN=ada" || m.Override.UID != nil {
+		t.Errorf("switched on by a remote client: %+v, %v", m.Override, err)
+	}
 	if m := setMonitor(t, d, false, 0); m.Monitor || m.Override != nil {
 		t.Errorf("%+v", m)
 	}
