@@ -28,8 +28,9 @@ func newDiff() *cobra.Command {
 		Long: `Compares two list files by their entries, ignoring order, comments and
 duplicates. "-" marks an entry that only the first file has, "+" one that only
 the second has; the last line has the numbers. The file "-" is standard input;
-either may be compressed, and empty, but not without entries. FILE,format=csv,column=2 is in another format, with
-the options that it has in weir.yaml.
+either may be compressed, and empty, but not without entries.
+FILE,format=csv,column=2 is in another format, with the options that it has in
+weir.yaml.
 
 Entries are compared as they are written, a range as the prefixes that cover it:
 10.0.0.0/24 and its two halves differ, though they contain the same addresses.`,

@@ -144,7 +144,7 @@ type FetchOutcome struct {
 	Changed bool   `json:"changed"` // the active entries have changed
 	Unsaved bool   `json:"unsaved"`
 
-	BadLines int      `json:"bad_lines,omitempty"`       // left out of what was read
+	BadLines int      `json:"bad_lines,omitempty"`       // left out
 	FirstBad []string `json:"first_bad_lines,omitempty"` // of those, with their places
 
 	// The source has what an operator has returned from, or the like: the outcome is unchanged.

@@ -94,7 +94,7 @@ func TestDamagedUntilRead(t *testing.T) {
 	}
 }
 
-// Random damage of what is saved, with the source away, leaves either the right entries or an error that
+// Random damage of saved state, with the source away, leaves either the right entries or an error that
 // says what is damaged, also after a fetch has failed.
 func TestRandomDamage(t *testing.T) {
 	durabletest.WithoutSyncs(t)

@@ -115,12 +115,12 @@ func (w *Work) widen(n int) bool {
 	return w == nil || w.maxWide == 0 || w.wide.Add(int64(n)) <= w.maxWide
 }
 
-// reserved is the weight of what is read.
+// reserved is the weight of the entries that are being read.
 var reserved struct {
 	sync.Mutex
 	all     int64
 	by      []*Work       // in the order in which they began to have some
-	changed chan struct{} // closed when there is less; nil: nobody waits
+	changed chan struct{} // closed when there is less; nil: none waits
 }
 
 // reserve counts entries of the work, and waits while all works together have too many.
@@ -197,7 +197,7 @@ func (t *turns) take(w *Work) {
 	come.Lock()
 }
 
-// give gives a processor back.
+// give frees a processor.
 func (t *turns) give() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
