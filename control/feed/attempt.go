@@ -343,17 +343,7 @@ func (f *Feed) read(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	if reports != nil {
 		c.reports = reports
 	}
-	if b.unreadable.Bad > 0 {
-		b.unreadable.File = s.name
-		c.reports = append(c.reports, b.unreadable)
-	}
-	c.Unended = b.end != nil && b.end.unended
-	if b.end.cut() {
-		b.validator = validator{} // so that it is read again: who ends so twice is not cut off
-		c.reports = append(c.reports, listfile.Report{File: s.name, Bad: 1, Errors: []listfile.LineError{{
-			File: s.name, Line: b.end.lines + 1, Text: string(b.end.rest[:min(len(b.end.rest), 60)]), Err: errCut,
-		}}})
-	}
+	c.reportEnd(s, b)
 	// Verify before reporting a parse error, of which a bad checksum may be the
 	// reason.
 	var bad error
@@ -394,6 +384,21 @@ func (f *Feed) read(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	}
 	c.validator, c.decisions, c.Names, c.resolved = b.validator, b.decisions, b.names, b.resolved
 	return b, c, err
+}
+
+// reportEnd reports decisions that cannot be read, and a last line that may be cut off.
+func (c *contents) reportEnd(s *source, b *body) {
+	if b.unreadable.Bad > 0 {
+		b.unreadable.File = s.name
+		c.reports = append(c.reports, b.unreadable)
+	}
+	c.Unended = b.end != nil && b.end.unended
+	if b.end.cut() {
+		b.validator = validator{} // so that it is read again: a body that ends so twice is not cut off
+		c.reports = append(c.reports, listfile.Report{File: s.name, Bad: 1, Errors: []listfile.LineError{{
+			File: s.name, Line: b.end.lines + 1, Text: string(b.end.rest[:min(len(b.end.rest), 60)]), Err: errCut,
+		}}})
+	}
 }
 
 // plausible rejects contents that are probably due to a failure of their

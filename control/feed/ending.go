@@ -55,7 +55,7 @@ func (e *ending) Read(p []byte) (n int, err error) {
 		switch {
 		case err == nil:
 			e.lines++
-		case err == bufio.ErrBufferFull:
+		case errors.Is(err, bufio.ErrBufferFull):
 			err = nil
 		case err == io.EOF && len(e.line) > 0:
 			e.unended, err = true, nil

@@ -246,7 +246,7 @@ func addOption(to reflect.Value, value string) error {
 		to.Set(reflect.Append(to, element))
 		return err
 	}
-	if u, ok := to.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if u, ok := reflect.TypeAssert[encoding.TextUnmarshaler](to.Addr()); ok {
 		return u.UnmarshalText([]byte(value))
 	}
 	if to.Kind() == reflect.Bool {
@@ -268,13 +268,14 @@ func addOption(to reflect.Value, value string) error {
 
 // String returns the format as ParseFormat reads it.
 func (f Format) String() string {
-	text := f.Kind.String()
+	var b strings.Builder
+	b.WriteString(f.Kind.String())
 	for _, o := range f.options() {
 		if !o.value.IsZero() {
-			text += "," + o.name + "=" + optionText(o.value)
+			b.WriteString("," + o.name + "=" + optionText(o.value))
 		}
 	}
-	return text
+	return b.String()
 }
 
 func optionText(v reflect.Value) string {
@@ -285,7 +286,7 @@ func optionText(v reflect.Value) string {
 		}
 		return strings.Join(all, ",")
 	}
-	if m, ok := v.Interface().(encoding.TextMarshaler); ok {
+	if m, ok := reflect.TypeAssert[encoding.TextMarshaler](v); ok {
 		text, _ := m.MarshalText() // never fails
 		return string(text)
 	}

@@ -101,7 +101,7 @@ func (f *reader) ipset(c *collector) error {
 			c.leave(command + " of a set without entries yet")
 			return nil
 		case "swap", "rename":
-			if slices.ContainsFunc(words[1:], func(name string) bool { return w.reads(name) }) {
+			if slices.ContainsFunc(words[1:], w.reads) {
 				return fmt.Errorf("%s changes a set that is read: %s", command, ipsetMend)
 			}
 			c.leave(command + " of sets that are not read")

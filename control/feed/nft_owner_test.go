@@ -164,7 +164,6 @@ type nftScript struct {
 	name string
 	b    strings.Builder
 	loud bool // with spaces and remarks in many places
-	end  string
 }
 
 // newNFTScript returns a script by the grammar of nft(8), most often one that people have.

@@ -119,27 +119,11 @@ func (p *nftParser) statement(words []string, block bool, depth int) (other bool
 	}
 	line, all := p.start, strings.Join(words, " ")
 	name := words[len(words)-1]
-	switch verb := words[0]; verb {
-	case "include":
-		return false, fmt.Errorf("%.60s: what it brings in is not read: %s", all, nftMend)
-	case "define", "redefine", "undefine":
-		p.c.leave(verb)
-		if block {
-			err = p.skip()
-		}
-		return true, err
-	case "add", "create", "insert", "replace", "rename", "list":
-		if words = words[1:]; verb == "replace" && len(words) > 0 && (words[0] == "element" || words[0] == "set") {
-			return false, fmt.Errorf("%.60s: nft has no such command", all)
-		}
-	case "delete", "destroy", "flush", "reset":
-		if words = append(words[1:], ""); words[0] == "table" || words[0] == "ruleset" {
-			name = ""
-		}
-		if err := p.wanted.takes(verb, words[0], name, nftMend); err != nil {
-			return false, err
-		}
-		p.c.leave(verb)
+	words, adds, err := p.command(words, all)
+	if err != nil {
+		return false, err
+	}
+	if !adds {
 		if block {
 			err = p.skip()
 		}
@@ -173,6 +157,37 @@ func (p *nftParser) statement(words []string, block bool, depth int) (other bool
 		err = p.skip()
 	}
 	return true, err
+}
+
+// command reads the command with which a statement begins, if it has one. It returns the words
+// after that, and reports whether the statement may add something; others are left out.
+func (p *nftParser) command(words []string, all string) (rest []string, adds bool, err error) {
+	switch verb, rest := words[0], words[1:]; verb {
+	case "include":
+		return nil, false, fmt.Errorf("%.60s: what it brings in is not read: %s", all, nftMend)
+	case "define", "redefine", "undefine":
+		p.c.leave(verb)
+		return nil, false, nil
+	case "add", "create", "insert", "replace", "rename", "list":
+		if verb == "replace" && len(rest) > 0 && (rest[0] == "element" || rest[0] == "set") {
+			return nil, false, fmt.Errorf("%.60s: nft has no such command", all)
+		}
+		return rest, true, nil
+	case "delete", "destroy", "flush", "reset":
+		object, name := "", words[len(words)-1]
+		if len(rest) > 0 {
+			object = rest[0]
+		}
+		if object == "table" || object == "ruleset" {
+			name = ""
+		}
+		if err := p.wanted.takes(verb, object, name, nftMend); err != nil {
+			return nil, false, err
+		}
+		p.c.leave(verb)
+		return nil, false, nil
+	}
+	return words, true, nil
 }
 
 // skip reads up to the brace that closes a block.

@@ -256,7 +256,7 @@ func datPiece(p *places) piece {
 			return n + fmt.Sprint(last)
 		}
 		var o []string
-		for _, x := range strings.Split(n+fmt.Sprint(last), ".") {
+		for x := range strings.SplitSeq(n+fmt.Sprint(last), ".") {
 			o = append(o, fmt.Sprintf("%03s", x))
 		}
 		return strings.Join(o, ".")

@@ -86,7 +86,7 @@ func TestDecisions(t *testing.T) {
 				default:
 				}
 				added = append(added, d)
-				if d.Type == "ban" && strings.Contains("ip range", strings.ToLower(d.Scope)) && !d.Simulated {
+				if d.Type == "ban" && slices.Contains([]string{"ip", "range"}, strings.ToLower(d.Scope)) && !d.Simulated {
 					active[d.Value] = d
 				}
 			}

@@ -134,7 +134,7 @@ func result(entries []string, r listfile.Report) string {
 func wrap(text string) string {
 	var lines []string
 	line := ""
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		if line != "" && len(line)+1+len(w) > 100 {
 			lines, line = append(lines, line), ""
 		}

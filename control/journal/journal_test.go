@@ -305,7 +305,7 @@ func TestCutEnd(t *testing.T) {
 	}
 	for cut := len(magic) + wholeLen; cut < len(whole); cut++ {
 		for _, tail := range [][]byte{nil, make([]byte, len(whole)-cut)} {
-			left := append(whole[:cut:cut], tail...)
+			left := slices.Concat(whole[:cut], tail)
 			if err := os.WriteFile(path, left, 0o600); err != nil {
 				t.Fatal(err)
 			}
