@@ -102,13 +102,29 @@ another daemon runs, that requires --takeover.`,
 	return c
 }
 
+// start is the part of a run in which nothing is attached yet: until there is something to
+// detach, a signal need not wait for lists that are sorted.
+type start struct{ inOrder func() }
+
+// Attaching ends it.
+func (s *start) Attaching() {
+	if s.inOrder == nil {
+		s.inOrder = interrupt.InOrder()
+	}
+}
+
+func (s *start) end() {
+	if s.inOrder != nil {
+		s.inOrder()
+	}
+}
+
 // runDaemon filters until the command is stopped.
 func runDaemon(c *cobra.Command, interval time.Duration, how *logging, o daemon.Options) error {
 	ctx := c.Context()
-	// Until there is something to detach, a signal need not wait for lists that are sorted.
-	done := func() {}
-	defer func() { done() }()
-	o.Attaching = sync.OnceFunc(func() { done = interrupt.InOrder() })
+	var started start
+	defer started.end()
+	o.Before = &started
 	out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 	defer out.show("")
 	o.Log = out.newLogger(how)

@@ -139,7 +139,7 @@ func (v topView) missing() error {
 }
 
 // printHeavy prints what is above the thresholds of a view's trackers, each once. Nothing is
-// printed of a tracker none of whose flows stands out, unless by force: that is an error.
+// printed of a tracker where no flow stands out, unless by force: that is an error.
 func printHeavy(ctx context.Context, out io.Writer, client *client.Client, by topView, force bool) error {
 	if by == top.ByDropped || by == top.ByReason {
 		return usageError{fmt.Errorf("--heavy --by %s: want src, dst, flow, or a tracker such as src/24", by)}

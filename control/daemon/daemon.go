@@ -62,8 +62,8 @@ type Options struct {
 	// Logging, unless nil, is set to what a new configuration says of logging.
 	Logging Logging
 
-	// Attaching, unless nil, is called by [Start] when the lists are ready, before anything is attached.
-	Attaching func()
+	// Before, unless nil, learns from [Start] that the lists are ready, before anything is attached.
+	Before interface{ Attaching() }
 }
 
 // Logging is a logger's settings.
@@ -281,8 +281,8 @@ func (d *Daemon) startEngine(ctx context.Context, p *ruleset.Ruleset, targets []
 	if err != nil {
 		return nil, ruleset.Unbuilt{Err: err}
 	}
-	if d.o.Attaching != nil {
-		d.o.Attaching()
+	if d.o.Before != nil {
+		d.o.Before.Attaching()
 	}
 	if ctx.Err() != nil {
 		return nil, errors.Join(fmt.Errorf("stopped before the lists were active, nothing has changed: %w", ctx.Err()), e.Close())

@@ -81,7 +81,7 @@ func TestMirrorThatHearsNothing(t *testing.T) {
 	}
 	var first jetstream.StreamInfo
 	wait.For(t, "the mirror is made", func() bool { first = look(); return !first.Created.IsZero() })
-	if !w.connected {
+	if !site.Connected() {
 		t.Error("it was made without a connection")
 	}
 	// The hub has no stream yet.
