@@ -346,8 +346,9 @@ mutants: setup ## put small faults into the code, one at a time: tests must fail
 	go run ./tests/mutants $(FAULTS)
 
 .PHONY: test-exhaustive
-test-exhaustive: ## ask filters of every address, hashes of every pair in reach (an hour)
+test-exhaustive: ## ask filters of every address, hashes of every pair in reach, readers of 10,000 random files a format (hours)
 	WEIR_EXHAUSTIVE=1 $(GOTEST) -timeout 4h ./filter/hash ./filter/quotient
+	WEIR_EXHAUSTIVE=1 $(GOTEST) -timeout 4h -run 'Owner|Oracles' ./control/feed
 
 .PHONY: test-kernels
 test-kernels: ## run the kernel's tests on Debian's kernels, 5.10 and later, and write docs/kernels.md

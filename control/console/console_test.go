@@ -437,7 +437,7 @@ func TestHeadline(t *testing.T) {
 		want     string
 	}{
 		{"quiet", reasons(clean(12)), nil, nil, known, "No flood: 12 pps arrive, the usual is 10 pps. Nothing is dropped."},
-		{"a host that has just started", reasons(clean(5000)), nil, nil, usual{}, "Traffic: 5 kpps arrive; what is usual is known after an hour. Nothing is dropped."},
+		{"a host that has just started", reasons(clean(5000)), nil, nil, usual{}, "Traffic: 5 kpps arrive, the usual is not known yet. Nothing is dropped."},
 		{"lists alone", reasons(clean(9), drops("blocked", 3)), lists, nil, known, "No flood: 12 pps arrive, the usual is 10 pps. 25.0 % is dropped, most by list level1."},
 		{"limits and a list", reasons(clean(1289), drops("policed", 2239), drops("rate-limited", 562), drops("blocked", 8)), lists, heavy, usual{rate: 7200, known: true},
 			"Flood held off: 4 kpps arrive, the usual is 7.2 kpps. 2 flows are above their limits, 192.0.2.1 first. 68.5 % is dropped: 54.6 % policed, 13.7 % rate-limited, 0.2 % by lists, most by level1."},

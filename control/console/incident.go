@@ -117,7 +117,7 @@ func (v *view) headline(m *markup) {
 	case v.usual.known:
 		text += ", the usual is " + pps(v.usual.rate)
 	default:
-		text += "; what is usual is known after an hour"
+		text += ", the usual is not known yet"
 	}
 	text += ". "
 	switch {

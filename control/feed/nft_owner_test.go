@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"weir/tests/lab"
-	"weir/tests/long"
 	"weir/tests/seed"
 )
 
@@ -29,7 +28,7 @@ func TestNFTOwner(t *testing.T) {
 		{"nft -f -", newNFTScript},
 		{"nft -j -f -", newNFTJSON},
 	} {
-		scripts := make([]script, long.Or(30, 5000))
+		scripts := make([]script, files(30, 300))
 		for i := range scripts {
 			scripts[i] = form.make(r)
 		}

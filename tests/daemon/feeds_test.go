@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+
 	"weir/control/compressed"
 	"weir/control/list"
 	"weir/control/list/listfile"
@@ -80,14 +82,19 @@ func readFeed(path string, version func(name string, text io.Reader) error) erro
 		return err
 	}
 	defer f.Close()
-	z, err := compressed.NewReader(f)
+	if !strings.HasSuffix(path, ".tar.zst") {
+		z, err := compressed.NewReader(f)
+		if err != nil {
+			return err
+		}
+		defer z.Close()
+		return version(path, z)
+	}
+	z, err := zstd.NewReader(f)
 	if err != nil {
 		return err
 	}
 	defer z.Close()
-	if !strings.Contains(path, ".tar.") {
-		return version(path, z)
-	}
 	for members := tar.NewReader(z); ; {
 		m, err := members.Next()
 		if err == io.EOF {
