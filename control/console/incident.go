@@ -116,7 +116,7 @@ func (v *view) headline(m *markup) {
 		text += fmt.Sprintf(", %.0f times the usual %s", t.Packets/max(v.usual.rate, 1), pps(v.usual.rate))
 	case v.usual.known:
 		text += ", the usual is " + pps(v.usual.rate)
-	default:
+	case class == "calm":
 		text += ", the usual is not known yet"
 	}
 	text += ". "
