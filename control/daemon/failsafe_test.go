@@ -30,7 +30,7 @@ func TestOverFailsafe(t *testing.T) {
 				t.Errorf("%s: %s: %v", direction, from, got)
 			}
 		}
-		if got := strings.Join(d.active.prepared.Warnings(), "\n"); strings.Count(got, "left out: ") != 3 ||
+		if got := strings.Join(d.active.prepared.Warnings(), "\n"); strings.Count(got, "covers the failsafe prefix") != 3 ||
 			!strings.Contains(got, "list l: left out: 64.0.0.0/8 covers the failsafe prefix 64.20.0.0/24") {
 			t.Error(got)
 		}

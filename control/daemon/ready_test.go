@@ -101,7 +101,7 @@ func TestStartWaitsForNone(t *testing.T) {
 	stop()
 
 	began := time.Now()
-	d, stop = m.start(lists + fmt.Sprintf("  slow: {sources: [{url: %q}]}\n", s.URL+"/slow"))
+	d, stop = m.start(lists + fmt.Sprintf("  slow: {exclude_private: false, sources: [{url: %q}]}\n", s.URL+"/slow"))
 	defer stop()
 	if took := time.Since(began); took > ruleset.FirstFetch*3/4 {
 		t.Errorf("the start took %v", took)
@@ -147,7 +147,7 @@ func TestStartWithPart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)
-			lists := fmt.Sprintf("state_dir: %s\nlists: {l: {sources: [%s{url: %q}]}}\n", m.dir, saved(m), s.URL+"/slow")
+			lists := fmt.Sprintf("state_dir: %s\nlists: {l: {exclude_private: false, sources: [%s{url: %q}]}}\n", m.dir, saved(m), s.URL+"/slow")
 			ruleset.FirstFetch = time.Second
 			d, stop := m.start(lists)
 			becomes(t, d, firstSource, verdict.Drop)
@@ -184,7 +184,7 @@ func TestReloadWaitsForNone(t *testing.T) {
 	lists := fmt.Sprintf("state_dir: %s\nlists:\n  good: {sources: [{file: %s}]}\n", m.dir, good)
 	_, stop := m.start(lists)
 	stop()
-	d, stop := m.start(lists + fmt.Sprintf("  slow: {sources: [{url: %q}]}\n", s.URL))
+	d, stop := m.start(lists + fmt.Sprintf("  slow: {exclude_private: false, sources: [{url: %q}]}\n", s.URL))
 	defer stop()
 	<-asked
 	began := time.Now()
