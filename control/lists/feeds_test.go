@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +25,16 @@ type owner struct {
 	leave    func()       // called before an outcome is taken in; nil: nothing
 	inactive func() error // why the list cannot have what was read; nil: it can
 	stays    error        // why it is not rolled back
-	news     []bool       // of the outcomes that were taken in
+
+	mu   sync.Mutex
+	news []bool // of the outcomes that were taken in
+}
+
+// taken returns what was said of each outcome that was taken in.
+func (o *owner) taken() []bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.news)
 }
 
 func (o *owner) Do(ctx context.Context, fn func() error) error { return cmp.Or(ctx.Err(), fn()) }
@@ -46,7 +57,9 @@ func (o *owner) Take(ctx context.Context, f *feed.Feed, _ feed.Outcome, news boo
 	if o.leave != nil {
 		o.leave()
 	}
+	o.mu.Lock()
 	o.news = append(o.news, news)
+	o.mu.Unlock()
 	d := Decision{List: f.Name, From: f, Version: f.Version(), Err: ctx.Err()}
 	if o.inactive != nil {
 		d.Err = cmp.Or(d.Err, o.inactive())
@@ -106,8 +119,8 @@ func TestRefresh(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	o.leave = nil
-	if got := refresh(t.Context(), false); got.Error != "" || got.Changed || !o.news[1] {
-		t.Errorf("nothing new, as far as this reader knows: %+v, %v", got, o.news)
+	if got := refresh(t.Context(), false); got.Error != "" || got.Changed || !o.taken()[1] {
+		t.Errorf("nothing new, as far as this reader knows: %+v, %v", got, o.taken())
 	}
 	write("192.0.2.1\n192.0.2.2\n")
 	o.inactive = func() error { return errors.New("no memory") }
@@ -194,22 +207,22 @@ func TestFollowEnds(t *testing.T) {
 		r.Follow(t.Context())
 		r.Follow(t.Context())
 		synctest.Wait()
-		if len(r.Running) != 1 || len(o.news) != 1 {
-			t.Fatalf("%d feeds are read, %d times", len(r.Running), len(o.news))
+		if len(r.Running) != 1 || len(o.taken()) != 1 {
+			t.Fatalf("%d feeds are read, %d times", len(r.Running), len(o.taken()))
 		}
 		time.Sleep(25 * time.Hour)
-		if synctest.Wait(); len(o.news) < 2 {
+		if synctest.Wait(); len(o.taken()) < 2 {
 			t.Fatal("it is not read again")
 		}
-		before := len(o.news)
+		before := len(o.taken())
 		o.feed = nil
 		r.Follow(t.Context())
 		if r.Wait(); log.Len() > 0 || len(r.Running) > 0 {
 			t.Errorf("%d feeds are read\n%s", len(r.Running), &log)
 		}
 		time.Sleep(25 * time.Hour)
-		if synctest.Wait(); len(o.news) != before {
-			t.Errorf("read %d times after it has left", len(o.news)-before)
+		if synctest.Wait(); len(o.taken()) != before {
+			t.Errorf("read %d times after it has left", len(o.taken())-before)
 		}
 	})
 }
