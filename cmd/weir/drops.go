@@ -30,8 +30,9 @@ What monitor mode has let pass is included. Where other packets were dropped in
 the same time, it has a column of its own, "monitored". What lists on trial have
 let pass is included with the reason would-block.
 
-Counts after "≤" are estimates, which are never too small; --json has a lower
-bound, too. If there are very many small sources, only their total is known.
+A count such as "118–120" is known only within these bounds. Packets of sources
+that had little when they sent them are not told apart: the last line has their
+total, and sources above it may have sent some of them.
 "-" instead of an entry means that it is no longer listed, or has ports.`,
 		Example: `  weir drops
   weir drops --by entry --last 1m
@@ -93,7 +94,7 @@ func printDrops(out io.Writer, d *api.Drops) {
 	for _, r := range d.Drops {
 		packets := humanize.Comma(int64(r.Packets))
 		if r.Least < r.Packets {
-			packets = "≤ " + packets
+			packets = humanize.Comma(int64(r.Least)) + "–" + packets
 		}
 		last := strings.Join(append(slices.Clone(r.Reasons), r.Lists...), ", ")
 		if d.By == api.ByList || d.By == api.ByReason {
@@ -113,6 +114,6 @@ func printDrops(out io.Writer, d *api.Drops) {
 		fmt.Fprintf(out, "and %d more: -n %d shows them\n", d.More, len(d.Drops)+d.More)
 	}
 	if d.Other > 0 {
-		fmt.Fprintf(out, "other sources, each with little: %s\n", plural(int(d.Other), "packet", "packets"))
+		fmt.Fprintf(out, "not told apart, of sources with little at the time: %s\n", plural(int(d.Other), "packet", "packets"))
 	}
 }

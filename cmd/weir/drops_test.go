@@ -23,7 +23,7 @@ func TestDrops(t *testing.T) {
 		t.Errorf("asked %+v, want %+v; exit code %d\n%s", d.dropsAsked, want, code, log)
 	}
 	for _, want := range []string{
-		"1,000,000 packets of 67 MB dropped in 1m", "192.0.2.0/24", "900,000", "15 kpps", "90.0 %", "blocked, feed", "≤ 99,983", "-n 5 shows them", "17 packets",
+		"1,000,000 packets of 67 MB dropped in 1m", "192.0.2.0/24", "900,000", "15 kpps", "90.0 %", "blocked, feed", "99,000–99,983", "-n 5 shows them", "little at the time: 17 packets",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

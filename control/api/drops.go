@@ -41,7 +41,7 @@ type Drops struct {
 	Bytes   uint64 `json:"bytes"`
 	Drops   []Drop `json:"drops"`         // the largest first
 	More    int    `json:"more"`          // rows that the limit leaves out
-	Other   uint64 `json:"other_packets"` // not in any row, nor in those left out: of too many small sources
+	Other   uint64 `json:"other_packets"` // not in any row, nor in those left out: of sources, of rows too, that had few at the time
 
 	// Of Packets and Bytes those that passed in monitor mode, and would have been dropped without it.
 	MonitorPackets uint64 `json:"monitor_packets"`
@@ -61,7 +61,7 @@ type Drop struct {
 	Lists     []string `json:"lists"`              // that matched
 	Reasons   []string `json:"reasons"`            // in monitor mode those without it
 	Sources   int      `json:"sources"`            // how many, as far as they are known
-	Packets   uint64   `json:"packets"`            // may be an estimate, which is never too small
+	Packets   uint64   `json:"packets"`            // known apart from others; may be an estimate
 	Least     uint64   `json:"min_packets"`        // a lower bound of it, equal where it is exact
 	Bytes     uint64   `json:"bytes"`              // may be an estimate
 	Rate      float64  `json:"packets_per_second"` // on average
