@@ -501,9 +501,17 @@ func printInterface(w io.Writer, i inventory.Status, penalties string, verbose b
 	}
 	row("packets", "%s", counted(i.Total))
 	row("dropped", "%s", counted(i.Dropped))
-	for _, reason := range i.TopReasons() {
-		row("  "+reason, "%s", counted(i.Reasons[reason]))
+	reasons := func(drop bool) {
+		for _, reason := range i.TopReasons(drop) {
+			row("  "+reason, "%s", counted(i.Reasons[reason]))
+		}
 	}
+	reasons(true)
+	if i.Total.Packets > i.Dropped.Packets {
+		passed := inventory.Count{Packets: i.Total.Packets - i.Dropped.Packets, Bytes: i.Total.Bytes - min(i.Total.Bytes, i.Dropped.Bytes)}
+		row("passed", "%s", counted(passed))
+	}
+	reasons(false)
 	penaltyRow(penalties, row)
 	etherTypeRows(i, verbose, row)
 	listRows(i, verbose, row)

@@ -77,9 +77,19 @@ func (v *view) wanted(texts ...string) bool {
 	})
 }
 
-// why returns the reasons and lists by which packets are dropped.
-func why(reasons, lists []string) string {
-	return strings.Join(append(slices.Clone(reasons), lists...), ", ")
+// why returns the reasons and lists by which packets are dropped, but for a reason that the
+// flow's state says.
+func why(f api.Flow) string {
+	reasons := slices.DeleteFunc(slices.Clone(f.Reasons), func(r string) bool { return r == f.State })
+	return strings.Join(append(reasons, f.Lists...), ", ")
+}
+
+// stateWord is a state in a narrow column.
+func stateWord(state string) string {
+	if state == api.RateLimited {
+		return "limited"
+	}
+	return state
 }
 
 // atMost marks an estimate, which is never too small.
@@ -145,15 +155,15 @@ func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 	add(columnOf("bits", estimates && bytes), bitsRank, func(f api.Flow) string { return atMost(f.Estimate && bytes, bps(f.Bytes)) })
 	add(column{name: "share", width: 6}, 2, func(f api.Flow) string { return percent(f.Share) })
 	if some(func(f api.Flow) bool { return f.State != "" }) {
-		add(column{name: "state", width: 12, styled: true}, 5, func(f api.Flow) string {
+		add(column{name: "state", width: 11, styled: true}, 5, func(f api.Flow) string {
 			if f.State != "" && f.Until != nil {
-				return f.State + " " + remaining(f.Until.Sub(t.Time))
+				return stateWord(f.State) + " " + remaining(f.Until.Sub(t.Time))
 			}
-			return f.State
+			return stateWord(f.State)
 		})
 	}
 	if some(func(f api.Flow) bool { return len(f.Reasons) > 0 }) {
-		add(column{name: "why", width: 16, styled: true}, 4, func(f api.Flow) string { return why(f.Reasons, f.Lists) })
+		add(column{name: "why", width: 16, styled: true}, 4, func(f api.Flow) string { return why(f) })
 	}
 	rates.yields = ordered.Of(maps.Keys(ranks), func(a, b int) int { return cmp.Compare(ranks[a], ranks[b]) })
 	for _, f := range flows {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -657,8 +658,13 @@ func TestApproximateGeneric(t *testing.T) {
 	if len(a.ByList) == 0 || a.ByList[0].List != "" || a.ByList[0].Packets != 10 {
 		t.Errorf("by list: %+v", a.ByList)
 	}
-	if out, _ := weir(t, 0, "status", "--pins", g.pins); !strings.Contains(out, "10 packets, ") || strings.Contains(out, "0 packets, 0 B; 1 entry") {
+	out, _ := weir(t, 0, "status", "--pins", g.pins)
+	if !strings.Contains(out, "10 packets, ") || strings.Contains(out, "0 packets, 0 B; 1 entry") {
 		t.Errorf("status shows counters that are not counted:\n%s", out)
+	}
+	// Under what was dropped stands no reason to pass, and the other way round.
+	if rows := regexp.MustCompile(`(?m)^  dropped .*\n    blocked .*\n  passed .*\n(    (?:allowed|failsafe|arp|nd) .*\n){2,}`); !rows.MatchString(out) {
+		t.Errorf("status mixes reasons:\n%s", out)
 	}
 	if code := d.stop(os.Interrupt); code != 0 {
 		t.Errorf("stopped: exit code %d", code)

@@ -39,6 +39,7 @@ type Status struct {
 	Total   Count            `json:"total"`
 	Dropped Count            `json:"dropped"`
 	Reasons map[string]Count `json:"reasons"`
+	drops   map[string]bool  // which of these are of dropped packets
 	ByList  []ListCount      `json:"by_list"`
 	// NotIP are the frames with the reason not-ip by EtherType, the most frequent first.
 	NotIP []EtherTypeCount `json:"not_ip"`
@@ -118,6 +119,7 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 		ProgramID: a.ProgramID(), Severed: a.Severed(), Running: Alive(d.PID),
 		Metadata: d,
 		Reasons:  make(map[string]Count),
+		drops:    make(map[string]bool),
 		ByList:   []ListCount{},
 		NotIP:    []EtherTypeCount{},
 	}
@@ -139,6 +141,7 @@ func StatusOf(a *loader.Attachment) (Status, error) {
 		i.Reasons[name] = Count(c)
 		i.Total.Add(c)
 		if d.Drops(r) {
+			i.drops[name] = true
 			i.Dropped.Add(c)
 		}
 	}
@@ -174,11 +177,11 @@ func (i Status) Interface() netif.Target {
 }
 
 // TopReasons returns the names of the reasons that have packets, the most frequent
-// first.
-func (i Status) TopReasons() []string {
+// first: those that drop, or those that do not.
+func (i Status) TopReasons(drop bool) []string {
 	var names []string
 	for name, c := range i.Reasons {
-		if c.Packets > 0 {
+		if c.Packets > 0 && i.drops[name] == drop {
 			names = append(names, name)
 		}
 	}

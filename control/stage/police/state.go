@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/dustin/go-humanize"
-
 	"weir/bpf"
 	"weir/control/quantity"
 	"weir/control/stage"
@@ -113,14 +111,21 @@ func (a *About) Rows(s *State) (all []stage.Row) {
 	row := func(name, format string, args ...any) {
 		all = append(all, stage.Row{Name: name, Text: fmt.Sprintf(format, args...)})
 	}
-	fair := humanize.Comma(int64(s.FairRate)) + " packets/s"
+	fair := quantity.SI(s.FairRate, 1, "pps")
 	if !a.Packets {
 		fair = quantity.SI(8*s.FairRate, 1, "bit/s")
 	}
-	row("limit", "%s, %s; a flow may have %s", a.Limit, a.Controller, fair)
-	for _, outcome := range []string{"marked", "early", "boxed", "over"} {
-		if c := s.Outcomes[outcome]; c.Packets > 0 {
-			row("  "+outcome, "%s", c)
+	if s.FairRate > 0 {
+		fair = "; a flow may have " + fair
+	} else {
+		fair = "; what a flow may have is known when packets come"
+	}
+	row("limit", "%s, %s%s", a.Limit, a.Controller, fair)
+	for _, o := range [...]struct{ outcome, name string }{
+		{"marked", "marked"}, {"early", "dropped early"}, {"boxed", "held down"}, {"over", "above the limit"},
+	} {
+		if c := s.Outcomes[o.outcome]; c.Packets > 0 {
+			row("  "+o.name, "%s", c)
 		}
 	}
 	switch {
