@@ -117,14 +117,20 @@ func printAudit(out io.Writer, changes []api.AuditRecord) error {
 		return err
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	const row = "%s\t%s\t%s\t%s\t%s\t%s\n"
-	fmt.Fprintf(t, row, "time", "by", "change", "list", "what", "reason")
+	// What and why come last, so that a long one widens no other row.
+	const row = "%s\t%s\t%s\t%s\t%s\n"
+	fmt.Fprintf(t, row, "time", "by", "change", "list", "what: reason")
 	for _, r := range changes {
 		what := r.What()
 		if r.TTL > 0 {
 			what = strings.TrimSpace(fmt.Sprintf("%s %s %v", what, r.Lasting(), quantity.Duration(r.TTL*float64(time.Second))))
 		}
-		fmt.Fprintf(t, row, r.Time.Local().Format("2006-01-02 15:04:05"), r.Who(), r.Change, r.List+r.Interface, what, r.Why())
+		if why := r.Why(); what == "" {
+			what = why
+		} else if why != "" {
+			what += ": " + why
+		}
+		fmt.Fprintf(t, row, r.Time.Local().Format("2006-01-02 15:04:05"), r.Who(), r.Change, r.List+r.Interface, what)
 	}
 	return t.Flush()
 }

@@ -22,7 +22,7 @@ func TestAudit(t *testing.T) {
 	if code != exitOK || log != "" || d.auditAsked != api.DefaultAudit {
 		t.Errorf("exit code %d, %d asked\n%s", code, d.auditAsked, log)
 	}
-	for _, want := range []string{"2026-01-02 03:04:05", "ada", "manual", "192.0.2.1, 192.0.2.2 and 5 more for 1h ", "scanners  after 1d", "https://example.com/feed  ", "flood", "uid 8", "expiry"} {
+	for _, want := range []string{"2026-01-02 03:04:05", "ada", "manual", "192.0.2.1, 192.0.2.2 and 5 more for 1h: flood", "scanners  after 1d", "https://example.com/feed\n", "uid 8", "expiry"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
