@@ -31,6 +31,7 @@ import (
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 func TestAttach(t *testing.T) {
@@ -467,6 +468,7 @@ func TestReplaceUnderway(t *testing.T) {
 			}
 		}
 	}()
+	wait.For(t, "the flood", func() bool { return a.Stats().Lists(nil)[0].Packets > 0 })
 	before := uint64(0)
 	const replacements = 10
 	for i := range replacements {
@@ -971,6 +973,7 @@ func TestReattachLocked(t *testing.T) {
 			t.Errorf("%v: what could not be pinned filters", h)
 		}
 		unlock()
+		setPatience(t, wait.Patience)
 		if err := a.Reattach(nil); err != nil {
 			t.Errorf("%v, no longer locked: %v", h, err)
 		}
@@ -1120,7 +1123,7 @@ func TestFollow(t *testing.T) {
 	defer close(done)
 	await := func(want func(*netif.Iface) bool) {
 		t.Helper()
-		timeout := time.After(5 * time.Second)
+		timeout := time.After(wait.Patience)
 		for {
 			select {
 			case i := <-reported:

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -20,6 +19,7 @@ import (
 	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // TestClsact does what TestAttach does, with the filters that kernels before tcx have, in
@@ -146,11 +146,9 @@ func TestClsactSevered(t *testing.T) {
 	if err := l.A.Sender(t).Send(frame); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing is blocked")
-		}
-	}
+	wait.For(t, "the packet is blocked", func() bool {
+		return a.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets > 0
+	})
 	l.B.In(t, func() {
 		f := ownFilter(t, l.B)
 		if err := netlink.FilterDel(f); err != nil {

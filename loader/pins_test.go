@@ -21,6 +21,7 @@ import (
 	"weir/loader/kernelerr"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 func TestListNothing(t *testing.T) {
@@ -56,9 +57,9 @@ func TestLocks(t *testing.T) {
 			}
 			locked <- err
 		}()
-		wait := 5 * time.Second
+		end := wait.Patience
 		if test.waits {
-			wait = 100 * time.Millisecond
+			end = 100 * time.Millisecond
 		}
 		select {
 		case err = <-locked:
@@ -66,7 +67,7 @@ func TestLocks(t *testing.T) {
 				t.Errorf("%+v: did not wait, %v", test, err)
 			}
 			unlock()
-		case <-time.After(wait):
+		case <-time.After(end):
 			if !test.waits {
 				t.Errorf("%+v: waits", test)
 			}
@@ -96,6 +97,7 @@ func TestLockedForLong(t *testing.T) {
 		t.Errorf("%+v open while it is locked, %+v before", after, before)
 	}
 	unlock()
+	setPatience(t, wait.Patience)
 	if _, err = pins.List(); err != nil {
 		t.Error(err)
 	}

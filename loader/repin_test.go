@@ -26,6 +26,7 @@ import (
 	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // mountPins mounts a BPF file system of the test's own over a directory.
@@ -482,16 +483,13 @@ func TestOrphan(t *testing.T) {
 			if pins.IsOrphaned(target(l.B), test.hook) {
 				t.Error("still an orphan")
 			}
-			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the kernel takes its time
+			wait.For(t, "the kernel unloads the old program", func() bool {
 				p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-				if err != nil {
-					break
+				if err == nil {
+					p.Close()
 				}
-				p.Close()
-				if time.Now().After(deadline) {
-					t.Fatal("the old program is still loaded")
-				}
-			}
+				return err != nil
+			})
 			repinned(t, a, 0, pinsOf(t, a))
 			next := attach(t, pins, target(l.B), test.hook, g) // and adopted as ever
 			a.Close()

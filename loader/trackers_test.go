@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
-	"weir/loader/bpffs"
 	"weir/loader/hooks"
 	"weir/loader/netif"
 	"weir/tests/lab"
@@ -219,6 +218,7 @@ func TestExchangeDoesNotWait(t *testing.T) {
 	g := newTestGeneration(t, oneTracker)
 	a, b := attachBoth(t, pins, l, g)
 	one := opened(t, g, a)
+	setPatience(t, 2*wait.Patience)
 	unlock, err := pins.lock(unix.LOCK_EX)
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func TestExchangeDoesNotWait(t *testing.T) {
 	}()
 	select {
 	case <-exchanged:
-	case <-time.After(bpffs.Patience / 2):
+	case <-time.After(wait.Patience):
 		t.Error("it waits for the one that detaches")
 	}
 	unlock()

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"weir/tests/wait"
 )
 
 // Programs wake this process when a flow enters the flow memory, if they are asked to.
@@ -71,7 +73,7 @@ func TestWakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(wait.Patience):
 			t.Fatalf("flow %d wakes no one", i+1)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // Frames arrive as they were sent, tags included.
@@ -26,7 +27,7 @@ func TestFrames(t *testing.T) {
 			if err := tx.Send(frame); err != nil {
 				t.Fatal(err)
 			}
-			deadline := time.Now().Add(time.Second)
+			deadline := wait.Deadline()
 			for {
 				got, err := rx.Receive(time.Until(deadline))
 				if err != nil {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"weir/tests/wait"
 )
 
 // trailer marks the frames of tests. It follows the packet, where Ethernet has
@@ -38,12 +40,9 @@ func NumberOf(frame []byte) (number uint64, ok bool) {
 // ARP is a frame that passes every filter.
 func ARP() []byte { return append(make([]byte, 12), 8, 6) }
 
-const (
-	// atOnce frames fit into the wire's queue of 256, even if other processes keep
-	// the receiver's CPU.
-	atOnce   = 100
-	patience = 20 * time.Second // with the end of frames
-)
+// atOnce frames fit into the wire's queue of 256, even if other processes keep
+// the receiver's CPU.
+const atOnce = 100
 
 // Probe sends frames at A and receives at B those that pass the filter.
 type Probe struct {
@@ -79,7 +78,7 @@ func (p *Probe) passAtOnce(t testing.TB, frames [][]byte) [][]byte {
 		}
 	}
 	through := make([][]byte, len(frames))
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := wait.Deadline(); ; {
 		f, err := p.Receive(time.Until(deadline))
 		if err != nil {
 			t.Fatalf("wait for the last frame: %v", err)
