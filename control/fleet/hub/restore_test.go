@@ -186,12 +186,17 @@ func TestRestored(t *testing.T) {
 			f.copyOf("hub", "backup/hub")
 			f.copyOf("broker", "backup/broker")
 
+			copied := f.hub.store.Used()
 			f.clock = c.old
 			f.start("")
 			for i := range c.between {
 				f.change(block(fmt.Sprintf("198.51.100.%d", i)))
 			}
 			f.converged(hosts, time.Minute)
+			// Without a change, they had all lists before this hub has published anything.
+			wait.For(t, "nodes have a later catalog than the copy", func() bool {
+				return !slices.ContainsFunc(hosts, func(h *host) bool { return !copied.Before(h.Catalog()) })
+			})
 			f.stop()
 
 			f.copyOf("backup/hub", "hub")
