@@ -88,8 +88,8 @@ YAML; secrets, such as headers for a feed, are printed in clear.`,
 			}
 			r.print(c.ErrOrStderr())
 			if len(r.problems) == 0 && !*whole {
-				fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d%s, entries: %d, trackers: %d, guards: %d%s\n",
-					name, interfacesOf(conf), len(conf.Lists), r.unchecked(), r.entries, len(conf.Trackers), len(conf.Guards), memoryOf(conf))
+				fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d%s, entries: %d%s, trackers: %d, guards: %d%s\n",
+					name, interfacesOf(conf), len(conf.Lists), r.unchecked(), r.entries, r.unsourced(), len(conf.Trackers), len(conf.Guards), memoryOf(conf))
 			}
 		case len(wrong) > 0:
 			for _, e := range wrong {
@@ -115,9 +115,18 @@ func (r *checked) unchecked() string {
 	return " (" + plural(r.unread, "source", "sources") + " not checked)"
 }
 
+// unsourced notes how many entries no source has.
+func (r *checked) unsourced() string {
+	if r.manual == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%s in no source)", humanize.Comma(int64(r.manual)))
+}
+
 // checked describes a configuration's lists.
 type checked struct {
 	entries  int
+	manual   int // of these, those in no source
 	findings []doctor.Finding
 	warnings []string
 	problems config.Errors // why lists do not have what their sources contain
@@ -149,7 +158,7 @@ func checkLists(c *cobra.Command, conf *config.Config, file config.File) (*check
 		return nil, err
 	}
 	findings := doctor.Examine(c.Context(), doctor.Configured(conf))
-	r := &checked{entries: p.Entries(), findings: findings, warnings: slices.Concat(warningsOf(findings), p.Advice(), p.Warnings())}
+	r := &checked{entries: p.Entries(), manual: p.Manual(), findings: findings, warnings: slices.Concat(warningsOf(findings), p.Advice(), p.Warnings())}
 	if problems := p.Problems(); len(problems) > 0 {
 		place := file.Places()
 		for _, problem := range problems {

@@ -2,8 +2,17 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"weir/control/api"
+	manual "weir/control/journal"
+	"weir/filter/key"
 )
 
 func TestCheck(t *testing.T) {
@@ -155,6 +164,19 @@ func TestCheckSources(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	if code, out, log := weir(t, "", "check", "--print", bad); code != exitFailure || !strings.Contains(out, "interfaces:") || strings.Count(log, ": lists.") != 3 {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	dir := t.TempDir()
+	j, err := manual.Open(filepath.Join(dir, "entries"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := manual.Entry{List: "manual", Key: key.Source(netip.MustParsePrefix("192.0.2.1/32")), Added: time.Now(), UID: api.NoUID}
+	if err := errors.Join(j.Apply([]manual.Change{{Entry: added}}), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	own := file(t, "own.yaml", "interfaces: [lo]\nstate_dir: "+dir+"\nlists: {c: {sources: [{file: "+file(t, "one.txt", "192.0.2.9\n")+"}]}}\n")
+	if code, out, log := weir(t, "", "check", own); code != exitOK || !strings.Contains(out, "entries: 2 (1 in no source), ") {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	url := file(t, "url.yaml", "interfaces: [lo]\nstate_dir: \"\"\nlists: {c: {sources: [{url: 'https://192.0.2.1/c'}]}}\n")

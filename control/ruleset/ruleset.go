@@ -823,6 +823,14 @@ func (p *Ruleset) Entries() (n int) {
 	return n
 }
 
+// Manual returns how many entries of all lists are manual ones, or have left a source.
+func (p *Ruleset) Manual() (n int) {
+	for _, l := range p.Lists {
+		n += p.Contents(l.ManualNumber).Len()
+	}
+	return n
+}
+
 // Blocked returns the number of entries of the block lists.
 func (p *Ruleset) Blocked() (n int) {
 	for _, l := range p.Rules {
