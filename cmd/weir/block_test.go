@@ -443,6 +443,50 @@ func TestDaemonCommandFailures(t *testing.T) {
 	}
 }
 
+// An answer names the command that lets the packets pass, where there is one.
+func TestUndo(t *testing.T) {
+	manual := api.Match{List: "manual", Action: api.Block, Entry: "192.0.2.0/24"}
+	feed := api.Match{List: "drop", Action: api.Block, Entry: "192.0.2.1", Source: "feed.txt", Line: 3}
+	other := api.Match{List: "ours (manual)", Action: api.Block, Entry: "192.0.2.1 > *"}
+	trial := api.Match{List: "new", Action: api.Block, Entry: "192.0.2.1", Source: "new.txt", Trial: true}
+	for _, c := range []struct {
+		question, direction, reason string
+		matches                     []api.Match
+		want                        string
+	}{
+		{"192.0.2.1", "", "blocked", []api.Match{manual}, "weir unblock 192.0.2.0/24"},
+		{"192.0.2.1", "", "blocked", []api.Match{manual, trial}, "weir unblock 192.0.2.0/24"},
+		{"192.0.2.1", "", "blocked", []api.Match{other}, "weir unblock --list ours '192.0.2.1 > *'"},
+		{"192.0.2.1", "", "blocked", []api.Match{feed}, "weir allow --ttl 1h 192.0.2.1, or for the whole list weir enforce drop --off"},
+		{"192.0.2.1", "", "blocked", []api.Match{manual, feed}, "weir allow --ttl 1h 192.0.2.1"}, // either alone drops
+		{"> 192.0.2.1", "out", "blocked", []api.Match{feed}, "weir enforce drop --off, for the whole list"},
+		{"tcp 192.0.2.1:1 > *", "", "heavy", nil, "weir allow --ttl 1h 'tcp 192.0.2.1:1 > *'"},
+		{"192.0.2.1", "", "malformed", nil, ""},
+	} {
+		a := api.Answer{Verdict: api.VerdictDrop, Reason: c.reason, Direction: c.direction, Matches: c.matches}
+		if got := undo(c.question, a); got != c.want {
+			t.Errorf("%s (%s): %q, want %q", c.question, c.reason, got, c.want)
+		}
+		if a.Verdict = api.VerdictPass; undo(c.question, a) != "" {
+			t.Errorf("%s: a packet that passes", c.question)
+		}
+	}
+	// What concerns strangers is summed up, unless it is asked for.
+	e := api.NewExplanation("192.0.2.1", api.Answer{Packet: "from 192.0.2.1", Verdict: api.VerdictPass, Reason: "clean"}, api.Answer{
+		Packet: "to 192.0.2.1", Verdict: api.VerdictPass, Reason: "clean", PenaltiesMore: 5, Stages: []api.Stage{{Stage: "penalty"}},
+		Depends: []api.Dependency{{Stage: "penalty", Packets: "9.1.2.1 above its rate", Verdict: api.VerdictDrop}, {Stage: "penalty", Packets: "9.1.2.2 above its rate", Verdict: api.VerdictDrop}},
+	})
+	for verbose, want := range map[bool]string{
+		false: "to 192.0.2.1: pass (clean), but for 7 conditions: -v shows them\n",
+		true:  "  stages: penalty no\n  depends on the rest of the packet:\n    drop  penalty  9.1.2.1 above its rate\n    drop  penalty  9.1.2.2 above its rate\n    5 penalties more, of flows above their rates\n",
+	} {
+		var b strings.Builder
+		if printExplanation(&b, e, verbose, true, time.Now()); !strings.HasSuffix(b.String(), want) {
+			t.Errorf("verbose %t:\n%s\nwant at the end\n%s", verbose, b.String(), want)
+		}
+	}
+}
+
 func TestExplainAsksTheDaemon(t *testing.T) {
 	now, uid := time.Now(), uint32(4_000_000_000)
 	added, expires := now.Add(-2*time.Hour-time.Second), now.Add(time.Hour+time.Minute)
@@ -464,7 +508,7 @@ func TestExplainAsksTheDaemon(t *testing.T) {
 	const want = `from 192.0.2.1: drop (blocked, list manual)
   block  list manual  192.0.2.1     manual of user 4000000000, 2h ago, expires in 61m: scans, 1,234 packets on this list
   block  list drop    192.0.2.0/24  https://example.com/feed.txt:17
-  stages: exempt no, block yes (list manual)
+  undo: weir allow --ttl 1h 192.0.2.1
   depends on the rest of the packet:
     pass  failsafe  tcp/22
 `
@@ -490,9 +534,10 @@ func TestExplainAsksTheDaemon(t *testing.T) {
   no entry matches all of these packets
   last dropped about 20m ago (blocked, list drop), 1,234 packets in the last hour
   spared: 192.0.2.0/24 would be blocked
+  undo: weir allow --ttl 1h 192.0.2.1
   depends on the rest of the packet:
     drop  penalty  192.0.2.1 above its rate
-    and 7,990 penalties more
+    7,990 penalties more, of flows above their rates
 `
 	if code, out, _ := weir(t, "", "explain", "--exit-code", "--socket", socket, "192.0.2.1"); code != exitDropped || out != limited {
 		t.Errorf("exit code %d\n%s\nwant\n%s", code, out, limited)

@@ -77,7 +77,7 @@ func TestTrialsShown(t *testing.T) {
 	printExplanation(&b, api.NewExplanation("192.0.2.1", api.Answer{
 		Packet: "src 192.0.2.1", Verdict: api.VerdictPass, Reason: api.ReasonWouldBlock, List: "a",
 		Matches: []api.Match{{List: "a", Action: api.Block, Entry: "src 192.0.2.1", Trial: true}},
-	}), now)
+	}), false, true, now)
 	if want := "src 192.0.2.1: pass (would-block, since list a is on trial)\n"; !strings.HasPrefix(b.String(), want) {
 		t.Errorf("got %s", b.String())
 	}

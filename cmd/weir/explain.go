@@ -22,6 +22,7 @@ import (
 	"weir/control/api/client"
 	"weir/control/ask"
 	"weir/control/capture"
+	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/ruleset"
@@ -36,9 +37,10 @@ func newExplain() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain [ADDRESS|PREFIX|FLOW|-...]",
 		Short: "Say whether packets would be dropped, and why",
-		Long: `Says whether packets would be dropped and why: the verdict, the stages of the
-filter that decide it, the entries of lists that match, with file and line, and
-what the verdict depends on.
+		Long: `Says whether packets would be dropped and why: the verdict, the entries of lists
+that match, with file and line, and the command that lets the packets pass. With
+--verbose, it also names the stages of the filter that the packets reach, and
+each condition on which the verdict depends.
 
 An address or a prefix asks twice, for the packets from it and to it, and
 "> ADDRESS" for those to it alone. A flow is written as in a list, in quotes
@@ -59,11 +61,12 @@ read, it says so beside each answer, and ends with exit code 1.`,
   weir explain --exit-code 192.0.2.1 || echo "would be dropped"`,
 	}
 	f := c.Flags()
-	v := newConfigFlags(c, "exit-code", "json", "socket", "capture", "count")
+	v := newConfigFlags(c, "exit-code", "json", "socket", "capture", "count", "verbose")
 	socketFlag(f, &socket)
 	f.StringVar(&from, "capture", "", "`file` whose packets are asked for, pcap or pcapng; - for standard input")
 	f.IntVar(&count, "count", 100, "most `packets` of the capture to ask for")
 	exitCode := f.Bool("exit-code", false, "exit with 3 if any packet would be dropped, or is of a rate-limited flow")
+	verbose := f.BoolP("verbose", "v", false, "also show the stages that packets reach, and each condition on which a verdict depends")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		switch {
@@ -83,7 +86,7 @@ read, it says so beside each answer, and ends with exit code 1.`,
 			if *asJSON {
 				return printJSON(c.OutOrStdout(), e)
 			}
-			printExplanation(c.OutOrStdout(), e, time.Now())
+			printExplanation(c.OutOrStdout(), e, *verbose, true, time.Now())
 			return nil
 		}
 		if from != "" {
@@ -281,8 +284,55 @@ func notRunning(err error) error {
 	return err
 }
 
-func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
-	for _, a := range e.Answers {
+// undo returns the command that lets packets pass which an answer to a question drops, "" if
+// there is none.
+func undo(question string, a api.Answer) string {
+	allow := "weir allow --ttl 1h " + shellWord(question)
+	if a.Direction == "out" {
+		allow = "" // an allow list of outgoing packets is the configuration's
+	}
+	switch {
+	case a.Limit != nil:
+		return allow
+	case a.Verdict != "drop":
+		return ""
+	case a.Reason == "blocked":
+		blocks := slices.DeleteFunc(slices.Clone(a.Matches), func(m api.Match) bool { return m.Action != api.Block || m.Trial })
+		if len(blocks) != 1 {
+			return allow
+		}
+		m, list := blocks[0], api.ListOf(blocks[0].List)
+		switch {
+		case m.Source == "" && m.Derived == nil && list == config.DefaultBlock:
+			return "weir unblock " + shellWord(m.Entry)
+		case m.Source == "" && m.Derived == nil:
+			return "weir unblock --list " + list + " " + shellWord(m.Entry)
+		case allow == "":
+			return "weir enforce " + list + " --off, for the whole list"
+		}
+		return allow + ", or for the whole list weir enforce " + list + " --off"
+	case a.Reason == "heavy", a.Reason == "rate-limited":
+		return allow
+	}
+	return ""
+}
+
+// shellWord quotes text that a shell would take apart.
+func shellWord(text string) string {
+	if strings.ContainsAny(text, " >*") {
+		return "'" + text + "'"
+	}
+	return text
+}
+
+// isPlain reports whether an answer has nothing to say but that the packets pass.
+func isPlain(a api.Answer) bool {
+	return a.Verdict == "pass" && a.Reason == "clean" && len(a.Matches)+len(a.Incomplete)+len(a.Spared) == 0 && a.LastDrop == nil && a.Inside == nil
+}
+
+// printExplanation prints an answer. Of another host, it names no command: that would be one there.
+func printExplanation(w io.Writer, e api.Explanation, verbose, here bool, now time.Time) {
+	for i, a := range e.Answers {
 		list := ""
 		if a.List != "" {
 			list = ", list " + a.List
@@ -300,7 +350,15 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 			if len(a.Incomplete) > 0 {
 				list += ", without what is not known"
 			}
-			fmt.Fprintf(w, "%s: %v (%v%s)\n", packet, a.Verdict, a.Reason, list)
+			fmt.Fprintf(w, "%s: %v (%v%s)", packet, a.Verdict, a.Reason, list)
+			if conditions := len(a.Depends) + a.DependsMore + a.PenaltiesMore; !verbose && i > 0 && isPlain(a) {
+				if conditions > 0 {
+					fmt.Fprintf(w, ", but for %s: -v shows them", plural(conditions, "condition", "conditions"))
+				}
+				fmt.Fprintln(w)
+				continue
+			}
+			fmt.Fprintln(w)
 		}
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, m := range a.Matches {
@@ -334,8 +392,13 @@ func printExplanation(w io.Writer, e api.Explanation, now time.Time) {
 		for _, text := range a.Spared {
 			fmt.Fprintln(w, "  spared:", text)
 		}
-		printStages(w, a.Stages, now)
-		printDepends(w, a, now)
+		if command := undo(e.Question, a); command != "" && here {
+			fmt.Fprintln(w, "  undo:", command)
+		}
+		if verbose {
+			printStages(w, a.Stages, now)
+		}
+		printDepends(w, a, verbose, now)
 		if in := a.Inside; in != nil {
 			fmt.Fprintf(w, "  inside: %s\n", plural(in.Entries, "entry", "entries"))
 			for _, m := range in.First {
@@ -374,9 +437,13 @@ func expiry(until *time.Time, now time.Time) string {
 	return ", expires " + relative(until, now)
 }
 
-func printDepends(w io.Writer, a api.Answer, now time.Time) {
+func printDepends(w io.Writer, a api.Answer, verbose bool, now time.Time) {
 	if len(a.Depends) == 0 {
 		return
+	}
+	if others := slices.DeleteFunc(slices.Clone(a.Depends), isPenalty); !verbose && len(a.Depends)-len(others) > 1 {
+		a.PenaltiesMore += len(a.Depends) - len(others)
+		a.Depends = others
 	}
 	fmt.Fprintln(w, "  depends on the rest of the packet:")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -392,9 +459,15 @@ func printDepends(w io.Writer, a api.Answer, now time.Time) {
 		fmt.Fprintf(w, "    and %s more\n", plural(a.DependsMore, "entry", "entries"))
 	}
 	if a.PenaltiesMore > 0 {
-		fmt.Fprintf(w, "    and %s more\n", plural(a.PenaltiesMore, "penalty", "penalties"))
+		more := ""
+		if slices.ContainsFunc(a.Depends, isPenalty) {
+			more = " more"
+		}
+		fmt.Fprintf(w, "    %s%s, of flows above their rates\n", plural(a.PenaltiesMore, "penalty", "penalties"), more)
 	}
 }
+
+func isPenalty(d api.Dependency) bool { return d.Stage == "penalty" }
 
 // origin says where an entry is from, and what is known of it.
 func origin(m api.Match, now time.Time) string {
@@ -415,7 +488,7 @@ func origin(m api.Match, now time.Time) string {
 	}
 	switch {
 	case m.Listed != nil && m.Earlier:
-		text += ", listed " + relative(m.Listed, now) + " or before"
+		text += ", listed " + relative(m.Listed, now) + " or earlier"
 	case m.Listed != nil:
 		text += ", listed " + relative(m.Listed, now)
 	}

@@ -122,7 +122,7 @@ func printFleetExplanation(out io.Writer, e *api.FleetExplanation, now time.Time
 				l.Offered = nil // so do rates
 			}
 		}
-		printExplanation(&b, *n.Explanation, now)
+		printExplanation(&b, *n.Explanation, false, false, now)
 		i := slices.IndexFunc(groups, func(g *group) bool { return g.text == b.String() })
 		if i < 0 {
 			i, groups = len(groups), append(groups, &group{text: b.String(), drops: n.Explanation.Drops()})

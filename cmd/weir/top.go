@@ -181,7 +181,7 @@ func (r rows) Explain(ctx context.Context, entry string) (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	printExplanation(&b, *e, time.Now())
+	printExplanation(&b, *e, false, true, time.Now())
 	return b.String(), nil
 }
 

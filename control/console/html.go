@@ -839,7 +839,7 @@ func (v *frame) matches(m *markup, all []api.Match) {
 			place += ", listed " + ago(e.Listed, v.Now)
 		}
 		if e.Listed != nil && e.Earlier {
-			place += " or before"
+			place += " or earlier"
 		}
 		place += expiry(e.Expires, v.Now)
 		if e.Packets != nil {

@@ -59,6 +59,36 @@ func TestExplainNamesTheLine(t *testing.T) {
 	}
 }
 
+// The command that an answer names lets the packets pass.
+func TestUndoIsDone(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
+	h.start(releases[0])
+	run := func(args ...string) (string, int) {
+		return h.command(append(args, "--socket", h.path("weir.sock"))...)
+	}
+	listed, manual := address(feedBlock, 0).String(), "192.0.2.0/24"
+	if out, code := run("block", manual); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, out)
+	}
+	for _, question := range []string{listed, "192.0.2.7"} {
+		out, _ := run("explain", question)
+		_, command, ok := strings.Cut(out, "  undo: weir ")
+		command, _, _ = strings.Cut(command, "\n")
+		command, _, _ = strings.Cut(command, ", or ")
+		if !ok || !strings.Contains(out, ": drop (blocked") {
+			t.Fatalf("explain %s:\n%s", question, out)
+		}
+		if out, code := run(strings.Fields(command)...); code != 0 {
+			t.Errorf("weir %s: exit code %d\n%s", command, code, out)
+		}
+		if out, _ := run("explain", question); !strings.HasPrefix(out, "from "+question+": pass (") {
+			t.Errorf("after weir %s:\n%s", command, out)
+		}
+	}
+}
+
 // Without a daemon, the command prints the socket and how to start one.
 func TestExplainWithoutTheDaemon(t *testing.T) {
 	t.Parallel()
