@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -1241,20 +1242,50 @@ func TestNoDriver(t *testing.T) {
 	detach(t, attach(t, pins, to, hooks.Generic, g))
 }
 
-// What an interface without Ethernet headers delivers would pass unparsed.
+// What an interface without Ethernet headers delivers would pass unparsed at XDP. At TC, no packet
+// is read as if it had them, not even one that looks like a frame: its source and destination read
+// as an EtherType and the begin of an IP header, and what follows as other addresses.
 func TestNoEthernet(t *testing.T) {
 	l, pins := lab.New(t), testPins(t)
-	tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN}
+	tun := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN, Queues: 1}
 	var err error
-	l.B.In(t, func() { err = netlink.LinkAdd(tun) })
+	l.B.In(t, func() {
+		if err = netlink.LinkAdd(tun); err == nil {
+			err = netlink.LinkSetUp(tun)
+		}
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skip("needs tun interfaces: the kernel has no /dev/net/tun")
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = attachLoaded(pins, netif.Target{Netns: l.B.Netns, Iface: "tun0"}, hooks.Generic, nil, blockAll(t, 0).Load)
+	defer tun.Fds[0].Close()
+	to := netif.Target{Netns: l.B.Netns, Iface: "tun0"}
+	_, err = attachLoaded(pins, to, hooks.Generic, nil, blockAll(t, 0).Load)
 	wantError(t, err, kernelerr.ErrUnsupported, "tun0", "no Ethernet headers")
+
+	src := netip.MustParseAddr("8.0.69.1")
+	set := coarse()
+	set.GatesV4, set.V4[0].Gate = gateSrc, gateSrc
+	g := newTestGeneration(t, Config{Block: set, TC: true})
+	if general := g.General(); len(general) > 0 {
+		t.Fatalf("packets take the general path: %v", general)
+	}
+	fill(g.Block().Lines)
+	a := src.As4()
+	net := int(a[0])<<16 | int(a[1])<<8 | int(a[2])
+	g.Block().Marks4[net/64] |= 1 << (net % 64)
+	at := attach(t, pins, to, hooks.TC, g)
+	defer detach(t, at)
+	bare := udp(unplugged, src, netip.MustParseAddr("198.51.100.1"), 0)[14:]
+	binary.BigEndian.PutUint16(bare[20:], 1<<14) // the source port reads as flags without a fragment
+	if _, err := tun.Fds[0].Write(bare); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the packet is dropped for its source", func() bool {
+		return at.Stats().Reasons(nil)[bpf.WeirReasonREASON_BLOCKED].Packets == 1
+	})
 }
 
 func TestMTU(t *testing.T) {

@@ -184,8 +184,27 @@ func TestPartMaps(t *testing.T) {
 	if index, err := g.Device(bpf.WeirMapMulticastDevices, 1); index != 0 || err != nil {
 		t.Errorf("an entry has interface %d, %v", index, err)
 	}
+	l := lab.New(t)
+	to := target(l.B)
+	iface, err := to.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := openFiles(t)
+	if err := g.SetDevice(bpf.WeirMapMulticastDevices, 1, to, iface, nil); err != nil {
+		t.Fatal(err)
+	}
+	if after := openFiles(t); after != before {
+		t.Errorf("the program of an entry stays open: before %v, after %v", before, after)
+	}
+	if index, err := g.Device(bpf.WeirMapMulticastDevices, 1); index != iface.Index || err != nil {
+		t.Errorf("an entry has interface %d, %v, want %d", index, err, iface.Index)
+	}
 	if err := g.ClearDevice(bpf.WeirMapMulticastDevices, 1); err != nil {
 		t.Error(err)
+	}
+	if index, err := g.Device(bpf.WeirMapMulticastDevices, 1); index != 0 || err != nil {
+		t.Errorf("a cleared entry has interface %d, %v", index, err)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)
