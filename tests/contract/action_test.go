@@ -56,7 +56,8 @@ func TestActions(t *testing.T) {
 			DropNotIP: n&8 != 0, DropMalformed: n&1 != 0, DropLooped: n&2 != 0, Monitor: n&4 != 0,
 			FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")},
 		}
-		k := eventful(t, p)
+		round := newRound(t)
+		k := eventful(round, p)
 		for reason, frame := range frames {
 			if _, err := k.Decide(frame); err != nil { // uses up a rate limit
 				t.Fatal(err)
@@ -77,6 +78,7 @@ func TestActions(t *testing.T) {
 			}
 			actions[want][o.Action] = true
 		}
+		round.end()
 	}
 	configurable := []verdict.Reason{verdict.NotIP, verdict.Truncated, verdict.Malformed, verdict.Unparsed, verdict.Looped, verdict.Overtagged}
 	for r := range verdict.NumReasons {

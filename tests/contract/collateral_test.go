@@ -113,7 +113,8 @@ func TestCollateral(t *testing.T) {
 		c.Inner = c.Inner && !lean
 		var known *conntrack.Replies
 		var measured *conntrack.Collateral
-		c.Shared, known, measured, c.Parts = newRecord(t, 1<<14, 1<<14, i%2 == 0)
+		round := newRound(t)
+		c.Shared, known, measured, c.Parts = newRecord(round, 1<<14, 1<<14, i%2 == 0)
 		if n := c.Shared.Bytes() / (1 << 14); n > 0 && (n < 350 || n > 450) { // old kernels do not say
 			t.Errorf("%d bytes for 1.25 connections, another and an address, where the documentation says 400", n)
 		}
@@ -131,7 +132,7 @@ func TestCollateral(t *testing.T) {
 			}
 			lists = append(lists, l)
 		}
-		entries := tcEntries(t, lists, c, "in", "out")
+		entries := tcEntries(round, lists, c, "in", "out")
 		in, tcKernel := entries[0].Generation, entries[0].Kernel
 		out, outKernel := entries[1].Generation, entries[1].Kernel
 		if why := append(in.General(), out.General()...); lean && len(why) > 0 {
@@ -141,7 +142,7 @@ func TestCollateral(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { kernel.Close() })
+		round.Cleanup(func() { kernel.Close() })
 
 		tuples := make([]key.Tuple, 24)
 		for i := range tuples {
@@ -237,6 +238,7 @@ func TestCollateral(t *testing.T) {
 				}
 			}
 		}
+		round.end()
 	}
 	t.Log(seen)
 	for _, what := range missing() {

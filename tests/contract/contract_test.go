@@ -247,28 +247,48 @@ func (r random) extend(f []byte) []byte {
 	return f
 }
 
+// round is a part of a test that makes many programs. What it cleans up is cleaned up at its end,
+// since a process may open few files.
+type round struct {
+	testing.TB
+	cleanups []func()
+}
+
+func newRound(t testing.TB) *round {
+	r := &round{TB: t}
+	t.Cleanup(r.end)
+	return r
+}
+
+// Cleanup has the end of the round call a function.
+func (r *round) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+func (r *round) end() {
+	for _, f := range slices.Backward(r.cleanups) {
+		f()
+	}
+	r.cleanups = nil
+}
+
 // engines builds one generation in the kernel and returns both engines over it.
 func engines(t testing.TB, lists []engine.List, c engine.Config) (*engine.Generation, *replay.Kernel) {
 	t.Helper()
-	g, k, end := closable(t, lists, c)
-	t.Cleanup(end)
-	return g, k
-}
-
-// closable is engines for a test that makes many, and so ends each pair itself.
-func closable(t testing.TB, lists []engine.List, c engine.Config) (g *engine.Generation, k *replay.Kernel, end func()) {
-	t.Helper()
-	seed.Secrets(t)
+	of := t
+	if r, ok := t.(*round); ok {
+		of = r.TB
+	}
+	seed.Secrets(of)
 	g, err := engine.Build(lists, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err = replay.NewKernel(g, len(lists))
+	t.Cleanup(func() { g.Close() })
+	k, err := replay.NewKernel(g, len(lists))
 	if err != nil {
-		g.Close()
 		t.Fatalf("%+v", err)
 	}
-	return g, k, func() { k.Close(); g.Close() }
+	t.Cleanup(func() { k.Close() })
+	return g, k
 }
 
 // agree returns the outcome for a frame, on which both engines must agree.
@@ -308,7 +328,8 @@ func TestRandomTablesAndPackets(t *testing.T) {
 		}
 		c := r.config(i)
 		c.NearCache = r.machine(t, i).near
-		g, k := engines(t, lists, c)
+		round := newRound(t)
+		g, k := engines(round, lists, c)
 		for range 2000 {
 			frame := r.mutate(packet.Frame(r.tuple()))
 			o, err := agree(g, k, frame)
@@ -317,6 +338,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 			}
 			seen[o.Reason.String()+"/"+o.Action.String()]++
 		}
+		round.end()
 	}
 	t.Log(seen)
 	for _, r := range unseen() {

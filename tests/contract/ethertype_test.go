@@ -14,7 +14,7 @@ import (
 )
 
 // kernels returns the program of each entry, for incoming packets.
-func kernels(t *testing.T, lists []engine.List, c engine.Config) (*engine.Generation, map[string]*replay.Kernel) {
+func kernels(t testing.TB, lists []engine.List, c engine.Config) (*engine.Generation, map[string]*replay.Kernel) {
 	t.Helper()
 	_, xdp := engines(t, lists, c)
 	tc := tcEntries(t, lists, c, "in")[0]

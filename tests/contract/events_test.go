@@ -48,7 +48,7 @@ func drain(t *testing.T, s *loader.Stats) (all []loader.Event) {
 }
 
 // eventful is a program for which frames of all reasons that events have exist.
-func eventful(t *testing.T, p verdict.Policy) *replay.Kernel {
+func eventful(t testing.TB, p verdict.Policy) *replay.Kernel {
 	t.Helper()
 	lab.Root(t)
 	var lists []engine.List

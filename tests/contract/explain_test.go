@@ -36,7 +36,7 @@ type world struct {
 }
 
 // world draws lists of all directions, some for certain packets, a policy, a loop domain and penalties.
-func (r random) world(t *testing.T, i int) world {
+func (r random) world(t testing.TB, i int) world {
 	var lists, rules []engine.List
 	for i := range 3 {
 		lists = append(lists, engine.List{
@@ -147,7 +147,8 @@ func TestExplain(t *testing.T) {
 		return all
 	}
 	for i := 0; i < long.Or(18, 36) || i < 144 && never() != nil; i++ {
-		w := r.world(t, i)
+		round := newRound(t)
+		w := r.world(round, i)
 		for range 500 {
 			frame := r.frame(w)
 			whole[explainFrame(t, w, frame)]++
@@ -161,6 +162,7 @@ func TestExplain(t *testing.T) {
 				}
 			}
 		}
+		round.end()
 	}
 	t.Log("whole:", whole, "in part:", part)
 	if all := never(); all != nil {

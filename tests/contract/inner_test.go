@@ -180,7 +180,8 @@ func TestInner(t *testing.T) {
 		}
 		c := r.config(i)
 		c.Inner = true
-		g, all := kernels(t, lists, c)
+		round := newRound(t)
+		g, all := kernels(round, lists, c)
 		for range 600 {
 			f := packet.Frame(r.tuple())
 			if r.IntN(4) == 0 {
@@ -215,6 +216,7 @@ func TestInner(t *testing.T) {
 				deepest = max(deepest, int(depth))
 			}
 		}
+		round.end()
 	}
 	t.Log(reasons, dropped, deepest)
 	if !complete() {

@@ -289,7 +289,8 @@ func TestLeanPath(t *testing.T) {
 			c.Parts = append(c.Parts, sameSecret{digests})
 		}
 		lists := r.leanLists(c.Mode, engine.Source, engine.Source, engine.Destination, engine.Both)
-		lean, kernel, end := closable(t, lists, c)
+		round := newRound(t)
+		lean, kernel := engines(round, lists, c)
 		if why := lean.General(); why != nil {
 			t.Fatalf("general path: %v", why)
 		}
@@ -303,7 +304,7 @@ func TestLeanPath(t *testing.T) {
 			ways[fmt.Sprint("flows of IPv6, ", n)]++
 		}
 		c.NoLean = true
-		general, other, endOther := closable(t, lists, c)
+		general, other := engines(round, lists, c)
 		if why := general.General(); len(why) != 1 {
 			t.Fatalf("lean path, or more reasons than one against it: %q", why)
 		}
@@ -360,8 +361,7 @@ func TestLeanPath(t *testing.T) {
 		if records {
 			recorded += kernels[0].sameDigests(t, digests, kernels[1])
 		}
-		end()
-		endOther()
+		round.end()
 	}
 	t.Log(seen, recorded, ways)
 	if all := missing(); all != nil {

@@ -76,8 +76,9 @@ func (r random) sameFound(t *testing.T, c engine.Config, src, dst list.Entries) 
 	if len(dst.V4) > 0 {
 		lists = append(lists, engine.List{Name: "to", Direction: engine.Destination, Contents: dst.Set()})
 	}
-	g, kernel, end := closable(t, lists, c)
-	defer end() // some processes may open few files
+	round := newRound(t)
+	defer round.end()
+	g, kernel := engines(round, lists, c)
 	seen := make(map[verdict.Reason]int)
 	check := func() {
 		t.Helper()

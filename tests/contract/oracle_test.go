@@ -217,9 +217,10 @@ func TestOracleOfTags(t *testing.T) {
 	for done, round := 0, 0; done < packets; round++ {
 		g := newGuests(r)
 		c := engine.Config{Policy: verdict.Policy{Inner: true, DropMalformed: round%2 == 0}}
-		_, xdp := engines(t, g.lists(), c)
+		inRound := newRound(t)
+		_, xdp := engines(inRound, g.lists(), c)
 		programs := map[string]*replay.Kernel{"XDP": xdp}
-		for _, e := range tcEntries(t, g.lists(), c, "in", "in without Ethernet") {
+		for _, e := range tcEntries(inRound, g.lists(), c, "in", "in without Ethernet") {
 			programs["TC, "+e.name] = e.Kernel
 		}
 		if len(programs) != 3 {
@@ -242,9 +243,7 @@ func TestOracleOfTags(t *testing.T) {
 			}
 			done++
 		}
-		for _, k := range programs {
-			k.Close()
-		}
+		inRound.end()
 	}
 	total := 0
 	for name, of := range seen {

@@ -82,7 +82,7 @@ type records struct {
 
 // records draws the stages, rules and penalties of a program. Packets of one direction are judged by
 // it, on the lean path or the general one, at XDP or TC.
-func (r random) records(t *testing.T, i int) (all []*records) {
+func (r random) records(t testing.TB, i int) (all []*records) {
 	t.Helper()
 	lists := r.ruledLists(engine.Source, engine.Destination, engine.Both, engine.Out)
 	c := r.config(i)
@@ -207,7 +207,7 @@ func everythingAndNew() loader.Sampling {
 }
 
 // punish has some sources blocked or limited.
-func (n *records) punish(t *testing.T, r random) {
+func (n *records) punish(t testing.TB, r random) {
 	t.Helper()
 	m, err := tracker.Open(n.Generation, n.Stats())
 	if err != nil {
@@ -516,7 +516,8 @@ func TestOneRecord(t *testing.T) {
 		return all
 	}
 	for i := 0; i < configurations || i < 4*configurations && len(rare()) > 0; i++ {
-		programs := r.records(t, i)
+		round := newRound(t)
+		programs := r.records(round, i)
 		for e, n := range programs {
 			way := []string{"XDP", "TC in", "TC out"}[e] + map[bool]string{true: ", lean", false: ", general"}[len(n.General()) == 0]
 			ways[way]++
@@ -555,8 +556,8 @@ func TestOneRecord(t *testing.T) {
 					ways["policed beside an allow list"] += count
 				}
 			}
-			n.Kernel.Close()
 		}
+		round.end()
 		if t.Failed() {
 			t.Fatalf("configuration %d: %v", i, programs[0].stages)
 		}

@@ -81,7 +81,8 @@ func TestReplies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { known.Close() })
+		round := newRound(t)
+		round.Cleanup(func() { known.Close() })
 		c := r.config(i)
 		lean := i%4 == 2
 		c.Monitor = i%8 == 3
@@ -100,7 +101,7 @@ func TestReplies(t *testing.T) {
 				Name: fmt.Sprint(i), Allow: i == 2, Direction: []engine.Direction{engine.Source, engine.Out, engine.Destination}[i], Contents: entries.Set(),
 			})
 		}
-		entries := tcEntries(t, lists, c, "in", "out")
+		entries := tcEntries(round, lists, c, "in", "out")
 		in, tcKernel := entries[0].Generation, entries[0].Kernel
 		out, outKernel := entries[1].Generation, entries[1].Kernel
 		if why := append(in.General(), out.General()...); lean != (len(why) == 0) {
@@ -110,7 +111,7 @@ func TestReplies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { kernel.Close() })
+		round.Cleanup(func() { kernel.Close() })
 
 		tuples := make([]key.Tuple, 24)
 		for i := range tuples {
@@ -169,6 +170,7 @@ func TestReplies(t *testing.T) {
 				}
 			}
 		}
+		round.end()
 	}
 	t.Log(seen)
 	for _, reason := range missing() {

@@ -440,7 +440,8 @@ func TestRulesAfterChanges(t *testing.T) {
 	made, rebuilt := 0, 0
 	for i := range long.Or(6, 60) {
 		lists := r.ruledLists(engine.Source, engine.Both)
-		g, k := engines(t, lists, engine.Config{NoLean: i%2 == 0})
+		round := newRound(t)
+		g, k := engines(round, lists, engine.Config{NoLean: i%2 == 0})
 		for range 8 {
 			var changes []engine.Change
 			for n := range lists {
@@ -471,6 +472,7 @@ func TestRulesAfterChanges(t *testing.T) {
 				}
 			}
 		}
+		round.end()
 	}
 	t.Log(made, rebuilt)
 	if made == 0 {

@@ -113,7 +113,8 @@ func TestTC(t *testing.T) {
 				Name: fmt.Sprint(i), Allow: i == 2 || i == 3, Direction: d, Contents: r.entries(r.pick(0, 5, 100, 1000)).Set(),
 			})
 		}
-		entries := tcEntries(t, lists, r.config(i))
+		round := newRound(t)
+		entries := tcEntries(round, lists, r.config(i))
 		for range 1000 {
 			frame := r.mutate(packet.Frame(r.tuple()))
 			if r.IntN(4) == 0 {
@@ -130,6 +131,7 @@ func TestTC(t *testing.T) {
 				}
 			}
 		}
+		round.end()
 	}
 	t.Log(seen)
 	for _, reason := range missing() {
