@@ -56,8 +56,7 @@ var slowAfter = 5 * time.Second
 // dial returns a client of the daemon for a command, which says on standard error what it
 // waits for.
 func dial(c *cobra.Command, socket string) *client.Client {
-	return waiting(c, client.Dial(socket), func(ctx context.Context) string {
-		s, err := client.Dial(socket).Status(ctx)
+	return waiting(c, client.Dial(socket), func(s *api.Status, err error) string {
 		starting := new(api.StartingError)
 		switch {
 		case errors.As(err, &starting):
@@ -73,15 +72,15 @@ func dial(c *cobra.Command, socket string) *client.Client {
 
 // dialHub is dial for the hub of a fleet.
 func dialHub(c *cobra.Command, socket string) *client.Client {
-	return waiting(c, client.DialHub(socket), func(context.Context) string {
+	return waiting(c, client.DialHub(socket), func(*api.Status, error) string {
 		return "the hub at " + socket + " has not answered yet"
 	})
 }
 
 // waiting has a client say why a command waits.
-func waiting(c *cobra.Command, of *client.Client, why func(context.Context) string) *client.Client {
-	of.OnSlow(slowAfter, func(ctx context.Context) {
-		if text := why(ctx); ctx.Err() == nil {
+func waiting(c *cobra.Command, of *client.Client, why func(*api.Status, error) string) *client.Client {
+	of.OnSlow(slowAfter, func(ctx context.Context, s *api.Status, err error) {
+		if text := why(s, err); ctx.Err() == nil {
 			fmt.Fprintf(c.ErrOrStderr(), "weir: still waiting: %s\n", text)
 		}
 	})

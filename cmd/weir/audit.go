@@ -43,7 +43,7 @@ audit.log there, a line of JSON each.`,
 	socketFlag(c.Flags(), &socket)
 	showAudit(c, func(ctx context.Context, limit int) (*api.Audit, error) {
 		a, err := client.Dial(socket).Audit(ctx, limit)
-		if starting := new(api.StartingError); !errors.Is(err, client.ErrNotRunning) && !errors.Is(err, client.ErrUnanswered) && !errors.As(err, &starting) {
+		if !lacksAnswer(err) {
 			return a, err
 		}
 		q, unknown := queueOf(socket)

@@ -48,7 +48,8 @@ because of the shell: 'tcp 192.0.2.1:1234 > 198.51.100.7:443', where * leaves an
 address or a port open. "-" reads questions from standard input, one on a line.
 --capture asks for the packets of a capture, as far as they were captured.
 
-The running daemon answers. It also knows who added an entry, when and why, what
+The running daemon answers, or where none does, the saved state, by the
+configuration of the last one. It also knows who added an entry, when and why, what
 is rate-limited or blocked as a heavy hitter, and how many packets a list has
 caught. With --block, --allow or --config, it answers as a daemon would
 that starts with these, and none needs to run. Where a source could not be
@@ -110,6 +111,9 @@ read, it says so beside each answer, and ends with exit code 1.`,
 // explainer answers questions by a running daemon, or by what one would start
 // with.
 type explainer struct {
+	command  *cobra.Command
+	flags    *configFlags
+	socket   string
 	ctx      context.Context
 	client   *client.Client
 	prepared *ruleset.Ruleset // nil: the client is asked
@@ -118,16 +122,48 @@ type explainer struct {
 }
 
 func newExplainer(c *cobra.Command, v *configFlags, socket string) (*explainer, error) {
-	x := &explainer{ctx: c.Context(), client: dial(c, socket)}
+	x := &explainer{command: c, flags: v, socket: socket, ctx: c.Context(), client: dial(c, socket)}
 	if !v.given() {
 		return x, v.check()
 	}
-	var err error
-	if x.prepared, err = v.prepare(c, newConsole(c.OutOrStdout(), c.ErrOrStderr())); err != nil {
-		return nil, err
+	return x, x.prepare()
+}
+
+// prepare reads what the flags name, to answer by that.
+func (x *explainer) prepare() (err error) {
+	c := x.command
+	if x.prepared, err = x.flags.prepare(c, newConsole(c.OutOrStdout(), c.ErrOrStderr())); err != nil {
+		return err
 	}
 	x.engine, err = x.prepared.Build()
-	return x, err
+	return err
+}
+
+// withoutDaemon prepares to answer from the saved state, where an error says that the daemon does
+// not answer. Otherwise, it returns the error.
+func (x *explainer) withoutDaemon(err error) error {
+	file := ""
+	if lacksAnswer(err) {
+		file = fileOf(x.socket)
+	}
+	if file == "" {
+		return notRunning(err)
+	}
+	out := x.command.ErrOrStderr()
+	fmt.Fprintf(out, "weir: %v: from the saved state, by %s\n", err, file)
+	for _, line := range client.WayOut(err) {
+		fmt.Fprintf(out, "  %s\n", line)
+	}
+	x.flags.file = file
+	if bad := x.prepare(); bad != nil {
+		return fmt.Errorf("%w; and from the saved state there is no answer: %w", err, bad)
+	}
+	return nil
+}
+
+// lacksAnswer reports whether an error says that the daemon does not run, is silent or still starts.
+func lacksAnswer(err error) bool {
+	return errors.Is(err, client.ErrNotRunning) || errors.Is(err, client.ErrUnanswered) || errors.As(err, new(*api.StartingError))
 }
 
 func (x *explainer) close() {
@@ -202,14 +238,16 @@ func (x *explainer) question(text string) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if x.prepared != nil {
-		return x.answered(ask.Explanation(text, x.prepared.Explain(x.engine, asked...)...))
+	if x.prepared == nil {
+		e, err := x.client.Explain(x.ctx, text)
+		if err == nil {
+			return x.answered(*e)
+		}
+		if err = x.withoutDaemon(err); err != nil {
+			return err
+		}
 	}
-	e, err := x.client.Explain(x.ctx, text)
-	if err != nil {
-		return notRunning(err)
-	}
-	return x.answered(*e)
+	return x.answered(ask.Explanation(text, x.prepared.Explain(x.engine, asked...)...))
 }
 
 // capture explains the first packets of a capture.
@@ -249,19 +287,22 @@ func openCapture(name string, stdin io.Reader) (*capture.Reader, error) {
 }
 
 func (x *explainer) frames(frames [][]byte) error {
-	var all []api.Explanation
-	switch {
-	case len(frames) == 0:
+	if len(frames) == 0 {
 		return nil
-	case x.prepared != nil:
+	}
+	var all []api.Explanation
+	if x.prepared == nil {
+		var err error
+		if all, err = x.client.ExplainFrames(x.ctx, frames); err != nil {
+			if err = x.withoutDaemon(err); err != nil {
+				return err
+			}
+		}
+	}
+	if x.prepared != nil {
 		for _, f := range frames {
 			a := x.prepared.Explain(x.engine, explain.Question{Frame: f})[0]
 			all = append(all, ask.Explanation(a.Packet, a))
-		}
-	default:
-		var err error
-		if all, err = x.client.ExplainFrames(x.ctx, frames); err != nil {
-			return notRunning(err)
 		}
 	}
 	for _, e := range all {

@@ -16,6 +16,7 @@ import (
 
 	"weir/cmd/interrupt"
 	"weir/cmd/terminal"
+	"weir/control/api/client"
 	"weir/control/serve"
 )
 
@@ -90,6 +91,9 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		return exitUsage
 	}
 	fmt.Fprintf(stderr, "weir: %v\n", err)
+	for _, line := range client.WayOut(err) {
+		fmt.Fprintf(stderr, "  %s\n", line)
+	}
 	return exitFailure
 }
 

@@ -102,12 +102,35 @@ func queueOf(socket string) (queue.Queue, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return q, err
 	}
-	if text, err := os.ReadFile(configFile); err == nil {
-		if c, err := config.Parse(configFile, text); err == nil && string(c.API.Socket) == socket && c.StateDir != "" {
-			return queue.In(string(c.StateDir)), nil
-		}
+	if c := serviceOf(socket); c != nil && c.StateDir != "" {
+		return queue.In(string(c.StateDir)), nil
 	}
 	return queue.Queue{}, fmt.Errorf("no daemon with a state_dir has listened at %s", socket)
+}
+
+// serviceOf returns the configuration of the service if that listens on a socket, or else nil.
+func serviceOf(socket string) *config.Config {
+	text, err := os.ReadFile(configFile)
+	if err != nil {
+		return nil
+	}
+	if c, err := config.Parse(configFile, text); err == nil && string(c.API.Socket) == socket {
+		return c
+	}
+	return nil
+}
+
+// fileOf returns the file with the configuration of the daemon that listened on a socket, "" where
+// that is not known. What another user has left there is not read.
+func fileOf(socket string) string {
+	p, err := queue.PlaceAt(socket)
+	if err == nil && (p.Owner == 0 || p.Owner == os.Geteuid()) {
+		return p.Config
+	}
+	if errors.Is(err, fs.ErrNotExist) && serviceOf(socket) != nil {
+		return configFile
+	}
+	return ""
 }
 
 // queued returns how many changes wait for the daemon of a socket, as far as this user may

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -95,9 +96,15 @@ another daemon runs, that requires --takeover.`,
 		if v.file == "" && len(read.Lists)+len(read.Trackers)+len(read.Guards) == 0 {
 			fmt.Fprintln(c.ErrOrStderr(), "weir: no list is given: only what weir block adds is dropped (--block FILE)")
 		}
+		file := v.file
+		if file != "" {
+			if file, err = filepath.Abs(file); err != nil {
+				return err
+			}
+		}
 		how := &logging{forceJSON: *asJSON}
 		how.Configure(read.Log)
-		return runDaemon(c, interval, how, daemon.Options{Config: v, Takeover: takeover, Version: version, Logging: how})
+		return runDaemon(c, interval, how, daemon.Options{Config: v, File: file, Takeover: takeover, Version: version, Logging: how})
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"weir/control/attach"
 	"weir/control/attach/inventory"
 	"weir/control/doctor"
+	"weir/control/queue"
 )
 
 // status is the output of `weir status`: the daemon's answer, and the metadata in
@@ -38,7 +40,12 @@ type status struct {
 
 	Problems []doctor.Finding `json:"problems,omitempty"` // of this host, as weir doctor finds them
 
-	unanswered error // why a daemon that seems to run was not asked
+	// Daemonless says why nothing is read and nothing expires, though something is filtered.
+	Daemonless string `json:"daemonless,omitempty"`
+
+	unanswered error    // why a daemon that seems to run was not asked
+	ways       []string // out of that
+	elsewhere  bool     // the daemon is in another network namespace
 }
 
 func newStatus() *cobra.Command {
@@ -58,6 +65,8 @@ exit code.
 
 The exit code is 0 if every configured interface is filtered, and 1 if the state
 could not be read. It is 4 if
+- no daemon runs, or it is stopped or does not answer: what it has attached
+  filters on, but no list is read and nothing expires,
 - an interface is not filtered, or only until the daemon ends (not pinned),
 - no interface is filtered at all, or
 - a list has no entries yet from one of its sources.
@@ -76,7 +85,7 @@ configured.`,
 	verbose := c.Flags().BoolP("verbose", "v", false, "also show the lists' structures in the kernel's memory, which path packets take, and the EtherTypes of frames without IP")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		s, err := readStatus(c.Context(), socket, pins, c.Flags().Changed("pins"))
-		if err == nil && !s.Filtered {
+		if s.Daemonless != "" || err == nil && !s.Filtered {
 			err = errUnfiltered
 		}
 		s.Problems = doctor.Of(doctor.Problem, doctor.Examine(c.Context(), s.subject()))
@@ -97,9 +106,16 @@ configured.`,
 // together with an error.
 func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen bool) (status, error) {
 	s := status{Attachments: []inventory.Status{}}
-	d, unanswered := client.Dial(socket).Status(ctx)
-	if unanswered == nil && (!chosen || d.Pins == string(pins)) {
+	of := client.Dial(socket)
+	d, unanswered := of.Status(ctx)
+	switch {
+	case unanswered == nil && (!chosen || d.Pins == string(pins)):
 		s.Daemon, pins = d, attach.Pins(d.Pins)
+		s.elsewhere = isElsewhere(of.Process())
+	case unanswered != nil && !chosen:
+		if left, err := queue.PlaceAt(socket); err == nil && left.Pins != "" {
+			pins = attach.Pins(left.Pins)
+		}
 	}
 	s.Pins = pins
 	all, err := inventory.ReadStatus(pins)
@@ -116,6 +132,7 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 	} else {
 		s.Filtered = len(all) > 0
 		s.missed(unanswered, chosen)
+		s.Daemonless, s.ways = s.daemonless(unanswered), client.WayOut(unanswered)
 		err = cmp.Or(s.unanswered, err)
 		if unanswered != nil {
 			s.Queued = queued(socket)
@@ -139,6 +156,30 @@ func (s *status) missed(unanswered error, chosen bool) {
 	default:
 		s.unanswered = unanswered // such as that it does not answer, or what access to it takes
 	}
+}
+
+// daemonless says why nothing is read and nothing expires, "" where a daemon sees to that.
+func (s *status) daemonless(unanswered error) string {
+	at := s.running()
+	switch {
+	case len(s.Attachments) == 0 || s.Starting != nil:
+		return "" // nothing is filtered, or its daemon is about to come
+	case at >= 0 && client.IsStopped(s.Attachments[at].PID):
+		return fmt.Sprintf("process %d is stopped by a signal", s.Attachments[at].PID)
+	case errors.Is(s.unanswered, client.ErrUnanswered):
+		return s.unanswered.Error()
+	case at < 0 && (unanswered == nil || errors.Is(unanswered, client.ErrNotRunning)):
+		return fmt.Sprintf("process %d has ended", s.Attachments[0].PID)
+	}
+	return ""
+}
+
+// isElsewhere reports whether a process is known to be in another network namespace than this one.
+func isElsewhere(pid int) bool {
+	const namespace = "/proc/%v/ns/net"
+	own, err := os.Readlink(fmt.Sprintf(namespace, "self"))
+	theirs, bad := os.Readlink(fmt.Sprintf(namespace, pid))
+	return err == nil && bad == nil && own != theirs
 }
 
 // running returns the index of an attachment whose daemon runs, -1 if there is none.
@@ -182,6 +223,15 @@ func (s *status) print(w io.Writer, verbose bool) {
 func (s *status) subject() (of doctor.Subject) {
 	add := func(t attach.Interface, hook string, attached bool) {
 		i := doctor.Interface{Target: t, Attached: attached}
+		if t.Netns == "" {
+			if s.elsewhere {
+				return
+			}
+			// What is attached exists: it is in the namespace of the daemon, which has ended.
+			if _, err := t.Find(); attached && attach.IsAbsent(err) {
+				return
+			}
+		}
 		if t.Out || i.Hook.UnmarshalText([]byte(hook)) != nil ||
 			slices.ContainsFunc(of.Interfaces, func(o doctor.Interface) bool { return o.Target == t }) {
 			return
@@ -218,6 +268,12 @@ func printUnconfirmed(w io.Writer, until, now time.Time) {
 // is anything.
 func (s *status) printNotices(w io.Writer) (noticed bool) {
 	switch {
+	case s.Daemonless != "":
+		fmt.Fprintf(w, "NO DAEMON: %s\n", s.Daemonless)
+		for _, line := range s.ways {
+			fmt.Fprintf(w, "  %s\n", line)
+		}
+		noticed = true
 	case s.Starting != nil:
 		fmt.Fprintf(w, "STARTING: weir (PID %d, since %s) is %s\n", s.Starting.PID, s.Starting.Since.Local().Format(time.TimeOnly), s.Starting.Doing)
 		noticed = true
@@ -226,6 +282,10 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 		}
 	case s.Daemon == nil && len(s.Attachments) == 0:
 		fmt.Fprintf(w, "no daemon runs, and nothing is filtered: no program is pinned in %s; if weir.yaml has other pins, name them with --pins\n", s.Pins)
+		noticed = true
+	}
+	if s.elsewhere {
+		fmt.Fprintln(w, "the daemon is in another network namespace: its interfaces are those there")
 		noticed = true
 	}
 	for _, f := range doctor.Group(s.Problems) {

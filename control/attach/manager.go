@@ -174,7 +174,7 @@ func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Ta
 			return err
 		}
 		switch {
-		case isAbsent(err):
+		case IsAbsent(err):
 			m.Log.Warn("the interface does not exist, waiting for it", "interface", t.String())
 		case err != nil:
 			failed = errors.Join(failed, err)
@@ -203,7 +203,7 @@ func (m *Manager) continueTrackers(found []Target) error {
 		p, err := m.find(t.Target)
 		switch {
 		case err != nil: // attach says why
-			others[t.Out] = others[t.Out] || !isAbsent(err)
+			others[t.Out] = others[t.Out] || !IsAbsent(err)
 		case p.Attachment != nil:
 			others[t.Out] = others[t.Out] || p.OfOther() // which may yet attach more programs
 			filtered[t.Out] = append(filtered[t.Out], t.Target)
@@ -856,7 +856,7 @@ func (m *Manager) ensure(i *managedInterface) error {
 		i.updateIndex()
 		i.problem = ""
 		log.Info("the interface is there, filtering")
-	case isAbsent(err):
+	case IsAbsent(err):
 		i.problem = ""
 	case errors.Is(err, loader.ErrNotAttached):
 		return errDetached
@@ -935,7 +935,7 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 	case err == nil:
 		i.problem = ""
 		log.Info("the interface is there, filtering")
-	case isAbsent(err), m.hotplug.has(i.Target): // which came first
+	case IsAbsent(err), m.hotplug.has(i.Target): // which came first
 		i.problem = ""
 	default:
 		i.failed(log, err)

@@ -54,7 +54,7 @@ func expand(targets []Target) ([]Target, error) {
 			continue
 		}
 		names, err := t.Interfaces()
-		if err != nil && !isAbsent(err) {
+		if err != nil && !IsAbsent(err) {
 			return nil, err
 		}
 		for _, name := range names {
@@ -70,7 +70,7 @@ func expand(targets []Target) ([]Target, error) {
 	return all, nil
 }
 
-// isAbsent reports whether an error says that an interface does not exist.
-func isAbsent(err error) bool {
+// IsAbsent reports whether an error says that an interface does not exist.
+func IsAbsent(err error) bool {
 	return errors.Is(err, netif.ErrNoInterface) || errors.Is(err, netif.ErrNoNetns)
 }

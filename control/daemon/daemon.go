@@ -54,6 +54,7 @@ import (
 // Options say how a daemon runs.
 type Options struct {
 	Config   config.Reader // read again at each reload
+	File     string        // that it is read from, an absolute path; "": none
 	Takeover bool          // replace another daemon that runs
 	Version  string
 	Log      *slog.Logger
@@ -137,7 +138,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.audit.Reread() // a daemon that was taken over from has recorded its stop
 	d.builder.journal, d.observers.stages.Journal, d.changes.journal = d.journal, d.journal, d.journal
 	d.feeds.watcher = lists.Watch(o.Log)
-	if err := d.changes.queued.Open(c); err != nil {
+	if err := d.changes.queued.Open(c, o.File); err != nil {
 		o.Log.Error("changes that were given while no daemon answered are not made: " + err.Error())
 	}
 	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{d.changes.queued, o.Progress, d.fleet.Member, o.Version, time.Now()}), o.Log)

@@ -110,7 +110,7 @@ func TestStatus(t *testing.T) {
 
 	d.kill()
 	out, code = h.command("status", "--pins", string(h.pins), "--socket", h.path("weir.sock"))
-	if code != 0 || !strings.Contains(out, "not running, the program continues") {
+	if code != 4 || !strings.HasPrefix(out, fmt.Sprintf("NO DAEMON: process %d has ended\n", d.process.Pid)) || !strings.Contains(out, "not running, the program continues") {
 		t.Errorf("status of a killed daemon: exit code %d\n%s", code, out)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -31,8 +30,9 @@ type Client struct {
 	http http.Client
 	hub  bool // it is a hub's
 
-	patience time.Duration
-	slow     func(context.Context) // nil: nothing is done about slow answers
+	patience  time.Duration                             // 0: the default
+	slow      func(context.Context, *api.Status, error) // nil: nothing is done about slow answers
+	unwatched bool                                      // requests have no end but their context's
 }
 
 // local is the base of URLs over a Unix socket.
@@ -64,29 +64,10 @@ func Dial(path string) *Client {
 }
 
 // OnSlow has the client call a function once for each request that has not been answered for
-// some time. Its context ends with the answer, which waits until it returns. OnSlow is called
-// before the first request.
-func (c *Client) OnSlow(patience time.Duration, slow func(context.Context)) {
+// some time, with the status, or why there is none. Its context ends with the answer, which waits
+// until it returns. OnSlow is called before the first request.
+func (c *Client) OnSlow(patience time.Duration, slow func(context.Context, *api.Status, error)) {
 	c.patience, c.slow = patience, slow
-}
-
-// watch calls slow unless the function that it returns is called in time.
-func (c *Client) watch(ctx context.Context) (answered func()) {
-	if c.slow == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	t := time.AfterFunc(c.patience, func() {
-		defer close(done)
-		c.slow(ctx)
-	})
-	return func() {
-		cancel()
-		if !t.Stop() {
-			<-done
-		}
-	}
 }
 
 // DialHub is Dial for the hub of a fleet.
@@ -231,17 +212,9 @@ func Get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	defer cancel()
 	t, err := Ask[T](soon, c, http.MethodGet, path, nil)
 	if err != nil && ctx.Err() == nil && soon.Err() != nil {
-		return nil, c.late()
+		return nil, c.silent(patience)
 	}
 	return t, err
-}
-
-// late is the error for no answer within patience.
-func (c *Client) late() error {
-	if c.hub {
-		return fmt.Errorf("the hub at %s does not answer within %v", c.path, patience)
-	}
-	return fmt.Errorf("%w within %v, at %s", ErrUnanswered, patience, c.path)
 }
 
 // Ask sends a request and decodes the answer.
@@ -260,22 +233,20 @@ func Ask[T any](ctx context.Context, c *Client, method, path string, body []byte
 
 // send sends a request and returns the response. The caller closes its body.
 func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
-	q, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	w := new(watch)
+	if !c.unwatched {
+		ctx, w = c.watch(ctx, method)
+	}
+	r, err := c.do(ctx, method, path, body)
+	if !c.unwatched {
+		w.begun()
+	}
 	if err != nil {
+		err = c.unreachable(ctx, err)
+		w.end()
 		return nil, err
 	}
-	if c.base == local {
-		q.Header.Set(contract.ProcessHeader, ownProcess())
-		if until, limited := ctx.Deadline(); limited {
-			q.Header.Set(contract.UntilHeader, strconv.FormatInt(int64(contract.Clock()+time.Until(until)), 10))
-		}
-	}
-	answered := c.watch(ctx)
-	r, err := c.http.Do(q)
-	answered()
-	if err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
+	r.Body = &watchedBody{r.Body, ctx, w}
 	if r.StatusCode == http.StatusOK {
 		return r, nil
 	}
@@ -286,14 +257,30 @@ func (c *Client) send(ctx context.Context, method, path string, body []byte) (*h
 	}
 	switch err := errors.New(f.Error); {
 	case r.StatusCode == http.StatusRequestTimeout: // as where the host was suspended meanwhile
-		return nil, fmt.Errorf("%w, at %s: %w", ErrUnanswered, c.path, err)
+		return nil, c.noAnswer(fmt.Errorf("%w, at %s: %w", ErrUnanswered, c.path, err))
 	case r.StatusCode == http.StatusBadRequest:
 		return nil, &api.BadRequest{Entry: f.Entry, Err: err}
 	case f.Starting != nil:
-		return nil, &api.StartingError{Starting: *f.Starting}
+		return nil, c.noAnswer(&api.StartingError{Starting: *f.Starting})
 	default:
 		return nil, err
 	}
+}
+
+func (c *Client) do(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if c.base == local {
+		until, limited := ctx.Deadline()
+		if !limited {
+			until = time.Now().Add(Silence) // to begin with it: by then the daemon was silent for too long
+		}
+		q.Header.Set(contract.ProcessHeader, ownProcess())
+		q.Header.Set(contract.UntilHeader, strconv.FormatInt(int64(contract.Clock()+time.Until(until)), 10))
+	}
+	return c.http.Do(q)
 }
 
 // unreachable explains why there was no answer, and what to do.
@@ -309,21 +296,20 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	if c.hub {
 		notRunning, start = ErrHubNotRunning, "weir hub run"
 	}
-	ended := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EAGAIN) ||
-		strings.HasSuffix(err.Error(), "http: server closed idle connection") // of which net/http exports no error
+	ended := hasEnded(err)
 	switch {
 	case c.hub && ended: // its socket may be gone, too
 		return fmt.Errorf("the hub at %s ended before it answered: what was asked for may or may not have been done, and to ask again is safe: %w", c.path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: %w: you need to be root%s", c.path, fs.ErrPermission, orGroup(info))
 	case errors.Is(missing, fs.ErrNotExist), errors.Is(err, fs.ErrNotExist): // a daemon may have begun to listen since
-		return fmt.Errorf("%w: %s does not exist; start `%s`", notRunning, c.path, start)
+		return c.noAnswer(fmt.Errorf("%w: %s does not exist; start `%s`", notRunning, c.path, start))
 	case missing == nil && info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is not a socket: name the one that weir listens on", c.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w: nothing listens at %s any more; start `%s`", notRunning, c.path, start)
+		return c.noAnswer(fmt.Errorf("%w: nothing listens at %s any more; start `%s`", notRunning, c.path, start))
 	case ended:
-		return fmt.Errorf("%w, at %s: %w", ErrUnanswered, c.path, err)
+		return c.noAnswer(fmt.Errorf("%w, at %s: %w", ErrUnanswered, c.path, err))
 	}
 	return fmt.Errorf("ask the daemon at %s: %w", c.path, err)
 }

@@ -86,9 +86,9 @@ func (w *Taker) SetPatience(of time.Duration) {
 // StateDir returns where the queue is, "" where changes cannot wait.
 func (w *Taker) StateDir() string { return w.queue.StateDir() }
 
-// Open opens the queue of a configuration, and leaves beside the API's socket where it
-// is, for commands that find no daemon.
-func (w *Taker) Open(c *config.Config) error {
+// Open opens the queue of a configuration. Beside the API's socket, it leaves where the queue and the
+// configuration's file are, "" for no file, for commands that find no daemon.
+func (w *Taker) Open(c *config.Config, file string) error {
 	at := ""
 	if c.StateDir != "" {
 		var err error
@@ -100,16 +100,16 @@ func (w *Taker) Open(c *config.Config) error {
 		}
 		w.queue = queue.In(at)
 	}
-	return leavePlace(string(c.API.Socket), at)
+	return leavePlace(string(c.API.Socket), queue.Place{StateDir: at, Pins: string(c.Pins), Config: file})
 }
 
-// leavePlace writes the path of the state directory, "" for none, to a file beside a socket.
-func leavePlace(socket, state string) error {
+// leavePlace writes a place to a file beside a socket, unless it has no state directory.
+func leavePlace(socket string, left queue.Place) error {
 	if socket == "" {
 		return nil
 	}
 	place := queue.PlaceOf(socket)
-	if state == "" {
+	if left.StateDir == "" {
 		if err := os.Remove(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -121,7 +121,7 @@ func leavePlace(socket, state string) error {
 			return err
 		}
 	}
-	if err := durable.WriteFile(place, []byte(state+"\n")); err != nil {
+	if err := durable.WriteFile(place, left.Text()); err != nil {
 		return err
 	}
 	return os.Chmod(place, 0o644)

@@ -40,7 +40,7 @@ func TestTake(t *testing.T) {
 	n := notices.New("", log)
 	t.Cleanup(func() { n.Close(0) })
 	w := New(m, audit.New("", log), n, log)
-	if err := w.Open(c); err != nil {
+	if err := w.Open(c, ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, entry := range []string{"192.0.2.1", "192.0.2.2"} {
