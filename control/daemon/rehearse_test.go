@@ -73,7 +73,7 @@ func TestRehearsal(t *testing.T) {
 	if why := general(t, d); len(why) != 1 || !strings.Contains(why[0], "rehearsal") {
 		t.Errorf("%q", why)
 	}
-	// It outlasts the next engine, and knows what becomes active meanwhile.
+	// It outlasts the next engine. What another list allows meanwhile would not be dropped.
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +109,16 @@ func TestRehearsal(t *testing.T) {
 	if r := d.fleet.rehearsals.Rehearsed("ours"); len(r.Top) != 1 || r.Top[0].Entry != "198.51.100.7" {
 		t.Errorf("%+v", r)
 	}
+	// Another list allows it from now on.
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{"198.51.100.7"}, UID: api.NoUID}); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the rehearsal to know that another list allows it", func() bool {
+		before := d.fleet.rehearsals.Rehearsed("ours")
+		send(t, l, 2*others, "198.51.100.7")
+		await(t, "packets that pass", before.Passed+2*others, func() uint64 { return min(before.Passed+2*others, d.fleet.rehearsals.Rehearsed("ours").Passed) })
+		return d.fleet.rehearsals.Rehearsed("ours").WouldDrop == before.WouldDrop
+	})
 	if err := d.fleet.rehearsals.Rehearse(t.Context(), "ours", nil); err != nil {
 		t.Fatal(err)
 	}

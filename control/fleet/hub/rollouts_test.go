@@ -622,7 +622,11 @@ func TestRehearsalOverruled(t *testing.T) {
 	f, _, hosts := rehearsing(t)
 	f.feed("10.0.0.0/8")
 	f.reaches(api.RolloutHalted)
+	halted := f.rollout("drop")
 	f.roll(api.RollResume)
+	if r := f.rollout("drop"); r.Wave != halted.Wave || !r.Entered.After(halted.Entered) || r.Reason != "" || r.State != api.RolloutRunning {
+		t.Errorf("resumed: %+v, halted: %+v", r, halted)
+	}
 	for _, h := range hosts {
 		h.becomes("drop", "10.0.0.0/8")
 	}
