@@ -24,7 +24,7 @@
 #include "event.h"
 #include "failsafe.h"
 #include "first.h"
-#include "guard.h"
+#include "scan.h"
 #include "inner.h"
 #include "lists.h"
 #include "packet.h"
@@ -75,7 +75,7 @@ static __always_inline struct cpu_row *begin(struct context *ctx, struct cursor 
  * reason to drop it for a penalty of its flow, unless it has one already. What is exempt
  * has no penalty.
  */
-static __always_inline void police_by(int i, int counts, struct cpu_row *row, struct packet *p)
+static __always_inline void track_by(int i, int counts, struct cpu_row *row, struct packet *p)
 {
 	const volatile struct tracker *t = &trackers[i];
 	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> i & 1);
@@ -96,13 +96,13 @@ static __always_inline void police_by(int i, int counts, struct cpu_row *row, st
 		p->punished = penalty_of(h, t->by_bytes ? p->len : 1);
 }
 
-static __always_inline void police(struct context *ctx, struct cpu_row *row)
+static __always_inline void track(struct context *ctx, struct cpu_row *row)
 {
 	int counts = bank_pairs ? counting(ctx) : -1;
 
 	row->packet.punished = REASON_CLEAN;
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
-		police_by(i, counts, row, &row->packet);
+		track_by(i, counts, row, &row->packet);
 		barrier();
 	}
 }
@@ -250,7 +250,7 @@ static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 		if (p->loop == LOOP_LOOPED && action_of(REASON_LOOPED) == XDP_DROP)
 			return is_allowed(ctx, row, p) ? REASON_ALLOWED : REASON_LOOPED;
 	}
-	police(ctx, row);
+	track(ctx, row);
 	barrier();
 	p->list = LIST_NONE;
 	if (p->exempt)
@@ -596,9 +596,9 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 	if (!counts_only())
 		to_packet(ctx, h, p);
 	if (tracker_count)
-		police_by(0, -1, row, p);
+		track_by(0, -1, row, p);
 	if (tracker_count > 1)
-		police_by(1, -1, row, p);
+		track_by(1, -1, row, p);
 	if (list == LIST_NONE && !(tracker_count && p->punished)) {
 		count_reason(row, REASON_CLEAN, h->len);
 		if (first_seen.lines)

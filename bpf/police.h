@@ -105,7 +105,7 @@ struct policer_bin {
 struct policer_slice {
 	__u64 at;    /* when it was updated */
 	__u64 epoch; /* in which */
-	__u64 boxed; /* bins that are in the penalty box, or would be without the guard */
+	__u64 boxed; /* bins that are in the penalty box, or would be without the suspension */
 	__u64 pad;
 };
 
@@ -127,8 +127,8 @@ struct policer_state {
 	__u64 fair;  /* units in a tick times 2^POLICER_SHIFT that each flow may have */
 	__u64 queue; /* what the bucket lacked at the last tick, in the same */
 	__u64 ticked;
-	__u64 moves;   /* when the hash function changes */
-	__u64 guarded; /* so many bins would be in the penalty box that none is */
+	__u64 moves;	 /* when the hash function changes */
+	__u64 suspended; /* so many bins would be in the penalty box that none is */
 	__u64 pad3[2];
 
 	__u32 probability[POLICER_ALL];
@@ -220,7 +220,7 @@ __noinline int policer_update(__u32 bin, __u64 microseconds, __u32 ticks)
 		s->probability[bin] = p;
 		return 0;
 	}
-	s->probability[bin] = s->guarded ? p : PROBABILITY_ONE;
+	s->probability[bin] = s->suspended ? p : PROBABILITY_ONE;
 	return 1;
 }
 
@@ -257,7 +257,7 @@ __noinline int policer_steer(__u64 now)
 	s->queue = queue;
 	for (int i = 0; i < POLICER_SLICES; i++)
 		boxed += s->slices[i].boxed;
-	s->guarded = boxed > POLICER_ALL / 4;
+	s->suspended = boxed > POLICER_ALL / 4;
 	if (is_due(s->moves, now)) {
 		s->moves = now + policer.lifetime;
 		s->epoch += 1;

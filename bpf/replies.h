@@ -25,7 +25,7 @@
 
 #include "context.h"
 #include "failsafe.h"
-#include "guard.h"
+#include "scan.h"
 #include "packet.h"
 #include "parse.h"
 #include "stats.h"

@@ -36,7 +36,7 @@ struct tracker {
 	__u32 buckets;	      /* of the flow memory in a bank */
 	__u32 first;	      /* its head among the lines of a bank; the sketch follows */
 	__u32 first_bucket;   /* among the flow buckets of a bank */
-	__u32 pairs;	      /* lines of a guard's pairs in a bank; 0: counts every packet */
+	__u32 pairs;	      /* lines of a detector's pairs in a bank; 0: counts every packet */
 	__u32 first_pair;     /* among the lines of pairs of a bank */
 	__u8 by_bytes;	      /* the unit: bytes, not packets */
 	__u8 tuple;	      /* keys have the tuple form, not that of one address */
@@ -46,7 +46,7 @@ struct tracker {
 	__u8 pad[3];
 	struct shape v4;
 	struct shape v6;
-	struct shape pair4; /* of a guard's pairs, of the tuple form */
+	struct shape pair4; /* of a detector's pairs, of the tuple form */
 	struct shape pair6;
 	struct shape src4; /* of a packet's source */
 	struct shape src6;

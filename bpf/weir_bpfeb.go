@@ -366,7 +366,7 @@ type WeirPolicerState struct {
 	Queue       uint64
 	Ticked      uint64
 	Moves       uint64
-	Guarded     uint64
+	Suspended   uint64
 	Pad3        [2]uint64
 	Probability [1024]uint32
 	Slices      [16]struct {

@@ -97,7 +97,7 @@ type Config struct {
 	Trackers    []Tracker // of heavy hitters, at most MaxTrackers
 	TrackerSeed Seed      // the trackers' secrets derive from it; stored with their counts
 
-	EphemeralPort uint16 // for guards: the port from which on hosts connect
+	EphemeralPort uint16 // for scan detectors: the port from which on hosts connect
 
 	Shared *Shared        // maps of all generations; nil: none
 	Maps   map[string]int // entries of maps that parts have in the generation, by name; they are zero at first
@@ -150,7 +150,7 @@ func (c *Config) general() (why []string) {
 		{fmt.Sprintf("more than %d kinds of IPv4 flows, or prefix lengths in approximate mode, are blocked", maxLeanHashed), c.Block.N_v4+c.Block.N_v4Flow > maxLeanHashed},
 		{fmt.Sprintf("more than %d prefix lengths of IPv4 are blocked, without a directory", maxLeanLengths), c.Block.Directory.Shift == 0 && c.Block.N_prefixes > maxLeanLengths},
 		{fmt.Sprintf("packets are counted by more than %d trackers", maxLeanTrackers), len(c.counting()) > maxLeanTrackers},
-		{"guards count scans", slices.ContainsFunc(c.Trackers, func(t Tracker) bool { return t.Pairs != 0 })},
+		{"scan detectors", slices.ContainsFunc(c.Trackers, func(t Tracker) bool { return t.Pairs != 0 })},
 		{"packets that match nothing have events, for a rehearsal", c.SampleClean},
 		{"headers in tunnels are matched", c.Inner},
 	} {

@@ -59,7 +59,7 @@ func (c *Config) validateTrackers() error {
 			return fmt.Errorf("tracker %d: %d lines of pairs: not in 0 … %d", i+1, t.Pairs, maxEntries)
 		}
 		if t.Pairs != 0 && (t.Unexempt == 0 || t.Dropped != 0) {
-			return fmt.Errorf("tracker %d: a guard counts neither what is exempt nor dropped packets alone", i+1)
+			return fmt.Errorf("tracker %d: a scan detector counts neither what is exempt nor dropped packets alone", i+1)
 		}
 		if t.Lines%2 != 0 {
 			return fmt.Errorf("tracker %d: %d lines: not an even number", i+1, t.Lines)
@@ -294,7 +294,7 @@ func (t *Trackers) Began(tracker, bank int) time.Duration {
 	return time.Duration(atomic.LoadUint64(&lines[beganWord]))
 }
 
-// PairWords returns the memory of a guard's pairs in bank 0 or 1.
+// PairWords returns the memory of a scan detector's pairs in bank 0 or 1.
 func (t *Trackers) PairWords(tracker, bank int) []uint64 {
 	place, _ := t.config.place(tracker)
 	l := &t.layout.trackers[place]

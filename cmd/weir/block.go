@@ -17,8 +17,8 @@ import (
 	"weir/control/api/client"
 	"weir/control/compressed"
 	"weir/control/config"
-	"weir/control/guard"
 	"weir/control/list/listfile"
+	"weir/control/lockout"
 )
 
 const entriesLong = `
@@ -94,7 +94,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		change.TTL, change.SSH = ttl.Seconds(), guard.SSHConnection()
+		change.TTL, change.SSH = ttl.Seconds(), lockout.SSHConnection()
 		entries, err := entriesOf(c, args)
 		if err != nil {
 			return err

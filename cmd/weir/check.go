@@ -88,8 +88,8 @@ YAML; secrets, such as headers for a feed, are printed in clear.`,
 			}
 			r.print(c.ErrOrStderr())
 			if len(r.problems) == 0 && !*whole {
-				fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d%s, entries: %d%s, trackers: %d, guards: %d%s\n",
-					name, interfacesOf(conf), len(conf.Lists), r.unchecked(), r.entries, r.unsourced(), len(conf.Trackers), len(conf.Guards), memoryOf(conf))
+				fmt.Fprintf(out, "%s: no errors; interfaces: %s, lists: %d%s, entries: %d%s, trackers: %d, scans: %d%s\n",
+					name, interfacesOf(conf), len(conf.Lists), r.unchecked(), r.entries, r.unsourced(), len(conf.Trackers), len(conf.Scans), memoryOf(conf))
 			}
 		case len(wrong) > 0:
 			for _, e := range wrong {

@@ -18,7 +18,7 @@ import (
 func TestCheck(t *testing.T) {
 	good := file(t, "weir.yaml", "interfaces: [{name: lo, xdp: generic}, 'nosuch*']\nlists: {ours: {action: allow}}\n")
 	code, out, log := weir(t, "", "check", good)
-	if code != exitOK || log != "" || out != good+": no errors; interfaces: 2, lists: 1, entries: 0, trackers: 0, guards: 0\n" {
+	if code != exitOK || log != "" || out != good+": no errors; interfaces: 2, lists: 1, entries: 0, trackers: 0, scans: 0\n" {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	// 600 slices of ten million packets at 0.01 %.

@@ -35,7 +35,7 @@ type configFlags struct {
 	ignorePorts  bool
 	maxBad       quantity.Share
 	wide         bool
-	guard        bool
+	antiLockout  bool
 	noPrivate    bool
 	ifaces       []string
 	netns        string
@@ -63,7 +63,7 @@ func newConfigFlags(c *cobra.Command, withFile ...string) *configFlags {
 	f.BoolVar(&v.ignorePorts, "ignore-ports", false, "read 192.0.2.1:443 as the address alone instead of calling the line bad")
 	f.TextVar(&v.maxBad, "max-bad", v.maxBad, "`share` of bad lines above which a file is refused")
 	f.BoolVar(&v.wide, "wide", false, "let a block list cover more than a quarter of IPv4 or IPv6")
-	f.BoolVar(&v.guard, "guard", true, "leave out of lists what would cut off this host")
+	f.BoolVar(&v.antiLockout, "anti-lockout", true, "leave out of lists what would cut off this host")
 	f.BoolVar(&v.noPrivate, "exclude-private", false, "leave out of lists private, loopback and similar networks")
 	f.TextVar(&conf.Mode, "mode", conf.Mode, "`mode`: exact, or approx, which reads less memory for a packet and drops a planned share of unlisted packets")
 	f.Float64Var(&conf.BitsPerEntry, "bits-per-entry", conf.BitsPerEntry, "`bits` per entry of the filter in approximate mode")
@@ -184,7 +184,7 @@ func (v *configFlags) said() (*config.Config, error) {
 				return nil, err
 			}
 			l.Format, l.Direction, l.Lenient, l.IgnorePorts, l.MaxBad = format, v.direction, v.lenient, v.ignorePorts, v.maxBad
-			l.Guard, l.ExcludePrivate = v.guard, v.noPrivate
+			l.AntiLockout, l.ExcludePrivate = v.antiLockout, v.noPrivate
 		}
 	}
 	return &c, nil
@@ -214,7 +214,7 @@ func (v *configFlags) offline() (*config.Config, error) {
 	}
 	c.Interfaces = []config.Interface{{Name: "*"}}
 	for i := range c.Lists { // whatever this host is
-		c.Lists[i].Guard = false
+		c.Lists[i].AntiLockout = false
 	}
 	return c, c.Validate()
 }

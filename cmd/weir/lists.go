@@ -35,7 +35,7 @@ known whether a packet has matched them. "month" counts the last 30 days.
 
 With --versions, shows which contents the sources of a list have had, the active
 ones first: "weir refresh LIST --rollback" returns to those before. REFUSED are
-contents that were rolled back, or that a guard such as max_shrink has refused,
+contents that were rolled back, or that a limit such as max_shrink has refused,
 compared with the active ones. sha256 is the checksum of the bytes that were
 fetched, as their publisher computes it.
 

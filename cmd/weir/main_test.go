@@ -281,7 +281,7 @@ func TestReplayWouldBlock(t *testing.T) {
 		{"", "blocked by list\n  feed 1 25.00 %\n", "passed, would be blocked by list\n  trial 2 50.00 %\n", "", map[string]int{"feed": 1}, map[string]int{"trial": 2}},
 		{"monitor: true\n", "", "passed, would be blocked by list\n  trial 2 50.00 %\n  feed 1 25.00 %\n", "\nblocked by list", nil, map[string]int{"feed": 1, "trial": 2}},
 	} {
-		config := file(t, "weir.yaml", c.config+fmt.Sprintf("interfaces: [eth0]\nlists:\n  trial: {guard: false, enforce: false, sources: [{file: %s}]}\n  feed: {guard: false, sources: [{file: %s}]}\n", trial, enforced))
+		config := file(t, "weir.yaml", c.config+fmt.Sprintf("interfaces: [eth0]\nlists:\n  trial: {anti_lockout: false, enforce: false, sources: [{file: %s}]}\n  feed: {anti_lockout: false, sources: [{file: %s}]}\n", trial, enforced))
 		code, out, log := weir(t, "", "replay", "--engine", "go", "-c", config, capture)
 		out = regexp.MustCompile(`(\S)  +`).ReplaceAllString(out, "$1 ") // but for the margin
 		if code != exitOK || !strings.Contains(out, c.blocked) || !strings.Contains(out, c.wouldBe) || c.unsaid != "" && strings.Contains(out, c.unsaid) {

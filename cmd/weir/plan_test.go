@@ -24,7 +24,7 @@ func TestPlan(t *testing.T) {
 		{[]string{"scan", "--pairs", "1M", "--memory", "512KiB", "--scan", "1000"}, []string{"capacity", "windows", "missed", "found_from", "found"}},
 		{[]string{"digest", "--packets", "100k"}, []string{"bytes", "lines", "bits", "rate", "standard"}},
 		{[]string{"multicast", "--ports", "8", "--groups", "1k"}, []string{"bytes", "lines", "rate"}},
-		{[]string{"police", "--flows", "100"}, []string{"levels", "bins", "punished", "guarded"}},
+		{[]string{"police", "--flows", "100"}, []string{"levels", "bins", "punished", "suspended"}},
 		{[]string{"stable", "--memory", "16KiB", "--gap", "1k", "--shares", "5,1,1,1,1,1,1"}, []string{"memory", "gap", "filters"}},
 		{[]string{"sketch", "--flows", "1M", "--total", "10M", "--threshold", "50k"}, []string{"memory", "counters", "room", "heavy", "passing", "excess"}},
 		{[]string{"invertible", "--elements", "20k"}, []string{"cells", "bytes", "bytes_per_element", "fails"}},

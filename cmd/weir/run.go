@@ -51,7 +51,7 @@ On a terminal, a line shows the traffic; otherwise it is logged every minute.
 A tracker finds heavy hitters, and can rate-limit or block them:
   key=src|dst|flow|src/BITS|dst/BITS[,threshold=RATE|SHARE|RATE+SHARE]
   [,unit=packets|bytes][,interval=DURATION][,action=report|limit|block]
-  [,limit=RATE][,burst=UNITS][,duration=DURATION][,guard=true|false]
+  [,limit=RATE][,burst=UNITS][,duration=DURATION][,anti_lockout=true|false]
   [,memory=SIZE]
 It counts packets or bytes by source, destination, five-tuple or prefix. A flow
 is heavy above the threshold: a rate as in 50kpps, 10Mbit/s or 10k/s, a share of
@@ -93,7 +93,7 @@ another daemon runs, that requires --takeover.`,
 		if err != nil {
 			return err
 		}
-		if v.file == "" && len(read.Lists)+len(read.Trackers)+len(read.Guards) == 0 {
+		if v.file == "" && len(read.Lists)+len(read.Trackers)+len(read.Scans) == 0 {
 			fmt.Fprintln(c.ErrOrStderr(), "weir: no list is given: only what weir block adds is dropped (--block FILE)")
 		}
 		file := v.file

@@ -214,12 +214,12 @@ func TestStatusPoliced(t *testing.T) {
 	i.Policed = &police.State{
 		Outcomes: map[string]inventory.Count{"passed": {Packets: 100}, "boxed": {Packets: 1234, Bytes: 5}}, FairRate: 1.25e6, BoxedShare: 0.004,
 	}
-	for _, guarded := range []bool{false, true} {
-		i.Policed.Guarded = guarded
+	for _, suspended := range []bool{false, true} {
+		i.Policed.Suspended = suspended
 		var out strings.Builder
 		printInterface(&out, i, "", false)
 		for text, want := range map[string]bool{
-			"100Mbit/s by flow, fair; a flow may have 10 Mbit/s\n": true, "1,234 packets": true, "early": false, "0.4% of the counters": !guarded, "GUARD": guarded,
+			"100Mbit/s by flow, fair; a flow may have 10 Mbit/s\n": true, "1,234 packets": true, "early": false, "0.4% of the counters": !suspended, "SUSPENDED": suspended,
 		} {
 			if strings.Contains(out.String(), text) != want {
 				t.Errorf("%q: want %t\n%s", text, want, out.String())

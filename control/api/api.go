@@ -81,14 +81,14 @@ type ReasonRate struct {
 // Tracker is the result of a heavy-hitter tracker in its last interval.
 type Tracker struct {
 	Key       string  `json:"key"`  // what makes a flow: "src", "dst", "flow", or a prefix as in "src/24"
-	Unit      string  `json:"unit"` // of the threshold: "packets" or "bytes"; of a guard "ports" or "addresses", of which "packets" are then the new ones
+	Unit      string  `json:"unit"` // of the threshold: "packets" or "bytes"; of a scan detector "ports" or "addresses", of which "packets" are then the new ones
 	Interval  float64 `json:"interval_seconds"`
 	Threshold string  `json:"threshold"`          // that is active, as in "100pps and 1% of packets"
 	Action    string  `json:"action"`             // on flows above the threshold, as configured
 	Packets   float64 `json:"packets_per_second"` // of all flows, including those not in Flows
 	Bytes     float64 `json:"bytes_per_second"`
 	Denied    uint64  `json:"denied_packets"` // not counted exactly, because the flow memory was full
-	Full      bool    `json:"full,omitempty"` // a guard's window ended early, because its memory was full
+	Full      bool    `json:"full,omitempty"` // a scan detector's window ended early, because its memory was full
 	Heavy     int     `json:"heavy_flows"`    // above the threshold, also those that are not in Flows
 	Flows     []Flow  `json:"flows"`
 

@@ -332,7 +332,7 @@ type List struct {
 	// Leave out what its sources list that would cut off this host: from its own
 	// addresses, connected networks, gateways, resolvers, the servers of lists, and users
 	// who are logged in.
-	Guard bool `yaml:"guard"`
+	AntiLockout bool `yaml:"anti_lockout"`
 
 	// Leave out what its sources list of private, loopback and similar networks, which
 	// have no place in the Internet. Default: true of lists with a URL, as all feeds that are
@@ -375,7 +375,7 @@ func (n *Notify) SetDefaults() { n.Surge.SetDefaults() }
 func (l *List) SetDefaults() {
 	l.Action = Block
 	l.Enforce = true
-	l.Guard = true
+	l.AntiLockout = true
 	l.Spec.SetDefaults()
 }
 

@@ -289,12 +289,12 @@ func TestExample(t *testing.T) {
 	if exported.SetDefaults(); c.Export.Collectors[0] != flows || c.Export.Collectors[1] != packets || c.Export.Interval != exported.Interval {
 		t.Errorf("export %+v, other than the defaults", c.Export)
 	}
-	guard := tracker.DefaultGuard("src")
-	guard.Action, guard.Limit = c.Guards[0].Action, c.Guards[0].Limit
-	if c.Guards[0] != guard {
-		t.Errorf("guard %+v, the defaults are %+v", c.Guards[0], guard)
+	scan := tracker.DefaultScan("src")
+	scan.Action, scan.Limit = c.Scans[0].Action, c.Scans[0].Limit
+	if c.Scans[0] != scan {
+		t.Errorf("scans %+v, the defaults are %+v", c.Scans[0], scan)
 	}
-	c.Guards = nil
+	c.Scans = nil
 	c.Sections, c.Notify, c.Geo, c.Fleet, c.Console = d.Sections, Notify{}, geo.Spec{}, Fleet{}, Console{}
 	c.Export = export.Spec{}
 	i := slices.IndexFunc(c.Lists, func(l List) bool { return l.Name == "feed" })
@@ -397,7 +397,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    soruces: []", []string{`4:5: lists.drop.soruces: unknown key "soruces": did you mean sources?`}, false},
 		{eth0 + "lists:\n  drop:\n    sources:\n      - ulr: http://x\n", []string{`5:9: lists.drop.sources[0].ulr: unknown key "ulr": did you mean url?`}, false},
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, prefix6, aggregate, ttl, required, guard, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, prefix6, aggregate, ttl, required, anti_lockout, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "lists:\n  a:\n    entries: [192.0.2.1, 192.0.2.1/24, '# none', 192.0.2.1, \"192.0.2.2\\n192.0.2.3\"]\n", []string{
 			`4:26: lists.a.entries[1]: "192.0.2.1/24": host bits set beyond /24: write 192.0.2.0/24, or set lenient`,
@@ -650,15 +650,15 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  a: {format: json}\n  b: {format: {kind: p2p, path: .x}}", []string{
 			`3:15: lists.a.format: format json needs path, as in {kind: json, path: ".data[].ip"}`,
 			`4:7: lists.b.format: path goes with format json or jsonl only`}, true},
-		{eth0 + "guards:\n  - {key: flow}\n  - {key: src, threshold: 1, window: 1ms}\n  - {key: dst, action: limit}\n  - {key: src, distinct: addresses, limit: 1kpps, memory: 1KiB}\n  - {key: src}", []string{
-			`2:1: guards: there are 5, and 0 trackers: the maximum of both is 4`,
-			`3:11: guards[0].key: a flow has one port: want src, dst, or a prefix as in src/24`,
-			`4:27: guards[1].threshold: 1 is not between 2 and 1048576`,
-			`4:38: guards[1].window: 1ms is not between 1s and 1m`,
-			`5:5: guards[2].limit: want packets a second, as in 10pps`,
-			`6:44: guards[3].limit: it goes with action limit, not report`,
-			`6:59: guards[3].memory: 1KiB is not between 16KiB and 1GiB`,
-			`7:5: guards[4]: the same as guards[1]`}, true},
+		{eth0 + "scans:\n  - {key: flow}\n  - {key: src, threshold: 1, window: 1ms}\n  - {key: dst, action: limit}\n  - {key: src, distinct: addresses, limit: 1kpps, memory: 1KiB}\n  - {key: src}", []string{
+			`2:1: scans: there are 5, and 0 trackers: the maximum of both is 4`,
+			`3:11: scans[0].key: a flow has one port: want src, dst, or a prefix as in src/24`,
+			`4:27: scans[1].threshold: 1 is not between 2 and 1048576`,
+			`4:38: scans[1].window: 1ms is not between 1s and 1m`,
+			`5:5: scans[2].limit: want packets a second, as in 10pps`,
+			`6:44: scans[3].limit: it goes with action limit, not report`,
+			`6:59: scans[3].memory: 1KiB is not between 16KiB and 1GiB`,
+			`7:5: scans[4]: the same as scans[1]`}, true},
 		// What editors do to a file.
 		{"\ufeff" + eth0 + "mode: exakt", []string{`2:7: mode: unknown mode "exakt": want exact or approx`}, false},
 		{"\xff\xfei\x00n\x00", []string{`1:1: not UTF-8: save it in this encoding`}, false},

@@ -165,7 +165,7 @@ func unshown(schema any, values []any, path string) (missing []string) {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	files := []string{"config.go", "derived.go", "hub.go", "only.go", "rollout.go", "../stage/tracker/section.go", "../stage/tracker/spec.go", "../stage/tracker/guard.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go"}
+	files := []string{"config.go", "derived.go", "hub.go", "only.go", "rollout.go", "../stage/tracker/section.go", "../stage/tracker/spec.go", "../stage/tracker/scan.go", "../feed/spec.go", "../feed/format.go", "../feed/source.go", "../endpoint/tls.go", "../export/spec.go", "../notify/target.go", "../notify/surge.go", "../geo/geo.go", "../stages/stages.go"}
 	stages, err := filepath.Glob("../stage/*/*.go")
 	if err != nil || len(stages) < 7 {
 		t.Fatalf("%d files of stages, %v", len(stages), err)

@@ -865,7 +865,7 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// Changes name the connection of the browser, so that the guard refuses to cut it off.
+// Changes name the connection of the browser, so that the protection against lock-out refuses to cut it off.
 func TestConnection(t *testing.T) {
 	s := start(t)
 	b := s.open(false)

@@ -26,15 +26,15 @@ import (
 // call in turns of the loop is for Run's goroutine.
 type changer struct {
 	gathered
-	loop     *loop
-	active   *active
-	filter   filter
-	journal  *journal.Journal
-	guards   *guards
-	queued   *taker.Taker
-	audit    *audit.Log
-	notifier *notices.Notices
-	log      *slog.Logger
+	loop        *loop
+	active      *active
+	filter      filter
+	journal     *journal.Journal
+	antiLockout *antiLockout
+	queued      *taker.Taker
+	audit       *audit.Log
+	notifier    *notices.Notices
+	log         *slog.Logger
 }
 
 // filter enforces what the journal has. It is for Run's goroutine.
@@ -104,7 +104,7 @@ func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (ch
 			return nil
 		}
 		if !c.Force {
-			if err := r.guards.cutsOff(batch, callers(c.SSH, c.Connection)...); err != nil {
+			if err := r.antiLockout.cutsOff(batch, callers(c.SSH, c.Connection)...); err != nil {
 				return &api.BadRequest{Err: fmt.Errorf("%w: %s", err, orForce)}
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 // logCutOff logs which servers of feeds are on a block list. Such a feed does not
 // recover by itself: what would take its server off the list is not fetched.
-func (g *guards) logCutOff() {
+func (g *antiLockout) logCutOff() {
 	var all []string
 	for _, l := range g.active.prepared.Lists {
 		if l.From == nil {

@@ -59,7 +59,7 @@ func TestCutOff(t *testing.T) {
 			if got := d.active.blocker(netip.MustParseAddr(c.addr)); got != c.list {
 				t.Errorf("%s is blocked by %q, want %q", c.addr, got, c.list)
 			}
-			d.guards.logCutOff()
+			d.antiLockout.logCutOff()
 			return nil
 		}); err != nil {
 			t.Fatal(err)

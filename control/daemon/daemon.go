@@ -77,25 +77,25 @@ type Logging interface {
 // Daemon filters by a configuration. Run's goroutine owns its parts, but for those whose
 // types say otherwise.
 type Daemon struct {
-	o         Options
-	loop      *loop
-	active    *active
-	api       *API
-	journal   *journal.Journal
-	audit     *audit.Log
-	service   service
-	fleet     fleet
-	guards    guards
-	builder   builder
-	changes   changer
-	monitor   override
-	trials    trials
-	feeds     feeds
-	backlog   backlog
-	observers observers
-	readings  readings
-	upkeep    upkeep
-	reloads   reloads
+	o           Options
+	loop        *loop
+	active      *active
+	api         *API
+	journal     *journal.Journal
+	audit       *audit.Log
+	service     service
+	fleet       fleet
+	antiLockout antiLockout
+	builder     builder
+	changes     changer
+	monitor     override
+	trials      trials
+	feeds       feeds
+	backlog     backlog
+	observers   observers
+	readings    readings
+	upkeep      upkeep
+	reloads     reloads
 }
 
 // Start begins to filter by a configuration, with what is known of its lists:
@@ -186,13 +186,13 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	}
 	d.feeds = feeds{loop: d.loop, active: d.active, observers: &d.observers, activate: d.take, log: o.Log, usage: make(map[*feed.Feed]*usage)}
 	d.feeds.Reader = lists.NewReader(&d.feeds, d.audit, o.Log)
-	d.guards = guards{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: d.observers.exports, log: o.Log}
+	d.antiLockout = antiLockout{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: d.observers.exports, log: o.Log}
 	d.changes = changer{
-		loop: d.loop, active: d.active, filter: d, guards: &d.guards, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
+		loop: d.loop, active: d.active, filter: d, antiLockout: &d.antiLockout, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
 		queued: taker.New(&d.changes, d.audit, d.observers.notifier, o.Log),
 	}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
-	d.trials = trials{loop: d.loop, active: d.active, guards: &d.guards, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
+	d.trials = trials{loop: d.loop, active: d.active, antiLockout: &d.antiLockout, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
 	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Path: trialPath(c), Log: o.Log}
 	d.builder = builder{
 		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: d.fleet.rehearsals, queue: d.changes.queued,

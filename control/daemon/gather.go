@@ -123,8 +123,8 @@ func (r *changer) changeAll(group []*pending, joint []journal.Change) {
 		}
 		return
 	}
-	r.guards.lookAgain = time.Time{} // an entry that allowed something may have gone
-	var rest []*pending              // which need another engine
+	r.antiLockout.lookAgain = time.Time{} // an entry that allowed something may have gone
+	var rest []*pending                   // which need another engine
 	var batch []journal.Change
 	for _, p := range group {
 		if k, err := r.filter.applyInPlace(r.active.prepared.ChangesOf(p.batch)); err == nil {
@@ -173,7 +173,7 @@ func (r *changer) prepare(p *pending, others []journal.Change) ([]journal.Change
 	}
 	batch, err := r.batch(l, p, others)
 	if err == nil && !p.change.Force {
-		err = r.guards.refuseCutOff(l, p.change, slices.Concat(others, batch))
+		err = r.antiLockout.refuseCutOff(l, p.change, slices.Concat(others, batch))
 	}
 	return batch, err
 }

@@ -152,7 +152,7 @@ func TestManyLists(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			before := cpuTime(t)
-			d.guards.lookAgain, d.active.changed = time.Time{}, true
+			d.antiLockout.lookAgain, d.active.changed = time.Time{}, true
 			d.tend(time.Now())
 			d.active.describe()
 			d.note()

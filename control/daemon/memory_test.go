@@ -59,7 +59,7 @@ func TestCountersGoOnInOtherMemory(t *testing.T) {
 		p.Rate = quantity.Rate{Value: sfb.MaxPacketRate / 8, Unit: quantity.Packets}
 		c.FirstSeen.SetDefaults()
 		c.FirstSeen.Key = "dst"
-		c.Trackers, c.Guards = []tracker.Spec{tracker.DefaultSpec("src")}, []tracker.Guard{tracker.DefaultGuard("src")}
+		c.Trackers, c.Scans = []tracker.Spec{tracker.DefaultSpec("src")}, []tracker.Scan{tracker.DefaultScan("src")}
 		c.Digest.SetDefaults()
 		c.Digest.Rate = quantity.Rate{Value: 1000, Unit: quantity.Packets}
 	})
@@ -109,8 +109,8 @@ func TestCountersGoOnInOtherMemory(t *testing.T) {
 		{"police.controller", func(c *config.Config) { c.Interfaces[0].Police.Controller = sfb.Bucket }},
 		{"trackers.memory", func(c *config.Config) { c.Trackers[0].Memory *= 2 }},
 		{"another tracker", func(c *config.Config) { c.Trackers = append(c.Trackers, tracker.DefaultSpec("dst")) }},
-		{"guards.memory", func(c *config.Config) { c.Guards[0].Memory *= 2 }},
-		{"no guards", func(c *config.Config) { c.Guards = nil }},
+		{"antiLockout.memory", func(c *config.Config) { c.Scans[0].Memory *= 2 }},
+		{"no scans", func(c *config.Config) { c.Scans = nil }},
 		{"digest.rate", func(c *config.Config) { c.Digest.Rate.Value *= 4 }},
 		{"inner", func(c *config.Config) { c.Inner = true }},
 		{"more lists than there are counters for", func(c *config.Config) {

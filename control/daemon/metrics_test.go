@@ -490,9 +490,9 @@ func TestGuard(t *testing.T) {
 	t.Parallel() // it waits a lot
 	l := lab.New(t)
 	r := configure(t, l.B)
-	g := tracker.DefaultGuard("src")
+	g := tracker.DefaultScan("src")
 	g.Action, g.Threshold = tracker.Block, 64
-	r.c.Guards = []tracker.Guard{g}
+	r.c.Scans = []tracker.Scan{g}
 	d := begin(t, r)
 	const scanner, packets = "192.0.2.77", 200
 	send(t, l, packets, cleanSource)

@@ -11,7 +11,7 @@ import (
 	"weir/control/attach"
 	"weir/control/attach/inventory"
 	"weir/control/engine"
-	"weir/control/guard"
+	"weir/control/lockout"
 	"weir/control/notices"
 	"weir/control/notify"
 	"weir/control/observe/drops"
@@ -105,7 +105,7 @@ func (o *observers) protect(p *ruleset.Ruleset) {
 		of = append(of, peer.Key)
 	}
 	o.stages.Trackers.Protect(func(flows []key.Key) map[key.Key]string {
-		return guard.Penalties(p.Rules, ruleset.PolicyOf(p.Config), p.Peers, flows)
+		return lockout.Penalties(p.Rules, ruleset.PolicyOf(p.Config), p.Peers, flows)
 	}, of)
 }
 

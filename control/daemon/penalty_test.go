@@ -11,7 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/guard"
+	"weir/control/lockout"
 	"weir/control/quantity"
 	"weir/control/stage/tracker"
 	"weir/filter/key"
@@ -34,7 +34,7 @@ func scan(t *testing.T, l *lab.Lab, source string, ports int) {
 
 // Forged scans and floods in the name of addresses that the host must not be cut off from have nothing
 // blocked: no gateway, resolver, failsafe source or own address. What becomes a gateway is
-// released, and guard: false blocks all the same.
+// released, and anti_lockout: false blocks all the same.
 func TestForgedScansCutOffNothing(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel() // it waits a lot
@@ -58,23 +58,23 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 	r := configure(t, l.B)
 	r.change(func(c *config.Config) {
 		c.Failsafe.Prefixes = []verdict.FailsafePrefix{{Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
-		g := tracker.DefaultGuard("src")
+		g := tracker.DefaultScan("src")
 		g.Action, g.Duration = tracker.Block, 3600e9
 		spec, err := tracker.Parse("key=src,threshold=100pps,action=block,duration=1h")
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Guards, c.Trackers = []tracker.Guard{g}, []tracker.Spec{spec}
+		c.Scans, c.Trackers = []tracker.Scan{g}, []tracker.Spec{spec}
 	})
 	d := begin(t, r)
 	look := func() { // again, whom the host must not be cut off from
 		t.Helper()
 		if err := d.loop.doAlone(t.Context(), func() error {
-			d.guards.lookAgain = time.Time{}
+			d.antiLockout.lookAgain = time.Time{}
 			d.followPeers(time.Now())
-			d.guards.lookAgain = time.Now().Add(time.Hour)
+			d.antiLockout.lookAgain = time.Now().Add(time.Hour)
 			// The host's resolvers are not those of a namespace.
-			d.active.prepared.Peers = append(d.active.prepared.Peers, guard.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
+			d.active.prepared.Peers = append(d.active.prepared.Peers, lockout.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
 			d.observers.protect(d.active.prepared)
 			return nil
 		}); err != nil {
@@ -160,14 +160,14 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 		t.Errorf("%d of 10 packets of the scanner are dropped after the route has changed", n)
 	}
 
-	r.change(func(c *config.Config) { c.Guards[0].Guarded, c.Trackers[0].Guarded = false, false })
+	r.change(func(c *config.Config) { c.Scans[0].AntiLockout, c.Trackers[0].AntiLockout = false, false })
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	look()
 	punish(next)
 	if n := dropped(next); n != 10 {
-		t.Errorf("with guard: false, %d of 10 packets of the gateway are dropped", n)
+		t.Errorf("with anti_lockout: false, %d of 10 packets of the gateway are dropped", n)
 	}
 }
 
@@ -229,9 +229,9 @@ func TestForgedScansLeaveRoom(t *testing.T) {
 	long.Only(t, "a minute, for 1.7 million packets")
 	l := lab.New(t)
 	r := configure(t, l.B)
-	g := tracker.DefaultGuard("src")
+	g := tracker.DefaultScan("src")
 	g.Action, g.Duration, g.Memory = tracker.Block, quantity.Duration(time.Hour), 8<<20
-	r.c.Guards = []tracker.Guard{g}
+	r.c.Scans = []tracker.Scan{g}
 	d := begin(t, r)
 	tx := l.A.Sender(t)
 	scan := func(src netip.Addr, ports int) {

@@ -67,7 +67,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	tracked := o.active.prepared.Stages.Trackers.TrackDrops
 	for _, report := range o.stages.Trackers.Hitters() {
 		t := report.API(now, clock)
-		if tracked && !report.Spec.Guard() { // whose flows are counted in ports or addresses
+		if tracked && !report.Spec.CountsPairs() { // whose flows are counted in ports or addresses
 			drops.Judge(o.active.engine, &t, report.Counted(), recent)
 		}
 		top.Trackers = append(top.Trackers, t)

@@ -14,7 +14,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/fleet/node"
-	"weir/control/guard"
+	"weir/control/lockout"
 	"weir/control/observe/partners"
 	"weir/control/ruleset"
 	"weir/control/trial"
@@ -26,14 +26,14 @@ import (
 type trials struct {
 	trial.Keeper
 
-	loop       *loop
-	active     *active
-	guards     *guards
-	collateral *partners.Record
-	reloads    *confirmation
-	audit      *audit.Log
-	reassemble func() error // activates the configuration again, with the decisions
-	note       func()       // publishes the state
+	loop        *loop
+	active      *active
+	antiLockout *antiLockout
+	collateral  *partners.Record
+	reloads     *confirmation
+	audit       *audit.Log
+	reassemble  func() error // activates the configuration again, with the decisions
+	note        func()       // publishes the state
 }
 
 func trialPath(c *config.Config) string {
@@ -98,7 +98,7 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 			name, before.Since.Local().Format(time.DateTime))}
 	}
 	return s.Command(name, c, by, func() error {
-		if err := s.guards.enforcingCutsOff([]*ruleset.List{l}, callers(c.SSH, c.Connection)...); err != nil {
+		if err := s.antiLockout.enforcingCutsOff([]*ruleset.List{l}, callers(c.SSH, c.Connection)...); err != nil {
 			return &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: %s", name, err, orForce)}
 		}
 		if err := s.collateral.DropsPartners(name); err != nil {
@@ -130,9 +130,9 @@ func (s *trials) Decide(next trial.Decisions) error {
 }
 
 // callers returns the connections of a caller.
-func callers(ssh, connection string) (all []guard.Peer) {
+func callers(ssh, connection string) (all []lockout.Peer) {
 	for what, text := range map[string]string{"your SSH session": ssh, "your connection": connection} {
-		if p, ok := guard.Connection(what, text); ok {
+		if p, ok := lockout.Connection(what, text); ok {
 			all = append(all, p)
 		}
 	}
@@ -150,7 +150,7 @@ func (s *trials) end(now time.Time) error {
 
 // Holds implements [trial.Owner].
 func (s *trials) Holds(list string) error {
-	if err := s.guards.enforcingCutsOff([]*ruleset.List{s.active.prepared.List(list)}); err != nil {
+	if err := s.antiLockout.enforcingCutsOff([]*ruleset.List{s.active.prepared.List(list)}); err != nil {
 		return fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", list, err, list)
 	}
 	if s.collateral.Unread(s.active.prepared.Config) { // since the start, before which the trial's time may have come

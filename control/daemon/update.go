@@ -141,7 +141,7 @@ func (d *Daemon) tend(now time.Time) {
 	d.trials.follow(d.reloads.confirmation.done())
 	d.trials.Keep(now)
 	d.followPeers(now)
-	d.guards.logCutOff()
+	d.antiLockout.logCutOff()
 	d.feeds.reportUsage(now)
 	d.backlog.report(err, d.o.Log)
 	d.replan(now)
@@ -167,7 +167,7 @@ func (d *Daemon) expire(now time.Time) error {
 	if unrecorded != nil {
 		unrecorded = fmt.Errorf("the expiry of entries could not be recorded: %w", unrecorded)
 	}
-	d.guards.lookAgain = time.Time{}
+	d.antiLockout.lookAgain = time.Time{}
 	n, err := d.applyWith(d.active.prepared.ChangesOf(batch), more, out)
 	if n > 0 {
 		d.o.Log.Info("entries have expired", "entries", n)
@@ -187,7 +187,7 @@ func (d *Daemon) expire(now time.Time) error {
 // enforce applies changes of the journal. It returns the number of entries that
 // change.
 func (d *Daemon) enforce(batch []journal.Change) (int, error) {
-	d.guards.lookAgain = time.Time{} // an entry may allow what was left out
+	d.antiLockout.lookAgain = time.Time{} // an entry may allow what was left out
 	return d.apply(d.active.prepared.ChangesOf(batch))
 }
 

@@ -507,7 +507,7 @@ func (s *saved) refused(c *contents) (all []refused, err error) {
 	return all, nil
 }
 
-// rememberRefused saves contents that a guard has refused for their entries, so that an operator
+// rememberRefused saves contents that a limit has refused for their entries, so that an operator
 // can look at these. Its errors change nothing: the caller reports the refusal.
 func (f *Feed) rememberRefused(s *source, c, old *contents, err error) {
 	var o Outcome

@@ -13,9 +13,9 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lockout"
 	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -38,7 +38,7 @@ type derivationCase struct {
 	list           config.List
 	of             config.Config
 	source, manual *list.Set
-	peers          []guard.Peer
+	peers          []lockout.Peer
 }
 
 // read returns a rule set of the list, after another one.
@@ -114,7 +114,7 @@ func TestDerivedAfterReload(t *testing.T) {
 		"a failsafe prefix":            func(c *derivationCase) { c.of.Failsafe.Prefixes = failsafe("192.0.2.200/32") },
 		"another failsafe prefix":      func(c *derivationCase) { c.of.Failsafe.Prefixes = failsafe("2001:db8:4::/64") },
 		"a peer that must not be cut off": func(c *derivationCase) {
-			c.peers = []guard.Peer{{What: "the gateway", Key: key.Source(netip.MustParsePrefix("2001:db8:1::7/128"))}}
+			c.peers = []lockout.Peer{{What: "the gateway", Key: key.Source(netip.MustParsePrefix("2001:db8:1::7/128"))}}
 		},
 	} {
 		c := base

@@ -14,9 +14,9 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine/census"
-	"weir/control/guard"
 	"weir/control/list"
 	"weir/control/lists"
+	"weir/control/lockout"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -24,9 +24,9 @@ import (
 
 // LeftOut has the entries of a list's sources that are not blocked.
 type LeftOut struct {
-	failsafe   []overFailsafe    // entries that cover failsafe prefixes
-	Objections []guard.Objection // what it would cut off
-	shapes     []api.SpareShape  // of flows for which a set has no room
+	failsafe   []overFailsafe      // entries that cover failsafe prefixes
+	Objections []lockout.Objection // what it would cut off
+	shapes     []api.SpareShape    // of flows for which a set has no room
 
 	Private      int      // entries of private networks
 	firstPrivate []string // the first of these
@@ -36,40 +36,40 @@ type LeftOut struct {
 // peers returns what must not be blocked on the interfaces of a configuration.
 // What cannot be found out is returned as an error beside the rest. notified are the
 // servers of notifications and exports, by what they are of.
-func peers(c *config.Config, lists []*List, notified map[string][]netip.Addr) (all []guard.Peer, failed error) {
+func peers(c *config.Config, lists []*List, notified map[string][]netip.Addr) (all []lockout.Peer, failed error) {
 	byNetns := make(map[string][]string)
 	for _, i := range c.Interfaces {
 		byNetns[i.Netns] = append(byNetns[i.Netns], i.Name)
 	}
 	for netns, names := range byNetns {
-		some, own, err := guard.Networks(netns, func(name string) bool {
+		some, own, err := lockout.Networks(netns, func(name string) bool {
 			return slices.ContainsFunc(names, func(pattern string) bool {
 				ok, _ := path.Match(pattern, name)
 				return ok || pattern == name
 			})
 		})
 		if err != nil {
-			failed = fmt.Errorf("guard: %w", err)
+			failed = fmt.Errorf("anti_lockout: %w", err)
 			continue
 		}
 		all = append(all, some...)
 		if netns != "" {
 			continue // the daemon's own connections are elsewhere
 		}
-		all = append(all, guard.Resolvers(own)...)
-		all = append(all, guard.Logins(own)...)
+		all = append(all, lockout.Resolvers(own)...)
+		all = append(all, lockout.Logins(own)...)
 		for _, l := range lists {
 			if l.From == nil {
 				continue
 			}
 			for _, s := range l.From.Status().Sources {
-				all = append(all, guard.Servers("list "+l.Name, s.Servers, own)...)
+				all = append(all, lockout.Servers("list "+l.Name, s.Servers, own)...)
 			}
 		}
 		for _, target := range slices.Sorted(maps.Keys(notified)) {
-			all = append(all, guard.Servers(target, notified[target], own)...)
+			all = append(all, lockout.Servers(target, notified[target], own)...)
 		}
-		if p, ok := guard.Connection("the SSH session", startedBy()); ok {
+		if p, ok := lockout.Connection("the SSH session", startedBy()); ok {
 			all = append(all, p)
 		}
 	}
@@ -85,7 +85,7 @@ func (p *Ruleset) LookForPeers(notified map[string][]netip.Addr) (err error) {
 }
 
 // startedBy is the SSH session that this process was started from.
-var startedBy = sync.OnceValue(guard.SSHConnection)
+var startedBy = sync.OnceValue(lockout.SSHConnection)
 
 // PolicyOf returns what passes before lists are asked.
 func PolicyOf(c *config.Config) *verdict.Policy {
@@ -98,23 +98,23 @@ func PolicyOf(c *config.Config) *verdict.Policy {
 
 // leaveOut leaves out of the contents of sources what would cut off peers, and
 // private networks where that is wanted.
-func (p *Ruleset) leaveOut(peers []guard.Peer) {
+func (p *Ruleset) leaveOut(peers []lockout.Peer) {
 	p.Peers = peers
-	objections := guard.Check(p.Rules, PolicyOf(p.Config), peers)
+	objections := lockout.Check(p.Rules, PolicyOf(p.Config), peers)
 	for _, l := range p.Lists {
 		if l.SourceNumber != 0 {
 			p.Rules[l.SourceNumber-1].Contents, l.Left = l.without(p.Config, p.Contents(l.SourceNumber), objections)
 		}
 		if over := p.LingeringOver(l, objections); len(over) > 0 {
-			p.Rules[l.ManualNumber-1].Contents = guard.WithoutKeys(p.Contents(l.ManualNumber), over...)
+			p.Rules[l.ManualNumber-1].Contents = lockout.WithoutKeys(p.Contents(l.ManualNumber), over...)
 		}
 	}
 }
 
 // LingeringOver returns the entries that have left a list's feed, stay for its TTL, and would cut
 // off a peer: unlike those of commands, no operator wants them.
-func (p *Ruleset) LingeringOver(l *List, objections []guard.Objection) (over []key.Key) {
-	if l.TTL == 0 || !l.Guard {
+func (p *Ruleset) LingeringOver(l *List, objections []lockout.Objection) (over []key.Key) {
+	if l.TTL == 0 || !l.AntiLockout {
 		return nil
 	}
 	for _, o := range objections {
@@ -140,7 +140,7 @@ type read struct {
 // them, since each question takes as long as there are lists.
 type admission struct {
 	config     *config.Config
-	objections []guard.Objection
+	objections []lockout.Objection
 	census     *census.Census
 }
 
@@ -153,7 +153,7 @@ func (p *Ruleset) admission(all []read) *admission {
 		}
 		rules[r.SourceNumber-1].Contents = r.contents
 	}
-	return &admission{p.Config, guard.Check(rules, PolicyOf(p.Config), p.Peers), census.New(active)}
+	return &admission{p.Config, lockout.Check(rules, PolicyOf(p.Config), p.Peers), census.New(active)}
 }
 
 // Admit returns contents without what is left out.
@@ -225,7 +225,7 @@ func (o *LeftOut) spare() (n int) {
 func (o *LeftOut) Entries() int { return len(o.failsafe) + len(firstOf(o.Objections)) + o.spare() }
 
 // without returns contents without what is left out.
-func (l *List) without(c *config.Config, contents *list.Set, objections []guard.Objection) (*list.Set, LeftOut) {
+func (l *List) without(c *config.Config, contents *list.Set, objections []lockout.Objection) (*list.Set, LeftOut) {
 	var left LeftOut
 	if l.Action == config.Allow {
 		return contents, left
@@ -245,14 +245,14 @@ func (l *List) without(c *config.Config, contents *list.Set, objections []guard.
 	for i, o := range left.failsafe {
 		over[i] = o.entry
 	}
-	contents = guard.WithoutKeys(contents, over...)
-	if l.Guard {
+	contents = lockout.WithoutKeys(contents, over...)
+	if l.AntiLockout {
 		for _, o := range objections {
 			if o.List == l.SourceNumber && (!l.ExcludePrivate || !inside.Has(o.Entry)) && !slices.Contains(over, o.Entry) {
 				left.Objections = append(left.Objections, o)
 			}
 		}
-		contents = guard.Without(contents, l.SourceNumber, left.Objections)
+		contents = lockout.Without(contents, l.SourceNumber, left.Objections)
 	}
 	return contents, left
 }
@@ -263,7 +263,7 @@ func (l *List) warnings() (all []string) {
 		all = append(all, fmt.Sprintf("list %s: left out: %v", l.Name, o))
 	}
 	for _, o := range firstOf(l.Left.Objections) {
-		all = append(all, fmt.Sprintf("list %s: left out: %v (allow that, or set guard: false)", l.Name, o))
+		all = append(all, fmt.Sprintf("list %s: left out: %v (allow that, or set anti_lockout: false)", l.Name, o))
 	}
 	for n, s := range l.Left.shapes {
 		if n == maxBadLines {
@@ -279,9 +279,9 @@ func (l *List) warnings() (all []string) {
 }
 
 // firstOf returns an objection of each entry.
-func firstOf(all []guard.Objection) (first []guard.Objection) {
+func firstOf(all []lockout.Objection) (first []lockout.Objection) {
 	for _, o := range all {
-		if !slices.ContainsFunc(first, func(f guard.Objection) bool { return f.Entry == o.Entry }) {
+		if !slices.ContainsFunc(first, func(f lockout.Objection) bool { return f.Entry == o.Entry }) {
 			first = append(first, o)
 		}
 	}
@@ -318,7 +318,7 @@ func (l *List) LogLeftOut(log *slog.Logger, before LeftOut) {
 
 // LeftOutAnew returns the lists of which other entries are to be left out than before, or are no longer to stay, and the
 // objections to manual entries, beside some to other entries.
-func (p *Ruleset) LeftOutAnew() (changed []*List, objections []guard.Objection) {
+func (p *Ruleset) LeftOutAnew() (changed []*List, objections []lockout.Objection) {
 	var all []read
 	var considered []*List
 	entries := 0
@@ -354,13 +354,13 @@ func (p *Ruleset) LeftOutAnew() (changed []*List, objections []guard.Objection) 
 // stayingOver returns the lists with entries that would cut off a peer, and that stay only because their
 // expiry could not be recorded.
 func (p *Ruleset) stayingOver(lists []*List) (over []*List) {
-	lists = slices.DeleteFunc(lists, func(l *List) bool { return !l.Stays() || !l.Guard })
+	lists = slices.DeleteFunc(lists, func(l *List) bool { return !l.Stays() || !l.AntiLockout })
 	if len(lists) == 0 {
 		return nil
 	}
-	objections := guard.Check(p.Rules, PolicyOf(p.Config), p.Peers)
+	objections := lockout.Check(p.Rules, PolicyOf(p.Config), p.Peers)
 	return slices.DeleteFunc(lists, func(l *List) bool {
-		return !slices.ContainsFunc(objections, func(o guard.Objection) bool { return o.List == l.SourceNumber })
+		return !slices.ContainsFunc(objections, func(o lockout.Objection) bool { return o.List == l.SourceNumber })
 	})
 }
 

@@ -25,10 +25,10 @@ import (
 	"weir/control/engine/census"
 	"weir/control/feed"
 	"weir/control/geo"
-	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
+	"weir/control/lockout"
 	"weir/control/observe/learn"
 	"weir/control/stages"
 	"weir/control/trial"
@@ -50,8 +50,8 @@ type Ruleset struct {
 	Journal *journal.Journal // of manual entries
 	Stages  *stages.Table
 
-	Peers []guard.Peer // what must not be blocked, as last seen
-	blind string       // why some of those are unknown
+	Peers []lockout.Peer // what must not be blocked, as last seen
+	blind string         // why some of those are unknown
 
 	notified map[string][]netip.Addr // servers of notifications and exports, as last seen
 

@@ -57,7 +57,7 @@ type Sections struct {
 	Multicast multicast.Spec `yaml:"multicast,omitempty"`
 }
 
-// TrackerSections are the sections of trackers and guards.
+// TrackerSections are the sections of trackers and scan detectors.
 type TrackerSections = tracker.Sections
 
 // MaxPenalties is the maximum number of penalties of heavy hitters.

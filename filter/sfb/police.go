@@ -163,16 +163,16 @@ func Plan(c Controller, rate float64, packets bool, depth, lifetime time.Duratio
 // PolicerState is the state that all CPUs share. Times are in nanoseconds, rates in units in a
 // tick, times 2^8.
 type PolicerState struct {
-	Next    uint64 // when the next slice is due
-	Epoch   uint64 // number of the hash function
-	Full    uint64 // when the bucket is full again
-	Release uint64 // when the next packet leaves the penalty box
-	Slice   uint64 // the next one
-	Fair    uint64 // rate that each flow may have
-	Queue   uint64 // what the bucket lacked at the last tick
-	Ticked  uint64
-	Moves   uint64 // when the hash function changes
-	Guarded uint64 // 1: so many bins would be in the penalty box that none is
+	Next      uint64 // when the next slice is due
+	Epoch     uint64 // number of the hash function
+	Full      uint64 // when the bucket is full again
+	Release   uint64 // when the next packet leaves the penalty box
+	Slice     uint64 // the next one
+	Fair      uint64 // rate that each flow may have
+	Queue     uint64 // what the bucket lacked at the last tick
+	Ticked    uint64
+	Moves     uint64 // when the hash function changes
+	Suspended uint64 // 1: so many bins would be in the penalty box that none is
 
 	Probability [policerAll]uint32
 	Slices      [slices]PolicerSlice
@@ -183,7 +183,7 @@ type PolicerState struct {
 type PolicerSlice struct {
 	At    uint64 // when it was updated
 	Epoch uint64 // in which
-	Boxed uint64 // bins that are in the penalty box, or would be without the guard
+	Boxed uint64 // bins that are in the penalty box, or would be if they were not suspended
 }
 
 // PolicerBin is the state of a bin.
@@ -401,9 +401,9 @@ func (p *Policer) steer(now uint64) {
 	for i := range s.Slices {
 		boxed += s.Slices[i].Boxed
 	}
-	s.Guarded = 0
+	s.Suspended = 0
 	if boxed > policerAll/4 {
-		s.Guarded = 1
+		s.Suspended = 1
 	}
 	if isDue(s.Moves, now) {
 		s.Moves = now + p.Lifetime
@@ -445,7 +445,7 @@ func (p *Policer) update(bin int, microseconds, ticks uint64) bool {
 	if b.Level < boxAt {
 		return false
 	}
-	if s.Guarded == 0 {
+	if s.Suspended == 0 {
 		s.Probability[bin] = one
 	}
 	return true

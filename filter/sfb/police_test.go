@@ -133,8 +133,8 @@ func TestPolicerGuard(t *testing.T) {
 		least = min(least, x)
 	}
 	t.Logf("%.3f passes, of the worst flow %.3f", all, least)
-	if p.State.Guarded == 0 || all < 0.08 || all > 0.11 {
-		t.Errorf("guard %d, %.3f passes of ten times the rate", p.State.Guarded, all)
+	if p.State.Suspended == 0 || all < 0.08 || all > 0.11 {
+		t.Errorf("suspended %d, %.3f passes of ten times the rate", p.State.Suspended, all)
 	}
 }
 

@@ -18,7 +18,7 @@ type Trackers struct {
 	Banks     []*sketch.Bank       // for each tracker, the bank in use
 	Penalties []*penalty.Table     // for each tracker: nil if its flows are only counted
 	Unexempt  []bool               // for each tracker: it does not count what is exempt; nil: all do
-	Guards    []*Guard             // for each tracker: what makes it count pairs; nil: it counts packets
+	Detectors []*ScanDetector      // for each tracker: what makes it count pairs; nil: it counts packets
 	Now       func() time.Duration // monotonic clock of the penalties
 
 	// The packet that lifts a flow over the threshold of a tracker imposes its penalty. Nil:
@@ -69,7 +69,7 @@ func (ts *Trackers) count(frame []byte, pkt packet.Packet, exempt bool) Reason {
 		}
 		k := b.Key(pkt.Tuple)
 		h, length := b.Hash(k), uint64(len(frame))
-		if ts.Guards == nil || ts.Guards[i] == nil || ts.Guards[i].isNew(frame, pkt) {
+		if ts.Detectors == nil || ts.Detectors[i] == nil || ts.Detectors[i].isNew(frame, pkt) {
 			units := b.CountKey(k, h, length)
 			if units > 0 && ts.Windows != nil && ts.Penalties[i] != nil && !exempt {
 				ts.report(i, h, units, pkt)

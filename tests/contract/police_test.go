@@ -183,8 +183,8 @@ func sum(ip []byte) uint32 { return uint32(binary.BigEndian.Uint16(ip)) }
 func (d *policed) same() (err error) {
 	police.Memory(d.stats, func(k *police.Shared, cpus []police.CPU) {
 		s := d.twin.State
-		got := [...]uint64{k.Next, k.Epoch, k.Full, k.Release, k.Slice, k.Fair, k.Queue, k.Ticked, k.Moves, k.Guarded}
-		want := [...]uint64{s.Next, s.Epoch, s.Full, s.Release, s.Slice, s.Fair, s.Queue, s.Ticked, s.Moves, s.Guarded}
+		got := [...]uint64{k.Next, k.Epoch, k.Full, k.Release, k.Slice, k.Fair, k.Queue, k.Ticked, k.Moves, k.Suspended}
+		want := [...]uint64{s.Next, s.Epoch, s.Full, s.Release, s.Slice, s.Fair, s.Queue, s.Ticked, s.Moves, s.Suspended}
 		if got != want {
 			err = fmt.Errorf("state %v, want %v", got, want)
 			return
@@ -280,7 +280,7 @@ func TestPolicer(t *testing.T) {
 			if err := d.same(); err != nil {
 				t.Fatal(err)
 			}
-			t.Log(d.seen, "epoch", d.twin.State.Epoch, "guard", d.twin.State.Guarded)
+			t.Log(d.seen, "epoch", d.twin.State.Epoch, "guard", d.twin.State.Suspended)
 			for k, n := range d.seen {
 				all[k] += n
 			}

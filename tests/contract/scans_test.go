@@ -87,7 +87,7 @@ func TestScans(t *testing.T) {
 				long.Only(t, "millions of packets")
 				few, turns = 1, 4
 			}
-			g := tracker.DefaultGuard("src")
+			g := tracker.DefaultScan("src")
 			g.Distinct, g.Memory = tracker.Addresses, x.memory
 			pairs := x.crowd.pairs(rand.New(rand.NewPCG(3, 4)))
 			full := 0 // at most, in a turn
@@ -129,8 +129,8 @@ func TestScans(t *testing.T) {
 }
 
 // watchScans lets the kernel see the packets, evenly over a window, and adds the sources
-// that the guard reports. It returns how many windows ended early.
-func watchScans(t *testing.T, g tracker.Guard, pairs [][2]uint32, found map[netip.Addr]bool) (full int) {
+// that the scan detector reports. It returns how many windows ended early.
+func watchScans(t *testing.T, g tracker.Scan, pairs [][2]uint32, found map[netip.Addr]bool) (full int) {
 	t.Helper()
 	w := newWatch(t, g)
 	full = w.tick(time.Hour, found)
@@ -151,14 +151,14 @@ func watchScans(t *testing.T, g tracker.Guard, pairs [][2]uint32, found map[neti
 	return full
 }
 
-// watch is a program with a guard, and what reads it.
+// watch is a program with a scan detector, and what reads it.
 type watch struct {
 	*counters
 	watcher *tracker.Watcher
 	ended   int // windows
 }
 
-func newWatch(t *testing.T, g tracker.Guard) *watch {
+func newWatch(t *testing.T, g tracker.Scan) *watch {
 	t.Helper()
 	watched := tracker.Watched{Spec: g.Spec()}
 	return &watch{counters: newScanned(t, watched.Counting()), watcher: tracker.NewWatcher([]tracker.Watched{watched})}
@@ -186,7 +186,7 @@ func (w *watch) tick(at time.Duration, found map[netip.Addr]bool) (full int) {
 	return full
 }
 
-// newScanned returns a program with a guard.
+// newScanned returns a program with a scan detector.
 func newScanned(t *testing.T, guard tracker.Counting) *counters {
 	t.Helper()
 	seed.Secrets(t)
@@ -211,17 +211,17 @@ func newScanned(t *testing.T, guard tracker.Counting) *counters {
 	return c
 }
 
-// On captures of real traffic, one of them a port scan, guards report those that reach
+// On captures of real traffic, one of them a port scan, scan detectors report those that reach
 // the threshold by an exact count, and no others.
 func TestScansOfCaptures(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
-	ofPorts := tracker.DefaultGuard("src")
-	ofHosts, ofSources := tracker.DefaultGuard("src"), tracker.DefaultGuard("dst")
+	ofPorts := tracker.DefaultScan("src")
+	ofHosts, ofSources := tracker.DefaultScan("src"), tracker.DefaultScan("dst")
 	ofHosts.Distinct, ofSources.Distinct = tracker.Addresses, tracker.Addresses
 	for _, c := range []struct {
 		capture string
-		guard   tracker.Guard
+		guard   tracker.Scan
 		found   int // at least
 		long    bool
 	}{
@@ -310,7 +310,7 @@ func TestScansOfCaptures(t *testing.T) {
 	}
 }
 
-// pair is a pair that a guard counts for an address: the other one, with a port or without.
+// pair is a pair that a scan detector counts for an address: the other one, with a port or without.
 type pair struct {
 	other netip.Addr
 	proto layers.IPProtocol
@@ -318,7 +318,7 @@ type pair struct {
 }
 
 // begins reports of whom a packet may begin a conversation, and what it reaches.
-func begins(frame []byte, g tracker.Guard) (who netip.Addr, of pair, ok bool) {
+func begins(frame []byte, g tracker.Scan) (who netip.Addr, of pair, ok bool) {
 	var src, dst netip.Addr
 	ephemeral := g.Spec().Counting().Pairs.Ephemeral
 	for _, l := range gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true}).Layers() {
@@ -365,11 +365,11 @@ func begins(frame []byte, g tracker.Guard) (who netip.Addr, of pair, ok bool) {
 func TestAnswersAreNoScan(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
-	ports, addresses, sources := tracker.DefaultGuard("src"), tracker.DefaultGuard("src"), tracker.DefaultGuard("dst")
+	ports, addresses, sources := tracker.DefaultScan("src"), tracker.DefaultScan("src"), tracker.DefaultScan("dst")
 	addresses.Distinct, sources.Distinct = tracker.Addresses, tracker.Addresses
 	for _, c := range []struct {
 		what     string
-		guard    tracker.Guard
+		guard    tracker.Scan
 		from, to func(i int) netip.AddrPort
 		found    bool
 	}{

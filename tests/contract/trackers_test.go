@@ -66,7 +66,7 @@ type counters struct {
 type twin struct {
 	*sketch.Bank
 	lines, flows []uint64
-	pairs        *blocked.Filter // nil: it is no guard's
+	pairs        *blocked.Filter // nil: it is no scan detector's
 }
 
 func newCounters(t testing.TB, trackers []tracker.Counting) *counters {
@@ -134,11 +134,11 @@ func (c *counters) follow(t testing.TB) {
 				continue
 			}
 			p.Banks, p.Unexempt = append(p.Banks, b.Bank), append(p.Unexempt, tr.Unexempt)
-			var guard *verdict.Guard
+			var guard *verdict.ScanDetector
 			if tr.Pairs != nil {
-				guard = &verdict.Guard{V4: tr.Pairs.V4, V6: tr.Pairs.V6, Secret: tr.Secret, Ephemeral: tr.Pairs.Ephemeral, Sources: tr.V4.SrcBits > 0, Pairs: b.pairs}
+				guard = &verdict.ScanDetector{V4: tr.Pairs.V4, V6: tr.Pairs.V6, Secret: tr.Secret, Ephemeral: tr.Pairs.Ephemeral, Sources: tr.V4.SrcBits > 0, Pairs: b.pairs}
 			}
-			p.Guards = append(p.Guards, guard)
+			p.Detectors = append(p.Detectors, guard)
 		}
 	})
 	c.oracle.Tracked = p
@@ -274,7 +274,7 @@ func testTrackers(t *testing.T, c *counters, traffic []frame) {
 	}
 }
 
-// guards count scans of ports and of addresses, and targets that many sources reach.
+// scan detectors count scans of ports and of addresses, and targets that many sources reach.
 func guards() []tracker.Counting {
 	const v6 = key.FieldV6
 	const ports = key.FieldDstPort | key.FieldProto
@@ -295,7 +295,7 @@ func guards() []tracker.Counting {
 	}
 }
 
-// The guards in the kernel count the pairs that those in Go do.
+// The scan detectors in the kernel count the pairs that those in Go do.
 func TestGuardsOverCaptures(t *testing.T) {
 	long.Seconds(t)
 	lab.Root(t)

@@ -65,9 +65,9 @@ func TestCollateral(t *testing.T) {
 	configure := func(collateral, enforce, more string) {
 		h.configure(h.B.Iface, `collateral: %s
 lists:
-  bad: {guard: false, enforce: %s, entries: [%s/32, "%s", 203.0.113.0/24%s]}
-  c2: {guard: false, enforce: %s, direction: out, entries: [%s]}
-  none: {guard: false, entries: [192.0.2.0/24]}
+  bad: {anti_lockout: false, enforce: %s, entries: [%s/32, "%s", 203.0.113.0/24%s]}
+  c2: {anti_lockout: false, enforce: %s, direction: out, entries: [%s]}
+  none: {anti_lockout: false, entries: [192.0.2.0/24]}
 `, collateral, enforce, listedAddress, listed6, more, enforce, listedAddress)
 	}
 	reload := func() {
@@ -166,7 +166,7 @@ lists:
 		t.Error("a listed address answers, although replies do not pass")
 	}
 	expect("an enforced list, whose addresses do not answer any more", "bad", want)
-	h.configure(h.B.Iface, "lists: {bad: {guard: false, entries: [%s]}}\n", listedAddress)
+	h.configure(h.B.Iface, "lists: {bad: {anti_lockout: false, entries: [%s]}}\n", listedAddress)
 	reload()
 	if c, err := h.api.Collateral(t.Context(), ""); err != nil || c.Recorded || len(c.Lists) > 0 || h.list("bad").Collateral != nil {
 		t.Errorf("without the key: %+v, %v", c, err)
@@ -226,8 +226,8 @@ func TestCollateralOracle(t *testing.T) {
 	h.write("listed.txt", []byte(strings.Join(listed, "\n")+"\n"))
 	h.configure(h.B.Iface, `collateral: {sources: 65536}
 lists:
-  bad: {guard: false, enforce: false, sources: [{file: %s}]}
-  wide: {guard: false, enforce: false, entries: [101.0.0.0/8]}
+  bad: {anti_lockout: false, enforce: false, sources: [{file: %s}]}
+  wide: {anti_lockout: false, enforce: false, entries: [101.0.0.0/8]}
 `, h.path("listed.txt"))
 	h.start(releases[0])
 	raw := h.A.Sender(t)

@@ -47,8 +47,8 @@ learning: {elements: 0}
 failsafe: {ports: [udp/53], prefixes: [198.18.0.0/24]}
 %s
 lists:
-  c2: {direction: %s, guard: false, sources: [{file: %s}]}
-  in: {guard: false, sources: [{file: %s}]}
+  c2: {direction: %s, anti_lockout: false, sources: [{file: %s}]}
+  in: {anti_lockout: false, sources: [{file: %s}]}
 `, h.A.Iface, h.A.Netns, egress, h.pins, h.path("state"), h.path("weir.sock"), extra, direction, h.path("c2.txt"), h.path("in.txt")))
 	}
 	configure(", egress: true", "out", "")
@@ -164,8 +164,8 @@ learning: {elements: 0}
 replies: pass
 %s
 lists:
-  c2: {direction: out, guard: false, sources: [{file: %s}]}
-  bad: {guard: false, sources: [{file: %s}]}
+  c2: {direction: out, anti_lockout: false, sources: [{file: %s}]}
+  bad: {anti_lockout: false, sources: [{file: %s}]}
 `, h.A.Iface, h.A.Netns, h.pins, h.path("state"), h.path("weir.sock"), extra, h.path("c2.txt"), h.path("bad.txt")))
 	}
 	configure("")

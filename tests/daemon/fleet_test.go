@@ -715,7 +715,7 @@ func TestFleetKeepsItsHub(t *testing.T) {
 	f := newFleet(t, 1, 100)
 	n := f.nodes[0]
 	n.d.kill()
-	// The daemon is in the namespace of its interfaces: the guard looks after its connections.
+	// The daemon is in the namespace of its interfaces: the protection against lock-out looks after its connections.
 	n.write("weir.yaml", fmt.Appendf(nil, "interfaces: [{name: %s}, {name: hub}]\npins: %s\nstate_dir: %s\napi: {socket: %s}\nlearning: {elements: 0}\nfleet: {enroll: %s}\n",
 		n.B.Iface, n.pins, n.path("state"), n.path("weir.sock"), n.path("fleet.json")))
 	n.d = n.start(releases[0])
@@ -738,7 +738,7 @@ func TestFleetKeepsItsHub(t *testing.T) {
 					t.Fatalf("%+v, %v", s, err)
 				}
 			}
-			time.Sleep(3 * time.Second) // from when on a change of entries has the guard look anew
+			time.Sleep(3 * time.Second) // from when on a change of entries has the protection against lock-out look anew
 			if _, err := n.change("manual", false, address(commandBlock, 9).String()); err != nil {
 				t.Fatal(err)
 			}

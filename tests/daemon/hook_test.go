@@ -57,8 +57,8 @@ api: {socket: %s}
 learning: {elements: 0}
 %s
 lists:
-  c2: {direction: out, guard: false, sources: [{file: %s}]}
-  in: {guard: false, sources: [{file: %s}]}
+  c2: {direction: out, anti_lockout: false, sources: [{file: %s}]}
+  in: {anti_lockout: false, sources: [{file: %s}]}
 `, h.B.Iface, h.B.Netns, h.A.Iface, h.A.Netns, h.pins, h.path("state"), h.path("weir.sock"), extra, h.path("c2.txt"), h.path("in.txt")))
 	}
 	configure("")
@@ -77,7 +77,7 @@ lists:
 	write(3000)
 	h.refresh("in", 3001)
 	traffic.expect("of the next generation", false, from(netip.MustParseAddr("10.9.1.7")))
-	configure("not_ip: drop\nguards: [{key: src, distinct: ports}]\ntrackers: [{key: src}]")
+	configure("not_ip: drop\nscans: [{key: src, distinct: ports}]\ntrackers: [{key: src}]")
 	if _, err := h.api.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}

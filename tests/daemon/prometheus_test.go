@@ -41,7 +41,7 @@ state_dir: %s
 api: {socket: %s}
 metrics: {listen: %q}
 trackers: [{key: src, threshold: 1M/s, action: limit, limit: 1M/s}]
-guards: [{key: src}]
+scans: [{key: src}]
 first_seen: {key: flow, filter: ibf-mc, importance: [size], window: 1s}
 loop: {node: 1, key_file: %s, size: 64, k: 6}
 digest: {rate: 100k/s, archive: {size: 10MiB}}

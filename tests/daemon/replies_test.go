@@ -137,7 +137,7 @@ func TestReplies(t *testing.T) {
 	h.addresses()
 	h.write("listed.txt", []byte(listedAddress+"\n"+listed6+"\n"))
 	configure := func(replies string) {
-		h.configure(h.B.Iface, "replies: %s\nlists: {bad: {guard: false, sources: [{file: %s}]}}\n", replies, h.path("listed.txt"))
+		h.configure(h.B.Iface, "replies: %s\nlists: {bad: {anti_lockout: false, sources: [{file: %s}]}}\n", replies, h.path("listed.txt"))
 	}
 	reload := func() {
 		t.Helper()

@@ -196,7 +196,7 @@ func TestPausesPunishNoneBelow(t *testing.T) {
 	testPauses(t, long.Or(200_000, 10_000_000))
 }
 
-// moments changes, stops and replaces a daemon whose trackers and guards see sources below and
+// moments changes, stops and replaces a daemon whose trackers and scan detectors see sources below and
 // above their thresholds.
 type moments struct {
 	*host
@@ -211,7 +211,7 @@ type moments struct {
 }
 
 // startMoments starts a daemon with a list and the traffic: numbers of sources at half of the
-// tracker's threshold and at twice of it, and of scanners at half of the guard's and at twice of it.
+// tracker's threshold and at twice of it, and of scanners at half of the protection against lock-out's and at twice of it.
 func startMoments(t *testing.T, by release, entries, below, above, scansBelow, scansAbove int) *moments {
 	t.Helper()
 	m := &moments{host: newHost(t), entries: entries, pause: long.Or(3*time.Second, 12*time.Second)}
@@ -250,7 +250,7 @@ func (m *moments) setUp() {
 	m.configure(m.B.Iface, `
 lists: {big: {sources: [{file: %s}], interval: 24h}%s}
 trackers: [{key: src, threshold: 200pps, action: block, duration: 1s}]
-guards: [{key: src, distinct: ports, threshold: 64, window: 2s, action: block, duration: 1s}]
+scans: [{key: src, distinct: ports, threshold: 64, window: 2s, action: block, duration: 1s}]
 `, m.path("feed.txt"), more)
 	m.changed++
 }

@@ -47,7 +47,7 @@ func configurations(t *testing.T) []configuration {
 	t.Helper()
 	failsafe := verdict.Policy{FailsafePorts: []verdict.FailsafePort{{Proto: 6, Port: 22}}}
 	sources := []engine.Part{&tracker.Part{In: []tracker.Counting{tracker.DefaultSpec("src").Counting()}}}
-	guards := []engine.Part{&tracker.Part{In: []tracker.Counting{tracker.DefaultGuard("src").Spec().Counting()}}}
+	scans := []engine.Part{&tracker.Part{In: []tracker.Counting{tracker.DefaultScan("src").Spec().Counting()}}}
 	var recorded digests.Part
 	flows := first.Part{Lines: 2048, Events: 100}
 	flows.V4, flows.V6 = stage.Key("flow").Shapes()
@@ -66,7 +66,7 @@ func configurations(t *testing.T) []configuration {
 		{name: "five prefix lengths", prefixes: true},
 		{name: "list with ports", rule: &verdict.Rule{Ports: []verdict.PortRange{{Proto: 6, First: 443, Last: 443}}}},
 		{name: "general path", config: engine.Config{NoLean: true}},
-		{name: "guard", config: engine.Config{Parts: guards, Seed: hash.Seed{1}}},
+		{name: "scans", config: engine.Config{Parts: scans, Seed: hash.Seed{1}}},
 		{name: "digests", config: engine.Config{Parts: []engine.Part{&recorded}}},
 		{name: "first-seen flows", config: engine.Config{Parts: []engine.Part{&flows}}},
 		{name: "first-seen flows, ibf-mc", config: engine.Config{Parts: []engine.Part{&cells}}},

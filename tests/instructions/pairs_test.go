@@ -96,7 +96,7 @@ func options(t *testing.T) []option {
 		{name: "monitor mode", add: func(c *configuration) { c.config.Policy.Monitor = true }},
 		{name: "tracker of sources", add: tracked(tracker.DefaultSpec("src").Counting())},
 		{name: "tracker of destinations", add: tracked(tracker.DefaultSpec("dst").Counting())},
-		{name: "guard against scans", add: tracked(tracker.DefaultGuard("src").Spec().Counting())},
+		{name: "detector of scans", add: tracked(tracker.DefaultScan("src").Spec().Counting())},
 		{name: "policer", add: withPart(&police.Part{Interfaces: []police.Interface{{Limits: limits}}})},
 		{name: "digests", add: withPart(&digests.Part{Filter: recorded})},
 		{name: "first-seen flows", add: withPart(&flows)},

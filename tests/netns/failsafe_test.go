@@ -135,7 +135,7 @@ func TestFailsafeICMP(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					l.Direction, l.Guard = direction, false
+					l.Direction, l.AntiLockout = direction, false
 				}
 				serve(t, c)
 				for _, v6 := range []bool{false, true} {

@@ -270,7 +270,7 @@ func TestInside(t *testing.T) {
 
 	c := configuration(t, target(up))
 	addList(t, c, config.Block, "listed.txt", "10.0.2.2\n")
-	c.Lists[0].Guard = false // it is a neighbour
+	c.Lists[0].AntiLockout = false // it is a neighbour
 	c.Replies.SetDefaults()
 	c.Replies.Action, c.Replies.Inside = verdict.Pass, []string{"br-*"}
 	c.Replies.UDPTimeout = quantity.Duration(2 * time.Second)

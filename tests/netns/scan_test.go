@@ -27,9 +27,9 @@ func TestScanIsCut(t *testing.T) {
 			t.Parallel()
 			l := lab.New(t)
 			c := configuration(t, target(l.B))
-			g := tracker.DefaultGuard("src")
+			g := tracker.DefaultScan("src")
 			g.Action, g.Threshold = tracker.Block, threshold
-			c.Guards = []tracker.Guard{g}
+			c.Scans = []tracker.Scan{g}
 			d := serve(t, c)
 			time.Sleep(5 * tracker.Tick) // it has looked once
 			receiver, sender := l.B.Receiver(t), l.A.Sender(t)

@@ -86,7 +86,7 @@ var systemsOf = []struct {
 		{"7.2 Stochastic Fair Blue", inKernel, "bpf/police.h, filter/sfb"},
 		{"7.3 multicast forwarding", inKernel, "bpf/multicast.h, filter/multicast"},
 		{"8.1 heavy flows, conservative update, figure 2", inKernel, "bpf/tracker.h, filter/sketch"},
-		{"8.1 applied to scans: distinct destinations of each source", inKernel, "bpf/guard.h, filter/verdict; a Bloom filter of pairs before the counters of 8.1, weir plan scan"},
+		{"8.1 applied to scans: distinct destinations of each source", inKernel, "bpf/scan.h, filter/verdict; a Bloom filter of pairs before the counters of 8.1, weir plan scan"},
 		{"8.2 IP traceback (SPIE)", inKernel, "bpf/digest.h, filter/digest"},
 		{"9 spectral filters: minimum selection, minimal increase", inLibrary, "filter/counting"},
 		{"9 spectral filters: recurring minimum", leftOut, "two to five times as many errors as minimum selection in the same memory: see the end of [the survey's page](survey.md)"},

@@ -25,7 +25,7 @@ import (
 	"weir/tests/wait"
 )
 
-// serversOf returns the servers that the guard protects for a node's list.
+// serversOf returns the servers that the protection against lock-out protects for a node's list.
 func serversOf(t *testing.T, n *Node) []netip.Addr {
 	t.Helper()
 	all := n.Lists()

@@ -84,7 +84,7 @@ func (x *Exports) clear() {
 
 // Report takes in the report of a tracker. lists are the names of the programs' lists.
 func (x *Exports) Report(now time.Time, r *tracker.Report, lists []string, monitor bool) {
-	if x.began.IsZero() || r.Spec.Guard() {
+	if x.began.IsZero() || r.Spec.CountsPairs() {
 		return
 	}
 	flow := export.Flow{Begin: now.Add(-r.Interval), End: now}

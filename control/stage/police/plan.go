@@ -40,15 +40,15 @@ func planFor(flows int) (planned, error) {
 	return planned{
 		Levels: sfb.PolicerLevels, Bins: sfb.PolicerBins, Punished: sfb.FalsePunish(sfb.PolicerLevels, sfb.PolicerBins, flows),
 		// A flow is in one bin of each level, so that all levels have the same share.
-		Guarded: sfb.FalsePunish(1, sfb.PolicerBins, flows) > 0.25,
+		Suspended: sfb.FalsePunish(1, sfb.PolicerBins, flows) > 0.25,
 	}, nil
 }
 
 type planned struct {
-	Levels   int     `json:"levels"`
-	Bins     int     `json:"bins"`     // of a level
-	Punished float64 `json:"punished"` // probability that a flow is punished for others
-	Guarded  bool    `json:"guarded"`  // so many bins would be in the penalty box that none is
+	Levels    int     `json:"levels"`
+	Bins      int     `json:"bins"`      // of a level
+	Punished  float64 `json:"punished"`  // probability that a flow is punished for others
+	Suspended bool    `json:"suspended"` // so many bins would be in the penalty box that none is
 }
 
 // Rows returns the plan for readers.
@@ -57,7 +57,7 @@ func (p planned) Rows() []plan.Row {
 		plan.NewRow("bins", "%d in each of %d levels", p.Bins, p.Levels),
 		plan.NewRow("punished", "%.3g of the other flows, until the hash moves", p.Punished),
 	}
-	if p.Guarded {
+	if p.Suspended {
 		rows = append(rows, plan.NewRow("penalty box", "off: more than a quarter of the bins would be in it"))
 	}
 	return rows

@@ -13,7 +13,7 @@ import (
 func TestPlan(t *testing.T) {
 	for flows, one := range map[int]float64{10: 500_000, 30: 7000, 100: 90} {
 		p, err := planFor(flows)
-		if err != nil || math.Abs(1/p.Punished/one-1) > 0.1 || p.Guarded != (flows == 100) {
+		if err != nil || math.Abs(1/p.Punished/one-1) > 0.1 || p.Suspended != (flows == 100) {
 			t.Errorf("%d floods: %+v, %v", flows, p, err)
 		}
 	}

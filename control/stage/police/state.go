@@ -32,10 +32,10 @@ type Counters [sfb.NumOutcomes]loader.Counter
 
 // Policed has the counters and the state of a policer.
 type Policed struct {
-	Outcomes Counters
-	Fair     uint64 // units in a tick of 10 ms, times 2^8, that each flow may have
-	Boxed    int    // bins that are in the penalty box, or would be without the guard
-	Guarded  bool   // so many bins would be in the penalty box that none is
+	Outcomes  Counters
+	Fair      uint64 // units in a tick of 10 ms, times 2^8, that each flow may have
+	Boxed     int    // bins that are in the penalty box, or would be if they were not suspended
+	Suspended bool   // so many bins would be in the penalty box that none is
 }
 
 // Read returns what an interface's policer has done, and false where there has been none.
@@ -46,7 +46,7 @@ func Read(s *loader.Stats) (p Policed, ok bool) {
 			return
 		}
 		p.Fair = atomic.LoadUint64(&now.Fair)
-		p.Guarded = atomic.LoadUint64(&now.Guarded) != 0
+		p.Suspended = atomic.LoadUint64(&now.Suspended) != 0
 		for i := range now.Slices {
 			p.Boxed += int(atomic.LoadUint64(&now.Slices[i].Boxed))
 		}
@@ -82,9 +82,9 @@ type State struct {
 	// FairRate is the rate that each flow may have now, in bytes or packets a second.
 	FairRate float64 `json:"fair_rate"`
 	// BoxedShare is the share of counters whose flows do not respond, and have almost
-	// nothing. With the guard on, they are so many that none is limited like that.
+	// nothing. Where penalties are suspended, they are so many that none is limited like that.
 	BoxedShare float64 `json:"boxed_share"`
-	Guarded    bool    `json:"guarded"`
+	Suspended  bool    `json:"suspended"`
 }
 
 // State returns what has been done, nil where there is no limit.
@@ -95,7 +95,7 @@ func (a *About) State(s *loader.Stats) *State {
 	}
 	of := &State{
 		Outcomes: make(map[string]stage.Count), FairRate: sfb.FairRate(p.Fair),
-		BoxedShare: float64(p.Boxed) / (sfb.PolicerLevels * sfb.PolicerBins), Guarded: p.Guarded,
+		BoxedShare: float64(p.Boxed) / (sfb.PolicerLevels * sfb.PolicerBins), Suspended: p.Suspended,
 	}
 	for i, c := range p.Outcomes {
 		of.Outcomes[sfb.Outcome(i).String()] = stage.Count(c)
@@ -129,8 +129,8 @@ func (a *About) Rows(s *State) (all []stage.Row) {
 		}
 	}
 	switch {
-	case s.Guarded:
-		row("  GUARD", "%.0f%% of the counters have flows that do not respond: none is penalised", 100*s.BoxedShare)
+	case s.Suspended:
+		row("  SUSPENDED", "%.0f%% of the counters have flows that do not respond: none is penalised", 100*s.BoxedShare)
 	case s.BoxedShare > 0:
 		row("  penalised", "%.1f%% of the counters, whose flows do not respond", 100*s.BoxedShare)
 	}

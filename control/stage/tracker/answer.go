@@ -51,7 +51,7 @@ func (r *Runner) Limited(flow key.Key, rate float64) (by, unit string, offered *
 				continue
 			}
 			by = string(t.Key)
-			if t.Guard() { // which counts no packets
+			if t.CountsPairs() { // which counts no packets
 				return by, unit, nil
 			}
 			unit = t.Counts().String()

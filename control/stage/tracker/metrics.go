@@ -17,7 +17,7 @@ var (
 
 	packetsOf = &stage.Family{Name: "weir_tracker_packets_total", Help: "Packets that a tracker has counted. The action on heavy hitters is report, limit or block; drops: only packets that are dropped are counted, for weir drops.", Labels: labels, Counter: true, Host: true}
 	bytesOf   = &stage.Family{Name: "weir_tracker_bytes_total", Help: "Bytes of the packets that a tracker has counted.", Labels: labels, Counter: true, Host: true}
-	fullOf    = &stage.Family{Name: "weir_tracker_full_windows_total", Help: "Windows of a guard that ended early, because its memory was full: a flood of new pairs.", Labels: labels, Counter: true, Host: true}
+	fullOf    = &stage.Family{Name: "weir_tracker_full_windows_total", Help: "Windows of a scan detector that ended early, because its memory was full: a flood of new pairs.", Labels: labels, Counter: true, Host: true}
 	deniedOf  = &stage.Family{Name: "weir_tracker_denied_packets_total", Help: "Packets that a tracker could not count exactly, because the flow memory was full.", Labels: labels, Counter: true, Host: true}
 	flowsOf   = &stage.Family{Name: "weir_tracker_flows", Help: "Flows in the flow memory, in the last interval.", Labels: labels, Host: true}
 	heavyOf   = &stage.Family{Name: "weir_tracker_heavy_hitters", Help: "Flows over the threshold, in the last interval.", Labels: labels, Host: true}
@@ -44,7 +44,7 @@ type tally struct {
 
 	loader.Counter
 	denied uint64 // packets not counted exactly, because the flow memory was full
-	full   uint64 // windows of a guard that ended early, because its memory was full
+	full   uint64 // windows of a scan detector that ended early, because its memory was full
 
 	flows int // in the flow memory
 	heavy int // over the threshold

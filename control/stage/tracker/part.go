@@ -22,14 +22,14 @@ type Counting struct {
 	Punishes bool // its flows may have penalties
 	Unexempt bool // it counts only packets that the lists are asked for
 
-	Pairs *Pairs // nil: it counts every packet; otherwise it is a guard
+	Pairs *Pairs // nil: it counts every packet; otherwise it is a scan detector
 }
 
-// Pairs has the geometry of the pairs that a guard counts: see [verdict.Guard].
+// Pairs has the geometry of the pairs that a scan detector counts: see [verdict.ScanDetector].
 type Pairs struct {
 	V4, V6    key.Shape // of the tuple form
 	Lines     uint32    // of the filter in a bank, 64 bytes each
-	Ephemeral uint16    // the port from which on hosts connect; the same in all guards
+	Ephemeral uint16    // the port from which on hosts connect; the same in all scan detectors
 }
 
 // Geometry is the size of the filter.
@@ -93,26 +93,26 @@ func (p *Part) Reference(of *verdict.Program, seed hash.Seed) error {
 			continue
 		}
 		twin.Banks, twin.Unexempt = append(twin.Banks, b), append(twin.Unexempt, t.Unexempt)
-		twin.Guards = append(twin.Guards, t.guard(nil))
+		twin.Detectors = append(twin.Detectors, t.detector(nil))
 	}
 	of.Tracked = twin
 	return nil
 }
 
-// guard returns what makes the tracker count pairs, over memory or, if that is nil, on
+// detector returns what makes the tracker count pairs, over memory or, if that is nil, on
 // the heap. It is nil for a tracker of packets.
-func (t Counting) guard(words []uint64) *verdict.Guard {
+func (t Counting) detector(words []uint64) *verdict.ScanDetector {
 	if t.Pairs == nil {
 		return nil
 	}
-	g := &verdict.Guard{V4: t.Pairs.V4, V6: t.Pairs.V6, Secret: t.Secret, Ephemeral: t.Pairs.Ephemeral, Sources: t.V4.SrcBits > 0}
+	g := &verdict.ScanDetector{V4: t.Pairs.V4, V6: t.Pairs.V6, Secret: t.Secret, Ephemeral: t.Pairs.Ephemeral, Sources: t.V4.SrcBits > 0}
 	if words == nil {
 		g.Pairs = blocked.New(t.Pairs.Geometry())
 		return g
 	}
 	var err error
 	if g.Pairs, err = blocked.FromWords(t.Pairs.Geometry(), words); err != nil {
-		panic(err) // the memory has the guard's size
+		panic(err) // the memory has the scan detector's size
 	}
 	return g
 }
@@ -175,9 +175,9 @@ func (m *Memory) SourceHash(tracker int, src netip.Addr) uint64 {
 	return verdict.SourceHash(src, m.trackers[tracker].Secret)
 }
 
-// Pairs returns what a guard remembers in bank 0 or 1, nil for a tracker of packets.
+// Pairs returns what a scan detector remembers in bank 0 or 1, nil for a tracker of packets.
 func (m *Memory) Pairs(tracker, bank int) *blocked.Filter {
-	if g := m.trackers[tracker].guard(m.PairWords(tracker, bank)); g != nil {
+	if g := m.trackers[tracker].detector(m.PairWords(tracker, bank)); g != nil {
 		return g.Pairs
 	}
 	return nil

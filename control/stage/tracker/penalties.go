@@ -51,7 +51,7 @@ func (w *Watcher) Protect(cutsOff CutsOff, peers []key.Key) {
 
 // protects reports whether a tracker's penalties are not to cut off anything.
 func (t *tracker) protects() bool {
-	return t.punishes() && t.Guarded
+	return t.punishes() && t.AntiLockout
 }
 
 // sentence returns the penalty of a flow, and false if it has none.
@@ -373,7 +373,7 @@ func (w *Watcher) Inherit(last *Watcher) {
 	paired := make(map[*tracker]bool)
 	for _, fits := range []func(t, of *tracker) bool{
 		func(t, of *tracker) bool { return t.Watched == of.Watched },
-		func(t, of *tracker) bool { return t.Key == of.Key && t.Guard() == of.Guard() },
+		func(t, of *tracker) bool { return t.Key == of.Key && t.CountsPairs() == of.CountsPairs() },
 	} {
 		for _, t := range w.trackers {
 			i := slices.IndexFunc(last.trackers, func(of *tracker) bool {

@@ -12,7 +12,7 @@ import (
 	"weir/filter/sketch"
 )
 
-// Plans returns the commands that plan trackers and guards.
+// Plans returns the commands that plan trackers and scan detectors.
 func Plans() []plan.Command {
 	return []plan.Command{{
 		Use:   "sketch --flows N --total N --threshold N",

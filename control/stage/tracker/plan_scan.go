@@ -18,14 +18,14 @@ import (
 func scanCommand() plan.Command {
 	return plan.Command{
 		Use:   "scan --pairs N",
-		Short: "Guard against scans: memory, and which scans it finds",
-		Long: `Plans a guard, as under guards in weir.yaml: the memory with which no window
-ends early, or what a guard with --memory finds.
+		Short: "Detector of scans: memory, and which scans it finds",
+		Long: `Plans a scan detector, as under scans in weir.yaml: the memory with which no
+window ends early, or what a scan detector with --memory finds.
 
 --pairs are the distinct pairs of source and destination that arrive in a
 window, those of a flood included; of port scans, pairs of source and
-destination with port. A guard that knows them reports none twice. With more
-pairs than it has memory for, windows end early, and slow scans are missed.`,
+destination with port. A scan detector that knows them reports none twice. With
+more pairs than it has memory for, windows end early, and slow scans are missed.`,
 		Example: `  weir plan scan --pairs 1M
   weir plan scan --pairs 4M --memory 512KiB --scan 1000 --json`,
 		Required: []string{"pairs"},
@@ -33,7 +33,7 @@ pairs than it has memory for, windows end early, and slow scans are missed.`,
 	}
 }
 
-// scanPlanner plans the memory of a guard.
+// scanPlanner plans the memory of a scan detector.
 type scanPlanner struct {
 	request     ScanRequest
 	pairs, scan *int
@@ -57,7 +57,7 @@ func (p *scanPlanner) Plan() (plan.Result, error) {
 }
 
 // Rows returns the plan for readers.
-func (s Scan) Rows() []plan.Row {
+func (s PlannedScan) Rows() []plan.Row {
 	rows := []plan.Row{
 		plan.NewRow("memory", "%s a window, %s of the kernel in all", humanize.IBytes(uint64(s.Memory)), humanize.IBytes(uint64(s.KernelBytes))),
 		plan.NewRow("pairs", "%s a window, of %s that it has room for", humanize.Comma(int64(s.Pairs)), humanize.Comma(int64(s.Capacity))),
@@ -73,8 +73,8 @@ func (s Scan) Rows() []plan.Row {
 	return rows
 }
 
-// Scan is a planned guard on one interface.
-type Scan struct {
+// PlannedScan is a planned scan detector on one interface.
+type PlannedScan struct {
 	Memory      int      `json:"memory"`       // of a window
 	KernelBytes int      `json:"kernel_bytes"` // of both windows, with the banks of all CPUs
 	Pairs       int      `json:"pairs"`        // distinct ones in a configured window
@@ -88,7 +88,7 @@ type Scan struct {
 	destinations int
 }
 
-// ScanRequest says what a guard is to watch. Pairs and Threshold are required.
+// ScanRequest says what a scan detector is to watch. Pairs and Threshold are required.
 type ScanRequest struct {
 	Pairs        int // distinct pairs of source and destination in a window
 	Threshold    int
@@ -100,30 +100,30 @@ type ScanRequest struct {
 // surelyFound is the share of scans that FoundFrom is for.
 const surelyFound = 0.95
 
-// ScanFor plans a guard. It fails with an InvalidError for a request outside the limits
+// ScanFor plans a scan detector. It fails with an InvalidError for a request outside the limits
 // of weir.yaml, and otherwise if no memory suffices.
-func ScanFor(r ScanRequest) (Scan, error) {
+func ScanFor(r ScanRequest) (PlannedScan, error) {
 	r.CPUs = max(1, r.CPUs)
 	switch {
 	case r.Pairs < 1 || r.Pairs > math.MaxInt32:
-		return Scan{}, plan.Invalid("plan scan: pairs: %d, want 1 to 2G", r.Pairs)
-	case r.Threshold < verdict.MinGuardThreshold || r.Threshold > verdict.MaxGuardThreshold:
-		return Scan{}, plan.Invalid("plan scan: threshold: %d, want %d to %d", r.Threshold, verdict.MinGuardThreshold, verdict.MaxGuardThreshold)
-	case r.Memory != 0 && (r.Memory < verdict.MinGuardMemory || r.Memory > verdict.MaxGuardMemory):
-		return Scan{}, plan.Invalid("plan scan: memory: %d bytes, want 16KiB to 1GiB", r.Memory)
+		return PlannedScan{}, plan.Invalid("plan scan: pairs: %d, want 1 to 2G", r.Pairs)
+	case r.Threshold < verdict.MinScanThreshold || r.Threshold > verdict.MaxScanThreshold:
+		return PlannedScan{}, plan.Invalid("plan scan: threshold: %d, want %d to %d", r.Threshold, verdict.MinScanThreshold, verdict.MaxScanThreshold)
+	case r.Memory != 0 && (r.Memory < verdict.MinScanMemory || r.Memory > verdict.MaxScanMemory):
+		return PlannedScan{}, plan.Invalid("plan scan: memory: %d bytes, want 16KiB to 1GiB", r.Memory)
 	case r.CPUs > 1<<16 || r.Destinations < 0 || r.Destinations > math.MaxInt32:
-		return Scan{}, plan.Invalid("plan scan: %d CPUs, a scan of %d", r.CPUs, r.Destinations)
+		return PlannedScan{}, plan.Invalid("plan scan: %d CPUs, a scan of %d", r.CPUs, r.Destinations)
 	}
 	if r.Memory == 0 {
 		const step = 1 << 10
-		r.Memory = step * (verdict.MinGuardMemory/step + sort.Search((verdict.MaxGuardMemory-verdict.MinGuardMemory)/step+1, func(i int) bool {
-			return guardOf(verdict.MinGuardMemory+i*step).capacity >= r.Pairs
+		r.Memory = step * (verdict.MinScanMemory/step + sort.Search((verdict.MaxScanMemory-verdict.MinScanMemory)/step+1, func(i int) bool {
+			return scanMemoryOf(verdict.MinScanMemory+i*step).capacity >= r.Pairs
 		}))
-		if r.Memory > verdict.MaxGuardMemory {
-			return Scan{}, fmt.Errorf("plan scan: %d pairs in a window take more than 1 GiB: choose a shorter window", r.Pairs)
+		if r.Memory > verdict.MaxScanMemory {
+			return PlannedScan{}, fmt.Errorf("plan scan: %d pairs in a window take more than 1 GiB: choose a shorter window", r.Pairs)
 		}
 	}
-	g := guardOf(r.Memory)
+	g := scanMemoryOf(r.Memory)
 	windows := max(1, float64(r.Pairs)/float64(g.capacity))
 	missed := g.missed(min(r.Pairs, g.capacity))
 	found := func(destinations int) float64 {
@@ -135,7 +135,7 @@ func ScanFor(r ScanRequest) (Scan, error) {
 		others := 1 - atLeast(r.Threshold, destinations, share)
 		return 1 - first*math.Pow(others, windows-1)
 	}
-	s := Scan{
+	s := PlannedScan{
 		Memory: r.Memory, KernelBytes: 2 * (int(g.pairs.Lines)*lineBytes + r.CPUs*g.bank), Pairs: r.Pairs,
 		Capacity: g.capacity, Windows: windows, Missed: missed, Threshold: r.Threshold,
 		FoundFrom: sort.Search(math.MaxInt32, func(n int) bool { return found(n) >= surelyFound }),
@@ -149,18 +149,18 @@ func ScanFor(r ScanRequest) (Scan, error) {
 
 const lineBytes = 64
 
-// guardMemory is the memory of a guard's window.
-type guardMemory struct {
+// scanMemory is the memory of a scan detector's window.
+type scanMemory struct {
 	pairs    blocked.Geometry
 	bank     int
 	capacity int
 }
 
-func guardOf(memory int) guardMemory {
-	lines, bank := verdict.DivideGuard(memory)
-	g := guardMemory{pairs: blocked.Geometry{Lines: lines, Bits: verdict.PairBits}, bank: bank}
+func scanMemoryOf(memory int) scanMemory {
+	lines, bank := verdict.DivideScanMemory(memory)
+	g := scanMemory{pairs: blocked.Geometry{Lines: lines, Bits: verdict.PairBits}, bank: bank}
 	// A window ends with so many pairs that are counted; those that are missed come on top.
-	counted := int(verdict.GuardPairs(lines))
+	counted := int(verdict.ScanPairs(lines))
 	g.capacity = counted + sort.Search(counted, func(missed int) bool {
 		n := counted + missed
 		return float64(n)*(1-g.missed(n)) >= float64(counted)
@@ -170,7 +170,7 @@ func guardOf(memory int) guardMemory {
 
 // missed returns the share of n new pairs, one after the other, that the filter takes for
 // known ones: the mean of its false-positive rate meanwhile, by Simpson's rule.
-func (g guardMemory) missed(n int) float64 {
+func (g scanMemory) missed(n int) float64 {
 	const steps = 16
 	sum := 0.0
 	for i := range steps + 1 {

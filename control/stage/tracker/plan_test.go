@@ -38,7 +38,7 @@ func TestSketchFor(t *testing.T) {
 }
 
 func TestScanFor(t *testing.T) {
-	scan := func(r ScanRequest) Scan {
+	scan := func(r ScanRequest) PlannedScan {
 		t.Helper()
 		s, err := ScanFor(r)
 		if err != nil {
@@ -66,7 +66,7 @@ func TestScanFor(t *testing.T) {
 	if *flood.Found > 1e-6 || flood.FoundFrom < 250 || flood.FoundFrom > 1000 || flood.Windows < 3 {
 		t.Errorf("in a flood %+v", flood)
 	}
-	if s := scan(ScanRequest{Pairs: 1_000_000, Threshold: 1 << 20, Memory: verdict.MaxGuardMemory, CPUs: 64}); s.FoundFrom < 1<<20 {
+	if s := scan(ScanRequest{Pairs: 1_000_000, Threshold: 1 << 20, Memory: verdict.MaxScanMemory, CPUs: 64}); s.FoundFrom < 1<<20 {
 		t.Errorf("%+v", s)
 	}
 	for field, r := range map[string]ScanRequest{
@@ -85,13 +85,13 @@ func TestScanFor(t *testing.T) {
 	}
 }
 
-// The filter of a guard misses as many pairs as planned, and is full when it is.
+// The filter of a scan detector misses as many pairs as planned, and is full when it is.
 func TestScanMisses(t *testing.T) {
 	s, err := ScanFor(ScanRequest{Pairs: 1 << 20, Threshold: 64, Memory: 64 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := guardOf(64 << 10)
+	g := scanMemoryOf(64 << 10)
 	f := blocked.New(g.pairs)
 	r := rand.New(rand.NewPCG(1, 2))
 	counted := 0
@@ -100,7 +100,7 @@ func TestScanMisses(t *testing.T) {
 			counted++
 		}
 	}
-	full := float64(verdict.GuardPairs(g.pairs.Lines))
+	full := float64(verdict.ScanPairs(g.pairs.Lines))
 	missed := 1 - float64(counted)/float64(s.Capacity)
 	if math.Abs(float64(counted)-full) > 0.01*full || math.Abs(missed-s.Missed) > 0.005 {
 		t.Errorf("of %d pairs %d are counted, %.4f missed; planned %.0f, %.4f", s.Capacity, counted, missed, full, s.Missed)

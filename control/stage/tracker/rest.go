@@ -81,7 +81,7 @@ func (w *Watcher) mayRest(now time.Duration, on interfaces) bool {
 		return false
 	}
 	for i, t := range w.trackers {
-		if (t.punishes() || t.Guard()) && !t.enforceable() && !t.isStill(i, on) {
+		if (t.punishes() || t.CountsPairs()) && !t.enforceable() && !t.isStill(i, on) {
 			return false
 		}
 	}
@@ -105,7 +105,7 @@ type contents struct {
 func (t *tracker) isEmpty() bool { return t.empty == contents{true, true, true} }
 
 // begin has banks that have counted nothing begin the next interval as they are. It reports
-// whether they have, and are to be exchanged. What a guard has seen together is not counted
+// whether they have, and are to be exchanged. What a scan detector has seen together is not counted
 // always, so that its banks are exchanged in any case.
 func (t *tracker) begin(i int, clock func() time.Duration, on interfaces) (counted bool) {
 	if len(on) == 0 {
@@ -113,7 +113,7 @@ func (t *tracker) begin(i int, clock func() time.Duration, on interfaces) (count
 	}
 	at := clock() // before they are looked at: what they have counted by then is later
 	banks := on.active(i)
-	if t.Guard() || !t.isEmpty() || total(banks) > 0 {
+	if t.CountsPairs() || !t.isEmpty() || total(banks) > 0 {
 		return true
 	}
 	for _, b := range banks {

@@ -14,18 +14,18 @@ type Sections struct {
 	Trackers []Spec `yaml:"trackers,omitempty"`
 
 	// Scans and floods: who reaches many ports or addresses, and what many reach.
-	Guards []Guard `yaml:"guards,omitempty"`
+	Scans []Scan `yaml:"scans,omitempty"`
 
 	// Count dropped packets by source, for weir drops and weir top. Packets that pass
 	// cost nothing for it.
 	TrackDrops bool `yaml:"track_drops"`
 }
 
-// Check adds what is wrong with trackers and guards.
+// Check adds what is wrong with trackers and scan detectors.
 func (s *Sections) Check(errs *quantity.FieldErrors) {
-	if n := len(s.Trackers) + len(s.Guards); n > loader.MaxTrackers {
-		if len(s.Guards) > 0 {
-			errs.Failf("guards", "there are %d, and %d trackers: the maximum of both is %d", len(s.Guards), len(s.Trackers), loader.MaxTrackers)
+	if n := len(s.Trackers) + len(s.Scans); n > loader.MaxTrackers {
+		if len(s.Scans) > 0 {
+			errs.Failf("scans", "there are %d, and %d trackers: the maximum of both is %d", len(s.Scans), len(s.Trackers), loader.MaxTrackers)
 		} else {
 			errs.Failf("trackers", "there are %d: the maximum is %d", n, loader.MaxTrackers)
 		}
@@ -34,9 +34,9 @@ func (s *Sections) Check(errs *quantity.FieldErrors) {
 	for i, t := range s.Trackers {
 		errs.Add(fmt.Sprintf("trackers[%d]", i), t.Validate())
 	}
-	quantity.Unique(errs, "guards", len(s.Guards), func(i int) any { return s.Guards[i].Spec().Label() })
-	for i, g := range s.Guards {
-		errs.Add(fmt.Sprintf("guards[%d]", i), g.Validate())
+	quantity.Unique(errs, "scans", len(s.Scans), func(i int) any { return s.Scans[i].Spec().Label() })
+	for i, g := range s.Scans {
+		errs.Add(fmt.Sprintf("scans[%d]", i), g.Validate())
 	}
 }
 
@@ -51,19 +51,19 @@ func (s *Sections) Advice() (all []string) {
 	for i, t := range s.Trackers {
 		advise("trackers", i, t.Action)
 	}
-	for i, g := range s.Guards {
-		advise("guards", i, g.Action)
+	for i, g := range s.Scans {
+		advise("scans", i, g.Action)
 	}
 	return all
 }
 
-// In returns the trackers of incoming packets: those of the sections, the guards, and that of
+// In returns the trackers of incoming packets: those of the sections, the scan detectors, and that of
 // dropped packets.
 func (s *Sections) In() (all []Watched) {
 	for _, t := range s.Trackers {
 		all = append(all, Watched{Spec: t, Role: Hitters})
 	}
-	for _, g := range s.Guards {
+	for _, g := range s.Scans {
 		all = append(all, Watched{Spec: g.Spec(), Role: Hitters})
 	}
 	if s.TrackDrops {
@@ -94,7 +94,7 @@ func (s *Sections) Part() *Part {
 
 // Clone returns a copy that shares nothing.
 func (s Sections) Clone() Sections {
-	s.Trackers, s.Guards = slices.Clone(s.Trackers), slices.Clone(s.Guards)
+	s.Trackers, s.Scans = slices.Clone(s.Trackers), slices.Clone(s.Scans)
 	return s
 }
 

@@ -55,13 +55,13 @@ type Spec struct {
 
 	// Spare what would cut off this host, as lists do: no flow of it is blocked, and none is
 	// rate-limited below 1000 packets or 1 MB a second.
-	Guarded bool `yaml:"guard"`
+	AntiLockout bool `yaml:"anti_lockout"`
 
 	// Memory of a bank for flows; each CPU has two, in which all interfaces count.
 	Memory quantity.Size `yaml:"memory"`
 
-	guards Distinct // what it counts as a guard
-	least  uint64   // the guard's threshold
+	distinct Distinct // what it counts as a scan detector
+	least    uint64   // the scan detector's threshold
 }
 
 const (
@@ -87,7 +87,7 @@ const DefaultMemory = 256 << 10
 func (s *Spec) SetDefaults() {
 	*s = Spec{
 		Key: s.Key, Interval: quantity.Duration(time.Second), Threshold: Threshold{Share: 0.01},
-		Duration: quantity.Duration(time.Minute), Memory: DefaultMemory, Guarded: true,
+		Duration: quantity.Duration(time.Minute), Memory: DefaultMemory, AntiLockout: true,
 	}
 }
 
@@ -141,8 +141,8 @@ func (s Spec) Validate() error {
 // Counts returns what the tracker counts: what Unit says, otherwise the unit of a
 // rate, otherwise packets.
 func (s Spec) Counts() sketch.Unit {
-	if s.guards != packets {
-		return s.guards.unit()
+	if s.distinct != packets {
+		return s.distinct.unit()
 	}
 	for _, u := range []quantity.Unit{s.Unit, s.Threshold.Rate.Unit, s.Limit.Unit} {
 		switch u {
@@ -155,17 +155,17 @@ func (s Spec) Counts() sketch.Unit {
 	return sketch.Packets
 }
 
-// Guard reports whether the tracker is a guard's, which counts pairs.
-func (s Spec) Guard() bool { return s.guards != packets }
+// CountsPairs reports whether the tracker is a scan detector's, which counts pairs.
+func (s Spec) CountsPairs() bool { return s.distinct != packets }
 
 // began describes what became of a flow above the threshold: "is a heavy hitter".
 func (s Spec) began() string {
 	switch {
-	case !s.Guard():
+	case !s.CountsPairs():
 		return "is a heavy hitter"
 	case s.ofSources():
 		return fmt.Sprintf("scans: it has reached %v", s.Limits())
-	case s.guards == Ports:
+	case s.distinct == Ports:
 		return fmt.Sprintf("is scanned: it was reached at %v", s.Limits())
 	}
 	return fmt.Sprintf("is scanned or flooded: it was reached from %v", s.Limits())
@@ -174,7 +174,7 @@ func (s Spec) began() string {
 // ended describes what is no longer so: "is no longer a heavy hitter".
 func (s Spec) ended() string {
 	switch {
-	case !s.Guard():
+	case !s.CountsPairs():
 		return "is no longer a heavy hitter"
 	case s.ofSources():
 		return "no longer scans"
@@ -225,7 +225,7 @@ type field struct {
 func (s *Spec) fields() []field {
 	return []field{
 		{"key", &s.Key}, {"unit", &s.Unit}, {"interval", &s.Interval}, {"threshold", &s.Threshold}, {"action", &s.Action},
-		{"limit", &s.Limit}, {"burst", &s.Burst}, {"duration", &s.Duration}, {"memory", &s.Memory}, {"guard", (*boolean)(&s.Guarded)},
+		{"limit", &s.Limit}, {"burst", &s.Burst}, {"duration", &s.Duration}, {"memory", &s.Memory}, {"anti_lockout", (*boolean)(&s.AntiLockout)},
 	}
 }
 
@@ -313,7 +313,7 @@ func (s Spec) String() string {
 		case f.name == "unit" && s.Unit == quantity.AnyUnit:
 		case f.name == "limit" && s.Limit == quantity.Rate{}:
 		case f.name == "burst" && s.Burst == 0:
-		case f.name == "guard" && s.Guarded:
+		case f.name == "anti_lockout" && s.AntiLockout:
 		default:
 			pairs = append(pairs, f.name+"="+string(value))
 		}
@@ -324,8 +324,8 @@ func (s Spec) String() string {
 // Counting returns how programs count for the tracker.
 func (s Spec) Counting() Counting {
 	v4, v6 := s.Key.Shapes()
-	if s.guards != packets {
-		_, bank := verdict.DivideGuard(int(s.Memory))
+	if s.distinct != packets {
+		_, bank := verdict.DivideScanMemory(int(s.Memory))
 		// Exempt packets are no scan.
 		return Counting{
 			Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(bank)},
@@ -341,8 +341,8 @@ func (s Spec) Counting() Counting {
 // Limits describes what makes a flow heavy: "10kpps", or "10kpps and 1% of packets". With a
 // share alone, the rate is the least of a heavy hitter.
 func (s Spec) Limits() string {
-	if s.guards != packets {
-		return fmt.Sprintf("%d %v in %v", s.least, s.guards, s.Interval)
+	if s.distinct != packets {
+		return fmt.Sprintf("%d %v in %v", s.least, s.distinct, s.Interval)
 	}
 	var parts []string
 	if r := s.Threshold.Rate; r.Value > 0 || s.Threshold.Share > 0 {
@@ -372,7 +372,7 @@ func (s Spec) threshold(over time.Duration) sketch.Threshold {
 
 // nominal returns the limit above which a flow is heavy in an interval of the nominal length.
 func (s Spec) nominal() sketch.Threshold {
-	if s.guards != packets {
+	if s.distinct != packets {
 		return sketch.Threshold{Units: s.least}
 	}
 	units, share := s.Threshold.Rate.PerSecond(), float64(s.Threshold.Share)

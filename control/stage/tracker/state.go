@@ -103,7 +103,7 @@ func (e Event) String() string {
 func (e Event) Log(log *slog.Logger) {
 	attrs := []any{"flow", stage.FlowName(e.Flow.Key), "tracker", string(e.Spec.Key), "action", e.Spec.Action.String()}
 	began, ended := "heavy hitter", "no longer a heavy hitter"
-	if e.Spec.Guard() {
+	if e.Spec.CountsPairs() {
 		began, ended = "scan", "no longer a scan"
 		attrs = append(attrs, e.Spec.Counts().String(), e.Flow.Packets, "threshold", e.Spec.Limits())
 	} else {

@@ -15,7 +15,7 @@ import (
 // it is back.
 func TestProgramsPunish(t *testing.T) {
 	s := mustParse(t, "key=src,threshold=60pps,action=block,duration=2s")
-	g := DefaultGuard("src")
+	g := DefaultScan("src")
 	g.Action, g.Threshold = Block, 640
 	watched := []Watched{{Spec: s}, {Spec: g.Spec()}}
 	h := newHost(t, watched)
@@ -227,15 +227,15 @@ func TestPenaltiesInherited(t *testing.T) {
 	last := newWatcher(before, func() {})
 	h.ticks(last, 2, 3000)
 	h.ticks(last, 5, 0)
-	guard := DefaultGuard("dst").Spec()
+	guard := DefaultScan("dst").Spec()
 	shorter := Watched{Spec: mustParse(t, "key=src,threshold=100pps,action=block,duration=1m")}
 	for _, x := range []struct {
 		name  string
 		after []Watched
 		lasts time.Duration // 0: it has none
 	}{
-		{"the same behind a guard", []Watched{{Spec: guard}, limit}, time.Hour},
-		{"the same, and a guard of the same key", []Watched{limit, {Spec: DefaultGuard("src").Spec()}}, time.Hour},
+		{"the same behind a scan detector", []Watched{{Spec: guard}, limit}, time.Hour},
+		{"the same, and a scan detector of the same key", []Watched{limit, {Spec: DefaultScan("src").Spec()}}, time.Hour},
 		{"a shorter one before the same", []Watched{shorter, limit}, time.Hour},
 		{"a shorter one", []Watched{shorter, {Spec: guard}}, time.Minute},
 		{"of another key", []Watched{{Spec: mustParse(t, "key=dst,threshold=100pps,action=block,duration=1h")}}, 0},
@@ -261,7 +261,7 @@ func TestPenaltiesInherited(t *testing.T) {
 // A flow that was spared is punished where a tracker of the same key spares none.
 func TestSparedInherited(t *testing.T) {
 	spec := mustParse(t, "key=src,threshold=100pps,action=block,duration=1h")
-	spec.Guarded = true
+	spec.AntiLockout = true
 	watched := []Watched{{Spec: spec}}
 	h := newHost(t, watched)
 	last := newWatcher(watched, func() {})
@@ -277,7 +277,7 @@ func TestSparedInherited(t *testing.T) {
 	if blocked() || len(last.Spared(h.now)) != 1 {
 		t.Fatalf("blocked %t, spared %v", blocked(), last.Spared(h.now))
 	}
-	watched[0].Guarded = false
+	watched[0].AntiLockout = false
 	w := newWatcher(watched, func() {})
 	w.Inherit(last)
 	h.ticks(w, 3, 3000)

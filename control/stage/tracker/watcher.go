@@ -57,7 +57,7 @@ type Report struct {
 	Bytes    uint64
 	Denied   uint64 // packets whose flow had no room in the flow memory; if there are any, counts are estimates
 	Heavy    uint64 // units from which on a flow is heavy
-	Full     bool   // a guard's window ended early, since its memory was full
+	Full     bool   // a scan detector's window ended early, since its memory was full
 
 	// Spread is the number of flows, about, where the largest carry little: see [api.Tracker].
 	Spread float64
@@ -145,7 +145,7 @@ func NewWatcher(trackers []Watched) *Watcher {
 	w := &Watcher{grace: loader.Grace, unknown: make(map[uint64]time.Duration)}
 	for _, t := range trackers {
 		first := 4 * t.leastSpare()
-		if t.Guard() && t.Memory >= roomy {
+		if t.CountsPairs() && t.Memory >= roomy {
 			first = t.leastSpare() // so that all of a scan is counted exactly
 		}
 		w.trackers = append(w.trackers, &tracker{
@@ -247,7 +247,7 @@ func (w *Watcher) tick(clock func() time.Duration, on interfaces) (reports []*Re
 	}
 	// Penalties do not wait for the end of the interval.
 	for i, t := range w.trackers {
-		if (t.Action != ReportOnly || t.Guard()) && !ended[i] {
+		if (t.Action != ReportOnly || t.CountsPairs()) && !ended[i] {
 			flows, heavy, now := t.sofar(i, clock, on)
 			events = append(events, w.punish(t, now, now-t.began, flows, heavy, on)...)
 		}
@@ -294,7 +294,7 @@ type counters interface {
 	SetThreshold(tracker int, t loader.Threshold)
 	SourceHash(tracker int, src netip.Addr) uint64
 	Banks(tracker, bank int) []*sketch.Bank  // of each CPU
-	Pairs(tracker, bank int) *blocked.Filter // nil: the tracker is no guard's
+	Pairs(tracker, bank int) *blocked.Filter // nil: the tracker is no scan detector's
 	Active(tracker int) (bank int)
 	SetActive(tracker, bank int) // on all interfaces
 	Began(tracker, bank int) time.Duration
@@ -544,7 +544,7 @@ func (t *tracker) exchange(i int, clock func() time.Duration, on interfaces) {
 // interval. Those of learning are bounded by their memory.
 const maxKept = 2048
 
-// roomy is the memory from which on a guard's flow memory has room for all sources that begin
+// roomy is the memory from which on a scan detector's flow memory has room for all sources that begin
 // a few conversations, in an interval of usual traffic.
 const roomy = 128 << 10
 
@@ -600,7 +600,7 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	r.Heavy = t.threshold(r.Interval).Heavy(units, t.before)
 	for i := range r.Flows {
 		n := r.Flows[i].Estimate(t.Counts())
-		if t.Guard() { // the noise of a flood is no scan
+		if t.CountsPairs() { // the noise of a flood is no scan
 			n = r.Flows[i].Exact(t.Counts())
 		}
 		r.Flows[i].Heavy = n >= r.Heavy
@@ -608,7 +608,7 @@ func (t *tracker) report(now time.Duration, i int, on interfaces) *Report {
 	slices.SortFunc(r.Flows, func(a, b Flow) int {
 		return cmp.Or(cmp.Compare(b.Estimate(t.Counts()), a.Estimate(t.Counts())), cmp.Compare(a.Hash, b.Hash))
 	})
-	if !t.Guard() && units > 0 {
+	if !t.CountsPairs() && units > 0 {
 		var largest uint64
 		for _, f := range r.Flows[:min(len(r.Flows), api.MaxTop)] {
 			largest += f.Exact(t.Counts())

@@ -238,7 +238,7 @@ func TestPauses(t *testing.T) {
 		}
 		watched = append(watched, Watched{Spec: s})
 	}
-	g := DefaultGuard("src")
+	g := DefaultScan("src")
 	g.Distinct, g.Action = Addresses, Block
 	watched = append(watched, Watched{Spec: g.Spec()})
 
@@ -603,7 +603,7 @@ func TestProtected(t *testing.T) {
 		{"action=block", 0, true},
 		{"action=limit,limit=10pps", leastProtectedPackets, true},
 		{"action=limit,limit=5kpps", 5000, true},
-		{"action=block,guard=false", 0, false},
+		{"action=block,anti_lockout=false", 0, false},
 	} {
 		t.Run(x.tracker, func(t *testing.T) {
 			s, err := Parse("key=src,threshold=100pps,duration=1h," + x.tracker)

@@ -144,7 +144,7 @@ var promises = []promise{
 
 	{"tracker on the wire, of its former time", 0.5, false, ofFormer(weirTracker, formerTracker)},
 	{"digest on the wire, of its former time", 0.5, false, ofFormer(weirDigest, formerDigest)},
-	{"guard on the wire, beyond the general path, ns a packet", 45, false, beyondOf("options", hundredThousand, 0, weirGuard, weirGeneral)},
+	{"scan detector on the wire, beyond the general path, ns a packet", 45, false, beyondOf("options", hundredThousand, 0, weirScans, weirGeneral)},
 	{"policer on the wire, beyond the general path, ns a packet", 70, false, beyondOf("options", hundredThousand, 0, weirPolice, weirGeneral)},
 	{"first-seen flows on the wire, ns a packet", 30, false, beyondExact(weirFirst, 0)},
 	{"allow list and failsafe port on the wire, clean, ns a packet", option, false, beyondExact(weirAllow, 0)},

@@ -317,7 +317,7 @@ func TestReachedBars(t *testing.T) {
 		at("options", hundredThousand, 0, weirVLAN, times(115, 3)),
 		at("options", hundredThousand, 1, weirVLAN, times(111, 0)),
 		at("options", hundredThousand, 0, weirFlow, times(123, 3)),
-		at("cores", hundredThousand, 0, weirGuard, scaling(1.97, 0.001)),
+		at("cores", hundredThousand, 0, weirScans, scaling(1.97, 0.001)),
 		at("cores", hundredThousand, 0, xdpDrop, scaling(1.5, 0.01)),
 		{Benchmark: "heavy", Contender: "sketch", Set: "flows", Entries: million, Zipf: 1.1, F1: 0.9951},
 		at("lookup", million, 1, weirExact, func(r *Result) { r.Cold, r.NetNS = true, 1 }),

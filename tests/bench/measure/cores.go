@@ -14,7 +14,7 @@ import (
 
 // notOnCores are contenders of options without a result on two cores: some are blind to what
 // is sent, and some forget, which takes a pause of both.
-var notOnCores = []string{bare, weirApprox, weirGuardNew, weirFirstNew}
+var notOnCores = []string{bare, weirApprox, weirScansNew, weirFirstNew}
 
 // cores measures two CPUs at once against one: two wires with the same program, lists,
 // counters and banks, as two queues of one interface have, each sent and received on a

@@ -25,8 +25,8 @@ import (
 const (
 	weirAllow    = "weir-allow"
 	weirTracker  = "weir-tracker"
-	weirGuard    = "weir-guard"
-	weirGuardNew = "weir-guard-new" // every packet is a new pair
+	weirScans    = "weir-scans"
+	weirScansNew = "weir-scans-new" // every packet is a new pair
 	weirDigest   = "weir-digest"
 	weirGeneral  = "weir-general"
 	weirPolice   = "weir-police"
@@ -47,7 +47,7 @@ func optional() ([]kind, error) {
 	if recorded.Filter, err = digest.Smallest(sliceLen, 0.01); err != nil {
 		return nil, err
 	}
-	scans := tracker.DefaultGuard("src")
+	scans := tracker.DefaultScan("src")
 	guard := configuration{
 		config: engine.Config{Parts: []engine.Part{&tracker.Part{In: []tracker.Counting{scans.Spec().Counting()}}}, Seed: hash.Seed{1}},
 		units:  int(scans.Threshold),
@@ -77,8 +77,8 @@ func optional() ([]kind, error) {
 		{name: weirAllow, make: newWeir(configuration{config: engine.Config{Policy: failsafe}, allow: true})},
 		{name: weirTracker, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{sources}, Seed: hash.Seed{1}}})},
 		{name: weirUsual, make: newWeir(usual)},
-		{name: weirGuard, make: newWeir(guard)},
-		{name: weirGuardNew, make: newWeir(flood)},
+		{name: weirScans, make: newWeir(guard)},
+		{name: weirScansNew, make: newWeir(flood)},
 		{name: weirDigest, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{&recorded}}})},
 		{name: weirGeneral, make: newWeir(configuration{config: engine.Config{NoLean: true}})},
 		{name: weirPolice, make: newWeir(policed)},

@@ -44,7 +44,7 @@ type configuration struct {
 	beside list.Entries // further entries, in the second list
 	allow  bool         // has an allow list
 	units  int          // of a flow from which it is a heavy hitter; 0: mostUnits
-	forget bool         // no pairs of a guard, and no flows, are known when a turn begins
+	forget bool         // no pairs of a scan detector, and no flows, are known when a turn begins
 }
 
 // Configurations. usual has the options of many operators: a failsafe port, an allow list, and

@@ -148,7 +148,7 @@ static __always_inline void look_up_track(struct loop *l)
 	row->packet.family = 4;
 	row->packet.src[0] = next_key(l);
 	row->packet.len = 64;
-	police(0, row); /* without guards, which read the frame */
+	track(0, row); /* without detectors of scans, which read the frame */
 	l->hits += row->packet.punished != REASON_CLEAN;
 }
 

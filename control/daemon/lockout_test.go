@@ -80,12 +80,12 @@ func TestListsAreGuarded(t *testing.T) {
 	}
 	expect("after an update", verdict.Pass, 1)
 
-	r.change(func(c *config.Config) { c.Lists[0].Guard = false })
+	r.change(func(c *config.Config) { c.Lists[0].AntiLockout = false })
 	reload()
-	expect("without the guard", verdict.Drop, 0)
-	r.change(func(c *config.Config) { c.Lists[0].Guard = true })
+	expect("without the protection against lock-out", verdict.Drop, 0)
+	r.change(func(c *config.Config) { c.Lists[0].AntiLockout = true })
 	reload()
-	expect("with the guard again", verdict.Pass, 1)
+	expect("with the protection against lock-out again", verdict.Pass, 1)
 
 	// What is allowed may be listed, until it is allowed no more.
 	allow := api.Change{Action: api.Allow, Entries: []string{local}}
@@ -119,7 +119,7 @@ func TestListsAreGuarded(t *testing.T) {
 	}
 }
 
-// The guard follows a list also where a later version of it was refused, which an operator sees until the
+// The protection against lock-out follows a list also where a later version of it was refused, which an operator sees until the
 // source has something else.
 func TestGuardAfterRefusal(t *testing.T) {
 	l := lab.New(t)
@@ -175,7 +175,7 @@ func TestGuardAfterRefusal(t *testing.T) {
 	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
 		t.Errorf("cut off: %v", got)
 	}
-	refused("when the guard has looked", true)
+	refused("when the protection against lock-out has looked", true)
 	write(t, other, firstSource+"\n")
 	all, err := d.active.prepared.List("feed").FromFeed.Fetch(t.Context()) // as by its schedule
 	if err != nil {
@@ -232,7 +232,7 @@ func testGuardAfterExpiry(t *testing.T, ttl time.Duration) {
 		if n := leftOut(); n != 1 {
 			return fmt.Errorf("%d entries are left out, want that of the connected network", n)
 		}
-		d.guards.lookAgain = over.Add(guardInterval)
+		d.antiLockout.lookAgain = over.Add(lockoutInterval)
 		d.tend(over)
 		if n := leftOut(); n != 1 {
 			return fmt.Errorf("later, %d entries are left out", n)
@@ -280,7 +280,7 @@ func TestGuardAfterAllowed(t *testing.T) {
 		if n := d.active.prepared.List("feed").Left.Entries(); n != 0 {
 			return fmt.Errorf("%d entries are left out that are allowed", n)
 		}
-		d.guards.lookAgain = time.Now().Add(time.Hour)
+		d.antiLockout.lookAgain = time.Now().Add(time.Hour)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestGuardAfterAllowed(t *testing.T) {
 	}
 	read("allowed", allowed, local+"\n192.0.2.1\n")
 	look := func() error {
-		d.guards.lookAgain = time.Time{}
+		d.antiLockout.lookAgain = time.Time{}
 		d.followPeers(time.Now())
 		if n := d.active.prepared.List("feed").Left.Entries(); n != 0 {
 			return fmt.Errorf("%d entries are left out that are allowed again", n)
@@ -421,7 +421,7 @@ func TestExcludePrivate(t *testing.T) {
 	}
 }
 
-// The guards see what entries match: flows as well, the IPv6 space that is in use,
+// The protection against lock-out sees what entries match: flows as well, the IPv6 space that is in use,
 // and everything together.
 func TestTooWide(t *testing.T) {
 	c := config.Default()
@@ -499,11 +499,11 @@ func TestLeftOutDoesNotLinger(t *testing.T) {
 	}
 }
 
-// lookAgain has the guard look now whom the lists would cut off.
+// lookAgain has the protection against lock-out look now whom the lists would cut off.
 func lookAgain(t *testing.T, d *running) {
 	t.Helper()
 	if err := d.loop.doAlone(t.Context(), func() error {
-		d.guards.lookAgain = time.Time{}
+		d.antiLockout.lookAgain = time.Time{}
 		d.followPeers(time.Now())
 		return nil
 	}); err != nil {

@@ -13,12 +13,12 @@ import (
 	"weir/filter/verdict"
 )
 
-// Guard is a tracker that counts distinct ports or addresses instead of packets: of
+// Scan is a tracker that counts distinct ports or addresses instead of packets: of
 // sources it finds scans, of destinations those that many sources reach. Only packets
 // that may begin a conversation count: TCP with SYN alone, UDP to ports from which
-// hosts do not connect, and ICMP echo requests. Use [DefaultGuard] for one with the
+// hosts do not connect, and ICMP echo requests. Use [DefaultScan] for one with the
 // defaults.
-type Guard struct {
+type Scan struct {
 	// Who is watched: src, dst, or a prefix as in src/24, as in trackers.
 	Key stage.Key `yaml:"key,required"`
 
@@ -44,7 +44,7 @@ type Guard struct {
 
 	// Spare what would cut off this host, as lists do: none of it is blocked, nor
 	// rate-limited below 1000 packets a second.
-	Guarded bool `yaml:"guard"`
+	AntiLockout bool `yaml:"anti_lockout"`
 
 	// Memory of a window, of which there are two. Three quarters of it remember pairs of
 	// source and destination, about 1.8 of them a byte, until the window ends early. The
@@ -52,26 +52,26 @@ type Guard struct {
 	Memory quantity.Size `yaml:"memory"`
 }
 
-// DefaultGuardMemory is the default of Guard.Memory.
-const DefaultGuardMemory = 512 << 10
+// DefaultScanMemory is the default of Scan.Memory.
+const DefaultScanMemory = 512 << 10
 
 // SetDefaults sets all fields but Key to their defaults.
-func (g *Guard) SetDefaults() {
-	*g = Guard{
+func (g *Scan) SetDefaults() {
+	*g = Scan{
 		Key: g.Key, Distinct: Ports, Threshold: 64, Window: quantity.Duration(10 * time.Second),
-		Duration: quantity.Duration(time.Minute), Memory: DefaultGuardMemory, Guarded: true,
+		Duration: quantity.Duration(time.Minute), Memory: DefaultScanMemory, AntiLockout: true,
 	}
 }
 
-// DefaultGuard returns a guard of a key with the defaults.
-func DefaultGuard(k stage.Key) Guard {
-	g := Guard{Key: k}
+// DefaultScan returns a scan detector of a key with the defaults.
+func DefaultScan(k stage.Key) Scan {
+	g := Scan{Key: k}
 	g.SetDefaults()
 	return g
 }
 
-// Validate returns what is wrong with a guard as [quantity.FieldErrors].
-func (g Guard) Validate() error {
+// Validate returns what is wrong with a scan detector as [quantity.FieldErrors].
+func (g Scan) Validate() error {
 	var errs quantity.FieldErrors
 	switch g.Key {
 	case "":
@@ -79,7 +79,7 @@ func (g Guard) Validate() error {
 	case "flow":
 		errs.Failf("key", "a flow has one port: want src, dst, or a prefix as in src/24")
 	}
-	quantity.Between(&errs, "threshold", g.Threshold, verdict.MinGuardThreshold, verdict.MaxGuardThreshold)
+	quantity.Between(&errs, "threshold", g.Threshold, verdict.MinScanThreshold, verdict.MaxScanThreshold)
 	quantity.Between(&errs, "window", g.Window, quantity.Duration(time.Second), quantity.Duration(time.Minute))
 	switch limit := g.Limit; {
 	case g.Action != Limit && limit != quantity.Rate{}:
@@ -90,30 +90,30 @@ func (g Guard) Validate() error {
 		errs.Failf("limit", "%v is less than 1pps", limit)
 	}
 	quantity.Between(&errs, "duration", g.Duration, quantity.Duration(time.Second), quantity.Duration(30*24*time.Hour))
-	quantity.Between(&errs, "memory", g.Memory, verdict.MinGuardMemory, verdict.MaxGuardMemory)
+	quantity.Between(&errs, "memory", g.Memory, verdict.MinScanMemory, verdict.MaxScanMemory)
 	return errs.Err()
 }
 
-// Spec returns the guard as a tracker, whose units are pairs.
-func (g Guard) Spec() Spec {
+// Spec returns the scan detector as a tracker, whose units are pairs.
+func (g Scan) Spec() Spec {
 	rate := float64(g.Threshold) / g.Window.Seconds()
 	return Spec{
 		Key: g.Key, Interval: g.Window, Threshold: Threshold{Rate: quantity.Rate{Value: rate}},
 		Action: g.Action, Limit: g.Limit, Duration: g.Duration,
-		Guarded: g.Guarded, Memory: g.Memory, guards: g.Distinct, least: uint64(g.Threshold),
+		AntiLockout: g.AntiLockout, Memory: g.Memory, distinct: g.Distinct, least: uint64(g.Threshold),
 	}
 }
 
-// String describes the guard.
-func (g Guard) String() string {
+// String describes the scan detector.
+func (g Scan) String() string {
 	return fmt.Sprintf("%s reaching %d %v in %v", g.Key, uint64(g.Threshold), g.Distinct, g.Window)
 }
 
-// Distinct is the unit that a guard counts.
+// Distinct is the unit that a scan detector counts.
 type Distinct uint8
 
 const (
-	packets   Distinct = iota // a tracker that is no guard
+	packets   Distinct = iota // a tracker of packets
 	Ports                     // addresses with protocol and destination port
 	Addresses                 // the other addresses
 )
@@ -135,7 +135,7 @@ func (d *Distinct) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// unit returns the unit of a guard's counts.
+// unit returns the unit of a scan detector's counts.
 func (d Distinct) unit() sketch.Unit {
 	if d == Addresses {
 		return sketch.Addresses
@@ -143,9 +143,9 @@ func (d Distinct) unit() sketch.Unit {
 	return sketch.Ports
 }
 
-// pairs returns the part of a guard's memory that remembers pairs, and what they are.
+// pairs returns the part of a scan detector's memory that remembers pairs, and what they are.
 func (s Spec) pairs() *Pairs {
-	lines, _ := verdict.DivideGuard(int(s.Memory))
+	lines, _ := verdict.DivideScanMemory(int(s.Memory))
 	p := &Pairs{Lines: lines, Ephemeral: engine.EphemeralPort()}
 	p.V4, p.V6 = s.Key.Shapes()
 	for _, side := range []*key.Shape{&p.V4, &p.V6} {
@@ -154,15 +154,15 @@ func (s Spec) pairs() *Pairs {
 		} else {
 			side.DstBits = uint8(side.MaxBits())
 		}
-		if s.guards == Ports {
+		if s.distinct == Ports {
 			side.Fields |= key.FieldProto | key.FieldDstPort
 		}
 	}
 	return p
 }
 
-// full reports whether a guard's filter has remembered so much that it would miss more. Its
+// full reports whether a scan detector's filter has remembered so much that it would miss more. Its
 // sketches have counted each pair once.
 func (t *tracker) full(i int, on interfaces) bool {
-	return t.guards != packets && total(on.active(i)) >= verdict.GuardPairs(t.pairs().Lines)
+	return t.distinct != packets && total(on.active(i)) >= verdict.ScanPairs(t.pairs().Lines)
 }

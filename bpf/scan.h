@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Guards: trackers that count the distinct addresses or ports which a source reaches,
+ * Detectors of scans: trackers that count the distinct addresses or ports that a source reaches,
  * or the sources which reach a destination, instead of packets. A Bloom filter
  * remembers the pairs of source and destination of the interval, and only a packet
- * whose pair is new is counted. The twin of filter/verdict's Guard.
+ * whose pair is new is counted. The twin of filter/verdict's ScanDetector.
  *
  * Only packets that may begin a conversation count: the replies to a host that
  * connects to many others look like a scan of its ports. So do the answers of a name
@@ -14,8 +14,8 @@
  * is known its line is only read. Two CPUs that set bits of a word at the same time
  * may lose those of one, whose pair is then counted twice.
  */
-#ifndef WEIR_GUARD_H
-#define WEIR_GUARD_H
+#ifndef WEIR_SCAN_H
+#define WEIR_SCAN_H
 
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -38,10 +38,10 @@
 #define ICMP_ECHO_REQUEST  8
 #define ICMP6_ECHO_REQUEST 128
 
-/* Two banks, which all CPUs share; in a bank, the guards follow one another. */
+/* Two banks, which all CPUs share; in a bank, the detectors follow one another. */
 KEPT_ARRAY(tracker_pairs, struct line);
 
-volatile const __u32 bank_pairs = 0; /* lines of a bank; 0: there are no guards */
+volatile const __u32 bank_pairs = 0; /* lines of a bank; 0: there are no detectors */
 /* Hosts connect from this port or a higher one. */
 volatile const __u32 ephemeral_port = 32768;
 
@@ -99,7 +99,7 @@ static __always_inline enum begins may_begin(struct context *ctx, const struct p
 										 : BEGINS_NOT;
 }
 
-/* Remembers the pair of a packet in a guard's active bank, and returns whether it is new. */
+/* Remembers the pair of a packet in a detector's active bank, and returns whether it is new. */
 static __always_inline int is_new_pair(int i, struct cpu_row *row, const struct packet *p)
 {
 	const volatile struct tracker *t = &trackers[i];
@@ -116,7 +116,7 @@ static __always_inline int is_new_pair(int i, struct cpu_row *row, const struct 
 }
 
 /*
- * The trackers that count this CPU's packet, as a bit each: guards, if its pair is new,
+ * The trackers that count this CPU's packet, as a bit each: detectors of scans, if its pair is new,
  * and all others. A global function, like those in lists.h.
  */
 __noinline int counting(struct context *ctx)
@@ -127,7 +127,7 @@ __noinline int counting(struct context *ctx)
 
 	if (!row) /* impossible */
 		return 0;
-	/* Guards do not count what is exempt. */
+	/* Detectors of scans do not count what is exempt. */
 	begins = row->packet.exempt ? BEGINS_NOT : may_begin(ctx, &row->packet);
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
 		int counts = begins == BEGINS || (begins && !trackers[i].v4.src_mask[0]);

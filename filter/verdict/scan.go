@@ -7,15 +7,15 @@ import (
 	"weir/filter/packet"
 )
 
-// Guard makes a tracker count distinct pairs of source and destination instead of
+// ScanDetector makes a tracker count distinct pairs of source and destination instead of
 // packets. A Bloom filter remembers the pairs of the interval, and only a packet whose
 // pair is new is counted: a tracker of sources then finds those that reach many
 // addresses or ports, which are scans, and one of destinations finds those that many
 // sources reach.
 //
 // Of n pairs in a filter of m bits, a new one is taken for a known one with a
-// probability of about (1 − e^(−4n/m))⁴. bpf/guard.h is its twin.
-type Guard struct {
+// probability of about (1 − e^(−4n/m))⁴. bpf/scan.h is its twin.
+type ScanDetector struct {
 	V4, V6    key.Shape // of pairs, of the tuple form
 	Secret    *hash.Secret
 	Ephemeral uint16          // the port from which on hosts connect
@@ -26,17 +26,17 @@ type Guard struct {
 // PairBits is the number of bits that a pair sets in its line.
 const PairBits = 4
 
-// Limits of a guard: of its threshold in pairs, and of its memory of a window in bytes.
+// Limits of a scan detector: of its threshold in pairs, and of its memory of a window in bytes.
 const (
-	MinGuardThreshold = 2
-	MaxGuardThreshold = 1 << 20
-	MinGuardMemory    = 16 << 10
-	MaxGuardMemory    = 1 << 30
+	MinScanThreshold = 2
+	MaxScanThreshold = 1 << 20
+	MinScanMemory    = 16 << 10
+	MaxScanMemory    = 1 << 30
 )
 
-// DivideGuard divides a guard's memory of a window, in bytes: three quarters are lines of
+// DivideScanMemory divides a scan detector's memory of a window, in bytes: three quarters are lines of
 // the filter that remembers pairs, the rest is the bank that counts, which each CPU has.
-func DivideGuard(memory int) (lines uint32, bank int) {
+func DivideScanMemory(memory int) (lines uint32, bank int) {
 	bank = memory / 4
 	return max(1, uint32(3*bank/lineBytes)), bank
 }
@@ -46,9 +46,9 @@ const (
 	fullPairs = 154 // a line: 0.7 of its bits are set then, and a new pair is missed with 0.7⁴
 )
 
-// GuardPairs returns the number of pairs with which a filter of the given number of lines is
+// ScanPairs returns the number of pairs with which a filter of the given number of lines is
 // full, so that a window ends early. Those that were missed do not count.
-func GuardPairs(lines uint32) uint64 { return fullPairs * uint64(lines) }
+func ScanPairs(lines uint32) uint64 { return fullPairs * uint64(lines) }
 
 const (
 	tcpFlags = 13 // offset in the header
@@ -61,7 +61,7 @@ const (
 
 // isNew remembers a packet's pair, and reports whether it was new. Only packets that
 // may begin a conversation have pairs.
-func (g *Guard) isNew(frame []byte, p packet.Packet) bool {
+func (g *ScanDetector) isNew(frame []byte, p packet.Packet) bool {
 	if !g.mayBegin(frame, p) {
 		return false
 	}
@@ -82,7 +82,7 @@ const privileged = 1024
 // mayBegin reports whether a packet may begin a conversation. Replies to a host that
 // connects to many others would look like a scan of its ports, and so would the answers of
 // a name server to a resolver that asks from any port.
-func (g *Guard) mayBegin(frame []byte, p packet.Packet) bool {
+func (g *ScanDetector) mayBegin(frame []byte, p packet.Packet) bool {
 	switch p.Proto {
 	case protoUDP:
 		answers := p.SrcPort < privileged && p.DstPort >= privileged

@@ -1,6 +1,6 @@
-// Package guard knows what must not be blocked: the packets that keep a host on its
+// Package lockout knows what must not be blocked: the packets that keep a host on its
 // network, and its operator on the host.
-package guard
+package lockout
 
 import (
 	"fmt"

@@ -10,16 +10,16 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
-	"weir/control/guard"
 	"weir/control/journal"
 	"weir/control/list/listfile"
+	"weir/control/lockout"
 	"weir/control/notices"
 	"weir/control/observe/flows"
 	"weir/control/ruleset"
 )
 
 // dropLingering ends the stay of entries that would cut off a peer by now.
-func (d *Daemon) dropLingering(objections []guard.Objection) error {
+func (d *Daemon) dropLingering(objections []lockout.Objection) error {
 	var batch []journal.Change
 	var behind []*ruleset.List
 	for _, l := range d.active.prepared.Lists {
@@ -46,7 +46,7 @@ func (d *Daemon) dropLingering(objections []guard.Objection) error {
 // objected pairs a list with objections to active contents of its sources.
 type objected struct {
 	*ruleset.List
-	objections []guard.Objection
+	objections []lockout.Objection
 }
 
 // applyWith is apply together with what leaveOutWith has returned, which does not count.
@@ -74,21 +74,21 @@ func (d *Daemon) leaveOutWith(changes []engine.Change) (more []engine.Change, le
 	if !slices.ContainsFunc(changes, func(c engine.Change) bool { return d.active.prepared.Rules[c.List-1].Allow && c.Remove.Len() > 0 }) {
 		return nil, nil
 	}
-	d.guards.refresh()
-	d.guards.lookAgain = time.Time{}
+	d.antiLockout.refresh()
+	d.antiLockout.lookAgain = time.Time{}
 	p := d.active.prepared.Copy()
-	var objections []guard.Objection
+	var objections []lockout.Objection
 	d.loop.aside(func() {
 		rules, _, err := engine.With(p.Rules, changes)
 		if err != nil {
 			return // they will not be made
 		}
-		objections = guard.Check(rules, ruleset.PolicyOf(p.Config), p.Peers)
+		objections = lockout.Check(rules, ruleset.PolicyOf(p.Config), p.Peers)
 		for _, l := range p.Lists {
-			of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o guard.Objection) bool { return o.List != l.SourceNumber || !l.Guard })}
+			of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o lockout.Objection) bool { return o.List != l.SourceNumber || !l.AntiLockout })}
 			if len(of.objections) > 0 {
 				active := p.Contents(l.SourceNumber)
-				more = append(more, engine.Change{List: l.SourceNumber, Delta: guard.Without(active, l.SourceNumber, of.objections).Diff(active)})
+				more = append(more, engine.Change{List: l.SourceNumber, Delta: lockout.Without(active, l.SourceNumber, of.objections).Diff(active)})
 				left = append(left, of)
 			}
 		}
@@ -99,20 +99,20 @@ func (d *Daemon) leaveOutWith(changes []engine.Change) (more []engine.Change, le
 	return more, left
 }
 
-// guardInterval is how often the daemon looks whom it must not cut off.
-const guardInterval = 10 * time.Second
+// lockoutInterval is how often the daemon looks whom it must not cut off.
+const lockoutInterval = 10 * time.Second
 
 // followPeers looks whom the host must not be cut off from now, and takes in again the
 // lists of which another part is to be left out.
 func (d *Daemon) followPeers(now time.Time) {
-	if now.Before(d.guards.lookAgain) {
+	if now.Before(d.antiLockout.lookAgain) {
 		return
 	}
-	d.guards.lookAgain = now.Add(guardInterval)
+	d.antiLockout.lookAgain = now.Add(lockoutInterval)
 	d.loop.Doing("it is checked whom the lists would cut off", "")
-	d.guards.find(now)
+	d.antiLockout.find(now)
 	var changed []*ruleset.List
-	var objections []guard.Objection
+	var objections []lockout.Objection
 	p := d.active.prepared.Copy()
 	d.loop.aside(func() { changed, objections = p.LeftOutAnew() })
 	if err := d.dropLingering(objections); err != nil {
@@ -133,8 +133,8 @@ func (d *Daemon) followPeers(now time.Time) {
 	}
 }
 
-// guards knows whom the host must not be cut off from. Run's goroutine owns it.
-type guards struct {
+// antiLockout knows whom the host must not be cut off from. Run's goroutine owns it.
+type antiLockout struct {
 	active    *active
 	observers *observers
 	readings  *readings
@@ -149,7 +149,7 @@ type guards struct {
 }
 
 // receivers returns the servers of notifications and exports.
-func (g *guards) receivers() map[string][]netip.Addr {
+func (g *antiLockout) receivers() map[string][]netip.Addr {
 	all := make(map[string][]netip.Addr)
 	for name, servers := range g.notifier.Servers() {
 		all["notification target "+name] = servers
@@ -161,7 +161,7 @@ func (g *guards) receivers() map[string][]netip.Addr {
 }
 
 // find finds what must not be blocked now.
-func (g *guards) find(now time.Time) {
+func (g *antiLockout) find(now time.Time) {
 	g.looked = now
 	err := g.active.prepared.LookForPeers(g.receivers())
 	text := ""
@@ -178,7 +178,7 @@ func (g *guards) find(now time.Time) {
 }
 
 // refresh finds what must not be blocked, unless that was just found.
-func (g *guards) refresh() {
+func (g *antiLockout) refresh() {
 	if now := time.Now(); now.Sub(g.looked) > 2*time.Second {
 		g.find(now)
 	}
@@ -186,7 +186,7 @@ func (g *guards) refresh() {
 
 // cutsOff returns which peers a change of manual entries would cut off, the caller
 // among them, as an error of the caller's.
-func (g *guards) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
+func (g *antiLockout) cutsOff(batch []journal.Change, caller ...lockout.Peer) error {
 	g.refresh()
 	before := g.active.prepared.Rules
 	after, _, err := engine.With(before, g.active.prepared.ChangesOf(batch))
@@ -194,15 +194,15 @@ func (g *guards) cutsOff(batch []journal.Change, caller ...guard.Peer) error {
 		return err
 	}
 	all, policy := slices.Concat(caller, g.active.prepared.Peers), ruleset.PolicyOf(g.active.prepared.Config)
-	if worse := guard.New(guard.Check(after, policy, all), guard.Check(before, policy, all)); len(worse) > 0 {
-		return guard.Error(worse)
+	if worse := lockout.New(lockout.Check(after, policy, all), lockout.Check(before, policy, all)); len(worse) > 0 {
+		return lockout.Error(worse)
 	}
 	return nil
 }
 
 // enforcingCutsOff returns which peers the manual entries of lists on trial would cut off
 // once they are enforced. What sources have is left out then.
-func (g *guards) enforcingCutsOff(lists []*ruleset.List, caller ...guard.Peer) error {
+func (g *antiLockout) enforcingCutsOff(lists []*ruleset.List, caller ...lockout.Peer) error {
 	g.refresh()
 	before := g.active.prepared.Rules
 	after := slices.Clone(before)
@@ -214,8 +214,8 @@ func (g *guards) enforcingCutsOff(lists []*ruleset.List, caller ...guard.Peer) e
 		}
 	}
 	all, policy := slices.Concat(caller, g.active.prepared.Peers), ruleset.PolicyOf(g.active.prepared.Config)
-	if worse := guard.New(guard.Check(after, policy, all), guard.Check(before, policy, all)); len(worse) > 0 {
-		return fmt.Errorf("entry %w", guard.Error(worse))
+	if worse := lockout.New(lockout.Check(after, policy, all), lockout.Check(before, policy, all)); len(worse) > 0 {
+		return fmt.Errorf("entry %w", lockout.Error(worse))
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ const orForce = "allow that first, or use --force (force: true)"
 
 // refuseCutOff returns why a request must not be carried out, because of whom it
 // would cut off.
-func (g *guards) refuseCutOff(l *ruleset.List, c api.Change, batch []journal.Change) error {
+func (g *antiLockout) refuseCutOff(l *ruleset.List, c api.Change, batch []journal.Change) error {
 	caller := callers(c.SSH, c.Connection)
 	err := g.cutsOff(batch, caller...)
 	if err == nil {
