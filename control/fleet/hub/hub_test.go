@@ -104,6 +104,8 @@ func (f *fleet) now(by time.Duration) func() time.Time {
 // Read implements [config.HubReader].
 func (f *fleet) Read() (*config.Hub, error) { return config.ParseHub("hub.yaml", []byte(f.text)) }
 
+func init() { publishTimeout = wait.Patience }
+
 // run runs a hub until the test ends, or stop.
 func (f *fleet) run(c *config.Hub, b Broker) {
 	f.t.Helper()

@@ -9,8 +9,8 @@ import (
 	"weir/control/metrics"
 )
 
-// publishTimeout is how long a command waits for the broker.
-const publishTimeout = 5 * time.Second
+// publishTimeout is how long a command waits for the broker. It is a variable for tests.
+var publishTimeout = 5 * time.Second
 
 // progress has the state of publishing, and what waits for it. It is safe for concurrent use.
 type progress struct {

@@ -286,6 +286,26 @@ func (f *fleet) reaches(state string) {
 	wait.For(f.t, "the rollout is "+state, func() bool { return f.rollout("drop").State == state })
 }
 
+// waveEnds has the wave of an hour end, once its nodes have confirmed.
+func (f *fleet) waveEnds() {
+	f.t.Helper()
+	wait.For(f.t, "the nodes of the wave confirm", func() (confirmed bool) {
+		if err := f.hub.Do(f.t.Context(), func() error {
+			l := f.hub.lists.get("drop")
+			if l.released == nil || l.released.Rollout == nil || l.released.Rollout.Confirmed.IsZero() {
+				return nil
+			}
+			x, r := *l.released, *l.released.Rollout
+			r.Confirmed = r.Confirmed.Add(-time.Hour)
+			x.Rollout, l.released, confirmed = &r, &x, true
+			return nil
+		}); err != nil {
+			f.t.Fatal(err)
+		}
+		return confirmed
+	})
+}
+
 func (f *fleet) roll(do string) {
 	f.t.Helper()
 	if r, err := f.hub.Roll(f.t.Context(), api.FleetRoll{Do: do, List: "drop"}); err != nil || !r.Published {
@@ -298,7 +318,7 @@ func (f *fleet) roll(do string) {
 func TestFirstAtOnce(t *testing.T) {
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
-	f.start(strings.Replace(inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 30s}"), "rollout: {", "rollout: {first: at_once, ", 1))
+	f.start(strings.Replace(inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 1h}"), "rollout: {", "rollout: {first: at_once, ", 1))
 	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
 	canary.becomes("drop", "192.0.2.1")
 	other.becomes("drop", "192.0.2.1")
@@ -315,7 +335,7 @@ func TestRollouts(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
-	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 2s}")
+	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 1h}")
 	f.start(lists)
 	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
 	canary.becomes("drop", "192.0.2.1")
@@ -333,6 +353,7 @@ func TestRollouts(t *testing.T) {
 	first := f.has("drop").Active
 	half := []api.FleetShare{{Version: first, Nodes: 1}, {Nodes: 1}}
 	wait.For(t, "one of two nodes is to have the version", func() bool { w, h := shares(); return slices.Equal(w, half) && slices.Equal(h, half) })
+	f.waveEnds()
 	f.reaches(api.RolloutDone)
 	other.becomes("drop", "192.0.2.1")
 	all := []api.FleetShare{{Version: first, Nodes: 2}}
@@ -346,7 +367,6 @@ func TestRollouts(t *testing.T) {
 	canary.becomes("block", "203.0.113.1")
 	other.becomes("block", "203.0.113.1")
 	f.feed("192.0.2.3") // comes after it
-	time.Sleep(3 * time.Second)
 	f.stop()
 	f.start(lists)
 	if r := f.rollout("drop"); r.State != api.RolloutPaused || other.had("192.0.2.2") {
@@ -356,8 +376,10 @@ func TestRollouts(t *testing.T) {
 		t.Fatalf("%+v, %v", s.Nodes, err)
 	}
 	f.roll(api.RollResume)
+	f.waveEnds()
 	other.becomes("drop", "192.0.2.2")
 	canary.becomes("drop", "192.0.2.3")
+	f.waveEnds()
 	f.reaches(api.RolloutDone)
 	other.becomes("drop", "192.0.2.3")
 
@@ -386,7 +408,7 @@ func TestRollouts(t *testing.T) {
 func TestRollback(t *testing.T) {
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
-	lists := inWaves(f.feed("192.0.2.3"), "{labels: [canary], for: 2s}")
+	lists := inWaves(f.feed("192.0.2.3"), "{labels: [canary], for: 1h}")
 	f.start(lists)
 	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
 	canary.becomes("drop", "192.0.2.3")
@@ -414,6 +436,7 @@ func TestRollback(t *testing.T) {
 	// What was rolled back is tried again only when somebody says so.
 	f.roll(api.RollResume)
 	canary.becomes("drop", "192.0.2.5")
+	f.waveEnds()
 	other.becomes("drop", "192.0.2.5")
 	f.reaches(api.RolloutDone)
 
@@ -474,9 +497,10 @@ func TestRolloutStoreLost(t *testing.T) {
 	long.Unraced(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
-	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 2s}")
+	lists := inWaves(f.feed("192.0.2.1"), "{labels: [canary], for: 1h}")
 	f.start(lists)
 	canary, other := f.host("canary-1", "canary"), f.host("rome-1")
+	f.waveEnds()
 	other.becomes("drop", "192.0.2.1")
 	f.stop()
 	if err := os.RemoveAll(filepath.Join(f.dir, "hub")); err != nil {
@@ -488,6 +512,7 @@ func TestRolloutStoreLost(t *testing.T) {
 	if got := other.entry("drop"); got != "192.0.2.1" {
 		t.Errorf("another node has %q", got)
 	}
+	f.waveEnds()
 	other.becomes("drop", "192.0.2.2")
 	for _, h := range []*host{canary, other} {
 		if h.had("") {
@@ -572,8 +597,11 @@ func rehearsing(t *testing.T) (f *fleet, lists string, hosts []*host) {
 		}
 		h.mu.Unlock()
 	}
-	wait.For(t, "the first rollout begins", func() bool { return f.rollout("drop").State == api.RolloutRunning })
-	f.roll(api.RollForward)
+	wait.For(t, "the first rollout begins", func() bool { return f.rollout("drop").State != "" })
+	// On a slow machine it may be done.
+	if _, err := f.hub.Roll(t.Context(), api.FleetRoll{Do: api.RollForward, List: "drop"}); err != nil && f.rollout("drop").State != api.RolloutDone {
+		t.Fatal(err)
+	}
 	for _, h := range hosts {
 		h.becomes("drop", "192.0.2.1")
 	}

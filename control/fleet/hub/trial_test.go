@@ -213,7 +213,9 @@ func TestTrialUnheard(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "list quiet stays on trial: the hub has not reached its broker yet") || !strings.Contains(err.Error(), "--force") {
 		t.Errorf("enforced: %v", err)
 	}
-	if done, err := f.hub.Enforce(t.Context(), "quiet", api.EnforceChange{Force: true}); err != nil || !done.Changed {
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it cannot publish
+	defer cancel()
+	if done, err := f.hub.Enforce(soon, "quiet", api.EnforceChange{Force: true}); err != nil || !done.Changed {
 		t.Errorf("by force: %+v, %v", done, err)
 	}
 	f.stop()
