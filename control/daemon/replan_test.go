@@ -43,6 +43,10 @@ func TestReplan(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Nor does the first look after the start build the engine.
+	if err := d.loop.Do(t.Context(), func() error { d.builder.replanning = time.Now().Add(replanInterval); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	sent, worth := 0, false
 	wait.For(t, "another engine makes fewer mistakes", func() bool {
 		for range 1000 { // each of another source
