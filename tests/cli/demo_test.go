@@ -8,7 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"weir/tests/binary"
 	"weir/tests/lab"
@@ -16,8 +17,20 @@ import (
 	"weir/tests/wait"
 )
 
-func TestDemo(t *testing.T) {
+// onlyDemo keeps the demos of other tests from running until the test ends: there is one at a time.
+func onlyDemo(t *testing.T) {
+	t.Helper()
 	lab.Root(t)
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "weir-test-demo.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	wait.For(t, "another test's demo ends", func() bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil })
+}
+
+func TestDemo(t *testing.T) {
+	onlyDemo(t)
 	out, _ := weir(t, 0, "demo", "--json", "--seconds", "3", "--entries", "20000")
 	var report struct {
 		Passed         bool
@@ -36,7 +49,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoFleet(t *testing.T) {
-	lab.Root(t)
+	onlyDemo(t)
 	if err := buildHub(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,20 +92,16 @@ func TestDemoFleetInterrupted(t *testing.T) {
 }
 
 func demoInterrupted(t *testing.T, flags ...string) {
-	lab.Root(t)
+	onlyDemo(t)
 	cmd := exec.Command(program, append([]string{"demo", "--entries", "20000"}, flags...)...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if left, _ := filepath.Glob("/sys/fs/bpf/weir-demo*/*"); len(left) > 0 {
-			break
-		}
-		if time.Since(began) > wait.Patience {
-			cmd.Process.Kill()
-			t.Fatal("the demo does not attach")
-		}
-	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	wait.For(t, "the demo attaches", func() bool {
+		left, _ := filepath.Glob("/sys/fs/bpf/weir-demo*/*")
+		return len(left) > 0
+	})
 	cmd.Process.Signal(os.Interrupt)
 	cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 1 {
