@@ -77,7 +77,7 @@ func setUpFor(t *testing.T, during time.Duration) *desk {
 func (d *desk) flood(l *lab.Lab) {
 	d.t.Helper()
 	dst := l.B.IPv4
-	l.A.StartFlood(d.t, func(src netip.Addr) []byte {
+	l.A.StartFlood(d.t, 1, func(src netip.Addr) []byte {
 		frame := packet.Frame(key.Tuple{Src: src, Dst: dst, Proto: 17, HasPorts: true, SrcPort: 1000, DstPort: 2000})
 		copy(frame, l.B.MAC)
 		return append(frame, make([]byte, 60)...)

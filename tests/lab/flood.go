@@ -18,16 +18,16 @@ type Flood struct {
 }
 
 // StartFlood begins to send frames from 198.51.100.0 to .49, at 40 packets a second
-// and 8 more for each following source, until Stop or the test's end. frame returns
-// the frame of a source.
-func (e End) StartFlood(t testing.TB, frame func(src netip.Addr) []byte) *Flood {
+// and 8 more for each following source, or a share of that, until Stop or the test's end.
+// frame returns the frame of a source.
+func (e End) StartFlood(t testing.TB, share float64, frame func(src netip.Addr) []byte) *Flood {
 	t.Helper()
 	const n = 50
 	f := &Flood{sent: make([]atomic.Uint64, n), ended: make(chan struct{})}
 	var frames [][]byte
 	for i := range n {
 		src := netip.AddrFrom4([4]byte{198, 51, 100, byte(i)})
-		f.Sources, f.Rates = append(f.Sources, src), append(f.Rates, float64(40+8*i))
+		f.Sources, f.Rates = append(f.Sources, src), append(f.Rates, share*float64(40+8*i))
 		frames = append(frames, frame(src))
 	}
 	tx := e.Sender(t)

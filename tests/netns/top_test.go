@@ -60,7 +60,7 @@ func TestTopOfAFlood(t *testing.T) {
 				return "", ""
 			}
 			d := serve(t, c)
-			f := l.A.StartFlood(t, func(src netip.Addr) []byte {
+			f := l.A.StartFlood(t, 1, func(src netip.Addr) []byte {
 				return frameOf(key.Tuple{Src: src, Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 5, DstPort: test.port})
 			})
 			time.Sleep(3 * time.Second) // the first interval estimates
