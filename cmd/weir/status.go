@@ -284,10 +284,6 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 		fmt.Fprintf(w, "no daemon runs, and nothing is filtered: no program is pinned in %s; if weir.yaml has other pins, name them with --pins\n", s.Pins)
 		noticed = true
 	}
-	if s.elsewhere {
-		fmt.Fprintln(w, "the daemon is in another network namespace: its interfaces are those there")
-		noticed = true
-	}
 	for _, f := range doctor.Group(s.Problems) {
 		fmt.Fprintln(w, "PROBLEM:", f)
 		noticed = true
@@ -299,7 +295,12 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 	if s.Daemon == nil {
 		return noticed
 	}
-	return printDaemonNotices(w, s.Daemon) || noticed
+	noticed = printDaemonNotices(w, s.Daemon) || noticed
+	if s.elsewhere && slices.ContainsFunc(s.Daemon.Interfaces, func(i api.InterfaceStatus) bool { return i.Netns == "" }) {
+		fmt.Fprintln(w, "the daemon is in another network namespace: interfaces without a namespace are those there")
+		noticed = true
+	}
+	return noticed
 }
 
 // printDaemonNotices prints what is not as usual with a daemon, and reports whether there is

@@ -107,6 +107,11 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if !o.Takeover {
+		if err := takeover.Refuse(ctx, c); err != nil {
+			return nil, err
+		}
+	}
 	if text := doctor.Realtime(); text != "" {
 		o.Log.Warn(text)
 	}

@@ -3,10 +3,14 @@
 package takeover
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path"
 	"slices"
@@ -19,11 +23,18 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/journal"
+	"weir/control/metrics"
 )
 
-// stopPatience is how long another daemon may take to stop: it may be building the
-// next generation.
-const stopPatience = 30 * time.Second
+// stopPatience is how long another daemon may take to stop, before it is killed: it may be building
+// the next generation. It is a variable for tests.
+var stopPatience = 30 * time.Second
+
+// killPatience is how long it may take to end then.
+const killPatience = 10 * time.Second
+
+// tellInterval is how often what is waited for is logged.
+const tellInterval = 5 * time.Second
 
 // lookInterval is how often another daemon is looked for until the journal is free: one that is
 // starting may be found by neither its socket nor its pins yet.
@@ -44,25 +55,86 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 		}
 		return nil, fmt.Errorf("%s: stop it first, or take over with --takeover: %w", who, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, stopPatience)
-	defer cancel()
 	o := others{config: c, file: file, log: log}
-	var look time.Time // when to look for others again
+	began := time.Now()
+	var looked, told time.Time
 	for errors.Is(err, journal.ErrLocked) {
-		if now := time.Now(); now.After(look) {
-			look = now.Add(lookInterval)
+		now := time.Now()
+		if now.Sub(looked) >= lookInterval {
+			looked = now
 			if err := o.stop(ctx); err != nil {
 				return nil, err
 			}
 		}
+		late := now.Sub(began) >= stopPatience
+		if now.Sub(told) >= tellInterval || late && !o.killed {
+			if !told.IsZero() {
+				o.tell(now.Sub(began))
+			}
+			told = now
+		}
+		if late && !o.killed {
+			o.kill()
+		}
+		if now.Sub(began) >= stopPatience+killPatience {
+			return nil, o.late(err)
+		}
 		select {
 		case <-ctx.Done():
-			return nil, o.late(ctx, err)
+			return nil, err
 		case <-time.After(10 * time.Millisecond):
 		}
 		j, err = journal.Open(file, log)
 	}
 	return j, err
+}
+
+// Refuse returns an error where another daemon that runs listens at the socket or serves metrics at the
+// address that a configuration names: commands and scrapes would reach it, and not this one. What another
+// program has is no reason not to filter.
+func Refuse(ctx context.Context, c *config.Config) error {
+	if socket := string(c.API.Socket); socket != "" {
+		pid := client.Dial(socket).Process()
+		if !inventory.Alive(pid) {
+			pid = answering(ctx, c)
+		}
+		if pid != 0 && pid != os.Getpid() {
+			return fmt.Errorf("another daemon runs, process %d, and listens at %s: stop it first, choose another socket, or take over with --takeover", pid, socket)
+		}
+	}
+	if address := string(c.Metrics.Listen); address != "" && servesMetrics(ctx, address) {
+		return fmt.Errorf("another daemon serves metrics at %s: stop it first, choose another address, or take over with --takeover", address)
+	}
+	return nil
+}
+
+// servesMetrics reports whether another weir serves metrics at an address.
+func servesMetrics(ctx context.Context, address string) bool {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		_ = l.Close()
+		return false
+	}
+	host, port, bad := net.SplitHostPort(address)
+	if !errors.Is(err, unix.EADDRINUSE) || bad != nil {
+		return false
+	}
+	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+metrics.Path, nil)
+	if err != nil {
+		return false
+	}
+	r, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return false
+	}
+	defer r.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	return bytes.Contains(text, []byte("\nweir_build_info{"))
 }
 
 // processOf returns the process of the daemon that runs, 0 if it is unknown.
@@ -99,6 +171,7 @@ type others struct {
 	config *config.Config
 	file   string // the journal
 	asked  []int  // to stop
+	killed bool   // those that were asked and had not ended
 	blind  string // why some are not found, as logged
 	log    *slog.Logger
 }
@@ -130,37 +203,71 @@ func (o *others) stop(ctx context.Context) error {
 		if pid == os.Getpid() || slices.Contains(o.asked, pid) {
 			continue
 		}
-		switch stopped, err := stop(pid, o.file); {
+		signals := []unix.Signal{unix.SIGTERM}
+		if client.IsStopped(pid) { // it ends in order when it is continued
+			signals = append(signals, unix.SIGCONT)
+		}
+		switch stopped, err := signal(pid, o.file, signals...); {
 		case err != nil:
 			return fmt.Errorf("take over: stop process %d: %w", pid, err)
 		case !stopped:
 			continue
 		}
-		o.log.Info("taking over: stopping the daemon that runs; its program stays attached, unless its configuration says keep: false", "process", pid)
+		what := "taking over: stopping the daemon that runs"
+		if len(signals) > 1 {
+			what += ", and continuing it, since a signal has stopped it"
+		}
+		o.log.Info(what+"; its program stays attached, unless its configuration says keep: false", "process", pid)
 		o.asked = append(o.asked, pid)
 	}
 	return nil
 }
 
-// late returns why the journal is still locked: a daemon that was asked has not ended, and still has it
-// open. It may be stopped by a signal, and ends when it is continued: nothing runs then.
-func (o *others) late(ctx context.Context, err error) error {
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return err
+// tell logs what is waited for.
+func (o *others) tell(since time.Duration) {
+	since = since.Round(time.Second)
+	for _, pid := range o.holders() {
+		o.log.Info("taking over: waiting for the daemon that runs to end", "process", pid, "stopped_by_signal", client.IsStopped(pid), "since", since)
 	}
-	for _, pid := range slices.Backward(o.asked) {
-		if !inventory.Alive(pid) || !journal.OpenIn(pid, o.file) {
-			continue // another process has the journal
+	if len(o.holders()) == 0 {
+		o.log.Info("taking over: waiting for a process that has the journal open, and is not known", "journal", o.file, "since", since)
+	}
+}
+
+// kill kills the daemons that were asked to stop and have not ended. Nothing is lost by that: each
+// change is in the journal, and the program is pinned.
+func (o *others) kill() {
+	o.killed = true
+	for _, pid := range o.holders() {
+		if killed, err := signal(pid, o.file, unix.SIGKILL); err != nil || killed {
+			o.log.Warn("taking over: the daemon that runs has not ended in time and is killed; its program stays attached", "process", pid, "error", err)
 		}
-		return fmt.Errorf("take over: process %d was asked to stop, and has not ended in time, perhaps since a signal has stopped it: `kill -KILL %d`, after which its program stays attached, and try again: %w", pid, pid, err)
+	}
+}
+
+// holders returns the processes that were asked to stop, and still have the journal open. Another process
+// may have their number by now.
+func (o *others) holders() (all []int) {
+	for _, pid := range o.asked {
+		if inventory.Alive(pid) && journal.OpenIn(pid, o.file) {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// late returns why the journal is still locked.
+func (o *others) late(err error) error {
+	if all := o.holders(); len(all) > 0 {
+		return fmt.Errorf("take over: process %d was killed, and has not ended: %w", all[0], err)
 	}
 	return err
 }
 
-// stop asks a process to stop if it is a daemon that has the journal open. The
+// signal sends signals to a process if it is a daemon that has the journal open. The
 // number may have become another process's: one is checked and signalled by its
 // descriptor, which stays that of one process.
-func stop(pid int, file string) (asked bool, err error) {
+func signal(pid int, file string, signals ...unix.Signal) (sent bool, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL):
@@ -172,9 +279,14 @@ func stop(pid int, file string) (asked bool, err error) {
 	if !inventory.Alive(pid) || !journal.OpenIn(pid, file) {
 		return false, nil
 	}
-	err = unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return false, nil
+	for _, s := range signals {
+		err := unix.PidfdSendSignal(fd, s, nil, 0)
+		if errors.Is(err, unix.ESRCH) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
 	}
-	return err == nil, err
+	return true, nil
 }

@@ -3,15 +3,15 @@ package takeover
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	ossignal "os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/api/server"
 	"weir/control/config"
 	"weir/control/journal"
@@ -29,14 +30,16 @@ import (
 )
 
 // waiter is another process of this name, which waits, with some files open.
-func waiter(t *testing.T, files ...*os.File) *exec.Cmd {
+func waiter(t *testing.T, files ...*os.File) *exec.Cmd { return waiterThat(t, "1", files...) }
+
+func waiterThat(t *testing.T, how string, files ...*os.File) *exec.Cmd {
 	t.Helper()
 	own, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := exec.Command(own, "-test.run=^TestStop$")
-	c.Env = append(os.Environ(), "WEIR_WAIT=1")
+	c.Env = append(os.Environ(), "WEIR_WAIT="+how)
 	in, err := c.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +58,11 @@ func waiter(t *testing.T, files ...*os.File) *exec.Cmd {
 // A process that has got the number of a daemon that has ended is not stopped,
 // whatever its name: only one that has the journal open is.
 func TestStop(t *testing.T) {
-	if os.Getenv("WEIR_WAIT") != "" {
+	if how := os.Getenv("WEIR_WAIT"); how != "" {
+		if how == "deaf" {
+			ossignal.Ignore(unix.SIGTERM)
+			os.WriteFile(os.Getenv("WEIR_READY"), nil, 0o600)
+		}
 		io.Copy(io.Discard, os.Stdin)
 		return
 	}
@@ -67,7 +74,7 @@ func TestStop(t *testing.T) {
 	defer j.Close()
 
 	other := waiter(t)
-	if asked, err := stop(other.Process.Pid, file); asked || err != nil {
+	if asked, err := signal(other.Process.Pid, file, unix.SIGTERM); asked || err != nil {
 		t.Errorf("another process: %t, %v", asked, err)
 	}
 	if err := other.Process.Signal(syscall.Signal(0)); err != nil {
@@ -80,20 +87,22 @@ func TestStop(t *testing.T) {
 	}
 	defer lock.Close()
 	owner := waiter(t, lock)
-	if asked, err := stop(owner.Process.Pid, file); !asked || err != nil {
+	if asked, err := signal(owner.Process.Pid, file, unix.SIGTERM); !asked || err != nil {
 		t.Errorf("the process with the journal: %t, %v", asked, err)
 	}
 	owner.Wait()
 	if s, ok := owner.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGTERM {
 		t.Errorf("it ended with %v", owner.ProcessState)
 	}
-	if asked, err := stop(owner.Process.Pid, file); asked || err != nil {
+	if asked, err := signal(owner.Process.Pid, file, unix.SIGTERM); asked || err != nil {
 		t.Errorf("one that has ended: %t, %v", asked, err)
 	}
 }
 
 // holder is a waiter that alone has the lock of a journal.
-func holder(t *testing.T, file string) *exec.Cmd {
+func holder(t *testing.T, file string) *exec.Cmd { return holderThat(t, "1", file) }
+
+func holderThat(t *testing.T, how, file string) *exec.Cmd {
 	t.Helper()
 	lock, err := os.Create(file + ".lock")
 	if err != nil {
@@ -103,7 +112,7 @@ func holder(t *testing.T, file string) *exec.Cmd {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	owner := waiter(t, lock)
+	owner := waiterThat(t, how, lock)
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -152,55 +161,64 @@ func TestTakeOverFromStarting(t *testing.T) {
 	}
 }
 
-// The error names a daemon that has not ended in time, as one that a signal has stopped, and says how
-// to end it.
+// A daemon that a signal has stopped is continued to end in order; one that does not end is killed. The
+// log says what is waited for.
 func TestTakeOverFromStopped(t *testing.T) {
-	dir := t.TempDir()
-	file, socket := filepath.Join(dir, "journal"), filepath.Join(dir, "socket")
-	owner := holder(t, file)
-	t.Cleanup(func() { owner.Process.Kill() })
-	if err := owner.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	wait.For(t, "the process to stop", func() bool { // if SIGTERM came before that, it would end
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", owner.Process.Pid))
-		return err == nil && strings.Contains(string(stat), ") T ")
-	})
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := http.Server{Handler: server.StartingHandler(starting{owner.Process.Pid})}
-	go s.Serve(l)
-	t.Cleanup(func() { s.Close() })
-	c := &config.Config{Pins: loader.Pins(filepath.Join(dir, "pins")), API: config.API{Socket: config.Path(socket)}}
-	var log bytes.Buffer
-	open := func(ctx context.Context) error {
-		_, err := Open(ctx, c, file, true, slog.New(slog.NewTextHandler(&log, nil)))
-		return err
-	}
-	want := fmt.Sprintf("kill -KILL %d", owner.Process.Pid)
-	for within, end := time.Second, wait.Deadline(); ; within *= 2 { // on a slow machine, it takes a while until the owner is known
-		ctx, cancel := context.WithTimeout(t.Context(), within)
-		err := open(ctx)
-		cancel()
-		if !errors.Is(err, journal.ErrLocked) || !strings.Contains(err.Error(), want) && time.Now().After(end) {
-			t.Errorf("%v, without %q; %s", err, want, &log)
-		} else if !strings.Contains(err.Error(), want) {
-			continue
-		}
-		break
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(time.Second, cancel)
-	if err := open(ctx); !errors.Is(err, journal.ErrLocked) || strings.Contains(err.Error(), want) {
-		t.Errorf("canceled: %v", err)
+	before := stopPatience
+	defer func() { stopPatience = before }()
+	for _, c := range []struct {
+		how  string
+		ends syscall.Signal
+		says string
+	}{
+		{"1", syscall.SIGTERM, "and continuing it, since a signal has stopped it"},
+		{"deaf", syscall.SIGKILL, "has not ended in time and is killed"},
+	} {
+		t.Run(c.how, func(t *testing.T) {
+			dir := t.TempDir()
+			file, socket := filepath.Join(dir, "journal"), filepath.Join(dir, "socket")
+			ready := filepath.Join(dir, "ready")
+			t.Setenv("WEIR_READY", ready)
+			owner := holderThat(t, c.how, file)
+			t.Cleanup(func() { owner.Process.Kill() })
+			if stopPatience = before; c.how == "deaf" {
+				stopPatience = time.Second
+				wait.For(t, "the process to ignore SIGTERM", func() bool { _, err := os.Stat(ready); return err == nil })
+			}
+			if err := owner.Process.Signal(unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			// If SIGTERM came before that, it would end.
+			wait.For(t, "the process to stop", func() bool { return client.IsStopped(owner.Process.Pid) })
+			l, err := net.Listen("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := http.Server{Handler: server.StartingHandler(starting{owner.Process.Pid})}
+			go s.Serve(l)
+			t.Cleanup(func() { s.Close() })
+			config := &config.Config{Pins: loader.Pins(filepath.Join(dir, "pins")), API: config.API{Socket: config.Path(socket)}}
+			var log bytes.Buffer
+			j, err := Open(t.Context(), config, file, true, slog.New(slog.NewTextHandler(&log, nil)))
+			if err != nil {
+				t.Fatal(err, &log)
+			}
+			j.Close()
+			owner.Wait()
+			if s, ok := owner.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != c.ends {
+				t.Errorf("it ended with %v; %s", owner.ProcessState, &log)
+			}
+			waits := strings.Contains(log.String(), "waiting for the daemon that runs to end")
+			if !strings.Contains(log.String(), c.says) || waits != (c.how == "deaf") {
+				t.Errorf("no %q, or what is waited for (%t): %s", c.says, waits, &log)
+			}
+		})
 	}
 }
 
-// The error names no process that was asked and has not the journal open any more, even where its number
-// is another process's by now.
-func TestLateNamesTheOwner(t *testing.T) {
+// No process is taken for the owner of the journal that was asked and has not the journal open any more, even
+// where its number is another process's by now.
+func TestHolders(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "journal")
 	lock, err := os.Create(file + ".lock")
 	if err != nil {
@@ -212,23 +230,9 @@ func TestLateNamesTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended.Wait()
-	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
-	defer cancel()
-	pid := func(c *exec.Cmd) int { return c.Process.Pid }
-	for _, c := range []struct {
-		asked []int
-		names int // 0: none
-	}{
-		{nil, 0},
-		{[]int{pid(innocent), pid(ended)}, 0},
-		{[]int{pid(owner), pid(innocent), pid(ended)}, pid(owner)},
-	} {
-		o := others{file: file, asked: c.asked}
-		err := o.late(ctx, journal.ErrLocked)
-		if !errors.Is(err, journal.ErrLocked) || (c.names == 0) != (err == journal.ErrLocked) ||
-			c.names != 0 && !strings.HasSuffix(strings.Split(err.Error(), "`")[1], fmt.Sprintf("-KILL %d", c.names)) {
-			t.Errorf("asked %d, want %d: %v", c.asked, c.names, err)
-		}
+	o := others{file: file, asked: []int{innocent.Process.Pid, owner.Process.Pid, ended.Process.Pid}}
+	if got := o.holders(); !slices.Equal(got, []int{owner.Process.Pid}) {
+		t.Errorf("%d have the journal, want %d", got, owner.Process.Pid)
 	}
 }
 

@@ -181,8 +181,9 @@ func status(t *testing.T, pins string) []attachment {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	filtered := len(s.Attachments) > 0 && !slices.ContainsFunc(s.Attachments, func(a attachment) bool { return a.Severed })
+	running := slices.ContainsFunc(s.Attachments, func(a attachment) bool { return a.Running })
 	code := 4
-	if filtered {
+	if filtered && running {
 		code = 0
 	}
 	var exit *exec.ExitError

@@ -64,7 +64,7 @@ func TestChangesWaitForTheDaemon(t *testing.T) {
 		t.Errorf("exit code %d, %v: %s", code, err, out)
 	}
 	queued := time.Now()
-	if out, code := h.command("status", "--socket", h.path("weir.sock"), "--pins", string(h.pins)); code != 0 || !strings.Contains(out, "QUEUED: 10 changes wait") {
+	if out, code := h.command("status", "--socket", h.path("weir.sock"), "--pins", string(h.pins)); code != 4 || !strings.Contains(out, "QUEUED: 10 changes wait") {
 		t.Errorf("status: exit code %d, %s", code, out)
 	}
 

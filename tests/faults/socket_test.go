@@ -1,11 +1,15 @@
 package faults
 
 import (
+	"bytes"
+	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -132,4 +136,55 @@ func TestLateAddress(t *testing.T) {
 		c.Close()
 	})
 	d.stop()
+}
+
+// A second daemon whose socket, or address of metrics, another one has is refused before it changes
+// anything: no command would reach it.
+func TestSecondDaemon(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	lists := "lists: {feed: {sources: [{file: " + g.file("feed", "10.0.0.1\n") + "}]}}\n"
+	const metrics = "metrics: {listen: \"127.0.0.1:9477\"}\n"
+	g.B.In(t, func() {
+		l, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	g.configure(metrics + lists)
+	first := g.run("weir")
+	g.B.In(t, first.start)
+	first.filtering()
+	g.answers()
+	file, socket, state := g.config, g.socket, g.state
+	for _, c := range []struct{ name, socket, more, says string }{
+		{"the socket", socket, "", fmt.Sprintf("another daemon runs, process %d, and listens at %s: stop it first, choose another socket, or take over with --takeover", first.Process.Pid, socket)},
+		{"the metrics", socket + "2", metrics, "another daemon serves metrics at 127.0.0.1:9477: stop it first"},
+	} {
+		g.config, g.socket, g.state = filepath.Join(g.dir, "second.yaml"), c.socket, filepath.Join(g.dir, "second")
+		g.configure(c.more + lists)
+		var log bytes.Buffer
+		second := exec.Command(filepath.Join(binaries, "weir"), "run", "--config", g.config)
+		second.Stdout, second.Stderr = &log, &log
+		g.B.In(t, func() {
+			if err := second.Start(); err != nil {
+				t.Error(err)
+			}
+		})
+		ended := time.AfterFunc(wait.Patience, func() { second.Process.Kill() })
+		err := second.Wait()
+		ended.Stop()
+		if code := second.ProcessState.ExitCode(); code != 1 || !strings.Contains(log.String(), c.says) {
+			t.Errorf("%s: %v\n%s, want\n%s", c.name, err, &log, c.says)
+		}
+		if _, err := os.Stat(g.state); err == nil {
+			t.Errorf("%s: there is a state directory", c.name)
+		}
+	}
+	g.config, g.socket, g.state = file, socket, state
+	g.filters("the first daemon", []string{"10.0.0.1"}, []string{"10.0.0.2"})
+	first.stop()
 }
