@@ -302,6 +302,9 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 	if len(f.LeftOut) > 0 {
 		all = append(all, "left out by the format: "+strings.Join(f.LeftOut, ", "))
 	}
+	if len(f.Wide) > 0 {
+		all = append(all, "COVER MUCH, probably a mistake: "+strings.Join(f.Wide, ", "))
+	}
 	if f.RolledBack != nil {
 		all = append(all, fmt.Sprintf("ROLLED BACK %s: what the source had then is refused, until it has something else or refresh --accept takes it", relative(f.RolledBack, now)))
 	}

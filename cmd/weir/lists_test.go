@@ -18,7 +18,7 @@ func someLists() []api.List {
 	return []api.List{
 		{Name: "drop", Action: api.Block, Direction: "src", Entries: 1204, Manual: 3, Packets: new(uint64(12345)), Feeds: []api.FeedSource{
 			{Source: "https://example.com/4.json", Outcome: "unchanged", Entries: 1000, Read: at(-12*time.Minute - time.Second), Next: at(48*time.Minute + time.Second)},
-			{Source: "https://example.com/6.json", Outcome: "new", Entries: 201, BadLines: 2, FirstBad: []string{"https://example.com/6.json:7: no address"}, Read: at(-3 * time.Minute), Next: at(58 * time.Minute)},
+			{Source: "https://example.com/6.json", Outcome: "new", Entries: 201, BadLines: 2, FirstBad: []string{"https://example.com/6.json:7: no address"}, Wide: []string{"6.json:9: 2400::/12 (0.2 %)"}, Read: at(-3 * time.Minute), Next: at(58 * time.Minute)},
 		}},
 		{Name: "scanners", Action: api.Block, Direction: "both", Entries: 17, Packets: new(uint64), Feeds: []api.FeedSource{
 			{Source: "/etc/scanners.csv", Outcome: "new", Entries: 10, Read: at(-time.Minute - time.Second), Next: at(time.Hour + time.Minute), Unsaved: true},
@@ -62,6 +62,7 @@ slow      block   src                 0       0              0  not read yet    
 ours      allow   src                 2       2              -  -                    -        -
 
 drop: https://example.com/6.json: 2 bad lines left out, the first: https://example.com/6.json:7: no address
+drop: https://example.com/6.json: COVER MUCH, probably a mistake: 6.json:9: 2400::/12 (0.2 %)
 scanners: /etc/scanners.csv: NOT SAVED: a restart would not find these entries
 scanners: https://example.com/s: FAILED 3 times (stalled): no data for 30s; keeping its 7 entries, read 2d ago
 never: https://example.com/n: FAILED 1 time (unreachable): no route to host; it has never been read

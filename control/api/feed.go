@@ -21,6 +21,7 @@ type FeedSource struct {
 	BadLines int      `json:"bad_lines"`          // left out
 	FirstBad []string `json:"first_bad_lines"`    // of those, with their places
 	LeftOut  []string `json:"left_out,omitempty"` // what is no entry by the grammar of the format, with numbers
+	Wide     []string `json:"wide,omitempty"`     // lines that cover so much that they are probably a mistake
 }
 
 // None is the outcome of a source that was not read yet, and of which nothing is saved.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"strings"
@@ -379,6 +380,11 @@ func (f *Feed) read(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	}
 	if err == nil && f.Refuse != nil {
 		if refusal := f.Refuse(c.entries, accept); refusal != nil {
+			if cover, ok := errors.AsType[*list.CoverageError](refusal); ok {
+				for i, w := range widest(c.reports, cover.Family) {
+					refusal = fmt.Errorf("%w%s %v", refusal, []string{"; its widest prefixes:", ","}[min(i, 1)], w)
+				}
+			}
 			err = fail(Refused, "%w", refusal)
 		}
 	}

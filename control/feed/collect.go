@@ -307,6 +307,7 @@ func (c *collector) flush() {
 		return
 	}
 	c.entries.Append(e)
+	c.report.AddWidest(r, func(line int) int { return c.places[line-1].line })
 	c.report.Good += r.Good
 	c.report.Bad += r.Bad
 	for _, le := range r.Errors {

@@ -731,6 +731,27 @@ func (s SourceStatus) LeftOut() []string {
 	return all
 }
 
+// WideLines describes the lines that cover so much that they are probably a mistake.
+func (s SourceStatus) WideLines() (all []string) {
+	for family := range 2 {
+		for _, w := range widest(s.Reports, family) {
+			if w.Suspect() {
+				all = append(all, w.String())
+			}
+		}
+	}
+	return all
+}
+
+// widest returns the lines of all files that cover most of IPv4, 0, or of IPv6, 1.
+func widest(reports []listfile.Report, family int) (all []listfile.WideLine) {
+	for _, r := range reports {
+		all = append(all, r.Widest[family]...)
+	}
+	slices.SortStableFunc(all, func(a, b listfile.WideLine) int { return cmp.Compare(b.Share, a.Share) })
+	return all[:min(len(all), 3)]
+}
+
 // Status returns the state of the feed.
 func (f *Feed) Status() Status {
 	st := Status{Name: f.Name, Interval: time.Duration(f.Interval)}

@@ -32,6 +32,9 @@ func (s SourceStatus) LogBadLines(log *slog.Logger, list string) {
 	if left := s.LeftOut(); len(left) > 0 {
 		log.Info("left out by the format", "list", list, "source", s.Source, "what", left)
 	}
+	if wide := s.WideLines(); len(wide) > 0 {
+		log.Warn("lines cover much, probably a mistake", "list", list, "source", s.Source, "lines", wide)
+	}
 	lines, n := s.BadLines()
 	if n == 0 {
 		return
@@ -46,7 +49,7 @@ func (s SourceStatus) API(refusal error) api.FeedSource {
 	}
 	lines, bad := s.BadLines()
 	f.BadLines, f.FirstBad = bad, append([]string{}, lines[:min(len(lines), maxBadLines)]...)
-	f.LeftOut = s.LeftOut()
+	f.LeftOut, f.Wide = s.LeftOut(), s.WideLines()
 	if refusal != nil {
 		f.Outcome, f.Failure, f.Error = api.Failed, api.Inactive, refusal.Error()
 	}

@@ -16,17 +16,25 @@ func (s *Set) TooWide(most float64) error {
 		return nil
 	}
 	v4, v6 := s.covered()
-	for _, family := range []struct {
+	for i, family := range []struct {
 		name  string
 		share float64
 	}{{"IPv4", v4}, {"IPv6 (2000::/3)", v6}} {
 		if family.share > most {
-			return fmt.Errorf("it would cover %.3g %% of %s, where max_coverage is %.3g %%: "+
-				"an entry is wrong, or max_coverage too low", 100*family.share, family.name, 100*most)
+			return &CoverageError{i, fmt.Sprintf("it would cover %.3g %% of %s, where max_coverage is %.3g %%: "+
+				"an entry is wrong, or max_coverage too low", 100*family.share, family.name, 100*most)}
 		}
 	}
 	return nil
 }
+
+// CoverageError means that entries cover too much of a family.
+type CoverageError struct {
+	Family int // 0: IPv4, 1: IPv6
+	why    string
+}
+
+func (e *CoverageError) Error() string { return e.why }
 
 // covered returns the shares of IPv4, and of the IPv6 addresses that are allocated,
 // that entries cover for TCP, or for UDP, whichever is more.
@@ -49,7 +57,7 @@ func sideCoverage[P Prefix[P]](prefixes Sorted[P]) (sum float64) {
 	for p := range prefixes.All() {
 		// Prefixes come behind those that cover them.
 		if !covered || p.Bits() < last.Bits() || p.Cut(last.Bits()) != last {
-			sum, last, covered = sum+shareOf(p.Prefix()), p, true
+			sum, last, covered = sum+Share(p.Prefix()), p, true
 		}
 	}
 	return sum
@@ -59,7 +67,7 @@ func sideCoverage[P Prefix[P]](prefixes Sorted[P]) (sum float64) {
 // cover, by family: of TCP, and of UDP.
 func flowCoverage(flows Sorted[key.Key]) (tcp, udp [2]float64) {
 	for k := range flows.All() {
-		share := shareOf(netip.PrefixFrom(k.Src, int(k.SrcBits))) * shareOf(netip.PrefixFrom(k.Dst, int(k.DstBits)))
+		share := Share(netip.PrefixFrom(k.Src, int(k.SrcBits))) * Share(netip.PrefixFrom(k.Dst, int(k.DstBits)))
 		for _, port := range []key.Fields{key.FieldSrcPort, key.FieldDstPort} {
 			if k.Fields&port != 0 {
 				share /= 1 << 16
@@ -82,9 +90,9 @@ func flowCoverage(flows Sorted[key.Key]) (tcp, udp [2]float64) {
 // allocated is the IPv6 space that addresses come from.
 var allocated = netip.MustParsePrefix("2000::/3")
 
-// shareOf returns the share of its family that a prefix covers: of IPv6, of its
+// Share returns the share of its family that a prefix covers: of IPv6, of its
 // allocated part.
-func shareOf(p netip.Prefix) float64 {
+func Share(p netip.Prefix) float64 {
 	switch {
 	case p.Addr().Is4():
 		return math.Ldexp(1, -p.Bits())

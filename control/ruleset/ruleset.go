@@ -680,6 +680,9 @@ func (p *Ruleset) NewWarnings(known map[*feed.Feed]uint64) (all []string) {
 			}
 			lines, _ := s.BadLines()
 			all = append(all, lines...)
+			if wide := s.WideLines(); len(wide) > 0 {
+				all = append(all, fmt.Sprintf("list %s: lines that cover much, probably a mistake: %s", l.Name, strings.Join(wide, ", ")))
+			}
 			if left := s.LeftOut(); len(left) > 0 {
 				all = append(all, fmt.Sprintf("list %s: %s: left out by the format: %s", l.Name, s.Source, strings.Join(left, ", ")))
 			}

@@ -182,7 +182,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 			Name: "drop", Action: api.Block, Direction: "src", Priority: 1, Entries: 9, Manual: 2, Packets: new(uint64(7)),
 			Feeds: []api.FeedSource{{
 				Source: "https://example.com/feed", Outcome: api.Failed, Failure: "stalled", Error: "no data for 30s",
-				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true, BadLines: 2, FirstBad: []string{"feed:7: no address"},
+				Entries: 7, Read: &now, Next: &now, Failures: 3, Unsaved: true, BadLines: 2, FirstBad: []string{"feed:7: no address"}, Wide: []string{"feed:8: 64.0.0.0/3 (12.5 %)"},
 			}},
 			LeftOut: []api.LeftOut{{Entry: "10.0.0.0/8", CutOff: "the gateway 10.0.0.1"}}, Private: 3,
 			Spare: []api.SpareShape{{Shape: "src/24+dport", Entries: 2, First: "any 192.0.2.0/24:* > *:53"}},

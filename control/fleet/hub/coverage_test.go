@@ -83,7 +83,7 @@ func TestMaxCoverage(t *testing.T) {
 	has("192.0.2.2", true)
 
 	write(one, "0.0.0.0/1\n192.0.2.3\n")
-	reported(true, "wide "+feed.Refused.String(), "list wide: it would cover 50 % of IPv4, where max_coverage is 30 %")
+	reported(true, "wide "+feed.Refused.String(), "list wide: it would cover 50 % of IPv4, where max_coverage is 30 %", "prefixes: "+one+":1: 0.0.0.0/1 (50 %)")
 	has("192.0.2.3", false)
 	has("192.0.2.1", true)
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"runtime"
 	"sync/atomic"
 
@@ -70,7 +71,8 @@ func (c *chunk) parse() {
 	taken := 0
 	p.wide, c.wide = 0, 0
 	defer func() { c.work.reserve(p.out.Weight()) }()
-	var last []byte // the last good line
+	var last []byte    // the last good line
+	var counted [3]int // entries of the lines before
 	for text := c.text; len(text) > 0; {
 		if n := p.out.Weight(); c.report.Lines%roomLines == 0 || n-taken > roomWeight {
 			if !c.room.take(n - taken) {
@@ -99,6 +101,7 @@ func (c *chunk) parse() {
 		case entry:
 			c.report.Good++
 			last = line
+			c.widest(&counted)
 			if p.wide > 0 {
 				if !c.work.widen(p.wide) {
 					c.wide = c.report.Lines
@@ -109,6 +112,46 @@ func (c *chunk) parse() {
 		}
 	}
 	c.room.take(p.out.Weight() - taken)
+}
+
+// widest keeps the line with the parser's entries behind those seen if it is one of the widest.
+func (c *chunk) widest(seen *[3]int) {
+	out := &c.parser.out
+	if single := [3]int{seen[0] + 1, seen[1], seen[2]}; single == [3]int{len(out.V4), len(out.V6), len(out.Flows)} && out.V4[seen[0]].Bits() > narrowV4 {
+		*seen = single // as nearly all lines
+		return
+	}
+	var line [2]WideLine
+	add := func(p netip.Prefix) {
+		w := &line[0]
+		if p.Addr().Is6() {
+			w = &line[1]
+		}
+		if w.Share == 0 || p.Bits() < w.Entry.Bits() {
+			w.Line, w.Entry = c.report.Lines, p
+		}
+		w.Share += list.Share(p)
+	}
+	for _, p := range out.V4[seen[0]:] {
+		if p.Bits() <= narrowV4 {
+			add(p.Prefix())
+		}
+	}
+	for _, p := range out.V6[seen[1]:] {
+		if p.Bits() <= narrowV6 {
+			add(p)
+		}
+	}
+	for _, k := range out.Flows[seen[2]:] {
+		if !k.Tuple() {
+			p, _ := list.PrefixOf(k)
+			add(p)
+		}
+	}
+	for _, w := range line {
+		c.report.widest(w)
+	}
+	*seen = [3]int{len(out.V4), len(out.V6), len(out.Flows)}
 }
 
 // cutLine cuts text after its first line and returns the line without its end:
@@ -231,6 +274,7 @@ func (r *Report) add(next Report) {
 		e.Line += r.Lines
 		r.Errors = append(r.Errors, e)
 	}
+	r.AddWidest(next, func(line int) int { return r.Lines + line })
 	r.Lines += next.Lines
 	r.Good += next.Good
 	r.Bad += next.Bad

@@ -40,11 +40,13 @@
 package listfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -118,6 +120,9 @@ type Report struct {
 	Bad    int         // lines that are neither good nor blank nor comment
 	Errors []LineError // the first MaxErrors bad lines
 
+	// Widest has the lines with the widest entries, of IPv4 and of IPv6, at most three each.
+	Widest [2][]WideLine
+
 	// LeftOut counts values that the grammar of the format leaves out, by reason.
 	LeftOut map[string]int
 }
@@ -129,6 +134,66 @@ func (r Report) Skipped() []string {
 		all = append(all, fmt.Sprintf("%s (%d)", reason, r.LeftOut[reason]))
 	}
 	return all
+}
+
+// maxWidest bounds the lines of [Report.Widest] of a family.
+const maxWidest = 3
+
+// Prefixes above these lengths are not counted: a list of them alone has too many for
+// its widest to explain anything.
+const narrowV4, narrowV6 = 24, 48
+
+// WideLine is a line with entries that cover much.
+type WideLine struct {
+	File  string
+	Line  int          // counted from 1
+	Entry netip.Prefix // the widest: a range may be several
+	Share float64      // of IPv4, or of 2000::/3, that all of them cover
+}
+
+func (w WideLine) String() string {
+	return fmt.Sprintf("%s:%d: %v (%.3g %%)", w.File, w.Line, w.Entry, 100*w.Share)
+}
+
+// Suspect reports whether a line covers so much that it is probably a mistake: more than a /4 of
+// IPv4, or a /16 of IPv6. Lists of bogons have multicast and reserved addresses as one prefix.
+func (w WideLine) Suspect() bool {
+	if w.Entry.Addr().Is6() {
+		return w.Share > 0x1p-13 // of 2000::/3
+	}
+	return w.Share > 0x1p-4 && w.Entry != multicastReserved
+}
+
+var multicastReserved = netip.MustParsePrefix("224.0.0.0/3")
+
+// widest keeps a line if it is one of the widest.
+func (r *Report) widest(line WideLine) {
+	if line.Share == 0 {
+		return
+	}
+	all := &r.Widest[0]
+	if line.Entry.Addr().Is6() {
+		all = &r.Widest[1]
+	}
+	if same := slices.IndexFunc(*all, func(w WideLine) bool { return w.Line == line.Line }); same >= 0 {
+		if (*all)[same].Share >= line.Share {
+			return
+		}
+		*all = slices.Delete(*all, same, same+1)
+	}
+	*all = append(*all, line)
+	slices.SortStableFunc(*all, func(a, b WideLine) int { return cmp.Compare(b.Share, a.Share) })
+	*all = (*all)[:min(len(*all), maxWidest)]
+}
+
+// AddWidest adds the widest lines of another report, with other numbers.
+func (r *Report) AddWidest(next Report, number func(int) int) {
+	for _, family := range next.Widest {
+		for _, w := range family {
+			w.File, w.Line = r.File, number(w.Line)
+			r.widest(w)
+		}
+	}
 }
 
 // LineError describes a bad line.
