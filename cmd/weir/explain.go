@@ -49,11 +49,11 @@ address or a port open. "-" reads questions from standard input, one on a line.
 --capture asks for the packets of a capture, as far as they were captured.
 
 The running daemon answers, or where none does, the saved state, by the
-configuration of the last one. It also knows who added an entry, when and why, what
-is rate-limited or blocked as a heavy hitter, and how many packets a list has
-caught. With --block, --allow or --config, it answers as a daemon would
-that starts with these, and none needs to run. Where a source could not be
-read, it says so beside each answer, and ends with exit code 1.`,
+configuration of the last one. It also knows who added an entry, when and why,
+what is rate-limited or blocked as a heavy hitter, and how many packets a list
+has caught. With --block, --allow or --config, it answers as a daemon would that
+starts with these, and none needs to run. Where a source could not be read, it
+says so beside each answer, and ends with exit code 1.`,
 		Example: `  weir explain 192.0.2.1
   weir explain 192.0.2.0/24 'tcp 192.0.2.1:* > 198.51.100.7:443'
   weir explain --block feed.txt --allow ours.txt 2001:db8::7

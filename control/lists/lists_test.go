@@ -96,13 +96,13 @@ func TestRefuse(t *testing.T) {
 			return nil
 		})
 		bad, refused := errors.AsType[*api.BadRequest](err)
-		if refused != (want >= 0) || refused && (*bad.Entry != want || bad.Text != c.Entries[want]) {
+		if refused != (want >= 0) || refused && (*bad.Entry != want || bad.Text != c.Entries[want] || !strings.Contains(err.Error(), fmt.Sprintf("%d are more", want+1))) {
 			t.Errorf("at most %d: %v", most, err)
 		}
 	}
 	c.Entries[1] = "nonsense"
 	_, err := Parse(c)
-	if bad, ok := errors.AsType[*api.BadRequest](err); !ok || *bad.Entry != 1 {
+	if bad, ok := errors.AsType[*api.BadRequest](err); !ok || *bad.Entry != 1 || bad.Text != "nonsense" {
 		t.Errorf("nonsense: %v", err)
 	}
 	if _, err := Entry("a", api.Allow, c, time.Now()); err == nil || !strings.Contains(err.Error(), "list a has action allow") {

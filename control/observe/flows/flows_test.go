@@ -87,20 +87,35 @@ func TestExportedLists(t *testing.T) {
 	}
 }
 
-// Records are of incoming packets: no list of outgoing ones is in them.
+// Records are of incoming packets: no list of outgoing ones is in them. What lists have matched is
+// counted from one second to the next, and in monitor mode, or on trial, is what they would block.
 func TestExportedListsAreOfIncomingPackets(t *testing.T) {
-	now := time.Now()
-	x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
-	x.clear()
-	var r traffic.Rates
-	r.Grown[verdict.Blocked] = loader.Counter{Packets: 100, Bytes: 6000}
-	hits := map[string]loader.Counter{"in": {Packets: 30, Bytes: 1800}, "out": {Packets: 100, Bytes: 6000}, "out" + api.ManualSuffix: {Packets: 100, Bytes: 6000}}
-	x.Second(now, r, false, func(r verdict.Reason) bool { return r == verdict.Blocked }, Lists{Hits: hits, Out: map[string]bool{"out": true}})
-	got := make(map[string]uint64)
-	for _, f := range x.batch(now, false, false).All {
-		got[f.List] += f.Packets
-	}
-	if want := map[string]uint64{"in": 30, "": 70}; !maps.Equal(got, want) {
-		t.Errorf("exported by list: %v, want %v", got, want)
+	for _, c := range []struct {
+		monitor bool
+		trial   map[string]bool
+		reason  verdict.Reason
+	}{{false, nil, verdict.Blocked}, {true, nil, verdict.WouldBlock}, {false, map[string]bool{"in": true}, verdict.WouldBlock}} {
+		now := time.Now()
+		x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
+		x.clear()
+		for _, seconds := range []uint64{1, 2} {
+			var r traffic.Rates
+			r.Grown[c.reason] = loader.Counter{Packets: 100, Bytes: 6000}
+			hits := map[string]loader.Counter{"in": {Packets: seconds * 30, Bytes: seconds * 1800}}
+			for _, name := range []string{"out", "out" + api.ManualSuffix} {
+				hits[name] = loader.Counter{Packets: seconds * 100, Bytes: seconds * 6000}
+			}
+			x.Second(now, r, false, func(r verdict.Reason) bool { return r == verdict.Blocked }, Lists{Hits: hits, Out: map[string]bool{"out": true}, Trial: c.trial})
+		}
+		got := make(map[string]uint64)
+		for _, f := range x.batch(now, c.monitor, false).All {
+			got[f.List] += f.Packets
+			if f.Reason != c.reason.String() || f.Bytes != f.Packets*60 {
+				t.Errorf("%+v: %+v", c, f)
+			}
+		}
+		if want := map[string]uint64{"in": 60, "": 140}; !maps.Equal(got, want) {
+			t.Errorf("%+v: exported by list: %v, want %v", c, got, want)
+		}
 	}
 }

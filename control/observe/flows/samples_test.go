@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -26,14 +27,22 @@ func TestDroppable(t *testing.T) {
 func TestGather(t *testing.T) {
 	in := make(chan events.Event, 3000)
 	for n := range 2500 {
-		in <- events.Event{Index: 7, Reason: verdict.Blocked, Dropped: n%2 == 0, Frame: []byte{byte(n)}, OneIn: 2, Length: 60}
+		e := events.Event{Index: 7, Reason: verdict.Blocked, List: "bad", Dropped: n%2 == 0, Frame: []byte{byte(n)}, OneIn: 2, Length: 60}
+		e.Out = true
+		in <- e
 	}
 	in <- events.Event{Lost: 5}
 	close(in)
 	var packets, lost, batches int
 	gather(in, func(b export.Batch) {
 		batches++
-		packets += len(b.Samples.Packets)
+		for _, p := range b.Samples.Packets {
+			want := export.Sample{Interface: 7, Out: true, Reason: verdict.Blocked, List: "bad", Length: 60, Frame: []byte{byte(2 * packets)}, OneIn: 2}
+			if !reflect.DeepEqual(p, want) {
+				t.Fatalf("%+v, want %+v", p, want)
+			}
+			packets++
+		}
 		lost += int(b.Samples.Lost)
 		if len(b.Samples.Packets) > sampleBatch {
 			t.Errorf("a batch of %d", len(b.Samples.Packets))

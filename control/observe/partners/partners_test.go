@@ -3,6 +3,7 @@ package partners
 import (
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,10 +30,16 @@ func TestAttribute(t *testing.T) {
 	if a.Addresses != 2 || a.Day != 1 || len(a.Latest) != 2 || a.Latest[0].Addr.String() != "192.0.2.9" || b.Addresses != 1 || b.Day != 1 {
 		t.Errorf("%+v, %+v", a, b)
 	}
+	if of := a.Latest[1]; of.Direction != "in" || !slices.Equal(of.How, []string{"opened-tcp"}) || got.At.Sub(of.Last).Round(time.Hour) != 30*time.Hour || got.At.Sub(of.First).Round(time.Hour) != 40*time.Hour {
+		t.Errorf("%+v", of)
+	}
 	r := New(nil, slog.New(slog.DiscardHandler))
 	r.last.Store(got)
 	if err := r.DropsPartners("a"); err == nil || r.DropsPartners("friends") != nil || !r.Records() {
 		t.Errorf("what drops partners: %v, %v", err, r.DropsPartners("friends"))
+	}
+	if c := r.conversedOf("a"); c.Addresses != 1 || !slices.Equal(c.Latest, []string{"192.0.2.9"}) {
+		t.Errorf("in a day: %+v", c)
 	}
 	if r.Forget(); r.DropsPartners("a") != nil || r.Records() {
 		t.Error("what was forgotten is known")
