@@ -19,6 +19,7 @@ import (
 	"weir/filter/hash"
 	"weir/loader"
 	"weir/loader/bpffs"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -50,6 +51,7 @@ type Manager struct {
 	engine      *engine.Generation
 	metadata    inventory.Metadata
 	interfaces  []*managedInterface
+	found       map[netif.Target]*loader.Attachment // of Find: what they hold outlives its pins until Start is through
 	ahead       []*ahead // programs for interfaces that Follow is to begin with
 	leaving     leaving
 	hotplug     *hotplug
@@ -81,7 +83,8 @@ type Inherited struct {
 
 // Find looks for programs that filter on targets already. It fails where a
 // required interface cannot exist, or the program belongs to another
-// process that runs and is not to be taken over.
+// process that runs and is not to be taken over. It keeps the programs open, so that they filter on
+// where their pins vanish, until Start ends, or Forget is called.
 func (m *Manager) Find(targets []Target) (Inherited, error) {
 	var all Inherited
 	if err := m.Pins.Finish(); err != nil && !errors.Is(err, bpffs.ErrNoBPFFS) {
@@ -114,9 +117,42 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 		if p.Attachment != nil && !t.Out && all.Seed == (hash.Seed{}) {
 			all.Seed = p.Stats().TrackerSeed()
 		}
-		p.Close()
+		if p.Attachment != nil {
+			if m.found == nil {
+				m.found = make(map[netif.Target]*loader.Attachment)
+			}
+			m.found[t.Target] = p.Attachment
+		}
 	}
 	return all, nil
+}
+
+// Forget closes what Find has kept open.
+func (m *Manager) Forget() {
+	for _, a := range m.found {
+		a.Close() // if it fails, a map leaks
+	}
+	m.found = nil
+}
+
+// open opens the pins for an interface. Where they have vanished since Find, it makes them again.
+func (m *Manager) open(t netif.Target) (*loader.Attachment, error) {
+	a, err := m.Pins.Open(t)
+	kept := m.found[t]
+	if err == nil && !a.Severed() || kept == nil || kept.Severed() {
+		return a, err
+	}
+	if err == nil { // part of them is left
+		a.Close()
+	}
+	made, bad := kept.Repin()
+	if bad != nil {
+		return nil, errors.Join(err, bad)
+	}
+	if made > 0 {
+		m.Log.Error("the pins have vanished in the middle of the start: made again", "interface", t.String(), "pins", made)
+	}
+	return m.Pins.Open(t)
 }
 
 // Filter opens the filter that is pinned for an interface of the targets, the first that
@@ -143,12 +179,14 @@ func (m *Manager) Filter(targets []Target) (*loader.Filter, error) {
 // program of weir's filters already, it is replaced without a gap, and its
 // counters go on. An interface that cannot be filtered is logged and retried;
 // Start fails, and attaches to none, if it is required, an old program filters
-// there, or no interface can be filtered.
+// there, or no interface can be filtered. An interface that has gone since Find is waited for, unless a
+// target that is required names it.
 func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Target) error {
 	found, err := expand(targets)
 	if err != nil {
 		return err
 	}
+	defer m.Forget()
 	m.engine, m.metadata, m.targets = e, d, targets
 	if err := m.continueTrackers(found); err != nil {
 		return err
@@ -160,7 +198,7 @@ func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Ta
 		i := &managedInterface{Target: t.Target, XDP: t.XDP}
 		m.interfaces = append(m.interfaces, i)
 		all.Go(func() error {
-			errs[n] = m.attach(i)
+			errs[n] = m.attachLasting(i)
 			return nil
 		})
 	}
@@ -169,12 +207,16 @@ func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Ta
 	for n, t := range found {
 		i, err := m.interfaces[n], errs[n]
 		// An old program would go on with its old lists.
-		if err != nil && (t.Required || i.adopted || errors.Is(err, errRunning)) {
+		absent := IsAbsent(err)
+		if absent {
+			i.adopted = false // its program went with it
+		}
+		if err != nil && (t.Required && (!absent || m.named(t.Target)) || i.adopted || errors.Is(err, errRunning)) {
 			m.undo()
 			return err
 		}
 		switch {
-		case IsAbsent(err):
+		case absent:
 			m.Log.Warn("the interface does not exist, waiting for it", "interface", t.String())
 		case err != nil:
 			failed = errors.Join(failed, err)
@@ -227,7 +269,7 @@ func (m *Manager) continueTrackers(found []Target) error {
 // continueFrom makes the programs for all interfaces of a direction count where that of one does,
 // if it has the engine's trackers, and reports whether it has.
 func (m *Manager) continueFrom(t netif.Target, others bool, targets []netif.Target) (continued bool, err error) {
-	a, err := m.Pins.Open(t)
+	a, err := m.open(t)
 	if err != nil {
 		return false, nil // it has gone
 	}
@@ -246,7 +288,7 @@ func (m *Manager) continueFrom(t netif.Target, others bool, targets []netif.Targ
 
 // find finds what filters on an interface.
 func (m *Manager) find(t netif.Target) (p predecessor, err error) {
-	a, err := m.Pins.Open(t)
+	a, err := m.open(t)
 	switch {
 	case errors.Is(err, loader.ErrNotAttached):
 		return p, nil
@@ -264,6 +306,34 @@ func (m *Manager) find(t netif.Target) (p predecessor, err error) {
 		return p, fmt.Errorf("%s: %w, process %d: stop it first, or take over with --takeover", t, errRunning, p.PID)
 	}
 	return p, nil
+}
+
+// While the pins vanish, as where their file system is mounted anew, attaching is tried again at this
+// interval, for some time.
+const (
+	vanishedInterval = 50 * time.Millisecond
+	vanishedPatience = 5 * time.Second
+)
+
+// attachLasting is attach, and begins again where pins vanish meanwhile.
+func (m *Manager) attachLasting(i *managedInterface) error {
+	again := time.NewTicker(vanishedInterval)
+	defer again.Stop()
+	for end := time.Now().Add(vanishedPatience); ; <-again.C {
+		err := m.attach(i)
+		vanished := errors.Is(err, loader.ErrNotAttached) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, bpffs.ErrNoBPFFS)
+		if kept := m.found[i.Target]; errors.Is(err, kernelerr.ErrForeign) && kept != nil && !kept.Severed() {
+			vanished = true // its own program is in the way, since its pins were not found
+			if kept.Replaced() {
+				// By this process, before all pins were made: nothing can pin that program again.
+				m.Log.Error("the pins have vanished while the program was replaced: it is attached anew, and packets pass until then", "interface", i.Target.String())
+				kept.Close() // detaches it
+			}
+		}
+		if !vanished || IsAbsent(err) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // attach attaches the program to an interface. A program that was filtering

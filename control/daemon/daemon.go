@@ -221,6 +221,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	began := time.Now()
 	targets := targetsOf(c)
+	defer d.active.attach.Forget()
 	inherited, err := d.active.attach.Find(targets)
 	if err != nil {
 		return err
