@@ -370,6 +370,7 @@ func (g generator) structure(v reflect.Value) map[string]any {
 		switch {
 		case f.required:
 			required = append(required, f.name)
+		case strings.Contains(text, "Default: "): // it depends on other keys
 		case !f.omitEmpty && (isText(fv.Type()) || fv.Kind() != reflect.Struct):
 			p["default"] = defaultOf(fv)
 		}
