@@ -89,7 +89,7 @@ func TestUndoIsDone(t *testing.T) {
 	}
 }
 
-// Without a daemon, the command prints the socket and how to start one.
+// Without a daemon, the command answers from the saved state, and prints the socket and how to start one.
 func TestExplainWithoutTheDaemon(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -103,8 +103,11 @@ func TestExplainWithoutTheDaemon(t *testing.T) {
 		t.Errorf("while the daemon runs: %v\n%s", err, out)
 	}
 	d.kill()
-	if out, err := explain(); err == nil || !strings.Contains(out, h.path("weir.sock")) || !strings.Contains(out, "weir run") {
-		t.Errorf("while none runs: %v\n%s", err, out)
+	out, err := explain()
+	for _, says := range []string{h.path("weir.sock"), "from the saved state", "systemctl start weir", "list always"} {
+		if err != nil || !strings.Contains(out, says) {
+			t.Errorf("while none runs: %v, without %q\n%s", err, says, out)
+		}
 	}
 }
 
