@@ -542,6 +542,8 @@ func TestErrors(t *testing.T) {
 			`5:72: trackers[2].memory: 1KiB is not between 4KiB and 1GiB`}, true},
 		{eth0 + "trackers: [{key: src, rate: 1k/s}]", []string{
 			`2:23: trackers[0].rate: rate is now called threshold (above which a flow is heavy) or limit (what it may have then)`}, false},
+		{eth0 + "fleet: {enroll: /etc/weir/node, max_rate: 5kpps, max_age: 0.5s}\n", []string{
+			`2:43: fleet.max_rate: 5kpps: want bits or bytes, as in 2Mbit/s`, `2:59: fleet.max_age: 500ms is not between 1s and 30d`}, true},
 		{eth0 + "digest: {rate: 0/s}", []string{`2:16: digest.rate: want more than 0`}, true},
 		{eth0 + "digest: {rate: 1MB/s}", []string{`2:16: digest.rate: 1MB/s: digests are of packets, as in 100kpps`}, true},
 		{eth0 + "pins: weir", []string{`2:7: pins: "weir": want an absolute path`}, true},

@@ -22,8 +22,10 @@ func TestHub(t *testing.T) {
 		t.Errorf("lists %q, want %q", names, want)
 	}
 	const least = "servers: [\"tls://hub:4222\"]\nbroker: {listen: \"127.0.0.1:4222\"}\n"
-	if _, err := ParseHub("hub.yaml", []byte(least)); err != nil {
-		t.Error(err)
+	for _, text := range []string{least, least + "rollout: {waves: [{for: 1m}]}\n"} {
+		if _, err := ParseHub("hub.yaml", []byte(text)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 	for text, want := range map[string]string{
 		"":                           "servers is missing",

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -439,6 +440,20 @@ func TestConnectionsAreForgotten(t *testing.T) {
 	}
 }
 
+// A record says whether its packets were dropped.
+func TestForwardingStatus(t *testing.T) {
+	for dropped, want := range map[bool]byte{false: 64, true: 129} { // forwarded for an unknown reason, dropped by a list
+		for _, of := range []template{all4, all6} {
+			f := Flow{Dropped: dropped}
+			with, at := of.encode(f), slices.Index(of.fields, forwarding)
+			before := template{of.id, of.fields[:at]}
+			if got := with[len(before.encode(f))]; got != want {
+				t.Errorf("template %d: dropped %t: status %d, want %d", of.id, dropped, got, want)
+			}
+		}
+	}
+}
+
 func TestValidate(t *testing.T) {
 	for _, c := range []struct{ url, want string }{
 		{"udp://192.0.2.1:4739", ""}, {"tls://[::1]:4740", ""},
@@ -458,7 +473,9 @@ func TestValidate(t *testing.T) {
 		t.Errorf("%q, %v", drops, err)
 	}
 	s := Spec{}
-	s.SetDefaults()
+	if s.SetDefaults(); s.Interval != quantity.Duration(10*time.Second) {
+		t.Errorf("an interval of %v", s.Interval)
+	}
 	s.Collectors = []Collector{collector("udp://a:1"), collector("tls://a:1")}
 	s.Collectors[0].TLS.CA, s.Collectors[1].TLS.Cert = "/ca", "/cert"
 	s.Collectors[1].Templates, s.Interval = 0, quantity.Duration(time.Millisecond)

@@ -232,6 +232,18 @@ func TestMonitoredIsShown(t *testing.T) {
 	}
 }
 
+// In monitor mode, a line and a page say so, and for how long where it ends by itself.
+func TestMonitorModeIsShown(t *testing.T) {
+	until := time.Now().Add(90 * time.Second)
+	for want, o := range map[string]*api.MonitorOverride{"MONITOR MODE:": {}, "MONITOR MODE for ": {Until: &until}} {
+		top := &api.Top{Time: until.Add(-90 * time.Second), Monitor: true, MonitorOverride: o}
+		v := view{}
+		if line, page := text([]line{v.health(top)}), text(v.healthLines(top)); !strings.Contains(line, want) || !strings.Contains(page, want) {
+			t.Errorf("%q: %q, %q", want, line, page)
+		}
+	}
+}
+
 // Names come from files and interfaces: their control characters must not reach
 // the terminal.
 func TestNamesCannotDriveTheTerminal(t *testing.T) {

@@ -1,13 +1,17 @@
 package first
 
 import (
+	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"weir/control/engine"
+	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/filter/newflow"
 	"weir/filter/recent"
+	"weir/filter/verdict"
 	"weir/loader"
 	"weir/loader/netif"
 )
@@ -25,6 +29,25 @@ func TestIdentity(t *testing.T) {
 		if got := p.(*Part).Identity(netif.Target{}, loader.Seed{1}); got != want {
 			t.Errorf("%v: %#x, want %#x", filter, got, want)
 		}
+	}
+}
+
+// What is configured reaches the program.
+func TestPart(t *testing.T) {
+	ports := []verdict.FailsafePort{{Proto: 6, Port: 443}}
+	s := Spec{Key: stage.Key("flow"), Filter: recent.IBFMC, Ports: ports, Importance: []Importance{ByList}}
+	s.SetDefaults()
+	s.Memory, s.Events, s.Window = 1<<20, 70, quantity.Duration(3*time.Second)
+	got, err := s.Part()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := *got.(*Part)
+	p.BasePart = engine.BasePart{}
+	want := Part{Filter: recent.IBFMC, Lines: 1 << 20 / 128, Events: 70, Ports: ports, ByList: true, Window: 3 * time.Second}
+	want.V4, want.V6 = s.Key.Shapes()
+	if !reflect.DeepEqual(p, want) {
+		t.Errorf("%+v, want %+v", p, want)
 	}
 }
 

@@ -19,7 +19,7 @@ func TestPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Capacity < flows || p.Windows != 1 || p.Missed > 0.08 {
+		if p.Filter != recent.Bloom || p.Flows != flows || p.Capacity < flows || p.Windows != 1 || p.Missed > 0.08 {
 			t.Errorf("%+v", p)
 		}
 		if p.Memory == leastMemory {
@@ -47,7 +47,7 @@ func TestPlan(t *testing.T) {
 func TestPlanOfCells(t *testing.T) {
 	for _, kind := range []recent.Kind{recent.Stable, recent.IBF2C, recent.IBFMC} {
 		p, err := planFor(kind, 200_000, 0)
-		if err != nil || p.Missed > 0.08 || len(p.Forgotten) != recent.MaxLevel || p.Forgotten[6] > mostForgotten {
+		if err != nil || p.Filter != kind || p.Missed > 0.08 || len(p.Forgotten) != recent.MaxLevel || p.Forgotten[6] > mostForgotten {
 			t.Fatalf("%+v, %v", p, err)
 		}
 		if !slices.IsSortedFunc(p.Forgotten, func(a, b float64) int { return cmp.Compare(b, a) }) || kind.ByImportance() != (p.Forgotten[0] > 2*p.Forgotten[6]) {

@@ -3,6 +3,7 @@ package replies
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,7 +11,33 @@ import (
 
 	"weir/control/quantity"
 	"weir/filter/key"
+	"weir/filter/verdict"
 )
+
+// Programs have the configured times, and those of connections that begin no longer ones. Where
+// replies do not pass, connections are remembered for others.
+func TestPart(t *testing.T) {
+	for _, c := range []struct {
+		spec    Spec
+		opening time.Duration
+		drop    bool
+	}{
+		{Spec{Action: verdict.Pass, Connections: 1024, TCPTimeout: quantity.Duration(time.Hour), UDPTimeout: quantity.Duration(time.Minute), Inside: []string{"lan*"}}, opening, false},
+		{Spec{Action: verdict.Pass, Connections: 1024, TCPTimeout: quantity.Duration(opening - 1), UDPTimeout: 2}, opening - 1, false},
+		{Spec{Action: verdict.Drop, Connections: 1024, TCPTimeout: quantity.Duration(opening)}, opening, true},
+		{Spec{Action: verdict.Pass}, 0, true},
+	} {
+		p, err := c.spec.Part()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := p.(*Part)
+		if got.Replies.Drop != c.drop || got.Replies.Opening != c.opening || got.Replies.Established != time.Duration(c.spec.TCPTimeout) ||
+			got.Replies.UDP != time.Duration(c.spec.UDPTimeout) || got.Replies.Ephemeral == 0 || got.Replies.Now == nil || !slices.Equal(got.Inside, c.spec.Inside) {
+			t.Errorf("%+v: %+v", c.spec, got)
+		}
+	}
+}
 
 // When a connection was last used follows from when it expires, and from how long one like it lasts.
 func TestSent(t *testing.T) {
