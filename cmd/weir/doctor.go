@@ -117,6 +117,10 @@ func (v *doctorFlags) subject(c *cobra.Command, s *status) (of doctor.Subject, w
 	switch conf, err := config.Load(file); {
 	case err == nil:
 		of = doctor.Configured(conf)
+		blocks := slices.ContainsFunc(conf.Lists, func(l config.List) bool { return l.Action == config.Block && l.Enforce })
+		for _, advice := range append(conf.Advice(blocks), conf.TrackerSections.Advice()...) {
+			wrong = append(wrong, doctor.Finding{Check: "config", Level: doctor.Note, Text: advice})
+		}
 	case v.file == "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)):
 	default:
 		wrong = append(wrong, doctor.Finding{

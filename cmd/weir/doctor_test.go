@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +60,26 @@ func TestDoctorOfSilentDaemon(t *testing.T) {
 }
 
 // The state is where the daemon that runs saves it, which may not be that of the service.
+// Doctor, check and a start warn of the same.
+func TestDoctorAdvises(t *testing.T) {
+	for text, want := range map[string][]string{
+		"lists: {drop: {entries: [192.0.2.1]}}\n":                                                       {"nothing is failsafe"},
+		"lists: {drop: {entries: [192.0.2.1]}}\nfailsafe: {ports: [tcp/22]}\n":                          nil,
+		"lists: {drop: {enforce: false, entries: [192.0.2.1]}}\n":                                       nil,
+		"monitor: true\nlists: {drop: {entries: [192.0.2.1]}}\ntrackers: [{key: src, action: block}]\n": {"trackers[0]: action block"},
+	} {
+		conf := file(t, "weir.yaml", "interfaces: [lo]\nstate_dir: \"\"\n"+text)
+		_, out, log := weir(t, "", "doctor", "-c", conf, "--socket", filepath.Join(t.TempDir(), "none"))
+		_, checked, warned := weir(t, "", "check", conf)
+		for _, advice := range []string{"nothing is failsafe", "trackers[0]: action block"} {
+			wanted := slices.Contains(want, advice)
+			if strings.Contains(out, advice) != wanted || strings.Contains(warned, advice) != wanted {
+				t.Errorf("%s: want %q: %t\n%s%s\n%s%s", text, advice, wanted, out, log, checked, warned)
+			}
+		}
+	}
+}
+
 func TestDoctorStateDir(t *testing.T) {
 	of := func(dir string, running bool) *status {
 		return &status{Attachments: []inventory.Status{{Running: running, Metadata: inventory.Metadata{StateDir: dir}}}}

@@ -175,6 +175,14 @@ func (c *Config) Stages() (*stages.Table, error) {
 	return stages.New(&c.Sections, c.TrackerSections, at)
 }
 
+// Advice returns how lists could lock somebody out, given whether they drop anything.
+func (c *Config) Advice(drop bool) []string {
+	if !drop || c.Monitor || len(c.Failsafe.Ports)+len(c.Failsafe.Prefixes) > 0 {
+		return nil
+	}
+	return []string{"packets are dropped, and nothing is failsafe: a wrong entry could lock you out (failsafe: ports, prefixes; --failsafe-port)"}
+}
+
 // Sends reports whether an interface's outgoing packets are filtered, too.
 func (c *Config) Sends(i Interface) bool { return i.Egress || c.NeedsOutgoing() }
 

@@ -13,6 +13,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/engine"
 	"weir/control/engine/census"
 	"weir/control/list"
 	"weir/control/lists"
@@ -373,14 +374,15 @@ func (p *Ruleset) LogAdvice(log *slog.Logger) {
 
 // Advice returns what could lock somebody out.
 func (p *Ruleset) Advice() (all []string) {
-	c := p.Config
 	if p.blind != "" {
 		all = append(all, p.blind)
 	}
-	if !c.Monitor && p.Blocked() > 0 && len(c.Failsafe.Ports)+len(c.Failsafe.Prefixes) == 0 {
-		all = append(all, "packets are dropped, and nothing is failsafe: a wrong entry could lock you out (failsafe: ports, prefixes; --failsafe-port)")
-	}
-	return append(all, p.Stages.Trackers.Advice()...)
+	drops := slices.ContainsFunc(p.Lists, func(l *List) bool {
+		return l.Action == config.Block && l.Enforce && slices.ContainsFunc(p.Rules, func(r engine.List) bool {
+			return api.ListOf(r.Name) == l.Name && r.Contents.Len() > 0
+		})
+	})
+	return append(append(all, p.Config.Advice(drops)...), p.Stages.Trackers.Advice()...)
 }
 
 // manyEntries is from when on the contents of lists take memory that is worth giving back.
