@@ -739,7 +739,7 @@ func TestStandardInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, in := range map[string]io.Reader{"file": regular, "socket": socket, "pipe": strings.NewReader(text)} {
-		c := exec.Command(program, "check", "--iface", "eth0", "--anti_lockout=false", "--block", "-")
+		c := exec.Command(program, "check", "--iface", "eth0", "--anti-lockout=false", "--block", "-")
 		c.Stdin = in
 		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "entries: 2") {
 			t.Errorf("%s: %v\n%s", name, err, out)
