@@ -34,11 +34,14 @@ var queueAfter = 30 * time.Second
 // it in its state directory.
 func submit(c *cobra.Command, socket string, change api.Change) (*api.Changed, error) {
 	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(c.Context(), queueAfter,
-		fmt.Errorf("%w within %v, at %s", client.ErrUnanswered, queueAfter, socket))
+	ctx, cancel := context.WithTimeoutCause(c.Context(), queueAfter, client.ErrUnanswered)
 	defer cancel()
-	changed, err := dial(c, socket).Change(ctx, change)
-	if !errors.Is(err, client.ErrNotRunning) && !errors.Is(err, client.ErrUnanswered) {
+	of := dial(c, socket)
+	changed, err := of.Change(ctx, change)
+	switch {
+	case errors.Is(err, client.ErrUnanswered) && ctx.Err() != nil:
+		err = of.Silent(queueAfter)
+	case !errors.Is(err, client.ErrNotRunning) && !errors.Is(err, client.ErrUnanswered):
 		return changed, err
 	}
 	change.UID = uint32(os.Getuid())

@@ -52,7 +52,7 @@ type Manager struct {
 	metadata    inventory.Metadata
 	interfaces  []*managedInterface
 	found       map[netif.Target]*loader.Attachment // of Find: what they hold outlives its pins until Start is through
-	ahead       []*ahead // programs for interfaces that Follow is to begin with
+	ahead       []*ahead                            // programs for interfaces that Follow is to begin with
 	leaving     leaving
 	hotplug     *hotplug
 	lost        []netif.Target // detached or taken over by others: not attached to again

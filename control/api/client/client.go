@@ -212,7 +212,7 @@ func Get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	defer cancel()
 	t, err := Ask[T](soon, c, http.MethodGet, path, nil)
 	if err != nil && ctx.Err() == nil && soon.Err() != nil {
-		return nil, c.silent(patience)
+		return nil, c.Silent(patience)
 	}
 	return t, err
 }

@@ -21,7 +21,7 @@ var ErrStopped = errors.New("weir has stopped")
 // are followed, with an error, such as that of the context.
 func (c *Client) Events(ctx context.Context, asked api.Events) (iter.Seq2[*api.Event, error], error) {
 	asking, cancel := context.WithCancelCause(ctx)
-	late := time.AfterFunc(patience, func() { cancel(c.silent(patience)) })
+	late := time.AfterFunc(patience, func() { cancel(c.Silent(patience)) })
 	r, err := c.send(asking, http.MethodGet, contract.EventsPath+"?"+asked.Query().Encode(), nil)
 	late.Stop()
 	if err != nil {

@@ -107,7 +107,7 @@ func (w *watch) run(ctx context.Context) {
 		case !errors.Is(err, ErrUnanswered) && !errors.Is(err, context.Canceled):
 			w.alive() // also where it refuses: or it has ended, which the request learns by itself
 		case silent >= Silence, w.question && w.client.isStopped():
-			w.cancel(w.client.silent(silent))
+			w.cancel(w.client.Silent(silent))
 			return
 		}
 		timer.Reset(max(0, min(pause, Silence-time.Since(*w.last.Load()))))
@@ -161,8 +161,8 @@ func (b *watchedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// silent is the error for no answer for a time.
-func (c *Client) silent(within time.Duration) error {
+// Silent is the error for no answer for a time.
+func (c *Client) Silent(within time.Duration) error {
 	within = max(within.Round(time.Second), time.Millisecond)
 	if c.hub {
 		return c.noAnswer(fmt.Errorf("the hub at %s does not answer within %v", c.path, within))
