@@ -10,10 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/gzip"
+	"go4.org/netipx"
+
 	"weir/tests/data"
 	"weir/tests/long"
-
-	"github.com/klauspost/compress/gzip"
 )
 
 // feed returns the path of a file of the data directory.
@@ -188,7 +189,7 @@ func TestRealRanges(t *testing.T) {
 					if p.Addr() != next {
 						t.Fatalf("%s: %v where %v should follow", l.Text, p, next)
 					}
-					last = fill(p.Addr(), p.Addr().BitLen()-p.Bits())
+					last = netipx.PrefixLastIP(p)
 					next = last.Next()
 				}
 				if last != netip.MustParseAddr(f[1]) {

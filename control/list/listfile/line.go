@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"go4.org/netipx"
 
 	"weir/control/list"
 	"weir/filter/key"
@@ -48,7 +51,8 @@ func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\v' || c == '\
 type parser struct {
 	lenient     bool
 	ignorePorts bool
-	ranges      *ranges // those that are in out, or another parser's; nil: not known
+	ranges      *ranges        // those that are in out, or another parser's; nil: not known
+	pieces      []netip.Prefix // of the last range
 	out         list.Entries
 	wide        int // what ranges became beyond what each line may
 }
@@ -185,16 +189,6 @@ func isNetmask(s string) bool {
 	return n > 0 && n == len(s) && bits == 32 && !strings.Contains(s, "/") && ^a&(^a+1) == 0
 }
 
-// leadingOnes returns the number of bits before the first that is zero.
-func leadingOnes(a netip.Addr) (n int) {
-	for _, b := range a.AsSlice() {
-		if n += bits.LeadingZeros8(^b); b != 0xff {
-			break
-		}
-	}
-	return n
-}
-
 // add appends a masked prefix.
 func (p *parser) add(pre netip.Prefix) {
 	if !pre.Addr().Is4() {
@@ -226,21 +220,22 @@ func (p *parser) span(first, last string) error {
 	if b.Less(a) {
 		return errReversed
 	}
-	// A range may end in the last address, of which a netmask has all bits, too.
-	mask := netip.PrefixFrom(b, leadingOnes(b))
-	if pre := netip.PrefixFrom(a, mask.Bits()); mask == mask.Masked() && pre == pre.Masked() && a != b && fill(a, trailingZeros(a)) != b {
-		return fmt.Errorf("the end of the range is a netmask: write %v", pre)
+	r := netipx.IPRangeFrom(a, b)
+	// A network may end in the last address, which is a netmask with all bits.
+	if ones, size := net.IPMask(b.AsSlice()).Size(); size > 0 {
+		_, network := r.Prefix()
+		if pre := netip.PrefixFrom(a, ones); pre == pre.Masked() && !network {
+			return fmt.Errorf("the end of the range is a netmask: write %v", pre)
+		}
 	}
-	r := span{a, b}
 	if p.ranges.has(r) {
 		return nil
 	}
-	n := 0
-	for pre := range prefixes(a, b) {
+	p.pieces = r.AppendPrefixes(p.pieces[:0])
+	for _, pre := range p.pieces {
 		p.add(pre)
-		n++
 	}
-	if n >= memorable {
+	if n := len(p.pieces); n >= memorable {
 		p.ranges.add(r)
 		each := wideV6
 		if a.Is4() {

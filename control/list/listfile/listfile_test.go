@@ -19,6 +19,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"go4.org/netipx"
 
 	"weir/control/list"
 	"weir/filter/key"
@@ -887,7 +888,7 @@ func TestPrefixes(t *testing.T) {
 		t.Helper()
 		next, n := first, 0
 		var before netip.Prefix
-		for p := range prefixes(first, last) {
+		for _, p := range netipx.IPRangeFrom(first, last).Prefixes() {
 			if p != p.Masked() || p.Addr() != next {
 				t.Fatalf("%v-%v: %v follows %v", first, last, p, before)
 			}
@@ -897,7 +898,7 @@ func TestPrefixes(t *testing.T) {
 				}
 			}
 			end := p.Addr()
-			for i := p.Bits(); i < end.BitLen(); i++ { // bit by bit, unlike fill
+			for i := p.Bits(); i < end.BitLen(); i++ { // bit by bit, unlike netipx
 				b := end.AsSlice()
 				b[i/8] |= 0x80 >> (i % 8)
 				end, _ = netip.AddrFromSlice(b)

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -303,17 +303,14 @@ func threadTime() time.Duration {
 // nothing. It is safe for concurrent use; a nil *ranges remembers nothing.
 type ranges struct {
 	mu   sync.Mutex
-	seen map[span]struct{}
+	seen map[netipx.IPRange]struct{}
 }
-
-// span is a range of addresses, both ends included.
-type span struct{ first, last netip.Addr }
 
 // memorable is the number of prefixes from which on a range is remembered: they take
 // more memory than remembering it does.
 const memorable = 8
 
-func (r *ranges) has(s span) bool {
+func (r *ranges) has(s netipx.IPRange) bool {
 	if r == nil {
 		return false
 	}
@@ -323,14 +320,14 @@ func (r *ranges) has(s span) bool {
 	return ok
 }
 
-func (r *ranges) add(s span) {
+func (r *ranges) add(s netipx.IPRange) {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.seen == nil {
-		r.seen = make(map[span]struct{})
+		r.seen = make(map[netipx.IPRange]struct{})
 	}
 	r.seen[s] = struct{}{}
 }
