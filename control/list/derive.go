@@ -167,9 +167,7 @@ func (d Derivation) Of(m Members, k key.Key, most, named int) (n int, first []ne
 func within[P Prefix[P]](c count, of func(*Set) *Prefixes[P], source bool, p P, most, named int) (n int, first []netip.Addr) {
 	var inside []Sorted[P]
 	for _, s := range sides(c, c.members, of, source) {
-		_, from := s.Split(func(k P) bool { return k.Compare(p) >= 0 })
-		in, _ := from.Split(func(k P) bool { return k.Bits() < p.Bits() || k.Cut(p.Bits()) != p })
-		if in.Len() > 0 {
+		if in := coveredBy(s, p); in.Len() > 0 {
 			inside = append(inside, in)
 		}
 	}

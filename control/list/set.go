@@ -104,13 +104,11 @@ func (s *Set) Len() int {
 	if s == nil {
 		return 0
 	}
-	return s.V4.len() + s.V6.len() + s.Flows.Len()
+	return s.V4.Len() + s.V6.Len() + s.Flows.Len()
 }
 
 // Len returns the number of addresses and prefixes.
-func (p *Prefixes[P]) Len() int { return p.len() }
-
-func (p *Prefixes[P]) len() int { return p.Plain.Len() + p.Src.Len() + p.Dst.Len() }
+func (p *Prefixes[P]) Len() int { return p.Plain.Len() + p.Src.Len() + p.Dst.Len() }
 
 // All iterates over the entries: addresses and prefixes first, in order by kind.
 // One whose side is left to the list's direction is a source.
@@ -314,10 +312,10 @@ func (s *Set) Inside(prefixes ...netip.Prefix) *Set {
 	var all []*Set
 	for _, p := range prefixes {
 		if p.Addr().Is4() {
-			if in := s.V4.inside(V4Of(p)); in.len() > 0 {
+			if in := s.V4.inside(V4Of(p)); in.Len() > 0 {
 				all = append(all, &Set{V4: in})
 			}
-		} else if in := s.V6.inside(V6Of(p)); in.len() > 0 {
+		} else if in := s.V6.inside(V6Of(p)); in.Len() > 0 {
 			all = append(all, &Set{V6: in})
 		}
 	}
@@ -325,10 +323,12 @@ func (s *Set) Inside(prefixes ...netip.Prefix) *Set {
 }
 
 func (p *Prefixes[P]) inside(outer P) Prefixes[P] {
-	in := func(s Sorted[P]) Sorted[P] {
-		_, from := s.Split(func(k P) bool { return k.Compare(outer) >= 0 })
-		within, _ := from.Split(func(k P) bool { return k.Bits() < outer.Bits() || k.Cut(outer.Bits()) != outer })
-		return within
-	}
-	return Prefixes[P]{Plain: in(p.Plain), Src: in(p.Src), Dst: in(p.Dst), Lengths: p.Lengths}
+	return Prefixes[P]{Plain: coveredBy(p.Plain, outer), Src: coveredBy(p.Src, outer), Dst: coveredBy(p.Dst, outer), Lengths: p.Lengths}
+}
+
+// coveredBy returns the prefixes that another one covers, which may be among them.
+func coveredBy[P Prefix[P]](s Sorted[P], outer P) Sorted[P] {
+	_, from := s.Split(func(k P) bool { return k.Compare(outer) >= 0 })
+	in, _ := from.Split(func(k P) bool { return k.Bits() < outer.Bits() || k.Cut(outer.Bits()) != outer })
+	return in
 }
