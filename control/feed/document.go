@@ -16,10 +16,10 @@ type document struct {
 func newDocument(text *lines, in io.Reader) document { return document{text, json.NewDecoder(in)} }
 
 // place returns the place behind what was read. The text must look up offsets.
-func (p document) place() place {
-	offset := p.dec.InputOffset()
-	return place{p.text.at(offset), offset}
-}
+func (p document) place() place { return p.at(p.dec.InputOffset()) }
+
+// at returns the place of an offset. Offsets must be ascending.
+func (p document) at(offset int64) place { return place{p.text.at(offset), offset} }
 
 // object reads an object and calls field with the name of each field, to read its
 // value.
@@ -85,6 +85,12 @@ func (p document) token() (json.Token, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return t, err
+}
+
+// more reports whether another value follows. What is between two values is bounded like a record.
+func (p document) more() bool {
+	p.text.begin(p.dec.InputOffset())
+	return p.dec.More()
 }
 
 // skip reads a value of any kind, token by token.

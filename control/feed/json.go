@@ -164,14 +164,12 @@ func (e *element) field(name string, t json.Token) {
 func (f *reader) json(c *collector) error {
 	c.text.offsets = true
 	w := &walker{
-		dec:   json.NewDecoder(&c.text),
-		begin: c.text.begin,
-		at:    func(offset int64) place { return place{c.text.at(offset), offset} },
-		value: c.scoped,
-		bad:   func(at place, err error) { c.bad(at, "", err) },
+		document: newDocument(&c.text, &c.text),
+		value:    c.scoped,
+		bad:      func(at place, err error) { c.bad(at, "", err) },
 	}
 	if err := w.documents(f.paths); err != nil {
-		at := w.at(w.dec.InputOffset())
+		at := w.place()
 		return fmt.Errorf("line %d, byte %d: %w", at.line, at.offset, err)
 	}
 	return nil
@@ -183,11 +181,11 @@ func (f *reader) jsonLines(c *collector) error {
 	return eachLine(c, func(line int, text []byte) error {
 		var values []string
 		var bad error
+		one := &lines{r: bytes.NewReader(text)}
 		w := &walker{
-			dec:   json.NewDecoder(bytes.NewReader(text)),
-			at:    func(int64) place { return place{line: line} },
-			value: func(_ place, v string) { values = append(values, v) },
-			bad:   func(_ place, err error) { bad = err },
+			document: newDocument(one, one),
+			value:    func(_ place, v string) { values = append(values, v) },
+			bad:      func(_ place, err error) { bad = err },
 		}
 		if err := w.documents(f.paths); err != nil {
 			bad = err
@@ -225,9 +223,7 @@ func eachLine(c *collector, fn func(line int, text []byte) error) error {
 // walker traverses JSON documents and finds the values at the paths, with one
 // token in memory at a time.
 type walker struct {
-	dec   *json.Decoder
-	begin func(offset int64)       // called before each token; may be nil
-	at    func(offset int64) place // called with ascending offsets
+	document
 	value func(at place, v string)
 	bad   func(at place, err error)
 	depth int
@@ -244,15 +240,15 @@ func (w *walker) documents(paths [][]step) error {
 	for i, p := range paths {
 		all[i].steps = p
 	}
-	for {
-		_, err := w.walk(all)
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
+	for w.more() {
+		if _, err := w.walk(all); err != nil {
 			return err
 		}
 	}
+	if _, err := w.dec.Token(); err != io.EOF {
+		return err
+	}
+	return nil
 }
 
 // find hands on a value, or an error, or holds it until the end of its element.
@@ -285,19 +281,6 @@ func (w *walker) end(e *element) error {
 	}
 	e.held = nil
 	return nil
-}
-
-// token returns the decoder's next token; inside a document, the end is an
-// error.
-func (w *walker) token() (json.Token, error) {
-	if w.begin != nil {
-		w.begin(w.dec.InputOffset())
-	}
-	t, err := w.dec.Token()
-	if err == io.EOF && w.depth > 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return t, err
 }
 
 // walk traverses a value and returns it if it is a scalar. paths are the remainders of

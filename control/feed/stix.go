@@ -214,8 +214,7 @@ func indicators(text *lines, m *moment, value func(at place, address, name strin
 		return nil
 	}
 	for {
-		if !p.dec.More() {
-			text.begin(p.dec.InputOffset())
+		if !p.more() {
 			t, err := p.dec.Token()
 			switch {
 			case err == io.EOF && len(others) > 0:
