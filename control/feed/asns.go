@@ -1,14 +1,12 @@
 package feed
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"strings"
 
 	"weir/control/geo"
 	"weir/control/list/listfile"
@@ -90,43 +88,34 @@ func (f *Feed) systems(w *listfile.Work, s *source, b *body) (*body, []listfile.
 // asns reads the autonomous systems of a part: one a line, by its number, or an object with
 // a field asn, as Spamhaus has it.
 func (p part) asns() (asnLines, error) {
-	l := asnLines{lines: make(map[ASN]int), report: listfile.Report{File: p.name}}
-	r, err := p.open()
-	if err != nil {
-		return l, err
-	}
-	defer r.Close()
-	in := &io.LimitedReader{R: r, N: maxASNBytes + 1}
-	scan := bufio.NewScanner(in)
+	l := asnLines{lines: make(map[ASN]int)}
 	records, stated := 0, -1
-	for scan.Scan() {
-		l.report.Lines++
-		text, object := asnText(scan.Bytes())
-		if object != nil {
+	var err error
+	l.report, err = p.eachLine(maxASNBytes, func(line int, text string) (bool, error) {
+		var object asnObject
+		if text[0] == '{' && json.Unmarshal([]byte(text), &object) == nil {
 			if object.Type == "metadata" {
 				stated = object.Records
-				continue
+				return false, nil
 			}
 			records++
 			text = object.ASN.String()
 		}
-		if text == "" {
-			continue
+		if text = withoutRemark(text); text == "" {
+			return false, nil
 		}
 		var a ASN
 		if err := a.UnmarshalText([]byte(text)); err != nil {
-			addBad(&l.report, l.report.Lines, "", err)
-			continue
+			return false, err
 		}
-		if l.report.Good++; l.lines[a] == 0 {
-			l.lines[a] = l.report.Lines
+		if l.lines[a] == 0 {
+			l.lines[a] = line
 		}
-	}
+		return true, nil
+	})
 	switch {
-	case scan.Err() != nil:
-		return l, fmt.Errorf("%s: %w", p.name, scan.Err())
-	case in.N <= 0:
-		return l, fail(TooLarge, "%s: more than %d bytes", p.name, maxASNBytes)
+	case err != nil:
+		return l, err
 	case stated >= 0 && stated != records:
 		return l, fail(Truncated, "%d records, but the last line says %d", records, stated)
 	case float64(l.report.Bad) > listfile.DefaultMaxBad*float64(l.report.Bad+l.report.Good):
@@ -140,20 +129,4 @@ type asnObject struct {
 	ASN     json.Number `json:"asn"`
 	Type    string      `json:"type"`
 	Records int         `json:"records"`
-}
-
-// asnText returns a line without its comment, or the object that it is.
-func asnText(line []byte) (string, *asnObject) {
-	line = bytes.TrimSpace(line)
-	if len(line) > 0 && line[0] == '{' {
-		var o asnObject
-		if json.Unmarshal(line, &o) == nil {
-			return "", &o
-		}
-	}
-	text := string(line)
-	if i := strings.IndexAny(text, "#;"); i >= 0 {
-		text = text[:i]
-	}
-	return strings.TrimSpace(text), nil
 }

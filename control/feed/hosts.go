@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -83,15 +84,7 @@ func deny(_ *reader, c *collector) error {
 		}
 		words := strings.Fields(statement)
 		is := func(names ...string) bool {
-			if len(words) < len(names) {
-				return false
-			}
-			for i, name := range names {
-				if !strings.EqualFold(words[i], name) {
-					return false
-				}
-			}
-			return true
+			return len(words) >= len(names) && slices.EqualFunc(words[:len(names)], names, strings.EqualFold)
 		}
 		switch {
 		case is("allow", "from", "all"):

@@ -1,9 +1,9 @@
 package feed
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -159,16 +159,8 @@ func (s *ipsetSet) made(w *wanted, words []string) error {
 
 // maskBits returns the length of a netmask, 0 if it has gaps.
 func maskBits(mask netip.Addr) int {
-	all := broadcast
-	if mask.Is6() {
-		all = netip.AddrFrom16([16]byte(bytes.Repeat([]byte{0xff}, 16)))
-	}
-	for n := mask.BitLen(); n > 0; n-- {
-		if p, err := all.Prefix(n); err == nil && p.Addr() == mask {
-			return n
-		}
-	}
-	return 0
+	ones, _ := net.IPMask(mask.AsSlice()).Size()
+	return ones
 }
 
 // add takes the words of an entry.

@@ -77,11 +77,7 @@ func parseName(text string) (name string, ok bool) {
 
 // parseNameLine returns a line's name, address or prefix, and nil for a blank line.
 func parseNameLine(number int, text string) (*nameLine, error) {
-	if i := strings.IndexAny(text, "#;"); i >= 0 {
-		text = text[:i]
-	}
-	text = strings.TrimSpace(text)
-	if text == "" {
+	if text = withoutRemark(text); text == "" {
 		return nil, nil
 	}
 	if name, ok := parseName(text); ok {
@@ -190,38 +186,59 @@ func addBad(r *listfile.Report, line int, text string, err error) {
 	}
 }
 
-// names reads the lines of a part.
-func (p part) names() ([]nameLine, listfile.Report, error) {
+// withoutRemark returns a line's text before a remark.
+func withoutRemark(line string) string {
+	if i := strings.IndexAny(line, "#;"); i >= 0 {
+		line = line[:i]
+	}
+	return strings.TrimSpace(line)
+}
+
+// eachLine calls parse with each line of a part that is not blank, trimmed, and reports which were
+// entries and which bad. The part may have most bytes.
+func (p part) eachLine(most int64, parse func(line int, text string) (entry bool, err error)) (listfile.Report, error) {
 	report := listfile.Report{File: p.name}
 	r, err := p.open()
 	if err != nil {
-		return nil, report, err
+		return report, err
 	}
 	defer r.Close()
-	var lines []nameLine
-	in := &io.LimitedReader{R: r, N: maxNameBytes + 1}
+	in := &io.LimitedReader{R: r, N: most + 1}
 	scan := bufio.NewScanner(in)
 	for scan.Scan() {
 		report.Lines++
-		l, err := parseNameLine(report.Lines, scan.Text())
-		switch {
-		case err != nil:
+		text := strings.TrimSpace(scan.Text())
+		if text == "" {
+			continue
+		}
+		if entry, err := parse(report.Lines, text); err != nil {
 			addBad(&report, report.Lines, "", err)
-		case l != nil:
-			lines = append(lines, *l)
+		} else if entry {
+			report.Good++
 		}
 	}
-	if scan.Err() != nil {
-		return nil, report, fmt.Errorf("%s: %w", p.name, scan.Err())
+	switch {
+	case scan.Err() != nil:
+		return report, fmt.Errorf("%s: %w", p.name, scan.Err())
+	case in.N <= 0:
+		return report, fail(TooLarge, "%s: more than %d bytes", p.name, most)
 	}
-	if in.N <= 0 {
-		return nil, report, fail(TooLarge, "%s: more than %d bytes of names", p.name, maxNameBytes)
+	return report, nil
+}
+
+// names reads the lines of a part.
+func (p part) names() (lines []nameLine, report listfile.Report, err error) {
+	report, err = p.eachLine(maxNameBytes, func(line int, text string) (bool, error) {
+		l, err := parseNameLine(line, text)
+		if l != nil {
+			lines = append(lines, *l)
+		}
+		return l != nil, err
+	})
+	if err == nil && report.Bad > 0 && report.Good == 0 {
+		err = fmt.Errorf("%s: %w: %w", p.name, listfile.ErrTooManyBad, report.Errors[0].Err)
 	}
-	report.Good = len(lines)
-	if report.Bad > 0 && report.Good == 0 {
-		return nil, report, fmt.Errorf("%s: %w: %w", p.name, listfile.ErrTooManyBad, report.Errors[0].Err)
-	}
-	return lines, report, nil
+	return lines, report, err
 }
 
 // lookUp looks up the names that are due, or all of them, some at a time. Their addresses are valid
@@ -365,14 +382,7 @@ func findReasons(b *known, here []int, keys []key.Key, origins []Origin) {
 	defer text.Close()
 	for scan := bufio.NewScanner(text); scan.Scan(); {
 		entry, reason, _ := strings.Cut(scan.Text(), " # ")
-		p, err := netip.ParsePrefix(entry)
-		if err != nil {
-			a, err := netip.ParseAddr(entry)
-			if err != nil {
-				continue
-			}
-			p = netip.PrefixFrom(a, a.BitLen())
-		}
+		p := prefix(entry)
 		for _, i := range here {
 			if of, _ := list.PrefixOf(keys[i]); of == p {
 				origins[i].Reason = reason

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -467,9 +466,5 @@ func (p *patternParser) constant(to []string) []string {
 
 // isAddress reports whether a text is an address or a prefix, masked or not.
 func isAddress(text string) bool {
-	if _, err := netip.ParsePrefix(text); err == nil {
-		return true
-	}
-	a, err := netip.ParseAddr(text)
-	return err == nil && a.Zone() == ""
+	return prefix(text).IsValid() && !strings.Contains(text, "%") // a zone
 }
