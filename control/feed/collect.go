@@ -325,18 +325,11 @@ func (c *collector) finish(err error) (list.Entries, listfile.Report, error) {
 	}
 	r := &c.report
 	r.Lines = c.text.total()
-	share := c.options.MaxBad
-	if share == 0 {
-		share = listfile.DefaultMaxBad
+	if err == nil {
+		err = r.Judge(c.options.MaxBad)
 	}
-	switch {
-	case err != nil:
-		err = fmt.Errorf("%s: %w", r.File, err)
-	case r.Bad > 0 && float64(r.Bad) > share*float64(r.Bad+r.Good):
-		err = fmt.Errorf("%s: %w: %d of %d values, where max_bad is %.3g %%; the first: %w",
-			r.File, listfile.ErrTooManyBad, r.Bad, r.Bad+r.Good, max(0, 100*share), r.Errors[0])
-	default:
-		return c.entries, *r, nil
+	if err != nil {
+		return list.Entries{}, *r, fmt.Errorf("%s: %w", r.File, err)
 	}
-	return list.Entries{}, *r, err
+	return c.entries, *r, nil
 }

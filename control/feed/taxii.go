@@ -141,8 +141,8 @@ func (f *Feed) indicators(w *listfile.Work, s *source, b *body, old *contents, d
 	}
 	for _, p := range b.parts {
 		report, err := p.indicators(w, &text, &left, &textLeft, m)
-		if err == nil && float64(report.Bad) > float64(f.MaxBad)*float64(report.Bad+report.Good) {
-			err = fmt.Errorf("%w: %d of %d; the first: %w", listfile.ErrTooManyBad, report.Bad, report.Bad+report.Good, report.Errors[0].Err)
+		if err == nil {
+			err = report.Judge(f.options(0).MaxBad)
 		}
 		switch {
 		case w.Err() != nil:

@@ -259,7 +259,7 @@ func collect(name string, r io.Reader, size int64, o Options, workers, chunkLen 
 		free <- c
 	}
 	if err == nil {
-		err = report.judge(o.MaxBad)
+		err = report.Judge(o.MaxBad)
 	}
 	if err != nil {
 		return list.Entries{}, report, fmt.Errorf("%s: %w", name, err)
@@ -307,11 +307,11 @@ func (r *Report) Hopeless(maxBad float64) error {
 	if r.Bad < hopelessLines {
 		return nil
 	}
-	return r.judge(maxBad)
+	return r.Judge(maxBad)
 }
 
-// judge rejects a file with too many bad lines.
-func (r *Report) judge(maxBad float64) error {
+// Judge rejects a file with more than a share of bad lines, as of [Options.MaxBad].
+func (r *Report) Judge(maxBad float64) error {
 	if maxBad == 0 {
 		maxBad = DefaultMaxBad
 	}
