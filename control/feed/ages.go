@@ -190,13 +190,7 @@ type Age struct {
 
 // Ages returns since when the entries of all sources are listed. It reads what was saved of that.
 func (f *Feed) Ages() (all []Age) {
-	for _, s := range f.sources {
-		s.mu.Lock()
-		c := s.current
-		s.mu.Unlock()
-		if c == nil {
-			continue
-		}
+	for s, c := range f.loaded() {
 		left := c.entries.Len()
 		add := func(a Age) {
 			all, left = append(all, a), left-a.Entries

@@ -296,13 +296,7 @@ func prefix(value string) netip.Prefix {
 // Decisions returns what CrowdSec says of the active entries that come from there.
 func (f *Feed) Decisions() iter.Seq2[netip.Prefix, Decision] {
 	return func(yield func(netip.Prefix, Decision) bool) {
-		for _, s := range f.sources {
-			s.mu.Lock()
-			c := s.current
-			s.mu.Unlock()
-			if c == nil {
-				continue
-			}
+		for _, c := range f.loaded() {
 			for value, d := range c.decisions {
 				if p := prefix(value); p.IsValid() && !yield(p, d) {
 					return

@@ -20,6 +20,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -333,6 +334,20 @@ func open(c Config, directory string) (*Feed, error) {
 		f.sources = append(f.sources, s)
 	}
 	return f, nil
+}
+
+// loaded iterates over the sources that have contents of their own, and these.
+func (f *Feed) loaded() iter.Seq2[*source, *contents] {
+	return func(yield func(*source, *contents) bool) {
+		for _, s := range f.sources {
+			s.mu.Lock()
+			c := s.current
+			s.mu.Unlock()
+			if c != nil && !yield(s, c) {
+				return
+			}
+		}
+	}
 }
 
 // Contents returns the active contents of all sources together.

@@ -75,13 +75,8 @@ func (u Usage) items(d decisions) []usageItem {
 // come from. It fails with ErrNoUsage where these are too old.
 func (f *Feed) ReportUsage(ctx context.Context, u Usage) error {
 	var errs []error
-	for _, s := range f.sources {
-		s.mu.Lock()
-		c := s.current
-		s.mu.Unlock()
-		if c != nil {
-			errs = append(errs, s.report(ctx, f.Config.Version, u, u.items(c.decisions)))
-		}
+	for s, c := range f.loaded() {
+		errs = append(errs, s.report(ctx, f.Config.Version, u, u.items(c.decisions)))
 	}
 	return errors.Join(errs...)
 }

@@ -224,11 +224,8 @@ func (s *source) openVersions(c *contents) (*saved, []version) {
 // fails with [ErrNoVersion] where there is no such version.
 func (f *Feed) Versions(diff ...string) ([]api.SourceVersions, error) {
 	all, found := []api.SourceVersions{}, false
-	for _, s := range f.sources {
-		s.mu.Lock()
-		c := s.current
-		s.mu.Unlock()
-		if c == nil || !f.hasVersions(s) {
+	for s, c := range f.loaded() {
+		if !f.hasVersions(s) {
 			continue
 		}
 		one, versions, err := s.versions(c, len(diff) > 0)
@@ -351,11 +348,8 @@ func textOf(set *list.Set) (first []string, more int) {
 func (f *Feed) Rollback(ctx context.Context) (Outcome, error) {
 	var last *source
 	var since time.Time
-	for _, s := range f.sources {
-		s.mu.Lock()
-		c := s.current
-		s.mu.Unlock()
-		if c == nil || !f.hasVersions(s) {
+	for s, c := range f.loaded() {
+		if !f.hasVersions(s) {
 			continue
 		}
 		if old, all := s.openVersions(c); old != nil {
