@@ -783,7 +783,7 @@ func TestParallel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !equal(got, want) || !reflect.DeepEqual(r, wantReport) {
+			if !equal(got, want) || !reflect.DeepEqual(unranked(r), wantReport) {
 				t.Errorf("%d workers, chunks of %d: got another result than serially", workers, chunkLen)
 			}
 		}
@@ -813,6 +813,13 @@ func serial(name string, text []byte, lenient bool) (list.Entries, Report) {
 		}
 	}
 	return p.out, r
+}
+
+// unranked returns a report without its widest lines: which of equal lines are among them depends on
+// where chunks end. TestWidest tests them.
+func unranked(r Report) Report {
+	r.Widest = [2][]WideLine{}
+	return r
 }
 
 // equal reports whether entries are the same, each as often as it may be.
@@ -1064,7 +1071,7 @@ func FuzzParse(f *testing.F) {
 		if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) || bytes.HasPrefix(data, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 			return
 		}
-		if want, wantReport := serial("f", data, lenient); !equal(e, want) || !reflect.DeepEqual(r, wantReport) {
+		if want, wantReport := serial("f", data, lenient); !equal(e, want) || !reflect.DeepEqual(unranked(r), wantReport) {
 			t.Fatalf("got %v, %+v, serially %v, %+v", strs(e), r, strs(want), wantReport)
 		}
 		// The same text repeated, with chunk boundaries anywhere.
@@ -1074,7 +1081,7 @@ func FuzzParse(f *testing.F) {
 		long := bytes.Repeat(append(data, '\n'), 1+2*maxLine/(len(data)+1))
 		want, wantReport := serial("f", long, lenient)
 		got, report, err := parse(long)
-		if err != nil || !equal(got, want) || !reflect.DeepEqual(report, wantReport) {
+		if err != nil || !equal(got, want) || !reflect.DeepEqual(unranked(report), wantReport) {
 			t.Fatalf("repeated: got %+v, serially %+v, error %v", report, wantReport, err)
 		}
 	})
