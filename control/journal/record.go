@@ -203,10 +203,13 @@ const maxTries = 1 << 26
 // its shift. It fails if a nonempty file has neither the magic nor any intact record.
 func scan(file []byte, fn func(Change)) (damaged []span, end, shift int, err error) {
 	s := scanner{file: file, left: maxTries}
-	pos, whole := 0, 0
+	if file == nil { // there is none
+		return nil, 0, 0, nil
+	}
+	pos, whole := 0, len(magic)+wholeLen // it is created with these
 	switch {
 	case len(file) < len(magic) && string(file) == magic[:len(file)]:
-		return nil, 0, 0, nil
+		pos = len(file)
 	case len(file) >= len(magic) && string(file[:len(magic)]) == magic:
 		pos, end = len(magic), len(magic)
 	default:
