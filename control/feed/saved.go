@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"weir/control/durable"
@@ -260,6 +261,13 @@ func (s *saved) check() error {
 	return nil
 }
 
+// isOf reports whether the file is of a source's contents, rather than of another's, or one of those
+// beside them. Sources of the same name are numbered, and the numbers change with the configuration.
+func (s *saved) isOf(of *source) bool {
+	same := s.Source == of.name || strings.HasPrefix(s.Source, of.String()+"#")
+	return same && len(s.Versions) == 0 && s.Purpose == ""
+}
+
 // damage notes an error of loading what is saved, nil for none, if it is damaged: an outcome says so
 // until an attempt succeeds, whatever others have failed for.
 func (s *source) damage(o *Outcome, err error) {
@@ -286,6 +294,10 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 		return Outcome{Source: s.name}
 	}
 	var c *contents
+	if err == nil && !old.isOf(s) {
+		old.file.Close()
+		err = fail(Damaged, "saved contents are damaged: %s: it is another file, of %s", s.saved, old.Source)
+	}
 	if err == nil {
 		defer old.file.Close()
 		w := listfile.NewWork(ctx, 0)

@@ -313,3 +313,36 @@ func TestNamesOfAnEmptyDirectory(t *testing.T) {
 	f.sources[0].lookup = (&zone{answers: map[string]string{"a.example.org": "192.0.2.1"}}).lookup
 	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1")
 }
+
+// The saved file of another source, or one of those beside a source's own, is not taken as its
+// contents; a number in the name of the source may change.
+func TestSwappedSaved(t *testing.T) {
+	dir := t.TempDir()
+	s := serve(t, text(good))
+	other := from(s)
+	other.URL += "?other"
+	c := config(from(s), other)
+	f := mustOpen(t, c, dir)
+	if _, err := f.Fetch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	one, two := f.sources[0].saved, f.sources[1].saved
+	if f, _ = loaded(t, config(other), dir); f.Contents().Len() == 0 {
+		t.Error("its contents are gone with the source before it")
+	}
+	s.now(text(less))
+	if _, err := f.Fetch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := config(Source{URL: URL(s.URL + "/else.txt"), MaxBytes: 1 << 20})
+	for from, c := range map[string]Config{one: elsewhere, two: elsewhere, versionsPath(two): config(other)} {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(filepath.Dir(one), c.Sources[0].id()), string(b))
+		if g, o := loaded(t, c, dir); g.Contents().Len() > 0 || o.Failure != Damaged || !strings.Contains(o.Err.Error(), "another file") {
+			t.Errorf("%s: %+v", from, o)
+		}
+	}
+}
