@@ -50,7 +50,7 @@ var spoilt = sync.OnceValues(func() (string, error) {
 // program is the kernel's number of the program that filters.
 func (g *ground) program() int {
 	g.t.Helper()
-	out, _ := g.weir(0, "status", "--json", "--pins", g.pins)
+	out, _ := g.weir(anyCode, "status", "--json", "--pins", g.pins)
 	var s struct {
 		Attachments []struct {
 			Program int `json:"program_id"`
