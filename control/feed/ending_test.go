@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"weir/tests/seed"
 )
 
 // bare answers as a server of HTTP/1.0 that does not say how long its answer is.
@@ -52,5 +54,45 @@ func TestCutOff(t *testing.T) {
 	f = mustOpen(t, config(from(serve(t, bare("192.0.2.1")))), t.TempDir())
 	if o := fetch(t, f); o.Failure != Truncated || !strings.Contains(o.Err.Error(), "may be cut off") {
 		t.Errorf("a line alone: %+v", o)
+	}
+}
+
+// A body that is cut at random, without a length or before its last chunk, has no entries but those
+// of whole lines.
+func TestCutBodies(t *testing.T) {
+	random, whole := seed.New(t), make(map[string]bool)
+	var body strings.Builder
+	for i := range 60 {
+		line := fmt.Sprintf("203.0.%d.%d", random.IntN(256), 100+i)
+		whole[line] = true
+		fmt.Fprintf(&body, "%s%s", line, []string{"\n", "\r\n", " remark\n"}[random.IntN(3)])
+	}
+	chunk := func(body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, body)
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+	}
+	srv, taken := serve(t, bare("")), 0
+	for range 100 {
+		cut := body.String()[:1+random.IntN(body.Len()-1)]
+		for name, h := range map[string]http.HandlerFunc{"bare": bare(cut), "chunks": chunk(cut)} {
+			srv.now(h)
+			f := mustOpen(t, config(from(srv)), "")
+			o := fetch(t, f)
+			for _, e := range textsOf(f.Contents()) {
+				if !whole[e] {
+					t.Fatalf("%s: %s of a body cut behind %q", name, e, cut[max(0, len(cut)-20):])
+				}
+			}
+			taken += o.Entries
+			if want := strings.Count(cut, "\n"); name == "chunks" && o.Entries > 0 || o.Entries > want {
+				t.Fatalf("%s: %d entries of %d lines: %+v", name, o.Entries, want, o)
+			}
+		}
+	}
+	if taken == 0 {
+		t.Error("nothing was taken")
 	}
 }
