@@ -84,6 +84,7 @@ func (e *Event) pairs() (all []pair) {
 		add("average", d.Average)
 		add("threshold", d.Threshold)
 		add("monitor", d.Monitor)
+		add("arriving", d.Arriving)
 	}
 	return all
 }

@@ -41,6 +41,36 @@ func TestSyslogMessages(t *testing.T) {
 	}
 }
 
+// Each figure of an event has its name.
+func TestSyslogPairs(t *testing.T) {
+	for want, e := range map[string]Event{
+		`kind="heavy" flow="192.0.2.1" tracker="src" action="block" packets="5" bytes="300" interval="2" unmet="true" would_cut_off="the gateway"`: {
+			Kind: "heavy", Flow: &FlowEvent{Flow: "192.0.2.1", Tracker: "src", Action: "block", Packets: 5, Bytes: 300, Interval: 2, Unmet: true, CutsOff: "the gateway"}},
+		`kind="surge" more="3" missed="4" rate="5" average="6" threshold="7" monitor="true" arriving="true"`: {
+			Kind: "surge", More: 3, Missed: 4, Drops: &DropsEvent{Rate: 5, Average: 6, Threshold: 7, Monitor: true, Arriving: true}},
+	} {
+		if got := e.syslog(RFC5424, "1.0"); !strings.Contains(got, "[weir@32473 "+want+"]") {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}
+
+// As many events pass at once as may, then one at each interval, which says how many did not.
+func TestThrottle(t *testing.T) {
+	now := time.Now()
+	limit := Throttle{Most: 2, Refill: time.Minute}
+	for i, c := range []struct {
+		after time.Duration
+		more  int
+		ok    bool
+	}{{0, 0, true}, {0, 0, true}, {0, 0, false}, {59 * time.Second, 0, false}, {time.Second, 2, true}, {0, 0, false}, {time.Hour, 1, true}, {0, 0, true}, {0, 0, false}} {
+		now = now.Add(c.after)
+		if more, ok := limit.Pass(now); more != c.more || ok != c.ok {
+			t.Errorf("event %d: %d, %t, want %d, %t", i, more, ok, c.more, c.ok)
+		}
+	}
+}
+
 // A message over TCP is delivered when the server has closed the connection, and is
 // repeated otherwise.
 func TestSyslogStream(t *testing.T) {

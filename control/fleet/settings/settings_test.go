@@ -14,6 +14,10 @@ func TestFleetSettings(t *testing.T) {
 	if err != nil || c.Action != config.Allow || c.Rule().String() != "tcp/22, udp/5000-5010, icmp, 47, of VLAN 0 or 10" || !c.Enforce {
 		t.Errorf("%+v, %v", c, err)
 	}
+	c, err = List("x", wire.Settings{Action: "block-limited", Direction: "src", Protocols: "tcp", Trial: true, Priority: 7, Prefix6: 64})
+	if err != nil || c.Enforce || c.Priority != 7 || c.Prefix6 != 64 || !c.WidensSources() {
+		t.Errorf("%+v, %v", c, err)
+	}
 	if err := new(config.Action).UnmarshalText([]byte("block" + wire.Limited)); err == nil {
 		t.Error("versions that know no rules take the list for all packets")
 	}
