@@ -57,7 +57,7 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 	}
 	o := others{config: c, file: file, log: log}
 	began := time.Now()
-	var looked, told time.Time
+	var looked, logged time.Time
 	for errors.Is(err, journal.ErrLocked) {
 		now := time.Now()
 		if now.Sub(looked) >= lookInterval {
@@ -67,11 +67,11 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 			}
 		}
 		late := now.Sub(began) >= stopPatience
-		if now.Sub(told) >= tellInterval || late && !o.killed {
-			if !told.IsZero() {
+		if now.Sub(logged) >= tellInterval || late && !o.killed {
+			if !logged.IsZero() {
 				o.tell(now.Sub(began))
 			}
-			told = now
+			logged = now
 		}
 		if late && !o.killed {
 			o.kill()
@@ -108,7 +108,7 @@ func Refuse(ctx context.Context, c *config.Config) error {
 	return nil
 }
 
-// servesMetrics reports whether another weir serves metrics at an address.
+// servesMetrics reports whether another daemon serves metrics at an address.
 func servesMetrics(ctx context.Context, address string) bool {
 	l, err := net.Listen("tcp", address)
 	if err == nil {

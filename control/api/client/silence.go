@@ -31,16 +31,16 @@ type watch struct {
 	question bool // it changes nothing
 	cancel   context.CancelCauseFunc
 	last     atomic.Pointer[time.Time] // sign of life
-	answered context.CancelFunc        // ends telling
-	telling  context.Context           // until the answer begins
-	told     chan struct{}             // closed when nothing more is told
+	answered context.CancelFunc        // ends waiting
+	waiting  context.Context           // until the answer begins
+	settled  chan struct{}             // closed when nothing more is reported
 }
 
 // watch begins to watch a request, whose context is the one returned.
 func (c *Client) watch(ctx context.Context, method string) (context.Context, *watch) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	w := &watch{client: c, question: method == http.MethodGet, cancel: cancel, told: make(chan struct{})}
-	w.telling, w.answered = context.WithCancel(ctx)
+	w := &watch{client: c, question: method == http.MethodGet, cancel: cancel, settled: make(chan struct{})}
+	w.waiting, w.answered = context.WithCancel(ctx)
 	w.alive()
 	go w.run(ctx)
 	return ctx, w
@@ -48,11 +48,11 @@ func (c *Client) watch(ctx context.Context, method string) (context.Context, *wa
 
 func (w *watch) alive() { w.last.Store(new(time.Now())) }
 
-// begun says that the answer has begun. What is told of waiting ends before it returns.
+// begun says that the answer has begun. Reports of waiting end before it returns.
 func (w *watch) begun() {
 	w.alive()
 	w.answered()
-	<-w.told
+	<-w.settled
 }
 
 func (w *watch) end() {
@@ -67,23 +67,23 @@ func (w *watch) run(ctx context.Context) {
 	settle := func() {
 		if slow != nil {
 			slow = nil
-			close(w.told)
+			close(w.settled)
 		}
 	}
 	if slow == nil {
-		close(w.told)
+		close(w.settled)
 	}
 	defer settle()
 	pause := w.client.pause()
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
-	telling := w.telling.Done()
+	waiting := w.waiting.Done()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-telling:
-			telling = nil
+		case <-waiting:
+			waiting = nil
 			settle()
 			continue
 		case <-timer.C:
@@ -94,11 +94,11 @@ func (w *watch) run(ctx context.Context) {
 		}
 		probed := ctx
 		if slow != nil {
-			probed = w.telling
+			probed = w.waiting
 		}
 		s, err := w.client.probe(probed, min(patience, Silence-time.Since(*w.last.Load())))
-		if slow != nil && w.telling.Err() == nil {
-			slow(w.telling, s, err)
+		if slow != nil && w.waiting.Err() == nil {
+			slow(w.waiting, s, err)
 		}
 		settle()
 		switch silent := time.Since(*w.last.Load()); {
