@@ -31,8 +31,8 @@ the same time, it has a column of its own, "monitored". What lists on trial have
 let pass is included with the reason would-block.
 
 A count such as "118–120" is known only within these bounds. Packets of sources
-that had little when they sent them are not told apart: the last line has their
-total, and sources above it may have sent some of them.
+that had little at the time have no row: the last line has their total, and
+sources above it may have sent some of them.
 "-" instead of an entry means that it is no longer listed, or has ports.`,
 		Example: `  weir drops
   weir drops --by entry --last 1m
@@ -114,6 +114,6 @@ func printDrops(out io.Writer, d *api.Drops) {
 		fmt.Fprintf(out, "and %d more: -n %d shows them\n", d.More, len(d.Drops)+d.More)
 	}
 	if d.Other > 0 {
-		fmt.Fprintf(out, "not told apart, of sources with little at the time: %s\n", plural(int(d.Other), "packet", "packets"))
+		fmt.Fprintf(out, "in no row, of sources with little at the time: %s\n", plural(int(d.Other), "packet", "packets"))
 	}
 }

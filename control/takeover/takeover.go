@@ -69,7 +69,7 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 		late := now.Sub(began) >= stopPatience
 		if now.Sub(logged) >= tellInterval || late && !o.killed {
 			if !logged.IsZero() {
-				o.tell(now.Sub(began))
+				o.report(now.Sub(began))
 			}
 			logged = now
 		}
@@ -223,8 +223,8 @@ func (o *others) stop(ctx context.Context) error {
 	return nil
 }
 
-// tell logs what is waited for.
-func (o *others) tell(since time.Duration) {
+// report logs what is waited for.
+func (o *others) report(since time.Duration) {
 	since = since.Round(time.Second)
 	for _, pid := range o.holders() {
 		o.log.Info("taking over: waiting for the daemon that runs to end", "process", pid, "stopped_by_signal", client.IsStopped(pid), "since", since)

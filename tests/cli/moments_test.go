@@ -66,7 +66,7 @@ func TestInterruptedAtRandom(t *testing.T) {
 			if bytes.Contains(out.Bytes(), []byte(`"filtering"`)) {
 				continue // it tidies up
 			}
-			// A machine that is short of time gives a process few turns.
+			// A machine that is short of time lets a process run seldom.
 			if most := 3 * time.Second; took > most && cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime() > most {
 				t.Errorf("weir %s, after %v: ends %v after SIGTERM, want at most %v\n%s", args[0], after, took, most, &out)
 			}

@@ -114,7 +114,7 @@ func TestCorruptState(t *testing.T) {
 		"203.0.113.8": "drop", "203.0.113.9": "pass", "192.0.2.1": "drop", "192.0.2.6": "drop", "198.51.100.7": "pass", "198.51.100.8": "pass",
 	}
 	counts := make(map[string]int)
-	// judge compares answers with the right ones; words is what else was said.
+	// judge compares answers with the right ones; words has the other output.
 	judge := func(what, out, words, source string) {
 		t.Helper()
 		verdict := "?"

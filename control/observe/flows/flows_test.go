@@ -88,7 +88,7 @@ func TestExportedLists(t *testing.T) {
 }
 
 // Records are of incoming packets: no list of outgoing ones is in them. What lists have matched is
-// counted from one second to the next, and in monitor mode, or on trial, is what they would block.
+// counted from one second to the next, and in monitor mode, or on trial, are the packets that they would block.
 func TestExportedListsAreOfIncomingPackets(t *testing.T) {
 	for _, c := range []struct {
 		monitor bool
