@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,7 +11,7 @@ import (
 
 	"weir/control/api"
 	manual "weir/control/journal"
-	"weir/filter/key"
+	"weir/control/list/listfile"
 )
 
 func TestCheck(t *testing.T) {
@@ -171,7 +170,11 @@ func TestCheckSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	added := manual.Entry{List: "manual", Key: key.Source(netip.MustParsePrefix("192.0.2.1/32")), Added: time.Now(), UID: api.NoUID}
+	entries, err := listfile.ParseEntry("tcp 192.0.2.1:* > 198.51.100.7:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := manual.Entry{List: "manual", Key: entries.Flows[0], Added: time.Now(), UID: api.NoUID}
 	if err := errors.Join(j.Apply([]manual.Change{{Entry: added}}), j.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -110,6 +110,15 @@ The exit code is 0 if there is no problem, and 4 if there is one.`,
 	return c
 }
 
+// adviceOn returns what could lock somebody out with a configuration.
+func adviceOn(conf *config.Config) (all []doctor.Finding) {
+	drops := slices.ContainsFunc(conf.Lists, func(l config.List) bool { return l.Action == config.Block && l.Enforce })
+	for _, advice := range append(conf.Advice(drops), conf.TrackerSections.Advice()...) {
+		all = append(all, doctor.Finding{Check: "config", Level: doctor.Note, Text: advice})
+	}
+	return all
+}
+
 // subject says what is to be looked at, and what is wrong with the daemon and the configuration.
 func (v *doctorFlags) subject(c *cobra.Command, s *status) (of doctor.Subject, wrong []doctor.Finding) {
 	of = doctor.Subject{StateDir: string(config.Default().StateDir)}
@@ -117,10 +126,7 @@ func (v *doctorFlags) subject(c *cobra.Command, s *status) (of doctor.Subject, w
 	switch conf, err := config.Load(file); {
 	case err == nil:
 		of = doctor.Configured(conf)
-		blocks := slices.ContainsFunc(conf.Lists, func(l config.List) bool { return l.Action == config.Block && l.Enforce })
-		for _, advice := range append(conf.Advice(blocks), conf.TrackerSections.Advice()...) {
-			wrong = append(wrong, doctor.Finding{Check: "config", Level: doctor.Note, Text: advice})
-		}
+		wrong = append(wrong, adviceOn(conf)...)
 	case v.file == "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)):
 	default:
 		wrong = append(wrong, doctor.Finding{

@@ -371,36 +371,40 @@ func isPlain(a api.Answer) bool {
 	return a.Verdict == "pass" && a.Reason == "clean" && len(a.Matches)+len(a.Incomplete)+len(a.Spared) == 0 && a.LastDrop == nil && a.Inside == nil
 }
 
+// headline says what becomes of the packets of an answer.
+func headline(a api.Answer) string {
+	packet := a.Packet
+	if a.Direction != "" {
+		packet += " (" + a.Direction + ")"
+	}
+	if a.Limit != nil {
+		return packet + ": " + quantity.Limited(a.Limit.Rate, a.Limit.Offered, a.Limit.Unit, a.Limit.Tracker)
+	}
+	list := ""
+	if a.List != "" {
+		list = ", list " + a.List
+	}
+	if a.OnTrial() {
+		list = ", since list " + a.List + " is on trial"
+	}
+	if len(a.Incomplete) > 0 {
+		list += ", without what is not known"
+	}
+	return fmt.Sprintf("%s: %v (%v%s)", packet, a.Verdict, a.Reason, list)
+}
+
 // printExplanation prints an answer. Of another host, it names no command: that would be one there.
 func printExplanation(w io.Writer, e api.Explanation, verbose, here bool, now time.Time) {
 	for i, a := range e.Answers {
-		list := ""
-		if a.List != "" {
-			list = ", list " + a.List
-		}
-		if a.OnTrial() {
-			list = ", since list " + a.List + " is on trial"
-		}
-		packet := a.Packet
-		if a.Direction != "" {
-			packet += " (" + a.Direction + ")"
-		}
-		if a.Limit != nil {
-			fmt.Fprintf(w, "%s: %s\n", packet, quantity.Limited(a.Limit.Rate, a.Limit.Offered, a.Limit.Unit, a.Limit.Tracker))
-		} else {
-			if len(a.Incomplete) > 0 {
-				list += ", without what is not known"
-			}
-			fmt.Fprintf(w, "%s: %v (%v%s)", packet, a.Verdict, a.Reason, list)
-			if conditions := len(a.Depends) + a.DependsMore + a.PenaltiesMore; !verbose && i > 0 && isPlain(a) {
-				if conditions > 0 {
-					fmt.Fprintf(w, ", but for %s: -v shows them", plural(conditions, "condition", "conditions"))
-				}
-				fmt.Fprintln(w)
-				continue
+		fmt.Fprint(w, headline(a))
+		if !verbose && i > 0 && isPlain(a) {
+			if conditions := len(a.Depends) + a.DependsMore + a.PenaltiesMore; conditions > 0 {
+				fmt.Fprintf(w, ", but for %s: -v shows them", plural(conditions, "condition", "conditions"))
 			}
 			fmt.Fprintln(w)
+			continue
 		}
+		fmt.Fprintln(w)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, m := range a.Matches {
 			fmt.Fprintf(t, "  %s\tlist %s\t%s\t%s\n", m.Action, m.List, m.Entry, origin(m, now))

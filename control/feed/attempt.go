@@ -380,16 +380,23 @@ func (f *Feed) read(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	}
 	if err == nil && f.Refuse != nil {
 		if refusal := f.Refuse(c.entries, accept); refusal != nil {
-			if cover, ok := errors.AsType[*list.CoverageError](refusal); ok {
-				for i, w := range widest(c.reports, cover.Family) {
-					refusal = fmt.Errorf("%w%s %v", refusal, []string{"; its widest prefixes:", ","}[min(i, 1)], w)
-				}
-			}
-			err = fail(Refused, "%w", refusal)
+			err = fail(Refused, "%w", c.withWidest(refusal))
 		}
 	}
 	c.validator, c.decisions, c.Names, c.resolved = b.validator, b.decisions, b.names, b.resolved
 	return b, c, err
+}
+
+// withWidest returns why contents are refused, with the widest prefixes where they cover too much.
+func (c *contents) withWidest(refusal error) error {
+	cover, ok := errors.AsType[*list.CoverageError](refusal)
+	if !ok {
+		return refusal
+	}
+	for i, w := range widest(c.reports, cover.Family) {
+		refusal = fmt.Errorf("%w%s %v", refusal, []string{"; its widest prefixes:", ","}[min(i, 1)], w)
+	}
+	return refusal
 }
 
 // reportEnd reports decisions that cannot be read, and a last line that may be cut off.

@@ -163,7 +163,7 @@ func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 		})
 	}
 	if some(func(f api.Flow) bool { return len(f.Reasons) > 0 }) {
-		add(column{name: "why", width: 16, styled: true}, 4, func(f api.Flow) string { return why(f) })
+		add(column{name: "why", width: 16, styled: true}, 4, why)
 	}
 	rates.yields = ordered.Of(maps.Keys(ranks), func(a, b int) int { return cmp.Compare(ranks[a], ranks[b]) })
 	for _, f := range flows {

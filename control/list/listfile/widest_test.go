@@ -2,6 +2,7 @@ package listfile
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -41,7 +42,7 @@ func TestSuspect(t *testing.T) {
 		"2400::/16": false, "2400::/15": true, "::/0": true, "2400::-2401:ff::": true, "fc00::/7": false, "64.0.0.0/3 192.0.2.1": false,
 	} {
 		_, r, err := collect("list", strings.NewReader("192.0.2.1\n"+text+"\n"), 0, Options{MaxBad: 1}, 1, 8<<10)
-		wide := append(r.Widest[0], r.Widest[1]...)
+		wide := slices.Concat(r.Widest[0], r.Widest[1])
 		if got := err == nil && len(wide) > 0 && wide[0].Suspect(); got != want || got && wide[0].Line != 2 {
 			t.Errorf("%s: %v, %v", text, wide, err)
 		}
