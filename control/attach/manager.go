@@ -330,6 +330,12 @@ func (m *Manager) attachLasting(i *managedInterface) error {
 				kept.Close() // detaches it
 			}
 		}
+		if err != nil && !IsAbsent(err) {
+			// The kernel may refuse an interface that leaves by any error, as by "invalid argument".
+			if _, gone := i.Target.Number(); IsAbsent(gone) {
+				err = fmt.Errorf("%w: %w", gone, err)
+			}
+		}
 		if !vanished || IsAbsent(err) || time.Now().After(end) {
 			return err
 		}
