@@ -255,6 +255,16 @@ scans: [{key: src, distinct: ports, threshold: 64, window: 2s, action: block, du
 	m.changed++
 }
 
+// rename renames a section of the configuration.
+func (m *moments) rename(from, to string) {
+	m.t.Helper()
+	text, err := os.ReadFile(m.path("weir.yaml"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.write("weir.yaml", []byte(strings.Replace(string(text), from, to, 1)))
+}
+
 func (m *moments) next(d *daemon) { m.daemons = append(m.daemons, d) }
 
 func (m *moments) last() *daemon { return m.daemons[len(m.daemons)-1] }
@@ -322,8 +332,10 @@ var allMoments = []moment{
 			return
 		}
 		m.last().stop()
+		m.rename("scans:", "guards:") // as that release had them
 		m.next(m.start(m.former))
 		between("with the former release")
+		m.rename("guards:", "scans:")
 		m.next(m.takeOver(m.last(), releases[1]))
 	}},
 }

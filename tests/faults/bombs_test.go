@@ -74,7 +74,7 @@ func TestBombs(t *testing.T) {
 		}
 		return text("10.0.0.1\n10.0.0.2\n")
 	})
-	good := fmt.Sprintf("lists:\n  good: {interval: 1s, jitter: 0s, sources: [{url: %q}]}\n", server.URL+"/good")
+	good := fmt.Sprintf("lists:\n  good: {interval: 1s, jitter: 0s, exclude_private: false, sources: [{url: %q}]}\n", server.URL+"/good")
 	g.configure(good)
 	d := g.beginCollecting("")
 	confine(t, d.Process.Pid, memoryLimit)

@@ -117,7 +117,7 @@ func TestFeeds(t *testing.T) {
 		if f.failure == "timeout" {
 			timeout = "1s"
 		}
-		lists += fmt.Sprintf("  %s: {interval: 1s, jitter: 0s, sources: [{url: \"%s/%s\", timeout: %s, max_bytes: 64KiB}]}\n", f.name, server.URL, f.name, timeout)
+		lists += fmt.Sprintf("  %s: {interval: 1s, jitter: 0s, exclude_private: false, sources: [{url: \"%s/%s\", timeout: %s, max_bytes: 64KiB}]}\n", f.name, server.URL, f.name, timeout)
 		held, later = append(held, address(i, 4)), append(later, address(i, 5))
 	}
 	fine := "10.9.9.1"
