@@ -142,8 +142,10 @@ func testServiceStart(t *testing.T, m *machine) {
 	if !strings.Contains(log, "msg=filtering ") || strings.Contains(log, "\ntime=") || strings.Contains(log, "<6>") {
 		t.Errorf("in the journal:\n%s", log)
 	}
-	if log := m.run("journalctl", "--unit=weir", "--output=cat", "--priority=warning", "--quiet"); log != "" {
-		t.Errorf("warnings:\n%s", log)
+	for line := range strings.Lines(m.run("journalctl", "--unit=weir", "--output=cat", "--priority=warning", "--quiet")) {
+		if !strings.Contains(line, "nothing is failsafe") { // which this configuration leaves out
+			t.Errorf("a warning: %s", line)
+		}
 	}
 }
 
