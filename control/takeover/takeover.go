@@ -33,8 +33,8 @@ var stopPatience = 30 * time.Second
 // killPatience is how long it may take to end then.
 const killPatience = 10 * time.Second
 
-// tellInterval is how often what is waited for is logged.
-const tellInterval = 5 * time.Second
+// reportInterval is how often what is waited for is logged.
+const reportInterval = 5 * time.Second
 
 // lookInterval is how often another daemon is looked for until the journal is free: one that is
 // starting may be found by neither its socket nor its pins yet.
@@ -67,7 +67,7 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 			}
 		}
 		late := now.Sub(began) >= stopPatience
-		if now.Sub(logged) >= tellInterval || late && !o.killed {
+		if now.Sub(logged) >= reportInterval || late && !o.killed {
 			if !logged.IsZero() {
 				o.report(now.Sub(began))
 			}

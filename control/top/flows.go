@@ -77,8 +77,8 @@ func (v *view) wanted(texts ...string) bool {
 	})
 }
 
-// why returns the reasons and lists by which packets are dropped, but for a reason that the
-// flow's state says.
+// why returns the reasons and lists by which a flow's packets are dropped. A reason that the column
+// of states shows is left out.
 func why(f api.Flow) string {
 	reasons := slices.DeleteFunc(slices.Clone(f.Reasons), func(r string) bool { return r == f.State })
 	return strings.Join(append(reasons, f.Lists...), ", ")
