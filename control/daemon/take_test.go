@@ -79,6 +79,13 @@ func TestTakenAgain(t *testing.T) {
 		if err := d.update(l); !errors.Is(err, errBuilding) || !errors.Is(l.Problem(), errBuilding) {
 			t.Errorf("active at once: %v", err)
 		}
+		// Nor does a look for whom the lists would cut off make them active, which would settle nothing.
+		d.loop.stage = idle
+		d.antiLockout.lookAgain = time.Time{}
+		d.followPeers(time.Now())
+		if l.Problem() == nil {
+			t.Error("active, and its source has not learned it")
+		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)

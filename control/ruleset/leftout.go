@@ -334,7 +334,7 @@ func (p *Ruleset) LeftOutAnew() (changed []*List, objections []lockout.Objection
 		all, entries = nil, 0
 	}
 	for _, l := range p.Lists {
-		if l.SourceNumber == 0 || l.Action == config.Allow || l.Rejected != nil || !l.reverted() && (l.Refused != nil || l.Unseen()) {
+		if l.SourceNumber == 0 || l.Action == config.Allow || l.Rejected != nil || !l.reverted() && (l.Problem() != nil || l.Unseen()) {
 			continue
 		}
 		considered, all = append(considered, l), append(all, read{l, l.From.Contents()})
