@@ -5,20 +5,22 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"weir/control/api"
+	tests "weir/tests/wait"
 )
 
 // lineCounter is an output that ends a command when it has a number of lines.
 type lineCounter struct {
-	bytes.Buffer
-	end context.CancelFunc
-	n   int
+	text bytes.Buffer // not embedded: its WriteString would not count
+	end  context.CancelFunc
+	n    int
 }
 
+func (l *lineCounter) String() string { return l.text.String() }
+
 func (l *lineCounter) Write(b []byte) (int, error) {
-	n, err := l.Buffer.Write(b)
+	n, err := l.text.Write(b)
 	if strings.Count(l.String(), "\n") == l.n {
 		l.end()
 	}
@@ -29,7 +31,7 @@ func TestAnnounce(t *testing.T) {
 	d := &fakeDaemon{status: api.Status{Protected: []api.Protected{}}}
 	d.top = &api.Top{Trackers: []api.Tracker{{Key: "dst", Unit: "packets", Flows: []api.Flow{{Key: "203.0.113.7", Heavy: true}}}}}
 	socket := serveDaemon(t, d)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), tests.Patience)
 	out, log := lineCounter{end: cancel, n: 1}, bytes.Buffer{}
 	code := execute(ctx, []string{"announce", "--own", "203.0.113.0/24", "--community", "65535:666,64500:1", "--next-hop", "192.0.2.1", "--socket", socket},
 		strings.NewReader("done\nerror\n"), &out, &log)

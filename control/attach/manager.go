@@ -75,7 +75,7 @@ func NewManager(c Config) *Manager { return &Manager{Config: c, hotplug: newHotp
 
 // Inherited has the state that filtering programs pass on to their successors.
 type Inherited struct {
-	Programs int       // that filter
+	Programs []string  // that filter, by their interfaces
 	Lists    []string  // whose sources have entries in them
 	Unknown  bool      // one of them does not say which lists it has
 	Seed     hash.Seed // of secrets whose memory goes on; zero: there is none
@@ -103,11 +103,11 @@ func (m *Manager) Find(targets []Target) (Inherited, error) {
 			return all, err
 		}
 		if p.Attachment == nil && m.Pins.IsOrphaned(t.Target, t.XDP) {
-			all.Programs++
+			all.Programs = append(all.Programs, t.Target.String())
 			all.Unknown = true
 		}
 		if p.Attachment != nil {
-			all.Programs++
+			all.Programs = append(all.Programs, t.Target.String())
 			for _, l := range p.Metadata.Lists {
 				if l.Source != "" && l.Entries > 0 && !slices.Contains(all.Lists, l.Name) {
 					all.Lists = append(all.Lists, l.Name)

@@ -29,7 +29,7 @@ func TestPinsVanishWhileStarting(t *testing.T) {
 		before := states(t, c.Pins)[l.B.Netns]
 		m := NewManager(c)
 		g, d := buildKernel(t, "10.0.0.1\n", configFor(targets), 1)
-		if found, err := m.Find(targets); err != nil || found.Programs != 1 {
+		if found, err := m.Find(targets); err != nil || len(found.Programs) != 1 {
 			t.Fatal(found, err)
 		}
 		removed := make(chan error, 1)
@@ -86,7 +86,7 @@ func TestInterfaceLeavesWhileStarting(t *testing.T) {
 			}
 			m := NewManager(c)
 			g, d := buildKernel(t, "10.0.0.1\n", configFor(targets), 1)
-			if found, err := m.Find(targets); err != nil || found.Programs != 1 {
+			if found, err := m.Find(targets); err != nil || len(found.Programs) != 1 {
 				t.Fatal(found, err)
 			}
 			gone := make(chan struct{})

@@ -26,6 +26,8 @@ type active struct {
 	number   int           // of the engine, from 1
 	changed  bool          // entries have changed since the metadata was written
 	applied  uint64        // changes of entries, made or not
+
+	inherited []string // interfaces on which a program of before has filtered until the start
 }
 
 // sharedMaps returns the maps that all programs share, nil for none: those of the present

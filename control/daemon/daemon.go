@@ -226,7 +226,8 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	d.observers.seed, d.observers.drops.Inherits = inherited.Seed, inherited.Programs > 0
+	d.active.inherited = inherited.Programs
+	d.observers.seed, d.observers.drops.Inherits = inherited.Seed, len(inherited.Programs) > 0
 	if inherited.Unknown {
 		for _, l := range c.Lists {
 			inherited.Lists = append(inherited.Lists, l.Name)
@@ -254,7 +255,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	d.observers.stages.Prepare(p.Stages)
 	e, err := d.startEngine(ctx, p, targets)
 	// What filters already has more than what would be left.
-	for cause := err; err != nil && inherited.Programs == 0 && p.Shed(cause); {
+	for cause := err; err != nil && len(inherited.Programs) == 0 && p.Shed(cause); {
 		if e, err = d.startEngine(ctx, p, targets); err != nil {
 			err = cause // rather than what is wrong with less
 		}
@@ -330,7 +331,9 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 			}
 		})
 	}
-	d.audit.Started(d.active.attach.Names())
+	if gone := d.audit.Started(d.active.attach.Names(), d.active.inherited, time.Now().Add(-loader.Monotonic())); len(gone) > 0 {
+		d.o.Log.Warn("the program of the last daemon was gone: nothing was filtered here until now", "interfaces", gone)
+	}
 	all.Go(func() { d.observers.stages.Trackers.FollowWakes(ctx, d.loop.woken) })
 	all.Go(func() { d.upkeep.follow(ctx, func() error { return d.checkState(ctx) }) })
 	all.Go(func() { d.upkeep.pins.follow(ctx) })

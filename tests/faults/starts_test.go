@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,8 +55,10 @@ scans: [{key: src, distinct: ports, threshold: 64, window: 10s}]
 			err = os.RemoveAll(g.pins)
 		} else {
 			remounted++
+			d.signal(syscall.SIGSTOP) // here it cannot mount one itself, as it does at the usual place
 			err = unix.Unmount(dir, unix.MNT_DETACH)
 			g.mountPins(dir)
+			d.signal(syscall.SIGCONT)
 		}
 		if err != nil && !errors.Is(err, unix.ENOTEMPTY) { // a pin came meanwhile
 			t.Fatal(err)
@@ -70,7 +73,7 @@ scans: [{key: src, distinct: ports, threshold: 64, window: 10s}]
 			gaps++
 			text := strings.Join(d.log(), "\n")
 			t.Logf("%d listed packets passed in a start of %v", n, took)
-			if !strings.Contains(text, "attached anew") && !strings.Contains(text, "lost") {
+			if !strings.Contains(text, "attached anew") && !strings.Contains(text, "the program of the last daemon was gone") {
 				t.Errorf("%d listed packets passed, and the log does not say why:\n%s", n, text)
 			}
 		}
