@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -309,5 +310,32 @@ func TestAttempt(t *testing.T) {
 	a.Attempt(Record{Change: Accept}, nil)
 	if got := a.Last(1)[0]; got.Changed != 0 || got.Error != "" {
 		t.Errorf("made: %+v", got)
+	}
+}
+
+// A start names the interfaces that the last daemon left filtered, and that nothing filters any more: not after a
+// stop that detached them, weir detach, or a boot, and not those that are gone themselves.
+func TestGoneProgram(t *testing.T) {
+	wan, lan, dmz := "wan0", "lan0", "dmz0"
+	long := time.Now().Add(-time.Hour)
+	for name, c := range map[string]struct {
+		between func(*Log)
+		booted  time.Time
+		want    []string
+	}{
+		"killed":           {func(*Log) {}, long, []string{lan}},
+		"stopped":          {func(a *Log) { a.Stopped([]string{wan, lan}, true) }, long, []string{lan}},
+		"detached at stop": {func(a *Log) { a.Stopped([]string{wan, lan}, false) }, long, nil},
+		"detached":         {func(a *Log) { a.Record(Record{Change: Detach, First: []string{lan}}) }, long, nil},
+		"booted":           {func(*Log) {}, time.Now().Add(time.Hour), nil},
+	} {
+		a := New(t.TempDir(), slog.New(slog.DiscardHandler))
+		if gone := a.Started([]string{wan, lan, dmz}, nil, c.booted); gone != nil {
+			t.Errorf("%s: the first start: %q", name, gone)
+		}
+		c.between(a)
+		if gone := a.Started([]string{wan, lan}, []string{wan}, c.booted); !slices.Equal(gone, c.want) {
+			t.Errorf("%s: %q, want %q", name, gone, c.want)
+		}
 	}
 }
