@@ -41,23 +41,8 @@ export OBJCOPY
 # Debian keeps asm/ in a directory that clang does not search for the bpf target.
 export BPF2GO_CFLAGS := -idirafter /usr/include/$(shell uname -m)-linux-gnu
 
-# Without symbols, half the size; stack traces keep their names and lines. Functions that start
-# anywhere, instead of at multiples of 32 bytes, make it a hundredth smaller.
-LINKFLAGS := -trimpath -buildvcs=false -ldflags '-s -w -funcalign=1 -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
-
-# Inlining makes the binary a tenth larger. It is on where millions of entries, keys or events
-# are handled, in what they call, where signatures are verified, and where programs are folded at
-# each start. What is off takes little time.
-INLINED := runtime runtime/... internal/runtime/... internal/abi internal/bytealg internal/byteorder \
-	sync sync/... internal/sync slices sort maps iter cmp bytes strings unicode/utf8 unique \
-	encoding/binary hash/maphash math math/bits net/netip crypto/internal/fips140/edwards25519/... \
-	github.com/cespare/... github.com/klauspost/... github.com/cilium/ebpf/asm weir/loader/fold \
-	$(addprefix weir/filter/,blocked cascade conntrack cuckoo digest hash icarus invariant key membership multicast \
-		ordered packet penalty prefix quotient recent sfb sketch) \
-	$(addprefix weir/control/,list list/listfile engine engine/native feed observe/events)
-# HTTP/1.1 does for feeds and webhooks; HTTP/2 would add half a megabyte, and what servers can send
-# by it.
-BUILDFLAGS := $(LINKFLAGS) -tags nethttpomithttp2 -gcflags=all=-l $(INLINED:%=-gcflags=%=)
+# Without symbols, half the size; stack traces keep their names and lines.
+BUILDFLAGS := -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
 # The C of the data plane, and of the benchmark.
 C_DIRS    := bpf tests/bench/probe
@@ -378,7 +363,7 @@ vagrant: ## bring up a virtual machine, and run demo and tests in it (as root; s
 demo: build setup ## filter real traffic between two namespaces (as root)
 	./weir demo
 
-BENCH := go run $(LINKFLAGS) ./tests/bench
+BENCH := go run $(BUILDFLAGS) ./tests/bench
 
 .PHONY: bench
 bench: setup ## measure this machine against the design's bars (as root)
@@ -400,7 +385,7 @@ bench-peers: setup ## measure weir beside nftables, ipset and xdp-filter, which 
 
 .PHONY: bench-filters
 bench-filters: ## compare filters and sketches with others, for docs/comparison.md, with times (needs WEIR_DATA)
-	GOWORK=$(WORK) go run $(LINKFLAGS) ./tests/bench/filters -times
+	GOWORK=$(WORK) go run $(BUILDFLAGS) ./tests/bench/filters -times
 
 .PHONY: pictures
 pictures: setup ## draw the README's pictures anew (as root; needs tmux and chromium)
