@@ -57,6 +57,7 @@ type fakeDaemon struct {
 	queues           bool // changes wait
 	flushed          api.FlushChange
 	changedMulticast message.MulticastChange
+	changedPolice    api.PoliceChange
 	changedMonitor   api.MonitorChange
 	enforced         map[string]api.EnforceChange
 	opened           []api.ConsoleRequest
@@ -115,6 +116,17 @@ func (d *fakeDaemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Mon
 	}
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
 	return api.Monitored{Monitor: true, Override: &api.MonitorOverride{Since: since, User: "ada"}, Unsaved: "no space left"}, nil
+}
+
+func (d *fakeDaemon) SetPolice(_ context.Context, c api.PoliceChange) (api.Policed, error) {
+	d.changedPolice = c
+	if d.err != nil || c.Off {
+		return api.Policed{Interface: c.Interface, Changed: c.Netns == ""}, d.err
+	}
+	until := time.Now().Add(time.Hour - time.Millisecond)
+	return api.Policed{Interface: c.Interface, Changed: true, Unsaved: "no space left", Override: &api.PoliceOverride{
+		Interface: c.Interface, Netns: c.Netns, Rate: c.Rate, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local), Until: &until, By: "ada",
+	}}, nil
 }
 
 func (d *fakeDaemon) Enforce(_ context.Context, list string, c api.EnforceChange) (api.Enforced, error) {

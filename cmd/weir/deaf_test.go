@@ -29,7 +29,7 @@ import (
 var argumentsOf = map[string]string{
 	"weir allow": "192.0.2.1", "weir block": "192.0.2.1", "weir unallow": "192.0.2.1", "weir unblock": "192.0.2.1", "weir explain": "192.0.2.1",
 	"weir capture": "-w FILE", "weir collateral": "feed", "weir enforce": "feed", "weir events": "--follow", "weir export": "feed", "weir flush": "feed",
-	"weir import": "feed TEXT", "weir monitor": "on", "weir refresh": "feed", "weir top": "--once", "weir trace": "FRAME",
+	"weir import": "feed TEXT", "weir monitor": "on", "weir police": "lo 3kpps", "weir refresh": "feed", "weir top": "--once", "weir trace": "FRAME",
 	"weir fleet allow": "192.0.2.1", "weir fleet block": "192.0.2.1", "weir fleet unallow": "192.0.2.1", "weir fleet unblock": "192.0.2.1", "weir fleet explain": "192.0.2.1",
 	"weir fleet rollback": "feed", "weir fleet enforce": "feed", "weir multicast add": "--iface lo 232.1.1.1", "weir multicast remove": "--iface lo 232.1.1.1",
 	"weir fleet trace": "FRAME", "weir doctor": "--iface lo",

@@ -170,7 +170,7 @@ weir doctor has found a problem, 5 done, but not published to the nodes yet
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Filter", []*cobra.Command{newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newStatus(), newDoctor(), newExplain(), newDetach()}},
+		{"Filter", []*cobra.Command{newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newPolice(), newStatus(), newDoctor(), newExplain(), newDetach()}},
 		{"Lists", []*cobra.Command{
 			newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newLists(), newEnforce(), newCollateral(), newRefresh(), newFeeds(), newDiff(), newExport(), newImport(),
 		}},

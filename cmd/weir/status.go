@@ -310,6 +310,10 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 		printOverride(w, o, time.Now())
 		noticed = true
 	}
+	for _, o := range d.Policed {
+		printLimited(w, o, time.Now())
+		noticed = true
+	}
 	noticed = printTrials(w, d.Trials) || noticed
 	if until := d.ConfirmUntil; until != nil {
 		printUnconfirmed(w, *until, time.Now())

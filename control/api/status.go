@@ -54,6 +54,9 @@ type Status struct {
 	// whose trial a command has ended.
 	Trials []TrialList `json:"trials,omitempty"`
 
+	// Policed are the limits of interfaces that commands have set.
+	Policed []PoliceOverride `json:"police_overrides,omitempty"`
+
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 	Fleet           *Fleet           `json:"fleet,omitempty"`            // nil: this host is in none
 }

@@ -54,6 +54,8 @@ const (
 	RollbackList = api.ChangeRollbackList
 	MonitorOn    = "monitor on"
 	MonitorOff   = "monitor off"
+	Police       = "police" // a limit of an interface, by a command
+	PoliceOff    = "police off"
 	Enforce      = api.ChangeEnforce // the trial of a list ends
 	EnforceOff   = "enforce off"
 	Console      = "console" // a session that may change something was asked for

@@ -165,14 +165,46 @@ func (c *Config) checkTC(i Interface) error {
 	return nil
 }
 
-// Stages returns the stages that the configuration has.
-func (c *Config) Stages() (*stages.Table, error) {
-	at := make([]stages.Interface, len(c.Interfaces))
+// Stages returns the stages that the configuration has, with the rates that commands have set of
+// interfaces.
+func (c *Config) Stages(rates map[netif.Target]quantity.Rate) (*stages.Table, error) {
+	var at []stages.Interface
 	for i := range c.Interfaces {
 		of := &c.Interfaces[i]
-		at[i] = stages.Interface{Target: netif.Target{Netns: of.Netns, Iface: of.Name}, AtInterface: &of.AtInterface}
+		all := stages.Interface{Target: of.target(), AtInterface: &of.AtInterface}
+		for t, rate := range rates {
+			if of.Covers(t) && t != all.Target { // the first that covers it counts
+				at = append(at, stages.Interface{Target: t, AtInterface: of.Limited(rate)})
+			}
+		}
+		if rate, ok := rates[all.Target]; ok {
+			all.AtInterface = of.Limited(rate)
+		}
+		at = append(at, all)
 	}
 	return stages.New(&c.Sections, c.TrackerSections, at)
+}
+
+func (i *Interface) target() netif.Target { return netif.Target{Netns: i.Netns, Iface: i.Name} }
+
+// Covers reports whether the interface is a target, or a pattern that covers it.
+func (i *Interface) Covers(t netif.Target) bool { return stage.Covers(i.target(), t) }
+
+// CheckPolice returns why an interface, or a pattern, cannot be limited to a rate.
+func (c *Config) CheckPolice(t netif.Target, rate quantity.Rate) error {
+	at := slices.IndexFunc(c.Interfaces, func(i Interface) bool { return i.Covers(t) })
+	if at < 0 {
+		return fmt.Errorf("%v is not filtered: interfaces names it nowhere", t)
+	}
+	of := c.Interfaces[at]
+	of.AtInterface = *of.Limited(rate)
+	if errs := of.Police.Check(); errs != nil {
+		return errs[0].Err
+	}
+	if of.Hook == HookTC {
+		return fmt.Errorf("%v: %w", t, c.checkTC(of))
+	}
+	return nil
 }
 
 // Advice returns how lists could lock somebody out, given whether they drop anything.

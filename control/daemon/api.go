@@ -31,6 +31,7 @@ type API struct {
 	*changer
 	*trials
 	*override
+	*policing
 	*trafficHistory
 	*drops.Recorder
 	*partners.Record

@@ -89,6 +89,7 @@ type Daemon struct {
 	builder     builder
 	changes     changer
 	monitor     override
+	policing    policing
 	trials      trials
 	feeds       feeds
 	backlog     backlog
@@ -158,6 +159,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d.monitor.manual = loadMonitor(monitorPath(c), time.Now(), o.Log)
 	d.trials.Load()
+	d.policing.load(c)
 	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollback.Path(c)) {
 		if err := rollback.Forget(c); err != nil {
 			o.Log.Error("a later start with an unconfirmed configuration would return to the one before it: " + err.Error())
@@ -197,6 +199,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		queued: taker.New(&d.changes, d.audit, d.observers.notifier, o.Log),
 	}
 	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
+	d.policing = policing{loop: d.loop, active: d.active, antiLockout: &d.antiLockout, reloads: &d.reloads.confirmation, audit: d.audit, activate: d.restage, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, antiLockout: &d.antiLockout, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
 	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Path: trialPath(c), Log: o.Log}
 	d.builder = builder{
@@ -205,7 +208,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	}
 	d.api = &API{
 		reconfigured: d, loop: d.loop, records: records{d.audit}, Notices: d.observers.notifier, readings: &d.readings,
-		changer: &d.changes, trials: &d.trials, override: &d.monitor,
+		changer: &d.changes, trials: &d.trials, override: &d.monitor, policing: &d.policing,
 		trafficHistory: &d.observers.history, Recorder: d.observers.drops, Record: d.observers.collateral, Rehearsals: d.fleet.rehearsals,
 
 		consoles:    consoles{audit: d.audit},
@@ -236,7 +239,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.fleet.Await(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: d.fleet.Member, Trials: d.trials.Decided(), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: d.fleet.Member, Trials: d.trials.Decided(), Rates: d.policing.rates(c), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"weir/control/fleet/rehearsal"
 	"weir/control/lists"
 	"weir/control/ruleset"
+	"weir/control/stages"
 )
 
 var (
@@ -42,10 +43,13 @@ func (d *Daemon) TakeLists(ctx context.Context) error {
 
 // reassemble activates the configuration again, whose lists have changed in more than their
 // contents.
-func (d *Daemon) reassemble() error {
+func (d *Daemon) reassemble() error { return d.reassembleBy(d.active.prepared.Stages) }
+
+// reassembleBy is reassemble with other stages.
+func (d *Daemon) reassembleBy(of *stages.Table) error {
 	d.updateLingering()
 	last, p := kept{Generation: d.active.engine}, d.active.prepared
-	_, err := d.reconfigure(d.assemble(p.Config, p.Stages, p.Feeds()), new(kept))
+	_, err := d.reconfigure(d.assemble(p.Config, of, p.Feeds()), new(kept))
 	if err == nil {
 		last.close(d.o.Log)
 	}

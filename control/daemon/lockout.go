@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/journal"
+	"weir/control/list"
 	"weir/control/list/listfile"
 	"weir/control/lockout"
 	"weir/control/notices"
@@ -218,6 +219,14 @@ func (g *antiLockout) enforcingCutsOff(lists []*ruleset.List, caller ...lockout.
 		return fmt.Errorf("entry %w", lockout.Error(worse))
 	}
 	return nil
+}
+
+// passes reports whether failsafe or an allow list lets packets of a peer pass, whatever else would
+// drop them.
+func (g *antiLockout) passes(peer lockout.Peer) bool {
+	p := g.active.prepared
+	rules := append(slices.Clone(p.Rules), engine.List{Contents: list.SetOf(peer.Key)})
+	return len(lockout.Check(rules, ruleset.PolicyOf(p.Config), []lockout.Peer{peer})) == 0
 }
 
 // orForce ends the error of a change that would cut somebody off.

@@ -145,6 +145,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		}
 		if err == nil {
 			r.Changes = append(r.Changes, d.trials.follow(d.reloads.confirmation.done())...)
+			r.Changes = append(r.Changes, d.policing.follow()...)
 		}
 		record := &d.observers.record.config
 		record.Last, record.Failed = time.Now(), err != nil
@@ -210,7 +211,8 @@ func (d *Daemon) assembleNew(c *config.Config, feeds map[string]*feed.Feed) (nex
 		return next, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
 	var of *stages.Table
-	d.loop.aside(func() { of, err = c.Stages() }) // which reads files
+	rates := d.policing.rates(c)
+	d.loop.aside(func() { of, err = c.Stages(rates) }) // which reads files
 	if err != nil {
 		return next, err
 	}

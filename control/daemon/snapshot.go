@@ -181,6 +181,10 @@ func (r *readings) Status() api.Status {
 		o.Until = byClock(o.Until, now)
 		s.MonitorOverride = &o
 	}
+	s.Policed = slices.Clone(s.Policed)
+	for n := range s.Policed {
+		s.Policed[n].Until = byClock(s.Policed[n].Until, now)
+	}
 	s.Trials = slices.Clone(s.Trials)
 	for n := range s.Trials {
 		s.Trials[n].Trial = *trialByClock(&s.Trials[n].Trial, now)
@@ -238,7 +242,7 @@ func (d *Daemon) noteStatus() {
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.reloads.rolledBack,
 	}}
 	d.active.prepared.Config.DescribeStages(&s.Status)
-	s.Trials = d.active.prepared.TrialLists()
+	s.Trials, s.Policed = d.active.prepared.TrialLists(), d.policing.set
 	if d.reloads.unconfirmed != nil {
 		s.ConfirmUntil = &d.reloads.unconfirmed.until
 	}

@@ -80,7 +80,7 @@ func (u *upkeep) noted(err error) {
 // checkState looks for the files of the state directory.
 func (d *Daemon) checkState(ctx context.Context) error {
 	return errors.Join(d.journal.Check(), d.loop.doAlone(ctx, func() error {
-		return errors.Join(d.monitor.check(), d.trials.check(), d.reloads.confirmation.check(d.active.prepared.Config, d.o.Log))
+		return errors.Join(d.monitor.check(), d.policing.check(), d.trials.check(), d.reloads.confirmation.check(d.active.prepared.Config, d.o.Log))
 	}))
 }
 

@@ -137,7 +137,7 @@ func (d *Daemon) tend(now time.Time) {
 	if now.After(d.backlog.retry) {
 		d.backlog.failed = d.catchUpAll(now)
 	}
-	err := errors.Join(d.backlog.failed, d.expire(now), d.monitor.end(now), d.rollBack(now), d.trials.end(now))
+	err := errors.Join(d.backlog.failed, d.expire(now), d.monitor.end(now), d.policing.end(now), d.rollBack(now), d.trials.end(now))
 	d.trials.follow(d.reloads.confirmation.done())
 	d.trials.Keep(now)
 	d.followPeers(now)

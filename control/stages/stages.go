@@ -200,6 +200,15 @@ func (s *AtInterface) CheckStages(errs *quantity.FieldErrors, path string, outgo
 	errs.Add(path+".police", s.Police.Check().Err())
 }
 
+// Limited returns the keys with another rate of the limit.
+func (s AtInterface) Limited(rate quantity.Rate) *AtInterface {
+	if s.Police == (police.Spec{}) {
+		s.Police.SetDefaults()
+	}
+	s.Police.Rate = rate
+	return &s
+}
+
 // NeedsXDP returns why the interface's packets must be filtered at XDP, "" if they need not.
 func (s *AtInterface) NeedsXDP() string {
 	if s.Police != (police.Spec{}) {

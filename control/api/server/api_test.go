@@ -449,6 +449,7 @@ type (
 		Confirm(context.Context) error
 		Enforce(ctx context.Context, list string, c api.EnforceChange) (api.Enforced, error)
 		SetMonitor(context.Context, api.MonitorChange) (api.Monitored, error)
+		SetPolice(context.Context, api.PoliceChange) (api.Policed, error)
 		TestNotify(context.Context, string) ([]api.NotifyTested, error)
 		forwarding.Forwarder
 		Audit(limit int) []api.AuditRecord

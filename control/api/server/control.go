@@ -76,6 +76,7 @@ func controlRoutes(c Daemon) []route {
 			return api.Confirmed{Confirmed: true}, c.Confirm(q.Context())
 		}},
 		monitorRoute(c),
+		policeRoute(c),
 		{http.MethodGet, contract.ExplainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			places, err := readPlaces(q.URL.Query())
 			if err != nil {

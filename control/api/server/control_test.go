@@ -135,6 +135,11 @@ func (c *control) SetMonitor(_ context.Context, change api.MonitorChange) (api.M
 	return api.Monitored{Monitor: *change.On, Override: &api.MonitorOverride{UID: &change.UID}}, c.ask(fmt.Sprint("monitor ", *change.On, " ", change.For))
 }
 
+func (c *control) SetPolice(_ context.Context, change api.PoliceChange) (api.Policed, error) {
+	at := time.Unix(100, 0).UTC()
+	return api.Policed{Interface: change.Interface, Changed: true, Override: &api.PoliceOverride{Interface: "eth0", Netns: "blue", Rate: change.Rate, Since: at, Until: &at, By: fmt.Sprint(change)}}, c.ask(change)
+}
+
 func (c *control) Enforce(_ context.Context, list string, change api.EnforceChange) (api.Enforced, error) {
 	at := time.Unix(100, 0).UTC()
 	return api.Enforced{List: list, Changed: true, Trial: &api.Trial{Enforced: !change.Off, Configured: true, EnforcedAt: &at, By: fmt.Sprint(change)}}, c.ask([]any{list, change})

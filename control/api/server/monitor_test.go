@@ -1,11 +1,14 @@
 package server
 
 import (
+	"fmt"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/control/api/internal/contract"
 )
 
@@ -25,6 +28,29 @@ func TestSetMonitor(t *testing.T) {
 		r := httptest.NewRecorder()
 		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest("POST", contract.MonitorPath, strings.NewReader(body)))
 		if r.Code != 400 || !strings.Contains(r.Body.String(), strings.ReplaceAll(want, `"`, `\"`)) {
+			t.Errorf("%s: %d %s, want %q", body, r.Code, r.Body, want)
+		}
+	}
+}
+
+func TestSetPolice(t *testing.T) {
+	c := &control{}
+	asked := api.PoliceChange{Interface: "eth0", Netns: "blue", Rate: "3kpps", For: 90, Force: true, SSH: "192.0.2.9 50000 192.0.2.1 22"}
+	got, err := dialControl(t, c).SetPolice(t.Context(), asked)
+	if asked.UID = uint32(os.Getuid()); err != nil || !got.Changed || got.Override.By != fmt.Sprint(asked) || !got.Override.Until.Equal(time.Unix(100, 0)) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for body, want := range map[string]string{
+		`{"rate": "3kpps"}`:     "interface is missing",
+		`{"interface": "eth0"}`: "either a rate",
+		`{"interface": "eth0", "rate": "3kpps", "off": true}`:        "either a rate",
+		`{"interface": "eth0", "off": true, "for_seconds": 9}`:       "goes with a rate",
+		`{"interface": "eth0", "rate": "1pps", "for_seconds": 1e-9}`: "for_seconds 1e-09",
+		`{"interface": "eth0", "rate": "1pps", "uid": 0}`:            "unknown field",
+	} {
+		r := httptest.NewRecorder()
+		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest("POST", contract.PolicePath, strings.NewReader(body)))
+		if r.Code != 400 || !strings.Contains(r.Body.String(), want) {
 			t.Errorf("%s: %d %s, want %q", body, r.Code, r.Body, want)
 		}
 	}

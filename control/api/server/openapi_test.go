@@ -85,7 +85,7 @@ func TestDocumentedPaths(t *testing.T) {
 func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
-		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "EnforceChange": api.EnforceChange{}, "FlushChange": api.FlushChange{}, "Enforced": api.Enforced{}, "Monitored": api.Monitored{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
+		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "EnforceChange": api.EnforceChange{}, "FlushChange": api.FlushChange{}, "Enforced": api.Enforced{}, "Monitored": api.Monitored{}, "PoliceChange": api.PoliceChange{}, "Policed": api.Policed{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
 		"Lists": api.Lists{}, "ListsWorth": api.ListsWorth{}, "Collateral": api.Collateral{}, "ListCollateral": api.ListCollateral{}, "Partner": api.Partner{}, "MonthPackets": api.MonthPackets{}, "EntryAges": api.EntryAges{}, "Overlap": api.Overlap{}, "Refreshed": api.Refreshed{}, "ListVersions": api.ListVersions{}, "SourceVersions": api.SourceVersions{}, "FeedVersion": api.FeedVersion{}, "Reloaded": api.Reloaded{}, "Explanation": api.Explanation{}, "Frames": api.Frames{}, "Explanations": api.Explanations{}, "Event": api.Event{},
 		"Multicast": message.Multicast{}, "MulticastChange": message.MulticastChange{}, "MulticastChanged": message.MulticastChanged{},
 		"NotifyTest": api.NotifyTest{}, "NotifyTests": api.NotifyTests{},
@@ -257,6 +257,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			body = `{"frames": ["AAAA"]}`
 		case r.path == contract.MonitorPath:
 			body = `{"on": true, "for_seconds": 600}`
+		case r.path == contract.PolicePath:
+			body = `{"interface": "eth0", "rate": "3kpps", "for_seconds": 600}`
 		case r.path == contract.EnforcePath:
 			body = `{"after_seconds": 86400}`
 		case r.path == contract.FlushPath:

@@ -42,6 +42,7 @@ type Daemon interface {
 	Appraiser
 	Reloader
 	Monitor
+	Policer
 	Notifier
 	Router
 	Auditor
@@ -156,6 +157,13 @@ type Monitor interface {
 	// SetMonitor switches monitor mode on, whatever the configuration says, or ends
 	// that. With an error, nothing has changed.
 	SetMonitor(context.Context, api.MonitorChange) (api.Monitored, error)
+}
+
+// Policer limits what interfaces receive.
+type Policer interface {
+	// SetPolice limits an interface to a rate, whatever the configuration says, or ends that.
+	// With an error, nothing has changed.
+	SetPolice(context.Context, api.PoliceChange) (api.Policed, error)
 }
 
 // Notifier sends notifications.

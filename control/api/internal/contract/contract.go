@@ -37,6 +37,7 @@ const (
 	ReloadPath      = "/v1/reload"
 	ConfirmPath     = "/v1/confirm"
 	MonitorPath     = "/v1/monitor"
+	PolicePath      = "/v1/police"
 	NotifyTestPath  = "/v1/notify/test"
 	ConsolePath     = "/v1/console"
 

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/api/client"
+	"weir/control/lockout"
+	"weir/loader/netif"
+)
+
+func newPolice() *cobra.Command {
+	var change api.PoliceChange
+	var during time.Duration
+	c := &cobra.Command{
+		Use:   "police INTERFACE RATE [--for TIME]",
+		Short: "Limit what an interface receives, at once and for a time",
+		Long: `Limits what an interface receives to a rate, whatever the configuration says:
+from 100pps or 1Mbit/s on. Flows share the rate as the key police of the
+interface says, fairly by default. Packets that failsafe or an allow list lets
+pass are not limited. With --off, the configuration decides again.
+
+With --for it ends by itself. It outlasts reloads and, if there is a state_dir,
+restarts and crashes; while no daemon runs, it does not end. weir status shows
+it. If your SSH session would have to share the rate, a limit without --for
+takes --force.
+
+INTERFACE is one that weir filters, or a pattern as in weir.yaml.`,
+		Example: `  weir police eth0 3kpps --for 10m   # hold a flood off
+  weir police eth0 --off`,
+		Args: func(c *cobra.Command, args []string) error {
+			if change.Off {
+				return theArgs("INTERFACE")(c, args)
+			}
+			return theArgs("INTERFACE", "RATE")(c, args)
+		},
+	}
+	f := c.Flags()
+	durationFlag(f, &during, "for", 0, "`time` after which the limit ends by itself, as in 10m; 0: never")
+	f.BoolVar(&change.Off, "off", false, "end the limit: the configuration decides again")
+	f.StringVar(&change.Netns, "netns", "", "network `namespace` of the interface, as in weir.yaml")
+	f.BoolVar(&change.Force, "force", false, "do it without --for, even if your SSH session has to share the rate")
+	return question[*api.Policed]{
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.Policed, error) {
+			if change.Off && during != 0 {
+				return nil, usageError{errors.New("--for goes with a rate")}
+			}
+			change.Interface, change.For, change.SSH = args[0], during.Seconds(), lockout.SSHConnection()
+			if !change.Off {
+				change.Rate = args[1]
+			}
+			p, err := of.SetPolice(c.Context(), change)
+			if err == nil && p.Unsaved != "" {
+				fmt.Fprintln(c.ErrOrStderr(), "weir: a restart will forget this:", p.Unsaved)
+			}
+			return p, err
+		},
+		text: func(c *cobra.Command, p *api.Policed) {
+			switch {
+			case p.Override != nil:
+				printLimited(c.OutOrStdout(), *p.Override, time.Now())
+			case p.Changed:
+				fmt.Fprintf(c.OutOrStdout(), "%s is limited as configured\n", p.Interface)
+			default:
+				fmt.Fprintf(c.OutOrStdout(), "%s is limited as configured, as it was before\n", p.Interface)
+			}
+		},
+	}.complete(c)
+}
+
+// printLimited prints the limit of an interface that a command has set, and when it ends.
+func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
+	t, off := netif.Target{Netns: o.Netns, Iface: o.Interface}, "weir police "+o.Interface+" --off"
+	if o.Netns != "" {
+		off += " --netns " + o.Netns
+	}
+	until := "until `" + off + "`"
+	if o.Until != nil {
+		until = fmt.Sprintf("until %s (%s), or `%s`", o.Until.Local().Format(time.DateTime), relative(o.Until, now), off)
+	}
+	fmt.Fprintf(w, "LIMITED: %v to %s since %s, by %s, %s\n", t, o.Rate, o.Since.Local().Format(time.DateTime), o.By, until)
+}

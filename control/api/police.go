@@ -1,0 +1,62 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// PoliceChange is a request to limit what an interface receives to a rate, whatever the
+// configuration says, or to end that: POST /v1/police.
+type PoliceChange struct {
+	Interface string `json:"interface"`       // that is filtered, or a pattern of the configuration
+	Netns     string `json:"netns,omitempty"` // as in the configuration
+
+	Rate string  `json:"rate,omitempty"`        // as in 3kpps
+	Off  bool    `json:"off,omitempty"`         // the configuration decides again
+	For  float64 `json:"for_seconds,omitempty"` // after which the limit ends by itself; 0: never
+
+	// Force sets a limit without an end that the caller has to share.
+	Force bool `json:"force,omitempty"`
+
+	// SSH is the caller's variable SSH_CONNECTION.
+	SSH string `json:"ssh_connection,omitempty"`
+
+	// The caller, set by the server, as of a Change.
+	UID        uint32 `json:"-"`
+	Client     string `json:"-"`
+	Connection string `json:"-"`
+}
+
+// Check returns what is wrong with a change, as far as that does not depend on the configuration.
+func (c *PoliceChange) Check() error {
+	switch {
+	case c.Interface == "":
+		return &BadRequest{Err: errors.New("interface is missing")}
+	case c.Off == (c.Rate != ""):
+		return &BadRequest{Err: errors.New("want either a rate, as in 3kpps, or off")}
+	case c.Off && c.For != 0:
+		return &BadRequest{Err: errors.New("for_seconds goes with a rate")}
+	case c.For != 0 && !(c.For >= MinTTL && c.For <= MaxTTL):
+		return &BadRequest{Err: fmt.Errorf("for_seconds %v: want %v up to %d, or 0 for ever", c.For, MinTTL, MaxTTL)}
+	}
+	return CheckSSH(c.SSH)
+}
+
+// Policed is the result of a PoliceChange.
+type Policed struct {
+	Interface string          `json:"interface"`
+	Changed   bool            `json:"changed"`                   // false: no command had set a limit that could end
+	Override  *PoliceOverride `json:"police_override,omitempty"` // nil: the configuration decides
+	Unsaved   string          `json:"unsaved,omitempty"`         // why a restart would forget the change
+}
+
+// PoliceOverride is the limit of what an interface receives that a command has set.
+type PoliceOverride struct {
+	Interface string     `json:"interface"`
+	Netns     string     `json:"netns,omitempty"`
+	Rate      string     `json:"rate"`
+	Since     time.Time  `json:"since"`
+	Until     *time.Time `json:"until,omitempty"` // none: until a command ends it
+	By        string     `json:"by"`              // who gave the command
+}

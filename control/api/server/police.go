@@ -1,0 +1,24 @@
+package server
+
+import (
+	"net/http"
+
+	"weir/control/api"
+	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
+)
+
+func policeRoute(d Policer) route {
+	return route{http.MethodPost, contract.PolicePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		var c api.PoliceChange
+		if err := routing.ReadBody(w, q, 1<<20, &c); err != nil {
+			return nil, err
+		}
+		c.UID, c.Client = caller(q)
+		c.Connection = Connection(q)
+		if err := c.Check(); err != nil {
+			return nil, err
+		}
+		return d.SetPolice(q.Context(), c)
+	}}
+}

@@ -1,0 +1,118 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/config"
+	"weir/tests/lab"
+)
+
+// A limit that must not be, or cannot be, changes nothing, and the error says why.
+func TestPoliceRefused(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	r := configure(t, l.B)
+	d := begin(t, r)
+	ssh := "192.0.2.9 50000 " + l.B.IPv4.String() + " 22"
+	limit := api.PoliceChange{Interface: l.B.Iface, Netns: l.B.Netns, Rate: "1kpps", SSH: ssh}
+	refused := func(what, want string, change func(*api.PoliceChange)) {
+		t.Helper()
+		c := limit
+		change(&c)
+		var bad *api.BadRequest
+		if p, err := d.policing.SetPolice(t.Context(), c); !errors.As(err, &bad) || !strings.Contains(err.Error(), want) || p.Override != nil || p.Changed {
+			t.Errorf("%s: %+v, %v", what, p, err)
+		}
+		if s := d.readings.Status(); len(s.Policed) > 0 {
+			t.Errorf("%s: the status has %+v", what, s.Policed)
+		}
+	}
+	refused("another interface", "other is not filtered", func(c *api.PoliceChange) { c.Interface, c.Netns = "other", "" })
+	refused("too slow", "not between 100pps", func(c *api.PoliceChange) { c.Rate = "10pps" })
+	refused("no unit", "want bits, bytes or packets", func(c *api.PoliceChange) { c.Rate = "1k/s" })
+	refused("no rate", "invalid rate", func(c *api.PoliceChange) { c.Rate = "much" })
+	refused("the caller's session", "your SSH session from 192.0.2.9 would share 1kpps", func(*api.PoliceChange) {})
+
+	accepted := func(what string, change func(*api.PoliceChange)) {
+		t.Helper()
+		c := limit
+		change(&c)
+		if p, err := d.policing.SetPolice(t.Context(), c); err != nil || p.Override == nil || p.Override.Rate != "1kpps" || p.Unsaved != "" {
+			t.Errorf("%s: %+v, %v", what, p, err)
+		}
+		if p, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Interface: l.B.Iface, Netns: l.B.Netns, Off: true}); err != nil || !p.Changed || p.Override != nil {
+			t.Errorf("%s, then off: %+v, %v", what, p, err)
+		}
+	}
+	accepted("with an end", func(c *api.PoliceChange) { c.For = 600 })
+	accepted("by force", func(c *api.PoliceChange) { c.Force = true })
+	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{"192.0.2.9"}}); err != nil {
+		t.Fatal(err)
+	}
+	accepted("the session is allowed", func(*api.PoliceChange) {})
+
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	refused("until the configuration is confirmed", "weir confirm", func(*api.PoliceChange) {})
+	if err := d.Confirm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	accepted("confirmed", func(*api.PoliceChange) {})
+}
+
+// A limit lasts while the configuration has its interface: a reload says that it is forgotten. What
+// cannot be saved is limited all the same, and the answer says so.
+func TestPoliceFollowsConfiguration(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	r := configure(t, l.A, l.B)
+	r.c.StateDir = config.Path(t.TempDir())
+	d := begin(t, r)
+	if err := os.Mkdir(policePath(&r.c)+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	limit := api.PoliceChange{Interface: l.B.Iface, Netns: l.B.Netns, Rate: "2Mbit/s"}
+	if p, err := d.policing.SetPolice(t.Context(), limit); err != nil || p.Override == nil || p.Unsaved == "" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	limits := func() (names []string) {
+		for _, i := range d.active.attach.Attached() {
+			if a := d.active.prepared.Stages.About(i.Target()).Police; a != nil {
+				names = append(names, i.Target().Iface+" "+a.Limit)
+			}
+		}
+		return names
+	}
+	if err := os.Remove(policePath(&r.c) + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.policing.SetPolice(t.Context(), limit); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	read := func() {
+		if err := d.loop.Do(t.Context(), func() error { got = limits(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(); strings.Join(got, ",") != l.B.Iface+" 2Mbit/s by flow" {
+		t.Errorf("limited are %v", got)
+	}
+	r.change(func(c *config.Config) { c.Interfaces = c.Interfaces[:1] })
+	re, err := d.Reload(t.Context())
+	if err != nil || !strings.Contains(strings.Join(re.Changes, "\n"), "no longer counts") {
+		t.Errorf("%v, %v", re.Changes, err)
+	}
+	if s := d.readings.Status(); len(s.Policed) != 0 {
+		t.Errorf("%+v", s.Policed)
+	}
+	if _, err := os.Stat(policePath(&r.c)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the limit would come back: %v", err)
+	}
+}

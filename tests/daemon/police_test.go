@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/audit"
+	"weir/tests/wait"
+)
+
+// burst sends frames of a source, and returns how many have arrived behind weir, and how long that
+// took. What comes last has no IP header, and always passes.
+func (h *host) burst(n int) (arrived int, took time.Duration) {
+	h.t.Helper()
+	const header = 14 + 12 // before the source address
+	frame := frameOf(h.Lab, cleanKind, from(netip.MustParseAddr("192.0.2.77")))
+	rx, tx, began := h.B.Receiver(h.t), h.A.Sender(h.t), time.Now()
+	for range n {
+		if err := tx.Send(frame); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	end := frameOf(h.Lab, endKind, from(netip.MustParseAddr("192.0.2.77")))
+	if err := tx.Send(end); err != nil {
+		h.t.Fatal(err)
+	}
+	for {
+		got, err := rx.Receive(wait.Patience)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if bytes.Equal(got[12:14], end[12:14]) && bytes.Equal(got, end) {
+			return arrived, time.Since(began)
+		}
+		if len(got) > header+4 && bytes.Equal(got[header:header+4], frame[header:header+4]) {
+			arrived++
+		}
+	}
+}
+
+// The rate of an interface that a command has limited holds where the packets arrive: after kill -9
+// without a daemon, with the next one, after a reload, an upgrade and a change of the lists; and it
+// ends, by itself and by a command.
+func TestPoliceByCommand(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
+	d := h.start(releases[0])
+	const packets, rate, credit = 300, 100, 64 // of the bucket, and of each CPU
+	limited := func(when string) {
+		t.Helper()
+		wait.For(t, when+", the rate is held", func() bool {
+			n, took := h.burst(packets)
+			if most := rate*took.Seconds() + credit; float64(n) > most {
+				t.Fatalf("%s: %d packets came in %v, more than %.0f", when, n, took, most)
+			}
+			return n < packets
+		})
+	}
+	unlimited := func(when string) {
+		t.Helper()
+		if n, _ := h.burst(packets); n != packets {
+			t.Fatalf("%s: %d packets came of %d", when, n, packets)
+		}
+	}
+	police := func(args ...string) string {
+		t.Helper()
+		return h.succeeds("", append([]string{"police", h.B.Iface, "--netns", h.B.Netns}, args...)...)
+	}
+	unlimited("before")
+	if out := police("100pps", "--for", "1h"); !strings.Contains(out, "LIMITED: "+h.B.Iface) {
+		t.Error(out)
+	}
+	limited("at once")
+	if out, _ := h.status(); !strings.Contains(out, "LIMITED: "+h.B.Iface+" in namespace "+h.B.Netns+" to 100pps") || !strings.Contains(out, "100pps by flow, fair") {
+		t.Errorf("status prints\n%s", out)
+	}
+	d.kill()
+	limited("without a daemon")
+	d = h.start(releases[0])
+	limited("after kill -9")
+	h.mustChange("", false, "192.0.2.78")
+	h.configure(h.B.Iface, "monitor: false\nlists: {always: {%s}, other: {entries: [192.0.2.79]}}\n", h.feed(10))
+	if _, err := h.api.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	limited("after a reload")
+	d = h.takeOver(d, releases[0])
+	limited("after a takeover")
+	police("--off")
+	unlimited("ended by a command")
+	if out := police("--off"); !strings.Contains(out, "as it was before") {
+		t.Error(out)
+	}
+
+	// By itself, also where the daemon is killed meanwhile.
+	police("100pps", "--for", "15s")
+	limited("for a time")
+	d.kill()
+	d = h.start(releases[0])
+	var s *api.Status
+	wait.For(t, "the limit ends", func() (over bool) {
+		var err error
+		if s, err = h.api.Status(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return len(s.Policed) == 0
+	})
+	unlimited("when its time is over")
+	wait.For(t, "its file is gone", func() bool {
+		_, err := os.Stat(h.path("state/police.json"))
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	a, err := h.api.Audit(t.Context(), 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var story []string
+	for _, r := range a.Changes {
+		if r.Change == audit.Police || r.Change == audit.PoliceOff {
+			story = append(story, strings.Join(strings.Fields(r.Change+" "+r.What()+" by "+r.Source), " "))
+		}
+	}
+	want := "police off by expiry, police 100pps by socket, police off by socket, police off by socket, police 100pps by socket"
+	if got := strings.Join(story, ", "); got != want {
+		t.Errorf("the audit has %s, want %s", got, want)
+	}
+	d.complain("the limit of an interface was changed")
+	d.stop()
+}
