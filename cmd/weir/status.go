@@ -25,6 +25,7 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/doctor"
 	"weir/control/queue"
+	"weir/loader/netif"
 )
 
 // status is the output of `weir status`: the daemon's answer, and the metadata in
@@ -52,7 +53,7 @@ func newStatus() *cobra.Command {
 	var pins attach.Pins
 	var socket string
 	c := &cobra.Command{
-		Use:   "status",
+		Use:   "status [INTERFACE]",
 		Short: "Show which interfaces are filtered, and what was dropped and why",
 		Long: `Shows the state of each configured interface: its mode, its lists, when it was
 first filtered, and the number of packets for each reason.
@@ -71,30 +72,53 @@ could not be read. It is 4 if
 - no interface is filtered at all, or
 - a list has no entries yet from one of its sources.
 Without a daemon, the interfaces to which the last one has attached count as
-configured.`,
+configured. With INTERFACE, only that one is shown, in full as by --verbose, and
+decides the exit code.
+
+--short prints one line, for prompts and tmux: what is wrong comes first, by the
+words with which the lines of "weir status" begin. It does not look for problems
+of the host.`,
 		Example: `  weir status
+  weir status eth0
+  weir status --short
   weir status >/dev/null || echo "not everything is filtered"
   weir status --verbose
   weir status --json | jq '.daemon.interfaces[] | select(.state != "filtered")'
   weir status --json | jq '.attachments[] | {interface, dropped}'`,
-		Args: noArgs,
+		Args: maybeArg("INTERFACE"),
 	}
 	pinsFlag(c.Flags(), &pins)
 	socketFlag(c.Flags(), &socket)
 	asJSON := jsonFlag(c)
+	short := c.Flags().Bool("short", false, "print one line, what is wrong first")
 	verbose := c.Flags().BoolP("verbose", "v", false, "also show the lists' structures in the kernel's memory, which path packets take, and the EtherTypes of frames without IP")
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if *short && (*asJSON || *verbose) {
+			return usageError{errors.New("--short goes with neither --json nor --verbose")}
+		}
 		s, err := readStatus(c.Context(), socket, pins, c.Flags().Changed("pins"))
+		if len(args) > 0 && (s.Daemon != nil || len(s.Attachments) > 0) {
+			if bad := s.only(args[0]); bad != nil {
+				return cmp.Or(err, bad)
+			}
+			*verbose = true
+		}
 		if s.Daemonless != "" || err == nil && !s.Filtered {
 			err = errUnfiltered
 		}
-		s.Problems = doctor.Of(doctor.Problem, doctor.Examine(c.Context(), s.subject()))
+		if !*short {
+			s.Problems = doctor.Of(doctor.Problem, doctor.Examine(c.Context(), s.subject()))
+		}
 		out := c.OutOrStdout()
 		if *asJSON {
 			return cmp.Or(printJSON(out, s), err)
 		}
 		if s.Daemon != nil || s.Starting != nil || len(s.Attachments) > 0 || errors.Is(err, errUnfiltered) {
-			s.print(out, *verbose)
+			if *short {
+				fmt.Fprintln(out, s.line())
+			} else {
+				s.print(out, *verbose)
+			}
 		}
 		return err
 	}
@@ -142,6 +166,89 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 		s.Filtered = s.Filtered && !a.Severed
 	}
 	return s, err
+}
+
+// only leaves out the other interfaces. It fails where there is none of a name.
+func (s *status) only(name string) error {
+	var others []string
+	is := func(iface string) bool {
+		if iface != name && !slices.Contains(others, iface) {
+			others = append(others, iface)
+		}
+		return iface == name
+	}
+	s.Attachments = slices.DeleteFunc(s.Attachments, func(a inventory.Status) bool { return !is(a.Interface().Iface) })
+	s.Filtered = len(s.Attachments) > 0
+	found := s.Filtered
+	if d := s.Daemon; d != nil {
+		d.Interfaces = slices.DeleteFunc(d.Interfaces, func(i api.InterfaceStatus) bool { return !is(i.Interface) })
+		d.Policed = slices.DeleteFunc(d.Policed, func(o api.PoliceOverride) bool {
+			return !netif.Target{Iface: o.Interface}.Covers(netif.Target{Iface: name})
+		})
+		s.Filtered, found = d.Complete(), found || len(d.Interfaces) > 0
+	}
+	for _, a := range s.Attachments {
+		s.Filtered = s.Filtered && !a.Severed
+	}
+	switch {
+	case found:
+		return nil
+	case len(others) == 0:
+		return fmt.Errorf("weir does not filter %s, nor any other interface", name)
+	}
+	return fmt.Errorf("weir does not filter %s: it has %s", name, strings.Join(others, ", "))
+}
+
+// line is the status in one line, what is wrong first.
+func (s *status) line() string {
+	var notices strings.Builder
+	s.printNotices(&notices)
+	var all []string
+	add := func(text string) {
+		if !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	for text := range strings.Lines(notices.String()) {
+		if !strings.HasPrefix(text, " ") { // else it belongs to the one before
+			text, _, _ = strings.Cut(strings.TrimSpace(text), " since ")
+			text, _, _ = strings.Cut(text, ":")
+			add(text)
+		}
+	}
+	filtered, entries := 0, 0
+	if s.Daemon != nil {
+		entries = s.Daemon.Entries
+		for _, i := range s.Daemon.Interfaces {
+			if i.State == api.Filtered {
+				filtered++
+			} else {
+				add(i.Interface + " " + strings.ToUpper(i.State))
+			}
+		}
+	}
+	var total, dropped uint64
+	for _, a := range s.Attachments {
+		total, dropped = total+a.Total.Packets, dropped+a.Dropped.Packets
+		if s.Daemon == nil {
+			entries = max(entries, a.Entries)
+			if a.Severed {
+				add(a.Interface().String() + " DETACHED")
+			} else {
+				filtered++
+			}
+		}
+		if a.Monitor {
+			add("MONITOR ONLY")
+		}
+	}
+	if filtered > 0 {
+		add(fmt.Sprintf("filters %s by %s", plural(filtered, "interface", "interfaces"), plural(entries, "entry", "entries")))
+	}
+	if total > 0 {
+		add(fmt.Sprintf("%s of %s packets dropped", humanize.Comma(int64(dropped)), humanize.Comma(int64(total))))
+	}
+	return "weir: " + strings.Join(all, ", ")
 }
 
 // missed notes why no daemon's answer is shown. Chosen pins may be another daemon's: with them, it

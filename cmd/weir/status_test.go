@@ -306,3 +306,54 @@ func TestStatusAge(t *testing.T) {
 		}
 	}
 }
+
+// The status of one interface is in full, and its exit code that interface's; a line has what is
+// wrong first.
+func TestStatusOfInterface(t *testing.T) {
+	d := &fakeDaemon{status: api.Status{
+		Version: "1", PID: 7, Entries: 1200, Pins: "/sys/fs/bpf/weir-test-none", Interfaces: []api.InterfaceStatus{
+			{Interface: "eth0", State: api.Filtered, XDP: "native", Packets: 1200, Dropped: 3},
+			{Interface: "eth0", State: api.Filtered, Direction: "out", XDP: "tc"},
+			{Interface: "eth1", State: api.Gone, XDP: "native"},
+		},
+		Policed: []api.PoliceOverride{{Interface: "eth*", Rate: "3kpps", By: "ada"}, {Interface: "eth1", Rate: "4kpps", By: "ada"}},
+	}}
+	socket := serveDaemon(t, d)
+	for _, c := range []struct {
+		name  string
+		args  []string
+		code  int
+		want  []string
+		lacks string
+	}{
+		{"filtered", []string{"eth0"}, exitOK, []string{"LIMITED: eth* to 3kpps", "eth0 filtered, native XDP", "  1,200 packets since weir started, 3 dropped", "eth0 (out) filtered, TC"}, "eth1"},
+		{"gone", []string{"eth1"}, exitUnfiltered, []string{"LIMITED: eth1 to 4kpps", "eth1 GONE"}, "eth0"},
+		{"unknown", []string{"eth9"}, exitFailure, []string{"weir: weir does not filter eth9: it has eth0, eth1\n"}, "GONE"},
+		{"a line", []string{"--short"}, exitUnfiltered, []string{"weir: LIMITED, eth1 GONE, filters 2 interfaces by 1,200 entries\n"}, "\n\n"},
+		{"a line of one", []string{"--short", "eth0"}, exitOK, []string{"weir: LIMITED, filters 2 interfaces by 1,200 entries\n"}, "eth1"},
+		{"a line in JSON", []string{"--short", "--json"}, exitUsage, []string{"--short goes with neither"}, "eth1"},
+		{"two", []string{"eth0", "eth1"}, exitUsage, []string{"nothing more"}, "GONE"},
+	} {
+		code, out, log := weir(t, "", append([]string{"status", "--socket", socket}, c.args...)...)
+		if code != c.code || strings.Contains(out, c.lacks) {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", c.name, code, c.code, out, log)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(out+log, want) {
+				t.Errorf("%s: no %q in\n%s%s", c.name, want, out, log)
+			}
+		}
+	}
+	code, out, _ := weir(t, "", "status", "eth1", "--json", "--socket", socket)
+	var s status
+	if err := json.Unmarshal([]byte(out), &s); err != nil || code != exitUnfiltered || s.Filtered || len(s.Daemon.Interfaces) != 1 {
+		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+
+	// Without a daemon, nothing is said of what it filters but by the kernel.
+	s = status{Daemonless: "process 7 has ended", Attachments: []inventory.Status{{Name: "eth0", Total: inventory.Count{Packets: 250}, Dropped: inventory.Count{Packets: 17}}, {Name: "eth1", Severed: true}}}
+	s.Attachments[0].Entries, s.Attachments[0].Monitor = 3, true
+	if got, want := s.line(), "weir: NO DAEMON, MONITOR ONLY, eth1 DETACHED, filters 1 interface by 3 entries, 17 of 250 packets dropped"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
