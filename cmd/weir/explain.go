@@ -52,8 +52,9 @@ The running daemon answers, or where none does, the saved state, by the
 configuration of the last one. It also knows who added an entry, when and why,
 what is rate-limited or blocked as a heavy hitter, and how many packets a list
 has caught. With --block, --allow or --config, it answers as a daemon would that
-starts with these, and none needs to run. Where a source could not be read, it
-says so beside each answer, and ends with exit code 1.`,
+starts with these, and none needs to run. Where a source or the file of manual
+entries could not be read whole, it says so beside each answer, and ends with
+exit code 1.`,
 		Example: `  weir explain 192.0.2.1
   weir explain 192.0.2.0/24 'tcp 192.0.2.1:* > 198.51.100.7:443'
   weir explain --block feed.txt --allow ours.txt 2001:db8::7
@@ -99,8 +100,8 @@ says so beside each answer, and ends with exit code 1.`,
 			return errDropped
 		}
 		if err == nil && x.prepared != nil {
-			if n := len(x.prepared.NotReady()) - len(x.prepared.Unread()); n > 0 {
-				return fmt.Errorf("the answers are without the entries of %s that could not be read", plural(n, "source", "sources"))
+			if n := len(x.prepared.Unknown()) - len(x.prepared.Unread()); n > 0 {
+				return fmt.Errorf("the answers are without entries of %s that could not be read", plural(n, "source", "sources"))
 			}
 		}
 		return err
@@ -417,6 +418,10 @@ func printExplanation(w io.Writer, e api.Explanation, verbose, here bool, now ti
 			fmt.Fprintln(w, "  no entry matches all of these packets")
 		}
 		for _, s := range a.Incomplete {
+			if s.List == "" {
+				fmt.Fprintf(w, "  %s is %s\n", s.Source, s.Problem)
+				continue
+			}
 			fmt.Fprintf(w, "  nothing is known of list %s, source %s: %s\n", s.List, s.Source, s.Problem)
 		}
 		if l := a.LastDrop; l != nil {

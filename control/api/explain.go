@@ -60,8 +60,8 @@ type Answer struct {
 	// FalsePositive is true where the filter drops what no entry matches, as it
 	// may in approximate mode.
 	FalsePositive bool `json:"false_positive"`
-	// Incomplete are the sources of lists that have nothing to filter by: what they
-	// list is not in the answer.
+	// Incomplete are the sources of lists that have nothing to filter by, what they
+	// list is not in the answer, and the file of manual entries if it was damaged.
 	Incomplete []NotReady `json:"incomplete,omitempty"`
 }
 

@@ -80,7 +80,7 @@ func (b Busy) String() string {
 // NotReady is a source that has not been read, or was refused, and of which nothing was
 // saved.
 type NotReady struct {
-	List    string `json:"list"`
+	List    string `json:"list"` // "": it has the manual entries of all lists
 	Source  string `json:"source"`
 	Problem string `json:"problem"`
 }

@@ -27,14 +27,9 @@ import (
 // changes nothing. [Start] refuses what Prepare or [ruleset.Ruleset.Build] refuse, with
 // the same error, but for databases of geo, without which it starts.
 func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *feed.Progress) (*ruleset.Ruleset, error) {
-	j, err := journal.Open("", log)
+	j, err := readJournal(c, log)
 	if err != nil {
 		return nil, err
-	}
-	if c.StateDir != "" {
-		if err := copyJournal(j, journalPath(c), log); err != nil {
-			return nil, err
-		}
 	}
 	n, err := member.Open(c, "", true, log)
 	if err != nil {
@@ -78,24 +73,16 @@ func journalPath(c *config.Config) string {
 	return filepath.Join(string(c.StateDir), "entries")
 }
 
-// copyJournal copies the entries of the journal at path, if there is one, into j.
-func copyJournal(j *journal.Journal, path string, log *slog.Logger) error {
-	entries, err := journal.Read(path)
-	if err != nil && entries == nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+// readJournal returns the entries of a configuration's journal, if there is one.
+func readJournal(c *config.Config, log *slog.Logger) (*journal.Journal, error) {
+	if c.StateDir != "" {
+		j, err := journal.Read(journalPath(c), log)
 		if errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("manual entries: run it as root, or as the service's user: %w", err)
+			return nil, fmt.Errorf("manual entries: run it as root, or as the service's user: %w", err)
 		}
-		return err
+		if !errors.Is(err, fs.ErrNotExist) {
+			return j, err
+		}
 	}
-	if err != nil {
-		log.Warn(err.Error())
-	}
-	batch := make([]journal.Change, len(entries))
-	for i, e := range entries {
-		batch[i] = journal.Change{Entry: e}
-	}
-	return j.Apply(batch)
+	return journal.Open("", log)
 }

@@ -246,9 +246,8 @@ func (d *Daemon) noteStatus() {
 	if d.reloads.unconfirmed != nil {
 		s.ConfirmUntil = &d.reloads.unconfirmed.until
 	}
-	if lost := d.journal.Lost(); lost > 0 {
-		path := journalPath(d.active.prepared.Config)
-		s.Damaged = fmt.Sprintf("manual entries may be missing, and removed ones may be back: %d bytes of %s were lost before the daemon started; %[2]s.damaged has what is left, and weir audit what was changed", lost, path)
+	if damage := d.journal.Damage(); damage != "" {
+		s.Damaged = fmt.Sprintf("%s was found %s; %[1]s.damaged has what is left, and weir audit what was changed", journalPath(d.active.prepared.Config), damage)
 	}
 	s.Fleet, s.NotReady = d.fleet.Status(), d.active.prepared.NotReady()
 	d.observers.stages.Trackers.DescribeStatus(&s.Status)

@@ -92,7 +92,8 @@ type Answer struct {
 	// FalsePositive is true where the filter drops what no entry matches, as it
 	// may in approximate mode.
 	FalsePositive bool
-	// Incomplete are sources that nothing is known of: their entries are not in the answer.
+	// Incomplete are sources that nothing is known of, whose entries are not in the answer, and
+	// the file of manual entries if it was damaged.
 	Incomplete []api.NotReady
 }
 

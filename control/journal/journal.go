@@ -84,7 +84,7 @@ type Change struct {
 type Journal struct {
 	path string
 	log  *slog.Logger
-	lost int64 // set by Open
+	lost int64 // set by Open and Read
 	lock *os.File
 
 	writing   sync.Mutex    // guards the fields below, and the file
@@ -176,16 +176,8 @@ func (j *Journal) load() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	before, cut := 0, false
-	for _, d := range damaged {
-		cut = d.to == len(b)
-		missing := d.shift - before
-		before = d.shift
-		j.log.Error("journal damaged: these bytes are lost, all records before and after them count",
-			"offset", d.from, "bytes", d.to-d.from, "missing_bytes", missing)
-		j.lost += int64(d.to - d.from + max(missing, 0))
-	}
-	if j.lost > 0 {
+	cut := len(damaged) > 0 && damaged[len(damaged)-1].to == len(b)
+	if j.lose(damaged); j.lost > 0 {
 		j.damaged = b
 	}
 	says := "journal ends with a torn record, as after a crash: cut off"
@@ -207,6 +199,18 @@ func (j *Journal) load() (int64, error) {
 			"now", now, "last", newest)
 	}
 	return int64(end), nil
+}
+
+// lose logs and counts the damaged parts of a file.
+func (j *Journal) lose(damaged []span) {
+	before := 0
+	for _, d := range damaged {
+		missing := d.shift - before
+		before = d.shift
+		j.log.Error("journal damaged: these bytes are lost, all records before and after them count",
+			"offset", d.from, "bytes", d.to-d.from, "missing_bytes", missing)
+		j.lost += int64(d.to - d.from + max(missing, 0))
+	}
 }
 
 // openFile opens the file for writing and cuts it off behind its intact part.
@@ -523,10 +527,18 @@ func (j *Journal) Expired(now time.Time) []Change {
 	return expired
 }
 
-// Lost returns the number of damaged bytes that Open found before intact
+// Lost returns the number of damaged bytes that Open or Read found before intact
 // records. If it is above zero, entries may be missing, and removed ones may be
 // back.
 func (j *Journal) Lost() int64 { return j.lost }
+
+// Damage says what Lost means for the entries, "" if nothing is lost.
+func (j *Journal) Damage() string {
+	if j.lost == 0 {
+		return ""
+	}
+	return fmt.Sprintf("damaged: %d bytes are lost, so that manual entries may be missing, and removed ones may be back", j.lost)
+}
 
 // Exclusive reports whether no other process can have the journal open.
 func (j *Journal) Exclusive() bool { return j.lock != nil }
@@ -547,28 +559,19 @@ func (j *Journal) Close() error {
 	return err
 }
 
-// Read returns the entries of the journal at path without opening it, even
-// while another process writes to it: those of some moment between call and
-// return. If parts are damaged, it returns all other entries and an error.
-func Read(path string) ([]Entry, error) {
+// Read returns a journal in memory with the entries of the one at path, without opening that, even
+// while another process writes to it: those of some moment between call and return. Where parts are
+// damaged, it has all other entries, and Damage says so.
+func Read(path string, log *slog.Logger) (*Journal, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
-	var es entries
-	damaged, _, _, err := scan(b, es.apply)
+	j := &Journal{log: log.With("journal", path)}
+	damaged, _, _, err := scan(b, j.entries.apply)
 	if err != nil {
 		return nil, fmt.Errorf("read journal %s: %w", path, err)
 	}
-	all := make([]Entry, 0, es.n)
-	for e := range es.all() {
-		all = append(all, e)
-	}
-	before := 0
-	for _, d := range damaged {
-		err = errors.Join(err, fmt.Errorf("read journal %s: offset %d: %d bytes are damaged and lost",
-			path, d.from, d.to-d.from+max(d.shift-before, 0)))
-		before = d.shift
-	}
-	return all, err
+	j.lose(damaged)
+	return j, nil
 }

@@ -267,12 +267,12 @@ func keptAndMended(t *testing.T, path string, was []byte, want map[id]Entry, dam
 		t.Errorf("damaged: %t; %d bytes are kept: %v", damaged, len(kept), err)
 	}
 	if damaged {
-		if all, err := Read(path + ".damaged"); len(all) != len(want) || err == nil {
-			t.Errorf("Read what is kept: %d entries, %v", len(all), err)
+		if all, err := Read(path+".damaged", slog.New(slog.DiscardHandler)); err != nil || all.entries.n != len(want) || all.Damage() == "" {
+			t.Errorf("Read what is kept: %+v, %v", all, err)
 		}
 	}
-	if all, err := Read(path); len(all) != len(want) || err != nil {
-		t.Errorf("Read: %d entries, %v", len(all), err)
+	if all, err := Read(path, slog.New(slog.DiscardHandler)); err != nil || all.entries.n != len(want) || all.Damage() != "" {
+		t.Errorf("Read: %+v, %v", all, err)
 	}
 	j, log := open(t, path)
 	check(t, j, want)
@@ -471,7 +471,7 @@ func TestForeign(t *testing.T) {
 	if _, err := Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), path) {
 		t.Error(err)
 	}
-	if _, err := Read(path); !errors.Is(err, ErrForeign) {
+	if _, err := Read(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrForeign) {
 		t.Error(err)
 	}
 	if b, _ := os.ReadFile(path); !bytes.Equal(b, text) {
@@ -796,7 +796,13 @@ func TestReaders(t *testing.T) {
 	confirmed, done := 0, make(chan struct{})
 	first := add(0, 1)[0].Entry
 	for _, read := range []func() ([]Entry, error){
-		func() ([]Entry, error) { return Read(path) },
+		func() ([]Entry, error) {
+			j, err := Read(path, slog.New(slog.DiscardHandler))
+			if err != nil {
+				return nil, err
+			}
+			return slices.Collect(j.Entries()), nil
+		},
 		func() ([]Entry, error) { return slices.Collect(j.Entries()), nil },
 	} {
 		readers.Go(func() {
@@ -879,7 +885,7 @@ func TestSustained(t *testing.T) {
 }
 
 func TestReadNothing(t *testing.T) {
-	if _, err := Read(filepath.Join(t.TempDir(), "journal")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Read(filepath.Join(t.TempDir(), "journal"), slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }

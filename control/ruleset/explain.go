@@ -30,7 +30,7 @@ type Places map[Source][]*explain.Match
 // DescribeAnswer adds to the matches of an answer what is known of their entries, and
 // to wanted those that are of a feed.
 func (p *Ruleset) DescribeAnswer(a *explain.Answer, wanted Places) {
-	a.List, a.Incomplete = api.ListOf(a.List), p.NotReady()
+	a.List, a.Incomplete = api.ListOf(a.List), p.Unknown()
 	for _, m := range a.Entries() {
 		for _, l := range p.Lists {
 			switch m.Number {

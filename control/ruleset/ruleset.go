@@ -767,6 +767,15 @@ func (p *Ruleset) NotReady() []api.NotReady {
 	return all
 }
 
+// Unknown returns what answers may lack: NotReady, and manual entries of no list that were lost.
+func (p *Ruleset) Unknown() []api.NotReady {
+	all := p.NotReady()
+	if damage := p.Journal.Damage(); damage != "" {
+		all = append(all, api.NotReady{Source: "the file of manual entries", Problem: damage})
+	}
+	return all
+}
+
 // idle says why a list, which is a fleet's, matches nothing on this host, "" if it may.
 func (p *Ruleset) idle(l *List) string {
 	if l.Direction != engine.Out || p.Config.FiltersOutgoing() {

@@ -132,13 +132,24 @@ func TestDamagedJournal(t *testing.T) {
 	if err := os.WriteFile(h.path("state/entries"), cut, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, _ := h.command("explain", "-c", h.path("weir.yaml"), "192.0.2.1"); !strings.Contains(out, "damaged") {
-		t.Errorf("explain -c: %s", out)
+	unknown := func(args ...string) (code int) {
+		t.Helper()
+		text, code := h.command(append(args, "192.0.2.3")...)
+		object, _ := h.command(append(args, "192.0.2.3", "--json")...)
+		_, object, _ = strings.Cut(object, "{") // what comes before is for people
+		if !strings.Contains(text, "pass (clean, without what is not known)\n") || !strings.Contains(text, "\n  the file of manual entries is damaged: ") || !strings.Contains(object, `"problem": "damaged: `) {
+			t.Errorf("%s: %s%s", args, text, object)
+		}
+		return code
+	}
+	if code := unknown("explain", "-c", h.path("weir.yaml")); code != 1 {
+		t.Errorf("explain -c: exit code %d", code)
 	}
 	d = h.start(releases[0])
 	if out, _ := h.status(); !strings.Contains(out, "DAMAGED: ") || !strings.Contains(out, "entries.damaged") {
 		t.Error(out)
 	}
+	unknown("explain", "--socket", h.path("weir.sock"))
 	d.await(0, "journal damaged")
 	if kept, err := os.ReadFile(h.path("state/entries.damaged")); err != nil || string(kept) != string(cut) {
 		t.Errorf("%d bytes are kept: %v", len(kept), err)
