@@ -222,7 +222,7 @@ func printFleetTop(out io.Writer, t *api.FleetTop, most int) {
 
 func newFleetLists() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "lists",
+		Use:   "lists [--versions LIST --diff [VERSION...]]",
 		Short: "Show the lists of a fleet, and the state of their sources",
 		Long: `Shows the lists of a fleet's hub: their entries, how many of them are manual,
 the last version and whether it is published, and when their sources were last
@@ -231,13 +231,14 @@ below with the reason; their old contents stay published.
 
 With --versions, shows which contents the sources of a list have had, the
 present ones first: "weir fleet refresh LIST --rollback" returns to those
-before.`,
+before. With --diff, it shows the entries that were added (+) and removed (-),
+as "weir lists --versions LIST --diff" does for a host.`,
 		Example: `  weir fleet lists
   weir fleet lists --versions drop
+  weir fleet lists --versions drop --diff 9aa708f8
   weir fleet lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
-		Args: noArgs,
 	}
-	versions := c.Flags().String("versions", "", "show the versions of a `list`'s sources")
+	versions := versionFlags(c)
 	type fleetLists struct {
 		Lists []api.FleetList `json:"lists"`
 	}
@@ -248,9 +249,8 @@ before.`,
 	}
 	return question[answer]{
 		hub: true,
-		ask: func(c *cobra.Command, of *client.Client, _ []string) (a answer, err error) {
-			if *versions != "" {
-				a.ListVersions, err = of.Versions(c.Context(), *versions)
+		ask: func(c *cobra.Command, of *client.Client, args []string) (a answer, err error) {
+			if a.ListVersions, err = versions(of, args); a.ListVersions != nil || err != nil {
 				return a, err
 			}
 			f, err := of.Fleet(c.Context())

@@ -149,6 +149,17 @@ func TestFleetLists(t *testing.T) {
 	if code, out, _ := weir(t, "", "fleet", "lists", "--versions", "drop", "--json", "--socket", socket); code != exitOK || !strings.Contains(out, `"sources"`) || strings.Contains(out, `"lists"`) {
 		t.Errorf("%d: %s", code, out)
 	}
+	for version, want := range map[string]string{"0123": "+ 0123\n", "": "+ \n"} {
+		args := slices.DeleteFunc([]string{"fleet", "lists", "--versions", "drop", "--diff", version, "--socket", socket}, func(a string) bool { return a == "" })
+		if code, out, _ := weir(t, "", args...); code != exitOK || !strings.Contains(out, "x: 0123456789ab against fedcba987654\n"+want) {
+			t.Errorf("%q: %d: %s", args, code, out)
+		}
+	}
+	for _, of := range [][]string{{"fleet", "lists", "--versions", "drop", "--diff", "none"}, {"fleet", "lists", "--diff"}, {"fleet", "lists", "--versions", "drop", "none"}} {
+		if code, _, log := weir(t, "", append(of, "--socket", socket)...); code != exitUsage || log == "" {
+			t.Errorf("%q: %d: %s", of, code, log)
+		}
+	}
 	if code, _, log := weir(t, "", "fleet", "lists", "--versions", "none", "--socket", socket); code != exitFailure || !strings.Contains(log, "no such list") {
 		t.Errorf("%d: %s", code, log)
 	}

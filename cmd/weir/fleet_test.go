@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,9 +68,15 @@ func (h *hubOf) Enforce(_ context.Context, list string, c api.EnforceChange) (ap
 
 func (h *hubOf) Reload(context.Context) (api.FleetReloaded, error) { return h.reloaded, h.failure }
 
-func (h *hubOf) Versions(_ context.Context, list string, _ ...string) (api.ListVersions, error) {
-	if list == "none" {
+func (h *hubOf) Versions(_ context.Context, list string, diff ...string) (api.ListVersions, error) {
+	switch {
+	case list == "none":
 		return api.ListVersions{}, api.ErrNoList
+	case slices.Contains(diff, "none"):
+		return api.ListVersions{}, &api.BadRequest{Err: errors.New("no such version")}
+	case len(diff) > 0:
+		of := &api.VersionDiff{From: "fedcba9876543210", Added: diff}
+		return api.ListVersions{List: list, Sources: []api.SourceVersions{{Source: "x", Versions: []api.FeedVersion{{SHA256: "0123456789abcdef", Diff: of}}}}}, nil
 	}
 	return api.ListVersions{List: list, Sources: []api.SourceVersions{{Source: "x", Versions: []api.FeedVersion{{Entries: 1204, SHA256: "0123456789abcdef"}}}}}, nil
 }

@@ -48,20 +48,7 @@ second against the first. VERSION is the beginning of a checksum.`,
   weir lists --worth
   weir lists --json | jq -r '.lists[].feeds[] | select(.outcome == "failed").source'`,
 	}
-	var versions string
-	diff := c.Flags().Bool("diff", false, "with --versions, show which entries were added and removed")
-	c.Flags().StringVar(&versions, "versions", "", "show the versions of a `list`'s sources")
-	c.Args = func(c *cobra.Command, args []string) error {
-		switch {
-		case !*diff:
-			return noArgs(c, args)
-		case versions == "":
-			return usageError{errors.New("--diff: name a list with --versions LIST")}
-		case len(args) > 2:
-			return usageError{fmt.Errorf("%q: --diff compares two versions, and no more", args[2])}
-		}
-		return nil
-	}
+	versions := versionFlags(c)
 	_ = c.RegisterFlagCompletionFunc("versions", completeLists(1))
 	worth := c.Flags().Bool("worth", false, "show what each list adds to the others")
 	c.MarkFlagsMutuallyExclusive("versions", "worth")
@@ -73,15 +60,11 @@ second against the first. VERSION is the beginning of a checksum.`,
 	}
 	return question[answer]{
 		ask: func(c *cobra.Command, of *client.Client, args []string) (a answer, err error) {
-			if *diff && len(args) == 0 {
-				args = []string{""} // all
-			}
-			switch {
-			case *worth:
+			if *worth {
 				a.ListsWorth, err = of.Worth(c.Context())
-			case versions != "":
-				a.ListVersions, err = of.Versions(c.Context(), versions, args...)
-			default:
+				return a, err
+			}
+			if a.ListVersions, err = versions(of, args); a.ListVersions == nil && err == nil {
 				a.Lists, err = of.Lists(c.Context())
 			}
 			return a, err
@@ -97,6 +80,36 @@ second against the first. VERSION is the beginning of a checksum.`,
 			}
 		},
 	}.complete(c)
+}
+
+// versionFlags adds --versions and --diff to a command, and returns what asks for versions; the answer
+// is nil if they are not asked for.
+func versionFlags(c *cobra.Command) func(of *client.Client, args []string) (*api.ListVersions, error) {
+	versions := c.Flags().String("versions", "", "show the versions of a `list`'s sources")
+	diff := c.Flags().Bool("diff", false, "with --versions, show which entries were added and removed")
+	c.Args = func(c *cobra.Command, args []string) error {
+		switch {
+		case !*diff:
+			return noArgs(c, args)
+		case *versions == "":
+			return usageError{errors.New("--diff: name a list with --versions LIST")}
+		case len(args) > 2:
+			return usageError{fmt.Errorf("%q: --diff compares two versions, and no more", args[2])}
+		case slices.Contains(args, ""):
+			return usageError{errors.New("an empty VERSION: want the beginning of a checksum")}
+		}
+		return nil
+	}
+	return func(of *client.Client, args []string) (*api.ListVersions, error) {
+		if *versions == "" {
+			return nil, nil
+		}
+		if *diff && len(args) == 0 {
+			args = []string{""} // all
+		}
+		answer, err := of.Versions(c.Context(), *versions, args...)
+		return answer, badRequest(err)
+	}
 }
 
 func printVersions(out io.Writer, of *api.ListVersions, now time.Time) {

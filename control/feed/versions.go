@@ -45,6 +45,9 @@ const (
 // ErrNoVersion is the error of a rollback of a list whose last version is not known.
 var ErrNoVersion = errors.New("no version before the active one is known")
 
+// ErrUnknownVersion is the error of a question for a version that is not known.
+var ErrUnknownVersion = errors.New("no such version")
+
 // refusedPath is where the last contents are that were not plausible: a pair of entries to add to
 // the active contents, and to remove from them.
 func refusedPath(saved string) string { return saved + ".refused" }
@@ -221,9 +224,9 @@ func (s *source) openVersions(c *contents) (*saved, []version) {
 // Versions returns the versions of the sources that have been read. With "" for diff, each has its
 // difference to the one before, and refused ones to the active one; with the beginning of a
 // checksum, that version alone; with two, the second has its difference to the first. Versions
-// fails with [ErrNoVersion] where there is no such version.
+// fails with [ErrUnknownVersion] where there is no such version.
 func (f *Feed) Versions(diff ...string) ([]api.SourceVersions, error) {
-	all, found := []api.SourceVersions{}, false
+	all, found, unknown := []api.SourceVersions{}, len(diff) == 0, slices.Clone(diff)
 	for s, c := range f.loaded() {
 		if !f.hasVersions(s) {
 			continue
@@ -242,12 +245,16 @@ func (f *Feed) Versions(diff ...string) ([]api.SourceVersions, error) {
 		}
 		active := len(versions) - one
 		at := func(beginning string) int {
-			return slices.IndexFunc(versions, func(v refused) bool { return strings.HasPrefix(v.SHA256, beginning) })
+			i := slices.IndexFunc(versions, func(v refused) bool { return strings.HasPrefix(v.SHA256, beginning) })
+			if i >= 0 {
+				unknown = slices.DeleteFunc(unknown, func(d string) bool { return d == beginning })
+			}
+			return i
 		}
 		before := func(i int) int { return max(i+1, active) }
 		switch {
 		case len(diff) == 1 && diff[0] == "":
-			found = true
+			unknown, found = nil, true
 			for i := range versions {
 				if before(i) < len(versions) {
 					differ(i, before(i))
@@ -272,8 +279,13 @@ func (f *Feed) Versions(diff ...string) ([]api.SourceVersions, error) {
 		}
 		all = append(all, of)
 	}
-	if len(diff) > 0 && !found {
-		return nil, fmt.Errorf("%w: none with a checksum that begins with %s has one before it", ErrNoVersion, strings.Join(diff, ", "))
+	switch {
+	case len(unknown) > 0 && unknown[0] != "":
+		return nil, fmt.Errorf("%w: no known version has a checksum that begins with %q", ErrUnknownVersion, unknown[0])
+	case len(diff) > 1 && !found:
+		return nil, fmt.Errorf("%w: %q and %q are versions of different sources", ErrUnknownVersion, diff[0], diff[1])
+	case len(diff) > 0 && diff[0] != "" && !found:
+		return nil, fmt.Errorf("%w: %q is the first that is known, with none before it", ErrUnknownVersion, diff[0])
 	}
 	return all, nil
 }

@@ -89,8 +89,18 @@ func TestVersionDiffs(t *testing.T) {
 	if all, err := f.Versions(of(second), of(shrunk)); err != nil || len(all[0].Refused[0].Diff.Removed) != 6 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if _, err := f.Versions("none"); !errors.Is(err, ErrNoVersion) {
-		t.Error(err)
+	for _, c := range []struct{ want, from, to string }{
+		{`no such version: no known version has a checksum that begins with "none"`, "none", ""},
+		{`no such version: no known version has a checksum that begins with "none"`, of(first), "none"},
+		{`no such version: "` + of(first) + `" is the first that is known, with none before it`, of(first), ""},
+	} {
+		diff := []string{c.from, c.to}
+		if c.to == "" {
+			diff = diff[:1]
+		}
+		if _, err := f.Versions(diff...); !errors.Is(err, ErrUnknownVersion) || err.Error() != c.want {
+			t.Errorf("%q: %v", diff, err)
+		}
 	}
 	rollBack(t, f)
 	s.now(text(second))

@@ -241,7 +241,7 @@ func (r *Reader) Versions(ctx context.Context, list string, diff ...string) (api
 		return api.ListVersions{}, err
 	}
 	sources, err := f.Versions(diff...)
-	if errors.Is(err, feed.ErrNoVersion) {
+	if errors.Is(err, feed.ErrUnknownVersion) {
 		err = &api.BadRequest{Err: fmt.Errorf("list %s: %w", list, err)}
 	}
 	return api.ListVersions{List: list, Sources: sources}, err
