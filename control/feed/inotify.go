@@ -22,7 +22,7 @@ const noticeEvery = 100 * time.Millisecond
 const (
 	put     = unix.IN_CREATE | unix.IN_MOVED_TO
 	altered = unix.IN_ATTRIB
-	others  = unix.IN_MODIFY | unix.IN_MOVED_FROM | unix.IN_MOVE_SELF | unix.IN_DELETE | unix.IN_DELETE_SELF
+	others  = unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_MOVED_FROM | unix.IN_MOVE_SELF | unix.IN_DELETE | unix.IN_DELETE_SELF
 )
 
 // notifier is an inotify instance that watches directories.

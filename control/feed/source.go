@@ -304,9 +304,11 @@ func (s Source) files(ctx context.Context, known validator, read bool) (*body, e
 			return file{f}, nil
 		}})
 	}
-	began := tag
 	b.whole = func() error {
-		if _, tag, err := s.list(); err != nil || tag != began {
+		if err := settled(ctx, paths); err != nil {
+			return err
+		}
+		if _, now, err := s.list(); err != nil || now != tag {
 			return fail(Truncated, "changed while being read: write to another name, then rename")
 		}
 		// A second write within one tick of the file system's clock would not
@@ -317,6 +319,39 @@ func (s Source) files(ctx context.Context, known validator, read bool) (*body, e
 		return nil
 	}
 	return b, nil
+}
+
+// settled fails if one of some files, which were read, may be a part of what is being copied there:
+// it is open for writing, and was written to just now, or its last line has no end. It waits for more
+// after a last line without an end that was written just now.
+func settled(ctx context.Context, paths []string) error {
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			continue // list finds out
+		}
+		last := []byte{'\n'}
+		st, err := f.Stat()
+		if err == nil {
+			_, _ = f.ReadAt(last, st.Size()-1) // nothing, of an empty file
+		}
+		f.Close()
+		if err != nil {
+			continue
+		}
+		since, unended := max(time.Since(st.ModTime()), 0), !strings.Contains("\n}]", string(last))
+		switch {
+		case (since < settle || unended && since < maxWriting) && isWritten(path):
+			return fail(Truncated, "%s is being written: write to another name, then rename", path)
+		case unended && since < settle:
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(settle - since):
+			}
+		}
+	}
+	return nil
 }
 
 // isStream reports whether a path is a pipe, or standard input and no regular

@@ -74,6 +74,55 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
+// A file that is being copied is not taken before it is whole, whether it was opened before the feed,
+// its copy pauses in the middle of a line or at an end, or it is opened anew for each part.
+func TestHalfCopied(t *testing.T) {
+	t.Parallel()
+	const text = "192.0.2.1\n192.0.2.23\n192.0.2.4\n"
+	const whole = "192.0.2.1 192.0.2.4 192.0.2.23"
+	for name, parts := range map[string][]string{"in a line": {text[:18], text[18:]}, "at an end": {text[:21], text[21:]}} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "list")
+			file, err := os.Create(path)
+			must(t, err)
+			_, err = file.WriteString(parts[0])
+			must(t, err, os.Chtimes(path, time.Time{}, time.Now().Add(wait.Patience))) // just now, also on a slow machine
+			f := mustOpen(t, config(Source{File: Path(path)}), "")
+			want(t, f, fetch(t, f), Failed, Truncated, "")
+			_, err = file.WriteString(parts[1])
+			must(t, err, file.Close())
+			want(t, f, fetch(t, f), New, NoFailure, whole)
+		})
+	}
+	t.Run("in steps", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "list")
+		wait.For(t, "the rest comes during an attempt", func() bool { // it may come later on a slow machine
+			write(t, path, text[:18])
+			f := mustOpen(t, config(Source{File: Path(path)}), "")
+			rest := time.AfterFunc(settle/10, func() {
+				if file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0); err == nil {
+					_, _ = file.WriteString(text[18:])
+					_ = file.Close()
+				}
+			})
+			defer rest.Stop()
+			return fetch(t, f).Failure == Truncated
+		})
+	})
+	t.Run("while it is watched", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "list")
+		file, err := os.Create(path)
+		must(t, err)
+		_, err = file.WriteString(text[:18])
+		must(t, err)
+		f := follow(t, Source{File: Path(path)})
+		wait.For(t, "the first attempt", func() bool { return f.Status().Sources[0].Last.Failure == Truncated })
+		_, err = file.WriteString(text[18:])
+		must(t, err, file.Close())
+		awaitEntries(t, f, "copied", whole)
+	})
+}
+
 // A file is read whenever it changes: written in place, in steps, replaced, removed
 // and made anew, also behind links, and where its directory does not exist at first.
 func TestWatchFile(t *testing.T) {
