@@ -166,7 +166,7 @@ func (s sink) TakeLists(ctx context.Context) error {
 	return nil
 }
 func (sink) TakeContents(_ context.Context, l *node.List) error      { return l.Keep(l.Version()) }
-func (sink) Counted() (passed, dropped uint64)                       { return 0, 0 }
+func (sink) DescribeNode(s *wire.Status)                             { s.Interfaces, s.Filtered = 1, 1 }
 func (sink) Rehearse(context.Context, string, *node.Candidate) error { return nil }
 func (sink) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }
 func (sink) Conversed(string) *wire.Conversed                        { return nil }

@@ -196,6 +196,8 @@ func newFleetStatus() *cobra.Command {
 		Short: "Show the lists of a fleet, and which versions its nodes have",
 		Long: `Shows the lists of a fleet, and its nodes: current, behind a version, stale
 (without news from the hub), silent, unseen since the hub started, or revoked.
+ENFORCES is whether a node drops what its lists have: no in monitor mode, and
+where it does not filter on all of its interfaces, by its last report.
 WANTED is which versions of a list the nodes are to have, which differ while a
 rollout is in its waves, and HAVE which they filter by: "2 of 8 .2, 6 nothing".
 Lists on trial are named below, with until when, and who wanted that, and so are
@@ -319,18 +321,24 @@ func printNodes(out io.Writer, f *api.HubStatus) {
 	if len(f.Nodes) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\n%-24s %-8s %-8s %12s %12s  %s\n", "NODE", "STATE", "SEEN", "PASSED", "DROPPED", "LABELS")
+	fmt.Fprintf(out, "\n%-24s %-8s %-8s %-8s %12s %12s  %s\n", "NODE", "STATE", "ENFORCES", "SEEN", "PASSED", "DROPPED", "LABELS")
 	for _, n := range f.Nodes {
-		seen, passed, dropped := "-", "-", "-"
+		seen, passed, dropped, enforces := "-", "-", "-", "-"
 		if n.Seen != nil {
 			seen = f.Time.Sub(*n.Seen).Round(time.Second).String()
 		}
 		if n.Report != nil {
 			passed, dropped = count(float64(n.Report.Passed)), count(float64(n.Report.Dropped))
+			if enforces = "yes"; n.NotEnforcing != "" {
+				enforces = "no"
+			}
 		}
-		fmt.Fprintf(out, "%-24s %-8s %-8s %12s %12s  %s\n", n.Name, n.State, seen, passed, dropped, strings.Join(n.Labels, ","))
+		fmt.Fprintf(out, "%-24s %-8s %-8s %-8s %12s %12s  %s\n", n.Name, n.State, enforces, seen, passed, dropped, strings.Join(n.Labels, ","))
 		if n.Report == nil {
 			continue
+		}
+		if n.NotEnforcing != "" {
+			fmt.Fprintf(out, "  not enforcing: %s\n", n.NotEnforcing)
 		}
 		for _, p := range n.Report.Problems {
 			fmt.Fprintf(out, "  problem: %s\n", p)

@@ -185,6 +185,10 @@ func TestFleet(t *testing.T) {
 	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, "  problem: list drop: no space\n") {
 		t.Errorf("%d: %s", code, out)
 	}
+	h.fleet.Nodes[0].NotEnforcing = "monitor mode"
+	if _, out, _ = weir(t, "", "fleet", "status", "--socket", socket); !strings.Contains(out, " stale    no       3s ") || !strings.Contains(out, "\n  not enforcing: monitor mode\n") {
+		t.Error(out)
+	}
 	var got api.HubStatus
 	if _, out, _ = weir(t, "", "fleet", "status", "--json", "--socket", socket); json.Unmarshal([]byte(out), &got) != nil || len(got.Nodes) != 2 {
 		t.Error(out)

@@ -121,6 +121,9 @@ type FleetNode struct {
 	Report  *NodeStatus `json:"report,omitempty"` // the last one
 	Ignored uint64      `json:"ignored_reports"`  // too many, or none that the hub understands
 
+	// NotEnforcing says why the node does not drop what its lists have, by its last report; "": it does.
+	NotEnforcing string `json:"not_enforcing,omitempty"`
+
 	// Violations counts what the node tried at the server inside the hub that it may not do.
 	Violations uint64 `json:"violations"`
 }

@@ -32,10 +32,30 @@ type NodeStatus struct {
 	Stale    bool       `json:"stale,omitempty"`
 	Lists    []NodeList `json:"lists"`
 	Problems []string   `json:"problems,omitempty"` // a line each
+	Address  string     `json:"address,omitempty"`  // from which it is connected, as its server sees it
+
+	// What the lists are enforced by, as in the status of the host.
+	Mode       string `json:"mode"`
+	Monitor    bool   `json:"monitor,omitempty"`   // nothing is dropped
+	Interfaces int    `json:"interfaces"`          // configured, and matching a pattern; each direction counts
+	Filtered   int    `json:"filtered_interfaces"` // of these
 
 	// Packets since counting began.
 	Passed  uint64 `json:"passed_packets"`
 	Dropped uint64 `json:"dropped_packets"`
+}
+
+// NotEnforcing says why the node does not drop what its lists have, "" if it does.
+func (s *NodeStatus) NotEnforcing() string {
+	switch {
+	case s.Monitor:
+		return "monitor mode"
+	case s.Interfaces == 0:
+		return "no interface is configured, or matches"
+	case s.Filtered < s.Interfaces:
+		return fmt.Sprintf("%d of %d interfaces are filtered", s.Filtered, s.Interfaces)
+	}
+	return ""
 }
 
 // NodeList is the state of a list on a node.

@@ -3,11 +3,13 @@ package daemon
 import (
 	"context"
 
+	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/fleet/member"
 	"weir/control/fleet/node"
 	"weir/control/fleet/rehearsal"
+	"weir/control/fleet/wire"
 	"weir/control/lists"
 	"weir/control/ruleset"
 	"weir/control/stages"
@@ -57,19 +59,25 @@ func (d *Daemon) reassembleBy(of *stages.Table) error {
 	return err
 }
 
-// Counted implements [node.Daemon].
-func (r *readings) Counted() (passed, dropped uint64) {
+// DescribeNode implements [node.Daemon].
+func (r *readings) DescribeNode(to *wire.Status) {
+	s := r.Status()
+	to.Mode, to.Monitor, to.Interfaces = s.Mode, s.Monitor, len(s.Interfaces)
+	for _, i := range s.Interfaces {
+		if i.State == api.Filtered || i.State == api.Unpinned {
+			to.Filtered++
+		}
+	}
 	interfaces, _ := r.meter.Read()
 	for _, i := range interfaces {
 		for _, c := range i.Counts {
 			if c.Drops {
-				dropped += c.Packets
+				to.Dropped += c.Packets
 			} else {
-				passed += c.Packets
+				to.Passed += c.Packets
 			}
 		}
 	}
-	return passed, dropped
 }
 
 // TakeContents implements [node.Daemon].

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -123,6 +124,56 @@ func listNamed(d *Daemon, name string) *api.List {
 		}
 	}
 	return nil
+}
+
+// The hub says of a node in monitor mode, and of one that filters on some of its interfaces, that
+// it does not enforce, as long as its packets pass.
+func TestFleetNotEnforcing(t *testing.T) {
+	t.Parallel() // it waits for reports
+	h := newFleetHub(t)
+	h.start("")
+	text := "fleet: {enroll: " + h.enroll("edge-1") + "}\n"
+	d := startLists(t, lab.New(t), io.Discard, text+"monitor: true")
+	h.block("198.51.100.7")
+	says := func(why, problem string, nodes int) {
+		t.Helper()
+		var f api.HubStatus
+		defer func() {
+			if t.Failed() {
+				t.Logf("%+v", f)
+			}
+		}()
+		wait.For(t, "the hub says "+why, func() (ok bool) {
+			var err error
+			f, err = h.Fleet(t.Context())
+			return err == nil && f.Nodes[0].State == api.NodeCurrent && f.Nodes[0].NotEnforcing == why &&
+				strings.Contains(strings.Join(f.Problems, "\n"), problem) == (nodes > 0) && h.Metrics().NotEnforcing == nodes
+		})
+		if r := f.Nodes[0].Report; r.Mode != "drop" && r.Mode != "exact" || r.Address != "127.0.0.1" || r.Interfaces < 1 {
+			t.Errorf("%+v", r)
+		}
+	}
+	says("monitor mode", "1 of 1 nodes that report are in monitor mode, and drop nothing: edge-1: ", 1)
+	if got := verdictOf(t, d, "198.51.100.7"); got != verdict.Pass {
+		t.Errorf("in monitor mode: %v", got)
+	}
+	rewrite := func(before, after string) {
+		t.Helper()
+		path := string(d.o.Config.(config.File))
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, strings.Replace(string(text), before, after, 1))
+		if _, err := d.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rewrite("monitor: true", "monitor: false")
+	says("", "monitor mode", 0)
+	becomes(t, d, "198.51.100.7", verdict.Drop)
+	rewrite("interfaces: [", "interfaces: [{name: none0}, ")
+	says("1 of 2 interfaces are filtered", "1 of 1 nodes that report do not filter on all of their interfaces: edge-1 (1 of 2 interfaces are filtered): ", 1)
 }
 
 // A daemon filters by the lists of its fleet beside its own, with the hub and without,

@@ -34,6 +34,7 @@ type HubSnapshot struct {
 	Nodes           map[string]int // by state
 	Passed, Dropped float64        // packets, by the reports of all nodes since the hub started
 	IgnoredReports  uint64
+	NotEnforcing    int // nodes that report, and do not drop what their lists have
 
 	Asking               int    // nodes whose answer is awaited
 	Answered, Unanswered uint64 // questions to nodes
@@ -113,12 +114,13 @@ var (
 	hubDisk        = hubGauge("weir_hub_disk_bytes", "Size of the file system with the state directory.")
 	hubDiskFree    = hubGauge("weir_hub_disk_free_bytes", "What the hub can still write to it.")
 
-	hubNodes    = hubGauge("weir_hub_nodes", "Enrolled nodes by state, as in weir fleet status: current, behind, stale (by its own report), silent, unseen (since the hub started) or revoked.", "state")
-	hubPackets  = hubCounter("weir_hub_node_packets_total", "Packets of all nodes together, by their reports since the hub started. The verdict is pass or drop.", "verdict")
-	hubIgnored  = hubCounter("weir_hub_ignored_reports_total", "Reports of nodes that were ignored: too many, or not understood.")
-	hubAsking   = hubGauge("weir_hub_questions", "Nodes that are being asked something.")
-	hubAsked    = hubCounter("weir_hub_questions_total", "Questions to nodes, by outcome: answered or failed.", "outcome")
-	hubDeclined = hubCounter("weir_hub_refused_questions_total", "Questions of nodes that the hub has not answered: too many, or not understood.")
+	hubNodes        = hubGauge("weir_hub_nodes", "Enrolled nodes by state, as in weir fleet status: current, behind, stale (by its own report), silent, unseen (since the hub started) or revoked.", "state")
+	hubNotEnforcing = hubGauge("weir_hub_nodes_not_enforcing", "Nodes that report, and are in monitor mode or do not filter on all of their interfaces, whatever versions they have.")
+	hubPackets      = hubCounter("weir_hub_node_packets_total", "Packets of all nodes together, by their reports since the hub started. The verdict is pass or drop.", "verdict")
+	hubIgnored      = hubCounter("weir_hub_ignored_reports_total", "Reports of nodes that were ignored: too many, or not understood.")
+	hubAsking       = hubGauge("weir_hub_questions", "Nodes that are being asked something.")
+	hubAsked        = hubCounter("weir_hub_questions_total", "Questions to nodes, by outcome: answered or failed.", "outcome")
+	hubDeclined     = hubCounter("weir_hub_refused_questions_total", "Questions of nodes that the hub has not answered: too many, or not understood.")
 
 	hubEntries    = hubGauge("weir_hub_list_entries", "Entries of the last version. The action is block or allow.", "list", "action")
 	hubManual     = hubGauge("weir_hub_list_manual_entries", "Manual entries of the list.", "list", "action")
@@ -183,6 +185,7 @@ func (c hubCollector) Collect(to chan<- prometheus.Metric) {
 	for state, n := range s.Nodes {
 		out.put(hubNodes, float64(n), state)
 	}
+	out.put(hubNotEnforcing, float64(s.NotEnforcing))
 	out.put(hubPackets, s.Passed, "pass")
 	out.put(hubPackets, s.Dropped, "drop")
 	out.put(hubIgnored, float64(s.IgnoredReports))

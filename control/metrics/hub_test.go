@@ -19,7 +19,7 @@ func wholeHub(t testing.TB) HubSnapshot {
 		Version: "1.2.3", Connected: true, Failing: true, Catalog: time.Unix(1_800_000_000, 250e6),
 		Published: HubPublished{Catalogs: 9, Deltas: 5, Snapshots: 2}, Failures: 3, Connections: new(4), Misuse: &HubMisuse{Violations: 3, Twice: 1, Slow: 2},
 		Expiring: 2, StoreBytes: 1 << 20, StreamBytes: 1 << 21, DiskBytes: 1 << 40, DiskFree: 1 << 39,
-		Nodes: map[string]int{"current": 7, "behind": 1}, Passed: 1e6, Dropped: 20, IgnoredReports: 6,
+		Nodes: map[string]int{"current": 7, "behind": 1}, NotEnforcing: 4, Passed: 1e6, Dropped: 20, IgnoredReports: 6,
 		Asking: 1, Answered: 11, Unanswered: 12, RefusedQuestions: 13,
 		Lists: []HubList{
 			{Name: "drop", Action: "block", Entries: 100, Manual: 1, Epoch: 7, Version: 5, Published: 4, Lag: 3, Unrecorded: true, Refused: true, Trial: true, Overdue: true, Conversed: new(12), Conversing: 3, Rollout: &HubRollout{
@@ -46,6 +46,7 @@ weir_hub_broker_connections 4
 weir_hub_certificates_expiring 2
 weir_hub_disk_free_bytes 5.49755813888e+11
 weir_hub_nodes{state="behind"} 1
+weir_hub_nodes_not_enforcing 4
 weir_hub_node_packets_total{verdict="drop"} 20
 weir_hub_questions_total{outcome="failed"} 12
 weir_hub_list_entries{action="block",list="drop"} 100

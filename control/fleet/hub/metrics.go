@@ -127,6 +127,9 @@ func (n *nodes) measure(s *metrics.HubSnapshot, known *noted, maxAge time.Durati
 		from := n.all[name]
 		state := from.stateOf(m, known.wanted, maxAge, now)
 		s.Nodes[state]++
+		if reports(state) && from.status.NotEnforcing() != "" {
+			s.NotEnforcing++
+		}
 		if state == api.NodeBehind || state == api.NodeStale {
 			from.lacks(groups(m), known.wanted, func(list string, versions uint64) { lag[list] = max(lag[list], versions) })
 		}

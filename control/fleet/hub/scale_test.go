@@ -117,7 +117,7 @@ func (c *tally) TakeContents(_ context.Context, l *fleetnode.List) error {
 	return l.Keep(version)
 }
 
-func (*tally) Counted() (passed, dropped uint64)                            { return 0, 0 }
+func (*tally) DescribeNode(s *wire.Status)                                  { s.Interfaces, s.Filtered = 1, 1 }
 func (*tally) Rehearse(context.Context, string, *fleetnode.Candidate) error { return nil }
 func (*tally) Rehearsed(string) wire.Rehearsal                              { return wire.Rehearsal{} }
 func (*tally) Conversed(string) *wire.Conversed                             { return nil }

@@ -84,6 +84,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		one.Collateral = collateral[l.Name]
 	}
 	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.conf().MaxAge), time.Now())
+	f.Problems = append(f.Problems, notEnforcing(f.Nodes)...)
 	if g := guarded(h.o.Broker); g != nil {
 		f.Problems = append(f.Problems, g.Problems()...)
 		violations := g.Violations()
@@ -169,13 +170,61 @@ func (n *nodes) show(members map[string]authority.Member, wanted []wire.ListStat
 			one.Ignored = from.ignored
 			if !from.seen.IsZero() {
 				seen, report := from.seen, from.status
-				one.Seen, one.Report = &seen, &report
+				one.Seen, one.Report, one.NotEnforcing = &seen, &report, report.NotEnforcing()
 			}
 		}
 		all = append(all, one)
 	}
 	ordered.By(all, func(a, b api.FleetNode) int { return strings.Compare(a.Name, b.Name) })
 	return all, n.ignored
+}
+
+// reports tells whether what a node in this state has reported last is still so.
+func reports(state string) bool {
+	return state == api.NodeCurrent || state == api.NodeBehind || state == api.NodeStale
+}
+
+// notEnforcing returns which nodes that report do not drop what their lists have, and why.
+func notEnforcing(all []api.FleetNode) (problems []string) {
+	var reporting int
+	var monitor, partly []string
+	for _, n := range all {
+		switch {
+		case !reports(n.State):
+			continue
+		case n.NotEnforcing == "":
+		case n.Report.Monitor:
+			monitor = append(monitor, n.Name)
+		default:
+			partly = append(partly, n.Name+" ("+n.NotEnforcing+")")
+		}
+		reporting++
+	}
+	for _, p := range []struct {
+		nodes []string
+		are   string
+		mend  string
+	}{
+		{monitor, "are in monitor mode, and drop nothing", "weir.yaml there needs monitor: false, and a reload"},
+		{partly, "do not filter on all of their interfaces", "weir status there says why"},
+	} {
+		if len(p.nodes) > 0 {
+			problems = append(problems, fmt.Sprintf("%d of %d nodes that report %s: %s: %s", len(p.nodes), reporting, p.are, named(p.nodes), p.mend))
+		}
+	}
+	return problems
+}
+
+// maxNamed bounds the nodes that a problem names.
+const maxNamed = 5
+
+// named names nodes.
+func named(nodes []string) string {
+	text := strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
+	if more := len(nodes) - maxNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // shares returns how many nodes are to have which versions of a list, and how many have them.

@@ -100,7 +100,7 @@ var errAwaiting = errors.New("the program from before filters on until each list
 
 func (awaiting) TakeLists(context.Context) error                         { return errAwaiting }
 func (awaiting) TakeContents(context.Context, *node.List) error          { return errAwaiting }
-func (awaiting) Counted() (passed, dropped uint64)                       { return 0, 0 }
+func (awaiting) DescribeNode(*wire.Status)                               {}
 func (awaiting) Answer(context.Context, string, []byte) (any, error)     { return nil, errAwaiting }
 func (awaiting) Rehearse(context.Context, string, *node.Candidate) error { return errAwaiting }
 func (awaiting) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }

@@ -55,8 +55,9 @@ type Daemon interface {
 	TakeLists(context.Context) error
 	TakeContents(context.Context, *List) error
 
-	// Counted returns the packets passed and dropped so far.
-	Counted() (passed, dropped uint64)
+	// DescribeNode sets what the lists are enforced by in a report, and the packets passed and
+	// dropped so far.
+	DescribeNode(*wire.Status)
 
 	// Answer answers a question of the hub, which is one of those of package wire, in
 	// JSON. It may be called several times at once.
@@ -880,7 +881,7 @@ const maxText = 200
 func (n *Node) report() {
 	age := n.Age()
 	s := wire.Status{Time: n.clock.local(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}}
-	s.Passed, s.Dropped = n.daemon.Counted()
+	n.daemon.DescribeNode(&s)
 	n.mu.Lock()
 	s.Catalog, s.Seal = n.catalog.Place, n.catalog.Seal
 	n.refused.forget(time.Now())
@@ -895,6 +896,11 @@ func (n *Node) report() {
 	conn := n.conn
 	all := slices.DeleteFunc(n.sorted(), (*follower).leaves)
 	n.mu.Unlock()
+	if conn != nil {
+		if ip, err := conn.GetClientIP(); err == nil {
+			s.Address = ip.String()
+		}
+	}
 	for _, f := range all {
 		s.Lists = append(s.Lists, f.status())
 	}

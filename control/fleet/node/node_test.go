@@ -306,7 +306,9 @@ func (r *run) TakeLists(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (r *run) Counted() (passed, dropped uint64) { return 5, 3 }
+func (r *run) DescribeNode(s *wire.Status) {
+	s.Passed, s.Dropped, s.Mode, s.Interfaces, s.Filtered = 5, 3, "drop", 2, 1
+}
 
 func (r *run) Answer(ctx context.Context, what string, question []byte) (any, error) {
 	if r.answers == nil {

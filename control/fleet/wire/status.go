@@ -87,6 +87,9 @@ func ParseStatus(text []byte) (s Status, err error) {
 		return Status{}, fmt.Errorf("status of %d lists, want at most %d", len(s.Lists), MaxLists)
 	}
 	Printable(&s)
+	if s.Filtered < 0 || s.Filtered > s.Interfaces {
+		return Status{}, fmt.Errorf("status with %d of %d interfaces filtered", s.Filtered, s.Interfaces)
+	}
 	absurd := s.Passed > maxCount || s.Dropped > maxCount
 	many := false
 	bound := func(c *Conversed) {
