@@ -319,7 +319,7 @@ func troubles(f api.FeedSource, now time.Time) (all []string) {
 		all = append(all, "COVER MUCH, probably a mistake: "+strings.Join(f.Wide, ", "))
 	}
 	if f.RolledBack != nil {
-		all = append(all, fmt.Sprintf("ROLLED BACK %s: what the source had then is refused, until it has something else or refresh --accept takes it", relative(f.RolledBack, now)))
+		all = append(all, fmt.Sprintf("ROLLED BACK %s; the refused contents are skipped until the source has others (weir refresh LIST --accept takes them)", relative(f.RolledBack, now)))
 	}
 	if f.Unsaved {
 		all = append(all, "NOT SAVED: a restart would not find these entries")

@@ -46,7 +46,7 @@ func submit(c *cobra.Command, socket string, change api.Change) (*api.Changed, e
 	}
 	change.UID = uint32(os.Getuid())
 	if waits := wait(socket, change, began); waits != nil {
-		return nil, fmt.Errorf("%w; and the change cannot wait for it: %w", err, waits)
+		return nil, fmt.Errorf("%w; nothing was changed: %w", err, waits)
 	}
 	return &api.Changed{List: config.DefaultLists.Of(change.List, change.Action), Queued: true}, nil
 }

@@ -79,10 +79,18 @@ const (
 	ChangeAccept       = "accept"
 	ChangeRollbackList = "rollback list"
 	ChangeEnforce      = "enforce"
+	ChangeConsole      = "console"
+	ChangeConsoleEnd   = "console end"
 )
 
 // What returns what was changed: entries, or settings.
 func (r *AuditRecord) What() string {
+	switch r.Change {
+	case ChangeConsole:
+		return "opened the console"
+	case ChangeConsoleEnd:
+		return "ended the console's sessions"
+	}
 	what := strings.Join(r.First, ", ")
 	if r.Change == ChangeAccept || r.Change == ChangeRollbackList { // First are all sources, and Entries theirs
 		return what

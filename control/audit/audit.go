@@ -58,8 +58,8 @@ const (
 	PoliceOff    = "police off"
 	Enforce      = api.ChangeEnforce // the trial of a list ends
 	EnforceOff   = "enforce off"
-	Console      = "console" // a session that may change something was asked for
-	ConsoleEnd   = "console end"
+	Console      = api.ChangeConsole // a session that may change something was asked for
+	ConsoleEnd   = api.ChangeConsoleEnd
 	Enroll       = "enroll" // a node of a fleet
 	Revoke       = "revoke"
 	Forget       = "forget"     // a node that is revoked

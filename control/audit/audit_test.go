@@ -339,3 +339,12 @@ func TestGoneProgram(t *testing.T) {
 		}
 	}
 }
+
+// Sessions of the console have no entries: the record says what was done.
+func TestConsoleRecords(t *testing.T) {
+	for change, want := range map[string]string{Console: "opened the console", ConsoleEnd: "ended the console's sessions"} {
+		if got := (&Record{Change: change}).What(); got != want {
+			t.Errorf("%s: %q, want %q", change, got, want)
+		}
+	}
+}

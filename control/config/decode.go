@@ -608,8 +608,18 @@ func (d *decoder) strings(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
-// wanted returns an error with the nearest of the valid words, or with all of them.
+// meanings are words of other programs, with what they are here.
+var meanings = map[string]string{
+	"file": "sources: [{file: …}]", "path": "sources: [{file: …}]", "url": "sources: [{url: …}]",
+	"whitelist": "action: allow", "allowlist": "action: allow", "blacklist": "action: block", "blocklist": "action: block",
+}
+
+// wanted returns an error with what a word means here, the nearest of the valid words, or all of them.
 func wanted(word string, words []string) error {
+	means := meanings[strings.ToLower(word)]
+	if of, _, _ := strings.Cut(means, ":"); slices.Contains(words, of) {
+		return fmt.Errorf("%q: did you mean %s?", word, means)
+	}
 	if near := quantity.Nearest(word, words); near != "" {
 		return fmt.Errorf("%q: did you mean %s?", word, near)
 	}

@@ -128,7 +128,7 @@ func (v *view) main(t *api.Top, to, high int) []line {
 	tracker := &t.Trackers[chosen]
 	about := line{}
 	if tracker.Threshold != "" {
-		about = say(faint, fmt.Sprintf("over %s: %s ", tracker.Threshold, tracker.Action))
+		about = say(faint, fmt.Sprintf("above %s: %s ", tracker.Threshold, tracker.Action))
 	}
 	lines := []line{tabLine.ends(about, to)}
 	if tracker.Denied > 0 {

@@ -75,7 +75,7 @@ func TestPage(t *testing.T) {
    blocked    ━━━━━━━━━━━━━━━━━━━━━━━━━━━   300 kpps   160 Mbps  24.2 %   7.00M
    malformed  ━                            12.0 kpps  8.00 Mbps   1.0 %      99
 
- [src]  src/24   dst   flow   reason                    over 20 kpps: block 60s
+ [src]  src/24   dst   flow   reason                   above 20 kpps: block 60s
    source                                                  packets  state
  ■ 2001:db8:85a3:1111:ac1f:8a2e:3700:7334  ━━━━━━━━━━━━   400 kpps  blocked 59s
  ▲ 192.0.2.7                               ━━━            100 kpps  limited
@@ -147,7 +147,7 @@ func TestScreenShowsWhatMatters(t *testing.T) {
 		{80, 24, "", []string{
 			"weir on gw  eth0, eth1  approx  1,204,331 entries  up 4d 4h", "every 1s",
 			"1.24 Mpps", "3.41 Gbps", "312 kpps", "25.2 %",
-			"blocked    ━", "[src]", "over 20 kpps: block 60s",
+			"blocked    ━", "[src]", "above 20 kpps: block 60s",
 			"■ " + longAddress + "  ━", "blocked 59s", "▲ 192.0.2.7", "limited",
 			"1,204,331 entries · 13 MiB · 4,096 hot elements",
 			"1.2e-03 predicted · 8.8e-05 weighted · 9.1e-05 measured", "drop 300 kpps", "? help", "interval",
