@@ -350,7 +350,7 @@ func TestStatusOfInterface(t *testing.T) {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
 	}
 
-	// Without a daemon, nothing is said of what it filters but by the kernel.
+	// Without a daemon, the kernel alone says what it filters.
 	s = status{Daemonless: "process 7 has ended", Attachments: []inventory.Status{{Name: "eth0", Total: inventory.Count{Packets: 250}, Dropped: inventory.Count{Packets: 17}}, {Name: "eth1", Severed: true}}}
 	s.Attachments[0].Entries, s.Attachments[0].Monitor = 3, true
 	if got, want := s.line(), "weir: NO DAEMON, MONITOR ONLY, eth1 DETACHED, filters 1 interface by 3 entries, 17 of 250 packets dropped"; got != want {

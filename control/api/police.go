@@ -51,7 +51,7 @@ type Policed struct {
 	Unsaved   string          `json:"unsaved,omitempty"`         // why a restart would forget the change
 }
 
-// PoliceOverride is the limit of what an interface receives that a command has set.
+// PoliceOverride is a limit of an interface's incoming packets that a command has set.
 type PoliceOverride struct {
 	Interface string     `json:"interface"`
 	Netns     string     `json:"netns,omitempty"`

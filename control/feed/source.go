@@ -321,9 +321,9 @@ func (s Source) files(ctx context.Context, known validator, read bool) (*body, e
 	return b, nil
 }
 
-// settled fails if one of some files, which were read, may be a part of what is being copied there:
-// it is open for writing, and was written to just now, or its last line has no end. It waits for more
-// after a last line without an end that was written just now.
+// settled fails if one of some files, which were read, may be part of a copy that goes on: it is open
+// for writing, and was written to just now, or its last line has no end. It waits for more after a last line without an
+// end that was written just now.
 func settled(ctx context.Context, paths []string) error {
 	for _, path := range paths {
 		f, err := os.Open(path)

@@ -123,7 +123,7 @@ func TestScenes(t *testing.T) {
 		d.until("the scene is shown", fmt.Sprintf("+document.getElementById('figures').dataset.time === %d", top.Time.Unix()))
 		var shown struct {
 			Headline string
-			Rows     [][]string // of what catches packets: name, rate, share
+			Rows     [][]string // of the table Caught by: name, rate, share
 			Dropped  string     // by the figures
 		}
 		text := eval[string](d, `JSON.stringify({headline: document.querySelector(".headline").textContent,
@@ -148,7 +148,7 @@ func TestScenes(t *testing.T) {
 
 var cause = regexp.MustCompile(`(\d+\.\d) % ([a-z][a-z-]*)`)
 
-// agrees returns how a headline contradicts the table of what catches packets, and the traffic.
+// agrees returns how a headline contradicts the table Caught by, and the traffic.
 func agrees(headline string, rows [][]string, top *api.Top) (problems []string) {
 	table, held, heavy := map[string]float64{}, 0.0, false
 	lists := 0.0

@@ -62,7 +62,7 @@ weights S                        1 1 1
 `
 
 // Each command ends beside a daemon, in whatever namespace it is, and as a user who may not reach the daemon, and
-// exits as its row says; where it fails, it says why, and a user is told who may.
+// exits as its row says; where it fails, it says why, and says who may.
 func TestEveryCommandEverywhere(t *testing.T) {
 	const most = 31 * time.Second
 	h := newHost(t)
@@ -103,7 +103,7 @@ func TestEveryCommandEverywhere(t *testing.T) {
 			if err := start(c, netns); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.Wait() // its code is what is judged
+			_ = c.Wait() // its exit code is judged
 			code, said := c.ProcessState.ExitCode(), strings.TrimSpace(out.String())
 			t.Logf("%-12s %-18s exit %d: %s", args[0], state, code, said[:min(len(said), 200)])
 			if took := time.Since(began); took > most {

@@ -118,20 +118,20 @@ func TestPoliceByCommand(t *testing.T) {
 		_, err := os.Stat(h.path("state/police.json"))
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	a, err := h.api.Audit(t.Context(), 20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var story []string
-	for _, r := range a.Changes {
-		if r.Change == audit.Police || r.Change == audit.PoliceOff {
-			story = append(story, strings.Join(strings.Fields(r.Change+" "+r.What()+" by "+r.Source), " "))
+	const want = "police off by expiry, police 100pps by socket, police off by socket, police off by socket, police 100pps by socket"
+	wait.For(t, "the audit has "+want, func() bool { // the end of the limit is written there last
+		a, err := h.api.Audit(t.Context(), 20)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	want := "police off by expiry, police 100pps by socket, police off by socket, police off by socket, police 100pps by socket"
-	if got := strings.Join(story, ", "); got != want {
-		t.Errorf("the audit has %s, want %s", got, want)
-	}
+		var story []string
+		for _, r := range a.Changes {
+			if r.Change == audit.Police || r.Change == audit.PoliceOff {
+				story = append(story, strings.Join(strings.Fields(r.Change+" "+r.What()+" by "+r.Source), " "))
+			}
+		}
+		return strings.Join(story, ", ") == want
+	})
 	d.complain("the limit of an interface was changed")
 	d.stop()
 }

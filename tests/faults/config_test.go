@@ -93,8 +93,8 @@ func newSlow(t *testing.T, body string) *slow {
 	return s
 }
 
-// waitedFor is a time within which who does not wait for a feed ends, on a slow machine, too: half of what the
-// silence of a feed may take.
+// waitedFor is a time within which who does not wait for a feed ends, on a slow machine, too: half of the time
+// that a feed may be silent.
 const waitedFor = feed.DefaultStallTimeout / 2
 
 // Signals during loading of lists, at the start or with a new configuration:

@@ -179,7 +179,7 @@ func (n *nodes) show(members map[string]authority.Member, wanted []wire.ListStat
 	return all, n.ignored
 }
 
-// reports tells whether what a node in this state has reported last is still so.
+// reports reports whether the last report of a node in this state still holds.
 func reports(state string) bool {
 	return state == api.NodeCurrent || state == api.NodeBehind || state == api.NodeStale
 }

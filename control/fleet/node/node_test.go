@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -296,11 +297,14 @@ func (r *run) TakeContents(_ context.Context, l *List) error {
 }
 
 func (r *run) TakeLists(ctx context.Context) error {
+	all := r.Lists()
 	r.mu.Lock()
-	clear(r.known)
+	maps.DeleteFunc(r.known, func(name string, _ *list.Set) bool { // the others filter on
+		return !slices.ContainsFunc(all, func(l *List) bool { return l.Name() == name })
+	})
 	r.mu.Unlock()
 	var errs []error
-	for _, l := range r.Lists() {
+	for _, l := range all {
 		errs = append(errs, r.TakeContents(ctx, l))
 	}
 	return errors.Join(errs...)
