@@ -166,7 +166,7 @@ func TestCheckSources(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", code, out, log)
 	}
 	dir := t.TempDir()
-	j, err := manual.Open(filepath.Join(dir, "entries"), slog.New(slog.DiscardHandler))
+	j, err := manual.Open(filepath.Join(dir, "entries"), nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -410,6 +410,26 @@ func (s *status) printNotices(w io.Writer) (noticed bool) {
 	return noticed
 }
 
+// clockShown is how long it is shown that the wall clock was set.
+const clockShown = 24 * time.Hour
+
+// printClock prints how the wall clock was set lately.
+func printClock(w io.Writer, c *api.Clock, now time.Time) {
+	if c == nil {
+		return
+	}
+	for _, s := range c.Settings {
+		if now.Sub(s.At) > clockShown {
+			continue
+		}
+		how, by := "forward", time.Duration(s.By*float64(time.Second))
+		if by < 0 {
+			how, by = "back", -by
+		}
+		fmt.Fprintf(w, "CLOCK: set %s by %s, %s; what has a TTL ends as if it had not been\n", how, by.Round(time.Second/10), relative(&s.At, now))
+	}
+}
+
 // printDaemonNotices prints what is not as usual with a daemon, and reports whether there is
 // anything.
 func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
@@ -421,6 +441,7 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 		printLimited(w, o, time.Now())
 		noticed = true
 	}
+	printClock(w, d.Clock, time.Now())
 	noticed = printTrials(w, d.Trials) || noticed
 	if until := d.ConfirmUntil; until != nil {
 		printUnconfirmed(w, *until, time.Now())

@@ -57,8 +57,23 @@ type Status struct {
 	// Policed are the limits of interfaces that commands have set.
 	Policed []PoliceOverride `json:"police_overrides,omitempty"`
 
+	// Clock is how the wall clock was set.
+	Clock *Clock `json:"clock,omitempty"`
+
 	MonitorOverride *MonitorOverride `json:"monitor_override,omitempty"` // nil: Monitor is as configured
 	Fleet           *Fleet           `json:"fleet,omitempty"`            // nil: this host is in none
+}
+
+// Clock is the wall clock of a host. Nothing with a TTL ends by it.
+type Clock struct {
+	Synchronized bool           `json:"synchronized"`       // by a time server, as the kernel knows
+	Settings     []ClockSetting `json:"settings,omitempty"` // since the first start, the last 16, the latest last
+}
+
+// ClockSetting is a step of the wall clock.
+type ClockSetting struct {
+	At time.Time `json:"at"`         // by the wall clock as it is now
+	By float64   `json:"by_seconds"` // above 0: forward
 }
 
 // Busy is work that commands wait for, or other lists and reloads only.

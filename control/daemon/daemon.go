@@ -22,6 +22,7 @@ import (
 	"weir/control/attach"
 	"weir/control/attach/inventory"
 	"weir/control/audit"
+	"weir/control/clock"
 	"weir/control/config"
 	"weir/control/console"
 	"weir/control/doctor"
@@ -78,6 +79,7 @@ type Logging interface {
 // types say otherwise.
 type Daemon struct {
 	o           Options
+	clock       *clock.Clock
 	loop        *loop
 	active      *active
 	api         *API
@@ -138,9 +140,10 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			}
 		}
 	}
-	if d.journal, err = takeover.Open(ctx, c, journalPath(c), o.Takeover, o.Log); err != nil {
+	if d.journal, err = takeover.Open(ctx, c, journalPath(c), d.clock, o.Takeover, o.Log); err != nil {
 		return nil, err
 	}
+	d.clock.Save()
 	d.audit.Reread() // a daemon that was taken over from has recorded its stop
 	d.builder.journal, d.observers.stages.Journal, d.changes.journal = d.journal, d.journal, d.journal
 	d.feeds.watcher = lists.Watch(o.Log)
@@ -157,7 +160,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.journal.Apply(d.journal.Expired(time.Now())); err != nil {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
-	d.monitor.manual = loadMonitor(monitorPath(c), time.Now(), o.Log)
+	d.monitor.manual = loadMonitor(monitorPath(c), d.clock, time.Now(), o.Log)
 	d.trials.Load()
 	d.policing.load(c)
 	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollback.Path(c)) {
@@ -171,7 +174,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 // newDaemon returns the parts of a daemon, before it has a configuration.
 func newDaemon(o Options, c *config.Config) *Daemon {
 	d := &Daemon{
-		o: o, audit: audit.New(string(c.StateDir), o.Log),
+		o: o, clock: clock.Open(clock.This(), string(c.StateDir), o.Log), audit: audit.New(string(c.StateDir), o.Log),
 		active: &active{attach: attach.NewManager(attach.Config{Pins: c.Pins, Takeover: o.Takeover, Log: o.Log})},
 	}
 	d.loop = newLoop(d.turnOf)
@@ -183,10 +186,11 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		collateral: partners.New(lends, o.Log),
 	}
 	d.readings = readings{
+		clock:  d.clock,
 		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: d.observers.collateral},
 		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.upkeep.unsaved, logging: o.Logging,
 	}
-	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, clock: wallClock{log: o.Log}, log: o.Log}
+	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, clock: d.clock, log: o.Log}
 	d.fleet = fleet{
 		Member:     member.New(&d.service, o.Log),
 		rehearsals: rehearsal.New(lends, d.observers.hub, d.observers.collateral),
@@ -198,10 +202,10 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		loop: d.loop, active: d.active, filter: d, antiLockout: &d.antiLockout, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
 		queued: taker.New(&d.changes, d.audit, d.observers.notifier, o.Log),
 	}
-	d.monitor = override{loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
-	d.policing = policing{loop: d.loop, active: d.active, antiLockout: &d.antiLockout, reloads: &d.reloads.confirmation, audit: d.audit, activate: d.restage, note: d.note, log: o.Log}
+	d.monitor = override{clock: d.clock, loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
+	d.policing = policing{clock: d.clock, loop: d.loop, active: d.active, antiLockout: &d.antiLockout, reloads: &d.reloads.confirmation, audit: d.audit, activate: d.restage, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, antiLockout: &d.antiLockout, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
-	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Path: trialPath(c), Log: o.Log}
+	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Clock: d.clock, Path: trialPath(c), Log: o.Log}
 	d.builder = builder{
 		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: d.fleet.rehearsals, queue: d.changes.queued,
 		version: o.Version, log: o.Log,
@@ -417,6 +421,7 @@ func (d *Daemon) Stop() error {
 		d.upkeep.pins.last()
 	}
 	d.changes.queued.TakeNotes()
+	d.clock.Save()
 	d.audit.Stopped(d.active.attach.Names(), keep)
 	if !keep {
 		d.observers.stages.Finish(new(stages.Table))

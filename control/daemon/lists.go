@@ -34,9 +34,8 @@ func (n *lister) Lists() (lists []api.List) {
 			lists = slices.Clone(*last)
 		}
 	}
-	now := time.Now()
 	for i := range lists {
-		lists[i].Trial = trialByClock(lists[i].Trial, now)
+		lists[i].Trial = trialShown(lists[i].Trial)
 	}
 	return lists
 }

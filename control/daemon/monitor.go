@@ -13,9 +13,9 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
+	"weir/control/clock"
 	"weir/control/config"
 	"weir/control/durable"
-	"weir/control/trial"
 )
 
 // override is manual monitor mode. SetMonitor is safe for concurrent use; all else is for Run's
@@ -23,6 +23,7 @@ import (
 type override struct {
 	manual *api.MonitorOverride // nil: the configuration decides
 
+	clock  *clock.Clock
 	loop   *loop
 	active *active
 	audit  *audit.Log
@@ -41,15 +42,9 @@ func monitorPath(c *config.Config) string {
 	return filepath.Join(string(c.StateDir), monitorFile)
 }
 
-// savedMonitor is manual monitor mode in its file.
-type savedMonitor struct {
-	*api.MonitorOverride
-	trial.Stamp
-}
-
 // loadMonitor returns manual monitor mode as it was saved, nil if it is off or
 // has ended meanwhile.
-func loadMonitor(path string, now time.Time, log *slog.Logger) *api.MonitorOverride {
+func loadMonitor(path string, by *clock.Clock, now time.Time, log *slog.Logger) *api.MonitorOverride {
 	if path == "" {
 		return nil
 	}
@@ -57,23 +52,17 @@ func loadMonitor(path string, now time.Time, log *slog.Logger) *api.MonitorOverr
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	s := savedMonitor{MonitorOverride: new(api.MonitorOverride)}
+	o := new(api.MonitorOverride)
 	if err == nil {
-		err = json.Unmarshal(text, &s)
+		err = json.Unmarshal(text, o)
 	}
-	o := s.MonitorOverride
 	if err != nil {
 		log.Error("whether monitor mode was switched on manually is unknown, the configuration decides: "+err.Error(), "file", path)
 		return nil
 	}
+	o.Since = by.Wall(o.Since)
 	if o.Until != nil {
-		// Its time follows the clock neither now, which may have been wrong, nor from now on.
-		left, byClock := s.Left(*o.Until), o.Until.Sub(now)
-		if (left - byClock).Abs() <= time.Second {
-			left = byClock // the same, as it was shown
-		}
-		until := now.Add(left)
-		o.Until = &until
+		o.Until = new(by.Wall(*o.Until))
 	}
 	if expired(o, now) {
 		log.Info("manual monitor mode has ended while weir did not run", "by", o.Who(), "until", o.Until)
@@ -94,7 +83,7 @@ func untilText(o *api.MonitorOverride) string {
 	return o.Until.Format(time.RFC3339)
 }
 
-// save saves manual monitor mode, nil for off.
+// save saves manual monitor mode with steady times, nil for off.
 func (m *override) save(o *api.MonitorOverride) error {
 	path := monitorPath(m.active.prepared.Config)
 	if path == "" {
@@ -103,11 +92,10 @@ func (m *override) save(o *api.MonitorOverride) error {
 	if o == nil {
 		return durable.Remove(path)
 	}
-	saved := savedMonitor{o, trial.NewStamp()}
+	saved := *o
+	saved.Since = m.clock.Steady(o.Since)
 	if o.Until != nil {
-		again := *o
-		again.Until = byClock(o.Until, saved.At)
-		saved.MonitorOverride = &again
+		saved.Until = new(m.clock.Steady(*o.Until))
 	}
 	text, err := json.Marshal(saved)
 	if err != nil {
@@ -116,25 +104,21 @@ func (m *override) save(o *api.MonitorOverride) error {
 	return durable.WriteFile(path, append(text, '\n'))
 }
 
-// byClock returns a time by the wall clock as it is now, nil for nil: another one where the clock was
-// set since.
-func byClock(t *time.Time, now time.Time) *time.Time {
+// shown returns a time by the wall clock as it is set now, nil for nil.
+func shown(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
 	}
-	if by := now.Add(t.Sub(now)).Round(0); by.Sub(t.Round(0)).Abs() > time.Second {
-		return &by
-	}
-	return t
+	return new(clock.Shown(*t))
 }
 
-// trialByClock returns a trial with its end by the wall clock as it is now, nil for nil.
-func trialByClock(t *api.Trial, now time.Time) *api.Trial {
+// trialShown returns a trial with its end by the wall clock as it is set now, nil for nil.
+func trialShown(t *api.Trial) *api.Trial {
 	if t == nil {
 		return nil
 	}
 	as := *t
-	as.EnforcedAt = byClock(t.EnforcedAt, now)
+	as.EnforcedAt = shown(t.EnforcedAt)
 	return &as
 }
 

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -12,8 +11,9 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
+	ours "weir/control/clock"
 	"weir/control/config"
-	"weir/control/trial"
+	"weir/control/ruleset"
 	"weir/filter/verdict"
 	"weir/tests/clock"
 	"weir/tests/lab"
@@ -152,38 +152,43 @@ func TestMonitorOutlastsDaemon(t *testing.T) {
 		t.Error("it has not ended while no daemon ran")
 	}
 	write(t, monitorPath(&r.c), `{"since": "2026`)
-	if got := loadMonitor(monitorPath(&r.c), time.Now(), slog.New(slog.DiscardHandler)); got != nil {
+	if got := loadMonitor(monitorPath(&r.c), nil, time.Now(), slog.New(slog.DiscardHandler)); got != nil {
 		t.Errorf("a torn file is read as %+v", got)
 	}
 }
 
 // However the clock was set meanwhile, manual monitor mode lasts as long as it was to.
 func TestMonitorOutlastsTheClock(t *testing.T) {
-	path := filepath.Join(t.TempDir(), monitorFile)
-	load := func(ahead time.Duration, boot string) *api.MonitorOverride {
-		t.Helper()
-		s := trial.NewStamp()
-		s.At = s.At.Add(ahead)
-		if boot != "" {
-			s.Boot = boot
-		}
-		until := s.At.Add(10 * time.Minute)
-		text, err := json.Marshal(savedMonitor{&api.MonitorOverride{Since: s.At, Until: &until}, s})
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, path, string(text))
-		return loadMonitor(path, time.Now(), slog.New(slog.DiscardHandler))
-	}
-	for _, ahead := range []time.Duration{0, 5 * time.Hour, -5 * time.Hour, -56 * 365 * 24 * time.Hour} {
-		for _, boot := range []string{"", "another"} {
-			o := load(ahead, boot)
-			if o == nil {
-				t.Errorf("saved by a clock that was %v ahead: it has ended", ahead)
-			} else if left := time.Until(*o.Until); left < 9*time.Minute || left > 10*time.Minute {
-				t.Errorf("saved by a clock that was %v ahead, boot %q: %v are left", ahead, boot, left)
-			} else if !strings.Contains(o.Until.String(), " m=") {
-				t.Errorf("saved by a clock that was %v ahead: its end follows the clock", ahead)
+	log := slog.New(slog.DiscardHandler)
+	for _, ahead := range []time.Duration{0, 5 * time.Hour, -5 * time.Hour, -20000 * 24 * time.Hour, 87600 * time.Hour} {
+		for _, reboots := range []bool{false, true} {
+			m := clock.NewMachine(t)
+			c := config.Default()
+			c.StateDir = config.Path(t.TempDir())
+			begun := func() *override {
+				by := ours.Open(m.Host(), string(c.StateDir), log)
+				by.Save()
+				return &override{clock: by, active: &active{prepared: &ruleset.Ruleset{Config: c}}}
+			}
+			until := m.Now().Add(10 * time.Minute)
+			o := begun()
+			if err := o.save(&api.MonitorOverride{Since: m.Now(), Until: &until}); err != nil {
+				t.Fatal(err)
+			}
+			m.Pass(time.Minute)
+			o.clock.Save()
+			if m.Set(ahead, false); reboots {
+				m.Reboot(time.Hour)
+			}
+			o = begun()
+			got := loadMonitor(monitorPath(c), o.clock, m.Now(), log)
+			if got == nil {
+				t.Errorf("clock set by %v, reboot %t: it has ended", ahead, reboots)
+			} else if left := got.Until.Sub(m.Now()); (left - 9*time.Minute).Abs() > time.Minute {
+				t.Errorf("clock set by %v, reboot %t: %v are left", ahead, reboots, left)
+			}
+			if m.Pass(10 * time.Minute); loadMonitor(monitorPath(c), o.clock, m.Now(), log) != nil {
+				t.Errorf("clock set by %v, reboot %t: it goes on", ahead, reboots)
 			}
 		}
 	}

@@ -15,11 +15,11 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
+	"weir/control/clock"
 	"weir/control/config"
 	"weir/control/durable"
 	"weir/control/quantity"
 	"weir/control/stages"
-	"weir/control/trial"
 	"weir/loader/netif"
 )
 
@@ -28,6 +28,7 @@ import (
 type policing struct {
 	set []api.PoliceOverride // by interface; not changed once in use, as it is read concurrently
 
+	clock       *clock.Clock
 	loop        *loop
 	active      *active
 	antiLockout *antiLockout
@@ -52,9 +53,8 @@ func policePath(c *config.Config) string {
 	return filepath.Join(string(c.StateDir), policeFile)
 }
 
-// savedPolicing is the contents of the file.
+// savedPolicing is the contents of the file, with steady times.
 type savedPolicing struct {
-	trial.Stamp
 	Interfaces []api.PoliceOverride `json:"interfaces"`
 }
 
@@ -78,8 +78,9 @@ func (p *policing) load(c *config.Config) {
 	}
 	now := time.Now()
 	for _, o := range s.Interfaces {
+		o.Since = p.clock.Wall(o.Since)
 		if o.Until != nil {
-			o.Until = new(now.Add(s.Left(*o.Until))) // it follows no steps of the clock
+			o.Until = new(p.clock.Wall(*o.Until))
 		}
 		if ended(o, now) {
 			p.log.Info("the limit of an interface has ended while weir did not run", "interface", targetOf(o).String(), "by", o.By)
@@ -98,9 +99,12 @@ func (p *policing) save(set []api.PoliceOverride) error {
 	if len(set) == 0 {
 		return durable.Remove(path)
 	}
-	s := savedPolicing{trial.NewStamp(), slices.Clone(set)}
-	for n := range set {
-		s.Interfaces[n].Until = byClock(set[n].Until, s.At)
+	s := savedPolicing{slices.Clone(set)}
+	for n, o := range set {
+		s.Interfaces[n].Since = p.clock.Steady(o.Since)
+		if o.Until != nil {
+			s.Interfaces[n].Until = new(p.clock.Steady(*o.Until))
+		}
 	}
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"weir/control/attach"
+	"weir/control/clock"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
@@ -27,7 +28,8 @@ import (
 // changes nothing. [Start] refuses what Prepare or [ruleset.Ruleset.Build] refuse, with
 // the same error, but for databases of geo, without which it starts.
 func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *feed.Progress) (*ruleset.Ruleset, error) {
-	j, err := readJournal(c, log)
+	by := clock.Open(clock.This(), string(c.StateDir), log)
+	j, err := readJournal(c, by, log)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +37,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &member.Member{Node: n}, Trials: trial.Load(trialPath(c), log)})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &member.Member{Node: n}, Trials: trial.Load(trialPath(c), by, log)})
 	if err == nil && p.Unopened != nil {
 		return nil, p.Unopened
 	}
@@ -74,9 +76,9 @@ func journalPath(c *config.Config) string {
 }
 
 // readJournal returns the entries of a configuration's journal, if there is one.
-func readJournal(c *config.Config, log *slog.Logger) (*journal.Journal, error) {
+func readJournal(c *config.Config, by *clock.Clock, log *slog.Logger) (*journal.Journal, error) {
 	if c.StateDir != "" {
-		j, err := journal.Read(journalPath(c), log)
+		j, err := journal.Read(journalPath(c), by, log)
 		if errors.Is(err, fs.ErrPermission) {
 			return nil, fmt.Errorf("manual entries: run it as root, or as the service's user: %w", err)
 		}
@@ -84,5 +86,5 @@ func readJournal(c *config.Config, log *slog.Logger) (*journal.Journal, error) {
 			return j, err
 		}
 	}
-	return journal.Open("", log)
+	return journal.Open("", by, log)
 }

@@ -11,6 +11,7 @@ import (
 	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/attach/inventory"
+	"weir/control/clock"
 	"weir/control/metrics"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
@@ -28,6 +29,7 @@ import (
 // readings are values that are read at any time, however busy Run's goroutine is. It publishes them.
 type readings struct {
 	lister
+	clock   *clock.Clock
 	loop    *loop
 	meter   *traffic.Meter
 	hub     *events.Hub
@@ -174,21 +176,22 @@ func measuredRate(l *learn.Observer) (with, without *float64, packets float64) {
 func (r *readings) Status() api.Status {
 	noted := r.status.Load()
 	s := noted.Status
-	now := time.Now()
-	s.ConfirmUntil = byClock(s.ConfirmUntil, now)
+	s.ConfirmUntil = shown(s.ConfirmUntil)
 	if o := s.MonitorOverride; o != nil {
 		o := *o
-		o.Until = byClock(o.Until, now)
+		o.Until = shown(o.Until)
 		s.MonitorOverride = &o
 	}
 	s.Policed = slices.Clone(s.Policed)
 	for n := range s.Policed {
-		s.Policed[n].Until = byClock(s.Policed[n].Until, now)
+		s.Policed[n].Until = shown(s.Policed[n].Until)
 	}
 	s.Trials = slices.Clone(s.Trials)
 	for n := range s.Trials {
-		s.Trials[n].Trial = *trialByClock(&s.Trials[n].Trial, now)
+		s.Trials[n].Trial = *trialShown(&s.Trials[n].Trial)
 	}
+	by := r.clock.Status()
+	s.Clock = &by
 	s.Busy = r.loop.Busy()
 	if problem := r.unsaved.Load(); problem != nil {
 		s.Unsaved = *problem

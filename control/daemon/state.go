@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"weir/control/clock"
 )
 
 // stateInterval is how often the files of the state directory, and the pins, are looked for:
@@ -45,7 +47,7 @@ func (p *problem) log(text string, by func(string, ...any)) {
 type upkeep struct {
 	pins    pinned
 	unsaved atomic.Pointer[string] // nil: the state is on disk, as far as it is known
-	clock   wallClock
+	clock   *clock.Clock
 	log     *slog.Logger
 }
 

@@ -127,7 +127,7 @@ func (d *Daemon) linger(l *ruleset.List, left, read *list.Set) (stay engine.Chan
 // tend does what is due each second: it removes expired entries, and tries again
 // to activate what could not be. Beside the work on another engine only entries expire.
 func (d *Daemon) tend(now time.Time) {
-	d.upkeep.clock.follow(now)
+	d.clock.Follow()
 	if d.loop.stage != idle {
 		if err := d.expire(now); err != nil {
 			d.backlog.report(err, d.o.Log)
@@ -139,7 +139,6 @@ func (d *Daemon) tend(now time.Time) {
 	}
 	err := errors.Join(d.backlog.failed, d.expire(now), d.monitor.end(now), d.policing.end(now), d.rollBack(now), d.trials.end(now))
 	d.trials.follow(d.reloads.confirmation.done())
-	d.trials.Keep(now)
 	d.followPeers(now)
 	d.antiLockout.logCutOff()
 	d.feeds.reportUsage(now)

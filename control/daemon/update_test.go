@@ -449,7 +449,7 @@ func TestLingeringStaysLeftOut(t *testing.T) {
 	d := begin(t, r)
 	k := key.Source(netip.MustParsePrefix(local))
 	d.stop()
-	j, err := journal.Open(journalPath(&r.c), slog.New(slog.DiscardHandler))
+	j, err := journal.Open(journalPath(&r.c), nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -356,11 +356,10 @@ const (
 // adjtimex asks the kernel about its clock; a variable for tests.
 var adjtimex = unix.Adjtimex
 
-// checkClock looks for a clock that is behind: certificates are not valid yet then, and entries
-// expire late.
+// checkClock looks for a clock that is behind: certificates are not valid yet then.
 func checkClock(s *Subject) []Finding {
 	t := now()
-	behind := finding(Problem, "the clock says %s, which is in the past: entries expire late, and certificates are not valid yet", t.Format(time.DateOnly)).
+	behind := finding(Problem, "the clock says %s, which is in the past: certificates are not valid yet", t.Format(time.DateOnly)).
 		thatRuns("timedatectl set-ntp true")
 	if t.Before(released) {
 		return []Finding{behind}
@@ -377,7 +376,7 @@ func checkClock(s *Subject) []Finding {
 		return []Finding{behind}
 	}
 	if err == nil && unsynchronised {
-		return []Finding{finding(Note, "nothing synchronises the clock; entries with a TTL and certificates depend on it").thatRuns("timedatectl set-ntp true")}
+		return []Finding{finding(Note, "nothing synchronises the clock: certificates depend on it, and the time that the host is off does not count for a TTL").thatRuns("timedatectl set-ntp true")}
 	}
 	return []Finding{finding(OK, "the clock is synchronised")}
 }

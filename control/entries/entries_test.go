@@ -19,7 +19,7 @@ import (
 // Pages of any length have each entry once, in order, and filters leave out what
 // they should.
 func TestFirstEntries(t *testing.T) {
-	j, err := journal.Open("", slog.New(slog.DiscardHandler))
+	j, err := journal.Open("", nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,9 @@
 //     A small journal is rewritten each time it is opened.
 //   - More at the end than a torn record is kept in a file with the suffix ".torn".
 //
-// Entries expire at times of the wall clock, also while weir is not running. If
-// the clock is stepped forward, entries expire early; if it is stepped back,
-// late. An entry that was removed as expired does not come back.
+// A file has steady times (see [clock.Clock]), and callers have those of the wall clock: a step of
+// that ends no entry early, and prolongs none. An entry that was removed as expired does not come
+// back.
 package journal
 
 import (
@@ -29,11 +29,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"weir/control/clock"
 	"weir/control/durable"
 	"weir/filter/key"
 )
@@ -64,8 +66,8 @@ type Entry struct {
 	List    string // 1 to MaxListLen bytes
 	Allow   bool   // false: block
 	Key     key.Key
-	Added   time.Time // with millisecond resolution
-	Expires time.Time // the zero time: never
+	Added   time.Time // with millisecond resolution, by the wall clock as it is set now
+	Expires time.Time // the same; the zero time: never
 	Reason  string    // at most MaxReasonLen bytes
 	UID     uint32    // of the user who added it
 }
@@ -82,10 +84,11 @@ type Change struct {
 // Journal is an open journal, which only this process may write to. It is safe
 // for concurrent use.
 type Journal struct {
-	path string
-	log  *slog.Logger
-	lost int64 // set by Open and Read
-	lock *os.File
+	path  string
+	clock *clock.Clock
+	log   *slog.Logger
+	lost  int64 // set by Open and Read
+	lock  *os.File
 
 	writing   sync.Mutex    // guards the fields below, and the file
 	file      *durable.File // nil after Close, or if readOnly
@@ -107,11 +110,11 @@ type Journal struct {
 // it can be written, or for good where it could not be locked.
 //
 // Without a path the journal is in memory only.
-func Open(path string, log *slog.Logger) (*Journal, error) {
+func Open(path string, c *clock.Clock, log *slog.Logger) (*Journal, error) {
 	if path == "" {
-		return &Journal{log: log}, nil
+		return &Journal{clock: c, log: log}, nil
 	}
-	j := &Journal{path: path, log: log.With("journal", path)}
+	j := &Journal{path: path, clock: c, log: log.With("journal", path)}
 	if err := j.open(); err != nil {
 		j.Close()
 		return nil, fmt.Errorf("journal %s: %w", path, err)
@@ -164,13 +167,9 @@ func (j *Journal) load() (int64, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
 	}
-	var newest time.Time
 	whole := int64(0)
 	damaged, end, shift, err := scan(b, func(c Change) {
 		whole = max(whole, c.whole)
-		if c.Added.After(newest) {
-			newest = c.Added
-		}
 		j.entries.apply(c)
 	})
 	if err != nil {
@@ -193,10 +192,6 @@ func (j *Journal) load() (int64, error) {
 	}
 	if end < len(b) && (!cut || j.unkept > 0) {
 		j.log.Warn(says, "offset", end, "bytes", len(b)-end)
-	}
-	if now := time.Now(); newest.After(now) {
-		j.log.Warn("clock is earlier than the last entry: entries will expire late",
-			"now", now, "last", newest)
 	}
 	return int64(end), nil
 }
@@ -242,6 +237,7 @@ func (j *Journal) openFile(size int64) error {
 func (j *Journal) Apply(batch []Change) error {
 	j.writing.Lock()
 	defer j.writing.Unlock()
+	batch = j.steady(batch)
 	err := j.mend() // before the write, which could give a file that was cut off its former size
 	if err == nil {
 		err = j.record(batch)
@@ -261,6 +257,26 @@ func (j *Journal) Apply(batch []Change) error {
 	j.memory.Unlock()
 	j.tidy()
 	return nil
+}
+
+// steady returns changes with steady times.
+func (j *Journal) steady(batch []Change) []Change {
+	all := slices.Clone(batch)
+	for i, c := range all {
+		all[i].Added, all[i].Expires = j.clock.Steady(c.Added), j.clock.Steady(c.Expires)
+	}
+	return all
+}
+
+// shift returns an entry with times that are later.
+func (e Entry) shift(by time.Duration) Entry {
+	if by != 0 && !e.Added.IsZero() {
+		e.Added = e.Added.Add(by)
+	}
+	if by != 0 && !e.Expires.IsZero() {
+		e.Expires = e.Expires.Add(by)
+	}
+	return e
 }
 
 // Check looks whether the journal, or its lock, was removed or replaced, or the journal
@@ -484,19 +500,25 @@ func (j *Journal) writeTo(f *durable.File) error {
 // that have expired but were not removed yet. Apply blocks until the loop ends,
 // and must not be called in it.
 func (j *Journal) Entries() iter.Seq[Entry] {
-	return func(yield func(Entry) bool) {
-		j.memory.RLock()
-		defer j.memory.RUnlock()
-		j.entries.all()(yield)
-	}
+	return j.shown(func() iter.Seq[Entry] { return j.entries.all() })
 }
 
 // EntriesOf is like [Journal.Entries] for the entries of one list.
 func (j *Journal) EntriesOf(list string) iter.Seq[Entry] {
+	return j.shown(func() iter.Seq[Entry] { return j.entries.lists[list].all() })
+}
+
+// shown iterates over entries, with times of the wall clock.
+func (j *Journal) shown(entries func() iter.Seq[Entry]) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		j.memory.RLock()
 		defer j.memory.RUnlock()
-		j.entries.lists[list].all()(yield)
+		ahead := j.clock.Ahead()
+		for e := range entries() {
+			if !yield(e.shift(ahead)) {
+				return
+			}
+		}
 	}
 }
 
@@ -504,7 +526,8 @@ func (j *Journal) EntriesOf(list string) iter.Seq[Entry] {
 func (j *Journal) Get(list string, k key.Key) (Entry, bool) {
 	j.memory.RLock()
 	defer j.memory.RUnlock()
-	return j.entries.get(list, k)
+	e, ok := j.entries.get(list, k)
+	return e.shift(j.clock.Ahead()), ok
 }
 
 // Len returns the number of entries.
@@ -520,9 +543,10 @@ func (j *Journal) Len() int {
 func (j *Journal) Expired(now time.Time) []Change {
 	j.memory.RLock()
 	defer j.memory.RUnlock()
+	ahead := j.clock.Ahead()
 	var expired []Change
-	j.entries.due.until(millis(now), 0, func(e *entry) {
-		expired = append(expired, Change{Remove: true, Entry: e.entry()})
+	j.entries.due.until(millis(j.clock.Steady(now)), 0, func(e *entry) {
+		expired = append(expired, Change{Remove: true, Entry: e.entry().shift(ahead)})
 	})
 	return expired
 }
@@ -562,12 +586,12 @@ func (j *Journal) Close() error {
 // Read returns a journal in memory with the entries of the one at path, without opening that, even
 // while another process writes to it: those of some moment between call and return. Where parts are
 // damaged, it has all other entries, and Damage says so.
-func Read(path string, log *slog.Logger) (*Journal, error) {
+func Read(path string, c *clock.Clock, log *slog.Logger) (*Journal, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
-	j := &Journal{log: log.With("journal", path)}
+	j := &Journal{clock: c, log: log.With("journal", path)}
 	damaged, _, _, err := scan(b, j.entries.apply)
 	if err != nil {
 		return nil, fmt.Errorf("read journal %s: %w", path, err)

@@ -117,7 +117,7 @@ func check(t *testing.T, j *Journal, want map[id]Entry) {
 func open(t testing.TB, path string) (*Journal, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
-	j, err := Open(path, slog.New(slog.NewTextHandler(&log, nil)))
+	j, err := Open(path, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,11 +267,11 @@ func keptAndMended(t *testing.T, path string, was []byte, want map[id]Entry, dam
 		t.Errorf("damaged: %t; %d bytes are kept: %v", damaged, len(kept), err)
 	}
 	if damaged {
-		if all, err := Read(path+".damaged", slog.New(slog.DiscardHandler)); err != nil || all.entries.n != len(want) || all.Damage() == "" {
+		if all, err := Read(path+".damaged", nil, slog.New(slog.DiscardHandler)); err != nil || all.entries.n != len(want) || all.Damage() == "" {
 			t.Errorf("Read what is kept: %+v, %v", all, err)
 		}
 	}
-	if all, err := Read(path, slog.New(slog.DiscardHandler)); err != nil || all.entries.n != len(want) || all.Damage() != "" {
+	if all, err := Read(path, nil, slog.New(slog.DiscardHandler)); err != nil || all.entries.n != len(want) || all.Damage() != "" {
 		t.Errorf("Read: %+v, %v", all, err)
 	}
 	j, log := open(t, path)
@@ -346,7 +346,7 @@ func TestDurableDamage(t *testing.T) {
 		Begin: ids(after(left)),
 		Work: func(t *testing.T, d *durabletest.Disk) {
 			d.Put(t, "journal", whole)
-			j, err := Open(filepath.Join(d.Dir, "journal"), slog.New(slog.DiscardHandler))
+			j, err := Open(filepath.Join(d.Dir, "journal"), nil, slog.New(slog.DiscardHandler))
 			if err != nil {
 				return // a step has failed
 			}
@@ -468,16 +468,16 @@ func TestForeign(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), path) {
+	if _, err := Open(path, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), path) {
 		t.Error(err)
 	}
-	if _, err := Read(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrForeign) {
+	if _, err := Read(path, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrForeign) {
 		t.Error(err)
 	}
 	if b, _ := os.ReadFile(path); !bytes.Equal(b, text) {
 		t.Errorf("the file is now %q", b)
 	}
-	if _, err := Open(t.TempDir(), slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := Open(t.TempDir(), nil, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("opened a directory")
 	}
 }
@@ -509,7 +509,7 @@ func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, _ := open(t, path)
 	for range 2 { // also after a rewrite
-		if _, err := Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLocked) {
+		if _, err := Open(path, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLocked) {
 			t.Fatalf("opened twice: %v", err)
 		}
 		if err := j.rewrite(); err != nil {
@@ -551,7 +551,7 @@ func TestDurable(t *testing.T) {
 				}
 				var err error
 				for range 4 { // until it can be written
-					if j, err = Open(path, slog.New(slog.DiscardHandler)); err == nil && j.readOnly == nil {
+					if j, err = Open(path, nil, slog.New(slog.DiscardHandler)); err == nil && j.readOnly == nil {
 						// If undoing a write has failed too, it may be back, as the error said.
 						return ids(j.contents()) == ids(after(all))
 					} else if err == nil {
@@ -631,7 +631,7 @@ func TestDurableTail(t *testing.T) {
 			}
 			err := d.Do(func() error {
 				var log bytes.Buffer
-				j, err := Open(filepath.Join(d.Dir, "journal"), slog.New(slog.NewTextHandler(&log, nil)))
+				j, err := Open(filepath.Join(d.Dir, "journal"), nil, slog.New(slog.NewTextHandler(&log, nil)))
 				if err == nil {
 					err = errors.Join(j.readOnly, j.Close())
 				}
@@ -773,18 +773,6 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-func TestClockStepped(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "journal")
-	j, _ := open(t, path)
-	c := Change{Entry: nth(0)}
-	c.Added = time.Now().Add(time.Hour)
-	apply(t, j, []Change{c})
-	j.Close()
-	if _, log := open(t, path); !strings.Contains(log.String(), "clock is earlier") {
-		t.Errorf("log: %s", log)
-	}
-}
-
 // TestReaders reads while entries are added and the journal is rewritten: every
 // reader sees all entries acknowledged before, and no invalid ones.
 func TestReaders(t *testing.T) {
@@ -797,7 +785,7 @@ func TestReaders(t *testing.T) {
 	first := add(0, 1)[0].Entry
 	for _, read := range []func() ([]Entry, error){
 		func() ([]Entry, error) {
-			j, err := Read(path, slog.New(slog.DiscardHandler))
+			j, err := Read(path, nil, slog.New(slog.DiscardHandler))
 			if err != nil {
 				return nil, err
 			}
@@ -885,7 +873,7 @@ func TestSustained(t *testing.T) {
 }
 
 func TestReadNothing(t *testing.T) {
-	if _, err := Read(filepath.Join(t.TempDir(), "journal"), slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Read(filepath.Join(t.TempDir(), "journal"), nil, slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }
@@ -1068,7 +1056,7 @@ func TestRemovedJournal(t *testing.T) {
 				if err := j.Check(); err != nil {
 					t.Fatal(err)
 				}
-				if other, err := Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLocked) {
+				if other, err := Open(path, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrLocked) {
 					t.Errorf("another process can open it: %v, %v", other, err)
 				}
 				if kept, _ := os.ReadFile(path + ".replaced"); string(kept) != c.kept {

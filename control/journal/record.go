@@ -19,7 +19,7 @@ const magic = "weir journal 1\n"
 //	checksum  8  XXH64 of the rest, seeded with the record's offset in the file
 //	length    2  of the rest
 //	flags     1
-//	added     8  milliseconds since 1970, 0: unknown
+//	added     8  milliseconds since 1970 of steady time, 0: unknown
 //	expires   8  the same, 0: never
 //	uid       4
 //	key          its length in a byte, then filter/key's serialisation

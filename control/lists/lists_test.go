@@ -41,7 +41,7 @@ func TestRetry(t *testing.T) {
 
 // Manual entries count by the action that they were added with, until they expire.
 func TestManual(t *testing.T) {
-	j, err := journal.Open("", slog.New(slog.DiscardHandler))
+	j, err := journal.Open("", nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func (p *Ruleset) derivedOfFirst() (all []string) {
 
 // A reload derives of a list what a start would, whatever one thing of it has changed.
 func TestDerivedAfterReload(t *testing.T) {
-	j, err := journal.Open("", slog.New(slog.DiscardHandler))
+	j, err := journal.Open("", nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func readText(t *testing.T, text string) *Ruleset {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	j, err := journal.Open("", log)
+	j, err := journal.Open("", nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestRequiredHasFormer(t *testing.T) {
 	if err := os.WriteFile(path, []byte("a,192.0.2.1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, err := journal.Open("", log)
+	j, err := journal.Open("", nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}

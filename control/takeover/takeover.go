@@ -21,6 +21,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/attach/inventory"
+	"weir/control/clock"
 	"weir/control/config"
 	"weir/control/journal"
 	"weir/control/metrics"
@@ -43,8 +44,8 @@ const lookInterval = time.Second / 2
 // Open opens the journal of manual entries. To take over from another daemon
 // that has it open, that is stopped first: two cannot record changes, nor listen
 // on one socket. Its program stays attached meanwhile, unless its configuration says keep: false.
-func Open(ctx context.Context, c *config.Config, file string, takeover bool, log *slog.Logger) (*journal.Journal, error) {
-	j, err := journal.Open(file, log)
+func Open(ctx context.Context, c *config.Config, file string, by *clock.Clock, takeover bool, log *slog.Logger) (*journal.Journal, error) {
+	j, err := journal.Open(file, by, log)
 	if !errors.Is(err, journal.ErrLocked) {
 		return j, err
 	}
@@ -84,7 +85,7 @@ func Open(ctx context.Context, c *config.Config, file string, takeover bool, log
 			return nil, err
 		case <-time.After(10 * time.Millisecond):
 		}
-		j, err = journal.Open(file, log)
+		j, err = journal.Open(file, by, log)
 	}
 	return j, err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/clock"
 )
 
 // Retry is how long a trial that is over waits where it could not be ended.
@@ -29,13 +30,13 @@ type Owner interface {
 type Keeper struct {
 	Owner Owner
 	Path  string // of the file; "": nothing is saved
+	Clock *clock.Clock
 	Log   *slog.Logger
 
 	decided Decisions
 	retry   time.Time        // when a trial that is over is tried again
 	held    map[string]error // of the last attempt, as failed
 	failed  error
-	kept    time.Time // when the decisions were last saved for their ends
 }
 
 // Decided returns the decisions.
@@ -43,7 +44,7 @@ func (k *Keeper) Decided() Decisions { return k.decided }
 
 // Load reads the file of a new keeper. The lists are to follow its decisions. A trial whose time has
 // come meanwhile is ended by the first [Keeper.End].
-func (k *Keeper) Load() { k.decided = Load(k.Path, k.Log) }
+func (k *Keeper) Load() { k.decided = Load(k.Path, k.Clock, k.Log) }
 
 // Save writes the file.
 func (k *Keeper) Save() error { return k.save(k.decided) }
@@ -52,7 +53,7 @@ func (k *Keeper) save(d Decisions) error {
 	if k.Path == "" {
 		return nil
 	}
-	return d.Save(k.Path)
+	return d.Save(k.Path, k.Clock)
 }
 
 // decide has the lists follow other decisions. When it fails, nothing has changed.
@@ -96,26 +97,6 @@ func (k *Keeper) Command(list string, c api.EnforceChange, by string, may func()
 	}
 	now, _ := k.Owner.Trial(list)
 	return api.Enforced{List: list, Changed: true, Trial: now}, nil
-}
-
-// Keep saves how much of the trials has passed that are to end, each [Interval].
-func (k *Keeper) Keep(now time.Time) {
-	if !k.decided.End() || now.Sub(k.kept) < Interval {
-		return
-	}
-	k.kept = now
-	next, lines := k.decided.At(now)
-	for _, line := range lines {
-		k.Log.Warn(line)
-	}
-	if err := k.save(next); err != nil {
-		k.Log.Error("trials would end later after a restart of the machine: " + err.Error())
-	}
-	if len(lines) > 0 {
-		if err := k.decide(next); err != nil {
-			k.Log.Error(err.Error())
-		}
-	}
 }
 
 // Follow forgets the decisions about lists whose configuration has changed, or which are gone, and

@@ -94,23 +94,6 @@ func TestDecisionFails(t *testing.T) {
 	same("it is not saved", k.Set("b", offFor(time.Hour)))
 }
 
-// Each interval, what has passed of trials is saved.
-func TestKeep(t *testing.T) {
-	k, _, read := keep(t)
-	if err := k.Set("a", offFor(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	k.Keep(now)
-	for _, after := range []time.Duration{Interval, 3 * Interval / 2, 2 * Interval} {
-		before := read().At
-		k.Keep(now.Add(after))
-		if at := read().At; at.After(before) != (after != 3*Interval/2) {
-			t.Errorf("%v later: saved at %v, and at %v", after, before, at)
-		}
-	}
-}
-
 // A trial that is over ends, also where that cannot be saved, but not what its owner holds. What
 // fails is tried again.
 func TestEnd(t *testing.T) {

@@ -5,9 +5,8 @@
 // A command counts until the configuration changes: a change of enforce
 // there decides anew, and a list that goes ends its trial.
 //
-// A trial ends once the time has passed that was asked for, by the monotonic clock of the kernel:
-// as part of a [time.Time] in a process, and from the file in the next one. The time while the
-// machine is off or asleep is unknown, and does not count.
+// A trial ends once the time has passed that was asked for: by the monotonic clock in a process, as
+// part of a [time.Time], and by the steady time of the host from one to the next.
 package trial
 
 import (
@@ -19,12 +18,11 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"weir/control/api"
+	"weir/control/clock"
 	"weir/control/durable"
-	"weir/loader"
 )
 
 // File is the name of the file below the state directory with the decisions of commands.
@@ -37,51 +35,10 @@ const version = 1
 // read concurrently.
 type Decisions map[string]api.Trial
 
-// Interval is how often decisions are saved while a trial is to end: a machine that crashes
-// forgets as much of the time that has passed.
-const Interval = time.Minute
-
-// saved are the contents of the file.
+// saved are the contents of the file, with steady times.
 type saved struct {
-	Version int `json:"version"`
-	Stamp
-	Lists Decisions `json:"lists"`
-}
-
-// Stamp is when something was saved that is to end at a time: what is left of it does not depend
-// on steps of the wall clock meanwhile.
-type Stamp struct {
-	At   time.Time     `json:"at,omitzero"`    // zero: by a version that did not say
-	Boot string        `json:"boot,omitempty"` // of the machine then; "": unknown
-	Ran  time.Duration `json:"ran_ns,omitempty"`
-}
-
-// NewStamp returns the stamp of now.
-func NewStamp() Stamp {
-	s := Stamp{At: time.Now()}
-	s.Boot, s.Ran = machine()
-	return s
-}
-
-// machine returns which boot of the machine this is, "" if that is unknown, and how long it has
-// run since. Tests replace it.
-var machine = func() (boot string, ran time.Duration) {
-	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), loader.Monotonic()
-}
-
-// Left returns how much time is left until an end that was saved with the stamp. After another boot
-// of the machine, that is as much as when it was saved.
-func (s *Stamp) Left(end time.Time) time.Duration {
-	if s.At.IsZero() {
-		return time.Until(end)
-	}
-	boot, ran := machine()
-	left := end.Sub(s.At)
-	if boot != "" && boot == s.Boot {
-		left -= max(0, ran-s.Ran)
-	}
-	return left
+	Version int       `json:"version"`
+	Lists   Decisions `json:"lists"`
 }
 
 // Of returns the trial of a block list that the configuration enforces or not, nil where it
@@ -171,44 +128,6 @@ func (d Decisions) Over(now time.Time) (all []string) {
 	return all
 }
 
-// At returns the decisions with the ends of trials as the clock shows them at a time, and a line
-// for each that it shows otherwise than before, since it was set.
-func (d Decisions) At(now time.Time) (next Decisions, lines []string) {
-	next = maps.Clone(d)
-	for _, name := range slices.Sorted(maps.Keys(d)) {
-		t := d[name]
-		if t.EnforcedAt == nil {
-			continue
-		}
-		was := *t.EnforcedAt
-		t.EnforcedAt = new(now.Add(was.Sub(now)))
-		if line := moved(name, was, *t.EnforcedAt); line != "" {
-			lines = append(lines, line)
-		}
-		next[name] = t
-	}
-	return next, lines
-}
-
-// moved returns that the end of a trial is another by the clock, "" where it is not.
-func moved(list string, before, after time.Time) string {
-	if after.Round(0).Sub(before.Round(0)).Abs() < time.Second {
-		return ""
-	}
-	return fmt.Sprintf("list %s: its trial ends at %s, and not at %s: the clock was set, or the machine was off, which does not count",
-		list, after.Local().Format(time.DateTime), before.Local().Format(time.DateTime))
-}
-
-// End reports whether a trial is to end by itself.
-func (d Decisions) End() bool {
-	for _, t := range d {
-		if t.EnforcedAt != nil {
-			return true
-		}
-	}
-	return false
-}
-
 // The states of lists that a decision may be about.
 const (
 	Counts  = iota // the configuration has not changed
@@ -240,7 +159,7 @@ func (d Decisions) Follow(state func(list string) int) (next Decisions, lines []
 
 // Load returns the decisions of commands as they were saved in a file, none where its path is
 // empty. Decisions whose time has come meanwhile are as they were.
-func Load(path string, log *slog.Logger) Decisions {
+func Load(path string, c *clock.Clock, log *slog.Logger) Decisions {
 	if path == "" {
 		return nil
 	}
@@ -260,30 +179,30 @@ func Load(path string, log *slog.Logger) Decisions {
 		return nil
 	}
 	maps.DeleteFunc(all.Lists, func(_ string, t api.Trial) bool { return t.Since == nil }) // of no command
-	now := time.Now()
-	for _, name := range slices.Sorted(maps.Keys(all.Lists)) {
-		t := all.Lists[name]
-		if t.EnforcedAt == nil {
-			continue
+	return all.Lists.by(c.Wall)
+}
+
+// by returns the decisions with times by another clock.
+func (d Decisions) by(clock func(time.Time) time.Time) Decisions {
+	next := maps.Clone(d)
+	for name, t := range next {
+		if t.Since != nil {
+			t.Since = new(clock(*t.Since))
 		}
-		was := *t.EnforcedAt
-		t.EnforcedAt = new(now.Add(all.Left(was)))
-		if line := moved(name, was, *t.EnforcedAt); line != "" {
-			log.Warn(line)
+		if t.EnforcedAt != nil {
+			t.EnforcedAt = new(clock(*t.EnforcedAt))
 		}
-		all.Lists[name] = t
+		next[name] = t
 	}
-	return all.Lists
+	return next
 }
 
 // Save makes decisions durable.
-func (d Decisions) Save(path string) error {
+func (d Decisions) Save(path string, c *clock.Clock) error {
 	if len(d) == 0 {
 		return durable.Remove(path)
 	}
-	s := saved{Version: version, Stamp: NewStamp()}
-	s.Lists, _ = d.At(s.At)
-	text, err := json.Marshal(s)
+	text, err := json.Marshal(saved{version, d.by(c.Steady)})
 	if err != nil {
 		return err
 	}

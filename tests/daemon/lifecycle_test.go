@@ -296,7 +296,7 @@ func testKills(t *testing.T, mode, adoption string, mostAnew int) {
 	}
 	load.await(uint64(1000 + len(confirmed)))
 	load.finish()
-	kept, err := journal.Read(filepath.Join(h.dir, "state", "entries"), slog.New(slog.DiscardHandler))
+	kept, err := journal.Read(filepath.Join(h.dir, "state", "entries"), nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

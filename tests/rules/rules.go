@@ -25,7 +25,7 @@ lists:
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	j, err := journal.Open("", log)
+	j, err := journal.Open("", nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}

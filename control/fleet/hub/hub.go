@@ -19,6 +19,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/audit"
+	"weir/control/clock"
 	"weir/control/config"
 	"weir/control/console"
 	"weir/control/durable"
@@ -63,6 +64,7 @@ type Hub struct {
 	dir     stateDir
 	store   *store.Store
 	journal *journal.Journal
+	clock   *clock.Clock
 	loop    *loop
 
 	// Run's, but for methods that say otherwise.
@@ -120,9 +122,11 @@ func (h *Hub) open() (err error) {
 	if h.o.Now != nil {
 		h.store.Now = h.o.Now
 	}
-	if h.journal, err = journal.Open(h.dir.path("journal"), h.o.Log); err != nil {
+	h.clock = clock.Open(clock.This(), string(h.dir), h.o.Log)
+	if h.journal, err = journal.Open(h.dir.path("journal"), h.clock, h.o.Log); err != nil {
 		return err
 	}
+	h.clock.Save()
 	h.feeds = &feeds{loop: h.loop, lists: h.lists, dir: h.dir, log: h.o.Log, watcher: lists.Watch(h.o.Log)}
 	h.Reader = lists.NewReader(h.feeds, h.audit, h.o.Log)
 	var opened []*managed
@@ -144,7 +148,7 @@ func (h *Hub) open() (err error) {
 	h.releases = &releases{log: h.o.Log, store: h.store, lists: h.lists, members: h.members, wake: func() {}}
 	h.feeds.releases = h.releases
 	h.trials = &trials{dir: h.dir, lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
-	h.trials.Keeper = trial.Keeper{Owner: h.trials, Path: h.dir.path(trial.File), Log: h.o.Log}
+	h.trials.Keeper = trial.Keeper{Owner: h.trials, Clock: h.clock, Path: h.dir.path(trial.File), Log: h.o.Log}
 	h.trials.open()
 	if err := h.releases.open(); err != nil {
 		return err
@@ -200,6 +204,7 @@ func (h *Hub) Close() {
 		h.feeds.watcher.Close()
 	}
 	if h.journal != nil {
+		h.clock.Save()
 		h.journal.Close()
 	}
 	if h.store != nil {
@@ -242,7 +247,7 @@ func (h *Hub) Run(ctx context.Context) error {
 				h.releases.catchUp(now)
 				h.releases.advance(now, time.Duration(h.conf().MaxAge))
 				h.trials.end(now)
-				h.trials.Keep(now)
+				h.clock.Follow()
 			}
 			h.note()
 			h.refresh(&known)

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
+	"weir/control/clock"
 	"weir/control/fleet/wire"
 	"weir/control/trial"
 	"weir/tests/long"
@@ -115,19 +115,14 @@ func TestEnforce(t *testing.T) {
 		t.Fatal(err)
 	}
 	onTrial("after a restart with a clock that is a day ahead", "drop")
-	eventually(t, func() error { // it is saved anew by that clock
-		var saved struct{ Lists map[string]api.Trial }
-		text, err := os.ReadFile(f.hub.trials.Path)
-		if err == nil {
-			err = json.Unmarshal(text, &saved)
+	if err := f.hub.Do(t.Context(), func() error {
+		if left := time.Until(*f.hub.trials.Decided()["drop"].EnforcedAt); left > time.Hour || left < 50*time.Minute {
+			return fmt.Errorf("%v of an hour are left", left)
 		}
-		if err == nil {
-			if left := time.Until(*saved.Lists["drop"].EnforcedAt); left > time.Hour || left < 50*time.Minute {
-				err = fmt.Errorf("%v of an hour are left", left)
-			}
-		}
-		return err
-	})
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
 	enforce("drop", api.EnforceChange{After: 3600}, true)
 	at := time.Now().Add(time.Hour + time.Second)
 	if err := f.hub.Do(t.Context(), func() error { f.hub.trials.end(at.Add(-2 * time.Second)); return nil }); err != nil {
@@ -230,23 +225,26 @@ func TestTrialUnheard(t *testing.T) {
 	wait.For(t, "the trial has ended, after the time in which nodes report", func() bool { return later() })
 }
 
-// savedAt changes the times in the file of trials to those by a clock that is behind.
+// savedAt changes the times in the files of trials and of the steady time to those by a clock that is
+// behind.
 func (f *fleet) savedAt(behind time.Duration) {
 	f.t.Helper()
-	path := filepath.Join(f.dir, "hub", trial.File)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	text = times.ReplaceAllFunc(text, func(m []byte) []byte {
-		at, err := time.Parse(time.RFC3339Nano, string(m[1:len(m)-1]))
+	for _, name := range []string{trial.File, clock.File} {
+		path := filepath.Join(f.dir, "hub", name)
+		text, err := os.ReadFile(path)
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		return []byte(at.Add(-behind).Format(`"` + time.RFC3339Nano + `"`))
-	})
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		f.t.Fatal(err)
+		text = times.ReplaceAllFunc(text, func(m []byte) []byte {
+			at, err := time.Parse(time.RFC3339Nano, string(m[1:len(m)-1]))
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			return []byte(at.Add(-behind).Format(`"` + time.RFC3339Nano + `"`))
+		})
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			f.t.Fatal(err)
+		}
 	}
 }
 

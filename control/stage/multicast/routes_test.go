@@ -37,7 +37,7 @@ func (h *host) Attempt(_ context.Context, r api.AuditRecord, err error) {
 
 // Changes are checked, made for the user who asks, and recorded, also where they are refused.
 func TestRoutes(t *testing.T) {
-	j, err := journal.Open("", slog.New(slog.DiscardHandler))
+	j, err := journal.Open("", nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
