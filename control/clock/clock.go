@@ -46,20 +46,26 @@ const maxSteps = 16
 const version = 1
 
 // Host has the clocks of a host.
-type Host struct {
-	Boot         string // its boot, "" if unknown
-	Wall         func() time.Time
-	Ran          func() time.Duration // CLOCK_BOOTTIME
-	Synchronized func() bool
+type Host interface {
+	Boot() string // identifies the present boot, "" if that is unknown
+	Wall() time.Time
+	Ran() time.Duration // CLOCK_BOOTTIME
+	Synchronized() bool // whether something sets the wall clock
 }
 
 // This returns the clocks of the host that runs this program.
-func This() Host {
+func This() Host { return this{} }
+
+type this struct{}
+
+func (this) Boot() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return Host{strings.TrimSpace(string(id)), time.Now, boottime, synchronized}
+	return strings.TrimSpace(string(id))
 }
 
-func boottime() time.Duration {
+func (this) Wall() time.Time { return time.Now() }
+
+func (this) Ran() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		panic(err) // every kernel has it
@@ -67,7 +73,7 @@ func boottime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-func synchronized() bool {
+func (this) Synchronized() bool {
 	var t unix.Timex
 	_, err := unix.Adjtimex(&t)
 	return err == nil && t.Status&unix.STA_UNSYNC == 0
@@ -84,8 +90,8 @@ type saved struct {
 	Steps   []api.ClockSetting `json:"steps,omitempty"` // of steady times
 }
 
-// Clock is the steady time of a host. It is safe for concurrent use. The steady time of a nil Clock
-// is that of the wall clock.
+// Clock is the steady time of a host. It is safe for concurrent use. A nil Clock has
+// the wall clock as its steady time.
 type Clock struct {
 	host Host
 	path string // "": nothing is saved
@@ -103,7 +109,8 @@ type Clock struct {
 func Open(h Host, state string, log *slog.Logger) *Clock {
 	c := &Clock{host: h, log: log}
 	ran, wall := c.look()
-	c.now = saved{Boot: h.Boot, Start: wall, Wall: wall}
+	boot := h.Boot()
+	c.now = saved{Boot: boot, Start: wall, Wall: wall}
 	if state == "" {
 		return c
 	}
@@ -126,8 +133,8 @@ func Open(h Host, state string, log *slog.Logger) *Clock {
 	last := before.Start.Add(before.Ran)
 	c.now = before
 	switch {
-	case before.Boot != "" && before.Boot == h.Boot && ran >= before.Ran:
-	case h.Boot == "": // perhaps the same boot: nothing has passed for certain
+	case before.Boot != "" && before.Boot == boot && ran >= before.Ran:
+	case boot == "": // perhaps the same boot: nothing has passed for certain
 		c.now.Start, c.now.Wall = last.Add(-ran), wall
 	default:
 		c.now.Start, c.now.Wall = last, wall
@@ -135,7 +142,7 @@ func Open(h Host, state string, log *slog.Logger) *Clock {
 			c.now.Start = last.Add(off)
 		}
 	}
-	c.now.Boot = h.Boot
+	c.now.Boot = boot
 	c.follow()
 	return c
 }

@@ -25,17 +25,29 @@ func NewMachine(t testing.TB) *Machine {
 	return &Machine{t: t, begin: time.Now(), boot: "1", synchronized: true}
 }
 
+// host has the clocks of a machine since a boot.
+type host struct {
+	*Machine
+	boot string
+}
+
 // Host returns the clocks of the machine as it has booted last.
-func (m *Machine) Host() clock.Host {
-	return clock.Host{Boot: m.boot, Wall: m.Now, Ran: func() time.Duration {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return time.Since(m.begin) + m.passed - m.booted
-	}, Synchronized: func() bool {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.synchronized
-	}}
+func (m *Machine) Host() clock.Host { return host{m, m.boot} }
+
+func (h host) Boot() string { return h.boot }
+
+func (h host) Wall() time.Time { return h.Now() }
+
+func (h host) Ran() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Since(h.begin) + h.passed - h.booted
+}
+
+func (h host) Synchronized() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.synchronized
 }
 
 // Now returns what [time.Now] would.
