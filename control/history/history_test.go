@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 var noon = time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
@@ -226,6 +229,12 @@ func TestDamage(t *testing.T) {
 		{"a bit", func(b []byte) []byte { b[first+40] ^= 1; return b }, 90, 1},
 		{"a torn record", func(b []byte) []byte { clear(b[first+50 : first+slotLen]); return b }, 90, 1},
 		{"a length", func(b []byte) []byte { b[first+15] = 0xff; return b }, 90, 1},
+		{"another version", func(b []byte) []byte {
+			slot := b[first : first+slotLen]
+			slot[11]++
+			binary.LittleEndian.PutUint64(slot, xxhash.Sum64(slot[8:binary.LittleEndian.Uint32(slot[12:])]))
+			return b
+		}, 90, 1},
 		{"a record in another's slot", func(b []byte) []byte { copy(b[first+slotLen:], b[first:first+slotLen]); return b }, 90, 0},
 		{"rubbish", func(b []byte) []byte { return bytes.Repeat([]byte("no history\n"), len(b)/11) }, 0, uint64(Size / slotLen)},
 	} {
@@ -442,6 +451,16 @@ func TestAloneIsKept(t *testing.T) {
 	r, err := decode(encode(r), make(map[string]string))
 	if err != nil || len(r.Lists) != MaxLists || r.Lists[0].Name != "z" || r.Lists[0].Alone != 5 {
 		t.Errorf("%+v, %v", r.Lists, err)
+	}
+}
+
+// One list of several that has any worth is enough for it to be noted.
+func TestWorthOfOne(t *testing.T) {
+	for _, of := range []List{{Name: "a", Alone: 5}, {Name: "a", Conversed: 5}, {Name: "c", Alone: 5}, {Name: "c", Conversed: 5}} {
+		r, err := decode(encode(Record{Lists: []List{of, {Name: "b", Count: Count{1, 60}}}}), make(map[string]string))
+		if err != nil || !slices.Contains(r.Lists, of) {
+			t.Errorf("%+v, %v, want %+v", r.Lists, err, of)
+		}
 	}
 }
 

@@ -12,6 +12,8 @@ func TestNoGroups(t *testing.T) {
 		{Tag: groupV4<<groupShift | 33, Bits: 33},
 		{Tag: groupV4<<groupShift | 24, Bits: 32},
 		{Tag: groupV6<<groupShift | 129, Bits: 129},
+		{Tag: groupV6<<groupShift | 64, Bits: 128, Keys: make([]byte, 16)},
+		{Tag: groupV6<<groupShift | 128, Bits: 64, Keys: make([]byte, 8)},
 		{Tag: groupFlows << groupShift, Bits: 8 * 13},
 		{Tag: groupFlows<<groupShift | 1<<20, Bits: 8 * 13},
 		{Tag: groupFlows<<groupShift | 32<<8 | 32, Bits: 8 * 13, Keys: make([]byte, 12)[:0:0]},

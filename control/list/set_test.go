@@ -184,6 +184,17 @@ func TestPrefixTypes(t *testing.T) {
 	}
 }
 
+// IPv4 addresses that are written as IPv6 stay prefixes of IPv6.
+func TestAddMapped(t *testing.T) {
+	p := netip.MustParsePrefix("::ffff:192.0.2.0/120")
+	var e Entries
+	e.Add(key.Source(p))
+	e.Add(key.Source(netip.MustParsePrefix("192.0.2.0/24")))
+	if len(e.V4) != 1 || e.V4[0].Prefix().String() != "192.0.2.0/24" || !slices.Equal(e.V6, []netip.Prefix{p}) {
+		t.Errorf("%v and %v", e.V4, e.V6)
+	}
+}
+
 func randomAddr(r *rand.Rand) netip.Addr {
 	if r.IntN(2) == 0 {
 		return randomV4(r)

@@ -57,3 +57,45 @@ func TestResetsProlongNothing(t *testing.T) {
 		t.Error("does not last for two minutes after the last ACK")
 	}
 }
+
+// UDP from an ephemeral port is answered for as long as a socket is known to wait: nothing that
+// it sends before then prolongs that, or opens it again within as long afterwards.
+func TestUDPExpires(t *testing.T) {
+	const minute = time.Minute
+	now := time.Duration(0)
+	r := &Replies{UDP: minute, Ephemeral: 32768, Now: func() time.Duration { return now }}
+	packetOf := func(from, to string, fromPort, toPort uint16) ([]byte, packet.Packet) {
+		f := packet.Frame(key.Tuple{
+			Src: netip.MustParseAddr(from), Dst: netip.MustParseAddr(to), Proto: 17, HasPorts: true, SrcPort: fromPort, DstPort: toPort,
+		})
+		p, _ := packet.Parse(f)
+		return f, p
+	}
+	send := func(at time.Duration, port uint16) {
+		now = at
+		f, p := packetOf("192.0.2.1", "198.51.100.1", port, 53)
+		r.Remember(f, p, nil)
+	}
+	answered := func(at time.Duration, port uint16) bool {
+		now = at
+		f, p := packetOf("198.51.100.1", "192.0.2.1", 53, port)
+		return r.IsReply(f, p)
+	}
+	send(0, 32767)
+	if answered(0, 32767) {
+		t.Error("a port that is not ephemeral opens")
+	}
+	send(0, 32768)
+	send(minute-1, 32768)
+	if !answered(minute-1, 32768) || answered(minute, 32768) {
+		t.Error("does not last for a minute after the first packet")
+	}
+	send(2*minute-1, 32768)
+	if answered(2*minute-1, 32768) {
+		t.Error("opened again too early")
+	}
+	send(2*minute, 32768)
+	if !answered(3*minute-1, 32768) || answered(3*minute, 32768) {
+		t.Error("not opened again for a minute")
+	}
+}

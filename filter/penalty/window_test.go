@@ -100,6 +100,19 @@ func TestImpose(t *testing.T) {
 	if !table.Has(100) || table.Has(1) || table.Len() != Slots {
 		t.Errorf("100: %t, 1: %t; %d penalties", table.Has(100), table.Has(1), table.Len())
 	}
+	// Its rate is its own: it does not begin where the expired one was.
+	limit := Penalty{Until: 2 * time.Hour, Rate: 1, Burst: 1}
+	table.Impose(101, limit, time.Hour)
+	if at := 2*time.Hour - time.Second; table.Check(101, 1, at) != None || table.Check(101, 1, at) != Limited {
+		t.Fatal("the limit is not one per second")
+	}
+	table.Impose(102, Penalty{Until: 3 * time.Hour, Rate: 1, Burst: 1}, 2*time.Hour)
+	if table.Has(101) {
+		t.Fatal("another one was replaced")
+	}
+	if table.Check(102, 1, 2*time.Hour-time.Second) != None {
+		t.Error("a penalty has the packets of the one that it replaced")
+	}
 	n := 0
 	for h, until := range table.All() {
 		if !table.Has(h) || until < time.Minute {
