@@ -457,7 +457,7 @@ func TestAloneIsKept(t *testing.T) {
 // One list of several that has any worth is enough for it to be noted.
 func TestWorthOfOne(t *testing.T) {
 	for _, of := range []List{{Name: "a", Alone: 5}, {Name: "a", Conversed: 5}, {Name: "c", Alone: 5}, {Name: "c", Conversed: 5}} {
-		r, err := decode(encode(Record{Lists: []List{of, {Name: "b", Count: Count{1, 60}}}}), make(map[string]string))
+		r, err := decode(encode(Record{Lists: []List{of, {Name: "b", Count: Count{1, 60}}, {Name: "z"}}}), make(map[string]string))
 		if err != nil || !slices.Contains(r.Lists, of) {
 			t.Errorf("%+v, %v, want %+v", r.Lists, err, of)
 		}

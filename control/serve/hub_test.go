@@ -2,17 +2,22 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"weir/control/api/server"
 	"weir/control/metrics"
+	"weir/tests/lab"
 )
 
 type fakeHub struct{ server.Hub }
@@ -46,6 +51,27 @@ func TestRunHub(t *testing.T) {
 		if err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(body), "\nweir_hub_connected 1\n") {
 			t.Errorf("%s: %s, %v\n%s", network, answer.Status, err, body)
 		}
+	}
+}
+
+// The socket is of the group that is configured.
+func TestSocketGroup(t *testing.T) {
+	lab.Root(t)
+	group, err := user.LookupGroup("nogroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Socket: filepath.Join(t.TempDir(), "hub.sock"), Group: group.Name}
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := c.RunHub(ctx, fakeHub{}, slog.New(slog.DiscardHandler))
+	defer wait()
+	defer cancel()
+	s, err := os.Stat(c.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gid := s.Sys().(*syscall.Stat_t).Gid; fmt.Sprint(gid) != group.Gid {
+		t.Errorf("the socket is of group %d, want %s", gid, group.Gid)
 	}
 }
 

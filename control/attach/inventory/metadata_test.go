@@ -16,6 +16,7 @@ import (
 	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
 )
@@ -155,5 +156,24 @@ func TestDrops(t *testing.T) {
 		if got := c.m.Drops(c.reason); got != c.want {
 			t.Errorf("%v under %+v: %v", c.reason, c.m, got)
 		}
+	}
+}
+
+// Frames that are not IP are shown by type, the most frequent first, and behind them those of other types.
+func TestNotIP(t *testing.T) {
+	one, two := loader.Counter{Packets: 1, Bytes: 60}, loader.Counter{Packets: 2, Bytes: 120}
+	got := notIP(loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88cc: one, 0x0806: two, 0x0842: one}, Others: one})
+	want := []string{"0x0806", "0x0842", "0x88cc", packet.OtherEtherTypes}
+	for i, c := range got {
+		n := one
+		if i == 0 {
+			n = two
+		}
+		if len(got) != len(want) || c.EtherType != want[i] || c.Count != Count(n) {
+			t.Fatalf("%+v, want %q", got, want)
+		}
+	}
+	if got := notIP(loader.EtherTypes{}); got == nil || len(got) > 0 {
+		t.Errorf("of no frames: %#v", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"testing"
 	"time"
 
@@ -229,5 +230,27 @@ func TestPhases(t *testing.T) {
 	}
 	if n := len(d.phases); n != maxPhases || d.phases[n-1].Begin.Unix() != maxPhases+2 || d.phases[0].Begin.Unix() != 3 {
 		t.Errorf("%d phases, from %v", n, d.phases[0].Begin.Unix())
+	}
+}
+
+// Packets of which no more is known belong to what all others are: monitored, on trial, or dropped.
+func TestAddUnknown(t *testing.T) {
+	of := func(all, monitored, trial uint64) (i Interval) {
+		i.Packets, i.Monitored.Packets, i.Trial.Packets = all, monitored, trial
+		return i
+	}
+	for _, c := range []struct{ before, after Interval }{
+		{of(0, 0, 0), of(5, 0, 0)},
+		{of(10, 0, 0), of(15, 0, 0)},
+		{of(10, 9, 0), of(15, 9, 0)},
+		{of(10, 10, 0), of(15, 15, 0)},
+		{of(10, 0, 10), of(15, 0, 15)},
+		{of(10, 4, 6), of(15, 9, 6)},
+		{of(10, 4, 5), of(15, 4, 5)},
+	} {
+		got := c.before
+		if addUnknown(&got, 5); !reflect.DeepEqual(got, c.after) {
+			t.Errorf("%+v: %+v, want %+v", c.before, got, c.after)
+		}
 	}
 }

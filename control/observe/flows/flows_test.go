@@ -107,8 +107,16 @@ func TestExportedListsAreOfIncomingPackets(t *testing.T) {
 			}
 			x.Second(now, r, false, func(r verdict.Reason) bool { return r == verdict.Blocked }, Lists{Hits: hits, Out: map[string]bool{"out": true}, Trial: c.trial})
 		}
-		got := make(map[string]uint64)
-		for _, f := range x.batch(now, c.monitor, false).All {
+		got, began := make(map[string]uint64), now
+		now = now.Add(time.Hour)
+		b := x.batch(now, c.monitor, false)
+		if b.Time != now {
+			t.Errorf("%+v: a batch of %v, want %v", c, b.Time, now)
+		}
+		for _, f := range b.All {
+			if f.Begin != began || f.End != now {
+				t.Errorf("%+v: from %v to %v, want %v to %v", c, f.Begin, f.End, began, now)
+			}
 			got[f.List] += f.Packets
 			if f.Reason != c.reason.String() || f.Bytes != f.Packets*60 {
 				t.Errorf("%+v: %+v", c, f)

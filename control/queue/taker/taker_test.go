@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -37,9 +39,10 @@ func (m *maker) Ended(error) bool       { return false }
 func TestTake(t *testing.T) {
 	c := &config.Config{StateDir: config.Path(t.TempDir())}
 	m, log := new(maker), slog.New(slog.DiscardHandler)
+	records := audit.New("", log)
 	n := notices.New("", log)
 	t.Cleanup(func() { n.Close(0) })
-	w := New(m, audit.New("", log), n, log)
+	w := New(m, records, n, log)
 	if err := w.Open(c, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -68,5 +71,20 @@ func TestTake(t *testing.T) {
 	}
 	if names, err := queue.In(w.StateDir()).Waiting(); err != nil || len(names) > 0 {
 		t.Errorf("left: %q, %v", names, err)
+	}
+
+	// One that cannot be read is set aside, and recorded.
+	bad := filepath.Join(w.StateDir(), "queue", "1-0.json")
+	if err := os.WriteFile(bad, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if w.Take(t.Context()) || w.Some() || len(m.made) != 2 {
+		t.Errorf("made %q", m.made)
+	}
+	if _, err := os.Stat(bad + ".bad"); err != nil {
+		t.Error(err)
+	}
+	if last := records.Last(1); len(last) != 1 || last[0].Change != audit.Unreadable || last[0].Source != "queue" || last[0].Error == "" {
+		t.Errorf("recorded: %+v", last)
 	}
 }
