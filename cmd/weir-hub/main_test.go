@@ -145,3 +145,33 @@ func TestActAsOwner(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// The nodes are shown as they were enrolled and revoked, and none of them where one cannot be read.
+func TestNodes(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "hub.yaml")
+	text := fmt.Sprintf("servers: [\"tls://h:1\"]\nbroker: {listen: \"127.0.0.1:4222\"}\nkeys: %[1]s/keys\nstate_dir: %[1]s/state\n", dir)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"init", filepath.Join(dir, "keys")}, {"enroll", "edge-2", "--label", "a,b", "--config", config}, {"enroll", "edge-1", "--config", config},
+		{"revoke", "edge-1", "--config", config},
+	} {
+		if code, _, log := command(t, args...); code != exitOK {
+			t.Fatalf("%q: exit code %d\n%s", args, code, log)
+		}
+	}
+	code, out, log := command(t, "nodes", "--config", config)
+	if lines := strings.Split(out, "\n"); code != exitOK || len(lines) != 3 ||
+		!strings.HasPrefix(lines[0], "edge-1 ") || !strings.Contains(lines[0], " revoked 2") ||
+		!strings.HasPrefix(lines[1], "edge-2 ") || !strings.Contains(lines[1], " enrolled 2") || !strings.HasSuffix(lines[1], " a,b") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "keys", "nodes", "edge-1.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, log := command(t, "nodes", "--config", config); code != exitFailure || out != "" || !strings.Contains(log, "edge-1.json") {
+		t.Errorf("a damaged file: exit code %d\n%s%s", code, out, log)
+	}
+}

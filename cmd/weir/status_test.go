@@ -16,6 +16,7 @@ import (
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
 	"weir/control/stage/police"
+	"weir/filter/membership"
 )
 
 // Without access to its pins, the daemon's answer is shown.
@@ -355,5 +356,17 @@ func TestStatusOfInterface(t *testing.T) {
 	s.Attachments[0].Entries, s.Attachments[0].Monitor = 3, true
 	if got, want := s.line(), "weir: NO DAEMON, MONITOR ONLY, eth1 DETACHED, filters 1 interface by 3 entries, 17 of 250 packets dropped"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// The memory of the lists is shown by what they do.
+func TestStructureRows(t *testing.T) {
+	var i inventory.Status
+	i.BlockStructures = []membership.Structure{{Name: "a cascade", Bytes: 1 << 10}, {Name: "a table", Bytes: 2 << 10}}
+	i.AllowStructures = []membership.Structure{{Name: "another", Bytes: 3 << 10}}
+	var got strings.Builder
+	structureRows(i, func(name, format string, args ...any) { fmt.Fprintf(&got, name+": "+format+"\n", args...) })
+	if want := "  block: 1.0 KiB, a cascade\n  block: 2.0 KiB, a table\n  allow: 3.0 KiB, another\n"; got.String() != want {
+		t.Errorf("%s", &got)
 	}
 }

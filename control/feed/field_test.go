@@ -208,6 +208,9 @@ var siblings = []fieldFile{
 	{format: "nft", text: `{"nftables": [{"set": {"family": "inet", "table": "f", "name": "s", "type": "ipv4_addr", "elem": ["192.0.2.1", {"prefix": {"addr": "198.51.100.0", "len": 24}}]}}, {"flush": {"ruleset": null}}]}`, refused: `flush|no entries`},
 	{format: "nft", text: `{"nftables": [{"create": {"set": {"family": "inet", "table": "f", "name": "s", "type": "ipv4_addr"}}}, {"insert": {"rule": {"family": "inet"}}}, {"replace": {"rule": {"family": "inet"}}}, {"rename": {"chain": {"family": "inet"}}}, {"list": {"ruleset": null}}, {"create": {"element": {"family": "inet", "table": "f", "name": "s", "elem": ["192.0.2.1"]}}}]}`, entries: "192.0.2.1"},
 	{format: "nft", text: `{"nftables": [{"set": {"family": "inet", "table": "f", "name": "s", "type": "ipv4_addr", "elem": [{"&": ["192.0.2.1", "255.255.255.0"]}]}}]}`, refused: some},
+	{format: "nft", text: `{"nftables": [{"set": {"family": "inet", "table": "f", "name": "s", "type": "ipv4_addr", "elem": [{"range": []}]}}]}`, refused: some},
+	{format: "nft", text: `{"nftables": [{"set": {"family": "inet", "table": "f", "name": "s", "type": "ipv4_addr", "elem": [{"range": ["192.0.2.1"]}]}}]}`, refused: some},
+	{format: "nft", text: `{"nftables": [{"set": {"family": "inet", "table": "f", "name": "s", "type": "ipv4_addr", "elem": [{"range": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}]}}]}`, refused: some},
 	{format: "nft", text: `{"nftables": [{"set": {"family": "inet", "table": "f", "name": "s", "type": "ipv4_addr", "elem": "192.0.2.1"}}]}`, entries: "192.0.2.1", refused: some},
 	{format: "nft", text: `{"nftables": [{"set": {"family": "inet", "table": "f", "name": "s", "type": "ipv4_addr", "elem": {"set": ["192.0.2.1", "192.0.2.2"]}}}]}`, entries: "192.0.2.1, 192.0.2.2", refused: some},
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"weir/control/list"
 	"weir/control/quantity"
 	"weir/tests/long"
@@ -407,4 +409,22 @@ func TestWatchBesideRemovals(t *testing.T) {
 	}
 	close(ended)
 	flips.Wait()
+}
+
+// A directory is known by all names that lead to it, until it is gone.
+func TestWatchNames(t *testing.T) {
+	t.Parallel()
+	n, err := newNotifier()
+	must(t, err)
+	defer n.Close()
+	dir := t.TempDir()
+	names := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
+	must(t, os.Mkdir(names[0], 0o700), os.Symlink("a", names[1]), n.add(names[0]), n.add(names[1]), n.add(names[0]))
+	watch := n.dirs[names[0]]
+	if got := n.named(watch, unix.IN_CREATE); !slices.Equal(got, names) {
+		t.Errorf("changed: %q, want %q", got, names)
+	}
+	if got := n.named(watch, unix.IN_IGNORED); len(got) > 0 || len(n.dirs) > 0 || len(n.at) > 0 {
+		t.Errorf("gone: %q, and %v, %v are watched", got, n.dirs, n.at)
+	}
 }
