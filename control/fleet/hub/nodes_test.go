@@ -16,6 +16,7 @@ import (
 
 func status(t *testing.T, s wire.Status) []byte {
 	t.Helper()
+	s.Interfaces, s.Filtered = 1, 1 // it enforces
 	text, err := wire.MarshalStatus(s)
 	if err != nil {
 		t.Fatal(err)
