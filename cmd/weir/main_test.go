@@ -149,7 +149,7 @@ func TestUsageErrors(t *testing.T) {
 		{"explain", "--block", list, "what"},
 		{"explain", "--block", list, "192.0.2.1/24"},
 		{"explain", "--block", list, "192.0.2.1", "--capture", list},
-		{"status", "stray"},
+		{"status", "eth0", "stray"},
 		{"detach", "--all", "--iface", "eth0", "--pins", list},
 		{"detach", "--netns", "lab", "--pins", list}, // no file system of BPF: it could detach nothing
 		{"detach", "--netns", "lab", "--all", "--pins", list},
@@ -176,7 +176,7 @@ func TestWrongArguments(t *testing.T) {
 		"help qqqqqqq":          `"qqqqqqq": weir has no such command`,
 		"help plan qqqqqqq":     `"qqqqqqq": weir plan has no such command`,
 		"multicast lst":         `"lst": weir multicast has no such command: did you mean list?`,
-		"status eth0":           `"eth0": weir status takes no arguments`,
+		"status eth0 eth1":      `"eth1": weir status takes INTERFACE, and nothing more`,
 		"check":                 "CONFIG is missing",
 		"check a.yaml b.yaml":   `"b.yaml": weir check takes CONFIG, and nothing more`,
 		"diff a.txt":            "NEW is missing",

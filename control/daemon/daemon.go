@@ -162,7 +162,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d.monitor.manual = loadMonitor(monitorPath(c), d.clock, time.Now(), o.Log)
 	d.trials.Load()
-	d.policing.load(c)
+	d.policing.load(c, time.Now())
 	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollback.Path(c)) {
 		if err := rollback.Forget(c); err != nil {
 			o.Log.Error("a later start with an unconfirmed configuration would return to the one before it: " + err.Error())

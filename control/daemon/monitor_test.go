@@ -157,7 +157,8 @@ func TestMonitorOutlastsDaemon(t *testing.T) {
 	}
 }
 
-// However the clock was set meanwhile, manual monitor mode lasts as long as it was to.
+// However the clock was set before and meanwhile, manual monitor mode and limits of interfaces last as long as they
+// were to.
 func TestMonitorOutlastsTheClock(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for _, ahead := range []time.Duration{0, 5 * time.Hour, -5 * time.Hour, -20000 * 24 * time.Hour, 87600 * time.Hour} {
@@ -170,8 +171,14 @@ func TestMonitorOutlastsTheClock(t *testing.T) {
 				by.Save()
 				return &override{clock: by, active: &active{prepared: &ruleset.Ruleset{Config: c}}}
 			}
-			until := m.Now().Add(10 * time.Minute)
 			o := begun()
+			m.Set(3*time.Hour, false)
+			o.clock.Follow()
+			until := m.Now().Add(10 * time.Minute)
+			limits := policing{clock: o.clock, active: o.active, log: log}
+			if err := limits.save([]api.PoliceOverride{{Interface: "eth0", Rate: "1kpps", Since: m.Now(), Until: &until}}); err != nil {
+				t.Fatal(err)
+			}
 			if err := o.save(&api.MonitorOverride{Since: m.Now(), Until: &until}); err != nil {
 				t.Fatal(err)
 			}
@@ -181,13 +188,27 @@ func TestMonitorOutlastsTheClock(t *testing.T) {
 				m.Reboot(time.Hour)
 			}
 			o = begun()
-			got := loadMonitor(monitorPath(c), o.clock, m.Now(), log)
-			if got == nil {
-				t.Errorf("clock set by %v, reboot %t: it has ended", ahead, reboots)
-			} else if left := got.Until.Sub(m.Now()); (left - 9*time.Minute).Abs() > time.Minute {
-				t.Errorf("clock set by %v, reboot %t: %v are left", ahead, reboots, left)
+			ends := func() (all []*time.Time) {
+				if o := loadMonitor(monitorPath(c), o.clock, m.Now(), log); o != nil {
+					all = append(all, o.Until)
+				}
+				limits = policing{clock: o.clock, active: o.active, log: log}
+				limits.load(c, m.Now())
+				for _, o := range limits.set {
+					all = append(all, o.Until)
+				}
+				return all
 			}
-			if m.Pass(10 * time.Minute); loadMonitor(monitorPath(c), o.clock, m.Now(), log) != nil {
+			all := ends()
+			if len(all) != 2 {
+				t.Errorf("clock set by %v, reboot %t: %d of 2 have not ended", ahead, reboots, len(all))
+			}
+			for _, until := range all {
+				if left := until.Sub(m.Now()); (left - 9*time.Minute).Abs() > time.Minute {
+					t.Errorf("clock set by %v, reboot %t: %v are left", ahead, reboots, left)
+				}
+			}
+			if m.Pass(10 * time.Minute); len(ends()) != 0 {
 				t.Errorf("clock set by %v, reboot %t: it goes on", ahead, reboots)
 			}
 		}

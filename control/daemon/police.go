@@ -59,7 +59,7 @@ type savedPolicing struct {
 }
 
 // load reads the limits that were saved, but for those that have ended meanwhile.
-func (p *policing) load(c *config.Config) {
+func (p *policing) load(c *config.Config, now time.Time) {
 	path := policePath(c)
 	if path == "" {
 		return
@@ -76,7 +76,6 @@ func (p *policing) load(c *config.Config) {
 		p.log.Error("which interfaces commands have limited is unknown, the configuration decides: "+err.Error(), "file", path)
 		return
 	}
-	now := time.Now()
 	for _, o := range s.Interfaces {
 		o.Since = p.clock.Wall(o.Since)
 		if o.Until != nil {
