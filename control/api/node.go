@@ -58,6 +58,9 @@ func (s *NodeStatus) NotEnforcing() string {
 	return ""
 }
 
+// DropsNothing reports whether the node drops nothing by any list.
+func (s *NodeStatus) DropsNothing() bool { return s.Monitor || s.Filtered == 0 }
+
 // NodeList is the state of a list on a node.
 type NodeList struct {
 	Name      string     `json:"name"`

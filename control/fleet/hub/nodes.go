@@ -242,7 +242,7 @@ func (n *nodes) observe(members map[string]authority.Member, lists []*managed) m
 		}
 		o, from := observed{name: name, labels: m.Labels}, n.all[name]
 		if from != nil {
-			o.seen = from.seen
+			o.seen, o.idle = from.seen, from.status.DropsNothing()
 		}
 		for _, l := range lists {
 			all[l.Name] = append(all[l.Name], o)

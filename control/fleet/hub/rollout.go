@@ -113,6 +113,7 @@ type observed struct {
 	name   string
 	labels []string
 	seen   time.Time // zero: not since the hub started
+	idle   bool      // it drops nothing: it monitors, or filters no interface
 	list   wire.ListStatus
 }
 
@@ -123,6 +124,7 @@ func (w *wave) has(n observed) bool {
 // gate is the progress of a wave's nodes.
 type gate struct {
 	nodes, confirmed, needed, absent int
+	idle                             []string // nodes that have the version, and drop nothing
 	looked, passed, wouldDrop        uint64
 	top                              []api.FleetAffected
 	collateral                       api.FleetCollateral
@@ -182,10 +184,13 @@ func (r *rollout) look(w *wave, now time.Time, maxAge time.Duration, all []obser
 		case !v.alive(n):
 		case r.confirmedBy(w, n):
 			v.confirmed++
+		case n.idle && r.has(n):
+			v.idle = append(v.idle, n.name)
 		case n.refuses(r.To):
 			v.refused = append(v.refused, n)
 		}
 	}
+	slices.Sort(v.idle)
 	ordered.By(v.top, func(a, b api.FleetAffected) int { return cmp.Compare(b.Packets, a.Packets) })
 	v.top = v.top[:min(len(v.top), wire.MaxTop)]
 	return v
@@ -224,6 +229,9 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 	if v.confirmed < v.needed {
 		r.Confirmed = time.Time{}
 		v.waits = fmt.Sprintf("nodes%s to confirm: %d of %d have, %d are needed", w.labelled(), v.confirmed, present, v.needed)
+		if len(v.idle) > 0 {
+			v.waits += "; these have it, and drop nothing: " + named(v.idle)
+		}
 		return r, v.gate
 	}
 	if r.Confirmed.IsZero() {
@@ -272,10 +280,16 @@ func (r rollout) halt(reason string) rollout {
 	return r
 }
 
-// confirmedBy reports whether a node filters by the version, or rehearses it if the wave does.
+// has reports whether a node has the version, or a later one.
+func (r *rollout) has(n observed) bool {
+	return n.list.Active.Epoch == r.To.Epoch && !n.list.Active.Before(r.To)
+}
+
+// confirmedBy reports whether a node drops packets by the version, or has it or rehearses it if the wave
+// does: who drops nothing shows nothing of what enforcing it does.
 func (r *rollout) confirmedBy(w *wave, n observed) bool {
-	if n.list.Active.Epoch == r.To.Epoch && !n.list.Active.Before(r.To) {
-		return true
+	if r.has(n) {
+		return w.Rehearse || !n.idle
 	}
 	s := n.list.Rehearsal
 	return w.Rehearse && s != nil && s.Place == r.To && s.Error == ""

@@ -126,6 +126,21 @@ func TestWaves(t *testing.T) {
 	c.want(api.RolloutDone, 3, "")
 }
 
+// Nodes that have the version and drop nothing, as in monitor mode, confirm a rehearsal, and no wave that enforces.
+func TestIdleNodesConfirmNothing(t *testing.T) {
+	c := newCourse(t)
+	c.each("canary", func(n *observed) { n.idle = true })
+	c.rehearse("canary", 2000, 0)
+	c.after(10*time.Minute + time.Second)
+	c.want(api.RolloutRunning, 1, "")
+	c.each("canary", func(n *observed) { n.list = wire.ListStatus{Active: to, Wanted: to} })
+	c.after(time.Hour)
+	c.want(api.RolloutRunning, 1, "0 of 3 have, 3 are needed; these have it, and drop nothing: canary-1, canary-2, canary-3")
+	c.each("canary", func(n *observed) { n.idle = false })
+	c.after(10*time.Minute + time.Second)
+	c.want(api.RolloutRunning, 2, "")
+}
+
 func TestHalt(t *testing.T) {
 	c := newCourse(t)
 	c.rehearse("canary", 2000, 0)
