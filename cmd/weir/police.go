@@ -11,7 +11,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/lockout"
-	"weir/loader/netif"
 )
 
 func newPolice() *cobra.Command {
@@ -75,13 +74,14 @@ INTERFACE is one that weir filters, or a pattern as in weir.yaml.`,
 
 // printLimited prints the limit of an interface that a command has set, and when it ends.
 func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
-	t, off := netif.Target{Netns: o.Netns, Iface: o.Interface}, "weir police "+o.Interface+" --off"
+	place, off := o.Interface, "weir police "+o.Interface+" --off"
 	if o.Netns != "" {
+		place += " in namespace " + o.Netns
 		off += " --netns " + o.Netns
 	}
 	until := "until `" + off + "`"
 	if o.Until != nil {
 		until = fmt.Sprintf("until %s (%s), or `%s`", o.Until.Local().Format(time.DateTime), relative(o.Until, now), off)
 	}
-	fmt.Fprintf(w, "LIMITED: %v to %s since %s, by %s, %s\n", t, o.Rate, o.Since.Local().Format(time.DateTime), o.By, until)
+	fmt.Fprintf(w, "LIMITED: %s to %s since %s, by %s, %s\n", place, o.Rate, o.Since.Local().Format(time.DateTime), o.By, until)
 }

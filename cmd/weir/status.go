@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -25,7 +26,6 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/doctor"
 	"weir/control/queue"
-	"weir/loader/netif"
 )
 
 // status is the output of `weir status`: the daemon's answer, and the metadata in
@@ -183,7 +183,8 @@ func (s *status) only(name string) error {
 	if d := s.Daemon; d != nil {
 		d.Interfaces = slices.DeleteFunc(d.Interfaces, func(i api.InterfaceStatus) bool { return !is(i.Interface) })
 		d.Policed = slices.DeleteFunc(d.Policed, func(o api.PoliceOverride) bool {
-			return !netif.Target{Iface: o.Interface}.Covers(netif.Target{Iface: name})
+			covers, err := path.Match(o.Interface, name)
+			return err != nil || !covers
 		})
 		s.Filtered, found = d.Complete(), found || len(d.Interfaces) > 0
 	}

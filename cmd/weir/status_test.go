@@ -16,7 +16,6 @@ import (
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
 	"weir/control/stage/police"
-	"weir/filter/membership"
 )
 
 // Without access to its pins, the daemon's answer is shown.
@@ -362,8 +361,10 @@ func TestStatusOfInterface(t *testing.T) {
 // The memory of the lists is shown by what they do.
 func TestStructureRows(t *testing.T) {
 	var i inventory.Status
-	i.BlockStructures = []membership.Structure{{Name: "a cascade", Bytes: 1 << 10}, {Name: "a table", Bytes: 2 << 10}}
-	i.AllowStructures = []membership.Structure{{Name: "another", Bytes: 3 << 10}}
+	if err := json.Unmarshal([]byte(`{"block_structures": [{"name": "a cascade", "bytes": 1024}, {"name": "a table", "bytes": 2048}],
+		"allow_structures": [{"name": "another", "bytes": 3072}]}`), &i.Metadata); err != nil {
+		t.Fatal(err)
+	}
 	var got strings.Builder
 	structureRows(i, func(name, format string, args ...any) { fmt.Fprintf(&got, name+": "+format+"\n", args...) })
 	if want := "  block: 1.0 KiB, a cascade\n  block: 2.0 KiB, a table\n  allow: 3.0 KiB, another\n"; got.String() != want {

@@ -339,7 +339,7 @@ func settled(ctx context.Context, paths []string) error {
 		if err != nil {
 			continue
 		}
-		since, unended := max(time.Since(st.ModTime()), 0), !strings.Contains("\n}]", string(last))
+		since, unended := max(time.Since(st.ModTime()), 0), !slices.Contains([]byte("\n}]"), last[0])
 		switch {
 		case (since < settle || unended && since < maxWriting) && isWritten(path):
 			return fail(Truncated, "%s is being written: write to another name, then rename", path)

@@ -228,10 +228,7 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 	}
 	if v.confirmed < v.needed {
 		r.Confirmed = time.Time{}
-		v.waits = fmt.Sprintf("nodes%s to confirm: %d of %d have, %d are needed", w.labelled(), v.confirmed, present, v.needed)
-		if len(v.idle) > 0 {
-			v.waits += "; these have it, and drop nothing: " + named(v.idle)
-		}
+		v.waits = v.toConfirm(w, present)
 		return r, v.gate
 	}
 	if r.Confirmed.IsZero() {
@@ -254,6 +251,15 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 		}
 	}
 	return r, v.gate
+}
+
+// toConfirm says which nodes of a wave are still to confirm.
+func (v *view) toConfirm(w *wave, present int) string {
+	text := fmt.Sprintf("nodes%s to confirm: %d of %d have, %d are needed", w.labelled(), v.confirmed, present, v.needed)
+	if len(v.idle) > 0 {
+		text += "; these have it, and drop nothing: " + named(v.idle)
+	}
+	return text
 }
 
 // count sets how many nodes of a wave must confirm. Those that were silent when it began,
