@@ -292,7 +292,7 @@ func (r *rollout) has(n observed) bool {
 }
 
 // confirmedBy reports whether a node drops packets by the version, or has it or rehearses it if the wave
-// does: who drops nothing shows nothing of what enforcing it does.
+// does: a node that drops nothing shows no effect of enforcing it.
 func (r *rollout) confirmedBy(w *wave, n observed) bool {
 	if r.has(n) {
 		return w.Rehearse || !n.idle
