@@ -226,14 +226,21 @@ func (c *Clock) Ahead() time.Duration {
 
 // Steady returns the steady time of a time of the wall clock, zero for zero. Where the clock was set
 // since [time.Now] returned it, that does not matter.
-func (c *Clock) Steady(t time.Time) time.Time {
-	if t.IsZero() {
-		return t
+func (c *Clock) Steady(t time.Time) time.Time { return c.SteadyNow()(t) }
+
+// SteadyNow returns [Clock.Steady] by one reading of the clocks, which takes longer than the rest: for many
+// times.
+func (c *Clock) SteadyNow() func(time.Time) time.Time {
+	now, ahead := time.Now(), time.Duration(0)
+	if c != nil {
+		now, ahead = c.host.Wall(), c.Ahead()
 	}
-	if c == nil {
-		return Shown(t)
+	return func(t time.Time) time.Time {
+		if t.IsZero() {
+			return t
+		}
+		return shown(t, now).Add(-ahead)
 	}
-	return shown(t, c.host.Wall()).Add(-c.Ahead())
 }
 
 // Wall returns a steady time by the wall clock, zero for zero, with the monotonic clock of the

@@ -261,9 +261,9 @@ func (j *Journal) Apply(batch []Change) error {
 
 // steady returns changes with steady times.
 func (j *Journal) steady(batch []Change) []Change {
-	all := slices.Clone(batch)
+	all, steady := slices.Clone(batch), j.clock.SteadyNow()
 	for i, c := range all {
-		all[i].Added, all[i].Expires = j.clock.Steady(c.Added), j.clock.Steady(c.Expires)
+		all[i].Added, all[i].Expires = steady(c.Added), steady(c.Expires)
 	}
 	return all
 }
@@ -527,7 +527,10 @@ func (j *Journal) Get(list string, k key.Key) (Entry, bool) {
 	j.memory.RLock()
 	defer j.memory.RUnlock()
 	e, ok := j.entries.get(list, k)
-	return e.shift(j.clock.Ahead()), ok
+	if !ok {
+		return Entry{}, false // without asking the clock: most of many that are added are new
+	}
+	return e.shift(j.clock.Ahead()), true
 }
 
 // Len returns the number of entries.
