@@ -338,7 +338,7 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 			}
 		})
 	}
-	if gone := d.audit.Started(d.active.attach.Names(), d.active.inherited, time.Now().Add(-loader.Monotonic())); len(gone) > 0 {
+	if gone := d.audit.Started(d.active.attach.Names(), d.active.inherited, time.Now().Add(-clock.This().Ran())); len(gone) > 0 {
 		d.o.Log.Warn("the program of the last daemon was gone: nothing was filtered here until now", "interfaces", gone)
 	}
 	all.Go(func() { d.observers.stages.Trackers.FollowWakes(ctx, d.loop.woken) })
