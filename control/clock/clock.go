@@ -1,5 +1,5 @@
-// Package clock keeps the steady time of a host, by which what is to end is recorded: it goes on
-// as CLOCK_BOOTTIME does, so that setting the wall clock ends nothing early and prolongs nothing.
+// Package clock keeps the steady time of a host. Entries, trials and limits that end record their ends by
+// it. It advances as CLOCK_BOOTTIME does, so that setting the wall clock ends nothing early and prolongs nothing.
 //
 // Steady times look like times of the wall clock and are as far apart as those, but each step of
 // the wall clock moves it away from them: people are shown [Clock.Wall].
@@ -266,6 +266,14 @@ func (c *Clock) Status() api.Clock {
 		s.Settings[i].At = s.Settings[i].At.Add(ahead)
 	}
 	return s
+}
+
+// Optional returns a time by another clock, as [Clock.Steady], [Clock.Wall] or [Shown] have it, nil for nil.
+func Optional(by func(time.Time) time.Time, t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return new(by(*t))
 }
 
 // Shown returns a time of this process by the wall clock as it is set now: another one where that was

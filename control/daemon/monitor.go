@@ -60,10 +60,7 @@ func loadMonitor(path string, by *clock.Clock, now time.Time, log *slog.Logger) 
 		log.Error("whether monitor mode was switched on manually is unknown, the configuration decides: "+err.Error(), "file", path)
 		return nil
 	}
-	o.Since = by.Wall(o.Since)
-	if o.Until != nil {
-		o.Until = new(by.Wall(*o.Until))
-	}
+	o.Since, o.Until = by.Wall(o.Since), clock.Optional(by.Wall, o.Until)
 	if expired(o, now) {
 		log.Info("manual monitor mode has ended while weir did not run", "by", o.Who(), "until", o.Until)
 		return nil
@@ -93,10 +90,7 @@ func (m *override) save(o *api.MonitorOverride) error {
 		return durable.Remove(path)
 	}
 	saved := *o
-	saved.Since = m.clock.Steady(o.Since)
-	if o.Until != nil {
-		saved.Until = new(m.clock.Steady(*o.Until))
-	}
+	saved.Since, saved.Until = m.clock.Steady(o.Since), clock.Optional(m.clock.Steady, o.Until)
 	text, err := json.Marshal(saved)
 	if err != nil {
 		return err
@@ -106,10 +100,7 @@ func (m *override) save(o *api.MonitorOverride) error {
 
 // shown returns a time by the wall clock as it is set now, nil for nil.
 func shown(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-	return new(clock.Shown(*t))
+	return clock.Optional(clock.Shown, t)
 }
 
 // trialShown returns a trial with its end by the wall clock as it is set now, nil for nil.

@@ -77,10 +77,7 @@ func (p *policing) load(c *config.Config, now time.Time) {
 		return
 	}
 	for _, o := range s.Interfaces {
-		o.Since = p.clock.Wall(o.Since)
-		if o.Until != nil {
-			o.Until = new(p.clock.Wall(*o.Until))
-		}
+		o.Since, o.Until = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until)
 		if ended(o, now) {
 			p.log.Info("the limit of an interface has ended while weir did not run", "interface", targetOf(o).String(), "by", o.By)
 			continue
@@ -100,10 +97,7 @@ func (p *policing) save(set []api.PoliceOverride) error {
 	}
 	s := savedPolicing{slices.Clone(set)}
 	for n, o := range set {
-		s.Interfaces[n].Since = p.clock.Steady(o.Since)
-		if o.Until != nil {
-			s.Interfaces[n].Until = new(p.clock.Steady(*o.Until))
-		}
+		s.Interfaces[n].Since, s.Interfaces[n].Until = p.clock.Steady(o.Since), clock.Optional(p.clock.Steady, o.Until)
 	}
 	text, err := json.Marshal(s)
 	if err != nil {

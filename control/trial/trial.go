@@ -183,15 +183,10 @@ func Load(path string, c *clock.Clock, log *slog.Logger) Decisions {
 }
 
 // by returns the decisions with times by another clock.
-func (d Decisions) by(clock func(time.Time) time.Time) Decisions {
+func (d Decisions) by(to func(time.Time) time.Time) Decisions {
 	next := maps.Clone(d)
 	for name, t := range next {
-		if t.Since != nil {
-			t.Since = new(clock(*t.Since))
-		}
-		if t.EnforcedAt != nil {
-			t.EnforcedAt = new(clock(*t.EnforcedAt))
-		}
+		t.Since, t.EnforcedAt = clock.Optional(to, t.Since), clock.Optional(to, t.EnforcedAt)
 		next[name] = t
 	}
 	return next
