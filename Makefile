@@ -265,8 +265,8 @@ LONG  := weir/tests/long
 ALONE := weir/tests/timed.Alone
 TOOLS := weir/tests/lab.Tool
 comma := ,
-# The packages with tests that make a call.
-packages = $$(dist/check marked $(1) | awk '{ print $$1 }' | sort -u)
+# The packages with tests that make a call; those of tests/ first, which take longest.
+packages = $$(dist/check marked $(1) | awk '{ print $$1 }' | sort -ru)
 # Packages whose tests depend only on what Go's test cache knows: it may answer for them.
 CACHED := $(subst $() ,$(comma),./filter/... $(addprefix ./control/,compressed list list/listfile plan quantity))
 # Packages at once: most tests of packages that take long wait.
@@ -285,7 +285,7 @@ test-long: export GOWORK := $(WORK)
 test-long: export WEIR_LONG := 1
 test-long: setup check ## run the tests that make test leaves out for their time, and the full sizes of others
 	@$(call gotest,-binaries dist/binaries -marked $(LONG) -unmarked $(ALONE)) -count=1 \
-		$(call packages_at_once,2) -parallel 3 -timeout 30m $(call packages,$(LONG))
+		$(call packages_at_once,2) -parallel 4 -timeout 30m $(call packages,$(LONG))
 
 .PHONY: test-alone
 test-alone: export GOWORK := $(WORK)
@@ -331,9 +331,10 @@ mutants: setup ## put small faults into the code, one at a time: tests must fail
 	go run ./tests/mutants $(FAULTS)
 
 .PHONY: test-exhaustive
-test-exhaustive: ## ask filters of every address, hashes of every pair in reach, readers of 10,000 random files a format (hours)
-	WEIR_EXHAUSTIVE=1 $(GOTEST) -timeout 4h ./filter/hash ./filter/quotient
-	WEIR_EXHAUSTIVE=1 $(GOTEST) -timeout 4h -run 'Owner|Oracles' ./control/feed
+test-exhaustive: export WEIR_EXHAUSTIVE := 1
+test-exhaustive: check ## ask filters of every address, hashes of every pair in reach; all rounds of what is tried at random (hours)
+	$(GOTEST) -timeout 4h ./filter/hash ./filter/quotient
+	$(call gotest,-marked weir/tests/long.Rounds) -count=1 -timeout 4h $(call packages,weir/tests/long.Rounds)
 
 .PHONY: test-kernels
 test-kernels: ## run the kernel's tests on Debian's kernels, 5.10 and later, and write docs/kernels.md

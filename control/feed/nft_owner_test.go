@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/seed"
 )
 
@@ -28,7 +29,7 @@ func TestNFTOwner(t *testing.T) {
 		{"nft -f -", newNFTScript},
 		{"nft -j -f -", newNFTJSON},
 	} {
-		scripts := make([]script, files(30, 300))
+		scripts := make([]script, long.Rounds(30, 300, 10_000))
 		for i := range scripts {
 			scripts[i] = form.make(r)
 		}

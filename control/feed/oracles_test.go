@@ -11,6 +11,7 @@ import (
 
 	"weir/control/feed"
 	"weir/control/list/listfile"
+	"weir/tests/long"
 	"weir/tests/seed"
 )
 
@@ -417,7 +418,7 @@ func TestOracles(t *testing.T) {
 			}
 			p := &places{Rand: seed.New(t)}
 			failed := make(map[string]bool)
-			for range files(100, 1000) {
+			for range long.Rounds(100, 1000, 10_000) {
 				o.check(t, f, p, failed)
 			}
 		})

@@ -17,7 +17,7 @@ import (
 
 // environment names the variables that choose what tests do, and so belong to the
 // command that repeats one.
-var environment = []string{"WEIR_LONG", "WEIR_SEED", "CI", "GOWORK"}
+var environment = []string{"WEIR_LONG", "WEIR_EXHAUSTIVE", "WEIR_SEED", "CI", "GOWORK"}
 
 // goTest runs go test with -json, and prints what go test prints without it: a line for each
 // package, and the output of tests that failed.

@@ -18,6 +18,7 @@ import (
 // taking in a large list anew: while it reads, sorts, builds tables or loads them.
 func TestStoppedInUpdate(t *testing.T) {
 	long.Seconds(t)
+	t.Parallel()
 	h := newHost(t)
 	random := seed.New(t)
 	size := long.Or(200_000, 2_000_000)
@@ -28,7 +29,7 @@ func TestStoppedInUpdate(t *testing.T) {
 	h.write("large.txt", texts[1])
 	h.configure(h.B.Iface, "keep: false\nlists: {large: {sources: [{file: %s, max_entries: 20000000}]}}\n", h.path("large.txt"))
 	var whole, worst time.Duration // of an update; after a signal
-	for i := range 1 + long.Or(3, 100) {
+	for i := range 1 + long.Rounds(3, 30, 100) {
 		cmd := exec.Command(releases[0].path, "run", "--config", h.path("weir.yaml"), "--json")
 		d := &daemon{h: h, ended: make(chan struct{}), began: time.Now()}
 		cmd.Stderr = d
@@ -38,15 +39,18 @@ func TestStoppedInUpdate(t *testing.T) {
 		d.process = cmd.Process
 		go func() { cmd.Wait(); close(d.ended) }()
 		t.Cleanup(d.kill)
-		d.await(0, "filtering")
+		line := d.await(0, "filtering")
 		began := d.processorTime()
 		h.write("large.txt", texts[i%2])
 		if i == 0 {
-			d.await(0, "list updated")
+			d.await(line, "list updated")
 			whole = d.processorTime() - began
 		}
 		moment := time.Duration(random.Int64N(int64(whole)))
-		for deadline := time.Now().Add(wait.Patience / 10); d.processorTime()-began < moment && time.Now().Before(deadline); {
+		for deadline := wait.Deadline(); d.processorTime()-began < moment && d.after(line, "list updated") == 0; {
+			if time.Now().After(deadline) {
+				t.Fatalf("it does not take in the list:\n%s", d.tail(40))
+			}
 			time.Sleep(time.Millisecond)
 		}
 		signalled := d.processorTime()

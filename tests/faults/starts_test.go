@@ -38,7 +38,7 @@ scans: [{key: src, distinct: ports, threshold: 64, window: 10s}]
 	names := sorted(g.allPins())
 	took := time.Second
 	var removed, remounted, rounds, gaps int
-	for range long.Or(4, 100) {
+	for range long.Rounds(4, 30, 100) {
 		was := s.passed.Load()
 		if random.IntN(2) == 0 {
 			d.kill()

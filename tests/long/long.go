@@ -4,6 +4,7 @@
 //	go test -short    leaves out what takes a second of a processor or more, as make test does
 //	go test           runs all in their short forms
 //	WEIR_LONG=1       allows minutes, and full sizes
+//	WEIR_EXHAUSTIVE=1 allows hours: see make test-exhaustive
 package long
 
 import (
@@ -23,6 +24,15 @@ func Or[T any](short, whole T) T {
 		return whole
 	}
 	return short
+}
+
+// Rounds is Or for what is repeated at random: WEIR_EXHAUSTIVE=1 allows hours, and all rounds. The
+// stage long makes a part of them with a seed of its own each time.
+func Rounds(short, part, all int) int {
+	if os.Getenv("WEIR_EXHAUSTIVE") == "1" {
+		return all
+	}
+	return Or(short, part)
 }
 
 // Only skips a test unless tests may take minutes; why says what it takes.
