@@ -26,7 +26,8 @@ import (
 // policing has the limits of interfaces that commands have set. SetPolice is safe for concurrent
 // use; all else is for Run's goroutine.
 type policing struct {
-	set []api.PoliceOverride // by interface; not changed once in use, as it is read concurrently
+	set      []api.PoliceOverride // as decided, by interface
+	enforced []api.PoliceOverride // what the programs have, for who asks; not changed once in use
 
 	clock       *clock.Clock
 	loop        *loop
@@ -84,6 +85,7 @@ func (p *policing) load(c *config.Config, now time.Time) {
 		}
 		p.set = append(p.set, o)
 	}
+	p.enforced = p.set
 }
 
 // save makes limits durable.
@@ -167,6 +169,8 @@ func (p *policing) change(t netif.Target, c api.PoliceChange, by string) (done a
 		done.Override = nil
 		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", t, err), p.save(before))
 	}
+	p.enforced = next
+	p.note()
 	if done.Changed = true; unsaved != nil {
 		done.Unsaved = unsaved.Error()
 		p.log.Error("a limit was changed, but a restart would forget that: " + done.Unsaved)
@@ -213,6 +217,8 @@ func (p *policing) end(now time.Time) error {
 		p.failed = fmt.Errorf("the limit of an interface is over, and could not be ended, retrying in %v: %w", retryInterval, err)
 		return p.failed
 	}
+	p.enforced = p.set
+	p.note()
 	if err := p.save(p.set); err != nil { // a start ignores what has ended
 		p.log.Error(err.Error())
 	}
@@ -237,7 +243,7 @@ func (p *policing) follow() (lines []string) {
 		return !stays
 	})
 	if len(lines) > 0 {
-		p.set = next
+		p.set, p.enforced = next, next
 		if err := p.save(next); err != nil {
 			p.log.Error("the next start will forget limits that no longer count: " + err.Error())
 		}
