@@ -26,7 +26,7 @@ func middle(all []float64) (mean float64) {
 func TestPortsOfHit(t *testing.T) {
 	timed.Alone(t)
 	lab.Root(t)
-	turns, runs := long.Or(41, 401), 100_000
+	turns, runs := long.Or(41, 201), 100_000
 	// In nanoseconds, where a packet takes 11 without ports (docs/benchmarks.md), and more on a slower
 	// machine: there the difference of a program varies by a quarter between runs. A test run that is
 	// short can be unlucky.
