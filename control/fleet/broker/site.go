@@ -67,6 +67,8 @@ type Site struct {
 	mu     sync.Mutex
 	newer  wire.Place // the last catalog that came live
 	stream string     // which stream it is in; "": unknown
+	heard  time.Time  // when one came; zero: not since the start
+	beat   time.Duration
 }
 
 // StartSite starts the server of a site, which Run then looks after. It needs no
@@ -224,6 +226,7 @@ func (s *Site) live(m *nats.Msg) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.heard, s.beat = time.Now(), time.Duration(c.Beat)*time.Millisecond
 	// One that the hub could not store is in no stream.
 	if of := m.Header.Get(wire.StreamHeader); of != "" && s.newer.Before(c.Place) {
 		s.newer, s.stream = c.Place, of
@@ -249,6 +252,8 @@ func (s *Site) Run(ctx context.Context) error {
 type watch struct {
 	begun       bool
 	connected   bool
+	up          time.Time    // since when
+	silence     wire.Silence // of the hub
 	mirror      progress
 	revocations string // the error in reading them that was logged, "" for none
 	following   string // that of the mirror
@@ -259,7 +264,7 @@ type watch struct {
 // look looks after the mirror once. An error that stays is logged once.
 func (s *Site) look(ctx context.Context, w *watch) {
 	if is := s.Connected(); is != w.connected || !w.begun {
-		w.connected, w.begun = is, true
+		w.connected, w.begun, w.up = is, true, time.Now()
 		if is {
 			s.log.Info("connected to the hub")
 		} else {
@@ -275,6 +280,13 @@ func (s *Site) look(ctx context.Context, w *watch) {
 			s.log.Error(what + ": " + text)
 		}
 		*last = text
+	}
+	s.mu.Lock()
+	heard, beat := s.heard, s.beat
+	s.mu.Unlock()
+	if w.connected && !heard.IsZero() && w.silence.Over(heard, w.up, beat, time.Now()) {
+		s.log.Warn("the hub is not heard over this connection, connecting anew")
+		_ = s.reconnect() // the connections are gone
 	}
 	logNew(&w.revocations, "which nodes are revoked cannot be read", s.refresh(ctx))
 	logNew(&w.following, "the mirror of the hub's stream", s.follow(ctx, &w.mirror))

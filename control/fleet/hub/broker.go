@@ -1,10 +1,15 @@
 package hub
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
@@ -33,11 +38,66 @@ func guarded(b Broker) guard {
 	return g
 }
 
-// dialer connects the hub to the broker. It is safe for concurrent use.
+// dialer connects the hub to the broker. It is safe for concurrent use, but for tried.
 type dialer struct {
 	broker    Broker
 	authority *authority.Authority
 	log       *slog.Logger
+
+	mu    sync.Mutex
+	conns []*nats.Conn // that were made
+
+	unanswered int       // attempts to publish
+	left       time.Time // when the connections to the cluster were last made anew
+}
+
+// cluster returns the cluster of servers, nil where one runs inside.
+func (d *dialer) cluster() *External {
+	e, _ := d.broker.(*External)
+	return e
+}
+
+// leaveAgain is how long a server of the cluster is used at least: the others choose a leader meanwhile,
+// and one cut off would be the next but one.
+const leaveAgain = 15 * time.Second
+
+// tried takes in how an attempt to publish has ended. A server that is cut off from the others keeps
+// connections, and publishes nothing: after two attempts, the hub connects to the next one. All of
+// its connections are to one server, as the one that publishes.
+func (d *dialer) tried(publishes *nats.Conn, err error, now time.Time) {
+	e := d.cluster()
+	if e == nil {
+		return
+	}
+	d.mu.Lock()
+	all := append(slices.Clone(d.conns), e.events)
+	d.mu.Unlock()
+	refused, _ := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case err == nil:
+		d.unanswered = 0
+		at := publishes.ConnectedUrl()
+		for _, c := range all {
+			if on := c.ConnectedUrl(); at != "" && on != "" && on != at {
+				_ = c.ForceReconnect() // closed: the hub ends
+			}
+		}
+		return
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout): // asked twice
+		d.unanswered += 2
+	case errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) || refused != nil && refused.Code == 503:
+		d.unanswered++
+	default:
+		d.unanswered = 0
+	}
+	if d.unanswered < 2 || now.Sub(d.left) < leaveAgain {
+		return
+	}
+	d.unanswered, d.left = 0, now
+	d.log.Warn("a server of the cluster does not publish, connecting to the next one: " + err.Error())
+	for _, c := range all {
+		_ = c.ForceReconnect()
+	}
 }
 
 // own returns the hub's credentials in the account of the nodes.
@@ -59,5 +119,11 @@ func (d *dialer) dial(name string, own func() (token, seed string, err error), m
 			d.log.Warn("broker: "+err.Error(), "subject", subject)
 		}),
 	}
-	return nats.Connect(d.broker.URL(), slices.Concat(options, more, d.broker.Options())...)
+	c, err := nats.Connect(d.broker.URL(), slices.Concat(options, more, d.broker.Options())...)
+	if err == nil {
+		d.mu.Lock()
+		d.conns = append(slices.DeleteFunc(d.conns, (*nats.Conn).IsClosed), c)
+		d.mu.Unlock()
+	}
+	return c, err
 }

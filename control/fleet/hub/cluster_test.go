@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -58,12 +59,14 @@ type process struct {
 	t       *testing.T
 	test    string
 	env     []string
+	prefix  []string // of the command
 	command *exec.Cmd
 }
 
 func (p *process) start() {
 	p.t.Helper()
-	p.command = exec.Command(os.Args[0], "-test.run=^"+p.test+"$")
+	words := append(slices.Clone(p.prefix), os.Args[0], "-test.run=^"+p.test+"$")
+	p.command = exec.Command(words[0], words[1:]...)
 	p.command.Env = append(os.Environ(), p.env...)
 	if testing.Verbose() {
 		p.command.Stderr = os.Stderr
@@ -106,7 +109,7 @@ func (sink) Answer(context.Context, string, []byte) (any, error) {
 // follow runs nodes with the code of real ones, until the test ends.
 func follow(t *testing.T, c fleetnode.Config) *fleetnode.Node {
 	t.Helper()
-	c.Log = slog.New(slog.DiscardHandler)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	n, err := fleetnode.Open(c)
 	if err != nil {
 		t.Fatal(err)
@@ -132,36 +135,40 @@ func listOf(n *fleetnode.Node, name string) *list.Set {
 	return list.Union()
 }
 
-// TestCluster publishes to three nats-servers, configured as `weir hub cluster` does,
-// while commands change a list: the one that leads the stream is killed, and one loses
-// its disk. No command that was acknowledged is lost, and all nodes have the same.
-func TestCluster(t *testing.T) {
-	long.Only(t, "takes a minute")
-	f := newFleet(t)
+// cluster starts nats-servers, configured as `weir hub cluster` does, in processes of their own. prefix is
+// the command that starts them elsewhere, by host.
+func (f *fleet) cluster(hosts []string, prefix ...[]string) (urls []string, servers map[string]*process) {
+	t := f.t
+	t.Helper()
 	client, routes, leaves := lab.FreePort(t), lab.FreePort(t), lab.FreePort(t)
-	var urls []string
-	servers := make(map[string]*process)
-	for i := range 3 {
-		host := fmt.Sprintf("127.0.0.%d", i+1)
+	servers = make(map[string]*process)
+	for _, host := range hosts {
 		urls = append(urls, fmt.Sprintf("tls://%s:%d", host, client))
 	}
-	state := func(host string) string { return filepath.Join(f.dir, "state", host) }
-	for _, u := range urls {
-		host, _, _ := strings.Cut(strings.TrimPrefix(u, "tls://"), ":")
+	for i, host := range hosts {
 		made, err := authority.Cluster{
-			Servers: urls, Routes: routes, Leaves: leaves, Files: filepath.Join(f.dir, "cluster", host), State: state(host),
+			Servers: urls, Routes: routes, Leaves: leaves, Files: filepath.Join(f.dir, "cluster", host), State: filepath.Join(f.dir, "state", host),
 		}.Write(f.authority, filepath.Join(f.dir, "all", host))
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(made, func(dir string) bool { return filepath.Base(dir) == host })
-		if err := os.CopyFS(filepath.Join(f.dir, "cluster", host), os.DirFS(made[i])); err != nil {
+		at := slices.IndexFunc(made, func(dir string) bool { return filepath.Base(dir) == host })
+		if err := os.CopyFS(filepath.Join(f.dir, "cluster", host), os.DirFS(made[at])); err != nil {
 			t.Fatal(err)
 		}
 		servers[host] = &process{t: t, test: "TestServerProcess", env: []string{serverConfig + "=" + filepath.Join(f.dir, "cluster", host, "nats-server.conf")}}
+		if prefix != nil {
+			servers[host].prefix = prefix[i]
+		}
 		servers[host].start()
 	}
+	return urls, servers
+}
 
+// external runs a hub that publishes to a cluster.
+func (f *fleet) external(urls []string) *External {
+	t := f.t
+	t.Helper()
 	external, err := NewExternal(urls, f.authority, testLog())
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +181,22 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.run(c, external)
+	return external
+}
 
+// TestCluster publishes to three nats-servers, configured as `weir hub cluster` does,
+// while commands change a list: the one that leads the stream is killed, and one loses
+// its disk. No command that was acknowledged is lost, and all nodes have the same.
+func TestCluster(t *testing.T) {
+	long.Only(t, "takes a minute")
+	f := newFleet(t)
+	var hosts []string
+	for i := range 3 {
+		hosts = append(hosts, fmt.Sprintf("127.0.0.%d", i+1))
+	}
+	urls, servers := f.cluster(hosts)
+	state := func(host string) string { return filepath.Join(f.dir, "state", host) }
+	external := f.external(urls)
 	var all []*fleetnode.Node
 	for i := range 8 {
 		n, err := f.authority.Enroll(fmt.Sprintf("edge-%d", i), nil, urls)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,9 @@ func NewExternal(servers []string, a *authority.Authority, log *slog.Logger) (*E
 	if err != nil {
 		return nil, err
 	}
-	e := &External{servers: strings.Join(servers, ","), authority: a, options: []nats.Option{nats.Secure(t), nats.IgnoreDiscoveredServers()}}
+	e := &External{servers: strings.Join(servers, ","), authority: a, options: []nats.Option{
+		nats.Secure(t), nats.IgnoreDiscoveredServers(), nats.DontRandomize(), nats.PingInterval(3 * time.Second), nats.MaxPingsOutstanding(2),
+	}}
 	token, seed, err := a.Own(true)
 	if err != nil {
 		return nil, err
@@ -39,9 +42,9 @@ func NewExternal(servers []string, a *authority.Authority, log *slog.Logger) (*E
 			log.Error("the cluster has not taken the fleet's account: " + err.Error())
 		}
 	}
-	e.events, err = nats.Connect(e.servers, nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed), nats.Secure(t), nats.IgnoreDiscoveredServers(),
+	e.events, err = nats.Connect(e.servers, append(slices.Clone(e.options), nats.Name("weir-hub"), nats.UserJWTAndSeed(token, seed),
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(retryInterval),
-		nats.ConnectHandler(refresh), nats.ReconnectHandler(refresh))
+		nats.ConnectHandler(refresh), nats.ReconnectHandler(refresh))...)
 	return e, err
 }
 

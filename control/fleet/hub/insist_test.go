@@ -28,7 +28,7 @@ func TestInsist(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, asks := time.Now(), 0
-				got, err := insist(t.Context(), func(ctx context.Context) (int, error) {
+				got, err := insist(t.Context(), operationTimeout, func(ctx context.Context) (int, error) {
 					if asks++; asks <= c.lost {
 						<-ctx.Done()
 						return 0, ctx.Err()

@@ -90,6 +90,7 @@ func (p *publisher) run(ctx context.Context) {
 			}
 		}
 		failed = text
+		p.broker.tried(p.stream.conn, err, time.Now())
 		p.note(func(s *publisherState) {
 			if text != "" {
 				s.failures++
@@ -512,7 +513,9 @@ func latest(all iter.Seq[wire.Place]) (last wire.Place) {
 // catalog publishes what each group of nodes is to have.
 func (p *publisher) catalog(ctx context.Context) error {
 	var text []byte
-	c := wire.Catalog{Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.conf().MaxAge).Seconds())}
+	c := wire.Catalog{
+		Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.conf().MaxAge).Seconds()), Beat: time.Duration(p.conf().Heartbeat).Milliseconds(),
+	}
 	for _, l := range p.conf().Links {
 		c.Links = append(c.Links, wire.Link{Groups: l.Labels, MaxRate: int64(l.MaxRate.PerSecond())})
 	}

@@ -20,10 +20,13 @@ const operationTimeout = 10 * time.Second
 // its accounts anew, loses some answers. Commands wait less than operationTimeout.
 const lostAnswer = time.Second
 
-// insist asks the broker for something, once more when no answer came. ask must be the same
-// when it is done twice.
-func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (v T, err error) {
-	for _, timeout := range [...]time.Duration{lostAnswer, operationTimeout} {
+// clusterTimeout takes the place of operationTimeout where another server may answer.
+const clusterTimeout = 3 * time.Second
+
+// insist asks the broker for something, once more when no answer came, and waits for that. ask must be
+// the same when it is done twice.
+func insist[T any](ctx context.Context, wait time.Duration, ask func(context.Context) (T, error)) (v T, err error) {
+	for _, timeout := range [...]time.Duration{lostAnswer, wait} {
 		within, cancel := context.WithTimeout(ctx, timeout)
 		v, err = ask(within)
 		cancel()
@@ -37,6 +40,7 @@ func insist[T any](ctx context.Context, ask func(context.Context) (T, error)) (v
 // stream is the stream of the broker, with the connection to the account that it is in.
 type stream struct {
 	conn *nats.Conn
+	wait time.Duration // for an answer
 	js   jetstream.JetStream
 	in   jetstream.Stream // nil: whether it exists is not known
 	last uint64           // sequence of the last message that this hub has stored or seen
@@ -48,6 +52,9 @@ func (s *stream) dial(d *dialer, again func()) (err error) {
 	if s.conn != nil {
 		return nil
 	}
+	if s.wait = operationTimeout; d.cluster() != nil {
+		s.wait = clusterTimeout
+	}
 	if s.conn, err = d.dial("weir-hub", d.authority.OwnStream, nats.ReconnectHandler(func(*nats.Conn) { again() })); err == nil {
 		s.js, err = jetstream.New(s.conn)
 	}
@@ -56,7 +63,7 @@ func (s *stream) dial(d *dialer, again func()) (err error) {
 
 // make makes the stream, or changes it where it is another.
 func (s *stream) make(ctx context.Context, replicas int) error {
-	in, err := insist(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+	in, err := insist(ctx, s.wait, func(ctx context.Context) (jetstream.Stream, error) {
 		return s.js.CreateOrUpdateStream(ctx, streamConfig(replicas))
 	})
 	if err == nil {
@@ -83,7 +90,7 @@ func streamConfig(replicas int) jetstream.StreamConfig {
 
 // lastMessage returns the last message of a subject, nil if there is none.
 func (s *stream) lastMessage(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	m, err := insist(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+	m, err := insist(ctx, s.wait, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 		return s.in.GetLastMsgForSubject(ctx, subject)
 	})
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -94,7 +101,7 @@ func (s *stream) lastMessage(ctx context.Context, subject string) (*jetstream.Ra
 
 // store stores a message.
 func (s *stream) store(ctx context.Context, m *nats.Msg, more ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	ack, err := insist(ctx, func(ctx context.Context) (*jetstream.PubAck, error) {
+	ack, err := insist(ctx, s.wait, func(ctx context.Context) (*jetstream.PubAck, error) {
 		return s.js.PublishMsg(ctx, m, append(more, jetstream.WithExpectStream(wire.Stream))...)
 	})
 	if err == nil {
@@ -111,12 +118,12 @@ func (s *stream) stored(sequence uint64) {
 
 // info returns what the broker says of the stream.
 func (s *stream) info(ctx context.Context) (*jetstream.StreamInfo, error) {
-	return insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.in.Info(ctx) })
+	return insist(ctx, s.wait, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.in.Info(ctx) })
 }
 
 // snapshots returns of which versions of a list the stream has chunks.
 func (s *stream) snapshots(ctx context.Context, list string) (map[wire.Place]bool, error) {
-	info, err := insist(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+	info, err := insist(ctx, s.wait, func(ctx context.Context) (*jetstream.StreamInfo, error) {
 		return s.in.Info(ctx, jetstream.WithSubjectFilter(wire.ChunksOf(list)))
 	})
 	if err != nil {

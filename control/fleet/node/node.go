@@ -91,6 +91,8 @@ const (
 	reportSpread      = 200 * time.Millisecond // of the nodes that one change makes report
 	reportWithin      = time.Second            // where the hub asks for it
 	askInterval       = 30 * time.Second       // for the catalog, while none arrives
+	defaultBeat       = 10 * time.Second       // of the hub, before it has said how often it is heard
+	leaveTimeout      = 3 * time.Second        // for an answer of the only server, where the hub is not heard
 	askTimeout        = 5 * time.Second
 	askAgain          = time.Second // where there was no answer
 	relistInterval    = 10 * time.Second
@@ -521,6 +523,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	soon, due := time.NewTimer(time.Hour), false // whether it is running
 	defer soon.Stop()
 	stale := false
+	var silence wire.Silence
 	all.Go(func() { n.followExpiry(ctx) })
 	var allowed wire.Allowance
 	// in is how long the next report waits: the hub ignores what is beyond its allowance.
@@ -603,6 +606,9 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			if age.Connected && now.Sub(asked) > askInterval {
 				ask()
 			}
+			if heard, beat := n.beats(); age.Connected && silence.Over(heard, joined, beat, now) {
+				all.Go(n.leave)
+			}
 			if n.listsDue(now, listed) {
 				poke(n.changed)
 			}
@@ -611,6 +617,31 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			}
 		}
 	}
+}
+
+// beats returns when the hub was last heard, and how often it is to be.
+func (n *Node) beats() (heard time.Time, beat time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if beat = time.Duration(n.catalog.Beat) * time.Millisecond; beat <= 0 || beat > time.Hour {
+		beat = defaultBeat
+	}
+	return n.heard, beat
+}
+
+// leave makes the connection anew, over which the hub is not heard, unless that cannot help: the only
+// server answers, or what it sends fills the link.
+func (n *Node) leave() {
+	n.mu.Lock()
+	conn := n.conn
+	n.mu.Unlock()
+	before := n.servers.read.Load()
+	switch answers := conn.FlushTimeout(leaveTimeout) == nil; {
+	case answers && len(n.c.Enrollment.Servers) < 2, !answers && n.servers.read.Load() != before:
+		return
+	}
+	n.log.Warn("the hub of the fleet is not heard over this connection, connecting anew")
+	_ = conn.ForceReconnect() // closed: the node ends
 }
 
 // reportAfter returns how long after the last report the next one is due. A hub that has just started

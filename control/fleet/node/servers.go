@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -38,6 +39,8 @@ type servers struct {
 
 	mu    sync.Mutex // protects found
 	found []known    // of names, as last looked up, the last one tried at the end
+
+	read atomic.Uint64 // times that something came from a server
 
 	saving sync.Mutex // held while the file is written; protects saved
 	saved  []known
@@ -135,10 +138,22 @@ func (s *servers) Dial(network, address string) (net.Conn, error) {
 		d := net.Dialer{Timeout: time.Until(end) / time.Duration(len(all)-i)}
 		var conn net.Conn
 		if conn, err = d.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
-			return conn, nil
+			return counted{conn, &s.read}, nil
 		}
 	}
 	return nil, err
+}
+
+// counted is a connection that counts what comes.
+type counted struct {
+	net.Conn
+	read *atomic.Uint64
+}
+
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read.Add(1)
+	return n, err
 }
 
 // addresses returns the addresses of all servers.

@@ -287,6 +287,7 @@ type Catalog struct {
 	Seal   string      `json:"seal,omitempty"` // [SealPlace]
 	Issued time.Time   `json:"issued"`
 	MaxAge int64       `json:"max_age"` // seconds after which nodes report that they are stale
+	Beat   int64       `json:"beat"`    // milliseconds until the next one, at the latest
 	Lists  []ListState `json:"lists"`
 	Links  []Link      `json:"links,omitempty"`
 	Report bool        `json:"report,omitempty"` // nodes are to report soon: the hub has just started
