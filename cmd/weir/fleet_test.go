@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -177,16 +178,23 @@ func TestFleet(t *testing.T) {
 	if code, out, _ = weir(t, "192.0.2.1\n192.0.2.2\n", "fleet", "unblock", "--socket", socket, "-"); code != exitUnpublished || !strings.Contains(out, "It is not published yet") || !h.asked.Remove || len(h.asked.Entries) != 2 {
 		t.Errorf("%d: %s (%+v)", code, out, h.asked)
 	}
-	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitOK || !strings.Contains(out, " 2 of 8 .3, 6 as it is    5 of 8 nothing, 1 .3, 1 6.9, 1 unknown\n") ||
-		!strings.Contains(out, "nodes: 2 (current 1, unseen 1)") || !strings.Contains(out, "edge-1") || !strings.Contains(out, "1.2 M") {
+	if code, out, _ = weir(t, "", "fleet", "status", "--list", "all", "--nodes", "--socket", socket); code != exitOK || !strings.Contains(out, " 2 of 8 .3, 6 as it is    5 of 8 nothing, 1 .3, 1 6.9, 1 unknown\n") ||
+		!strings.Contains(out, "edge-1") || !strings.Contains(out, "1.2 M") {
+		t.Errorf("%d: %s", code, out)
+	}
+	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitOK || out != "nodes: 2 (current 1, unseen 1), 1 of 1 that report enforce\nlists: 1, with 1.2 M entries, 0 of them manual: weir fleet status --list all\n"+
+		"list drop: nodes have 5 of 8 nothing, 1 .3, 1 6.9, 1 unknown; they are to have 2 of 8 .3, 6 what they have\n" {
 		t.Errorf("%d: %s", code, out)
 	}
 	h.fleet.Nodes[0].State, h.fleet.Nodes[0].Report.Problems = api.NodeStale, []string{"list drop: no space"}
-	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, "  problem: list drop: no space\n") {
+	if code, out, _ = weir(t, "", "fleet", "status", "--nodes", "--socket", socket); code != exitUnfiltered || !strings.Contains(out, "  problem: list drop: no space\n") {
+		t.Errorf("%d: %s", code, out)
+	}
+	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitUnfiltered || !strings.HasPrefix(out, "problem: 1 of 2 nodes report problems, as edge-1, problem: list drop: no space: weir fleet status --nodes shows them\n") {
 		t.Errorf("%d: %s", code, out)
 	}
 	h.fleet.Nodes[0].NotEnforcing = "monitor mode"
-	if _, out, _ = weir(t, "", "fleet", "status", "--socket", socket); !strings.Contains(out, " stale    no       3s ") || !strings.Contains(out, "\n  not enforcing: monitor mode\n") {
+	if _, out, _ = weir(t, "", "fleet", "status", "--state", "stale", "--socket", socket); !strings.Contains(out, " stale    no       3s ") || !strings.Contains(out, "\n  not enforcing: monitor mode\n") {
 		t.Error(out)
 	}
 	var got api.HubStatus
@@ -205,6 +213,56 @@ func TestFleet(t *testing.T) {
 	} {
 		if code, _, log := weir(t, "", c.args...); code != c.code || !strings.Contains(log, c.want) {
 			t.Errorf("%q: %d: %s", c.args, code, log)
+		}
+	}
+}
+
+// TestFleetStatusOfMany looks at a fleet of 500 nodes with trouble: what is wrong stands in ten lines,
+// and flags select the rest.
+func TestFleetStatusOfMany(t *testing.T) {
+	h := &hubOf{fleet: api.HubStatus{Time: time.Now(), Connected: true}}
+	for i := range 500 {
+		n := api.FleetNode{Name: fmt.Sprintf("edge-%d", i), State: api.NodeCurrent, Labels: []string{"web"}, Report: &wire.Status{Version: "v0.9", Address: "192.0.2.1"}}
+		if i%100 == 0 {
+			n.State, n.Labels, n.Report.Version = api.NodeSilent, []string{"canary"}, "v0.8"
+			n.Report.Problems = []string{"broken"}
+		}
+		h.fleet.Nodes = append(h.fleet.Nodes, n)
+	}
+	for i := range 30 {
+		h.fleet.Lists = append(h.fleet.Lists, api.FleetList{Name: fmt.Sprintf("list-%d", i), Version: wire.Place{Epoch: 1, Version: 2}, Wanted: []api.FleetShare{{Version: wire.Place{Epoch: 1, Version: 2}, Nodes: 500}}})
+		h.fleet.Problems = append(h.fleet.Problems, fmt.Sprintf("number %d", i))
+	}
+	socket := serveHub(t, h)
+	code, out, _ := weir(t, "", "fleet", "status", "--socket", socket)
+	if lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n"); code != exitUnfiltered || len(lines) != 10 || lines[0] != "problem: number 0" || lines[4] != "27 more problems: weir fleet status --json has all" ||
+		!strings.HasPrefix(lines[5], "nodes: 500 (current 495, silent 5), 495 of 495 that report enforce") || !strings.HasPrefix(lines[9], "28 more lines about lists") {
+		t.Errorf("%d:\n%s", code, out)
+	}
+	for _, c := range []struct {
+		args  []string
+		lines int
+		has   string
+	}{
+		{[]string{"--nodes"}, 506, "edge-499 "},
+		{[]string{"--state", "silent"}, 11, "  problem: broken\n"},
+		{[]string{"--state", "silent", "--label", "web"}, 1, "NODE"},
+		{[]string{"--label", "canary", "--versions"}, 6, " v0.8             192.0.2.1 "},
+		{[]string{"--list", "list-7"}, 2, "list-7 "},
+		{[]string{"--list", "all"}, 31, "list-29 "},
+	} {
+		code, out, log := weir(t, "", append([]string{"fleet", "status", "--socket", socket}, c.args...)...)
+		if code != exitUnfiltered || strings.Count(out, "\n") != c.lines || !strings.Contains(out, c.has) {
+			t.Errorf("%q: %d, %d lines:\n%.500s%s", c.args, code, strings.Count(out, "\n"), out, log)
+		}
+	}
+	var got api.HubStatus
+	if code, out, _ := weir(t, "", "fleet", "status", "--json", "--label", "canary", "--list", "list-7", "--socket", socket); code != exitUnfiltered || json.Unmarshal([]byte(out), &got) != nil || len(got.Nodes) != 5 || len(got.Lists) != 1 {
+		t.Errorf("%d: %d nodes, %d lists", code, len(got.Nodes), len(got.Lists))
+	}
+	for arg, want := range map[string]int{"--state=gone": exitUsage, "--list=none": exitFailure} {
+		if code, _, log := weir(t, "", "fleet", "status", arg, "--socket", socket); code != want || !strings.Contains(log, arg[2:6]) {
+			t.Errorf("%s: %d: %s", arg, code, log)
 		}
 	}
 }

@@ -50,6 +50,8 @@ func (s *NodeStatus) NotEnforcing() string {
 	switch {
 	case s.Monitor:
 		return "monitor mode"
+	case s.Interfaces == 0 && s.Mode == "":
+		return "it waits for its first lists"
 	case s.Interfaces == 0:
 		return "no interface is configured, or matches"
 	case s.Filtered < s.Interfaces:
