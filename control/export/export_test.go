@@ -3,7 +3,6 @@ package export
 import (
 	"crypto/tls"
 	"encoding/binary"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -18,88 +17,9 @@ import (
 	"weir/control/endpoint"
 	"weir/control/quantity"
 	"weir/tests/certificate"
+	"weir/tests/ipfix"
 	"weir/tests/wait"
 )
-
-// reader reads messages as RFC 7011 describes them, and nothing else.
-type reader struct {
-	templates map[[2]uint32][][3]uint32 // by domain and number: element, length, enterprise
-	sequence  map[uint32]uint32         // of the next message of a domain
-	packets   map[uint32]uint64         // by domain
-	texts     []string                  // of enterprise elements
-}
-
-func newReader() *reader {
-	return &reader{make(map[[2]uint32][][3]uint32), make(map[uint32]uint32), make(map[uint32]uint64), nil}
-}
-
-var errMalformed = errors.New("malformed")
-
-func (r *reader) read(b []byte) (err error) {
-	defer func() {
-		if recover() != nil { // out of bounds
-			err = errMalformed
-		}
-	}()
-	u16 := func(b []byte) uint32 { return uint32(binary.BigEndian.Uint16(b)) }
-	u32 := binary.BigEndian.Uint32
-	if u16(b) != 10 || int(u16(b[2:])) != len(b) {
-		return errMalformed
-	}
-	domain := u32(b[12:])
-	if u32(b[8:]) != r.sequence[domain] {
-		return errors.New("out of sequence")
-	}
-	for b = b[16:]; len(b) > 0; {
-		id, n := u16(b), u16(b[2:])
-		set := b[4:n]
-		b = b[n:]
-		switch {
-		case id == 2 || id == 3:
-			for len(set) > 0 {
-				key, fields := [2]uint32{domain, u16(set)}, u16(set[2:])
-				set = set[4:]
-				if id == 3 {
-					set = set[2:]
-				}
-				var all [][3]uint32
-				for range fields {
-					f := [3]uint32{u16(set), u16(set[2:]), 0}
-					set = set[4:]
-					if f[0]&0x8000 != 0 {
-						f[0], f[2] = f[0]&0x7fff, u32(set)
-						set = set[4:]
-					}
-					all = append(all, f)
-				}
-				r.templates[key] = all
-			}
-		default:
-			t, known := r.templates[[2]uint32{domain, id}]
-			if !known {
-				return errors.New("data before its template")
-			}
-			for len(set) > 0 {
-				for _, f := range t {
-					length := f[1]
-					if length == 0xffff {
-						length, set = uint32(set[0]), set[1:]
-					}
-					value := set[:length]
-					set = set[length:]
-					switch {
-					case f[2] != 0:
-						r.texts = append(r.texts, string(value))
-					case f[0] == 2:
-						r.packets[domain] += binary.BigEndian.Uint64(value)
-					}
-				}
-				r.sequence[domain]++
-			}
-		}
-	}
-	return nil
-}
 
 func batch(flows int) (b Batch) {
 	b.Time = time.Now()
@@ -148,35 +68,35 @@ func await(t *testing.T, x *Exporter, is func(Count) bool) Count {
 func TestMessages(t *testing.T) {
 	for _, url := range []string{"udp://192.0.2.1:4739", "tcp://192.0.2.1:4739"} {
 		s := newSession(collector(url))
-		now, r := time.Now(), newReader()
-		var late *reader
+		now, r := time.Now(), ipfix.NewReader()
+		var late *ipfix.Reader
 		for n := range 5 {
 			for _, m := range s.encode(batch(1000), now.Add(time.Duration(n)*time.Minute/2)) {
 				if len(m.bytes) > s.most {
 					t.Fatalf("%s: a message of %d bytes", url, len(m.bytes))
 				}
-				if err := r.read(m.bytes); err != nil {
+				if err := r.Read(m.bytes); err != nil {
 					t.Fatalf("%s: %v", url, err)
 				}
 				if late != nil {
 					domain := binary.BigEndian.Uint32(m.bytes[12:])
-					if _, known := late.sequence[domain]; !known {
-						late.sequence[domain] = binary.BigEndian.Uint32(m.bytes[8:])
+					if _, known := late.Sequence[domain]; !known {
+						late.Sequence[domain] = binary.BigEndian.Uint32(m.bytes[8:])
 					}
-					if err := late.read(m.bytes); err != nil {
+					if err := late.Read(m.bytes); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
 			if n == 1 && s.most == maxDatagram { // the next batch has templates
-				late = newReader()
+				late = ipfix.NewReader()
 			}
 		}
-		if r.packets[1] != 5000 || r.packets[2] != 35 || !strings.Contains(strings.Join(r.texts, " "), "src/24 block") {
-			t.Errorf("%s: %v", url, r.packets)
+		if r.Packets[1] != 5000 || r.Packets[2] != 35 || !strings.Contains(strings.Join(r.Texts(), " "), "src/24 block") {
+			t.Errorf("%s: %v", url, r.Packets)
 		}
-		if late != nil && late.packets[1] != 3000 {
-			t.Errorf("%s: %v later on", url, late.packets)
+		if late != nil && late.Packets[1] != 3000 {
+			t.Errorf("%s: %v later on", url, late.Packets)
 		}
 	}
 }
@@ -189,12 +109,12 @@ func TestUDP(t *testing.T) {
 	defer l.Close()
 	x := exporter(t, collector("udp://"+l.LocalAddr().String()))
 	x.Send(batch(100))
-	r, b := newReader(), make([]byte, 64<<10)
-	for r.packets[1] < 100 || r.packets[2] < 7 {
+	r, b := ipfix.NewReader(), make([]byte, 64<<10)
+	for r.Packets[1] < 100 || r.Packets[2] < 7 {
 		l.SetReadDeadline(wait.Deadline())
 		n, _, err := l.ReadFrom(b)
 		if err == nil {
-			err = r.read(b[:n])
+			err = r.Read(b[:n])
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -215,7 +135,7 @@ func TestResolvedAgain(t *testing.T) {
 		defer l.Close()
 		to[i] = l
 	}
-	readers := [...]*reader{newReader(), newReader()}
+	readers := [...]*ipfix.Reader{ipfix.NewReader(), ipfix.NewReader()}
 	s := &sender{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1)}
 	defer s.hangUp()
 	sends := func(url string, want int, age time.Duration) {
@@ -230,7 +150,7 @@ func TestResolvedAgain(t *testing.T) {
 		b := make([]byte, 64<<10)
 		n, _, err := to[want].ReadFrom(b)
 		if err == nil {
-			err = readers[want].read(b[:n])
+			err = readers[want].Read(b[:n])
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -287,7 +207,7 @@ func TestRefusedUDP(t *testing.T) {
 func readStream(t *testing.T, c net.Conn, packets uint64) {
 	t.Helper()
 	c.SetReadDeadline(wait.Deadline())
-	for r := newReader(); r.packets[1] < packets; {
+	for r := ipfix.NewReader(); r.Packets[1] < packets; {
 		b := make([]byte, 64<<10)
 		if _, err := io.ReadFull(c, b[:4]); err != nil {
 			t.Fatal(err)
@@ -296,7 +216,7 @@ func readStream(t *testing.T, c net.Conn, packets uint64) {
 		if _, err := io.ReadFull(c, b[4:n]); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.read(b[:n]); err != nil {
+		if err := r.Read(b[:n]); err != nil {
 			t.Fatal(err)
 		}
 	}
