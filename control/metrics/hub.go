@@ -49,6 +49,8 @@ type HubMisuse struct {
 	Violations uint64 // of their permissions
 	Twice      int    // nodes that are connected twice
 	Slow       uint64 // connections that were closed since they were not read
+	Waiting    int    // TLS handshakes
+	Late       uint64 // those that were given up while they waited
 }
 
 // HubPublished counts messages by kind.
@@ -108,6 +110,8 @@ var (
 	hubViolations  = hubCounter("weir_hub_node_violations_total", "What nodes tried at the server inside the hub that they may not do; absent with a cluster.")
 	hubTwice       = hubGauge("weir_hub_nodes_connected_twice", "Nodes that are connected from two addresses: two hosts have the same file.")
 	hubSlow        = hubCounter("weir_hub_slow_connections_total", "Connections that the server inside the hub has closed since too much waited to be read.")
+	hubWaiting     = hubGauge("weir_hub_handshakes_waiting", "TLS handshakes of nodes that wait for the server inside the hub, which has a few under way at a time.")
+	hubLate        = hubCounter("weir_hub_handshakes_timed_out_total", "TLS handshakes of nodes that were given up while they waited: the hub has too little CPU.")
 	hubExpiring    = hubGauge("weir_hub_certificates_expiring", "Certificates of nodes, of sites and of the fleet's authority that expire within 90 days, or have expired.")
 	hubStore       = hubGauge("weir_hub_store_bytes", "Disk space of the versions of all lists.")
 	hubStream      = hubGauge("weir_hub_stream_bytes", "Size of the broker's stream.")
@@ -174,6 +178,8 @@ func (c hubCollector) Collect(to chan<- prometheus.Metric) {
 		out.put(hubViolations, float64(m.Violations))
 		out.put(hubTwice, float64(m.Twice))
 		out.put(hubSlow, float64(m.Slow))
+		out.put(hubWaiting, float64(m.Waiting))
+		out.put(hubLate, float64(m.Late))
 	}
 	out.put(hubExpiring, float64(s.Expiring))
 	out.put(hubStore, float64(s.StoreBytes))

@@ -410,8 +410,11 @@ func (g *guard) rates(now time.Time) map[string]string {
 	return too
 }
 
-// Problems returns what nodes do that they should not, a line each.
+// Problems returns what nodes do that they should not, and whether they wait to connect, a line each.
 func (i *inside) Problems() (all []string) {
+	if text := i.gate.problem(); text != "" {
+		all = append(all, text)
+	}
 	g, now := i.guard, time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()

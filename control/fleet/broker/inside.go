@@ -77,6 +77,7 @@ type inside struct {
 	tracing sync.Once
 	traced  atomic.Bool // logger.Tracef sees each operation of nodes
 
+	gate    *gate
 	guard   *guard
 	fetcher *fetcher                              // nil: JetStream answers what nodes fetch
 	names   func(key string) string               // of nodes and sites, by their public keys; nil: unknown
@@ -91,10 +92,11 @@ type inside struct {
 // connections at once that are an account's first would both make its directory, and an account
 // that is loaded beside a connection to the hub removes what the hub has subscribed to there.
 func (i *inside) run(o *server.Options, own *tls.Config, accounts ...string) (err error) {
-	i.guard = newGuard(i.log)
+	i.guard, i.gate = newGuard(i.log), newGate()
 	o.DontListen = true
 	o.TLSConfig = o.TLSConfig.Clone() // not that of sites' servers
 	o.TLSConfig.VerifyConnection = i.guard.hello
+	o.TLSConfig.GetConfigForClient, o.TLSTimeout = i.gate.admit, handshakeTimeout.Seconds()
 	i.options = o.Clone() // as they were given: the server adds some
 	if i.server, err = server.NewServer(o); err != nil {
 		return err
@@ -211,7 +213,7 @@ func (i *inside) URL() string { return "tls://" + i.server.Addr().String() }
 
 // Options returns how to connect from within the process.
 func (i *inside) Options() []nats.Option {
-	return []nats.Option{nats.InProcessServer(local{i.server}), nats.Secure(i.own)}
+	return []nats.Option{nats.InProcessServer(local{i.server}), nats.Secure(i.own), nats.Timeout(handshakeTimeout)}
 }
 
 // Connections returns the number of connections.

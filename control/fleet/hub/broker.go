@@ -25,8 +25,9 @@ type Broker interface {
 	Refresh() error
 }
 
-// guard knows what nodes do that they should not: the server inside the hub.
+// guard knows what nodes do that they should not, and whether they can connect: the server inside the hub.
 type guard interface {
+	Handshakes() (waiting int, late uint64)
 	Problems() []string            // a line each
 	Violations() map[string]uint64 // by node
 	Misuse() (violations uint64, twice int, slow uint64)

@@ -26,6 +26,7 @@ import (
 	"weir/control/engine"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/store"
+	"weir/control/fleet/wire"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
@@ -71,6 +72,7 @@ type Hub struct {
 	lists    *table
 	feeds    *feeds
 	members  *members
+	batches  map[string]*batch // by list
 	releases *releases
 	trials   *trials
 
@@ -94,7 +96,7 @@ const storeDir = "store"
 
 // Open opens a hub's state.
 func Open(o Options) (*Hub, error) {
-	h := &Hub{o: o, dir: stateDir(o.Config.StateDir), lists: &table{}, loop: newLoop(), nodes: newNodes(o.Log)}
+	h := &Hub{o: o, dir: stateDir(o.Config.StateDir), lists: &table{}, batches: make(map[string]*batch), loop: newLoop(), nodes: newNodes(o.Log)}
 	h.broker = &dialer{broker: o.Broker, authority: o.Authority, log: o.Log}
 	h.members = &members{authority: o.Authority, nodes: h.nodes}
 	h.config.Store(o.Config)
@@ -334,6 +336,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 	source := slices.IndexFunc(parsed, func(e list.Entries) bool { return lists.Parsed{e}.First(1).Set().HasSources() }) // alone
 	set := parsed.First(len(parsed)).Set()
 	var tooWide func(list.Entries) error // nil: all entries together are not
+	var with *batch
 	err = h.Do(ctx, func() error {
 		if err := h.dir.room(); err != nil {
 			return err
@@ -380,15 +383,61 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 			return err
 		}
 		recorded = true
-		if err := h.releases.commit(l); err != nil {
-			return fmt.Errorf("recorded, and to be published as soon as the hub can write its store: %w", err)
-		}
-		changed.Version = l.history.Place()
-		wait = h.publisher.published(l.Name, changed.Version)
+		with = h.batch(l.Name)
 		return nil
 	})
 	if tooWide != nil { // outside of the turn: it takes many attempts to find the entry
 		err = lists.Blame(c, parsed, tooWide)
 	}
-	return wait, recorded, err
+	if err != nil {
+		return nil, recorded, err
+	}
+	select {
+	case <-with.made:
+	case <-ctx.Done():
+		return nil, recorded, ctx.Err()
+	}
+	if with.err != nil {
+		return nil, recorded, fmt.Errorf("recorded, and to be published as soon as the hub can write its store: %w", with.err)
+	}
+	changed.Version = with.version
+	return with.published, recorded, nil
+}
+
+// batchTime is how long the changes of a list become one version: each one goes to all nodes.
+const batchTime = 50 * time.Millisecond
+
+// batch is a version of a list that is to be made of changes by commands.
+type batch struct {
+	made chan struct{} // closed when it is; then there are:
+
+	version   wire.Place
+	published <-chan struct{} // closed when it is
+	err       error
+}
+
+// batch returns the next version of a list.
+func (h *Hub) batch(name string) *batch {
+	if b := h.batches[name]; b != nil {
+		return b
+	}
+	b := &batch{made: make(chan struct{})}
+	h.batches[name] = b
+	time.AfterFunc(batchTime, func() {
+		defer close(b.made)
+		b.err = h.Do(context.Background(), func() error {
+			delete(h.batches, name)
+			l, err := h.lists.byName.Find(name)
+			if err == nil {
+				err = h.releases.commit(l)
+			}
+			if err != nil {
+				return err
+			}
+			b.version = l.history.Place()
+			b.published = h.publisher.published(name, b.version)
+			return nil
+		})
+	})
+	return b
 }

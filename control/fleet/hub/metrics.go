@@ -88,6 +88,7 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 	if g := guarded(h.o.Broker); g != nil {
 		s.Misuse = &metrics.HubMisuse{}
 		s.Misuse.Violations, s.Misuse.Twice, s.Misuse.Slow = g.Misuse()
+		s.Misuse.Waiting, s.Misuse.Late = g.Handshakes()
 	}
 	s.Expiring = len(h.o.Authority.Expiring(known.members, known.sites, time.Now()))
 	s.StoreBytes = sizeOf(h.dir.path(storeDir))

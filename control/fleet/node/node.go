@@ -88,11 +88,12 @@ const (
 	rehearsalInterval = 2 * time.Second        // of reports during a rehearsal
 	reportAgain       = 5 * time.Second        // after a connection, while nothing comes from the hub
 	reportAtMost      = 100 * time.Millisecond // apart
-	reportSpread      = 200 * time.Millisecond // of the nodes that one change makes report
-	reportWithin      = time.Second            // where the hub asks for it
-	askInterval       = 30 * time.Second       // for the catalog, while none arrives
-	defaultBeat       = 10 * time.Second       // of the hub, before it has said how often it is heard
-	leaveTimeout      = 3 * time.Second        // for an answer of the only server, where the hub is not heard
+	leastSpread       = 200 * time.Millisecond // of the nodes that one change makes report
+	mostSpread        = 30 * time.Second
+	reportWithin      = time.Second      // where the hub asks for it
+	askInterval       = 30 * time.Second // for the catalog, while none arrives
+	defaultBeat       = 10 * time.Second // of the hub, before it has said how often it is heard
+	leaveTimeout      = 3 * time.Second  // for an answer of the only server, where the hub is not heard
 	askTimeout        = 5 * time.Second
 	askAgain          = time.Second // where there was no answer
 	relistInterval    = 10 * time.Second
@@ -121,6 +122,7 @@ type Node struct {
 
 	asking chan struct{} // full while the hub is asked where entries come from: it answers a node one question at a time
 
+	delays delays
 	link   pace
 	clock  hubClock
 	former atomic.Bool // the broker answers on the subject of former versions only
@@ -381,11 +383,13 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 			n.unreached.Store(nil)
 		}
 		n.servers.save()
+		n.delays.joins.Add(1)
+		n.delays.joined.Store(time.Now().UnixNano())
 		poke(n.joined)
 	}
 	conn, err := n.connect(
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectBufSize(-1), nats.Timeout(dialTimeout),
+		nats.ReconnectBufSize(-1), nats.Timeout(n.patience()),
 		nats.SkipHostLookup(), nats.SetCustomDialer(n.servers),
 		nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(3), // of a link that a chunk fills
 		nats.ConnectHandler(func(*nats.Conn) {
@@ -399,6 +403,7 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { n.fails(err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			n.delays.lost(n.servers.accepted.Load(), time.Now())
 			if ctx.Err() == nil {
 				n.connected.Store(false)
 				n.log.Warn("the connection to the hub of the fleet is lost, filtering goes on", "error", err)
@@ -433,23 +438,54 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	return nil
 }
 
+// patience returns how long a server has for a connection. The only one may have little time for
+// each node.
+func (n *Node) patience() time.Duration {
+	if len(n.c.Enrollment.Servers) > 1 {
+		return dialTimeout
+	}
+	return 3 * dialTimeout
+}
+
+// delays has what the time before a connection depends on.
+type delays struct {
+	joins  atomic.Uint64 // connections over which the node got in
+	joined atomic.Int64  // when the last one did
+	past   atomic.Uint64 // connections without that do not count any more
+}
+
+// lost takes in that a connection is lost. One that lasted lets the delays begin anew.
+func (d *delays) lost(accepted uint64, now time.Time) {
+	if now.Sub(time.Unix(0, d.joined.Load())) >= mostDelay {
+		d.past.Store(accepted - d.joins.Load())
+	}
+}
+
+// next returns the bound of the next delay: it doubles with each connection that the server took, and did
+// not let in, as it has too little time for all. One that takes none costs it nothing.
+func (d *delays) next(accepted uint64) time.Duration {
+	failed := int64(accepted - d.joins.Load() - d.past.Load())
+	return min(leastDelay<<max(0, min(failed, 10)), mostDelay)
+}
+
+const leastDelay, mostDelay, refusedDelay = 3 * time.Second, time.Minute, 20 * time.Second
+
 // reconnectDelay returns how long to wait before connecting again. A node that is
 // revoked does not fill the hub's log.
 func (n *Node) reconnectDelay(int) time.Duration {
 	n.mu.Lock()
 	conn := n.conn
 	n.mu.Unlock()
-	delay := time.Second
 	if conn != nil {
 		err := conn.LastError()
 		if err != nil {
 			n.fails(err)
 		}
 		if refusesUser(err) {
-			delay = 20 * time.Second
+			return refusedDelay + rand.N(2*refusedDelay)
 		}
 	}
-	return delay + rand.N(2*delay)
+	return rand.N(n.delays.next(n.servers.accepted.Load()))
 }
 
 // subscribe receives what is published live. The callbacks do not wait.
@@ -588,7 +624,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 		case <-n.reports:
 			// A change makes all nodes report: at once, they would delay the next change.
 			if !due {
-				soon.Reset(max(0, in()) + rand.N(reportSpread))
+				soon.Reset(max(0, in()) + rand.N(n.spread()))
 				due = true
 			}
 		case <-soon.C:
@@ -617,6 +653,13 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			}
 		}
 	}
+}
+
+// spread returns in which time all nodes that a change makes report are to do so.
+func (n *Node) spread() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return max(leastSpread, min(time.Duration(n.catalog.Spread)*time.Millisecond, mostSpread))
 }
 
 // beats returns when the hub was last heard, and how often it is to be.

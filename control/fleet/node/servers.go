@@ -40,7 +40,8 @@ type servers struct {
 	mu    sync.Mutex // protects found
 	found []known    // of names, as last looked up, the last one tried at the end
 
-	read atomic.Uint64 // times that something came from a server
+	read     atomic.Uint64 // times that something came from a server
+	accepted atomic.Uint64 // connections
 
 	saving sync.Mutex // held while the file is written; protects saved
 	saved  []known
@@ -138,6 +139,7 @@ func (s *servers) Dial(network, address string) (net.Conn, error) {
 		d := net.Dialer{Timeout: time.Until(end) / time.Duration(len(all)-i)}
 		var conn net.Conn
 		if conn, err = d.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
+			s.accepted.Add(1)
 			return counted{conn, &s.read}, nil
 		}
 	}

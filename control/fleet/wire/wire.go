@@ -286,8 +286,9 @@ type Catalog struct {
 	Place              // by the hub's clock, in milliseconds, and always after the last one
 	Seal   string      `json:"seal,omitempty"` // [SealPlace]
 	Issued time.Time   `json:"issued"`
-	MaxAge int64       `json:"max_age"` // seconds after which nodes report that they are stale
-	Beat   int64       `json:"beat"`    // milliseconds until the next one, at the latest
+	MaxAge int64       `json:"max_age"`          // seconds after which nodes report that they are stale
+	Beat   int64       `json:"beat"`             // milliseconds until the next one, at the latest
+	Spread int64       `json:"spread,omitempty"` // milliseconds in which the nodes that a change makes report do so
 	Lists  []ListState `json:"lists"`
 	Links  []Link      `json:"links,omitempty"`
 	Report bool        `json:"report,omitempty"` // nodes are to report soon: the hub has just started
