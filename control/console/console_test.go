@@ -19,6 +19,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -1301,6 +1302,22 @@ func TestBounds(t *testing.T) {
 			t.Errorf("stream %d: status %d", i, r.StatusCode)
 		}
 	}
+	// A page whose browser has left has no more looks.
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		q := httptest.NewRequestWithContext(gone, http.MethodGet, "/", nil)
+		follow(s.Console, httptest.NewRecorder(), q, &session{expires: time.Now().Add(time.Hour)}, nil, func(n int) int {
+			if n > 1 { // a tick may come with its end
+				t.Error("a stream goes on without its client")
+				runtime.Goexit()
+			}
+			return 0
+		})
+	}()
+	<-over
 	answered := func() (n int) { // while the clock stands
 		for range 2 * requestBurst {
 			if status, _ := b.get(b.base + "explain?q="); status != http.StatusTooManyRequests {

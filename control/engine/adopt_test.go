@@ -241,6 +241,13 @@ func TestAdoptRefuses(t *testing.T) {
 	if g.Block.Passes(key.Source(more)) {
 		t.Error("a filter that was not adopted has other entries")
 	}
+	impossible.Parts = []Part{unfilledPart{}}
+	if g, err := Build(lists, impossible); !errors.Is(err, kernelerr.ErrUnsupported) {
+		t.Errorf("%v, want that the memory of the part cannot be filled", err)
+		if err == nil {
+			g.Close()
+		}
+	}
 	// A damaged size is noticed before the memory is used.
 	f := a.filter(t)
 	f.Description = []byte(strings.Replace(string(f.Description), `"Lines":`, `"Lines":1`, 1))
@@ -265,6 +272,12 @@ type refusedPart struct{ BasePart }
 func (refusedPart) Constants(netif.Target, loader.Seed) map[string]any { return nil }
 func (refusedPart) Maps(bool) (map[string]int, error)                  { return nil, kernelerr.ErrUnsupported }
 func (refusedPart) Fill(*loader.Generation, *hash.Secret) error        { return nil }
+
+// unfilledPart is a part whose memory cannot be filled.
+type unfilledPart struct{ refusedPart }
+
+func (unfilledPart) Maps(bool) (map[string]int, error)           { return nil, nil }
+func (unfilledPart) Fill(*loader.Generation, *hash.Secret) error { return kernelerr.ErrUnsupported }
 
 // BenchmarkAdopt takes over ten million entries: from opening the pins to the new
 // program's first packet. In comparison, it builds them.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/filter/verdict"
 )
 
 // randomEntries draws from a small world, so that lists overlap.
@@ -82,6 +84,41 @@ func TestUpdate(t *testing.T) {
 	}
 	if inPlace < 10 {
 		t.Errorf("%d of 100 updates in place", inPlace)
+	}
+}
+
+// A change that needs more combinations of lists with rules than there is room for leaves room for one
+// that needs none.
+func TestApplyCombination(t *testing.T) {
+	const n = 8
+	source := func(i int) key.Key {
+		return key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), 32))
+	}
+	lists := make([]List, n)
+	for i := range lists {
+		lists[i] = List{Name: string(rune('a' + i)), Rule: &verdict.Rule{VLANs: []uint16{uint16(i)}}, Contents: list.SetOf(source(1 << n))}
+	}
+	g, err := Reference(lists, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for which := 1; err == nil; which++ {
+		var changes []Change
+		for i := range n {
+			if which>>i&1 != 0 {
+				changes = append(changes, add(uint16(i+1), source(which)))
+			}
+		}
+		if len(changes) == 0 {
+			t.Fatal("there is room for all")
+		}
+		_, err = g.Apply(changes)
+	}
+	if !errors.Is(err, membership.ErrNoRoom) {
+		t.Fatal(err)
+	}
+	if n, err := g.Apply([]Change{add(1, source(1<<n+1))}); n != 1 || err != nil {
+		t.Errorf("%d entries change, %v", n, err)
 	}
 }
 
