@@ -18,7 +18,7 @@ import (
 // nodeStates are the states of nodes, as they are counted.
 var nodeStates = []string{api.NodeCurrent, api.NodeBehind, api.NodeStale, api.NodeSilent, api.NodeUnseen, api.NodeRevoked}
 
-// selection is what a status of a fleet shows.
+// selection has the parts of a status of a fleet that are shown.
 type selection struct {
 	states, labels, lists []string // that nodes or lists have one of; empty: any
 	nodes, versions       bool     // a table of nodes; with their versions instead of counts

@@ -103,7 +103,7 @@ func ipfixLists(t *testing.T, messages [][]byte) (lists map[string]uint64, sourc
 
 // Wherever a list is named for packets that were dropped, it is the same one for as many packets: by
 // weir lists, the metrics, the history, who was dropped, what lists are worth, IPFIX, sFlow and explain;
-// with a policer, a list on trial, manual entries, and a list of what is allowed beside it.
+// with a policer, a list on trial, manual entries, and an allow list beside it.
 func TestEveryPlaceNamesTheList(t *testing.T) {
 	t.Parallel()
 	flows, samples := newSink(t), newSink(t)
