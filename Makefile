@@ -332,7 +332,7 @@ mutants: setup ## put small faults into the code, one at a time: tests must fail
 
 .PHONY: test-exhaustive
 test-exhaustive: export WEIR_EXHAUSTIVE := 1
-test-exhaustive: check ## ask filters of every address, hashes of every pair in reach; all rounds of what is tried at random (hours)
+test-exhaustive: check ## ask filters of every address, hashes of every pair in reach; all rounds of random faults (hours)
 	$(GOTEST) -timeout 4h ./filter/hash ./filter/quotient
 	$(call gotest,-marked weir/tests/long.Rounds) -count=1 -timeout 4h $(call packages,weir/tests/long.Rounds)
 
