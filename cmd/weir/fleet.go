@@ -71,8 +71,9 @@ func newFleetChange(name, short string, change api.Change) *cobra.Command {
 		Short: short,
 		Long: short + `.
 
-When the command returns, the change is on the hub's disk and published to the
-nodes, unless it says otherwise. Entries with a TTL expire on each node by
+When the command returns, the change is on the hub's disk, published to the
+nodes, and says how many of them enforce it, by their reports, for which it
+waits at most seconds. Entries with a TTL expire on each node by
 themselves, also while the hub is down.` + entriesLong,
 		Example: "  weir fleet " + name + " 192.0.2.1",
 	}
@@ -87,6 +88,7 @@ themselves, also while the hub is down.` + entriesLong,
 		if err != nil {
 			return err
 		}
+		change.Await = true
 		changed := &api.FleetChanged{}
 		if change.Entries = entries.text; len(change.Entries) > 0 {
 			if changed, err = dialHub(c, *socket).ChangeFleet(c.Context(), change); err != nil {
@@ -94,7 +96,7 @@ themselves, also while the hub is down.` + entriesLong,
 			}
 		}
 		var unpublished error
-		if len(change.Entries) > 0 && !changed.Published {
+		if len(change.Entries) > 0 && (!changed.Published || changed.Enforcing < changed.Nodes) {
 			unpublished = errUnpublished
 		}
 		if *asJSON {
@@ -107,6 +109,12 @@ themselves, also while the hub is down.` + entriesLong,
 			}
 			if !changed.Published {
 				fmt.Fprintln(c.OutOrStdout(), notPublished)
+			} else {
+				fmt.Fprintf(c.OutOrStdout(), "in effect on %d of %d nodes", changed.Enforcing, changed.Nodes)
+				if unpublished != nil {
+					fmt.Fprint(c.OutOrStdout(), ": weir fleet status says why not on all")
+				}
+				fmt.Fprintln(c.OutOrStdout())
 			}
 		}
 		return unpublished

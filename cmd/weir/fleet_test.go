@@ -159,7 +159,7 @@ func TestFleetAudit(t *testing.T) {
 func TestFleet(t *testing.T) {
 	seen := time.Now().Add(-3 * time.Second)
 	h := &hubOf{
-		answer: api.FleetChanged{Changed: api.Changed{List: "block", Added: 1}, Published: true},
+		answer: api.FleetChanged{Changed: api.Changed{List: "block", Added: 1}, Published: true, Nodes: 500, Enforcing: 500},
 		fleet: api.HubStatus{Time: time.Now(), Connected: true,
 			Lists: []api.FleetList{{Name: "drop", Action: api.Block, Entries: 1_200_000, Version: wire.Place{Epoch: 7, Version: 3}, Published: wire.Place{Epoch: 7, Version: 3},
 				Wanted: []api.FleetShare{{Version: wire.Place{Epoch: 7, Version: 3}, Nodes: 2}, {Nodes: 6}},
@@ -171,8 +171,14 @@ func TestFleet(t *testing.T) {
 	}
 	socket := serveHub(t, h)
 	code, out, _ := weir(t, "", "fleet", "block", "--socket", socket, "--ttl", "1h", "--reason", "scans", "192.0.2.1")
-	if code != exitOK || out != "blocked in list block: 1\n" || h.asked.TTL != 3600 || h.asked.Reason != "scans" {
+	if code != exitOK || out != "blocked in list block: 1\nin effect on 500 of 500 nodes\n" || !h.asked.Await || h.asked.TTL != 3600 || h.asked.Reason != "scans" {
 		t.Errorf("%d: %s (%+v)", code, out, h.asked)
+	}
+	for _, enforcing := range []int{498, 0} {
+		h.answer.Enforcing = enforcing
+		if code, out, _ = weir(t, "", "fleet", "block", "--socket", socket, "192.0.2.1"); code != exitUnpublished || !strings.Contains(out, fmt.Sprintf("on %d of 500 nodes: weir fleet status says why", enforcing)) {
+			t.Errorf("%d: %s", code, out)
+		}
 	}
 	h.answer.Published = false
 	if code, out, _ = weir(t, "192.0.2.1\n192.0.2.2\n", "fleet", "unblock", "--socket", socket, "-"); code != exitUnpublished || !strings.Contains(out, "It is not published yet") || !h.asked.Remove || len(h.asked.Entries) != 2 {

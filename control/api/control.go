@@ -32,6 +32,9 @@ type Change struct {
 	// SSH is the caller's variable SSH_CONNECTION: the entries must not cut that off.
 	SSH string `json:"ssh_connection,omitempty"`
 
+	// Await has a hub answer when the nodes that report enforce the change, or after seconds.
+	Await bool `json:"await,omitempty"`
+
 	// Import marks a change whose entries come from a file, for the audit log.
 	Import bool `json:"import,omitempty"`
 

@@ -23,6 +23,11 @@ type FleetChanged struct {
 	Version   Place    `json:"version"`   // of the list, which has the change
 	Published bool     `json:"published"` // false: it will be, when the broker can be reached
 	Warnings  []string `json:"warnings,omitempty"`
+
+	// Nodes counts the nodes that are enrolled, Enforcing those of them that report, and have said
+	// so far that they have the change, and filter by it.
+	Nodes     int `json:"nodes"`
+	Enforcing int `json:"enforcing_nodes"`
 }
 
 // FleetEnforced is the result of an EnforceChange: POST /v1/lists/{list}/enforce of a hub.

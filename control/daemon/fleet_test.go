@@ -157,22 +157,10 @@ func TestFleetNotEnforcing(t *testing.T) {
 	if got := verdictOf(t, d, "198.51.100.7"); got != verdict.Pass {
 		t.Errorf("in monitor mode: %v", got)
 	}
-	rewrite := func(before, after string) {
-		t.Helper()
-		path := string(d.o.Config.(config.File))
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, path, strings.Replace(string(text), before, after, 1))
-		if _, err := d.Reload(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	rewrite("monitor: true", "monitor: false")
+	rewriteConfig(t, d, "monitor: true", "monitor: false")
 	says("", "monitor mode", 0)
 	becomes(t, d, "198.51.100.7", verdict.Drop)
-	rewrite("interfaces: [", "interfaces: [{name: none0}, ")
+	rewriteConfig(t, d, "interfaces: [", "interfaces: [{name: none0}, ")
 	says("1 of 2 interfaces are filtered", "1 of 1 nodes that report do not filter on all of their interfaces: edge-1 (1 of 2 interfaces are filtered): ", 1)
 }
 
@@ -542,5 +530,56 @@ func TestFleetAwaitsUnsaved(t *testing.T) {
 	h.start("")
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A command says how many nodes drop packets by it: none while the node is away or monitors, and all
+// when it does.
+func TestFleetChangeEnforced(t *testing.T) {
+	t.Parallel() // it waits for reports
+	h := newFleetHub(t)
+	h.start("")
+	text := "fleet: {enroll: " + h.enroll("edge-1") + "}\n"
+	h.enroll("edge-2")
+	block := func(entry string, enforcing int) {
+		t.Helper()
+		wait.For(t, entry+" is in effect as expected", func() bool {
+			c, err := h.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{entry}, Await: true})
+			return err == nil && c.Published && c.Nodes == 2 && c.Enforcing == enforcing
+		})
+	}
+	block("198.51.100.6", 0)
+	d := startLists(t, lab.New(t), io.Discard, text+"monitor: true")
+	becomesCurrent := func(why string) {
+		t.Helper()
+		wait.For(t, "edge-1 says "+why, func() bool {
+			f, err := h.Fleet(t.Context())
+			return err == nil && f.Nodes[0].State == api.NodeCurrent && f.Nodes[0].NotEnforcing == why
+		})
+	}
+	becomesCurrent("monitor mode")
+	block("198.51.100.7", 0)
+	rewriteConfig(t, d, "monitor: true", "monitor: false")
+	becomesCurrent("")
+	c, err := h.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{"198.51.100.8"}, Await: true})
+	if err != nil || c.Enforcing != 1 || c.Nodes != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if got := verdictOf(t, d, "198.51.100.8"); got != verdict.Drop { // at once: that is the claim
+		t.Errorf("after the answer: %v", got)
+	}
+}
+
+// rewriteConfig changes the configuration of a daemon, which reloads it.
+func rewriteConfig(t *testing.T, d *Daemon, before, after string) {
+	t.Helper()
+	path := string(d.o.Config.(config.File))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, strings.Replace(string(text), before, after, 1))
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }

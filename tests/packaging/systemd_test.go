@@ -320,7 +320,7 @@ func testServiceHub(t *testing.T, m *machine) {
 	m.configure("")
 	m.run("bash", "-c", "echo 'fleet: {enroll: /etc/weir/fleet.json}' >>/etc/weir/weir.yaml")
 	m.run("systemctl", "restart", "weir")
-	m.run("weir", "fleet", "block", "203.0.113.77")
+	m.wait("the node enforces an entry", func() bool { _, code := m.try("weir", "fleet", "block", "203.0.113.77"); return code == 0 })
 	m.wait("the entry is enforced", func() bool { return !m.through("203.0.113.77") })
 	m.wait("the node is current", func() bool {
 		out, code := m.try("weir", "fleet", "status")

@@ -318,10 +318,32 @@ func (h *Hub) Change(ctx context.Context, c api.Change) (changed api.FleetChange
 		return changed, err
 	}
 	changed.Published = h.publisher.wait(ctx, wait)
+	h.enforcing(ctx, &changed, c)
 	if c.Action == api.Block && !c.Remove {
 		changed.Warnings = leftOut(c.Entries, addresses(h.conf()))
 	}
 	return changed, nil
+}
+
+// enforcing counts the nodes that enforce a change by their reports. Where the change says so, it waits
+// for those that may report that yet, as long as for a publication.
+func (h *Hub) enforcing(ctx context.Context, changed *api.FleetChanged, c api.Change) {
+	ctx, cancel := context.WithTimeout(ctx, h.publisher.patience())
+	defer cancel()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		var pending int
+		changed.Nodes, changed.Enforcing, pending = h.nodes.enforcing(h.noted.Load().members, changed, c, time.Duration(h.conf().MaxAge), time.Now())
+		if pending == 0 || !c.Await || !changed.Published {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
 }
 
 // change makes a change, and returns whether it is recorded. The channel is closed when it is

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -257,6 +258,34 @@ func (n *nodes) observe(members map[string]authority.Member, lists []*managed) m
 		}
 	}
 	return all
+}
+
+// enforcing returns how many members there are, how many enforce a change by their reports, and how many
+// that report have not answered yet. A node that drops nothing enforces no entry that blocks.
+func (n *nodes) enforcing(members map[string]authority.Member, changed *api.FleetChanged, c api.Change, maxAge time.Duration, now time.Time) (all, enforcing, pending int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, m := range members {
+		if !m.Revoked.IsZero() {
+			continue
+		}
+		all++
+		from := n.all[name]
+		if !reports(from.stateOf(m, nil, maxAge, now)) {
+			continue
+		}
+		i := slices.IndexFunc(from.status.Lists, func(l wire.ListStatus) bool { return l.Name == changed.List })
+		drops := from.status.NotEnforcing() == "" || c.Remove || c.Action == api.Allow
+		switch {
+		case i < 0 || from.status.Lists[i].Active.Before(changed.Version):
+			if i < 0 || !from.status.Lists[i].Refused {
+				pending++
+			}
+		case drops:
+			enforcing++
+		}
+	}
+	return all, enforcing, pending
 }
 
 // mostHeard reports whether more than half of the awaited nodes have been heard.
