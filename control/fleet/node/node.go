@@ -377,11 +377,12 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	defer stop()
 	defer n.connected.Store(false)
 	// Handlers of this connection may be called after its end, beside those of the next Run.
-	join := func() {
+	join := func(conn *nats.Conn) {
 		if ctx.Err() == nil {
 			n.connected.Store(true)
 			n.unreached.Store(nil)
 		}
+		n.servers.proved(conn.ConnectedAddr())
 		n.servers.save()
 		n.delays.joins.Add(1)
 		n.delays.joined.Store(time.Now().UnixNano())
@@ -392,14 +393,14 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		nats.ReconnectBufSize(-1), nats.Timeout(n.patience()),
 		nats.SkipHostLookup(), nats.SetCustomDialer(n.servers),
 		nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(3), // of a link that a chunk fills
-		nats.ConnectHandler(func(*nats.Conn) {
+		nats.ConnectHandler(func(conn *nats.Conn) {
 			n.log.Info("connected to the hub of the fleet")
-			join()
+			join(conn)
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) {
+		nats.ReconnectHandler(func(conn *nats.Conn) {
 			n.log.Info("connected to the hub of the fleet again")
 			n.former.Store(false) // it may be another version
-			join()
+			join(conn)
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { n.fails(err) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {

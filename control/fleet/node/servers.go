@@ -37,8 +37,11 @@ type servers struct {
 	log    *slog.Logger
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	mu    sync.Mutex // protects found
-	found []known    // of names, as last looked up, the last one tried at the end
+	mu     sync.Mutex   // protects what follows
+	found  []known      // of names: where a connection was made, as long as they are looked up
+	dialed string       // the name that was dialed last
+	answer []netip.Addr // its addresses, as looked up: whose they are is unknown
+	trying netip.Addr   // the one of these that was tried last; zero: none
 
 	read     atomic.Uint64 // times that something came from a server
 	accepted atomic.Uint64 // connections
@@ -93,26 +96,53 @@ func (s *servers) load() error {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
 	for _, one := range all {
-		s.learn(one.Host, one.Addresses)
+		if slices.Contains(s.names, one.Host) {
+			one.Addresses = one.Addresses[:min(len(one.Addresses), maxAddresses)]
+			s.found = append(s.found, one)
+		}
 	}
 	s.saved = slices.Clone(s.found)
 	return nil
 }
 
-// learn takes in the addresses that a server has now. It must be one of the enrollment's names:
-// lists do not block the addresses.
-func (s *servers) learn(host string, addresses []netip.Addr) {
-	if !slices.Contains(s.names, host) {
-		return
-	}
-	one := known{host, slices.Clone(addresses[:min(len(addresses), maxAddresses)])}
-	for i, a := range one.Addresses {
-		one.Addresses[i] = plain(a)
-	}
-	slices.SortFunc(one.Addresses, netip.Addr.Compare)
+// try protects an address of a name that is about to be tried, and none that was tried before and is
+// nobody's: who answers for the resolver has no key of the hub.
+func (s *servers) try(host string, answer []netip.Addr, a netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.found = slices.DeleteFunc(s.found, func(o known) bool { return o.Host == host })
+	s.dialed, s.answer, s.trying = host, answer, netip.Addr{}
+	if slices.Contains(s.names, host) {
+		s.trying = plain(a)
+	}
+}
+
+// proved takes in that the server at HOST:PORT has a key of the hub: the address is protected from now
+// on, and those that it had before and the resolver does not name any more are not.
+func (s *servers) proved(address string) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return // the connection has ended
+	}
+	a := plain(at.Addr())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a != s.trying {
+		return // an address of the enrollment, or another connection by now
+	}
+	one := known{s.dialed, []netip.Addr{a}}
+	for i, o := range s.found {
+		if o.Host != s.dialed {
+			continue
+		}
+		for _, before := range o.Addresses {
+			if before != a && slices.ContainsFunc(s.answer, func(b netip.Addr) bool { return plain(b) == before }) {
+				one.Addresses = append(one.Addresses, before)
+			}
+		}
+		s.found = slices.Delete(s.found, i, i+1)
+		break
+	}
+	slices.SortFunc(one.Addresses, netip.Addr.Compare)
 	s.found = append(s.found, one)
 }
 
@@ -131,11 +161,11 @@ func (s *servers) Dial(network, address string) (net.Conn, error) {
 		return nil, err
 	}
 	all = slices.Clone(all[:min(len(all), maxAddresses)])
-	s.learn(host, all)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	err = fmt.Errorf("%s has no address", host)
 	for i, a := range all {
 		end, _ := ctx.Deadline()
+		s.try(host, all, a)
 		d := net.Dialer{Timeout: time.Until(end) / time.Duration(len(all)-i)}
 		var conn net.Conn
 		if conn, err = d.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
@@ -170,11 +200,14 @@ func (s *servers) addresses() []netip.Addr {
 			}
 		}
 	}
+	if s.trying.IsValid() && !slices.Contains(all, s.trying) {
+		all = append(all, s.trying)
+	}
 	return all
 }
 
 // save saves the addresses of the enrollment's names, for a start while the hub or the resolver is
-// away. It is called once the node is connected: one of them is the hub's then.
+// away.
 func (s *servers) save() {
 	if s.path == "" {
 		return

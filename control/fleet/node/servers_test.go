@@ -93,19 +93,107 @@ func TestNamedServers(t *testing.T) {
 		answer = append(answer, local(n+1))
 	}
 	dial(s, "hub.example.net:1")
-	is("many", s, answer[:maxAddresses]...)
-	answer = []netip.Addr{netip.AddrFrom16(local(9).As16()), local(8)}
+	if got := s.addresses(); len(got) != 1 || !slices.Contains(answer[:maxAddresses], got[0]) {
+		t.Errorf("many, of which none has a key: %v, want the last one tried", got)
+	}
+	prove := func(n byte) {
+		t.Helper()
+		answer = []netip.Addr{netip.AddrFrom16(local(n).As16())}
+		dial(s, "hub.example.net:1")
+		s.proved(netip.AddrPortFrom(local(n), 1).String())
+	}
+	prove(7)
+	is("one", s, local(7))
+	answer = []netip.Addr{local(8)}
 	dial(s, "hub.example.net:1")
-	is("others", s, local(8), local(9))
+	is("tried", s, local(7), local(8))
+	s.proved("")
+	s.save()
+	is("tried is not saved", open("tls://hub.example.net:4222"), local(7))
+	prove(9)
+	is("a former one is not named any more", s, local(9))
+	answer = []netip.Addr{local(8), local(9)}
+	for range 100 {
+		if dial(s, "hub.example.net:1"); s.trying == local(8) {
+			break
+		}
+	}
+	s.proved(netip.AddrPortFrom(local(8), 1).String())
+	is("both", s, local(8), local(9))
 	answer = nil
 	dial(s, "hub.example.net:1")
 	is("a silent resolver", s, local(8), local(9))
 	dial(s, "127.0.0.7:1")
 	is("another server", s, local(8), local(9))
-	is("not saved", open("tls://hub.example.net:4222"))
 	s.save()
 	is("saved", open("tls://127.0.0.3:4222", "tls://hub.example.net:4222"), local(3), local(8), local(9))
 	is("another enrollment", open("tls://other.example.net:4222"))
+}
+
+// A false DNS names addresses where nobody has a key of the hub: at any moment, the node protects the
+// one that it tries, and none is saved.
+func TestFalseDNS(t *testing.T) {
+	t.Parallel() // it waits a lot
+	var named []netip.Addr
+	met := make(chan netip.Addr, 100)
+	forger, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forger.Close()
+	port := forger.Addr().(*net.TCPAddr).Port
+	for i := range byte(8) {
+		a := netip.AddrFrom4([4]byte{127, 1, 0, i + 1})
+		named = append(named, a)
+		l, err := net.Listen("tcp", netip.AddrPortFrom(a, uint16(port)).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				met <- a
+				_, _ = c.Write([]byte(`INFO {"server_id":"X","version":"2.10.0","max_payload":1048576,"tls_required":true}` + "\r\n"))
+				_, _ = c.Read(make([]byte, 1))
+				c.Close()
+			}
+		}()
+	}
+	h := newHub(t)
+	dir := t.TempDir()
+	c := h.config(dir)
+	enroll(t, &c.Enrollment, time.Now().Add(time.Hour))
+	c.Enrollment.Servers = []string{fmt.Sprintf("tls://hub.example.net:%d", port)}
+	n, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.servers.lookup = func(context.Context, string) ([]netip.Addr, error) { return named, nil }
+	r := &run{Node: n, t: t}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- n.Run(ctx, r) }()
+	for range 3 {
+		<-met
+		if got := n.servers.addresses(); len(got) != 1 || !slices.Contains(named, got[0]) {
+			t.Errorf("protected: %v, want the one that is tried", got)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	again, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := again.servers.addresses(); len(got) != 0 {
+		t.Errorf("protected after a restart: %v", got)
+	}
 }
 
 // Who is on the way to the hub, and has none of its keys, can change what it says before TLS. The
