@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -27,6 +28,7 @@ import (
 	"weir/cmd/share"
 	"weir/cmd/terminal"
 	"weir/control/config"
+	"weir/control/durable"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
@@ -298,9 +300,9 @@ func opened(file string) (*config.Hub, *authority.Authority, error) {
 
 func newEnroll() *cobra.Command {
 	var labels []string
-	var site string
+	var site, from, to string
 	c := &cobra.Command{
-		Use:   "enroll NODE [--label NAME,...] [--site SITE]",
+		Use:   "enroll NODE [--label NAME,...] [--site SITE] | --from FILE --to DIRECTORY",
 		Short: "Print the file with which a host joins the fleet",
 		Long: `Prints one file that has all a host needs: copy it there, readable by root
 and the group of weir's service only, and name it in weir.yaml: fleet: {enroll:
@@ -309,17 +311,35 @@ that was enrolled before is revoked. The hub need not run.
 
 Labels group nodes, for rollouts. A node of a site connects to the site's
 server, and not to the hub: see weir-hub site. The node's certificate is valid
-for five years.`,
+for five years.
+
+--from enrolls many: each line of FILE, or of the input for -, has the name of a
+node, and its labels, joined by commas. DIRECTORY gets NODE.json for each. A line
+that is wrong, or names a node that is enrolled, changes nothing.`,
 		Example: `  weir-hub enroll edge-1 --label paris,canary >edge-1.json
   weir-hub enroll edge-1 |
-    ssh root@edge-1 install -m 0640 -g weir /dev/stdin /etc/weir/fleet.json`,
-		Args: exactly("NODE"),
+    ssh root@edge-1 install -m 0640 -g weir /dev/stdin /etc/weir/fleet.json
+  printf 'edge-2 paris\nedge-3 paris,canary\n' | weir-hub enroll --from - --to /root/new`,
+		Args: func(c *cobra.Command, args []string) error {
+			switch {
+			case (from == "") != (to == ""):
+				return usageError{errors.New("--from and --to belong together")}
+			case from != "" && c.Flags().Changed("label"):
+				return usageError{errors.New("--label: with --from, the lines have the labels")}
+			case from != "":
+				return noArgs(c, args)
+			}
+			return exactly("NODE")(c, args)
+		},
 	}
+	c.Flags().StringVar(&from, "from", "", "`file` with a node and its labels on each line; -: the input")
+	c.Flags().StringVar(&to, "to", "", "`directory` for the files of --from")
 	c.Flags().StringSliceVar(&labels, "label", nil, "`names` of groups that the node is in, joined by commas")
 	c.Flags().StringVar(&site, "site", "", "`name` of the site whose server the node connects to")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := enrollment.CheckName(args[0]); err != nil {
+		all, err := newcomers(c, args, labels, from)
+		if err != nil {
 			return usageError{err}
 		}
 		h, a, err := openedAsOwner(*file)
@@ -337,19 +357,103 @@ for five years.`,
 			}
 			servers = s.Servers
 		}
-		n, err := a.Enroll(args[0], labels, servers)
-		if err != nil {
-			return err
+		if from != "" {
+			if err := noneEnrolled(a, all); err != nil {
+				return err
+			}
+			if err := durable.MkdirAll(to); err != nil {
+				return err
+			}
 		}
-		n.TLSFirst = h.Broker.TLSFirst != "" && site == ""
-		text, err := n.Marshal()
-		if err != nil {
-			return err
+		for _, m := range all {
+			n, err := a.Enroll(m.Name, m.Labels, servers)
+			if err != nil {
+				return err
+			}
+			n.TLSFirst = h.Broker.TLSFirst != "" && site == ""
+			text, err := n.Marshal()
+			if err == nil && from == "" {
+				_, err = c.OutOrStdout().Write(text)
+			} else if err == nil {
+				err = durable.WriteFile(filepath.Join(to, m.Name+".json"), text)
+			}
+			if err != nil {
+				return fmt.Errorf("node %s: %w", m.Name, err)
+			}
 		}
-		_, err = c.OutOrStdout().Write(text)
-		return err
+		if from != "" {
+			fmt.Fprintf(c.OutOrStdout(), "nodes enrolled: %d, with their files in %s\n", len(all), to)
+		}
+		return nil
 	}
 	return c
+}
+
+// newcomers returns the nodes to enroll: that of the arguments, or those of a file.
+func newcomers(c *cobra.Command, args, labels []string, from string) (all []authority.Member, err error) {
+	if from == "" {
+		return []authority.Member{{Name: args[0], Labels: labels}}, enrollment.CheckName(args[0])
+	}
+	in, name := c.InOrStdin(), "the input"
+	if from != "-" {
+		f, err := os.Open(from)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in, name = f, from
+	}
+	lines := make(map[string]int)
+	scanner := bufio.NewScanner(in)
+	for line := 1; scanner.Scan(); line++ {
+		text, _, _ := strings.Cut(scanner.Text(), "#")
+		words := strings.Fields(text)
+		if len(words) == 0 {
+			continue
+		}
+		m := authority.Member{Name: words[0]}
+		err := enrollment.CheckName(m.Name)
+		switch {
+		case err != nil:
+		case len(words) > 2:
+			err = fmt.Errorf("%q: want a node, and its labels, joined by commas", words[2])
+		case lines[m.Name] > 0:
+			err = fmt.Errorf("node %s is in line %d, too", m.Name, lines[m.Name])
+		case len(words) == 2:
+			m.Labels = strings.Split(words[1], ",")
+			for _, l := range m.Labels {
+				if err == nil {
+					err = enrollment.CheckLabel(l)
+				}
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, line, err)
+		}
+		lines[m.Name] = line
+		all = append(all, m)
+	}
+	if err := scanner.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no node", name)
+	}
+	return all, nil
+}
+
+// noneEnrolled fails if one of some nodes is enrolled: it would be cut off.
+func noneEnrolled(a *authority.Authority, some []authority.Member) error {
+	members, err := a.Members()
+	if err != nil {
+		return err
+	}
+	for _, m := range some {
+		if now, ok := members[m.Name]; ok && now.Revoked.IsZero() {
+			return fmt.Errorf("node %s is enrolled, and would be cut off: enroll it alone, or revoke it, or leave it out", m.Name)
+		}
+	}
+	return nil
 }
 
 func newRevoke() *cobra.Command {
