@@ -28,7 +28,7 @@ func TestReplan(t *testing.T) {
 	address := func(network, i int) netip.Addr {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(network<<16+i))))
 	}
-	l := lab.New(t)
+	l, began := lab.New(t), time.Now().Truncate(time.Second)
 	file := filepath.Join(t.TempDir(), "list")
 	var text strings.Builder
 	for i := range listed {
@@ -70,6 +70,16 @@ func TestReplan(t *testing.T) {
 		}
 		if w := d.observers.weightsNow(); len(w.Networks) > 0 {
 			t.Errorf("before the engine is active: %+v", w.Networks)
+		}
+		elements := d.observers.weightsNow().Elements
+		if len(elements) == 0 {
+			t.Error("no element has a weight")
+		}
+		for _, e := range elements {
+			if e.Found.Before(began) || e.Found.After(time.Now()) {
+				t.Errorf("%+v was not found since %v", e, began)
+				break
+			}
 		}
 		err = errors.Join(rollout.Close(), e.Close())
 		if w := d.observers.weightsNow(); len(w.Networks) > 0 {

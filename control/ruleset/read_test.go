@@ -3,9 +3,12 @@ package ruleset
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"weir/control/config"
@@ -67,6 +70,43 @@ lists:
 	}
 	if _, _, n, err := next.WithDerived(nil); n != 0 || err != nil {
 		t.Errorf("%d derived prefixes change again, %v", n, err)
+	}
+}
+
+// What a required list waits for delays no other list.
+func TestWaitOfEach(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "list")
+	if err := os.WriteFile(file, []byte("192.0.2.1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Uint32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		fmt.Fprintln(w, "192.0.2.2")
+	}))
+	defer s.Close()
+	c, err := config.Parse("weir.yaml", fmt.Appendf(nil, "interfaces: [lo]\nstate_dir: \"\"\n"+
+		"lists: {a: {required: true, sources: [{file: %s}]}, b: {sources: [{url: '%s'}]}}\n", file, s.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	j, err := journal.Open("", nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, first := range []bool{false, true} {
+		how := Options{Log: log, Journal: j}
+		if !first {
+			how.Last = new(Ruleset)
+		}
+		feeds, err := OpenFeeds(t.Context(), c, how)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := feeds["a"].Status().Entries, feeds["b"].Status().Entries; a != 1 || b != int(asked.Load()) || first != (b == 1) {
+			t.Errorf("at the first start %t: %d and %d entries, the server was asked %d times", first, a, b, asked.Load())
+		}
 	}
 }
 

@@ -1,11 +1,13 @@
 package rehearsal
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -26,6 +28,27 @@ func TestRehearsalWouldBlock(t *testing.T) {
 		r.see(&events.Event{Tuple: key.Tuple{Src: netip.MustParseAddr("198.51.100.1"), Dst: netip.MustParseAddr("10.0.0.1")}, OneIn: 1, Reason: verdict.WouldBlock})
 		if int(r.sum.WouldDrop) != want || int(r.sum.Passed) != want {
 			t.Errorf("monitor %t: %+v", monitor, r.sum)
+		}
+	}
+}
+
+// conversations are with one address, whatever is dropped.
+type conversations struct{}
+
+func (conversations) Records() bool { return true }
+func (conversations) ConversedWith(context.Context, engine.Additions, func(netip.Addr) bool) *wire.Conversed {
+	return &wire.Conversed{Addresses: 1}
+}
+
+// Of an allow list it is unknown with which addresses the host converses that it would drop.
+func TestRehearsalConversed(t *testing.T) {
+	over, end := context.WithCancel(t.Context())
+	end()
+	for _, allow := range []bool{false, true} {
+		r := &rehearsal{allow: allow}
+		(&Rehearsals{collateral: conversations{}}).count(over, r, config.List{}, nil)
+		if known := r.sum.Conversed != nil; known == allow {
+			t.Errorf("allow list %t: known %t", allow, known)
 		}
 	}
 }
