@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"weir/control/config"
+	"weir/control/fleet/authority"
 )
 
 func newCheck() *cobra.Command {
@@ -54,8 +57,15 @@ Errors have file, line and column.`,
 		if err != nil {
 			return fmt.Errorf("%s: errors: %d", name, len(wrong))
 		}
-		if text := h.Metrics.Warning(); text != "" && !*asJSON {
-			fmt.Fprintln(c.ErrOrStderr(), "warning:", text)
+		if !*asJSON {
+			if text := h.Metrics.Warning(); text != "" {
+				fmt.Fprintln(c.ErrOrStderr(), "warning:", text)
+			}
+			if a, err := authority.Open(string(h.Keys)); err == nil { // who may not read the keys may check
+				for _, text := range emptyWaves(h, a, "") {
+					fmt.Fprintln(c.ErrOrStderr(), "warning:", text)
+				}
+			}
 		}
 		if !*asJSON {
 			sources, waves := 0, 0
@@ -78,4 +88,30 @@ type configError struct {
 	Column int    `json:"column"`
 	Path   string `json:"path"`
 	Error  string `json:"error"`
+}
+
+// emptyWaves says of which waves no node is enrolled, with one node left out.
+func emptyWaves(h *config.Hub, a *authority.Authority, without string) (all []string) {
+	members, err := a.Members()
+	if err != nil {
+		return nil
+	}
+	labels := make(map[string]bool)
+	for name, m := range members {
+		for _, l := range m.Labels {
+			labels[l] = labels[l] || name != without && m.Revoked.IsZero()
+		}
+	}
+	for _, l := range h.Lists {
+		r := h.RolloutOf(l)
+		if r == nil {
+			continue
+		}
+		for i, w := range r.Waves {
+			if len(w.Labels) > 0 && !slices.ContainsFunc(w.Labels, func(label string) bool { return labels[label] }) {
+				all = append(all, fmt.Sprintf("list %s: no node with label %s is enrolled: its changes do not go beyond wave %d", l.Name, strings.Join(w.Labels, " or "), i+1))
+			}
+		}
+	}
+	return all
 }

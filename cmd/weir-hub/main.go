@@ -458,11 +458,12 @@ func noneEnrolled(a *authority.Authority, some []authority.Member) error {
 
 func newRevoke() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "revoke NODE [--site | --user KEY]",
+		Use:   "revoke NODE [--yes] [--site | --user KEY]",
 		Short: "Cut a node off, or a site",
 		Long: `Revokes the credentials of a node. A running hub disconnects it within a second
 or two and does not let it in again; servers of sites do the same as soon as
-they learn of it. The node goes on filtering by the lists that it has.
+they learn of it. The node goes on filtering by the lists that it has. The last
+node of a wave of rollouts needs --yes: changes wait for such a node.
 
 With --site, the credentials of a site's server are revoked. Its nodes go on
 with what that server has, until they are enrolled anew to connect elsewhere.
@@ -475,17 +476,23 @@ node that connects, and the warning has the command that revokes it.`,
 		Args:    exactly("NODE"),
 	}
 	site := c.Flags().Bool("site", false, "NODE is the name of a site")
+	yes := c.Flags().Bool("yes", false, "also where it is the last node of a wave of rollouts")
 	user := c.Flags().String("user", "", "public `key` of the user to revoke, as the hub logs it")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *site && c.Flags().Changed("user") {
 			return usageError{errors.New("--site and --user exclude each other")}
 		}
-		_, a, err := openedAsOwner(*file)
+		h, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err
 		}
 		revoke := a.Revoke
+		if !*site && !*yes && !c.Flags().Changed("user") {
+			if before, after := emptyWaves(h, a, ""), emptyWaves(h, a, args[0]); len(after) > len(before) {
+				return usageError{fmt.Errorf("without %s, %s: enroll another node first, or add --yes", args[0], after[slices.IndexFunc(after, func(text string) bool { return !slices.Contains(before, text) })])}
+			}
+		}
 		switch {
 		case *site:
 			revoke = a.RevokeSite

@@ -228,3 +228,36 @@ func TestNodes(t *testing.T) {
 		t.Errorf("a damaged file: exit code %d\n%s%s", code, out, log)
 	}
 }
+
+// A wave whose last node goes holds up all changes: check warns of it, and revoke asks.
+func TestLastOfWave(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "hub.yaml")
+	text := fmt.Sprintf("servers: [\"tls://h:1\"]\nbroker: {listen: \"127.0.0.1:4222\"}\nkeys: %[1]s/keys\nstate_dir: %[1]s/state\n"+
+		"rollout: {waves: [{labels: [canary, first]}]}\nlists: {drop: {sources: [{file: /tmp/x}], interval: 1h}}\n", dir)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const warning = "list drop: no node with label canary or first is enrolled"
+	for _, c := range []struct {
+		args []string
+		code int
+		says string // "": no warning
+	}{
+		{[]string{"init", filepath.Join(dir, "keys")}, exitOK, ""},
+		{[]string{"check", config}, exitOK, "warning: " + warning},
+		{[]string{"enroll", "edge-1", "--label", "canary", "--config", config}, exitOK, ""},
+		{[]string{"enroll", "edge-2", "--label", "first", "--config", config}, exitOK, ""},
+		{[]string{"check", config}, exitOK, ""},
+		{[]string{"revoke", "edge-1", "--config", config}, exitOK, ""},
+		{[]string{"revoke", "edge-2", "--config", config}, exitUsage, "without edge-2, " + warning},
+		{[]string{"check", config}, exitOK, ""}, // it was not revoked
+		{[]string{"revoke", "edge-2", "--yes", "--config", config}, exitOK, ""},
+		{[]string{"check", config}, exitOK, "warning: " + warning},
+	} {
+		code, out, log := command(t, c.args...)
+		if code != c.code || !strings.Contains(out+log, c.says) || c.says == "" && strings.Contains(out+log, warning) {
+			t.Errorf("%q: exit code %d\n%s", c.args, code, log)
+		}
+	}
+}

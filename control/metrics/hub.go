@@ -79,6 +79,7 @@ type HubRollout struct {
 	Wave, Waves      int     // from 1; Waves + 1: all nodes
 	Nodes, Confirmed int     // of the wave
 	Looked           uint64  // packets, in a rehearsal
+	Waiting          float64 // seconds for which the wave has waited for what does not come by itself; 0: it does not
 	WouldDrop        float64 // share of the packets that pass
 	Conversed        *int    // addresses that would be dropped and with which the node with most has conversed; nil: no node says it
 }
@@ -143,6 +144,7 @@ var (
 	hubWaves      = hubGauge("weir_hub_rollout_waves", "Number of its waves.", "list")
 	hubWaveNodes  = hubGauge("weir_hub_rollout_wave_nodes", "Nodes of the wave.", "list")
 	hubConfirmed  = hubGauge("weir_hub_rollout_confirmed_nodes", "Nodes of the wave that have confirmed.", "list")
+	hubWaveWaits  = hubGauge("weir_hub_rollout_waiting_seconds", "Time for which the wave has waited where no node with its label is enrolled, or reports, or longer than it lasts and three times max_age; 0 otherwise.", "list")
 	hubRehearsed  = hubGauge("weir_hub_rollout_rehearsed_packets", "Packets that the wave's nodes have looked at in its rehearsal.", "list")
 	hubAdded      = hubGauge("weir_hub_rollout_collateral_addresses", "Addresses that the version drops in addition, or would drop, and with which the wave's node with most of them has conversed in the last 24 hours; absent where no node says it.", "list")
 	hubWouldDrop  = hubGauge("weir_hub_rollout_would_drop_ratio", "Share of the packets that pass which the rehearsed version would drop, on all nodes of the wave together.", "list")
@@ -233,6 +235,7 @@ func (s sink) hubList(l HubList) {
 	s.put(hubWaves, float64(r.Waves), l.Name)
 	s.put(hubWaveNodes, float64(r.Nodes), l.Name)
 	s.put(hubConfirmed, float64(r.Confirmed), l.Name)
+	s.put(hubWaveWaits, r.Waiting, l.Name)
 	s.put(hubRehearsed, float64(r.Looked), l.Name)
 	s.put(hubWouldDrop, r.WouldDrop, l.Name)
 	if r.Conversed != nil {

@@ -22,7 +22,7 @@ func wholeHub(t testing.TB) HubSnapshot {
 		Nodes: map[string]int{"current": 7, "behind": 1}, NotEnforcing: 4, Passed: 1e6, Dropped: 20, IgnoredReports: 6,
 		Asking: 1, Answered: 11, Unanswered: 12, RefusedQuestions: 13,
 		Lists: []HubList{
-			{Name: "drop", Action: "block", Entries: 100, Manual: 1, Epoch: 7, Version: 5, Published: 4, Lag: 3, Unrecorded: true, Refused: true, Trial: true, Overdue: true, Conversed: new(12), Conversing: 3, Rollout: &HubRollout{
+			{Name: "drop", Action: "block", Entries: 100, Manual: 1, Epoch: 7, Version: 5, Published: 4, Lag: 3, Unrecorded: true, Refused: true, Trial: true, Overdue: true, Conversed: new(12), Conversing: 3, Rollout: &HubRollout{Waiting: 60,
 				State: "halted", Wave: 1, Waves: 2, Nodes: 8, Confirmed: 6, Looked: 1000, WouldDrop: 0.25, Conversed: new(7),
 			}},
 			{Name: "allow", Action: "allow", Epoch: 7, Version: 1, Published: 1},

@@ -132,7 +132,7 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 	}); err != nil {
 		return err
 	}
-	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. Changes by commands since that copy was made are lost: make them again", why, epoch)
+	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. Changes by commands since that copy was made are lost: make them again. If this state is no copy, another hub with the same keys runs: stop one of them", why, epoch)
 	p.sayLost(text, why)
 	return nil
 }

@@ -66,6 +66,9 @@ func (r *rollout) metrics(g gate) *metrics.HubRollout {
 	if g.collateral.Measured > 0 {
 		m.Conversed = new(g.collateral.Largest())
 	}
+	if g.stuck != "" && r.State == api.RolloutRunning {
+		m.Waiting = g.waited.Seconds()
+	}
 	if g.passed > 0 {
 		m.WouldDrop = float64(g.wouldDrop) / float64(g.passed)
 	}

@@ -43,9 +43,10 @@ type publisherState struct {
 	full      bool      // that is an errFull, and nodes are assured
 	catalog   time.Time // the last one; zero: none yet
 	published metrics.HubPublished
-	failures  uint64 // attempts to publish
-	stream    uint64 // its size in bytes
-	lost      string // of the history; "": nothing
+	failures  uint64   // attempts to publish
+	stream    uint64   // its size in bytes
+	replicas  []string // what is wrong with its replicas, a line each
+	lost      string   // of the history; "": nothing
 	lostAt    time.Time
 
 	unrefreshed string // why the broker does not know who is revoked; "": it does

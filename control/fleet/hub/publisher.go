@@ -207,7 +207,9 @@ func (p *publisher) measure(ctx context.Context) {
 	if now := time.Now(); now.Sub(p.measured) >= time.Duration(p.conf().Heartbeat)/2 {
 		if info, err := p.stream.info(ctx); err == nil { // or publishing fails next
 			p.measured = now
-			p.note(func(s *publisherState) { s.stream = info.State.Bytes })
+			p.note(func(s *publisherState) {
+				s.stream, s.replicas = info.State.Bytes, replicas(info.Cluster, p.conf().Broker.Replicas)
+			})
 		}
 	}
 }

@@ -129,6 +129,8 @@ type gate struct {
 	top                              []api.FleetAffected
 	collateral                       api.FleetCollateral
 	waits                            string // what the rollout waits for
+	stuck                            string // that it waits for what does not come by itself; "": it does
+	waited                           time.Duration
 }
 
 // view is the state of a wave's nodes.
@@ -217,6 +219,8 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 		return r, v.gate
 	}
 	r.count(now, &v)
+	v.waited = now.Sub(r.Entered)
+	v.stuck = r.stuck(w, &v, maxAge)
 	present := v.nodes - v.absent
 	if present == 0 {
 		r.Confirmed = time.Time{}
@@ -251,6 +255,23 @@ func (r rollout) step(now time.Time, up, maxAge time.Duration, all []observed) (
 		}
 	}
 	return r, v.gate
+}
+
+// patient is how many max_age a wave may wait longer than it lasts.
+const patient = 3
+
+// stuck says for whom a wave waits in vain: at once where no node that is enrolled has its label, and
+// otherwise when it has waited too long.
+func (r *rollout) stuck(w *wave, v *view, maxAge time.Duration) string {
+	switch {
+	case v.nodes == 0 && len(w.Labels) > 0:
+		return "no node" + w.labelled() + " is enrolled: enroll one, or weir fleet resume --now releases the version to all"
+	case v.nodes > 0 && !slices.ContainsFunc(v.in, v.alive):
+		return fmt.Sprintf("none of %d nodes%s reports: start one, or weir fleet resume --now releases the version to all", v.nodes, w.labelled())
+	case v.waited > w.For+patient*max(maxAge, 2*settle):
+		return fmt.Sprintf("wave %d has waited for %v", r.Wave+1, v.waited.Round(time.Second))
+	}
+	return ""
 }
 
 // toConfirm says which nodes of a wave are still to confirm.

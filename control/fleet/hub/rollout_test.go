@@ -211,6 +211,38 @@ func TestSilentNodes(t *testing.T) {
 	c.want(api.RolloutRunning, 0, "a node with label canary: none reports")
 }
 
+// A rollout that waits for what does not come by itself says so: at once where no node with the label is
+// there, and otherwise when it takes too long.
+func TestStuck(t *testing.T) {
+	c := newCourse(t)
+	stuck := func(want string) {
+		t.Helper()
+		if (c.gate.stuck == "") != (want == "") || !strings.HasPrefix(c.gate.stuck, want) {
+			t.Errorf("stuck: %q, want %q", c.gate.stuck, want)
+		}
+	}
+	c.after(10*time.Minute + patient*testAge)
+	stuck("")
+	c.after(10 * time.Second)
+	stuck("wave 1 has waited for 13m")
+	c.rehearse("canary", 2000, 0)
+	c.after(11 * time.Minute)
+	c.want(api.RolloutRunning, 1, "")
+	stuck("")
+	c.after(testAge+time.Second, "canary")
+	stuck("none of 3 nodes with label canary reports")
+	for name := range c.nodes {
+		if strings.HasPrefix(name, "canary") {
+			delete(c.nodes, name) // revoked
+		}
+	}
+	c.after(time.Second)
+	stuck("no node with label canary is enrolled")
+	if m := c.metrics(c.gate); m.Waiting < testAge.Seconds() {
+		t.Errorf("waiting for %vs", m.Waiting)
+	}
+}
+
 // A hub that has just started knows nothing of nodes that are there.
 func TestStepAfterStart(t *testing.T) {
 	c := newCourse(t)

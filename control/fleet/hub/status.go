@@ -46,6 +46,9 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 				if x.Rollout.State == api.RolloutHalted {
 					f.Problems = append(f.Problems, "list "+l.Name+": the rollout of version "+x.Rollout.To.String()+" is halted: "+x.Rollout.Reason)
 				}
+				if stuck := l.gate.stuck; stuck != "" && x.Rollout.State == api.RolloutRunning {
+					f.Problems = append(f.Problems, "list "+l.Name+": the rollout of version "+x.Rollout.To.String()+" waits for "+cmp.Or(l.gate.waits, "its nodes")+": "+stuck)
+				}
 			}
 			f.Problems = append(f.Problems, l.problems()...)
 			if l.feed != nil {
@@ -84,7 +87,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		one.Collateral = collateral[l.Name]
 	}
 	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.conf().MaxAge), time.Now())
-	f.Problems = append(f.Problems, notEnforcing(f.Nodes)...)
+	f.Problems = slices.Concat(f.Problems, notEnforcing(f.Nodes), unconnected(f.Nodes, h.nodes.listened(f.Time)))
 	if g := guarded(h.o.Broker); g != nil {
 		f.Problems = append(f.Problems, g.Problems()...)
 		violations := g.Violations()
@@ -111,6 +114,7 @@ func (s *publisherState) problems(full error) (all []string) {
 			all = append(all, problem)
 		}
 	}
+	all = append(all, s.replicas...)
 	if s.lost != "" && time.Since(s.lostAt) < lostShown {
 		all = append(all, s.lost)
 	}
@@ -213,6 +217,23 @@ func notEnforcing(all []api.FleetNode) (problems []string) {
 		}
 	}
 	return problems
+}
+
+// unconnected says that no node reports, once they have had the time to.
+func unconnected(all []api.FleetNode, listened time.Duration) []string {
+	enrolled := 0
+	for _, n := range all {
+		if reports(n.State) {
+			return nil
+		}
+		if n.State != api.NodeRevoked {
+			enrolled++
+		}
+	}
+	if enrolled == 0 || listened < settle {
+		return nil
+	}
+	return []string{fmt.Sprintf("0 of %d nodes are connected: weir status on a node says why, and whether it obeys another hub with the same keys", enrolled)}
 }
 
 // maxNamed bounds the nodes that a problem names.

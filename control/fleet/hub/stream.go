@@ -121,6 +121,36 @@ func (s *stream) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return insist(ctx, s.wait, func(ctx context.Context) (*jetstream.StreamInfo, error) { return s.in.Info(ctx) })
 }
 
+// maxLag is how many messages a replica may lack while it follows.
+const maxLag = 1000
+
+// replicas says which replicas of the stream are missing or lag, as its leader sees them.
+func replicas(c *jetstream.ClusterInfo, wanted int) (all []string) {
+	if c == nil || wanted < 2 {
+		return nil
+	}
+	good := 1 // the leader
+	for _, r := range c.Replicas {
+		server, why := fmt.Sprintf("%q", r.Name), ""
+		switch {
+		case r.Offline:
+			why = "is offline"
+		case !r.Current && r.Lag > maxLag:
+			why = fmt.Sprintf("lacks %d messages", r.Lag)
+		case !r.Current && r.Active > 2*clusterTimeout:
+			why = fmt.Sprintf("has not answered for %v", r.Active.Round(time.Second))
+		default:
+			good++
+			continue
+		}
+		all = append(all, fmt.Sprintf("the replica of the stream on server %s %s: start the server, or restart it where its disk was full", server, why))
+	}
+	if missing := wanted - good - len(all); missing > 0 {
+		all = append(all, fmt.Sprintf("the stream has %d of %d replicas: nats stream cluster says where they are missing", good, wanted))
+	}
+	return all
+}
+
 // snapshots returns of which versions of a list the stream has chunks.
 func (s *stream) snapshots(ctx context.Context, list string) (map[wire.Place]bool, error) {
 	info, err := insist(ctx, s.wait, func(ctx context.Context) (*jetstream.StreamInfo, error) {
