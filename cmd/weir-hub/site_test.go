@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +25,6 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/list/listfile"
-	"weir/tests/binary"
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/wait"
@@ -43,11 +41,8 @@ func TestMain(m *testing.M) {
 }
 
 // weirHub returns a command line of weir-hub.
-func weirHub(args ...string) *exec.Cmd { return weirHubOf("", args...) }
-
-// weirHubOf returns one of the binary at a path, "": of this one.
-func weirHubOf(path string, args ...string) *exec.Cmd {
-	c := exec.Command(cmp.Or(path, os.Args[0]), args...)
+func weirHub(args ...string) *exec.Cmd {
+	c := exec.Command(os.Args[0], args...)
 	c.Env = append(os.Environ(), asCommand+"=1")
 	if testing.Verbose() {
 		c.Stderr = os.Stderr
@@ -58,12 +53,7 @@ func weirHubOf(path string, args ...string) *exec.Cmd {
 // started starts a process until the test ends, and returns how to kill it.
 func started(t *testing.T, args ...string) (kill func()) {
 	t.Helper()
-	return startedOf(t, "", args...)
-}
-
-func startedOf(t *testing.T, path string, args ...string) (kill func()) {
-	t.Helper()
-	c := weirHubOf(path, args...)
+	c := weirHub(args...)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +67,6 @@ type fleet struct {
 	t      *testing.T
 	dir    string
 	client *client.Client
-	binary string // of weir-hub; "": this one
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -109,7 +98,7 @@ func (f *fleet) run(args ...string) []byte {
 		args = append(args, "--config", f.path("hub.yaml"))
 	}
 	var out, log bytes.Buffer
-	c := weirHubOf(f.binary, args...)
+	c := weirHub(args...)
 	c.Stdout, c.Stderr = &out, &log
 	if err := c.Run(); err != nil {
 		f.t.Fatalf("weir-hub %s: %v\n%s", strings.Join(args, " "), err, log.Bytes())
@@ -119,7 +108,7 @@ func (f *fleet) run(args ...string) []byte {
 
 func (f *fleet) hub() (kill func()) {
 	f.t.Helper()
-	kill = startedOf(f.t, f.binary, "run", "--config", f.path("hub.yaml"))
+	kill = started(f.t, "run", "--config", f.path("hub.yaml"))
 	f.eventually(func() error {
 		s, err := f.client.Fleet(f.t.Context())
 		if err == nil && s.Catalog == nil {
@@ -342,85 +331,72 @@ func TestSite(t *testing.T) {
 // site's server is there and where it comes later, and where the hub is upgraded first and the
 // site's server later, or with the former file.
 func TestSiteRestored(t *testing.T) {
-	long.Only(t, "builds a former version, and the server takes up to a minute to follow again")
-	former, err := binary.Former("weir-hub", binary.BeforeSeals)
-	if errors.Is(err, binary.ErrNoHistory) {
-		t.Skip(err)
-	}
-	if err != nil {
+	long.Only(t, "the server takes up to a minute to follow again")
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	listen := lab.FreeAddress(t)
+	if err := os.WriteFile(f.path("site.json"), f.run("site", "paris", "--server", "tls://"+listen), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ name, relay, first string }{{"one version", "", ""}, {"the former file", "", former}, {"the former server", former, former}} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel() // it waits a lot
-			f := newFleet(t)
-			f.binary = c.first
-			listen := lab.FreeAddress(t)
-			if err := os.WriteFile(f.path("site.json"), f.run("site", "paris", "--server", "tls://"+listen), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			relay := func(path string) (kill func()) {
-				t.Helper()
-				return startedOf(t, path, "relay", f.path("site.json"), "--listen", listen, "--state-dir", f.path("relay"))
-			}
-			kill, cut := f.hub(), relay(c.relay)
-			a, direct := f.node("a", "--site", "paris"), f.node("direct")
-			kept := []string{"192.0.2.1", "192.0.2.2"}
-			f.block(kept...)
-			f.have(kept, a, direct)
-			kill()
-			if err := os.CopyFS(f.path("backup"), os.DirFS(f.path("hub"))); err != nil {
-				t.Fatal(err)
-			}
-			f.binary = "" // upgraded
-			kill = f.hub()
-			entries := slices.Clip(kept)
-			for i, machine := range []bool{true, false, true} {
-				for k := range 5 {
-					entries = append(entries, fmt.Sprintf("198.51.100.%d", 10*i+k))
-				}
-				f.block(entries[len(entries)-5:]...)
-				f.have(entries, a, direct)
-				kill()
-				if i == 2 { // the server comes later
-					cut()
-				}
-				if err := errors.Join(os.RemoveAll(f.path("hub")), os.CopyFS(f.path("hub"), os.DirFS(f.path("backup")))); err != nil {
-					t.Fatal(err)
-				}
-				if !machine {
-					if err := os.RemoveAll(f.path("hub/broker")); err != nil {
-						t.Fatal(err)
-					}
-				}
-				began := time.Now()
-				kill = f.hub()
-				entries = append(slices.Clip(kept), fmt.Sprintf("203.0.113.%d", i))
-				f.block(entries[len(entries)-1])
-				f.have(entries, direct)
-				took := time.Since(began)
-				if i == 2 {
-					cut = relay("") // upgraded
-				}
-				f.have(entries, a)
-				t.Logf("machine %v: %v after the hub's start, at the site after %v", machine, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
-			}
-			f.eventually(func() error {
-				s, err := f.client.Fleet(t.Context())
-				if err != nil {
-					return err
-				}
-				for _, n := range s.Nodes {
-					if n.State != api.NodeCurrent {
-						return fmt.Errorf("node %s is %s", n.Name, n.State)
-					}
-				}
-				return nil
-			})
-			cut()
-			kill()
-		})
+	relay := func() (kill func()) {
+		t.Helper()
+		return started(t, "relay", f.path("site.json"), "--listen", listen, "--state-dir", f.path("relay"))
 	}
+	kill, cut := f.hub(), relay()
+	a, direct := f.node("a", "--site", "paris"), f.node("direct")
+	kept := []string{"192.0.2.1", "192.0.2.2"}
+	f.block(kept...)
+	f.have(kept, a, direct)
+	kill()
+	if err := os.CopyFS(f.path("backup"), os.DirFS(f.path("hub"))); err != nil {
+		t.Fatal(err)
+	}
+	kill = f.hub()
+	entries := slices.Clip(kept)
+	for i, machine := range []bool{true, false, true} {
+		for k := range 5 {
+			entries = append(entries, fmt.Sprintf("198.51.100.%d", 10*i+k))
+		}
+		f.block(entries[len(entries)-5:]...)
+		f.have(entries, a, direct)
+		kill()
+		if i == 2 { // the server comes later
+			cut()
+		}
+		if err := errors.Join(os.RemoveAll(f.path("hub")), os.CopyFS(f.path("hub"), os.DirFS(f.path("backup")))); err != nil {
+			t.Fatal(err)
+		}
+		if !machine {
+			if err := os.RemoveAll(f.path("hub/broker")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		kill = f.hub()
+		entries = append(slices.Clip(kept), fmt.Sprintf("203.0.113.%d", i))
+		f.block(entries[len(entries)-1])
+		f.have(entries, direct)
+		took := time.Since(began)
+		if i == 2 {
+			cut = relay()
+		}
+		f.have(entries, a)
+		t.Logf("machine %v: %v after the hub's start, at the site after %v", machine, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	}
+	f.eventually(func() error {
+		s, err := f.client.Fleet(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, n := range s.Nodes {
+			if n.State != api.NodeCurrent {
+				return fmt.Errorf("node %s is %s", n.Name, n.State)
+			}
+		}
+		return nil
+	})
+	cut()
+	kill()
 }
 
 // SIGHUP has the server of a site take another file, as of a site that was enrolled anew, or

@@ -9,14 +9,8 @@ import (
 	"path/filepath"
 )
 
-// Former versions, as commits.
-const (
-	// BeforeSeals is the last one before versions of a fleet's lists had IDs and seals, and
-	// servers answered themselves what nodes fetch.
-	BeforeSeals = "4835e65"
-	// ReleaseBefore is an earlier release. Its programs impose penalties themselves.
-	ReleaseBefore = "e53b179"
-)
+// ReleaseBefore is an earlier release, as a commit. Its programs impose penalties themselves.
+const ReleaseBefore = "e53b179"
 
 // ErrNoHistory means that the history of the repository is not there, as in an archive or a
 // shallow clone.

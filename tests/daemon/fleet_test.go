@@ -70,15 +70,8 @@ func newFleet(t *testing.T, nodes, entries int) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newFleetOf(t, path, releases[0], nodes, entries)
-}
-
-// newFleetOf is newFleet with a weir-hub and a weir of some version.
-func newFleetOf(t *testing.T, hub string, weir release, nodes, entries int) *fleet {
-	t.Helper()
 	lab.Root(t)
-	f := &fleet{t: t, dir: t.TempDir(), path: hub, host: lab.NewHost(t, "hub")}
-	var err error
+	f := &fleet{t: t, dir: t.TempDir(), path: path, host: lab.NewHost(t, "hub")}
 	f.api = client.DialHub(filepath.Join(f.dir, "hub.sock"))
 	f.host.In(t, func() {
 		var lo netlink.Link
@@ -109,7 +102,7 @@ lists: {drop: {sources: [{file: %[5]s}], interval: 24h}}
 		f.nodes = append(f.nodes, f.node(i+1))
 	}
 	for _, n := range f.nodes {
-		n.d = n.start(weir)
+		n.d = n.start(releases[0])
 	}
 	f.converge()
 	return f

@@ -571,11 +571,10 @@ func (a *Authority) Operator() (*jwt.OperatorClaims, string, error) {
 // broker.Server.
 func (a *Authority) Account() (*jwt.AccountClaims, string, error) { return a.nodes(false) }
 
-// FormerAccount returns the same for servers that do not: those of a cluster, and those of
-// sites that were enrolled by a former version. There JetStream answers what a node
+// ClusterAccount returns the same for the servers of a cluster. There JetStream answers what a node
 // fetches, on whatever subject the node names: it must not be one of the stream's, or of
 // JetStream's API, and may be one that other nodes read.
-func (a *Authority) FormerAccount() (*jwt.AccountClaims, string, error) { return a.nodes(true) }
+func (a *Authority) ClusterAccount() (*jwt.AccountClaims, string, error) { return a.nodes(true) }
 
 // whenever is the time of all revocations: servers let in a user whose credentials were issued
 // after it. Each enrollment makes a new user, and the clock may have been ahead then.
@@ -684,7 +683,7 @@ func nodePermissions() jwt.UserPermissionLimits {
 	p.NatsLimits = jwt.NatsLimits{Subs: 64, Data: jwt.NoLimit, Payload: maxNodePayload}
 	p.Pub.Allow = jwt.StringList{
 		wire.NodeFetchSubject("{{name()}}"),
-		wire.FetchSubject, // of former versions
+		wire.FetchSubject, // in a cluster; elsewhere it has no answer
 		"weir.v1.up.{{name()}}.>",
 	}
 	p.Sub.Allow = jwt.StringList{

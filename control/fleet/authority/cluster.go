@@ -52,7 +52,7 @@ func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	account, accountToken, err := a.FormerAccount()
+	account, accountToken, err := a.ClusterAccount()
 	if err != nil {
 		return nil, err
 	}

@@ -59,9 +59,8 @@ type question struct {
 type fetcher struct {
 	in     *inside
 	nodes  *server.Account
-	conn   *nats.Conn  // in the account of nodes
-	stream *nats.Conn  // in that of the stream
-	former atomic.Bool // JetStream answers on the subject of former versions
+	conn   *nats.Conn // in the account of nodes
+	stream *nats.Conn // in that of the stream
 
 	size atomic.Int64 // of the stream
 	stop chan struct{}
@@ -106,27 +105,12 @@ func (i *inside) serve(account string, nodes, stream nats.Option) (err error) {
 			return err
 		}
 	}
-	for subject, take := range map[string]func(*nats.Msg){
-		wire.NodeFetchSubject("*"): func(m *nats.Msg) { f.take(wire.NodeOfFetch(m.Subject), m) },
-		wire.FetchSubject: func(m *nats.Msg) {
-			// Who has asked is not in the message. logger.Tracef, which comes first, knows it,
-			// and only a node itself knows where in its inbox it waits for an answer. What
-			// came untraced is not answered: the node asks again.
-			if f.in.trace(); !f.in.traced.Load() {
-				return
-			}
-			if name, ok := wire.NodeOfInbox(m.Reply); ok && !f.former.Load() && !f.in.guard.forbidden(m.Reply) {
-				f.take(name, m)
-			}
-		},
-	} {
-		s, err := f.conn.Subscribe(subject, take)
-		if err == nil {
-			err = s.SetPendingLimits(maxFetchWait, 64<<20)
-		}
-		if err != nil {
-			return err
-		}
+	s, err := f.conn.Subscribe(wire.NodeFetchSubject("*"), func(m *nats.Msg) { f.take(wire.NodeOfFetch(m.Subject), m) })
+	if err == nil {
+		err = s.SetPendingLimits(maxFetchWait, 64<<20)
+	}
+	if err != nil {
+		return err
 	}
 	if err := f.conn.Flush(); err != nil {
 		return err
@@ -293,7 +277,7 @@ func (f *fetcher) fetch(name string, q asked) int {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		// Without data, the answer means that no one is there: the node would take the server for
-		// one of a former version.
+		// one of a cluster.
 		m = &nats.Msg{Header: nats.Header{"Status": {"503"}, "Description": {"the stream is not there"}}, Data: []byte("503")}
 	case err != nil:
 		return 0 // the node asks again

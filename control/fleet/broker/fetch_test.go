@@ -40,8 +40,7 @@ func TestAllowed(t *testing.T) {
 }
 
 // The first node that can connect is answered on its own subject. Without an answer it would take the
-// server for one of a former version, and its question on the former subject makes the server trace
-// all connections.
+// server for one of a cluster.
 func TestFirstConnection(t *testing.T) {
 	a, err := authority.Init(filepath.Join(t.TempDir(), "keys"))
 	if err != nil {

@@ -55,10 +55,6 @@ type guard struct {
 	counted    map[uint64]sent               // by connection, at the last count of rates
 	countedAt  time.Time
 	violations uint64
-
-	// Where answers are not to be sent, by who has asked on the subject of former versions: as of
-	// this and the last interval.
-	foreign, foreignBefore map[string]bool
 }
 
 // sent counts the messages and bytes of a connection.
@@ -151,7 +147,7 @@ func (g *guard) connected(name, user string, certificate fingerprint, c connecti
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open[c.id] == name {
-		return nil // the server says so again when its options change
+		return nil // it was taken in
 	}
 	n := g.node(name)
 	if n.user == user && time.Now().Before(n.barred) { // it has another certificate of its name
@@ -214,33 +210,6 @@ func (g *guard) violation(id uint64, what string) {
 	t.last = what
 }
 
-// forbid takes in where an answer is not to be sent.
-func (g *guard) forbid(reply string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.foreign == nil {
-		g.foreign = make(map[string]bool)
-	}
-	if len(g.foreign) < maxStrays {
-		g.foreign[reply] = true
-	}
-}
-
-// forbidden reports whether an answer is not to be sent there: where there are too many such,
-// nowhere.
-func (g *guard) forbidden(reply string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.foreign[reply] || g.foreignBefore[reply] || len(g.foreign) >= maxStrays
-}
-
-// of returns the node of a connection, "" if it is unknown.
-func (g *guard) of(id uint64) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.open[id]
-}
-
 // misused takes in what a node has tried that it may not do.
 func (g *guard) misused(name, what string) {
 	g.mu.Lock()
@@ -281,7 +250,6 @@ func (g *guard) look(now time.Time) {
 	sending := g.rates(now)
 	var closing []uint64
 	g.mu.Lock()
-	g.foreignBefore, g.foreign = g.foreign, nil
 	for id, t := range g.strays {
 		if n := g.nodes[g.open[id]]; n != nil {
 			g.charge(n, id, now)

@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -30,9 +28,6 @@ const (
 
 	tlsTimeout = 5 // seconds
 
-	// underWay bounds how long the server takes for what it has read of a connection.
-	underWay = time.Second
-
 	tidyInterval    = 5 * time.Second
 	manyConnections = 100
 )
@@ -44,7 +39,6 @@ func limits() *server.Options {
 		JetStreamMaxStore: 1 << 50, // by default, three quarters of the free space at the start: nothing on a full disk
 		TLSVerify:         true, TLSTimeout: tlsTimeout,
 		MaxConn: 100_000, MaxPayload: 1 << 20, MaxPending: 64 << 20, MaxControlLine: 4096,
-		TraceHeaders: true, // logger.Tracef needs operations, not what is in messages
 		PingInterval: 20 * time.Second, MaxPingsOut: 2, WriteDeadline: 10 * time.Second,
 	}
 }
@@ -71,11 +65,7 @@ type inside struct {
 	own    *tls.Config
 	events *nats.Conn
 
-	options *server.Options
-	logger  *logger
-	failed  chan string // has room for why the server cannot run
-	tracing sync.Once
-	traced  atomic.Bool // logger.Tracef sees each operation of nodes
+	failed chan string // has room for why the server cannot run
 
 	gate    *gate
 	guard   *guard
@@ -97,7 +87,6 @@ func (i *inside) run(o *server.Options, own *tls.Config, accounts ...string) (er
 	o.TLSConfig = o.TLSConfig.Clone() // not that of sites' servers
 	o.TLSConfig.VerifyConnection = i.guard.hello
 	o.TLSConfig.GetConfigForClient, o.TLSTimeout = i.gate.admit, handshakeTimeout.Seconds()
-	i.options = o.Clone() // as they were given: the server adds some
 	if i.server, err = server.NewServer(o); err != nil {
 		return err
 	}
@@ -105,9 +94,7 @@ func (i *inside) run(o *server.Options, own *tls.Config, accounts ...string) (er
 	i.own = own
 	i.own.ServerName = authority.ServerName
 	i.failed = make(chan string, 1)
-	i.logger = &logger{log: i.log, guard: i.guard, names: i.names, failed: i.failed}
-	i.server.SetLoggerV2(i.logger, false, traceAtStart, false)
-	i.traced.Store(traceAtStart)
+	i.server.SetLoggerV2(&logger{log: i.log, guard: i.guard, names: i.names, failed: i.failed}, false, false, false)
 	for _, account := range accounts {
 		if _, err := i.server.LookupAccount(account); err != nil {
 			return err
@@ -132,7 +119,7 @@ func (i *inside) run(o *server.Options, own *tls.Config, accounts ...string) (er
 
 // listen begins to listen for nodes. It comes after watch and serve: a node that connects before
 // watch is not compared with its certificate, and one that fetches before serve takes the server for
-// one of a former version.
+// one of a cluster.
 func (i *inside) listen() error {
 	listening := make(chan struct{})
 	i.server.AcceptLoop(listening)
@@ -143,34 +130,6 @@ func (i *inside) listen() error {
 	default:
 		return nil
 	}
-}
-
-// trace has logger.Tracef see each operation from now on. Its first call returns at once, like
-// all others; traced is true when nothing is under way that was not seen. It costs the server
-// a tenth of its time and memory, and refuses the answers that nodes are about to give, so it
-// waits for the first node of a former version.
-func (i *inside) trace() {
-	if traceAtStart {
-		return
-	}
-	i.tracing.Do(func() {
-		i.watches.Go(func() {
-			o := i.options.Clone()
-			o.Trace = true         // all connections change with it
-			o.LogFile = os.DevNull // the server opens a log of its own, for a moment
-			err := i.server.ReloadOptions(o)
-			i.server.SetLoggerV2(i.logger, false, true, false)
-			if err != nil {
-				i.log.Error("broker: nodes of former versions fetch nothing until this is restarted", "error", err)
-				return
-			}
-			select {
-			case <-time.After(underWay):
-				i.traced.Store(true)
-			case <-i.ended:
-			}
-		})
-	})
 }
 
 // tidy returns to the system what handshakes have left, each time that many connections

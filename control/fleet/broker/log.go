@@ -6,11 +6,8 @@ import (
 	"log/slog"
 	"regexp"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
-
-	"weir/control/fleet/wire"
 )
 
 // logger logs what the server does, but for what a connection makes it say: that is bounded,
@@ -47,6 +44,7 @@ func (l *logger) Noticef(format string, v ...any) {
 func (l *logger) Warnf(format string, v ...any)  { l.say(slog.LevelWarn, fmt.Sprintf(format, v...)) }
 func (l *logger) Errorf(format string, v ...any) { l.say(slog.LevelError, fmt.Sprintf(format, v...)) }
 func (l *logger) Debugf(string, ...any)          {}
+func (l *logger) Tracef(string, ...any)          {}
 
 // Fatalf is called by a server that cannot run, as without a port to listen on. It does
 // not end the process.
@@ -109,41 +107,4 @@ func (l *logger) say(level slog.Level, text string) {
 		return
 	}
 	l.log.Log(context.Background(), level, "broker: "+text)
-}
-
-// Tracef is called with each message that arrives. A node of a former version asks for what
-// it fetches on the subject that all have, and only the subject for the answer says who: one
-// that is not the node's own is a violation, which the server itself does not see.
-func (l *logger) Tracef(format string, v ...any) {
-	if len(v) != 1 {
-		return
-	}
-	operation, ok := v[0].([]any)
-	if !ok || len(operation) != 2 {
-		return
-	}
-	switch operation[0] {
-	case "PUB", "HPUB":
-	default:
-		return
-	}
-	text, ok := operation[1].(string) // of the server's buffer: not to be kept
-	if !ok || !strings.HasPrefix(text, wire.FetchSubject+" ") {
-		return
-	}
-	f := strings.Fields(text)
-	found := ofConnection.FindStringSubmatch(format)
-	if len(f) < 3 || found == nil || found[1] != "cid" {
-		return
-	}
-	id, err := strconv.ParseUint(found[2], 10, 64)
-	if err != nil {
-		return
-	}
-	own := l.guard.of(id)
-	if to, ok := wire.NodeOfInbox(f[1]); own == "" || ok && to == own {
-		return
-	}
-	l.guard.forbid(strings.Clone(f[1]))
-	l.guard.violation(id, fmt.Sprintf("Fetch for another - Subject %.100q", f[1]))
 }

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/nats-io/nkeys"
-
-	"weir/control/fleet/wire"
 )
 
 // What connections cause is in the log once a minute, with a name instead of a key; what the
@@ -65,39 +63,4 @@ func TestLogger(t *testing.T) {
 	if len(l.lines) > maxLines+1 {
 		t.Errorf("%d kinds of lines are remembered", len(l.lines))
 	}
-}
-
-// Who asks on the subject of former versions, and has the answer sent elsewhere, is counted.
-func TestTrace(t *testing.T) {
-	g := newGuard(discard)
-	l := &logger{log: discard, guard: g}
-	g.connected("n8", "", fingerprint{}, connection{id: 7})
-	trace := func(id int, operation, text string) uint64 {
-		before := g.violations
-		l.Tracef(fmt.Sprintf("192.0.2.1:1 - cid:%d - \"v1:go:n8\" - <<- %%s", id), []any{operation, text})
-		return g.violations - before
-	}
-	for _, c := range []struct {
-		text string
-		want uint64
-	}{
-		{wire.FetchSubject + " _INBOX.n8.a.b 55", 0},
-		{wire.FetchSubject + " _INBOX.n9.a.b 55", 1},
-		{wire.FetchSubject + " _INBOX.n8 55", 1},
-		{wire.FetchSubject + " " + wire.DownPrefix + wire.CatalogSubject() + " 55", 1},
-		{wire.FetchSubject + " 55", 0},                       // nothing is answered
-		{wire.NodeFetchSubject("n8") + " _INBOX.n9.a 55", 0}, // the fetcher says so
-		{"foo bar 55", 0}, {"", 0},
-	} {
-		for _, operation := range []string{"PUB", "HPUB"} {
-			if got := trace(7, operation, c.text); got != c.want {
-				t.Errorf("%s %s: %d violations, want %d", operation, c.text, got, c.want)
-			}
-		}
-	}
-	if trace(8, "PUB", wire.FetchSubject+" foo 55") != 0 || trace(7, "SUB", wire.FetchSubject+" foo 55") != 0 {
-		t.Error("another's connection, or another operation, is counted")
-	}
-	l.Tracef("no arguments")
-	l.Tracef("%s", "text")
 }

@@ -156,24 +156,10 @@ func (s *Site) start() (err error) {
 	if s.js, err = jetstream.New(s.conn); err != nil {
 		return err
 	}
-	if !s.serves() {
-		s.log.Warn("a former version has made the file of this site: what nodes fetch from it is not limited, enroll it anew with weir hub site")
-		return s.listen()
-	}
 	if err := s.serve(s.account.Subject, nats.UserJWTAndSeed(e.Fetch.JWT, e.Fetch.Seed), nats.UserJWTAndSeed(e.Own.JWT, e.Own.Seed)); err != nil {
 		return err
 	}
-	s.fetcher.former.Store(fetches(s.account))
 	return s.listen()
-}
-
-// serves reports whether the server answers itself what nodes fetch.
-func (s *Site) serves() bool { return s.o.Enrollment.Fetch != (enrollment.Credentials{}) }
-
-// fetches reports whether JetStream answers what nodes of an account fetch: a hub of a former
-// version says so.
-func fetches(c *jwt.AccountClaims) bool {
-	return slices.ContainsFunc(c.Imports, func(i *jwt.Import) bool { return i.Subject == wire.FetchSubject })
 }
 
 // remote returns the connection of an account to the hub.
@@ -458,16 +444,7 @@ func (s *Site) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	subjects := []string{wire.FormerAccountSubject()}
-	if s.serves() {
-		subjects = []string{wire.AccountSubject(), wire.FormerAccountSubject()} // the latter: the hub is of a former version
-	}
-	var m *jetstream.RawStreamMsg
-	for _, subject := range subjects {
-		if m, err = stream.GetLastMsgForSubject(ctx, subject); !errors.Is(err, jetstream.ErrMsgNotFound) {
-			break
-		}
-	}
+	m, err := stream.GetLastMsgForSubject(ctx, wire.AccountSubject())
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil
 	}
@@ -484,9 +461,6 @@ func (s *Site) refresh(ctx context.Context) error {
 			return err
 		}
 		s.account, s.token, s.unsaved = c, token, true
-		if s.fetcher != nil {
-			s.fetcher.former.Store(fetches(c))
-		}
 	}
 	if !s.unsaved {
 		return nil

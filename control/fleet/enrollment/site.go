@@ -33,11 +33,11 @@ type Site struct {
 
 	// Stream and Nodes are for the connections to the hub, in these accounts. Own, in that
 	// of the stream, Fetch, in that of nodes, and Events are for connections within the
-	// process, and good for nothing else. Former versions made no Fetch.
+	// process, and good for nothing else.
 	Stream Credentials `json:"stream"`
 	Nodes  Credentials `json:"nodes"`
 	Own    Credentials `json:"own"`
-	Fetch  Credentials `json:"fetch,omitzero"`
+	Fetch  Credentials `json:"fetch"`
 	Events Credentials `json:"events"`
 
 	// PublicKey verifies the lists.
@@ -86,14 +86,9 @@ func (s Site) check() error {
 	if len(s.PublicKey) != ed25519.PublicKeySize {
 		return fmt.Errorf("public_key: %d bytes, want %d", len(s.PublicKey), ed25519.PublicKeySize)
 	}
-	for what, c := range map[string]Credentials{"stream": s.Stream, "nodes": s.Nodes, "own": s.Own, "events": s.Events} {
+	for what, c := range map[string]Credentials{"stream": s.Stream, "nodes": s.Nodes, "own": s.Own, "fetch": s.Fetch, "events": s.Events} {
 		if err := c.check(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
-		}
-	}
-	if s.Fetch != (Credentials{}) {
-		if err := s.Fetch.check(); err != nil {
-			return fmt.Errorf("fetch: %w", err)
 		}
 	}
 	_, err := s.TLS()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -21,7 +20,7 @@ func (p *publisher) account(ctx context.Context) {
 		if stamp == p.stamp {
 			return
 		}
-		if err = p.putAccounts(ctx); err == nil || errors.Is(err, nats.ErrMaxPayload) { // it stays too long until that changes
+		if err = p.putAccount(ctx); err == nil || errors.Is(err, nats.ErrMaxPayload) { // it stays too long until that changes
 			p.stamp = stamp
 		}
 	}
@@ -35,24 +34,18 @@ func (p *publisher) account(ctx context.Context) {
 	p.note(func(s *publisherState) { s.unrevoked = text })
 }
 
-func (p *publisher) putAccounts(ctx context.Context) error {
+func (p *publisher) putAccount(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	for subject, account := range map[string]func() (*jwt.AccountClaims, string, error){
-		wire.AccountSubject(): p.authority.Account, wire.FormerAccountSubject(): p.authority.FormerAccount,
-	} {
-		c, token, err := account()
-		if err != nil {
-			return err
-		}
-		m := nats.NewMsg(subject)
-		m.Data = []byte(token)
-		m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-		if _, err := p.stream.store(ctx, m); errors.Is(err, nats.ErrMaxPayload) {
-			return fmt.Errorf("%d revoked credentials take %d bytes: %w", len(c.Revocations), len(token), err)
-		} else if err != nil {
-			return err
-		}
+	c, token, err := p.authority.Account()
+	if err != nil {
+		return err
 	}
-	return nil
+	m := nats.NewMsg(wire.AccountSubject())
+	m.Data = []byte(token)
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	if _, err = p.stream.store(ctx, m); errors.Is(err, nats.ErrMaxPayload) {
+		return fmt.Errorf("%d revoked credentials take %d bytes: %w", len(c.Revocations), len(token), err)
+	}
+	return err
 }

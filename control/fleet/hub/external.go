@@ -65,7 +65,7 @@ func (e *External) refresh(c *nats.Conn) error {
 	if err != nil {
 		return err
 	}
-	_, nodes, err := e.authority.FormerAccount()
+	_, nodes, err := e.authority.ClusterAccount()
 	if err != nil {
 		return err
 	}

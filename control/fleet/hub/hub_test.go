@@ -146,16 +146,6 @@ func (f *fleet) enroll(name string) (enrollment.Node, *nats.Conn) {
 	return n, c
 }
 
-// formerFetch waits until what a node asks for on the subject of former versions is answered:
-// the broker traces from the first question on, and does not answer that one.
-func formerFetch(t *testing.T, node *nats.Conn) {
-	t.Helper()
-	eventually(t, func() error {
-		_, err := node.Request(wire.FetchSubject, fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.CatalogSubject()), 500*time.Millisecond)
-		return err
-	})
-}
-
 func (f *fleet) connect(n enrollment.Node, more ...nats.Option) (*nats.Conn, error) {
 	c, err := f.tryConnect(n, more...)
 	if err == nil {

@@ -108,59 +108,47 @@ func (f *fleet) named(node, what string) {
 // A node that has answers sent to others: nothing arrives there, and the hub names it.
 func TestFetchForOthers(t *testing.T) {
 	t.Parallel() // it waits a lot
-	for how, subject := range map[string]string{"its own subject": wire.NodeFetchSubject("bad"), "that of former versions": wire.FetchSubject} {
-		t.Run(how, func(t *testing.T) {
-			f, log := logged(t)
-			f.start("")
-			good := f.watch("good")
-			_, bad := f.enroll("bad")
-			f.change(block(many(1000)...))
-			if subject == wire.FetchSubject {
-				for range 10 { // the broker does not trace yet
-					if err := bad.PublishRequest(subject, wire.NodeInbox("good")+"x", fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.CatalogSubject())); err != nil {
-						t.Fatal(err)
-					}
+	f, log := logged(t)
+	f.start("")
+	good := f.watch("good")
+	_, bad := f.enroll("bad")
+	f.change(block(many(1000)...))
+	place := f.has(config.FleetBlock).Active
+	chunk := fmt.Sprintf(`{"last_by_subj":%q}`, wire.ChunkSubject(config.FleetBlock, place.Epoch, 1, 0))
+	before := f.broker.Sent()
+	var sent int64
+	for _, reply := range []string{
+		wire.DownPrefix + wire.DeltaSubject(config.FleetBlock), wire.DownPrefix + wire.CatalogSubject(), wire.DownPrefix + wire.HeadSubject("x"),
+		wire.NodeInbox("good") + "x", wire.NodeInbox("good") + "x.y", wire.AskSubject("good", "explain"), wire.StatusSubject("good"), "weir.v1.fetch.good", wire.FetchSubject, "_INBOX.bad", "foo",
+	} {
+		for _, what := range []string{chunk, fmt.Sprintf(`{"last_by_subj":%q}`, wire.CatalogSubject())} {
+			for range 10 { // of which it is not cut off
+				if err := bad.PublishRequest(wire.NodeFetchSubject("bad"), reply, []byte(what)); err != nil {
+					t.Fatal(err)
 				}
-				formerFetch(t, bad)
+				sent += int64(len(wire.NodeFetchSubject("bad")) + len(reply) + len(what))
 			}
-			place := f.has(config.FleetBlock).Active
-			chunk := fmt.Sprintf(`{"last_by_subj":%q}`, wire.ChunkSubject(config.FleetBlock, place.Epoch, 1, 0))
-			before := f.broker.Sent()
-			var sent int64
-			for _, reply := range []string{
-				wire.DownPrefix + wire.DeltaSubject(config.FleetBlock), wire.DownPrefix + wire.CatalogSubject(), wire.DownPrefix + wire.HeadSubject("x"),
-				wire.NodeInbox("good") + "x", wire.NodeInbox("good") + "x.y", wire.AskSubject("good", "explain"), wire.StatusSubject("good"), "weir.v1.fetch.good", wire.FetchSubject, "_INBOX.bad", "foo",
-			} {
-				for _, what := range []string{chunk, fmt.Sprintf(`{"last_by_subj":%q}`, wire.CatalogSubject())} {
-					for range 10 { // of which it is not cut off
-						if err := bad.PublishRequest(subject, reply, []byte(what)); err != nil {
-							t.Fatal(err)
-						}
-						sent += int64(len(subject) + len(reply) + len(what))
-					}
-				}
-			}
-			f.named("bad", "another")
-			if err := bad.Flush(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-				t.Fatal(err)
-			}
-			if _, err := good.Request(wire.NodeFetchSubject("good"), []byte(chunk), 10*time.Second); err != nil { // after all that
-				t.Error(err)
-			}
-			if n := good.messages.Load(); n > 1 { // its own answer, which the inbox has, too
-				t.Errorf("%d messages of %d bytes came to another node", n, good.size.Load())
-			}
-			if n := f.broker.Sent() - before; n > 2*sent+100_000 { // and heartbeats
-				t.Errorf("the hub has sent %d bytes for %d", n, sent)
-			}
-			eventually(t, func() error {
-				if all := log.of("tries what it may not do"); len(all) != 1 || !strings.Contains(all[0], "node=bad") {
-					return fmt.Errorf("in the log: %q", all)
-				}
-				return nil
-			})
-		})
+		}
 	}
+	f.named("bad", "another")
+	if err := bad.Flush(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		t.Fatal(err)
+	}
+	if _, err := good.Request(wire.NodeFetchSubject("good"), []byte(chunk), 10*time.Second); err != nil { // after all that
+		t.Error(err)
+	}
+	if n := good.messages.Load(); n > 1 { // its own answer, which the inbox has, too
+		t.Errorf("%d messages of %d bytes came to another node", n, good.size.Load())
+	}
+	if n := f.broker.Sent() - before; n > 2*sent+100_000 { // and heartbeats
+		t.Errorf("the hub has sent %d bytes for %d", n, sent)
+	}
+	eventually(t, func() error {
+		if all := log.of("tries what it may not do"); len(all) != 1 || !strings.Contains(all[0], "node=bad") {
+			return fmt.Errorf("in the log: %q", all)
+		}
+		return nil
+	})
 }
 
 // many returns addresses.
@@ -179,28 +167,28 @@ func TestFetchable(t *testing.T) {
 	f.start("")
 	_, c := f.enroll("edge-1")
 	f.change(block("192.0.2.1"))
-	get := func(on, what string) (*nats.Msg, error) { return c.Request(on, []byte(what), 500*time.Millisecond) }
-	for _, on := range []string{wire.NodeFetchSubject("edge-1"), wire.FetchSubject} {
-		for _, subject := range []string{wire.CatalogSubject(), wire.HeadSubject(config.FleetBlock), wire.DeltaSubject(config.FleetBlock)} {
-			eventually(t, func() error {
-				m, err := get(on, fmt.Sprintf(`{"last_by_subj":%q}`, subject))
-				if err == nil && m.Header.Get("Nats-Subject") != subject {
-					err = fmt.Errorf("%s: %v", subject, m.Header)
-				}
-				return err
-			})
-		}
-		if m, err := get(on, fmt.Sprintf(`{"seq":1,"next_by_subj":%q}`, wire.DeltaSubject("none"))); err != nil || m.Header.Get("Status") != "404" {
-			t.Errorf("what is not there: %v", err)
-		}
-		for _, what := range []string{
-			fmt.Sprintf(`{"last_by_subj":%q}`, wire.AccountSubject()), fmt.Sprintf(`{"last_by_subj":%q}`, wire.FormerAccountSubject()),
-			`{"last_by_subj":"weir.v1.live.>"}`, `{"last_by_subj":"weir.v1.live.*"}`, `{"seq":1}`, `{"seq":1,"next_by_subj":">"}`, `{}`, `{`, ``,
-			fmt.Sprintf(`{"seq":1,"batch":100,"next_by_subj":%q}`, wire.DeltaSubject(config.FleetBlock)), fmt.Sprintf(`{"multi_last":[%q]}`, wire.CatalogSubject()),
-		} {
-			if m, err := get(on, what); err == nil {
-				t.Errorf("%s %s: answered %v, %d bytes", on, what, m.Header, len(m.Data))
+	get := func(what string) (*nats.Msg, error) {
+		return c.Request(wire.NodeFetchSubject("edge-1"), []byte(what), 500*time.Millisecond)
+	}
+	for _, subject := range []string{wire.CatalogSubject(), wire.HeadSubject(config.FleetBlock), wire.DeltaSubject(config.FleetBlock)} {
+		eventually(t, func() error {
+			m, err := get(fmt.Sprintf(`{"last_by_subj":%q}`, subject))
+			if err == nil && m.Header.Get("Nats-Subject") != subject {
+				err = fmt.Errorf("%s: %v", subject, m.Header)
 			}
+			return err
+		})
+	}
+	if m, err := get(fmt.Sprintf(`{"seq":1,"next_by_subj":%q}`, wire.DeltaSubject("none"))); err != nil || m.Header.Get("Status") != "404" {
+		t.Errorf("what is not there: %v", err)
+	}
+	for _, what := range []string{
+		fmt.Sprintf(`{"last_by_subj":%q}`, wire.AccountSubject()),
+		`{"last_by_subj":"weir.v1.live.>"}`, `{"last_by_subj":"weir.v1.live.*"}`, `{"seq":1}`, `{"seq":1,"next_by_subj":">"}`, `{}`, `{`, ``,
+		fmt.Sprintf(`{"seq":1,"batch":100,"next_by_subj":%q}`, wire.DeltaSubject(config.FleetBlock)), fmt.Sprintf(`{"multi_last":[%q]}`, wire.CatalogSubject()),
+	} {
+		if m, err := get(what); err == nil {
+			t.Errorf("%s: answered %v, %d bytes", what, m.Header, len(m.Data))
 		}
 	}
 	// Catalogs and lists arrive live, and no account does.
@@ -209,7 +197,7 @@ func TestFetchable(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make(chan string, 1000)
-	for _, subject := range []string{wire.DownPrefix + ">", wire.DownPrefix + "*.*.live.*", wire.DownPrefix + wire.AccountSubject(), wire.DownPrefix + wire.FormerAccountSubject()} {
+	for _, subject := range []string{wire.DownPrefix + ">", wire.DownPrefix + "*.*.live.*", wire.DownPrefix + wire.AccountSubject()} {
 		if _, err := d.Subscribe(subject, func(m *nats.Msg) { got <- m.Subject }); err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +206,7 @@ func TestFetchable(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := f.inStream()
-	for _, subject := range []string{wire.AccountSubject(), wire.FormerAccountSubject(), wire.LiveSubjects[:len(wire.LiveSubjects)-1] + "other", wire.HeadSubject("last")} {
+	for _, subject := range []string{wire.AccountSubject(), wire.LiveSubjects[:len(wire.LiveSubjects)-1] + "other", wire.HeadSubject("last")} {
 		if err := own.Publish(wire.DownPrefix+subject, nil); err != nil {
 			t.Fatal(err)
 		}

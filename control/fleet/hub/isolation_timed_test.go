@@ -114,8 +114,7 @@ func TestIsolation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	formerFetch(t, c)
-	m, err := c.Request(wire.FetchSubject, fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.HeadSubject("large")), 10*time.Second)
+	m, err := c.Request(wire.NodeFetchSubject(bad.Name), fmt.Appendf(nil, `{"last_by_subj":%q}`, wire.HeadSubject("large")), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +159,7 @@ func TestIsolation(t *testing.T) {
 	rss := func() int { return memory(t, hub.command.Process.Pid, "VmRSS") >> 10 }
 	before := rss()
 
-	// Answers to all, on both subjects.
+	// Answers to all.
 	attack, end := context.WithCancel(t.Context())
 	var attackers sync.WaitGroup
 	again := func(do func()) {
@@ -174,7 +173,7 @@ func TestIsolation(t *testing.T) {
 			}
 		})
 	}
-	for _, on := range []string{wire.FetchSubject, wire.NodeFetchSubject("bad")} {
+	for range 2 {
 		again(func() {
 			c, err := f.tryConnect(bad, nats.NoReconnect())
 			if err != nil {
@@ -182,7 +181,7 @@ func TestIsolation(t *testing.T) {
 			}
 			defer c.Close()
 			for range 130 {
-				if attack.Err() != nil || c.PublishRequest(on, wire.DownPrefix+wire.DeltaSubject("large"), chunk) != nil {
+				if attack.Err() != nil || c.PublishRequest(wire.NodeFetchSubject("bad"), wire.DownPrefix+wire.DeltaSubject("large"), chunk) != nil {
 					return
 				}
 				time.Sleep(time.Millisecond)
@@ -218,7 +217,7 @@ func TestIsolation(t *testing.T) {
 				deaf.Store(true)
 				asking.Add(1)
 				for range 130 {
-					_ = c.PublishRequest(wire.FetchSubject, inbox, chunk)
+					_ = c.PublishRequest(wire.NodeFetchSubject("lazy"), inbox, chunk)
 				}
 				_ = c.FlushTimeout(time.Second) // to the socket; it is not answered
 				<-attack.Done()

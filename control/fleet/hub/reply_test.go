@@ -65,7 +65,6 @@ func TestReplySubjects(t *testing.T) {
 	}
 	eventually(t, func() error { return report("1") })
 
-	formerFetch(t, bad)
 	before := stored()
 	for _, subject := range []string{
 		wire.CatalogSubject(), wire.HeadSubject(config.FleetBlock), wire.DeltaSubject(config.FleetBlock), wire.ChunkSubject(config.FleetBlock, place.Epoch, 1, 0),
@@ -76,7 +75,7 @@ func TestReplySubjects(t *testing.T) {
 		for _, body := range []string{`{"seq":1}`, `{"last_by_subj":"` + wire.CatalogSubject() + `"}`, `{"last_by_subj":"none"}`, `{`, ``} {
 			for range wire.ReportBurst {
 				// It may have been cut off, since it persists.
-				if err := bad.PublishRequest(wire.FetchSubject, subject, []byte(body)); err != nil && !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrReconnectBufExceeded) {
+				if err := bad.PublishRequest(wire.NodeFetchSubject("bad"), subject, []byte(body)); err != nil && !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrReconnectBufExceeded) {
 					t.Fatal(err)
 				}
 			}

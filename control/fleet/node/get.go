@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -85,14 +84,14 @@ func (n *Node) request(ctx context.Context, conn *nats.Conn, text []byte, large 
 	}
 	for _, timeout := range timeouts {
 		subject := wire.NodeFetchSubject(n.Name())
-		if n.former.Load() {
+		if n.clustered.Load() {
 			subject = wire.FetchSubject
 		}
 		short, cancel := context.WithTimeout(ctx, timeout)
 		m, err = conn.RequestMsgWithContext(short, &nats.Msg{Subject: subject, Data: text})
-		if errors.Is(err, nats.ErrNoResponders) && subject != wire.FetchSubject { // a cluster, or a former version
+		if errors.Is(err, nats.ErrNoResponders) && subject != wire.FetchSubject { // of a cluster
 			if m, err = conn.RequestMsgWithContext(short, &nats.Msg{Subject: wire.FetchSubject, Data: text}); err == nil {
-				n.former.Store(true)
+				n.clustered.Store(true)
 			}
 		}
 		cancel()
@@ -101,14 +100,4 @@ func (n *Node) request(ctx context.Context, conn *nats.Conn, text []byte, large 
 		}
 	}
 	return m, err
-}
-
-// denied takes in what the broker does not permit. It reports whether that is to ask on the
-// node's own subject, as a hub of a former version does not.
-func (n *Node) denied(err error) bool {
-	if !errors.Is(err, nats.ErrPermissionViolation) || !strings.Contains(err.Error(), wire.NodeFetchSubject(n.Name())) {
-		return false
-	}
-	n.former.Store(true)
-	return true
 }

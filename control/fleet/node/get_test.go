@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"weir/control/fleet/enrollment"
@@ -17,31 +16,6 @@ import (
 	"weir/filter/key"
 	"weir/tests/wait"
 )
-
-// A hub of a former version does not let a node ask on a subject of its own.
-func TestFormerHub(t *testing.T) {
-	h := newHub(t, &server.User{Username: "hub"}, &server.User{Username: "node", Permissions: &server.Permissions{
-		Publish: &server.SubjectPermission{Allow: []string{wire.FetchSubject, wire.FetchSubject + ".>", "weir.v1.up.>"}},
-	}})
-	h.user = "node"
-	h.change(set(t, "192.0.2.1"))
-	h.snapshot()
-	h.release()
-	n := h.start(t.TempDir())
-	n.reaches(h)
-	if !n.former.Load() {
-		t.Error("it asks on a subject of its own")
-	}
-	denied := errors.Join(nats.ErrPermissionViolation, errors.New(`Permissions Violation for Publish to "`+wire.NodeFetchSubject(n.Name())+`"`))
-	for _, c := range []struct {
-		err  error
-		want bool
-	}{{denied, true}, {nats.ErrPermissionViolation, false}, {nats.ErrTimeout, false}} {
-		if got := n.denied(c.err); got != c.want {
-			t.Errorf("%v: %v", c.err, got)
-		}
-	}
-}
 
 // Where an answer is lost, a message is asked for again, with the longer timeouts where it is large.
 func TestRequestAgain(t *testing.T) {

@@ -122,10 +122,10 @@ type Node struct {
 
 	asking chan struct{} // full while the hub is asked where entries come from: it answers a node one question at a time
 
-	delays delays
-	link   pace
-	clock  hubClock
-	former atomic.Bool // the broker answers on the subject of former versions only
+	delays    delays
+	link      pace
+	clock     hubClock
+	clustered atomic.Bool // JetStream answers what it fetches
 
 	// connected says whether the node is connected to the hub. The connection itself is locked
 	// while it dials, which would hold up the daemon.
@@ -399,7 +399,7 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		}),
 		nats.ReconnectHandler(func(conn *nats.Conn) {
 			n.log.Info("connected to the hub of the fleet again")
-			n.former.Store(false) // it may be another version
+			n.clustered.Store(false) // it may be another server
 			join(conn)
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { n.fails(err) }),
@@ -411,9 +411,7 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			if !n.denied(err) {
-				n.log.Warn("connection to the hub of the fleet: " + err.Error())
-			}
+			n.log.Warn("connection to the hub of the fleet: " + err.Error())
 			poke(n.joined) // what was lost is fetched
 		}),
 	)

@@ -35,9 +35,8 @@ import (
 // Stream is the JetStream stream that has the lists.
 const Stream = "WEIR"
 
-// FetchSubject is the subject of JetStream's Direct Get, which reads the stream. Nodes of former
-// versions ask on it, and all nodes where a cluster, or a former version of a server, has
-// nothing on [NodeFetchSubject].
+// FetchSubject is the subject of JetStream's Direct Get, which reads the stream. Nodes ask on it
+// where a cluster has nothing on [NodeFetchSubject].
 const FetchSubject = "$JS.API.DIRECT.GET." + Stream
 
 // NodeFetchSubject returns the subject on which a node asks for a message of the stream, as
@@ -88,10 +87,8 @@ const StreamHeader = "Weir-Stream"
 const SequenceHeader = "Nats-Sequence"
 
 // AccountSubject returns the subject of the signed claims of the account that nodes are
-// in, from which servers of sites know which nodes are revoked: those of a server that
-// answers itself what nodes fetch. FormerAccountSubject is the subject of the claims for others.
-func AccountSubject() string       { return "weir.v1.live.nodes" }
-func FormerAccountSubject() string { return "weir.v1.live.account" }
+// in, from which servers of sites know which nodes are revoked.
+func AccountSubject() string { return "weir.v1.live.nodes" }
 
 // ChunkSize is the length in bytes of the chunks of a snapshot, but for the last. The
 // broker takes up to 1 MiB a message.
