@@ -299,7 +299,7 @@ type Member struct {
 	User        string    `json:"user"`        // the public key that it proves itself with
 	Certificate string    `json:"certificate"` // SHA-256 of the DER form
 	Enrolled    time.Time `json:"enrolled"`
-	Expires     time.Time `json:"expires,omitzero"` // the certificate; zero: a former version has made it
+	Expires     time.Time `json:"expires"` // the certificate
 	Revoked     time.Time `json:"revoked,omitzero"`
 	Forgotten   time.Time `json:"forgotten,omitzero"` // it is revoked, and shown no more
 
@@ -798,20 +798,17 @@ func (a *Authority) Expiring(nodes map[string]Member, sites []Site, now time.Tim
 			all = append(all, Expiry{what, at})
 		}
 	}
-	of := func(expires, enrolled, revoked time.Time, what string) {
-		if expires.IsZero() {
-			expires = enrolled.Add(certificateLife)
-		}
+	of := func(expires, revoked time.Time, what string) {
 		if revoked.IsZero() {
 			add(what, expires)
 		}
 	}
 	add("authority", a.ca.NotAfter)
 	for name, m := range nodes {
-		of(m.Expires, m.Enrolled, m.Revoked, "node "+name)
+		of(m.Expires, m.Revoked, "node "+name)
 	}
 	for _, s := range sites {
-		of(s.Expires, s.Enrolled, s.Revoked, "site "+s.Name)
+		of(s.Expires, s.Revoked, "site "+s.Name)
 	}
 	slices.SortFunc(all, func(a, b Expiry) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.What, b.What)) })
 	return all

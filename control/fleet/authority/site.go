@@ -31,7 +31,7 @@ type Site struct {
 	Stream   string    `json:"stream_user"` // the public keys that it proves itself to the hub with
 	Nodes    string    `json:"nodes_user"`
 	Enrolled time.Time `json:"enrolled"`
-	Expires  time.Time `json:"expires,omitzero"` // the certificate; zero: a former version has made it
+	Expires  time.Time `json:"expires"` // the certificate
 	Revoked  time.Time `json:"revoked,omitzero"`
 
 	// Former are users of the site that are revoked since it was enrolled anew.

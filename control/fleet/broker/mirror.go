@@ -45,11 +45,6 @@ func (s *Site) tidy(ctx context.Context, done *tidied) error {
 		return err
 	}
 	is := stream.CachedInfo()
-	if !is.Config.AllowRollup {
-		if err := s.rollUp(ctx, stream); err != nil {
-			return err
-		}
-	}
 	if !is.Created.Equal(done.of) {
 		*done = tidied{of: is.Created, heads: make(map[string]uint64)}
 	}
@@ -127,35 +122,4 @@ func (s *Site) tidyList(ctx context.Context, stream jetstream.Stream, last wire.
 		return err
 	}
 	return stream.Purge(ctx, jetstream.WithPurgeSubject(deltas), jetstream.WithPurgeSequence(first+uint64(n)))
-}
-
-// rollUp has a mirror that a former version has made keep the last message only of all but chunks
-// and deltas, as the hub's stream does.
-func (s *Site) rollUp(ctx context.Context, stream jetstream.Stream) error {
-	if err := keepLast(ctx, stream); err != nil {
-		return err
-	}
-	c := stream.CachedInfo().Config
-	c.AllowRollup = true
-	if _, err := s.js.UpdateStream(ctx, c); err != nil {
-		return err
-	}
-	return keepLast(ctx, stream) // others may have come meanwhile
-}
-
-// keepLast removes all but the last message of each subject that is neither of chunks nor of deltas.
-func keepLast(ctx context.Context, stream jetstream.Stream) error {
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(wire.LiveSubjects))
-	if err != nil {
-		return err
-	}
-	for subject, n := range info.State.Subjects {
-		if _, is := wire.ListOfDelta(subject); is || n < 2 {
-			continue
-		}
-		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeKeep(1)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -30,31 +30,37 @@ const (
 
 // lost says that the hub's history is an older copy, by the report of a node.
 type lost struct {
-	what   string
-	epoch  uint64 // in which the node has what the hub does not
-	of     uint64 // the hub's epoch
-	proved bool   // the node has the hub's signature of that
-	empty  bool   // it is of a state before this one, which began empty, in a later epoch
+	what  string
+	epoch uint64 // in which the node has what the hub does not
+	of    uint64 // the hub's epoch
+	empty bool   // it is of a state before this one, which began empty, in a later epoch
 }
 
 // claims compares the report of a node with the hub's history. It returns what the node
-// has and the hub has not, nil for nothing, and in what the node differs without a proof
-// that the hub was different once, "" for nothing. It is safe for concurrent use.
+// has, with the hub's signature, and the hub has not, nil for nothing, and in what the node
+// differs, "" for nothing. It is safe for concurrent use.
 func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string) {
 	key, used, tried := p.authority.PublicKey(), p.store.Used(), 0
 	if l := p.emptied(s.Catalog, fmt.Sprintf("node %s", name)); l != nil && wire.PlaceProved(key, s.Catalog, s.Seal) {
 		return l, ""
 	}
-	find := func(found lost) {
-		found.of = used.Epoch
+	find := func(found lost, proved bool) {
 		tried++
-		if l == nil || found.proved && (!l.proved || found.epoch > l.epoch) {
+		if !proved {
+			return
+		}
+		found.of = used.Epoch
+		if l == nil || found.epoch > l.epoch {
 			l = &found
 		}
 	}
 	if used.Before(s.Catalog) {
 		what := fmt.Sprintf("node %s has catalog %v, this hub's last one is %v or before", name, s.Catalog, used)
-		find(lost{what: what, epoch: s.Catalog.Epoch, proved: wire.PlaceProved(key, s.Catalog, s.Seal)})
+		proved := wire.PlaceProved(key, s.Catalog, s.Seal)
+		if !proved {
+			differs = what
+		}
+		find(lost{what: what, epoch: s.Catalog.Epoch}, proved)
 	}
 	for _, r := range s.Lists {
 		history := p.lists.history(r.Name)
@@ -74,7 +80,7 @@ func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string
 		default:
 			continue
 		}
-		find(lost{what: differs, epoch: r.Active.Epoch, proved: v.Proved(key, r.Name, r.Seal)})
+		find(lost{what: differs, epoch: r.Active.Epoch}, v.Proved(key, r.Name, r.Seal))
 	}
 	return l, differs
 }
@@ -85,11 +91,10 @@ func (p *publisher) emptied(catalog wire.Place, who string) *lost {
 	if catalog.Version == 0 || catalog.Epoch >= p.store.First() {
 		return nil
 	}
-	return &lost{what: fmt.Sprintf("%s has catalog %v of before", who, catalog), epoch: catalog.Epoch, of: p.store.Used().Epoch, proved: true, empty: true}
+	return &lost{what: fmt.Sprintf("%s has catalog %v of before", who, catalog), epoch: catalog.Epoch, of: p.store.Used().Epoch, empty: true}
 }
 
-// recover begins a new epoch where a node has what the hub's history has not. Without a
-// proof, as of nodes of an older version, that is believed once after a start.
+// recover begins a new epoch where a node has what the hub's history has not.
 func (p *publisher) recover(ctx context.Context) error {
 	now := time.Now()
 	l := p.takeLost(p.store.Used().Epoch, now)
@@ -98,9 +103,6 @@ func (p *publisher) recover(ctx context.Context) error {
 	}
 	if l.empty {
 		return p.beganEmpty(ctx, l)
-	}
-	if !l.proved {
-		l.epoch = 0 // a node could say any
 	}
 	_, err := p.look(ctx)
 	if ahead, ok := errors.AsType[errAhead](err); ok && p.began {
@@ -112,7 +114,7 @@ func (p *publisher) recover(ctx context.Context) error {
 		return err
 	}
 	p.pause = min(max(leastPause, 2*p.pause), mostPause)
-	p.believe(now.Add(p.pause))
+	p.rest(now.Add(p.pause))
 	time.AfterFunc(p.pause, p.wake)
 	p.at = nil
 	return nil

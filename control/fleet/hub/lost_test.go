@@ -126,10 +126,9 @@ func TestStateBeganEmptyUnsaved(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := f.hub.publisher
-	p.believe(time.Time{}) // a loss without proof
 	report := func() {
 		used := p.store.Used().Epoch
-		p.history(&lost{what: "a test", epoch: used - 1, of: used, proved: true, empty: true})
+		p.history(&lost{what: "a test", epoch: used - 1, of: used, empty: true})
 	}
 	records := func() (n int) {
 		for _, r := range f.hub.Audit(100) {

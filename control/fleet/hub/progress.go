@@ -20,7 +20,6 @@ type progress struct {
 
 	mu        sync.Mutex
 	lost      *lost     // what a node has and the hub has not; nil: nothing
-	believed  bool      // a node's report has begun a new epoch
 	pausing   time.Time // until when no such epoch begins
 	first     time.Time // when there was first something to acknowledge
 	isSettled bool
@@ -147,10 +146,7 @@ func (p *progress) stored(reached map[string]wire.Place, catalog time.Time, awai
 func (p *progress) history(l *lost) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !l.proved && p.believed {
-		return
-	}
-	if p.lost == nil || l.proved && (!p.lost.proved || l.epoch > p.lost.epoch) {
+	if p.lost == nil || l.epoch > p.lost.epoch {
 		p.lost = l
 		p.wake()
 	}
@@ -182,15 +178,10 @@ func (p *progress) putBack(l *lost) {
 	}
 }
 
-// believe takes in that a new epoch has begun, after the report of a node. No other one
-// begins before a time.
-func (p *progress) believe(until time.Time) {
+// rest has no other epoch begin before a time.
+func (p *progress) rest(until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.believed = true
-	if p.lost != nil && !p.lost.proved {
-		p.lost = nil // a report that arrived meanwhile
-	}
 	p.pausing = until
 }
 
