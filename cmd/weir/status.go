@@ -427,7 +427,11 @@ func printClock(w io.Writer, c *api.Clock, now time.Time) {
 		if by < 0 {
 			how, by = "back", -by
 		}
-		fmt.Fprintf(w, "CLOCK: set %s by %s, %s; what has a TTL ends as if it had not been\n", how, by.Round(time.Second/10), relative(&s.At, now))
+		size := by.Round(time.Second / 10).String()
+		if by >= time.Minute {
+			size = nearly(by)
+		}
+		fmt.Fprintf(w, "CLOCK: set %s by %s, %s; what has a TTL ends as if it had not been\n", how, size, relative(&s.At, now))
 	}
 }
 
