@@ -31,6 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
+	"weir/control/clock"
 	"weir/control/durable"
 )
 
@@ -68,13 +69,45 @@ type Command struct {
 
 // file is a command as it is stored.
 type file struct {
-	Version int        `json:"version"`
-	Time    time.Time  `json:"time"`
-	Remove  bool       `json:"remove,omitempty"`
-	By      api.Caller `json:"by"`
+	Version int       `json:"version"`
+	Time    time.Time `json:"time"`
+	moment
+	Remove bool       `json:"remove,omitempty"`
+	By     api.Caller `json:"by"`
 
 	Change *api.Change      `json:"change,omitempty"`
 	Note   *api.AuditRecord `json:"note,omitempty"`
+}
+
+// moment is when a command was given, by clocks that nobody sets.
+type moment struct {
+	Boot   string        `json:"boot"`
+	Ran    time.Duration `json:"ran_ns"`       // of the host since its boot
+	Synced bool          `json:"synchronized"` // the wall clock
+}
+
+// momentOf returns the moment of a time that this process has read.
+func momentOf(t time.Time) moment {
+	h := clock.This()
+	return moment{Boot: h.Boot(), Ran: h.Ran() - time.Since(t), Synced: h.Synchronized()}
+}
+
+// wall returns the time of a moment by the wall clock as it is set now, where that differs from t, which is how
+// it was set then. After another boot, nobody knows how long that ago is unless both are right: the command was
+// given now.
+func (m moment) wall(t time.Time) time.Time {
+	wall := time.Now()
+	now := momentOf(wall)
+	if m.Boot == "" || m.Boot != now.Boot {
+		if m.Synced && now.Synced {
+			return t
+		}
+		return wall.Round(0)
+	}
+	if by := wall.Add(m.Ran - now.Ran).Round(0); by.Sub(t).Abs() >= time.Second {
+		return by
+	}
+	return t
 }
 
 // Queue is the queue below a state directory. The zero Queue has none: it is empty, and
@@ -158,7 +191,7 @@ func (q Queue) Add(c Command) error {
 	if q.state == "" {
 		return errors.New("there is no state directory")
 	}
-	f := file{Version: version, Time: c.Time.UTC(), By: c.By, Note: c.Note}
+	f := file{Version: version, Time: c.Time.UTC(), moment: momentOf(c.Time), By: c.By, Note: c.Note}
 	if c.Note == nil {
 		if err := c.Change.Check(); err != nil {
 			return err
@@ -337,7 +370,9 @@ func parse(text []byte) (Command, error) {
 		return Command{}, errors.New("the time is missing")
 	case (f.Change == nil) == (f.Note == nil):
 		return Command{}, errors.New("neither a change nor a note, or both")
-	case f.Note != nil:
+	}
+	f.Time = f.moment.wall(f.Time)
+	if f.Note != nil {
 		return Command{Time: f.Time, By: f.By, Note: f.Note}, nil
 	}
 	c := Command{Time: f.Time, By: f.By, Change: *f.Change}

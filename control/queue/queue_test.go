@@ -256,3 +256,38 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A change that waits was given when it was, however the clock was set since; of another boot only where both
+// clocks were right.
+func TestGivenByTheHostsTime(t *testing.T) {
+	const day = 24 * time.Hour
+	now := time.Now()
+	for _, c := range []struct {
+		what      string
+		ago       time.Duration // by which the host has run since
+		by        time.Duration // by which the clock was set
+		boot      string
+		synced    bool
+		want      time.Duration // ago
+		alsoSince bool          // or as the clock says, where it is right
+	}{
+		{"the clock is right", time.Hour, 0, "", false, time.Hour, false},
+		{"it was in 1970", time.Hour, now.Sub(time.Unix(0, 0)), "", false, time.Hour, false},
+		{"it was ten years ahead", time.Hour, -3650 * day, "", true, time.Hour, false},
+		{"it was a second ahead", time.Minute, -time.Second, "", true, time.Minute, false},
+		{"another boot, and the clock was not right", time.Hour, 30 * day, "another", false, 0, false},
+		{"another boot", time.Hour, 0, "another", true, 0, true},
+	} {
+		m := momentOf(now.Add(-c.ago))
+		m.Synced = c.synced
+		if c.boot != "" {
+			m.Boot = c.boot
+		}
+		before := now.Add(-c.ago - c.by).Round(0)
+		got := m.wall(before)
+		ago := time.Since(got)
+		if off := ago - c.want; off.Abs() > time.Minute && !(c.alsoSince && got.Equal(before)) {
+			t.Errorf("%s: %v ago, want %v", c.what, ago, c.want)
+		}
+	}
+}
