@@ -224,6 +224,21 @@ func (c *Clock) Ahead() time.Duration {
 	return c.now.Wall.Sub(c.now.Start)
 }
 
+// Now returns the time by the wall clock, and how far that is ahead of steady time: of one moment, though
+// the clock may be set meanwhile.
+func (c *Clock) Now() (wall time.Time, ahead time.Duration) {
+	if c == nil {
+		return time.Now(), 0
+	}
+	for range 10 { // it is set no more often
+		ahead = c.Ahead()
+		if wall = c.host.Wall(); c.Ahead() == ahead {
+			break
+		}
+	}
+	return wall, ahead
+}
+
 // Steady returns the steady time of a time of the wall clock, zero for zero. Where the clock was set
 // since [time.Now] returned it, that does not matter.
 func (c *Clock) Steady(t time.Time) time.Time { return c.SteadyNow()(t) }
@@ -231,10 +246,7 @@ func (c *Clock) Steady(t time.Time) time.Time { return c.SteadyNow()(t) }
 // SteadyNow returns [Clock.Steady] by one reading of the clocks, which takes longer than the rest: for many
 // times.
 func (c *Clock) SteadyNow() func(time.Time) time.Time {
-	now, ahead := time.Now(), time.Duration(0)
-	if c != nil {
-		now, ahead = c.host.Wall(), c.Ahead()
-	}
+	now, ahead := c.Now()
 	return func(t time.Time) time.Time {
 		if t.IsZero() {
 			return t
@@ -249,11 +261,8 @@ func (c *Clock) Wall(steady time.Time) time.Time {
 	if steady.IsZero() {
 		return steady
 	}
-	now := time.Now()
-	if c != nil {
-		now = c.host.Wall()
-	}
-	return now.Add(steady.Add(c.Ahead()).Sub(now.Round(0)))
+	now, ahead := c.Now()
+	return now.Add(steady.Add(ahead).Sub(now.Round(0)))
 }
 
 // Status returns how the clock was set, of which the last steps are known.

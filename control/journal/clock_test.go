@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -125,5 +126,66 @@ func TestClockSet(t *testing.T) {
 	}
 	if ended < 200 || shown < 1000 || crashes < 20 {
 		t.Errorf("%d entries have ended, %d were shown, %d reboots: that shows little", ended, shown, crashes)
+	}
+}
+
+// stepping is a host whose clock is set by somebody else while it is read.
+type stepping struct {
+	clock.Host
+	m  *machines.Machine
+	in int // readings until it is set, if above 0
+	to time.Duration
+}
+
+func (h *stepping) Wall() time.Time {
+	now := h.Host.Wall() // the process is interrupted then
+	if h.in--; h.in == 0 {
+		h.m.Set(h.to, false)
+	}
+	return now
+}
+
+// Whenever the clock is set while entries are read or recorded, they count, and end when they would have.
+func TestClockSetMeanwhile(t *testing.T) {
+	for _, by := range []time.Duration{time.Hour, -time.Hour, 3650 * 24 * time.Hour, -3650 * 24 * time.Hour} {
+		for in := range 8 {
+			for _, recording := range []bool{true, false} {
+				m := machines.NewMachine(t)
+				h := &stepping{Host: m.Host(), m: m, to: by}
+				j, err := Open(filepath.Join(t.TempDir(), "journal"), clock.Open(h, "", slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := Change{Entry: nth(1)}
+				c.Added = m.Now()
+				c.Expires = c.Added.Add(time.Minute)
+				if h.in = 0; recording {
+					h.in = in
+				}
+				apply(t, j, []Change{c})
+				if h.in = 0; !recording {
+					h.in = in
+				}
+				there := len(slices.Collect(j.EntriesOf(c.List)))
+				if !recording {
+					h.in = in
+				}
+				if e, ok := j.Current(c.List, c.Key); !ok || there != 1 {
+					t.Errorf("by %v at reading %d (recording: %t): %d entries, %+v", by, in, recording, there, e)
+				}
+				h.in = 0
+				if n := len(j.Expired(m.Now().Add(50 * time.Second))); n != 0 {
+					t.Errorf("by %v at reading %d (recording: %t): it has ended early", by, in, recording)
+				}
+				m.Pass(70 * time.Second)
+				if n := len(j.Expired(m.Now())); n != 1 {
+					t.Errorf("by %v at reading %d (recording: %t): it has not ended", by, in, recording)
+				}
+				if n := len(slices.Collect(j.EntriesOf(c.List))); n != 0 {
+					t.Errorf("by %v at reading %d: it is not over after its time", by, in)
+				}
+				j.Close()
+			}
+		}
 	}
 }

@@ -279,6 +279,8 @@ func (e Entry) shift(by time.Duration) Entry {
 	return e
 }
 
+func (e Entry) over(now time.Time) bool { return !e.Expires.IsZero() && !e.Expires.After(now) }
+
 // Check looks whether the journal, or its lock, was removed or replaced, or the journal
 // overwritten, and restores them: the entries in memory are those that were acknowledged. It
 // logs that. An error means that a restart would forget them.
@@ -500,26 +502,44 @@ func (j *Journal) writeTo(f *durable.File) error {
 // that have expired but were not removed yet. Apply blocks until the loop ends,
 // and must not be called in it.
 func (j *Journal) Entries() iter.Seq[Entry] {
-	return j.shown(func() iter.Seq[Entry] { return j.entries.all() })
-}
-
-// EntriesOf is like [Journal.Entries] for the entries of one list.
-func (j *Journal) EntriesOf(list string) iter.Seq[Entry] {
-	return j.shown(func() iter.Seq[Entry] { return j.entries.lists[list].all() })
-}
-
-// shown iterates over entries, with times of the wall clock.
-func (j *Journal) shown(entries func() iter.Seq[Entry]) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		j.memory.RLock()
 		defer j.memory.RUnlock()
 		ahead := j.clock.Ahead()
-		for e := range entries() {
+		for e := range j.entries.all() {
 			if !yield(e.shift(ahead)) {
 				return
 			}
 		}
 	}
+}
+
+// EntriesOf is like [Journal.Entries] for the entries of one list, without those whose time is over: they
+// may be there because their end could not be recorded.
+func (j *Journal) EntriesOf(list string) iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		j.memory.RLock()
+		defer j.memory.RUnlock()
+		now, ahead := j.clock.Now()
+		for e := range j.entries.lists[list].all() {
+			if e = e.shift(ahead); !e.over(now) && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// Current is like [Journal.Get], without an entry whose time is over.
+func (j *Journal) Current(list string, k key.Key) (Entry, bool) {
+	j.memory.RLock()
+	defer j.memory.RUnlock()
+	e, ok := j.entries.get(list, k)
+	if !ok {
+		return Entry{}, false
+	}
+	now, ahead := j.clock.Now()
+	e = e.shift(ahead)
+	return e, !e.over(now)
 }
 
 // Get returns a list's entry for a key.

@@ -29,22 +29,15 @@ func (m ByName[L]) Find(name string) (L, error) {
 }
 
 // Manual returns the manual entries of a list, which allows or blocks. One that was added to block does not allow when its
-// list has become one of the other kind, and one whose time is over may be there because its end
-// could not be recorded.
+// list has become one of the other kind, and one whose time is over does not count.
 func Manual(j *journal.Journal, name string, allow bool) iter.Seq[journal.Entry] {
 	return func(yield func(journal.Entry) bool) {
-		now := time.Now()
 		for e := range j.EntriesOf(name) {
-			if Counts(e, allow, now) && !yield(e) {
+			if e.Allow == allow && !yield(e) {
 				return
 			}
 		}
 	}
-}
-
-// Counts reports whether a list that allows or blocks has an entry of the journal at a time: see [Manual].
-func Counts(e journal.Entry, allow bool, now time.Time) bool {
-	return e.Allow == allow && (e.Expires.IsZero() || e.Expires.After(now))
 }
 
 // private are the networks that have no place in the Internet: those of RFC 1918, the

@@ -21,6 +21,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
+	"weir/control/clock"
 )
 
 // Client is a client of a running daemon. It is safe for concurrent use.
@@ -278,7 +279,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 			until = time.Now().Add(Silence) // to begin with it: by then the daemon was silent for too long
 		}
 		q.Header.Set(contract.ProcessHeader, ownProcess())
-		q.Header.Set(contract.UntilHeader, strconv.FormatInt(int64(contract.Clock()+time.Until(until)), 10))
+		q.Header.Set(contract.UntilHeader, strconv.FormatInt(int64(clock.This().Ran()+time.Until(until)), 10))
 	}
 	return c.http.Do(q)
 }

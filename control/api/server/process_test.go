@@ -16,6 +16,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/internal/contract"
 	"weir/control/api/process"
+	"weir/control/clock"
 	"weir/tests/wait"
 )
 
@@ -135,8 +136,8 @@ func TestGivenUp(t *testing.T) {
 		code  int
 	}{
 		{"", http.StatusOK}, {"soon", http.StatusOK},
-		{strconv.FormatInt(int64(contract.Clock()+time.Minute), 10), http.StatusOK},
-		{strconv.FormatInt(int64(contract.Clock()-1), 10), http.StatusRequestTimeout},
+		{strconv.FormatInt(int64(clock.This().Ran()+time.Minute), 10), http.StatusOK},
+		{strconv.FormatInt(int64(clock.This().Ran()-1), 10), http.StatusRequestTimeout},
 	} {
 		before := done
 		q, w := httptest.NewRequest(http.MethodPost, "/v1/confirm", nil), httptest.NewRecorder()

@@ -22,6 +22,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/internal/contract"
 	"weir/control/api/routing"
+	"weir/control/clock"
 )
 
 // Daemon answers the requests to a daemon. It is safe for concurrent use, and its answers do not
@@ -287,7 +288,7 @@ func (r route) on(mux *http.ServeMux) {
 // givenUp reports whether a client on this host no longer waits for the answer.
 func givenUp(q *http.Request) bool {
 	until, err := strconv.ParseInt(q.Header.Get(contract.UntilHeader), 10, 64)
-	return err == nil && contract.Clock() > time.Duration(until)
+	return err == nil && clock.This().Ran() > time.Duration(until)
 }
 
 var errGivenUp = routing.Fail(http.StatusRequestTimeout, errors.New("the client had given up: nothing was done"))

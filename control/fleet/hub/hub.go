@@ -389,8 +389,8 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		var batch []journal.Change
 		for each.Key = range set.All() {
 			batch = append(batch, journal.Change{Remove: c.Remove, Entry: each})
-			e, had := h.journal.Get(name, each.Key)
-			had = had && (c.Remove || lists.Counts(e, l.Action == config.Allow, each.Added))
+			e, had := h.journal.Current(name, each.Key)
+			had = had && (c.Remove || e.Allow == (l.Action == config.Allow))
 			switch {
 			case had != c.Remove:
 				changed.Unchanged++

@@ -13,7 +13,6 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/wire"
 	"weir/control/list"
-	"weir/control/lists"
 	"weir/filter/key"
 )
 
@@ -124,11 +123,11 @@ func (h *Hub) origins(ctx context.Context, name string, keys []key.Key) ([]wire.
 		}
 		f = l.feed
 		for i, k := range keys {
-			e, ok := h.journal.Get(name, k)
+			e, ok := h.journal.Current(name, k)
 			if prefix, source := list.PrefixOf(k); !ok && !k.Tuple() && !source { // of a list of destinations
-				e, ok = h.journal.Get(name, key.Source(prefix))
+				e, ok = h.journal.Current(name, key.Source(prefix))
 			}
-			if ok && lists.Counts(e, l.Action == config.Allow, time.Now()) {
+			if ok && e.Allow == (l.Action == config.Allow) {
 				origins[i] = wire.Origin{Added: &e.Added, Reason: e.Reason}
 			}
 		}

@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The paths of a daemon, and of a hub, which has some of the daemon's.
@@ -94,18 +91,9 @@ const ProcessHeader = "Weir-Process"
 // MaxProcessHeader bounds it, in bytes.
 const MaxProcessHeader = 512
 
-// UntilHeader has the Clock after which a client on this host no longer waits for an answer. A
+// UntilHeader has the time since the boot of the host after which a client on this host no longer waits for an answer. A
 // server that was stopped meanwhile must not carry out what was given up.
 const UntilHeader = "Weir-Until"
-
-// Clock returns the time since the boot of the host, which its processes have in common.
-func Clock() time.Duration {
-	var t unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
-		return 0 // impossible
-	}
-	return time.Duration(t.Nano())
-}
 
 // MaxBody bounds a request, in bytes: some 800,000 addresses, which take 200 MB while they
 // are added.
